@@ -1,0 +1,82 @@
+"""The contract between an environment and everything that trains on it.
+
+An environment is a set of pure functions over frozen, picklable states, so G
+candidates are tried from one state without copies, and a step can run in any
+worker process. The terms follow the cooperative Markov game of AT-GRPO
+(arXiv 2510.11062, section 3): inside a turn the roles act phase by phase; a
+phase's step is one micro-transition, and the next phase sees its result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import dataclasses
+import enum
+from typing import Any, Protocol
+
+Message = dict[str, str]  # {'role': 'system' | 'user' | ..., 'content': text}
+State = Any  # Frozen and picklable; its type belongs to the environment.
+Task = Mapping[str, Any]  # One row of a dataset; 'task_id' names it.
+
+
+class Outcome(enum.Enum):
+  """What became of one agent's action. Counted and logged per role."""
+
+  OK = 'ok'
+  PARSE_ERROR = 'parse_error'  # The text does not follow the answer grammar.
+  ILLEGAL_ACTION = 'illegal_action'  # Well formed, but the rules forbid it.
+  PROGRAM_ERROR = 'program_error'  # The agent's program ended with an error.
+  TIMEOUT = 'timeout'  # The agent's program hit its CPU or wall-clock limit.
+  RESOURCE_LIMIT = 'resource_limit'  # It hit its memory or output limit.
+  # Not the agent's fault: the candidate leaves its group and is counted.
+  INFRASTRUCTURE = 'infrastructure'
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+  """The result of one micro-transition.
+
+  Attributes:
+    state: the state after the actions.
+    team_reward: the reward that all agents share.
+    local_rewards: role -> weighted sum of that role's own reward terms, for
+      the roles that acted.
+    reward_terms: every term by name before weighting, bounded, for the log.
+    done: the episode is over.
+    success: the task's checker accepts the state. Nothing else sets it.
+    truncated: the episode is over because its turns ran out.
+    outcomes: role -> what became of its action, for the roles that acted.
+  """
+
+  state: State
+  team_reward: float
+  local_rewards: Mapping[str, float]
+  reward_terms: Mapping[str, float]
+  done: bool
+  success: bool
+  truncated: bool
+  outcomes: Mapping[str, Outcome]
+
+
+class Environment(Protocol):
+  """A task for a team of language models.
+
+  Attributes:
+    roles: the personas of the team, in the order they act.
+    phases: sets of roles that act on the same state, in order. Sequential
+      play is one role per phase.
+    max_turns: passes over the phases before an episode is truncated.
+  """
+
+  roles: tuple[str, ...]
+  phases: tuple[tuple[str, ...], ...]
+  max_turns: int
+
+  def reset(self, task: Task) -> State:
+    """The first state of an episode."""
+
+  def observe(self, state: State, role: str) -> list[Message]:
+    """What `role` is shown in `state`, as whole chat messages."""
+
+  def step(self, state: State, actions: Mapping[str, str]) -> Step:
+    """Applies the texts of one phase's roles to `state`."""

@@ -1,0 +1,86 @@
+"""The Plan-Path data set: 10x10 mazes with a start and a goal.
+
+Made here rather than downloaded, as in the paper (arXiv 2510.11062), but from
+fixed seeds: the same rows come out on every machine and in every process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+import json
+from typing import Any
+
+import numpy as np
+import tensorflow_datasets as tfds
+
+from environments.plan_path import maze
+
+SEED = 2510_11062
+# In this order a split skips the tasks of those before it, so the test tasks
+# stay the same whatever happens to the other sizes.
+SPLIT_SIZES = {'test': 1_000, 'validation': 200, 'train': 10_000}
+
+
+def make_splits(sizes: Mapping[str, int]) -> dict[str, list[dict[str, Any]]]:
+  """Draws each split from its own seed; no two tasks of the result are equal.
+
+  Args:
+    sizes: split name -> number of tasks, in the order of drawing.
+  """
+  splits, seen = {}, set()
+  for split, size in sizes.items():
+    rng = np.random.default_rng(
+        np.random.SeedSequence([SEED, *split.encode()])
+    )
+    tasks = splits[split] = []
+    while len(tasks) < size:
+      task = maze.random_task(rng)
+      content = json.dumps(task)
+      if content not in seen:
+        seen.add(content)
+        tasks.append({'task_id': f'plan_path/{split}/{len(tasks)}'} | task)
+  return splits
+
+
+class Builder(tfds.core.GeneratorBasedBuilder):
+  """Writes the rows of `make_splits`, in their order."""
+
+  VERSION = tfds.core.Version('1.0.0')
+  RELEASE_NOTES = {
+      '1.0.0': '10000 tasks to train, 200 to validate and 1000 to test.'
+  }
+
+  def _info(self) -> tfds.core.DatasetInfo:
+    return tfds.core.DatasetInfo(
+        builder=self,
+        description=(
+            f'Mazes of {maze.SIZE}x{maze.SIZE} cells, each cell a wall with '
+            f'probability {maze.WALL_PROBABILITY}; the shortest path from '
+            f'start to goal has at least {maze.MIN_SHORTEST_PATH} moves. '
+            'shortest_path serves reports and is never shown to agents.'
+        ),
+        features=tfds.features.FeaturesDict({
+            'task_id': tfds.features.Text(),
+            'grid': tfds.features.Sequence(
+                tfds.features.Text(), length=maze.SIZE
+            ),
+            'start': tfds.features.Tensor(shape=(2,), dtype=np.int32),
+            'goal': tfds.features.Tensor(shape=(2,), dtype=np.int32),
+            'shortest_path': np.int32,
+        }),
+        disable_shuffling=True,
+    )
+
+  def _split_generators(
+      self, dl_manager: tfds.download.DownloadManager
+  ) -> dict[str, Iterator[tuple[int, dict[str, Any]]]]:
+    del dl_manager  # Nothing is downloaded.
+    return {
+        split: self._generate_examples(tasks)
+        for split, tasks in make_splits(SPLIT_SIZES).items()
+    }
+
+  def _generate_examples(
+      self, tasks: list[dict[str, Any]]
+  ) -> Iterator[tuple[int, dict[str, Any]]]:
+    yield from enumerate(tasks)

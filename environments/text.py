@@ -1,0 +1,65 @@
+"""Strict parsing of what agents and their programs write.
+
+Two grammars, both parsed by `json` and plain string search, never `eval`:
+
+  program  The last fenced block of the text that opens with a line
+           "```python" and closes with a line "```". An unclosed block is no
+           program.
+  answer   The last line of the text that starts with "####" and whose rest
+           is one JSON value. Headings such as "#### Step 1" are passed over;
+           text after the answer is allowed.
+
+A parser returns None when the text does not follow the grammar; what that
+costs is the environment's business.
+"""
+
+import json
+import re
+from typing import Any
+
+ANSWER_MARKER = '####'
+_PROGRAM = re.compile(
+    r'^```python[ \t]*\n(.*?)^```[ \t]*$', re.DOTALL | re.MULTILINE)
+
+
+def last_program(text: str) -> str | None:
+  """The source of the last closed python block."""
+  blocks = _PROGRAM.findall(text)
+  return blocks[-1] if blocks else None
+
+
+def last_answer(text: str) -> Any | None:
+  """The JSON value of the last answer line."""
+  for line in reversed(text.splitlines()):
+    if line.startswith(ANSWER_MARKER):
+      value = parse_json(line.removeprefix(ANSWER_MARKER))
+      if value is not None:
+        return value
+  return None
+
+
+def last_json_line(text: str) -> Any | None:
+  """The JSON value on the last line that is not blank."""
+  lines = text.rstrip().rsplit('\n', 1)
+  return parse_json(lines[-1])
+
+
+def parse_json(text: str) -> Any | None:
+  """One JSON value, or None; Python's NaN and Infinity are refused."""
+  try:
+    return json.loads(text, parse_constant=_refuse_constant)
+  except (ValueError, RecursionError):
+    return None
+
+
+def shorten(text: str, limit: int) -> str:
+  """`text`, its middle cut out where it is longer than `limit` characters."""
+  if len(text) <= limit:
+    return text
+  half = limit // 2
+  cut = len(text) - 2 * half
+  return f'{text[:half]} [... {cut} characters cut ...] {text[-half:]}'
+
+
+def _refuse_constant(name: str) -> None:
+  raise ValueError(f'{name} is not JSON')

@@ -1,0 +1,187 @@
+"""Loading tasks: plain values, splits, one preparation, clear errors.
+
+This file is itself the builder module of a small data set, `letters`.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+
+from environments import datasets
+
+_ROWS = [
+    {
+        'task_id': f'letters/test/{i}',
+        'words': ['', 'naïve', '≤ "3"\n'][:i],
+        'table': [[i, 1], [2, 3]],
+        'cases': {'input': ['1', '2'][:i], 'points': [1, -(2**40)][:i]},
+        'pair': [i, i + 1],
+        'scale': 0.5,
+        'is_even': i % 2 == 0,
+    }
+    for i in range(4)
+]
+
+
+class Builder(tfds.core.GeneratorBasedBuilder):
+  """Every kind of value that a task row may hold."""
+
+  name = 'letters'
+  VERSION = tfds.core.Version('1.0.0')
+
+  def _info(self):
+    text = tfds.features.Text()
+    return tfds.core.DatasetInfo(
+        builder=self,
+        features=tfds.features.FeaturesDict({
+            'task_id': text,
+            'words': tfds.features.Sequence(text),
+            'table': tfds.features.Tensor(shape=(2, 2), dtype=np.int32),
+            'cases': tfds.features.Sequence(
+                {'input': text, 'points': np.int64}
+            ),
+            'pair': tfds.features.Tensor(shape=(2,), dtype=np.int32),
+            'scale': np.float32,
+            'is_even': np.bool_,
+        }),
+        disable_shuffling=True,
+    )
+
+  def _split_generators(self, dl_manager):
+    with open(self.data_dir_root / 'preparations', 'a') as log:
+      log.write('once\n')
+    time.sleep(0.5)  # Two processes that both write are sure to overlap.
+    return {
+        'test': self._generate_examples(_ROWS),
+        'train': self._generate_examples(_ROWS[:1]),
+    }
+
+  def _generate_examples(self, rows):
+    yield from enumerate(rows)
+
+
+@pytest.fixture(scope='module')
+def data_dir(tmp_path_factory):
+  return str(tmp_path_factory.mktemp('letters'))
+
+
+def test_rows_come_back_as_plain_values_in_order(data_dir):
+  tasks = datasets.load(__name__, 'test', data_dir)
+  assert tasks == _ROWS
+  # Equality is not enough: numpy's integers equal Python's. JSON refuses them.
+  assert json.loads(json.dumps(tasks)) == _ROWS
+
+
+@pytest.mark.parametrize(
+    'split, expected',
+    [
+        ('test[:2]', _ROWS[:2]),
+        ('test[-1:]', _ROWS[-1:]),
+        ('test[:50%]', _ROWS[:2]),
+        ('train+test[3:]', [_ROWS[0], _ROWS[3]]),
+    ],
+)
+def test_split_may_be_a_slice_or_a_sum(data_dir, split, expected):
+  assert datasets.load(__name__, split, data_dir) == expected
+
+
+@pytest.mark.parametrize(
+    'split', ['tset', 'test[2:2]', 'test[:5]', 'test[:x]', 'all[:2]', '']
+)
+def test_split_without_tasks_names_the_choices(data_dir, split):
+  with pytest.raises(ValueError) as error:
+    datasets.load(__name__, split, data_dir)
+  message = str(error.value)
+  assert repr(split) in message
+  assert 'test (4 tasks), train (1 tasks)' in message
+  assert '\n' not in message
+
+
+def test_wrong_module_is_named():
+  with pytest.raises(ValueError, match="no builder module 'environments.nim'"):
+    datasets.load('environments.nim', 'test')
+
+
+def test_missing_import_of_a_builder_is_not_called_a_wrong_module(
+    tmp_path, monkeypatch
+):
+  monkeypatch.syspath_prepend(tmp_path)
+  (tmp_path / 'nim_dataset_builder.py').write_text('import no_such_library\n')
+  with pytest.raises(ModuleNotFoundError, match='no_such_library'):
+    datasets.load('nim_dataset_builder', 'test', str(tmp_path))
+
+
+def test_remote_data_dir_is_refused():
+  with pytest.raises(ValueError, match="'gs://bucket/data' is remote"):
+    datasets.load(__name__, 'test', 'gs://bucket/data')
+
+
+def test_data_dir_may_begin_with_the_home(tmp_path, monkeypatch):
+  monkeypatch.setenv('HOME', str(tmp_path))
+  monkeypatch.chdir(tmp_path)  # Where a folder called ~ would do no harm.
+  datasets.load(__name__, 'test', '~/data')
+  assert (tmp_path / 'data' / 'letters').is_dir()
+
+
+def test_damaged_data_set_is_named(tmp_path):
+  folder = tmp_path / 'letters' / '1.0.0'
+  folder.mkdir(parents=True)
+  with pytest.raises(ValueError, match=f'{folder} holds no complete data set'):
+    datasets.load(__name__, 'test', str(tmp_path))
+
+
+def _load_with_seeded_random(data_dir):
+  # tensorflow-datasets names its temporary folder with this generator.
+  random.seed(0)
+  return datasets.load(__name__, 'test', data_dir)
+
+
+def test_two_processes_prepare_a_data_set_once(tmp_path):
+  context = multiprocessing.get_context('spawn')
+  barrier = context.Barrier(2)
+  with context.Pool(2, initializer=barrier.wait) as pool:
+    loaded = pool.map(
+        _load_with_seeded_random, [str(tmp_path)] * 2, chunksize=1
+    )
+  assert loaded == [_ROWS, _ROWS]
+  assert (tmp_path / 'preparations').read_text() == 'once\n'
+  assert os.listdir(tmp_path / 'letters') == ['1.0.0']
+
+
+def test_neither_tensorflow_nor_jax_is_imported(data_dir):
+  datasets.load(__name__, 'test', data_dir)
+  program = (
+      'import sys\n'
+      'from environments import datasets\n'
+      f'datasets.load({__name__!r}, "test", {data_dir!r})\n'
+      'print({"jax", "tensorflow"} & set(sys.modules))\n'
+  )
+  result = subprocess.run(
+      [sys.executable, '-c', program],
+      env=os.environ | {'PYTHONPATH': os.pathsep.join(sys.path)},
+      capture_output=True,
+      text=True,
+      check=True,
+  )
+  assert result.stdout == 'set()\n'
+
+
+def test_split_hash_sees_content_and_order_but_not_the_order_of_keys():
+  tasks = [{'task_id': 'a', 'pair': [1, 2]}, {'task_id': 'b', 'pair': [3, 4]}]
+  # printf '[{"pair":[1,2],"task_id":"a"},{"pair":[3,4],"task_id":"b"}]' |
+  #   sha256sum | cut -c -16
+  assert datasets.split_hash(tasks) == '52a480a16b55e507'
+  assert datasets.split_hash(
+      [{'pair': [1, 2], 'task_id': 'a'}, tasks[1]]
+  ) == datasets.split_hash(tasks)
+  assert datasets.split_hash(tasks[::-1]) != datasets.split_hash(tasks)
