@@ -1,0 +1,11 @@
+"""Qwen3: a few pure functions that hide the modules behind them."""
+
+from atgrpo_jax.model.config import ModelConfig
+from atgrpo_jax.model.kv_cache import Cache
+from atgrpo_jax.model.kv_cache import init_cache
+from atgrpo_jax.model.kv_cache import Prefix
+from atgrpo_jax.model.qwen3 import forward
+from atgrpo_jax.model.qwen3 import init_params
+from atgrpo_jax.model.qwen3 import Params
+from atgrpo_jax.model.qwen3 import prefill
+from atgrpo_jax.model.qwen3 import unembed

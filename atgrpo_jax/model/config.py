@@ -1,0 +1,136 @@
+"""Dimensions of a Qwen3 model, read from a Hugging Face `config.json`.
+
+Every field of the file is either used, or refused when its value asks for
+something this model does not do. An unknown field is refused as well: a field
+that is passed over in silence is how a model comes out subtly wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import dataclasses
+from typing import Any
+
+
+class ModelConfigError(ValueError):
+  """A `config.json` that this model cannot honour."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+  """A Qwen3 model. Letters as in `atgrpo_jax.model.qwen3`."""
+
+  vocab_size: int  # V
+  width: int  # D
+  hidden_width: int  # F
+  num_layers: int  # L
+  num_heads: int  # N
+  num_kv_heads: int  # K
+  head_width: int  # H
+  rope_theta: float
+  norm_eps: float
+  tied_head: bool  # The output head is the embedding.
+  max_positions: int  # Longest prompt plus completion, in tokens.
+  init_std: float  # Standard deviation of freshly drawn weights.
+
+  def __post_init__(self):
+    if self.num_heads % self.num_kv_heads:
+      raise ModelConfigError(
+          f'num_attention_heads={self.num_heads} is not a multiple of '
+          f'num_key_value_heads={self.num_kv_heads}.')
+    if self.head_width % 2:
+      raise ModelConfigError(
+          f'head_dim={self.head_width} is odd; rotary embeddings need pairs.')
+
+
+_USED = {
+    'vocab_size': 'vocab_size',
+    'hidden_size': 'width',
+    'intermediate_size': 'hidden_width',
+    'num_hidden_layers': 'num_layers',
+    'num_attention_heads': 'num_heads',
+    'num_key_value_heads': 'num_kv_heads',
+    'head_dim': 'head_width',
+    'rms_norm_eps': 'norm_eps',
+    'tie_word_embeddings': 'tied_head',
+    'max_position_embeddings': 'max_positions',
+    'initializer_range': 'init_std',
+}
+
+# Fields that must have one of these values, where they are given.
+_REQUIRED = {
+    'model_type': ('qwen3',),
+    'architectures': (['Qwen3ForCausalLM'], None),
+    'hidden_act': ('silu',),
+    'attention_bias': (False,),
+    'attention_dropout': (0.0, 0),
+    'use_sliding_window': (False,),
+    'sliding_window': (None,),
+    'rope_scaling': (None,),
+}
+
+# Fields that say nothing about the numbers: bookkeeping, special tokens
+# (the tokenizer knows them) and what a sliding window would have used.
+_WITHOUT_EFFECT = frozenset({
+    '_name_or_path', 'bos_token_id', 'dtype', 'eos_token_id',
+    'max_window_layers', 'pad_token_id', 'torch_dtype',
+    'transformers_version', 'use_cache',
+})
+
+
+def from_hf(fields: Mapping[str, Any]) -> ModelConfig:
+  """Reads the content of a `config.json`."""
+  missing = sorted(_USED.keys() - fields.keys())
+  if missing:
+    raise ModelConfigError(f'config.json lacks {", ".join(missing)}.')
+  known = _USED.keys() | _REQUIRED.keys() | _WITHOUT_EFFECT
+  known |= {'rope_theta', 'rope_parameters', 'layer_types'}
+  unknown = sorted(fields.keys() - known)
+  if unknown:
+    raise ModelConfigError(
+        f'config.json has fields that this Qwen3 does not know: '
+        f'{", ".join(unknown)}. Remove them if they change nothing.')
+  for name, allowed in _REQUIRED.items():
+    if name in fields and fields[name] not in allowed:
+      raise ModelConfigError(
+          f'config.json: {name}={fields[name]!r} is not supported; expected '
+          f'{" or ".join(repr(value) for value in allowed)}.')
+  layer_types = set(fields.get('layer_types') or ['full_attention'])
+  if layer_types != {'full_attention'}:
+    raise ModelConfigError(
+        f'config.json: layer_types {sorted(layer_types)} are not supported; '
+        "expected 'full_attention' throughout.")
+  return ModelConfig(
+      rope_theta=_rope_theta(fields),
+      **{ours: fields[theirs] for theirs, ours in _USED.items()})
+
+
+def to_hf(config: ModelConfig, dtype: str) -> dict[str, Any]:
+  """The content of a `config.json`; `dtype` is that of the stored weights."""
+  fields = {theirs: getattr(config, ours) for theirs, ours in _USED.items()}
+  return {
+      'architectures': ['Qwen3ForCausalLM'],
+      'model_type': 'qwen3',
+      'hidden_act': 'silu',
+      'attention_bias': False,
+      'attention_dropout': 0.0,
+      'rope_theta': config.rope_theta,
+      'torch_dtype': dtype,
+      **fields,
+  }
+
+
+def _rope_theta(fields: Mapping[str, Any]) -> float:
+  """The base of the rotary angles, which newer files keep in a sub-dict."""
+  rope = dict(fields.get('rope_parameters') or {})
+  if rope.pop('rope_type', 'default') != 'default':
+    raise ModelConfigError(
+        f"config.json: rope_parameters={fields['rope_parameters']!r} is not "
+        "supported; expected rope_type 'default'.")
+  theta = rope.pop('rope_theta', fields.get('rope_theta'))
+  if rope:
+    raise ModelConfigError(
+        f'config.json: rope_parameters has unknown fields {sorted(rope)}.')
+  if theta is None:
+    raise ModelConfigError('config.json lacks rope_theta.')
+  return float(theta)

@@ -1,0 +1,42 @@
+"""Keys and values that are kept between calls of the model."""
+
+from __future__ import annotations
+
+from flax import struct
+import jax
+import jax.numpy as jnp
+
+from atgrpo_jax.model import config as config_lib
+
+
+@struct.dataclass
+class Prefix:
+  """What P groups share: the keys and values of their prompts.
+
+  Head-major, so that the scores of one head are one matrix product.
+  """
+
+  keys: jax.Array  # [L, P, K, S, H]
+  values: jax.Array  # [L, P, K, S, H]
+  lengths: jax.Array  # [P] int32, positions that count
+
+
+@struct.dataclass
+class Cache:
+  """What each of the G members of P groups has for itself while decoding.
+
+  One array per layer: a stacked cache would be copied whole at every token.
+  """
+
+  keys: tuple[jax.Array, ...]  # L x [P, K, G, T, H]
+  values: tuple[jax.Array, ...]  # L x [P, K, G, T, H]
+
+
+def init_cache(
+    config: config_lib.ModelConfig, num_groups: int, group_size: int,
+    length: int, dtype: jnp.dtype) -> Cache:
+  """An empty cache for `length` tokens of each member."""
+  shape = (
+      num_groups, config.num_kv_heads, group_size, length, config.head_width)
+  zeros = tuple(jnp.zeros(shape, dtype) for _ in range(config.num_layers))
+  return Cache(keys=zeros, values=zeros)

@@ -1,0 +1,194 @@
+"""The layers of Qwen3. Letters as in `atgrpo_jax.model.qwen3`."""
+
+from __future__ import annotations
+
+from flax import linen as nn
+import jax
+import jax.numpy as jnp
+
+from atgrpo_jax.model import config as config_lib
+
+_MASKED = -1e30  # Finite, so that a row without any key has no NaN gradient.
+
+
+class Norm(nn.Module):
+  """Root-mean-square normalisation over the last axis, in float32."""
+
+  eps: float
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    scale = self.param(
+        'scale', nn.initializers.ones, x.shape[-1:], jnp.float32)
+    x32 = x.astype(jnp.float32)
+    variance = jnp.mean(jnp.square(x32), axis=-1, keepdims=True)
+    x32 = x32 * jax.lax.rsqrt(variance + self.eps)
+    return (x32 * scale).astype(x.dtype)
+
+
+class Linear(nn.Module):
+  """A matrix product without bias; the kernel is [in, out]."""
+
+  features: int
+  init_std: float
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    kernel = self.param(
+        'kernel', nn.initializers.normal(self.init_std),
+        (x.shape[-1], self.features), jnp.float32)
+    # One axis of rows: XLA's CPU backend runs the gradient of a product with
+    # several row axes five times slower.
+    rows = x.reshape(-1, x.shape[-1]) @ kernel.astype(x.dtype)
+    return rows.reshape(*x.shape[:-1], self.features)
+
+
+class Attention(nn.Module):
+  """Grouped-query attention of private suffixes that see a shared prefix.
+
+  The one attention of this code base. Prefill is a suffix without a prefix,
+  decoding a suffix of one query over a cache, and the training forward a whole
+  suffix; all of them score and mix here.
+  """
+
+  config: config_lib.ModelConfig
+
+  @nn.compact
+  def __call__(
+      self, x, angles, suffix_mask, prefix=None, prefix_mask=None, cache=None,
+      cache_index=None):
+    """Returns the mixed values and the suffix's keys and values.
+
+    Args:
+      x: [P, G, X, D] the queries' inputs.
+      angles: [P, X, H / 2] float32 rotary angles of the queries' positions.
+      suffix_mask: [X, Y] bool, True where a query sees a suffix key.
+      prefix: ([P, K, S, H], [P, K, S, H]) keys and values, or None.
+      prefix_mask: [P, S] bool, True where a prefix position counts.
+      cache: ([P, K, G, Y, H], [P, K, G, Y, H]) earlier keys and values of the
+        suffix, or None: then Y = X.
+      cache_index: where in the cache the new keys and values are written.
+    """
+    c = self.config
+    groups, members, queries, _ = x.shape
+
+    def project(name, num_heads):
+      y = Linear(num_heads * c.head_width, c.init_std, name=name)(x)
+      return y.reshape(groups, members, queries, num_heads, c.head_width)
+
+    q = project('q', c.num_heads)
+    k = project('k', c.num_kv_heads)
+    v = project('v', c.num_kv_heads)
+    q = rotate(Norm(c.norm_eps, name='q_norm')(q), angles)
+    k = rotate(Norm(c.norm_eps, name='k_norm')(k), angles)
+
+    # Head-major. The M query heads that read one key head are rows of one
+    # matrix, so that the scores are plain batched matrix products.
+    k = k.transpose(0, 3, 1, 2, 4)
+    v = v.transpose(0, 3, 1, 2, 4)
+    q = q.reshape(
+        groups, members, queries, c.num_kv_heads, -1, c.head_width)
+    q = q.transpose(0, 3, 1, 2, 4, 5) * c.head_width**-0.5
+
+    if cache is not None:
+      at = (0, 0, 0, cache_index, 0)
+      k = jax.lax.dynamic_update_slice(cache[0], k.astype(cache[0].dtype), at)
+      v = jax.lax.dynamic_update_slice(cache[1], v.astype(cache[1].dtype), at)
+    mixed = attend(q, k, v, suffix_mask, prefix, prefix_mask)
+    mixed = mixed.transpose(0, 2, 3, 1, 4, 5).reshape(
+        groups, members, queries, -1)
+    return Linear(c.width, c.init_std, name='o')(mixed), (k, v)
+
+
+class Block(nn.Module):
+  """One layer: attention, then SwiGLU, each normalised and residual."""
+
+  config: config_lib.ModelConfig
+
+  @nn.compact
+  def __call__(self, x, angles, suffix_mask, **attention_args):
+    c = self.config
+    mixed, kv = Attention(c, name='attention')(
+        Norm(c.norm_eps, name='attention_norm')(x), angles, suffix_mask,
+        **attention_args)
+    x = x + mixed
+    y = Norm(c.norm_eps, name='mlp_norm')(x)
+    gate = Linear(c.hidden_width, c.init_std, name='gate')(y)
+    up = Linear(c.hidden_width, c.init_std, name='up')(y)
+    x = x + Linear(c.width, c.init_std, name='down')(nn.silu(gate) * up)
+    return x, kv
+
+
+def attend(q, k, v, suffix_mask, prefix, prefix_mask):
+  """Softmax attention over prefix and suffix keys together.
+
+  The two score blocks are never joined: they share a maximum and a sum, which
+  gives the same number as a softmax over their concatenation.
+
+  Args:
+    q: [P, K, G, X, M, H] scaled queries.
+    k: [P, K, G, Y, H] suffix keys.
+    v: [P, K, G, Y, H] suffix values.
+    suffix_mask: [X, Y] bool.
+    prefix: ([P, K, S, H], [P, K, S, H]) or None.
+    prefix_mask: [P, S] bool, or None without a prefix.
+
+  Returns:
+    [P, K, G, X, M, H]
+  """
+  groups, heads, members, queries, _, width = q.shape
+
+  def own_rows(x):  # [P, K, G, X * M, ...]
+    return x.reshape(groups, heads, members, -1, x.shape[-1])
+
+  def shared_rows(x):  # [P, K, G * X * M, ...]
+    return x.reshape(groups, heads, -1, x.shape[-1])
+
+  bias = jnp.where(suffix_mask, 0.0, _MASKED)
+  bias = jnp.repeat(bias, q.shape[4], axis=0)
+  own = jnp.einsum(
+      'pkgqh,pkgyh->pkgqy', own_rows(q), k,
+      preferred_element_type=jnp.float32) + bias
+  top = jnp.max(own, axis=-1, keepdims=True)
+  if prefix is not None:
+    bias = jnp.where(prefix_mask, 0.0, _MASKED)[:, None, None, :]
+    shared = jnp.einsum(
+        'pkqh,pksh->pkqs', shared_rows(q), prefix[0],
+        preferred_element_type=jnp.float32) + bias
+    top = jnp.maximum(
+        top, own_rows(jnp.max(shared, axis=-1, keepdims=True)))
+  top = jax.lax.stop_gradient(top)
+  own = jnp.exp(own - top)
+  total = jnp.sum(own, axis=-1, keepdims=True)
+  mixed = jnp.einsum(
+      'pkgqy,pkgyh->pkgqh', own.astype(v.dtype), v,
+      preferred_element_type=jnp.float32)
+  if prefix is not None:
+    shared = jnp.exp(shared - shared_rows(top))
+    total += own_rows(jnp.sum(shared, axis=-1, keepdims=True))
+    mixed += own_rows(jnp.einsum(
+        'pkqs,pksh->pkqh', shared.astype(v.dtype), prefix[1],
+        preferred_element_type=jnp.float32))
+  mixed = (mixed / total).astype(q.dtype)
+  return mixed.reshape(groups, heads, members, queries, -1, width)
+
+
+def rotary_angles(positions: jax.Array, width: int, theta: float) -> jax.Array:
+  """Angles [..., width / 2] in float32 for integer positions [...]."""
+  exponents = jnp.arange(0, width, 2, dtype=jnp.float32) / width
+  return positions[..., None].astype(jnp.float32) * theta**-exponents
+
+
+def rotate(x: jax.Array, angles: jax.Array) -> jax.Array:
+  """Rotates the two halves of each head, as Qwen3's checkpoints expect.
+
+  Args:
+    x: [P, G, X, heads, H]
+    angles: [P, X, H / 2] float32
+  """
+  angles = angles[:, None, :, None, :]
+  cos, sin = jnp.cos(angles), jnp.sin(angles)
+  first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+  rotated = jnp.concatenate(
+      [first * cos - second * sin, second * cos + first * sin], axis=-1)
+  return rotated.astype(x.dtype)

@@ -1,0 +1,140 @@
+"""Qwen3 as pure functions over plain parameter dicts.
+
+The unit is the group: P prompts, and for each of them G private suffixes that
+see the shared prompt. A prompt alone is a suffix without a prefix (G = 1); its
+keys and values are then the prefix of its group.
+
+Letters:
+  P groups, G members of a group, X queries, Y suffix keys, S prefix positions
+  L layers, V vocabulary, D width, F hidden width, N query heads,
+  K key/value heads, M = N / K query heads per key head, H head width
+
+Layers are stacked on a leading axis L. They are scanned where a whole
+sequence is computed, and unrolled where one token is decoded: a scan would
+copy the cache at every token.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from atgrpo_jax.model import config as config_lib
+from atgrpo_jax.model import kv_cache
+from atgrpo_jax.model import layers
+
+Params = dict  # Nested; leaves float32 unless loaded otherwise.
+
+
+def init_params(rng: jax.Array, config: config_lib.ModelConfig) -> Params:
+  """Freshly drawn float32 parameters."""
+  rng_embedding, rng_layers, rng_head = jax.random.split(rng, 3)
+  x = jnp.zeros((1, 1, 1, config.width))
+  angles = jnp.zeros((1, 1, config.head_width // 2))
+  mask = jnp.ones((1, 1), bool)
+
+  def init_layer(rng):
+    return layers.Block(config).init(rng, x, angles, mask)['params']
+
+  table = (config.vocab_size, config.width)
+  params = {
+      'embedding': config.init_std * jax.random.normal(rng_embedding, table),
+      'layers': jax.vmap(init_layer)(
+          jax.random.split(rng_layers, config.num_layers)),
+      'norm': {'scale': jnp.ones(config.width)},
+  }
+  if not config.tied_head:
+    params['head'] = config.init_std * jax.random.normal(
+        rng_head, table[::-1])
+  return params
+
+
+def forward(
+    params: Params, config: config_lib.ModelConfig, tokens: jax.Array, *,
+    prefix: kv_cache.Prefix | None = None, cache: kv_cache.Cache | None = None,
+    cache_index: jax.Array | int = 0, dtype: jnp.dtype = jnp.float32,
+    remat: bool = False):
+  """The last hidden states of suffixes, and their keys and values.
+
+  Args:
+    params: see `init_params`.
+    config: dimensions.
+    tokens: [P, G, X] int32. Pads, if any, stand at the end of a row.
+    prefix: what the suffixes see before themselves; None for nothing.
+    cache: earlier tokens of the suffixes; X tokens are added to it.
+    cache_index: how many tokens of the suffixes came before.
+    dtype: of the matrix products.
+    remat: recompute each layer in the backward pass instead of keeping its
+      activations.
+
+  Returns:
+    hidden: [P, G, X, D] in `dtype`, normalised; see `unembed`.
+    kv: without a cache, keys and values ([L, P, K, G, X, H], the same);
+      with one, the `Cache` after the call.
+  """
+  num_queries = tokens.shape[-1]
+  positions = jnp.broadcast_to(
+      jnp.arange(num_queries) + cache_index, (tokens.shape[0], num_queries))
+  prefix_mask = None
+  if prefix is not None:
+    positions = positions + prefix.lengths[:, None]
+    prefix_mask = (
+        jnp.arange(prefix.keys.shape[-2]) < prefix.lengths[:, None])
+  angles = layers.rotary_angles(
+      positions, config.head_width, config.rope_theta)
+  num_keys = num_queries if cache is None else cache.keys[0].shape[-2]
+  mask = (
+      jnp.arange(num_keys) <= (jnp.arange(num_queries) + cache_index)[:, None])
+  block = layers.Block(config)
+
+  def layer(x, layer_params, layer_prefix, **cache_args):
+    return block.apply(
+        {'params': layer_params}, x, angles, mask, prefix=layer_prefix,
+        prefix_mask=prefix_mask, **cache_args)
+
+  x = params['embedding'][tokens].astype(dtype)
+  prefix_kv = None if prefix is None else (prefix.keys, prefix.values)
+  if cache is None:
+    body = jax.checkpoint(layer) if remat else layer
+    x, kv = jax.lax.scan(
+        lambda x, xs: body(x, *xs), x, (params['layers'], prefix_kv))
+  else:
+    kept = []
+    for index in range(config.num_layers):
+      layer_params, layer_prefix = jax.tree.map(
+          lambda leaf: leaf[index], (params['layers'], prefix_kv))  # pylint: disable=cell-var-from-loop
+      x, layer_kv = layer(
+          x, layer_params, layer_prefix, cache_index=cache_index,
+          cache=(cache.keys[index], cache.values[index]))
+      kept.append(layer_kv)
+    kv = kv_cache.Cache(*zip(*kept))
+  x = layers.Norm(config.norm_eps).apply({'params': params['norm']}, x)
+  return x, kv
+
+
+def prefill(
+    params: Params, config: config_lib.ModelConfig, prompts: jax.Array,
+    lengths: jax.Array, *, dtype: jnp.dtype = jnp.float32,
+    remat: bool = False) -> kv_cache.Prefix:
+  """Keys and values of P prompts, each computed once.
+
+  Args:
+    params: see `init_params`.
+    config: dimensions.
+    prompts: [P, S] int32, padded at the end.
+    lengths: [P] int32, tokens that count.
+    dtype: as in `forward`.
+    remat: as in `forward`.
+  """
+  _, (keys, values) = forward(
+      params, config, prompts[:, None, :], dtype=dtype, remat=remat)
+  return kv_cache.Prefix(keys[:, :, :, 0], values[:, :, :, 0], lengths)
+
+
+def unembed(
+    params: Params, config: config_lib.ModelConfig,
+    hidden: jax.Array) -> jax.Array:
+  """Logits [..., V] in float32 of hidden states [..., D]."""
+  head = params['embedding'].T if config.tied_head else params['head']
+  return jnp.matmul(
+      hidden, head.astype(hidden.dtype), preferred_element_type=jnp.float32)

@@ -1,0 +1,139 @@
+"""Text to ids and back; the only module that does either.
+
+Ids that were sampled are trained as they are: a completion is decoded for the
+environment and never encoded again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+import json
+import pathlib
+
+import numpy as np
+import tokenizers
+import transformers
+
+from atgrpo_jax import errors
+
+END_OF_TEXT = '<|endoftext|>'
+TURN_START = '<|im_start|>'
+TURN_END = '<|im_end|>'
+
+# ChatML as in Qwen3 without tools: `enable_thinking=False` closes the thinking
+# part before the answer begins.
+CHAT_TEMPLATE = (
+    "{%- for message in messages %}"
+    "{{- '<|im_start|>' + message.role + '\\n' + message.content"
+    " + '<|im_end|>\\n' }}"
+    "{%- endfor %}"
+    "{%- if add_generation_prompt %}"
+    "{{- '<|im_start|>assistant\\n' }}"
+    "{%- if enable_thinking is defined and enable_thinking is false %}"
+    "{{- '<think>\\n\\n</think>\\n\\n' }}"
+    "{%- endif %}"
+    "{%- endif %}")
+
+# Longest piece of text, in bytes, that one learned token may stand for.
+_MAX_TOKEN_BYTES = 16
+
+# Pieces that learned tokens never cross: a newline with the indentation after
+# it, a quoted move with its comma, a digit, five cells of a grid. All else may
+# merge over word boundaries, which keeps the prompts of a small model short.
+_PIECES = r'\n *|"[UDLR]"(?:, )?|\d|(?<=[#.AG\n])[#.AG]{5}(?=[#.AG\n])'
+
+
+class Tokenizer:
+  """A Hugging Face tokenizer with a chat template."""
+
+  def __init__(self, folder: str | pathlib.Path, *, thinking: bool = False):
+    self._folder = pathlib.Path(folder)
+    self._thinking = thinking
+    self._hf = transformers.AutoTokenizer.from_pretrained(self._folder)
+    if self._hf.chat_template is None:
+      raise errors.UserError(
+          f'{self._folder}: tokenizer_config.json has no chat_template; the '
+          'agents are prompted through it, so add one.')
+    self.stop_ids = self._find_stop_ids()
+
+  @property
+  def vocab_size(self) -> int:
+    """One more than the largest id."""
+    return max(self._hf.get_vocab().values()) + 1
+
+  def encode_prompt(self, messages: Sequence[dict[str, str]]) -> np.ndarray:
+    """Ids [S] int32 of chat messages, up to where the answer begins."""
+    text = self._hf.apply_chat_template(
+        list(messages), tokenize=False, add_generation_prompt=True,
+        enable_thinking=self._thinking)
+    return self._encode(text)
+
+  def encode_completion(self, text: str) -> np.ndarray:
+    """Ids [T] int32 of an answer that a person wrote, stop token included."""
+    return np.append(self._encode(text), self.stop_ids[0]).astype(np.int32)
+
+  def decode(self, ids: Sequence[int]) -> str:
+    """The text of a completion, without its stop token."""
+    ids = [int(i) for i in ids]
+    if ids and ids[-1] in self.stop_ids:
+      ids = ids[:-1]
+    return self._hf.decode(ids, clean_up_tokenization_spaces=False)
+
+  def save(self, folder: str | pathlib.Path) -> None:
+    """Writes the tokenizer's files into a model folder."""
+    self._hf.save_pretrained(folder)
+    write_generation_config(
+        pathlib.Path(folder), self.stop_ids, self._hf.pad_token_id)
+
+  def _encode(self, text: str) -> np.ndarray:
+    ids = self._hf.encode(text, add_special_tokens=False)
+    return np.asarray(ids, np.int32)
+
+  def _find_stop_ids(self) -> tuple[int, ...]:
+    """The ids that end an answer, the end of a turn first."""
+    ids = []
+    path = self._folder / 'generation_config.json'
+    if path.exists():
+      found = json.loads(path.read_text()).get('eos_token_id', [])
+      ids = [found] if isinstance(found, int) else list(found)
+    elif self._hf.eos_token_id is not None:
+      ids = [self._hf.eos_token_id]
+    if not ids:
+      raise errors.UserError(
+          f'{self._folder}: neither generation_config.json nor the tokenizer '
+          'names an eos token; without one no answer ends.')
+    return tuple(ids)
+
+
+def train(texts: Iterable[str], vocab_size: int, folder: pathlib.Path) -> None:
+  """Trains a byte-level BPE tokenizer on `texts` and saves it to `folder`."""
+  bpe = tokenizers.Tokenizer(tokenizers.models.BPE())
+  bpe.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([
+      tokenizers.pre_tokenizers.Split(
+          tokenizers.Regex(_PIECES), behavior='isolated'),
+      tokenizers.pre_tokenizers.ByteLevel(
+          add_prefix_space=False, use_regex=False),
+  ])
+  bpe.decoder = tokenizers.decoders.ByteLevel()
+  special = [END_OF_TEXT, TURN_START, TURN_END, '<think>', '</think>']
+  trainer = tokenizers.trainers.BpeTrainer(
+      vocab_size=vocab_size, special_tokens=special, show_progress=False,
+      initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+      max_token_length=_MAX_TOKEN_BYTES)
+  bpe.train_from_iterator(texts, trainer)
+  fast = transformers.PreTrainedTokenizerFast(
+      tokenizer_object=bpe, eos_token=TURN_END, pad_token=END_OF_TEXT)
+  fast.chat_template = CHAT_TEMPLATE
+  fast.save_pretrained(folder)
+  stop_ids = bpe.token_to_id(TURN_END), bpe.token_to_id(END_OF_TEXT)
+  write_generation_config(folder, stop_ids, bpe.token_to_id(END_OF_TEXT))
+
+
+def write_generation_config(
+    folder: pathlib.Path, stop_ids: Sequence[int], pad_id: int | None) -> None:
+  """Tells the users of a model folder where an answer ends."""
+  fields = {
+      'eos_token_id': list(stop_ids), 'pad_token_id': pad_id,
+      'do_sample': True, 'temperature': 1.0}
+  (folder / 'generation_config.json').write_text(
+      json.dumps(fields, indent=2) + '\n')
