@@ -1,0 +1,163 @@
+"""Losses over arrays: they know no model, no config and no tokenizer.
+
+A loss returns (sum, count) over its microbatch; the caller divides once, after
+all microbatches and devices. With the ratio rho = pi / pi_old of a token,
+
+  surrogate = -w min(rho A, clip(rho, 1 - low, 1 + high) A)
+
+as in Algorithm 1 of arXiv 2510.11062. pi_old is the learner before the first
+update; w = min(pi_old / pi_sampler, cap) corrects what the sampler's numerics
+differ from the learner's (truncated importance sampling), and is 1 up to
+rounding in float32.
+
+Deviations from the authors' code: the dual clip is off by default; the
+sampler's own log-probabilities are used instead of being thrown away.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import chex
+import jax
+import jax.numpy as jnp
+
+RATIO_LEVELS = ('token', 'sequence')
+AGGREGATIONS = ('token_mean', 'sequence_mean', 'constant')
+KL_ESTIMATORS = ('none', 'k1', 'k3')
+
+
+@dataclasses.dataclass(frozen=True)
+class LossSpec:
+  """The switches of the policy loss.
+
+  Attributes:
+    clip_low, clip_high: the ratio is clipped to [1 - low, 1 + high].
+    dual_clip: for a negative advantage the loss is at most -dual_clip * A
+      (arXiv 1912.09729); 0 for none.
+    ratio_level: 'token', or 'sequence' for the geometric mean over a
+      completion (GSPO, arXiv 2507.18071).
+    aggregation: what one unit of the mean is. 'token_mean': a token;
+      'sequence_mean': a completion, its tokens averaged first; 'constant': a
+      completion, its tokens summed and divided by the completion axis T
+      (Dr. GRPO, arXiv 2503.20783).
+    importance_cap: upper bound of w; 0 for w = 1.
+    kl_estimator: 'none', or 'k1' or 'k3' of joschu.net/blog/kl-approx.html,
+      towards the reference policy.
+    kl_coefficient: weight of that penalty.
+    entropy_coefficient: bonus for the entropy of each token's distribution.
+  """
+
+  clip_low: float = 0.2
+  clip_high: float = 0.2
+  dual_clip: float = 0.0
+  ratio_level: str = 'token'
+  aggregation: str = 'token_mean'
+  importance_cap: float = 2.0
+  kl_estimator: str = 'none'
+  kl_coefficient: float = 0.0
+  entropy_coefficient: float = 0.0
+
+  def __post_init__(self):
+    for name, value, known in (
+        ('ratio_level', self.ratio_level, RATIO_LEVELS),
+        ('aggregation', self.aggregation, AGGREGATIONS),
+        ('kl_estimator', self.kl_estimator, KL_ESTIMATORS)):
+      if value not in known:
+        raise ValueError(f'{name}={value!r} is not one of {list(known)}.')
+    if (self.kl_estimator == 'none') != (self.kl_coefficient == 0.0):
+      raise ValueError(
+          f'kl_estimator={self.kl_estimator!r} and kl_coefficient='
+          f'{self.kl_coefficient} contradict each other: set both or neither.')
+
+
+def policy_loss(
+    logprobs: jax.Array, old_logprobs: jax.Array, behavior_logprobs: jax.Array,
+    entropy: jax.Array, advantages: jax.Array, mask: jax.Array,
+    reference_logprobs: jax.Array | None, spec: LossSpec):
+  """The clipped surrogate with its penalties.
+
+  Args:
+    logprobs: [B, T] float32 of the policy that is trained.
+    old_logprobs: [B, T] float32 of the learner before the first update.
+    behavior_logprobs: [B, T] float32 of the sampler.
+    entropy: [B, T] float32 of each token's distribution.
+    advantages: [B] float32.
+    mask: [B, T] bool, True where the policy chose the token.
+    reference_logprobs: [B, T] float32, or None without a KL penalty.
+    spec: the switches.
+
+  Returns:
+    sum: float32, over the units of `spec.aggregation`.
+    count: float32, how many units.
+    sums: name -> sum over tokens, for the log.
+  """
+  chex.assert_rank([logprobs, advantages], [2, 1])
+  chex.assert_equal_shape(
+      [logprobs, old_logprobs, behavior_logprobs, entropy, mask])
+  chex.assert_equal_shape_prefix([logprobs, advantages], 1)
+  chex.assert_type(mask, bool)
+
+  advantages = advantages[:, None]
+  log_ratio = jnp.where(mask, logprobs - old_logprobs, 0.0)
+  if spec.ratio_level == 'sequence':
+    lengths = jnp.maximum(jnp.sum(mask, axis=1, keepdims=True), 1)
+    mean = jnp.sum(log_ratio, axis=1, keepdims=True) / lengths
+    log_ratio = jnp.broadcast_to(mean, log_ratio.shape)
+  ratio = jnp.exp(log_ratio)
+  clipped = jnp.clip(ratio, 1.0 - spec.clip_low, 1.0 + spec.clip_high)
+  gain = jnp.minimum(ratio * advantages, clipped * advantages)
+  if spec.dual_clip:
+    floor = spec.dual_clip * advantages
+    gain = jnp.where(advantages < 0, jnp.maximum(gain, floor), gain)
+  mismatch = jnp.where(mask, old_logprobs - behavior_logprobs, 0.0)
+  if spec.importance_cap:
+    gain *= jnp.minimum(jnp.exp(mismatch), spec.importance_cap)
+  loss = -gain - spec.entropy_coefficient * entropy
+  if reference_logprobs is not None:
+    kl = kl_estimate(logprobs, reference_logprobs, spec.kl_estimator)
+    loss += spec.kl_coefficient * kl
+  total, count = aggregate(loss, mask, spec.aggregation)
+
+  def token_sum(x):
+    return jnp.sum(jnp.where(mask, x, 0.0))
+
+  sums = {
+      'tokens': jnp.sum(mask).astype(jnp.float32),
+      'clipped': token_sum((ratio * advantages > gain).astype(jnp.float32)),
+      'entropy': token_sum(entropy),
+      'mismatch': token_sum(jnp.abs(mismatch)),
+      'log_ratio': token_sum(-log_ratio),
+  }
+  return total, count, jax.lax.stop_gradient(sums)
+
+
+def kl_estimate(
+    logprobs: jax.Array, reference_logprobs: jax.Array,
+    estimator: str) -> jax.Array:
+  """Per-token estimate of KL(policy || reference) from sampled tokens."""
+  difference = reference_logprobs - logprobs
+  if estimator == 'k1':
+    return -difference
+  return jnp.exp(difference) - 1.0 - difference  # k3
+
+
+def aggregate(
+    loss: jax.Array, mask: jax.Array,
+    aggregation: str) -> tuple[jax.Array, jax.Array]:
+  """Sum of `loss` [B, T] over the units of `aggregation`, and their count."""
+  loss = jnp.where(mask, loss, 0.0)
+  lengths = jnp.sum(mask, axis=1)
+  if aggregation == 'token_mean':
+    return jnp.sum(loss), jnp.sum(lengths).astype(jnp.float32)
+  num_rows = jnp.sum(lengths > 0).astype(jnp.float32)
+  if aggregation == 'sequence_mean':
+    return jnp.sum(jnp.sum(loss, axis=1) / jnp.maximum(lengths, 1)), num_rows
+  return jnp.sum(loss) / loss.shape[1], num_rows
+
+
+def supervised_loss(
+    logprobs: jax.Array, mask: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Negative log-likelihood: (sum over tokens, number of tokens)."""
+  chex.assert_rank([logprobs, mask], 2)
+  return aggregate(-logprobs, mask, 'token_mean')

@@ -1,0 +1,43 @@
+"""Which policy plays which role: the sigma of arXiv 2510.11062, section 3.
+
+Nothing outside this module asks how policies are shared; everything else loops
+over {policy: ...} dicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from atgrpo_jax import errors
+
+PolicyMap = Mapping[str, str]  # role -> policy
+
+
+def make_policy_map(policies: str, roles: Sequence[str]) -> PolicyMap:
+  """Reads the config's `policies` for a team with these roles.
+
+  'shared' is one policy for all roles, 'per_role' one for each, named after
+  it; 'tool=a,planner=b' names the policy of every role.
+  """
+  if policies == 'shared':
+    return {role: 'shared' for role in roles}
+  if policies == 'per_role':
+    return {role: role for role in roles}
+  if policies == 'lora_per_role':
+    raise errors.UserError(
+        "policies='lora_per_role' is not implemented yet; use 'shared', "
+        "'per_role' or an explicit map.")
+  pairs = [pair.strip().partition('=') for pair in policies.split(',')]
+  policy_map = {role: policy for role, _, policy in pairs}
+  if (len(policy_map) != len(pairs) or set(policy_map) != set(roles)
+      or not all(policy_map.values())):
+    example = ','.join(f'{role}=a' for role in roles)
+    raise errors.UserError(
+        f"policies={policies!r} is neither 'shared' nor 'per_role' nor a map "
+        f'that names the policy of every role once, such as {example!r}.')
+  return {role: policy_map[role] for role in roles}
+
+
+def policies_of(policy_map: PolicyMap) -> tuple[str, ...]:
+  """The policies in the order of their first role."""
+  return tuple(dict.fromkeys(policy_map.values()))

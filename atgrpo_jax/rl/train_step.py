@@ -1,0 +1,190 @@
+"""The compiled learner: scoring, gradients of a microbatch, one update.
+
+The form is the sampler's: the prompt, but for its last token, is computed once
+per group; each completion is a private suffix that begins with that last
+token. So the cost of a prompt does not depend on the group size, and the
+gradient equals that of repeated prompts up to rounding.
+
+A step is `zero_sums`, `accumulate` per microbatch, `apply_update`. Losses and
+gradients are summed over microbatches of any shape and divided once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+from flax import struct
+import jax
+import jax.numpy as jnp
+import optax
+
+from atgrpo_jax import model
+from atgrpo_jax import types
+from atgrpo_jax.rl import losses
+from atgrpo_jax.rl import optimizer as optimizer_lib
+from atgrpo_jax.rl import train_state
+from atgrpo_jax.rollout import sampling
+
+# Tokens whose logits exist at the same time: [_LOGIT_CHUNK, V] float32.
+_LOGIT_CHUNK = 2048
+
+
+@dataclasses.dataclass(frozen=True)
+class LearnerSpec:
+  """What a compiled learner is fixed to.
+
+  Attributes:
+    optimizer: of the policy.
+    loss: switches of the policy loss; None for supervised learning.
+    temperature: that the completions were sampled at.
+    dtype: name of the type of the matrix products.
+    remat: recompute each layer in the backward pass.
+  """
+
+  optimizer: optimizer_lib.OptimizerSpec
+  loss: losses.LossSpec | None
+  temperature: float = 1.0
+  dtype: str = 'float32'
+  remat: bool = False
+
+
+@struct.dataclass
+class Sums:
+  """What microbatches add up to."""
+
+  grads: model.Params
+  loss: jax.Array  # [] float32
+  count: jax.Array  # [] float32
+  metrics: dict[str, jax.Array]  # name -> [] float32, sums over tokens
+
+
+def zero_sums(params: model.Params, spec: LearnerSpec) -> Sums:
+  """The sums before the first microbatch."""
+  names = ('tokens', 'entropy')
+  if spec.loss is not None:
+    names += ('clipped', 'mismatch', 'log_ratio')
+  return Sums(
+      jax.tree.map(jnp.zeros_like, params), jnp.zeros(()), jnp.zeros(()),
+      {name: jnp.zeros(()) for name in names})
+
+
+@functools.partial(
+    jax.jit, static_argnames=('config', 'spec'), donate_argnames='sums')
+def accumulate(
+    params: model.Params, sums: Sums, batch: types.TrainBatch, *,
+    config: model.ModelConfig, spec: LearnerSpec) -> Sums:
+  """Adds the gradient of a microbatch."""
+
+  def loss_fn(params):
+    logprobs, entropy = _score(params, config, batch, spec)
+    if spec.loss is None:
+      total, count, metrics = _supervised_loss(logprobs, entropy, batch)
+    else:
+      total, count, metrics = _policy_loss(
+          logprobs, entropy, batch, spec.loss)
+    return total, (count, metrics)
+
+  (total, (count, metrics)), grads = jax.value_and_grad(
+      loss_fn, has_aux=True)(params)
+  return jax.tree.map(jnp.add, sums, Sums(grads, total, count, metrics))
+
+
+@functools.partial(
+    jax.jit, static_argnames='spec', donate_argnames='state')
+def apply_update(
+    state: train_state.TrainState, sums: Sums, *, spec: LearnerSpec):
+  """One optimiser update.
+
+  Returns:
+    state: after the update; the same as before where a gradient is not finite.
+    metrics: name -> [] float32.
+    finite: tree of [] bool, whether each gradient is finite.
+  """
+  grads = jax.tree.map(lambda g: g / sums.count, sums.grads)
+  updates, opt_state = optimizer_lib.make_optimizer(spec.optimizer).update(
+      grads, state.opt_state, state.params)
+  params = optax.apply_updates(state.params, updates)
+  metrics = {
+      name: total / sums.metrics['tokens']
+      for name, total in sums.metrics.items() if name != 'tokens'}
+  metrics |= {
+      'loss': sums.loss / sums.count,
+      'tokens': sums.metrics['tokens'],
+      'grad_norm': optax.global_norm(grads),
+      'update_norm': optax.global_norm(updates),
+      'param_norm': optax.global_norm(params),
+      'nonfinite_in_a_row': opt_state.notfinite_count.astype(jnp.float32),
+  }
+  finite = jax.tree.map(lambda g: jnp.all(jnp.isfinite(g)), grads)
+  state = train_state.TrainState(params, opt_state, state.num_updates + 1)
+  return state, metrics, finite
+
+
+@functools.partial(jax.jit, static_argnames=('config', 'spec'))
+def score(
+    params: model.Params, batch: types.TrainBatch, *,
+    config: model.ModelConfig, spec: LearnerSpec) -> jax.Array:
+  """Log-probabilities [P, G, T] float32 of the completions.
+
+  Positions behind a completion's length hold values that mean nothing.
+  """
+  return _score(params, config, batch, spec)[0]
+
+
+def completion_mask(batch: types.TrainBatch) -> jax.Array:
+  """[P, G, T] bool, True where the policy chose the token."""
+  positions = jnp.arange(batch.completions.shape[-1])
+  return positions < batch.completion_lengths[..., None]
+
+
+def _score(params, config, batch, spec):
+  """Log-probabilities and entropies, each [P, G, T] float32."""
+  dtype, remat = jnp.dtype(spec.dtype), spec.remat
+  prefix = model.prefill(
+      params, config, batch.prompts[:, :-1], batch.prompt_lengths - 1,
+      dtype=dtype, remat=remat)
+  last = jnp.take_along_axis(
+      batch.prompts, batch.prompt_lengths[:, None] - 1, axis=1)
+  groups, members, length = batch.completions.shape
+  last = jnp.broadcast_to(last[:, :, None], (groups, members, 1))
+  inputs = jnp.concatenate([last, batch.completions[:, :, :-1]], axis=2)
+  hidden, _ = model.forward(
+      params, config, inputs, prefix=prefix, dtype=dtype, remat=remat)
+
+  @jax.checkpoint
+  def score_chunk(hidden, tokens):
+    logits = model.unembed(params, config, hidden)
+    logprobs = sampling.token_logprobs(logits, tokens, spec.temperature)
+    return logprobs, sampling.entropy(logits, spec.temperature)
+
+  flat = hidden.reshape(-1, hidden.shape[-1])
+  logprobs, entropy = jax.lax.map(
+      lambda xs: score_chunk(*xs), (flat, batch.completions.reshape(-1)),
+      batch_size=min(_LOGIT_CHUNK, flat.shape[0]))
+  shape = (groups, members, length)
+  return logprobs.reshape(shape), entropy.reshape(shape)
+
+
+def _policy_loss(logprobs, entropy, batch, spec):
+  """`losses.policy_loss` of a microbatch."""
+  def rows(x):
+    return x.reshape(-1, x.shape[-1])
+
+  old = batch.old_logprobs
+  if old is None:  # The first update of a rollout: the learner is the old one.
+    old = jax.lax.stop_gradient(logprobs)
+  reference = batch.reference_logprobs
+  return losses.policy_loss(
+      rows(logprobs), rows(old), rows(batch.behavior_logprobs), rows(entropy),
+      batch.advantages.reshape(-1), rows(completion_mask(batch)),
+      None if reference is None else rows(reference), spec)
+
+
+def _supervised_loss(logprobs, entropy, batch):
+  """`losses.supervised_loss` of a microbatch."""
+  mask = completion_mask(batch).reshape(-1, logprobs.shape[-1])
+  total, count = losses.supervised_loss(
+      logprobs.reshape(mask.shape), mask)
+  entropy = jnp.where(mask, entropy.reshape(mask.shape), 0.0)
+  return total, count, {'tokens': count, 'entropy': jnp.sum(entropy)}

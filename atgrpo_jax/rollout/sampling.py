@@ -1,0 +1,59 @@
+"""Choosing a token, and the log-probability of a chosen one.
+
+The sampler and the learner both score with `token_logprobs`, so what is
+sampled is what is scored.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+
+def token_logprobs(
+    logits: jax.Array, tokens: jax.Array, temperature: float) -> jax.Array:
+  """Log-probabilities [...] float32 of `tokens` [...] under `logits` [..., V].
+
+  A temperature of 0 stands for greedy decoding; the log-probabilities are then
+  those of temperature 1.
+  """
+  scaled = logits.astype(jnp.float32) / (temperature or 1.0)
+  picked = jnp.take_along_axis(scaled, tokens[..., None], axis=-1)[..., 0]
+  return picked - jax.nn.logsumexp(scaled, axis=-1)
+
+
+def sample_tokens(
+    logits: jax.Array, keys: jax.Array, temperature: float) -> jax.Array:
+  """One token [...] int32 for each row of `logits` [..., V] float32.
+
+  Each row has a key of its own ([...] typed keys), so a row's token does not
+  depend on its neighbours.
+  """
+  if temperature == 0.0:
+    return jnp.argmax(logits, axis=-1).astype(jnp.int32)
+  rows = logits.reshape(-1, logits.shape[-1]) / temperature
+  tokens = jax.vmap(jax.random.categorical)(keys.reshape(-1), rows)
+  return tokens.reshape(logits.shape[:-1]).astype(jnp.int32)
+
+
+def entropy(logits: jax.Array, temperature: float) -> jax.Array:
+  """Entropy [...] float32, in nats, of the distributions `logits` [..., V]."""
+  logprobs = jax.nn.log_softmax(
+      logits.astype(jnp.float32) / (temperature or 1.0))
+  return -jnp.sum(jnp.exp(logprobs) * logprobs, axis=-1)
+
+
+@jax.jit
+def group_keys(seed: jax.Array, ids: jax.Array) -> jax.Array:
+  """Counter-based keys [P], folded from `seed` and the columns of `ids`.
+
+  Args:
+    seed: a typed key.
+    ids: [P, N] uint32, such as step, task, turn, role and branch.
+  """
+  def fold_all(row):
+    key = seed
+    for number in row:
+      key = jax.random.fold_in(key, number)
+    return key
+  return jax.vmap(fold_all)(ids)
