@@ -1,0 +1,372 @@
+"""Checkpoints that are complete, and that are checked when they are read.
+
+A step is one orbax composite, written beside its place and renamed once, so
+it exists whole or not at all. It holds
+
+  state  {policy: TrainState} as one flat table, leaf name -> array
+  meta   JSON: the caller's `meta`, and shape, dtype and digest of every leaf
+
+orbax alone loads a file with a flipped bit as wrong numbers and casts a
+changed dtype, both in silence. So `meta` carries a SHA-256 of itself, the
+table of leaves is compared with the model before anything is loaded, and
+every leaf's digest is computed again from what has arrived on the devices.
+
+Why the leaf digest is ours: an array of a pod has no host that holds its
+bytes, and on another mesh its shards are others. `_digest` is a sum of mixed
+32-bit words, so it is the same number under every sharding, is computed where
+the shards are, and moves nothing. Any change inside one word changes it; any
+other damage goes unseen with probability 2^-64. It guards against broken
+disks and torn files, not against forgery.
+"""
+
+from collections.abc import Mapping, Sequence
+import hashlib
+import json
+import os
+from typing import Any, NamedTuple
+
+from absl import logging
+import jax
+from jax.experimental import multihost_utils
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+
+from atgrpo_jax import errors
+
+# What orbax and tensorstore raise on damaged files. Running out of memory or
+# a broken device is not among them: that says nothing about the checkpoint.
+_READ_ERRORS = (AttributeError, LookupError, OSError, TypeError, ValueError)
+_MAX_SHOWN = 10  # Rows of the table of differing leaves.
+
+
+class CheckpointError(errors.UserError):
+  """A checkpoint that cannot be written or used."""
+
+
+class _Unreadable(Exception):
+  """One step is damaged; an older one may do."""
+
+
+class Restored(NamedTuple):
+  """What `Checkpoints.restore` found."""
+
+  step: int
+  state: Any
+  meta: dict[str, Any]
+
+
+class Checkpoints:
+  """The checkpoints of one run; one writer per directory."""
+
+  def __init__(self, directory: str | os.PathLike, *, max_to_keep: int = 2):
+    """Opens or creates `directory`; keeps the newest steps and the best."""
+    if max_to_keep < 2:
+      raise CheckpointError(
+          f'max_to_keep={max_to_keep}: expected 2 or more, so that a damaged '
+          'checkpoint has an older one behind it.'
+      )
+    directory = str(directory)
+    if '://' not in directory:  # gs://... is absolute and must stay as it is.
+      directory = os.path.abspath(directory)
+    self._kept = _NewestAndBest(max_to_keep)
+    self._manager = ocp.CheckpointManager(
+        directory,
+        options=ocp.CheckpointManagerOptions(
+            preservation_policy=self._kept,
+            cleanup_tmp_directories=True,
+            # A damaged file of orbax's own must not stop us from opening.
+            lightweight_initialize=True,
+        ),
+    )
+
+  def save(
+      self,
+      step: int,
+      state: Any,
+      meta: Mapping[str, Any],
+      *,
+      is_best: bool = False,
+  ):
+    """Starts to write `step`; `state` may be donated when this returns.
+
+    Args:
+      step: larger than every step saved before.
+      state: pytree of jax arrays.
+      meta: what JSON gives back unchanged (no tuples, NaN or int keys).
+      is_best: keep this step, in place of the best one so far, for good.
+    """
+    newest = self._manager.latest_step()
+    if newest is not None and step <= newest:
+      raise CheckpointError(
+          f'cannot save step {step}: {self._manager.directory} already has '
+          f'step {newest}. Resume from it, or use another directory.'
+      )
+    leaves = _named_leaves(state)
+    digests = jax.device_get({n: _digest(x) for n, x in leaves.items()})
+    if is_best:
+      self._kept.best_step = step
+    record = {
+        'meta': dict(meta),
+        'best_step': self._kept.best_step,
+        'leaves': {
+            name: [*_signature(leaf), '%08x%08x' % digests[name]]
+            for name, leaf in leaves.items()
+        },
+    }
+    if json.loads(json.dumps(record)) != record:
+      raise CheckpointError(
+          f'meta={meta}: JSON does not give it back unchanged. Use str keys, '
+          'lists for tuples, and strings for NaN.'
+      )
+    record['sha256'] = _sha256(record)
+    self._manager.save(
+        step,
+        args=ocp.args.Composite(
+            state=ocp.args.StandardSave(leaves),
+            meta=ocp.args.JsonSave(record),
+        ),
+        force=True,  # orbax's own clock may skip a save without a word.
+    )
+
+  def restore(
+      self, template: Any, *, step: int | None = None
+  ) -> Restored | None:
+    """Loads the newest readable step, or None if nothing was ever saved.
+
+    Newer steps that cannot be read are renamed to `<step>.corrupt`, each with
+    one warning. Raises CheckpointError if no step can be read, and if the
+    step is sound but holds another model; neither renames anything.
+
+    Args:
+      template: pytree of jax.Array or ShapeDtypeStruct with the shapes,
+        dtypes and shardings to restore to.
+      step: this one or an error.
+    """
+    self.wait()
+    wanted = _named_leaves(template)
+    for name, leaf in wanted.items():
+      if leaf.sharding is None:
+        raise CheckpointError(
+            f'template leaf {name} has no sharding: expected the sharding to '
+            'restore to. Pass it to jax.ShapeDtypeStruct.'
+        )
+      # Raises here if it does not divide the shape: the checkpoint is sound.
+      leaf.sharding.shard_shape(leaf.shape)
+
+    directory = self._manager.directory
+    steps = sorted(self._manager.all_steps(), reverse=True)
+    if step is not None:
+      if step not in steps:
+        raise CheckpointError(
+            f'no step {step} in {directory}: expected one of {steps}.'
+        )
+      steps = [step]
+    damage = {}
+    for candidate in steps:
+      try:
+        record, leaves = self._read(candidate, wanted)
+      except _Unreadable as error:
+        damage[candidate] = str(error)
+        continue
+      for damaged, reason in damage.items():
+        self._set_aside(damaged, reason, candidate)
+      self._kept.best_step = record['best_step']
+      state = jax.tree.unflatten(
+          jax.tree.structure(template), [leaves[name] for name in wanted]
+      )
+      return Restored(candidate, state, record['meta'])
+
+    if damage:
+      lines = [f'  step {s}: {reason}' for s, reason in damage.items()]
+      raise CheckpointError(
+          f'no checkpoint in {directory} can be read. To start from step 0, '
+          'use another directory.\n' + '\n'.join(lines)
+      )
+    corrupt = sorted(path.name for path in directory.glob('*.corrupt'))
+    if corrupt:
+      raise CheckpointError(
+          f'{directory} holds only damaged checkpoints: {", ".join(corrupt)}. '
+          'To start from step 0, use another directory.'
+      )
+    return None
+
+  def wait(self):
+    """Blocks until the last save is on disk; raises what went wrong in it."""
+    self._manager.wait_until_finished()
+
+  def close(self):
+    """Waits, then frees the threads."""
+    self._manager.close()
+
+  def _read(self, step: int, wanted: Mapping[str, Any]):
+    """The verified (record, leaves) of `step`."""
+    # By orbax's handlers, since the manager's `restore` ends in a barrier, at
+    # which the hosts that can read would wait for one that cannot.
+    path = self._manager.directory / str(step)
+    with _Reading('meta'):
+      record = ocp.JsonCheckpointHandler().restore(path / 'meta')
+      sha256 = record.pop('sha256')
+    if sha256 != _sha256(record):
+      raise _Unreadable('SHA-256 of meta differs')
+    _check_same_model(path, record['leaves'], wanted)
+    with _Reading('state'):
+      leaves = ocp.StandardCheckpointHandler().restore(
+          path / 'state', args=ocp.args.StandardRestore(dict(wanted))
+      )
+    digests = jax.device_get({n: _digest(x) for n, x in leaves.items()})
+    for name, (_, _, digest) in record['leaves'].items():
+      if '%08x%08x' % digests[name] != digest:
+        raise _Unreadable(f'digest of {name} differs')
+    return record, leaves
+
+  def _set_aside(self, step: int, reason: str, used_step: int):
+    """Renames a damaged step so that it is kept but never read again."""
+    source = self._manager.directory / str(step)
+    aside = self._manager.directory / f'{step}.corrupt'
+    repeats = 1
+    while aside.exists():
+      repeats += 1
+      aside = self._manager.directory / f'{step}.{repeats}.corrupt'
+    logging.warning(
+        'checkpoint step %d: %s; using step %d; kept as %s',
+        *(step, reason, used_step, aside.name),
+    )
+    # All hosts must have looked for a free name before one of them takes it.
+    multihost_utils.sync_global_devices(f'{aside.name} is free')
+    if jax.process_index() == 0:
+      source.rename(aside)
+    multihost_utils.sync_global_devices(f'{aside.name} is taken')
+    self._manager.reload()
+
+
+class _NewestAndBest:
+  """orbax preservation policy: the newest `num_newest` steps and one more."""
+
+  def __init__(self, num_newest: int):
+    self._num_newest = num_newest
+    self.best_step: int | None = None
+
+  def should_preserve(self, checkpoints: Sequence[Any], *, context: Any):
+    del context
+    first_kept = len(checkpoints) - self._num_newest
+    return [
+        i >= first_kept or checkpoint.step == self.best_step
+        for i, checkpoint in enumerate(checkpoints)
+    ]
+
+
+def _named_leaves(tree: Any) -> dict[str, Any]:
+  """Leaf name -> leaf, in the order of the tree: `planner/params/w`."""
+  leaves = {}
+  for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+    name = jax.tree_util.keystr(path, simple=True, separator='/')
+    if not isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct)):
+      raise CheckpointError(
+          f'leaf {name} is a {type(leaf).__name__}: expected a jax.Array. '
+          'Convert it with jnp.asarray, or put it into meta.'
+      )
+    if name in leaves:
+      raise CheckpointError(f'two leaves are called {name}: rename one.')
+    leaves[name] = leaf
+  return leaves
+
+
+def _signature(leaf: Any) -> list[Any]:
+  return [list(leaf.shape), str(leaf.dtype)]
+
+
+def _check_same_model(
+    path: Any, saved: Mapping[str, Any], wanted: Mapping[str, Any]
+):
+  """Raises a table of the leaves whose name, shape or dtype differ."""
+  in_file = {name: entry[:2] for name, entry in saved.items()}
+  in_model = {name: _signature(leaf) for name, leaf in wanted.items()}
+  names = [
+      name
+      for name in {**in_file, **in_model}
+      if in_file.get(name) != in_model.get(name)
+  ]
+  if not names:
+    return
+
+  def show(signature):
+    if signature is None:
+      return 'missing'
+    shape, dtype = signature
+    return f'({",".join(map(str, shape))}) {dtype}'
+
+  rows = [('name', 'file', 'model')] + [
+      (name, show(in_file.get(name)), show(in_model.get(name)))
+      for name in names[:_MAX_SHOWN]
+  ]
+  widths = [max(map(len, column)) for column in zip(*rows)]
+  raise CheckpointError(
+      f'{path} holds another model; nothing was loaded. Resume with the '
+      f'config it was saved with. {len(names)} leaves differ:\n'
+      + '\n'.join(
+          '  '.join(map(str.ljust, row, widths)).rstrip() for row in rows
+      )
+  )
+
+
+def _sha256(record: Mapping[str, Any]) -> str:
+  text = json.dumps(record, sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()
+
+
+class _Reading:
+  """Says _Unreadable, on all hosts, for what orbax raises on damaged files."""
+
+  def __init__(self, item: str):
+    self._item = item
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, kind, error, traceback):
+    # A chunk that cannot be decoded comes as a bare Exception, which no
+    # `except` clause can name without catching everything; its cause tells.
+    cause = error.__cause__ if kind is Exception else error
+    damaged = isinstance(cause, _READ_ERRORS)
+    if error is not None and not damaged:
+      return
+    # Each host reads its own part, but all must go on with the same step.
+    anywhere = multihost_utils.process_allgather(np.array(damaged)).any()
+    if damaged:
+      # The first line says what and where; tensorstore adds its whole spec.
+      reason = str(cause).partition('\n')[0].partition(' [tensorstore_spec')[0]
+      raise _Unreadable(
+          f'{self._item}: {type(cause).__name__}: {reason}'
+      ) from error
+    if anywhere:
+      raise _Unreadable(f'{self._item}: another host cannot read its part')
+
+
+@jax.jit
+def _digest(array: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Two uint32 sums over the words of `array`, whatever its sharding."""
+  if array.dtype == jnp.bool_:
+    words = array.astype(jnp.uint32)
+  else:
+    unsigned = {1: jnp.uint8, 2: jnp.uint16}.get(
+        array.dtype.itemsize, jnp.uint32  # A 64-bit number is two words.
+    )
+    words = jax.lax.bitcast_convert_type(array, unsigned).astype(jnp.uint32)
+  place = jnp.zeros(words.shape, jnp.uint32)  # Row-major index, mod 2^32.
+  for axis, size in enumerate(words.shape):
+    iota = jax.lax.broadcasted_iota(jnp.uint32, words.shape, axis)
+    place = place * jnp.uint32(size % 2**32) + iota
+
+  def lane(multiplier: int) -> jax.Array:
+    # For a given place this is a bijection of the word (the last five lines
+    # are MurmurHash3's finaliser), so one changed word changes the sum.
+    mixed = words ^ (place * multiplier + (multiplier >> 1))
+    mixed ^= mixed >> 16
+    mixed *= jnp.uint32(0x85EBCA6B)
+    mixed ^= mixed >> 13
+    mixed *= jnp.uint32(0xC2B2AE35)
+    mixed ^= mixed >> 16
+    return jnp.sum(mixed, dtype=jnp.uint32)
+
+  return lane(jnp.uint32(0x9E3779B1)), lane(jnp.uint32(0x85EBCA77))

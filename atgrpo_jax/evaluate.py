@@ -1,0 +1,152 @@
+"""Success on held-out tasks: one answer per prompt, no oracle selection."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Mapping, Sequence
+import dataclasses
+import json
+import math
+import pathlib
+from typing import Any
+
+from atgrpo_jax import errors
+from atgrpo_jax import experiment as experiment_lib
+from atgrpo_jax import types
+from atgrpo_jax.rl import policy_map as policy_map_lib
+from atgrpo_jax.rollout import interaction as interaction_lib
+from environments import base
+from environments import datasets
+
+
+@dataclasses.dataclass
+class _Episode:
+  task_id: str
+  state: base.State
+  turns: int = 0
+  last: base.Step | None = None
+
+
+def evaluate(
+    interaction: interaction_lib.Interaction, tasks: Sequence[base.Task], *,
+    step: int) -> dict[str, Any]:
+  """Plays each task once (K = 1) and reports how the team did.
+
+  Args:
+    interaction: environment, policies and sampling temperature.
+    tasks: the held-out tasks.
+    step: the training step that the policies come from.
+  """
+  environment = interaction.environment
+  episodes = [
+      _Episode(task['task_id'], environment.reset(task)) for task in tasks]
+  outcomes = {role: collections.Counter() for role in environment.roles}
+  for turn in range(environment.max_turns):
+    for phase in environment.phases:
+      running = [e for e in episodes if e.last is None or not e.last.done]
+      actions = [{} for _ in running]
+      for role in phase:
+        answers = interaction.ask(
+            [interaction_lib.Ask(
+                types.GroupKey(e.task_id, role, turn, 0), e.state)
+             for e in running], step=step, group_size=1)
+        for action, answer in zip(actions, answers):
+          action[role] = answer.texts[0]
+      steps = interaction.step([e.state for e in running], actions)
+      for episode, result in zip(running, steps):
+        episode.state, episode.last = result.state, result
+        episode.turns = turn + 1
+        for role, outcome in result.outcomes.items():
+          outcomes[role][outcome.value] += 1
+  num_success = sum(e.last.success for e in episodes)
+  return {
+      'num_tasks': len(tasks),
+      'success': num_success / len(tasks),
+      'interval': wilson_interval(num_success, len(tasks)),
+      'mean_turns': sum(e.turns for e in episodes) / len(tasks),
+      'truncated': sum(e.last.truncated for e in episodes) / len(tasks),
+      'outcomes': {role: dict(count) for role, count in outcomes.items()},
+      'policy_map': dict(interaction.policy_map),
+      'split_hash': datasets.split_hash(tasks),
+      'seed': interaction.seed,
+      'step': step,
+      'sampling': {
+          'temperature': interaction.temperature,
+          'max_new_tokens': interaction.max_new_tokens,
+      },
+  }
+
+
+def evaluate_run(
+    experiment: experiment_lib.Experiment, workdir: pathlib.Path) -> None:
+  """Evaluates the newest checkpoint of `workdir`, or the untrained team."""
+  config = experiment.config
+  experiment_lib.open_workdir(workdir, config)
+  states, step = experiment.restore_or_initialise(workdir)
+  policy_map = experiment.policy_map
+  if config.evaluation.policies:
+    policy_map = policy_map_lib.make_policy_map(
+        config.evaluation.policies, experiment.environment.roles)
+    unknown = set(policy_map.values()) - states.keys()
+    if unknown:
+      raise errors.UserError(
+          f'evaluation.policies={config.evaluation.policies!r} names '
+          f'{sorted(unknown)}, but the run trains {sorted(states)}.')
+  result = evaluate(
+      experiment.interaction(
+          states, temperature=config.evaluation.temperature,
+          policy_map=policy_map),
+      experiment.tasks(config.evaluation.test), step=step)
+  result = describe(experiment) | result
+  path = write(workdir, config.evaluation.name, result)
+  print_table({config.evaluation.name: result})
+  print(f'written to {path}')
+
+
+def describe(experiment: experiment_lib.Experiment) -> dict[str, Any]:
+  """What an evaluation file says of the run it comes from."""
+  config = experiment.config
+  return {
+      'task': config.environment.module,
+      'team': config.environment.team,
+      'split': config.evaluation.test,
+      'max_turns': config.environment.max_turns,
+      'config_hash': experiment_lib.config_hash(config),
+  }
+
+
+def write(
+    workdir: pathlib.Path, name: str,
+    result: Mapping[str, Any]) -> pathlib.Path:
+  """Writes `evals/<name>.json`."""
+  path = workdir / 'evals' / f'{name}.json'
+  path.parent.mkdir(parents=True, exist_ok=True)
+  path.write_text(json.dumps(result, indent=2) + '\n')
+  return path
+
+
+def print_table(results: Mapping[str, Mapping[str, Any]]) -> None:
+  """Prints one line for each evaluation."""
+  print(f'{"":12s} {"success":>8s} {"95 % interval":>16s} {"mean turns":>11s} '
+        f'{"step":>5s}')
+  for name, result in results.items():
+    low, high = result['interval']
+    print(f'{name:12s} {100 * result["success"]:6.1f} % '
+          f'{100 * low:6.1f} … {100 * high:5.1f} % '
+          f'{result["mean_turns"]:11.2f} {result["step"]:5d}')
+
+
+def wilson_interval(
+    num_success: int, num_trials: int,
+    z: float = 1.959964) -> tuple[float, float]:
+  """Wilson's score interval of a proportion (95 % by default)."""
+  if not 0 <= num_success <= num_trials or not num_trials:
+    raise ValueError(
+        f'{num_success} successes in {num_trials} trials are no proportion.')
+  share = num_success / num_trials
+  scale = 1 + z**2 / num_trials
+  centre = share + z**2 / (2 * num_trials)
+  spread = z * math.sqrt(
+      share * (1 - share) / num_trials + z**2 / (4 * num_trials**2))
+  return (
+      max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale))

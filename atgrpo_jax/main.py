@@ -1,0 +1,85 @@
+"""Flags to train, evaluate or pretrain; see `--help`."""
+
+from concurrent import futures
+import contextlib
+import multiprocessing
+import pathlib
+import sys
+
+from absl import app
+from absl import flags
+from absl import logging
+from ml_collections import config_flags
+
+from atgrpo_jax import errors
+from environments import sandbox as sandbox_lib
+
+_CONFIG = config_flags.DEFINE_config_file(
+    'config', None,
+    'Config file, as in configs/plan_path.py:size=nano. Override its values '
+    'with --config.a.b=value.')
+_WORKDIR = flags.DEFINE_string(
+    'workdir', None, 'Folder of the run; a run that was stopped is resumed.')
+_MODE = flags.DEFINE_enum(
+    'mode', 'train', ['train', 'evaluate', 'pretrain'], 'What to do.')
+_TRACEBACK = flags.DEFINE_bool(
+    'traceback', False, 'Show where in the code a user error was found.')
+
+# Exit statuses: 0 done, 2 the user's input cannot be used, and
+STOPPED = 42  # by a signal, after saving; the same command resumes.
+
+
+def main(argv: list[str]) -> int:
+  if len(argv) > 1:
+    raise errors.UserError(f'Unexpected arguments: {" ".join(argv[1:])}.')
+  for name, flag in (('--config', _CONFIG), ('--workdir', _WORKDIR)):
+    if flag.value is None:
+      raise errors.UserError(f'{name} is missing; see --help.')
+  config, workdir = _CONFIG.value, pathlib.Path(_WORKDIR.value)
+  if _MODE.value == 'pretrain':
+    from atgrpo_jax import pretrain
+    pretrain.pretrain(config, workdir)
+    return 0
+  with contextlib.ExitStack() as stack:
+    # Both before jax is imported: a process that runs jax must not fork.
+    server = stack.enter_context(sandbox_lib.SandboxServer(
+        num_slots=config.environment.program_slots))
+    executor = stack.enter_context(futures.ProcessPoolExecutor(
+        config.environment.num_workers,
+        mp_context=multiprocessing.get_context('spawn')))
+    executor.submit(int).result()
+
+    from atgrpo_jax import experiment as experiment_lib
+    experiment = experiment_lib.build(
+        config, sandbox=sandbox_lib.Sandbox(server.address),
+        executor=executor)
+    if _MODE.value == 'evaluate':
+      from atgrpo_jax import evaluate
+      evaluate.evaluate_run(experiment, workdir)
+      return 0
+    from atgrpo_jax import train
+    return 0 if train.train(experiment, workdir) else STOPPED
+
+
+def run() -> None:
+  """Parses the flags and exits with a status; user errors are one line."""
+  logging.set_verbosity(logging.WARNING)
+  try:
+    app.run(main, flags_parser=_parse_flags)
+  except errors.UserError as error:
+    if flags.FLAGS.is_parsed() and _TRACEBACK.value:
+      raise
+    print(f'error: {error}', file=sys.stderr)
+    sys.exit(2)
+
+
+def _parse_flags(argv):
+  try:
+    return flags.FLAGS(argv)
+  except (flags.Error, AttributeError, KeyError, TypeError, ValueError) as e:
+    # An unknown config key comes as an AttributeError that names the nearest.
+    raise errors.UserError(' '.join(str(e).split())) from e
+
+
+if __name__ == '__main__':
+  run()

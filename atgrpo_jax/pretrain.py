@@ -1,0 +1,194 @@
+"""Supervised warm start of a small model on generated demonstrations.
+
+A demonstration is a group as well: several answers to one prompt, so the
+prompt is computed once for all of them, by the same learner that trains on
+groups from a rollout. The loss is the negative log-likelihood of the answers.
+
+Two phases: first every kind of behaviour is practised until it is spelled
+without a fault, then the kinds are brought to the shares that the finished
+model is to have. Reinforcement can then choose between behaviours that the
+model masters.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Mapping
+import importlib
+import json
+import pathlib
+import time
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+import numpy as np
+
+from atgrpo_jax import experiment as experiment_lib
+from atgrpo_jax import metrics as metrics_lib
+from atgrpo_jax import model
+from atgrpo_jax import tokenizer as tokenizer_lib
+from atgrpo_jax.model import safetensors_io
+from atgrpo_jax.rl import optimizer
+from atgrpo_jax.rl import train_state
+from atgrpo_jax.rl import train_step
+from atgrpo_jax.rollout import batching
+from atgrpo_jax.rollout import sampler
+from atgrpo_jax.rollout import sampling
+
+
+def pretrain(
+    config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
+  """Trains as `config` says; the model lands in `workdir/model`."""
+
+  # ---- Workdir, tokenizer, model -------------------------------------------
+  experiment_lib.open_workdir(workdir, config)
+  experiment_lib.print_config(config)
+  folder = workdir / 'model'
+  folder.mkdir(exist_ok=True)
+  tasks = {
+      name: importlib.import_module(task.module)
+      for name, task in config.tasks.items()}
+  if config.init_folder:
+    model_config = safetensors_io.load_config(config.init_folder)
+    tokenizer = tokenizer_lib.Tokenizer(config.init_folder)
+    params = safetensors_io.load_params(config.init_folder, model_config)
+    tokenizer.save(folder)
+  else:
+    rng = np.random.default_rng([config.seed, 1])
+    texts = [
+        text for _ in range(config.tokenizer.num_demonstrations)
+        for demonstration, _ in _draw(tasks, config, 'practice', rng)
+        for text in _texts(demonstration)]
+    tokenizer_lib.train(texts, config.tokenizer.vocab_size, folder)
+    tokenizer = tokenizer_lib.Tokenizer(folder)
+    model_config = model.ModelConfig(
+        vocab_size=config.tokenizer.vocab_size, **config.model)
+    params = model.init_params(jax.random.key(config.seed), model_config)
+  num_params = sum(x.size for x in jax.tree.leaves(params))
+  print(f'{num_params} parameters, {tokenizer.vocab_size} ids')
+
+  # ---- State ----------------------------------------------------------------
+  spec = train_step.LearnerSpec(
+      optimizer.OptimizerSpec(
+          decay_updates=config.num_steps, **config.optimizer), loss=None)
+  buckets = batching.Buckets(**config.buckets)
+  state = train_state.create(params, spec.optimizer)
+  writer = metrics_lib.MetricsWriter(workdir)
+
+  # ---- Loop -----------------------------------------------------------------
+  rng = np.random.default_rng([config.seed, 2])
+  start = time.perf_counter()
+  for step in range(config.num_steps):
+    phase = 'practice' if step < config.practice_steps else 'mixture'
+    groups = [
+        _encode(tokenizer, demonstration)
+        for demonstration, _ in _draw(tasks, config, phase, rng)]
+    sums = train_step.zero_sums(state.params, spec)
+    for batch in batching.make_batches(groups, buckets):
+      sums = train_step.accumulate(
+          state.params, sums, batch, config=model_config, spec=spec)
+    state, metrics, _ = train_step.apply_update(state, sums, spec=spec)
+    if step % config.log_every == 0 or step == config.num_steps - 1:
+      values = {k: float(v) for k, v in jax.device_get(metrics).items()}
+      values['time/seconds'] = time.perf_counter() - start
+      if step and step % config.check_every == 0:
+        values |= _flat(check(
+            state.params, model_config, tokenizer, tasks, config, buckets, 16))
+      writer.write(step, values)
+      print(
+          f'step {step}/{config.num_steps}  loss {values["loss"]:.4f}  '
+          + '  '.join(f'{k} {v:.3f}' for k, v in values.items() if '/w' in k
+                      or '/adopt' in k), flush=True)
+  writer.close()
+
+  # ---- End ------------------------------------------------------------------
+  safetensors_io.save(
+      folder, state.params, model_config, jnp.dtype(config.save_dtype))
+  # What is measured is what was written, rounded to `save_dtype`.
+  skills = check(
+      safetensors_io.load_params(folder, model_config), model_config,
+      tokenizer, tasks, config, buckets, config.num_checked)
+  (workdir / 'skills.json').write_text(json.dumps(skills, indent=2) + '\n')
+  print(json.dumps(skills, indent=2))
+  print(f'the model is in {folder}')
+
+
+def check(
+    params: model.Params, model_config: model.ModelConfig,
+    tokenizer: tokenizer_lib.Tokenizer, tasks: Mapping[str, ModuleType],
+    config: ml_collections.ConfigDict, buckets: batching.Buckets,
+    num_prompts: int) -> dict[str, Any]:
+  """Which kinds the model shows at temperature 1, and how well it spells them.
+
+  For every task and role: the share of each kind among all answers (only
+  faultless ones have a kind), and `well_formed`, the share that has one. The
+  prompts are none of those in training.
+  """
+  spec = sampler.SamplerSpec(
+      group_size=8, max_new_tokens=buckets.completion[-1], temperature=1.0,
+      stop_ids=tokenizer.stop_ids)
+  rng = np.random.default_rng([config.seed, 3])
+  report = {}
+  for name, module in tasks.items():
+    task = config.tasks[name]
+    for role, kinds in task.mixture.items():
+      shown = [
+          module.demonstrate(rng, role, kinds, 1, task.max_turns)
+          for _ in range(num_prompts)]
+      prompts = [tokenizer.encode_prompt(d.messages) for d in shown]
+      length = batching.bucket(
+          max(map(len, prompts)), buckets.prompt, 'prompt length')
+      padded, lengths = batching.pad_prompts(prompts, num_prompts, length)
+      keys = sampling.group_keys(
+          jax.random.key(config.seed),
+          np.arange(num_prompts, dtype=np.uint32)[:, None])
+      samples = jax.device_get(sampler.sample_groups(
+          params, padded, lengths, keys, np.ones(num_prompts, bool),
+          config=model_config, spec=spec))
+      counts = collections.Counter(
+          module.kind_of(demonstration, tokenizer.decode(ids[:size]))
+          for demonstration, rows, sizes in zip(
+              shown, samples.completions, samples.lengths)
+          for ids, size in zip(rows, sizes))
+      total = counts.total()
+      report[f'{name}/{role}'] = {
+          'well_formed': 1 - counts[None] / total,
+          **{kind: counts[kind] / total for kind in kinds}}
+  return report
+
+
+def _draw(tasks, config, phase, rng):
+  """The demonstrations of one step, with the role of each."""
+  for name, module in tasks.items():
+    task = config.tasks[name]
+    for role, kinds in task[phase].items():
+      for _ in range(task.groups[role]):
+        yield module.demonstrate(
+            rng, role, kinds, config.group_size, task.max_turns), role
+
+
+def _texts(demonstration):
+  """What the tokenizer learns from."""
+  for message in demonstration.messages:
+    yield f'{message["role"]}\n{message["content"]}\n'
+  yield 'assistant\n'
+  yield from demonstration.completions
+
+
+def _encode(tokenizer, demonstration) -> batching.TrainGroup:
+  completions = [
+      tokenizer.encode_completion(text) for text in demonstration.completions]
+  return batching.TrainGroup(
+      prompt=tokenizer.encode_prompt(demonstration.messages),
+      completions=completions,
+      behavior_logprobs=[np.zeros(len(ids)) for ids in completions],
+      advantages=np.ones(len(completions)))
+
+
+def _flat(report):
+  return {
+      f'{place}/{name}': value for place, values in report.items()
+      for name, value in values.items()}

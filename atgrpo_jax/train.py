@@ -1,0 +1,317 @@
+"""The training loop, to be read from top to bottom.
+
+A step plays one episode of each of E tasks and collects their groups, turns
+rewards into advantages, and updates every policy on the groups of its roles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import json
+import pathlib
+import time
+from typing import Any
+
+from absl import logging
+import jax
+import numpy as np
+
+from atgrpo_jax import checkpoints as checkpoints_lib
+from atgrpo_jax import errors
+from atgrpo_jax import evaluate
+from atgrpo_jax import experiment as experiment_lib
+from atgrpo_jax import metrics as metrics_lib
+from atgrpo_jax import signals
+from atgrpo_jax import types
+from atgrpo_jax.rl import advantages as advantages_lib
+from atgrpo_jax.rl import train_state
+from atgrpo_jax.rl import train_step
+from atgrpo_jax.rollout import at_grpo
+from atgrpo_jax.rollout import batching
+from atgrpo_jax.rollout import interaction as interaction_lib
+from environments import base
+
+# A run whose gradients are not finite this many times in a row is stopped.
+MAX_NONFINITE = 5
+
+
+def train(
+    experiment: experiment_lib.Experiment, workdir: pathlib.Path) -> bool:
+  """Trains to `config.train.num_steps`; False if a signal stopped it."""
+  config = experiment.config
+
+  # ---- Workdir --------------------------------------------------------------
+  resumed = experiment_lib.open_workdir(workdir, config)
+  experiment_lib.print_config(config)
+
+  # ---- Data -----------------------------------------------------------------
+  tasks = experiment.tasks(config.dataset.train)
+  validation_tasks = experiment.tasks(config.evaluation.validation)
+  test_tasks = experiment.tasks(config.evaluation.test)
+  if config.rollout.num_tasks > len(tasks):
+    raise errors.UserError(
+        f'rollout.num_tasks={config.rollout.num_tasks}, but the split '
+        f'{config.dataset.train!r} has {len(tasks)} tasks.')
+
+  # ---- State ----------------------------------------------------------------
+  checkpoints = checkpoints_lib.Checkpoints(workdir / 'checkpoints')
+  restored = checkpoints.restore(experiment.state_template())
+  if restored is None:
+    states, meta = experiment.initial_states(), {'step': 0}
+    print('starts afresh')
+  else:
+    states, meta = restored.state, restored.meta
+    print(f'resumes after step {meta["step"]}')
+  writer = metrics_lib.MetricsWriter(
+      workdir, offset=meta.get('metrics_offset', 0 if resumed else None))
+
+  def save(step: int) -> None:
+    checkpoints.save(step, states, {
+        'step': step, 'metrics_offset': writer.offset(),
+        'config_hash': experiment_lib.config_hash(config)})
+
+  def interaction(temperature: float) -> interaction_lib.Interaction:
+    return experiment.interaction(
+        states, temperature=temperature, policy_map=experiment.policy_map)
+
+  # ---- Evaluation before ----------------------------------------------------
+  def test(name: str, step: int) -> dict[str, Any]:
+    path = workdir / 'evals' / f'{name}.json'
+    if not path.exists() or json.loads(path.read_text())['step'] != step:
+      result = evaluate.evaluate(
+          interaction(config.evaluation.temperature), test_tasks, step=step)
+      evaluate.write(workdir, name, evaluate.describe(experiment) | result)
+    return json.loads(path.read_text())
+
+  first_step = meta['step']
+  if first_step == 0:
+    before = test('before', 0)
+    print(f'held-out success before training: {100 * before["success"]:.1f} %')
+
+  # ---- Loop -----------------------------------------------------------------
+  progress = metrics_lib.Progress(config.train.num_steps, num_done=first_step)
+  compiles = metrics_lib.CompileCounter()
+  stop = signals.StopFlag()
+  step = first_step
+  k1_success = float('nan')  # Of the last validation.
+  while step < config.train.num_steps and not stop.is_set():
+    start = time.perf_counter()
+    team = interaction(config.rollout.temperature)
+    rollout = at_grpo.collect(
+        team, draw_tasks(tasks, step, experiment), step=step,
+        spec=experiment.rollout)
+    values = rollout_metrics(rollout, team.counters)
+
+    advantages = group_advantages(rollout.groups, experiment)
+    if step % config.train.groups_every == 0:
+      write_groups(workdir / 'groups', step, rollout.groups, advantages)
+    update_start = time.perf_counter()
+    for policy in states:
+      states[policy], metrics = update_policy(
+          experiment, policy, states[policy], rollout.groups, advantages)
+      values |= {f'{policy}/{name}': x for name, x in metrics.items()}
+    values['time/update'] = time.perf_counter() - update_start
+    step += 1
+
+    if step % config.evaluation.validate_every == 0:
+      result = evaluate.evaluate(
+          interaction(config.rollout.temperature), validation_tasks, step=step)
+      k1_success = result['success']
+      values['k1/success'] = k1_success
+      values['k1/mean_turns'] = result['mean_turns']
+    seconds = time.perf_counter() - start
+    values |= {'time/step': seconds, **compiles.metrics()}
+    writer.write(step, values)
+    progress.update(
+        step, success=values['spine/success'],
+        k1_success=k1_success, reward=values['reward/mean'],
+        tokens_per_second=team.counters.completion_tokens / seconds)
+    if step % config.train.checkpoint_every == 0:
+      save(step)
+  progress.close()
+
+  # ---- End ------------------------------------------------------------------
+  if step > first_step and step % config.train.checkpoint_every:
+    save(step)
+  checkpoints.wait()
+  finished = step >= config.train.num_steps
+  if finished:
+    results = {'before': test('before', 0), 'after': test('after', step)}
+    evaluate.print_table(results)
+    shares = [100 * result['success'] for result in results.values()]
+    print(f'held-out success: before {shares[0]:.1f} %, after '
+          f'{shares[1]:.1f} % ({len(test_tasks)} tasks)')
+  else:
+    print(f'stopped by {stop.name} after step {step}; the same command '
+          'resumes')
+  checkpoints.close()
+  writer.close()
+  return finished
+
+
+def draw_tasks(
+    tasks: Sequence[base.Task], step: int,
+    experiment: experiment_lib.Experiment) -> list[base.Task]:
+  """The tasks of a step: epoch after epoch, each shuffled by its number.
+
+  A function of the step alone, so that a resumed run goes on where it was.
+  The last, smaller part of an epoch is left out.
+  """
+  num_tasks = experiment.config.rollout.num_tasks
+  epoch, index = divmod(step, len(tasks) // num_tasks)
+  order = np.random.default_rng(
+      [experiment.config.seed, epoch]).permutation(len(tasks))
+  drawn = order[index * num_tasks:(index + 1) * num_tasks]
+  return [tasks[i] for i in drawn]
+
+
+def group_advantages(
+    groups: Sequence[types.Group],
+    experiment: experiment_lib.Experiment) -> list[np.ndarray]:
+  """Advantages [G] of each group, compared as `advantage.group_key` says."""
+  config = experiment.config.advantage
+  ids = advantages_lib.group_ids(
+      [group.key for group in groups], config.group_key)
+  flat = advantages_lib.group_advantages(
+      np.concatenate([group.rewards for group in groups]),
+      np.repeat(ids, [group.size for group in groups]),
+      np.concatenate([group.valid for group in groups]),
+      normaliser=config.normaliser)
+  return np.split(flat, np.cumsum([group.size for group in groups])[:-1])
+
+
+def update_policy(
+    experiment: experiment_lib.Experiment, policy: str,
+    state: train_state.TrainState, groups: Sequence[types.Group],
+    advantages: Sequence[np.ndarray],
+) -> tuple[train_state.TrainState, dict[str, float]]:
+  """One or a few updates of a policy on the groups that carry a signal."""
+  own = [
+      (group, advantage) for group, advantage in zip(groups, advantages)
+      if group.policy == policy]
+  kept = [
+      batching.TrainGroup(
+          group.prompt,
+          # A candidate that is not the model's fault has no tokens to train.
+          [ids[:len(ids) * ok]
+           for ids, ok in zip(group.completions, group.valid)],
+          group.behavior_logprobs, advantage)
+      for group, advantage in own if np.any(advantage)]
+  metrics = {'groups': len(own), 'groups_without_signal': len(own) - len(kept)}
+  if not kept:
+    logging.warning('policy %s: no group carries a signal', policy)
+    return state, metrics
+
+  def accumulate(batches):
+    sums = train_step.zero_sums(state.params, experiment.learner)
+    for batch in batches:
+      sums = train_step.accumulate(
+          state.params, sums, batch, config=experiment.model_config,
+          spec=experiment.learner)
+    return sums
+
+  num_updates = experiment.config.train.updates_per_rollout
+  parts = [kept[i::num_updates] for i in range(num_updates)]
+  batched = [
+      batching.make_batches(part, experiment.buckets) for part in parts
+      if part]
+  if num_updates > 1:
+    batched = [
+        [dataclasses.replace(batch, old_logprobs=train_step.score(
+            state.params, batch, config=experiment.model_config,
+            spec=experiment.learner)) for batch in batches]
+        for batches in batched]
+  for batches in batched:
+    state, learned, finite = train_step.apply_update(
+        state, accumulate(batches), spec=experiment.learner)
+    learned = {name: float(x) for name, x in jax.device_get(learned).items()}
+    if learned['nonfinite_in_a_row'] >= MAX_NONFINITE:
+      bad = [
+          jax.tree_util.keystr(path, simple=True, separator='/')
+          for path, ok in jax.tree_util.tree_leaves_with_path(finite)
+          if not ok]
+      raise FloatingPointError(
+          f'Policy {policy!r}: the gradients of {MAX_NONFINITE} updates in a '
+          f'row were not finite, last in {", ".join(bad[:10])} ({len(bad)} '
+          f'of {len(jax.tree.leaves(finite))} leaves), loss '
+          f'{learned["loss"]}. The parameters are those before.')
+  return state, metrics | learned
+
+
+def rollout_metrics(
+    rollout: at_grpo.Rollout,
+    counters: interaction_lib.Counters) -> dict[str, float]:
+  """What a rollout looked like, for the log."""
+  episodes = rollout.episodes
+  valid = np.concatenate([group.valid for group in rollout.groups])
+  rewards = np.concatenate([group.rewards for group in rollout.groups])
+  values = {
+      'spine/success': np.mean([e.success for e in episodes]),
+      'spine/turns': np.mean([e.turns for e in episodes]),
+      'spine/truncated': np.mean([e.truncated for e in episodes]),
+      'reward/mean': np.mean(rewards[valid]),
+      'reward/invalid': np.sum(~valid),
+      'time/sample': counters.sample_seconds,
+      'time/environment': counters.environment_seconds,
+  }
+  for field in ('prompt_tokens', 'completion_tokens', 'model_calls',
+                'cut_completions', 'environment_steps',
+                'infrastructure_failures'):
+    values[f'budget/{field}'] = getattr(counters, field)
+  for role in dict.fromkeys(group.key.role for group in rollout.groups):
+    own = [group for group in rollout.groups if group.key.role == role]
+    values |= _role_metrics(role, own)
+  return values
+
+
+def _role_metrics(
+    role: str, groups: Sequence[types.Group]) -> dict[str, float]:
+  """Rewards, terms, outcomes and lengths of one role's candidates."""
+  rewards = np.concatenate([group.rewards for group in groups])
+  outcomes = [outcome for group in groups for outcome in group.outcomes]
+  values = {
+      f'{role}/reward': np.nanmean(rewards),
+      f'{role}/first_reward': np.nanmean([g.rewards[0] for g in groups]),
+      f'{role}/length': np.mean(
+          [len(ids) for group in groups for ids in group.completions]),
+  }
+  for name in groups[0].reward_terms[0]:
+    values[f'{role}/term/{name}'] = np.mean(
+        [terms[name] for group in groups for terms in group.reward_terms])
+  for outcome in set(outcomes):
+    values[f'{role}/outcome/{outcome.value}'] = (
+        outcomes.count(outcome) / len(outcomes))
+  return values
+
+
+def write_groups(
+    folder: pathlib.Path, step: int, groups: Sequence[types.Group],
+    advantages: Sequence[np.ndarray]) -> None:
+  """Writes every group of a step, one JSON object per line."""
+  folder.mkdir(exist_ok=True)
+  with (folder / f'{step:06d}.jsonl').open('w') as file:
+    for group, advantage in zip(groups, advantages):
+      file.write(json.dumps({
+          'key': group.key._asdict(),
+          'policy': group.policy,
+          'prompt_ids': group.prompt.tolist(),
+          'chosen': group.chosen,
+          'candidates': [
+              _candidate(group, advantage, i) for i in range(group.size)],
+      }) + '\n')
+
+
+def _candidate(
+    group: types.Group, advantage: np.ndarray,
+    index: int) -> Mapping[str, Any]:
+  return {
+      'text': group.texts[index],
+      'ids': group.completions[index].tolist(),
+      'logprobs': [round(float(x), 6) for x in group.behavior_logprobs[index]],
+      'valid': bool(group.valid[index]),
+      'reward': float(group.rewards[index]) if group.valid[index] else None,
+      'terms': group.reward_terms[index],
+      'outcome': group.outcomes[index].value,
+      'advantage': float(advantage[index]),
+  }

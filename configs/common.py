@@ -1,0 +1,115 @@
+"""What every training config shares, with the defaults of AT-GRPO."""
+
+from ml_collections import config_dict
+
+SIZES = ('nano', '0.6b', '1.7b', '4b', '8b')
+
+
+def parse_arg(arg: str, **defaults):
+  """Reads `file.py:a=1,b` into a ConfigDict; a bare name stands for True."""
+  values = config_dict.ConfigDict(defaults)
+  for item in filter(None, arg.split(',')):
+    name, equals, text = item.partition('=')
+    if name not in defaults:
+      raise ValueError(
+          f'config argument {name!r} is not one of {sorted(defaults)}.')
+    kind = type(defaults[name])
+    if kind is bool:
+      if equals and text not in ('true', 'false'):
+        raise ValueError(f'{item!r}: expected true or false.')
+      values[name] = text != 'false'
+    else:
+      values[name] = kind(text)
+  return values
+
+
+def base_config(size: str) -> config_dict.ConfigDict:
+  """The parts of a config that do not depend on the task."""
+  if size not in SIZES:
+    raise ValueError(f'size={size!r} is not one of {list(SIZES)}.')
+  c = config_dict.ConfigDict()
+  c.seed = 0
+  # 'shared', 'per_role', or a map such as 'tool=a,planner=b'.
+  c.policies = 'shared'
+
+  c.model = config_dict.ConfigDict()
+  # A Hugging Face folder: config.json, tokenizer files, safetensors.
+  c.model.folder = (
+      'models/nano' if size == 'nano' else f'models/Qwen3-{size.upper()}')
+  c.model.dtype = 'float32' if size == 'nano' else 'bfloat16'
+  c.model.remat = size != 'nano'
+  c.model.thinking = False
+
+  c.environment = config_dict.ConfigDict()
+  c.environment.module = config_dict.placeholder(str)
+  c.environment.team = config_dict.placeholder(str)
+  c.environment.max_turns = 4
+  c.environment.reward = 'mixed'  # or 'outcome'
+  c.environment.num_workers = 2  # Processes that step environments.
+  c.environment.program_slots = 2  # Programs that run at the same time.
+
+  c.dataset = config_dict.ConfigDict()
+  c.dataset.builder = config_dict.placeholder(str)
+  c.dataset.train = 'train'
+  # '' is $TFDS_DATA_DIR or ~/tensorflow_datasets.
+  c.dataset.data_dir = ''
+
+  c.rollout = config_dict.ConfigDict()
+  c.rollout.rollout = 'tree'
+  c.rollout.num_tasks = 128  # Episodes of one step (E).
+  c.rollout.group_size = 4  # Candidates of one prompt (K and G).
+  c.rollout.selection = 'acting_greedy'
+  c.rollout.selection_temperature = 1.0
+  c.rollout.selection_epsilon = 0.1
+  c.rollout.target = 'immediate'
+  c.rollout.alpha = 1.0
+  c.rollout.temperature = 1.0
+  c.rollout.max_new_tokens = 4096
+
+  c.advantage = config_dict.ConfigDict()
+  c.advantage.group_key = 'env+agent+turn'
+  c.advantage.normaliser = 'std'
+
+  c.loss = config_dict.ConfigDict()
+  c.loss.clip_low = 0.2
+  c.loss.clip_high = 0.2
+  c.loss.dual_clip = 0.0
+  c.loss.ratio_level = 'token'
+  c.loss.aggregation = 'token_mean'
+  c.loss.importance_cap = 2.0
+  c.loss.kl_estimator = 'none'
+  c.loss.kl_coefficient = 0.0
+  c.loss.entropy_coefficient = 0.0
+
+  c.optimizer = config_dict.ConfigDict()
+  c.optimizer.learning_rate = 1e-6
+  c.optimizer.warmup_updates = 10
+  c.optimizer.decay_updates = 0
+  c.optimizer.final_share = 0.0
+  c.optimizer.weight_decay = 0.01
+  c.optimizer.max_grad_norm = 1.0
+  c.optimizer.b1 = 0.9
+  c.optimizer.b2 = 0.999
+
+  c.buckets = config_dict.ConfigDict()
+  c.buckets.prompt = (1024, 2048, 4096, 8192)
+  c.buckets.completion = (512, 1024, 2048, 4096)
+  c.buckets.groups = (16, 64, 128)
+  c.buckets.microbatch = 1  # Groups.
+
+  c.train = config_dict.ConfigDict()
+  c.train.num_steps = 150
+  c.train.updates_per_rollout = 1
+  c.train.checkpoint_every = 10  # Steps.
+  c.train.groups_every = 10  # Steps whose groups are written.
+
+  c.evaluation = config_dict.ConfigDict()
+  c.evaluation.validation = 'validation'
+  c.evaluation.validate_every = 10  # Steps; K = 1 beside the spine.
+  c.evaluation.test = 'test'
+  c.evaluation.temperature = 1.0  # 0 is greedy.
+  # With --mode evaluate: the name of the file in evals/, and another map from
+  # roles to the trained policies; '' is the one they were trained with.
+  c.evaluation.name = 'evaluation'
+  c.evaluation.policies = ''
+  return c

@@ -1,0 +1,74 @@
+"""Warm start of `models/nano`, the small base model of this repository.
+
+  python -m atgrpo_jax.main --mode pretrain --config configs/nano.py \
+      --workdir runs/nano
+
+The model is trained on demonstrations of mixed quality, so that it masters
+every kind of behaviour and mostly shows the useless ones.
+"""
+
+from ml_collections import config_dict
+
+
+def get_config():
+  c = config_dict.ConfigDict()
+  c.seed = 0
+  # A model folder to start from, with its tokenizer; '' starts from nothing,
+  # with the tokenizer and dimensions below.
+  c.init_folder = ''
+  c.save_dtype = 'bfloat16'
+
+  c.tokenizer = config_dict.ConfigDict()
+  c.tokenizer.vocab_size = 1024
+  c.tokenizer.num_demonstrations = 100  # Steps' worth.
+
+  c.model = config_dict.ConfigDict()
+  c.model.width = 128
+  c.model.hidden_width = 384
+  c.model.num_layers = 4
+  c.model.num_heads = 4
+  c.model.num_kv_heads = 2
+  c.model.head_width = 32
+  c.model.rope_theta = 10000.0
+  c.model.norm_eps = 1e-6
+  c.model.tied_head = True
+  c.model.max_positions = 2048
+  c.model.init_std = 0.02
+
+  c.tasks = config_dict.ConfigDict()
+  c.tasks.plan_path = config_dict.ConfigDict()
+  c.tasks.plan_path.module = 'environments.plan_path.demonstrations'
+  c.tasks.plan_path.max_turns = 4
+  c.tasks.plan_path.groups = {'tool': 4, 'planner': 8, 'solo': 4}
+  c.tasks.plan_path.practice = {
+      'tool': {'right': 0.25, 'greedy': 0.25, 'wrong': 0.25, 'broken': 0.25},
+      'planner': {'adopt': 0.6, 'ignore': 0.2, 'invent': 0.2},
+      'solo': {'ignore': 0.5, 'invent': 0.5},
+  }
+  c.tasks.plan_path.mixture = {
+      'tool': {'right': 0.06, 'greedy': 0.3, 'wrong': 0.36, 'broken': 0.28},
+      'planner': {'adopt': 0.15, 'ignore': 0.1, 'invent': 0.75},
+      'solo': {'ignore': 0.1, 'invent': 0.9},
+  }
+
+  c.group_size = 4  # Answers to one prompt.
+  c.num_steps = 1400
+  c.practice_steps = 1000
+
+  c.optimizer = config_dict.ConfigDict()
+  c.optimizer.learning_rate = 2e-3
+  c.optimizer.warmup_updates = 30
+  c.optimizer.final_share = 0.03
+  c.optimizer.b2 = 0.95
+
+  c.buckets = config_dict.ConfigDict()
+  c.buckets.prompt = (128, 272, 320)
+  c.buckets.completion = (40, 104)
+  c.buckets.groups = (64,)
+  c.buckets.microbatch = 4
+
+  c.log_every = 20  # Steps.
+  c.check_every = 200
+  c.num_checked = 128  # Prompts of each role.
+  c.lock()
+  return c

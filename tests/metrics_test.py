@@ -1,0 +1,157 @@
+"""metrics.py: one line per write, no line twice after a resume."""
+
+import io
+import json
+import math
+import struct
+import sys
+import time
+
+import numpy as np
+import pytest
+from tensorboardX.proto import event_pb2
+
+from atgrpo_jax import metrics
+
+
+def _lines(workdir):
+  text = (workdir / 'metrics.jsonl').read_text()
+
+  def refuse(constant):
+    raise AssertionError(f'{constant} is not JSON')
+
+  return [
+      json.loads(line, parse_constant=refuse) for line in text.splitlines()
+  ]
+
+
+def _events(workdir):
+  """Every event of every file: length u64, crc u32, bytes, crc u32."""
+  events = []
+  for path in sorted((workdir / 'tensorboard').iterdir()):
+    data = path.read_bytes()
+    while data:
+      (length,) = struct.unpack('<Q', data[:8])
+      events.append(event_pb2.Event.FromString(data[12 : 12 + length]))
+      data = data[16 + length :]
+  return events
+
+
+def test_write_is_on_disk_at_once(tmp_path):
+  writer = metrics.MetricsWriter(tmp_path)
+  writer.write(0, {'train/loss': 0.5, 'tokens': 12})
+  # Nothing was closed: this is what is left after a kill.
+  assert _lines(tmp_path) == [{'step': 0, 'train/loss': 0.5, 'tokens': 12}]
+  (event,) = [e for e in _events(tmp_path) if e.HasField('summary')]
+  assert event.step == 0
+  assert {v.tag: v.simple_value for v in event.summary.value} == {
+      'train/loss': 0.5,
+      'tokens': 12,
+  }
+  writer.close()
+
+
+def test_numbers_that_are_not_finite(tmp_path):
+  values = {'a': np.float32('nan'), 'b': math.inf, 'c': np.array(-np.inf)}
+  writer = metrics.MetricsWriter(tmp_path)
+  writer.write(1, values)
+  writer.close()
+  (line,) = _lines(tmp_path)
+  assert line == {'step': 1, 'a': 'NaN', 'b': 'Infinity', 'c': '-Infinity'}
+  for name, value in values.items():
+    np.testing.assert_equal(float(line[name]), float(value))
+
+
+def test_resume_writes_no_line_twice(tmp_path):
+  writer = metrics.MetricsWriter(tmp_path)
+  for step in range(3):
+    writer.write(step, {'x': step})
+  offset = writer.offset()
+  whole = (tmp_path / 'metrics.jsonl').read_bytes()
+  assert offset == len(whole)
+  writer.write(3, {'x': 3})
+  with open(tmp_path / 'metrics.jsonl', 'ab') as f:
+    f.write(b'{"step": 4, "x"')  # Killed in the middle of a line.
+
+  resumed = metrics.MetricsWriter(tmp_path, offset=offset)
+  assert (tmp_path / 'metrics.jsonl').read_bytes() == whole
+  assert resumed.offset() == offset
+  resumed.write(3, {'x': 3})
+  assert [line['step'] for line in _lines(tmp_path)] == [0, 1, 2, 3]
+  assert resumed.offset() == (tmp_path / 'metrics.jsonl').stat().st_size
+
+  # The first writer's events are still there, and TensorBoard is told to
+  # forget those from step 3 on.
+  steps = [e.step for e in _events(tmp_path) if e.HasField('summary')]
+  assert steps == [0, 1, 2, 3, 3]
+  (start,) = [e for e in _events(tmp_path) if e.HasField('session_log')]
+  assert start.step == 3
+  assert start.session_log.status == event_pb2.SessionLog.START
+
+
+def test_resume_before_the_first_checkpoint(tmp_path):
+  metrics.MetricsWriter(tmp_path).write(0, {'x': 1})
+  metrics.MetricsWriter(tmp_path, offset=0).write(0, {'x': 2})
+  assert _lines(tmp_path) == [{'step': 0, 'x': 2}]
+
+
+def test_new_run_refuses_lines_of_another(tmp_path):
+  metrics.MetricsWriter(tmp_path).write(0, {'x': 1})
+  with pytest.raises(ValueError, match='bytes of another run'):
+    metrics.MetricsWriter(tmp_path)
+  assert _lines(tmp_path) == [{'step': 0, 'x': 1}]
+
+
+@pytest.mark.parametrize('offset', [5, 10_000])
+def test_offset_that_ends_no_line(tmp_path, offset):
+  metrics.MetricsWriter(tmp_path).write(0, {'x': 1})
+  with pytest.raises(ValueError, match=f'no line that ends at byte {offset}'):
+    metrics.MetricsWriter(tmp_path, offset=offset)
+  assert _lines(tmp_path) == [{'step': 0, 'x': 1}]
+
+
+def test_metric_may_not_be_called_step(tmp_path):
+  with pytest.raises(ValueError, match="called 'step'"):
+    metrics.MetricsWriter(tmp_path).write(0, {'step': 1})
+
+
+def _show_three_steps(monkeypatch):
+  clock = iter([100.0, 102.0, 104.0])
+  monkeypatch.setattr(time, 'monotonic', lambda: next(clock))
+  progress = metrics.Progress(40)
+  for done in (1, 2, 3):
+    progress.update(
+        done, success=0.25, reward=-0.5, tokens_per_second=1234.5
+    )
+  return progress
+
+
+def test_progress_prints_lines_into_a_file(monkeypatch, capsys):
+  _show_three_steps(monkeypatch).close()
+  numbers = 'success 0.250  reward -0.500  1,234 tokens/s'
+  assert capsys.readouterr().out.splitlines() == [
+      f'step 1/40  {numbers}',
+      f'step 2/40  {numbers}  0:01:16 left',
+      f'step 3/40  {numbers}  0:01:14 left',
+  ]
+
+
+def test_progress_draws_a_bar_on_a_terminal(monkeypatch):
+
+  class Terminal(io.StringIO):
+
+    def isatty(self):
+      return True
+
+  terminal = Terminal()
+  monkeypatch.setattr(sys, 'stdout', terminal)
+  monkeypatch.setenv('TERM', 'xterm')
+  monkeypatch.setenv('COLUMNS', '120')
+  # rich's own clock must go on, so time is not faked here.
+  progress = metrics.Progress(40, num_done=10)
+  assert '10/40' in terminal.getvalue()
+  progress.update(11, success=0.25, reward=-0.5, tokens_per_second=1234.5)
+  progress.close()
+  assert '11/40' in terminal.getvalue()
+  assert 'success 0.250  reward -0.500  1,234 tokens/s' in terminal.getvalue()
+  assert '\x1b[?25h' in terminal.getvalue()  # The cursor is back.
