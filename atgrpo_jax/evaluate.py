@@ -52,7 +52,7 @@ def evaluate(
              for e in running], step=step, group_size=1)
         for action, answer in zip(actions, answers):
           action[role] = answer.texts[0]
-      steps = interaction.step([e.state for e in running], actions)
+      steps = interaction.apply([e.state for e in running], actions)
       for episode, result in zip(running, steps):
         episode.state, episode.last = result.state, result
         episode.turns = turn + 1

@@ -157,7 +157,7 @@ def _micro_transition(
       [interaction_lib.Ask(key, s.state) for key, s in zip(keys, spines)],
       step=step, group_size=spec.group_size)
   # Every candidate of a group is tried from the one state of its spine.
-  steps = interaction.step(
+  steps = interaction.apply(
       [s.state for s in spines for _ in range(spec.group_size)],
       [{role: text} for answer in answers for text in answer.texts])
   groups = []

@@ -1,4 +1,4 @@
-"""Between the environments and the sampler: asks and steps, batched.
+"""Between the environments and the sampler: asks and actions, batched.
 
 The only caller of `Environment.step`. Prompts of many episodes are sampled in
 one call per policy and shape; their candidates are stepped in worker
@@ -130,7 +130,7 @@ class Interaction:
     self.counters.sample_seconds += time.perf_counter() - start
     return answers
 
-  def step(
+  def apply(
       self, states: Sequence[base.State],
       actions: Sequence[Mapping[str, str]]) -> list[base.Step]:
     """Steps each state with its actions, in worker processes."""

@@ -4,6 +4,7 @@ from concurrent import futures
 import json
 import multiprocessing
 import os
+import pathlib
 import pickle
 import signal
 import socket
@@ -475,7 +476,8 @@ def test_server_ends_with_its_parent(tmp_path):
           server.start()
           print(server.address, server._process.pid, flush=True)
           os.kill(os.getpid(), 9)''')],
-      capture_output=True, text=True, cwd=os.getcwd())
+      capture_output=True, text=True,
+      cwd=pathlib.Path(__file__).parents[2])
   address, pid = child.stdout.split()
   assert child.returncode == -signal.SIGKILL
   wait_until(lambda: not exists(int(pid)))
