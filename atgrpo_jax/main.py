@@ -3,6 +3,7 @@
 from concurrent import futures
 import contextlib
 import multiprocessing
+import os
 import pathlib
 import sys
 
@@ -64,6 +65,8 @@ def main(argv: list[str]) -> int:
 def run() -> None:
   """Parses the flags and exits with a status; user errors are one line."""
   logging.set_verbosity(logging.WARNING)
+  # It would report at every start that PyTorch, which we do not use, is absent.
+  os.environ.setdefault('TRANSFORMERS_VERBOSITY', 'error')
   try:
     app.run(main, flags_parser=_parse_flags)
   except errors.UserError as error:
@@ -73,12 +76,27 @@ def run() -> None:
     sys.exit(2)
 
 
-def _parse_flags(argv):
+def _parse_flags(argv: list[str]) -> list[str]:
+  """Parses the flags; what ml_collections finds wrong becomes a UserError."""
+  for argument, following in zip(argv, argv[1:] + ['']):
+    name, equals, value = argument.partition('=')
+    if name == '--config':
+      path = (value if equals else following).partition(':')[0]
+      if not pathlib.Path(path).is_file():
+        raise errors.UserError(
+            f'--config: there is no file {path!r} in {os.getcwd()}; give a '
+            'config such as configs/plan_path.py:size=nano.')
   try:
     return flags.FLAGS(argv)
-  except (flags.Error, AttributeError, KeyError, TypeError, ValueError) as e:
-    # An unknown config key comes as an AttributeError that names the nearest.
-    raise errors.UserError(' '.join(str(e).split())) from e
+  except (AttributeError, KeyError) as error:
+    # 'group_sise' and, on a line of its own, the nearest valid name.
+    name, _, advice = str(error.args[0]).strip('"').partition('\n')
+    raise errors.UserError(f'Unknown config key {name}. {advice}') from error
+  except (flags.Error, TypeError, ValueError) as error:
+    # An error inside the config file comes with its traceback as text.
+    message = str(error).strip().rpartition('\n')[2]
+    raise errors.UserError(message.partition('ValueError: ')[2] or message
+                           ) from error
 
 
 if __name__ == '__main__':

@@ -4,10 +4,10 @@ A demonstration is a group as well: several answers to one prompt, so the
 prompt is computed once for all of them, by the same learner that trains on
 groups from a rollout. The loss is the negative log-likelihood of the answers.
 
-Two phases: first every kind of behaviour is practised until it is spelled
-without a fault, then the kinds are brought to the shares that the finished
-model is to have. Reinforcement can then choose between behaviours that the
-model masters.
+Training has phases, each with its own prompts and kinds of behaviour. For
+`models/nano`: a drill of copying, practice of every kind until it is spelled
+without a fault, and last the kinds in the shares that the finished model is to
+have. Reinforcement can then choose between behaviours that the model masters.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def pretrain(
   """Trains as `config` says; the model lands in `workdir/model`."""
 
   # ---- Workdir, tokenizer, model -------------------------------------------
-  experiment_lib.open_workdir(workdir, config)
+  experiment_lib.check_workdir(workdir, config)
+  experiment_lib.write_config(workdir, config)
   experiment_lib.print_config(config)
   folder = workdir / 'model'
   folder.mkdir(exist_ok=True)
@@ -60,7 +61,7 @@ def pretrain(
     rng = np.random.default_rng([config.seed, 1])
     texts = [
         text for _ in range(config.tokenizer.num_demonstrations)
-        for demonstration, _ in _draw(tasks, config, 'practice', rng)
+        for demonstration in _draw(tasks, config, _phases(config)[-1], rng)
         for text in _texts(demonstration)]
     tokenizer_lib.train(texts, config.tokenizer.vocab_size, folder)
     tokenizer = tokenizer_lib.Tokenizer(folder)
@@ -71,9 +72,10 @@ def pretrain(
   print(f'{num_params} parameters, {tokenizer.vocab_size} ids')
 
   # ---- State ----------------------------------------------------------------
+  phases = _phases(config)
   spec = train_step.LearnerSpec(
       optimizer.OptimizerSpec(
-          decay_updates=config.num_steps, **config.optimizer), loss=None)
+          decay_updates=len(phases), **config.optimizer), loss=None)
   buckets = batching.Buckets(**config.buckets)
   state = train_state.create(params, spec.optimizer)
   writer = metrics_lib.MetricsWriter(workdir)
@@ -81,27 +83,27 @@ def pretrain(
   # ---- Loop -----------------------------------------------------------------
   rng = np.random.default_rng([config.seed, 2])
   start = time.perf_counter()
-  for step in range(config.num_steps):
-    phase = 'practice' if step < config.practice_steps else 'mixture'
+  for step, phase in enumerate(phases):
     groups = [
         _encode(tokenizer, demonstration)
-        for demonstration, _ in _draw(tasks, config, phase, rng)]
+        for demonstration in _draw(tasks, config, phase, rng)]
     sums = train_step.zero_sums(state.params, spec)
     for batch in batching.make_batches(groups, buckets):
       sums = train_step.accumulate(
           state.params, sums, batch, config=model_config, spec=spec)
     state, metrics, _ = train_step.apply_update(state, sums, spec=spec)
-    if step % config.log_every == 0 or step == config.num_steps - 1:
+    if step % config.log_every == 0:
       values = {k: float(v) for k, v in jax.device_get(metrics).items()}
       values['time/seconds'] = time.perf_counter() - start
       if step and step % config.check_every == 0:
         values |= _flat(check(
-            state.params, model_config, tokenizer, tasks, config, buckets, 16))
+            state.params, model_config, tokenizer, tasks, config, phase,
+            buckets, num_prompts=16))
       writer.write(step, values)
       print(
-          f'step {step}/{config.num_steps}  loss {values["loss"]:.4f}  '
-          + '  '.join(f'{k} {v:.3f}' for k, v in values.items() if '/w' in k
-                      or '/adopt' in k), flush=True)
+          f'{phase} {step}/{len(phases)}  loss {values["loss"]:.4f}  '
+          + '  '.join(f'{k} {v:.3f}' for k, v in values.items()
+                      if k.startswith(tuple(tasks))), flush=True)
   writer.close()
 
   # ---- End ------------------------------------------------------------------
@@ -110,7 +112,7 @@ def pretrain(
   # What is measured is what was written, rounded to `save_dtype`.
   skills = check(
       safetensors_io.load_params(folder, model_config), model_config,
-      tokenizer, tasks, config, buckets, config.num_checked)
+      tokenizer, tasks, config, phases[-1], buckets, config.num_checked)
   (workdir / 'skills.json').write_text(json.dumps(skills, indent=2) + '\n')
   print(json.dumps(skills, indent=2))
   print(f'the model is in {folder}')
@@ -119,13 +121,13 @@ def pretrain(
 def check(
     params: model.Params, model_config: model.ModelConfig,
     tokenizer: tokenizer_lib.Tokenizer, tasks: Mapping[str, ModuleType],
-    config: ml_collections.ConfigDict, buckets: batching.Buckets,
+    config: ml_collections.ConfigDict, phase: str, buckets: batching.Buckets,
     num_prompts: int) -> dict[str, Any]:
   """Which kinds the model shows at temperature 1, and how well it spells them.
 
-  For every task and role: the share of each kind among all answers (only
-  faultless ones have a kind), and `well_formed`, the share that has one. The
-  prompts are none of those in training.
+  For every task and role of a phase: the share of each kind among all answers
+  (only faultless ones have a kind), and `well_formed`, the share that has one.
+  The prompts are none of those in training.
   """
   spec = sampler.SamplerSpec(
       group_size=8, max_new_tokens=buckets.completion[-1], temperature=1.0,
@@ -134,9 +136,9 @@ def check(
   report = {}
   for name, module in tasks.items():
     task = config.tasks[name]
-    for role, kinds in task.mixture.items():
+    for role, taught in task[phase].items():
       shown = [
-          module.demonstrate(rng, role, kinds, 1, task.max_turns)
+          module.demonstrate(rng, role, taught.kinds, 1, task.max_turns)
           for _ in range(num_prompts)]
       prompts = [tokenizer.encode_prompt(d.messages) for d in shown]
       length = batching.bucket(
@@ -156,18 +158,27 @@ def check(
       total = counts.total()
       report[f'{name}/{role}'] = {
           'well_formed': 1 - counts[None] / total,
-          **{kind: counts[kind] / total for kind in kinds}}
+          **{kind: counts[kind] / total for kind in taught.kinds}}
   return report
 
 
+def _phases(config) -> list[str]:
+  """The phase of every step."""
+  return [
+      name for name in sorted(
+          config.phases, key=lambda name: config.phases[name].order)
+      for _ in range(config.phases[name].num_steps)]
+
+
 def _draw(tasks, config, phase, rng):
-  """The demonstrations of one step, with the role of each."""
+  """The demonstrations of one step."""
   for name, module in tasks.items():
     task = config.tasks[name]
-    for role, kinds in task[phase].items():
-      for _ in range(task.groups[role]):
+    for role, taught in task[phase].items():
+      for _ in range(taught.groups):
         yield module.demonstrate(
-            rng, role, kinds, config.group_size, task.max_turns), role
+            rng, role, taught.kinds, config.phases[phase].group_size,
+            task.max_turns)
 
 
 def _texts(demonstration):

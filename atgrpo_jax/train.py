@@ -22,6 +22,7 @@ from atgrpo_jax import errors
 from atgrpo_jax import evaluate
 from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax import metrics as metrics_lib
+from atgrpo_jax import model
 from atgrpo_jax import signals
 from atgrpo_jax import types
 from atgrpo_jax.rl import advantages as advantages_lib
@@ -41,10 +42,6 @@ def train(
   """Trains to `config.train.num_steps`; False if a signal stopped it."""
   config = experiment.config
 
-  # ---- Workdir --------------------------------------------------------------
-  resumed = experiment_lib.open_workdir(workdir, config)
-  experiment_lib.print_config(config)
-
   # ---- Data -----------------------------------------------------------------
   tasks = experiment.tasks(config.dataset.train)
   validation_tasks = experiment.tasks(config.evaluation.validation)
@@ -54,6 +51,11 @@ def train(
         f'rollout.num_tasks={config.rollout.num_tasks}, but the split '
         f'{config.dataset.train!r} has {len(tasks)} tasks.')
 
+  # ---- Workdir --------------------------------------------------------------
+  resumed = experiment_lib.check_workdir(workdir, config)
+  experiment_lib.write_config(workdir, config)
+  experiment_lib.print_config(config)
+
   # ---- State ----------------------------------------------------------------
   checkpoints = checkpoints_lib.Checkpoints(workdir / 'checkpoints')
   restored = checkpoints.restore(experiment.state_template())
@@ -62,14 +64,24 @@ def train(
     print('starts afresh')
   else:
     states, meta = restored.state, restored.meta
+    if meta['config_hash'] != experiment_lib.config_hash(config):
+      raise errors.UserError(
+          f'The checkpoint of step {restored.step} in {workdir} was saved '
+          'with another config than config.json says; choose another '
+          '--workdir.')
     print(f'resumes after step {meta["step"]}')
+  reference = None  # The start of training, where a KL penalty needs it.
+  if config.loss.kl_estimator != 'none':
+    reference = experiment.load_params()
   writer = metrics_lib.MetricsWriter(
       workdir, offset=meta.get('metrics_offset', 0 if resumed else None))
 
   def save(step: int) -> None:
+    # Keys and the data cursor are functions of the seed and the step.
     checkpoints.save(step, states, {
-        'step': step, 'metrics_offset': writer.offset(),
-        'config_hash': experiment_lib.config_hash(config)})
+        'step': step, 'seed': config.seed,
+        'config_hash': experiment_lib.config_hash(config),
+        'metrics_offset': writer.offset()})
 
   def interaction(temperature: float) -> interaction_lib.Interaction:
     return experiment.interaction(
@@ -77,24 +89,29 @@ def train(
 
   # ---- Evaluation before ----------------------------------------------------
   def test(name: str, step: int) -> dict[str, Any]:
-    path = workdir / 'evals' / f'{name}.json'
-    if not path.exists() or json.loads(path.read_text())['step'] != step:
-      result = evaluate.evaluate(
-          interaction(config.evaluation.temperature), test_tasks, step=step)
-      evaluate.write(workdir, name, evaluate.describe(experiment) | result)
-    return json.loads(path.read_text())
+    result = evaluate.describe(experiment) | evaluate.evaluate(
+        interaction(config.evaluation.temperature), test_tasks, step=step)
+    evaluate.write(workdir, name, result)
+    return result
 
-  first_step = meta['step']
-  if first_step == 0:
+  def validate(step: int) -> float:
+    return evaluate.evaluate(
+        interaction(config.rollout.temperature), validation_tasks,
+        step=step)['success']
+
+  step = meta['step']
+  if step == 0:
     before = test('before', 0)
-    print(f'held-out success before training: {100 * before["success"]:.1f} %')
+    print(f'held-out success before: {100 * before["success"]:.1f} %')
+  else:
+    before = evaluate.read(workdir, 'before')
 
   # ---- Loop -----------------------------------------------------------------
-  progress = metrics_lib.Progress(config.train.num_steps, num_done=first_step)
+  progress = metrics_lib.Progress(config.train.num_steps, num_done=step)
   compiles = metrics_lib.CompileCounter()
   stop = signals.StopFlag()
-  step = first_step
-  k1_success = float('nan')  # Of the last validation.
+  k1_success = validate(step)
+  saved_step = step
   while step < config.train.num_steps and not stop.is_set():
     start = time.perf_counter()
     team = interaction(config.rollout.temperature)
@@ -109,17 +126,15 @@ def train(
     update_start = time.perf_counter()
     for policy in states:
       states[policy], metrics = update_policy(
-          experiment, policy, states[policy], rollout.groups, advantages)
+          experiment, policy, states[policy], rollout.groups, advantages,
+          reference)
       values |= {f'{policy}/{name}': x for name, x in metrics.items()}
     values['time/update'] = time.perf_counter() - update_start
     step += 1
 
     if step % config.evaluation.validate_every == 0:
-      result = evaluate.evaluate(
-          interaction(config.rollout.temperature), validation_tasks, step=step)
-      k1_success = result['success']
-      values['k1/success'] = k1_success
-      values['k1/mean_turns'] = result['mean_turns']
+      k1_success = validate(step)
+    values['k1/success'] = k1_success
     seconds = time.perf_counter() - start
     values |= {'time/step': seconds, **compiles.metrics()}
     writer.write(step, values)
@@ -129,25 +144,23 @@ def train(
         tokens_per_second=team.counters.completion_tokens / seconds)
     if step % config.train.checkpoint_every == 0:
       save(step)
+      saved_step = step
   progress.close()
 
   # ---- End ------------------------------------------------------------------
-  if step > first_step and step % config.train.checkpoint_every:
+  if step > saved_step:
     save(step)
-  checkpoints.wait()
-  finished = step >= config.train.num_steps
-  if finished:
-    results = {'before': test('before', 0), 'after': test('after', step)}
-    evaluate.print_table(results)
-    shares = [100 * result['success'] for result in results.values()]
-    print(f'held-out success: before {shares[0]:.1f} %, after '
-          f'{shares[1]:.1f} % ({len(test_tasks)} tasks)')
-  else:
-    print(f'stopped by {stop.name} after step {step}; the same command '
-          'resumes')
   checkpoints.close()
   writer.close()
-  return finished
+  if step < config.train.num_steps:
+    print(f'stopped by {stop.name} after step {step}; the same command '
+          'resumes')
+    return False
+  after = test('after', step)
+  evaluate.print_table({'before': before, 'after': after})
+  print(f'held-out success: before {100 * before["success"]:.1f} %, after '
+        f'{100 * after["success"]:.1f} % ({len(test_tasks)} tasks)')
+  return True
 
 
 def draw_tasks(
@@ -184,7 +197,7 @@ def group_advantages(
 def update_policy(
     experiment: experiment_lib.Experiment, policy: str,
     state: train_state.TrainState, groups: Sequence[types.Group],
-    advantages: Sequence[np.ndarray],
+    advantages: Sequence[np.ndarray], reference: model.Params | None,
 ) -> tuple[train_state.TrainState, dict[str, float]]:
   """One or a few updates of a policy on the groups that carry a signal."""
   own = [
@@ -203,28 +216,34 @@ def update_policy(
     logging.warning('policy %s: no group carries a signal', policy)
     return state, metrics
 
-  def accumulate(batches):
+  def score(params, batch):
+    return train_step.score(
+        params, batch, config=experiment.model_config,
+        spec=experiment.learner)
+
+  num_updates = experiment.config.train.updates_per_rollout
+  updates = []
+  for part in (kept[i::num_updates] for i in range(num_updates)):
+    batches = batching.make_batches(part, experiment.buckets)
+    if num_updates > 1:
+      batches = [
+          dataclasses.replace(b, old_logprobs=score(state.params, b))
+          for b in batches]
+    if reference is not None:
+      batches = [
+          dataclasses.replace(b, reference_logprobs=score(reference, b))
+          for b in batches]
+    if batches:
+      updates.append(batches)
+
+  for batches in updates:
     sums = train_step.zero_sums(state.params, experiment.learner)
     for batch in batches:
       sums = train_step.accumulate(
           state.params, sums, batch, config=experiment.model_config,
           spec=experiment.learner)
-    return sums
-
-  num_updates = experiment.config.train.updates_per_rollout
-  parts = [kept[i::num_updates] for i in range(num_updates)]
-  batched = [
-      batching.make_batches(part, experiment.buckets) for part in parts
-      if part]
-  if num_updates > 1:
-    batched = [
-        [dataclasses.replace(batch, old_logprobs=train_step.score(
-            state.params, batch, config=experiment.model_config,
-            spec=experiment.learner)) for batch in batches]
-        for batches in batched]
-  for batches in batched:
     state, learned, finite = train_step.apply_update(
-        state, accumulate(batches), spec=experiment.learner)
+        state, sums, spec=experiment.learner)
     learned = {name: float(x) for name, x in jax.device_get(learned).items()}
     if learned['nonfinite_in_a_row'] >= MAX_NONFINITE:
       bad = [

@@ -39,21 +39,32 @@ def get_config():
   c.tasks.plan_path = config_dict.ConfigDict()
   c.tasks.plan_path.module = 'environments.plan_path.demonstrations'
   c.tasks.plan_path.max_turns = 4
-  c.tasks.plan_path.groups = {'tool': 4, 'planner': 8, 'solo': 4}
+  # phase -> role -> prompts of one step, and probabilities of the kinds.
+  c.tasks.plan_path.drill = {
+      'copyist': {'groups': 16, 'kinds': {'adopt': 1.0}},
+      'tool': {'groups': 4, 'kinds': {
+          'right': 0.25, 'greedy': 0.25, 'wrong': 0.25, 'broken': 0.25}},
+  }
   c.tasks.plan_path.practice = {
-      'tool': {'right': 0.25, 'greedy': 0.25, 'wrong': 0.25, 'broken': 0.25},
-      'planner': {'adopt': 0.6, 'ignore': 0.2, 'invent': 0.2},
-      'solo': {'ignore': 0.5, 'invent': 0.5},
+      'tool': {'groups': 4, 'kinds': {
+          'right': 0.25, 'greedy': 0.25, 'wrong': 0.25, 'broken': 0.25}},
+      'planner': {'groups': 8, 'kinds': {
+          'adopt': 0.6, 'ignore': 0.2, 'invent': 0.2}},
+      'solo': {'groups': 4, 'kinds': {'ignore': 0.5, 'invent': 0.5}},
   }
   c.tasks.plan_path.mixture = {
-      'tool': {'right': 0.06, 'greedy': 0.3, 'wrong': 0.36, 'broken': 0.28},
-      'planner': {'adopt': 0.15, 'ignore': 0.1, 'invent': 0.75},
-      'solo': {'ignore': 0.1, 'invent': 0.9},
+      'tool': {'groups': 4, 'kinds': {
+          'right': 0.06, 'greedy': 0.3, 'wrong': 0.36, 'broken': 0.28}},
+      'planner': {'groups': 8, 'kinds': {
+          'adopt': 0.15, 'ignore': 0.1, 'invent': 0.75}},
+      'solo': {'groups': 4, 'kinds': {'ignore': 0.1, 'invent': 0.9}},
   }
 
-  c.group_size = 4  # Answers to one prompt.
-  c.num_steps = 1400
-  c.practice_steps = 1000
+  # Order of the phases, their steps, and answers to one prompt.
+  c.phases = config_dict.ConfigDict()
+  c.phases.drill = {'order': 0, 'num_steps': 700, 'group_size': 1}
+  c.phases.practice = {'order': 1, 'num_steps': 500, 'group_size': 4}
+  c.phases.mixture = {'order': 2, 'num_steps': 300, 'group_size': 4}
 
   c.optimizer = config_dict.ConfigDict()
   c.optimizer.learning_rate = 2e-3
@@ -62,7 +73,7 @@ def get_config():
   c.optimizer.b2 = 0.95
 
   c.buckets = config_dict.ConfigDict()
-  c.buckets.prompt = (128, 272, 320)
+  c.buckets.prompt = (96, 128, 288, 320)
   c.buckets.completion = (40, 104)
   c.buckets.groups = (64,)
   c.buckets.microbatch = 4

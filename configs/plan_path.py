@@ -24,11 +24,13 @@ def get_config(arg: str = ''):
     c.optimizer.learning_rate = 1e-4
     c.optimizer.warmup_updates = 0
     c.optimizer.weight_decay = 0.0
-    c.buckets.prompt = (128, 256, 320)
+    c.buckets.prompt = (128, 288, 768)
     c.buckets.completion = (40, 104)
-    c.buckets.groups = (4, 16, 64)
+    c.buckets.groups = (16, 64)
     c.buckets.microbatch = 4
     c.train.num_steps = 30
+    c.train.checkpoint_every = 5
+    c.evaluation.validate_every = 5
 
   if arg.debug:
     c.rollout.num_tasks = 2

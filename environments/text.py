@@ -2,24 +2,26 @@
 
 Two grammars, both parsed by `json` and plain string search, never `eval`:
 
-  program  The last fenced block of the text that opens with a line
-           "```python" and closes with a line "```". An unclosed block is no
+  program  The last fenced block of the text: a line "```python", lines that
+           do not start with "```", and a line "```". An unclosed block is no
            program.
   answer   The last line of the text that starts with "####" and whose rest
-           is one JSON value. Headings such as "#### Step 1" are passed over;
-           text after the answer is allowed.
+           is one JSON value other than null. Headings such as "#### Step 1"
+           are passed over; text after the answer is allowed.
 
-A parser returns None when the text does not follow the grammar; what that
-costs is the environment's business.
+Lines end with LF or CRLF; blanks after a fence are allowed. A parser returns
+None when the text does not follow the grammar; what that costs is the
+environment's business.
 """
 
 import json
+import math
 import re
 from typing import Any
 
 ANSWER_MARKER = '####'
 _PROGRAM = re.compile(
-    r'^```python[ \t]*\n(.*?)^```[ \t]*$', re.DOTALL | re.MULTILINE)
+    r'^```python[ \t\r]*\n((?:(?!```).*\n)*)```[ \t\r]*$', re.MULTILINE)
 
 
 def last_program(text: str) -> str | None:
@@ -30,7 +32,8 @@ def last_program(text: str) -> str | None:
 
 def last_answer(text: str) -> Any | None:
   """The JSON value of the last answer line."""
-  for line in reversed(text.splitlines()):
+  # Not splitlines(), which also cuts at characters that JSON text may hold.
+  for line in reversed(text.split('\n')):
     if line.startswith(ANSWER_MARKER):
       value = parse_json(line.removeprefix(ANSWER_MARKER))
       if value is not None:
@@ -45,9 +48,10 @@ def last_json_line(text: str) -> Any | None:
 
 
 def parse_json(text: str) -> Any | None:
-  """One JSON value, or None; Python's NaN and Infinity are refused."""
+  """One JSON value, or None; numbers that are not finite are refused."""
   try:
-    return json.loads(text, parse_constant=_refuse_constant)
+    return json.loads(
+        text, parse_constant=_refuse_constant, parse_float=_finite_float)
   except (ValueError, RecursionError):
     return None
 
@@ -63,3 +67,10 @@ def shorten(text: str, limit: int) -> str:
 
 def _refuse_constant(name: str) -> None:
   raise ValueError(f'{name} is not JSON')
+
+
+def _finite_float(digits: str) -> float:
+  value = float(digits)
+  if math.isinf(value):
+    raise ValueError(f'{digits} is too large')
+  return value

@@ -39,8 +39,9 @@ class LossSpec:
       completion (GSPO, arXiv 2507.18071).
     aggregation: what one unit of the mean is. 'token_mean': a token;
       'sequence_mean': a completion, its tokens averaged first; 'constant': a
-      completion, its tokens summed and divided by the completion axis T
-      (Dr. GRPO, arXiv 2503.20783).
+      completion, its tokens summed (Dr. GRPO, arXiv 2503.20783, up to the
+      constant it divides by; the completion axis T is none, since it differs
+      from one microbatch to the next).
     importance_cap: upper bound of w; 0 for w = 1.
     kl_estimator: 'none', or 'k1' or 'k3' of joschu.net/blog/kl-approx.html,
       towards the reference policy.
@@ -97,37 +98,47 @@ def policy_loss(
       [logprobs, old_logprobs, behavior_logprobs, entropy, mask])
   chex.assert_equal_shape_prefix([logprobs, advantages], 1)
   chex.assert_type(mask, bool)
+  if (reference_logprobs is None) != (spec.kl_estimator == 'none'):
+    raise ValueError(
+        f'kl_estimator={spec.kl_estimator!r}, but reference_logprobs are '
+        f'{"missing" if reference_logprobs is None else "given"}; a penalty '
+        'needs both.')
 
+  def masked(x):
+    return jnp.where(mask, x, 0.0)
+
+  # What is masked means nothing: its exp may overflow, and 0 * inf is NaN.
+  logprobs, old_logprobs, behavior_logprobs = map(
+      masked, (logprobs, old_logprobs, behavior_logprobs))
   advantages = advantages[:, None]
-  log_ratio = jnp.where(mask, logprobs - old_logprobs, 0.0)
+  log_ratio = logprobs - old_logprobs
   if spec.ratio_level == 'sequence':
     lengths = jnp.maximum(jnp.sum(mask, axis=1, keepdims=True), 1)
     mean = jnp.sum(log_ratio, axis=1, keepdims=True) / lengths
     log_ratio = jnp.broadcast_to(mean, log_ratio.shape)
   ratio = jnp.exp(log_ratio)
   clipped = jnp.clip(ratio, 1.0 - spec.clip_low, 1.0 + spec.clip_high)
-  gain = jnp.minimum(ratio * advantages, clipped * advantages)
+  unclipped_gain = ratio * advantages
+  gain = jnp.minimum(unclipped_gain, clipped * advantages)
   if spec.dual_clip:
     floor = spec.dual_clip * advantages
     gain = jnp.where(advantages < 0, jnp.maximum(gain, floor), gain)
-  mismatch = jnp.where(mask, old_logprobs - behavior_logprobs, 0.0)
+  was_clipped = gain != unclipped_gain
+  mismatch = old_logprobs - behavior_logprobs
   if spec.importance_cap:
     gain *= jnp.minimum(jnp.exp(mismatch), spec.importance_cap)
   loss = -gain - spec.entropy_coefficient * entropy
   if reference_logprobs is not None:
-    kl = kl_estimate(logprobs, reference_logprobs, spec.kl_estimator)
+    kl = kl_estimate(logprobs, masked(reference_logprobs), spec.kl_estimator)
     loss += spec.kl_coefficient * kl
   total, count = aggregate(loss, mask, spec.aggregation)
 
-  def token_sum(x):
-    return jnp.sum(jnp.where(mask, x, 0.0))
-
   sums = {
       'tokens': jnp.sum(mask).astype(jnp.float32),
-      'clipped': token_sum((ratio * advantages > gain).astype(jnp.float32)),
-      'entropy': token_sum(entropy),
-      'mismatch': token_sum(jnp.abs(mismatch)),
-      'log_ratio': token_sum(-log_ratio),
+      'clipped': jnp.sum(mask & was_clipped).astype(jnp.float32),
+      'entropy': jnp.sum(masked(entropy)),
+      'mismatch': jnp.sum(jnp.abs(mismatch)),
+      'log_ratio': jnp.sum(masked(log_ratio)),
   }
   return total, count, jax.lax.stop_gradient(sums)
 
@@ -153,7 +164,7 @@ def aggregate(
   num_rows = jnp.sum(lengths > 0).astype(jnp.float32)
   if aggregation == 'sequence_mean':
     return jnp.sum(jnp.sum(loss, axis=1) / jnp.maximum(lengths, 1)), num_rows
-  return jnp.sum(loss) / loss.shape[1], num_rows
+  return jnp.sum(loss), num_rows  # 'constant'
 
 
 def supervised_loss(

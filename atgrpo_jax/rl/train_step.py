@@ -117,7 +117,8 @@ def apply_update(
       'nonfinite_in_a_row': opt_state.notfinite_count.astype(jnp.float32),
   }
   finite = jax.tree.map(lambda g: jnp.all(jnp.isfinite(g)), grads)
-  state = train_state.TrainState(params, opt_state, state.num_updates + 1)
+  num_updates = state.num_updates + opt_state.last_finite
+  state = train_state.TrainState(params, opt_state, num_updates)
   return state, metrics, finite
 
 

@@ -78,6 +78,14 @@ class RolloutSpec:
       raise errors.UserError(
           f'group_size={self.group_size}: an advantage compares the '
           'candidates of a group, so it must be at least 2.')
+    if not self.selection_temperature > 0:
+      raise errors.UserError(
+          f'selection_temperature={self.selection_temperature} must be above '
+          "0; for the largest reward use selection='acting_greedy'.")
+    if not 0 <= self.selection_epsilon <= 1:
+      raise errors.UserError(
+          f'selection_epsilon={self.selection_epsilon} is no probability; '
+          'give a number from 0 to 1.')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,20 +135,21 @@ def collect(
   task_ids = [task['task_id'] for task in tasks]
   if len(set(task_ids)) != len(task_ids):
     raise ValueError('Two tasks of a rollout have the same task_id.')
+  for phase in environment.phases:
+    if len(phase) != 1:
+      raise errors.UserError(
+          f'The roles {phase} act at once; AT-GRPO compares the candidates '
+          'of one role at a time, so give each a phase of its own.')
   spines = [
       _Spine(task['task_id'], environment.reset(task)) for task in tasks]
   groups = []
   for turn in range(environment.max_turns):
     for spine in spines:
       spine.turns += not spine.done
-    for phase in environment.phases:
-      if len(phase) != 1:
-        raise errors.UserError(
-            f'The roles {phase} act at once; AT-GRPO compares the candidates '
-            'of one role at a time, so give each a phase of its own.')
+    for role, in environment.phases:
       running = [spine for spine in spines if not spine.done]
       groups += _micro_transition(
-          interaction, running, phase[0], turn, step, spec)
+          interaction, running, role, turn, step, spec)
   episodes = [
       Episode(s.task_id, s.turns, s.last.success, s.last.truncated)
       for s in spines]

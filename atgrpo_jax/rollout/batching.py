@@ -107,5 +107,5 @@ def _pad(
       batch.completions[row, column, :len(ids)] = ids
       batch.completion_lengths[row, column] = len(ids)
       batch.behavior_logprobs[row, column, :len(ids)] = (
-          group.behavior_logprobs[column])
+          group.behavior_logprobs[column][:len(ids)])
   return batch

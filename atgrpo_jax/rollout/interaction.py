@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent import futures
 import dataclasses
-import functools
 import time
 import zlib
 
@@ -135,9 +134,9 @@ class Interaction:
       actions: Sequence[Mapping[str, str]]) -> list[base.Step]:
     """Steps each state with its actions, in worker processes."""
     start = time.perf_counter()
-    run = functools.partial(_step, self.environment)
     # Few candidates per message, so that one slow program holds up little.
-    steps = list(self.executor.map(run, states, actions, chunksize=4))
+    steps = list(self.executor.map(
+        self.environment.step, states, actions, chunksize=4))
     self.counters.environment_steps += len(steps)
     self.counters.infrastructure_failures += sum(
         base.Outcome.INFRASTRUCTURE in step.outcomes.values()
@@ -192,13 +191,8 @@ class Interaction:
     if len(prompt) > limit:
       raise errors.UserError(
           f'The prompt of role {ask.key.role!r} in task {ask.key.task_id!r}, '
-          f'turn {ask.key.turn + 1}, has {len(prompt)} tokens; at most {limit} '
-          f'fit: the largest of buckets.prompt is {self.buckets.prompt[-1]}, '
-          f'and the model has {config.max_positions} positions, of which '
-          f'rollout.max_new_tokens takes {self.max_new_tokens}.')
-
-
-def _step(
-    environment: base.Environment, state: base.State,
-    actions: Mapping[str, str]) -> base.Step:
-  return environment.step(state, actions)
+          f'turn {ask.key.turn + 1}, has {len(prompt)} tokens, but only '
+          f'{limit} fit: raise buckets.prompt (its largest is '
+          f'{self.buckets.prompt[-1]}) or lower rollout.max_new_tokens '
+          f'({self.max_new_tokens} of the {config.max_positions} positions of '
+          'the model).')

@@ -124,16 +124,21 @@ def demonstrate(
 
   `kinds` maps kinds to their probabilities. The proposal that a planner is
   shown is mostly a random move string: copying is learned only where the
-  prompt gives no other hint of the answer.
+  prompt gives no other hint of the answer. The role 'copyist' is a drill of
+  that skill alone: a planner who is shown nothing but the proposal.
   """
   state = _random_state(rng, max_turns)
   if role == 'planner':
     state = dataclasses.replace(state, report=_random_report(rng, state))
+  elif role == 'copyist':
+    moves = _random_moves(rng, 1, 30)
+    state = dataclasses.replace(
+        state, report=plan_path.Report('', json.dumps(moves), '', moves))
   drawn = tuple(
       str(kind) for kind in rng.choice(
           list(kinds), size=group_size, p=list(kinds.values())))
   return Demonstration(
-      role, state, prompts.messages(state, role, max_turns),
+      role, state, _messages(state, role, max_turns),
       tuple(_completion(rng, kind, state) for kind in drawn), drawn)
 
 
@@ -160,6 +165,15 @@ def kind_of(demonstration: Demonstration, completion: str) -> str | None:
 
 def program_text(line: str, program: str) -> str:
   return f'{line}\n```python\n{program}```'
+
+
+def _messages(
+    state: plan_path.State, role: str, max_turns: int) -> list[base.Message]:
+  if role != 'copyist':
+    return prompts.messages(state, role, max_turns)
+  planner = prompts.messages(state, 'planner', max_turns)
+  _, output, shown = planner[1]['content'].partition('Output:')
+  return [{'role': 'user', 'content': output + shown}]
 
 
 def _completion(
@@ -193,14 +207,12 @@ def _random_report(
     if 'print("path"' in program:
       output = f'path {list(_random_moves(rng, 4, 16))}\n'
       return plan_path.Report(program, output, '', None)
-    name = 'path' if 'queue' in program else 'path.append'
-    return plan_path.Report(
-        program, '', f"NameError: name '{name.split('.')[0]}' is not defined",
-        None)
+    error = "NameError: name 'path' is not defined"
+    return plan_path.Report(program, '', error, None)
   if kind == 'wrong' and rng.random() < 0.5:
     moves = _straight(state)
   else:
-    moves = _random_moves(rng, 0, 24)
+    moves = _random_moves(rng, 1, 30)
   return plan_path.Report(program, json.dumps(moves) + '\n', '', moves)
 
 

@@ -199,6 +199,9 @@ def make_environment(
     if value not in known:
       raise ValueError(
           f'environment.{name}={value!r} is not one of {sorted(known)}.')
+  if max_turns < 1:
+    raise ValueError(
+        f'environment.max_turns={max_turns}: an episode needs at least 1.')
   return PlanPath(TEAMS[team], REWARDS[reward], sandbox, max_turns)
 
 
