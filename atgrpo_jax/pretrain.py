@@ -80,6 +80,10 @@ def pretrain(
   state = train_state.create(params, spec.optimizer)
   writer = metrics_lib.MetricsWriter(workdir)
 
+  def save():
+    safetensors_io.save(
+        folder, state.params, model_config, jnp.dtype(config.save_dtype))
+
   # ---- Loop -----------------------------------------------------------------
   rng = np.random.default_rng([config.seed, 2])
   start = time.perf_counter()
@@ -99,6 +103,7 @@ def pretrain(
         values |= _flat(check(
             state.params, model_config, tokenizer, tasks, config, phase,
             buckets, num_prompts=16))
+        save()
       writer.write(step, values)
       print(
           f'{phase} {step}/{len(phases)}  loss {values["loss"]:.4f}  '
@@ -107,8 +112,7 @@ def pretrain(
   writer.close()
 
   # ---- End ------------------------------------------------------------------
-  safetensors_io.save(
-      folder, state.params, model_config, jnp.dtype(config.save_dtype))
+  save()
   # What is measured is what was written, rounded to `save_dtype`.
   skills = check(
       safetensors_io.load_params(folder, model_config), model_config,

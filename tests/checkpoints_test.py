@@ -1,7 +1,11 @@
 """checkpoints.py: what was saved comes back bit for bit, or not at all."""
 
+import io
+import json
+import logging
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -9,6 +13,7 @@ import sys
 import time
 from typing import Any, NamedTuple
 
+from absl import logging as absl_logging
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,10 +24,7 @@ import pytest
 from atgrpo_jax import checkpoints
 from atgrpo_jax import errors
 
-# orbax leaves coroutines behind when a read fails.
-pytestmark = pytest.mark.filterwarnings(
-    'ignore::pytest.PytestUnraisableExceptionWarning'
-)
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
 class TrainState(NamedTuple):
@@ -61,15 +63,6 @@ def _assert_same(restored, state):
     assert (x.shape, x.dtype, x.sharding) == (y.shape, y.dtype, y.sharding)
 
 
-def _open_and_restore(directory, template):
-  """As a new process would do it."""
-  saved = checkpoints.Checkpoints(directory)
-  try:
-    return saved.restore(template)
-  finally:
-    saved.close()
-
-
 def _names(directory):
   return sorted(path.name for path in pathlib.Path(directory).iterdir())
 
@@ -92,7 +85,7 @@ def _data_file(step_directory):
 @pytest.fixture(scope='module')
 def steps_5_and_10(tmp_path_factory):
   """Never written to: tests copy it."""
-  directory = tmp_path_factory.mktemp('checkpoints')
+  directory = tmp_path_factory.mktemp('saved')
   saved = checkpoints.Checkpoints(directory)
   for step in (5, 10):
     saved.save(step, _state(step), {'cursor': step})
@@ -124,7 +117,8 @@ def test_round_trip(tmp_path):
       lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
       _state(0),
   )
-  _assert_same(_open_and_restore(directory, abstract).state, _state(3))
+  step, state, meta = checkpoints.Checkpoints(directory).restore(abstract)
+  _assert_same(state, _state(3))
 
 
 def test_state_may_be_donated_while_it_is_written(tmp_path):
@@ -172,47 +166,67 @@ def test_newest_steps_and_the_best_are_kept(tmp_path):
 def _damages(path):
   """(what was done, how to do it) for one file."""
   size = path.stat().st_size
-  for bit in sorted({0, 8 * size // 3, 4 * size, 8 * size - 1}):
+  for bit in (0, 8 * size // 3, 8 * size - 1):
     yield f'bit {bit}', lambda p, bit=bit: _flip(p, bit)
   yield 'cut', lambda p: p.write_bytes(p.read_bytes()[: size // 2])
   yield 'emptied', lambda p: p.write_bytes(b'')
   yield 'deleted', lambda p: p.unlink()
 
 
-def test_damage_of_any_file_is_seen_or_harmless(
-    steps_5_and_10, tmp_path, caplog
-):
-  expected = {step: _state(step) for step in (5, 10)}
-  run = tmp_path / 'run'
+def report_damages(source, run):
+  """Prints [file, damage, step, as it was saved, warnings] for each damage."""
+  warnings = io.StringIO()
+  absl_logging.get_absl_logger().addHandler(logging.StreamHandler(warnings))
+  source, run = pathlib.Path(source), pathlib.Path(run)
+  expected = {
+      step: (_bytes(_state(step)), {'cursor': step}) for step in (5, 10)
+  }
+  template = _state(0)
+  report = []
+  for path in sorted((source / '10').rglob('*')):
+    if path.is_file():
+      file = path.relative_to(source)
+      for what, damage in _damages(path):
+        shutil.rmtree(run, ignore_errors=True)
+        shutil.copytree(source, run)
+        damage(run / file)
+        warnings.seek(0)
+        warnings.truncate()
+        step, state, meta = checkpoints.Checkpoints(run).restore(template)
+        as_saved = (_bytes(state), meta) == expected[step]
+        report.append([str(file), what, step, as_saved, warnings.getvalue()])
+  print(json.dumps(report))
+
+
+def test_damage_of_any_file_is_seen_or_harmless(steps_5_and_10, tmp_path):
+  # In a process of its own: where orbax fails to read one thing it abandons
+  # the others, which fill stderr until the process ends.
+  code = 'import runpy, sys; _, test, source, run = sys.argv; '
+  code += 'runpy.run_path(test)["report_damages"](source, run)'
+  child = subprocess.run(
+      [sys.executable, '-c', code, __file__, steps_5_and_10, tmp_path / 'run'],
+      cwd=ROOT,
+      capture_output=True,
+      text=True,
+  )
+  assert child.returncode == 0, child.stderr
+  report = json.loads(child.stdout)
   seen = set()
-  files = [
-      path.relative_to(steps_5_and_10)
-      for path in sorted((steps_5_and_10 / '10').rglob('*'))
-      if path.is_file()
-  ]
-  for file in files:
-    for what, damage in _damages(steps_5_and_10 / file):
-      shutil.rmtree(run, ignore_errors=True)
-      shutil.copytree(steps_5_and_10, run)
-      damage(run / file)
-      caplog.clear()
-      step, state, meta = _open_and_restore(run, expected[10])
-      assert _bytes(state) == _bytes(expected[step]), (file, what)
-      assert meta == {'cursor': step}, (file, what)
-      if step == 10:
-        assert not _warnings(caplog), (file, what)
-        assert _names(run) == ['10', '5']
-      else:
-        (line,) = _warnings(caplog)
-        assert line.startswith('checkpoint step 10: '), (file, what)
-        assert line.endswith('; using step 5; kept as 10.corrupt')
-        assert _names(run) == ['10.corrupt', '5']
-        seen.add((file, what))
+  for file, what, step, as_saved, warnings in report:
+    assert as_saved, (file, what)
+    if step == 10:
+      assert not warnings, (file, what)
+    else:
+      assert re.fullmatch(
+          'checkpoint step 10: .*; using step 5; the next save keeps it as '
+          '10.corrupt\n',
+          warnings,
+      ), (file, what)
+      seen.add((file, what))
   # Most of the files forgive nothing; zstd has a spare bit or two.
   data = _data_file(steps_5_and_10 / '10').relative_to(steps_5_and_10)
-  assert len([file for file, _ in seen if file == data]) >= 6
-  meta = pathlib.Path('10/meta/metadata')
-  assert len([file for file, _ in seen if file == meta]) == 7
+  assert len([file for file, _ in seen if file == str(data)]) >= 5
+  assert len([file for file, _ in seen if file == '10/meta/metadata']) == 6
 
 
 def test_damage_that_orbax_loads_in_silence(run, caplog):
@@ -231,10 +245,10 @@ def test_damage_that_orbax_loads_in_silence(run, caplog):
   (wrong,) = [n for n, b in _bytes(leaves).items() if b != expected[n]]
 
   caplog.clear()
-  _assert_same(_open_and_restore(run, _state(0)).state, _state(5))
+  _assert_same(checkpoints.Checkpoints(run).restore(_state(0)).state, _state(5))
   assert _warnings(caplog) == [
-      f'checkpoint step 10: digest of {wrong} differs; using step 5; kept as '
-      '10.corrupt'
+      f'checkpoint step 10: digest of {wrong} differs; using step 5; the next '
+      'save keeps it as 10.corrupt'
   ]
 
 
@@ -243,6 +257,7 @@ def test_run_goes_on_after_damage(run):
     _flip(run / '10/meta/metadata', 100)
     saved = checkpoints.Checkpoints(run)
     assert saved.restore(_state(0)).step == 5
+    assert '10' in _names(run)  # Reading moves nothing.
     saved.save(10, _state(10), {'again': True})
     assert saved.restore(_state(0)).meta == {'again': True}
     saved.close()
@@ -255,7 +270,7 @@ def test_no_readable_step_is_an_error_and_stays_one(run):
     _flip(run / step / 'meta/metadata', 100)
   for _ in range(2):
     with pytest.raises(errors.UserError, match='can be read') as error:
-      _open_and_restore(run, _state(0))
+      checkpoints.Checkpoints(run).restore(_state(0))
     assert 'step 5: ' in str(error.value) and 'step 10: ' in str(error.value)
     assert _names(run) == ['10', '5']
 
@@ -264,7 +279,7 @@ def test_only_damaged_steps_left_is_an_error(run):
   shutil.rmtree(run / '5')
   (run / '10').rename(run / '10.corrupt')
   with pytest.raises(errors.UserError, match='only damaged .*: 10.corrupt'):
-    _open_and_restore(run, _state(0))
+    checkpoints.Checkpoints(run).restore(_state(0))
 
 
 # Another model.
@@ -277,7 +292,7 @@ def test_another_model_is_an_error_with_a_table(run):
   params['layers'] = [params['layers'][0].astype(jnp.float32), jnp.zeros(2)]
   del params['mask']
   with pytest.raises(errors.UserError) as error:
-    _open_and_restore(run, template)
+    checkpoints.Checkpoints(run).restore(template)
   assert str(error.value) == (
       f'{run}/10 holds another model; nothing was loaded. Resume with the '
       'config it was saved with. 4 leaves differ:\n'
@@ -294,7 +309,7 @@ def test_table_shows_ten_leaves(run):
   template = {'solo': {f'w{i}': jnp.zeros(i) for i in range(20)}}
   num_leaves = 20 + len(jax.tree.leaves(_state(0)))
   with pytest.raises(errors.UserError) as error:
-    _open_and_restore(run, template)
+    checkpoints.Checkpoints(run).restore(template)
   lines = str(error.value).splitlines()
   assert lines[0].endswith(f'{num_leaves} leaves differ:')
   assert len(lines) == 12
@@ -400,8 +415,10 @@ saved.wait()
 
 
 def test_kill_in_mid_save_leaves_the_step_before(tmp_path):
-  child = subprocess.Popen([sys.executable, '-c', _KILLED, str(tmp_path)])
-  deadline = time.monotonic() + 30
+  child = subprocess.Popen(
+      [sys.executable, '-c', _KILLED, str(tmp_path)], cwd=ROOT
+  )
+  deadline = time.monotonic() + 300
   while not list(tmp_path.glob('2.*')):
     assert child.poll() is None and time.monotonic() < deadline
     time.sleep(0.001)
@@ -415,6 +432,7 @@ def test_kill_in_mid_save_leaves_the_step_before(tmp_path):
   template = {'p': {'w': jnp.zeros((4096, 4096))}}
   step, state, meta = saved.restore(template)
   assert (step, meta) == (1, {'step': 1})
+  assert half in _names(tmp_path)  # Reading removes nothing.
   expected = np.arange(4096 * 4096, dtype=np.float32).reshape(4096, 4096)
   np.testing.assert_array_equal(state['p']['w'], expected)
   saved.save(2, state, {'step': 2})

@@ -7,6 +7,7 @@ import struct
 import sys
 import time
 
+import jax
 import numpy as np
 import pytest
 from tensorboardX.proto import event_pb2
@@ -115,24 +116,30 @@ def test_metric_may_not_be_called_step(tmp_path):
     metrics.MetricsWriter(tmp_path).write(0, {'step': 1})
 
 
+_NUMBERS = {
+    'success': 0.25,
+    'k1_success': 0.125,
+    'reward': -0.5,
+    'tokens_per_second': 1234.5,
+}
+_TEXT = 'success: spine 0.250, K=1 0.125  reward -0.500  1,234 tokens/s'
+
+
 def _show_three_steps(monkeypatch):
   clock = iter([100.0, 102.0, 104.0])
   monkeypatch.setattr(time, 'monotonic', lambda: next(clock))
   progress = metrics.Progress(40)
   for done in (1, 2, 3):
-    progress.update(
-        done, success=0.25, reward=-0.5, tokens_per_second=1234.5
-    )
+    progress.update(done, **_NUMBERS)
   return progress
 
 
 def test_progress_prints_lines_into_a_file(monkeypatch, capsys):
   _show_three_steps(monkeypatch).close()
-  numbers = 'success 0.250  reward -0.500  1,234 tokens/s'
   assert capsys.readouterr().out.splitlines() == [
-      f'step 1/40  {numbers}',
-      f'step 2/40  {numbers}  0:01:16 left',
-      f'step 3/40  {numbers}  0:01:14 left',
+      f'step 1/40  {_TEXT}',
+      f'step 2/40  {_TEXT}  0:01:16 left',
+      f'step 3/40  {_TEXT}  0:01:14 left',
   ]
 
 
@@ -150,8 +157,21 @@ def test_progress_draws_a_bar_on_a_terminal(monkeypatch):
   # rich's own clock must go on, so time is not faked here.
   progress = metrics.Progress(40, num_done=10)
   assert '10/40' in terminal.getvalue()
-  progress.update(11, success=0.25, reward=-0.5, tokens_per_second=1234.5)
+  progress.update(11, **_NUMBERS)
   progress.close()
   assert '11/40' in terminal.getvalue()
-  assert 'success 0.250  reward -0.500  1,234 tokens/s' in terminal.getvalue()
+  assert _TEXT in terminal.getvalue()
   assert '\x1b[?25h' in terminal.getvalue()  # The cursor is back.
+
+
+def test_compiles_are_counted():
+  counter = metrics.CompileCounter()
+  assert counter.metrics() == {'compile/count': 0, 'compile/seconds': 0}
+  square = jax.jit(lambda x: x * x)
+  square(np.zeros(3))
+  first = counter.metrics()
+  assert first['compile/count'] > 0 and first['compile/seconds'] > 0
+  square(np.ones(3))
+  assert counter.metrics() == first
+  square(np.ones(4))
+  assert counter.metrics()['compile/count'] > first['compile/count']

@@ -157,7 +157,9 @@ def kind_of(demonstration: Demonstration, completion: str) -> str | None:
   for kind, line in _WALKS.items():
     if completion.startswith(line + '\n'):
       moves = plan_path.parse_moves(text.last_answer(completion))
-      if kind == 'adopt' and moves != _proposal(demonstration.state):
+      if kind == 'adopt' and (
+          demonstration.state.report is None
+          or moves != _proposal(demonstration.state)):
         return None
       return None if moves is None else kind
   return None
