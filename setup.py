@@ -22,6 +22,7 @@ INSTALL_REQUIRES = [
     'absl-py>=2.5.1,<3',
     'array_record>=0.8.6,<0.9',
     'chex>=0.1.92,<0.2',
+    'etils[epath]>=1.15,<2',
     'flax>=0.12.8,<0.13',
     # tensorflow-datasets imports it and does not declare it.
     'importlib_resources>=7.1,<8',

@@ -81,23 +81,25 @@ def evaluate_run(
     experiment: experiment_lib.Experiment, workdir: pathlib.Path) -> None:
   """Evaluates the newest checkpoint of `workdir`, or the untrained team."""
   config = experiment.config
-  if not experiment_lib.check_workdir(workdir, config):
-    experiment_lib.write_config(workdir, config)
-  states, step = experiment.restore_or_initialise(workdir)
+  tasks = experiment.tasks(config.evaluation.test)
   policy_map = experiment.policy_map
   if config.evaluation.policies:
     policy_map = policy_map_lib.make_policy_map(
         config.evaluation.policies, experiment.environment.roles)
-    unknown = set(policy_map.values()) - states.keys()
+    trained = set(experiment.policy_map.values())
+    unknown = set(policy_map.values()) - trained
     if unknown:
       raise errors.UserError(
           f'evaluation.policies={config.evaluation.policies!r} names '
-          f'{sorted(unknown)}, but the run trains {sorted(states)}.')
+          f'{sorted(unknown)}, but the run trains {sorted(trained)}.')
+  if not experiment_lib.check_workdir(workdir, config):
+    experiment_lib.write_config(workdir, config)
+  states, step = experiment.restore_or_initialise(workdir)
   result = evaluate(
       experiment.interaction(
           states, temperature=config.evaluation.temperature,
           policy_map=policy_map),
-      experiment.tasks(config.evaluation.test), step=step)
+      tasks, step=step)
   result = describe(experiment) | result
   path = write(workdir, config.evaluation.name, result)
   print_table({config.evaluation.name: result})

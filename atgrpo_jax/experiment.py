@@ -17,12 +17,14 @@ import pathlib
 
 import jax
 import ml_collections
+import numpy as np
 
 from atgrpo_jax import checkpoints as checkpoints_lib
 from atgrpo_jax import errors
 from atgrpo_jax import model
 from atgrpo_jax import tokenizer as tokenizer_lib
 from atgrpo_jax.model import safetensors_io
+from atgrpo_jax.rl import advantages
 from atgrpo_jax.rl import losses
 from atgrpo_jax.rl import optimizer
 from atgrpo_jax.rl import policy_map as policy_map_lib
@@ -131,6 +133,7 @@ def build(
     config: ml_collections.ConfigDict, *, sandbox: sandbox_lib.Sandbox,
     executor: futures.Executor) -> Experiment:
   """Builds what the config describes; raises on what cannot work."""
+  _check_numbers(config)
   folder = config.model.folder
   model_config = safetensors_io.load_config(folder)
   tokenizer = tokenizer_lib.Tokenizer(folder, thinking=config.model.thinking)
@@ -153,6 +156,12 @@ def build(
         loss=losses.LossSpec(**config.loss),
         temperature=config.rollout.temperature,
         dtype=config.model.dtype, remat=config.model.remat)
+    # An empty rollout: a real one would find the same, but late.
+    nothing = np.zeros(0)
+    advantages.group_ids([], config.advantage.group_key)
+    advantages.group_advantages(
+        nothing, nothing, nothing.astype(bool),
+        normaliser=config.advantage.normaliser)
   return Experiment(
       config=config, environment=environment,
       policy_map=policy_map_lib.make_policy_map(
@@ -214,6 +223,25 @@ def write_config(
   record = {
       'hash': config_hash(config), 'config': json.loads(config.to_json())}
   (workdir / 'config.json').write_text(json.dumps(record, indent=2) + '\n')
+
+
+def _check_numbers(config: ml_collections.ConfigDict) -> None:
+  """Refuses what the loop would fall over later."""
+  for name, value in (
+      ('rollout.num_tasks', config.rollout.num_tasks),
+      ('train.updates_per_rollout', config.train.updates_per_rollout),
+      ('train.checkpoint_every', config.train.checkpoint_every),
+      ('train.groups_every', config.train.groups_every),
+      ('evaluation.validate_every', config.evaluation.validate_every)):
+    if value < 1:
+      raise errors.UserError(
+          f'{name}={value}, but must be at least 1. What is done every so '
+          'many steps is never done with more than train.num_steps.')
+  if config.rollout.max_new_tokens > config.buckets.completion[-1]:
+    raise errors.UserError(
+        f'rollout.max_new_tokens={config.rollout.max_new_tokens} is more than '
+        f'the largest of buckets.completion={config.buckets.completion}; '
+        'lower the one or raise the other.')
 
 
 @contextlib.contextmanager

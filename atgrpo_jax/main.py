@@ -13,6 +13,7 @@ from absl import logging
 from ml_collections import config_flags
 
 from atgrpo_jax import errors
+from atgrpo_jax import signals
 from environments import sandbox as sandbox_lib
 
 _CONFIG = config_flags.DEFINE_config_file(
@@ -47,7 +48,8 @@ def main(argv: list[str]) -> int:
         num_slots=config.environment.program_slots))
     executor = stack.enter_context(futures.ProcessPoolExecutor(
         config.environment.num_workers,
-        mp_context=multiprocessing.get_context('spawn')))
+        mp_context=multiprocessing.get_context('spawn'),
+        initializer=signals.begin_worker))
     executor.submit(int).result()
 
     from atgrpo_jax import experiment as experiment_lib
@@ -89,8 +91,11 @@ def _parse_flags(argv: list[str]) -> list[str]:
   try:
     return flags.FLAGS(argv)
   except (AttributeError, KeyError) as error:
-    # 'group_sise' and, on a line of its own, the nearest valid name.
-    name, _, advice = str(error.args[0]).strip('"').partition('\n')
+    # An AttributeError has the KeyError inside. Its text is 'group_sise' and,
+    # on a line of its own, the nearest valid name, if one is near.
+    found = error if isinstance(error, KeyError) else error.args[0]
+    name, _, advice = found.args[0].partition('\n')
+    advice = advice or 'See the config file for those it has.'
     raise errors.UserError(f'Unknown config key {name}. {advice}') from error
   except (flags.Error, TypeError, ValueError) as error:
     # An error inside the config file comes with its traceback as text.

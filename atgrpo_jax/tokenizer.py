@@ -93,10 +93,10 @@ class Tokenizer:
     """The ids that end an answer, the end of a turn first."""
     ids = []
     path = self._folder / 'generation_config.json'
-    if path.exists():
-      found = json.loads(path.read_text()).get('eos_token_id', [])
-      ids = [found] if isinstance(found, int) else list(found)
-    elif self._hf.eos_token_id is not None:
+    if path.exists():  # It need not name any.
+      found = json.loads(path.read_text()).get('eos_token_id')
+      ids = [found] if isinstance(found, int) else list(found or [])
+    if not ids and self._hf.eos_token_id is not None:
       ids = [self._hf.eos_token_id]
     if not ids:
       raise errors.UserError(
@@ -116,9 +116,15 @@ def train(texts: Iterable[str], vocab_size: int, folder: pathlib.Path) -> None:
   ])
   bpe.decoder = tokenizers.decoders.ByteLevel()
   special = [END_OF_TEXT, TURN_START, TURN_END, '<think>', '</think>']
+  alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+  if vocab_size < len(special) + len(alphabet):
+    raise errors.UserError(
+        f'a tokenizer with vocab_size={vocab_size} cannot spell every text; '
+        f'expected at least {len(special) + len(alphabet)} ids: one for each '
+        f'byte and {len(special)} special ones.')
   trainer = tokenizers.trainers.BpeTrainer(
       vocab_size=vocab_size, special_tokens=special, show_progress=False,
-      initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+      initial_alphabet=alphabet,
       max_token_length=_MAX_TOKEN_BYTES)
   bpe.train_from_iterator(texts, trainer)
   fast = transformers.PreTrainedTokenizerFast(

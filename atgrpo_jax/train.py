@@ -81,7 +81,7 @@ def train(
     checkpoints.save(step, states, {
         'step': step, 'seed': config.seed,
         'config_hash': experiment_lib.config_hash(config),
-        'metrics_offset': writer.offset()})
+        'metrics_offset': writer.offset(), 'k1_success': k1_success})
 
   def interaction(temperature: float) -> interaction_lib.Interaction:
     return experiment.interaction(
@@ -103,14 +103,15 @@ def train(
   if step == 0:
     before = test('before', 0)
     print(f'held-out success before: {100 * before["success"]:.1f} %')
+    k1_success = validate(0)
   else:
     before = evaluate.read(workdir, 'before')
+    k1_success = meta['k1_success']
 
   # ---- Loop -----------------------------------------------------------------
   progress = metrics_lib.Progress(config.train.num_steps, num_done=step)
   compiles = metrics_lib.CompileCounter()
   stop = signals.StopFlag()
-  k1_success = validate(step)
   saved_step = step
   while step < config.train.num_steps and not stop.is_set():
     start = time.perf_counter()
@@ -204,13 +205,8 @@ def update_policy(
       (group, advantage) for group, advantage in zip(groups, advantages)
       if group.policy == policy]
   kept = [
-      batching.TrainGroup(
-          group.prompt,
-          # A candidate that is not the model's fault has no tokens to train.
-          [ids[:len(ids) * ok]
-           for ids, ok in zip(group.completions, group.valid)],
-          group.behavior_logprobs, advantage)
-      for group, advantage in own if np.any(advantage)]
+      _train_group(group, advantage) for group, advantage in own
+      if np.any(advantage)]
   metrics = {'groups': len(own), 'groups_without_signal': len(own) - len(kept)}
   if not kept:
     logging.warning('policy %s: no group carries a signal', policy)
@@ -258,6 +254,17 @@ def update_policy(
   return state, metrics | learned
 
 
+def _train_group(
+    group: types.Group, advantages: np.ndarray) -> batching.TrainGroup:
+  """Without the tokens of candidates that failed for no fault of theirs."""
+  def kept(rows):
+    return [row if ok else row[:0] for row, ok in zip(rows, group.valid)]
+
+  return batching.TrainGroup(
+      group.prompt, kept(group.completions), kept(group.behavior_logprobs),
+      advantages)
+
+
 def rollout_metrics(
     rollout: at_grpo.Rollout,
     counters: interaction_lib.Counters) -> dict[str, float]:
@@ -298,7 +305,7 @@ def _role_metrics(
   for name in groups[0].reward_terms[0]:
     values[f'{role}/term/{name}'] = np.mean(
         [terms[name] for group in groups for terms in group.reward_terms])
-  for outcome in set(outcomes):
+  for outcome in dict.fromkeys(outcomes):  # A set has no fixed order.
     values[f'{role}/outcome/{outcome.value}'] = (
         outcomes.count(outcome) / len(outcomes))
   return values

@@ -54,9 +54,9 @@ def get_config():
   }
   c.tasks.plan_path.mixture = {
       'tool': {'groups': 4, 'kinds': {
-          'right': 0.06, 'greedy': 0.3, 'wrong': 0.36, 'broken': 0.28}},
+          'right': 0.2, 'greedy': 0.1, 'wrong': 0.3, 'broken': 0.4}},
       'planner': {'groups': 8, 'kinds': {
-          'adopt': 0.15, 'ignore': 0.1, 'invent': 0.75}},
+          'adopt': 0.12, 'ignore': 0.05, 'invent': 0.83}},
       'solo': {'groups': 4, 'kinds': {'ignore': 0.1, 'invent': 0.9}},
   }
 

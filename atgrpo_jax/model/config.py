@@ -11,8 +11,10 @@ from collections.abc import Mapping
 import dataclasses
 from typing import Any
 
+from atgrpo_jax import errors
 
-class ModelConfigError(ValueError):
+
+class ModelConfigError(errors.UserError):
   """A `config.json` that this model cannot honour."""
 
 
@@ -130,7 +132,12 @@ def _rope_theta(fields: Mapping[str, Any]) -> float:
   theta = rope.pop('rope_theta', fields.get('rope_theta'))
   if rope:
     raise ModelConfigError(
-        f'config.json: rope_parameters has unknown fields {sorted(rope)}.')
+        'config.json: rope_parameters has fields that this Qwen3 does not '
+        f'know: {", ".join(sorted(rope))}. Remove them if they change nothing.')
   if theta is None:
     raise ModelConfigError('config.json lacks rope_theta.')
+  if fields.get('rope_theta') not in (None, theta):
+    raise ModelConfigError(
+        f"config.json: rope_theta={fields['rope_theta']!r} contradicts "
+        f"rope_parameters={fields['rope_parameters']!r}; remove one of them.")
   return float(theta)

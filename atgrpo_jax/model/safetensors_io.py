@@ -45,7 +45,10 @@ def load_config(folder: str | pathlib.Path) -> config_lib.ModelConfig:
     raise errors.UserError(
         f'{path} does not exist: expected a Hugging Face model folder with '
         'config.json, tokenizer.json and model.safetensors.')
-  return config_lib.from_hf(json.loads(path.read_text()))
+  try:
+    return config_lib.from_hf(json.loads(path.read_text()))
+  except config_lib.ModelConfigError as error:
+    raise errors.UserError(f'{folder}: {error}') from error
 
 
 def load_params(
@@ -56,6 +59,15 @@ def load_params(
   tensors = {}
   for path in _weight_files(folder):
     tensors.update(safetensors.load_file(path))
+  if config.tied_head and 'lm_head.weight' in tensors:
+    # Qwen3-0.6B and 1.7B are tied and store the head all the same.
+    head = tensors.pop('lm_head.weight')
+    embedding = tensors.get('model.embed_tokens.weight', head)
+    if not jnp.array_equal(head, embedding):
+      raise errors.UserError(
+          f'{folder}: config.json has tie_word_embeddings=true, but '
+          'lm_head.weight is not model.embed_tokens.weight; set it to false '
+          'to keep both.')
   shapes = _expected_shapes(config)
   _compare(folder, {n: t.shape for n, t in tensors.items()}, shapes)
 
@@ -107,7 +119,13 @@ def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
     return [folder / _WEIGHTS]
   if (folder / _INDEX).exists():
     index = json.loads((folder / _INDEX).read_text())['weight_map']
-    return [folder / name for name in sorted(set(index.values()))]
+    paths = [folder / name for name in sorted(set(index.values()))]
+    missing = [path.name for path in paths if not path.exists()]
+    if missing:
+      raise errors.UserError(
+          f'{folder} lacks {", ".join(missing)}, which {_INDEX} names; '
+          'download the model again.')
+    return paths
   raise errors.UserError(
       f'{folder} has neither {_WEIGHTS} nor {_INDEX}: expected the weights of '
       'a Hugging Face model.')

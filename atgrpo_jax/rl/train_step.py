@@ -111,9 +111,9 @@ def apply_update(
   metrics |= {
       'loss': sums.loss / sums.count,
       'tokens': sums.metrics['tokens'],
-      'grad_norm': optax.global_norm(grads),
-      'update_norm': optax.global_norm(updates),
-      'param_norm': optax.global_norm(params),
+      'grad_norm': optax.tree.norm(grads),
+      'update_norm': optax.tree.norm(updates),
+      'param_norm': optax.tree.norm(params),
       'nonfinite_in_a_row': opt_state.notfinite_count.astype(jnp.float32),
   }
   finite = jax.tree.map(lambda g: jnp.all(jnp.isfinite(g)), grads)
