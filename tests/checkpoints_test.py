@@ -252,6 +252,18 @@ def test_damage_that_orbax_loads_in_silence(run, caplog):
   ]
 
 
+def test_flipped_bit_that_leaves_good_json(run, caplog):
+  path = run / '10/meta/metadata'
+  text = path.read_bytes()
+  assert b'"cursor": 10' in text
+  path.write_bytes(text.replace(b'"cursor": 10', b'"cursor": 11'))
+  assert checkpoints.Checkpoints(run).restore(_state(0)).meta == {'cursor': 5}
+  assert _warnings(caplog) == [
+      'checkpoint step 10: SHA-256 of meta differs; using step 5; the next '
+      'save keeps it as 10.corrupt'
+  ]
+
+
 def test_run_goes_on_after_damage(run):
   for aside in ('10.corrupt', '10.2.corrupt'):
     _flip(run / '10/meta/metadata', 100)
@@ -404,7 +416,7 @@ from atgrpo_jax import checkpoints
 jax.config.update('jax_num_cpu_devices', 4)
 mesh = jax.make_mesh((2, 2), ('x', 'y'), (jax.sharding.AxisType.Auto,) * 2)
 spec = jax.sharding.PartitionSpec('y', 'x')
-w = jnp.arange(4096 * 4096, dtype=jnp.float32).reshape(4096, 4096)
+w = jnp.arange(2048 * 4096, dtype=jnp.float32).reshape(2048, 4096)
 w = jax.device_put(w, jax.sharding.NamedSharding(mesh, spec))
 saved = checkpoints.Checkpoints(sys.argv[1])
 saved.save(1, {'p': {'w': w}}, {'step': 1})
@@ -429,12 +441,12 @@ def test_kill_in_mid_save_leaves_the_step_before(tmp_path):
 
   # Four devices wrote it, one reads it: the digest must not know.
   saved = checkpoints.Checkpoints(tmp_path)
-  template = {'p': {'w': jnp.zeros((4096, 4096))}}
+  template = {'p': {'w': jnp.zeros((2048, 4096))}}
   step, state, meta = saved.restore(template)
   assert (step, meta) == (1, {'step': 1})
   assert half in _names(tmp_path)  # Reading removes nothing.
-  expected = np.arange(4096 * 4096, dtype=np.float32).reshape(4096, 4096)
+  expected = np.arange(2048 * 4096, dtype=np.float32).reshape(2048, 4096)
   np.testing.assert_array_equal(state['p']['w'], expected)
-  saved.save(2, state, {'step': 2})
+  saved.save(3, state, {'step': 3})
   saved.close()
-  assert _names(tmp_path) == ['1', '2']  # The half-written one is gone.
+  assert _names(tmp_path) == ['1', '3']  # The half-written one is gone.

@@ -1,0 +1,220 @@
+"""Every config builds, runs, is read to its last leaf, and tells the truth."""
+
+import importlib
+import inspect
+import json
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import types
+
+from absl import flags
+import jax
+from ml_collections import config_dict
+from ml_collections import config_flags
+import pytest
+
+from atgrpo_jax import experiment as experiment_lib
+from atgrpo_jax import main
+from atgrpo_jax import pretrain
+from atgrpo_jax import tokenizer as tokenizer_lib
+from atgrpo_jax.model import safetensors_io
+from configs import common
+from configs import nano
+from tests import echo
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+NAMES = sorted(
+    path.stem for path in (ROOT / 'configs').glob('*.py')
+    if path.stem not in ('__init__', 'common'))
+# A config that takes an argument trains; the other one makes the base model.
+TRAINING = [
+    name for name in NAMES
+    if inspect.signature(
+        importlib.import_module(f'configs.{name}').get_config).parameters]
+
+
+def _get_config(name, arg=''):
+  get_config = importlib.import_module(f'configs.{name}').get_config
+  return get_config(arg) if arg else get_config()
+
+
+def _parse(argv, monkeypatch):
+  """The flags of `main`, without a trace in the process's own."""
+  values = flags.FlagValues()
+  config_flags.DEFINE_config_file('config', flag_values=values)
+  flags.DEFINE_string('workdir', None, '', flag_values=values)
+  flags.DEFINE_enum(
+      'mode', 'train', ['train', 'evaluate', 'pretrain'], '',
+      flag_values=values)
+  monkeypatch.setattr(sys, 'argv', argv)  # Where overrides are looked up.
+  monkeypatch.chdir(ROOT)
+  assert values(argv) == argv[:1]
+  return values
+
+
+def test_there_are_configs():
+  assert 'nano' in NAMES and 'plan_path' in TRAINING
+
+
+@pytest.mark.parametrize('name, arg', [
+    *((name, '') for name in NAMES),
+    *((name, arg) for name in TRAINING
+      for arg in ('debug', *(f'size={size}' for size in common.SIZES)))])
+def test_config_is_built_and_locked(name, arg):
+  config = _get_config(name, arg)
+  assert config.is_locked
+  with pytest.raises(AttributeError):
+    config.no_such_key = 1
+  if arg == 'debug':
+    assert config.train.num_steps == 2
+    assert config.rollout.num_tasks <= 2
+    assert config.train.groups_every == 1
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_header_command_runs_this_config(name, monkeypatch):
+  module = importlib.import_module(f'configs.{name}')
+  command = re.search(
+      r'^  (python .*?[^\\])$', module.__doc__, re.MULTILINE | re.DOTALL)[1]
+  python, m, program, *args = shlex.split(command.replace('\\\n', ' '))
+  assert (python, m, program) == ('python', '-m', 'atgrpo_jax.main')
+  values = _parse(['main.py', *args], monkeypatch)
+  file, _, arg = values['config'].config_filename.partition(':')
+  assert file == f'configs/{name}.py'
+  assert values.config.to_json() == _get_config(name, arg).to_json()
+  assert values.workdir == f'runs/{name}'
+  assert values.mode == ('train' if name in TRAINING else 'pretrain')
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_printed_config_is_a_command_line(name, monkeypatch, capsys):
+  config = _get_config(name)
+  config.seed = 7
+  experiment_lib.print_config(config)
+  *lines, last = capsys.readouterr().out.splitlines()
+  assert last == f'config hash {experiment_lib.config_hash(config)}'
+  values = _parse(
+      ['main.py', f'--config=configs/{name}.py', *lines], monkeypatch)
+  assert values.config.to_json() == config.to_json()
+
+
+# Every leaf is read.
+
+
+def _leaves(part, prefix=''):
+  """Name of each leaf -> (its part of the config, its name there)."""
+  leaves = {}
+  for name, value in part.items():
+    if isinstance(value, config_dict.ConfigDict):
+      leaves |= _leaves(value, f'{prefix}{name}.')
+    else:
+      leaves[prefix + name] = (part, name)
+  return leaves
+
+
+def _record_reads(monkeypatch):
+  """What is read from now on, as (id of a part, name).
+
+  Whoever turns a whole config into a dict, to print it, does not read it.
+  """
+  read, printers = set(), []
+  get, to_dict = (
+      config_dict.ConfigDict.__getitem__, config_dict.ConfigDict.to_dict)
+
+  def record_get(self, name):
+    if not printers:
+      read.add((id(self), name))
+    return get(self, name)
+
+  def print_whole(self, *args):
+    printers.append(self)
+    whole = to_dict(self, *args)
+    printers.pop()
+    return whole
+
+  monkeypatch.setattr(config_dict.ConfigDict, '__getitem__', record_get)
+  monkeypatch.setattr(config_dict.ConfigDict, 'to_dict', print_whole)
+  return read
+
+
+def _unread(leaves, read):
+  return {
+      name for name, (part, key) in leaves.items()
+      if (id(part), key) not in read}
+
+
+def test_every_leaf_of_a_training_config_is_read(
+    echo_folder, tmp_path, monkeypatch):
+  config = echo.get_config()
+  config.update_from_flattened_dict({
+      'model.folder': str(echo_folder), 'train.num_steps': 1})
+  leaves = _leaves(config)
+  for name in TRAINING:
+    assert _leaves(_get_config(name)).keys() == leaves.keys(), name
+  read = _record_reads(monkeypatch)
+  monkeypatch.setattr(main, '_CONFIG', types.SimpleNamespace(value=config))
+  monkeypatch.setattr(
+      main, '_WORKDIR', types.SimpleNamespace(value=str(tmp_path)))
+  monkeypatch.setattr(main, '_MODE', types.SimpleNamespace(value='train'))
+  assert main.main([]) == 0
+  # What is left matters to evaluation alone.
+  assert _unread(leaves, read) == {'evaluation.name'}
+  monkeypatch.setattr(main, '_MODE', types.SimpleNamespace(value='evaluate'))
+  assert main.main([]) == 0
+  assert not _unread(leaves, read)
+
+
+# The base model, and the program on it.
+
+
+@pytest.fixture(scope='module')
+def pretrained(tmp_path_factory):
+  """The workdir of a tiny warm start, and the leaves it did not read."""
+  config = nano.get_config()
+  config.update_from_flattened_dict({
+      'tokenizer.num_demonstrations': 20, 'model.width': 16,
+      'model.hidden_width': 16, 'model.num_layers': 1, 'model.num_heads': 2,
+      'model.num_kv_heads': 1, 'model.head_width': 8,
+      'phases.drill.num_steps': 1, 'phases.practice.num_steps': 1,
+      'phases.mixture.num_steps': 1, 'optimizer.warmup_updates': 0,
+      'buckets.prompt': (512,), 'buckets.completion': (128,), 'log_every': 1,
+      'check_every': 1, 'num_checked': 2})
+  workdir, leaves = tmp_path_factory.mktemp('nano'), _leaves(config)
+  with pytest.MonkeyPatch.context() as patch:
+    read = _record_reads(patch)
+    pretrain.pretrain(config, workdir)
+  return workdir, _unread(leaves, read)
+
+
+def test_warm_start_makes_a_model_folder(pretrained):
+  workdir, unread = pretrained
+  assert not unread
+  folder = workdir / 'model'
+  config = safetensors_io.load_config(folder)
+  assert (config.vocab_size, config.width, config.num_layers) == (1024, 16, 1)
+  params = safetensors_io.load_params(folder, config)
+  assert all(x.dtype == 'float32' for x in jax.tree.leaves(params))
+  assert tokenizer_lib.Tokenizer(folder).vocab_size <= 1024
+  log = (workdir / 'metrics.jsonl').read_text().splitlines()
+  assert [json.loads(line)['step'] for line in log] == [0, 1, 2]
+  skills = json.loads((workdir / 'skills.json').read_text())
+  assert skills.keys() == {
+      'plan_path/tool', 'plan_path/planner', 'plan_path/solo'}
+
+
+@pytest.mark.parametrize('name', TRAINING)
+def test_debug_edition_runs(name, pretrained, tmp_path):
+  done = subprocess.run(
+      [sys.executable, '-m', 'atgrpo_jax.main',
+       f'--config=configs/{name}.py:debug', f'--workdir={tmp_path}',
+       f'--config.model.folder={pretrained[0] / "model"}'],
+      cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+  assert done.returncode == 0, done.stderr
+  assert re.fullmatch(
+      r'held-out success: before \d+\.\d %, after \d+\.\d % \(2 tasks\)',
+      done.stdout.splitlines()[-1])
+  log = (tmp_path / 'metrics.jsonl').read_text().splitlines()
+  assert [json.loads(line)['step'] for line in log] == [1, 2]

@@ -1,0 +1,31 @@
+"""What several test files share."""
+
+import os
+import pathlib
+import signal
+
+import pytest
+
+from tests import echo
+
+# Where launch/_common.sh keeps them; tensorflow-datasets reads this when it is
+# imported, which is before any fixture.
+os.environ.setdefault(
+    'TFDS_DATA_DIR',
+    str(pathlib.Path(__file__).parents[1] / '.cache' / 'datasets'))
+
+
+@pytest.fixture(scope='session')
+def echo_folder(tmp_path_factory) -> pathlib.Path:
+  """A model folder for `tests.echo`; never written to."""
+  return echo.write_model(tmp_path_factory.mktemp('echo'))
+
+
+@pytest.fixture(scope='module', autouse=True)
+def own_signals():
+  """Takes back the signals that a training run has claimed."""
+  numbers = signal.SIGINT, signal.SIGTERM
+  handlers = [signal.getsignal(number) for number in numbers]
+  yield
+  for number, handler in zip(numbers, handlers):
+    signal.signal(number, handler)

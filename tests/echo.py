@@ -1,0 +1,179 @@
+"""A game of two agents that a random model of 20 000 weights learns in seconds.
+
+`first` is shown a letter and must say it. `second` is shown what `first` said
+and must say it as a capital, so neither can play the other's part. The episode
+succeeds when both are right; only an answer's first word counts.
+
+This module is at once the config, the environment's module and the builder's
+module of a run, so the whole program can be run on it:
+
+  python -m atgrpo_jax.main --config tests/echo.py \
+      --config.model.folder=FOLDER --workdir WORKDIR
+
+with a folder made by `write_model`. What only tests need is imported where it
+is used, so that the workers that step the game start quickly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent import futures
+import dataclasses
+import pathlib
+import types
+from typing import Any
+
+from configs import common
+from environments import base
+
+LETTERS = 'abcdef'
+_WORDS = ('<end>', 'first', 'second', 'say', *LETTERS, *LETTERS.upper())
+_SPLIT_SIZES = {'train': 48, 'validation': 16, 'test': 48, 'empty': 0}
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+  """A letter on its way.
+
+  Attributes:
+    letter: what the task shows.
+    said: what `first` said in this turn.
+    turn: turns that are over.
+  """
+
+  letter: str
+  said: str = ''
+  turn: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Echo:
+  """The environment; see `environments.base.Environment`."""
+
+  max_turns: int
+  roles = ('first', 'second')
+  phases = (('first',), ('second',))
+
+  def reset(self, task: base.Task) -> State:
+    return State(task['letter'])
+
+  def observe(self, state: State, role: str) -> list[base.Message]:
+    shown = state.letter if role == 'first' else state.said
+    return [{'role': 'user', 'content': f'{role} {shown}'}]
+
+  def step(self, state: State, actions: Mapping[str, str]) -> base.Step:
+    (role, action), = actions.items()
+    word = action.partition(' ')[0]
+    turn, success = state.turn, False
+    if role == 'first':
+      right = word == state.letter
+      state = dataclasses.replace(state, said=word)
+    else:
+      right = state.said in LETTERS and word == state.said.upper()
+      success = right and state.said == state.letter
+      turn += 1
+      state = dataclasses.replace(state, said='', turn=turn)
+    truncated = not success and turn == self.max_turns
+    return base.Step(
+        state=state, team_reward=float(success),
+        local_rewards={role: float(right)},
+        reward_terms={'right': float(right), 'success': float(success)},
+        done=success or truncated, success=success, truncated=truncated,
+        outcomes={
+            role: base.Outcome.OK if word else base.Outcome.PARSE_ERROR})
+
+
+def make_environment(
+    *, team: str | None, max_turns: int, reward: str, sandbox: Any) -> Echo:
+  del team, reward, sandbox  # The game has one of each, and no programs.
+  return Echo(max_turns)
+
+
+class _Splits(dict):
+
+  def __missing__(self, split: str):
+    raise ValueError(f'Unknown split {split!r}.')
+
+
+class Builder:
+  """What `environments.datasets` asks of a builder; nothing is on a disk."""
+
+  name = 'echo'
+
+  def __init__(self, *, data_dir: str | None, file_format: str):
+    del data_dir, file_format
+    self.info = types.SimpleNamespace(splits=_Splits({
+        split: types.SimpleNamespace(num_examples=size)
+        for split, size in _SPLIT_SIZES.items()}))
+
+  def as_data_source(self, split: str) -> list[dict[str, str]]:
+    return [
+        {'task_id': f'echo/{split}/{i}', 'letter': LETTERS[i % len(LETTERS)]}
+        for i in range(_SPLIT_SIZES[split])]
+
+
+def get_config():
+  c = common.base_config('nano')
+  c.model.folder = ''  # Of `write_model`.
+  c.environment.module = 'tests.echo'
+  c.environment.team = 'pair'
+  c.environment.max_turns = 1
+  c.environment.num_workers = 1
+  c.environment.program_slots = 1
+  c.dataset.builder = 'tests.echo'
+  c.rollout.num_tasks = 16
+  c.rollout.group_size = 16
+  c.rollout.max_new_tokens = 2
+  c.optimizer.learning_rate = 5e-3
+  c.optimizer.warmup_updates = 0
+  c.optimizer.weight_decay = 0.0
+  c.buckets.prompt = (4,)
+  c.buckets.completion = (2,)
+  c.buckets.groups = (16,)
+  c.buckets.microbatch = 16
+  c.train.num_steps = 60
+  c.train.checkpoint_every = 60
+  c.train.groups_every = 60
+  c.evaluation.validate_every = 60
+  c.lock()
+  return c
+
+
+def experiment(folder: pathlib.Path, **changes: Any):
+  """An `Experiment` on a model folder; `changes` as in {'train.num_steps': 3}.
+
+  The game is stepped in a thread of this process.
+  """
+  from atgrpo_jax import experiment as experiment_lib
+
+  config = get_config()
+  config.update_from_flattened_dict({'model.folder': str(folder)} | changes)
+  return experiment_lib.build(
+      config, sandbox=None, executor=futures.ThreadPoolExecutor(1))
+
+
+def write_model(folder: pathlib.Path) -> pathlib.Path:
+  """Writes a tiny Qwen3 with random weights, and a tokenizer of 16 words."""
+  import jax
+  import jax.numpy as jnp
+  import tokenizers
+  import transformers
+
+  from atgrpo_jax import model
+  from atgrpo_jax.model import safetensors_io
+
+  words = tokenizers.Tokenizer(tokenizers.models.WordLevel(
+      {word: i for i, word in enumerate(_WORDS)}))
+  words.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+  fast = transformers.PreTrainedTokenizerFast(
+      tokenizer_object=words, eos_token=_WORDS[0])
+  fast.chat_template = '{{ messages[0].content }} say'
+  fast.save_pretrained(folder)
+  config = model.ModelConfig(
+      vocab_size=len(_WORDS), width=32, hidden_width=64, num_layers=2,
+      num_heads=2, num_kv_heads=1, head_width=16, rope_theta=1e4,
+      norm_eps=1e-6, tied_head=True, max_positions=16, init_std=0.1)
+  init_params = jax.jit(model.init_params, static_argnums=1)
+  safetensors_io.save(
+      folder, init_params(jax.random.key(0), config), config, jnp.float32)
+  return folder

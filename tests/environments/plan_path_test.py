@@ -1,0 +1,423 @@
+"""Plan-Path: what the agents see, what a step does, and what it pays."""
+
+import dataclasses
+import itertools
+import json
+import pickle
+import re
+
+import numpy as np
+import pytest
+
+from environments import base
+from environments import sandbox
+from environments.plan_path import env as plan_path
+from environments.plan_path import maze
+from environments.plan_path import plan_path_dataset_builder
+
+GRID = ['..#.......', '..#.......', *['..........'] * 8]
+TASK = {
+    'task_id': 'maze 7', 'grid': GRID, 'start': [0, 0], 'goal': [0, 4],
+    'shortest_path': 8}
+SOLUTION = 'DDRRRRUU'
+
+PLAN_TERMS = {
+    'plan_solved', 'plan_progress', 'plan_illegal', 'plan_malformed'}
+WALK_TERMS = {'solved', 'progress', 'illegal', 'malformed'}
+
+
+class Echo:
+  """In the place of a sandbox: a program prints its own source."""
+
+  def run(self, source, stdin=''):
+    del stdin
+    return sandbox.ProgramResult(sandbox.Status.OK, 0, source, '', 0., 0.)
+
+
+@pytest.fixture(scope='module')
+def programs():
+  limits = sandbox.Limits(cpu_seconds=0.5, wall_seconds=5.0)
+  with sandbox.SandboxServer(num_slots=1) as server:
+    yield sandbox.Sandbox(server.address, limits)
+
+
+def make(programs=None, team='pair', reward='mixed', max_turns=2):
+  return plan_path.make_environment(
+      team=team, max_turns=max_turns, reward=reward, sandbox=programs)
+
+
+def program(source):
+  return f'I try.\n```python\n{source}\n```'
+
+
+def printed(moves):
+  """The tool agent's action that makes `Echo` print moves."""
+  return program(json.dumps(list(moves)))
+
+
+def answer(moves):
+  return f'I walk.\n#### {json.dumps(list(moves))}'
+
+
+def user_text(environment, state, role):
+  return environment.observe(state, role)[1]['content']
+
+
+def distance(a, b):
+  return abs(a[0] - b[0]) + abs(a[1] - b[1])
+
+
+# The golden transcript.
+
+RULES = (
+    'U is one row up, D down, L one column left, R right. # is a wall, A is '
+    'you, G is the goal. A move into a wall or off the grid does nothing.\n')
+REST = '..........\n' * 7
+ANSWER_FORMAT = (
+    'End with one line that holds #### and a JSON list of moves, such as '
+    '#### ["U", "R"].')
+SYSTEM = {
+    'tool': (
+        'You are the tool agent of a team that walks through a maze. Write '
+        'one Python program in a ```python block. It reads the maze as JSON '
+        'from stdin, {"grid": [rows], "position": [row, column], "goal": '
+        '[row, column]}, and prints a JSON list of moves that leads to the '
+        'goal, such as ["U", "R"]. The planner sees its output.'),
+    'planner': (
+        'You are the planner of a team that walks through a maze. The tool '
+        'agent wrote a program that proposes moves. Check the proposal, then '
+        'take it over or decide yourself. Your moves are walked. '
+        + ANSWER_FORMAT),
+    'solo': (
+        'You walk through a maze alone. Your moves are walked. '
+        + ANSWER_FORMAT),
+}
+FIRST = (
+    RULES + 'A.#.G.....\n..#.......\n..........\n' + REST
+    + 'Turn 1 of 2. Position: [0, 0]. Goal: [0, 4].')
+SECOND = (
+    RULES + '..#.G.....\n..#.......\n..A.......\n' + REST
+    + 'Turn 2 of 2. Position: [2, 2]. Goal: [0, 4].')
+# (role, the user's message, the answer, team reward, local reward, outcome)
+PAIR = (
+    ('tool', FIRST, 'I try.\n```python\nprint(\'["R", "R", "R"]\')\n```',
+     0.0, 0.5 / 18 - 0.2 * 2 / 3, 'ok'),
+    ('planner',
+     FIRST + '\nProgram of the tool agent:\n```python\n'
+     'print(\'["R", "R", "R"]\')\n```\nOutput:\n["R", "R", "R"]\n'
+     'Proposed moves: ["R", "R", "R"]',
+     'No.\n#### ["D", "D", "R", "R", "L", "R"]', 0.0, 0.0, 'ok'),
+    ('tool', SECOND, '```python\nprint("up")\n{}["x"]\n```\n', 0.0, -0.2,
+     'program_error'),
+    ('planner',
+     SECOND + '\nProgram of the tool agent:\n```python\n'
+     'print("up")\n{}["x"]\n```\nIt failed: KeyError: \'x\'\nOutput:\nup\n'
+     'Proposed moves: none',
+     '#### ["U", "R", "R", "U", "U"]', 1.0, 0.5 * 4 / 18 - 0.2 / 5,
+     'illegal_action'),
+)
+SOLO = (
+    ('solo', FIRST, 'I walk.\n#### ["D", "D", "R", "R"]', 0.0, 0.0, 'ok'),
+    ('solo', SECOND, 'I stay.', 0.0, -0.2, 'parse_error'),
+)
+
+
+@pytest.mark.parametrize('team, transcript', [('pair', PAIR), ('solo', SOLO)])
+def test_golden_transcript(programs, team, transcript):
+  """Edit these texts only with the prompts, and train models/nano anew."""
+  environment = make(programs, team)
+  roles = [role for phase in environment.phases for role in phase]
+  state = environment.reset(TASK)
+  for (role, user, action, team_reward, local_reward, outcome), expected in zip(
+      transcript, itertools.cycle(roles)):
+    assert role == expected
+    assert environment.observe(state, role) == [
+        {'role': 'system', 'content': SYSTEM[role]},
+        {'role': 'user', 'content': user}]
+    step = environment.step(state, {role: action})
+    assert step.team_reward == team_reward
+    assert step.local_rewards == {role: pytest.approx(local_reward)}
+    assert step.outcomes == {role: base.Outcome(outcome)}
+    state = step.state
+  assert step.done
+
+
+def test_teams():
+  assert make().roles == ('tool', 'planner')
+  assert make().phases == (('tool',), ('planner',))
+  assert make(team='solo').roles == ('solo',)
+  assert make(team='solo').phases == (('solo',),)
+
+
+def test_planner_is_told_of_a_missing_program():
+  environment = make()
+  state = environment.step(environment.reset(TASK), {'tool': 'Go!'}).state
+  assert user_text(environment, state, 'planner') == (
+      FIRST + '\nThe tool agent wrote no program.')
+
+
+def test_prompts_hold_nothing_but_the_maze():
+  """Neither the shortest path nor the task's name can be told from them."""
+  other = {key: TASK[key] for key in ('grid', 'start', 'goal')}
+  other['task_id'] = 'maze 8'
+  for team, role in (('solo', 'solo'), ('pair', 'tool'), ('pair', 'planner')):
+    environment = make(Echo(), team)
+    seen = []
+    for task in (TASK, other):
+      state = environment.reset(task)
+      if role == 'planner':
+        state = environment.step(state, {'tool': printed('D')}).state
+      seen.append(environment.observe(state, role))
+    assert seen[0] == seen[1]
+
+
+def test_examples_in_the_prompts_solve_no_task():
+  tasks = plan_path_dataset_builder.make_splits({'test': 1000})['test']
+  examples = {
+      role: re.findall(r'\["[UDLR]".*?\]', SYSTEM[role]) for role in SYSTEM}
+  assert all(examples.values())
+  moves = {
+      tuple(json.loads(e)) for found in examples.values() for e in found}
+  solved = [
+      task['task_id'] for task in tasks for path in moves
+      if plan_path.walk(
+          task['grid'], tuple(task['start']), tuple(task['goal']), path)[0]
+      == tuple(task['goal'])]
+  assert not solved
+
+
+# Walking.
+
+
+@pytest.mark.parametrize('moves, position, illegal', [
+    ('', (0, 0), 0),
+    ('R', (0, 1), 0),
+    ('RR', (0, 1), 1),  # A wall.
+    ('RRD', (1, 1), 1),  # It is not the end of the walk.
+    ('U', (0, 0), 1),  # Off the grid, on all four sides.
+    ('LLL', (0, 0), 3),
+    ('D' * 12, (9, 0), 3),
+    ('DD' + 'R' * 12, (2, 9), 3),
+    (SOLUTION, (0, 4), 0),
+    (SOLUTION + 'UUULLL', (0, 4), 0),  # The goal ends it.
+    ('DDRRRRUUU', (0, 4), 0),
+])
+def test_walk(moves, position, illegal):
+  environment = make(Echo(), team='solo')
+  step = environment.step(environment.reset(TASK), {'solo': answer(moves)})
+  assert step.state.position == position
+  expected = -illegal / max(len(moves), 1)
+  assert step.reward_terms['illegal'] == pytest.approx(expected)
+  assert step.outcomes['solo'] is (
+      base.Outcome.ILLEGAL_ACTION if illegal else base.Outcome.OK)
+  # The tool's proposal is tried in the same way, on a copy.
+  pair = make(Echo())
+  tried = pair.step(pair.reset(TASK), {'tool': printed(moves)})
+  assert tried.state.position == (0, 0)
+  for name in ('progress', 'illegal', 'malformed'):
+    assert tried.reward_terms[f'plan_{name}'] == step.reward_terms[name]
+  assert tried.reward_terms['plan_solved'] == step.reward_terms['solved']
+
+
+@pytest.mark.parametrize('value', [
+    '"UDLR"', '["u"]', '["UD"]', '["X"]', '[1]', '[["U"]]', '{"moves": []}',
+    '[null]', '3', 'true', json.dumps(['U'] * 101)])
+def test_what_is_no_list_of_moves(value):
+  environment = make(team='solo')
+  step = environment.step(
+      environment.reset(TASK), {'solo': f'#### {value}'})
+  assert step.state.position == (0, 0)
+  assert step.outcomes['solo'] is base.Outcome.PARSE_ERROR
+  assert step.reward_terms == {
+      'solved': 0, 'progress': 0, 'illegal': 0, 'malformed': -1}
+
+
+def test_a_hundred_moves_are_a_list():
+  environment = make(team='solo')
+  step = environment.step(
+      environment.reset(TASK), {'solo': answer('DU' * 50)})
+  assert step.outcomes['solo'] is base.Outcome.OK
+
+
+@pytest.mark.parametrize('moves', [
+    '', 'U', 'UUU', 'RL' * 50, 'DU' * 7, 'DRUL' * 9, 'DRRLLU', 'RRRL'])
+@pytest.mark.parametrize('role', ['solo', 'tool'])
+def test_standing_still_and_walking_in_circles_never_pay(moves, role):
+  environment = make(Echo(), 'solo' if role == 'solo' else 'pair')
+  action = (answer if role == 'solo' else printed)(moves)
+  step = environment.step(environment.reset(TASK), {role: action})
+  assert step.team_reward + step.local_rewards[role] <= 1e-12
+
+
+def test_random_walks():
+  """Progress telescopes; terms are bounded; only the goal is a success."""
+  rng = np.random.default_rng(0)
+  ends = set()
+  for _ in range(200):
+    task = {'task_id': 'x', **maze.random_task(rng)}
+    environment = make(
+        Echo(), reward='mixed', max_turns=int(rng.integers(1, 12)))
+    start = state = environment.reset(task)
+    total = {'progress': 0.0, 'planner': 0.0}
+    for turn in itertools.count(1):
+      moves = list(rng.choice(list('UDLR'), size=rng.integers(0, 30)))
+      tried = environment.step(state, {'tool': printed(moves)})
+      assert not (tried.done or tried.success or tried.truncated)
+      assert tried.team_reward == 0.0
+      assert dataclasses.replace(tried.state, report=None) == state
+      walked = environment.step(tried.state, {'planner': answer(moves)})
+      for step, names in ((tried, PLAN_TERMS), (walked, WALK_TERMS)):
+        assert step.reward_terms.keys() == names
+        assert all(-1 <= value <= 1 for value in step.reward_terms.values())
+      state = walked.state
+      total['progress'] += walked.reward_terms['progress']
+      total['planner'] += walked.local_rewards['planner']
+      assert state.turn == turn
+      assert state.report is None
+      assert walked.success == (state.position == state.goal)
+      assert walked.team_reward == tried.reward_terms['plan_solved']
+      assert walked.team_reward == walked.success
+      assert walked.truncated == (
+          not walked.success and turn == environment.max_turns)
+      assert walked.done == (walked.success or walked.truncated)
+      if walked.done:
+        break
+    nearer = (distance(start.position, start.goal)
+              - distance(state.position, start.goal)) / 18
+    assert total['progress'] == pytest.approx(nearer, abs=1e-9)
+    assert total['planner'] <= 0.5 * nearer + 1e-9
+    ends.add((walked.success, turn == environment.max_turns))
+  assert ends == {(True, True), (True, False), (False, True)}
+
+
+def test_success_in_the_last_turn_is_not_truncated():
+  environment = make(team='solo', max_turns=1)
+  step = environment.step(environment.reset(TASK), {'solo': answer(SOLUTION)})
+  assert (step.done, step.success, step.truncated) == (True, True, False)
+  step = environment.step(environment.reset(TASK), {'solo': answer('D')})
+  assert (step.done, step.success, step.truncated) == (True, False, True)
+
+
+@pytest.mark.parametrize('action, solved', [
+    (SOLUTION, 1.0), ('DDRRRRU', 0.0), ('UUUU', 0.0), (None, 0.0)])
+def test_the_preset_outcome_sees_nothing_but_the_goal(action, solved):
+  pair, solo = make(Echo(), reward='outcome'), make(
+      team='solo', reward='outcome')
+  tool = 'no program' if action is None else printed(action)
+  walk = 'no answer' if action is None else answer(action)
+  step = pair.step(pair.reset(TASK), {'tool': tool})
+  assert (step.team_reward, step.local_rewards) == (0.0, {'tool': solved})
+  step = pair.step(step.state, {'planner': walk})
+  assert (step.team_reward, step.local_rewards) == (solved, {'planner': 0.0})
+  step = solo.step(solo.reset(TASK), {'solo': walk})
+  assert (step.team_reward, step.local_rewards) == (solved, {'solo': 0.0})
+
+
+# Programs.
+
+
+def test_program_reads_the_maze_from_stdin(programs):
+  environment = make(programs)
+  state = environment.reset(TASK)
+  state = environment.step(state, {'tool': 'none'}).state
+  state = environment.step(state, {'planner': answer('DD')}).state
+  copy = program('import sys\nprint(sys.stdin.read())')
+  report = environment.step(state, {'tool': copy}).state.report
+  assert json.loads(report.output) == {
+      'grid': GRID, 'position': [2, 0], 'goal': [0, 4]}
+  search = program(
+      'import json, sys\nmaze = json.load(sys.stdin)\n'
+      'row, column = maze["position"]\n'
+      'right = ["R"] * (maze["goal"][1] - column)\n'
+      'print("done:")\nprint(json.dumps(right + ["U"] * row))')
+  step = environment.step(state, {'tool': search})
+  assert step.outcomes['tool'] is base.Outcome.OK
+  assert step.state.report.moves == tuple('RRRRUU')
+  assert step.reward_terms['plan_solved'] == 1.0
+  assert step.local_rewards['tool'] == pytest.approx(1 + 0.5 * 6 / 18)
+
+
+@pytest.mark.parametrize('action, outcome, error', [
+    ('Let me think.', 'parse_error', ''),
+    ('```python\nprint(1)', 'parse_error', ''),
+    (program(''), 'parse_error', ''),
+    (program('print("hello")'), 'parse_error', ''),
+    (program('print(["U", "D"])'), 'parse_error', ''),
+    (program('print("[\\"U\\"]\\nthat is it")'), 'parse_error', ''),
+    (program('f('), 'program_error', 'SyntaxError'),
+    (program('raise ValueError("no")'), 'program_error', 'ValueError: no'),
+    (program('exit(3)'), 'program_error', ''),
+    # What it printed before it failed is no proposal.
+    (program('print("[]")\n1 / 0'), 'program_error', 'ZeroDivisionError'),
+    (program('while True: pass'), 'timeout', ''),
+    (program('print("[]", flush=True)\nwhile True: pass'), 'timeout', ''),
+    (program('while True: print("x" * 999)'), 'resource_limit', ''),
+    (program('x = [0] * 10**9'), 'resource_limit', ''),
+])
+def test_programs_without_a_proposal(programs, action, outcome, error):
+  environment = make(programs)
+  state = environment.reset(TASK)
+  step = environment.step(state, {'tool': action})
+  assert step.outcomes == {'tool': base.Outcome(outcome)}
+  assert step.reward_terms == {
+      'plan_solved': 0, 'plan_progress': 0, 'plan_illegal': 0,
+      'plan_malformed': -1}
+  assert step.local_rewards == {'tool': pytest.approx(-0.2)}
+  assert not step.done
+  assert step.state.report.moves is None
+  assert step.state.report.error.startswith(error)
+  assert dataclasses.replace(step.state, report=None) == state
+  # However much it printed, the planner is shown a little.
+  assert len(user_text(environment, step.state, 'planner')) < 2500
+
+
+def test_a_sleeping_program(programs):
+  impatient = dataclasses.replace(
+      programs, limits=sandbox.Limits(wall_seconds=0.5))
+  environment = make(impatient)
+  step = environment.step(
+      environment.reset(TASK), {'tool': program('import time\ntime.sleep(60)')})
+  assert step.outcomes == {'tool': base.Outcome.TIMEOUT}
+  assert step.local_rewards == {'tool': pytest.approx(-0.2)}
+
+
+def test_a_broken_sandbox_is_not_the_models_fault(tmp_path):
+  environment = make(sandbox.Sandbox(str(tmp_path / 'nobody')))
+  step = environment.step(environment.reset(TASK), {'tool': printed('D')})
+  assert step.outcomes == {'tool': base.Outcome.INFRASTRUCTURE}
+  assert step.state.report.moves is None
+  assert not step.done
+
+
+# The contract.
+
+
+def test_steps_are_deterministic_and_picklable(programs):
+  environment = make(programs)
+  state = environment.reset(TASK)
+  copy = pickle.loads(pickle.dumps(environment))
+  assert copy == environment
+  for role, action in (
+      ('tool', program('print(\'["D", "D"]\')')), ('planner', answer('DD'))):
+    before = pickle.dumps(state)
+    step = environment.step(state, {role: action})
+    assert pickle.dumps(state) == before
+    assert copy.step(pickle.loads(before), {role: action}) == step
+    assert pickle.loads(pickle.dumps(step)) == step
+    state = step.state
+    hash(state)  # Frozen through and through.
+    for name in ('position', 'report'):
+      with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(state, name, None)
+
+
+@pytest.mark.parametrize('wrong, words', [
+    ({'team': 'trio'},
+     "environment.team='trio' is not one of ['pair', 'solo']"),
+    ({'reward': 'dense'},
+     "environment.reward='dense' is not one of ['mixed', 'outcome']"),
+    ({'max_turns': 0}, 'environment.max_turns=0: an episode needs at least 1'),
+])
+def test_make_environment_names_what_is_wrong(wrong, words):
+  with pytest.raises(ValueError, match=re.escape(words)):
+    make(**wrong)

@@ -1,0 +1,174 @@
+"""The grammar of `environments.text`, against texts that models write."""
+
+import time
+
+import pytest
+
+from environments import text
+
+DEEP = 100_000  # More nesting than any parser's stack holds.
+
+
+@pytest.mark.parametrize('given, program', [
+    ('```python\nprint(1)\n```', 'print(1)\n'),
+    ('I search.\n```python\nprint(1)\n```\nDone.', 'print(1)\n'),
+    ('```python\n```', ''),
+    ('```python\n\n```', '\n'),
+    ('```python\na\n  b\n\nc\n```\n', 'a\n  b\n\nc\n'),
+    # The last block wins, closed ones only.
+    ('```python\na\n```\nor\n```python\nb\n```', 'b\n'),
+    ('```python\na\n```\n```python\nb', 'a\n'),
+    ('```python\na\n```python\nb\n```', 'b\n'),
+    # Blocks of other languages are none of ours.
+    ('```\na\n```\n```python\nb\n```\n```text\nc\n```', 'b\n'),
+    ('```python\na\n```\n```\n', 'a\n'),
+    # Fences with blanks, and texts with CRLF.
+    ('```python \t\na\n``` \t\n', 'a\n'),
+    ('```python\r\na\r\nb\r\n```\r\n', 'a\r\nb\r\n'),
+    # Fences that begin no line are text.
+    ('```python\nx = "```"\n ```\n```', 'x = "```"\n ```\n'),
+    ('```python\n``\n```', '``\n'),
+    ('```python\n# ß→😀\u2028\x0c\n```', '# ß→😀\u2028\x0c\n'),
+    # No program.
+    ('', None),
+    ('print(1)', None),
+    ('```python', None),
+    ('```python\n', None),
+    ('```python\nprint(1)', None),
+    ('```python\nprint(1)\n', None),
+    ('```python\nprint(1)```', None),
+    ('```python\nprint(1)\n ```', None),
+    ('```python\nprint(1)\n````', None),
+    ('```python print(1)\n```', None),
+    ('```python print(1)```', None),
+    ('```\nprint(1)\n```', None),
+    ('```py\nprint(1)\n```', None),
+    ('```Python\nprint(1)\n```', None),
+    ('```python3\nprint(1)\n```', None),
+    (' ```python\nprint(1)\n```', None),
+    ('Here: ```python\nprint(1)\n```', None),
+    ('~~~python\nprint(1)\n~~~', None),
+    ("'''python\nprint(1)\n'''", None),
+    ('```python\nprint(1)\n```text\n', None),
+])
+def test_last_program(given, program):
+  assert text.last_program(given) == program
+
+
+@pytest.mark.parametrize('given, answer', [
+    ('#### ["U", "R"]', ['U', 'R']),
+    ('####["U"]', ['U']),
+    ('####\t[ ]  ', []),
+    ('#### [[1, 2], [3, [4]]]', [[1, 2], [3, [4]]]),
+    ('#### {"a": [null, true]}', {'a': [None, True]}),
+    ('#### -1.5e3', -1500.0),
+    ('#### 0', 0),
+    ('#### false', False),
+    ('#### ""', ''),
+    ('#### "naïve ≤ \\u00df 😀"', 'naïve ≤ ß 😀'),
+    # JSON text may hold what other standards call the end of a line.
+    ('#### ["a\u2028b\x85c"]', ['a\u2028b\x85c']),
+    ('I try.\n\n#### ["U"]\nThat is all.\n', ['U']),
+    ('I try.\r\n#### ["U"]\r\nThat is all.\r\n', ['U']),
+    # Headings before and after.
+    ('#### Step 1\n#### ["U"]', ['U']),
+    ('#### ["U"]\n#### Done', ['U']),
+    ('#### ["U"]\n####', ['U']),
+    ('#### ["U"]\n##### ["D"]', ['U']),
+    ('#### ["U"]\n### ["D"]', ['U']),
+    ('#### ["U"]\n #### ["D"]', ['U']),
+    ('#### ["U"]\n#### ["D"', ['U']),
+    ('#### ["U"]\n#### null', ['U']),
+    # The last answer wins.
+    ('#### ["U"]\n#### ["D"]', ['D']),
+    ('#### ["U"]\n#### 7', 7),
+    ('```\n#### ["U"]\n```', ['U']),
+    # No answer.
+    ('', None),
+    ('["U"]', None),
+    ('#### null', None),
+    ('####', None),
+    ('#### ["U"] and so on', None),
+    ('#### I go ["U"]', None),
+    ('#### ["U"', None),
+    ('#### "U"]', None),
+    ('#### ["U",]', None),
+    ('#### ["U" "D"]', None),
+    ('#### ["U"] ["D"]', None),
+    ("#### ['U']", None),
+    ('#### [U]', None),
+    ('#### ("U",)', None),
+    ('#### UDLR', None),
+    ('#### `["U"]`', None),
+    ('#### ```["U"]```', None),
+    ('####\n["U"]', None),
+    ('#### [\n"U"]', None),
+    ('text #### ["U"]', None),
+    ('text\r#### ["U"]', None),
+    ('text\x85#### ["U"]', None),
+    ('#### \u00a0["U"]', None),
+    ('#### \ufeff["U"]', None),
+    ('#### ["a\tb"]', None),
+    ('#### None', None),
+    ('#### True', None),
+    ('#### NaN', None),
+    ('#### [1, Infinity]', None),
+    ('#### -Infinity', None),
+    ('#### 1e999', None),
+    ('#### [-1e999]', None),
+    ('#### 01', None),
+    ('#### 0x10', None),
+    ('#### 1_000', None),
+    ('#### __import__("os").getpid()', None),
+])
+def test_last_answer(given, answer):
+  found = text.last_answer(given)
+  # True equals 1, so the types count too.
+  assert (type(found), found) == (type(answer), answer)
+
+
+@pytest.mark.parametrize('value', [
+    pytest.param('1' * 5000, id='digits'),
+    pytest.param('[' * DEEP, id='open lists'),
+    pytest.param('[' * DEEP + ']' * DEEP, id='lists'),
+    pytest.param('{"a":' * DEEP + '1' + '}' * DEEP, id='objects'),
+])
+def test_huge_values_are_no_answer(value):
+  assert text.last_answer(f'#### {value}') is None
+
+
+@pytest.mark.parametrize('given, value', [
+    ('["U"]', ['U']),
+    ('["U"]\n', ['U']),
+    ('["U"]\r\n \t\n', ['U']),
+    ('searching\nlength 2\n["U", "D"]\n', ['U', 'D']),
+    ('["U"]\nnull', None),
+    ('["U"]\ndone', None),
+    ('path ["U"]', None),
+    ("['U']", None),
+    ('[\n"U"\n]', None),
+    ('NaN', None),
+    ('', None),
+    ('\n\n', None),
+])
+def test_last_json_line(given, value):
+  assert text.last_json_line(given) == value
+
+
+@pytest.mark.parametrize('part', [
+    '```python\n', '```python\nx\n', 'x\n', '#### [\n', '#', '\n'])
+def test_long_texts_take_no_time(part):
+  given = '```python\n' + part * (200_000 // len(part))
+  start = time.process_time()
+  assert text.last_program(given) is None
+  assert text.last_answer(given) is None
+  assert text.last_json_line(given) is None
+  assert time.process_time() - start < 1.0
+
+
+def test_shorten():
+  assert text.shorten('0123456789', 10) == '0123456789'
+  assert text.shorten('0123456789x', 10) == (
+      '01234 [... 1 characters cut ...] 6789x')
+  assert text.shorten('a' * 300 + 'b' * 300, 100) == (
+      'a' * 50 + ' [... 500 characters cut ...] ' + 'b' * 50)

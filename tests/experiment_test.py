@@ -1,0 +1,128 @@
+"""What a config describes is built, and what cannot work is refused early."""
+
+import json
+
+import jax
+import pytest
+
+from atgrpo_jax import errors
+from atgrpo_jax import experiment as experiment_lib
+from tests import echo
+
+
+@pytest.mark.parametrize('name, value, words', [
+    ('rollout.group_size', 1, 'group_size=1.*at least 2'),
+    ('rollout.num_tasks', 0, 'rollout.num_tasks=0.*at least 1'),
+    ('rollout.max_new_tokens', 3,
+     r'max_new_tokens=3 .* buckets.completion=\(2,\)'),
+    ('rollout.selection', 'best', "selection='best' .*'acting_greedy'"),
+    ('policies', 'one', "policies='one' .*'first=a,second=a'"),
+    ('policies', 'first=a', "policies='first=a' .*every role"),
+    ('advantage.normaliser', 'rms', "normaliser='rms' .*'leave_one_out'"),
+    ('advantage.group_key', 'env+team', "group_key='env.team'.*'agent'"),
+    ('loss.aggregation', 'mean', "aggregation='mean' .*'token_mean'"),
+    ('loss.kl_estimator', 'k3', "kl_estimator='k3' and kl_coefficient=0.0"),
+    ('train.updates_per_rollout', 0, 'updates_per_rollout=0.*at least 1'),
+    ('train.checkpoint_every', 0, 'checkpoint_every=0.*at least 1'),
+    ('train.groups_every', 0, 'groups_every=0.*at least 1'),
+    ('evaluation.validate_every', 0, 'validate_every=0.*at least 1'),
+    ('model.folder', 'no/such/folder',
+     'no/such/folder/config.json does not exist'),
+])
+def test_what_cannot_work_is_refused(name, value, words, echo_folder):
+  with pytest.raises(errors.UserError, match=words):
+    echo.experiment(echo_folder, **{name: value})
+
+
+def test_what_the_environment_refuses_is_said_to_the_user(echo_folder):
+  changes = {
+      'environment.module': 'environments.plan_path.env',
+      'environment.reward': 'both'}
+  with pytest.raises(errors.UserError, match="reward='both' .*'outcome'"):
+    echo.experiment(echo_folder, **changes)
+
+
+def test_tokenizer_of_a_larger_model_is_refused(echo_folder, tmp_path):
+  for path in echo_folder.iterdir():
+    (tmp_path / path.name).write_bytes(path.read_bytes())
+  config = json.loads((tmp_path / 'config.json').read_text())
+  (tmp_path / 'config.json').write_text(
+      json.dumps(config | {'vocab_size': 15}))
+  with pytest.raises(errors.UserError, match='has 16 ids, the model only 15'):
+    echo.experiment(tmp_path)
+
+
+@pytest.mark.parametrize('policies, names', [
+    ('shared', ['shared']),
+    ('per_role', ['first', 'second']),
+    ('second=a,first=b', ['b', 'a']),
+])
+def test_states(policies, names, echo_folder):
+  experiment = echo.experiment(echo_folder, policies=policies)
+  states = experiment.initial_states()
+  assert list(states) == names
+
+  def signature(tree):
+    return jax.tree.map(lambda x: (x.shape, x.dtype, x.sharding), tree)
+
+  assert signature(states) == signature(experiment.state_template())
+  # An update of one policy donates its buffers, so no other may hold them.
+  first, *others = (state.params for state in states.values())
+  jax.tree.map(lambda x: x.delete(), first)
+  for params in others:
+    assert float(params['embedding'].sum()) != 0.0
+
+
+def test_hash_names_what_a_run_computes():
+  def hash_with(**changes):
+    config = echo.get_config()
+    config.update_from_flattened_dict(changes)
+    return experiment_lib.config_hash(config)
+
+  assert hash_with() == hash_with()
+  for name, value in (
+      ('train.num_steps', 7), ('evaluation.temperature', 0.0),
+      ('evaluation.test', 'validation')):
+    assert hash_with(**{name: value}) == hash_with(), name
+  hashes = [hash_with(), hash_with(seed=1), hash_with(policies='per_role'),
+            hash_with(**{'train.updates_per_rollout': 2}),
+            hash_with(**{'buckets.prompt': (4, 8)})]
+  assert len(set(hashes)) == len(hashes)
+
+
+def test_workdir_of_this_config_and_of_another(tmp_path):
+  workdir = tmp_path / 'run'
+  config = echo.get_config()
+  assert not experiment_lib.check_workdir(workdir, config)
+  assert not workdir.exists()
+  experiment_lib.write_config(workdir, config)
+  assert experiment_lib.check_workdir(workdir, config)
+  assert json.loads((workdir / 'config.json').read_text()) == {
+      'hash': experiment_lib.config_hash(config),
+      'config': json.loads(config.to_json())}
+
+  config.update_from_flattened_dict(
+      {'train.num_steps': 7, 'evaluation.name': 'x'})
+  assert experiment_lib.check_workdir(workdir, config)
+  config.update_from_flattened_dict(
+      {'seed': 3, 'loss.clip_high': 0.3, 'buckets.prompt': (4, 8)})
+  with pytest.raises(errors.UserError) as error:
+    experiment_lib.check_workdir(workdir, config)
+  assert (
+      '(buckets.prompt: there [4], now [4, 8]; loss.clip_high: there 0.2, now '
+      '0.3; seed: there 0, now 3)') in str(error.value)
+
+
+def test_foreign_folder_is_refused(tmp_path):
+  assert not experiment_lib.check_workdir(tmp_path, echo.get_config())
+  (tmp_path / 'thesis.tex').touch()
+  with pytest.raises(errors.UserError, match='not empty .* no config.json'):
+    experiment_lib.check_workdir(tmp_path, echo.get_config())
+
+
+def test_unknown_split_is_refused(echo_folder):
+  experiment = echo.experiment(
+      echo_folder, **{
+          'dataset.builder': 'environments.plan_path.no_dataset_builder'})
+  with pytest.raises(errors.UserError, match='no builder module'):
+    experiment.tasks('train')

@@ -1,0 +1,219 @@
+"""Makes the goldens of the Qwen3 tests with torch and transformers.
+
+What it writes beside itself:
+
+  qwen3_tied, qwen3_untied, qwen3_sharded
+      tiny random models, saved by transformers
+  qwen3_reference.npz
+      their float32 logits and greedy continuations; see `_reference`
+  qwen3_prompts.json
+      chats, and the prompts that Qwen3's own chat template makes of them
+
+The tests read these files and need neither torch nor this script. To make them
+again, in an environment of its own:
+
+  pip install torch==2.13.0 transformers==5.23.0 jinja2 numpy
+  pip install --no-deps trl==1.16.0  # It carries Qwen3's chat template.
+  python tests/goldens/make_qwen3_goldens.py
+
+To check that transformers reads what we write, export a golden with
+`safetensors_io.save` and compare it:
+
+  python tests/goldens/make_qwen3_goldens.py --check FOLDER qwen3_tied
+"""
+
+import argparse
+import importlib.metadata
+import itertools
+import json
+import pathlib
+
+import numpy as np
+import torch
+import transformers
+from transformers.utils import chat_template_utils
+
+FOLDER = pathlib.Path(__file__).parent
+REFERENCE = FOLDER / 'qwen3_reference.npz'
+VOCAB_SIZE = 97
+PROMPT_LENGTHS = (12, 7, 1)
+NUM_NEW_TOKENS = 64
+
+# Each differs from transformers' defaults where a default could hide a field
+# that is not read: base of the angles, epsilon, head width, tied head.
+MODELS = {
+    'qwen3_tied': dict(
+        num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=8, intermediate_size=64, tie_word_embeddings=True,
+        rms_norm_eps=1e-3,
+        rope_parameters={'rope_type': 'default', 'rope_theta': 5e5},
+        dtype='float32'),
+    'qwen3_untied': dict(
+        num_hidden_layers=2, num_attention_heads=8, num_key_value_heads=2,
+        head_dim=8, intermediate_size=48, tie_word_embeddings=False,
+        rms_norm_eps=1e-6,
+        rope_parameters={'rope_type': 'default', 'rope_theta': 1e6},
+        dtype='float32'),
+    'qwen3_sharded': dict(
+        num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=4,
+        head_dim=8, intermediate_size=40, tie_word_embeddings=False,
+        rms_norm_eps=1e-5,
+        rope_parameters={'rope_type': 'default', 'rope_theta': 1e4},
+        dtype='bfloat16'),
+}
+
+CHATS = [
+    [{'role': 'user', 'content': 'Which way?'}],
+    [{'role': 'system', 'content': 'You plan.\nBe brief.'},
+     {'role': 'user', 'content': '#A.\n..G\nMoves: ["R", "D"]'}],
+    [{'role': 'system', 'content': ''},
+     {'role': 'user', 'content': '  spaces stay  \n\nTür, 迷路, 🧭'}],
+    [{'role': 'system', 'content': 'You plan.'},
+     {'role': 'user', 'content': 'First?'},
+     {'role': 'assistant', 'content': '#### ["U"]'},
+     {'role': 'user', 'content': 'Next?'}],
+]
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument('--check', nargs=2, metavar=('FOLDER', 'GOLDEN'))
+  args = parser.parse_args()
+  torch.set_num_threads(1)
+  if args.check:
+    check_export(*args.check)
+    return
+  reference = {}
+  for name in MODELS:
+    for key, value in make_model(name).items():
+      reference[f'{name}/{key}'] = value
+  np.savez_compressed(REFERENCE, **reference)
+  make_prompts()
+
+
+def make_model(name: str) -> dict[str, np.ndarray]:
+  """Saves a random model and returns its reference.
+
+  The first seed is taken whose greedy continuations are far from a tie, so
+  that rounding cannot change them, and do not run in a small circle.
+  """
+  fields = dict(
+      MODELS[name], vocab_size=VOCAB_SIZE, hidden_size=32,
+      max_position_embeddings=128, pad_token_id=0, bos_token_id=None,
+      eos_token_id=None)
+  dtype = getattr(torch, fields.pop('dtype'))
+  shards = {'max_shard_size': '20KB'} if name == 'qwen3_sharded' else {}
+  for seed in itertools.count():
+    torch.manual_seed(seed)
+    model = transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**fields))
+    _draw_weights(model)
+    model.to(dtype).save_pretrained(FOLDER / name, **shards)
+    reference, margin = _reference(_load(FOLDER / name), seed)
+    num_distinct = min(len(set(row)) for row in reference['continuations'])
+    if margin > 0.02 and num_distinct > 20:
+      break
+  print(
+      f'{name}: seed {seed}, margin {margin:.3f}, {num_distinct} tokens, '
+      f'spread of logits {reference["logits"][:, 0].std():.2f}')
+  return reference
+
+
+def _load(folder):
+  """The model of a folder, computed in float32."""
+  model, problems = transformers.Qwen3ForCausalLM.from_pretrained(
+      folder, dtype=torch.float32, output_loading_info=True)
+  assert not any(problems.values()), problems
+  return model.eval()
+
+
+def _draw_weights(model) -> None:
+  """Weights so large, and norms so uneven, that each of them shows."""
+  with torch.no_grad():
+    for name, weight in model.named_parameters():
+      if name.endswith('norm.weight'):
+        weight.copy_(1.5 + 0.4 * torch.randn_like(weight))
+      elif 'embed_tokens' in name:
+        weight.copy_(torch.randn_like(weight))
+      else:
+        weight.copy_(0.3 * torch.randn_like(weight))
+
+
+def _reference(model, seed):
+  """What the model says about some prompts, and the smallest greedy margin.
+
+  prompts [B, S] int, padded at the end; lengths [B] int; logits [B, S, V]
+  float32, zero where the prompt is padding; logits_left, the same with the
+  prompts padded at the front, moved to where `logits` has them; continuations
+  [B, T] int, greedy.
+  """
+  rng = np.random.default_rng(seed)
+  lengths = np.array(PROMPT_LENGTHS)
+  shape = (len(lengths), max(lengths))
+  mask = np.arange(shape[1]) < lengths[:, None]
+  tokens = rng.integers(1, VOCAB_SIZE, shape)
+  prompts = np.where(mask, tokens, 0)
+  left_mask = mask[:, ::-1]
+  left = np.zeros_like(prompts)
+  left[left_mask] = prompts[mask]
+
+  logits = np.where(mask[..., None], _logits(model, prompts, mask), 0)
+  logits_left = np.zeros_like(logits)
+  logits_left[mask] = _logits(model, left, left_mask)[left_mask]
+  np.testing.assert_allclose(logits, logits_left, atol=1e-4)
+
+  whole = model.generate(
+      torch.tensor(left), attention_mask=torch.tensor(left_mask.copy()),
+      max_new_tokens=NUM_NEW_TOKENS, do_sample=False).numpy()
+  new = slice(shape[1], None)
+  whole_mask = np.concatenate(
+      [left_mask, np.ones((shape[0], NUM_NEW_TOKENS), bool)], axis=1)
+  best = np.sort(_logits(model, whole, whole_mask)[:, new.start - 1:-1])
+  margin = (best[..., -1] - best[..., -2]).min()
+  return {
+      'prompts': prompts.astype(np.int32),
+      'lengths': lengths.astype(np.int32),
+      'logits': logits,
+      'logits_left': logits_left,
+      'continuations': whole[:, new].astype(np.int32),
+  }, margin
+
+
+def _logits(model, tokens, mask) -> np.ndarray:
+  """Logits [B, S, V]; positions count the tokens that are no padding."""
+  positions = np.maximum(np.cumsum(mask, axis=1) - 1, 0)
+  with torch.no_grad():
+    return model(
+        torch.tensor(tokens), attention_mask=torch.tensor(mask.astype(int)),
+        position_ids=torch.tensor(positions)).logits.numpy()
+
+
+def make_prompts() -> None:
+  """Renders the chats with Qwen3's chat template."""
+  template = importlib.metadata.distribution('trl').locate_file(
+      'trl/chat_templates/qwen3.jinja')
+
+  def render(thinking):
+    return chat_template_utils.render_jinja_template(
+        CHATS, chat_template=pathlib.Path(template).read_text('utf-8'),
+        add_generation_prompt=True, enable_thinking=thinking)[0]
+
+  prompts = [
+      {'messages': chat, 'thinking': on, 'not_thinking': off}
+      for chat, on, off in zip(CHATS, render(True), render(False))]
+  (FOLDER / 'qwen3_prompts.json').write_text(
+      json.dumps(prompts, indent=1, ensure_ascii=False) + '\n', 'utf-8')
+
+
+def check_export(folder: str, name: str) -> None:
+  """Compares a folder that we wrote with the golden it was read from."""
+  reference = np.load(REFERENCE)
+  prompts = reference[f'{name}/prompts']
+  mask = np.arange(prompts.shape[1]) < reference[f'{name}/lengths'][:, None]
+  difference = _logits(_load(folder), prompts, mask)[mask]
+  difference -= reference[f'{name}/logits'][mask]
+  print(f'largest difference of the logits: {abs(difference).max():.1e}')
+  assert abs(difference).max() < 1e-5
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,119 @@
+"""What the user gets wrong is one line, exit status 2, and no workdir."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+CONFIG = '--config=tests/echo.py'
+
+# arguments (a workdir is added, unless one is there) -> what the line says.
+CASES = [
+    ([CONFIG, '--config.rollout.group_sise=4'],
+     ['Unknown config key \'group_sise\'', 'Did you mean "group_size"']),
+    ([CONFIG, '--config.rolout.group_size=4'],
+     ['Unknown config key \'rolout\'', 'Did you mean "rollout"']),
+    ([CONFIG, '--config.zebra=4'],
+     ['Unknown config key \'zebra\'', 'See the config file']),
+    ([CONFIG, '--config.rollout.group_size=four'],
+     ['--config.rollout.group_size=four', 'invalid literal for int']),
+    ([CONFIG, '--config.model.remat=perhaps'],
+     ['--config.model.remat=perhaps', 'Non-boolean']),
+    ([CONFIG, '--workdri=x'], ["'workdri'", 'Did you mean: workdir']),
+    ([CONFIG, '--mode=trian'],
+     ['--mode=trian', '<train|evaluate|pretrain>']),
+    ([CONFIG, 'stray'], ['Unexpected arguments: stray']),
+    ([], ['--config is missing']),
+    ([CONFIG, '--workdir'], ['workdir']),
+    (['--config=configs/none.py:debug'], ["no file 'configs/none.py'"]),
+    (['--config=configs/plan_path.py:size=3b'], ["size='3b'", '1.7b']),
+    (['--config=configs/plan_path.py:debgu'], ["'debgu'", "'debug'"]),
+    # Below, the model folder is there and jax is needed.
+    ([CONFIG, '--config.rollout.group_size=1'],
+     ['group_size=1', 'at least 2']),
+    ([CONFIG, '--config.policies=one'], ["policies='one'", 'first=a,second=a']),
+    ([CONFIG, '--config.model.folder=no/folder'], ['no/folder/config.json']),
+    ([CONFIG, '--config.evaluation.test=exam'],
+     ["echo has no split 'exam'", 'test (48 tasks)']),
+    ([CONFIG, '--config.evaluation.test=empty'],
+     ["split 'empty' of echo has no tasks"]),
+    ([CONFIG, '--mode=evaluate', '--config.evaluation.policies=per_role'],
+     ["evaluation.policies='per_role'", "['first', 'second']", "['shared']"]),
+]
+
+# One import serves all cases: each is the program in a process of its own.
+_PROGRAM = """
+import json
+import os
+import sys
+from atgrpo_jax import main
+from atgrpo_jax import train
+
+folder, cases = sys.argv[1], json.loads(sys.argv[2])
+for number, argv in enumerate(cases):
+  if not os.fork():
+    os.dup2(os.open(f'{folder}/{number}', os.O_CREAT | os.O_WRONLY), 2)
+    sys.argv = ['main.py', *argv]
+    main.run()
+  print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+"""
+
+
+@pytest.fixture(scope='module')
+def answers(echo_folder, tmp_path_factory):
+  """(exit status, stderr) of each case, and the folder of their workdirs."""
+  folder = tmp_path_factory.mktemp('stderr')
+  workdirs = tmp_path_factory.mktemp('workdirs')
+  cases = []
+  for number, (argv, _) in enumerate(CASES):
+    argv = list(argv)
+    if CONFIG in argv:
+      argv.insert(1, f'--config.model.folder={echo_folder}')
+    if not any('workdir' in argument for argument in argv):
+      argv.insert(0, f'--workdir={workdirs / str(number)}')
+    cases.append(argv)
+  cases.append([CONFIG])  # Without a workdir.
+  done = subprocess.run(
+      [sys.executable, '-c', _PROGRAM, folder, json.dumps(cases)], cwd=ROOT,
+      text=True, stdout=subprocess.PIPE, check=True, timeout=300)
+  return [
+      (int(status), (folder / str(number)).read_text())
+      for number, status in enumerate(done.stdout.split())], workdirs
+
+
+def _error(stderr):
+  """The line that is no warning."""
+  line, = [
+      line for line in stderr.splitlines()
+      if not line.startswith(('W', '[transformers]'))]
+  prefix, _, message = line.partition('error: ')
+  assert prefix == '', stderr
+  return message
+
+
+@pytest.mark.parametrize('number', range(len(CASES)))
+def test_mistake_is_one_line(number, answers):
+  (status, stderr), workdirs = answers[0][number], answers[1]
+  assert status == 2, stderr
+  message = _error(stderr)
+  for words in CASES[number][1]:
+    assert words in message
+  assert '\\n' not in message
+  assert not (workdirs / str(number)).exists()
+
+
+def test_missing_workdir(answers):
+  status, stderr = answers[0][-1]
+  assert status == 2
+  assert _error(stderr) == '--workdir is missing; see --help.'
+
+
+def test_traceback_on_demand(tmp_path):
+  done = subprocess.run(
+      [sys.executable, '-m', 'atgrpo_jax.main', CONFIG, '--traceback'],
+      cwd=ROOT, text=True, stderr=subprocess.PIPE)
+  assert done.returncode == 1
+  assert 'in main' in done.stderr and 'UserError: --workdir' in done.stderr

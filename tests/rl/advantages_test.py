@@ -1,0 +1,151 @@
+"""advantages.py: hand-worked tables, and what the advantages must not see."""
+
+import numpy as np
+import pytest
+
+from atgrpo_jax import errors
+from atgrpo_jax import types
+from atgrpo_jax.rl import advantages
+
+# Two groups of three, interleaved. Group 7: 1, 2, 6; group 3: 0, 0, 3.
+REWARDS = np.array([1, 0, 2, 0, 6, 3], np.float32)
+IDS = np.array([7, 3, 7, 3, 7, 3])
+ALL = np.ones(6, bool)
+
+
+def _advantages(rewards, ids, valid=None, normaliser='std'):
+  rewards, ids = np.array(rewards, np.float32), np.array(ids)
+  valid = np.ones(rewards.shape, bool) if valid is None else np.array(valid)
+  return advantages.group_advantages(
+      rewards, ids, valid, normaliser=normaliser)
+
+
+@pytest.mark.parametrize('normaliser, first, second', [
+    # Means 3 and 1: what is left is -2, -1, 3 and -1, -1, 2.
+    ('none', [-2, -1, 3], [-1, -1, 2]),
+    # Variances (4 + 1 + 9) / 3 and (1 + 1 + 4) / 3, so divided by the roots
+    # of 14 / 3 and of 2.
+    ('std', [-0.9258201, -0.4629100, 1.3887301],
+     [-0.7071068, -0.7071068, 1.4142136]),
+    # 1 - (2 + 6) / 2, 2 - (1 + 6) / 2, 6 - (1 + 2) / 2;
+    # 0 - (0 + 3) / 2 twice, 3 - (0 + 0) / 2.
+    ('leave_one_out', [-3, -1.5, 4.5], [-1.5, -1.5, 3]),
+])
+def test_table(normaliser, first, second):
+  found = advantages.group_advantages(
+      REWARDS, IDS, ALL, normaliser=normaliser)
+  assert found.dtype == np.float32
+  np.testing.assert_allclose(found[IDS == 7], first, rtol=1e-6)
+  np.testing.assert_allclose(found[IDS == 3], second, rtol=1e-6)
+
+
+@pytest.mark.parametrize('normaliser', advantages.NORMALISERS)
+def test_a_shift_of_a_group_changes_nothing(normaliser):
+  shifted = REWARDS + np.where(IDS == 7, 64, -8).astype(np.float32)
+  np.testing.assert_array_equal(
+      _advantages(shifted, IDS, normaliser=normaliser),
+      _advantages(REWARDS, IDS, normaliser=normaliser))
+
+
+def test_std_forgets_the_scale_and_the_others_keep_it():
+  for normaliser, scale in [('std', 1), ('none', 4), ('leave_one_out', 4)]:
+    np.testing.assert_allclose(
+        _advantages(4 * REWARDS, IDS, normaliser=normaliser),
+        scale * _advantages(REWARDS, IDS, normaliser=normaliser), rtol=1e-6)
+
+
+@pytest.mark.parametrize('normaliser', advantages.NORMALISERS)
+def test_order_does_not_matter(normaliser):
+  order = np.array([3, 0, 5, 4, 1, 2])
+  np.testing.assert_allclose(
+      _advantages(REWARDS[order], IDS[order], normaliser=normaliser),
+      _advantages(REWARDS, IDS, normaliser=normaliser)[order], rtol=1e-6)
+
+
+@pytest.mark.parametrize('size, reward', [(8, 0.7), (32, 2.7)])
+@pytest.mark.parametrize('normaliser', advantages.NORMALISERS)
+def test_equal_rewards_give_exactly_zero(size, reward, normaliser):
+  rewards = np.full(size, reward, np.float32)
+  # What the usual rule makes of them, summed one by one in float32.
+  centred = rewards - np.cumsum(rewards)[-1] / np.float32(size)
+  std = np.sqrt(np.mean(centred**2))
+  assert np.abs(centred / (std + np.float32(1e-8))).min() > 0.8
+  found = _advantages(rewards, np.zeros(size, int), normaliser=normaliser)
+  np.testing.assert_array_equal(found, np.zeros(size))
+
+
+@pytest.mark.parametrize('normaliser', advantages.NORMALISERS)
+def test_a_candidate_without_company_has_none(normaliser):
+  found = _advantages(
+      [5, 1, 3, 8], [0, 1, 1, 2], [True, True, True, True], normaliser)
+  assert found[0] == found[3] == 0
+  assert np.all(found[1:3] != 0)
+  # Nor has one whose company failed.
+  found = _advantages([5, 1], [0, 0], [True, False], normaliser)
+  np.testing.assert_array_equal(found, [0, 0])
+
+
+@pytest.mark.parametrize('normaliser', advantages.NORMALISERS)
+@pytest.mark.parametrize('junk', [np.nan, np.inf, 1e6])
+def test_invalid_candidates_stay_out(normaliser, junk):
+  found = _advantages(
+      [1, junk, 2, 6, junk], [0, 0, 0, 0, 1],
+      [True, False, True, True, False], normaliser)
+  np.testing.assert_array_equal(
+      found[[0, 2, 3]], _advantages([1, 2, 6], [0, 0, 0], None, normaliser))
+  np.testing.assert_array_equal(found[[1, 4]], [0, 0])
+
+
+def test_wrong_arguments():
+  with pytest.raises(ValueError, match=r"'mean' .*'leave_one_out'"):
+    _advantages(REWARDS, IDS, normaliser='mean')
+  with pytest.raises(ValueError, match=r'\(6,\).*\(5,\)'):
+    _advantages(REWARDS, IDS[:5])
+
+
+# Group ids.
+
+
+def _key(task='a', role='tool', turn=0, branch=0):
+  return types.GroupKey(task, role, turn, branch)
+
+
+@pytest.mark.parametrize('group_key, expected', [
+    ('env+agent+turn', [0, 1, 2, 3, 0]),
+    ('turn+env+agent', [0, 1, 2, 3, 0]),
+    ('env+agent', [0, 1, 0, 2, 0]),
+    ('env+turn', [0, 0, 1, 2, 0]),
+    ('agent+turn', [0, 1, 2, 0, 0]),
+    ('env', [0, 0, 0, 1, 0]),
+    ('agent', [0, 1, 0, 0, 0]),
+    ('turn', [0, 0, 1, 0, 0]),
+])
+def test_group_ids(group_key, expected):
+  keys = [
+      _key(), _key(role='planner'), _key(turn=1), _key(task='b'),
+      # Another episode of the first task, compared with it.
+      _key(branch=1)]
+  found = advantages.group_ids(keys, group_key)
+  np.testing.assert_array_equal(found, expected)
+
+
+def test_two_tasks_never_share_an_id():
+  tasks = ['1', '11', '1+tool', 'tool', '']
+  keys = [
+      _key(task, role, turn) for task in tasks
+      for role in ['tool', '1', '11'] for turn in [0, 1, 11]]
+  ids = advantages.group_ids(keys, 'env+agent+turn')
+  assert len(set(ids)) == len(keys)
+  for group_key in ['env', 'env+agent', 'env+turn']:
+    owners = {}
+    for key, number in zip(keys, advantages.group_ids(keys, group_key)):
+      assert owners.setdefault(number, key.task_id) == key.task_id
+
+
+@pytest.mark.parametrize('group_key', [
+    '', 'task', 'env+', 'env+role', 'env,agent', 'env+env', 'env + agent'])
+def test_unknown_group_keys(group_key):
+  with pytest.raises(errors.UserError) as error:
+    advantages.group_ids([_key()], group_key)
+  assert f'advantage.group_key={group_key!r}' in str(error.value)
+  assert "['env', 'agent', 'turn']" in str(error.value)

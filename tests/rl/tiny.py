@@ -1,0 +1,102 @@
+"""A model and a batch that every test can afford, and what counts their work.
+
+The ids follow a formula, so that golden numbers depend on no generator of
+random numbers. What stands behind a length is junk on purpose: whoever reads
+it comes out wrong.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+import contextlib
+import math
+
+import jax
+from jax.extend import core
+import numpy as np
+
+from atgrpo_jax import model
+from atgrpo_jax import types
+
+CONFIG = model.ModelConfig(
+    vocab_size=32, width=16, hidden_width=40, num_layers=2, num_heads=4,
+    num_kv_heads=2, head_width=4, rope_theta=10_000.0, norm_eps=1e-6,
+    tied_head=True, max_positions=64, init_std=0.3)
+
+EMBEDDING = (CONFIG.vocab_size, CONFIG.width)
+# Of the MLP's first two products. No other operand has these shapes.
+MLP_KERNEL = (CONFIG.width, CONFIG.hidden_width)
+
+
+@contextlib.contextmanager
+def quick_compiles() -> Iterator[None]:
+  """Compiles in half the time; tests compile much and compute little."""
+  name = 'jax_disable_most_optimizations'
+  before = jax.config.read(name)
+  jax.config.update(name, True)
+  yield
+  jax.config.update(name, before)
+
+
+def make_params() -> model.Params:
+  init = jax.jit(model.init_params, static_argnums=1)
+  return init(jax.random.key(0), CONFIG)
+
+
+def ids(*shape: int, seed: int = 0) -> np.ndarray:
+  """Ids [*shape] int32 without an evident pattern; 0 is among them."""
+  counter = np.arange(math.prod(shape), dtype=np.int64) + 1000 * seed + 1
+  return (counter**3 // 7 % CONFIG.vocab_size).astype(np.int32).reshape(shape)
+
+
+def make_prompts() -> tuple[np.ndarray, np.ndarray]:
+  """Prompts [3, 7] and their lengths."""
+  return ids(3, 7), np.array([7, 4, 1], np.int32)
+
+
+def make_batch() -> types.TrainBatch:
+  """Three groups of four; one member has no tokens, so it does not count."""
+  prompts, prompt_lengths = make_prompts()
+  lengths = np.array([[5, 3, 1, 4], [2, 5, 5, 3], [4, 0, 1, 2]], np.int32)
+  # Some member of the middle has 0, an id like any other, inside.
+  completions = ids(3, 4, 5, seed=1)
+  completions[1, 1, 1:3] = 0
+  return types.TrainBatch(
+      prompts=prompts, prompt_lengths=prompt_lengths, completions=completions,
+      completion_lengths=lengths,
+      behavior_logprobs=-ids(3, 4, 5, seed=2).astype(np.float32) / 8,
+      advantages=np.array(
+          [[1.5, -0.5, -1.5, 0.5], [-1.0, 1.0, 0.0, 0.25],
+           [2.0, 9.0, -1.0, -1.0]], np.float32))
+
+
+def count_rows(
+    fn: Callable, args: Sequence, operand: tuple[int, ...],
+    while_length: int = 1) -> int:
+  """How many rows `fn(*args)` looks up in, or multiplies by, an operand.
+
+  Read from the jaxpr: `gather` from an array of the shape `operand`, and
+  matrix products that contract its first axis.
+
+  Args:
+    fn: what to trace.
+    args: its arguments.
+    operand: shape of the table or kernel.
+    while_length: how often a while loop is taken to run.
+  """
+  return _count(jax.make_jaxpr(fn)(*args).jaxpr, operand, while_length)
+
+
+def _count(jaxpr, operand, while_length):
+  total = 0
+  for equation in jaxpr.eqns:
+    name = equation.primitive.name
+    shapes = [variable.aval.shape for variable in equation.invars]
+    if name == 'gather' and shapes[0] == operand:
+      total += math.prod(equation.outvars[0].aval.shape[:-1])
+    if name == 'dot_general' and shapes[1] == operand:
+      (_, contracted), _ = equation.params['dimension_numbers']
+      if contracted == (0,):
+        total += math.prod(shapes[0][:-1])
+    repeats = {'scan': equation.params.get('length'), 'while': while_length}
+    for inner in core.jaxprs_in_params(equation.params):
+      total += repeats.get(name, 1) * _count(inner, operand, while_length)
+  return total

@@ -1,0 +1,225 @@
+"""Asks and steps: batched, counted, and independent of each other."""
+
+from concurrent import futures
+import dataclasses
+import multiprocessing
+
+import jax
+import numpy as np
+import pytest
+
+from atgrpo_jax import errors
+from atgrpo_jax import model
+from atgrpo_jax import types
+from atgrpo_jax.rollout import interaction as interaction_lib
+from atgrpo_jax.rollout import sampler
+from environments import base
+from environments.plan_path import env as plan_path
+from tests.rollout import scripted
+
+ROLES = {'a': 'one', 'b': 'two'}  # role -> policy
+
+
+class Names:
+  """Answers to a prompt: its first letters, then 0, 1, ..."""
+
+  def __init__(self, num_letters=3):
+    self._num_letters = num_letters
+
+  def __getitem__(self, prompt):
+    return [f'{prompt[:self._num_letters]}{i}' for i in range(2)]
+
+
+def ask(task_id, role='a', turn=0, branch=0, total=0):
+  return interaction_lib.Ask(
+      types.GroupKey(task_id, role, turn, branch),
+      scripted.State(task_id, goal=5, total=total, turn=turn))
+
+
+def ids_of(answer):
+  return [tuple(ids) for ids in answer.completions]
+
+
+@pytest.fixture
+def calls(monkeypatch):
+  """The scripted sampler's calls: (params, prompts, active, spec)."""
+  scripted.follow_scripts(monkeypatch)
+  made = []
+  follow = sampler.sample_groups
+
+  def record(params, prompts, lengths, keys, active, *, config, spec):
+    made.append((params, prompts, active, spec))
+    return follow(
+        params, prompts, lengths, keys, active, config=config, spec=spec)
+
+  monkeypatch.setattr(sampler, 'sample_groups', record)
+  return made
+
+
+# Batches.
+
+
+def test_batches_are_split_at_the_largest_bucket(calls):
+  interaction = scripted.make_interaction(
+      {'one': Names()}, {'a': 'one'}, group_buckets=(1, 2, 4))
+  names = [f'T{i}' for i in range(9)]
+  answers = interaction.ask(
+      [ask(name) for name in names], step=0, group_size=2)
+  assert [(len(p), a.sum()) for _, p, a, _ in calls] == [(4, 4), (4, 4), (1, 1)]
+  assert [a.texts for a in answers] == [
+      (f'{name}/0', f'{name}/1') for name in names]
+  calls.clear()
+  interaction.ask([ask(name) for name in names[:7]], step=0, group_size=2)
+  assert [(len(p), a.sum()) for _, p, a, _ in calls] == [(4, 4), (4, 3)]
+
+
+def test_one_call_for_each_policy_and_length(calls):
+  one, two = Names(2), Names(4)
+  interaction = scripted.make_interaction(
+      {'one': one, 'two': two}, ROLES, prompt_buckets=(18, 20))
+  asks = [
+      ask('A', 'a'), ask('B', 'b'), ask('C', 'a', total=10), ask('D', 'a'),
+      ask('E', 'b')]
+  answers = interaction.ask(asks, step=0, group_size=2)
+  found = {(p is one, q.shape[1], int(a.sum())) for p, q, a, _ in calls}
+  assert found == {(True, 18, 2), (False, 18, 2), (True, 20, 1)}
+  assert len(calls) == 3
+  assert [a.texts[1] for a in answers] == [
+      'A/1', 'B/b 1', 'C/1', 'D/1', 'E/b 1']
+  assert [len(a.prompt) for a in answers] == [18, 18, 19, 18, 18]
+  assert interaction.ask([], step=0, group_size=2) == []
+  assert len(calls) == 3
+
+
+def test_the_sampler_is_told_what_the_interaction_was(calls):
+  interaction = dataclasses.replace(
+      scripted.make_interaction({'one': Names()}, {'a': 'one'}),
+      temperature=0.6)
+  interaction.ask([ask('A')], step=0, group_size=2)
+  (_, _, _, spec), = calls
+  assert spec == sampler.SamplerSpec(
+      group_size=2, max_new_tokens=12, temperature=0.6,
+      stop_ids=(scripted.STOP,), dtype='float32')
+
+
+# Lengths.
+
+
+@pytest.mark.parametrize('prompt_buckets, max_new_tokens, limit', [
+    ((8, 18), 12, 18), ((8, 17), 12, 17), ((8, 32), 46, 18), ((8, 32), 47, 17)])
+def test_a_prompt_that_does_not_fit(
+    calls, prompt_buckets, max_new_tokens, limit):
+  interaction = scripted.make_interaction(
+      {'one': Names()}, {'a': 'one'}, prompt_buckets=prompt_buckets,
+      max_new_tokens=max_new_tokens)
+  asks = [ask('T'), ask('U', turn=1)]  # Of 18 tokens each.
+  if limit == 18:
+    assert len(interaction.ask(asks, step=0, group_size=2)) == 2
+    return
+  with pytest.raises(errors.UserError) as error:
+    interaction.ask(asks[1:], step=0, group_size=2)
+  assert str(error.value) == (
+      "The prompt of role 'a' in task 'U', turn 2, has 18 tokens, but only 17 "
+      f'fit: raise buckets.prompt (its largest is {prompt_buckets[-1]}) or '
+      f'lower rollout.max_new_tokens ({max_new_tokens} of the 64 positions of '
+      'the model).')
+  assert not calls
+
+
+# Counters.
+
+
+def test_counters_add_up(calls):
+  interaction = scripted.make_interaction(
+      {'one': Names(3), 'two': Names(99)}, ROLES)
+  asks = [ask('A', 'a'), ask('B', 'b'), ask('C', 'a', total=10)]
+  for repeat in (1, 2):
+    answers = interaction.ask(asks, step=0, group_size=2)
+    counters = interaction.counters
+    assert counters.prompt_tokens == repeat * (18 + 18 + 19)
+    # 'A/a0' and its stop token; but two of 18 letters are cut at 12.
+    assert counters.completion_tokens == repeat * (2 * 5 + 2 * 12 + 2 * 5)
+    assert counters.model_calls == repeat * 6
+    assert counters.cut_completions == repeat * 2
+  assert answers[1].texts == ('B/b turn 0 t',) * 2
+  assert counters.completion_tokens == 2 * sum(
+      len(ids) for answer in answers for ids in answer.completions)
+  assert counters.sample_seconds > 0
+  assert (counters.environment_steps, counters.environment_seconds) == (0, 0)
+
+  states = [one.state for one in asks]
+  actions = [{'a': '2'}, {'b': '3 broken'}, {'a': '1'}]
+  steps = interaction.apply(states, actions)
+  assert steps == [
+      interaction.environment.step(*pair) for pair in zip(states, actions)]
+  assert counters.environment_steps == 3
+  assert counters.infrastructure_failures == 1
+  assert counters.environment_seconds > 0
+  assert counters.model_calls == 12
+  assert interaction.apply([], []) == []
+
+
+# Steps.
+
+
+def test_steps_are_taken_in_worker_processes_without_jax():
+  environment = plan_path.make_environment(
+      team='solo', max_turns=2, reward='mixed', sandbox=None)
+  state = environment.reset({
+      'task_id': 'x', 'grid': ['..........'] * 10, 'start': [0, 0],
+      'goal': [5, 5]})
+  actions = [{'solo': f'#### {moves}'} for moves in (
+      '["D"]', '["U"]', 'none', '["R", "R"]', '["D", "R"]')]
+  with futures.ProcessPoolExecutor(
+      1, mp_context=multiprocessing.get_context('spawn')) as executor:
+    interaction = dataclasses.replace(
+        scripted.make_interaction({}, {}, environment), executor=executor)
+    steps = interaction.apply([state] * 5, actions)
+    # It takes time and memory that a worker has no use for.
+    imported = executor.submit(eval, "set(__import__('sys').modules)").result()
+  assert 'environments.plan_path.env' in imported
+  assert 'jax' not in imported
+  assert [step.state.position for step in steps] == [
+      (1, 0), (0, 0), (0, 0), (0, 2), (1, 1)]
+  assert steps[2].outcomes['solo'] is base.Outcome.PARSE_ERROR
+
+
+# Answers of a real model.
+
+
+def test_answers_depend_on_their_own_key_and_policy_alone():
+  params = [
+      model.init_params(jax.random.key(seed), scripted.CONFIG)
+      for seed in (0, 1)]
+
+  def make(seed=0, policies=(0, 1)):
+    return scripted.make_interaction(
+        {'one': params[policies[0]], 'two': params[policies[1]]}, ROLES,
+        max_new_tokens=3, seed=seed)
+
+  def answer(one, step=0, interaction=None):
+    result, = (interaction or make()).ask([one], step=step, group_size=3)
+    return ids_of(result)
+
+  asks = [ask(name, role) for name in 'ABCDEF' for role in 'ab']
+  together = make().ask(asks, step=0, group_size=3)
+  backwards = make().ask(asks[::-1], step=0, group_size=3)[::-1]
+  for one, x, y in zip(asks, together, backwards, strict=True):
+    assert ids_of(x) == ids_of(y)
+    np.testing.assert_array_equal(x.prompt, y.prompt)
+    for p, q in zip(x.logprobs, y.logprobs):
+      np.testing.assert_allclose(p, q, atol=1e-5)
+    assert answer(one) == ids_of(x)
+  assert len({tuple(ids_of(x)) for x in together}) == len(asks)
+
+  first = answer(ask('A'))
+  state = ask('A').state
+  for changed in (
+      answer(ask('A'), step=1), answer(ask('A'), interaction=make(seed=1)),
+      answer(ask('A'), interaction=make(policies=(1, 0))),
+      answer(ask('A', branch=1)),
+      # The same prompt under other keys.
+      answer(interaction_lib.Ask(types.GroupKey('B', 'a', 0, 0), state)),
+      answer(interaction_lib.Ask(types.GroupKey('A', 'a', 1, 0), state))):
+    assert changed != first
+  assert answer(ask('A'), interaction=make(policies=(0, 0))) == first

@@ -1,0 +1,231 @@
+"""sampler.py: what is sampled is what is scored, row by row on its own."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from atgrpo_jax import types
+from atgrpo_jax.rl import optimizer
+from atgrpo_jax.rl import train_step
+from atgrpo_jax.rollout import sampler
+from atgrpo_jax.rollout import sampling
+from tests.rl import tiny
+
+SPEC = sampler.SamplerSpec(
+    group_size=4, max_new_tokens=5, temperature=1.0, stop_ids=(3, 7))
+NEVER = 31  # Stop id of those who want full lengths.
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _quick_compiles():
+  with tiny.quick_compiles():
+    yield
+
+
+@pytest.fixture(scope='module')
+def params():
+  return tiny.make_params()
+
+
+def _keys(num):
+  return sampling.group_keys(
+      jax.random.key(11), np.arange(num, dtype=np.uint32)[:, None])
+
+
+def _sample(
+    params, rows=(0, 1, 2), keys=None, width=7, active=None, **changes):
+  """Samples the tiny prompts `rows`, padded by junk, each with its own key."""
+  prompts, lengths = tiny.make_prompts()
+  padded = tiny.ids(3, width, seed=9)
+  for row, length in enumerate(lengths):
+    padded[row, :length] = prompts[row, :length]
+  rows = np.array(rows)
+  keys = _keys(3)[rows if keys is None else np.array(keys)]
+  if active is None:
+    active = np.ones(len(rows), bool)
+  return jax.device_get(sampler.sample_groups(
+      params, padded[rows], lengths[rows], keys, np.array(active),
+      config=tiny.CONFIG, spec=dataclasses.replace(SPEC, **changes)))
+
+
+def _score(params, prompts, prompt_lengths, completions, temperature):
+  """The learner's log-probabilities of completions [P, G, T]."""
+  batch = types.TrainBatch(
+      prompts=prompts, prompt_lengths=prompt_lengths, completions=completions,
+      completion_lengths=np.full(
+          completions.shape[:2], completions.shape[2], np.int32),
+      behavior_logprobs=np.zeros(completions.shape, np.float32),
+      advantages=np.zeros(completions.shape[:2], np.float32))
+  spec = train_step.LearnerSpec(
+      optimizer.OptimizerSpec(learning_rate=0.0), loss=None,
+      temperature=temperature)
+  return np.asarray(train_step.score(
+      params, batch, config=tiny.CONFIG, spec=spec))
+
+
+def _score_all(params, prompts, prompt_lengths, temperature):
+  """Log-probabilities [P, V] of every id as the next one."""
+  every = np.broadcast_to(
+      np.arange(tiny.CONFIG.vocab_size, dtype=np.int32)[:, None],
+      (len(prompts), tiny.CONFIG.vocab_size, 1))
+  return _score(params, prompts, prompt_lengths, every, temperature)[..., 0]
+
+
+def _wide_prompts():
+  """Prompts with room for a completion."""
+  prompts, lengths = tiny.make_prompts()
+  return np.pad(prompts, ((0, 0), (0, SPEC.max_new_tokens))), lengths
+
+
+def _tokens(samples):
+  """The completions without what stands behind them."""
+  return [
+      [row[:n].tolist() for row, n in zip(rows, lengths)]
+      for rows, lengths in zip(samples.completions, samples.lengths)]
+
+
+def _mask(samples):
+  return np.arange(samples.completions.shape[2]) < samples.lengths[..., None]
+
+
+@pytest.mark.parametrize('temperature', [1.0, 0.7])
+def test_sampled_logprobs_are_those_of_the_learner(params, temperature):
+  samples = _sample(params, temperature=temperature)
+  mask = _mask(samples)
+  assert mask.sum() > 30
+  prompts = tiny.make_prompts()
+  scores = _score(params, *prompts, samples.completions, temperature)
+  assert np.abs(scores - samples.logprobs)[mask].max() <= 1e-5
+  other = _score(params, *prompts, samples.completions, 1.7 - temperature)
+  assert np.abs(other - samples.logprobs)[mask].max() > 0.1
+
+
+@pytest.mark.parametrize('temperature', [0.0, 1.0])
+def test_a_loop_over_the_learner_samples_the_same(params, temperature):
+  samples = _sample(params, temperature=temperature, stop_ids=(NEVER,))
+  member = 2
+  tokens, lengths = _wide_prompts()
+  for index in range(SPEC.max_new_tokens):
+    scores = _score_all(params, tokens, lengths, 1.0)
+    if temperature:
+      def draw(key, scores):
+        key = jax.random.fold_in(jax.random.fold_in(key, member), index)
+        return jax.random.categorical(key, scores)
+      expected = np.asarray(jax.vmap(draw)(_keys(3), scores))
+    else:
+      expected = np.argmax(scores, axis=1)
+    np.testing.assert_array_equal(
+        samples.completions[:, member, index], expected)
+    np.testing.assert_allclose(
+        samples.logprobs[:, member, index], scores[np.arange(3), expected],
+        atol=1e-5)
+    tokens[np.arange(3), lengths] = expected
+    lengths = lengths + 1
+
+
+def test_frequencies_match_the_learner(params):
+  num = 4000
+  samples = _sample(params, temperature=0.5, group_size=num, max_new_tokens=1)
+  def distances(temperature):
+    """Total variation between what was drawn and what the learner says."""
+    expected = np.exp(_score_all(params, *_wide_prompts(), temperature))
+    found = np.stack([
+        np.bincount(rows.ravel(), minlength=32) / num
+        for rows in samples.completions])
+    return np.abs(found - expected).sum(axis=1) / 2
+  assert distances(0.5).max() < 0.04
+  assert distances(1.0).min() > 0.1
+
+
+# A row on its own.
+
+
+def test_neighbours_change_nothing(params):
+  together = _tokens(_sample(params))
+  assert together[1:2] == _tokens(_sample(params, rows=(1,)))
+  shuffled = _tokens(_sample(params, rows=(2, 0, 1)))
+  assert shuffled == [together[2], together[0], together[1]]
+  inactive = _tokens(_sample(params, active=[True, False, True]))
+  assert inactive == [together[0], [[]] * 4, together[2]]
+  # They are not all the same by chance.
+  assert len({str(x) for group in together for x in group}) == 12
+
+
+def test_padding_changes_nothing(params):
+  plain = _tokens(_sample(params))
+  # Longer prompts, a group of filler, and room for longer completions.
+  longer = _tokens(_sample(
+      params, rows=(0, 1, 2, 0), width=12, max_new_tokens=9))
+  cut = [[row[:5] for row in group] for group in longer]
+  assert plain == cut[:3] != longer[:3]
+
+
+def test_other_members_change_nothing(params):
+  larger = _tokens(_sample(params, group_size=6))
+  assert _tokens(_sample(params)) == [group[:4] for group in larger]
+
+
+def test_the_key_alone_tells_members_and_groups_apart(params):
+  one, same, other = _sample(
+      params, rows=(0, 0, 0), keys=(0, 0, 1), stop_ids=(NEVER,)).completions
+  np.testing.assert_array_equal(one, same)
+  assert not np.array_equal(one, other)
+  assert len(np.unique(one, axis=0)) == 4
+
+
+# Ends.
+
+
+def test_stop_ids_end_a_row(params):
+  free = _sample(params, stop_ids=(NEVER,))
+  assert (free.lengths == 5).all()
+  samples = _sample(params)
+  for row, length, unstopped in zip(
+      samples.completions.reshape(12, 5), samples.lengths.ravel(),
+      free.completions.reshape(12, 5)):
+    stops = np.flatnonzero(np.isin(unstopped, SPEC.stop_ids))
+    assert length == (stops[0] + 1 if len(stops) else 5)
+    # Until then, nothing is different.
+    np.testing.assert_array_equal(row[:length], unstopped[:length])
+  assert 1 < len(np.unique(samples.lengths))
+
+
+def _iterations(samples):
+  """How often the loop ran: each time writes a column of log-probabilities."""
+  written = (samples.logprobs != 0).all(axis=(0, 1))
+  assert not np.any(samples.logprobs[:, :, ~written])
+  return int(written.sum())
+
+
+def test_inactive_rows_cost_nothing(params):
+  nobody = _sample(params, active=[False] * 3)
+  assert _iterations(nobody) == 0
+  assert not nobody.lengths.any()
+  # Greedy: group 0 stops at once, and the others never do.
+  first = _sample(params, temperature=0.0, stop_ids=(NEVER,)).completions
+  stop = int(first[0, 0, 0])
+  assert stop not in first[1:]
+  greedy = {'temperature': 0.0, 'stop_ids': (stop,)}
+  assert _iterations(_sample(params, **greedy)) == 5
+  alone = _sample(params, active=[True, False, False], **greedy)
+  assert _iterations(alone) == 1
+  assert alone.lengths.tolist() == [[1] * 4, [0] * 4, [0] * 4]
+
+
+@pytest.mark.parametrize('size', [1, 8])
+def test_a_prompt_is_computed_once_for_its_group(params, size):
+  prompts, lengths = tiny.make_prompts()
+  spec = dataclasses.replace(SPEC, group_size=size)
+  def fn(params):
+    return sampler.sample_groups(
+        params, prompts, lengths, _keys(3), np.ones(3, bool),
+        config=tiny.CONFIG, spec=spec)
+  # Its last token belongs to the members; the group size multiplies no other.
+  rows = 3 * 6 + 3 * size * spec.max_new_tokens
+  assert tiny.count_rows(
+      fn, [params], tiny.EMBEDDING, spec.max_new_tokens) == rows
+  # Two products in each of two layers.
+  assert tiny.count_rows(
+      fn, [params], tiny.MLP_KERNEL, spec.max_new_tokens) == 4 * rows

@@ -1,0 +1,526 @@
+"""The training loop on the echo game: resuming, records, and what goes wrong.
+
+Most tests look at one finished run, or compare another one with it.
+"""
+
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from atgrpo_jax import checkpoints as checkpoints_lib
+from atgrpo_jax import errors
+from atgrpo_jax import main
+from atgrpo_jax import train
+from atgrpo_jax.rollout import at_grpo
+from environments import base
+from tests import echo
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+# Steps 4 and 8 are saved; from step 5 on the log shows a new validation.
+CHANGES = {
+    'policies': 'per_role', 'environment.max_turns': 2, 'train.num_steps': 8,
+    'train.checkpoint_every': 4, 'train.groups_every': 1,
+    'evaluation.validate_every': 5}
+
+
+@pytest.fixture(scope='module')
+def finished(echo_folder, tmp_path_factory):
+  """The workdir of an undisturbed run; never written to."""
+  workdir = tmp_path_factory.mktemp('finished')
+  assert train.train(echo.experiment(echo_folder, **CHANGES), workdir)
+  return workdir
+
+
+@pytest.fixture(scope='module')
+def experiment(echo_folder):
+  """Eight turns of each role, one policy."""
+  return echo.experiment(echo_folder)
+
+
+@pytest.fixture(scope='module')
+def groups(experiment):
+  """The groups of a first step."""
+  return at_grpo.collect(
+      experiment.interaction(
+          experiment.initial_states(), temperature=1.0,
+          policy_map=experiment.policy_map),
+      train.draw_tasks(experiment.tasks('train'), 0, experiment), step=0,
+      spec=experiment.rollout).groups
+
+
+def _bytes(tree):
+  return jax.tree.map(lambda x: np.asarray(x).tobytes(), tree)
+
+
+def _metrics(workdir):
+  """The lines of the log in order, without what a clock says."""
+  return [
+      {name: value for name, value in json.loads(line).items()
+       if not name.startswith(('time/', 'compile/'))}
+      for line in (workdir / 'metrics.jsonl').read_text().splitlines()]
+
+
+def _assert_same_run(workdir, finished, experiment):
+  """Equal log, groups, evaluations, and final state to the last bit."""
+  states, step = experiment.restore_or_initialise(workdir)
+  expected, expected_step = experiment.restore_or_initialise(finished)
+  assert step == expected_step == experiment.config.train.num_steps
+  assert _bytes(states) == _bytes(expected)
+  # As text, since the order of the names counts.
+  assert json.dumps(_metrics(workdir)) == json.dumps(_metrics(finished))
+  for pattern in ('groups/*.jsonl', 'evals/*.json'):
+    names = [path.name for path in sorted(finished.glob(pattern))]
+    assert names == [path.name for path in sorted(workdir.glob(pattern))]
+    for path in finished.glob(pattern):
+      there = workdir / path.relative_to(finished)
+      assert there.read_bytes() == path.read_bytes(), path.name
+
+
+def _files(folder):
+  return {
+      path: path.read_bytes() for path in folder.rglob('*') if path.is_file()}
+
+
+def _update(experiment, groups, advantages, state=None, reference=None):
+  """`update_policy` from the first state, or from `state`."""
+  if state is None:
+    state = experiment.initial_states()['shared']
+  return train.update_policy(
+      experiment, 'shared', state, groups, advantages, reference)
+
+
+# A run that goes on.
+
+
+def test_resumed_run_is_the_same_run(
+    finished, echo_folder, tmp_path, monkeypatch, capsys):
+  write_groups = train.write_groups
+
+  def write_and_stop(folder, step, *args):
+    write_groups(folder, step, *args)
+    if step == 5:
+      os.kill(os.getpid(), signal.SIGTERM)
+
+  experiment = echo.experiment(echo_folder, **CHANGES)
+  with monkeypatch.context() as patch:
+    patch.setattr(train, 'write_groups', write_and_stop)
+    assert not train.train(experiment, tmp_path)
+  out = capsys.readouterr().out
+  assert 'stopped by SIGTERM after step 6; the same command resumes' in out
+  assert [line['step'] for line in _metrics(tmp_path)] == [1, 2, 3, 4, 5, 6]
+  assert not (tmp_path / 'evals/after.json').exists()
+
+  assert train.train(experiment, tmp_path)
+  assert 'resumes after step 6' in capsys.readouterr().out
+  _assert_same_run(tmp_path, finished, experiment)
+
+
+def test_finished_run_prints_its_result_again(
+    finished, echo_folder, tmp_path, capsys):
+  workdir = shutil.copytree(finished, tmp_path / 'run')
+  experiment = echo.experiment(echo_folder, **CHANGES)
+  assert train.train(experiment, workdir)
+  assert 'held-out success: before' in capsys.readouterr().out
+  _assert_same_run(workdir, finished, experiment)
+
+
+def _wait_for(condition, child):
+  deadline = time.monotonic() + 300
+  while not condition():
+    assert child.poll() is None and time.monotonic() < deadline
+    time.sleep(0.01)
+
+
+def test_stopped_program_exits_42_and_the_same_command_goes_on(
+    finished, echo_folder, tmp_path):
+  workdir = tmp_path / 'run'
+  command = [
+      sys.executable, '-m', 'atgrpo_jax.main', '--config=tests/echo.py',
+      f'--config.model.folder={echo_folder}', f'--workdir={workdir}',
+      *(f'--config.{name}={value}' for name, value in CHANGES.items())]
+  kwargs = dict(
+      cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+      # The second start needs what the first one compiled.
+      env=os.environ | {
+          'JAX_COMPILATION_CACHE_DIR': str(tmp_path / 'compiled'),
+          'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0'})
+
+  # The groups of the fifth step go into a pipe, so the run stands still in
+  # the middle of that step until somebody reads it.
+  pipe = workdir / 'groups/000004.jsonl'
+  read = []
+  child = subprocess.Popen(command, start_new_session=True, **kwargs)
+  try:
+    _wait_for((workdir / 'config.json').exists, child)
+    pipe.parent.mkdir()
+    os.mkfifo(pipe)
+    log = workdir / 'metrics.jsonl'
+    _wait_for(lambda: log.exists() and len(_metrics(workdir)) == 4, child)
+    # To the whole group, as Ctrl-C and timeout(1) do: the step, and the
+    # validation after it, need the workers still.
+    os.killpg(child.pid, signal.SIGTERM)
+    threading.Thread(
+        target=lambda: read.append(pipe.read_text()), daemon=True).start()
+    out, _ = child.communicate(timeout=300)
+  finally:
+    child.kill()
+  assert child.returncode == main.STOPPED == 42, out
+  assert 'stopped by SIGTERM after step 5' in out
+  pipe.unlink()
+  pipe.write_text(*read)
+
+  again = subprocess.run(command, timeout=300, **kwargs)
+  assert again.returncode == 0, again.stdout
+  assert 'resumes after step 5' in again.stdout
+  _assert_same_run(
+      workdir, finished, echo.experiment(echo_folder, **CHANGES))
+
+
+def test_step_is_replayed_alone(finished, echo_folder, tmp_path):
+  experiment = echo.experiment(echo_folder, **CHANGES)
+  checkpoints = checkpoints_lib.Checkpoints(
+      shutil.copytree(finished / 'checkpoints', tmp_path / 'checkpoints'))
+  states = checkpoints.restore(experiment.state_template(), step=4).state
+  checkpoints.close()
+
+  def replay(step):
+    tasks = train.draw_tasks(experiment.tasks('train'), 4, experiment)
+    groups = at_grpo.collect(
+        experiment.interaction(
+            states, temperature=1.0, policy_map=experiment.policy_map),
+        tasks, step=step, spec=experiment.rollout).groups
+    train.write_groups(
+        tmp_path, step, groups, train.group_advantages(groups, experiment))
+    return (tmp_path / f'{step:06d}.jsonl').read_text()
+
+  recorded = (finished / 'groups/000004.jsonl').read_text()
+  assert replay(4) == recorded
+  assert replay(5) != recorded
+
+
+# A run that must not go on.
+
+
+def test_workdir_of_another_config_is_left_alone(
+    finished, echo_folder, tmp_path):
+  workdir = shutil.copytree(finished, tmp_path / 'run')
+  before = _files(workdir)
+  other = echo.experiment(echo_folder, **CHANGES | {
+      'seed': 1, 'loss.clip_high': 0.3})
+  with pytest.raises(errors.UserError) as error:
+    train.train(other, workdir)
+  assert (
+      '(loss.clip_high: there 0.2, now 0.3; seed: there 0, now 1)'
+      in str(error.value))
+  assert _files(workdir) == before
+
+
+def test_foreign_folder_is_left_alone(experiment, tmp_path):
+  (tmp_path / 'thesis.tex').write_text('mine')
+  with pytest.raises(errors.UserError, match='holds no config.json'):
+    train.train(experiment, tmp_path)
+  assert [path.name for path in tmp_path.iterdir()] == ['thesis.tex']
+
+
+@pytest.mark.parametrize('changes, words', [
+    ({'rollout.num_tasks': 49}, "num_tasks=49, but the split 'train' has 48"),
+    ({'evaluation.validation': 'empty'}, "split 'empty' of echo has no tasks"),
+    ({'evaluation.test': 'exam'}, "echo has no split 'exam'.*validation"),
+])
+def test_tasks_that_are_not_there_leave_no_workdir(
+    changes, words, echo_folder, tmp_path):
+  with pytest.raises(errors.UserError, match=words):
+    train.train(echo.experiment(echo_folder, **changes), tmp_path / 'run')
+  assert not (tmp_path / 'run').exists()
+
+
+# Damaged checkpoints.
+
+
+def _truncate(folder):
+  for path in folder.rglob('*'):
+    if path.is_file():
+      path.write_bytes(path.read_bytes()[:path.stat().st_size // 2])
+
+
+def test_unreadable_checkpoint_falls_back_to_the_older(
+    finished, echo_folder, tmp_path, caplog, capsys):
+  workdir = shutil.copytree(finished, tmp_path / 'run')
+  _truncate(workdir / 'checkpoints/8')
+  experiment = echo.experiment(echo_folder, **CHANGES)
+  assert train.train(experiment, workdir)
+  assert 'resumes after step 4' in capsys.readouterr().out
+  warning, = [m for m in caplog.messages if 'checkpoint' in m]
+  assert 'checkpoint step 8: ' in warning and 'using step 4' in warning
+  assert (workdir / 'checkpoints/8.corrupt').is_dir()
+  _assert_same_run(workdir, finished, experiment)
+
+
+def test_no_readable_checkpoint_is_an_error(finished, echo_folder, tmp_path):
+  workdir = shutil.copytree(finished, tmp_path / 'run')
+  _truncate(workdir / 'checkpoints')
+  experiment = echo.experiment(echo_folder, **CHANGES)
+  with pytest.raises(errors.UserError, match='no checkpoint in .* can be read'):
+    train.train(experiment, workdir)
+  assert _metrics(workdir) == _metrics(finished)
+
+
+# Updates.
+
+
+def _with_infinity(advantages):
+  broken = [x.copy() for x in advantages]
+  for x in broken:
+    x[0] = np.inf
+  return broken
+
+
+def test_lasting_nonfinite_gradients_stop_the_run(
+    echo_folder, tmp_path, monkeypatch):
+  group_advantages = train.group_advantages
+  monkeypatch.setattr(
+      train, 'group_advantages',
+      lambda *args: _with_infinity(group_advantages(*args)))
+  experiment = echo.experiment(echo_folder, policies='per_role')
+  with pytest.raises(FloatingPointError) as error:
+    train.train(experiment, tmp_path)
+  message = str(error.value)
+  assert message.startswith(
+      "Policy 'first': the gradients of 5 updates in a row were not finite, "
+      'last in embedding, layers/')
+  assert '(13 of 13 leaves)' in message
+  assert len(_metrics(tmp_path)) == 4
+
+
+def test_one_nonfinite_gradient_changes_nothing(experiment, groups):
+  first = experiment.initial_states()['shared']
+  advantages = train.group_advantages(groups, experiment)
+  state, metrics = _update(experiment, groups, _with_infinity(advantages))
+  assert metrics['nonfinite_in_a_row'] == 1
+  assert state.num_updates == 0
+  assert _bytes(state.params) == _bytes(first.params)
+
+  # Nor does it stay in the optimiser.
+  state, metrics = _update(experiment, groups, advantages, state)
+  assert metrics['nonfinite_in_a_row'] == 0
+  expected, _ = _update(experiment, groups, advantages)
+  assert _bytes(state.params) == _bytes(expected.params)
+  assert _bytes(state.params) != _bytes(first.params)
+
+
+def test_groups_without_signal_are_dropped_and_counted(
+    experiment, groups, caplog):
+  with_signal = [g for g in groups if len(set(g.rewards)) > 1]
+  assert 0 < len(with_signal) < len(groups) == 32
+  state, metrics = _update(
+      experiment, groups, train.group_advantages(groups, experiment))
+  assert metrics['groups'] == 32
+  assert metrics['groups_without_signal'] == 32 - len(with_signal)
+  assert metrics['tokens'] == sum(
+      len(ids) for group in with_signal for ids in group.completions)
+  expected, _ = _update(
+      experiment, with_signal, train.group_advantages(with_signal, experiment))
+  assert _bytes(state.params) == _bytes(expected.params)
+
+  assert not caplog.messages
+  first = experiment.initial_states()['shared']
+  state, metrics = _update(
+      experiment, groups, [np.zeros(16)] * 32, state=first)
+  assert state is first
+  assert metrics == {'groups': 32, 'groups_without_signal': 32}
+  assert caplog.messages == ['policy shared: no group carries a signal']
+
+
+def test_invalid_candidates_have_no_tokens(experiment, groups):
+  index, group = next(
+      (i, g) for i, g in enumerate(groups) if g.rewards[0] < max(g.rewards))
+
+  def update_with(completion):
+    valid, rewards = group.valid.copy(), group.rewards.copy()
+    valid[0], rewards[0] = False, np.nan
+    broken = dataclasses.replace(
+        group, valid=valid, rewards=rewards,
+        completions=(completion, *group.completions[1:]),
+        behavior_logprobs=(
+            np.zeros(len(completion), np.float32),
+            *group.behavior_logprobs[1:]))
+    changed = [*groups[:index], broken, *groups[index + 1:]]
+    return _update(
+        experiment, changed, train.group_advantages(changed, experiment))
+
+  _, metrics = _update(
+      experiment, groups, train.group_advantages(groups, experiment))
+  states = []
+  for completion in (group.completions[0], np.array([5, 6], np.int32)):
+    state, changed = update_with(completion)
+    assert changed['tokens'] == (
+        metrics['tokens'] - len(group.completions[0]))
+    states.append(_bytes(state.params))
+  assert states[0] == states[1]
+
+
+class _Unreliable(echo.Echo):
+  """Breaks down whenever it hears an `a`."""
+
+  def step(self, state, actions):
+    result = super().step(state, actions)
+    (role, action), = actions.items()
+    if 'a' in action:
+      return dataclasses.replace(
+          result, outcomes={role: base.Outcome.INFRASTRUCTURE})
+    return result
+
+
+def test_run_survives_an_environment_that_fails_at_times(
+    echo_folder, tmp_path):
+  experiment = dataclasses.replace(
+      echo.experiment(
+          echo_folder, **{'train.num_steps': 1, 'train.groups_every': 1}),
+      environment=_Unreliable(max_turns=1))
+  assert train.train(experiment, tmp_path)
+  lines = (tmp_path / 'groups/000000.jsonl').read_text().splitlines()
+  candidates = [c for line in lines for c in json.loads(line)['candidates']]
+  invalid = [c for c in candidates if not c['valid']]
+  assert invalid and all('a' in c['text'] for c in invalid)
+  assert all(c['reward'] is None and c['advantage'] == 0 for c in invalid)
+  metrics, = _metrics(tmp_path)
+  assert metrics['reward/invalid'] == len(invalid)
+  assert metrics['budget/infrastructure_failures'] == len(invalid)
+  assert 0 <= metrics['reward/mean'] <= 2
+
+
+def test_several_updates_of_one_rollout(experiment, groups, echo_folder):
+  advantages = train.group_advantages(groups, experiment)
+  twice = echo.experiment(echo_folder, **{'train.updates_per_rollout': 2})
+  state, metrics = _update(experiment, groups, advantages)
+  assert state.num_updates == 1
+  assert metrics['log_ratio'] == 0
+
+  state_twice, metrics_twice = _update(twice, groups, advantages)
+  assert state_twice.num_updates == 2
+  # The second update is compared with the policy before the first.
+  assert metrics_twice['log_ratio'] != 0
+  assert 0 < metrics_twice['tokens'] < metrics['tokens']
+  assert _bytes(state_twice.params) != _bytes(state.params)
+
+  # One group cannot be shared among two updates.
+  index = next(i for i, x in enumerate(advantages) if np.any(x))
+  state, _ = _update(twice, [groups[index]], [advantages[index]])
+  assert state.num_updates == 1
+
+
+def test_kl_penalty_pulls_towards_the_reference(
+    experiment, groups, echo_folder):
+  advantages = train.group_advantages(groups, experiment)
+  penalised = echo.experiment(
+      echo_folder, **{'loss.kl_estimator': 'k3', 'loss.kl_coefficient': 0.5})
+  reference = penalised.load_params()
+  _, plain = _update(experiment, groups, advantages)
+  _, same = _update(penalised, groups, advantages, reference=reference)
+  # k3 and its gradient vanish where policy and reference agree.
+  for name in ('loss', 'grad_norm'):
+    assert same[name] == pytest.approx(plain[name], abs=1e-5), name
+  other = jax.tree.map(lambda x: 1.5 * x, reference)
+  _, far = _update(penalised, groups, advantages, reference=other)
+  assert far['loss'] > same['loss'] + 0.01
+
+
+# Tasks.
+
+
+def test_tasks_of_a_step(experiment, echo_folder):
+  tasks = experiment.tasks('train')
+  experiment = echo.experiment(echo_folder, **{'rollout.num_tasks': 20})
+
+  def draw(step):
+    return [t['task_id'] for t in train.draw_tasks(tasks, step, experiment)]
+
+  epochs = [draw(2 * epoch) + draw(2 * epoch + 1) for epoch in range(4)]
+  for epoch in epochs:
+    assert len(epoch) == len(set(epoch)) == 40  # Of 48; 8 fill no step.
+  assert len({tuple(epoch) for epoch in epochs}) == 4
+  # What an epoch leaves out, others visit.
+  assert len(set().union(*epochs)) == 48
+  assert draw(5) == epochs[2][20:]
+
+  other = echo.experiment(echo_folder, seed=1, **{'rollout.num_tasks': 20})
+  assert train.draw_tasks(tasks, 0, other) != train.draw_tasks(
+      tasks, 0, experiment)
+
+
+# Records.
+
+
+def test_metrics(finished):
+  lines = _metrics(finished)
+  assert [line['step'] for line in lines] == list(range(1, 9))
+  for line in lines:
+    for name in ('spine/success', 'k1/success', 'first/outcome/ok'):
+      assert 0 <= line[name] <= 1, name
+    assert 1 <= line['spine/turns'] <= 2
+    assert line['budget/environment_steps'] == line['budget/model_calls']
+    assert line['budget/model_calls'] == 16 * (
+        line['first/groups'] + line['second/groups'])
+  # Steps 1 to 4 show the validation before the first, the others that of 5.
+  k1 = [line['k1/success'] for line in lines]
+  assert k1[:4] == k1[:1] * 4 and k1[4:] == k1[4:5] * 4 and k1[0] != k1[4]
+  assert (finished / 'tensorboard').is_dir()
+
+
+def test_groups_are_all_recorded(finished, echo_folder):
+  tokenizer = echo.experiment(echo_folder).tokenizer
+  letters = {
+      task['task_id']: task['letter']
+      for task in echo.Builder(
+          data_dir=None, file_format='').as_data_source('train')}
+  for step, line in enumerate(_metrics(finished)):
+    text = (finished / f'groups/{step:06d}.jsonl').read_text()
+    groups = [json.loads(line) for line in text.splitlines()]
+    assert len(groups) == line['first/groups'] + line['second/groups']
+    keys = [tuple(group['key'].values()) for group in groups]
+    assert len(set(keys)) == len(keys)
+    assert set(groups[0]['key']) == {'task_id', 'role', 'turn', 'branch'}
+    for group in groups:
+      assert group['policy'] == group['key']['role']
+      prompt = tokenizer.decode(group['prompt_ids'])
+      if group['policy'] == 'first':
+        assert prompt == f'first {letters[group["key"]["task_id"]]} say'
+      candidates = group['candidates']
+      assert len(candidates) == 16
+      for candidate in candidates:
+        assert candidate['text'] == tokenizer.decode(candidate['ids'])
+        assert len(candidate['logprobs']) == len(candidate['ids'])
+        assert candidate['outcome'] in ('ok', 'parse_error')
+        assert candidate['terms'].keys() == {'right', 'success'}
+      rewards = [candidate['reward'] for candidate in candidates]
+      assert rewards[group['chosen']] == max(rewards)
+      advantages = [candidate['advantage'] for candidate in candidates]
+      assert sum(advantages) == pytest.approx(0, abs=1e-4)
+      assert any(advantages) == (len(set(rewards)) > 1)
+
+
+def test_evaluations(finished):
+  paths = sorted((finished / 'evals').iterdir())
+  assert [path.name for path in paths] == ['after.json', 'before.json']
+  after, before = (json.loads(path.read_text()) for path in paths)
+  assert (before['step'], after['step']) == (0, 8)
+  assert before.keys() == after.keys() == {
+      'task', 'team', 'split', 'max_turns', 'config_hash', 'num_tasks',
+      'success', 'interval', 'mean_turns', 'truncated', 'outcomes',
+      'policy_map', 'split_hash', 'seed', 'step', 'sampling'}
+  assert before['split_hash'] == after['split_hash']
+  assert after['policy_map'] == {'first': 'first', 'second': 'second'}
+  config = json.loads((finished / 'config.json').read_text())
+  assert after['config_hash'] == config['hash']
