@@ -160,8 +160,7 @@ def test_every_leaf_of_a_training_config_is_read(
       main, '_WORKDIR', types.SimpleNamespace(value=str(tmp_path)))
   monkeypatch.setattr(main, '_MODE', types.SimpleNamespace(value='train'))
   assert main.main([]) == 0
-  # What is left matters to evaluation alone.
-  assert _unread(leaves, read) == {'evaluation.name'}
+  assert _unread(leaves, read) == {'evaluation.name', 'evaluation.policies'}
   monkeypatch.setattr(main, '_MODE', types.SimpleNamespace(value='evaluate'))
   assert main.main([]) == 0
   assert not _unread(leaves, read)
@@ -181,7 +180,7 @@ def pretrained(tmp_path_factory):
       'phases.drill.num_steps': 1, 'phases.practice.num_steps': 1,
       'phases.mixture.num_steps': 1, 'optimizer.warmup_updates': 0,
       'buckets.prompt': (512,), 'buckets.completion': (128,), 'log_every': 1,
-      'check_every': 1, 'num_checked': 2})
+      'check_every': 2, 'num_checked': 2})
   workdir, leaves = tmp_path_factory.mktemp('nano'), _leaves(config)
   with pytest.MonkeyPatch.context() as patch:
     read = _record_reads(patch)

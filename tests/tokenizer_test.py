@@ -197,12 +197,13 @@ def test_training_gives_the_same_tokenizer_again(trained, tmp_path):
 
 
 def test_learned_tokens_stay_within_their_pieces(tmp_path):
-  tokenizer_lib.train([*TEXTS, 'x' * 64], 500, tmp_path)
+  # Without a limit, whole lines of the texts would become tokens.
+  tokenizer_lib.train(TEXTS, 500, tmp_path)
   tokenizer = tokenizer_lib.Tokenizer(tmp_path)
   special = {
       '<|endoftext|>', '<|im_start|>', '<|im_end|>', '<think>', '</think>'}
   learned = _vocab(tmp_path).keys() - special
-  assert max(len(token) for token in learned) == 16
+  assert 8 < max(len(token) for token in learned) <= 16
   digits = set('0123456789')
   assert sorted(token for token in learned if digits & set(token)) == sorted(
       digits)
@@ -211,4 +212,4 @@ def test_learned_tokens_stay_within_their_pieces(tmp_path):
     return len(tokenizer.encode_completion(text)) - 1
 
   assert num_ids('1010') == 4
-  assert num_ids('"R", "R", "D", "R"') == 4
+  assert num_ids('"U", "R", "R", "D"') == 4

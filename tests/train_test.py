@@ -4,14 +4,15 @@ Most tests look at one finished run, or compare another one with it.
 """
 
 import dataclasses
+import fcntl
 import json
 import os
 import pathlib
+import select
 import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import jax
@@ -157,29 +158,30 @@ def test_stopped_program_exits_42_and_the_same_command_goes_on(
           'JAX_COMPILATION_CACHE_DIR': str(tmp_path / 'compiled'),
           'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0'})
 
-  # The groups of the fifth step go into a pipe, so the run stands still in
-  # the middle of that step until somebody reads it.
+  # The groups of the fifth step go into a small pipe, so the run stands still
+  # in the middle of that step until they are read.
   pipe = workdir / 'groups/000004.jsonl'
-  read = []
   child = subprocess.Popen(command, start_new_session=True, **kwargs)
   try:
     _wait_for((workdir / 'config.json').exists, child)
     pipe.parent.mkdir()
     os.mkfifo(pipe)
-    log = workdir / 'metrics.jsonl'
-    _wait_for(lambda: log.exists() and len(_metrics(workdir)) == 4, child)
-    # To the whole group, as Ctrl-C and timeout(1) do: the step, and the
-    # validation after it, need the workers still.
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 4096)
+    _wait_for(lambda: select.select([reader], [], [], 0)[0], child)
+    # To the whole group, as Ctrl-C and timeout(1) do: the validation at the
+    # end of the step still needs the workers.
     os.killpg(child.pid, signal.SIGTERM)
-    threading.Thread(
-        target=lambda: read.append(pipe.read_text()), daemon=True).start()
+    os.set_blocking(reader, True)
+    with open(reader) as file:
+      groups = file.read()
     out, _ = child.communicate(timeout=300)
   finally:
     child.kill()
   assert child.returncode == main.STOPPED == 42, out
   assert 'stopped by SIGTERM after step 5' in out
   pipe.unlink()
-  pipe.write_text(*read)
+  pipe.write_text(groups)
 
   again = subprocess.run(command, timeout=300, **kwargs)
   assert again.returncode == 0, again.stdout
