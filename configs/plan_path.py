@@ -24,7 +24,8 @@ def get_config(arg: str = ''):
     c.optimizer.learning_rate = 1e-4
     c.optimizer.warmup_updates = 0
     c.optimizer.weight_decay = 0.0
-    c.buckets.prompt = (128, 288, 768)
+    # The last holds whatever a program prints, at nearly a token a character.
+    c.buckets.prompt = (128, 288, 1536)
     c.buckets.completion = (40, 104)
     c.buckets.groups = (16, 64)
     c.buckets.microbatch = 4
