@@ -46,7 +46,7 @@ def finished(echo_folder, tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def experiment(echo_folder):
-  """Eight turns of each role, one policy."""
+  """One policy and one turn."""
   return echo.experiment(echo_folder)
 
 
