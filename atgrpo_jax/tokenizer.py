@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 import json
 import pathlib
+import re
 
 import numpy as np
 import tokenizers
@@ -55,6 +56,10 @@ class Tokenizer:
           f'{self._folder}: tokenizer_config.json has no chat_template; the '
           'agents are prompted through it, so add one.')
     self.stop_ids = self._find_stop_ids()
+    # <|im_end|> and the like, wherever they begin within a text.
+    self._control = re.compile('|'.join(
+        re.escape(str(token)) for token in
+        self._hf.added_tokens_decoder.values() if token.special) or '(?!)')
 
   @property
   def vocab_size(self) -> int:
@@ -62,9 +67,16 @@ class Tokenizer:
     return max(self._hf.get_vocab().values()) + 1
 
   def encode_prompt(self, messages: Sequence[dict[str, str]]) -> np.ndarray:
-    """Ids [S] int32 of chat messages, up to where the answer begins."""
+    """Ids [S] int32 of chat messages, up to where the answer begins.
+
+    A message that spells a control token, such as the output of a program
+    that prints <|im_end|>, cannot end its turn: a zero-width space behind the
+    first character makes it ordinary text.
+    """
     text = self._hf.apply_chat_template(
-        list(messages), tokenize=False, add_generation_prompt=True,
+        [{**message, 'content': self._defuse(message['content'])}
+         for message in messages],
+        tokenize=False, add_generation_prompt=True,
         enable_thinking=self._thinking)
     return self._encode(text)
 
@@ -84,6 +96,10 @@ class Tokenizer:
     self._hf.save_pretrained(folder)
     write_generation_config(
         pathlib.Path(folder), self.stop_ids, self._hf.pad_token_id)
+
+  def _defuse(self, text: str) -> str:
+    return self._control.sub(
+        lambda match: f'{match[0][0]}\u200b{match[0][1:]}', text)
 
   def _encode(self, text: str) -> np.ndarray:
     ids = self._hf.encode(text, add_special_tokens=False)

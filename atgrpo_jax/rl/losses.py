@@ -138,7 +138,8 @@ def policy_loss(
       'clipped': jnp.sum(mask & was_clipped).astype(jnp.float32),
       'entropy': jnp.sum(masked(entropy)),
       'mismatch': jnp.sum(jnp.abs(mismatch)),
-      'log_ratio': jnp.sum(masked(log_ratio)),
+      # k3 towards the old policy; its gradient is not used.
+      'approx_kl': jnp.sum(masked(ratio - 1.0 - log_ratio)),
   }
   return total, count, jax.lax.stop_gradient(sums)
 

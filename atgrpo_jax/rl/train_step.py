@@ -63,7 +63,7 @@ def zero_sums(params: model.Params, spec: LearnerSpec) -> Sums:
   """The sums before the first microbatch."""
   names = ('tokens', 'entropy')
   if spec.loss is not None:
-    names += ('clipped', 'mismatch', 'log_ratio')
+    names += ('clipped', 'mismatch', 'approx_kl')
   return Sums(
       jax.tree.map(jnp.zeros_like, params), jnp.zeros(()), jnp.zeros(()),
       {name: jnp.zeros(()) for name in names})

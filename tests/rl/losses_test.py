@@ -105,8 +105,8 @@ def test_aggregations(policy_loss, aggregation, total, count):
   assert found[:2] == pytest.approx((total, count), rel=1e-6)
   assert found[2] == pytest.approx({
       'tokens': 5, 'clipped': 2, 'entropy': 0, 'mismatch': 0,
-      # log(1.5 * 0.9 * 0.5 * 1.2 * 1.4)
-      'log_ratio': math.log(1.134)}, rel=1e-5)
+      # The ratios sum to 5.5 and multiply to 1.134.
+      'approx_kl': 5.5 - 5 - math.log(1.134)}, rel=1e-5)
 
 
 @pytest.mark.parametrize('aggregation', losses.AGGREGATIONS)

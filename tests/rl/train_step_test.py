@@ -269,7 +269,7 @@ def test_first_update_on_policy_has_ratio_one(params):
 
   sums = _accumulate(params, [batch], ON_POLICY)
   assert sums.metrics['clipped'] == 0
-  assert sums.metrics['log_ratio'] == 0
+  assert sums.metrics['approx_kl'] == 0
   assert sums.metrics['mismatch'] <= 1e-5 * mask.sum()
   # The ratio is one, so the loss is that of the advantages.
   np.testing.assert_allclose(
