@@ -6,9 +6,8 @@ from flax import linen as nn
 import jax
 import jax.numpy as jnp
 
+from atgrpo_jax.model import attention
 from atgrpo_jax.model import config as config_lib
-
-_MASKED = -1e30  # Finite, so that a row without any key has no NaN gradient.
 
 
 class Norm(nn.Module):
@@ -94,7 +93,7 @@ class Attention(nn.Module):
       at = (0, 0, 0, cache_index, 0)
       k = jax.lax.dynamic_update_slice(cache[0], k.astype(cache[0].dtype), at)
       v = jax.lax.dynamic_update_slice(cache[1], v.astype(cache[1].dtype), at)
-    mixed = attend(q, k, v, suffix_mask, prefix, prefix_mask)
+    mixed = attention.attend(q, k, v, suffix_mask, prefix, prefix_mask)
     mixed = mixed.transpose(0, 2, 3, 1, 4, 5).reshape(
         groups, members, queries, -1)
     return Linear(c.width, c.init_std, name='o')(mixed), (k, v)
@@ -117,60 +116,6 @@ class Block(nn.Module):
     up = Linear(c.hidden_width, c.init_std, name='up')(y)
     x = x + Linear(c.width, c.init_std, name='down')(nn.silu(gate) * up)
     return x, kv
-
-
-def attend(q, k, v, suffix_mask, prefix, prefix_mask):
-  """Softmax attention over prefix and suffix keys together.
-
-  The two score blocks are never joined: they share a maximum and a sum, which
-  gives the same number as a softmax over their concatenation.
-
-  Args:
-    q: [P, K, G, X, M, H] scaled queries.
-    k: [P, K, G, Y, H] suffix keys.
-    v: [P, K, G, Y, H] suffix values.
-    suffix_mask: [X, Y] bool.
-    prefix: ([P, K, S, H], [P, K, S, H]) or None.
-    prefix_mask: [P, S] bool, or None without a prefix.
-
-  Returns:
-    [P, K, G, X, M, H]
-  """
-  groups, heads, members, queries, _, width = q.shape
-
-  def own_rows(x):  # [P, K, G, X * M, ...]
-    return x.reshape(groups, heads, members, -1, x.shape[-1])
-
-  def shared_rows(x):  # [P, K, G * X * M, ...]
-    return x.reshape(groups, heads, -1, x.shape[-1])
-
-  bias = jnp.where(suffix_mask, 0.0, _MASKED)
-  bias = jnp.repeat(bias, q.shape[4], axis=0)
-  own = jnp.einsum(
-      'pkgqh,pkgyh->pkgqy', own_rows(q), k,
-      preferred_element_type=jnp.float32) + bias
-  top = jnp.max(own, axis=-1, keepdims=True)
-  if prefix is not None:
-    bias = jnp.where(prefix_mask, 0.0, _MASKED)[:, None, None, :]
-    shared = jnp.einsum(
-        'pkqh,pksh->pkqs', shared_rows(q), prefix[0],
-        preferred_element_type=jnp.float32) + bias
-    top = jnp.maximum(
-        top, own_rows(jnp.max(shared, axis=-1, keepdims=True)))
-  top = jax.lax.stop_gradient(top)
-  own = jnp.exp(own - top)
-  total = jnp.sum(own, axis=-1, keepdims=True)
-  mixed = jnp.einsum(
-      'pkgqy,pkgyh->pkgqh', own.astype(v.dtype), v,
-      preferred_element_type=jnp.float32)
-  if prefix is not None:
-    shared = jnp.exp(shared - shared_rows(top))
-    total += own_rows(jnp.sum(shared, axis=-1, keepdims=True))
-    mixed += own_rows(jnp.einsum(
-        'pkqs,pksh->pkqh', shared.astype(v.dtype), prefix[1],
-        preferred_element_type=jnp.float32))
-  mixed = (mixed / total).astype(q.dtype)
-  return mixed.reshape(groups, heads, members, queries, -1, width)
 
 
 def rotary_angles(positions: jax.Array, width: int, theta: float) -> jax.Array:
