@@ -365,6 +365,11 @@ class _Reading:
       raise _Unreadable(f'{self._item}: another host cannot read its part')
 
 
+def digest(tree: Any) -> str:
+  """16 hex digits of the bytes and names of a tree of arrays."""
+  return _sha256(_digests(_named_leaves(tree)))[:16]
+
+
 def _digests(leaves: Mapping[str, jax.Array]) -> dict[str, str]:
   """Name -> digest, 16 hex digits."""
   # One after the other: hundreds of small programs that wait for each other's

@@ -12,6 +12,7 @@ from typing import Any
 
 from atgrpo_jax import errors
 from atgrpo_jax import experiment as experiment_lib
+from atgrpo_jax import hosts
 from atgrpo_jax import types
 from atgrpo_jax.rl import policy_map as policy_map_lib
 from atgrpo_jax.rollout import interaction as interaction_lib
@@ -123,6 +124,8 @@ def write(
     result: Mapping[str, Any]) -> pathlib.Path:
   """Writes `evals/<name>.json`."""
   path = workdir / 'evals' / f'{name}.json'
+  if not hosts.is_first():
+    return path
   path.parent.mkdir(parents=True, exist_ok=True)
   path.write_text(json.dumps(result, indent=2) + '\n')
   return path

@@ -6,6 +6,8 @@ same experiment, so what is evaluated is what was trained.
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Mapping, Sequence
 from concurrent import futures
 import contextlib
 import dataclasses
@@ -14,14 +16,18 @@ import hashlib
 import importlib
 import json
 import pathlib
+import zlib
 
 import jax
+import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
 from atgrpo_jax import checkpoints as checkpoints_lib
 from atgrpo_jax import errors
+from atgrpo_jax import hosts
 from atgrpo_jax import model
+from atgrpo_jax import sharding
 from atgrpo_jax import tokenizer as tokenizer_lib
 from atgrpo_jax.model import safetensors_io
 from atgrpo_jax.rl import advantages
@@ -40,7 +46,71 @@ from environments import sandbox as sandbox_lib
 # Parts of a config that may change between two starts of one run.
 _MAY_CHANGE = ('evaluation', 'train.num_steps')
 
-States = dict[str, train_state.TrainState]  # policy -> its state
+# Sections that may differ from policy to policy.
+_OWN_SECTIONS = ('model', 'lora', 'optimizer')
+
+TRAINED = ('all', 'lora', 'none')
+
+States = dict[str, train_state.TrainState]  # trained policy -> its state
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy:
+  """One policy, as the config describes it.
+
+  Attributes:
+    name: of the policy.
+    folder: of its Hugging Face model.
+    config: dimensions of that model.
+    tokenizer: of that model.
+    trained: 'all' parameters, 'lora' for an adapter, 'none' if it is frozen.
+    lora: of the adapter, None without one.
+    learner: switches of the learner.
+    mesh: the devices of its pool.
+  """
+
+  name: str
+  folder: pathlib.Path
+  config: model.ModelConfig
+  tokenizer: tokenizer_lib.Tokenizer
+  trained: str
+  lora: model.LoraSpec | None
+  learner: train_step.LearnerSpec
+  mesh: jax.sharding.Mesh
+
+  def load_params(self, dtype: str) -> model.Params:
+    """The parameters in the model folder, on the devices of the pool."""
+    shapes = jax.eval_shape(functools.partial(
+        model.init_params, jax.random.key(0), self.config))
+    return safetensors_io.load_params(
+        self.folder, self.config, jnp.dtype(dtype), sharding.tree_shardings(
+            shapes, self.mesh, sharding.param_rules(self.config.tied_head)))
+
+  def state_template(self) -> train_state.TrainState:
+    """Shapes, dtypes and shardings of `initial_state`, without the bytes."""
+    rules = sharding.ADAPTER_RULES
+    if self.lora is None:
+      rules = sharding.param_rules(self.config.tied_head)
+    shapes = jax.eval_shape(lambda: self._initialise(model.init_params(
+        jax.random.key(0), self.config)))
+    return jax.tree.map(
+        lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at),
+        shapes, sharding.tree_shardings(shapes, self.mesh, rules))
+
+  def initial_state(self) -> train_state.TrainState:
+    """The policy before its first update; float32."""
+    initialise = jax.jit(
+        self._initialise, donate_argnums=0, out_shardings=jax.tree.map(
+            lambda x: x.sharding, self.state_template()))
+    return initialise(
+        None if self.lora else self.load_params('float32'))
+
+  def _initialise(self, params: model.Params | None) -> train_state.TrainState:
+    if self.lora is not None:
+      # Another draw for every policy, and the same in every run.
+      rng = jax.random.key(zlib.crc32(self.name.encode()))
+      params = model.init_lora(rng, self.config, self.lora, num_roles=1)
+    return train_state.create(params, self.learner.optimizer)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,49 +121,44 @@ class Experiment:
     config: where it came from.
     environment: the task.
     policy_map: role -> policy.
-    model_config: dimensions of the policies' model.
-    tokenizer: of that model.
+    policies: name -> policy.
     buckets: static shapes.
     rollout: switches of the rollout.
-    learner: switches of the learner.
     executor: steps environments.
   """
 
   config: ml_collections.ConfigDict
   environment: base.Environment
   policy_map: policy_map_lib.PolicyMap
-  model_config: model.ModelConfig
-  tokenizer: tokenizer_lib.Tokenizer
+  policies: dict[str, Policy]
   buckets: batching.Buckets
   rollout: at_grpo.RolloutSpec
-  learner: train_step.LearnerSpec
   executor: futures.Executor
 
-  def load_params(self) -> model.Params:
-    """The parameters in the model folder."""
-    return safetensors_io.load_params(
-        self.config.model.folder, self.model_config)
+  @functools.cached_property
+  def bases(self) -> dict[str, model.Params]:
+    """Policy with a frozen model -> that; loaded once for each pool."""
+    loaded, bases = {}, {}
+    for name, policy in self.policies.items():
+      if policy.trained != 'all':
+        dtype = policy.learner.dtype
+        key = policy.folder, dtype, policy.mesh
+        if key not in loaded:
+          loaded[key] = policy.load_params(dtype)
+        bases[name] = loaded[key]
+    return bases
 
   def initial_states(self) -> States:
-    """Every policy as the model folder has it, before its first update."""
-    params = self.load_params()
+    """Every trained policy before its first update."""
     return {
-        policy: train_state.create(
-            jax.tree.map(lambda x: x.copy(), params), self.learner.optimizer)
-        for policy in policy_map_lib.policies_of(self.policy_map)}
+        name: policy.initial_state() for name, policy in self.policies.items()
+        if policy.trained != 'none'}
 
   def state_template(self) -> States:
     """Shapes, dtypes and shardings of `initial_states`, without the bytes."""
-    make = functools.partial(
-        model.init_params, jax.random.key(0), self.model_config)
-    one = jax.eval_shape(
-        lambda: train_state.create(make(), self.learner.optimizer))
-    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    one = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
-        one)
-    policies = policy_map_lib.policies_of(self.policy_map)
-    return {policy: one for policy in policies}
+    return {
+        name: policy.state_template()
+        for name, policy in self.policies.items() if policy.trained != 'none'}
 
   def restore_or_initialise(
       self, workdir: pathlib.Path) -> tuple[States, int]:
@@ -111,15 +176,34 @@ class Experiment:
     """Plays the environment with the current policies."""
     return interaction_lib.Interaction(
         environment=self.environment, policy_map=policy_map,
-        policies={
-            name: interaction_lib.Policy(
-                state.params, self.model_config, self.tokenizer,
-                self.config.model.dtype)
-            for name, state in states.items()},
-        buckets=self.buckets,
+        policies=self._sampled(states), buckets=self.buckets,
         max_new_tokens=self.config.rollout.max_new_tokens,
         temperature=temperature, seed=self.config.seed,
         executor=self.executor)
+
+  def _sampled(self, states: States) -> dict[str, interaction_lib.Policy]:
+    """Adapters over the same base become one model, to be sampled at once."""
+    sampled, together = {}, {}
+    for name, policy in self.policies.items():
+      if policy.trained == 'lora':
+        key = id(self.bases[name]), tuple(_paths(states[name].params))
+        together.setdefault(key, []).append(name)
+      else:
+        params = (
+            states[name].params if policy.trained == 'all'
+            else self.bases[name])
+        sampled[name] = interaction_lib.Policy(_sampled_model(policy, params))
+    for names in together.values():
+      policy = self.policies[names[0]]
+      with jax.set_mesh(policy.mesh):
+        adapters = model.stack(
+            [states[name].params for name in names],
+            [self.policies[name].lora.scale for name in names])
+      together_model = _sampled_model(
+          policy, self.bases[names[0]], adapters)
+      for index, name in enumerate(names):
+        sampled[name] = interaction_lib.Policy(together_model, index)
+    return sampled
 
   def tasks(self, split: str) -> list[base.Task]:
     """The tasks of a split of the config's data set."""
@@ -134,13 +218,6 @@ def build(
     executor: futures.Executor) -> Experiment:
   """Builds what the config describes; raises on what cannot work."""
   _check_numbers(config)
-  folder = config.model.folder
-  model_config = safetensors_io.load_config(folder)
-  tokenizer = tokenizer_lib.Tokenizer(folder, thinking=config.model.thinking)
-  if tokenizer.vocab_size > model_config.vocab_size:
-    raise errors.UserError(
-        f'{folder}: the tokenizer has {tokenizer.vocab_size} ids, the model '
-        f'only {model_config.vocab_size}; take both from the same model.')
   with _said_to_the_user():
     environment = importlib.import_module(
         config.environment.module).make_environment(
@@ -151,25 +228,94 @@ def build(
   for name in ('num_tasks', 'temperature', 'max_new_tokens'):
     del rollout[name]
   with _said_to_the_user():
-    learner = train_step.LearnerSpec(
-        optimizer=optimizer.OptimizerSpec(**config.optimizer),
-        loss=losses.LossSpec(**config.loss),
-        temperature=config.rollout.temperature,
-        dtype=config.model.dtype, remat=config.model.remat)
     # An empty rollout: a real one would find the same, but late.
     nothing = np.zeros(0)
     advantages.group_ids([], config.advantage.group_key)
     advantages.group_advantages(
         nothing, nothing, nothing.astype(bool),
         normaliser=config.advantage.normaliser)
+  policy_map = policy_map_lib.make_policy_map(
+      config.policies, environment.roles)
+  names = policy_map_lib.policies_of(policy_map)
+  meshes = sharding.make_meshes(
+      names, jax.devices(), sharding.MeshSpec(**config.mesh))
+  _check_rows(config, meshes)
   return Experiment(
-      config=config, environment=environment,
-      policy_map=policy_map_lib.make_policy_map(
-          config.policies, environment.roles),
-      model_config=model_config, tokenizer=tokenizer,
+      config=config, environment=environment, policy_map=policy_map,
+      policies={
+          name: _build_policy(name, own, config, meshes[name])
+          for name, own in _policy_configs(config, names).items()},
       buckets=batching.Buckets(**config.buckets),
-      rollout=at_grpo.RolloutSpec(**rollout),
-      learner=learner, executor=executor)
+      rollout=at_grpo.RolloutSpec(**rollout), executor=executor)
+
+
+def _policy_configs(
+    config: ml_collections.ConfigDict,
+    names: Sequence[str]) -> dict[str, ml_collections.ConfigDict]:
+  """The sections that each policy has for itself, after `per_policy`."""
+  configs = {}
+  for name in names:
+    configs[name] = ml_collections.ConfigDict({
+        section: dict(config[section]) for section in _OWN_SECTIONS})
+    if policy_map_lib.adapts(config.policies):
+      configs[name].model.trained = 'lora'
+  for item in filter(None, config.per_policy.split(';')):
+    place, equals, text = item.strip().partition('=')
+    name, _, key = place.partition('.')
+    section, _, field = key.partition('.')
+    if (not equals or name not in configs or section not in _OWN_SECTIONS
+        or field not in config[section]):
+      raise errors.UserError(
+          f'per_policy: {item.strip()!r} is not of the form '
+          'POLICY.SECTION.KEY=VALUE, with one of the policies '
+          f'{", ".join(names)} and a key of config.'
+          f'{", config.".join(_OWN_SECTIONS)}.')
+    old = configs[name][section][field]
+    try:
+      value = text if isinstance(old, str) else ast.literal_eval(text)
+      configs[name][section][field] = value
+    except (SyntaxError, TypeError, ValueError) as error:
+      raise errors.UserError(
+          f'per_policy: {item.strip()!r} should be a {type(old).__name__}, '
+          f'such as {old!r}.') from error
+  return configs
+
+
+def _build_policy(
+    name: str, own: ml_collections.ConfigDict,
+    config: ml_collections.ConfigDict, mesh: jax.sharding.Mesh) -> Policy:
+  """One policy from its own sections and what all policies share."""
+  folder = safetensors_io.resolve_folder(own.model.folder)
+  model_config = safetensors_io.load_config(folder)
+  tokenizer = tokenizer_lib.Tokenizer(folder, thinking=own.model.thinking)
+  if tokenizer.vocab_size > model_config.vocab_size:
+    raise errors.UserError(
+        f'{folder}: the tokenizer has {tokenizer.vocab_size} ids, the model '
+        f'only {model_config.vocab_size}; take both from the same model.')
+  if own.model.trained not in TRAINED:
+    raise errors.UserError(
+        f'model.trained={own.model.trained!r} is not one of {list(TRAINED)}.')
+  lora = None
+  if own.model.trained == 'lora':
+    lora = model.LoraSpec(**own.lora)
+  with _said_to_the_user():
+    learner = train_step.LearnerSpec(
+        optimizer=optimizer.OptimizerSpec(**own.optimizer),
+        loss=losses.LossSpec(**config.loss),
+        temperature=config.rollout.temperature,
+        dtype=own.model.dtype, remat=own.model.remat,
+        adapter_scale=lora and lora.scale)
+  return Policy(
+      name=name, folder=folder, config=model_config, tokenizer=tokenizer,
+      trained=own.model.trained, lora=lora, learner=learner, mesh=mesh)
+
+
+def _sampled_model(
+    policy: Policy, params: model.Params,
+    adapters: model.Adapters | None = None) -> interaction_lib.Model:
+  return interaction_lib.Model(
+      params=params, config=policy.config, tokenizer=policy.tokenizer,
+      dtype=policy.learner.dtype, mesh=policy.mesh, adapters=adapters)
 
 
 def config_hash(config: ml_collections.ConfigDict) -> str:
@@ -219,10 +365,30 @@ def check_workdir(
 def write_config(
     workdir: pathlib.Path, config: ml_collections.ConfigDict) -> None:
   """Writes `config.json`: the resolved config and its hash."""
+  hosts.barrier()  # Until all have seen what was there before.
+  if not hosts.is_first():
+    return
   workdir.mkdir(parents=True, exist_ok=True)
   record = {
       'hash': config_hash(config), 'config': json.loads(config.to_json())}
   (workdir / 'config.json').write_text(json.dumps(record, indent=2) + '\n')
+
+
+def _check_rows(
+    config: ml_collections.ConfigDict,
+    meshes: Mapping[str, jax.sharding.Mesh]) -> None:
+  """Groups are split evenly over devices."""
+  for name, mesh in meshes.items():
+    parts = sharding.num_row_parts(mesh)
+    for key, sizes in (
+        ('buckets.groups', config.buckets.groups),
+        ('buckets.microbatch', (config.buckets.microbatch,))):
+      wrong = [size for size in sizes if size % parts]
+      if wrong:
+        raise errors.UserError(
+            f'{key}={config.buckets[key.partition(".")[2]]}: {wrong[0]} '
+            f'groups cannot be split over the {parts} parts (data times fsdp) '
+            f'of the mesh of policy {name!r}; give a multiple of {parts}.')
 
 
 def _check_numbers(config: ml_collections.ConfigDict) -> None:
@@ -251,6 +417,12 @@ def _said_to_the_user():
     yield
   except ValueError as error:
     raise errors.UserError(str(error)) from error
+
+
+def _paths(tree) -> list[str]:
+  return [
+      jax.tree_util.keystr(path)
+      for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
 
 
 def _may_change(name: str) -> bool:

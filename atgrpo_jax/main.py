@@ -24,6 +24,16 @@ _WORKDIR = flags.DEFINE_string(
     'workdir', None, 'Folder of the run; a run that was stopped is resumed.')
 _MODE = flags.DEFINE_enum(
     'mode', 'train', ['train', 'evaluate', 'pretrain'], 'What to do.')
+_DISTRIBUTED = flags.DEFINE_bool(
+    'distributed', False,
+    'Join a run of several processes. On TPU pods, SLURM and Open MPI they '
+    'find each other; elsewhere give the three flags below as well.')
+_COORDINATOR = flags.DEFINE_string(
+    'coordinator_address', None, 'HOST:PORT of the first process.')
+_NUM_PROCESSES = flags.DEFINE_integer(
+    'num_processes', None, 'Processes of the run.', lower_bound=1)
+_PROCESS_ID = flags.DEFINE_integer(
+    'process_id', None, 'Which of them this is, from 0.', lower_bound=0)
 _TRACEBACK = flags.DEFINE_bool(
     'traceback', False, 'Show where in the code a user error was found.')
 
@@ -38,6 +48,10 @@ def main(argv: list[str]) -> int:
     if flag.value is None:
       raise errors.UserError(f'{name} is missing; see --help.')
   config, workdir = _CONFIG.value, pathlib.Path(_WORKDIR.value)
+  process = {
+      'coordinator_address': _COORDINATOR.value,
+      'num_processes': _NUM_PROCESSES.value, 'process_id': _PROCESS_ID.value}
+  _check_process(process)
   if _MODE.value == 'pretrain':
     from atgrpo_jax import pretrain
     pretrain.pretrain(config, workdir)
@@ -52,6 +66,12 @@ def main(argv: list[str]) -> int:
         initializer=signals.begin_worker))
     executor.submit(int).result()
 
+    from atgrpo_jax import hosts
+    if _DISTRIBUTED.value:
+      hosts.join(**process)
+    if not hosts.is_first():
+      silence = stack.enter_context(open(os.devnull, 'w'))
+      stack.enter_context(contextlib.redirect_stdout(silence))
     from atgrpo_jax import experiment as experiment_lib
     experiment = experiment_lib.build(
         config, sandbox=sandbox_lib.Sandbox(server.address),
@@ -62,6 +82,26 @@ def main(argv: list[str]) -> int:
       return 0
     from atgrpo_jax import train
     return 0 if train.train(experiment, workdir) else STOPPED
+
+
+def _check_process(process: dict[str, str | int | None]) -> None:
+  """Says what does not fit together before the processes wait in vain."""
+  given = [name for name, value in process.items() if value is not None]
+  if given and not _DISTRIBUTED.value:
+    raise errors.UserError(
+        f'--{given[0]} is given without --distributed; add that to join a run '
+        'of several processes.')
+  if given and len(given) < len(process):
+    raise errors.UserError(
+        f'--{given[0]} is given, but not --'
+        f'{", --".join(process.keys() - given)}; give all three or none.')
+  if given and process['process_id'] >= process['num_processes']:
+    raise errors.UserError(
+        f'--process_id={process["process_id"]} is none of the '
+        f'{process["num_processes"]} processes, which count from 0.')
+  if _DISTRIBUTED.value and _MODE.value == 'pretrain':
+    raise errors.UserError(
+        '--mode=pretrain runs in one process; leave out --distributed.')
 
 
 def run() -> None:

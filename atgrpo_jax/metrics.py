@@ -10,7 +10,7 @@ A resumed run writes its last steps again. It therefore opens the record with
 the offset kept in its checkpoint: what lies behind is cut off, and TensorBoard
 is told to hide it, so that no step is counted twice.
 
-Only one process of a run may write.
+Of several processes only the first writes.
 """
 
 from collections.abc import Mapping
@@ -30,6 +30,7 @@ from tensorboardX.proto import event_pb2
 from tensorboardX.proto import summary_pb2
 
 from atgrpo_jax import errors
+from atgrpo_jax import hosts
 
 
 class MetricsWriter:
@@ -43,6 +44,9 @@ class MetricsWriter:
       offset: None for a new run, which must find no earlier lines; to resume,
         the bytes of `metrics.jsonl` to keep (0 keeps nothing).
     """
+    self._file = None
+    if not hosts.is_first():
+      return
     path = pathlib.Path(workdir) / 'metrics.jsonl'
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
@@ -89,6 +93,8 @@ class MetricsWriter:
     """Appends one line; names are slashed, such as `train/grad_norm`."""
     if 'step' in values:
       raise ValueError("a metric is called 'step': expected another name.")
+    if self._file is None:
+      return
     numbers = {name: float(value) for name, value in values.items()}
     line = {'step': step}
     line |= {name: _json_number(number) for name, number in numbers.items()}
@@ -112,13 +118,16 @@ class MetricsWriter:
     First puts them on the disk itself, so that a checkpoint that outlives a
     power cut never counts bytes that did not.
     """
+    if self._file is None:
+      return 0
     os.fsync(self._file.fileno())
     return self._file.tell()
 
   def close(self):
     """Closes the files."""
-    self._file.close()
-    self._events.close()
+    if self._file is not None:
+      self._file.close()
+      self._events.close()
 
 
 class Progress:

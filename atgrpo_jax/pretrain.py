@@ -91,11 +91,13 @@ def pretrain(
     groups = [
         _encode(tokenizer, demonstration)
         for demonstration in _draw(tasks, config, phase, rng)]
-    sums = train_step.zero_sums(state.params, spec)
+    sums = train_step.zero_sums(
+        state.params, config=model_config, spec=spec)
     for batch in batching.make_batches(groups, buckets):
       sums = train_step.accumulate(
           state.params, sums, batch, config=model_config, spec=spec)
-    state, metrics, _ = train_step.apply_update(state, sums, spec=spec)
+    state, metrics, _ = train_step.apply_update(
+        state, sums, config=model_config, spec=spec)
     if step % config.log_every == 0:
       values = {k: float(v) for k, v in jax.device_get(metrics).items()}
       values['time/seconds'] = time.perf_counter() - start

@@ -2,6 +2,7 @@
 
 A step plays one episode of each of E tasks and collects their groups, turns
 rewards into advantages, and updates every policy on the groups of its roles.
+On several processes, all of them run this loop; see `hosts`.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from atgrpo_jax import checkpoints as checkpoints_lib
 from atgrpo_jax import errors
 from atgrpo_jax import evaluate
 from atgrpo_jax import experiment as experiment_lib
+from atgrpo_jax import hosts
 from atgrpo_jax import metrics as metrics_lib
 from atgrpo_jax import model
+from atgrpo_jax import sharding
 from atgrpo_jax import signals
 from atgrpo_jax import types
 from atgrpo_jax.rl import advantages as advantages_lib
@@ -57,6 +60,9 @@ def train(
   experiment_lib.print_config(config)
 
   # ---- State ----------------------------------------------------------------
+  base_digests = {
+      name: checkpoints_lib.digest(base)
+      for name, base in experiment.bases.items()}
   checkpoints = checkpoints_lib.Checkpoints(workdir / 'checkpoints')
   restored = checkpoints.restore(experiment.state_template())
   if restored is None:
@@ -69,10 +75,21 @@ def train(
           f'The checkpoint of step {restored.step} in {workdir} was saved '
           'with another config than config.json says; choose another '
           '--workdir.')
+    for name, there in meta['bases'].items():
+      if there != base_digests[name]:
+        raise errors.UserError(
+            f'The checkpoint of step {restored.step} in {workdir} belongs to '
+            f'another frozen model of policy {name!r}: '
+            f'{experiment.policies[name].folder} now holds other weights. '
+            'Put the former ones back, or choose another --workdir.')
     print(f'resumes after step {meta["step"]}')
-  reference = None  # The start of training, where a KL penalty needs it.
+  references = {}  # The start of training, where a KL penalty needs it.
   if config.loss.kl_estimator != 'none':
-    reference = experiment.load_params()
+    references = {
+        name: (
+            experiment.bases.get(name)
+            or policy.load_params(policy.learner.dtype))
+        for name, policy in experiment.policies.items() if name in states}
   writer = metrics_lib.MetricsWriter(
       workdir, offset=meta.get('metrics_offset', 0 if resumed else None))
 
@@ -81,7 +98,8 @@ def train(
     checkpoints.save(step, states, {
         'step': step, 'seed': config.seed,
         'config_hash': experiment_lib.config_hash(config),
-        'metrics_offset': writer.offset(), 'k1_success': k1_success})
+        'bases': base_digests, 'metrics_offset': writer.offset(),
+        'k1_success': k1_success})
 
   def interaction(temperature: float) -> interaction_lib.Interaction:
     return experiment.interaction(
@@ -113,7 +131,8 @@ def train(
   compiles = metrics_lib.CompileCounter()
   stop = signals.StopFlag()
   saved_step = step
-  while step < config.train.num_steps and not stop.is_set():
+  while step < config.train.num_steps and not any(
+      hosts.exchange(stop.is_set())):
     start = time.perf_counter()
     team = interaction(config.rollout.temperature)
     rollout = at_grpo.collect(
@@ -125,11 +144,17 @@ def train(
     if step % config.train.groups_every == 0:
       write_groups(workdir / 'groups', step, rollout.groups, advantages)
     update_start = time.perf_counter()
-    for policy in states:
-      states[policy], metrics = update_policy(
-          experiment, policy, states[policy], rollout.groups, advantages,
-          reference)
-      values |= {f'{policy}/{name}': x for name, x in metrics.items()}
+    # All updates are dispatched before any is waited for: policies on
+    # different pools are updated at the same time.
+    updates = {}
+    for name in states:
+      states[name], updates[name] = update_policy(
+          experiment, name, states[name], rollout.groups, advantages,
+          references.get(name))
+    for name, update in updates.items():
+      values |= {
+          f'{name}/{metric}': x
+          for metric, x in update_metrics(name, update).items()}
     values['time/update'] = time.perf_counter() - update_start
     step += 1
 
@@ -195,63 +220,91 @@ def group_advantages(
   return np.split(flat, np.cumsum([group.size for group in groups])[:-1])
 
 
+@dataclasses.dataclass(frozen=True)
+class PolicyUpdate:
+  """What the updates of one policy tell, still on its devices.
+
+  Attributes:
+    num_groups: of its roles.
+    num_without_signal: of these, dropped.
+    updates: (metrics, which gradients are finite) of each update.
+  """
+
+  num_groups: int
+  num_without_signal: int
+  updates: list[tuple[dict[str, jax.Array], Any]]
+
+
 def update_policy(
-    experiment: experiment_lib.Experiment, policy: str,
+    experiment: experiment_lib.Experiment, name: str,
     state: train_state.TrainState, groups: Sequence[types.Group],
     advantages: Sequence[np.ndarray], reference: model.Params | None,
-) -> tuple[train_state.TrainState, dict[str, float]]:
-  """One or a few updates of a policy on the groups that carry a signal."""
+) -> tuple[train_state.TrainState, PolicyUpdate]:
+  """Dispatches one or a few updates on the groups that carry a signal.
+
+  `reference` is the model of a KL penalty.
+  """
+  policy = experiment.policies[name]
   own = [
       (group, advantage) for group, advantage in zip(groups, advantages)
-      if group.policy == policy]
+      if group.policy == name]
   kept = [
       _train_group(group, advantage) for group, advantage in own
       if np.any(advantage)]
-  metrics = {'groups': len(own), 'groups_without_signal': len(own) - len(kept)}
-  if not kept:
-    logging.warning('policy %s: no group carries a signal', policy)
-    return state, metrics
-
-  def score(params, batch):
-    return train_step.score(
-        params, batch, config=experiment.model_config,
-        spec=experiment.learner)
-
+  update = PolicyUpdate(len(own), len(own) - len(kept), [])
   num_updates = experiment.config.train.updates_per_rollout
-  updates = []
-  for part in (kept[i::num_updates] for i in range(num_updates)):
-    batches = batching.make_batches(part, experiment.buckets)
-    if num_updates > 1:
+  base = experiment.bases.get(name)
+  static = {'config': policy.config, 'spec': policy.learner}
+  whole = dataclasses.replace(policy.learner, adapter_scale=None)
+  with jax.set_mesh(policy.mesh):
+    parts = []
+    for groups_of_part in (kept[i::num_updates] for i in range(num_updates)):
       batches = [
-          dataclasses.replace(b, old_logprobs=score(state.params, b))
-          for b in batches]
-    if reference is not None:
-      batches = [
-          dataclasses.replace(b, reference_logprobs=score(reference, b))
-          for b in batches]
-    if batches:
-      updates.append(batches)
+          sharding.put_rows(batch, policy.mesh) for batch in
+          batching.make_batches(groups_of_part, experiment.buckets)]
+      if num_updates > 1:
+        batches = [
+            dataclasses.replace(b, old_logprobs=train_step.score(
+                state.params, b, base=base, **static)) for b in batches]
+      if reference is not None:
+        batches = [
+            dataclasses.replace(b, reference_logprobs=train_step.score(
+                reference, b, config=policy.config, spec=whole))
+            for b in batches]
+      if batches:
+        parts.append(batches)
 
-  for batches in updates:
-    sums = train_step.zero_sums(state.params, experiment.learner)
-    for batch in batches:
-      sums = train_step.accumulate(
-          state.params, sums, batch, config=experiment.model_config,
-          spec=experiment.learner)
-    state, learned, finite = train_step.apply_update(
-        state, sums, spec=experiment.learner)
-    learned = {name: float(x) for name, x in jax.device_get(learned).items()}
+    for batches in parts:
+      sums = train_step.zero_sums(state.params, **static)
+      for batch in batches:
+        sums = train_step.accumulate(
+            state.params, sums, batch, base=base, **static)
+      state, learned, finite = train_step.apply_update(state, sums, **static)
+      update.updates.append((learned, finite))
+  return state, update
+
+
+def update_metrics(name: str, update: PolicyUpdate) -> dict[str, float]:
+  """Waits for the updates of a policy; raises if they went wrong."""
+  metrics = {
+      'groups': update.num_groups,
+      'groups_without_signal': update.num_without_signal}
+  if not update.updates:
+    logging.warning('policy %s: no group carries a signal', name)
+  for learned, finite in update.updates:
+    learned = {key: float(x) for key, x in jax.device_get(learned).items()}
+    metrics |= learned
     if learned['nonfinite_in_a_row'] >= MAX_NONFINITE:
       bad = [
           jax.tree_util.keystr(path, simple=True, separator='/')
           for path, ok in jax.tree_util.tree_leaves_with_path(finite)
           if not ok]
       raise FloatingPointError(
-          f'Policy {policy!r}: the gradients of {MAX_NONFINITE} updates in a '
+          f'Policy {name!r}: the gradients of {MAX_NONFINITE} updates in a '
           f'row were not finite, last in {", ".join(bad[:10])} ({len(bad)} '
           f'of {len(jax.tree.leaves(finite))} leaves), loss '
           f'{learned["loss"]}. The parameters are those before.')
-  return state, metrics | learned
+  return metrics
 
 
 def _train_group(
@@ -315,6 +368,8 @@ def write_groups(
     folder: pathlib.Path, step: int, groups: Sequence[types.Group],
     advantages: Sequence[np.ndarray]) -> None:
   """Writes every group of a step, one JSON object per line."""
+  if not hosts.is_first():
+    return
   folder.mkdir(exist_ok=True)
   with (folder / f'{step:06d}.jsonl').open('w') as file:
     for group, advantage in zip(groups, advantages):

@@ -29,16 +29,33 @@ def base_config(size: str) -> config_dict.ConfigDict:
     raise ValueError(f'size={size!r} is not one of {list(SIZES)}.')
   c = config_dict.ConfigDict()
   c.seed = 0
-  # 'shared', 'per_role', or a map such as 'tool=a,planner=b'.
+  # 'shared', 'per_role', 'lora_per_role', or a map as 'tool=a,planner=b'.
   c.policies = 'shared'
+  # What one policy has otherwise in its model, lora and optimizer, such as
+  # 'tool.model.trained=none;planner.optimizer.learning_rate=1e-5'.
+  c.per_policy = ''
 
   c.model = config_dict.ConfigDict()
-  # A Hugging Face folder: config.json, tokenizer files, safetensors.
+  # A Hugging Face folder (config.json, tokenizer files, safetensors), or the
+  # name of one on the hub.
   c.model.folder = (
-      'models/nano' if size == 'nano' else f'models/Qwen3-{size.upper()}')
+      'models/nano' if size == 'nano' else f'Qwen/Qwen3-{size.upper()}')
+  c.model.trained = 'all'  # Parameters; or 'lora', or 'none'.
   c.model.dtype = 'float32' if size == 'nano' else 'bfloat16'
   c.model.remat = size != 'nano'
   c.model.thinking = False
+
+  c.lora = config_dict.ConfigDict()
+  c.lora.rank = 16
+  c.lora.alpha = 32.0
+  # Regular expressions; kernels whose names match one get an adapter.
+  c.lora.targets = (
+      'attention/[qkvo]/kernel', 'gate/kernel', 'up/kernel', 'down/kernel')
+
+  c.mesh = config_dict.ConfigDict()
+  c.mesh.fsdp = 1  # Devices that share one copy of the parameters.
+  c.mesh.tensor = 1  # Devices that share the heads and hidden units.
+  c.mesh.pools = ''  # Devices of each policy, as 'tool=0:4,planner=4:8'.
 
   c.environment = config_dict.ConfigDict()
   c.environment.module = config_dict.placeholder(str)
@@ -63,6 +80,8 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.rollout.selection_epsilon = 0.1
   c.rollout.target = 'immediate'
   c.rollout.alpha = 1.0
+  # Parts of the tasks that take turns: one is sampled, another steps.
+  c.rollout.num_cohorts = 1
   c.rollout.temperature = 1.0
   c.rollout.max_new_tokens = 4096
 

@@ -31,7 +31,7 @@ FLOORS = {
         2: 'model model.attention model.layers model.qwen3 model.kv_cache'
         ' model.lora',
         1: 'rl.advantages rl.losses rl.optimizer rollout.sampling sharding'
-        ' model.config',
+        ' hosts model.config',
         0: 'types errors signals',
     }.items()
     for module in modules.split()

@@ -158,6 +158,8 @@ def test_every_leaf_of_a_training_config_is_read(
   monkeypatch.setattr(main, '_CONFIG', types.SimpleNamespace(value=config))
   monkeypatch.setattr(
       main, '_WORKDIR', types.SimpleNamespace(value=str(tmp_path)))
+  for flag in ('_DISTRIBUTED', '_COORDINATOR', '_NUM_PROCESSES', '_PROCESS_ID'):
+    monkeypatch.setattr(main, flag, types.SimpleNamespace(value=None))
   monkeypatch.setattr(main, '_MODE', types.SimpleNamespace(value='train'))
   assert main.main([]) == 0
   assert _unread(leaves, read) == {'evaluation.name', 'evaluation.policies'}

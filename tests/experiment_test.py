@@ -27,7 +27,7 @@ from tests import echo
     ('train.groups_every', 0, 'groups_every=0.*at least 1'),
     ('evaluation.validate_every', 0, 'validate_every=0.*at least 1'),
     ('model.folder', 'no/such/folder',
-     'no/such/folder/config.json does not exist'),
+     "'no/such/folder' is not a folder"),
 ])
 def test_what_cannot_work_is_refused(name, value, words, echo_folder):
   with pytest.raises(errors.UserError, match=words):

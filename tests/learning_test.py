@@ -9,13 +9,15 @@ from tests import echo
 
 def _success(experiment, states, policy_map):
   """Success on the held-out tasks, one answer to each prompt."""
+  # Under a frozen head of this size no letter gets more than 0.6.
+  temperature = 0.0 if experiment.bases else 1.0
   return evaluate.evaluate(
       experiment.interaction(
-          states, temperature=1.0, policy_map=policy_map),
+          states, temperature=temperature, policy_map=policy_map),
       experiment.tasks('test'), step=0)['success']
 
 
-@pytest.mark.parametrize('policies', ['shared', 'per_role'])
+@pytest.mark.parametrize('policies', ['shared', 'per_role', 'lora_per_role'])
 def test_a_team_learns_the_echo_game(policies, echo_folder, tmp_path):
   experiment = echo.experiment(echo_folder, policies=policies)
   before = _success(
@@ -26,7 +28,7 @@ def test_a_team_learns_the_echo_game(policies, echo_folder, tmp_path):
   assert step == experiment.config.train.num_steps
   # Seeds 0 to 2 gave 0.979 or more.
   assert _success(experiment, states, experiment.policy_map) > 0.9
-  if policies == 'per_role':
+  if policies != 'shared':
     # The policies have become specialists: neither can play the other's part.
     swapped = {'first': 'second', 'second': 'first'}
     assert _success(experiment, states, swapped) < 0.1

@@ -98,8 +98,9 @@ def _update(experiment, groups, advantages, state=None, reference=None):
   """`update_policy` from the first state, or from `state`."""
   if state is None:
     state = experiment.initial_states()['shared']
-  return train.update_policy(
+  state, update = train.update_policy(
       experiment, 'shared', state, groups, advantages, reference)
+  return state, train.update_metrics('shared', update)
 
 
 # A run that goes on.
@@ -428,7 +429,7 @@ def test_kl_penalty_pulls_towards_the_reference(
   advantages = train.group_advantages(groups, experiment)
   penalised = echo.experiment(
       echo_folder, **{'loss.kl_estimator': 'k3', 'loss.kl_coefficient': 0.5})
-  reference = penalised.load_params()
+  reference = penalised.policies['shared'].load_params('float32')
   _, plain = _update(experiment, groups, advantages)
   _, same = _update(penalised, groups, advantages, reference=reference)
   # k3 and its gradient vanish where policy and reference agree.
@@ -482,7 +483,7 @@ def test_metrics(finished):
 
 
 def test_groups_are_all_recorded(finished, echo_folder):
-  tokenizer = echo.experiment(echo_folder).tokenizer
+  tokenizer = echo.experiment(echo_folder).policies['shared'].tokenizer
   letters = {
       task['task_id']: task['letter']
       for task in echo.Builder(

@@ -4,6 +4,13 @@ from atgrpo_jax.model.config import ModelConfig
 from atgrpo_jax.model.kv_cache import Cache
 from atgrpo_jax.model.kv_cache import init_cache
 from atgrpo_jax.model.kv_cache import Prefix
+from atgrpo_jax.model.lora import Adapters
+from atgrpo_jax.model.lora import init_lora
+from atgrpo_jax.model.lora import LoraSpec
+from atgrpo_jax.model.lora import stack
+from atgrpo_jax.model.lora import Weights as LoraWeights
+from atgrpo_jax.model.lora import with_adapters
+from atgrpo_jax.model.qwen3 import cast
 from atgrpo_jax.model.qwen3 import forward
 from atgrpo_jax.model.qwen3 import init_params
 from atgrpo_jax.model.qwen3 import Params

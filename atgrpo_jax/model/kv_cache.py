@@ -6,6 +6,7 @@ from flax import struct
 import jax
 import jax.numpy as jnp
 
+from atgrpo_jax import sharding
 from atgrpo_jax.model import config as config_lib
 
 
@@ -38,5 +39,7 @@ def init_cache(
   """An empty cache for `length` tokens of each member."""
   shape = (
       num_groups, config.num_kv_heads, group_size, length, config.head_width)
-  zeros = tuple(jnp.zeros(shape, dtype) for _ in range(config.num_layers))
+  zeros = tuple(
+      sharding.constrain(jnp.zeros(shape, dtype), sharding.ROWS, 'tensor')
+      for _ in range(config.num_layers))
   return Cache(keys=zeros, values=zeros)

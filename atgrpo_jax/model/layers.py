@@ -6,6 +6,7 @@ from flax import linen as nn
 import jax
 import jax.numpy as jnp
 
+from atgrpo_jax import sharding
 from atgrpo_jax.model import attention
 from atgrpo_jax.model import config as config_lib
 
@@ -26,7 +27,11 @@ class Norm(nn.Module):
 
 
 class Linear(nn.Module):
-  """A matrix product without bias; the kernel is [in, out]."""
+  """A matrix product without bias; the kernel is [in, out].
+
+  The collection `lora` may hold an adapter, `a` [P, in, R] and `b` [P, R,
+  out], one for each group, or one for all (P = 1).
+  """
 
   features: int
   init_std: float
@@ -38,8 +43,12 @@ class Linear(nn.Module):
         (x.shape[-1], self.features), jnp.float32)
     # One axis of rows: XLA's CPU backend runs the gradient of a product with
     # several row axes five times slower.
-    rows = x.reshape(-1, x.shape[-1]) @ kernel.astype(x.dtype)
-    return rows.reshape(*x.shape[:-1], self.features)
+    y = x.reshape(-1, x.shape[-1]) @ kernel.astype(x.dtype)
+    if self.has_variable('lora', 'a'):
+      a = self.get_variable('lora', 'a').astype(x.dtype)
+      b = self.get_variable('lora', 'b').astype(x.dtype)
+      y += (x.reshape(a.shape[0], -1, x.shape[-1]) @ a @ b).reshape(y.shape)
+    return y.reshape(*x.shape[:-1], self.features)
 
 
 class Attention(nn.Module):
@@ -81,6 +90,9 @@ class Attention(nn.Module):
     q = rotate(Norm(c.norm_eps, name='q_norm')(q), angles)
     k = rotate(Norm(c.norm_eps, name='k_norm')(k), angles)
 
+    q, k, v = (
+        sharding.constrain(y, sharding.ROWS, None, None, 'tensor')
+        for y in (q, k, v))
     # Head-major. The M query heads that read one key head are rows of one
     # matrix, so that the scores are plain batched matrix products.
     k = k.transpose(0, 3, 1, 2, 4)
@@ -114,8 +126,10 @@ class Block(nn.Module):
     y = Norm(c.norm_eps, name='mlp_norm')(x)
     gate = Linear(c.hidden_width, c.init_std, name='gate')(y)
     up = Linear(c.hidden_width, c.init_std, name='up')(y)
-    x = x + Linear(c.width, c.init_std, name='down')(nn.silu(gate) * up)
-    return x, kv
+    hidden = sharding.constrain(
+        nn.silu(gate) * up, sharding.ROWS, None, None, 'tensor')
+    x = x + Linear(c.width, c.init_std, name='down')(hidden)
+    return sharding.constrain(x, sharding.ROWS), kv
 
 
 def rotary_angles(positions: jax.Array, width: int, theta: float) -> jax.Array:

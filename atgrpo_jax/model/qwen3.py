@@ -19,6 +19,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from atgrpo_jax import sharding
 from atgrpo_jax.model import config as config_lib
 from atgrpo_jax.model import kv_cache
 from atgrpo_jax.model import layers
@@ -57,7 +58,7 @@ def forward(
   """The last hidden states of suffixes, and their keys and values.
 
   Args:
-    params: see `init_params`.
+    params: see `init_params`; perhaps `lora.with_adapters`.
     config: dimensions.
     tokens: [P, G, X] int32. Pads, if any, stand at the end of a row.
     prefix: what the suffixes see before themselves; None for nothing.
@@ -87,24 +88,31 @@ def forward(
       jnp.arange(num_keys) <= (jnp.arange(num_queries) + cache_index)[:, None])
   block = layers.Block(config)
 
-  def layer(x, layer_params, layer_prefix, **cache_args):
+  lora = params.get('lora')
+
+  def layer(x, layer_params, layer_lora, layer_prefix, **cache_args):
+    variables = {'params': layer_params}
+    if layer_lora is not None:
+      variables['lora'] = layer_lora
     return block.apply(
-        {'params': layer_params}, x, angles, mask, prefix=layer_prefix,
+        variables, x, angles, mask, prefix=layer_prefix,
         prefix_mask=prefix_mask, **cache_args)
 
-  x = params['embedding'][tokens].astype(dtype)
+  # The width is whole on every device, as that of the rows looked up is.
+  table = sharding.constrain(params['embedding'].astype(dtype), 'tensor')
+  x = sharding.constrain(table[tokens], sharding.ROWS)
   prefix_kv = None if prefix is None else (prefix.keys, prefix.values)
   if cache is None:
     body = jax.checkpoint(layer) if remat else layer
     x, kv = jax.lax.scan(
-        lambda x, xs: body(x, *xs), x, (params['layers'], prefix_kv))
+        lambda x, xs: body(x, *xs), x, (params['layers'], lora, prefix_kv))
   else:
     kept = []
     for index in range(config.num_layers):
-      layer_params, layer_prefix = jax.tree.map(
-          lambda leaf: leaf[index], (params['layers'], prefix_kv))  # pylint: disable=cell-var-from-loop
       x, layer_kv = layer(
-          x, layer_params, layer_prefix, cache_index=cache_index,
+          x, *jax.tree.map(
+              lambda leaf: leaf[index], (params['layers'], lora, prefix_kv)),  # pylint: disable=cell-var-from-loop
+          cache_index=cache_index,
           cache=(cache.keys[index], cache.values[index]))
       kept.append(layer_kv)
     kv = kv_cache.Cache(*zip(*kept))
@@ -126,9 +134,23 @@ def prefill(
     dtype: as in `forward`.
     remat: as in `forward`.
   """
-  _, (keys, values) = forward(
+  _, kv = forward(
       params, config, prompts[:, None, :], dtype=dtype, remat=remat)
-  return kv_cache.Prefix(keys[:, :, :, 0], values[:, :, :, 0], lengths)
+  keys, values = (
+      sharding.constrain(x[:, :, :, 0], None, sharding.ROWS, 'tensor')
+      for x in kv)
+  return kv_cache.Prefix(keys, values, lengths)
+
+
+def cast(params: Params, dtype: jnp.dtype) -> Params:
+  """Tables and kernels as `dtype`; what normalises stays as it is.
+
+  Every function casts what it uses. A loop that uses it often casts it before.
+  """
+  def one(path, leaf):
+    return leaf if path[-1].key == 'scale' else leaf.astype(dtype)
+
+  return jax.tree_util.tree_map_with_path(one, params)
 
 
 def unembed(
@@ -136,5 +158,5 @@ def unembed(
     hidden: jax.Array) -> jax.Array:
   """Logits [..., V] in float32 of hidden states [..., D]."""
   head = params['embedding'].T if config.tied_head else params['head']
-  return jnp.matmul(
-      hidden, head.astype(hidden.dtype), preferred_element_type=jnp.float32)
+  head = sharding.constrain(head.astype(hidden.dtype), None, 'tensor')
+  return jnp.matmul(hidden, head, preferred_element_type=jnp.float32)

@@ -16,26 +16,28 @@ PolicyMap = Mapping[str, str]  # role -> policy
 def make_policy_map(policies: str, roles: Sequence[str]) -> PolicyMap:
   """Reads the config's `policies` for a team with these roles.
 
-  'shared' is one policy for all roles, 'per_role' one for each, named after
-  it; 'tool=a,planner=b' names the policy of every role.
+  'shared' is one policy for all roles, 'per_role' and 'lora_per_role' one for
+  each, named after it; 'tool=a,planner=b' names the policy of every role.
   """
   if policies == 'shared':
     return {role: 'shared' for role in roles}
-  if policies == 'per_role':
+  if policies in ('per_role', 'lora_per_role'):
     return {role: role for role in roles}
-  if policies == 'lora_per_role':
-    raise errors.UserError(
-        "policies='lora_per_role' is not implemented yet; use 'shared', "
-        "'per_role' or an explicit map.")
   pairs = [pair.strip().partition('=') for pair in policies.split(',')]
   policy_map = {role: policy for role, _, policy in pairs}
   if (len(policy_map) != len(pairs) or set(policy_map) != set(roles)
       or not all(policy_map.values())):
     example = ','.join(f'{role}=a' for role in roles)
     raise errors.UserError(
-        f"policies={policies!r} is neither 'shared' nor 'per_role' nor a map "
-        f'that names the policy of every role once, such as {example!r}.')
+        f"policies={policies!r} is neither 'shared' nor 'per_role' nor "
+        "'lora_per_role' nor a map that names the policy of every role once, "
+        f'such as {example!r}.')
   return {role: policy_map[role] for role in roles}
+
+
+def adapts(policies: str) -> bool:
+  """Whether the policies are adapters unless the config says otherwise."""
+  return policies == 'lora_per_role'
 
 
 def policies_of(policy_map: PolicyMap) -> tuple[str, ...]:

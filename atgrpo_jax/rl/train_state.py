@@ -13,15 +13,16 @@ from atgrpo_jax.rl import optimizer as optimizer_lib
 
 @struct.dataclass
 class TrainState:
-  """Parameters and optimiser of one policy."""
+  """What is trained of one policy, a model or an adapter, and its optimiser."""
 
-  params: model.Params
+  params: model.Params | model.LoraWeights
   opt_state: optax.OptState
   num_updates: jax.Array  # [] int32
 
 
 def create(
-    params: model.Params, spec: optimizer_lib.OptimizerSpec) -> TrainState:
+    params: model.Params | model.LoraWeights,
+    spec: optimizer_lib.OptimizerSpec) -> TrainState:
   """A state before its first update."""
   opt_state = optimizer_lib.make_optimizer(spec).init(params)
   return TrainState(params, opt_state, jnp.zeros((), jnp.int32))

@@ -7,6 +7,9 @@ gradient equals that of repeated prompts up to rounding.
 
 A step is `zero_sums`, `accumulate` per microbatch, `apply_update`. Losses and
 gradients are summed over microbatches of any shape and divided once.
+
+What is trained is either a whole model or an adapter over a frozen base; only
+what is trained has gradients and an optimiser state.
 """
 
 from __future__ import annotations
@@ -20,13 +23,16 @@ import jax.numpy as jnp
 import optax
 
 from atgrpo_jax import model
+from atgrpo_jax import sharding
 from atgrpo_jax import types
 from atgrpo_jax.rl import losses
 from atgrpo_jax.rl import optimizer as optimizer_lib
 from atgrpo_jax.rl import train_state
 from atgrpo_jax.rollout import sampling
 
-# Tokens whose logits exist at the same time: [_LOGIT_CHUNK, V] float32.
+Trained = model.Params | model.LoraWeights
+
+# Tokens whose logits exist at the same time on one device.
 _LOGIT_CHUNK = 2048
 
 
@@ -40,6 +46,8 @@ class LearnerSpec:
     temperature: that the completions were sampled at.
     dtype: name of the type of the matrix products.
     remat: recompute each layer in the backward pass.
+    adapter_scale: alpha / rank of the adapter that is trained; None where the
+      whole model is.
   """
 
   optimizer: optimizer_lib.OptimizerSpec
@@ -47,37 +55,49 @@ class LearnerSpec:
   temperature: float = 1.0
   dtype: str = 'float32'
   remat: bool = False
+  adapter_scale: float | None = None
 
 
 @struct.dataclass
 class Sums:
   """What microbatches add up to."""
 
-  grads: model.Params
+  grads: Trained
   loss: jax.Array  # [] float32
   count: jax.Array  # [] float32
   metrics: dict[str, jax.Array]  # name -> [] float32, sums over tokens
 
 
-def zero_sums(params: model.Params, spec: LearnerSpec) -> Sums:
+@functools.partial(jax.jit, static_argnames=('config', 'spec'))
+def zero_sums(
+    params: Trained, *, config: model.ModelConfig,
+    spec: LearnerSpec) -> Sums:
   """The sums before the first microbatch."""
   names = ('tokens', 'entropy')
   if spec.loss is not None:
     names += ('clipped', 'mismatch', 'approx_kl')
+  grads = sharding.constrain_tree(
+      jax.tree.map(jnp.zeros_like, params), _rules(config, spec))
   return Sums(
-      jax.tree.map(jnp.zeros_like, params), jnp.zeros(()), jnp.zeros(()),
+      grads, jnp.zeros(()), jnp.zeros(()),
       {name: jnp.zeros(()) for name in names})
 
 
 @functools.partial(
     jax.jit, static_argnames=('config', 'spec'), donate_argnames='sums')
 def accumulate(
-    params: model.Params, sums: Sums, batch: types.TrainBatch, *,
-    config: model.ModelConfig, spec: LearnerSpec) -> Sums:
-  """Adds the gradient of a microbatch."""
+    params: Trained, sums: Sums, batch: types.TrainBatch, *,
+    base: model.Params | None = None, config: model.ModelConfig,
+    spec: LearnerSpec) -> Sums:
+  """Adds the gradient of a microbatch.
+
+  `base` is the frozen model under an adapter, None where the whole model is
+  trained.
+  """
 
   def loss_fn(params):
-    logprobs, entropy = _score(params, config, batch, spec)
+    logprobs, entropy = _score(
+        _whole(params, base, spec), config, batch, spec)
     if spec.loss is None:
       total, count, metrics = _supervised_loss(logprobs, entropy, batch)
     else:
@@ -87,13 +107,15 @@ def accumulate(
 
   (total, (count, metrics)), grads = jax.value_and_grad(
       loss_fn, has_aux=True)(params)
+  grads = sharding.constrain_tree(grads, _rules(config, spec))
   return jax.tree.map(jnp.add, sums, Sums(grads, total, count, metrics))
 
 
 @functools.partial(
-    jax.jit, static_argnames='spec', donate_argnames='state')
+    jax.jit, static_argnames=('config', 'spec'), donate_argnames='state')
 def apply_update(
-    state: train_state.TrainState, sums: Sums, *, spec: LearnerSpec):
+    state: train_state.TrainState, sums: Sums, *, config: model.ModelConfig,
+    spec: LearnerSpec):
   """One optimiser update.
 
   Returns:
@@ -118,25 +140,36 @@ def apply_update(
   }
   finite = jax.tree.map(lambda g: jnp.all(jnp.isfinite(g)), grads)
   num_updates = state.num_updates + opt_state.last_finite
-  state = train_state.TrainState(params, opt_state, num_updates)
+  state = sharding.constrain_tree(
+      train_state.TrainState(params, opt_state, num_updates),
+      _rules(config, spec))
   return state, metrics, finite
 
 
 @functools.partial(jax.jit, static_argnames=('config', 'spec'))
 def score(
-    params: model.Params, batch: types.TrainBatch, *,
-    config: model.ModelConfig, spec: LearnerSpec) -> jax.Array:
+    params: Trained, batch: types.TrainBatch, *,
+    base: model.Params | None = None, config: model.ModelConfig,
+    spec: LearnerSpec) -> jax.Array:
   """Log-probabilities [P, G, T] float32 of the completions.
 
   Positions behind a completion's length hold values that mean nothing.
   """
-  return _score(params, config, batch, spec)[0]
+  return _score(_whole(params, base, spec), config, batch, spec)[0]
 
 
 def completion_mask(batch: types.TrainBatch) -> jax.Array:
   """[P, G, T] bool, True where the policy chose the token."""
   positions = jnp.arange(batch.completions.shape[-1])
   return positions < batch.completion_lengths[..., None]
+
+
+def _whole(params, base, spec):
+  """The model that is scored."""
+  if base is None:
+    return params
+  return model.with_adapters(base, model.Adapters(
+      params, jnp.full(1, spec.adapter_scale, jnp.float32)))
 
 
 def _score(params, config, batch, spec):
@@ -153,18 +186,29 @@ def _score(params, config, batch, spec):
   hidden, _ = model.forward(
       params, config, inputs, prefix=prefix, dtype=dtype, remat=remat)
 
+  # One position of all completions after the other, so that the axes that
+  # are split over devices stay whole.
   @jax.checkpoint
-  def score_chunk(hidden, tokens):
-    logits = model.unembed(params, config, hidden)
+  def score_position(xs):
+    hidden, tokens = xs
+    logits = sharding.constrain(
+        model.unembed(params, config, hidden), sharding.ROWS, None, 'tensor')
     logprobs = sampling.token_logprobs(logits, tokens, spec.temperature)
     return logprobs, sampling.entropy(logits, spec.temperature)
 
-  flat = hidden.reshape(-1, hidden.shape[-1])
-  logprobs, entropy = jax.lax.map(
-      lambda xs: score_chunk(*xs), (flat, batch.completions.reshape(-1)),
-      batch_size=min(_LOGIT_CHUNK, flat.shape[0]))
-  shape = (groups, members, length)
-  return logprobs.reshape(shape), entropy.reshape(shape)
+  rows = groups * members // sharding.num_row_parts()
+  scores = jax.lax.map(
+      score_position,
+      (jnp.moveaxis(hidden, 2, 0), jnp.moveaxis(batch.completions, 2, 0)),
+      batch_size=min(length, max(1, _LOGIT_CHUNK // rows)))
+  return tuple(jnp.moveaxis(x, 0, 2) for x in scores)
+
+
+def _rules(config, spec):
+  """Where the trained parameters lie."""
+  if spec.adapter_scale is None:
+    return sharding.param_rules(config.tied_head)
+  return sharding.ADAPTER_RULES
 
 
 def _policy_loss(logprobs, entropy, batch, spec):

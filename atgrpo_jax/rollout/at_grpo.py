@@ -19,7 +19,8 @@ statistics.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import collections
+from collections.abc import Iterator, Sequence
 import dataclasses
 import zlib
 
@@ -52,6 +53,8 @@ class RolloutSpec:
     selection_epsilon: of 'epsilon_greedy'.
     target: what a candidate's reward is. 'immediate' is the paper's.
     alpha: weight of the team reward; the local terms carry their own.
+    num_cohorts: parts of the tasks that take turns: while one is sampled,
+      another steps its environments or is sampled on another pool.
   """
 
   rollout: str = 'tree'
@@ -61,6 +64,7 @@ class RolloutSpec:
   selection_epsilon: float = 0.1
   target: str = 'immediate'
   alpha: float = 1.0
+  num_cohorts: int = 1
 
   def __post_init__(self):
     for name, value, known, built in (
@@ -78,6 +82,9 @@ class RolloutSpec:
       raise errors.UserError(
           f'group_size={self.group_size}: an advantage compares the '
           'candidates of a group, so it must be at least 2.')
+    if self.num_cohorts < 1:
+      raise errors.UserError(
+          f'num_cohorts={self.num_cohorts} must be at least 1.')
     if not self.selection_temperature > 0:
       raise errors.UserError(
           f'selection_temperature={self.selection_temperature} must be above '
@@ -143,28 +150,54 @@ def collect(
   spines = [
       _Spine(task['task_id'], environment.reset(task)) for task in tasks]
   groups = []
-  for turn in range(environment.max_turns):
-    for spine in spines:
-      spine.turns += not spine.done
-    for role, in environment.phases:
-      running = [spine for spine in spines if not spine.done]
-      groups += _micro_transition(
-          interaction, running, role, turn, step, spec)
+  cohorts = collections.deque(
+      _play(interaction, spines[i::spec.num_cohorts], groups, step, spec)
+      for i in range(spec.num_cohorts))
+  while cohorts:
+    for _ in cohorts[0]:  # Up to its next pause.
+      cohorts.rotate(-1)
+      break
+    else:
+      cohorts.popleft()
+  # As one cohort would have collected them.
+  order = [role for role, in environment.phases]
+  groups.sort(key=lambda group: (
+      group.key.turn, order.index(group.key.role),
+      task_ids.index(group.key.task_id)))
   episodes = [
       Episode(s.task_id, s.turns, s.last.success, s.last.truncated)
       for s in spines]
   return Rollout(groups, episodes)
 
 
+def _play(
+    interaction: interaction_lib.Interaction, spines: Sequence[_Spine],
+    groups: list[types.Group], step: int, spec: RolloutSpec) -> Iterator[None]:
+  """Plays to the end, adds to `groups`, and pauses where it would wait."""
+  environment = interaction.environment
+  for turn in range(environment.max_turns):
+    for spine in spines:
+      spine.turns += not spine.done
+    for role, in environment.phases:
+      running = [spine for spine in spines if not spine.done]
+      if not running:
+        return
+      keys = [types.GroupKey(s.task_id, role, turn, 0) for s in running]
+      finish = interaction.start(
+          [interaction_lib.Ask(key, s.state)
+           for key, s in zip(keys, running)],
+          step=step, group_size=spec.group_size)
+      yield
+      groups += _micro_transition(
+          interaction, running, keys, finish(), step, spec)
+
+
 def _micro_transition(
     interaction: interaction_lib.Interaction, spines: Sequence[_Spine],
-    role: str, turn: int, step: int,
-    spec: RolloutSpec) -> list[types.Group]:
-  """One role acts in every spine; each spine moves to its chosen state."""
-  keys = [types.GroupKey(s.task_id, role, turn, 0) for s in spines]
-  answers = interaction.ask(
-      [interaction_lib.Ask(key, s.state) for key, s in zip(keys, spines)],
-      step=step, group_size=spec.group_size)
+    keys: Sequence[types.GroupKey], answers: Sequence[interaction_lib.Answer],
+    step: int, spec: RolloutSpec) -> list[types.Group]:
+  """One role has acted in every spine; each moves to its chosen state."""
+  turn, role = keys[0].turn, keys[0].role
   # Every candidate of a group is tried from the one state of its spine.
   steps = interaction.apply(
       [s.state for s in spines for _ in range(spec.group_size)],

@@ -1,15 +1,16 @@
 """Between the environments and the sampler: asks and actions, batched.
 
 The only caller of `Environment.step`. Prompts of many episodes are sampled in
-one call per policy and shape; their candidates are stepped in worker
+one call per model and shape; their candidates are stepped in worker
 processes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 import dataclasses
+import itertools
 import time
 import zlib
 
@@ -17,7 +18,9 @@ import jax
 import numpy as np
 
 from atgrpo_jax import errors
+from atgrpo_jax import hosts
 from atgrpo_jax import model
+from atgrpo_jax import sharding
 from atgrpo_jax import tokenizer as tokenizer_lib
 from atgrpo_jax import types
 from atgrpo_jax.rl import policy_map as policy_map_lib
@@ -27,14 +30,24 @@ from atgrpo_jax.rollout import sampling
 from environments import base
 
 
-@dataclasses.dataclass(frozen=True)
-class Policy:
-  """What is sampled for one policy."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class Model:
+  """What is sampled; with `adapters`, for several policies at once."""
 
   params: model.Params
   config: model.ModelConfig
   tokenizer: tokenizer_lib.Tokenizer
   dtype: str
+  mesh: jax.sharding.Mesh
+  adapters: model.Adapters | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy:
+  """A model, and which of its adapters."""
+
+  model: Model
+  adapter: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +89,8 @@ class Interaction:
   Attributes:
     environment: the task.
     policy_map: role -> policy.
-    policies: policy -> what is sampled for it.
+    policies: policy -> what is sampled for it; policies with one model are
+      sampled in one call.
     buckets: static shapes.
     max_new_tokens: longest completion.
     temperature: of the sampler.
@@ -103,40 +117,63 @@ class Interaction:
     An answer depends on the seed, the training step, the ask's key and its
     own index, not on the other asks.
     """
+    return self.start(asks, step=step, group_size=group_size)()
+
+  def start(
+      self, asks: Sequence[Ask], *, step: int,
+      group_size: int) -> Callable[[], list[Answer]]:
+    """Dispatches `ask`; what is returned waits for the answers."""
     start = time.perf_counter()
-    prompts = []
-    for ask in asks:
-      policy = self.policies[self.policy_map[ask.key.role]]
-      prompts.append(policy.tokenizer.encode_prompt(
-          self.environment.observe(ask.state, ask.key.role)))
+    prompts = [
+        self._policy(ask).model.tokenizer.encode_prompt(
+            self.environment.observe(ask.state, ask.key.role))
+        for ask in asks]
     by_shape = {}
     for index, (ask, prompt) in enumerate(zip(asks, prompts)):
-      name = self.policy_map[ask.key.role]
-      self._check_length(ask, prompt, self.policies[name].config)
+      asked = self._policy(ask).model
+      self._check_length(ask, prompt, asked.config)
       length = batching.bucket(
           len(prompt), self.buckets.prompt, 'prompt length')
-      by_shape.setdefault((name, length), []).append(index)
-    answers = [None] * len(asks)
+      by_shape.setdefault((asked, length), []).append(index)
     largest = self.buckets.groups[-1]
-    for (name, length), indices in by_shape.items():
+    started = []
+    for (asked, length), indices in by_shape.items():
       for first in range(0, len(indices), largest):
         part = indices[first:first + largest]
-        sampled = self._sample(
-            self.policies[name], [asks[i].key for i in part],
-            [prompts[i] for i in part], length, step, group_size)
-        for index, answer in zip(part, sampled):
-          answers[index] = answer
+        started.append((part, self._sample(
+            asked, [asks[i].key for i in part], [prompts[i] for i in part],
+            length, step, group_size)))
     self.counters.sample_seconds += time.perf_counter() - start
-    return answers
+
+    def finish() -> list[Answer]:
+      start = time.perf_counter()
+      answers = [None] * len(asks)
+      for indices, samples in started:
+        samples = jax.device_get(samples)
+        for row, index in enumerate(indices):
+          answers[index] = self._answer(
+              self._policy(asks[index]).model.tokenizer, prompts[index],
+              samples, row)
+      self.counters.sample_seconds += time.perf_counter() - start
+      return answers
+
+    return finish
 
   def apply(
       self, states: Sequence[base.State],
       actions: Sequence[Mapping[str, str]]) -> list[base.Step]:
-    """Steps each state with its actions, in worker processes."""
+    """Steps each state with its actions, in worker processes.
+
+    Each process of the run steps its share.
+    """
     start = time.perf_counter()
+    own = slice(jax.process_index(), None, jax.process_count())
     # Few candidates per message, so that one slow program holds up little.
-    steps = list(self.executor.map(
-        self.environment.step, states, actions, chunksize=4))
+    shares = hosts.exchange(list(self.executor.map(
+        self.environment.step, states[own], actions[own], chunksize=4)))
+    steps = [
+        step for row in itertools.zip_longest(*shares) for step in row
+        if step is not None]
     self.counters.environment_steps += len(steps)
     self.counters.infrastructure_failures += sum(
         base.Outcome.INFRASTRUCTURE in step.outcomes.values()
@@ -144,44 +181,56 @@ class Interaction:
     self.counters.environment_seconds += time.perf_counter() - start
     return steps
 
+  def _policy(self, ask: Ask) -> Policy:
+    return self.policies[self.policy_map[ask.key.role]]
+
   def _sample(
-      self, policy: Policy, keys: Sequence[types.GroupKey],
+      self, asked: Model, group_keys: Sequence[types.GroupKey],
       prompts: Sequence[np.ndarray], length: int, step: int,
-      group_size: int) -> list[Answer]:
+      group_size: int) -> sampler.Samples:
     """One call of the compiled sampler, padded to a bucket of groups."""
     num_rows = batching.bucket(
         len(prompts), self.buckets.groups, 'groups in flight')
     padded, lengths = batching.pad_prompts(prompts, num_rows, length)
     ids = np.zeros((num_rows, 5), np.uint32)
-    for row, key in enumerate(keys):
+    adapter_ids = np.zeros(num_rows, np.int32)
+    for row, key in enumerate(group_keys):
       ids[row] = (
           step, zlib.crc32(key.task_id.encode()), key.turn,
           zlib.crc32(key.role.encode()), key.branch)
+      adapter_ids[row] = self.policies[self.policy_map[key.role]].adapter
     spec = sampler.SamplerSpec(
         group_size=group_size, max_new_tokens=self.max_new_tokens,
-        temperature=self.temperature, stop_ids=policy.tokenizer.stop_ids,
-        dtype=policy.dtype)
-    samples = jax.device_get(sampler.sample_groups(
-        policy.params, padded, lengths,
-        sampling.group_keys(jax.random.key(self.seed), ids),
-        np.arange(num_rows) < len(prompts), config=policy.config, spec=spec))
+        temperature=self.temperature, stop_ids=asked.tokenizer.stop_ids,
+        dtype=asked.dtype)
+    keys = sampling.group_keys(jax.random.key(self.seed), ids)
+    active = np.arange(num_rows) < len(prompts)
+    padded, lengths, keys, active, adapter_ids = sharding.put_rows(
+        (padded, lengths, np.asarray(jax.random.key_data(keys)), active,
+         adapter_ids), asked.mesh)
+    with jax.set_mesh(asked.mesh):
+      return sampler.sample_groups(
+          asked.params, padded, lengths, jax.random.wrap_key_data(keys),
+          active, adapters=asked.adapters, adapter_ids=adapter_ids,
+          config=asked.config, spec=spec)
 
-    answers = []
-    for row, prompt in enumerate(prompts):
-      sizes = samples.lengths[row]
-      completions = tuple(
-          samples.completions[row, g, :sizes[g]] for g in range(group_size))
-      answers.append(Answer(
-          prompt=prompt, completions=completions,
-          logprobs=tuple(
-              samples.logprobs[row, g, :sizes[g]] for g in range(group_size)),
-          texts=tuple(map(policy.tokenizer.decode, completions))))
-      self.counters.prompt_tokens += len(prompt)
-      self.counters.completion_tokens += int(sizes.sum())
-      self.counters.model_calls += group_size
-      self.counters.cut_completions += sum(
-          ids[-1] not in spec.stop_ids for ids in completions)
-    return answers
+  def _answer(
+      self, tokenizer: tokenizer_lib.Tokenizer, prompt: np.ndarray,
+      samples: sampler.Samples, row: int) -> Answer:
+    """The answers in one row, which are counted."""
+    sizes = samples.lengths[row]
+    completions = tuple(
+        ids[:size] for ids, size in zip(samples.completions[row], sizes))
+    self.counters.prompt_tokens += len(prompt)
+    self.counters.completion_tokens += int(sizes.sum())
+    self.counters.model_calls += len(completions)
+    self.counters.cut_completions += sum(
+        ids[-1] not in tokenizer.stop_ids for ids in completions)
+    return Answer(
+        prompt=prompt, completions=completions,
+        logprobs=tuple(
+            row[:size] for row, size in zip(samples.logprobs[row], sizes)),
+        texts=tuple(map(tokenizer.decode, completions)))
 
   def _check_length(
       self, ask: Ask, prompt: np.ndarray, config: model.ModelConfig) -> None:

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from atgrpo_jax import model
+from atgrpo_jax import sharding
 from atgrpo_jax.rollout import sampling
 
 
@@ -50,22 +51,32 @@ class Samples:
 @functools.partial(jax.jit, static_argnames=('config', 'spec'))
 def sample_groups(
     params: model.Params, prompts: jax.Array, prompt_lengths: jax.Array,
-    keys: jax.Array, active: jax.Array, *, config: model.ModelConfig,
+    keys: jax.Array, active: jax.Array, *,
+    adapters: model.Adapters | None = None,
+    adapter_ids: jax.Array | None = None, config: model.ModelConfig,
     spec: SamplerSpec) -> Samples:
   """Samples a group for each prompt.
 
   Args:
-    params: the policy's parameters.
+    params: of the model.
     prompts: [P, S] int32, padded at the end.
     prompt_lengths: [P] int32, at least 1.
     keys: [P] typed keys, one per group; a member's key is folded from it and
       its index, a token's from that and its position.
     active: [P] bool, False for rows that only fill the shape.
+    adapters: over the model, one for each role.
+    adapter_ids: [P] int32, which of them each prompt uses.
     config: the model's dimensions.
     spec: see `SamplerSpec`.
   """
   num_groups = prompts.shape[0]
   dtype = jnp.dtype(spec.dtype)
+  # Decoding reads every parameter for every token, so each device first gets
+  # all that it needs.
+  params = sharding.constrain_tree(
+      model.cast(params, dtype), sharding.decoding_rules(config.tied_head))
+  if adapters is not None:
+    params = model.with_adapters(params, adapters, adapter_ids)
   shape = (num_groups, spec.group_size)
   prefix = model.prefill(
       params, config, prompts[:, :-1], prompt_lengths - 1, dtype=dtype)
@@ -108,4 +119,7 @@ def sample_groups(
       'completions': jnp.zeros((*shape, spec.max_new_tokens), jnp.int32),
       'logprobs': jnp.zeros((*shape, spec.max_new_tokens), jnp.float32),
   })
-  return Samples(state['completions'], state['lengths'], state['logprobs'])
+  # On every device, since every process reads all of it.
+  return Samples(*(
+      sharding.constrain(state[name])
+      for name in ('completions', 'lengths', 'logprobs')))

@@ -1,14 +1,21 @@
 """model/safetensors_io.py: what was read is written again, byte for byte.
 
 The folders in tests/goldens/ were written by transformers: one file, a tied
-model; one file, untied; bfloat16 shards with an index.
+model; one file, untied; bfloat16 shards with an index. What needs several
+devices runs in processes of its own.
 """
 
 import dataclasses
 import json
+import math
+import os
 import pathlib
 import re
 import shutil
+import socket
+import subprocess
+import sys
+import tracemalloc
 
 import jax
 import jax.numpy as jnp
@@ -99,7 +106,8 @@ def test_import_is_the_inverse_of_export(tied, tmp_path):
       lambda: model.init_params(jax.random.key(0), config))
   rng = np.random.default_rng(0)
   params = jax.tree.map(
-      lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), shapes)
+      lambda leaf: jnp.asarray(rng.normal(size=leaf.shape), jnp.float32),
+      shapes)
   safetensors_io.save(tmp_path, params, config, jnp.float32)
   restored, restored_config = _load(tmp_path)
   assert restored_config == config
@@ -215,3 +223,273 @@ def test_a_config_that_is_refused_is_named_with_its_folder(copy):
   fields = json.loads(path.read_text()) | {'attention_bias': True}
   path.write_text(json.dumps(fields))
   assert 'attention_bias=True' in _message(folder)
+
+
+def test_numbers_that_are_no_weights_are_refused(copy):
+  folder = copy('qwen3_tied')
+
+  def quantise(tensors):
+    tensors['model.norm.weight'] = tensors['model.norm.weight'].astype(np.int8)
+
+  _edit(folder, quantise)
+  assert 'model.norm.weight has type I8, expected one of F32' in (
+      _message(folder))
+
+
+@pytest.mark.parametrize('damage_fn', [
+    lambda data: data[:-1],
+    lambda data: b'',
+    lambda data: b'version https://git-lfs.github.com/spec/v1',
+])
+def test_a_damaged_file_is_named(copy, damage_fn):
+  folder = copy('qwen3_tied')
+  path = folder / 'model.safetensors'
+  path.write_bytes(damage_fn(path.read_bytes()))
+  assert f'{path} is not a whole safetensors file' in _message(folder)
+
+
+def test_a_tensor_is_stored_once(copy):
+  folder = copy('qwen3_sharded')
+  second = 'model-00002-of-00004.safetensors'
+  shutil.copy(folder / FIRST_SHARD, folder / second)
+  assert f'in {second} and in another file' in _message(folder)
+
+
+def test_a_large_model_is_cut_into_files(tmp_path, monkeypatch):
+  params, config = _load(GOLDENS / 'qwen3_untied')
+  safetensors_io.save(tmp_path, params, config, jnp.float32)
+  monkeypatch.setattr(safetensors_io, '_FILE_BYTES', 30_000)
+  safetensors_io.save(tmp_path, params, config, jnp.float32)
+  # What the first call wrote would be read in place of the second's.
+  assert not (tmp_path / 'model.safetensors').exists()
+  files = sorted(path.name for path in tmp_path.glob('*.safetensors'))
+  assert len(files) > 2
+  assert files == [
+      f'model-{i + 1:05}-of-{len(files):05}.safetensors'
+      for i in range(len(files))]
+  expected = _tensors(GOLDENS / 'qwen3_untied')
+  assert _tensors(tmp_path) == expected
+  for file in files:
+    assert (tmp_path / file).stat().st_size < 30_000 + 5_000  # The header.
+  index = json.loads((tmp_path / 'model.safetensors.index.json').read_text())
+  assert set(index['weight_map']) == set(expected)
+  assert index['metadata']['total_size'] == sum(
+      len(data) for _, _, data in expected.values())
+  restored, _ = _load(tmp_path)
+  jax.tree.map(np.testing.assert_array_equal, restored, params)
+
+  monkeypatch.undo()
+  safetensors_io.save(tmp_path, params, config, jnp.float32)
+  assert [path.name for path in tmp_path.glob('model*')] == [
+      'model.safetensors']
+
+
+# Names.
+
+
+def test_a_folder_is_taken_as_it_is(tmp_path):
+  assert safetensors_io.resolve_folder(str(tmp_path)) == tmp_path
+
+
+def test_a_hub_name_is_found_in_the_cache(tmp_path):
+  repository = tmp_path / 'models--Qwen--Qwen3-0.6B'
+  snapshot = repository / 'snapshots' / ('0' * 40)
+  shutil.copytree(GOLDENS / 'qwen3_tied', snapshot)
+  (repository / 'refs').mkdir()
+  (repository / 'refs' / 'main').write_text('0' * 40)
+  _run(
+      '_check_hub_names', str(snapshot),
+      environment={'HF_HUB_CACHE': str(tmp_path), 'HF_HUB_OFFLINE': '1'})
+
+
+def _check_hub_names(snapshot):
+  assert safetensors_io.resolve_folder('Qwen/Qwen3-0.6B') == (
+      pathlib.Path(snapshot))
+  for name in ['Qwen/Qwen3-0.7B', 'Qwen/Qwen3--0.6B']:
+    with pytest.raises(errors.UserError) as error:
+      safetensors_io.resolve_folder(name)
+    assert f'{name!r} is not a folder and cannot be downloaded' in (
+        str(error.value))
+    assert '\n' not in str(error.value)
+
+
+@pytest.mark.parametrize('name', ['nano', 'a/b/c', 'models/na no'])
+def test_other_names_are_refused(name):
+  with pytest.raises(errors.UserError, match='is not a folder; expected'):
+    safetensors_io.resolve_folder(name)
+
+
+# Several devices.
+
+
+CONFIG = model.ModelConfig(
+    vocab_size=64, width=32, hidden_width=96, num_layers=4, num_heads=4,
+    num_kv_heads=2, head_width=8, rope_theta=1e4, norm_eps=1e-6,
+    tied_head=False, max_positions=16, init_std=0.1)
+
+# Number of axes of a leaf -> its sharding over a mesh of 2 x 4.
+SPECS = {
+    'everywhere': {},
+    'last axis': {3: (None, None, 'y'), 2: (None, 'y'), 1: ('y',)},
+    'two axes': {3: (None, 'x', 'y'), 2: ('y', 'x')},
+    'one over all': {3: (None, ('x', 'y')), 2: (None, ('y', 'x'))},
+    'tensors are halved': {3: (None, None, 'x'), 2: (None, 'x')},
+    'layers': {3: ('y', None, 'x'), 2: ('y', 'x')},
+}
+
+
+def _run(function, *args, num_processes=1, num_devices=8, environment=()):
+  """Runs a function of this file in processes of their own."""
+  with socket.socket() as free:
+    free.bind(('localhost', 0))
+    address = f'localhost:{free.getsockname()[1]}'
+  processes = []
+  for i in range(num_processes):
+    start = ''
+    if num_processes > 1:
+      start = (
+          'import jax; jax.distributed.initialize('
+          f'{address!r}, {num_processes}, {i}); ')
+    code = (
+        f'{start}from tests.model import safetensors_io_test as here; '
+        f'here.{function}(*{args!r})')
+    flag = f'--xla_force_host_platform_device_count={num_devices}'
+    processes.append(subprocess.Popen(
+        [sys.executable, '-c', code], cwd=GOLDENS.parents[1],
+        env={
+            **os.environ, 'JAX_PLATFORMS': 'cpu', 'XLA_FLAGS': flag,
+            'JAX_CPU_COLLECTIVES_IMPLEMENTATION': 'gloo',
+            **dict(environment)},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+  try:
+    outputs = [process.communicate(timeout=900)[0] for process in processes]
+  finally:
+    for process in processes:
+      process.kill()
+  for process, output in zip(processes, outputs):
+    assert process.returncode == 0, output
+
+
+def _write_model(folder, config, dtype):
+  init_params = jax.jit(model.init_params, static_argnums=1)
+  safetensors_io.save(
+      folder, init_params(jax.random.key(0), config), config, dtype)
+
+
+def _shardings(params, specs, devices=None):
+  mesh = jax.make_mesh(
+      (2, 4) if devices is None else (1, len(devices)), ('x', 'y'),
+      axis_types=(jax.sharding.AxisType.Auto,) * 2, devices=devices)
+  return jax.tree.map(
+      lambda leaf: jax.sharding.NamedSharding(
+          mesh, jax.sharding.PartitionSpec(*specs.get(leaf.ndim, ()))),
+      params)
+
+
+def _check_shards(params, whole, shardings):
+  """Each device holds its part of `whole`, where it should."""
+  def check(leaf, whole_leaf, sharding):
+    assert leaf.sharding == sharding
+    assert leaf.shape == whole_leaf.shape and leaf.dtype == whole_leaf.dtype
+    for shard in leaf.addressable_shards:
+      np.testing.assert_array_equal(shard.data, whole_leaf[shard.index])
+  jax.tree.map(check, params, whole, shardings)
+
+
+def test_every_sharding_gives_the_same_weights(tmp_path):
+  # Bite: axes of a transposed leaf exchanged, a part read from row 0, the
+  # wrong layer's place.
+  _write_model(tmp_path, CONFIG, jnp.bfloat16)
+  _run('_check_every_sharding', str(tmp_path))
+
+
+def _check_every_sharding(folder):
+  # Rows that no block divides.
+  safetensors_io._BLOCK_SIZE = 5 * 32
+  whole, config = _load(folder)
+  for specs in SPECS.values():
+    shardings = _shardings(whole, specs)
+    params = safetensors_io.load_params(
+        folder, config, jnp.float32, shardings)
+    _check_shards(params, whole, shardings)
+  device = jax.sharding.SingleDeviceSharding(jax.devices()[3])
+  shardings = jax.tree.map(lambda _: device, whole)
+  _check_shards(
+      safetensors_io.load_params(folder, config, jnp.float32, shardings),
+      whole, shardings)
+
+
+def test_processes_read_their_part_and_write_together(tmp_path):
+  # Bite: each process writes what it holds, or reads all.
+  _write_model(tmp_path / 'model', CONFIG, jnp.float32)
+  _run(
+      '_check_process', str(tmp_path), num_processes=2, num_devices=4)
+  for name in ['all', 'second']:
+    assert _tensors(tmp_path / name) == _tensors(tmp_path / 'model')
+
+
+def _check_process(root):
+  root = pathlib.Path(root)
+  config = safetensors_io.load_config(root / 'model')
+  # Whole on one device of its own.
+  device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+  shapes = jax.eval_shape(
+      lambda: model.init_params(jax.random.key(0), config))
+  whole = jax.device_get(safetensors_io.load_params(
+      root / 'model', config, jnp.float32,
+      jax.tree.map(lambda _: device, shapes)))
+
+  num_read = 0
+  blocks = safetensors_io._blocks
+
+  def counted(*args):
+    nonlocal num_read
+    for row, block in blocks(*args):
+      num_read += block.size
+      yield row, block
+
+  safetensors_io._blocks = counted
+  shardings = _shardings(shapes, SPECS['tensors are halved'] | {
+      2: ('x',)})
+  params = safetensors_io.load_params(
+      root / 'model', config, jnp.float32, shardings)
+  _check_shards(params, whole, shardings)
+  assert num_read < 0.6 * sum(x.size for x in jax.tree.leaves(shapes))
+  safetensors_io.save(root / 'all', params, config, jnp.float32)
+
+  # A pool that the first process has no part of.
+  shardings = _shardings(shapes, SPECS['last axis'], jax.devices()[4:])
+  params = safetensors_io.load_params(
+      root / 'model', config, jnp.float32, shardings)
+  _check_shards(params, whole, shardings)
+  safetensors_io.save(root / 'second', params, config, jnp.float32)
+
+
+def test_the_host_holds_little_more_than_one_tensor(tmp_path):
+  # Bite: a stack of all layers, a whole file, or a copy for each device.
+  config = dataclasses.replace(
+      CONFIG, vocab_size=8192, width=128, hidden_width=1024, num_layers=24,
+      tied_head=True)
+  _write_model(tmp_path, config, jnp.bfloat16)
+  _run('_check_host_memory', str(tmp_path))
+
+
+def _check_host_memory(folder):
+  config = safetensors_io.load_config(folder)
+  shapes = jax.eval_shape(
+      lambda: model.init_params(jax.random.key(0), config))
+  largest = 8192 * 128 * 4
+  total = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes)) * 4
+  assert total > 9 * largest  # 45 MB
+  for specs in [SPECS['everywhere'], SPECS['two axes']]:
+    shardings = _shardings(shapes, specs)
+    for _ in range(2):  # The first time compiles.
+      # numpy's memory is counted, that of the devices is not.
+      tracemalloc.start()
+      params = safetensors_io.load_params(
+          folder, config, jnp.float32, shardings)
+      _, peak = tracemalloc.get_traced_memory()
+      tracemalloc.stop()
+      print(f'{peak / largest:.2f} of the largest tensor')
+    del params
+    assert largest < peak < 1.5 * largest

@@ -44,6 +44,9 @@ def test_maps_that_leave_a_doubt(policies):
   assert set(policy_map.make_policy_map(example, ROLES)) == set(ROLES)
 
 
-def test_adapters_are_refused_by_name():
-  with pytest.raises(errors.UserError, match='lora_per_role.*per_role'):
-    policy_map.make_policy_map('lora_per_role', ROLES)
+def test_adapters_have_a_policy_of_their_own():
+  assert (
+      policy_map.make_policy_map('lora_per_role', ROLES)
+      == policy_map.make_policy_map('per_role', ROLES))
+  assert policy_map.adapts('lora_per_role')
+  assert not policy_map.adapts('per_role')

@@ -55,11 +55,17 @@ def batch(params):
 
 
 def _accumulate(params, batches, spec=SPEC):
-  sums = train_step.zero_sums(params, spec)
+  sums = train_step.zero_sums(
+      params, config=tiny.CONFIG, spec=spec)
   for batch in batches:
     sums = train_step.accumulate(
         params, sums, batch, config=tiny.CONFIG, spec=spec)
   return sums
+
+
+def _update(state, sums):
+  return train_step.apply_update(
+      state, sums, config=tiny.CONFIG, spec=SPEC)
 
 
 def _traced(spec):
@@ -107,8 +113,8 @@ GOLDEN = {
 
 
 def test_golden_step(params, batch):
-  state, metrics, _ = train_step.apply_update(
-      _state(params), _accumulate(params, [batch]), spec=SPEC)
+  state, metrics, _ = _update(
+      _state(params), _accumulate(params, [batch]))
   assert int(state.num_updates) == 1
   found = {name: float(metrics[name]) for name in GOLDEN}
   assert found == pytest.approx(GOLDEN, rel=1e-4), (
@@ -128,7 +134,7 @@ def test_supervised_loss_is_that_of_the_scores_and_falls(params):
     sums = _accumulate(state.params, [batch], spec)
     assert sums.count == sums.metrics['tokens'] == mask.sum() == 35
     expected = -np.mean(np.asarray(_score(state.params, batch))[mask])
-    state, metrics, _ = train_step.apply_update(state, sums, spec=SPEC)
+    state, metrics, _ = _update(state, sums)
     np.testing.assert_allclose(metrics['loss'], expected, rtol=1e-5)
     losses_found.append(expected)
   assert losses_found[0] > losses_found[1] > losses_found[2]
@@ -281,7 +287,7 @@ def test_first_update_on_policy_has_ratio_one(params):
 
 def test_non_finite_gradients_change_nothing_and_are_named(params, batch):
   good = _accumulate(params, [batch])
-  state, _, _ = train_step.apply_update(_state(params), good, spec=SPEC)
+  state, _, _ = _update(_state(params), good)
   before = jax.device_get(state)
   grads = jax.tree.map(jnp.copy, good.grads)
   down = grads['layers']['down']
@@ -289,7 +295,7 @@ def test_non_finite_gradients_change_nothing_and_are_named(params, batch):
   bad = dataclasses.replace(good, grads=grads)
 
   for in_a_row in (1, 2):
-    state, metrics, finite = train_step.apply_update(state, bad, spec=SPEC)
+    state, metrics, finite = _update(state, bad)
     _assert_same_bits(state.params, before.params)
     _assert_same_bits(
         state.opt_state.inner_state, before.opt_state.inner_state)
@@ -300,7 +306,7 @@ def test_non_finite_gradients_change_nothing_and_are_named(params, batch):
         for path, ok in jax.tree_util.tree_leaves_with_path(finite) if not ok]
     assert names == ['layers/down/kernel']
 
-  state, metrics, finite = train_step.apply_update(state, good, spec=SPEC)
+  state, metrics, finite = _update(state, good)
   assert metrics['nonfinite_in_a_row'] == 0
   assert jax.tree.all(finite)
   assert int(state.num_updates) == 2
@@ -313,7 +319,7 @@ def test_a_non_finite_advantage_is_caught(params, batch):
   advantages[0, 0] = np.nan
   sums = _accumulate(
       params, [dataclasses.replace(batch, advantages=advantages)])
-  state, metrics, _ = train_step.apply_update(_state(params), sums, spec=SPEC)
+  state, metrics, _ = _update(_state(params), sums)
   _assert_same_bits(state.params, params)
   assert metrics['nonfinite_in_a_row'] == 1
   assert int(state.num_updates) == 0

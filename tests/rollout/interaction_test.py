@@ -47,10 +47,10 @@ def calls(monkeypatch):
   made = []
   follow = sampler.sample_groups
 
-  def record(params, prompts, lengths, keys, active, *, config, spec):
-    made.append((params, prompts, active, spec))
+  def record(params, prompts, lengths, keys, active, *, spec, **others):
+    made.append((params, prompts, np.asarray(active), spec))
     return follow(
-        params, prompts, lengths, keys, active, config=config, spec=spec)
+        params, prompts, lengths, keys, active, spec=spec, **others)
 
   monkeypatch.setattr(sampler, 'sample_groups', record)
   return made

@@ -9,9 +9,11 @@ from concurrent import futures
 import dataclasses
 import math
 
+import jax
 import numpy as np
 
 from atgrpo_jax import model
+from atgrpo_jax import sharding
 from atgrpo_jax.rollout import batching
 from atgrpo_jax.rollout import interaction as interaction_lib
 from atgrpo_jax.rollout import sampler
@@ -92,7 +94,11 @@ class Counting:
 def follow_scripts(monkeypatch) -> None:
   """Puts the scripts in the place of the compiled sampler."""
   def sample_groups(
-      params, prompts, prompt_lengths, keys, active, *, config, spec):
+      params, prompts, prompt_lengths, keys, active, *, adapters, adapter_ids,
+      config, spec):
+    del keys, config, adapter_ids
+    assert adapters is None
+    prompts, prompt_lengths = map(np.asarray, (prompts, prompt_lengths))
     shape = (len(prompts), spec.group_size)
     samples = sampler.Samples(
         np.full((*shape, spec.max_new_tokens), ord('?'), np.int32),
@@ -111,6 +117,12 @@ def follow_scripts(monkeypatch) -> None:
   monkeypatch.setattr(sampler, 'sample_groups', sample_groups)
 
 
+def one_device() -> jax.sharding.Mesh:
+  """A mesh of one device."""
+  return sharding.make_meshes(
+      ['a'], jax.devices()[:1], sharding.MeshSpec())['a']
+
+
 def make_interaction(
     policies: Mapping[str, object], policy_map: Mapping[str, str],
     environment=Counting(), prompt_buckets: Sequence[int] = (32,),
@@ -120,7 +132,8 @@ def make_interaction(
   return interaction_lib.Interaction(
       environment=environment, policy_map=policy_map,
       policies={
-          name: interaction_lib.Policy(params, CONFIG, Bytes(), 'float32')
+          name: interaction_lib.Policy(interaction_lib.Model(
+              params, CONFIG, Bytes(), 'float32', one_device()))
           for name, params in policies.items()},
       buckets=batching.Buckets(
           prompt=tuple(prompt_buckets), completion=(max_new_tokens,),

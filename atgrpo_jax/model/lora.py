@@ -1,0 +1,147 @@
+"""Low-rank adapters (LoRA, arXiv 2106.09685) over one frozen base.
+
+The adapters of several roles are stacked on a leading axis A, so that one
+compiled program serves all roles and the groups of one batch may use different
+ones. Further letters as in `atgrpo_jax.model.qwen3`; R is the rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import dataclasses
+import re
+
+from flax import struct
+import jax
+import jax.numpy as jnp
+
+from atgrpo_jax import errors
+from atgrpo_jax.model import config as config_lib
+from atgrpo_jax.model import qwen3
+
+# Nested as the layers' parameters; in place of a kernel [L, in, out] stands
+# {'a': [A, L, in, R], 'b': [A, L, R, out]}, float32.
+Weights = dict
+
+
+@dataclasses.dataclass(frozen=True)
+class LoraSpec:
+  """Which kernels get an adapter.
+
+  Attributes:
+    rank: R.
+    alpha: an adapter's output is scaled by alpha / R.
+    targets: regular expressions; a kernel whose name (`attention/q/kernel`,
+      `gate/kernel`) matches one in full gets an adapter.
+  """
+
+  rank: int
+  alpha: float
+  targets: tuple[str, ...]
+
+  def __post_init__(self):
+    if self.rank < 1:
+      raise errors.UserError(
+          f'lora.rank={self.rank}: an adapter needs a rank of 1 or more.')
+
+  @property
+  def scale(self) -> float:
+    return self.alpha / self.rank
+
+
+@struct.dataclass
+class Adapters:
+  """The adapters of A roles."""
+
+  weights: Weights
+  scales: jax.Array  # [A] float32, alpha / R of each
+
+
+def init_lora(
+    rng: jax.Array, config: config_lib.ModelConfig, spec: LoraSpec,
+    num_roles: int) -> Weights:
+  """Fresh adapters, which change nothing: `b` is 0.
+
+  `a` is uniform within 1 / sqrt(in), as in the PEFT library.
+  """
+  shapes = jax.eval_shape(
+      lambda: qwen3.init_params(jax.random.key(0), config))['layers']
+  kernels = {
+      jax.tree_util.keystr(path, simple=True, separator='/'): leaf.shape
+      for path, leaf in jax.tree_util.tree_leaves_with_path(shapes)
+      if leaf.ndim == 3}
+  chosen = set()
+  for target in spec.targets:
+    found = {name for name in kernels if re.fullmatch(target, name)}
+    if not found:
+      raise errors.UserError(
+          f'lora.targets: {target!r} matches no kernel; there are '
+          f'{", ".join(kernels)}.')
+    chosen |= found
+  if not chosen:
+    raise errors.UserError(
+        'lora.targets is empty: name the kernels that get an adapter, such as '
+        'attention/(q|k|v|o)/kernel.')
+  weights = {}
+  for index, name in enumerate(sorted(chosen)):
+    num_layers, num_in, num_out = kernels[name]
+    *parents, module = name.removesuffix('/kernel').split('/')
+    parent = weights
+    for part in parents:
+      parent = parent.setdefault(part, {})
+    bound = num_in**-0.5
+    parent[module] = {
+        'a': jax.random.uniform(
+            jax.random.fold_in(rng, index),
+            (num_roles, num_layers, num_in, spec.rank),
+            minval=-bound, maxval=bound),
+        'b': jnp.zeros((num_roles, num_layers, spec.rank, num_out)),
+    }
+  return weights
+
+
+def stack(
+    weights: Sequence[Weights], scales: Sequence[float]) -> Adapters:
+  """Joins adapters of the same targets on the role axis.
+
+  Smaller ranks are filled up with zeros, which change nothing.
+  """
+  rank = max(leaf.shape[-1] for one in weights for leaf in _leaves(one, 'a'))
+
+  def fill(path, leaf):
+    axis = leaf.ndim - (1 if path[-1].key == 'a' else 2)
+    missing = [(0, 0)] * leaf.ndim
+    missing[axis] = (0, rank - leaf.shape[axis])
+    return jnp.pad(leaf, missing)
+
+  filled = [jax.tree_util.tree_map_with_path(fill, one) for one in weights]
+  return Adapters(
+      jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *filled),
+      jnp.array(scales, jnp.float32))
+
+
+def with_adapters(
+    params: qwen3.Params, adapters: Adapters,
+    ids: jax.Array | None = None) -> qwen3.Params:
+  """Parameters whose linear layers add the adapter of each group.
+
+  Args:
+    params: of the frozen base.
+    adapters: of A roles.
+    ids: [P] int32, which adapter each group uses; None where there is one.
+  """
+  scales = adapters.scales[:, None, None, None]
+
+  def select(path, leaf):
+    if path[-1].key == 'b':
+      leaf = leaf * scales
+    return jnp.swapaxes(leaf if ids is None else leaf[ids], 0, 1)
+
+  return params | {
+      'lora': jax.tree_util.tree_map_with_path(select, adapters.weights)}
+
+
+def _leaves(weights: Weights, kind: str) -> list[jax.Array]:
+  return [
+      leaf for path, leaf in jax.tree_util.tree_leaves_with_path(weights)
+      if path[-1].key == kind]

@@ -1,0 +1,170 @@
+"""What tests/eight_devices_test.py runs in a process that has eight devices.
+
+  XLA_FLAGS=--xla_force_host_platform_device_count=8 \
+      python -m tests.eight_devices FOLDER
+
+Writes `report.json` into FOLDER: for each mesh and each kind of training, how
+far one step of the sampler and the learner is from that of one device.
+"""
+
+import dataclasses
+import json
+import pathlib
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from atgrpo_jax import model
+from atgrpo_jax import sharding
+from atgrpo_jax import types
+from atgrpo_jax.rl import losses
+from atgrpo_jax.rl import optimizer
+from atgrpo_jax.rl import train_state
+from atgrpo_jax.rl import train_step
+from atgrpo_jax.rollout import sampler
+from atgrpo_jax.rollout import sampling
+from tests.rl import tiny
+
+# (fsdp, tensor, whether an adapter is trained); data is what remains of eight
+# devices.
+CASES = {
+    'data': (1, 1, False), 'fsdp': (8, 1, False),
+    'tensor and data': (1, 2, False), 'all three': (2, 2, False),
+    'all three, adapter': (2, 2, True)}
+CONFIG = dataclasses.replace(tiny.CONFIG, tied_head=False)
+LORA = model.LoraSpec(3, 6.0, ('attention/[qo]/kernel', 'down/kernel'))
+SPEC = train_step.LearnerSpec(
+    optimizer.OptimizerSpec(learning_rate=1e-2), losses.LossSpec())
+
+
+def batch() -> types.TrainBatch:
+  """Eight groups of four."""
+  one = tiny.make_batch()
+  repeated = jax.tree.map(
+      lambda x: np.concatenate([x, x + (x.dtype == np.int32), x])[:8], one)
+  return dataclasses.replace(
+      repeated,
+      prompts=repeated.prompts % CONFIG.vocab_size,
+      completions=repeated.completions % CONFIG.vocab_size,
+      prompt_lengths=np.array([7, 4, 1, 7, 5, 2, 7, 4], np.int32),
+      completion_lengths=np.tile(one.completion_lengths, (3, 1))[:8])
+
+
+def place(tree, mesh, rules):
+  return jax.device_put(tree, sharding.tree_shardings(tree, mesh, rules))
+
+
+def run(mesh: jax.sharding.Mesh, lora: bool):
+  """Samples, log-probabilities, loss and parameters after one step."""
+  params = jax.jit(model.init_params, static_argnums=1)(
+      jax.random.key(0), CONFIG)
+  params = place(params, mesh, sharding.param_rules(CONFIG.tied_head))
+  spec, base, adapters, trained = SPEC, None, None, params
+  rules = sharding.param_rules(CONFIG.tied_head)
+  if lora:
+    spec = dataclasses.replace(SPEC, adapter_scale=LORA.scale)
+    rules = sharding.ADAPTER_RULES
+    trained = jax.tree.map(
+        lambda x: 0.1 * jax.random.normal(jax.random.key(x.size), x.shape),
+        model.init_lora(jax.random.key(1), CONFIG, LORA, 1))
+    trained, base = place(trained, mesh, rules), params
+    other = jax.tree.map(lambda x: 2 * x, trained)
+    adapters = model.stack([trained, other], [LORA.scale, 1.0])
+  state = train_state.create(trained, spec.optimizer)
+  state = place(state, mesh, rules)
+  keys = sampling.group_keys(jax.random.key(5), np.arange(8)[:, None])
+  rows = batch()
+  prompts, lengths, key_data, active, ids = sharding.put_rows(
+      (rows.prompts, rows.prompt_lengths,
+       np.asarray(jax.random.key_data(keys)), np.ones(8, bool),
+       np.arange(8, dtype=np.int32) % 2), mesh)
+  with jax.set_mesh(mesh):
+    samples = sampler.sample_groups(
+        params, prompts, lengths, jax.random.wrap_key_data(key_data), active,
+        adapters=adapters, adapter_ids=ids, config=CONFIG,
+        spec=sampler.SamplerSpec(
+            group_size=4, max_new_tokens=6, temperature=1.0, stop_ids=(3,)))
+    sums = train_step.zero_sums(trained, config=CONFIG, spec=spec)
+    sums = train_step.accumulate(
+        trained, sums, sharding.put_rows(rows, mesh), base=base,
+        config=CONFIG, spec=spec)
+    grads = jax.device_get(sums.grads)
+    loss = float(sums.loss / sums.count)
+    placed = jax.tree.map(lambda x: x.sharding, state)
+    state, _, _ = train_step.apply_update(
+        state, sums, config=CONFIG, spec=spec)
+  kept = jax.tree.all(jax.tree.map(
+      lambda x, at: x.sharding.is_equivalent_to(at, x.ndim), state, placed))
+  return {
+      'completions': np.where(
+          np.arange(6) < np.asarray(samples.lengths)[..., None],
+          samples.completions, -1),
+      'loss': loss, 'grads': grads, 'params': jax.device_get(state.params),
+      'sharding_kept': kept,
+      'bytes': max(
+          sum(shard.data.nbytes for leaf in jax.tree.leaves(
+              (state.params, state.opt_state))
+              for shard in leaf.addressable_shards if shard.device == device)
+          for device in mesh.devices.flat)}
+
+
+def relative(tree, other) -> float:
+  """Norm of the difference over the norm."""
+  def norm(x):
+    return np.sqrt(sum(np.sum(np.square(y)) for y in jax.tree.leaves(x)))
+  return float(norm(jax.tree.map(np.subtract, tree, other)) / norm(other))
+
+
+def pools() -> dict[str, bool]:
+  """Whether a short computation on one pool waits for a long one elsewhere."""
+  @jax.jit
+  def work(x, rounds):
+    return jax.lax.fori_loop(0, rounds, lambda _, x: jnp.tanh(x @ x), x)
+
+  def waits(meshes):
+    x = np.eye(256, dtype=np.float32)
+    long, short = (
+        sharding.put_everywhere(x, meshes[name]) for name in ('a', 'b'))
+    jax.block_until_ready([work(long, 1), work(short, 1)])
+    first = work(long, 3000)
+    jax.block_until_ready(work(short, 1))
+    waited = first.is_ready()
+    jax.block_until_ready(first)
+    return waited
+
+  # Of one device each: on a CPU, XLA runs one program of several devices at
+  # a time, whichever they are.
+  devices, names = jax.devices(), ('a', 'b')
+  return {
+      'disjoint': waits(sharding.make_meshes(
+          names, devices, sharding.MeshSpec(pools='a=0:1,b=7:8'))),
+      'shared': waits(sharding.make_meshes(
+          names, devices, sharding.MeshSpec(pools='a=0:1,b=0:1')))}
+
+
+def main(folder: pathlib.Path) -> None:
+  report = {'pools': pools()}
+  with tiny.quick_compiles():
+    one = {
+        lora: run(sharding.make_meshes(
+            ['p'], jax.devices()[:1], sharding.MeshSpec())['p'], lora)
+        for lora in (False, True)}
+    for name, (fsdp, tensor, lora) in CASES.items():
+      many = run(sharding.make_meshes(
+          ['p'], jax.devices(), sharding.MeshSpec(fsdp, tensor))['p'], lora)
+      report[name] = {
+          'completions': bool(np.array_equal(
+              one[lora]['completions'], many['completions'])),
+          'loss': abs(many['loss'] - one[lora]['loss']),
+          'grads': relative(many['grads'], one[lora]['grads']),
+          'params': relative(many['params'], one[lora]['params']),
+          'bytes': many['bytes'] / one[lora]['bytes'],
+          'sharding_kept': many['sharding_kept'],
+      }
+  (folder / 'report.json').write_text(json.dumps(report, indent=2))
+
+
+if __name__ == '__main__':
+  main(pathlib.Path(sys.argv[1]))

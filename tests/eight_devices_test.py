@@ -1,0 +1,49 @@
+"""One device and eight give the same step; pools do not wait for each other."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from tests import eight_devices
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope='module')
+def report(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('eight')
+  subprocess.run(
+      [sys.executable, '-m', 'tests.eight_devices', folder], cwd=ROOT,
+      check=True, timeout=600, env=os.environ | {
+          'JAX_PLATFORMS': 'cpu',
+          'XLA_FLAGS': '--xla_force_host_platform_device_count=8'})
+  return json.loads((folder / 'report.json').read_text())
+
+
+@pytest.mark.parametrize('name', eight_devices.CASES)
+def test_step_is_that_of_one_device(report, name):
+  found = report[name]
+  # In float32; sums in another order differ by about 1e-6.
+  assert found['completions']
+  assert found['loss'] < 1e-6
+  assert found['grads'] < 1e-5
+  assert found['params'] < 1e-5
+
+
+@pytest.mark.parametrize('name', eight_devices.CASES)
+def test_each_device_keeps_its_share_of_the_state(report, name):
+  fsdp, tensor, lora = eight_devices.CASES[name]
+  # What normalises is kept whole everywhere, and adapters know no `tensor`.
+  share = 1 / (fsdp if lora else fsdp * tensor)
+  assert share <= report[name]['bytes'] < share + 0.02
+  assert report[name]['sharding_kept']
+
+
+def test_disjoint_pools_compute_at_the_same_time(report):
+  # A short computation ended while a long one on the other pool went on; on
+  # one pool it had to wait.
+  assert report['pools'] == {'disjoint': False, 'shared': True}

@@ -1,0 +1,184 @@
+"""Policies of all kinds train through the whole loop, and only what should."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from atgrpo_jax import errors
+from atgrpo_jax import train
+from atgrpo_jax.rollout import at_grpo
+from tests import echo
+
+QUICK = {
+    'train.num_steps': 1, 'train.checkpoint_every': 1,
+    'evaluation.validate_every': 1}
+
+
+def _bytes(tree):
+  return jax.tree.map(lambda x: np.asarray(x).tobytes(), tree)
+
+
+def _groups(experiment, states):
+  return at_grpo.collect(
+      experiment.interaction(
+          states, temperature=1.0, policy_map=experiment.policy_map),
+      train.draw_tasks(experiment.tasks('train'), 0, experiment), step=0,
+      spec=experiment.rollout).groups
+
+
+def _step(experiment):
+  """The states before and after one step of all policies."""
+  before = experiment.initial_states()
+  groups = _groups(experiment, before)
+  advantages = train.group_advantages(groups, experiment)
+  kept = _bytes(before)  # An update takes the buffers.
+  after = {}
+  for name, state in before.items():
+    after[name], update = train.update_policy(
+        experiment, name, state, groups, advantages, None)
+    metrics = train.update_metrics(name, update)
+    assert metrics['grad_norm'] > 0
+  return kept, after
+
+
+def test_adapters_of_two_roles(echo_folder):
+  experiment = echo.experiment(echo_folder, policies='lora_per_role')
+  base = experiment.bases['first']
+  assert experiment.bases['second'] is base
+  unchanged = _bytes(base)
+  before, after = _step(experiment)
+  assert _bytes(experiment.bases['first']) == unchanged
+  for name, state in after.items():
+    # Two moments and a few counters: of nothing but the adapter.
+    sizes = [
+        sum(x.size for x in jax.tree.leaves(tree))
+        for tree in (state.params, state.opt_state)]
+    assert 2 * sizes[0] <= sizes[1] < 2 * sizes[0] + 10
+    # The first update moves `b` alone: while it is 0, `a` has no gradient.
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state.params):
+      moved = path[-1].key == 'b'
+      assert np.any(leaf) and bool(
+          np.asarray(leaf).tobytes() != _at(before[name].params, path)
+      ) == moved, path
+  # Another role's adapter is another draw.
+  assert before['first'].params != before['second'].params
+
+
+def _at(tree, path):
+  for key in path:
+    tree = tree[key.key]
+  return tree
+
+
+def test_training_one_adapter_leaves_all_else(echo_folder):
+  experiment = echo.experiment(
+      echo_folder, policies='lora_per_role',
+      per_policy='second.model.trained=none')
+  assert set(experiment.initial_states()) == {'first'}
+  base = _bytes(experiment.bases['second'])
+  _step(experiment)
+  assert _bytes(experiment.bases['second']) == base
+
+
+def test_adapters_are_sampled_in_one_call(echo_folder):
+  experiment = echo.experiment(
+      echo_folder, policies='lora_per_role',
+      per_policy='second.lora.rank=4;second.lora.alpha=1.0')
+  states = experiment.initial_states()
+  policies = experiment.interaction(
+      states, temperature=1.0, policy_map=experiment.policy_map).policies
+  assert policies['first'].model is policies['second'].model
+  assert (policies['first'].adapter, policies['second'].adapter) == (0, 1)
+  scales = policies['first'].model.adapters.scales
+  np.testing.assert_allclose(scales, [32 / 16, 1 / 4])
+
+
+def test_policies_with_models_and_tokenizers_of_their_own(
+    echo_folder, tmp_path):
+  other = shutil.copytree(echo_folder, tmp_path / 'other')
+  # The same words under other ids.
+  tokenizer = json.loads((other / 'tokenizer.json').read_text())
+  vocab = tokenizer['model']['vocab']
+  words = list(vocab)
+  tokenizer['model']['vocab'] = dict(
+      zip(words, [vocab[words[0]], *range(len(words) - 1, 0, -1)]))
+  (other / 'tokenizer.json').write_text(json.dumps(tokenizer))
+  experiment = echo.experiment(
+      echo_folder, policies='per_role', per_policy=(
+          f'second.model.folder={other};'
+          'second.optimizer.learning_rate=1e-4'))
+  rates = [
+      policy.learner.optimizer.learning_rate
+      for policy in experiment.policies.values()]
+  assert rates == [5e-3, 1e-4]
+  before, after = _step(experiment)
+  assert all(
+      _bytes(after[name].params) != before[name].params for name in after)
+  first, second = (
+      next(g for g in _groups(experiment, after) if g.key.role == role)
+      for role in ('first', 'second'))
+  tokenizers = [p.tokenizer for p in experiment.policies.values()]
+  assert tokenizers[0].decode(first.prompt).startswith('first')
+  assert tokenizers[1].decode(second.prompt).startswith('second')
+  assert not tokenizers[0].decode(second.prompt).startswith('second')
+
+
+def test_a_frozen_role_is_played_and_not_saved(echo_folder, tmp_path):
+  experiment = echo.experiment(
+      echo_folder, policies='per_role',
+      per_policy='first.model.trained=none', **QUICK)
+  assert train.train(experiment, tmp_path)
+  states, step = experiment.restore_or_initialise(tmp_path)
+  assert step == 1 and set(states) == {'second'}
+  line = json.loads((tmp_path / 'metrics.jsonl').read_text())
+  assert 'second/grad_norm' in line and 'first/grad_norm' not in line
+  assert 'first/reward' in line
+
+
+def test_a_base_that_has_changed_is_refused(echo_folder, tmp_path):
+  folder = shutil.copytree(echo_folder, tmp_path / 'model')
+  changes = {'policies': 'lora_per_role', **QUICK}
+  workdir = tmp_path / 'run'
+  assert train.train(echo.experiment(folder, **changes), workdir)
+  weights = folder / 'model.safetensors'
+  content = bytearray(weights.read_bytes())
+  content[-2] ^= 1
+  weights.write_bytes(content)
+  again = echo.experiment(folder, **changes | {'train.num_steps': 2})
+  with pytest.raises(
+      errors.UserError, match=f"'first'.*{folder}.*other weights"):
+    train.train(again, workdir)
+
+
+def test_cohorts_play_the_same_episodes(echo_folder):
+  def play(num_cohorts):
+    experiment = echo.experiment(
+        echo_folder, **{'rollout.num_cohorts': num_cohorts})
+    return [
+        (g.key, g.texts, g.rewards.tolist(), g.chosen)
+        for g in _groups(experiment, experiment.initial_states())]
+
+  assert play(3) == play(1)
+
+
+@pytest.mark.parametrize('changes, words', [
+    ({'per_policy': 'shared.model.trained=some'},
+     "model.trained='some' is not one of"),
+    ({'per_policy': 'other.model.trained=none'},
+     "'other.model.trained=none' is not of the form .* policies shared"),
+    ({'per_policy': 'shared.loss.clip_low=0.1'}, 'config.model, config.lora'),
+    ({'per_policy': 'shared.optimizer.rate=1'}, 'is not of the form'),
+    ({'per_policy': 'shared.model.trained'}, 'is not of the form'),
+    ({'per_policy': 'shared.optimizer.learning_rate=fast'},
+     "'shared.optimizer.learning_rate=fast' should be a float"),
+    ({'per_policy': 'shared.lora.rank=1.5'}, 'should be a int, such as 16'),
+    ({'model.trained': 'lora', 'lora.rank': 0}, 'lora.rank=0'),
+    ({'mesh.pools': 'shared=0:99'}, 'no slice of the'),
+    ({'rollout.num_cohorts': 0}, 'num_cohorts=0'),
+])
+def test_what_cannot_work_is_refused(changes, words, echo_folder):
+  with pytest.raises(errors.UserError, match=words):
+    echo.experiment(echo_folder, **changes)
