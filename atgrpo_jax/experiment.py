@@ -29,6 +29,7 @@ from atgrpo_jax import hosts
 from atgrpo_jax import model
 from atgrpo_jax import sharding
 from atgrpo_jax import tokenizer as tokenizer_lib
+from atgrpo_jax.model import peft_io
 from atgrpo_jax.model import safetensors_io
 from atgrpo_jax.rl import advantages
 from atgrpo_jax.rl import losses
@@ -44,7 +45,7 @@ from environments import datasets
 from environments import sandbox as sandbox_lib
 
 # Parts of a config that may change between two starts of one run.
-_MAY_CHANGE = ('evaluation', 'train.num_steps')
+_MAY_CHANGE = ('evaluation', 'export', 'train.num_steps')
 
 # Sections that may differ from policy to policy.
 _OWN_SECTIONS = ('model', 'lora', 'optimizer')
@@ -54,7 +55,7 @@ TRAINED = ('all', 'lora', 'none')
 States = dict[str, train_state.TrainState]  # trained policy -> its state
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Policy:
   """One policy, as the config describes it.
 
@@ -65,6 +66,7 @@ class Policy:
     tokenizer: of that model.
     trained: 'all' parameters, 'lora' for an adapter, 'none' if it is frozen.
     lora: of the adapter, None without one.
+    adapter: that training starts from, None for one that changes nothing.
     learner: switches of the learner.
     mesh: the devices of its pool.
   """
@@ -75,6 +77,7 @@ class Policy:
   tokenizer: tokenizer_lib.Tokenizer
   trained: str
   lora: model.LoraSpec | None
+  adapter: model.LoraWeights | None
   learner: train_step.LearnerSpec
   mesh: jax.sharding.Mesh
 
@@ -88,11 +91,13 @@ class Policy:
 
   def state_template(self) -> train_state.TrainState:
     """Shapes, dtypes and shardings of `initial_state`, without the bytes."""
-    rules = sharding.ADAPTER_RULES
     if self.lora is None:
       rules = sharding.param_rules(self.config.tied_head)
-    shapes = jax.eval_shape(lambda: self._initialise(model.init_params(
-        jax.random.key(0), self.config)))
+      shapes = jax.eval_shape(lambda: self._initialise(model.init_params(
+          jax.random.key(0), self.config)))
+    else:
+      rules = sharding.ADAPTER_RULES
+      shapes = jax.eval_shape(lambda: self._initialise(None))
     return jax.tree.map(
         lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at),
         shapes, sharding.tree_shardings(shapes, self.mesh, rules))
@@ -102,11 +107,14 @@ class Policy:
     initialise = jax.jit(
         self._initialise, donate_argnums=0, out_shardings=jax.tree.map(
             lambda x: x.sharding, self.state_template()))
-    return initialise(
-        None if self.lora else self.load_params('float32'))
+    if self.lora is None:
+      return initialise(self.load_params('float32'))
+    return initialise(jax.tree.map(np.asarray, self.adapter))
 
-  def _initialise(self, params: model.Params | None) -> train_state.TrainState:
-    if self.lora is not None:
+  def _initialise(
+      self, params: model.Params | model.LoraWeights | None,
+  ) -> train_state.TrainState:
+    if params is None:
       # Another draw for every policy, and the same in every run.
       rng = jax.random.key(zlib.crc32(self.name.encode()))
       params = model.init_lora(rng, self.config, self.lora, num_roles=1)
@@ -295,9 +303,13 @@ def _build_policy(
   if own.model.trained not in TRAINED:
     raise errors.UserError(
         f'model.trained={own.model.trained!r} is not one of {list(TRAINED)}.')
-  lora = None
+  lora = adapter = None
   if own.model.trained == 'lora':
-    lora = model.LoraSpec(**own.lora)
+    given = dict(own.lora)
+    if given.pop('folder'):
+      adapter, given['alpha'] = peft_io.load(own.lora.folder, model_config)
+      given['rank'], given['targets'] = model.describe(adapter)
+    lora = model.LoraSpec(**given)
   with _said_to_the_user():
     learner = train_step.LearnerSpec(
         optimizer=optimizer.OptimizerSpec(**own.optimizer),
@@ -307,7 +319,8 @@ def _build_policy(
         adapter_scale=lora and lora.scale)
   return Policy(
       name=name, folder=folder, config=model_config, tokenizer=tokenizer,
-      trained=own.model.trained, lora=lora, learner=learner, mesh=mesh)
+      trained=own.model.trained, lora=lora, adapter=adapter, learner=learner,
+      mesh=mesh)
 
 
 def _sampled_model(

@@ -1,4 +1,4 @@
-"""Flags to train, evaluate or pretrain; see `--help`."""
+"""Flags to train, evaluate, export or pretrain; see `--help`."""
 
 from concurrent import futures
 import contextlib
@@ -23,7 +23,8 @@ _CONFIG = config_flags.DEFINE_config_file(
 _WORKDIR = flags.DEFINE_string(
     'workdir', None, 'Folder of the run; a run that was stopped is resumed.')
 _MODE = flags.DEFINE_enum(
-    'mode', 'train', ['train', 'evaluate', 'pretrain'], 'What to do.')
+    'mode', 'train', ['train', 'evaluate', 'export', 'pretrain'],
+    'What to do.')
 _DISTRIBUTED = flags.DEFINE_bool(
     'distributed', False,
     'Join a run of several processes. On TPU pods, SLURM and Open MPI they '
@@ -79,6 +80,10 @@ def main(argv: list[str]) -> int:
     if _MODE.value == 'evaluate':
       from atgrpo_jax import evaluate
       evaluate.evaluate_run(experiment, workdir)
+      return 0
+    if _MODE.value == 'export':
+      from atgrpo_jax import export
+      export.export_run(experiment, workdir)
       return 0
     from atgrpo_jax import train
     return 0 if train.train(experiment, workdir) else STOPPED

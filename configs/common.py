@@ -46,6 +46,9 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.model.thinking = False
 
   c.lora = config_dict.ConfigDict()
+  # A PEFT folder to start from, which has its own rank, alpha and targets; ''
+  # starts from an adapter that changes nothing.
+  c.lora.folder = ''
   c.lora.rank = 16
   c.lora.alpha = 32.0
   # Regular expressions; kernels whose names match one get an adapter.
@@ -131,4 +134,8 @@ def base_config(size: str) -> config_dict.ConfigDict:
   # roles to the trained policies; '' is the one they were trained with.
   c.evaluation.name = 'evaluation'
   c.evaluation.policies = ''
+
+  c.export = config_dict.ConfigDict()  # With --mode export.
+  c.export.dtype = 'bfloat16'
+  c.export.merged = False  # Adapters into their models.
   return c

@@ -21,7 +21,7 @@ FLOORS = {
     module: floor
     for floor, modules in {
         9: 'main paper_tables',
-        8: 'train pretrain compile_check',
+        8: 'train pretrain export compile_check',
         7: 'evaluate',
         6: 'experiment',
         5: 'rollout.interaction rollout.at_grpo rollout.magrpo'

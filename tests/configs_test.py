@@ -162,8 +162,13 @@ def test_every_leaf_of_a_training_config_is_read(
     monkeypatch.setattr(main, flag, types.SimpleNamespace(value=None))
   monkeypatch.setattr(main, '_MODE', types.SimpleNamespace(value='train'))
   assert main.main([]) == 0
-  assert _unread(leaves, read) == {'evaluation.name', 'evaluation.policies'}
+  evaluation = {'evaluation.name', 'evaluation.policies'}
+  exported = {'export.dtype', 'export.merged'}
+  assert _unread(leaves, read) == evaluation | exported
   monkeypatch.setattr(main, '_MODE', types.SimpleNamespace(value='evaluate'))
+  assert main.main([]) == 0
+  assert _unread(leaves, read) == exported
+  monkeypatch.setattr(main, '_MODE', types.SimpleNamespace(value='export'))
   assert main.main([]) == 0
   assert not _unread(leaves, read)
 

@@ -5,6 +5,7 @@ from atgrpo_jax.model.kv_cache import Cache
 from atgrpo_jax.model.kv_cache import init_cache
 from atgrpo_jax.model.kv_cache import Prefix
 from atgrpo_jax.model.lora import Adapters
+from atgrpo_jax.model.lora import describe
 from atgrpo_jax.model.lora import init_lora
 from atgrpo_jax.model.lora import LoraSpec
 from atgrpo_jax.model.lora import stack

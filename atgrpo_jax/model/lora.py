@@ -100,6 +100,14 @@ def init_lora(
   return weights
 
 
+def describe(weights: Weights) -> tuple[int, tuple[str, ...]]:
+  """The rank of adapters, and `LoraSpec.targets` that name their kernels."""
+  names = sorted({
+      jax.tree_util.keystr(path[:-1], simple=True, separator='/') + '/kernel'
+      for path, _ in jax.tree_util.tree_leaves_with_path(weights)})
+  return _leaves(weights, 'a')[0].shape[-1], tuple(names)
+
+
 def stack(
     weights: Sequence[Weights], scales: Sequence[float]) -> Adapters:
   """Joins adapters of the same targets on the role axis.

@@ -1,0 +1,46 @@
+"""Trained policies as Hugging Face and PEFT folders."""
+
+from __future__ import annotations
+
+import pathlib
+
+import jax.numpy as jnp
+
+from atgrpo_jax import errors
+from atgrpo_jax import experiment as experiment_lib
+from atgrpo_jax import hosts
+from atgrpo_jax.model import peft_io
+from atgrpo_jax.model import safetensors_io
+
+
+def export_run(
+    experiment: experiment_lib.Experiment, workdir: pathlib.Path) -> None:
+  """Writes every trained policy of the newest checkpoint of `workdir`.
+
+  `export/<policy>` becomes a model folder, or, of an adapter, a PEFT folder;
+  with `export.merged` the model with the adapter merged into it.
+  """
+  config = experiment.config.export
+  if not experiment_lib.check_workdir(workdir, experiment.config):
+    raise errors.UserError(
+        f'{workdir} holds no run to export; name that of a training run in '
+        '--workdir.')
+  states, step = experiment.restore_or_initialise(workdir)
+  dtype, merged = jnp.dtype(config.dtype), config.merged
+  for name, state in states.items():
+    policy = experiment.policies[name]
+    folder = workdir / 'export' / name
+    params, kind = state.params, 'model'
+    if policy.lora is not None and merged:
+      params = peft_io.merge(
+          policy.load_params('float32'), state.params, 0, policy.lora.alpha)
+    if policy.lora is not None and not merged:
+      kind = 'adapter'
+      peft_io.save(
+          folder, params, 0, alpha=policy.lora.alpha,
+          base_folder=policy.folder, dtype=dtype)
+    else:
+      safetensors_io.save(folder, params, policy.config, dtype)
+    if hosts.is_first():
+      policy.tokenizer.save(folder)
+    print(f'the {kind} of policy {name!r} after step {step} is in {folder}')

@@ -1,0 +1,87 @@
+"""Exported policies are the trained ones, and can be started from."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from atgrpo_jax import errors
+from atgrpo_jax import export
+from atgrpo_jax import model
+from atgrpo_jax import tokenizer as tokenizer_lib
+from atgrpo_jax import train
+from atgrpo_jax.model import safetensors_io
+from tests import echo
+
+QUICK = {
+    'train.num_steps': 2, 'train.checkpoint_every': 2,
+    'evaluation.validate_every': 2, 'export.dtype': 'float32'}
+TOKENS = np.arange(12, dtype=np.int32).reshape(2, 2, 3)
+
+
+def _run(folder, workdir, **changes):
+  experiment = echo.experiment(folder, **QUICK, **changes)
+  assert train.train(experiment, workdir)
+  export.export_run(experiment, workdir)
+  states, _ = experiment.restore_or_initialise(workdir)
+  return experiment, states
+
+
+def _logits(params, config):
+  hidden, _ = model.forward(params, config, TOKENS)
+  return model.unembed(params, config, hidden)
+
+
+def test_a_model_is_exported_whole(echo_folder, tmp_path, capsys):
+  experiment, states = _run(echo_folder, tmp_path)
+  folder = tmp_path / 'export' / 'shared'
+  assert f"policy 'shared' after step 2 is in {folder}" in (
+      capsys.readouterr().out)
+  config = safetensors_io.load_config(folder)
+  assert config == experiment.policies['shared'].config
+  jax.tree.map(
+      np.testing.assert_array_equal,
+      safetensors_io.load_params(folder, config), states['shared'].params)
+  chat = [{'role': 'user', 'content': 'first a'}]
+  np.testing.assert_array_equal(
+      tokenizer_lib.Tokenizer(folder).encode_prompt(chat),
+      tokenizer_lib.Tokenizer(echo_folder).encode_prompt(chat))
+
+
+def test_an_adapter_is_exported_and_started_from(echo_folder, tmp_path):
+  changes = {'policies': 'lora_per_role', 'lora.rank': 4}
+  experiment, states = _run(echo_folder, tmp_path / 'run', **changes)
+  folder = tmp_path / 'run' / 'export' / 'second'
+  # With another rank, to see that the folder's counts.
+  again = echo.experiment(
+      echo_folder, policies='lora_per_role',
+      per_policy=f'second.lora.folder={folder};second.lora.rank=7')
+  policy = again.policies['second']
+  assert policy.lora.rank == 4
+  assert policy.lora.alpha == experiment.policies['second'].lora.alpha
+  state = policy.initial_state()
+  jax.tree.map(
+      np.testing.assert_array_equal, state.params, states['second'].params)
+  assert np.any(state.params['down']['b'])
+
+
+def test_an_adapter_is_merged(echo_folder, tmp_path):
+  experiment, states = _run(
+      echo_folder, tmp_path, policies='lora_per_role',
+      **{'export.merged': True})
+  policy = experiment.policies['first']
+  merged = safetensors_io.load_params(
+      tmp_path / 'export' / 'first', policy.config)
+  adapted = model.with_adapters(
+      experiment.bases['first'], model.Adapters(
+          states['first'].params, jnp.array([policy.lora.scale])))
+  found = _logits(merged, policy.config)
+  assert np.abs(
+      found - _logits(experiment.bases['first'], policy.config)).max() > 0.01
+  np.testing.assert_allclose(
+      found, _logits(adapted, policy.config), atol=1e-5)
+
+
+def test_nothing_to_export(echo_folder, tmp_path):
+  with pytest.raises(errors.UserError, match='holds no run to export'):
+    export.export_run(echo.experiment(echo_folder), tmp_path / 'none')

@@ -1,0 +1,105 @@
+"""Makes the goldens of the adapter tests with torch, transformers and PEFT.
+
+What it writes beside itself:
+
+  peft_some, peft_all
+      random adapters of the model in qwen3_tied, saved by PEFT
+  peft_reference.npz
+      their float32 logits; see `make_adapter`
+
+The tests read these files and need neither torch nor this script. To make them
+again, in an environment of its own:
+
+  pip install torch==2.13.0 transformers==5.23.0 peft==0.21.2 numpy
+  python tests/goldens/make_peft_goldens.py
+
+To check that PEFT reads what we write, export a golden with `peft_io.save` and
+compare it:
+
+  python tests/goldens/make_peft_goldens.py --check FOLDER peft_some
+"""
+
+import argparse
+import pathlib
+
+import numpy as np
+import peft
+import torch
+import transformers
+
+FOLDER = pathlib.Path(__file__).parent
+REFERENCE = FOLDER / 'peft_reference.npz'
+BASE = 'qwen3_tied'
+SHAPE = (3, 12)  # Prompts, tokens.
+
+# In neither is the scale, alpha / r, 1. PEFT turns 'all-linear' into a list of
+# the modules of every layer.
+ADAPTERS = {
+    'peft_some': dict(
+        r=4, lora_alpha=6, target_modules=['q_proj', 'v_proj', 'down_proj']),
+    'peft_all': dict(r=3, lora_alpha=2, target_modules='all-linear'),
+}
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument('--check', nargs=2, metavar=('FOLDER', 'GOLDEN'))
+  args = parser.parse_args()
+  torch.set_num_threads(1)
+  if args.check:
+    check_export(*args.check)
+    return
+  reference = {}
+  for seed, name in enumerate(ADAPTERS):
+    for key, value in make_adapter(name, seed).items():
+      reference[f'{name}/{key}'] = value
+  np.savez_compressed(REFERENCE, **reference)
+
+
+def make_adapter(name: str, seed: int) -> dict[str, np.ndarray]:
+  """Saves a random adapter; returns prompts [B, S] and logits [B, S, V]."""
+  torch.manual_seed(seed)
+  model = peft.get_peft_model(
+      _base(), peft.LoraConfig(task_type='CAUSAL_LM', **ADAPTERS[name]))
+  with torch.no_grad():
+    for key, weight in model.named_parameters():
+      if 'lora_' in key:
+        weight.copy_(0.15 * torch.randn_like(weight))
+  # Not the path on the machine that makes the golden.
+  model.peft_config['default'].base_model_name_or_path = BASE
+  model.save_pretrained(FOLDER / name)
+  (FOLDER / name / 'README.md').unlink()
+  prompts = np.random.default_rng(seed).integers(
+      1, model.config.vocab_size, SHAPE)
+  logits = _logits(_load(FOLDER / name), prompts)
+  change = abs(logits - _logits(_base(), prompts)).max()
+  print(f'{name}: the adapter changes logits by up to {change:.2f}')
+  return {'prompts': prompts.astype(np.int32), 'logits': logits}
+
+
+def check_export(folder: str, name: str) -> None:
+  """Compares a folder that we wrote with the golden it was read from."""
+  reference = np.load(REFERENCE)
+  difference = _logits(_load(folder), reference[f'{name}/prompts'])
+  difference -= reference[f'{name}/logits']
+  print(f'largest difference of the logits: {abs(difference).max():.1e}')
+  assert abs(difference).max() < 1e-5
+
+
+def _base():
+  return transformers.Qwen3ForCausalLM.from_pretrained(
+      FOLDER / BASE, dtype=torch.float32).eval()
+
+
+def _load(folder):
+  """The base model with the adapter of a folder."""
+  return peft.PeftModel.from_pretrained(_base(), folder).eval()
+
+
+def _logits(model, prompts) -> np.ndarray:
+  with torch.no_grad():
+    return model(torch.tensor(prompts)).logits.numpy()
+
+
+if __name__ == '__main__':
+  main()
