@@ -1,5 +1,7 @@
-# Sourced by the scripts beside it: finds a Python, keeps .venv up to date and
-# says where downloads and compiled programs go. Runs nothing by itself.
+# Sourced by the scripts beside it: finds a Python, keeps .venv up to date, says
+# where downloads and compiled programs go, and parses the options that all
+# launch scripts share. Runs nothing by itself, and keeps to bash 3.2, which is
+# what macOS has.
 # shellcheck shell=bash
 
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
@@ -14,6 +16,92 @@ say() { printf '%s: %s\n' "$(basename "$0")" "$*"; }
 stop() {
   say "error: $*" >&2
   exit 1
+}
+
+# With --dry-run, commands are printed by `show` where `run` would run them.
+dry_run=false
+
+# Prints a command so that it can be pasted into a shell: one line, quoted.
+show() {
+  local line
+  printf -v line '%q ' "$@"
+  printf '%s\n' "${line% }"
+}
+
+run() { if "$dry_run"; then show "$@"; else "$@"; fi; }
+
+# parse_options VALUES SWITCHES ARGUMENT ...: sets a variable for each option
+# of the command line: config for --config X, dry_run=true for --dry-run, ...
+# VALUES and SWITCHES are the names of the options of a script beyond those
+# that all have; the script sets their defaults. What follows -- is for the
+# trainer: it ends the array `trainer`.
+parse_options() {
+  local values=" config workdir mode $1 " switches=" dry-run $2 "
+  local option value
+  config='' workdir='' mode=train
+  shift 2
+  while (($# > 0)); do
+    option="${1%%=*}"
+    option="${option#--}"
+    if [[ "$1" == -h || "$1" == --help ]]; then
+      usage
+      exit
+    elif [[ "$1" == -- ]]; then
+      shift
+      break
+    elif [[ "$1" == --* && "$switches" == *" ${1#--} "* ]]; then
+      printf -v "${option//-/_}" true
+    elif [[ "$1" == --* && "$values" == *" $option "* ]]; then
+      if [[ "$1" == *=* ]]; then
+        value="${1#*=}"
+      else
+        (($# > 1)) || stop "$1 needs a value; see --help"
+        value="$2"
+        shift
+      fi
+      printf -v "${option//-/_}" %s "$value"
+    else
+      stop "unknown option $1; see --help (config overrides follow --, as in" \
+        "-- $1)"
+    fi
+    shift
+  done
+
+  [[ -n "$config" ]] ||
+    stop '--config is missing; give one such as configs/plan_path.py:size=nano'
+  (cd "$ROOT" && [[ -f "${config%%:*}" ]]) ||
+    stop "--config: there is no file '${config%%:*}' in $ROOT; give a config" \
+      'such as configs/plan_path.py:size=nano'
+  [[ -n "$workdir" ]] ||
+    stop '--workdir is missing; give the folder of the run, such as runs/x'
+  [[ "$workdir" != *://* ]] ||
+    stop "--workdir is '$workdir', but the trainer writes to a file system;" \
+      'give a folder (for a bucket: one where gcsfuse mounts it)'
+  workdir="${workdir%/}"
+  [[ "$mode" == train || "$mode" == evaluate ]] ||
+    stop "--mode is '$mode', but must be train or evaluate"
+  trainer=(--config "$config" --mode "$mode" "$@")
+}
+
+# check_count OPTION VALUE: the value must be a whole number above 0.
+check_count() {
+  [[ "$2" =~ ^[1-9][0-9]*$ ]] ||
+    stop "$1 is '$2', but must be a whole number above 0, such as 2"
+}
+
+# The trainers of this machine start in the checkout; DIR is the caller's.
+absolute_workdir() { [[ "$workdir" == /* ]] || workdir="$PWD/$workdir"; }
+
+# trainer_command PLATFORMS: sets `command` to a trainer on these platforms of
+# jax, unless JAX_PLATFORMS names others. A platform that is named must be
+# there: without its name jax would make do with the CPU.
+trainer_command() {
+  # shellcheck disable=SC2034  # Used by the scripts.
+  command=(env PYTHONUNBUFFERED=1 TFDS_DATA_DIR="$TFDS_DATA_DIR"
+    JAX_COMPILATION_CACHE_DIR="$JAX_COMPILATION_CACHE_DIR"
+    JAX_PLATFORMS="${JAX_PLATFORMS:-$1}"
+    "$VENV/bin/python" -m atgrpo_jax.main --workdir "$workdir"
+    "${trainer[@]}")
 }
 
 # Prints the version ("3.11") of the Python named $1; fails if it does not run
@@ -53,6 +141,7 @@ or name another Python in PYTHON}"
 # of setup.py unless that is empty. A stamp in .venv says what it holds.
 ensure_installed() {
   local extra="$1" log="$ROOT/.cache/install.log" target="$ROOT" wanted
+  local install make_venv=false
   find_python
   wanted="$(
     "$PYTHON_FOUND" -c '
@@ -61,21 +150,31 @@ setup = pathlib.Path(sys.argv[1], "setup.py").read_text()
 print(hashlib.sha256("\0".join([setup, *sys.argv[1:]]).encode()).hexdigest())
 ' "$ROOT" "$PYTHON_VERSION")"
   if [[ "$(cat "$VENV/installed-$extra" 2> /dev/null)" == "$wanted" ]]; then
-    say "using $VENV (Python $PYTHON_VERSION), which is up to date"
+    "$dry_run" ||
+      say "using $VENV (Python $PYTHON_VERSION), which is up to date"
     return
   fi
 
-  mkdir -p "$ROOT/.cache"
+  if [[ -n "$extra" ]]; then target="${ROOT}[$extra]"; fi
+  install=("$VENV/bin/python" -m pip install --disable-pip-version-check
+    --no-input --editable "$target")
   if [[ "$(python_version "$VENV/bin/python" 'pip, sys')" \
       != "$PYTHON_VERSION" ]]; then
+    make_venv=true
+  fi
+  if "$dry_run"; then
+    ! "$make_venv" || show "$PYTHON_FOUND" -m venv --clear "$VENV"
+    show "${install[@]}"
+    return
+  fi
+  mkdir -p "$ROOT/.cache"
+  if "$make_venv"; then
     say "making $VENV with $PYTHON_FOUND (Python $PYTHON_VERSION)"
     "$PYTHON_FOUND" -m venv --clear "$VENV" > "$log" 2>&1 ||
       stop "$PYTHON_FOUND could not make $VENV; the reason is in $log"
   fi
-  if [[ -n "$extra" ]]; then target="${ROOT}[$extra]"; fi
   say "installing $target, which takes minutes the first time; log: $log"
-  if ! "$VENV/bin/python" -m pip install --disable-pip-version-check \
-      --no-input --editable "$target" > "$log" 2>&1; then
+  if ! "${install[@]}" > "$log" 2>&1; then
     if grep -q 'connection broken by' "$log"; then
       stop "the package index cannot be reached (pip's log: $log); check the" \
         'network, or name another index in PIP_INDEX_URL, and run this again'

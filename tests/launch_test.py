@@ -1,108 +1,36 @@
-"""The two commands that a newcomer types must work, or say why they do not.
+"""The launch scripts of one machine must work, or say why they do not.
 
-No test here installs anything from a package index: a stand-in for Python
-writes down what it is asked to do and makes believe that pip succeeds.
+Those of clouds and clusters are in launch_cloud_test.py. No test here installs
+anything from a package index: a stand-in for Python writes down what it is
+asked to do and makes believe that pip succeeds.
 """
 
 import os
 import pathlib
-import shlex
+import re
 import shutil
+import signal
 import socket
-import stat
 import subprocess
 import sys
 
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+from tests import checkout as checkout_lib
+
+ROOT = checkout_lib.ROOT
 SCRIPTS = ('quickstart.sh', 'test.sh')
-
-# Answers `-c` with the real Python, makes a .venv that holds itself, accepts
-# everything else, and wants to be run in the checkout where that matters.
-RECORDER = """#!/bin/sh
-case "$2" in
-  *ensurepip*|*'import pip'*) echo {version} ;;
-  *) if [ "$1" = -c ]; then exec {python} "$@"; fi ;;
-esac
-echo "$*" >> {calls}
-case "$2" in
-  ruff|pytest|atgrpo_jax.main) [ -f setup.py ] || exit 9 ;;
-esac
-if [ "$1 $2" = '-m venv' ]; then
-  mkdir -p "$4/bin" && cp "$0" "$4/bin/python"
-fi
-"""
-
-
-class Checkout:
-  """A copy of what the scripts need, with a Python that only takes notes."""
-
-  def __init__(self, folder: pathlib.Path):
-    self.root = folder / 'a checkout'
-    self.root.mkdir()
-    shutil.copytree(ROOT / 'launch', self.root / 'launch')
-    for name in ('setup.py', 'pyproject.toml'):
-      shutil.copy(ROOT / name, self.root)
-    self._folder = folder
-    self._calls = folder / 'calls'
-    self.python = self.write_python(
-        RECORDER.format(
-            python=shlex.quote(sys.executable),
-            calls=shlex.quote(str(self._calls)),
-            version='%d.%d' % sys.version_info[:2],
-        )
-    )
-
-  def write_python(self, script: str) -> pathlib.Path:
-    path = self._folder / 'python-to-use'
-    path.write_text(script)
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    return path
-
-  def run(
-      self,
-      script: str,
-      *args: str,
-      python: pathlib.Path | None = None,
-      env: dict[str, str] | None = None,
-  ) -> subprocess.CompletedProcess:
-    """Runs a script from a foreign directory, in a bare environment."""
-    return subprocess.run(
-        ['bash', self.root / 'launch' / script, *args],
-        cwd=self._folder,
-        env={
-            'PATH': os.environ['PATH'],
-            'HOME': str(self._folder),
-            'PYTHON': str(python or self.python),
-            **(env or {}),
-        },
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-
-  def calls(self) -> list[str]:
-    """What Python was asked since the last time, without the `-c` probes."""
-    lines = self._calls.read_text().splitlines()
-    self._calls.unlink()
-    return [line for line in lines if line.startswith('-m ')]
-
 
 @pytest.fixture
 def checkout(tmp_path):
-  return Checkout(tmp_path)
+  return checkout_lib.Checkout(tmp_path)
 
 
-def _assert_stops_with(result, *words):
-  """One sentence on stderr, exit status 1."""
-  assert result.returncode == 1, result
-  assert result.stderr.count('\n') == 1, result.stderr
-  for word in words:
-    assert word in result.stderr
+_assert_stops_with = checkout_lib.assert_stops_with
 
 
-@pytest.mark.parametrize('script', SCRIPTS)
+@pytest.mark.parametrize(
+    'script', sorted(p.name for p in (ROOT / 'launch').glob('[a-z]*.sh')))
 def test_help_from_another_directory(script, tmp_path):
   result = subprocess.run(
       ['bash', ROOT / 'launch' / script, '--help'],
@@ -299,6 +227,217 @@ def test_other_pip_failures_point_to_the_log(checkout):
   log = checkout.root / '.cache/install.log'
   _assert_stops_with(result, 'could not install', str(log))
   assert 'no space left' in log.read_text()
+
+
+RUN = ('--config', 'configs/plan_path.py:size=nano,debug', '--workdir', 'w')
+# An override that a careless shell script would take apart.
+OVERRIDE = """--config.dataset.train=it's  "a" $(false) *"""
+
+# Prints its arguments and the platform; exits as the file `status-I` says.
+TRAINER = r"""
+import os, pathlib, re, sys
+print('arguments:', *sys.argv[1:], sep='|')
+print('platforms:', os.environ['JAX_PLATFORMS'])
+i = re.findall(r'--process_id=(\d+)', ' '.join(sys.argv))
+path = pathlib.Path(os.environ['HOME'], f'status-{i[0] if i else 0}')
+sys.exit(int(path.read_text()) if path.exists() else 0)
+"""
+
+# Saves when told to, once; writes down how often it was told, and by what.
+SAVING_TRAINER = r"""
+import os, pathlib, re, signal, sys, time
+i = re.findall(r'--process_id=(\d+)', ' '.join(sys.argv))[0]
+told = pathlib.Path(os.environ['HOME'], f'told-{i}')
+def save(number, frame):
+  with told.open('a') as f:
+    f.write(signal.Signals(number).name + '\n')
+signal.signal(signal.SIGTERM, save)
+signal.signal(signal.SIGINT, save)
+told.touch()
+while not told.read_text():
+  time.sleep(0.02)
+time.sleep(1)
+sys.exit(42)
+"""
+
+
+@pytest.mark.parametrize(
+    'script', ['gpu.sh', 'local_processes.sh', 'slurm.sh'])
+@pytest.mark.parametrize(
+    'args, words',
+    [
+        (('--conf', 'x'), ['unknown option --conf', '--help']),
+        (('--workdir', 'w'), ['--config is missing', 'configs/']),
+        (('--config',), ['--config needs a value']),
+        (('--config', 'configs/no.py:a', '--workdir', 'w'),
+         ["no file 'configs/no.py'"]),
+        (RUN[:2], ['--workdir is missing']),
+        ((*RUN[:3], 'gs://b/x'), ["'gs://b/x'", 'gcsfuse']),
+        ((*RUN, '--mode', 'pretrain'), ["'pretrain'", 'evaluate']),
+    ],
+)
+def test_bad_options_are_refused(checkout, script, args, words):
+  _assert_stops_with(checkout.run(script, *args), *words)
+
+
+@pytest.fixture
+def gpu_checkout(checkout):
+  checkout.write_program('nvidia-smi', 'print("580.65.06\\n580.65.06")')
+  checkout.write_program('trainer', TRAINER)
+  return checkout
+
+
+def test_gpu_script_passes_all_on(gpu_checkout):
+  result = gpu_checkout.run(
+      'gpu.sh', *RUN, '--mode=evaluate', '--', OVERRIDE, '--config.seed=1')
+  assert result.returncode == 0, result.stderr
+  assert gpu_checkout.calls()[1].endswith(
+      f'--editable {gpu_checkout.root}[gpu]')
+  assert 'platforms: cuda,cpu\n' in result.stdout
+  assert (
+      f'arguments:|--workdir|{gpu_checkout.folder}/w|--config|{RUN[1]}'
+      f'|--mode|evaluate|{OVERRIDE}|--config.seed=1\n' in result.stdout)
+
+
+def test_gpu_script_exits_as_the_trainer_does(gpu_checkout):
+  (gpu_checkout.folder / 'status-0').write_text('42')
+  assert gpu_checkout.run('gpu.sh', *RUN).returncode == 42
+
+
+def test_old_driver_is_named(gpu_checkout):
+  gpu_checkout.write_program('nvidia-smi', 'print("550.54.15")')
+  result = gpu_checkout.run('gpu.sh', *RUN)
+  _assert_stops_with(result, '550.54.15', '580', 'jax[cuda12]')
+
+
+def test_missing_card_is_named(gpu_checkout):
+  gpu_checkout.write_program(
+      'nvidia-smi', 'print("No devices\\nwere found"); raise SystemExit(6)')
+  result = gpu_checkout.run('gpu.sh', *RUN)
+  _assert_stops_with(result, 'No devices were found')
+
+
+@pytest.mark.parametrize('script', ['gpu.sh', 'local_processes.sh'])
+def test_dry_run_can_be_pasted(gpu_checkout, script):
+  args = (script, *RUN, '--', OVERRIDE)
+  dry = gpu_checkout.run(script, *RUN, '--dry-run', '--', OVERRIDE)
+  assert dry.returncode == 0, dry.stderr
+  assert not any(gpu_checkout.calls()), 'a dry run runs nothing'
+  assert not (gpu_checkout.root / '.venv').exists()
+  assert not list(gpu_checkout.folder.glob('w*'))
+
+  def calls():  # Every run has a port of its own.
+    return sorted(re.sub(r'1:\d+', 'PORT', c) for c in gpu_checkout.calls())
+
+  pasted = gpu_checkout.paste(dry.stdout)
+  assert pasted.returncode == 0, pasted.stderr
+  assert OVERRIDE in pasted.stdout
+  in_shell = calls()
+  shutil.rmtree(gpu_checkout.root / '.venv')
+  assert gpu_checkout.run(*args).returncode == 0
+  assert calls() == in_shell
+
+
+def test_local_processes_get_their_numbers(checkout):
+  checkout.write_program('trainer', TRAINER)
+  result = checkout.run(
+      'local_processes.sh', *RUN, '--processes', '3', '--', OVERRIDE)
+  assert result.returncode == 0, result.stderr
+  logs = {p.name: p.read_text() for p in checkout.folder.glob('w.logs/*')}
+  assert sorted(logs) == ['process-1.log', 'process-2.log']
+  outputs = [result.stdout, *(logs[name] for name in sorted(logs))]
+  port = re.search(r'--coordinator_address=127.0.0.1:(\d+)', outputs[0])[1]
+  for i, output in enumerate(outputs):
+    assert (
+        f'|{OVERRIDE}|--distributed|--coordinator_address=127.0.0.1:{port}'
+        f'|--num_processes=3|--process_id={i}\n' in output)
+    assert 'platforms: cpu\n' in output
+
+
+def test_local_processes_take_one_card_each(checkout):
+  checkout.write_program('trainer', TRAINER.replace(
+      'i =', 'print("card", os.environ["JAX_LOCAL_DEVICE_IDS"])\ni =', 1))
+  result = checkout.run(
+      'local_processes.sh', *RUN, env={'JAX_PLATFORMS': 'cuda,cpu'})
+  assert 'card 0\n' in result.stdout
+  assert 'platforms: cuda,cpu\n' in result.stdout
+  log = (checkout.folder / 'w.logs/process-1.log').read_text()
+  assert 'card 1\n' in log
+  assert checkout.calls()[1].endswith(f'{checkout.root}[gpu]')
+
+
+def test_local_processes_end_when_one_fails(checkout):
+  script = checkout.root / 'launch/local_processes.sh'
+  text = script.read_text()
+  assert 'GRACE=10' in text
+  script.write_text(text.replace('GRACE=10', 'GRACE=1'))
+  # Process 0 waits for the other and heeds no SIGTERM.
+  checkout.write_program('trainer', r"""
+import os, pathlib, signal, sys, time
+started = pathlib.Path(os.environ['HOME'], 'started')
+if sys.argv[-1] == '--process_id=0':
+  signal.signal(signal.SIGTERM, signal.SIG_IGN)
+  started.write_text(str(os.getpid()))
+  time.sleep(20)
+  started.with_name('lived on').touch()
+while not started.exists():
+  time.sleep(0.02)
+print('out of memory')
+sys.exit(3)
+""")
+  result = checkout.run('local_processes.sh', *RUN)
+  assert result.returncode == 3
+  assert 'process 1 failed with exit status 3' in result.stderr
+  assert 'out of memory' in result.stderr
+  assert not (checkout.folder / 'lived on').exists()
+  pid = int((checkout.folder / 'started').read_text())
+  with pytest.raises(ProcessLookupError):
+    os.kill(pid, 0)
+
+
+def test_failure_outranks_a_stop(checkout):
+  checkout.write_program('trainer', TRAINER)
+  (checkout.folder / 'status-0').write_text('42')
+  assert checkout.run('local_processes.sh', *RUN).returncode == 42
+  (checkout.folder / 'status-1').write_text('2')
+  assert checkout.run('local_processes.sh', *RUN).returncode == 2
+
+
+@pytest.mark.parametrize('name', ['SIGINT', 'SIGTERM'])
+def test_local_processes_are_told_once(checkout, name):
+  checkout.write_program('trainer', SAVING_TRAINER)
+  process = checkout.start('local_processes.sh', *RUN)
+  told = [checkout.folder / f'told-{i}' for i in range(2)]
+  checkout_lib.wait_until(lambda: all(path.exists() for path in told))
+  if name == 'SIGINT':  # A terminal signals all processes of the group.
+    os.killpg(process.pid, signal.SIGINT)
+  else:
+    process.terminate()
+  process.communicate(timeout=30)
+  assert process.returncode == 42
+  assert [path.read_text() for path in told] == [f'{name}\n'] * 2
+
+
+def test_local_processes_train(checkout):
+  for name in ('atgrpo_jax', 'environments', 'models'):
+    (checkout.root / name).symlink_to(ROOT / name)
+  checkout.write_program('trainer', f"""
+import os, sys
+python = {sys.executable!r}
+os.execv(python, [python, '-m', 'atgrpo_jax.main', *sys.argv[1:]])
+""")
+  process = checkout.start(
+      'local_processes.sh', *RUN, TFDS_DATA_DIR=os.environ['TFDS_DATA_DIR'])
+  try:
+    output, errors = process.communicate(timeout=600)
+  finally:
+    process.terminate()
+  log = (checkout.folder / 'w.logs/process-1.log').read_text()
+  assert process.returncode == 0, errors + log
+  assert 'held-out success: before' in output
+  assert 'held-out success' not in log
+  metrics = (checkout.folder / 'w/metrics.jsonl').read_text()
+  assert metrics.count('\n') == 2
 
 
 def test_shellcheck():

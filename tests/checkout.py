@@ -1,0 +1,140 @@
+"""A copy of what the launch scripts need, with a Python that takes notes."""
+
+import os
+import pathlib
+import shlex
+import shutil
+import stat
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+# Answers `-c` with the real Python, makes a .venv that holds itself, accepts
+# everything else, and wants to be run in the checkout where that matters.
+RECORDER = """#!/bin/sh
+case "$2" in
+  *ensurepip*|*'import pip'*) echo {version} ;;
+  *) if [ "$1" = -c ]; then exec {python} "$@"; fi ;;
+esac
+echo "$*" >> {calls}
+case "$2" in
+  ruff|pytest|atgrpo_jax.main) [ -f setup.py ] || exit 9 ;;
+esac
+if [ "$2" = atgrpo_jax.main ] && [ -e {trainer} ]; then
+  shift 2
+  exec {trainer} "$@"
+fi
+if [ "$1 $2" = '-m venv' ]; then
+  mkdir -p "$4/bin" && cp "$0" "$4/bin/python"
+fi
+"""
+
+
+class Checkout:
+  """A copy of what the scripts need, with a Python that only takes notes."""
+
+  def __init__(self, folder: pathlib.Path):
+    self.root = folder / 'a checkout'
+    self.root.mkdir()
+    shutil.copytree(ROOT / 'launch', self.root / 'launch')
+    shutil.copytree(ROOT / 'configs', self.root / 'configs')
+    for name in ('setup.py', 'pyproject.toml'):
+      shutil.copy(ROOT / name, self.root)
+    self.folder = folder
+    self._calls = folder / 'calls'
+    self.python = self.write_python(
+        RECORDER.format(
+            python=shlex.quote(sys.executable),
+            calls=shlex.quote(str(self._calls)),
+            trainer=shlex.quote(str(folder / 'bin/trainer')),
+            version='%d.%d' % sys.version_info[:2],
+        )
+    )
+
+  def write_python(self, script: str) -> pathlib.Path:
+    return _write_executable(self.folder / 'python-to-use', script)
+
+  def write_program(self, name: str, script: str) -> None:
+    """A Python program that stands in for one on the PATH, or `trainer`."""
+    (self.folder / 'bin').mkdir(exist_ok=True)
+    _write_executable(
+        self.folder / 'bin' / name, f'#!{sys.executable} -S\n{script}')
+
+  def env(self) -> dict[str, str]:
+    """A bare environment, in which stand-ins come first on the PATH."""
+    return {
+        'PATH': f'{self.folder}/bin{os.pathsep}{os.environ["PATH"]}',
+        'HOME': str(self.folder),
+        'PYTHON': str(self.python),
+    }
+
+  def run(
+      self,
+      script: str,
+      *args: str,
+      python: pathlib.Path | None = None,
+      env: dict[str, str] | None = None,
+  ) -> subprocess.CompletedProcess:
+    """Runs a script from a foreign directory."""
+    python_env = {'PYTHON': str(python)} if python else {}
+    return subprocess.run(
+        ['bash', self.root / 'launch' / script, *args],
+        cwd=self.folder,
+        env=self.env() | python_env | (env or {}),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+  def start(self, script: str, *args: str, **env: str) -> subprocess.Popen:
+    """Starts a script as a terminal does: in a process group of its own."""
+    return subprocess.Popen(
+        ['bash', self.root / 'launch' / script, *args],
+        cwd=self.folder,
+        env=self.env() | env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+  def paste(self, commands: str) -> subprocess.CompletedProcess:
+    """Runs what --dry-run printed, and waits for what it left running."""
+    return subprocess.run(
+        ['bash', '-c', f'set -e\n{commands}\nwait'],
+        cwd=self.folder,
+        env=self.env(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+  def calls(self) -> list[str]:
+    """What Python was asked since the last time, without the `-c` probes."""
+    lines = self._calls.read_text().splitlines()
+    self._calls.unlink()
+    return [line for line in lines if line.startswith('-m ')]
+
+
+def assert_stops_with(result, *words):
+  """One sentence on stderr, exit status 1."""
+  assert result.returncode == 1, result
+  assert result.stderr.count('\n') == 1, result.stderr
+  for word in words:
+    assert word in result.stderr
+
+
+def wait_until(condition_fn, seconds=60):
+  """Polls until something has happened in another process."""
+  deadline = time.monotonic() + seconds
+  while not condition_fn():
+    assert time.monotonic() < deadline, 'waited in vain'
+    time.sleep(0.02)
+
+
+def _write_executable(path, text):
+  path.write_text(text)
+  path.chmod(path.stat().st_mode | stat.S_IXUSR)
+  return path
