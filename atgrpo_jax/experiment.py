@@ -1,25 +1,21 @@
 """The typed objects that a config describes.
 
-Below this module nothing sees a ConfigDict. Training and evaluation build the
-same experiment, so what is evaluated is what was trained.
+Training and evaluation build the same experiment, so what is evaluated is what
+was trained. `policies` builds the policies; below these two modules nothing
+sees a ConfigDict.
 """
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Mapping, Sequence
 from concurrent import futures
-import contextlib
 import dataclasses
 import functools
 import hashlib
 import importlib
 import json
 import pathlib
-import zlib
 
 import jax
-import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
@@ -27,16 +23,12 @@ from atgrpo_jax import checkpoints as checkpoints_lib
 from atgrpo_jax import errors
 from atgrpo_jax import hosts
 from atgrpo_jax import model
-from atgrpo_jax import sharding
+from atgrpo_jax import policies as policies_lib
 from atgrpo_jax import tokenizer as tokenizer_lib
-from atgrpo_jax.model import peft_io
 from atgrpo_jax.model import safetensors_io
 from atgrpo_jax.rl import advantages
-from atgrpo_jax.rl import losses
-from atgrpo_jax.rl import optimizer
 from atgrpo_jax.rl import policy_map as policy_map_lib
 from atgrpo_jax.rl import train_state
-from atgrpo_jax.rl import train_step
 from atgrpo_jax.rollout import at_grpo
 from atgrpo_jax.rollout import batching
 from atgrpo_jax.rollout import interaction as interaction_lib
@@ -47,78 +39,7 @@ from environments import sandbox as sandbox_lib
 # Parts of a config that may change between two starts of one run.
 _MAY_CHANGE = ('evaluation', 'export', 'train.num_steps')
 
-# Sections that may differ from policy to policy.
-_OWN_SECTIONS = ('model', 'lora', 'optimizer')
-
-TRAINED = ('all', 'lora', 'none')
-
 States = dict[str, train_state.TrainState]  # trained policy -> its state
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Policy:
-  """One policy, as the config describes it.
-
-  Attributes:
-    name: of the policy.
-    folder: of its Hugging Face model.
-    config: dimensions of that model.
-    tokenizer: of that model.
-    trained: 'all' parameters, 'lora' for an adapter, 'none' if it is frozen.
-    lora: of the adapter, None without one.
-    adapter: that training starts from, None for one that changes nothing.
-    learner: switches of the learner.
-    mesh: the devices of its pool.
-  """
-
-  name: str
-  folder: pathlib.Path
-  config: model.ModelConfig
-  tokenizer: tokenizer_lib.Tokenizer
-  trained: str
-  lora: model.LoraSpec | None
-  adapter: model.LoraWeights | None
-  learner: train_step.LearnerSpec
-  mesh: jax.sharding.Mesh
-
-  def load_params(self, dtype: str) -> model.Params:
-    """The parameters in the model folder, on the devices of the pool."""
-    shapes = jax.eval_shape(functools.partial(
-        model.init_params, jax.random.key(0), self.config))
-    return safetensors_io.load_params(
-        self.folder, self.config, jnp.dtype(dtype), sharding.tree_shardings(
-            shapes, self.mesh, sharding.param_rules(self.config.tied_head)))
-
-  def state_template(self) -> train_state.TrainState:
-    """Shapes, dtypes and shardings of `initial_state`, without the bytes."""
-    if self.lora is None:
-      rules = sharding.param_rules(self.config.tied_head)
-      shapes = jax.eval_shape(lambda: self._initialise(model.init_params(
-          jax.random.key(0), self.config)))
-    else:
-      rules = sharding.ADAPTER_RULES
-      shapes = jax.eval_shape(lambda: self._initialise(None))
-    return jax.tree.map(
-        lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at),
-        shapes, sharding.tree_shardings(shapes, self.mesh, rules))
-
-  def initial_state(self) -> train_state.TrainState:
-    """The policy before its first update; float32."""
-    initialise = jax.jit(
-        self._initialise, donate_argnums=0, out_shardings=jax.tree.map(
-            lambda x: x.sharding, self.state_template()))
-    if self.lora is None:
-      return initialise(self.load_params('float32'))
-    return initialise(jax.tree.map(np.asarray, self.adapter))
-
-  def _initialise(
-      self, params: model.Params | model.LoraWeights | None,
-  ) -> train_state.TrainState:
-    if params is None:
-      # Another draw for every policy, and the same in every run.
-      rng = jax.random.key(zlib.crc32(self.name.encode()))
-      params = model.init_lora(rng, self.config, self.lora, num_roles=1)
-    return train_state.create(params, self.learner.optimizer)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +59,7 @@ class Experiment:
   config: ml_collections.ConfigDict
   environment: base.Environment
   policy_map: policy_map_lib.PolicyMap
-  policies: dict[str, Policy]
+  policies: dict[str, policies_lib.Policy]
   buckets: batching.Buckets
   rollout: at_grpo.RolloutSpec
   executor: futures.Executor
@@ -150,7 +71,7 @@ class Experiment:
     for name, policy in self.policies.items():
       if policy.trained != 'all':
         dtype = policy.learner.dtype
-        key = policy.folder, dtype, policy.mesh
+        key = policy.base.folder, dtype, policy.mesh
         if key not in loaded:
           loaded[key] = policy.load_params(dtype)
         bases[name] = loaded[key]
@@ -215,7 +136,7 @@ class Experiment:
 
   def tasks(self, split: str) -> list[base.Task]:
     """The tasks of a split of the config's data set."""
-    with _said_to_the_user():
+    with errors.said_to_the_user():
       return datasets.load(
           self.config.dataset.builder, split,
           self.config.dataset.data_dir or None)
@@ -226,7 +147,7 @@ def build(
     executor: futures.Executor) -> Experiment:
   """Builds what the config describes; raises on what cannot work."""
   _check_numbers(config)
-  with _said_to_the_user():
+  with errors.said_to_the_user():
     environment = importlib.import_module(
         config.environment.module).make_environment(
             team=config.environment.team,
@@ -235,7 +156,7 @@ def build(
   rollout = dict(config.rollout)
   for name in ('num_tasks', 'temperature', 'max_new_tokens'):
     del rollout[name]
-  with _said_to_the_user():
+  with errors.said_to_the_user():
     # An empty rollout: a real one would find the same, but late.
     nothing = np.zeros(0)
     advantages.group_ids([], config.advantage.group_key)
@@ -244,87 +165,29 @@ def build(
         normaliser=config.advantage.normaliser)
   policy_map = policy_map_lib.make_policy_map(
       config.policies, environment.roles)
-  names = policy_map_lib.policies_of(policy_map)
-  meshes = sharding.make_meshes(
-      names, jax.devices(), sharding.MeshSpec(**config.mesh))
-  _check_rows(config, meshes)
   return Experiment(
       config=config, environment=environment, policy_map=policy_map,
-      policies={
-          name: _build_policy(name, own, config, meshes[name])
-          for name, own in _policy_configs(config, names).items()},
+      policies=policies_lib.build(
+          config, policy_map_lib.policies_of(policy_map), jax.devices(),
+          _read_model),
       buckets=batching.Buckets(**config.buckets),
       rollout=at_grpo.RolloutSpec(**rollout), executor=executor)
 
 
-def _policy_configs(
-    config: ml_collections.ConfigDict,
-    names: Sequence[str]) -> dict[str, ml_collections.ConfigDict]:
-  """The sections that each policy has for itself, after `per_policy`."""
-  configs = {}
-  for name in names:
-    configs[name] = ml_collections.ConfigDict({
-        section: dict(config[section]) for section in _OWN_SECTIONS})
-    if policy_map_lib.adapts(config.policies):
-      configs[name].model.trained = 'lora'
-  for item in filter(None, config.per_policy.split(';')):
-    place, equals, text = item.strip().partition('=')
-    name, _, key = place.partition('.')
-    section, _, field = key.partition('.')
-    if (not equals or name not in configs or section not in _OWN_SECTIONS
-        or field not in config[section]):
-      raise errors.UserError(
-          f'per_policy: {item.strip()!r} is not of the form '
-          'POLICY.SECTION.KEY=VALUE, with one of the policies '
-          f'{", ".join(names)} and a key of config.'
-          f'{", config.".join(_OWN_SECTIONS)}.')
-    old = configs[name][section][field]
-    try:
-      value = text if isinstance(old, str) else ast.literal_eval(text)
-      configs[name][section][field] = value
-    except (SyntaxError, TypeError, ValueError) as error:
-      raise errors.UserError(
-          f'per_policy: {item.strip()!r} should be a {type(old).__name__}, '
-          f'such as {old!r}.') from error
-  return configs
-
-
-def _build_policy(
-    name: str, own: ml_collections.ConfigDict,
-    config: ml_collections.ConfigDict, mesh: jax.sharding.Mesh) -> Policy:
-  """One policy from its own sections and what all policies share."""
-  folder = safetensors_io.resolve_folder(own.model.folder)
-  model_config = safetensors_io.load_config(folder)
-  tokenizer = tokenizer_lib.Tokenizer(folder, thinking=own.model.thinking)
-  if tokenizer.vocab_size > model_config.vocab_size:
+def _read_model(name: str, thinking: bool) -> policies_lib.BaseModel:
+  """A model folder, or the name of one on the hub."""
+  folder = safetensors_io.resolve_folder(name)
+  config = safetensors_io.load_config(folder)
+  tokenizer = tokenizer_lib.Tokenizer(folder, thinking=thinking)
+  if tokenizer.vocab_size > config.vocab_size:
     raise errors.UserError(
         f'{folder}: the tokenizer has {tokenizer.vocab_size} ids, the model '
-        f'only {model_config.vocab_size}; take both from the same model.')
-  if own.model.trained not in TRAINED:
-    raise errors.UserError(
-        f'model.trained={own.model.trained!r} is not one of {list(TRAINED)}.')
-  lora = adapter = None
-  if own.model.trained == 'lora':
-    given = dict(own.lora)
-    if given.pop('folder'):
-      adapter, given['alpha'] = peft_io.load(own.lora.folder, model_config)
-      given['rank'], given['targets'] = model.describe(adapter)
-    lora = model.LoraSpec(**given)
-  with _said_to_the_user():
-    learner = train_step.LearnerSpec(
-        optimizer=optimizer.OptimizerSpec(**own.optimizer),
-        loss=losses.LossSpec(**config.loss),
-        temperature=config.rollout.temperature,
-        dtype=own.model.dtype, remat=own.model.remat,
-        adapter_scale=lora and lora.scale)
-  return Policy(
-      name=name, folder=folder, config=model_config, tokenizer=tokenizer,
-      trained=own.model.trained, lora=lora, adapter=adapter, learner=learner,
-      mesh=mesh)
+        f'only {config.vocab_size}; take both from the same model.')
+  return policies_lib.BaseModel(folder, config, tokenizer)
 
 
 def _sampled_model(
-    policy: Policy, params: model.Params,
+    policy: policies_lib.Policy, params: model.Params,
     adapters: model.Adapters | None = None) -> interaction_lib.Model:
   return interaction_lib.Model(
       params=params, config=policy.config, tokenizer=policy.tokenizer,
@@ -387,23 +250,6 @@ def write_config(
   (workdir / 'config.json').write_text(json.dumps(record, indent=2) + '\n')
 
 
-def _check_rows(
-    config: ml_collections.ConfigDict,
-    meshes: Mapping[str, jax.sharding.Mesh]) -> None:
-  """Groups are split evenly over devices."""
-  for name, mesh in meshes.items():
-    parts = sharding.num_row_parts(mesh)
-    for key, sizes in (
-        ('buckets.groups', config.buckets.groups),
-        ('buckets.microbatch', (config.buckets.microbatch,))):
-      wrong = [size for size in sizes if size % parts]
-      if wrong:
-        raise errors.UserError(
-            f'{key}={config.buckets[key.partition(".")[2]]}: {wrong[0]} '
-            f'groups cannot be split over the {parts} parts (data times fsdp) '
-            f'of the mesh of policy {name!r}; give a multiple of {parts}.')
-
-
 def _check_numbers(config: ml_collections.ConfigDict) -> None:
   """Refuses what the loop would fall over later."""
   for name, value in (
@@ -421,15 +267,6 @@ def _check_numbers(config: ml_collections.ConfigDict) -> None:
         f'rollout.max_new_tokens={config.rollout.max_new_tokens} is more than '
         f'the largest of buckets.completion={config.buckets.completion}; '
         'lower the one or raise the other.')
-
-
-@contextlib.contextmanager
-def _said_to_the_user():
-  """Environments know no UserError; what they refuse comes as ValueError."""
-  try:
-    yield
-  except ValueError as error:
-    raise errors.UserError(str(error)) from error
 
 
 def _paths(tree) -> list[str]:

@@ -38,7 +38,7 @@ def export_run(
       kind = 'adapter'
       peft_io.save(
           folder, params, 0, alpha=policy.lora.alpha,
-          base_folder=policy.folder, dtype=dtype)
+          base_folder=policy.base.folder, dtype=dtype)
     else:
       safetensors_io.save(folder, params, policy.config, dtype)
     if hosts.is_first():

@@ -19,6 +19,9 @@ def join(
     coordinator_address: str | None, num_processes: int | None,
     process_id: int | None) -> None:
   """Waits for the other processes; None where jax finds them by itself."""
+  # It would take SIGTERM to itself, and a run could not be stopped while it
+  # starts.
+  jax.config.update('jax_enable_preemption_service', False)
   jax.distributed.initialize(
       coordinator_address=coordinator_address, num_processes=num_processes,
       process_id=process_id)

@@ -1,4 +1,4 @@
-"""Flags to train, evaluate, export or pretrain; see `--help`."""
+"""Flags to train, evaluate, export, pretrain or check; see `--help`."""
 
 from concurrent import futures
 import contextlib
@@ -23,7 +23,8 @@ _CONFIG = config_flags.DEFINE_config_file(
 _WORKDIR = flags.DEFINE_string(
     'workdir', None, 'Folder of the run; a run that was stopped is resumed.')
 _MODE = flags.DEFINE_enum(
-    'mode', 'train', ['train', 'evaluate', 'export', 'pretrain'],
+    'mode', 'train',
+    ['train', 'evaluate', 'export', 'pretrain', 'compile_check'],
     'What to do.')
 _DISTRIBUTED = flags.DEFINE_bool(
     'distributed', False,
@@ -39,16 +40,24 @@ _TRACEBACK = flags.DEFINE_bool(
     'traceback', False, 'Show where in the code a user error was found.')
 
 # Exit statuses: 0 done, 2 the user's input cannot be used, and
+DOES_NOT_FIT = 1  # With --mode compile_check.
 STOPPED = 42  # by a signal, after saving; the same command resumes.
 
 
 def main(argv: list[str]) -> int:
   if len(argv) > 1:
     raise errors.UserError(f'Unexpected arguments: {" ".join(argv[1:])}.')
-  for name, flag in (('--config', _CONFIG), ('--workdir', _WORKDIR)):
-    if flag.value is None:
+  needed = {'--config': _CONFIG.value, '--workdir': _WORKDIR.value}
+  if _MODE.value == 'compile_check':
+    del needed['--workdir']
+  for name, value in needed.items():
+    if value is None:
       raise errors.UserError(f'{name} is missing; see --help.')
-  config, workdir = _CONFIG.value, pathlib.Path(_WORKDIR.value)
+  config = _CONFIG.value
+  if _MODE.value == 'compile_check':
+    from atgrpo_jax import compile_check
+    return 0 if compile_check.compile_check(config) else DOES_NOT_FIT
+  workdir = pathlib.Path(_WORKDIR.value)
   process = {
       'coordinator_address': _COORDINATOR.value,
       'num_processes': _NUM_PROCESSES.value, 'process_id': _PROCESS_ID.value}

@@ -80,7 +80,7 @@ def train(
         raise errors.UserError(
             f'The checkpoint of step {restored.step} in {workdir} belongs to '
             f'another frozen model of policy {name!r}: '
-            f'{experiment.policies[name].folder} now holds other weights. '
+            f'{experiment.policies[name].base.folder} now holds other weights. '
             'Put the former ones back, or choose another --workdir.')
     print(f'resumes after step {meta["step"]}')
   references = {}  # The start of training, where a KL penalty needs it.

@@ -1,7 +1,6 @@
 """Every config builds, runs, is read to its last leaf, and tells the truth."""
 
 import importlib
-import inspect
 import json
 import pathlib
 import re
@@ -29,11 +28,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 NAMES = sorted(
     path.stem for path in (ROOT / 'configs').glob('*.py')
     if path.stem not in ('__init__', 'common'))
-# A config that takes an argument trains; the other one makes the base model.
-TRAINING = [
-    name for name in NAMES
-    if inspect.signature(
-        importlib.import_module(f'configs.{name}').get_config).parameters]
+# What the command in a config's docstring does with it.
+MODES = {'nano': 'pretrain', 'pod': 'compile_check'}
+TRAINING = [name for name in NAMES if name not in MODES]
 
 
 def _get_config(name, arg=''):
@@ -47,8 +44,7 @@ def _parse(argv, monkeypatch):
   config_flags.DEFINE_config_file('config', flag_values=values)
   flags.DEFINE_string('workdir', None, '', flag_values=values)
   flags.DEFINE_enum(
-      'mode', 'train', ['train', 'evaluate', 'pretrain'], '',
-      flag_values=values)
+      'mode', 'train', ['train', *MODES.values()], '', flag_values=values)
   monkeypatch.setattr(sys, 'argv', argv)  # Where overrides are looked up.
   monkeypatch.chdir(ROOT)
   assert values(argv) == argv[:1]
@@ -56,7 +52,7 @@ def _parse(argv, monkeypatch):
 
 
 def test_there_are_configs():
-  assert 'nano' in NAMES and 'plan_path' in TRAINING
+  assert {'nano', 'pod'} <= set(NAMES) and 'plan_path' in TRAINING
 
 
 @pytest.mark.parametrize('name, arg', [
@@ -74,6 +70,20 @@ def test_config_is_built_and_locked(name, arg):
     assert config.train.groups_every == 1
 
 
+@pytest.mark.parametrize('size', ['0.6b', '1.7b', '4b', '8b'])
+@pytest.mark.parametrize('topology, parts', [('v5e:4x4', 4), ('v5p:2x2x1', 1)])
+def test_pod_uses_every_chip(size, topology, parts):
+  config = _get_config('pod', f'size={size},topology={topology}')
+  assert config.is_locked
+  assert config.mesh.fsdp == config.buckets.microbatch == parts
+  assert config.mesh.tensor == 4
+  assert config.model.folder == f'Qwen/Qwen3-{size.upper()}'
+  # What training reads is what it reads of every other config.
+  with config.unlocked():
+    del config.compile_check
+  assert _leaves(config).keys() == _leaves(_get_config('plan_path')).keys()
+
+
 @pytest.mark.parametrize('name', NAMES)
 def test_header_command_runs_this_config(name, monkeypatch):
   module = importlib.import_module(f'configs.{name}')
@@ -85,8 +95,9 @@ def test_header_command_runs_this_config(name, monkeypatch):
   file, _, arg = values['config'].config_filename.partition(':')
   assert file == f'configs/{name}.py'
   assert values.config.to_json() == _get_config(name, arg).to_json()
-  assert values.workdir == f'runs/{name}'
-  assert values.mode == ('train' if name in TRAINING else 'pretrain')
+  assert values.mode == MODES.get(name, 'train')
+  if values.mode != 'compile_check':
+    assert values.workdir == f'runs/{name}'
 
 
 @pytest.mark.parametrize('name', NAMES)

@@ -24,7 +24,7 @@ CASES = [
      ['--config.model.remat=perhaps', 'Non-boolean']),
     ([CONFIG, '--workdri=x'], ["'workdri'", 'Did you mean: workdir']),
     ([CONFIG, '--mode=trian'],
-     ['--mode=trian', '<train|evaluate|export|pretrain>']),
+     ['--mode=trian', '<train|evaluate|export|pretrain|compile_check>']),
     ([CONFIG, 'stray'], ['Unexpected arguments: stray']),
     ([], ['--config is missing']),
     ([CONFIG, '--workdir'], ['workdir']),

@@ -1,0 +1,386 @@
+"""Whether a run fits a TPU slice, and how fast it could be, without the slice.
+
+The programs of the run (sampler, gradient of a microbatch, update) are lowered
+from shapes alone and compiled ahead of time for a named topology; nothing is
+loaded and nothing runs. Compiling for a TPU needs the extra `compile`.
+
+Memory is XLA's own account of each compiled program, plus what the run keeps
+on the devices meanwhile. Work is counted in the traced program: the FLOPs of
+all matrix products, and the bytes of what they read and write, loops included.
+The time it takes is at least the larger of FLOPs over the chip's peak and
+bytes over its bandwidth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import dataclasses
+import functools
+import importlib
+import math
+import pathlib
+from typing import Any
+
+import jax
+from jax.experimental import topologies
+from jax.extend import core
+import jax.numpy as jnp
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec
+import ml_collections
+
+from atgrpo_jax import errors
+from atgrpo_jax import model
+from atgrpo_jax import policies as policies_lib
+from atgrpo_jax import sharding
+from atgrpo_jax import types
+from atgrpo_jax.rl import policy_map
+from atgrpo_jax.rl import train_state
+from atgrpo_jax.rl import train_step
+from atgrpo_jax.rollout import sampler
+
+_GIB = 2**30
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+  """Of one device of a topology, from cloud.google.com/tpu/docs."""
+
+  memory: int  # Bytes.
+  flops: float  # Peak of bfloat16 products, a second.
+  bandwidth: float  # Bytes of its memory, a second.
+
+
+CHIPS = {
+    'v5e': Chip(16 * _GIB, 197e12, 819e9),
+    'v5p': Chip(95 * _GIB, 459e12, 2765e9),
+    'v6e': Chip(32 * _GIB, 918e12, 1640e9),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+  """What one compiled program needs on each device, in bytes and FLOPs.
+
+  Attributes:
+    name: of the program and its policy.
+    arguments: what it is given; part of it is `resident` or `sums`.
+    temporaries: while it runs.
+    outputs: that are not in the place of an argument.
+    kept: what the run keeps on the device that is no argument of it.
+    flops: of all matrix products.
+    traffic: bytes that these read and write.
+  """
+
+  name: str
+  arguments: int
+  temporaries: int
+  outputs: int
+  kept: int
+  flops: float
+  traffic: float
+
+  @property
+  def total(self) -> int:
+    return self.arguments + self.temporaries + self.outputs + self.kept
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+  """One pool of devices.
+
+  Attributes:
+    policies: on the pool.
+    parameters: bytes on each device, of all its policies and frozen models.
+    optimiser: bytes on each device.
+    cache: bytes on each device of the keys and values while sampling.
+    programs: that run there.
+  """
+
+  policies: tuple[str, ...]
+  parameters: int
+  optimiser: int
+  cache: int
+  programs: tuple[Program, ...]
+
+  @property
+  def largest(self) -> Program:
+    return max(self.programs, key=lambda program: program.total)
+
+
+def compile_check(config: ml_collections.ConfigDict) -> bool:
+  """Prints whether the run fits `compile_check.topology`."""
+  spec = config.compile_check
+  generation = spec.topology.partition(':')[0]
+  if generation not in CHIPS:
+    raise errors.UserError(
+        f'compile_check.topology={spec.topology!r} is not known; name a slice '
+        f'of {", ".join(CHIPS)}, such as v5e:4x4.')
+  try:
+    devices = topologies.get_topology_desc(
+        platform='tpu', topology_name=spec.topology).devices
+  except RuntimeError as error:
+    raise errors.UserError(
+        f'There is no compiler for {spec.topology!r}: '
+        f'{str(error).splitlines()[0]} Install the extra `compile`, in an '
+        'environment of its own, and check the name.') from error
+  fits = True
+  for report in check(config, devices):
+    print_report(report, CHIPS[generation], spec.topology)
+    fits &= report.largest.total <= CHIPS[generation].memory
+  return fits
+
+
+def check(
+    config: ml_collections.ConfigDict,
+    devices: Sequence[jax.Device]) -> list[Report]:
+  """Compiles the programs of every policy; a report for each pool."""
+  pools = {}
+  for policy in build_policies(config, devices).values():
+    pools.setdefault(policy.mesh, []).append(policy)
+  return [_check_pool(config, pool) for pool in pools.values()]
+
+
+def build_policies(
+    config: ml_collections.ConfigDict,
+    devices: Sequence[jax.Device]) -> dict[str, policies_lib.Policy]:
+  """The policies of the run, with the dimensions that the config gives."""
+  dimensions = model.ModelConfig(**config.compile_check.dimensions)
+  with errors.said_to_the_user():
+    roles = importlib.import_module(
+        config.environment.module).make_environment(
+            team=config.environment.team,
+            max_turns=config.environment.max_turns,
+            reward=config.environment.reward, sandbox=None).roles
+  names = policy_map.policies_of(
+      policy_map.make_policy_map(config.policies, roles))
+  return policies_lib.build(
+      config, names, devices,
+      lambda folder, thinking: policies_lib.BaseModel(
+          pathlib.Path(folder), dimensions, tokenizer=None))
+
+
+def state_and_base(
+    policy: policies_lib.Policy,
+) -> tuple[train_state.TrainState | None, model.Params | None]:
+  """Shapes of what is trained, and of the frozen model."""
+  return (
+      None if policy.trained == 'none' else policy.state_template(),
+      None if policy.trained == 'all' else policy.params_template(
+          policy.learner.dtype))
+
+
+def _check_pool(
+    config: ml_collections.ConfigDict,
+    policies: Sequence[policies_lib.Policy]) -> Report:
+  """What the policies on one mesh need together."""
+  parameters = optimiser = 0
+  loaded = set()
+  for policy in policies:
+    state, base = state_and_base(policy)
+    if state is not None:
+      parameters += _bytes(state.params)
+      optimiser += _bytes((state.opt_state, state.num_updates))
+    frozen = policy.base.folder, policy.learner.dtype
+    if base is not None and frozen not in loaded:
+      loaded.add(frozen)
+      parameters += _bytes(base)
+    if policy.trained == 'all' and config.loss.kl_estimator != 'none':
+      # Its start, which a KL penalty needs beside it.
+      parameters += _bytes(policy.params_template(policy.learner.dtype))
+
+  compiled, seen = [], set()
+  for policy in policies:
+    # Policies of one kind have the same programs.
+    kind = policy.config, policy.learner, policy.trained
+    if kind in seen:
+      continue
+    seen.add(kind)
+    with jax.set_mesh(policy.mesh):
+      for name, function, held, args, kwargs in programs(
+          config, policy, *state_and_base(policy)):
+        compiled.append(_compile(
+            f'{name} {policy.name}', function, policy.mesh.size,
+            parameters + optimiser - held, config.rollout.max_new_tokens,
+            *args, **kwargs))
+  cache = max(_cache_bytes(config, policy) for policy in policies)
+  return Report(
+      tuple(policy.name for policy in policies), parameters, optimiser, cache,
+      tuple(compiled))
+
+
+def programs(
+    config: ml_collections.ConfigDict, policy: policies_lib.Policy,
+    state: train_state.TrainState | None, base: model.Params | None,
+) -> Iterator[tuple[str, Callable, int, tuple, Mapping[str, Any]]]:
+  """(name, function, bytes of arguments that are kept, args, kwargs) of each.
+
+  The arguments are shapes with shardings, of the largest buckets.
+  """
+  rows = functools.partial(
+      _shape, NamedSharding(policy.mesh, PartitionSpec(sharding.ROWS)))
+  groups, size = config.buckets.groups[-1], config.rollout.group_size
+  length = config.buckets.prompt[-1]
+  keys = jax.eval_shape(
+      lambda: jax.random.split(jax.random.key(0), groups))
+  params, adapters = base, None
+  if policy.trained == 'all':
+    params = state.params
+  elif policy.trained == 'lora':
+    adapters = model.Adapters(
+        state.params,
+        _shape(NamedSharding(policy.mesh, PartitionSpec()), (1,), 'float32'))
+  yield (
+      'sample', sampler.sample_groups, _bytes((params, adapters)),
+      (params, rows((groups, length), 'int32'), rows((groups,), 'int32'),
+       rows(keys.shape, keys.dtype), rows((groups,), 'bool')),
+      {'adapters': adapters,
+       'adapter_ids': rows((groups,), 'int32'),
+       'config': policy.config,
+       'spec': sampler.SamplerSpec(
+           group_size=size, max_new_tokens=config.rollout.max_new_tokens,
+           temperature=config.rollout.temperature, stop_ids=(0,),
+           dtype=policy.learner.dtype)})
+  if state is None:
+    return
+  static = {'config': policy.config, 'spec': policy.learner}
+  num_rows, longest = config.buckets.microbatch, config.buckets.completion[-1]
+  batch = types.TrainBatch(
+      prompts=rows((num_rows, length), 'int32'),
+      prompt_lengths=rows((num_rows,), 'int32'),
+      completions=rows((num_rows, size, longest), 'int32'),
+      completion_lengths=rows((num_rows, size), 'int32'),
+      behavior_logprobs=rows((num_rows, size, longest), 'float32'),
+      advantages=rows((num_rows, size), 'float32'),
+      old_logprobs=(
+          rows((num_rows, size, longest), 'float32')
+          if config.train.updates_per_rollout > 1 else None),
+      reference_logprobs=(
+          rows((num_rows, size, longest), 'float32')
+          if config.loss.kl_estimator != 'none' else None))
+  sums = jax.eval_shape(
+      functools.partial(train_step.zero_sums, **static), state.params)
+  everywhere = NamedSharding(policy.mesh, PartitionSpec())
+  sums = sums.replace(grads=state.params, **{
+      name: jax.tree.map(
+          lambda x: _shape(everywhere, x.shape, x.dtype), getattr(sums, name))
+      for name in ('loss', 'count', 'metrics')})
+  yield (
+      'gradient', train_step.accumulate, _bytes((state.params, base)),
+      (state.params, sums, batch), {'base': base, **static})
+  yield (
+      'update', train_step.apply_update,
+      _bytes(state), (state, sums), static)
+
+
+def _compile(
+    name, function, num_devices, kept, while_length, *args, **kwargs):
+  traced = function.trace(*args, **kwargs)
+  flops, traffic = count_work(traced.jaxpr, while_length)
+  memory = traced.lower().compile().memory_analysis()
+  return Program(
+      name=name, arguments=memory.argument_size_in_bytes,
+      temporaries=memory.temp_size_in_bytes,
+      outputs=memory.output_size_in_bytes - memory.alias_size_in_bytes,
+      kept=kept, flops=flops / num_devices, traffic=traffic / num_devices)
+
+
+def count_work(
+    jaxpr: core.ClosedJaxpr, while_length: int) -> tuple[float, float]:
+  """FLOPs, and bytes read and written, of all matrix products of a program.
+
+  A `while` loop, such as that of the sampler, is taken to run `while_length`
+  times.
+  """
+  return _count(jaxpr.jaxpr, while_length)
+
+
+def _count(jaxpr, while_length):
+  flops = traffic = 0
+  for equation in jaxpr.eqns:
+    if equation.primitive.name == 'dot_general':
+      (contracted, _), _ = equation.params['dimension_numbers']
+      left, right = (variable.aval for variable in equation.invars)
+      out = equation.outvars[0].aval
+      flops += 2 * out.size * math.prod(left.shape[i] for i in contracted)
+      traffic += sum(x.size * x.dtype.itemsize for x in (left, right, out))
+    repeats = {
+        'scan': equation.params.get('length'), 'while': while_length,
+    }.get(equation.primitive.name, 1)
+    for inner in core.jaxprs_in_params(equation.params):
+      inner_flops, inner_traffic = _count(inner, while_length)
+      flops += repeats * inner_flops
+      traffic += repeats * inner_traffic
+  return flops, traffic
+
+
+def print_report(report: Report, chip: Chip, topology: str) -> None:
+  """Prints a table, a verdict, and what would help."""
+  print(f'\n{", ".join(report.policies)} on {topology}, for each device')
+  for name, size in (
+      ('parameters', report.parameters), ('optimiser', report.optimiser),
+      ('keys and values', report.cache)):
+    print(f'  {name:16s} {size / _GIB:8.2f} GiB')
+  print(f'  {"program":24s} {"given":>7s} {"tempor.":>7s} {"output":>7s} '
+        f'{"kept":>7s} {"total":>7s} GiB  {"TFLOP":>9s} {"GB":>9s} '
+        f'{"at least":>10s}')
+  for program in report.programs:
+    seconds = max(
+        program.flops / chip.flops, program.traffic / chip.bandwidth)
+    sizes = (
+        program.arguments, program.temporaries, program.outputs, program.kept,
+        program.total)
+    print(f'  {program.name:24s} '
+          + ' '.join(f'{size / _GIB:7.2f}' for size in sizes)
+          + f'      {program.flops / 1e12:9.1f} {program.traffic / 1e9:9.1f} '
+          f'{seconds:8.3f} s')
+  largest = report.largest
+  spare = (chip.memory - largest.total) / _GIB
+  if spare >= 0:
+    print(f'FITS: {spare:.2f} of {chip.memory / _GIB:.0f} GiB are left in '
+          f'{largest.name!r}.')
+  else:
+    print(f'DOES NOT FIT: {largest.name!r} needs {-spare:.2f} GiB more than '
+          f'the {chip.memory / _GIB:.0f} GiB there are. {advise(report)}')
+
+
+def advise(report: Report) -> str:
+  """Which part of the config would help most."""
+  largest = report.largest
+  state = report.parameters + report.optimiser
+  if state >= largest.temporaries:
+    return (
+        'Most of it is parameters and optimisers: raise mesh.fsdp or take a '
+        'larger slice, or train adapters (policies=lora_per_role, or '
+        'model.trained=lora).')
+  if largest.name.startswith('sample'):
+    return (
+        'Most of it is what sampling needs: lower buckets.groups, or raise '
+        'mesh.tensor.')
+  return (
+      'Most of it is what the gradient needs: lower buckets.microbatch, set '
+      'model.remat, or raise mesh.tensor.')
+
+
+def _cache_bytes(config, policy) -> int:
+  """Keys and values of all groups that are sampled at once."""
+  c, groups = policy.config, config.buckets.groups[-1]
+  positions = (
+      config.buckets.prompt[-1] - 1
+      + config.rollout.group_size * config.rollout.max_new_tokens)
+  tensor = policy.mesh.shape['tensor']
+  return (
+      2 * c.num_layers * groups * positions * c.num_kv_heads * c.head_width
+      * jnp.dtype(policy.learner.dtype).itemsize
+      // (sharding.num_row_parts(policy.mesh) * tensor))
+
+
+def _bytes(tree) -> int:
+  """On each device, of a tree of shapes with shardings."""
+  return sum(
+      math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+      for leaf in jax.tree.leaves(tree))
+
+
+def _shape(at, shape, dtype):
+  return jax.ShapeDtypeStruct(shape, dtype, sharding=at)

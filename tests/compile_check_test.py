@@ -1,0 +1,160 @@
+"""compile_check.py: what it says of a small model is what a run takes."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from atgrpo_jax import compile_check
+from atgrpo_jax import errors
+from configs import pod
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+def small_config(**changes):
+  """`pod`, with a model and shapes for a CPU of eight devices."""
+  config = pod.get_config('size=0.6b,topology=v5e:2x4')
+  dimensions = {
+      'vocab_size': 64, 'width': 32, 'hidden_width': 64, 'num_layers': 2,
+      'num_heads': 4, 'num_kv_heads': 4, 'head_width': 8}
+  config.update_from_flattened_dict({
+      'buckets.prompt': (32,), 'buckets.completion': (16,),
+      'rollout.max_new_tokens': 16, 'lora.rank': 2, **changes, **{
+          f'compile_check.dimensions.{name}': size
+          for name, size in dimensions.items()}})
+  return config
+
+
+def _make(x):
+  """An array in the place of its shape."""
+  if not isinstance(x, jax.ShapeDtypeStruct):
+    return x
+  if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+    value = jax.random.split(jax.random.key(0), x.shape)
+  else:
+    value = np.zeros(x.shape, x.dtype)
+  return jax.device_put(value, x.sharding)
+
+
+def _on_first_device(tree):
+  return sum(
+      shard.data.nbytes for leaf in jax.tree.leaves(tree)
+      if isinstance(leaf, jax.Array) for shard in leaf.addressable_shards
+      if shard.device == jax.devices()[0])
+
+
+def report_and_run(changes):
+  """What is said of each program, and what running it allocates."""
+  config = small_config(**changes)
+  report, = compile_check.check(config, jax.devices())
+  policies = compile_check.build_policies(config, jax.devices())
+  said = {program.name: program for program in report.programs}
+  really = {}
+  for policy in policies.values():
+    state, base = compile_check.state_and_base(policy)
+    with jax.set_mesh(policy.mesh):
+      for name, function, _, args, kwargs in compile_check.programs(
+          config, policy, state, base):
+        if f'{name} {policy.name}' not in said:
+          continue
+        args, kwargs = jax.tree.map(_make, (args, kwargs))
+        given = _on_first_device((args, kwargs))
+        out = jax.block_until_ready(function(*args, **kwargs))
+        really[f'{name} {policy.name}'] = given, _on_first_device(out)
+  states = {
+      name: jax.tree.map(_make, compile_check.state_and_base(policy))
+      for name, policy in policies.items()}
+  return {
+      'resident': report.parameters + report.optimiser,
+      'really_resident': _on_first_device(states),
+      'said': {n: dataclasses.asdict(p) for n, p in said.items()},
+      'really': really}
+
+
+@pytest.fixture(scope='module', params=[
+    {'policies': 'per_role'}, {'policies': 'shared', 'model.trained': 'lora'}],
+    ids=['per_role', 'lora'])
+def found(request):
+  done = subprocess.run(
+      [sys.executable, '-c',
+       'import json, sys\nfrom tests import compile_check_test as test\n'
+       'print(json.dumps(test.report_and_run(json.loads(sys.argv[1]))))',
+       json.dumps(request.param)], cwd=ROOT, check=True, text=True,
+      stdout=subprocess.PIPE, timeout=300, env=os.environ | {
+          'JAX_PLATFORMS': 'cpu',
+          'XLA_FLAGS': '--xla_force_host_platform_device_count=8'})
+  return json.loads(done.stdout)
+
+
+def test_what_a_run_keeps_is_what_is_said(found):
+  assert found['really_resident'] == found['resident'] > 0
+
+
+def test_arguments_and_outputs_are_those_of_a_run(found):
+  assert set(found['said']) == set(found['really'])
+  assert {name.partition(' ')[0] for name in found['said']} == {
+      'sample', 'gradient', 'update'}
+  for name, (given, returned) in found['really'].items():
+    said = found['said'][name]
+    # XLA adds what holds a tuple together, and drops what is not used.
+    assert said['arguments'] == pytest.approx(given, rel=0.02), name
+    assert said['outputs'] <= returned + 2000, name
+    assert said['temporaries'] > 0, name
+    assert said['kept'] < found['resident'], name
+
+
+def test_work_is_counted_with_its_loops():
+  @jax.jit
+  def work(x, y):
+    def body(carry, _):
+      return carry @ y, None
+    x, _ = jax.lax.scan(body, x, length=5)
+    return jax.lax.while_loop(
+        lambda s: s[0] < 3, lambda s: (s[0] + 1, s[1] @ y), (0, x))[1]
+
+  spec = jax.ShapeDtypeStruct((2, 2), jnp.float32)
+  jaxpr = work.trace(spec, spec).jaxpr
+  flops, traffic = compile_check.count_work(jaxpr, while_length=7)
+  assert flops == (5 + 7) * 2 * 2 * 2 * 2
+  assert traffic == (5 + 7) * 3 * 4 * 4
+
+
+def _report(temporaries, parameters, name='sample a'):
+  program = compile_check.Program(
+      name=name, arguments=parameters, temporaries=temporaries, outputs=0,
+      kept=0, flops=2e12, traffic=4e9)
+  return compile_check.Report(
+      ('a',), parameters=parameters, optimiser=0, cache=0,
+      programs=(program,))
+
+
+@pytest.mark.parametrize('report, words', [
+    (_report(5, 10 * 2**30), ['FITS: 6.00 of 16 GiB are left']),
+    (_report(5, 20 * 2**30),
+     ['DOES NOT FIT', 'needs 4.00 GiB more', 'mesh.fsdp']),
+    (_report(20 * 2**30, 2**30), ['5.00 GiB more', 'buckets.groups']),
+    (_report(20 * 2**30, 2**30, 'gradient a'),
+     ['5.00 GiB more', 'buckets.microbatch']),
+])
+def test_verdict(report, words, capsys):
+  compile_check.print_report(report, compile_check.CHIPS['v5e'], 'v5e:2x4')
+  printed = capsys.readouterr().out
+  # 2e12 FLOPs take 0.010 s, 4e9 bytes 0.005 s.
+  assert '0.010 s' in printed
+  for word in words:
+    assert word in printed
+
+
+def test_unknown_chips_are_refused():
+  config = pod.get_config()
+  config.compile_check.topology = 'v1:2x2'
+  with pytest.raises(errors.UserError, match="'v1:2x2' is not known.*v5e"):
+    compile_check.compile_check(config)
