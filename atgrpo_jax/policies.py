@@ -7,7 +7,7 @@ own, and train all of its parameters, an adapter, or nothing.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
 import pathlib
 import zlib
@@ -141,7 +141,6 @@ def build(
   """
   meshes = sharding.make_meshes(
       names, devices, sharding.MeshSpec(**config.mesh))
-  _check_rows(config, meshes)
   policies = {}
   for name, own in _policy_configs(config, names).items():
     base = read_model(own.model.folder, own.model.thinking)
@@ -206,20 +205,3 @@ def _build_policy(
   return Policy(
       name=name, base=base, trained=own.model.trained, lora=lora,
       adapter=adapter, learner=learner, mesh=mesh)
-
-
-def _check_rows(
-    config: ml_collections.ConfigDict,
-    meshes: Mapping[str, jax.sharding.Mesh]) -> None:
-  """Groups are split evenly over devices."""
-  for name, mesh in meshes.items():
-    parts = sharding.num_row_parts(mesh)
-    for key, sizes in (
-        ('buckets.groups', config.buckets.groups),
-        ('buckets.microbatch', (config.buckets.microbatch,))):
-      wrong = [size for size in sizes if size % parts]
-      if wrong:
-        raise errors.UserError(
-            f'{key}={config.buckets[key.partition(".")[2]]}: {wrong[0]} '
-            f'groups cannot be split over the {parts} parts (data times fsdp) '
-            f'of the mesh of policy {name!r}; give a multiple of {parts}.')

@@ -254,6 +254,7 @@ def update_policy(
   update = PolicyUpdate(len(own), len(own) - len(kept), [])
   num_updates = experiment.config.train.updates_per_rollout
   base = experiment.bases.get(name)
+  buckets = experiment.buckets.on(sharding.num_row_parts(policy.mesh))
   static = {'config': policy.config, 'spec': policy.learner}
   whole = dataclasses.replace(policy.learner, adapter_scale=None)
   with jax.set_mesh(policy.mesh):
@@ -261,7 +262,7 @@ def update_policy(
     for groups_of_part in (kept[i::num_updates] for i in range(num_updates)):
       batches = [
           sharding.put_rows(batch, policy.mesh) for batch in
-          batching.make_batches(groups_of_part, experiment.buckets)]
+          batching.make_batches(groups_of_part, buckets)]
       if num_updates > 1:
         batches = [
             dataclasses.replace(b, old_logprobs=train_step.score(

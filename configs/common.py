@@ -117,7 +117,7 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.buckets.prompt = (1024, 2048, 4096, 8192)
   c.buckets.completion = (512, 1024, 2048, 4096)
   c.buckets.groups = (16, 64, 128)
-  c.buckets.microbatch = 1  # Groups.
+  c.buckets.microbatch = 1  # Groups, for each part of the mesh.
 
   c.train = config_dict.ConfigDict()
   c.train.num_steps = 150

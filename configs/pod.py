@@ -35,7 +35,6 @@ def get_config(arg: str = ''):
   num_chips = math.prod(map(int, arg.topology.partition(':')[2].split('x')))
   c.mesh.tensor = min(4, num_chips)
   c.mesh.fsdp = num_chips // c.mesh.tensor
-  c.buckets.microbatch = c.mesh.fsdp
   c.buckets.groups = (4 * c.mesh.fsdp,)
   with c.unlocked():
     c.compile_check = config_dict.ConfigDict()

@@ -47,7 +47,8 @@ def _make(x):
 def _on_first_device(tree):
   return sum(
       shard.data.nbytes for leaf in jax.tree.leaves(tree)
-      if isinstance(leaf, jax.Array) for shard in leaf.addressable_shards
+      if isinstance(leaf, jax.Array) and not leaf.is_deleted()
+      for shard in leaf.addressable_shards
       if shard.device == jax.devices()[0])
 
 
@@ -68,7 +69,9 @@ def report_and_run(changes):
         args, kwargs = jax.tree.map(_make, (args, kwargs))
         given = _on_first_device((args, kwargs))
         out = jax.block_until_ready(function(*args, **kwargs))
-        really[f'{name} {policy.name}'] = given, _on_first_device(out)
+        # Counted once where an argument's place holds a result.
+        really[f'{name} {policy.name}'] = given, _on_first_device(
+            (jax.tree.leaves((args, kwargs)), out))
   states = {
       name: jax.tree.map(_make, compile_check.state_and_base(policy))
       for name, policy in policies.items()}
@@ -79,15 +82,15 @@ def report_and_run(changes):
       'really': really}
 
 
-@pytest.fixture(scope='module', params=[
-    {'policies': 'per_role'}, {'policies': 'shared', 'model.trained': 'lora'}],
-    ids=['per_role', 'lora'])
-def found(request):
+@pytest.fixture(scope='module')
+def found():
+  changes = {  # A whole model beside an adapter.
+      'policies': 'per_role', 'per_policy': 'tool.model.trained=lora'}
   done = subprocess.run(
       [sys.executable, '-c',
        'import json, sys\nfrom tests import compile_check_test as test\n'
        'print(json.dumps(test.report_and_run(json.loads(sys.argv[1]))))',
-       json.dumps(request.param)], cwd=ROOT, check=True, text=True,
+       json.dumps(changes)], cwd=ROOT, check=True, text=True,
       stdout=subprocess.PIPE, timeout=300, env=os.environ | {
           'JAX_PLATFORMS': 'cpu',
           'XLA_FLAGS': '--xla_force_host_platform_device_count=8'})
@@ -98,7 +101,7 @@ def test_what_a_run_keeps_is_what_is_said(found):
   assert found['really_resident'] == found['resident'] > 0
 
 
-def test_arguments_and_outputs_are_those_of_a_run(found):
+def test_programs_need_what_a_run_allocates(found):
   assert set(found['said']) == set(found['really'])
   assert {name.partition(' ')[0] for name in found['said']} == {
       'sample', 'gradient', 'update'}
@@ -106,8 +109,7 @@ def test_arguments_and_outputs_are_those_of_a_run(found):
     said = found['said'][name]
     # XLA adds what holds a tuple together, and drops what is not used.
     assert said['arguments'] == pytest.approx(given, rel=0.02), name
-    assert said['outputs'] <= returned + 2000, name
-    assert said['temporaries'] > 0, name
+    assert said['peak'] >= 0.98 * returned, name
     assert said['kept'] < found['resident'], name
 
 
@@ -127,25 +129,30 @@ def test_work_is_counted_with_its_loops():
   assert traffic == (5 + 7) * 3 * 4 * 4
 
 
-def _report(temporaries, parameters, name='sample a'):
+def _report(peak, parameters, name='sample a'):
   program = compile_check.Program(
-      name=name, arguments=parameters, temporaries=temporaries, outputs=0,
-      kept=0, flops=2e12, traffic=4e9)
+      name=name, arguments=parameters, peak=peak * 2**30, kept=0, flops=2e12,
+      traffic=4e9)
   return compile_check.Report(
-      ('a',), parameters=parameters, optimiser=0, cache=0,
+      ('a',), parameters=parameters * 2**30, optimiser=0, cache=0,
       programs=(program,))
 
 
-@pytest.mark.parametrize('report, words', [
-    (_report(5, 10 * 2**30), ['FITS: 6.00 of 16 GiB are left']),
-    (_report(5, 20 * 2**30),
-     ['DOES NOT FIT', 'needs 4.00 GiB more', 'mesh.fsdp']),
-    (_report(20 * 2**30, 2**30), ['5.00 GiB more', 'buckets.groups']),
-    (_report(20 * 2**30, 2**30, 'gradient a'),
-     ['5.00 GiB more', 'buckets.microbatch']),
+@pytest.mark.parametrize('report, changes, words', [
+    (_report(10, 1), {}, ['FITS: 5.75 of 15.75 GiB are left']),
+    (_report(20, 15), {},
+     ['DOES NOT FIT', 'needs 4.25 GiB more',
+      'help: a larger mesh.fsdp on a larger slice; policies=lora_per_role']),
+    (_report(20, 1), {}, ['help: a larger mesh.tensor; smaller buckets.g']),
+    (_report(20, 1, 'gradient a'), {'mesh.tensor': 8, 'model.remat': False},
+     ['help: model.remat; shorter']),
+    (_report(20, 1, 'gradient a'), {'buckets.microbatch': 2},
+     ['mesh.tensor; a smaller buckets.microbatch; shorter']),
 ])
-def test_verdict(report, words, capsys):
-  compile_check.print_report(report, compile_check.CHIPS['v5e'], 'v5e:2x4')
+def test_verdict(report, changes, words, capsys):
+  config = pod.get_config()
+  config.update_from_flattened_dict(changes)
+  compile_check.print_report(report, compile_check.CHIPS['v5e'], config)
   printed = capsys.readouterr().out
   # 2e12 FLOPs take 0.010 s, 4e9 bytes 0.005 s.
   assert '0.010 s' in printed

@@ -75,7 +75,7 @@ def test_config_is_built_and_locked(name, arg):
 def test_pod_uses_every_chip(size, topology, parts):
   config = _get_config('pod', f'size={size},topology={topology}')
   assert config.is_locked
-  assert config.mesh.fsdp == config.buckets.microbatch == parts
+  assert config.mesh.fsdp == parts
   assert config.mesh.tensor == 4
   assert config.model.folder == f'Qwen/Qwen3-{size.upper()}'
   # What training reads is what it reads of every other config.

@@ -20,6 +20,8 @@ from tests import checkout as checkout_lib
 
 ROOT = checkout_lib.ROOT
 SCRIPTS = ('quickstart.sh', 'test.sh')
+PYTEST = '-m pytest -q -n auto --maxprocesses 8 --dist loadfile'
+
 
 @pytest.fixture
 def checkout(tmp_path):
@@ -49,10 +51,10 @@ def test_test_script_installs_once_and_passes_arguments(checkout):
   assert venv == f'-m venv --clear {checkout.root}/.venv'
   assert pip.endswith(f'--editable {checkout.root}[test]')
   assert ruff == '-m ruff check'
-  assert pytest_call == '-m pytest -q tests/some_test.py -k a  or b'
+  assert pytest_call == f'{PYTEST} tests/some_test.py -k a  or b'
 
   assert checkout.run('test.sh').returncode == 0
-  assert checkout.calls() == ['-m ruff check', '-m pytest -q']
+  assert checkout.calls() == ['-m ruff check', PYTEST]
 
   # The plain installation is part of the one with the extra.
   assert checkout.run('quickstart.sh').returncode == 0
@@ -418,8 +420,9 @@ def test_local_processes_are_told_once(checkout, name):
   assert [path.read_text() for path in told] == [f'{name}\n'] * 2
 
 
-def test_local_processes_train(checkout):
-  for name in ('atgrpo_jax', 'environments', 'models'):
+def test_local_processes_play_together(checkout, echo_folder):
+  shutil.rmtree(checkout.root / 'configs')
+  for name in ('atgrpo_jax', 'configs', 'environments', 'tests'):
     (checkout.root / name).symlink_to(ROOT / name)
   checkout.write_program('trainer', f"""
 import os, sys
@@ -427,17 +430,18 @@ python = {sys.executable!r}
 os.execv(python, [python, '-m', 'atgrpo_jax.main', *sys.argv[1:]])
 """)
   process = checkout.start(
-      'local_processes.sh', *RUN, TFDS_DATA_DIR=os.environ['TFDS_DATA_DIR'])
+      'local_processes.sh', '--config', 'tests/echo.py', '--workdir', 'w',
+      '--mode', 'evaluate', '--', f'--config.model.folder={echo_folder}')
   try:
     output, errors = process.communicate(timeout=600)
   finally:
     process.terminate()
   log = (checkout.folder / 'w.logs/process-1.log').read_text()
   assert process.returncode == 0, errors + log
-  assert 'held-out success: before' in output
-  assert 'held-out success' not in log
-  metrics = (checkout.folder / 'w/metrics.jsonl').read_text()
-  assert metrics.count('\n') == 2
+  # Only the first speaks.
+  assert 'written to' in output
+  assert 'written to' not in log
+  assert (checkout.folder / 'w/evals/evaluation.json').exists()
 
 
 def test_shellcheck():
@@ -463,4 +467,4 @@ def test_ci_runs_the_test_script(checkout):
   shutil.copy(ROOT / '.ci/run', checkout.root / '.ci')
   result = checkout.run('../.ci/run')
   assert result.returncode == 0, result.stderr
-  assert checkout.calls()[-1] == '-m pytest -q'
+  assert checkout.calls()[-1] == PYTEST

@@ -103,9 +103,17 @@ def forward(
   x = sharding.constrain(table[tokens], sharding.ROWS)
   prefix_kv = None if prefix is None else (prefix.keys, prefix.values)
   if cache is None:
-    body = jax.checkpoint(layer) if remat else layer
+    # What the backward pass keeps of a layer is its input: that is split over
+    # `tensor`, and whole only while the layer runs.
+    def body(x, xs):
+      x = sharding.constrain(x, sharding.ROWS, None, None, 'tensor')
+      x, kv = layer(sharding.constrain(x, sharding.ROWS), *xs)
+      return sharding.constrain(x, sharding.ROWS, None, None, 'tensor'), kv
+
     x, kv = jax.lax.scan(
-        lambda x, xs: body(x, *xs), x, (params['layers'], lora, prefix_kv))
+        jax.checkpoint(body) if remat else body, x,
+        (params['layers'], lora, prefix_kv))
+    x = sharding.constrain(x, sharding.ROWS)
   else:
     kept = []
     for index in range(config.num_layers):

@@ -93,10 +93,10 @@ def resolve_folder(name: str) -> pathlib.Path:
     return pathlib.Path(huggingface_hub.snapshot_download(
         name, allow_patterns=_DOWNLOADED))
   except (OSError, huggingface_hub.errors.HFValidationError) as error:
-    reason = ' '.join(str(error).split())
+    reason = ' '.join(str(error).split()).rstrip('.')
     raise errors.UserError(
         f'{name!r} is not a folder and cannot be downloaded; {expected}, and '
-        f'for the latter a network or a filled cache ({reason})') from error
+        f'for the latter a network or a filled cache ({reason}).') from error
 
 
 def load_config(folder: str | pathlib.Path) -> config_lib.ModelConfig:

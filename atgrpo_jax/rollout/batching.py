@@ -19,13 +19,20 @@ class Buckets:
     prompt: lengths that prompts are padded to, ascending (S).
     completion: lengths that completions are padded to, ascending (T).
     groups: numbers of prompts that are sampled at once, ascending (P).
-    microbatch: groups in one microbatch of the learner.
+    microbatch: groups in one microbatch of the learner, for each part that a
+      mesh splits the groups into.
   """
 
   prompt: tuple[int, ...]
   completion: tuple[int, ...]
   groups: tuple[int, ...]
   microbatch: int
+
+  def on(self, num_parts: int) -> Buckets:
+    """The shapes on a mesh that splits the groups into `num_parts`."""
+    groups = [-(-size // num_parts) * num_parts for size in self.groups]
+    return dataclasses.replace(
+        self, groups=tuple(groups), microbatch=self.microbatch * num_parts)
 
 
 @dataclasses.dataclass(frozen=True)

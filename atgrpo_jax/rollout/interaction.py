@@ -135,9 +135,9 @@ class Interaction:
       length = batching.bucket(
           len(prompt), self.buckets.prompt, 'prompt length')
       by_shape.setdefault((asked, length), []).append(index)
-    largest = self.buckets.groups[-1]
     started = []
     for (asked, length), indices in by_shape.items():
+      largest = self._group_sizes(asked)[-1]
       for first in range(0, len(indices), largest):
         part = indices[first:first + largest]
         started.append((part, self._sample(
@@ -181,6 +181,9 @@ class Interaction:
     self.counters.environment_seconds += time.perf_counter() - start
     return steps
 
+  def _group_sizes(self, asked: Model) -> tuple[int, ...]:
+    return self.buckets.on(sharding.num_row_parts(asked.mesh)).groups
+
   def _policy(self, ask: Ask) -> Policy:
     return self.policies[self.policy_map[ask.key.role]]
 
@@ -190,7 +193,7 @@ class Interaction:
       group_size: int) -> sampler.Samples:
     """One call of the compiled sampler, padded to a bucket of groups."""
     num_rows = batching.bucket(
-        len(prompts), self.buckets.groups, 'groups in flight')
+        len(prompts), self._group_sizes(asked), 'groups in flight')
     padded, lengths = batching.pad_prompts(prompts, num_rows, length)
     ids = np.zeros((num_rows, 5), np.uint32)
     adapter_ids = np.zeros(num_rows, np.int32)

@@ -72,9 +72,11 @@ def sample_groups(
   num_groups = prompts.shape[0]
   dtype = jnp.dtype(spec.dtype)
   # Decoding reads every parameter for every token, so each device first gets
-  # all that it needs.
+  # all that it needs, in the type that it needs.
   params = sharding.constrain_tree(
-      model.cast(params, dtype), sharding.decoding_rules(config.tied_head))
+      model.cast(params, dtype), sharding.param_rules(config.tied_head))
+  params = sharding.constrain_tree(
+      params, sharding.decoding_rules(config.tied_head))
   if adapters is not None:
     params = model.with_adapters(params, adapters, adapter_ids)
   shape = (num_groups, spec.group_size)

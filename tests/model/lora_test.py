@@ -16,18 +16,24 @@ SPEC = model.LoraSpec(
 TOKENS = np.arange(24, dtype=np.int32).reshape(3, 2, 4) % tiny.CONFIG.vocab_size
 
 
+@pytest.fixture(scope='module', autouse=True)
+def _quick_compiles():
+  with tiny.quick_compiles():
+    yield
+
+
 @pytest.fixture(scope='module')
 def params():
-  return model.init_params(jax.random.key(0), tiny.CONFIG)
+  return tiny.make_params()
 
 
 def _random(num_roles, spec=SPEC, seed=1):
   """Adapters whose `b` is not 0."""
-  weights = model.init_lora(
-      jax.random.key(seed), tiny.CONFIG, spec, num_roles)
+  shapes = jax.eval_shape(lambda: model.init_lora(
+      jax.random.key(0), tiny.CONFIG, spec, num_roles))
+  rng = np.random.default_rng(seed)
   return jax.tree.map(
-      lambda x: 0.3 * jax.random.normal(jax.random.key(x.size), x.shape),
-      weights)
+      lambda x: 0.3 * rng.normal(size=x.shape).astype(np.float32), shapes)
 
 
 @jax.jit

@@ -17,6 +17,7 @@ from atgrpo_jax import errors
 from atgrpo_jax import model
 from atgrpo_jax.model import peft_io
 from atgrpo_jax.model import safetensors_io
+from tests.rl import tiny
 
 GOLDENS = pathlib.Path(__file__).parents[1] / 'goldens'
 NAMES = ('peft_some', 'peft_all')
@@ -26,6 +27,12 @@ WEIGHTS = 'adapter_model.safetensors'
 
 def _fields(folder):
   return json.loads((folder / 'adapter_config.json').read_text())
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _quick_compiles():
+  with tiny.quick_compiles():
+    yield
 
 
 @pytest.fixture
@@ -60,16 +67,24 @@ def _logits(params, tokens):
 
 
 @pytest.mark.parametrize('name', NAMES)
-def test_a_merged_adapter_has_the_logits_of_peft(name):
-  # Bite: alpha without 1 / R, a or b not transposed, q for v.
+def test_an_adapter_has_the_logits_of_peft_merged_or_not(name):
+  # Bite: alpha without 1 / R, a or b not transposed, another's adapter.
   weights, alpha = peft_io.load(GOLDENS / name, CONFIG)
   params = _base()
   with np.load(GOLDENS / 'peft_reference.npz') as file:
     prompts, expected = file[f'{name}/prompts'], file[f'{name}/logits']
-  merged = peft_io.merge(params, weights, 0, alpha)
+  several = jax.tree.map(
+      lambda x: jnp.concatenate([jnp.full_like(x, 7), x]), weights)
+  merged = peft_io.merge(params, several, 1, alpha)
   np.testing.assert_allclose(
       _logits(merged, prompts), expected, atol=1e-4, rtol=0)
   assert np.abs(_logits(params, prompts) - expected).max() > 1
+  adapters = model.Adapters(
+      several, jnp.full(2, alpha / model.describe(several)[0]))
+  ids = jnp.ones(len(prompts), jnp.int32)
+  np.testing.assert_allclose(
+      _logits(model.with_adapters(params, adapters, ids), prompts), expected,
+      atol=1e-4, rtol=0)
   # What has no adapter is not copied.
   assert merged['layers']['mlp_norm']['scale'] is (
       params['layers']['mlp_norm']['scale'])

@@ -153,3 +153,12 @@ def test_pad_prompts():
   assert padded[1, 0] == 7
   assert padded.shape == (3, 4)
   assert padded.dtype == lengths.dtype == np.int32
+
+
+def test_shapes_of_a_mesh_can_be_split_evenly():
+  on_three = BUCKETS.on(3)
+  assert on_three.groups == (3, 6)
+  assert on_three.microbatch == 6
+  assert (on_three.prompt, on_three.completion) == (
+      BUCKETS.prompt, BUCKETS.completion)
+  assert BUCKETS.on(1) == BUCKETS
