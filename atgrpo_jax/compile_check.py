@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import functools
-import importlib
 import math
 import os
 import pathlib
@@ -34,6 +33,7 @@ from jax.sharding import PartitionSpec
 import ml_collections
 
 from atgrpo_jax import errors
+from atgrpo_jax import experiment
 from atgrpo_jax import model
 from atgrpo_jax import policies as policies_lib
 from atgrpo_jax import sharding
@@ -158,14 +158,9 @@ def build_policies(
     devices: Sequence[jax.Device]) -> dict[str, policies_lib.Policy]:
   """The policies of the run, with the dimensions that the config gives."""
   dimensions = model.ModelConfig(**config.compile_check.dimensions)
-  with errors.said_to_the_user():
-    roles = importlib.import_module(
-        config.environment.module).make_environment(
-            team=config.environment.team,
-            max_turns=config.environment.max_turns,
-            reward=config.environment.reward, sandbox=None).roles
+  environment = experiment.make_environment(config, sandbox=None)
   names = policy_map.policies_of(
-      policy_map.make_policy_map(config.policies, roles))
+      policy_map.make_policy_map(config.policies, environment.roles))
   return policies_lib.build(
       config, names, devices,
       lambda folder, thinking: policies_lib.BaseModel(

@@ -115,7 +115,7 @@ class Experiment:
     sampled, together = {}, {}
     for name, policy in self.policies.items():
       if policy.trained == 'lora':
-        key = id(self.bases[name]), tuple(_paths(states[name].params))
+        key = id(self.bases[name]), jax.tree.structure(states[name].params)
         together.setdefault(key, []).append(name)
       else:
         params = (
@@ -147,12 +147,7 @@ def build(
     executor: futures.Executor) -> Experiment:
   """Builds what the config describes; raises on what cannot work."""
   _check_numbers(config)
-  with errors.said_to_the_user():
-    environment = importlib.import_module(
-        config.environment.module).make_environment(
-            team=config.environment.team,
-            max_turns=config.environment.max_turns,
-            reward=config.environment.reward, sandbox=sandbox)
+  environment = make_environment(config, sandbox)
   rollout = dict(config.rollout)
   for name in ('num_tasks', 'temperature', 'max_new_tokens'):
     del rollout[name]
@@ -172,6 +167,16 @@ def build(
           _read_model),
       buckets=batching.Buckets(**config.buckets),
       rollout=at_grpo.RolloutSpec(**rollout), executor=executor)
+
+
+def make_environment(
+    config: ml_collections.ConfigDict,
+    sandbox: sandbox_lib.Sandbox | None) -> base.Environment:
+  """The environment; without a sandbox it is never stepped."""
+  with errors.said_to_the_user():
+    return importlib.import_module(config.environment.module).make_environment(
+        team=config.environment.team, max_turns=config.environment.max_turns,
+        reward=config.environment.reward, sandbox=sandbox)
 
 
 def _read_model(name: str, thinking: bool) -> policies_lib.BaseModel:
@@ -267,12 +272,6 @@ def _check_numbers(config: ml_collections.ConfigDict) -> None:
         f'rollout.max_new_tokens={config.rollout.max_new_tokens} is more than '
         f'the largest of buckets.completion={config.buckets.completion}; '
         'lower the one or raise the other.')
-
-
-def _paths(tree) -> list[str]:
-  return [
-      jax.tree_util.keystr(path)
-      for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
 
 
 def _may_change(name: str) -> bool:

@@ -82,8 +82,7 @@ class Policy:
 
   def params_template(self, dtype: str) -> model.Params:
     """Shapes, dtypes and shardings of `load_params`, without the bytes."""
-    shapes = jax.eval_shape(lambda: model.init_params(
-        jax.random.key(0), self.config))
+    shapes = model.param_shapes(self.config)
     rules = sharding.param_rules(self.config.tied_head)
     return jax.tree.map(
         lambda x, at: jax.ShapeDtypeStruct(x.shape, dtype, sharding=at),
@@ -98,12 +97,11 @@ class Policy:
   def state_template(self) -> train_state.TrainState:
     """Shapes, dtypes and shardings of `initial_state`, without the bytes."""
     if self.lora is None:
+      params = model.param_shapes(self.config)
       rules = sharding.param_rules(self.config.tied_head)
-      shapes = jax.eval_shape(lambda: self._initialise(model.init_params(
-          jax.random.key(0), self.config)))
     else:
-      rules = sharding.ADAPTER_RULES
-      shapes = jax.eval_shape(lambda: self._initialise(None))
+      params, rules = None, sharding.ADAPTER_RULES
+    shapes = jax.eval_shape(self._initialise, params)
     return jax.tree.map(
         lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at),
         shapes, sharding.tree_shardings(shapes, self.mesh, rules))

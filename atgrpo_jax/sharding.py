@@ -23,7 +23,6 @@ import jax
 from jax.sharding import Mesh
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec
-import numpy as np
 
 from atgrpo_jax import errors
 
@@ -151,14 +150,6 @@ def put_rows(tree: Any, mesh: Mesh) -> Any:
   return jax.tree.map(
       lambda x: jax.make_array_from_callback(
           x.shape, sharding, x.__getitem__), tree)
-
-
-def put_everywhere(tree: Any, mesh: Mesh) -> Any:
-  """Puts whole numpy arrays, the same in every process, on every device."""
-  sharding = NamedSharding(mesh, PartitionSpec())
-  return jax.tree.map(
-      lambda x: jax.make_array_from_callback(
-          np.shape(x), sharding, np.asarray(x).__getitem__), tree)
 
 
 def _specs(tree, rules):

@@ -60,9 +60,10 @@ def train(
   experiment_lib.print_config(config)
 
   # ---- State ----------------------------------------------------------------
+  bases = {id(base): base for base in experiment.bases.values()}
+  digests = {key: checkpoints_lib.digest(base) for key, base in bases.items()}
   base_digests = {
-      name: checkpoints_lib.digest(base)
-      for name, base in experiment.bases.items()}
+      name: digests[id(base)] for name, base in experiment.bases.items()}
   checkpoints = checkpoints_lib.Checkpoints(workdir / 'checkpoints')
   restored = checkpoints.restore(experiment.state_template())
   if restored is None:

@@ -14,6 +14,7 @@ from atgrpo_jax.model.lora import with_adapters
 from atgrpo_jax.model.qwen3 import cast
 from atgrpo_jax.model.qwen3 import forward
 from atgrpo_jax.model.qwen3 import init_params
+from atgrpo_jax.model.qwen3 import param_shapes
 from atgrpo_jax.model.qwen3 import Params
 from atgrpo_jax.model.qwen3 import prefill
 from atgrpo_jax.model.qwen3 import unembed

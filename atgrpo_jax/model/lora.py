@@ -64,8 +64,7 @@ def init_lora(
 
   `a` is uniform within 1 / sqrt(in), as in the PEFT library.
   """
-  shapes = jax.eval_shape(
-      lambda: qwen3.init_params(jax.random.key(0), config))['layers']
+  shapes = qwen3.param_shapes(config)['layers']
   kernels = {
       jax.tree_util.keystr(path, simple=True, separator='/'): leaf.shape
       for path, leaf in jax.tree_util.tree_leaves_with_path(shapes)

@@ -50,6 +50,11 @@ def init_params(rng: jax.Array, config: config_lib.ModelConfig) -> Params:
   return params
 
 
+def param_shapes(config: config_lib.ModelConfig) -> Params:
+  """The shapes and dtypes of `init_params`, without the bytes."""
+  return jax.eval_shape(lambda: init_params(jax.random.key(0), config))
+
+
 def forward(
     params: Params, config: config_lib.ModelConfig, tokens: jax.Array, *,
     prefix: kv_cache.Prefix | None = None, cache: kv_cache.Cache | None = None,
@@ -115,12 +120,14 @@ def forward(
         (params['layers'], lora, prefix_kv))
     x = sharding.constrain(x, sharding.ROWS)
   else:
+    def of_layer(index):
+      return jax.tree.map(
+          lambda leaf: leaf[index], (params['layers'], lora, prefix_kv))
+
     kept = []
     for index in range(config.num_layers):
       x, layer_kv = layer(
-          x, *jax.tree.map(
-              lambda leaf: leaf[index], (params['layers'], lora, prefix_kv)),  # pylint: disable=cell-var-from-loop
-          cache_index=cache_index,
+          x, *of_layer(index), cache_index=cache_index,
           cache=(cache.keys[index], cache.values[index]))
       kept.append(layer_kv)
     kv = kv_cache.Cache(*zip(*kept))

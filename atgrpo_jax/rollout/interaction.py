@@ -125,12 +125,12 @@ class Interaction:
     """Dispatches `ask`; what is returned waits for the answers."""
     start = time.perf_counter()
     prompts = [
-        self._policy(ask).model.tokenizer.encode_prompt(
+        self._policy(ask.key.role).model.tokenizer.encode_prompt(
             self.environment.observe(ask.state, ask.key.role))
         for ask in asks]
     by_shape = {}
     for index, (ask, prompt) in enumerate(zip(asks, prompts)):
-      asked = self._policy(ask).model
+      asked = self._policy(ask.key.role).model
       self._check_length(ask, prompt, asked.config)
       length = batching.bucket(
           len(prompt), self.buckets.prompt, 'prompt length')
@@ -151,9 +151,9 @@ class Interaction:
       for indices, samples in started:
         samples = jax.device_get(samples)
         for row, index in enumerate(indices):
+          asked = self._policy(asks[index].key.role).model
           answers[index] = self._answer(
-              self._policy(asks[index]).model.tokenizer, prompts[index],
-              samples, row)
+              asked.tokenizer, prompts[index], samples, row)
       self.counters.sample_seconds += time.perf_counter() - start
       return answers
 
@@ -184,8 +184,8 @@ class Interaction:
   def _group_sizes(self, asked: Model) -> tuple[int, ...]:
     return self.buckets.on(sharding.num_row_parts(asked.mesh)).groups
 
-  def _policy(self, ask: Ask) -> Policy:
-    return self.policies[self.policy_map[ask.key.role]]
+  def _policy(self, role: str) -> Policy:
+    return self.policies[self.policy_map[role]]
 
   def _sample(
       self, asked: Model, group_keys: Sequence[types.GroupKey],
@@ -201,7 +201,7 @@ class Interaction:
       ids[row] = (
           step, zlib.crc32(key.task_id.encode()), key.turn,
           zlib.crc32(key.role.encode()), key.branch)
-      adapter_ids[row] = self.policies[self.policy_map[key.role]].adapter
+      adapter_ids[row] = self._policy(key.role).adapter
     spec = sampler.SamplerSpec(
         group_size=group_size, max_new_tokens=self.max_new_tokens,
         temperature=self.temperature, stop_ids=asked.tokenizer.stop_ids,

@@ -16,12 +16,6 @@ SPEC = model.LoraSpec(
 TOKENS = np.arange(24, dtype=np.int32).reshape(3, 2, 4) % tiny.CONFIG.vocab_size
 
 
-@pytest.fixture(scope='module', autouse=True)
-def _quick_compiles():
-  with tiny.quick_compiles():
-    yield
-
-
 @pytest.fixture(scope='module')
 def params():
   return tiny.make_params()

@@ -17,7 +17,6 @@ from atgrpo_jax import errors
 from atgrpo_jax import model
 from atgrpo_jax.model import peft_io
 from atgrpo_jax.model import safetensors_io
-from tests.rl import tiny
 
 GOLDENS = pathlib.Path(__file__).parents[1] / 'goldens'
 NAMES = ('peft_some', 'peft_all')
@@ -27,12 +26,6 @@ WEIGHTS = 'adapter_model.safetensors'
 
 def _fields(folder):
   return json.loads((folder / 'adapter_config.json').read_text())
-
-
-@pytest.fixture(scope='module', autouse=True)
-def _quick_compiles():
-  with tiny.quick_compiles():
-    yield
 
 
 @pytest.fixture

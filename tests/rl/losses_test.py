@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from atgrpo_jax.rl import losses
-from tests.rl import tiny
 
 # Two completions of two and three tokens. The range is [0.8, 1.3].
 RATIOS = [[1.5, 0.9, 7.0], [0.5, 1.2, 1.4]]
@@ -27,12 +26,6 @@ ALL_SPECS = [
         kl_estimator='k3', kl_coefficient=0.1, entropy_coefficient=0.01)
     for ratio_level in losses.RATIO_LEVELS
     for aggregation in losses.AGGREGATIONS]
-
-
-@pytest.fixture(scope='module', autouse=True)
-def _quick_compiles():
-  with tiny.quick_compiles():
-    yield
 
 
 @pytest.fixture(autouse=True)

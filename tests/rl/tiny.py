@@ -5,8 +5,7 @@ random numbers. What stands behind a length is junk on purpose: whoever reads
 it comes out wrong.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-import contextlib
+from collections.abc import Callable, Sequence
 import math
 
 import jax
@@ -24,16 +23,6 @@ CONFIG = model.ModelConfig(
 EMBEDDING = (CONFIG.vocab_size, CONFIG.width)
 # Of the MLP's first two products. No other operand has these shapes.
 MLP_KERNEL = (CONFIG.width, CONFIG.hidden_width)
-
-
-@contextlib.contextmanager
-def quick_compiles() -> Iterator[None]:
-  """Compiles in half the time; tests compile much and compute little."""
-  name = 'jax_disable_most_optimizations'
-  before = jax.config.read(name)
-  jax.config.update(name, True)
-  yield
-  jax.config.update(name, before)
 
 
 def make_params() -> model.Params:

@@ -26,12 +26,6 @@ SPEC = train_step.LearnerSpec(
 ON_POLICY = dataclasses.replace(SPEC, loss=losses.LossSpec())
 
 
-@pytest.fixture(scope='module', autouse=True)
-def _quick_compiles():
-  with tiny.quick_compiles():
-    yield
-
-
 @pytest.fixture(scope='module')
 def params():
   return tiny.make_params()

@@ -18,12 +18,6 @@ SPEC = sampler.SamplerSpec(
 NEVER = 31  # Stop id of those who want full lengths.
 
 
-@pytest.fixture(scope='module', autouse=True)
-def _quick_compiles():
-  with tiny.quick_compiles():
-    yield
-
-
 @pytest.fixture(scope='module')
 def params():
   return tiny.make_params()
