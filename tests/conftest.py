@@ -8,16 +8,16 @@ import pytest
 
 from tests import echo
 
-# Where launch/_common.sh keeps them; tensorflow-datasets reads this when it is
-# imported, which is before any fixture.
-os.environ.setdefault(
-    'TFDS_DATA_DIR',
-    str(pathlib.Path(__file__).parents[1] / '.cache' / 'datasets'))
+# Where launch/_common.sh keeps them; tensorflow-datasets and jax read this when
+# they are imported, which is before any fixture.
+_CACHE = pathlib.Path(__file__).parents[1] / '.cache'
+os.environ.setdefault('TFDS_DATA_DIR', str(_CACHE / 'datasets'))
+os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', str(_CACHE / 'jax'))
 
-
-# Tests compile much and compute little: this halves the time of the suite. The
-# processes that tests start inherit it.
+# Tests compile much and compute little: a quick compiler, and no program twice.
+# The processes that tests start inherit it.
 os.environ.setdefault('JAX_DISABLE_MOST_OPTIMIZATIONS', '1')
+os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0')
 
 
 @pytest.fixture(scope='session')

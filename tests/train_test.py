@@ -153,11 +153,7 @@ def test_stopped_program_exits_42_and_the_same_command_goes_on(
       f'--config.model.folder={echo_folder}', f'--workdir={workdir}',
       *(f'--config.{name}={value}' for name, value in CHANGES.items())]
   kwargs = dict(
-      cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-      # The second start needs what the first one compiled.
-      env=os.environ | {
-          'JAX_COMPILATION_CACHE_DIR': str(tmp_path / 'compiled'),
-          'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0'})
+      cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
   # The groups of the fifth step go into a small pipe, so the run stands still
   # in the middle of that step until they are read.
