@@ -484,13 +484,13 @@ def _check_host_memory(folder):
   for specs in [SPECS['everywhere'], SPECS['two axes']]:
     shardings = _shardings(shapes, specs)
     for _ in range(2):  # The first time compiles.
-      # numpy's memory is counted, that of the devices is not.
+      # numpy's memory is counted; devices of the host may keep some of it.
       tracemalloc.start()
       params = safetensors_io.load_params(
           folder, config, jnp.float32, shardings)
-      _, peak = tracemalloc.get_traced_memory()
+      kept, peak = tracemalloc.get_traced_memory()
       tracemalloc.stop()
-      print(f'{peak / largest:.2f} of the largest tensor')
-      # A device of the host may keep numpy's memory as its own.
+      print(f'{peak / largest:.2f} of the largest tensor, '
+            f'{kept / largest:.2f} kept by devices')
       del params
-    assert largest < peak < 1.5 * largest
+    assert largest < peak < 1.5 * largest + kept
