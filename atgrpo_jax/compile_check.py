@@ -42,6 +42,7 @@ from atgrpo_jax.rl import policy_map
 from atgrpo_jax.rl import train_state
 from atgrpo_jax.rl import train_step
 from atgrpo_jax.rollout import batching
+from atgrpo_jax.rollout import engine
 from atgrpo_jax.rollout import sampler
 
 _GIB = 2**30
@@ -208,8 +209,7 @@ def _check_pool(
           config, policy, *state_and_base(policy)):
         compiled.append(_compile(
             f'{name} {policy.name}', function, policy.mesh.size,
-            parameters + optimiser - held, config.rollout.max_new_tokens,
-            *args, **kwargs))
+            parameters + optimiser - held, *args, **kwargs))
   cache = max(_cache_bytes(config, policy) for policy in policies)
   return Report(
       tuple(policy.name for policy in policies), parameters, optimiser, cache,
@@ -220,17 +220,17 @@ def programs(
     config: ml_collections.ConfigDict, policy: policies_lib.Policy,
     state: train_state.TrainState | None, base: model.Params | None,
 ) -> Iterator[tuple[str, Callable, int, tuple, Mapping[str, Any]]]:
-  """(name, function, bytes of arguments that are kept, args, kwargs) of each.
+  """(name, function, held, args, kwargs) of each.
 
-  The arguments are shapes with shardings, of the largest buckets.
+  The arguments are shapes with shardings, of the largest buckets. `held` are
+  the bytes of arguments that the run keeps anyway, less what it needs beside
+  the arguments for this program alone.
   """
   rows = functools.partial(
       _shape, NamedSharding(policy.mesh, PartitionSpec(sharding.ROWS)))
   buckets = _buckets(config, policy)
-  groups, size = buckets.groups[-1], config.rollout.group_size
+  size = config.rollout.group_size
   length = buckets.prompt[-1]
-  keys = jax.eval_shape(
-      lambda: jax.random.split(jax.random.key(0), groups))
   params, adapters = base, None
   if policy.trained == 'all':
     params = state.params
@@ -238,17 +238,7 @@ def programs(
     adapters = model.Adapters(
         state.params,
         _shape(NamedSharding(policy.mesh, PartitionSpec()), (1,), 'float32'))
-  yield (
-      'sample', sampler.sample_groups, _bytes((params, adapters)),
-      (params, rows((groups, length), 'int32'), rows((groups,), 'int32'),
-       rows(keys.shape, keys.dtype), rows((groups,), 'bool')),
-      {'adapters': adapters,
-       'adapter_ids': rows((groups,), 'int32'),
-       'config': policy.config,
-       'spec': sampler.SamplerSpec(
-           group_size=size, max_new_tokens=config.rollout.max_new_tokens,
-           temperature=config.rollout.temperature, stop_ids=(0,),
-           dtype=policy.learner.dtype)})
+  yield from _sampling(config, policy, params, adapters)
   if state is None:
     return
   static = {'config': policy.config, 'spec': policy.learner}
@@ -281,10 +271,62 @@ def programs(
       _bytes(state), (state, sums), static)
 
 
-def _compile(
-    name, function, num_devices, kept, while_length, *args, **kwargs):
+def _sampling(config, policy, params, adapters):
+  """The programs of the engine, for slots that are full."""
+  mesh = policy.mesh
+  rows = functools.partial(
+      _shape, NamedSharding(mesh, PartitionSpec(sharding.ROWS)))
+  static = {'config': policy.config, 'spec': sampler.SamplerSpec(
+      group_size=config.rollout.group_size,
+      temperature=config.rollout.temperature, stop_ids=(0,),
+      dtype=policy.learner.dtype)}
+  num_slots = _buckets(config, policy).groups[-1]
+  length = config.buckets.prompt[-1]
+  room = engine.room_for(config.rollout.max_new_tokens)
+
+  def slots(room):
+    return jax.tree.map(
+        lambda x: _shape(
+            NamedSharding(mesh, PartitionSpec(*sampler.slot_axes(x))),
+            x.shape, x.dtype),
+        jax.eval_shape(functools.partial(
+            sampler.empty_slots, num_slots=num_slots, prompt_length=length,
+            room=room, **static)))
+
+  preparing = functools.partial(
+      sampler.prepare, config=policy.config, dtype=policy.learner.dtype)
+  yield (
+      'prepare', sampler.prepare, _bytes(params), (params,), preparing.keywords)
+  prepared = jax.eval_shape(preparing, params)
+  prepared = jax.tree.map(
+      lambda x, at: _shape(at, x.shape, x.dtype), prepared,
+      sharding.tree_shardings(
+          prepared, mesh, sharding.decoding_rules(policy.config.tied_head)))
+  num_parts = sharding.num_row_parts(mesh)
+  each = engine.prefill_size(num_slots // num_parts)
+  count = num_parts * each
+  keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), count))
+  numbers = rows((count,), 'int32')
+  yield (
+      'prefill', sampler.fill, _bytes(adapters),
+      (prepared, slots(room), rows((num_parts, each), 'int32'),
+       rows((count, length), 'int32'), numbers,
+       rows(keys.shape, keys.dtype), numbers, numbers),
+      {'adapters': adapters, **static})
+  yield (
+      'decode', sampler.decode, _bytes(adapters),
+      (prepared, slots(room), None),
+      {'adapters': adapters, 'num_tokens': engine.CHUNK, **static})
+  yield (
+      'more room', sampler.repack, -_bytes(prepared),
+      (slots(room // 2),
+       rows((num_parts, num_slots // num_parts), 'int32')),
+      {'room': room})
+
+
+def _compile(name, function, num_devices, kept, *args, **kwargs):
   traced = function.trace(*args, **kwargs)
-  flops, traffic = count_work(traced.jaxpr, while_length)
+  flops, traffic = count_work(traced.jaxpr, engine.CHUNK)
   try:
     memory = traced.lower().compile().memory_analysis()
     arguments = memory.argument_size_in_bytes
@@ -307,7 +349,7 @@ def count_work(
     jaxpr: core.ClosedJaxpr, while_length: int) -> tuple[float, float]:
   """FLOPs, and bytes read and written, of all matrix products of a program.
 
-  A `while` loop, such as that of the sampler, is taken to run `while_length`
+  A `while` loop, such as that of decoding, is taken to run `while_length`
   times.
   """
   return _count(jaxpr.jaxpr, while_length)
@@ -370,7 +412,7 @@ def knobs(report: Report, config: ml_collections.ConfigDict) -> list[str]:
   found = []
   if config.mesh.tensor < config.compile_check.dimensions.num_kv_heads:
     found.append('a larger mesh.tensor')
-  if largest.name.startswith('sample'):
+  if largest.name.partition(' ')[0] in ('prefill', 'decode', 'more'):
     found.append('smaller buckets.groups')
   else:
     if config.buckets.microbatch > 1:
@@ -391,7 +433,8 @@ def _cache_bytes(config, policy) -> int:
   c, groups = policy.config, _buckets(config, policy).groups[-1]
   positions = (
       config.buckets.prompt[-1] - 1
-      + config.rollout.group_size * config.rollout.max_new_tokens)
+      + config.rollout.group_size
+      * engine.room_for(config.rollout.max_new_tokens))
   tensor = policy.mesh.shape['tensor']
   return (
       2 * c.num_layers * groups * positions * c.num_kv_heads * c.head_width

@@ -38,27 +38,13 @@ def evaluate(
     tasks: the held-out tasks.
     step: the training step that the policies come from.
   """
-  environment = interaction.environment
   episodes = [
-      _Episode(task['task_id'], environment.reset(task)) for task in tasks]
-  outcomes = {role: collections.Counter() for role in environment.roles}
-  for turn in range(environment.max_turns):
-    for phase in environment.phases:
-      running = [e for e in episodes if e.last is None or not e.last.done]
-      actions = [{} for _ in running]
-      for role in phase:
-        answers = interaction.ask(
-            [interaction_lib.Ask(
-                types.GroupKey(e.task_id, role, turn, 0), e.state)
-             for e in running], step=step, group_size=1)
-        for action, answer in zip(actions, answers):
-          action[role] = answer.texts[0]
-      steps = interaction.apply([e.state for e in running], actions)
-      for episode, result in zip(running, steps):
-        episode.state, episode.last = result.state, result
-        episode.turns = turn + 1
-        for role, outcome in result.outcomes.items():
-          outcomes[role][outcome.value] += 1
+      _Episode(task['task_id'], interaction.environment.reset(task))
+      for task in tasks]
+  outcomes = {
+      role: collections.Counter() for role in interaction.environment.roles}
+  interaction.play([
+      _play(interaction, episode, outcomes, step) for episode in episodes])
   num_success = sum(e.last.success for e in episodes)
   return {
       'num_tasks': len(tasks),
@@ -76,6 +62,28 @@ def evaluate(
           'max_new_tokens': interaction.max_new_tokens,
       },
   }
+
+
+def _play(
+    interaction: interaction_lib.Interaction, episode: _Episode,
+    outcomes: Mapping[str, collections.Counter],
+    step: int) -> interaction_lib.Episode:
+  """Plays one episode and counts its outcomes."""
+  environment = interaction.environment
+  for turn in range(environment.max_turns):
+    episode.turns += 1
+    for phase in environment.phases:
+      answers = yield interaction.ask(
+          [interaction_lib.Ask(
+              types.GroupKey(episode.task_id, role, turn, 0), episode.state)
+           for role in phase], step=step, group_size=1)
+      episode.last, = yield interaction.act([episode.state], [{
+          role: answer.texts[0] for role, answer in zip(phase, answers)}])
+      episode.state = episode.last.state
+      for role, outcome in episode.last.outcomes.items():
+        outcomes[role][outcome.value] += 1
+      if episode.last.done:
+        return
 
 
 def evaluate_run(

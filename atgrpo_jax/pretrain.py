@@ -29,12 +29,14 @@ import numpy as np
 from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax import metrics as metrics_lib
 from atgrpo_jax import model
+from atgrpo_jax import sharding
 from atgrpo_jax import tokenizer as tokenizer_lib
 from atgrpo_jax.model import safetensors_io
 from atgrpo_jax.rl import optimizer
 from atgrpo_jax.rl import train_state
 from atgrpo_jax.rl import train_step
 from atgrpo_jax.rollout import batching
+from atgrpo_jax.rollout import engine as engine_lib
 from atgrpo_jax.rollout import sampler
 from atgrpo_jax.rollout import sampling
 
@@ -136,8 +138,9 @@ def check(
   The prompts are none of those in training.
   """
   spec = sampler.SamplerSpec(
-      group_size=8, max_new_tokens=buckets.completion[-1], temperature=1.0,
-      stop_ids=tokenizer.stop_ids)
+      group_size=8, temperature=1.0, stop_ids=tokenizer.stop_ids)
+  mesh, = sharding.make_meshes(
+      ['all'], jax.devices()[:1], sharding.MeshSpec()).values()
   rng = np.random.default_rng([config.seed, 3])
   report = {}
   for name, module in tasks.items():
@@ -149,18 +152,19 @@ def check(
       prompts = [tokenizer.encode_prompt(d.messages) for d in shown]
       length = batching.bucket(
           max(map(len, prompts)), buckets.prompt, 'prompt length')
-      padded, lengths = batching.pad_prompts(prompts, num_prompts, length)
-      keys = sampling.group_keys(
+      keys = np.asarray(jax.random.key_data(sampling.group_keys(
           jax.random.key(config.seed),
-          np.arange(num_prompts, dtype=np.uint32)[:, None])
-      samples = jax.device_get(sampler.sample_groups(
-          params, padded, lengths, keys, np.ones(num_prompts, bool),
-          config=model_config, spec=spec))
+          np.arange(num_prompts, dtype=np.uint32)[:, None])))
+      engine = engine_lib.Engine(
+          params, mesh, adapters=None, config=model_config, spec=spec,
+          num_slots=[num_prompts], prompt_length=length)
+      sampled = engine_lib.drain(engine, [
+          engine_lib.Request(index, prompt, key, buckets.completion[-1])
+          for index, (prompt, key) in enumerate(zip(prompts, keys))])
       counts = collections.Counter(
-          module.kind_of(demonstration, tokenizer.decode(ids[:size]))
-          for demonstration, rows, sizes in zip(
-              shown, samples.completions, samples.lengths)
-          for ids, size in zip(rows, sizes))
+          module.kind_of(demonstration, tokenizer.decode(ids))
+          for demonstration, group in zip(shown, sampled)
+          for ids in group.completions)
       total = counts.total()
       report[f'{name}/{role}'] = {
           'well_formed': 1 - counts[None] / total,

@@ -84,7 +84,6 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.rollout.target = 'immediate'
   c.rollout.alpha = 1.0
   # Parts of the tasks that take turns: one is sampled, another steps.
-  c.rollout.num_cohorts = 1
   c.rollout.temperature = 1.0
   c.rollout.max_new_tokens = 4096
 

@@ -9,7 +9,7 @@ phase's step is one micro-transition, and the next phase sees its result.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import dataclasses
 import enum
 from typing import Any, Protocol
@@ -80,3 +80,10 @@ class Environment(Protocol):
 
   def step(self, state: State, actions: Mapping[str, str]) -> Step:
     """Applies the texts of one phase's roles to `state`."""
+
+
+def step_all(
+    environment: Environment, states: Sequence[State],
+    actions: Sequence[Mapping[str, str]]) -> list[Step]:
+  """Steps each state with its actions; for worker processes."""
+  return [environment.step(*pair) for pair in zip(states, actions)]

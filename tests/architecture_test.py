@@ -26,7 +26,7 @@ FLOORS = {
         7: 'experiment',
         6: 'policies',
         5: 'rollout.interaction rollout.at_grpo rollout.magrpo'
-        ' rollout.batching',
+        ' rollout.batching rollout.engine',
         4: 'rollout.sampler rl.policy_map rl.train_state rl.train_step',
         3: 'tokenizer checkpoints metrics model.safetensors_io model.peft_io',
         2: 'model model.attention model.layers model.qwen3 model.kv_cache'

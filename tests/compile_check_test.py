@@ -104,13 +104,14 @@ def test_what_a_run_keeps_is_what_is_said(found):
 def test_programs_need_what_a_run_allocates(found):
   assert set(found['said']) == set(found['really'])
   assert {name.partition(' ')[0] for name in found['said']} == {
-      'sample', 'gradient', 'update'}
+      'prepare', 'prefill', 'decode', 'more', 'gradient', 'update'}
   for name, (given, returned) in found['really'].items():
     said = found['said'][name]
     # XLA adds what holds a tuple together, and drops what is not used.
     assert said['arguments'] == pytest.approx(given, rel=0.02), name
     assert said['peak'] >= 0.98 * returned, name
-    assert said['kept'] < found['resident'], name
+    # What decoding reads is kept beside the slots that are moved.
+    assert (said['kept'] > found['resident']) == name.startswith('more'), name
 
 
 def test_work_is_counted_with_its_loops():
@@ -129,7 +130,7 @@ def test_work_is_counted_with_its_loops():
   assert traffic == (5 + 7) * 3 * 4 * 4
 
 
-def _report(peak, parameters, name='sample a'):
+def _report(peak, parameters, name='decode a'):
   program = compile_check.Program(
       name=name, arguments=parameters, peak=peak * 2**30, kept=0, flops=2e12,
       traffic=4e9)

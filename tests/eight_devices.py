@@ -73,18 +73,16 @@ def run(mesh: jax.sharding.Mesh, lora: bool):
     adapters = model.stack([trained, other], [LORA.scale, 1.0])
   state = train_state.create(trained, spec.optimizer)
   state = place(state, mesh, rules)
-  keys = sampling.group_keys(jax.random.key(5), np.arange(8)[:, None])
+  # Each slot is filled twice, and decoded for two chunks.
+  keys = sampling.group_keys(jax.random.key(5), np.arange(16)[:, None])
   rows = batch()
-  prompts, lengths, key_data, active, ids = sharding.put_rows(
-      (rows.prompts, rows.prompt_lengths,
-       np.asarray(jax.random.key_data(keys)), np.ones(8, bool),
-       np.arange(8, dtype=np.int32) % 2), mesh)
+  samples = tiny.sample(
+      params, mesh, np.tile(rows.prompts, (2, 1)),
+      np.tile(rows.prompt_lengths, 2), keys, budget=20,
+      num_slots=(8,), adapters=adapters, adapter_ids=[0, 1] * 8,
+      config=CONFIG, spec=sampler.SamplerSpec(
+          group_size=4, temperature=1.0, stop_ids=(3,)))
   with jax.set_mesh(mesh):
-    samples = sampler.sample_groups(
-        params, prompts, lengths, jax.random.wrap_key_data(key_data), active,
-        adapters=adapters, adapter_ids=ids, config=CONFIG,
-        spec=sampler.SamplerSpec(
-            group_size=4, max_new_tokens=6, temperature=1.0, stop_ids=(3,)))
     sums = train_step.zero_sums(trained, config=CONFIG, spec=spec)
     sums = train_step.accumulate(
         trained, sums, sharding.put_rows(rows, mesh), base=base,
@@ -97,9 +95,7 @@ def run(mesh: jax.sharding.Mesh, lora: bool):
   kept = jax.tree.all(jax.tree.map(
       lambda x, at: x.sharding.is_equivalent_to(at, x.ndim), state, placed))
   return {
-      'completions': np.where(
-          np.arange(6) < np.asarray(samples.lengths)[..., None],
-          samples.completions, -1),
+      'completions': samples.completions,
       'loss': loss, 'grads': grads, 'params': jax.device_get(state.params),
       'sharding_kept': kept,
       'bytes': max(

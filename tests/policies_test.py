@@ -153,17 +153,6 @@ def test_a_base_that_has_changed_is_refused(echo_folder, tmp_path):
     train.train(again, workdir)
 
 
-def test_cohorts_play_the_same_episodes(echo_folder):
-  def play(num_cohorts):
-    experiment = echo.experiment(
-        echo_folder, **{'rollout.num_cohorts': num_cohorts})
-    return [
-        (g.key, g.texts, g.rewards.tolist(), g.chosen)
-        for g in _groups(experiment, experiment.initial_states())]
-
-  assert play(3) == play(1)
-
-
 @pytest.mark.parametrize('changes, words', [
     ({'per_policy': 'shared.model.trained=some'},
      "model.trained='some' is not one of"),
@@ -177,7 +166,6 @@ def test_cohorts_play_the_same_episodes(echo_folder):
     ({'per_policy': 'shared.lora.rank=1.5'}, 'should be a int, such as 16'),
     ({'model.trained': 'lora', 'lora.rank': 0}, 'lora.rank=0'),
     ({'mesh.pools': 'shared=0:99'}, 'no slice of the'),
-    ({'rollout.num_cohorts': 0}, 'num_cohorts=0'),
 ])
 def test_what_cannot_work_is_refused(changes, words, echo_folder):
   with pytest.raises(errors.UserError, match=words):

@@ -11,6 +11,8 @@ Letters as in `atgrpo_jax.model.qwen3`.
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
@@ -21,8 +23,9 @@ _SCORE_BYTES = 256 * 2**20
 _MASKED = -1e30  # Finite, so that a row without any key has no NaN gradient.
 
 
-def attend(q, k, v, suffix_mask, prefix, prefix_mask):
-  """Softmax attention over prefix and suffix keys together.
+def attend(
+    q, k, v, suffix_mask, prefix, prefix_mask, past=None, past_mask=None):
+  """Softmax attention over prefix, past and suffix keys together.
 
   Args:
     q: [P, K, G, X, M, H] scaled queries.
@@ -31,15 +34,19 @@ def attend(q, k, v, suffix_mask, prefix, prefix_mask):
     suffix_mask: [X, Y] bool.
     prefix: ([P, K, S, H], [P, K, S, H]) or None.
     prefix_mask: [P, S] bool, or None without a prefix.
+    past: ([P, K, G, Z, H], [P, K, G, Z, H]), which every query of a member
+      sees, or None.
+    past_mask: [P, Z] bool, or None without a past.
 
   Returns:
     [P, K, G, X, M, H]
   """
   groups, heads, members, queries, per_head, width = q.shape
-  keys = k.shape[-2] + (0 if prefix is None else prefix[0].shape[-2])
+  keys = k.shape[-2] + sum(x[0].shape[-2] for x in (prefix, past) if x)
   most = _SCORE_BYTES // (4 * heads * members * per_head * keys)
-  if queries <= most:
-    return _attend_block(q, k, v, suffix_mask, prefix, prefix_mask)
+  if queries <= max(most, 1):
+    return _attend_block(
+        q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask)
 
   block = 2**(max(most, 1).bit_length() - 1)
   pad = -queries % block
@@ -49,12 +56,13 @@ def attend(q, k, v, suffix_mask, prefix, prefix_mask):
   suffix_mask = suffix_mask.reshape(-1, block, suffix_mask.shape[-1])
   # The gradients of keys and values are sums over the blocks, in the type that
   # they have outside the loop.
-  kv = jax.tree.map(lambda x: x.astype(jnp.float32), (k, v, prefix))
+  kv = jax.tree.map(lambda x: x.astype(jnp.float32), (k, v, prefix, past))
 
   def attend_block(xs):
     q, suffix_mask = xs
-    k, v, prefix = jax.tree.map(lambda x: x.astype(q.dtype), kv)
-    return _attend_block(q, k, v, suffix_mask, prefix, prefix_mask)
+    k, v, prefix, past = jax.tree.map(lambda x: x.astype(q.dtype), kv)
+    return _attend_block(
+        q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask)
 
   # Within a loop, nothing could merge the two computations of a block.
   mixed = jax.lax.map(
@@ -65,10 +73,11 @@ def attend(q, k, v, suffix_mask, prefix, prefix_mask):
   return mixed[:, :, :, :queries]
 
 
-def _attend_block(q, k, v, suffix_mask, prefix, prefix_mask):
+def _attend_block(
+    q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask):
   """`attend`, with all scores at once.
 
-  The two blocks of scores, over the prefix and over the suffix, are never
+  The blocks of scores, over the prefix, the past and the suffix, are never
   joined: they share a maximum and a sum, which gives the same number as a
   softmax over their concatenation.
   """
@@ -80,12 +89,19 @@ def _attend_block(q, k, v, suffix_mask, prefix, prefix_mask):
   def shared_rows(x):  # [P, K, G * X * M, ...]
     return x.reshape(groups, heads, -1, x.shape[-1])
 
+  # Keys and values of the members' own, with a bias for each.
   bias = jnp.where(suffix_mask, 0.0, _MASKED)
-  bias = jnp.repeat(bias, q.shape[4], axis=0)
-  own = jnp.einsum(
-      'pkgqh,pkgyh->pkgqy', own_rows(q), k,
-      preferred_element_type=jnp.float32) + bias
-  top = jnp.max(own, axis=-1, keepdims=True)
+  blocks = [(k, v, jnp.repeat(bias, q.shape[4], axis=0))]
+  if past is not None:
+    bias = jnp.where(past_mask, 0.0, _MASKED)
+    blocks.append((*past, bias[:, None, None, None, :]))
+  own = [
+      jnp.einsum(
+          'pkgqh,pkgyh->pkgqy', own_rows(q), keys,
+          preferred_element_type=jnp.float32) + bias
+      for keys, _, bias in blocks]
+  top = functools.reduce(
+      jnp.maximum, [jnp.max(x, axis=-1, keepdims=True) for x in own])
   if prefix is not None:
     bias = jnp.where(prefix_mask, 0.0, _MASKED)[:, None, None, :]
     shared = jnp.einsum(
@@ -94,11 +110,13 @@ def _attend_block(q, k, v, suffix_mask, prefix, prefix_mask):
     top = jnp.maximum(
         top, own_rows(jnp.max(shared, axis=-1, keepdims=True)))
   top = jax.lax.stop_gradient(top)
-  own = jnp.exp(own - top)
-  total = jnp.sum(own, axis=-1, keepdims=True)
-  mixed = jnp.einsum(
-      'pkgqy,pkgyh->pkgqh', own.astype(v.dtype), v,
-      preferred_element_type=jnp.float32)
+  own = [jnp.exp(x - top) for x in own]
+  total = sum(jnp.sum(x, axis=-1, keepdims=True) for x in own)
+  mixed = sum(
+      jnp.einsum(
+          'pkgqy,pkgyh->pkgqh', x.astype(values.dtype), values,
+          preferred_element_type=jnp.float32)
+      for x, (_, values, _) in zip(own, blocks))
   if prefix is not None:
     shared = jnp.exp(shared - shared_rows(top))
     total += own_rows(jnp.sum(shared, axis=-1, keepdims=True))

@@ -14,11 +14,13 @@ from atgrpo_jax.model import config as config_lib
 class Prefix:
   """What P groups share: the keys and values of their prompts.
 
-  Head-major, so that the scores of one head are one matrix product.
+  Head-major, so that the scores of one head are one matrix product. Stacked
+  where layers are scanned; where they are unrolled, one array per layer, since
+  there a part of a stack would be a copy.
   """
 
-  keys: jax.Array  # [L, P, K, S, H]
-  values: jax.Array  # [L, P, K, S, H]
+  keys: jax.Array | tuple[jax.Array, ...]  # [L, P, K, S, H]
+  values: jax.Array | tuple[jax.Array, ...]  # [L, P, K, S, H]
   lengths: jax.Array  # [P] int32, positions that count
 
 
@@ -31,6 +33,27 @@ class Cache:
 
   keys: tuple[jax.Array, ...]  # L x [P, K, G, T, H]
   values: tuple[jax.Array, ...]  # L x [P, K, G, T, H]
+
+
+@struct.dataclass
+class Past:
+  """Earlier tokens of the members, which are only read.
+
+  Each group has as many as it has, so groups of different age are decoded
+  together. What is decoded now goes into a short `Cache`, at one place for all
+  groups, and is moved here once in a while.
+  """
+
+  cache: Cache
+  lengths: jax.Array  # [P] int32, positions that count
+
+
+@struct.dataclass
+class Rows:
+  """Which R of the P * G members are computed; the others have ended."""
+
+  taken: jax.Array  # [R] int32, a place in the flat [P * G]
+  place: jax.Array  # [P, G] int32, which of the R; any for who has ended
 
 
 def init_cache(

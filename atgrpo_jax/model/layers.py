@@ -64,25 +64,29 @@ class Attention(nn.Module):
   @nn.compact
   def __call__(
       self, x, angles, suffix_mask, prefix=None, prefix_mask=None, cache=None,
-      cache_index=None):
+      cache_index=None, past=None, past_mask=None, rows=None):
     """Returns the mixed values and the suffix's keys and values.
 
     Args:
-      x: [P, G, X, D] the queries' inputs.
-      angles: [P, X, H / 2] float32 rotary angles of the queries' positions.
+      x: [P, G, X, D] the queries' inputs; [R, 1, X, D] with `rows`.
+      angles: [P, X, H / 2] float32 rotary angles of the queries' positions;
+        [R, X, H / 2] with `rows`.
       suffix_mask: [X, Y] bool, True where a query sees a suffix key.
       prefix: ([P, K, S, H], [P, K, S, H]) keys and values, or None.
       prefix_mask: [P, S] bool, True where a prefix position counts.
       cache: ([P, K, G, Y, H], [P, K, G, Y, H]) earlier keys and values of the
         suffix, or None: then Y = X.
       cache_index: where in the cache the new keys and values are written.
+      past: ([P, K, G, Z, H], [P, K, G, Z, H]) what came before the cache, or
+        None.
+      past_mask: [P, Z] bool, True where a position of the past counts.
+      rows: `kv_cache.Rows`, the members that are computed; None for all.
     """
     c = self.config
-    groups, members, queries, _ = x.shape
 
     def project(name, num_heads):
       y = Linear(num_heads * c.head_width, c.init_std, name=name)(x)
-      return y.reshape(groups, members, queries, num_heads, c.head_width)
+      return y.reshape(*x.shape[:3], num_heads, c.head_width)
 
     q = project('q', c.num_heads)
     k = project('k', c.num_kv_heads)
@@ -90,6 +94,9 @@ class Attention(nn.Module):
     q = rotate(Norm(c.norm_eps, name='q_norm')(q), angles)
     k = rotate(Norm(c.norm_eps, name='k_norm')(k), angles)
 
+    if rows is not None:
+      q, k, v = (y[:, 0][rows.place] for y in (q, k, v))
+    groups, members, queries, *_ = q.shape
     q, k, v = (
         sharding.constrain(y, sharding.ROWS, None, None, 'tensor')
         for y in (q, k, v))
@@ -105,9 +112,12 @@ class Attention(nn.Module):
       at = (0, 0, 0, cache_index, 0)
       k = jax.lax.dynamic_update_slice(cache[0], k.astype(cache[0].dtype), at)
       v = jax.lax.dynamic_update_slice(cache[1], v.astype(cache[1].dtype), at)
-    mixed = attention.attend(q, k, v, suffix_mask, prefix, prefix_mask)
+    mixed = attention.attend(
+        q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask)
     mixed = mixed.transpose(0, 2, 3, 1, 4, 5).reshape(
         groups, members, queries, -1)
+    if rows is not None:
+      mixed = mixed.reshape(-1, 1, *mixed.shape[2:])[rows.taken]
     return Linear(c.width, c.init_std, name='o')(mixed), (k, v)
 
 

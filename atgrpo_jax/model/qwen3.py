@@ -6,6 +6,7 @@ keys and values are then the prefix of its group.
 
 Letters:
   P groups, G members of a group, X queries, Y suffix keys, S prefix positions
+  Z positions of the past, R members that are computed
   L layers, V vocabulary, D width, F hidden width, N query heads,
   K key/value heads, M = N / K query heads per key head, H head width
 
@@ -57,8 +58,9 @@ def param_shapes(config: config_lib.ModelConfig) -> Params:
 
 def forward(
     params: Params, config: config_lib.ModelConfig, tokens: jax.Array, *,
-    prefix: kv_cache.Prefix | None = None, cache: kv_cache.Cache | None = None,
-    cache_index: jax.Array | int = 0, dtype: jnp.dtype = jnp.float32,
+    prefix: kv_cache.Prefix | None = None, past: kv_cache.Past | None = None,
+    cache: kv_cache.Cache | None = None, cache_index: jax.Array | int = 0,
+    rows: kv_cache.Rows | None = None, dtype: jnp.dtype = jnp.float32,
     remat: bool = False):
   """The last hidden states of suffixes, and their keys and values.
 
@@ -67,8 +69,11 @@ def forward(
     config: dimensions.
     tokens: [P, G, X] int32. Pads, if any, stand at the end of a row.
     prefix: what the suffixes see before themselves; None for nothing.
+    past: earlier tokens of the suffixes, before those of the cache.
     cache: earlier tokens of the suffixes; X tokens are added to it.
-    cache_index: how many tokens of the suffixes came before.
+    cache_index: how many tokens of the suffixes are in the cache.
+    rows: the members that are computed, of those that decode over a cache;
+      then tokens are [R, 1, X] and so is what comes out. None for all.
     dtype: of the matrix products.
     remat: recompute each layer in the backward pass instead of keeping its
       activations.
@@ -79,13 +84,20 @@ def forward(
       with one, the `Cache` after the call.
   """
   num_queries = tokens.shape[-1]
-  positions = jnp.broadcast_to(
-      jnp.arange(num_queries) + cache_index, (tokens.shape[0], num_queries))
-  prefix_mask = None
+  start, masks = jnp.zeros(1, jnp.int32) + cache_index, {}
   if prefix is not None:
-    positions = positions + prefix.lengths[:, None]
-    prefix_mask = (
-        jnp.arange(prefix.keys.shape[-2]) < prefix.lengths[:, None])
+    start += prefix.lengths
+    masks['prefix_mask'] = (
+        jnp.arange(prefix.keys[0].shape[-2]) < prefix.lengths[:, None])
+  if past is not None:
+    start += past.lengths
+    masks['past_mask'] = (
+        jnp.arange(past.cache.keys[0].shape[-2]) < past.lengths[:, None])
+  if rows is not None:
+    start = start[rows.taken // rows.place.shape[1]]
+  positions = jnp.broadcast_to(
+      start[:, None] + jnp.arange(num_queries),
+      (tokens.shape[0], num_queries))
   angles = layers.rotary_angles(
       positions, config.head_width, config.rope_theta)
   num_keys = num_queries if cache is None else cache.keys[0].shape[-2]
@@ -100,14 +112,14 @@ def forward(
     if layer_lora is not None:
       variables['lora'] = layer_lora
     return block.apply(
-        variables, x, angles, mask, prefix=layer_prefix,
-        prefix_mask=prefix_mask, **cache_args)
+        variables, x, angles, mask, prefix=layer_prefix, **masks, **cache_args)
 
   # The width is whole on every device, as that of the rows looked up is.
   table = sharding.constrain(params['embedding'].astype(dtype), 'tensor')
   x = sharding.constrain(table[tokens], sharding.ROWS)
-  prefix_kv = None if prefix is None else (prefix.keys, prefix.values)
   if cache is None:
+    prefix_kv = None if prefix is None else (prefix.keys, prefix.values)
+
     # What the backward pass keeps of a layer is its input: that is split over
     # `tensor`, and whole only while the layer runs.
     def body(x, xs):
@@ -120,17 +132,20 @@ def forward(
         (params['layers'], lora, prefix_kv))
     x = sharding.constrain(x, sharding.ROWS)
   else:
-    def of_layer(index):
-      return jax.tree.map(
-          lambda leaf: leaf[index], (params['layers'], lora, prefix_kv))
+    def weights(index):
+      return jax.tree.map(lambda leaf: leaf[index], (params['layers'], lora))
 
-    kept = []
+    def kept(kv, index):
+      return None if kv is None else (kv.keys[index], kv.values[index])
+
+    pairs = []
     for index in range(config.num_layers):
-      x, layer_kv = layer(
-          x, *of_layer(index), cache_index=cache_index,
-          cache=(cache.keys[index], cache.values[index]))
-      kept.append(layer_kv)
-    kv = kv_cache.Cache(*zip(*kept))
+      x, pair = layer(
+          x, *weights(index), kept(prefix, index), cache=kept(cache, index),
+          cache_index=cache_index, past=kept(past and past.cache, index),
+          rows=rows)
+      pairs.append(pair)
+    kv = kv_cache.Cache(*zip(*pairs))
   x = layers.Norm(config.norm_eps).apply({'params': params['norm']}, x)
   return x, kv
 

@@ -19,8 +19,7 @@ statistics.
 
 from __future__ import annotations
 
-import collections
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 import dataclasses
 import zlib
 
@@ -53,8 +52,6 @@ class RolloutSpec:
     selection_epsilon: of 'epsilon_greedy'.
     target: what a candidate's reward is. 'immediate' is the paper's.
     alpha: weight of the team reward; the local terms carry their own.
-    num_cohorts: parts of the tasks that take turns: while one is sampled,
-      another steps its environments or is sampled on another pool.
   """
 
   rollout: str = 'tree'
@@ -64,7 +61,6 @@ class RolloutSpec:
   selection_epsilon: float = 0.1
   target: str = 'immediate'
   alpha: float = 1.0
-  num_cohorts: int = 1
 
   def __post_init__(self):
     for name, value, known, built in (
@@ -82,9 +78,6 @@ class RolloutSpec:
       raise errors.UserError(
           f'group_size={self.group_size}: an advantage compares the '
           'candidates of a group, so it must be at least 2.')
-    if self.num_cohorts < 1:
-      raise errors.UserError(
-          f'num_cohorts={self.num_cohorts} must be at least 1.')
     if not self.selection_temperature > 0:
       raise errors.UserError(
           f'selection_temperature={self.selection_temperature} must be above '
@@ -150,16 +143,9 @@ def collect(
   spines = [
       _Spine(task['task_id'], environment.reset(task)) for task in tasks]
   groups = []
-  cohorts = collections.deque(
-      _play(interaction, spines[i::spec.num_cohorts], groups, step, spec)
-      for i in range(spec.num_cohorts))
-  while cohorts:
-    for _ in cohorts[0]:  # Up to its next pause.
-      cohorts.rotate(-1)
-      break
-    else:
-      cohorts.popleft()
-  # As one cohort would have collected them.
+  interaction.play([
+      _play(interaction, spine, groups, step, spec) for spine in spines])
+  # Whoever came first.
   order = [role for role, in environment.phases]
   groups.sort(key=lambda group: (
       group.key.turn, order.index(group.key.role),
@@ -171,67 +157,60 @@ def collect(
 
 
 def _play(
-    interaction: interaction_lib.Interaction, spines: Sequence[_Spine],
-    groups: list[types.Group], step: int, spec: RolloutSpec) -> Iterator[None]:
-  """Plays to the end, adds to `groups`, and pauses where it would wait."""
+    interaction: interaction_lib.Interaction, spine: _Spine,
+    groups: list[types.Group], step: int,
+    spec: RolloutSpec) -> interaction_lib.Episode:
+  """Plays one spine to its end and adds its groups to `groups`."""
   environment = interaction.environment
   for turn in range(environment.max_turns):
-    for spine in spines:
-      spine.turns += not spine.done
+    spine.turns += 1
     for role, in environment.phases:
-      running = [spine for spine in spines if not spine.done]
-      if not running:
+      key = types.GroupKey(spine.task_id, role, turn, 0)
+      answer, = yield interaction.ask(
+          [interaction_lib.Ask(key, spine.state)], step=step,
+          group_size=spec.group_size)
+      # Every candidate is tried from the one state of the spine.
+      tried = yield interaction.act(
+          [spine.state] * spec.group_size,
+          [{role: text} for text in answer.texts])
+      groups.append(_micro_transition(
+          interaction, spine, key, answer, tried, step, spec))
+      if spine.done:
         return
-      keys = [types.GroupKey(s.task_id, role, turn, 0) for s in running]
-      finish = interaction.start(
-          [interaction_lib.Ask(key, s.state)
-           for key, s in zip(keys, running)],
-          step=step, group_size=spec.group_size)
-      yield
-      groups += _micro_transition(
-          interaction, running, keys, finish(), step, spec)
 
 
 def _micro_transition(
-    interaction: interaction_lib.Interaction, spines: Sequence[_Spine],
-    keys: Sequence[types.GroupKey], answers: Sequence[interaction_lib.Answer],
-    step: int, spec: RolloutSpec) -> list[types.Group]:
-  """One role has acted in every spine; each moves to its chosen state."""
-  turn, role = keys[0].turn, keys[0].role
-  # Every candidate of a group is tried from the one state of its spine.
-  steps = interaction.apply(
-      [s.state for s in spines for _ in range(spec.group_size)],
-      [{role: text} for answer in answers for text in answer.texts])
-  groups = []
-  for index, (spine, key, answer) in enumerate(zip(spines, keys, answers)):
-    tried = steps[index * spec.group_size:(index + 1) * spec.group_size]
-    outcomes = tuple(step.outcomes[role] for step in tried)
-    rewards = np.array([
-        spec.alpha * s.team_reward + s.local_rewards[role] for s in tried],
-        np.float32)
-    # A non-finite reward, too, is a fault of the environment.
-    valid = np.isfinite(rewards) & np.array(
-        [outcome is not base.Outcome.INFRASTRUCTURE for outcome in outcomes])
-    if not valid.any():
-      raise RuntimeError(
-          f'All {spec.group_size} candidates of {key} failed for reasons that '
-          f'are not the model\'s own: {[o.value for o in outcomes]}.')
-    team = np.array([s.team_reward for s in tried], np.float32)
-    chosen = select(
-        rewards, team, valid, spec,
-        np.random.default_rng([
-            interaction.seed, step, turn, zlib.crc32(key.task_id.encode()),
-            zlib.crc32(role.encode())]))
-    spine.state = tried[chosen].state
-    spine.last = tried[chosen]
-    groups.append(types.Group(
-        key=key, policy=interaction.policy_map[role], prompt=answer.prompt,
-        completions=answer.completions, texts=answer.texts,
-        behavior_logprobs=answer.logprobs,
-        rewards=np.where(valid, rewards, np.nan), valid=valid,
-        reward_terms=tuple(dict(s.reward_terms) for s in tried),
-        outcomes=outcomes, chosen=chosen))
-  return groups
+    interaction: interaction_lib.Interaction, spine: _Spine,
+    key: types.GroupKey, answer: interaction_lib.Answer,
+    tried: Sequence[base.Step], step: int, spec: RolloutSpec) -> types.Group:
+  """One role has acted in a spine, which moves to the chosen state."""
+  role = key.role
+  outcomes = tuple(step.outcomes[role] for step in tried)
+  rewards = np.array([
+      spec.alpha * s.team_reward + s.local_rewards[role] for s in tried],
+      np.float32)
+  # A non-finite reward, too, is a fault of the environment.
+  valid = np.isfinite(rewards) & np.array(
+      [outcome is not base.Outcome.INFRASTRUCTURE for outcome in outcomes])
+  if not valid.any():
+    raise RuntimeError(
+        f'All {spec.group_size} candidates of {key} failed for reasons that '
+        f'are not the model\'s own: {[o.value for o in outcomes]}.')
+  team = np.array([s.team_reward for s in tried], np.float32)
+  chosen = select(
+      rewards, team, valid, spec,
+      np.random.default_rng([
+          interaction.seed, step, key.turn, zlib.crc32(key.task_id.encode()),
+          zlib.crc32(role.encode())]))
+  spine.state = tried[chosen].state
+  spine.last = tried[chosen]
+  return types.Group(
+      key=key, policy=interaction.policy_map[role], prompt=answer.prompt,
+      completions=answer.completions, texts=answer.texts,
+      behavior_logprobs=answer.logprobs,
+      rewards=np.where(valid, rewards, np.nan), valid=valid,
+      reward_terms=tuple(dict(s.reward_terms) for s in tried),
+      outcomes=outcomes, chosen=chosen)
 
 
 def select(

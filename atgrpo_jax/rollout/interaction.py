@@ -1,17 +1,18 @@
-"""Between the environments and the sampler: asks and actions, batched.
+"""Between the episodes, the engines and the environments.
 
-The only caller of `Environment.step`. Prompts of many episodes are sampled in
-one call per model and shape; their candidates are stepped in worker
-processes.
+An episode is a generator: it yields what it waits for, answers of a policy or
+steps of its environment, and is sent the result. Prompts of many episodes are
+sampled by one engine for each model and shape; candidates are stepped in worker
+processes. The only caller of `Environment.step`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from concurrent import futures
 import dataclasses
-import itertools
 import time
+from typing import Any
 import zlib
 
 import jax
@@ -25,6 +26,7 @@ from atgrpo_jax import tokenizer as tokenizer_lib
 from atgrpo_jax import types
 from atgrpo_jax.rl import policy_map as policy_map_lib
 from atgrpo_jax.rollout import batching
+from atgrpo_jax.rollout import engine as engine_lib
 from atgrpo_jax.rollout import sampler
 from atgrpo_jax.rollout import sampling
 from environments import base
@@ -68,6 +70,24 @@ class Answer:
   texts: tuple[str, ...]
 
 
+@dataclasses.dataclass(frozen=True)
+class Asked:
+  """Answers that an episode waits for; None until they are there."""
+
+  answers: list[Answer | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Acted:
+  """Steps that an episode waits for, a few in each part."""
+
+  parts: list[futures.Future | None]  # None where another process takes them.
+
+
+# Yields what it waits for, is sent its result, and returns what it likes.
+Episode = Generator[Asked | Acted, Any, Any]
+
+
 @dataclasses.dataclass
 class Counters:
   """What an interaction cost; the budget ledger of a run."""
@@ -78,8 +98,8 @@ class Counters:
   cut_completions: int = 0  # Completions without a stop token.
   environment_steps: int = 0
   infrastructure_failures: int = 0
-  sample_seconds: float = 0.0
-  environment_seconds: float = 0.0
+  sample_seconds: float = 0.0  # That the host gave to, or waited for, devices.
+  environment_seconds: float = 0.0  # That it waited for environments.
 
 
 @dataclasses.dataclass
@@ -90,7 +110,7 @@ class Interaction:
     environment: the task.
     policy_map: role -> policy.
     policies: policy -> what is sampled for it; policies with one model are
-      sampled in one call.
+      sampled together.
     buckets: static shapes.
     max_new_tokens: longest completion.
     temperature: of the sampler.
@@ -108,136 +128,165 @@ class Interaction:
   seed: int
   executor: futures.Executor
   counters: Counters = dataclasses.field(default_factory=Counters)
+  _engines: dict[tuple[Model, int, int], engine_lib.Engine] = (
+      dataclasses.field(default_factory=dict, init=False))
+  _turn: int = dataclasses.field(default=0, init=False)
+
+  def play(self, episodes: Sequence[Episode]) -> list[Any]:
+    """Plays all episodes to their ends and returns what they return.
+
+    While the devices sample a chunk for some episodes, the worker processes
+    step the environments of others. Both are waited for before the next chunk,
+    so what is computed together, and thus each bit of it, is the same whatever
+    time a program takes, and in every process of a run.
+    """
+    results = [None] * len(episodes)
+    waiting = {}
+
+    def go_on(index, value):
+      try:
+        waiting[index] = episodes[index].send(value)
+      except StopIteration as end:
+        results[index] = end.value
+        waiting.pop(index, None)
+
+    for index in range(len(episodes)):
+      go_on(index, None)
+    while waiting:
+      start = time.perf_counter()
+      for engine in self._engines.values():
+        engine.dispatch()
+      self.counters.sample_seconds += time.perf_counter() - start
+      acted = {
+          index: one for index, one in sorted(waiting.items())
+          if isinstance(one, Acted)}
+      for index, steps in zip(acted, self._finish(acted.values())):
+        go_on(index, steps)
+      self._collect()
+      for index, one in sorted(waiting.items()):
+        if isinstance(one, Asked) and None not in one.answers:
+          go_on(index, one.answers)
+    return results
 
   def ask(
-      self, asks: Sequence[Ask], *, step: int,
-      group_size: int) -> list[Answer]:
-    """Samples `group_size` answers to each ask.
+      self, asks: Sequence[Ask], *, step: int, group_size: int) -> Asked:
+    """Asks for `group_size` answers to each.
 
     An answer depends on the seed, the training step, the ask's key and its
     own index, not on the other asks.
     """
-    return self.start(asks, step=step, group_size=group_size)()
-
-  def start(
-      self, asks: Sequence[Ask], *, step: int,
-      group_size: int) -> Callable[[], list[Answer]]:
-    """Dispatches `ask`; what is returned waits for the answers."""
-    start = time.perf_counter()
     prompts = [
         self._policy(ask.key.role).model.tokenizer.encode_prompt(
             self.environment.observe(ask.state, ask.key.role))
         for ask in asks]
-    by_shape = {}
-    for index, (ask, prompt) in enumerate(zip(asks, prompts)):
-      asked = self._policy(ask.key.role).model
-      self._check_length(ask, prompt, asked.config)
-      length = batching.bucket(
-          len(prompt), self.buckets.prompt, 'prompt length')
-      by_shape.setdefault((asked, length), []).append(index)
-    started = []
-    for (asked, length), indices in by_shape.items():
-      largest = self._group_sizes(asked)[-1]
-      for first in range(0, len(indices), largest):
-        part = indices[first:first + largest]
-        started.append((part, self._sample(
-            asked, [asks[i].key for i in part], [prompts[i] for i in part],
-            length, step, group_size)))
-    self.counters.sample_seconds += time.perf_counter() - start
+    for ask, prompt in zip(asks, prompts):
+      self._check_length(ask, prompt)
+    answers = [None] * len(asks)
+    for index, (ask, prompt, key) in enumerate(
+        zip(asks, prompts, self._keys(asks, step))):
+      policy = self._policy(ask.key.role)
+      self._engine(policy.model, len(prompt), group_size).add(
+          engine_lib.Request(
+              tag=(answers, index, policy.model.tokenizer), prompt=prompt,
+              key=key, budget=self.max_new_tokens, adapter=policy.adapter))
+    return Asked(answers)
 
-    def finish() -> list[Answer]:
-      start = time.perf_counter()
-      answers = [None] * len(asks)
-      for indices, samples in started:
-        samples = jax.device_get(samples)
-        for row, index in enumerate(indices):
-          asked = self._policy(asks[index].key.role).model
-          answers[index] = self._answer(
-              asked.tokenizer, prompts[index], samples, row)
-      self.counters.sample_seconds += time.perf_counter() - start
-      return answers
-
-    return finish
-
-  def apply(
+  def act(
       self, states: Sequence[base.State],
-      actions: Sequence[Mapping[str, str]]) -> list[base.Step]:
+      actions: Sequence[Mapping[str, str]]) -> Acted:
     """Steps each state with its actions, in worker processes.
 
-    Each process of the run steps its share.
+    The processes of a run take turns.
     """
-    start = time.perf_counter()
-    own = slice(jax.process_index(), None, jax.process_count())
+    parts = []
     # Few candidates per message, so that one slow program holds up little.
-    shares = hosts.exchange(list(self.executor.map(
-        self.environment.step, states[own], actions[own], chunksize=4)))
-    steps = [
-        step for row in itertools.zip_longest(*shares) for step in row
-        if step is not None]
-    self.counters.environment_steps += len(steps)
+    for first in range(0, len(states), 4):
+      share = slice(first, first + 4)
+      parts.append(
+          self.executor.submit(
+              base.step_all, self.environment, states[share], actions[share])
+          if self._turn == jax.process_index() else None)
+      self._turn = (self._turn + 1) % jax.process_count()
+    self.counters.environment_steps += len(states)
+    return Acted(parts)
+
+  def _collect(self) -> None:
+    """Waits for the chunks that the devices are at."""
+    start = time.perf_counter()
+    for engine in self._engines.values():
+      for sampled in engine.collect():
+        answers, index, tokenizer = sampled.request.tag
+        answers[index] = self._answer(tokenizer, sampled)
+    self.counters.sample_seconds += time.perf_counter() - start
+
+  def _finish(self, acted: Collection[Acted]) -> list[list[base.Step]]:
+    """Waits for environments; the processes exchange what they have stepped."""
+    if not acted:
+      return []
+    start = time.perf_counter()
+    shares = hosts.exchange([
+        {index: part.result() for index, part in enumerate(one.parts) if part}
+        for one in acted])
+    finished = []
+    for number, one in enumerate(acted):
+      parts = {}
+      for share in shares:
+        parts |= share[number]
+      finished.append([
+          step for index in range(len(one.parts)) for step in parts[index]])
     self.counters.infrastructure_failures += sum(
         base.Outcome.INFRASTRUCTURE in step.outcomes.values()
-        for step in steps)
+        for steps in finished for step in steps)
     self.counters.environment_seconds += time.perf_counter() - start
-    return steps
-
-  def _group_sizes(self, asked: Model) -> tuple[int, ...]:
-    return self.buckets.on(sharding.num_row_parts(asked.mesh)).groups
+    return finished
 
   def _policy(self, role: str) -> Policy:
     return self.policies[self.policy_map[role]]
 
-  def _sample(
-      self, asked: Model, group_keys: Sequence[types.GroupKey],
-      prompts: Sequence[np.ndarray], length: int, step: int,
-      group_size: int) -> sampler.Samples:
-    """One call of the compiled sampler, padded to a bucket of groups."""
-    num_rows = batching.bucket(
-        len(prompts), self._group_sizes(asked), 'groups in flight')
-    padded, lengths = batching.pad_prompts(prompts, num_rows, length)
-    ids = np.zeros((num_rows, 5), np.uint32)
-    adapter_ids = np.zeros(num_rows, np.int32)
-    for row, key in enumerate(group_keys):
+  def _engine(
+      self, asked: Model, length: int, group_size: int) -> engine_lib.Engine:
+    """The one that samples such prompts."""
+    length = batching.bucket(length, self.buckets.prompt, 'prompt length')
+    key = asked, length, group_size
+    if key not in self._engines:
+      spec = sampler.SamplerSpec(
+          group_size=group_size, temperature=self.temperature,
+          stop_ids=asked.tokenizer.stop_ids, dtype=asked.dtype)
+      self._engines[key] = engine_lib.Engine(
+          asked.params, asked.mesh, adapters=asked.adapters,
+          config=asked.config, spec=spec, prompt_length=length,
+          num_slots=self.buckets.on(
+              sharding.num_row_parts(asked.mesh)).groups)
+    return self._engines[key]
+
+  def _keys(self, asks: Sequence[Ask], step: int) -> np.ndarray:
+    """Key data of each ask, uint32."""
+    # Of few shapes, each of which is compiled.
+    ids = np.zeros((2**len(asks).bit_length(), 5), np.uint32)
+    for row, key in enumerate(ask.key for ask in asks):
       ids[row] = (
           step, zlib.crc32(key.task_id.encode()), key.turn,
           zlib.crc32(key.role.encode()), key.branch)
-      adapter_ids[row] = self._policy(key.role).adapter
-    spec = sampler.SamplerSpec(
-        group_size=group_size, max_new_tokens=self.max_new_tokens,
-        temperature=self.temperature, stop_ids=asked.tokenizer.stop_ids,
-        dtype=asked.dtype)
     keys = sampling.group_keys(jax.random.key(self.seed), ids)
-    active = np.arange(num_rows) < len(prompts)
-    padded, lengths, keys, active, adapter_ids = sharding.put_rows(
-        (padded, lengths, np.asarray(jax.random.key_data(keys)), active,
-         adapter_ids), asked.mesh)
-    with jax.set_mesh(asked.mesh):
-      return sampler.sample_groups(
-          asked.params, padded, lengths, jax.random.wrap_key_data(keys),
-          active, adapters=asked.adapters, adapter_ids=adapter_ids,
-          config=asked.config, spec=spec)
+    return np.asarray(jax.random.key_data(keys))[:len(asks)]
 
   def _answer(
-      self, tokenizer: tokenizer_lib.Tokenizer, prompt: np.ndarray,
-      samples: sampler.Samples, row: int) -> Answer:
-    """The answers in one row, which are counted."""
-    sizes = samples.lengths[row]
-    completions = tuple(
-        ids[:size] for ids, size in zip(samples.completions[row], sizes))
+      self, tokenizer: tokenizer_lib.Tokenizer,
+      sampled: engine_lib.Sampled) -> Answer:
+    """The answers of a group, which are counted."""
+    prompt, completions = sampled.request.prompt, sampled.completions
     self.counters.prompt_tokens += len(prompt)
-    self.counters.completion_tokens += int(sizes.sum())
+    self.counters.completion_tokens += sum(map(len, completions))
     self.counters.model_calls += len(completions)
     self.counters.cut_completions += sum(
         ids[-1] not in tokenizer.stop_ids for ids in completions)
     return Answer(
-        prompt=prompt, completions=completions,
-        logprobs=tuple(
-            row[:size] for row, size in zip(samples.logprobs[row], sizes)),
+        prompt=prompt, completions=completions, logprobs=sampled.logprobs,
         texts=tuple(map(tokenizer.decode, completions)))
 
-  def _check_length(
-      self, ask: Ask, prompt: np.ndarray, config: model.ModelConfig) -> None:
+  def _check_length(self, ask: Ask, prompt: np.ndarray) -> None:
     """Nothing is cut in silence: a prompt that does not fit is an error."""
+    config = self._policy(ask.key.role).model.config
     limit = min(
         self.buckets.prompt[-1], config.max_positions - self.max_new_tokens)
     if len(prompt) > limit:

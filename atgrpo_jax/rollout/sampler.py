@@ -1,8 +1,12 @@
-"""The compiled sampler: G completions for each of P prompts.
+"""The compiled programs of the sampler, over slots that hold a group each.
 
-Each prompt is prefilled once; its keys and values are read by all members of
-its group. The last prompt token is the first token of every private suffix, so
-the prefill needs no logits and the learner's forward (`rl.train_step`) has the
+A slot holds a prompt's keys and values once, and for each of the G members
+what it has said so far. `fill` prefills prompts into free slots, `decode`
+samples a few tokens in all slots, and `repack` moves slots into fewer or more
+of them, with more or less room. `rollout.engine` decides when.
+
+The last prompt token is the first token of every private suffix, so the
+prefill needs no logits and the learner's forward (`rl.train_step`) has the
 same form.
 """
 
@@ -26,102 +30,270 @@ class SamplerSpec:
 
   Attributes:
     group_size: members of a group (G).
-    max_new_tokens: longest completion, stop token included (T).
     temperature: 0 for greedy decoding.
     stop_ids: ids that end a completion.
     dtype: name of the type of the matrix products.
   """
 
   group_size: int
-  max_new_tokens: int
   temperature: float
   stop_ids: tuple[int, ...]
   dtype: str = 'float32'
 
 
 @struct.dataclass
-class Samples:
-  """Completions; what stands behind a row's length means nothing."""
+class Slots:
+  """P groups that are decoded together, each at its own place in the text."""
 
-  completions: jax.Array  # [P, G, T] int32
-  lengths: jax.Array  # [P, G] int32, the stop token included
-  logprobs: jax.Array  # [P, G, T] float32
+  prefix: model.Prefix  # One array per layer.
+  past: model.Past  # What the members have said.
+  last: jax.Array  # [P, G] int32, the token that is fed next
+  running: jax.Array  # [P, G] bool, False for who has ended and in free slots
+  budgets: jax.Array  # [P] int32, the longest completion, stop token included
+  keys: jax.Array  # [P, G] typed keys; a token's is folded from its member's
+  adapter_ids: jax.Array  # [P] int32
 
 
-@functools.partial(jax.jit, static_argnames=('config', 'spec'))
-def sample_groups(
-    params: model.Params, prompts: jax.Array, prompt_lengths: jax.Array,
-    keys: jax.Array, active: jax.Array, *,
-    adapters: model.Adapters | None = None,
-    adapter_ids: jax.Array | None = None, config: model.ModelConfig,
-    spec: SamplerSpec) -> Samples:
-  """Samples a group for each prompt.
+@struct.dataclass
+class Chunk:
+  """What R members said in one call; nothing counts behind a length."""
+
+  tokens: jax.Array  # [R, T] int32
+  logprobs: jax.Array  # [R, T] float32
+  lengths: jax.Array  # [R] int32
+  running: jax.Array  # [R] bool, who goes on
+
+
+@functools.partial(jax.jit, static_argnames=('config', 'dtype'))
+def prepare(
+    params: model.Params, *, config: model.ModelConfig,
+    dtype: str) -> model.Params:
+  """The parameters as decoding wants them: once for each update, not token.
+
+  Decoding reads every parameter for every token, so each device gets all that
+  it needs, in the type that it needs.
+  """
+  params = sharding.constrain_tree(
+      model.cast(params, jnp.dtype(dtype)),
+      sharding.param_rules(config.tied_head))
+  return sharding.constrain_tree(
+      params, sharding.decoding_rules(config.tied_head))
+
+
+@functools.partial(jax.jit, static_argnames=(
+    'num_slots', 'prompt_length', 'room', 'config', 'spec'))
+def empty_slots(
+    *, num_slots: int, prompt_length: int, room: int,
+    config: model.ModelConfig, spec: SamplerSpec) -> Slots:
+  """Free slots for prompts of `prompt_length` and `room` tokens of a past."""
+  dtype = jnp.dtype(spec.dtype)
+  shape = num_slots, spec.group_size
+  prefix = model.init_cache(config, num_slots, 1, prompt_length - 1, dtype)
+  zeros = jnp.zeros(num_slots, jnp.int32)
+  slots = Slots(
+      prefix=model.Prefix(
+          *jax.tree.map(lambda x: x[:, :, 0], (prefix.keys, prefix.values)),
+          zeros),
+      past=model.Past(model.init_cache(config, *shape, room, dtype), zeros),
+      last=jnp.zeros(shape, jnp.int32), running=jnp.zeros(shape, bool),
+      budgets=zeros,
+      keys=jax.random.split(jax.random.key(0), shape), adapter_ids=zeros)
+  return _constrain(slots)
+
+
+@functools.partial(
+    jax.jit, static_argnames=('config', 'spec'), donate_argnames='slots')
+def fill(
+    params: model.Params, slots: Slots, places: jax.Array, prompts: jax.Array,
+    prompt_lengths: jax.Array, keys: jax.Array, budgets: jax.Array,
+    adapter_ids: jax.Array, *, adapters: model.Adapters | None,
+    config: model.ModelConfig, spec: SamplerSpec) -> Slots:
+  """Prefills prompts, each once for its group, into free slots.
 
   Args:
-    params: of the model.
-    prompts: [P, S] int32, padded at the end.
-    prompt_lengths: [P] int32, at least 1.
-    keys: [P] typed keys, one per group; a member's key is folded from it and
-      its index, a token's from that and its position.
-    active: [P] bool, False for rows that only fill the shape.
+    params: of the model, as `prepare` returns them.
+    slots: see `Slots`; donated.
+    places: [N, B] int32, the slots that the B prompts of each of the N parts
+      of the mesh take in their part; a number beyond the last slot for rows
+      that only fill the shape.
+    prompts: [N * B, S] int32, padded at the end.
+    prompt_lengths: [N * B] int32, at least 1.
+    keys: [N * B] typed keys; a member's is folded from it and its index.
+    budgets: [N * B] int32, tokens that a member may say.
+    adapter_ids: [N * B] int32, which adapter each prompt uses.
     adapters: over the model, one for each role.
-    adapter_ids: [P] int32, which of them each prompt uses.
     config: the model's dimensions.
     spec: see `SamplerSpec`.
   """
-  num_groups = prompts.shape[0]
-  dtype = jnp.dtype(spec.dtype)
-  # Decoding reads every parameter for every token, so each device first gets
-  # all that it needs, in the type that it needs.
-  params = sharding.constrain_tree(
-      model.cast(params, dtype), sharding.param_rules(config.tied_head))
-  params = sharding.constrain_tree(
-      params, sharding.decoding_rules(config.tied_head))
   if adapters is not None:
     params = model.with_adapters(params, adapters, adapter_ids)
-  shape = (num_groups, spec.group_size)
   prefix = model.prefill(
-      params, config, prompts[:, :-1], prompt_lengths - 1, dtype=dtype)
+      params, config, prompts[:, :-1], prompt_lengths - 1,
+      dtype=jnp.dtype(spec.dtype))
   last = jnp.take_along_axis(prompts, prompt_lengths[:, None] - 1, axis=1)
   members = jnp.arange(spec.group_size)
-  fold = jax.vmap(jax.random.fold_in, in_axes=(0, None))
-  member_keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
-  keys = jax.vmap(member_keys, in_axes=(0, None))(keys, members)
+  member_keys = jax.vmap(
+      jax.vmap(jax.random.fold_in, in_axes=(None, 0)), in_axes=(0, None))
+
+  def put(x, y):
+    return jax.vmap(lambda x, at, y: x.at[at].set(y, mode='drop'))(
+        _in_parts(x, len(places)), places,
+        _in_parts(y, len(places))).reshape(x.shape)
+
+  shape = len(prompts), spec.group_size
+  layers = range(config.num_layers)
+  return _constrain(slots.replace(
+      prefix=model.Prefix(
+          tuple(put(slots.prefix.keys[i], prefix.keys[i]) for i in layers),
+          tuple(put(slots.prefix.values[i], prefix.values[i]) for i in layers),
+          put(slots.prefix.lengths, prefix.lengths)),
+      past=slots.past.replace(lengths=put(
+          slots.past.lengths, jnp.zeros_like(prompt_lengths))),
+      last=put(slots.last, jnp.broadcast_to(last, shape)),
+      running=put(slots.running, jnp.ones(shape, bool)),
+      budgets=put(slots.budgets, budgets),
+      keys=jax.random.wrap_key_data(put(
+          jax.random.key_data(slots.keys),
+          jax.random.key_data(member_keys(keys, members)))),
+      adapter_ids=put(slots.adapter_ids, adapter_ids)))
+
+
+@functools.partial(
+    jax.jit, static_argnames=('config', 'spec', 'num_tokens'),
+    donate_argnames='slots')
+def decode(
+    params: model.Params, slots: Slots, taken: jax.Array | None, *,
+    adapters: model.Adapters | None, config: model.ModelConfig,
+    spec: SamplerSpec, num_tokens: int) -> tuple[Slots, Chunk]:
+  """Samples up to `num_tokens` for every member that runs.
+
+  Args:
+    params: of the model, as `prepare` returns them.
+    slots: see `Slots`; donated. Each has room for `num_tokens`.
+    taken: [R] int32, the places in [P * G] of all members that run, and P * G
+      for rows that only fill the shape; None for R = P * G.
+    adapters: over the model, one for each role.
+    config: the model's dimensions.
+    spec: see `SamplerSpec`.
+    num_tokens: the longest chunk (T).
+  """
+  shape = slots.last.shape
+  rows = None
+  last, running, keys = slots.last, slots.running, slots.keys
+  if taken is not None:
+    rows = model.Rows(taken, jnp.zeros(last.size, jnp.int32).at[taken].set(
+        jnp.arange(len(taken)), mode='drop').reshape(shape))
+
+  def pick(x):  # [P, G] -> [R, 1]
+    return x if taken is None else x.reshape(-1)[taken][:, None]
+
+  ages = pick(jnp.broadcast_to(slots.past.lengths[:, None], shape))
+  budgets = pick(jnp.broadcast_to(slots.budgets[:, None], shape))
+  last, running, keys = map(pick, (last, running, keys))
+  if taken is not None:
+    running &= (taken < slots.last.size)[:, None]
+  if adapters is not None:
+    params = model.with_adapters(params, adapters, slots.adapter_ids)
+  fold = jax.vmap(jax.random.fold_in)
 
   def keep_going(state):
-    return (state['index'] < spec.max_new_tokens) & jnp.any(state['running'])
+    return (state['index'] < num_tokens) & jnp.any(state['running'])
 
-  def decode(state):
+  def step(state):
     index = state['index']
     hidden, cache = model.forward(
-        params, config, state['last'][..., None], prefix=prefix,
-        cache=state['cache'], cache_index=index, dtype=dtype)
+        params, config, state['last'][..., None], prefix=slots.prefix,
+        past=slots.past, cache=state['cache'], cache_index=index, rows=rows,
+        dtype=jnp.dtype(spec.dtype))
     logits = model.unembed(params, config, hidden[:, :, 0])
-    row_keys = fold(keys.reshape(-1), index).reshape(shape)
-    tokens = sampling.sample_tokens(logits, row_keys, spec.temperature)
+    token_keys = fold(keys.reshape(-1), (ages + index).reshape(-1))
+    tokens = sampling.sample_tokens(
+        logits, token_keys.reshape(keys.shape), spec.temperature)
     logprobs = sampling.token_logprobs(logits, tokens, spec.temperature)
-    stopped = jnp.isin(tokens, jnp.array(spec.stop_ids))
+    stopped = (
+        jnp.isin(tokens, jnp.array(spec.stop_ids))
+        | (ages + index + 1 >= budgets))
     return {
         'index': index + 1,
         'last': tokens,
         'cache': cache,
         'running': state['running'] & ~stopped,
         'lengths': state['lengths'] + state['running'],
-        'completions': state['completions'].at[:, :, index].set(tokens),
-        'logprobs': state['logprobs'].at[:, :, index].set(logprobs),
+        'tokens': state['tokens'].at[..., index].set(tokens),
+        'logprobs': state['logprobs'].at[..., index].set(logprobs),
     }
 
-  state = jax.lax.while_loop(keep_going, decode, {
+  state = jax.lax.while_loop(keep_going, step, {
       'index': jnp.int32(0),
-      'last': jnp.broadcast_to(last, shape),
+      'last': last,
       'cache': model.init_cache(
-          config, *shape, length=spec.max_new_tokens, dtype=dtype),
-      'running': jnp.broadcast_to(active[:, None], shape),
-      'lengths': jnp.zeros(shape, jnp.int32),
-      'completions': jnp.zeros((*shape, spec.max_new_tokens), jnp.int32),
-      'logprobs': jnp.zeros((*shape, spec.max_new_tokens), jnp.float32),
+          config, *shape, num_tokens, jnp.dtype(spec.dtype)),
+      'running': running,
+      'lengths': jnp.zeros(last.shape, jnp.int32),
+      'tokens': jnp.zeros((*last.shape, num_tokens), jnp.int32),
+      'logprobs': jnp.zeros((*last.shape, num_tokens), jnp.float32),
   })
+
+  def put(x, y):  # [P, G], [R, 1] -> [P, G]
+    if taken is None:
+      return y
+    return x.reshape(-1).at[taken].set(y[:, 0], mode='drop').reshape(shape)
+
+  move = jax.vmap(lambda past, new, at: jax.lax.dynamic_update_slice(
+      past, new, (0, 0, at, 0)))
+  ages = slots.past.lengths
+  slots = slots.replace(
+      past=model.Past(
+          jax.tree.map(
+              lambda x, new: move(x, new, ages), slots.past.cache,
+              state['cache']),
+          ages + state['index']),
+      last=put(slots.last, state['last']),
+      running=put(jnp.zeros_like(slots.running), state['running']))
   # On every device, since every process reads all of it.
-  return Samples(*(
-      sharding.constrain(state[name])
-      for name in ('completions', 'lengths', 'logprobs')))
+  return _constrain(slots), Chunk(*(
+      sharding.constrain(x.reshape(-1, *x.shape[2:])) for x in (
+          state['tokens'], state['logprobs'], state['lengths'],
+          state['running'])))
+
+
+@functools.partial(jax.jit, static_argnames='room')
+def repack(slots: Slots, order: jax.Array, *, room: int) -> Slots:
+  """Other slots with the same groups.
+
+  Args:
+    slots: see `Slots`.
+    order: [N, B] int32, for each part of the mesh the slots of that part that
+      stay; a number beyond the last for a free slot.
+    room: positions of the past.
+  """
+  def resized(x):  # [P, K, G, Z, H]
+    have = x.shape[3]
+    if room <= have:
+      return x[..., :room, :]
+    return jnp.pad(x, [(0, 0)] * 3 + [(0, room - have), (0, 0)])
+
+  def moved(x):
+    x = _in_parts(x, len(order))
+    x = jax.vmap(lambda x, at: x.at[at].get(mode='clip'))(x, order)
+    return x.reshape(-1, *x.shape[2:])
+
+  num_slots = slots.running.shape[0] // len(order)
+  moved_slots = jax.tree.map(moved, slots.replace(past=slots.past.replace(
+      cache=jax.tree.map(resized, slots.past.cache))))
+  return _constrain(moved_slots.replace(
+      running=moved_slots.running & (order < num_slots).reshape(-1, 1)))
+
+
+def _in_parts(x, num_parts):
+  """Slots with the parts of the mesh as an axis of its own."""
+  return x.reshape(num_parts, -1, *x.shape[1:])
+
+
+def slot_axes(x: jax.Array) -> tuple:
+  """The axes of the mesh that a part of `Slots` is split over."""
+  return (sharding.ROWS, 'tensor') if x.ndim > 2 else (sharding.ROWS,)
+
+
+def _constrain(slots):
+  return jax.tree.map(lambda x: sharding.constrain(x, *slot_axes(x)), slots)

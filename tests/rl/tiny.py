@@ -6,6 +6,7 @@ it comes out wrong.
 """
 
 from collections.abc import Callable, Sequence
+import dataclasses
 import math
 
 import jax
@@ -14,6 +15,8 @@ import numpy as np
 
 from atgrpo_jax import model
 from atgrpo_jax import types
+from atgrpo_jax.rollout import engine as engine_lib
+from atgrpo_jax.rollout import sampler
 
 CONFIG = model.ModelConfig(
     vocab_size=32, width=16, hidden_width=40, num_layers=2, num_heads=4,
@@ -89,3 +92,39 @@ def _count(jaxpr, operand, while_length):
     for inner in core.jaxprs_in_params(equation.params):
       total += repeats.get(name, 1) * _count(inner, operand, while_length)
   return total
+
+
+@dataclasses.dataclass(frozen=True)
+class Samples:
+  """What an engine sampled; 0 stands behind a length."""
+
+  completions: np.ndarray  # [P, G, T] int32
+  lengths: np.ndarray  # [P, G] int32
+  logprobs: np.ndarray  # [P, G, T] float32
+  counts: engine_lib.Counts
+
+
+def sample(
+    params: model.Params, mesh: jax.sharding.Mesh, prompts: np.ndarray,
+    lengths: np.ndarray, keys: jax.Array, *, spec: sampler.SamplerSpec,
+    budget: int, num_slots: Sequence[int], config: model.ModelConfig = CONFIG,
+    adapters: model.Adapters | None = None,
+    adapter_ids: Sequence[int] | None = None) -> Samples:
+  """Samples all prompts [P, S] with an engine of its own."""
+  engine = engine_lib.Engine(
+      params, mesh, adapters=adapters, config=config, spec=spec,
+      num_slots=num_slots, prompt_length=prompts.shape[1])
+  sampled = engine_lib.drain(engine, [
+      engine_lib.Request(index, prompt[:length], key, budget, adapter)
+      for index, (prompt, length, key, adapter) in enumerate(zip(
+          prompts, lengths, np.asarray(jax.random.key_data(keys)),
+          adapter_ids or [0] * len(prompts)))])
+
+  def padded(rows):
+    return np.array([
+        [np.pad(x, (0, budget - len(x))) for x in row] for row in rows])
+
+  return Samples(
+      padded([one.completions for one in sampled]),
+      np.array([[len(x) for x in one.completions] for one in sampled]),
+      padded([one.logprobs for one in sampled]), engine.counts)

@@ -17,6 +17,7 @@ from atgrpo_jax.rl import train_step
 from atgrpo_jax.rollout import sampler
 from atgrpo_jax.rollout import sampling
 from tests.rl import tiny
+from tests.rollout import scripted
 
 SPEC = train_step.LearnerSpec(
     optimizer.OptimizerSpec(learning_rate=1e-2, weight_decay=0.01),
@@ -253,12 +254,11 @@ def test_a_prompt_is_computed_once_for_its_group(params, size):
 
 def test_first_update_on_policy_has_ratio_one(params):
   prompts, prompt_lengths = tiny.make_prompts()
-  samples = sampler.sample_groups(
-      params, prompts, prompt_lengths,
+  samples = tiny.sample(
+      params, scripted.one_device(), prompts, prompt_lengths,
       sampling.group_keys(jax.random.key(5), np.arange(3)[:, None]),
-      np.ones(3, bool), config=tiny.CONFIG,
-      spec=sampler.SamplerSpec(
-          group_size=4, max_new_tokens=5, temperature=1.0, stop_ids=(3, 7)))
+      budget=5, num_slots=(3,), spec=sampler.SamplerSpec(
+          group_size=4, temperature=1.0, stop_ids=(3, 7)))
   batch = dataclasses.replace(
       tiny.make_batch(), completions=samples.completions,
       completion_lengths=samples.lengths, behavior_logprobs=samples.logprobs)

@@ -3,6 +3,8 @@
 from concurrent import futures
 import dataclasses
 import multiprocessing
+import threading
+import time
 
 import jax
 import numpy as np
@@ -41,65 +43,112 @@ def ids_of(answer):
 
 
 @pytest.fixture
-def calls(monkeypatch):
-  """The scripted sampler's calls: (params, prompts, active, spec)."""
+def engines(monkeypatch):
+  """The scripted engines, as they are made."""
   scripted.follow_scripts(monkeypatch)
-  made = []
-  follow = sampler.sample_groups
-
-  def record(params, prompts, lengths, keys, active, *, spec, **others):
-    made.append((params, prompts, np.asarray(active), spec))
-    return follow(
-        params, prompts, lengths, keys, active, spec=spec, **others)
-
-  monkeypatch.setattr(sampler, 'sample_groups', record)
-  return made
+  return scripted.Engine.made
 
 
-# Batches.
+# Engines.
 
 
-def test_batches_are_split_at_the_largest_bucket(calls):
-  interaction = scripted.make_interaction(
-      {'one': Names()}, {'a': 'one'}, group_buckets=(1, 2, 4))
-  names = [f'T{i}' for i in range(9)]
-  answers = interaction.ask(
-      [ask(name) for name in names], step=0, group_size=2)
-  assert [(len(p), a.sum()) for _, p, a, _ in calls] == [(4, 4), (4, 4), (1, 1)]
-  assert [a.texts for a in answers] == [
-      (f'{name}/0', f'{name}/1') for name in names]
-  calls.clear()
-  interaction.ask([ask(name) for name in names[:7]], step=0, group_size=2)
-  assert [(len(p), a.sum()) for _, p, a, _ in calls] == [(4, 4), (4, 3)]
-
-
-def test_one_call_for_each_policy_and_length(calls):
+def test_one_engine_for_each_policy_and_length(engines):
   one, two = Names(2), Names(4)
   interaction = scripted.make_interaction(
       {'one': one, 'two': two}, ROLES, prompt_buckets=(18, 20))
   asks = [
       ask('A', 'a'), ask('B', 'b'), ask('C', 'a', total=10), ask('D', 'a'),
       ask('E', 'b')]
-  answers = interaction.ask(asks, step=0, group_size=2)
-  found = {(p is one, q.shape[1], int(a.sum())) for p, q, a, _ in calls}
-  assert found == {(True, 18, 2), (False, 18, 2), (True, 20, 1)}
-  assert len(calls) == 3
+  answers = scripted.ask(interaction, asks, step=0, group_size=2)
+  found = [
+      (e.params is one, e.prompt_length, len(e.requests)) for e in engines]
+  assert found == [(True, 18, 2), (False, 18, 2), (True, 20, 1)]
   assert [a.texts[1] for a in answers] == [
       'A/1', 'B/b 1', 'C/1', 'D/1', 'E/b 1']
   assert [len(a.prompt) for a in answers] == [18, 18, 19, 18, 18]
-  assert interaction.ask([], step=0, group_size=2) == []
-  assert len(calls) == 3
+  assert scripted.ask(interaction, [], step=0, group_size=2) == []
+  # The next turn's go into the same ones.
+  scripted.ask(interaction, asks[:2], step=0, group_size=2)
+  assert [len(e.requests) for e in engines] == [3, 3, 1]
 
 
-def test_the_sampler_is_told_what_the_interaction_was(calls):
+def test_devices_sample_while_environments_step(engines, monkeypatch):
+  """The device has its next chunk before anybody waits for a program."""
+  dispatched = threading.Event()
+  plain = scripted.Engine.collect
+
+  def collect_one(engine):
+    # The second group takes a chunk more.
+    engine.waiting, later = engine.waiting[:1], engine.waiting[1:]
+    finished = plain(engine)
+    engine.waiting = later
+    dispatched.clear()
+    return finished
+
+  def dispatch(engine):
+    if engine.busy:
+      dispatched.set()
+
+  monkeypatch.setattr(scripted.Engine, 'collect', collect_one)
+  monkeypatch.setattr(scripted.Engine, 'dispatch', dispatch)
+
+  class Waiting(scripted.Counting):
+    def step(self, state, actions):
+      if state.task_id == 'first':
+        assert dispatched.wait(timeout=60)
+      return super().step(state, actions)
+
+  interaction = scripted.make_interaction(
+      {'one': Names()}, {'a': 'one'}, Waiting())
+
+  def episode(name):
+    answers = yield interaction.ask([ask(name)], step=0, group_size=2)
+    steps = yield interaction.act([ask(name).state], [{'a': '5'}])
+    return answers[0].texts[0], steps[0].success
+
+  assert interaction.play([episode('first'), episode('second')]) == [
+      ('fir0', True), ('sec0', True)]
+  assert len(engines) == 1
+  assert interaction.play([]) == []
+
+
+def test_the_schedule_does_not_depend_on_the_time_of_programs(engines):
+  """Requests come in the same order, whoever is slow."""
+  orders = []
+  for slow in 'abc':
+    class Waiting(scripted.Counting):
+      def step(self, state, actions, slow=slow):
+        time.sleep(0.05 * (state.task_id == slow))
+        return super().step(state, actions)
+
+    with futures.ThreadPoolExecutor(3) as executor:
+      interaction = dataclasses.replace(
+          scripted.make_interaction({'one': Names()}, {'a': 'one'}, Waiting()),
+          executor=executor)
+
+      def episode(name, interaction=interaction):
+        for turn in range(3):
+          yield interaction.ask([ask(name, turn=turn)], step=0, group_size=2)
+          yield interaction.act([ask(name).state], [{'a': '5'}])
+
+      interaction.play([episode(name) for name in 'abc'])
+    orders.append([r.prompt.tobytes() for r in engines[-1].requests])
+  assert orders[0] == orders[1] == orders[2]
+  assert len(orders[0]) == 9
+
+
+def test_the_engine_is_told_what_the_interaction_was(engines):
   interaction = dataclasses.replace(
-      scripted.make_interaction({'one': Names()}, {'a': 'one'}),
+      scripted.make_interaction(
+          {'one': Names()}, {'a': 'one'}, group_buckets=(2, 4)),
       temperature=0.6)
-  interaction.ask([ask('A')], step=0, group_size=2)
-  (_, _, _, spec), = calls
-  assert spec == sampler.SamplerSpec(
-      group_size=2, max_new_tokens=12, temperature=0.6,
-      stop_ids=(scripted.STOP,), dtype='float32')
+  scripted.ask(interaction, [ask('A')], step=0, group_size=2)
+  engine, = engines
+  assert engine.spec == sampler.SamplerSpec(
+      group_size=2, temperature=0.6, stop_ids=(scripted.STOP,),
+      dtype='float32')
+  assert engine.num_slots == (2, 4)
+  assert engine.requests[0].budget == 12
 
 
 # Lengths.
@@ -108,33 +157,33 @@ def test_the_sampler_is_told_what_the_interaction_was(calls):
 @pytest.mark.parametrize('prompt_buckets, max_new_tokens, limit', [
     ((8, 18), 12, 18), ((8, 17), 12, 17), ((8, 32), 46, 18), ((8, 32), 47, 17)])
 def test_a_prompt_that_does_not_fit(
-    calls, prompt_buckets, max_new_tokens, limit):
+    engines, prompt_buckets, max_new_tokens, limit):
   interaction = scripted.make_interaction(
       {'one': Names()}, {'a': 'one'}, prompt_buckets=prompt_buckets,
       max_new_tokens=max_new_tokens)
   asks = [ask('T'), ask('U', turn=1)]  # Of 18 tokens each.
   if limit == 18:
-    assert len(interaction.ask(asks, step=0, group_size=2)) == 2
+    assert len(scripted.ask(interaction, asks, step=0, group_size=2)) == 2
     return
   with pytest.raises(errors.UserError) as error:
-    interaction.ask(asks[1:], step=0, group_size=2)
+    scripted.ask(interaction, asks[1:], step=0, group_size=2)
   assert str(error.value) == (
       "The prompt of role 'a' in task 'U', turn 2, has 18 tokens, but only 17 "
       f'fit: raise buckets.prompt (its largest is {prompt_buckets[-1]}) or '
       f'lower rollout.max_new_tokens ({max_new_tokens} of the 64 positions of '
       'the model).')
-  assert not calls
+  assert not engines
 
 
 # Counters.
 
 
-def test_counters_add_up(calls):
+def test_counters_add_up(engines):
   interaction = scripted.make_interaction(
       {'one': Names(3), 'two': Names(99)}, ROLES)
   asks = [ask('A', 'a'), ask('B', 'b'), ask('C', 'a', total=10)]
   for repeat in (1, 2):
-    answers = interaction.ask(asks, step=0, group_size=2)
+    answers = scripted.ask(interaction, asks, step=0, group_size=2)
     counters = interaction.counters
     assert counters.prompt_tokens == repeat * (18 + 18 + 19)
     # 'A/a0' and its stop token; but two of 18 letters are cut at 12.
@@ -149,14 +198,14 @@ def test_counters_add_up(calls):
 
   states = [one.state for one in asks]
   actions = [{'a': '2'}, {'b': '3 broken'}, {'a': '1'}]
-  steps = interaction.apply(states, actions)
+  steps = scripted.act(interaction, states, actions)
   assert steps == [
       interaction.environment.step(*pair) for pair in zip(states, actions)]
   assert counters.environment_steps == 3
   assert counters.infrastructure_failures == 1
   assert counters.environment_seconds > 0
   assert counters.model_calls == 12
-  assert interaction.apply([], []) == []
+  assert scripted.act(interaction, [], []) == []
 
 
 # Steps.
@@ -174,7 +223,7 @@ def test_steps_are_taken_in_worker_processes_without_jax():
       1, mp_context=multiprocessing.get_context('spawn')) as executor:
     interaction = dataclasses.replace(
         scripted.make_interaction({}, {}, environment), executor=executor)
-    steps = interaction.apply([state] * 5, actions)
+    steps = scripted.act(interaction, [state] * 5, actions)
     # It takes time and memory that a worker has no use for.
     imported = executor.submit(eval, "set(__import__('sys').modules)").result()
   assert 'environments.plan_path.env' in imported
@@ -198,12 +247,13 @@ def test_answers_depend_on_their_own_key_and_policy_alone():
         max_new_tokens=3, seed=seed)
 
   def answer(one, step=0, interaction=None):
-    result, = (interaction or make()).ask([one], step=step, group_size=3)
+    result, = scripted.ask(
+        interaction or make(), [one], step=step, group_size=3)
     return ids_of(result)
 
   asks = [ask(name, role) for name in 'ABCDEF' for role in 'ab']
-  together = make().ask(asks, step=0, group_size=3)
-  backwards = make().ask(asks[::-1], step=0, group_size=3)[::-1]
+  together = scripted.ask(make(), asks, step=0, group_size=3)
+  backwards = scripted.ask(make(), asks[::-1], step=0, group_size=3)[::-1]
   for one, x, y in zip(asks, together, backwards, strict=True):
     assert ids_of(x) == ids_of(y)
     np.testing.assert_array_equal(x.prompt, y.prompt)

@@ -1,4 +1,7 @@
-"""sampler.py: what is sampled is what is scored, row by row on its own."""
+"""What is sampled is what is scored, row by row on its own.
+
+sampler.py, through the engine that calls it.
+"""
 
 import dataclasses
 
@@ -9,13 +12,16 @@ import pytest
 from atgrpo_jax import types
 from atgrpo_jax.rl import optimizer
 from atgrpo_jax.rl import train_step
+from atgrpo_jax.rollout import engine as engine_lib
 from atgrpo_jax.rollout import sampler
 from atgrpo_jax.rollout import sampling
 from tests.rl import tiny
+from tests.rollout import scripted
 
 SPEC = sampler.SamplerSpec(
-    group_size=4, max_new_tokens=5, temperature=1.0, stop_ids=(3, 7))
-NEVER = 31  # Stop id of those who want full lengths.
+    group_size=4, temperature=1.0, stop_ids=(3, 7))
+BUDGET = 5
+NEVER = tiny.CONFIG.vocab_size  # Stop id of those who want full lengths.
 
 
 @pytest.fixture(scope='module')
@@ -29,19 +35,16 @@ def _keys(num):
 
 
 def _sample(
-    params, rows=(0, 1, 2), keys=None, width=7, active=None, **changes):
-  """Samples the tiny prompts `rows`, padded by junk, each with its own key."""
+    params, rows=(0, 1, 2), keys=None, width=7, budget=BUDGET, num_slots=(8,),
+    **changes):
+  """Samples the tiny prompts `rows`, each with its own key."""
   prompts, lengths = tiny.make_prompts()
-  padded = tiny.ids(3, width, seed=9)
-  for row, length in enumerate(lengths):
-    padded[row, :length] = prompts[row, :length]
+  prompts = np.pad(prompts, ((0, 0), (0, width - prompts.shape[1])))
   rows = np.array(rows)
-  keys = _keys(3)[rows if keys is None else np.array(keys)]
-  if active is None:
-    active = np.ones(len(rows), bool)
-  return jax.device_get(sampler.sample_groups(
-      params, padded[rows], lengths[rows], keys, np.array(active),
-      config=tiny.CONFIG, spec=dataclasses.replace(SPEC, **changes)))
+  return tiny.sample(
+      params, scripted.one_device(), prompts[rows], lengths[rows],
+      _keys(3)[rows if keys is None else np.array(keys)], budget=budget,
+      num_slots=num_slots, spec=dataclasses.replace(SPEC, **changes))
 
 
 def _score(params, prompts, prompt_lengths, completions, temperature):
@@ -70,7 +73,7 @@ def _score_all(params, prompts, prompt_lengths, temperature):
 def _wide_prompts():
   """Prompts with room for a completion."""
   prompts, lengths = tiny.make_prompts()
-  return np.pad(prompts, ((0, 0), (0, SPEC.max_new_tokens))), lengths
+  return np.pad(prompts, ((0, 0), (0, BUDGET))), lengths
 
 
 def _tokens(samples):
@@ -101,7 +104,7 @@ def test_a_loop_over_the_learner_samples_the_same(params, temperature):
   samples = _sample(params, temperature=temperature, stop_ids=(NEVER,))
   member = 2
   tokens, lengths = _wide_prompts()
-  for index in range(SPEC.max_new_tokens):
+  for index in range(BUDGET):
     scores = _score_all(params, tokens, lengths, 1.0)
     if temperature:
       def draw(key, scores):
@@ -121,7 +124,7 @@ def test_a_loop_over_the_learner_samples_the_same(params, temperature):
 
 def test_frequencies_match_the_learner(params):
   num = 4000
-  samples = _sample(params, temperature=0.5, group_size=num, max_new_tokens=1)
+  samples = _sample(params, temperature=0.5, group_size=num, budget=1)
   def distances(temperature):
     """Total variation between what was drawn and what the learner says."""
     expected = np.exp(_score_all(params, *_wide_prompts(), temperature))
@@ -141,17 +144,17 @@ def test_neighbours_change_nothing(params):
   assert together[1:2] == _tokens(_sample(params, rows=(1,)))
   shuffled = _tokens(_sample(params, rows=(2, 0, 1)))
   assert shuffled == [together[2], together[0], together[1]]
-  inactive = _tokens(_sample(params, active=[True, False, True]))
-  assert inactive == [together[0], [[]] * 4, together[2]]
+  without = _tokens(_sample(params, rows=(0, 2)))
+  assert without == [together[0], together[2]]
   # They are not all the same by chance.
   assert len({str(x) for group in together for x in group}) == 12
 
 
 def test_padding_changes_nothing(params):
   plain = _tokens(_sample(params))
-  # Longer prompts, a group of filler, and room for longer completions.
+  # Longer prompts, more slots, and room for longer completions.
   longer = _tokens(_sample(
-      params, rows=(0, 1, 2, 0), width=12, max_new_tokens=9))
+      params, rows=(0, 1, 2, 0), width=12, budget=9, num_slots=(16,)))
   cut = [[row[:5] for row in group] for group in longer]
   assert plain == cut[:3] != longer[:3]
 
@@ -186,40 +189,38 @@ def test_stop_ids_end_a_row(params):
   assert 1 < len(np.unique(samples.lengths))
 
 
-def _iterations(samples):
-  """How often the loop ran: each time writes a column of log-probabilities."""
-  written = (samples.logprobs != 0).all(axis=(0, 1))
-  assert not np.any(samples.logprobs[:, :, ~written])
-  return int(written.sum())
-
-
-def test_inactive_rows_cost_nothing(params):
-  nobody = _sample(params, active=[False] * 3)
-  assert _iterations(nobody) == 0
-  assert not nobody.lengths.any()
-  # Greedy: group 0 stops at once, and the others never do.
-  first = _sample(params, temperature=0.0, stop_ids=(NEVER,)).completions
-  stop = int(first[0, 0, 0])
-  assert stop not in first[1:]
-  greedy = {'temperature': 0.0, 'stop_ids': (stop,)}
-  assert _iterations(_sample(params, **greedy)) == 5
-  alone = _sample(params, active=[True, False, False], **greedy)
-  assert _iterations(alone) == 1
-  assert alone.lengths.tolist() == [[1] * 4, [0] * 4, [0] * 4]
+def test_a_key_of_a_token_is_that_of_its_place(params):
+  """Also behind the end of a chunk, and whatever the others do."""
+  budget = 2 * engine_lib.CHUNK + 3
+  long = _sample(params, stop_ids=(NEVER,), budget=budget)
+  assert (long.lengths == budget).all()
+  prompts, lengths = tiny.make_prompts()
+  scores = _score(params, prompts, lengths, long.completions, 1.0)
+  assert np.abs(scores - long.logprobs).max() <= 1e-5
+  short = _sample(params, stop_ids=(NEVER,), budget=engine_lib.CHUNK - 1)
+  np.testing.assert_array_equal(
+      short.completions, long.completions[..., :engine_lib.CHUNK - 1])
 
 
 @pytest.mark.parametrize('size', [1, 8])
 def test_a_prompt_is_computed_once_for_its_group(params, size):
   prompts, lengths = tiny.make_prompts()
   spec = dataclasses.replace(SPEC, group_size=size)
-  def fn(params):
-    return sampler.sample_groups(
-        params, prompts, lengths, _keys(3), np.ones(3, bool),
-        config=tiny.CONFIG, spec=spec)
+  ones = np.ones(3, np.int32)
+  slots = sampler.empty_slots(
+      num_slots=3, prompt_length=7, room=8, config=tiny.CONFIG, spec=spec)
+  static = {'adapters': None, 'config': tiny.CONFIG, 'spec': spec}
+
+  def fill(params):
+    return sampler.fill(
+        params, slots, np.arange(3)[None], prompts, lengths, _keys(3), ones,
+        ones, **static)
+
+  def decode(params):
+    return sampler.decode(params, slots, None, num_tokens=8, **static)
+
   # Its last token belongs to the members; the group size multiplies no other.
-  rows = 3 * 6 + 3 * size * spec.max_new_tokens
-  assert tiny.count_rows(
-      fn, [params], tiny.EMBEDDING, spec.max_new_tokens) == rows
-  # Two products in each of two layers.
-  assert tiny.count_rows(
-      fn, [params], tiny.MLP_KERNEL, spec.max_new_tokens) == 4 * rows
+  for fn, rows in ((fill, 3 * 6), (decode, 3 * size * 8)):
+    assert tiny.count_rows(fn, [params], tiny.EMBEDDING, 8) == rows
+    # Two products in each of two layers.
+    assert tiny.count_rows(fn, [params], tiny.MLP_KERNEL, 8) == 4 * rows

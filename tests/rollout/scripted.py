@@ -1,13 +1,12 @@
 """A game, a tokenizer and policies for tests that need to know every number.
 
 A policy's parameters are its script: {prompt: answers}. It stands in the place
-of the compiled sampler; prompts, batches, counters and steps are the real ones.
+of the engine; prompts, requests, counters and steps are the real ones.
 """
 
 from collections.abc import Mapping, Sequence
 from concurrent import futures
 import dataclasses
-import math
 
 import jax
 import numpy as np
@@ -15,8 +14,8 @@ import numpy as np
 from atgrpo_jax import model
 from atgrpo_jax import sharding
 from atgrpo_jax.rollout import batching
+from atgrpo_jax.rollout import engine as engine_lib
 from atgrpo_jax.rollout import interaction as interaction_lib
-from atgrpo_jax.rollout import sampler
 from environments import base
 
 STOP = 0
@@ -91,30 +90,50 @@ class Counting:
         success=success, truncated=truncated, outcomes=outcomes)
 
 
-def follow_scripts(monkeypatch) -> None:
-  """Puts the scripts in the place of the compiled sampler."""
-  def sample_groups(
-      params, prompts, prompt_lengths, keys, active, *, adapters, adapter_ids,
-      config, spec):
-    del keys, config, adapter_ids
-    assert adapters is None
-    prompts, prompt_lengths = map(np.asarray, (prompts, prompt_lengths))
-    shape = (len(prompts), spec.group_size)
-    samples = sampler.Samples(
-        np.full((*shape, spec.max_new_tokens), ord('?'), np.int32),
-        np.zeros(shape, np.int32),
-        np.full((*shape, spec.max_new_tokens), math.nan, np.float32))
-    for row in np.flatnonzero(active):
-      prompt = Bytes().decode(prompts[row, :prompt_lengths[row]])
-      for member, text in zip(
-          range(spec.group_size), params[prompt], strict=True):
-        ids = [*text.encode(), STOP][:spec.max_new_tokens]
-        samples.completions[row, member, :len(ids)] = ids
-        samples.logprobs[row, member, :len(ids)] = -np.array(ids) / 8
-        samples.lengths[row, member] = len(ids)
-    return samples
+class Engine:
+  """Says what the script has for a prompt."""
 
-  monkeypatch.setattr(sampler, 'sample_groups', sample_groups)
+  made = []  # Since `follow_scripts`.
+
+  def __init__(
+      self, params, mesh, *, adapters, config, spec, num_slots, prompt_length):
+    del mesh, config
+    assert adapters is None
+    self.params, self.spec, self.num_slots = params, spec, num_slots
+    self.prompt_length = prompt_length
+    self.requests, self.waiting = [], []
+    Engine.made.append(self)
+
+  @property
+  def busy(self):
+    return bool(self.waiting)
+
+  def add(self, request):
+    self.requests.append(request)
+    self.waiting.append(request)
+
+  def dispatch(self):
+    pass
+
+  def collect(self):
+    waiting, self.waiting = self.waiting, []
+    return [self._sample(request) for request in waiting]
+
+  def _sample(self, request):
+    texts = self.params[Bytes().decode(request.prompt)]
+    assert len(texts) == self.spec.group_size
+    completions = [
+        np.array([*text.encode(), STOP][:request.budget], np.int32)
+        for text in texts]
+    return engine_lib.Sampled(
+        request, tuple(completions),
+        tuple((-ids / 8).astype(np.float32) for ids in completions))
+
+
+def follow_scripts(monkeypatch) -> None:
+  """Puts the scripts in the place of the engine."""
+  monkeypatch.setattr(Engine, 'made', [])
+  monkeypatch.setattr(engine_lib, 'Engine', Engine)
 
 
 def one_device() -> jax.sharding.Mesh:
@@ -140,3 +159,21 @@ def make_interaction(
           groups=tuple(group_buckets), microbatch=1),
       max_new_tokens=max_new_tokens, temperature=1.0, seed=seed,
       executor=futures.ThreadPoolExecutor(1))
+
+
+def ask(interaction, asks, **kwargs):
+  """The answers, waited for."""
+  return _wait(interaction, lambda: interaction.ask(asks, **kwargs))
+
+
+def act(interaction, states, actions):
+  """The steps, waited for."""
+  return _wait(interaction, lambda: interaction.act(states, actions))
+
+
+def _wait(interaction, begin):
+  def episode():
+    return (yield begin())
+
+  result, = interaction.play([episode()])
+  return result

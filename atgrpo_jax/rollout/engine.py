@@ -1,0 +1,274 @@
+"""Continuous batching whose unit is the group.
+
+Prompts wait until a slot is free. All slots are decoded together, a few tokens
+at a time; then finished groups leave and waiting ones take their places, while
+the others go on. Where one device has all groups, the layers compute only the
+members that run, though attention computes all of their groups; and few groups
+move into few slots. The keys and values that are read grow with the text of
+the longest member, not with what is allowed.
+
+What a group samples depends on its prompt, key and budget alone, up to the
+rounding of products of another shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import numpy as np
+
+from atgrpo_jax import model
+from atgrpo_jax import sharding
+from atgrpo_jax.rollout import sampler
+
+CHUNK = 16  # Tokens between two looks at who has ended.
+# Fewer rows or positions would save little. Also, XLA's CPU backend rounds
+# products of fewer rows in another way.
+_FEWEST = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+  """A prompt that wants a group of completions.
+
+  Attributes:
+    tag: of the caller, to know it again.
+    prompt: [S] int32.
+    key: key data, uint32.
+    budget: longest completion, stop token included.
+    adapter: which of the engine's adapters.
+  """
+
+  tag: Any
+  prompt: np.ndarray
+  key: np.ndarray
+  budget: int
+  adapter: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampled:
+  """The G completions of a request, each with its stop token if it has one."""
+
+  request: Request
+  completions: tuple[np.ndarray, ...]  # G x [T_g] int32
+  logprobs: tuple[np.ndarray, ...]  # G x [T_g] float32
+
+
+@dataclasses.dataclass
+class _Group:
+  """What a slot holds."""
+
+  request: Request
+  tokens: list[list[np.ndarray]]  # For each member its chunks.
+  logprobs: list[list[np.ndarray]]
+  running: np.ndarray  # [G] bool
+  age: int = 0  # Tokens of its longest member.
+
+
+@dataclasses.dataclass
+class Counts:
+  """What an engine has computed."""
+
+  prefilled_rows: int = 0  # Prompts, with those that only fill a shape.
+  decoded_rows: int = 0  # Tokens of members, with those that fill a shape.
+  read_positions: int = 0  # Of the past, for each member and decoded token.
+
+
+class Engine:
+  """Samples groups of one model whose prompts have one padded length."""
+
+  def __init__(
+      self, params: model.Params, mesh: jax.sharding.Mesh, *,
+      adapters: model.Adapters | None, config: model.ModelConfig,
+      spec: sampler.SamplerSpec, num_slots: Sequence[int],
+      prompt_length: int):
+    """`num_slots` are the numbers of groups in flight, ascending."""
+    self._params = params
+    self._prepared: model.Params | None = None
+    self._mesh = mesh
+    self._static = {'config': config, 'spec': spec}
+    self._adapters = adapters
+    self._sizes = tuple(num_slots)
+    self._prompt_length = prompt_length
+    self._num_parts = sharding.num_row_parts(mesh)
+    self._waiting: list[Request] = []
+    self._slots: sampler.Slots | None = None
+    self._room = 0
+    self._held: list[_Group | None] = []  # What each slot holds.
+    # The rows of a chunk that count, the places of their members in [P * G],
+    # and the chunk.
+    self._chunk: tuple[np.ndarray, np.ndarray, sampler.Chunk] | None = None
+    self.counts = Counts()
+
+  def add(self, request: Request) -> None:
+    """Puts a prompt into the queue."""
+    self._waiting.append(request)
+
+  @property
+  def busy(self) -> bool:
+    """Whether anything waits or runs."""
+    return bool(self._waiting) or any(self._held)
+
+  def dispatch(self) -> None:
+    """Gives the device its next chunk, if it has none and there is work."""
+    if self._chunk is not None or not self.busy:
+      return
+    with jax.set_mesh(self._mesh):
+      self._make_room()
+      self._fill()
+      self._chunk = self._decode()
+
+  def collect(self) -> list[Sampled]:
+    """Waits for the chunk and returns the groups that have finished."""
+    if self._chunk is None:
+      return []
+    rows, places, chunk = self._chunk
+    self._chunk = None
+    chunk = jax.device_get(chunk)
+    size = self._static['spec'].group_size
+    longest = int(chunk.lengths.max())
+    self.counts.decoded_rows += longest * len(chunk.lengths)
+    self.counts.read_positions += longest * self._room * size * len(self._held)
+    for group in filter(None, self._held):
+      group.age += longest
+    for row, place in zip(rows, places):
+      group, member = self._held[place // size], place % size
+      length = chunk.lengths[row]
+      group.tokens[member].append(chunk.tokens[row, :length])
+      group.logprobs[member].append(chunk.logprobs[row, :length])
+      group.running[member] = chunk.running[row]
+    finished = []
+    for slot, group in enumerate(self._held):
+      if group is not None and not group.running.any():
+        finished.append(Sampled(
+            group.request, tuple(map(np.concatenate, group.tokens)),
+            tuple(map(np.concatenate, group.logprobs))))
+        self._held[slot] = None
+    if not self.busy:
+      # Another engine, or the learner, may need the memory.
+      self._prepared, self._slots, self._held = None, None, []
+    return finished
+
+  def _make_room(self) -> None:
+    """Slots for all who run and as many as may of those who wait."""
+    held = np.array([x is not None for x in self._held], bool)
+    wanted = min(held.sum() + len(self._waiting), self._sizes[-1])
+    in_parts = held.reshape(self._num_parts, -1)
+    fullest = in_parts.sum(axis=1).max(initial=0) * self._num_parts
+    num_slots = next(
+        size for size in self._sizes if size >= max(wanted, fullest))
+    oldest = max((x.age for x in self._held if x is not None), default=0)
+    room = room_for(oldest + CHUNK)
+    if self._slots is None:
+      self._prepared = sampler.prepare(
+          self._params, config=self._static['config'],
+          dtype=self._static['spec'].dtype)
+      self._slots = sampler.empty_slots(
+          num_slots=num_slots, prompt_length=self._prompt_length, room=room,
+          **self._static)
+      self._held = [None] * num_slots
+    elif (num_slots, room) != (len(self._held), self._room):
+      each = num_slots // self._num_parts
+      old = len(self._held) // self._num_parts
+      order = np.full((self._num_parts, each), old, np.int32)
+      for part, row in zip(in_parts, order):
+        stay = np.flatnonzero(part)
+        row[:len(stay)] = stay
+      self._held = [
+          self._held[part * old + slot] if slot < old else None
+          for part, row in enumerate(order) for slot in row]
+      self._slots = sampler.repack(
+          self._slots, sharding.put_rows(order, self._mesh), room=room)
+    self._room = room
+
+  def _fill(self) -> None:
+    """Moves from the queue into the free slots."""
+    size = self._static['spec'].group_size
+    each = len(self._held) // self._num_parts
+    free = [
+        [slot for slot in range(each)
+         if self._held[part * each + slot] is None]
+        for part in range(self._num_parts)]
+    while self._waiting and any(free):
+      # The same number of prompts for each part of the mesh, of few sizes.
+      most = max(map(len, free))
+      wanted = min(most, -(-len(self._waiting) // self._num_parts))
+      count = prefill_size(wanted)
+      places = np.full((self._num_parts, count), each, np.int32)
+      taken = {}
+      for column in range(count):
+        for part, slots in enumerate(free):
+          if slots and self._waiting:
+            places[part, column] = slot = slots.pop(0)
+            request = self._waiting.pop(0)
+            taken[part * count + column] = request
+            self._held[part * each + slot] = _Group(
+                request, [[] for _ in range(size)], [[] for _ in range(size)],
+                np.ones(size, bool))
+      self._prefill(places, taken)
+
+  def _prefill(
+      self, places: np.ndarray, taken: dict[int, Request]) -> None:
+    num_rows = places.size
+    prompts = np.zeros((num_rows, self._prompt_length), np.int32)
+    lengths, budgets = (np.ones(num_rows, np.int32) for _ in range(2))
+    adapter_ids = np.zeros(num_rows, np.int32)
+    key_size = len(next(iter(taken.values())).key)
+    keys = np.zeros((num_rows, key_size), np.uint32)
+    for row, request in taken.items():
+      prompts[row, :len(request.prompt)] = request.prompt
+      lengths[row] = len(request.prompt)
+      budgets[row] = request.budget
+      adapter_ids[row] = request.adapter
+      keys[row] = request.key
+    self.counts.prefilled_rows += num_rows
+    places, prompts, lengths, keys, budgets, adapter_ids = sharding.put_rows(
+        (places, prompts, lengths, keys, budgets, adapter_ids), self._mesh)
+    self._slots = sampler.fill(
+        self._prepared, self._slots, places, prompts, lengths,
+        jax.random.wrap_key_data(keys), budgets, adapter_ids,
+        adapters=self._adapters, **self._static)
+
+  def _decode(self) -> tuple[np.ndarray, np.ndarray, sampler.Chunk]:
+    size = self._static['spec'].group_size
+    places = np.flatnonzero(np.concatenate([
+        np.zeros(size, bool) if group is None else group.running
+        for group in self._held]))
+    num_rows = max(_FEWEST, 2**math.ceil(math.log2(len(places))))
+    taken, rows = None, places
+    if (self._num_parts == 1 and self._adapters is None
+        and num_rows < size * len(self._held)):
+      taken = np.full(num_rows, size * len(self._held), np.int32)
+      taken[:len(places)] = places
+      rows = np.arange(len(places))
+    self._slots, chunk = sampler.decode(
+        self._prepared, self._slots, taken, adapters=self._adapters,
+        num_tokens=CHUNK, **self._static)
+    return rows, places, chunk
+
+
+def room_for(num_tokens: int) -> int:
+  """The positions of a past that are kept for so many tokens."""
+  return max(_FEWEST, 2**(num_tokens - 1).bit_length())
+
+
+def prefill_size(num_prompts: int) -> int:
+  """How many of the waiting prompts are prefilled at once: 1, 4, 16, ..."""
+  return 4**((num_prompts.bit_length() - 1) // 2)
+
+
+def drain(engine: Engine, requests: Sequence[Request]) -> list[Sampled]:
+  """Samples all requests, whose tags are 0, 1, ...; in that order."""
+  for request in requests:
+    engine.add(request)
+  sampled = [None] * len(requests)
+  while engine.busy:
+    engine.dispatch()
+    for one in engine.collect():
+      sampled[one.request.tag] = one
+  return sampled

@@ -1,0 +1,165 @@
+"""engine.py: who samples when changes the work, and never the samples."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from atgrpo_jax.rollout import engine as engine_lib
+from atgrpo_jax.rollout import sampler
+from atgrpo_jax.rollout import sampling
+from tests.rl import tiny
+from tests.rollout import scripted
+
+# Two in 32 tokens end a completion.
+SPEC = sampler.SamplerSpec(group_size=8, temperature=1.0, stop_ids=(3, 7))
+CONFIG = dataclasses.replace(tiny.CONFIG, max_positions=256)
+NEVER = (CONFIG.vocab_size,)
+
+
+@pytest.fixture(scope='module')
+def params():
+  return tiny.make_params()
+
+
+def make_engine(params, num_slots=(8,), prompt_length=7, **changes):
+  return engine_lib.Engine(
+      params, scripted.one_device(), adapters=None, config=CONFIG,
+      spec=dataclasses.replace(SPEC, **changes), num_slots=num_slots,
+      prompt_length=prompt_length)
+
+
+def make_requests(num=24, budget=100):
+  """Distinct prompts of three lengths."""
+  prompts = tiny.ids(num, 7)
+  keys = np.asarray(jax.random.key_data(sampling.group_keys(
+      jax.random.key(2), np.arange(num, dtype=np.uint32)[:, None])))
+  return [
+      engine_lib.Request(i, prompts[i, :(7, 4, 1)[i % 3]], keys[i], budget)
+      for i in range(num)]
+
+
+def num_different(first, second):
+  """How many completions of two lists of groups are not the same."""
+  return sum(
+      not np.array_equal(p, q)
+      for x, y in zip(first, second, strict=True)
+      for p, q in zip(x.completions, y.completions, strict=True))
+
+
+@pytest.fixture(scope='module')
+def sampled(params):
+  """Twenty-four groups in eight slots."""
+  return engine_lib.drain(make_engine(params), make_requests())
+
+
+# The samples.
+
+
+def test_samples_are_not_all_alike(sampled):
+  lengths = [len(ids) for one in sampled for ids in one.completions]
+  # Some of one chunk and some of several, some cut.
+  assert min(lengths) < engine_lib.CHUNK < 4 * engine_lib.CHUNK < max(lengths)
+  assert len({tuple(ids) for x in sampled for ids in x.completions}) > 150
+  for one in sampled:
+    for ids, logprobs in zip(one.completions, one.logprobs):
+      assert len(ids) == len(logprobs) <= 100
+      ended = np.isin(ids, SPEC.stop_ids)
+      assert not ended[:-1].any()
+      assert ended[-1] or len(ids) == 100
+
+
+# Products of another shape may be rounded in another way, which decides ties.
+
+
+def test_when_a_request_comes_changes_ties_alone(params, sampled):
+  rng = np.random.default_rng(0)
+  engine = make_engine(params)
+  requests = make_requests()
+  rng.shuffle(requests)
+  found = [None] * len(requests)
+  while requests or engine.busy:
+    for _ in range(min(rng.integers(5), len(requests))):
+      engine.add(requests.pop())
+    engine.dispatch()
+    for one in engine.collect():
+      found[one.request.tag] = one
+  assert num_different(found, sampled) <= 1
+
+
+def test_other_slots_change_ties_alone(params, sampled):
+  different = [
+      num_different(sampled, engine_lib.drain(
+          make_engine(params, num_slots), make_requests()))
+      for num_slots in [(2,), (24,), (1, 3, 16)]]
+  assert max(different) <= 1  # Of 192.
+
+
+def test_a_budget_cuts_and_changes_nothing_else(params, sampled):
+  short = engine_lib.drain(make_engine(params), make_requests(budget=20))
+  for one, other in zip(short, sampled):
+    for ids, longer in zip(one.completions, other.completions):
+      np.testing.assert_array_equal(ids, longer[:20])
+  # Each request has its own.
+  requests = [
+      dataclasses.replace(request, budget=1 + request.tag)
+      for request in make_requests(8)]
+  for one in engine_lib.drain(make_engine(params, stop_ids=NEVER), requests):
+    assert {len(ids) for ids in one.completions} == {1 + one.request.tag}
+
+
+# The work.
+
+
+def test_each_prompt_is_prefilled_once(params, sampled):
+  del sampled
+  engine = make_engine(params)
+  engine_lib.drain(engine, make_requests(21))
+  assert engine.counts.prefilled_rows == 21
+
+
+def test_room_that_is_allowed_and_not_used_is_free(params):
+  counts = []
+  for budget in (100, 200):
+    engine = make_engine(params, stop_ids=tuple(range(8)))
+    sampled = engine_lib.drain(engine, make_requests(budget=budget))
+    counts.append(engine.counts)
+    assert max(len(x) for one in sampled for x in one.completions) <= 100
+  assert counts[0] == counts[1]
+
+
+def test_who_has_ended_is_not_decoded(params):
+  engine = make_engine(params, (32,), stop_ids=NEVER)
+  requests = [
+      dataclasses.replace(request, budget=16 if request.tag % 4 else 64)
+      for request in make_requests(32)]
+  engine_lib.drain(engine, requests)
+  # 256 members for 16 tokens, then 64 for 48.
+  assert engine.counts.decoded_rows == 256 * 16 + 64 * 48
+  # Lockstep would decode all of them for 64.
+  assert engine.counts.decoded_rows < 256 * 64 / 2
+
+
+def test_waiting_groups_take_the_slots_of_finished_ones(params):
+  engine = make_engine(params, stop_ids=NEVER)
+  requests = [
+      dataclasses.replace(request, budget=64 if request.tag == 0 else 16)
+      for request in make_requests(29)]
+  engine_lib.drain(engine, requests)
+  # Beside the long one, seven at a time.
+  assert engine.counts.decoded_rows == 4 * 64 * 16
+
+
+def test_few_groups_need_few_slots(params):
+  engine = make_engine(params, (8, 32), stop_ids=NEVER)
+  for request in make_requests(32):
+    engine.add(dataclasses.replace(
+        request, budget=64 if request.tag < 8 else 16))
+  read = []
+  while engine.busy:
+    engine.dispatch()
+    engine.collect()
+    read.append(engine.counts.read_positions)
+  assert np.diff([0, *read]).tolist() == [
+      16 * 64 * 8 * num_slots for num_slots in (32, 8, 8, 8)]
