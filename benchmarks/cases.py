@@ -1,0 +1,169 @@
+"""What each benchmark times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+import contextlib
+import dataclasses
+
+from atgrpo_jax import model
+from benchmarks import machine
+from benchmarks import ours
+from benchmarks import peer as peer_lib
+from benchmarks import programs
+from benchmarks import timing
+from benchmarks import workload
+from environments import sandbox as sandbox_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+  """How large the benchmarks are; their tests have a tiny edition."""
+
+  config: model.ModelConfig = workload.MODEL
+  sampling: Sequence[workload.Load] = (
+      workload.Load(8, 8, 128, 64), workload.Load(8, 8, 1024, 128))
+  step: workload.Load = workload.Load(8, 8, 128, 64)
+  agent: workload.Load = workload.Load(1, 8, 128, 64)  # One of MAGRPO's two.
+  scaling: Sequence[workload.Load] = (
+      *(workload.Load(8, size, 1024, 64) for size in (1, 2, 4, 8)),
+      *(workload.Load(8, 8, length, 64) for length in (128, 256, 512)),
+      *(workload.Load(8, 8, 128, new) for new in (32, 128)))
+  budgets: Sequence[int] = (64, 128)  # Of `step`, which uses the first.
+  uneven: workload.Load = workload.Load(64, 8, 128, 256)
+  mean_length: int = 64
+  uneven_slots: int = 16
+  programs: int = 64
+  slots: int = 2
+  products: Sequence[tuple[int, int, int]] = machine.PRODUCTS
+  copy_bytes: int = machine.COPY_BYTES
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+  """What a benchmark is given.
+
+  Attributes:
+    sizes: how large it is.
+    peers: that run and can do the same work.
+    stack: closes what the benchmark opens.
+  """
+
+  sizes: Sizes
+  peers: Mapping[str, peer_lib.Process]
+  stack: contextlib.ExitStack
+
+
+def sampling(setup: Setup) -> list[timing.Case]:
+  """From prompts to completions and log-probabilities, on the host."""
+  return [
+      timing.Case(
+          str(load),
+          _against(
+              ours.Sampling(setup.sizes.config, load), setup.peers,
+              workload.request('sample', [load], setup.sizes.config)),
+          counts={'tokens': load.completion_tokens},
+          least=workload.sampling_needs(setup.sizes.config, load))
+      for load in setup.sizes.sampling] + rates(setup)
+
+
+def step(setup: Setup) -> list[timing.Case]:
+  """A GRPO step: rollout, reward on the host, gradient, Adam."""
+  return [_team('GRPO step', setup, [setup.sizes.step])]
+
+
+def magrpo_step(setup: Setup) -> list[timing.Case]:
+  """What a MAGRPO step of two agents costs.
+
+  MAGRPO is not implemented here yet: its sampling and updates are done by the
+  same functions, one after the other.
+  """
+  return [_team(
+      'MAGRPO-shaped step of 2 agents', setup, [setup.sizes.agent] * 2)]
+
+
+def update(setup: Setup) -> list[timing.Case]:
+  """Gradient and Adam of one batch."""
+  sizes = setup.sizes
+  team = ours.Team(sizes.config, [sizes.step])
+  batches = team.sample()
+  return [timing.Case(
+      f'update, {sizes.step}', _against(lambda: team.update(batches)),
+      counts={'tokens': sizes.step.completion_tokens},
+      least=workload.update_needs(sizes.config, sizes.step))] + rates(setup)
+
+
+def scaling(setup: Setup) -> list[timing.Case]:
+  """Sampling time against group size, prompt, new tokens and budget."""
+  sizes = setup.sizes
+  return [
+      timing.Case(
+          str(load), _against(ours.Sampling(sizes.config, load)),
+          counts={'tokens': load.completion_tokens})
+      for load in sizes.scaling
+  ] + [
+      timing.Case(
+          f'{sizes.step.new_tokens} new tokens of a budget of {budget}',
+          _against(ours.Stopping(sizes.config, sizes.step, budget)))
+      for budget in sizes.budgets]
+
+
+def uneven(setup: Setup) -> list[timing.Case]:
+  """Completions of geometric lengths: continuous batching and lockstep."""
+  sizes = setup.sizes
+  contestants = {
+      name: ours.Uneven(
+          sizes.config, sizes.uneven, sizes.uneven_slots, sizes.mean_length,
+          lockstep=lockstep)
+      for name, lockstep in ((timing.OURS, False), ('lockstep', True))}
+  return [timing.Case(
+      f'{sizes.uneven}, geometric lengths of {sizes.mean_length} in the mean, '
+      f'{sizes.uneven_slots} slots',
+      {name: timing.timed(one) for name, one in contestants.items()},
+      counts={'tokens': int(contestants[timing.OURS].lengths.sum())})]
+
+
+def environment(setup: Setup) -> list[timing.Case]:
+  """Plan-Path steps with programs: the sandbox and fresh interpreters."""
+  sizes = setup.sizes
+  server = setup.stack.enter_context(
+      sandbox_lib.SandboxServer(num_slots=sizes.slots))
+  contestants = {
+      timing.OURS: sandbox_lib.Sandbox(server.address),
+      'fresh interpreter': programs.FreshInterpreter()}
+  return [timing.Case(
+      f'{sizes.programs} Plan-Path steps, {sizes.slots} slots',
+      {name: timing.timed(programs.Steps(runner, sizes.programs, sizes.slots))
+       for name, runner in contestants.items()},
+      counts={'steps': sizes.programs})]
+
+
+def rates(setup: Setup) -> list[timing.Case]:
+  """Matrix products and copies of the machine."""
+  return machine.cases(setup.sizes.products, setup.sizes.copy_bytes)
+
+
+# Name -> what is timed.
+BENCHMARKS = {
+    'sampling': sampling, 'step': step, 'magrpo_step': magrpo_step,
+    'update': update, 'scaling': scaling, 'uneven': uneven,
+    'environment': environment, 'machine': rates,
+}
+# Name -> the peer that can do the same work.
+RIVALS = {'sampling': 'tunix', 'step': 'tunix', 'magrpo_step': 'comlrl'}
+
+
+def _team(name, setup, loads):
+  config = setup.sizes.config
+  return timing.Case(
+      f'{name}, {loads[0]}',
+      _against(
+          ours.Team(config, loads).step, setup.peers,
+          workload.request('step', loads, config)),
+      counts={'tokens': sum(load.completion_tokens for load in loads)})
+
+
+def _against(function, peers=(), request=None):
+  """Contestants: ours and the running peers."""
+  return {timing.OURS: timing.timed(function)} | {
+      name: peers[name].contestant(request) for name in peers}

@@ -1,0 +1,91 @@
+"""CoMLRL's MAGRPO as a contestant; runs in an environment that has it.
+
+Reads requests (`benchmarks.workload.request`), one JSON line each, and answers
+each with a line {"seconds": ...}. Its tokenizer stands for none: a text is ids
+with blanks between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import json
+import sys
+import time
+
+from comlrl.trainers.reinforce import MAGRPOConfig
+from comlrl.trainers.reinforce import MAGRPOTrainer
+import numpy as np
+import tokenizers
+import transformers
+
+
+def make_tokenizer(
+    vocab_size: int) -> transformers.PreTrainedTokenizerFast:
+  words = {str(index): index for index in range(vocab_size)}
+  tokenizer = tokenizers.Tokenizer(
+      tokenizers.models.WordLevel(words, unk_token='2'))
+  tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+  return transformers.PreTrainedTokenizerFast(
+      tokenizer_object=tokenizer, pad_token='0', eos_token='1',
+      padding_side='left')
+
+
+def make_model(fields: dict) -> transformers.Qwen3ForCausalLM:
+  return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(
+      vocab_size=fields['vocab_size'], hidden_size=fields['width'],
+      intermediate_size=fields['hidden_width'],
+      num_hidden_layers=fields['num_layers'],
+      num_attention_heads=fields['num_heads'],
+      num_key_value_heads=fields['num_kv_heads'],
+      head_dim=fields['head_width'], rms_norm_eps=fields['norm_eps'],
+      max_position_embeddings=fields['max_positions'],
+      tie_word_embeddings=fields['tied_head'], pad_token_id=0,
+      eos_token_id=1)).float()
+
+
+def reward(*completions, **_) -> list[float]:
+  """The share of odd ids, for each joint action."""
+  return [
+      float(np.mean([int(word) % 2 for text in joint for word in text.split()]))
+      for joint in zip(*completions)]
+
+
+def make_step(request: dict) -> Callable[[], float]:
+  """A step of all agents: an epoch over a dataset of one item."""
+  load = request['loads'][0]
+  vocab_size = request['model']['vocab_size']
+  ids = np.random.default_rng(0).integers(
+      3, vocab_size, load['prompt_length'])
+  num_agents = len(request['loads'])
+  trainer = MAGRPOTrainer(
+      agents=[make_model(request['model']) for _ in range(num_agents)],
+      num_agents=num_agents, tokenizer=make_tokenizer(vocab_size),
+      train_dataset=[{'prompt': ' '.join(map(str, ids))}],
+      reward_func=reward,
+      args=MAGRPOConfig(
+          num_agents=num_agents, num_turns=1, num_train_epochs=1,
+          num_generations=load['group_size'],
+          max_new_tokens=load['new_tokens'], temperature=1.0, top_p=1.0,
+          top_k=0, joint_mode='aligned', rollout_buffer_size=1,
+          train_batch_size=1, eval_interval=0,
+          early_termination_threshold=None))
+  trainer.verbose = False
+
+  def step() -> float:
+    start = time.perf_counter()
+    trainer.train(min_new_tokens=load['new_tokens'])
+    return time.perf_counter() - start
+
+  return step
+
+
+def main() -> None:
+  steps = {}
+  for line in sys.stdin:
+    if line not in steps:
+      steps[line] = make_step(json.loads(line))
+    print(json.dumps({'seconds': steps[line]()}), flush=True)
+
+
+if __name__ == '__main__':
+  main()

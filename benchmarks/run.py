@@ -1,0 +1,151 @@
+"""Times atgrpo_jax beside its peers and against the machine's own limits.
+
+  python -m benchmarks.run NAME [--against tunix,comlrl]
+      [--peer_python tunix=PATH,comlrl=PATH] [--repeats N] [--out FOLDER]
+
+NAME is one of
+
+  sampling     prompts to completions and log-probabilities    tunix
+  step         a GRPO step: rollout, gradient, Adam            tunix
+  magrpo_step  the same of two agents with a model each        comlrl
+  update       gradient and Adam alone
+  scaling      sampling against group size, prompt, new tokens and budget
+  uneven       completions of geometric lengths, against lockstep
+  environment  environment steps that run programs
+  machine      products and copies of this machine
+  all          all of these
+
+Random weights, float32, no stop token but in `uneven`. Each peer runs in an
+environment of its own, whose interpreter --peer_python names. Ours and theirs
+are timed in turn, after a call each that compiles. Results go to
+FOLDER/NAME.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+import contextlib
+import json
+import os
+import pathlib
+import sys
+
+from atgrpo_jax import errors
+from benchmarks import cases as cases_lib
+from benchmarks import machine
+from benchmarks import peer as peer_lib
+from benchmarks import timing
+
+_RESULTS = pathlib.Path('benchmarks/results')
+
+
+class _Parser(argparse.ArgumentParser):
+
+  def error(self, message):
+    raise errors.UserError(f'{message}; see --help.')
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+  """The command line: `names`, `peers` (name -> interpreter), `repeats`, `out`.
+
+  `command` is what results tell of it; they hold no path of a machine.
+  """
+  parser = _Parser(
+      prog='python -m benchmarks.run', description=__doc__,
+      formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument('name', metavar='NAME')
+  parser.add_argument('--against', default='', metavar='PEERS')
+  parser.add_argument('--peer_python', default='', metavar='PEER=PATH')
+  parser.add_argument('--repeats', type=int, default=5)
+  parser.add_argument('--out', type=pathlib.Path, default=_RESULTS)
+  args = parser.parse_args(argv)
+
+  known = cases_lib.BENCHMARKS
+  if args.name not in (*known, 'all'):
+    raise errors.UserError(
+        f'There is no benchmark {args.name!r}; name one of '
+        f'{", ".join(known)} or all.')
+  if args.repeats < 1:
+    raise errors.UserError(f'--repeats={args.repeats} must be at least 1.')
+  names = tuple(known) if args.name == 'all' else (args.name,)
+  pythons = {}
+  for item in filter(None, args.peer_python.split(',')):
+    peer, equals, path = item.partition('=')
+    if not equals or peer not in peer_lib.PEERS:
+      raise errors.UserError(
+          f'--peer_python {item!r} must be PEER=PATH, where PEER is one of '
+          f'{", ".join(peer_lib.PEERS)}.')
+    pythons[peer] = os.path.abspath(path)
+  against = tuple(filter(None, args.against.split(',')))
+  for peer in against:
+    if peer not in (cases_lib.RIVALS.get(name) for name in names):
+      pairs = [f'{it} in {name}' for name, it in cases_lib.RIVALS.items()]
+      raise errors.UserError(
+          f'--against {peer}: that is no peer in {args.name}; there is '
+          f'{", ".join(pairs)}.')
+    if peer not in pythons:
+      raise errors.UserError(
+          f'--against {peer} needs --peer_python {peer}=PATH, the python of '
+          'an environment in which `pip install '
+          f'{peer_lib.PEERS[peer].install}` was run.')
+  if unused := ', '.join(pythons.keys() - set(against)):
+    raise errors.UserError(
+        f'--peer_python names {unused}, which --against does not.')
+  args.names, args.peers = names, pythons
+  args.command = (
+      f'python -m benchmarks.run {args.name} --repeats {args.repeats}')
+  if against:
+    args.command += f' --against {",".join(against)}'
+  return args
+
+
+def run(
+    name: str, options: argparse.Namespace, sizes: cases_lib.Sizes) -> dict:
+  """Runs and prints one benchmark; what is written about it."""
+  load_before = os.getloadavg()[0]
+  with contextlib.ExitStack() as stack:
+    peers = {
+        peer: stack.enter_context(
+            peer_lib.Process(peer, peer_lib.PEERS[peer], python))
+        for peer, python in options.peers.items()
+        if peer == cases_lib.RIVALS.get(name)}
+    setup = cases_lib.Setup(sizes, peers, stack)
+    cases = cases_lib.BENCHMARKS[name](setup)
+    seconds = timing.run(cases, options.repeats)
+  rates = None
+  if any(case.least for case in cases):
+    rates = machine.rates(cases, seconds)
+  result = {
+      'benchmark': name, 'command': options.command,
+      'repeats': options.repeats, 'machine': machine.describe(),
+      'load_average': [load_before, os.getloadavg()[0]],
+      'peers': {peer: process.versions for peer, process in peers.items()},
+      'cases': [
+          timing.summarise(case, times, rates)
+          for case, times in zip(cases, seconds)]}
+  print(f'\n{name}: {options.repeats} repeats, load average before and after '
+        f'{result["load_average"]}')
+  for case in result['cases']:
+    print(timing.describe(case))
+  return result
+
+
+def main(argv: Sequence[str]) -> int:
+  try:
+    options = parse(argv)
+    for name, python in options.peers.items():  # Before anything is timed.
+      peer_lib.versions(name, peer_lib.PEERS[name], python)
+    for name in options.names:
+      result = run(name, options, cases_lib.Sizes())
+      options.out.mkdir(parents=True, exist_ok=True)
+      (options.out / f'{name}.json').write_text(
+          json.dumps(result, indent=2) + '\n')
+  except errors.UserError as error:
+    print(f'error: {error}', file=sys.stderr)
+    return 2
+  return 0
+
+
+if __name__ == '__main__':
+  sys.exit(main(sys.argv[1:]))

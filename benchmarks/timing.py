@@ -1,0 +1,117 @@
+"""Times contestants in turn and compares them.
+
+Other programs slow a shared machine down for a while. So nobody runs all
+repeats in a row: each repeat times every contestant of every case once, and
+what is told is the best and the median of the repeats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import statistics
+import time
+
+OURS = 'ours'
+
+
+@dataclasses.dataclass(frozen=True)
+class Amounts:
+  """What work needs at least of a machine; or what it can do in a second."""
+
+  flops: float  # Of float32 matrix products.
+  bytes: float  # Read or written.
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+  """One piece of work.
+
+  Attributes:
+    name: what is done.
+    contestants: name -> does the work once, to its end, and returns the
+      seconds; `OURS` is the first.
+    counts: unit -> how many of it the work makes.
+    least: what any program for the work needs.
+  """
+
+  name: str
+  contestants: Mapping[str, Callable[[], float]]
+  counts: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  least: Amounts | None = None
+
+
+def timed(function: Callable[[], None]) -> Callable[[], float]:
+  """A contestant that runs in this process."""
+  def contestant() -> float:
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+  return contestant
+
+
+def run(cases: Sequence[Case], repeats: int) -> list[dict[str, list[float]]]:
+  """For each case, contestant -> its seconds, after a call that compiles."""
+  for case in cases:
+    for contestant in case.contestants.values():
+      contestant()
+  seconds = [{name: [] for name in case.contestants} for case in cases]
+  for _ in range(repeats):
+    for case, times in zip(cases, seconds):
+      for name, contestant in case.contestants.items():
+        times[name].append(contestant())
+  return seconds
+
+
+def fastest(
+    cases: Sequence[Case], seconds: Sequence[Mapping[str, Sequence[float]]],
+    unit: str) -> float:
+  """The most of a unit that was ever made in a second."""
+  return max(
+      case.counts[unit] / min(times[OURS])
+      for case, times in zip(cases, seconds) if unit in case.counts)
+
+
+def summarise(
+    case: Case, seconds: Mapping[str, Sequence[float]],
+    rates: Amounts | None) -> dict:
+  """The numbers of a case; `rates` are those of the machine."""
+  summary = {'name': case.name, 'contestants': {}}
+  ours = None
+  for name, all_seconds in seconds.items():
+    best, median = min(all_seconds), statistics.median(all_seconds)
+    ours = ours or (best, median)
+    summary['contestants'][name] = {
+        'best': best, 'median': median, 'seconds': list(all_seconds),
+        'per_second': {
+            unit: count / best for unit, count in case.counts.items()},
+        'times_ours': {'best': best / ours[0], 'median': median / ours[1]}}
+  if case.least is not None:
+    least = {
+        'arithmetic': case.least.flops / rates.flops,
+        'memory': case.least.bytes / rates.bytes}
+    summary['least_seconds'] = least
+    summary['share_of_machine'] = max(least.values()) / ours[0]
+  return summary
+
+
+def describe(summary: Mapping) -> str:
+  """A case as lines of text."""
+  lines = [summary['name']]
+  for name, row in summary['contestants'].items():
+    line = (f'  {name:17s} best {row["best"]:8.4f} s, '
+            f'median {row["median"]:8.4f} s')
+    for unit, rate in row['per_second'].items():
+      line += f'{rate:10.1f} {unit}/s'
+    if name != OURS:
+      times = row['times_ours']
+      line += f'   ours x {times["best"]:.2f} (best), {times["median"]:.2f}'
+    lines.append(line)
+  if 'share_of_machine' in summary:
+    least = summary['least_seconds']
+    lines.append(
+        f'  {100 * summary["share_of_machine"]:.0f} % of the machine: at least '
+        f'{least["arithmetic"]:.4f} s of arithmetic, {least["memory"]:.4f} s '
+        'of memory')
+  return '\n'.join(lines)

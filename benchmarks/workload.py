@@ -1,0 +1,100 @@
+"""The model, the prompts and the work that ours and theirs have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import dataclasses
+
+import numpy as np
+
+from atgrpo_jax import model
+from benchmarks import timing
+
+# 3.3 million parameters, float32: small enough for a laptop, and a step is
+# still mostly matrix products.
+MODEL = model.ModelConfig(
+    vocab_size=512, width=256, hidden_width=768, num_layers=4, num_heads=4,
+    num_kv_heads=2, head_width=64, rope_theta=1_000_000.0, norm_eps=1e-6,
+    tied_head=True, max_positions=8192, init_std=0.02)
+
+_FLOAT = 4  # Bytes.
+
+
+@dataclasses.dataclass(frozen=True)
+class Load:
+  """How much is sampled: every completion has all its tokens."""
+
+  num_prompts: int  # P
+  group_size: int  # G
+  prompt_length: int  # S
+  new_tokens: int  # T
+
+  def __str__(self) -> str:
+    return (f'{self.num_prompts} prompts x {self.group_size} samples, prompt '
+            f'{self.prompt_length}, {self.new_tokens} new tokens')
+
+  @property
+  def completion_tokens(self) -> int:
+    return self.num_prompts * self.group_size * self.new_tokens
+
+
+def prompts(load: Load, config: model.ModelConfig, seed: int) -> np.ndarray:
+  """Prompts [P, S] int32; the peers take ids below 3 for special ones."""
+  return np.random.default_rng(seed).integers(
+      3, config.vocab_size, (load.num_prompts, load.prompt_length), np.int32)
+
+
+def request(
+    what: str, loads: Sequence[Load], config: model.ModelConfig) -> dict:
+  """What a peer is asked for: one load for each of its agents."""
+  return {
+      'work': what, 'model': dataclasses.asdict(config),
+      'loads': [dataclasses.asdict(load) for load in loads]}
+
+
+def kernel_size(config: model.ModelConfig) -> int:
+  """Weights of the matrix products of all layers."""
+  c = config
+  heads = 2 * (c.num_heads + c.num_kv_heads) * c.head_width
+  return c.num_layers * c.width * (heads + 3 * c.hidden_width)
+
+
+def forward_flops(config: model.ModelConfig, load: Load) -> float:
+  """FLOPs of the products of one pass over all prompts and completions.
+
+  Each prompt is computed once. The last token of a prompt counts as the first
+  input of its completions, whose last token is no input; logits are needed
+  for the inputs of completions alone.
+  """
+  prefix, new = load.prompt_length - 1, load.new_tokens
+  rows = load.num_prompts * load.group_size
+  positions = load.num_prompts * prefix + rows * new
+  # How many positions each position sees, itself included, summed.
+  seen = (load.num_prompts * prefix * (prefix + 1) / 2
+          + rows * (new * prefix + new * (new + 1) / 2))
+  return (
+      2 * kernel_size(config) * positions
+      + 4 * config.num_layers * config.num_heads * config.head_width * seen
+      + 2 * config.width * config.vocab_size * rows * new)
+
+
+def sampling_needs(config: model.ModelConfig, load: Load) -> timing.Amounts:
+  """For each new token, the weights and the cache are read once.
+
+  The keys and values of a prompt are read once for its group.
+  """
+  prefix, new = load.prompt_length - 1, load.new_tokens
+  weights = kernel_size(config) + config.width * config.vocab_size
+  position = 2 * config.num_layers * config.num_kv_heads * config.head_width
+  cached = load.num_prompts * (
+      new * prefix + load.group_size * new * (new + 1) / 2)
+  return timing.Amounts(
+      forward_flops(config, load),
+      _FLOAT * (new * weights + position * cached))
+
+
+def update_needs(config: model.ModelConfig, load: Load) -> timing.Amounts:
+  """Forward and backward, and a read and a write of weights and moments."""
+  weights = kernel_size(config) + config.width * config.vocab_size
+  return timing.Amounts(
+      3 * forward_flops(config, load), _FLOAT * 2 * 3 * weights)

@@ -1,0 +1,243 @@
+"""The benchmarks count, compare and write what they should; none is timed."""
+
+import dataclasses
+import json
+import math
+import subprocess
+import sys
+
+import jax
+import pytest
+
+from atgrpo_jax import errors
+from atgrpo_jax import model
+from benchmarks import cases
+from benchmarks import ours
+from benchmarks import peer
+from benchmarks import run
+from benchmarks import timing
+from benchmarks import workload
+from tests import checkout
+from tests.rl import tiny
+
+_LOAD = workload.Load(2, 2, 5, 3)
+_SIZES = cases.Sizes(
+    config=tiny.CONFIG, sampling=(_LOAD,), step=_LOAD, agent=_LOAD,
+    scaling=(_LOAD,), budgets=(3, 6), uneven=workload.Load(4, 2, 5, 6),
+    mean_length=4, uneven_slots=2, programs=3,
+    products=((512, 512, 512),), copy_bytes=1 << 12)
+
+_FAKE_PEER = '''
+import sys
+for line in sys.stdin:
+  with open(__file__ + '.calls', 'a') as calls:
+    calls.write('theirs ' + line)
+  print('chatter')
+  print('{"seconds": 2.5}', flush=True)
+'''
+
+
+@pytest.fixture
+def fake(tmp_path):
+  """A peer that writes down what it is asked."""
+  script = tmp_path / 'fake.py'
+  script.write_text(_FAKE_PEER)
+  return peer.Peer(script, ('numpy',), 'numpy')
+
+
+def _calls(fake):
+  return fake.script.with_name('fake.py.calls').read_text().splitlines()
+
+
+@pytest.mark.parametrize('argv, words', [
+    ([], 'NAME'),
+    (['sample'], "no benchmark 'sample'"),
+    (['step', '--repeats', '0'], '--repeats=0'),
+    (['step', '--repeats', 'many'], "'many'"),
+    (['step', '--fast'], '--fast'),
+    (['step', '--against', 'trl'], 'comlrl in magrpo_step'),
+    (['step', '--against', 'comlrl'], 'tunix in step'),
+    (['step', '--against', 'tunix'], 'pip install google-tunix'),
+    (['step', '--peer_python', 'tunix'], 'PEER=PATH'),
+    (['step', '--peer_python', 'trl=python'], "'trl=python'"),
+    (['step', '--peer_python', 'tunix=python'], '--against'),
+    (['step', '--against', 'tunix', '--peer_python', 'tunix=nowhere'],
+     'no such program'),
+    # The interpreter that runs the tests has no peer.
+    (['step', '--against', 'tunix', '--peer_python',
+      f'tunix={sys.executable}'], '-m pip install google-tunix=='),
+])
+def test_what_cannot_be_run_is_said_in_one_line(argv, words, capsys):
+  assert run.main(argv) == 2
+  captured = capsys.readouterr()
+  assert captured.err.startswith('error: ') and words in captured.err
+  assert captured.err.count('\n') == 1 and not captured.out
+
+
+def test_all_takes_every_peer_where_it_belongs():
+  options = run.parse([
+      'all', '--against', 'tunix,comlrl', '--peer_python',
+      'tunix=/x/a,comlrl=/x/b'])
+  assert options.names == tuple(cases.BENCHMARKS)
+  assert options.peers == {'tunix': '/x/a', 'comlrl': '/x/b'}
+  assert '/x' not in options.command
+
+
+def test_best_median_and_ratios():
+  case = timing.Case('work', {}, counts={'tokens': 12})
+  summary = timing.summarise(
+      case, {'ours': [4.0, 2.0, 3.0], 'theirs': [6.0, 12.0, 7.5]}, None)
+  first, theirs = (
+      summary['contestants'][name] for name in ('ours', 'theirs'))
+  assert (first['best'], first['median']) == (2.0, 3.0)
+  assert (theirs['best'], theirs['median']) == (6.0, 7.5)
+  assert theirs['times_ours'] == {'best': 3.0, 'median': 2.5}
+  assert first['per_second'] == {'tokens': 6.0}
+  assert theirs['per_second'] == {'tokens': 2.0}
+  assert 'ours x 3.00 (best), 2.50' in timing.describe(summary)
+
+
+@pytest.mark.parametrize('least, share', [
+    # 100 / 200 = 0.5 s of arithmetic, 30 / 20 = 1.5 s of memory, in 2 s.
+    (timing.Amounts(flops=100.0, bytes=30.0), 0.75),
+    # 300 / 200 = 1.5 s of arithmetic, 10 / 20 = 0.5 s of memory, in 2 s.
+    (timing.Amounts(flops=300.0, bytes=10.0), 0.75),
+])
+def test_share_of_the_machine_is_that_of_its_tighter_limit(least, share):
+  summary = timing.summarise(
+      timing.Case('work', {}, least=least), {'ours': [2.0, 5.0]},
+      timing.Amounts(flops=200.0, bytes=20.0))
+  assert summary['share_of_machine'] == share
+
+
+def test_rates_are_the_best_of_all_cases():
+  found = [
+      timing.Case('a', {}, counts={'GB': 6.0}),
+      timing.Case('b', {}, counts={'GB': 8.0}), timing.Case('c', {})]
+  seconds = [{'ours': [2.0, 3.0]}, {'ours': [4.0, 8.0]}, {'ours': [0.1]}]
+  assert timing.fastest(found, seconds, 'GB') == 3.0
+
+
+def test_least_work_by_hand():
+  config = model.ModelConfig(
+      vocab_size=5, width=2, hidden_width=3, num_layers=1, num_heads=1,
+      num_kv_heads=1, head_width=2, rope_theta=1e4, norm_eps=1e-6,
+      tied_head=True, max_positions=8, init_std=0.02)
+  load = workload.Load(num_prompts=1, group_size=2, prompt_length=3,
+                       new_tokens=2)
+  # Kernels: q, k, v, o 2 x 2 each, three of 2 x 3 in the MLP: 34 weights. The
+  # head has 10. A prompt has 2 positions, its completions 2 x 2 inputs. The
+  # former see 1 and 2 positions, the latter 3 and 4: 3 + 2 x 7 = 17.
+  # Scores and weighted values cost 2 x 2 x 2 each position seen.
+  flops = 2 * 34 * 6 + 8 * 17 + 2 * 10 * 4
+  assert workload.forward_flops(config, load) == flops == 624
+  # Twice all weights; the prompt's 2 positions twice; 1, then 2 of each
+  # member. A position has a key and a value of 2 numbers.
+  sampling = workload.sampling_needs(config, load)
+  assert sampling == timing.Amounts(624, 4 * (2 * 44 + 4 * (4 + 2 * 3)))
+  assert workload.update_needs(config, load) == timing.Amounts(
+      3 * 624, 4 * 6 * 44)
+
+
+def test_kernel_size_is_that_of_the_model():
+  leaves = jax.tree_util.tree_leaves_with_path(
+      model.param_shapes(workload.MODEL))
+  kernels = [
+      math.prod(leaf.shape) for path, leaf in leaves
+      if path[-1].key == 'kernel']
+  assert workload.kernel_size(workload.MODEL) == sum(kernels)
+  assert round(sum(leaf.size for _, leaf in leaves) / 1e6, 1) == 3.3
+
+
+def test_all_rows_stop_at_their_last_token_whatever_the_budget():
+  # With 5 ids, the last of 4 tokens is often no new one.
+  config = dataclasses.replace(tiny.CONFIG, vocab_size=5)
+  ours.Stopping(config, workload.Load(2, 2, 5, 4), budget=6)()  # It asserts.
+
+
+@pytest.mark.parametrize('name', cases.BENCHMARKS)
+def test_tiny_edition(name, tmp_path, monkeypatch, capsys):
+  monkeypatch.setattr(cases, 'Sizes', lambda: _SIZES)
+  assert run.main([name, '--repeats', '2', '--out', str(tmp_path)]) == 0
+  text = (tmp_path / f'{name}.json').read_text()
+  for path in (tmp_path, checkout.ROOT, sys.prefix):
+    assert str(path) not in text
+  result = json.loads(text)
+  assert result['benchmark'] == name and result['repeats'] == 2
+  assert result['command'] == f'python -m benchmarks.run {name} --repeats 2'
+  assert result['peers'] == {}
+  assert {'device', 'cores', 'jax', 'date'} <= result['machine'].keys()
+  printed = capsys.readouterr().out
+  for case in result['cases']:
+    assert case['name'] in printed
+    row = case['contestants']['ours']
+    assert len(row['seconds']) == 2 and min(row['seconds']) == row['best']
+  first = result['cases'][0]
+  if name in ('sampling', 'update'):
+    assert first['share_of_machine'] == pytest.approx(
+        max(first['least_seconds'].values())
+        / first['contestants']['ours']['best'])
+    assert result['cases'][-1]['contestants']['ours']['per_second']['GB'] > 0
+  if name == 'environment':
+    assert set(first['contestants']) == {'ours', 'fresh interpreter'}
+  if name == 'uneven':
+    assert set(first['contestants']) == {'ours', 'lockstep'}
+  if name == 'scaling':
+    assert [case['name'] for case in result['cases'][-2:]] == [
+        '3 new tokens of a budget of 3', '3 new tokens of a budget of 6']
+
+
+def test_contestants_take_turns(fake):
+  def call():
+    with open(f'{fake.script}.calls', 'a') as calls:
+      calls.write('ours\n')
+    return 1.0
+
+  with peer.Process('fake', fake, sys.executable) as process:
+    found = timing.run(
+        [timing.Case(name, {
+            'ours': call, 'fake': process.contestant({'work': name})})
+         for name in ('a', 'b')], repeats=2)
+  # Two of each repeat, and before them the call that compiles.
+  assert _calls(fake) == 3 * [
+      'ours', 'theirs {"work": "a"}', 'ours', 'theirs {"work": "b"}']
+  assert found == 2 * [{'ours': [1.0, 1.0], 'fake': [2.5, 2.5]}]
+
+
+def test_a_peer_gets_the_work_and_into_the_result(fake, tmp_path, monkeypatch):
+  monkeypatch.setattr(cases, 'Sizes', lambda: _SIZES)
+  monkeypatch.setitem(peer.PEERS, 'comlrl', fake)
+  assert run.main([
+      'magrpo_step', '--against', 'comlrl', '--repeats', '2', '--peer_python',
+      f'comlrl={sys.executable}', '--out', str(tmp_path)]) == 0
+  request = json.loads(_calls(fake)[0].removeprefix('theirs '))
+  agent = dict(num_prompts=2, group_size=2, prompt_length=5, new_tokens=3)
+  assert request['work'] == 'step' and request['loads'] == [agent, agent]
+  assert request['model']['width'] == tiny.CONFIG.width
+  text = (tmp_path / 'magrpo_step.json').read_text()
+  assert sys.executable not in text
+  result = json.loads(text)
+  assert result['peers']['comlrl'].keys() == {'numpy'}
+  case, = result['cases']
+  assert case['contestants']['comlrl']['median'] == 2.5
+
+
+def test_a_peer_that_ends_tells_its_last_words(fake):
+  fake.script.write_text('raise SystemExit("no memory left")')
+  with peer.Process('fake', fake, sys.executable) as process:
+    with pytest.raises(RuntimeError, match='fake ended(.|\n)*no memory left'):
+      process.contestant({})()
+
+
+def test_missing_package_names_the_install_command(fake):
+  absent = peer.Peer(fake.script, ('no-such-package',), 'no-such-package==1')
+  with pytest.raises(
+      errors.UserError, match='-m pip install no-such-package==1'):
+    peer.versions('fake', absent, sys.executable)
+
+
+def test_help_of_the_command():
+  done = subprocess.run(
+      [sys.executable, '-m', 'benchmarks.run', '--help'], cwd=checkout.ROOT,
+      capture_output=True, text=True, check=True)
+  assert all(name in done.stdout for name in cases.BENCHMARKS)
