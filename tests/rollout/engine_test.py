@@ -92,7 +92,7 @@ def test_other_slots_change_ties_alone(params, sampled):
   different = [
       num_different(sampled, engine_lib.drain(
           make_engine(params, num_slots), make_requests()))
-      for num_slots in [(2,), (24,), (1, 3, 16)]]
+      for num_slots in [(24,), (1, 3)]]
   assert max(different) <= 1  # Of 192.
 
 
