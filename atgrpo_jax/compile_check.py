@@ -282,7 +282,7 @@ def _sampling(config, policy, params, adapters):
       dtype=policy.learner.dtype)}
   num_slots = _buckets(config, policy).groups[-1]
   length = config.buckets.prompt[-1]
-  room = engine.room_for(config.rollout.max_new_tokens)
+  room = engine.padded_size(config.rollout.max_new_tokens)
 
   def slots(room):
     return jax.tree.map(
@@ -434,7 +434,7 @@ def _cache_bytes(config, policy) -> int:
   positions = (
       config.buckets.prompt[-1] - 1
       + config.rollout.group_size
-      * engine.room_for(config.rollout.max_new_tokens))
+      * engine.padded_size(config.rollout.max_new_tokens))
   tensor = policy.mesh.shape['tensor']
   return (
       2 * c.num_layers * groups * positions * c.num_kv_heads * c.head_width

@@ -83,7 +83,6 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.rollout.selection_epsilon = 0.1
   c.rollout.target = 'immediate'
   c.rollout.alpha = 1.0
-  # Parts of the tasks that take turns: one is sampled, another steps.
   c.rollout.temperature = 1.0
   c.rollout.max_new_tokens = 4096
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import dataclasses
-import math
 from typing import Any
 
 import jax
@@ -23,6 +22,7 @@ import numpy as np
 
 from atgrpo_jax import model
 from atgrpo_jax import sharding
+from atgrpo_jax.rollout import batching
 from atgrpo_jax.rollout import sampler
 
 CHUNK = 16  # Tokens between two looks at who has ended.
@@ -163,7 +163,7 @@ class Engine:
     num_slots = next(
         size for size in self._sizes if size >= max(wanted, fullest))
     oldest = max((x.age for x in self._held if x is not None), default=0)
-    room = room_for(oldest + CHUNK)
+    room = padded_size(oldest + CHUNK)
     if self._slots is None:
       self._prepared = sampler.prepare(
           self._params, config=self._static['config'],
@@ -200,7 +200,7 @@ class Engine:
       wanted = min(most, -(-len(self._waiting) // self._num_parts))
       count = prefill_size(wanted)
       places = np.full((self._num_parts, count), each, np.int32)
-      taken = {}
+      taken = [None] * places.size
       for column in range(count):
         for part, slots in enumerate(free):
           if slots and self._waiting:
@@ -213,20 +213,19 @@ class Engine:
       self._prefill(places, taken)
 
   def _prefill(
-      self, places: np.ndarray, taken: dict[int, Request]) -> None:
-    num_rows = places.size
-    prompts = np.zeros((num_rows, self._prompt_length), np.int32)
-    lengths, budgets = (np.ones(num_rows, np.int32) for _ in range(2))
-    adapter_ids = np.zeros(num_rows, np.int32)
-    key_size = len(next(iter(taken.values())).key)
-    keys = np.zeros((num_rows, key_size), np.uint32)
-    for row, request in taken.items():
-      prompts[row, :len(request.prompt)] = request.prompt
-      lengths[row] = len(request.prompt)
-      budgets[row] = request.budget
-      adapter_ids[row] = request.adapter
-      keys[row] = request.key
-    self.counts.prefilled_rows += num_rows
+      self, places: np.ndarray, taken: Sequence[Request | None]) -> None:
+    """Prefills what `taken` has for each of the places, None for fillers."""
+    filler = dataclasses.replace(
+        next(filter(None, taken)), prompt=np.zeros(1, np.int32), budget=1,
+        adapter=0)
+    requests = [request or filler for request in taken]
+    prompts, lengths = batching.pad_prompts(
+        [request.prompt for request in requests], len(requests),
+        self._prompt_length)
+    keys = np.array([request.key for request in requests])
+    budgets = np.array([request.budget for request in requests], np.int32)
+    adapter_ids = np.array([request.adapter for request in requests], np.int32)
+    self.counts.prefilled_rows += len(requests)
     places, prompts, lengths, keys, budgets, adapter_ids = sharding.put_rows(
         (places, prompts, lengths, keys, budgets, adapter_ids), self._mesh)
     self._slots = sampler.fill(
@@ -239,7 +238,7 @@ class Engine:
     places = np.flatnonzero(np.concatenate([
         np.zeros(size, bool) if group is None else group.running
         for group in self._held]))
-    num_rows = max(_FEWEST, 2**math.ceil(math.log2(len(places))))
+    num_rows = padded_size(len(places))
     taken, rows = None, places
     if (self._num_parts == 1 and self._adapters is None
         and num_rows < size * len(self._held)):
@@ -252,9 +251,9 @@ class Engine:
     return rows, places, chunk
 
 
-def room_for(num_tokens: int) -> int:
-  """The positions of a past that are kept for so many tokens."""
-  return max(_FEWEST, 2**(num_tokens - 1).bit_length())
+def padded_size(count: int) -> int:
+  """The rows, or positions of a past, that are computed for so many."""
+  return max(_FEWEST, 2**(count - 1).bit_length())
 
 
 def prefill_size(num_prompts: int) -> int:
