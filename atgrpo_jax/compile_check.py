@@ -432,7 +432,7 @@ def _cache_bytes(config, policy) -> int:
   """Keys and values of all groups that are sampled at once."""
   c, groups = policy.config, _buckets(config, policy).groups[-1]
   positions = (
-      config.buckets.prompt[-1] - 1
+      config.buckets.prompt[-1]
       + config.rollout.group_size
       * engine.padded_size(config.rollout.max_new_tokens))
   tensor = policy.mesh.shape['tensor']

@@ -176,8 +176,8 @@ def _score(params, config, batch, spec):
   """Log-probabilities and entropies, each [P, G, T] float32."""
   dtype, remat = jnp.dtype(spec.dtype), spec.remat
   prefix = model.prefill(
-      params, config, batch.prompts[:, :-1], batch.prompt_lengths - 1,
-      dtype=dtype, remat=remat)
+      params, config, batch.prompts, batch.prompt_lengths - 1, dtype=dtype,
+      remat=remat)
   last = jnp.take_along_axis(
       batch.prompts, batch.prompt_lengths[:, None] - 1, axis=1)
   groups, members, length = batch.completions.shape

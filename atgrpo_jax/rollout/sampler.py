@@ -7,7 +7,9 @@ of them, with more or less room. `rollout.engine` decides when.
 
 The last prompt token is the first token of every private suffix, so the
 prefill needs no logits and the learner's forward (`rl.train_step`) has the
-same form.
+same form. The prefill computes that token too, though none of its keys are
+seen: the longest prefix has the length of the bucket then, and a TPU's compiler
+takes a sixteenth of the time for 8192 positions that it takes for 8191.
 """
 
 from __future__ import annotations
@@ -88,7 +90,7 @@ def empty_slots(
   """Free slots for prompts of `prompt_length` and `room` tokens of a past."""
   dtype = jnp.dtype(spec.dtype)
   shape = num_slots, spec.group_size
-  prefix = model.init_cache(config, num_slots, 1, prompt_length - 1, dtype)
+  prefix = model.init_cache(config, num_slots, 1, prompt_length, dtype)
   zeros = jnp.zeros(num_slots, jnp.int32)
   slots = Slots(
       prefix=model.Prefix(
@@ -128,8 +130,7 @@ def fill(
   if adapters is not None:
     params = model.with_adapters(params, adapters, adapter_ids)
   prefix = model.prefill(
-      params, config, prompts[:, :-1], prompt_lengths - 1,
-      dtype=jnp.dtype(spec.dtype))
+      params, config, prompts, prompt_lengths - 1, dtype=jnp.dtype(spec.dtype))
   last = jnp.take_along_axis(prompts, prompt_lengths[:, None] - 1, axis=1)
   members = jnp.arange(spec.group_size)
   member_keys = jax.vmap(

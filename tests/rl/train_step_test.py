@@ -182,10 +182,10 @@ def _plain_sums(params, batch):
 
 
 def test_a_group_equals_its_prompt_repeated(params, batch):
-  # First: they are two computations. A group shares six tokens of its prompt;
-  # repeated are all seven, and the last completion token is read for nothing.
+  # First: they are two computations. Repeated, the prompt is read twelve times,
+  # and the last completion token for nothing.
   assert tiny.count_rows(
-      _traced(SPEC), (params, batch), tiny.EMBEDDING) == 3 * 6 + 12 * 5
+      _traced(SPEC), (params, batch), tiny.EMBEDDING) == 3 * 7 + 12 * 5
   plain = functools.partial(_plain_sums, batch=batch)
   assert tiny.count_rows(plain, [params], tiny.EMBEDDING) == 12 * (7 + 5)
   _assert_close(_accumulate(params, [batch]), jax.jit(plain)(params), 1e-5)
@@ -224,7 +224,7 @@ def test_fillers_change_nothing(params, batch):
 def test_remat_changes_the_program_and_not_the_numbers(params, batch):
   remat = dataclasses.replace(SPEC, remat=True)
   # Two products in each of two layers; the backward pass repeats them.
-  rows = 2 * 2 * (3 * 6 + 12 * 5)
+  rows = 2 * 2 * (3 * 7 + 12 * 5)
   counts = [
       tiny.count_rows(_traced(spec), (params, batch), tiny.MLP_KERNEL)
       for spec in (SPEC, remat)]
@@ -241,8 +241,8 @@ def test_a_prompt_is_computed_once_for_its_group(params, size):
       completion_lengths=np.full((3, size), 5, np.int32),
       behavior_logprobs=np.zeros((3, size, 5), np.float32),
       advantages=np.ones((3, size), np.float32))
-  # Its last token belongs to the members; the group size multiplies no other.
-  rows = 3 * 6 + 3 * size * 5
+  # The members read its last token again; the group size multiplies no other.
+  rows = 3 * 7 + 3 * size * 5
   for fn in (_traced(ON_POLICY), _score):
     assert tiny.count_rows(fn, (params, batch), tiny.EMBEDDING) == rows
     # Two products in each of two layers.

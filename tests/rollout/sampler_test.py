@@ -219,8 +219,8 @@ def test_a_prompt_is_computed_once_for_its_group(params, size):
   def decode(params):
     return sampler.decode(params, slots, None, num_tokens=8, **static)
 
-  # Its last token belongs to the members; the group size multiplies no other.
-  for fn, rows in ((fill, 3 * 6), (decode, 3 * size * 8)):
+  # The members read its last token again; the group size multiplies no other.
+  for fn, rows in ((fill, 3 * 7), (decode, 3 * size * 8)):
     assert tiny.count_rows(fn, [params], tiny.EMBEDDING, 8) == rows
     # Two products in each of two layers.
     assert tiny.count_rows(fn, [params], tiny.MLP_KERNEL, 8) == 4 * rows
