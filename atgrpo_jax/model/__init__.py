@@ -20,3 +20,4 @@ from atgrpo_jax.model.qwen3 import param_shapes
 from atgrpo_jax.model.qwen3 import Params
 from atgrpo_jax.model.qwen3 import prefill
 from atgrpo_jax.model.qwen3 import unembed
+from atgrpo_jax.model.qwen3 import unstack

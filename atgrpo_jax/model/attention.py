@@ -6,6 +6,10 @@ block anew: so memory grows with the length of a sequence, not with its square.
 Only the queries are cut. Groups and key heads, which a mesh may hold in
 pieces, stay axes of their own and whole.
 
+Keys stand in columns, values in rows, so that both products of decoding read
+memory in the order in which it lies: on a CPU the scores of 64 keys to each of
+128 pairs of queries took a third of the time that they take with keys in rows.
+
 Letters as in `atgrpo_jax.model.qwen3`.
 """
 
@@ -29,20 +33,20 @@ def attend(
 
   Args:
     q: [P, K, G, X, M, H] scaled queries.
-    k: [P, K, G, Y, H] suffix keys.
+    k: [P, K, G, H, Y] suffix keys.
     v: [P, K, G, Y, H] suffix values.
     suffix_mask: [X, Y] bool.
-    prefix: ([P, K, S, H], [P, K, S, H]) or None.
+    prefix: keys [P, K, H, S] and values [P, K, S, H], or None.
     prefix_mask: [P, S] bool, or None without a prefix.
-    past: ([P, K, G, Z, H], [P, K, G, Z, H]), which every query of a member
-      sees, or None.
+    past: keys [P, K, G, H, Z] and values [P, K, G, Z, H], which every query of
+      a member sees, or None.
     past_mask: [P, Z] bool, or None without a past.
 
   Returns:
     [P, K, G, X, M, H]
   """
   groups, heads, members, queries, per_head, width = q.shape
-  keys = k.shape[-2] + sum(x[0].shape[-2] for x in (prefix, past) if x)
+  keys = k.shape[-1] + sum(x[0].shape[-1] for x in (prefix, past) if x)
   most = _SCORE_BYTES // (4 * heads * members * per_head * keys)
   if queries <= max(most, 1):
     return _attend_block(
@@ -97,7 +101,7 @@ def _attend_block(
     blocks.append((*past, bias[:, None, None, None, :]))
   own = [
       jnp.einsum(
-          'pkgqh,pkgyh->pkgqy', own_rows(q), keys,
+          'pkgqh,pkghy->pkgqy', own_rows(q), keys,
           preferred_element_type=jnp.float32) + bias
       for keys, _, bias in blocks]
   top = functools.reduce(
@@ -105,7 +109,7 @@ def _attend_block(
   if prefix is not None:
     bias = jnp.where(prefix_mask, 0.0, _MASKED)[:, None, None, :]
     shared = jnp.einsum(
-        'pkqh,pksh->pkqs', shared_rows(q), prefix[0],
+        'pkqh,pkhs->pkqs', shared_rows(q), prefix[0],
         preferred_element_type=jnp.float32) + bias
     top = jnp.maximum(
         top, own_rows(jnp.max(shared, axis=-1, keepdims=True)))

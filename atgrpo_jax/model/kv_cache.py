@@ -14,12 +14,13 @@ from atgrpo_jax.model import config as config_lib
 class Prefix:
   """What P groups share: the keys and values of their prompts.
 
-  Head-major, so that the scores of one head are one matrix product. Stacked
+  Head-major, so that the scores of one head are one matrix product; keys in
+  columns and values in rows, as `attention` reads them. Stacked
   where layers are scanned; where they are unrolled, one array per layer, since
   there a part of a stack would be a copy.
   """
 
-  keys: jax.Array | tuple[jax.Array, ...]  # [L, P, K, S, H]
+  keys: jax.Array | tuple[jax.Array, ...]  # [L, P, K, H, S]
   values: jax.Array | tuple[jax.Array, ...]  # [L, P, K, S, H]
   lengths: jax.Array  # [P] int32, positions that count
 
@@ -31,7 +32,7 @@ class Cache:
   One array per layer: a stacked cache would be copied whole at every token.
   """
 
-  keys: tuple[jax.Array, ...]  # L x [P, K, G, T, H]
+  keys: tuple[jax.Array, ...]  # L x [P, K, G, H, T]
   values: tuple[jax.Array, ...]  # L x [P, K, G, T, H]
 
 
@@ -60,9 +61,12 @@ def init_cache(
     config: config_lib.ModelConfig, num_groups: int, group_size: int,
     length: int, dtype: jnp.dtype) -> Cache:
   """An empty cache for `length` tokens of each member."""
-  shape = (
-      num_groups, config.num_kv_heads, group_size, length, config.head_width)
-  zeros = tuple(
-      sharding.constrain(jnp.zeros(shape, dtype), sharding.ROWS, 'tensor')
-      for _ in range(config.num_layers))
-  return Cache(keys=zeros, values=zeros)
+  def zeros(*shape):
+    shape = num_groups, config.num_kv_heads, group_size, *shape
+    return tuple(
+        sharding.constrain(jnp.zeros(shape, dtype), sharding.ROWS, 'tensor')
+        for _ in range(config.num_layers))
+
+  return Cache(
+      keys=zeros(config.head_width, length),
+      values=zeros(length, config.head_width))

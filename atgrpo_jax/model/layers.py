@@ -72,13 +72,13 @@ class Attention(nn.Module):
       angles: [P, X, H / 2] float32 rotary angles of the queries' positions;
         [R, X, H / 2] with `rows`.
       suffix_mask: [X, Y] bool, True where a query sees a suffix key.
-      prefix: ([P, K, S, H], [P, K, S, H]) keys and values, or None.
+      prefix: keys [P, K, H, S] and values [P, K, S, H], or None.
       prefix_mask: [P, S] bool, True where a prefix position counts.
-      cache: ([P, K, G, Y, H], [P, K, G, Y, H]) earlier keys and values of the
-        suffix, or None: then Y = X.
+      cache: keys [P, K, G, H, Y] and values [P, K, G, Y, H], the earlier ones
+        of the suffix, or None: then Y = X.
       cache_index: where in the cache the new keys and values are written.
-      past: ([P, K, G, Z, H], [P, K, G, Z, H]) what came before the cache, or
-        None.
+      past: keys [P, K, G, H, Z] and values [P, K, G, Z, H] of what came before
+        the cache, or None.
       past_mask: [P, Z] bool, True where a position of the past counts.
       rows: `kv_cache.Rows`, the members that are computed; None for all.
     """
@@ -100,18 +100,20 @@ class Attention(nn.Module):
     q, k, v = (
         sharding.constrain(y, sharding.ROWS, None, None, 'tensor')
         for y in (q, k, v))
-    # Head-major. The M query heads that read one key head are rows of one
-    # matrix, so that the scores are plain batched matrix products.
-    k = k.transpose(0, 3, 1, 2, 4)
+    # Head-major, and keys in columns. The M query heads that read one key
+    # head are rows of one matrix, so that the scores are plain batched matrix
+    # products.
+    k = k.transpose(0, 3, 1, 4, 2)
     v = v.transpose(0, 3, 1, 2, 4)
     q = q.reshape(
         groups, members, queries, c.num_kv_heads, -1, c.head_width)
     q = q.transpose(0, 3, 1, 2, 4, 5) * c.head_width**-0.5
 
     if cache is not None:
-      at = (0, 0, 0, cache_index, 0)
-      k = jax.lax.dynamic_update_slice(cache[0], k.astype(cache[0].dtype), at)
-      v = jax.lax.dynamic_update_slice(cache[1], v.astype(cache[1].dtype), at)
+      k, v = (
+          jax.lax.dynamic_update_slice_in_dim(
+              old, new.astype(old.dtype), cache_index, axis)
+          for old, new, axis in zip(cache, (k, v), (-1, -2)))
     mixed = attention.attend(
         q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask)
     mixed = mixed.transpose(0, 2, 3, 1, 4, 5).reshape(

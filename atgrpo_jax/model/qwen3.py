@@ -80,7 +80,7 @@ def forward(
 
   Returns:
     hidden: [P, G, X, D] in `dtype`, normalised; see `unembed`.
-    kv: without a cache, keys and values ([L, P, K, G, X, H], the same);
+    kv: without a cache, keys [L, P, K, G, H, X] and values [L, P, K, G, X, H];
       with one, the `Cache` after the call.
   """
   num_queries = tokens.shape[-1]
@@ -88,11 +88,11 @@ def forward(
   if prefix is not None:
     start += prefix.lengths
     masks['prefix_mask'] = (
-        jnp.arange(prefix.keys[0].shape[-2]) < prefix.lengths[:, None])
+        jnp.arange(prefix.keys[0].shape[-1]) < prefix.lengths[:, None])
   if past is not None:
     start += past.lengths
     masks['past_mask'] = (
-        jnp.arange(past.cache.keys[0].shape[-2]) < past.lengths[:, None])
+        jnp.arange(past.cache.keys[0].shape[-1]) < past.lengths[:, None])
   if rows is not None:
     start = start[rows.taken // rows.place.shape[1]]
   positions = jnp.broadcast_to(
@@ -100,7 +100,7 @@ def forward(
       (tokens.shape[0], num_queries))
   angles = layers.rotary_angles(
       positions, config.head_width, config.rope_theta)
-  num_keys = num_queries if cache is None else cache.keys[0].shape[-2]
+  num_keys = num_queries if cache is None else cache.keys[0].shape[-1]
   mask = (
       jnp.arange(num_keys) <= (jnp.arange(num_queries) + cache_index)[:, None])
   block = layers.Block(config)
@@ -132,8 +132,10 @@ def forward(
         (params['layers'], lora, prefix_kv))
     x = sharding.constrain(x, sharding.ROWS)
   else:
-    def weights(index):
-      return jax.tree.map(lambda leaf: leaf[index], (params['layers'], lora))
+    def part(tree, index):
+      if isinstance(tree, tuple):
+        return tree[index]
+      return jax.tree.map(lambda leaf: leaf[index], tree)
 
     def kept(kv, index):
       return None if kv is None else (kv.keys[index], kv.values[index])
@@ -141,7 +143,8 @@ def forward(
     pairs = []
     for index in range(config.num_layers):
       x, pair = layer(
-          x, *weights(index), kept(prefix, index), cache=kept(cache, index),
+          x, part(params['layers'], index), part(lora, index),
+          kept(prefix, index), cache=kept(cache, index),
           cache_index=cache_index, past=kept(past and past.cache, index),
           rows=rows)
       pairs.append(pair)
@@ -181,6 +184,19 @@ def cast(params: Params, dtype: jnp.dtype) -> Params:
     return leaf if path[-1].key == 'scale' else leaf.astype(dtype)
 
   return jax.tree_util.tree_map_with_path(one, params)
+
+
+def unstack(params: Params, config: config_lib.ModelConfig) -> Params:
+  """Layers and adapters as tuples, for a loop that decodes with them.
+
+  XLA's CPU backend copies a layer out of its stack wherever it is used; other
+  backends read it there.
+  """
+  return params | {
+      name: tuple(
+          jax.tree.map(lambda leaf: leaf[index], params[name])
+          for index in range(config.num_layers))
+      for name in ('layers', 'lora') if name in params}
 
 
 def unembed(

@@ -96,6 +96,7 @@ class Engine:
     self._sizes = tuple(num_slots)
     self._prompt_length = prompt_length
     self._num_parts = sharding.num_row_parts(mesh)
+    self._on_cpu = mesh.devices.flat[0].platform == 'cpu'
     self._waiting: list[Request] = []
     self._slots: sampler.Slots | None = None
     self._room = 0
@@ -247,7 +248,7 @@ class Engine:
       rows = np.arange(len(places))
     self._slots, chunk = sampler.decode(
         self._prepared, self._slots, taken, adapters=self._adapters,
-        num_tokens=CHUNK, **self._static)
+        num_tokens=CHUNK, unstacked=self._on_cpu, **self._static)
     return rows, places, chunk
 
 

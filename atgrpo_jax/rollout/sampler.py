@@ -160,12 +160,13 @@ def fill(
 
 
 @functools.partial(
-    jax.jit, static_argnames=('config', 'spec', 'num_tokens'),
+    jax.jit, static_argnames=('config', 'spec', 'num_tokens', 'unstacked'),
     donate_argnames='slots')
 def decode(
     params: model.Params, slots: Slots, taken: jax.Array | None, *,
     adapters: model.Adapters | None, config: model.ModelConfig,
-    spec: SamplerSpec, num_tokens: int) -> tuple[Slots, Chunk]:
+    spec: SamplerSpec, num_tokens: int,
+    unstacked: bool = False) -> tuple[Slots, Chunk]:
   """Samples up to `num_tokens` for every member that runs.
 
   Args:
@@ -177,6 +178,8 @@ def decode(
     config: the model's dimensions.
     spec: see `SamplerSpec`.
     num_tokens: the longest chunk (T).
+    unstacked: whether layers are cut out of their stacks before the loop; see
+      `model.unstack`.
   """
   shape = slots.last.shape
   rows = None
@@ -195,6 +198,8 @@ def decode(
     running &= (taken < slots.last.size)[:, None]
   if adapters is not None:
     params = model.with_adapters(params, adapters, slots.adapter_ids)
+  if unstacked:
+    params = model.unstack(params, config)
   fold = jax.vmap(jax.random.fold_in)
 
   def keep_going(state):
@@ -240,15 +245,19 @@ def decode(
       return y
     return x.reshape(-1).at[taken].set(y[:, 0], mode='drop').reshape(shape)
 
-  move = jax.vmap(lambda past, new, at: jax.lax.dynamic_update_slice(
-      past, new, (0, 0, at, 0)))
-  ages = slots.past.lengths
+  def moved(axis, past, new):
+    move = functools.partial(
+        jax.lax.dynamic_update_slice_in_dim, axis=axis)
+    return tuple(map(
+        jax.vmap(move), past, new, [slots.past.lengths] * len(past)))
+
+  past, cache = slots.past.cache, state['cache']
   slots = slots.replace(
       past=model.Past(
-          jax.tree.map(
-              lambda x, new: move(x, new, ages), slots.past.cache,
-              state['cache']),
-          ages + state['index']),
+          model.Cache(
+              moved(-1, past.keys, cache.keys),
+              moved(-2, past.values, cache.values)),
+          slots.past.lengths + state['index']),
       last=put(slots.last, state['last']),
       running=put(jnp.zeros_like(slots.running), state['running']))
   # On every device, since every process reads all of it.
@@ -268,11 +277,13 @@ def repack(slots: Slots, order: jax.Array, *, room: int) -> Slots:
       stay; a number beyond the last for a free slot.
     room: positions of the past.
   """
-  def resized(x):  # [P, K, G, Z, H]
-    have = x.shape[3]
+  def resized(x, axis):
+    have = x.shape[axis]
     if room <= have:
-      return x[..., :room, :]
-    return jnp.pad(x, [(0, 0)] * 3 + [(0, room - have), (0, 0)])
+      return jax.lax.slice_in_dim(x, 0, room, axis=axis)
+    pad = [(0, 0)] * x.ndim
+    pad[axis] = 0, room - have
+    return jnp.pad(x, pad)
 
   def moved(x):
     x = _in_parts(x, len(order))
@@ -280,8 +291,12 @@ def repack(slots: Slots, order: jax.Array, *, room: int) -> Slots:
     return x.reshape(-1, *x.shape[2:])
 
   num_slots = slots.running.shape[0] // len(order)
-  moved_slots = jax.tree.map(moved, slots.replace(past=slots.past.replace(
-      cache=jax.tree.map(resized, slots.past.cache))))
+  cache = slots.past.cache
+  cache = model.Cache(
+      tuple(resized(x, 4) for x in cache.keys),
+      tuple(resized(x, 3) for x in cache.values))
+  moved_slots = jax.tree.map(
+      moved, slots.replace(past=slots.past.replace(cache=cache)))
   return _constrain(moved_slots.replace(
       running=moved_slots.running & (order < num_slots).reshape(-1, 1)))
 

@@ -9,6 +9,10 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+# Runs of the vocabulary of which one is drawn before a token in it. A power of
+# two, so that each device has whole runs where the vocabulary is split.
+_RUNS = 128
+
 
 def token_logprobs(
     logits: jax.Array, tokens: jax.Array, temperature: float) -> jax.Array:
@@ -27,13 +31,32 @@ def sample_tokens(
   """One token [...] int32 for each row of `logits` [..., V] float32.
 
   Each row has a key of its own ([...] typed keys), so a row's token does not
-  depend on its neighbours.
+  depend on its neighbours. Two random numbers choose it: one a run of the
+  vocabulary, one a token in it. One for every token would cost more than the
+  logits do.
   """
   if temperature == 0.0:
     return jnp.argmax(logits, axis=-1).astype(jnp.int32)
   rows = logits.reshape(-1, logits.shape[-1]) / temperature
-  tokens = jax.vmap(jax.random.categorical)(keys.reshape(-1), rows)
+  weights = jnp.exp(rows - jnp.max(rows, axis=-1, keepdims=True))
+  weights = jnp.pad(weights, ((0, 0), (0, -weights.shape[1] % _RUNS)))
+  weights = weights.reshape(len(weights), _RUNS, -1)
+  numbers = jax.vmap(lambda key: jax.random.uniform(key, 2))(keys.reshape(-1))
+  run = _draw(jnp.sum(weights, axis=-1), numbers[:, 0])
+  weights = jnp.take_along_axis(weights, run[:, None, None], axis=1)[:, 0]
+  tokens = run * weights.shape[1] + _draw(weights, numbers[:, 1])
   return tokens.reshape(logits.shape[:-1]).astype(jnp.int32)
+
+
+def _draw(weights, numbers):
+  """Indices [R] with the chances `weights` [R, N], by `numbers` [R] in [0, 1).
+
+  Never one of weight 0: the sums are not computed in order, so those before
+  and after it may differ by rounding.
+  """
+  ends = jnp.where(weights > 0, jnp.cumsum(weights, axis=-1), 0)
+  total = jnp.max(ends, axis=-1, keepdims=True)
+  return jnp.argmax(ends > numbers[:, None] * total, axis=-1)
 
 
 def entropy(logits: jax.Array, temperature: float) -> jax.Array:

@@ -34,6 +34,48 @@ def test_frequencies_match_the_softmax(temperature):
     assert _chi_square(tokens, _softmax(LOGITS / other)) > 500
 
 
+@pytest.mark.parametrize('size', [5, 128, 300, 1000])
+def test_every_part_of_the_vocabulary_is_reached(size):
+  # Bite: pads that are drawn, a run or its last token that never is.
+  keys = jax.random.split(jax.random.key(0), 30 * size)
+  tokens = np.asarray(sampling.sample_tokens(
+      jnp.zeros((30 * size, size)), keys, 1.0))
+  # Each is missed by chance once in e^30 times.
+  np.testing.assert_array_equal(np.unique(tokens), np.arange(size))
+
+
+@pytest.mark.parametrize('at', [0, 1, 2, 77, 298, 299])
+def test_what_has_no_chance_is_never_drawn(at):
+  logits = jnp.full(300, -jnp.inf).at[jnp.array([at, 150])].set(
+      jnp.array([0.0, -15.0]))
+  keys = jax.random.split(jax.random.key(1), 5000)
+  tokens = sampling.sample_tokens(
+      jnp.broadcast_to(logits, (5000, 300)), keys, 1.0)
+  assert set(np.unique(tokens)) <= {at, 150}
+
+
+def test_no_number_draws_what_has_no_weight():
+  # Bite: sums of the same weights that differ by rounding, taken at their
+  # word; the largest number, times a total, as a draw beyond the last.
+  weights = np.random.default_rng(0).exponential(size=(2000, 64))
+  weights[np.random.default_rng(1).random(weights.shape) < 0.7] = 0
+  weights[:, 5] = 1e-6  # None is without any.
+  weights = weights.astype(np.float32)
+  ends = np.cumsum(weights, axis=1)
+  rows = np.arange(len(weights))
+  for numbers in (
+      np.zeros(len(weights)), ends[rows, rows % 64] / ends[:, -1],
+      np.full(len(weights), np.nextafter(np.float32(1), np.float32(0)))):
+    numbers = np.minimum(numbers, 1 - 2**-24).astype(np.float32)
+    drawn = np.asarray(sampling._draw(jnp.array(weights), numbers))
+    assert weights[rows, drawn].min() > 0
+    # Where the sums end, whatever their rounding.
+    error = 1e-5 * ends[:, -1]
+    wanted = numbers * ends[:, -1]
+    assert (ends[rows, drawn] >= wanted - error).all()
+    assert (ends[rows, drawn] - weights[rows, drawn] <= wanted + error).all()
+
+
 def test_greedy_takes_the_largest():
   logits = np.stack([LOGITS, -LOGITS, np.roll(LOGITS, 1)])
   keys = jax.random.split(jax.random.key(0), 3)
