@@ -158,9 +158,10 @@ def check(
       engine = engine_lib.Engine(
           params, mesh, adapters=None, config=model_config, spec=spec,
           num_slots=[num_prompts], prompt_length=length)
-      sampled = engine_lib.drain(engine, [
-          engine_lib.Request(index, prompt, key, buckets.completion[-1])
-          for index, (prompt, key) in enumerate(zip(prompts, keys))])
+      for index, (prompt, key) in enumerate(zip(prompts, keys)):
+        engine.add(engine_lib.Request(
+            index, prompt, key, buckets.completion[-1]))
+      sampled, = engine_lib.drain([engine])
       counts = collections.Counter(
           module.kind_of(demonstration, tokenizer.decode(ids))
           for demonstration, group in zip(shown, sampled)

@@ -33,22 +33,28 @@ def make_params(seed: int, config: model.ModelConfig) -> model.Params:
   return model.init_params(jax.random.key(seed), config)
 
 
-def sample(
+def make_engine(
     params: model.Params, config: model.ModelConfig, prompts: np.ndarray,
     keys: jax.Array, *, group_size: int, budget: int,
     stop_ids: Sequence[int] = (),
-    num_slots: int | None = None) -> list[engine_lib.Sampled]:
-  """From prompts [P, S] to completions, in P slots unless told otherwise."""
+    num_slots: int | None = None) -> engine_lib.Engine:
+  """To sample for prompts [P, S], in P slots unless told otherwise."""
   mesh, = sharding.make_meshes(
       ['ours'], jax.devices()[:1], sharding.MeshSpec()).values()
   engine = engine_lib.Engine(
       params, mesh, adapters=None, config=config, spec=sampler.SamplerSpec(
           group_size=group_size, temperature=1.0, stop_ids=tuple(stop_ids)),
       num_slots=(num_slots or len(prompts),), prompt_length=prompts.shape[1])
-  return engine_lib.drain(engine, [
-      engine_lib.Request(index, prompt, key, budget)
-      for index, (prompt, key) in enumerate(
-          zip(prompts, np.asarray(jax.random.key_data(keys))))])
+  for index, (prompt, key) in enumerate(
+      zip(prompts, np.asarray(jax.random.key_data(keys)))):
+    engine.add(engine_lib.Request(index, prompt, key, budget))
+  return engine
+
+
+def sample(*args, **kwargs) -> list[engine_lib.Sampled]:
+  """From prompts to completions; see `make_engine`."""
+  sampled, = engine_lib.drain([make_engine(*args, **kwargs)])
+  return sampled
 
 
 def lengths(sampled: Sequence[engine_lib.Sampled]) -> np.ndarray:
@@ -158,14 +164,15 @@ class Team:
   def sample(self) -> list[types.TrainBatch]:
     """The rollout, and from its rewards a batch for each agent."""
     seed = jax.random.key(next(self._seeds))
-    samples = []
+    engines = []
     for agent, load in enumerate(self._loads):
       ids = np.stack([
           np.arange(load.num_prompts), np.full(load.num_prompts, agent)], 1)
-      samples.append(sample(
+      engines.append(make_engine(
           self._states[agent].params, self._config, self._prompts[agent],
           sampling.group_keys(seed, ids.astype(np.uint32)),
           group_size=load.group_size, budget=load.new_tokens))
+    samples = engine_lib.drain(engines)
     # Candidate c of every agent makes joint action c; odd ids are rewarded.
     rewards = np.mean(
         [[[np.mean(ids % 2) for ids in one.completions] for one in own]

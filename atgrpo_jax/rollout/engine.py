@@ -262,13 +262,14 @@ def prefill_size(num_prompts: int) -> int:
   return 4**((num_prompts.bit_length() - 1) // 2)
 
 
-def drain(engine: Engine, requests: Sequence[Request]) -> list[Sampled]:
-  """Samples all requests, whose tags are 0, 1, ...; in that order."""
-  for request in requests:
-    engine.add(request)
-  sampled = [None] * len(requests)
-  while engine.busy:
-    engine.dispatch()
-    for one in engine.collect():
-      sampled[one.request.tag] = one
+def drain(engines: Sequence[Engine]) -> list[list[Sampled]]:
+  """What each engine samples until none is busy, in the order of the tags."""
+  sampled = [[] for _ in engines]
+  while any(engine.busy for engine in engines):
+    for engine in engines:
+      engine.dispatch()
+    for engine, own in zip(engines, sampled):
+      own.extend(engine.collect())
+  for own in sampled:
+    own.sort(key=lambda one: one.request.tag)
   return sampled

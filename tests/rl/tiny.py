@@ -114,11 +114,12 @@ def sample(
   engine = engine_lib.Engine(
       params, mesh, adapters=adapters, config=config, spec=spec,
       num_slots=num_slots, prompt_length=prompts.shape[1])
-  sampled = engine_lib.drain(engine, [
-      engine_lib.Request(index, prompt[:length], key, budget, adapter)
-      for index, (prompt, length, key, adapter) in enumerate(zip(
-          prompts, lengths, np.asarray(jax.random.key_data(keys)),
-          adapter_ids or [0] * len(prompts)))])
+  for index, (prompt, length, key, adapter) in enumerate(zip(
+      prompts, lengths, np.asarray(jax.random.key_data(keys)),
+      adapter_ids or [0] * len(prompts))):
+    engine.add(engine_lib.Request(
+        index, prompt[:length], key, budget, adapter))
+  sampled, = engine_lib.drain([engine])
 
   def padded(rows):
     return np.array([

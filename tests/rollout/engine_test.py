@@ -40,6 +40,14 @@ def make_requests(num=24, budget=100):
       for i in range(num)]
 
 
+def drain(engine, requests):
+  """What one engine samples for the requests."""
+  for request in requests:
+    engine.add(request)
+  sampled, = engine_lib.drain([engine])
+  return sampled
+
+
 def num_different(first, second):
   """How many completions of two lists of groups are not the same."""
   return sum(
@@ -51,7 +59,7 @@ def num_different(first, second):
 @pytest.fixture(scope='module')
 def sampled(params):
   """Twenty-four groups in eight slots."""
-  return engine_lib.drain(make_engine(params), make_requests())
+  return drain(make_engine(params), make_requests())
 
 
 # The samples.
@@ -90,14 +98,14 @@ def test_when_a_request_comes_changes_ties_alone(params, sampled):
 
 def test_other_slots_change_ties_alone(params, sampled):
   different = [
-      num_different(sampled, engine_lib.drain(
+      num_different(sampled, drain(
           make_engine(params, num_slots), make_requests()))
       for num_slots in [(24,), (1, 3)]]
   assert max(different) <= 1  # Of 192.
 
 
 def test_a_budget_cuts_and_changes_nothing_else(params, sampled):
-  short = engine_lib.drain(make_engine(params), make_requests(budget=20))
+  short = drain(make_engine(params), make_requests(budget=20))
   for one, other in zip(short, sampled):
     for ids, longer in zip(one.completions, other.completions):
       np.testing.assert_array_equal(ids, longer[:20])
@@ -105,7 +113,7 @@ def test_a_budget_cuts_and_changes_nothing_else(params, sampled):
   requests = [
       dataclasses.replace(request, budget=1 + request.tag)
       for request in make_requests(8)]
-  for one in engine_lib.drain(make_engine(params, stop_ids=NEVER), requests):
+  for one in drain(make_engine(params, stop_ids=NEVER), requests):
     assert {len(ids) for ids in one.completions} == {1 + one.request.tag}
 
 
@@ -115,7 +123,7 @@ def test_a_budget_cuts_and_changes_nothing_else(params, sampled):
 def test_each_prompt_is_prefilled_once(params, sampled):
   del sampled
   engine = make_engine(params)
-  engine_lib.drain(engine, make_requests(21))
+  drain(engine, make_requests(21))
   assert engine.counts.prefilled_rows == 21
 
 
@@ -123,7 +131,7 @@ def test_room_that_is_allowed_and_not_used_is_free(params):
   counts = []
   for budget in (100, 200):
     engine = make_engine(params, stop_ids=tuple(range(8)))
-    sampled = engine_lib.drain(engine, make_requests(budget=budget))
+    sampled = drain(engine, make_requests(budget=budget))
     counts.append(engine.counts)
     assert max(len(x) for one in sampled for x in one.completions) <= 100
   assert counts[0] == counts[1]
@@ -134,7 +142,7 @@ def test_who_has_ended_is_not_decoded(params):
   requests = [
       dataclasses.replace(request, budget=16 if request.tag % 4 else 64)
       for request in make_requests(32)]
-  engine_lib.drain(engine, requests)
+  drain(engine, requests)
   # 256 members for 16 tokens, then 64 for 48.
   assert engine.counts.decoded_rows == 256 * 16 + 64 * 48
   # Lockstep would decode all of them for 64.
@@ -146,7 +154,7 @@ def test_waiting_groups_take_the_slots_of_finished_ones(params):
   requests = [
       dataclasses.replace(request, budget=64 if request.tag == 0 else 16)
       for request in make_requests(29)]
-  engine_lib.drain(engine, requests)
+  drain(engine, requests)
   # Beside the long one, seven at a time.
   assert engine.counts.decoded_rows == 4 * 64 * 16
 
