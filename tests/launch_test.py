@@ -123,6 +123,15 @@ def test_caches_stay_in_the_checkout_unless_set(checkout):
   assert 'caches: /mine, /too\n' in result.stdout
 
 
+def test_quickstart_keeps_freed_memory_unless_told_otherwise(checkout):
+  checkout.write_python(
+      checkout.python.read_text() + 'echo "malloc: $GLIBC_TUNABLES"\n')
+  result = checkout.run('quickstart.sh')
+  assert 'malloc: glibc.malloc.mmap_threshold=8589934592:' in result.stdout
+  result = checkout.run('quickstart.sh', env={'GLIBC_TUNABLES': 'mine'})
+  assert 'malloc: mine\n' in result.stdout
+
+
 def test_quickstart_resumes_unless_told_otherwise(checkout):
   workdir = checkout.root / 'runs/quickstart-seed-0'
   workdir.mkdir(parents=True)
