@@ -19,6 +19,11 @@ os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', str(_CACHE / 'jax'))
 os.environ.setdefault('JAX_DISABLE_MOST_OPTIMIZATIONS', '1')
 os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0')
 
+# Some tests send Ctrl-C to processes they start. Those would ignore it where
+# this one does, as whatever a script has started with `&`.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+  signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 @pytest.fixture(scope='session')
 def echo_folder(tmp_path_factory) -> pathlib.Path:
