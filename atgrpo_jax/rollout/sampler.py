@@ -9,7 +9,7 @@ The last prompt token is the first token of every private suffix, so the
 prefill needs no logits and the learner's forward (`rl.train_step`) has the
 same form. The prefill computes that token too, though none of its keys are
 seen: the longest prefix has the length of the bucket then, and a TPU's compiler
-takes a sixteenth of the time for 8192 positions that it takes for 8191.
+is 5 to 16 times faster with 8192 positions than with 8191.
 """
 
 from __future__ import annotations
