@@ -1,10 +1,15 @@
-"""Our side of the benchmarks: the calls that a training run makes."""
+"""Our side of the benchmarks: the calls that a training run makes.
+
+One policy has all devices, and of several each has its share of them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+import dataclasses
 import functools
 import itertools
+from typing import Any
 
 import jax
 import numpy as np
@@ -25,24 +30,48 @@ from benchmarks import workload
 
 _LEARNER = train_step.LearnerSpec(
     optimizer=optimizer.OptimizerSpec(learning_rate=1e-6),
-    loss=losses.LossSpec())
+    loss=losses.LossSpec(), remat=True)
 
 
-@functools.partial(jax.jit, static_argnums=1)
-def make_params(seed: int, config: model.ModelConfig) -> model.Params:
-  return model.init_params(jax.random.key(seed), config)
+@dataclasses.dataclass(frozen=True)
+class Policy:
+  """A model with random weights, on the mesh that is its own."""
+
+  params: model.Params
+  config: model.ModelConfig
+  mesh: jax.sharding.Mesh
+
+  def place(self, tree: Any) -> Any:
+    """Parameters, or what has their form, where the mesh has them."""
+    return jax.device_put(tree, sharding.tree_shardings(
+        tree, self.mesh, sharding.param_rules(self.config.tied_head)))
+
+
+def make_policies(config: model.ModelConfig, num: int) -> list[Policy]:
+  """Policies on disjoint devices, where there is one for each."""
+  names = [f'policy{i}' for i in range(num)]
+  pools = ''
+  if each := jax.device_count() // num:
+    pools = ','.join(
+        f'{name}={i * each}:{(i + 1) * each}' for i, name in enumerate(names))
+  meshes = sharding.make_meshes(
+      names, jax.devices(), sharding.MeshSpec(pools=pools))
+  init = jax.jit(model.init_params, static_argnums=1)
+  policies = [Policy({}, config, meshes[name]) for name in names]
+  return [
+      dataclasses.replace(
+          policy, params=policy.place(init(jax.random.key(i), config)))
+      for i, policy in enumerate(policies)]
 
 
 def make_engine(
-    params: model.Params, config: model.ModelConfig, prompts: np.ndarray,
-    keys: jax.Array, *, group_size: int, budget: int,
-    stop_ids: Sequence[int] = (),
+    policy: Policy, prompts: np.ndarray, keys: jax.Array, *, group_size: int,
+    budget: int, stop_ids: Sequence[int] = (),
     num_slots: int | None = None) -> engine_lib.Engine:
   """To sample for prompts [P, S], in P slots unless told otherwise."""
-  mesh, = sharding.make_meshes(
-      ['ours'], jax.devices()[:1], sharding.MeshSpec()).values()
   engine = engine_lib.Engine(
-      params, mesh, adapters=None, config=config, spec=sampler.SamplerSpec(
+      policy.params, policy.mesh, adapters=None, config=policy.config,
+      spec=sampler.SamplerSpec(
           group_size=group_size, temperature=1.0, stop_ids=tuple(stop_ids)),
       num_slots=(num_slots or len(prompts),), prompt_length=prompts.shape[1])
   for index, (prompt, key) in enumerate(
@@ -66,8 +95,8 @@ class Sampling:
   """Samples one load; each call draws other tokens."""
 
   def __init__(self, config: model.ModelConfig, load: workload.Load):
-    self._config, self._load = config, load
-    self._params = make_params(0, config)
+    self._load = load
+    self._policy, = make_policies(config, 1)
     self._prompts = workload.prompts(load, config, seed=0)
     self._seeds = itertools.count()
 
@@ -75,8 +104,8 @@ class Sampling:
     ids = np.arange(len(self._prompts), dtype=np.uint32)[:, None]
     keys = sampling.group_keys(jax.random.key(next(self._seeds)), ids)
     sampled = sample(
-        self._params, self._config, self._prompts, keys,
-        group_size=self._load.group_size, budget=self._load.new_tokens)
+        self._policy, self._prompts, keys, group_size=self._load.group_size,
+        budget=self._load.new_tokens)
     assert (lengths(sampled) == self._load.new_tokens).all()
 
 
@@ -91,12 +120,12 @@ class Stopping:
       self, config: model.ModelConfig, load: workload.Load, budget: int):
     rows = load.num_prompts * load.group_size
     prompt = workload.prompts(load, config, seed=0)[:1]
+    policy, = make_policies(config, 1)
     for seed in itertools.count():
       keys = sampling.group_keys(
           jax.random.key(seed), np.zeros((rows, 1), np.uint32))
       self._sample = functools.partial(
-          sample, make_params(0, config), config, np.repeat(prompt, rows, 0),
-          keys, group_size=1)
+          sample, policy, np.repeat(prompt, rows, 0), keys, group_size=1)
       *before, last = self._sample(
           budget=load.new_tokens)[0].completions[0].tolist()
       if last not in before:
@@ -123,7 +152,7 @@ class Uneven:
     self._keys = sampling.group_keys(jax.random.key(0), ids)
     self._num_slots = num_slots
     self._sample = functools.partial(
-        sample, make_params(0, config), config, group_size=load.group_size,
+        sample, *make_policies(config, 1), group_size=load.group_size,
         num_slots=num_slots)
     self._stop_ids = range(config.vocab_size // mean_length)
     self._budget = load.new_tokens
@@ -152,13 +181,14 @@ class Team:
   """
 
   def __init__(self, config: model.ModelConfig, loads: Sequence[workload.Load]):
-    self._config, self._loads = config, loads
+    self._loads = loads
+    self._policies = make_policies(config, len(loads))
     self._prompts = [
         workload.prompts(load, config, seed=agent)
         for agent, load in enumerate(loads)]
     self._states = [
-        train_state.create(make_params(agent, config), _LEARNER.optimizer)
-        for agent in range(len(loads))]
+        policy.place(train_state.create(policy.params, _LEARNER.optimizer))
+        for policy in self._policies]
     self._seeds = itertools.count()
 
   def sample(self) -> list[types.TrainBatch]:
@@ -168,8 +198,10 @@ class Team:
     for agent, load in enumerate(self._loads):
       ids = np.stack([
           np.arange(load.num_prompts), np.full(load.num_prompts, agent)], 1)
+      policy = dataclasses.replace(
+          self._policies[agent], params=self._states[agent].params)
       engines.append(make_engine(
-          self._states[agent].params, self._config, self._prompts[agent],
+          policy, self._prompts[agent],
           sampling.group_keys(seed, ids.astype(np.uint32)),
           group_size=load.group_size, budget=load.new_tokens))
     samples = engine_lib.drain(engines)
@@ -185,13 +217,16 @@ class Team:
         for load, prompts, own in zip(self._loads, self._prompts, samples)]
 
   def update(self, batches: Sequence[types.TrainBatch]) -> None:
-    static = {'config': self._config, 'spec': _LEARNER}
-    for agent, batch in enumerate(batches):
+    for agent, (policy, batch) in enumerate(zip(self._policies, batches)):
+      static = {'config': policy.config, 'spec': _LEARNER}
       state = self._states[agent]
-      sums = train_step.zero_sums(state.params, **static)
-      sums = train_step.accumulate(state.params, sums, batch, **static)
-      self._states[agent], _, _ = train_step.apply_update(
-          state, sums, **static)
+      with jax.set_mesh(policy.mesh):
+        sums = train_step.zero_sums(state.params, **static)
+        sums = train_step.accumulate(
+            state.params, sums, sharding.put_rows(batch, policy.mesh),
+            **static)
+        self._states[agent], _, _ = train_step.apply_update(
+            state, sums, **static)
     jax.block_until_ready(self._states)
 
   def step(self) -> None:

@@ -60,9 +60,11 @@ class Process:
     self.versions = versions(name, peer, python)
     self._name = name
     self._log = tempfile.TemporaryFile('w+')
+    environment = dict(os.environ)
+    environment.pop('JAX_NUM_CPU_DEVICES', None)  # Ours; theirs use all cores.
     self._process = subprocess.Popen(
         [python, peer.script], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=self._log, text=True)
+        stderr=self._log, text=True, env=environment)
 
   def contestant(self, request: Mapping) -> Callable[[], float]:
     """Does the work of `request` once and returns the peer's seconds."""

@@ -42,7 +42,7 @@ def base_config(size: str) -> config_dict.ConfigDict:
       'models/nano' if size == 'nano' else f'Qwen/Qwen3-{size.upper()}')
   c.model.trained = 'all'  # Parameters; or 'lora', or 'none'.
   c.model.dtype = 'float32' if size == 'nano' else 'bfloat16'
-  c.model.remat = size != 'nano'
+  c.model.remat = True  # Recompute each layer in the backward pass.
   c.model.thinking = False
 
   c.lora = config_dict.ConfigDict()

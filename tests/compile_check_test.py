@@ -93,7 +93,7 @@ def found():
        json.dumps(changes)], cwd=ROOT, check=True, text=True,
       stdout=subprocess.PIPE, timeout=300, env=os.environ | {
           'JAX_PLATFORMS': 'cpu',
-          'XLA_FLAGS': '--xla_force_host_platform_device_count=8'})
+          'JAX_NUM_CPU_DEVICES': '8'})
   return json.loads(done.stdout)
 
 

@@ -18,6 +18,10 @@ os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', str(_CACHE / 'jax'))
 # The processes that tests start inherit it.
 os.environ.setdefault('JAX_DISABLE_MOST_OPTIMIZATIONS', '1')
 os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0')
+# XLA's older code generator: half of the time, and the same results up to
+# rounding.
+os.environ['XLA_FLAGS'] = ' '.join((
+    os.environ.get('XLA_FLAGS', ''), '--xla_cpu_use_fusion_emitters=false'))
 
 # Some tests send Ctrl-C to processes they start. Those would ignore it where
 # this one does, as whatever a script has started with `&`.

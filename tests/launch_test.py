@@ -123,13 +123,16 @@ def test_caches_stay_in_the_checkout_unless_set(checkout):
   assert 'caches: /mine, /too\n' in result.stdout
 
 
-def test_quickstart_keeps_freed_memory_unless_told_otherwise(checkout):
+@pytest.mark.parametrize('name, start', [
+    ('GLIBC_TUNABLES', 'glibc.malloc.mmap_threshold=8589934592:'),
+    ('JAX_NUM_CPU_DEVICES', '2\n')])
+def test_quickstart_suits_a_cpu_unless_told_otherwise(checkout, name, start):
   checkout.write_python(
-      checkout.python.read_text() + 'echo "malloc: $GLIBC_TUNABLES"\n')
+      checkout.python.read_text() + f'echo "{name}: ${name}"\n')
   result = checkout.run('quickstart.sh')
-  assert 'malloc: glibc.malloc.mmap_threshold=8589934592:' in result.stdout
-  result = checkout.run('quickstart.sh', env={'GLIBC_TUNABLES': 'mine'})
-  assert 'malloc: mine\n' in result.stdout
+  assert f'{name}: {start}' in result.stdout
+  result = checkout.run('quickstart.sh', env={name: 'mine'})
+  assert f'{name}: mine\n' in result.stdout
 
 
 def test_quickstart_resumes_unless_told_otherwise(checkout):

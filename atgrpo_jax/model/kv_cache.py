@@ -15,9 +15,9 @@ class Prefix:
   """What P groups share: the keys and values of their prompts.
 
   Head-major, so that the scores of one head are one matrix product; keys in
-  columns and values in rows, as `attention` reads them. Stacked
-  where layers are scanned; where they are unrolled, one array per layer, since
-  there a part of a stack would be a copy.
+  columns and values in rows, as `attention` reads them. Stacked where layers
+  are scanned; where they are unrolled, one array per layer, since there a part
+  of a stack would be a copy.
   """
 
   keys: jax.Array | tuple[jax.Array, ...]  # [L, P, K, H, S]
@@ -51,10 +51,48 @@ class Past:
 
 @struct.dataclass
 class Rows:
-  """Which R of the P * G members are computed; the others have ended."""
+  """Which members are computed; the others have ended.
 
-  taken: jax.Array  # [R] int32, a place in the flat [P * G]
-  place: jax.Array  # [P, G] int32, which of the R; any for who has ended
+  Each of the N parts of a mesh computes R members of its own groups.
+  """
+
+  taken: jax.Array  # [N, R] int32, a place in the flat [P / N * G] of the part
+  place: jax.Array  # [N, P / N, G] int32, which of R; any for who has ended
+
+  @classmethod
+  def of(cls, taken: jax.Array, num_groups: int, group_size: int) -> Rows:
+    """Rows that only fill the shape have a place beyond the last."""
+    num_parts, num_rows = taken.shape
+    place = _put(
+        jnp.zeros((num_parts, num_groups * group_size // num_parts), jnp.int32),
+        taken, jnp.broadcast_to(jnp.arange(num_rows), taken.shape))
+    return cls(taken, place.reshape(num_parts, -1, group_size))
+
+  def take(self, x: jax.Array) -> jax.Array:
+    """[P, G, ...] -> [N * R, ...]; any for rows that only fill the shape."""
+    taken = _take(x.reshape(len(self.taken), -1, *x.shape[2:]), self.taken)
+    return taken.reshape(-1, *x.shape[2:])
+
+  def spread(self, y: jax.Array) -> jax.Array:
+    """[N * R, ...] -> [P, G, ...]; any for who has ended."""
+    spread = _take(y.reshape(*self.taken.shape, *y.shape[1:]), self.place)
+    return spread.reshape(-1, *spread.shape[2:])
+
+  def put(self, x: jax.Array, y: jax.Array) -> jax.Array:
+    """`x` [P, G] with `y` [N * R] at the members that are computed."""
+    return _put(
+        x.reshape(len(self.taken), -1), self.taken,
+        y.reshape(self.taken.shape)).reshape(x.shape)
+
+
+def _take(x, at):
+  """Of each part of `x` [N, ...] what stands at the places `at` [N, ...]."""
+  return jax.vmap(lambda x, at: x.at[at].get(mode='clip'))(x, at)
+
+
+def _put(x, at, y):
+  """Each part of `x` [N, A] with `y` [N, B] at the places `at` [N, B]."""
+  return jax.vmap(lambda x, at, y: x.at[at].set(y, mode='drop'))(x, at, y)
 
 
 def init_cache(

@@ -68,9 +68,9 @@ class Attention(nn.Module):
     """Returns the mixed values and the suffix's keys and values.
 
     Args:
-      x: [P, G, X, D] the queries' inputs; [R, 1, X, D] with `rows`.
+      x: [P, G, X, D] the queries' inputs; [N * R, 1, X, D] with `rows`.
       angles: [P, X, H / 2] float32 rotary angles of the queries' positions;
-        [R, X, H / 2] with `rows`.
+        [N * R, X, H / 2] with `rows`.
       suffix_mask: [X, Y] bool, True where a query sees a suffix key.
       prefix: keys [P, K, H, S] and values [P, K, S, H], or None.
       prefix_mask: [P, S] bool, True where a prefix position counts.
@@ -95,7 +95,7 @@ class Attention(nn.Module):
     k = rotate(Norm(c.norm_eps, name='k_norm')(k), angles)
 
     if rows is not None:
-      q, k, v = (y[:, 0][rows.place] for y in (q, k, v))
+      q, k, v = (rows.spread(y[:, 0]) for y in (q, k, v))
     groups, members, queries, *_ = q.shape
     q, k, v = (
         sharding.constrain(y, sharding.ROWS, None, None, 'tensor')
@@ -119,7 +119,7 @@ class Attention(nn.Module):
     mixed = mixed.transpose(0, 2, 3, 1, 4, 5).reshape(
         groups, members, queries, -1)
     if rows is not None:
-      mixed = mixed.reshape(-1, 1, *mixed.shape[2:])[rows.taken]
+      mixed = rows.take(mixed)[:, None]
     return Linear(c.width, c.init_std, name='o')(mixed), (k, v)
 
 

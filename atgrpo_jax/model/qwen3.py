@@ -6,7 +6,8 @@ keys and values are then the prefix of its group.
 
 Letters:
   P groups, G members of a group, X queries, Y suffix keys, S prefix positions
-  Z positions of the past, R members that are computed
+  Z positions of the past
+  R members that are computed on each of N parts of the mesh
   L layers, V vocabulary, D width, F hidden width, N query heads,
   K key/value heads, M = N / K query heads per key head, H head width
 
@@ -65,7 +66,8 @@ def forward(
   """The last hidden states of suffixes, and their keys and values.
 
   Args:
-    params: see `init_params`; perhaps `lora.with_adapters`.
+    params: see `init_params`; perhaps `lora.with_adapters`, and with a cache
+      perhaps `unstack`.
     config: dimensions.
     tokens: [P, G, X] int32. Pads, if any, stand at the end of a row.
     prefix: what the suffixes see before themselves; None for nothing.
@@ -73,7 +75,7 @@ def forward(
     cache: earlier tokens of the suffixes; X tokens are added to it.
     cache_index: how many tokens of the suffixes are in the cache.
     rows: the members that are computed, of those that decode over a cache;
-      then tokens are [R, 1, X] and so is what comes out. None for all.
+      then tokens are [N * R, 1, X] and so is what comes out. None for all.
     dtype: of the matrix products.
     remat: recompute each layer in the backward pass instead of keeping its
       activations.
@@ -94,7 +96,8 @@ def forward(
     masks['past_mask'] = (
         jnp.arange(past.cache.keys[0].shape[-1]) < past.lengths[:, None])
   if rows is not None:
-    start = start[rows.taken // rows.place.shape[1]]
+    start = rows.take(jnp.broadcast_to(
+        start[:, None], (len(start), rows.place.shape[-1])))
   positions = jnp.broadcast_to(
       start[:, None] + jnp.arange(num_queries),
       (tokens.shape[0], num_queries))
@@ -104,8 +107,6 @@ def forward(
   mask = (
       jnp.arange(num_keys) <= (jnp.arange(num_queries) + cache_index)[:, None])
   block = layers.Block(config)
-
-  lora = params.get('lora')
 
   def layer(x, layer_params, layer_lora, layer_prefix, **cache_args):
     variables = {'params': layer_params}
@@ -129,13 +130,11 @@ def forward(
 
     x, kv = jax.lax.scan(
         jax.checkpoint(body) if remat else body, x,
-        (params['layers'], lora, prefix_kv))
+        (params['layers'], params.get('lora'), prefix_kv))
     x = sharding.constrain(x, sharding.ROWS)
   else:
-    def part(tree, index):
-      if isinstance(tree, tuple):
-        return tree[index]
-      return jax.tree.map(lambda leaf: leaf[index], tree)
+    params = unstack(params, config)
+    lora = params.get('lora')
 
     def kept(kv, index):
       return None if kv is None else (kv.keys[index], kv.values[index])
@@ -143,7 +142,7 @@ def forward(
     pairs = []
     for index in range(config.num_layers):
       x, pair = layer(
-          x, part(params['layers'], index), part(lora, index),
+          x, params['layers'][index], lora and lora[index],
           kept(prefix, index), cache=kept(cache, index),
           cache_index=cache_index, past=kept(past and past.cache, index),
           rows=rows)
@@ -187,16 +186,18 @@ def cast(params: Params, dtype: jnp.dtype) -> Params:
 
 
 def unstack(params: Params, config: config_lib.ModelConfig) -> Params:
-  """Layers and adapters as tuples, for a loop that decodes with them.
+  """Layers and adapters as tuples, each layer out of its stack.
 
-  XLA's CPU backend copies a layer out of its stack wherever it is used; other
-  backends read it there.
+  XLA's CPU backend copies a layer out of its stack wherever it is used, which
+  a loop does once for each token; other backends read it there. What is a
+  tuple already stays as it is.
   """
   return params | {
       name: tuple(
           jax.tree.map(lambda leaf: leaf[index], params[name])
           for index in range(config.num_layers))
-      for name in ('layers', 'lora') if name in params}
+      for name in ('layers', 'lora')
+      if name in params and not isinstance(params[name], tuple)}
 
 
 def unembed(

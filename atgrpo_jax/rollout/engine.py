@@ -2,10 +2,10 @@
 
 Prompts wait until a slot is free. All slots are decoded together, a few tokens
 at a time; then finished groups leave and waiting ones take their places, while
-the others go on. Where one device has all groups, the layers compute only the
-members that run, though attention computes all of their groups; and few groups
-move into few slots. The keys and values that are read grow with the text of
-the longest member, not with what is allowed.
+the others go on. The layers compute only the members that run (with adapters,
+all members), though attention computes all of their groups; and few groups move
+into few slots. The keys and values that are read grow with the text of the
+longest member, not with what is allowed.
 
 What a group samples depends on its prompt, key and budget alone, up to the
 rounding of products of another shape.
@@ -90,6 +90,7 @@ class Engine:
     """`num_slots` are the numbers of groups in flight, ascending."""
     self._params = params
     self._prepared: model.Params | None = None
+    self._decoding: model.Params | None = None  # The same, as a loop reads it.
     self._mesh = mesh
     self._static = {'config': config, 'spec': spec}
     self._adapters = adapters
@@ -152,7 +153,8 @@ class Engine:
         self._held[slot] = None
     if not self.busy:
       # Another engine, or the learner, may need the memory.
-      self._prepared, self._slots, self._held = None, None, []
+      self._prepared = self._decoding = self._slots = None
+      self._held = []
     return finished
 
   def _make_room(self) -> None:
@@ -166,9 +168,11 @@ class Engine:
     oldest = max((x.age for x in self._held if x is not None), default=0)
     room = padded_size(oldest + CHUNK)
     if self._slots is None:
-      self._prepared = sampler.prepare(
-          self._params, config=self._static['config'],
-          dtype=self._static['spec'].dtype)
+      config = self._static['config']
+      self._prepared = self._decoding = sampler.prepare(
+          self._params, config=config, dtype=self._static['spec'].dtype)
+      if self._on_cpu:
+        self._decoding = sampler.unstack(self._prepared, config=config)
       self._slots = sampler.empty_slots(
           num_slots=num_slots, prompt_length=self._prompt_length, room=room,
           **self._static)
@@ -236,19 +240,22 @@ class Engine:
 
   def _decode(self) -> tuple[np.ndarray, np.ndarray, sampler.Chunk]:
     size = self._static['spec'].group_size
-    places = np.flatnonzero(np.concatenate([
+    running = np.array([
         np.zeros(size, bool) if group is None else group.running
-        for group in self._held]))
-    num_rows = padded_size(len(places))
-    taken, rows = None, places
-    if (self._num_parts == 1 and self._adapters is None
-        and num_rows < size * len(self._held)):
-      taken = np.full(num_rows, size * len(self._held), np.int32)
-      taken[:len(places)] = places
-      rows = np.arange(len(places))
+        for group in self._held]).reshape(self._num_parts, -1)
+    rows = places = np.flatnonzero(running)
+    taken = None
+    num_rows = padded_size(int(running.sum(axis=1).max()))
+    if self._adapters is None and num_rows < running.shape[1]:
+      taken = np.full(
+          (self._num_parts, num_rows), running.shape[1], np.int32)
+      for part, row in zip(running, taken):
+        row[:part.sum()] = np.flatnonzero(part)
+      rows = np.flatnonzero(taken < running.shape[1])
+      taken = sharding.put_rows(taken, self._mesh)
     self._slots, chunk = sampler.decode(
-        self._prepared, self._slots, taken, adapters=self._adapters,
-        num_tokens=CHUNK, unstacked=self._on_cpu, **self._static)
+        self._decoding, self._slots, taken, adapters=self._adapters,
+        num_tokens=CHUNK, **self._static)
     return rows, places, chunk
 
 

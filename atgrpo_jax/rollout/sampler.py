@@ -58,12 +58,12 @@ class Slots:
 
 @struct.dataclass
 class Chunk:
-  """What R members said in one call; nothing counts behind a length."""
+  """What members said in one call; nothing counts behind a length."""
 
-  tokens: jax.Array  # [R, T] int32
-  logprobs: jax.Array  # [R, T] float32
-  lengths: jax.Array  # [R] int32
-  running: jax.Array  # [R] bool, who goes on
+  tokens: jax.Array  # [N * R, T] int32
+  logprobs: jax.Array  # [N * R, T] float32
+  lengths: jax.Array  # [N * R] int32
+  running: jax.Array  # [N * R] bool, who goes on
 
 
 @functools.partial(jax.jit, static_argnames=('config', 'dtype'))
@@ -80,6 +80,9 @@ def prepare(
       sharding.param_rules(config.tied_head))
   return sharding.constrain_tree(
       params, sharding.decoding_rules(config.tied_head))
+
+
+unstack = jax.jit(model.unstack, static_argnames='config')
 
 
 @functools.partial(jax.jit, static_argnames=(
@@ -160,45 +163,40 @@ def fill(
 
 
 @functools.partial(
-    jax.jit, static_argnames=('config', 'spec', 'num_tokens', 'unstacked'),
+    jax.jit, static_argnames=('config', 'spec', 'num_tokens'),
     donate_argnames='slots')
 def decode(
     params: model.Params, slots: Slots, taken: jax.Array | None, *,
     adapters: model.Adapters | None, config: model.ModelConfig,
-    spec: SamplerSpec, num_tokens: int,
-    unstacked: bool = False) -> tuple[Slots, Chunk]:
+    spec: SamplerSpec, num_tokens: int) -> tuple[Slots, Chunk]:
   """Samples up to `num_tokens` for every member that runs.
 
   Args:
-    params: of the model, as `prepare` returns them.
+    params: of the model, as `prepare` returns them; perhaps with its layers
+      out of their stacks, as `unstack` returns them.
     slots: see `Slots`; donated. Each has room for `num_tokens`.
-    taken: [R] int32, the places in [P * G] of all members that run, and P * G
-      for rows that only fill the shape; None for R = P * G.
+    taken: [N, R] int32, for each of the N parts of the mesh the places in its
+      flat [P / N * G] of all members that run, and one beyond the last for rows
+      that only fill the shape; None for all members.
     adapters: over the model, one for each role.
     config: the model's dimensions.
     spec: see `SamplerSpec`.
     num_tokens: the longest chunk (T).
-    unstacked: whether layers are cut out of their stacks before the loop; see
-      `model.unstack`.
   """
   shape = slots.last.shape
-  rows = None
-  last, running, keys = slots.last, slots.running, slots.keys
-  if taken is not None:
-    rows = model.Rows(taken, jnp.zeros(last.size, jnp.int32).at[taken].set(
-        jnp.arange(len(taken)), mode='drop').reshape(shape))
+  rows = None if taken is None else model.Rows.of(taken, *shape)
 
-  def pick(x):  # [P, G] -> [R, 1]
-    return x if taken is None else x.reshape(-1)[taken][:, None]
+  def pick(x):  # [P, G] -> [N * R, 1]
+    return x if rows is None else rows.take(x)[:, None]
 
   ages = pick(jnp.broadcast_to(slots.past.lengths[:, None], shape))
   budgets = pick(jnp.broadcast_to(slots.budgets[:, None], shape))
-  last, running, keys = map(pick, (last, running, keys))
-  if taken is not None:
-    running &= (taken < slots.last.size)[:, None]
+  last, running, keys = map(pick, (slots.last, slots.running, slots.keys))
+  if rows is not None:
+    running &= (taken < rows.place[0].size).reshape(running.shape)
   if adapters is not None:
     params = model.with_adapters(params, adapters, slots.adapter_ids)
-  if unstacked:
+  if isinstance(params['layers'], tuple):  # Adapters too, once for the loop.
     params = model.unstack(params, config)
   fold = jax.vmap(jax.random.fold_in)
 
@@ -240,24 +238,19 @@ def decode(
       'logprobs': jnp.zeros((*last.shape, num_tokens), jnp.float32),
   })
 
-  def put(x, y):  # [P, G], [R, 1] -> [P, G]
-    if taken is None:
-      return y
-    return x.reshape(-1).at[taken].set(y[:, 0], mode='drop').reshape(shape)
+  def put(x, y):  # [P, G], [N * R, 1] -> [P, G]
+    return y if rows is None else rows.put(x, y)
 
-  def moved(axis, past, new):
-    move = functools.partial(
-        jax.lax.dynamic_update_slice_in_dim, axis=axis)
-    return tuple(map(
-        jax.vmap(move), past, new, [slots.past.lengths] * len(past)))
+  past = slots.past
 
-  past, cache = slots.past.cache, state['cache']
+  def appended(axis, old, new):
+    move = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=axis)
+    return jax.vmap(move)(old, new, past.lengths)
+
   slots = slots.replace(
       past=model.Past(
-          model.Cache(
-              moved(-1, past.keys, cache.keys),
-              moved(-2, past.values, cache.values)),
-          slots.past.lengths + state['index']),
+          _along_positions(appended, past.cache, state['cache']),
+          past.lengths + state['index']),
       last=put(slots.last, state['last']),
       running=put(jnp.zeros_like(slots.running), state['running']))
   # On every device, since every process reads all of it.
@@ -277,7 +270,7 @@ def repack(slots: Slots, order: jax.Array, *, room: int) -> Slots:
       stay; a number beyond the last for a free slot.
     room: positions of the past.
   """
-  def resized(x, axis):
+  def resized(axis, x):
     have = x.shape[axis]
     if room <= have:
       return jax.lax.slice_in_dim(x, 0, room, axis=axis)
@@ -291,14 +284,21 @@ def repack(slots: Slots, order: jax.Array, *, room: int) -> Slots:
     return x.reshape(-1, *x.shape[2:])
 
   num_slots = slots.running.shape[0] // len(order)
-  cache = slots.past.cache
-  cache = model.Cache(
-      tuple(resized(x, 4) for x in cache.keys),
-      tuple(resized(x, 3) for x in cache.values))
-  moved_slots = jax.tree.map(
-      moved, slots.replace(past=slots.past.replace(cache=cache)))
+  moved_slots = jax.tree.map(moved, slots.replace(past=slots.past.replace(
+      cache=_along_positions(resized, slots.past.cache))))
   return _constrain(moved_slots.replace(
       running=moved_slots.running & (order < num_slots).reshape(-1, 1)))
+
+
+def _along_positions(function, *caches):
+  """A cache of what `function(axis, *arrays)` makes of each array of `caches`.
+
+  The axis is that of the positions; keys and values have it at another place.
+  """
+  return model.Cache(
+      tuple(function(-1, *arrays) for arrays in zip(*(x.keys for x in caches))),
+      tuple(
+          function(-2, *arrays) for arrays in zip(*(x.values for x in caches))))
 
 
 def _in_parts(x, num_parts):

@@ -343,4 +343,4 @@ def test_remat_changes_the_program_and_not_the_numbers():
   assert 'remat' not in str(jax.make_jaxpr(plain)(*inputs))
   assert 'remat' in str(jax.make_jaxpr(remat)(*inputs))
   differences = jax.tree.map(_difference, remat(*inputs), plain(*inputs))
-  assert max(jax.tree.leaves(differences)) < 1e-6, differences
+  assert max(jax.tree.leaves(differences)) < 3e-6, differences

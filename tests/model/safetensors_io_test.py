@@ -353,11 +353,11 @@ def _run(function, *args, num_processes=1, num_devices=8, environment=()):
     code = (
         f'{start}from tests.model import safetensors_io_test as here; '
         f'here.{function}(*{args!r})')
-    flag = f'--xla_force_host_platform_device_count={num_devices}'
     processes.append(subprocess.Popen(
         [sys.executable, '-c', code], cwd=GOLDENS.parents[1],
         env={
-            **os.environ, 'JAX_PLATFORMS': 'cpu', 'XLA_FLAGS': flag,
+            **os.environ, 'JAX_PLATFORMS': 'cpu',
+            'JAX_NUM_CPU_DEVICES': str(num_devices),
             'JAX_CPU_COLLECTIVES_IMPLEMENTATION': 'gloo',
             **dict(environment)},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
