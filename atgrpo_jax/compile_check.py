@@ -350,7 +350,8 @@ def count_work(
   """FLOPs, and bytes read and written, of all matrix products of a program.
 
   A `while` loop, such as that of decoding, is taken to run `while_length`
-  times.
+  times. A kernel reads its operands and writes its results once; blocks that
+  its mask leaves out are counted where its grid has them.
   """
   return _count(jaxpr.jaxpr, while_length)
 
@@ -358,19 +359,27 @@ def count_work(
 def _count(jaxpr, while_length):
   flops = traffic = 0
   for equation in jaxpr.eqns:
-    if equation.primitive.name == 'dot_general':
+    name = equation.primitive.name
+    kernel = name == 'pallas_call'
+    if name == 'dot_general':
       (contracted, _), _ = equation.params['dimension_numbers']
-      left, right = (variable.aval for variable in equation.invars)
-      out = equation.outvars[0].aval
-      flops += 2 * out.size * math.prod(left.shape[i] for i in contracted)
-      traffic += sum(x.size * x.dtype.itemsize for x in (left, right, out))
+      left = equation.invars[0].aval
+      flops += 2 * equation.outvars[0].aval.size * math.prod(
+          left.shape[i] for i in contracted)
+    if name == 'dot_general' or kernel:
+      traffic += sum(
+          x.aval.size * x.aval.dtype.itemsize
+          for x in (*equation.invars, *equation.outvars))
     repeats = {
         'scan': equation.params.get('length'), 'while': while_length,
-    }.get(equation.primitive.name, 1)
+    }.get(name, 1)
+    if kernel:
+      repeats = math.prod(equation.params['grid_mapping'].grid)
     for inner in core.jaxprs_in_params(equation.params):
       inner_flops, inner_traffic = _count(inner, while_length)
       flops += repeats * inner_flops
-      traffic += repeats * inner_traffic
+      if not kernel:  # What is inside is in the chip's fast memory.
+        traffic += repeats * inner_traffic
   return flops, traffic
 
 

@@ -131,7 +131,7 @@ def tree_shardings(tree: Any, mesh: Mesh, rules: Rules) -> Any:
 
 def constrain_tree(tree: Any, rules: Rules) -> Any:
   """Keeps a traced tree where `tree_shardings` puts it."""
-  if _current_size() == 1:
+  if current_size() == 1:
     return tree
   return jax.tree.map(
       jax.lax.with_sharding_constraint, tree, _specs(tree, rules)[0])
@@ -139,7 +139,7 @@ def constrain_tree(tree: Any, rules: Rules) -> Any:
 
 def constrain(x: jax.Array, *axes: str | tuple[str, ...] | None) -> jax.Array:
   """Says on which mesh axes those of a traced array lie, within `set_mesh`."""
-  if _current_size() == 1:
+  if current_size() == 1:
     return x
   return jax.lax.with_sharding_constraint(x, PartitionSpec(*axes))
 
@@ -177,7 +177,7 @@ def _name(path) -> str:
   return jax.tree_util.keystr(path, simple=True, separator='/')
 
 
-def _current_size() -> int:
+def current_size() -> int:
   mesh = jax.sharding.get_abstract_mesh()
   return 1 if mesh.empty else mesh.size
 

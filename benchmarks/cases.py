@@ -130,7 +130,8 @@ def environment(setup: Setup) -> list[timing.Case]:
       sandbox_lib.SandboxServer(num_slots=sizes.slots))
   contestants = {
       timing.OURS: sandbox_lib.Sandbox(server.address),
-      'fresh interpreter': programs.FreshInterpreter()}
+      'python': programs.FreshInterpreter(),
+      'python -I -S': programs.FreshInterpreter(('-I', '-S'))}
   return [timing.Case(
       f'{sizes.programs} Plan-Path steps, {sizes.slots} slots',
       {name: timing.timed(programs.Steps(runner, sizes.programs, sizes.slots))

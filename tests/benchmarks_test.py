@@ -179,7 +179,7 @@ def test_tiny_edition(name, tmp_path, monkeypatch, capsys):
         / first['contestants']['ours']['best'])
     assert result['cases'][-1]['contestants']['ours']['per_second']['GB'] > 0
   if name == 'environment':
-    assert set(first['contestants']) == {'ours', 'fresh interpreter'}
+    assert set(first['contestants']) == {'ours', 'python', 'python -I -S'}
   if name == 'uneven':
     assert set(first['contestants']) == {'ours', 'lockstep'}
   if name == 'scaling':

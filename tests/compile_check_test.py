@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import jax
+from jax.experimental import pallas as pl
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -128,6 +129,22 @@ def test_work_is_counted_with_its_loops():
   flops, traffic = compile_check.count_work(jaxpr, while_length=7)
   assert flops == (5 + 7) * 2 * 2 * 2 * 2
   assert traffic == (5 + 7) * 3 * 4 * 4
+
+
+def test_a_kernel_reads_its_operands_once():
+  def multiply(x, y, out):
+    out[...] = jnp.dot(x[...], y[...])
+
+  whole = pl.BlockSpec((8, 8), lambda i: (0, 0))
+  rows = pl.BlockSpec((2, 8), lambda i: (i, 0))
+  work = pl.pallas_call(
+      multiply, out_shape=jax.ShapeDtypeStruct((8, 8), jnp.float32), grid=4,
+      in_specs=(rows, whole), out_specs=rows)
+  spec = jax.ShapeDtypeStruct((8, 8), jnp.float32)
+  flops, traffic = compile_check.count_work(
+      jax.jit(work).trace(spec, spec).jaxpr, while_length=1)
+  assert flops == 2 * 8 * 8 * 8
+  assert traffic == 3 * 8 * 8 * 4
 
 
 def _report(peak, parameters, name='decode a'):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from atgrpo_jax import sharding
 from atgrpo_jax.model import attention
 from atgrpo_jax.model import config as config_lib
+from atgrpo_jax.model import splash
 
 
 class Norm(nn.Module):
@@ -71,7 +72,7 @@ class Attention(nn.Module):
       x: [P, G, X, D] the queries' inputs; [N * R, 1, X, D] with `rows`.
       angles: [P, X, H / 2] float32 rotary angles of the queries' positions;
         [N * R, X, H / 2] with `rows`.
-      suffix_mask: [X, Y] bool, True where a query sees a suffix key.
+      suffix_mask: [X, Y] bool, True where a query sees a suffix key; causal.
       prefix: keys [P, K, H, S] and values [P, K, S, H], or None.
       prefix_mask: [P, S] bool, True where a prefix position counts.
       cache: keys [P, K, G, H, Y] and values [P, K, G, Y, H], the earlier ones
@@ -114,8 +115,11 @@ class Attention(nn.Module):
           jax.lax.dynamic_update_slice_in_dim(
               old, new.astype(old.dtype), cache_index, axis)
           for old, new, axis in zip(cache, (k, v), (-1, -2)))
-    mixed = attention.attend(
-        q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask)
+    if cache is None and splash.fits(q, prefix[0].shape[-1] if prefix else 0):
+      mixed = splash.attend(q, k, v, prefix, prefix_mask)
+    else:
+      mixed = attention.attend(
+          q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask)
     mixed = mixed.transpose(0, 2, 3, 1, 4, 5).reshape(
         groups, members, queries, -1)
     if rows is not None:
