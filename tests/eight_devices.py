@@ -9,6 +9,7 @@ far one step of the sampler and the learner is from that of one device.
 import dataclasses
 import json
 import pathlib
+import re
 import sys
 
 import jax
@@ -142,8 +143,29 @@ def pools() -> dict[str, bool]:
           names, devices, sharding.MeshSpec(pools='a=0:1,b=0:1')))}
 
 
+def collectives() -> dict[str, int]:
+  """How many a chunk has where all members are decoded, and where few are."""
+  mesh, = sharding.make_meshes(
+      ['p'], jax.devices(), sharding.MeshSpec()).values()
+  static = {'config': CONFIG, 'spec': sampler.SamplerSpec(
+      group_size=4, temperature=1.0, stop_ids=(3,))}
+  params = jax.jit(model.init_params, static_argnums=1)(
+      jax.random.key(0), CONFIG)
+  with jax.set_mesh(mesh):
+    slots = sampler.empty_slots(
+        num_slots=8, prompt_length=7, room=4, **static)
+    few = sharding.put_rows(np.zeros((8, 2), np.int32), mesh)
+    return {
+        name: len(re.findall(
+            r'= \S+ (?:all|collective|reduce)-\w+\(',
+            sampler.decode.lower(
+                params, slots, taken, adapters=None, num_tokens=4, **static
+            ).compile().as_text()))
+        for name, taken in (('all', None), ('few', few))}
+
+
 def main(folder: pathlib.Path) -> None:
-  report = {'pools': pools()}
+  report = {'pools': pools(), 'collectives': collectives()}
   engine_lib._FEWEST = 4  # So that few members are not decoded as many.
   one = {
       lora: run(sharding.make_meshes(

@@ -48,6 +48,11 @@ def test_who_has_ended_is_not_decoded(report):
   assert report['all three']['decoded_rows'] < report['fsdp']['decoded_rows']
 
 
+def test_leaving_out_members_costs_no_communication(report):
+  found = report['collectives']
+  assert found['few'] == found['all'] > 0
+
+
 def test_disjoint_pools_compute_at_the_same_time(report):
   # A short computation ended while a long one on the other pool went on; on
   # one pool it had to wait.
