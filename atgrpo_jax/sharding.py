@@ -178,6 +178,7 @@ def _name(path) -> str:
 
 
 def current_size() -> int:
+  """Devices of the mesh of `set_mesh`; 1 without one."""
   mesh = jax.sharding.get_abstract_mesh()
   return 1 if mesh.empty else mesh.size
 
