@@ -11,11 +11,13 @@ import logging
 import os
 import shutil
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
 
 _SERVER = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'server.py')
+_HEADER = struct.Struct('>cI')  # Of a frame, see server.py.
 _BACKLOG = 4096
 _MAX_ADDRESS_BYTES = 107  # Of a Unix socket.
 _NUM_CONNECTIONS = 64  # At most, of one `run_many`.
@@ -116,10 +118,29 @@ class Sandbox:
       connection.shutdown(socket.SHUT_WR)
       with connection.makefile('rb') as stream:
         text = stream.read()
-    if not text:
+    outputs, result = _read_frames(text)
+    if result is None:
       raise ConnectionError('no reply; the server has logged the reason')
-    reply = json.loads(text)
-    return ProgramResult(**{**reply, 'status': Status(reply['status'])})
+    stderr, reason = outputs[b'e'], result.pop('reason')
+    if reason and stderr and not stderr.endswith('\n'):
+      reason = f'\n{reason}'
+    return ProgramResult(
+        Status(result.pop('status')), stdout=outputs[b'o'],
+        stderr=stderr + reason, **result)
+
+
+def _read_frames(data: bytes) -> tuple[dict[bytes, str], dict | None]:
+  """What the program printed, and its result if it is there."""
+  outputs, at = {b'o': [], b'e': [], b'r': []}, 0
+  while at < len(data):
+    kind, length = _HEADER.unpack_from(data, at)
+    at += _HEADER.size + length
+    outputs[kind].append(data[at - length:at])
+  result = b''.join(outputs.pop(b'r'))
+  texts = {
+      kind: b''.join(parts).decode('utf-8', 'replace')
+      for kind, parts in outputs.items()}
+  return texts, json.loads(result) if result else None
 
 
 class SandboxServer:

@@ -2,47 +2,56 @@
 
   python -s -P -S server.py DIRECTORY LISTENER_FD NUM_SLOTS PARENT_PID
 
-Three kinds of process, so that each is simple and none outlives its job:
+Three kinds of process, so that each is simple:
 
   zygote      Keeps `num_slots` supervisors waiting on the listening socket
-              and does nothing else; no request ever enters its memory. The
-              socket's backlog is the queue.
-  supervisor  Takes one connection, reads one request, forks the program,
-              watches it, sweeps up, answers and exits.
-  program     A fork, so a warm interpreter: no start-up, no imports to pay.
+              and does nothing else. The socket's backlog is the queue.
+  supervisor  Takes one connection after another. For each it forks a program,
+              watches it, sweeps up, and says how it ended.
+  program     A fork, so a warm interpreter: no start-up, no imports to pay. It
+              reads its own request, then runs it.
 
-Because a request is read after the supervisor's fork, no program finds an
-earlier program's source in its memory. The server ends within a second of its
+A supervisor never holds a request, nor what a program prints, which the kernel
+moves from the program's pipe to the connection. So no program finds another's
+source, input or output in its memory. The server ends within a second of its
 parent.
 
 The talk on a connection: the server writes `STARTED` when a slot is free, the
-client answers with one JSON object and closes its side, the server writes one
-JSON object and closes. `client.py` is the other end.
+client answers with one JSON object and closes its side, the server writes
+frames and closes. A frame is a `HEADER`, its kind and its length, and that many
+bytes: of kind `STDOUT` or `STDERR` what the program printed, and at the end of
+kind `RESULT` one JSON object. `client.py` is the other end.
 """
 
 import atexit
 import ctypes
+import fcntl
 import gc
 import importlib
+import itertools
 import json
 import linecache
 import math
 import os
 import resource
-import selectors
+import select
 import signal
 import site
 import socket
+import struct
 import sys
+import termios
 import time
 import traceback
 import types
 
 # What programs import most, beside the modules above: free in every fork.
 PRELOADED = (
-    'bisect', 'collections', 'functools', 'heapq', 'itertools', 'operator',
-    're', 'string', 'typing')
-STARTED = b'\n'  # White space, so that what follows is still one JSON text.
+    'bisect', 'collections', 'functools', 'heapq', 'operator', 're', 'string',
+    'typing')
+STARTED = b'\n'
+HEADER = struct.Struct('>cI')
+STDOUT, STDERR, RESULT = b'o', b'e', b'r'
 PATIENCE = 60  # Seconds that a supervisor waits for its client.
 TICK = 1.0  # Seconds between two looks whether the parent lives.
 OPEN_FILES = 64
@@ -107,7 +116,7 @@ def reap():
 
 
 def start_supervisor(listener, work_directory):
-  """Forks a process that serves one connection; returns its id."""
+  """Forks a process that serves connections; returns its id."""
   pid = os.fork()
   if pid:
     return pid
@@ -115,9 +124,10 @@ def start_supervisor(listener, work_directory):
     set_process_option(PR_SET_PDEATHSIG, signal.SIGKILL)
     set_process_option(PR_SET_CHILD_SUBREAPER, 1)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    serve_one(listener, work_directory)
-  except ConnectionError:
-    pass  # The caller has gone; there is nobody to tell.
+    for number in itertools.count():
+      serve_one(listener, f'{work_directory}-{number}')
+  except (ConnectionError, BlockingIOError):
+    pass  # The caller has gone, or does not read; there is nobody to tell.
   except BaseException:  # The client sees the silence and reports it.
     traceback.print_exc()
   finally:
@@ -125,28 +135,25 @@ def start_supervisor(listener, work_directory):
 
 
 def serve_one(listener, work_directory):
-  connection, _ = listener.accept()
-  listener.close()
-  connection.settimeout(PATIENCE)
-  connection.sendall(STARTED)
-  request = json.loads(b''.join(iter(lambda: connection.recv(1 << 16), b'')))
-  os.mkdir(work_directory, 0o700)
-  try:
-    reply = supervise(work_directory, **request)
-  finally:
-    kill_descendants()
-    remove_tree(work_directory)
-  connection.sendall(json.dumps(reply).encode())
+  with listener.accept()[0] as connection:
+    # Not `settimeout`, which makes a socket that `splice` would not wait for.
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+      connection.setsockopt(
+          socket.SOL_SOCKET, option, struct.pack('ll', PATIENCE, 0))
+    connection.sendall(STARTED)
+    os.mkdir(work_directory, 0o700)
+    try:
+      result = supervise(listener, connection, work_directory)
+    finally:
+      kill_descendants()
+      remove_tree(work_directory)
+    if result is not None:
+      result = json.dumps(result).encode()
+      connection.sendall(HEADER.pack(RESULT, len(result)) + result)
 
 
-def supervise(
-    work_directory, source, stdin, cpu_seconds, wall_seconds, memory_bytes,
-    output_bytes):
-  """Runs one program to its end and returns the reply."""
-  stdin_fd = os.memfd_create('stdin')
-  # A lone surrogate is the program's to stumble on, not ours.
-  os.write(stdin_fd, stdin.encode('utf-8', 'surrogatepass'))
-  os.lseek(stdin_fd, 0, os.SEEK_SET)
+def supervise(listener, connection, work_directory):
+  """Runs one program to its end; its result, or None if nothing was asked."""
   stdout_fd, program_stdout = os.pipe()
   stderr_fd, program_stderr = os.pipe()
   ready_fd, program_ready = os.pipe()
@@ -154,41 +161,55 @@ def supervise(
   if not pid:
     exit_code = 1
     try:
-      enter_jail(
-          work_directory, cpu_seconds, memory_bytes,
-          (stdin_fd, program_stdout, program_stderr), program_ready)
+      listener.close()
+      text = b''.join(iter(lambda: connection.recv(1 << 16), b''))
+      if not text:  # The caller has gone.
+        os._exit(0)
+      source = enter_jail(
+          work_directory, (program_stdout, program_stderr), program_ready,
+          **json.loads(text))
       exit_code = run_program(source)
     except BaseException:  # A fault while entering leaves `ready_fd` silent.
       traceback.print_exc()
     finally:
       leave(exit_code)
-  for fd in (stdin_fd, program_stdout, program_stderr, program_ready):
+  for fd in (program_stdout, program_stderr, program_ready):
     os.close(fd)
-  if not os.read(ready_fd, 1):
-    raise RuntimeError('sandbox: a program process died before its program')
-
-  started = time.monotonic()
-  outputs = {stdout_fd: bytearray(), stderr_fd: bytearray()}
-  in_time = watch(pid, outputs, output_bytes, started + wall_seconds)
-  os.killpg(pid, signal.SIGKILL)  # All at once: none can fork away.
-  _, wait_status, usage = os.wait4(pid, 0)
-  wall = time.monotonic() - started
-  for fd, output in outputs.items():  # Never waits, whoever holds the pipe.
-    read_available(fd, output, output_bytes)
+  with (open(stdout_fd, 'rb', 0) as stdout, open(stderr_fd, 'rb', 0) as stderr,
+        open(ready_fd, 'rb', 0) as ready):
+    limits = ready.read()
+    if not limits:
+      if os.waitpid(pid, 0)[1]:
+        raise RuntimeError(
+            'sandbox: a program process died before its program')
+      return None
+    limits = json.loads(limits)
+    outputs = [
+        Output(STDOUT, stdout, limits['output_bytes']),
+        Output(STDERR, stderr, limits['output_bytes'])]
+    started = time.monotonic()
+    in_time = watch(
+        pid, connection, outputs, started + limits['wall_seconds'])
+    os.killpg(pid, signal.SIGKILL)  # All at once: none can fork away.
+    _, wait_status, usage = os.wait4(pid, 0)
+    wall = time.monotonic() - started
+    for output in outputs:  # Never waits, whoever holds the pipe.
+      output.move(connection)
 
   cpu = usage.ru_utime + usage.ru_stime
   exit_code = os.waitstatus_to_exitcode(wait_status)
-  if any(len(output) > output_bytes for output in outputs.values()):
+  if any(output.flooded for output in outputs):
     status = 'resource_limit'
-    reason = f'stopped: more than {output_bytes} bytes of output'
+    reason = f'stopped: more than {limits["output_bytes"]} bytes of output'
   elif not in_time:
     status = 'timeout'
-    reason = f'stopped: wall-clock limit of {wall_seconds} s'
-  elif cpu > cpu_seconds or exit_code == -signal.SIGXCPU:
-    status, reason = 'timeout', f'stopped: CPU limit of {cpu_seconds} s'
+    reason = f'stopped: wall-clock limit of {limits["wall_seconds"]} s'
+  elif cpu > limits['cpu_seconds'] or exit_code == -signal.SIGXCPU:
+    status = 'timeout'
+    reason = f'stopped: CPU limit of {limits["cpu_seconds"]} s'
   elif exit_code == -OUT_OF_MEMORY:
     status = 'resource_limit'
-    reason = f'stopped: memory limit of {memory_bytes} bytes'
+    reason = f'stopped: memory limit of {limits["memory_bytes"]} bytes'
   elif exit_code == -signal.SIGXFSZ:
     status = 'resource_limit'
     reason = f'stopped: a file of more than {FILE_BYTES} bytes'
@@ -196,66 +217,85 @@ def supervise(
     status, reason = 'error', f'killed by {signal.Signals(-exit_code).name}'
   else:
     status, reason = ('error' if exit_code else 'ok'), ''
-
-  stdout, stderr = (
-      output[:output_bytes].decode('utf-8', 'replace')
-      for output in outputs.values())
-  if reason and stderr and not stderr.endswith('\n'):
-    reason = f'\n{reason}'
   return {
-      'status': status, 'exit_code': exit_code, 'stdout': stdout,
-      'stderr': stderr + reason, 'cpu_seconds': cpu, 'wall_seconds': wall}
+      'status': status, 'exit_code': exit_code, 'reason': reason,
+      'cpu_seconds': cpu, 'wall_seconds': wall}
 
 
-def watch(pid, outputs, output_bytes, deadline):
-  """Collects outputs until the program ends, floods, or the deadline (False).
+class Output:
+  """A stream of a program, on its way to the client."""
+
+  def __init__(self, kind, pipe, most):
+    self.kind = kind
+    self.pipe = pipe
+    self.left = most  # Bytes that may still come.
+    self.flooded = False  # More came.
+
+  def move(self, connection):
+    """Sends what the pipe holds now, up to the limit; how much it held."""
+    held = struct.unpack('i', fcntl.ioctl(
+        self.pipe, termios.FIONREAD, bytes(4)))[0]
+    self.flooded |= held > self.left
+    length = min(held, self.left)
+    self.left -= length
+    if length:
+      connection.sendall(HEADER.pack(self.kind, length))
+    while length:
+      try:
+        length -= os.splice(
+            self.pipe.fileno(), connection.fileno(), length,
+            flags=os.SPLICE_F_NONBLOCK)
+      except BlockingIOError:
+        # The program has read its own pipe: what is missing counts as zeros.
+        connection.sendall(bytes(length))
+        break
+    return held
+
+
+def watch(pid, connection, outputs, deadline):
+  """Sends outputs until the program ends, floods, or the deadline (False).
 
   The end is the end of the process, not of the pipe, which a grandchild can
   hold open for as long as it likes.
   """
-  pid_fd = os.pidfd_open(pid)
-  with selectors.DefaultSelector() as selector:
-    selector.register(pid_fd, selectors.EVENT_READ)
-    for fd in outputs:
-      os.set_blocking(fd, False)
-      selector.register(fd, selectors.EVENT_READ)
+  poll = select.poll()
+  with open(os.pidfd_open(pid), 'rb', 0) as process:
+    poll.register(process, select.POLLIN)
+    for output in outputs:
+      poll.register(output.pipe, select.POLLIN)
     while True:
       remaining = max(0.0, deadline - time.monotonic())
-      ready = {key.fd for key, _ in selector.select(remaining)}
-      for fd in ready - {pid_fd}:
-        if read_available(fd, outputs[fd], output_bytes):
-          selector.unregister(fd)
-        if len(outputs[fd]) > output_bytes:
-          return True
-      if pid_fd in ready:
+      ready = dict(poll.poll(math.ceil(1000 * remaining)))
+      for output in outputs:
+        event = ready.get(output.pipe.fileno())
+        if event is not None:
+          held = output.move(connection)
+          # Empty is not yet closed: the program can read its own pipe.
+          if not held and event & select.POLLHUP:
+            poll.unregister(output.pipe)
+          if output.flooded:
+            return True
+      if process.fileno() in ready:
         return True
       if time.monotonic() >= deadline:
         return False
 
 
-def read_available(fd, output, output_bytes):
-  """Appends what the pipe holds, to one byte over the cap; True at its end."""
-  while len(output) <= output_bytes:
-    try:
-      data = os.read(fd, output_bytes + 1 - len(output))
-    except BlockingIOError:
-      return False
-    if not data:
-      return True
-    output += data
-  return False
-
-
-def enter_jail(work_directory, cpu_seconds, memory_bytes, std_fds, ready_fd):
-  """Turns this fresh fork into a process fit to run the program."""
+def enter_jail(
+    work_directory, output_fds, ready_fd, source, stdin, **limits):
+  """Turns this fresh fork into a process fit to run the program `source`."""
+  stdin_fd = os.memfd_create('stdin')
+  # A lone surrogate is the program's to stumble on, not ours.
+  os.write(stdin_fd, stdin.encode('utf-8', 'surrogatepass'))
+  os.lseek(stdin_fd, 0, os.SEEK_SET)
   os.setsid()
   set_process_option(PR_SET_PDEATHSIG, signal.SIGKILL)
   set_process_option(PR_SET_CHILD_SUBREAPER, 0)
   set_process_option(PR_SET_NO_NEW_PRIVS, 1)
   os.chdir(work_directory)
-  cpu_limit = math.ceil(cpu_seconds)
+  cpu_limit = math.ceil(limits['cpu_seconds'])
   set_limit(resource.RLIMIT_CPU, cpu_limit, cpu_limit + 1)
-  set_limit(resource.RLIMIT_AS, memory_bytes)
+  set_limit(resource.RLIMIT_AS, limits['memory_bytes'])
   set_limit(resource.RLIMIT_FSIZE, FILE_BYTES)
   set_limit(resource.RLIMIT_NOFILE, OPEN_FILES)
   set_limit(resource.RLIMIT_NPROC, count_tasks() + EXTRA_PROCESSES)
@@ -263,10 +303,11 @@ def enter_jail(work_directory, cpu_seconds, memory_bytes, std_fds, ready_fd):
   set_limit(resource.RLIMIT_CORE, 1)
   # Python ignores it; a limit that is hit should stop the program.
   signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-  for target, fd in enumerate(std_fds):
+  for target, fd in enumerate((stdin_fd, *output_fds)):
     os.dup2(fd, target)
-  os.write(ready_fd, b'1')
+  os.write(ready_fd, json.dumps(limits).encode())
   os.closerange(3, 1 << 16)
+  return source
 
 
 def run_program(source):

@@ -1,6 +1,7 @@
 """The sandbox: ordinary programs run, each claim of its docstring holds."""
 
 from concurrent import futures
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -259,6 +260,24 @@ def test_output(programs, stream, ending):
   assert result.stderr.endswith('stopped: more than 10000 bytes of output')
   assert (result.stdout + result.stderr).count('x' * 10_000) == 1
   assert result.wall_seconds < 0.9  # Stopped at once, not by another limit.
+
+
+def test_a_program_that_reads_its_own_output(server):
+  limits = dataclasses.replace(LIMITS, output_bytes=1 << 30)
+  result = sandbox.Sandbox(server.address, limits).run('''
+import os, threading, time
+fd = os.open('/proc/self/fd/1', os.O_RDONLY)
+end = time.monotonic() + 0.5
+def read():
+  while time.monotonic() < end:
+    os.read(fd, 4096)
+for _ in range(3):
+  threading.Thread(target=read, daemon=True).start()
+while time.monotonic() < end:
+  os.write(1, b'x' * 4096)
+''')
+  assert result.status is Status.OK, result
+  assert set(result.stdout) <= {'x', '\0'}
 
 
 def test_file_size(programs):
