@@ -4,13 +4,15 @@ The programs of the run (sampler, gradient of a microbatch, update) are lowered
 from shapes alone and compiled ahead of time for a named topology; nothing is
 loaded and nothing runs. Compiling for a TPU needs the extra `compile`.
 
-Memory is XLA's own account of each compiled program, plus what the run keeps
-on the devices meanwhile. The programs are compiled with the least effort, which
-takes a fifth of the time; for the gradient of Qwen3-8B the account was 4 %
-below that of the default. Work is counted in the traced program: the FLOPs of
-all matrix products, and the bytes of what they read and write, loops included.
-The time it takes is at least the larger of FLOPs over the chip's peak and
-bytes over its bandwidth.
+Memory is XLA's own account of each compiled program, plus what the run keeps on
+the devices meanwhile. Of what several engines hold at the same time, for other
+prompt lengths or for groups of one, only the largest part is counted: that of
+the longest prompts and of groups of rollout.group_size. The programs are
+compiled with the least effort, which takes a fifth of the time; for the
+gradient of Qwen3-8B the account was 4 % below that of the default. Work is
+counted in the traced program: the FLOPs of all matrix products, and the bytes
+of what they read and write, loops included. The time it takes is at least the
+larger of FLOPs over the chip's peak and bytes over its bandwidth.
 """
 
 from __future__ import annotations
@@ -280,19 +282,27 @@ def _sampling(config, policy, params, adapters):
       group_size=config.rollout.group_size,
       temperature=config.rollout.temperature, stop_ids=(0,),
       dtype=policy.learner.dtype)}
-  num_slots = _buckets(config, policy).groups[-1]
+  *fewer, num_slots = _buckets(config, policy).groups
+  size = config.rollout.group_size
   length = config.buckets.prompt[-1]
   room = engine.padded_size(config.rollout.max_new_tokens)
 
-  def slots(room):
+  def shapes(make, **sizes):
     return jax.tree.map(
         lambda x: _shape(
-            NamedSharding(mesh, PartitionSpec(*sampler.slot_axes(x))),
+            NamedSharding(mesh, PartitionSpec(*sampler.axes_of(x))),
             x.shape, x.dtype),
-        jax.eval_shape(functools.partial(
-            sampler.empty_slots, num_slots=num_slots, prompt_length=length,
-            room=room, **static)))
+        jax.eval_shape(functools.partial(make, **sizes, **static)))
 
+  def slots_of(num_slots):
+    return shapes(
+        sampler.empty_slots, num_slots=num_slots, prompt_length=length)
+
+  def past_of(num_slots, room):
+    return shapes(
+        sampler.empty_rows, num_rows=num_slots * size, room=room)
+
+  slots, past = slots_of(num_slots), past_of(num_slots, room)
   preparing = functools.partial(
       sampler.prepare, config=policy.config, dtype=policy.learner.dtype)
   yield (
@@ -308,20 +318,26 @@ def _sampling(config, policy, params, adapters):
   keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), count))
   numbers = rows((count,), 'int32')
   yield (
-      'prefill', sampler.fill, _bytes(adapters),
-      (prepared, slots(room), rows((num_parts, each), 'int32'),
+      'prefill', sampler.fill, _bytes(adapters) - _bytes(past),
+      (prepared, slots, rows((num_parts, each), 'int32'),
        rows((count, length), 'int32'), numbers,
        rows(keys.shape, keys.dtype), numbers, numbers),
       {'adapters': adapters, **static})
   yield (
       'decode', sampler.decode, _bytes(adapters),
-      (prepared, slots(room), None),
+      (prepared, slots, past, None),
       {'adapters': adapters, 'num_tokens': engine.CHUNK, **static})
   yield (
-      'more room', sampler.repack, -_bytes(prepared),
-      (slots(room // 2),
-       rows((num_parts, num_slots // num_parts), 'int32')),
+      'more room', sampler.move_rows, -_bytes((prepared, slots)),
+      (past_of(num_slots, room // 2),
+       rows((num_parts, num_slots * size // num_parts), 'int32')),
       {'room': room})
+  if fewer:
+    yield (
+        'more slots', sampler.move_slots,
+        -_bytes((prepared, past_of(fewer[-1], room))),
+        (slots_of(fewer[-1]),
+         rows((num_parts, num_slots // num_parts), 'int32')), {})
 
 
 def _compile(name, function, num_devices, kept, *args, **kwargs):

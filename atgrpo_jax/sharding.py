@@ -152,6 +152,26 @@ def put_rows(tree: Any, mesh: Mesh) -> Any:
           x.shape, sharding, x.__getitem__), tree)
 
 
+def take_in_parts(x: jax.Array, at: jax.Array) -> jax.Array:
+  """[N * A, ...] -> [N * B, ...]: of each part of a mesh its rows `at` [N, B].
+
+  No part reads another's. Beyond the last row stands any of them.
+  """
+  taken = jax.vmap(lambda x, at: x.at[at].get(mode='clip'))(
+      x.reshape(len(at), -1, *x.shape[1:]), at)
+  return taken.reshape(-1, *x.shape[1:])
+
+
+def put_in_parts(x: jax.Array, at: jax.Array, y: jax.Array) -> jax.Array:
+  """`x` [N * A, ...], with `y` [N * B, ...] at rows `at` [N, B] of each part.
+
+  What would stand beyond the last row is left out.
+  """
+  return jax.vmap(lambda x, at, y: x.at[at].set(y, mode='drop'))(
+      x.reshape(len(at), -1, *x.shape[1:]), at,
+      y.reshape(*at.shape, *y.shape[1:])).reshape(x.shape)
+
+
 def _specs(tree, rules):
   """A spec for each leaf, and the rules that were used."""
   used = set()

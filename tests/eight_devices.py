@@ -152,16 +152,17 @@ def collectives() -> dict[str, int]:
   params = jax.jit(model.init_params, static_argnums=1)(
       jax.random.key(0), CONFIG)
   with jax.set_mesh(mesh):
-    slots = sampler.empty_slots(
-        num_slots=8, prompt_length=7, room=4, **static)
+    slots = sampler.empty_slots(num_slots=8, prompt_length=7, **static)
     few = sharding.put_rows(np.zeros((8, 2), np.int32), mesh)
     return {
         name: len(re.findall(
             r'= \S+ (?:all|collective|reduce)-\w+\(',
             sampler.decode.lower(
-                params, slots, taken, adapters=None, num_tokens=4, **static
+                params, slots, sampler.empty_rows(
+                    num_rows=num_rows, room=4, **static),
+                taken, adapters=None, num_tokens=4, **static
             ).compile().as_text()))
-        for name, taken in (('all', None), ('few', few))}
+        for name, taken, num_rows in (('all', None, 32), ('few', few, 16))}
 
 
 def main(folder: pathlib.Path) -> None:

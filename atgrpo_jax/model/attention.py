@@ -28,7 +28,8 @@ _MASKED = -1e30  # Finite, so that a row without any key has no NaN gradient.
 
 
 def attend(
-    q, k, v, suffix_mask, prefix, prefix_mask, past=None, past_mask=None):
+    q, k, v, suffix_mask, prefix, prefix_mask, past=None, past_mask=None,
+    rows=None):
   """Softmax attention over prefix, past and suffix keys together.
 
   Args:
@@ -38,9 +39,13 @@ def attend(
     suffix_mask: [X, Y] bool.
     prefix: keys [P, K, H, S] and values [P, K, S, H], or None.
     prefix_mask: [P, S] bool, or None without a prefix.
-    past: keys [P, K, G, H, Z] and values [P, K, G, Z, H], which every query of
-      a member sees, or None.
-    past_mask: [P, Z] bool, or None without a past.
+    past: keys [N * R, K, H, Z] and values [N * R, K, Z, H], which the query of
+      a row sees, or None without `rows`.
+    past_mask: [N * R, Z] bool, or None without a past.
+    rows: `kv_cache.Rows`, where rows are decoded: then all but the prefix have
+      N * R for P, 1 for G, and X is 1; and keys and values have no axis G.
+      (With one of size 1, XLA's CPU backend would copy the cache three times
+      for each token.)
 
   Returns:
     [P, K, G, X, M, H]
@@ -50,7 +55,7 @@ def attend(
   most = _SCORE_BYTES // (4 * heads * members * per_head * keys)
   if queries <= max(most, 1):
     return _attend_block(
-        q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask)
+        q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask, rows)
 
   block = 2**(max(most, 1).bit_length() - 1)
   pad = -queries % block
@@ -66,7 +71,7 @@ def attend(
     q, suffix_mask = xs
     k, v, prefix, past = jax.tree.map(lambda x: x.astype(q.dtype), kv)
     return _attend_block(
-        q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask)
+        q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask, rows=None)
 
   # Within a loop, nothing could merge the two computations of a block.
   mixed = jax.lax.map(
@@ -78,7 +83,7 @@ def attend(
 
 
 def _attend_block(
-    q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask):
+    q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask, rows):
   """`attend`, with all scores at once.
 
   The blocks of scores, over the prefix, the past and the suffix, are never
@@ -87,21 +92,29 @@ def _attend_block(
   """
   groups, heads, members, queries, _, width = q.shape
 
-  def own_rows(x):  # [P, K, G, X * M, ...]
-    return x.reshape(groups, heads, members, -1, x.shape[-1])
+  def own_rows(x):  # [P, K, G, X * M, ...], G where the keys have it.
+    return x.reshape(*k.shape[:-2], -1, x.shape[-1])
 
-  def shared_rows(x):  # [P, K, G * X * M, ...]
-    return x.reshape(groups, heads, -1, x.shape[-1])
+  def shared_rows(x):  # The queries of a group: [P, K, G * X * M, ...]
+    if rows is not None:
+      x = rows.spread_heads(own_rows(x))
+    return x.reshape(len(x), heads, -1, x.shape[-1])
+
+  def parted(x):  # Back from `shared_rows` to `own_rows`.
+    if rows is not None:
+      x = rows.take_heads(x.reshape(
+          len(x), heads, rows.group_size, -1, x.shape[-1]))
+    return own_rows(x)
 
   # Keys and values of the members' own, with a bias for each.
   bias = jnp.where(suffix_mask, 0.0, _MASKED)
   blocks = [(k, v, jnp.repeat(bias, q.shape[4], axis=0))]
   if past is not None:
     bias = jnp.where(past_mask, 0.0, _MASKED)
-    blocks.append((*past, bias[:, None, None, None, :]))
+    blocks.append((*past, bias[:, None, None, :]))
   own = [
       jnp.einsum(
-          'pkgqh,pkghy->pkgqy', own_rows(q), keys,
+          '...qh,...hy->...qy', own_rows(q), keys,
           preferred_element_type=jnp.float32) + bias
       for keys, _, bias in blocks]
   top = functools.reduce(
@@ -112,19 +125,19 @@ def _attend_block(
         'pkqh,pkhs->pkqs', shared_rows(q), prefix[0],
         preferred_element_type=jnp.float32) + bias
     top = jnp.maximum(
-        top, own_rows(jnp.max(shared, axis=-1, keepdims=True)))
+        top, parted(jnp.max(shared, axis=-1, keepdims=True)))
   top = jax.lax.stop_gradient(top)
   own = [jnp.exp(x - top) for x in own]
   total = sum(jnp.sum(x, axis=-1, keepdims=True) for x in own)
   mixed = sum(
       jnp.einsum(
-          'pkgqy,pkgyh->pkgqh', x.astype(values.dtype), values,
+          '...qy,...yh->...qh', x.astype(values.dtype), values,
           preferred_element_type=jnp.float32)
       for x, (_, values, _) in zip(own, blocks))
   if prefix is not None:
     shared = jnp.exp(shared - shared_rows(top))
-    total += own_rows(jnp.sum(shared, axis=-1, keepdims=True))
-    mixed += own_rows(jnp.einsum(
+    total += parted(jnp.sum(shared, axis=-1, keepdims=True))
+    mixed += parted(jnp.einsum(
         'pkqs,pksh->pkqh', shared.astype(v.dtype), prefix[1],
         preferred_element_type=jnp.float32))
   mixed = (mixed / total).astype(q.dtype)

@@ -27,80 +27,82 @@ class Prefix:
 
 @struct.dataclass
 class Cache:
-  """What each of the G members of P groups has for itself while decoding.
+  """What members have for themselves while decoding, in a row each.
 
   One array per layer: a stacked cache would be copied whole at every token.
   """
 
-  keys: tuple[jax.Array, ...]  # L x [P, K, G, H, T]
-  values: tuple[jax.Array, ...]  # L x [P, K, G, T, H]
+  keys: tuple[jax.Array, ...]  # L x [N * R, K, H, T]
+  values: tuple[jax.Array, ...]  # L x [N * R, K, T, H]
 
 
 @struct.dataclass
 class Past:
   """Earlier tokens of the members, which are only read.
 
-  Each group has as many as it has, so groups of different age are decoded
-  together. What is decoded now goes into a short `Cache`, at one place for all
-  groups, and is moved here once in a while.
+  Each has as many as it has, so members of different age are decoded together.
+  What is decoded now goes into a short `Cache`, at one place for all, and is
+  moved here once in a while.
   """
 
   cache: Cache
-  lengths: jax.Array  # [P] int32, positions that count
+  lengths: jax.Array  # [N * R] int32, positions that count
 
 
 @struct.dataclass
 class Rows:
-  """Which members are computed; the others have ended.
+  """Which member of P groups each row is; who has none has ended.
 
-  Each of the N parts of a mesh computes R members of its own groups.
+  Each of the N parts of a mesh has R rows, for members of its own groups.
   """
 
-  taken: jax.Array  # [N, R] int32, a place in the flat [P / N * G] of the part
-  place: jax.Array  # [N, P / N, G] int32, which of R; any for who has ended
+  group_size: int = struct.field(pytree_node=False)
+  # Places in the flat [P / N * G] of a part, and rows of it. None where the
+  # rows are all members in their order.
+  taken: jax.Array | None  # [N, R] int32, of the row's member
+  place: jax.Array | None  # [N, P / N * G] int32, any for who has ended
 
   @classmethod
-  def of(cls, taken: jax.Array, num_groups: int, group_size: int) -> Rows:
-    """Rows that only fill the shape have a place beyond the last."""
+  def of(
+      cls, taken: jax.Array | None, num_groups: int, group_size: int) -> Rows:
+    """`taken` as above; a free row has that of any member that has ended."""
+    if taken is None:
+      return cls(group_size, None, None)
     num_parts, num_rows = taken.shape
-    place = _put(
-        jnp.zeros((num_parts, num_groups * group_size // num_parts), jnp.int32),
-        taken, jnp.broadcast_to(jnp.arange(num_rows), taken.shape))
-    return cls(taken, place.reshape(num_parts, -1, group_size))
+    place = sharding.put_in_parts(
+        jnp.zeros(num_groups * group_size, jnp.int32), taken,
+        jnp.tile(jnp.arange(num_rows), num_parts))
+    return cls(group_size, taken, place.reshape(num_parts, -1))
 
   def take(self, x: jax.Array) -> jax.Array:
-    """[P, G, ...] -> [N * R, ...]; any for rows that only fill the shape."""
-    taken = _take(x.reshape(len(self.taken), -1, *x.shape[2:]), self.taken)
-    return taken.reshape(-1, *x.shape[2:])
+    """[P * G, ...] -> [N * R, ...]"""
+    return x if self.taken is None else sharding.take_in_parts(x, self.taken)
 
   def spread(self, y: jax.Array) -> jax.Array:
-    """[N * R, ...] -> [P, G, ...]; any for who has ended."""
-    spread = _take(y.reshape(*self.taken.shape, *y.shape[1:]), self.place)
-    return spread.reshape(-1, *spread.shape[2:])
+    """[N * R, ...] -> [P * G, ...]; any for who has ended."""
+    return y if self.place is None else sharding.take_in_parts(y, self.place)
 
-  def put(self, x: jax.Array, y: jax.Array) -> jax.Array:
-    """`x` [P, G] with `y` [N * R] at the members that are computed."""
-    return _put(
-        x.reshape(len(self.taken), -1), self.taken,
-        y.reshape(self.taken.shape)).reshape(x.shape)
+  def take_groups(self, x: jax.Array) -> jax.Array:
+    """[P] -> [N * R], of each member's group."""
+    return self.take(jnp.repeat(x, self.group_size))
 
+  def take_heads(self, x: jax.Array) -> jax.Array:
+    """[P, K, G, ...] -> [N * R, K, ...]"""
+    x = jnp.moveaxis(x, 2, 1)
+    return self.take(x.reshape(-1, *x.shape[2:]))
 
-def _take(x, at):
-  """Of each part of `x` [N, ...] what stands at the places `at` [N, ...]."""
-  return jax.vmap(lambda x, at: x.at[at].get(mode='clip'))(x, at)
-
-
-def _put(x, at, y):
-  """Each part of `x` [N, A] with `y` [N, B] at the places `at` [N, B]."""
-  return jax.vmap(lambda x, at, y: x.at[at].set(y, mode='drop'))(x, at, y)
+  def spread_heads(self, y: jax.Array) -> jax.Array:
+    """[N * R, K, ...] -> [P, K, G, ...]; any for who has ended."""
+    y = self.spread(y)
+    return jnp.moveaxis(y.reshape(-1, self.group_size, *y.shape[1:]), 1, 2)
 
 
 def init_cache(
-    config: config_lib.ModelConfig, num_groups: int, group_size: int,
-    length: int, dtype: jnp.dtype) -> Cache:
-  """An empty cache for `length` tokens of each member."""
+    config: config_lib.ModelConfig, num_rows: int, length: int,
+    dtype: jnp.dtype) -> Cache:
+  """An empty cache for `length` tokens in each row."""
   def zeros(*shape):
-    shape = num_groups, config.num_kv_heads, group_size, *shape
+    shape = num_rows, config.num_kv_heads, *shape
     return tuple(
         sharding.constrain(jnp.zeros(shape, dtype), sharding.ROWS, 'tensor')
         for _ in range(config.num_layers))

@@ -69,19 +69,19 @@ class Attention(nn.Module):
     """Returns the mixed values and the suffix's keys and values.
 
     Args:
-      x: [P, G, X, D] the queries' inputs; [N * R, 1, X, D] with `rows`.
-      angles: [P, X, H / 2] float32 rotary angles of the queries' positions;
-        [N * R, X, H / 2] with `rows`.
+      x: [P, G, X, D] the queries' inputs.
+      angles: [P, X, H / 2] float32 rotary angles of the queries' positions.
       suffix_mask: [X, Y] bool, True where a query sees a suffix key; causal.
       prefix: keys [P, K, H, S] and values [P, K, S, H], or None.
       prefix_mask: [P, S] bool, True where a prefix position counts.
-      cache: keys [P, K, G, H, Y] and values [P, K, G, Y, H], the earlier ones
-        of the suffix, or None: then Y = X.
+      cache: keys [N * R, K, H, Y] and values [N * R, K, Y, H], the earlier
+        ones of rows, or None: then Y = X.
       cache_index: where in the cache the new keys and values are written.
-      past: keys [P, K, G, H, Z] and values [P, K, G, Z, H] of what came before
-        the cache, or None.
-      past_mask: [P, Z] bool, True where a position of the past counts.
-      rows: `kv_cache.Rows`, the members that are computed; None for all.
+      past: keys [N * R, K, H, Z] and values [N * R, K, Z, H] of what came
+        before the cache, or None.
+      past_mask: [N * R, Z] bool, True where a position of the past counts.
+      rows: `kv_cache.Rows`, with a cache; then P is N * R and G is 1, but for
+        the prefix, and X is 1.
     """
     c = self.config
 
@@ -95,8 +95,6 @@ class Attention(nn.Module):
     q = rotate(Norm(c.norm_eps, name='q_norm')(q), angles)
     k = rotate(Norm(c.norm_eps, name='k_norm')(k), angles)
 
-    if rows is not None:
-      q, k, v = (rows.spread(y[:, 0]) for y in (q, k, v))
     groups, members, queries, *_ = q.shape
     q, k, v = (
         sharding.constrain(y, sharding.ROWS, None, None, 'tensor')
@@ -113,17 +111,15 @@ class Attention(nn.Module):
     if cache is not None:
       k, v = (
           jax.lax.dynamic_update_slice_in_dim(
-              old, new.astype(old.dtype), cache_index, axis)
+              old, new[:, :, 0].astype(old.dtype), cache_index, axis)
           for old, new, axis in zip(cache, (k, v), (-1, -2)))
     if cache is None and splash.fits(q, prefix[0].shape[-1] if prefix else 0):
       mixed = splash.attend(q, k, v, prefix, prefix_mask)
     else:
       mixed = attention.attend(
-          q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask)
+          q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask, rows)
     mixed = mixed.transpose(0, 2, 3, 1, 4, 5).reshape(
         groups, members, queries, -1)
-    if rows is not None:
-      mixed = rows.take(mixed)[:, None]
     return Linear(c.width, c.init_std, name='o')(mixed), (k, v)
 
 

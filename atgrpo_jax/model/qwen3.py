@@ -7,7 +7,7 @@ keys and values are then the prefix of its group.
 Letters:
   P groups, G members of a group, X queries, Y suffix keys, S prefix positions
   Z positions of the past
-  R members that are computed on each of N parts of the mesh
+  R rows, each of a member that is decoded, on each of N parts of the mesh
   L layers, V vocabulary, D width, F hidden width, N query heads,
   K key/value heads, M = N / K query heads per key head, H head width
 
@@ -71,11 +71,11 @@ def forward(
     config: dimensions.
     tokens: [P, G, X] int32. Pads, if any, stand at the end of a row.
     prefix: what the suffixes see before themselves; None for nothing.
-    past: earlier tokens of the suffixes, before those of the cache.
-    cache: earlier tokens of the suffixes; X tokens are added to it.
-    cache_index: how many tokens of the suffixes are in the cache.
-    rows: the members that are computed, of those that decode over a cache;
-      then tokens are [N * R, 1, X] and so is what comes out. None for all.
+    past: earlier tokens of rows, before those of the cache.
+    cache: earlier tokens of rows; one is added to it.
+    cache_index: how many tokens are in the cache.
+    rows: the members that are computed, if they decode over a cache; then all
+      but the prefix have N * R for P and 1 for G, and X is 1.
     dtype: of the matrix products.
     remat: recompute each layer in the backward pass instead of keeping its
       activations.
@@ -88,16 +88,14 @@ def forward(
   num_queries = tokens.shape[-1]
   start, masks = jnp.zeros(1, jnp.int32) + cache_index, {}
   if prefix is not None:
-    start += prefix.lengths
+    start += (
+        prefix.lengths if rows is None else rows.take_groups(prefix.lengths))
     masks['prefix_mask'] = (
         jnp.arange(prefix.keys[0].shape[-1]) < prefix.lengths[:, None])
   if past is not None:
     start += past.lengths
     masks['past_mask'] = (
         jnp.arange(past.cache.keys[0].shape[-1]) < past.lengths[:, None])
-  if rows is not None:
-    start = rows.take(jnp.broadcast_to(
-        start[:, None], (len(start), rows.place.shape[-1])))
   positions = jnp.broadcast_to(
       start[:, None] + jnp.arange(num_queries),
       (tokens.shape[0], num_queries))

@@ -2,10 +2,11 @@
 
 Prompts wait until a slot is free. All slots are decoded together, a few tokens
 at a time; then finished groups leave and waiting ones take their places, while
-the others go on. The layers compute only the members that run (with adapters,
-all members), though attention computes all of their groups; and few groups move
-into few slots. The keys and values that are read grow with the text of the
-longest member, not with what is allowed.
+the others go on. A member that runs has a row, in which its keys and values
+stand; one that has ended has none, so it costs nothing but its place in the
+attention to the prompt, which is that of whole groups. (With adapters every
+member keeps its row.) Few members move into few rows, few groups into few
+slots, and rows are as long as the longest text, not as what is allowed.
 
 What a group samples depends on its prompt, key and budget alone, up to the
 rounding of products of another shape.
@@ -67,6 +68,7 @@ class _Group:
   tokens: list[list[np.ndarray]]  # For each member its chunks.
   logprobs: list[list[np.ndarray]]
   running: np.ndarray  # [G] bool
+  rows: np.ndarray  # [G] int32, in its part of the mesh; -1 for none
   age: int = 0  # Tokens of its longest member.
 
 
@@ -76,7 +78,8 @@ class Counts:
 
   prefilled_rows: int = 0  # Prompts, with those that only fill a shape.
   decoded_rows: int = 0  # Tokens of members, with those that fill a shape.
-  read_positions: int = 0  # Of the past, for each member and decoded token.
+  read_positions: int = 0  # Of the past, for each row and decoded token.
+  moved_positions: int = 0  # Of the past, written where rows were moved.
 
 
 class Engine:
@@ -100,11 +103,11 @@ class Engine:
     self._on_cpu = mesh.devices.flat[0].platform == 'cpu'
     self._waiting: list[Request] = []
     self._slots: sampler.Slots | None = None
-    self._room = 0
     self._held: list[_Group | None] = []  # What each slot holds.
-    # The rows of a chunk that count, the places of their members in [P * G],
-    # and the chunk.
-    self._chunk: tuple[np.ndarray, np.ndarray, sampler.Chunk] | None = None
+    self._past: model.Cache | None = None
+    self._num_rows = 0  # Of each part of the mesh.
+    self._room = 0  # Positions of a row.
+    self._chunk: sampler.Chunk | None = None
     self.counts = Counts()
 
   def add(self, request: Request) -> None:
@@ -121,43 +124,46 @@ class Engine:
     if self._chunk is not None or not self.busy:
       return
     with jax.set_mesh(self._mesh):
-      self._make_room()
-      self._fill()
-      self._chunk = self._decode()
+      self._place_groups()
+      places = self._admit()
+      self._place_rows()
+      for some in places:
+        self._prefill(some)
+      self._decode()
 
   def collect(self) -> list[Sampled]:
     """Waits for the chunk and returns the groups that have finished."""
     if self._chunk is None:
       return []
-    rows, places, chunk = self._chunk
+    chunk = jax.device_get(self._chunk)
     self._chunk = None
-    chunk = jax.device_get(chunk)
-    size = self._static['spec'].group_size
     longest = int(chunk.lengths.max())
     self.counts.decoded_rows += longest * len(chunk.lengths)
-    self.counts.read_positions += longest * self._room * size * len(self._held)
-    for group in filter(None, self._held):
-      group.age += longest
-    for row, place in zip(rows, places):
-      group, member = self._held[place // size], place % size
-      length = chunk.lengths[row]
-      group.tokens[member].append(chunk.tokens[row, :length])
-      group.logprobs[member].append(chunk.logprobs[row, :length])
-      group.running[member] = chunk.running[row]
+    self.counts.read_positions += longest * len(chunk.lengths) * self._room
+    each = len(self._held) // self._num_parts
     finished = []
     for slot, group in enumerate(self._held):
-      if group is not None and not group.running.any():
+      if group is None:
+        continue
+      group.age += longest
+      for member in np.flatnonzero(group.running):
+        row = slot // each * self._num_rows + group.rows[member]
+        length = chunk.lengths[row]
+        group.tokens[member].append(chunk.tokens[row, :length])
+        group.logprobs[member].append(chunk.logprobs[row, :length])
+        group.running[member] = chunk.running[row]
+      if not group.running.any():
         finished.append(Sampled(
             group.request, tuple(map(np.concatenate, group.tokens)),
             tuple(map(np.concatenate, group.logprobs))))
         self._held[slot] = None
     if not self.busy:
       # Another engine, or the learner, may need the memory.
-      self._prepared = self._decoding = self._slots = None
+      self._prepared = self._decoding = self._slots = self._past = None
       self._held = []
     return finished
 
-  def _make_room(self) -> None:
+  def _place_groups(self) -> None:
     """Slots for all who run and as many as may of those who wait."""
     held = np.array([x is not None for x in self._held], bool)
     wanted = min(held.sum() + len(self._waiting), self._sizes[-1])
@@ -165,8 +171,6 @@ class Engine:
     fullest = in_parts.sum(axis=1).max(initial=0) * self._num_parts
     num_slots = next(
         size for size in self._sizes if size >= max(wanted, fullest))
-    oldest = max((x.age for x in self._held if x is not None), default=0)
-    room = padded_size(oldest + CHUNK)
     if self._slots is None:
       config = self._static['config']
       self._prepared = self._decoding = sampler.prepare(
@@ -174,10 +178,10 @@ class Engine:
       if self._on_cpu:
         self._decoding = sampler.unstack(self._prepared, config=config)
       self._slots = sampler.empty_slots(
-          num_slots=num_slots, prompt_length=self._prompt_length, room=room,
+          num_slots=num_slots, prompt_length=self._prompt_length,
           **self._static)
       self._held = [None] * num_slots
-    elif (num_slots, room) != (len(self._held), self._room):
+    elif num_slots != len(self._held):
       each = num_slots // self._num_parts
       old = len(self._held) // self._num_parts
       order = np.full((self._num_parts, each), old, np.int32)
@@ -187,43 +191,90 @@ class Engine:
       self._held = [
           self._held[part * old + slot] if slot < old else None
           for part, row in enumerate(order) for slot in row]
-      self._slots = sampler.repack(
-          self._slots, sharding.put_rows(order, self._mesh), room=room)
-    self._room = room
+      self._slots = sampler.move_slots(
+          self._slots, sharding.put_rows(order, self._mesh))
 
-  def _fill(self) -> None:
-    """Moves from the queue into the free slots."""
+  def _admit(self) -> list[np.ndarray]:
+    """Moves from the queue into free slots, and says into which.
+
+    Each [N, B] is to be prefilled at once: for each part of the mesh its slots,
+    and one beyond the last for rows that only fill the shape.
+    """
     size = self._static['spec'].group_size
     each = len(self._held) // self._num_parts
     free = [
         [slot for slot in range(each)
          if self._held[part * each + slot] is None]
         for part in range(self._num_parts)]
+    admitted = []
     while self._waiting and any(free):
       # The same number of prompts for each part of the mesh, of few sizes.
       most = max(map(len, free))
       wanted = min(most, -(-len(self._waiting) // self._num_parts))
       count = prefill_size(wanted)
       places = np.full((self._num_parts, count), each, np.int32)
-      taken = [None] * places.size
       for column in range(count):
         for part, slots in enumerate(free):
           if slots and self._waiting:
             places[part, column] = slot = slots.pop(0)
-            request = self._waiting.pop(0)
-            taken[part * count + column] = request
             self._held[part * each + slot] = _Group(
-                request, [[] for _ in range(size)], [[] for _ in range(size)],
-                np.ones(size, bool))
-      self._prefill(places, taken)
+                self._waiting.pop(0), [[] for _ in range(size)],
+                [[] for _ in range(size)], np.ones(size, bool),
+                np.full(size, -1, np.int32))
+      admitted.append(places)
+    return admitted
 
-  def _prefill(
-      self, places: np.ndarray, taken: Sequence[Request | None]) -> None:
-    """Prefills what `taken` has for each of the places, None for fillers."""
+  def _of_members(self, name: str, free: Any) -> np.ndarray:
+    """[N, P / N * G] of what groups have for each member, or `free`."""
+    size = self._static['spec'].group_size
+    return np.array([
+        np.full(size, free) if group is None else getattr(group, name)
+        for group in self._held]).reshape(self._num_parts, -1)
+
+  def _place_rows(self) -> None:
+    """A row for each member that runs, with room for the next chunk."""
+    size = self._static['spec'].group_size
+    running = self._of_members('running', False)
+    old = self._of_members('rows', -1)
+    num_rows = padded_size(int(running.sum(axis=1).max()))
+    if self._adapters is not None or num_rows >= running.shape[1]:
+      num_rows = running.shape[1]
+      rows = np.tile(np.arange(num_rows, dtype=np.int32), (self._num_parts, 1))
+    else:
+      stay = running & (num_rows == self._num_rows)
+      rows = np.where(stay, old, -1)
+      for part, own in zip(running, rows):
+        new = np.flatnonzero(part & (own < 0))
+        own[new] = np.setdiff1d(np.arange(num_rows), own)[:len(new)]
+    for group, own in zip(self._held, rows.reshape(-1, size)):
+      if group is not None:
+        group.rows = own
+    oldest = max(group.age for group in self._held if group is not None)
+    room = padded_size(oldest + CHUNK)
+    moved = running & (old >= 0)
+    if self._past is None:
+      self._past = sampler.empty_rows(
+          num_rows=self._num_parts * num_rows, room=room, **self._static)
+    elif ((num_rows, room) != (self._num_rows, self._room)
+          or (rows != old)[moved].any()):
+      order = np.zeros((self._num_parts, num_rows), np.int32)
+      part = np.nonzero(moved)[0]
+      order[part, rows[moved]] = old[moved]
+      self._past = sampler.move_rows(
+          self._past, sharding.put_rows(order, self._mesh), room=room)
+      self.counts.moved_positions += order.size * room
+    self._num_rows, self._room = num_rows, room
+
+  def _prefill(self, places: np.ndarray) -> None:
+    """Prefills the prompts of groups in slots, as `_admit` names them."""
+    each = len(self._held) // self._num_parts
+    requests = [
+        self._held[part * each + slot].request if slot < each else None
+        for part, row in enumerate(places) for slot in row]
     filler = dataclasses.replace(
-        next(filter(None, taken)), prompt=np.zeros(1, np.int32), budget=1,
+        next(filter(None, requests)), prompt=np.zeros(1, np.int32), budget=1,
         adapter=0)
-    requests = [request or filler for request in taken]
+    requests = [request or filler for request in requests]
     prompts, lengths = batching.pad_prompts(
         [request.prompt for request in requests], len(requests),
         self._prompt_length)
@@ -238,25 +289,19 @@ class Engine:
         jax.random.wrap_key_data(keys), budgets, adapter_ids,
         adapters=self._adapters, **self._static)
 
-  def _decode(self) -> tuple[np.ndarray, np.ndarray, sampler.Chunk]:
-    size = self._static['spec'].group_size
-    running = np.array([
-        np.zeros(size, bool) if group is None else group.running
-        for group in self._held]).reshape(self._num_parts, -1)
-    rows = places = np.flatnonzero(running)
+  def _decode(self) -> None:
+    running = self._of_members('running', False)
     taken = None
-    num_rows = padded_size(int(running.sum(axis=1).max()))
-    if self._adapters is None and num_rows < running.shape[1]:
-      taken = np.full(
-          (self._num_parts, num_rows), running.shape[1], np.int32)
-      for part, row in zip(running, taken):
-        row[:part.sum()] = np.flatnonzero(part)
-      rows = np.flatnonzero(taken < running.shape[1])
-      taken = sharding.put_rows(taken, self._mesh)
-    self._slots, chunk = sampler.decode(
-        self._decoding, self._slots, taken, adapters=self._adapters,
-        num_tokens=CHUNK, **self._static)
-    return rows, places, chunk
+    if self._num_rows < running.shape[1]:
+      # A free row stands for a member that has ended.
+      taken = np.repeat(
+          np.argmin(running, axis=1)[:, None], self._num_rows, axis=1)
+      part, place = np.nonzero(running)
+      taken[part, self._of_members('rows', -1)[running]] = place
+      taken = sharding.put_rows(taken.astype(np.int32), self._mesh)
+    self._slots, self._past, self._chunk = sampler.decode(
+        self._decoding, self._slots, self._past, taken,
+        adapters=self._adapters, num_tokens=CHUNK, **self._static)
 
 
 def padded_size(count: int) -> int:

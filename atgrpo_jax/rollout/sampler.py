@@ -1,9 +1,9 @@
 """The compiled programs of the sampler, over slots that hold a group each.
 
-A slot holds a prompt's keys and values once, and for each of the G members
-what it has said so far. `fill` prefills prompts into free slots, `decode`
-samples a few tokens in all slots, and `repack` moves slots into fewer or more
-of them, with more or less room. `rollout.engine` decides when.
+A slot holds a prompt's keys and values once for its G members. What members
+have said stands in rows, of which only those that run have one; which, knows
+`rollout.engine`. `fill` prefills prompts into free slots, `decode` samples a
+few tokens for all rows, `move_slots` and `move_rows` make them fewer or more.
 
 The last prompt token is the first token of every private suffix, so the
 prefill needs no logits and the learner's forward (`rl.train_step`) has the
@@ -48,7 +48,7 @@ class Slots:
   """P groups that are decoded together, each at its own place in the text."""
 
   prefix: model.Prefix  # One array per layer.
-  past: model.Past  # What the members have said.
+  lengths: jax.Array  # [P] int32, what the longest member has said
   last: jax.Array  # [P, G] int32, the token that is fed next
   running: jax.Array  # [P, G] bool, False for who has ended and in free slots
   budgets: jax.Array  # [P] int32, the longest completion, stop token included
@@ -86,24 +86,30 @@ unstack = jax.jit(model.unstack, static_argnames='config')
 
 
 @functools.partial(jax.jit, static_argnames=(
-    'num_slots', 'prompt_length', 'room', 'config', 'spec'))
+    'num_slots', 'prompt_length', 'config', 'spec'))
 def empty_slots(
-    *, num_slots: int, prompt_length: int, room: int,
-    config: model.ModelConfig, spec: SamplerSpec) -> Slots:
-  """Free slots for prompts of `prompt_length` and `room` tokens of a past."""
+    *, num_slots: int, prompt_length: int, config: model.ModelConfig,
+    spec: SamplerSpec) -> Slots:
+  """Free slots for prompts of `prompt_length`."""
   dtype = jnp.dtype(spec.dtype)
   shape = num_slots, spec.group_size
-  prefix = model.init_cache(config, num_slots, 1, prompt_length, dtype)
+  prefix = model.init_cache(config, num_slots, prompt_length, dtype)
   zeros = jnp.zeros(num_slots, jnp.int32)
   slots = Slots(
-      prefix=model.Prefix(
-          *jax.tree.map(lambda x: x[:, :, 0], (prefix.keys, prefix.values)),
-          zeros),
-      past=model.Past(model.init_cache(config, *shape, room, dtype), zeros),
-      last=jnp.zeros(shape, jnp.int32), running=jnp.zeros(shape, bool),
-      budgets=zeros,
+      prefix=model.Prefix(prefix.keys, prefix.values, zeros),
+      lengths=zeros, last=jnp.zeros(shape, jnp.int32),
+      running=jnp.zeros(shape, bool), budgets=zeros,
       keys=jax.random.split(jax.random.key(0), shape), adapter_ids=zeros)
   return _constrain(slots)
+
+
+@functools.partial(
+    jax.jit, static_argnames=('num_rows', 'room', 'config', 'spec'))
+def empty_rows(
+    *, num_rows: int, room: int, config: model.ModelConfig,
+    spec: SamplerSpec) -> model.Cache:
+  """Free rows for `room` tokens of a past."""
+  return model.init_cache(config, num_rows, room, jnp.dtype(spec.dtype))
 
 
 @functools.partial(
@@ -140,9 +146,7 @@ def fill(
       jax.vmap(jax.random.fold_in, in_axes=(None, 0)), in_axes=(0, None))
 
   def put(x, y):
-    return jax.vmap(lambda x, at, y: x.at[at].set(y, mode='drop'))(
-        _in_parts(x, len(places)), places,
-        _in_parts(y, len(places))).reshape(x.shape)
+    return sharding.put_in_parts(x, places, y)
 
   shape = len(prompts), spec.group_size
   layers = range(config.num_layers)
@@ -151,8 +155,7 @@ def fill(
           tuple(put(slots.prefix.keys[i], prefix.keys[i]) for i in layers),
           tuple(put(slots.prefix.values[i], prefix.values[i]) for i in layers),
           put(slots.prefix.lengths, prefix.lengths)),
-      past=slots.past.replace(lengths=put(
-          slots.past.lengths, jnp.zeros_like(prompt_lengths))),
+      lengths=put(slots.lengths, jnp.zeros_like(prompt_lengths)),
       last=put(slots.last, jnp.broadcast_to(last, shape)),
       running=put(slots.running, jnp.ones(shape, bool)),
       budgets=put(slots.budgets, budgets),
@@ -164,36 +167,33 @@ def fill(
 
 @functools.partial(
     jax.jit, static_argnames=('config', 'spec', 'num_tokens'),
-    donate_argnames='slots')
+    donate_argnames=('slots', 'past'))
 def decode(
-    params: model.Params, slots: Slots, taken: jax.Array | None, *,
-    adapters: model.Adapters | None, config: model.ModelConfig,
-    spec: SamplerSpec, num_tokens: int) -> tuple[Slots, Chunk]:
+    params: model.Params, slots: Slots, past: model.Cache,
+    taken: jax.Array | None, *, adapters: model.Adapters | None,
+    config: model.ModelConfig, spec: SamplerSpec,
+    num_tokens: int) -> tuple[Slots, model.Cache, Chunk]:
   """Samples up to `num_tokens` for every member that runs.
 
   Args:
     params: of the model, as `prepare` returns them; perhaps with its layers
       out of their stacks, as `unstack` returns them.
-    slots: see `Slots`; donated. Each has room for `num_tokens`.
-    taken: [N, R] int32, for each of the N parts of the mesh the places in its
-      flat [P / N * G] of all members that run, and one beyond the last for rows
-      that only fill the shape; None for all members.
-    adapters: over the model, one for each role.
+    slots: see `Slots`; donated.
+    past: what the members of N * R rows have said; donated. Has room for
+      `num_tokens`.
+    taken: [N, R] int32, for each of the N parts of the mesh the place of each
+      row's member in its flat [P / N * G]. All members that run have a row; a
+      free row has the place of any member that has ended. None where the rows
+      are all members in their order.
+    adapters: over the model, one for each role; needs all members.
     config: the model's dimensions.
     spec: see `SamplerSpec`.
     num_tokens: the longest chunk (T).
   """
-  shape = slots.last.shape
-  rows = None if taken is None else model.Rows.of(taken, *shape)
-
-  def pick(x):  # [P, G] -> [N * R, 1]
-    return x if rows is None else rows.take(x)[:, None]
-
-  ages = pick(jnp.broadcast_to(slots.past.lengths[:, None], shape))
-  budgets = pick(jnp.broadcast_to(slots.budgets[:, None], shape))
-  last, running, keys = map(pick, (slots.last, slots.running, slots.keys))
-  if rows is not None:
-    running &= (taken < rows.place[0].size).reshape(running.shape)
+  rows = model.Rows.of(taken, *slots.last.shape)
+  last, running, keys = (
+      rows.take(x.ravel()) for x in (slots.last, slots.running, slots.keys))
+  ages, budgets = map(rows.take_groups, (slots.lengths, slots.budgets))
   if adapters is not None:
     params = model.with_adapters(params, adapters, slots.adapter_ids)
   if isinstance(params['layers'], tuple):  # Adapters too, once for the loop.
@@ -206,13 +206,12 @@ def decode(
   def step(state):
     index = state['index']
     hidden, cache = model.forward(
-        params, config, state['last'][..., None], prefix=slots.prefix,
-        past=slots.past, cache=state['cache'], cache_index=index, rows=rows,
-        dtype=jnp.dtype(spec.dtype))
-    logits = model.unembed(params, config, hidden[:, :, 0])
-    token_keys = fold(keys.reshape(-1), (ages + index).reshape(-1))
+        params, config, state['last'][:, None, None], prefix=slots.prefix,
+        past=model.Past(past, ages), cache=state['cache'], cache_index=index,
+        rows=rows, dtype=jnp.dtype(spec.dtype))
+    logits = model.unembed(params, config, hidden[:, 0, 0])
     tokens = sampling.sample_tokens(
-        logits, token_keys.reshape(keys.shape), spec.temperature)
+        logits, fold(keys, ages + index), spec.temperature)
     logprobs = sampling.token_logprobs(logits, tokens, spec.temperature)
     stopped = (
         jnp.isin(tokens, jnp.array(spec.stop_ids))
@@ -223,71 +222,73 @@ def decode(
         'cache': cache,
         'running': state['running'] & ~stopped,
         'lengths': state['lengths'] + state['running'],
-        'tokens': state['tokens'].at[..., index].set(tokens),
-        'logprobs': state['logprobs'].at[..., index].set(logprobs),
+        'tokens': state['tokens'].at[:, index].set(tokens),
+        'logprobs': state['logprobs'].at[:, index].set(logprobs),
     }
 
   state = jax.lax.while_loop(keep_going, step, {
       'index': jnp.int32(0),
       'last': last,
       'cache': model.init_cache(
-          config, *shape, num_tokens, jnp.dtype(spec.dtype)),
+          config, len(last), num_tokens, jnp.dtype(spec.dtype)),
       'running': running,
       'lengths': jnp.zeros(last.shape, jnp.int32),
       'tokens': jnp.zeros((*last.shape, num_tokens), jnp.int32),
       'logprobs': jnp.zeros((*last.shape, num_tokens), jnp.float32),
   })
 
-  def put(x, y):  # [P, G], [N * R, 1] -> [P, G]
-    return y if rows is None else rows.put(x, y)
-
-  past = slots.past
-
   def appended(axis, old, new):
     move = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=axis)
-    return jax.vmap(move)(old, new, past.lengths)
+    return jax.vmap(move)(old, new, ages)
+
+  def spread(name):
+    return rows.spread(state[name]).reshape(slots.last.shape)
 
   slots = slots.replace(
-      past=model.Past(
-          _along_positions(appended, past.cache, state['cache']),
-          past.lengths + state['index']),
-      last=put(slots.last, state['last']),
-      running=put(jnp.zeros_like(slots.running), state['running']))
+      lengths=slots.lengths + state['index'], last=spread('last'),
+      running=slots.running & spread('running'))
+  past = _along_positions(appended, past, state['cache'])
   # On every device, since every process reads all of it.
-  return _constrain(slots), Chunk(*(
-      sharding.constrain(x.reshape(-1, *x.shape[2:])) for x in (
-          state['tokens'], state['logprobs'], state['lengths'],
-          state['running'])))
+  chunk = Chunk(*(
+      sharding.constrain(state[field.name])
+      for field in dataclasses.fields(Chunk)))
+  return _constrain(slots), _constrain(past), chunk
 
 
-@functools.partial(jax.jit, static_argnames='room')
-def repack(slots: Slots, order: jax.Array, *, room: int) -> Slots:
+@jax.jit
+def move_slots(slots: Slots, order: jax.Array) -> Slots:
   """Other slots with the same groups.
 
   Args:
     slots: see `Slots`.
     order: [N, B] int32, for each part of the mesh the slots of that part that
       stay; a number beyond the last for a free slot.
-    room: positions of the past.
   """
-  def resized(axis, x):
-    have = x.shape[axis]
-    if room <= have:
-      return jax.lax.slice_in_dim(x, 0, room, axis=axis)
-    pad = [(0, 0)] * x.ndim
-    pad[axis] = 0, room - have
-    return jnp.pad(x, pad)
-
-  def moved(x):
-    x = _in_parts(x, len(order))
-    x = jax.vmap(lambda x, at: x.at[at].get(mode='clip'))(x, order)
-    return x.reshape(-1, *x.shape[2:])
-
   num_slots = slots.running.shape[0] // len(order)
-  moved_slots = jax.tree.map(moved, slots.replace(past=slots.past.replace(
-      cache=_along_positions(resized, slots.past.cache))))
-  return _constrain(moved_slots.replace(
-      running=moved_slots.running & (order < num_slots).reshape(-1, 1)))
+  moved = jax.tree.map(lambda x: sharding.take_in_parts(x, order), slots)
+  return _constrain(moved.replace(
+      running=moved.running & (order < num_slots).reshape(-1, 1)))
+
+
+@functools.partial(jax.jit, static_argnames='room')
+def move_rows(
+    past: model.Cache, order: jax.Array, *, room: int) -> model.Cache:
+  """Other rows with the same past.
+
+  Args:
+    past: as of `decode`.
+    order: [N, B] int32, for each part of the mesh the rows of that part that
+      stay; any for a free row.
+    room: positions of the past, from now on.
+  """
+  def moved(axis, x):
+    have = x.shape[axis]
+    x = jax.lax.slice_in_dim(x, 0, min(room, have), axis=axis)
+    pad = [(0, 0)] * x.ndim
+    pad[axis] = 0, max(room - have, 0)
+    return jnp.pad(sharding.take_in_parts(x, order), pad)
+
+  return _constrain(_along_positions(moved, past))
 
 
 def _along_positions(function, *caches):
@@ -301,15 +302,10 @@ def _along_positions(function, *caches):
           function(-2, *arrays) for arrays in zip(*(x.values for x in caches))))
 
 
-def _in_parts(x, num_parts):
-  """Slots with the parts of the mesh as an axis of its own."""
-  return x.reshape(num_parts, -1, *x.shape[1:])
-
-
-def slot_axes(x: jax.Array) -> tuple:
-  """The axes of the mesh that a part of `Slots` is split over."""
+def axes_of(x: jax.Array) -> tuple:
+  """The axes of the mesh that a part of slots, or of rows, is split over."""
   return (sharding.ROWS, 'tensor') if x.ndim > 2 else (sharding.ROWS,)
 
 
-def _constrain(slots):
-  return jax.tree.map(lambda x: sharding.constrain(x, *slot_axes(x)), slots)
+def _constrain(tree):
+  return jax.tree.map(lambda x: sharding.constrain(x, *axes_of(x)), tree)

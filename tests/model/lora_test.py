@@ -83,13 +83,14 @@ def test_decoding_uses_the_adapter_of_each_row(params):
   adapters = model.Adapters(_random(2), jnp.array([0.5, 2.0]))
   bound = model.with_adapters(params, adapters, np.array([1, 0, 1]))
   expected, _ = model.forward(bound, tiny.CONFIG, TOKENS)
-  cache = model.init_cache(tiny.CONFIG, 3, 2, 4, jnp.float32)
+  cache = model.init_cache(tiny.CONFIG, 6, 4, jnp.float32)
   step = jax.jit(lambda cache, index, tokens: model.forward(
       bound, tiny.CONFIG, tokens, cache=cache, cache_index=index))
   for index in range(4):
-    hidden, cache = step(cache, index, TOKENS[:, :, index:index + 1])
+    hidden, cache = step(
+        cache, index, TOKENS[:, :, index].reshape(-1, 1, 1))
     np.testing.assert_allclose(
-        hidden[:, :, 0], expected[:, :, index], atol=1e-5)
+        hidden.reshape(3, 2, -1), expected[:, :, index], atol=1e-5)
 
 
 def test_smaller_ranks_are_filled_with_nothing(params):

@@ -95,18 +95,19 @@ def _decode(params, prompts, lengths, first, config, num_steps):
     logits: [P, G, T, V] float32, that they were the best of.
   """
   prefix = model.prefill(params, config, prompts, lengths)
+  rows = model.Rows.of(None, *first.shape)
 
   def step(state, index):
     last, cache = state
     hidden, cache = model.forward(
-        params, config, last[..., None], prefix=prefix, cache=cache,
-        cache_index=index)
-    logits = model.unembed(params, config, hidden[:, :, 0])
+        params, config, last.reshape(-1, 1, 1), prefix=prefix, cache=cache,
+        cache_index=index, rows=rows)
+    logits = model.unembed(params, config, hidden.reshape(*first.shape, -1))
     tokens = jnp.argmax(logits, axis=-1).astype(jnp.int32)
     return (tokens, cache), (tokens, logits)
 
   cache = model.init_cache(
-      config, *first.shape, length=num_steps, dtype=jnp.float32)
+      config, first.size, length=num_steps, dtype=jnp.float32)
   _, (tokens, logits) = jax.lax.scan(
       step, (first, cache), jnp.arange(num_steps))
   return jnp.moveaxis(tokens, 0, 2), jnp.moveaxis(logits, 0, 2)

@@ -100,7 +100,7 @@ def test_other_slots_change_ties_alone(params, sampled):
   different = [
       num_different(sampled, drain(
           make_engine(params, num_slots), make_requests()))
-      for num_slots in [(24,), (1, 3)]]
+      for num_slots in [(24,), (16,), (1, 3)]]
   assert max(different) <= 1  # Of 192.
 
 
@@ -171,3 +171,27 @@ def test_few_groups_need_few_slots(params):
     read.append(engine.counts.read_positions)
   assert np.diff([0, *read]).tolist() == [
       16 * 64 * 8 * num_slots for num_slots in (32, 8, 8, 8)]
+
+
+def test_only_who_runs_has_a_past(params):
+  engine = make_engine(params, (32,), stop_ids=NEVER)
+  for request in make_requests(32):
+    engine.add(dataclasses.replace(
+        request, budget=16 if request.tag % 4 else 144))
+  read, moved, kept = [0], [0], []
+  while engine.busy:
+    engine.dispatch()
+    engine.collect()
+    read.append(engine.counts.read_positions)
+    moved.append(engine.counts.moved_positions)
+    kept.append(sum(x.nbytes for x in jax.live_arrays() if x.ndim == 4))
+  # 256 members, of whom 64 go on; and three sizes of their rows.
+  positions = np.array(
+      [256 * 64] + 3 * [64 * 64] + 4 * [64 * 128] + [64 * 256])
+  np.testing.assert_array_equal(np.diff(read), 16 * positions)
+  np.testing.assert_array_equal(
+      np.diff(moved), [0, 64 * 64, 0, 0, 64 * 128, 0, 0, 0, 64 * 256])
+  # Float32 keys and values of each layer, those of 32 prompts too.
+  each = 4 * 2 * CONFIG.num_layers * CONFIG.num_kv_heads * CONFIG.head_width
+  np.testing.assert_array_equal(
+      kept, [*each * (positions[:-1] + 32 * 7), 0])

@@ -206,9 +206,10 @@ def test_a_prompt_is_computed_once_for_its_group(params, size):
   prompts, lengths = tiny.make_prompts()
   spec = dataclasses.replace(SPEC, group_size=size)
   ones = np.ones(3, np.int32)
-  slots = sampler.empty_slots(
-      num_slots=3, prompt_length=7, room=8, config=tiny.CONFIG, spec=spec)
-  static = {'adapters': None, 'config': tiny.CONFIG, 'spec': spec}
+  static = {'config': tiny.CONFIG, 'spec': spec}
+  slots = sampler.empty_slots(num_slots=3, prompt_length=7, **static)
+  past = sampler.empty_rows(num_rows=3 * size, room=8, **static)
+  static['adapters'] = None
 
   def fill(params):
     return sampler.fill(
@@ -216,7 +217,7 @@ def test_a_prompt_is_computed_once_for_its_group(params, size):
         ones, **static)
 
   def decode(params):
-    return sampler.decode(params, slots, None, num_tokens=8, **static)
+    return sampler.decode(params, slots, past, None, num_tokens=8, **static)
 
   # The members read its last token again; the group size multiplies no other.
   for fn, rows in ((fill, 3 * 7), (decode, 3 * size * 8)):
