@@ -32,7 +32,7 @@ class Sizes:
   budgets: Sequence[int] = (64, 128)  # Of `step`, which uses the first.
   uneven: workload.Load = workload.Load(64, 8, 128, 256)
   mean_length: int = 64
-  uneven_slots: int = 16
+  uneven_slots: Sequence[int] = (16, 64)  # As in configs/plan_path.py.
   programs: int = 64
   slots: int = 2
   products: Sequence[tuple[int, int, int]] = machine.PRODUCTS
@@ -118,7 +118,7 @@ def uneven(setup: Setup) -> list[timing.Case]:
       for name, lockstep in ((timing.OURS, False), ('lockstep', True))}
   return [timing.Case(
       f'{sizes.uneven}, geometric lengths of {sizes.mean_length} in the mean, '
-      f'{sizes.uneven_slots} slots',
+      f'{sizes.uneven_slots[-1]} slots',
       {name: timing.timed(one) for name, one in contestants.items()},
       counts={'tokens': int(contestants[timing.OURS].lengths.sum())})]
 

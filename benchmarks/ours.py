@@ -67,13 +67,13 @@ def make_policies(config: model.ModelConfig, num: int) -> list[Policy]:
 def make_engine(
     policy: Policy, prompts: np.ndarray, keys: jax.Array, *, group_size: int,
     budget: int, stop_ids: Sequence[int] = (),
-    num_slots: int | None = None) -> engine_lib.Engine:
+    num_slots: Sequence[int] = ()) -> engine_lib.Engine:
   """To sample for prompts [P, S], in P slots unless told otherwise."""
   engine = engine_lib.Engine(
       policy.params, policy.mesh, adapters=None, config=policy.config,
       spec=sampler.SamplerSpec(
           group_size=group_size, temperature=1.0, stop_ids=tuple(stop_ids)),
-      num_slots=(num_slots or len(prompts),), prompt_length=prompts.shape[1])
+      num_slots=num_slots or (len(prompts),), prompt_length=prompts.shape[1])
   for index, (prompt, key) in enumerate(
       zip(prompts, np.asarray(jax.random.key_data(keys)))):
     engine.add(engine_lib.Request(index, prompt, key, budget))
@@ -145,12 +145,12 @@ class Uneven:
   """
 
   def __init__(
-      self, config: model.ModelConfig, load: workload.Load, num_slots: int,
-      mean_length: int, lockstep: bool):
+      self, config: model.ModelConfig, load: workload.Load,
+      num_slots: Sequence[int], mean_length: int, lockstep: bool):
     ids = np.arange(load.num_prompts, dtype=np.uint32)[:, None]
     self._prompts = workload.prompts(load, config, seed=0)
     self._keys = sampling.group_keys(jax.random.key(0), ids)
-    self._num_slots = num_slots
+    self._batch_size = num_slots[-1]
     self._sample = functools.partial(
         sample, *make_policies(config, 1), group_size=load.group_size,
         num_slots=num_slots)
@@ -167,8 +167,8 @@ class Uneven:
           self._prompts, self._keys, budget=self._budget,
           stop_ids=self._stop_ids)
       return
-    for first in range(0, len(self._prompts), self._num_slots):
-      batch = slice(first, first + self._num_slots)
+    for first in range(0, len(self._prompts), self._batch_size):
+      batch = slice(first, first + self._batch_size)
       self._sample(
           self._prompts[batch], self._keys[batch],
           budget=int(self.lengths[batch].max()))

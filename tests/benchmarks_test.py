@@ -24,7 +24,7 @@ _LOAD = workload.Load(2, 2, 5, 3)
 _SIZES = cases.Sizes(
     config=tiny.CONFIG, sampling=(_LOAD,), step=_LOAD, agent=_LOAD,
     scaling=(_LOAD,), budgets=(3, 6), uneven=workload.Load(4, 2, 5, 6),
-    mean_length=4, uneven_slots=2, programs=3,
+    mean_length=4, uneven_slots=(2,), programs=3,
     products=((512, 512, 512),), copy_bytes=1 << 12)
 
 _FAKE_PEER = '''
