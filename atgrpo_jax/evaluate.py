@@ -49,6 +49,8 @@ def evaluate(
   return {
       'num_tasks': len(tasks),
       'success': num_success / len(tasks),
+      # '1' or '0' for each task in its order, to compare runs task by task.
+      'successes': ''.join('01'[e.last.success] for e in episodes),
       'interval': wilson_interval(num_success, len(tasks)),
       'mean_turns': sum(e.turns for e in episodes) / len(tasks),
       'truncated': sum(e.last.truncated for e in episodes) / len(tasks),

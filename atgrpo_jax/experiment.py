@@ -139,7 +139,8 @@ class Experiment:
     with errors.said_to_the_user():
       return datasets.load(
           self.config.dataset.builder, split,
-          self.config.dataset.data_dir or None)
+          self.config.dataset.data_dir or None,
+          self.config.dataset.config or None)
 
 
 def build(
@@ -176,7 +177,8 @@ def make_environment(
   with errors.said_to_the_user():
     return importlib.import_module(config.environment.module).make_environment(
         team=config.environment.team, max_turns=config.environment.max_turns,
-        reward=config.environment.reward, sandbox=sandbox)
+        reward=config.environment.reward, sandbox=sandbox,
+        **config.environment.options)
 
 
 def _read_model(name: str, thinking: bool) -> policies_lib.BaseModel:

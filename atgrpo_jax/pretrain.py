@@ -18,7 +18,6 @@ import importlib
 import json
 import pathlib
 import time
-from types import ModuleType
 from typing import Any
 
 import jax
@@ -39,6 +38,7 @@ from atgrpo_jax.rollout import batching
 from atgrpo_jax.rollout import engine as engine_lib
 from atgrpo_jax.rollout import sampler
 from atgrpo_jax.rollout import sampling
+from environments import demonstrations
 
 
 def pretrain(
@@ -52,7 +52,7 @@ def pretrain(
   folder = workdir / 'model'
   folder.mkdir(exist_ok=True)
   tasks = {
-      name: importlib.import_module(task.module)
+      name: importlib.import_module(task.module).REPERTOIRE
       for name, task in config.tasks.items()}
   if config.init_folder:
     model_config = safetensors_io.load_config(config.init_folder)
@@ -128,7 +128,8 @@ def pretrain(
 
 def check(
     params: model.Params, model_config: model.ModelConfig,
-    tokenizer: tokenizer_lib.Tokenizer, tasks: Mapping[str, ModuleType],
+    tokenizer: tokenizer_lib.Tokenizer,
+    tasks: Mapping[str, demonstrations.Repertoire],
     config: ml_collections.ConfigDict, phase: str, buckets: batching.Buckets,
     num_prompts: int) -> dict[str, Any]:
   """Which kinds the model shows at temperature 1, and how well it spells them.
@@ -143,11 +144,11 @@ def check(
       ['all'], jax.devices()[:1], sharding.MeshSpec()).values()
   rng = np.random.default_rng([config.seed, 3])
   report = {}
-  for name, module in tasks.items():
+  for name, repertoire in tasks.items():
     task = config.tasks[name]
     for role, taught in task[phase].items():
       shown = [
-          module.demonstrate(rng, role, taught.kinds, 1, task.max_turns)
+          repertoire.demonstrate(rng, role, taught.kinds, 1, task.max_turns)
           for _ in range(num_prompts)]
       prompts = [tokenizer.encode_prompt(d.messages) for d in shown]
       length = batching.bucket(
@@ -163,7 +164,7 @@ def check(
             index, prompt, key, buckets.completion[-1]))
       sampled, = engine_lib.drain([engine])
       counts = collections.Counter(
-          module.kind_of(demonstration, tokenizer.decode(ids))
+          repertoire.kind_of(demonstration, tokenizer.decode(ids))
           for demonstration, group in zip(shown, sampled)
           for ids in group.completions)
       total = counts.total()
@@ -183,11 +184,11 @@ def _phases(config) -> list[str]:
 
 def _draw(tasks, config, phase, rng):
   """The demonstrations of one step."""
-  for name, module in tasks.items():
+  for name, repertoire in tasks.items():
     task = config.tasks[name]
     for role, taught in task[phase].items():
       for _ in range(taught.groups):
-        yield module.demonstrate(
+        yield repertoire.demonstrate(
             rng, role, taught.kinds, config.phases[phase].group_size,
             task.max_turns)
 

@@ -1,7 +1,7 @@
 """The training loop, to be read from top to bottom.
 
-A step plays one episode of each of E tasks and collects their groups, turns
-rewards into advantages, and updates every policy on the groups of its roles.
+A step plays each of E tasks and collects their groups, turns rewards into
+advantages, and updates every policy on the groups of its roles.
 On several processes, all of them run this loop; see `hosts`.
 """
 
@@ -38,6 +38,10 @@ from environments import base
 
 # A run whose gradients are not finite this many times in a row is stopped.
 MAX_NONFINITE = 5
+
+# With 32 or more programs waiting for several CPU devices, XLA hangs in their
+# collectives.
+_CPU_QUEUE = 8
 
 
 def train(
@@ -139,9 +143,8 @@ def train(
     rollout = at_grpo.collect(
         team, draw_tasks(tasks, step, experiment), step=step,
         spec=experiment.rollout)
-    values = rollout_metrics(rollout, team.counters)
-
     advantages = group_advantages(rollout.groups, experiment)
+    values = rollout_metrics(rollout, advantages, team.counters)
     if step % config.train.groups_every == 0:
       write_groups(workdir / 'groups', step, rollout.groups, advantages)
     update_start = time.perf_counter()
@@ -210,15 +213,17 @@ def group_advantages(
     groups: Sequence[types.Group],
     experiment: experiment_lib.Experiment) -> list[np.ndarray]:
   """Advantages [G] of each group, compared as `advantage.group_key` says."""
-  config = experiment.config.advantage
-  ids = advantages_lib.group_ids(
-      [group.key for group in groups], config.group_key)
-  flat = advantages_lib.group_advantages(
-      np.concatenate([group.rewards for group in groups]),
-      np.repeat(ids, [group.size for group in groups]),
-      np.concatenate([group.valid for group in groups]),
-      normaliser=config.normaliser)
-  return np.split(flat, np.cumsum([group.size for group in groups])[:-1])
+  return advantages_lib.of_groups(
+      groups, **experiment.config.advantage,
+      of_episodes=experiment.rollout.target == 'episode_return')
+
+
+def _compared(
+    groups: Sequence[types.Group],
+    experiment: experiment_lib.Experiment) -> np.ndarray:
+  """For each group, the number of those it shares a baseline with."""
+  return advantages_lib.group_ids(
+      [group.key for group in groups], experiment.config.advantage.group_key)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,7 +232,8 @@ class PolicyUpdate:
 
   Attributes:
     num_groups: of its roles.
-    num_without_signal: of these, dropped.
+    num_without_signal: of these, dropped, since neither they nor those they
+      are compared with have an advantage.
     updates: (metrics, which gradients are finite) of each update.
   """
 
@@ -246,17 +252,27 @@ def update_policy(
   `reference` is the model of a KL penalty.
   """
   policy = experiment.policies[name]
+  compared = _compared(groups, experiment)
+  with_signal = {
+      number for number, advantage in zip(compared, advantages)
+      if np.any(advantage)}
   own = [
-      (group, advantage) for group, advantage in zip(groups, advantages)
+      (number, _train_group(group, advantage))
+      for number, group, advantage in zip(compared, groups, advantages)
       if group.policy == name]
-  kept = [
-      _train_group(group, advantage) for group, advantage in own
-      if np.any(advantage)]
+  kept = [group for number, group in own if number in with_signal]
   update = PolicyUpdate(len(own), len(own) - len(kept), [])
   num_updates = experiment.config.train.updates_per_rollout
   base = experiment.bases.get(name)
   buckets = experiment.buckets.on(sharding.num_row_parts(policy.mesh))
   static = {'config': policy.config, 'spec': policy.learner}
+  on_cpu = policy.mesh.devices.flat[0].platform == 'cpu'
+
+  def queued(index, result):
+    if on_cpu and index % _CPU_QUEUE == _CPU_QUEUE - 1:
+      jax.block_until_ready(result)
+    return result
+
   whole = dataclasses.replace(policy.learner, adapter_scale=None)
   with jax.set_mesh(policy.mesh):
     parts = []
@@ -266,21 +282,23 @@ def update_policy(
           batching.make_batches(groups_of_part, buckets)]
       if num_updates > 1:
         batches = [
-            dataclasses.replace(b, old_logprobs=train_step.score(
-                state.params, b, base=base, **static)) for b in batches]
+            dataclasses.replace(b, old_logprobs=queued(i, train_step.score(
+                state.params, b, base=base, **static)))
+            for i, b in enumerate(batches)]
       if reference is not None:
         batches = [
-            dataclasses.replace(b, reference_logprobs=train_step.score(
-                reference, b, config=policy.config, spec=whole))
-            for b in batches]
+            dataclasses.replace(b, reference_logprobs=queued(
+                i, train_step.score(
+                    reference, b, config=policy.config, spec=whole)))
+            for i, b in enumerate(batches)]
       if batches:
         parts.append(batches)
 
     for batches in parts:
       sums = train_step.zero_sums(state.params, **static)
-      for batch in batches:
-        sums = train_step.accumulate(
-            state.params, sums, batch, base=base, **static)
+      for i, batch in enumerate(batches):
+        sums = queued(i, train_step.accumulate(
+            state.params, sums, batch, base=base, **static))
       state, learned, finite = train_step.apply_update(state, sums, **static)
       update.updates.append((learned, finite))
   return state, update
@@ -321,9 +339,9 @@ def _train_group(
 
 
 def rollout_metrics(
-    rollout: at_grpo.Rollout,
+    rollout: at_grpo.Rollout, advantages: Sequence[np.ndarray],
     counters: interaction_lib.Counters) -> dict[str, float]:
-  """What a rollout looked like, for the log."""
+  """What a rollout and the credit for it looked like, for the log."""
   episodes = rollout.episodes
   valid = np.concatenate([group.valid for group in rollout.groups])
   rewards = np.concatenate([group.rewards for group in rollout.groups])
@@ -337,23 +355,31 @@ def rollout_metrics(
       'time/environment': counters.environment_seconds,
   }
   for field in ('prompt_tokens', 'completion_tokens', 'model_calls',
-                'cut_completions', 'environment_steps',
+                'cut_completions', 'environment_steps', 'program_runs',
                 'infrastructure_failures'):
     values[f'budget/{field}'] = getattr(counters, field)
   for role in dict.fromkeys(group.key.role for group in rollout.groups):
-    own = [group for group in rollout.groups if group.key.role == role]
-    values |= _role_metrics(role, own)
+    own = [
+        (group, advantage)
+        for group, advantage in zip(rollout.groups, advantages)
+        if group.key.role == role]
+    values |= _role_metrics(role, *zip(*own))
   return values
 
 
 def _role_metrics(
-    role: str, groups: Sequence[types.Group]) -> dict[str, float]:
-  """Rewards, terms, outcomes and lengths of one role's candidates."""
+    role: str, groups: Sequence[types.Group],
+    advantages: Sequence[np.ndarray]) -> dict[str, float]:
+  """Rewards, credit, terms, outcomes and lengths of a role's candidates."""
+  credit = np.concatenate(advantages)
   rewards = np.concatenate([group.rewards for group in groups])
   outcomes = [outcome for group in groups for outcome in group.outcomes]
   values = {
       f'{role}/reward': np.nanmean(rewards),
       f'{role}/first_reward': np.nanmean([g.rewards[0] for g in groups]),
+      f'{role}/without_signal': np.mean([not np.any(x) for x in advantages]),
+      f'{role}/advantage_mean': np.mean(credit),
+      f'{role}/advantage_std': np.std(credit),
       f'{role}/length': np.mean(
           [len(ids) for group in groups for ids in group.completions]),
   }

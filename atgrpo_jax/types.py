@@ -24,7 +24,8 @@ class GroupKey(NamedTuple):
     task_id: names the environment's task.
     role: the agent.
     turn: the turn of the episode, from 0.
-    branch: which episode of the task; 0 where there is only one.
+    branch: which episode of the task; 0 where there is only one. Where several
+      episodes share a prompt, candidate i is that of episode branch + i.
   """
 
   task_id: str
@@ -44,12 +45,13 @@ class Group:
     completions: G arrays [T_g] int32; the stop token, if any, is the last.
     texts: the completions as the environment read them.
     behavior_logprobs: G arrays [T_g] float32 from the sampler.
-    rewards: [G] float32, NaN where `valid` is False.
-    valid: [G] bool, False for a candidate that failed for a reason that is
-      not the model's own.
+    rewards: [G] float32, what the advantages compare; NaN where `valid` is
+      False.
+    valid: [G] bool, False for a candidate whose reward is unknown for a reason
+      that is not the model's own.
     reward_terms: one dict per candidate, name -> value before weighting.
     outcomes: one outcome name per candidate.
-    chosen: index of the candidate on the spine.
+    chosen: index of the candidate on the spine; None where all go on.
   """
 
   key: GroupKey
@@ -62,7 +64,7 @@ class Group:
   valid: np.ndarray
   reward_terms: tuple[Mapping[str, float], ...]
   outcomes: tuple[enum.Enum, ...]
-  chosen: int
+  chosen: int | None
 
   @property
   def size(self) -> int:

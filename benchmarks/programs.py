@@ -9,8 +9,9 @@ import sys
 
 import numpy as np
 
+from environments import demonstrations
 from environments import sandbox as sandbox_lib
-from environments.plan_path import demonstrations
+from environments.plan_path import demonstrations as plan_path_demonstrations
 from environments.plan_path import env as plan_path
 from environments.plan_path import maze
 
@@ -47,7 +48,7 @@ class Steps:
     self._states = [
         self._environment.reset({'task_id': str(i), **maze.random_task(rng)})
         for i in range(num_steps)]
-    _, line, program = demonstrations.PROGRAMS[0]
+    _, line, program = plan_path_demonstrations.PROGRAMS[0]
     self._action = {'tool': demonstrations.program_text(line, program)}
     self._num_slots = num_slots
 

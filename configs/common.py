@@ -23,6 +23,47 @@ def parse_arg(arg: str, **defaults):
   return values
 
 
+def game_config(name: str, arg: str) -> config_dict.ConfigDict:
+  """A team that plays the game `environments/<name>`.
+
+  Of `arg`, `size` is the model, `team` is one of `environments.games.TEAMS`,
+  and `debug` means two small steps.
+  """
+  arg = parse_arg(arg, size='nano', team='pair', debug=False)
+  c = base_config(arg.size)
+  c.environment.module = f'environments.{name}.env'
+  c.environment.team = arg.team
+  c.dataset.builder = f'environments.{name}.{name}_dataset_builder'
+  c.evaluation.validation = 'validation[:64]'
+  c.evaluation.test = 'test[:200]'
+
+  if arg.size == 'nano':
+    c.rollout.num_tasks = 16
+    c.rollout.group_size = 8
+    c.rollout.max_new_tokens = 104
+    c.optimizer.learning_rate = 1e-4
+    c.optimizer.warmup_updates = 0
+    c.optimizer.weight_decay = 0.0
+    # The last holds whatever a program prints, at nearly a token a character.
+    c.buckets.prompt = (128, 288, 1536)
+    c.buckets.completion = (40, 104)
+    c.buckets.groups = (16, 64)
+    c.buckets.microbatch = 2
+    c.train.num_steps = 30
+    c.train.checkpoint_every = 5
+    c.evaluation.validate_every = 5
+
+  if arg.debug:
+    c.rollout.num_tasks = 2
+    c.rollout.group_size = 2
+    c.dataset.train = 'train[:8]'
+    c.evaluation.validation = 'validation[:2]'
+    c.evaluation.test = 'test[:2]'
+    c.train.num_steps = 2
+    c.train.groups_every = 1
+  return c
+
+
 def base_config(size: str) -> config_dict.ConfigDict:
   """The parts of a config that do not depend on the task."""
   if size not in SIZES:
@@ -65,28 +106,36 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.environment.team = config_dict.placeholder(str)
   c.environment.max_turns = 4
   c.environment.reward = 'mixed'  # or 'outcome'
+  # What else the module's make_environment takes.
+  c.environment.options = config_dict.ConfigDict()
   c.environment.num_workers = 2  # Processes that step environments.
   c.environment.program_slots = 2  # Programs that run at the same time.
 
   c.dataset = config_dict.ConfigDict()
   c.dataset.builder = config_dict.placeholder(str)
+  c.dataset.config = ''  # Of the builder, such as '2boxes'; '' is its default.
   c.dataset.train = 'train'
   # '' is $TFDS_DATA_DIR or ~/tensorflow_datasets.
   c.dataset.data_dir = ''
 
   c.rollout = config_dict.ConfigDict()
+  # 'tree' is AT-GRPO; 'parallel': independent episodes, as in plain GRPO.
   c.rollout.rollout = 'tree'
-  c.rollout.num_tasks = 128  # Episodes of one step (E).
-  c.rollout.group_size = 4  # Candidates of one prompt (K and G).
+  c.rollout.num_tasks = 128  # Of one step (E).
+  # Candidates of one prompt, or parallel episodes of one task (K and G).
+  c.rollout.group_size = 4
   c.rollout.selection = 'acting_greedy'
   c.rollout.selection_temperature = 1.0
   c.rollout.selection_epsilon = 0.1
+  # Or 'monte_carlo' (tree), 'return_to_go' or 'episode_return' (parallel).
   c.rollout.target = 'immediate'
-  c.rollout.alpha = 1.0
+  c.rollout.num_continuations = 4  # Of each candidate, for 'monte_carlo'.
+  c.rollout.alpha = 1.0  # Weight of the team reward.
   c.rollout.temperature = 1.0
   c.rollout.max_new_tokens = 4096
 
   c.advantage = config_dict.ConfigDict()
+  # Who shares a baseline; 'env' for plain GRPO.
   c.advantage.group_key = 'env+agent+turn'
   c.advantage.normaliser = 'std'
 

@@ -46,6 +46,7 @@ class Step:
     success: the task's checker accepts the state. Nothing else sets it.
     truncated: the episode is over because its turns ran out.
     outcomes: role -> what became of its action, for the roles that acted.
+    program_runs: programs that the step ran, for the budget.
   """
 
   state: State
@@ -56,6 +57,7 @@ class Step:
   success: bool
   truncated: bool
   outcomes: Mapping[str, Outcome]
+  program_runs: int = 0
 
 
 class Environment(Protocol):

@@ -4,12 +4,14 @@ A builder is a module with a class `Builder`, at
 `environments/<name>/<name>_dataset_builder.py`. Its rows are written once as
 array_record and read as plain Python values; TensorFlow is not needed, unless a
 feature has two axes of unknown length (a list of lists): use a list of dicts,
-which comes back as a dict of lists, or fix one length.
+which comes back as a dict of lists, or fix one length. A data set that is made
+here rather than downloaded has a `TaskBuilder`, and `make_splits` draws it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import abc
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import fcntl
 import hashlib
@@ -25,7 +27,10 @@ from environments.base import Task
 
 
 def load(
-    builder_module: str, split: str, data_dir: str | None = None
+    builder_module: str,
+    split: str,
+    data_dir: str | None = None,
+    builder_config: str | None = None,
 ) -> list[dict[str, Any]]:
   """Returns the tasks of a split in their fixed order, made on first use.
 
@@ -36,6 +41,8 @@ def load(
       'train', 'test[:200]', 'train[:10%]+validation'.
     data_dir: local folder of all data sets; by default $TFDS_DATA_DIR or
       ~/tensorflow_datasets.
+    builder_config: name of one of the builder's configs, if it has several; by
+      default its DEFAULT_BUILDER_CONFIG_NAME.
   """
   if data_dir is not None:
     data_dir = os.path.expanduser(data_dir)
@@ -45,7 +52,7 @@ def load(
           'folder; name one (every host can make its own copy)'
       )
   tfds.disable_progress_bar()
-  builder = _prepared_builder(builder_module, data_dir)
+  builder = _prepared_builder(builder_module, data_dir, builder_config)
   sizes = ', '.join(
       f'{name} ({info.num_examples} tasks)'
       for name, info in builder.info.splits.items()
@@ -60,6 +67,62 @@ def load(
   return [_plain(row) for row in builder.as_data_source(split)]
 
 
+def make_splits(
+    name: str,
+    sizes: Mapping[str, int],
+    seed: int,
+    random_task: Callable[[np.random.Generator, str], dict[str, Any]],
+    key: Callable[[dict[str, Any]], str],
+) -> dict[str, list[dict[str, Any]]]:
+  """Draws each split from its own seed; no two tasks have the same key.
+
+  A split skips the keys of those before it, so the first stays the same
+  whatever happens to the other sizes.
+
+  Args:
+    name: name of the data set; a task_id is 'name/split/number'.
+    sizes: split name -> number of tasks, in the order of drawing.
+    seed: common to all splits.
+    random_task: draws a task for the split of that name.
+    key: what is the same in two tasks that count as equal.
+  """
+  splits, seen = {}, set()
+  for split, size in sizes.items():
+    rng = np.random.default_rng(
+        np.random.SeedSequence([seed, *split.encode()])
+    )
+    tasks = splits[split] = []
+    while len(tasks) < size:
+      task = random_task(rng, split)
+      content = key(task)
+      if content not in seen:
+        seen.add(content)
+        tasks.append({'task_id': f'{name}/{split}/{len(tasks)}'} | task)
+  return splits
+
+
+class TaskBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+  """Writes the tasks of `splits`, in their order."""
+
+  @abc.abstractmethod
+  def splits(self) -> dict[str, list[dict[str, Any]]]:
+    """The tasks of each split, made on this machine."""
+
+  def _split_generators(
+      self, dl_manager: tfds.download.DownloadManager
+  ) -> dict[str, Iterator[tuple[int, dict[str, Any]]]]:
+    del dl_manager  # Nothing is downloaded.
+    return {
+        split: self._generate_examples(tasks)
+        for split, tasks in self.splits().items()
+    }
+
+  def _generate_examples(
+      self, tasks: list[dict[str, Any]]
+  ) -> Iterator[tuple[int, dict[str, Any]]]:
+    yield from enumerate(tasks)
+
+
 def split_hash(tasks: Sequence[Task]) -> str:
   """16 hex digits of the SHA-256 of the tasks, in their order, as JSON."""
   text = json.dumps(list(tasks), sort_keys=True, separators=(',', ':'))
@@ -67,7 +130,7 @@ def split_hash(tasks: Sequence[Task]) -> str:
 
 
 def _prepared_builder(
-    builder_module: str, data_dir: str | None
+    builder_module: str, data_dir: str | None, builder_config: str | None
 ) -> tfds.core.DatasetBuilder:
   try:
     module = importlib.import_module(builder_module)
@@ -78,13 +141,21 @@ def _prepared_builder(
         f'no builder module {builder_module!r}; expected a dotted path such as '
         "'environments.plan_path.plan_path_dataset_builder'"
     ) from error
-  builder = module.Builder(data_dir=data_dir, file_format='array_record')
+  options = {'data_dir': data_dir, 'file_format': 'array_record'}
+  if builder_config is not None:
+    if builder_config not in module.Builder.builder_configs:
+      raise ValueError(
+          f'{builder_module} has no config {builder_config!r}; it has '
+          f'{list(module.Builder.builder_configs)}'
+      )
+    options['config'] = builder_config
+  builder = module.Builder(**options)
   if builder.info.splits:
     return builder
   with _lock(builder.data_dir_root, builder.name):
     builder.download_and_prepare()
   # Anew, for another process may have written the data while this one waited.
-  builder = module.Builder(data_dir=data_dir, file_format='array_record')
+  builder = module.Builder(**options)
   if not builder.info.splits:
     raise ValueError(
         f'{builder.data_dir} holds no complete data set; delete it, and the '

@@ -71,6 +71,7 @@ def test_exact_result(monkeypatch):
   assert result == {
       'num_tasks': 4,
       'success': 0.75,
+      'successes': '1101',
       'interval': evaluate.wilson_interval(3, 4),
       'mean_turns': (2 + 1 + 2 + 1) / 4,
       'truncated': 0.25,
@@ -112,7 +113,7 @@ def test_agents_may_act_at_once(monkeypatch):
 def folder(tmp_path_factory):
   """A model folder as a run finds it: small, and knowing nothing."""
   folder = tmp_path_factory.mktemp('model')
-  demonstration = demonstrations.demonstrate(
+  demonstration = demonstrations.REPERTOIRE.demonstrate(
       np.random.default_rng(0), 'solo', {'invent': 1.0}, 1, 2)
   tokenizer_lib.train(
       [message['content'] for message in demonstration.messages], 400, folder)
@@ -132,7 +133,7 @@ def config(folder, monkeypatch):
       split: [{'task_id': f'{split}/{i}', **maze.random_task(rng)}
               for i in range(3)] for split in ('test[:2]', 'test')}
   monkeypatch.setattr(
-      datasets, 'load', lambda builder, split, data_dir: tasks[split])
+      datasets, 'load', lambda builder, split, *where: tasks[split])
   config = plan_path_config.get_config('debug').unlock()
   config.model.folder = str(folder)
   config.policies = 'per_role'
@@ -160,6 +161,7 @@ def test_evaluate_run_writes_what_it_did(config, tmp_path, capsys):
   assert (low, high) == pytest.approx(evaluate.wilson_interval(0, 3))
   assert result == {
       'task': 'environments.plan_path.env', 'team': 'pair',
+      'successes': '000',
       'split': 'test[:2]', 'max_turns': 2,
       'config_hash': experiment_lib.config_hash(config),
       'num_tasks': 3, 'success': 0.0, 'mean_turns': 2.0, 'truncated': 1.0,

@@ -23,6 +23,7 @@ from atgrpo_jax import checkpoints as checkpoints_lib
 from atgrpo_jax import errors
 from atgrpo_jax import main
 from atgrpo_jax import train
+from atgrpo_jax.rl import train_step
 from atgrpo_jax.rollout import at_grpo
 from environments import base
 from tests import echo
@@ -209,6 +210,83 @@ def test_step_is_replayed_alone(finished, echo_folder, tmp_path):
   assert replay(5) != recorded
 
 
+# Plain GRPO on the team: whole episodes, compared with those of their task.
+PARALLEL = CHANGES | {
+    'train.num_steps': 2, 'rollout.rollout': 'parallel',
+    'rollout.target': 'episode_return', 'advantage.group_key': 'env'}
+
+
+def test_parallel_episodes_train(echo_folder, tmp_path, monkeypatch):
+  shapes, accumulate = set(), train_step.accumulate
+
+  def spy(params, sums, batch, **static):
+    shapes.add(batch.completions.shape)
+    return accumulate(params, sums, batch, **static)
+
+  monkeypatch.setattr(train_step, 'accumulate', spy)
+  experiment = echo.experiment(echo_folder, **PARALLEL)
+  assert train.train(experiment, tmp_path / 'run')
+  # Groups of one and of 16 take a program each, and no more.
+  assert shapes == {(16, 16, 2), (16, 1, 2)}
+
+  # Stopped after a step, it goes on as the same run.
+  for num_steps in (1, 2):
+    assert train.train(
+        echo.experiment(
+            echo_folder, **PARALLEL | {'train.num_steps': num_steps}),
+        tmp_path / 'again')
+  _assert_same_run(tmp_path / 'again', tmp_path / 'run', experiment)
+
+  lines = _metrics(tmp_path / 'run')
+  assert [line['step'] for line in lines] == [1, 2]
+  for step, line in enumerate(lines):
+    text = (tmp_path / f'run/groups/{step:06d}.jsonl').read_text()
+    episodes, tokens = {}, dict.fromkeys(('first', 'second'), 0)
+    signal_of = set()
+    groups = [json.loads(line) for line in text.splitlines()]
+    for group in groups:
+      task_id, role, turn, branch = group['key'].values()
+      shared = (role, turn) == ('first', 0)
+      assert len(group['candidates']) == (16 if shared else 1)
+      assert group['chosen'] is None
+      for i, candidate in enumerate(group['candidates']):
+        episodes.setdefault((task_id, branch + i), []).append(candidate)
+        if candidate['advantage']:
+          signal_of.add(task_id)
+    assert 0 < len(signal_of) <= 16 and len(episodes) == 16 * 16
+    # All actions of an episode share its return and its advantage.
+    for actions in episodes.values():
+      assert len({(a['reward'], a['advantage']) for a in actions}) == 1
+    # All are trained on where their task has a signal, whatever their own.
+    for group in groups:
+      if group['key']['task_id'] in signal_of:
+        tokens[group['policy']] += sum(
+            len(c['ids']) for c in group['candidates'])
+    assert tokens == {role: line[f'{role}/tokens'] for role in tokens}
+    success = [
+        actions[-1]['terms']['success'] for actions in episodes.values()]
+    assert line['spine/success'] == np.mean(success)
+    assert line['budget/model_calls'] == sum(map(len, episodes.values()))
+
+
+def test_many_microbatches_on_two_devices(echo_folder, tmp_path):
+  """More programs than XLA's CPU client can hold are not given to it."""
+  changes = PARALLEL | {
+      'train.num_steps': 1, 'environment.max_turns': 1, 'policies': 'shared',
+      'rollout.group_size': 32, 'buckets.microbatch': 1}
+  done = subprocess.run(
+      [sys.executable, '-m', 'atgrpo_jax.main', '--config=tests/echo.py',
+       f'--config.model.folder={echo_folder}', f'--workdir={tmp_path}',
+       *(f'--config.{name}={value}' for name, value in changes.items())],
+      cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+      env=os.environ | {'JAX_PLATFORMS': 'cpu', 'JAX_NUM_CPU_DEVICES': '2'})
+  assert done.returncode == 0, done.stdout
+  metrics, = _metrics(tmp_path)
+  # Of one group for each device.
+  assert metrics['shared/groups'] - metrics['shared/groups_without_signal'] > (
+      2 * 100)
+
+
 # A run that must not go on.
 
 
@@ -342,6 +420,18 @@ def test_groups_without_signal_are_dropped_and_counted(
   assert caplog.messages == ['policy shared: no group carries a signal']
 
 
+def test_a_group_is_kept_for_those_it_is_compared_with(
+    experiment, groups, echo_folder):
+  advantages = [np.full(16, group.key.role == 'first') for group in groups]
+  for group_key, dropped in (('env', []), ('agent', groups[16:])):
+    one = echo.experiment(echo_folder, **{'advantage.group_key': group_key})
+    _, metrics = _update(one, groups, advantages)
+    assert metrics['groups_without_signal'] == len(dropped)
+    assert metrics['tokens'] == sum(
+        len(ids) for group in groups[:32 - len(dropped)]
+        for ids in group.completions)
+
+
 def test_invalid_candidates_have_no_tokens(experiment, groups):
   index, group = next(
       (i, g) for i, g in enumerate(groups) if g.rewards[0] < max(g.rewards))
@@ -472,6 +562,14 @@ def test_metrics(finished):
     assert line['budget/environment_steps'] == line['budget/model_calls']
     assert line['budget/model_calls'] == 16 * (
         line['first/groups'] + line['second/groups'])
+    # In this run each role has a policy of its own.
+    for role in ('first', 'second'):
+      assert line[f'{role}/without_signal'] == pytest.approx(
+          line[f'{role}/groups_without_signal'] / line[f'{role}/groups'])
+      # Each group with a signal has mean 0 and deviation 1.
+      assert line[f'{role}/advantage_mean'] == pytest.approx(0, abs=1e-6)
+      assert line[f'{role}/advantage_std'] ** 2 == pytest.approx(
+          1 - line[f'{role}/without_signal'], abs=1e-5)
   # Steps 1 to 4 show the validation before the first, the others that of 5.
   k1 = [line['k1/success'] for line in lines]
   assert k1[:4] == k1[:1] * 4 and k1[4:] == k1[4:5] * 4 and k1[0] != k1[4]
@@ -517,7 +615,7 @@ def test_evaluations(finished):
   assert (before['step'], after['step']) == (0, 8)
   assert before.keys() == after.keys() == {
       'task', 'team', 'split', 'max_turns', 'config_hash', 'num_tasks',
-      'success', 'interval', 'mean_turns', 'truncated', 'outcomes',
+      'success', 'successes', 'interval', 'mean_turns', 'truncated', 'outcomes',
       'policy_map', 'split_hash', 'seed', 'step', 'sampling'}
   assert before['split_hash'] == after['split_hash']
   assert after['policy_map'] == {'first': 'first', 'second': 'second'}

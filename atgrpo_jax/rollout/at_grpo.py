@@ -6,6 +6,10 @@ state; their rewards make one group under the key (task, role, turn); the
 candidate with the largest reward is the one whose state goes on. The next
 agent acts on that state in the same turn.
 
+The baseline, plain GRPO on a team, plays G independent episodes of each task.
+Only their first prompt is the same, and sampled as one group; each later prompt
+is a group of one, and who is compared is up to `rl.advantages.group_ids`.
+
 Deviations from the paper: ties go to the first candidate; a candidate that
 failed for a reason that is not the model's own leaves its group.
 
@@ -13,7 +17,8 @@ Deviations from the authors' code (each has a test): a group never holds
 candidates of two tasks or roles; agents act one after another within a turn;
 every candidate is scored from the same state, and the chosen one's state is
 the one that goes on; the other agents of a turn keep their samples when one
-agent ends the episode; nothing is filtered or duplicated before the group
+agent ends the episode; of parallel episodes, those that end early are trained
+on to their last action; nothing is filtered or duplicated before the group
 statistics.
 """
 
@@ -21,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import dataclasses
+import math
 import zlib
 
 import numpy as np
@@ -30,27 +36,43 @@ from atgrpo_jax import types
 from atgrpo_jax.rollout import interaction as interaction_lib
 from environments import base
 
-ROLLOUTS = ('tree', 'parallel', 'joint')
+# What a candidate's reward may be in each rollout.
+TARGETS = {
+    'tree': ('immediate', 'monte_carlo'),
+    'parallel': ('immediate', 'return_to_go', 'episode_return'),
+}
 SELECTIONS = (
     'acting_greedy', 'team_greedy', 'softmax', 'uniform', 'epsilon_greedy')
-TARGETS = ('immediate', 'return_to_go', 'monte_carlo')
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclasses.dataclass(frozen=True)
 class RolloutSpec:
   """The switches of the rollout.
 
+  A step pays alpha * team reward + local reward of the role that acts. Nothing
+  is discounted.
+
   Attributes:
-    rollout: 'tree' is AT-GRPO.
-    group_size: candidates of one prompt (G).
-    selection: which candidate's state goes on. 'acting_greedy': the largest
-      reward (the paper); 'team_greedy': the largest team reward; 'softmax':
-      drawn with probability softmax(reward / selection_temperature);
-      'uniform': drawn; 'epsilon_greedy': drawn with probability epsilon, else
-      the largest reward.
+    rollout: 'tree' is AT-GRPO; 'parallel': independent episodes.
+    group_size: candidates of one prompt, or episodes of one task (G).
+    selection: which candidate's state goes on in a tree. 'acting_greedy': the
+      largest reward (the paper); 'team_greedy': the largest team reward;
+      'softmax': drawn with probability softmax(reward /
+      selection_temperature); 'uniform': drawn; 'epsilon_greedy': drawn with
+      probability epsilon, else the largest reward.
     selection_temperature: of 'softmax'.
     selection_epsilon: of 'epsilon_greedy'.
-    target: what a candidate's reward is. 'immediate' is the paper's.
+    target: what a candidate's reward is. 'immediate': what its step pays (the
+      paper's).
+      In a tree, 'monte_carlo': that, and the mean over `num_continuations`
+      episodes from its state, sampled by the same policies, of alpha * team
+      rewards and local rewards of its own role. Selection sees it too.
+      Of parallel episodes, 'return_to_go': what its step pays, and the same
+      two sums over what follows in its episode; 'episode_return': what all
+      steps of its episode pay, to whatever role (plain GRPO, with
+      advantage.group_key='env').
+    num_continuations: of each candidate, for 'monte_carlo'.
     alpha: weight of the team reward; the local terms carry their own.
   """
 
@@ -60,20 +82,34 @@ class RolloutSpec:
   selection_temperature: float = 1.0
   selection_epsilon: float = 0.1
   target: str = 'immediate'
+  num_continuations: int = 4
   alpha: float = 1.0
 
   def __post_init__(self):
-    for name, value, known, built in (
-        ('rollout', self.rollout, ROLLOUTS, ('tree',)),
-        ('selection', self.selection, SELECTIONS, SELECTIONS),
-        ('target', self.target, TARGETS, ('immediate',))):
+    if self.rollout == 'joint':
+      raise errors.UserError(
+          "rollout='joint' is not implemented yet; use 'tree' or 'parallel'.")
+    for name, value, known in (
+        ('rollout', self.rollout, tuple(TARGETS)),
+        ('selection', self.selection, SELECTIONS),
+        ('target', self.target, tuple(dict.fromkeys(sum(TARGETS.values(), ()))))
+    ):
       if value not in known:
         raise errors.UserError(
             f'{name}={value!r} is not one of {list(known)}.')
-      if value not in built:
-        raise errors.UserError(
-            f'{name}={value!r} is not implemented yet; use '
-            f'{" or ".join(map(repr, built))}.')
+    if self.target not in TARGETS[self.rollout]:
+      why = (
+          'a candidate of a tree that is not chosen has no continuation, so '
+          "its return is unknown; use target='monte_carlo', or "
+          "rollout='parallel'" if self.rollout == 'tree' else
+          'every candidate goes on in an episode of its own; use '
+          "target='return_to_go', or rollout='tree'")
+      raise errors.UserError(
+          f'target={self.target!r} with rollout={self.rollout!r}: {why}.')
+    if self.rollout == 'parallel' and self.selection != 'acting_greedy':
+      raise errors.UserError(
+          f"selection={self.selection!r} with rollout='parallel': every "
+          "candidate goes on, so none is selected; leave 'acting_greedy'.")
     if self.group_size < 2:
       raise errors.UserError(
           f'group_size={self.group_size}: an advantage compares the '
@@ -86,11 +122,15 @@ class RolloutSpec:
       raise errors.UserError(
           f'selection_epsilon={self.selection_epsilon} is no probability; '
           'give a number from 0 to 1.')
+    if self.num_continuations < 1:
+      raise errors.UserError(
+          f'num_continuations={self.num_continuations} must be at least 1; '
+          "for no continuation use target='immediate'.")
 
 
 @dataclasses.dataclass(frozen=True)
 class Episode:
-  """How the spine of one task went."""
+  """How the spine of a task went, or one of its parallel episodes."""
 
   task_id: str
   turns: int
@@ -100,34 +140,23 @@ class Episode:
 
 @dataclasses.dataclass(frozen=True)
 class Rollout:
-  """What one training step collected."""
+  """What one training step collected.
+
+  A parallel episode that a fault ended has groups, but is not in `episodes`.
+  """
 
   groups: list[types.Group]
   episodes: list[Episode]
 
 
-@dataclasses.dataclass
-class _Spine:
-  """An episode in progress."""
-
-  task_id: str
-  state: base.State
-  turns: int = 0
-  last: base.Step | None = None
-
-  @property
-  def done(self) -> bool:
-    return self.last is not None and self.last.done
-
-
 def collect(
     interaction: interaction_lib.Interaction, tasks: Sequence[base.Task], *,
     step: int, spec: RolloutSpec) -> Rollout:
-  """Plays one episode of each task and returns all its groups.
+  """Plays each task and returns all groups.
 
   Args:
     interaction: environment and policies.
-    tasks: distinct tasks, one spine each.
+    tasks: distinct tasks, each for one spine or G parallel episodes.
     step: the training step, which enters the sampling keys.
     spec: the switches.
   """
@@ -140,77 +169,225 @@ def collect(
       raise errors.UserError(
           f'The roles {phase} act at once; AT-GRPO compares the candidates '
           'of one role at a time, so give each a phase of its own.')
-  spines = [
-      _Spine(task['task_id'], environment.reset(task)) for task in tasks]
-  groups = []
-  interaction.play([
-      _play(interaction, spine, groups, step, spec) for spine in spines])
+  player = _Player(interaction, step, spec)
+  play = player.tree if spec.rollout == 'tree' else player.parallel
+  played = interaction.play([
+      play(task['task_id'], environment.reset(task)) for task in tasks])
   # Whoever came first.
   order = [role for role, in environment.phases]
-  groups.sort(key=lambda group: (
-      group.key.turn, order.index(group.key.role),
-      task_ids.index(group.key.task_id)))
-  episodes = [
-      Episode(s.task_id, s.turns, s.last.success, s.last.truncated)
-      for s in spines]
-  return Rollout(groups, episodes)
+  groups = sorted(
+      (group for rollout in played for group in rollout.groups),
+      key=lambda group: (
+          group.key.turn, order.index(group.key.role),
+          task_ids.index(group.key.task_id), group.key.branch))
+  return Rollout(
+      groups, [episode for rollout in played for episode in rollout.episodes])
 
 
-def _play(
-    interaction: interaction_lib.Interaction, spine: _Spine,
-    groups: list[types.Group], step: int,
-    spec: RolloutSpec) -> interaction_lib.Episode:
-  """Plays one spine to its end and adds its groups to `groups`."""
-  environment = interaction.environment
-  for turn in range(environment.max_turns):
-    spine.turns += 1
-    for role, in environment.phases:
-      key = types.GroupKey(spine.task_id, role, turn, 0)
-      answer, = yield interaction.ask(
-          [interaction_lib.Ask(key, spine.state)], step=step,
-          group_size=spec.group_size)
+@dataclasses.dataclass(frozen=True)
+class _Action:
+  """One candidate and what came of it."""
+
+  key: types.GroupKey
+  answer: interaction_lib.Answer
+  member: int  # Which of the answers.
+  step: base.Step
+
+  @property
+  def outcome(self) -> base.Outcome:
+    return self.step.outcomes[self.key.role]
+
+  @property
+  def fault(self) -> bool:
+    """It failed for a reason that is not the model's own."""
+    # A non-finite reward, too, is a fault of the environment.
+    rewards = self.step.team_reward, self.step.local_rewards[self.key.role]
+    return self.outcome is base.Outcome.INFRASTRUCTURE or not all(
+        abs(reward) <= _LARGEST for reward in rewards)
+
+  @property
+  def rewards(self) -> np.ndarray:
+    """[2] float64: of the team and of the role; NaN after a fault."""
+    if self.fault:
+      return np.full(2, math.nan)
+    return np.array(
+        [self.step.team_reward, self.step.local_rewards[self.key.role]])
+
+  @property
+  def last(self) -> bool:
+    """Nothing follows."""
+    return self.step.done or self.fault
+
+
+# A turn and the role that acts.
+_Place = tuple[int, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Player:
+  """Plays tasks; its methods are episodes or parts of them."""
+
+  interaction: interaction_lib.Interaction
+  step: int
+  spec: RolloutSpec
+
+  def tree(
+      self, task_id: str, state: base.State) -> interaction_lib.Episode:
+    """A spine; returns its `Rollout`."""
+    spec, groups = self.spec, []
+    for index, (turn, role) in enumerate(self._places):
       # Every candidate is tried from the one state of the spine.
-      tried = yield interaction.act(
-          [spine.state] * spec.group_size,
-          [{role: text} for text in answer.texts])
-      groups.append(_micro_transition(
-          interaction, spine, key, answer, tried, step, spec))
-      if spine.done:
-        return
+      actions = yield from self._try(
+          types.GroupKey(task_id, role, turn, 0), state, spec.group_size)
+      rewards = np.array([action.rewards for action in actions])
+      if spec.target == 'monte_carlo':
+        rewards += yield from self._continuations(actions, index)
+      team, rewards = rewards[:, 0], rewards @ (spec.alpha, 1)
+      chosen = self._select(actions, rewards, team)
+      groups.append(self._group(actions, rewards, chosen))
+      state, last = actions[chosen].step.state, actions[chosen].step
+      if last.done:
+        break
+    return Rollout(
+        groups, [Episode(task_id, turn + 1, last.success, last.truncated)])
+
+  def parallel(
+      self, task_id: str, state: base.State) -> interaction_lib.Episode:
+    """G independent episodes; returns their `Rollout`."""
+    played = yield from self._fan_out(
+        task_id, state, self._places, 0, self.spec.group_size)
+    if all(actions[-1].fault for actions in played):
+      raise RuntimeError(
+          f'All {len(played)} episodes of task {task_id!r} failed for reasons '
+          'that are not the model\'s own: '
+          f'{[actions[-1].outcome.value for actions in played]}.')
+    rewards = [self._targets(actions) for actions in played]
+    groups = [self._group(
+        [actions[0] for actions in played], [own[0] for own in rewards])]
+    for actions, own in zip(played, rewards):
+      groups += [
+          self._group([action], [reward])
+          for action, reward in zip(actions[1:], own[1:])]
+    lasts = [actions[-1] for actions in played if not actions[-1].fault]
+    return Rollout(groups, [
+        Episode(task_id, last.key.turn + 1, last.step.success,
+                last.step.truncated) for last in lasts])
+
+  @property
+  def _places(self) -> list[_Place]:
+    environment = self.interaction.environment
+    return [
+        (turn, role) for turn in range(environment.max_turns)
+        for role, in environment.phases]
+
+  def _try(
+      self, key: types.GroupKey, state: base.State,
+      count: int) -> interaction_lib.Episode:
+    """Samples `count` answers to one prompt and steps each from its state."""
+    answer, = yield self.interaction.ask(
+        [interaction_lib.Ask(key, state)], step=self.step, group_size=count)
+    tried = yield self.interaction.act(
+        [state] * count, [{key.role: text} for text in answer.texts])
+    return [
+        _Action(key, answer, member, step) for member, step in enumerate(tried)]
+
+  def _fan_out(
+      self, task_id: str, state: base.State, places: Sequence[_Place],
+      branch: int, count: int) -> interaction_lib.Episode:
+    """Plays episodes from one state to their ends; returns their actions.
+
+    The first prompt, which is that of all, is sampled as one group; its member
+    i goes on as branch + i.
+    """
+    (turn, role), *later = places
+    actions = yield from self._try(
+        types.GroupKey(task_id, role, turn, branch), state, count)
+    return (yield [
+        self._go_on(action, later, branch + action.member)
+        for action in actions])
+
+  def _go_on(
+      self, first: _Action, places: Sequence[_Place],
+      branch: int) -> interaction_lib.Episode:
+    """Plays the episode that begins with `first`; returns its actions."""
+    actions = [first]
+    for turn, role in places:
+      if actions[-1].last:
+        break
+      actions += yield from self._try(
+          types.GroupKey(first.key.task_id, role, turn, branch),
+          actions[-1].step.state, 1)
+    return actions
+
+  def _continuations(
+      self, actions: Sequence[_Action], index: int) -> interaction_lib.Episode:
+    """Mean rewards [G, 2] after each candidate of the tree's place `index`.
+
+    A continuation that a fault ended does not count; where none counts, NaN.
+    """
+    num, role = self.spec.num_continuations, actions[0].key.role
+    # Branch 0 is the spine.
+    first = 1 + index * len(actions) * num
+    open_ended = [action for action in actions if not action.last]
+    played = yield [
+        self._fan_out(
+            action.key.task_id, action.step.state, self._places[index + 1:],
+            first + action.member * num, num) for action in open_ended]
+    later = np.zeros((len(actions), 2))
+    for action, continuations in zip(open_ended, played):
+      returns = np.array([_return(one, role) for one in continuations])
+      sound = returns[np.isfinite(returns).all(axis=1)]
+      later[action.member] = sound.mean(axis=0) if len(sound) else math.nan
+    return later
+
+  def _targets(self, actions: Sequence[_Action]) -> list[float]:
+    """The reward of each action of a parallel episode."""
+    if self.spec.target == 'immediate':
+      rewards = [action.rewards for action in actions]
+    elif self.spec.target == 'return_to_go':
+      rewards = [
+          _return(actions[i:], action.key.role)
+          for i, action in enumerate(actions)]
+    else:
+      rewards = [sum(action.rewards for action in actions)] * len(actions)
+    return [reward @ (self.spec.alpha, 1) for reward in rewards]
+
+  def _select(
+      self, actions: Sequence[_Action], rewards: np.ndarray,
+      team: np.ndarray) -> int:
+    """The candidate whose state goes on."""
+    key, valid = actions[0].key, np.isfinite(rewards)
+    if not valid.any():
+      raise RuntimeError(
+          f'All {len(actions)} candidates of {key} failed for reasons that '
+          'are not the model\'s own: '
+          f'{[action.outcome.value for action in actions]}.')
+    return select(
+        rewards.astype(np.float32), team.astype(np.float32), valid, self.spec,
+        np.random.default_rng([
+            self.interaction.seed, self.step, key.turn,
+            zlib.crc32(key.task_id.encode()), zlib.crc32(key.role.encode())]))
+
+  def _group(
+      self, actions: Sequence[_Action], rewards: Sequence[float],
+      chosen: int | None = None) -> types.Group:
+    """The candidates of one prompt."""
+    key, answer = actions[0].key, actions[0].answer
+    rewards = np.array(rewards, np.float32)
+    valid = np.isfinite(rewards)
+    return types.Group(
+        key=key, policy=self.interaction.policy_map[key.role],
+        prompt=answer.prompt, completions=answer.completions,
+        texts=answer.texts, behavior_logprobs=answer.logprobs,
+        rewards=np.where(valid, rewards, np.nan), valid=valid,
+        reward_terms=tuple(dict(a.step.reward_terms) for a in actions),
+        outcomes=tuple(a.outcome for a in actions), chosen=chosen)
 
 
-def _micro_transition(
-    interaction: interaction_lib.Interaction, spine: _Spine,
-    key: types.GroupKey, answer: interaction_lib.Answer,
-    tried: Sequence[base.Step], step: int, spec: RolloutSpec) -> types.Group:
-  """One role has acted in a spine, which moves to the chosen state."""
-  role = key.role
-  outcomes = tuple(step.outcomes[role] for step in tried)
-  rewards = np.array([
-      spec.alpha * s.team_reward + s.local_rewards[role] for s in tried],
-      np.float32)
-  # A non-finite reward, too, is a fault of the environment.
-  valid = np.isfinite(rewards) & np.array(
-      [outcome is not base.Outcome.INFRASTRUCTURE for outcome in outcomes])
-  if not valid.any():
-    raise RuntimeError(
-        f'All {spec.group_size} candidates of {key} failed for reasons that '
-        f'are not the model\'s own: {[o.value for o in outcomes]}.')
-  team = np.array([s.team_reward for s in tried], np.float32)
-  chosen = select(
-      rewards, team, valid, spec,
-      np.random.default_rng([
-          interaction.seed, step, key.turn, zlib.crc32(key.task_id.encode()),
-          zlib.crc32(role.encode())]))
-  spine.state = tried[chosen].state
-  spine.last = tried[chosen]
-  return types.Group(
-      key=key, policy=interaction.policy_map[role], prompt=answer.prompt,
-      completions=answer.completions, texts=answer.texts,
-      behavior_logprobs=answer.logprobs,
-      rewards=np.where(valid, rewards, np.nan), valid=valid,
-      reward_terms=tuple(dict(s.reward_terms) for s in tried),
-      outcomes=outcomes, chosen=chosen)
+def _return(actions: Sequence[_Action], role: str) -> np.ndarray:
+  """[2] float64: what `actions` pay to the team and to `role` itself."""
+  return sum(
+      action.rewards * (1, action.key.role == role) for action in actions)
 
 
 def select(

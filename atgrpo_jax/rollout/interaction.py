@@ -1,9 +1,10 @@
 """Between the episodes, the engines and the environments.
 
-An episode is a generator: it yields what it waits for, answers of a policy or
-steps of its environment, and is sent the result. Prompts of many episodes are
-sampled by one engine for each model and shape; candidates are stepped in worker
-processes. The only caller of `Environment.step`.
+An episode is a generator: it yields what it waits for, answers of a policy,
+steps of its environment or a list of other episodes, and is sent the result.
+Prompts of many episodes are sampled by one engine for each model and shape;
+candidates are stepped in worker processes. The only caller of
+`Environment.step`.
 """
 
 from __future__ import annotations
@@ -85,7 +86,8 @@ class Acted:
 
 
 # Yields what it waits for, is sent its result, and returns what it likes.
-Episode = Generator[Asked | Acted, Any, Any]
+# Episodes that one waits for run beside each other.
+Episode = Generator[Asked | Acted | list['Episode'], Any, Any]
 
 
 @dataclasses.dataclass
@@ -97,6 +99,7 @@ class Counters:
   model_calls: int = 0  # Completions asked for.
   cut_completions: int = 0  # Completions without a stop token.
   environment_steps: int = 0
+  program_runs: int = 0
   infrastructure_failures: int = 0
   sample_seconds: float = 0.0  # That the host gave to, or waited for, devices.
   environment_seconds: float = 0.0  # That it waited for environments.
@@ -140,18 +143,25 @@ class Interaction:
     so what is computed together, and thus each bit of it, is the same whatever
     time a program takes, and in every process of a run.
     """
-    results = [None] * len(episodes)
-    waiting = {}
+    started, results, waiting = [], {}, {}
+
+    def begin(episodes):
+      numbers = range(len(started), len(started) + len(episodes))
+      started.extend(episodes)
+      for index in numbers:
+        go_on(index, None)
+      return numbers
 
     def go_on(index, value):
       try:
-        waiting[index] = episodes[index].send(value)
+        one = started[index].send(value)
       except StopIteration as end:
         results[index] = end.value
         waiting.pop(index, None)
+      else:
+        waiting[index] = begin(one) if isinstance(one, list) else one
 
-    for index in range(len(episodes)):
-      go_on(index, None)
+    numbers = begin(episodes)
     while waiting:
       start = time.perf_counter()
       for engine in self._engines.values():
@@ -166,7 +176,11 @@ class Interaction:
       for index, one in sorted(waiting.items()):
         if isinstance(one, Asked) and None not in one.answers:
           go_on(index, one.answers)
-    return results
+      # Who was started later ends first.
+      for index, one in sorted(waiting.items(), reverse=True):
+        if isinstance(one, range) and results.keys() >= set(one):
+          go_on(index, [results.pop(i) for i in one])
+    return [results[index] for index in numbers]
 
   def ask(
       self, asks: Sequence[Ask], *, step: int, group_size: int) -> Asked:
@@ -234,6 +248,8 @@ class Interaction:
         parts |= share[number]
       finished.append([
           step for index in range(len(one.parts)) for step in parts[index]])
+    self.counters.program_runs += sum(
+        step.program_runs for steps in finished for step in steps)
     self.counters.infrastructure_failures += sum(
         base.Outcome.INFRASTRUCTURE in step.outcomes.values()
         for steps in finished for step in steps)

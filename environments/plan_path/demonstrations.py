@@ -1,29 +1,15 @@
-"""Demonstrations of mixed quality for the warm start of a small model.
+"""Plan-Path's demonstrations; see `environments.demonstrations`.
 
-A base model that reinforcement learning can improve must be able to do the
-right thing and mostly not do it. So each demonstration is one *kind* of
-behaviour, spelled in one way; what is random is the kind. The first line of
-every answer announces it, so that the choice is one early token and not a
-spelling.
-
-Program kinds (tool): `right` finds a shortest path; `greedy` steps towards
-the goal and stops at the first wall in its way; `wrong` runs and prints moves
-that ignore the walls, or mixes up the axes; `broken` does not run, or prints
-no move list. Walk kinds (planner, solo): `adopt` copies the proposal; `ignore`
-walks straight at the goal; `invent` makes up a path.
+Programs: `right` finds a shortest path; `greedy` steps towards the goal and
+stops at the first wall in its way; `wrong` prints moves that ignore the walls,
+or mixes up the axes. Moves: `ignore` walks straight at the goal.
 """
-
-from collections.abc import Mapping
-import dataclasses
-import json
 
 import numpy as np
 
-from environments import base
-from environments import text
+from environments import demonstrations
 from environments.plan_path import env as plan_path
 from environments.plan_path import maze
-from environments.plan_path import prompts
 
 _HEADER = '''\
 import json, sys
@@ -91,145 +77,30 @@ PROGRAMS = (
         'print(json.dumps(path))', 'print("path", path)')),
 )
 
-_WALKS = {
-    'adopt': 'I take over the proposal.',
+_LINES = {
     'ignore': 'I walk straight to the goal.',
     'invent': 'I try a path.',
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Demonstration:
-  """Several answers to one prompt.
-
-  Attributes:
-    role: who answers.
-    state: what the prompt was rendered from.
-    messages: the prompt.
-    completions: the answers.
-    kinds: the kind of each answer.
-  """
-
-  role: str
-  state: plan_path.State
-  messages: list[base.Message]
-  completions: tuple[str, ...]
-  kinds: tuple[str, ...]
+def _random_board(rng: np.random.Generator) -> plan_path.Board:
+  return plan_path.PlanPath().start(maze.random_task(rng))
 
 
-def demonstrate(
-    rng: np.random.Generator, role: str, kinds: Mapping[str, float],
-    group_size: int, max_turns: int) -> Demonstration:
-  """Draws a maze and `group_size` answers of `role` to it.
-
-  `kinds` maps kinds to their probabilities. The proposal that a planner is
-  shown is mostly a random move string: copying is learned only where the
-  prompt gives no other hint of the answer. The role 'copyist' is a drill of
-  that skill alone: a planner who is shown nothing but the proposal.
-  """
-  state = _random_state(rng, max_turns)
-  if role == 'planner':
-    state = dataclasses.replace(state, report=_random_report(rng, state))
-  elif role == 'copyist':
-    moves = _random_moves(rng, 1, 30)
-    state = dataclasses.replace(
-        state, report=plan_path.Report('', json.dumps(moves), '', moves))
-  drawn = tuple(
-      str(kind) for kind in rng.choice(
-          list(kinds), size=group_size, p=list(kinds.values())))
-  return Demonstration(
-      role, state, _messages(state, role, max_turns),
-      tuple(_completion(rng, kind, state) for kind in drawn), drawn)
+def _failed(
+    rng: np.random.Generator, board: plan_path.Board,
+    program: str) -> tuple[str, str]:
+  del board
+  if 'print("path"' in program:
+    return f'path {list(demonstrations.random_moves(rng, 4, 16))}\n', ''
+  return '', "NameError: name 'path' is not defined"
 
 
-def kind_of(demonstration: Demonstration, completion: str) -> str | None:
-  """The kind of an answer to the same prompt, if it is spelled as it should.
-
-  A copy must be exact. A straight walk counts as one when it is announced and
-  its moves can be read; whether its count is right is not a matter of
-  spelling.
-  """
-  if demonstration.role == 'tool':
-    for kind, line, program in PROGRAMS:
-      if completion == program_text(line, program):
-        return kind
-    return None
-  for kind, line in _WALKS.items():
-    if completion.startswith(line + '\n'):
-      moves = plan_path.parse_moves(text.last_answer(completion))
-      if kind == 'adopt' and (
-          demonstration.state.report is None
-          or moves != _proposal(demonstration.state)):
-        return None
-      return None if moves is None else kind
-  return None
-
-
-def program_text(line: str, program: str) -> str:
-  return f'{line}\n```python\n{program}```'
-
-
-def _messages(
-    state: plan_path.State, role: str, max_turns: int) -> list[base.Message]:
-  if role != 'copyist':
-    return prompts.messages(state, role, max_turns)
-  planner = prompts.messages(state, 'planner', max_turns)
-  _, output, shown = planner[1]['content'].partition('Output:')
-  return [{'role': 'user', 'content': output + shown}]
-
-
-def _completion(
-    rng: np.random.Generator, kind: str, state: plan_path.State) -> str:
-  if kind not in _WALKS:
-    same_kind = [p for p in PROGRAMS if p[0] == kind]
-    _, line, program = same_kind[rng.integers(len(same_kind))]
-    return program_text(line, program)
-  if kind == 'adopt':
-    moves = _proposal(state)
-  elif kind == 'ignore':
-    moves = _straight(state)
-  else:
-    moves = _random_moves(rng, 4, 12)
-  return f'{_WALKS[kind]}\n#### {json.dumps(moves)}'
-
-
-def _random_state(
-    rng: np.random.Generator, max_turns: int) -> plan_path.State:
-  task = maze.random_task(rng)
-  return plan_path.State(
-      task_id='', grid=tuple(task['grid']), position=tuple(task['start']),
-      goal=tuple(task['goal']), turn=int(rng.integers(max_turns)))
-
-
-def _random_report(
-    rng: np.random.Generator, state: plan_path.State) -> plan_path.Report:
-  """What a planner might be shown, without running a program."""
-  kind, _, program = PROGRAMS[rng.integers(len(PROGRAMS))]
-  if kind == 'broken':
-    if 'print("path"' in program:
-      output = f'path {list(_random_moves(rng, 4, 16))}\n'
-      return plan_path.Report(program, output, '', None)
-    error = "NameError: name 'path' is not defined"
-    return plan_path.Report(program, '', error, None)
-  if kind == 'wrong' and rng.random() < 0.5:
-    moves = _straight(state)
-  else:
-    moves = _random_moves(rng, 1, 30)
-  return plan_path.Report(program, json.dumps(moves) + '\n', '', moves)
-
-
-def _proposal(state: plan_path.State) -> tuple[str, ...]:
-  return state.report.moves or ()
-
-
-def _random_moves(
-    rng: np.random.Generator, low: int, high: int) -> tuple[str, ...]:
-  size = rng.integers(low, high + 1)
-  return tuple(str(move) for move in rng.choice(list('UDLR'), size=size))
-
-
-def _straight(state: plan_path.State) -> tuple[str, ...]:
-  down = state.goal[0] - state.position[0]
-  right = state.goal[1] - state.position[1]
-  return tuple(
-      'D' * down + 'U' * -down + 'R' * right + 'L' * -right)
+REPERTOIRE = demonstrations.Repertoire(
+    game=plan_path.PlanPath(), programs=PROGRAMS, lines=_LINES,
+    random_board=_random_board,
+    ignored=lambda board: demonstrations.straight_moves(
+        board.position, board.goal),
+    invented=lambda rng, board: demonstrations.random_moves(rng, 4, 12),
+    proposed=lambda rng, board: demonstrations.random_moves(rng, 1, 30),
+    failed=_failed)

@@ -6,13 +6,14 @@ fixed seeds: the same rows come out on every machine and in every process.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 import json
 from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
 
+from environments import datasets
 from environments.plan_path import maze
 
 SEED = 2510_11062
@@ -22,28 +23,14 @@ SPLIT_SIZES = {'test': 1_000, 'validation': 200, 'train': 10_000}
 
 
 def make_splits(sizes: Mapping[str, int]) -> dict[str, list[dict[str, Any]]]:
-  """Draws each split from its own seed; no two tasks of the result are equal.
-
-  Args:
-    sizes: split name -> number of tasks, in the order of drawing.
-  """
-  splits, seen = {}, set()
-  for split, size in sizes.items():
-    rng = np.random.default_rng(
-        np.random.SeedSequence([SEED, *split.encode()])
-    )
-    tasks = splits[split] = []
-    while len(tasks) < size:
-      task = maze.random_task(rng)
-      content = json.dumps(task)
-      if content not in seen:
-        seen.add(content)
-        tasks.append({'task_id': f'plan_path/{split}/{len(tasks)}'} | task)
-  return splits
+  """The splits by name, with the given numbers of tasks, all different."""
+  return datasets.make_splits(
+      'plan_path', sizes, SEED,
+      random_task=lambda rng, split: maze.random_task(rng), key=json.dumps)
 
 
-class Builder(tfds.core.GeneratorBasedBuilder):
-  """Writes the rows of `make_splits`, in their order."""
+class Builder(datasets.TaskBuilder):
+  """10x10 mazes; see `environments.datasets.TaskBuilder`."""
 
   VERSION = tfds.core.Version('1.0.0')
   RELEASE_NOTES = {
@@ -71,16 +58,5 @@ class Builder(tfds.core.GeneratorBasedBuilder):
         disable_shuffling=True,
     )
 
-  def _split_generators(
-      self, dl_manager: tfds.download.DownloadManager
-  ) -> dict[str, Iterator[tuple[int, dict[str, Any]]]]:
-    del dl_manager  # Nothing is downloaded.
-    return {
-        split: self._generate_examples(tasks)
-        for split, tasks in make_splits(SPLIT_SIZES).items()
-    }
-
-  def _generate_examples(
-      self, tasks: list[dict[str, Any]]
-  ) -> Iterator[tuple[int, dict[str, Any]]]:
-    yield from enumerate(tasks)
+  def splits(self) -> dict[str, list[dict[str, Any]]]:
+    return make_splits(SPLIT_SIZES)

@@ -112,6 +112,11 @@ def test_wrong_module_is_named():
     datasets.load('environments.nim', 'test')
 
 
+def test_wrong_config_is_named(data_dir):
+  with pytest.raises(ValueError, match=f"{__name__} has no config 'greek'"):
+    datasets.load(__name__, 'test', data_dir, 'greek')
+
+
 def test_missing_import_of_a_builder_is_not_called_a_wrong_module(
     tmp_path, monkeypatch
 ):

@@ -1,4 +1,4 @@
-"""Plan-Path's demonstrations: each kind does what it claims, and is known."""
+"""Demonstrations: each kind does what it claims, and is known again."""
 
 import collections
 import dataclasses
@@ -7,18 +7,31 @@ import json
 import numpy as np
 import pytest
 
+from environments import base
+from environments import demonstrations
+from environments import games
 from environments import sandbox
-from environments.plan_path import demonstrations
-from environments.plan_path import env as plan_path
-from environments.plan_path import maze
+from environments.plan_path import demonstrations as plan_path
+from environments.sokoban import demonstrations as sokoban
+from environments.sudoku import demonstrations as sudoku
 
+REPERTOIRES = {
+    'plan_path': plan_path.REPERTOIRE, 'sokoban': sokoban.REPERTOIRE,
+    'sudoku': sudoku.REPERTOIRE}
 MIXTURES = {
     'tool': {'right': 0.1, 'greedy': 0.2, 'wrong': 0.4, 'broken': 0.3},
     'planner': {'adopt': 0.5, 'ignore': 0.2, 'invent': 0.3},
     'solo': {'ignore': 0.4, 'invent': 0.6},
+    'tool_1': {'right': 0.4, 'greedy': 0.2, 'wrong': 0.2, 'broken': 0.2},
+    'advisor_1': {'ignore': 0.4, 'invent': 0.6},
+    'judge': {'adopt': 0.5, 'ignore': 0.2, 'invent': 0.3},
 }
 ROLES = list(MIXTURES)
-NUM_MAZES = 60
+DECIDE = ('planner', 'solo', 'advisor_1', 'judge')
+NUM_BOARDS = 60
+
+games_and_roles = pytest.mark.parametrize(
+    'game, role', [(game, role) for game in REPERTOIRES for role in ROLES])
 
 
 @pytest.fixture(scope='module')
@@ -27,192 +40,222 @@ def programs():
     yield sandbox.Sandbox(server.address)
 
 
-def draw(role, seed=0, num=100, group_size=4, max_turns=4):
+def draw(game, role, seed=0, num=50, group_size=4, max_turns=4):
   rng = np.random.default_rng(seed)
   return [
-      demonstrations.demonstrate(
+      REPERTOIRES[game].demonstrate(
           rng, role, MIXTURES[role], group_size, max_turns)
       for _ in range(num)]
 
 
-def random_state(rng):
-  task = maze.random_task(rng)
-  environment = plan_path.make_environment(
-      team='solo', max_turns=1, reward='mixed', sandbox=None)
-  return environment.reset({'task_id': 'x', **task}), task['shortest_path']
-
-
-def run(programs, state, program):
-  """The report of the tool agent's program, from the environment itself."""
-  environment = plan_path.make_environment(
-      team='pair', max_turns=4, reward='mixed', sandbox=programs)
+def run(repertoire, programs, board, program):
+  """What a tool's program proposes, from the environment itself."""
+  environment = games.BoardGame(
+      repertoire.game, games.TEAMS['pair'], {}, programs, 4)
   action = demonstrations.program_text('I try.', program)
-  return environment.step(state, {'tool': action}).state.report
-
-
-def shift(moves):
-  """Where moves lead when there are no walls."""
-  steps = [plan_path.DELTAS[move] for move in moves]
-  return sum(step[0] for step in steps), sum(step[1] for step in steps)
+  return environment.step(
+      games.State('', board), {'tool': action}).state.proposals[0]
 
 
 # Programs.
 
 
-@pytest.mark.parametrize(
-    'kind, line, program', demonstrations.PROGRAMS,
-    ids=[line for _, line, _ in demonstrations.PROGRAMS])
-def test_program_does_what_its_kind_claims(programs, kind, line, program):
+@pytest.mark.parametrize('game, kind, line, program', [
+    pytest.param(game, *program, id=f'{game}: {program[1]}')
+    for game, repertoire in REPERTOIRES.items()
+    for program in repertoire.programs])
+def test_program_does_what_its_kind_claims(programs, game, kind, line, program):
+  del line
+  repertoire = REPERTOIRES[game]
   rng = np.random.default_rng(1)
-  solved = []
-  for _ in range(NUM_MAZES):
-    state, shortest = random_state(rng)
-    moves = run(programs, state, program).moves
+  solved, illegal = [], []
+  for _ in range(NUM_BOARDS):
+    board = repertoire.random_board(rng)
+    move = run(repertoire, programs, board, program).move
     if kind == 'broken':
-      assert moves is None
+      assert move is None
       continue
-    end, illegal = plan_path.walk(
-        state.grid, state.position, state.goal, moves)
-    solved.append(end == state.goal)
-    away = (state.goal[0] - state.position[0],
-            state.goal[1] - state.position[1])
-    if kind == 'right':
-      assert solved[-1] and len(moves) == shortest
-    elif kind == 'greedy':
-      assert not illegal
-      nearer = plan_path.progress(state.position, end, state.goal)
-      assert len(moves) == pytest.approx(18 * nearer)
-    elif line == 'I count rows and columns.':
-      assert shift(moves) == away
-      assert len(moves) == abs(away[0]) + abs(away[1])
-    else:
-      assert shift(moves) == away[::-1]
-  if kind in ('greedy', 'wrong'):
+    after, share = repertoire.game.play(board, move)
+    solved.append(repertoire.game.solved(after))
+    illegal.append(share)
+  if kind == 'right':
+    assert all(solved)
+  elif kind != 'broken':
     # Worth something now and then, and much less than a search.
     assert np.mean(solved) < 0.5
+  if kind in ('right', 'greedy'):
+    assert not any(illegal)
 
 
-def test_every_kind_of_program_and_walk_is_drawn():
-  kinds = {program[0] for program in demonstrations.PROGRAMS}
-  assert kinds == MIXTURES['tool'].keys()
-  first_lines = [line for _, line, _ in demonstrations.PROGRAMS]
+def test_right_programs_of_plan_path_walk_the_shortest_path(programs):
+  repertoire = REPERTOIRES['plan_path']
+  rng = np.random.default_rng(2)
+  for _ in range(20):
+    task = plan_path.maze.random_task(rng)
+    board = repertoire.game.start(task)
+    proposal = run(repertoire, programs, board, repertoire.programs[0][2])
+    assert len(proposal.move) == task['shortest_path']
+
+
+def test_right_programs_of_sokoban_make_the_fewest_moves(programs):
+  repertoire = REPERTOIRES['sokoban']
+  rng = np.random.default_rng(2)
+  for _ in range(20):
+    task = sokoban.room.random_task(rng)
+    board = repertoire.game.start(task)
+    proposal = run(repertoire, programs, board, repertoire.programs[0][2])
+    assert len(proposal.move) == task['moves']
+
+
+@pytest.mark.parametrize('game', REPERTOIRES)
+def test_every_program_is_drawn_and_announced(game):
+  repertoire = REPERTOIRES[game]
+  assert {kind for kind, _, _ in repertoire.programs} == MIXTURES['tool'].keys()
+  first_lines = [line for _, line, _ in repertoire.programs]
   assert len(set(first_lines)) == len(first_lines)
-  drawn = {c for d in draw('tool') for c in d.completions}
-  assert drawn == {
+  assert {c for d in draw(game, 'tool') for c in d.completions} == {
       demonstrations.program_text(line, program)
-      for _, line, program in demonstrations.PROGRAMS}
+      for _, line, program in repertoire.programs}
 
 
-def test_a_planner_is_shown_what_such_a_program_could_have_left(programs):
-  shown = [(d.state, d.state.report) for d in draw('planner', num=40)]
-  for state, report in shown:
+@pytest.mark.parametrize('game', REPERTOIRES)
+def test_a_planner_is_shown_what_such_a_program_could_have_left(game, programs):
+  seen = set()
+  for demonstration in draw(game, 'planner', num=40):
+    shown, = demonstration.state.proposals
     real = run(
-        programs, dataclasses.replace(state, report=None), report.program)
-    assert real.program == report.program
-    assert (real.moves is None) == (report.moves is None)
+        REPERTOIRES[game], programs, demonstration.state.board, shown.program)
+    assert real.program == shown.program
+    assert (real.move is None) == (shown.move is None)
     # Newer Pythons add a guess at what was meant.
-    assert real.error.startswith(report.error)
-    assert bool(real.error) == bool(report.error)
-    assert real.output[:6] == report.output[:6] or report.moves is not None
-    if report.moves is not None:
-      assert report.output == json.dumps(report.moves) + '\n'
-  assert {report.moves is None for _, report in shown} == {True, False}
+    assert real.error.startswith(shown.error)
+    assert bool(real.error) == bool(shown.error)
+    assert real.output[:5] == shown.output[:5] or shown.move is not None
+    if shown.move is not None:
+      assert shown.output == json.dumps(shown.move) + '\n'
+    seen.add(shown.move is None)
+  assert seen == {True, False}
 
 
-# Walks.
+# Moves.
 
 
-@pytest.mark.parametrize('role', ['planner', 'solo'])
-def test_walks_do_what_their_kind_claims(role):
-  environment = plan_path.make_environment(
-      team='solo' if role == 'solo' else 'pair', max_turns=4, reward='mixed',
-      sandbox=None)
-  for demonstration in draw(role):
+@pytest.mark.parametrize('game', REPERTOIRES)
+@pytest.mark.parametrize('role', DECIDE)
+def test_moves_do_what_their_kind_claims(game, role):
+  repertoire = REPERTOIRES[game]
+  seen = collections.Counter()
+  for demonstration in draw(game, role):
     state = demonstration.state
+    team = next(
+        roles for roles in games.TEAMS.values()
+        if role in roles and (
+            role != 'judge' or len(roles) == 1 + len(state.proposals)))
+    environment = games.BoardGame(repertoire.game, team, {}, None, 4)
     assert demonstration.messages == environment.observe(state, role)
     for kind, text in zip(demonstration.kinds, demonstration.completions):
-      _, answer = text.split('\n#### ')
-      moves = json.loads(answer)
+      line, answer = text.split('\n#### ')
+      move = repertoire.game.parse(json.loads(answer))
+      assert move is not None
       if kind == 'adopt':
-        assert moves == list(state.report.moves or ())
+        proposal, = [
+            x for x in state.proposals
+            if role == 'planner' or line.endswith(f' {x.role}.')]
+        assert move == (
+            repertoire.nothing if proposal.move is None else proposal.move)
+        seen[proposal.role] += 1
       elif kind == 'ignore':
-        assert shift(moves) == (
-            state.goal[0] - state.position[0],
-            state.goal[1] - state.position[1])
-      else:
-        assert 4 <= len(moves) <= 12
+        assert move == repertoire.ignored(state.board)
       step = environment.step(state, {role: text})
-      assert step.reward_terms['malformed'] == 0
+      assert step.outcomes[role] is not base.Outcome.PARSE_ERROR
+  if role == 'judge':
+    assert seen.keys() == set(games.TEAMS['septet'][:-1])
 
 
 # Kinds.
 
 
-@pytest.mark.parametrize('role', ROLES)
-def test_every_completion_has_its_kind(role):
+@games_and_roles
+def test_every_completion_has_its_kind(game, role):
   seen = collections.Counter()
-  for demonstration in draw(role):
+  for demonstration in draw(game, role):
     assert len(demonstration.completions) == len(demonstration.kinds) == 4
     for kind, text in zip(demonstration.kinds, demonstration.completions):
-      assert demonstrations.kind_of(demonstration, text) == kind
+      assert REPERTOIRES[game].kind_of(demonstration, text) == kind
       seen[kind] += 1
   assert seen.keys() == MIXTURES[role].keys()
 
 
-def test_a_corrupted_program_has_no_kind():
+@pytest.mark.parametrize('game', REPERTOIRES)
+def test_a_corrupted_program_has_no_kind(game):
   rng = np.random.default_rng(2)
-  for demonstration in draw('tool'):
+  for demonstration in draw(game, 'tool'):
     for text in demonstration.completions:
       place = int(rng.integers(len(text)))
       letter = 'x' if text[place] != 'x' else 'y'
       for wrong in (
           text[:place] + letter + text[place + 1:], text[:-1], text + '\n',
           text[:place] + letter + text[place:]):
-        assert demonstrations.kind_of(demonstration, wrong) is None
+        assert REPERTOIRES[game].kind_of(demonstration, wrong) is None
 
 
-@pytest.mark.parametrize('role', ['planner', 'solo'])
-def test_a_corrupted_walk_has_no_kind(role):
-  for demonstration in draw(role):
+@pytest.mark.parametrize('game', REPERTOIRES)
+@pytest.mark.parametrize('role', DECIDE)
+def test_a_corrupted_move_has_no_kind(game, role):
+  repertoire = REPERTOIRES[game]
+  for demonstration in draw(game, role):
     for kind, text in zip(demonstration.kinds, demonstration.completions):
       line, answer = text.split('\n')
       wrong = [
           text[1:], text[:-1], line + '.' + '\n' + answer, answer,
           f'{line}\n{answer[1:]}', f'{line}\n#### ["X"]', line]
       if kind == 'adopt':
-        moves = json.loads(answer.removeprefix('####'))
-        others = [moves + ['U'], ['D', *moves]]
-        if moves:
-          others += [moves[1:], moves[:-1]]
-          others.append([{'U': 'D'}.get(moves[0], 'U'), *moves[1:]])
-        wrong += [f'{line}\n#### {json.dumps(other)}' for other in others]
+        move = json.loads(answer.removeprefix('####'))
+        wrong += [
+            f'{line}\n#### {json.dumps(other)}'
+            for other in (move + move[:1], move[1:], move[::-1])
+            if other != move]
       for bad in wrong:
-        assert demonstrations.kind_of(demonstration, bad) is None, bad
+        assert repertoire.kind_of(demonstration, bad) is None, bad
 
 
 def test_kinds_of_other_roles_are_not_known():
-  solo, tool = draw('solo', num=1)[0], draw('tool', num=1)[0]
-  assert demonstrations.kind_of(tool, solo.completions[0]) is None
-  assert demonstrations.kind_of(solo, tool.completions[0]) is None
+  solo, tool = draw('plan_path', 'solo')[0], draw('plan_path', 'tool')[0]
+  kind_of = REPERTOIRES['plan_path'].kind_of
+  assert kind_of(tool, solo.completions[0]) is None
+  assert kind_of(solo, tool.completions[0]) is None
   # Alone, there is no proposal to take over.
-  copy = 'I take over the proposal.\n#### []'
-  assert demonstrations.kind_of(solo, copy) is None
+  assert kind_of(solo, 'I take over the proposal.\n#### []') is None
 
 
-@pytest.mark.parametrize('role', ROLES)
-def test_shares_follow_the_mixture(role):
-  num = 2000
+@games_and_roles
+def test_shares_follow_the_mixture(game, role):
+  num = 800
   kinds = collections.Counter(
-      kind for demonstration in draw(role, seed=3, num=num // 4)
+      kind for demonstration in draw(game, role, seed=3, num=num // 4)
       for kind in demonstration.kinds)
   for kind, share in MIXTURES[role].items():
     deviation = (share * (1 - share) / num) ** 0.5
     assert abs(kinds[kind] / num - share) < 4 * deviation
 
 
-@pytest.mark.parametrize('role', ROLES)
-def test_draws_depend_on_the_generator_alone(role):
-  assert draw(role, seed=4, num=5) == draw(role, seed=4, num=5)
-  assert draw(role, seed=4, num=5) != draw(role, seed=5, num=5)
-  assert len({d.state.turn for d in draw(role)}) == 4
-  assert {d.state.turn for d in draw(role, max_turns=1)} == {0}
+@games_and_roles
+def test_draws_depend_on_the_generator_alone(game, role):
+  assert draw(game, role, seed=4, num=5) == draw(game, role, seed=4, num=5)
+  assert draw(game, role, seed=4, num=5) != draw(game, role, seed=5, num=5)
+  assert len({d.state.turn for d in draw(game, role)}) == 4
+  assert {d.state.turn for d in draw(game, role, max_turns=1)} == {0}
+
+
+def test_a_copyist_is_shown_the_proposal_and_nothing_else():
+  for game, repertoire in REPERTOIRES.items():
+    demonstration = repertoire.demonstrate(
+        np.random.default_rng(0), 'copyist', {'adopt': 1.0}, 1, 4)
+    proposal, = demonstration.state.proposals
+    move = json.dumps(proposal.move)
+    name = repertoire.game.words.name
+    assert demonstration.messages == [{
+        'role': 'user',
+        'content': f'Output:\n{move}\nProposed {name}: {move}'}], game
+    assert dataclasses.replace(demonstration.state, proposals=()) == (
+        games.State('', demonstration.state.board, demonstration.state.turn))

@@ -14,6 +14,8 @@ from environments import sandbox
 from environments.plan_path import env as plan_path
 from environments.plan_path import maze
 from environments.plan_path import plan_path_dataset_builder
+from tests.environments import echo_sandbox
+from tests.environments import transcripts
 
 GRID = ['..#.......', '..#.......', *['..........'] * 8]
 TASK = {
@@ -24,14 +26,6 @@ SOLUTION = 'DDRRRRUU'
 PLAN_TERMS = {
     'plan_solved', 'plan_progress', 'plan_illegal', 'plan_malformed'}
 WALK_TERMS = {'solved', 'progress', 'illegal', 'malformed'}
-
-
-class Echo:
-  """In the place of a sandbox: a program prints its own source."""
-
-  def run(self, source, stdin=''):
-    del stdin
-    return sandbox.ProgramResult(sandbox.Status.OK, 0, source, '', 0., 0.)
 
 
 @pytest.fixture(scope='module')
@@ -98,7 +92,6 @@ FIRST = (
 SECOND = (
     RULES + '..#.G.....\n..#.......\n..A.......\n' + REST
     + 'Turn 2 of 2. Position: [2, 2]. Goal: [0, 4].')
-# (role, the user's message, the answer, team reward, local reward, outcome)
 PAIR = (
     ('tool', FIRST, 'I try.\n```python\nprint(\'["R", "R", "R"]\')\n```',
      0.0, 0.5 / 18 - 0.2 * 2 / 3, 'ok'),
@@ -125,21 +118,7 @@ SOLO = (
 @pytest.mark.parametrize('team, transcript', [('pair', PAIR), ('solo', SOLO)])
 def test_golden_transcript(programs, team, transcript):
   """Edit these texts only with the prompts, and train models/nano anew."""
-  environment = make(programs, team)
-  roles = [role for phase in environment.phases for role in phase]
-  state = environment.reset(TASK)
-  for (role, user, action, team_reward, local_reward, outcome), expected in zip(
-      transcript, itertools.cycle(roles)):
-    assert role == expected
-    assert environment.observe(state, role) == [
-        {'role': 'system', 'content': SYSTEM[role]},
-        {'role': 'user', 'content': user}]
-    step = environment.step(state, {role: action})
-    assert step.team_reward == team_reward
-    assert step.local_rewards == {role: pytest.approx(local_reward)}
-    assert step.outcomes == {role: base.Outcome(outcome)}
-    state = step.state
-  assert step.done
+  transcripts.check(make(programs, team), TASK, transcript, SYSTEM)
 
 
 def test_teams():
@@ -161,7 +140,7 @@ def test_prompts_hold_nothing_but_the_maze():
   other = {key: TASK[key] for key in ('grid', 'start', 'goal')}
   other['task_id'] = 'maze 8'
   for team, role in (('solo', 'solo'), ('pair', 'tool'), ('pair', 'planner')):
-    environment = make(Echo(), team)
+    environment = make(echo_sandbox.Echo(), team)
     seen = []
     for task in (TASK, other):
       state = environment.reset(task)
@@ -203,17 +182,17 @@ def test_examples_in_the_prompts_solve_no_task():
     ('DDRRRRUUU', (0, 4), 0),
 ])
 def test_walk(moves, position, illegal):
-  environment = make(Echo(), team='solo')
+  environment = make(echo_sandbox.Echo(), team='solo')
   step = environment.step(environment.reset(TASK), {'solo': answer(moves)})
-  assert step.state.position == position
+  assert step.state.board.position == position
   expected = -illegal / max(len(moves), 1)
   assert step.reward_terms['illegal'] == pytest.approx(expected)
   assert step.outcomes['solo'] is (
       base.Outcome.ILLEGAL_ACTION if illegal else base.Outcome.OK)
   # The tool's proposal is tried in the same way, on a copy.
-  pair = make(Echo())
+  pair = make(echo_sandbox.Echo())
   tried = pair.step(pair.reset(TASK), {'tool': printed(moves)})
-  assert tried.state.position == (0, 0)
+  assert tried.state.board.position == (0, 0)
   for name in ('progress', 'illegal', 'malformed'):
     assert tried.reward_terms[f'plan_{name}'] == step.reward_terms[name]
   assert tried.reward_terms['plan_solved'] == step.reward_terms['solved']
@@ -226,7 +205,7 @@ def test_what_is_no_list_of_moves(value):
   environment = make(team='solo')
   step = environment.step(
       environment.reset(TASK), {'solo': f'#### {value}'})
-  assert step.state.position == (0, 0)
+  assert step.state.board.position == (0, 0)
   assert step.outcomes['solo'] is base.Outcome.PARSE_ERROR
   assert step.reward_terms == {
       'solved': 0, 'progress': 0, 'illegal': 0, 'malformed': -1}
@@ -243,7 +222,7 @@ def test_a_hundred_moves_are_a_list():
     '', 'U', 'UUU', 'RL' * 50, 'DU' * 7, 'DRUL' * 9, 'DRRLLU', 'RRRL'])
 @pytest.mark.parametrize('role', ['solo', 'tool'])
 def test_standing_still_and_walking_in_circles_never_pay(moves, role):
-  environment = make(Echo(), 'solo' if role == 'solo' else 'pair')
+  environment = make(echo_sandbox.Echo(), 'solo' if role == 'solo' else 'pair')
   action = (answer if role == 'solo' else printed)(moves)
   step = environment.step(environment.reset(TASK), {role: action})
   assert step.team_reward + step.local_rewards[role] <= 1e-12
@@ -256,7 +235,7 @@ def test_random_walks():
   for _ in range(200):
     task = {'task_id': 'x', **maze.random_task(rng)}
     environment = make(
-        Echo(), reward='mixed', max_turns=int(rng.integers(1, 12)))
+        echo_sandbox.Echo(), reward='mixed', max_turns=int(rng.integers(1, 12)))
     start = state = environment.reset(task)
     total = {'progress': 0.0, 'planner': 0.0}
     for turn in itertools.count(1):
@@ -264,7 +243,7 @@ def test_random_walks():
       tried = environment.step(state, {'tool': printed(moves)})
       assert not (tried.done or tried.success or tried.truncated)
       assert tried.team_reward == 0.0
-      assert dataclasses.replace(tried.state, report=None) == state
+      assert dataclasses.replace(tried.state, proposals=()) == state
       walked = environment.step(tried.state, {'planner': answer(moves)})
       for step, names in ((tried, PLAN_TERMS), (walked, WALK_TERMS)):
         assert step.reward_terms.keys() == names
@@ -273,8 +252,8 @@ def test_random_walks():
       total['progress'] += walked.reward_terms['progress']
       total['planner'] += walked.local_rewards['planner']
       assert state.turn == turn
-      assert state.report is None
-      assert walked.success == (state.position == state.goal)
+      assert state.proposals == ()
+      assert walked.success == (state.board.position == state.board.goal)
       assert walked.team_reward == tried.reward_terms['plan_solved']
       assert walked.team_reward == walked.success
       assert walked.truncated == (
@@ -282,8 +261,9 @@ def test_random_walks():
       assert walked.done == (walked.success or walked.truncated)
       if walked.done:
         break
-    nearer = (distance(start.position, start.goal)
-              - distance(state.position, start.goal)) / 18
+    goal = start.board.goal
+    nearer = (distance(start.board.position, goal)
+              - distance(state.board.position, goal)) / 18
     assert total['progress'] == pytest.approx(nearer, abs=1e-9)
     assert total['planner'] <= 0.5 * nearer + 1e-9
     ends.add((walked.success, turn == environment.max_turns))
@@ -301,7 +281,7 @@ def test_success_in_the_last_turn_is_not_truncated():
 @pytest.mark.parametrize('action, solved', [
     (SOLUTION, 1.0), ('DDRRRRU', 0.0), ('UUUU', 0.0), (None, 0.0)])
 def test_the_preset_outcome_sees_nothing_but_the_goal(action, solved):
-  pair, solo = make(Echo(), reward='outcome'), make(
+  pair, solo = make(echo_sandbox.Echo(), reward='outcome'), make(
       team='solo', reward='outcome')
   tool = 'no program' if action is None else printed(action)
   walk = 'no answer' if action is None else answer(action)
@@ -322,7 +302,7 @@ def test_program_reads_the_maze_from_stdin(programs):
   state = environment.step(state, {'tool': 'none'}).state
   state = environment.step(state, {'planner': answer('DD')}).state
   copy = program('import sys\nprint(sys.stdin.read())')
-  report = environment.step(state, {'tool': copy}).state.report
+  report, = environment.step(state, {'tool': copy}).state.proposals
   assert json.loads(report.output) == {
       'grid': GRID, 'position': [2, 0], 'goal': [0, 4]}
   search = program(
@@ -332,7 +312,7 @@ def test_program_reads_the_maze_from_stdin(programs):
       'print("done:")\nprint(json.dumps(right + ["U"] * row))')
   step = environment.step(state, {'tool': search})
   assert step.outcomes['tool'] is base.Outcome.OK
-  assert step.state.report.moves == tuple('RRRRUU')
+  assert step.state.proposals[0].move == tuple('RRRRUU')
   assert step.reward_terms['plan_solved'] == 1.0
   assert step.local_rewards['tool'] == pytest.approx(1 + 0.5 * 6 / 18)
 
@@ -364,9 +344,9 @@ def test_programs_without_a_proposal(programs, action, outcome, error):
       'plan_malformed': -1}
   assert step.local_rewards == {'tool': pytest.approx(-0.2)}
   assert not step.done
-  assert step.state.report.moves is None
-  assert step.state.report.error.startswith(error)
-  assert dataclasses.replace(step.state, report=None) == state
+  assert step.state.proposals[0].move is None
+  assert step.state.proposals[0].error.startswith(error)
+  assert dataclasses.replace(step.state, proposals=()) == state
   # However much it printed, the planner is shown a little.
   assert len(user_text(environment, step.state, 'planner')) < 2500
 
@@ -385,7 +365,7 @@ def test_a_broken_sandbox_is_not_the_models_fault(tmp_path):
   environment = make(sandbox.Sandbox(str(tmp_path / 'nobody')))
   step = environment.step(environment.reset(TASK), {'tool': printed('D')})
   assert step.outcomes == {'tool': base.Outcome.INFRASTRUCTURE}
-  assert step.state.report.moves is None
+  assert step.state.proposals[0].move is None
   assert not step.done
 
 
@@ -406,14 +386,15 @@ def test_steps_are_deterministic_and_picklable(programs):
     assert pickle.loads(pickle.dumps(step)) == step
     state = step.state
     hash(state)  # Frozen through and through.
-    for name in ('position', 'report'):
+    for name in ('board', 'proposals'):
       with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(state, name, None)
 
 
 @pytest.mark.parametrize('wrong, words', [
-    ({'team': 'trio'},
-     "environment.team='trio' is not one of ['pair', 'solo']"),
+    ({'team': 'duo'},
+     "environment.team='duo' is not one of ['pair', 'quintet', 'septet', "
+     "'solo', 'trio']"),
     ({'reward': 'dense'},
      "environment.reward='dense' is not one of ['mixed', 'outcome']"),
     ({'max_turns': 0}, 'environment.max_turns=0: an episode needs at least 1'),

@@ -96,6 +96,25 @@ def test_invalid_candidates_stay_out(normaliser, junk):
   np.testing.assert_array_equal(found[[1, 4]], [0, 0])
 
 
+@pytest.mark.parametrize('normaliser', advantages.NORMALISERS)
+def test_an_episode_counts_once_in_each_group(normaliser):
+  """Repeats of a reward change nothing for the others, nor for itself."""
+  rewards, ids, episodes = zip(*(
+      (1, 0, 4), (1, 0, 4), (1, 0, 4), (2, 0, 5), (6, 0, 6), (6, 0, 6),
+      # Others of the same episodes.
+      (0, 1, 4), (3, 1, 5), (3, 1, 5)))
+  ids = np.array(ids)
+  weights = advantages.episode_weights(ids, np.array(episodes))
+  np.testing.assert_allclose(
+      weights, [1 / 3, 1 / 3, 1 / 3, 1, .5, .5, 1, .5, .5])
+  found = advantages.group_advantages(
+      np.array(rewards, np.float32), ids, np.ones(9, bool),
+      normaliser=normaliser, weights=weights)
+  a, b, c = _advantages([1, 2, 6], [0, 0, 0], normaliser=normaliser)
+  d, e = _advantages([0, 3], [0, 0], normaliser=normaliser)
+  np.testing.assert_allclose(found, [a, a, a, b, c, c, d, e, e], rtol=1e-6)
+
+
 def test_wrong_arguments():
   with pytest.raises(ValueError, match=r"'mean' .*'leave_one_out'"):
     _advantages(REWARDS, IDS, normaliser='mean')

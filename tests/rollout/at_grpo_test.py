@@ -38,6 +38,14 @@ def _scripts(monkeypatch):
   scripted.follow_scripts(monkeypatch)
 
 
+# A rollout of each kind.
+KINDS = (
+    *({'selection': selection} for selection in at_grpo.SELECTIONS),
+    {'target': 'monte_carlo', 'num_continuations': 2},
+    {'rollout': 'parallel', 'target': 'return_to_go'},
+)
+
+
 def spec_of(group_size=3, **switches):
   return at_grpo.RolloutSpec(group_size=group_size, **switches)
 
@@ -198,20 +206,22 @@ def test_the_spine_is_a_replay_of_the_chosen_answers(selection, monkeypatch):
   assert ended >= {(True, 'a'), (True, 'b'), (True, 'c'), (False, 'c')}
 
 
-@pytest.mark.parametrize('selection', at_grpo.SELECTIONS)
-def test_groups_do_not_depend_on_the_other_tasks(selection):
+@pytest.mark.parametrize('kind', KINDS)
+def test_groups_do_not_depend_on_the_other_tasks(kind):
   def play(names, seed=0, step=5):
     interaction = scripted.make_interaction(
         {'one': Dice(4), 'two': Dice(4)}, ROLES, seed=seed)
     rollout = at_grpo.collect(
         interaction, [task(name, 7) for name in names], step=step,
-        spec=spec_of(4, selection=selection, selection_epsilon=0.5))
-    return {g.key: (prompt_of(g), g.texts, g.chosen) for g in rollout.groups}
+        spec=spec_of(4, selection_epsilon=0.5, **kind))
+    return {
+        g.key: (prompt_of(g), g.texts, *g.rewards, g.chosen)
+        for g in rollout.groups}
 
   many = play('ABCDEFGHIJ')
   assert {k: many[k] for k in many if k.task_id == 'D'} == play('D')
   assert play('JAH') == {k: many[k] for k in many if k.task_id in 'AHJ'}
-  draws = 'greedy' not in selection or selection == 'epsilon_greedy'
+  draws = kind.get('selection') in ('softmax', 'uniform', 'epsilon_greedy')
   assert (play('ABCDEFGHIJ', seed=1) != many) == draws
   assert (play('ABCDEFGHIJ', step=6) != many) == draws
 
@@ -316,6 +326,226 @@ def test_a_group_of_faults_alone_stops_the_run():
     one_group(('5 broken', '1 nan', '2 broken'))
 
 
+# Parallel episodes.
+
+PARALLEL = {
+    # Episodes 0 to 2: one ends late, one at once, one is out of turns.
+    'A/a turn 0 total 0': ('1', '5', '3'),
+    'A/b turn 0 total 1': ('2',), 'A/b turn 0 total 3': ('4',),
+    'A/a turn 1 total 3': ('1',), 'A/a turn 1 total 7': ('x',),
+    'A/b turn 1 total 4': ('1',), 'A/b turn 1 total 7': ('1',),
+}
+# (role, turn, branch) and texts, in their order.
+PARALLEL_KEYS = (
+    (('a', 0, 0), ('1', '5', '3')),
+    (('b', 0, 0), ('2',)), (('b', 0, 2), ('4',)),
+    (('a', 1, 0), ('1',)), (('a', 1, 2), ('x',)),
+    (('b', 1, 0), ('1',)), (('b', 1, 2), ('1',)))
+
+
+def parallel(target, policies=None, goal=5):
+  interaction = scripted.make_interaction(
+      policies or dict.fromkeys(('one', 'two'), PARALLEL), ROLES)
+  rollout = at_grpo.collect(
+      interaction, [task('A', goal)], step=0,
+      spec=spec_of(3, rollout='parallel', target=target, alpha=0.5))
+  return rollout, interaction
+
+
+def found_advantages(rollout, target, group_key, normaliser='none'):
+  return np.concatenate(advantages.of_groups(
+      rollout.groups, group_key=group_key, normaliser=normaliser,
+      of_episodes=target == 'episode_return'))
+
+
+# The team gets 1/2 at the end of episodes 0 and 1. Episode 0 pays its agents
+# .1 .2 .1 .1, episode 1 pays .5, episode 2 pays .3 .4 0 .1.
+TARGETS = {
+    'immediate': (.1, 1, .3, .2, .4, .1, 0, .6, .1),
+    # The .1 of role a in turn 0 of episode 0, its .1 in turn 1, and the .5.
+    'return_to_go': (.7, 1, .3, .8, .5, .6, 0, .6, .1),
+    'episode_return': (1, 1, .8, 1, .8, 1, .8, 1, .8),
+}
+
+
+@pytest.mark.parametrize('target', TARGETS)
+def test_parallel_episodes(target):
+  rollout, interaction = parallel(target)
+  assert [(g.key, g.texts) for g in rollout.groups] == [
+      (types.GroupKey('A', *key), texts) for key, texts in PARALLEL_KEYS]
+  for group in rollout.groups:
+    assert group.valid.all() and group.chosen is None
+    assert len(group.completions) == group.size == len(group.outcomes)
+  np.testing.assert_allclose(
+      np.concatenate([g.rewards for g in rollout.groups]), TARGETS[target],
+      atol=1e-6)
+  assert [dataclasses.astuple(e) for e in rollout.episodes] == [
+      ('A', 2, True, False), ('A', 1, True, False), ('A', 2, False, True)]
+  # The one prompt that all share is asked once, for all.
+  sizes = [
+      engine.spec.group_size for engine in scripted.Engine.made
+      for _ in engine.requests]
+  assert sorted(sizes) == [1] * 6 + [3]
+  assert interaction.counters.model_calls == 9
+  assert interaction.counters.environment_steps == 9
+
+
+@pytest.mark.parametrize('target, group_key, baselines', [
+    # In the order of `PARALLEL_KEYS`; means worked by hand.
+    ('return_to_go', 'env+agent+turn',
+     (2 / 3, 2 / 3, 2 / 3, .65, .65, .3, .3, .35, .35)),
+    ('return_to_go', 'env+agent', (.52, .52, .52, .5, .5, .52, .52, .5, .5)),
+    ('return_to_go', 'env+turn', (.66,) * 5 + (.325,) * 4),
+    ('return_to_go', 'env', (4.6 / 9,) * 9),
+    ('immediate', 'env+agent', (.3, .3, .3, .325, .325, .3, .3, .325, .325)),
+    # Each episode once, however many actions it has.
+    ('episode_return', 'env', (2.8 / 3,) * 9),
+    ('episode_return', 'env+agent',
+     (2.8 / 3,) * 3 + (.9,) * 2 + (2.8 / 3,) * 2 + (.9,) * 2),
+    ('episode_return', 'env+agent+turn', (2.8 / 3,) * 3 + (.9,) * 6),
+])
+def test_who_is_compared(target, group_key, baselines):
+  rollout, _ = parallel(target)
+  np.testing.assert_allclose(
+      found_advantages(rollout, target, group_key),
+      np.subtract(TARGETS[target], baselines), atol=1e-6)
+
+
+def test_an_action_has_the_advantage_of_its_episode():
+  rollout, _ = parallel('episode_return')
+  # Of (1, 1, .8) the mean is .9333 and the std .0943.
+  good, bad = R2 / 2, -R2
+  np.testing.assert_allclose(
+      found_advantages(rollout, 'episode_return', 'env', 'std'),
+      (good, good, bad, good, bad, good, bad, good, bad), atol=1e-5)
+  # 1 - (1 + .8) / 2 and .8 - 1.
+  np.testing.assert_allclose(
+      found_advantages(rollout, 'episode_return', 'env', 'leave_one_out'),
+      (.1, .1, -.2, .1, -.2, .1, -.2, .1, -.2), atol=1e-6)
+
+
+def test_every_action_of_many_parallel_episodes_has_a_key_of_its_own():
+  interaction = scripted.make_interaction(
+      {'one': Dice(4), 'two': Dice(4)}, ROLES)
+  tasks = [task(f'T{i}', i) for i in range(2, 12)]
+  rollout = at_grpo.collect(
+      interaction, tasks, step=1, spec=spec_of(4, rollout='parallel'))
+  requests = [r for e in scripted.Engine.made for r in e.requests]
+  keys = {tuple(request.key.tolist()) for request in requests}
+  assert len(keys) == len(requests) == len(rollout.groups)
+  assert len({group.key for group in rollout.groups}) == len(rollout.groups)
+  # Every candidate is there, those of the episodes that end early too.
+  assert len(rollout.episodes) == 40
+  assert sum(group.size for group in rollout.groups) == (
+      interaction.counters.model_calls)
+  assert len({episode.turns for episode in rollout.episodes}) == 2
+  for one in tasks:
+    own = [g for g in rollout.groups if g.key.task_id == one['task_id']]
+    assert [group.size for group in own] == [4] + [1] * (len(own) - 1)
+
+
+@pytest.mark.parametrize('target, valid', [
+    ('immediate', (1, 0, 1, 1, 1, 0, 1, 1)),
+    ('return_to_go', (0, 0, 1, 0, 1, 0, 1, 1)),
+    ('episode_return', (0, 0, 1, 0, 1, 0, 1, 1)),
+])
+@pytest.mark.parametrize('fault', ['broken', 'nan'])
+def test_a_fault_ends_its_episode_alone(target, valid, fault):
+  script = PARALLEL | {
+      'A/a turn 0 total 0': ('1', f'5 {fault}', '3'),
+      'A/a turn 1 total 3': (f'1 {fault}',)}
+  rollout, interaction = parallel(
+      target, dict.fromkeys(('one', 'two'), script))
+  found = np.concatenate([g.valid for g in rollout.groups])
+  np.testing.assert_array_equal(found, np.array(valid, bool))
+  rewards = np.concatenate([g.rewards for g in rollout.groups])
+  np.testing.assert_array_equal(np.isnan(rewards), ~found)
+  assert [e.success for e in rollout.episodes] == [False]
+  assert interaction.counters.model_calls == 8
+
+
+def test_faults_in_all_parallel_episodes_stop_the_run():
+  script = {'A/a turn 0 total 0': ('1 nan', '2 broken', '3 broken')}
+  with pytest.raises(RuntimeError, match=(
+      "All 3 episodes of task 'A' .*'ok', 'infrastructure', 'infrastr")):
+    parallel('immediate', {'one': script, 'two': {}})
+
+
+# Continuations.
+
+
+CONTINUED = {  # The first answer is that of a lone episode.
+    'A/a turn 0 total 0': ('1', '2'),
+    'A/b turn 0 total 1': ('3', '0'), 'A/b turn 0 total 2': ('0', '4'),
+    'A/a turn 1 total 4': ('5', '0'), 'A/a turn 1 total 1': ('2', '1'),
+    'A/a turn 1 total 2': ('7', '0'), 'A/a turn 1 total 6': ('1', '0'),
+    'A/b turn 1 total 3': ('6', '5'), 'A/b turn 1 total 7': ('0', '0'),
+    'A/b turn 1 total 4': ('1', '0'), 'A/b turn 1 total 2': ('7', '0'),
+}
+# With alpha 1/2 and the goal 9. What follows the first candidate: b says 3 and
+# a 5, which pays a .5 and the team .5; or b 0, a 2, b 6, which pays .2 and .5.
+# So its value is .1 + .35 + .5.
+CONTINUED_TABLE = (  # Role, turn, values, chosen.
+    ('a', 0, (.95, .2 + .4 + .25), 0),
+    ('b', 0, (.3 + .05 + .25, .65 + .5), 1),
+    ('a', 1, (.2 + .25, .1 + .25), 0),
+    ('b', 1, (.6 + .5, .5), 0),
+)
+
+
+def continued(script, goal, **switches):
+  interaction = scripted.make_interaction(
+      dict.fromkeys(('one', 'two'), script), ROLES,
+      scripted.Counting(max_turns=switches.pop('max_turns', 2)))
+  rollout = at_grpo.collect(
+      interaction, [task('A', goal)], step=0, spec=spec_of(
+          target='monte_carlo', num_continuations=2, **switches))
+  return rollout, interaction
+
+
+def test_values_of_continuations():
+  rollout, interaction = continued(CONTINUED, 9, group_size=2, alpha=0.5)
+  assert len(rollout.groups) == len(CONTINUED_TABLE)
+  for group, (role, turn, values, chosen) in zip(
+      rollout.groups, CONTINUED_TABLE):
+    assert group.key == types.GroupKey('A', role, turn, 0)
+    np.testing.assert_allclose(group.rewards, values, atol=1e-6)
+    assert group.chosen == chosen
+  assert [dataclasses.astuple(e) for e in rollout.episodes] == [
+      ('A', 2, True, False)]
+  # 8 candidates are trained on; 10 + 7 + 4 + 0 answers continue them.
+  assert sum(group.size for group in rollout.groups) == 8
+  assert interaction.counters.model_calls == 29
+  assert interaction.counters.environment_steps == 29
+  requests = [r for e in scripted.Engine.made for r in e.requests]
+  assert len({tuple(r.key.tolist()) for r in requests}) == len(requests)
+
+
+def test_the_team_is_judged_by_its_continuations_too():
+  script = {
+      'A/a turn 0 total 0': ('1', '9'),
+      'A/b turn 0 total 1': ('0', '4'), 'A/b turn 0 total 9': ('0', '0')}
+  for selection, chosen in (('acting_greedy', 1), ('team_greedy', 0)):
+    rollout, _ = continued(
+        script, 5, group_size=2, max_turns=1, selection=selection)
+    np.testing.assert_allclose(rollout.groups[0].rewards, (.6, .9), atol=1e-6)
+    assert rollout.groups[0].chosen == chosen
+
+
+@pytest.mark.parametrize('fault', ['broken', 'nan'])
+def test_a_fault_in_a_continuation(fault):
+  script = {
+      'A/a turn 0 total 0': ('1', '2', '3'),
+      'A/b turn 0 total 1': ('4', f'0 {fault}', '1'),
+      'A/b turn 0 total 2': (f'3 {fault}', f'3 {fault}'),
+      'A/b turn 0 total 3': ('2', '1')}
+  rollout, _ = continued(script, 5, group_size=3, max_turns=1)
+  group = rollout.groups[0]
+  assert group.valid.tolist() == [True, False, True]
+  np.testing.assert_allclose(group.rewards, (1.1, math.nan, .8), atol=1e-6)
+  assert group.chosen == 0
+
+
 # What is refused.
 
 
@@ -337,13 +567,20 @@ def test_two_tasks_with_one_name_are_refused():
 
 @pytest.mark.parametrize('switches, words', [
     ({'group_size': 1}, 'group_size=1: an advantage compares'),
-    ({'rollout': 'parallel'}, "rollout='parallel' is not implemented yet"),
     ({'rollout': 'joint'}, "rollout='joint' is not implemented yet"),
     ({'rollout': 'bush'}, "rollout='bush' is not one of ['tree', "),
     ({'selection': 'greedy'},
      "selection='greedy' is not one of ['acting_greedy', "),
-    ({'target': 'return_to_go'}, "'return_to_go' is not implemented yet; use"),
-    ({'target': 'monte_carlo'}, "'monte_carlo' is not implemented yet; use"),
+    ({'target': 'return_to_go'},
+     "target='return_to_go' with rollout='tree': a candidate of a tree that is "
+     'not chosen has no continuation, so its return is unknown; use '
+     "target='monte_carlo', or rollout='parallel'."),
+    ({'target': 'episode_return'}, "use target='monte_carlo', or"),
+    ({'rollout': 'parallel', 'target': 'monte_carlo'},
+     "target='monte_carlo' with rollout='parallel': every candidate goes on"),
+    ({'rollout': 'parallel', 'selection': 'softmax'},
+     "selection='softmax' with rollout='parallel': every candidate goes on"),
+    ({'num_continuations': 0}, 'num_continuations=0 must be at least 1'),
     ({'target': 'reward'}, "target='reward' is not one of ['immediate', "),
     ({'selection_temperature': 0.0},
      'selection_temperature=0.0 must be above 0'),
@@ -357,7 +594,13 @@ def test_switches_that_cannot_work_are_refused(switches, words):
 # A real model.
 
 
-def test_with_a_real_model(monkeypatch):
+@pytest.mark.parametrize('kind, num_groups, num_calls', [
+    ({}, 4, 12),
+    ({'rollout': 'parallel'}, 1 + 3 * 3, 12),
+    # Two continuations of 3, 2 and 1 more answers for each of 3 candidates.
+    ({'target': 'monte_carlo', 'num_continuations': 2}, 4, 12 + 36),
+])
+def test_with_a_real_model(kind, num_groups, num_calls, monkeypatch):
   monkeypatch.undo()  # The sampler's own code again.
   params = model.init_params(jax.random.key(0), scripted.CONFIG)
 
@@ -366,16 +609,16 @@ def test_with_a_real_model(monkeypatch):
         {'one': params}, {'a': 'one', 'b': 'one'}, max_new_tokens=3)
     rollout = at_grpo.collect(
         interaction, [task(name, 5) for name in names], step=2,
-        spec=spec_of(3))
-    assert interaction.counters.model_calls == 3 * len(rollout.groups)
+        spec=spec_of(3, **kind))
+    assert interaction.counters.model_calls == num_calls * len(names)
     return {group.key: group for group in rollout.groups}
 
   alone, many = play('B'), play('CABD')
   assert {k for k in many if k.task_id == 'B'} == alone.keys()
-  assert len(alone) == 4  # Two roles and two turns, for it knows no numbers.
+  # Two roles and two turns, for it knows no numbers.
+  assert len(alone) == num_groups
   completions = set()
   for key, group in alone.items():
-    assert group.size == 3
     for ids, logprobs, text in zip(
         group.completions, group.behavior_logprobs, group.texts):
       assert 1 <= len(ids) <= 3 and len(logprobs) == len(ids)

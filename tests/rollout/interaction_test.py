@@ -17,6 +17,7 @@ from atgrpo_jax.rollout import interaction as interaction_lib
 from atgrpo_jax.rollout import sampler
 from environments import base
 from environments.plan_path import env as plan_path
+from tests.environments import echo_sandbox
 from tests.rollout import scripted
 
 ROLES = {'a': 'one', 'b': 'two'}  # role -> policy
@@ -110,6 +111,28 @@ def test_devices_sample_while_environments_step(engines, monkeypatch):
       ('fir0', True), ('sec0', True)]
   assert len(engines) == 1
   assert interaction.play([]) == []
+
+
+def test_an_episode_waits_for_those_it_has_started(engines):
+  interaction = scripted.make_interaction({'one': Names()}, {'a': 'one'})
+
+  def leaf(name, num_steps):
+    for action in '1' * num_steps:
+      yield interaction.act([ask(name).state], [{'a': action}])
+    answer, = yield interaction.ask([ask(name)], step=0, group_size=2)
+    return answer.texts[0]
+
+  def branch(name, count):
+    return (name, (yield [leaf(f'{name}/{i}', i) for i in range(count)]))
+
+  def root():
+    nothing = yield []
+    first = yield [branch('b', 3), leaf('lea', 0), branch('c', 0)]
+    return nothing, first, (yield [leaf('x/x', 1)])
+
+  assert interaction.play([leaf('fir', 4), root()]) == [
+      'fir0', ([], [('b', ['b/00', 'b/10', 'b/20']), 'lea0', ('c', [])],
+               ['x/x0'])]
 
 
 def test_the_schedule_does_not_depend_on_the_time_of_programs(engines):
@@ -228,9 +251,22 @@ def test_steps_are_taken_in_worker_processes_without_jax():
     imported = executor.submit(eval, "set(__import__('sys').modules)").result()
   assert 'environments.plan_path.env' in imported
   assert 'jax' not in imported
-  assert [step.state.position for step in steps] == [
+  assert [step.state.board.position for step in steps] == [
       (1, 0), (0, 0), (0, 0), (0, 2), (1, 1)]
   assert steps[2].outcomes['solo'] is base.Outcome.PARSE_ERROR
+
+
+def test_programs_are_counted():
+  environment = plan_path.make_environment(
+      team='pair', max_turns=2, reward='mixed', sandbox=echo_sandbox.Echo())
+  state = environment.reset({
+      'task_id': 'x', 'grid': ['..........'] * 10, 'start': [0, 0],
+      'goal': [5, 5]})
+  interaction = scripted.make_interaction({}, {}, environment)
+  scripted.act(interaction, [state] * 3, [
+      {'tool': text} for text in (
+          '```python\n["D"]\n```', 'none', '```python\nprint(1)\n```')])
+  assert interaction.counters.program_runs == 2
 
 
 # Answers of a real model.

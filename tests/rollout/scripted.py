@@ -91,7 +91,7 @@ class Counting:
 
 
 class Engine:
-  """Says what the script has for a prompt."""
+  """Says what the script has for a prompt, or as much of it as is asked for."""
 
   made = []  # Since `follow_scripts`.
 
@@ -120,8 +120,9 @@ class Engine:
     return [self._sample(request) for request in waiting]
 
   def _sample(self, request):
-    texts = self.params[Bytes().decode(request.prompt)]
-    assert len(texts) == self.spec.group_size
+    size = self.spec.group_size
+    texts = self.params[Bytes().decode(request.prompt)][:size]
+    assert len(texts) == size
     completions = [
         np.array([*text.encode(), STOP][:request.budget], np.int32)
         for text in texts]

@@ -1,0 +1,109 @@
+"""benchmarks/credit.py: what is known exactly, and who learns from less."""
+
+import math
+
+import numpy as np
+import pytest
+
+from atgrpo_jax.rollout import at_grpo
+from benchmarks import credit
+from environments.relay import env as relay
+
+AT_GRPO = credit.Method(
+    'AT-GRPO', at_grpo.RolloutSpec(group_size=4), 'env+agent+turn')
+GRPO = credit.Method(
+    'GRPO', at_grpo.RolloutSpec(
+        rollout='parallel', target='episode_return', group_size=4), 'env')
+
+
+def make(turns, reward='mixed', boost=False):
+  return credit.Laboratory(relay.make_environment(
+      team='pair', max_turns=turns, reward=reward, sandbox=None, boost=boost))
+
+
+def with_group_size(method, group_size):
+  return [
+      other for other in credit.methods(group_size)
+      if other.name == method][0]
+
+
+def test_names_of_the_methods_are_their_own():
+  names = [method.name for method in credit.methods(4)]
+  assert len(set(names)) == len(names)
+  assert {method.rollout.selection for method in credit.methods(4)} == set(
+      at_grpo.SELECTIONS)
+  assert {method.rollout.target for method in credit.methods(4)} == set(
+      sum(at_grpo.TARGETS.values(), ()))
+
+
+def test_at_equal_budget_at_grpo_beats_grpo_on_trajectories():
+  laboratory = make(3)
+  learned = {
+      method.name: [
+          laboratory.learn(method, seed=seed, num_calls=8000)
+          for seed in range(3)]
+      for method in (AT_GRPO, GRPO)}
+  assert min(learned['AT-GRPO']) > max(learned['GRPO']) + 0.05
+  assert min(learned['GRPO']) > 0.5  # It learns, too.
+
+
+@pytest.mark.parametrize('method, calls', [
+    (AT_GRPO, 4 * 4 * 4), (GRPO, 4 * 4 * 4),
+    # Each candidate goes on twice: 3, 2, 1 and no steps later.
+    (credit.Method('', at_grpo.RolloutSpec(
+        group_size=4, target='monte_carlo', num_continuations=2),
+        'env+agent+turn'), 4 * 4 * 4 + 4 * 4 * 2 * (3 + 2 + 1))])
+def test_calls_are_counted(method, calls):
+  laboratory = make(2)  # Four tasks, two roles, two turns.
+  own, counted = laboratory.rollout(
+      method, laboratory.uniform(), seed=0, step=0, normaliser='std')
+  assert counted == calls
+  assert len(own) == 4 * 4 * 4  # Who only goes on is not trained on.
+
+
+def test_one_turn_of_outcome_rewards_has_no_bias_in_direction():
+  """A runner's reward is all that ever comes of its answer."""
+  laboratory = make(1, reward='outcome')
+  measured = laboratory.measure(AT_GRPO, laboratory.halfway(), 400)
+  policy = credit.probabilities(laboratory.halfway())
+  exact = relay.exact_values(laboratory.environment, policy)
+  # The caller's share of the gradient is all that is missing.
+  caller, runner = (
+      math.sqrt(sum(
+          float(slope @ slope)
+          for prompt, slope in exact.gradient(policy).items()
+          if prompt.startswith(role))) for role in ('caller', 'runner'))
+  assert caller > 0
+  assert measured['cosine'] == pytest.approx(
+      runner / math.hypot(runner, caller), abs=0.02)
+
+
+def test_returns_to_go_give_the_caller_its_share():
+  laboratory = make(1, reward='outcome')
+  method = with_group_size('parallel, return_to_go, env+agent+turn', 4)
+  measured = laboratory.measure(method, laboratory.halfway(), 400)
+  immediate = laboratory.measure(AT_GRPO, laboratory.halfway(), 400)
+  assert measured['cosine'] > 0.97 > immediate['cosine']
+
+
+def test_more_continuations_deviate_less():
+  laboratory = make(2)
+  one, four = (
+      laboratory.measure(
+          with_group_size(f'tree, monte_carlo {num}, uniform', 4),
+          laboratory.halfway(), 60)['deviation'] for num in (1, 4))
+  assert four < one
+
+
+def test_the_gradient_is_that_of_the_mean_log_probability():
+  policy = {'x': np.array([0.2, 0.3, 0.5])}
+  found = credit.gradient(
+      [credit.Credit('x', 0, 2.0), credit.Credit('x', 2, -1.0)], policy)
+  np.testing.assert_allclose(
+      found['x'], ([1.6, -0.6, -1.0] + np.array([0.2, 0.3, -0.5])) / 2)
+
+
+@pytest.mark.parametrize('turns, boost, best', [
+    (4, False, 1.0), (2, True, 1 / 2), (4, True, 3 / 4)])
+def test_the_best_return(turns, boost, best):
+  assert make(turns, boost=boost).best() == pytest.approx(best)

@@ -1,0 +1,128 @@
+"""games.py: who sees what and is paid what, in teams of any size.
+
+Plan-Path's own tests cover a pair and a single agent in full.
+"""
+
+import json
+
+import pytest
+
+from environments import base
+from environments import games
+from environments.plan_path import env as plan_path
+from tests.environments import echo_sandbox
+
+TASK = {
+    'task_id': 'maze', 'grid': ['.' * 10] * 10, 'start': [0, 0],
+    'goal': [1, 1]}
+BIG_TEAMS = ('trio', 'quintet', 'septet')
+
+
+def make(team, reward='mixed', max_turns=2):
+  return plan_path.make_environment(
+      team=team, max_turns=max_turns, reward=reward,
+      sandbox=echo_sandbox.Echo())
+
+
+def act(role, moves):
+  """The text with which a role proposes, or decides on, moves."""
+  moves = json.dumps(list(moves))
+  if games.kind_of(role) == 'tool':
+    return f'```python\n{moves}\n```'
+  return f'#### {moves}'
+
+
+def play(environment, texts):
+  """Steps with a text for each role of one turn; all states and steps."""
+  states, steps = [environment.reset(TASK)], []
+  for role, text in zip(environment.roles, texts, strict=True):
+    steps.append(environment.step(states[-1], {role: text}))
+    states.append(steps[-1].state)
+  return states, steps
+
+
+def test_teams_have_as_many_roles_as_they_say():
+  assert {team: len(roles) for team, roles in games.TEAMS.items()} == {
+      'solo': 1, 'pair': 2, 'trio': 3, 'quintet': 5, 'septet': 7}
+  assert games.TEAMS['quintet'] == (
+      'tool_1', 'tool_2', 'advisor_1', 'advisor_2', 'judge')
+  for team, roles in games.TEAMS.items():
+    assert len(set(roles)) == len(roles)
+    # One after another, so each can have groups of its own.
+    assert make(team).phases == tuple((role,) for role in roles)
+
+
+@pytest.mark.parametrize('team', BIG_TEAMS)
+def test_who_proposes_sees_no_proposal_and_who_decides_sees_all(team):
+  environment = make(team)
+  states, _ = play(environment, [
+      act(role, 'U' * i) for i, role in enumerate(environment.roles, 1)])
+  first = environment.observe(states[0], environment.roles[0])[1]
+  for state, role in zip(states, environment.roles[:-1]):
+    assert environment.observe(state, role)[1] == first
+  shown = environment.observe(states[-2], 'judge')[1]['content']
+  proposed = [
+      f'{role} proposed moves: {json.dumps(["U"] * i)}'
+      for i, role in enumerate(environment.roles[:-1], 1)]
+  assert shown == '\n'.join([first['content'], *proposed])
+
+
+@pytest.mark.parametrize('team', BIG_TEAMS)
+def test_proposals_are_tried_on_copies_and_the_decision_is_played(team):
+  environment = make(team)
+  *proposers, judge = environment.roles
+  states, steps = play(environment, [
+      *(act(role, 'RD') for role in proposers), act(judge, 'R')])
+  for role, state, step in zip(proposers, states[1:], steps):
+    assert state.board == states[0].board
+    assert step.reward_terms == {
+        'plan_solved': 1, 'plan_progress': pytest.approx(2 / 18),
+        'plan_illegal': 0, 'plan_malformed': 0}
+    assert step.team_reward == 0
+    assert step.local_rewards == {role: pytest.approx(1 + 0.5 * 2 / 18)}
+    assert not (step.done or step.success or step.truncated)
+  assert len(states[-2].proposals) == len(proposers)
+  assert [step.program_runs for step in steps] == [
+      games.kind_of(role) == 'tool' for role in environment.roles]
+  assert steps[-1].state.board.position == (0, 1)
+  assert steps[-1].state.proposals == ()
+  assert steps[-1].state.turn == 1
+  assert steps[-1].team_reward == 0
+  assert not steps[-1].done
+  again = environment.step(states[-2], {judge: act(judge, 'RD')})
+  assert (again.team_reward, again.success, again.done) == (1, True, True)
+
+
+@pytest.mark.parametrize('text, outcome, shown', [
+    ('#### ["U", "D"]', base.Outcome.ILLEGAL_ACTION, '["U", "D"]'),
+    ('#### ["D"]', base.Outcome.OK, '["D"]'),
+    ('#### []', base.Outcome.OK, '[]'),
+    ('#### ["X"]', base.Outcome.PARSE_ERROR, 'none'),
+    ('I do not know.', base.Outcome.PARSE_ERROR, 'none')])
+def test_what_an_advisor_says(text, outcome, shown):
+  environment = make('trio')
+  states, steps = play(environment, ['no program', text, act('judge', '')])
+  assert steps[0].outcomes == {'tool_1': base.Outcome.PARSE_ERROR}
+  assert steps[1].outcomes == {'advisor_1': outcome}
+  assert steps[1].reward_terms['plan_malformed'] == -(shown == 'none')
+  assert environment.observe(states[-2], 'judge')[1]['content'].endswith(
+      f'\ntool_1 proposed moves: none\nadvisor_1 proposed moves: {shown}')
+
+
+def test_messages_name_who_decides():
+  for team, roles in games.TEAMS.items():
+    environment = make(team)
+    state = environment.reset(TASK)
+    for role in roles[:-1]:
+      system = environment.observe(state, role)[0]['content']
+      assert f'The {roles[-1]} sees' in system or (
+          f'the {roles[-1]} decides' in system)
+
+
+def test_outcome_rewards_use_nothing_but_the_checker():
+  environment = make('trio', reward='outcome')
+  _, steps = play(environment, [
+      act('tool_1', 'RD'), act('advisor_1', 'RR'), act('judge', 'DR')])
+  assert [step.local_rewards for step in steps] == [
+      {'tool_1': 1.0}, {'advisor_1': 0.0}, {'judge': 0.0}]
+  assert [step.team_reward for step in steps] == [0, 0, 1]

@@ -1,0 +1,165 @@
+"""Relay: its rules, and values that can be worked out by hand."""
+
+import re
+
+import numpy as np
+import pytest
+
+from environments import base
+from environments.relay import env as relay
+
+
+def make(max_turns=2, boost=False, reward='mixed'):
+  return relay.make_environment(
+      team='pair', max_turns=max_turns, reward=reward, sandbox=None,
+      boost=boost)
+
+
+def play(environment, letters, *answers):
+  """Steps with answers of caller and runner in turn."""
+  state = environment.reset({'task_id': letters, 'letters': letters})
+  steps = []
+  for index, answer in enumerate(answers):
+    steps.append(
+        environment.step(state, {environment.roles[index % 2]: answer}))
+    state = steps[-1].state
+  return steps
+
+
+def tables(environment, choose):
+  """Each prompt -> probabilities, as `choose(prompt, answers)` says."""
+  return {
+      prompt: np.array(choose(prompt, answers), float)
+      for prompt, answers in relay.prompts(environment).items()}
+
+
+def uniform(prompt, answers):
+  del prompt
+  return [1 / len(answers)] * len(answers)
+
+
+def honest(prompt, answers):
+  """Everybody says the letter that it sees; a letter has no other use."""
+  seen = prompt.split()[2][0]
+  return [float(answer == seen) for answer in answers]
+
+
+def impatient(prompt, answers):
+  """Runners say '+' in the first turn."""
+  if prompt.startswith('runner 0'):
+    return [0.0, 0.0, 1.0]
+  return honest(prompt, answers)
+
+
+def test_a_relay():
+  steps = play(make(), 'ab', 'a', 'a', 'a', 'b')
+  assert [step.team_reward for step in steps] == [0, 0.5, 0, 0.5]
+  assert [step.local_rewards for step in steps] == [
+      {'caller': 0.5}, {'runner': 0}, {'caller': 0}, {'runner': 0}]
+  assert [step.done for step in steps] == [False, False, False, True]
+  assert steps[-1].success and not steps[-1].truncated
+  steps = play(make(reward='outcome'), 'ab', 'a', 'b', 'b', 'b')
+  assert [step.team_reward for step in steps] == [0, 0, 0, 0.5]
+  assert steps[0].local_rewards == {'caller': 0}
+  assert not steps[-1].success and steps[-1].truncated
+
+
+def test_a_boost_costs_a_turn_and_doubles_the_later_ones():
+  steps = play(make(3, boost=True), 'aab', 'a', '+', 'a', 'a', 'b', '+')
+  assert [step.team_reward for step in steps[1::2]] == [0, 1 / 3, 0]
+  steps = play(make(3, boost=True), 'aab', 'a', 'a', 'a', 'a', 'b', 'b')
+  assert [step.team_reward for step in steps[1::2]] == [
+      pytest.approx(1 / 6)] * 3
+
+
+def test_who_sees_what():
+  environment = make(boost=True)
+  state = environment.reset({'task_id': 'ab', 'letters': 'ab'})
+
+  def seen(role):
+    return environment.observe(state, role)[0]['content']
+
+  assert seen('caller') == 'caller 0 a'
+  state = environment.step(state, {'caller': 'b'}).state
+  assert seen('runner') == 'runner 0 b'
+  state = environment.step(state, {'runner': '+'}).state
+  assert seen('caller') == 'caller 1 b+'
+  state = environment.step(state, {'caller': 'what?'}).state
+  assert seen('runner') == 'runner 1 ?+'
+
+
+@pytest.mark.parametrize('answer', ['', 'c', '+', 'ab'])
+def test_what_is_no_letter(answer):
+  steps = play(make(), 'ab', answer, answer)
+  assert steps[0].outcomes == {'caller': base.Outcome.PARSE_ERROR}
+  assert steps[1].outcomes == {'runner': base.Outcome.PARSE_ERROR}
+  assert steps[0].local_rewards['caller'] == steps[1].team_reward == 0
+
+
+@pytest.mark.parametrize('turns, boost, choose, expected', [
+    (3, False, uniform, 1 / 2),
+    (3, False, honest, 1.0),
+    (3, True, honest, 1 / 2),
+    (3, True, impatient, 2 / 3),
+    (2, True, impatient, 1 / 2),
+    (4, True, impatient, 3 / 4),
+])
+def test_returns_are_those_worked_out_by_hand(turns, boost, choose, expected):
+  environment = make(turns, boost)
+  values = relay.exact_values(environment, tables(environment, choose))
+  assert values.team_return == pytest.approx(expected)
+
+
+def test_advantages_are_those_worked_out_by_hand():
+  environment = make(2)
+  values = relay.exact_values(environment, tables(environment, honest))
+  # With an honest partner, a right letter is worth 1/2 more than a wrong one.
+  assert values.advantages['caller 0 a'] == pytest.approx([0, -1 / 2])
+  assert values.advantages['runner 1 b'] == pytest.approx([-1 / 2, 0])
+  assert values.visits['caller 0 a'] == pytest.approx(1 / 2)
+  # With a partner who draws, a caller's letter is worth nothing.
+  drawn = tables(environment, lambda prompt, answers: (
+      honest if prompt.startswith('caller') else uniform)(prompt, answers))
+  values = relay.exact_values(environment, drawn)
+  assert values.advantages['caller 0 a'] == pytest.approx([0, 0])
+  assert values.advantages['runner 0 a'] == pytest.approx([1 / 4, -1 / 4])
+
+
+@pytest.mark.parametrize('boost', [False, True])
+def test_the_gradient_is_that_of_the_return(boost):
+  environment = make(2, boost)
+  rng = np.random.default_rng(0)
+  logits = {
+      prompt: rng.normal(size=len(answers))
+      for prompt, answers in relay.prompts(environment).items()}
+
+  def policy(logits):
+    return {
+        prompt: np.exp(x) / np.exp(x).sum() for prompt, x in logits.items()}
+
+  gradient = relay.exact_values(
+      environment, policy(logits)).gradient(policy(logits))
+  assert gradient.keys() == logits.keys()
+  for prompt, own in gradient.items():
+    for index, slope in enumerate(own):
+      returns = []
+      for change in (1e-5, -1e-5):
+        moved = {**logits, prompt: logits[prompt].copy()}
+        moved[prompt][index] += change
+        returns.append(
+            relay.exact_values(environment, policy(moved)).team_return)
+      assert slope == pytest.approx(
+          (returns[0] - returns[1]) / 2e-5, abs=1e-8)
+
+
+def test_there_is_a_task_for_each_sequence_of_letters():
+  words = [task['letters'] for task in relay.tasks(3)]
+  assert len(words) == len(set(words)) == 8
+
+
+@pytest.mark.parametrize('wrong', [{'team': 'solo'}, {'reward': 'dense'}])
+def test_what_a_relay_is_not(wrong):
+  given = {'team': 'pair', 'reward': 'mixed'} | wrong
+  words = re.escape(f'environment.team={given["team"]!r}')
+  with pytest.raises(ValueError, match=words):
+    relay.make_environment(**given, max_turns=2, sandbox=None)

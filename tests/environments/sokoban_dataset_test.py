@@ -1,0 +1,142 @@
+"""Sokoban's tasks: solvable, distinct up to symmetry, the same everywhere."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from environments import datasets
+from environments.sokoban import room
+from environments.sokoban import sokoban_dataset_builder
+
+_MODULE = 'environments.sokoban.sokoban_dataset_builder'
+
+# Reports name these hashes. They may change only together with VERSION and its
+# release notes: old results are then about other rooms. If a new numpy changed
+# them, its random streams moved; pin numpy or raise VERSION.
+_SPLIT_HASHES = {
+    'test': '447f4a4302d79ae8',
+    'validation': '662871260e005793',
+    'train': '0e77b8d77b58dfb4',
+}
+# Of the first 100 test tasks with two boxes; all splits take a minute to make.
+_TWO_BOXES_HASH = '5f8442c9eb73813e'
+
+
+@pytest.fixture(scope='module')
+def splits(tmp_path_factory):
+  data_dir = str(tmp_path_factory.mktemp('sokoban'))
+  return {
+      split: datasets.load(_MODULE, split, data_dir)
+      for split in ('test', 'validation', 'train')
+  }
+
+
+def _copies(task):
+  """The room as bytes, in each of its eight orientations."""
+  cells = np.array([list(row) for row in task['grid']], 'S1').view(np.uint8)
+  cells = (cells == ord('#')).astype(np.uint8)
+  cells[tuple(task['player'])] += 2
+  for row, col in task['boxes']:
+    cells[row, col] += 4
+  for row, col in task['goals']:
+    cells[row, col] += 8
+  turned = [np.rot90(cells, times) for times in range(4)]
+  return {c.tobytes() for copy in turned for c in (copy, copy.T)}
+
+
+def test_sizes_and_ids(splits):
+  assert {split: len(tasks) for split, tasks in splits.items()} == {
+      'test': 1_000, 'validation': 200, 'train': 10_000
+  }
+  for split, tasks in splits.items():
+    assert [t['task_id'] for t in tasks] == [
+        f'sokoban/1box/{split}/{i}' for i in range(len(tasks))
+    ]
+
+
+def test_walls_have_their_probability(splits):
+  cells = ''.join(row for t in splits['train'] for row in t['grid'])
+  # A little below 0.2: dense rooms are rejected more often.
+  assert 0.15 < cells.count('#') / len(cells) < 0.2
+
+
+def test_least_moves_and_pushes_are_stored(splits):
+  for task in splits['test'] + splits['validation']:
+    position = [task[k] for k in ('grid', 'player', 'boxes', 'goals')]
+    moves = room.solve(*position)
+    assert len(moves) == task['moves']
+    assert room.fewest_pushes(*position) == task['pushes'] >= 2
+    _, boxes, illegal = room.walk(*position, moves)
+    assert [list(box) for box in boxes] == task['goals'] and not illegal
+
+
+def test_no_task_is_a_copy_of_another(splits):
+  seen = set()
+  for tasks in splits.values():
+    for task in tasks:
+      copies = _copies(task)
+      assert seen.isdisjoint(copies)
+      seen |= copies
+
+
+def test_copies_are_dropped_within_and_across_splits(monkeypatch):
+  # Real rooms hardly ever collide; these do all the time.
+  def corner_room(rng, num_boxes):
+    return {
+        'grid': ['....'] * 4, 'player': rng.choice([0, 3], 2).tolist(),
+        'boxes': [[1, 1]], 'goals': [[2, 2]],
+    }
+
+  monkeypatch.setattr(room, 'random_task', corner_room)
+  splits = sokoban_dataset_builder.make_splits('1box', {'test': 1, 'train': 2})
+  players = [tuple(t['player']) for tasks in splits.values() for t in tasks]
+  # The two corners beside the diagonal of box and goal are mirror images.
+  assert {tuple(sorted(player)) for player in players} == {
+      (0, 0), (0, 3), (3, 3)
+  }
+
+
+def test_later_splits_do_not_change_the_test_tasks():
+  make_splits = sokoban_dataset_builder.make_splits
+  assert list(sokoban_dataset_builder.SPLIT_SIZES)[0] == 'test'
+  alone = make_splits('1box', {'test': 5})
+  assert alone['test'] == make_splits('1box', {'test': 5, 'train': 3})['test']
+
+
+def test_splits_are_the_ones_that_reports_name(splits):
+  hashes = {s: datasets.split_hash(tasks) for s, tasks in splits.items()}
+  assert hashes == _SPLIT_HASHES
+
+
+def test_rooms_with_two_boxes(monkeypatch, tmp_path):
+  monkeypatch.setattr(sokoban_dataset_builder, 'SPLIT_SIZES', {'test': 100})
+  tasks = datasets.load(_MODULE, 'test', str(tmp_path), '2boxes')
+  assert {len(t[k]) for t in tasks for k in ('boxes', 'goals')} == {2}
+  assert tasks[-1]['task_id'] == 'sokoban/2boxes/test/99'
+  assert datasets.split_hash(tasks) == _TWO_BOXES_HASH
+
+
+@pytest.mark.parametrize('hash_seed', ['0', '1'])
+def test_tasks_do_not_depend_on_the_process(splits, hash_seed):
+  program = (
+      'from environments import datasets\n'
+      f'from {_MODULE} import make_splits\n'
+      'tasks = make_splits("1box", {"test": 20})["test"]\n'
+      'print(datasets.split_hash(tasks))\n'
+  )
+  result = subprocess.run(
+      [sys.executable, '-c', program],
+      env=os.environ | {
+          'PYTHONHASHSEED': hash_seed,
+          'PYTHONPATH': os.pathsep.join(sys.path),
+      },
+      capture_output=True,
+      text=True,
+      check=True,
+  )
+  assert result.stdout.strip() == datasets.split_hash(splits['test'][:20])
