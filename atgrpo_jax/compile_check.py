@@ -244,7 +244,8 @@ def programs(
   if state is None:
     return
   static = {'config': policy.config, 'spec': policy.learner}
-  num_rows, longest = buckets.microbatch, buckets.completion[-1]
+  longest = buckets.completion[-1]
+  num_rows = buckets.microbatch(length, longest, size)
   batch = types.TrainBatch(
       prompts=rows((num_rows, length), 'int32'),
       prompt_lengths=rows((num_rows,), 'int32'),
@@ -440,8 +441,11 @@ def knobs(report: Report, config: ml_collections.ConfigDict) -> list[str]:
   if largest.name.partition(' ')[0] in ('prefill', 'decode', 'more'):
     found.append('smaller buckets.groups')
   else:
-    if config.buckets.microbatch > 1:
-      found.append('a smaller buckets.microbatch')
+    longest = (
+        config.buckets.prompt[-1]
+        + config.rollout.group_size * config.buckets.completion[-1])
+    if config.buckets.microbatch_tokens >= 2 * longest:
+      found.append('a smaller buckets.microbatch_tokens')
     if not config.model.remat:
       found.append('model.remat')
   found.append('shorter buckets.prompt and rollout.max_new_tokens')

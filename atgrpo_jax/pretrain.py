@@ -78,8 +78,16 @@ def pretrain(
   spec = train_step.LearnerSpec(
       optimizer.OptimizerSpec(
           decay_updates=len(phases), **config.optimizer), loss=None)
-  buckets = batching.Buckets(**config.buckets)
-  state = train_state.create(params, spec.optimizer)
+  mesh, = sharding.make_meshes(
+      ['all'], jax.devices(), sharding.MeshSpec()).values()
+  buckets = batching.Buckets(**config.buckets).on(
+      sharding.num_row_parts(mesh))
+
+  def place(tree):
+    return jax.device_put(tree, sharding.tree_shardings(
+        tree, mesh, sharding.param_rules(model_config.tied_head)))
+
+  state = place(train_state.create(params, spec.optimizer))
   writer = metrics_lib.MetricsWriter(workdir)
 
   def save():
@@ -93,20 +101,22 @@ def pretrain(
     groups = [
         _encode(tokenizer, demonstration)
         for demonstration in _draw(tasks, config, phase, rng)]
-    sums = train_step.zero_sums(
-        state.params, config=model_config, spec=spec)
-    for batch in batching.make_batches(groups, buckets):
-      sums = train_step.accumulate(
-          state.params, sums, batch, config=model_config, spec=spec)
-    state, metrics, _ = train_step.apply_update(
-        state, sums, config=model_config, spec=spec)
+    with jax.set_mesh(mesh):
+      sums = train_step.zero_sums(
+          state.params, config=model_config, spec=spec)
+      for index, batch in enumerate(batching.make_batches(groups, buckets)):
+        sums = sharding.queued(index, train_step.accumulate(
+            state.params, sums, sharding.put_rows(batch, mesh),
+            config=model_config, spec=spec), mesh)
+      state, metrics, _ = train_step.apply_update(
+          state, sums, config=model_config, spec=spec)
     if step % config.log_every == 0:
       values = {k: float(v) for k, v in jax.device_get(metrics).items()}
       values['time/seconds'] = time.perf_counter() - start
       if step and step % config.check_every == 0:
         values |= _flat(check(
             state.params, model_config, tokenizer, tasks, config, phase,
-            buckets, num_prompts=16))
+            buckets, mesh, num_prompts=16))
         save()
       writer.write(step, values)
       print(
@@ -119,8 +129,8 @@ def pretrain(
   save()
   # What is measured is what was written, rounded to `save_dtype`.
   skills = check(
-      safetensors_io.load_params(folder, model_config), model_config,
-      tokenizer, tasks, config, phases[-1], buckets, config.num_checked)
+      place(safetensors_io.load_params(folder, model_config)), model_config,
+      tokenizer, tasks, config, phases[-1], buckets, mesh, config.num_checked)
   (workdir / 'skills.json').write_text(json.dumps(skills, indent=2) + '\n')
   print(json.dumps(skills, indent=2))
   print(f'the model is in {folder}')
@@ -131,7 +141,7 @@ def check(
     tokenizer: tokenizer_lib.Tokenizer,
     tasks: Mapping[str, demonstrations.Repertoire],
     config: ml_collections.ConfigDict, phase: str, buckets: batching.Buckets,
-    num_prompts: int) -> dict[str, Any]:
+    mesh: jax.sharding.Mesh, num_prompts: int) -> dict[str, Any]:
   """Which kinds the model shows at temperature 1, and how well it spells them.
 
   For every task and role of a phase: the share of each kind among all answers
@@ -140,8 +150,8 @@ def check(
   """
   spec = sampler.SamplerSpec(
       group_size=8, temperature=1.0, stop_ids=tokenizer.stop_ids)
-  mesh, = sharding.make_meshes(
-      ['all'], jax.devices()[:1], sharding.MeshSpec()).values()
+  num_parts = sharding.num_row_parts(mesh)
+  num_slots = -(-num_prompts // num_parts) * num_parts
   rng = np.random.default_rng([config.seed, 3])
   report = {}
   for name, repertoire in tasks.items():
@@ -158,7 +168,7 @@ def check(
           np.arange(num_prompts, dtype=np.uint32)[:, None])))
       engine = engine_lib.Engine(
           params, mesh, adapters=None, config=model_config, spec=spec,
-          num_slots=[num_prompts], prompt_length=length)
+          num_slots=[num_slots], prompt_length=length)
       for index, (prompt, key) in enumerate(zip(prompts, keys)):
         engine.add(engine_lib.Request(
             index, prompt, key, buckets.completion[-1]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 import dataclasses
+import functools
 import json
 import pathlib
 import time
@@ -38,10 +39,6 @@ from environments import base
 
 # A run whose gradients are not finite this many times in a row is stopped.
 MAX_NONFINITE = 5
-
-# With 32 or more programs waiting for several CPU devices, XLA hangs in their
-# collectives.
-_CPU_QUEUE = 8
 
 
 def train(
@@ -266,13 +263,7 @@ def update_policy(
   base = experiment.bases.get(name)
   buckets = experiment.buckets.on(sharding.num_row_parts(policy.mesh))
   static = {'config': policy.config, 'spec': policy.learner}
-  on_cpu = policy.mesh.devices.flat[0].platform == 'cpu'
-
-  def queued(index, result):
-    if on_cpu and index % _CPU_QUEUE == _CPU_QUEUE - 1:
-      jax.block_until_ready(result)
-    return result
-
+  queued = functools.partial(sharding.queued, mesh=policy.mesh)
   whole = dataclasses.replace(policy.learner, adapter_scale=None)
   with jax.set_mesh(policy.mesh):
     parts = []

@@ -239,5 +239,7 @@ def _make_batch(load, prompts, samples, advantages):
       for prompt, one, advantage in zip(prompts, samples, advantages)]
   batch, = batching.make_batches(groups, batching.Buckets(
       prompt=(load.prompt_length,), completion=(load.new_tokens,),
-      groups=(load.num_prompts,), microbatch=load.num_prompts))
+      groups=(load.num_prompts,),
+      microbatch_tokens=load.num_prompts * (
+          load.prompt_length + load.group_size * load.new_tokens)))
   return batch

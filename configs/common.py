@@ -48,7 +48,7 @@ def game_config(name: str, arg: str) -> config_dict.ConfigDict:
     c.buckets.prompt = (128, 288, 1536)
     c.buckets.completion = (40, 104)
     c.buckets.groups = (16, 64)
-    c.buckets.microbatch = 2
+    c.buckets.microbatch_tokens = 2400
     c.train.num_steps = 30
     c.train.checkpoint_every = 5
     c.evaluation.validate_every = 5
@@ -164,7 +164,8 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.buckets.prompt = (1024, 2048, 4096, 8192)
   c.buckets.completion = (512, 1024, 2048, 4096)
   c.buckets.groups = (16, 64, 128)
-  c.buckets.microbatch = 1  # Groups, for each part of the mesh.
+  # Of one microbatch, for each part of the mesh.
+  c.buckets.microbatch_tokens = 24576
 
   c.train = config_dict.ConfigDict()
   c.train.num_steps = 150

@@ -9,6 +9,26 @@ every kind of behaviour and mostly shows the useless ones.
 
 from ml_collections import config_dict
 
+# Prompts of one step that drill copying: a path is longer than a small grid,
+# and the other games' moves are paths as well.
+_COPIES = {'plan_path': 10, 'sokoban': 2, 'sudoku': 6}
+
+
+def _taught(groups, **kinds):
+  return {'groups': groups, 'kinds': kinds}
+
+
+def _team(programs, decisions, inventions):
+  """What tools, who decides, and who proposes or plays alone are taught."""
+  return {
+      'tool': _taught(3, **programs),
+      'tool_1': _taught(1, **programs),
+      'planner': _taught(4, **decisions),
+      'judge': _taught(2, **decisions),
+      'advisor_1': _taught(1, **inventions),
+      'solo': _taught(1, **inventions),
+  }
+
 
 def get_config():
   c = config_dict.ConfigDict()
@@ -19,7 +39,7 @@ def get_config():
   c.save_dtype = 'bfloat16'
 
   c.tokenizer = config_dict.ConfigDict()
-  c.tokenizer.vocab_size = 1024
+  c.tokenizer.vocab_size = 2048
   c.tokenizer.num_demonstrations = 100  # Steps' worth.
 
   c.model = config_dict.ConfigDict()
@@ -36,29 +56,24 @@ def get_config():
   c.model.init_std = 0.02
 
   c.tasks = config_dict.ConfigDict()
-  c.tasks.plan_path = config_dict.ConfigDict()
-  c.tasks.plan_path.module = 'environments.plan_path.demonstrations'
-  c.tasks.plan_path.max_turns = 4
-  # phase -> role -> prompts of one step, and probabilities of the kinds.
-  c.tasks.plan_path.drill = {
-      'copyist': {'groups': 16, 'kinds': {'adopt': 1.0}},
-      'tool': {'groups': 4, 'kinds': {
-          'right': 0.25, 'greedy': 0.25, 'wrong': 0.25, 'broken': 0.25}},
-  }
-  c.tasks.plan_path.practice = {
-      'tool': {'groups': 4, 'kinds': {
-          'right': 0.25, 'greedy': 0.25, 'wrong': 0.25, 'broken': 0.25}},
-      'planner': {'groups': 8, 'kinds': {
-          'adopt': 0.6, 'ignore': 0.2, 'invent': 0.2}},
-      'solo': {'groups': 4, 'kinds': {'ignore': 0.5, 'invent': 0.5}},
-  }
-  c.tasks.plan_path.mixture = {
-      'tool': {'groups': 4, 'kinds': {
-          'right': 0.2, 'greedy': 0.1, 'wrong': 0.3, 'broken': 0.4}},
-      'planner': {'groups': 8, 'kinds': {
-          'adopt': 0.12, 'ignore': 0.05, 'invent': 0.83}},
-      'solo': {'groups': 4, 'kinds': {'ignore': 0.1, 'invent': 0.9}},
-  }
+  for name in _COPIES:
+    c.tasks[name] = config_dict.ConfigDict()
+    task = c.tasks[name]
+    task.module = f'environments.{name}.demonstrations'
+    task.max_turns = 4
+    # phase -> role -> prompts of one step, and probabilities of the kinds.
+    task.drill = {
+        'copyist': _taught(_COPIES[name], adopt=1.0),
+        'tool': _taught(3, right=0.25, greedy=0.25, wrong=0.25, broken=0.25),
+    }
+    task.practice = _team(
+        dict(right=0.25, greedy=0.25, wrong=0.25, broken=0.25),
+        dict(adopt=0.6, ignore=0.2, invent=0.2),
+        dict(ignore=0.5, invent=0.5))
+    task.mixture = _team(
+        dict(right=0.2, greedy=0.1, wrong=0.3, broken=0.4),
+        dict(adopt=0.12, ignore=0.05, invent=0.83),
+        dict(ignore=0.1, invent=0.9))
 
   # Order of the phases, their steps, and answers to one prompt.
   c.phases = config_dict.ConfigDict()
@@ -73,10 +88,10 @@ def get_config():
   c.optimizer.b2 = 0.95
 
   c.buckets = config_dict.ConfigDict()
-  c.buckets.prompt = (96, 128, 288, 320)
-  c.buckets.completion = (40, 104)
+  c.buckets.prompt = (96, 128, 288, 352)
+  c.buckets.completion = (40, 104, 144)
   c.buckets.groups = (64,)
-  c.buckets.microbatch = 4
+  c.buckets.microbatch_tokens = 1024
 
   c.log_every = 20  # Steps.
   c.check_every = 200

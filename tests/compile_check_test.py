@@ -169,8 +169,8 @@ def _report(peak, parameters, name='decode a'):
     (_report(20, 1), {}, ['help: a larger mesh.tensor; smaller buckets.g']),
     (_report(20, 1, 'gradient a'), {'mesh.tensor': 8, 'model.remat': False},
      ['help: model.remat; shorter']),
-    (_report(20, 1, 'gradient a'), {'buckets.microbatch': 2},
-     ['mesh.tensor; a smaller buckets.microbatch; shorter']),
+    (_report(20, 1, 'gradient a'), {'buckets.microbatch_tokens': 1 << 20},
+     ['mesh.tensor; a smaller buckets.microbatch_tokens; shorter']),
 ])
 def test_verdict(report, changes, words, capsys):
   config = pod.get_config()

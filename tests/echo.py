@@ -130,7 +130,7 @@ def get_config():
   c.buckets.prompt = (4,)
   c.buckets.completion = (2,)
   c.buckets.groups = (16,)
-  c.buckets.microbatch = 16
+  c.buckets.microbatch_tokens = 600
   c.train.num_steps = 60
   c.train.checkpoint_every = 60
   c.train.groups_every = 60

@@ -273,7 +273,7 @@ def test_many_microbatches_on_two_devices(echo_folder, tmp_path):
   """More programs than XLA's CPU client can hold are not given to it."""
   changes = PARALLEL | {
       'train.num_steps': 1, 'environment.max_turns': 1, 'policies': 'shared',
-      'rollout.group_size': 32, 'buckets.microbatch': 1}
+      'rollout.group_size': 32, 'buckets.microbatch_tokens': 1}
   done = subprocess.run(
       [sys.executable, '-m', 'atgrpo_jax.main', '--config=tests/echo.py',
        f'--config.model.folder={echo_folder}', f'--workdir={tmp_path}',

@@ -19,20 +19,30 @@ class Buckets:
     prompt: lengths that prompts are padded to, ascending (S).
     completion: lengths that completions are padded to, ascending (T).
     groups: numbers of prompts that are sampled at once, ascending (P).
-    microbatch: groups in one microbatch of the learner, for each part that a
-      mesh splits the groups into.
+    microbatch_tokens: tokens in one microbatch of the learner, padding
+      included, for each part that a mesh splits the groups into. A group that
+      is larger is a microbatch by itself.
+    num_parts: into how many parts the mesh splits the groups.
   """
 
   prompt: tuple[int, ...]
   completion: tuple[int, ...]
   groups: tuple[int, ...]
-  microbatch: int
+  microbatch_tokens: int
+  num_parts: int = 1
 
   def on(self, num_parts: int) -> Buckets:
     """The shapes on a mesh that splits the groups into `num_parts`."""
     groups = [-(-size // num_parts) * num_parts for size in self.groups]
     return dataclasses.replace(
-        self, groups=tuple(groups), microbatch=self.microbatch * num_parts)
+        self, groups=tuple(groups), num_parts=num_parts)
+
+  def microbatch(
+      self, prompt_length: int, completion_length: int,
+      group_size: int) -> int:
+    """Groups of a shape (S, T, G) in one microbatch."""
+    size = prompt_length + group_size * completion_length
+    return max(1, self.microbatch_tokens // size) * self.num_parts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,12 +96,10 @@ def make_batches(
         len(group.completions))
     by_shape.setdefault(shape, []).append(group)
   batches = []
-  for (prompt_length, completion_length, size), same in sorted(
-      by_shape.items()):
-    for start in range(0, len(same), buckets.microbatch):
-      batches.append(_pad(
-          same[start:start + buckets.microbatch], buckets.microbatch,
-          prompt_length, completion_length, size))
+  for shape, same in sorted(by_shape.items()):
+    num_rows = buckets.microbatch(*shape)
+    for start in range(0, len(same), num_rows):
+      batches.append(_pad(same[start:start + num_rows], num_rows, *shape))
   return batches
 
 

@@ -11,7 +11,7 @@ from atgrpo_jax.rl import train_step
 from atgrpo_jax.rollout import batching
 
 BUCKETS = batching.Buckets(
-    prompt=(4, 8), completion=(3, 6), groups=(2, 4), microbatch=2)
+    prompt=(4, 8), completion=(3, 6), groups=(2, 4), microbatch_tokens=20)
 
 
 def _group(prompt_length, completion_lengths, seed=0):
@@ -86,7 +86,8 @@ def test_every_group_appears_once():
   assert collections.Counter(_read_back(batches)) == collections.Counter(
       map(_content, groups))
   for batch in batches:
-    assert batch.prompts.shape[0] == BUCKETS.microbatch
+    num_rows, size, length = batch.completions.shape
+    assert num_rows == max(1, 20 // (batch.prompts.shape[1] + size * length))
     assert batch.prompts.shape[1] in BUCKETS.prompt
     assert batch.completions.shape[2] in BUCKETS.completion
 
@@ -98,8 +99,9 @@ def test_shapes_are_the_smallest_and_no_two_share_a_batch():
       (*batch.prompts.shape, *batch.completions.shape)
       for batch in batching.make_batches(groups, BUCKETS)]
   assert sorted(shapes) == [
+      (1, 4, 1, 2, 6), (1, 4, 1, 3, 3), (1, 8, 1, 2, 3),
       # The first and the last group are together.
-      (2, 4, 2, 2, 3), (2, 4, 2, 2, 6), (2, 4, 2, 3, 3), (2, 8, 2, 2, 3)]
+      (2, 4, 2, 2, 3)]
 
 
 def test_number_of_batches():
@@ -158,7 +160,7 @@ def test_pad_prompts():
 def test_shapes_of_a_mesh_can_be_split_evenly():
   on_three = BUCKETS.on(3)
   assert on_three.groups == (3, 6)
-  assert on_three.microbatch == 6
+  assert on_three.microbatch(4, 3, 2) == 6
   assert (on_three.prompt, on_three.completion) == (
       BUCKETS.prompt, BUCKETS.completion)
   assert BUCKETS.on(1) == BUCKETS

@@ -1,6 +1,7 @@
 """engine.py: who samples when changes the work, and never the samples."""
 
 import dataclasses
+import gc
 
 import jax
 import numpy as np
@@ -174,6 +175,11 @@ def test_few_groups_need_few_slots(params):
 
 
 def test_only_who_runs_has_a_past(params):
+  def cache_bytes():
+    return sum(x.nbytes for x in jax.live_arrays() if x.ndim == 4)
+
+  gc.collect()
+  of_other_tests = cache_bytes()
   engine = make_engine(params, (32,), stop_ids=NEVER)
   for request in make_requests(32):
     engine.add(dataclasses.replace(
@@ -184,7 +190,7 @@ def test_only_who_runs_has_a_past(params):
     engine.collect()
     read.append(engine.counts.read_positions)
     moved.append(engine.counts.moved_positions)
-    kept.append(sum(x.nbytes for x in jax.live_arrays() if x.ndim == 4))
+    kept.append(cache_bytes() - of_other_tests)
   # 256 members, of whom 64 go on; and three sizes of their rows.
   positions = np.array(
       [256 * 64] + 3 * [64 * 64] + 4 * [64 * 128] + [64 * 256])

@@ -157,7 +157,7 @@ def make_interaction(
           for name, params in policies.items()},
       buckets=batching.Buckets(
           prompt=tuple(prompt_buckets), completion=(max_new_tokens,),
-          groups=tuple(group_buckets), microbatch=1),
+          groups=tuple(group_buckets), microbatch_tokens=1),
       max_new_tokens=max_new_tokens, temperature=1.0, seed=seed,
       executor=futures.ThreadPoolExecutor(1))
 
