@@ -7,6 +7,8 @@ upper bound the next release that is free to break us. The extras:
   gpu      NVIDIA cards; needs a CUDA 13 driver (with an older one, install
            `jax[cuda12]` instead)
   tpu      TPU virtual machines
+  paper    what draws the curves beside the paper's tables:
+           `bash launch/paper.sh` installs it
   compile  the TPU compiler alone, to compile a pod's step on a machine that
            has no TPU; give it an environment of its own, since it makes JAX
            look for a TPU
@@ -42,7 +44,9 @@ INSTALL_REQUIRES = [
 ]
 
 EXTRAS_REQUIRE = {
+    'paper': ['matplotlib>=3.11.2,<4'],
     'test': [
+        'matplotlib>=3.11.2,<4',
         'pytest>=9.2,<10',
         'pytest-xdist>=3.8,<4',
         'ruff>=0.17.6,<0.18',

@@ -37,7 +37,8 @@ from environments import datasets
 from environments import sandbox as sandbox_lib
 
 # Parts of a config that may change between two starts of one run.
-_MAY_CHANGE = ('evaluation', 'export', 'train.num_steps')
+_MAY_CHANGE = ('evaluation', 'export', 'train.num_steps',
+               'train.completion_tokens')
 
 States = dict[str, train_state.TrainState]  # trained policy -> its state
 

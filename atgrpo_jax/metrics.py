@@ -19,6 +19,7 @@ import json
 import math
 import os
 import pathlib
+import resource
 import sys
 import time
 
@@ -133,21 +134,25 @@ class MetricsWriter:
 class Progress:
   """How far the run is: a bar on a terminal, else one line per step."""
 
-  def __init__(self, num_steps: int, *, num_done: int = 0):
-    """Shows `num_done` of `num_steps`."""
-    self._num_steps = num_steps
+  def __init__(
+      self, num_steps: int, *, num_done: int = 0, share_done: float = 0.0):
+    """Shows `num_done` steps, of `num_steps` or, if that is 0, of any number.
+
+    `share_done` is the part of the run that is over.
+    """
+    self._of = f'/{num_steps}' if num_steps else ''
     self._first: tuple[int, float] | None = None
     self._bar = None
     if sys.stdout.isatty():
       self._bar = rich_progress.Progress(
-          rich_progress.TextColumn('step'),
-          rich_progress.MofNCompleteColumn(),
+          rich_progress.TextColumn('step {task.fields[steps]}'),
           rich_progress.BarColumn(),
           rich_progress.TextColumn('{task.description}'),
           console=rich_console.Console(),
       )
       self._task = self._bar.add_task(
-          'compiling', total=num_steps, completed=num_done
+          'compiling', total=1.0, completed=share_done,
+          steps=f'{num_done}{self._of}',
       )
       self._bar.start()
 
@@ -155,6 +160,7 @@ class Progress:
       self,
       num_done: int,
       *,
+      share_done: float,
       success: float,
       k1_success: float,
       reward: float,
@@ -172,16 +178,19 @@ class Progress:
         f'{tokens_per_second:,.0f} tokens/s'
     )
     if self._first is None:  # The first step compiles: it tells nothing.
-      self._first = (num_done, now)
+      self._first = (share_done, now)
     else:
-      first_done, first_time = self._first
-      seconds = (now - first_time) / (num_done - first_done)
-      left = round(seconds * (self._num_steps - num_done))
+      first_share, first_time = self._first
+      pace = (now - first_time) / (share_done - first_share)
+      left = round(max(0.0, pace * (1 - share_done)))
       text += f'  {datetime.timedelta(seconds=left)} left'
     if self._bar is None:
-      print(f'step {num_done}/{self._num_steps}  {text}', flush=True)
+      print(f'step {num_done}{self._of}  {text}', flush=True)
     else:
-      self._bar.update(self._task, completed=num_done, description=text)
+      self._bar.update(
+          self._task, completed=share_done, description=text,
+          steps=f'{num_done}{self._of}',
+      )
 
   def close(self):
     """Leaves the terminal as it was."""
@@ -206,6 +215,18 @@ class CompileCounter:
     if event == '/jax/core/compile/backend_compile_duration':
       self._count += 1
       self._seconds += seconds
+
+
+def peak_memory() -> dict[str, float]:
+  """GiB that this process, and its fullest device if it tells, have needed."""
+  kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+  values = {'memory/host_peak_gib': kib / 2**20}
+  peaks = [
+      stats['peak_bytes_in_use'] for device in jax.local_devices()
+      if (stats := device.memory_stats())]
+  if peaks:
+    values['memory/device_peak_gib'] = max(peaks) / 2**30
+  return values
 
 
 def _json_number(number: float) -> float | str:

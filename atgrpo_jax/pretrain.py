@@ -15,6 +15,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Mapping
 import importlib
+import itertools
 import json
 import pathlib
 import time
@@ -96,6 +97,7 @@ def pretrain(
 
   # ---- Loop -----------------------------------------------------------------
   rng = np.random.default_rng([config.seed, 2])
+  programs = itertools.count()
   start = time.perf_counter()
   for step, phase in enumerate(phases):
     groups = [
@@ -104,8 +106,8 @@ def pretrain(
     with jax.set_mesh(mesh):
       sums = train_step.zero_sums(
           state.params, config=model_config, spec=spec)
-      for index, batch in enumerate(batching.make_batches(groups, buckets)):
-        sums = sharding.queued(index, train_step.accumulate(
+      for batch in batching.make_batches(groups, buckets):
+        sums = sharding.queued(next(programs), train_step.accumulate(
             state.params, sums, sharding.put_rows(batch, mesh),
             config=model_config, spec=spec), mesh)
       state, metrics, _ = train_step.apply_update(

@@ -7,6 +7,7 @@ On several processes, all of them run this loop; see `hosts`.
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
@@ -30,6 +31,7 @@ from atgrpo_jax import sharding
 from atgrpo_jax import signals
 from atgrpo_jax import types
 from atgrpo_jax.rl import advantages as advantages_lib
+from atgrpo_jax.rl import diagnostics
 from atgrpo_jax.rl import train_state
 from atgrpo_jax.rl import train_step
 from atgrpo_jax.rollout import at_grpo
@@ -43,7 +45,7 @@ MAX_NONFINITE = 5
 
 def train(
     experiment: experiment_lib.Experiment, workdir: pathlib.Path) -> bool:
-  """Trains to `config.train.num_steps`; False if a signal stopped it."""
+  """Trains as far as `config.train` says; False if a signal stopped it."""
   config = experiment.config
 
   # ---- Data -----------------------------------------------------------------
@@ -54,6 +56,10 @@ def train(
     raise errors.UserError(
         f'rollout.num_tasks={config.rollout.num_tasks}, but the split '
         f'{config.dataset.train!r} has {len(tasks)} tasks.')
+  if not config.train.num_steps and not config.train.completion_tokens:
+    raise errors.UserError(
+        'train.num_steps=0 and train.completion_tokens=0 would never end; '
+        'give one of them.')
 
   # ---- Workdir --------------------------------------------------------------
   resumed = experiment_lib.check_workdir(workdir, config)
@@ -68,7 +74,8 @@ def train(
   checkpoints = checkpoints_lib.Checkpoints(workdir / 'checkpoints')
   restored = checkpoints.restore(experiment.state_template())
   if restored is None:
-    states, meta = experiment.initial_states(), {'step': 0}
+    states = experiment.initial_states()
+    meta = {'step': 0, 'completion_tokens': 0}
     print('starts afresh')
   else:
     states, meta = restored.state, restored.meta
@@ -85,8 +92,9 @@ def train(
             f'{experiment.policies[name].base.folder} now holds other weights. '
             'Put the former ones back, or choose another --workdir.')
     print(f'resumes after step {meta["step"]}')
-  references = {}  # The start of training, where a KL penalty needs it.
-  if config.loss.kl_estimator != 'none':
+  # The start of training, where a KL penalty or the diagnosis needs it.
+  references = {}
+  if config.loss.kl_estimator != 'none' or config.train.diagnose_every:
     references = {
         name: (
             experiment.bases.get(name)
@@ -98,7 +106,8 @@ def train(
   def save(step: int) -> None:
     # Keys and the data cursor are functions of the seed and the step.
     checkpoints.save(step, states, {
-        'step': step, 'seed': config.seed,
+        'step': step, 'completion_tokens': completion_tokens,
+        'seed': config.seed,
         'config_hash': experiment_lib.config_hash(config),
         'bases': base_digests, 'metrics_offset': writer.offset(),
         'k1_success': k1_success})
@@ -119,7 +128,7 @@ def train(
         interaction(config.rollout.temperature), validation_tasks,
         step=step)['success']
 
-  step = meta['step']
+  step, completion_tokens = meta['step'], meta['completion_tokens']
   if step == 0:
     before = test('before', 0)
     print(f'held-out success before: {100 * before["success"]:.1f} %')
@@ -129,12 +138,18 @@ def train(
     k1_success = meta['k1_success']
 
   # ---- Loop -----------------------------------------------------------------
-  progress = metrics_lib.Progress(config.train.num_steps, num_done=step)
+  def share_done() -> float:
+    limits = (
+        (step, config.train.num_steps),
+        (completion_tokens, config.train.completion_tokens))
+    return max(done / limit for done, limit in limits if limit)
+
+  progress = metrics_lib.Progress(
+      config.train.num_steps, num_done=step, share_done=share_done())
   compiles = metrics_lib.CompileCounter()
   stop = signals.StopFlag()
   saved_step = step
-  while step < config.train.num_steps and not any(
-      hosts.exchange(stop.is_set())):
+  while share_done() < 1 and not any(hosts.exchange(stop.is_set())):
     start = time.perf_counter()
     team = interaction(config.rollout.temperature)
     rollout = at_grpo.collect(
@@ -144,6 +159,13 @@ def train(
     values = rollout_metrics(rollout, advantages, team.counters)
     if step % config.train.groups_every == 0:
       write_groups(workdir / 'groups', step, rollout.groups, advantages)
+    completion_tokens += team.counters.completion_tokens
+    if (config.train.diagnose_every
+        and step % config.train.diagnose_every == 0):
+      for name in states:
+        values |= diagnose_policy(
+            experiment, name, states[name], rollout.groups, advantages,
+            references[name])
     update_start = time.perf_counter()
     # All updates are dispatched before any is waited for: policies on
     # different pools are updated at the same time.
@@ -163,10 +185,12 @@ def train(
       k1_success = validate(step)
     values['k1/success'] = k1_success
     seconds = time.perf_counter() - start
-    values |= {'time/step': seconds, **compiles.metrics()}
+    values |= {
+        'time/step': seconds, **compiles.metrics(),
+        **metrics_lib.peak_memory()}
     writer.write(step, values)
     progress.update(
-        step, success=values['spine/success'],
+        step, share_done=share_done(), success=values['spine/success'],
         k1_success=k1_success, reward=values['reward/mean'],
         tokens_per_second=team.counters.completion_tokens / seconds)
     if step % config.train.checkpoint_every == 0:
@@ -179,7 +203,7 @@ def train(
     save(step)
   checkpoints.close()
   writer.close()
-  if step < config.train.num_steps:
+  if share_done() < 1:
     print(f'stopped by {stop.name} after step {step}; the same command '
           'resumes')
     return False
@@ -246,19 +270,14 @@ def update_policy(
 ) -> tuple[train_state.TrainState, PolicyUpdate]:
   """Dispatches one or a few updates on the groups that carry a signal.
 
-  `reference` is the model of a KL penalty.
+  `reference` is the model of a KL penalty, which alone reads it.
   """
   policy = experiment.policies[name]
-  compared = _compared(groups, experiment)
-  with_signal = {
-      number for number, advantage in zip(compared, advantages)
-      if np.any(advantage)}
-  own = [
-      (number, _train_group(group, advantage))
-      for number, group, advantage in zip(compared, groups, advantages)
-      if group.policy == name]
-  kept = [group for number, group in own if number in with_signal]
-  update = PolicyUpdate(len(own), len(own) - len(kept), [])
+  num_groups = sum(group.policy == name for group in groups)
+  kept = [
+      _train_group(group, advantage) for group, advantage in
+      _with_signal(experiment, name, groups, advantages)]
+  update = PolicyUpdate(num_groups, num_groups - len(kept), [])
   num_updates = experiment.config.train.updates_per_rollout
   base = experiment.bases.get(name)
   buckets = experiment.buckets.on(sharding.num_row_parts(policy.mesh))
@@ -276,7 +295,7 @@ def update_policy(
             dataclasses.replace(b, old_logprobs=queued(i, train_step.score(
                 state.params, b, base=base, **static)))
             for i, b in enumerate(batches)]
-      if reference is not None:
+      if policy.learner.loss.kl_estimator != 'none':
         batches = [
             dataclasses.replace(b, reference_logprobs=queued(
                 i, train_step.score(
@@ -293,6 +312,49 @@ def update_policy(
       state, learned, finite = train_step.apply_update(state, sums, **static)
       update.updates.append((learned, finite))
   return state, update
+
+
+def diagnose_policy(
+    experiment: experiment_lib.Experiment, name: str,
+    state: train_state.TrainState, groups: Sequence[types.Group],
+    advantages: Sequence[np.ndarray],
+    start: model.Params) -> dict[str, float]:
+  """`rl.diagnostics` of the groups that the next update will use."""
+  policy = experiment.policies[name]
+  buckets = experiment.buckets.on(sharding.num_row_parts(policy.mesh))
+  kept = collections.defaultdict(list)
+  for group, advantage in _with_signal(experiment, name, groups, advantages):
+    kept[group.key.role].append(_train_group(group, advantage))
+  if not kept:
+    return {}
+  score_start = functools.partial(
+      train_step.score, start, config=policy.config,
+      spec=dataclasses.replace(policy.learner, adapter_scale=None))
+  with jax.set_mesh(policy.mesh):
+    values = diagnostics.diagnose(
+        state.params, {
+            role: [
+                sharding.put_rows(batch, policy.mesh)
+                for batch in batching.make_batches(own, buckets)]
+            for role, own in kept.items()},
+        score_start, base=experiment.bases.get(name), mesh=policy.mesh,
+        config=policy.config, spec=policy.learner)
+  return {f'diagnosis/{metric}': x for metric, x in values.items()}
+
+
+def _with_signal(
+    experiment: experiment_lib.Experiment, name: str,
+    groups: Sequence[types.Group], advantages: Sequence[np.ndarray],
+) -> list[tuple[types.Group, np.ndarray]]:
+  """The groups of a policy that, or whose compared ones, have an advantage."""
+  compared = _compared(groups, experiment)
+  with_signal = {
+      number for number, advantage in zip(compared, advantages)
+      if np.any(advantage)}
+  return [
+      (group, advantage)
+      for number, group, advantage in zip(compared, groups, advantages)
+      if group.policy == name and number in with_signal]
 
 
 def update_metrics(name: str, update: PolicyUpdate) -> dict[str, float]:

@@ -4,6 +4,23 @@ from ml_collections import config_dict
 
 SIZES = ('nano', '0.6b', '1.7b', '4b', '8b')
 
+_EPISODES = {
+    'rollout.rollout': 'parallel', 'rollout.target': 'episode_return'}
+# What each compared system changes of AT-GRPO with one policy for a pair.
+SYSTEMS = {
+    'sa_grpo': {'environment.team': 'solo', 'environment.max_turns': 1},
+    'sa_grpo_turns': {
+        'environment.team': 'solo', 'advantage.group_key': 'env', **_EPISODES},
+    'mas_grpo': {'advantage.group_key': 'env', **_EPISODES},
+    'mas_grpo_agent': {'advantage.group_key': 'env+agent', **_EPISODES},
+    'mas_grpo_turn': {'advantage.group_key': 'env+turn', **_EPISODES},
+    'mas_grpo_agent_turn': {
+        'advantage.group_key': 'env+agent+turn', **_EPISODES},
+    'at_grpo': {},
+    'at_grpo_per_role': {'policies': 'per_role'},
+    'at_grpo_lora': {'policies': 'lora_per_role'},
+}
+
 
 def parse_arg(arg: str, **defaults):
   """Reads `file.py:a=1,b` into a ConfigDict; a bare name stands for True."""
@@ -27,12 +44,15 @@ def game_config(name: str, arg: str) -> config_dict.ConfigDict:
   """A team that plays the game `environments/<name>`.
 
   Of `arg`, `size` is the model, `team` is one of `environments.games.TEAMS`,
-  and `debug` means two small steps.
+  `system` is one of `SYSTEMS`, and `debug` means two small steps.
   """
-  arg = parse_arg(arg, size='nano', team='pair', debug=False)
+  arg = parse_arg(arg, size='nano', team='', system='at_grpo', debug=False)
+  if arg.system not in SYSTEMS:
+    raise ValueError(f'system={arg.system!r} is not one of {list(SYSTEMS)}.')
+  system = SYSTEMS[arg.system]
   c = base_config(arg.size)
   c.environment.module = f'environments.{name}.env'
-  c.environment.team = arg.team
+  c.environment.team = arg.team or 'pair'
   c.dataset.builder = f'environments.{name}.{name}_dataset_builder'
   c.evaluation.validation = 'validation[:64]'
   c.evaluation.test = 'test[:200]'
@@ -40,17 +60,18 @@ def game_config(name: str, arg: str) -> config_dict.ConfigDict:
   if arg.size == 'nano':
     c.rollout.num_tasks = 16
     c.rollout.group_size = 8
-    c.rollout.max_new_tokens = 104
+    c.rollout.max_new_tokens = 144
     c.optimizer.learning_rate = 1e-4
     c.optimizer.warmup_updates = 0
     c.optimizer.weight_decay = 0.0
     # The last holds whatever a program prints, at nearly a token a character.
-    c.buckets.prompt = (128, 288, 1536)
-    c.buckets.completion = (40, 104)
+    c.buckets.prompt = (128, 320, 1536)
+    c.buckets.completion = (40, 104, 144)
     c.buckets.groups = (16, 64)
     c.buckets.microbatch_tokens = 2400
     c.train.num_steps = 30
     c.train.checkpoint_every = 5
+    c.train.diagnose_every = 10
     c.evaluation.validate_every = 5
 
   if arg.debug:
@@ -61,6 +82,13 @@ def game_config(name: str, arg: str) -> config_dict.ConfigDict:
     c.evaluation.test = 'test[:2]'
     c.train.num_steps = 2
     c.train.groups_every = 1
+
+  c.update_from_flattened_dict(system)
+  if arg.team not in ('', c.environment.team):
+    raise ValueError(
+        f'team={arg.team!r}, but system={arg.system!r} is one agent alone.')
+  if c.policies == 'lora_per_role':
+    c.optimizer.learning_rate *= 10  # An adapter is small.
   return c
 
 
@@ -168,10 +196,16 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.buckets.microbatch_tokens = 24576
 
   c.train = config_dict.ConfigDict()
-  c.train.num_steps = 150
+  c.train.num_steps = 150  # 0: as many as completion_tokens allow.
+  # The step after which the rollouts have generated so many is the last; 0 for
+  # any number.
+  c.train.completion_tokens = 0
   c.train.updates_per_rollout = 1
   c.train.checkpoint_every = 10  # Steps.
   c.train.groups_every = 10  # Steps whose groups are written.
+  # Steps that measure gradients, entropy and distance to the start of each
+  # role, for one more pass over the groups and a copy of the start; 0 for none.
+  c.train.diagnose_every = 0
 
   c.evaluation = config_dict.ConfigDict()
   c.evaluation.validation = 'validation'

@@ -11,7 +11,7 @@ from ml_collections import config_dict
 
 # Prompts of one step that drill copying: a path is longer than a small grid,
 # and the other games' moves are paths as well.
-_COPIES = {'plan_path': 10, 'sokoban': 2, 'sudoku': 6}
+_COPIES = {'plan_path': 26, 'sokoban': 2, 'sudoku': 4}
 
 
 def _taught(groups, **kinds):
@@ -64,7 +64,7 @@ def get_config():
     # phase -> role -> prompts of one step, and probabilities of the kinds.
     task.drill = {
         'copyist': _taught(_COPIES[name], adopt=1.0),
-        'tool': _taught(3, right=0.25, greedy=0.25, wrong=0.25, broken=0.25),
+        'tool': _taught(2, right=0.25, greedy=0.25, wrong=0.25, broken=0.25),
     }
     task.practice = _team(
         dict(right=0.25, greedy=0.25, wrong=0.25, broken=0.25),

@@ -73,16 +73,7 @@ else
   say "starting afresh in $workdir"
 fi
 
-# glibc hands large arrays back when they are freed, and the system clears each
-# page of the next ones: a fifth of the CPU time of an update. Keep them.
-keep=glibc.malloc.mmap_threshold=8589934592
-keep+=:glibc.malloc.trim_threshold=17179869184
-keep+=:glibc.malloc.arena_max=1:glibc.malloc.hugetlb=1
-export GLIBC_TUNABLES="${GLIBC_TUNABLES:-$keep}"
-# Where there is no accelerator: two devices, each with half of the groups. One
-# device would leave a core idle in most of what sampling computes.
-export JAX_NUM_CPU_DEVICES="${JAX_NUM_CPU_DEVICES:-2}"
-
+use_all_cores
 cd "$ROOT"
 command=("$VENV/bin/python" -m atgrpo_jax.main
   --config configs/plan_path.py:size=nano

@@ -20,13 +20,14 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 FLOORS = {
     module: floor
     for floor, modules in {
-        10: 'main paper_tables',
+        11: 'paper_tables',
+        10: 'main paper',
         9: 'train pretrain export compile_check',
         8: 'evaluate',
         7: 'experiment',
         6: 'policies',
         5: 'rollout.interaction rollout.at_grpo rollout.magrpo'
-        ' rollout.batching rollout.engine',
+        ' rollout.batching rollout.engine rl.diagnostics',
         4: 'rollout.sampler rl.policy_map rl.train_state rl.train_step',
         3: 'tokenizer checkpoints metrics model.safetensors_io model.peft_io',
         2: 'model model.attention model.splash model.layers model.qwen3'

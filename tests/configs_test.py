@@ -70,6 +70,26 @@ def test_config_is_built_and_locked(name, arg):
     assert config.train.groups_every == 1
 
 
+@pytest.mark.parametrize('system', common.SYSTEMS)
+def test_a_system_changes_what_it_says(system):
+  config, plain = (
+      _get_config('sokoban', f'system={name}') for name in (system, 'at_grpo'))
+  for name, (part, key) in _leaves(config).items():
+    expected = common.SYSTEMS[system].get(name, _leaf(plain, name))
+    if name == 'optimizer.learning_rate' and system == 'at_grpo_lora':
+      expected *= 10
+    assert part[key] == expected, name
+
+
+@pytest.mark.parametrize('arg, message', [
+    ('system=grpo', "system='grpo' is not one of .*'mas_grpo'"),
+    ('system=sa_grpo,team=trio', "team='trio', but system='sa_grpo' is one"),
+])
+def test_systems_that_make_no_sense(arg, message):
+  with pytest.raises(ValueError, match=message):
+    _get_config('plan_path', arg)
+
+
 @pytest.mark.parametrize('size', ['0.6b', '1.7b', '4b', '8b'])
 @pytest.mark.parametrize('topology, parts', [('v5e:4x4', 4), ('v5p:2x2x1', 1)])
 def test_pod_uses_every_chip(size, topology, parts):
@@ -124,6 +144,11 @@ def _leaves(part, prefix=''):
     else:
       leaves[prefix + name] = (part, name)
   return leaves
+
+
+def _leaf(config, name):
+  part, key = _leaves(config)[name]
+  return part[key]
 
 
 def _record_reads(monkeypatch):
@@ -200,7 +225,7 @@ def pretrained(tmp_path_factory):
       'model.num_kv_heads': 1, 'model.head_width': 8,
       'phases.drill.num_steps': 1, 'phases.practice.num_steps': 1,
       'phases.mixture.num_steps': 1, 'optimizer.warmup_updates': 0,
-      'buckets.prompt': (512,), 'buckets.completion': (128,), 'log_every': 1,
+      'buckets.prompt': (512,), 'buckets.completion': (160,), 'log_every': 1,
       'check_every': 2, 'num_checked': 2})
   workdir, leaves = tmp_path_factory.mktemp('nano'), _leaves(config)
   with pytest.MonkeyPatch.context() as patch:
@@ -214,15 +239,16 @@ def test_warm_start_makes_a_model_folder(pretrained):
   assert not unread
   folder = workdir / 'model'
   config = safetensors_io.load_config(folder)
-  assert (config.vocab_size, config.width, config.num_layers) == (1024, 16, 1)
+  assert (config.vocab_size, config.width, config.num_layers) == (2048, 16, 1)
   params = safetensors_io.load_params(folder, config)
   assert all(x.dtype == 'float32' for x in jax.tree.leaves(params))
-  assert tokenizer_lib.Tokenizer(folder).vocab_size <= 1024
+  assert tokenizer_lib.Tokenizer(folder).vocab_size <= 2048
   log = (workdir / 'metrics.jsonl').read_text().splitlines()
   assert [json.loads(line)['step'] for line in log] == [0, 1, 2]
   skills = json.loads((workdir / 'skills.json').read_text())
   assert skills.keys() == {
-      'plan_path/tool', 'plan_path/planner', 'plan_path/solo'}
+      f'{task}/{role}' for task in ('plan_path', 'sokoban', 'sudoku')
+      for role in ('tool', 'tool_1', 'planner', 'judge', 'advisor_1', 'solo')}
 
 
 @pytest.mark.parametrize('name', TRAINING)

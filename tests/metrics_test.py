@@ -130,7 +130,7 @@ def _show_three_steps(monkeypatch):
   monkeypatch.setattr(time, 'monotonic', lambda: next(clock))
   progress = metrics.Progress(40)
   for done in (1, 2, 3):
-    progress.update(done, **_NUMBERS)
+    progress.update(done, share_done=done / 40, **_NUMBERS)
   return progress
 
 
@@ -141,6 +141,16 @@ def test_progress_prints_lines_into_a_file(monkeypatch, capsys):
       f'step 2/40  {_TEXT}  0:01:16 left',
       f'step 3/40  {_TEXT}  0:01:14 left',
   ]
+
+
+def test_progress_without_a_number_of_steps(monkeypatch, capsys):
+  clock = iter([100.0, 110.0])
+  monkeypatch.setattr(time, 'monotonic', lambda: next(clock))
+  progress = metrics.Progress(0)
+  for done, share in ((1, 0.25), (2, 0.5)):
+    progress.update(done, share_done=share, **_NUMBERS)
+  assert capsys.readouterr().out.splitlines() == [
+      f'step 1  {_TEXT}', f'step 2  {_TEXT}  0:00:20 left']
 
 
 def test_progress_draws_a_bar_on_a_terminal(monkeypatch):
@@ -155,9 +165,9 @@ def test_progress_draws_a_bar_on_a_terminal(monkeypatch):
   monkeypatch.setenv('TERM', 'xterm')
   monkeypatch.setenv('COLUMNS', '120')
   # rich's own clock must go on, so time is not faked here.
-  progress = metrics.Progress(40, num_done=10)
+  progress = metrics.Progress(40, num_done=10, share_done=0.25)
   assert '10/40' in terminal.getvalue()
-  progress.update(11, **_NUMBERS)
+  progress.update(11, share_done=11 / 40, **_NUMBERS)
   progress.close()
   assert '11/40' in terminal.getvalue()
   assert _TEXT in terminal.getvalue()

@@ -70,7 +70,7 @@ def _metrics(workdir):
   """The lines of the log in order, without what a clock says."""
   return [
       {name: value for name, value in json.loads(line).items()
-       if not name.startswith(('time/', 'compile/'))}
+       if not name.startswith(('time/', 'compile/', 'memory/'))}
       for line in (workdir / 'metrics.jsonl').read_text().splitlines()]
 
 
@@ -226,8 +226,8 @@ def test_parallel_episodes_train(echo_folder, tmp_path, monkeypatch):
   monkeypatch.setattr(train_step, 'accumulate', spy)
   experiment = echo.experiment(echo_folder, **PARALLEL)
   assert train.train(experiment, tmp_path / 'run')
-  # Groups of one and of 16 take a program each, and no more.
-  assert shapes == {(16, 16, 2), (16, 1, 2)}
+  # Groups of one and of 16 take a program each, of 600 tokens at most.
+  assert shapes == {(16, 16, 2), (100, 1, 2)}
 
   # Stopped after a step, it goes on as the same run.
   for num_steps in (1, 2):
@@ -285,6 +285,60 @@ def test_many_microbatches_on_two_devices(echo_folder, tmp_path):
   # Of one group for each device.
   assert metrics['shared/groups'] - metrics['shared/groups_without_signal'] > (
       2 * 100)
+
+
+def test_a_number_of_tokens_ends_a_run(echo_folder, tmp_path):
+  """Also one that was stopped in between."""
+  limit = 4 * 16 * 16 * 2  # Two agents, and at most two tokens an answer.
+  changes = {'train.num_steps': 1, 'train.checkpoint_every': 1}
+  assert train.train(echo.experiment(echo_folder, **changes), tmp_path)
+  experiment = echo.experiment(echo_folder, **changes | {
+      'train.num_steps': 0, 'train.completion_tokens': limit})
+  assert train.train(experiment, tmp_path)
+  spent = np.cumsum([
+      line['budget/completion_tokens'] for line in _metrics(tmp_path)])
+  assert spent[-2] < limit <= spent[-1]
+  assert experiment.restore_or_initialise(tmp_path)[1] == len(spent) > 2
+
+
+def test_a_run_needs_an_end(echo_folder, tmp_path):
+  with pytest.raises(errors.UserError, match='would never end'):
+    train.train(
+        echo.experiment(echo_folder, **{'train.num_steps': 0}), tmp_path)
+
+
+@pytest.mark.parametrize('policies', ['shared', 'per_role'])
+def test_diagnosis_changes_nothing(policies, echo_folder, tmp_path):
+  changes = {
+      'policies': policies, 'train.num_steps': 3, 'train.checkpoint_every': 3}
+  lines, states = [], []
+  for every in (0, 2):
+    experiment = echo.experiment(
+        echo_folder, **changes | {'train.diagnose_every': every})
+    workdir = tmp_path / str(every)
+    assert train.train(experiment, workdir)
+    lines.append(_metrics(workdir))
+    states.append(_bytes(experiment.restore_or_initialise(workdir)[0]))
+  assert states[0] == states[1]
+  found = [
+      {name: line.pop(name) for name in list(line)
+       if name.startswith('diagnosis/')} for line in lines[1]]
+  assert lines[0] == lines[1]
+  first, second, third = found
+  roles = echo.experiment(echo_folder).environment.roles
+  assert not second
+  assert first.keys() == third.keys() == {
+      f'diagnosis/{role}/{metric}' for role in roles
+      for metric in ('grad_norm', 'entropy', 'kl_to_start')} | (
+          {f'diagnosis/cosine/{"+".join(roles)}'} if policies == 'shared'
+          else set())
+  for role in roles:
+    assert abs(first[f'diagnosis/{role}/kl_to_start']) < 1e-6
+    assert third[f'diagnosis/{role}/kl_to_start'] > 1e-6
+    if policies == 'per_role':
+      np.testing.assert_allclose(
+          first[f'diagnosis/{role}/grad_norm'],
+          lines[0][0][f'{role}/grad_norm'], rtol=1e-4)
 
 
 # A run that must not go on.

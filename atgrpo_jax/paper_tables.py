@@ -1,0 +1,380 @@
+"""From workdirs to the paper's tables (Markdown, LaTeX) and curves (PNG).
+
+  python -m atgrpo_jax.paper_tables --out runs/paper
+
+reads what `paper` has run so far below OUT and writes OUT/tables. A row is a
+folder `OUT/<table>/<task>/<row>` with a workdir `seed-<n>` for each seed, so
+runs of your own that are laid out in this way appear as well.
+
+A success is the mean over seeds and held-out tasks, one answer per prompt and
+no selection. Its 95 % interval is Wilson's for one seed, and for several a
+bootstrap that draws seeds and tasks; where nothing varies, Wilson's on the
+tasks of one seed. Two rows are compared task by task: p is that of a two-sided
+sign-flip test on the differences of their tasks' means over seeds, which takes
+the seeds as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import functools
+import json
+import pathlib
+import sys
+
+from absl import app
+from absl import flags
+from matplotlib import figure
+import numpy as np
+
+from atgrpo_jax import errors
+from atgrpo_jax import evaluate
+from atgrpo_jax import paper
+
+_DRAWS = 10_000
+
+# What `main` calls a row: folder, which evaluation, title, and the row of the
+# paper's table 1.
+_SYSTEMS = (
+    ('sa_grpo', 'before', 'Single agent', 'SA'),
+    ('sa_grpo_turns', 'before', 'Single agent, several turns', ''),
+    ('sa_grpo', 'after', 'Single agent + GRPO', 'SA+GRPO'),
+    ('sa_grpo_turns', 'after', 'Single agent + GRPO, several turns', ''),
+    ('at_grpo', 'before', 'Team', 'MAS'),
+    ('mas_grpo', 'after', 'Team + GRPO, by task', 'MAS+GRPO'),
+    ('mas_grpo_agent', 'after', 'Team + GRPO, by task and agent', ''),
+    ('mas_grpo_turn', 'after', 'Team + GRPO, by task and turn', ''),
+    ('mas_grpo_agent_turn', 'after',
+     'Team + GRPO, by task, agent and turn', ''),
+    ('at_grpo', 'after', 'Team + AT-GRPO, shared', 'shared'),
+    ('at_grpo_per_role', 'after', 'Team + AT-GRPO, per role', 'per role'),
+    ('at_grpo_lora', 'after', 'Team + AT-GRPO, adapter per role', ''),
+)
+
+# Published success in per cent (arXiv 2510.11062, tables 1 and 2):
+# task -> row -> with Qwen3-1.7B, with Qwen3-8B.
+_PUBLISHED = {
+    'plan_path': {
+        'SA': ('5', '12'), 'SA+GRPO': ('11', '47'), 'MAS': ('10', '71'),
+        'MAS+GRPO': ('', '96'), 'shared': ('96', '93'),
+        'per role': ('97', '96'), 'outcome_only': ('', '89'),
+        'tool_alone': ('11', ''), 'planner_alone': ('14.5', ''),
+        'combined': ('16', ''), 'swapped': ('6', '')},
+    'sokoban': {
+        'SA': ('0', '9'), 'SA+GRPO': ('3', '14'), 'MAS': ('0', '16'),
+        'MAS+GRPO': ('', '30'), 'shared': ('10', '96'),
+        'per role': ('11.5', '98'), 'outcome_only': ('', '93')},
+    'sudoku': {
+        'SA': ('7', '48'), 'SA+GRPO': ('29', '54'), 'MAS': ('69', '72'),
+        'MAS+GRPO': ('', '99'), 'shared': ('99', '99.5'),
+        'per role': ('99', '99'), 'outcome_only': ('', '99.5')},
+}
+
+_LEDGER = {
+    'generated tokens': 'budget/completion_tokens',
+    'prompt tokens': 'budget/prompt_tokens',
+    'model calls': 'budget/model_calls',
+    'program runs': 'budget/program_runs',
+    'environment steps': 'budget/environment_steps',
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+  """What the seeds of one row gave.
+
+  Attributes:
+    successes: [seeds, tasks] bool.
+    turns: mean turns of an episode.
+    split_hash: of the tasks.
+    lines: of `metrics.jsonl`, for each seed; empty if nothing was trained.
+  """
+
+  successes: np.ndarray
+  turns: float
+  split_hash: str
+  lines: tuple[list[dict], ...] = ()
+
+  @property
+  def success(self) -> float:
+    return float(self.successes.mean())
+
+  @functools.cached_property
+  def interval(self) -> tuple[float, float]:
+    return success_interval(self.successes)
+
+  def total(self, metric: str) -> float:
+    """The sum over the steps of a run, in the mean over seeds."""
+    return float(np.mean([
+        sum(float(line[metric]) for line in lines) for lines in self.lines]))
+
+  def largest(self, metric: str) -> float:
+    return max(float(line[metric]) for lines in self.lines for line in lines)
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+  """Text in rows and columns."""
+
+  title: str
+  header: Sequence[str]
+  rows: Sequence[Sequence[str]]
+
+  def markdown(self) -> str:
+    lines = [self.header, ['---'] * len(self.header), *self.rows]
+    return f'## {self.title}\n\n' + ''.join(
+        f'| {" | ".join(line)} |\n' for line in lines)
+
+  def latex(self) -> str:
+    def escape(text):
+      for plain, escaped in (
+          ('\\', r'\textbackslash{}'), ('%', r'\%'), ('_', r'\_'),
+          ('&', r'\&'), ('#', r'\#'), ('…', r'\ldots{}'), ('−', '$-$'),
+          ('<', '$<$')):
+        text = text.replace(plain, escaped)
+      return text
+
+    def line(cells):
+      return '  ' + ' & '.join(map(escape, cells)) + ' \\\\\n'
+
+    return (
+        '\\begin{table}\n'
+        f'  \\caption{{{escape(self.title)}}}\n'
+        f'  \\begin{{tabular}}{{l{"r" * (len(self.header) - 1)}}}\n'
+        '  \\toprule\n' + line(self.header) + '  \\midrule\n'
+        + ''.join(map(line, self.rows))
+        + '  \\bottomrule\n  \\end{tabular}\n\\end{table}\n')
+
+
+def success_interval(
+    successes: np.ndarray, seed: int = 0) -> tuple[float, float]:
+  """95 % interval of the mean of `successes` [seeds, tasks], see above."""
+  num_seeds, num_tasks = successes.shape
+  if num_seeds == 1 or successes.min() == successes.max():
+    return evaluate.wilson_interval(int(successes[0].sum()), num_tasks)
+  rng = np.random.default_rng(seed)
+  means = []
+  for _ in range(_DRAWS // 100):
+    seeds = rng.integers(num_seeds, size=(100, num_seeds))
+    tasks = rng.integers(num_tasks, size=(100, num_tasks))
+    means.append(
+        successes[seeds[:, :, None], tasks[:, None]].mean(axis=(1, 2)))
+  low, high = np.quantile(np.concatenate(means), (0.025, 0.975))
+  return float(low), float(high)
+
+
+def paired_test(one: np.ndarray, other: np.ndarray, seed: int = 0) -> float:
+  """p that two rows [seeds, tasks] differ in the mean, on the same tasks."""
+  differences = one.mean(axis=0) - other.mean(axis=0)
+  differences = differences[differences != 0]
+  signs = np.random.default_rng(seed).choice(
+      (-1.0, 1.0), size=(_DRAWS, len(differences)))
+  # Rounding must not decide a tie.
+  as_far = np.abs(signs @ differences) > np.abs(differences.sum()) - 1e-9
+  return (1 + int(as_far.sum())) / (1 + _DRAWS)
+
+
+def read_row(folder: pathlib.Path, name: str) -> Row | None:
+  """The finished seeds of a row, or None if there are none.
+
+  `name` is that of the evaluation; of one before training, nothing was spent.
+  """
+  workdirs = [
+      path.parent.parent
+      for path in sorted(folder.glob(f'seed-*/evals/{name}.json'))]
+  if not workdirs:
+    return None
+  evals = [evaluate.read(workdir, name) for workdir in workdirs]
+  hashes = {result['split_hash'] for result in evals}
+  if len(hashes) > 1:
+    raise errors.UserError(
+        f'The seeds in {folder} were evaluated on different tasks; evaluate '
+        'all on the same config.evaluation.test.')
+  lines = ()
+  if name == 'after':
+    lines = tuple(
+        [json.loads(line) for line in
+         (workdir / 'metrics.jsonl').read_text().splitlines()]
+        for workdir in workdirs)
+  return Row(
+      np.array([[x == '1' for x in result['successes']] for result in evals]),
+      float(np.mean([result['mean_turns'] for result in evals])),
+      hashes.pop(), lines)
+
+
+def make_table(
+    title: str, rows: Mapping[str, tuple[Row | None, tuple[str, str]]],
+    baseline: Row | None) -> Table:
+  """A table of named rows; each comes with what was published of it."""
+  with_row = [row for row, _ in rows.values() if row is not None]
+  if len({row.split_hash for row in [*with_row, baseline] if row}) > 1:
+    raise errors.UserError(
+        f'{title}: rows were evaluated on different tasks and cannot be '
+        'compared; evaluate all on the same config.evaluation.test.')
+  header = [
+      '', 'success %', '95 %', 'seeds', 'AT-GRPO minus it', 'p', 'turns',
+      *_LEDGER, 'minutes', 'peak GiB', 'paper, 1.7B', 'paper, 8B']
+  return Table(title, header, [
+      [name, *_cells(row, baseline), *published]
+      for name, (row, published) in rows.items()
+      if row is not None or any(published)])
+
+
+def _cells(row: Row | None, baseline: Row | None) -> list[str]:
+  """A row without its name and without what was published."""
+  if row is None:
+    return [''] * (8 + len(_LEDGER))
+  low, high = row.interval
+  cells = [
+      f'{100 * row.success:.1f}', f'{100 * low:.1f} … {100 * high:.1f}',
+      str(len(row.successes))]
+  if baseline is None or baseline is row:
+    cells += ['', '']
+  else:
+    p = paired_test(baseline.successes, row.successes)
+    least = 1 / (1 + _DRAWS)
+    cells += [
+        f'{100 * (baseline.success - row.success):+.1f}'.replace('-', '−'),
+        f'{p:.4f}' if p > least else '< 0.0001']
+  cells.append(f'{row.turns:.2f}')
+  if not row.lines:
+    return cells + [''] * (2 + len(_LEDGER))
+  return cells + [
+      _short(row.total(metric)) for metric in _LEDGER.values()] + [
+          f'{row.total("time/step") / 60:.1f}',
+          f'{row.largest("memory/host_peak_gib"):.1f}']
+
+
+def _short(number: float) -> str:
+  for size, unit in ((1e6, ' M'), (1e3, ' k')):
+    if number >= size:
+      return f'{number / size:.3g}{unit}'
+  return f'{number:.0f}'
+
+
+def main_tables(out: pathlib.Path) -> list[Table]:
+  """The compared systems, a table for each task."""
+  tables = []
+  for task in paper.TASKS:
+    rows = {
+        title: (
+            read_row(out / 'main' / task / system, name),
+            _PUBLISHED[task].get(published, ('', '')))
+        for system, name, title, published in _SYSTEMS}
+    if any(row for row, _ in rows.values()):
+      tables.append(make_table(
+          f'{_titled(task)}: systems', rows,
+          rows['Team + AT-GRPO, shared'][0]))
+  return tables
+
+
+def ablation_tables(out: pathlib.Path) -> list[Table]:
+  """What each of the other tables of `paper` changes, beside AT-GRPO."""
+  tables = []
+  for name in ('outcome', 'roles', 'agents', *paper.SWITCHES):
+    for task in paper.TASKS:
+      folders = sorted(
+          (out / name / task).glob('*'),
+          key=lambda path: (len(path.name), path.name))  # 2 before 16.
+      system = 'at_grpo_per_role' if name == 'roles' else 'at_grpo'
+      baseline = read_row(out / 'main' / task / system, 'after')
+      rows = {
+          folder.name: (
+              read_row(folder, 'after') or read_row(folder, 'evaluation'),
+              _PUBLISHED[task].get(folder.name, ('', '')))
+          for folder in folders}
+      if any(row for row, _ in rows.values()):
+        tables.append(make_table(
+            f'{_titled(task)}: {name}',
+            {'as in the first table': (baseline, ('', '')), **rows}, baseline))
+  return tables
+
+
+def cross_play_table(out: pathlib.Path) -> list[Table]:
+  """Success of each role played by each role's policy of each seed."""
+  tables = []
+  for folder in sorted((out / 'cross_play').glob('*')):
+    results = {
+        (path.parents[2].name, path.parents[1].name):
+            json.loads(path.read_text())['success']
+        for path in folder.glob('*/*/evals/evaluation.json')}
+    tools = sorted({tool for tool, _ in results})
+    planners = sorted({planner for _, planner in results})
+    tables.append(Table(
+        f'{_titled(folder.name)}: success % of the tool (rows) and the planner '
+        '(columns) played by the policy ROLE-SEED',
+        ['', *planners],
+        [[tool, *(
+            f'{100 * results[tool, planner]:.1f}'
+            if (tool, planner) in results else '' for planner in planners)]
+         for tool in tools]))
+  return tables
+
+
+def draw_curves(out: pathlib.Path, folder: pathlib.Path) -> list[pathlib.Path]:
+  """Validation success and turns to solve against what was generated."""
+  paths = []
+  for task in paper.TASKS:
+    found = {
+        title: row for system, name, title, _ in _SYSTEMS if name == 'after'
+        and (row := read_row(out / 'main' / task / system, name))}
+    for metric, label, file in (
+        ('k1/success', 'validation success, K = 1', 'success'),
+        ('spine/turns', 'turns of a training episode', 'turns')):
+      if not found:
+        continue
+      drawing = figure.Figure(figsize=(7, 4.5), layout='constrained')
+      axes = drawing.subplots()
+      for index, (title, row) in enumerate(found.items()):
+        for number, lines in enumerate(row.lines):
+          tokens = np.cumsum(
+              [line['budget/completion_tokens'] for line in lines])
+          axes.plot(
+              tokens / 1e6, [float(line[metric]) for line in lines],
+              color=f'C{index}', alpha=0.8, linewidth=1.2,
+              label=None if number else title)
+      axes.set_xlabel('generated tokens (millions); a line for each seed')
+      axes.set_ylabel(label)
+      axes.set_title(_titled(task))
+      axes.legend(fontsize='small')
+      paths.append(folder / f'{task}_{file}.png')
+      drawing.savefig(paths[-1], dpi=150)
+  return paths
+
+
+def _titled(task: str) -> str:
+  return {'plan_path': 'Plan-Path', 'sokoban': 'Sokoban', 'sudoku': 'Sudoku'}[
+      task]
+
+
+def make_tables(out: pathlib.Path) -> list[pathlib.Path]:
+  """Writes OUT/tables; returns its files."""
+  tables = main_tables(out) + ablation_tables(out) + cross_play_table(out)
+  if not tables:
+    raise errors.UserError(
+        f'{out} holds no finished run; run launch/paper.sh first, or name the '
+        'folder it was given in --out.')
+  folder = out / 'tables'
+  folder.mkdir(exist_ok=True)
+  markdown, latex = folder / 'tables.md', folder / 'tables.tex'
+  markdown.write_text('\n'.join(table.markdown() for table in tables))
+  latex.write_text('\n'.join(table.latex() for table in tables))
+  return [markdown, latex, *draw_curves(out, folder)]
+
+
+def main(argv: list[str]) -> int:
+  del argv
+  out = pathlib.Path(flags.FLAGS.out)
+  try:
+    paths = make_tables(out)
+  except errors.UserError as error:
+    print(f'error: {error}', file=sys.stderr)
+    return 2
+  print(paths[0].read_text())
+  print('written: ' + ', '.join(map(str, paths)))
+  return 0
+
+
+if __name__ == '__main__':
+  app.run(main)

@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Runs every cell of the paper's tables; see usage below.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/_common.sh"
+
+usage() {
+  cat << 'EOF'
+Usage: bash launch/paper.sh [OPTION ...]
+
+Makes .venv in the checkout, installs atgrpo_jax with its paper extra (skipped
+where that is up to date), runs one cell of the tables after the other, and
+writes the tables and curves to DIR/tables. A cell that is done is skipped, so
+run it again to go on with what was stopped, or to add cells.
+
+  --scale SIZE   nano (default), 1.7b or 8b; beyond nano the commands are
+                 printed, with the hardware they need, and not run
+  --seeds N      seeds of each cell (default 3)
+  --only CELLS   patterns of the cells' paths, with commas between them, such
+                 as 'main/sokoban/*,roles/*' (default: all)
+  --out DIR      folder of all workdirs (default runs/paper)
+  --dry-run      print the commands and run none
+  --help         print this
+
+--dry-run shows all paths. They begin with the table: main (systems), outcome,
+roles (apart, combined, swapped), cross_play, agents, selection, target,
+normaliser, group_size or turns.
+EOF
+}
+
+scale=nano seeds=3 only='*' out="$ROOT/runs/paper"
+while (($# > 0)); do
+  case "$1" in
+    -h | --help)
+      usage
+      exit
+      ;;
+    --dry-run) dry_run=true ;;
+    --scale | --seeds | --only | --out)
+      (($# > 1)) || stop "$1 needs a value; see --help"
+      printf -v "${1#--}" %s "$2"
+      shift
+      ;;
+    *) stop "unknown option $1; see --help" ;;
+  esac
+  shift
+done
+[[ "$scale" =~ ^(nano|1\.7b|8b)$ ]] ||
+  stop "--scale is '$scale', but must be nano, 1.7b or 8b"
+check_count --seeds "$seeds"
+# The cells start in the checkout, but DIR is the caller's.
+[[ "$out" == /* ]] || out="$PWD/$out"
+
+prints=$dry_run
+[[ "$scale" == nano ]] || prints=true
+# Only a run needs an installation that may have to be made first.
+dry_run=false ensure_installed paper
+use_all_cores
+cd "$ROOT"
+"$VENV/bin/python" -m atgrpo_jax.paper --scale "$scale" --seeds "$seeds" \
+  --only "$only" --out "$out" --dry_run="$prints"
+"$prints" || exec "$VENV/bin/python" -m atgrpo_jax.paper_tables --out "$out"

@@ -1,0 +1,198 @@
+"""paper_tables.py: from workdirs to tables, with statistics that are right."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+
+from atgrpo_jax import errors
+from atgrpo_jax import evaluate
+from atgrpo_jax import paper
+from atgrpo_jax import paper_tables
+
+NUM_TASKS = 50
+
+
+def _write(folder, seed, successes, *, name='after', split_hash='abc', steps=3):
+  workdir = folder / f'seed-{seed}'
+  evaluate.write(workdir, name, {
+      'successes': ''.join('01'[int(x)] for x in successes),
+      'success': float(np.mean(successes)), 'mean_turns': 1.5,
+      'split_hash': split_hash})
+  if name == 'after':
+    (workdir / 'metrics.jsonl').write_text(''.join(
+        json.dumps({
+            'step': step, 'k1/success': step / steps, 'spine/turns': 2.0,
+            'time/step': 40.0, 'memory/host_peak_gib': 1.0 + step / 10,
+            'budget/completion_tokens': 400_000.0,
+            'budget/prompt_tokens': 1_000.0, 'budget/model_calls': 7.0,
+            'budget/program_runs': 0.0, 'budget/environment_steps': 30.0,
+        }) + '\n' for step in range(1, steps + 1)))
+
+
+def _successes(num):
+  return np.arange(NUM_TASKS) < num
+
+
+@pytest.fixture
+def out(tmp_path):
+  """Two systems on two seeds, one of them measured before training too."""
+  main = tmp_path / 'main/plan_path'
+  for seed, (good, poor) in enumerate([(48, 10), (46, 14)]):
+    _write(main / 'at_grpo', seed, _successes(good))
+    _write(main / 'at_grpo', seed, _successes(5), name='before')
+    _write(main / 'mas_grpo', seed, _successes(poor))
+  _write(tmp_path / 'roles/plan_path/swapped', 0, _successes(3),
+         name='evaluation')
+  _write(main / 'at_grpo_per_role', 0, _successes(49))
+  for size in ('2', '16'):
+    _write(tmp_path / 'group_size/plan_path' / size, 0, _successes(40))
+  for tool, planner in itertools.product(('tool-0', 'planner-0'), repeat=2):
+    evaluate.write(
+        tmp_path / f'cross_play/plan_path/{tool}/{planner}', 'evaluation',
+        {'success': 0.25 + 0.5 * (tool == 'tool-0')})
+  return tmp_path
+
+
+def _rows(table):
+  return {row[0]: dict(zip(table.header, row)) for row in table.rows}
+
+
+def test_systems_beside_the_paper(out):
+  table, = paper_tables.main_tables(out)
+  rows = _rows(table)
+  ours = rows['Team + AT-GRPO, shared']
+  assert ours['success %'] == '94.0' and ours['seeds'] == '2'
+  assert (ours['paper, 1.7B'], ours['paper, 8B']) == ('96', '93')
+  assert ours['AT-GRPO minus it'] == ours['p'] == ''
+  assert ours['generated tokens'] == '1.2 M' and ours['minutes'] == '2.0'
+  assert ours['prompt tokens'] == '3 k' and ours['model calls'] == '21'
+  assert ours['peak GiB'] == '1.3'
+  grpo = rows['Team + GRPO, by task']
+  assert grpo['AT-GRPO minus it'] == '+70.0' and grpo['p'] == '< 0.0001'
+  before = rows['Team']
+  assert before['success %'] == '10.0' and before['minutes'] == ''
+  # What only the paper has is there too; what nobody has is not.
+  assert rows['Single agent']['success %'] == ''
+  assert rows['Single agent']['paper, 8B'] == '12'
+  assert 'Team + GRPO, by task and turn' not in rows
+
+
+def test_ablations(out):
+  tables = {
+      table.title: _rows(table) for table in paper_tables.ablation_tables(out)}
+  assert tables.keys() == {'Plan-Path: roles', 'Plan-Path: group_size'}
+  roles = tables['Plan-Path: roles']
+  assert roles['as in the first table']['success %'] == '98.0'
+  assert roles['swapped']['success %'] == '6.0'
+  assert roles['swapped']['paper, 1.7B'] == '6'
+  assert list(tables['Plan-Path: group_size']) == [
+      'as in the first table', '2', '16']
+
+
+def test_cross_play(out):
+  table, = paper_tables.cross_play_table(out)
+  assert list(table.header) == ['', 'planner-0', 'tool-0']
+  assert [list(row) for row in table.rows] == [
+      ['planner-0', '25.0', '25.0'], ['tool-0', '75.0', '75.0']]
+
+
+def test_files(out):
+  paths = {path.name: path for path in paper_tables.make_tables(out)}
+  assert paths.keys() == {
+      'tables.md', 'tables.tex', 'plan_path_success.png',
+      'plan_path_turns.png'}
+  for path in paths.values():
+    if path.suffix == '.png':
+      assert path.read_bytes().startswith(b'\x89PNG')
+  markdown = paths['tables.md'].read_text()
+  for block in markdown.split('## ')[1:]:
+    widths = {
+        line.count('|') for line in block.splitlines() if line.startswith('|')}
+    assert len(widths) == 1
+  latex = paths['tables.tex'].read_text()
+  assert r'Plan-Path: group\_size' in latex and r'success \%' in latex
+  for begin, end in ((r'\begin{table}', r'\end{table}'),
+                     (r'\begin{tabular}', r'\end{tabular}')):
+    assert latex.count(begin) == latex.count(end) == 4
+  assert '…' not in latex and '−' not in latex
+
+
+def test_nothing_to_tell(tmp_path):
+  with pytest.raises(errors.UserError, match='no finished run.*paper.sh'):
+    paper_tables.make_tables(tmp_path)
+
+
+def test_other_tasks_are_not_compared(out):
+  folder = out / 'main/plan_path/mas_grpo'
+  _write(folder, 2, _successes(1), split_hash='other')
+  with pytest.raises(errors.UserError, match='seeds in .*mas_grpo.*different'):
+    paper_tables.main_tables(out)
+  for seed in (0, 1):
+    (folder / f'seed-{seed}/evals/after.json').unlink()
+  with pytest.raises(errors.UserError, match='Plan-Path: systems.*different'):
+    paper_tables.main_tables(out)
+
+
+def test_every_published_row_has_a_place():
+  systems = {published for *_, published in paper_tables._SYSTEMS}
+  folders = {
+      cell.path.split('/')[2] for cell in paper.make_cells('nano', 1)}
+  assert paper_tables._PUBLISHED.keys() == set(paper.TASKS)
+  for rows in paper_tables._PUBLISHED.values():
+    assert rows.keys() <= systems | folders
+
+
+# Statistics.
+
+
+def test_interval_of_one_seed_is_wilsons():
+  assert paper_tables.success_interval(_successes(10)[None]) == (
+      evaluate.wilson_interval(10, NUM_TASKS))
+
+
+def test_interval_where_nothing_varies():
+  """Three perfect seeds are no proof of a certainty."""
+  assert paper_tables.success_interval(np.ones((3, NUM_TASKS), bool)) == (
+      evaluate.wilson_interval(NUM_TASKS, NUM_TASKS))
+
+
+def test_interval_covers_the_truth():
+  """Of tasks of unlike difficulty and seeds of unlike luck."""
+  rng = np.random.default_rng(0)
+  covered, trials = 0, 60
+  for trial in range(trials):
+    difficulty = rng.normal(size=(1, 100))
+    luck = 0.2 * rng.normal(size=(5, 1))
+    successes = difficulty + luck + rng.logistic(size=(5, 100)) > 0
+    low, high = paper_tables.success_interval(successes, seed=trial)
+    covered += low <= 0.5 <= high
+  assert 0.85 * trials <= covered
+
+
+def test_interval_widens_with_the_seeds():
+  rng = np.random.default_rng(1)
+  calm = rng.random((3, 200)) < 0.5
+  torn = rng.random((3, 200)) < np.array([[0.2], [0.5], [0.8]])
+  width = [
+      np.diff(paper_tables.success_interval(x))[0] for x in (calm, torn)]
+  assert width[1] > 2 * width[0]
+
+
+def test_paired_test_by_counting():
+  one = np.array([[1, 1, 1, 1, 1, 0, 0, 1]], bool)
+  other = np.array([[0, 0, 0, 0, 0, 1, 0, 1]], bool)
+  # Six tasks differ, five of them for one: of 64 signs 14 give |sum| >= 4.
+  p = paper_tables.paired_test(one, other)
+  assert p == pytest.approx(14 / 64, abs=0.02)
+  assert p == paper_tables.paired_test(other, one)
+  assert paper_tables.paired_test(one, one) == 1
+
+
+def test_paired_test_uses_the_pairs():
+  """The same two shares: on the same tasks, and on unlike ones."""
+  one = (np.arange(100) < 60)[None]
+  p_same = paper_tables.paired_test(one, (np.arange(100) < 50)[None])
+  p_unlike = paper_tables.paired_test(one, (np.arange(100) >= 50)[None])
+  assert p_same < 0.01 < 0.2 < p_unlike
