@@ -323,7 +323,7 @@ def _sampling(config, policy, params, adapters):
       (prepared, slots, rows((num_parts, each), 'int32'),
        rows((count, length), 'int32'), numbers,
        rows(keys.shape, keys.dtype), numbers, numbers),
-      {'adapters': adapters, **static})
+      {'preamble': None, 'adapters': adapters, **static})
   yield (
       'decode', sampler.decode, _bytes(adapters),
       (prepared, slots, past, None),

@@ -4,7 +4,9 @@
 
 reads what `paper` has run so far below OUT and writes OUT/tables. A row is a
 folder `OUT/<table>/<task>/<row>` with a workdir `seed-<n>` for each seed, so
-runs of your own that are laid out in this way appear as well.
+runs of your own that are laid out in this way appear as well. With --keep DIR
+what the tables and curves were made of is copied to DIR, without the
+checkpoints: small enough to be kept, and a folder like OUT.
 
 A success is the mean over seeds and held-out tasks, one answer per prompt and
 no selection. Its 95 % interval is Wilson's for one seed, and for several a
@@ -21,6 +23,7 @@ import dataclasses
 import functools
 import json
 import pathlib
+import shutil
 import sys
 
 from absl import app
@@ -31,6 +34,9 @@ import numpy as np
 from atgrpo_jax import errors
 from atgrpo_jax import evaluate
 from atgrpo_jax import paper
+
+_KEEP = flags.DEFINE_string(
+    'keep', '', 'Folder for a copy of what the tables were made of.')
 
 _DRAWS = 10_000
 
@@ -343,6 +349,24 @@ def draw_curves(out: pathlib.Path, folder: pathlib.Path) -> list[pathlib.Path]:
   return paths
 
 
+def keep(out: pathlib.Path, folder: pathlib.Path) -> None:
+  """Copies to `folder` what the tables of `out` are made of."""
+  read = {'step', 'k1/success', 'spine/turns', *_LEDGER.values(),
+          'time/step', 'memory/host_peak_gib'}
+  for path in sorted(out.glob('**/evals/*.json')):
+    workdir = path.parents[1]
+    copy = folder / workdir.relative_to(out)
+    (copy / 'evals').mkdir(parents=True, exist_ok=True)
+    shutil.copy(path, copy / 'evals')
+    shutil.copy(workdir / 'config.json', copy)
+    metrics = workdir / 'metrics.jsonl'
+    if metrics.exists():
+      lines = map(json.loads, metrics.read_text().splitlines())
+      (copy / 'metrics.jsonl').write_text(''.join(
+          json.dumps({k: v for k, v in line.items() if k in read}) + '\n'
+          for line in lines))
+
+
 def _titled(task: str) -> str:
   return {'plan_path': 'Plan-Path', 'sokoban': 'Sokoban', 'sudoku': 'Sudoku'}[
       task]
@@ -371,6 +395,8 @@ def main(argv: list[str]) -> int:
   except errors.UserError as error:
     print(f'error: {error}', file=sys.stderr)
     return 2
+  if _KEEP.value:
+    keep(out, pathlib.Path(_KEEP.value))
   print(paths[0].read_text())
   print('written: ' + ', '.join(map(str, paths)))
   return 0

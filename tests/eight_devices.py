@@ -7,6 +7,7 @@ far one step of the sampler and the learner is from that of one device.
 """
 
 import dataclasses
+import functools
 import json
 import pathlib
 import re
@@ -77,12 +78,18 @@ def run(mesh: jax.sharding.Mesh, lora: bool):
   # Each slot is filled twice, and decoded for two chunks.
   keys = sampling.group_keys(jax.random.key(5), np.arange(16)[:, None])
   rows = batch()
-  samples = tiny.sample(
-      params, mesh, np.tile(rows.prompts, (2, 1)),
-      np.tile(rows.prompt_lengths, 2), keys, budget=20,
-      num_slots=(8,), adapters=adapters, adapter_ids=[0, 1] * 8,
-      config=CONFIG, spec=sampler.SamplerSpec(
+  sample = functools.partial(
+      tiny.sample, params, mesh, num_slots=(8,), adapters=adapters,
+      adapter_ids=[0, 1] * 8, config=CONFIG, spec=sampler.SamplerSpec(
           group_size=4, temperature=1.0, stop_ids=tuple(range(3, 9))))
+  samples = sample(
+      np.tile(rows.prompts, (2, 1)), np.tile(rows.prompt_lengths, 2), keys,
+      budget=20)
+  alike = None
+  if lora:  # Prompts that begin alike.
+    prompts = np.concatenate(
+        [np.tile(tiny.ids(1, 6, seed=7), (16, 1)), tiny.ids(16, 3)], axis=1)
+    alike = sample(prompts, np.full(16, 9), keys, budget=4)
   with jax.set_mesh(mesh):
     sums = train_step.zero_sums(trained, config=CONFIG, spec=spec)
     sums = train_step.accumulate(
@@ -97,6 +104,8 @@ def run(mesh: jax.sharding.Mesh, lora: bool):
       lambda x, at: x.sharding.is_equivalent_to(at, x.ndim), state, placed))
   return {
       'completions': samples.completions,
+      'alike': alike and alike.completions,
+      'preambles': alike and alike.counts.preambles,
       'decoded_rows': samples.counts.decoded_rows,
       'loss': loss, 'grads': grads, 'params': jax.device_get(state.params),
       'sharding_kept': kept,
@@ -168,6 +177,7 @@ def collectives() -> dict[str, int]:
 def main(folder: pathlib.Path) -> None:
   report = {'pools': pools(), 'collectives': collectives()}
   engine_lib._FEWEST = 4  # So that few members are not decoded as many.
+  engine_lib._SHORTEST_PREAMBLE = 4
   one = {
       lora: run(sharding.make_meshes(
           ['p'], jax.devices()[:1], sharding.MeshSpec())['p'], lora)
@@ -178,6 +188,8 @@ def main(folder: pathlib.Path) -> None:
     report[name] = {
         'completions': bool(np.array_equal(
             one[lora]['completions'], many['completions'])),
+        'alike': bool(np.array_equal(one[lora]['alike'], many['alike'])),
+        'preambles': many['preambles'],
         'decoded_rows': many['decoded_rows'],
         'loss': abs(many['loss'] - one[lora]['loss']),
         'grads': relative(many['grads'], one[lora]['grads']),

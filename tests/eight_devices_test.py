@@ -48,6 +48,12 @@ def test_who_has_ended_is_not_decoded(report):
   assert report['all three']['decoded_rows'] < report['fsdp']['decoded_rows']
 
 
+def test_preambles_on_each_part_of_the_mesh(report):
+  found = report['all three, adapter']
+  assert found['preambles'] == 2  # One for each adapter.
+  assert found['alike']
+
+
 def test_leaving_out_members_costs_no_communication(report):
   found = report['collectives']
   assert found['few'] == found['all'] > 0

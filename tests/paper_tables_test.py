@@ -36,8 +36,9 @@ def _successes(num):
 
 
 @pytest.fixture
-def out(tmp_path):
+def out(tmp_path_factory):
   """Two systems on two seeds, one of them measured before training too."""
+  tmp_path = tmp_path_factory.mktemp('out')
   main = tmp_path / 'main/plan_path'
   for seed, (good, poor) in enumerate([(48, 10), (46, 14)]):
     _write(main / 'at_grpo', seed, _successes(good))
@@ -117,6 +118,23 @@ def test_files(out):
                      (r'\begin{tabular}', r'\end{tabular}')):
     assert latex.count(begin) == latex.count(end) == 4
   assert '…' not in latex and '−' not in latex
+
+
+def test_what_is_kept_gives_the_same_tables(out, tmp_path):
+  for path in out.glob('**/evals'):
+    (path.parent / 'config.json').write_text('{}')
+    (path.parent / 'checkpoints').mkdir()
+    (path.parent / 'checkpoints/large').touch()
+  paths = paper_tables.make_tables(out)
+  folder = tmp_path / 'kept'
+  paper_tables.keep(out, folder)
+  again = paper_tables.make_tables(folder)
+  assert [path.read_bytes() for path in again] == [
+      path.read_bytes() for path in paths]
+  names = {path.name for path in folder.rglob('*') if path.is_file()}
+  assert names - {path.name for path in paths} == {
+      'config.json', 'metrics.jsonl', 'after.json', 'before.json',
+      'evaluation.json'}
 
 
 def test_nothing_to_tell(tmp_path):

@@ -152,8 +152,8 @@ def forward(
 
 def prefill(
     params: Params, config: config_lib.ModelConfig, prompts: jax.Array,
-    lengths: jax.Array, *, dtype: jnp.dtype = jnp.float32,
-    remat: bool = False) -> kv_cache.Prefix:
+    lengths: jax.Array, *, preamble: kv_cache.Prefix | None = None,
+    dtype: jnp.dtype = jnp.float32, remat: bool = False) -> kv_cache.Prefix:
   """Keys and values of P prompts, each computed once.
 
   Args:
@@ -161,13 +161,19 @@ def prefill(
     config: dimensions.
     prompts: [P, S] int32, padded at the end.
     lengths: [P] int32, tokens that count.
+    preamble: of N preambles what the prompts go on from, the first P / N from
+      the first; None for nothing. Adapters are then of N groups.
     dtype: as in `forward`.
     remat: as in `forward`.
   """
+  num_groups = len(prompts) if preamble is None else len(preamble.lengths)
   _, kv = forward(
-      params, config, prompts[:, None, :], dtype=dtype, remat=remat)
+      params, config, prompts.reshape(num_groups, -1, prompts.shape[1]),
+      prefix=preamble, dtype=dtype, remat=remat)
   keys, values = (
-      sharding.constrain(x[:, :, :, 0], None, sharding.ROWS, 'tensor')
+      sharding.constrain(
+          jnp.moveaxis(x, 3, 2).reshape(len(x), -1, x.shape[2], *x.shape[4:]),
+          None, sharding.ROWS, 'tensor')
       for x in kv)
   return kv_cache.Prefix(keys, values, lengths)
 

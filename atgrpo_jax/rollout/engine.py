@@ -8,14 +8,19 @@ attention to the prompt, which is that of whole groups. (With adapters every
 member keeps its row.) Few members move into few rows, few groups into few
 slots, and rows are as long as the longest text, not as what is allowed.
 
+What many prompts of a role begin with, such as its instructions, is prefilled
+once for all of them.
+
 What a group samples depends on its prompt, key and budget alone, up to the
 rounding of products of another shape.
 """
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Sequence
 import dataclasses
+import itertools
 from typing import Any
 
 import jax
@@ -30,6 +35,8 @@ CHUNK = 16  # Tokens between two looks at who has ended.
 # Fewer rows or positions would save little. Also, XLA's CPU backend rounds
 # products of fewer rows in another way.
 _FEWEST = 64
+# The shortest common beginning of prompts that is prefilled for itself.
+_SHORTEST_PREAMBLE = 128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +49,7 @@ class Request:
     key: key data, uint32.
     budget: longest completion, stop token included.
     adapter: which of the engine's adapters.
+    role: whose prompts it may begin like.
   """
 
   tag: Any
@@ -49,6 +57,7 @@ class Request:
   key: np.ndarray
   budget: int
   adapter: int = 0
+  role: str = ''
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +67,14 @@ class Sampled:
   request: Request
   completions: tuple[np.ndarray, ...]  # G x [T_g] int32
   logprobs: tuple[np.ndarray, ...]  # G x [T_g] float32
+
+
+@dataclasses.dataclass(frozen=True)
+class _Preamble:
+  """What many prompts begin with."""
+
+  tokens: np.ndarray  # [C] int32
+  prefix: model.Prefix
 
 
 @dataclasses.dataclass
@@ -77,6 +94,8 @@ class Counts:
   """What an engine has computed."""
 
   prefilled_rows: int = 0  # Prompts, with those that only fill a shape.
+  prefilled_positions: int = 0  # Of prompts and preambles, pads too.
+  preambles: int = 0
   decoded_rows: int = 0  # Tokens of members, with those that fill a shape.
   read_positions: int = 0  # Of the past, for each row and decoded token.
   moved_positions: int = 0  # Of the past, written where rows were moved.
@@ -102,6 +121,7 @@ class Engine:
     self._num_parts = sharding.num_row_parts(mesh)
     self._on_cpu = mesh.devices.flat[0].platform == 'cpu'
     self._waiting: list[Request] = []
+    self._preambles: dict[tuple[str, int], _Preamble] = {}
     self._slots: sampler.Slots | None = None
     self._held: list[_Group | None] = []  # What each slot holds.
     self._past: model.Cache | None = None
@@ -125,10 +145,11 @@ class Engine:
       return
     with jax.set_mesh(self._mesh):
       self._place_groups()
-      places = self._admit()
+      self._find_preambles()
+      admitted = self._admit()
       self._place_rows()
-      for some in places:
-        self._prefill(some)
+      for places, preamble in admitted:
+        self._prefill(places, preamble)
       self._decode()
 
   def collect(self) -> list[Sampled]:
@@ -194,11 +215,49 @@ class Engine:
       self._slots = sampler.move_slots(
           self._slots, sharding.put_rows(order, self._mesh))
 
-  def _admit(self) -> list[np.ndarray]:
+  def _find_preambles(self) -> None:
+    """Prefills what waiting prompts of one role begin with, if that is long."""
+    waiting = collections.defaultdict(list)
+    for request in self._waiting:
+      # The last token is never part of a prefix.
+      waiting[request.role, request.adapter].append(request.prompt[:-1])
+    for family, prompts in waiting.items():
+      known = self._preambles.get(family)
+      if known is not None:
+        prompts.append(known.tokens)
+      length = _common_length(prompts)
+      if (len(prompts) > 1 and length >= _SHORTEST_PREAMBLE
+          and (known is None or length < len(known.tokens))):
+        tokens = prompts[0][:length]
+        self._preambles[family] = _Preamble(
+            tokens, self._prefill_preamble(tokens, family[1]))
+
+  def _prefill_preamble(
+      self, tokens: np.ndarray, adapter: int) -> model.Prefix:
+    prompts, lengths = batching.pad_prompts(
+        [tokens] * self._num_parts, self._num_parts,
+        min(padded_size(len(tokens)), self._prompt_length))
+    self.counts.preambles += 1
+    self.counts.prefilled_positions += prompts.size
+    return sampler.prefill_preamble(
+        self._prepared, *sharding.put_rows(
+            (prompts, lengths, np.full(len(prompts), adapter, np.int32)),
+            self._mesh), adapters=self._adapters, **self._static)
+
+  def _preamble_of(self, request: Request) -> _Preamble | None:
+    """The preamble that a prompt goes on from."""
+    known = self._preambles.get((request.role, request.adapter))
+    if known is None or _common_length(
+        [request.prompt[:-1], known.tokens]) < len(known.tokens):
+      return None
+    return known
+
+  def _admit(self) -> list[tuple[np.ndarray, _Preamble | None]]:
     """Moves from the queue into free slots, and says into which.
 
-    Each [N, B] is to be prefilled at once: for each part of the mesh its slots,
-    and one beyond the last for rows that only fill the shape.
+    Each [N, B] is to be prefilled at once, behind one preamble: for each part
+    of the mesh its slots, and one beyond the last for rows that only fill the
+    shape.
     """
     size = self._static['spec'].group_size
     each = len(self._held) // self._num_parts
@@ -207,21 +266,33 @@ class Engine:
          if self._held[part * each + slot] is None]
         for part in range(self._num_parts)]
     admitted = []
+    preambles = [self._preamble_of(request) for request in self._waiting]
     while self._waiting and any(free):
+      # All that go on from what the first one does.
+      preamble = preambles[0]
+      alike = [
+          request for request, own in zip(self._waiting, preambles)
+          if own is preamble]
       # The same number of prompts for each part of the mesh, of few sizes.
       most = max(map(len, free))
-      wanted = min(most, -(-len(self._waiting) // self._num_parts))
+      wanted = min(most, -(-len(alike) // self._num_parts))
       count = prefill_size(wanted)
       places = np.full((self._num_parts, count), each, np.int32)
       for column in range(count):
         for part, slots in enumerate(free):
-          if slots and self._waiting:
+          if slots and alike:
             places[part, column] = slot = slots.pop(0)
             self._held[part * each + slot] = _Group(
-                self._waiting.pop(0), [[] for _ in range(size)],
+                alike.pop(0), [[] for _ in range(size)],
                 [[] for _ in range(size)], np.ones(size, bool),
                 np.full(size, -1, np.int32))
-      admitted.append(places)
+      admitted.append((places, preamble))
+      left = {id(request) for request in alike}
+      stay = [
+          own is not preamble or id(request) in left
+          for request, own in zip(self._waiting, preambles)]
+      self._waiting = list(itertools.compress(self._waiting, stay))
+      preambles = list(itertools.compress(preambles, stay))
     return admitted
 
   def _of_members(self, name: str, free: Any) -> np.ndarray:
@@ -265,29 +336,37 @@ class Engine:
       self.counts.moved_positions += order.size * room
     self._num_rows, self._room = num_rows, room
 
-  def _prefill(self, places: np.ndarray) -> None:
+  def _prefill(
+      self, places: np.ndarray, preamble: _Preamble | None) -> None:
     """Prefills the prompts of groups in slots, as `_admit` names them."""
     each = len(self._held) // self._num_parts
     requests = [
         self._held[part * each + slot].request if slot < each else None
         for part, row in enumerate(places) for slot in row]
+    known, length = 0, self._prompt_length
+    if preamble is not None:
+      known = len(preamble.tokens)
+      longest = max(len(request.prompt) for request in requests if request)
+      length = min(padded_size(longest - known), length)
     filler = dataclasses.replace(
-        next(filter(None, requests)), prompt=np.zeros(1, np.int32), budget=1,
-        adapter=0)
+        next(filter(None, requests)), prompt=np.zeros(known + 1, np.int32),
+        budget=1)
     requests = [request or filler for request in requests]
     prompts, lengths = batching.pad_prompts(
-        [request.prompt for request in requests], len(requests),
-        self._prompt_length)
+        [request.prompt[known:] for request in requests], len(requests),
+        length)
     keys = np.array([request.key for request in requests])
     budgets = np.array([request.budget for request in requests], np.int32)
     adapter_ids = np.array([request.adapter for request in requests], np.int32)
     self.counts.prefilled_rows += len(requests)
+    self.counts.prefilled_positions += prompts.size
     places, prompts, lengths, keys, budgets, adapter_ids = sharding.put_rows(
         (places, prompts, lengths, keys, budgets, adapter_ids), self._mesh)
     self._slots = sampler.fill(
         self._prepared, self._slots, places, prompts, lengths,
         jax.random.wrap_key_data(keys), budgets, adapter_ids,
-        adapters=self._adapters, **self._static)
+        preamble=preamble and preamble.prefix, adapters=self._adapters,
+        **self._static)
 
   def _decode(self) -> None:
     running = self._of_members('running', False)
@@ -307,6 +386,13 @@ class Engine:
 def padded_size(count: int) -> int:
   """The rows, or positions of a past, that are computed for so many."""
   return max(_FEWEST, 2**(count - 1).bit_length())
+
+
+def _common_length(texts: Sequence[np.ndarray]) -> int:
+  """How many ids all texts begin with."""
+  shortest = min(map(len, texts))
+  same = np.all([text[:shortest] == texts[0][:shortest] for text in texts], 0)
+  return shortest if same.all() else int(np.argmin(same))
 
 
 def prefill_size(num_prompts: int) -> int:

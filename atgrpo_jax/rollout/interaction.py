@@ -202,7 +202,8 @@ class Interaction:
       self._engine(policy.model, len(prompt), group_size).add(
           engine_lib.Request(
               tag=(answers, index, policy.model.tokenizer), prompt=prompt,
-              key=key, budget=self.max_new_tokens, adapter=policy.adapter))
+              key=key, budget=self.max_new_tokens, adapter=policy.adapter,
+              role=ask.key.role))
     return Asked(answers)
 
   def act(

@@ -117,8 +117,9 @@ def empty_rows(
 def fill(
     params: model.Params, slots: Slots, places: jax.Array, prompts: jax.Array,
     prompt_lengths: jax.Array, keys: jax.Array, budgets: jax.Array,
-    adapter_ids: jax.Array, *, adapters: model.Adapters | None,
-    config: model.ModelConfig, spec: SamplerSpec) -> Slots:
+    adapter_ids: jax.Array, *, preamble: model.Prefix | None,
+    adapters: model.Adapters | None, config: model.ModelConfig,
+    spec: SamplerSpec) -> Slots:
   """Prefills prompts, each once for its group, into free slots.
 
   Args:
@@ -127,19 +128,28 @@ def fill(
     places: [N, B] int32, the slots that the B prompts of each of the N parts
       of the mesh take in their part; a number beyond the last slot for rows
       that only fill the shape.
-    prompts: [N * B, S] int32, padded at the end.
-    prompt_lengths: [N * B] int32, at least 1.
+    prompts: [N * B, S] int32, padded at the end; behind the preamble.
+    prompt_lengths: [N * B] int32, at least 1; of that.
     keys: [N * B] typed keys; a member's is folded from it and its index.
     budgets: [N * B] int32, tokens that a member may say.
-    adapter_ids: [N * B] int32, which adapter each prompt uses.
+    adapter_ids: [N * B] int32, which adapter each prompt uses; with a
+      preamble the same for all.
+    preamble: what all prompts begin with, from `prefill_preamble`; None for
+      nothing.
     adapters: over the model, one for each role.
     config: the model's dimensions.
     spec: see `SamplerSpec`.
   """
   if adapters is not None:
-    params = model.with_adapters(params, adapters, adapter_ids)
+    ids = adapter_ids
+    if preamble is not None:
+      ids = adapter_ids.reshape(len(places), -1)[:, 0]
+    params = model.with_adapters(params, adapters, ids)
   prefix = model.prefill(
-      params, config, prompts, prompt_lengths - 1, dtype=jnp.dtype(spec.dtype))
+      params, config, prompts, prompt_lengths - 1, preamble=preamble,
+      dtype=jnp.dtype(spec.dtype))
+  if preamble is not None:
+    prefix = _join(preamble, prefix, slots.prefix.keys[0].shape[-1])
   last = jnp.take_along_axis(prompts, prompt_lengths[:, None] - 1, axis=1)
   members = jnp.arange(spec.group_size)
   member_keys = jax.vmap(
@@ -163,6 +173,48 @@ def fill(
           jax.random.key_data(slots.keys),
           jax.random.key_data(member_keys(keys, members)))),
       adapter_ids=put(slots.adapter_ids, adapter_ids)))
+
+
+@functools.partial(jax.jit, static_argnames=('config', 'spec'))
+def prefill_preamble(
+    params: model.Params, tokens: jax.Array, lengths: jax.Array,
+    adapter_ids: jax.Array, *, adapters: model.Adapters | None,
+    config: model.ModelConfig, spec: SamplerSpec) -> model.Prefix:
+  """Keys and values of what many prompts begin with, on each part of the mesh.
+
+  Args:
+    params: of the model, as `prepare` returns them.
+    tokens: [N, C] int32, the same for each part, padded at the end.
+    lengths: [N] int32.
+    adapter_ids: [N] int32.
+    adapters: over the model, one for each role.
+    config: the model's dimensions.
+    spec: see `SamplerSpec`.
+  """
+  if adapters is not None:
+    params = model.with_adapters(params, adapters, adapter_ids)
+  return model.prefill(
+      params, config, tokens, lengths, dtype=jnp.dtype(spec.dtype))
+
+
+def _join(
+    preamble: model.Prefix, rest: model.Prefix, length: int) -> model.Prefix:
+  """Prefixes of `length` positions: of N preambles, and behind them P rests."""
+  start = preamble.lengths[0]
+  num_rests = len(rest.lengths) // len(preamble.lengths)
+
+  def join(axis, before, after):
+    # Room for all of `after`, wherever it starts, so that nothing is shifted.
+    pad = [(0, 0)] * before.ndim
+    pad[axis] = 0, length + after.shape[axis] - before.shape[axis]
+    joined = jax.lax.dynamic_update_slice_in_dim(
+        jnp.repeat(jnp.pad(before, pad), num_rests, axis=1), after, start,
+        axis=axis)
+    return jax.lax.slice_in_dim(joined, 0, length, axis=axis)
+
+  return model.Prefix(
+      join(4, preamble.keys, rest.keys), join(3, preamble.values, rest.values),
+      rest.lengths + start)
 
 
 @functools.partial(

@@ -1,6 +1,7 @@
 """batching.py: every group in one batch, once, with masks from its lengths."""
 
 import collections
+import dataclasses
 
 import jax.numpy as jnp
 import numpy as np
@@ -123,7 +124,8 @@ def test_masks_come_from_lengths_and_not_from_ids():
       behavior_logprobs=[
           np.full(n, -1.0, np.float32) for n in (4, 1, 0, 2)],
       advantages=np.ones(4, np.float32))
-  batch, = batching.make_batches([group], BUCKETS)
+  batch, = batching.make_batches(
+      [group], dataclasses.replace(BUCKETS, microbatch_tokens=60))
   assert batch.prompt_lengths[0] == 3
   mask = np.asarray(train_step.completion_mask(batch))
   np.testing.assert_array_equal(mask[0], [

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from atgrpo_jax import model
 from atgrpo_jax.rollout import engine as engine_lib
 from atgrpo_jax.rollout import sampler
 from atgrpo_jax.rollout import sampling
@@ -201,3 +202,125 @@ def test_only_who_runs_has_a_past(params):
   each = 4 * 2 * CONFIG.num_layers * CONFIG.num_kv_heads * CONFIG.head_width
   np.testing.assert_array_equal(
       kept, [*each * (positions[:-1] + 32 * 7), 0])
+
+
+# What prompts have in common.
+
+
+@pytest.fixture
+def short_preambles(monkeypatch):
+  monkeypatch.setattr(engine_lib, '_SHORTEST_PREAMBLE', 4)
+  monkeypatch.setattr(engine_lib, '_FEWEST', 4)
+
+
+def make_alike(num=12, budget=40):
+  """Prompts of two roles, each with instructions of its own, 8 to 12 tokens."""
+  texts = {'tool': tiny.ids(7, seed=5), 'planner': tiny.ids(5, seed=6)}
+  requests = []
+  for request, role in zip(
+      make_requests(num, budget), ['tool', 'planner'] * num):
+    own = np.concatenate([texts[role], request.prompt[:4], [1]])
+    requests.append(dataclasses.replace(
+        request, prompt=own.astype(np.int32), role=role))
+  return requests
+
+
+def test_common_beginnings_are_prefilled_once(params, short_preambles):
+  engine = make_engine(params, prompt_length=16)
+  first = drain(engine, make_alike(8))
+  assert engine.counts.preambles == 2
+  # 8 and 8 positions of preambles, and 4 prompts of each role with 8 and 8.
+  assert engine.counts.prefilled_positions == 8 + 8 + 4 * 8 + 4 * 8
+  # More of the same, also one by one, finds them there.
+  for request in make_alike(8):
+    drain(engine, [request])
+  assert engine.counts.preambles == 2
+  assert engine.counts.prefilled_rows == 16
+
+  plain = make_engine(params, prompt_length=16)
+  plain_requests = [
+      dataclasses.replace(request, role=str(request.tag))
+      for request in make_alike(8)]
+  expected = drain(plain, plain_requests)
+  assert plain.counts.preambles == 0
+  assert plain.counts.prefilled_positions == 8 * 16
+  assert num_different(first, expected) <= 1
+  for one, other in zip(first, expected):
+    for x, y in zip(one.logprobs, other.logprobs):
+      if len(x) == len(y):
+        np.testing.assert_allclose(x, y, atol=1e-4)
+
+
+def test_a_prompt_that_begins_in_another_way(params, short_preambles):
+  requests = make_alike(8)
+  for tag, length in ((6, 1), (7, 4)):  # Of the first, too little is alike.
+    prompt = requests[tag].prompt.copy()
+    prompt[length] += 1
+    requests[tag] = dataclasses.replace(requests[tag], prompt=prompt)
+  engine = make_engine(params, prompt_length=16)
+  found = drain(engine, requests[:6])
+  assert engine.counts.preambles == 2
+  found += drain(engine, requests[6:])
+  # The planners' has become shorter; that of the tools is as it was.
+  assert engine.counts.preambles == 3
+  assert {role: len(known.tokens) for (role, _), known
+          in engine._preambles.items()} == {'tool': 7, 'planner': 4}
+  expected = drain(
+      make_engine(params, prompt_length=16),
+      [dataclasses.replace(request, role=str(request.tag))
+       for request in requests])
+  assert num_different(found, expected) <= 1
+
+
+@pytest.mark.parametrize('prompts', [[[1]], [[1], [1]], [[1, 2, 3, 4, 5]]])
+def test_what_has_no_preamble(params, short_preambles, prompts):
+  engine = make_engine(params, prompt_length=16)
+  requests = [
+      dataclasses.replace(request, prompt=np.array(prompt, np.int32))
+      for request, prompt in zip(make_requests(), prompts)]
+  assert len(drain(engine, requests)) == len(prompts)
+  assert engine.counts.preambles == 0
+
+
+def test_the_same_prompt_twice(params, short_preambles):
+  """Its last token is no part of the preamble."""
+  requests = [
+      dataclasses.replace(request, prompt=np.arange(9, dtype=np.int32))
+      for request in make_requests(2, budget=30)]
+  engine = make_engine(params, prompt_length=16)
+  found = drain(engine, requests)
+  assert [len(x.tokens) for x in engine._preambles.values()] == [8]
+  expected = drain(
+      make_engine(params, prompt_length=16),
+      [dataclasses.replace(request, role=str(request.tag))
+       for request in requests])
+  assert num_different(found, expected) <= 1
+
+
+def test_preambles_with_adapters(params, short_preambles):
+  lora = model.LoraSpec(rank=2, alpha=4.0, targets=('attention/[qv]/kernel',))
+  weights = jax.tree.map(
+      lambda x: x + 0.1 * np.arange(1, 3).reshape(2, *[1] * (x.ndim - 1)),
+      model.init_lora(jax.random.key(0), CONFIG, lora, 2))
+  adapters = model.Adapters(weights, np.full(2, lora.scale, np.float32))
+
+  def engine_of(requests):
+    engine = engine_lib.Engine(
+        params, scripted.one_device(), adapters=adapters, config=CONFIG,
+        spec=SPEC, num_slots=(8,), prompt_length=16)
+    return drain(engine, requests), engine.counts
+
+  requests = [
+      dataclasses.replace(request, adapter=int(request.role == 'tool'))
+      for request in make_alike(8)]
+  found, counts = engine_of(requests)
+  assert counts.preambles == 2
+  expected, counts = engine_of([
+      dataclasses.replace(request, role=str(request.tag))
+      for request in requests])
+  assert counts.preambles == 0
+  assert num_different(found, expected) <= 1
+  # One role's beginning, with the other's adapter, is another preamble.
+  assert engine_of([
+      dataclasses.replace(request, role='tool', adapter=index % 2)
+      for index, request in enumerate(make_alike(8)[::2])])[1].preambles == 2

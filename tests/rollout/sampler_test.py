@@ -214,7 +214,7 @@ def test_a_prompt_is_computed_once_for_its_group(params, size):
   def fill(params):
     return sampler.fill(
         params, slots, np.arange(3)[None], prompts, lengths, _keys(3), ones,
-        ones, **static)
+        ones, preamble=None, **static)
 
   def decode(params):
     return sampler.decode(params, slots, past, None, num_tokens=8, **static)
