@@ -44,9 +44,10 @@ INSTALL_REQUIRES = [
 ]
 
 EXTRAS_REQUIRE = {
-    'paper': ['matplotlib>=3.11.2,<4'],
+    'paper': ['matplotlib>=3.11.2,<4', 'scipy>=1.17.1,<2'],
     'test': [
         'matplotlib>=3.11.2,<4',
+        'scipy>=1.17.1,<2',
         'pytest>=9.2,<10',
         'pytest-xdist>=3.8,<4',
         'ruff>=0.17.6,<0.18',

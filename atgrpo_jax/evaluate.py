@@ -158,7 +158,7 @@ def print_table(results: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def wilson_interval(
-    num_success: int, num_trials: int,
+    num_success: float, num_trials: int,
     z: float = 1.959964) -> tuple[float, float]:
   """Wilson's score interval of a proportion (95 % by default)."""
   if not 0 <= num_success <= num_trials or not num_trials:

@@ -1,8 +1,9 @@
 """Runs every cell of the paper's tables; see `launch/paper.sh --help`.
 
 A cell is one process of `atgrpo_jax.main` with the workdir
-`OUT/<table>/<task>/<row>/seed-<n>`. A cell that has its result is skipped, one
-that was stopped resumes. `paper_tables` makes the tables from what is there.
+`OUT/<scale>/<table>/<task>/<row>/seed-<n>`. A cell that has its result is
+skipped, one that was stopped resumes. At the end `paper_tables` makes the
+tables from what is there.
 
 Tables (arXiv 2510.11062, sections 5.2 and 5.3, and what its reviewers asked
 for):
@@ -27,55 +28,50 @@ import fnmatch
 import itertools
 import json
 import pathlib
+import re
 import shlex
+import signal
 import subprocess
 import sys
-from typing import Any
+from typing import Any, IO
 
 from absl import app
 from absl import flags
 
+from atgrpo_jax import errors
 from configs import common
-
-_OUT = flags.DEFINE_string('out', 'runs/paper', 'Folder of all workdirs.')
-_SCALE = flags.DEFINE_enum(
-    'scale', 'nano', ['nano', '1.7b', '8b'],
-    'Size of the models. Beyond nano the commands are printed, with the '
-    'hardware they need, and not run.')
-_SEEDS = flags.DEFINE_integer('seeds', 3, 'Seeds of each cell.', lower_bound=1)
-_ONLY = flags.DEFINE_list(
-    'only', ['*'], 'Cells whose path fits one of these patterns, such as '
-    '"main/sokoban/*" or "roles/*".')
-_DRY_RUN = flags.DEFINE_bool('dry_run', False, 'Print the commands; run none.')
 
 TASKS = ('plan_path', 'sokoban', 'sudoku')
 # The task of the ablations, as in the paper's Table 4.
 ABLATED = 'plan_path'
 TEAMS = {1: 'solo', 2: 'pair', 3: 'trio', 5: 'quintet', 7: 'septet'}
 
-# Row -> overrides, of the tables that change one switch. What is left out is
-# AT-GRPO itself, which stands in `main`.
+# Row -> overrides, of the tables that change one switch. A row that changes
+# nothing is left out: AT-GRPO stands in `main`.
 SWITCHES = {
     'selection': {
         name: {'rollout.selection': name}
         for name in ('team_greedy', 'softmax', 'uniform', 'epsilon_greedy')},
-    'target': {'monte_carlo': {'rollout.target': 'monte_carlo'}},
+    # Continuations cost tokens: with smaller steps there are as many updates.
+    'target': {'monte_carlo': {
+        'rollout.target': 'monte_carlo', 'rollout.num_continuations': 1,
+        'rollout.num_tasks': 2}},
     'normaliser': {
         name: {'advantage.normaliser': name}
         for name in ('none', 'leave_one_out')},
     'group_size': {
-        str(size): {'rollout.group_size': size} for size in (2, 4, 16)},
+        str(size): {'rollout.group_size': size} for size in (2, 4, 8, 16)},
     'turns': {
-        str(turns): {'environment.max_turns': turns} for turns in (1, 2, 8)},
+        str(turns): {'environment.max_turns': turns} for turns in (1, 2, 4, 8)},
 }
 
-# Size -> what its teams need; from `--mode compile_check`, see the README.
-_HARDWARE = {
-    '1.7b': 'a TPU slice v5e:4x4 (16 chips) or larger, whatever the team',
-    '8b': (
-        'a TPU slice v5e:4x4 (16 chips) for teams that share a policy or have '
-        'adapters, and v6e:4x4 (16 chips) for one policy per role'),
-}
+# What every model beyond nano needs, one policy for each role included (see
+# `--mode compile_check` and the README), and how such a slice is cut.
+_HARDWARE = '16 TPU v6e chips (4x4); with 1.7b, v5e chips will do as well'
+_POD = ('launch/tpu_pod.sh', '--name', 'NAME', '--zone', 'ZONE',
+        '--accelerator-type', 'v6e-16')
+_POD_OVERRIDES = {
+    'mesh.fsdp': 4, 'mesh.tensor': 4, 'buckets.groups': '(16,)'}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +102,13 @@ def make_cells(scale: str, num_seeds: int) -> list[Cell]:
   for seed in range(num_seeds):
     cells += [*_main(scale, seed), *_switches(scale, seed)]
     cells += [*_agents(scale, seed), *_roles(scale, seed)]
-  return cells + list(_cross_play(scale, num_seeds))
+  cells += _cross_play(scale, num_seeds)
+  if scale != 'nano':
+    cells = [
+        dataclasses.replace(
+            cell, overrides={**cell.overrides, **_POD_OVERRIDES})
+        for cell in cells]
+  return cells
 
 
 def _train(path, task, scale, seed, overrides=(), budget_of='', **arguments):
@@ -132,11 +134,15 @@ def _main(scale: str, seed: int) -> Iterator[Cell]:
 
 
 def _switches(scale: str, seed: int) -> Iterator[Cell]:
+  config = common.game_config(ABLATED, f'size={scale}')
   for table, rows in SWITCHES.items():
     for row, overrides in rows.items():
-      yield _train(
-          f'{table}/{ABLATED}/{row}', ABLATED, scale, seed, overrides,
-          f'main/{ABLATED}/at_grpo')
+      changed = config.copy_and_resolve_references()
+      changed.update_from_flattened_dict(overrides)
+      if changed != config:
+        yield _train(
+            f'{table}/{ABLATED}/{row}', ABLATED, scale, seed, overrides,
+            f'main/{ABLATED}/at_grpo')
 
 
 def _agents(scale: str, seed: int) -> Iterator[Cell]:
@@ -186,7 +192,7 @@ def _export(cell: Cell, last: str) -> Cell:
   return dataclasses.replace(
       cell, mode='export', budget_of='',
       overrides={**cell.overrides, 'export.dtype': 'float32'},
-      result=f'export/{last}/config.json')
+      result=f'export/{last}/tokenizer.json')  # Which is written last.
 
 
 def _played(
@@ -202,12 +208,12 @@ def _played(
 
 
 def command(cell: Cell, out: pathlib.Path, tokens: int | str) -> list[str]:
-  """What to run after `python`; `tokens` is the budget, if the cell has one."""
+  """The flags of the trainer; `tokens` is the budget, if the cell has one."""
   overrides = dict(cell.overrides)
   if cell.budget_of:
     overrides |= {'train.num_steps': 0, 'train.completion_tokens': tokens}
   return [
-      '-m', 'atgrpo_jax.main', '--mode', cell.mode, '--config', cell.config,
+      '--mode', cell.mode, '--config', cell.config,
       '--workdir', str(out / cell.path), *(
           f'--config.{key}={value}'.replace('{out}', str(out))
           for key, value in overrides.items())]
@@ -220,32 +226,45 @@ def generated_tokens(workdir: pathlib.Path) -> int:
       json.loads(line)['budget/completion_tokens'] for line in lines))
 
 
-def run_cells(cells: Sequence[Cell], out: pathlib.Path, dry_run: bool) -> int:
+def needed(cell: Cell) -> list[tuple[str, str]]:
+  """(mode, path) of the cells that must come before this one."""
+  cells = [
+      ('export', path) for path in re.findall(
+          r'{out}/([^;]*)/export/', cell.overrides.get('per_policy', ''))]
+  if cell.budget_of:
+    cells.append(('train', cell.budget_of))
+  if cell.mode == 'export':
+    cells.append(('train', cell.path))
+  return cells
+
+
+def check_needs(cells: Sequence[Cell], out: pathlib.Path) -> None:
+  """Raises UserError if a cell needs what is neither there nor before it."""
+  provided = set()
+  for cell in cells:
+    if (out / cell.path / cell.result).exists():
+      continue
+    for mode, path in needed(cell):
+      there = {'train': 'evals/after.json', 'export': 'export'}[mode]
+      if (mode, path) not in provided and not (out / path / there).exists():
+        raise errors.UserError(
+            f'{cell.path} needs what {path} makes, which has not been run; '
+            f'let --only take {path.rpartition("/")[0]}/* as well.')
+    provided.add((cell.mode, cell.path))
+
+
+def run_cells(cells: Sequence[Cell], out: pathlib.Path) -> int:
   """Runs what is not done; the exit status of the first that fails, or 0."""
   for index, cell in enumerate(cells):
     if (out / cell.path / cell.result).exists():
       continue
-    tokens = ''
-    if cell.budget_of and (out / cell.budget_of / 'evals/after.json').exists():
-      tokens = generated_tokens(out / cell.budget_of)
-    elif cell.budget_of:
-      tokens = f'<tokens of {cell.budget_of}>'
-    line = ['python', *command(cell, out, tokens)]
-    print(f'[{index + 1}/{len(cells)}] {shlex.join(line)}', flush=True)
-    if dry_run:
-      continue
-    if isinstance(tokens, str) and cell.budget_of:
-      print(
-          f'error: {cell.path} may generate as many tokens as '
-          f'{cell.budget_of}, which has not been run; add it to --only.',
-          file=sys.stderr)
-      return 2
+    tokens = cell.budget_of and generated_tokens(out / cell.budget_of)
+    line = ['-m', 'atgrpo_jax.main', *command(cell, out, tokens)]
+    print(f'[{index + 1}/{len(cells)}] python {shlex.join(line)}', flush=True)
     log_path = out / 'logs' / f'{cell.path}.{cell.mode}'
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with log_path.open('a') as log:
-      status = subprocess.run(
-          [sys.executable, *line[1:]], stdout=log,
-          stderr=subprocess.STDOUT).returncode
+      status = _run([sys.executable, *line], log)
     if status:
       print(
           f'error: the cell ended with status {status}; its log is '
@@ -254,21 +273,75 @@ def run_cells(cells: Sequence[Cell], out: pathlib.Path, dry_run: bool) -> int:
   return 0
 
 
+def _run(line: Sequence[str], log: IO[str]) -> int:
+  """Runs a trainer. SIGINT and SIGTERM are passed on, so that it saves."""
+  # In a session of its own, Ctrl-C reaches it from here alone, and once.
+  process = subprocess.Popen(
+      line, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+
+  def pass_on(number, frame):
+    del frame
+    process.send_signal(number)
+
+  numbers = (signal.SIGINT, signal.SIGTERM)
+  before = [signal.signal(number, pass_on) for number in numbers]
+  try:
+    return process.wait()
+  finally:
+    for number, handler in zip(numbers, before):
+      signal.signal(number, handler)
+
+
+def print_cells(cells: Sequence[Cell], out: pathlib.Path, scale: str) -> None:
+  """Prints what would be run."""
+  if scale != 'nano':
+    print(f'Each of these {len(cells)} runs needs {_HARDWARE}.')
+  for cell in cells:
+    if (out / cell.path / cell.result).exists():
+      continue
+    arguments = command(cell, out, f'<tokens of {cell.budget_of}>')
+    line = ['python', '-m', 'atgrpo_jax.main', *arguments]
+    if scale != 'nano':
+      line = ['bash', *_POD, *arguments[:6], '--', *arguments[6:]]
+    print(shlex.join(line))
+
+
+def _define_flags() -> None:
+  flags.DEFINE_string('out', 'runs/paper', 'Folder of all workdirs.')
+  flags.DEFINE_enum(
+      'scale', 'nano', ['nano', '1.7b', '8b'],
+      'Size of the models. Beyond nano the commands are printed, with the '
+      'hardware they need, and not run.')
+  flags.DEFINE_integer('seeds', 3, 'Seeds of each cell.', lower_bound=1)
+  flags.DEFINE_list(
+      'only', ['*'], 'Cells whose path fits one of these patterns, such as '
+      '"main/sokoban/*" or "roles/*".')
+  flags.DEFINE_bool('dry_run', False, 'Print the commands; run none.')
+
+
 def main(argv: list[str]) -> int:
   del argv
-  out = pathlib.Path(_OUT.value)
+  given = flags.FLAGS
+  out = pathlib.Path(given.out) / given.scale
   cells = [
-      cell for cell in make_cells(_SCALE.value, _SEEDS.value)
-      if any(fnmatch.fnmatch(cell.path, only) for only in _ONLY.value)]
-  if not cells:
-    print(f'error: no cell fits --only={",".join(_ONLY.value)}; see '
-          '--dry_run for their paths.', file=sys.stderr)
+      cell for cell in make_cells(given.scale, given.seeds)
+      if any(fnmatch.fnmatch(cell.path, only) for only in given.only)]
+  try:
+    if not cells:
+      raise errors.UserError(
+          f'no cell fits --only={",".join(given.only)}; see --dry_run for '
+          'their paths.')
+    if given.dry_run or given.scale != 'nano':
+      print_cells(cells, out, given.scale)
+      return 0
+    check_needs(cells, out)
+  except errors.UserError as error:
+    print(f'error: {error}', file=sys.stderr)
     return 2
-  if _SCALE.value != 'nano':
-    print(f'Each of these {len(cells)} runs needs '
-          f'{_HARDWARE[_SCALE.value]}.')
-  return run_cells(cells, out, _DRY_RUN.value or _SCALE.value != 'nano')
+  return run_cells(cells, out) or subprocess.call(
+      [sys.executable, '-m', 'atgrpo_jax.paper_tables', '--out', str(out)])
 
 
 if __name__ == '__main__':
+  _define_flags()
   app.run(main)

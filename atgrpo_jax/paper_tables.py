@@ -1,6 +1,6 @@
 """From workdirs to the paper's tables (Markdown, LaTeX) and curves (PNG).
 
-  python -m atgrpo_jax.paper_tables --out runs/paper
+  python -m atgrpo_jax.paper_tables --out runs/paper/nano
 
 reads what `paper` has run so far below OUT and writes OUT/tables. A row is a
 folder `OUT/<table>/<task>/<row>` with a workdir `seed-<n>` for each seed, so
@@ -9,11 +9,11 @@ what the tables and curves were made of is copied to DIR, without the
 checkpoints: small enough to be kept, and a folder like OUT.
 
 A success is the mean over seeds and held-out tasks, one answer per prompt and
-no selection. Its 95 % interval is Wilson's for one seed, and for several a
-bootstrap that draws seeds and tasks; where nothing varies, Wilson's on the
-tasks of one seed. Two rows are compared task by task: p is that of a two-sided
-sign-flip test on the differences of their tasks' means over seeds, which takes
-the seeds as they are.
+no selection. Its 95 % interval is Wilson's, as if one seed had had this mean;
+for several seeds each half is made wider by the t interval of the seeds' means
+(the root of the sum of both squares). Two rows are compared task by task: p is
+that of a two-sided sign-flip test on the differences of their tasks' means over
+seeds, which takes the seeds as they are.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
 import json
+import math
 import pathlib
 import shutil
 import sys
@@ -30,13 +31,11 @@ from absl import app
 from absl import flags
 from matplotlib import figure
 import numpy as np
+from scipy import stats
 
 from atgrpo_jax import errors
 from atgrpo_jax import evaluate
 from atgrpo_jax import paper
-
-_KEEP = flags.DEFINE_string(
-    'keep', '', 'Folder for a copy of what the tables were made of.')
 
 _DRAWS = 10_000
 
@@ -58,14 +57,14 @@ _SYSTEMS = (
     ('at_grpo_lora', 'after', 'Team + AT-GRPO, adapter per role', ''),
 )
 
-# Published success in per cent (arXiv 2510.11062, tables 1 and 2):
-# task -> row -> with Qwen3-1.7B, with Qwen3-8B.
+# Published success in per cent (arXiv 2510.11062, tables 1, 2, 4 and 6):
+# task -> row -> with Qwen3-1.7B, with Qwen3-8B. The agents that are combined
+# there were trained without a partner.
 _PUBLISHED = {
     'plan_path': {
         'SA': ('5', '12'), 'SA+GRPO': ('11', '47'), 'MAS': ('10', '71'),
         'MAS+GRPO': ('', '96'), 'shared': ('96', '93'),
         'per role': ('97', '96'), 'outcome_only': ('', '89'),
-        'tool_alone': ('11', ''), 'planner_alone': ('14.5', ''),
         'combined': ('16', ''), 'swapped': ('6', '')},
     'sokoban': {
         'SA': ('0', '9'), 'SA+GRPO': ('3', '14'), 'MAS': ('0', '16'),
@@ -153,21 +152,17 @@ class Table:
         + '  \\bottomrule\n  \\end{tabular}\n\\end{table}\n')
 
 
-def success_interval(
-    successes: np.ndarray, seed: int = 0) -> tuple[float, float]:
+def success_interval(successes: np.ndarray) -> tuple[float, float]:
   """95 % interval of the mean of `successes` [seeds, tasks], see above."""
   num_seeds, num_tasks = successes.shape
-  if num_seeds == 1 or successes.min() == successes.max():
-    return evaluate.wilson_interval(int(successes[0].sum()), num_tasks)
-  rng = np.random.default_rng(seed)
-  means = []
-  for _ in range(_DRAWS // 100):
-    seeds = rng.integers(num_seeds, size=(100, num_seeds))
-    tasks = rng.integers(num_tasks, size=(100, num_tasks))
-    means.append(
-        successes[seeds[:, :, None], tasks[:, None]].mean(axis=(1, 2)))
-  low, high = np.quantile(np.concatenate(means), (0.025, 0.975))
-  return float(low), float(high)
+  mean, spread = float(successes.mean()), 0.0
+  if num_seeds > 1:
+    deviation = successes.mean(axis=1).std(ddof=1)
+    spread = stats.t.ppf(0.975, num_seeds - 1) * deviation / num_seeds**0.5
+  low, high = evaluate.wilson_interval(mean * num_tasks, num_tasks)
+  return (
+      max(0.0, mean - math.hypot(mean - low, spread)),
+      min(1.0, mean + math.hypot(high - mean, spread)))
 
 
 def paired_test(one: np.ndarray, other: np.ndarray, seed: int = 0) -> float:
@@ -220,7 +215,7 @@ def make_table(
         'compared; evaluate all on the same config.evaluation.test.')
   header = [
       '', 'success %', '95 %', 'seeds', 'AT-GRPO minus it', 'p', 'turns',
-      *_LEDGER, 'minutes', 'peak GiB', 'paper, 1.7B', 'paper, 8B']
+      'updates', *_LEDGER, 'minutes', 'peak GiB', 'paper, 1.7B', 'paper, 8B']
   return Table(title, header, [
       [name, *_cells(row, baseline), *published]
       for name, (row, published) in rows.items()
@@ -230,7 +225,7 @@ def make_table(
 def _cells(row: Row | None, baseline: Row | None) -> list[str]:
   """A row without its name and without what was published."""
   if row is None:
-    return [''] * (8 + len(_LEDGER))
+    return [''] * (9 + len(_LEDGER))
   low, high = row.interval
   cells = [
       f'{100 * row.success:.1f}', f'{100 * low:.1f} … {100 * high:.1f}',
@@ -245,8 +240,8 @@ def _cells(row: Row | None, baseline: Row | None) -> list[str]:
         f'{p:.4f}' if p > least else '< 0.0001']
   cells.append(f'{row.turns:.2f}')
   if not row.lines:
-    return cells + [''] * (2 + len(_LEDGER))
-  return cells + [
+    return cells + [''] * (3 + len(_LEDGER))
+  return cells + [f'{np.mean(list(map(len, row.lines))):.0f}'] + [
       _short(row.total(metric)) for metric in _LEDGER.values()] + [
           f'{row.total("time/step") / 60:.1f}',
           f'{row.largest("memory/host_peak_gib"):.1f}']
@@ -395,12 +390,15 @@ def main(argv: list[str]) -> int:
   except errors.UserError as error:
     print(f'error: {error}', file=sys.stderr)
     return 2
-  if _KEEP.value:
-    keep(out, pathlib.Path(_KEEP.value))
+  if flags.FLAGS.keep:
+    keep(out, pathlib.Path(flags.FLAGS.keep))
   print(paths[0].read_text())
   print('written: ' + ', '.join(map(str, paths)))
   return 0
 
 
 if __name__ == '__main__':
+  flags.DEFINE_string('out', 'runs/paper/nano', 'Folder of all workdirs.')
+  flags.DEFINE_string(
+      'keep', '', 'Folder for a copy of what the tables were made of.')
   app.run(main)

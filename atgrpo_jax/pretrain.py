@@ -15,7 +15,6 @@ from __future__ import annotations
 import collections
 from collections.abc import Mapping
 import importlib
-import itertools
 import json
 import pathlib
 import time
@@ -97,7 +96,6 @@ def pretrain(
 
   # ---- Loop -----------------------------------------------------------------
   rng = np.random.default_rng([config.seed, 2])
-  programs = itertools.count()
   start = time.perf_counter()
   for step, phase in enumerate(phases):
     groups = [
@@ -107,7 +105,7 @@ def pretrain(
       sums = train_step.zero_sums(
           state.params, config=model_config, spec=spec)
       for batch in batching.make_batches(groups, buckets):
-        sums = sharding.queued(next(programs), train_step.accumulate(
+        sums = sharding.queued(train_step.accumulate(
             state.params, sums, sharding.put_rows(batch, mesh),
             config=model_config, spec=spec), mesh)
       state, metrics, _ = train_step.apply_update(

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import dataclasses
+import itertools
 import math
 import re
 from typing import Any
@@ -47,6 +48,8 @@ ADAPTER_RULES = (
     (r'.*/b', PartitionSpec(None, None, None, 'fsdp')),
 )
 
+
+_num_queued = itertools.count()  # Programs of this process, see `queued`.
 
 def param_rules(tied_head: bool) -> Rules:
   """The rules of a model's parameters."""
@@ -152,13 +155,14 @@ def put_rows(tree: Any, mesh: Mesh) -> Any:
           x.shape, sharding, x.__getitem__), tree)
 
 
-def queued(index: int, result: Any, mesh: Mesh) -> Any:
+def queued(result: Any, mesh: Mesh) -> Any:
   """The result of a program, for which every eighth call waits on a CPU.
 
   With 32 or more programs waiting for several CPU devices, XLA hangs in their
-  collectives. `index` counts the programs.
+  collectives.
   """
-  if mesh.devices.flat[0].platform == 'cpu' and index % 8 == 7:
+  if (mesh.devices.flat[0].platform == 'cpu'
+      and next(_num_queued) % 8 == 7):
     jax.block_until_ready(result)
   return result
 

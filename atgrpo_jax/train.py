@@ -56,10 +56,11 @@ def train(
     raise errors.UserError(
         f'rollout.num_tasks={config.rollout.num_tasks}, but the split '
         f'{config.dataset.train!r} has {len(tasks)} tasks.')
-  if not config.train.num_steps and not config.train.completion_tokens:
+  limits = config.train.num_steps, config.train.completion_tokens
+  if min(limits) < 0 or not any(limits):
     raise errors.UserError(
-        'train.num_steps=0 and train.completion_tokens=0 would never end; '
-        'give one of them.')
+        f'train.num_steps={limits[0]} and train.completion_tokens={limits[1]} '
+        'would never end; one of them must be above 0, and none below.')
 
   # ---- Workdir --------------------------------------------------------------
   resumed = experiment_lib.check_workdir(workdir, config)
@@ -92,7 +93,8 @@ def train(
             f'{experiment.policies[name].base.folder} now holds other weights. '
             'Put the former ones back, or choose another --workdir.')
     print(f'resumes after step {meta["step"]}')
-  # The start of training, where a KL penalty or the diagnosis needs it.
+  # The model that training started from, or that an adapter is over, where a
+  # KL penalty or the diagnosis needs it.
   references = {}
   if config.loss.kl_estimator != 'none' or config.train.diagnose_every:
     references = {
@@ -292,22 +294,20 @@ def update_policy(
           batching.make_batches(groups_of_part, buckets)]
       if num_updates > 1:
         batches = [
-            dataclasses.replace(b, old_logprobs=queued(i, train_step.score(
-                state.params, b, base=base, **static)))
-            for i, b in enumerate(batches)]
+            dataclasses.replace(b, old_logprobs=queued(train_step.score(
+                state.params, b, base=base, **static))) for b in batches]
       if policy.learner.loss.kl_estimator != 'none':
         batches = [
-            dataclasses.replace(b, reference_logprobs=queued(
-                i, train_step.score(
-                    reference, b, config=policy.config, spec=whole)))
-            for i, b in enumerate(batches)]
+            dataclasses.replace(b, reference_logprobs=queued(train_step.score(
+                reference, b, config=policy.config, spec=whole)))
+            for b in batches]
       if batches:
         parts.append(batches)
 
     for batches in parts:
       sums = train_step.zero_sums(state.params, **static)
-      for i, batch in enumerate(batches):
-        sums = queued(i, train_step.accumulate(
+      for batch in batches:
+        sums = queued(train_step.accumulate(
             state.params, sums, batch, base=base, **static))
       state, learned, finite = train_step.apply_update(state, sums, **static)
       update.updates.append((learned, finite))

@@ -204,7 +204,8 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.train.checkpoint_every = 10  # Steps.
   c.train.groups_every = 10  # Steps whose groups are written.
   # Steps that measure gradients, entropy and distance to the start of each
-  # role, for one more pass over the groups and a copy of the start; 0 for none.
+  # role; 0 for none. Costs another pass over the groups, a copy of the start,
+  # and memory for a gradient of each role.
   c.train.diagnose_every = 0
 
   c.evaluation = config_dict.ConfigDict()

@@ -78,8 +78,8 @@ parse_options() {
     stop "--workdir is '$workdir', but the trainer writes to a file system;" \
       'give a folder (for a bucket: one where gcsfuse mounts it)'
   workdir="${workdir%/}"
-  [[ "$mode" == train || "$mode" == evaluate ]] ||
-    stop "--mode is '$mode', but must be train or evaluate"
+  [[ "$mode" =~ ^(train|evaluate|export)$ ]] ||
+    stop "--mode is '$mode', but must be train, evaluate or export"
   trainer=(--config "$config" --mode "$mode" "$@")
 }
 

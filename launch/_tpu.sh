@@ -20,7 +20,7 @@ tpu_options() {
   --workdir DIR            where the run is kept on the TPU VM
   --collect DIR            folder of this machine to copy the workdir and the
                            log into (default runs/NAME in the checkout)
-  --mode MODE              train (default) or evaluate
+  --mode MODE              train (default), evaluate or export
   --stop                   ask a run in progress to save and stop; do no more
   --delete                 delete the TPU VM once a run that has ended well is
                            collected

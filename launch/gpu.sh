@@ -16,7 +16,7 @@ stopped it after saving.
 
   --config CONFIG   config file of the checkout and its arguments
   --workdir DIR     where the run is kept
-  --mode MODE       train (default) or evaluate
+  --mode MODE       train (default), evaluate or export
   --dry-run         print the commands and run none
   --help            print this
 

@@ -21,7 +21,7 @@ a signal stopped them after saving.
   --processes N     how many processes (default 2)
   --config CONFIG   config file of the checkout and its arguments
   --workdir DIR     where the run is kept
-  --mode MODE       train (default) or evaluate
+  --mode MODE       train (default), evaluate or export
   --dry-run         print the commands and run none
   --help            print this
 

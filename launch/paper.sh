@@ -9,14 +9,14 @@ Usage: bash launch/paper.sh [OPTION ...]
 
 Makes .venv in the checkout, installs atgrpo_jax with its paper extra (skipped
 where that is up to date), runs one cell of the tables after the other, and
-writes the tables and curves to DIR/tables. A cell that is done is skipped, so
+writes the tables and curves to DIR/SIZE/tables. A cell that is done is skipped, so
 run it again to go on with what was stopped, or to add cells.
 
   --scale SIZE   nano (default), 1.7b or 8b; beyond nano the commands are
                  printed, with the hardware they need, and not run
   --seeds N      seeds of each cell (default 3)
   --only CELLS   patterns of the cells' paths, with commas between them, such
-                 as 'main/sokoban/*,roles/*' (default: all)
+                 as 'main/sokoban/*,agents/*' (default: all)
   --out DIR      folder of all workdirs (default runs/paper)
   --dry-run      print the commands and run none
   --help         print this
@@ -50,12 +50,9 @@ check_count --seeds "$seeds"
 # The cells start in the checkout, but DIR is the caller's.
 [[ "$out" == /* ]] || out="$PWD/$out"
 
-prints=$dry_run
-[[ "$scale" == nano ]] || prints=true
-# Only a run needs an installation that may have to be made first.
-dry_run=false ensure_installed paper
+prints=$dry_run dry_run=false  # What to print, the installation knows.
+ensure_installed paper
 use_all_cores
 cd "$ROOT"
-"$VENV/bin/python" -m atgrpo_jax.paper --scale "$scale" --seeds "$seeds" \
-  --only "$only" --out "$out" --dry_run="$prints"
-"$prints" || exec "$VENV/bin/python" -m atgrpo_jax.paper_tables --out "$out"
+exec "$VENV/bin/python" -m atgrpo_jax.paper --scale "$scale" \
+  --seeds "$seeds" --only "$only" --out "$out" --dry_run="$prints"

@@ -29,7 +29,7 @@ itself again, to resume. scancel ends it for good.
   --account NAME       account (default: yours)
   --config CONFIG      config file of the checkout and its arguments
   --workdir DIR        where the run is kept
-  --mode MODE          train (default) or evaluate
+  --mode MODE          train (default), evaluate or export
   --dry-run            print the commands and run none
   --help               print this
 

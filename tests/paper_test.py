@@ -1,13 +1,18 @@
 """paper.py: cells that can be run, in an order in which they can be run."""
 
+import fnmatch
 import importlib
-import json
+import os
 import pathlib
 import re
-import subprocess
+import signal
+import sys
+import threading
+import time
 
 import pytest
 
+from atgrpo_jax import errors
 from atgrpo_jax import paper
 from atgrpo_jax import policies
 from atgrpo_jax.rollout import at_grpo
@@ -24,7 +29,9 @@ def test_cells_are_valid_configs(scale):
         file.removesuffix('.py').replace('/', '.'))
     config = module.get_config(arg)
     # Keys that do not exist, and values of another type, are refused.
-    config.update_from_flattened_dict(dict(cell.overrides))
+    config.update_from_flattened_dict({
+        key: value for key, value in cell.overrides.items()
+        if key != 'buckets.groups'})  # A tuple, as the command line has it.
     roles = games.TEAMS[config.environment.team]
     at_grpo.RolloutSpec(**{
         name: config.rollout[name] for name in (
@@ -41,18 +48,12 @@ def test_no_cell_comes_twice():
   assert len(set(trained)) == len(trained)
 
 
-def test_every_cell_stands_behind_those_it_needs():
-  seen = {'train': set(), 'export': set(), 'evaluate': set()}
-  for cell in CELLS:
-    if cell.budget_of:
-      assert cell.budget_of in seen['train'], cell
-    if cell.mode == 'export':
-      assert cell.path in seen['train'], cell
-    folders = re.findall(
-        r'{out}/([^;]*)/export/[a-z]+', cell.overrides.get('per_policy', ''))
-    assert len(folders) == (2 if cell.mode == 'evaluate' else 0)
-    assert set(folders) <= seen['export'], cell
-    seen[cell.mode].add(cell.path)
+def test_rows_that_are_at_grpo_itself_are_left_out():
+  for scale, own in (('nano', '8'), ('8b', '4')):
+    sizes = {
+        cell.path.split('/')[2] for cell in paper.make_cells(scale, 1)
+        if cell.path.startswith('group_size/')}
+    assert sizes == {'2', '4', '8', '16'} - {own}
 
 
 def test_what_is_compared_has_one_budget():
@@ -66,80 +67,129 @@ def test_what_is_compared_has_one_budget():
       assert cell.budget_of == f'main/{task}/at_grpo/{seed}'
 
 
-class _Trainer:
-  """Stands for the processes: writes what a cell would."""
-
-  def __init__(self, monkeypatch):
-    self.commands = []
-    self.status = 0
-    monkeypatch.setattr(subprocess, 'run', self._run)
-
-  def _run(self, command, stdout, stderr):
-    del stderr
-    self.commands.append(command[1:])
-    stdout.write('said\n')
-    if not self.status:
-      mode, workdir = (
-          command[command.index(name) + 1] for name in ('--mode', '--workdir'))
-      results = {
-          'train': ['evals/after.json'], 'evaluate': ['evals/evaluation.json'],
-          'export': [f'export/{role}/config.json' for role in (
-              'tool', 'planner')]}[mode]
-      for result in results:
-        path = pathlib.Path(workdir) / result
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text('{}')
-      if mode == 'train':
-        (pathlib.Path(workdir) / 'metrics.jsonl').write_text(''.join(
-            json.dumps({'budget/completion_tokens': x}) + '\n'
-            for x in (100.0, 23.0)))
-    return subprocess.CompletedProcess(command, self.status)
+# A stand-in for the trainer, which writes what a cell would.
+TRAINER = """
+import json, pathlib, signal, sys, time
+given = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+workdir = pathlib.Path(given['--workdir'])
+print('said', flush=True)
+if pathlib.Path('wait').exists():
+  signal.signal(signal.SIGINT, lambda *_: sys.exit(42))
+  signal.signal(signal.SIGTERM, lambda *_: sys.exit(43))
+  pathlib.Path('waits').touch()
+  time.sleep(60)
+if pathlib.Path('fail').exists():
+  sys.exit(3)
+results = {
+    'train': ['evals/after.json', 'metrics.jsonl'],
+    'evaluate': ['evals/evaluation.json'],
+    'export': ['export/tool/tokenizer.json', 'export/planner/tokenizer.json'],
+}[given['--mode']]
+for result in results:
+  path = workdir / result
+  path.parent.mkdir(parents=True, exist_ok=True)
+  path.write_text(''.join(
+      json.dumps({'budget/completion_tokens': x}) + chr(10)
+      for x in (100.0, 23.0)))
+"""
 
 
-def test_cells_run_once(tmp_path, monkeypatch, capsys):
-  trainer = _Trainer(monkeypatch)
-  assert paper.run_cells(CELLS, tmp_path, dry_run=False) == 0
-  assert len(trainer.commands) == len(CELLS)
+@pytest.fixture
+def out(tmp_path, monkeypatch):
+  """Where cells are run; they are Python, started once for each."""
+  package = tmp_path / 'atgrpo_jax'
+  package.mkdir()
+  (package / '__init__.py').touch()
+  (package / 'main.py').write_text(TRAINER)
+  monkeypatch.chdir(tmp_path)
+  python = tmp_path / 'python'
+  # What stands in the current folder comes first, and no site-packages.
+  python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+  python.chmod(0o755)
+  monkeypatch.setattr(sys, 'executable', str(python))
+  return tmp_path / 'out'
+
+
+FEW = [cell for cell in paper.make_cells('nano', 1)
+       if cell.path.split('/')[0] in ('main', 'roles')
+       and 'plan_path' in cell.path]
+
+
+def test_cells_run_once(out, capsys):
+  assert paper.run_cells(FEW, out) == 0
   printed = capsys.readouterr().out
-  assert f'[{len(CELLS)}/{len(CELLS)}] python -m atgrpo_jax.main' in printed
-  limits = {
-      argument for command in trainer.commands for argument in command
-      if argument.startswith('--config.train.completion_tokens')}
-  assert limits == {'--config.train.completion_tokens=123'}
-  assert '{out}' not in printed
-  assert (tmp_path / 'logs/main/sudoku/at_grpo/seed-1.train').read_text() == (
-      'said\n')
+  assert printed.count('python -m atgrpo_jax.main') == len(FEW)
+  assert f'[{len(FEW)}/{len(FEW)}] ' in printed and '{out}' not in printed
+  limits = set(re.findall(r'--config.train.completion_tokens=(\S*)', printed))
+  assert limits == {'123'}
+  log = out / 'logs' / f'{FEW[0].path}.train'
+  assert log.read_text() == 'said\n'
   # The folders of the cells hold nothing but what the cells wrote.
-  assert {p.name for p in (tmp_path / CELLS[0].path).iterdir()} == {
+  assert {p.name for p in (out / FEW[0].path).iterdir()} == {
       'evals', 'metrics.jsonl'}
 
-  trainer.commands.clear()
-  assert paper.run_cells(CELLS, tmp_path, dry_run=False) == 0
-  assert not trainer.commands
-  (tmp_path / CELLS[4].path / 'evals/after.json').unlink()
-  assert paper.run_cells(CELLS, tmp_path, dry_run=False) == 0
-  assert len(trainer.commands) == 1
+  assert paper.run_cells(FEW, out) == 0
+  assert not capsys.readouterr().out
+  (out / FEW[4].path / 'evals/after.json').unlink()
+  assert paper.run_cells(FEW, out) == 0
+  assert capsys.readouterr().out.startswith(f'[5/{len(FEW)}]')
 
 
-def test_a_cell_that_fails_stops_the_run(tmp_path, monkeypatch, capsys):
-  trainer = _Trainer(monkeypatch)
-  trainer.status = 42
-  assert paper.run_cells(CELLS, tmp_path, dry_run=False) == 42
-  assert len(trainer.commands) == 1
-  said = capsys.readouterr().err
-  assert 'status 42' in said and f'{CELLS[0].path}.train' in said
+def test_a_cell_that_fails_stops_the_run(out, capsys):
+  pathlib.Path('fail').touch()
+  assert paper.run_cells(FEW, out) == 3
+  captured = capsys.readouterr()
+  assert captured.out.count('atgrpo_jax.main') == 1
+  assert 'status 3' in captured.err and f'{FEW[0].path}.train' in captured.err
 
 
-def test_a_budget_must_be_known(tmp_path, monkeypatch, capsys):
-  trainer = _Trainer(monkeypatch)
-  assert paper.run_cells(CELLS[1:2], tmp_path, dry_run=False) == 2
-  assert not trainer.commands
-  assert 'main/plan_path/at_grpo/seed-0, which has not been run' in (
-      capsys.readouterr().err)
+@pytest.mark.parametrize('number, status', [
+    (signal.SIGINT, 42), (signal.SIGTERM, 43)])
+def test_signals_reach_the_trainer_which_ends_as_it_will(
+    out, number, status):
+  pathlib.Path('wait').touch()
+
+  def stop():
+    while not pathlib.Path('waits').exists():
+      time.sleep(0.05)
+    os.kill(os.getpid(), number)
+
+  thread = threading.Thread(target=stop)
+  thread.start()
+  before = signal.getsignal(number)
+  assert paper.run_cells(FEW, out) == status
+  thread.join()
+  assert signal.getsignal(number) is before
 
 
-def test_dry_run_runs_nothing(tmp_path, monkeypatch, capsys):
-  trainer = _Trainer(monkeypatch)
-  assert paper.run_cells(CELLS, tmp_path, dry_run=True) == 0
-  assert not trainer.commands and not list(tmp_path.iterdir())
-  assert capsys.readouterr().out.count('atgrpo_jax.main') == len(CELLS)
+@pytest.mark.parametrize('only, missing', [
+    ('main/sokoban/mas_grpo/*', 'main/sokoban/at_grpo/'),
+    ('roles/plan_path/combined/*', 'roles/plan_path/tool_alone/'),
+    ('cross_play/*', 'main/plan_path/at_grpo_per_role/')])
+def test_what_is_missing_is_said_first(only, missing, tmp_path):
+  cells = [cell for cell in CELLS if fnmatch.fnmatch(cell.path, only)]
+  with pytest.raises(errors.UserError, match=f'let --only take {missing}'):
+    paper.check_needs(cells, tmp_path)
+
+
+def test_all_cells_together_lack_nothing(tmp_path):
+  paper.check_needs(CELLS, tmp_path)
+
+
+@pytest.mark.parametrize('scale', ['nano', '8b'])
+def test_printed_commands(scale, tmp_path, capsys):
+  cells = paper.make_cells(scale, 1)
+  paper.print_cells(cells, tmp_path, scale)
+  lines = capsys.readouterr().out.splitlines()
+  if scale == 'nano':
+    assert all(x.startswith('python -m atgrpo_jax.main --mode') for x in lines)
+  else:
+    first, *lines = lines
+    assert '16 TPU v6e' in first
+    assert all(x.startswith('bash launch/tpu_pod.sh --') for x in lines)
+    assert all("-- --config.seed=0 " in x for x in lines)
+    assert all('--config.mesh.fsdp=4' in x for x in lines)
+  assert len(lines) == len(cells)
+  assert "'--config.train.completion_tokens=<tokens of main/" in lines[1]
+  assert not any('{out}' in line for line in lines)
+  assert not list(tmp_path.iterdir())

@@ -301,10 +301,12 @@ def test_a_number_of_tokens_ends_a_run(echo_folder, tmp_path):
   assert experiment.restore_or_initialise(tmp_path)[1] == len(spent) > 2
 
 
-def test_a_run_needs_an_end(echo_folder, tmp_path):
+@pytest.mark.parametrize('num_steps', [0, -1])
+def test_a_run_needs_an_end(num_steps, echo_folder, tmp_path):
   with pytest.raises(errors.UserError, match='would never end'):
     train.train(
-        echo.experiment(echo_folder, **{'train.num_steps': 0}), tmp_path)
+        echo.experiment(echo_folder, **{'train.num_steps': num_steps}),
+        tmp_path)
 
 
 @pytest.mark.parametrize('policies', ['shared', 'per_role'])

@@ -9,6 +9,7 @@ the update, which it does not change.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+import functools
 import itertools
 from typing import Any
 
@@ -37,7 +38,7 @@ def diagnose(
     params: what is trained, before the update.
     batches: role -> its microbatches, on the mesh.
     score_start: log-probabilities [P, G, T] of a batch by the model that
-      training started from.
+      training started from, or that the adapter is over.
     base: the frozen model under an adapter, or None.
     mesh: of the policy.
     config: of the model.
@@ -48,17 +49,18 @@ def diagnose(
     `{role}/kl_to_start` (k3 estimate) in nats for a token, and
     `cosine/{role}+{role}` of the gradients of each two roles.
   """
+  queued = functools.partial(sharding.queued, mesh=mesh)
   sums, kls = {}, {}
   for role, own in batches.items():
     total = train_step.zero_sums(params, config=config, spec=spec)
     kl = jnp.zeros(())
-    for index, batch in enumerate(own):
-      start = score_start(batch)
-      kl = _add_kl(kl, batch, start)
+    for batch in own:
+      start = queued(score_start(batch))
+      kl = queued(_add_kl(kl, batch, start))
       if spec.loss.kl_estimator != 'none':
         batch = batch.replace(reference_logprobs=start)
-      total = sharding.queued(index, train_step.accumulate(
-          params, total, batch, base=base, config=config, spec=spec), mesh)
+      total = queued(train_step.accumulate(
+          params, total, batch, base=base, config=config, spec=spec))
     sums[role], kls[role] = total, kl
   products = np.asarray(_products([total.grads for total in sums.values()]))
   norms = np.sqrt(np.diag(products))

@@ -204,13 +204,13 @@ def _join(
   num_rests = len(rest.lengths) // len(preamble.lengths)
 
   def join(axis, before, after):
-    # Room for all of `after`, wherever it starts, so that nothing is shifted.
-    pad = [(0, 0)] * before.ndim
-    pad[axis] = 0, length + after.shape[axis] - before.shape[axis]
-    joined = jax.lax.dynamic_update_slice_in_dim(
-        jnp.repeat(jnp.pad(before, pad), num_rests, axis=1), after, start,
-        axis=axis)
-    return jax.lax.slice_in_dim(joined, 0, length, axis=axis)
+    at = jnp.arange(length)
+    before = jnp.repeat(
+        jnp.take(before, at, axis=axis, mode='clip'), num_rests, axis=1)
+    after = jnp.take(after, at - start, axis=axis, mode='clip')
+    shape = [1] * after.ndim
+    shape[axis] = length
+    return jnp.where((at < start).reshape(shape), before, after)
 
   return model.Prefix(
       join(4, preamble.keys, rest.keys), join(3, preamble.values, rest.values),
