@@ -353,9 +353,9 @@ def keep(out: pathlib.Path, folder: pathlib.Path) -> None:
     copy = folder / workdir.relative_to(out)
     (copy / 'evals').mkdir(parents=True, exist_ok=True)
     shutil.copy(path, copy / 'evals')
-    shutil.copy(workdir / 'config.json', copy)
     metrics = workdir / 'metrics.jsonl'
     if metrics.exists():
+      shutil.copy(workdir / 'config.json', copy)
       lines = map(json.loads, metrics.read_text().splitlines())
       (copy / 'metrics.jsonl').write_text(''.join(
           json.dumps({k: v for k, v in line.items() if k in read}) + '\n'
