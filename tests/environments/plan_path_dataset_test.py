@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
 from environments import datasets
 from environments.plan_path import maze
 from environments.plan_path import plan_path_dataset_builder
+from tests.environments import other_process
 
 _MODULE = 'environments.plan_path.plan_path_dataset_builder'
 
@@ -117,22 +114,8 @@ def test_splits_are_the_ones_that_reports_name(splits):
 
 @pytest.mark.parametrize('hash_seed', ['0', '1'])
 def test_tasks_do_not_depend_on_the_process(splits, hash_seed):
-  program = (
-      'from environments import datasets\n'
-      f'from {_MODULE} import make_splits\n'
-      'print(datasets.split_hash(make_splits({"test": 20})["test"]))\n'
-  )
-  result = subprocess.run(
-      [sys.executable, '-c', program],
-      env=os.environ | {
-          'PYTHONHASHSEED': hash_seed,
-          'PYTHONPATH': os.pathsep.join(sys.path),
-      },
-      capture_output=True,
-      text=True,
-      check=True,
-  )
-  assert result.stdout.strip() == datasets.split_hash(splits['test'][:20])
+  found = other_process.split_hash(_MODULE, hash_seed=hash_seed)
+  assert found == datasets.split_hash(splits['test'][:20])
 
 
 @pytest.mark.parametrize(

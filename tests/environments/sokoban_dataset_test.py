@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
 from environments import datasets
 from environments.sokoban import room
 from environments.sokoban import sokoban_dataset_builder
+from tests.environments import other_process
 
 _MODULE = 'environments.sokoban.sokoban_dataset_builder'
 
@@ -123,20 +120,5 @@ def test_rooms_with_two_boxes(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize('hash_seed', ['0', '1'])
 def test_tasks_do_not_depend_on_the_process(splits, hash_seed):
-  program = (
-      'from environments import datasets\n'
-      f'from {_MODULE} import make_splits\n'
-      'tasks = make_splits("1box", {"test": 20})["test"]\n'
-      'print(datasets.split_hash(tasks))\n'
-  )
-  result = subprocess.run(
-      [sys.executable, '-c', program],
-      env=os.environ | {
-          'PYTHONHASHSEED': hash_seed,
-          'PYTHONPATH': os.pathsep.join(sys.path),
-      },
-      capture_output=True,
-      text=True,
-      check=True,
-  )
-  assert result.stdout.strip() == datasets.split_hash(splits['test'][:20])
+  found = other_process.split_hash(_MODULE, '1box', hash_seed=hash_seed)
+  assert found == datasets.split_hash(splits['test'][:20])

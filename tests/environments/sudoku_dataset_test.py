@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import os
-import subprocess
-import sys
 
 import pytest
 
 from environments import datasets
 from environments.sudoku import grid
 from environments.sudoku import sudoku_dataset_builder
+from tests.environments import other_process
 
 _MODULE = 'environments.sudoku.sudoku_dataset_builder'
 
@@ -110,20 +108,5 @@ def test_4x4_is_the_default(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize('hash_seed', ['0', '1'])
 def test_tasks_do_not_depend_on_the_process(config, splits, hash_seed):
-  program = (
-      'from environments import datasets\n'
-      f'from {_MODULE} import make_splits\n'
-      f'tasks = make_splits({config!r}, {{"test": 20}})["test"]\n'
-      'print(datasets.split_hash(tasks))\n'
-  )
-  result = subprocess.run(
-      [sys.executable, '-c', program],
-      env=os.environ | {
-          'PYTHONHASHSEED': hash_seed,
-          'PYTHONPATH': os.pathsep.join(sys.path),
-      },
-      capture_output=True,
-      text=True,
-      check=True,
-  )
-  assert result.stdout.strip() == datasets.split_hash(splits['test'][:20])
+  found = other_process.split_hash(_MODULE, config, hash_seed=hash_seed)
+  assert found == datasets.split_hash(splits['test'][:20])
