@@ -345,7 +345,7 @@ def draw_curves(out: pathlib.Path, folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 def keep(out: pathlib.Path, folder: pathlib.Path) -> None:
-  """Copies to `folder` what the tables of `out` are made of."""
+  """Copies to `folder` what tables are made of, and the diagnosis of roles."""
   read = {'step', 'k1/success', 'spine/turns', *_LEDGER.values(),
           'time/step', 'memory/host_peak_gib'}
   for path in sorted(out.glob('**/evals/*.json')):
@@ -358,7 +358,9 @@ def keep(out: pathlib.Path, folder: pathlib.Path) -> None:
       shutil.copy(workdir / 'config.json', copy)
       lines = map(json.loads, metrics.read_text().splitlines())
       (copy / 'metrics.jsonl').write_text(''.join(
-          json.dumps({k: v for k, v in line.items() if k in read}) + '\n'
+          json.dumps({
+              name: value for name, value in line.items()
+              if name in read or name.startswith('diagnosis/')}) + '\n'
           for line in lines))
 
 
