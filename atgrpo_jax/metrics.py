@@ -131,6 +131,14 @@ class MetricsWriter:
       self._events.close()
 
 
+def read(workdir: pathlib.Path) -> list[dict[str, float]]:
+  """The lines of `metrics.jsonl`."""
+  lines = (workdir / 'metrics.jsonl').read_text().splitlines()
+  return [
+      {name: float(value) for name, value in json.loads(line).items()}
+      for line in lines]
+
+
 class Progress:
   """How far the run is: a bar on a terminal, else one line per step."""
 

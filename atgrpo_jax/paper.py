@@ -26,7 +26,6 @@ from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import fnmatch
 import itertools
-import json
 import pathlib
 import re
 import shlex
@@ -39,12 +38,14 @@ from absl import app
 from absl import flags
 
 from atgrpo_jax import errors
+from atgrpo_jax import metrics
 from configs import common
+from configs import pod
+from environments import games
 
 TASKS = ('plan_path', 'sokoban', 'sudoku')
 # The task of the ablations, as in the paper's Table 4.
 ABLATED = 'plan_path'
-TEAMS = {1: 'solo', 2: 'pair', 3: 'trio', 5: 'quintet', 7: 'septet'}
 
 # Row -> overrides, of the tables that change one switch. A row that changes
 # nothing is left out: AT-GRPO stands in `main`.
@@ -66,12 +67,11 @@ SWITCHES = {
 }
 
 # What every model beyond nano needs, one policy for each role included (see
-# `--mode compile_check` and the README), and how such a slice is cut.
+# `--mode compile_check` and the README).
 _HARDWARE = '16 TPU v6e chips (4x4); with 1.7b, v5e chips will do as well'
+_TOPOLOGY = 'v6e:4x4'
 _POD = ('launch/tpu_pod.sh', '--name', 'NAME', '--zone', 'ZONE',
         '--accelerator-type', 'v6e-16')
-_POD_OVERRIDES = {
-    'mesh.fsdp': 4, 'mesh.tensor': 4, 'buckets.groups': '(16,)'}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,12 +103,15 @@ def make_cells(scale: str, num_seeds: int) -> list[Cell]:
     cells += [*_main(scale, seed), *_switches(scale, seed)]
     cells += [*_agents(scale, seed), *_roles(scale, seed)]
   cells += _cross_play(scale, num_seeds)
-  if scale != 'nano':
-    cells = [
-        dataclasses.replace(
-            cell, overrides={**cell.overrides, **_POD_OVERRIDES})
-        for cell in cells]
-  return cells
+  if scale == 'nano':
+    return cells
+  cut = pod.get_config(f'size={scale},topology={_TOPOLOGY}')
+  as_cut = {
+      'mesh.fsdp': cut.mesh.fsdp, 'mesh.tensor': cut.mesh.tensor,
+      'buckets.groups': cut.buckets.groups}
+  return [
+      dataclasses.replace(cell, overrides={**cell.overrides, **as_cut})
+      for cell in cells]
 
 
 def _train(path, task, scale, seed, overrides=(), budget_of='', **arguments):
@@ -146,10 +149,10 @@ def _switches(scale: str, seed: int) -> Iterator[Cell]:
 
 
 def _agents(scale: str, seed: int) -> Iterator[Cell]:
-  for num_agents, team in TEAMS.items():
+  for team, roles in games.TEAMS.items():
     if team != 'pair':
       yield _train(
-          f'agents/{ABLATED}/{num_agents}', ABLATED, scale, seed, (),
+          f'agents/{ABLATED}/{len(roles)}', ABLATED, scale, seed, (),
           f'main/{ABLATED}/at_grpo', team=team)
 
 
@@ -221,9 +224,8 @@ def command(cell: Cell, out: pathlib.Path, tokens: int | str) -> list[str]:
 
 def generated_tokens(workdir: pathlib.Path) -> int:
   """Completion tokens of all rollouts of a run."""
-  lines = (workdir / 'metrics.jsonl').read_text().splitlines()
   return int(sum(
-      json.loads(line)['budget/completion_tokens'] for line in lines))
+      line['budget/completion_tokens'] for line in metrics.read(workdir)))
 
 
 def needed(cell: Cell) -> list[tuple[str, str]]:

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 import dataclasses
-import functools
 import json
 import math
 import pathlib
@@ -35,6 +34,7 @@ from scipy import stats
 
 from atgrpo_jax import errors
 from atgrpo_jax import evaluate
+from atgrpo_jax import metrics
 from atgrpo_jax import paper
 
 _DRAWS = 10_000
@@ -105,17 +105,13 @@ class Row:
   def success(self) -> float:
     return float(self.successes.mean())
 
-  @functools.cached_property
-  def interval(self) -> tuple[float, float]:
-    return success_interval(self.successes)
-
   def total(self, metric: str) -> float:
     """The sum over the steps of a run, in the mean over seeds."""
     return float(np.mean([
-        sum(float(line[metric]) for line in lines) for lines in self.lines]))
+        sum(line[metric] for line in lines) for lines in self.lines]))
 
   def largest(self, metric: str) -> float:
-    return max(float(line[metric]) for lines in self.lines for line in lines)
+    return max(line[metric] for lines in self.lines for line in lines)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,10 +190,7 @@ def read_row(folder: pathlib.Path, name: str) -> Row | None:
         'all on the same config.evaluation.test.')
   lines = ()
   if name == 'after':
-    lines = tuple(
-        [json.loads(line) for line in
-         (workdir / 'metrics.jsonl').read_text().splitlines()]
-        for workdir in workdirs)
+    lines = tuple(map(metrics.read, workdirs))
   return Row(
       np.array([[x == '1' for x in result['successes']] for result in evals]),
       float(np.mean([result['mean_turns'] for result in evals])),
@@ -208,8 +201,8 @@ def make_table(
     title: str, rows: Mapping[str, tuple[Row | None, tuple[str, str]]],
     baseline: Row | None) -> Table:
   """A table of named rows; each comes with what was published of it."""
-  with_row = [row for row, _ in rows.values() if row is not None]
-  if len({row.split_hash for row in [*with_row, baseline] if row}) > 1:
+  compared = [baseline, *(row for row, _ in rows.values())]
+  if len({row.split_hash for row in compared if row is not None}) > 1:
     raise errors.UserError(
         f'{title}: rows were evaluated on different tasks and cannot be '
         'compared; evaluate all on the same config.evaluation.test.')
@@ -226,7 +219,7 @@ def _cells(row: Row | None, baseline: Row | None) -> list[str]:
   """A row without its name and without what was published."""
   if row is None:
     return [''] * (9 + len(_LEDGER))
-  low, high = row.interval
+  low, high = success_interval(row.successes)
   cells = [
       f'{100 * row.success:.1f}', f'{100 * low:.1f} … {100 * high:.1f}',
       str(len(row.successes))]
@@ -254,19 +247,24 @@ def _short(number: float) -> str:
   return f'{number:.0f}'
 
 
+def read_systems(out: pathlib.Path, task: str) -> dict[str, Row | None]:
+  """Title -> row, of all compared systems."""
+  return {
+      title: read_row(out / 'main' / task / system, name)
+      for system, name, title, _ in _SYSTEMS}
+
+
 def main_tables(out: pathlib.Path) -> list[Table]:
   """The compared systems, a table for each task."""
   tables = []
   for task in paper.TASKS:
-    rows = {
-        title: (
-            read_row(out / 'main' / task / system, name),
-            _PUBLISHED[task].get(published, ('', '')))
-        for system, name, title, published in _SYSTEMS}
-    if any(row for row, _ in rows.values()):
+    rows = read_systems(out, task)
+    if any(rows.values()):
       tables.append(make_table(
-          f'{_titled(task)}: systems', rows,
-          rows['Team + AT-GRPO, shared'][0]))
+          f'{_titled(task)}: systems', {
+              title: (rows[title], _PUBLISHED[task].get(published, ('', '')))
+              for *_, title, published in _SYSTEMS},
+          rows['Team + AT-GRPO, shared']))
   return tables
 
 
@@ -298,7 +296,7 @@ def cross_play_table(out: pathlib.Path) -> list[Table]:
   for folder in sorted((out / 'cross_play').glob('*')):
     results = {
         (path.parents[2].name, path.parents[1].name):
-            json.loads(path.read_text())['success']
+            evaluate.read(path.parents[1], 'evaluation')['success']
         for path in folder.glob('*/*/evals/evaluation.json')}
     tools = sorted({tool for tool, _ in results})
     planners = sorted({planner for _, planner in results})
@@ -318,8 +316,8 @@ def draw_curves(out: pathlib.Path, folder: pathlib.Path) -> list[pathlib.Path]:
   paths = []
   for task in paper.TASKS:
     found = {
-        title: row for system, name, title, _ in _SYSTEMS if name == 'after'
-        and (row := read_row(out / 'main' / task / system, name))}
+        title: row for title, row in read_systems(out, task).items()
+        if row is not None and row.lines}
     for metric, label, file in (
         ('k1/success', 'validation success, K = 1', 'success'),
         ('spine/turns', 'turns of a training episode', 'turns')):
@@ -332,7 +330,7 @@ def draw_curves(out: pathlib.Path, folder: pathlib.Path) -> list[pathlib.Path]:
           tokens = np.cumsum(
               [line['budget/completion_tokens'] for line in lines])
           axes.plot(
-              tokens / 1e6, [float(line[metric]) for line in lines],
+              tokens / 1e6, [line[metric] for line in lines],
               color=f'C{index}', alpha=0.8, linewidth=1.2,
               label=None if number else title)
       axes.set_xlabel('generated tokens (millions); a line for each seed')
@@ -353,11 +351,11 @@ def keep(out: pathlib.Path, folder: pathlib.Path) -> None:
     copy = folder / workdir.relative_to(out)
     (copy / 'evals').mkdir(parents=True, exist_ok=True)
     shutil.copy(path, copy / 'evals')
-    metrics = workdir / 'metrics.jsonl'
-    if metrics.exists():
+    record = workdir / 'metrics.jsonl'
+    if record.exists():
       shutil.copy(workdir / 'config.json', copy)
-      lines = map(json.loads, metrics.read_text().splitlines())
-      (copy / 'metrics.jsonl').write_text(''.join(
+      lines = map(json.loads, record.read_text().splitlines())  # As they are.
+      (copy / record.name).write_text(''.join(
           json.dumps({
               name: value for name, value in line.items()
               if name in read or name.startswith('diagnosis/')}) + '\n'

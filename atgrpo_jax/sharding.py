@@ -48,8 +48,8 @@ ADAPTER_RULES = (
     (r'.*/b', PartitionSpec(None, None, None, 'fsdp')),
 )
 
-
 _num_queued = itertools.count()  # Programs of this process, see `queued`.
+
 
 def param_rules(tied_head: bool) -> Rules:
   """The rules of a model's parameters."""

@@ -52,6 +52,16 @@ def test_write_is_on_disk_at_once(tmp_path):
   writer.close()
 
 
+def test_what_was_written_is_read_back(tmp_path):
+  writer = metrics.MetricsWriter(tmp_path)
+  writer.write(1, {'a': -math.inf, 'b': 0.5})
+  writer.write(2, {'a': math.nan})
+  writer.close()
+  first, second = metrics.read(tmp_path)
+  assert first == {'step': 1, 'a': -math.inf, 'b': 0.5}
+  assert second['step'] == 2 and math.isnan(second['a'])
+
+
 def test_numbers_that_are_not_finite(tmp_path):
   values = {'a': np.float32('nan'), 'b': math.inf, 'c': np.array(-np.inf)}
   writer = metrics.MetricsWriter(tmp_path)

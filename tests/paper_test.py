@@ -29,9 +29,7 @@ def test_cells_are_valid_configs(scale):
         file.removesuffix('.py').replace('/', '.'))
     config = module.get_config(arg)
     # Keys that do not exist, and values of another type, are refused.
-    config.update_from_flattened_dict({
-        key: value for key, value in cell.overrides.items()
-        if key != 'buckets.groups'})  # A tuple, as the command line has it.
+    config.update_from_flattened_dict(dict(cell.overrides))
     roles = games.TEAMS[config.environment.team]
     at_grpo.RolloutSpec(**{
         name: config.rollout[name] for name in (
