@@ -318,12 +318,30 @@ def _sampling(config, policy, params, adapters):
   count = num_parts * each
   keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), count))
   numbers = rows((count,), 'int32')
-  yield (
-      'prefill', sampler.fill, _bytes(adapters) - _bytes(past),
-      (prepared, slots, rows((num_parts, each), 'int32'),
-       rows((count, length), 'int32'), numbers,
-       rows(keys.shape, keys.dtype), numbers, numbers),
-      {'preamble': None, 'adapters': adapters, **static})
+
+  def fill(length, preamble):
+    return (
+        sampler.fill, _bytes(adapters) - _bytes(past),
+        (prepared, slots, rows((num_parts, each), 'int32'),
+         rows((count, length), 'int32'), numbers,
+         rows(keys.shape, keys.dtype), numbers, numbers),
+        {'preamble': preamble, 'adapters': adapters, **static})
+
+  yield 'prefill', *fill(length, None)
+  known = engine.SHORTEST_PREAMBLE
+  if known < length:
+    one = rows((num_parts,), 'int32')
+    preamble = jax.tree.map(
+        lambda x: _shape(NamedSharding(mesh, PartitionSpec(
+            *([None, sharding.ROWS, 'tensor'] if x.ndim > 1
+              else [sharding.ROWS]))), x.shape, x.dtype),
+        jax.eval_shape(
+            functools.partial(
+                sampler.prefill_preamble, adapters=adapters, **static),
+            prepared, rows((num_parts, engine.padded_size(known)), 'int32'),
+            one, one))
+    yield 'prefill the rest', *fill(
+        min(engine.padded_size(length - known), length), preamble)
   yield (
       'decode', sampler.decode, _bytes(adapters),
       (prepared, slots, past, None),

@@ -30,8 +30,8 @@ FLOORS = {
         ' rollout.batching rollout.engine rl.diagnostics',
         4: 'rollout.sampler rl.policy_map rl.train_state rl.train_step',
         3: 'tokenizer checkpoints metrics model.safetensors_io model.peft_io',
-        2: 'model model.attention model.splash model.layers model.qwen3'
-        ' model.kv_cache model.lora',
+        2: 'model model.attention model.splash model.cudnn model.kernels'
+        ' model.layers model.qwen3 model.kv_cache model.lora',
         1: 'rl.advantages rl.losses rl.optimizer rollout.sampling sharding'
         ' hosts model.config',
         0: 'types errors signals',

@@ -15,6 +15,7 @@ import pytest
 
 from atgrpo_jax import compile_check
 from atgrpo_jax import errors
+from atgrpo_jax.rollout import engine
 from configs import pod
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -55,6 +56,7 @@ def _on_first_device(tree):
 
 def report_and_run(changes):
   """What is said of each program, and what running it allocates."""
+  engine.SHORTEST_PREAMBLE = 4
   config = small_config(**changes)
   report, = compile_check.check(config, jax.devices())
   policies = compile_check.build_policies(config, jax.devices())
@@ -107,8 +109,8 @@ def test_what_a_run_keeps_is_what_is_said(found):
 def test_programs_need_what_a_run_allocates(found):
   assert set(found['said']) == set(found['really'])
   assert {name.rpartition(' ')[0] for name in found['said']} == {
-      'prepare', 'prefill', 'decode', 'more room', 'more slots', 'gradient',
-      'update'}
+      'prepare', 'prefill', 'prefill the rest', 'decode', 'more room',
+      'more slots', 'gradient', 'update'}
   for name, (given, returned) in found['really'].items():
     said = found['said'][name]
     # XLA adds what holds a tuple together, and drops what is not used.

@@ -177,7 +177,7 @@ def collectives() -> dict[str, int]:
 def main(folder: pathlib.Path) -> None:
   report = {'pools': pools(), 'collectives': collectives()}
   engine_lib._FEWEST = 4  # So that few members are not decoded as many.
-  engine_lib._SHORTEST_PREAMBLE = 4
+  engine_lib.SHORTEST_PREAMBLE = 4
   one = {
       lora: run(sharding.make_meshes(
           ['p'], jax.devices()[:1], sharding.MeshSpec())['p'], lora)

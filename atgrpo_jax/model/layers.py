@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from atgrpo_jax import sharding
 from atgrpo_jax.model import attention
 from atgrpo_jax.model import config as config_lib
-from atgrpo_jax.model import splash
+from atgrpo_jax.model import kernels
 
 
 class Norm(nn.Module):
@@ -113,8 +113,11 @@ class Attention(nn.Module):
           jax.lax.dynamic_update_slice_in_dim(
               old, new[:, :, 0].astype(old.dtype), cache_index, axis)
           for old, new, axis in zip(cache, (k, v), (-1, -2)))
-    if cache is None and splash.fits(q, prefix[0].shape[-1] if prefix else 0):
-      mixed = splash.attend(q, k, v, prefix, prefix_mask)
+    kernel = None
+    if cache is None:
+      kernel = kernels.find(q, prefix[0].shape[-1] if prefix else 0)
+    if kernel:
+      mixed = kernel(q, k, v, prefix, prefix_mask)
     else:
       mixed = attention.attend(
           q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask, rows)

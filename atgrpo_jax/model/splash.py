@@ -10,8 +10,6 @@ Letters as in `atgrpo_jax.model.qwen3`.
 
 from __future__ import annotations
 
-import functools
-
 import jax
 from jax.experimental.pallas.ops.tpu.splash_attention import (
   splash_attention_kernel as kernel_lib,
@@ -22,17 +20,16 @@ from jax.experimental.pallas.ops.tpu.splash_attention import (
 import jax.numpy as jnp
 import numpy as np
 
-from atgrpo_jax import sharding
-
 _LANES = 128  # Of a TPU's registers: lengths and head widths are multiples.
 _BLOCK = 512  # Queries, or keys, that are scored at once.
 
 
-def fits(q: jax.Array, prefix_length: int) -> bool:
-  """Whether `attend` can take queries [P, K, G, X, M, H] where they are."""
+def fits(
+    device: jax.sharding.AbstractDevice, q: jax.Array,
+    prefix_length: int) -> bool:
+  """Whether `attend` can take queries [P, K, G, X, M, H] on such a device."""
   *_, queries, _, width = q.shape
-  device = jax.sharding.get_abstract_mesh().abstract_device
-  return device is not None and device.platform == 'tpu' and not any(
+  return device.platform == 'tpu' and not any(
       size % _LANES for size in (queries, width, prefix_length))
 
 
@@ -50,19 +47,6 @@ def attend(q, k, v, prefix, prefix_mask, interpret: bool = False):
   Returns:
     [P, K, G, X, M, H]
   """
-  rows = jax.sharding.PartitionSpec(sharding.ROWS)
-  heads = jax.sharding.PartitionSpec(sharding.ROWS, 'tensor')
-  function = functools.partial(_attend, interpret=interpret)
-  if sharding.current_size() > 1:
-    # A kernel is not split by the compiler.
-    function = jax.shard_map(
-        function, in_specs=(heads, heads, heads, heads, rows),
-        out_specs=heads, check_vma=False)
-  return function(q, k, v, prefix, prefix_mask)
-
-
-def _attend(q, k, v, prefix, prefix_mask, *, interpret):
-  """`attend` on one device."""
   groups, heads, members, queries, per_head, width = q.shape
   # One sequence of all members, with query heads in front.
   q = q.transpose(0, 1, 4, 2, 3, 5).reshape(

@@ -36,7 +36,7 @@ CHUNK = 16  # Tokens between two looks at who has ended.
 # products of fewer rows in another way.
 _FEWEST = 64
 # The shortest common beginning of prompts that is prefilled for itself.
-_SHORTEST_PREAMBLE = 128
+SHORTEST_PREAMBLE = 128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,7 +226,7 @@ class Engine:
       if known is not None:
         prompts.append(known.tokens)
       length = _common_length(prompts)
-      if (len(prompts) > 1 and length >= _SHORTEST_PREAMBLE
+      if (len(prompts) > 1 and length >= SHORTEST_PREAMBLE
           and (known is None or length < len(known.tokens))):
         tokens = prompts[0][:length]
         self._preambles[family] = _Preamble(

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from atgrpo_jax import sharding
 from atgrpo_jax.model import attention
 from atgrpo_jax.model import splash
 
@@ -53,15 +52,6 @@ def test_values_and_gradients_are_those_of_the_plain_one(prefix_length):
   jax.tree.map(
       lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4),
       found, expected)
-
-
-def test_a_cpu_has_the_plain_one():
-  (q, *_), _ = _inputs(0)
-  mesh, = sharding.make_meshes(
-      ['p'], jax.devices()[:1], sharding.MeshSpec()).values()
-  with jax.set_mesh(mesh):
-    assert not splash.fits(q, 0)
-  assert not splash.fits(q, 0)  # Without a mesh, too.
 
 
 def test_the_mask_by_hand():

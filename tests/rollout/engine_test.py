@@ -209,7 +209,7 @@ def test_only_who_runs_has_a_past(params):
 
 @pytest.fixture
 def short_preambles(monkeypatch):
-  monkeypatch.setattr(engine_lib, '_SHORTEST_PREAMBLE', 4)
+  monkeypatch.setattr(engine_lib, 'SHORTEST_PREAMBLE', 4)
   monkeypatch.setattr(engine_lib, '_FEWEST', 4)
 
 
