@@ -26,13 +26,15 @@ from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import fnmatch
 import itertools
+import os
 import pathlib
 import re
 import shlex
 import signal
 import subprocess
 import sys
-from typing import Any, IO
+import time
+from typing import Any
 
 from absl import app
 from absl import flags
@@ -65,6 +67,8 @@ SWITCHES = {
     'turns': {
         str(turns): {'environment.max_turns': turns} for turns in (1, 2, 4, 8)},
 }
+
+_POLL_SECONDS = 0.1
 
 # What every model beyond nano needs, one policy for each role included (see
 # `--mode compile_check` and the README).
@@ -255,43 +259,93 @@ def check_needs(cells: Sequence[Cell], out: pathlib.Path) -> None:
     provided.add((cell.mode, cell.path))
 
 
-def run_cells(cells: Sequence[Cell], out: pathlib.Path) -> int:
-  """Runs what is not done; the exit status of the first that fails, or 0."""
-  for index, cell in enumerate(cells):
-    if (out / cell.path / cell.result).exists():
-      continue
-    tokens = cell.budget_of and generated_tokens(out / cell.budget_of)
-    line = ['-m', 'atgrpo_jax.main', *command(cell, out, tokens)]
-    print(f'[{index + 1}/{len(cells)}] python {shlex.join(line)}', flush=True)
-    log_path = out / 'logs' / f'{cell.path}.{cell.mode}'
-    log_path.parent.mkdir(parents=True, exist_ok=True)
-    with log_path.open('a') as log:
-      status = _run([sys.executable, *line], log)
-    if status:
-      print(
-          f'error: the cell ended with status {status}; its log is '
-          f'{log_path}. The same command goes on here.', file=sys.stderr)
-      return status
-  return 0
+def run_cells(
+    cells: Sequence[Cell], out: pathlib.Path, num_jobs: int = 1) -> int:
+  """Runs what is not done, up to `num_jobs` cells at a time.
 
+  With several, each has its share of the cores. A cell waits for those it
+  needs. Once one fails, no other is started. SIGINT and SIGTERM are passed on
+  to those that run, so that they save.
 
-def _run(line: Sequence[str], log: IO[str]) -> int:
-  """Runs a trainer. SIGINT and SIGTERM are passed on, so that it saves."""
-  # In a session of its own, Ctrl-C reaches it from here alone, and once.
-  process = subprocess.Popen(
-      line, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+  Returns:
+    The exit status of the first that failed, or 0.
+  """
+  waiting = [
+      index for index, cell in enumerate(cells)
+      if not (out / cell.path / cell.result).exists()]
+  running: dict[int, tuple[int, subprocess.Popen]] = {}  # By share of cores.
+  signals, failed = [], 0
 
   def pass_on(number, frame):
     del frame
-    process.send_signal(number)
+    signals.append(number)
+    for _, process in running.values():
+      process.send_signal(number)
 
   numbers = (signal.SIGINT, signal.SIGTERM)
   before = [signal.signal(number, pass_on) for number in numbers]
   try:
-    return process.wait()
+    while running or waiting:
+      unfinished = {
+          (cells[index].mode, cells[index].path)
+          for index in (*waiting, *(index for index, _ in running.values()))}
+      ready = [
+          index for index in waiting
+          if unfinished.isdisjoint(needed(cells[index]))]
+      for share in sorted(set(range(num_jobs)) - set(running)):
+        if not ready or failed or signals:
+          break
+        index = ready.pop(0)
+        waiting.remove(index)
+        line = _line(cells[index], out)
+        print(
+            f'[{index + 1}/{len(cells)}] python {shlex.join(line)}', flush=True)
+        running[share] = index, _start(
+            line, _log_path(cells[index], out), share, num_jobs)
+      if not running:
+        break
+      time.sleep(_POLL_SECONDS)
+      for share, (index, process) in list(running.items()):
+        if process.poll() is None:
+          continue
+        del running[share]
+        if process.returncode:
+          failed = failed or process.returncode
+          print(
+              f'error: the cell ended with status {process.returncode}; its '
+              f'log is {_log_path(cells[index], out)}. The same command goes '
+              'on here.', file=sys.stderr)
   finally:
     for number, handler in zip(numbers, before):
       signal.signal(number, handler)
+  return failed or (128 + signals[0] if signals else 0)
+
+
+def _line(cell: Cell, out: pathlib.Path) -> list[str]:
+  """What Python runs."""
+  tokens = cell.budget_of and generated_tokens(out / cell.budget_of)
+  return ['-m', 'atgrpo_jax.main', *command(cell, out, tokens)]
+
+
+def _log_path(cell: Cell, out: pathlib.Path) -> pathlib.Path:
+  return out / 'logs' / f'{cell.path}.{cell.mode}'
+
+
+def _start(
+    line: Sequence[str], log_path: pathlib.Path, share: int,
+    num_shares: int) -> subprocess.Popen:
+  """Starts a trainer on its share of the cores."""
+  cores = sorted(os.sched_getaffinity(0))[share::num_shares]
+  # A second device would have no core of its own.
+  one = {'JAX_NUM_CPU_DEVICES': '1'} if len(cores) == 1 else {}
+  log_path.parent.mkdir(parents=True, exist_ok=True)
+  with log_path.open('a') as log:
+    # In a session of its own, Ctrl-C reaches it from here alone, and once.
+    process = subprocess.Popen(
+        [sys.executable, *line], stdout=log, stderr=subprocess.STDOUT,
+        start_new_session=True, env=os.environ | one)
+  os.sched_setaffinity(process.pid, cores)
+  return process
 
 
 def print_cells(cells: Sequence[Cell], out: pathlib.Path, scale: str) -> None:
@@ -318,6 +372,9 @@ def _define_flags() -> None:
   flags.DEFINE_list(
       'only', ['*'], 'Cells whose path fits one of these patterns, such as '
       '"main/sokoban/*" or "roles/*".')
+  flags.DEFINE_integer(
+      'jobs', 1, 'Cells at a time, each with its share of the cores.',
+      lower_bound=1)
   flags.DEFINE_bool('dry_run', False, 'Print the commands; run none.')
 
 
@@ -337,10 +394,15 @@ def main(argv: list[str]) -> int:
       print_cells(cells, out, given.scale)
       return 0
     check_needs(cells, out)
+    cores = len(os.sched_getaffinity(0))
+    if given.jobs > cores:
+      raise errors.UserError(
+          f'--jobs={given.jobs} cells at a time need a core each; there are '
+          f'{cores}.')
   except errors.UserError as error:
     print(f'error: {error}', file=sys.stderr)
     return 2
-  return run_cells(cells, out) or subprocess.call(
+  return run_cells(cells, out, given.jobs) or subprocess.call(
       [sys.executable, '-m', 'atgrpo_jax.paper_tables', '--out', str(out)])
 
 

@@ -17,6 +17,8 @@ run it again to go on with what was stopped, or to add cells.
   --seeds N      seeds of each cell (default 3)
   --only CELLS   patterns of the cells' paths, with commas between them, such
                  as 'main/sokoban/*,agents/*' (default: all)
+  --jobs N       cells at a time, each with its share of the cores (default 1;
+                 one core each does most, but a single cell then takes longer)
   --out DIR      folder of all workdirs (default runs/paper)
   --dry-run      print the commands and run none
   --help         print this
@@ -27,7 +29,7 @@ normaliser, group_size or turns.
 EOF
 }
 
-scale=nano seeds=3 only='*' out="$ROOT/runs/paper"
+scale=nano seeds=3 only='*' jobs=1 out="$ROOT/runs/paper"
 while (($# > 0)); do
   case "$1" in
     -h | --help)
@@ -35,7 +37,7 @@ while (($# > 0)); do
       exit
       ;;
     --dry-run) dry_run=true ;;
-    --scale | --seeds | --only | --out)
+    --scale | --seeds | --only | --jobs | --out)
       (($# > 1)) || stop "$1 needs a value; see --help"
       printf -v "${1#--}" %s "$2"
       shift
@@ -47,6 +49,7 @@ done
 [[ "$scale" =~ ^(nano|1\.7b|8b)$ ]] ||
   stop "--scale is '$scale', but must be nano, 1.7b or 8b"
 check_count --seeds "$seeds"
+check_count --jobs "$jobs"
 # The cells start in the checkout, but DIR is the caller's.
 [[ "$out" == /* ]] || out="$PWD/$out"
 
@@ -55,4 +58,5 @@ ensure_installed paper
 use_all_cores
 cd "$ROOT"
 exec "$VENV/bin/python" -m atgrpo_jax.paper --scale "$scale" \
-  --seeds "$seeds" --only "$only" --out "$out" --dry_run="$prints"
+  --seeds "$seeds" --only "$only" --jobs "$jobs" --out "$out" \
+  --dry_run="$prints"

@@ -110,24 +110,26 @@ def test_quickstart_workdir_is_relative_to_the_caller(checkout, tmp_path):
 
 def test_paper_runs_the_cells(checkout, tmp_path):
   result = checkout.run(
-      'paper.sh', '--seeds', '2', '--only', 'main/*,roles/*', '--out', 'mine')
+      'paper.sh', '--seeds', '2', '--only', 'main/*,roles/*', '--jobs', '2',
+      '--out', 'mine')
   assert result.returncode == 0, result.stderr
   *_, pip, call = checkout.calls()
   assert pip.endswith(f'--editable {checkout.root}[paper]')
   assert call == (
       '-m atgrpo_jax.paper --scale nano --seeds 2 --only main/*,roles/* '
-      f'--out {tmp_path}/mine --dry_run=false')
+      f'--jobs 2 --out {tmp_path}/mine --dry_run=false')
 
 
 def test_paper_that_only_prints(checkout):
   assert checkout.run('paper.sh', '--dry-run', '--scale', '8b').returncode == 0
   assert checkout.calls()[-1] == (
       '-m atgrpo_jax.paper --scale 8b --seeds 3 --only * '
-      f'--out {checkout.root}/runs/paper --dry_run=true')
+      f'--jobs 1 --out {checkout.root}/runs/paper --dry_run=true')
 
 
 @pytest.mark.parametrize('args, word', [
     (('--scale', '70b'), "'70b'"), (('--seeds', '0'), "'0'"),
+    (('--jobs', 'two'), "'two'"),
     (('--cells', 'x'), '--cells'), (('--out',), '--out')])
 def test_paper_refuses_bad_options(checkout, args, word):
   _assert_stops_with(checkout.run('paper.sh', *args), word)

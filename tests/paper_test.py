@@ -133,9 +133,39 @@ def test_cells_run_once(out, capsys):
   assert capsys.readouterr().out.startswith(f'[5/{len(FEW)}]')
 
 
+@pytest.mark.skipif(
+    len(os.sched_getaffinity(0)) < 2, reason='needs two cores')
+def test_several_at_a_time_wait_for_what_they_need(out, monkeypatch):
+  processes, at_once = [], []
+  start = paper._start
+
+  def noting(*args):
+    at_once.append(1 + sum(x.poll() is None for x in processes))
+    processes.append(start(*args))
+    return processes[-1]
+
+  monkeypatch.setattr(paper, '_start', noting)
+  # A budget that is not there yet cannot be read.
+  assert paper.run_cells(FEW, out, num_jobs=2) == 0
+  assert len(processes) == len(FEW) and max(at_once) == 2
+  assert all((out / cell.path / cell.result).exists() for cell in FEW)
+
+
+def test_a_share_of_one_core_has_one_device(out, monkeypatch):
+  core = min(os.sched_getaffinity(0))
+  monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: {core, core + 1})
+  log = out / 'log'
+  code = 'import os; print(os.sched_getaffinity(0), os.environ["{}"])'.format(
+      'JAX_NUM_CPU_DEVICES')
+  # It looks where it is once it has been put there.
+  paper._start(
+      ['-c', 'import time; time.sleep(1); ' + code], log, 0, 2).wait()
+  assert log.read_text() == f'{{{core}}} 1\n'
+
+
 def test_a_cell_that_fails_stops_the_run(out, capsys):
   pathlib.Path('fail').touch()
-  assert paper.run_cells(FEW, out) == 3
+  assert paper.run_cells(FEW, out, num_jobs=2) == 3
   captured = capsys.readouterr()
   assert captured.out.count('atgrpo_jax.main') == 1
   assert 'status 3' in captured.err and f'{FEW[0].path}.train' in captured.err
