@@ -11,6 +11,8 @@ for):
   main         all systems on all games. AT-GRPO by one policy comes first and
                takes `train.num_steps`; the others get as many generated tokens
                as it took with the same seed.
+  parallel     GRPO on parallel episodes with a third of the tasks in a step,
+               so that it makes about as many updates as AT-GRPO with its tokens
   outcome      no reward but the checker's
   roles        each role trained beside the untrained other, the two then
                combined, and roles played by the policies of other roles and
@@ -135,6 +137,10 @@ def _main(scale: str, seed: int) -> Iterator[Cell]:
         yield _train(
             f'main/{task}/{system}', task, scale, seed, budget_of=first,
             system=system)
+    tasks = common.game_config(task, f'size={scale}').rollout.num_tasks
+    yield _train(
+        f'parallel/{task}/smaller_steps', task, scale, seed,
+        {'rollout.num_tasks': tasks // 3}, first, system='mas_grpo')
     yield _train(
         f'outcome/{task}/outcome_only', task, scale, seed,
         {'environment.reward': 'outcome'}, first)

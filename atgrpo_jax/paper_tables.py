@@ -271,7 +271,7 @@ def main_tables(out: pathlib.Path) -> list[Table]:
 def ablation_tables(out: pathlib.Path) -> list[Table]:
   """What each of the other tables of `paper` changes, beside AT-GRPO."""
   tables = []
-  for name in ('outcome', 'roles', 'agents', *paper.SWITCHES):
+  for name in ('parallel', 'outcome', 'roles', 'agents', *paper.SWITCHES):
     for task in paper.TASKS:
       folders = sorted(
           (out / name / task).glob('*'),

@@ -23,9 +23,9 @@ run it again to go on with what was stopped, or to add cells.
   --dry-run      print the commands and run none
   --help         print this
 
---dry-run shows all paths. They begin with the table: main (systems), outcome,
-roles (apart, combined, swapped), cross_play, agents, selection, target,
-normaliser, group_size or turns.
+--dry-run shows all paths. They begin with the table: main (systems), parallel
+(plain GRPO with smaller steps), outcome, roles (apart, combined, swapped),
+cross_play, agents, selection, target, normaliser, group_size or turns.
 EOF
 }
 
