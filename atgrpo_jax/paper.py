@@ -10,9 +10,9 @@ for):
 
   main         all systems on all games. AT-GRPO by one policy comes first and
                takes `train.num_steps`; the others get as many generated tokens
-               as it took with the same seed.
-  parallel     GRPO on parallel episodes with a third of the tasks in a step,
-               so that it makes about as many updates as AT-GRPO with its tokens
+               as it took with the same seed. Plain GRPO comes a second time
+               with a third of the tasks in a step: its episodes are longer,
+               so `nano` makes at least as many updates with them as AT-GRPO.
   outcome      no reward but the checker's
   roles        each role trained beside the untrained other, the two then
                combined, and roles played by the policies of other roles and
@@ -139,7 +139,7 @@ def _main(scale: str, seed: int) -> Iterator[Cell]:
             system=system)
     tasks = common.game_config(task, f'size={scale}').rollout.num_tasks
     yield _train(
-        f'parallel/{task}/smaller_steps', task, scale, seed,
+        f'main/{task}/mas_grpo_small_steps', task, scale, seed,
         {'rollout.num_tasks': tasks // 3}, first, system='mas_grpo')
     yield _train(
         f'outcome/{task}/outcome_only', task, scale, seed,
@@ -276,42 +276,37 @@ def run_cells(
   Returns:
     The exit status of the first that failed, or 0.
   """
-  waiting = [
-      index for index, cell in enumerate(cells)
-      if not (out / cell.path / cell.result).exists()]
-  running: dict[int, tuple[int, subprocess.Popen]] = {}  # By share of cores.
-  signals, failed = [], 0
-
-  def pass_on(number, frame):
-    del frame
-    signals.append(number)
-    for _, process in running.values():
-      process.send_signal(number)
-
+  waiting = {
+      index: cell for index, cell in enumerate(cells)
+      if not (out / cell.path / cell.result).exists()}
+  running: dict[int, tuple[Cell, subprocess.Popen]] = {}  # By their share.
+  cores = sorted(os.sched_getaffinity(0))
+  signals, num_passed_on, failed = [], 0, 0
   numbers = (signal.SIGINT, signal.SIGTERM)
-  before = [signal.signal(number, pass_on) for number in numbers]
+  before = [
+      signal.signal(number, lambda number, frame: signals.append(number))
+      for number in numbers]
   try:
-    while running or waiting:
-      unfinished = {
-          (cells[index].mode, cells[index].path)
-          for index in (*waiting, *(index for index, _ in running.values()))}
-      ready = [
-          index for index in waiting
-          if unfinished.isdisjoint(needed(cells[index]))]
+    while True:
       for share in sorted(set(range(num_jobs)) - set(running)):
-        if not ready or failed or signals:
+        index = _first_ready(waiting, [cell for cell, _ in running.values()])
+        if index is None or failed or signals:
           break
-        index = ready.pop(0)
-        waiting.remove(index)
-        line = _line(cells[index], out)
+        cell = waiting.pop(index)
+        tokens = cell.budget_of and generated_tokens(out / cell.budget_of)
+        line = ['-m', 'atgrpo_jax.main', *command(cell, out, tokens)]
         print(
             f'[{index + 1}/{len(cells)}] python {shlex.join(line)}', flush=True)
-        running[share] = index, _start(
-            line, _log_path(cells[index], out), share, num_jobs)
+        running[share] = cell, _start(
+            line, _log_path(cell, out), cores[share::num_jobs])
       if not running:
         break
       time.sleep(_POLL_SECONDS)
-      for share, (index, process) in list(running.items()):
+      new = signals[num_passed_on:]
+      num_passed_on += len(new)
+      for share, (cell, process) in list(running.items()):
+        for number in new:
+          process.send_signal(number)
         if process.poll() is None:
           continue
         del running[share]
@@ -319,18 +314,25 @@ def run_cells(
           failed = failed or process.returncode
           print(
               f'error: the cell ended with status {process.returncode}; its '
-              f'log is {_log_path(cells[index], out)}. The same command goes '
-              'on here.', file=sys.stderr)
+              f'log is {_log_path(cell, out)}. The same command goes on here.',
+              file=sys.stderr)
   finally:
+    for _, process in running.values():  # If this program has an error.
+      process.terminate()
+      process.wait()
     for number, handler in zip(numbers, before):
       signal.signal(number, handler)
   return failed or (128 + signals[0] if signals else 0)
 
 
-def _line(cell: Cell, out: pathlib.Path) -> list[str]:
-  """What Python runs."""
-  tokens = cell.budget_of and generated_tokens(out / cell.budget_of)
-  return ['-m', 'atgrpo_jax.main', *command(cell, out, tokens)]
+def _first_ready(
+    waiting: Mapping[int, Cell], running: Sequence[Cell]) -> int | None:
+  """The first cell that waits, but not for one of these; None if all do."""
+  unfinished = {
+      (cell.mode, cell.path) for cell in (*waiting.values(), *running)}
+  return next((
+      index for index, cell in waiting.items()
+      if unfinished.isdisjoint(needed(cell))), None)
 
 
 def _log_path(cell: Cell, out: pathlib.Path) -> pathlib.Path:
@@ -338,10 +340,9 @@ def _log_path(cell: Cell, out: pathlib.Path) -> pathlib.Path:
 
 
 def _start(
-    line: Sequence[str], log_path: pathlib.Path, share: int,
-    num_shares: int) -> subprocess.Popen:
-  """Starts a trainer on its share of the cores."""
-  cores = sorted(os.sched_getaffinity(0))[share::num_shares]
+    line: Sequence[str], log_path: pathlib.Path,
+    cores: Sequence[int]) -> subprocess.Popen:
+  """Starts Python on these cores."""
   # A second device would have no core of its own.
   one = {'JAX_NUM_CPU_DEVICES': '1'} if len(cores) == 1 else {}
   log_path.parent.mkdir(parents=True, exist_ok=True)

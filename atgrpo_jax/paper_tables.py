@@ -48,6 +48,8 @@ _SYSTEMS = (
     ('sa_grpo_turns', 'after', 'Single agent + GRPO, several turns', ''),
     ('at_grpo', 'before', 'Team', 'MAS'),
     ('mas_grpo', 'after', 'Team + GRPO, by task', 'MAS+GRPO'),
+    ('mas_grpo_small_steps', 'after', 'Team + GRPO, by task, a third of the '
+     'tasks in a step', ''),
     ('mas_grpo_agent', 'after', 'Team + GRPO, by task and agent', ''),
     ('mas_grpo_turn', 'after', 'Team + GRPO, by task and turn', ''),
     ('mas_grpo_agent_turn', 'after',
@@ -271,7 +273,7 @@ def main_tables(out: pathlib.Path) -> list[Table]:
 def ablation_tables(out: pathlib.Path) -> list[Table]:
   """What each of the other tables of `paper` changes, beside AT-GRPO."""
   tables = []
-  for name in ('parallel', 'outcome', 'roles', 'agents', *paper.SWITCHES):
+  for name in ('outcome', 'roles', 'agents', *paper.SWITCHES):
     for task in paper.TASKS:
       folders = sorted(
           (out / name / task).glob('*'),

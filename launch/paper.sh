@@ -8,24 +8,25 @@ usage() {
 Usage: bash launch/paper.sh [OPTION ...]
 
 Makes .venv in the checkout, installs atgrpo_jax with its paper extra (skipped
-where that is up to date), runs one cell of the tables after the other, and
-writes the tables and curves to DIR/SIZE/tables. A cell that is done is skipped, so
-run it again to go on with what was stopped, or to add cells.
+where that is up to date), runs the cells of the tables, and writes the tables
+and curves to DIR/SIZE/tables. A cell that is done is skipped, so run it again
+to go on with what was stopped, or to add cells.
 
   --scale SIZE   nano (default), 1.7b or 8b; beyond nano the commands are
                  printed, with the hardware they need, and not run
   --seeds N      seeds of each cell (default 3)
   --only CELLS   patterns of the cells' paths, with commas between them, such
                  as 'main/sokoban/*,agents/*' (default: all)
-  --jobs N       cells at a time, each with its share of the cores (default 1;
-                 one core each does most, but a single cell then takes longer)
+  --jobs N       cells at a time, each with its share of the cores (default 1);
+                 one core each gets most done, but the minutes in the tables
+                 are then those of a core
   --out DIR      folder of all workdirs (default runs/paper)
   --dry-run      print the commands and run none
   --help         print this
 
---dry-run shows all paths. They begin with the table: main (systems), parallel
-(plain GRPO with smaller steps), outcome, roles (apart, combined, swapped),
-cross_play, agents, selection, target, normaliser, group_size or turns.
+--dry-run shows all paths. They begin with the table: main (systems), outcome,
+roles (apart, combined, swapped), cross_play, agents, selection, target,
+normaliser, group_size or turns.
 EOF
 }
 

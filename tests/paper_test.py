@@ -67,14 +67,14 @@ def test_what_is_compared_has_one_budget():
 
 # A stand-in for the trainer, which writes what a cell would.
 TRAINER = """
-import json, pathlib, signal, sys, time
+import json, os, pathlib, signal, sys, time
 given = dict(zip(sys.argv[1::2], sys.argv[2::2]))
 workdir = pathlib.Path(given['--workdir'])
 print('said', flush=True)
 if pathlib.Path('wait').exists():
   signal.signal(signal.SIGINT, lambda *_: sys.exit(42))
   signal.signal(signal.SIGTERM, lambda *_: sys.exit(43))
-  pathlib.Path('waits').touch()
+  (pathlib.Path('wait') / str(os.getpid())).touch()
   time.sleep(60)
 if pathlib.Path('fail').exists():
   sys.exit(3)
@@ -151,16 +151,14 @@ def test_several_at_a_time_wait_for_what_they_need(out, monkeypatch):
   assert all((out / cell.path / cell.result).exists() for cell in FEW)
 
 
-def test_a_share_of_one_core_has_one_device(out, monkeypatch):
+def test_one_core_has_one_device(out):
   core = min(os.sched_getaffinity(0))
-  monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: {core, core + 1})
-  log = out / 'log'
-  code = 'import os; print(os.sched_getaffinity(0), os.environ["{}"])'.format(
-      'JAX_NUM_CPU_DEVICES')
   # It looks where it is once it has been put there.
   paper._start(
-      ['-c', 'import time; time.sleep(1); ' + code], log, 0, 2).wait()
-  assert log.read_text() == f'{{{core}}} 1\n'
+      ['-c', 'import os, time; time.sleep(1); '
+       'print(os.sched_getaffinity(0), os.environ["JAX_NUM_CPU_DEVICES"])'],
+      out / 'log', [core]).wait()
+  assert (out / 'log').read_text() == f'{{{core}}} 1\n'
 
 
 def test_a_cell_that_fails_stops_the_run(out, capsys):
@@ -173,21 +171,49 @@ def test_a_cell_that_fails_stops_the_run(out, capsys):
 
 @pytest.mark.parametrize('number, status', [
     (signal.SIGINT, 42), (signal.SIGTERM, 43)])
-def test_signals_reach_the_trainer_which_ends_as_it_will(
-    out, number, status):
-  pathlib.Path('wait').touch()
+def test_signals_reach_the_trainers_which_end_as_they_will(
+    out, number, status, monkeypatch, capsys):
+  waits = pathlib.Path('wait')
+  waits.mkdir()
+  # Three cells that need none of the others, two of them at a time.
+  cells = [cell for cell in paper.make_cells('nano', 1)
+           if cell.path.endswith('/at_grpo/seed-0')]
+  monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: {0, 1})
+  monkeypatch.setattr(os, 'sched_setaffinity', lambda pid, cores: None)
 
   def stop():
-    while not pathlib.Path('waits').exists():
+    while len(list(waits.iterdir())) < 2:
       time.sleep(0.05)
     os.kill(os.getpid(), number)
 
   thread = threading.Thread(target=stop)
   thread.start()
   before = signal.getsignal(number)
-  assert paper.run_cells(FEW, out) == status
+  assert paper.run_cells(cells, out, num_jobs=2) == status
   thread.join()
   assert signal.getsignal(number) is before
+  captured = capsys.readouterr()
+  assert captured.out.count('atgrpo_jax.main') == 2 < len(cells)
+  assert captured.err.count(f'status {status}') == 2
+
+
+def test_an_error_of_its_own_leaves_no_trainer(out, monkeypatch):
+  pathlib.Path('wait').mkdir()
+  processes = []
+  start = paper._start
+
+  def failing(*args):
+    if processes:
+      raise OSError('no space left')
+    processes.append(start(*args))
+    return processes[0]
+
+  monkeypatch.setattr(paper, '_start', failing)
+  cells = [cell for cell in paper.make_cells('nano', 1)
+           if cell.path.endswith('/at_grpo/seed-0')]
+  with pytest.raises(OSError, match='no space'):
+    paper.run_cells(cells, out, num_jobs=2)
+  assert processes[0].poll() is not None
 
 
 @pytest.mark.parametrize('only, missing', [

@@ -1,9 +1,11 @@
 """The attention of prompts on an NVIDIA GPU: cuDNN's, by way of `jax.nn`.
 
-Only sequences without a prefix have it. A suffix would need either the scores'
-log-sum of two calls, whose gradient cuDNN's rule in jax drops, or a mask over
-prefix and suffix, which jax turns into a bias and gives a gradient as large as
-the scores: that is what a kernel is to spare.
+Only sequences without a prefix have it. A suffix would need the log-sum of the
+scores from two calls, but jax gives it in the type of the values, and cuDNN's
+rule drops its gradient; or a mask over prefix and suffix, which jax turns into
+a bias with a gradient, in memory both as large as the scores of a head.
+
+cuDNN wants a GPU of the Ampere generation or a newer one.
 
 Letters as in `atgrpo_jax.model.qwen3`.
 """

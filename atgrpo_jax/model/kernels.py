@@ -22,15 +22,18 @@ def find(q: jax.Array, prefix_length: int) -> Callable[..., jax.Array] | None:
 
   The devices are those of the mesh of `set_mesh`; without one there is none.
   """
-  device = jax.sharding.get_abstract_mesh().abstract_device
+  mesh = jax.sharding.get_abstract_mesh()
+  device = mesh.abstract_device
+  if device is None or q.shape[1] % mesh.shape['tensor']:
+    return None  # The compiler pads heads that do not divide, a kernel cannot.
   for kernel in _KERNELS:
-    if device is not None and kernel.fits(device, q, prefix_length):
+    if kernel.fits(device, q, prefix_length):
       return functools.partial(_on_each_device, kernel.attend)
   return None
 
 
 def _on_each_device(attend, q, k, v, prefix, prefix_mask):
-  """A kernel is not split by the compiler: each device has its own."""
+  """On each device the attention of its groups and heads."""
   if sharding.current_size() > 1:
     rows = jax.sharding.PartitionSpec(sharding.ROWS)
     heads = jax.sharding.PartitionSpec(sharding.ROWS, 'tensor')

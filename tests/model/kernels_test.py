@@ -19,7 +19,7 @@ from atgrpo_jax.model import kernels
 from atgrpo_jax.model import qwen3
 from atgrpo_jax.model import splash
 
-GROUPS, HEADS, MEMBERS, QUERIES, PER_HEAD, WIDTH = 2, 2, 1, 128, 3, 128
+GROUPS, HEADS, MEMBERS, QUERIES, PER_HEAD, WIDTH = 2, 2, 2, 128, 3, 128
 
 
 def _inputs(dtype=jnp.float32, queries=QUERIES, width=WIDTH):
@@ -38,9 +38,10 @@ def _mesh(device_kind, platform, *sizes):
       sizes or (1, 1, 1), ('data', 'fsdp', 'tensor'), abstract_device=device)
 
 
-def _found(device_kind, platform, *inputs_args, prefix_length=0):
+def _found(
+    device_kind, platform, *inputs_args, prefix_length=0, sizes=()):
   q, *_ = _inputs(*inputs_args)
-  with jax.sharding.use_abstract_mesh(_mesh(device_kind, platform)):
+  with jax.sharding.use_abstract_mesh(_mesh(device_kind, platform, *sizes)):
     found = kernels.find(q, prefix_length)
   return found and found.args[0]
 
@@ -67,6 +68,8 @@ def test_an_nvidia_gpu_has_cudnn_for_prompts_in_half_precision():
   assert found(jnp.bfloat16, 128, 12) is None  # Not a multiple of 8.
   assert found(jnp.bfloat16, 128, 256) is None
   assert found(jnp.bfloat16, prefix_length=128) is None
+  assert found(jnp.bfloat16, sizes=(1, 1, HEADS)) is cudnn.attend
+  assert found(jnp.bfloat16, sizes=(1, 1, 2 * HEADS)) is None
   assert _found('AMD Instinct MI300X', 'gpu', jnp.bfloat16) is None
 
 
