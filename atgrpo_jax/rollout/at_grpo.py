@@ -51,7 +51,8 @@ class RolloutSpec:
   """The switches of the rollout.
 
   A step pays alpha * team reward + local reward of the role that acts. Nothing
-  is discounted.
+  is discounted. Local rewards judge single actions and are not summed over
+  turns: that would pay whoever puts off the end.
 
   Attributes:
     rollout: 'tree' is AT-GRPO; 'parallel': independent episodes.
@@ -65,13 +66,13 @@ class RolloutSpec:
     selection_epsilon: of 'epsilon_greedy'.
     target: what a candidate's reward is. 'immediate': what its step pays (the
       paper's).
-      In a tree, 'monte_carlo': that, and the mean over `num_continuations`
-      episodes from its state, sampled by the same policies, of alpha * team
-      rewards and local rewards of its own role. Selection sees it too.
-      Of parallel episodes, 'return_to_go': what its step pays, and the same
-      two sums over what follows in its episode; 'episode_return': what all
-      steps of its episode pay, to whatever role (plain GRPO, with
-      advantage.group_key='env').
+      In a tree, 'monte_carlo': that, and alpha * the mean team reward of
+      `num_continuations` episodes from its state, sampled by the same policies.
+      Selection sees it too.
+      Of parallel episodes, 'return_to_go': what its step pays, and alpha * the
+      team rewards of what follows; 'episode_return': alpha * the team rewards
+      of its whole episode, and what its local rewards, of whatever role, are in
+      the mean over turns (plain GRPO, with advantage.group_key='env').
     num_continuations: of each candidate, for 'monte_carlo'.
     alpha: weight of the team reward; the local terms carry their own.
   """
@@ -241,7 +242,7 @@ class _Player:
           types.GroupKey(task_id, role, turn, 0), state, spec.group_size)
       rewards = np.array([action.rewards for action in actions])
       if spec.target == 'monte_carlo':
-        rewards += yield from self._continuations(actions, index)
+        rewards[:, 0] += yield from self._continuations(actions, index)
       team, rewards = rewards[:, 0], rewards @ (spec.alpha, 1)
       chosen = self._select(actions, rewards, team)
       groups.append(self._group(actions, rewards, chosen))
@@ -321,11 +322,11 @@ class _Player:
 
   def _continuations(
       self, actions: Sequence[_Action], index: int) -> interaction_lib.Episode:
-    """Mean rewards [G, 2] after each candidate of the tree's place `index`.
+    """Mean team reward [G] after each candidate of the tree's place `index`.
 
     A continuation that a fault ended does not count; where none counts, NaN.
     """
-    num, role = self.spec.num_continuations, actions[0].key.role
+    num = self.spec.num_continuations
     # Branch 0 is the spine.
     first = 1 + index * len(actions) * num
     open_ended = [action for action in actions if not action.last]
@@ -333,11 +334,11 @@ class _Player:
         self._fan_out(
             action.key.task_id, action.step.state, self._places[index + 1:],
             first + action.member * num, num) for action in open_ended]
-    later = np.zeros((len(actions), 2))
+    later = np.zeros(len(actions))
     for action, continuations in zip(open_ended, played):
-      returns = np.array([_return(one, role) for one in continuations])
-      sound = returns[np.isfinite(returns).all(axis=1)]
-      later[action.member] = sound.mean(axis=0) if len(sound) else math.nan
+      returns = np.array([_return(one)[0] for one in continuations])
+      sound = returns[np.isfinite(returns)]
+      later[action.member] = sound.mean() if len(sound) else math.nan
     return later
 
   def _targets(self, actions: Sequence[_Action]) -> list[float]:
@@ -346,10 +347,11 @@ class _Player:
       rewards = [action.rewards for action in actions]
     elif self.spec.target == 'return_to_go':
       rewards = [
-          _return(actions[i:], action.key.role)
+          action.rewards + _return(actions[i + 1:]) * (1, 0)
           for i, action in enumerate(actions)]
     else:
-      rewards = [sum(action.rewards for action in actions)] * len(actions)
+      num_turns = actions[-1].key.turn + 1
+      rewards = [_return(actions) / (1, num_turns)] * len(actions)
     return [reward @ (self.spec.alpha, 1) for reward in rewards]
 
   def _select(
@@ -384,10 +386,9 @@ class _Player:
         outcomes=tuple(a.outcome for a in actions), chosen=chosen)
 
 
-def _return(actions: Sequence[_Action], role: str) -> np.ndarray:
-  """[2] float64: what `actions` pay to the team and to `role` itself."""
-  return sum(
-      action.rewards * (1, action.key.role == role) for action in actions)
+def _return(actions: Sequence[_Action]) -> np.ndarray:
+  """[2] float64: what `actions` pay to the team, and to the roles that act."""
+  return sum((action.rewards for action in actions), np.zeros(2))
 
 
 def select(

@@ -362,9 +362,10 @@ def found_advantages(rollout, target, group_key, normaliser='none'):
 # .1 .2 .1 .1, episode 1 pays .5, episode 2 pays .3 .4 0 .1.
 TARGETS = {
     'immediate': (.1, 1, .3, .2, .4, .1, 0, .6, .1),
-    # The .1 of role a in turn 0 of episode 0, its .1 in turn 1, and the .5.
-    'return_to_go': (.7, 1, .3, .8, .5, .6, 0, .6, .1),
-    'episode_return': (1, 1, .8, 1, .8, 1, .8, 1, .8),
+    # Of role a in turn 0 of episode 0: its own .1, and the team's .5.
+    'return_to_go': (.6, 1, .3, .7, .4, .6, 0, .6, .1),
+    # Of episode 0: the .5, and .5 in two turns.
+    'episode_return': (.75, 1, .4, .75, .4, .75, .4, .75, .4),
 }
 
 
@@ -393,16 +394,16 @@ def test_parallel_episodes(target):
 @pytest.mark.parametrize('target, group_key, baselines', [
     # In the order of `PARALLEL_KEYS`; means worked by hand.
     ('return_to_go', 'env+agent+turn',
-     (2 / 3, 2 / 3, 2 / 3, .65, .65, .3, .3, .35, .35)),
-    ('return_to_go', 'env+agent', (.52, .52, .52, .5, .5, .52, .52, .5, .5)),
-    ('return_to_go', 'env+turn', (.66,) * 5 + (.325,) * 4),
-    ('return_to_go', 'env', (4.6 / 9,) * 9),
+     (1.9 / 3, 1.9 / 3, 1.9 / 3, .55, .55, .3, .3, .35, .35)),
+    ('return_to_go', 'env+agent', (.5, .5, .5, .45, .45, .5, .5, .45, .45)),
+    ('return_to_go', 'env+turn', (.6,) * 5 + (.325,) * 4),
+    ('return_to_go', 'env', (4.3 / 9,) * 9),
     ('immediate', 'env+agent', (.3, .3, .3, .325, .325, .3, .3, .325, .325)),
     # Each episode once, however many actions it has.
-    ('episode_return', 'env', (2.8 / 3,) * 9),
+    ('episode_return', 'env', (2.15 / 3,) * 9),
     ('episode_return', 'env+agent',
-     (2.8 / 3,) * 3 + (.9,) * 2 + (2.8 / 3,) * 2 + (.9,) * 2),
-    ('episode_return', 'env+agent+turn', (2.8 / 3,) * 3 + (.9,) * 6),
+     (2.15 / 3,) * 3 + (.575,) * 2 + (2.15 / 3,) * 2 + (.575,) * 2),
+    ('episode_return', 'env+agent+turn', (2.15 / 3,) * 3 + (.575,) * 6),
 ])
 def test_who_is_compared(target, group_key, baselines):
   rollout, _ = parallel(target)
@@ -413,15 +414,32 @@ def test_who_is_compared(target, group_key, baselines):
 
 def test_an_action_has_the_advantage_of_its_episode():
   rollout, _ = parallel('episode_return')
-  # Of (1, 1, .8) the mean is .9333 and the std .0943.
-  good, bad = R2 / 2, -R2
+  # Of (.75, 1, .4) the mean is .7167 and the std .2461.
+  one, two, three = .13546, 1.15139, -1.28685
   np.testing.assert_allclose(
       found_advantages(rollout, 'episode_return', 'env', 'std'),
-      (good, good, bad, good, bad, good, bad, good, bad), atol=1e-5)
-  # 1 - (1 + .8) / 2 and .8 - 1.
+      (one, two, three, one, three, one, three, one, three), atol=1e-4)
+  # .75 - (1 + .4) / 2, 1 - (.75 + .4) / 2 and .4 - (.75 + 1) / 2.
+  one, two, three = .05, .425, -.475
   np.testing.assert_allclose(
       found_advantages(rollout, 'episode_return', 'env', 'leave_one_out'),
-      (.1, .1, -.2, .1, -.2, .1, -.2, .1, -.2), atol=1e-6)
+      (one, two, three, one, three, one, three, one, three), atol=1e-6)
+
+
+@pytest.mark.parametrize('target', ['return_to_go', 'episode_return'])
+def test_putting_off_the_end_pays_nothing(target):
+  # Both reach the goal: at once, or by way of another turn that pays its
+  # agents as much as the first did.
+  script = {
+      'A/a turn 0 total 0': ('4', '2'), 'A/b turn 0 total 2': ('0',),
+      'A/a turn 1 total 2': ('2',)}
+  rollout = at_grpo.collect(
+      scripted.make_interaction(dict.fromkeys(('one', 'two'), script), ROLES),
+      [task('A', 4)], step=0,
+      spec=spec_of(2, rollout='parallel', target=target, alpha=0.5))
+  assert [episode.turns for episode in rollout.episodes] == [1, 2]
+  early, late = rollout.groups[0].rewards
+  assert early > late
 
 
 def test_every_action_of_many_parallel_episodes_has_a_key_of_its_own():
@@ -482,14 +500,13 @@ CONTINUED = {  # The first answer is that of a lone episode.
     'A/b turn 1 total 3': ('6', '5'), 'A/b turn 1 total 7': ('0', '0'),
     'A/b turn 1 total 4': ('1', '0'), 'A/b turn 1 total 2': ('7', '0'),
 }
-# With alpha 1/2 and the goal 9. What follows the first candidate: b says 3 and
-# a 5, which pays a .5 and the team .5; or b 0, a 2, b 6, which pays .2 and .5.
-# So its value is .1 + .35 + .5.
+# With the goal 9. What follows the first candidate: b says 3 and a 5, or b 0, a
+# 2 and b 6; both pay the team 1. So its value is .1 + 1.
 CONTINUED_TABLE = (  # Role, turn, values, chosen.
-    ('a', 0, (.95, .2 + .4 + .25), 0),
-    ('b', 0, (.3 + .05 + .25, .65 + .5), 1),
-    ('a', 1, (.2 + .25, .1 + .25), 0),
-    ('b', 1, (.6 + .5, .5), 0),
+    ('a', 0, (1.1, .2 + .5), 0),
+    ('b', 0, (.3 + .5, 1), 1),
+    ('a', 1, (.2 + .5, .1 + .5), 0),
+    ('b', 1, (.6 + 1, .5), 0),
 )
 
 
@@ -504,7 +521,7 @@ def continued(script, goal, **switches):
 
 
 def test_values_of_continuations():
-  rollout, interaction = continued(CONTINUED, 9, group_size=2, alpha=0.5)
+  rollout, interaction = continued(CONTINUED, 9, group_size=2)
   assert len(rollout.groups) == len(CONTINUED_TABLE)
   for group, (role, turn, values, chosen) in zip(
       rollout.groups, CONTINUED_TABLE):
