@@ -274,7 +274,7 @@ def run_cells(
   to those that run, so that they save.
 
   Returns:
-    The exit status of the first that failed, or 0.
+    The exit status of the first that failed; else 128 + the first signal; or 0.
   """
   waiting = {
       index: cell for index, cell in enumerate(cells)
@@ -289,8 +289,10 @@ def run_cells(
   try:
     while True:
       for share in sorted(set(range(num_jobs)) - set(running)):
+        if failed or signals:
+          break
         index = _first_ready(waiting, [cell for cell, _ in running.values()])
-        if index is None or failed or signals:
+        if index is None:
           break
         cell = waiting.pop(index)
         tokens = cell.budget_of and generated_tokens(out / cell.budget_of)

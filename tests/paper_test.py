@@ -111,6 +111,16 @@ def out(tmp_path, monkeypatch):
 FEW = [cell for cell in paper.make_cells('nano', 1)
        if cell.path.split('/')[0] in ('main', 'roles')
        and 'plan_path' in cell.path]
+# They need none of the others.
+FIRST = [cell for cell in paper.make_cells('nano', 1)
+         if cell.path.endswith('/at_grpo/seed-0')]
+
+
+@pytest.fixture
+def two_cores(monkeypatch):
+  """As if there were two, whatever the machine has."""
+  monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: {0, 1})
+  monkeypatch.setattr(os, 'sched_setaffinity', lambda pid, cores: None)
 
 
 def test_cells_run_once(out, capsys):
@@ -133,9 +143,8 @@ def test_cells_run_once(out, capsys):
   assert capsys.readouterr().out.startswith(f'[5/{len(FEW)}]')
 
 
-@pytest.mark.skipif(
-    len(os.sched_getaffinity(0)) < 2, reason='needs two cores')
-def test_several_at_a_time_wait_for_what_they_need(out, monkeypatch):
+def test_several_at_a_time_wait_for_what_they_need(
+    out, two_cores, monkeypatch):
   processes, at_once = [], []
   start = paper._start
 
@@ -161,7 +170,7 @@ def test_one_core_has_one_device(out):
   assert (out / 'log').read_text() == f'{{{core}}} 1\n'
 
 
-def test_a_cell_that_fails_stops_the_run(out, capsys):
+def test_a_cell_that_fails_stops_the_run(out, two_cores, capsys):
   pathlib.Path('fail').touch()
   assert paper.run_cells(FEW, out, num_jobs=2) == 3
   captured = capsys.readouterr()
@@ -172,14 +181,9 @@ def test_a_cell_that_fails_stops_the_run(out, capsys):
 @pytest.mark.parametrize('number, status', [
     (signal.SIGINT, 42), (signal.SIGTERM, 43)])
 def test_signals_reach_the_trainers_which_end_as_they_will(
-    out, number, status, monkeypatch, capsys):
+    out, two_cores, number, status, capsys):
   waits = pathlib.Path('wait')
   waits.mkdir()
-  # Three cells that need none of the others, two of them at a time.
-  cells = [cell for cell in paper.make_cells('nano', 1)
-           if cell.path.endswith('/at_grpo/seed-0')]
-  monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: {0, 1})
-  monkeypatch.setattr(os, 'sched_setaffinity', lambda pid, cores: None)
 
   def stop():
     while len(list(waits.iterdir())) < 2:
@@ -189,15 +193,15 @@ def test_signals_reach_the_trainers_which_end_as_they_will(
   thread = threading.Thread(target=stop)
   thread.start()
   before = signal.getsignal(number)
-  assert paper.run_cells(cells, out, num_jobs=2) == status
+  assert paper.run_cells(FIRST, out, num_jobs=2) == status
   thread.join()
   assert signal.getsignal(number) is before
   captured = capsys.readouterr()
-  assert captured.out.count('atgrpo_jax.main') == 2 < len(cells)
+  assert captured.out.count('atgrpo_jax.main') == 2 < len(FIRST)
   assert captured.err.count(f'status {status}') == 2
 
 
-def test_an_error_of_its_own_leaves_no_trainer(out, monkeypatch):
+def test_an_error_of_its_own_leaves_no_trainer(out, two_cores, monkeypatch):
   pathlib.Path('wait').mkdir()
   processes = []
   start = paper._start
@@ -209,10 +213,8 @@ def test_an_error_of_its_own_leaves_no_trainer(out, monkeypatch):
     return processes[0]
 
   monkeypatch.setattr(paper, '_start', failing)
-  cells = [cell for cell in paper.make_cells('nano', 1)
-           if cell.path.endswith('/at_grpo/seed-0')]
   with pytest.raises(OSError, match='no space'):
-    paper.run_cells(cells, out, num_jobs=2)
+    paper.run_cells(FIRST, out, num_jobs=2)
   assert processes[0].poll() is not None
 
 

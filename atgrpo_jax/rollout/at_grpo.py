@@ -334,25 +334,23 @@ class _Player:
         self._fan_out(
             action.key.task_id, action.step.state, self._places[index + 1:],
             first + action.member * num, num) for action in open_ended]
-    later = np.zeros(len(actions))
+    means = np.zeros(len(actions))
     for action, continuations in zip(open_ended, played):
-      returns = np.array([_return(one)[0] for one in continuations])
+      returns = np.array([
+          sum(later.rewards[0] for later in one) for one in continuations])
       sound = returns[np.isfinite(returns)]
-      later[action.member] = sound.mean() if len(sound) else math.nan
-    return later
+      means[action.member] = sound.mean() if len(sound) else math.nan
+    return means
 
-  def _targets(self, actions: Sequence[_Action]) -> list[float]:
+  def _targets(self, actions: Sequence[_Action]) -> np.ndarray:
     """The reward of each action of a parallel episode."""
-    if self.spec.target == 'immediate':
-      rewards = [action.rewards for action in actions]
-    elif self.spec.target == 'return_to_go':
-      rewards = [
-          action.rewards + _return(actions[i + 1:]) * (1, 0)
-          for i, action in enumerate(actions)]
-    else:
+    rewards = np.array([action.rewards for action in actions])
+    if self.spec.target == 'return_to_go':
+      rewards[:, 0] = np.cumsum(rewards[::-1, 0])[::-1]
+    elif self.spec.target == 'episode_return':
       num_turns = actions[-1].key.turn + 1
-      rewards = [_return(actions) / (1, num_turns)] * len(actions)
-    return [reward @ (self.spec.alpha, 1) for reward in rewards]
+      rewards[:] = rewards.sum(axis=0) / (1, num_turns)
+    return rewards @ (self.spec.alpha, 1)
 
   def _select(
       self, actions: Sequence[_Action], rewards: np.ndarray,
@@ -384,11 +382,6 @@ class _Player:
         rewards=np.where(valid, rewards, np.nan), valid=valid,
         reward_terms=tuple(dict(a.step.reward_terms) for a in actions),
         outcomes=tuple(a.outcome for a in actions), chosen=chosen)
-
-
-def _return(actions: Sequence[_Action]) -> np.ndarray:
-  """[2] float64: what `actions` pay to the team, and to the roles that act."""
-  return sum((action.rewards for action in actions), np.zeros(2))
 
 
 def select(
