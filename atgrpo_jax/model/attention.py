@@ -1,10 +1,13 @@
 """Attention over a shared prefix and a private suffix.
 
+Queries are taken in a few spans, and those of a span see no keys behind it: so
+most scores that a causal mask would hide are never computed.
+
 Where the scores of all queries together would be large, the queries are taken
 in blocks, one after another, and the backward pass computes the scores of a
 block anew: so memory grows with the length of a sequence, not with its square.
-Only the queries are cut. Groups and key heads, which a mesh may hold in
-pieces, stay axes of their own and whole.
+Only queries and what they see are cut. Groups and key heads, which a mesh may
+hold in pieces, stay axes of their own and whole.
 
 Keys stand in columns, values in rows, so that both products of decoding read
 memory in the order in which it lies: on a CPU the scores of 64 keys to each of
@@ -24,6 +27,10 @@ import jax.numpy as jnp
 # members. A group of `models/nano` never needs that many.
 _SCORE_BYTES = 256 * 2**20
 
+# Spans of a causal sequence, and the fewest queries of one. With 4, five
+# eighths of the scores are computed; twice as many save a tenth more.
+_SPANS, _SPAN = 4, 128
+
 _MASKED = -1e30  # Finite, so that a row without any key has no NaN gradient.
 
 
@@ -36,7 +43,7 @@ def attend(
     q: [P, K, G, X, M, H] scaled queries.
     k: [P, K, G, H, Y] suffix keys.
     v: [P, K, G, Y, H] suffix values.
-    suffix_mask: [X, Y] bool.
+    suffix_mask: [X, Y] bool; where X is Y, no query sees a later key.
     prefix: keys [P, K, H, S] and values [P, K, S, H], or None.
     prefix_mask: [P, S] bool, or None without a prefix.
     past: keys [N * R, K, H, Z] and values [N * R, K, Z, H], which the query of
@@ -54,8 +61,17 @@ def attend(
   keys = k.shape[-1] + sum(x[0].shape[-1] for x in (prefix, past) if x)
   most = _SCORE_BYTES // (4 * heads * members * per_head * keys)
   if queries <= max(most, 1):
-    return _attend_block(
-        q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask, rows)
+    attend_block = functools.partial(
+        _attend_block, prefix=prefix, prefix_mask=prefix_mask, past=past,
+        past_mask=past_mask, rows=rows)
+    if queries < k.shape[-1]:
+      return attend_block(q, k, v, suffix_mask)
+    span = max(_SPAN, -(-queries // _SPANS))
+    return jnp.concatenate([
+        attend_block(
+            q[:, :, :, end - span:end], k[..., :end], v[..., :end, :],
+            suffix_mask[end - span:end, :end])
+        for end in range(span, queries + span, span)], axis=3)
 
   block = 2**(max(most, 1).bit_length() - 1)
   pad = -queries % block

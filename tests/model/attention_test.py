@@ -1,4 +1,4 @@
-"""model/attention.py: queries in blocks give the same numbers for less memory.
+"""model/attention.py: parts of the queries give the same numbers for less.
 
 That the numbers are right at all is tests/model/qwen3_test.py.
 """
@@ -55,9 +55,38 @@ def _values_and_gradients(inputs):
   return jax.tree.map(lambda x: np.asarray(x, np.float64), (mixed, grads))
 
 
+def _jaxpr(inputs):
+  """The text of the program, traced anew: see `_values_and_gradients`."""
+  return str(jax.make_jaxpr(lambda *args: attention.attend(*args))(*inputs))
+
+
 def _difference(x, y):
   """Largest difference, relative to the largest value."""
   return abs(x - y).max() / abs(y).max()
+
+
+@pytest.mark.parametrize('num_prefix', (0, 9))
+def test_spans_change_no_number(monkeypatch, num_prefix):
+  # Bite: keys cut before the end of a span. 13 queries are spans of 4, 4, 4, 1.
+  inputs = _inputs(13, num_prefix)
+  whole = _values_and_gradients(inputs)
+  monkeypatch.setattr(attention, '_SPAN', 3)
+  assert _jaxpr(inputs).count(' = exp ') == 4 * (1 + bool(num_prefix))
+  differences = jax.tree.map(
+      _difference, _values_and_gradients(inputs), whole)
+  assert max(jax.tree.leaves(differences)) < 1e-6, differences
+
+
+def test_most_hidden_scores_are_not_computed(monkeypatch):
+  # Bite: spans that see all keys.
+  def products():
+    compiled = jax.jit(lambda *args: attention.attend(*args)).lower(
+        *_inputs(512, 0)).compile()
+    return compiled.cost_analysis()['flops']
+
+  in_spans = products()
+  monkeypatch.setattr(attention, '_SPANS', 1)
+  assert in_spans < 0.7 * products()  # 5 / 8, and what is no product.
 
 
 @pytest.mark.parametrize('num_prefix', (0, 9))
@@ -68,8 +97,7 @@ def test_blocks_change_no_number(monkeypatch, num_prefix):
   whole = _values_and_gradients(inputs)
   monkeypatch.setattr(
       attention, '_SCORE_BYTES', 5 * _row_bytes(13 + num_prefix))
-  loops = str(jax.make_jaxpr(attention.attend)(*inputs)).count('length=4')
-  assert loops == 1
+  assert _jaxpr(inputs).count('length=4') == 1
   differences = jax.tree.map(
       _difference, _values_and_gradients(inputs), whole)
   assert max(jax.tree.leaves(differences)) < 1e-6, differences
