@@ -1,13 +1,13 @@
 """Attention over a shared prefix and a private suffix.
 
-Queries are taken in a few spans, and those of a span see no keys behind it: so
-most scores that a causal mask would hide are never computed.
+The queries of a long sequence are taken in spans, and those of a span see no
+keys behind it: so most scores that a causal mask would hide are never computed.
 
-Where the scores of all queries together would be large, the queries are taken
-in blocks, one after another, and the backward pass computes the scores of a
-block anew: so memory grows with the length of a sequence, not with its square.
-Only queries and what they see are cut. Groups and key heads, which a mesh may
-hold in pieces, stay axes of their own and whole.
+Where the scores of all queries together would be large, each span is taken in
+blocks, one after another, and the backward pass computes the scores of a block
+anew: so memory grows with the length of a sequence, not with its square. Only
+queries and what they see are cut. Groups and key heads, which a mesh may hold
+in pieces, stay axes of their own and whole.
 
 Keys stand in columns, values in rows, so that both products of decoding read
 memory in the order in which it lies: on a CPU the scores of 64 keys to each of
@@ -27,9 +27,10 @@ import jax.numpy as jnp
 # members. A group of `models/nano` never needs that many.
 _SCORE_BYTES = 256 * 2**20
 
-# Spans of a causal sequence, and the fewest queries of one. With 4, five
-# eighths of the scores are computed; twice as many save a tenth more.
-_SPANS, _SPAN = 4, 128
+# Spans of a sequence at most, and the fewest queries of one. Of 4 spans, five
+# eighths of the scores are computed; twice as many would save a tenth more, and
+# each takes time to compile.
+_SPANS, _SPAN = 4, 256
 
 _MASKED = -1e30  # Finite, so that a row without any key has no NaN gradient.
 
@@ -43,7 +44,8 @@ def attend(
     q: [P, K, G, X, M, H] scaled queries.
     k: [P, K, G, H, Y] suffix keys.
     v: [P, K, G, Y, H] suffix values.
-    suffix_mask: [X, Y] bool; where X is Y, no query sees a later key.
+    suffix_mask: [X, Y] bool. Where X is Y, no query sees a later key; X is
+      less than Y over a cache alone.
     prefix: keys [P, K, H, S] and values [P, K, S, H], or None.
     prefix_mask: [P, S] bool, or None without a prefix.
     past: keys [N * R, K, H, Z] and values [N * R, K, Z, H], which the query of
@@ -58,40 +60,47 @@ def attend(
     [P, K, G, X, M, H]
   """
   groups, heads, members, queries, per_head, width = q.shape
-  keys = k.shape[-1] + sum(x[0].shape[-1] for x in (prefix, past) if x)
-  most = _SCORE_BYTES // (4 * heads * members * per_head * keys)
-  if queries <= max(most, 1):
-    attend_block = functools.partial(
-        _attend_block, prefix=prefix, prefix_mask=prefix_mask, past=past,
-        past_mask=past_mask, rows=rows)
-    if queries < k.shape[-1]:
-      return attend_block(q, k, v, suffix_mask)
-    span = max(_SPAN, -(-queries // _SPANS))
-    return jnp.concatenate([
-        attend_block(
-            q[:, :, :, end - span:end], k[..., :end], v[..., :end, :],
-            suffix_mask[end - span:end, :end])
-        for end in range(span, queries + span, span)], axis=3)
+  if queries < k.shape[-1]:  # Of a cache.
+    return _attend_block(
+        q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask, rows)
 
-  block = 2**(max(most, 1).bit_length() - 1)
+  # The gradients of keys and values are sums over the parts, in the type that
+  # they have outside of them.
+  kv = jax.tree.map(lambda x: x.astype(jnp.float32), (k, v, prefix))
+
+  def attend_part(q, suffix_mask):
+    end = suffix_mask.shape[-1]
+    k, v, prefix = jax.tree.map(lambda x: x.astype(q.dtype), kv)
+    return _attend_block(
+        q, k[..., :end], v[..., :end, :], suffix_mask, prefix, prefix_mask,
+        None, None, None)
+
+  keys = queries + (prefix[0].shape[-1] if prefix else 0)
+  most = _SCORE_BYTES // (4 * heads * members * per_head * keys)
+  num_spans = min(_SPANS, max(1, queries // _SPAN))
+  span = -(-queries // num_spans)
+  parts = []
+  for end in range(span, queries + span, span):
+    part = q[:, :, :, end - span:end], suffix_mask[end - span:end, :end]
+    if queries <= max(most, 1):
+      parts.append(attend_part(*part))
+    else:
+      block = 2**(max(most, 1).bit_length() - 1)
+      parts.append(_in_blocks(attend_part, *part, block))
+  return jnp.concatenate(parts, axis=3)
+
+
+def _in_blocks(attend_part, q, suffix_mask, block):
+  """`attend_part(q, suffix_mask)`, `block` queries at a time."""
+  groups, heads, members, queries, per_head, width = q.shape
   pad = -queries % block
   q = jnp.pad(q, [(0, 0)] * 3 + [(0, pad)] + [(0, 0)] * 2)
   q = q.reshape(groups, heads, members, -1, block, per_head, width)
   suffix_mask = jnp.pad(suffix_mask, [(0, pad), (0, 0)])
   suffix_mask = suffix_mask.reshape(-1, block, suffix_mask.shape[-1])
-  # The gradients of keys and values are sums over the blocks, in the type that
-  # they have outside the loop.
-  kv = jax.tree.map(lambda x: x.astype(jnp.float32), (k, v, prefix, past))
-
-  def attend_block(xs):
-    q, suffix_mask = xs
-    k, v, prefix, past = jax.tree.map(lambda x: x.astype(q.dtype), kv)
-    return _attend_block(
-        q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask, rows=None)
-
   # Within a loop, nothing could merge the two computations of a block.
   mixed = jax.lax.map(
-      jax.checkpoint(attend_block, prevent_cse=False),
+      lambda xs: jax.checkpoint(attend_part, prevent_cse=False)(*xs),
       (jnp.moveaxis(q, 3, 0), suffix_mask))
   mixed = jnp.moveaxis(mixed, 0, 3).reshape(
       groups, heads, members, -1, per_head, width)
