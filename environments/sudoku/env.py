@@ -7,7 +7,8 @@ illegal; 0 leaves a cell as the clues have it. The potential of `progress` is
 the share of blank cells that are filled. Teams and reward terms are those of
 `environments.games`; no term sees the solution.
 
-Deviation from the authors' code: a grid that breaks a clue never wins.
+Deviation from the authors' code: no clue is ever changed. A digit that would is
+left out and counts as illegal, and what is then on the board decides.
 """
 
 from __future__ import annotations

@@ -10,18 +10,25 @@ import pytest
 from environments import base
 from environments import games
 from environments.plan_path import env as plan_path
+from environments.sokoban import env as sokoban
+from environments.sudoku import env as sudoku
 from tests.environments import echo_sandbox
 
 TASK = {
     'task_id': 'maze', 'grid': ['.' * 10] * 10, 'start': [0, 0],
     'goal': [1, 1]}
+ROOM = {
+    'task_id': 'room', 'grid': ['.' * 6] * 6, 'player': [0, 0],
+    'boxes': [[1, 1]], 'goals': [[3, 1]]}
+CLUES = {'task_id': 'grid', 'board': ['1.3.', '..12', '2.4.', '...1']}
+SOLUTION = [[1, 2, 3, 4], [3, 4, 1, 2], [2, 1, 4, 3], [4, 3, 2, 1]]
 BIG_TEAMS = ('trio', 'quintet', 'septet')
 
 
-def make(team, reward='mixed', max_turns=2):
-  return plan_path.make_environment(
+def make(team, reward='mixed', max_turns=2, game=plan_path, **options):
+  return game.make_environment(
       team=team, max_turns=max_turns, reward=reward,
-      sandbox=echo_sandbox.Echo())
+      sandbox=echo_sandbox.Echo(), **options)
 
 
 def act(role, moves):
@@ -32,9 +39,9 @@ def act(role, moves):
   return f'#### {moves}'
 
 
-def play(environment, texts):
+def play(environment, texts, state=None):
   """Steps with a text for each role of one turn; all states and steps."""
-  states, steps = [environment.reset(TASK)], []
+  states, steps = [state or environment.reset(TASK)], []
   for role, text in zip(environment.roles, texts, strict=True):
     steps.append(environment.step(states[-1], {role: text}))
     states.append(steps[-1].state)
@@ -91,6 +98,39 @@ def test_proposals_are_tried_on_copies_and_the_decision_is_played(team):
   assert not steps[-1].done
   again = environment.step(states[-2], {judge: act(judge, 'RD')})
   assert (again.team_reward, again.success, again.done) == (1, True, True)
+
+
+@pytest.mark.parametrize('team', BIG_TEAMS[1:])
+@pytest.mark.parametrize('game, options, task, first, second, distance', [
+    pytest.param(plan_path, {}, TASK, 'R', 'D', 2 / 18, id='plan_path'),
+    pytest.param(sokoban, {}, ROOM, 'RD', 'D', 2 / 10, id='sokoban'),
+    pytest.param(
+        sudoku, {'size': 4}, CLUES, [*SOLUTION[:2], [0] * 4, [0] * 4],
+        SOLUTION, 1, id='sudoku')])
+def test_an_episode_to_success(
+    team, game, options, task, first, second, distance):
+  # Bite: proposals that outlive their turn, a turn that starts from the task's
+  # board, a proposal that ends the episode.
+  environment = make(team, game=game, **options)
+  state, total = environment.reset(task), 0.0
+  for solved, moves in ((False, first), (True, second)):
+    states, steps = play(
+        environment, [act(role, moves) for role in environment.roles], state)
+    *tried, played = steps
+    for step in tried:
+      assert step.reward_terms['plan_solved'] == solved
+      assert step.reward_terms['plan_progress'] == pytest.approx(
+          played.reward_terms['progress'])
+      assert (step.team_reward, step.success, step.done) == (0, False, False)
+    shown = environment.observe(states[-2], 'judge')[1]['content']
+    assert shown.count(' proposed ') == len(tried)
+    assert {x for step in steps for x in step.outcomes.values()} == {
+        base.Outcome.OK}
+    assert (played.team_reward, played.success, played.done) == (solved,) * 3
+    state, total = played.state, total + played.reward_terms['progress']
+  assert not played.truncated
+  assert state.turn == 2
+  assert total == pytest.approx(distance)
 
 
 @pytest.mark.parametrize('text, outcome, shown', [

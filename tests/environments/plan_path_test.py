@@ -85,7 +85,15 @@ SYSTEM = {
     'solo': (
         'You walk through a maze alone. Your moves are walked. '
         + ANSWER_FORMAT),
+    'advisor_1': (
+        'You are an advisor of a team that walks through a maze. Propose '
+        'moves; the judge decides. ' + ANSWER_FORMAT),
+    'judge': (
+        'You are the judge of a team that walks through a maze. Each of the '
+        'others proposed moves. Take over a proposal or decide yourself. Your '
+        'moves are walked. ' + ANSWER_FORMAT),
 }
+SYSTEM['tool_1'] = SYSTEM['tool'].replace('planner', 'judge')
 FIRST = (
     RULES + 'A.#.G.....\n..#.......\n..........\n' + REST
     + 'Turn 1 of 2. Position: [0, 0]. Goal: [0, 4].')
@@ -113,9 +121,24 @@ SOLO = (
     ('solo', FIRST, 'I walk.\n#### ["D", "D", "R", "R"]', 0.0, 0.0, 'ok'),
     ('solo', SECOND, 'I stay.', 0.0, -0.2, 'parse_error'),
 )
+TRIO = (
+    ('tool_1', FIRST, '```python\nprint(\'["R", "R", "R"]\')\n```', 0.0,
+     0.5 / 18 - 0.2 * 2 / 3, 'ok',
+     {'plan_progress': 1 / 18, 'plan_illegal': -2 / 3}),
+    ('advisor_1', FIRST,
+     'I walk.\n#### ["D", "D", "R", "R", "R", "R", "U", "U"]', 0.0,
+     1 + 0.5 * 4 / 18, 'ok', {'plan_solved': 1, 'plan_progress': 4 / 18}),
+    ('judge',
+     FIRST + '\ntool_1 proposed moves: ["R", "R", "R"]\n'
+     'advisor_1 proposed moves: ["D", "D", "R", "R", "R", "R", "U", "U"]',
+     'Up is no way.\n#### ["U", "D", "D", "R", "R", "R", "R", "U", "U"]', 1.0,
+     0.5 * 4 / 18 - 0.2 / 9, 'illegal_action',
+     {'solved': 1, 'progress': 4 / 18, 'illegal': -1 / 9}),
+)
 
 
-@pytest.mark.parametrize('team, transcript', [('pair', PAIR), ('solo', SOLO)])
+@pytest.mark.parametrize('team, transcript', [
+    ('pair', PAIR), ('solo', SOLO), ('trio', TRIO)])
 def test_golden_transcript(programs, team, transcript):
   """Edit these texts only with the prompts, and train models/nano anew."""
   transcripts.check(make(programs, team), TASK, transcript, SYSTEM)

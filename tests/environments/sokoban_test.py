@@ -40,7 +40,15 @@ SYSTEM = {
         'agent wrote a program that proposes moves. Check the proposal, then '
         'take it over or decide yourself. Your moves are made. '
         + ANSWER_FORMAT),
+    'advisor_1': (
+        'You are an advisor of a team that pushes boxes onto goals. Propose '
+        'moves; the judge decides. ' + ANSWER_FORMAT),
+    'judge': (
+        'You are the judge of a team that pushes boxes onto goals. Each of the '
+        'others proposed moves. Take over a proposal or decide yourself. Your '
+        'moves are made. ' + ANSWER_FORMAT),
 }
+SYSTEM['tool_1'] = SYSTEM['tool'].replace('planner', 'judge')
 FIRST = (
     RULES + '######\n#A...#\n#.B..#\n#..#.#\n#.G..#\n######\n'
     'Turn 1 of 2. Player: [1, 1]. Boxes: [[2, 2]]. Goals: [[4, 2]].')
@@ -60,6 +68,19 @@ PAIR = (
     ('planner', SECOND + '\nThe tool agent wrote no program.',
      '#### ["D"]', 1.0, 0.5 / 10, 'ok'),
 )
+TRIO = (
+    ('tool_1', FIRST, 'I wait.', 0.0, -0.2, 'parse_error',
+     {'plan_malformed': -1}),
+    # To the wall, from where the box never comes back.
+    ('advisor_1', FIRST, '#### ["D", "R", "R", "R"]', 0.0,
+     -0.5 * 2 / 10 - 0.2 / 4, 'illegal_action',
+     {'plan_progress': -2 / 10, 'plan_illegal': -1 / 4, 'plan_deadlock': -1}),
+    ('judge',
+     FIRST + '\ntool_1 proposed moves: none\n'
+     'advisor_1 proposed moves: ["D", "R", "R", "R"]',
+     '#### ["R", "D", "D"]', 1.0, 0.5 * 2 / 10, 'ok',
+     {'solved': 1, 'progress': 2 / 10}),
+)
 
 
 def make(programs=None, team='pair', reward='mixed', max_turns=2):
@@ -74,11 +95,12 @@ def move(environment, moves, state=None):
       state, {'solo': f'#### {json.dumps(list(moves))}'})
 
 
-def test_golden_transcript():
+@pytest.mark.parametrize('team, transcript', [('pair', PAIR), ('trio', TRIO)])
+def test_golden_transcript(team, transcript):
   """Edit these texts only with the prompts, and train models/nano anew."""
   with sandbox.SandboxServer(num_slots=1) as server:
     transcripts.check(
-        make(sandbox.Sandbox(server.address)), TASK, PAIR, SYSTEM)
+        make(sandbox.Sandbox(server.address), team), TASK, transcript, SYSTEM)
 
 
 @pytest.mark.parametrize('moves, player, boxes, illegal', [

@@ -37,7 +37,15 @@ SYSTEM = {
         'agent wrote a program that proposes a grid. Check the proposal, then '
         'take it over or decide yourself. Your grid is written onto the clues. '
         + ANSWER_FORMAT),
+    'advisor_1': (
+        'You are an advisor of a team that fills a Sudoku grid. Propose a '
+        'grid; the judge decides. ' + ANSWER_FORMAT),
+    'judge': (
+        'You are the judge of a team that fills a Sudoku grid. Each of the '
+        'others proposed a grid. Take over a proposal or decide yourself. Your '
+        'grid is written onto the clues. ' + ANSWER_FORMAT),
 }
+SYSTEM['tool_1'] = SYSTEM['tool'].replace('planner', 'judge')
 FIRST = RULES + '1.3.\n..12\n2.4.\n...1\nTurn 1 of 2. Nothing is filled in.'
 SECOND = (
     RULES + '1.3.\n..12\n2.4.\n...1\nTurn 2 of 2. Filled in by the last grid:\n'
@@ -60,6 +68,31 @@ PAIR = (
      '#### [[1, 2, 3, 4], [3, 4, 1, 2], [2, 1, 4, 3], [4, 3, 2, 1]]', 1.0,
      0.5 * 7 / 9, 'ok'),
 )
+TRIO = (
+    ('tool_1', FIRST, f'```python\n{PRINTS}\n```', 0.0, 1.5, 'ok',
+     {'plan_solved': 1, 'plan_progress': 1}),
+    # A second 1 in its row, as above.
+    ('advisor_1', FIRST,
+     '#### [[1, 2, 3, 4], [0, 0, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0]]', 0.0,
+     0.5 * 2 / 9 - 0.2 / 3, 'illegal_action',
+     {'plan_progress': 2 / 9, 'plan_illegal': -1 / 3}),
+    ('judge',
+     FIRST + '\ntool_1 proposed grid: '
+     '[[1, 2, 3, 4], [3, 4, 1, 2], [2, 1, 4, 3], [4, 3, 2, 1]]\n'
+     'advisor_1 proposed grid: '
+     '[[1, 2, 3, 4], [0, 0, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0]]',
+     '#### [[1, 2, 3, 4], [3, 4, 1, 2], [2, 1, 4, 3], [4, 3, 2, 1]]', 1.0, 0.5,
+     'ok', {'solved': 1, 'progress': 1}),
+)
+
+# 51 cells are blank, 23 of them in the first four rows.
+CLUES_9 = (
+    '53..7....', '6..195...', '.98....6.', '8...6...3', '4..8.3..1',
+    '7...2...6', '.6....28.', '...419..5', '....8..79')
+SOLUTION_9 = (
+    '534678912', '672195348', '198342567', '859761423', '426853791',
+    '713924856', '961537284', '287419635', '345286179')
+FOUR_ROWS = (*SOLUTION_9[:4], *CLUES_9[4:])
 
 
 def make(programs=None, team='pair', reward='mixed', max_turns=2, size=4):
@@ -85,9 +118,47 @@ def programs():
     yield sandbox.Sandbox(server.address)
 
 
-def test_golden_transcript(programs):
+@pytest.mark.parametrize('team, transcript', [('pair', PAIR), ('trio', TRIO)])
+def test_golden_transcript(programs, team, transcript):
   """Edit these texts only with the prompts, and train models/nano anew."""
-  transcripts.check(make(programs), TASK, PAIR, SYSTEM)
+  transcripts.check(make(programs, team), TASK, transcript, SYSTEM)
+
+
+@pytest.mark.parametrize('last, filled, outcome, terms', [
+    pytest.param(SOLUTION_9, SOLUTION_9, 'ok', (1, 28 / 51, 0, 0), id='solved'),
+    pytest.param(FOUR_ROWS, FOUR_ROWS, 'ok', (0, 0, 0, 0), id='truncated'),
+    pytest.param(
+        ('134678912', *FOUR_ROWS[1:]), FOUR_ROWS, 'illegal_action',
+        (0, 0, -1 / 24, 0), id='a clue changed'),
+    pytest.param(
+        SOLUTION_9[:8], FOUR_ROWS, 'parse_error', (0, 0, 0, -1),
+        id='eight rows')])
+def test_a_pair_in_a_grid_of_nine(programs, last, filled, outcome, terms):
+  # Bite: digits up to 4, a malformed grid that empties the board or is taken, a
+  # clue that is written over, an episode that goes on after its turns.
+  environment = make(programs, size=9)
+  state = environment.reset(TASK | {'board': CLUES_9, 'solution': SOLUTION_9})
+  for board in (FOUR_ROWS, last):
+    step = environment.step(
+        state, {'tool': f'```python\nprint({rows(SOLUTION_9)})\n```'})
+    assert step.reward_terms['plan_solved'] == 1
+    assert step.state.board == state.board and not step.done
+    assert environment.observe(step.state, 'planner')[1]['content'].endswith(
+        f'\nProposed grid: {rows(SOLUTION_9)}')
+    step = environment.step(step.state, {'planner': f'#### {rows(board)}'})
+    if state.turn == 0:
+      assert not step.done
+      assert step.reward_terms['progress'] == pytest.approx(23 / 51)
+    state = step.state
+  success, progress, illegal, malformed = terms
+  assert state.board.filled == filled
+  assert (step.done, step.success, step.truncated) == (
+      True, success, not success)
+  assert step.team_reward == success
+  assert step.outcomes == {'planner': base.Outcome(outcome)}
+  assert step.reward_terms == pytest.approx({
+      'solved': success, 'progress': progress, 'illegal': illegal,
+      'malformed': malformed})
 
 
 def test_a_grid_is_written_onto_the_clues():

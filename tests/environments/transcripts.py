@@ -14,12 +14,13 @@ def check(
   """Plays `transcript` to the end of the episode.
 
   Its rows are (role, the user's message, the answer, team reward, local reward,
-  outcome); `system` has the system message of each role.
+  outcome), and perhaps the reward terms that are not 0; `system` has the system
+  message of each role.
   """
   state, done = environment.reset(task), False
   order = list(environment.roles)
   for row, expected in zip(transcript, order * len(transcript)):
-    role, user, action, team_reward, local_reward, outcome = row
+    role, user, action, team_reward, local_reward, outcome, *terms = row
     assert role == expected and not done
     assert environment.observe(state, role) == [
         {'role': 'system', 'content': system[role]},
@@ -28,5 +29,9 @@ def check(
     assert step.team_reward == team_reward
     assert step.local_rewards == {role: pytest.approx(local_reward)}
     assert step.outcomes == {role: base.Outcome(outcome)}
+    assert step.success == (team_reward == 1)
+    if terms:
+      assert {k: v for k, v in step.reward_terms.items() if v} == (
+          pytest.approx(terms[0]))
     state, done = step.state, step.done
   assert done
