@@ -14,12 +14,15 @@ for):
                with a third of the tasks in a step: its episodes are longer,
                so `nano` makes at least as many updates with them as AT-GRPO.
   outcome      no reward but the checker's
-  roles        each role trained beside the untrained other, the two then
-               combined, and roles played by the policies of other roles and
-               seeds
+  roles        each role trained beside the untrained other, with half of the
+               tokens each; the two combined; and roles played by the policies
+               of other roles and seeds
   agents       1, 2, 3, 5 and 7 agents
+  rollout      independent episodes whose prompts of one agent and turn are
+               compared, with the reward of a step and with that of all later
+               ones: what AT-GRPO would be without its tree
   selection, target, normaliser, group_size, turns
-               the other values of these switches
+               other values of these switches
 """
 
 from __future__ import annotations
@@ -51,24 +54,39 @@ TASKS = ('plan_path', 'sokoban', 'sudoku')
 # The task of the ablations, as in the paper's Table 4.
 ABLATED = 'plan_path'
 
-# Row -> overrides, of the tables that change one switch. A row that changes
-# nothing is left out: AT-GRPO stands in `main`.
-SWITCHES = {
-    'selection': {
-        name: {'rollout.selection': name}
-        for name in ('team_greedy', 'softmax', 'uniform', 'epsilon_greedy')},
-    # Continuations cost tokens: with smaller steps there are as many updates.
-    'target': {'monte_carlo': {
-        'rollout.target': 'monte_carlo', 'rollout.num_continuations': 1,
-        'rollout.num_tasks': 2}},
-    'normaliser': {
-        name: {'advantage.normaliser': name}
-        for name in ('none', 'leave_one_out')},
-    'group_size': {
-        str(size): {'rollout.group_size': size} for size in (2, 4, 8, 16)},
-    'turns': {
-        str(turns): {'environment.max_turns': turns} for turns in (1, 2, 4, 8)},
-}
+# Tables that change AT-GRPO by a few values.
+SWITCHES = (
+    'rollout', 'selection', 'target', 'normaliser', 'group_size', 'turns')
+
+
+def _switched(num_tasks: int) -> dict[str, dict[str, dict[str, Any]]]:
+  """Table -> row -> overrides, where a step has `num_tasks` tasks."""
+  # Continuations cost tokens: with small steps there are as many updates.
+  small = {'rollout.num_tasks': num_tasks // 8}
+  parallel = {'rollout.rollout': 'parallel'}
+  return {
+      'rollout': {
+          'parallel_immediate': parallel,
+          'parallel_return_to_go': {
+              **parallel, 'rollout.target': 'return_to_go'}},
+      'selection': {
+          name: {'rollout.selection': name} for name in (
+              'team_greedy', 'softmax', 'uniform', 'epsilon_greedy')},
+      'target': {
+          'immediate_small_steps': small,
+          'monte_carlo_small_steps': {
+              **small, 'rollout.target': 'monte_carlo',
+              'rollout.num_continuations': 1}},
+      'normaliser': {
+          name: {'advantage.normaliser': name}
+          for name in ('none', 'leave_one_out')},
+      'group_size': {
+          str(size): {'rollout.group_size': size} for size in (2, 4, 8, 16)},
+      'turns': {
+          str(turns): {'environment.max_turns': turns}
+          for turns in (1, 2, 4, 8)},
+  }
+
 
 _POLL_SECONDS = 0.1
 
@@ -92,6 +110,7 @@ class Cell:
     result: the file that says that it is done, in the workdir.
     budget_of: path of the cell whose generated tokens are its limit; '' for
       none.
+    budget_share: which part of these it may generate.
   """
 
   path: str
@@ -100,6 +119,7 @@ class Cell:
   mode: str = 'train'
   result: str = 'evals/after.json'
   budget_of: str = ''
+  budget_share: float = 1.0
 
 
 def make_cells(scale: str, num_seeds: int) -> list[Cell]:
@@ -148,11 +168,11 @@ def _main(scale: str, seed: int) -> Iterator[Cell]:
 
 def _switches(scale: str, seed: int) -> Iterator[Cell]:
   config = common.game_config(ABLATED, f'size={scale}')
-  for table, rows in SWITCHES.items():
+  for table, rows in _switched(config.rollout.num_tasks).items():
     for row, overrides in rows.items():
       changed = config.copy_and_resolve_references()
       changed.update_from_flattened_dict(overrides)
-      if changed != config:
+      if changed != config:  # Else it is AT-GRPO, which stands in `main`.
         yield _train(
             f'{table}/{ABLATED}/{row}', ABLATED, scale, seed, overrides,
             f'main/{ABLATED}/at_grpo')
@@ -173,10 +193,12 @@ def _roles(scale: str, seed: int) -> Iterator[Cell]:
   both = f'main/{ABLATED}/at_grpo_per_role/seed-{seed}'
   apart = {}
   for role, other in (('tool', 'planner'), ('planner', 'tool')):
-    cell = _train(
-        f'{folder}/{role}_alone', ABLATED, scale, seed,
-        {'per_policy': f'{other}.model.trained=none'},
-        f'main/{ABLATED}/at_grpo', system='at_grpo_per_role')
+    cell = dataclasses.replace(
+        _train(
+            f'{folder}/only_{role}', ABLATED, scale, seed,
+            {'per_policy': f'{other}.model.trained=none'},
+            f'main/{ABLATED}/at_grpo', system='at_grpo_per_role'),
+        budget_share=0.5)
     yield cell
     yield _export(cell, role)
     apart[role] = f'{cell.path}/export/{role}'
@@ -250,19 +272,25 @@ def needed(cell: Cell) -> list[tuple[str, str]]:
   return cells
 
 
-def check_needs(cells: Sequence[Cell], out: pathlib.Path) -> None:
-  """Raises UserError if a cell needs what is neither there nor before it."""
-  provided = set()
-  for cell in cells:
-    if (out / cell.path / cell.result).exists():
-      continue
-    for mode, path in needed(cell):
-      there = {'train': 'evals/after.json', 'export': 'export'}[mode]
-      if (mode, path) not in provided and not (out / path / there).exists():
-        raise errors.UserError(
-            f'{cell.path} needs what {path} makes, which has not been run; '
-            f'let --only take {path.rpartition("/")[0]}/* as well.')
-    provided.add((cell.mode, cell.path))
+def with_needed(
+    chosen: Sequence[Cell], cells: Sequence[Cell],
+    out: pathlib.Path) -> list[Cell]:
+  """Those of `cells` that are chosen, or needed by one of them and not done."""
+  makes = {(cell.mode, cell.path): cell for cell in cells}
+  wanted, stack = set(), [(cell.mode, cell.path) for cell in chosen]
+  while stack:
+    name = stack.pop()
+    if name not in wanted:
+      wanted.add(name)
+      if not is_done(makes[name], out):
+        stack += [
+            other for other in needed(makes[name])
+            if not is_done(makes[other], out)]
+  return [cell for cell in cells if (cell.mode, cell.path) in wanted]
+
+
+def is_done(cell: Cell, out: pathlib.Path) -> bool:
+  return (out / cell.path / cell.result).exists()
 
 
 def run_cells(
@@ -271,18 +299,21 @@ def run_cells(
 
   With several, each has its share of the cores. A cell waits for those it
   needs. Once one fails, no other is started. SIGINT and SIGTERM are passed on
-  to those that run, so that they save.
+  to those that run, so that they save; SIGHUP, of a terminal that is closed, as
+  SIGTERM.
 
   Returns:
     The exit status of the first that failed; else 128 + the first signal; or 0.
   """
   waiting = {
       index: cell for index, cell in enumerate(cells)
-      if not (out / cell.path / cell.result).exists()}
+      if not is_done(cell, out)}
   running: dict[int, tuple[Cell, subprocess.Popen]] = {}  # By their share.
   cores = sorted(os.sched_getaffinity(0))
   signals, num_passed_on, failed = [], 0, 0
-  numbers = (signal.SIGINT, signal.SIGTERM)
+  numbers = [signal.SIGINT, signal.SIGTERM]
+  if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # As nohup has it.
+    numbers.append(signal.SIGHUP)
   before = [
       signal.signal(number, lambda number, frame: signals.append(number))
       for number in numbers]
@@ -295,7 +326,8 @@ def run_cells(
         if index is None:
           break
         cell = waiting.pop(index)
-        tokens = cell.budget_of and generated_tokens(out / cell.budget_of)
+        tokens = cell.budget_of and int(
+            cell.budget_share * generated_tokens(out / cell.budget_of))
         line = ['-m', 'atgrpo_jax.main', *command(cell, out, tokens)]
         print(
             f'[{index + 1}/{len(cells)}] python {shlex.join(line)}', flush=True)
@@ -308,7 +340,8 @@ def run_cells(
       num_passed_on += len(new)
       for share, (cell, process) in list(running.items()):
         for number in new:
-          process.send_signal(number)
+          process.send_signal(
+              signal.SIGTERM if number == signal.SIGHUP else number)
         if process.poll() is None:
           continue
         del running[share]
@@ -362,13 +395,14 @@ def print_cells(cells: Sequence[Cell], out: pathlib.Path, scale: str) -> None:
   if scale != 'nano':
     print(f'Each of these {len(cells)} runs needs {_HARDWARE}.')
   for cell in cells:
-    if (out / cell.path / cell.result).exists():
-      continue
-    arguments = command(cell, out, f'<tokens of {cell.budget_of}>')
+    tokens = f'<tokens of {cell.budget_of}>'
+    if cell.budget_share != 1:
+      tokens = f'<{cell.budget_share:g} x the {tokens[1:]}'
+    arguments = command(cell, out, tokens)
     line = ['python', '-m', 'atgrpo_jax.main', *arguments]
     if scale != 'nano':
       line = ['bash', *_POD, *arguments[:6], '--', *arguments[6:]]
-    print(shlex.join(line))
+    print(shlex.join(line) + ('  # done' if is_done(cell, out) else ''))
 
 
 def _define_flags() -> None:
@@ -380,7 +414,7 @@ def _define_flags() -> None:
   flags.DEFINE_integer('seeds', 3, 'Seeds of each cell.', lower_bound=1)
   flags.DEFINE_list(
       'only', ['*'], 'Cells whose path fits one of these patterns, such as '
-      '"main/sokoban/*" or "roles/*".')
+      '"main/sokoban/*" or "roles/*", and those that they need.')
   flags.DEFINE_integer(
       'jobs', 1, 'Cells at a time, each with its share of the cores.',
       lower_bound=1)
@@ -391,18 +425,19 @@ def main(argv: list[str]) -> int:
   del argv
   given = flags.FLAGS
   out = pathlib.Path(given.out) / given.scale
-  cells = [
-      cell for cell in make_cells(given.scale, given.seeds)
+  cells = make_cells(given.scale, given.seeds)
+  chosen = [
+      cell for cell in cells
       if any(fnmatch.fnmatch(cell.path, only) for only in given.only)]
   try:
-    if not cells:
+    if not chosen:
       raise errors.UserError(
           f'no cell fits --only={",".join(given.only)}; see --dry_run for '
           'their paths.')
+    cells = with_needed(chosen, cells, out)
     if given.dry_run or given.scale != 'nano':
       print_cells(cells, out, given.scale)
       return 0
-    check_needs(cells, out)
     cores = len(os.sched_getaffinity(0))
     if given.jobs > cores:
       raise errors.UserError(

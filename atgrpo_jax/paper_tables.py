@@ -23,6 +23,7 @@ import dataclasses
 import json
 import math
 import pathlib
+import re
 import shutil
 import sys
 
@@ -60,13 +61,14 @@ _SYSTEMS = (
 )
 
 # Published success in per cent (arXiv 2510.11062, tables 1, 2, 4 and 6):
-# task -> row -> with Qwen3-1.7B, with Qwen3-8B. The agents that are combined
-# there were trained without a partner.
+# task -> row -> with Qwen3-1.7B, with Qwen3-8B. What was one agent's there
+# (`only_tool`, `only_planner`) was trained and played without a partner.
 _PUBLISHED = {
     'plan_path': {
         'SA': ('5', '12'), 'SA+GRPO': ('11', '47'), 'MAS': ('10', '71'),
         'MAS+GRPO': ('', '96'), 'shared': ('96', '93'),
         'per role': ('97', '96'), 'outcome_only': ('', '89'),
+        'only_tool': ('11', ''), 'only_planner': ('14.5', ''),
         'combined': ('16', ''), 'swapped': ('6', '')},
     'sokoban': {
         'SA': ('0', '9'), 'SA+GRPO': ('3', '14'), 'MAS': ('0', '16'),
@@ -77,6 +79,9 @@ _PUBLISHED = {
         'MAS+GRPO': ('', '99'), 'shared': ('99', '99.5'),
         'per role': ('99', '99'), 'outcome_only': ('', '99.5')},
 }
+
+# What the tables of ablations call the row of the first table.
+_UNCHANGED = {'agents': '2', 'roles': 'trained together'}
 
 _LEDGER = {
     'generated tokens': 'budget/completion_tokens',
@@ -209,8 +214,9 @@ def make_table(
         f'{title}: rows were evaluated on different tasks and cannot be '
         'compared; evaluate all on the same config.evaluation.test.')
   header = [
-      '', 'success %', '95 %', 'seeds', 'AT-GRPO minus it', 'p', 'turns',
-      'updates', *_LEDGER, 'minutes', 'peak GiB', 'paper, 1.7B', 'paper, 8B']
+      '', 'success %', '95 %', 'seeds', 'AT-GRPO minus it', 'p',
+      'turns an episode', 'updates', *_LEDGER, 'minutes', 'peak GiB',
+      'paper, 1.7B', 'paper, 8B']
   return Table(title, header, [
       [name, *_cells(row, baseline), *published]
       for name, (row, published) in rows.items()
@@ -288,7 +294,8 @@ def ablation_tables(out: pathlib.Path) -> list[Table]:
       if any(row for row, _ in rows.values()):
         tables.append(make_table(
             f'{_titled(task)}: {name}',
-            {'as in the first table': (baseline, ('', '')), **rows}, baseline))
+            {_UNCHANGED.get(name, 'as in the first table'):
+                 (baseline, ('', '')), **rows}, baseline))
   return tables
 
 
@@ -314,7 +321,7 @@ def cross_play_table(out: pathlib.Path) -> list[Table]:
 
 
 def draw_curves(out: pathlib.Path, folder: pathlib.Path) -> list[pathlib.Path]:
-  """Validation success and turns to solve against what was generated."""
+  """Validation success and the turns of an episode against generated tokens."""
   paths = []
   for task in paper.TASKS:
     found = {
@@ -345,9 +352,10 @@ def draw_curves(out: pathlib.Path, folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 def keep(out: pathlib.Path, folder: pathlib.Path) -> None:
-  """Copies to `folder` what tables are made of, and the diagnosis of roles."""
-  read = {'step', 'k1/success', 'spine/turns', *_LEDGER.values(),
-          'time/step', 'memory/host_peak_gib'}
+  """Copies to `folder` what tables are made of, and what tells of credit."""
+  read = re.compile('|'.join([
+      'step', 'k1/success', 'spine/.*', *_LEDGER.values(), 'time/step',
+      'memory/.*', '.*/without_signal', '.*/advantage_.*', 'diagnosis/.*']))
   for path in sorted(out.glob('**/evals/*.json')):
     workdir = path.parents[1]
     copy = folder / workdir.relative_to(out)
@@ -360,7 +368,7 @@ def keep(out: pathlib.Path, folder: pathlib.Path) -> None:
       (copy / record.name).write_text(''.join(
           json.dumps({
               name: value for name, value in line.items()
-              if name in read or name.startswith('diagnosis/')}) + '\n'
+              if read.fullmatch(name)}) + '\n'
           for line in lines))
 
 

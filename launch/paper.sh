@@ -16,17 +16,18 @@ to go on with what was stopped, or to add cells.
                  printed, with the hardware they need, and not run
   --seeds N      seeds of each cell (default 3)
   --only CELLS   patterns of the cells' paths, with commas between them, such
-                 as 'main/sokoban/*,agents/*' (default: all)
+                 as 'main/sokoban/*,agents/*' (default: all); cells that these
+                 need are run as well
   --jobs N       cells at a time, each with its share of the cores (default 1);
                  one core each gets most done, but the minutes in the tables
                  are then those of a core
   --out DIR      folder of all workdirs (default runs/paper)
-  --dry-run      print the commands and run none
+  --dry-run      install, print the commands and run none
   --help         print this
 
 --dry-run shows all paths. They begin with the table: main (systems), outcome,
-roles (apart, combined, swapped), cross_play, agents, selection, target,
-normaliser, group_size or turns.
+roles (apart, combined, swapped), cross_play, agents, rollout, selection,
+target, normaliser, group_size or turns.
 EOF
 }
 

@@ -85,7 +85,7 @@ def test_ablations(out):
       table.title: _rows(table) for table in paper_tables.ablation_tables(out)}
   assert tables.keys() == {'Plan-Path: roles', 'Plan-Path: group_size'}
   roles = tables['Plan-Path: roles']
-  assert roles['as in the first table']['success %'] == '98.0'
+  assert roles['trained together']['success %'] == '98.0'
   assert roles['swapped']['success %'] == '6.0'
   assert roles['swapped']['paper, 1.7B'] == '6'
   assert list(tables['Plan-Path: group_size']) == [

@@ -12,7 +12,6 @@ import time
 
 import pytest
 
-from atgrpo_jax import errors
 from atgrpo_jax import paper
 from atgrpo_jax import policies
 from atgrpo_jax.rollout import at_grpo
@@ -129,7 +128,7 @@ def test_cells_run_once(out, capsys):
   assert printed.count('python -m atgrpo_jax.main') == len(FEW)
   assert f'[{len(FEW)}/{len(FEW)}] ' in printed and '{out}' not in printed
   limits = set(re.findall(r'--config.train.completion_tokens=(\S*)', printed))
-  assert limits == {'123'}
+  assert limits == {'123', '61'}
   log = out / 'logs' / f'{FEW[0].path}.train'
   assert log.read_text() == 'said\n'
   # The folders of the cells hold nothing but what the cells wrote.
@@ -179,7 +178,7 @@ def test_a_cell_that_fails_stops_the_run(out, two_cores, capsys):
 
 
 @pytest.mark.parametrize('number, status', [
-    (signal.SIGINT, 42), (signal.SIGTERM, 43)])
+    (signal.SIGINT, 42), (signal.SIGTERM, 43), (signal.SIGHUP, 43)])
 def test_signals_reach_the_trainers_which_end_as_they_will(
     out, two_cores, number, status, capsys):
   waits = pathlib.Path('wait')
@@ -218,18 +217,27 @@ def test_an_error_of_its_own_leaves_no_trainer(out, two_cores, monkeypatch):
   assert processes[0].poll() is not None
 
 
-@pytest.mark.parametrize('only, missing', [
-    ('main/sokoban/mas_grpo/*', 'main/sokoban/at_grpo/'),
-    ('roles/plan_path/combined/*', 'roles/plan_path/tool_alone/'),
-    ('cross_play/*', 'main/plan_path/at_grpo_per_role/')])
-def test_what_is_missing_is_said_first(only, missing, tmp_path):
-  cells = [cell for cell in CELLS if fnmatch.fnmatch(cell.path, only)]
-  with pytest.raises(errors.UserError, match=f'let --only take {missing}'):
-    paper.check_needs(cells, tmp_path)
+@pytest.mark.parametrize('only, also', [
+    ('main/sokoban/mas_grpo/*', ['main/sokoban/at_grpo']),
+    ('roles/plan_path/combined/*', [
+        'main/plan_path/at_grpo', 'roles/plan_path/only_tool',
+        'roles/plan_path/only_planner']),
+    ('roles/plan_path/swapped/*', [
+        'main/plan_path/at_grpo', 'main/plan_path/at_grpo_per_role'])])
+def test_cells_come_with_those_they_need(only, also, tmp_path):
+  chosen = [cell for cell in CELLS if fnmatch.fnmatch(cell.path, only)]
+  cells = paper.with_needed(chosen, CELLS, tmp_path)
+  assert cells == [cell for cell in CELLS if cell in cells]
+  assert {cell.path.rpartition('/')[0] for cell in cells} == {
+      only.removesuffix('/*'), *also}
 
-
-def test_all_cells_together_lack_nothing(tmp_path):
-  paper.check_needs(CELLS, tmp_path)
+  # What is there is not needed again, nor what only that needed.
+  for cell in cells:
+    if cell not in chosen:
+      result = tmp_path / cell.path / cell.result
+      result.parent.mkdir(parents=True, exist_ok=True)
+      result.touch()
+  assert paper.with_needed(chosen, CELLS, tmp_path) == chosen
 
 
 @pytest.mark.parametrize('scale', ['nano', '8b'])
@@ -247,5 +255,15 @@ def test_printed_commands(scale, tmp_path, capsys):
     assert all('--config.mesh.fsdp=4' in x for x in lines)
   assert len(lines) == len(cells)
   assert "'--config.train.completion_tokens=<tokens of main/" in lines[1]
+  assert sum('=<0.5 x the tokens of main/' in line for line in lines) == 2
   assert not any('{out}' in line for line in lines)
   assert not list(tmp_path.iterdir())
+
+  result = tmp_path / cells[2].path / cells[2].result
+  result.parent.mkdir(parents=True)
+  result.touch()
+  paper.print_cells(cells, tmp_path, scale)
+  done = [
+      line.endswith('  # done')
+      for line in capsys.readouterr().out.splitlines()[-len(cells):]]
+  assert done == [cell is cells[2] for cell in cells]
