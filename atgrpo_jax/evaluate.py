@@ -34,7 +34,8 @@ def evaluate(
   """Plays each task once (K = 1) and reports how the team did.
 
   Args:
-    interaction: environment, policies and sampling temperature.
+    interaction: environment, policies and sampling temperature; what it has
+      cost, this included, is reported as well.
     tasks: the held-out tasks.
     step: the training step that the policies come from.
   """
@@ -45,7 +46,8 @@ def evaluate(
       role: collections.Counter() for role in interaction.environment.roles}
   interaction.play([
       _play(interaction, episode, outcomes, step) for episode in episodes])
-  num_success = sum(e.last.success for e in episodes)
+  solved = [episode.turns for episode in episodes if episode.last.success]
+  num_success = len(solved)
   return {
       'num_tasks': len(tasks),
       'success': num_success / len(tasks),
@@ -53,8 +55,10 @@ def evaluate(
       'successes': ''.join('01'[e.last.success] for e in episodes),
       'interval': wilson_interval(num_success, len(tasks)),
       'mean_turns': sum(e.turns for e in episodes) / len(tasks),
+      'mean_turns_to_solve': sum(solved) / len(solved) if solved else None,
       'truncated': sum(e.last.truncated for e in episodes) / len(tasks),
       'outcomes': {role: dict(count) for role, count in outcomes.items()},
+      'budget': interaction.counters.ledger(),
       'policy_map': dict(interaction.policy_map),
       'split_hash': datasets.split_hash(tasks),
       'seed': interaction.seed,
@@ -137,7 +141,10 @@ def write(
   if not hosts.is_first():
     return path
   path.parent.mkdir(parents=True, exist_ok=True)
-  path.write_text(json.dumps(result, indent=2) + '\n')
+  # The file says that all before it is done, so it must never be half there.
+  unfinished = path.with_suffix('.unfinished')
+  unfinished.write_text(json.dumps(result, indent=2) + '\n')
+  unfinished.rename(path)
   return path
 
 
@@ -149,12 +156,14 @@ def read(workdir: pathlib.Path, name: str) -> dict[str, Any]:
 def print_table(results: Mapping[str, Mapping[str, Any]]) -> None:
   """Prints one line for each evaluation."""
   print(f'{"":12s} {"success":>8s} {"95 % interval":>16s} {"mean turns":>11s} '
-        f'{"step":>5s}')
+        f'{"to solve":>9s} {"step":>5s}')
   for name, result in results.items():
     low, high = result['interval']
     print(f'{name:12s} {100 * result["success"]:6.1f} % '
           f'{100 * low:6.1f} … {100 * high:5.1f} % '
-          f'{result["mean_turns"]:11.2f} {result["step"]:5d}')
+          f'{result["mean_turns"]:11.2f} '
+          f'{result["mean_turns_to_solve"] or math.nan:9.2f} '
+          f'{result["step"]:5d}')
 
 
 def wilson_interval(

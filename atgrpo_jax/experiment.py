@@ -8,7 +8,9 @@ sees a ConfigDict.
 from __future__ import annotations
 
 from concurrent import futures
+import contextlib
 import dataclasses
+import fcntl
 import functools
 import hashlib
 import importlib
@@ -256,6 +258,26 @@ def write_config(
   record = {
       'hash': config_hash(config), 'config': json.loads(config.to_json())}
   (workdir / 'config.json').write_text(json.dumps(record, indent=2) + '\n')
+
+
+def lock(workdir: pathlib.Path) -> contextlib.ExitStack:
+  """Keeps other trainers out of a workdir until it is closed, or gone.
+
+  Raises UserError if one is in it. Of several processes the first one locks.
+  """
+  held, free = contextlib.ExitStack(), True
+  if hosts.is_first():
+    file = held.enter_context((workdir / 'config.json').open())
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      free = False
+  if not all(hosts.exchange(free)):
+    held.close()
+    raise errors.UserError(
+        f'Another process trains in {workdir}. Wait for it, stop it, or choose '
+        'another --workdir.')
+  return held
 
 
 def _check_numbers(config: ml_collections.ConfigDict) -> None:

@@ -48,6 +48,7 @@ def pretrain(
   # ---- Workdir, tokenizer, model -------------------------------------------
   experiment_lib.check_workdir(workdir, config)
   experiment_lib.write_config(workdir, config)
+  lock = experiment_lib.lock(workdir)
   experiment_lib.print_config(config)
   folder = workdir / 'model'
   folder.mkdir(exist_ok=True)
@@ -132,6 +133,7 @@ def pretrain(
       place(safetensors_io.load_params(folder, model_config)), model_config,
       tokenizer, tasks, config, phases[-1], buckets, mesh, config.num_checked)
   (workdir / 'skills.json').write_text(json.dumps(skills, indent=2) + '\n')
+  lock.close()
   print(json.dumps(skills, indent=2))
   print(f'the model is in {folder}')
 

@@ -65,6 +65,7 @@ def train(
   # ---- Workdir --------------------------------------------------------------
   resumed = experiment_lib.check_workdir(workdir, config)
   experiment_lib.write_config(workdir, config)
+  lock = experiment_lib.lock(workdir)
   experiment_lib.print_config(config)
 
   # ---- State ----------------------------------------------------------------
@@ -158,7 +159,9 @@ def train(
         team, draw_tasks(tasks, step, experiment), step=step,
         spec=experiment.rollout)
     advantages = group_advantages(rollout.groups, experiment)
-    values = rollout_metrics(rollout, advantages, team.counters)
+    values = rollout_metrics(
+        rollout, advantages, _compared(rollout.groups, experiment),
+        team.counters)
     if step % config.train.groups_every == 0:
       write_groups(workdir / 'groups', step, rollout.groups, advantages)
     completion_tokens += team.counters.completion_tokens
@@ -205,6 +208,7 @@ def train(
     save(step)
   checkpoints.close()
   writer.close()
+  lock.close()
   if share_done() < 1:
     print(f'stopped by {stop.name} after step {step}; the same command '
           'resumes')
@@ -247,6 +251,14 @@ def _compared(
   """For each group, the number of those it shares a baseline with."""
   return advantages_lib.group_ids(
       [group.key for group in groups], experiment.config.advantage.group_key)
+
+
+def _numbers_with_signal(
+    compared: np.ndarray, advantages: Sequence[np.ndarray]) -> set[int]:
+  """Of what `_compared` returns: where anybody has an advantage."""
+  return {
+      number for number, advantage in zip(compared, advantages)
+      if np.any(advantage)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -348,9 +360,7 @@ def _with_signal(
 ) -> list[tuple[types.Group, np.ndarray]]:
   """The groups of a policy that, or whose compared ones, have an advantage."""
   compared = _compared(groups, experiment)
-  with_signal = {
-      number for number, advantage in zip(compared, advantages)
-      if np.any(advantage)}
+  with_signal = _numbers_with_signal(compared, advantages)
   return [
       (group, advantage)
       for number, group, advantage in zip(compared, groups, advantages)
@@ -393,8 +403,13 @@ def _train_group(
 
 def rollout_metrics(
     rollout: at_grpo.Rollout, advantages: Sequence[np.ndarray],
+    compared: np.ndarray,
     counters: interaction_lib.Counters) -> dict[str, float]:
-  """What a rollout and the credit for it looked like, for the log."""
+  """What a rollout and the credit for it looked like, for the log.
+
+  `<role>/without_signal` is a share of what is compared, each baseline once:
+  of prompts in a tree, of tasks where `advantage.group_key` is `env`.
+  """
   episodes = rollout.episodes
   valid = np.concatenate([group.valid for group in rollout.groups])
   rewards = np.concatenate([group.rewards for group in rollout.groups])
@@ -407,16 +422,16 @@ def rollout_metrics(
       'time/sample': counters.sample_seconds,
       'time/environment': counters.environment_seconds,
   }
-  for field in ('prompt_tokens', 'completion_tokens', 'model_calls',
-                'cut_completions', 'environment_steps', 'program_runs',
-                'infrastructure_failures'):
-    values[f'budget/{field}'] = getattr(counters, field)
+  for name, count in counters.ledger().items():
+    values[f'budget/{name}'] = count
+  with_signal = _numbers_with_signal(compared, advantages)
   for role in dict.fromkeys(group.key.role for group in rollout.groups):
-    own = [
-        (group, advantage)
-        for group, advantage in zip(rollout.groups, advantages)
-        if group.key.role == role]
-    values |= _role_metrics(role, *zip(*own))
+    groups, credit, numbers = zip(*(
+        one for one in zip(rollout.groups, advantages, compared)
+        if one[0].key.role == role))
+    values |= _role_metrics(role, groups, credit)
+    values[f'{role}/without_signal'] = 1 - (
+        len(with_signal.intersection(numbers)) / len(set(numbers)))
   return values
 
 
@@ -430,7 +445,6 @@ def _role_metrics(
   values = {
       f'{role}/reward': np.nanmean(rewards),
       f'{role}/first_reward': np.nanmean([g.rewards[0] for g in groups]),
-      f'{role}/without_signal': np.mean([not np.any(x) for x in advantages]),
       f'{role}/advantage_mean': np.mean(credit),
       f'{role}/advantage_std': np.std(credit),
       f'{role}/length': np.mean(

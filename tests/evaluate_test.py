@@ -23,7 +23,8 @@ from tests.rollout import scripted
 # Every reported number can be told from the file alone.
 REQUIRED = {
     'task', 'team', 'policy_map', 'num_tasks', 'success', 'interval',
-    'mean_turns', 'split_hash', 'seed', 'step', 'sampling'}
+    'mean_turns', 'mean_turns_to_solve', 'budget', 'split_hash', 'seed', 'step',
+    'sampling'}
 
 
 @pytest.mark.parametrize('num_success, num_trials, low, high', [
@@ -74,18 +75,20 @@ def test_exact_result(monkeypatch):
       'successes': '1101',
       'interval': evaluate.wilson_interval(3, 4),
       'mean_turns': (2 + 1 + 2 + 1) / 4,
+      'mean_turns_to_solve': (2 + 1 + 1) / 3,
       'truncated': 0.25,
       'outcomes': {
           'a': {'ok': 4, 'parse_error': 1, 'infrastructure': 1},
           'b': {'ok': 3, 'parse_error': 1}},
+      'budget': interaction.counters.ledger(),
       'policy_map': {'a': 'one', 'b': 'two'},
       'split_hash': datasets.split_hash(TASKS),
       'seed': 3,
       'step': 7,
       'sampling': {'temperature': 1.0, 'max_new_tokens': 12},
   }
-  assert interaction.counters.model_calls == len(one) + len(two)
-  assert interaction.counters.environment_steps == len(one) + len(two)
+  assert result['budget']['model_calls'] == len(one) + len(two)
+  assert result['budget']['environment_steps'] == len(one) + len(two)
 
 
 def test_agents_may_act_at_once(monkeypatch):
@@ -157,6 +160,7 @@ def test_evaluate_run_writes_what_it_did(config, tmp_path, capsys):
   path = tmp_path / 'evals' / 'swapped.json'
   result = json.loads(path.read_text())
   assert result.keys() >= REQUIRED
+  assert result.pop('budget')['completion_tokens'] == 12 * 3
   low, high = result.pop('interval')
   assert (low, high) == pytest.approx(evaluate.wilson_interval(0, 3))
   assert result == {
@@ -164,7 +168,8 @@ def test_evaluate_run_writes_what_it_did(config, tmp_path, capsys):
       'successes': '000',
       'split': 'test[:2]', 'max_turns': 2,
       'config_hash': experiment_lib.config_hash(config),
-      'num_tasks': 3, 'success': 0.0, 'mean_turns': 2.0, 'truncated': 1.0,
+      'num_tasks': 3, 'success': 0.0, 'mean_turns': 2.0,
+      'mean_turns_to_solve': None, 'truncated': 1.0,
       'outcomes': {
           'tool': {'parse_error': 6}, 'planner': {'parse_error': 6}},
       'policy_map': {'tool': 'planner', 'planner': 'tool'},

@@ -146,8 +146,10 @@ def _wait_for(condition, child):
     time.sleep(0.01)
 
 
-def test_stopped_program_exits_42_and_the_same_command_goes_on(
-    finished, echo_folder, tmp_path):
+@pytest.mark.parametrize('number, status, steps', [
+    (signal.SIGTERM, main.STOPPED, 5), (signal.SIGKILL, -signal.SIGKILL, 4)])
+def test_a_program_that_is_stopped_or_killed_goes_on(
+    number, status, steps, finished, echo_folder, tmp_path):
   workdir = tmp_path / 'run'
   command = [
       sys.executable, '-m', 'atgrpo_jax.main', '--config=tests/echo.py',
@@ -167,25 +169,27 @@ def test_stopped_program_exits_42_and_the_same_command_goes_on(
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 4096)
     _wait_for(lambda: select.select([reader], [], [], 0)[0], child)
+    experiment = echo.experiment(echo_folder, **CHANGES)
+    with pytest.raises(errors.UserError, match='Another process trains in'):
+      train.train(experiment, workdir)
     # To the whole group, as Ctrl-C and timeout(1) do: the validation at the
     # end of the step still needs the workers.
-    os.killpg(child.pid, signal.SIGTERM)
+    os.killpg(child.pid, number)
     os.set_blocking(reader, True)
     with open(reader) as file:
       groups = file.read()
     out, _ = child.communicate(timeout=300)
   finally:
     child.kill()
-  assert child.returncode == main.STOPPED == 42, out
-  assert 'stopped by SIGTERM after step 5' in out
+  assert child.returncode == status and main.STOPPED == 42, out
+  assert ('stopped by SIGTERM after step 5' in out) == (steps == 5)
   pipe.unlink()
   pipe.write_text(groups)
 
   again = subprocess.run(command, timeout=300, **kwargs)
   assert again.returncode == 0, again.stdout
-  assert 'resumes after step 5' in again.stdout
-  _assert_same_run(
-      workdir, finished, echo.experiment(echo_folder, **CHANGES))
+  assert f'resumes after step {steps}' in again.stdout
+  _assert_same_run(workdir, finished, experiment)
 
 
 def test_step_is_replayed_alone(finished, echo_folder, tmp_path):
@@ -254,6 +258,7 @@ def test_parallel_episodes_train(echo_folder, tmp_path, monkeypatch):
         if candidate['advantage']:
           signal_of.add(task_id)
     assert 0 < len(signal_of) <= 16 and len(episodes) == 16 * 16
+    assert line['first/without_signal'] == 1 - len(signal_of) / 16
     # All actions of an episode share its return and its advantage.
     for actions in episodes.values():
       assert len({(a['reward'], a['advantage']) for a in actions}) == 1
@@ -671,8 +676,9 @@ def test_evaluations(finished):
   assert (before['step'], after['step']) == (0, 8)
   assert before.keys() == after.keys() == {
       'task', 'team', 'split', 'max_turns', 'config_hash', 'num_tasks',
-      'success', 'successes', 'interval', 'mean_turns', 'truncated', 'outcomes',
-      'policy_map', 'split_hash', 'seed', 'step', 'sampling'}
+      'success', 'successes', 'interval', 'mean_turns', 'mean_turns_to_solve',
+      'truncated', 'outcomes', 'budget', 'policy_map', 'split_hash', 'seed',
+      'step', 'sampling'}
   assert before['split_hash'] == after['split_hash']
   assert after['policy_map'] == {'first': 'first', 'second': 'second'}
   config = json.loads((finished / 'config.json').read_text())

@@ -94,7 +94,7 @@ Episode = Generator[Asked | Acted | list['Episode'], Any, Any]
 class Counters:
   """What an interaction cost; the budget ledger of a run."""
 
-  prompt_tokens: int = 0
+  prompt_tokens: int = 0  # A prompt counts once for all its completions.
   completion_tokens: int = 0
   model_calls: int = 0  # Completions asked for.
   cut_completions: int = 0  # Completions without a stop token.
@@ -103,6 +103,12 @@ class Counters:
   infrastructure_failures: int = 0
   sample_seconds: float = 0.0  # That the host gave to, or waited for, devices.
   environment_seconds: float = 0.0  # That it waited for environments.
+
+  def ledger(self) -> dict[str, int]:
+    """All but the seconds."""
+    return {
+        name: count for name, count in dataclasses.asdict(self).items()
+        if not name.endswith('_seconds')}
 
 
 @dataclasses.dataclass
