@@ -47,6 +47,7 @@ def train(
     experiment: experiment_lib.Experiment, workdir: pathlib.Path) -> bool:
   """Trains as far as `config.train` says; False if a signal stopped it."""
   config = experiment.config
+  compiles = metrics_lib.CompileCounter()
 
   # ---- Data -----------------------------------------------------------------
   tasks = experiment.tasks(config.dataset.train)
@@ -149,7 +150,6 @@ def train(
 
   progress = metrics_lib.Progress(
       config.train.num_steps, num_done=step, share_done=share_done())
-  compiles = metrics_lib.CompileCounter()
   stop = signals.StopFlag()
   saved_step = step
   while share_done() < 1 and not any(hosts.exchange(stop.is_set())):

@@ -9,7 +9,10 @@ VENV="$ROOT/.venv"
 
 : "${TFDS_DATA_DIR:=$ROOT/.cache/datasets}"
 : "${JAX_COMPILATION_CACHE_DIR:=$ROOT/.cache/jax}"
+# Small programs are kept as well: a run has dozens of them.
+: "${JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS:=0}"
 export TFDS_DATA_DIR JAX_COMPILATION_CACHE_DIR
+export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS
 
 say() { printf '%s: %s\n' "$(basename "$0")" "$*"; }
 
@@ -99,6 +102,7 @@ trainer_command() {
   # shellcheck disable=SC2034  # Used by the scripts.
   command=(env PYTHONUNBUFFERED=1 TFDS_DATA_DIR="$TFDS_DATA_DIR"
     JAX_COMPILATION_CACHE_DIR="$JAX_COMPILATION_CACHE_DIR"
+    JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="$JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
     JAX_PLATFORMS="${JAX_PLATFORMS:-$1}"
     "$VENV/bin/python" -m atgrpo_jax.main --workdir "$workdir"
     "${trainer[@]}")

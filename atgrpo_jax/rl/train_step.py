@@ -32,8 +32,9 @@ from atgrpo_jax.rollout import sampling
 
 Trained = model.Params | model.LoraWeights
 
-# Tokens whose logits exist at the same time on one device.
-_LOGIT_CHUNK = 2048
+# Tokens whose logits exist at the same time on one device, at least and at
+# most; between them an eighth of all, so that few pads are among the last.
+_LOGIT_CHUNKS = 256, 2048
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,7 +154,8 @@ def score(
     spec: LearnerSpec) -> jax.Array:
   """Log-probabilities [P, G, T] float32 of the completions.
 
-  Positions behind a completion's length hold values that mean nothing.
+  Positions behind a completion's length hold values that mean nothing; most of
+  them are never computed.
   """
   return _score(_whole(params, base, spec), config, batch, spec)[0]
 
@@ -186,22 +188,44 @@ def _score(params, config, batch, spec):
   hidden, _ = model.forward(
       params, config, inputs, prefix=prefix, dtype=dtype, remat=remat)
 
-  # One position of all completions after the other, so that the axes that
-  # are split over devices stay whole.
+  # What counts comes first, in each part of the mesh, and is scored in chunks;
+  # chunks in which nothing counts are left out.
+  num_parts = sharding.num_row_parts()
+  counts = completion_mask(batch).reshape(num_parts, -1)
+  num_counting = jnp.max(jnp.sum(counts, axis=1))
+  size = counts.shape[1]
+  chunk = min(size, max(_LOGIT_CHUNKS[0], min(_LOGIT_CHUNKS[1], size // 8)))
+  order = jnp.pad(
+      jnp.argsort(~counts, axis=1), [(0, 0), (0, -size % chunk)],
+      constant_values=size)
+
+  def in_chunks(x):  # [P, G, T, ...] -> chunks of [N, chunk, ...]
+    x = sharding.take_in_parts(x.reshape(-1, *x.shape[3:]), order)
+    x = x.reshape(num_parts, -1, chunk, *x.shape[1:])
+    return jnp.moveaxis(x, 1, 0)
+
   @jax.checkpoint
-  def score_position(xs):
-    hidden, tokens = xs
+  def score_chunk(hidden, tokens):
     logits = sharding.constrain(
         model.unembed(params, config, hidden), sharding.ROWS, None, 'tensor')
     logprobs = sampling.token_logprobs(logits, tokens, spec.temperature)
     return logprobs, sampling.entropy(logits, spec.temperature)
 
-  rows = groups * members // sharding.num_row_parts()
-  scores = jax.lax.map(
-      score_position,
-      (jnp.moveaxis(hidden, 2, 0), jnp.moveaxis(batch.completions, 2, 0)),
-      batch_size=min(length, max(1, _LOGIT_CHUNK // rows)))
-  return tuple(jnp.moveaxis(x, 0, 2) for x in scores)
+  def score_if_any_counts(xs):
+    start, hidden, tokens = xs
+    zeros = jnp.zeros(tokens.shape)
+    return jax.lax.cond(
+        start < num_counting, score_chunk, lambda *_: (zeros, zeros),
+        hidden, tokens)
+
+  scores = jax.lax.map(score_if_any_counts, (
+      jnp.arange(0, order.shape[1], chunk), in_chunks(hidden),
+      in_chunks(batch.completions)))
+  return tuple(
+      sharding.put_in_parts(
+          jnp.zeros(counts.size), order,
+          jnp.moveaxis(x, 0, 1).reshape(-1)).reshape(batch.completions.shape)
+      for x in scores)
 
 
 def _rules(config, spec):

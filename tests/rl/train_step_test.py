@@ -249,6 +249,33 @@ def test_a_prompt_is_computed_once_for_its_group(params, size):
     assert tiny.count_rows(fn, (params, batch), tiny.MLP_KERNEL) == 4 * rows
 
 
+def test_masked_positions_have_no_logits(params, batch, monkeypatch):
+  # Bite: chunks that are computed whatever counts in them.
+  scored = []
+  unembed = model.unembed
+
+  def noting(params, config, hidden):
+    jax.debug.callback(lambda: scored.append(hidden.shape[:-1]))
+    return unembed(params, config, hidden)
+
+  monkeypatch.setattr(model, 'unembed', noting)
+  monkeypatch.setattr(train_step, '_LOGIT_CHUNKS', (4, 4))
+  mask = np.asarray(train_step.completion_mask(batch))
+  assert mask.size == 3 * 4 * 5 and mask.sum() == 35
+
+  # A function of its own, which nothing has compiled before.
+  def loss(params):
+    logprobs, entropy = train_step._score(params, tiny.CONFIG, batch, SPEC)
+    return jnp.sum(jnp.where(mask, logprobs + entropy, 0.0)), logprobs
+
+  (_, logprobs), _ = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
+  jax.effects_barrier()
+  # 9 of 15 chunks, once and again in the backward pass.
+  assert scored == [(1, 4)] * 2 * 9
+  np.testing.assert_allclose(
+      logprobs[mask], _score(params, batch)[mask], rtol=1e-5)
+
+
 # Sampler and learner.
 
 
