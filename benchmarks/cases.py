@@ -30,8 +30,11 @@ class Sizes:
       *(workload.Load(8, 8, length, 64) for length in (128, 256, 512)),
       *(workload.Load(8, 8, 128, new) for new in (32, 128)))
   budgets: Sequence[int] = (64, 128)  # Of `step`, which uses the first.
-  uneven: workload.Load = workload.Load(64, 8, 128, 256)
+  turns: Sequence[int] = (1, 2, 4)  # Of `step`.
+  agents: Sequence[int] = (1, 2, 4)  # Each with the load of `step`.
+  uneven: workload.Load = workload.Load(128, 8, 128, 256)
   mean_length: int = 64
+  shortest: int = 8
   uneven_slots: Sequence[int] = (16, 64)  # As in configs/plan_path.py.
   programs: int = 64
   slots: int = 2
@@ -55,16 +58,21 @@ class Setup:
 
 
 def sampling(setup: Setup) -> list[timing.Case]:
-  """From prompts to completions and log-probabilities, on the host."""
+  """From prompts to completions and log-probabilities, on the host.
+
+  Then the same loads again, of which decoding alone is timed.
+  """
+  sizes = setup.sizes
   return [
       timing.Case(
           str(load),
           _against(
-              ours.Sampling(setup.sizes.config, load), setup.peers,
-              workload.request('sample', [load], setup.sizes.config)),
+              ours.Sampling(sizes.config, load), setup.peers,
+              workload.request('sample', [load], sizes.config)),
           counts={'tokens': load.completion_tokens},
-          least=workload.sampling_needs(setup.sizes.config, load))
-      for load in setup.sizes.sampling] + rates(setup)
+          least=workload.sampling_needs(sizes.config, load))
+      for load in sizes.sampling
+  ] + [_decoding(sizes.config, load) for load in sizes.sampling] + rates(setup)
 
 
 def step(setup: Setup) -> list[timing.Case]:
@@ -76,7 +84,7 @@ def magrpo_step(setup: Setup) -> list[timing.Case]:
   """What a MAGRPO step of two agents costs.
 
   MAGRPO is not implemented here yet: its sampling and updates are done by the
-  same functions, one after the other.
+  same functions. Both agents are given work before either is waited for.
   """
   return [_team(
       'MAGRPO-shaped step of 2 agents', setup, [setup.sizes.agent] * 2)]
@@ -94,7 +102,12 @@ def update(setup: Setup) -> list[timing.Case]:
 
 
 def scaling(setup: Setup) -> list[timing.Case]:
-  """Sampling time against group size, prompt, new tokens and budget."""
+  """Sampling time against group size, prompt, new tokens, budget and turns.
+
+  Agents have a model each, so against their number a step is timed, in which
+  each is updated too. They have a share of the devices each, or, where there
+  are fewer devices than agents, all of them in turn.
+  """
   sizes = setup.sizes
   return [
       timing.Case(
@@ -105,22 +118,37 @@ def scaling(setup: Setup) -> list[timing.Case]:
       timing.Case(
           f'{sizes.step.new_tokens} new tokens of a budget of {budget}',
           _against(ours.Stopping(sizes.config, sizes.step, budget)))
-      for budget in sizes.budgets]
+      for budget in sizes.budgets
+  ] + [
+      timing.Case(
+          f'turns: {turns}, {sizes.step}',
+          _against(ours.Turns(sizes.config, sizes.step, turns)),
+          counts={'tokens': turns * sizes.step.completion_tokens})
+      for turns in sizes.turns
+  ] + [
+      _team(f'GRPO step, agents: {agents}', setup, [sizes.step] * agents)
+      for agents in sizes.agents]
 
 
 def uneven(setup: Setup) -> list[timing.Case]:
-  """Completions of geometric lengths: continuous batching and lockstep."""
-  sizes = setup.sizes
-  contestants = {
-      name: ours.Uneven(
-          sizes.config, sizes.uneven, sizes.uneven_slots, sizes.mean_length,
-          lockstep=lockstep)
-      for name, lockstep in ((timing.OURS, False), ('lockstep', True))}
+  """Completions of geometric lengths: continuous batching and lockstep.
+
+  There are more prompts than slots. In continuous batching a slot is filled
+  again when its group has ended, in lockstep when all groups have.
+  """
+  sizes, load = setup.sizes, setup.sizes.uneven
+  both = ours.Uneven(
+      sizes.config, load, sizes.uneven_slots, sizes.mean_length,
+      sizes.shortest)
+  lengths = both.lengths
   return [timing.Case(
-      f'{sizes.uneven}, geometric lengths of {sizes.mean_length} in the mean, '
-      f'{sizes.uneven_slots[-1]} slots',
-      {name: timing.timed(one) for name, one in contestants.items()},
-      counts={'tokens': int(contestants[timing.OURS].lengths.sum())})]
+      f'{load.num_prompts} prompts x {load.group_size} samples in '
+      f'{sizes.uneven_slots[-1]} slots, prompt {load.prompt_length}, geometric '
+      f'lengths from {lengths.min()} to {lengths.max()}, {lengths.mean():.0f} '
+      'in the mean',
+      {timing.OURS: timing.timed(both.continuous),
+       'lockstep': timing.timed(both.lockstep)},
+      counts={'tokens': int(lengths.sum())})]
 
 
 def environment(setup: Setup) -> list[timing.Case]:
@@ -152,6 +180,16 @@ BENCHMARKS = {
 }
 # Name -> the peer that can do the same work.
 RIVALS = {'sampling': 'tunix', 'step': 'tunix', 'magrpo_step': 'comlrl'}
+
+
+def _decoding(config, load):
+  decoding = ours.Decoding(config, load)
+  rows, new = load.num_prompts * load.group_size, load.new_tokens
+  return timing.Case(
+      f'decoding alone, the last {new - decoding.done} tokens of {load}',
+      {timing.OURS: decoding},
+      counts={'tokens': rows * (new - decoding.done)},
+      least=workload.decoding_needs(config, load, decoding.done))
 
 
 def _team(name, setup, loads):

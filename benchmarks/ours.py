@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import dataclasses
 import functools
 import itertools
+import time
 from typing import Any
 
 import jax
@@ -91,8 +92,8 @@ def lengths(sampled: Sequence[engine_lib.Sampled]) -> np.ndarray:
   return np.array([[len(ids) for ids in one.completions] for one in sampled])
 
 
-class Sampling:
-  """Samples one load; each call draws other tokens."""
+class _Groups:
+  """Prompts [P, S] of one load and their policy; each engine draws anew."""
 
   def __init__(self, config: model.ModelConfig, load: workload.Load):
     self._load = load
@@ -100,13 +101,65 @@ class Sampling:
     self._prompts = workload.prompts(load, config, seed=0)
     self._seeds = itertools.count()
 
-  def __call__(self) -> None:
-    ids = np.arange(len(self._prompts), dtype=np.uint32)[:, None]
+  def _make_engine(self, prompts: np.ndarray) -> engine_lib.Engine:
+    ids = np.arange(len(prompts), dtype=np.uint32)[:, None]
     keys = sampling.group_keys(jax.random.key(next(self._seeds)), ids)
-    sampled = sample(
-        self._policy, self._prompts, keys, group_size=self._load.group_size,
+    return make_engine(
+        self._policy, prompts, keys, group_size=self._load.group_size,
         budget=self._load.new_tokens)
+
+  def _drain(self, engine: engine_lib.Engine) -> list[engine_lib.Sampled]:
+    sampled, = engine_lib.drain([engine])
     assert (lengths(sampled) == self._load.new_tokens).all()
+    return sampled
+
+
+class Sampling(_Groups):
+  """Samples one load; each call draws other tokens."""
+
+  def __call__(self) -> None:
+    self._drain(self._make_engine(self._prompts))
+
+
+class Turns(_Groups):
+  """Samples a load turn after turn, each prompt longer by what was said.
+
+  That is what the first member of its group said. As in training, nothing is
+  kept between turns, so each computes its prompts from their beginnings; they
+  are not padded, nor does an environment or a tokenizer take its time.
+  """
+
+  def __init__(
+      self, config: model.ModelConfig, load: workload.Load, num_turns: int):
+    super().__init__(config, load)
+    self._num_turns = num_turns
+
+  def __call__(self) -> None:
+    prompts = self._prompts
+    for _ in range(self._num_turns):
+      sampled = self._drain(self._make_engine(prompts))
+      prompts = np.concatenate(
+          [prompts, [one.completions[0] for one in sampled]], axis=1)
+
+
+class Decoding(_Groups):
+  """Samples a load and returns the seconds behind its first chunk.
+
+  The prompts are computed before that chunk, whose end is waited for. What the
+  host does between chunks, and moves of what was said to where it has room, is
+  timed.
+  """
+
+  done = engine_lib.CHUNK  # Tokens of each member that are not timed.
+
+  def __call__(self) -> float:
+    engine = self._make_engine(self._prompts)
+    engine.dispatch()
+    engine.collect()
+    assert engine.busy  # Or nothing would be left to time.
+    start = time.perf_counter()
+    self._drain(engine)
+    return time.perf_counter() - start
 
 
 class Stopping:
@@ -140,33 +193,43 @@ class Stopping:
 class Uneven:
   """Completions of geometric lengths, cut at the load's `new_tokens`.
 
-  With `lockstep` the slots are filled and emptied together, and all rows are
-  decoded until the longest ends.
+  None is shorter than `shortest`: each group has the first of its keys with
+  which no member ends before that. A geometric length has no memory, so what
+  comes behind is geometric too, and `mean_length` is the mean of the whole but
+  for the cut.
   """
 
   def __init__(
       self, config: model.ModelConfig, load: workload.Load,
-      num_slots: Sequence[int], mean_length: int, lockstep: bool):
-    ids = np.arange(load.num_prompts, dtype=np.uint32)[:, None]
+      num_slots: Sequence[int], mean_length: int, shortest: int):
     self._prompts = workload.prompts(load, config, seed=0)
-    self._keys = sampling.group_keys(jax.random.key(0), ids)
     self._batch_size = num_slots[-1]
     self._sample = functools.partial(
         sample, *make_policies(config, 1), group_size=load.group_size,
         num_slots=num_slots)
-    self._stop_ids = range(config.vocab_size // mean_length)
+    self._stop_ids = range(
+        round(config.vocab_size / (mean_length - shortest + 1)))
     self._budget = load.new_tokens
-    self.lengths = lengths(self._sample(
-        self._prompts, self._keys, budget=self._budget,
-        stop_ids=self._stop_ids))
-    self._lockstep = lockstep
+    ids = np.zeros((load.num_prompts, 2), np.uint32)
+    ids[:, 0] = np.arange(load.num_prompts)
+    early = True
+    while np.any(early):
+      self._keys = sampling.group_keys(jax.random.key(0), ids)
+      early = (self.continuous(shortest) < shortest).any(axis=1)
+      ids[:, 1] += early
+    self.lengths = self.continuous()  # [P, G]
 
-  def __call__(self) -> None:
-    if not self._lockstep:
-      self._sample(
-          self._prompts, self._keys, budget=self._budget,
-          stop_ids=self._stop_ids)
-      return
+  def continuous(self, budget: int | None = None) -> np.ndarray:
+    """The lengths [P, G] of members that leave their slots as they end."""
+    return lengths(self._sample(
+        self._prompts, self._keys, budget=budget or self._budget,
+        stop_ids=self._stop_ids))
+
+  def lockstep(self) -> None:
+    """Slots are filled and emptied together, when the longest member ends.
+
+    Until then all rows are decoded.
+    """
     for first in range(0, len(self._prompts), self._batch_size):
       batch = slice(first, first + self._batch_size)
       self._sample(

@@ -5,20 +5,22 @@
 
 NAME is one of
 
-  sampling     prompts to completions and log-probabilities    tunix
+  sampling     prompts to completions and log-probabilities,   tunix
+               and decoding alone
   step         a GRPO step: rollout, gradient, Adam            tunix
   magrpo_step  the same of two agents with a model each        comlrl
   update       gradient and Adam alone
-  scaling      sampling against group size, prompt, new tokens and budget
+  scaling      sampling against group size, prompt, new tokens, budget and
+               turns; steps against agents
   uneven       completions of geometric lengths, against lockstep
   environment  environment steps that run programs
   machine      products and copies of this machine
   all          all of these
 
-Random weights, float32, no stop token but in `uneven`. Each peer runs in an
-environment of its own, whose interpreter --peer_python names. Ours and theirs
-are timed in turn, after a call each that compiles. Results go to
-FOLDER/NAME.json.
+Random weights, float32, no stop token but in `uneven` and for the budgets of
+`scaling`. Each peer runs in an environment of its own, whose interpreter
+--peer_python names. Ours and theirs are timed in turn, after a call each that
+compiles. Results go to FOLDER/NAME.json.
 """
 
 from __future__ import annotations

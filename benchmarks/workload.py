@@ -93,6 +93,15 @@ def sampling_needs(config: model.ModelConfig, load: Load) -> timing.Amounts:
       _FLOAT * (new * weights + position * cached))
 
 
+def decoding_needs(
+    config: model.ModelConfig, load: Load, done: int) -> timing.Amounts:
+  """What is left of `sampling_needs` behind `done` tokens of each member."""
+  whole, begun = (
+      sampling_needs(config, dataclasses.replace(load, new_tokens=new))
+      for new in (load.new_tokens, done))
+  return timing.Amounts(whole.flops - begun.flops, whole.bytes - begun.bytes)
+
+
 def update_needs(config: model.ModelConfig, load: Load) -> timing.Amounts:
   """Forward and backward, and a read and a write of weights and moments."""
   weights = kernel_size(config) + config.width * config.vocab_size

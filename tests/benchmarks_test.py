@@ -5,12 +5,15 @@ import json
 import math
 import subprocess
 import sys
+import types
 
 import jax
+import numpy as np
 import pytest
 
 from atgrpo_jax import errors
 from atgrpo_jax import model
+from atgrpo_jax.rollout import engine as engine_lib
 from benchmarks import cases
 from benchmarks import ours
 from benchmarks import peer
@@ -21,10 +24,12 @@ from tests import checkout
 from tests.rl import tiny
 
 _LOAD = workload.Load(2, 2, 5, 3)
+_LONG = workload.Load(2, 2, 5, 18)  # More than a chunk.
+_UNEVEN = workload.Load(4, 2, 5, 6)
 _SIZES = cases.Sizes(
-    config=tiny.CONFIG, sampling=(_LOAD,), step=_LOAD, agent=_LOAD,
-    scaling=(_LOAD,), budgets=(3, 6), uneven=workload.Load(4, 2, 5, 6),
-    mean_length=4, uneven_slots=(2,), programs=3,
+    config=tiny.CONFIG, sampling=(_LONG,), step=_LOAD, agent=_LOAD,
+    scaling=(_LOAD,), budgets=(3, 6), turns=(1, 2), agents=(1, 2),
+    uneven=_UNEVEN, mean_length=4, shortest=2, uneven_slots=(2,), programs=3,
     products=((512, 512, 512),), copy_bytes=1 << 12)
 
 _FAKE_PEER = '''
@@ -135,6 +140,9 @@ def test_least_work_by_hand():
   # member. A position has a key and a value of 2 numbers.
   sampling = workload.sampling_needs(config, load)
   assert sampling == timing.Amounts(624, 4 * (2 * 44 + 4 * (4 + 2 * 3)))
+  # Behind the first token of each: 2 inputs that see 4 positions each.
+  assert workload.decoding_needs(config, load, 1) == timing.Amounts(
+      2 * 34 * 2 + 8 * 8 + 2 * 10 * 2, 4 * (44 + 4 * (2 + 2 * 2)))
   assert workload.update_needs(config, load) == timing.Amounts(
       3 * 624, 4 * 6 * 44)
 
@@ -153,6 +161,70 @@ def test_all_rows_stop_at_their_last_token_whatever_the_budget():
   # With 5 ids, the last of 4 tokens is often no new one.
   config = dataclasses.replace(tiny.CONFIG, vocab_size=5)
   ours.Stopping(config, workload.Load(2, 2, 5, 4), budget=6)()  # It asserts.
+
+
+def test_no_completion_is_shorter_than_told():
+  uneven = ours.Uneven(tiny.CONFIG, _UNEVEN, (2,), mean_length=4, shortest=3)
+  assert uneven.lengths.shape == (4, 2)
+  assert uneven.lengths.min() >= 3 and uneven.lengths.max() <= 6
+  assert (uneven.continuous() == uneven.lengths).all()
+
+
+def test_lockstep_fills_all_slots_and_decodes_until_the_longest_ends(
+    monkeypatch):
+  uneven = ours.Uneven(tiny.CONFIG, _UNEVEN, (2,), mean_length=4, shortest=2)
+  uneven.lengths = np.array([[2, 3], [4, 2], [6, 2], [3, 5]])
+  batches = []
+
+  def drain(engines):
+    batches.append([request.budget for request in engines[0].requests])
+    return [[]]
+
+  monkeypatch.setattr(engine_lib, 'Engine', lambda *_, **__: (
+      types.SimpleNamespace(requests=(own := []), add=own.append)))
+  monkeypatch.setattr(engine_lib, 'drain', drain)
+  uneven.lockstep()
+  assert batches == [[4, 4], [6, 6]]
+
+
+def test_a_turn_goes_on_from_what_was_said(monkeypatch):
+  made, make = [], ours.make_engine
+
+  def record(policy, prompts, *args, **kwargs):
+    made.append(prompts)
+    return make(policy, prompts, *args, **kwargs)
+
+  monkeypatch.setattr(ours, 'make_engine', record)
+  ours.Turns(tiny.CONFIG, _LOAD, 3)()
+  assert [prompts.shape for prompts in made] == [(2, 5), (2, 8), (2, 11)]
+  for before, after in zip(made, made[1:]):
+    np.testing.assert_array_equal(after[:, :before.shape[1]], before)
+
+
+def test_decoding_is_timed_behind_the_first_chunk(monkeypatch):
+  events = []
+
+  def record(name):
+    own = getattr(engine_lib.Engine, name)
+
+    def call(*args):
+      events.append(name)
+      return own(*args)
+
+    monkeypatch.setattr(engine_lib.Engine, name, call)
+
+  def clock():
+    events.append('clock')
+    return float(len(events))
+
+  for name in ('_prefill', 'dispatch', 'collect'):
+    record(name)
+  monkeypatch.setattr(ours, 'time', types.SimpleNamespace(perf_counter=clock))
+  assert ours.Decoding(tiny.CONFIG, _LONG)() == 3.0
+  assert [event for event in events if event != '_prefill'] == [
+      'dispatch', 'collect', 'clock', 'dispatch', 'collect', 'clock']
+  assert '_prefill' in events[:events.index('clock')]
+  assert '_prefill' not in events[events.index('clock'):]
 
 
 @pytest.mark.parametrize('name', cases.BENCHMARKS)
@@ -178,13 +250,24 @@ def test_tiny_edition(name, tmp_path, monkeypatch, capsys):
         max(first['least_seconds'].values())
         / first['contestants']['ours']['best'])
     assert result['cases'][-1]['contestants']['ours']['per_second']['GB'] > 0
+  if name == 'sampling':
+    decoding = result['cases'][1]
+    assert decoding['name'] == f'decoding alone, the last 2 tokens of {_LONG}'
+    row = decoding['contestants']['ours']
+    assert row['per_second']['tokens'] == pytest.approx(8 / row['best'])
+    assert decoding['share_of_machine'] > 0
+    assert printed.count('% of the machine') == 2
   if name == 'environment':
     assert set(first['contestants']) == {'ours', 'python', 'python -I -S'}
   if name == 'uneven':
     assert set(first['contestants']) == {'ours', 'lockstep'}
+    assert '4 prompts x 2 samples in 2 slots' in first['name']
   if name == 'scaling':
-    assert [case['name'] for case in result['cases'][-2:]] == [
-        '3 new tokens of a budget of 3', '3 new tokens of a budget of 6']
+    assert [case['name'] for case in result['cases']] == [
+        str(_LOAD), '3 new tokens of a budget of 3',
+        '3 new tokens of a budget of 6', f'turns: 1, {_LOAD}',
+        f'turns: 2, {_LOAD}', f'GRPO step, agents: 1, {_LOAD}',
+        f'GRPO step, agents: 2, {_LOAD}']
 
 
 def test_contestants_take_turns(fake):
