@@ -12,6 +12,7 @@ import json
 import pathlib
 import re
 import sys
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -25,9 +26,11 @@ from atgrpo_jax.rl import optimizer
 from atgrpo_jax.rl import train_state
 from atgrpo_jax.rl import train_step
 from atgrpo_jax.rollout import engine as engine_lib
+from atgrpo_jax.rollout import interaction as interaction_lib
 from atgrpo_jax.rollout import sampler
 from atgrpo_jax.rollout import sampling
 from tests.rl import tiny
+from tests.rollout import scripted
 
 # (fsdp, tensor, whether an adapter is trained); data is what remains of eight
 # devices.
@@ -36,6 +39,7 @@ CASES = {
     'all three, adapter': (2, 2, True)}
 CONFIG = dataclasses.replace(tiny.CONFIG, num_layers=1, tied_head=False)
 LORA = model.LoraSpec(3, 6.0, ('attention/[qo]/kernel', 'down/kernel'))
+LONG = 500  # Tokens of a completion that keeps a device busy.
 SPEC = train_step.LearnerSpec(
     optimizer.OptimizerSpec(learning_rate=1e-2), losses.LossSpec())
 
@@ -123,33 +127,95 @@ def relative(tree, other) -> float:
   return float(norm(jax.tree.map(np.subtract, tree, other)) / norm(other))
 
 
-def pools() -> dict[str, bool]:
+def pairs() -> dict[str, dict[str, jax.sharding.Mesh]]:
+  """Two pools of one device each, as meshes.
+
+  On a CPU, XLA runs one program of several devices at a time, whichever they
+  are.
+  """
+  return {
+      name: sharding.make_meshes(
+          ('a', 'b'), jax.devices(), sharding.MeshSpec(pools=pools))
+      for name, pools in (
+          ('disjoint', 'a=0:1,b=7:8'), ('shared', 'a=0:1,b=0:1'))}
+
+
+def waits(meshes) -> bool:
   """Whether a short computation on one pool waits for a long one elsewhere."""
   @jax.jit
   def work(x, rounds):
     return jax.lax.fori_loop(0, rounds, lambda _, x: jnp.tanh(x @ x), x)
 
-  def waits(meshes):
-    x = np.eye(256, dtype=np.float32)
-    long, short = (
-        jax.device_put(x, jax.sharding.NamedSharding(
-            meshes[name], jax.sharding.PartitionSpec()))
-        for name in ('a', 'b'))
-    jax.block_until_ready([work(long, 1), work(short, 1)])
-    first = work(long, 3000)
-    jax.block_until_ready(work(short, 1))
-    waited = first.is_ready()
-    jax.block_until_ready(first)
-    return waited
+  x = np.eye(256, dtype=np.float32)
+  long, short = (
+      jax.device_put(x, jax.sharding.NamedSharding(
+          meshes[name], jax.sharding.PartitionSpec()))
+      for name in ('a', 'b'))
+  jax.block_until_ready([work(long, 1), work(short, 1)])
+  first = work(long, 3000)
+  jax.block_until_ready(work(short, 1))
+  waited = first.is_ready()
+  jax.block_until_ready(first)
+  return waited
 
-  # Of one device each: on a CPU, XLA runs one program of several devices at
-  # a time, whichever they are.
-  devices, names = jax.devices(), ('a', 'b')
-  return {
-      'disjoint': waits(sharding.make_meshes(
-          names, devices, sharding.MeshSpec(pools='a=0:1,b=7:8'))),
-      'shared': waits(sharding.make_meshes(
-          names, devices, sharding.MeshSpec(pools='a=0:1,b=0:1')))}
+
+def engines(meshes) -> dict[str, list[str] | list[int] | bool]:
+  """How an interaction calls two engines, of which the first says much more."""
+  config = dataclasses.replace(scripted.CONFIG, max_positions=LONG + 64)
+
+  def policy(name, stop_ids):
+    tokenizer = scripted.Bytes()
+    tokenizer.stop_ids = stop_ids
+    params = place(
+        model.init_params(jax.random.key(0), config), meshes[name],
+        sharding.param_rules(config.tied_head))
+    return interaction_lib.Policy(interaction_lib.Model(
+        params, config, tokenizer, 'float32', meshes[name]))
+
+  policies = {
+      'a': policy('a', stop_ids=(config.vocab_size,)),
+      'b': policy('b', stop_ids=tuple(range(config.vocab_size)))}
+  interaction = dataclasses.replace(
+      scripted.make_interaction({}, {'a': 'a', 'b': 'b'}, max_new_tokens=LONG),
+      policies=policies)
+  order, waited = [], []
+
+  class Engine(engine_lib.Engine):
+    """Tells when its device is given a chunk, and when that is waited for."""
+
+    @property
+    def name(self):
+      return next(
+          name for name, policy in policies.items()
+          if policy.model.params is self._params)
+
+    def dispatch(self):
+      super().dispatch()
+      if self._chunk is not None:
+        order.append(f'dispatch {self.name}')
+
+    def collect(self):
+      if self._chunk is not None:
+        if self.name == 'a':
+          long, short = (
+              engine._chunk for engine in interaction._engines.values())
+          jax.block_until_ready(short)
+          waited.append(long.tokens.is_ready())
+        order.append(f'collect {self.name}')
+      return super().collect()
+
+  def episode(role):
+    ask = interaction_lib.Ask(
+        types.GroupKey('task', role, 0, 0), scripted.State('task', goal=5))
+    answer, = yield interaction.ask([ask], step=0, group_size=2)
+    return len(answer.completions[0])
+
+  with (mock.patch.object(engine_lib, 'Engine', Engine),
+        mock.patch.object(engine_lib, 'CHUNK', LONG)):
+    for _ in range(2):  # The first time all is compiled.
+      order.clear()
+      lengths = interaction.play([episode('a'), episode('b')])
+  return {'order': order, 'lengths': lengths, 'waited': waited[-1]}
 
 
 def collectives() -> dict[str, int]:
@@ -175,7 +241,10 @@ def collectives() -> dict[str, int]:
 
 
 def main(folder: pathlib.Path) -> None:
-  report = {'pools': pools(), 'collectives': collectives()}
+  report = {
+      'pools': {name: waits(meshes) for name, meshes in pairs().items()},
+      'engines': {name: engines(meshes) for name, meshes in pairs().items()},
+      'collectives': collectives()}
   engine_lib._FEWEST = 4  # So that few members are not decoded as many.
   engine_lib.SHORTEST_PREAMBLE = 4
   one = {

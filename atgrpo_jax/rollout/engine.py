@@ -9,7 +9,8 @@ member keeps its row.) Few members move into few rows, few groups into few
 slots, and rows are as long as the longest text, not as what is allowed.
 
 What many prompts of a role begin with, such as its instructions, is prefilled
-once for all of them.
+once for all that an engine is given; a run has an engine for each model, padded
+prompt length and group size.
 
 What a group samples depends on its prompt, key and budget alone, up to the
 rounding of products of another shape.
@@ -98,6 +99,8 @@ class Counts:
   preambles: int = 0
   decoded_rows: int = 0  # Tokens of members, with those that fill a shape.
   read_positions: int = 0  # Of the past, for each row and decoded token.
+  # Of prompts, pads too, for each slot, however many its members, and token.
+  read_prefix_positions: int = 0
   moved_positions: int = 0  # Of the past, written where rows were moved.
 
 
@@ -161,6 +164,8 @@ class Engine:
     longest = int(chunk.lengths.max())
     self.counts.decoded_rows += longest * len(chunk.lengths)
     self.counts.read_positions += longest * len(chunk.lengths) * self._room
+    self.counts.read_prefix_positions += (
+        longest * len(self._held) * self._prompt_length)
     each = len(self._held) // self._num_parts
     finished = []
     for slot, group in enumerate(self._held):

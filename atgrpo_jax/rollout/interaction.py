@@ -139,6 +139,8 @@ class Interaction:
   counters: Counters = dataclasses.field(default_factory=Counters)
   _engines: dict[tuple[Model, int, int], engine_lib.Engine] = (
       dataclasses.field(default_factory=dict, init=False))
+  _asked: list[tuple[engine_lib.Engine, np.ndarray, engine_lib.Request]] = (
+      dataclasses.field(default_factory=list, init=False))
   _turn: int = dataclasses.field(default=0, init=False)
 
   def play(self, episodes: Sequence[Episode]) -> list[Any]:
@@ -170,6 +172,7 @@ class Interaction:
     numbers = begin(episodes)
     while waiting:
       start = time.perf_counter()
+      self._hand_over()
       for engine in self._engines.values():
         engine.dispatch()
       self.counters.sample_seconds += time.perf_counter() - start
@@ -202,14 +205,16 @@ class Interaction:
     for ask, prompt in zip(asks, prompts):
       self._check_length(ask, prompt)
     answers = [None] * len(asks)
-    for index, (ask, prompt, key) in enumerate(
-        zip(asks, prompts, self._keys(asks, step))):
-      policy = self._policy(ask.key.role)
-      self._engine(policy.model, len(prompt), group_size).add(
-          engine_lib.Request(
-              tag=(answers, index, policy.model.tokenizer), prompt=prompt,
-              key=key, budget=self.max_new_tokens, adapter=policy.adapter,
-              role=ask.key.role))
+    for index, (ask, prompt) in enumerate(zip(asks, prompts)):
+      policy, key = self._policy(ask.key.role), ask.key
+      ids = np.array([
+          step, zlib.crc32(key.task_id.encode()), key.turn,
+          zlib.crc32(key.role.encode()), key.branch], np.uint32)
+      engine = self._engine(policy.model, len(prompt), group_size)
+      self._asked.append((engine, ids, engine_lib.Request(
+          tag=(answers, index, policy.model.tokenizer), prompt=prompt,
+          key=None, budget=self.max_new_tokens, adapter=policy.adapter,
+          role=ask.key.role)))
     return Asked(answers)
 
   def act(
@@ -282,16 +287,22 @@ class Interaction:
               sharding.num_row_parts(asked.mesh)).groups)
     return self._engines[key]
 
-  def _keys(self, asks: Sequence[Ask], step: int) -> np.ndarray:
-    """Key data of each ask, uint32."""
+  def _hand_over(self) -> None:
+    """Gives the engines what was asked since their last chunk.
+
+    Not before: the keys come from a device, which would be waited for while it
+    computes a chunk.
+    """
+    if not self._asked:
+      return
     # Of few shapes, each of which is compiled.
-    ids = np.zeros((2**len(asks).bit_length(), 5), np.uint32)
-    for row, key in enumerate(ask.key for ask in asks):
-      ids[row] = (
-          step, zlib.crc32(key.task_id.encode()), key.turn,
-          zlib.crc32(key.role.encode()), key.branch)
-    keys = sampling.group_keys(jax.random.key(self.seed), ids)
-    return np.asarray(jax.random.key_data(keys))[:len(asks)]
+    ids = np.zeros((2**len(self._asked).bit_length(), 5), np.uint32)
+    ids[:len(self._asked)] = [own for _, own, _ in self._asked]
+    keys = np.asarray(jax.random.key_data(
+        sampling.group_keys(jax.random.key(self.seed), ids)))
+    for (engine, _, request), key in zip(self._asked, keys):
+      engine.add(dataclasses.replace(request, key=key))
+    self._asked.clear()
 
   def _answer(
       self, tokenizer: tokenizer_lib.Tokenizer,

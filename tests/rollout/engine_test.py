@@ -175,6 +175,20 @@ def test_few_groups_need_few_slots(params):
       16 * 64 * 8 * num_slots for num_slots in (32, 8, 8, 8)]
 
 
+def test_a_prompt_is_read_once_for_all_its_members(params):
+  for size in (2, 8):
+    engine = make_engine(params, (8, 32), group_size=size, stop_ids=NEVER)
+    sampled = drain(engine, [
+        dataclasses.replace(request, budget=64 if request.tag < 8 else 16)
+        for request in make_requests(32)])
+    assert sum(len(x) for one in sampled for x in one.completions) == (
+        size * (8 * 64 + 24 * 16))
+    # 32 slots for 16 tokens, then 8 for 48. Bite: a count of rows in the place
+    # of slots, slots that are not in flight.
+    assert engine.counts.decoded_rows == size * (32 * 16 + 8 * 48)
+    assert engine.counts.read_prefix_positions == 7 * (32 * 16 + 8 * 48)
+
+
 def test_only_who_runs_has_a_past(params):
   def cache_bytes():
     return sum(x.nbytes for x in jax.live_arrays() if x.ndim == 4)

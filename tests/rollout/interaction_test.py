@@ -13,6 +13,9 @@ import pytest
 from atgrpo_jax import errors
 from atgrpo_jax import model
 from atgrpo_jax import types
+from atgrpo_jax.rollout import at_grpo
+from atgrpo_jax.rollout import engine as engine_lib
+from atgrpo_jax.rollout import sampling
 from atgrpo_jax.rollout import interaction as interaction_lib
 from atgrpo_jax.rollout import sampler
 from environments import base
@@ -309,3 +312,120 @@ def test_answers_depend_on_their_own_key_and_policy_alone():
       answer(interaction_lib.Ask(types.GroupKey('A', 'a', 1, 0), state))):
     assert changed != first
   assert answer(ask('A'), interaction=make(policies=(0, 0))) == first
+
+
+class Adding(scripted.Counting):
+  """Any text is a number below three, so some episodes end early."""
+
+  def step(self, state, actions):
+    return super().step(
+        state, {role: str(len(text) % 3) for role, text in actions.items()})
+
+
+class Letters(scripted.Bytes):
+  """One id in eight ends a completion."""
+
+  stop_ids = tuple(range(16))
+
+
+class Inline(futures.Executor):
+  """Has done all before anybody can wait for it."""
+
+  late = False
+
+  def submit(self, fn, /, *args):
+    done = futures.Future()
+    done.set_result(fn(*args))
+    return done
+
+
+class Late(futures.ThreadPoolExecutor):
+  """Sleeps before each call."""
+
+  def __init__(self, seed):
+    super().__init__(4)
+    self._rng = np.random.default_rng(seed)
+    self._submitted = []
+
+  @property
+  def late(self):
+    return not all(call.done() for call in self._submitted)
+
+  def submit(self, fn, /, *args):
+    seconds = self._rng.uniform(0, 0.05)
+
+    def call():
+      time.sleep(seconds)
+      return fn(*args)
+
+    self._submitted.append(super().submit(call))
+    return self._submitted[-1]
+
+
+@pytest.mark.parametrize('rollout', at_grpo.TARGETS)
+def test_no_bit_depends_on_the_time_of_programs(rollout, monkeypatch):
+  monkeypatch.setattr(engine_lib, 'CHUNK', 4)
+  requests, overlaps = [], []
+  add, dispatch = engine_lib.Engine.add, engine_lib.Engine.dispatch
+
+  def add_and_tell(engine, request):
+    requests.append((request.prompt.tolist(), request.key.tolist()))
+    add(engine, request)
+
+  def dispatch_and_tell(engine):
+    dispatch(engine)
+    overlaps.append(engine._chunk is not None and interaction.executor.late)
+
+  def keys_while_idle(*args):
+    # Bite: keys that are computed, and waited for, behind a chunk.
+    assert all(
+        engine._chunk is None for engine in interaction._engines.values())
+    return group_keys(*args)
+
+  group_keys = sampling.group_keys
+  monkeypatch.setattr(sampling, 'group_keys', keys_while_idle)
+  monkeypatch.setattr(engine_lib.Engine, 'add', add_and_tell)
+  monkeypatch.setattr(engine_lib.Engine, 'dispatch', dispatch_and_tell)
+  params = [
+      model.init_params(jax.random.key(seed), scripted.CONFIG)
+      for seed in (0, 1)]
+
+  played = []
+  for executor in (Inline(), Late(0), Late(1)):
+    requests.clear()
+    overlaps.clear()
+    # One row is multiplied in another way than eight.
+    interaction = dataclasses.replace(
+        scripted.make_interaction(
+            dict(zip(ROLES.values(), params)), ROLES, Adding(max_turns=3),
+            group_buckets=(1, 8), tokenizer=Letters),
+        executor=executor)
+    with executor:
+      collected = at_grpo.collect(
+          interaction, [
+              {'task_id': name, 'goal': 2 + index % 3}
+              for index, name in enumerate('ABCDEF')], step=0,
+          spec=at_grpo.RolloutSpec(rollout=rollout, group_size=4))
+    played.append((
+        collected, requests.copy(),
+        [engine.counts for engine in interaction._engines.values()]))
+    assert any(overlaps) == isinstance(executor, Late)
+
+  (expected, *expected_work), *others = played
+  assert {group.key.role for group in expected.groups} == set(ROLES)
+  assert {episode.turns for episode in expected.episodes} == {1, 2, 3}
+  lengths = {
+      len(ids) for group in expected.groups for ids in group.completions}
+  assert min(lengths) == 1 and max(lengths) == 12 and len(lengths) > 5
+  # Bite: steps that are taken in only where they are done, episodes that go on
+  # in the order in which their steps end.
+  for found, *work in others:
+    assert found.episodes == expected.episodes
+    for one, other in zip(found.groups, expected.groups, strict=True):
+      assert (one.key, one.chosen) == (other.key, other.chosen)
+      for name in (
+          'prompt', 'completions', 'behavior_logprobs', 'rewards'):
+        for x, y in zip(getattr(one, name), getattr(other, name), strict=True):
+          np.testing.assert_array_equal(x, y)
+    # In the same order, in the same slots.
+    assert work == expected_work

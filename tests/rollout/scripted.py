@@ -147,13 +147,13 @@ def make_interaction(
     policies: Mapping[str, object], policy_map: Mapping[str, str],
     environment=Counting(), prompt_buckets: Sequence[int] = (32,),
     group_buckets: Sequence[int] = (4,), max_new_tokens: int = 12,
-    seed: int = 0) -> interaction_lib.Interaction:
+    seed: int = 0, tokenizer: type = Bytes) -> interaction_lib.Interaction:
   """An interaction; `policies` maps names to scripts or to parameters."""
   return interaction_lib.Interaction(
       environment=environment, policy_map=policy_map,
       policies={
           name: interaction_lib.Policy(interaction_lib.Model(
-              params, CONFIG, Bytes(), 'float32', one_device()))
+              params, CONFIG, tokenizer(), 'float32', one_device()))
           for name, params in policies.items()},
       buckets=batching.Buckets(
           prompt=tuple(prompt_buckets), completion=(max_new_tokens,),
