@@ -1,10 +1,13 @@
 """How good is the credit that each algorithm gives? Measured exactly.
 
-  python -m benchmarks.credit [--turns 4] [--boost] [--json FILE]
+  python -m benchmarks.credit [--turns T,T] [--group_size K,K]
+      [--reward outcome] [--boost] [--calls N] [--rollouts N] [--seeds N]
+      [--out FILE]
 
 plays `environments.relay` with policies that are tables, through the same
 rollout and the same advantages as training, and knows the true values of all
-states. For each way to give credit it prints
+states. For each number of turns (T), group size (K) and way to give credit it
+prints, and writes to FILE (benchmarks/results/credit.json),
 
   calls       answers that one rollout of all tasks samples
   bias        root mean square, over prompts and answers as they are visited, of
@@ -13,28 +16,39 @@ states. For each way to give credit it prints
   cosine      of the mean gradient to the exact one: 1 is no bias in direction
   step        mean cosine of the gradient of a single rollout to the exact one
   learned     return of the team, as a share of the best, after as many
-              sampled answers as all others (mean and standard error of seeds)
+              sampled answers as all others
 
 Credit is measured where a team is halfway: each says the letter that it sees
 with odds of 2 to 1. Learning starts from policies that know nothing. The true
 values are of the team's rewards alone, so that what a local reward adds counts
-as bias. Advantages are rewards less the mean of their group, without a scale
-(`none`), but for `learned`, which divides by the deviation (`std`), as training
-does.
+as bias.
+
+Advantages that are measured are rewards less the mean of the others of their
+group (`leave_one_out`), in the unit of the true ones: a mean that is also of
+the candidate itself would make them smaller by 1/K, and a deviation would give
+each group a unit of its own. `learned` divides by the deviation (`std`), as
+training does.
+
+Behind each number stands its standard error: of `step` and `learned` that of a
+mean of rollouts and of seeds. Noise in the means of few rollouts would raise
+bias and lower deviation and cosine; the jackknife over rollouts, which alone
+are independent, takes this out and gives their errors. So an estimate of a
+cosine can exceed 1, and one of a squared bias can be negative, printed as 0.
+The error of a root is what it grows by with one error more of its square.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import argparse
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 import dataclasses
+import gc
 import json
 import math
 import pathlib
-import zlib
+import sys
 
-from absl import app
-from absl import flags
 import numpy as np
 
 from atgrpo_jax import types
@@ -44,17 +58,9 @@ from atgrpo_jax.rollout import batching
 from atgrpo_jax.rollout import interaction as interaction_lib
 from environments.relay import env as relay
 
-_TURNS = flags.DEFINE_integer('turns', 4, 'Turns of an episode.')
-_BOOST = flags.DEFINE_bool('boost', False, 'Whether runners may say +.')
-_GROUP_SIZES = flags.DEFINE_multi_integer('group_size', [4], 'K.')
-_REWARD = flags.DEFINE_enum(
-    'reward', 'mixed', list(relay.REWARDS), 'Local rewards.')
-_ROLLOUTS = flags.DEFINE_integer('rollouts', 400, 'To measure credit with.')
-_CALLS = flags.DEFINE_integer('calls', 60_000, 'Sampled answers, to learn.')
-_SEEDS = flags.DEFINE_integer('seeds', 5, 'To learn with.')
-_JSON = flags.DEFINE_string('json', None, 'File for all numbers.')
-
 LEARNING_RATE = 1.0  # Of the logits; the same for all.
+MEASURED, LEARNED = 'leave_one_out', 'std'  # Normalisers.
+COLUMNS = ('bias', 'deviation', 'cosine', 'step', 'learned')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,10 +74,11 @@ class Method:
 
 def methods(group_size: int) -> list[Method]:
   """Every rollout, selection, target and group key that go together."""
-  def tree(name, **switches):
+  def tree(name, selection, **switches):
     return Method(
-        f'tree, {name}',
-        at_grpo.RolloutSpec(group_size=group_size, **switches),
+        f'tree, {name}, {selection}',
+        at_grpo.RolloutSpec(
+            group_size=group_size, selection=selection, **switches),
         'env+agent+turn')
 
   def parallel(target, group_key):
@@ -82,11 +89,10 @@ def methods(group_size: int) -> list[Method]:
         group_key)
 
   return [
-      *(tree(f'immediate, {selection}', selection=selection)
-        for selection in at_grpo.SELECTIONS),
-      *(tree(f'monte_carlo {num}, {selection}', selection=selection,
-             target='monte_carlo', num_continuations=num)
-        for selection in ('acting_greedy', 'uniform') for num in (1, 4)),
+      *(tree('immediate', selection) for selection in at_grpo.SELECTIONS),
+      *(tree(f'monte_carlo {num}', selection, target='monte_carlo',
+             num_continuations=num)
+        for selection in at_grpo.SELECTIONS for num in (1, 4)),
       parallel('episode_return', 'env'),
       *(parallel(target, 'env+agent+turn')
         for target in ('immediate', 'return_to_go', 'episode_return')),
@@ -97,21 +103,18 @@ def methods(group_size: int) -> list[Method]:
 class TabularInteraction(interaction_lib.Interaction):
   """Answers from a table of probabilities in the place of a model."""
 
-  table: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+  table: Mapping[str, np.ndarray] = dataclasses.field(kw_only=True)
+  rng: np.random.Generator = dataclasses.field(kw_only=True)
 
   def ask(
       self, asks: Sequence[interaction_lib.Ask], *, step: int,
       group_size: int) -> interaction_lib.Asked:
     answers = []
     for ask in asks:
-      task_id, role, turn, branch = ask.key
-      message, = self.environment.observe(ask.state, role)
+      message, = self.environment.observe(ask.state, ask.key.role)
       prompt = message['content']
-      said = self.environment.answers(role)
-      rng = np.random.default_rng([
-          self.seed, step, turn, branch,
-          *(zlib.crc32(text.encode()) for text in (task_id, role))])
-      drawn = rng.choice(len(said), size=group_size, p=self.table[prompt])
+      said = self.environment.answers(ask.key.role)
+      drawn = self.rng.choice(len(said), size=group_size, p=self.table[prompt])
       self.counters.model_calls += group_size
       answers.append(interaction_lib.Answer(
           prompt=np.frombuffer(prompt.encode(), np.uint8),
@@ -148,6 +151,10 @@ class Laboratory:
   def __post_init__(self):
     self.tasks = relay.tasks(self.environment.max_turns)
     self.prompts = relay.prompts(self.environment)
+    self.indices = {
+        place: index for index, place in enumerate(
+            (prompt, answer) for prompt, answers in self.prompts.items()
+            for answer in range(len(answers)))}
     self.executor = Inline()
 
   def uniform(self) -> dict[str, np.ndarray]:
@@ -172,7 +179,7 @@ class Laboratory:
         policy_map=dict.fromkeys(roles, 'table'), policies={},
         buckets=batching.Buckets((1,), (1,), (1,), 1), max_new_tokens=1,
         temperature=1.0, seed=seed, executor=self.executor,
-        table=probabilities(logits))
+        table=probabilities(logits), rng=np.random.default_rng([seed, step]))
     groups = at_grpo.collect(
         interaction, self.tasks, step=step, spec=method.rollout).groups
     credits = advantages.of_groups(
@@ -183,42 +190,56 @@ class Laboratory:
 
   def measure(
       self, method: Method, logits: Mapping[str, np.ndarray],
-      num_rollouts: int) -> dict[str, float]:
-    """Bias, deviation and cosines; see the top of the file."""
+      num_rollouts: int, num_calls: int = 0) -> dict[str, float]:
+    """Bias, deviation, cosines and errors; see the top of the file.
+
+    From `num_rollouts`, or as many more as `num_calls` answers make.
+    """
     policy = probabilities(logits)
     values = relay.exact_values(self.environment, policy)
+    true = self._flat(values.advantages)
     exact = self._flat(values.gradient(policy))
-    seen = {
-        (prompt, i): [] for prompt, answers in self.prompts.items()
-        for i in range(len(answers))}
-    steps, calls = [], 0
-    for step in range(num_rollouts):
+    rollouts = []  # [4, N]: counts, sums, sums of squares and the gradient.
+    used = 0
+    while len(rollouts) < num_rollouts or used < num_calls:
       own, calls = self.rollout(
-          method, logits, seed=0, step=step, normaliser='none')
-      steps.append(self._flat(gradient(own, policy)))
-      for one in own:
-        seen[one.prompt, one.answer].append(one.advantage)
-    squares, spread, weights = [], [], []
-    for (prompt, answer), given in seen.items():
-      if given:
-        true = values.advantages[prompt][answer]
-        squares.append((np.mean(given) - true)**2)
-        spread.append(np.var(given))
-        weights.append(len(given))
-    return {
-        'calls': calls,
-        'bias': math.sqrt(np.average(squares, weights=weights)),
-        'deviation': math.sqrt(np.average(spread, weights=weights)),
-        'cosine': cosine(np.mean(steps, axis=0), exact),
-        'step': float(np.mean([cosine(one, exact) for one in steps])),
-    }
+          method, logits, seed=0, step=len(rollouts),
+          normaliser=MEASURED)
+      used += calls
+      places = [self.indices[one.prompt, one.answer] for one in own]
+      given = np.array([one.advantage for one in own])
+      rollouts.append([
+          *(np.bincount(places, given**power, len(self.indices))
+            for power in range(3)),
+          self._flat(gradient(own, policy))])
+    rollouts = np.array(rollouts)
+
+    def statistics(totals):
+      """[3, ...] of [..., 4, N]."""
+      counts, sums, squares, slopes = np.moveaxis(totals, -2, 0)
+      weights = counts / counts.sum(axis=-1, keepdims=True)
+      counts = np.maximum(counts, 1)
+      means = sums / counts
+      return np.stack([
+          (weights * (means - true)**2).sum(axis=-1),
+          (weights * (squares / counts - means**2)).sum(axis=-1),
+          cosine(slopes, exact)])
+
+    bias, deviation, direction = zip(*jackknife(statistics, rollouts))
+    measured = {'calls': calls, 'rollouts': len(rollouts)}
+    for name, (value, error) in {
+        'bias': root(*bias), 'deviation': root(*deviation),
+        'cosine': direction,
+        'step': mean(cosine(rollouts[:, 3], exact))}.items():
+      measured |= {name: value, f'{name}_error': error}
+    return measured
 
   def learn(self, method: Method, *, seed: int, num_calls: int) -> float:
     """The team's return after learning from as many answers as `num_calls`."""
     logits, step, used = self.uniform(), 0, 0
     while used < num_calls:
       own, calls = self.rollout(
-          method, logits, seed=seed, step=step, normaliser='std')
+          method, logits, seed=seed, step=step, normaliser=LEARNED)
       for prompt, change in gradient(own, probabilities(logits)).items():
         logits[prompt] = logits[prompt] + LEARNING_RATE * change
       step, used = step + 1, used + calls
@@ -258,10 +279,37 @@ def gradient(
   return sums
 
 
-def cosine(a: np.ndarray, b: np.ndarray) -> float:
-  """0 where one is zero."""
-  length = np.linalg.norm(a) * np.linalg.norm(b)
-  return float(a @ b / length) if length else 0.0
+def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+  """[...] of [..., N] and [N]; 0 where one is zero."""
+  length = np.linalg.norm(a, axis=-1) * np.linalg.norm(b)
+  return a @ b / np.where(length, length, 1)
+
+
+def jackknife(
+    statistics: Callable[[np.ndarray], np.ndarray],
+    parts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Estimates [S] without the bias of noise, and their standard errors [S].
+
+  Args:
+    statistics: [S, ...] of totals [..., M, N], whatever the number of parts.
+    parts: [R, M, N], independent, which add up to a total.
+  """
+  num, total = len(parts), parts.sum(axis=0)
+  without = statistics(total - parts)  # [S, R]
+  return (
+      num * statistics(total) - (num - 1) * without.mean(axis=-1),
+      np.sqrt((num - 1) * without.var(axis=-1)))
+
+
+def root(square: float, error: float) -> tuple[float, float]:
+  """Of an estimate and its standard error, see the top of the file."""
+  value = math.sqrt(max(square, 0.0))
+  return value, math.sqrt(value**2 + error) - value
+
+
+def mean(values: Sequence[float]) -> tuple[float, float]:
+  """Of independent values; and its standard error."""
+  return np.mean(values), np.std(values, ddof=1) / math.sqrt(len(values))
 
 
 def _credits(
@@ -277,40 +325,89 @@ def report(
     laboratory: Laboratory, group_size: int, *, num_rollouts: int,
     num_calls: int, seeds: Sequence[int]) -> list[dict]:
   """A row for each method; printed as they come."""
+  turns = laboratory.environment.max_turns
+  print(f'\nK = {group_size}, {laboratory.environment}, measured with '
+        f'{MEASURED}, learned with {LEARNED}\n\n'
+        f'| credit | calls | {" | ".join(COLUMNS)} |\n'
+        f'|---|---|{"---|" * len(COLUMNS)}')
   rows = []
-  print(f'K = {group_size}, {laboratory.environment}\n\n'
-        '| credit | calls | bias | deviation | cosine | step | learned |\n'
-        '|---|---|---|---|---|---|---|')
   for method in methods(group_size):
-    row = {'method': method.name, 'group_size': group_size}
-    row |= laboratory.measure(method, laboratory.halfway(), num_rollouts)
-    learned = [
+    row = {'method': method.name, 'turns': turns, 'group_size': group_size}
+    row |= laboratory.measure(
+        method, laboratory.halfway(), num_rollouts, num_calls)
+    row['learned'], row['learned_error'] = mean([
         laboratory.learn(method, seed=seed, num_calls=num_calls)
-        / laboratory.best() for seed in seeds]
-    row |= {
-        'learned': float(np.mean(learned)),
-        'error': float(np.std(learned, ddof=1) / math.sqrt(len(learned)))}
-    print('| {method} | {calls} | {bias:.3f} | {deviation:.3f} | {cosine:.3f} '
-          '| {step:.3f} | {learned:.3f} ± {error:.3f} |'.format(**row),
+        / laboratory.best() for seed in seeds])
+    print(f'| {method.name} | {row["calls"]} |', *(
+        f'{row[name]:.3f} ± {row[f"{name}_error"]:.3f} |' for name in COLUMNS),
           flush=True)
     rows.append(row)
   return rows
 
 
-def main(argv: list[str]) -> None:
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {" ".join(argv[1:])}.')
-  laboratory = Laboratory(relay.make_environment(
-      team='pair', max_turns=_TURNS.value, reward=_REWARD.value, sandbox=None,
-      boost=_BOOST.value))
+def integers(text: str) -> list[int]:
+  """Of a list with commas."""
+  return [int(part) for part in text.split(',')]
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+  """The command line."""
+  parser = argparse.ArgumentParser(
+      prog='python -m benchmarks.credit', description=__doc__,
+      formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument(
+      '--turns', type=integers, default=[2, 4], metavar='T,T')
+  parser.add_argument(
+      '--group_size', type=integers, default=[2, 4, 8], metavar='K,K')
+  parser.add_argument(
+      '--reward', choices=list(relay.REWARDS), default='mixed')
+  parser.add_argument(
+      '--boost', action='store_true', help='whether runners may say +')
+  parser.add_argument(
+      '--calls', type=int, default=10_000, metavar='N',
+      help='sampled answers, to measure with and to learn from')
+  parser.add_argument(
+      '--rollouts', type=int, default=8, metavar='N',
+      help='at least, to measure with')
+  parser.add_argument(
+      '--seeds', type=int, default=2, metavar='N', help='to learn with')
+  parser.add_argument(
+      '--out', type=pathlib.Path, metavar='FILE',
+      default=pathlib.Path('benchmarks/results/credit.json'))
+  args = parser.parse_args(argv)
+  for name, least in (
+      ('turns', 1), ('group_size', 2), ('rollouts', 2), ('seeds', 2)):
+    if np.min(getattr(args, name)) < least:
+      parser.error(f'--{name} must be at least {least}.')
+  return args
+
+
+def main(argv: Sequence[str]) -> None:
+  args = parse(argv)
   rows = []
-  for group_size in _GROUP_SIZES.value:
-    rows += report(
-        laboratory, group_size, num_rollouts=_ROLLOUTS.value,
-        num_calls=_CALLS.value, seeds=range(_SEEDS.value))
-  if _JSON.value:
-    pathlib.Path(_JSON.value).write_text(json.dumps(rows, indent=2) + '\n')
+  for turns in args.turns:
+    laboratory = Laboratory(relay.make_environment(
+        team='pair', max_turns=turns, reward=args.reward, sandbox=None,
+        boost=args.boost))
+    for group_size in args.group_size:
+      rows += report(
+          laboratory, group_size, num_rollouts=args.rollouts,
+          num_calls=args.calls, seeds=range(args.seeds))
+  settings = {name: it for name, it in vars(args).items() if name != 'out'}
+  options = [
+      f'--{name} {",".join(map(str, it)) if isinstance(it, list) else it}'
+      for name, it in settings.items() if name != 'boost']
+  args.out.parent.mkdir(parents=True, exist_ok=True)
+  args.out.write_text(json.dumps({
+      'benchmark': 'credit',
+      'command': ' '.join([
+          'python -m benchmarks.credit', *options, *['--boost'] * args.boost]),
+      'settings': {
+          **settings, 'learning_rate': LEARNING_RATE,
+          'normaliser': {'measured': MEASURED, 'learned': LEARNED}},
+      'rows': rows}, indent=2) + '\n')
 
 
 if __name__ == '__main__':
-  app.run(main)
+  gc.set_threshold(100_000)  # What a rollout makes lives until its end.
+  main(sys.argv[1:])

@@ -1,6 +1,9 @@
 """benchmarks/credit.py: what is known exactly, and who learns from less."""
 
+import itertools
+import json
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -8,6 +11,7 @@ import pytest
 from atgrpo_jax.rollout import at_grpo
 from benchmarks import credit
 from environments.relay import env as relay
+from tests import checkout
 
 AT_GRPO = credit.Method(
     'AT-GRPO', at_grpo.RolloutSpec(group_size=4), 'env+agent+turn')
@@ -30,10 +34,82 @@ def with_group_size(method, group_size):
 def test_names_of_the_methods_are_their_own():
   names = [method.name for method in credit.methods(4)]
   assert len(set(names)) == len(names)
-  assert {method.rollout.selection for method in credit.methods(4)} == set(
-      at_grpo.SELECTIONS)
-  assert {method.rollout.target for method in credit.methods(4)} == set(
-      sum(at_grpo.TARGETS.values(), ()))
+
+
+def test_methods_are_all_selections_with_all_targets():
+  assert {
+      (spec.rollout, spec.selection, spec.target)
+      for spec in (method.rollout for method in credit.methods(4))} == {
+          *itertools.product(
+              ['tree'], at_grpo.SELECTIONS, at_grpo.TARGETS['tree']),
+          *itertools.product(
+              ['parallel'], ['acting_greedy'], at_grpo.TARGETS['parallel'])}
+
+
+def test_the_command_measures_all_pairs(tmp_path, capsys):
+  path = tmp_path / 'new' / 'credit.json'
+  credit.main([
+      '--turns=1,2', '--group_size=2,3', '--reward=outcome', '--boost',
+      '--calls=20', '--rollouts=2', '--out', str(path)])
+  text = path.read_text()
+  for private in (tmp_path, checkout.ROOT, sys.prefix):
+    assert str(private) not in text
+  result = json.loads(text)
+  assert result['command'] == (
+      'python -m benchmarks.credit --turns 1,2 --group_size 2,3 '
+      '--reward outcome --calls 20 --rollouts 2 --seeds 2 --boost')
+  assert result['settings'] == {
+      'turns': [1, 2], 'group_size': [2, 3], 'reward': 'outcome',
+      'boost': True, 'calls': 20, 'rollouts': 2, 'seeds': 2,
+      'learning_rate': credit.LEARNING_RATE,
+      'normaliser': {'measured': 'leave_one_out', 'learned': 'std'}}
+  rows = result['rows']
+  assert [
+      (row['turns'], row['group_size'], row['method']) for row in rows] == [
+          (turns, group_size, method.name)
+          for turns in (1, 2) for group_size in (2, 3)
+          for method in credit.methods(group_size)]
+  printed = capsys.readouterr().out
+  assert printed.count('measured with leave_one_out, learned with std') == 4
+  for row in rows:
+    assert row['rollouts'] == max(2, math.ceil(20 / row['calls']))
+    numbers = ''.join(
+        f' {row[name]:.3f} ± {row[f"{name}_error"]:.3f} |'
+        for name in credit.COLUMNS)
+    assert f'| {row["method"]} | {row["calls"]} |{numbers}\n' in printed
+
+
+@pytest.mark.parametrize('option, error', [
+    ('--turns=0,2', '--turns must be at least 1'),
+    ('--turns=2;4', "invalid integers value: '2;4'"),
+    ('--group_size=4,1', '--group_size must be at least 2'),
+    ('--seeds=1', '--seeds must be at least 2')])
+def test_a_wrong_option_is_refused(option, error, capsys):
+  with pytest.raises(SystemExit):
+    credit.parse([option])
+  assert error in capsys.readouterr().err
+
+
+def test_the_jackknife_takes_the_noise_out_of_a_square():
+  values = np.random.default_rng(0).normal(3.0, 1.0, 20)
+  parts = np.stack([np.ones(20), values], axis=1)[..., None]
+
+  def statistics(totals):
+    mean = totals[..., 1, 0] / totals[..., 0, 0]
+    return np.stack([mean, mean**2])
+
+  estimates, errors = credit.jackknife(statistics, parts)
+  noise = values.var(ddof=1) / 20  # What the mean's square has too much.
+  np.testing.assert_allclose(
+      estimates, [values.mean(), values.mean()**2 - noise])
+  assert errors[0] == pytest.approx(math.sqrt(noise))
+  assert credit.mean(values) == pytest.approx((values.mean(), errors[0]))
+
+
+@pytest.mark.parametrize('square, error, expected', [
+    (4.0, 5.0, (2.0, 1.0)), (-1.0, 9.0, (0.0, 3.0))])
+def test_the_root_of_an_estimate(square, error, expected):
+  assert credit.root(square, error) == expected
 
 
 def test_at_equal_budget_at_grpo_beats_grpo_on_trajectories():
@@ -76,6 +152,14 @@ def test_one_turn_of_outcome_rewards_has_no_bias_in_direction():
   assert caller > 0
   assert measured['cosine'] == pytest.approx(
       runner / math.hypot(runner, caller), abs=0.02)
+  # Half of all credit is the caller's, and what it lacks is all the bias.
+  lacks = sum(
+      exact.visits[prompt] / 2 * policy[prompt] @ advantage**2
+      for prompt, advantage in exact.advantages.items()
+      if prompt.startswith('caller'))
+  assert measured['bias_error'] < 0.005
+  assert measured['bias'] == pytest.approx(
+      math.sqrt(lacks), abs=3 * measured['bias_error'])
 
 
 def test_returns_to_go_give_the_caller_its_share():

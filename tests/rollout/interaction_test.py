@@ -15,9 +15,9 @@ from atgrpo_jax import model
 from atgrpo_jax import types
 from atgrpo_jax.rollout import at_grpo
 from atgrpo_jax.rollout import engine as engine_lib
-from atgrpo_jax.rollout import sampling
 from atgrpo_jax.rollout import interaction as interaction_lib
 from atgrpo_jax.rollout import sampler
+from atgrpo_jax.rollout import sampling
 from environments import base
 from environments.plan_path import env as plan_path
 from tests.environments import echo_sandbox
