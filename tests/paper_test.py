@@ -189,12 +189,15 @@ def test_signals_reach_the_trainers_which_end_as_they_will(
       time.sleep(0.05)
     os.kill(os.getpid(), number)
 
+  own = signal.signal(number, signal.SIG_DFL)  # Whatever nohup has left.
   thread = threading.Thread(target=stop)
   thread.start()
-  before = signal.getsignal(number)
-  assert paper.run_cells(FIRST, out, num_jobs=2) == status
-  thread.join()
-  assert signal.getsignal(number) is before
+  try:
+    assert paper.run_cells(FIRST, out, num_jobs=2) == status
+    assert signal.getsignal(number) is signal.SIG_DFL
+  finally:
+    thread.join()
+    signal.signal(number, own)
   captured = capsys.readouterr()
   assert captured.out.count('atgrpo_jax.main') == 2 < len(FIRST)
   assert captured.err.count(f'status {status}') == 2
