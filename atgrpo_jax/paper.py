@@ -140,12 +140,15 @@ def make_cells(scale: str, num_seeds: int) -> list[Cell]:
       for cell in cells]
 
 
-def _train(path, task, scale, seed, overrides=(), budget_of='', **arguments):
+def _train(
+    path, task, scale, seed, overrides=(), budget_of='', budget_share=1.0,
+    **arguments):
   given = ''.join(f',{name}={value}' for name, value in arguments.items())
   return Cell(
       f'{path}/seed-{seed}', f'configs/{task}.py:size={scale}{given}',
       {'seed': seed, **dict(overrides)},
-      budget_of=budget_of and f'{budget_of}/seed-{seed}')
+      budget_of=budget_of and f'{budget_of}/seed-{seed}',
+      budget_share=budget_share)
 
 
 def _main(scale: str, seed: int) -> Iterator[Cell]:
@@ -193,12 +196,10 @@ def _roles(scale: str, seed: int) -> Iterator[Cell]:
   both = f'main/{ABLATED}/at_grpo_per_role/seed-{seed}'
   apart = {}
   for role, other in (('tool', 'planner'), ('planner', 'tool')):
-    cell = dataclasses.replace(
-        _train(
-            f'{folder}/only_{role}', ABLATED, scale, seed,
-            {'per_policy': f'{other}.model.trained=none'},
-            f'main/{ABLATED}/at_grpo', system='at_grpo_per_role'),
-        budget_share=0.5)
+    cell = _train(
+        f'{folder}/only_{role}', ABLATED, scale, seed,
+        {'per_policy': f'{other}.model.trained=none'},
+        f'main/{ABLATED}/at_grpo', 0.5, system='at_grpo_per_role')
     yield cell
     yield _export(cell, role)
     apart[role] = f'{cell.path}/export/{role}'
@@ -277,19 +278,18 @@ def with_needed(
     out: pathlib.Path) -> list[Cell]:
   """Those of `cells` that are chosen, or needed by one of them and not done."""
   makes = {(cell.mode, cell.path): cell for cell in cells}
-  wanted, stack = set(), [(cell.mode, cell.path) for cell in chosen]
+  wanted = {(cell.mode, cell.path) for cell in chosen}
+  stack = [cell for cell in chosen if not is_done(cell, out)]
   while stack:
-    name = stack.pop()
-    if name not in wanted:
-      wanted.add(name)
-      if not is_done(makes[name], out):
-        stack += [
-            other for other in needed(makes[name])
-            if not is_done(makes[other], out)]
+    for name in needed(stack.pop()):
+      if name not in wanted and not is_done(makes[name], out):
+        wanted.add(name)
+        stack.append(makes[name])
   return [cell for cell in cells if (cell.mode, cell.path) in wanted]
 
 
 def is_done(cell: Cell, out: pathlib.Path) -> bool:
+  """Whether the cell has its result."""
   return (out / cell.path / cell.result).exists()
 
 
@@ -395,10 +395,8 @@ def print_cells(cells: Sequence[Cell], out: pathlib.Path, scale: str) -> None:
   if scale != 'nano':
     print(f'Each of these {len(cells)} runs needs {_HARDWARE}.')
   for cell in cells:
-    tokens = f'<tokens of {cell.budget_of}>'
-    if cell.budget_share != 1:
-      tokens = f'<{cell.budget_share:g} x the {tokens[1:]}'
-    arguments = command(cell, out, tokens)
+    share = '' if cell.budget_share == 1 else f'{cell.budget_share:g} x the '
+    arguments = command(cell, out, f'<{share}tokens of {cell.budget_of}>')
     line = ['python', '-m', 'atgrpo_jax.main', *arguments]
     if scale != 'nano':
       line = ['bash', *_POD, *arguments[:6], '--', *arguments[6:]]

@@ -59,7 +59,7 @@ def attend(
   Returns:
     [P, K, G, X, M, H]
   """
-  groups, heads, members, queries, per_head, width = q.shape
+  _, heads, members, queries, per_head, _ = q.shape
   if queries < k.shape[-1]:  # Of a cache.
     return _attend_block(
         q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask, rows)
@@ -76,21 +76,18 @@ def attend(
         None, None, None)
 
   keys = queries + (prefix[0].shape[-1] if prefix else 0)
-  most = _SCORE_BYTES // (4 * heads * members * per_head * keys)
-  num_spans = min(_SPANS, max(1, queries // _SPAN))
-  span = -(-queries // num_spans)
-  parts = []
-  for end in range(span, queries + span, span):
-    part = q[:, :, :, end - span:end], suffix_mask[end - span:end, :end]
-    if queries <= max(most, 1):
-      parts.append(attend_part(*part))
-    else:
-      block = 2**(max(most, 1).bit_length() - 1)
-      parts.append(_in_blocks(attend_part, *part, block))
-  return jnp.concatenate(parts, axis=3)
+  most = max(1, _SCORE_BYTES // (4 * heads * members * per_head * keys))
+  attend_span = attend_part
+  if queries > most:
+    attend_span = functools.partial(
+        _in_blocks, attend_part, 2**(most.bit_length() - 1))
+  span = -(-queries // min(_SPANS, max(1, queries // _SPAN)))
+  return jnp.concatenate([
+      attend_span(q[:, :, :, end - span:end], suffix_mask[end - span:end, :end])
+      for end in range(span, queries + span, span)], axis=3)
 
 
-def _in_blocks(attend_part, q, suffix_mask, block):
+def _in_blocks(attend_part, block, q, suffix_mask):
   """`attend_part(q, suffix_mask)`, `block` queries at a time."""
   groups, heads, members, queries, per_head, width = q.shape
   pad = -queries % block
