@@ -44,8 +44,8 @@ def attend(
     q: [P, K, G, X, M, H] scaled queries.
     k: [P, K, G, H, Y] suffix keys.
     v: [P, K, G, Y, H] suffix values.
-    suffix_mask: [X, Y] bool. Where X is Y, no query sees a later key; X is
-      less than Y over a cache alone.
+    suffix_mask: [X, Y] bool. But over a cache, X is Y and no query sees a later
+      key.
     prefix: keys [P, K, H, S] and values [P, K, S, H], or None.
     prefix_mask: [P, S] bool, or None without a prefix.
     past: keys [N * R, K, H, Z] and values [N * R, K, Z, H], which the query of
@@ -60,7 +60,7 @@ def attend(
     [P, K, G, X, M, H]
   """
   _, heads, members, queries, per_head, _ = q.shape
-  if queries < k.shape[-1]:  # Of a cache.
+  if k.ndim == 4:  # Of a cache.
     return _attend_block(
         q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask, rows)
 

@@ -85,6 +85,22 @@ def test_spans_see_no_later_keys_and_change_no_number(
   assert max(jax.tree.leaves(differences)) < 1e-6, differences
 
 
+def test_a_cache_of_one_token_goes_on_from_the_past():
+  # Bite: one query and one key of a cache that are taken for a sequence.
+  rng = np.random.default_rng(0)
+  q, k, v, *past = (
+      jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in (
+          (2, 2, 1, 1, 2, 8), (2, 2, 8, 2), (2, 2, 2, 8), (2, 2, 8, 3),
+          (2, 2, 3, 8)))
+
+  def mixed(length):
+    return attention.attend(
+        q, k[..., :length], v[..., :length, :], jnp.arange(length)[None] < 1,
+        None, None, tuple(past), jnp.ones((2, 3), bool))
+
+  np.testing.assert_allclose(mixed(1), mixed(2), rtol=1e-5)
+
+
 @pytest.mark.parametrize('num_prefix', (0, 9))
 def test_blocks_change_no_number(monkeypatch, num_prefix):
   # Bite: the mask of another block, pads that are not cut off, prefix keys
