@@ -10,19 +10,23 @@ for):
 
   main         all systems on all games. AT-GRPO by one policy comes first and
                takes `train.num_steps`; the others get as many generated tokens
-               as it took with the same seed. Plain GRPO comes a second time
-               with a third of the tasks in a step: its episodes are longer,
-               so `nano` makes at least as many updates with them as AT-GRPO.
-  outcome      no reward but the checker's
+               as it took with the same seed. AT-GRPO and plain GRPO come a
+               second time with a third of the tasks in a step: GRPO's episodes
+               are longer, so with as many tasks it makes fewer updates.
+  reward       none but the checker's; on Sokoban also with the oracle term
+               that sees dead ends
   roles        each role trained beside the untrained other, with half of the
                tokens each; the two combined; and roles played by the policies
                of other roles and seeds
   agents       1, 2, 3, 5 and 7 agents
   rollout      independent episodes whose prompts of one agent and turn are
                compared, with the reward of a step and with that of all later
-               ones: what AT-GRPO would be without its tree
+               ones: what AT-GRPO would be without its tree. A step has a third
+               of the tasks, as the second GRPO in `main`
   selection, target, normaliser, group_size, turns
                other values of these switches
+  unchanged    AT-GRPO with a third of its tokens, which is what `rollout` and
+               the switches get: there is still something to learn then
 """
 
 from __future__ import annotations
@@ -63,7 +67,8 @@ def _switched(num_tasks: int) -> dict[str, dict[str, dict[str, Any]]]:
   """Table -> row -> overrides, where a step has `num_tasks` tasks."""
   # Continuations cost tokens: with small steps there are as many updates.
   small = {'rollout.num_tasks': num_tasks // 8}
-  parallel = {'rollout.rollout': 'parallel'}
+  parallel = {
+      'rollout.rollout': 'parallel', 'rollout.num_tasks': num_tasks // 3}
   return {
       'rollout': {
           'parallel_immediate': parallel,
@@ -161,24 +166,32 @@ def _main(scale: str, seed: int) -> Iterator[Cell]:
             f'main/{task}/{system}', task, scale, seed, budget_of=first,
             system=system)
     tasks = common.game_config(task, f'size={scale}').rollout.num_tasks
-    yield _train(
-        f'main/{task}/mas_grpo_small_steps', task, scale, seed,
-        {'rollout.num_tasks': tasks // 3}, first, system='mas_grpo')
-    yield _train(
-        f'outcome/{task}/outcome_only', task, scale, seed,
-        {'environment.reward': 'outcome'}, first)
+    for system in ('mas_grpo', 'at_grpo'):
+      yield _train(
+          f'main/{task}/{system}_small_steps', task, scale, seed,
+          {'rollout.num_tasks': tasks // 3}, first, system=system)
+    rewards = {'outcome_only': 'outcome'}
+    if task == 'sokoban':
+      rewards['oracle'] = 'oracle'
+    for row, reward in rewards.items():
+      yield _train(
+          f'reward/{task}/{row}', task, scale, seed,
+          {'environment.reward': reward}, first)
 
 
 def _switches(scale: str, seed: int) -> Iterator[Cell]:
   config = common.game_config(ABLATED, f'size={scale}')
+  first = f'main/{ABLATED}/at_grpo'
+  yield _train(
+      f'unchanged/{ABLATED}/at_grpo', ABLATED, scale, seed, (), first, 1 / 3)
   for table, rows in _switched(config.rollout.num_tasks).items():
     for row, overrides in rows.items():
       changed = config.copy_and_resolve_references()
       changed.update_from_flattened_dict(overrides)
-      if changed != config:  # Else it is AT-GRPO, which stands in `main`.
+      if changed != config:  # Else it is `unchanged`.
         yield _train(
-            f'{table}/{ABLATED}/{row}', ABLATED, scale, seed, overrides,
-            f'main/{ABLATED}/at_grpo')
+            f'{table}/{ABLATED}/{row}', ABLATED, scale, seed, overrides, first,
+            1 / 3)
 
 
 def _agents(scale: str, seed: int) -> Iterator[Cell]:
@@ -395,7 +408,7 @@ def print_cells(cells: Sequence[Cell], out: pathlib.Path, scale: str) -> None:
   if scale != 'nano':
     print(f'Each of these {len(cells)} runs needs {_HARDWARE}.')
   for cell in cells:
-    share = '' if cell.budget_share == 1 else f'{cell.budget_share:g} x the '
+    share = '' if cell.budget_share == 1 else f'{cell.budget_share:.2g} x the '
     arguments = command(cell, out, f'<{share}tokens of {cell.budget_of}>')
     line = ['python', '-m', 'atgrpo_jax.main', *arguments]
     if scale != 'nano':

@@ -56,6 +56,8 @@ _SYSTEMS = (
     ('mas_grpo_agent_turn', 'after',
      'Team + GRPO, by task, agent and turn', ''),
     ('at_grpo', 'after', 'Team + AT-GRPO, shared', 'shared'),
+    ('at_grpo_small_steps', 'after', 'Team + AT-GRPO, shared, a third of the '
+     'tasks in a step', ''),
     ('at_grpo_per_role', 'after', 'Team + AT-GRPO, per role', 'per role'),
     ('at_grpo_lora', 'after', 'Team + AT-GRPO, adapter per role', ''),
 )
@@ -80,8 +82,10 @@ _PUBLISHED = {
         'per role': ('99', '99'), 'outcome_only': ('', '99.5')},
 }
 
-# What the tables of ablations call the row of the first table.
-_UNCHANGED = {'agents': '2', 'roles': 'trained together'}
+# Table of an ablation -> what it calls AT-GRPO itself.
+_UNCHANGED = {
+    'reward': 'as in the first table', 'agents': '2',
+    'roles': 'trained together'}
 
 _LEDGER = {
     'generated tokens': 'budget/completion_tokens',
@@ -99,12 +103,16 @@ class Row:
   Attributes:
     successes: [seeds, tasks] bool.
     turns: mean turns of an episode.
+    turns_to_solve: mean turns of an episode that was solved; NaN without any.
+    answer_tokens: mean tokens that were generated for a task.
     split_hash: of the tasks.
     lines: of `metrics.jsonl`, for each seed; empty if nothing was trained.
   """
 
   successes: np.ndarray
   turns: float
+  turns_to_solve: float
+  answer_tokens: float
   split_hash: str
   lines: tuple[list[dict], ...] = ()
 
@@ -198,10 +206,22 @@ def read_row(folder: pathlib.Path, name: str) -> Row | None:
   lines = ()
   if name == 'after':
     lines = tuple(map(metrics.read, workdirs))
+  successes = np.array(
+      [[x == '1' for x in result['successes']] for result in evals])
+
+  def mean(values):
+    return float(np.mean(values)) if values else math.nan
+
   return Row(
-      np.array([[x == '1' for x in result['successes']] for result in evals]),
-      float(np.mean([result['mean_turns'] for result in evals])),
-      hashes.pop(), lines)
+      successes,
+      turns=mean([result['mean_turns'] for result in evals]),
+      turns_to_solve=mean([
+          result['mean_turns_to_solve'] for result in evals
+          if result['mean_turns_to_solve'] is not None]),
+      answer_tokens=mean([
+          result['budget']['completion_tokens'] for result in evals
+      ]) / successes.shape[1],
+      split_hash=hashes.pop(), lines=lines)
 
 
 def make_table(
@@ -215,7 +235,8 @@ def make_table(
         'compared; evaluate all on the same config.evaluation.test.')
   header = [
       '', 'success %', '95 %', 'seeds', 'AT-GRPO minus it', 'p',
-      'turns an episode', 'updates', *_LEDGER, 'minutes', 'peak GiB',
+      'turns an episode', 'turns to solve', 'tokens a task', 'updates',
+      *_LEDGER, 'minutes', 'peak GiB',
       'paper, 1.7B', 'paper, 8B']
   return Table(title, header, [
       [name, *_cells(row, baseline), *published]
@@ -226,7 +247,7 @@ def make_table(
 def _cells(row: Row | None, baseline: Row | None) -> list[str]:
   """A row without its name and without what was published."""
   if row is None:
-    return [''] * (9 + len(_LEDGER))
+    return [''] * (11 + len(_LEDGER))
   low, high = success_interval(row.successes)
   cells = [
       f'{100 * row.success:.1f}', f'{100 * low:.1f} … {100 * high:.1f}',
@@ -239,7 +260,10 @@ def _cells(row: Row | None, baseline: Row | None) -> list[str]:
     cells += [
         f'{100 * (baseline.success - row.success):+.1f}'.replace('-', '−'),
         f'{p:.4f}' if p > least else '< 0.0001']
-  cells.append(f'{row.turns:.2f}')
+  cells += [
+      f'{row.turns:.2f}',
+      '' if math.isnan(row.turns_to_solve) else f'{row.turns_to_solve:.2f}',
+      f'{row.answer_tokens:.0f}']
   if not row.lines:
     return cells + [''] * (3 + len(_LEDGER))
   return cells + [f'{np.mean(list(map(len, row.lines))):.0f}'] + [
@@ -279,13 +303,14 @@ def main_tables(out: pathlib.Path) -> list[Table]:
 def ablation_tables(out: pathlib.Path) -> list[Table]:
   """What each of the other tables of `paper` changes, beside AT-GRPO."""
   tables = []
-  for name in ('outcome', 'roles', 'agents', *paper.SWITCHES):
+  for name in (*_UNCHANGED, *paper.SWITCHES):
     for task in paper.TASKS:
       folders = sorted(
           (out / name / task).glob('*'),
           key=lambda path: (len(path.name), path.name))  # 2 before 16.
       system = 'at_grpo_per_role' if name == 'roles' else 'at_grpo'
-      baseline = read_row(out / 'main' / task / system, 'after')
+      place = 'unchanged' if name in paper.SWITCHES else 'main'
+      baseline = read_row(out / place / task / system, 'after')
       rows = {
           folder.name: (
               read_row(folder, 'after') or read_row(folder, 'evaluation'),
@@ -294,8 +319,8 @@ def ablation_tables(out: pathlib.Path) -> list[Table]:
       if any(row for row, _ in rows.values()):
         tables.append(make_table(
             f'{_titled(task)}: {name}',
-            {_UNCHANGED.get(name, 'as in the first table'):
-                 (baseline, ('', '')), **rows}, baseline))
+            {_UNCHANGED.get(name, 'unchanged'): (baseline, ('', '')), **rows},
+            baseline))
   return tables
 
 
@@ -321,27 +346,35 @@ def cross_play_table(out: pathlib.Path) -> list[Table]:
 
 
 def draw_curves(out: pathlib.Path, folder: pathlib.Path) -> list[pathlib.Path]:
-  """Validation success and the turns of an episode against generated tokens."""
+  """Success and the turns of an episode against generated tokens."""
   paths = []
   for task in paper.TASKS:
     found = {
         title: row for title, row in read_systems(out, task).items()
         if row is not None and row.lines}
-    for metric, label, file in (
-        ('k1/success', 'validation success, K = 1', 'success'),
-        ('spine/turns', 'turns of a training episode', 'turns')):
-      if not found:
+    trees = {
+        title: row for title, row in found.items() if 'AT-GRPO' in title}
+    for file, rows, label, styles in (
+        ('success', found, 'validation success, K = 1', {'k1/success': '-'}),
+        ('turns', found, 'turns to solve in validation, K = 1',
+         {'k1/turns_to_solve': '-'}),
+        ('spine', trees, 'success: greedy spine in training (dotted), '
+         'validation with K = 1', {'k1/success': '-', 'spine/success': ':'})):
+      if not rows:
         continue
       drawing = figure.Figure(figsize=(7, 4.5), layout='constrained')
       axes = drawing.subplots()
-      for index, (title, row) in enumerate(found.items()):
-        for number, lines in enumerate(row.lines):
+      for index, (title, row) in enumerate(rows.items()):
+        label_of_line = title
+        for lines in row.lines:
           tokens = np.cumsum(
-              [line['budget/completion_tokens'] for line in lines])
-          axes.plot(
-              tokens / 1e6, [line[metric] for line in lines],
-              color=f'C{index}', alpha=0.8, linewidth=1.2,
-              label=None if number else title)
+              [line['budget/completion_tokens'] for line in lines]) / 1e6
+          for metric, style in styles.items():
+            axes.plot(
+                tokens, [line.get(metric, math.nan) for line in lines], style,
+                color=f'C{index}', alpha=0.8, linewidth=1.2,
+                label=label_of_line)
+            label_of_line = None  # One line stands for all of a row.
       axes.set_xlabel('generated tokens (millions); a line for each seed')
       axes.set_ylabel(label)
       axes.set_title(_titled(task))
@@ -354,7 +387,7 @@ def draw_curves(out: pathlib.Path, folder: pathlib.Path) -> list[pathlib.Path]:
 def keep(out: pathlib.Path, folder: pathlib.Path) -> None:
   """Copies to `folder` what tables are made of, and what tells of credit."""
   read = re.compile('|'.join([
-      'step', 'k1/success', 'spine/.*', *_LEDGER.values(), 'time/step',
+      'step', 'k1/.*', 'spine/.*', *_LEDGER.values(), 'time/step',
       'memory/.*', '.*/without_signal', '.*/advantage_.*', 'diagnosis/.*']))
   for path in sorted(out.glob('**/evals/*.json')):
     workdir = path.parents[1]

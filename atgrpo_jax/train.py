@@ -114,7 +114,7 @@ def train(
         'seed': config.seed,
         'config_hash': experiment_lib.config_hash(config),
         'bases': base_digests, 'metrics_offset': writer.offset(),
-        'k1_success': k1_success})
+        'validation': validation})
 
   def interaction(temperature: float) -> interaction_lib.Interaction:
     return experiment.interaction(
@@ -127,19 +127,22 @@ def train(
     evaluate.write(workdir, name, result)
     return result
 
-  def validate(step: int) -> float:
-    return evaluate.evaluate(
-        interaction(config.rollout.temperature), validation_tasks,
-        step=step)['success']
+  def validate(step: int) -> dict[str, float]:
+    result = evaluate.evaluate(
+        interaction(config.rollout.temperature), validation_tasks, step=step)
+    values = {'k1/success': result['success']}
+    if result['success']:
+      values['k1/turns_to_solve'] = result['mean_turns_to_solve']
+    return values
 
   step, completion_tokens = meta['step'], meta['completion_tokens']
   if step == 0:
     before = test('before', 0)
     print(f'held-out success before: {100 * before["success"]:.1f} %')
-    k1_success = validate(0)
+    validation = validate(0)
   else:
     before = evaluate.read(workdir, 'before')
-    k1_success = meta['k1_success']
+    validation = meta['validation']
 
   # ---- Loop -----------------------------------------------------------------
   def share_done() -> float:
@@ -187,8 +190,8 @@ def train(
     step += 1
 
     if step % config.evaluation.validate_every == 0:
-      k1_success = validate(step)
-    values['k1/success'] = k1_success
+      validation = validate(step)
+    values |= validation
     seconds = time.perf_counter() - start
     values |= {
         'time/step': seconds, **compiles.metrics(),
@@ -196,7 +199,7 @@ def train(
     writer.write(step, values)
     progress.update(
         step, share_done=share_done(), success=values['spine/success'],
-        k1_success=k1_success, reward=values['reward/mean'],
+        k1_success=validation['k1/success'], reward=values['reward/mean'],
         tokens_per_second=team.counters.completion_tokens / seconds)
     if step % config.train.checkpoint_every == 0:
       save(step)

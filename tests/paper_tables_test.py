@@ -19,11 +19,13 @@ def _write(folder, seed, successes, *, name='after', split_hash='abc', steps=3):
   evaluate.write(workdir, name, {
       'successes': ''.join('01'[int(x)] for x in successes),
       'success': float(np.mean(successes)), 'mean_turns': 1.5,
-      'split_hash': split_hash})
+      'mean_turns_to_solve': 1.0 + seed if np.any(successes) else None,
+      'budget': {'completion_tokens': 1200}, 'split_hash': split_hash})
   if name == 'after':
     (workdir / 'metrics.jsonl').write_text(''.join(
         json.dumps({
-            'step': step, 'k1/success': step / steps, 'spine/turns': 2.0,
+            'step': step, 'k1/success': step / steps, 'k1/turns_to_solve': 1.5,
+            'spine/success': 0.5,
             'time/step': 40.0, 'memory/host_peak_gib': 1.0 + step / 10,
             'budget/completion_tokens': 400_000.0,
             'budget/prompt_tokens': 1_000.0, 'budget/model_calls': 7.0,
@@ -49,6 +51,7 @@ def out(tmp_path_factory):
   _write(main / 'at_grpo_per_role', 0, _successes(49))
   for size in ('2', '16'):
     _write(tmp_path / 'group_size/plan_path' / size, 0, _successes(40))
+  _write(tmp_path / 'unchanged/plan_path/at_grpo', 0, _successes(42))
   for tool, planner in itertools.product(('tool-0', 'planner-0'), repeat=2):
     evaluate.write(
         tmp_path / f'cross_play/plan_path/{tool}/{planner}', 'evaluation',
@@ -70,6 +73,8 @@ def test_systems_beside_the_paper(out):
   assert ours['generated tokens'] == '1.2 M' and ours['minutes'] == '2.0'
   assert ours['prompt tokens'] == '3 k' and ours['model calls'] == '21'
   assert ours['peak GiB'] == '1.3' and ours['updates'] == '3'
+  assert ours['turns an episode'] == '1.50'
+  assert ours['turns to solve'] == '1.50' and ours['tokens a task'] == '24'
   grpo = rows['Team + GRPO, by task']
   assert grpo['AT-GRPO minus it'] == '+70.0' and grpo['p'] == '< 0.0001'
   before = rows['Team']
@@ -89,7 +94,9 @@ def test_ablations(out):
   assert roles['swapped']['success %'] == '6.0'
   assert roles['swapped']['paper, 1.7B'] == '6'
   assert list(tables['Plan-Path: group_size']) == [
-      'as in the first table', '2', '16']
+      'unchanged', '2', '16']
+  unchanged = tables['Plan-Path: group_size']['unchanged']
+  assert unchanged['success %'] == '84.0'
 
 
 def test_cross_play(out):
@@ -103,7 +110,7 @@ def test_files(out):
   paths = {path.name: path for path in paper_tables.make_tables(out)}
   assert paths.keys() == {
       'tables.md', 'tables.tex', 'plan_path_success.png',
-      'plan_path_turns.png'}
+      'plan_path_turns.png', 'plan_path_spine.png'}
   for path in paths.values():
     if path.suffix == '.png':
       assert path.read_bytes().startswith(b'\x89PNG')

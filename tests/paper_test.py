@@ -57,7 +57,7 @@ def test_what_is_compared_has_one_budget():
   for cell in CELLS:
     if cell.mode == 'train' and not cell.path.startswith('main/'):
       assert cell.budget_of.startswith('main/'), cell
-    if '/at_grpo/' in cell.path:
+    if fnmatch.fnmatch(cell.path, 'main/*/at_grpo/*'):
       assert not cell.budget_of
     elif cell.mode == 'train':
       task, seed = cell.path.split('/')[1], cell.path.split('/')[-1]
@@ -112,7 +112,7 @@ FEW = [cell for cell in paper.make_cells('nano', 1)
        and 'plan_path' in cell.path]
 # They need none of the others.
 FIRST = [cell for cell in paper.make_cells('nano', 1)
-         if cell.path.endswith('/at_grpo/seed-0')]
+         if fnmatch.fnmatch(cell.path, 'main/*/at_grpo/seed-0')]
 
 
 @pytest.fixture
@@ -259,6 +259,10 @@ def test_printed_commands(scale, tmp_path, capsys):
   assert len(lines) == len(cells)
   assert "'--config.train.completion_tokens=<tokens of main/" in lines[1]
   assert sum('=<0.5 x the tokens of main/' in line for line in lines) == 2
+  shortened = sum('=<0.33 x the tokens of main/' in line for line in lines)
+  assert shortened == sum(
+      cell.path.split('/')[0] in (*paper.SWITCHES, 'unchanged')
+      for cell in cells)
   assert not any('{out}' in line for line in lines)
   assert not list(tmp_path.iterdir())
 

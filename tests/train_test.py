@@ -623,6 +623,9 @@ def test_metrics(finished):
     for name in ('spine/success', 'k1/success', 'first/outcome/ok'):
       assert 0 <= line[name] <= 1, name
     assert 1 <= line['spine/turns'] <= 2
+    # Nobody solved has no mean.
+    assert ('k1/turns_to_solve' in line) == (line['k1/success'] > 0)
+    assert 1 <= line.get('k1/turns_to_solve', 1) <= 2
     assert line['budget/environment_steps'] == line['budget/model_calls']
     assert line['budget/model_calls'] == 16 * (
         line['first/groups'] + line['second/groups'])
