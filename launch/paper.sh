@@ -25,9 +25,9 @@ to go on with what was stopped, or to add cells.
   --dry-run      install, print the commands and run none
   --help         print this
 
---dry-run shows all paths. They begin with the table: main (systems), outcome,
-roles (apart, combined, swapped), cross_play, agents, rollout, selection,
-target, normaliser, group_size or turns.
+--dry-run shows all paths. They begin with the table: main (systems), reward,
+roles (apart, combined, swapped), cross_play, agents, unchanged, rollout,
+selection, target, normaliser, group_size or turns.
 EOF
 }
 
