@@ -21,8 +21,8 @@ for):
   agents       1, 2, 3, 5 and 7 agents
   rollout      independent episodes whose prompts of one agent and turn are
                compared, with the reward of a step and with that of all later
-               ones: what AT-GRPO would be without its tree. A step has a third
-               of the tasks, as the second GRPO in `main`
+               ones: what AT-GRPO would be without its tree. All in steps of a
+               third of the tasks
   selection, target, normaliser, group_size, turns
                other values of these switches
   unchanged    AT-GRPO with a third of its tokens, which is what `rollout` and
@@ -67,10 +67,11 @@ def _switched(num_tasks: int) -> dict[str, dict[str, dict[str, Any]]]:
   """Table -> row -> overrides, where a step has `num_tasks` tasks."""
   # Continuations cost tokens: with small steps there are as many updates.
   small = {'rollout.num_tasks': num_tasks // 8}
-  parallel = {
-      'rollout.rollout': 'parallel', 'rollout.num_tasks': num_tasks // 3}
+  third = {'rollout.num_tasks': num_tasks // 3}
+  parallel = {**third, 'rollout.rollout': 'parallel'}
   return {
       'rollout': {
+          'tree_immediate': third,
           'parallel_immediate': parallel,
           'parallel_return_to_go': {
               **parallel, 'rollout.target': 'return_to_go'}},
@@ -275,7 +276,10 @@ def generated_tokens(workdir: pathlib.Path) -> int:
 
 
 def needed(cell: Cell) -> list[tuple[str, str]]:
-  """(mode, path) of the cells that must come before this one."""
+  """(mode, path) of the cells that this one starts from or is compared with.
+
+  Those of `main` are compared with one that is their budget.
+  """
   cells = [
       ('export', path) for path in re.findall(
           r'{out}/([^;]*)/export/', cell.overrides.get('per_policy', ''))]
@@ -283,6 +287,9 @@ def needed(cell: Cell) -> list[tuple[str, str]]:
     cells.append(('train', cell.budget_of))
   if cell.mode == 'export':
     cells.append(('train', cell.path))
+  table, *_, seed = cell.path.split('/')
+  if table in SWITCHES:
+    cells.append(('train', f'unchanged/{ABLATED}/at_grpo/{seed}'))
   return cells
 
 

@@ -29,6 +29,7 @@ import sys
 
 from absl import app
 from absl import flags
+from matplotlib import colormaps
 from matplotlib import figure
 import numpy as np
 from scipy import stats
@@ -103,8 +104,9 @@ class Row:
   Attributes:
     successes: [seeds, tasks] bool.
     turns: mean turns of an episode.
-    turns_to_solve: mean turns of an episode that was solved; NaN without any.
-    answer_tokens: mean tokens that were generated for a task.
+    turns_to_solve: mean turns of solved episodes, over the seeds that have
+      some; NaN if none has.
+    tokens_a_task: mean tokens that were generated for a task.
     split_hash: of the tasks.
     lines: of `metrics.jsonl`, for each seed; empty if nothing was trained.
   """
@@ -112,7 +114,7 @@ class Row:
   successes: np.ndarray
   turns: float
   turns_to_solve: float
-  answer_tokens: float
+  tokens_a_task: float
   split_hash: str
   lines: tuple[list[dict], ...] = ()
 
@@ -208,19 +210,15 @@ def read_row(folder: pathlib.Path, name: str) -> Row | None:
     lines = tuple(map(metrics.read, workdirs))
   successes = np.array(
       [[x == '1' for x in result['successes']] for result in evals])
-
-  def mean(values):
-    return float(np.mean(values)) if values else math.nan
-
+  to_solve = [
+      result['mean_turns_to_solve'] for result in evals
+      if result['mean_turns_to_solve'] is not None]
+  tokens = [result['budget']['completion_tokens'] for result in evals]
   return Row(
       successes,
-      turns=mean([result['mean_turns'] for result in evals]),
-      turns_to_solve=mean([
-          result['mean_turns_to_solve'] for result in evals
-          if result['mean_turns_to_solve'] is not None]),
-      answer_tokens=mean([
-          result['budget']['completion_tokens'] for result in evals
-      ]) / successes.shape[1],
+      turns=float(np.mean([result['mean_turns'] for result in evals])),
+      turns_to_solve=float(np.mean(to_solve or [math.nan])),
+      tokens_a_task=float(np.mean(tokens)) / successes.shape[1],
       split_hash=hashes.pop(), lines=lines)
 
 
@@ -263,7 +261,7 @@ def _cells(row: Row | None, baseline: Row | None) -> list[str]:
   cells += [
       f'{row.turns:.2f}',
       '' if math.isnan(row.turns_to_solve) else f'{row.turns_to_solve:.2f}',
-      f'{row.answer_tokens:.0f}']
+      f'{row.tokens_a_task:.0f}']
   if not row.lines:
     return cells + [''] * (3 + len(_LEDGER))
   return cells + [f'{np.mean(list(map(len, row.lines))):.0f}'] + [
@@ -346,7 +344,12 @@ def cross_play_table(out: pathlib.Path) -> list[Table]:
 
 
 def draw_curves(out: pathlib.Path, folder: pathlib.Path) -> list[pathlib.Path]:
-  """Success and the turns of an episode against generated tokens."""
+  """Draws what becomes of a run against the tokens that it has generated.
+
+  For each task, in validation with one answer per prompt: success, the turns of
+  episodes that were solved, and, of AT-GRPO, success beside that of the greedy
+  spine in training.
+  """
   paths = []
   for task in paper.TASKS:
     found = {
@@ -354,34 +357,43 @@ def draw_curves(out: pathlib.Path, folder: pathlib.Path) -> list[pathlib.Path]:
         if row is not None and row.lines}
     trees = {
         title: row for title, row in found.items() if 'AT-GRPO' in title}
+    colors = dict(zip(found, colormaps['tab20'].colors, strict=False))
     for file, rows, label, styles in (
-        ('success', found, 'validation success, K = 1', {'k1/success': '-'}),
-        ('turns', found, 'turns to solve in validation, K = 1',
-         {'k1/turns_to_solve': '-'}),
-        ('spine', trees, 'success: greedy spine in training (dotted), '
-         'validation with K = 1', {'k1/success': '-', 'spine/success': ':'})):
+        ('success', found, 'success', {'k1/success': '-'}),
+        ('turns', found, 'turns to solve', {'k1/turns_to_solve': '-'}),
+        ('spine', trees, 'success (dotted: greedy spine)',
+         {'k1/success': '-', 'spine/success': ':'})):
       if not rows:
         continue
       drawing = figure.Figure(figsize=(7, 4.5), layout='constrained')
       axes = drawing.subplots()
-      for index, (title, row) in enumerate(rows.items()):
-        label_of_line = title
+      for title, row in rows.items():
+        axes.plot([], [], color=colors[title], label=title)
         for lines in row.lines:
-          tokens = np.cumsum(
-              [line['budget/completion_tokens'] for line in lines]) / 1e6
           for metric, style in styles.items():
             axes.plot(
-                tokens, [line.get(metric, math.nan) for line in lines], style,
-                color=f'C{index}', alpha=0.8, linewidth=1.2,
-                label=label_of_line)
-            label_of_line = None  # One line stands for all of a row.
+                *curve(lines, metric), style, color=colors[title], alpha=0.8,
+                linewidth=1.2)
       axes.set_xlabel('generated tokens (millions); a line for each seed')
       axes.set_ylabel(label)
-      axes.set_title(_titled(task))
+      axes.set_title(f'{_titled(task)}, validation, one answer per prompt')
       axes.legend(fontsize='small')
       paths.append(folder / f'{task}_{file}.png')
       drawing.savefig(paths[-1], dpi=150)
   return paths
+
+
+def curve(
+    lines: Sequence[Mapping[str, float]],
+    metric: str) -> tuple[np.ndarray, np.ndarray]:
+  """Millions of generated tokens, and a metric, after each step of a run."""
+  tokens = np.cumsum([line['budget/completion_tokens'] for line in lines]) / 1e6
+  # Where nothing was solved, no turns are known.
+  known = np.array([
+      line['k1/success'] > 0 or metric != 'k1/turns_to_solve'
+      for line in lines])
+  return tokens[known], np.array([
+      line[metric] for line, is_known in zip(lines, known) if is_known])
 
 
 def keep(out: pathlib.Path, folder: pathlib.Path) -> None:

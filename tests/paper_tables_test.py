@@ -18,7 +18,7 @@ def _write(folder, seed, successes, *, name='after', split_hash='abc', steps=3):
   workdir = folder / f'seed-{seed}'
   evaluate.write(workdir, name, {
       'successes': ''.join('01'[int(x)] for x in successes),
-      'success': float(np.mean(successes)), 'mean_turns': 1.5,
+      'success': float(np.mean(successes)), 'mean_turns': 2.5,
       'mean_turns_to_solve': 1.0 + seed if np.any(successes) else None,
       'budget': {'completion_tokens': 1200}, 'split_hash': split_hash})
   if name == 'after':
@@ -49,6 +49,7 @@ def out(tmp_path_factory):
   _write(tmp_path / 'roles/plan_path/swapped', 0, _successes(3),
          name='evaluation')
   _write(main / 'at_grpo_per_role', 0, _successes(49))
+  _write(tmp_path / 'reward/plan_path/outcome_only', 0, _successes(0))
   for size in ('2', '16'):
     _write(tmp_path / 'group_size/plan_path' / size, 0, _successes(40))
   _write(tmp_path / 'unchanged/plan_path/at_grpo', 0, _successes(42))
@@ -73,7 +74,7 @@ def test_systems_beside_the_paper(out):
   assert ours['generated tokens'] == '1.2 M' and ours['minutes'] == '2.0'
   assert ours['prompt tokens'] == '3 k' and ours['model calls'] == '21'
   assert ours['peak GiB'] == '1.3' and ours['updates'] == '3'
-  assert ours['turns an episode'] == '1.50'
+  assert ours['turns an episode'] == '2.50'
   assert ours['turns to solve'] == '1.50' and ours['tokens a task'] == '24'
   grpo = rows['Team + GRPO, by task']
   assert grpo['AT-GRPO minus it'] == '+70.0' and grpo['p'] == '< 0.0001'
@@ -88,7 +89,13 @@ def test_systems_beside_the_paper(out):
 def test_ablations(out):
   tables = {
       table.title: _rows(table) for table in paper_tables.ablation_tables(out)}
-  assert tables.keys() == {'Plan-Path: roles', 'Plan-Path: group_size'}
+  assert tables.keys() == {
+      f'Plan-Path: {name}' for name in ('reward', 'roles', 'group_size')}
+  reward = tables['Plan-Path: reward']
+  assert reward['as in the first table']['success %'] == '94.0'
+  assert reward['outcome_only']['success %'] == '0.0'
+  assert reward['outcome_only']['turns to solve'] == ''
+  assert reward['outcome_only']['turns an episode'] == '2.50'
   roles = tables['Plan-Path: roles']
   assert roles['trained together']['success %'] == '98.0'
   assert roles['swapped']['success %'] == '6.0'
@@ -104,6 +111,22 @@ def test_cross_play(out):
   assert list(table.header) == ['', 'planner-0', 'tool-0']
   assert [list(row) for row in table.rows] == [
       ['planner-0', '25.0', '25.0'], ['tool-0', '75.0', '75.0']]
+
+
+def test_curves_leave_out_the_turns_that_nobody_needed():
+  lines = [
+      {'budget/completion_tokens': 5e5, 'k1/success': 0.0,
+       'spine/success': 0.25},
+      {'budget/completion_tokens': 1e6, 'k1/success': 0.5,
+       'spine/success': 0.75, 'k1/turns_to_solve': 3.0}]
+  for metric, tokens, values in (
+      ('k1/success', [0.5, 1.5], [0.0, 0.5]),
+      ('spine/success', [0.5, 1.5], [0.25, 0.75]),
+      ('k1/turns_to_solve', [1.5], [3.0])):
+    x, y = paper_tables.curve(lines, metric)
+    assert (x.tolist(), y.tolist()) == (tokens, values)
+  with pytest.raises(KeyError):
+    paper_tables.curve(lines, 'k1/turns')
 
 
 def test_files(out):
@@ -123,7 +146,7 @@ def test_files(out):
   assert r'Plan-Path: group\_size' in latex and r'success \%' in latex
   for begin, end in ((r'\begin{table}', r'\end{table}'),
                      (r'\begin{tabular}', r'\end{tabular}')):
-    assert latex.count(begin) == latex.count(end) == 4
+    assert latex.count(begin) == latex.count(end) == 5
   assert '…' not in latex and '−' not in latex
 
 

@@ -33,6 +33,11 @@ def test_cells_are_valid_configs(scale):
     at_grpo.RolloutSpec(**{
         name: config.rollout[name] for name in (
             'rollout', 'selection', 'target')})
+    environment = importlib.import_module(config.environment.module)
+    environment.make_environment(
+        **config.environment.options, sandbox=None, **{
+            name: config.environment[name]
+            for name in ('team', 'max_turns', 'reward')})
     if config.per_policy:
       policies._policy_configs(config, roles)
 
@@ -62,6 +67,9 @@ def test_what_is_compared_has_one_budget():
     elif cell.mode == 'train':
       task, seed = cell.path.split('/')[1], cell.path.split('/')[-1]
       assert cell.budget_of == f'main/{task}/at_grpo/{seed}'
+      table, _, row, _ = cell.path.split('/')
+      share = 1 / 3 if table in (*paper.SWITCHES, 'unchanged') else 1.0
+      assert cell.budget_share == (0.5 if row.startswith('only_') else share)
 
 
 # A stand-in for the trainer, which writes what a cell would.
@@ -108,7 +116,7 @@ def out(tmp_path, monkeypatch):
 
 
 FEW = [cell for cell in paper.make_cells('nano', 1)
-       if cell.path.split('/')[0] in ('main', 'roles')
+       if cell.path.split('/')[0] in ('main', 'roles', 'unchanged')
        and 'plan_path' in cell.path]
 # They need none of the others.
 FIRST = [cell for cell in paper.make_cells('nano', 1)
@@ -128,7 +136,7 @@ def test_cells_run_once(out, capsys):
   assert printed.count('python -m atgrpo_jax.main') == len(FEW)
   assert f'[{len(FEW)}/{len(FEW)}] ' in printed and '{out}' not in printed
   limits = set(re.findall(r'--config.train.completion_tokens=(\S*)', printed))
-  assert limits == {'123', '61'}
+  assert limits == {'123', '61', '41'}
   log = out / 'logs' / f'{FEW[0].path}.train'
   assert log.read_text() == 'said\n'
   # The folders of the cells hold nothing but what the cells wrote.
@@ -226,7 +234,9 @@ def test_an_error_of_its_own_leaves_no_trainer(out, two_cores, monkeypatch):
         'main/plan_path/at_grpo', 'roles/plan_path/only_tool',
         'roles/plan_path/only_planner']),
     ('roles/plan_path/swapped/*', [
-        'main/plan_path/at_grpo', 'main/plan_path/at_grpo_per_role'])])
+        'main/plan_path/at_grpo', 'main/plan_path/at_grpo_per_role']),
+    ('group_size/plan_path/2/*', [
+        'main/plan_path/at_grpo', 'unchanged/plan_path/at_grpo'])])
 def test_cells_come_with_those_they_need(only, also, tmp_path):
   chosen = [cell for cell in CELLS if fnmatch.fnmatch(cell.path, only)]
   cells = paper.with_needed(chosen, CELLS, tmp_path)
