@@ -5,9 +5,10 @@ prompt is computed once for all of them, by the same learner that trains on
 groups from a rollout. The loss is the negative log-likelihood of the answers.
 
 Training has phases, each with its own prompts and kinds of behaviour. For
-`models/nano`: a drill of copying, practice of every kind until it is spelled
-without a fault, and last the kinds in the shares that the finished model is to
-have. Reinforcement can then choose between behaviours that the model masters.
+`models/nano`: drills of copying, of the one proposal and then of one of
+several, practice of every kind until it is spelled without a fault, and last
+the kinds in the shares that the finished model is to have. Reinforcement can
+then choose between behaviours that the model masters.
 """
 
 from __future__ import annotations

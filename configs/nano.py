@@ -9,9 +9,10 @@ every kind of behaviour and mostly shows the useless ones.
 
 from ml_collections import config_dict
 
-# Prompts of one step that drill copying: a path is longer than a small grid,
-# and the other games' moves are paths as well.
-_COPIES = {'plan_path': 26, 'sokoban': 2, 'sudoku': 4}
+# Prompts of one step that drill copying, of the one proposal and of one of
+# several: a path is longer than a small grid, and the other games' moves are
+# paths as well.
+_COPIES = {'plan_path': (26, 12), 'sokoban': (2, 4), 'sudoku': (4, 8)}
 
 
 def _taught(groups, **kinds):
@@ -24,7 +25,7 @@ def _team(programs, decisions, inventions):
       'tool': _taught(3, **programs),
       'tool_1': _taught(1, **programs),
       'planner': _taught(4, **decisions),
-      'judge': _taught(2, **decisions),
+      'judge': _taught(4, **decisions),
       'advisor_1': _taught(1, **inventions),
       'solo': _taught(1, **inventions),
   }
@@ -56,19 +57,29 @@ def get_config():
   c.model.init_std = 0.02
 
   c.tasks = config_dict.ConfigDict()
-  for name in _COPIES:
+  for name, (one, of_several) in _COPIES.items():
     c.tasks[name] = config_dict.ConfigDict()
     task = c.tasks[name]
     task.module = f'environments.{name}.demonstrations'
-    task.max_turns = 4
+    task.max_turns = (1, 2, 3, 4, 6, 8)  # Limits of an episode; one is drawn.
     # phase -> role -> prompts of one step, and probabilities of the kinds.
+    programs = dict(right=0.25, greedy=0.25, wrong=0.25, broken=0.25)
     task.drill = {
-        'copyist': _taught(_COPIES[name], adopt=1.0),
-        'tool': _taught(2, right=0.25, greedy=0.25, wrong=0.25, broken=0.25),
+        'copyist': _taught(one, adopt=1.0),
+        'tool': _taught(2, **programs),
+    }
+    task.choice = {
+        'copyist': _taught(one // 2, adopt=1.0),
+        'chooser': _taught(of_several, adopt=1.0),
+        'tool': _taught(1, **programs),
+    }
+    task.judgement = {
+        'copyist': _taught(one // 2, adopt=1.0),
+        'judge': _taught(of_several, adopt=1.0),
+        'tool': _taught(1, **programs),
     }
     task.practice = _team(
-        dict(right=0.25, greedy=0.25, wrong=0.25, broken=0.25),
-        dict(adopt=0.6, ignore=0.2, invent=0.2),
+        programs, dict(adopt=0.6, ignore=0.2, invent=0.2),
         dict(ignore=0.5, invent=0.5))
     task.mixture = _team(
         dict(right=0.2, greedy=0.1, wrong=0.3, broken=0.4),
@@ -77,9 +88,11 @@ def get_config():
 
   # Order of the phases, their steps, and answers to one prompt.
   c.phases = config_dict.ConfigDict()
-  c.phases.drill = {'order': 0, 'num_steps': 700, 'group_size': 1}
-  c.phases.practice = {'order': 1, 'num_steps': 500, 'group_size': 4}
-  c.phases.mixture = {'order': 2, 'num_steps': 300, 'group_size': 4}
+  c.phases.drill = {'order': 0, 'num_steps': 600, 'group_size': 1}
+  c.phases.choice = {'order': 1, 'num_steps': 400, 'group_size': 4}
+  c.phases.judgement = {'order': 2, 'num_steps': 350, 'group_size': 4}
+  c.phases.practice = {'order': 3, 'num_steps': 350, 'group_size': 4}
+  c.phases.mixture = {'order': 4, 'num_steps': 200, 'group_size': 4}
 
   c.optimizer = config_dict.ConfigDict()
   c.optimizer.learning_rate = 2e-3
@@ -88,7 +101,7 @@ def get_config():
   c.optimizer.b2 = 0.95
 
   c.buckets = config_dict.ConfigDict()
-  c.buckets.prompt = (96, 128, 288, 352)
+  c.buckets.prompt = (96, 128, 176, 288, 416)
   c.buckets.completion = (40, 104, 144)
   c.buckets.groups = (64,)
   c.buckets.microbatch_tokens = 1024

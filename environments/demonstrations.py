@@ -15,7 +15,7 @@ move.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import json
 
@@ -24,6 +24,9 @@ import numpy as np
 from environments import base
 from environments import games
 from environments import text
+
+# A drill -> the role whose skill it is.
+_DRILLED = {'copyist': 'planner', 'chooser': 'judge'}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,19 +79,26 @@ class Repertoire:
 
   def demonstrate(
       self, rng: np.random.Generator, role: str, kinds: Mapping[str, float],
-      group_size: int, max_turns: int) -> Demonstration:
-    """Draws a task and `group_size` answers of `role` to it.
+      group_size: int, max_turns: Sequence[int]) -> Demonstration:
+    """Draws a board and `group_size` answers of `role` to it.
+
+    Any turn of an episode may be shown. After the first one, the board is
+    mostly one on which a poor move has been played.
 
     Args:
       rng: of all that is drawn.
-      role: of any team. The role 'copyist' is a drill of one skill: a planner
-        who is shown nothing but the proposal.
+      role: of any team, or a drill of one skill: the 'copyist' is a planner
+        who is shown nothing but the proposal, and the 'chooser' a judge who is
+        shown nothing but two proposals.
       kinds: kind -> its probability.
       group_size: answers.
-      max_turns: the turn is drawn below it.
+      max_turns: limits of an episode; one is drawn, and the turn below it.
     """
-    board = self.random_board(rng)
-    state = games.State('', board, turn=int(rng.integers(max_turns)))
+    board, limit = self.random_board(rng), int(rng.choice(max_turns))
+    turn = int(rng.integers(limit))
+    if turn:
+      board = self._after_a_turn(rng, board)
+    state = games.State('', board, turn)
     team = 'pair'
     if role == 'planner':
       state = dataclasses.replace(
@@ -97,6 +107,11 @@ class Repertoire:
       move = self.proposed(rng, board)
       state = dataclasses.replace(state, proposals=(
           games.Proposal('tool', move, '', json.dumps(move)),))
+    elif role == 'chooser':
+      team = 'trio'
+      state = dataclasses.replace(state, proposals=tuple(
+          games.Proposal(proposer, self.invented(rng, board))
+          for proposer in games.TEAMS[team][:-1]))
     elif role == 'judge':
       team = str(rng.choice(['trio', 'quintet', 'septet']))
       state = dataclasses.replace(state, proposals=tuple(
@@ -108,7 +123,7 @@ class Repertoire:
         str(kind) for kind in rng.choice(
             list(kinds), size=group_size, p=list(kinds.values())))
     return Demonstration(
-        role, state, self._messages(state, team, role, max_turns),
+        role, state, self._messages(state, team, role, limit),
         tuple(self._completion(rng, kind, role, state) for kind in drawn),
         drawn)
 
@@ -139,11 +154,11 @@ class Repertoire:
       max_turns: int) -> list[base.Message]:
     environment = games.BoardGame(
         self.game, games.TEAMS[team], {}, None, max_turns)
-    if role != 'copyist':
+    if role not in _DRILLED:
       return environment.observe(state, role)
-    planner = environment.observe(state, 'planner')
-    _, output, shown = planner[1]['content'].partition('Output:')
-    return [{'role': 'user', 'content': output + shown}]
+    shown = environment.observe(state, _DRILLED[role])[1]['content']
+    first = 'Output:' if role == 'copyist' else f'{state.proposals[0].role} '
+    return [{'role': 'user', 'content': shown[shown.index(first):]}]
 
   def _completion(
       self, rng: np.random.Generator, kind: str, role: str,
@@ -165,6 +180,19 @@ class Repertoire:
 
   def _copied(self, proposal: games.Proposal) -> games.Move:
     return self.nothing if proposal.move is None else proposal.move
+
+  def _after_a_turn(
+      self, rng: np.random.Generator, board: games.Board) -> games.Board:
+    """What a turn may leave that does not solve the task.
+
+    In one of ten no move could be read.
+    """
+    drawn = rng.random()
+    if drawn < 0.1:
+      return board
+    move = self.ignored(board) if drawn < 0.4 else self.invented(rng, board)
+    after, _ = self.game.play(board, move)
+    return board if self.game.solved(after) else after
 
   def _random_proposal(
       self, rng: np.random.Generator, role: str,
@@ -190,7 +218,7 @@ def program_text(line: str, program: str) -> str:
 
 def adopt_line(role: str, proposal: games.Proposal) -> str:
   """The first line of who copies a proposal."""
-  if role == 'judge':
+  if _DRILLED.get(role, role) == 'judge':
     return f'I take over the proposal of {proposal.role}.'
   return 'I take over the proposal.'
 

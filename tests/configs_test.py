@@ -223,10 +223,10 @@ def pretrained(tmp_path_factory):
       'tokenizer.num_demonstrations': 20, 'model.width': 16,
       'model.hidden_width': 16, 'model.num_layers': 1, 'model.num_heads': 2,
       'model.num_kv_heads': 1, 'model.head_width': 8,
-      'phases.drill.num_steps': 1, 'phases.practice.num_steps': 1,
-      'phases.mixture.num_steps': 1, 'optimizer.warmup_updates': 0,
+      **{f'phases.{name}.num_steps': 1 for name in config.phases},
+      'optimizer.warmup_updates': 0,
       'buckets.prompt': (512,), 'buckets.completion': (160,), 'log_every': 1,
-      'check_every': 2, 'num_checked': 2})
+      'check_every': 4, 'num_checked': 2})
   workdir, leaves = tmp_path_factory.mktemp('nano'), _leaves(config)
   with pytest.MonkeyPatch.context() as patch:
     read = _record_reads(patch)
@@ -244,7 +244,7 @@ def test_warm_start_makes_a_model_folder(pretrained):
   assert all(x.dtype == 'float32' for x in jax.tree.leaves(params))
   assert tokenizer_lib.Tokenizer(folder).vocab_size <= 2048
   log = (workdir / 'metrics.jsonl').read_text().splitlines()
-  assert [json.loads(line)['step'] for line in log] == [0, 1, 2]
+  assert [json.loads(line)['step'] for line in log] == [0, 1, 2, 3, 4]
   skills = json.loads((workdir / 'skills.json').read_text())
   assert skills.keys() == {
       f'{task}/{role}' for task in ('plan_path', 'sokoban', 'sudoku')

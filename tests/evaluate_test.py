@@ -117,7 +117,7 @@ def folder(tmp_path_factory):
   """A model folder as a run finds it: small, and knowing nothing."""
   folder = tmp_path_factory.mktemp('model')
   demonstration = demonstrations.REPERTOIRE.demonstrate(
-      np.random.default_rng(0), 'solo', {'invent': 1.0}, 1, 2)
+      np.random.default_rng(0), 'solo', {'invent': 1.0}, 1, (2,))
   tokenizer_lib.train(
       [message['content'] for message in demonstration.messages], 400, folder)
   config = model.ModelConfig(

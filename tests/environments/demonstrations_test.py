@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import json
+import re
 
 import numpy as np
 import pytest
@@ -40,7 +41,7 @@ def programs():
     yield sandbox.Sandbox(server.address)
 
 
-def draw(game, role, seed=0, num=50, group_size=4, max_turns=4):
+def draw(game, role, seed=0, num=50, group_size=4, max_turns=(4,)):
   rng = np.random.default_rng(seed)
   return [
       REPERTOIRES[game].demonstrate(
@@ -244,13 +245,55 @@ def test_draws_depend_on_the_generator_alone(game, role):
   assert draw(game, role, seed=4, num=5) == draw(game, role, seed=4, num=5)
   assert draw(game, role, seed=4, num=5) != draw(game, role, seed=5, num=5)
   assert len({d.state.turn for d in draw(game, role)}) == 4
-  assert {d.state.turn for d in draw(game, role, max_turns=1)} == {0}
+  assert {d.state.turn for d in draw(game, role, max_turns=(1,))} == {0}
+
+
+@pytest.mark.parametrize('game', REPERTOIRES)
+def test_boards_of_all_turns_are_shown_as_in_episodes(game):
+  repertoire = REPERTOIRES[game]
+  environment = games.BoardGame(
+      repertoire.game, games.TEAMS['solo'], {}, None, 4)
+
+  def form(state):
+    described = repertoire.game.describe(state.board).partition('\n')[0]
+    return state.turn > 0, re.sub('[0-9]', '', described)
+
+  played = set()
+  for seed, demonstration in enumerate(draw(game, 'solo', num=100)):
+    board = repertoire.random_board(np.random.default_rng(seed))
+    state = games.State('', board)
+    for completion in ('no move', *demonstration.completions[:3]):
+      played.add(form(state))
+      state = environment.step(state, {'solo': completion}).state
+  drawn = collections.Counter(
+      form(d.state) for d in draw(game, 'planner', num=100, group_size=1))
+  assert drawn.keys() == played
+  assert not any(
+      repertoire.game.solved(d.state.board) for d in draw(game, 'planner'))
+  if game == 'sudoku':
+    assert drawn[True, 'Filled in by the last grid:'] > 50
+  # The board is what is drawn first; after a turn it has mostly changed.
+  changed = collections.defaultdict(list)
+  for seed in range(100):
+    demonstration = repertoire.demonstrate(
+        np.random.default_rng(seed), 'solo', {'invent': 1.0}, 1, (4,))
+    changed[demonstration.state.turn > 0].append(
+        demonstration.state.board
+        != repertoire.random_board(np.random.default_rng(seed)))
+  assert not any(changed[False]) and np.mean(changed[True]) > 0.6
+
+
+def test_limits_of_an_episode_vary():
+  limits = collections.Counter(
+      re.search(r'Turn (\d) of (\d)', d.messages[1]['content']).groups()
+      for d in draw('plan_path', 'planner', num=200, max_turns=(1, 3)))
+  assert limits.keys() == {('1', '1'), ('1', '3'), ('2', '3'), ('3', '3')}
 
 
 def test_a_copyist_is_shown_the_proposal_and_nothing_else():
   for game, repertoire in REPERTOIRES.items():
     demonstration = repertoire.demonstrate(
-        np.random.default_rng(0), 'copyist', {'adopt': 1.0}, 1, 4)
+        np.random.default_rng(0), 'copyist', {'adopt': 1.0}, 1, (4,))
     proposal, = demonstration.state.proposals
     move = json.dumps(proposal.move)
     name = repertoire.game.words.name
@@ -259,3 +302,22 @@ def test_a_copyist_is_shown_the_proposal_and_nothing_else():
         'content': f'Output:\n{move}\nProposed {name}: {move}'}], game
     assert dataclasses.replace(demonstration.state, proposals=()) == (
         games.State('', demonstration.state.board, demonstration.state.turn))
+
+
+@pytest.mark.parametrize('game', REPERTOIRES)
+def test_a_chooser_is_shown_two_proposals_and_nothing_else(game):
+  repertoire = REPERTOIRES[game]
+  demonstration = repertoire.demonstrate(
+      np.random.default_rng(0), 'chooser', {'adopt': 1.0}, 8, (4,))
+  proposals = demonstration.state.proposals
+  name = repertoire.game.words.name
+  assert demonstration.messages == [{
+      'role': 'user',
+      'content': '\n'.join(
+          f'{role} proposed {name}: {json.dumps(proposal.move)}'
+          for role, proposal in zip(('tool_1', 'advisor_1'), proposals))}]
+  assert set(demonstration.completions) == {
+      f'I take over the proposal of {proposal.role}.\n'
+      f'#### {json.dumps(proposal.move)}' for proposal in proposals}
+  for completion in demonstration.completions:
+    assert repertoire.kind_of(demonstration, completion) == 'adopt'
