@@ -373,7 +373,7 @@ def draw_curves(out: pathlib.Path, folder: pathlib.Path) -> list[pathlib.Path]:
           for metric, style in styles.items():
             axes.plot(
                 *curve(lines, metric), style, color=colors[title], alpha=0.8,
-                linewidth=1.2)
+                linewidth=1.2, drawstyle='steps-post')
       axes.set_xlabel('generated tokens (millions); a line for each seed')
       axes.set_ylabel(label)
       axes.set_title(f'{_titled(task)}, validation, one answer per prompt')
