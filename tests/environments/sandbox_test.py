@@ -463,8 +463,7 @@ def test_nothing_is_left_and_the_server_lives(server, programs):
   directory = os.path.dirname(server.address)
   pid = server._process.pid
   assert programs.run('print(1)').stdout == '1\n'
-  # A run whose client has gone is swept up when nobody waits for it.
-  wait_until(lambda: os.listdir(directory) == ['socket'])
+  assert os.listdir(directory) == ['socket']
   assert len(os.listdir(f'/proc/{pid}/fd')) == 4  # 0, 1, 2 and the listener.
   with open(f'/proc/{pid}/task/{pid}/children') as file:
     assert len(file.read().split()) <= 2  # The waiting supervisors.
