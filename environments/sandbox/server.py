@@ -241,14 +241,18 @@ class Output:
     if length:
       connection.sendall(HEADER.pack(self.kind, length))
     while length:
+      sent = 0
       try:
-        length -= os.splice(
+        sent = os.splice(
             self.pipe.fileno(), connection.fileno(), length,
             flags=os.SPLICE_F_NONBLOCK)
       except BlockingIOError:
+        pass
+      if not sent:
         # The program has read its own pipe: what is missing counts as zeros.
         connection.sendall(bytes(length))
         break
+      length -= sent
     return held
 
 

@@ -2,6 +2,7 @@
 
 from concurrent import futures
 import dataclasses
+import fcntl
 import json
 import multiprocessing
 import os
@@ -18,6 +19,7 @@ import pytest
 
 from environments import sandbox
 from environments.sandbox import client
+from environments.sandbox import server as server_script
 from environments.sandbox import Status
 
 CANARY = 'canary-1f9c'
@@ -212,8 +214,10 @@ def test_waiting_for_a_slot_costs_no_time(single):
     'while True: pass',
     '10 ** 10 ** 10',  # Inside one operation of the interpreter.
 ])
-def test_cpu_time(programs, program):
-  result = programs.run(program)
+def test_cpu_time(server, program):
+  # Time enough for two seconds of a core that others use as well.
+  limits = dataclasses.replace(LIMITS, wall_seconds=30.0)
+  result = sandbox.Sandbox(server.address, limits).run(program)
   assert result.status is Status.TIMEOUT, result
   assert result.stderr.endswith('stopped: CPU limit of 1.0 s')
 
@@ -278,6 +282,31 @@ while time.monotonic() < end:
 ''')
   assert result.status is Status.OK, result
   assert set(result.stdout) <= {'x', '\0'}
+
+
+@pytest.mark.parametrize('closes', [False, True])
+def test_output_that_is_gone_when_it_is_sent(monkeypatch, closes):
+  pipe, program_pipe = os.pipe()
+  os.write(program_pipe, b'abc')
+  ioctl = fcntl.ioctl
+
+  def read_between(*arguments):
+    held = ioctl(*arguments)
+    assert os.read(pipe, 2) == b'ab'
+    if closes:
+      os.close(program_pipe)
+    return held
+
+  monkeypatch.setattr(fcntl, 'ioctl', read_between)
+  client_end, server_end = socket.socketpair()
+  with client_end, server_end, open(pipe, 'rb', 0) as file:
+    output = server_script.Output(server_script.STDOUT, file, 100)
+    assert output.move(server_end) == 3
+    server_end.shutdown(socket.SHUT_WR)
+    assert client_end.makefile('rb').read() == (
+        server_script.HEADER.pack(server_script.STDOUT, 3) + b'c\0\0')
+  if not closes:
+    os.close(program_pipe)
 
 
 def test_file_size(programs):
