@@ -32,6 +32,7 @@ for):
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+import contextlib
 import dataclasses
 import fnmatch
 import itertools
@@ -63,15 +64,19 @@ SWITCHES = (
     'rollout', 'selection', 'target', 'normaliser', 'group_size', 'turns')
 
 
+def _small_steps(num_tasks: int) -> dict[str, Any]:
+  """A third of the `num_tasks` tasks of a step."""
+  return {'rollout.num_tasks': num_tasks // 3}
+
+
 def _switched(num_tasks: int) -> dict[str, dict[str, dict[str, Any]]]:
   """Table -> row -> overrides, where a step has `num_tasks` tasks."""
-  # Continuations cost tokens: with small steps there are as many updates.
-  small = {'rollout.num_tasks': num_tasks // 8}
-  third = {'rollout.num_tasks': num_tasks // 3}
-  parallel = {**third, 'rollout.rollout': 'parallel'}
+  # Continuations cost tokens: with smaller steps there are as many updates.
+  eighth = {'rollout.num_tasks': num_tasks // 8}
+  parallel = {**_small_steps(num_tasks), 'rollout.rollout': 'parallel'}
   return {
       'rollout': {
-          'tree_immediate': third,
+          'tree_immediate': _small_steps(num_tasks),
           'parallel_immediate': parallel,
           'parallel_return_to_go': {
               **parallel, 'rollout.target': 'return_to_go'}},
@@ -79,9 +84,9 @@ def _switched(num_tasks: int) -> dict[str, dict[str, dict[str, Any]]]:
           name: {'rollout.selection': name} for name in (
               'team_greedy', 'softmax', 'uniform', 'epsilon_greedy')},
       'target': {
-          'immediate_small_steps': small,
+          'immediate_small_steps': eighth,
           'monte_carlo_small_steps': {
-              **small, 'rollout.target': 'monte_carlo',
+              **eighth, 'rollout.target': 'monte_carlo',
               'rollout.num_continuations': 1}},
       'normaliser': {
           name: {'advantage.normaliser': name}
@@ -166,11 +171,11 @@ def _main(scale: str, seed: int) -> Iterator[Cell]:
         yield _train(
             f'main/{task}/{system}', task, scale, seed, budget_of=first,
             system=system)
-    tasks = common.game_config(task, f'size={scale}').rollout.num_tasks
+    config = common.game_config(task, f'size={scale}')
     for system in ('mas_grpo', 'at_grpo'):
       yield _train(
           f'main/{task}/{system}_small_steps', task, scale, seed,
-          {'rollout.num_tasks': tasks // 3}, first, system=system)
+          _small_steps(config.rollout.num_tasks), first, system=system)
     rewards = {'outcome_only': 'outcome'}
     if task == 'sokoban':
       rewards['oracle'] = 'oracle'
@@ -330,54 +335,60 @@ def run_cells(
       if not is_done(cell, out)}
   running: dict[int, tuple[Cell, subprocess.Popen]] = {}  # By their share.
   cores = sorted(os.sched_getaffinity(0))
-  signals, num_passed_on, failed = [], 0, 0
+  num_passed_on, failed = 0, 0
+  with _signals() as signals:
+    try:
+      while True:
+        for share in sorted(set(range(num_jobs)) - set(running)):
+          if failed or signals:
+            break
+          index = _first_ready(waiting, [cell for cell, _ in running.values()])
+          if index is None:
+            break
+          cell = waiting.pop(index)
+          tokens = cell.budget_of and int(
+              cell.budget_share * generated_tokens(out / cell.budget_of))
+          line = ['-m', 'atgrpo_jax.main', *command(cell, out, tokens)]
+          print(
+              f'[{index + 1}/{len(cells)}] python {shlex.join(line)}',
+              flush=True)
+          running[share] = cell, _start(
+              line, _log_path(cell, out), cores[share::num_jobs])
+        if not running:
+          break
+        time.sleep(_POLL_SECONDS)
+        new = signals[num_passed_on:]
+        num_passed_on += len(new)
+        for share, (cell, process) in list(running.items()):
+          for number in new:
+            process.send_signal(
+                signal.SIGTERM if number == signal.SIGHUP else number)
+          if process.poll() is not None:
+            del running[share]
+            status = _report(cell, out, process.returncode)
+            failed = failed or status
+    finally:
+      for _, process in running.values():  # If this program has an error.
+        process.terminate()
+        process.wait()
+  return failed or (128 + signals[0] if signals else 0)
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[list[int]]:
+  """A list to which SIGINT, SIGTERM and SIGHUP that come are added."""
+  came = []
   numbers = [signal.SIGINT, signal.SIGTERM]
   if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # As nohup has it.
     numbers.append(signal.SIGHUP)
-  before = [
-      signal.signal(number, lambda number, frame: signals.append(number))
-      for number in numbers]
+  before = {
+      number: signal.signal(number, lambda number, frame: came.append(number))
+      for number in numbers}
   try:
-    while True:
-      for share in sorted(set(range(num_jobs)) - set(running)):
-        if failed or signals:
-          break
-        index = _first_ready(waiting, [cell for cell, _ in running.values()])
-        if index is None:
-          break
-        cell = waiting.pop(index)
-        tokens = cell.budget_of and int(
-            cell.budget_share * generated_tokens(out / cell.budget_of))
-        line = ['-m', 'atgrpo_jax.main', *command(cell, out, tokens)]
-        print(
-            f'[{index + 1}/{len(cells)}] python {shlex.join(line)}', flush=True)
-        running[share] = cell, _start(
-            line, _log_path(cell, out), cores[share::num_jobs])
-      if not running:
-        break
-      time.sleep(_POLL_SECONDS)
-      new = signals[num_passed_on:]
-      num_passed_on += len(new)
-      for share, (cell, process) in list(running.items()):
-        for number in new:
-          process.send_signal(
-              signal.SIGTERM if number == signal.SIGHUP else number)
-        if process.poll() is None:
-          continue
-        del running[share]
-        if process.returncode:
-          failed = failed or process.returncode
-          print(
-              f'error: the cell ended with status {process.returncode}; its '
-              f'log is {_log_path(cell, out)}. The same command goes on here.',
-              file=sys.stderr)
+    yield came
   finally:
-    for _, process in running.values():  # If this program has an error.
-      process.terminate()
-      process.wait()
-    for number, handler in zip(numbers, before):
+    for number, handler in before.items():
       signal.signal(number, handler)
-  return failed or (128 + signals[0] if signals else 0)
 
 
 def _first_ready(
@@ -408,6 +419,16 @@ def _start(
         start_new_session=True, env=os.environ | one)
   os.sched_setaffinity(process.pid, cores)
   return process
+
+
+def _report(cell: Cell, out: pathlib.Path, status: int) -> int:
+  """Says that a cell failed, if it did; returns its status."""
+  if status:
+    print(
+        f'error: the cell ended with status {status}; its log is '
+        f'{_log_path(cell, out)}. The same command goes on here.',
+        file=sys.stderr)
+  return status
 
 
 def print_cells(cells: Sequence[Cell], out: pathlib.Path, scale: str) -> None:

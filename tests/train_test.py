@@ -190,9 +190,9 @@ def test_a_program_that_is_stopped_or_killed_goes_on(
   assert again.returncode == 0, again.stdout
   assert f'resumes after step {steps}' in again.stdout
   _assert_same_run(workdir, finished, experiment)
-  # The first start has kept its programs; to restore takes others.
+  # The first start has kept its programs; to restore takes 7 others.
   last = json.loads((workdir / 'metrics.jsonl').read_text().splitlines()[-1])
-  assert last['compile/from_cache'] > last['compile/count']
+  assert last['compile/count'] < 10 < last['compile/from_cache']
 
 
 def test_step_is_replayed_alone(finished, echo_folder, tmp_path):
