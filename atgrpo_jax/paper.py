@@ -33,6 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 import contextlib
+import ctypes
 import dataclasses
 import fnmatch
 import itertools
@@ -62,6 +63,15 @@ ABLATED = 'plan_path'
 # Tables that change AT-GRPO by a few values.
 SWITCHES = (
     'rollout', 'selection', 'target', 'normaliser', 'group_size', 'turns')
+
+# Row -> AT-GRPO in steps of as many tasks, which it is compared with. All other
+# rows are compared with the AT-GRPO that their table has.
+SAME_STEPS = {
+    'mas_grpo_small_steps': 'at_grpo_small_steps',
+    'parallel_immediate': 'tree_immediate',
+    'parallel_return_to_go': 'tree_immediate',
+    'monte_carlo_small_steps': 'immediate_small_steps',
+}
 
 
 def _small_steps(num_tasks: int) -> dict[str, Any]:
@@ -100,6 +110,7 @@ def _switched(num_tasks: int) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 _POLL_SECONDS = 0.1
+_PR_SET_PDEATHSIG = 1
 
 # What every model beyond nano needs, one policy for each role included (see
 # `--mode compile_check` and the README).
@@ -172,7 +183,7 @@ def _main(scale: str, seed: int) -> Iterator[Cell]:
             f'main/{task}/{system}', task, scale, seed, budget_of=first,
             system=system)
     config = common.game_config(task, f'size={scale}')
-    for system in ('mas_grpo', 'at_grpo'):
+    for system in ('at_grpo', 'mas_grpo'):
       yield _train(
           f'main/{task}/{system}_small_steps', task, scale, seed,
           _small_steps(config.rollout.num_tasks), first, system=system)
@@ -292,9 +303,11 @@ def needed(cell: Cell) -> list[tuple[str, str]]:
     cells.append(('train', cell.budget_of))
   if cell.mode == 'export':
     cells.append(('train', cell.path))
-  table, *_, seed = cell.path.split('/')
+  table, task, row, *_, seed = cell.path.split('/')
   if table in SWITCHES:
-    cells.append(('train', f'unchanged/{ABLATED}/at_grpo/{seed}'))
+    cells.append(('train', f'unchanged/{task}/at_grpo/{seed}'))
+  if row in SAME_STEPS:
+    cells.append(('train', f'{table}/{task}/{SAME_STEPS[row]}/{seed}'))
   return cells
 
 
@@ -411,12 +424,15 @@ def _start(
   """Starts Python on these cores."""
   # A second device would have no core of its own.
   one = {'JAX_NUM_CPU_DEVICES': '1'} if len(cores) == 1 else {}
+  libc = ctypes.CDLL(None)
   log_path.parent.mkdir(parents=True, exist_ok=True)
   with log_path.open('a') as log:
-    # In a session of its own, Ctrl-C reaches it from here alone, and once.
+    # In a session of its own, Ctrl-C reaches it from here alone, and once. If
+    # this program is killed it ends too, or the next would find it at work.
     process = subprocess.Popen(
         [sys.executable, *line], stdout=log, stderr=subprocess.STDOUT,
-        start_new_session=True, env=os.environ | one)
+        start_new_session=True, env=os.environ | one,
+        preexec_fn=lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL))
   os.sched_setaffinity(process.pid, cores)
   return process
 

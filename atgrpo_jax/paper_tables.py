@@ -64,8 +64,7 @@ _SYSTEMS = (
 )
 
 # Published success in per cent (arXiv 2510.11062, tables 1, 2, 4 and 6):
-# task -> row -> with Qwen3-1.7B, with Qwen3-8B. What was one agent's there
-# (`only_tool`, `only_planner`) was trained and played without a partner.
+# task -> row -> with Qwen3-1.7B, with Qwen3-8B.
 _PUBLISHED = {
     'plan_path': {
         'SA': ('5', '12'), 'SA+GRPO': ('11', '47'), 'MAS': ('10', '71'),
@@ -87,6 +86,25 @@ _PUBLISHED = {
 _UNCHANGED = {
     'reward': 'as in the first table', 'agents': '2',
     'roles': 'trained together'}
+
+# Table -> what is to be said below it.
+_NOTES = {
+    'roles': (
+        "The paper's only_tool and only_planner were trained and played alone. "
+        "Here the other role is played by the untrained model, and the row's "
+        'budget, half of the tokens, counts what it says as well.')}
+
+# Column of the table of credit -> metric of a role, its unit, and if the last
+# value is shown instead of the mean over the steps.
+_CREDIT = {
+    'groups without signal %': ('{}/without_signal', 100, False),
+    'advantage mean': ('{}/advantage_mean', 1, False),
+    'advantage spread': ('{}/advantage_std', 1, False),
+    'gradient norm': ('diagnosis/{}/grad_norm', 1, False),
+    'entropy': ('diagnosis/{}/entropy', 1, False),
+    'KL to the start, at last': ('diagnosis/{}/kl_to_start', 1, True),
+}
+_COSINE = 'diagnosis/cosine/'
 
 _LEDGER = {
     'generated tokens': 'budget/completion_tokens',
@@ -127,8 +145,12 @@ class Row:
     return float(np.mean([
         sum(line[metric] for line in lines) for lines in self.lines]))
 
-  def largest(self, metric: str) -> float:
-    return max(line[metric] for lines in self.lines for line in lines)
+  def values(self, metric: str) -> list[list[float]]:
+    """What was logged of it, for each seed that has some."""
+    found = [
+        [line[metric] for line in lines if metric in line]
+        for lines in self.lines]
+    return [values for values in found if values]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,11 +160,13 @@ class Table:
   title: str
   header: Sequence[str]
   rows: Sequence[Sequence[str]]
+  note: str = ''
 
   def markdown(self) -> str:
     lines = [self.header, ['---'] * len(self.header), *self.rows]
     return f'## {self.title}\n\n' + ''.join(
-        f'| {" | ".join(line)} |\n' for line in lines)
+        f'| {" | ".join(line)} |\n' for line in lines) + (
+            self.note and f'\n{self.note}\n')
 
   def latex(self) -> str:
     def escape(text):
@@ -156,9 +180,10 @@ class Table:
     def line(cells):
       return '  ' + ' & '.join(map(escape, cells)) + ' \\\\\n'
 
+    caption = f'{self.title}. {self.note}' if self.note else self.title
     return (
         '\\begin{table}\n'
-        f'  \\caption{{{escape(self.title)}}}\n'
+        f'  \\caption{{{escape(caption)}}}\n'
         f'  \\begin{{tabular}}{{l{"r" * (len(self.header) - 1)}}}\n'
         '  \\toprule\n' + line(self.header) + '  \\midrule\n'
         + ''.join(map(line, self.rows))
@@ -224,39 +249,51 @@ def read_row(folder: pathlib.Path, name: str) -> Row | None:
 
 def make_table(
     title: str, rows: Mapping[str, tuple[Row | None, tuple[str, str]]],
-    baseline: Row | None) -> Table:
-  """A table of named rows; each comes with what was published of it."""
-  compared = [baseline, *(row for row, _ in rows.values())]
-  if len({row.split_hash for row in compared if row is not None}) > 1:
+    compared: Mapping[str, str], note: str = '') -> Table:
+  """A table of named rows.
+
+  Args:
+    title: of the table.
+    rows: name -> the row and what was published of it.
+    compared: name -> name of the row that it is compared with, if there is
+      one of that name.
+    note: below the table.
+  """
+  hashes = {row.split_hash for row, _ in rows.values() if row is not None}
+  if len(hashes) > 1:
     raise errors.UserError(
         f'{title}: rows were evaluated on different tasks and cannot be '
         'compared; evaluate all on the same config.evaluation.test.')
   header = [
-      '', 'success %', '95 %', 'seeds', 'AT-GRPO minus it', 'p',
+      '', 'success %', '95 %', 'seeds', 'compared with', 'minus that', 'p',
       'turns an episode', 'turns to solve', 'tokens a task', 'updates',
       *_LEDGER, 'minutes', 'peak GiB',
       'paper, 1.7B', 'paper, 8B']
-  return Table(title, header, [
-      [name, *_cells(row, baseline), *published]
-      for name, (row, published) in rows.items()
-      if row is not None or any(published)])
+  lines = []
+  for name, (row, published) in rows.items():
+    if row is not None or any(published):
+      other = compared.get(name, '')
+      baseline = rows[other][0] if other in rows else None
+      lines.append([name, *_cells(row, other, baseline), *published])
+  return Table(title, header, lines, note)
 
 
-def _cells(row: Row | None, baseline: Row | None) -> list[str]:
+def _cells(row: Row | None, other: str, baseline: Row | None) -> list[str]:
   """A row without its name and without what was published."""
   if row is None:
-    return [''] * (11 + len(_LEDGER))
+    return [''] * (12 + len(_LEDGER))
   low, high = success_interval(row.successes)
   cells = [
       f'{100 * row.success:.1f}', f'{100 * low:.1f} … {100 * high:.1f}',
       str(len(row.successes))]
-  if baseline is None or baseline is row:
-    cells += ['', '']
+  if baseline is None:
+    cells += [''] * 3
   else:
-    p = paired_test(baseline.successes, row.successes)
+    p = paired_test(row.successes, baseline.successes)
     least = 1 / (1 + _DRAWS)
+    difference = 100 * (row.success - baseline.success)
     cells += [
-        f'{100 * (baseline.success - row.success):+.1f}'.replace('-', '−'),
+        other, f'{difference:+.1f}'.replace('-', '−'),
         f'{p:.4f}' if p > least else '< 0.0001']
   cells += [
       f'{row.turns:.2f}',
@@ -266,8 +303,13 @@ def _cells(row: Row | None, baseline: Row | None) -> list[str]:
     return cells + [''] * (3 + len(_LEDGER))
   return cells + [f'{np.mean(list(map(len, row.lines))):.0f}'] + [
       _short(row.total(metric)) for metric in _LEDGER.values()] + [
-          f'{row.total("time/step") / 60:.1f}',
-          f'{row.largest("memory/host_peak_gib"):.1f}']
+          f'{row.total("time/step") / 60:.1f}', f'{_peak(row):.1f}']
+
+
+def _peak(row: Row) -> float:
+  """Of a device, or of the host where devices do not tell."""
+  on_device = row.values('memory/device_peak_gib')
+  return max(max(x) for x in on_device or row.values('memory/host_peak_gib'))
 
 
 def _short(number: float) -> str:
@@ -286,6 +328,11 @@ def read_systems(out: pathlib.Path, task: str) -> dict[str, Row | None]:
 
 def main_tables(out: pathlib.Path) -> list[Table]:
   """The compared systems, a table for each task."""
+  titles = {
+      system: title for system, name, title, _ in _SYSTEMS if name == 'after'}
+  compared = {
+      title: titles[paper.SAME_STEPS.get(system, 'at_grpo')]
+      for system, _, title, _ in _SYSTEMS if title != titles['at_grpo']}
   tables = []
   for task in paper.TASKS:
     rows = read_systems(out, task)
@@ -294,7 +341,7 @@ def main_tables(out: pathlib.Path) -> list[Table]:
           f'{_titled(task)}: systems', {
               title: (rows[title], _PUBLISHED[task].get(published, ('', '')))
               for *_, title, published in _SYSTEMS},
-          rows['Team + AT-GRPO, shared']))
+          compared))
   return tables
 
 
@@ -308,18 +355,58 @@ def ablation_tables(out: pathlib.Path) -> list[Table]:
           key=lambda path: (len(path.name), path.name))  # 2 before 16.
       system = 'at_grpo_per_role' if name == 'roles' else 'at_grpo'
       place = 'unchanged' if name in paper.SWITCHES else 'main'
-      baseline = read_row(out / place / task / system, 'after')
       rows = {
           folder.name: (
               read_row(folder, 'after') or read_row(folder, 'evaluation'),
               _PUBLISHED[task].get(folder.name, ('', '')))
           for folder in folders}
       if any(row for row, _ in rows.values()):
+        unchanged = _UNCHANGED.get(name, 'unchanged')
+        baseline = read_row(out / place / task / system, 'after')
+        compared = {row: paper.SAME_STEPS.get(row, unchanged) for row in rows}
         tables.append(make_table(
             f'{_titled(task)}: {name}',
-            {_UNCHANGED.get(name, 'unchanged'): (baseline, ('', '')), **rows},
-            baseline))
+            {unchanged: (baseline, ('', '')), **rows}, compared,
+            _NOTES.get(name, '')))
   return tables
+
+
+def credit_tables(out: pathlib.Path) -> list[Table]:
+  """What the roles of the trained systems learned from, for each task."""
+  tables = []
+  for task in paper.TASKS:
+    lines = []
+    for title, row in read_systems(out, task).items():
+      logged = sorted({
+          name for step in (row.lines if row is not None else ())
+          for line in step for name in line})
+      roles = [
+          name.removesuffix('/without_signal') for name in logged
+          if name.endswith('/without_signal')]
+      for role in roles:
+        cosines = [
+            name for name in logged if name.startswith(_COSINE)
+            and role in name.removeprefix(_COSINE).split('+')]
+        lines.append([f'{title}: {role}', *(
+            _logged(row, [metric.format(role)], unit, last)
+            for metric, unit, last in _CREDIT.values()),
+                      _logged(row, cosines, 1, False)])
+    if lines:
+      tables.append(Table(
+          f'{_titled(task)}: credit, mean over the steps that tell it',
+          ['', *_CREDIT, 'cosine with the gradients of other roles'], lines))
+  return tables
+
+
+def _logged(
+    row: Row, names: Sequence[str], unit: float, only_last: bool) -> str:
+  """The mean over seeds, and over the steps if it is not the last alone."""
+  found = [values for name in names for values in row.values(name)]
+  if not found:
+    return ''
+  mean = unit * np.mean([
+      values[-1] if only_last else np.mean(values) for values in found])
+  return f'{round(mean, 3) + 0.0:.3f}'.replace('-', '−')
 
 
 def cross_play_table(out: pathlib.Path) -> list[Table]:
@@ -424,7 +511,9 @@ def _titled(task: str) -> str:
 
 def make_tables(out: pathlib.Path) -> list[pathlib.Path]:
   """Writes OUT/tables; returns its files."""
-  tables = main_tables(out) + ablation_tables(out) + cross_play_table(out)
+  tables = [
+      *main_tables(out), *ablation_tables(out), *cross_play_table(out),
+      *credit_tables(out)]
   if not tables:
     raise errors.UserError(
         f'{out} holds no finished run; run launch/paper.sh first, or name the '

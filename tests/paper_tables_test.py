@@ -70,14 +70,15 @@ def test_systems_beside_the_paper(out):
   ours = rows['Team + AT-GRPO, shared']
   assert ours['success %'] == '94.0' and ours['seeds'] == '2'
   assert (ours['paper, 1.7B'], ours['paper, 8B']) == ('96', '93')
-  assert ours['AT-GRPO minus it'] == ours['p'] == ''
+  assert ours['compared with'] == ours['minus that'] == ours['p'] == ''
   assert ours['generated tokens'] == '1.2 M' and ours['minutes'] == '2.0'
   assert ours['prompt tokens'] == '3 k' and ours['model calls'] == '21'
   assert ours['peak GiB'] == '1.3' and ours['updates'] == '3'
   assert ours['turns an episode'] == '2.50'
   assert ours['turns to solve'] == '1.50' and ours['tokens a task'] == '24'
   grpo = rows['Team + GRPO, by task']
-  assert grpo['AT-GRPO minus it'] == '+70.0' and grpo['p'] == '< 0.0001'
+  assert grpo['compared with'] == 'Team + AT-GRPO, shared'
+  assert grpo['minus that'] == '−70.0' and grpo['p'] == '< 0.0001'
   before = rows['Team']
   assert before['success %'] == '10.0' and before['minutes'] == ''
   # What only the paper has is there too; what nobody has is not.
@@ -100,10 +101,74 @@ def test_ablations(out):
   assert roles['trained together']['success %'] == '98.0'
   assert roles['swapped']['success %'] == '6.0'
   assert roles['swapped']['paper, 1.7B'] == '6'
+  note = [table.note for table in paper_tables.ablation_tables(out)
+          if table.title == 'Plan-Path: roles']
+  assert 'played alone' in note[0]
   assert list(tables['Plan-Path: group_size']) == [
       'unchanged', '2', '16']
   unchanged = tables['Plan-Path: group_size']['unchanged']
   assert unchanged['success %'] == '84.0'
+
+
+def test_rows_are_compared_in_equal_steps(out):
+  main = out / 'main/plan_path'
+  _write(main / 'mas_grpo_small_steps', 0, _successes(30))
+  table, = paper_tables.main_tables(out)
+  small = 'Team + GRPO, by task, a third of the tasks in a step'
+  # What it would be compared with is not there.
+  assert not _rows(table)[small]['compared with']
+  _write(main / 'at_grpo_small_steps', 0, _successes(49))
+  table, = paper_tables.main_tables(out)
+  assert _rows(table)[small]['compared with'] == (
+      'Team + AT-GRPO, shared, a third of the tasks in a step')
+  assert _rows(table)[small]['minus that'] == '−38.0'
+
+  rollout = out / 'rollout/plan_path'
+  _write(rollout / 'parallel_immediate', 0, _successes(20))
+  _write(rollout / 'tree_immediate', 0, _successes(45))
+  table, = [table for table in paper_tables.ablation_tables(out)
+            if table.title == 'Plan-Path: rollout']
+  rows = _rows(table)
+  assert rows['parallel_immediate']['compared with'] == 'tree_immediate'
+  assert rows['parallel_immediate']['minus that'] == '−50.0'
+  assert rows['tree_immediate']['compared with'] == 'unchanged'
+  assert rows['tree_immediate']['minus that'] == '+6.0'
+  assert not rows['unchanged']['compared with']
+
+
+def test_credit(out):
+  # Two steps, of which the second alone is diagnosed; a role that is alone.
+  lines = [
+      {'tool/without_signal': 0.25, 'tool/advantage_mean': -1e-9,
+       'tool/advantage_std': 0.5},
+      {'tool/without_signal': 0.75, 'tool/advantage_mean': 1e-9,
+       'tool/advantage_std': 1.0, 'diagnosis/tool/grad_norm': 2.0,
+       'diagnosis/tool/entropy': 0.5, 'diagnosis/tool/kl_to_start': 0.1,
+       'diagnosis/cosine/tool+planner': -0.25, 'planner/without_signal': 1.0},
+      {'tool/without_signal': 0.5, 'diagnosis/tool/kl_to_start': 0.3}]
+  for seed in (0, 1):
+    path = out / f'main/plan_path/at_grpo/seed-{seed}/metrics.jsonl'
+    path.write_text(''.join(
+        json.dumps({'k1/success': 1.0, **line}) + '\n' for line in lines))
+  table, = paper_tables.credit_tables(out)
+  assert table.title.startswith('Plan-Path: credit')
+  rows = _rows(table)
+  assert rows.keys() == {
+      'Team + AT-GRPO, shared: planner', 'Team + AT-GRPO, shared: tool'}
+  assert list(rows['Team + AT-GRPO, shared: tool'].values())[1:] == [
+      '50.000', '0.000', '0.750', '2.000', '0.500', '0.300', '−0.250']
+  assert list(rows['Team + AT-GRPO, shared: planner'].values())[1:] == [
+      '100.000', '', '', '', '', '', '−0.250']
+
+
+def test_the_memory_is_that_of_devices_where_they_tell(out):
+  path = out / 'main/plan_path/at_grpo/seed-1/metrics.jsonl'
+  lines = [json.loads(line) for line in path.read_text().splitlines()]
+  path.write_text(''.join(
+      json.dumps({**line, 'memory/device_peak_gib': 9.0}) + '\n'
+      for line in lines))
+  table, = paper_tables.main_tables(out)
+  assert _rows(table)['Team + AT-GRPO, shared']['peak GiB'] == '9.0'
 
 
 def test_cross_play(out):
@@ -143,7 +208,8 @@ def test_files(out):
         line.count('|') for line in block.splitlines() if line.startswith('|')}
     assert len(widths) == 1
   latex = paths['tables.tex'].read_text()
-  assert r'Plan-Path: group\_size' in latex and r'success \%' in latex
+  assert r'Plan-Path: group\_size}' in latex and r'success \%' in latex
+  assert markdown.count('played alone') == latex.count('played alone') == 1
   for begin, end in ((r'\begin{table}', r'\end{table}'),
                      (r'\begin{tabular}', r'\end{tabular}')):
     assert latex.count(begin) == latex.count(end) == 5

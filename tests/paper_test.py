@@ -2,10 +2,13 @@
 
 import fnmatch
 import importlib
+import itertools
 import os
 import pathlib
 import re
+import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -17,6 +20,8 @@ from atgrpo_jax import policies
 from atgrpo_jax.rollout import at_grpo
 from environments import games
 
+ROOT = pathlib.Path(__file__).parents[1]
+PYTHON = sys.executable
 CELLS = paper.make_cells('nano', 2)
 
 
@@ -70,6 +75,45 @@ def test_what_is_compared_has_one_budget():
       table, _, row, _ = cell.path.split('/')
       share = 1 / 3 if table in (*paper.SWITCHES, 'unchanged') else 1.0
       assert cell.budget_share == (0.5 if row.startswith('only_') else share)
+
+
+def test_each_table_has_its_rows():
+  rows, players = {}, set()
+  for cell in paper.make_cells('nano', 3):
+    table, task, row, *rest = cell.path.split('/')
+    if table == 'cross_play':
+      players.add((row, *rest))
+    else:
+      rows.setdefault((table, task), set()).add(row)
+  others = {f'mas_grpo{by}' for by in ('', '_agent', '_turn', '_agent_turn')}
+  for task in paper.TASKS:
+    assert rows.pop(('main', task)) == others | {
+        'sa_grpo', 'sa_grpo_turns', 'at_grpo', 'at_grpo_per_role',
+        'at_grpo_lora', 'at_grpo_small_steps', 'mas_grpo_small_steps'}
+    assert rows.pop(('reward', task)) == {'outcome_only'} | (
+        {'oracle'} if task == 'sokoban' else set())
+  assert {table: found for (table, _), found in rows.items()} == {
+      'unchanged': {'at_grpo'},
+      'agents': {'1', '3', '5', '7'},
+      'roles': {'only_tool', 'only_planner', 'combined', 'swapped'},
+      'rollout': {
+          'tree_immediate', 'parallel_immediate', 'parallel_return_to_go'},
+      'selection': {'team_greedy', 'softmax', 'uniform', 'epsilon_greedy'},
+      'target': {'immediate_small_steps', 'monte_carlo_small_steps'},
+      'normaliser': {'none', 'leave_one_out'},
+      'group_size': {'2', '4', '16'}, 'turns': {'1', '2', '8'}}
+  policies = {f'{role}-{seed}' for role in ('tool', 'planner')
+              for seed in range(3)}
+  assert players == set(itertools.product(policies, policies))
+  # What a row is compared with changes nothing but what the row says.
+  cells = {cell.path: cell for cell in CELLS}
+  for row, other in paper.SAME_STEPS.items():
+    for path, cell in cells.items():
+      if f'/{row}/' in path:
+        compared = cells[path.replace(f'/{row}/', f'/{other}/')]
+        number = 'rollout.num_tasks'
+        assert cell.overrides[number] == compared.overrides[number]
+        assert cell.budget_of == compared.budget_of
 
 
 # A stand-in for the trainer, which writes what a cell would.
@@ -211,6 +255,33 @@ def test_signals_reach_the_trainers_which_end_as_they_will(
   assert captured.err.count(f'status {status}') == 2
 
 
+def test_a_killed_sweep_leaves_no_trainer_and_goes_on(out, capsys):
+  waits = pathlib.Path('wait')
+  waits.mkdir()
+  child = subprocess.Popen(
+      [PYTHON, '-P', '-c', """if True:
+          import pathlib, sys
+          from atgrpo_jax import paper
+          cells, sys.executable = paper.make_cells('nano', 1), sys.argv[1]
+          paper.run_cells(cells, pathlib.Path(sys.argv[2]))""",
+       sys.executable, out], env=os.environ | {'PYTHONPATH': str(ROOT)})
+  _wait_for(lambda: list(waits.iterdir()))
+  trainer, = waits.iterdir()
+  child.kill()
+  child.wait()
+  _wait_for(lambda: not pathlib.Path('/proc', trainer.name).exists())
+  shutil.rmtree(waits)
+  assert paper.run_cells(FEW, out) == 0
+  assert capsys.readouterr().out.count('atgrpo_jax.main') == len(FEW)
+
+
+def _wait_for(condition):
+  deadline = time.monotonic() + 60
+  while not condition():
+    assert time.monotonic() < deadline
+    time.sleep(0.05)
+
+
 def test_an_error_of_its_own_leaves_no_trainer(out, two_cores, monkeypatch):
   pathlib.Path('wait').mkdir()
   processes = []
@@ -236,7 +307,12 @@ def test_an_error_of_its_own_leaves_no_trainer(out, two_cores, monkeypatch):
     ('roles/plan_path/swapped/*', [
         'main/plan_path/at_grpo', 'main/plan_path/at_grpo_per_role']),
     ('group_size/plan_path/2/*', [
-        'main/plan_path/at_grpo', 'unchanged/plan_path/at_grpo'])])
+        'main/plan_path/at_grpo', 'unchanged/plan_path/at_grpo']),
+    ('rollout/plan_path/parallel_immediate/*', [
+        'main/plan_path/at_grpo', 'unchanged/plan_path/at_grpo',
+        'rollout/plan_path/tree_immediate']),
+    ('main/sudoku/mas_grpo_small_steps/*', [
+        'main/sudoku/at_grpo', 'main/sudoku/at_grpo_small_steps'])])
 def test_cells_come_with_those_they_need(only, also, tmp_path):
   chosen = [cell for cell in CELLS if fnmatch.fnmatch(cell.path, only)]
   cells = paper.with_needed(chosen, CELLS, tmp_path)
