@@ -64,8 +64,9 @@ def game_config(name: str, arg: str) -> config_dict.ConfigDict:
     c.optimizer.learning_rate = 1e-4
     c.optimizer.warmup_updates = 0
     c.optimizer.weight_decay = 0.0
-    # The last holds whatever a program prints, at nearly a token a character.
-    c.buckets.prompt = (128, 320, 1536)
+    # The last is what the model has positions for beside an answer, and holds
+    # whatever programs print.
+    c.buckets.prompt = (128, 320, 1904)
     c.buckets.completion = (40, 104, 144)
     c.buckets.groups = (16, 64)
     c.buckets.microbatch_tokens = 2400
@@ -133,7 +134,7 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.environment.module = config_dict.placeholder(str)
   c.environment.team = config_dict.placeholder(str)
   c.environment.max_turns = 4
-  c.environment.reward = 'mixed'  # or 'outcome'
+  c.environment.reward = 'mixed'  # Or 'outcome'; Sokoban's 'oracle'.
   # What else the module's make_environment takes.
   c.environment.options = config_dict.ConfigDict()
   c.environment.num_workers = 2  # Processes that step environments.

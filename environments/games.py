@@ -39,7 +39,7 @@ so it telescopes: standing still and walking in circles pay nothing. The preset
 Deviations from the authors' code: the present board is shown; success is set
 by the checker only, not by the end of the episode; shaping is not discounted;
 answers are parsed, never evaluated; whoever decides sees the proposals of the
-same turn.
+same turn; a program that ends well has not failed, whatever it wrote to stderr.
 """
 
 from __future__ import annotations
@@ -56,8 +56,10 @@ from environments import text
 Board = Any  # Frozen; belongs to the game.
 Move = Any  # Frozen; belongs to the game.
 
-# A program may print 64 KiB; an agent is shown this many characters of it.
+# A program may print 64 KiB; an agent is shown this many bytes of it, and of
+# the program.
 SHOWN_OUTPUT = 600
+SHOWN_PROGRAM = 6000
 
 # Team -> roles in the order they act; the last decides.
 TEAMS = {
@@ -188,7 +190,7 @@ class Proposal:
     move: the proposal, if there is one.
     program: of a tool that wrote one.
     output: what the program printed.
-    error: the last line of the program's stderr.
+    error: the last line of the program's stderr, if it failed.
   """
 
   role: str
@@ -271,7 +273,9 @@ class BoardGame:
       move = self.game.parse(text.last_json_line(result.stdout))
       if move is None:
         outcome = base.Outcome.PARSE_ERROR
-    error = result.stderr.strip().rsplit('\n', 1)[-1]
+    error = ''
+    if result.status is not sandbox_lib.Status.OK:
+      error = result.stderr.strip().rsplit('\n', 1)[-1]
     return Proposal(role, move, program, result.stdout, error), outcome
 
   def _propose(
@@ -329,7 +333,8 @@ class BoardGame:
     """What a planner is shown of the tool's work."""
     if proposal.program is None:
       return 'The tool agent wrote no program.'
-    lines = [f'Program of the tool agent:\n```python\n{proposal.program}```']
+    program = text.shorten(proposal.program, SHOWN_PROGRAM)
+    lines = [f'Program of the tool agent:\n```python\n{program}```']
     if proposal.error:
       lines.append(f'It failed: {text.shorten(proposal.error, SHOWN_OUTPUT)}')
     output = text.shorten(proposal.output, SHOWN_OUTPUT).rstrip()

@@ -57,12 +57,19 @@ def parse_json(text: str) -> Any | None:
 
 
 def shorten(text: str, limit: int) -> str:
-  """`text`, its middle cut out where it is longer than `limit` characters."""
-  if len(text) <= limit:
+  """`text`, its middle cut out where it is longer than `limit` bytes in UTF-8.
+
+  In bytes, since these, and not characters, are what a tokenizer never needs
+  more tokens for than there are.
+  """
+  encoded = text.encode(errors='replace')
+  if len(encoded) <= limit:
     return text
   half = limit // 2
-  cut = len(text) - 2 * half
-  return f'{text[:half]} [... {cut} characters cut ...] {text[-half:]}'
+  head = encoded[:half].decode(errors='ignore')
+  tail = encoded[-half:].decode(errors='ignore')
+  cut = len(text) - len(head) - len(tail)
+  return f'{head} [... {cut} characters cut ...] {tail}'
 
 
 def _refuse_constant(name: str) -> None:

@@ -13,6 +13,7 @@ from absl import flags
 import jax
 from ml_collections import config_dict
 from ml_collections import config_flags
+import numpy as np
 import pytest
 
 from atgrpo_jax import experiment as experiment_lib
@@ -22,6 +23,10 @@ from atgrpo_jax import tokenizer as tokenizer_lib
 from atgrpo_jax.model import safetensors_io
 from configs import common
 from configs import nano
+from environments import sandbox
+from environments.plan_path import maze
+from environments.sokoban import room
+from environments.sudoku import grid
 from tests import echo
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -64,6 +69,8 @@ def test_config_is_built_and_locked(name, arg):
   assert config.is_locked
   with pytest.raises(AttributeError):
     config.no_such_key = 1
+  if name in TRAINING:  # Later updates of a rollout would be off policy.
+    assert config.train.updates_per_rollout == 1
   if arg == 'debug':
     assert config.train.num_steps == 2
     assert config.rollout.num_tasks <= 2
@@ -210,6 +217,49 @@ def test_every_leaf_of_a_training_config_is_read(
   monkeypatch.setattr(main, '_MODE', types.SimpleNamespace(value='export'))
   assert main.main([]) == 0
   assert not _unread(leaves, read)
+
+
+# What a model or its program says must not end a run.
+
+
+class _Printing:
+  """A sandbox in which every program prints the same."""
+
+  def __init__(self, status, stdout, stderr):
+    self._result = sandbox.ProgramResult(status, 0, stdout, stderr, 0.0, 0.0)
+
+  def run(self, source, stdin):
+    return self._result
+
+
+@pytest.mark.parametrize('result', [
+    (sandbox.Status.ERROR, '█' * 9999, '\ufffd' * 9999),
+    (sandbox.Status.OK, '😀' * 999 + '\n["U"' + ', "D"' * 99 + ']', ''),
+])
+@pytest.mark.parametrize('name, random_task', [
+    ('plan_path', maze.random_task), ('sokoban', room.random_task),
+    ('sudoku', lambda rng: grid.random_task(rng, 4))])
+@pytest.mark.parametrize('size', ['nano', '8b'])
+def test_prompts_hold_whatever_is_said(size, name, random_task, result):
+  config = _get_config(name, f'size={size}')
+  # Both need at most a token for a byte; the larger one is not at hand.
+  tokenizer = tokenizer_lib.Tokenizer('models/nano')
+  longest = config.rollout.max_new_tokens
+  # Bytes that are no text, each a token, and shown as a sign of three bytes.
+  fence = len(tokenizer.encode_completion('```python\n\n```'))
+  program = '```python\n' + '\ufffd' * (longest - fence) + '\n```'
+  task = {'task_id': '0', **random_task(np.random.default_rng(0))}
+  for team in ('pair', 'septet'):
+    config.environment.team = team
+    environment = experiment_lib.make_environment(config, _Printing(*result))
+    state = environment.reset(task)
+    for role in environment.roles:
+      prompt = tokenizer.encode_prompt(environment.observe(state, role))
+      assert len(prompt) <= config.buckets.prompt[-1]
+      state = environment.step(state, {role: program}).state
+  if size == 'nano':
+    model_config = safetensors_io.load_config(config.model.folder)
+    assert config.buckets.prompt[-1] + longest == model_config.max_positions
 
 
 # The base model, and the program on it.

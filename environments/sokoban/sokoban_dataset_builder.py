@@ -50,7 +50,12 @@ class Builder(datasets.TaskBuilder):
   }
   BUILDER_CONFIGS = [
       Config(name='1box', description='One box.', num_boxes=1),
-      Config(name='2boxes', description='Two boxes.', num_boxes=2),
+      # A version of its own: the rooms with one box did not change.
+      Config(
+          name='2boxes', description='Two boxes.', num_boxes=2,
+          version='2.0.0', release_notes=RELEASE_NOTES | {
+              '2.0.0': 'A solution has at least 3 pushes, not 2.'
+          }),
   ]
   DEFAULT_BUILDER_CONFIG_NAME = '1box'
 
@@ -63,8 +68,8 @@ class Builder(datasets.TaskBuilder):
         description=(
             f'Rooms of {room.SIZE}x{room.SIZE} cells, each cell a wall with '
             f'probability {room.WALL_PROBABILITY}; a solution has at least '
-            f'{room.MIN_PUSHES} pushes. pushes and moves, the least numbers, '
-            'serve reports and are never shown to agents.'
+            f'{self.builder_config.num_boxes + 1} pushes. pushes and moves, '
+            'the least numbers, serve reports and are never shown to agents.'
         ),
         features=tfds.features.FeaturesDict({
             'task_id': tfds.features.Text(),

@@ -4,6 +4,7 @@ Plan-Path's own tests cover a pair and a single agent in full.
 """
 
 import json
+import re
 
 import pytest
 
@@ -23,6 +24,13 @@ ROOM = {
 CLUES = {'task_id': 'grid', 'board': ['1.3.', '..12', '2.4.', '...1']}
 SOLUTION = [[1, 2, 3, 4], [3, 4, 1, 2], [2, 1, 4, 3], [4, 3, 2, 1]]
 BIG_TEAMS = ('trio', 'quintet', 'septet')
+
+# The tables of reward terms, as the docstrings have them.
+TERMS = dict(re.findall(
+    r'^  (\w+) +(team|decides|proposes) +\S', games.__doc__, re.MULTILINE))
+DECIDES, PROPOSES = re.search(
+    r'^  (\w+) \((\w+)\)  ', sokoban.__doc__, re.MULTILINE).groups()
+ORACLE_TERMS = {DECIDES: 'decides', PROPOSES: 'proposes'}
 
 
 def make(team, reward='mixed', max_turns=2, game=plan_path, **options):
@@ -157,6 +165,38 @@ def test_messages_name_who_decides():
       system = environment.observe(state, role)[0]['content']
       assert f'The {roles[-1]} sees' in system or (
           f'the {roles[-1]} decides' in system)
+
+
+@pytest.mark.parametrize('game, options, task, moves, oracle', [
+    pytest.param(plan_path, {}, TASK, 'R', {}, id='plan_path'),
+    pytest.param(sokoban, {}, ROOM, 'R', ORACLE_TERMS, id='sokoban'),
+    pytest.param(
+        sudoku, {'size': 4}, CLUES, [*SOLUTION[:2], [0] * 4, [0] * 4], {},
+        id='sudoku')])
+@pytest.mark.parametrize('team', games.TEAMS)
+def test_steps_have_the_terms_of_the_tables(
+    team, game, options, task, moves, oracle):
+  environment = make(team, game=game, **options)
+  terms = TERMS | oracle
+  proposal = {name for name, kind in terms.items() if kind == 'proposes'}
+  for answers in (
+      [act(role, moves) for role in environment.roles],
+      ['I wait.'] * len(environment.roles)):
+    _, steps = play(environment, answers, environment.reset(task))
+    *tried, played = [step.reward_terms.keys() for step in steps]
+    assert all(names == proposal for names in tried)
+    assert played == terms.keys() - proposal
+
+
+@pytest.mark.parametrize('presets, terms', [
+    pytest.param(games.REWARDS, TERMS, id='games'),
+    pytest.param(sokoban.REWARDS, TERMS | ORACLE_TERMS, id='sokoban')])
+def test_presets_weigh_the_local_terms_of_the_tables(presets, terms):
+  # Bite: a term that no preset pays, a weight of a name that no step has.
+  local = {name for name, kind in terms.items() if kind != 'team'}
+  assert set().union(*presets.values()) == local
+  assert presets['mixed'].keys() == TERMS.keys() & local
+  assert presets['outcome'].keys() == {'plan_solved'}
 
 
 def test_outcome_rewards_use_nothing_but_the_checker():

@@ -374,6 +374,20 @@ def test_programs_without_a_proposal(programs, action, outcome, error):
   assert len(user_text(environment, step.state, 'planner')) < 2500
 
 
+@pytest.mark.parametrize('printed, outcome, proposed', [
+    ('["D"]', 'ok', '["D"]'), ('D', 'parse_error', 'none')])
+def test_a_program_that_warns_has_not_failed(
+    programs, printed, outcome, proposed):
+  environment = make(programs)
+  source = f"import sys\nprint('Mind!', file=sys.stderr)\nprint('{printed}')"
+  step = environment.step(environment.reset(TASK), {'tool': program(source)})
+  assert step.outcomes == {'tool': base.Outcome(outcome)}
+  assert step.state.proposals[0].error == ''
+  assert user_text(environment, step.state, 'planner') == (
+      FIRST + f'\nProgram of the tool agent:\n```python\n{source}\n```\n'
+      f'Output:\n{printed}\nProposed moves: {proposed}')
+
+
 def test_a_sleeping_program(programs):
   impatient = dataclasses.replace(
       programs, limits=sandbox.Limits(wall_seconds=0.5))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
 from environments import datasets
+from environments.sokoban import env as sokoban
 from environments.sokoban import room
 from environments.sokoban import sokoban_dataset_builder
+from tests.environments import echo_sandbox
 from tests.environments import other_process
 
 _MODULE = 'environments.sokoban.sokoban_dataset_builder'
@@ -21,7 +25,7 @@ _SPLIT_HASHES = {
     'train': '0e77b8d77b58dfb4',
 }
 # Of the first 100 test tasks with two boxes; all splits take a minute to make.
-_TWO_BOXES_HASH = '5f8442c9eb73813e'
+_TWO_BOXES_HASH = '32c576d84b35ad46'
 
 
 @pytest.fixture(scope='module')
@@ -31,6 +35,17 @@ def splits(tmp_path_factory):
       split: datasets.load(_MODULE, split, data_dir)
       for split in ('test', 'validation', 'train')
   }
+
+
+@pytest.fixture(scope='module')
+def two_boxes(tmp_path_factory):
+  data_dir = tmp_path_factory.mktemp('two_boxes')
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(sokoban_dataset_builder, 'SPLIT_SIZES', {'test': 100})
+    tasks = datasets.load(_MODULE, 'test', str(data_dir), '2boxes')
+  # What was written before the hash above changed is not read again.
+  assert (data_dir / 'sokoban' / '2boxes' / '2.0.0').is_dir()
+  return tasks
 
 
 def _copies(task):
@@ -110,12 +125,36 @@ def test_splits_are_the_ones_that_reports_name(splits):
   assert hashes == _SPLIT_HASHES
 
 
-def test_rooms_with_two_boxes(monkeypatch, tmp_path):
-  monkeypatch.setattr(sokoban_dataset_builder, 'SPLIT_SIZES', {'test': 100})
-  tasks = datasets.load(_MODULE, 'test', str(tmp_path), '2boxes')
-  assert {len(t[k]) for t in tasks for k in ('boxes', 'goals')} == {2}
-  assert tasks[-1]['task_id'] == 'sokoban/2boxes/test/99'
-  assert datasets.split_hash(tasks) == _TWO_BOXES_HASH
+def test_rooms_with_two_boxes(two_boxes):
+  assert {len(t[k]) for t in two_boxes for k in ('boxes', 'goals')} == {2}
+  assert min(task['pushes'] for task in two_boxes) == 3
+  assert two_boxes[-1]['task_id'] == 'sokoban/2boxes/test/99'
+  assert datasets.split_hash(two_boxes) == _TWO_BOXES_HASH
+
+
+def test_rows_are_what_the_environment_plays(splits, two_boxes):
+  environment = sokoban.make_environment(
+      team='pair', max_turns=1, reward='oracle', sandbox=echo_sandbox.Echo())
+  for task in splits['test'][:100] + two_boxes:
+    state = environment.reset(task)
+    assert state.task_id == task['task_id']
+    picture = [list(row) for row in task['grid']]
+    for letter, name in (('B', 'boxes'), ('G', 'goals')):
+      for row, col in task[name]:
+        picture[row][col] = letter
+    row, col = task['player']
+    picture[row][col] = 'A'
+    shown = environment.observe(state, 'tool')[1]['content']
+    assert shown.endswith('\n'.join([
+        '', *map(''.join, picture),
+        f'Turn 1 of 1. Player: {task["player"]}. Boxes: {task["boxes"]}. '
+        f'Goals: {task["goals"]}.']))
+    moves = json.dumps(room.solve(
+        *(task[name] for name in ('grid', 'player', 'boxes', 'goals'))))
+    step = environment.step(state, {'tool': f'```python\n{moves}\n```'})
+    assert step.reward_terms['plan_solved'] == 1
+    assert environment.step(
+        step.state, {'planner': f'#### {moves}'}).success
 
 
 @pytest.mark.parametrize('hash_seed', ['0', '1'])

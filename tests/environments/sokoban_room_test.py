@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ _STEPS = {'U': (-1, 0), 'D': (1, 0), 'L': (0, -1), 'R': (0, 1)}
 def tasks():
   rng = np.random.default_rng(0)
   return [room.random_task(rng) for _ in range(1_000)] + [
-      room.random_task(rng, num_boxes=2) for _ in range(50)
+      room.random_task(rng, num_boxes=2) for _ in range(300)
   ]
 
 
@@ -65,8 +66,46 @@ def test_tasks_are_well_formed(tasks):
     cells = [task['player'], *task['boxes'], *task['goals']]
     assert len({tuple(cell) for cell in cells}) == 1 + 2 * num_boxes
     assert all(task['grid'][row][col] == '.' for row, col in cells)
-    assert task['moves'] >= task['pushes'] >= 2
+    assert task['moves'] >= task['pushes'] > num_boxes
     assert task['pushes'] >= room.distance(task['boxes'], task['goals'])
+
+
+class _KnownRooms:
+  """A generator of random numbers that draws known rooms without walls."""
+
+  def __init__(self, rooms):
+    self.rooms = list(rooms)
+
+  def random(self, shape):
+    return np.ones(shape)
+
+  def permutation(self, free):
+    player, boxes, goals = self.rooms.pop(0)
+    cells = [player, *boxes, *goals]
+    return np.array(cells + [x for x in free.tolist() if x not in cells])
+
+
+@pytest.mark.parametrize('boxes, goals, harder_goals', [
+    # The player stands at [3, 2] and moves up, then right.
+    ([[2, 2]], [[1, 2]], [[0, 2]]),
+    ([[2, 3]], [[2, 4]], [[2, 5]]),
+    ([[2, 2], [2, 3]], [[1, 2], [2, 4]], [[0, 2], [2, 4]]),
+])
+def test_the_example_in_the_prompts_solves_no_task(boxes, goals, harder_goals):
+  grid = ['......'] * 6
+  rooms = []  # Wherever it solves them.
+  for down, right in itertools.product(range(-1, 3), range(-2, 2)):
+    player, *cells = (
+        [row + down, col + right] for row, col in [[3, 2], *boxes, *goals])
+    rooms.append((player, cells[:len(boxes)], cells[len(boxes):]))
+    assert room.fewest_pushes(grid, *rooms[-1]) == len(boxes)
+    _, ends, illegal = room.walk(grid, *rooms[-1], 'UR')
+    assert sorted(map(list, ends)) == sorted(rooms[-1][2]) and not illegal
+  rng = _KnownRooms([*rooms, ([3, 2], boxes, harder_goals)])
+  task = room.random_task(rng, len(boxes))
+  assert not rng.rooms
+  assert (task['boxes'], task['goals']) == (boxes, harder_goals)
+  assert task['pushes'] == len(boxes) + 1
 
 
 def test_solutions_solve_and_are_as_long_as_said(tasks):
@@ -88,7 +127,7 @@ def test_solutions_solve_and_are_as_long_as_said(tasks):
 
 
 def test_least_moves_and_pushes_agree_with_a_plain_search(tasks):
-  for task in tasks[:300] + tasks[1_000:1_010]:
+  for task in tasks[:300] + tasks[1_000:1_040]:
     assert _cheapest(*_position(task), walking_cost=1) == task['moves']
     assert _cheapest(*_position(task), walking_cost=0) == task['pushes']
 
@@ -232,7 +271,7 @@ def _mirrored(task):
 
 
 def test_canonical_form_is_that_of_all_eight_copies(tasks):
-  for task in tasks[:100] + tasks[1_000:]:
+  for task in tasks[:100] + tasks[1_000:1_050]:
     copies = [task]
     for _ in range(3):
       copies.append(_turned(copies[-1]))

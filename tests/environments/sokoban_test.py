@@ -47,6 +47,9 @@ SYSTEM = {
         'You are the judge of a team that pushes boxes onto goals. Each of the '
         'others proposed moves. Take over a proposal or decide yourself. Your '
         'moves are made. ' + ANSWER_FORMAT),
+    'solo': (
+        'You push boxes onto goals alone. Your moves are made. '
+        + ANSWER_FORMAT),
 }
 SYSTEM['tool_1'] = SYSTEM['tool'].replace('planner', 'judge')
 FIRST = (
@@ -67,6 +70,11 @@ PAIR = (
     ('tool', SECOND, 'I wait.', 0.0, -0.2, 'parse_error'),
     ('planner', SECOND + '\nThe tool agent wrote no program.',
      '#### ["D"]', 1.0, 0.5 / 10, 'ok'),
+)
+SOLO = (
+    ('solo', FIRST, 'I push.\n#### ["U", "R", "D"]', 0.0, 0.5 / 10 - 0.2 / 3,
+     'illegal_action', {'progress': 1 / 10, 'illegal': -1 / 3}),
+    ('solo', SECOND, 'I wait.', 0.0, -0.2, 'parse_error', {'malformed': -1}),
 )
 TRIO = (
     ('tool_1', FIRST, 'I wait.', 0.0, -0.2, 'parse_error',
@@ -95,7 +103,8 @@ def move(environment, moves, state=None):
       state, {'solo': f'#### {json.dumps(list(moves))}'})
 
 
-@pytest.mark.parametrize('team, transcript', [('pair', PAIR), ('trio', TRIO)])
+@pytest.mark.parametrize('team, transcript', [
+    ('pair', PAIR), ('solo', SOLO), ('trio', TRIO)])
 def test_golden_transcript(team, transcript):
   """Edit these texts only with the prompts, and train models/nano anew."""
   with sandbox.SandboxServer(num_slots=1) as server:
@@ -143,6 +152,39 @@ def test_two_boxes_are_never_pushed_and_any_goal_will_do():
   assert environment.game.solved(solved.board)
 
 
+@pytest.mark.parametrize('team', ['solo', 'pair'])
+def test_two_boxes_to_success(team):
+  # Bite: one box on a goal that ends the episode, progress as of one box.
+  rng = np.random.default_rng(0)
+  environment = make(echo_sandbox.Echo(), team, 'oracle')
+  *tools, decides = environment.roles
+  for _ in range(30):
+    task = {'task_id': '', **room.random_task(rng, num_boxes=2)}
+    moves = room.solve(*(
+        task[name] for name in ('grid', 'player', 'boxes', 'goals')))
+    middle = len(moves) // 2
+    state, total = environment.reset(task), 0.0
+    for solved, own in ((False, moves[:middle]), (True, moves[middle:])):
+      answers = {tool: f'```python\n{json.dumps(own)}\n```' for tool in tools}
+      for role, answer in (answers | {
+          decides: f'#### {json.dumps(own)}'}).items():
+        step = environment.step(state, {role: answer})
+        state = step.state
+        terms = {
+            name.removeprefix('plan_'): value
+            for name, value in step.reward_terms.items()}
+        assert all(-1 <= value <= 1 for value in terms.values())
+        assert terms.items() >= {
+            'solved': solved, 'illegal': 0, 'malformed': 0, 'deadlock': 0
+        }.items()
+        assert step.outcomes == {role: base.Outcome.OK}
+      assert (step.team_reward, step.success, step.done) == (solved,) * 3
+      assert not step.truncated
+      total += terms['progress']
+    assert total == pytest.approx(
+        room.distance(task['boxes'], task['goals']) / 20)
+
+
 def test_what_stands_on_a_goal_is_shown():
   environment = make(team='solo')
   board = environment.reset(TASK | {
@@ -165,6 +207,19 @@ def test_the_oracle_term_counts_in_its_preset_alone():
   assert rewards['outcome'] == 0
   assert rewards['oracle'] == pytest.approx(rewards['mixed'] - 0.2)
   assert make().weights == games.REWARDS['mixed']
+
+
+def test_the_oracle_term_of_a_proposal_counts_too():
+  task = TASK | {'boxes': [[1, 3]], 'player': [1, 2]}
+  rewards = {}
+  for reward in sokoban.REWARDS:
+    environment = make(echo_sandbox.Echo(), reward=reward)
+    step = environment.step(
+        environment.reset(task), {'tool': '```python\n["R"]\n```'})
+    assert step.reward_terms['plan_deadlock'] == -1
+    rewards[reward] = step.local_rewards['tool']
+  assert rewards['outcome'] == 0
+  assert rewards['oracle'] == pytest.approx(rewards['mixed'] - 0.2)
 
 
 @pytest.mark.parametrize('moves', ['', 'U', 'RLRL', 'RDULRDUL', 'DU' * 9])
@@ -213,14 +268,15 @@ def test_random_walks():
   assert ends == {True, False}
 
 
-def test_the_example_solves_no_task():
+@pytest.mark.parametrize('num_boxes, num', [(1, 1000), (2, 50)])
+def test_the_example_solves_no_task(num_boxes, num):
   rng = np.random.default_rng(1)
   environment = make(team='solo')
   moves = json.loads(environment.game.words.example)
   assert not any(
       move(environment, moves, environment.reset(
-          {'task_id': '', **room.random_task(rng)})).success
-      for _ in range(1000))
+          {'task_id': '', **room.random_task(rng, num_boxes)})).success
+      for _ in range(num))
 
 
 def test_prompts_hold_nothing_but_the_room():

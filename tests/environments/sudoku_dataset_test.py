@@ -7,8 +7,10 @@ import itertools
 import pytest
 
 from environments import datasets
+from environments.sudoku import env as sudoku
 from environments.sudoku import grid
 from environments.sudoku import sudoku_dataset_builder
+from tests.environments import echo_sandbox
 from tests.environments import other_process
 
 _MODULE = 'environments.sudoku.sudoku_dataset_builder'
@@ -97,6 +99,23 @@ def test_later_splits_do_not_change_the_test_tasks(config):
 def test_splits_are_the_ones_that_reports_name(config, splits):
   hashes = {s: datasets.split_hash(tasks) for s, tasks in splits.items()}
   assert hashes == _SPLIT_HASHES[config]
+
+
+def test_rows_are_what_the_environment_plays(config, splits):
+  environment = sudoku.make_environment(
+      team='pair', max_turns=1, reward='mixed', sandbox=echo_sandbox.Echo(),
+      size={'4x4': 4, '9x9': 9}[config])
+  for task in splits['test'][:100]:
+    state = environment.reset(task)
+    assert state.task_id == task['task_id']
+    shown = environment.observe(state, 'tool')[1]['content']
+    assert shown.endswith('\n'.join([
+        '', *task['board'], 'Turn 1 of 1. Nothing is filled in.']))
+    solution = [[int(digit) for digit in row] for row in task['solution']]
+    step = environment.step(state, {'tool': f'```python\n{solution}\n```'})
+    assert step.reward_terms['plan_solved'] == 1
+    assert environment.step(
+        step.state, {'planner': f'#### {solution}'}).success
 
 
 def test_4x4_is_the_default(tmp_path, monkeypatch):

@@ -44,6 +44,9 @@ SYSTEM = {
         'You are the judge of a team that fills a Sudoku grid. Each of the '
         'others proposed a grid. Take over a proposal or decide yourself. Your '
         'grid is written onto the clues. ' + ANSWER_FORMAT),
+    'solo': (
+        'You fill a Sudoku grid alone. Your grid is written onto the clues. '
+        + ANSWER_FORMAT),
 }
 SYSTEM['tool_1'] = SYSTEM['tool'].replace('planner', 'judge')
 FIRST = RULES + '1.3.\n..12\n2.4.\n...1\nTurn 1 of 2. Nothing is filled in.'
@@ -67,6 +70,15 @@ PAIR = (
      "NameError: name 'x' is not defined\nOutput:\n\nProposed grid: none",
      '#### [[1, 2, 3, 4], [3, 4, 1, 2], [2, 1, 4, 3], [4, 3, 2, 1]]', 1.0,
      0.5 * 7 / 9, 'ok'),
+)
+SOLO = (
+    ('solo', FIRST,
+     'I try.\n#### [[1, 2, 3, 4], [0, 0, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0]]',
+     0.0, 0.5 * 2 / 9 - 0.2 / 3, 'illegal_action',
+     {'progress': 2 / 9, 'illegal': -1 / 3}),
+    ('solo', SECOND,
+     '#### [[1, 2, 3, 4], [3, 4, 1, 2], [2, 1, 4, 3], [4, 3, 2, 1]]', 1.0,
+     0.5 * 7 / 9, 'ok', {'solved': 1, 'progress': 7 / 9}),
 )
 TRIO = (
     ('tool_1', FIRST, f'```python\n{PRINTS}\n```', 0.0, 1.5, 'ok',
@@ -93,6 +105,51 @@ SOLUTION_9 = (
     '534678912', '672195348', '198342567', '859761423', '426853791',
     '713924856', '961537284', '287419635', '345286179')
 FOUR_ROWS = (*SOLUTION_9[:4], *CLUES_9[4:])
+TASK_9 = {'task_id': 'grid 9', 'board': CLUES_9, 'solution': SOLUTION_9}
+EXAMPLE = '[[1, 2, 3, 4], [0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]]'
+EXAMPLE_9 = (
+    '[[1, 2, 3, 4, 5, 6, 7, 8, 9], [0, 0, 0, 0, 0, 0, 0, 0, 0], '
+    '[0, 0, 0, 0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, 0, 0, 0], '
+    '[0, 0, 0, 0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, 0, 0, 0], '
+    '[0, 0, 0, 0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, 0, 0, 0], '
+    '[0, 0, 0, 0, 0, 0, 0, 0, 0]]')
+SYSTEM_9 = {
+    role: message.replace(EXAMPLE, EXAMPLE_9)
+    for role, message in SYSTEM.items()}
+BOARD_9 = (
+    'Every row, every column and every 3x3 box must hold each digit from 1 to '
+    '9 once. A dot is a blank cell. A digit that breaks a rule or a clue is '
+    'left out.\n'
+    '53..7....\n6..195...\n.98....6.\n8...6...3\n4..8.3..1\n7...2...6\n'
+    '.6....28.\n...419..5\n....8..79\n')
+FIRST_9 = BOARD_9 + 'Turn 1 of 2. Nothing is filled in.'
+SECOND_9 = (
+    BOARD_9 + 'Turn 2 of 2. Filled in by the last grid:\n'
+    '534678912\n672195348\n198342567\n859761423\n4..8.3..1\n7...2...6\n'
+    '.6....28.\n...419..5\n....8..79')
+FOUR_SHOWN = (
+    '[[5, 3, 4, 6, 7, 8, 9, 1, 2], [6, 7, 2, 1, 9, 5, 3, 4, 8], '
+    '[1, 9, 8, 3, 4, 2, 5, 6, 7], [8, 5, 9, 7, 6, 1, 4, 2, 3], '
+    '[4, 0, 0, 8, 0, 3, 0, 0, 1], [7, 0, 0, 0, 2, 0, 0, 0, 6], '
+    '[0, 6, 0, 0, 0, 0, 2, 8, 0], [0, 0, 0, 4, 1, 9, 0, 0, 5], '
+    '[0, 0, 0, 0, 8, 0, 0, 7, 9]]')
+PAIR_9 = (
+    ('tool', FIRST_9, f'I try.\n```python\nprint({FOUR_SHOWN})\n```', 0.0,
+     0.5 * 23 / 51, 'ok', {'plan_progress': 23 / 51}),
+    ('planner',
+     FIRST_9 + '\nProgram of the tool agent:\n```python\n'
+     f'print({FOUR_SHOWN})\n```\nOutput:\n{FOUR_SHOWN}\n'
+     f'Proposed grid: {FOUR_SHOWN}',
+     # A clue is changed.
+     '#### ' + FOUR_SHOWN.replace('[[5', '[[1'), 0.0,
+     0.5 * 23 / 51 - 0.2 / 24, 'illegal_action',
+     {'progress': 23 / 51, 'illegal': -1 / 24}),
+    ('tool', SECOND_9, 'I wait.', 0.0, -0.2, 'parse_error',
+     {'plan_malformed': -1}),
+    ('planner', SECOND_9 + '\nThe tool agent wrote no program.',
+     f'#### {[[*map(int, row)] for row in SOLUTION_9]}', 1.0, 0.5 * 28 / 51,
+     'ok', {'solved': 1, 'progress': 28 / 51}),
+)
 
 
 def make(programs=None, team='pair', reward='mixed', max_turns=2, size=4):
@@ -118,10 +175,16 @@ def programs():
     yield sandbox.Sandbox(server.address)
 
 
-@pytest.mark.parametrize('team, transcript', [('pair', PAIR), ('trio', TRIO)])
+@pytest.mark.parametrize('team, transcript', [
+    ('pair', PAIR), ('solo', SOLO), ('trio', TRIO)])
 def test_golden_transcript(programs, team, transcript):
   """Edit these texts only with the prompts, and train models/nano anew."""
   transcripts.check(make(programs, team), TASK, transcript, SYSTEM)
+
+
+def test_golden_transcript_of_a_grid_of_nine(programs):
+  assert EXAMPLE_9 in SYSTEM_9['tool'] and EXAMPLE_9 in SYSTEM_9['planner']
+  transcripts.check(make(programs, size=9), TASK_9, PAIR_9, SYSTEM_9)
 
 
 @pytest.mark.parametrize('last, filled, outcome, terms', [
@@ -137,7 +200,7 @@ def test_a_pair_in_a_grid_of_nine(programs, last, filled, outcome, terms):
   # Bite: digits up to 4, a malformed grid that empties the board or is taken, a
   # clue that is written over, an episode that goes on after its turns.
   environment = make(programs, size=9)
-  state = environment.reset(TASK | {'board': CLUES_9, 'solution': SOLUTION_9})
+  state = environment.reset(TASK_9)
   for board in (FOUR_ROWS, last):
     step = environment.step(
         state, {'tool': f'```python\nprint({rows(SOLUTION_9)})\n```'})

@@ -172,3 +172,6 @@ def test_shorten():
       '01234 [... 1 characters cut ...] 6789x')
   assert text.shorten('a' * 300 + 'b' * 300, 100) == (
       'a' * 50 + ' [... 500 characters cut ...] ' + 'b' * 50)
+  # Of three bytes each, of which none is shown in part.
+  assert text.shorten('€' * 3, 9) == '€€€'
+  assert text.shorten('€' * 4, 9) == '€ [... 2 characters cut ...] €'

@@ -4,10 +4,12 @@ import dataclasses
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
+from atgrpo_jax import model
 from atgrpo_jax import sharding
 from atgrpo_jax.rl import diagnostics
 from atgrpo_jax.rl import losses
@@ -18,6 +20,8 @@ from tests.rl import tiny
 SPEC = train_step.LearnerSpec(
     optimizer.OptimizerSpec(learning_rate=1e-2), losses.LossSpec())
 STATIC = {'config': tiny.CONFIG, 'spec': SPEC}
+LORA = model.LoraSpec(
+    rank=2, alpha=3.0, targets=('gate/kernel', 'down/kernel'))
 
 
 @pytest.fixture(scope='module')
@@ -33,13 +37,13 @@ def batch(params):
       batch, behavior_logprobs=train_step.score(params, batch, **STATIC))
 
 
-def _diagnose(params, batches, start=None, spec=SPEC):
+def _diagnose(params, batches, start=None, spec=SPEC, base=None):
   mesh, = sharding.make_meshes(
       ['all'], jax.devices()[:1], sharding.MeshSpec()).values()
   return diagnostics.diagnose(
       params, batches, functools.partial(
           train_step.score, params if start is None else start, **STATIC),
-      base=None, mesh=mesh, config=tiny.CONFIG, spec=spec)
+      base=base, mesh=mesh, config=tiny.CONFIG, spec=spec)
 
 
 def _negated(batch):
@@ -76,6 +80,72 @@ def test_roles_that_contradict_each_other(params, batch):
   # A mean does not depend on how often the same is said.
   assert values['c/grad_norm'] == pytest.approx(values['a/grad_norm'])
   assert values['c/entropy'] == pytest.approx(values['a/entropy'])
+
+
+def _plain(params, batch):
+  """Log-probabilities of a completion's tokens and entropies, as [P, G, T]."""
+  logprobs = jax.nn.log_softmax(tiny.plain_logits(params, batch))
+  logprobs = logprobs.reshape(*batch.completions.shape, -1)
+  chosen = jnp.take_along_axis(logprobs, batch.completions[..., None], axis=-1)
+  return chosen[..., 0], -jnp.sum(jnp.exp(logprobs) * logprobs, axis=-1)
+
+
+def _merged(params, adapter):
+  """The model that an adapter of `LORA` makes of another."""
+  layers = {
+      name: {'kernel': params['layers'][name]['kernel']
+             + LORA.alpha / LORA.rank * own['a'][0] @ own['b'][0]}
+      for name, own in adapter.items()}
+  return params | {'layers': params['layers'] | layers}
+
+
+def test_entropy_of_a_token(params, batch):
+  # Without parameters all tokens are alike.
+  nothing = jax.tree.map(jnp.zeros_like, params)
+  values = _diagnose(nothing, {'a': [batch]})
+  assert values['a/entropy'] == pytest.approx(np.log(tiny.CONFIG.vocab_size))
+  mask = np.asarray(train_step.completion_mask(batch))
+  _, entropy = jax.jit(lambda params: _plain(params, batch))(params)
+  expected = np.mean(np.asarray(entropy)[mask])
+  assert 0.5 < expected < 0.95 * np.log(tiny.CONFIG.vocab_size)
+  values = _diagnose(params, {'a': [batch, batch]})
+  assert values['a/entropy'] == pytest.approx(expected, rel=1e-5)
+
+
+def test_an_adapter_over_its_base(params, batch):
+  # Bite: gradients of the base, an adapter that is left out or not scaled.
+  adapter = jax.tree.map(
+      lambda x: x + tiny.ids(*x.shape) / 64 - 0.25,
+      model.init_lora(jax.random.key(1), tiny.CONFIG, LORA, 1))
+  mask = np.asarray(train_step.completion_mask(batch))
+
+  @jax.jit
+  @functools.partial(jax.grad, has_aux=True)
+  def plain_gradient(adapter, advantages):
+    logprobs, entropy = _plain(_merged(params, adapter), batch)
+    gains = jnp.where(mask, advantages[..., None] * logprobs, 0.0)
+    return -jnp.sum(gains) / mask.sum(), (logprobs, entropy)
+
+  advantages = batch.advantages, np.roll(batch.advantages, 1, axis=0)
+  one, (logprobs, entropy) = plain_gradient(adapter, advantages[0])
+  other, _ = plain_gradient(adapter, advantages[1])
+  values = _diagnose(
+      adapter, {
+          role: [dataclasses.replace(
+              batch, advantages=own, behavior_logprobs=logprobs)]
+          for role, own in zip(('one', 'other'), advantages)},
+      params, dataclasses.replace(SPEC, adapter_scale=LORA.scale), params)
+  norms = float(optax.tree.norm(one)), float(optax.tree.norm(other))
+  cosine = float(optax.tree.vdot(one, other)) / norms[0] / norms[1]
+  entropy = np.mean(np.asarray(entropy)[mask])
+  way = np.asarray(batch.behavior_logprobs - logprobs)[mask]
+  kl = np.mean(np.exp(way) - 1 - way)
+  assert kl > 0.01 and abs(cosine) < 0.9
+  assert values == pytest.approx({
+      'one/grad_norm': norms[0], 'other/grad_norm': norms[1],
+      'cosine/one+other': cosine, 'one/entropy': entropy,
+      'other/entropy': entropy, 'one/kl_to_start': kl, 'other/kl_to_start': kl,
+  }, rel=1e-4)
 
 
 def test_distance_to_the_start(params, batch):

@@ -11,6 +11,7 @@ import math
 
 import jax
 from jax.extend import core
+import jax.numpy as jnp
 import numpy as np
 
 from atgrpo_jax import model
@@ -58,6 +59,22 @@ def make_batch() -> types.TrainBatch:
       advantages=np.array(
           [[1.5, -0.5, -1.5, 0.5], [-1.0, 1.0, 0.0, 0.25],
            [2.0, 9.0, -1.0, -1.0]], np.float32))
+
+
+def plain_logits(params: model.Params, batch: types.TrainBatch) -> jax.Array:
+  """Logits [P * G, T, V] of the completions, as a textbook has them.
+
+  One row for each completion, behind its prompt: nothing is shared.
+  """
+  _, size, length = batch.completions.shape
+  starts = np.repeat(batch.prompt_lengths, size)
+  tokens = np.pad(
+      np.repeat(batch.prompts, size, axis=0), ((0, 0), (0, length)))
+  at = starts[:, None] + np.arange(length)
+  np.put_along_axis(tokens, at, batch.completions.reshape(-1, length), axis=1)
+  hidden, _ = model.forward(params, CONFIG, tokens[:, None])
+  logits = model.unembed(params, CONFIG, hidden[:, 0])
+  return jnp.take_along_axis(logits, at[..., None] - 1, axis=1)
 
 
 def count_rows(

@@ -156,18 +156,11 @@ def test_order_changes_nothing(params, batch):
 
 def _plain_sums(params, batch):
   """`accumulate` as a textbook has it: one row per completion, no sharing."""
-  size = batch.completion_lengths.shape[1]
   def rows(x):
     return x.reshape(-1, *x.shape[2:])
-  starts = np.repeat(batch.prompt_lengths, size)
-  tokens = np.pad(np.repeat(batch.prompts, size, axis=0), ((0, 0), (0, 5)))
-  at = starts[:, None] + np.arange(5)
-  np.put_along_axis(tokens, at, rows(batch.completions), axis=1)
 
   def loss_fn(params):
-    hidden, _ = model.forward(params, tiny.CONFIG, tokens[:, None])
-    logits = model.unembed(params, tiny.CONFIG, hidden[:, 0])
-    logits = jnp.take_along_axis(logits, at[..., None] - 1, axis=1)
+    logits = tiny.plain_logits(params, batch)
     total, count, metrics = losses.policy_loss(
         sampling.token_logprobs(logits, rows(batch.completions), 1.0),
         rows(batch.old_logprobs), rows(batch.behavior_logprobs),
