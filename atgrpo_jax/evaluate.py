@@ -96,6 +96,11 @@ def evaluate_run(
     experiment: experiment_lib.Experiment, workdir: pathlib.Path) -> None:
   """Evaluates the newest checkpoint of `workdir`, or the untrained team."""
   config = experiment.config
+  name = config.evaluation.name
+  if name in ('', 'before', 'after') or pathlib.PurePath(name).name != name:
+    raise errors.UserError(
+        f'evaluation.name={name!r}: give a plain file name other than before '
+        'and after, which training writes.')
   tasks = experiment.tasks(config.evaluation.test)
   policy_map = experiment.policy_map
   if config.evaluation.policies:
@@ -116,8 +121,8 @@ def evaluate_run(
           policy_map=policy_map),
       tasks, step=step)
   result = describe(experiment) | result
-  path = write(workdir, config.evaluation.name, result)
-  print_table({config.evaluation.name: result})
+  path = write(workdir, name, result)
+  print_table({name: result})
   print(f'written to {path}')
 
 
@@ -149,8 +154,17 @@ def write(
 
 
 def read(workdir: pathlib.Path, name: str) -> dict[str, Any]:
-  """Reads `evals/<name>.json`."""
-  return json.loads((workdir / 'evals' / f'{name}.json').read_text())
+  """Reads `evals/<name>.json`; a UserError if it is not what was written."""
+  path = workdir / 'evals' / f'{name}.json'
+  try:
+    result = json.loads(path.read_text())
+    if len(result['successes']) != result['num_tasks']:
+      raise ValueError('successes do not fit num_tasks')
+  except (OSError, ValueError, KeyError, TypeError) as error:
+    raise errors.UserError(
+        f'{path} is no evaluation that was written here ({error}); delete it '
+        'and run the same command again.') from error
+  return result
 
 
 def print_table(results: Mapping[str, Mapping[str, Any]]) -> None:

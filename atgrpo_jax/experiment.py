@@ -15,6 +15,7 @@ import functools
 import hashlib
 import importlib
 import json
+import os
 import pathlib
 
 import jax
@@ -140,10 +141,13 @@ class Experiment:
   def tasks(self, split: str) -> list[base.Task]:
     """The tasks of a split of the config's data set."""
     with errors.said_to_the_user():
-      return datasets.load(
+      tasks = datasets.load(
           self.config.dataset.builder, split,
           self.config.dataset.data_dir or None,
           self.config.dataset.config or None)
+      for task in tasks[:1]:
+        self.environment.reset(task)  # Which refuses those of another game.
+    return tasks
 
 
 def build(
@@ -177,8 +181,16 @@ def make_environment(
     config: ml_collections.ConfigDict,
     sandbox: sandbox_lib.Sandbox | None) -> base.Environment:
   """The environment; without a sandbox it is never stepped."""
+  name = config.environment.module
+  try:
+    make = importlib.import_module(name).make_environment
+  except (ImportError, AttributeError) as error:
+    raise errors.UserError(
+        f'environment.module={name!r} cannot be used ({error}); it must be '
+        'a module with make_environment, such as environments.plan_path.env.'
+    ) from error
   with errors.said_to_the_user():
-    return importlib.import_module(config.environment.module).make_environment(
+    return make(
         team=config.environment.team, max_turns=config.environment.max_turns,
         reward=config.environment.reward, sandbox=sandbox,
         **config.environment.options)
@@ -233,7 +245,12 @@ def check_workdir(
           f'{workdir} is not empty and holds no config.json, so it is no '
           'workdir of ours; choose another --workdir.')
     return False
-  theirs = _flatten(json.loads(path.read_text())['config'])
+  try:
+    theirs = _flatten(json.loads(path.read_text())['config'])
+  except (ValueError, KeyError, TypeError) as error:
+    raise errors.UserError(
+        f'{path} is no config that was written here ({error}); choose another '
+        '--workdir.') from error
   ours = _flatten(json.loads(config.to_json()))
   differ = [
       name for name in sorted(theirs.keys() | ours.keys())
@@ -257,7 +274,10 @@ def write_config(
   workdir.mkdir(parents=True, exist_ok=True)
   record = {
       'hash': config_hash(config), 'config': json.loads(config.to_json())}
-  (workdir / 'config.json').write_text(json.dumps(record, indent=2) + '\n')
+  # Never half there, or the run could not be resumed.
+  unfinished = workdir / 'config.unfinished'
+  unfinished.write_text(json.dumps(record, indent=2) + '\n')
+  unfinished.rename(workdir / 'config.json')
 
 
 def lock(workdir: pathlib.Path) -> contextlib.ExitStack:
@@ -267,9 +287,10 @@ def lock(workdir: pathlib.Path) -> contextlib.ExitStack:
   """
   held, free = contextlib.ExitStack(), True
   if hosts.is_first():
-    file = held.enter_context((workdir / 'config.json').open())
+    folder = os.open(workdir, os.O_RDONLY)
+    held.callback(os.close, folder)
     try:
-      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
       free = False
   if not all(hosts.exchange(free)):
@@ -284,6 +305,7 @@ def _check_numbers(config: ml_collections.ConfigDict) -> None:
   """Refuses what the loop would fall over later."""
   for name, value in (
       ('rollout.num_tasks', config.rollout.num_tasks),
+      ('rollout.max_new_tokens', config.rollout.max_new_tokens),
       ('train.updates_per_rollout', config.train.updates_per_rollout),
       ('train.checkpoint_every', config.train.checkpoint_every),
       ('train.groups_every', config.train.groups_every),
@@ -292,6 +314,16 @@ def _check_numbers(config: ml_collections.ConfigDict) -> None:
       raise errors.UserError(
           f'{name}={value}, but must be at least 1. What is done every so '
           'many steps is never done with more than train.num_steps.')
+  for name, value in (
+      ('seed', config.seed),
+      ('train.diagnose_every', config.train.diagnose_every),
+      ('evaluation.temperature', config.evaluation.temperature)):
+    if not value >= 0:
+      raise errors.UserError(f'{name}={value}, but must be at least 0.')
+  if not config.rollout.temperature > 0:
+    raise errors.UserError(
+        f'rollout.temperature={config.rollout.temperature}, but must be above '
+        '0: candidates that are all alike teach nothing.')
   if config.rollout.max_new_tokens > config.buckets.completion[-1]:
     raise errors.UserError(
         f'rollout.max_new_tokens={config.rollout.max_new_tokens} is more than '

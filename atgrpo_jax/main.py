@@ -66,6 +66,11 @@ def main(argv: list[str]) -> int:
     from atgrpo_jax import pretrain
     pretrain.pretrain(config, workdir)
     return 0
+  for name in ('program_slots', 'num_workers'):
+    if config.environment[name] < 1:
+      raise errors.UserError(
+          f'environment.{name}={config.environment[name]}, but must be at '
+          'least 1.')
   with contextlib.ExitStack() as stack:
     # Both before jax is imported: a process that runs jax must not fork.
     server = stack.enter_context(sandbox_lib.SandboxServer(

@@ -132,11 +132,16 @@ class MetricsWriter:
 
 
 def read(workdir: pathlib.Path) -> list[dict[str, float]]:
-  """The lines of `metrics.jsonl`."""
-  lines = (workdir / 'metrics.jsonl').read_text().splitlines()
-  return [
-      {name: float(value) for name, value in json.loads(line).items()}
-      for line in lines]
+  """The lines of `metrics.jsonl`; a UserError if they cannot be read."""
+  path = workdir / 'metrics.jsonl'
+  try:
+    return [
+        {name: float(value) for name, value in json.loads(line).items()}
+        for line in path.read_text().splitlines()]
+  except (OSError, ValueError, AttributeError, TypeError) as error:
+    raise errors.UserError(
+        f'{path} cannot be read ({error}); delete {workdir} and run it again.'
+    ) from error
 
 
 class Progress:

@@ -33,8 +33,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 import contextlib
-import ctypes
 import dataclasses
+import fcntl
 import fnmatch
 import itertools
 import os
@@ -110,7 +110,6 @@ def _switched(num_tasks: int) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 _POLL_SECONDS = 0.1
-_PR_SET_PDEATHSIG = 1
 
 # What every model beyond nano needs, one policy for each role included (see
 # `--mode compile_check` and the README).
@@ -340,9 +339,13 @@ def run_cells(
   to those that run, so that they save; SIGHUP, of a terminal that is closed, as
   SIGTERM.
 
+  Trainers that an earlier run of this program has left, since it was killed,
+  are waited for.
+
   Returns:
     The exit status of the first that failed; else 128 + the first signal; or 0.
   """
+  _wait_for_trainers(cells, out)
   waiting = {
       index: cell for index, cell in enumerate(cells)
       if not is_done(cell, out)}
@@ -387,6 +390,20 @@ def run_cells(
   return failed or (128 + signals[0] if signals else 0)
 
 
+def _wait_for_trainers(cells: Sequence[Cell], out: pathlib.Path) -> None:
+  """Waits until nobody trains in the workdirs; see `experiment.lock`."""
+  for workdir in {out / cell.path for cell in cells}:
+    if workdir.exists():
+      folder = os.open(workdir, os.O_RDONLY)
+      try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      except BlockingIOError:
+        print(f'waits for the trainer that is at work in {workdir}', flush=True)
+        fcntl.flock(folder, fcntl.LOCK_EX)
+      finally:
+        os.close(folder)
+
+
 @contextlib.contextmanager
 def _signals() -> Iterator[list[int]]:
   """A list to which SIGINT, SIGTERM and SIGHUP that come are added."""
@@ -424,15 +441,12 @@ def _start(
   """Starts Python on these cores."""
   # A second device would have no core of its own.
   one = {'JAX_NUM_CPU_DEVICES': '1'} if len(cores) == 1 else {}
-  libc = ctypes.CDLL(None)
   log_path.parent.mkdir(parents=True, exist_ok=True)
   with log_path.open('a') as log:
-    # In a session of its own, Ctrl-C reaches it from here alone, and once. If
-    # this program is killed it ends too, or the next would find it at work.
+    # In a session of its own, Ctrl-C reaches it from here alone, and once.
     process = subprocess.Popen(
         [sys.executable, *line], stdout=log, stderr=subprocess.STDOUT,
-        start_new_session=True, env=os.environ | one,
-        preexec_fn=lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL))
+        start_new_session=True, env=os.environ | one)
   os.sched_setaffinity(process.pid, cores)
   return process
 
@@ -476,19 +490,33 @@ def _define_flags() -> None:
   flags.DEFINE_bool('dry_run', False, 'Print the commands; run none.')
 
 
+def refuse_arguments(argv: Sequence[str]) -> None:
+  """Raises a UserError if there are others than flags."""
+  if len(argv) > 1:
+    raise errors.UserError(
+        f'Unexpected arguments: {" ".join(argv[1:])}; see --help.')
+
+
+def choose(cells: Sequence[Cell], patterns: Sequence[str]) -> list[Cell]:
+  """The cells whose path fits a pattern; each pattern must fit one."""
+  paths = [cell.path for cell in cells]
+  for pattern in patterns:
+    if not fnmatch.filter(paths, pattern):
+      raise errors.UserError(
+          f'no cell fits {pattern!r} of --only; see --dry_run for their '
+          'paths.')
+  return [
+      cell for cell in cells
+      if any(fnmatch.fnmatch(cell.path, pattern) for pattern in patterns)]
+
+
 def main(argv: list[str]) -> int:
-  del argv
   given = flags.FLAGS
   out = pathlib.Path(given.out) / given.scale
   cells = make_cells(given.scale, given.seeds)
-  chosen = [
-      cell for cell in cells
-      if any(fnmatch.fnmatch(cell.path, only) for only in given.only)]
   try:
-    if not chosen:
-      raise errors.UserError(
-          f'no cell fits --only={",".join(given.only)}; see --dry_run for '
-          'their paths.')
+    refuse_arguments(argv)
+    chosen = choose(cells, given.only)
     cells = with_needed(chosen, cells, out)
     if given.dry_run or given.scale != 'nano':
       print_cells(cells, out, given.scale)

@@ -4,7 +4,7 @@
 
 reads what `paper` has run so far below OUT and writes OUT/tables. A row is a
 folder `OUT/<table>/<task>/<row>` with a workdir `seed-<n>` for each seed, so
-runs of your own that are laid out in this way appear as well. With --keep DIR
+rows of your own beside those of an ablation appear as well. With --keep DIR
 what the tables and curves were made of is copied to DIR, without the
 checkpoints: small enough to be kept, and a folder like OUT.
 
@@ -233,6 +233,11 @@ def read_row(folder: pathlib.Path, name: str) -> Row | None:
   lines = ()
   if name == 'after':
     lines = tuple(map(metrics.read, workdirs))
+    for workdir, of_one in zip(workdirs, lines):
+      if not of_one:
+        raise errors.UserError(
+            f'{workdir}/metrics.jsonl is empty, but the run is done; delete '
+            f'{workdir} and run it again.')
   successes = np.array(
       [[x == '1' for x in result['successes']] for result in evals])
   to_solve = [
@@ -313,7 +318,8 @@ def _peak(row: Row) -> float:
 
 
 def _short(number: float) -> str:
-  for size, unit in ((1e6, ' M'), (1e3, ' k')):
+  number = float(f'{number:.3g}')  # 999 700 is 1 M.
+  for size, unit in ((1e9, ' G'), (1e6, ' M'), (1e3, ' k')):
     if number >= size:
       return f'{number / size:.3g}{unit}'
   return f'{number:.0f}'
@@ -362,6 +368,10 @@ def ablation_tables(out: pathlib.Path) -> list[Table]:
           for folder in folders}
       if any(row for row, _ in rows.values()):
         unchanged = _UNCHANGED.get(name, 'unchanged')
+        if unchanged in rows:
+          raise errors.UserError(
+              f'{out / name / task / unchanged} has the name of the row that '
+              'the others are compared with; give it another.')
         baseline = read_row(out / place / task / system, 'after')
         compared = {row: paper.SAME_STEPS.get(row, unchanged) for row in rows}
         tables.append(make_table(
@@ -412,15 +422,18 @@ def _logged(
 def cross_play_table(out: pathlib.Path) -> list[Table]:
   """Success of each role played by each role's policy of each seed."""
   tables = []
-  for folder in sorted((out / 'cross_play').glob('*')):
+  for task in paper.TASKS:
     results = {
         (path.parents[2].name, path.parents[1].name):
             evaluate.read(path.parents[1], 'evaluation')['success']
-        for path in folder.glob('*/*/evals/evaluation.json')}
+        for path in (out / 'cross_play' / task).glob(
+            '*/*/evals/evaluation.json')}
+    if not results:
+      continue
     tools = sorted({tool for tool, _ in results})
     planners = sorted({planner for _, planner in results})
     tables.append(Table(
-        f'{_titled(folder.name)}: success % of the tool (rows) and the planner '
+        f'{_titled(task)}: success % of the tool (rows) and the planner '
         '(columns) played by the policy ROLE-SEED',
         ['', *planners],
         [[tool, *(
@@ -527,9 +540,9 @@ def make_tables(out: pathlib.Path) -> list[pathlib.Path]:
 
 
 def main(argv: list[str]) -> int:
-  del argv
   out = pathlib.Path(flags.FLAGS.out)
   try:
+    paper.refuse_arguments(argv)
     paths = make_tables(out)
   except errors.UserError as error:
     print(f'error: {error}', file=sys.stderr)

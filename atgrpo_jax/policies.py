@@ -33,6 +33,7 @@ from atgrpo_jax.rl import train_step
 _OWN_SECTIONS = ('model', 'lora', 'optimizer')
 
 TRAINED = ('all', 'lora', 'none')
+DTYPES = ('float32', 'bfloat16')
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -155,6 +156,10 @@ def _policy_configs(
     configs[name] = ml_collections.ConfigDict({
         section: dict(config[section]) for section in _OWN_SECTIONS})
     if policy_map_lib.adapts(config.policies):
+      if config.model.trained == 'none':
+        raise errors.UserError(
+            f'policies={config.policies!r} trains an adapter for each role, '
+            "but model.trained='none'; give 'per_role' to train none.")
       configs[name].model.trained = 'lora'
   for item in filter(None, config.per_policy.split(';')):
     place, equals, text = item.strip().partition('=')
@@ -186,6 +191,9 @@ def _build_policy(
   if own.model.trained not in TRAINED:
     raise errors.UserError(
         f'model.trained={own.model.trained!r} is not one of {list(TRAINED)}.')
+  if own.model.dtype not in DTYPES:
+    raise errors.UserError(
+        f'model.dtype={own.model.dtype!r} is not one of {list(DTYPES)}.')
   lora = adapter = None
   if own.model.trained == 'lora':
     given = dict(own.lora)

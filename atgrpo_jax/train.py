@@ -57,6 +57,10 @@ def train(
     raise errors.UserError(
         f'rollout.num_tasks={config.rollout.num_tasks}, but the split '
         f'{config.dataset.train!r} has {len(tasks)} tasks.')
+  if not experiment.state_template():
+    raise errors.UserError(
+        "model.trained is 'none' for all policies, so there is nothing to "
+        'train; train one of them, or use --mode=evaluate.')
   limits = config.train.num_steps, config.train.completion_tokens
   if min(limits) < 0 or not any(limits):
     raise errors.UserError(

@@ -58,7 +58,7 @@ parse_options() {
       if [[ "$1" == *=* ]]; then
         value="${1#*=}"
       else
-        (($# > 1)) || stop "$1 needs a value; see --help"
+        check_value "$@"
         value="$2"
         shift
       fi
@@ -84,6 +84,11 @@ parse_options() {
   [[ "$mode" =~ ^(train|evaluate|export)$ ]] ||
     stop "--mode is '$mode', but must be train, evaluate or export"
   trainer=(--config "$config" --mode "$mode" "$@")
+}
+
+# check_value OPTION [VALUE ...]: a value is there, and is no option.
+check_value() {
+  [[ -n "${2:-}" && "$2" != --* ]] || stop "$1 needs a value; see --help"
 }
 
 # check_count OPTION VALUE: the value must be a whole number above 0.

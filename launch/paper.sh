@@ -40,7 +40,7 @@ while (($# > 0)); do
       ;;
     --dry-run) dry_run=true ;;
     --scale | --seeds | --only | --jobs | --out)
-      (($# > 1)) || stop "$1 needs a value; see --help"
+      check_value "$@"
       printf -v "${1#--}" %s "$2"
       shift
       ;;

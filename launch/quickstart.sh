@@ -35,7 +35,7 @@ while (($# > 0)); do
       ;;
     --fresh) fresh=true ;;
     --seed | --workdir)
-      (($# > 1)) || stop "$1 needs a value; see --help"
+      check_value "$@"
       if [[ "$1" == --seed ]]; then seed="$2"; else workdir="$2"; fi
       shift
       ;;

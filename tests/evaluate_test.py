@@ -182,6 +182,16 @@ def test_evaluate_run_writes_what_it_did(config, tmp_path, capsys):
   assert 'swapped' in printed and '0.0 %' in printed
 
 
+@pytest.mark.parametrize('text', [
+    None, '', '[]', '{}', '{"successes": "01", "num_tasks": 3}'])
+def test_what_is_no_evaluation_is_named(text, tmp_path):
+  if text is not None:
+    (tmp_path / 'evals').mkdir()
+    (tmp_path / 'evals/after.json').write_text(text)
+  with pytest.raises(errors.UserError, match='after.json is no evaluation'):
+    evaluate.read(tmp_path, 'after')
+
+
 def test_policies_that_the_run_does_not_train_are_named(config, tmp_path):
   config.evaluation.policies = 'tool=tool,planner=critic'
   with pytest.raises(

@@ -7,6 +7,7 @@ import pytest
 
 from atgrpo_jax import errors
 from atgrpo_jax import experiment as experiment_lib
+from configs import common
 from tests import echo
 
 
@@ -26,6 +27,26 @@ from tests import echo
     ('train.checkpoint_every', 0, 'checkpoint_every=0.*at least 1'),
     ('train.groups_every', 0, 'groups_every=0.*at least 1'),
     ('evaluation.validate_every', 0, 'validate_every=0.*at least 1'),
+    ('seed', -1, 'seed=-1.*at least 0'),
+    ('rollout.temperature', 0.0, 'rollout.temperature=0.0.*above 0'),
+    ('rollout.temperature', float('nan'), 'rollout.temperature=nan.*above 0'),
+    ('rollout.max_new_tokens', 0, 'max_new_tokens=0.*at least 1'),
+    ('rollout.alpha', float('nan'), 'alpha=nan.*at least 0'),
+    ('evaluation.temperature', -1.0, 'evaluation.temperature=-1.0.*at least 0'),
+    ('train.diagnose_every', -1, 'diagnose_every=-1.*at least 0'),
+    ('model.dtype', 'float99', "dtype='float99' .*'bfloat16'"),
+    ('buckets.prompt', (), r'buckets.prompt=\(\).*above 0'),
+    ('buckets.prompt', (16, 8), r'buckets.prompt=\(16, 8\).*smallest first'),
+    ('buckets.groups', (0,), r'buckets.groups=\(0,\).*above 0'),
+    ('buckets.microbatch_tokens', 0, 'microbatch_tokens=0.*at least 1'),
+    ('optimizer.learning_rate', -1.0, 'learning_rate=-1.0.*at least 0'),
+    ('optimizer.max_grad_norm', 0.0, 'max_grad_norm=0.0.*above 0'),
+    ('optimizer.b1', 2.0, 'b1=2.0.*below 1'),
+    ('loss.clip_low', -0.1, 'clip_low=-0.1.*at least 0'),
+    ('environment.module', 'environments.chess',
+     "environment.module='environments.chess'.*make_environment"),
+    ('environment.module', 'environments.base',
+     "environment.module='environments.base'.*make_environment"),
     ('model.folder', 'no/such/folder',
      "'no/such/folder' is not a folder"),
 ])
@@ -40,6 +61,20 @@ def test_what_the_environment_refuses_is_said_to_the_user(echo_folder):
       'environment.reward': 'both'}
   with pytest.raises(errors.UserError, match="reward='both' .*'outcome'"):
     echo.experiment(echo_folder, **changes)
+
+
+def test_adapters_that_are_not_trained_are_refused(echo_folder):
+  with pytest.raises(errors.UserError, match="'lora_per_role'.*'per_role'"):
+    echo.experiment(
+        echo_folder, policies='lora_per_role', **{'model.trained': 'none'})
+
+
+def test_tasks_of_another_game_are_refused():
+  config = common.game_config('sudoku', 'size=nano,debug=true')
+  config.environment.options.size = 9
+  experiment = experiment_lib.build(config, sandbox=None, executor=None)
+  with pytest.raises(errors.UserError, match='size=9|9x9'):
+    experiment.tasks('test[:2]')
 
 
 def test_tokenizer_of_a_larger_model_is_refused(echo_folder, tmp_path):
@@ -111,6 +146,25 @@ def test_workdir_of_this_config_and_of_another(tmp_path):
   assert (
       '(buckets.prompt: there [4], now [4, 8]; loss.clip_high: there 0.2, now '
       '0.3; seed: there 0, now 3)') in str(error.value)
+
+
+@pytest.mark.parametrize('text', ['', '{"hash": "0', '[]', '{"hash": "0"}'])
+def test_config_that_is_cut_off_is_refused(text, tmp_path):
+  (tmp_path / 'config.json').write_text(text)
+  with pytest.raises(errors.UserError, match='config.json is no config'):
+    experiment_lib.check_workdir(tmp_path, echo.get_config())
+
+
+def test_a_workdir_is_for_one_trainer(tmp_path):
+  config = echo.get_config()
+  experiment_lib.write_config(tmp_path, config)
+  with experiment_lib.lock(tmp_path):
+    # As a second trainer does, before it finds the workdir locked.
+    experiment_lib.write_config(tmp_path, config)
+    with pytest.raises(errors.UserError, match='Another process trains'):
+      experiment_lib.lock(tmp_path)
+  experiment_lib.lock(tmp_path).close()
+  assert [path.name for path in tmp_path.iterdir()] == ['config.json']
 
 
 def test_foreign_folder_is_refused(tmp_path):

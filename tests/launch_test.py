@@ -130,7 +130,9 @@ def test_paper_that_only_prints(checkout):
 @pytest.mark.parametrize('args, word', [
     (('--scale', '70b'), "'70b'"), (('--seeds', '0'), "'0'"),
     (('--jobs', 'two'), "'two'"),
-    (('--cells', 'x'), '--cells'), (('--out',), '--out')])
+    (('--cells', 'x'), '--cells'), (('--out',), '--out needs a value'),
+    (('--out', '--dry-run'), '--out needs a value'),
+    (('--out', ''), '--out needs a value')])
 def test_paper_refuses_bad_options(checkout, args, word):
   _assert_stops_with(checkout.run('paper.sh', *args), word)
 
@@ -190,6 +192,7 @@ def test_fresh_leaves_other_folders_alone(checkout, tmp_path):
     [
         (('--sed', '1'), '--sed'),
         (('--seed',), '--seed needs a value'),
+        (('--seed', '--fresh'), '--seed needs a value'),
         (('--seed', 'one'), "'one'"),
     ],
 )
@@ -310,6 +313,7 @@ sys.exit(42)
         (('--conf', 'x'), ['unknown option --conf', '--help']),
         (('--workdir', 'w'), ['--config is missing', 'configs/']),
         (('--config',), ['--config needs a value']),
+        (('--config', '--dry-run'), ['--config needs a value']),
         (('--config', 'configs/no.py:a', '--workdir', 'w'),
          ["no file 'configs/no.py'"]),
         (RUN[:2], ['--workdir is missing']),

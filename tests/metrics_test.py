@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from tensorboardX.proto import event_pb2
 
+from atgrpo_jax import errors
 from atgrpo_jax import metrics
 
 
@@ -60,6 +61,16 @@ def test_what_was_written_is_read_back(tmp_path):
   first, second = metrics.read(tmp_path)
   assert first == {'step': 1, 'a': -math.inf, 'b': 0.5}
   assert second['step'] == 2 and math.isnan(second['a'])
+
+
+@pytest.mark.parametrize('text', [
+    None, '{"step": 1}\n{"st', '{"step": "one"}\n', '[1]\n',
+    '{"step": null}\n'])
+def test_what_cannot_be_read_is_named(text, tmp_path):
+  if text is not None:
+    (tmp_path / 'metrics.jsonl').write_text(text)
+  with pytest.raises(errors.UserError, match='metrics.jsonl cannot be read'):
+    metrics.read(tmp_path)
 
 
 def test_numbers_that_are_not_finite(tmp_path):

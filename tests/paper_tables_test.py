@@ -17,6 +17,7 @@ NUM_TASKS = 50
 def _write(folder, seed, successes, *, name='after', split_hash='abc', steps=3):
   workdir = folder / f'seed-{seed}'
   evaluate.write(workdir, name, {
+      'num_tasks': NUM_TASKS,
       'successes': ''.join('01'[int(x)] for x in successes),
       'success': float(np.mean(successes)), 'mean_turns': 2.5,
       'mean_turns_to_solve': 1.0 + seed if np.any(successes) else None,
@@ -56,7 +57,8 @@ def out(tmp_path_factory):
   for tool, planner in itertools.product(('tool-0', 'planner-0'), repeat=2):
     evaluate.write(
         tmp_path / f'cross_play/plan_path/{tool}/{planner}', 'evaluation',
-        {'success': 0.25 + 0.5 * (tool == 'tool-0')})
+        {'success': 0.25 + 0.5 * (tool == 'tool-0'), 'successes': '',
+         'num_tasks': 0})
   return tmp_path
 
 
@@ -236,6 +238,32 @@ def test_what_is_kept_gives_the_same_tables(out, tmp_path):
 def test_nothing_to_tell(tmp_path):
   with pytest.raises(errors.UserError, match='no finished run.*paper.sh'):
     paper_tables.make_tables(tmp_path)
+
+
+def test_a_run_without_steps_is_named(out):
+  path = out / 'main/plan_path/at_grpo/seed-1/metrics.jsonl'
+  path.write_text('')
+  with pytest.raises(errors.UserError, match='seed-1/metrics.jsonl is empty'):
+    paper_tables.main_tables(out)
+
+
+def test_a_row_by_the_name_of_the_baseline_is_refused(out):
+  _write(out / 'group_size/plan_path/unchanged', 0, _successes(1))
+  with pytest.raises(errors.UserError, match='unchanged.*give it another'):
+    paper_tables.ablation_tables(out)
+
+
+def test_what_is_no_cell_is_passed_over(tmp_path):
+  (tmp_path / 'cross_play/plan_path/tool-0/tool-0').mkdir(parents=True)
+  (tmp_path / 'cross_play/.DS_Store').touch()
+  assert not paper_tables.cross_play_table(tmp_path)
+
+
+@pytest.mark.parametrize('number, text', [
+    (0.0, '0'), (999.4, '999'), (999.6, '1 k'), (12_340, '12.3 k'),
+    (999_700, '1 M'), (2.5e9, '2.5 G')])
+def test_numbers_are_short(number, text):
+  assert paper_tables._short(number) == text
 
 
 def test_other_tasks_are_not_compared(out):

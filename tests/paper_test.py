@@ -1,5 +1,6 @@
 """paper.py: cells that can be run, in an order in which they can be run."""
 
+import fcntl
 import fnmatch
 import importlib
 import itertools
@@ -15,6 +16,7 @@ import time
 
 import pytest
 
+from atgrpo_jax import errors
 from atgrpo_jax import paper
 from atgrpo_jax import policies
 from atgrpo_jax.rollout import at_grpo
@@ -118,13 +120,15 @@ def test_each_table_has_its_rows():
 
 # A stand-in for the trainer, which writes what a cell would.
 TRAINER = """
-import json, os, pathlib, signal, sys, time
+import fcntl, json, os, pathlib, signal, sys, time
 given = dict(zip(sys.argv[1::2], sys.argv[2::2]))
 workdir = pathlib.Path(given['--workdir'])
 print('said', flush=True)
 if pathlib.Path('wait').exists():
   signal.signal(signal.SIGINT, lambda *_: sys.exit(42))
   signal.signal(signal.SIGTERM, lambda *_: sys.exit(43))
+  workdir.mkdir(parents=True, exist_ok=True)
+  fcntl.flock(os.open(workdir, os.O_RDONLY), fcntl.LOCK_EX)
   (pathlib.Path('wait') / str(os.getpid())).touch()
   time.sleep(60)
 if pathlib.Path('fail').exists():
@@ -255,7 +259,8 @@ def test_signals_reach_the_trainers_which_end_as_they_will(
   assert captured.err.count(f'status {status}') == 2
 
 
-def test_a_killed_sweep_leaves_no_trainer_and_goes_on(out, capsys):
+def test_a_killed_sweep_goes_on_after_the_trainer_it_left(
+    out, monkeypatch, capsys):
   waits = pathlib.Path('wait')
   waits.mkdir()
   child = subprocess.Popen(
@@ -265,21 +270,27 @@ def test_a_killed_sweep_leaves_no_trainer_and_goes_on(out, capsys):
           cells, sys.executable = paper.make_cells('nano', 1), sys.argv[1]
           paper.run_cells(cells, pathlib.Path(sys.argv[2]))""",
        sys.executable, out], env=os.environ | {'PYTHONPATH': str(ROOT)})
-  _wait_for(lambda: list(waits.iterdir()))
+  deadline = time.monotonic() + 60
+  while not list(waits.iterdir()):
+    assert time.monotonic() < deadline
+    time.sleep(0.05)
   trainer, = waits.iterdir()
   child.kill()
   child.wait()
-  _wait_for(lambda: not pathlib.Path('/proc', trainer.name).exists())
   shutil.rmtree(waits)
+  flock = fcntl.flock
+
+  def end_trainer(folder, how):
+    if not how & fcntl.LOCK_NB:
+      os.kill(int(trainer.name), signal.SIGKILL)
+    flock(folder, how)
+
+  monkeypatch.setattr(fcntl, 'flock', end_trainer)
   assert paper.run_cells(FEW, out) == 0
-  assert capsys.readouterr().out.count('atgrpo_jax.main') == len(FEW)
-
-
-def _wait_for(condition):
-  deadline = time.monotonic() + 60
-  while not condition():
-    assert time.monotonic() < deadline
-    time.sleep(0.05)
+  printed = capsys.readouterr().out
+  assert printed.startswith(
+      f'waits for the trainer that is at work in {out / FEW[0].path}\n')
+  assert printed.count('atgrpo_jax.main') == len(FEW)
 
 
 def test_an_error_of_its_own_leaves_no_trainer(out, two_cores, monkeypatch):
@@ -327,6 +338,15 @@ def test_cells_come_with_those_they_need(only, also, tmp_path):
       result.parent.mkdir(parents=True, exist_ok=True)
       result.touch()
   assert paper.with_needed(chosen, CELLS, tmp_path) == chosen
+
+
+def test_a_pattern_that_fits_no_cell_is_named():
+  chosen = paper.choose(CELLS, ['agents/*/seed-0', 'turns/*'])
+  assert {cell.path.split('/')[0] for cell in chosen} == {'agents', 'turns'}
+  with pytest.raises(errors.UserError, match="'agent/.'.*dry_run"):
+    paper.choose(CELLS, ['turns/*', 'agent/*'])
+  with pytest.raises(errors.UserError, match='arguments: agents/x'):
+    paper.refuse_arguments(['paper', 'agents/x'])
 
 
 @pytest.mark.parametrize('scale', ['nano', '8b'])

@@ -66,6 +66,10 @@ class LossSpec:
         ('kl_estimator', self.kl_estimator, KL_ESTIMATORS)):
       if value not in known:
         raise ValueError(f'{name}={value!r} is not one of {list(known)}.')
+    for name in ('clip_low', 'clip_high'):
+      if not getattr(self, name) >= 0:
+        raise ValueError(
+            f'{name}={getattr(self, name)}, but must be at least 0.')
     if (self.kl_estimator == 'none') != (self.kl_coefficient == 0.0):
       raise ValueError(
           f'kl_estimator={self.kl_estimator!r} and kl_coefficient='

@@ -35,6 +35,23 @@ class OptimizerSpec:
   b1: float = 0.9
   b2: float = 0.999
 
+  def __post_init__(self):
+    for name in (
+        'learning_rate', 'warmup_updates', 'decay_updates', 'final_share',
+        'weight_decay'):
+      if not getattr(self, name) >= 0:
+        raise ValueError(
+            f'optimizer.{name}={getattr(self, name)}, but must be at least 0.')
+    if not self.max_grad_norm > 0:
+      raise ValueError(
+          f'optimizer.max_grad_norm={self.max_grad_norm}, but must be above 0; '
+          'a large one clips nothing.')
+    for name in ('b1', 'b2'):
+      if not 0 <= getattr(self, name) < 1:
+        raise ValueError(
+            f'optimizer.{name}={getattr(self, name)}, but must be from 0 to '
+            'below 1.')
+
 
 def make_optimizer(spec: OptimizerSpec) -> optax.GradientTransformation:
   """A step with non-finite gradients changes nothing and is counted."""

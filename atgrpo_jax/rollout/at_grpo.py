@@ -115,6 +115,10 @@ class RolloutSpec:
       raise errors.UserError(
           f'group_size={self.group_size}: an advantage compares the '
           'candidates of a group, so it must be at least 2.')
+    if not 0 <= self.alpha < math.inf:
+      raise errors.UserError(
+          f'alpha={self.alpha}: the weight of the team reward must be a number '
+          'of at least 0.')
     if not self.selection_temperature > 0:
       raise errors.UserError(
           f'selection_temperature={self.selection_temperature} must be above '

@@ -31,6 +31,18 @@ class Buckets:
   microbatch_tokens: int
   num_parts: int = 1
 
+  def __post_init__(self):
+    for name in ('prompt', 'completion', 'groups'):
+      sizes = getattr(self, name)
+      if not sizes or sizes[0] < 1 or list(sizes) != sorted(sizes):
+        raise errors.UserError(
+            f'buckets.{name}={sizes}: give some sizes above 0, the smallest '
+            'first.')
+    if self.microbatch_tokens < 1:
+      raise errors.UserError(
+          f'buckets.microbatch_tokens={self.microbatch_tokens}, but must be at '
+          'least 1.')
+
   def on(self, num_parts: int) -> Buckets:
     """The shapes on a mesh that splits the groups into `num_parts`."""
     groups = [-(-size // num_parts) * num_parts for size in self.groups]
