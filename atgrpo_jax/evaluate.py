@@ -160,10 +160,12 @@ def read(workdir: pathlib.Path, name: str) -> dict[str, Any]:
     result = json.loads(path.read_text())
     if len(result['successes']) != result['num_tasks']:
       raise ValueError('successes do not fit num_tasks')
-  except (OSError, ValueError, KeyError, TypeError) as error:
+  except OSError as error:
+    raise errors.UserError(f'Cannot read an evaluation: {error}.') from error
+  except (ValueError, KeyError, TypeError) as error:
     raise errors.UserError(
-        f'{path} is no evaluation that was written here ({error}); delete it '
-        'and run the same command again.') from error
+        f'{path} is no evaluation that was written here ({error}); delete '
+        f'{workdir} and run it again.') from error
   return result
 
 

@@ -43,6 +43,8 @@ from environments import sandbox as sandbox_lib
 _MAY_CHANGE = ('evaluation', 'export', 'train.num_steps',
                'train.completion_tokens')
 
+_UNFINISHED = 'config.unfinished'  # What becomes config.json.
+
 States = dict[str, train_state.TrainState]  # trained policy -> its state
 
 
@@ -145,8 +147,13 @@ class Experiment:
           self.config.dataset.builder, split,
           self.config.dataset.data_dir or None,
           self.config.dataset.config or None)
-      for task in tasks[:1]:
-        self.environment.reset(task)  # Which refuses those of another game.
+      try:
+        self.environment.reset(tasks[0])
+      except KeyError as error:
+        raise errors.UserError(
+            f'The tasks of dataset.builder={self.config.dataset.builder!r} '
+            f'have no {error}, which environment.module='
+            f'{self.config.environment.module!r} needs.') from error
     return tasks
 
 
@@ -184,7 +191,7 @@ def make_environment(
   name = config.environment.module
   try:
     make = importlib.import_module(name).make_environment
-  except (ImportError, AttributeError) as error:
+  except (ImportError, AttributeError, TypeError, ValueError) as error:
     raise errors.UserError(
         f'environment.module={name!r} cannot be used ({error}); it must be '
         'a module with make_environment, such as environments.plan_path.env.'
@@ -240,7 +247,8 @@ def check_workdir(
   """
   path = workdir / 'config.json'
   if not path.exists():
-    if workdir.exists() and any(workdir.iterdir()):
+    there = {path.name for path in workdir.glob('*')} - {_UNFINISHED}
+    if there:
       raise errors.UserError(
           f'{workdir} is not empty and holds no config.json, so it is no '
           'workdir of ours; choose another --workdir.')
@@ -275,7 +283,7 @@ def write_config(
   record = {
       'hash': config_hash(config), 'config': json.loads(config.to_json())}
   # Never half there, or the run could not be resumed.
-  unfinished = workdir / 'config.unfinished'
+  unfinished = workdir / _UNFINISHED
   unfinished.write_text(json.dumps(record, indent=2) + '\n')
   unfinished.rename(workdir / 'config.json')
 
@@ -283,10 +291,12 @@ def write_config(
 def lock(workdir: pathlib.Path) -> contextlib.ExitStack:
   """Keeps other trainers out of a workdir until it is closed, or gone.
 
-  Raises UserError if one is in it. Of several processes the first one locks.
+  Makes the workdir if there is none. Raises UserError if a trainer is in it. Of
+  several processes the first one locks. On NFS only this host's are kept out.
   """
   held, free = contextlib.ExitStack(), True
   if hosts.is_first():
+    workdir.mkdir(parents=True, exist_ok=True)
     folder = os.open(workdir, os.O_RDONLY)
     held.callback(os.close, folder)
     try:
@@ -303,23 +313,21 @@ def lock(workdir: pathlib.Path) -> contextlib.ExitStack:
 
 def _check_numbers(config: ml_collections.ConfigDict) -> None:
   """Refuses what the loop would fall over later."""
-  for name, value in (
-      ('rollout.num_tasks', config.rollout.num_tasks),
-      ('rollout.max_new_tokens', config.rollout.max_new_tokens),
-      ('train.updates_per_rollout', config.train.updates_per_rollout),
-      ('train.checkpoint_every', config.train.checkpoint_every),
-      ('train.groups_every', config.train.groups_every),
-      ('evaluation.validate_every', config.evaluation.validate_every)):
-    if value < 1:
+  never = (' What is done every so many steps is never done with more than '
+           'train.num_steps.')
+  for name, value, least, advice in (
+      ('rollout.num_tasks', config.rollout.num_tasks, 1, ''),
+      ('rollout.max_new_tokens', config.rollout.max_new_tokens, 1, ''),
+      ('train.updates_per_rollout', config.train.updates_per_rollout, 1, ''),
+      ('train.checkpoint_every', config.train.checkpoint_every, 1, never),
+      ('train.groups_every', config.train.groups_every, 1, never),
+      ('evaluation.validate_every', config.evaluation.validate_every, 1, never),
+      ('seed', config.seed, 0, ''),
+      ('train.diagnose_every', config.train.diagnose_every, 0, ''),
+      ('evaluation.temperature', config.evaluation.temperature, 0, '')):
+    if not value >= least:
       raise errors.UserError(
-          f'{name}={value}, but must be at least 1. What is done every so '
-          'many steps is never done with more than train.num_steps.')
-  for name, value in (
-      ('seed', config.seed),
-      ('train.diagnose_every', config.train.diagnose_every),
-      ('evaluation.temperature', config.evaluation.temperature)):
-    if not value >= 0:
-      raise errors.UserError(f'{name}={value}, but must be at least 0.')
+          f'{name}={value}, but must be at least {least}.{advice}')
   if not config.rollout.temperature > 0:
     raise errors.UserError(
         f'rollout.temperature={config.rollout.temperature}, but must be above '

@@ -138,10 +138,13 @@ def read(workdir: pathlib.Path) -> list[dict[str, float]]:
     return [
         {name: float(value) for name, value in json.loads(line).items()}
         for line in path.read_text().splitlines()]
-  except (OSError, ValueError, AttributeError, TypeError) as error:
+  except OSError as error:
+    raise errors.UserError(f'Cannot read the metrics of a run: {error}.'
+                           ) from error
+  except (ValueError, AttributeError, TypeError) as error:
     raise errors.UserError(
-        f'{path} cannot be read ({error}); delete {workdir} and run it again.'
-    ) from error
+        f'{path} is cut off or of another program ({error}); delete {workdir} '
+        'and run it again.') from error
 
 
 class Progress:

@@ -291,10 +291,7 @@ def generated_tokens(workdir: pathlib.Path) -> int:
 
 
 def needed(cell: Cell) -> list[tuple[str, str]]:
-  """(mode, path) of the cells that this one starts from or is compared with.
-
-  Those of `main` are compared with one that is their budget.
-  """
+  """(mode, path) of the cells that this one starts from or is compared with."""
   cells = [
       ('export', path) for path in re.findall(
           r'{out}/([^;]*)/export/', cell.overrides.get('per_policy', ''))]
@@ -305,6 +302,8 @@ def needed(cell: Cell) -> list[tuple[str, str]]:
   table, task, row, *_, seed = cell.path.split('/')
   if table in SWITCHES:
     cells.append(('train', f'unchanged/{task}/at_grpo/{seed}'))
+  if table == 'roles':
+    cells.append(('train', f'main/{task}/at_grpo_per_role/{seed}'))
   if row in SAME_STEPS:
     cells.append(('train', f'{table}/{task}/{SAME_STEPS[row]}/{seed}'))
   return cells
@@ -339,20 +338,20 @@ def run_cells(
   to those that run, so that they save; SIGHUP, of a terminal that is closed, as
   SIGTERM.
 
-  Trainers that an earlier run of this program has left, since it was killed,
-  are waited for.
+  Trainers that this program has left when it was killed are waited for. Raises
+  UserError if another of it is at work in `out`.
 
   Returns:
     The exit status of the first that failed; else 128 + the first signal; or 0.
   """
-  _wait_for_trainers(cells, out)
-  waiting = {
-      index: cell for index, cell in enumerate(cells)
-      if not is_done(cell, out)}
   running: dict[int, tuple[Cell, subprocess.Popen]] = {}  # By their share.
   cores = sorted(os.sched_getaffinity(0))
   num_passed_on, failed = 0, 0
-  with _signals() as signals:
+  with _lock(out), _signals() as signals:
+    _wait_for_trainers(cells, out, signals)
+    waiting = {
+        index: cell for index, cell in enumerate(cells)
+        if not is_done(cell, out)}
     try:
       while True:
         for share in sorted(set(range(num_jobs)) - set(running)):
@@ -381,8 +380,12 @@ def run_cells(
                 signal.SIGTERM if number == signal.SIGHUP else number)
           if process.poll() is not None:
             del running[share]
-            status = _report(cell, out, process.returncode)
-            failed = failed or status
+            failed = failed or process.returncode
+            if process.returncode:
+              print(
+                  f'error: the cell ended with status {process.returncode}; '
+                  f'its log is {_log_path(cell, out)}. The same command goes '
+                  'on here.', file=sys.stderr)
     finally:
       for _, process in running.values():  # If this program has an error.
         process.terminate()
@@ -390,18 +393,46 @@ def run_cells(
   return failed or (128 + signals[0] if signals else 0)
 
 
-def _wait_for_trainers(cells: Sequence[Cell], out: pathlib.Path) -> None:
-  """Waits until nobody trains in the workdirs; see `experiment.lock`."""
-  for workdir in {out / cell.path for cell in cells}:
+@contextlib.contextmanager
+def _lock(out: pathlib.Path) -> Iterator[None]:
+  """Keeps others of this program out of OUT."""
+  out.mkdir(parents=True, exist_ok=True)
+  with _opened(out) as folder:
+    if not _locked(folder):
+      raise errors.UserError(
+          f'Cells are being run in {out} already; wait, or give another --out.')
+    yield
+
+
+def _wait_for_trainers(
+    cells: Sequence[Cell], out: pathlib.Path, signals: Sequence[int]) -> None:
+  """Returns when nobody trains in the workdirs, or on a signal."""
+  for workdir in dict.fromkeys(out / cell.path for cell in cells):
     if workdir.exists():
-      folder = os.open(workdir, os.O_RDONLY)
-      try:
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-      except BlockingIOError:
-        print(f'waits for the trainer that is at work in {workdir}', flush=True)
-        fcntl.flock(folder, fcntl.LOCK_EX)
-      finally:
-        os.close(folder)
+      with _opened(workdir) as folder:  # As `experiment.lock` locks it.
+        if not _locked(folder):
+          print(
+              f'waits for the trainer that is at work in {workdir}', flush=True)
+        while not signals and not _locked(folder):
+          time.sleep(_POLL_SECONDS)
+
+
+@contextlib.contextmanager
+def _opened(folder: pathlib.Path) -> Iterator[int]:
+  descriptor = os.open(folder, os.O_RDONLY)
+  try:
+    yield descriptor
+  finally:
+    os.close(descriptor)
+
+
+def _locked(folder: int) -> bool:
+  """Locks an open folder until it is closed; False if another has done so."""
+  try:
+    fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BlockingIOError:
+    return False
+  return True
 
 
 @contextlib.contextmanager
@@ -451,16 +482,6 @@ def _start(
   return process
 
 
-def _report(cell: Cell, out: pathlib.Path, status: int) -> int:
-  """Says that a cell failed, if it did; returns its status."""
-  if status:
-    print(
-        f'error: the cell ended with status {status}; its log is '
-        f'{_log_path(cell, out)}. The same command goes on here.',
-        file=sys.stderr)
-  return status
-
-
 def print_cells(cells: Sequence[Cell], out: pathlib.Path, scale: str) -> None:
   """Prints what would be run."""
   if scale != 'nano':
@@ -500,7 +521,7 @@ def refuse_arguments(argv: Sequence[str]) -> None:
 def choose(cells: Sequence[Cell], patterns: Sequence[str]) -> list[Cell]:
   """The cells whose path fits a pattern; each pattern must fit one."""
   paths = [cell.path for cell in cells]
-  for pattern in patterns:
+  for pattern in patterns or ['']:
     if not fnmatch.filter(paths, pattern):
       raise errors.UserError(
           f'no cell fits {pattern!r} of --only; see --dry_run for their '
@@ -526,11 +547,11 @@ def main(argv: list[str]) -> int:
       raise errors.UserError(
           f'--jobs={given.jobs} cells at a time need a core each; there are '
           f'{cores}.')
+    return run_cells(cells, out, given.jobs) or subprocess.call(
+        [sys.executable, '-m', 'atgrpo_jax.paper_tables', '--out', str(out)])
   except errors.UserError as error:
     print(f'error: {error}', file=sys.stderr)
     return 2
-  return run_cells(cells, out, given.jobs) or subprocess.call(
-      [sys.executable, '-m', 'atgrpo_jax.paper_tables', '--out', str(out)])
 
 
 if __name__ == '__main__':

@@ -105,6 +105,10 @@ _CREDIT = {
     'KL to the start, at last': ('diagnosis/{}/kl_to_start', 1, True),
 }
 _COSINE = 'diagnosis/cosine/'
+_CREDIT_NOTE = (
+    'Gradients, entropy and KL are over groups with a signal, in the steps '
+    'that were diagnosed. GRPO weighs an episode once, however many answers it '
+    'has; the mean of its advantages here weighs answers.')
 
 _LEDGER = {
     'generated tokens': 'budget/completion_tokens',
@@ -404,7 +408,8 @@ def credit_tables(out: pathlib.Path) -> list[Table]:
     if lines:
       tables.append(Table(
           f'{_titled(task)}: credit, mean over the steps that tell it',
-          ['', *_CREDIT, 'cosine with the gradients of other roles'], lines))
+          ['', *_CREDIT, 'cosine with the gradients of other roles'], lines,
+          _CREDIT_NOTE))
   return tables
 
 

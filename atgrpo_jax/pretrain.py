@@ -48,8 +48,8 @@ def pretrain(
 
   # ---- Workdir, tokenizer, model -------------------------------------------
   experiment_lib.check_workdir(workdir, config)
-  experiment_lib.write_config(workdir, config)
   lock = experiment_lib.lock(workdir)
+  experiment_lib.write_config(workdir, config)
   experiment_lib.print_config(config)
   folder = workdir / 'model'
   folder.mkdir(exist_ok=True)

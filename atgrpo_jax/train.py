@@ -57,7 +57,7 @@ def train(
     raise errors.UserError(
         f'rollout.num_tasks={config.rollout.num_tasks}, but the split '
         f'{config.dataset.train!r} has {len(tasks)} tasks.')
-  if not experiment.state_template():
+  if all(policy.trained == 'none' for policy in experiment.policies.values()):
     raise errors.UserError(
         "model.trained is 'none' for all policies, so there is nothing to "
         'train; train one of them, or use --mode=evaluate.')
@@ -69,8 +69,8 @@ def train(
 
   # ---- Workdir --------------------------------------------------------------
   resumed = experiment_lib.check_workdir(workdir, config)
-  experiment_lib.write_config(workdir, config)
   lock = experiment_lib.lock(workdir)
+  experiment_lib.write_config(workdir, config)
   experiment_lib.print_config(config)
 
   # ---- State ----------------------------------------------------------------
@@ -215,12 +215,13 @@ def train(
     save(step)
   checkpoints.close()
   writer.close()
-  lock.close()
   if share_done() < 1:
     print(f'stopped by {stop.name} after step {step}; the same command '
           'resumes')
+    lock.close()
     return False
   after = test('after', step)
+  lock.close()
   evaluate.print_table({'before': before, 'after': after})
   print(f'held-out success: before {100 * before["success"]:.1f} %, after '
         f'{100 * after["success"]:.1f} % ({len(test_tasks)} tasks)')

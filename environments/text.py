@@ -59,8 +59,8 @@ def parse_json(text: str) -> Any | None:
 def shorten(text: str, limit: int) -> str:
   """`text`, its middle cut out where it is longer than `limit` bytes in UTF-8.
 
-  In bytes, since these, and not characters, are what a tokenizer never needs
-  more tokens for than there are.
+  In bytes, since one character may take several tokens, and hardly any byte
+  takes more than one.
   """
   encoded = text.encode(errors='replace')
   if len(encoded) <= limit:

@@ -183,11 +183,12 @@ def test_evaluate_run_writes_what_it_did(config, tmp_path, capsys):
 
 
 @pytest.mark.parametrize('text', [
-    None, '', '[]', '{}', '{"successes": "01", "num_tasks": 3}'])
+    '', '[]', '{}', '{"successes": "01", "num_tasks": 3}'])
 def test_what_is_no_evaluation_is_named(text, tmp_path):
-  if text is not None:
-    (tmp_path / 'evals').mkdir()
-    (tmp_path / 'evals/after.json').write_text(text)
+  with pytest.raises(errors.UserError, match='No such file.*after.json'):
+    evaluate.read(tmp_path, 'after')
+  (tmp_path / 'evals').mkdir()
+  (tmp_path / 'evals/after.json').write_text(text)
   with pytest.raises(errors.UserError, match='after.json is no evaluation'):
     evaluate.read(tmp_path, 'after')
 

@@ -45,6 +45,7 @@ from tests import echo
     ('loss.clip_low', -0.1, 'clip_low=-0.1.*at least 0'),
     ('environment.module', 'environments.chess',
      "environment.module='environments.chess'.*make_environment"),
+    ('environment.module', '', "environment.module=''.*make_environment"),
     ('environment.module', 'environments.base',
      "environment.module='environments.base'.*make_environment"),
     ('model.folder', 'no/such/folder',
@@ -63,6 +64,12 @@ def test_what_the_environment_refuses_is_said_to_the_user(echo_folder):
     echo.experiment(echo_folder, **changes)
 
 
+def test_a_decay_that_ends_in_the_warm_up_is_refused(echo_folder):
+  with pytest.raises(errors.UserError, match='decay_updates=5 .*of 5 updates'):
+    echo.experiment(echo_folder, **{
+        'optimizer.decay_updates': 5, 'optimizer.warmup_updates': 5})
+
+
 def test_adapters_that_are_not_trained_are_refused(echo_folder):
   with pytest.raises(errors.UserError, match="'lora_per_role'.*'per_role'"):
     echo.experiment(
@@ -74,6 +81,12 @@ def test_tasks_of_another_game_are_refused():
   config.environment.options.size = 9
   experiment = experiment_lib.build(config, sandbox=None, executor=None)
   with pytest.raises(errors.UserError, match='size=9|9x9'):
+    experiment.tasks('test[:2]')
+  config = common.game_config('plan_path', 'size=nano,debug=true')
+  config.dataset.builder = 'environments.sudoku.sudoku_dataset_builder'
+  experiment = experiment_lib.build(config, sandbox=None, executor=None)
+  with pytest.raises(
+      errors.UserError, match="sudoku_dataset_builder' have no 'grid'"):
     experiment.tasks('test[:2]')
 
 
@@ -157,13 +170,16 @@ def test_config_that_is_cut_off_is_refused(text, tmp_path):
 
 def test_a_workdir_is_for_one_trainer(tmp_path):
   config = echo.get_config()
-  experiment_lib.write_config(tmp_path, config)
   with experiment_lib.lock(tmp_path):
-    # As a second trainer does, before it finds the workdir locked.
+    with pytest.raises(errors.UserError, match='Another process trains'):
+      experiment_lib.lock(tmp_path)
+  with experiment_lib.lock(tmp_path):
+    # Neither what it writes nor what a kill leaves behind is in the way.
+    (tmp_path / 'config.unfinished').touch()
+    assert not experiment_lib.check_workdir(tmp_path, config)
     experiment_lib.write_config(tmp_path, config)
     with pytest.raises(errors.UserError, match='Another process trains'):
       experiment_lib.lock(tmp_path)
-  experiment_lib.lock(tmp_path).close()
   assert [path.name for path in tmp_path.iterdir()] == ['config.json']
 
 

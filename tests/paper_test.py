@@ -1,6 +1,5 @@
 """paper.py: cells that can be run, in an order in which they can be run."""
 
-import fcntl
 import fnmatch
 import importlib
 import itertools
@@ -278,19 +277,26 @@ def test_a_killed_sweep_goes_on_after_the_trainer_it_left(
   child.kill()
   child.wait()
   shutil.rmtree(waits)
-  flock = fcntl.flock
+  locked = paper._locked
 
-  def end_trainer(folder, how):
-    if not how & fcntl.LOCK_NB:
+  def end_trainer(folder):
+    if not (is_free := locked(folder)):
       os.kill(int(trainer.name), signal.SIGKILL)
-    flock(folder, how)
+    return is_free
 
-  monkeypatch.setattr(fcntl, 'flock', end_trainer)
+  monkeypatch.setattr(paper, '_locked', end_trainer)
   assert paper.run_cells(FEW, out) == 0
   printed = capsys.readouterr().out
   assert printed.startswith(
       f'waits for the trainer that is at work in {out / FEW[0].path}\n')
   assert printed.count('atgrpo_jax.main') == len(FEW)
+
+
+def test_two_sweeps_in_one_folder_are_refused(out):
+  with paper._lock(out):
+    with pytest.raises(errors.UserError, match='already; wait, or .*--out'):
+      paper.run_cells(FEW, out)
+  assert paper.run_cells(FEW, out) == 0
 
 
 def test_an_error_of_its_own_leaves_no_trainer(out, two_cores, monkeypatch):
@@ -313,8 +319,8 @@ def test_an_error_of_its_own_leaves_no_trainer(out, two_cores, monkeypatch):
 @pytest.mark.parametrize('only, also', [
     ('main/sokoban/mas_grpo/*', ['main/sokoban/at_grpo']),
     ('roles/plan_path/combined/*', [
-        'main/plan_path/at_grpo', 'roles/plan_path/only_tool',
-        'roles/plan_path/only_planner']),
+        'main/plan_path/at_grpo', 'main/plan_path/at_grpo_per_role',
+        'roles/plan_path/only_tool', 'roles/plan_path/only_planner']),
     ('roles/plan_path/swapped/*', [
         'main/plan_path/at_grpo', 'main/plan_path/at_grpo_per_role']),
     ('group_size/plan_path/2/*', [
@@ -345,6 +351,8 @@ def test_a_pattern_that_fits_no_cell_is_named():
   assert {cell.path.split('/')[0] for cell in chosen} == {'agents', 'turns'}
   with pytest.raises(errors.UserError, match="'agent/.'.*dry_run"):
     paper.choose(CELLS, ['turns/*', 'agent/*'])
+  with pytest.raises(errors.UserError, match="no cell fits ''"):
+    paper.choose(CELLS, [])
   with pytest.raises(errors.UserError, match='arguments: agents/x'):
     paper.refuse_arguments(['paper', 'agents/x'])
 

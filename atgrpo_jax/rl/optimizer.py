@@ -42,6 +42,10 @@ class OptimizerSpec:
       if not getattr(self, name) >= 0:
         raise ValueError(
             f'optimizer.{name}={getattr(self, name)}, but must be at least 0.')
+    if 0 < self.decay_updates <= self.warmup_updates:
+      raise ValueError(
+          f'optimizer.decay_updates={self.decay_updates} counts the warm-up of '
+          f'{self.warmup_updates} updates and must be above it.')
     if not self.max_grad_norm > 0:
       raise ValueError(
           f'optimizer.max_grad_norm={self.max_grad_norm}, but must be above 0; '
