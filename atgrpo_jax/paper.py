@@ -12,7 +12,8 @@ for):
                takes `train.num_steps`; the others get as many generated tokens
                as it took with the same seed. AT-GRPO and plain GRPO come a
                second time with a third of the tasks in a step: GRPO's episodes
-               are longer, so with as many tasks it makes fewer updates.
+               are longer, so with as many tasks it makes fewer updates. These
+               four are also evaluated on the whole test split.
   reward       none but the checker's; on Sokoban also with the oracle term
                that sees dead ends
   roles        each role trained beside the untrained other, with half of the
@@ -72,6 +73,10 @@ SAME_STEPS = {
     'parallel_return_to_go': 'tree_immediate',
     'monte_carlo_small_steps': 'immediate_small_steps',
 }
+
+# The evaluation of `main` on the whole test split; of these rows.
+WHOLE_TEST = 'whole_test'
+NEAR = ('at_grpo', 'mas_grpo', 'at_grpo_small_steps', 'mas_grpo_small_steps')
 
 
 def _small_steps(num_tasks: int) -> dict[str, Any]:
@@ -147,7 +152,8 @@ def make_cells(scale: str, num_seeds: int) -> list[Cell]:
   """All cells, each behind those it needs; `{out}` stands for OUT."""
   cells = []
   for seed in range(num_seeds):
-    cells += [*_main(scale, seed), *_switches(scale, seed)]
+    main_cells = list(_main(scale, seed))
+    cells += [*main_cells, *_whole_test(main_cells), *_switches(scale, seed)]
     cells += [*_agents(scale, seed), *_roles(scale, seed)]
   cells += _cross_play(scale, num_seeds)
   if scale == 'nano':
@@ -193,6 +199,17 @@ def _main(scale: str, seed: int) -> Iterator[Cell]:
       yield _train(
           f'reward/{task}/{row}', task, scale, seed,
           {'environment.reward': reward}, first)
+
+
+def _whole_test(cells: Sequence[Cell]) -> Iterator[Cell]:
+  for cell in cells:
+    table, _, row, _ = cell.path.split('/')
+    if table == 'main' and row in NEAR:
+      yield dataclasses.replace(
+          cell, mode='evaluate', budget_of='', overrides={
+              **cell.overrides, 'evaluation.test': 'test',
+              'evaluation.name': WHOLE_TEST},
+          result=f'evals/{WHOLE_TEST}.json')
 
 
 def _switches(scale: str, seed: int) -> Iterator[Cell]:
@@ -297,7 +314,7 @@ def needed(cell: Cell) -> list[tuple[str, str]]:
           r'{out}/([^;]*)/export/', cell.overrides.get('per_policy', ''))]
   if cell.budget_of:
     cells.append(('train', cell.budget_of))
-  if cell.mode == 'export':
+  if cell.mode == 'export' or WHOLE_TEST in cell.result:
     cells.append(('train', cell.path))
   table, task, row, *_, seed = cell.path.split('/')
   if table in SWITCHES:

@@ -63,6 +63,10 @@ _SYSTEMS = (
     ('at_grpo_lora', 'after', 'Team + AT-GRPO, adapter per role', ''),
 )
 
+# Folder -> title, of what was trained.
+_TRAINED = {
+    system: title for system, name, title, _ in _SYSTEMS if name == 'after'}
+
 # Published success in per cent (arXiv 2510.11062, tables 1, 2, 4 and 6):
 # task -> row -> with Qwen3-1.7B, with Qwen3-8B.
 _PUBLISHED = {
@@ -338,11 +342,9 @@ def read_systems(out: pathlib.Path, task: str) -> dict[str, Row | None]:
 
 def main_tables(out: pathlib.Path) -> list[Table]:
   """The compared systems, a table for each task."""
-  titles = {
-      system: title for system, name, title, _ in _SYSTEMS if name == 'after'}
   compared = {
-      title: titles[paper.SAME_STEPS.get(system, 'at_grpo')]
-      for system, _, title, _ in _SYSTEMS if title != titles['at_grpo']}
+      title: _TRAINED[paper.SAME_STEPS.get(system, 'at_grpo')]
+      for system, _, title, _ in _SYSTEMS if title != _TRAINED['at_grpo']}
   tables = []
   for task in paper.TASKS:
     rows = read_systems(out, task)
@@ -352,6 +354,23 @@ def main_tables(out: pathlib.Path) -> list[Table]:
               title: (rows[title], _PUBLISHED[task].get(published, ('', '')))
               for *_, title, published in _SYSTEMS},
           compared))
+  return tables
+
+
+def whole_test_tables(out: pathlib.Path) -> list[Table]:
+  """The systems that come near each other, on all held-out tasks."""
+  compared = {
+      _TRAINED[row]: _TRAINED[paper.SAME_STEPS.get(row, 'at_grpo')]
+      for row in paper.NEAR if row != 'at_grpo'}
+  tables = []
+  for task in paper.TASKS:
+    rows = {
+        _TRAINED[row]: (
+            read_row(out / 'main' / task / row, paper.WHOLE_TEST), ('', ''))
+        for row in paper.NEAR}
+    if any(row for row, _ in rows.values()):
+      tables.append(make_table(
+          f'{_titled(task)}: the whole test split', rows, compared))
   return tables
 
 
@@ -530,7 +549,8 @@ def _titled(task: str) -> str:
 def make_tables(out: pathlib.Path) -> list[pathlib.Path]:
   """Writes OUT/tables; returns its files."""
   tables = [
-      *main_tables(out), *ablation_tables(out), *cross_play_table(out),
+      *main_tables(out), *whole_test_tables(out),
+      *ablation_tables(out), *cross_play_table(out),
       *credit_tables(out)]
   if not tables:
     raise errors.UserError(

@@ -112,6 +112,22 @@ def test_ablations(out):
   assert unchanged['success %'] == '84.0'
 
 
+def test_the_whole_test_split(out):
+  assert not paper_tables.whole_test_tables(out)
+  for row, num in (('at_grpo', 49), ('mas_grpo', 39)):
+    for seed in (0, 1):
+      _write(out / 'main/plan_path' / row, seed, _successes(num),
+             name='whole_test', split_hash='whole')
+  table, = paper_tables.whole_test_tables(out)
+  assert table.title == 'Plan-Path: the whole test split'
+  rows = _rows(table)
+  assert rows.keys() == {'Team + AT-GRPO, shared', 'Team + GRPO, by task'}
+  grpo = rows['Team + GRPO, by task']
+  assert grpo['success %'] == '78.0' and grpo['minus that'] == '−20.0'
+  assert grpo['compared with'] == 'Team + AT-GRPO, shared'
+  assert grpo['seeds'] == '2' and grpo['updates'] == ''
+
+
 def test_rows_are_compared_in_equal_steps(out):
   main = out / 'main/plan_path'
   _write(main / 'mas_grpo_small_steps', 0, _successes(30))

@@ -106,6 +106,10 @@ def test_each_table_has_its_rows():
   policies = {f'{role}-{seed}' for role in ('tool', 'planner')
               for seed in range(3)}
   assert players == set(itertools.product(policies, policies))
+  wholly = [
+      cell.path for cell in paper.make_cells('nano', 3)
+      if cell.result == 'evals/whole_test.json']
+  assert len(set(wholly)) == len(wholly) == 3 * 4 * 3
   # What a row is compared with changes nothing but what the row says.
   cells = {cell.path: cell for cell in CELLS}
   for row, other in paper.SAME_STEPS.items():
@@ -134,7 +138,7 @@ if pathlib.Path('fail').exists():
   sys.exit(3)
 results = {
     'train': ['evals/after.json', 'metrics.jsonl'],
-    'evaluate': ['evals/evaluation.json'],
+    'evaluate': ['evals/evaluation.json', 'evals/whole_test.json'],
     'export': ['export/tool/tokenizer.json', 'export/planner/tokenizer.json'],
 }[given['--mode']]
 for result in results:
