@@ -1,6 +1,6 @@
 """The error that speaks to the user."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 import contextlib
 
 
@@ -10,6 +10,12 @@ class UserError(ValueError):
   The message is one sentence or a short table: what was given, what was
   expected, what to do. `main` prints it without a traceback.
   """
+
+
+def refuse_arguments(argv: Sequence[str]) -> None:
+  """Raises a UserError if a command line has more than flags."""
+  if len(argv) > 1:
+    raise UserError(f'Unexpected arguments: {" ".join(argv[1:])}; see --help.')
 
 
 @contextlib.contextmanager

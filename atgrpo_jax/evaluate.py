@@ -12,6 +12,7 @@ from typing import Any
 
 from atgrpo_jax import errors
 from atgrpo_jax import experiment as experiment_lib
+from atgrpo_jax import files
 from atgrpo_jax import hosts
 from atgrpo_jax import types
 from atgrpo_jax.rl import policy_map as policy_map_lib
@@ -147,9 +148,7 @@ def write(
     return path
   path.parent.mkdir(parents=True, exist_ok=True)
   # The file says that all before it is done, so it must never be half there.
-  unfinished = path.with_suffix('.unfinished')
-  unfinished.write_text(json.dumps(result, indent=2) + '\n')
-  unfinished.rename(path)
+  files.write_whole(path, json.dumps(result, indent=2) + '\n')
   return path
 
 

@@ -10,12 +10,10 @@ from __future__ import annotations
 from concurrent import futures
 import contextlib
 import dataclasses
-import fcntl
 import functools
 import hashlib
 import importlib
 import json
-import os
 import pathlib
 
 import jax
@@ -24,6 +22,7 @@ import numpy as np
 
 from atgrpo_jax import checkpoints as checkpoints_lib
 from atgrpo_jax import errors
+from atgrpo_jax import files
 from atgrpo_jax import hosts
 from atgrpo_jax import model
 from atgrpo_jax import policies as policies_lib
@@ -42,8 +41,6 @@ from environments import sandbox as sandbox_lib
 # Parts of a config that may change between two starts of one run.
 _MAY_CHANGE = ('evaluation', 'export', 'train.num_steps',
                'train.completion_tokens')
-
-_UNFINISHED = 'config.unfinished'  # What becomes config.json.
 
 States = dict[str, train_state.TrainState]  # trained policy -> its state
 
@@ -247,8 +244,7 @@ def check_workdir(
   """
   path = workdir / 'config.json'
   if not path.exists():
-    there = {path.name for path in workdir.glob('*')} - {_UNFINISHED}
-    if there:
+    if set(workdir.glob('*')) - {files.unfinished(path)}:
       raise errors.UserError(
           f'{workdir} is not empty and holds no config.json, so it is no '
           'workdir of ours; choose another --workdir.')
@@ -282,29 +278,21 @@ def write_config(
   workdir.mkdir(parents=True, exist_ok=True)
   record = {
       'hash': config_hash(config), 'config': json.loads(config.to_json())}
-  # Never half there, or the run could not be resumed.
-  unfinished = workdir / _UNFINISHED
-  unfinished.write_text(json.dumps(record, indent=2) + '\n')
-  unfinished.rename(workdir / 'config.json')
+  files.write_whole(
+      workdir / 'config.json', json.dumps(record, indent=2) + '\n')
 
 
 def lock(workdir: pathlib.Path) -> contextlib.ExitStack:
   """Keeps other trainers out of a workdir until it is closed, or gone.
 
   Makes the workdir if there is none. Raises UserError if a trainer is in it. Of
-  several processes the first one locks. On NFS only this host's are kept out.
+  several processes the first one locks.
   """
-  held, free = contextlib.ExitStack(), True
+  held = contextlib.ExitStack()
   if hosts.is_first():
     workdir.mkdir(parents=True, exist_ok=True)
-    folder = os.open(workdir, os.O_RDONLY)
-    held.callback(os.close, folder)
-    try:
-      fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-      free = False
-  if not all(hosts.exchange(free)):
-    held.close()
+    held = files.try_lock(workdir)
+  if not all(hosts.exchange(held is not None)):
     raise errors.UserError(
         f'Another process trains in {workdir}. Wait for it, stop it, or choose '
         'another --workdir.')

@@ -45,8 +45,7 @@ STOPPED = 42  # by a signal, after saving; the same command resumes.
 
 
 def main(argv: list[str]) -> int:
-  if len(argv) > 1:
-    raise errors.UserError(f'Unexpected arguments: {" ".join(argv[1:])}.')
+  errors.refuse_arguments(argv)
   needed = {'--config': _CONFIG.value, '--workdir': _WORKDIR.value}
   if _MODE.value == 'compile_check':
     del needed['--workdir']

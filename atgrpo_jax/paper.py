@@ -35,7 +35,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
-import fcntl
 import fnmatch
 import itertools
 import os
@@ -52,6 +51,7 @@ from absl import app
 from absl import flags
 
 from atgrpo_jax import errors
+from atgrpo_jax import files
 from atgrpo_jax import metrics
 from configs import common
 from configs import pod
@@ -410,46 +410,30 @@ def run_cells(
   return failed or (128 + signals[0] if signals else 0)
 
 
-@contextlib.contextmanager
-def _lock(out: pathlib.Path) -> Iterator[None]:
-  """Keeps others of this program out of OUT."""
+def _lock(out: pathlib.Path) -> contextlib.ExitStack:
+  """Keeps others of this program out of OUT until it is closed."""
   out.mkdir(parents=True, exist_ok=True)
-  with _opened(out) as folder:
-    if not _locked(folder):
-      raise errors.UserError(
-          f'Cells are being run in {out} already; wait, or give another --out.')
-    yield
+  held = files.try_lock(out)
+  if held is None:
+    raise errors.UserError(
+        f'Cells are being run in {out} already; wait, or give another --out.')
+  return held
 
 
 def _wait_for_trainers(
     cells: Sequence[Cell], out: pathlib.Path, signals: Sequence[int]) -> None:
   """Returns when nobody trains in the workdirs, or on a signal."""
   for workdir in dict.fromkeys(out / cell.path for cell in cells):
-    if workdir.exists():
-      with _opened(workdir) as folder:  # As `experiment.lock` locks it.
-        if not _locked(folder):
-          print(
-              f'waits for the trainer that is at work in {workdir}', flush=True)
-        while not signals and not _locked(folder):
-          time.sleep(_POLL_SECONDS)
-
-
-@contextlib.contextmanager
-def _opened(folder: pathlib.Path) -> Iterator[int]:
-  descriptor = os.open(folder, os.O_RDONLY)
-  try:
-    yield descriptor
-  finally:
-    os.close(descriptor)
-
-
-def _locked(folder: int) -> bool:
-  """Locks an open folder until it is closed; False if another has done so."""
-  try:
-    fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except BlockingIOError:
-    return False
-  return True
+    if not workdir.exists():
+      continue
+    held = files.try_lock(workdir)  # As `experiment.lock` does.
+    if held is None:
+      print(f'waits for the trainer that is at work in {workdir}', flush=True)
+    while held is None and not signals:
+      time.sleep(_POLL_SECONDS)
+      held = files.try_lock(workdir)
+    if held is not None:
+      held.close()
 
 
 @contextlib.contextmanager
@@ -528,13 +512,6 @@ def _define_flags() -> None:
   flags.DEFINE_bool('dry_run', False, 'Print the commands; run none.')
 
 
-def refuse_arguments(argv: Sequence[str]) -> None:
-  """Raises a UserError if there are others than flags."""
-  if len(argv) > 1:
-    raise errors.UserError(
-        f'Unexpected arguments: {" ".join(argv[1:])}; see --help.')
-
-
 def choose(cells: Sequence[Cell], patterns: Sequence[str]) -> list[Cell]:
   """The cells whose path fits a pattern; each pattern must fit one."""
   paths = [cell.path for cell in cells]
@@ -553,7 +530,7 @@ def main(argv: list[str]) -> int:
   out = pathlib.Path(given.out) / given.scale
   cells = make_cells(given.scale, given.seeds)
   try:
-    refuse_arguments(argv)
+    errors.refuse_arguments(argv)
     chosen = choose(cells, given.only)
     cells = with_needed(chosen, cells, out)
     if given.dry_run or given.scale != 'nano':

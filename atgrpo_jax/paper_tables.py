@@ -567,7 +567,7 @@ def make_tables(out: pathlib.Path) -> list[pathlib.Path]:
 def main(argv: list[str]) -> int:
   out = pathlib.Path(flags.FLAGS.out)
   try:
-    paper.refuse_arguments(argv)
+    errors.refuse_arguments(argv)
     paths = make_tables(out)
   except errors.UserError as error:
     print(f'error: {error}', file=sys.stderr)

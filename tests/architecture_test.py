@@ -34,7 +34,7 @@ FLOORS = {
         ' model.layers model.qwen3 model.kv_cache model.lora',
         1: 'rl.advantages rl.losses rl.optimizer rollout.sampling sharding'
         ' hosts model.config',
-        0: 'types errors signals',
+        0: 'types errors files signals',
     }.items()
     for module in modules.split()
 }

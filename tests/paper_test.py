@@ -16,6 +16,7 @@ import time
 import pytest
 
 from atgrpo_jax import errors
+from atgrpo_jax import files
 from atgrpo_jax import paper
 from atgrpo_jax import policies
 from atgrpo_jax.rollout import at_grpo
@@ -281,14 +282,15 @@ def test_a_killed_sweep_goes_on_after_the_trainer_it_left(
   child.kill()
   child.wait()
   shutil.rmtree(waits)
-  locked = paper._locked
+  try_lock = files.try_lock
 
   def end_trainer(folder):
-    if not (is_free := locked(folder)):
+    held = try_lock(folder)
+    if held is None:
       os.kill(int(trainer.name), signal.SIGKILL)
-    return is_free
+    return held
 
-  monkeypatch.setattr(paper, '_locked', end_trainer)
+  monkeypatch.setattr(files, 'try_lock', end_trainer)
   assert paper.run_cells(FEW, out) == 0
   printed = capsys.readouterr().out
   assert printed.startswith(
@@ -358,7 +360,7 @@ def test_a_pattern_that_fits_no_cell_is_named():
   with pytest.raises(errors.UserError, match="no cell fits ''"):
     paper.choose(CELLS, [])
   with pytest.raises(errors.UserError, match='arguments: agents/x'):
-    paper.refuse_arguments(['paper', 'agents/x'])
+    errors.refuse_arguments(['paper', 'agents/x'])
 
 
 @pytest.mark.parametrize('scale', ['nano', '8b'])
