@@ -259,19 +259,20 @@ def programs(
       reference_logprobs=(
           rows((num_rows, size, longest), 'float32')
           if config.loss.kl_estimator != 'none' else None))
-  sums = jax.eval_shape(
-      functools.partial(train_step.zero_sums, **static), state.params)
-  everywhere = NamedSharding(policy.mesh, PartitionSpec())
-  sums = sums.replace(grads=state.params, **{
-      name: jax.tree.map(
-          lambda x: _shape(everywhere, x.shape, x.dtype), getattr(sums, name))
-      for name in ('loss', 'count', 'metrics')})
+  mesh, rules = policy.mesh, train_step.rules(policy.config, policy.learner)
+  one = jax.eval_shape(lambda: train_step.sums_of(
+      jax.tree.map(jnp.zeros_like, state.params), policy.learner))
+  sums = jax.tree.map(
+      lambda x, spec: _shape(
+          NamedSharding(mesh, spec), (mesh.shape['data'], *x.shape), x.dtype),
+      one, sharding.data_specs(one, rules))
+  number = _shape(NamedSharding(mesh, PartitionSpec()), (), 'float32')
   yield (
       'gradient', train_step.accumulate, _bytes((state.params, base)),
       (state.params, sums, batch), {'base': base, **static})
   yield (
       'update', train_step.apply_update,
-      _bytes(state), (state, sums), static)
+      _bytes(state), (state, sums, number, number), static)
 
 
 def _sampling(config, policy, params, adapters):

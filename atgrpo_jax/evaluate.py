@@ -168,6 +168,21 @@ def read(workdir: pathlib.Path, name: str) -> dict[str, Any]:
   return result
 
 
+def check_comparable(
+    before: Mapping[str, Any], tasks: Sequence[base.Task], *,
+    temperature: float) -> None:
+  """Raises UserError unless `before` is of these tasks and temperature."""
+  there = before['split_hash'], before['sampling']['temperature']
+  here = datasets.split_hash(tasks), temperature
+  if there != here:
+    raise errors.UserError(
+        f'evals/before.json was made on the split {before["split"]!r} '
+        f'(hash {there[0]}) at temperature {there[1]}, but evaluation.test now '
+        f'has the hash {here[0]} and evaluation.temperature is {here[1]}, so '
+        'what comes after could not be compared with it. Give both as they '
+        'were; for other tasks use --mode=evaluate when the run is done.')
+
+
 def print_table(results: Mapping[str, Mapping[str, Any]]) -> None:
   """Prints one line for each evaluation."""
   print(f'{"":12s} {"success":>8s} {"95 % interval":>16s} {"mean turns":>11s} '

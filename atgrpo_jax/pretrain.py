@@ -107,11 +107,13 @@ def pretrain(
       sums = train_step.zero_sums(
           state.params, config=model_config, spec=spec)
       for batch in batching.make_batches(groups, buckets):
-        sums = sharding.queued(train_step.accumulate(
+        sums = sharding.throttle_cpu_dispatch(train_step.accumulate(
             state.params, sums, sharding.put_rows(batch, mesh),
             config=model_config, spec=spec), mesh)
+      num_tokens = np.float32(sum(
+          len(ids) for group in groups for ids in group.completions))
       state, metrics, _ = train_step.apply_update(
-          state, sums, config=model_config, spec=spec)
+          state, sums, num_tokens, num_tokens, config=model_config, spec=spec)
     if step % config.log_every == 0:
       values = {k: float(v) for k, v in jax.device_get(metrics).items()}
       values['time/seconds'] = time.perf_counter() - start

@@ -9,11 +9,18 @@ A mesh has three axes:
 
 Every policy is computed on the mesh of its pool, a slice of the devices.
 Everything runs on a mesh, one device is a mesh of one.
+
+Whatever belongs to groups is computed by `per_shard`, in which a shard sees its
+own groups alone, and what all shards add up to is added once, by
+`sum_over_data`. So a program has no collective over `data` but that one. XLA
+runs the collectives of a CPU program that do not depend on each other in any
+order, with a thread for each device: two devices that take two of them in
+different orders would wait for ever.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
 import itertools
 import math
@@ -21,6 +28,7 @@ import re
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import Mesh
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec
@@ -48,7 +56,7 @@ ADAPTER_RULES = (
     (r'.*/b', PartitionSpec(None, None, None, 'fsdp')),
 )
 
-_num_queued = itertools.count()  # Programs of this process, see `queued`.
+_num_dispatched = itertools.count()  # See `throttle_cpu_dispatch`.
 
 
 def param_rules(tied_head: bool) -> Rules:
@@ -102,10 +110,9 @@ def make_meshes(
   return {policy: meshes[slices[policy]] for policy in policies}
 
 
-def num_row_parts(mesh: Mesh | None = None) -> int:
-  """Into how many parts a mesh, or that of `set_mesh`, splits the groups."""
-  mesh = mesh or jax.sharding.get_abstract_mesh()
-  return math.prod(mesh.shape.get(axis, 1) for axis in ROWS)
+def num_row_parts(mesh: Mesh) -> int:
+  """Into how many parts a mesh splits the groups."""
+  return math.prod(mesh.shape[axis] for axis in ROWS)
 
 
 def tree_shardings(tree: Any, mesh: Mesh, rules: Rules) -> Any:
@@ -137,14 +144,99 @@ def constrain_tree(tree: Any, rules: Rules) -> Any:
   if current_size() == 1:
     return tree
   return jax.tree.map(
-      jax.lax.with_sharding_constraint, tree, _specs(tree, rules)[0])
+      lambda x, spec: constrain(x, *spec), tree, _specs(tree, rules)[0])
 
 
 def constrain(x: jax.Array, *axes: str | tuple[str, ...] | None) -> jax.Array:
-  """Says on which mesh axes those of a traced array lie, within `set_mesh`."""
+  """Says on which mesh axes those of a traced array lie, within `set_mesh`.
+
+  Within `per_shard`, only the axes that are left count.
+  """
   if current_size() == 1:
     return x
-  return jax.lax.with_sharding_constraint(x, PartitionSpec(*axes))
+  return jax.lax.with_sharding_constraint(x, free_spec(*axes))
+
+
+def free_spec(*axes: str | tuple[str, ...] | None) -> PartitionSpec:
+  """A spec without the axes of a surrounding `per_shard`."""
+  free = free_axes()
+
+  def keep(axis):
+    names = (axis,) if isinstance(axis, str) else axis or ()
+    return tuple(name for name in names if name in free) or None
+
+  return PartitionSpec(*map(keep, axes))
+
+
+def per_shard(
+    function: Callable[[Any, Any], Any],
+    axes: Sequence[str] = ROWS) -> Callable[[Any, Any], Any]:
+  """`function(whole, split)` as each shard of `axes` computes it by itself.
+
+  `whole` is the same for all shards; `split` and what is returned are split on
+  the first axis of each array. No shard waits for another. What a gradient of
+  `whole` adds up to over the shards is added at the end, in one piece.
+  """
+  sizes = free_axes()
+  axes = tuple(axis for axis in axes if sizes.get(axis, 1) > 1)
+  if not axes:
+    return function
+  return jax.shard_map(
+      function, in_specs=(PartitionSpec(), PartitionSpec(axes)),
+      out_specs=PartitionSpec(axes), axis_names=set(axes), check_vma=False)
+
+
+def any_shard(x: jax.Array) -> jax.Array:
+  """Within `per_shard`, whether `x` [] bool holds in any shard of `ROWS`."""
+  axes = tuple(axis for axis in ROWS if axis not in free_axes())
+  return jax.lax.pmax(x.astype(jnp.int32), axes) > 0 if axes else x
+
+
+def data_size() -> int:
+  """Shards of the axis `data` of the mesh of `set_mesh`; 1 without one."""
+  return free_axes().get('data', 1)
+
+
+def zeros_over_data(tree: Any, rules: Rules) -> Any:
+  """Zeros for what each shard of `data` adds up by itself.
+
+  Each leaf of `tree` (arrays or their shapes) has one, with a first axis for
+  the shards; `rules` say where the others lie. See `sum_over_data`.
+  """
+  return jax.tree.map(
+      lambda x, spec: constrain(
+          jnp.zeros((data_size(), *x.shape), x.dtype), *spec),
+      tree, data_specs(tree, rules))
+
+
+def sum_over_data(tree: Any, rules: Rules) -> Any:
+  """Adds up what `zeros_over_data` began, float32 all of it.
+
+  In one piece, whatever the tree holds: one collective.
+  """
+  if data_size() == 1:
+    return jax.tree.map(lambda x: x[0], tree)
+
+  def add(tree):
+    leaves, structure = jax.tree.flatten(tree)
+    total = jax.lax.psum(
+        jnp.concatenate([leaf.ravel() for leaf in leaves]), 'data')
+    ends = list(itertools.accumulate(leaf.size for leaf in leaves))
+    return jax.tree.unflatten(structure, [
+        part.reshape(leaf.shape[1:])
+        for part, leaf in zip(jnp.split(total, ends[:-1]), leaves)])
+
+  one = jax.eval_shape(lambda: jax.tree.map(lambda x: x[0], tree))
+  return jax.shard_map(
+      add, in_specs=(data_specs(one, rules),),
+      out_specs=_specs(one, rules)[0], check_vma=False)(tree)
+
+
+def data_specs(tree: Any, rules: Rules) -> Any:
+  """The spec of each leaf of `zeros_over_data(tree, rules)`."""
+  return jax.tree.map(
+      lambda spec: PartitionSpec('data', *spec), _specs(tree, rules)[0],
+      is_leaf=lambda x: isinstance(x, PartitionSpec))
 
 
 def put_rows(tree: Any, mesh: Mesh) -> Any:
@@ -155,14 +247,16 @@ def put_rows(tree: Any, mesh: Mesh) -> Any:
           x.shape, sharding, x.__getitem__), tree)
 
 
-def queued(result: Any, mesh: Mesh) -> Any:
+def throttle_cpu_dispatch(result: Any, mesh: Mesh) -> Any:
   """The result of a program, for which every eighth call waits on a CPU.
 
-  With 32 or more programs waiting for several CPU devices, XLA hangs in their
-  collectives.
+  XLA's CPU client launches the programs of several devices, and runs them, on
+  one pool with a thread for each device. A launch waits there while 32 programs
+  of its device have not ended. If one of these is in a collective, the launch
+  has the thread that the other device needs to come to it, for ever.
   """
   if (mesh.devices.flat[0].platform == 'cpu'
-      and next(_num_queued) % 8 == 7):
+      and next(_num_dispatched) % 8 == 7):
     jax.block_until_ready(result)
   return result
 
@@ -213,9 +307,17 @@ def _name(path) -> str:
 
 
 def current_size() -> int:
-  """Devices of the mesh of `set_mesh`; 1 without one."""
+  """Devices of the mesh of `set_mesh`, or of a shard's; 1 without one."""
+  return math.prod(free_axes().values())
+
+
+def free_axes() -> dict[str, int]:
+  """Axes of the mesh of `set_mesh`, without those of a `per_shard`."""
   mesh = jax.sharding.get_abstract_mesh()
-  return 1 if mesh.empty else mesh.size
+  return {
+      name: mesh.shape[name]
+      for name, kind in zip(mesh.axis_names, mesh.axis_types)
+      if kind == jax.sharding.AxisType.Auto}
 
 
 def _parse_pools(policies, num_devices, pools):

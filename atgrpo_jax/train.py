@@ -27,11 +27,13 @@ from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax import hosts
 from atgrpo_jax import metrics as metrics_lib
 from atgrpo_jax import model
+from atgrpo_jax import policies as policies_lib
 from atgrpo_jax import sharding
 from atgrpo_jax import signals
 from atgrpo_jax import types
 from atgrpo_jax.rl import advantages as advantages_lib
 from atgrpo_jax.rl import diagnostics
+from atgrpo_jax.rl import losses
 from atgrpo_jax.rl import train_state
 from atgrpo_jax.rl import train_step
 from atgrpo_jax.rollout import at_grpo
@@ -82,7 +84,7 @@ def train(
   restored = checkpoints.restore(experiment.state_template())
   if restored is None:
     states = experiment.initial_states()
-    meta = {'step': 0, 'completion_tokens': 0}
+    meta = {'step': 0, 'completion_tokens': 0, 'step_tokens': 0}
     print('starts afresh')
   else:
     states, meta = restored.state, restored.meta
@@ -115,7 +117,7 @@ def train(
     # Keys and the data cursor are functions of the seed and the step.
     checkpoints.save(step, states, {
         'step': step, 'completion_tokens': completion_tokens,
-        'seed': config.seed,
+        'step_tokens': step_tokens, 'seed': config.seed,
         'config_hash': experiment_lib.config_hash(config),
         'bases': base_digests, 'metrics_offset': writer.offset(),
         'validation': validation})
@@ -140,20 +142,27 @@ def train(
     return values
 
   step, completion_tokens = meta['step'], meta['completion_tokens']
+  step_tokens = meta['step_tokens']  # Of the last step.
   if step == 0:
     before = test('before', 0)
     print(f'held-out success before: {100 * before["success"]:.1f} %')
     validation = validate(0)
   else:
     before = evaluate.read(workdir, 'before')
+    evaluate.check_comparable(
+        before, test_tasks, temperature=config.evaluation.temperature)
     validation = meta['validation']
 
   # ---- Loop -----------------------------------------------------------------
   def share_done() -> float:
-    limits = (
-        (step, config.train.num_steps),
-        (completion_tokens, config.train.completion_tokens))
-    return max(done / limit for done, limit in limits if limit)
+    max_steps, max_tokens = limits
+    shares = [step / max_steps] if max_steps else []
+    if max_tokens:
+      # The step that comes nearest is the last; the next one is taken to be as
+      # large as this one.
+      is_nearest = completion_tokens + step_tokens / 2 >= max_tokens
+      shares.append(1.0 if is_nearest else completion_tokens / max_tokens)
+    return max(shares)
 
   progress = metrics_lib.Progress(
       config.train.num_steps, num_done=step, share_done=share_done())
@@ -171,7 +180,8 @@ def train(
         team.counters)
     if step % config.train.groups_every == 0:
       write_groups(workdir / 'groups', step, rollout.groups, advantages)
-    completion_tokens += team.counters.completion_tokens
+    step_tokens = team.counters.completion_tokens
+    completion_tokens += step_tokens
     if (config.train.diagnose_every
         and step % config.train.diagnose_every == 0):
       for name in states:
@@ -190,6 +200,7 @@ def train(
       values |= {
           f'{name}/{metric}': x
           for metric, x in update_metrics(name, update).items()}
+      values[f'{name}/num_updates'] = int(states[name].num_updates)
     values['time/update'] = time.perf_counter() - update_start
     step += 1
 
@@ -204,7 +215,7 @@ def train(
     progress.update(
         step, share_done=share_done(), success=values['spine/success'],
         k1_success=validation['k1/success'], reward=values['reward/mean'],
-        tokens_per_second=team.counters.completion_tokens / seconds)
+        tokens_per_second=step_tokens / seconds)
     if step % config.train.checkpoint_every == 0:
       save(step)
       saved_step = step
@@ -222,6 +233,11 @@ def train(
     return False
   after = test('after', step)
   lock.close()
+  if limits[1]:
+    print(
+        f'generated {completion_tokens} tokens in {step} steps, '
+        f'{100 * completion_tokens / limits[1]:.1f} % of '
+        'train.completion_tokens')
   evaluate.print_table({'before': before, 'after': after})
   print(f'held-out success: before {100 * before["success"]:.1f} %, after '
         f'{100 * after["success"]:.1f} % ({len(test_tasks)} tasks)')
@@ -275,8 +291,7 @@ class PolicyUpdate:
 
   Attributes:
     num_groups: of its roles.
-    num_without_signal: of these, dropped, since neither they nor those they
-      are compared with have an advantage.
+    num_without_signal: of these, in which no candidate has an advantage.
     updates: (metrics, which gradients are finite) of each update.
   """
 
@@ -290,46 +305,53 @@ def update_policy(
     state: train_state.TrainState, groups: Sequence[types.Group],
     advantages: Sequence[np.ndarray], reference: model.Params | None,
 ) -> tuple[train_state.TrainState, PolicyUpdate]:
-  """Dispatches one or a few updates on the groups that carry a signal.
+  """Dispatches one or a few updates on the groups of a policy.
+
+  The loss is the mean over all candidates (Algorithm 1 of arXiv 2510.11062), by
+  `loss.aggregation`. Groups without an advantage add nothing to the surrogate,
+  so they are computed only where a penalty reads them.
 
   `reference` is the model of a KL penalty, which alone reads it.
   """
   policy = experiment.policies[name]
-  num_groups = sum(group.policy == name for group in groups)
-  kept = [
-      _train_group(group, advantage) for group, advantage in
-      _with_signal(experiment, name, groups, advantages)]
-  update = PolicyUpdate(num_groups, num_groups - len(kept), [])
+  own = _groups_of(name, groups, advantages)
+  update = PolicyUpdate(
+      len(own), sum(not has_signal for *_, has_signal in own), [])
   num_updates = experiment.config.train.updates_per_rollout
   base = experiment.bases.get(name)
   buckets = experiment.buckets.on(sharding.num_row_parts(policy.mesh))
   static = {'config': policy.config, 'spec': policy.learner}
-  queued = functools.partial(sharding.queued, mesh=policy.mesh)
   whole = dataclasses.replace(policy.learner, adapter_scale=None)
+  throttled = functools.partial(
+      sharding.throttle_cpu_dispatch, mesh=policy.mesh)
   with jax.set_mesh(policy.mesh):
     parts = []
-    for groups_of_part in (kept[i::num_updates] for i in range(num_updates)):
+    for groups_of_part in (own[i::num_updates] for i in range(num_updates)):
+      scored = _scored(policy.learner.loss, groups_of_part)
+      if not scored:
+        continue
       batches = [
           sharding.put_rows(batch, policy.mesh) for batch in
-          batching.make_batches(groups_of_part, buckets)]
+          batching.make_batches(scored, buckets)]
       if num_updates > 1:
         batches = [
-            dataclasses.replace(b, old_logprobs=queued(train_step.score(
+            dataclasses.replace(b, old_logprobs=throttled(train_step.score(
                 state.params, b, base=base, **static))) for b in batches]
       if policy.learner.loss.kl_estimator != 'none':
         batches = [
-            dataclasses.replace(b, reference_logprobs=queued(train_step.score(
-                reference, b, config=policy.config, spec=whole)))
+            dataclasses.replace(b, reference_logprobs=throttled(
+                train_step.score(
+                    reference, b, config=policy.config, spec=whole)))
             for b in batches]
-      if batches:
-        parts.append(batches)
+      parts.append((batches, *_counts(policy, groups_of_part, scored)))
 
-    for batches in parts:
+    for batches, num_units, num_tokens in parts:
       sums = train_step.zero_sums(state.params, **static)
       for batch in batches:
-        sums = queued(train_step.accumulate(
+        sums = throttled(train_step.accumulate(
             state.params, sums, batch, base=base, **static))
-      state, learned, finite = train_step.apply_update(state, sums, **static)
+      state, learned, finite = train_step.apply_update(
+          state, sums, num_units, num_tokens, **static)
       update.updates.append((learned, finite))
   return state, update
 
@@ -339,13 +361,16 @@ def diagnose_policy(
     state: train_state.TrainState, groups: Sequence[types.Group],
     advantages: Sequence[np.ndarray],
     start: model.Params) -> dict[str, float]:
-  """`rl.diagnostics` of the groups that the next update will use."""
+  """`rl.diagnostics` of the groups that the next update will score."""
   policy = experiment.policies[name]
   buckets = experiment.buckets.on(sharding.num_row_parts(policy.mesh))
-  kept = collections.defaultdict(list)
-  for group, advantage in _with_signal(experiment, name, groups, advantages):
-    kept[group.key.role].append(_train_group(group, advantage))
-  if not kept:
+  by_role = collections.defaultdict(list)
+  for own in _groups_of(name, groups, advantages):
+    by_role[own[0]].append(own)
+  scored = {
+      role: _scored(policy.learner.loss, own) for role, own in by_role.items()}
+  scored = {role: own for role, own in scored.items() if own}
+  if not scored:
     return {}
   score_start = functools.partial(
       train_step.score, start, config=policy.config,
@@ -353,39 +378,66 @@ def diagnose_policy(
   with jax.set_mesh(policy.mesh):
     values = diagnostics.diagnose(
         state.params, {
-            role: [
-                sharding.put_rows(batch, policy.mesh)
-                for batch in batching.make_batches(own, buckets)]
-            for role, own in kept.items()},
+            role: diagnostics.RoleBatches(
+                [sharding.put_rows(batch, policy.mesh)
+                 for batch in batching.make_batches(own, buckets)],
+                *_counts(policy, by_role[role], own))
+            for role, own in scored.items()},
         score_start, base=experiment.bases.get(name), mesh=policy.mesh,
         config=policy.config, spec=policy.learner)
   return {f'diagnosis/{metric}': x for metric, x in values.items()}
 
 
-def _with_signal(
-    experiment: experiment_lib.Experiment, name: str,
-    groups: Sequence[types.Group], advantages: Sequence[np.ndarray],
-) -> list[tuple[types.Group, np.ndarray]]:
-  """The groups of a policy that, or whose compared ones, have an advantage."""
-  compared = _compared(groups, experiment)
-  with_signal = _numbers_with_signal(compared, advantages)
+# Role, group, and whether any candidate has an advantage.
+_Own = tuple[str, batching.TrainGroup, bool]
+
+
+def _groups_of(
+    name: str, groups: Sequence[types.Group],
+    advantages: Sequence[np.ndarray]) -> list[_Own]:
+  """The groups of a policy."""
   return [
-      (group, advantage)
-      for number, group, advantage in zip(compared, groups, advantages)
-      if group.policy == name and number in with_signal]
+      (group.key.role, _train_group(group, advantage), np.any(advantage))
+      for group, advantage in zip(groups, advantages) if group.policy == name]
+
+
+def _scored(
+    loss: losses.LossSpec, own: Sequence[_Own]) -> list[batching.TrainGroup]:
+  """The groups whose candidates the loss reads."""
+  return [
+      group for _, group, has_signal in own if has_signal or loss.has_penalty]
+
+
+def _counts(
+    policy: policies_lib.Policy, own: Sequence[_Own],
+    scored: Sequence[batching.TrainGroup]) -> tuple[np.float32, np.float32]:
+  """Units of the loss over all candidates, and tokens of those scored."""
+  num_units, num_tokens = (
+      losses.num_units(
+          np.array([len(ids) for group in of for ids in group.completions]),
+          aggregation)
+      for of, aggregation in (
+          ([group for _, group, _ in own], policy.learner.loss.aggregation),
+          (scored, 'token_mean')))
+  return np.float32(num_units), np.float32(num_tokens)
 
 
 def update_metrics(name: str, update: PolicyUpdate) -> dict[str, float]:
-  """Waits for the updates of a policy; raises if they went wrong."""
+  """Waits for the updates of a policy; raises if they went wrong.
+
+  Of several updates of one rollout, the metrics are means.
+  """
   metrics = {
       'groups': update.num_groups,
       'groups_without_signal': update.num_without_signal}
   if not update.updates:
     logging.warning('policy %s: no group carries a signal', name)
-  for learned, finite in update.updates:
-    learned = {key: float(x) for key, x in jax.device_get(learned).items()}
-    metrics |= learned
-    if learned['nonfinite_in_a_row'] >= MAX_NONFINITE:
+    return metrics
+  learned = jax.device_get([learned for learned, _ in update.updates])
+  for key in learned[0]:
+    metrics[key] = float(np.mean([one[key] for one in learned]))
+  for one, (_, finite) in zip(learned, update.updates):
+    if one['nonfinite_in_a_row'] >= MAX_NONFINITE:
       bad = [
           jax.tree_util.keystr(path, simple=True, separator='/')
           for path, ok in jax.tree_util.tree_leaves_with_path(finite)
@@ -394,7 +446,8 @@ def update_metrics(name: str, update: PolicyUpdate) -> dict[str, float]:
           f'Policy {name!r}: the gradients of {MAX_NONFINITE} updates in a '
           f'row were not finite, last in {", ".join(bad[:10])} ({len(bad)} '
           f'of {len(jax.tree.leaves(finite))} leaves), loss '
-          f'{learned["loss"]}. The parameters are those before.')
+          f'{one["loss"]}. The parameters are those before.')
+  metrics['nonfinite_in_a_row'] = float(learned[-1]['nonfinite_in_a_row'])
   return metrics
 
 

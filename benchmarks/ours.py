@@ -288,8 +288,9 @@ class Team:
         sums = train_step.accumulate(
             state.params, sums, sharding.put_rows(batch, policy.mesh),
             **static)
+        num_tokens = np.float32(batch.completion_lengths.sum())
         self._states[agent], _, _ = train_step.apply_update(
-            state, sums, **static)
+            state, sums, num_tokens, num_tokens, **static)
     jax.block_until_ready(self._states)
 
   def step(self) -> None:

@@ -99,11 +99,12 @@ def run(mesh: jax.sharding.Mesh, lora: bool):
     sums = train_step.accumulate(
         trained, sums, sharding.put_rows(rows, mesh), base=base,
         config=CONFIG, spec=spec)
-    grads = jax.device_get(sums.grads)
-    loss = float(sums.loss / sums.count)
+    num_tokens = np.float32(rows.completion_lengths.sum())
+    total = train_step.add_up(sums, config=CONFIG, spec=spec)
+    grads, loss = jax.device_get((total.grads, total.loss / num_tokens))
     placed = jax.tree.map(lambda x: x.sharding, state)
     state, _, _ = train_step.apply_update(
-        state, sums, config=CONFIG, spec=spec)
+        state, sums, num_tokens, num_tokens, config=CONFIG, spec=spec)
   kept = jax.tree.all(jax.tree.map(
       lambda x, at: x.sharding.is_equivalent_to(at, x.ndim), state, placed))
   return {
@@ -111,7 +112,8 @@ def run(mesh: jax.sharding.Mesh, lora: bool):
       'alike': alike and alike.completions,
       'preambles': alike and alike.counts.preambles,
       'decoded_rows': samples.counts.decoded_rows,
-      'loss': loss, 'grads': grads, 'params': jax.device_get(state.params),
+      'loss': loss.item(), 'grads': grads,
+      'params': jax.device_get(state.params),
       'sharding_kept': kept,
       'bytes': max(
           sum(shard.data.nbytes for leaf in jax.tree.leaves(
@@ -200,7 +202,7 @@ def engines(meshes) -> dict[str, list[str] | list[int] | bool]:
           long, short = (
               engine._chunk for engine in interaction._engines.values())
           jax.block_until_ready(short)
-          waited.append(long.tokens.is_ready())
+          waited.append(long.is_ready())
         order.append(f'collect {self.name}')
       return super().collect()
 

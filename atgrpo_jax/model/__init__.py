@@ -15,6 +15,7 @@ from atgrpo_jax.model.lora import Weights as LoraWeights
 from atgrpo_jax.model.lora import with_adapters
 from atgrpo_jax.model.qwen3 import cast
 from atgrpo_jax.model.qwen3 import forward
+from atgrpo_jax.model.qwen3 import head_params
 from atgrpo_jax.model.qwen3 import init_params
 from atgrpo_jax.model.qwen3 import param_shapes
 from atgrpo_jax.model.qwen3 import Params

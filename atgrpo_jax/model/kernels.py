@@ -35,9 +35,9 @@ def find(q: jax.Array, prefix_length: int) -> Callable[..., jax.Array] | None:
 def _on_each_device(attend, q, k, v, prefix, prefix_mask):
   """On each device the attention of its groups and heads."""
   if sharding.current_size() > 1:
-    rows = jax.sharding.PartitionSpec(sharding.ROWS)
-    heads = jax.sharding.PartitionSpec(sharding.ROWS, 'tensor')
+    rows = sharding.free_spec(sharding.ROWS)
+    heads = sharding.free_spec(sharding.ROWS, 'tensor')
     attend = jax.shard_map(
         attend, in_specs=(heads, heads, heads, heads, rows), out_specs=heads,
-        check_vma=False)
+        axis_names=set(sharding.free_axes()), check_vma=False)
   return attend(q, k, v, prefix, prefix_mask)

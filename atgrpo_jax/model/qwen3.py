@@ -204,6 +204,12 @@ def unstack(params: Params, config: config_lib.ModelConfig) -> Params:
       if name in params and not isinstance(params[name], tuple)}
 
 
+def head_params(params: Params, config: config_lib.ModelConfig) -> Params:
+  """What `unembed` reads of the parameters."""
+  name = 'embedding' if config.tied_head else 'head'
+  return {name: params[name]}
+
+
 def unembed(
     params: Params, config: config_lib.ModelConfig,
     hidden: jax.Array) -> jax.Array:

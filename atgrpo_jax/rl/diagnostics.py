@@ -9,6 +9,7 @@ the update, which it does not change.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+import dataclasses
 import functools
 import itertools
 from typing import Any
@@ -25,9 +26,23 @@ from atgrpo_jax.rl import losses
 from atgrpo_jax.rl import train_step
 
 
+@dataclasses.dataclass(frozen=True)
+class RoleBatches:
+  """What one role contributes to the next update.
+
+  Attributes:
+    batches: microbatches of its groups that are scored, on the mesh.
+    num_units: what its mean loss is a mean over, see `losses.num_units`.
+    num_tokens: completion tokens of `batches`.
+  """
+
+  batches: Sequence[types.TrainBatch]
+  num_units: float
+  num_tokens: float
+
+
 def diagnose(
-    params: train_step.Trained,
-    batches: Mapping[str, Sequence[types.TrainBatch]],
+    params: train_step.Trained, roles: Mapping[str, RoleBatches],
     score_start: Callable[[types.TrainBatch], jax.Array], *,
     base: model.Params | None, mesh: jax.sharding.Mesh,
     config: model.ModelConfig,
@@ -36,7 +51,7 @@ def diagnose(
 
   Args:
     params: what is trained, before the update.
-    batches: role -> its microbatches, on the mesh.
+    roles: role -> its batches.
     score_start: log-probabilities [P, G, T] of a batch by the model that
       training started from, or that the adapter is over.
     base: the frozen model under an adapter, or None.
@@ -49,28 +64,32 @@ def diagnose(
     `{role}/kl_to_start` (k3 estimate) in nats for a token, and
     `cosine/{role}+{role}` of the gradients of each two roles.
   """
-  queued = functools.partial(sharding.queued, mesh=mesh)
-  sums, kls = {}, {}
-  for role, own in batches.items():
+  throttled = functools.partial(sharding.throttle_cpu_dispatch, mesh=mesh)
+  sums = {}
+  for role, own in roles.items():
     total = train_step.zero_sums(params, config=config, spec=spec)
-    kl = jnp.zeros(())
-    for batch in own:
-      start = queued(score_start(batch))
-      kl = queued(_add_kl(kl, batch, start))
+    total.metrics['kl_to_start'] = jnp.zeros_like(total.loss)
+    for batch in own.batches:
+      start = throttled(score_start(batch))
+      kl = throttled(
+          _add_kl(total.metrics.pop('kl_to_start'), batch, start))
       if spec.loss.kl_estimator != 'none':
         batch = batch.replace(reference_logprobs=start)
-      total = queued(train_step.accumulate(
+      total = throttled(train_step.accumulate(
           params, total, batch, base=base, config=config, spec=spec))
-    sums[role], kls[role] = total, kl
+      total.metrics['kl_to_start'] = kl
+    sums[role] = train_step.add_up(total, config=config, spec=spec)
   products = np.asarray(_products([total.grads for total in sums.values()]))
   norms = np.sqrt(np.diag(products))
   values: dict[str, Any] = {}
   for role, norm in zip(sums, norms):
-    tokens = sums[role].metrics['tokens']
+    metrics = sums[role].metrics
     values |= {
-        f'{role}/grad_norm': norm / float(sums[role].count),
-        f'{role}/entropy': float(sums[role].metrics['entropy'] / tokens),
-        f'{role}/kl_to_start': float(kls[role] / tokens)}
+        f'{role}/grad_norm': norm / roles[role].num_units,
+        f'{role}/entropy':
+            float(metrics['entropy']) / roles[role].num_tokens,
+        f'{role}/kl_to_start':
+            float(metrics['kl_to_start']) / roles[role].num_tokens}
   for (i, one), (j, other) in itertools.combinations(enumerate(sums), 2):
     values[f'cosine/{one}+{other}'] = products[i, j] / (norms[i] * norms[j])
   return values
@@ -78,10 +97,17 @@ def diagnose(
 
 @jax.jit
 def _add_kl(kl, batch, start):
-  """Adds a batch's KL of who sampled it from the start, summed over tokens."""
-  estimates = losses.kl_estimate(batch.behavior_logprobs, start, 'k3')
-  return kl + jnp.sum(jnp.where(
-      train_step.completion_mask(batch), estimates, 0.0))
+  """Adds a batch's KL of who sampled it from the start, summed over tokens.
+
+  `kl` is [D] float32, for each shard of `data` its own.
+  """
+  def add(_, split):
+    kl, batch, start = split
+    estimates = losses.kl_estimate(batch.behavior_logprobs, start, 'k3')
+    return kl + jnp.sum(jnp.where(
+        train_step.completion_mask(batch), estimates, 0.0))
+
+  return sharding.per_shard(add, ['data'])(None, (kl, batch, start))
 
 
 @jax.jit

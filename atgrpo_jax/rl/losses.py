@@ -1,7 +1,9 @@
 """Losses over arrays: they know no model, no config and no tokenizer.
 
-A loss returns (sum, count) over its microbatch; the caller divides once, after
-all microbatches and devices. With the ratio rho = pi / pi_old of a token,
+A loss is a sum over its microbatch; the caller divides once, after all
+microbatches and devices, by `num_units` of all candidates of the step: also of
+those that have no advantage, whose terms are 0 and which need not be computed.
+With the ratio rho = pi / pi_old of a token,
 
   surrogate = -w min(rho A, clip(rho, 1 - low, 1 + high) A)
 
@@ -21,6 +23,7 @@ import dataclasses
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 RATIO_LEVELS = ('token', 'sequence')
 AGGREGATIONS = ('token_mean', 'sequence_mean', 'constant')
@@ -59,6 +62,11 @@ class LossSpec:
   kl_coefficient: float = 0.0
   entropy_coefficient: float = 0.0
 
+  @property
+  def has_penalty(self) -> bool:
+    """Whether candidates without an advantage have a gradient, too."""
+    return bool(self.kl_coefficient or self.entropy_coefficient)
+
   def __post_init__(self):
     for name, value, known in (
         ('ratio_level', self.ratio_level, RATIO_LEVELS),
@@ -93,8 +101,7 @@ def policy_loss(
     spec: the switches.
 
   Returns:
-    sum: float32, over the units of `spec.aggregation`.
-    count: float32, how many units.
+    loss: float32, sum over the units of `spec.aggregation`.
     sums: name -> sum over tokens, for the log.
   """
   chex.assert_rank([logprobs, advantages], [2, 1])
@@ -135,17 +142,14 @@ def policy_loss(
   if reference_logprobs is not None:
     kl = kl_estimate(logprobs, masked(reference_logprobs), spec.kl_estimator)
     loss += spec.kl_coefficient * kl
-  total, count = aggregate(loss, mask, spec.aggregation)
-
   sums = {
-      'tokens': jnp.sum(mask).astype(jnp.float32),
       'clipped': jnp.sum(mask & was_clipped).astype(jnp.float32),
       'entropy': jnp.sum(masked(entropy)),
       'mismatch': jnp.sum(jnp.abs(mismatch)),
       # k3 towards the old policy; its gradient is not used.
       'approx_kl': jnp.sum(masked(ratio - 1.0 - log_ratio)),
   }
-  return total, count, jax.lax.stop_gradient(sums)
+  return aggregate(loss, mask, spec.aggregation), jax.lax.stop_gradient(sums)
 
 
 def kl_estimate(
@@ -159,21 +163,25 @@ def kl_estimate(
 
 
 def aggregate(
-    loss: jax.Array, mask: jax.Array,
-    aggregation: str) -> tuple[jax.Array, jax.Array]:
-  """Sum of `loss` [B, T] over the units of `aggregation`, and their count."""
+    loss: jax.Array, mask: jax.Array, aggregation: str) -> jax.Array:
+  """Sum of `loss` [B, T] over the units of `aggregation`."""
   loss = jnp.where(mask, loss, 0.0)
-  lengths = jnp.sum(mask, axis=1)
-  if aggregation == 'token_mean':
-    return jnp.sum(loss), jnp.sum(lengths).astype(jnp.float32)
-  num_rows = jnp.sum(lengths > 0).astype(jnp.float32)
   if aggregation == 'sequence_mean':
-    return jnp.sum(jnp.sum(loss, axis=1) / jnp.maximum(lengths, 1)), num_rows
-  return jnp.sum(loss), num_rows  # 'constant'
+    loss /= jnp.maximum(jnp.sum(mask, axis=1, keepdims=True), 1)
+  return jnp.sum(loss)
 
 
-def supervised_loss(
-    logprobs: jax.Array, mask: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Negative log-likelihood: (sum over tokens, number of tokens)."""
+def num_units(lengths: np.ndarray, aggregation: str) -> int:
+  """How many units of `aggregation` completions of these lengths [N] are.
+
+  Without a token, a completion is none.
+  """
+  if aggregation == 'token_mean':
+    return int(np.sum(lengths))
+  return int(np.count_nonzero(lengths))
+
+
+def supervised_loss(logprobs: jax.Array, mask: jax.Array) -> jax.Array:
+  """Negative log-likelihood, a sum over tokens."""
   chex.assert_rank([logprobs, mask], 2)
   return aggregate(-logprobs, mask, 'token_mean')

@@ -6,7 +6,9 @@ token. So the cost of a prompt does not depend on the group size, and the
 gradient equals that of repeated prompts up to rounding.
 
 A step is `zero_sums`, `accumulate` per microbatch, `apply_update`. Losses and
-gradients are summed over microbatches of any shape and divided once.
+gradients are summed over microbatches of any shape, by each shard of `data` for
+itself; they are added up over the shards and divided once, at the end. What
+they are divided by is known on the host.
 
 What is trained is either a whole model or an adapter over a frozen base; only
 what is trained has gradients and an optimiser state.
@@ -61,12 +63,11 @@ class LearnerSpec:
 
 @struct.dataclass
 class Sums:
-  """What microbatches add up to."""
+  """What microbatches add up to; first axis D, one for each shard of `data`."""
 
   grads: Trained
-  loss: jax.Array  # [] float32
-  count: jax.Array  # [] float32
-  metrics: dict[str, jax.Array]  # name -> [] float32, sums over tokens
+  loss: jax.Array  # [D] float32
+  metrics: dict[str, jax.Array]  # name -> [D] float32, sums over tokens
 
 
 @functools.partial(jax.jit, static_argnames=('config', 'spec'))
@@ -74,14 +75,17 @@ def zero_sums(
     params: Trained, *, config: model.ModelConfig,
     spec: LearnerSpec) -> Sums:
   """The sums before the first microbatch."""
-  names = ('tokens', 'entropy')
+  return sharding.zeros_over_data(
+      sums_of(params, spec), rules(config, spec))
+
+
+def sums_of(grads: Trained, spec: LearnerSpec) -> Sums:
+  """The sums of one shard, without their first axis: `grads`, and zeros."""
+  names = ('entropy',)
   if spec.loss is not None:
     names += ('clipped', 'mismatch', 'approx_kl')
-  grads = sharding.constrain_tree(
-      jax.tree.map(jnp.zeros_like, params), _rules(config, spec))
   return Sums(
-      grads, jnp.zeros(()), jnp.zeros(()),
-      {name: jnp.zeros(()) for name in names})
+      grads, jnp.zeros(()), {name: jnp.zeros(()) for name in names})
 
 
 @functools.partial(
@@ -96,44 +100,57 @@ def accumulate(
   trained.
   """
 
-  def loss_fn(params):
-    logprobs, entropy = _score(
-        _whole(params, base, spec), config, batch, spec)
-    if spec.loss is None:
-      total, count, metrics = _supervised_loss(logprobs, entropy, batch)
-    else:
-      total, count, metrics = _policy_loss(
-          logprobs, entropy, batch, spec.loss)
-    return total, (count, metrics)
+  def accumulate_shard(whole, split):
+    params, base = whole
+    sums, batch = split
 
-  (total, (count, metrics)), grads = jax.value_and_grad(
-      loss_fn, has_aux=True)(params)
-  grads = sharding.constrain_tree(grads, _rules(config, spec))
-  return jax.tree.map(jnp.add, sums, Sums(grads, total, count, metrics))
+    def loss_fn(params):
+      logprobs, entropy = _score(
+          _whole(params, base, spec), config, batch, spec)
+      if spec.loss is None:
+        return _supervised_loss(logprobs, entropy, batch)
+      return _policy_loss(logprobs, entropy, batch, spec.loss)
+
+    (loss, metrics), grads = jax.value_and_grad(
+        loss_fn, has_aux=True)(params)
+    grads = sharding.constrain_tree(grads, rules(config, spec))
+    return jax.tree.map(
+        lambda total, x: total + x, sums, Sums(grads, loss, metrics))
+
+  return sharding.per_shard(accumulate_shard, ['data'])(
+      (params, base), (sums, batch))
 
 
 @functools.partial(
     jax.jit, static_argnames=('config', 'spec'), donate_argnames='state')
 def apply_update(
-    state: train_state.TrainState, sums: Sums, *, config: model.ModelConfig,
-    spec: LearnerSpec):
+    state: train_state.TrainState, sums: Sums, num_units: jax.Array,
+    num_tokens: jax.Array, *, config: model.ModelConfig, spec: LearnerSpec):
   """One optimiser update.
+
+  Args:
+    state: of the policy; donated.
+    sums: of all microbatches.
+    num_units: [] float32, what the loss is a mean over (`losses.num_units`).
+    num_tokens: [] float32, completion tokens that were scored.
+    config: dimensions of the model.
+    spec: of the learner.
 
   Returns:
     state: after the update; the same as before where a gradient is not finite.
     metrics: name -> [] float32.
     finite: tree of [] bool, whether each gradient is finite.
   """
-  grads = jax.tree.map(lambda g: g / sums.count, sums.grads)
+  sums = sharding.sum_over_data(sums, rules(config, spec))
+  grads = jax.tree.map(lambda g: g / num_units, sums.grads)
   updates, opt_state = optimizer_lib.make_optimizer(spec.optimizer).update(
       grads, state.opt_state, state.params)
   params = optax.apply_updates(state.params, updates)
   metrics = {
-      name: total / sums.metrics['tokens']
-      for name, total in sums.metrics.items() if name != 'tokens'}
+      name: total / num_tokens for name, total in sums.metrics.items()}
   metrics |= {
-      'loss': sums.loss / sums.count,
-      'tokens': sums.metrics['tokens'],
+      'loss': sums.loss / num_units,
+      'tokens': num_tokens,
       'grad_norm': optax.tree.norm(grads),
       'update_norm': optax.tree.norm(updates),
       'param_norm': optax.tree.norm(params),
@@ -143,8 +160,15 @@ def apply_update(
   num_updates = state.num_updates + opt_state.last_finite
   state = sharding.constrain_tree(
       train_state.TrainState(params, opt_state, num_updates),
-      _rules(config, spec))
+      rules(config, spec))
   return state, metrics, finite
+
+
+@functools.partial(jax.jit, static_argnames=('config', 'spec'))
+def add_up(
+    sums: Sums, *, config: model.ModelConfig, spec: LearnerSpec) -> Sums:
+  """The sums of all shards together, without the first axis."""
+  return sharding.sum_over_data(sums, rules(config, spec))
 
 
 @functools.partial(jax.jit, static_argnames=('config', 'spec'))
@@ -157,7 +181,10 @@ def score(
   Positions behind a completion's length hold values that mean nothing; most of
   them are never computed.
   """
-  return _score(_whole(params, base, spec), config, batch, spec)[0]
+  def score_shard(whole, batch):
+    return _score(_whole(*whole, spec), config, batch, spec)[0]
+
+  return sharding.per_shard(score_shard, ['data'])((params, base), batch)
 
 
 def completion_mask(batch: types.TrainBatch) -> jax.Array:
@@ -188,47 +215,48 @@ def _score(params, config, batch, spec):
   hidden, _ = model.forward(
       params, config, inputs, prefix=prefix, dtype=dtype, remat=remat)
 
-  # What counts comes first, in each part of the mesh, and is scored in chunks;
-  # chunks in which nothing counts are left out.
-  num_parts = sharding.num_row_parts()
-  counts = completion_mask(batch).reshape(num_parts, -1)
-  num_counting = jnp.max(jnp.sum(counts, axis=1))
-  size = counts.shape[1]
-  chunk = min(size, max(_LOGIT_CHUNKS[0], min(_LOGIT_CHUNKS[1], size // 8)))
-  order = jnp.pad(
-      jnp.argsort(~counts, axis=1), [(0, 0), (0, -size % chunk)],
-      constant_values=size)
+  def score_shard(head, split):
+    hidden, tokens, counts = split
+    hidden = hidden.reshape(-1, hidden.shape[-1])
+    # What counts comes first, and is scored in chunks; chunks in which nothing
+    # counts are left out.
+    num_counting = jnp.sum(counts)
+    size = counts.size
+    chunk = min(size, max(_LOGIT_CHUNKS[0], min(_LOGIT_CHUNKS[1], size // 8)))
+    order = jnp.pad(
+        jnp.argsort(~counts.ravel()), (0, -size % chunk), constant_values=size)
 
-  def in_chunks(x):  # [P, G, T, ...] -> chunks of [N, chunk, ...]
-    x = sharding.take_in_parts(x.reshape(-1, *x.shape[3:]), order)
-    x = x.reshape(num_parts, -1, chunk, *x.shape[1:])
-    return jnp.moveaxis(x, 1, 0)
+    def in_chunks(x):  # [N, ...] -> chunks [N / chunk, chunk, ...]
+      return jnp.take(x, order, axis=0, mode='clip').reshape(
+          -1, chunk, *x.shape[1:])
 
-  @jax.checkpoint
-  def score_chunk(hidden, tokens):
-    logits = sharding.constrain(
-        model.unembed(params, config, hidden), sharding.ROWS, None, 'tensor')
-    logprobs = sampling.token_logprobs(logits, tokens, spec.temperature)
-    return logprobs, sampling.entropy(logits, spec.temperature)
+    @jax.checkpoint
+    def score_chunk(hidden, tokens):
+      logits = sharding.constrain(
+          model.unembed(head, config, hidden), None, 'tensor')
+      logprobs = sampling.token_logprobs(logits, tokens, spec.temperature)
+      return logprobs, sampling.entropy(logits, spec.temperature)
 
-  def score_if_any_counts(xs):
-    start, hidden, tokens = xs
-    zeros = jnp.zeros(tokens.shape)
-    return jax.lax.cond(
-        start < num_counting, score_chunk, lambda *_: (zeros, zeros),
-        hidden, tokens)
+    def score_if_any_counts(xs):
+      start, hidden, tokens = xs
+      zeros = jnp.zeros(tokens.shape)
+      return jax.lax.cond(
+          start < num_counting, score_chunk, lambda *_: (zeros, zeros),
+          hidden, tokens)
 
-  scores = jax.lax.map(score_if_any_counts, (
-      jnp.arange(0, order.shape[1], chunk), in_chunks(hidden),
-      in_chunks(batch.completions)))
-  return tuple(
-      sharding.put_in_parts(
-          jnp.zeros(counts.size), order,
-          jnp.moveaxis(x, 0, 1).reshape(-1)).reshape(batch.completions.shape)
-      for x in scores)
+    scores = jax.lax.map(score_if_any_counts, (
+        jnp.arange(0, order.size, chunk), in_chunks(hidden),
+        in_chunks(tokens.ravel())))
+    return tuple(
+        jnp.zeros(size).at[order].set(x.ravel(), mode='drop').reshape(
+            counts.shape) for x in scores)
+
+  return sharding.per_shard(score_shard)(
+      model.head_params(params, config),
+      (hidden, batch.completions, completion_mask(batch)))
 
 
-def _rules(config, spec):
+def rules(config, spec):
   """Where the trained parameters lie."""
   if spec.adapter_scale is None:
     return sharding.param_rules(config.tied_head)
@@ -253,7 +281,6 @@ def _policy_loss(logprobs, entropy, batch, spec):
 def _supervised_loss(logprobs, entropy, batch):
   """`losses.supervised_loss` of a microbatch."""
   mask = completion_mask(batch).reshape(-1, logprobs.shape[-1])
-  total, count = losses.supervised_loss(
-      logprobs.reshape(mask.shape), mask)
+  loss = losses.supervised_loss(logprobs.reshape(mask.shape), mask)
   entropy = jnp.where(mask, entropy.reshape(mask.shape), 0.0)
-  return total, count, {'tokens': count, 'entropy': jnp.sum(entropy)}
+  return loss, {'entropy': jnp.sum(entropy)}

@@ -130,7 +130,7 @@ class Engine:
     self._past: model.Cache | None = None
     self._num_rows = 0  # Of each part of the mesh.
     self._room = 0  # Positions of a row.
-    self._chunk: sampler.Chunk | None = None
+    self._chunk: jax.Array | None = None
     self.counts = Counts()
 
   def add(self, request: Request) -> None:
@@ -159,13 +159,20 @@ class Engine:
     """Waits for the chunk and returns the groups that have finished."""
     if self._chunk is None:
       return []
-    chunk = jax.device_get(self._chunk)
+    chunk = sampler.Chunk.read(self._chunk)
     self._chunk = None
     longest = int(chunk.lengths.max())
-    self.counts.decoded_rows += longest * len(chunk.lengths)
-    self.counts.read_positions += longest * len(chunk.lengths) * self._room
-    self.counts.read_prefix_positions += (
-        longest * len(self._held) * self._prompt_length)
+    # Of each part of the mesh, which ends with its longest member, or, if its
+    # devices talk to each other, with the longest of all.
+    tokens = chunk.lengths.reshape(self._num_parts, -1).max(axis=1)
+    if self._mesh.shape['tensor'] > 1:
+      tokens[:] = longest
+    mean = tokens.mean().item()
+    self.counts.decoded_rows += round(mean * len(chunk.lengths))
+    self.counts.read_positions += round(
+        mean * len(chunk.lengths) * self._room)
+    self.counts.read_prefix_positions += round(
+        mean * len(self._held) * self._prompt_length)
     each = len(self._held) // self._num_parts
     finished = []
     for slot, group in enumerate(self._held):

@@ -16,10 +16,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import NamedTuple
 
 from flax import struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from atgrpo_jax import model
 from atgrpo_jax import sharding
@@ -56,14 +58,22 @@ class Slots:
   adapter_ids: jax.Array  # [P] int32
 
 
-@struct.dataclass
-class Chunk:
+class Chunk(NamedTuple):
   """What members said in one call; nothing counts behind a length."""
 
-  tokens: jax.Array  # [N * R, T] int32
-  logprobs: jax.Array  # [N * R, T] float32
-  lengths: jax.Array  # [N * R] int32
-  running: jax.Array  # [N * R] bool, who goes on
+  tokens: np.ndarray  # [N * R, T] int32
+  logprobs: np.ndarray  # [N * R, T] float32
+  lengths: np.ndarray  # [N * R] int32
+  running: np.ndarray  # [N * R] bool, who goes on
+
+  @classmethod
+  def read(cls, chunk: jax.Array) -> Chunk:
+    """Waits for what `decode` returned and splits it."""
+    chunk = np.asarray(jax.device_get(chunk))
+    tokens, logprobs = np.split(chunk[:, :-2], 2, axis=1)
+    return cls(
+        tokens, np.ascontiguousarray(logprobs).view(np.float32),
+        chunk[:, -2], chunk[:, -1].astype(bool))
 
 
 @functools.partial(jax.jit, static_argnames=('config', 'dtype'))
@@ -224,8 +234,10 @@ def decode(
     params: model.Params, slots: Slots, past: model.Cache,
     taken: jax.Array | None, *, adapters: model.Adapters | None,
     config: model.ModelConfig, spec: SamplerSpec,
-    num_tokens: int) -> tuple[Slots, model.Cache, Chunk]:
+    num_tokens: int) -> tuple[Slots, model.Cache, jax.Array]:
   """Samples up to `num_tokens` for every member that runs.
+
+  The rows of a shard end when none of them runs, whatever other shards do.
 
   Args:
     params: of the model, as `prepare` returns them; perhaps with its layers
@@ -241,69 +253,89 @@ def decode(
     config: the model's dimensions.
     spec: see `SamplerSpec`.
     num_tokens: the longest chunk (T).
+
+  Returns:
+    slots, past: after the chunk.
+    chunk: [N * R, 2 T + 2] int32, see `Chunk.read`: one array, so that one
+      transfer brings all of it.
   """
-  rows = model.Rows.of(taken, *slots.last.shape)
-  last, running, keys = (
-      rows.take(x.ravel()) for x in (slots.last, slots.running, slots.keys))
-  ages, budgets = map(rows.take_groups, (slots.lengths, slots.budgets))
-  if adapters is not None:
-    params = model.with_adapters(params, adapters, slots.adapter_ids)
-  if isinstance(params['layers'], tuple):  # Adapters too, once for the loop.
-    params = model.unstack(params, config)
-  fold = jax.vmap(jax.random.fold_in)
+  def decode_shard(whole, split):
+    params, adapters = whole
+    slots, past, taken = split
+    rows = model.Rows.of(taken, *slots.last.shape)
+    last, running, keys = (
+        rows.take(x.ravel()) for x in (slots.last, slots.running, slots.keys))
+    ages, budgets = map(rows.take_groups, (slots.lengths, slots.budgets))
+    if adapters is not None:
+      params = model.with_adapters(params, adapters, slots.adapter_ids)
+    if isinstance(params['layers'], tuple):  # Adapters too, once for the loop.
+      params = model.unstack(params, config)
+    fold = jax.vmap(jax.random.fold_in)
 
-  def keep_going(state):
-    return (state['index'] < num_tokens) & jnp.any(state['running'])
+    def keep_going(state):
+      any_running = jnp.any(state['running'])
+      if sharding.current_size() > 1:
+        # The devices of a shard talk to each other for each token. Whether
+        # those of one shard may while another's have stopped is not known of
+        # every kind of device, so all go on together.
+        any_running = sharding.any_shard(any_running)
+      return (state['index'] < num_tokens) & any_running
 
-  def step(state):
-    index = state['index']
-    hidden, cache = model.forward(
-        params, config, state['last'][:, None, None], prefix=slots.prefix,
-        past=model.Past(past, ages), cache=state['cache'], cache_index=index,
-        rows=rows, dtype=jnp.dtype(spec.dtype))
-    logits = model.unembed(params, config, hidden[:, 0, 0])
-    tokens = sampling.sample_tokens(
-        logits, fold(keys, ages + index), spec.temperature)
-    logprobs = sampling.token_logprobs(logits, tokens, spec.temperature)
-    stopped = (
-        jnp.isin(tokens, jnp.array(spec.stop_ids))
-        | (ages + index + 1 >= budgets))
-    return {
-        'index': index + 1,
-        'last': tokens,
-        'cache': cache,
-        'running': state['running'] & ~stopped,
-        'lengths': state['lengths'] + state['running'],
-        'tokens': state['tokens'].at[:, index].set(tokens),
-        'logprobs': state['logprobs'].at[:, index].set(logprobs),
-    }
+    def step(state):
+      index = state['index']
+      hidden, cache = model.forward(
+          params, config, state['last'][:, None, None], prefix=slots.prefix,
+          past=model.Past(past, ages), cache=state['cache'],
+          cache_index=index, rows=rows, dtype=jnp.dtype(spec.dtype))
+      logits = model.unembed(params, config, hidden[:, 0, 0])
+      tokens = sampling.sample_tokens(
+          logits, fold(keys, ages + index), spec.temperature)
+      logprobs = sampling.token_logprobs(logits, tokens, spec.temperature)
+      stopped = (
+          jnp.isin(tokens, jnp.array(spec.stop_ids))
+          | (ages + index + 1 >= budgets))
+      return {
+          'index': index + 1,
+          'last': tokens,
+          'cache': cache,
+          'running': state['running'] & ~stopped,
+          'lengths': state['lengths'] + state['running'],
+          'tokens': state['tokens'].at[:, index].set(tokens),
+          'logprobs': state['logprobs'].at[:, index].set(logprobs),
+      }
 
-  state = jax.lax.while_loop(keep_going, step, {
-      'index': jnp.int32(0),
-      'last': last,
-      'cache': model.init_cache(
-          config, len(last), num_tokens, jnp.dtype(spec.dtype)),
-      'running': running,
-      'lengths': jnp.zeros(last.shape, jnp.int32),
-      'tokens': jnp.zeros((*last.shape, num_tokens), jnp.int32),
-      'logprobs': jnp.zeros((*last.shape, num_tokens), jnp.float32),
-  })
+    state = jax.lax.while_loop(keep_going, step, {
+        'index': jnp.int32(0),
+        'last': last,
+        'cache': model.init_cache(
+            config, len(last), num_tokens, jnp.dtype(spec.dtype)),
+        'running': running,
+        'lengths': jnp.zeros(last.shape, jnp.int32),
+        'tokens': jnp.zeros((*last.shape, num_tokens), jnp.int32),
+        'logprobs': jnp.zeros((*last.shape, num_tokens), jnp.float32),
+    })
 
-  def appended(axis, old, new):
-    move = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=axis)
-    return jax.vmap(move)(old, new, ages)
+    def appended(axis, old, new):
+      move = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=axis)
+      return jax.vmap(move)(old, new, ages)
 
-  def spread(name):
-    return rows.spread(state[name]).reshape(slots.last.shape)
+    def spread(name):
+      return rows.spread(state[name]).reshape(slots.last.shape)
 
-  slots = slots.replace(
-      lengths=slots.lengths + state['index'], last=spread('last'),
-      running=slots.running & spread('running'))
-  past = _along_positions(appended, past, state['cache'])
-  # On every device, since every process reads all of it.
-  chunk = Chunk(*(
-      sharding.constrain(state[field.name])
-      for field in dataclasses.fields(Chunk)))
+    slots = slots.replace(
+        lengths=slots.lengths + state['index'], last=spread('last'),
+        running=slots.running & spread('running'))
+    past = _along_positions(appended, past, state['cache'])
+    chunk = jnp.concatenate([
+        state['tokens'],
+        jax.lax.bitcast_convert_type(state['logprobs'], jnp.int32),
+        state['lengths'][:, None], state['running'][:, None]], axis=1)
+    return slots, past, chunk
+
+  slots, past, chunk = sharding.per_shard(decode_shard)(
+      (params, adapters), (slots, past, taken))
+  if jax.process_count() > 1:
+    chunk = sharding.constrain(chunk)  # Every process reads all of it.
   return _constrain(slots), _constrain(past), chunk
 
 

@@ -37,11 +37,18 @@ def batch(params):
       batch, behavior_logprobs=train_step.score(params, batch, **STATIC))
 
 
+def _num_tokens(batches):
+  return sum(batch.completion_lengths.sum().item() for batch in batches)
+
+
 def _diagnose(params, batches, start=None, spec=SPEC, base=None):
   mesh, = sharding.make_meshes(
       ['all'], jax.devices()[:1], sharding.MeshSpec()).values()
+  roles = {
+      role: diagnostics.RoleBatches(own, *[_num_tokens(own)] * 2)
+      for role, own in batches.items()}
   return diagnostics.diagnose(
-      params, batches, functools.partial(
+      params, roles, functools.partial(
           train_step.score, params if start is None else start, **STATIC),
       base=base, mesh=mesh, config=tiny.CONFIG, spec=spec)
 
@@ -59,7 +66,8 @@ def test_gradients_of_each_role(params, batch):
     sums = train_step.zero_sums(params, **STATIC)
     for each in own:
       sums = train_step.accumulate(params, sums, each, **STATIC)
-    grads[role] = jax.tree.map(lambda g, n=sums.count: g / n, sums.grads)
+    num_tokens = _num_tokens(own)
+    grads[role] = jax.tree.map(lambda g: g[0] / num_tokens, sums.grads)
   values = _diagnose(params, roles)
   norms = {role: optax.tree.norm(g) for role, g in grads.items()}
   for role, norm in norms.items():

@@ -63,11 +63,11 @@ def policy_loss(mode):
     old = jnp.full_like(logprobs, -2.0)
     if reference is not None:
       reference = logprobs + jnp.log(jnp.array(reference))
-    total, count, sums = LOSS[mode](
+    total, sums = LOSS[mode](
         logprobs, old, old - jnp.log(jnp.full_like(old, mismatch)),
         jnp.full_like(old, entropy), jnp.array(advantages), jnp.array(mask),
         reference, spec)
-    return float(total), float(count), {k: float(v) for k, v in sums.items()}
+    return float(total), {k: float(v) for k, v in sums.items()}
   return run
 
 
@@ -80,24 +80,25 @@ def policy_loss(mode):
     (0.5, 2.0, -1.0), (1.6, -2.0, 3.2),
 ])
 def test_surrogate_of_one_token(policy_loss, ratio, advantage, expected):
-  total, count, sums = policy_loss([[ratio]], [advantage], [[True]])
+  total, sums = policy_loss([[ratio]], [advantage], [[True]])
   assert total == pytest.approx(expected, rel=1e-6)
-  assert count == 1
   assert sums['clipped'] == (abs(expected) in (2.6, 1.6))
 
 
-@pytest.mark.parametrize('aggregation, total, count', [
+@pytest.mark.parametrize('aggregation, total, num_units', [
     # Gains: min(3, 2.6) + 1.8 = 4.4 and min(-0.5, -0.8) - 1.2 - 1.4 = -3.4.
     ('token_mean', -(4.4 - 3.4), 5),
     ('sequence_mean', -(4.4 / 2 - 3.4 / 3), 2),
     ('constant', -(4.4 - 3.4), 2),
 ])
-def test_aggregations(policy_loss, aggregation, total, count):
+def test_aggregations(policy_loss, aggregation, total, num_units):
   spec = dataclasses.replace(SPEC, aggregation=aggregation)
   found = policy_loss(spec=spec)
-  assert found[:2] == pytest.approx((total, count), rel=1e-6)
-  assert found[2] == pytest.approx({
-      'tokens': 5, 'clipped': 2, 'entropy': 0, 'mismatch': 0,
+  assert found[0] == pytest.approx(total, rel=1e-6)
+  lengths = np.append(np.sum(MASK, axis=1), 0)  # The last says nothing.
+  assert losses.num_units(lengths, aggregation) == num_units
+  assert found[1] == pytest.approx({
+      'clipped': 2, 'entropy': 0, 'mismatch': 0,
       # The ratios sum to 5.5 and multiply to 1.134.
       'approx_kl': 5.5 - 5 - math.log(1.134)}, rel=1e-5)
 
@@ -117,11 +118,11 @@ def test_a_row_without_tokens_does_not_count(policy_loss, aggregation):
 def test_dual_clip(policy_loss):
   spec = dataclasses.replace(SPEC, dual_clip=3.0)
   # Gains: max(-5, 3 * -1) = -3; max(-2, -3) = -2; 1.3 * 2 as before.
-  total, _, sums = policy_loss(
+  total, sums = policy_loss(
       [[5.0], [2.0], [5.0]], [-1.0, -1.0, 2.0], np.ones((3, 1), bool), spec)
   assert total == pytest.approx(3 + 2 - 2.6, rel=1e-6)
   assert sums['clipped'] == 2
-  total, _, _ = policy_loss([[5.0]], [-1.0], [[True]])
+  total, _ = policy_loss([[5.0]], [-1.0], [[True]])
   assert total == pytest.approx(5, rel=1e-6)
 
 
@@ -130,13 +131,12 @@ def test_ratio_of_a_sequence(policy_loss):
   # Geometric means: (1.5 * 0.9)^(1/2) = 1.1618950, in the range, times 2;
   # (0.5 * 1.2 * 1.4)^(1/3) = 0.9435388, in the range, times -1. The one
   # counts for two tokens, the other for three.
-  total, count, sums = policy_loss(spec=spec)
+  total, sums = policy_loss(spec=spec)
   assert total == pytest.approx(
       -(2 * 2 * 1.1618950 - 3 * 0.9435388), rel=1e-6)
-  assert count == 5
   assert sums['clipped'] == 0
   # (4 * 1)^(1/2) = 2: cut to 1.3, both tokens.
-  total, _, sums = policy_loss(
+  total, sums = policy_loss(
       [[4.0, 1.0]], [2.0], np.ones((1, 2), bool), spec)
   assert total == pytest.approx(-2 * 2 * 1.3, rel=1e-6)
   assert sums['clipped'] == 2
@@ -147,10 +147,9 @@ def test_ratio_of_a_sequence(policy_loss):
     (0.0, 4.0, 1.0)])
 def test_importance_weight(policy_loss, cap, mismatch, weight):
   spec = dataclasses.replace(SPEC, importance_cap=cap)
-  total, count, sums = policy_loss(spec=spec, mismatch=mismatch)
+  total, sums = policy_loss(spec=spec, mismatch=mismatch)
   # The gain of test_aggregations is 1.
   assert total == pytest.approx(-weight, rel=1e-5)
-  assert count == 5
   assert sums['mismatch'] == pytest.approx(
       5 * abs(math.log(mismatch)), rel=1e-5)
   # A weight is not a clip.
@@ -166,24 +165,23 @@ def test_importance_weight(policy_loss, cap, mismatch, weight):
 def test_kl(policy_loss, estimator, expected):
   spec = dataclasses.replace(
       SPEC, kl_estimator=estimator, kl_coefficient=0.1)
-  total, count, _ = policy_loss(
+  total, _ = policy_loss(
       [[1.0, 1.1], [0.9, 3.0]], [0.0, 0.0], [[True, True], [True, False]],
       spec, reference=[[2.0, 0.5], [2.0, 2.0]])
   assert total == pytest.approx(0.1 * expected, rel=1e-5)
-  assert count == 3
 
 
 def test_kl_of_the_reference_itself_is_nought(policy_loss):
   for estimator in ('k1', 'k3'):
     spec = dataclasses.replace(
         SPEC, kl_estimator=estimator, kl_coefficient=1.0)
-    with_kl, _, _ = policy_loss(spec=spec, reference=np.ones((2, 3)))
+    with_kl, _ = policy_loss(spec=spec, reference=np.ones((2, 3)))
     assert with_kl == pytest.approx(policy_loss()[0], abs=1e-6)
 
 
 def test_entropy_is_a_bonus(policy_loss):
   spec = dataclasses.replace(SPEC, entropy_coefficient=0.01)
-  total, _, sums = policy_loss(advantages=[0.0, 0.0], spec=spec, entropy=2.5)
+  total, sums = policy_loss(advantages=[0.0, 0.0], spec=spec, entropy=2.5)
   # Five tokens.
   assert total == pytest.approx(-0.01 * 5 * 2.5, rel=1e-6)
   assert sums['entropy'] == pytest.approx(12.5)
@@ -191,9 +189,8 @@ def test_entropy_is_a_bonus(policy_loss):
 
 def test_supervised_loss():
   logprobs = jnp.array([[-1.0, -2.0, -9.0], [-0.5, -0.25, -4.0]])
-  total, count = losses.supervised_loss(logprobs, jnp.array(MASK))
   # 1 + 2 + 0.5 + 0.25 + 4
-  assert (total, count) == (7.75, 5)
+  assert losses.supervised_loss(logprobs, jnp.array(MASK)) == 7.75
 
 
 # Gradients and sums. Random arrays of six completions of up to five tokens.
@@ -237,7 +234,7 @@ def test_on_policy_gradient_is_that_of_reinforce(
   logprobs, _, _, entropy, advantages, mask, _ = _arrays()
   spec = losses.LossSpec(ratio_level=ratio_level, aggregation=aggregation)
   args = (logprobs, logprobs, logprobs, entropy, advantages, mask, None)
-  count = losses.policy_loss(*args, spec)[1]
+  num_units = losses.num_units(np.sum(mask, axis=1), aggregation)
 
   def reinforce(logprobs):
     terms = jnp.where(mask, -advantages[:, None] * logprobs, 0.0)
@@ -250,7 +247,7 @@ def test_on_policy_gradient_is_that_of_reinforce(
 
   _, (grad, _) = LOSS_AND_GRADS[mode](*args, spec)
   np.testing.assert_allclose(
-      grad / count, jax.grad(reinforce)(logprobs), rtol=1e-5)
+      grad / num_units, jax.grad(reinforce)(logprobs), rtol=1e-5)
 
 
 def test_a_clipped_token_has_no_gradient(mode):

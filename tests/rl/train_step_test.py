@@ -25,6 +25,7 @@ SPEC = train_step.LearnerSpec(
         clip_high=0.3, kl_estimator='k3', kl_coefficient=0.1,
         entropy_coefficient=0.01))
 ON_POLICY = dataclasses.replace(SPEC, loss=losses.LossSpec())
+NUM_TOKENS = np.float32(35)  # Of the tiny batch.
 
 
 @pytest.fixture(scope='module')
@@ -60,7 +61,7 @@ def _accumulate(params, batches, spec=SPEC):
 
 def _update(state, sums):
   return train_step.apply_update(
-      state, sums, config=tiny.CONFIG, spec=SPEC)
+      state, sums, NUM_TOKENS, NUM_TOKENS, config=tiny.CONFIG, spec=SPEC)
 
 
 def _traced(spec):
@@ -84,9 +85,8 @@ def _assert_close(found, expected, tolerance):
   jax.tree.map_with_path(
       compare(optax.tree.norm(expected.grads)), found.grads, expected.grads)
   jax.tree.map_with_path(
-      compare(expected.metrics['tokens']),
-      (found.loss, found.count, found.metrics),
-      (expected.loss, expected.count, expected.metrics))
+      compare(NUM_TOKENS), (found.loss, found.metrics),
+      (expected.loss, expected.metrics))
 
 
 def _assert_same_bits(found, expected):
@@ -127,7 +127,7 @@ def test_supervised_loss_is_that_of_the_scores_and_falls(params):
   state, losses_found = _state(params), []
   for _ in range(3):
     sums = _accumulate(state.params, [batch], spec)
-    assert sums.count == sums.metrics['tokens'] == mask.sum() == 35
+    assert mask.sum() == NUM_TOKENS
     expected = -np.mean(np.asarray(_score(state.params, batch))[mask])
     state, metrics, _ = _update(state, sums)
     np.testing.assert_allclose(metrics['loss'], expected, rtol=1e-5)
@@ -161,17 +161,18 @@ def _plain_sums(params, batch):
 
   def loss_fn(params):
     logits = tiny.plain_logits(params, batch)
-    total, count, metrics = losses.policy_loss(
+    total, metrics = losses.policy_loss(
         sampling.token_logprobs(logits, rows(batch.completions), 1.0),
         rows(batch.old_logprobs), rows(batch.behavior_logprobs),
         sampling.entropy(logits, 1.0), rows(batch.advantages),
         rows(train_step.completion_mask(batch)),
         rows(batch.reference_logprobs), SPEC.loss)
-    return total, (count, metrics)
+    return total, metrics
 
-  (total, (count, metrics)), grads = jax.value_and_grad(
-      loss_fn, has_aux=True)(params)
-  return train_step.Sums(grads, total, count, metrics)
+  (total, metrics), grads = jax.value_and_grad(loss_fn, has_aux=True)(params)
+  # One shard.
+  return jax.tree.map(
+      lambda x: x[None], train_step.Sums(grads, total, metrics))
 
 
 def test_a_group_equals_its_prompt_repeated(params, batch):
@@ -264,7 +265,7 @@ def test_masked_positions_have_no_logits(params, batch, monkeypatch):
   (_, logprobs), _ = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
   jax.effects_barrier()
   # 9 of 15 chunks, once and again in the backward pass.
-  assert scored == [(1, 4)] * 2 * 9
+  assert scored == [(4,)] * 2 * 9
   np.testing.assert_allclose(
       logprobs[mask], _score(params, batch)[mask], rtol=1e-5)
 
@@ -305,7 +306,7 @@ def test_non_finite_gradients_change_nothing_and_are_named(params, batch):
   before = jax.device_get(state)
   grads = jax.tree.map(jnp.copy, good.grads)
   down = grads['layers']['down']
-  down['kernel'] = down['kernel'].at[1, 0, 0].set(jnp.inf)
+  down['kernel'] = down['kernel'].at[0, 1, 0, 0].set(jnp.inf)
   bad = dataclasses.replace(good, grads=grads)
 
   for in_a_row in (1, 2):
