@@ -92,7 +92,7 @@ def test_proposals_are_tried_on_copies_and_the_decision_is_played(team):
     assert state.board == states[0].board
     assert step.reward_terms == {
         'plan_solved': 1, 'plan_progress': pytest.approx(2 / 18),
-        'plan_illegal': 0, 'plan_malformed': 0}
+        'plan_idle': 0, 'plan_illegal': 0, 'plan_malformed': 0}
     assert step.team_reward == 0
     assert step.local_rewards == {role: pytest.approx(1 + 0.5 * 2 / 18)}
     assert not (step.done or step.success or step.truncated)
@@ -144,7 +144,9 @@ def test_an_episode_to_success(
 @pytest.mark.parametrize('text, outcome, shown', [
     ('#### ["U", "D"]', base.Outcome.ILLEGAL_ACTION, '["U", "D"]'),
     ('#### ["D"]', base.Outcome.OK, '["D"]'),
-    ('#### []', base.Outcome.OK, '[]'),
+    ('#### []', base.Outcome.NO_EFFECT, '[]'),
+    ('#### ["U"]', base.Outcome.NO_EFFECT, '["U"]'),
+    ('#### ["D", "U"]', base.Outcome.NO_EFFECT, '["D", "U"]'),
     ('#### ["X"]', base.Outcome.PARSE_ERROR, 'none'),
     ('I do not know.', base.Outcome.PARSE_ERROR, 'none')])
 def test_what_an_advisor_says(text, outcome, shown):
