@@ -39,7 +39,19 @@ weights in a preset of their own. Progress is undiscounted potential shaping,
 so it telescopes: over the turns of an episode a circle pays nothing. A move
 that leaves the board as it was pays less than a random one (`idle`). No move
 pays less than a malformed answer, whose weight is that of the terms that may
-fall together. The preset `outcome` keeps `solved` and `plan_solved` alone.
+fall together.
+
+Presets, each with the weights of the local terms (`REWARDS`):
+
+  mixed               all of the table
+  outcome_and_plans   `plan_solved` alone: the checker pays whoever decides for
+                      the board, and a proposer for its copy
+  outcome             none: nothing but the team's checker pays anybody
+
+With `outcome` a proposer's step pays nothing at once, so with the return
+`immediate` proposers have no signal. Those that look further give them one:
+`monte_carlo` in a tree, `return_to_go` and `episode_return` in parallel
+episodes.
 
 The outcome of an action is the first of these that is true: what became of the
 program, when it failed; PARSE_ERROR without a move; NO_EFFECT when the move, or
@@ -91,7 +103,8 @@ REWARDS = {
         'plan_solved': 1.0, 'plan_progress': 0.5, 'plan_idle': 0.2,
         'plan_illegal': 0.2, 'plan_malformed': 0.7,
     },
-    'outcome': {'plan_solved': 1.0},
+    'outcome_and_plans': {'plan_solved': 1.0},
+    'outcome': {},
 }
 
 _OUTCOMES = {

@@ -2,9 +2,9 @@
 
 Moves are walked one by one until the goal is reached; what is left of the list
 is not looked at. A move into a wall or off the grid does nothing and counts as
-illegal. The potential of `progress` is
-the Manhattan distance to the goal, as a share of the largest. Teams and reward
-terms are those of `environments.games`; no term uses shortest paths.
+illegal. The potential of `progress` is the Manhattan distance to the goal, as a
+share of the largest. Teams and reward terms are those of `environments.games`;
+no term uses shortest paths.
 """
 
 from __future__ import annotations

@@ -305,13 +305,15 @@ def test_success_in_the_last_turn_is_not_truncated():
 
 @pytest.mark.parametrize('action, solved', [
     (SOLUTION, 1.0), ('DDRRRRU', 0.0), ('UUUU', 0.0), (None, 0.0)])
-def test_the_preset_outcome_sees_nothing_but_the_goal(action, solved):
-  pair, solo = make(echo_sandbox.Echo(), reward='outcome'), make(
-      team='solo', reward='outcome')
+@pytest.mark.parametrize('reward', ['outcome', 'outcome_and_plans'])
+def test_two_presets_see_nothing_but_the_goal(reward, action, solved):
+  pair, solo = make(echo_sandbox.Echo(), reward=reward), make(
+      team='solo', reward=reward)
+  planned = solved if reward == 'outcome_and_plans' else 0.0
   tool = 'no program' if action is None else printed(action)
   walk = 'no answer' if action is None else answer(action)
   step = pair.step(pair.reset(TASK), {'tool': tool})
-  assert (step.team_reward, step.local_rewards) == (0.0, {'tool': solved})
+  assert (step.team_reward, step.local_rewards) == (0.0, {'tool': planned})
   step = pair.step(step.state, {'planner': walk})
   assert (step.team_reward, step.local_rewards) == (solved, {'planner': 0.0})
   step = solo.step(solo.reset(TASK), {'solo': walk})
@@ -435,7 +437,8 @@ def test_steps_are_deterministic_and_picklable(programs):
      "environment.team='duo' is not one of ['pair', 'quintet', 'septet', "
      "'solo', 'trio']"),
     ({'reward': 'dense'},
-     "environment.reward='dense' is not one of ['mixed', 'outcome']"),
+     "environment.reward='dense' is not one of ['mixed', 'outcome', "
+     "'outcome_and_plans']"),
     ({'max_turns': 0}, 'environment.max_turns=0: an episode needs at least 1'),
 ])
 def test_make_environment_names_what_is_wrong(wrong, words):
