@@ -14,8 +14,11 @@ for):
                second time with a third of the tasks in a step: GRPO's episodes
                are longer, so with as many tasks it makes fewer updates. These
                four are also evaluated on the whole test split.
-  reward       none but the checker's; on Sokoban also with the oracle term
-               that sees dead ends
+  reward       the other presets: `outcome`, in which nothing but the team's
+               checker pays (so the tool, whose step pays nothing at once, has
+               no signal); `outcome_and_plans`, in which the checker also pays
+               for proposals; on Sokoban `oracle`, with a term that sees dead
+               ends
   roles        each role trained beside the untrained other, with half of the
                tokens each; the two combined; and roles played by the policies
                of other roles and seeds
@@ -192,12 +195,10 @@ def _main(scale: str, seed: int) -> Iterator[Cell]:
       yield _train(
           f'main/{task}/{system}_small_steps', task, scale, seed,
           _small_steps(config.rollout.num_tasks), first, system=system)
-    rewards = {'outcome_only': 'outcome'}
-    if task == 'sokoban':
-      rewards['oracle'] = 'oracle'
-    for row, reward in rewards.items():
+    oracle = ('oracle',) if task == 'sokoban' else ()
+    for reward in ('outcome', 'outcome_and_plans', *oracle):
       yield _train(
-          f'reward/{task}/{row}', task, scale, seed,
+          f'reward/{task}/{reward}', task, scale, seed,
           {'environment.reward': reward}, first)
 
 

@@ -73,17 +73,17 @@ _PUBLISHED = {
     'plan_path': {
         'SA': ('5', '12'), 'SA+GRPO': ('11', '47'), 'MAS': ('10', '71'),
         'MAS+GRPO': ('', '96'), 'shared': ('96', '93'),
-        'per role': ('97', '96'), 'outcome_only': ('', '89'),
+        'per role': ('97', '96'), 'outcome': ('', '89'),
         'only_tool': ('11', ''), 'only_planner': ('14.5', ''),
         'combined': ('16', ''), 'swapped': ('6', '')},
     'sokoban': {
         'SA': ('0', '9'), 'SA+GRPO': ('3', '14'), 'MAS': ('0', '16'),
         'MAS+GRPO': ('', '30'), 'shared': ('10', '96'),
-        'per role': ('11.5', '98'), 'outcome_only': ('', '93')},
+        'per role': ('11.5', '98'), 'outcome': ('', '93')},
     'sudoku': {
         'SA': ('7', '48'), 'SA+GRPO': ('29', '54'), 'MAS': ('69', '72'),
         'MAS+GRPO': ('', '99'), 'shared': ('99', '99.5'),
-        'per role': ('99', '99'), 'outcome_only': ('', '99.5')},
+        'per role': ('99', '99'), 'outcome': ('', '99.5')},
 }
 
 # Table of an ablation -> what it calls AT-GRPO itself.

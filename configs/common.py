@@ -134,7 +134,8 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.environment.module = config_dict.placeholder(str)
   c.environment.team = config_dict.placeholder(str)
   c.environment.max_turns = 4
-  c.environment.reward = 'mixed'  # Or 'outcome'; Sokoban's 'oracle'.
+  # Or 'outcome'; of the games also 'outcome_and_plans', of Sokoban 'oracle'.
+  c.environment.reward = 'mixed'
   # What else the module's make_environment takes.
   c.environment.options = config_dict.ConfigDict()
   c.environment.num_workers = 2  # Processes that step environments.

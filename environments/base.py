@@ -20,10 +20,14 @@ Task = Mapping[str, Any]  # One row of a dataset; 'task_id' names it.
 
 
 class Outcome(enum.Enum):
-  """What became of one agent's action. Counted and logged per role."""
+  """What became of one agent's action. Counted and logged per role.
+
+  Where both are true of an action, `NO_EFFECT` goes before `ILLEGAL_ACTION`.
+  """
 
   OK = 'ok'
   PARSE_ERROR = 'parse_error'  # The text does not follow the answer grammar.
+  NO_EFFECT = 'no_effect'  # Well formed, but the state is as it was.
   ILLEGAL_ACTION = 'illegal_action'  # Well formed, but the rules forbid it.
   PROGRAM_ERROR = 'program_error'  # The agent's program ended with an error.
   TIMEOUT = 'timeout'  # The agent's program hit its CPU or wall-clock limit.

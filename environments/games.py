@@ -22,19 +22,41 @@ Reward terms, all in [-1, 1] (`reward_terms` logs them before weighting):
   name             role      value                              sees
   solved           team      1 when the board is solved         the checker
   progress         decides   what `Game.progress` says          the board
+  idle             decides   -1 when a move leaves the board    the board
+                             as it was
   illegal          decides   -1 x share of illegal parts of     the board
-                             the move
+                             the move, up to the solution
   malformed        decides   -1 when no move is found           the text
   plan_solved      proposes  1 when the proposal solves a copy  the checker
   plan_progress    proposes  as progress, on the copy           the board
+  plan_idle        proposes  as idle, on the copy               the board
   plan_illegal     proposes  as illegal, on the copy            the board
   plan_malformed   proposes  -1 when the program fails or no    the text, or
                              move is found                      the run
 
 No term of these is an oracle. A game may add oracle terms of its own, with
 weights in a preset of their own. Progress is undiscounted potential shaping,
-so it telescopes: standing still and walking in circles pay nothing. The preset
-`outcome` keeps `solved` and `plan_solved` alone.
+so it telescopes: over the turns of an episode a circle pays nothing. A move
+that leaves the board as it was pays less than a random one (`idle`). No move
+pays less than a malformed answer, whose weight is that of the terms that may
+fall together.
+
+Presets, each with the weights of the local terms (`REWARDS`):
+
+  mixed               all of the table
+  outcome_and_plans   `plan_solved` alone: the checker pays whoever decides for
+                      the board, and a proposer for its copy
+  outcome             none: nothing but the team's checker pays anybody
+
+With `outcome` a proposer's step pays nothing at once, so with the return
+`immediate` proposers have no signal. Those that look further give them one:
+`monte_carlo` in a tree, `return_to_go` and `episode_return` in parallel
+episodes.
+
+The outcome of an action is the first of these that is true: what became of the
+program, when it failed; PARSE_ERROR without a move; NO_EFFECT when the move, or
+the proposal on its copy, leaves the board as it was; ILLEGAL_ACTION when a part
+of it is illegal; OK.
 
 Deviations from the authors' code: the present board is shown; success is set
 by the checker only, not by the end of the episode; shaping is not discounted;
@@ -72,14 +94,17 @@ TEAMS = {
 }
 
 # Weights of the local terms. The team's term has the weight alpha, which
-# belongs to the algorithm.
+# belongs to the algorithm. The first random move of an episode pays -0.14 to
+# -0.01 on average, a legal one more, so `idle` is below both. `malformed` is
+# what a move pays that loses all progress and is illegal in nearly all parts.
 REWARDS = {
     'mixed': {
-        'progress': 0.5, 'illegal': 0.2, 'malformed': 0.2,
-        'plan_solved': 1.0, 'plan_progress': 0.5, 'plan_illegal': 0.2,
-        'plan_malformed': 0.2,
+        'progress': 0.5, 'idle': 0.2, 'illegal': 0.2, 'malformed': 0.7,
+        'plan_solved': 1.0, 'plan_progress': 0.5, 'plan_idle': 0.2,
+        'plan_illegal': 0.2, 'plan_malformed': 0.7,
     },
-    'outcome': {'plan_solved': 1.0},
+    'outcome_and_plans': {'plan_solved': 1.0},
+    'outcome': {},
 }
 
 _OUTCOMES = {
@@ -169,7 +194,10 @@ class Game(Protocol):
     """A JSON value as a move, if it is one."""
 
   def play(self, board: Board, move: Move) -> tuple[Board, float]:
-    """The board after a move, and the share of the move that is illegal."""
+    """The board after a move, and the share of the move that is illegal.
+
+    The share is of the parts up to the solution; what follows is not played.
+    """
 
   def solved(self, board: Board) -> bool:
     """The checker."""
@@ -282,9 +310,7 @@ class BoardGame:
       self, state: State, proposal: Proposal,
       outcome: base.Outcome) -> base.Step:
     """Tries a proposal on a copy."""
-    _, solved, tried, illegal = self._try(state.board, proposal.move)
-    if proposal.program is None and illegal:
-      outcome = base.Outcome.ILLEGAL_ACTION
+    _, solved, tried, outcome = self._try(state.board, proposal.move, outcome)
     terms = {'plan_solved': float(solved)} | {
         f'plan_{name}': value for name, value in tried.items()}
     return base.Step(
@@ -300,9 +326,7 @@ class BoardGame:
       self, state: State, role: str, move: Move | None,
       outcome: base.Outcome) -> base.Step:
     """Plays the move of whoever decides."""
-    board, success, terms, illegal = self._try(state.board, move)
-    if illegal:
-      outcome = base.Outcome.ILLEGAL_ACTION
+    board, success, terms, outcome = self._try(state.board, move, outcome)
     turn = state.turn + 1
     truncated = not success and turn >= self.max_turns
     return base.Step(
@@ -314,17 +338,27 @@ class BoardGame:
         outcomes={role: outcome})
 
   def _try(
-      self, board: Board, move: Move | None,
-  ) -> tuple[Board, bool, dict[str, float], bool]:
-    """The board after a move, if it is solved, the terms, if it was illegal."""
-    after, illegal = board, 0.0
+      self, board: Board, move: Move | None, outcome: base.Outcome,
+  ) -> tuple[Board, bool, dict[str, float], base.Outcome]:
+    """The board after a move, if it is solved, the terms, and the outcome.
+
+    `outcome` is what is known before a move is played; it stays when there is
+    none.
+    """
+    after, illegal, idle = board, 0.0, False
     if move is not None:
       after, illegal = self.game.play(board, move)
+      idle = after == board
+      if idle:
+        outcome = base.Outcome.NO_EFFECT
+      elif illegal:
+        outcome = base.Outcome.ILLEGAL_ACTION
     return after, self.game.solved(after), {
         'progress': self.game.progress(board, after),
+        'idle': -float(idle),
         'illegal': -illegal,
         'malformed': -float(move is None),
-        **self.game.oracle_terms(after)}, bool(illegal)
+        **self.game.oracle_terms(after)}, outcome
 
   def _weigh(self, terms: Mapping[str, float]) -> float:
     return sum(self.weights.get(name, 0.0) * x for name, x in terms.items())

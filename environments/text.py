@@ -2,12 +2,21 @@
 
 Two grammars, both parsed by `json` and plain string search, never `eval`:
 
-  program  The last fenced block of the text: a line "```python", lines that
+  program  The last fenced block of the reply: a line "```python", lines that
            do not start with "```", and a line "```". An unclosed block is no
            program.
-  answer   The last line of the text that starts with "####" and whose rest
+  answer   The last line of the reply that starts with "####" and whose rest
            is one JSON value other than null. Headings such as "#### Step 1"
            are passed over; text after the answer is allowed.
+
+The reply is what stands after the last "</think>"; its first line begins there.
+A text without that tag is a reply as a whole. If a "<think>" is not closed,
+there is no reply: neither what stands before it nor what stands after it
+counts. Blocks do not nest: one "</think>" closes all that is open, also what
+the prompt opened. A tag is a tag wherever it stands. In a string literal of a
+program, "</think>" cuts the program in two, so it is lost, and "<think>" leaves
+no reply. When the prompt opens the thinking and the text ends before it is
+closed, the text has no tag and is taken for a reply.
 
 Lines end with LF or CRLF; blanks after a fence are allowed. A parser returns
 None when the text does not follow the grammar; what that costs is the
@@ -20,20 +29,21 @@ import re
 from typing import Any
 
 ANSWER_MARKER = '####'
+THINK_START, THINK_END = '<think>', '</think>'
 _PROGRAM = re.compile(
     r'^```python[ \t\r]*\n((?:(?!```).*\n)*)```[ \t\r]*$', re.MULTILINE)
 
 
 def last_program(text: str) -> str | None:
   """The source of the last closed python block."""
-  blocks = _PROGRAM.findall(text)
+  blocks = _PROGRAM.findall(_reply(text))
   return blocks[-1] if blocks else None
 
 
 def last_answer(text: str) -> Any | None:
   """The JSON value of the last answer line."""
   # Not splitlines(), which also cuts at characters that JSON text may hold.
-  for line in reversed(text.split('\n')):
+  for line in reversed(_reply(text).split('\n')):
     if line.startswith(ANSWER_MARKER):
       value = parse_json(line.removeprefix(ANSWER_MARKER))
       if value is not None:
@@ -70,6 +80,12 @@ def shorten(text: str, limit: int) -> str:
   tail = encoded[-half:].decode(errors='ignore')
   cut = len(text) - len(head) - len(tail)
   return f'{head} [... {cut} characters cut ...] {tail}'
+
+
+def _reply(text: str) -> str:
+  """What stands behind the thinking; nothing where that is not closed."""
+  reply = text.rpartition(THINK_END)[2]
+  return '' if THINK_START in reply else reply
 
 
 def _refuse_constant(name: str) -> None:

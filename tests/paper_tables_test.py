@@ -50,7 +50,7 @@ def out(tmp_path_factory):
   _write(tmp_path / 'roles/plan_path/swapped', 0, _successes(3),
          name='evaluation')
   _write(main / 'at_grpo_per_role', 0, _successes(49))
-  _write(tmp_path / 'reward/plan_path/outcome_only', 0, _successes(0))
+  _write(tmp_path / 'reward/plan_path/outcome', 0, _successes(0))
   for size in ('2', '16'):
     _write(tmp_path / 'group_size/plan_path' / size, 0, _successes(40))
   _write(tmp_path / 'unchanged/plan_path/at_grpo', 0, _successes(42))
@@ -96,9 +96,9 @@ def test_ablations(out):
       f'Plan-Path: {name}' for name in ('reward', 'roles', 'group_size')}
   reward = tables['Plan-Path: reward']
   assert reward['as in the first table']['success %'] == '94.0'
-  assert reward['outcome_only']['success %'] == '0.0'
-  assert reward['outcome_only']['turns to solve'] == ''
-  assert reward['outcome_only']['turns an episode'] == '2.50'
+  assert reward['outcome']['success %'] == '0.0'
+  assert reward['outcome']['turns to solve'] == ''
+  assert reward['outcome']['turns an episode'] == '2.50'
   roles = tables['Plan-Path: roles']
   assert roles['trained together']['success %'] == '98.0'
   assert roles['swapped']['success %'] == '6.0'

@@ -92,7 +92,7 @@ def test_each_table_has_its_rows():
     assert rows.pop(('main', task)) == others | {
         'sa_grpo', 'sa_grpo_turns', 'at_grpo', 'at_grpo_per_role',
         'at_grpo_lora', 'at_grpo_small_steps', 'mas_grpo_small_steps'}
-    assert rows.pop(('reward', task)) == {'outcome_only'} | (
+    assert rows.pop(('reward', task)) == {'outcome', 'outcome_and_plans'} | (
         {'oracle'} if task == 'sokoban' else set())
   assert {table: found for (table, _), found in rows.items()} == {
       'unchanged': {'at_grpo'},

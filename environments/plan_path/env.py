@@ -1,9 +1,10 @@
 """Plan-Path: a team walks through a 10x10 maze (arXiv 2510.11062, section 5).
 
-Moves are walked one by one until the goal is reached. A move into a wall or
-off the grid does nothing and counts as illegal. The potential of `progress` is
-the Manhattan distance to the goal, as a share of the largest. Teams and reward
-terms are those of `environments.games`; no term uses shortest paths.
+Moves are walked one by one until the goal is reached; what is left of the list
+is not looked at. A move into a wall or off the grid does nothing and counts as
+illegal. The potential of `progress` is the Manhattan distance to the goal, as a
+share of the largest. Teams and reward terms are those of `environments.games`;
+no term uses shortest paths.
 """
 
 from __future__ import annotations
@@ -81,10 +82,10 @@ class PlanPath:
     return games.parse_list(value, DELTAS, MAX_MOVES)
 
   def play(self, board: Board, move: Moves) -> tuple[Board, float]:
-    position, illegal = walk(board.grid, board.position, board.goal, move)
+    position, walked, illegal = walk(
+        board.grid, board.position, board.goal, move)
     return (
-        dataclasses.replace(board, position=position),
-        illegal / max(len(move), 1))
+        dataclasses.replace(board, position=position), illegal / max(walked, 1))
 
   def solved(self, board: Board) -> bool:
     return board.position == board.goal
@@ -108,12 +109,18 @@ def make_environment(
 
 def walk(
     grid: Sequence[str], position: Cell, goal: Cell, moves: Moves,
-) -> tuple[Cell, int]:
-  """Walks `moves` up to the goal; the last position, and the illegal moves."""
-  illegal = 0
+) -> tuple[Cell, int, int]:
+  """Walks `moves` up to the goal.
+
+  Returns:
+    the last position, the number of moves until then, and of the illegal ones
+    among them.
+  """
+  walked = illegal = 0
   for move in moves:
     if position == goal:
       break
+    walked += 1
     row = position[0] + DELTAS[move][0]
     column = position[1] + DELTAS[move][1]
     inside = 0 <= row < len(grid) and 0 <= column < len(grid[0])
@@ -121,7 +128,7 @@ def walk(
       position = (row, column)
     else:
       illegal += 1
-  return position, illegal
+  return position, walked, illegal
 
 
 def _distance(board: Board) -> int:

@@ -16,6 +16,9 @@ Reward terms, all in [0, 1]:
   called  caller  1 / turns for calling the letter; weight 0    the letter
                   in the preset `outcome`
 
+In the preset `outcome`, as in that of the games, nothing but the team's reward
+pays anybody.
+
 `success`: every turn was paid.
 """
 

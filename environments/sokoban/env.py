@@ -1,15 +1,16 @@
 """Sokoban: a team pushes boxes onto goals in a 6x6 room (arXiv 2510.11062).
 
-Moves are made one by one until every box stands on a goal. A move into a wall,
-off the grid, or of a box that cannot be pushed does nothing and counts as
-illegal. The potential of `progress` is the Manhattan distance of the boxes to
-the goals under the best assignment. Teams and reward terms are those of
-`environments.games`, with one more, an oracle:
+Moves are made one by one until every box stands on a goal; what is left of the
+list is not looked at. A move into a wall, off the grid, or of a box that cannot
+be pushed does nothing and counts as illegal. The potential of `progress` is the
+Manhattan distance of the boxes to the goals under the best assignment. Teams
+and reward terms are those of `environments.games`, with one more, an oracle:
 
   deadlock (plan_deadlock)   -1 when a box can never reach a goal again; it
                              sees which cells are dead, which takes a search
 
-It counts only in the preset `oracle`.
+It counts only in the preset `oracle`, in which a malformed answer costs more by
+as much: it stays the worst of all.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from environments.sokoban import room
 MAX_MOVES = 100  # A longer list is malformed.
 
 REWARDS = games.REWARDS | {
-    'oracle': games.REWARDS['mixed'] | {'deadlock': 0.2, 'plan_deadlock': 0.2},
+    'oracle': games.REWARDS['mixed'] | {
+        'deadlock': 0.2, 'malformed': 0.9,
+        'plan_deadlock': 0.2, 'plan_malformed': 0.9},
 }
 
 Moves = tuple[str, ...]
@@ -103,12 +106,12 @@ class Sokoban:
     return games.parse_list(value, room.DELTAS, MAX_MOVES)
 
   def play(self, board: Board, move: Moves) -> tuple[Board, float]:
-    player, boxes, illegal = room.walk(
+    player, boxes, walked, illegal = room.walk(
         board.grid, board.player, board.boxes, board.goals, move)
     return (
         dataclasses.replace(
             board, player=tuple(player), boxes=tuple(map(tuple, boxes))),
-        illegal / max(len(move), 1))
+        illegal / max(walked, 1))
 
   def solved(self, board: Board) -> bool:
     return board.boxes == board.goals

@@ -109,28 +109,30 @@ def walk(
     grid: Sequence[str], player: Sequence[int],
     boxes: Sequence[Sequence[int]], goals: Sequence[Sequence[int]],
     moves: Sequence[str],
-) -> tuple[Cell, tuple[Cell, ...], int]:
+) -> tuple[Cell, tuple[Cell, ...], int, int]:
   """Plays `moves` one by one until the room is solved.
 
   A move of the player or of a box onto a wall, of a box onto another box, or
   off the grid does nothing and counts as illegal.
 
   Returns:
-    The player's cell, the sorted cells of the boxes, and the illegal moves.
+    the player's cell, the sorted cells of the boxes, the number of moves until
+    then, and of the illegal ones among them.
   """
   player = tuple(player)
   boxes = tuple(sorted(map(tuple, boxes)))
   solved = tuple(sorted(map(tuple, goals)))
-  illegal = 0
+  walked = illegal = 0
   for move in moves:
     if boxes == solved:
       break
+    walked += 1
     after = _move(grid, player, boxes, move)
     if after is None:
       illegal += 1
     else:
       player, boxes = after
-  return player, boxes, illegal
+  return player, boxes, walked, illegal
 
 
 def is_deadlocked(

@@ -1,11 +1,12 @@
 """Sudoku: a team fills a grid of 4x4 or 9x9 cells (arXiv 2510.11062).
 
 A move is a whole grid. Its digits are written one by one, row by row, onto the
-clues, in the place of all that earlier moves wrote. A digit that a clue, or
-another digit of its row, column or box, forbids is left out and counts as
-illegal; 0 leaves a cell as the clues have it. The potential of `progress` is
-the share of blank cells that are filled. Teams and reward terms are those of
-`environments.games`; no term sees the solution.
+clues, in the place of all that earlier moves wrote, until the grid is solved;
+what is left of the move is not looked at. A digit that a clue, or another digit
+of its row, column or box, forbids is left out and counts as illegal; 0 leaves a
+cell as the clues have it. The potential of `progress` is the share of blank
+cells that are filled. Teams and reward terms are those of `environments.games`;
+no term sees the solution.
 
 Deviation from the authors' code: no clue is ever changed. A digit that would is
 left out and counts as illegal, and what is then on the board decides.

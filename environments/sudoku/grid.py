@@ -105,10 +105,10 @@ def progress(clues: Sequence[str], filled: Sequence[str]) -> float:
 def write(
     clues: Sequence[str], rows: Sequence[Sequence[int]]
 ) -> tuple[Board, int, int]:
-  """Writes digits onto the clues, one by one, row by row.
+  """Writes digits onto the clues, one by one, row by row, until all are filled.
 
   A digit that changes a clue, or stands in the row, column or box already, is
-  left out. So a legal board stays legal.
+  left out. So a legal board stays legal, and a filled one is solved.
 
   Args:
     clues: a legal board.
@@ -119,8 +119,11 @@ def write(
   """
   cells = list(''.join(clues))
   written = left_out = 0
+  num_blanks = cells.count(BLANK)
   peers = _peers(math.isqrt(len(clues)))
   for cell, digit in enumerate(map(str, itertools.chain(*rows))):
+    if written == num_blanks:
+      break
     if digit in ('0', cells[cell]):
       continue
     held = [cells[peer] for peer in peers[cell]]

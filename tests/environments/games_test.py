@@ -11,6 +11,7 @@ import pytest
 from environments import base
 from environments import games
 from environments.plan_path import env as plan_path
+from environments.relay import env as relay
 from environments.sokoban import env as sokoban
 from environments.sudoku import env as sudoku
 from tests.environments import echo_sandbox
@@ -92,7 +93,7 @@ def test_proposals_are_tried_on_copies_and_the_decision_is_played(team):
     assert state.board == states[0].board
     assert step.reward_terms == {
         'plan_solved': 1, 'plan_progress': pytest.approx(2 / 18),
-        'plan_illegal': 0, 'plan_malformed': 0}
+        'plan_idle': 0, 'plan_illegal': 0, 'plan_malformed': 0}
     assert step.team_reward == 0
     assert step.local_rewards == {role: pytest.approx(1 + 0.5 * 2 / 18)}
     assert not (step.done or step.success or step.truncated)
@@ -144,7 +145,9 @@ def test_an_episode_to_success(
 @pytest.mark.parametrize('text, outcome, shown', [
     ('#### ["U", "D"]', base.Outcome.ILLEGAL_ACTION, '["U", "D"]'),
     ('#### ["D"]', base.Outcome.OK, '["D"]'),
-    ('#### []', base.Outcome.OK, '[]'),
+    ('#### []', base.Outcome.NO_EFFECT, '[]'),
+    ('#### ["U"]', base.Outcome.NO_EFFECT, '["U"]'),
+    ('#### ["D", "U"]', base.Outcome.NO_EFFECT, '["D", "U"]'),
     ('#### ["X"]', base.Outcome.PARSE_ERROR, 'none'),
     ('I do not know.', base.Outcome.PARSE_ERROR, 'none')])
 def test_what_an_advisor_says(text, outcome, shown):
@@ -196,13 +199,20 @@ def test_presets_weigh_the_local_terms_of_the_tables(presets, terms):
   local = {name for name, kind in terms.items() if kind != 'team'}
   assert set().union(*presets.values()) == local
   assert presets['mixed'].keys() == TERMS.keys() & local
-  assert presets['outcome'].keys() == {'plan_solved'}
+  assert presets['outcome_and_plans'].keys() == {'plan_solved'}
 
 
-def test_outcome_rewards_use_nothing_but_the_checker():
-  environment = make('trio', reward='outcome')
+@pytest.mark.parametrize('environment', [games, sokoban, relay])
+def test_in_the_preset_outcome_no_environment_pays_a_role(environment):
+  assert environment.REWARDS['outcome'] == {}
+
+
+@pytest.mark.parametrize('reward, planned', [
+    ('outcome', 0.0), ('outcome_and_plans', 1.0)])
+def test_presets_that_use_nothing_but_the_checker(reward, planned):
+  environment = make('trio', reward=reward)
   _, steps = play(environment, [
       act('tool_1', 'RD'), act('advisor_1', 'RR'), act('judge', 'DR')])
   assert [step.local_rewards for step in steps] == [
-      {'tool_1': 1.0}, {'advisor_1': 0.0}, {'judge': 0.0}]
+      {'tool_1': planned}, {'advisor_1': 0.0}, {'judge': 0.0}]
   assert [step.team_reward for step in steps] == [0, 0, 1]

@@ -23,9 +23,8 @@ TASK = {
     'shortest_path': 8}
 SOLUTION = 'DDRRRRUU'
 
-PLAN_TERMS = {
-    'plan_solved', 'plan_progress', 'plan_illegal', 'plan_malformed'}
-WALK_TERMS = {'solved', 'progress', 'illegal', 'malformed'}
+WALK_TERMS = {'solved', 'progress', 'idle', 'illegal', 'malformed'}
+PLAN_TERMS = {f'plan_{name}' for name in WALK_TERMS}
 
 
 @pytest.fixture(scope='module')
@@ -102,13 +101,13 @@ SECOND = (
     + 'Turn 2 of 2. Position: [2, 2]. Goal: [0, 4].')
 PAIR = (
     ('tool', FIRST, 'I try.\n```python\nprint(\'["R", "R", "R"]\')\n```',
-     0.0, 0.5 / 18 - 0.2 * 2 / 3, 'ok'),
+     0.0, 0.5 / 18 - 0.2 * 2 / 3, 'illegal_action'),
     ('planner',
      FIRST + '\nProgram of the tool agent:\n```python\n'
      'print(\'["R", "R", "R"]\')\n```\nOutput:\n["R", "R", "R"]\n'
      'Proposed moves: ["R", "R", "R"]',
      'No.\n#### ["D", "D", "R", "R", "L", "R"]', 0.0, 0.0, 'ok'),
-    ('tool', SECOND, '```python\nprint("up")\n{}["x"]\n```\n', 0.0, -0.2,
+    ('tool', SECOND, '```python\nprint("up")\n{}["x"]\n```\n', 0.0, -0.7,
      'program_error'),
     ('planner',
      SECOND + '\nProgram of the tool agent:\n```python\n'
@@ -119,11 +118,11 @@ PAIR = (
 )
 SOLO = (
     ('solo', FIRST, 'I walk.\n#### ["D", "D", "R", "R"]', 0.0, 0.0, 'ok'),
-    ('solo', SECOND, 'I stay.', 0.0, -0.2, 'parse_error'),
+    ('solo', SECOND, 'I stay.', 0.0, -0.7, 'parse_error'),
 )
 TRIO = (
     ('tool_1', FIRST, '```python\nprint(\'["R", "R", "R"]\')\n```', 0.0,
-     0.5 / 18 - 0.2 * 2 / 3, 'ok',
+     0.5 / 18 - 0.2 * 2 / 3, 'illegal_action',
      {'plan_progress': 1 / 18, 'plan_illegal': -2 / 3}),
     ('advisor_1', FIRST,
      'I walk.\n#### ["D", "D", "R", "R", "R", "R", "U", "U"]', 0.0,
@@ -191,34 +190,37 @@ def test_examples_in_the_prompts_solve_no_task():
 # Walking.
 
 
-@pytest.mark.parametrize('moves, position, illegal', [
-    ('', (0, 0), 0),
-    ('R', (0, 1), 0),
-    ('RR', (0, 1), 1),  # A wall.
-    ('RRD', (1, 1), 1),  # It is not the end of the walk.
-    ('U', (0, 0), 1),  # Off the grid, on all four sides.
-    ('LLL', (0, 0), 3),
-    ('D' * 12, (9, 0), 3),
-    ('DD' + 'R' * 12, (2, 9), 3),
-    (SOLUTION, (0, 4), 0),
-    (SOLUTION + 'UUULLL', (0, 4), 0),  # The goal ends it.
-    ('DDRRRRUUU', (0, 4), 0),
+@pytest.mark.parametrize('moves, position, illegal, outcome', [
+    ('', (0, 0), 0, 'no_effect'),
+    ('R', (0, 1), 0, 'ok'),
+    ('RL', (0, 0), 0, 'no_effect'),
+    ('RR', (0, 1), 1 / 2, 'illegal_action'),  # A wall.
+    ('RRD', (1, 1), 1 / 3, 'illegal_action'),  # Not the end of the walk.
+    ('U', (0, 0), 1, 'no_effect'),  # Off the grid, on all four sides.
+    ('LLL', (0, 0), 1, 'no_effect'),
+    ('D' * 12, (9, 0), 3 / 12, 'illegal_action'),
+    ('DD' + 'R' * 12, (2, 9), 3 / 14, 'illegal_action'),
+    (SOLUTION, (0, 4), 0, 'ok'),
+    (SOLUTION + 'UUULLL', (0, 4), 0, 'ok'),  # The goal ends it.
+    ('DDRRRRUUU', (0, 4), 0, 'ok'),
+    # What was walked is what counts, and not what stands behind the goal.
+    ('U' + SOLUTION, (0, 4), 1 / 9, 'illegal_action'),
+    ('U' + SOLUTION + 'D' * 90, (0, 4), 1 / 9, 'illegal_action'),
 ])
-def test_walk(moves, position, illegal):
+def test_walk(moves, position, illegal, outcome):
   environment = make(echo_sandbox.Echo(), team='solo')
   step = environment.step(environment.reset(TASK), {'solo': answer(moves)})
   assert step.state.board.position == position
-  expected = -illegal / max(len(moves), 1)
-  assert step.reward_terms['illegal'] == pytest.approx(expected)
-  assert step.outcomes['solo'] is (
-      base.Outcome.ILLEGAL_ACTION if illegal else base.Outcome.OK)
+  assert step.reward_terms['illegal'] == pytest.approx(-illegal)
+  assert step.reward_terms['idle'] == -(position == (0, 0))
+  assert step.outcomes['solo'] is base.Outcome(outcome)
   # The tool's proposal is tried in the same way, on a copy.
   pair = make(echo_sandbox.Echo())
   tried = pair.step(pair.reset(TASK), {'tool': printed(moves)})
   assert tried.state.board.position == (0, 0)
-  for name in ('progress', 'illegal', 'malformed'):
-    assert tried.reward_terms[f'plan_{name}'] == step.reward_terms[name]
-  assert tried.reward_terms['plan_solved'] == step.reward_terms['solved']
+  assert tried.reward_terms == {
+      f'plan_{name}': value for name, value in step.reward_terms.items()}
+  assert tried.outcomes['tool'] is step.outcomes['solo']
 
 
 @pytest.mark.parametrize('value', [
@@ -231,13 +233,13 @@ def test_what_is_no_list_of_moves(value):
   assert step.state.board.position == (0, 0)
   assert step.outcomes['solo'] is base.Outcome.PARSE_ERROR
   assert step.reward_terms == {
-      'solved': 0, 'progress': 0, 'illegal': 0, 'malformed': -1}
+      'solved': 0, 'progress': 0, 'idle': 0, 'illegal': 0, 'malformed': -1}
 
 
 def test_a_hundred_moves_are_a_list():
   environment = make(team='solo')
   step = environment.step(
-      environment.reset(TASK), {'solo': answer('DU' * 50)})
+      environment.reset(TASK), {'solo': answer('DU' * 49 + 'DD')})
   assert step.outcomes['solo'] is base.Outcome.OK
 
 
@@ -303,13 +305,15 @@ def test_success_in_the_last_turn_is_not_truncated():
 
 @pytest.mark.parametrize('action, solved', [
     (SOLUTION, 1.0), ('DDRRRRU', 0.0), ('UUUU', 0.0), (None, 0.0)])
-def test_the_preset_outcome_sees_nothing_but_the_goal(action, solved):
-  pair, solo = make(echo_sandbox.Echo(), reward='outcome'), make(
-      team='solo', reward='outcome')
+@pytest.mark.parametrize('reward', ['outcome', 'outcome_and_plans'])
+def test_two_presets_see_nothing_but_the_goal(reward, action, solved):
+  pair, solo = make(echo_sandbox.Echo(), reward=reward), make(
+      team='solo', reward=reward)
+  planned = solved if reward == 'outcome_and_plans' else 0.0
   tool = 'no program' if action is None else printed(action)
   walk = 'no answer' if action is None else answer(action)
   step = pair.step(pair.reset(TASK), {'tool': tool})
-  assert (step.team_reward, step.local_rewards) == (0.0, {'tool': solved})
+  assert (step.team_reward, step.local_rewards) == (0.0, {'tool': planned})
   step = pair.step(step.state, {'planner': walk})
   assert (step.team_reward, step.local_rewards) == (solved, {'planner': 0.0})
   step = solo.step(solo.reset(TASK), {'solo': walk})
@@ -363,9 +367,9 @@ def test_programs_without_a_proposal(programs, action, outcome, error):
   step = environment.step(state, {'tool': action})
   assert step.outcomes == {'tool': base.Outcome(outcome)}
   assert step.reward_terms == {
-      'plan_solved': 0, 'plan_progress': 0, 'plan_illegal': 0,
+      'plan_solved': 0, 'plan_progress': 0, 'plan_idle': 0, 'plan_illegal': 0,
       'plan_malformed': -1}
-  assert step.local_rewards == {'tool': pytest.approx(-0.2)}
+  assert step.local_rewards == {'tool': pytest.approx(-0.7)}
   assert not step.done
   assert step.state.proposals[0].move is None
   assert step.state.proposals[0].error.startswith(error)
@@ -395,7 +399,7 @@ def test_a_sleeping_program(programs):
   step = environment.step(
       environment.reset(TASK), {'tool': program('import time\ntime.sleep(60)')})
   assert step.outcomes == {'tool': base.Outcome.TIMEOUT}
-  assert step.local_rewards == {'tool': pytest.approx(-0.2)}
+  assert step.local_rewards == {'tool': pytest.approx(-0.7)}
 
 
 def test_a_broken_sandbox_is_not_the_models_fault(tmp_path):
@@ -433,7 +437,8 @@ def test_steps_are_deterministic_and_picklable(programs):
      "environment.team='duo' is not one of ['pair', 'quintet', 'septet', "
      "'solo', 'trio']"),
     ({'reward': 'dense'},
-     "environment.reward='dense' is not one of ['mixed', 'outcome']"),
+     "environment.reward='dense' is not one of ['mixed', 'outcome', "
+     "'outcome_and_plans']"),
     ({'max_turns': 0}, 'environment.max_turns=0: an episode needs at least 1'),
 ])
 def test_make_environment_names_what_is_wrong(wrong, words):

@@ -83,7 +83,7 @@ def test_least_moves_and_pushes_are_stored(splits):
     moves = room.solve(*position)
     assert len(moves) == task['moves']
     assert room.fewest_pushes(*position) == task['pushes'] >= 2
-    _, boxes, illegal = room.walk(*position, moves)
+    _, boxes, _, illegal = room.walk(*position, moves)
     assert [list(box) for box in boxes] == task['goals'] and not illegal
 
 

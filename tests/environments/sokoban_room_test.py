@@ -99,7 +99,7 @@ def test_the_example_in_the_prompts_solves_no_task(boxes, goals, harder_goals):
         [row + down, col + right] for row, col in [[3, 2], *boxes, *goals])
     rooms.append((player, cells[:len(boxes)], cells[len(boxes):]))
     assert room.fewest_pushes(grid, *rooms[-1]) == len(boxes)
-    _, ends, illegal = room.walk(grid, *rooms[-1], 'UR')
+    _, ends, _, illegal = room.walk(grid, *rooms[-1], 'UR')
     assert sorted(map(list, ends)) == sorted(rooms[-1][2]) and not illegal
   rng = _KnownRooms([*rooms, ([3, 2], boxes, harder_goals)])
   task = room.random_task(rng, len(boxes))
@@ -118,7 +118,8 @@ def test_solutions_solve_and_are_as_long_as_said(tasks):
     for move in moves:
       assert sorted(map(list, boxes)) != goals
       before = boxes
-      player, boxes, illegal = room.walk(grid, player, boxes, goals, [move])
+      player, boxes, _, illegal = room.walk(
+          grid, player, boxes, goals, [move])
       assert not illegal
       pushes += sorted(map(tuple, before)) != sorted(boxes)
       assert not room.is_deadlocked(grid, boxes, goals)
@@ -165,7 +166,7 @@ def test_random_moves_rarely_solve(tasks):
   solved = 0
   for task in tasks[:1_000]:
     moves = rng.choice(list('UDLR'), size=20)
-    _, boxes, _ = room.walk(*_position(task), moves)
+    _, boxes, _, _ = room.walk(*_position(task), moves)
     solved += [list(box) for box in boxes] == task['goals']
   assert solved < 20
 
@@ -174,24 +175,27 @@ def test_random_moves_rarely_solve(tasks):
     'grid, player, boxes, goals, moves, expected',
     [
         # A push, and nothing after the room is solved.
-        (['.....'], [0, 0], [[0, 1]], [[0, 2]], 'RRL', ((0, 1), ((0, 2),), 0)),
-        (['.....'], [0, 0], [[0, 1]], [[0, 4]], 'RRL', ((0, 1), ((0, 3),), 0)),
+        (['.....'], [0, 0], [[0, 1]], [[0, 2]], 'RRL',
+         ((0, 1), ((0, 2),), 1, 0)),
+        (['.....'], [0, 0], [[0, 1]], [[0, 4]], 'RRL',
+         ((0, 1), ((0, 3),), 3, 0)),
         # Off the grid and into a wall; what follows is played.
-        (['...'], [0, 0], [[0, 1]], [[0, 2]], 'LUDR', ((0, 1), ((0, 2),), 3)),
+        (['...'], [0, 0], [[0, 1]], [[0, 2]], 'LUDR',
+         ((0, 1), ((0, 2),), 4, 3)),
         (['.#.', '...'], [0, 0], [[1, 2]], [[0, 2]], 'RD',
-         ((1, 0), ((1, 2),), 1)),
+         ((1, 0), ((1, 2),), 2, 1)),
         # A box off the grid, into a wall, and into another box.
         (['...', '...'], [0, 1], [[0, 2]], [[1, 2]], 'R',
-         ((0, 1), ((0, 2),), 1)),
+         ((0, 1), ((0, 2),), 1, 1)),
         (['..#', '...'], [0, 0], [[0, 1]], [[1, 1]], 'R',
-         ((0, 0), ((0, 1),), 1)),
+         ((0, 0), ((0, 1),), 1, 1)),
         (['....'], [0, 0], [[0, 2], [0, 1]], [[0, 2], [0, 3]], 'RR',
-         ((0, 0), ((0, 1), (0, 2)), 2)),
+         ((0, 0), ((0, 1), (0, 2)), 2, 2)),
         # A box is pushed, never pulled.
-        (['....'], [0, 1], [[0, 2]], [[0, 3]], 'L', ((0, 0), ((0, 2),), 0)),
+        (['....'], [0, 1], [[0, 2]], [[0, 3]], 'L', ((0, 0), ((0, 2),), 1, 0)),
         # A box passes over a goal that is not the last.
         (['.....'], [0, 0], [[0, 1], [0, 4]], [[0, 2], [0, 3]], 'RR',
-         ((0, 2), ((0, 3), (0, 4)), 0)),
+         ((0, 2), ((0, 3), (0, 4)), 2, 0)),
     ],
 )
 def test_walk(grid, player, boxes, goals, moves, expected):

@@ -67,17 +67,17 @@ PAIR = (
      'Proposed moves: ["R", "D", "D"]',
      # The wall above is no way.
      'No.\n#### ["U", "R", "D"]', 0.0, 0.5 / 10 - 0.2 / 3, 'illegal_action'),
-    ('tool', SECOND, 'I wait.', 0.0, -0.2, 'parse_error'),
+    ('tool', SECOND, 'I wait.', 0.0, -0.7, 'parse_error'),
     ('planner', SECOND + '\nThe tool agent wrote no program.',
      '#### ["D"]', 1.0, 0.5 / 10, 'ok'),
 )
 SOLO = (
     ('solo', FIRST, 'I push.\n#### ["U", "R", "D"]', 0.0, 0.5 / 10 - 0.2 / 3,
      'illegal_action', {'progress': 1 / 10, 'illegal': -1 / 3}),
-    ('solo', SECOND, 'I wait.', 0.0, -0.2, 'parse_error', {'malformed': -1}),
+    ('solo', SECOND, 'I wait.', 0.0, -0.7, 'parse_error', {'malformed': -1}),
 )
 TRIO = (
-    ('tool_1', FIRST, 'I wait.', 0.0, -0.2, 'parse_error',
+    ('tool_1', FIRST, 'I wait.', 0.0, -0.7, 'parse_error',
      {'plan_malformed': -1}),
     # To the wall, from where the box never comes back.
     ('advisor_1', FIRST, '#### ["D", "R", "R", "R"]', 0.0,
@@ -118,24 +118,25 @@ def test_golden_transcript(team, transcript):
     ('RD', (2, 2), ((3, 2),), 0),  # A push.
     ('DR', (2, 2), ((2, 3),), 0),
     ('DRR', (2, 3), ((2, 4),), 0),
-    ('DRRR', (2, 3), ((2, 4),), 1),  # Into a wall.
+    ('DRRR', (2, 3), ((2, 4),), 1 / 4),  # Into a wall.
     ('RDD', (3, 2), ((4, 2),), 0),
     ('RDDDDUUU', (3, 2), ((4, 2),), 0),  # Solved is the end.
+    ('URDDUUUU', (3, 2), ((4, 2),), 1 / 4),  # Of four that were made.
 ])
 def test_moves(moves, player, boxes, illegal):
   environment = make(echo_sandbox.Echo(), team='solo')
   step = move(environment, moves)
   assert (step.state.board.player, step.state.board.boxes) == (player, boxes)
-  assert step.reward_terms['illegal'] == pytest.approx(
-      -illegal / max(len(moves), 1))
+  assert step.reward_terms['illegal'] == pytest.approx(-illegal)
+  assert step.reward_terms['idle'] == -(moves in ('', 'U'))
   assert step.success == (boxes == ((4, 2),))
   # The tool's proposal is tried in the same way, on a copy.
   pair = make(echo_sandbox.Echo())
   tried = pair.step(pair.reset(TASK), {
       'tool': f'```python\n{json.dumps(list(moves))}\n```'})
   assert tried.state.board == pair.reset(TASK).board
-  for name in ('progress', 'illegal', 'malformed', 'deadlock'):
-    assert tried.reward_terms[f'plan_{name}'] == step.reward_terms[name]
+  assert tried.reward_terms == {
+      f'plan_{name}': value for name, value in step.reward_terms.items()}
 
 
 def test_two_boxes_are_never_pushed_and_any_goal_will_do():
@@ -146,7 +147,8 @@ def test_two_boxes_are_never_pushed_and_any_goal_will_do():
   assert state.board.goals == ((1, 1), (1, 2))
   step = move(environment, 'R', state)
   assert step.state.board == state.board
-  assert step.outcomes['solo'] is base.Outcome.ILLEGAL_ACTION
+  assert step.outcomes['solo'] is base.Outcome.NO_EFFECT
+  assert step.reward_terms['illegal'] == -1
   solved = dataclasses.replace(state, board=dataclasses.replace(
       state.board, boxes=((1, 1), (1, 2))))
   assert environment.game.solved(solved.board)
@@ -175,8 +177,8 @@ def test_two_boxes_to_success(team):
             for name, value in step.reward_terms.items()}
         assert all(-1 <= value <= 1 for value in terms.values())
         assert terms.items() >= {
-            'solved': solved, 'illegal': 0, 'malformed': 0, 'deadlock': 0
-        }.items()
+            'solved': solved, 'idle': 0, 'illegal': 0, 'malformed': 0,
+            'deadlock': 0}.items()
         assert step.outcomes == {role: base.Outcome.OK}
       assert (step.team_reward, step.success, step.done) == (solved,) * 3
       assert not step.truncated

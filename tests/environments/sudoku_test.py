@@ -64,7 +64,7 @@ PAIR = (
      # One of three digits is a second 1 in its row.
      '#### [[1, 2, 3, 4], [0, 0, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0]]', 0.0,
      0.5 * 2 / 9 - 0.2 / 3, 'illegal_action'),
-    ('tool', SECOND, '```python\nx\n```\n', 0.0, -0.2, 'program_error'),
+    ('tool', SECOND, '```python\nx\n```\n', 0.0, -0.7, 'program_error'),
     ('planner',
      SECOND + '\nProgram of the tool agent:\n```python\nx\n```\nIt failed: '
      "NameError: name 'x' is not defined\nOutput:\n\nProposed grid: none",
@@ -105,6 +105,7 @@ SOLUTION_9 = (
     '534678912', '672195348', '198342567', '859761423', '426853791',
     '713924856', '961537284', '287419635', '345286179')
 FOUR_ROWS = (*SOLUTION_9[:4], *CLUES_9[4:])
+FIVE_ROWS = (*SOLUTION_9[:5], *CLUES_9[5:])
 TASK_9 = {'task_id': 'grid 9', 'board': CLUES_9, 'solution': SOLUTION_9}
 EXAMPLE = '[[1, 2, 3, 4], [0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]]'
 EXAMPLE_9 = (
@@ -144,7 +145,7 @@ PAIR_9 = (
      '#### ' + FOUR_SHOWN.replace('[[5', '[[1'), 0.0,
      0.5 * 23 / 51 - 0.2 / 24, 'illegal_action',
      {'progress': 23 / 51, 'illegal': -1 / 24}),
-    ('tool', SECOND_9, 'I wait.', 0.0, -0.2, 'parse_error',
+    ('tool', SECOND_9, 'I wait.', 0.0, -0.7, 'parse_error',
      {'plan_malformed': -1}),
     ('planner', SECOND_9 + '\nThe tool agent wrote no program.',
      f'#### {[[*map(int, row)] for row in SOLUTION_9]}', 1.0, 0.5 * 28 / 51,
@@ -188,13 +189,17 @@ def test_golden_transcript_of_a_grid_of_nine(programs):
 
 
 @pytest.mark.parametrize('last, filled, outcome, terms', [
-    pytest.param(SOLUTION_9, SOLUTION_9, 'ok', (1, 28 / 51, 0, 0), id='solved'),
-    pytest.param(FOUR_ROWS, FOUR_ROWS, 'ok', (0, 0, 0, 0), id='truncated'),
     pytest.param(
-        ('134678912', *FOUR_ROWS[1:]), FOUR_ROWS, 'illegal_action',
-        (0, 0, -1 / 24, 0), id='a clue changed'),
+        SOLUTION_9, SOLUTION_9, 'ok', (1, 28 / 51, 0, 0, 0), id='solved'),
     pytest.param(
-        SOLUTION_9[:8], FOUR_ROWS, 'parse_error', (0, 0, 0, -1),
+        FOUR_ROWS, FOUR_ROWS, 'no_effect', (0, 0, -1, 0, 0), id='the same'),
+    pytest.param(
+        FIVE_ROWS, FIVE_ROWS, 'ok', (0, 5 / 51, 0, 0, 0), id='truncated'),
+    pytest.param(
+        ('134678912', *FIVE_ROWS[1:]), FIVE_ROWS, 'illegal_action',
+        (0, 5 / 51, 0, -1 / 29, 0), id='a clue changed'),
+    pytest.param(
+        SOLUTION_9[:8], FOUR_ROWS, 'parse_error', (0, 0, 0, 0, -1),
         id='eight rows')])
 def test_a_pair_in_a_grid_of_nine(programs, last, filled, outcome, terms):
   # Bite: digits up to 4, a malformed grid that empties the board or is taken, a
@@ -213,15 +218,15 @@ def test_a_pair_in_a_grid_of_nine(programs, last, filled, outcome, terms):
       assert not step.done
       assert step.reward_terms['progress'] == pytest.approx(23 / 51)
     state = step.state
-  success, progress, illegal, malformed = terms
+  success, progress, idle, illegal, malformed = terms
   assert state.board.filled == filled
   assert (step.done, step.success, step.truncated) == (
       True, success, not success)
   assert step.team_reward == success
   assert step.outcomes == {'planner': base.Outcome(outcome)}
   assert step.reward_terms == pytest.approx({
-      'solved': success, 'progress': progress, 'illegal': illegal,
-      'malformed': malformed})
+      'solved': success, 'progress': progress, 'idle': idle,
+      'illegal': illegal, 'malformed': malformed})
 
 
 def test_a_grid_is_written_onto_the_clues():
@@ -229,7 +234,7 @@ def test_a_grid_is_written_onto_the_clues():
   step = fill(environment, ('1234', '....', '....', '....'))
   assert step.state.board.filled == ('1234', '..12', '2.4.', '...1')
   assert step.reward_terms == {
-      'solved': 0, 'progress': pytest.approx(2 / 9), 'illegal': 0,
+      'solved': 0, 'progress': pytest.approx(2 / 9), 'idle': 0, 'illegal': 0,
       'malformed': 0}
   # In the place of what the last one wrote: progress may fall.
   step = fill(environment, ('....', '....', '....', '4...'), step.state)
@@ -256,8 +261,24 @@ def test_illegal_digits_are_left_out(board, filled, illegal):
   step = fill(make(team='solo'), board)
   assert step.state.board.filled == filled
   assert step.reward_terms['illegal'] == pytest.approx(-illegal)
+  unchanged = filled == CLUES
+  assert step.reward_terms['idle'] == -unchanged
   assert step.outcomes['solo'] is (
-      base.Outcome.ILLEGAL_ACTION if illegal else base.Outcome.OK)
+      base.Outcome.NO_EFFECT if unchanged else base.Outcome.ILLEGAL_ACTION)
+
+
+def test_nothing_is_written_behind_the_solution():
+  # The last blank cell of the clues is that before their last 1.
+  environment = make(team='solo')
+  step = fill(environment, (*SOLUTION[:3], '4322'))
+  assert step.success
+  assert step.reward_terms['illegal'] == 0
+  assert step.outcomes['solo'] is base.Outcome.OK
+  # A digit that is wrong before it counts.
+  step = fill(environment, ('2234', *SOLUTION[1:]))
+  assert step.success
+  assert step.reward_terms['illegal'] == pytest.approx(-1 / 10)
+  assert step.outcomes['solo'] is base.Outcome.ILLEGAL_ACTION
 
 
 @pytest.mark.parametrize('value', [
@@ -276,7 +297,7 @@ def test_what_is_no_grid(value):
   assert step.state.board.filled == CLUES
   assert step.outcomes['solo'] is base.Outcome.PARSE_ERROR
   assert step.reward_terms == {
-      'solved': 0, 'progress': 0, 'illegal': 0, 'malformed': -1}
+      'solved': 0, 'progress': 0, 'idle': 0, 'illegal': 0, 'malformed': -1}
 
 
 def test_a_full_grid_that_breaks_a_clue_never_wins():

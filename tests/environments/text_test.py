@@ -127,6 +127,51 @@ def test_last_answer(given, answer):
   assert (type(found), found) == (type(answer), answer)
 
 
+DRAFT, FINAL = '```python\na\n```\n#### 1\n', '```python\nb\n```\n#### 2'
+
+
+@pytest.mark.parametrize('given, counts', [
+    pytest.param(FINAL, True, id='no thinking'),
+    pytest.param(f'<think>\n{DRAFT}</think>\n\n{FINAL}', True, id='closed'),
+    pytest.param(f'<think>\n\n</think>\n\n{FINAL}', True, id='empty'),
+    pytest.param(f'{DRAFT}</think>\n{FINAL}', True, id='opened in the prompt'),
+    pytest.param(f'</think>{FINAL}', True, id='on the line of the tag'),
+    pytest.param(
+        f'<think>\n{DRAFT}</think>\n{DRAFT}<think>\nhm\n</think>\n{FINAL}',
+        True, id='two blocks'),
+    pytest.param(
+        f'<think>\n<think>\nhm\n</think>\n{FINAL}', True, id='nested'),
+    # What a nested block leaves open is closed with it.
+    pytest.param(
+        f'<think>\n<think>\n</think>\n{DRAFT}</think>\n{FINAL}', True,
+        id='nested, closed twice'),
+    pytest.param(f'<think>\n{DRAFT}', False, id='not closed'),
+    pytest.param(f'{DRAFT}<think>\nhm', False, id='a draft before it'),
+    pytest.param(f'<think>\nhm\n</think>\n{DRAFT}<think>\n{DRAFT}', False,
+                 id='the second is not closed'),
+    pytest.param(f'{DRAFT}<think>\n{DRAFT}</think>', False, id='no reply'),
+    pytest.param(f'{DRAFT}</think>', False, id='nothing behind the tag'),
+    pytest.param(f'< think>\n</ think>\n<THINK>\n{FINAL}', True,
+                 id='no tags')])
+def test_thinking_does_not_count(given, counts):
+  # Bite: the last answer of the whole text; a block that is not closed.
+  assert text.last_program(given) == ('b\n' if counts else None)
+  assert text.last_answer(given) == (2 if counts else None)
+
+
+def test_tags_in_a_program_are_tags():
+  for thinking in ('', '<think>\nhm\n</think>\n'):
+    given = thinking + '```python\nprint("{}")\n```\n#### 2'
+    assert text.last_program(given.format('<think>')) is None
+    assert text.last_answer(given.format('<think>')) is None
+    assert text.last_program(given.format('</think>')) is None
+    assert text.last_answer(given.format('</think>')) == 2
+
+
+def test_what_a_program_prints_is_no_thinking():
+  assert text.last_json_line('<think>\n["U"]') == ['U']
+
+
 @pytest.mark.parametrize('value', [
     pytest.param('1' * 5000, id='digits'),
     pytest.param('[' * DEEP, id='open lists'),
@@ -156,7 +201,8 @@ def test_last_json_line(given, value):
 
 
 @pytest.mark.parametrize('part', [
-    '```python\n', '```python\nx\n', 'x\n', '#### [\n', '#', '\n'])
+    '```python\n', '```python\nx\n', 'x\n', '#### [\n', '#', '\n', '<think>',
+    '</think>'])
 def test_long_texts_take_no_time(part):
   given = '```python\n' + part * (200_000 // len(part))
   start = time.process_time()
