@@ -46,7 +46,7 @@ def diagnose(
 
   Returns:
     `{role}/grad_norm` of the role's own mean loss, `{role}/entropy` and
-    `{role}/kl_to_start` (k3 estimate) in nats for a token, and
+    `{role}/kl_to_start`, KL(sampled policy || start), in nats for a token, and
     `cosine/{role}+{role}` of the gradients of each two roles.
   """
   queued = functools.partial(sharding.queued, mesh=mesh)
@@ -79,7 +79,7 @@ def diagnose(
 @jax.jit
 def _add_kl(kl, batch, start):
   """Adds a batch's KL of who sampled it from the start, summed over tokens."""
-  estimates = losses.kl_estimate(batch.behavior_logprobs, start, 'k3')
+  estimates = losses.kl_value(batch.behavior_logprobs, start)
   return kl + jnp.sum(jnp.where(
       train_step.completion_mask(batch), estimates, 0.0))
 
