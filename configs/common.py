@@ -176,6 +176,9 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.loss.ratio_level = 'token'
   c.loss.aggregation = 'token_mean'
   c.loss.importance_cap = 2.0
+  # A penalty on the distance to the policy that training starts from. 'k3' has
+  # the gradient of KL(policy || start), the reverse KL; 'k3_forward' that of
+  # KL(start || policy), the forward KL, as in GRPO; 'none'.
   c.loss.kl_estimator = 'none'
   c.loss.kl_coefficient = 0.0
   c.loss.entropy_coefficient = 0.0

@@ -248,7 +248,7 @@ def test_parallel_episodes_train(echo_folder, tmp_path, monkeypatch):
   assert [line['step'] for line in lines] == [1, 2]
   for step, line in enumerate(lines):
     text = (tmp_path / f'run/groups/{step:06d}.jsonl').read_text()
-    episodes, tokens = {}, dict.fromkeys(('first', 'second'), 0)
+    episodes, returns, tokens = {}, {}, dict.fromkeys(('first', 'second'), 0)
     signal_of = set()
     groups = [json.loads(line) for line in text.splitlines()]
     for group in groups:
@@ -258,13 +258,15 @@ def test_parallel_episodes_train(echo_folder, tmp_path, monkeypatch):
       assert group['chosen'] is None
       for i, candidate in enumerate(group['candidates']):
         episodes.setdefault((task_id, branch + i), []).append(candidate)
+        returns.setdefault((task_id, branch + i, role), set()).add(
+            (candidate['reward'], candidate['advantage']))
         if candidate['advantage']:
           signal_of.add(task_id)
     assert 0 < len(signal_of) <= 16 and len(episodes) == 16 * 16
     assert line['first/without_signal'] == 1 - len(signal_of) / 16
-    # All actions of an episode share its return and its advantage.
-    for actions in episodes.values():
-      assert len({(a['reward'], a['advantage']) for a in actions}) == 1
+    # All actions of a role in an episode share a return and an advantage.
+    assert len(returns) == 2 * len(episodes)
+    assert {len(shared) for shared in returns.values()} == {1}
     # All are trained on where their task has a signal, whatever their own.
     for group in groups:
       if group['key']['task_id'] in signal_of:

@@ -13,7 +13,7 @@ single candidate has the advantage 0 instead of its raw reward.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 
@@ -28,7 +28,8 @@ GROUP_KEY_PARTS = {'env': 'task_id', 'agent': 'role', 'turn': 'turn'}
 
 def group_advantages(
     rewards: np.ndarray, group_ids: np.ndarray, valid: np.ndarray,
-    *, normaliser: str, weights: np.ndarray | None = None) -> np.ndarray:
+    *, normaliser: str, weights: np.ndarray | None = None,
+    episodes: np.ndarray | None = None) -> np.ndarray:
   """Advantages [N] float32.
 
   Runs on the host: which groups carry a signal decides the shape of the batch.
@@ -41,7 +42,10 @@ def group_advantages(
       does not (Dr. GRPO, arXiv 2503.20783), 'leave_one_out' takes the mean of
       the others as the baseline (RLOO, arXiv 2402.14740).
     weights: [N] float, how much each counts in the mean and the deviation, as
-      from `episode_weights`; None for 1.
+      from `return_weights`; None for 1.
+    episodes: [N] int, equal for candidates of one episode. The others of
+      'leave_one_out' are those of other episodes, since an action has a part in
+      all returns of its own. None for an episode each.
   """
   if not rewards.shape == group_ids.shape == valid.shape:
     raise ValueError(
@@ -52,6 +56,8 @@ def group_advantages(
         f'normaliser={normaliser!r} is not one of {list(NORMALISERS)}.')
   if weights is None:
     weights = np.ones(rewards.shape)
+  if episodes is None:
+    episodes = np.arange(len(rewards))
   advantages = np.zeros(rewards.shape, np.float32)
   for group_id in np.unique(group_ids[valid]):
     members = valid & (group_ids == group_id)
@@ -63,24 +69,38 @@ def group_advantages(
     if normaliser == 'std':
       centred /= np.sqrt(np.average(centred**2, weights=counts))
     elif normaliser == 'leave_one_out':
-      centred *= counts.sum() / (counts.sum() - 1)
+      centred -= _mean_of_others(centred, counts, episodes[members])
+    elif normaliser != 'none':
+      raise NotImplementedError(f'No rule for normaliser={normaliser!r}.')
     advantages[members] = centred
   return advantages
 
 
-def episode_weights(
-    group_ids: np.ndarray, episodes: np.ndarray) -> np.ndarray:
-  """Weights [N] float64 by which an episode counts once in each group.
+def _mean_of_others(
+    rewards: np.ndarray, weights: np.ndarray,
+    episodes: np.ndarray) -> np.ndarray:
+  """For each [N], the mean of other episodes; its own reward without any."""
+  _, owners = np.unique(episodes, return_inverse=True)
 
-  For rewards that all actions of an episode share: without them the baseline
-  would be that of the longer episodes.
+  def others(x):
+    return x.sum() - np.bincount(owners, x)[owners]
+
+  alone = owners.max() == 0
+  return rewards if alone else others(weights * rewards) / others(weights)
+
+
+def return_weights(group_ids: np.ndarray, returns: np.ndarray) -> np.ndarray:
+  """Weights [N] float64 by which a return counts once in each group.
+
+  For returns that several actions share: without them the baseline would be
+  that of the longer episodes.
 
   Args:
     group_ids: [N] int, equal for candidates that are compared.
-    episodes: [N] int, equal for candidates of one episode.
+    returns: [N] int, equal for candidates that share a return.
   """
   _, owners, counts = np.unique(
-      np.stack([group_ids, episodes]), axis=1, return_inverse=True,
+      np.stack([group_ids, returns]), axis=1, return_inverse=True,
       return_counts=True)
   return 1 / counts[owners.ravel()]
 
@@ -94,22 +114,23 @@ def of_groups(
     groups: of one step.
     group_key: who is compared, see `group_ids`.
     normaliser: see `group_advantages`.
-    of_episodes: whether all actions of an episode have one reward, so that it
-      counts once.
+    of_episodes: whether all actions of a role in an episode share its return,
+      which then counts once in each baseline: with 'env' an episode counts once
+      for each of its roles, with 'env+agent' once.
   """
   sizes = [group.size for group in groups]
   ids = np.repeat(group_ids([group.key for group in groups], group_key), sizes)
-  weights = None
+  weights = episodes = None
   if of_episodes:
-    numbers = {}
-    weights = episode_weights(ids, np.array([
-        numbers.setdefault(
-            (group.key.task_id, group.key.branch + i), len(numbers))
-        for group in groups for i in range(group.size)]))
+    owners = [
+        (group.key.task_id, group.key.branch + i, group.key.role)
+        for group in groups for i in range(group.size)]
+    weights = return_weights(ids, _numbers(owners))
+    episodes = _numbers([owner[:2] for owner in owners])
   flat = group_advantages(
       np.concatenate([group.rewards for group in groups]), ids,
       np.concatenate([group.valid for group in groups]),
-      normaliser=normaliser, weights=weights)
+      normaliser=normaliser, weights=weights, episodes=episodes)
   return np.split(flat, np.cumsum(sizes)[:-1])
 
 
@@ -118,6 +139,15 @@ def group_ids(keys: Sequence[types.GroupKey], group_key: str) -> np.ndarray:
 
   `group_key` names parts of the key, joined by '+': 'env+agent+turn' is
   AT-GRPO, 'env' plain GRPO on a team.
+
+  Without 'agent' the returns of all roles have one baseline, so a role that is
+  paid more than the others has the larger advantages.
+
+  With episode returns some keys give the same advantages. Those with and
+  without 'agent': for a single agent, and without local rewards, where all
+  roles share one return (of an episode that ends inside a turn, not all have
+  acted, and the keys differ). Those with and without 'turn': where all episodes
+  of a task end in the same turn and with the same role.
   """
   parts = group_key.split('+')
   unknown = set(parts) - GROUP_KEY_PARTS.keys()
@@ -125,9 +155,12 @@ def group_ids(keys: Sequence[types.GroupKey], group_key: str) -> np.ndarray:
     raise errors.UserError(
         f'advantage.group_key={group_key!r}: expected some of '
         f'{list(GROUP_KEY_PARTS)}, joined by +, each at most once.')
-  numbers = {}
-  return np.array([
-      numbers.setdefault(
-          tuple(getattr(key, GROUP_KEY_PARTS[part]) for part in parts),
-          len(numbers))
+  return _numbers([
+      tuple(getattr(key, GROUP_KEY_PARTS[part]) for part in parts)
       for key in keys])
+
+
+def _numbers(items: Sequence[Hashable]) -> np.ndarray:
+  """[N] int, equal for equal items; from 0, in the order they come."""
+  numbers = {}
+  return np.array([numbers.setdefault(item, len(numbers)) for item in items])

@@ -61,7 +61,7 @@ def diagnose(
 
   Returns:
     `{role}/grad_norm` of the role's own mean loss, `{role}/entropy` and
-    `{role}/kl_to_start` (k3 estimate) in nats for a token, and
+    `{role}/kl_to_start`, KL(sampled policy || start), in nats for a token, and
     `cosine/{role}+{role}` of the gradients of each two roles.
   """
   throttled = functools.partial(sharding.throttle_cpu_dispatch, mesh=mesh)
@@ -103,7 +103,7 @@ def _add_kl(kl, batch, start):
   """
   def add(_, split):
     kl, batch, start = split
-    estimates = losses.kl_estimate(batch.behavior_logprobs, start, 'k3')
+    estimates = losses.kl_value(batch.behavior_logprobs, start)
     return kl + jnp.sum(jnp.where(
         train_step.completion_mask(batch), estimates, 0.0))
 

@@ -12,6 +12,19 @@ update; w = min(pi_old / pi_sampler, cap) corrects what the sampler's numerics
 differ from the learner's (truncated importance sampling), and is 1 up to
 rounding in float32.
 
+A penalty keeps the policy near a reference. From each sampled token it
+estimates the KL of that token given what stands before it; the effect on later
+tokens is not in the gradient, and what stands before is what the sampler wrote.
+With k3 = ref / pi - 1 - log(ref / pi) (joschu.net/blog/kl-approx.html)
+
+  k3          w rho k3: value and gradient are those of KL(pi || ref)
+  k3_forward  w rho k3 with rho held fixed: the value is that of KL(pi || ref),
+              the gradient that of KL(ref || pi)
+
+are neither clipped nor averaged by `ratio_level`. Not offered: log(pi / ref)
+(k1), whose gradient has the mean 0, and log(pi / ref)^2 / 2 (k2) times a fixed
+w rho, whose gradient is that of k3, token by token.
+
 Deviations from the authors' code: the dual clip is off by default; the
 sampler's own log-probabilities are used instead of being thrown away.
 """
@@ -27,7 +40,7 @@ import numpy as np
 
 RATIO_LEVELS = ('token', 'sequence')
 AGGREGATIONS = ('token_mean', 'sequence_mean', 'constant')
-KL_ESTIMATORS = ('none', 'k1', 'k3')
+KL_ESTIMATORS = ('none', 'k3', 'k3_forward')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,8 +59,10 @@ class LossSpec:
       constant it divides by; the completion axis T is none, since it differs
       from one microbatch to the next).
     importance_cap: upper bound of w; 0 for w = 1.
-    kl_estimator: 'none', or 'k1' or 'k3' of joschu.net/blog/kl-approx.html,
-      towards the reference policy.
+    kl_estimator: of the penalty towards the reference policy. 'k3': its
+      gradient is that of KL(policy || reference), the reverse KL (as in
+      DeepSeek-V3.2); 'k3_forward': that of KL(reference || policy), the forward
+      KL (GRPO's own, arXiv 2402.03300); 'none' for no penalty.
     kl_coefficient: weight of that penalty.
     entropy_coefficient: bonus for the entropy of each token's distribution.
   """
@@ -136,30 +151,48 @@ def policy_loss(
     gain = jnp.where(advantages < 0, jnp.maximum(gain, floor), gain)
   was_clipped = gain != unclipped_gain
   mismatch = old_logprobs - behavior_logprobs
+  weight = jnp.ones_like(mismatch)
   if spec.importance_cap:
-    gain *= jnp.minimum(jnp.exp(mismatch), spec.importance_cap)
-  loss = -gain - spec.entropy_coefficient * entropy
+    weight = jnp.minimum(jnp.exp(mismatch), spec.importance_cap)
+  loss = -weight * gain - spec.entropy_coefficient * entropy
   if reference_logprobs is not None:
-    kl = kl_estimate(logprobs, masked(reference_logprobs), spec.kl_estimator)
-    loss += spec.kl_coefficient * kl
+    kl = _kl_penalty(
+        logprobs, old_logprobs, masked(reference_logprobs), spec.kl_estimator)
+    loss += spec.kl_coefficient * weight * kl
   sums = {
       'clipped': jnp.sum(mask & was_clipped).astype(jnp.float32),
       'entropy': jnp.sum(masked(entropy)),
       'mismatch': jnp.sum(jnp.abs(mismatch)),
-      # k3 towards the old policy; its gradient is not used.
-      'approx_kl': jnp.sum(masked(ratio - 1.0 - log_ratio)),
+      # KL(old || policy), since the old policy is who sampled.
+      'approx_kl': jnp.sum(kl_value(old_logprobs, logprobs)),
   }
   return aggregate(loss, mask, spec.aggregation), jax.lax.stop_gradient(sums)
 
 
-def kl_estimate(
-    logprobs: jax.Array, reference_logprobs: jax.Array,
-    estimator: str) -> jax.Array:
-  """Per-token estimate of KL(policy || reference) from sampled tokens."""
-  difference = reference_logprobs - logprobs
-  if estimator == 'k1':
-    return -difference
-  return jnp.exp(difference) - 1.0 - difference  # k3
+def kl_value(logprobs: jax.Array, other_logprobs: jax.Array) -> jax.Array:
+  """k3: for each token, an estimate of KL(policy || other).
+
+  The tokens are the policy's own samples. No value is below 0. Only the value
+  is of this KL; the gradient for the policy is that of KL(other || policy).
+  """
+  difference = other_logprobs - logprobs
+  return jnp.exp(difference) - 1.0 - difference
+
+
+def _kl_penalty(
+    logprobs: jax.Array, old_logprobs: jax.Array,
+    reference_logprobs: jax.Array, estimator: str) -> jax.Array:
+  """For each token, sampled by the old policy; see the top of the file."""
+  ratio = jnp.exp(logprobs - old_logprobs)
+  if estimator == 'k3':
+    # rho k3, multiplied out: where ref / pi is large, the sum of its gradients
+    # by rho and by pi would be rounding alone.
+    return jnp.exp(reference_logprobs - old_logprobs) - ratio * (
+        1.0 + reference_logprobs - logprobs)
+  if estimator == 'k3_forward':
+    return jax.lax.stop_gradient(ratio) * kl_value(
+        logprobs, reference_logprobs)
+  raise NotImplementedError(f'No rule for kl_estimator={estimator!r}.')
 
 
 def aggregate(

@@ -71,8 +71,10 @@ class RolloutSpec:
       Selection sees it too.
       Of parallel episodes, 'return_to_go': what its step pays, and alpha * the
       team rewards of what follows; 'episode_return': alpha * the team rewards
-      of its whole episode, and what its local rewards, of whatever role, are in
-      the mean over turns (plain GRPO, with advantage.group_key='env').
+      of its whole episode, and the mean of its role's own local rewards over
+      the turns in which the role acts (plain GRPO, with
+      advantage.group_key='env'). All actions of a role in an episode have one
+      return; roles without local rewards share one.
     num_continuations: of each candidate, for 'monte_carlo'.
     alpha: weight of the team reward; the local terms carry their own.
   """
@@ -247,6 +249,8 @@ class _Player:
       rewards = np.array([action.rewards for action in actions])
       if spec.target == 'monte_carlo':
         rewards[:, 0] += yield from self._continuations(actions, index)
+      elif spec.target != 'immediate':
+        raise NotImplementedError(f'No tree knows target={spec.target!r}.')
       team, rewards = rewards[:, 0], rewards @ (spec.alpha, 1)
       chosen = self._select(actions, rewards, team)
       groups.append(self._group(actions, rewards, chosen))
@@ -348,13 +352,17 @@ class _Player:
 
   def _targets(self, actions: Sequence[_Action]) -> np.ndarray:
     """The reward of each action of a parallel episode."""
-    rewards = np.array([action.rewards for action in actions])
+    team, local = np.array([action.rewards for action in actions]).T
     if self.spec.target == 'return_to_go':
-      rewards[:, 0] = np.cumsum(rewards[::-1, 0])[::-1]
+      team = np.cumsum(team[::-1])[::-1]
     elif self.spec.target == 'episode_return':
-      num_turns = actions[-1].key.turn + 1
-      rewards[:] = rewards.sum(axis=0) / (1, num_turns)
-    return rewards @ (self.spec.alpha, 1)
+      team = team.sum()
+      roles = np.array([action.key.role for action in actions])
+      local = np.array([local[roles == role].mean() for role in roles])
+    elif self.spec.target != 'immediate':
+      raise NotImplementedError(
+          f'No parallel rollout knows target={self.spec.target!r}.')
+    return self.spec.alpha * team + local
 
   def _select(
       self, actions: Sequence[_Action], rewards: np.ndarray,
@@ -411,4 +419,6 @@ def select(
     scaled = rewards[candidates] / spec.selection_temperature
     weights = np.exp(scaled - scaled.max())
     return int(rng.choice(candidates, p=weights / weights.sum()))
-  return int(candidates[np.argmax(rewards[candidates])])
+  if spec.selection in ('acting_greedy', 'epsilon_greedy'):
+    return int(candidates[np.argmax(rewards[candidates])])
+  raise NotImplementedError(f'No rule for selection={spec.selection!r}.')

@@ -97,22 +97,40 @@ def test_invalid_candidates_stay_out(normaliser, junk):
 
 
 @pytest.mark.parametrize('normaliser', advantages.NORMALISERS)
-def test_an_episode_counts_once_in_each_group(normaliser):
+def test_a_return_counts_once_in_each_group(normaliser):
   """Repeats of a reward change nothing for the others, nor for itself."""
-  rewards, ids, episodes = zip(*(
+  rewards, ids, returns = zip(*(
       (1, 0, 4), (1, 0, 4), (1, 0, 4), (2, 0, 5), (6, 0, 6), (6, 0, 6),
-      # Others of the same episodes.
+      # Others of the same returns.
       (0, 1, 4), (3, 1, 5), (3, 1, 5)))
   ids = np.array(ids)
-  weights = advantages.episode_weights(ids, np.array(episodes))
+  weights = advantages.return_weights(ids, np.array(returns))
   np.testing.assert_allclose(
       weights, [1 / 3, 1 / 3, 1 / 3, 1, .5, .5, 1, .5, .5])
   found = advantages.group_advantages(
       np.array(rewards, np.float32), ids, np.ones(9, bool),
-      normaliser=normaliser, weights=weights)
+      normaliser=normaliser, weights=weights, episodes=np.array(returns))
   a, b, c = _advantages([1, 2, 6], [0, 0, 0], normaliser=normaliser)
   d, e = _advantages([0, 3], [0, 0], normaliser=normaliser)
   np.testing.assert_allclose(found, [a, a, a, b, c, c, d, e, e], rtol=1e-6)
+
+
+def test_the_others_of_an_action_are_those_of_other_episodes():
+  found = advantages.group_advantages(
+      np.array([1, 2, 6, 0, 4, 5], np.float32), np.array([0, 0, 0, 0, 1, 1]),
+      np.array([True, True, True, True, True, True]),
+      normaliser='leave_one_out', weights=np.array([.5, .5, 1, 1, 1, 1]),
+      episodes=np.array([7, 7, 8, 7, 8, 8]))
+  # Against the 6 alone; and 6 against (1 / 2 + 2 / 2 + 0) / (1 / 2 + 1 / 2 + 1)
+  # = .75. The second group is of one episode, so nothing is compared.
+  np.testing.assert_allclose(found, [-5, -4, 5.25, -6, 0, 0], rtol=1e-6)
+
+
+def test_every_normaliser_has_a_rule(monkeypatch):
+  monkeypatch.setattr(
+      advantages, 'NORMALISERS', (*advantages.NORMALISERS, 'range'))
+  with pytest.raises(NotImplementedError, match="normaliser='range'"):
+    _advantages(REWARDS, IDS, normaliser='range')
 
 
 def test_wrong_arguments():

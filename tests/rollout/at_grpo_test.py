@@ -291,6 +291,23 @@ def test_selection_rules(valid):
     assert not found[~np.array(valid)].any()
 
 
+@pytest.mark.parametrize('table, name, switches', [
+    ('SELECTIONS', 'worst', {'selection': 'worst'}),
+    ('TARGETS', {'tree': ('last',)}, {'target': 'last'}),
+    ('TARGETS', {'parallel': ('last',)},
+     {'target': 'last', 'rollout': 'parallel'}),
+])
+def test_every_name_has_a_rule(table, name, switches, monkeypatch):
+  known = getattr(at_grpo, table)
+  monkeypatch.setattr(
+      at_grpo, table, name if table == 'TARGETS' else (*known, name))
+  interaction = scripted.make_interaction(
+      {'one': Dice(3), 'two': Dice(3)}, ROLES)
+  with pytest.raises(NotImplementedError, match="='(worst|last)'"):
+    at_grpo.collect(
+        interaction, [task('A', 9)], step=0, spec=spec_of(**switches))
+
+
 # Faults that are not the model's own.
 
 
@@ -364,8 +381,9 @@ TARGETS = {
     'immediate': (.1, 1, .3, .2, .4, .1, 0, .6, .1),
     # Of role a in turn 0 of episode 0: its own .1, and the team's .5.
     'return_to_go': (.6, 1, .3, .7, .4, .6, 0, .6, .1),
-    # Of episode 0: the .5, and .5 in two turns.
-    'episode_return': (.75, 1, .4, .75, .4, .75, .4, .75, .4),
+    # Role a: .5 + (.1 + .1) / 2 = .6, .5 + .5 = 1 and (.3 + 0) / 2 = .15.
+    # Role b: .5 + (.2 + .1) / 2 = .65, not asked, and (.4 + .1) / 2 = .25.
+    'episode_return': (.6, 1, .15, .65, .25, .6, .15, .65, .25),
 }
 
 
@@ -399,11 +417,15 @@ def test_parallel_episodes(target):
     ('return_to_go', 'env+turn', (.6,) * 5 + (.325,) * 4),
     ('return_to_go', 'env', (4.3 / 9,) * 9),
     ('immediate', 'env+agent', (.3, .3, .3, .325, .325, .3, .3, .325, .325)),
-    # Each episode once, however many actions it has.
-    ('episode_return', 'env', (2.15 / 3,) * 9),
+    # Each return once, however many actions share it: a's .6, 1 and .15, and
+    # b's .65 and .25.
+    ('episode_return', 'env', (2.65 / 5,) * 9),
     ('episode_return', 'env+agent',
-     (2.15 / 3,) * 3 + (.575,) * 2 + (2.15 / 3,) * 2 + (.575,) * 2),
-    ('episode_return', 'env+agent+turn', (2.15 / 3,) * 3 + (.575,) * 6),
+     (1.75 / 3,) * 3 + (.9 / 2,) * 2 + (1.75 / 3,) * 2 + (.9 / 2,) * 2),
+    # Episode 1 has no second turn.
+    ('episode_return', 'env+turn', (2.65 / 5,) * 5 + (1.65 / 4,) * 4),
+    ('episode_return', 'env+agent+turn',
+     (1.75 / 3,) * 3 + (.9 / 2,) * 2 + (.75 / 2,) * 2 + (.9 / 2,) * 2),
 ])
 def test_who_is_compared(target, group_key, baselines):
   rollout, _ = parallel(target)
@@ -412,18 +434,50 @@ def test_who_is_compared(target, group_key, baselines):
       np.subtract(TARGETS[target], baselines), atol=1e-6)
 
 
-def test_an_action_has_the_advantage_of_its_episode():
+def test_actions_of_a_role_share_the_advantage_of_its_return():
   rollout, _ = parallel('episode_return')
-  # Of (.75, 1, .4) the mean is .7167 and the std .2461.
-  one, two, three = .13546, 1.15139, -1.28685
+
+  def check(a0, a1, a2, b0, b2, normaliser, atol):
+    np.testing.assert_allclose(
+        found_advantages(rollout, 'episode_return', 'env', normaliser),
+        (a0, a1, a2, b0, b2, a0, a2, b0, b2), atol=atol)
+
+  # Less the mean, .53, the returns are .07, .47, -.38, .12 and -.28; their
+  # squares sum to .463, so the std is sqrt(.463 / 5) = .30430.
+  check(.23003, 1.54453, -1.24876, .39435, -.92014, 'std', 1e-4)
+  # An episode against the others. 0: their mean is (1 + .15 + .25) / 3, 1:
+  # (.6 + .65 + .15 + .25) / 4 = .4125, 2: (.6 + .65 + 1) / 3 = .75.
+  check(.6 - 1.4 / 3, .5875, -.6, .65 - 1.4 / 3, -.5, 'leave_one_out', 1e-6)
+
+
+def test_two_roles_two_turns_two_episodes():
+  script = {
+      'A/a turn 0 total 0': ('1', '4'),
+      # Episode 0: a 1, b 2, a 3, b 3 is 9, the goal.
+      'A/b turn 0 total 1': ('2',), 'A/a turn 1 total 3': ('3',),
+      'A/b turn 1 total 6': ('3',),
+      # Episode 1: a 4, b 0, a 1, b 1 is 6.
+      'A/b turn 0 total 4': ('0',), 'A/a turn 1 total 4': ('1',),
+      'A/b turn 1 total 5': ('1',)}
+  rollout = at_grpo.collect(
+      scripted.make_interaction(dict.fromkeys(('one', 'two'), script), ROLES),
+      [task('A', 9)], step=0, spec=spec_of(
+          2, rollout='parallel', target='episode_return', alpha=0.5))
+  # Episode 0: a .5 + (.1 + .3) / 2 = .7, b .5 + (.2 + .3) / 2 = .75.
+  # Episode 1: a (.4 + .1) / 2 = .25, b (0 + .1) / 2 = .05.
+  returns = np.array([.7, .25, .75, .05] * 2)
   np.testing.assert_allclose(
-      found_advantages(rollout, 'episode_return', 'env', 'std'),
-      (one, two, three, one, three, one, three, one, three), atol=1e-4)
-  # .75 - (1 + .4) / 2, 1 - (.75 + .4) / 2 and .4 - (.75 + 1) / 2.
-  one, two, three = .05, .425, -.475
-  np.testing.assert_allclose(
-      found_advantages(rollout, 'episode_return', 'env', 'leave_one_out'),
-      (one, two, three, one, three, one, three, one, three), atol=1e-6)
+      np.concatenate([g.rewards for g in rollout.groups]), returns, rtol=1e-6)
+  # One mean, (.7 + .25 + .75 + .05) / 4 = .4375; or of a (.7 + .25) / 2 = .475
+  # and of b (.75 + .05) / 2 = .4. Both episodes have both turns, so the turn
+  # changes nothing.
+  for group_key, baselines in (
+      ('env', .4375), ('env+turn', .4375),
+      ('env+agent', [.475, .475, .4, .4] * 2),
+      ('env+agent+turn', [.475, .475, .4, .4] * 2)):
+    np.testing.assert_allclose(
+        found_advantages(rollout, 'episode_return', group_key),
+        returns - baselines, atol=1e-6)
 
 
 @pytest.mark.parametrize('target', ['return_to_go', 'episode_return'])
