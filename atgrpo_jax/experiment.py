@@ -114,7 +114,10 @@ class Experiment:
         executor=self.executor)
 
   def _sampled(self, states: States) -> dict[str, interaction_lib.Policy]:
-    """Adapters over the same base become one model, to be sampled at once."""
+    """Adapters over the same base become one model, to be sampled at once.
+
+    Each policy is prompted with its own tokenizer all the same.
+    """
     sampled, together = {}, {}
     for name, policy in self.policies.items():
       if policy.trained == 'lora':
@@ -124,7 +127,8 @@ class Experiment:
         params = (
             states[name].params if policy.trained == 'all'
             else self.bases[name])
-        sampled[name] = interaction_lib.Policy(_sampled_model(policy, params))
+        sampled[name] = interaction_lib.Policy(
+            _sampled_model(policy, params), policy.tokenizer)
     for names in together.values():
       policy = self.policies[names[0]]
       with jax.set_mesh(policy.mesh):
@@ -134,7 +138,8 @@ class Experiment:
       together_model = _sampled_model(
           policy, self.bases[names[0]], adapters)
       for index, name in enumerate(names):
-        sampled[name] = interaction_lib.Policy(together_model, index)
+        sampled[name] = interaction_lib.Policy(
+            together_model, self.policies[name].tokenizer, index)
     return sampled
 
   def tasks(self, split: str) -> list[base.Task]:
@@ -216,8 +221,8 @@ def _sampled_model(
     policy: policies_lib.Policy, params: model.Params,
     adapters: model.Adapters | None = None) -> interaction_lib.Model:
   return interaction_lib.Model(
-      params=params, config=policy.config, tokenizer=policy.tokenizer,
-      dtype=policy.learner.dtype, mesh=policy.mesh, adapters=adapters)
+      params=params, config=policy.config, dtype=policy.learner.dtype,
+      mesh=policy.mesh, adapters=adapters)
 
 
 def config_hash(config: ml_collections.ConfigDict) -> str:

@@ -126,6 +126,28 @@ def test_policies_with_models_and_tokenizers_of_their_own(
   assert not tokenizers[0].decode(second.prompt).startswith('second')
 
 
+@pytest.mark.parametrize('policies, per_policy', [
+    ('lora_per_role', ''), ('per_role', ''),
+    ('per_role', 'first.model.trained=none;second.model.trained=none;')])
+def test_each_policy_thinks_or_not_as_it_is_told(
+    policies, per_policy, echo_folder, tmp_path):
+  # Bite: one tokenizer for all adapters that are sampled in one call.
+  folder = shutil.copytree(echo_folder, tmp_path / 'model')
+  (folder / 'chat_template.jinja').write_text(
+      '{{ messages[0].content }}{% if enable_thinking %} say{% endif %}')
+  experiment = echo.experiment(
+      folder, policies=policies,
+      per_policy=f'{per_policy}second.model.thinking=True')
+  prompts = {
+      role: {
+          experiment.policies[role].tokenizer.decode(group.prompt).split()[-1]
+          for group in _groups(experiment, experiment.initial_states())
+          if group.key.role == role}
+      for role in ('first', 'second')}
+  assert prompts['first'] <= set(echo.LETTERS)
+  assert prompts['second'] == {'say'}
+
+
 def test_a_frozen_role_is_played_and_not_saved(echo_folder, tmp_path):
   experiment = echo.experiment(
       echo_folder, policies='per_role',
