@@ -25,15 +25,15 @@ def export_run(
     raise errors.UserError(
         f'{workdir} holds no run to export; name that of a training run in '
         '--workdir.')
-  states, step = experiment.restore_or_initialise(workdir)
+  trained, step = experiment.trained_params(workdir)
   dtype, merged = jnp.dtype(config.dtype), config.merged
-  for name, state in states.items():
+  for name, params in trained.items():
     policy = experiment.policies[name]
     folder = workdir / 'export' / name
-    params, kind = state.params, 'model'
+    kind = 'model'
     if policy.lora is not None and merged:
       params = peft_io.merge(
-          policy.load_params('float32'), state.params, 0, policy.lora.alpha)
+          policy.load_params('float32'), params, 0, policy.lora.alpha)
     if policy.lora is not None and not merged:
       kind = 'adapter'
       peft_io.save(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from atgrpo_jax import errors
+from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax import train
 from atgrpo_jax.rollout import at_grpo
 from tests import echo
@@ -24,7 +25,8 @@ def _bytes(tree):
 def _groups(experiment, states):
   return at_grpo.collect(
       experiment.interaction(
-          states, temperature=1.0, policy_map=experiment.policy_map),
+          experiment_lib.params_of(states), temperature=1.0,
+          policy_map=experiment.policy_map),
       train.draw_tasks(experiment.tasks('train'), 0, experiment), step=0,
       spec=experiment.rollout).groups
 
@@ -87,9 +89,9 @@ def test_adapters_are_sampled_in_one_call(echo_folder):
   experiment = echo.experiment(
       echo_folder, policies='lora_per_role',
       per_policy='second.lora.rank=4;second.lora.alpha=1.0')
-  states = experiment.initial_states()
+  params = experiment_lib.params_of(experiment.initial_states())
   policies = experiment.interaction(
-      states, temperature=1.0, policy_map=experiment.policy_map).policies
+      params, temperature=1.0, policy_map=experiment.policy_map).policies
   assert policies['first'].model is policies['second'].model
   assert (policies['first'].adapter, policies['second'].adapter) == (0, 1)
   scales = policies['first'].model.adapters.scales
@@ -153,8 +155,8 @@ def test_a_frozen_role_is_played_and_not_saved(echo_folder, tmp_path):
       echo_folder, policies='per_role',
       per_policy='first.model.trained=none', **QUICK)
   assert train.train(experiment, tmp_path)
-  states, step = experiment.restore_or_initialise(tmp_path)
-  assert step == 1 and set(states) == {'second'}
+  params, step = experiment.trained_params(tmp_path)
+  assert step == 1 and set(params) == {'second'}
   line = json.loads((tmp_path / 'metrics.jsonl').read_text())
   assert 'second/grad_norm' in line and 'first/grad_norm' not in line
   assert 'first/reward' in line
