@@ -1,5 +1,7 @@
 """Exported policies are the trained ones, and can be started from."""
 
+import shutil
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -79,6 +81,46 @@ def test_an_adapter_is_merged(echo_folder, tmp_path):
       found - _logits(experiment.bases['first'], policy.config)).max() > 0.01
   np.testing.assert_allclose(
       found, _logits(adapted, policy.config), atol=1e-5)
+
+
+def test_an_export_replaces_another_one_whole(
+    echo_folder, tmp_path, monkeypatch):
+  # Bite: an export that is written into the folder of the one before. PEFT
+  # applies an adapter_config.json beside weights that have it already.
+  changes = {'policies': 'lora_per_role', **QUICK}
+  merged = echo.experiment(echo_folder, **changes | {'export.merged': True})
+  experiment, _ = _run(echo_folder, tmp_path, policies='lora_per_role')
+  before = _files(tmp_path / 'export')
+  assert {
+      path.parent.name for path in before
+      if path.name == 'adapter_config.json'} == {'first', 'second'}
+
+  def killed(*args):
+    raise KeyboardInterrupt
+
+  with monkeypatch.context() as patch:
+    patch.setattr(tokenizer_lib.Tokenizer, 'save', killed)
+    with pytest.raises(KeyboardInterrupt):
+      export.export_run(merged, tmp_path)
+  assert {path: _files(tmp_path / 'export')[path] for path in before} == before
+
+  export.export_run(merged, tmp_path)
+  fresh = tmp_path / 'fresh'
+  shutil.copytree(tmp_path, fresh, ignore=shutil.ignore_patterns('export'))
+  export.export_run(merged, fresh)
+  found = _files(tmp_path / 'export')
+  assert found == {
+      tmp_path / path.relative_to(fresh): content
+      for path, content in _files(fresh / 'export').items()}
+  assert not any('adapter' in path.name for path in found)
+  # And back.
+  export.export_run(experiment, tmp_path)
+  assert _files(tmp_path / 'export') == before
+
+
+def _files(folder):
+  return {
+      path: path.read_bytes() for path in folder.rglob('*') if path.is_file()}
 
 
 def test_nothing_to_export(echo_folder, tmp_path):
