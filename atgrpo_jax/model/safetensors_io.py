@@ -414,8 +414,11 @@ def _put_on_devices(
   indices = sharding.addressable_devices_indices_map(tensor.shape).values()
   boxes = list(dict.fromkeys(map(box, indices)))
   parts = dict(zip(boxes, read(tensor, boxes, dtype)))
+  # For a replicated tensor jax asks even where no device holds it.
+  nothing = np.empty(0, dtype)
   return jax.make_array_from_callback(
-      tensor.shape, sharding, lambda index: parts[box(index)], dtype=dtype)
+      tensor.shape, sharding, lambda index: parts.get(box(index), nothing),
+      dtype=dtype)
 
 
 def _insert(leaf, x, layer, transposed):
