@@ -8,8 +8,9 @@ it exists whole or not at all. It holds
 
 orbax alone loads a file with a flipped bit as wrong numbers and casts a
 changed dtype, both in silence. So `meta` carries a SHA-256 of itself, the
-table of leaves is compared with the model before anything is loaded, and
-every leaf's digest is computed again from what has arrived on the devices.
+table of leaves is compared with the model before anything is loaded, and the
+digest of every leaf that is read is computed again from what has arrived on
+the devices.
 
 Why the leaf digest is ours: an array of a pod has no host that holds its
 bytes, and on another mesh its shards are others. `_digest` is a sum of mixed
@@ -19,7 +20,7 @@ other damage goes unseen with probability 2^-64. It guards against broken
 disks and torn files, not against forgery.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import hashlib
 import json
 import os
@@ -132,18 +133,24 @@ class Checkpoints:
     )
 
   def restore(
-      self, template: Any, *, step: int | None = None
+      self,
+      template: Any,
+      *,
+      step: int | None = None,
+      part: Callable[[Any], Any] = lambda tree: tree,
   ) -> Restored | None:
     """Loads the newest readable step, or None if nothing was ever saved.
 
     Each newer step that cannot be read is reported by one warning. Raises
     CheckpointError if no step can be read, or if the step is sound but holds
-    another model.
+    another model, in whatever part.
 
     Args:
       template: pytree of jax.Array or ShapeDtypeStruct with the shapes,
         dtypes and shardings to restore to.
       step: this one or an error.
+      part: takes from such a tree what is wanted; no other leaf is read,
+        allocated, or checked for damage.
     """
     self.wait()
     wanted = _named_leaves(template)
@@ -155,6 +162,7 @@ class Checkpoints:
         )
       # Raises here if it does not divide the shape: the checkpoint is sound.
       leaf.sharding.shard_shape(leaf.shape)
+    names = part(jax.tree.unflatten(jax.tree.structure(template), list(wanted)))
 
     found = ocp.path.step.standard_name_format().find_all(self._directory)
     steps = sorted((entry.step for entry in found), reverse=True)
@@ -167,7 +175,7 @@ class Checkpoints:
     damage = {}
     for candidate in steps:
       try:
-        record, leaves = self._read(candidate, wanted)
+        record, leaves = self._read(candidate, wanted, jax.tree.leaves(names))
       except _Unreadable as error:
         damage[candidate] = str(error)
         continue
@@ -179,9 +187,7 @@ class Checkpoints:
         )
       self._damaged_steps |= damage.keys()
       self._kept.best_step = record['best_step']
-      state = jax.tree.unflatten(
-          jax.tree.structure(template), [leaves[name] for name in wanted]
-      )
+      state = jax.tree.map(leaves.get, names)
       return Restored(candidate, state, record['meta'])
 
     if damage:
@@ -208,8 +214,10 @@ class Checkpoints:
     if self._manager is not None:
       self._manager.close()
 
-  def _read(self, step: int, wanted: Mapping[str, Any]):
-    """The verified (record, leaves) of `step`."""
+  def _read(
+      self, step: int, template: Mapping[str, Any], names: Sequence[str]
+  ):
+    """The verified record of `step`, and its leaves of these names."""
     # By orbax's handlers, since the manager's `restore` ends in a barrier, at
     # which the hosts that can read would wait for one that cannot.
     path = self._directory / str(step)
@@ -218,14 +226,19 @@ class Checkpoints:
       sha256 = record.pop('sha256')
     if sha256 != _sha256(record):
       raise _Unreadable('SHA-256 of meta differs')
-    _check_same_model(path, record['leaves'], wanted)
+    _check_same_model(path, record['leaves'], template)
+    wanted = {name: template[name] for name in names}
     with _Reading('state'):
-      leaves = ocp.StandardCheckpointHandler().restore(
-          path / 'state', args=ocp.args.StandardRestore(dict(wanted))
+      leaves = ocp.PyTreeCheckpointHandler().restore(
+          path / 'state',
+          args=ocp.args.PyTreeRestore(
+              wanted,
+              ocp.checkpoint_utils.construct_restore_args(wanted),
+              partial_restore=True,
+          ),
       )
-    digests = _digests(leaves)
-    for name, (_, _, digest) in record['leaves'].items():
-      if digests[name] != digest:
+    for name, digest in _digests(leaves).items():
+      if digest != record['leaves'][name][-1]:
         raise _Unreadable(f'digest of {name} differs')
     return record, leaves
 

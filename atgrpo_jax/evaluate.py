@@ -115,10 +115,10 @@ def evaluate_run(
           f'{sorted(unknown)}, but the run trains {sorted(trained)}.')
   if not experiment_lib.check_workdir(workdir, config):
     experiment_lib.write_config(workdir, config)
-  states, step = experiment.restore_or_initialise(workdir)
+  params, step = experiment.trained_params(workdir)
   result = evaluate(
       experiment.interaction(
-          states, temperature=config.evaluation.temperature,
+          params, temperature=config.evaluation.temperature,
           policy_map=policy_map),
       tasks, step=step)
   result = describe(experiment) | result

@@ -42,7 +42,9 @@ from environments import sandbox as sandbox_lib
 _MAY_CHANGE = ('evaluation', 'export', 'train.num_steps',
                'train.completion_tokens')
 
-States = dict[str, train_state.TrainState]  # trained policy -> its state
+# Trained policy -> its state, or its parameters alone.
+States = dict[str, train_state.TrainState]
+Params = dict[str, model.Params | model.LoraWeights]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,49 +94,57 @@ class Experiment:
         name: policy.state_template()
         for name, policy in self.policies.items() if policy.trained != 'none'}
 
-  def restore_or_initialise(
-      self, workdir: pathlib.Path) -> tuple[States, int]:
-    """The newest checkpoint and its step, or the initial states and 0."""
+  def trained_params(self, workdir: pathlib.Path) -> tuple[Params, int]:
+    """Those of the newest checkpoint and its step, or the initial ones and 0.
+
+    What only training needs, such as moments, is neither read nor allocated.
+    """
     checkpoints = checkpoints_lib.Checkpoints(workdir / 'checkpoints')
-    restored = checkpoints.restore(self.state_template())
+    restored = checkpoints.restore(self.state_template(), part=params_of)
     checkpoints.close()
-    if restored is None:
-      return self.initial_states(), 0
-    return restored.state, restored.step
+    if restored is not None:
+      return restored.state, restored.step
+    return {
+        name: policy.initial_params()
+        for name, policy in self.policies.items()
+        if policy.trained != 'none'}, 0
 
   def interaction(
-      self, states: States, *, temperature: float,
+      self, params: Params, *, temperature: float,
       policy_map: policy_map_lib.PolicyMap) -> interaction_lib.Interaction:
     """Plays the environment with the current policies."""
     return interaction_lib.Interaction(
         environment=self.environment, policy_map=policy_map,
-        policies=self._sampled(states), buckets=self.buckets,
+        policies=self._sampled(params), buckets=self.buckets,
         max_new_tokens=self.config.rollout.max_new_tokens,
         temperature=temperature, seed=self.config.seed,
         executor=self.executor)
 
-  def _sampled(self, states: States) -> dict[str, interaction_lib.Policy]:
-    """Adapters over the same base become one model, to be sampled at once."""
+  def _sampled(self, params: Params) -> dict[str, interaction_lib.Policy]:
+    """Adapters over the same base become one model, to be sampled at once.
+
+    Each policy is prompted with its own tokenizer all the same.
+    """
     sampled, together = {}, {}
     for name, policy in self.policies.items():
       if policy.trained == 'lora':
-        key = id(self.bases[name]), jax.tree.structure(states[name].params)
+        key = id(self.bases[name]), jax.tree.structure(params[name])
         together.setdefault(key, []).append(name)
       else:
-        params = (
-            states[name].params if policy.trained == 'all'
-            else self.bases[name])
-        sampled[name] = interaction_lib.Policy(_sampled_model(policy, params))
+        own = params if policy.trained == 'all' else self.bases
+        sampled[name] = interaction_lib.Policy(
+            _sampled_model(policy, own[name]), policy.tokenizer)
     for names in together.values():
       policy = self.policies[names[0]]
       with jax.set_mesh(policy.mesh):
         adapters = model.stack(
-            [states[name].params for name in names],
+            [params[name] for name in names],
             [self.policies[name].lora.scale for name in names])
       together_model = _sampled_model(
           policy, self.bases[names[0]], adapters)
       for index, name in enumerate(names):
-        sampled[name] = interaction_lib.Policy(together_model, index)
+        sampled[name] = interaction_lib.Policy(
+            together_model, self.policies[name].tokenizer, index)
     return sampled
 
   def tasks(self, split: str) -> list[base.Task]:
@@ -152,6 +162,11 @@ class Experiment:
             f'have no {error}, which environment.module='
             f'{self.config.environment.module!r} needs.') from error
     return tasks
+
+
+def params_of(states: States) -> Params:
+  """The parameters alone."""
+  return {name: state.params for name, state in states.items()}
 
 
 def build(
@@ -216,8 +231,8 @@ def _sampled_model(
     policy: policies_lib.Policy, params: model.Params,
     adapters: model.Adapters | None = None) -> interaction_lib.Model:
   return interaction_lib.Model(
-      params=params, config=policy.config, tokenizer=policy.tokenizer,
-      dtype=policy.learner.dtype, mesh=policy.mesh, adapters=adapters)
+      params=params, config=policy.config, dtype=policy.learner.dtype,
+      mesh=policy.mesh, adapters=adapters)
 
 
 def config_hash(config: ml_collections.ConfigDict) -> str:

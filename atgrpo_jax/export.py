@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 
+import jax
 import jax.numpy as jnp
 
 from atgrpo_jax import errors
 from atgrpo_jax import experiment as experiment_lib
+from atgrpo_jax import files
 from atgrpo_jax import hosts
 from atgrpo_jax.model import peft_io
 from atgrpo_jax.model import safetensors_io
@@ -18,29 +21,34 @@ def export_run(
   """Writes every trained policy of the newest checkpoint of `workdir`.
 
   `export/<policy>` becomes a model folder, or, of an adapter, a PEFT folder;
-  with `export.merged` the model with the adapter merged into it.
+  with `export.merged` the model with the adapter merged into it. It takes the
+  place of an earlier one as a whole, and is never half there.
   """
   config = experiment.config.export
   if not experiment_lib.check_workdir(workdir, experiment.config):
     raise errors.UserError(
         f'{workdir} holds no run to export; name that of a training run in '
         '--workdir.')
-  states, step = experiment.restore_or_initialise(workdir)
-  dtype, merged = jnp.dtype(config.dtype), config.merged
-  for name, state in states.items():
+  trained, step = experiment.trained_params(workdir)
+  dtype = jnp.dtype(config.dtype)
+  for name, params in trained.items():
     policy = experiment.policies[name]
     folder = workdir / 'export' / name
-    params, kind = state.params, 'model'
-    if policy.lora is not None and merged:
+    kind = 'model' if policy.lora is None or config.merged else 'adapter'
+    if policy.lora is not None and config.merged:
       params = peft_io.merge(
-          policy.load_params('float32'), state.params, 0, policy.lora.alpha)
-    if policy.lora is not None and not merged:
-      kind = 'adapter'
-      peft_io.save(
-          folder, params, 0, alpha=policy.lora.alpha,
-          base_folder=policy.base.folder, dtype=dtype)
-    else:
-      safetensors_io.save(folder, params, policy.config, dtype)
-    if hosts.is_first():
-      policy.tokenizer.save(folder)
+          policy.load_params('float32'), params, 0, policy.lora.alpha)
+    # All that hold the policy take part; of them the first writes.
+    writes = jax.process_index() == safetensors_io.holders(params)[0]
+    with (files.whole_folder(folder) if writes
+          else contextlib.nullcontext(folder)) as new:
+      if kind == 'adapter':
+        peft_io.save(
+            new, params, 0, alpha=policy.lora.alpha,
+            base_folder=policy.base.folder, dtype=dtype)
+      else:
+        safetensors_io.save(new, params, policy.config, dtype)
+      if writes:
+        policy.tokenizer.save(new)
+    hosts.barrier()  # Until it is there.
     print(f'the {kind} of policy {name!r} after step {step} is in {folder}')

@@ -1,13 +1,15 @@
 """Files and folders that several processes share."""
 
+from collections.abc import Iterator
 import contextlib
 import fcntl
 import os
 import pathlib
+import shutil
 
 
 def unfinished(path: pathlib.Path) -> pathlib.Path:
-  """Where `write_whole` writes what becomes `path`."""
+  """Where `write_whole` and `whole_folder` write what becomes `path`."""
   return path.with_suffix('.unfinished')
 
 
@@ -15,6 +17,24 @@ def write_whole(path: pathlib.Path, text: str) -> None:
   """Writes a file that is never half there, whenever this is killed."""
   unfinished(path).write_text(text)
   unfinished(path).rename(path)
+
+
+@contextlib.contextmanager
+def whole_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+  """An empty folder, which takes the place of `folder` when the block ends.
+
+  Whenever this is killed, `folder` is what it was, or the new one, or, between
+  two renames, not there. Nothing of the former one enters the new one.
+  """
+  new, former = unfinished(folder), folder.with_suffix('.former')
+  shutil.rmtree(new, ignore_errors=True)  # Of a call that was killed.
+  new.mkdir(parents=True)
+  yield new
+  if folder.exists():
+    shutil.rmtree(former, ignore_errors=True)
+    folder.rename(former)
+  new.rename(folder)
+  shutil.rmtree(former, ignore_errors=True)
 
 
 def try_lock(folder: pathlib.Path) -> contextlib.ExitStack | None:

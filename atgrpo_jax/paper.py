@@ -275,7 +275,8 @@ def _export(cell: Cell, last: str) -> Cell:
   return dataclasses.replace(
       cell, mode='export', budget_of='',
       overrides={**cell.overrides, 'export.dtype': 'float32'},
-      result=f'export/{last}/tokenizer.json')  # Which is written last.
+      # Each policy's folder is there whole or not at all, and this is the last.
+      result=f'export/{last}/tokenizer.json')
 
 
 def _played(

@@ -101,28 +101,40 @@ class Policy:
       params = model.param_shapes(self.config)
       rules = sharding.param_rules(self.config.tied_head)
     else:
-      params, rules = None, sharding.ADAPTER_RULES
-    shapes = jax.eval_shape(self._initialise, params)
+      params = jax.eval_shape(self._initial_adapter, None)
+      rules = sharding.ADAPTER_RULES
+    shapes = jax.eval_shape(self._create_state, params)
     return jax.tree.map(
         lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at),
         shapes, sharding.tree_shardings(shapes, self.mesh, rules))
 
-  def initial_state(self) -> train_state.TrainState:
-    """The policy before its first update; float32."""
-    initialise = jax.jit(
-        self._initialise, donate_argnums=0, out_shardings=jax.tree.map(
-            lambda x: x.sharding, self.state_template()))
+  def initial_params(self) -> model.Params | model.LoraWeights:
+    """What is trained, before its first update; float32."""
     if self.lora is None:
-      return initialise(self.load_params('float32'))
+      return self.load_params('float32')
+    initialise = jax.jit(
+        self._initial_adapter, out_shardings=jax.tree.map(
+            lambda x: x.sharding, self.state_template().params))
     return initialise(jax.tree.map(np.asarray, self.adapter))
 
-  def _initialise(
-      self, params: model.Params | model.LoraWeights | None,
-  ) -> train_state.TrainState:
-    if params is None:
-      # Another draw for every policy, and the same in every run.
-      rng = jax.random.key(zlib.crc32(self.name.encode()))
-      params = model.init_lora(rng, self.config, self.lora, num_roles=1)
+  def initial_state(self) -> train_state.TrainState:
+    """The policy before its first update; float32."""
+    create_state = jax.jit(
+        self._create_state, donate_argnums=0, out_shardings=jax.tree.map(
+            lambda x: x.sharding, self.state_template()))
+    return create_state(self.initial_params())
+
+  def _initial_adapter(
+      self, given: model.LoraWeights | None) -> model.LoraWeights:
+    if given is not None:
+      return given
+    # Another draw for every policy, and the same in every run.
+    rng = jax.random.key(zlib.crc32(self.name.encode()))
+    return model.init_lora(rng, self.config, self.lora, num_roles=1)
+
+  def _create_state(
+      self,
+      params: model.Params | model.LoraWeights) -> train_state.TrainState:
     return train_state.create(params, self.learner.optimizer)
 
 

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 import importlib
 import json
 import pathlib
+import tempfile
 import time
 from typing import Any
 
@@ -27,6 +28,7 @@ import ml_collections
 import numpy as np
 
 from atgrpo_jax import experiment as experiment_lib
+from atgrpo_jax import files
 from atgrpo_jax import metrics as metrics_lib
 from atgrpo_jax import model
 from atgrpo_jax import sharding
@@ -44,7 +46,7 @@ from environments import demonstrations
 
 def pretrain(
     config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
-  """Trains as `config` says; the model lands in `workdir/model`."""
+  """Trains as `config` says; the model lands in `workdir/model`, whole."""
 
   # ---- Workdir, tokenizer, model -------------------------------------------
   experiment_lib.check_workdir(workdir, config)
@@ -52,7 +54,6 @@ def pretrain(
   experiment_lib.write_config(workdir, config)
   experiment_lib.print_config(config)
   folder = workdir / 'model'
-  folder.mkdir(exist_ok=True)
   tasks = {
       name: importlib.import_module(task.module).REPERTOIRE
       for name, task in config.tasks.items()}
@@ -60,15 +61,16 @@ def pretrain(
     model_config = safetensors_io.load_config(config.init_folder)
     tokenizer = tokenizer_lib.Tokenizer(config.init_folder)
     params = safetensors_io.load_params(config.init_folder, model_config)
-    tokenizer.save(folder)
   else:
     rng = np.random.default_rng([config.seed, 1])
     texts = [
         text for _ in range(config.tokenizer.num_demonstrations)
         for demonstration in _draw(tasks, config, _phases(config)[-1], rng)
         for text in _texts(demonstration)]
-    tokenizer_lib.train(texts, config.tokenizer.vocab_size, folder)
-    tokenizer = tokenizer_lib.Tokenizer(folder)
+    with tempfile.TemporaryDirectory() as made:
+      tokenizer_lib.train(
+          texts, config.tokenizer.vocab_size, pathlib.Path(made))
+      tokenizer = tokenizer_lib.Tokenizer(made)
     model_config = model.ModelConfig(
         vocab_size=config.tokenizer.vocab_size, **config.model)
     params = model.init_params(jax.random.key(config.seed), model_config)
@@ -93,8 +95,10 @@ def pretrain(
   writer = metrics_lib.MetricsWriter(workdir)
 
   def save():
-    safetensors_io.save(
-        folder, state.params, model_config, jnp.dtype(config.save_dtype))
+    with files.whole_folder(folder) as new:
+      safetensors_io.save(
+          new, state.params, model_config, jnp.dtype(config.save_dtype))
+      tokenizer.save(new)
 
   # ---- Loop -----------------------------------------------------------------
   rng = np.random.default_rng([config.seed, 2])

@@ -56,10 +56,11 @@ class Tokenizer:
           f'{self._folder}: tokenizer_config.json has no chat_template; the '
           'agents are prompted through it, so add one.')
     self.stop_ids = self._find_stop_ids()
-    # <|im_end|> and the like, wherever they begin within a text.
-    self._control = re.compile('|'.join(
+    # The first character of <|im_end|>, <think> and the like within a text.
+    # Qwen3's files call some of them special, and make one id of each.
+    self._control_start = re.compile('(?=%s).' % ('|'.join(
         re.escape(str(token)) for token in
-        self._hf.added_tokens_decoder.values() if token.special) or '(?!)')
+        self._hf.added_tokens_decoder.values()) or '(?!)'), re.DOTALL)
 
   @property
   def vocab_size(self) -> int:
@@ -69,9 +70,10 @@ class Tokenizer:
   def encode_prompt(self, messages: Sequence[dict[str, str]]) -> np.ndarray:
     """Ids [S] int32 of chat messages, up to where the answer begins.
 
-    A message that spells a control token, such as the output of a program
-    that prints <|im_end|>, cannot end its turn: a zero-width space behind the
-    first character makes it ordinary text.
+    Only the chat template writes control tokens. A message that spells one,
+    such as the output of a program that prints <|im_end|> or </think>, ends
+    neither its turn nor a thought: a zero-width space behind the first
+    character makes it ordinary text, for the template, too.
     """
     text = self._hf.apply_chat_template(
         [{**message, 'content': self._defuse(message['content'])}
@@ -81,7 +83,10 @@ class Tokenizer:
     return self._encode(text)
 
   def encode_completion(self, text: str) -> np.ndarray:
-    """Ids [T] int32 of an answer that a person wrote, stop token included."""
+    """Ids [T] int32 of an answer that we wrote, stop token included.
+
+    Control tokens in it, such as <think>, are meant.
+    """
     return np.append(self._encode(text), self.stop_ids[0]).astype(np.int32)
 
   def decode(self, ids: Sequence[int]) -> str:
@@ -98,8 +103,7 @@ class Tokenizer:
         pathlib.Path(folder), self.stop_ids, self._hf.pad_token_id)
 
   def _defuse(self, text: str) -> str:
-    return self._control.sub(
-        lambda match: f'{match[0][0]}\u200b{match[0][1:]}', text)
+    return self._control_start.sub('\\g<0>\u200b', text)
 
   def _encode(self, text: str) -> np.ndarray:
     ids = self._hf.encode(text, add_special_tokens=False)

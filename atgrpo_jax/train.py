@@ -124,7 +124,8 @@ def train(
 
   def interaction(temperature: float) -> interaction_lib.Interaction:
     return experiment.interaction(
-        states, temperature=temperature, policy_map=experiment.policy_map)
+        experiment_lib.params_of(states), temperature=temperature,
+        policy_map=experiment.policy_map)
 
   # ---- Evaluation before ----------------------------------------------------
   def test(name: str, step: int) -> dict[str, Any]:

@@ -267,7 +267,10 @@ def test_prompts_hold_whatever_is_said(size, name, random_task, result):
 
 @pytest.fixture(scope='module')
 def pretrained(tmp_path_factory):
-  """The workdir of a tiny warm start, and the leaves it did not read."""
+  """The workdir of a tiny warm start, and the leaves it did not read.
+
+  And what stands in `model` whenever new weights are about to be written.
+  """
   config = nano.get_config()
   config.update_from_flattened_dict({
       'tokenizer.num_demonstrations': 20, 'model.width': 16,
@@ -278,16 +281,26 @@ def pretrained(tmp_path_factory):
       'buckets.prompt': (512,), 'buckets.completion': (160,), 'log_every': 1,
       'check_every': 4, 'num_checked': 2})
   workdir, leaves = tmp_path_factory.mktemp('nano'), _leaves(config)
+  found, save = [], safetensors_io.save
+
+  def look_and_save(*args):
+    found.append({path.name for path in (workdir / 'model').glob('*')})
+    save(*args)
+
   with pytest.MonkeyPatch.context() as patch:
     read = _record_reads(patch)
+    patch.setattr(safetensors_io, 'save', look_and_save)
     pretrain.pretrain(config, workdir)
-  return workdir, _unread(leaves, read)
+  return workdir, _unread(leaves, read), found
 
 
 def test_warm_start_makes_a_model_folder(pretrained):
-  workdir, unread = pretrained
+  workdir, unread, found = pretrained
   assert not unread
   folder = workdir / 'model'
+  # Nothing, or the whole of a model.
+  assert found == [set(), {path.name for path in folder.iterdir()}]
+  assert {'model.safetensors', 'config.json', 'tokenizer.json'} < found[1]
   config = safetensors_io.load_config(folder)
   assert (config.vocab_size, config.width, config.num_layers) == (2048, 16, 1)
   params = safetensors_io.load_params(folder, config)

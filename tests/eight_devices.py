@@ -172,7 +172,7 @@ def engines(meshes) -> dict[str, list[str] | list[int] | bool]:
         model.init_params(jax.random.key(0), config), meshes[name],
         sharding.param_rules(config.tied_head))
     return interaction_lib.Policy(interaction_lib.Model(
-        params, config, tokenizer, 'float32', meshes[name]))
+        params, config, 'float32', meshes[name]), tokenizer)
 
   policies = {
       'a': policy('a', stop_ids=(config.vocab_size,)),

@@ -1,5 +1,7 @@
 """Exported policies are the trained ones, and can be started from."""
 
+import shutil
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,8 +25,8 @@ def _run(folder, workdir, **changes):
   experiment = echo.experiment(folder, **QUICK, **changes)
   assert train.train(experiment, workdir)
   export.export_run(experiment, workdir)
-  states, _ = experiment.restore_or_initialise(workdir)
-  return experiment, states
+  params, _ = experiment.trained_params(workdir)
+  return experiment, params
 
 
 def _logits(params, config):
@@ -33,7 +35,7 @@ def _logits(params, config):
 
 
 def test_a_model_is_exported_whole(echo_folder, tmp_path, capsys):
-  experiment, states = _run(echo_folder, tmp_path)
+  experiment, params = _run(echo_folder, tmp_path)
   folder = tmp_path / 'export' / 'shared'
   assert f"policy 'shared' after step 2 is in {folder}" in (
       capsys.readouterr().out)
@@ -41,7 +43,7 @@ def test_a_model_is_exported_whole(echo_folder, tmp_path, capsys):
   assert config == experiment.policies['shared'].config
   jax.tree.map(
       np.testing.assert_array_equal,
-      safetensors_io.load_params(folder, config), states['shared'].params)
+      safetensors_io.load_params(folder, config), params['shared'])
   chat = [{'role': 'user', 'content': 'first a'}]
   np.testing.assert_array_equal(
       tokenizer_lib.Tokenizer(folder).encode_prompt(chat),
@@ -50,7 +52,7 @@ def test_a_model_is_exported_whole(echo_folder, tmp_path, capsys):
 
 def test_an_adapter_is_exported_and_started_from(echo_folder, tmp_path):
   changes = {'policies': 'lora_per_role', 'lora.rank': 4}
-  experiment, states = _run(echo_folder, tmp_path / 'run', **changes)
+  experiment, params = _run(echo_folder, tmp_path / 'run', **changes)
   folder = tmp_path / 'run' / 'export' / 'second'
   # With another rank, to see that the folder's counts.
   again = echo.experiment(
@@ -59,14 +61,13 @@ def test_an_adapter_is_exported_and_started_from(echo_folder, tmp_path):
   policy = again.policies['second']
   assert policy.lora.rank == 4
   assert policy.lora.alpha == experiment.policies['second'].lora.alpha
-  state = policy.initial_state()
-  jax.tree.map(
-      np.testing.assert_array_equal, state.params, states['second'].params)
-  assert np.any(state.params['down']['b'])
+  started = policy.initial_params()
+  jax.tree.map(np.testing.assert_array_equal, started, params['second'])
+  assert np.any(started['down']['b'])
 
 
 def test_an_adapter_is_merged(echo_folder, tmp_path):
-  experiment, states = _run(
+  experiment, params = _run(
       echo_folder, tmp_path, policies='lora_per_role',
       **{'export.merged': True})
   policy = experiment.policies['first']
@@ -74,12 +75,52 @@ def test_an_adapter_is_merged(echo_folder, tmp_path):
       tmp_path / 'export' / 'first', policy.config)
   adapted = model.with_adapters(
       experiment.bases['first'], model.Adapters(
-          states['first'].params, jnp.array([policy.lora.scale])))
+          params['first'], jnp.array([policy.lora.scale])))
   found = _logits(merged, policy.config)
   assert np.abs(
       found - _logits(experiment.bases['first'], policy.config)).max() > 0.01
   np.testing.assert_allclose(
       found, _logits(adapted, policy.config), atol=1e-5)
+
+
+def test_an_export_replaces_another_one_whole(
+    echo_folder, tmp_path, monkeypatch):
+  # Bite: an export that is written into the folder of the one before. PEFT
+  # applies an adapter_config.json beside weights that have it already.
+  changes = {'policies': 'lora_per_role', **QUICK}
+  merged = echo.experiment(echo_folder, **changes | {'export.merged': True})
+  experiment, _ = _run(echo_folder, tmp_path, policies='lora_per_role')
+  before = _files(tmp_path / 'export')
+  assert {
+      path.parent.name for path in before
+      if path.name == 'adapter_config.json'} == {'first', 'second'}
+
+  def killed(*args):
+    raise KeyboardInterrupt
+
+  with monkeypatch.context() as patch:
+    patch.setattr(tokenizer_lib.Tokenizer, 'save', killed)
+    with pytest.raises(KeyboardInterrupt):
+      export.export_run(merged, tmp_path)
+  assert {path: _files(tmp_path / 'export')[path] for path in before} == before
+
+  export.export_run(merged, tmp_path)
+  fresh = tmp_path / 'fresh'
+  shutil.copytree(tmp_path, fresh, ignore=shutil.ignore_patterns('export'))
+  export.export_run(merged, fresh)
+  found = _files(tmp_path / 'export')
+  assert found == {
+      tmp_path / path.relative_to(fresh): content
+      for path, content in _files(fresh / 'export').items()}
+  assert not any('adapter' in path.name for path in found)
+  # And back.
+  export.export_run(experiment, tmp_path)
+  assert _files(tmp_path / 'export') == before
+
+
+def _files(folder):
+  return {
+      path: path.read_bytes() for path in folder.rglob('*') if path.is_file()}
 
 
 def test_nothing_to_export(echo_folder, tmp_path):

@@ -7,28 +7,29 @@ from atgrpo_jax import train
 from tests import echo
 
 
-def _success(experiment, states, policy_map):
+def _success(experiment, params, policy_map):
   """Success on the held-out tasks, one answer to each prompt."""
   # Under a frozen head of this size no letter gets more than 0.6.
   temperature = 0.0 if experiment.bases else 1.0
   return evaluate.evaluate(
       experiment.interaction(
-          states, temperature=temperature, policy_map=policy_map),
+          params, temperature=temperature, policy_map=policy_map),
       experiment.tasks('test'), step=0)['success']
 
 
 @pytest.mark.parametrize('policies', ['shared', 'per_role', 'lora_per_role'])
 def test_a_team_learns_the_echo_game(policies, echo_folder, tmp_path):
   experiment = echo.experiment(echo_folder, policies=policies)
-  before = _success(
-      experiment, experiment.initial_states(), experiment.policy_map)
+  initial, step = experiment.trained_params(tmp_path)
+  assert step == 0
+  before = _success(experiment, initial, experiment.policy_map)
   assert before < 0.3
   assert train.train(experiment, tmp_path)
-  states, step = experiment.restore_or_initialise(tmp_path)
+  params, step = experiment.trained_params(tmp_path)
   assert step == experiment.config.train.num_steps
   # Seeds 0 to 2 gave 0.979 or more.
-  assert _success(experiment, states, experiment.policy_map) > 0.9
+  assert _success(experiment, params, experiment.policy_map) > 0.9
   if policies != 'shared':
     # The policies have become specialists: neither can play the other's part.
     swapped = {'first': 'second', 'second': 'first'}
-    assert _success(experiment, states, swapped) < 0.1
+    assert _success(experiment, params, swapped) < 0.1

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from atgrpo_jax import errors
+from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax import train
 from atgrpo_jax.rollout import at_grpo
 from tests import echo
@@ -24,7 +25,8 @@ def _bytes(tree):
 def _groups(experiment, states):
   return at_grpo.collect(
       experiment.interaction(
-          states, temperature=1.0, policy_map=experiment.policy_map),
+          experiment_lib.params_of(states), temperature=1.0,
+          policy_map=experiment.policy_map),
       train.draw_tasks(experiment.tasks('train'), 0, experiment), step=0,
       spec=experiment.rollout).groups
 
@@ -87,9 +89,9 @@ def test_adapters_are_sampled_in_one_call(echo_folder):
   experiment = echo.experiment(
       echo_folder, policies='lora_per_role',
       per_policy='second.lora.rank=4;second.lora.alpha=1.0')
-  states = experiment.initial_states()
+  params = experiment_lib.params_of(experiment.initial_states())
   policies = experiment.interaction(
-      states, temperature=1.0, policy_map=experiment.policy_map).policies
+      params, temperature=1.0, policy_map=experiment.policy_map).policies
   assert policies['first'].model is policies['second'].model
   assert (policies['first'].adapter, policies['second'].adapter) == (0, 1)
   scales = policies['first'].model.adapters.scales
@@ -126,13 +128,35 @@ def test_policies_with_models_and_tokenizers_of_their_own(
   assert not tokenizers[0].decode(second.prompt).startswith('second')
 
 
+@pytest.mark.parametrize('policies, per_policy', [
+    ('lora_per_role', ''), ('per_role', ''),
+    ('per_role', 'first.model.trained=none;second.model.trained=none;')])
+def test_each_policy_thinks_or_not_as_it_is_told(
+    policies, per_policy, echo_folder, tmp_path):
+  # Bite: one tokenizer for all adapters that are sampled in one call.
+  folder = shutil.copytree(echo_folder, tmp_path / 'model')
+  (folder / 'chat_template.jinja').write_text(
+      '{{ messages[0].content }}{% if enable_thinking %} say{% endif %}')
+  experiment = echo.experiment(
+      folder, policies=policies,
+      per_policy=f'{per_policy}second.model.thinking=True')
+  prompts = {
+      role: {
+          experiment.policies[role].tokenizer.decode(group.prompt).split()[-1]
+          for group in _groups(experiment, experiment.initial_states())
+          if group.key.role == role}
+      for role in ('first', 'second')}
+  assert prompts['first'] <= set(echo.LETTERS)
+  assert prompts['second'] == {'say'}
+
+
 def test_a_frozen_role_is_played_and_not_saved(echo_folder, tmp_path):
   experiment = echo.experiment(
       echo_folder, policies='per_role',
       per_policy='first.model.trained=none', **QUICK)
   assert train.train(experiment, tmp_path)
-  states, step = experiment.restore_or_initialise(tmp_path)
-  assert step == 1 and set(states) == {'second'}
+  params, step = experiment.trained_params(tmp_path)
+  assert step == 1 and set(params) == {'second'}
   line = json.loads((tmp_path / 'metrics.jsonl').read_text())
   assert 'second/grad_norm' in line and 'first/grad_norm' not in line
   assert 'first/reward' in line

@@ -5,6 +5,7 @@ Most tests look at one finished run, or compare another one with it.
 
 import dataclasses
 import fcntl
+import gc
 import json
 import os
 import pathlib
@@ -21,7 +22,10 @@ import pytest
 
 from atgrpo_jax import checkpoints as checkpoints_lib
 from atgrpo_jax import errors
+from atgrpo_jax import evaluate
+from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax import main
+from atgrpo_jax import policies as policies_lib
 from atgrpo_jax import train
 from atgrpo_jax.rl import train_step
 from atgrpo_jax.rollout import at_grpo
@@ -56,8 +60,8 @@ def groups(experiment):
   """The groups of a first step."""
   return at_grpo.collect(
       experiment.interaction(
-          experiment.initial_states(), temperature=1.0,
-          policy_map=experiment.policy_map),
+          experiment_lib.params_of(experiment.initial_states()),
+          temperature=1.0, policy_map=experiment.policy_map),
       train.draw_tasks(experiment.tasks('train'), 0, experiment), step=0,
       spec=experiment.rollout).groups
 
@@ -74,10 +78,18 @@ def _metrics(workdir):
       for line in (workdir / 'metrics.jsonl').read_text().splitlines()]
 
 
+def _saved(experiment, workdir):
+  """The states of the newest checkpoint, and its step."""
+  checkpoints = checkpoints_lib.Checkpoints(workdir / 'checkpoints')
+  restored = checkpoints.restore(experiment.state_template())
+  checkpoints.close()
+  return restored.state, restored.step
+
+
 def _assert_same_run(workdir, finished, experiment):
   """Equal log, groups, evaluations, and final state to the last bit."""
-  states, step = experiment.restore_or_initialise(workdir)
-  expected, expected_step = experiment.restore_or_initialise(finished)
+  states, step = _saved(experiment, workdir)
+  expected, expected_step = _saved(experiment, finished)
   assert step == expected_step == experiment.config.train.num_steps
   assert _bytes(states) == _bytes(expected)
   # As text, since the order of the names counts.
@@ -195,6 +207,46 @@ def test_a_program_that_is_stopped_or_killed_goes_on(
   assert last['compile/count'] < 10 < last['compile/from_cache']
 
 
+def test_evaluation_reads_the_parameters_alone(
+    finished, echo_folder, tmp_path, monkeypatch):
+  """It says what the run said, and never holds an optimiser."""
+  # Bite: states that are restored, or made, and of which only the parameters
+  # are taken.
+  def digests_of(leaves, digests=checkpoints_lib._digests):
+    assert _num_live_bytes() - before == size
+    return digests(leaves)
+
+  def initial_state(policy):
+    raise AssertionError(f'{policy.name}: evaluation made an optimiser')
+
+  monkeypatch.setattr(checkpoints_lib, '_digests', digests_of)
+  monkeypatch.setattr(policies_lib.Policy, 'initial_state', initial_state)
+  experiment = echo.experiment(echo_folder, **CHANGES)
+  size = sum(
+      x.size * x.dtype.itemsize for state in
+      experiment.state_template().values()
+      for x in jax.tree.leaves(state.params))
+  for workdir, expected_step in ((finished, 8), (tmp_path / 'new', 0)):
+    before = _num_live_bytes()
+    params, step = experiment.trained_params(workdir)
+    assert step == expected_step
+    assert _num_live_bytes() - before == size
+    del params
+
+  before = _num_live_bytes()
+  workdir = shutil.copytree(finished, tmp_path / 'copy')
+  evaluate.evaluate_run(experiment, workdir)
+  after, again = (
+      (workdir / 'evals' / f'{name}.json').read_text()
+      for name in ('after', experiment.config.evaluation.name))
+  assert again == after
+
+
+def _num_live_bytes():
+  gc.collect()
+  return sum(x.nbytes for x in jax.live_arrays())
+
+
 def test_step_is_replayed_alone(finished, echo_folder, tmp_path):
   experiment = echo.experiment(echo_folder, **CHANGES)
   checkpoints = checkpoints_lib.Checkpoints(
@@ -206,7 +258,8 @@ def test_step_is_replayed_alone(finished, echo_folder, tmp_path):
     tasks = train.draw_tasks(experiment.tasks('train'), 4, experiment)
     groups = at_grpo.collect(
         experiment.interaction(
-            states, temperature=1.0, policy_map=experiment.policy_map),
+            experiment_lib.params_of(states), temperature=1.0,
+            policy_map=experiment.policy_map),
         tasks, step=step, spec=experiment.rollout).groups
     train.write_groups(
         tmp_path, step, groups, train.group_advantages(groups, experiment))
@@ -308,7 +361,7 @@ def test_a_number_of_tokens_ends_a_run(echo_folder, tmp_path):
   spent = np.cumsum([
       line['budget/completion_tokens'] for line in _metrics(tmp_path)])
   assert spent[-2] < limit <= spent[-1]
-  assert experiment.restore_or_initialise(tmp_path)[1] == len(spent) > 2
+  assert _saved(experiment, tmp_path)[1] == len(spent) > 2
 
 
 @pytest.mark.parametrize('num_steps', [0, -1])
@@ -330,7 +383,7 @@ def test_diagnosis_changes_nothing(policies, echo_folder, tmp_path):
     workdir = tmp_path / str(every)
     assert train.train(experiment, workdir)
     lines.append(_metrics(workdir))
-    states.append(_bytes(experiment.restore_or_initialise(workdir)[0]))
+    states.append(_bytes(_saved(experiment, workdir)[0]))
   assert states[0] == states[1]
   found = [
       {name: line.pop(name) for name in list(line)

@@ -158,7 +158,8 @@ def save(
   """Writes `config.json` and the weights as `dtype`.
 
   The first of the processes that hold `params` writes; the others only take
-  part in fetching, and may return before the files are complete.
+  part in fetching, and may return before the files are complete. `folder` must
+  hold no other weights, which may be cut into other files.
   """
   processes = holders(params)
   if jax.process_index() not in processes:
@@ -171,10 +172,6 @@ def save(
       for layer, name in enumerate(names)}
   if writing:
     folder.mkdir(parents=True, exist_ok=True)
-    # What an earlier call left may be cut into other files.
-    for old in [_WEIGHTS, _INDEX, 'model-*-of-*.safetensors']:
-      for path in folder.glob(old):
-        path.unlink()
   shapes, itemsize = _expected_shapes(config), jnp.dtype(dtype).itemsize
   files = _cut_into_files(shapes, itemsize)
   for file, names in files.items():
@@ -249,10 +246,13 @@ def read_all(tensor: StoredTensor, dtype: np.dtype) -> np.ndarray:
 def write_tensors(
     path: pathlib.Path, tensors: Mapping[str, np.ndarray]) -> None:
   """Writes a safetensors file as transformers and PEFT do."""
+  path.touch()  # With the mode that the umask gives; safetensors makes it 0600.
+  mode = path.stat().st_mode
   # safetensors writes an array's memory as it lies, whatever its strides.
   safetensors_numpy.save_file(
       {name: np.ascontiguousarray(x) for name, x in tensors.items()}, path,
       metadata={'format': 'pt'})
+  path.chmod(mode)
 
 
 def fetch(x: jax.Array) -> np.ndarray:
@@ -414,8 +414,11 @@ def _put_on_devices(
   indices = sharding.addressable_devices_indices_map(tensor.shape).values()
   boxes = list(dict.fromkeys(map(box, indices)))
   parts = dict(zip(boxes, read(tensor, boxes, dtype)))
+  # For a replicated tensor jax asks even where no device holds it.
+  nothing = np.empty(0, dtype)
   return jax.make_array_from_callback(
-      tensor.shape, sharding, lambda index: parts[box(index)], dtype=dtype)
+      tensor.shape, sharding, lambda index: parts.get(box(index), nothing),
+      dtype=dtype)
 
 
 def _insert(leaf, x, layer, transposed):

@@ -39,7 +39,6 @@ class Model:
 
   params: model.Params
   config: model.ModelConfig
-  tokenizer: tokenizer_lib.Tokenizer
   dtype: str
   mesh: jax.sharding.Mesh
   adapters: model.Adapters | None = None
@@ -47,9 +46,10 @@ class Model:
 
 @dataclasses.dataclass(frozen=True)
 class Policy:
-  """A model, and which of its adapters."""
+  """A model, how it is prompted, and which of its adapters."""
 
   model: Model
+  tokenizer: tokenizer_lib.Tokenizer
   adapter: int = 0
 
 
@@ -137,8 +137,9 @@ class Interaction:
   seed: int
   executor: futures.Executor
   counters: Counters = dataclasses.field(default_factory=Counters)
-  _engines: dict[tuple[Model, int, int], engine_lib.Engine] = (
-      dataclasses.field(default_factory=dict, init=False))
+  _engines: dict[
+      tuple[Model, tuple[int, ...], int, int], engine_lib.Engine] = (
+          dataclasses.field(default_factory=dict, init=False))
   _asked: list[tuple[engine_lib.Engine, np.ndarray, engine_lib.Request]] = (
       dataclasses.field(default_factory=list, init=False))
   _turn: int = dataclasses.field(default=0, init=False)
@@ -199,7 +200,7 @@ class Interaction:
     own index, not on the other asks.
     """
     prompts = [
-        self._policy(ask.key.role).model.tokenizer.encode_prompt(
+        self._policy(ask.key.role).tokenizer.encode_prompt(
             self.environment.observe(ask.state, ask.key.role))
         for ask in asks]
     for ask, prompt in zip(asks, prompts):
@@ -210,9 +211,9 @@ class Interaction:
       ids = np.array([
           step, zlib.crc32(key.task_id.encode()), key.turn,
           zlib.crc32(key.role.encode()), key.branch], np.uint32)
-      engine = self._engine(policy.model, len(prompt), group_size)
+      engine = self._engine(policy, len(prompt), group_size)
       self._asked.append((engine, ids, engine_lib.Request(
-          tag=(answers, index, policy.model.tokenizer), prompt=prompt,
+          tag=(answers, index, policy.tokenizer), prompt=prompt,
           key=None, budget=self.max_new_tokens, adapter=policy.adapter,
           role=ask.key.role)))
     return Asked(answers)
@@ -272,14 +273,16 @@ class Interaction:
     return self.policies[self.policy_map[role]]
 
   def _engine(
-      self, asked: Model, length: int, group_size: int) -> engine_lib.Engine:
+      self, policy: Policy, length: int,
+      group_size: int) -> engine_lib.Engine:
     """The one that samples such prompts."""
     length = batching.bucket(length, self.buckets.prompt, 'prompt length')
-    key = asked, length, group_size
+    asked, stop_ids = policy.model, policy.tokenizer.stop_ids
+    key = asked, stop_ids, length, group_size
     if key not in self._engines:
       spec = sampler.SamplerSpec(
           group_size=group_size, temperature=self.temperature,
-          stop_ids=asked.tokenizer.stop_ids, dtype=asked.dtype)
+          stop_ids=stop_ids, dtype=asked.dtype)
       self._engines[key] = engine_lib.Engine(
           asked.params, asked.mesh, adapters=asked.adapters,
           config=asked.config, spec=spec, prompt_length=length,

@@ -257,10 +257,8 @@ def test_a_tensor_is_stored_once(copy):
 
 def test_a_large_model_is_cut_into_files(tmp_path, monkeypatch):
   params, config = _load(GOLDENS / 'qwen3_untied')
-  safetensors_io.save(tmp_path, params, config, jnp.float32)
   monkeypatch.setattr(safetensors_io, '_FILE_BYTES', 30_000)
   safetensors_io.save(tmp_path, params, config, jnp.float32)
-  # What the first call wrote would be read in place of the second's.
   assert not (tmp_path / 'model.safetensors').exists()
   files = sorted(path.name for path in tmp_path.glob('*.safetensors'))
   assert len(files) > 2
@@ -278,10 +276,20 @@ def test_a_large_model_is_cut_into_files(tmp_path, monkeypatch):
   restored, _ = _load(tmp_path)
   jax.tree.map(np.testing.assert_array_equal, restored, params)
 
-  monkeypatch.undo()
-  safetensors_io.save(tmp_path, params, config, jnp.float32)
-  assert [path.name for path in tmp_path.glob('model*')] == [
-      'model.safetensors']
+
+@pytest.mark.parametrize('umask, mode', [(0o022, 0o644), (0o027, 0o640)])
+def test_the_umask_says_who_may_read(umask, mode, tmp_path):
+  # Bite: the mode that safetensors gives its file.
+  params, config = _load(GOLDENS / 'qwen3_tied')
+  before = os.umask(umask)
+  try:
+    safetensors_io.save(tmp_path / 'model', params, config, jnp.float32)
+  finally:
+    os.umask(before)
+  assert {
+      path.name: path.stat().st_mode & 0o777
+      for path in (tmp_path / 'model').iterdir()
+  } == {'config.json': mode, 'model.safetensors': mode}
 
 
 # Names.
@@ -424,7 +432,7 @@ def test_processes_read_their_part_and_write_together(tmp_path):
   _write_model(tmp_path / 'model', CONFIG, jnp.float32)
   _run(
       '_check_process', str(tmp_path), num_processes=2, num_devices=4)
-  for name in ['all', 'second']:
+  for name in ['all', 'last axis', 'everywhere']:
     assert _tensors(tmp_path / name) == _tensors(tmp_path / 'model')
 
 
@@ -458,11 +466,12 @@ def _check_process(root):
   safetensors_io.save(root / 'all', params, config, jnp.float32)
 
   # A pool that the first process has no part of.
-  shardings = _shardings(shapes, SPECS['last axis'], jax.devices()[4:])
-  params = safetensors_io.load_params(
-      root / 'model', config, jnp.float32, shardings)
-  _check_shards(params, whole, shardings)
-  safetensors_io.save(root / 'second', params, config, jnp.float32)
+  for name in ['last axis', 'everywhere']:
+    shardings = _shardings(shapes, SPECS[name], jax.devices()[4:])
+    params = safetensors_io.load_params(
+        root / 'model', config, jnp.float32, shardings)
+    _check_shards(params, whole, shardings)
+    safetensors_io.save(root / name, params, config, jnp.float32)
 
 
 def test_the_host_holds_little_more_than_one_tensor(tmp_path):

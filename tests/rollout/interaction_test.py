@@ -76,6 +76,35 @@ def test_one_engine_for_each_policy_and_length(engines):
   assert [len(e.requests) for e in engines] == [3, 3, 1]
 
 
+@pytest.mark.parametrize('stop_ids, num_engines', [
+    ((scripted.STOP,), 1), ((scripted.STOP, 1), 2)])
+def test_policies_of_one_model_have_their_own_tokenizers(
+    stop_ids, num_engines, engines):
+  # Bite: stop ids that do not enter the key of the engines.
+  class Shouting(scripted.Bytes):
+    """Another prompt for the same messages, and other texts."""
+
+    def encode_prompt(self, messages):
+      return super().encode_prompt(messages) + 1
+
+    def decode(self, ids):
+      return super().decode(ids).upper()
+
+  Shouting.stop_ids = stop_ids
+  interaction = scripted.make_interaction({'one': Names()}, ROLES)
+  interaction.policies['two'] = dataclasses.replace(
+      interaction.policies['one'], tokenizer=Shouting())
+  asks = [ask('A', 'a'), ask('B', 'b')]
+  found = scripted.ask(interaction, asks, step=0, group_size=2)
+  plain = scripted.Bytes().encode_prompt(
+      [{'role': 'user', 'content': 'B/b turn 0 total 0'}])
+  np.testing.assert_array_equal(found[1].prompt, plain + 1)
+  assert [answer.texts for answer in found] == [
+      ('A/a0', 'A/a1'), ('C0C0', 'C0C1')]
+  assert [e.spec.stop_ids for e in engines] == [
+      (scripted.STOP,), stop_ids][:num_engines]
+
+
 def test_devices_sample_while_environments_step(engines, monkeypatch):
   """The device has its next chunk before anybody waits for a program."""
   dispatched = threading.Event()

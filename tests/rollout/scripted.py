@@ -153,7 +153,7 @@ def make_interaction(
       environment=environment, policy_map=policy_map,
       policies={
           name: interaction_lib.Policy(interaction_lib.Model(
-              params, CONFIG, tokenizer(), 'float32', one_device()))
+              params, CONFIG, 'float32', one_device()), tokenizer())
           for name, params in policies.items()},
       buckets=batching.Buckets(
           prompt=tuple(prompt_buckets), completion=(max_new_tokens,),
