@@ -9,11 +9,11 @@ Tables (arXiv 2510.11062, sections 5.2 and 5.3, and what its reviewers asked
 for):
 
   main         all systems on all games. AT-GRPO by one policy comes first and
-               takes `train.num_steps`; the others get as many generated tokens
-               as it took with the same seed. AT-GRPO and plain GRPO come a
-               second time with a third of the tasks in a step: GRPO's episodes
-               are longer, so with as many tasks it makes fewer updates. These
-               four are also evaluated on the whole test split.
+               takes `train.num_steps`;
+               the others get as many generated tokens as it took with the same
+               seed. What is compared with it has as many tasks in a step as
+               make about as many updates of these tokens, see `SHARE_OF_TASKS`;
+               `mas_grpo_same_tasks` has as many tasks in a step as AT-GRPO
   reward       the other presets: `outcome`, in which nothing but the team's
                checker pays (so the tool, whose step pays nothing at once, has
                no signal); `outcome_and_plans`, in which the checker also pays
@@ -71,15 +71,20 @@ SWITCHES = (
 # Row -> AT-GRPO in steps of as many tasks, which it is compared with. All other
 # rows are compared with the AT-GRPO that their table has.
 SAME_STEPS = {
-    'mas_grpo_small_steps': 'at_grpo_small_steps',
     'parallel_immediate': 'tree_immediate',
     'parallel_return_to_go': 'tree_immediate',
     'monte_carlo_small_steps': 'immediate_small_steps',
 }
 
-# The evaluation of `main` on the whole test split; of these rows.
-WHOLE_TEST = 'whole_test'
-NEAR = ('at_grpo', 'mas_grpo', 'at_grpo_small_steps', 'mas_grpo_small_steps')
+# Tasks in a step, in those of AT-GRPO. An episode that is played to its end by
+# every candidate takes more tokens than a tree, one of a single agent fewer.
+SHARE_OF_TASKS = {
+    'sa_grpo': 5, 'sa_grpo_turns': 2, 'mas_grpo': 1 / 2,
+    'mas_grpo_agent': 1 / 2, 'mas_grpo_turn': 1 / 2,
+    'mas_grpo_agent_turn': 1 / 2}
+
+# All cells, so that all rows can be compared.
+_WHOLE_TEST = {'evaluation.test': 'test'}
 
 
 def _small_steps(num_tasks: int) -> dict[str, Any]:
@@ -155,8 +160,7 @@ def make_cells(scale: str, num_seeds: int) -> list[Cell]:
   """All cells, each behind those it needs; `{out}` stands for OUT."""
   cells = []
   for seed in range(num_seeds):
-    main_cells = list(_main(scale, seed))
-    cells += [*main_cells, *_whole_test(main_cells), *_switches(scale, seed)]
+    cells += [*_main(scale, seed), *_switches(scale, seed)]
     cells += [*_agents(scale, seed), *_roles(scale, seed)]
   cells += _cross_play(scale, num_seeds)
   if scale == 'nano':
@@ -176,7 +180,7 @@ def _train(
   given = ''.join(f',{name}={value}' for name, value in arguments.items())
   return Cell(
       f'{path}/seed-{seed}', f'configs/{task}.py:size={scale}{given}',
-      {'seed': seed, **dict(overrides)},
+      {'seed': seed, **_WHOLE_TEST, **dict(overrides)},
       budget_of=budget_of and f'{budget_of}/seed-{seed}',
       budget_share=budget_share)
 
@@ -185,32 +189,26 @@ def _main(scale: str, seed: int) -> Iterator[Cell]:
   for task in TASKS:
     first = f'main/{task}/at_grpo'
     yield _train(first, task, scale, seed)
+    num_tasks = common.game_config(task, f'size={scale}').rollout.num_tasks
     for system in common.SYSTEMS:
       if system != 'at_grpo':
+        changes = {}
+        if system in SHARE_OF_TASKS:
+          changes['rollout.num_tasks'] = round(
+              SHARE_OF_TASKS[system] * num_tasks)
         yield _train(
-            f'main/{task}/{system}', task, scale, seed, budget_of=first,
+            f'main/{task}/{system}', task, scale, seed, changes, first,
             system=system)
-    config = common.game_config(task, f'size={scale}')
-    for system in ('at_grpo', 'mas_grpo'):
-      yield _train(
-          f'main/{task}/{system}_small_steps', task, scale, seed,
-          _small_steps(config.rollout.num_tasks), first, system=system)
-    oracle = ('oracle',) if task == 'sokoban' else ()
-    for reward in ('outcome', 'outcome_and_plans', *oracle):
+    yield _train(
+        f'main/{task}/mas_grpo_same_tasks', task, scale, seed, (), first,
+        system='mas_grpo')
+    rewards = ['outcome', 'outcome_and_plans']
+    if task == 'sokoban':
+      rewards.append('oracle')
+    for reward in rewards:
       yield _train(
           f'reward/{task}/{reward}', task, scale, seed,
           {'environment.reward': reward}, first)
-
-
-def _whole_test(cells: Sequence[Cell]) -> Iterator[Cell]:
-  for cell in cells:
-    table, _, row, _ = cell.path.split('/')
-    if table == 'main' and row in NEAR:
-      yield dataclasses.replace(
-          cell, mode='evaluate', budget_of='', overrides={
-              **cell.overrides, 'evaluation.test': 'test',
-              'evaluation.name': WHOLE_TEST},
-          result=f'evals/{WHOLE_TEST}.json')
 
 
 def _switches(scale: str, seed: int) -> Iterator[Cell]:
@@ -251,7 +249,7 @@ def _roles(scale: str, seed: int) -> Iterator[Cell]:
     yield _export(cell, role)
     apart[role] = f'{cell.path}/export/{role}'
   yield _played(f'{folder}/combined/seed-{seed}', config, seed, apart)
-  together = Cell(both, config, {'seed': seed})
+  together = Cell(both, config, {'seed': seed, **_WHOLE_TEST})
   yield _export(together, 'planner')
   yield _played(f'{folder}/swapped/seed-{seed}', config, seed, {
       'tool': f'{both}/export/planner', 'planner': f'{both}/export/tool'})
@@ -284,7 +282,7 @@ def _played(
   """A team of finished policies."""
   return Cell(
       path, config, {
-          'seed': seed,
+          'seed': seed, **_WHOLE_TEST,
           'per_policy': ';'.join(
               f'{role}.model.folder={{out}}/{folder}'
               for role, folder in folders.items())},
@@ -316,7 +314,7 @@ def needed(cell: Cell) -> list[tuple[str, str]]:
           r'{out}/([^;]*)/export/', cell.overrides.get('per_policy', ''))]
   if cell.budget_of:
     cells.append(('train', cell.budget_of))
-  if cell.mode == 'export' or WHOLE_TEST in cell.result:
+  if cell.mode == 'export':
     cells.append(('train', cell.path))
   table, task, row, *_, seed = cell.path.split('/')
   if table in SWITCHES:
