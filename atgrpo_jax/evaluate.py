@@ -54,6 +54,7 @@ def evaluate(
       'success': num_success / len(tasks),
       # '1' or '0' for each task in its order, to compare runs task by task.
       'successes': ''.join('01'[e.last.success] for e in episodes),
+      'clusters': clusters(tasks),
       'interval': wilson_interval(num_success, len(tasks)),
       'mean_turns': sum(e.turns for e in episodes) / len(tasks),
       'mean_turns_to_solve': sum(solved) / len(solved) if solved else None,
@@ -69,6 +70,14 @@ def evaluate(
           'max_new_tokens': interaction.max_new_tokens,
       },
   }
+
+
+def clusters(tasks: Sequence[base.Task]) -> list[int]:
+  """For each task the index of the first one of its kind, or its own."""
+  first = {}
+  return [
+      first.setdefault(task['kind'], index) if 'kind' in task else index
+      for index, task in enumerate(tasks)]
 
 
 def _play(
@@ -157,8 +166,11 @@ def read(workdir: pathlib.Path, name: str) -> dict[str, Any]:
   path = workdir / 'evals' / f'{name}.json'
   try:
     result = json.loads(path.read_text())
-    if len(result['successes']) != result['num_tasks']:
-      raise ValueError('successes do not fit num_tasks')
+    if 'clusters' not in result:
+      raise ValueError('an older version wrote it, without clusters of tasks')
+    for name in ('successes', 'clusters'):
+      if len(result[name]) != result['num_tasks']:
+        raise ValueError(f'{name} do not fit num_tasks')
   except OSError as error:
     raise errors.UserError(f'Cannot read an evaluation: {error}.') from error
   except (ValueError, KeyError, TypeError) as error:

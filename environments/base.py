@@ -16,7 +16,9 @@ from typing import Any, Protocol
 
 Message = dict[str, str]  # {'role': 'system' | 'user' | ..., 'content': text}
 State = Any  # Frozen and picklable; its type belongs to the environment.
-Task = Mapping[str, Any]  # One row of a dataset; 'task_id' names it.
+# One row of a dataset; 'task_id' names it. Where tasks may be copies of each
+# other, turned or renamed, 'kind' is the same for those that are.
+Task = Mapping[str, Any]
 
 
 class Outcome(enum.Enum):

@@ -22,7 +22,7 @@ FLOORS = {
     for floor, modules in {
         11: 'paper_tables',
         10: 'main paper',
-        9: 'train pretrain export compile_check',
+        9: 'train pretrain export compile_check paper_statistics',
         8: 'evaluate',
         7: 'experiment',
         6: 'policies',

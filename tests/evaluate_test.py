@@ -22,9 +22,9 @@ from tests.rollout import scripted
 
 # Every reported number can be told from the file alone.
 REQUIRED = {
-    'task', 'team', 'policy_map', 'num_tasks', 'success', 'interval',
-    'mean_turns', 'mean_turns_to_solve', 'budget', 'split_hash', 'seed', 'step',
-    'sampling'}
+    'task', 'team', 'policy_map', 'num_tasks', 'success', 'clusters',
+    'interval', 'mean_turns', 'mean_turns_to_solve', 'budget', 'split_hash',
+    'seed', 'step', 'sampling'}
 
 
 @pytest.mark.parametrize('num_success, num_trials, low, high', [
@@ -73,6 +73,7 @@ def test_exact_result(monkeypatch):
       'num_tasks': 4,
       'success': 0.75,
       'successes': '1101',
+      'clusters': [0, 1, 2, 3],
       'interval': evaluate.wilson_interval(3, 4),
       'mean_turns': (2 + 1 + 2 + 1) / 4,
       'mean_turns_to_solve': (2 + 1 + 1) / 3,
@@ -89,6 +90,14 @@ def test_exact_result(monkeypatch):
   }
   assert result['budget']['model_calls'] == len(one) + len(two)
   assert result['budget']['environment_steps'] == len(one) + len(two)
+
+
+def test_tasks_of_a_kind_are_one_cluster():
+  kinds = 'xyxzyx'
+  tasks = [{'task_id': str(i), 'kind': kind} for i, kind in enumerate(kinds)]
+  assert evaluate.clusters(tasks) == [0, 1, 0, 3, 1, 0]
+  assert evaluate.clusters(tasks[1:]) == [0, 1, 2, 0, 1]
+  assert evaluate.clusters(TASKS) == [0, 1, 2, 3]
 
 
 def test_agents_may_act_at_once(monkeypatch):
@@ -165,7 +174,7 @@ def test_evaluate_run_writes_what_it_did(config, tmp_path, capsys):
   assert (low, high) == pytest.approx(evaluate.wilson_interval(0, 3))
   assert result == {
       'task': 'environments.plan_path.env', 'team': 'pair',
-      'successes': '000',
+      'successes': '000', 'clusters': [0, 1, 2],
       'split': 'test[:2]', 'max_turns': 2,
       'config_hash': experiment_lib.config_hash(config),
       'num_tasks': 3, 'success': 0.0, 'mean_turns': 2.0,
@@ -183,7 +192,9 @@ def test_evaluate_run_writes_what_it_did(config, tmp_path, capsys):
 
 
 @pytest.mark.parametrize('text', [
-    '', '[]', '{}', '{"successes": "01", "num_tasks": 3}'])
+    '', '[]', '{}',
+    '{"successes": "01", "num_tasks": 3, "clusters": [0, 1, 2]}',
+    '{"successes": "011", "num_tasks": 3, "clusters": [0, 1]}'])
 def test_what_is_no_evaluation_is_named(text, tmp_path):
   with pytest.raises(errors.UserError, match='No such file.*after.json'):
     evaluate.read(tmp_path, 'after')
@@ -191,6 +202,17 @@ def test_what_is_no_evaluation_is_named(text, tmp_path):
   (tmp_path / 'evals/after.json').write_text(text)
   with pytest.raises(errors.UserError, match='after.json is no evaluation'):
     evaluate.read(tmp_path, 'after')
+
+
+def test_an_evaluation_of_an_older_version_is_named(tmp_path):
+  (tmp_path / 'evals').mkdir()
+  (tmp_path / 'evals/after.json').write_text(
+      '{"successes": "011", "num_tasks": 3}')
+  with pytest.raises(errors.UserError) as error:
+    evaluate.read(tmp_path, 'after')
+  assert '\n' not in str(error.value)
+  assert 'without clusters of tasks' in str(error.value)
+  assert f'delete {tmp_path} and run it again' in str(error.value)
 
 
 def test_policies_that_the_run_does_not_train_are_named(config, tmp_path):

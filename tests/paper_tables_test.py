@@ -1,4 +1,4 @@
-"""paper_tables.py: from workdirs to tables, with statistics that are right."""
+"""paper_tables.py: from workdirs to tables and curves."""
 
 import itertools
 import json
@@ -9,20 +9,26 @@ import pytest
 from atgrpo_jax import errors
 from atgrpo_jax import evaluate
 from atgrpo_jax import paper
+from atgrpo_jax import paper_statistics
 from atgrpo_jax import paper_tables
 
 NUM_TASKS = 50
 
 
-def _write(folder, seed, successes, *, name='after', split_hash='abc', steps=3):
+def _write(
+    folder, seed, successes, *, name='after', split_hash='abc', steps=3,
+    updates=None, budget=0, clusters=range(NUM_TASKS)):
   workdir = folder / f'seed-{seed}'
   evaluate.write(workdir, name, {
       'num_tasks': NUM_TASKS,
       'successes': ''.join('01'[int(x)] for x in successes),
+      'clusters': list(clusters),
       'success': float(np.mean(successes)), 'mean_turns': 2.5,
       'mean_turns_to_solve': 1.0 + seed if np.any(successes) else None,
       'budget': {'completion_tokens': 1200}, 'split_hash': split_hash})
   if name == 'after':
+    (workdir / 'config.json').write_text(json.dumps(
+        {'config': {'train': {'completion_tokens': budget}}}))
     (workdir / 'metrics.jsonl').write_text(''.join(
         json.dumps({
             'step': step, 'k1/success': step / steps, 'k1/turns_to_solve': 1.5,
@@ -31,11 +37,17 @@ def _write(folder, seed, successes, *, name='after', split_hash='abc', steps=3):
             'budget/completion_tokens': 400_000.0,
             'budget/prompt_tokens': 1_000.0, 'budget/model_calls': 7.0,
             'budget/program_runs': 0.0, 'budget/environment_steps': 30.0,
+            **{f'{policy}/num_updates': step * count / steps
+               for policy, count in (updates or {'shared': steps}).items()},
         }) + '\n' for step in range(1, steps + 1)))
 
 
 def _successes(num):
   return np.arange(NUM_TASKS) < num
+
+
+def _seeds(*nums):
+  return np.array(list(map(_successes, nums)))
 
 
 @pytest.fixture
@@ -58,7 +70,7 @@ def out(tmp_path_factory):
     evaluate.write(
         tmp_path / f'cross_play/plan_path/{tool}/{planner}', 'evaluation',
         {'success': 0.25 + 0.5 * (tool == 'tool-0'), 'successes': '',
-         'num_tasks': 0})
+         'clusters': [], 'num_tasks': 0})
   return tmp_path
 
 
@@ -81,6 +93,9 @@ def test_systems_beside_the_paper(out):
   grpo = rows['Team + GRPO, by task']
   assert grpo['compared with'] == 'Team + AT-GRPO, shared'
   assert grpo['minus that'] == '−70.0' and grpo['p'] == '< 0.0001'
+  low, high = paper_statistics.success_interval(
+      _seeds(48, 46), range(NUM_TASKS))
+  assert ours['95 %'] == f'{100 * low:.1f} … {100 * high:.1f}'
   before = rows['Team']
   assert before['success %'] == '10.0' and before['minutes'] == ''
   # What only the paper has is there too; what nobody has is not.
@@ -101,6 +116,10 @@ def test_ablations(out):
   assert reward['outcome']['turns an episode'] == '2.50'
   roles = tables['Plan-Path: roles']
   assert roles['trained together']['success %'] == '98.0'
+  # One seed tells nothing of others.
+  assert roles['swapped']['minus that'] == '−92.0'
+  for row in (reward['outcome_only'], *roles.values()):
+    assert row['seeds'] == '1' and row['95 %'] == row['p'] == ''
   assert roles['swapped']['success %'] == '6.0'
   assert roles['swapped']['paper, 1.7B'] == '6'
   note = [table.note for table in paper_tables.ablation_tables(out)
@@ -110,6 +129,101 @@ def test_ablations(out):
       'unchanged', '2', '16']
   unchanged = tables['Plan-Path: group_size']['unchanged']
   assert unchanged['success %'] == '84.0'
+
+
+def test_updates_are_those_of_each_optimiser(out):
+  main = out / 'main/plan_path'
+  for seed, (tool, planner) in enumerate([(30, 27), (31, 29), (32, 28)]):
+    _write(main / 'at_grpo_per_role', seed, _successes(49), steps=100,
+           updates={'tool': tool, 'planner': planner})
+    _write(main / 'mas_grpo', seed, _successes(10), steps=683,
+           updates={'shared': 47 + seed})
+  rows = _rows(paper_tables.main_tables(out)[0])
+  assert rows['Team + AT-GRPO, per role']['updates'] == 'tool 31, planner 28'
+  assert rows['Team + GRPO, by task']['updates'] == '48'
+
+
+def test_the_share_of_the_budget_that_was_used(out):
+  main = out / 'main/plan_path'
+  # All generate 1.2 M tokens.
+  _write(main / 'mas_grpo', 0, _successes(10), budget=1_200_000)
+  _write(main / 'mas_grpo', 1, _successes(14), budget=1_250_000)
+  _write(main / 'at_grpo_per_role', 0, _successes(49), budget=1_220_000)
+  _write(main / 'at_grpo_per_role', 1, _successes(49), budget=1_230_000)
+  rows = _rows(paper_tables.main_tables(out)[0])
+  assert rows['Team + GRPO, by task']['budget used'] == '98 % (96 … 100)'
+  assert rows['Team + AT-GRPO, per role']['budget used'] == '98 %'
+  assert rows['Team + AT-GRPO, shared']['budget used'] == ''
+  assert rows['Team']['budget used'] == ''
+
+
+def test_tasks_of_a_kind_are_counted_together(out):
+  main = out / 'main/plan_path'
+  rows = {}
+  for clusters in (np.arange(NUM_TASKS), np.arange(NUM_TASKS) // 10 * 10):
+    for row, nums in (('at_grpo', (48, 46)), ('mas_grpo', (38, 40))):
+      for seed, num in enumerate(nums):
+        for name in ('before', 'after'):
+          _write(main / row, seed, _successes(num), name=name,
+                 clusters=clusters.tolist())
+    table, = paper_tables.main_tables(out)
+    assert f'50 tasks in {len(set(clusters))} clusters' in table.note
+    rows[len(set(clusters))] = _rows(table)
+  grpo = {num: of_one['Team + GRPO, by task'] for num, of_one in rows.items()}
+  assert grpo[50]['success %'] == grpo[5]['success %']
+  assert float(grpo[50]['p']) < float(grpo[5]['p'])
+  least = {num: float(row['95 %'].split()[0]) for num, row in grpo.items()}
+  assert least[5] < least[50]
+
+
+def test_all_games(out):
+  assert not paper_tables.games_table(out)
+  nums = {'plan_path': (48, 46), 'sokoban': (30, 40), 'sudoku': (50, 49, 50)}
+  for task, seeds in nums.items():
+    for seed, num in enumerate(seeds):
+      for row in ('at_grpo', 'mas_grpo', 'at_grpo_lora'):
+        _write(out / 'main' / task / row, seed, _successes(
+            50 if row == 'at_grpo_lora' else num))
+    # One seed is not enough, on whatever game.
+    for seed in range(1 if task == 'sokoban' else 2):
+      _write(out / 'main' / task / 'mas_grpo_turn', seed, _successes(num))
+  table, = paper_tables.games_table(out)
+  rows = _rows(table)
+  assert rows.keys() == {
+      'Team + GRPO, by task', 'Team + AT-GRPO, shared',
+      'Team + AT-GRPO, adapter per role'}
+  row = rows['Team + AT-GRPO, shared']
+  assert row['mean %'] == f'{(94 + 70 + 298 / 3) / 3:.1f}'
+  assert row['IQM %'] == f'{(92 + 96 + 98 + 100 + 80) / 5:.1f}'
+  scores = [np.array(seeds) / NUM_TASKS for seeds in nums.values()]
+  low, high = paper_statistics.bootstrap_interval(
+      scores, paper_statistics.mean_over_games)
+  assert row['95 % of the mean'] == f'{100 * low:.1f} … {100 * high:.1f}'
+  assert row['seeds of each game'] == '2, 2, 3'
+  # All seeds are alike: no seed drawn anew says how sure that is.
+  sure = rows['Team + AT-GRPO, adapter per role']
+  assert sure['mean %'] == sure['IQM %'] == '100.0'
+  assert sure['95 % of the mean'] == sure['95 % of the IQM'] == ''
+  assert 'too narrow' in table.note
+  text = paper_tables.make_tables(out)[0].read_text()
+  assert 'All games (Plan-Path, Sokoban, Sudoku)' in text
+
+
+def test_nothing_is_no_number(out):
+  """All seeds alike, in one row, in both, and with nothing solved."""
+  main = out / 'main/plan_path'
+  for row, num in (('at_grpo', 50), ('mas_grpo', 50), ('mas_grpo_turn', 0),
+                   ('at_grpo_per_role', 49)):
+    for seed in range(3):
+      _write(main / row, seed, _successes(num))
+  paths = paper_tables.make_tables(out)
+  for path in paths[:2]:
+    assert 'nan' not in path.read_text().lower().replace('nano', '')
+  rows = _rows(paper_tables.main_tables(out)[0])
+  assert rows['Team + GRPO, by task']['p'] == '1.0000'
+  assert rows['Team + GRPO, by task and turn']['p'] == '< 0.0001'
+  low, high = rows['Team + AT-GRPO, shared']['95 %'].split(' … ')
+  assert float(low) < 94 and high == '100.0'
 
 
 def test_the_whole_test_split(out):
@@ -126,6 +240,9 @@ def test_the_whole_test_split(out):
   assert grpo['success %'] == '78.0' and grpo['minus that'] == '−20.0'
   assert grpo['compared with'] == 'Team + AT-GRPO, shared'
   assert grpo['seeds'] == '2' and grpo['updates'] == ''
+  p = paper_statistics.p_value(
+      _seeds(39, 39), _seeds(49, 49), range(NUM_TASKS))
+  assert 1e-4 < p < 0.05 and grpo['p'] == f'{p:.4f}'
 
 
 def test_rows_are_compared_in_equal_steps(out):
@@ -149,6 +266,13 @@ def test_rows_are_compared_in_equal_steps(out):
   rows = _rows(table)
   assert rows['parallel_immediate']['compared with'] == 'tree_immediate'
   assert rows['parallel_immediate']['minus that'] == '−50.0'
+  # Of what it is compared with there is one seed.
+  _write(rollout / 'parallel_immediate', 1, _successes(20))
+  table, = [table for table in paper_tables.ablation_tables(out)
+            if table.title == 'Plan-Path: rollout']
+  parallel = _rows(table)['parallel_immediate']
+  assert parallel['seeds'] == '2' and parallel['95 %'] != ''
+  assert parallel['minus that'] == '−50.0' and parallel['p'] == ''
   assert rows['tree_immediate']['compared with'] == 'unchanged'
   assert rows['tree_immediate']['minus that'] == '+6.0'
   assert not rows['unchanged']['compared with']
@@ -167,7 +291,8 @@ def test_credit(out):
   for seed in (0, 1):
     path = out / f'main/plan_path/at_grpo/seed-{seed}/metrics.jsonl'
     path.write_text(''.join(
-        json.dumps({'k1/success': 1.0, **line}) + '\n' for line in lines))
+        json.dumps({'k1/success': 1.0, 'shared/num_updates': 3, **line}) + '\n'
+        for line in lines))
   table, = paper_tables.credit_tables(out)
   assert table.title.startswith('Plan-Path: credit')
   rows = _rows(table)
@@ -226,7 +351,7 @@ def test_files(out):
         line.count('|') for line in block.splitlines() if line.startswith('|')}
     assert len(widths) == 1
   latex = paths['tables.tex'].read_text()
-  assert r'Plan-Path: group\_size}' in latex and r'success \%' in latex
+  assert r'Plan-Path: group\_size. ' in latex and r'success \%' in latex
   assert markdown.count('played alone') == latex.count('played alone') == 1
   for begin, end in ((r'\begin{table}', r'\end{table}'),
                      (r'\begin{tabular}', r'\end{tabular}')):
@@ -236,7 +361,6 @@ def test_files(out):
 
 def test_what_is_kept_gives_the_same_tables(out, tmp_path):
   for path in out.glob('**/evals'):
-    (path.parent / 'config.json').write_text('{}')
     (path.parent / 'checkpoints').mkdir()
     (path.parent / 'checkpoints/large').touch()
   paths = paper_tables.make_tables(out)
@@ -261,6 +385,27 @@ def test_a_run_without_steps_is_named(out):
   path.write_text('')
   with pytest.raises(errors.UserError, match='seed-1/metrics.jsonl is empty'):
     paper_tables.main_tables(out)
+
+
+def test_files_of_older_versions_are_named(out):
+  workdir = out / 'main/plan_path/at_grpo/seed-1'
+  path = workdir / 'metrics.jsonl'
+  whole = path.read_text()
+  path.write_text(whole.replace('shared/num_updates', 'shared/updates'))
+  with pytest.raises(
+      errors.UserError, match='no POLICY/num_updates.*older.*run it again'):
+    paper_tables.main_tables(out)
+  path.write_text(whole)
+  for text in ('{}', 'no JSON'):
+    (workdir / 'config.json').write_text(text)
+    with pytest.raises(errors.UserError, match='config.json is no config'):
+      paper_tables.main_tables(out)
+  result = json.loads((workdir / 'evals/after.json').read_text())
+  del result['clusters']
+  (workdir / 'evals/after.json').write_text(json.dumps(result))
+  with pytest.raises(
+      errors.UserError, match='after.json .*without clusters.*run it again'):
+    paper_tables.make_tables(out)
 
 
 def test_a_row_by_the_name_of_the_baseline_is_refused(out):
@@ -300,60 +445,3 @@ def test_every_published_row_has_a_place():
   assert paper_tables._PUBLISHED.keys() == set(paper.TASKS)
   for rows in paper_tables._PUBLISHED.values():
     assert rows.keys() <= systems | folders
-
-
-# Statistics.
-
-
-def test_interval_of_one_seed_is_wilsons():
-  assert paper_tables.success_interval(_successes(10)[None]) == (
-      evaluate.wilson_interval(10, NUM_TASKS))
-
-
-def test_interval_where_nothing_varies():
-  """Three perfect seeds are no proof of a certainty."""
-  assert paper_tables.success_interval(np.ones((3, NUM_TASKS), bool)) == (
-      pytest.approx(evaluate.wilson_interval(NUM_TASKS, NUM_TASKS)))
-
-
-@pytest.mark.parametrize('luck', [0.0, 0.3, 1.0])
-def test_interval_covers_the_truth(luck):
-  """Of three seeds of unlike luck, on tasks of unlike difficulty."""
-  rng = np.random.default_rng(0)
-  covered, trials = 0, 400
-  for _ in range(trials):
-    difficulty = rng.normal(size=(1, 100))
-    seeds = luck * rng.normal(size=(3, 1))
-    low, high = paper_tables.success_interval(
-        difficulty + seeds + rng.logistic(size=(3, 100)) > 0)
-    covered += low <= 0.5 <= high
-  assert 0.93 * trials <= covered
-
-
-def test_interval_by_hand():
-  successes = np.zeros((3, 100), bool)
-  for row, num in zip(successes, (40, 50, 60)):
-    row[:num] = True
-  low, high = paper_tables.success_interval(successes)
-  spread = 4.3027 * 0.1 / 3**0.5
-  for found, wilson in zip((low, high), evaluate.wilson_interval(50, 100)):
-    assert abs(found - 0.5) == pytest.approx(
-        np.hypot(wilson - 0.5, spread), rel=1e-4)
-
-
-def test_paired_test_by_counting():
-  one = np.array([[1, 1, 1, 1, 1, 0, 0, 1]], bool)
-  other = np.array([[0, 0, 0, 0, 0, 1, 0, 1]], bool)
-  # Six tasks differ, five of them for one: of 64 signs 14 give |sum| >= 4.
-  p = paper_tables.paired_test(one, other)
-  assert p == pytest.approx(14 / 64, abs=0.02)
-  assert p == paper_tables.paired_test(other, one)
-  assert paper_tables.paired_test(one, one) == 1
-
-
-def test_paired_test_uses_the_pairs():
-  """The same two shares: on the same tasks, and on unlike ones."""
-  one = (np.arange(100) < 60)[None]
-  p_same = paper_tables.paired_test(one, (np.arange(100) < 50)[None])
-  p_unlike = paper_tables.paired_test(one, (np.arange(100) >= 50)[None])
-  assert p_same < 0.01 < 0.2 < p_unlike

@@ -737,9 +737,9 @@ def test_evaluations(finished):
   assert (before['step'], after['step']) == (0, 8)
   assert before.keys() == after.keys() == {
       'task', 'team', 'split', 'max_turns', 'config_hash', 'num_tasks',
-      'success', 'successes', 'interval', 'mean_turns', 'mean_turns_to_solve',
-      'truncated', 'outcomes', 'budget', 'policy_map', 'split_hash', 'seed',
-      'step', 'sampling'}
+      'success', 'successes', 'clusters', 'interval', 'mean_turns',
+      'mean_turns_to_solve', 'truncated', 'outcomes', 'budget', 'policy_map',
+      'split_hash', 'seed', 'step', 'sampling'}
   assert before['split_hash'] == after['split_hash']
   assert after['policy_map'] == {'first': 'first', 'second': 'second'}
   config = json.loads((finished / 'config.json').read_text())

@@ -6,8 +6,12 @@ every machine and in every process.
 Up to names of digits and symmetry there are only 4004 kinds of 4x4 puzzles
 with one solution and 6 to 12 blank cells, and 13 with 12, which the first split
 would use up. So every kind belongs to one split, by its hash: a quarter of them
-to test, a quarter to validation, half to train. A split holds many copies of a
-kind, each once. The 9x9 puzzles differ by more than names of digits.
+to test, a quarter to validation, half to train. About 1050 kinds fall to test,
+too few for 1000 tasks of different kinds, since some are hardly ever drawn. So
+a split holds copies of a kind, but no board twice: the 1000 test tasks are of
+509 kinds, and one kind has 52 of them. Each row names its `kind`, so that
+statistics can take tasks of one kind together. The 9x9 puzzles differ by more
+than names of digits.
 """
 
 from __future__ import annotations
@@ -41,20 +45,20 @@ def make_splits(
   def random_task(rng: np.random.Generator, split: str) -> dict[str, Any]:
     while True:
       task = grid.random_task(rng, size)
-      if size == 9 or split_of_4x4(task['board']) == split:
+      task['kind'] = grid.canonical_form(task['board'])
+      if size == 9 or split_of_4x4(task['kind']) == split:
         return task
 
   def key(task: dict[str, Any]) -> str:
-    board = task['board']
-    return grid.canonical_form(board) if size == 9 else ''.join(board)
+    return task['kind'] if size == 9 else ''.join(task['board'])
 
   return datasets.make_splits(
       f'sudoku/{config}', sizes, SEED + size, random_task, key)
 
 
-def split_of_4x4(board: list[str]) -> str:
-  """The only split in which a 4x4 puzzle and its copies may lie."""
-  digest = hashlib.sha256(grid.canonical_form(board).encode()).digest()
+def split_of_4x4(kind: str) -> str:
+  """The only split in which 4x4 puzzles of a kind may lie."""
+  digest = hashlib.sha256(kind.encode()).digest()
   return ('test', 'validation', 'train', 'train')[digest[0] % 4]
 
 
@@ -68,12 +72,13 @@ class Config(tfds.core.BuilderConfig):
 class Builder(datasets.TaskBuilder):
   """Boards with one completion; see `environments.datasets.TaskBuilder`."""
 
-  VERSION = tfds.core.Version('1.0.0')
+  VERSION = tfds.core.Version('1.1.0')
   RELEASE_NOTES = {
       '1.0.0': (
           'To train, validate and test: 10000, 200 and 1000 tasks of 4x4 '
           'cells; 2000, 100 and 200 of 9x9.'
-      )
+      ),
+      '1.1.0': 'The same boards; each row names its kind.',
   }
   BUILDER_CONFIGS = [
       Config(name='4x4', description='Boxes of 2x2 cells.', size=4),
@@ -89,14 +94,16 @@ class Builder(datasets.TaskBuilder):
         builder=self,
         description=(
             f'Boards of {size}x{size} cells with {least} to {most} blanks and '
-            'exactly one completion. solution serves reports and is never '
-            'shown to agents.'
+            'exactly one completion. kind is the same for boards that differ '
+            'by names of digits (of 4x4 cells, also by symmetry). It and '
+            'solution serve reports and are never shown to agents.'
         ),
         features=tfds.features.FeaturesDict({
             'task_id': tfds.features.Text(),
             'board': board,
             'solution': board,
             'num_clues': np.int32,
+            'kind': tfds.features.Text(),
         }),
         disable_shuffling=True,
     )

@@ -90,6 +90,18 @@ def test_no_two_tasks_are_equal(splits):
   assert len(set(contents)) == len(contents)
 
 
+def test_no_two_mazes_are_turned_or_mirrored_copies(splits):
+  """So the tables count every task as a cluster of its own."""
+  kinds = []
+  for task in splits['test']:
+    cells = np.array([list(row) for row in task['grid']])
+    cells[tuple(task['start'])], cells[tuple(task['goal'])] = 'sg'
+    turned = [np.rot90(cells, turns) for turns in range(4)]
+    kinds.append(min(
+        ''.join(copy.flat) for one in turned for copy in (one, one.T)))
+  assert len(set(kinds)) == len(kinds) == 1_000
+
+
 def test_repeated_mazes_are_dropped_within_and_across_splits(monkeypatch):
   # Real mazes never collide; these six do all the time.
   monkeypatch.setattr(
