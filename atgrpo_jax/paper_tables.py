@@ -45,15 +45,13 @@ _SYSTEMS = (
     ('sa_grpo_turns', 'after', 'Single agent + GRPO, several turns', ''),
     ('at_grpo', 'before', 'Team', 'MAS'),
     ('mas_grpo', 'after', 'Team + GRPO, by task', 'MAS+GRPO'),
-    ('mas_grpo_small_steps', 'after', 'Team + GRPO, by task, a third of the '
-     'tasks in a step', ''),
+    ('mas_grpo_same_tasks', 'after', 'Team + GRPO, by task, as many tasks in '
+     'a step as AT-GRPO', ''),
     ('mas_grpo_agent', 'after', 'Team + GRPO, by task and agent', ''),
     ('mas_grpo_turn', 'after', 'Team + GRPO, by task and turn', ''),
     ('mas_grpo_agent_turn', 'after',
      'Team + GRPO, by task, agent and turn', ''),
     ('at_grpo', 'after', 'Team + AT-GRPO, shared', 'shared'),
-    ('at_grpo_small_steps', 'after', 'Team + AT-GRPO, shared, a third of the '
-     'tasks in a step', ''),
     ('at_grpo_per_role', 'after', 'Team + AT-GRPO, per role', 'per role'),
     ('at_grpo_lora', 'after', 'Team + AT-GRPO, adapter per role', ''),
 )
@@ -397,8 +395,8 @@ def read_systems(out: pathlib.Path, task: str) -> dict[str, Row | None]:
 def main_tables(out: pathlib.Path) -> list[Table]:
   """The compared systems, a table for each task."""
   compared = {
-      title: _TRAINED[paper.SAME_STEPS.get(system, 'at_grpo')]
-      for system, _, title, _ in _SYSTEMS if title != _TRAINED['at_grpo']}
+      title: _TRAINED['at_grpo'] for *_, title, _ in _SYSTEMS
+      if title != _TRAINED['at_grpo']}
   tables = []
   for task in paper.TASKS:
     rows = read_systems(out, task)
@@ -435,23 +433,6 @@ def games_table(out: pathlib.Path) -> list[Table]:
       f'All games ({games}): systems',
       ['', 'mean %', '95 % of the mean', 'IQM %', '95 % of the IQM',
        'seeds of each game'], lines, _GAMES_NOTE)]
-
-
-def whole_test_tables(out: pathlib.Path) -> list[Table]:
-  """The systems that come near each other, on all held-out tasks."""
-  compared = {
-      _TRAINED[row]: _TRAINED[paper.SAME_STEPS.get(row, 'at_grpo')]
-      for row in paper.NEAR if row != 'at_grpo'}
-  tables = []
-  for task in paper.TASKS:
-    rows = {
-        _TRAINED[row]: (
-            read_row(out / 'main' / task / row, paper.WHOLE_TEST), ('', ''))
-        for row in paper.NEAR}
-    if any(row for row, _ in rows.values()):
-      tables.append(make_table(
-          f'{_titled(task)}: the whole test split', rows, compared))
-  return tables
 
 
 def ablation_tables(out: pathlib.Path) -> list[Table]:
@@ -630,7 +611,7 @@ def _titled(task: str) -> str:
 def make_tables(out: pathlib.Path) -> list[pathlib.Path]:
   """Writes OUT/tables; returns its files."""
   tables = [
-      *main_tables(out), *games_table(out), *whole_test_tables(out),
+      *main_tables(out), *games_table(out),
       *ablation_tables(out), *cross_play_table(out),
       *credit_tables(out)]
   if not tables:

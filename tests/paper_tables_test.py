@@ -118,7 +118,7 @@ def test_ablations(out):
   assert roles['trained together']['success %'] == '98.0'
   # One seed tells nothing of others.
   assert roles['swapped']['minus that'] == '−92.0'
-  for row in (reward['outcome_only'], *roles.values()):
+  for row in (reward['outcome'], *roles.values()):
     assert row['seeds'] == '1' and row['95 %'] == row['p'] == ''
   assert roles['swapped']['success %'] == '6.0'
   assert roles['swapped']['paper, 1.7B'] == '6'
@@ -226,38 +226,7 @@ def test_nothing_is_no_number(out):
   assert float(low) < 94 and high == '100.0'
 
 
-def test_the_whole_test_split(out):
-  assert not paper_tables.whole_test_tables(out)
-  for row, num in (('at_grpo', 49), ('mas_grpo', 39)):
-    for seed in (0, 1):
-      _write(out / 'main/plan_path' / row, seed, _successes(num),
-             name='whole_test', split_hash='whole')
-  table, = paper_tables.whole_test_tables(out)
-  assert table.title == 'Plan-Path: the whole test split'
-  rows = _rows(table)
-  assert rows.keys() == {'Team + AT-GRPO, shared', 'Team + GRPO, by task'}
-  grpo = rows['Team + GRPO, by task']
-  assert grpo['success %'] == '78.0' and grpo['minus that'] == '−20.0'
-  assert grpo['compared with'] == 'Team + AT-GRPO, shared'
-  assert grpo['seeds'] == '2' and grpo['updates'] == ''
-  p = paper_statistics.p_value(
-      _seeds(39, 39), _seeds(49, 49), range(NUM_TASKS))
-  assert 1e-4 < p < 0.05 and grpo['p'] == f'{p:.4f}'
-
-
 def test_rows_are_compared_in_equal_steps(out):
-  main = out / 'main/plan_path'
-  _write(main / 'mas_grpo_small_steps', 0, _successes(30))
-  table, = paper_tables.main_tables(out)
-  small = 'Team + GRPO, by task, a third of the tasks in a step'
-  # What it would be compared with is not there.
-  assert not _rows(table)[small]['compared with']
-  _write(main / 'at_grpo_small_steps', 0, _successes(49))
-  table, = paper_tables.main_tables(out)
-  assert _rows(table)[small]['compared with'] == (
-      'Team + AT-GRPO, shared, a third of the tasks in a step')
-  assert _rows(table)[small]['minus that'] == '−38.0'
-
   rollout = out / 'rollout/plan_path'
   _write(rollout / 'parallel_immediate', 0, _successes(20))
   _write(rollout / 'tree_immediate', 0, _successes(45))
