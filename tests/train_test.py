@@ -9,6 +9,7 @@ import gc
 import json
 import os
 import pathlib
+import re
 import select
 import shutil
 import signal
@@ -320,9 +321,9 @@ def test_parallel_episodes_train(echo_folder, tmp_path, monkeypatch):
     # All actions of a role in an episode share a return and an advantage.
     assert len(returns) == 2 * len(episodes)
     assert {len(shared) for shared in returns.values()} == {1}
-    # All are trained on where their task has a signal, whatever their own.
+    # Who has no advantage adds nothing.
     for group in groups:
-      if group['key']['task_id'] in signal_of:
+      if any(candidate['advantage'] for candidate in group['candidates']):
         tokens[group['policy']] += sum(
             len(c['ids']) for c in group['candidates'])
     assert tokens == {role: line[f'{role}/tokens'] for role in tokens}
@@ -348,20 +349,41 @@ def test_many_microbatches_on_two_devices(echo_folder, tmp_path):
   # Of one group for each device.
   assert metrics['shared/groups'] - metrics['shared/groups_without_signal'] > (
       2 * 100)
+  assert metrics['shared/num_updates'] == 1
 
 
-def test_a_number_of_tokens_ends_a_run(echo_folder, tmp_path):
-  """Also one that was stopped in between."""
-  limit = 4 * 16 * 16 * 2  # Two agents, and at most two tokens an answer.
+@pytest.mark.parametrize('num_steps', [2.3, 2.7])
+def test_a_number_of_tokens_ends_a_run(
+    num_steps, echo_folder, tmp_path, capsys):
+  """At the step that comes nearest; also one that was stopped in between."""
   changes = {'train.num_steps': 1, 'train.checkpoint_every': 1}
   assert train.train(echo.experiment(echo_folder, **changes), tmp_path)
+  of_a_step = _metrics(tmp_path)[0]['budget/completion_tokens']
+  limit = int(num_steps * of_a_step)
   experiment = echo.experiment(echo_folder, **changes | {
       'train.num_steps': 0, 'train.completion_tokens': limit})
   assert train.train(experiment, tmp_path)
   spent = np.cumsum([
       line['budget/completion_tokens'] for line in _metrics(tmp_path)])
-  assert spent[-2] < limit <= spent[-1]
-  assert _saved(experiment, tmp_path)[1] == len(spent) > 2
+  # Steps here differ by a few tokens.
+  assert len(spent) == round(num_steps)
+  assert _saved(experiment, tmp_path)[1] == len(spent)
+  assert (f'generated {spent[-1]:.0f} tokens in {len(spent)} steps, '
+          f'{100 * spent[-1] / limit:.1f} % of train.completion_tokens'
+         ) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('change, said', [
+    ({'evaluation.test': 'validation'}, "made on the split 'test'"),
+    ({'evaluation.temperature': 0.5}, 'evaluation.temperature is 0.5')])
+def test_what_cannot_be_compared_is_refused(
+    change, said, finished, echo_folder, tmp_path):
+  # Bite: a resumed run that prints two evaluations of different tasks or
+  # temperatures as one comparison.
+  workdir = tmp_path / 'run'
+  shutil.copytree(finished, workdir)
+  with pytest.raises(errors.UserError, match=re.escape(said)):
+    train.train(echo.experiment(echo_folder, **CHANGES | change), workdir)
 
 
 @pytest.mark.parametrize('num_steps', [0, -1])
@@ -516,19 +538,28 @@ def test_one_nonfinite_gradient_changes_nothing(experiment, groups):
   assert _bytes(state.params) != _bytes(first.params)
 
 
-def test_groups_without_signal_are_dropped_and_counted(
-    experiment, groups, caplog):
+def _tokens(groups):
+  return sum(len(ids) for group in groups for ids in group.completions)
+
+
+def test_the_loss_is_the_mean_over_all_candidates(experiment, groups, caplog):
+  # Bite: a mean over the groups that have a signal, whose gradient grows as
+  # others lose theirs.
   with_signal = [g for g in groups if len(set(g.rewards)) > 1]
   assert 0 < len(with_signal) < len(groups) == 32
   state, metrics = _update(
       experiment, groups, train.group_advantages(groups, experiment))
   assert metrics['groups'] == 32
   assert metrics['groups_without_signal'] == 32 - len(with_signal)
-  assert metrics['tokens'] == sum(
-      len(ids) for group in with_signal for ids in group.completions)
-  expected, _ = _update(
+  # The others add nothing, so they are not computed.
+  assert metrics['tokens'] == _tokens(with_signal)
+  _, alone = _update(
       experiment, with_signal, train.group_advantages(with_signal, experiment))
-  assert _bytes(state.params) == _bytes(expected.params)
+  share = _tokens(with_signal) / _tokens(groups)
+  assert share < 0.9
+  for name in ('loss', 'grad_norm'):
+    assert metrics[name] == pytest.approx(share * alone[name], rel=1e-4)
+  assert metrics['entropy'] == pytest.approx(alone['entropy'], rel=1e-5)
 
   assert not caplog.messages
   first = experiment.initial_states()['shared']
@@ -539,16 +570,21 @@ def test_groups_without_signal_are_dropped_and_counted(
   assert caplog.messages == ['policy shared: no group carries a signal']
 
 
-def test_a_group_is_kept_for_those_it_is_compared_with(
-    experiment, groups, echo_folder):
-  advantages = [np.full(16, group.key.role == 'first') for group in groups]
-  for group_key, dropped in (('env', []), ('agent', groups[16:])):
-    one = echo.experiment(echo_folder, **{'advantage.group_key': group_key})
-    _, metrics = _update(one, groups, advantages)
-    assert metrics['groups_without_signal'] == len(dropped)
-    assert metrics['tokens'] == sum(
-        len(ids) for group in groups[:32 - len(dropped)]
-        for ids in group.completions)
+@pytest.mark.parametrize('penalty', [
+    {'loss.entropy_coefficient': 0.1},
+    {'loss.kl_estimator': 'k3', 'loss.kl_coefficient': 0.1}])
+def test_a_penalty_reads_every_candidate(
+    penalty, experiment, groups, echo_folder):
+  # Bite: groups without a signal that are left out all the same.
+  penalised = echo.experiment(echo_folder, **penalty)
+  reference = jax.tree.map(
+      lambda x: 1.5 * x, penalised.policies['shared'].load_params('float32'))
+  first = experiment.initial_states()['shared']
+  state, metrics = _update(
+      penalised, groups, [np.zeros(16)] * 32, first, reference)
+  assert metrics['tokens'] == _tokens(groups)
+  assert metrics['groups_without_signal'] == 32
+  assert state.num_updates == 1 and metrics['grad_norm'] > 1e-4
 
 
 def test_invalid_candidates_have_no_tokens(experiment, groups):
@@ -620,7 +656,12 @@ def test_several_updates_of_one_rollout(experiment, groups, echo_folder):
   assert state_twice.num_updates == 2
   # The second update is compared with the policy before the first.
   assert metrics_twice['approx_kl'] > 0
-  assert 0 < metrics_twice['tokens'] < metrics['tokens']
+  # Of both updates, not of the last alone: each has half of the groups.
+  assert metrics_twice['tokens'] == metrics['tokens'] / 2
+  halves = [
+      _update(experiment, groups[i::2], advantages[i::2])[1] for i in (0, 1)]
+  assert halves[0]['entropy'] != pytest.approx(halves[1]['entropy'], rel=1e-4)
+  assert metrics_twice['entropy'] < max(half['entropy'] for half in halves)
   assert _bytes(state_twice.params) != _bytes(state.params)
 
   # One group cannot be shared among two updates.
@@ -685,6 +726,9 @@ def test_metrics(finished):
     assert line['budget/model_calls'] == 16 * (
         line['first/groups'] + line['second/groups'])
     # In this run each role has a policy of its own.
+    assert all(
+        line[f'{role}/num_updates'] == line['step']
+        for role in ('first', 'second'))
     for role in ('first', 'second'):
       assert line[f'{role}/without_signal'] == pytest.approx(
           line[f'{role}/groups_without_signal'] / line[f'{role}/groups'])
