@@ -68,11 +68,9 @@ def _programs(echo_folder, folder, num_devices, *changes):
 @pytest.mark.parametrize('num_devices, changes', [
     (2, ['--config.train.updates_per_rollout=2',
          '--config.loss.kl_estimator=k3', '--config.loss.kl_coefficient=0.1']),
-    (8, ['--config.train.diagnose_every=1']),
-    (2, ['--config.train.diagnose_every=1',
-         '--config.policies=lora_per_role']),
-    (4, ['--config.train.diagnose_every=1', '--config.policies=per_role',
-         '--config.mesh.pools=first=0:2,second=2:4']),
+    (8, ['--config.train.diagnose_every=1', '--config.policies=per_role',
+         '--config.per_policy=first.model.trained=lora',
+         '--config.mesh.pools=first=0:4,second=4:8']),
 ])
 def test_programs_of_a_run(echo_folder, tmp_path, num_devices, changes):
   # Bite: logits outside of `per_shard`, whose gradient all shards add up for

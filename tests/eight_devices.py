@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import json
 import pathlib
-import re
 import sys
 from unittest import mock
 
@@ -112,6 +111,8 @@ def run(mesh: jax.sharding.Mesh, lora: bool):
       'alike': alike and alike.completions,
       'preambles': alike and alike.counts.preambles,
       'decoded_rows': samples.counts.decoded_rows,
+      # If each group is decoded as long as its longest member.
+      'longest': 4 * int(samples.lengths.max(axis=1).sum()),
       'loss': loss.item(), 'grads': grads,
       'params': jax.device_get(state.params),
       'sharding_kept': kept,
@@ -220,33 +221,10 @@ def engines(meshes) -> dict[str, list[str] | list[int] | bool]:
   return {'order': order, 'lengths': lengths, 'waited': waited[-1]}
 
 
-def collectives() -> dict[str, int]:
-  """How many a chunk has where all members are decoded, and where few are."""
-  mesh, = sharding.make_meshes(
-      ['p'], jax.devices(), sharding.MeshSpec()).values()
-  static = {'config': CONFIG, 'spec': sampler.SamplerSpec(
-      group_size=4, temperature=1.0, stop_ids=(3,))}
-  params = jax.jit(model.init_params, static_argnums=1)(
-      jax.random.key(0), CONFIG)
-  with jax.set_mesh(mesh):
-    slots = sampler.empty_slots(num_slots=8, prompt_length=7, **static)
-    few = sharding.put_rows(np.zeros((8, 2), np.int32), mesh)
-    return {
-        name: len(re.findall(
-            r'= \S+ (?:all|collective|reduce)-\w+\(',
-            sampler.decode.lower(
-                params, slots, sampler.empty_rows(
-                    num_rows=num_rows, room=4, **static),
-                taken, adapters=None, num_tokens=4, **static
-            ).compile().as_text()))
-        for name, taken, num_rows in (('all', None, 32), ('few', few, 16))}
-
-
 def main(folder: pathlib.Path) -> None:
   report = {
       'pools': {name: waits(meshes) for name, meshes in pairs().items()},
-      'engines': {name: engines(meshes) for name, meshes in pairs().items()},
-      'collectives': collectives()}
+      'engines': {name: engines(meshes) for name, meshes in pairs().items()}}
   engine_lib._FEWEST = 4  # So that few members are not decoded as many.
   engine_lib.SHORTEST_PREAMBLE = 4
   one = {
@@ -262,6 +240,7 @@ def main(folder: pathlib.Path) -> None:
         'alike': bool(np.array_equal(one[lora]['alike'], many['alike'])),
         'preambles': many['preambles'],
         'decoded_rows': many['decoded_rows'],
+        'longest': many['longest'],
         'loss': abs(many['loss'] - one[lora]['loss']),
         'grads': relative(many['grads'], one[lora]['grads']),
         'params': relative(many['params'], one[lora]['params']),

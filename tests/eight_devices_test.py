@@ -44,19 +44,18 @@ def test_each_device_keeps_its_share_of_the_state(report, name):
 
 
 def test_who_has_ended_is_not_decoded(report):
-  # Four parts of two groups leave out members; eight of one group never do.
-  assert report['all three']['decoded_rows'] < report['fsdp']['decoded_rows']
+  # Each of eight parts has one group at a time, and ends with its longest
+  # member, whatever the others do. Bite: parts that go on together.
+  found = report['fsdp']
+  assert found['decoded_rows'] == found['longest']
+  # Four parts of two groups, on which devices share heads, go on together.
+  assert report['all three']['decoded_rows'] > found['longest']
 
 
 def test_preambles_on_each_part_of_the_mesh(report):
   found = report['all three, adapter']
   assert found['preambles'] == 2  # One for each adapter.
   assert found['alike']
-
-
-def test_leaving_out_members_costs_no_communication(report):
-  found = report['collectives']
-  assert found['few'] == found['all'] > 0
 
 
 def test_disjoint_pools_compute_at_the_same_time(report):
