@@ -230,13 +230,14 @@ def _score(params, config, batch, spec):
       return jnp.take(x, order, axis=0, mode='clip').reshape(
           -1, chunk, *x.shape[1:])
 
-    @jax.checkpoint
     def score_chunk(hidden, tokens):
       logits = sharding.constrain(
           model.unembed(head, config, hidden), None, 'tensor')
       logprobs = sampling.token_logprobs(logits, tokens, spec.temperature)
       return logprobs, sampling.entropy(logits, spec.temperature)
 
+    # Around the condition: of one within it, each chunk would keep the head.
+    @functools.partial(jax.checkpoint, prevent_cse=False)
     def score_if_any_counts(xs):
       start, hidden, tokens = xs
       zeros = jnp.zeros(tokens.shape)

@@ -270,6 +270,27 @@ def test_masked_positions_have_no_logits(params, batch, monkeypatch):
       logprobs[mask], _score(params, batch)[mask], rtol=1e-5)
 
 
+def test_chunks_of_logits_do_not_each_keep_the_head(monkeypatch):
+  # Bite: a checkpoint within the condition, which keeps the head for each of
+  # its 15 chunks.
+  config = dataclasses.replace(tiny.CONFIG, vocab_size=65536)
+  params = model.param_shapes(config)
+  static = {'config': config, 'spec': ON_POLICY}
+  sums = jax.eval_shape(
+      functools.partial(train_step.zero_sums, **static), params)
+
+  def temporary(chunk):
+    monkeypatch.setattr(train_step, '_LOGIT_CHUNKS', (chunk, chunk))
+    compiled = jax.jit(lambda *args: train_step.accumulate.__wrapped__(
+        *args, **static)).lower(params, sums, tiny.make_batch()).compile()
+    return compiled.memory_analysis().temp_size_in_bytes
+
+  one_chunk = temporary(60)
+  assert temporary(4) < one_chunk
+  head = params['embedding'].size * 4
+  assert temporary(4) < 6 * head < 15 * head
+
+
 # Sampler and learner.
 
 
