@@ -9,10 +9,8 @@ import subprocess
 import sys
 import types
 
-from absl import flags
 import jax
 from ml_collections import config_dict
-from ml_collections import config_flags
 import numpy as np
 import pytest
 
@@ -27,6 +25,7 @@ from environments import sandbox
 from environments.plan_path import maze
 from environments.sokoban import room
 from environments.sudoku import grid
+from tests import command_line
 from tests import echo
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -41,19 +40,6 @@ TRAINING = [name for name in NAMES if name not in MODES]
 def _get_config(name, arg=''):
   get_config = importlib.import_module(f'configs.{name}').get_config
   return get_config(arg) if arg else get_config()
-
-
-def _parse(argv, monkeypatch):
-  """The flags of `main`, without a trace in the process's own."""
-  values = flags.FlagValues()
-  config_flags.DEFINE_config_file('config', flag_values=values)
-  flags.DEFINE_string('workdir', None, '', flag_values=values)
-  flags.DEFINE_enum(
-      'mode', 'train', ['train', *MODES.values()], '', flag_values=values)
-  monkeypatch.setattr(sys, 'argv', argv)  # Where overrides are looked up.
-  monkeypatch.chdir(ROOT)
-  assert values(argv) == argv[:1]
-  return values
 
 
 def test_there_are_configs():
@@ -118,7 +104,7 @@ def test_header_command_runs_this_config(name, monkeypatch):
       r'^  (python .*?[^\\])$', module.__doc__, re.MULTILINE | re.DOTALL)[1]
   python, m, program, *args = shlex.split(command.replace('\\\n', ' '))
   assert (python, m, program) == ('python', '-m', 'atgrpo_jax.main')
-  values = _parse(['main.py', *args], monkeypatch)
+  values = command_line.parse_main(args, monkeypatch)
   file, _, arg = values['config'].config_filename.partition(':')
   assert file == f'configs/{name}.py'
   assert values.config.to_json() == _get_config(name, arg).to_json()
@@ -134,8 +120,8 @@ def test_printed_config_is_a_command_line(name, monkeypatch, capsys):
   experiment_lib.print_config(config)
   *lines, last = capsys.readouterr().out.splitlines()
   assert last == f'config hash {experiment_lib.config_hash(config)}'
-  values = _parse(
-      ['main.py', f'--config=configs/{name}.py', *lines], monkeypatch)
+  values = command_line.parse_main(
+      [f'--config=configs/{name}.py', *lines], monkeypatch)
   assert values.config.to_json() == config.to_json()
 
 

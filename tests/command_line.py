@@ -1,0 +1,27 @@
+"""Command lines of `atgrpo_jax.main`, parsed but not run."""
+
+from collections.abc import Sequence
+import sys
+
+from absl import flags
+from ml_collections import config_flags
+import pytest
+
+from atgrpo_jax import main
+from tests import checkout
+
+
+def parse_main(
+    args: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> flags.FlagValues:
+  """The flags of `main`, without a trace in the process's own."""
+  values = flags.FlagValues()
+  config_flags.DEFINE_config_file('config', flag_values=values)
+  flags.DEFINE_string('workdir', None, '', flag_values=values)
+  mode = flags.FLAGS[main._MODE.name]
+  flags.DEFINE_enum(
+      mode.name, mode.default, mode.parser.enum_values, '', flag_values=values)
+  argv = ['main.py', *args]
+  monkeypatch.setattr(sys, 'argv', argv)  # Where overrides are looked up.
+  monkeypatch.chdir(checkout.ROOT)
+  assert values(argv) == argv[:1]
+  return values
