@@ -30,12 +30,12 @@ def export_run(
         f'{workdir} holds no run to export; name that of a training run in '
         '--workdir.')
   trained, step = experiment.trained_params(workdir)
-  dtype = jnp.dtype(config.dtype)
+  dtype, merged = jnp.dtype(config.dtype), config.merged
   for name, params in trained.items():
     policy = experiment.policies[name]
     folder = workdir / 'export' / name
-    kind = 'model' if policy.lora is None or config.merged else 'adapter'
-    if policy.lora is not None and config.merged:
+    kind = 'model' if policy.lora is None or merged else 'adapter'
+    if policy.lora is not None and merged:
       params = peft_io.merge(
           policy.load_params('float32'), params, 0, policy.lora.alpha)
     # All that hold the policy take part; of them the first writes.
