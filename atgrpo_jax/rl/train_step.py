@@ -230,13 +230,15 @@ def _score(params, config, batch, spec):
       return jnp.take(x, order, axis=0, mode='clip').reshape(
           -1, chunk, *x.shape[1:])
 
+    # Within the condition, so that it hands on no logits; and around it, so
+    # that not every chunk keeps the head.
+    @jax.checkpoint
     def score_chunk(hidden, tokens):
       logits = sharding.constrain(
           model.unembed(head, config, hidden), None, 'tensor')
       logprobs = sampling.token_logprobs(logits, tokens, spec.temperature)
       return logprobs, sampling.entropy(logits, spec.temperature)
 
-    # Around the condition: of one within it, each chunk would keep the head.
     @functools.partial(jax.checkpoint, prevent_cse=False)
     def score_if_any_counts(xs):
       start, hidden, tokens = xs
