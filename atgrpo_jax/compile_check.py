@@ -260,8 +260,8 @@ def programs(
           rows((num_rows, size, longest), 'float32')
           if config.loss.kl_estimator != 'none' else None))
   mesh, rules = policy.mesh, train_step.rules(policy.config, policy.learner)
-  one = jax.eval_shape(lambda: train_step.sums_of(
-      jax.tree.map(jnp.zeros_like, state.params), policy.learner))
+  one = jax.eval_shape(
+      functools.partial(train_step.sums_of, spec=policy.learner), state.params)
   sums = jax.tree.map(
       lambda x, spec: _shape(
           NamedSharding(mesh, spec), (mesh.shape['data'], *x.shape), x.dtype),

@@ -168,9 +168,9 @@ def read(workdir: pathlib.Path, name: str) -> dict[str, Any]:
     result = json.loads(path.read_text())
     if 'clusters' not in result:
       raise ValueError('an older version wrote it, without clusters of tasks')
-    for name in ('successes', 'clusters'):
-      if len(result[name]) != result['num_tasks']:
-        raise ValueError(f'{name} do not fit num_tasks')
+    for field in ('successes', 'clusters'):
+      if len(result[field]) != result['num_tasks']:
+        raise ValueError(f'{field} do not fit num_tasks')
   except OSError as error:
     raise errors.UserError(f'Cannot read an evaluation: {error}.') from error
   except (ValueError, KeyError, TypeError) as error:

@@ -9,11 +9,11 @@ Tables (arXiv 2510.11062, sections 5.2 and 5.3, and what its reviewers asked
 for):
 
   main         all systems on all games. AT-GRPO by one policy comes first and
-               takes `train.num_steps`;
-               the others get as many generated tokens as it took with the same
-               seed. What is compared with it has as many tasks in a step as
-               make about as many updates of these tokens, see `SHARE_OF_TASKS`;
-               `mas_grpo_same_tasks` has as many tasks in a step as AT-GRPO
+               takes `train.num_steps`; the others get as many generated tokens
+               as it took with the same seed. What is compared with it has as
+               many tasks in a step as make about as many updates of these
+               tokens, see `SHARE_OF_TASKS`; `mas_grpo_same_tasks` has as many
+               tasks in a step as AT-GRPO
   reward       the other presets: `outcome`, in which nothing but the team's
                checker pays (so the tool, whose step pays nothing at once, has
                no signal); `outcome_and_plans`, in which the checker also pays

@@ -27,7 +27,6 @@ from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax import hosts
 from atgrpo_jax import metrics as metrics_lib
 from atgrpo_jax import model
-from atgrpo_jax import policies as policies_lib
 from atgrpo_jax import sharding
 from atgrpo_jax import signals
 from atgrpo_jax import types
@@ -143,7 +142,6 @@ def train(
     return values
 
   step, completion_tokens = meta['step'], meta['completion_tokens']
-  step_tokens = meta['step_tokens']  # Of the last step.
   if step == 0:
     before = test('before', 0)
     print(f'held-out success before: {100 * before["success"]:.1f} %')
@@ -153,6 +151,7 @@ def train(
     evaluate.check_comparable(
         before, test_tasks, temperature=config.evaluation.temperature)
     validation = meta['validation']
+  step_tokens = meta['step_tokens']  # Of the last step.
 
   # ---- Loop -----------------------------------------------------------------
   def share_done() -> float:
@@ -315,9 +314,11 @@ def update_policy(
   `reference` is the model of a KL penalty, which alone reads it.
   """
   policy = experiment.policies[name]
-  own = _groups_of(name, groups, advantages)
+  own = [
+      _train_group(group, advantage)
+      for group, advantage in zip(groups, advantages) if group.policy == name]
   update = PolicyUpdate(
-      len(own), sum(not has_signal for *_, has_signal in own), [])
+      len(own), sum(not np.any(group.advantages) for group in own), [])
   num_updates = experiment.config.train.updates_per_rollout
   base = experiment.bases.get(name)
   buckets = experiment.buckets.on(sharding.num_row_parts(policy.mesh))
@@ -344,7 +345,10 @@ def update_policy(
                 train_step.score(
                     reference, b, config=policy.config, spec=whole)))
             for b in batches]
-      parts.append((batches, *_counts(policy, groups_of_part, scored)))
+      parts.append((
+          batches,
+          _num_units(groups_of_part, policy.learner.loss.aggregation),
+          _num_units(scored, 'token_mean')))
 
     for batches, num_units, num_tokens in parts:
       sums = train_step.zero_sums(state.params, **static)
@@ -366,11 +370,12 @@ def diagnose_policy(
   policy = experiment.policies[name]
   buckets = experiment.buckets.on(sharding.num_row_parts(policy.mesh))
   by_role = collections.defaultdict(list)
-  for own in _groups_of(name, groups, advantages):
-    by_role[own[0]].append(own)
+  for group, advantage in zip(groups, advantages):
+    if group.policy == name:
+      by_role[group.key.role].append(_train_group(group, advantage))
   scored = {
-      role: _scored(policy.learner.loss, own) for role, own in by_role.items()}
-  scored = {role: own for role, own in scored.items() if own}
+      role: found for role, own in by_role.items()
+      if (found := _scored(policy.learner.loss, own))}
   if not scored:
     return {}
   score_start = functools.partial(
@@ -382,45 +387,27 @@ def diagnose_policy(
             role: diagnostics.RoleBatches(
                 [sharding.put_rows(batch, policy.mesh)
                  for batch in batching.make_batches(own, buckets)],
-                *_counts(policy, by_role[role], own))
+                _num_units(by_role[role], policy.learner.loss.aggregation),
+                _num_units(own, 'token_mean'))
             for role, own in scored.items()},
         score_start, base=experiment.bases.get(name), mesh=policy.mesh,
         config=policy.config, spec=policy.learner)
   return {f'diagnosis/{metric}': x for metric, x in values.items()}
 
 
-# Role, group, and whether any candidate has an advantage.
-_Own = tuple[str, batching.TrainGroup, bool]
-
-
-def _groups_of(
-    name: str, groups: Sequence[types.Group],
-    advantages: Sequence[np.ndarray]) -> list[_Own]:
-  """The groups of a policy."""
-  return [
-      (group.key.role, _train_group(group, advantage), np.any(advantage))
-      for group, advantage in zip(groups, advantages) if group.policy == name]
-
-
 def _scored(
-    loss: losses.LossSpec, own: Sequence[_Own]) -> list[batching.TrainGroup]:
+    loss: losses.LossSpec,
+    own: Sequence[batching.TrainGroup]) -> list[batching.TrainGroup]:
   """The groups whose candidates the loss reads."""
   return [
-      group for _, group, has_signal in own if has_signal or loss.has_penalty]
+      group for group in own if loss.has_penalty or np.any(group.advantages)]
 
 
-def _counts(
-    policy: policies_lib.Policy, own: Sequence[_Own],
-    scored: Sequence[batching.TrainGroup]) -> tuple[np.float32, np.float32]:
-  """Units of the loss over all candidates, and tokens of those scored."""
-  num_units, num_tokens = (
-      losses.num_units(
-          np.array([len(ids) for group in of for ids in group.completions]),
-          aggregation)
-      for of, aggregation in (
-          ([group for _, group, _ in own], policy.learner.loss.aggregation),
-          (scored, 'token_mean')))
-  return np.float32(num_units), np.float32(num_tokens)
+def _num_units(
+    own: Sequence[batching.TrainGroup], aggregation: str) -> np.float32:
+  """`losses.num_units` of all candidates of these groups."""
+  lengths = [len(ids) for group in own for ids in group.completions]
+  return np.float32(losses.num_units(np.array(lengths), aggregation))
 
 
 def update_metrics(name: str, update: PolicyUpdate) -> dict[str, float]:

@@ -20,6 +20,8 @@ import time
 from absl import app
 from absl import flags
 
+from atgrpo_jax import errors
+
 _GAMES = ('plan_path', 'sokoban', 'sudoku')
 _POLICIES = ('shared', 'per_role', 'lora_per_role')
 
@@ -59,8 +61,7 @@ def start(arguments: list[str], seed: int, seconds: float) -> str:
 
 
 def main(argv: list[str]) -> int:
-  if argv[1:]:
-    raise app.UsageError(f'{argv[1:]} are no flags; see --help.')
+  errors.refuse_arguments(argv)
   failures, begin = 0, time.monotonic()
   for seed in range(flags.FLAGS.times):
     for name, arguments in configs().items():

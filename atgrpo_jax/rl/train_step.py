@@ -114,8 +114,7 @@ def accumulate(
     (loss, metrics), grads = jax.value_and_grad(
         loss_fn, has_aux=True)(params)
     grads = sharding.constrain_tree(grads, rules(config, spec))
-    return jax.tree.map(
-        lambda total, x: total + x, sums, Sums(grads, loss, metrics))
+    return jax.tree.map(jnp.add, sums, Sums(grads, loss, metrics))
 
   return sharding.per_shard(accumulate_shard, ['data'])(
       (params, base), (sums, batch))

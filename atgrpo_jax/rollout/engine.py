@@ -167,13 +167,12 @@ class Engine:
     tokens = chunk.lengths.reshape(self._num_parts, -1).max(axis=1)
     if self._mesh.shape['tensor'] > 1:
       tokens[:] = longest
-    mean = tokens.mean().item()
-    self.counts.decoded_rows += round(mean * len(chunk.lengths))
-    self.counts.read_positions += round(
-        mean * len(chunk.lengths) * self._room)
-    self.counts.read_prefix_positions += round(
-        mean * len(self._held) * self._prompt_length)
+    num_tokens = int(tokens.sum())
     each = len(self._held) // self._num_parts
+    self.counts.decoded_rows += num_tokens * self._num_rows
+    self.counts.read_positions += num_tokens * self._num_rows * self._room
+    self.counts.read_prefix_positions += (
+        num_tokens * each * self._prompt_length)
     finished = []
     for slot, group in enumerate(self._held):
       if group is None:
