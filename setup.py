@@ -67,7 +67,7 @@ setuptools.setup(
     license='Apache-2.0',
     python_requires='>=3.11',
     packages=setuptools.find_packages(
-        include=['atgrpo_jax*', 'environments*', 'configs*']
+        include=['atgrpo_jax*', 'environments*', 'configs*', 'paper*']
     ),
     install_requires=INSTALL_REQUIRES,
     extras_require=EXTRAS_REQUIRE,

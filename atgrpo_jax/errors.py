@@ -19,7 +19,7 @@ def refuse_arguments(argv: Sequence[str]) -> None:
 
 
 @contextlib.contextmanager
-def said_to_the_user() -> Iterator[None]:
+def as_user_error() -> Iterator[None]:
   """Who knows no UserError refuses with a ValueError; that is meant here."""
   try:
     yield

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Mapping, Sequence
-import dataclasses
+import itertools
 import json
 import math
 import pathlib
@@ -12,94 +12,71 @@ from typing import Any
 
 from atgrpo_jax import errors
 from atgrpo_jax import experiment as experiment_lib
-from atgrpo_jax import files
-from atgrpo_jax import hosts
-from atgrpo_jax import types
-from atgrpo_jax.rl import policy_map as policy_map_lib
-from atgrpo_jax.rollout import interaction as interaction_lib
-from environments import base
+from atgrpo_jax.algorithms import play
+from atgrpo_jax.rollout import policy_map as policy_map_lib
+from atgrpo_jax.rollout import runner as runner_lib
+from atgrpo_jax.runtime import files
+from atgrpo_jax.runtime import hosts
+from atgrpo_jax.runtime import workdir as workdir_lib
 from environments import datasets
-
-
-@dataclasses.dataclass
-class _Episode:
-  task_id: str
-  state: base.State
-  turns: int = 0
-  last: base.Step | None = None
+from environments import env_api
 
 
 def evaluate(
-    interaction: interaction_lib.Interaction, tasks: Sequence[base.Task], *,
-    step: int) -> dict[str, Any]:
+    runner: runner_lib.EpisodeRunner,
+    tasks: Sequence[env_api.Task]) -> dict[str, Any]:
   """Plays each task once (K = 1) and reports how the team did.
 
   Args:
-    interaction: environment, policies and sampling temperature; what it has
-      cost, this included, is reported as well.
+    runner: environment, policies and sampling temperature; what it has cost,
+      this included, is reported as well.
     tasks: the held-out tasks.
-    step: the training step that the policies come from.
   """
-  episodes = [
-      _Episode(task['task_id'], interaction.environment.reset(task))
-      for task in tasks]
-  outcomes = {
-      role: collections.Counter() for role in interaction.environment.roles}
-  interaction.play([
-      _play(interaction, episode, outcomes, step) for episode in episodes])
-  solved = [episode.turns for episode in episodes if episode.last.success]
+  environment = runner.environment
+  # No reward is read, so the weight of the team reward does not matter.
+  played = runner.play([
+      play.play_episode(
+          runner, task['task_id'], environment.reset(task),
+          play.positions(environment), branch=0, alpha=1.0)
+      for task in tasks])
+  outcomes = {role: collections.Counter() for role in environment.roles}
+  for node in itertools.chain(*played):
+    for role, outcome in node.steps[0].outcomes.items():
+      outcomes[role][outcome.value] += 1
+  lasts = [nodes[-1].steps[0] for nodes in played]
+  turns = [nodes[-1].turn + 1 for nodes in played]
+  solved = [
+      number for number, last in zip(turns, lasts) if last.success]
   num_success = len(solved)
   return {
       'num_tasks': len(tasks),
       'success': num_success / len(tasks),
       # '1' or '0' for each task in its order, to compare runs task by task.
-      'successes': ''.join('01'[e.last.success] for e in episodes),
+      'successes': ''.join('01'[last.success] for last in lasts),
       'clusters': clusters(tasks),
       'interval': wilson_interval(num_success, len(tasks)),
-      'mean_turns': sum(e.turns for e in episodes) / len(tasks),
+      'mean_turns': sum(turns) / len(tasks),
       'mean_turns_to_solve': sum(solved) / len(solved) if solved else None,
-      'truncated': sum(e.last.truncated for e in episodes) / len(tasks),
+      'truncated': sum(last.truncated for last in lasts) / len(tasks),
       'outcomes': {role: dict(count) for role, count in outcomes.items()},
-      'budget': interaction.counters.ledger(),
-      'policy_map': dict(interaction.policy_map),
+      'budget': runner.counters.ledger(),
+      'policy_map': dict(runner.policy_map),
       'split_hash': datasets.split_hash(tasks),
-      'seed': interaction.seed,
-      'step': step,
+      'seed': runner.seed,
+      'step': runner.train_step,
       'sampling': {
-          'temperature': interaction.temperature,
-          'max_new_tokens': interaction.max_new_tokens,
+          'temperature': runner.temperature,
+          'max_new_tokens': runner.max_new_tokens,
       },
   }
 
 
-def clusters(tasks: Sequence[base.Task]) -> list[int]:
+def clusters(tasks: Sequence[env_api.Task]) -> list[int]:
   """For each task the index of the first one of its kind, or its own."""
   first = {}
   return [
       first.setdefault(task['kind'], index) if 'kind' in task else index
       for index, task in enumerate(tasks)]
-
-
-def _play(
-    interaction: interaction_lib.Interaction, episode: _Episode,
-    outcomes: Mapping[str, collections.Counter],
-    step: int) -> interaction_lib.Episode:
-  """Plays one episode and counts its outcomes."""
-  environment = interaction.environment
-  for turn in range(environment.max_turns):
-    episode.turns += 1
-    for phase in environment.phases:
-      answers = yield interaction.ask(
-          [interaction_lib.Ask(
-              types.GroupKey(episode.task_id, role, turn, 0), episode.state)
-           for role in phase], step=step, group_size=1)
-      episode.last, = yield interaction.act([episode.state], [{
-          role: answer.texts[0] for role, answer in zip(phase, answers)}])
-      episode.state = episode.last.state
-      for role, outcome in episode.last.outcomes.items():
-        outcomes[role][outcome.value] += 1
-      if episode.last.done:
-        return
 
 
 def evaluate_run(
@@ -122,14 +99,14 @@ def evaluate_run(
       raise errors.UserError(
           f'evaluation.policies={config.evaluation.policies!r} names '
           f'{sorted(unknown)}, but the run trains {sorted(trained)}.')
-  if not experiment_lib.check_workdir(workdir, config):
-    experiment_lib.write_config(workdir, config)
+  if not workdir_lib.check_config(workdir, config.to_dict()):
+    workdir_lib.write_config(workdir, config.to_dict())
   params, step = experiment.trained_params(workdir)
   result = evaluate(
-      experiment.interaction(
-          params, temperature=config.evaluation.temperature,
+      experiment.runner(
+          params, step=step, temperature=config.evaluation.temperature,
           policy_map=policy_map),
-      tasks, step=step)
+      tasks)
   result = describe(experiment) | result
   path = write(workdir, name, result)
   print_table({name: result})
@@ -144,7 +121,7 @@ def describe(experiment: experiment_lib.Experiment) -> dict[str, Any]:
       'team': config.environment.team,
       'split': config.evaluation.test,
       'max_turns': config.environment.max_turns,
-      'config_hash': experiment_lib.config_hash(config),
+      'config_hash': workdir_lib.config_hash(config.to_dict()),
   }
 
 
@@ -181,7 +158,7 @@ def read(workdir: pathlib.Path, name: str) -> dict[str, Any]:
 
 
 def check_comparable(
-    before: Mapping[str, Any], tasks: Sequence[base.Task], *,
+    before: Mapping[str, Any], tasks: Sequence[env_api.Task], *,
     temperature: float) -> None:
   """Raises UserError unless `before` is of these tasks and temperature."""
   there = before['split_hash'], before['sampling']['temperature']

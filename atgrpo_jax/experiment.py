@@ -1,46 +1,48 @@
 """The typed objects that a config describes.
 
 Training and evaluation build the same experiment, so what is evaluated is what
-was trained. `policies` builds the policies; below these two modules nothing
-sees a ConfigDict.
+was trained. Below this module nothing sees a ConfigDict.
 """
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Callable, Sequence
 from concurrent import futures
-import contextlib
 import dataclasses
 import functools
-import hashlib
 import importlib
-import json
 import pathlib
+from typing import Any
 
 import jax
 import ml_collections
-import numpy as np
 
-from atgrpo_jax import checkpoints as checkpoints_lib
 from atgrpo_jax import errors
-from atgrpo_jax import files
-from atgrpo_jax import hosts
 from atgrpo_jax import model
-from atgrpo_jax import policies as policies_lib
-from atgrpo_jax import tokenizer as tokenizer_lib
-from atgrpo_jax.model import safetensors_io
-from atgrpo_jax.rl import advantages
-from atgrpo_jax.rl import policy_map as policy_map_lib
-from atgrpo_jax.rl import train_state
-from atgrpo_jax.rollout import at_grpo
-from atgrpo_jax.rollout import batching
-from atgrpo_jax.rollout import interaction as interaction_lib
-from environments import base
+from atgrpo_jax.algorithms import spec as spec_lib
+from atgrpo_jax.huggingface import hub
+from atgrpo_jax.huggingface import peft
+from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
+from atgrpo_jax.learner import optimizer
+from atgrpo_jax.learner import policies as policies_lib
+from atgrpo_jax.learner import train_state
+from atgrpo_jax.learner import train_step
+from atgrpo_jax.rl import losses
+from atgrpo_jax.rollout import policy_map as policy_map_lib
+from atgrpo_jax.rollout import runner as runner_lib
+from atgrpo_jax.runtime import buckets as buckets_lib
+from atgrpo_jax.runtime import checkpoints as checkpoints_lib
+from atgrpo_jax.runtime import sharding
+from atgrpo_jax.runtime import workdir as workdir_lib
 from environments import datasets
+from environments import env_api
 from environments import sandbox as sandbox_lib
 
-# Parts of a config that may change between two starts of one run.
-_MAY_CHANGE = ('evaluation', 'export', 'train.num_steps',
-               'train.completion_tokens')
+# Sections of a config that may differ from policy to policy.
+_OWN_SECTIONS = ('model', 'lora', 'optimizer')
+TRAINED = ('all', 'lora', 'none')
+DTYPES = ('float32', 'bfloat16')
 
 # Trained policy -> its state, or its parameters alone.
 States = dict[str, train_state.TrainState]
@@ -58,29 +60,31 @@ class Experiment:
     policies: name -> policy.
     buckets: static shapes.
     rollout: switches of the rollout.
+    advantage: who is compared, and how.
     executor: steps environments.
   """
 
   config: ml_collections.ConfigDict
-  environment: base.Environment
+  environment: env_api.Environment
   policy_map: policy_map_lib.PolicyMap
   policies: dict[str, policies_lib.Policy]
-  buckets: batching.Buckets
-  rollout: at_grpo.RolloutSpec
+  buckets: buckets_lib.Buckets
+  rollout: spec_lib.RolloutSpec
+  advantage: spec_lib.AdvantageSpec
   executor: futures.Executor
 
   @functools.cached_property
-  def bases(self) -> dict[str, model.Params]:
+  def frozen_params(self) -> dict[str, model.Params]:
     """Policy with a frozen model -> that; loaded once for each pool."""
-    loaded, bases = {}, {}
+    loaded, frozen = {}, {}
     for name, policy in self.policies.items():
       if policy.trained != 'all':
         dtype = policy.learner.dtype
-        key = policy.base.folder, dtype, policy.mesh
+        key = policy.pretrained.folder, dtype, policy.mesh
         if key not in loaded:
           loaded[key] = policy.load_params(dtype)
-        bases[name] = loaded[key]
-    return bases
+        frozen[name] = loaded[key]
+    return frozen
 
   def initial_states(self) -> States:
     """Every trained policy before its first update."""
@@ -93,6 +97,44 @@ class Experiment:
     return {
         name: policy.state_template()
         for name, policy in self.policies.items() if policy.trained != 'none'}
+
+  def identity(self) -> dict[str, Any]:
+    """What a checkpoint is of: the config and the frozen models."""
+    return {
+        'config_hash': workdir_lib.config_hash(self.config.to_dict()),
+        'frozen': self._frozen_digests}
+
+  @functools.cached_property
+  def _frozen_digests(self) -> dict[str, str]:
+    """Policy with a frozen model -> digest of that."""
+    params = {id(frozen): frozen for frozen in self.frozen_params.values()}
+    digests = {
+        key: checkpoints_lib.digest(frozen) for key, frozen in params.items()}
+    return {
+        name: digests[id(frozen)]
+        for name, frozen in self.frozen_params.items()}
+
+  def restore(
+      self, checkpoints: checkpoints_lib.Checkpoints,
+      workdir: pathlib.Path) -> tuple[States, dict[str, Any]]:
+    """The newest checkpoint and its metadata, or the initial states."""
+    digests = self._frozen_digests
+    restored = checkpoints.restore(self.state_template())
+    if restored is None:
+      return self.initial_states(), {
+          'step': 0, 'completion_tokens': 0, 'step_tokens': 0}
+    found = f'The checkpoint of step {restored.step} in {workdir}'
+    if restored.meta['config_hash'] != self.identity()['config_hash']:
+      raise errors.UserError(
+          f'{found} was saved with another config than config.json says; '
+          'choose another --workdir.')
+    for name, there in restored.meta['frozen'].items():
+      if there != digests[name]:
+        raise errors.UserError(
+            f'{found} belongs to another frozen model of policy {name!r}: '
+            f'{self.policies[name].pretrained.folder} now holds other weights. '
+            'Put the former ones back, or choose another --workdir.')
+    return restored.state, restored.meta
 
   def trained_params(self, workdir: pathlib.Path) -> tuple[Params, int]:
     """Those of the newest checkpoint and its step, or the initial ones and 0.
@@ -109,18 +151,18 @@ class Experiment:
         for name, policy in self.policies.items()
         if policy.trained != 'none'}, 0
 
-  def interaction(
-      self, params: Params, *, temperature: float,
-      policy_map: policy_map_lib.PolicyMap) -> interaction_lib.Interaction:
-    """Plays the environment with the current policies."""
-    return interaction_lib.Interaction(
+  def runner(
+      self, params: Params, *, step: int, temperature: float,
+      policy_map: policy_map_lib.PolicyMap) -> runner_lib.EpisodeRunner:
+    """Plays the environment with the policies of a training step."""
+    return runner_lib.EpisodeRunner(
         environment=self.environment, policy_map=policy_map,
         policies=self._sampled(params), buckets=self.buckets,
         max_new_tokens=self.config.rollout.max_new_tokens,
-        temperature=temperature, seed=self.config.seed,
+        temperature=temperature, seed=self.config.seed, train_step=step,
         executor=self.executor)
 
-  def _sampled(self, params: Params) -> dict[str, interaction_lib.Policy]:
+  def _sampled(self, params: Params) -> dict[str, runner_lib.SamplingPolicy]:
     """Adapters over the same base become one model, to be sampled at once.
 
     Each policy is prompted with its own tokenizer all the same.
@@ -128,11 +170,11 @@ class Experiment:
     sampled, together = {}, {}
     for name, policy in self.policies.items():
       if policy.trained == 'lora':
-        key = id(self.bases[name]), jax.tree.structure(params[name])
+        key = id(self.frozen_params[name]), jax.tree.structure(params[name])
         together.setdefault(key, []).append(name)
       else:
-        own = params if policy.trained == 'all' else self.bases
-        sampled[name] = interaction_lib.Policy(
+        own = params if policy.trained == 'all' else self.frozen_params
+        sampled[name] = runner_lib.SamplingPolicy(
             _sampled_model(policy, own[name]), policy.tokenizer)
     for names in together.values():
       policy = self.policies[names[0]]
@@ -141,15 +183,15 @@ class Experiment:
             [params[name] for name in names],
             [self.policies[name].lora.scale for name in names])
       together_model = _sampled_model(
-          policy, self.bases[names[0]], adapters)
+          policy, self.frozen_params[names[0]], adapters)
       for index, name in enumerate(names):
-        sampled[name] = interaction_lib.Policy(
+        sampled[name] = runner_lib.SamplingPolicy(
             together_model, self.policies[name].tokenizer, index)
     return sampled
 
-  def tasks(self, split: str) -> list[base.Task]:
+  def tasks(self, split: str) -> list[env_api.Task]:
     """The tasks of a split of the config's data set."""
-    with errors.said_to_the_user():
+    with errors.as_user_error():
       tasks = datasets.load(
           self.config.dataset.builder, split,
           self.config.dataset.data_dir or None,
@@ -178,27 +220,109 @@ def build(
   rollout = dict(config.rollout)
   for name in ('num_tasks', 'temperature', 'max_new_tokens'):
     del rollout[name]
-  with errors.said_to_the_user():
-    # An empty rollout: a real one would find the same, but late.
-    nothing = np.zeros(0)
-    advantages.group_ids([], config.advantage.group_key)
-    advantages.group_advantages(
-        nothing, nothing, nothing.astype(bool),
-        normaliser=config.advantage.normaliser)
   policy_map = policy_map_lib.make_policy_map(
       config.policies, environment.roles)
   return Experiment(
       config=config, environment=environment, policy_map=policy_map,
-      policies=policies_lib.build(
+      policies=build_policies(
           config, policy_map_lib.policies_of(policy_map), jax.devices(),
           _read_model),
-      buckets=batching.Buckets(**config.buckets),
-      rollout=at_grpo.RolloutSpec(**rollout), executor=executor)
+      buckets=buckets_lib.Buckets(**config.buckets),
+      rollout=spec_lib.RolloutSpec(**rollout),
+      advantage=spec_lib.AdvantageSpec(**config.advantage), executor=executor)
+
+
+def build_policies(
+    config: ml_collections.ConfigDict, names: Sequence[str],
+    devices: Sequence[jax.Device],
+    read_model: Callable[[str, bool], policies_lib.Pretrained],
+) -> dict[str, policies_lib.Policy]:
+  """Policy -> what the config says of it.
+
+  Args:
+    config: of the run.
+    names: of the policies.
+    devices: all that the run has.
+    read_model: of `model.folder` and `model.thinking`.
+  """
+  meshes = sharding.make_meshes(
+      names, devices, sharding.MeshSpec(**config.mesh))
+  policies = {}
+  for name, own in _policy_configs(config, names).items():
+    pretrained = read_model(own.model.folder, own.model.thinking)
+    policies[name] = _build_policy(name, own, config, pretrained, meshes[name])
+  return policies
+
+
+def _policy_configs(
+    config: ml_collections.ConfigDict,
+    names: Sequence[str]) -> dict[str, ml_collections.ConfigDict]:
+  """The sections that each policy has for itself, after `per_policy`."""
+  configs = {}
+  for name in names:
+    configs[name] = ml_collections.ConfigDict({
+        section: dict(config[section]) for section in _OWN_SECTIONS})
+    if policy_map_lib.adapts(config.policies):
+      if config.model.trained == 'none':
+        raise errors.UserError(
+            f'policies={config.policies!r} trains an adapter for each role, '
+            "but model.trained='none'; give 'per_role' to train none.")
+      configs[name].model.trained = 'lora'
+  for item in filter(None, config.per_policy.split(';')):
+    place, equals, text = item.strip().partition('=')
+    name, _, key = place.partition('.')
+    section, _, field = key.partition('.')
+    if (not equals or name not in configs or section not in _OWN_SECTIONS
+        or field not in config[section]):
+      raise errors.UserError(
+          f'per_policy: {item.strip()!r} is not of the form '
+          'POLICY.SECTION.KEY=VALUE, with one of the policies '
+          f'{", ".join(names)} and a key of config.'
+          f'{", config.".join(_OWN_SECTIONS)}.')
+    old = configs[name][section][field]
+    try:
+      value = text if isinstance(old, str) else ast.literal_eval(text)
+      configs[name][section][field] = value
+    except (SyntaxError, TypeError, ValueError) as error:
+      raise errors.UserError(
+          f'per_policy: {item.strip()!r} should be a {type(old).__name__}, '
+          f'such as {old!r}.') from error
+  return configs
+
+
+def _build_policy(
+    name: str, own: ml_collections.ConfigDict,
+    config: ml_collections.ConfigDict, pretrained: policies_lib.Pretrained,
+    mesh: jax.sharding.Mesh) -> policies_lib.Policy:
+  """One policy from its own sections and what all policies share."""
+  if own.model.trained not in TRAINED:
+    raise errors.UserError(
+        f'model.trained={own.model.trained!r} is not one of {list(TRAINED)}.')
+  if own.model.dtype not in DTYPES:
+    raise errors.UserError(
+        f'model.dtype={own.model.dtype!r} is not one of {list(DTYPES)}.')
+  lora = adapter = None
+  if own.model.trained == 'lora':
+    given = dict(own.lora)
+    if given.pop('folder'):
+      adapter, given['alpha'] = peft.load(own.lora.folder, pretrained.config)
+      given['rank'], given['targets'] = model.describe(adapter)
+    lora = model.LoraSpec(**given)
+  with errors.as_user_error():
+    learner = train_step.LearnerSpec(
+        optimizer=optimizer.OptimizerSpec(**own.optimizer),
+        loss=losses.LossSpec(**config.loss),
+        temperature=config.rollout.temperature,
+        dtype=own.model.dtype, remat=own.model.remat,
+        adapter_scale=lora and lora.scale)
+  return policies_lib.Policy(
+      name=name, pretrained=pretrained, trained=own.model.trained, lora=lora,
+      adapter=adapter, learner=learner, mesh=mesh)
 
 
 def make_environment(
     config: ml_collections.ConfigDict,
-    sandbox: sandbox_lib.Sandbox | None) -> base.Environment:
+    sandbox: sandbox_lib.Sandbox | None) -> env_api.Environment:
   """The environment; without a sandbox it is never stepped."""
   name = config.environment.module
   try:
@@ -206,112 +330,33 @@ def make_environment(
   except (ImportError, AttributeError, TypeError, ValueError) as error:
     raise errors.UserError(
         f'environment.module={name!r} cannot be used ({error}); it must be '
-        'a module with make_environment, such as environments.plan_path.env.'
-    ) from error
-  with errors.said_to_the_user():
+        'a module with make_environment, such as '
+        'environments.boards.plan_path.env.') from error
+  with errors.as_user_error():
     return make(
         team=config.environment.team, max_turns=config.environment.max_turns,
         reward=config.environment.reward, sandbox=sandbox,
         **config.environment.options)
 
 
-def _read_model(name: str, thinking: bool) -> policies_lib.BaseModel:
+def _read_model(name: str, thinking: bool) -> policies_lib.Pretrained:
   """A model folder, or the name of one on the hub."""
-  folder = safetensors_io.resolve_folder(name)
-  config = safetensors_io.load_config(folder)
+  folder = hub.resolve_folder(name)
+  config = hub.load_config(folder)
   tokenizer = tokenizer_lib.Tokenizer(folder, thinking=thinking)
   if tokenizer.vocab_size > config.vocab_size:
     raise errors.UserError(
         f'{folder}: the tokenizer has {tokenizer.vocab_size} ids, the model '
         f'only {config.vocab_size}; take both from the same model.')
-  return policies_lib.BaseModel(folder, config, tokenizer)
+  return policies_lib.Pretrained(folder, config, tokenizer)
 
 
 def _sampled_model(
     policy: policies_lib.Policy, params: model.Params,
-    adapters: model.Adapters | None = None) -> interaction_lib.Model:
-  return interaction_lib.Model(
+    adapters: model.Adapters | None = None) -> runner_lib.SampledModel:
+  return runner_lib.SampledModel(
       params=params, config=policy.config, dtype=policy.learner.dtype,
       mesh=policy.mesh, adapters=adapters)
-
-
-def config_hash(config: ml_collections.ConfigDict) -> str:
-  """Names what a run computes; parts that may change do not enter."""
-  flat = {
-      name: value for name, value in _flatten(config.to_dict()).items()
-      if not _may_change(name)}
-  text = json.dumps(flat, sort_keys=True)
-  return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def print_config(config: ml_collections.ConfigDict) -> None:
-  """Prints every value as it would be given on the command line."""
-  for name, value in sorted(_flatten(config.to_dict()).items()):
-    print(f'--config.{name}={value}')
-  print(f'config hash {config_hash(config)}')
-
-
-def check_workdir(
-    workdir: pathlib.Path, config: ml_collections.ConfigDict) -> bool:
-  """True if the workdir holds a run of this config, False if it holds none.
-
-  Raises UserError if it holds anything else.
-  """
-  path = workdir / 'config.json'
-  if not path.exists():
-    if set(workdir.glob('*')) - {files.unfinished(path)}:
-      raise errors.UserError(
-          f'{workdir} is not empty and holds no config.json, so it is no '
-          'workdir of ours; choose another --workdir.')
-    return False
-  try:
-    theirs = _flatten(json.loads(path.read_text())['config'])
-  except (ValueError, KeyError, TypeError) as error:
-    raise errors.UserError(
-        f'{path} is no config that was written here ({error}); choose another '
-        '--workdir.') from error
-  ours = _flatten(json.loads(config.to_json()))
-  differ = [
-      name for name in sorted(theirs.keys() | ours.keys())
-      if theirs.get(name) != ours.get(name) and not _may_change(name)]
-  if differ:
-    changes = '; '.join(
-        f'{name}: there {theirs.get(name)!r}, now {ours.get(name)!r}'
-        for name in differ[:10])
-    raise errors.UserError(
-        f'{workdir} holds a run of another config ({changes}). Choose '
-        'another --workdir, or start with that config to resume it.')
-  return True
-
-
-def write_config(
-    workdir: pathlib.Path, config: ml_collections.ConfigDict) -> None:
-  """Writes `config.json`: the resolved config and its hash."""
-  hosts.barrier()  # Until all have seen what was there before.
-  if not hosts.is_first():
-    return
-  workdir.mkdir(parents=True, exist_ok=True)
-  record = {
-      'hash': config_hash(config), 'config': json.loads(config.to_json())}
-  files.write_whole(
-      workdir / 'config.json', json.dumps(record, indent=2) + '\n')
-
-
-def lock(workdir: pathlib.Path) -> contextlib.ExitStack:
-  """Keeps other trainers out of a workdir until it is closed, or gone.
-
-  Makes the workdir if there is none. Raises UserError if a trainer is in it. Of
-  several processes the first one locks.
-  """
-  held = contextlib.ExitStack()
-  if hosts.is_first():
-    workdir.mkdir(parents=True, exist_ok=True)
-    held = files.try_lock(workdir)
-  if not all(hosts.exchange(held is not None)):
-    raise errors.UserError(
-        f'Another process trains in {workdir}. Wait for it, stop it, or choose '
-        'another --workdir.')
-  return held
 
 
 def _check_numbers(config: ml_collections.ConfigDict) -> None:
@@ -331,6 +376,11 @@ def _check_numbers(config: ml_collections.ConfigDict) -> None:
     if not value >= least:
       raise errors.UserError(
           f'{name}={value}, but must be at least {least}.{advice}')
+  limits = config.train.num_steps, config.train.completion_tokens
+  if min(limits) < 0 or not any(limits):
+    raise errors.UserError(
+        f'train.num_steps={limits[0]} and train.completion_tokens={limits[1]} '
+        'would never end; one of them must be above 0, and none below.')
   if not config.rollout.temperature > 0:
     raise errors.UserError(
         f'rollout.temperature={config.rollout.temperature}, but must be above '
@@ -340,18 +390,3 @@ def _check_numbers(config: ml_collections.ConfigDict) -> None:
         f'rollout.max_new_tokens={config.rollout.max_new_tokens} is more than '
         f'the largest of buckets.completion={config.buckets.completion}; '
         'lower the one or raise the other.')
-
-
-def _may_change(name: str) -> bool:
-  return any(
-      name == part or name.startswith(part + '.') for part in _MAY_CHANGE)
-
-
-def _flatten(tree: dict, prefix: str = '') -> dict:
-  flat = {}
-  for name, value in tree.items():
-    if isinstance(value, dict):
-      flat |= _flatten(value, f'{prefix}{name}.')
-    else:
-      flat[prefix + name] = value
-  return flat

@@ -10,10 +10,11 @@ import jax.numpy as jnp
 
 from atgrpo_jax import errors
 from atgrpo_jax import experiment as experiment_lib
-from atgrpo_jax import files
-from atgrpo_jax import hosts
-from atgrpo_jax.model import peft_io
-from atgrpo_jax.model import safetensors_io
+from atgrpo_jax.huggingface import peft
+from atgrpo_jax.huggingface import safetensors_file
+from atgrpo_jax.runtime import files
+from atgrpo_jax.runtime import hosts
+from atgrpo_jax.runtime import workdir as workdir_lib
 
 
 def export_run(
@@ -25,7 +26,7 @@ def export_run(
   place of an earlier one as a whole, and is never half there.
   """
   config = experiment.config.export
-  if not experiment_lib.check_workdir(workdir, experiment.config):
+  if not workdir_lib.check_config(workdir, experiment.config.to_dict()):
     raise errors.UserError(
         f'{workdir} holds no run to export; name that of a training run in '
         '--workdir.')
@@ -36,18 +37,18 @@ def export_run(
     folder = workdir / 'export' / name
     kind = 'model' if policy.lora is None or merged else 'adapter'
     if policy.lora is not None and merged:
-      params = peft_io.merge(
+      params = peft.merge(
           policy.load_params('float32'), params, 0, policy.lora.alpha)
     # All that hold the policy take part; of them the first writes.
-    writes = jax.process_index() == safetensors_io.holders(params)[0]
+    writes = jax.process_index() == safetensors_file.holders(params)[0]
     with (files.whole_folder(folder) if writes
           else contextlib.nullcontext(folder)) as new:
       if kind == 'adapter':
-        peft_io.save(
+        peft.save(
             new, params, 0, alpha=policy.lora.alpha,
-            base_folder=policy.base.folder, dtype=dtype)
+            base_folder=policy.pretrained.folder, dtype=dtype)
       else:
-        safetensors_io.save(new, params, policy.config, dtype)
+        safetensors_file.save(new, params, policy.config, dtype)
       if writes:
         policy.tokenizer.save(new)
     hosts.barrier()  # Until it is there.

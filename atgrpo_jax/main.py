@@ -13,7 +13,7 @@ from absl import logging
 from ml_collections import config_flags
 
 from atgrpo_jax import errors
-from atgrpo_jax import signals
+from atgrpo_jax.runtime import signals
 from environments import sandbox as sandbox_lib
 
 _CONFIG = config_flags.DEFINE_config_file(
@@ -54,8 +54,8 @@ def main(argv: list[str]) -> int:
       raise errors.UserError(f'{name} is missing; see --help.')
   config = _CONFIG.value
   if _MODE.value == 'compile_check':
-    from atgrpo_jax import compile_check
-    return 0 if compile_check.compile_check(config) else DOES_NOT_FIT
+    from atgrpo_jax.compile_check import report
+    return 0 if report.compile_check(config) else DOES_NOT_FIT
   workdir = pathlib.Path(_WORKDIR.value)
   process = {
       'coordinator_address': _COORDINATOR.value,
@@ -80,7 +80,7 @@ def main(argv: list[str]) -> int:
         initializer=signals.begin_worker))
     executor.submit(int).result()
 
-    from atgrpo_jax import hosts
+    from atgrpo_jax.runtime import hosts
     if _DISTRIBUTED.value:
       hosts.join(**process)
     if not hosts.is_first():

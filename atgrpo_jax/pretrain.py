@@ -27,21 +27,24 @@ import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
-from atgrpo_jax import experiment as experiment_lib
-from atgrpo_jax import files
-from atgrpo_jax import metrics as metrics_lib
 from atgrpo_jax import model
-from atgrpo_jax import sharding
-from atgrpo_jax import tokenizer as tokenizer_lib
-from atgrpo_jax.model import safetensors_io
-from atgrpo_jax.rl import optimizer
-from atgrpo_jax.rl import train_state
-from atgrpo_jax.rl import train_step
-from atgrpo_jax.rollout import batching
-from atgrpo_jax.rollout import engine as engine_lib
-from atgrpo_jax.rollout import sampler
-from atgrpo_jax.rollout import sampling
-from environments import demonstrations
+from atgrpo_jax import types
+from atgrpo_jax.huggingface import hub
+from atgrpo_jax.huggingface import safetensors_file
+from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
+from atgrpo_jax.learner import batching
+from atgrpo_jax.learner import optimizer
+from atgrpo_jax.learner import train_state
+from atgrpo_jax.learner import train_step
+from atgrpo_jax.runtime import buckets as buckets_lib
+from atgrpo_jax.runtime import files
+from atgrpo_jax.runtime import metrics as metrics_lib
+from atgrpo_jax.runtime import sharding
+from atgrpo_jax.runtime import workdir as workdir_lib
+from atgrpo_jax.sampling import categorical
+from atgrpo_jax.sampling import engine as engine_lib
+from atgrpo_jax.sampling import programs
+from environments.boards import demonstrations
 
 
 def pretrain(
@@ -49,18 +52,18 @@ def pretrain(
   """Trains as `config` says; the model lands in `workdir/model`, whole."""
 
   # ---- Workdir, tokenizer, model -------------------------------------------
-  experiment_lib.check_workdir(workdir, config)
-  lock = experiment_lib.lock(workdir)
-  experiment_lib.write_config(workdir, config)
-  experiment_lib.print_config(config)
+  workdir_lib.check_config(workdir, config.to_dict())
+  lock = workdir_lib.lock(workdir)
+  workdir_lib.write_config(workdir, config.to_dict())
+  workdir_lib.print_config(config.to_dict())
   folder = workdir / 'model'
   tasks = {
       name: importlib.import_module(task.module).REPERTOIRE
       for name, task in config.tasks.items()}
   if config.init_folder:
-    model_config = safetensors_io.load_config(config.init_folder)
+    model_config = hub.load_config(config.init_folder)
     tokenizer = tokenizer_lib.Tokenizer(config.init_folder)
-    params = safetensors_io.load_params(config.init_folder, model_config)
+    params = safetensors_file.load_params(config.init_folder, model_config)
   else:
     rng = np.random.default_rng([config.seed, 1])
     texts = [
@@ -80,12 +83,13 @@ def pretrain(
   # ---- State ----------------------------------------------------------------
   phases = _phases(config)
   spec = train_step.LearnerSpec(
-      optimizer.OptimizerSpec(
-          decay_updates=len(phases), **config.optimizer), loss=None)
+      optimizer=optimizer.OptimizerSpec(
+          decay_updates=len(phases), **config.optimizer), loss=None,
+      temperature=1.0, dtype='float32', remat=False, adapter_scale=None)
   mesh, = sharding.make_meshes(
       ['all'], jax.devices(), sharding.MeshSpec()).values()
-  buckets = batching.Buckets(**config.buckets).on(
-      sharding.num_row_parts(mesh))
+  buckets = buckets_lib.Buckets(**config.buckets).on(
+      sharding.num_data_shards(mesh))
 
   def place(tree):
     return jax.device_put(tree, sharding.tree_shardings(
@@ -96,7 +100,7 @@ def pretrain(
 
   def save():
     with files.whole_folder(folder) as new:
-      safetensors_io.save(
+      safetensors_file.save(
           new, state.params, model_config, jnp.dtype(config.save_dtype))
       tokenizer.save(new)
 
@@ -115,7 +119,8 @@ def pretrain(
             state.params, sums, sharding.put_rows(batch, mesh),
             config=model_config, spec=spec), mesh)
       num_tokens = np.float32(sum(
-          len(ids) for group in groups for ids in group.completions))
+          len(candidate.completion)
+          for group in groups for candidate in group.candidates))
       state, metrics, _ = train_step.apply_update(
           state, sums, num_tokens, num_tokens, config=model_config, spec=spec)
     if step % config.log_every == 0:
@@ -137,7 +142,7 @@ def pretrain(
   save()
   # What is measured is what was written, rounded to `save_dtype`.
   skills = check(
-      place(safetensors_io.load_params(folder, model_config)), model_config,
+      place(safetensors_file.load_params(folder, model_config)), model_config,
       tokenizer, tasks, config, phases[-1], buckets, mesh, config.num_checked)
   (workdir / 'skills.json').write_text(json.dumps(skills, indent=2) + '\n')
   lock.close()
@@ -149,7 +154,7 @@ def check(
     params: model.Params, model_config: model.ModelConfig,
     tokenizer: tokenizer_lib.Tokenizer,
     tasks: Mapping[str, demonstrations.Repertoire],
-    config: ml_collections.ConfigDict, phase: str, buckets: batching.Buckets,
+    config: ml_collections.ConfigDict, phase: str, buckets: buckets_lib.Buckets,
     mesh: jax.sharding.Mesh, num_prompts: int) -> dict[str, Any]:
   """Which kinds the model shows at temperature 1, and how well it spells them.
 
@@ -157,10 +162,11 @@ def check(
   (only faultless ones have a kind), and `well_formed`, the share that has one.
   The prompts are none of those in training.
   """
-  spec = sampler.SamplerSpec(
-      group_size=8, temperature=1.0, stop_ids=tokenizer.stop_ids)
-  num_parts = sharding.num_row_parts(mesh)
-  num_slots = -(-num_prompts // num_parts) * num_parts
+  spec = programs.SamplerSpec(
+      group_size=8, temperature=1.0, stop_ids=tokenizer.stop_ids,
+      dtype='float32')
+  num_shards = sharding.num_data_shards(mesh)
+  num_slots = -(-num_prompts // num_shards) * num_shards
   rng = np.random.default_rng([config.seed, 3])
   report = {}
   for name, repertoire in tasks.items():
@@ -170,9 +176,9 @@ def check(
           repertoire.demonstrate(rng, role, taught.kinds, 1, task.max_turns)
           for _ in range(num_prompts)]
       prompts = [tokenizer.encode_prompt(d.messages) for d in shown]
-      length = batching.bucket(
+      length = buckets_lib.bucket(
           max(map(len, prompts)), buckets.prompt, 'prompt length')
-      keys = np.asarray(jax.random.key_data(sampling.group_keys(
+      keys = np.asarray(jax.random.key_data(categorical.group_keys(
           jax.random.key(config.seed),
           np.arange(num_prompts, dtype=np.uint32)[:, None])))
       engine = engine_lib.Engine(
@@ -220,14 +226,15 @@ def _texts(demonstration):
   yield from demonstration.completions
 
 
-def _encode(tokenizer, demonstration) -> batching.TrainGroup:
+def _encode(tokenizer, demonstration) -> types.Group:
   completions = [
       tokenizer.encode_completion(text) for text in demonstration.completions]
-  return batching.TrainGroup(
+  return types.Group(
+      key=types.GroupKey('', demonstration.role, 0, 0), policy='',
       prompt=tokenizer.encode_prompt(demonstration.messages),
-      completions=completions,
-      behavior_logprobs=[np.zeros(len(ids)) for ids in completions],
-      advantages=np.ones(len(completions)))
+      candidates=tuple(
+          types.Candidate(ids, np.zeros(len(ids)), advantage=1.0)
+          for ids in completions))
 
 
 def _flat(report):

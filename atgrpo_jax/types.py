@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 import dataclasses
 import enum
+import math
 from typing import NamedTuple
 
 from flax import struct
@@ -18,7 +19,7 @@ import numpy as np
 
 
 class GroupKey(NamedTuple):
-  """What makes a group one: its members answer one prompt of one agent.
+  """Names a group: what is sampled depends on it, the seed and the step alone.
 
   Attributes:
     task_id: names the environment's task.
@@ -35,40 +36,72 @@ class GroupKey(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
+class Candidate:
+  """One sample of a group and what came of it.
+
+  Attributes:
+    completion: [T] int32; the stop token, if any, is the last.
+    behavior_logprobs: [T] float32 from the sampler.
+    text: the completion as the environment read it.
+    reward: what its step paid; NaN if that is unknown for a reason that is not
+      the model's own.
+    return_: the reward and what follows, as the return type says; what the
+      advantage compares. NaN if it is unknown.
+    advantage: return minus baseline, perhaps scaled; 0 until it is known.
+    weight: how much it counts in its baseline.
+    reward_terms: name -> value before weighting.
+    outcome: what became of the action.
+  """
+
+  completion: np.ndarray
+  behavior_logprobs: np.ndarray
+  text: str = ''
+  reward: float = 0.0
+  return_: float = 0.0
+  advantage: float = 0.0
+  weight: float = 1.0
+  reward_terms: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  outcome: enum.Enum | None = None
+
+  @property
+  def valid(self) -> bool:
+    """Whether its return is known; otherwise it leaves its group."""
+    return math.isfinite(self.return_)
+
+
+@dataclasses.dataclass(frozen=True)
 class Group:
-  """G candidates for one prompt, as they left the rollout.
+  """G candidates for one prompt.
 
   Attributes:
     key: see `GroupKey`.
     policy: the policy that was sampled.
     prompt: [S] int32 ids.
-    completions: G arrays [T_g] int32; the stop token, if any, is the last.
-    texts: the completions as the environment read them.
-    behavior_logprobs: G arrays [T_g] float32 from the sampler.
-    rewards: [G] float32, what the advantages compare; NaN where `valid` is
-      False.
-    valid: [G] bool, False for a candidate whose reward is unknown for a reason
-      that is not the model's own.
-    reward_terms: one dict per candidate, name -> value before weighting.
-    outcomes: one outcome name per candidate.
-    chosen: index of the candidate on the spine; None where all go on.
+    candidates: the G samples.
+    baseline_id: equal for groups of a step whose candidates share a baseline;
+      -1 until that is known.
   """
 
   key: GroupKey
   policy: str
   prompt: np.ndarray
-  completions: tuple[np.ndarray, ...]
-  texts: tuple[str, ...]
-  behavior_logprobs: tuple[np.ndarray, ...]
-  rewards: np.ndarray
-  valid: np.ndarray
-  reward_terms: tuple[Mapping[str, float], ...]
-  outcomes: tuple[enum.Enum, ...]
-  chosen: int | None
+  candidates: tuple[Candidate, ...]
+  baseline_id: int = -1
 
   @property
-  def size(self) -> int:
-    return len(self.completions)
+  def returns(self) -> np.ndarray:
+    """[G] float32."""
+    return np.array([c.return_ for c in self.candidates], np.float32)
+
+  @property
+  def advantages(self) -> np.ndarray:
+    """[G] float32."""
+    return np.array([c.advantage for c in self.candidates], np.float32)
+
+  @property
+  def valid(self) -> np.ndarray:
+    """[G] bool."""
+    return np.array([c.valid for c in self.candidates], bool)
 
 
 @struct.dataclass

@@ -51,13 +51,16 @@ import sys
 
 import numpy as np
 
-from atgrpo_jax import types
-from atgrpo_jax.rl import advantages
-from atgrpo_jax.rollout import at_grpo
-from atgrpo_jax.rollout import batching
-from atgrpo_jax.rollout import interaction as interaction_lib
+from atgrpo_jax.algorithms import collect
+from atgrpo_jax.algorithms import spec as spec_lib
+from atgrpo_jax.rollout import runner as runner_lib
+from atgrpo_jax.rollout import tree as tree_lib
+from atgrpo_jax.runtime import buckets as buckets_lib
+from atgrpo_jax.sampling import engine as engine_lib
+from configs import common
 from environments.relay import env as relay
 
+_CONFIG = common.game_config('plan_path', 'size=nano')
 LEARNING_RATE = 1.0  # Of the logits; the same for all.
 MEASURED, LEARNED = 'leave_one_out', 'std'  # Normalisers.
 COLUMNS = ('bias', 'deviation', 'cosine', 'step', 'learned')
@@ -68,60 +71,78 @@ class Method:
   """A way to give credit: the switches of the rollout and the baseline."""
 
   name: str
-  rollout: at_grpo.RolloutSpec
+  rollout: spec_lib.RolloutSpec
   group_key: str
 
 
+def rollout_spec(**switches) -> spec_lib.RolloutSpec:
+  """The rollout of the default config, with changes."""
+  names = [field.name for field in dataclasses.fields(spec_lib.RolloutSpec)]
+  return spec_lib.RolloutSpec(
+      **{name: _CONFIG.rollout[name] for name in names} | switches)
+
+
 def methods(group_size: int) -> list[Method]:
-  """Every rollout, selection, target and group key that go together."""
+  """Every mode, selection, return type and group key that go together."""
   def tree(name, selection, **switches):
     return Method(
         f'tree, {name}, {selection}',
-        at_grpo.RolloutSpec(
-            group_size=group_size, selection=selection, **switches),
+        rollout_spec(group_size=group_size, selection=selection, **switches),
         'env+agent+turn')
 
-  def parallel(target, group_key):
+  def parallel(return_type, group_key):
     return Method(
-        f'parallel, {target}, {group_key}',
-        at_grpo.RolloutSpec(
-            rollout='parallel', group_size=group_size, target=target),
+        f'parallel, {return_type}, {group_key}',
+        rollout_spec(
+            mode='parallel', group_size=group_size, return_type=return_type),
         group_key)
 
   return [
-      *(tree('immediate', selection) for selection in at_grpo.SELECTIONS),
-      *(tree(f'monte_carlo {num}', selection, target='monte_carlo',
+      *(tree('immediate', selection) for selection in spec_lib.SELECTIONS),
+      *(tree(f'monte_carlo {num}', selection, return_type='monte_carlo',
              num_continuations=num)
-        for selection in at_grpo.SELECTIONS for num in (1, 4)),
+        for selection in spec_lib.SELECTIONS for num in (1, 4)),
       parallel('episode_return', 'env'),
-      *(parallel(target, 'env+agent+turn')
-        for target in ('immediate', 'return_to_go', 'episode_return')),
+      *(parallel(return_type, 'env+agent+turn')
+        for return_type in ('immediate', 'return_to_go', 'episode_return')),
   ]
 
 
+@dataclasses.dataclass(frozen=True)
+class Answers:
+  """A tokenizer whose ids are the answers of a role."""
+
+  answers: Sequence[str]
+
+  def decode(self, ids: np.ndarray) -> str:
+    return self.answers[ids[0]]
+
+
 @dataclasses.dataclass
-class TabularInteraction(interaction_lib.Interaction):
-  """Answers from a table of probabilities in the place of a model."""
+class TabularRunner(runner_lib.EpisodeRunner):
+  """Samples from a table of probabilities in the place of a model."""
 
   table: Mapping[str, np.ndarray] = dataclasses.field(kw_only=True)
   rng: np.random.Generator = dataclasses.field(kw_only=True)
 
-  def ask(
-      self, asks: Sequence[interaction_lib.Ask], *, step: int,
-      group_size: int) -> interaction_lib.Asked:
-    answers = []
-    for ask in asks:
-      message, = self.environment.observe(ask.state, ask.key.role)
+  def sample(
+      self, requests: Sequence[runner_lib.SampleRequest], *,
+      group_size: int) -> runner_lib.PendingSamples:
+    groups = []
+    for request in requests:
+      message, = self.environment.observe(request.state, request.key.role)
       prompt = message['content']
-      said = self.environment.answers(ask.key.role)
-      drawn = self.rng.choice(len(said), size=group_size, p=self.table[prompt])
+      probability = self.table[prompt]
+      drawn = self.rng.choice(
+          len(probability), size=group_size, p=probability)
       self.counters.model_calls += group_size
-      answers.append(interaction_lib.Answer(
-          prompt=np.frombuffer(prompt.encode(), np.uint8),
+      groups.append(engine_lib.SampledGroup(
+          engine_lib.Request(
+              tag=None, prompt=np.frombuffer(prompt.encode(), np.uint8),
+              key=None, budget=1),
           completions=tuple(drawn[:, None]),
-          logprobs=tuple(np.log(self.table[prompt][drawn])[:, None]),
-          texts=tuple(said[i] for i in drawn)))
-    return interaction_lib.Asked(answers)
+          logprobs=tuple(np.log(probability[drawn])[:, None])))
+    return runner_lib.PendingSamples(groups)
 
 
 class Inline(futures.Executor):
@@ -174,19 +195,19 @@ class Laboratory:
       step: int, normaliser: str) -> tuple[list[Credit], int]:
     """All candidates of one rollout of all tasks, and the answers it took."""
     roles = self.environment.roles
-    interaction = TabularInteraction(
-        environment=self.environment,
-        policy_map=dict.fromkeys(roles, 'table'), policies={},
-        buckets=batching.Buckets((1,), (1,), (1,), 1), max_new_tokens=1,
-        temperature=1.0, seed=seed, executor=self.executor,
+    runner = TabularRunner(
+        environment=self.environment, policy_map={role: role for role in roles},
+        policies={
+            role: runner_lib.SamplingPolicy(
+                model=None, tokenizer=Answers(self.environment.answers(role)))
+            for role in roles},
+        buckets=buckets_lib.Buckets((1,), (1,), (1,), 1), max_new_tokens=1,
+        temperature=1.0, seed=seed, train_step=step, executor=self.executor,
         table=probabilities(logits), rng=np.random.default_rng([seed, step]))
-    groups = at_grpo.collect(
-        interaction, self.tasks, step=step, spec=method.rollout).groups
-    credits = advantages.of_groups(
-        groups, group_key=method.group_key, normaliser=normaliser,
-        of_episodes=method.rollout.target == 'episode_return')
-    return (
-        list(_credits(groups, credits)), interaction.counters.model_calls)
+    trees = collect.collect(
+        runner, self.tasks, method.rollout,
+        spec_lib.AdvantageSpec(method.group_key, normaliser))
+    return list(_credits(trees)), runner.counters.model_calls
 
   def measure(
       self, method: Method, logits: Mapping[str, np.ndarray],
@@ -312,13 +333,12 @@ def mean(values: Sequence[float]) -> tuple[float, float]:
   return np.mean(values), np.std(values, ddof=1) / math.sqrt(len(values))
 
 
-def _credits(
-    groups: Sequence[types.Group],
-    credits: Sequence[np.ndarray]) -> Iterator[Credit]:
-  for group, own in zip(groups, credits):
+def _credits(trees: Sequence[tree_lib.Tree]) -> Iterator[Credit]:
+  for group in tree_lib.groups_of(trees):
     prompt = bytes(group.prompt).decode()
-    for completion, advantage in zip(group.completions, own):
-      yield Credit(prompt, int(completion[0]), float(advantage))
+    for candidate in group.candidates:
+      yield Credit(
+          prompt, int(candidate.completion[0]), float(candidate.advantage))
 
 
 def report(

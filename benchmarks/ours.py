@@ -16,22 +16,26 @@ import jax
 import numpy as np
 
 from atgrpo_jax import model
-from atgrpo_jax import sharding
 from atgrpo_jax import types
+from atgrpo_jax.learner import batching
+from atgrpo_jax.learner import optimizer
+from atgrpo_jax.learner import train_state
+from atgrpo_jax.learner import train_step
 from atgrpo_jax.rl import advantages as advantages_lib
 from atgrpo_jax.rl import losses
-from atgrpo_jax.rl import optimizer
-from atgrpo_jax.rl import train_state
-from atgrpo_jax.rl import train_step
-from atgrpo_jax.rollout import batching
-from atgrpo_jax.rollout import engine as engine_lib
-from atgrpo_jax.rollout import sampler
-from atgrpo_jax.rollout import sampling
+from atgrpo_jax.runtime import buckets as buckets_lib
+from atgrpo_jax.runtime import sharding
+from atgrpo_jax.sampling import categorical
+from atgrpo_jax.sampling import engine as engine_lib
+from atgrpo_jax.sampling import programs
 from benchmarks import workload
+from configs import common
 
+_CONFIG = common.game_config('plan_path', 'size=nano')
 _LEARNER = train_step.LearnerSpec(
-    optimizer=optimizer.OptimizerSpec(learning_rate=1e-6),
-    loss=losses.LossSpec(), remat=True)
+    optimizer=optimizer.OptimizerSpec(**_CONFIG.optimizer),
+    loss=losses.LossSpec(**_CONFIG.loss), temperature=1.0, dtype='float32',
+    remat=True, adapter_scale=None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,8 +76,9 @@ def make_engine(
   """To sample for prompts [P, S], in P slots unless told otherwise."""
   engine = engine_lib.Engine(
       policy.params, policy.mesh, adapters=None, config=policy.config,
-      spec=sampler.SamplerSpec(
-          group_size=group_size, temperature=1.0, stop_ids=tuple(stop_ids)),
+      spec=programs.SamplerSpec(
+          group_size=group_size, temperature=1.0, stop_ids=tuple(stop_ids),
+          dtype='float32'),
       num_slots=num_slots or (len(prompts),), prompt_length=prompts.shape[1])
   for index, (prompt, key) in enumerate(
       zip(prompts, np.asarray(jax.random.key_data(keys)))):
@@ -81,13 +86,13 @@ def make_engine(
   return engine
 
 
-def sample(*args, **kwargs) -> list[engine_lib.Sampled]:
+def sample(*args, **kwargs) -> list[engine_lib.SampledGroup]:
   """From prompts to completions; see `make_engine`."""
   sampled, = engine_lib.drain([make_engine(*args, **kwargs)])
   return sampled
 
 
-def lengths(sampled: Sequence[engine_lib.Sampled]) -> np.ndarray:
+def lengths(sampled: Sequence[engine_lib.SampledGroup]) -> np.ndarray:
   """Tokens of each completion [P, G]."""
   return np.array([[len(ids) for ids in one.completions] for one in sampled])
 
@@ -103,12 +108,12 @@ class _Groups:
 
   def _make_engine(self, prompts: np.ndarray) -> engine_lib.Engine:
     ids = np.arange(len(prompts), dtype=np.uint32)[:, None]
-    keys = sampling.group_keys(jax.random.key(next(self._seeds)), ids)
+    keys = categorical.group_keys(jax.random.key(next(self._seeds)), ids)
     return make_engine(
         self._policy, prompts, keys, group_size=self._load.group_size,
         budget=self._load.new_tokens)
 
-  def _drain(self, engine: engine_lib.Engine) -> list[engine_lib.Sampled]:
+  def _drain(self, engine: engine_lib.Engine) -> list[engine_lib.SampledGroup]:
     sampled, = engine_lib.drain([engine])
     assert (lengths(sampled) == self._load.new_tokens).all()
     return sampled
@@ -124,7 +129,7 @@ class Sampling(_Groups):
 class Turns(_Groups):
   """Samples a load turn after turn, each prompt longer by what was said.
 
-  That is what the first member of its group said. As in training, nothing is
+  That is what the first candidate of its group said. As in training, nothing is
   kept between turns, so each computes its prompts from their beginnings; they
   are not padded, nor does an environment or a tokenizer take its time.
   """
@@ -150,7 +155,7 @@ class Decoding(_Groups):
   timed.
   """
 
-  done = engine_lib.CHUNK  # Tokens of each member that are not timed.
+  done = engine_lib.CHUNK  # Tokens of each candidate that are not timed.
 
   def __call__(self) -> float:
     engine = self._make_engine(self._prompts)
@@ -175,7 +180,7 @@ class Stopping:
     prompt = workload.prompts(load, config, seed=0)[:1]
     policy, = make_policies(config, 1)
     for seed in itertools.count():
-      keys = sampling.group_keys(
+      keys = categorical.group_keys(
           jax.random.key(seed), np.zeros((rows, 1), np.uint32))
       self._sample = functools.partial(
           sample, policy, np.repeat(prompt, rows, 0), keys, group_size=1)
@@ -194,7 +199,7 @@ class Uneven:
   """Completions of geometric lengths, cut at the load's `new_tokens`.
 
   None is shorter than `shortest`: each group has the first of its keys with
-  which no member ends before that. A geometric length has no memory, so what
+  which no candidate ends before that. A geometric length has no memory, so what
   comes behind is geometric too, and `mean_length` is the mean of the whole but
   for the cut.
   """
@@ -214,19 +219,19 @@ class Uneven:
     ids[:, 0] = np.arange(load.num_prompts)
     early = True
     while np.any(early):
-      self._keys = sampling.group_keys(jax.random.key(0), ids)
+      self._keys = categorical.group_keys(jax.random.key(0), ids)
       early = (self.continuous(shortest) < shortest).any(axis=1)
       ids[:, 1] += early
     self.lengths = self.continuous()  # [P, G]
 
   def continuous(self, budget: int | None = None) -> np.ndarray:
-    """The lengths [P, G] of members that leave their slots as they end."""
+    """The lengths [P, G] of candidates that leave their slots as they end."""
     return lengths(self._sample(
         self._prompts, self._keys, budget=budget or self._budget,
         stop_ids=self._stop_ids))
 
   def lockstep(self) -> None:
-    """Slots are filled and emptied together, when the longest member ends.
+    """Slots are filled and emptied together, when the longest candidate ends.
 
     Until then all rows are decoded.
     """
@@ -265,7 +270,7 @@ class Team:
           self._policies[agent], params=self._states[agent].params)
       engines.append(make_engine(
           policy, self._prompts[agent],
-          sampling.group_keys(seed, ids.astype(np.uint32)),
+          categorical.group_keys(seed, ids.astype(np.uint32)),
           group_size=load.group_size, budget=load.new_tokens))
     samples = engine_lib.drain(engines)
     # Candidate c of every agent makes joint action c; odd ids are rewarded.
@@ -299,9 +304,15 @@ class Team:
 
 def _make_batch(load, prompts, samples, advantages):
   groups = [
-      batching.TrainGroup(prompt, one.completions, one.logprobs, advantage)
-      for prompt, one, advantage in zip(prompts, samples, advantages)]
-  batch, = batching.make_batches(groups, batching.Buckets(
+      types.Group(
+          key=types.GroupKey(str(index), 'agent', 0, 0), policy='',
+          prompt=prompt, candidates=tuple(
+              types.Candidate(completion, logprobs, advantage=advantage)
+              for completion, logprobs, advantage in zip(
+                  sampled.completions, sampled.logprobs, own)))
+      for index, (prompt, sampled, own) in enumerate(
+          zip(prompts, samples, advantages))]
+  batch, = batching.make_batches(groups, buckets_lib.Buckets(
       prompt=(load.prompt_length,), completion=(load.new_tokens,),
       groups=(load.num_prompts,),
       microbatch_tokens=load.num_prompts * (

@@ -9,11 +9,13 @@ import sys
 
 import numpy as np
 
-from environments import demonstrations
 from environments import sandbox as sandbox_lib
-from environments.plan_path import demonstrations as plan_path_demonstrations
-from environments.plan_path import env as plan_path
-from environments.plan_path import maze
+from environments.boards import demonstrations
+from environments.boards.plan_path import (
+  demonstrations as plan_path_demonstrations,
+)
+from environments.boards.plan_path import env as plan_path
+from environments.boards.plan_path import maze
 
 
 @dataclasses.dataclass(frozen=True)

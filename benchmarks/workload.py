@@ -13,8 +13,9 @@ from benchmarks import timing
 # 3.3 million parameters, float32: small enough for a laptop, and a step is
 # still mostly matrix products.
 MODEL = model.ModelConfig(
-    vocab_size=512, width=256, hidden_width=768, num_layers=4, num_heads=4,
-    num_kv_heads=2, head_width=64, rope_theta=1_000_000.0, norm_eps=1e-6,
+    vocab_size=512, hidden_size=256, intermediate_size=768, num_layers=4,
+    num_heads=4, num_kv_heads=2, head_dim=64, rope_theta=1_000_000.0,
+    norm_eps=1e-6,
     tied_head=True, max_positions=8192, init_std=0.02)
 
 _FLOAT = 4  # Bytes.
@@ -55,8 +56,8 @@ def request(
 def kernel_size(config: model.ModelConfig) -> int:
   """Weights of the matrix products of all layers."""
   c = config
-  heads = 2 * (c.num_heads + c.num_kv_heads) * c.head_width
-  return c.num_layers * c.width * (heads + 3 * c.hidden_width)
+  heads = 2 * (c.num_heads + c.num_kv_heads) * c.head_dim
+  return c.num_layers * c.hidden_size * (heads + 3 * c.intermediate_size)
 
 
 def forward_flops(config: model.ModelConfig, load: Load) -> float:
@@ -74,8 +75,8 @@ def forward_flops(config: model.ModelConfig, load: Load) -> float:
           + rows * (new * prefix + new * (new + 1) / 2))
   return (
       2 * kernel_size(config) * positions
-      + 4 * config.num_layers * config.num_heads * config.head_width * seen
-      + 2 * config.width * config.vocab_size * rows * new)
+      + 4 * config.num_layers * config.num_heads * config.head_dim * seen
+      + 2 * config.hidden_size * config.vocab_size * rows * new)
 
 
 def sampling_needs(config: model.ModelConfig, load: Load) -> timing.Amounts:
@@ -84,8 +85,8 @@ def sampling_needs(config: model.ModelConfig, load: Load) -> timing.Amounts:
   The keys and values of a prompt are read once for its group.
   """
   prefix, new = load.prompt_length - 1, load.new_tokens
-  weights = kernel_size(config) + config.width * config.vocab_size
-  position = 2 * config.num_layers * config.num_kv_heads * config.head_width
+  weights = kernel_size(config) + config.hidden_size * config.vocab_size
+  position = 2 * config.num_layers * config.num_kv_heads * config.head_dim
   cached = load.num_prompts * (
       new * prefix + load.group_size * new * (new + 1) / 2)
   return timing.Amounts(
@@ -95,7 +96,7 @@ def sampling_needs(config: model.ModelConfig, load: Load) -> timing.Amounts:
 
 def decoding_needs(
     config: model.ModelConfig, load: Load, done: int) -> timing.Amounts:
-  """What is left of `sampling_needs` behind `done` tokens of each member."""
+  """What is left of `sampling_needs` behind `done` tokens of each candidate."""
   whole, begun = (
       sampling_needs(config, dataclasses.replace(load, new_tokens=new))
       for new in (load.new_tokens, done))
@@ -104,6 +105,6 @@ def decoding_needs(
 
 def update_needs(config: model.ModelConfig, load: Load) -> timing.Amounts:
   """Forward and backward, and a read and a write of weights and moments."""
-  weights = kernel_size(config) + config.width * config.vocab_size
+  weights = kernel_size(config) + config.hidden_size * config.vocab_size
   return timing.Amounts(
       3 * forward_flops(config, load), _FLOAT * 2 * 3 * weights)

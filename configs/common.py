@@ -5,7 +5,7 @@ from ml_collections import config_dict
 SIZES = ('nano', '0.6b', '1.7b', '4b', '8b')
 
 _EPISODES = {
-    'rollout.rollout': 'parallel', 'rollout.target': 'episode_return'}
+    'rollout.mode': 'parallel', 'rollout.return_type': 'episode_return'}
 # What each compared system changes of AT-GRPO with one policy for a pair.
 SYSTEMS = {
     'sa_grpo': {'environment.team': 'solo', 'environment.max_turns': 1},
@@ -41,19 +41,19 @@ def parse_arg(arg: str, **defaults):
 
 
 def game_config(name: str, arg: str) -> config_dict.ConfigDict:
-  """A team that plays the game `environments/<name>`.
+  """A team that plays the game `environments/boards/<name>`.
 
-  Of `arg`, `size` is the model, `team` is one of `environments.games.TEAMS`,
-  `system` is one of `SYSTEMS`, and `debug` means two small steps.
+  Of `arg`, `size` is the model, `team` is one of `board_game.TEAMS`, `system`
+  is one of `SYSTEMS`, and `debug` means two small steps.
   """
   arg = parse_arg(arg, size='nano', team='', system='at_grpo', debug=False)
   if arg.system not in SYSTEMS:
     raise ValueError(f'system={arg.system!r} is not one of {list(SYSTEMS)}.')
   system = SYSTEMS[arg.system]
   c = base_config(arg.size)
-  c.environment.module = f'environments.{name}.env'
+  c.environment.module = f'environments.boards.{name}.env'
   c.environment.team = arg.team or 'pair'
-  c.dataset.builder = f'environments.{name}.{name}_dataset_builder'
+  c.dataset.builder = f'environments.boards.{name}.{name}_dataset_builder'
   c.evaluation.validation = 'validation[:64]'
   c.evaluation.test = 'test[:200]'
 
@@ -111,9 +111,10 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.model.folder = (
       'models/nano' if size == 'nano' else f'Qwen/Qwen3-{size.upper()}')
   c.model.trained = 'all'  # Parameters; or 'lora', or 'none'.
+  # Of the matrix products: 'float32' or 'bfloat16'.
   c.model.dtype = 'float32' if size == 'nano' else 'bfloat16'
   c.model.remat = True  # Recompute each layer in the backward pass.
-  c.model.thinking = False
+  c.model.thinking = False  # Whether prompts ask for a thought first.
 
   c.lora = config_dict.ConfigDict()
   # A PEFT folder to start from, which has its own rank, alpha and targets; ''
@@ -150,31 +151,36 @@ def base_config(size: str) -> config_dict.ConfigDict:
 
   c.rollout = config_dict.ConfigDict()
   # 'tree' is AT-GRPO; 'parallel': independent episodes, as in plain GRPO.
-  c.rollout.rollout = 'tree'
+  c.rollout.mode = 'tree'
   c.rollout.num_tasks = 128  # Of one step (E).
   # Candidates of one prompt, or parallel episodes of one task (K and G).
   c.rollout.group_size = 4
+  # Which candidate of a tree goes on: 'acting_greedy', 'team_greedy',
+  # 'softmax', 'uniform', 'epsilon_greedy'.
   c.rollout.selection = 'acting_greedy'
   c.rollout.selection_temperature = 1.0
   c.rollout.selection_epsilon = 0.1
-  # Or 'monte_carlo' (tree), 'return_to_go' or 'episode_return' (parallel).
-  c.rollout.target = 'immediate'
+  # 'immediate', 'monte_carlo' (tree), 'return_to_go' or 'episode_return'
+  # (parallel).
+  c.rollout.return_type = 'immediate'
   c.rollout.num_continuations = 4  # Of each candidate, for 'monte_carlo'.
   c.rollout.alpha = 1.0  # Weight of the team reward.
   c.rollout.temperature = 1.0
   c.rollout.max_new_tokens = 4096
 
   c.advantage = config_dict.ConfigDict()
-  # Who shares a baseline; 'env' for plain GRPO.
+  # Which candidates share a baseline: some of 'env', 'agent' and 'turn', joined
+  # by +; 'env' for plain GRPO.
   c.advantage.group_key = 'env+agent+turn'
-  c.advantage.normaliser = 'std'
+  c.advantage.normaliser = 'std'  # Or 'none', 'leave_one_out'.
 
   c.loss = config_dict.ConfigDict()
   c.loss.clip_low = 0.2
   c.loss.clip_high = 0.2
-  c.loss.dual_clip = 0.0
-  c.loss.ratio_level = 'token'
-  c.loss.aggregation = 'token_mean'
+  c.loss.dual_clip = 0.0  # 0 for none.
+  c.loss.ratio_level = 'token'  # Or 'sequence'.
+  c.loss.aggregation = 'token_mean'  # Or 'sequence_mean', 'constant'.
+  # Largest weight of a token for what sampler and learner differ in; 0: none.
   c.loss.importance_cap = 2.0
   # A penalty on the distance to the policy that training starts from. 'k3' has
   # the gradient of KL(policy || start), the reverse KL; 'k3_forward' that of
@@ -186,8 +192,8 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.optimizer = config_dict.ConfigDict()
   c.optimizer.learning_rate = 1e-6
   c.optimizer.warmup_updates = 10
-  c.optimizer.decay_updates = 0
-  c.optimizer.final_share = 0.0
+  c.optimizer.decay_updates = 0  # 0: the rate stays.
+  c.optimizer.final_share = 0.0  # Of the rate, after the decay.
   c.optimizer.weight_decay = 0.01
   c.optimizer.max_grad_norm = 1.0
   c.optimizer.b1 = 0.9
@@ -215,7 +221,7 @@ def base_config(size: str) -> config_dict.ConfigDict:
 
   c.evaluation = config_dict.ConfigDict()
   c.evaluation.validation = 'validation'
-  c.evaluation.validate_every = 10  # Steps; K = 1 beside the spine.
+  c.evaluation.validate_every = 10  # Steps; one candidate each.
   c.evaluation.test = 'test'
   c.evaluation.temperature = 1.0  # 0 is greedy.
   # With --mode evaluate: the name of the file in evals/, and another map from
@@ -224,6 +230,6 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.evaluation.policies = ''
 
   c.export = config_dict.ConfigDict()  # With --mode export.
-  c.export.dtype = 'bfloat16'
+  c.export.dtype = 'bfloat16'  # Or 'float32'.
   c.export.merged = False  # Adapters into their models.
   return c

@@ -44,12 +44,12 @@ def get_config():
   c.tokenizer.num_demonstrations = 100  # Steps' worth.
 
   c.model = config_dict.ConfigDict()
-  c.model.width = 128
-  c.model.hidden_width = 384
+  c.model.hidden_size = 128
+  c.model.intermediate_size = 384
   c.model.num_layers = 4
   c.model.num_heads = 4
   c.model.num_kv_heads = 2
-  c.model.head_width = 32
+  c.model.head_dim = 32
   c.model.rope_theta = 10000.0
   c.model.norm_eps = 1e-6
   c.model.tied_head = True
@@ -60,7 +60,7 @@ def get_config():
   for name, (one, of_several) in _COPIES.items():
     c.tasks[name] = config_dict.ConfigDict()
     task = c.tasks[name]
-    task.module = f'environments.{name}.demonstrations'
+    task.module = f'environments.boards.{name}.demonstrations'
     task.max_turns = (1, 2, 3, 4, 6, 8)  # Limits of an episode; one is drawn.
     # phase -> role -> prompts of one step, and probabilities of the kinds.
     programs = dict(right=0.25, greedy=0.25, wrong=0.25, broken=0.25)
@@ -98,6 +98,9 @@ def get_config():
   c.optimizer.learning_rate = 2e-3
   c.optimizer.warmup_updates = 30
   c.optimizer.final_share = 0.03
+  c.optimizer.weight_decay = 0.0
+  c.optimizer.max_grad_norm = 1.0
+  c.optimizer.b1 = 0.9
   c.optimizer.b2 = 0.95
 
   c.buckets = config_dict.ConfigDict()

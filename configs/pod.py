@@ -14,7 +14,8 @@ from ml_collections import config_dict
 from configs import common
 from configs import plan_path
 
-# Width, hidden width, layers, query heads, whether the head is the embedding.
+# Hidden and intermediate size, layers, query heads, whether the head is the
+# embedding.
 _SIZES = {
     '0.6b': (1024, 3072, 28, 16, True),
     '1.7b': (2048, 6144, 28, 16, True),
@@ -39,10 +40,12 @@ def get_config(arg: str = ''):
   with c.unlocked():
     c.compile_check = config_dict.ConfigDict()
     c.compile_check.topology = arg.topology
-    width, hidden_width, num_layers, num_heads, tied_head = _SIZES[arg.size]
+    (hidden_size, intermediate_size, num_layers, num_heads,
+     tied_head) = _SIZES[arg.size]
     c.compile_check.dimensions = config_dict.ConfigDict({
-        'vocab_size': 151936, 'width': width, 'hidden_width': hidden_width,
-        'num_layers': num_layers, 'num_heads': num_heads, 'num_kv_heads': 8,
-        'head_width': 128, 'rope_theta': 1e6, 'norm_eps': 1e-6,
+        'vocab_size': 151936, 'hidden_size': hidden_size,
+        'intermediate_size': intermediate_size, 'num_layers': num_layers,
+        'num_heads': num_heads, 'num_kv_heads': 8,
+        'head_dim': 128, 'rope_theta': 1e6, 'norm_eps': 1e-6,
         'tied_head': tied_head, 'max_positions': 40960, 'init_std': 0.02})
   return c

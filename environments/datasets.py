@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
-from environments.base import Task
+from environments.env_api import Task
 
 
 def load(
@@ -36,7 +36,7 @@ def load(
 
   Args:
     builder_module: dotted path of a builder's module, for example
-      'environments.plan_path.plan_path_dataset_builder'.
+      'environments.boards.plan_path.plan_path_dataset_builder'.
     split: a name, a slice or a sum, as tensorflow-datasets writes them:
       'train', 'test[:200]', 'train[:10%]+validation'.
     data_dir: local folder of all data sets; by default $TFDS_DATA_DIR or
@@ -139,7 +139,7 @@ def _prepared_builder(
       raise  # The module is there, but something it imports is not.
     raise ValueError(
         f'no builder module {builder_module!r}; expected a dotted path such as '
-        "'environments.plan_path.plan_path_dataset_builder'"
+        "'environments.boards.plan_path.plan_path_dataset_builder'"
     ) from error
   options = {'data_dir': data_dir, 'file_format': 'array_record'}
   if builder_config is not None:

@@ -27,7 +27,7 @@ to go on with what was stopped, or to add cells.
 
 --dry-run shows all paths. They begin with the table: main (systems), reward,
 roles (apart, combined, swapped), cross_play, agents, unchanged, rollout,
-selection, target, normaliser, group_size or turns.
+selection, return_type, normaliser, group_size or turns.
 EOF
 }
 
@@ -59,6 +59,6 @@ prints=$dry_run dry_run=false  # What to print, the installation knows.
 ensure_installed paper
 use_all_cores
 cd "$ROOT"
-exec "$VENV/bin/python" -m atgrpo_jax.paper --scale "$scale" \
+exec "$VENV/bin/python" -m paper.run --scale "$scale" \
   --seeds "$seeds" --only "$only" --jobs "$jobs" --out "$out" \
   --dry_run="$prints"

@@ -13,7 +13,7 @@ import pytest
 
 from atgrpo_jax import errors
 from atgrpo_jax import model
-from atgrpo_jax.rollout import engine as engine_lib
+from atgrpo_jax.sampling import engine as engine_lib
 from benchmarks import cases
 from benchmarks import ours
 from benchmarks import peer
@@ -125,8 +125,8 @@ def test_rates_are_the_best_of_all_cases():
 
 def test_least_work_by_hand():
   config = model.ModelConfig(
-      vocab_size=5, width=2, hidden_width=3, num_layers=1, num_heads=1,
-      num_kv_heads=1, head_width=2, rope_theta=1e4, norm_eps=1e-6,
+      vocab_size=5, hidden_size=2, intermediate_size=3, num_layers=1,
+      num_heads=1, num_kv_heads=1, head_dim=2, rope_theta=1e4, norm_eps=1e-6,
       tied_head=True, max_positions=8, init_std=0.02)
   load = workload.Load(num_prompts=1, group_size=2, prompt_length=3,
                        new_tokens=2)
@@ -296,7 +296,7 @@ def test_a_peer_gets_the_work_and_into_the_result(fake, tmp_path, monkeypatch):
   request = json.loads(_calls(fake)[0].removeprefix('theirs '))
   agent = dict(num_prompts=2, group_size=2, prompt_length=5, new_tokens=3)
   assert request['work'] == 'step' and request['loads'] == [agent, agent]
-  assert request['model']['width'] == tiny.CONFIG.width
+  assert request['model']['hidden_size'] == tiny.CONFIG.hidden_size
   text = (tmp_path / 'magrpo_step.json').read_text()
   assert sys.executable not in text
   result = json.loads(text)

@@ -14,13 +14,13 @@ import jax
 import numpy as np
 import pytest
 
-from atgrpo_jax import sharding
-from atgrpo_jax.rl import diagnostics
-from atgrpo_jax.rl import train_state
-from atgrpo_jax.rl import train_step
+from atgrpo_jax.learner import diagnostics
+from atgrpo_jax.learner import train_state
+from atgrpo_jax.learner import train_step
+from atgrpo_jax.runtime import sharding
 from tests import collectives
 from tests.rl import tiny
-from tests.rl import train_step_test
+from tests.learner import train_step_test
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
@@ -123,7 +123,7 @@ def stress(times):
       values = diagnostics.diagnose(
           state.params, {'one': role, 'other': role},
           lambda batch: train_step.score(state.params, batch, **static),
-          base=None, mesh=mesh, **static)
+          frozen_params=None, mesh=mesh, **static)
   assert np.isfinite(metrics['grad_norm']) and values['cosine/one+other'] > 0.99
   assert state.num_updates == times
 

@@ -1,6 +1,7 @@
 """Command lines of `atgrpo_jax.main`, parsed but not run."""
 
 from collections.abc import Sequence
+import pathlib
 import sys
 
 from absl import flags
@@ -12,8 +13,9 @@ from tests import checkout
 
 
 def parse_main(
-    args: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> flags.FlagValues:
-  """The flags of `main`, without a trace in the process's own."""
+    args: Sequence[str], monkeypatch: pytest.MonkeyPatch,
+    folder: pathlib.Path = checkout.ROOT) -> flags.FlagValues:
+  """The flags of `main` as started in `folder`; the process's own stay."""
   values = flags.FlagValues()
   config_flags.DEFINE_config_file('config', flag_values=values)
   flags.DEFINE_string('workdir', None, '', flag_values=values)
@@ -22,6 +24,6 @@ def parse_main(
       mode.name, mode.default, mode.parser.enum_values, '', flag_values=values)
   argv = ['main.py', *args]
   monkeypatch.setattr(sys, 'argv', argv)  # Where overrides are looked up.
-  monkeypatch.chdir(checkout.ROOT)
+  monkeypatch.chdir(folder)
   assert values(argv) == argv[:1]
   return values

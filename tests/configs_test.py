@@ -17,14 +17,16 @@ import pytest
 from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax import main
 from atgrpo_jax import pretrain
-from atgrpo_jax import tokenizer as tokenizer_lib
-from atgrpo_jax.model import safetensors_io
+from atgrpo_jax.huggingface import hub
+from atgrpo_jax.huggingface import safetensors_file
+from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
+from atgrpo_jax.runtime import workdir as workdir_lib
 from configs import common
 from configs import nano
 from environments import sandbox
-from environments.plan_path import maze
-from environments.sokoban import room
-from environments.sudoku import grid
+from environments.boards.plan_path import maze
+from environments.boards.sokoban import room
+from environments.boards.sudoku import grid
 from tests import command_line
 from tests import echo
 
@@ -117,9 +119,9 @@ def test_header_command_runs_this_config(name, monkeypatch):
 def test_printed_config_is_a_command_line(name, monkeypatch, capsys):
   config = _get_config(name)
   config.seed = 7
-  experiment_lib.print_config(config)
+  workdir_lib.print_config(config.to_dict())
   *lines, last = capsys.readouterr().out.splitlines()
-  assert last == f'config hash {experiment_lib.config_hash(config)}'
+  assert last == f'config hash {workdir_lib.config_hash(config.to_dict())}'
   values = command_line.parse_main(
       [f'--config=configs/{name}.py', *lines], monkeypatch)
   assert values.config.to_json() == config.to_json()
@@ -244,7 +246,7 @@ def test_prompts_hold_whatever_is_said(size, name, random_task, result):
       assert len(prompt) <= config.buckets.prompt[-1]
       state = environment.step(state, {role: program}).state
   if size == 'nano':
-    model_config = safetensors_io.load_config(config.model.folder)
+    model_config = hub.load_config(config.model.folder)
     assert config.buckets.prompt[-1] + longest == model_config.max_positions
 
 
@@ -259,15 +261,15 @@ def pretrained(tmp_path_factory):
   """
   config = nano.get_config()
   config.update_from_flattened_dict({
-      'tokenizer.num_demonstrations': 20, 'model.width': 16,
-      'model.hidden_width': 16, 'model.num_layers': 1, 'model.num_heads': 2,
-      'model.num_kv_heads': 1, 'model.head_width': 8,
+      'tokenizer.num_demonstrations': 20, 'model.hidden_size': 16,
+      'model.intermediate_size': 16, 'model.num_layers': 1,
+      'model.num_heads': 2, 'model.num_kv_heads': 1, 'model.head_dim': 8,
       **{f'phases.{name}.num_steps': 1 for name in config.phases},
       'optimizer.warmup_updates': 0,
       'buckets.prompt': (512,), 'buckets.completion': (160,), 'log_every': 1,
       'check_every': 4, 'num_checked': 2})
   workdir, leaves = tmp_path_factory.mktemp('nano'), _leaves(config)
-  found, save = [], safetensors_io.save
+  found, save = [], safetensors_file.save
 
   def look_and_save(*args):
     found.append({path.name for path in (workdir / 'model').glob('*')})
@@ -275,7 +277,7 @@ def pretrained(tmp_path_factory):
 
   with pytest.MonkeyPatch.context() as patch:
     read = _record_reads(patch)
-    patch.setattr(safetensors_io, 'save', look_and_save)
+    patch.setattr(safetensors_file, 'save', look_and_save)
     pretrain.pretrain(config, workdir)
   return workdir, _unread(leaves, read), found
 
@@ -287,9 +289,10 @@ def test_warm_start_makes_a_model_folder(pretrained):
   # Nothing, or the whole of a model.
   assert found == [set(), {path.name for path in folder.iterdir()}]
   assert {'model.safetensors', 'config.json', 'tokenizer.json'} < found[1]
-  config = safetensors_io.load_config(folder)
-  assert (config.vocab_size, config.width, config.num_layers) == (2048, 16, 1)
-  params = safetensors_io.load_params(folder, config)
+  config = hub.load_config(folder)
+  assert (config.vocab_size, config.hidden_size) == (2048, 16)
+  assert config.num_layers == 1
+  params = safetensors_file.load_params(folder, config)
   assert all(x.dtype == 'float32' for x in jax.tree.leaves(params))
   assert tokenizer_lib.Tokenizer(folder).vocab_size <= 2048
   log = (workdir / 'metrics.jsonl').read_text().splitlines()

@@ -8,16 +8,16 @@ import sys
 import numpy as np
 import pytest
 
-from atgrpo_jax.rollout import at_grpo
+from atgrpo_jax.algorithms import spec as spec_lib
 from benchmarks import credit
 from environments.relay import env as relay
 from tests import checkout
 
 AT_GRPO = credit.Method(
-    'AT-GRPO', at_grpo.RolloutSpec(group_size=4), 'env+agent+turn')
+    'AT-GRPO', credit.rollout_spec(group_size=4), 'env+agent+turn')
 GRPO = credit.Method(
-    'GRPO', at_grpo.RolloutSpec(
-        rollout='parallel', target='episode_return', group_size=4), 'env')
+    'GRPO', credit.rollout_spec(
+        mode='parallel', return_type='episode_return', group_size=4), 'env')
 
 
 def make(turns, reward='mixed', boost=False):
@@ -36,14 +36,15 @@ def test_names_of_the_methods_are_their_own():
   assert len(set(names)) == len(names)
 
 
-def test_methods_are_all_selections_with_all_targets():
+def test_methods_are_all_selections_with_all_return_types():
   assert {
-      (spec.rollout, spec.selection, spec.target)
+      (spec.mode, spec.selection, spec.return_type)
       for spec in (method.rollout for method in credit.methods(4))} == {
           *itertools.product(
-              ['tree'], at_grpo.SELECTIONS, at_grpo.TARGETS['tree']),
+              ['tree'], spec_lib.SELECTIONS, spec_lib.RETURN_TYPES['tree']),
           *itertools.product(
-              ['parallel'], ['acting_greedy'], at_grpo.TARGETS['parallel'])}
+              ['parallel'], ['acting_greedy'],
+              spec_lib.RETURN_TYPES['parallel'])}
 
 
 def test_the_command_measures_all_pairs(tmp_path, capsys):
@@ -126,8 +127,8 @@ def test_at_equal_budget_at_grpo_beats_grpo_on_trajectories():
 @pytest.mark.parametrize('method, calls', [
     (AT_GRPO, 4 * 4 * 4), (GRPO, 4 * 4 * 4),
     # Each candidate goes on twice: 3, 2, 1 and no steps later.
-    (credit.Method('', at_grpo.RolloutSpec(
-        group_size=4, target='monte_carlo', num_continuations=2),
+    (credit.Method('', credit.rollout_spec(
+        group_size=4, return_type='monte_carlo', num_continuations=2),
         'env+agent+turn'), 4 * 4 * 4 + 4 * 4 * 2 * (3 + 2 + 1))])
 def test_calls_are_counted(method, calls):
   laboratory = make(2)  # Four tasks, two roles, two turns.

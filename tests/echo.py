@@ -24,7 +24,7 @@ import types
 from typing import Any
 
 from configs import common
-from environments import base
+from environments import env_api
 
 LETTERS = 'abcdef'
 _WORDS = ('<end>', 'first', 'second', 'say', *LETTERS, *LETTERS.upper())
@@ -48,20 +48,20 @@ class State:
 
 @dataclasses.dataclass(frozen=True)
 class Echo:
-  """The environment; see `environments.base.Environment`."""
+  """The environment; see `environments.env_api.Environment`."""
 
   max_turns: int
   roles = ('first', 'second')
   phases = (('first',), ('second',))
 
-  def reset(self, task: base.Task) -> State:
+  def reset(self, task: env_api.Task) -> State:
     return State(task['letter'])
 
-  def observe(self, state: State, role: str) -> list[base.Message]:
+  def observe(self, state: State, role: str) -> list[env_api.Message]:
     shown = state.letter if role == 'first' else state.said
     return [{'role': 'user', 'content': f'{role} {shown}'}]
 
-  def step(self, state: State, actions: Mapping[str, str]) -> base.Step:
+  def step(self, state: State, actions: Mapping[str, str]) -> env_api.Step:
     (role, action), = actions.items()
     word = action.partition(' ')[0]
     turn, success = state.turn, False
@@ -74,13 +74,13 @@ class Echo:
       turn += 1
       state = dataclasses.replace(state, said='', turn=turn)
     truncated = not success and turn == self.max_turns
-    return base.Step(
+    return env_api.Step(
         state=state, team_reward=float(success),
         local_rewards={role: float(right)},
         reward_terms={'right': float(right), 'success': float(success)},
         done=success or truncated, success=success, truncated=truncated,
         outcomes={
-            role: base.Outcome.OK if word else base.Outcome.PARSE_ERROR})
+            role: env_api.Outcome.OK if word else env_api.Outcome.PARSE_ERROR})
 
 
 def make_environment(
@@ -160,7 +160,7 @@ def write_model(folder: pathlib.Path) -> pathlib.Path:
   import transformers
 
   from atgrpo_jax import model
-  from atgrpo_jax.model import safetensors_io
+  from atgrpo_jax.huggingface import safetensors_file
 
   words = tokenizers.Tokenizer(tokenizers.models.WordLevel(
       {word: i for i, word in enumerate(_WORDS)}))
@@ -170,10 +170,10 @@ def write_model(folder: pathlib.Path) -> pathlib.Path:
   fast.chat_template = '{{ messages[0].content }} say'
   fast.save_pretrained(folder)
   config = model.ModelConfig(
-      vocab_size=len(_WORDS), width=32, hidden_width=64, num_layers=2,
-      num_heads=2, num_kv_heads=1, head_width=16, rope_theta=1e4,
+      vocab_size=len(_WORDS), hidden_size=32, intermediate_size=64,
+      num_layers=2, num_heads=2, num_kv_heads=1, head_dim=16, rope_theta=1e4,
       norm_eps=1e-6, tied_head=True, max_positions=16, init_std=0.1)
   init_params = jax.jit(model.init_params, static_argnums=1)
-  safetensors_io.save(
+  safetensors_file.save(
       folder, init_params(jax.random.key(0), config), config, jnp.float32)
   return folder

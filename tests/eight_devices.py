@@ -18,16 +18,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from atgrpo_jax import model
-from atgrpo_jax import sharding
 from atgrpo_jax import types
-from atgrpo_jax.rl import losses
-from atgrpo_jax.rl import optimizer
-from atgrpo_jax.rl import train_state
-from atgrpo_jax.rl import train_step
-from atgrpo_jax.rollout import engine as engine_lib
-from atgrpo_jax.rollout import interaction as interaction_lib
-from atgrpo_jax.rollout import sampler
-from atgrpo_jax.rollout import sampling
+from atgrpo_jax.learner import train_state
+from atgrpo_jax.learner import train_step
+from atgrpo_jax.rollout import runner as runner_lib
+from atgrpo_jax.runtime import sharding
+from atgrpo_jax.sampling import categorical
+from atgrpo_jax.sampling import engine as engine_lib
+from atgrpo_jax.sampling import placement
+from atgrpo_jax.sampling import programs
+from atgrpo_jax.sampling import shared_prefix
+from tests import specs
 from tests.rl import tiny
 from tests.rollout import scripted
 
@@ -39,8 +40,7 @@ CASES = {
 CONFIG = dataclasses.replace(tiny.CONFIG, num_layers=1, tied_head=False)
 LORA = model.LoraSpec(3, 6.0, ('attention/[qo]/kernel', 'down/kernel'))
 LONG = 500  # Tokens of a completion that keeps a device busy.
-SPEC = train_step.LearnerSpec(
-    optimizer.OptimizerSpec(learning_rate=1e-2), losses.LossSpec())
+SPEC = specs.learner()
 
 
 def batch() -> types.TrainBatch:
@@ -79,12 +79,13 @@ def run(mesh: jax.sharding.Mesh, lora: bool):
   state = train_state.create(trained, spec.optimizer)
   state = place(state, mesh, rules)
   # Each slot is filled twice, and decoded for two chunks.
-  keys = sampling.group_keys(jax.random.key(5), np.arange(16)[:, None])
+  keys = categorical.group_keys(jax.random.key(5), np.arange(16)[:, None])
   rows = batch()
   sample = functools.partial(
       tiny.sample, params, mesh, num_slots=(8,), adapters=adapters,
-      adapter_ids=[0, 1] * 8, config=CONFIG, spec=sampler.SamplerSpec(
-          group_size=4, temperature=1.0, stop_ids=tuple(range(3, 9))))
+      adapter_ids=[0, 1] * 8, config=CONFIG, spec=programs.SamplerSpec(
+          group_size=4, temperature=1.0, stop_ids=tuple(range(3, 9)),
+          dtype='float32'))
   samples = sample(
       np.tile(rows.prompts, (2, 1)), np.tile(rows.prompt_lengths, 2), keys,
       budget=20)
@@ -96,7 +97,7 @@ def run(mesh: jax.sharding.Mesh, lora: bool):
   with jax.set_mesh(mesh):
     sums = train_step.zero_sums(trained, config=CONFIG, spec=spec)
     sums = train_step.accumulate(
-        trained, sums, sharding.put_rows(rows, mesh), base=base,
+        trained, sums, sharding.put_rows(rows, mesh), frozen_params=base,
         config=CONFIG, spec=spec)
     num_tokens = np.float32(rows.completion_lengths.sum())
     total = train_step.add_up(sums, config=CONFIG, spec=spec)
@@ -109,9 +110,9 @@ def run(mesh: jax.sharding.Mesh, lora: bool):
   return {
       'completions': samples.completions,
       'alike': alike and alike.completions,
-      'preambles': alike and alike.counts.preambles,
+      'shared_prefixes': alike and alike.counts.shared_prefixes,
       'decoded_rows': samples.counts.decoded_rows,
-      # If each group is decoded as long as its longest member.
+      # If each group is decoded as long as its longest candidate.
       'longest': 4 * int(samples.lengths.max(axis=1).sum()),
       'loss': loss.item(), 'grads': grads,
       'params': jax.device_get(state.params),
@@ -163,7 +164,7 @@ def waits(meshes) -> bool:
 
 
 def engines(meshes) -> dict[str, list[str] | list[int] | bool]:
-  """How an interaction calls two engines, of which the first says much more."""
+  """How a runner calls two engines, of which the first says much more."""
   config = dataclasses.replace(scripted.CONFIG, max_positions=LONG + 64)
 
   def policy(name, stop_ids):
@@ -172,14 +173,14 @@ def engines(meshes) -> dict[str, list[str] | list[int] | bool]:
     params = place(
         model.init_params(jax.random.key(0), config), meshes[name],
         sharding.param_rules(config.tied_head))
-    return interaction_lib.Policy(interaction_lib.Model(
+    return runner_lib.SamplingPolicy(runner_lib.SampledModel(
         params, config, 'float32', meshes[name]), tokenizer)
 
   policies = {
       'a': policy('a', stop_ids=(config.vocab_size,)),
       'b': policy('b', stop_ids=tuple(range(config.vocab_size)))}
-  interaction = dataclasses.replace(
-      scripted.make_interaction({}, {'a': 'a', 'b': 'b'}, max_new_tokens=LONG),
+  runner = dataclasses.replace(
+      scripted.make_runner({}, {'a': 'a', 'b': 'b'}, max_new_tokens=LONG),
       policies=policies)
   order, waited = [], []
 
@@ -201,23 +202,23 @@ def engines(meshes) -> dict[str, list[str] | list[int] | bool]:
       if self._chunk is not None:
         if self.name == 'a':
           long, short = (
-              engine._chunk for engine in interaction._engines.values())
+              engine._chunk for engine in runner._engines.values())
           jax.block_until_ready(short)
           waited.append(long.is_ready())
         order.append(f'collect {self.name}')
       return super().collect()
 
   def episode(role):
-    ask = interaction_lib.Ask(
+    request = runner_lib.SampleRequest(
         types.GroupKey('task', role, 0, 0), scripted.State('task', goal=5))
-    answer, = yield interaction.ask([ask], step=0, group_size=2)
-    return len(answer.completions[0])
+    sampled, = yield runner.sample([request], group_size=2)
+    return len(sampled.completions[0])
 
   with (mock.patch.object(engine_lib, 'Engine', Engine),
         mock.patch.object(engine_lib, 'CHUNK', LONG)):
     for _ in range(2):  # The first time all is compiled.
       order.clear()
-      lengths = interaction.play([episode('a'), episode('b')])
+      lengths = runner.play([episode('a'), episode('b')])
   return {'order': order, 'lengths': lengths, 'waited': waited[-1]}
 
 
@@ -225,8 +226,8 @@ def main(folder: pathlib.Path) -> None:
   report = {
       'pools': {name: waits(meshes) for name, meshes in pairs().items()},
       'engines': {name: engines(meshes) for name, meshes in pairs().items()}}
-  engine_lib._FEWEST = 4  # So that few members are not decoded as many.
-  engine_lib.SHORTEST_PREAMBLE = 4
+  placement._MIN_SIZE = 4  # So that few candidates are not decoded as many.
+  shared_prefix.MIN_LENGTH = 4
   one = {
       lora: run(sharding.make_meshes(
           ['p'], jax.devices()[:1], sharding.MeshSpec())['p'], lora)
@@ -238,7 +239,7 @@ def main(folder: pathlib.Path) -> None:
         'completions': bool(np.array_equal(
             one[lora]['completions'], many['completions'])),
         'alike': bool(np.array_equal(one[lora]['alike'], many['alike'])),
-        'preambles': many['preambles'],
+        'shared_prefixes': many['shared_prefixes'],
         'decoded_rows': many['decoded_rows'],
         'longest': many['longest'],
         'loss': abs(many['loss'] - one[lora]['loss']),

@@ -45,16 +45,16 @@ def test_each_device_keeps_its_share_of_the_state(report, name):
 
 def test_who_has_ended_is_not_decoded(report):
   # Each of eight parts has one group at a time, and ends with its longest
-  # member, whatever the others do. Bite: parts that go on together.
+  # candidate, whatever the others do. Bite: parts that go on together.
   found = report['fsdp']
   assert found['decoded_rows'] == found['longest']
   # Four parts of two groups, on which devices share heads, go on together.
   assert report['all three']['decoded_rows'] > found['longest']
 
 
-def test_preambles_on_each_part_of_the_mesh(report):
+def test_shared_prefixes_on_each_part_of_the_mesh(report):
   found = report['all three, adapter']
-  assert found['preambles'] == 2  # One for each adapter.
+  assert found['shared_prefixes'] == 2  # One for each adapter.
   assert found['alike']
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from atgrpo_jax import errors
 from atgrpo_jax import experiment as experiment_lib
+from atgrpo_jax.runtime import workdir as workdir_lib
 from configs import common
 from tests import echo
 
@@ -46,8 +47,8 @@ from tests import echo
     ('environment.module', 'environments.chess',
      "environment.module='environments.chess'.*make_environment"),
     ('environment.module', '', "environment.module=''.*make_environment"),
-    ('environment.module', 'environments.base',
-     "environment.module='environments.base'.*make_environment"),
+    ('environment.module', 'environments.env_api',
+     "environment.module='environments.env_api'.*make_environment"),
     ('model.folder', 'no/such/folder',
      "'no/such/folder' is not a folder"),
 ])
@@ -58,7 +59,7 @@ def test_what_cannot_work_is_refused(name, value, words, echo_folder):
 
 def test_what_the_environment_refuses_is_said_to_the_user(echo_folder):
   changes = {
-      'environment.module': 'environments.plan_path.env',
+      'environment.module': 'environments.boards.plan_path.env',
       'environment.reward': 'both'}
   with pytest.raises(errors.UserError, match="reward='both' .*'outcome'"):
     echo.experiment(echo_folder, **changes)
@@ -83,7 +84,7 @@ def test_tasks_of_another_game_are_refused():
   with pytest.raises(errors.UserError, match='size=9|9x9'):
     experiment.tasks('test[:2]')
   config = common.game_config('plan_path', 'size=nano,debug=true')
-  config.dataset.builder = 'environments.sudoku.sudoku_dataset_builder'
+  config.dataset.builder = 'environments.boards.sudoku.sudoku_dataset_builder'
   experiment = experiment_lib.build(config, sandbox=None, executor=None)
   with pytest.raises(
       errors.UserError, match="sudoku_dataset_builder' have no 'grid'"):
@@ -125,7 +126,7 @@ def test_hash_names_what_a_run_computes():
   def hash_with(**changes):
     config = echo.get_config()
     config.update_from_flattened_dict(changes)
-    return experiment_lib.config_hash(config)
+    return workdir_lib.config_hash(config.to_dict())
 
   assert hash_with() == hash_with()
   for name, value in (
@@ -141,21 +142,21 @@ def test_hash_names_what_a_run_computes():
 def test_workdir_of_this_config_and_of_another(tmp_path):
   workdir = tmp_path / 'run'
   config = echo.get_config()
-  assert not experiment_lib.check_workdir(workdir, config)
+  assert not workdir_lib.check_config(workdir, config.to_dict())
   assert not workdir.exists()
-  experiment_lib.write_config(workdir, config)
-  assert experiment_lib.check_workdir(workdir, config)
+  workdir_lib.write_config(workdir, config.to_dict())
+  assert workdir_lib.check_config(workdir, config.to_dict())
   assert json.loads((workdir / 'config.json').read_text()) == {
-      'hash': experiment_lib.config_hash(config),
+      'hash': workdir_lib.config_hash(config.to_dict()),
       'config': json.loads(config.to_json())}
 
   config.update_from_flattened_dict(
       {'train.num_steps': 7, 'evaluation.name': 'x'})
-  assert experiment_lib.check_workdir(workdir, config)
+  assert workdir_lib.check_config(workdir, config.to_dict())
   config.update_from_flattened_dict(
       {'seed': 3, 'loss.clip_high': 0.3, 'buckets.prompt': (4, 8)})
   with pytest.raises(errors.UserError) as error:
-    experiment_lib.check_workdir(workdir, config)
+    workdir_lib.check_config(workdir, config.to_dict())
   assert (
       '(buckets.prompt: there [4], now [4, 8]; loss.clip_high: there 0.2, now '
       '0.3; seed: there 0, now 3)') in str(error.value)
@@ -165,34 +166,35 @@ def test_workdir_of_this_config_and_of_another(tmp_path):
 def test_config_that_is_cut_off_is_refused(text, tmp_path):
   (tmp_path / 'config.json').write_text(text)
   with pytest.raises(errors.UserError, match='config.json is no config'):
-    experiment_lib.check_workdir(tmp_path, echo.get_config())
+    workdir_lib.check_config(tmp_path, echo.get_config().to_dict())
 
 
 def test_a_workdir_is_for_one_trainer(tmp_path):
   config = echo.get_config()
-  with experiment_lib.lock(tmp_path):
+  with workdir_lib.lock(tmp_path):
     with pytest.raises(errors.UserError, match='Another process trains'):
-      experiment_lib.lock(tmp_path)
-  with experiment_lib.lock(tmp_path):
+      workdir_lib.lock(tmp_path)
+  with workdir_lib.lock(tmp_path):
     # Neither what it writes nor what a kill leaves behind is in the way.
     (tmp_path / 'config.unfinished').touch()
-    assert not experiment_lib.check_workdir(tmp_path, config)
-    experiment_lib.write_config(tmp_path, config)
+    assert not workdir_lib.check_config(tmp_path, config.to_dict())
+    workdir_lib.write_config(tmp_path, config.to_dict())
     with pytest.raises(errors.UserError, match='Another process trains'):
-      experiment_lib.lock(tmp_path)
+      workdir_lib.lock(tmp_path)
   assert [path.name for path in tmp_path.iterdir()] == ['config.json']
 
 
 def test_foreign_folder_is_refused(tmp_path):
-  assert not experiment_lib.check_workdir(tmp_path, echo.get_config())
+  assert not workdir_lib.check_config(tmp_path, echo.get_config().to_dict())
   (tmp_path / 'thesis.tex').touch()
   with pytest.raises(errors.UserError, match='not empty .* no config.json'):
-    experiment_lib.check_workdir(tmp_path, echo.get_config())
+    workdir_lib.check_config(tmp_path, echo.get_config().to_dict())
 
 
 def test_unknown_split_is_refused(echo_folder):
   experiment = echo.experiment(
       echo_folder, **{
-          'dataset.builder': 'environments.plan_path.no_dataset_builder'})
+          'dataset.builder':
+              'environments.boards.plan_path.no_dataset_builder'})
   with pytest.raises(errors.UserError, match='no builder module'):
     experiment.tasks('train')

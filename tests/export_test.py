@@ -10,9 +10,10 @@ import pytest
 from atgrpo_jax import errors
 from atgrpo_jax import export
 from atgrpo_jax import model
-from atgrpo_jax import tokenizer as tokenizer_lib
 from atgrpo_jax import train
-from atgrpo_jax.model import safetensors_io
+from atgrpo_jax.huggingface import hub
+from atgrpo_jax.huggingface import safetensors_file
+from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
 from tests import echo
 
 QUICK = {
@@ -39,11 +40,11 @@ def test_a_model_is_exported_whole(echo_folder, tmp_path, capsys):
   folder = tmp_path / 'export' / 'shared'
   assert f"policy 'shared' after step 2 is in {folder}" in (
       capsys.readouterr().out)
-  config = safetensors_io.load_config(folder)
+  config = hub.load_config(folder)
   assert config == experiment.policies['shared'].config
   jax.tree.map(
       np.testing.assert_array_equal,
-      safetensors_io.load_params(folder, config), params['shared'])
+      safetensors_file.load_params(folder, config), params['shared'])
   chat = [{'role': 'user', 'content': 'first a'}]
   np.testing.assert_array_equal(
       tokenizer_lib.Tokenizer(folder).encode_prompt(chat),
@@ -71,14 +72,15 @@ def test_an_adapter_is_merged(echo_folder, tmp_path):
       echo_folder, tmp_path, policies='lora_per_role',
       **{'export.merged': True})
   policy = experiment.policies['first']
-  merged = safetensors_io.load_params(
+  merged = safetensors_file.load_params(
       tmp_path / 'export' / 'first', policy.config)
   adapted = model.with_adapters(
-      experiment.bases['first'], model.Adapters(
+      experiment.frozen_params['first'], model.Adapters(
           params['first'], jnp.array([policy.lora.scale])))
   found = _logits(merged, policy.config)
   assert np.abs(
-      found - _logits(experiment.bases['first'], policy.config)).max() > 0.01
+      found - _logits(
+          experiment.frozen_params['first'], policy.config)).max() > 0.01
   np.testing.assert_allclose(
       found, _logits(adapted, policy.config), atol=1e-5)
 

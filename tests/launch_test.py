@@ -116,14 +116,14 @@ def test_paper_runs_the_cells(checkout, tmp_path):
   *_, pip, call = checkout.calls()
   assert pip.endswith(f'--editable {checkout.root}[paper]')
   assert call == (
-      '-m atgrpo_jax.paper --scale nano --seeds 2 --only main/*,roles/* '
+      '-m paper.run --scale nano --seeds 2 --only main/*,roles/* '
       f'--jobs 2 --out {tmp_path}/mine --dry_run=false')
 
 
 def test_paper_that_only_prints(checkout):
   assert checkout.run('paper.sh', '--dry-run', '--scale', '8b').returncode == 0
   assert checkout.calls()[-1] == (
-      '-m atgrpo_jax.paper --scale 8b --seeds 3 --only * '
+      '-m paper.run --scale 8b --seeds 3 --only * '
       f'--jobs 1 --out {checkout.root}/runs/paper --dry_run=true')
 
 

@@ -10,11 +10,11 @@ from tests import echo
 def _success(experiment, params, policy_map):
   """Success on the held-out tasks, one answer to each prompt."""
   # Under a frozen head of this size no letter gets more than 0.6.
-  temperature = 0.0 if experiment.bases else 1.0
+  temperature = 0.0 if experiment.frozen_params else 1.0
   return evaluate.evaluate(
-      experiment.interaction(
-          params, temperature=temperature, policy_map=policy_map),
-      experiment.tasks('test'), step=0)['success']
+      experiment.runner(
+          params, step=0, temperature=temperature, policy_map=policy_map),
+      experiment.tasks('test'))['success']
 
 
 @pytest.mark.parametrize('policies', ['shared', 'per_role', 'lora_per_role'])

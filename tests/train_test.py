@@ -5,6 +5,7 @@ Most tests look at one finished run, or compare another one with it.
 
 import dataclasses
 import fcntl
+import functools
 import gc
 import json
 import os
@@ -21,16 +22,21 @@ import jax
 import numpy as np
 import pytest
 
-from atgrpo_jax import checkpoints as checkpoints_lib
 from atgrpo_jax import errors
 from atgrpo_jax import evaluate
 from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax import main
-from atgrpo_jax import policies as policies_lib
 from atgrpo_jax import train
-from atgrpo_jax.rl import train_step
-from atgrpo_jax.rollout import at_grpo
-from environments import base
+from atgrpo_jax.algorithms import collect
+from atgrpo_jax.learner import batching
+from atgrpo_jax.learner import policies as policies_lib
+from atgrpo_jax.learner import train_step
+from atgrpo_jax.learner import update
+from atgrpo_jax.rollout import records
+from atgrpo_jax.rollout import tree
+from atgrpo_jax.runtime import checkpoints as checkpoints_lib
+from atgrpo_jax.runtime import digests
+from environments import env_api
 from tests import echo
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -59,12 +65,17 @@ def experiment(echo_folder):
 @pytest.fixture(scope='module')
 def groups(experiment):
   """The groups of a first step."""
-  return at_grpo.collect(
-      experiment.interaction(
-          experiment_lib.params_of(experiment.initial_states()),
-          temperature=1.0, policy_map=experiment.policy_map),
-      train.draw_tasks(experiment.tasks('train'), 0, experiment), step=0,
-      spec=experiment.rollout).groups
+  return tree.groups_of(_collect(experiment, experiment.initial_states(), 0, 0))
+
+
+def _collect(experiment, states, step, tasks_of):
+  """The trees of a step with the tasks of another one."""
+  return collect.collect(
+      experiment.runner(
+          experiment_lib.params_of(states), step=step, temperature=1.0,
+          policy_map=experiment.policy_map),
+      train.draw_tasks(experiment.tasks('train'), tasks_of, experiment),
+      experiment.rollout, experiment.advantage)
 
 
 def _bytes(tree):
@@ -108,13 +119,21 @@ def _files(folder):
       path: path.read_bytes() for path in folder.rglob('*') if path.is_file()}
 
 
-def _update(experiment, groups, advantages, state=None, reference=None):
+def _update(experiment, groups, state=None, reference=None):
   """`update_policy` from the first state, or from `state`."""
   if state is None:
     state = experiment.initial_states()['shared']
-  state, update = train.update_policy(
-      experiment, 'shared', state, groups, advantages, reference)
-  return state, train.update_metrics('shared', update)
+  state, found = update.update_policy(
+      experiment.policies['shared'], state, groups, reference=reference,
+      num_updates=experiment.config.train.updates_per_rollout,
+      buckets=experiment.buckets, frozen_params=None)
+  return state, update.update_metrics('shared', found)
+
+
+def _with_candidate(group, index, **changes):
+  candidates = list(group.candidates)
+  candidates[index] = dataclasses.replace(candidates[index], **changes)
+  return dataclasses.replace(group, candidates=tuple(candidates))
 
 
 # A run that goes on.
@@ -122,7 +141,7 @@ def _update(experiment, groups, advantages, state=None, reference=None):
 
 def test_resumed_run_is_the_same_run(
     finished, echo_folder, tmp_path, monkeypatch, capsys):
-  write_groups = train.write_groups
+  write_groups = records.write_groups
 
   def write_and_stop(folder, step, *args):
     write_groups(folder, step, *args)
@@ -131,7 +150,7 @@ def test_resumed_run_is_the_same_run(
 
   experiment = echo.experiment(echo_folder, **CHANGES)
   with monkeypatch.context() as patch:
-    patch.setattr(train, 'write_groups', write_and_stop)
+    patch.setattr(records, 'write_groups', write_and_stop)
     assert not train.train(experiment, tmp_path)
   out = capsys.readouterr().out
   assert 'stopped by SIGTERM after step 6; the same command resumes' in out
@@ -213,14 +232,14 @@ def test_evaluation_reads_the_parameters_alone(
   """It says what the run said, and never holds an optimiser."""
   # Bite: states that are restored, or made, and of which only the parameters
   # are taken.
-  def digests_of(leaves, digests=checkpoints_lib._digests):
+  def of_leaves(leaves, digest_fn=digests.of_leaves):
     assert _num_live_bytes() - before == size
-    return digests(leaves)
+    return digest_fn(leaves)
 
   def initial_state(policy):
     raise AssertionError(f'{policy.name}: evaluation made an optimiser')
 
-  monkeypatch.setattr(checkpoints_lib, '_digests', digests_of)
+  monkeypatch.setattr(digests, 'of_leaves', of_leaves)
   monkeypatch.setattr(policies_lib.Policy, 'initial_state', initial_state)
   experiment = echo.experiment(echo_folder, **CHANGES)
   size = sum(
@@ -256,14 +275,8 @@ def test_step_is_replayed_alone(finished, echo_folder, tmp_path):
   checkpoints.close()
 
   def replay(step):
-    tasks = train.draw_tasks(experiment.tasks('train'), 4, experiment)
-    groups = at_grpo.collect(
-        experiment.interaction(
-            experiment_lib.params_of(states), temperature=1.0,
-            policy_map=experiment.policy_map),
-        tasks, step=step, spec=experiment.rollout).groups
-    train.write_groups(
-        tmp_path, step, groups, train.group_advantages(groups, experiment))
+    records.write_groups(
+        tmp_path, step, _collect(experiment, states, step, 4))
     return (tmp_path / f'{step:06d}.jsonl').read_text()
 
   recorded = (finished / 'groups/000004.jsonl').read_text()
@@ -273,8 +286,8 @@ def test_step_is_replayed_alone(finished, echo_folder, tmp_path):
 
 # Plain GRPO on the team: whole episodes, compared with those of their task.
 PARALLEL = CHANGES | {
-    'train.num_steps': 2, 'rollout.rollout': 'parallel',
-    'rollout.target': 'episode_return', 'advantage.group_key': 'env'}
+    'train.num_steps': 2, 'rollout.mode': 'parallel',
+    'rollout.return_type': 'episode_return', 'advantage.group_key': 'env'}
 
 
 def test_parallel_episodes_train(echo_folder, tmp_path, monkeypatch):
@@ -313,7 +326,7 @@ def test_parallel_episodes_train(echo_folder, tmp_path, monkeypatch):
       for i, candidate in enumerate(group['candidates']):
         episodes.setdefault((task_id, branch + i), []).append(candidate)
         returns.setdefault((task_id, branch + i, role), set()).add(
-            (candidate['reward'], candidate['advantage']))
+            (candidate['return'], candidate['advantage']))
         if candidate['advantage']:
           signal_of.add(task_id)
     assert 0 < len(signal_of) <= 16 and len(episodes) == 16 * 16
@@ -329,7 +342,7 @@ def test_parallel_episodes_train(echo_folder, tmp_path, monkeypatch):
     assert tokens == {role: line[f'{role}/tokens'] for role in tokens}
     success = [
         actions[-1]['terms']['success'] for actions in episodes.values()]
-    assert line['spine/success'] == np.mean(success)
+    assert line['rollout/success'] == np.mean(success)
     assert line['budget/model_calls'] == sum(map(len, episodes.values()))
 
 
@@ -498,19 +511,16 @@ def test_no_readable_checkpoint_is_an_error(finished, echo_folder, tmp_path):
 # Updates.
 
 
-def _with_infinity(advantages):
-  broken = [x.copy() for x in advantages]
-  for x in broken:
-    x[0] = np.inf
-  return broken
+def _with_infinity(groups):
+  return [_with_candidate(group, 0, advantage=np.inf) for group in groups]
 
 
 def test_lasting_nonfinite_gradients_stop_the_run(
     echo_folder, tmp_path, monkeypatch):
-  group_advantages = train.group_advantages
+  make_batches = batching.make_batches
   monkeypatch.setattr(
-      train, 'group_advantages',
-      lambda *args: _with_infinity(group_advantages(*args)))
+      batching, 'make_batches',
+      lambda groups, *args: make_batches(_with_infinity(groups), *args))
   experiment = echo.experiment(echo_folder, policies='per_role')
   with pytest.raises(FloatingPointError) as error:
     train.train(experiment, tmp_path)
@@ -524,37 +534,41 @@ def test_lasting_nonfinite_gradients_stop_the_run(
 
 def test_one_nonfinite_gradient_changes_nothing(experiment, groups):
   first = experiment.initial_states()['shared']
-  advantages = train.group_advantages(groups, experiment)
-  state, metrics = _update(experiment, groups, _with_infinity(advantages))
+  state, metrics = _update(experiment, _with_infinity(groups))
   assert metrics['nonfinite_in_a_row'] == 1
   assert state.num_updates == 0
   assert _bytes(state.params) == _bytes(first.params)
 
   # Nor does it stay in the optimiser.
-  state, metrics = _update(experiment, groups, advantages, state)
+  state, metrics = _update(experiment, groups, state)
   assert metrics['nonfinite_in_a_row'] == 0
-  expected, _ = _update(experiment, groups, advantages)
+  expected, _ = _update(experiment, groups)
   assert _bytes(state.params) == _bytes(expected.params)
   assert _bytes(state.params) != _bytes(first.params)
 
 
 def _tokens(groups):
-  return sum(len(ids) for group in groups for ids in group.completions)
+  return sum(len(c.completion) for group in groups for c in group.candidates)
+
+
+def _without_signal(groups):
+  return [
+      functools.reduce(
+          lambda group, i: _with_candidate(group, i, advantage=0.0),
+          range(16), group) for group in groups]
 
 
 def test_the_loss_is_the_mean_over_all_candidates(experiment, groups, caplog):
   # Bite: a mean over the groups that have a signal, whose gradient grows as
   # others lose theirs.
-  with_signal = [g for g in groups if len(set(g.rewards)) > 1]
+  with_signal = [g for g in groups if len(set(g.returns)) > 1]
   assert 0 < len(with_signal) < len(groups) == 32
-  state, metrics = _update(
-      experiment, groups, train.group_advantages(groups, experiment))
+  state, metrics = _update(experiment, groups)
   assert metrics['groups'] == 32
   assert metrics['groups_without_signal'] == 32 - len(with_signal)
   # The others add nothing, so they are not computed.
   assert metrics['tokens'] == _tokens(with_signal)
-  _, alone = _update(
-      experiment, with_signal, train.group_advantages(with_signal, experiment))
+  _, alone = _update(experiment, with_signal)
   share = _tokens(with_signal) / _tokens(groups)
   assert share < 0.9
   for name in ('loss', 'grad_norm'):
@@ -563,8 +577,7 @@ def test_the_loss_is_the_mean_over_all_candidates(experiment, groups, caplog):
 
   assert not caplog.messages
   first = experiment.initial_states()['shared']
-  state, metrics = _update(
-      experiment, groups, [np.zeros(16)] * 32, state=first)
+  state, metrics = _update(experiment, _without_signal(groups), first)
   assert state is first
   assert metrics == {'groups': 32, 'groups_without_signal': 32}
   assert caplog.messages == ['policy shared: no group carries a signal']
@@ -581,7 +594,7 @@ def test_a_penalty_reads_every_candidate(
       lambda x: 1.5 * x, penalised.policies['shared'].load_params('float32'))
   first = experiment.initial_states()['shared']
   state, metrics = _update(
-      penalised, groups, [np.zeros(16)] * 32, first, reference)
+      penalised, _without_signal(groups), first, reference)
   assert metrics['tokens'] == _tokens(groups)
   assert metrics['groups_without_signal'] == 32
   assert state.num_updates == 1 and metrics['grad_norm'] > 1e-4
@@ -589,28 +602,21 @@ def test_a_penalty_reads_every_candidate(
 
 def test_invalid_candidates_have_no_tokens(experiment, groups):
   index, group = next(
-      (i, g) for i, g in enumerate(groups) if g.rewards[0] < max(g.rewards))
+      (i, g) for i, g in enumerate(groups) if g.returns[0] < max(g.returns))
 
   def update_with(completion):
-    valid, rewards = group.valid.copy(), group.rewards.copy()
-    valid[0], rewards[0] = False, np.nan
-    broken = dataclasses.replace(
-        group, valid=valid, rewards=rewards,
-        completions=(completion, *group.completions[1:]),
-        behavior_logprobs=(
-            np.zeros(len(completion), np.float32),
-            *group.behavior_logprobs[1:]))
-    changed = [*groups[:index], broken, *groups[index + 1:]]
+    broken = _with_candidate(
+        group, 0, return_=np.nan, advantage=0.0, completion=completion,
+        behavior_logprobs=np.zeros(len(completion), np.float32))
     return _update(
-        experiment, changed, train.group_advantages(changed, experiment))
+        experiment, [*groups[:index], broken, *groups[index + 1:]])
 
-  _, metrics = _update(
-      experiment, groups, train.group_advantages(groups, experiment))
+  _, metrics = _update(experiment, groups)
+  first = group.candidates[0].completion
   states = []
-  for completion in (group.completions[0], np.array([5, 6], np.int32)):
+  for completion in (first, np.array([5, 6], np.int32)):
     state, changed = update_with(completion)
-    assert changed['tokens'] == (
-        metrics['tokens'] - len(group.completions[0]))
+    assert changed['tokens'] == metrics['tokens'] - len(first)
     states.append(_bytes(state.params))
   assert states[0] == states[1]
 
@@ -623,7 +629,7 @@ class _Unreliable(echo.Echo):
     (role, action), = actions.items()
     if 'a' in action:
       return dataclasses.replace(
-          result, outcomes={role: base.Outcome.INFRASTRUCTURE})
+          result, outcomes={role: env_api.Outcome.INFRASTRUCTURE})
     return result
 
 
@@ -636,53 +642,51 @@ def test_run_survives_an_environment_that_fails_at_times(
   assert train.train(experiment, tmp_path)
   lines = (tmp_path / 'groups/000000.jsonl').read_text().splitlines()
   candidates = [c for line in lines for c in json.loads(line)['candidates']]
-  invalid = [c for c in candidates if not c['valid']]
+  invalid = [c for c in candidates if c['return'] is None]
   assert invalid and all('a' in c['text'] for c in invalid)
   assert all(c['reward'] is None and c['advantage'] == 0 for c in invalid)
   metrics, = _metrics(tmp_path)
-  assert metrics['reward/invalid'] == len(invalid)
+  assert metrics['return/invalid'] == len(invalid)
   assert metrics['budget/infrastructure_failures'] == len(invalid)
-  assert 0 <= metrics['reward/mean'] <= 2
+  assert 0 <= metrics['return/mean'] <= 2
 
 
 def test_several_updates_of_one_rollout(experiment, groups, echo_folder):
-  advantages = train.group_advantages(groups, experiment)
   twice = echo.experiment(echo_folder, **{'train.updates_per_rollout': 2})
-  state, metrics = _update(experiment, groups, advantages)
+  state, metrics = _update(experiment, groups)
   assert state.num_updates == 1
   assert metrics['approx_kl'] == 0
 
-  state_twice, metrics_twice = _update(twice, groups, advantages)
+  state_twice, metrics_twice = _update(twice, groups)
   assert state_twice.num_updates == 2
   # The second update is compared with the policy before the first.
   assert metrics_twice['approx_kl'] > 0
   # Of both updates, not of the last alone: each has half of the groups.
   assert metrics_twice['tokens'] == metrics['tokens'] / 2
   halves = [
-      _update(experiment, groups[i::2], advantages[i::2])[1] for i in (0, 1)]
+      _update(experiment, groups[i::2])[1] for i in (0, 1)]
   assert halves[0]['entropy'] != pytest.approx(halves[1]['entropy'], rel=1e-4)
   assert metrics_twice['entropy'] < max(half['entropy'] for half in halves)
   assert _bytes(state_twice.params) != _bytes(state.params)
 
   # One group cannot be shared among two updates.
-  index = next(i for i, x in enumerate(advantages) if np.any(x))
-  state, _ = _update(twice, [groups[index]], [advantages[index]])
+  group = next(group for group in groups if np.any(group.advantages))
+  state, _ = _update(twice, [group])
   assert state.num_updates == 1
 
 
 def test_kl_penalty_pulls_towards_the_reference(
     experiment, groups, echo_folder):
-  advantages = train.group_advantages(groups, experiment)
   penalised = echo.experiment(
       echo_folder, **{'loss.kl_estimator': 'k3', 'loss.kl_coefficient': 0.5})
   reference = penalised.policies['shared'].load_params('float32')
-  _, plain = _update(experiment, groups, advantages)
-  _, same = _update(penalised, groups, advantages, reference=reference)
+  _, plain = _update(experiment, groups)
+  _, same = _update(penalised, groups, reference=reference)
   # k3 and its gradient vanish where policy and reference agree.
   for name in ('loss', 'grad_norm'):
     assert same[name] == pytest.approx(plain[name], abs=1e-5), name
   other = jax.tree.map(lambda x: 1.5 * x, reference)
-  _, far = _update(penalised, groups, advantages, reference=other)
+  _, far = _update(penalised, groups, reference=other)
   assert far['loss'] > same['loss'] + 0.01
 
 
@@ -716,12 +720,13 @@ def test_metrics(finished):
   lines = _metrics(finished)
   assert [line['step'] for line in lines] == list(range(1, 9))
   for line in lines:
-    for name in ('spine/success', 'k1/success', 'first/outcome/ok'):
+    for name in ('rollout/success', 'validation/success', 'first/outcome/ok'):
       assert 0 <= line[name] <= 1, name
-    assert 1 <= line['spine/turns'] <= 2
+    assert 1 <= line['rollout/turns'] <= 2
     # Nobody solved has no mean.
-    assert ('k1/turns_to_solve' in line) == (line['k1/success'] > 0)
-    assert 1 <= line.get('k1/turns_to_solve', 1) <= 2
+    assert ('validation/turns_to_solve' in line) == (
+        line['validation/success'] > 0)
+    assert 1 <= line.get('validation/turns_to_solve', 1) <= 2
     assert line['budget/environment_steps'] == line['budget/model_calls']
     assert line['budget/model_calls'] == 16 * (
         line['first/groups'] + line['second/groups'])
@@ -737,7 +742,7 @@ def test_metrics(finished):
       assert line[f'{role}/advantage_std'] ** 2 == pytest.approx(
           1 - line[f'{role}/without_signal'], abs=1e-5)
   # Steps 1 to 4 show the validation before the first, the others that of 5.
-  k1 = [line['k1/success'] for line in lines]
+  k1 = [line['validation/success'] for line in lines]
   assert k1[:4] == k1[:1] * 4 and k1[4:] == k1[4:5] * 4 and k1[0] != k1[4]
   assert (finished / 'tensorboard').is_dir()
 

@@ -1,10 +1,10 @@
 """Qwen3: a few pure functions that hide the modules behind them."""
 
 from atgrpo_jax.model.config import ModelConfig
-from atgrpo_jax.model.kv_cache import Cache
+from atgrpo_jax.model.kv_cache import CompletionCache
 from atgrpo_jax.model.kv_cache import init_cache
-from atgrpo_jax.model.kv_cache import Past
-from atgrpo_jax.model.kv_cache import Prefix
+from atgrpo_jax.model.kv_cache import PromptCache
+from atgrpo_jax.model.kv_cache import RowCache
 from atgrpo_jax.model.kv_cache import Rows
 from atgrpo_jax.model.lora import Adapters
 from atgrpo_jax.model.lora import describe

@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 
 # Float32 scores of one group that exist at the same time, over all heads and
-# members. A group of `models/nano` never needs that many.
+# candidates. A group of `models/nano` never needs that many.
 _SCORE_BYTES = 256 * 2**20
 
 # Spans of a sequence at most, and the fewest queries of one. Of 4 spans, five
@@ -59,7 +59,7 @@ def attend(
   Returns:
     [P, K, G, X, M, H]
   """
-  _, heads, members, queries, per_head, _ = q.shape
+  _, heads, candidates, queries, per_head, _ = q.shape
   if k.ndim == 4:  # Of a cache.
     return _attend_block(
         q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask, rows)
@@ -76,7 +76,7 @@ def attend(
         None, None, None)
 
   keys = queries + (prefix[0].shape[-1] if prefix else 0)
-  most = max(1, _SCORE_BYTES // (4 * heads * members * per_head * keys))
+  most = max(1, _SCORE_BYTES // (4 * heads * candidates * per_head * keys))
   attend_span = attend_part
   if queries > most:
     attend_span = functools.partial(
@@ -89,10 +89,10 @@ def attend(
 
 def _in_blocks(attend_part, block, q, suffix_mask):
   """`attend_part(q, suffix_mask)`, `block` queries at a time."""
-  groups, heads, members, queries, per_head, width = q.shape
+  groups, heads, candidates, queries, per_head, width = q.shape
   pad = -queries % block
   q = jnp.pad(q, [(0, 0)] * 3 + [(0, pad)] + [(0, 0)] * 2)
-  q = q.reshape(groups, heads, members, -1, block, per_head, width)
+  q = q.reshape(groups, heads, candidates, -1, block, per_head, width)
   suffix_mask = jnp.pad(suffix_mask, [(0, pad), (0, 0)])
   suffix_mask = suffix_mask.reshape(-1, block, suffix_mask.shape[-1])
   # Within a loop, nothing could merge the two computations of a block.
@@ -100,7 +100,7 @@ def _in_blocks(attend_part, block, q, suffix_mask):
       lambda xs: jax.checkpoint(attend_part, prevent_cse=False)(*xs),
       (jnp.moveaxis(q, 3, 0), suffix_mask))
   mixed = jnp.moveaxis(mixed, 0, 3).reshape(
-      groups, heads, members, -1, per_head, width)
+      groups, heads, candidates, -1, per_head, width)
   return mixed[:, :, :, :queries]
 
 
@@ -112,7 +112,7 @@ def _attend_block(
   joined: they share a maximum and a sum, which gives the same number as a
   softmax over their concatenation.
   """
-  groups, heads, members, queries, _, width = q.shape
+  groups, heads, candidates, queries, _, width = q.shape
 
   def own_rows(x):  # [P, K, G, X * M, ...], G where the keys have it.
     return x.reshape(*k.shape[:-2], -1, x.shape[-1])
@@ -128,7 +128,7 @@ def _attend_block(
           len(x), heads, rows.group_size, -1, x.shape[-1]))
     return own_rows(x)
 
-  # Keys and values of the members' own, with a bias for each.
+  # Keys and values of the candidates' own, with a bias for each.
   bias = jnp.where(suffix_mask, 0.0, _MASKED)
   blocks = [(k, v, jnp.repeat(bias, q.shape[4], axis=0))]
   if past is not None:
@@ -163,4 +163,4 @@ def _attend_block(
         'pkqs,pksh->pkqh', shared.astype(v.dtype), prefix[1],
         preferred_element_type=jnp.float32))
   mixed = (mixed / total).astype(q.dtype)
-  return mixed.reshape(groups, heads, members, queries, -1, width)
+  return mixed.reshape(groups, heads, candidates, queries, -1, width)

@@ -23,12 +23,12 @@ class ModelConfig:
   """A Qwen3 model. Letters as in `atgrpo_jax.model.qwen3`."""
 
   vocab_size: int  # V
-  width: int  # D
-  hidden_width: int  # F
+  hidden_size: int  # D
+  intermediate_size: int  # F
   num_layers: int  # L
   num_heads: int  # N
   num_kv_heads: int  # K
-  head_width: int  # H
+  head_dim: int  # H
   rope_theta: float
   norm_eps: float
   tied_head: bool  # The output head is the embedding.
@@ -40,19 +40,19 @@ class ModelConfig:
       raise ModelConfigError(
           f'num_attention_heads={self.num_heads} is not a multiple of '
           f'num_key_value_heads={self.num_kv_heads}.')
-    if self.head_width % 2:
+    if self.head_dim % 2:
       raise ModelConfigError(
-          f'head_dim={self.head_width} is odd; rotary embeddings need pairs.')
+          f'head_dim={self.head_dim} is odd; rotary embeddings need pairs.')
 
 
 _USED = {
     'vocab_size': 'vocab_size',
-    'hidden_size': 'width',
-    'intermediate_size': 'hidden_width',
+    'hidden_size': 'hidden_size',
+    'intermediate_size': 'intermediate_size',
     'num_hidden_layers': 'num_layers',
     'num_attention_heads': 'num_heads',
     'num_key_value_heads': 'num_kv_heads',
-    'head_dim': 'head_width',
+    'head_dim': 'head_dim',
     'rms_norm_eps': 'norm_eps',
     'tie_word_embeddings': 'tied_head',
     'max_position_embeddings': 'max_positions',

@@ -6,10 +6,10 @@ from flax import linen as nn
 import jax
 import jax.numpy as jnp
 
-from atgrpo_jax import sharding
 from atgrpo_jax.model import attention
 from atgrpo_jax.model import config as config_lib
-from atgrpo_jax.model import kernels
+from atgrpo_jax.model.kernels import select
+from atgrpo_jax.runtime import sharding
 
 
 class Norm(nn.Module):
@@ -86,8 +86,8 @@ class Attention(nn.Module):
     c = self.config
 
     def project(name, num_heads):
-      y = Linear(num_heads * c.head_width, c.init_std, name=name)(x)
-      return y.reshape(*x.shape[:3], num_heads, c.head_width)
+      y = Linear(num_heads * c.head_dim, c.init_std, name=name)(x)
+      return y.reshape(*x.shape[:3], num_heads, c.head_dim)
 
     q = project('q', c.num_heads)
     k = project('k', c.num_kv_heads)
@@ -95,7 +95,7 @@ class Attention(nn.Module):
     q = rotate(Norm(c.norm_eps, name='q_norm')(q), angles)
     k = rotate(Norm(c.norm_eps, name='k_norm')(k), angles)
 
-    groups, members, queries, *_ = q.shape
+    groups, candidates, queries, *_ = q.shape
     q, k, v = (
         sharding.constrain(y, sharding.ROWS, None, None, 'tensor')
         for y in (q, k, v))
@@ -105,8 +105,8 @@ class Attention(nn.Module):
     k = k.transpose(0, 3, 1, 4, 2)
     v = v.transpose(0, 3, 1, 2, 4)
     q = q.reshape(
-        groups, members, queries, c.num_kv_heads, -1, c.head_width)
-    q = q.transpose(0, 3, 1, 2, 4, 5) * c.head_width**-0.5
+        groups, candidates, queries, c.num_kv_heads, -1, c.head_dim)
+    q = q.transpose(0, 3, 1, 2, 4, 5) * c.head_dim**-0.5
 
     if cache is not None:
       k, v = (
@@ -115,15 +115,15 @@ class Attention(nn.Module):
           for old, new, axis in zip(cache, (k, v), (-1, -2)))
     kernel = None
     if cache is None:
-      kernel = kernels.find(q, prefix[0].shape[-1] if prefix else 0)
+      kernel = select.find(q, prefix[0].shape[-1] if prefix else 0)
     if kernel:
       mixed = kernel(q, k, v, prefix, prefix_mask)
     else:
       mixed = attention.attend(
           q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask, rows)
     mixed = mixed.transpose(0, 2, 3, 1, 4, 5).reshape(
-        groups, members, queries, -1)
-    return Linear(c.width, c.init_std, name='o')(mixed), (k, v)
+        groups, candidates, queries, -1)
+    return Linear(c.hidden_size, c.init_std, name='o')(mixed), (k, v)
 
 
 class Block(nn.Module):
@@ -139,11 +139,11 @@ class Block(nn.Module):
         **attention_args)
     x = x + mixed
     y = Norm(c.norm_eps, name='mlp_norm')(x)
-    gate = Linear(c.hidden_width, c.init_std, name='gate')(y)
-    up = Linear(c.hidden_width, c.init_std, name='up')(y)
+    gate = Linear(c.intermediate_size, c.init_std, name='gate')(y)
+    up = Linear(c.intermediate_size, c.init_std, name='up')(y)
     hidden = sharding.constrain(
         nn.silu(gate) * up, sharding.ROWS, None, None, 'tensor')
-    x = x + Linear(c.width, c.init_std, name='down')(hidden)
+    x = x + Linear(c.hidden_size, c.init_std, name='down')(hidden)
     return sharding.constrain(x, sharding.ROWS), kv
 
 

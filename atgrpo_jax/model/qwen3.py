@@ -5,11 +5,11 @@ see the shared prompt. A prompt alone is a suffix without a prefix (G = 1); its
 keys and values are then the prefix of its group.
 
 Letters:
-  P groups, G members of a group, X queries, Y suffix keys, S prefix positions
-  Z positions of the past
-  R rows, each of a member that is decoded, on each of N parts of the mesh
-  L layers, V vocabulary, D width, F hidden width, N query heads,
-  K key/value heads, M = N / K query heads per key head, H head width
+  P groups, G candidates of a group, X queries, Y suffix keys, S prefix
+  positions, Z positions of earlier tokens of a completion
+  R rows, each of a candidate that is decoded, on each of N shards of the mesh
+  L layers, V vocab_size, D hidden_size, F intermediate_size, N query heads,
+  K key/value heads, M = N / K query heads per key head, H head_dim
 
 Layers are stacked on a leading axis L. They are scanned where a whole
 sequence is computed, and unrolled where one token is decoded: a scan would
@@ -21,10 +21,10 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from atgrpo_jax import sharding
 from atgrpo_jax.model import config as config_lib
 from atgrpo_jax.model import kv_cache
 from atgrpo_jax.model import layers
+from atgrpo_jax.runtime import sharding
 
 Params = dict  # Nested; leaves float32 unless loaded otherwise.
 
@@ -32,19 +32,19 @@ Params = dict  # Nested; leaves float32 unless loaded otherwise.
 def init_params(rng: jax.Array, config: config_lib.ModelConfig) -> Params:
   """Freshly drawn float32 parameters."""
   rng_embedding, rng_layers, rng_head = jax.random.split(rng, 3)
-  x = jnp.zeros((1, 1, 1, config.width))
-  angles = jnp.zeros((1, 1, config.head_width // 2))
+  x = jnp.zeros((1, 1, 1, config.hidden_size))
+  angles = jnp.zeros((1, 1, config.head_dim // 2))
   mask = jnp.ones((1, 1), bool)
 
   def init_layer(rng):
     return layers.Block(config).init(rng, x, angles, mask)['params']
 
-  table = (config.vocab_size, config.width)
+  table = (config.vocab_size, config.hidden_size)
   params = {
       'embedding': config.init_std * jax.random.normal(rng_embedding, table),
       'layers': jax.vmap(init_layer)(
           jax.random.split(rng_layers, config.num_layers)),
-      'norm': {'scale': jnp.ones(config.width)},
+      'norm': {'scale': jnp.ones(config.hidden_size)},
   }
   if not config.tied_head:
     params['head'] = config.init_std * jax.random.normal(
@@ -59,8 +59,9 @@ def param_shapes(config: config_lib.ModelConfig) -> Params:
 
 def forward(
     params: Params, config: config_lib.ModelConfig, tokens: jax.Array, *,
-    prefix: kv_cache.Prefix | None = None, past: kv_cache.Past | None = None,
-    cache: kv_cache.Cache | None = None, cache_index: jax.Array | int = 0,
+    prefix: kv_cache.PromptCache | None = None,
+    past: kv_cache.CompletionCache | None = None,
+    cache: kv_cache.RowCache | None = None, cache_index: jax.Array | int = 0,
     rows: kv_cache.Rows | None = None, dtype: jnp.dtype = jnp.float32,
     remat: bool = False):
   """The last hidden states of suffixes, and their keys and values.
@@ -74,8 +75,8 @@ def forward(
     past: earlier tokens of rows, before those of the cache.
     cache: earlier tokens of rows; one is added to it.
     cache_index: how many tokens are in the cache.
-    rows: the members that are computed, if they decode over a cache; then all
-      but the prefix have N * R for P and 1 for G, and X is 1.
+    rows: the candidates that are computed, if they decode over a cache; then
+      all but the prefix have N * R for P and 1 for G, and X is 1.
     dtype: of the matrix products.
     remat: recompute each layer in the backward pass instead of keeping its
       activations.
@@ -83,7 +84,7 @@ def forward(
   Returns:
     hidden: [P, G, X, D] in `dtype`, normalised; see `unembed`.
     kv: without a cache, keys [L, P, K, G, H, X] and values [L, P, K, G, X, H];
-      with one, the `Cache` after the call.
+      with one, the `RowCache` after the call.
   """
   num_queries = tokens.shape[-1]
   start, masks = jnp.zeros(1, jnp.int32) + cache_index, {}
@@ -100,7 +101,7 @@ def forward(
       start[:, None] + jnp.arange(num_queries),
       (tokens.shape[0], num_queries))
   angles = layers.rotary_angles(
-      positions, config.head_width, config.rope_theta)
+      positions, config.head_dim, config.rope_theta)
   num_keys = num_queries if cache is None else cache.keys[0].shape[-1]
   mask = (
       jnp.arange(num_keys) <= (jnp.arange(num_queries) + cache_index)[:, None])
@@ -113,7 +114,7 @@ def forward(
     return block.apply(
         variables, x, angles, mask, prefix=layer_prefix, **masks, **cache_args)
 
-  # The width is whole on every device, as that of the rows looked up is.
+  # The hidden size is whole on every device, as that of the looked-up rows is.
   table = sharding.constrain(params['embedding'].astype(dtype), 'tensor')
   x = sharding.constrain(table[tokens], sharding.ROWS)
   if cache is None:
@@ -145,15 +146,16 @@ def forward(
           cache_index=cache_index, past=kept(past and past.cache, index),
           rows=rows)
       pairs.append(pair)
-    kv = kv_cache.Cache(*zip(*pairs))
+    kv = kv_cache.RowCache(*zip(*pairs))
   x = layers.Norm(config.norm_eps).apply({'params': params['norm']}, x)
   return x, kv
 
 
 def prefill(
     params: Params, config: config_lib.ModelConfig, prompts: jax.Array,
-    lengths: jax.Array, *, preamble: kv_cache.Prefix | None = None,
-    dtype: jnp.dtype = jnp.float32, remat: bool = False) -> kv_cache.Prefix:
+    lengths: jax.Array, *, shared_prefix: kv_cache.PromptCache | None = None,
+    dtype: jnp.dtype = jnp.float32,
+    remat: bool = False) -> kv_cache.PromptCache:
   """Keys and values of P prompts, each computed once.
 
   Args:
@@ -161,21 +163,22 @@ def prefill(
     config: dimensions.
     prompts: [P, S] int32, padded at the end.
     lengths: [P] int32, tokens that count.
-    preamble: of N preambles what the prompts go on from, the first P / N from
-      the first; None for nothing. Adapters are then of N groups.
+    shared_prefix: of N shards, from each of which P / N prompts go on; None for
+      none. Adapters are then of N groups.
     dtype: as in `forward`.
     remat: as in `forward`.
   """
-  num_groups = len(prompts) if preamble is None else len(preamble.lengths)
+  num_groups = len(
+      prompts if shared_prefix is None else shared_prefix.lengths)
   _, kv = forward(
       params, config, prompts.reshape(num_groups, -1, prompts.shape[1]),
-      prefix=preamble, dtype=dtype, remat=remat)
+      prefix=shared_prefix, dtype=dtype, remat=remat)
   keys, values = (
       sharding.constrain(
           jnp.moveaxis(x, 3, 2).reshape(len(x), -1, x.shape[2], *x.shape[4:]),
           None, sharding.ROWS, 'tensor')
       for x in kv)
-  return kv_cache.Prefix(keys, values, lengths)
+  return kv_cache.PromptCache(keys, values, lengths)
 
 
 def cast(params: Params, dtype: jnp.dtype) -> Params:

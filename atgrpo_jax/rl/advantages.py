@@ -13,17 +13,9 @@ single candidate has the advantage 0 instead of its raw reward.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-
 import numpy as np
 
-from atgrpo_jax import errors
-from atgrpo_jax import types
-
 NORMALISERS = ('std', 'none', 'leave_one_out')
-
-# Parts of a group key as the config names them -> fields of `GroupKey`.
-GROUP_KEY_PARTS = {'env': 'task_id', 'agent': 'role', 'turn': 'turn'}
 
 
 def group_advantages(
@@ -103,64 +95,3 @@ def return_weights(group_ids: np.ndarray, returns: np.ndarray) -> np.ndarray:
       np.stack([group_ids, returns]), axis=1, return_inverse=True,
       return_counts=True)
   return 1 / counts[owners.ravel()]
-
-
-def of_groups(
-    groups: Sequence[types.Group], *, group_key: str, normaliser: str,
-    of_episodes: bool) -> list[np.ndarray]:
-  """Advantages [G] of each group of a rollout.
-
-  Args:
-    groups: of one step.
-    group_key: who is compared, see `group_ids`.
-    normaliser: see `group_advantages`.
-    of_episodes: whether all actions of a role in an episode share its return,
-      which then counts once in each baseline: with 'env' an episode counts once
-      for each of its roles, with 'env+agent' once.
-  """
-  sizes = [group.size for group in groups]
-  ids = np.repeat(group_ids([group.key for group in groups], group_key), sizes)
-  weights = episodes = None
-  if of_episodes:
-    owners = [
-        (group.key.task_id, group.key.branch + i, group.key.role)
-        for group in groups for i in range(group.size)]
-    weights = return_weights(ids, _numbers(owners))
-    episodes = _numbers([owner[:2] for owner in owners])
-  flat = group_advantages(
-      np.concatenate([group.rewards for group in groups]), ids,
-      np.concatenate([group.valid for group in groups]),
-      normaliser=normaliser, weights=weights, episodes=episodes)
-  return np.split(flat, np.cumsum(sizes)[:-1])
-
-
-def group_ids(keys: Sequence[types.GroupKey], group_key: str) -> np.ndarray:
-  """For each key, the number [N] int of those it is compared with.
-
-  `group_key` names parts of the key, joined by '+': 'env+agent+turn' is
-  AT-GRPO, 'env' plain GRPO on a team.
-
-  Without 'agent' the returns of all roles have one baseline, so a role that is
-  paid more than the others has the larger advantages.
-
-  With episode returns some keys give the same advantages. Those with and
-  without 'agent': for a single agent, and without local rewards, where all
-  roles share one return (of an episode that ends inside a turn, not all have
-  acted, and the keys differ). Those with and without 'turn': where all episodes
-  of a task end in the same turn and with the same role.
-  """
-  parts = group_key.split('+')
-  unknown = set(parts) - GROUP_KEY_PARTS.keys()
-  if unknown or len(set(parts)) < len(parts):
-    raise errors.UserError(
-        f'advantage.group_key={group_key!r}: expected some of '
-        f'{list(GROUP_KEY_PARTS)}, joined by +, each at most once.')
-  return _numbers([
-      tuple(getattr(key, GROUP_KEY_PARTS[part]) for part in parts)
-      for key in keys])
-
-
-def _numbers(items: Sequence[Hashable]) -> np.ndarray:
-  """[N] int, equal for equal items; from 0, in the order they come."""
-  numbers = {}
-  return np.array([numbers.setdefault(item, len(numbers)) for item in items])

@@ -67,15 +67,15 @@ class LossSpec:
     entropy_coefficient: bonus for the entropy of each token's distribution.
   """
 
-  clip_low: float = 0.2
-  clip_high: float = 0.2
-  dual_clip: float = 0.0
-  ratio_level: str = 'token'
-  aggregation: str = 'token_mean'
-  importance_cap: float = 2.0
-  kl_estimator: str = 'none'
-  kl_coefficient: float = 0.0
-  entropy_coefficient: float = 0.0
+  clip_low: float
+  clip_high: float
+  dual_clip: float
+  ratio_level: str
+  aggregation: str
+  importance_cap: float
+  kl_estimator: str
+  kl_coefficient: float
+  entropy_coefficient: float
 
   @property
   def has_penalty(self) -> bool:

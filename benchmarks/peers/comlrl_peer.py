@@ -32,12 +32,12 @@ def make_tokenizer(
 
 def make_model(fields: dict) -> transformers.Qwen3ForCausalLM:
   return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(
-      vocab_size=fields['vocab_size'], hidden_size=fields['width'],
-      intermediate_size=fields['hidden_width'],
+      vocab_size=fields['vocab_size'], hidden_size=fields['hidden_size'],
+      intermediate_size=fields['intermediate_size'],
       num_hidden_layers=fields['num_layers'],
       num_attention_heads=fields['num_heads'],
       num_key_value_heads=fields['num_kv_heads'],
-      head_dim=fields['head_width'], rms_norm_eps=fields['norm_eps'],
+      head_dim=fields['head_dim'], rms_norm_eps=fields['norm_eps'],
       max_position_embeddings=fields['max_positions'],
       tie_word_embeddings=fields['tied_head'], pad_token_id=0,
       eos_token_id=1)).float()

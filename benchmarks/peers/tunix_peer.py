@@ -47,8 +47,8 @@ class IdTokenizer:
 def make_model(fields: dict) -> tuple[qwen3.ModelConfig, qwen3.Qwen3]:
   config = qwen3.ModelConfig(
       num_layers=fields['num_layers'], vocab_size=fields['vocab_size'],
-      embed_dim=fields['width'], hidden_dim=fields['hidden_width'],
-      num_heads=fields['num_heads'], head_dim=fields['head_width'],
+      embed_dim=fields['hidden_size'], hidden_dim=fields['intermediate_size'],
+      num_heads=fields['num_heads'], head_dim=fields['head_dim'],
       num_kv_heads=fields['num_kv_heads'], norm_eps=fields['norm_eps'],
       rope_theta=int(fields['rope_theta']),
       use_tied_embedding=fields['tied_head'], dtype=jax.numpy.float32,

@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from environments import base
+from environments import env_api
 from environments import sandbox as sandbox_lib
 
 LETTERS = 'ab'
@@ -62,7 +62,7 @@ class State:
 
 @dataclasses.dataclass(frozen=True)
 class Relay:
-  """The environment; see `environments.base.Environment`."""
+  """The environment; see `environments.env_api.Environment`."""
 
   max_turns: int
   boost: bool
@@ -75,22 +75,22 @@ class Relay:
     """What a role may say."""
     return (*LETTERS, *(BOOST if self.boost and role == 'runner' else ''))
 
-  def reset(self, task: base.Task) -> State:
+  def reset(self, task: env_api.Task) -> State:
     return State(task['task_id'], task['letters'])
 
-  def observe(self, state: State, role: str) -> list[base.Message]:
+  def observe(self, state: State, role: str) -> list[env_api.Message]:
     seen = state.letters[state.turn] if role == 'caller' else state.call
     boosted = BOOST if state.boosted else ''
     return [{'role': 'user', 'content': f'{role} {state.turn} {seen}{boosted}'}]
 
-  def step(self, state: State, actions: Mapping[str, str]) -> base.Step:
+  def step(self, state: State, actions: Mapping[str, str]) -> env_api.Step:
     (role, action), = actions.items()
     known = action in self.answers(role)
-    outcome = base.Outcome.OK if known else base.Outcome.PARSE_ERROR
+    outcome = env_api.Outcome.OK if known else env_api.Outcome.PARSE_ERROR
     right = action == state.letters[state.turn]
     if role == 'caller':
       called = float(right) / self.max_turns
-      return base.Step(
+      return env_api.Step(
           state=dataclasses.replace(state, call=action if known else '?'),
           team_reward=0.0,
           local_rewards={role: self.weights.get('called', 0.0) * called},
@@ -99,7 +99,7 @@ class Relay:
     paid = right * (1 + state.boosted) / (1 + self.boost) / self.max_turns
     turn, num_paid = state.turn + 1, state.num_paid + right
     done, success = turn == self.max_turns, num_paid == self.max_turns
-    return base.Step(
+    return env_api.Step(
         state=dataclasses.replace(
             state, turn=turn, call='', num_paid=num_paid,
             boosted=state.boosted or (self.boost and action == BOOST)),

@@ -42,8 +42,8 @@ Not covered (with the rights of the user who runs the trainer, a program can):
   - Exploit the kernel, or watch other programs through timing.
 """
 
-from environments.sandbox.client import Limits
 from environments.sandbox.client import ProgramResult
 from environments.sandbox.client import Sandbox
 from environments.sandbox.client import SandboxServer
-from environments.sandbox.client import Status
+from environments.sandbox.protocol import Limits
+from environments.sandbox.protocol import Status

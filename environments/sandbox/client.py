@@ -5,54 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent import futures
 import dataclasses
-import enum
-import json
 import logging
 import os
 import shutil
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
 
-_SERVER = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'server.py')
-_HEADER = struct.Struct('>cI')  # Of a frame, see server.py.
+from environments.sandbox import protocol
+
+_START_SERVER = os.path.join(
+    os.path.dirname(os.path.abspath(__file__)), 'start_server.py')
 _BACKLOG = 4096
 _MAX_ADDRESS_BYTES = 107  # Of a Unix socket.
 _NUM_CONNECTIONS = 64  # At most, of one `run_many`.
+_LEAST_LIMITS = protocol.Limits(
+    cpu_seconds=0.01, wall_seconds=0.01, memory_bytes=64 << 20, output_bytes=1)
 _GRACE_SECONDS = 30.0  # For a reply, beyond the program's wall-clock limit.
-
-
-class Status(enum.Enum):
-  """How a program ended."""
-
-  OK = 'ok'
-  ERROR = 'error'  # An uncaught exception, a signal, or a non-zero exit.
-  TIMEOUT = 'timeout'  # CPU or wall clock.
-  RESOURCE_LIMIT = 'resource_limit'  # Memory, output, or size of a file.
-  INFRASTRUCTURE = 'infrastructure'  # The sandbox failed, not the program.
-
-
-@dataclasses.dataclass(frozen=True)
-class Limits:
-  """What one program may use."""
-
-  cpu_seconds: float = 2.0
-  wall_seconds: float = 5.0  # From its start; waiting for a slot is free.
-  memory_bytes: int = 256 << 20  # Address space of each process.
-  output_bytes: int = 64 << 10  # Of stdout, and as much of stderr.
-
-  def __post_init__(self):
-    for name, value, least in (
-        ('cpu_seconds', self.cpu_seconds, 0.01),
-        ('wall_seconds', self.wall_seconds, 0.01),
-        ('memory_bytes', self.memory_bytes, 64 << 20),
-        ('output_bytes', self.output_bytes, 1)):
-      if not value >= least:
-        raise ValueError(
-            f'Sandbox limit {name}={value!r} is too low for any program; '
-            f'give at least {least}.')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +38,7 @@ class ProgramResult:
     wall_seconds: from its start to its end.
   """
 
-  status: Status
+  status: protocol.Status
   exit_code: int | None
   stdout: str
   stderr: str
@@ -78,10 +48,21 @@ class ProgramResult:
 
 @dataclasses.dataclass(frozen=True)
 class Sandbox:
-  """A handle on a running server; picklable, for any process and thread."""
+  """A handle on a running server; picklable, for any process and thread.
+
+  Raises ValueError for limits that are too low for any program.
+  """
 
   address: str
-  limits: Limits = Limits()
+  limits: protocol.Limits = protocol.Limits()
+
+  def __post_init__(self):
+    for name, least in _LEAST_LIMITS._asdict().items():
+      value = getattr(self.limits, name)
+      if not value >= least:
+        raise ValueError(
+            f'Sandbox limit {name}={value!r} is too low for any program; '
+            f'give at least {least}.')
 
   def run(self, source: str, stdin: str = '') -> ProgramResult:
     """Runs one program to its end. Never raises for what it does."""
@@ -93,7 +74,7 @@ class Sandbox:
       return self._request(source, stdin)
     except (OSError, ValueError) as error:
       return ProgramResult(
-          Status.INFRASTRUCTURE, None, '',
+          protocol.Status.INFRASTRUCTURE, None, '',
           f'The sandbox failed twice: {type(error).__name__}: {error}', 0., 0.)
 
   def run_many(self, jobs: Sequence[tuple[str, str]]) -> list[ProgramResult]:
@@ -105,8 +86,7 @@ class Sandbox:
       return list(pool.map(lambda job: self.run(*job), jobs))
 
   def _request(self, source: str, stdin: str) -> ProgramResult:
-    request = {
-        'source': source, 'stdin': stdin, **dataclasses.asdict(self.limits)}
+    request = protocol.Request(source, stdin, self.limits)
     with socket.socket(socket.AF_UNIX) as connection:
       connection.connect(self.address)
       # The first byte says that a slot is free. Only from then on does a
@@ -114,33 +94,21 @@ class Sandbox:
       if not connection.recv(1):
         raise ConnectionError('the server closed the connection')
       connection.settimeout(self.limits.wall_seconds + _GRACE_SECONDS)
-      connection.sendall(json.dumps(request).encode())
+      connection.sendall(protocol.pack(request))
       connection.shutdown(socket.SHUT_WR)
       with connection.makefile('rb') as stream:
-        text = stream.read()
-    outputs, result = _read_frames(text)
-    if result is None:
+        reply = stream.read()
+    stdout, stderr, report = protocol.unpack_frames(reply)
+    if report is None:
       raise ConnectionError('no reply; the server has logged the reason')
-    stderr, reason = outputs[b'e'], result.pop('reason')
+    stdout, stderr = (
+        output.decode('utf-8', 'replace') for output in (stdout, stderr))
+    reason = report.reason
     if reason and stderr and not stderr.endswith('\n'):
       reason = f'\n{reason}'
     return ProgramResult(
-        Status(result.pop('status')), stdout=outputs[b'o'],
-        stderr=stderr + reason, **result)
-
-
-def _read_frames(data: bytes) -> tuple[dict[bytes, str], dict | None]:
-  """What the program printed, and its result if it is there."""
-  outputs, at = {b'o': [], b'e': [], b'r': []}, 0
-  while at < len(data):
-    kind, length = _HEADER.unpack_from(data, at)
-    at += _HEADER.size + length
-    outputs[kind].append(data[at - length:at])
-  result = b''.join(outputs.pop(b'r'))
-  texts = {
-      kind: b''.join(parts).decode('utf-8', 'replace')
-      for kind, parts in outputs.items()}
-  return texts, json.loads(result) if result else None
+        report.status, report.exit_code, stdout, stderr + reason,
+        report.cpu_seconds, report.wall_seconds)
 
 
 class SandboxServer:
@@ -206,7 +174,7 @@ class SandboxServer:
       self._process = subprocess.Popen(
           # No user packages, no current folder, no site-packages: what a
           # program can import does not depend on the trainer's environment.
-          [sys.executable, '-s', '-P', '-S', '-X', 'utf8', _SERVER,
+          [sys.executable, '-s', '-P', '-S', '-X', 'utf8', _START_SERVER,
            self._directory, str(fd), str(self.num_slots), str(os.getpid())],
           # One arena, else a few threads use up the address space; a fixed
           # hash seed, so that sets of strings have the same order every run.

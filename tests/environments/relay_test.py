@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from environments import base
+from environments import env_api
 from environments.relay import env as relay
 
 
@@ -91,8 +91,8 @@ def test_who_sees_what():
 @pytest.mark.parametrize('answer', ['', 'c', '+', 'ab'])
 def test_what_is_no_letter(answer):
   steps = play(make(), 'ab', answer, answer)
-  assert steps[0].outcomes == {'caller': base.Outcome.PARSE_ERROR}
-  assert steps[1].outcomes == {'runner': base.Outcome.PARSE_ERROR}
+  assert steps[0].outcomes == {'caller': env_api.Outcome.PARSE_ERROR}
+  assert steps[1].outcomes == {'runner': env_api.Outcome.PARSE_ERROR}
   assert steps[0].local_rewards['caller'] == steps[1].team_reward == 0
 
 

@@ -1,7 +1,6 @@
 """The sandbox: ordinary programs run, each claim of its docstring holds."""
 
 from concurrent import futures
-import dataclasses
 import fcntl
 import json
 import multiprocessing
@@ -19,8 +18,9 @@ import pytest
 
 from environments import sandbox
 from environments.sandbox import client
-from environments.sandbox import server as server_script
+from environments.sandbox import protocol
 from environments.sandbox import Status
+from environments.sandbox import supervisor
 
 CANARY = 'canary-1f9c'
 LIMITS = sandbox.Limits(
@@ -216,7 +216,7 @@ def test_waiting_for_a_slot_costs_no_time(single):
 ])
 def test_cpu_time(server, program):
   # Time enough for two seconds of a core that others use as well.
-  limits = dataclasses.replace(LIMITS, wall_seconds=30.0)
+  limits = LIMITS._replace(wall_seconds=30.0)
   result = sandbox.Sandbox(server.address, limits).run(program)
   assert result.status is Status.TIMEOUT, result
   assert result.stderr.endswith('stopped: CPU limit of 1.0 s')
@@ -267,7 +267,7 @@ def test_output(programs, stream, ending):
 
 
 def test_a_program_that_reads_its_own_output(server):
-  limits = dataclasses.replace(LIMITS, output_bytes=1 << 30)
+  limits = LIMITS._replace(output_bytes=1 << 30)
   result = sandbox.Sandbox(server.address, limits).run('''
 import os, threading, time
 fd = os.open('/proc/self/fd/1', os.O_RDONLY)
@@ -300,11 +300,11 @@ def test_output_that_is_gone_when_it_is_sent(monkeypatch, closes):
   monkeypatch.setattr(fcntl, 'ioctl', read_between)
   client_end, server_end = socket.socketpair()
   with client_end, server_end, open(pipe, 'rb', 0) as file:
-    output = server_script.Output(server_script.STDOUT, file, 100)
+    output = supervisor.Output(protocol.STDOUT, file, 100)
     assert output.move(server_end) == 3
     server_end.shutdown(socket.SHUT_WR)
-    assert client_end.makefile('rb').read() == (
-        server_script.HEADER.pack(server_script.STDOUT, 3) + b'c\0\0')
+    assert client_end.makefile('rb').read() == protocol.frame(
+        protocol.STDOUT, b'c\0\0')
   if not closes:
     os.close(program_pipe)
 
@@ -393,6 +393,16 @@ def test_environment(programs):
   assert result.stdout == (
       '{} MALLOC_ARENA_MAX=1\0PYTHONHASHSEED=0\0\n'), result
   assert CANARY not in result.stdout
+
+
+def test_modules_are_those_of_the_standard_library(programs):
+  result = programs.run(source('''
+      import sys
+      names = {name.partition('.')[0] for name in sys.modules}
+      print(names - sys.stdlib_module_names)
+      import environments'''))
+  assert result.stdout == "{'__main__'}\n"
+  assert result.stderr.endswith("No module named 'environments'\n"), result
 
 
 def test_open_files_of_others(programs):
@@ -563,7 +573,7 @@ def test_clients_that_go_away_are_no_harm(single):
 
 
 def test_a_server_that_cannot_start(monkeypatch, tmp_path, capfd):
-  monkeypatch.setattr(client, '_SERVER', str(tmp_path / 'missing.py'))
+  monkeypatch.setattr(client, '_START_SERVER', str(tmp_path / 'missing.py'))
   monkeypatch.setattr(client.tempfile, 'tempdir', str(tmp_path))
   with pytest.raises(RuntimeError, match='cannot run programs'):
     sandbox.SandboxServer().start()
@@ -573,9 +583,9 @@ def test_a_server_that_cannot_start(monkeypatch, tmp_path, capfd):
 
 def test_errors_say_what_to_do(monkeypatch, tmp_path, server):
   with pytest.raises(ValueError, match='memory_bytes=1000 .* at least'):
-    sandbox.Limits(memory_bytes=1000)
+    sandbox.Sandbox('', sandbox.Limits(memory_bytes=1000))
   with pytest.raises(ValueError, match='wall_seconds=nan'):
-    sandbox.Limits(wall_seconds=float('nan'))
+    sandbox.Sandbox('', sandbox.Limits(wall_seconds=float('nan')))
   with pytest.raises(ValueError, match='num_slots=0'):
     sandbox.SandboxServer(num_slots=0)
   with pytest.raises(RuntimeError, match='call start'):

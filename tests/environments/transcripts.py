@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from environments import base
-from environments import games
+from environments import env_api
+from environments.boards import board_game
 
 
 def check(
-    environment: games.BoardGame, task: base.Task,
+    environment: board_game.BoardGame, task: env_api.Task,
     transcript: Sequence[tuple], system: Mapping[str, str]) -> None:
   """Plays `transcript` to the end of the episode.
 
@@ -28,7 +28,7 @@ def check(
     step = environment.step(state, {role: action})
     assert step.team_reward == team_reward
     assert step.local_rewards == {role: pytest.approx(local_reward)}
-    assert step.outcomes == {role: base.Outcome(outcome)}
+    assert step.outcomes == {role: env_api.Outcome(outcome)}
     assert step.success == (team_reward == 1)
     if terms:
       assert {k: v for k, v in step.reward_terms.items() if v} == (

@@ -150,15 +150,15 @@ def test_memory_grows_with_the_length(monkeypatch):
   assert growth < 2.1
 
 
-def _has_loop(groups, kv_heads, members, queries, per_head, width, prefix):
+def _has_loop(groups, kv_heads, candidates, queries, per_head, width, prefix):
   """Whether queries of such a model are taken in blocks."""
   spec = jax.ShapeDtypeStruct
 
   def draw(*shape):
     return spec((groups, kv_heads, *shape), jnp.bfloat16)
 
-  q = draw(members, queries, per_head, width)
-  k, v = draw(members, width, queries), draw(members, queries, width)
+  q = draw(candidates, queries, per_head, width)
+  k, v = draw(candidates, width, queries), draw(candidates, queries, width)
   mask = spec((queries, queries), bool)
   prefix_kv = prefix_mask = None
   if prefix:

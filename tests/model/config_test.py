@@ -41,8 +41,8 @@ FIELDS = {
     'vocab_size': 97,
 }
 CONFIG = config_lib.ModelConfig(
-    vocab_size=97, width=20, hidden_width=44, num_layers=3, num_heads=8,
-    num_kv_heads=2, head_width=6, rope_theta=500000.0, norm_eps=1e-5,
+    vocab_size=97, hidden_size=20, intermediate_size=44, num_layers=3,
+    num_heads=8, num_kv_heads=2, head_dim=6, rope_theta=500000.0, norm_eps=1e-5,
     tied_head=True, max_positions=512, init_std=0.03)
 
 

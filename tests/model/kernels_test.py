@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from atgrpo_jax import sharding
 from atgrpo_jax.model import attention
 from atgrpo_jax.model import config as config_lib
-from atgrpo_jax.model import cudnn
-from atgrpo_jax.model import kernels
 from atgrpo_jax.model import qwen3
-from atgrpo_jax.model import splash
+from atgrpo_jax.model.kernels import cudnn
+from atgrpo_jax.model.kernels import select
+from atgrpo_jax.model.kernels import splash
+from atgrpo_jax.runtime import sharding
 
 GROUPS, HEADS, MEMBERS, QUERIES, PER_HEAD, WIDTH = 2, 2, 2, 128, 3, 128
 
@@ -42,7 +42,7 @@ def _found(
     device_kind, platform, *inputs_args, prefix_length=0, sizes=()):
   q, *_ = _inputs(*inputs_args)
   with jax.sharding.use_abstract_mesh(_mesh(device_kind, platform, *sizes)):
-    found = kernels.find(q, prefix_length)
+    found = select.find(q, prefix_length)
   return found and found.args[0]
 
 
@@ -78,8 +78,8 @@ def test_a_cpu_has_the_plain_one():
   mesh, = sharding.make_meshes(
       ['p'], jax.devices()[:1], sharding.MeshSpec()).values()
   with jax.set_mesh(mesh):
-    assert kernels.find(q, 0) is None
-  assert kernels.find(q, 0) is None  # Without a mesh, too.
+    assert select.find(q, 0) is None
+  assert select.find(q, 0) is None  # Without a mesh, too.
 
 
 def _total(attend, args):
@@ -111,8 +111,8 @@ def test_a_learner_on_four_gpus_lowers_to_cudnn(monkeypatch):
   monkeypatch.setattr(
       fused_attention_stablehlo, 'check_cudnn_version', lambda: 91000)
   config = config_lib.ModelConfig(
-      vocab_size=128, width=64, hidden_width=128, num_layers=2, num_heads=4,
-      num_kv_heads=2, head_width=16, rope_theta=1e4, norm_eps=1e-6,
+      vocab_size=128, hidden_size=64, intermediate_size=128, num_layers=2,
+      num_heads=4, num_kv_heads=2, head_dim=16, rope_theta=1e4, norm_eps=1e-6,
       tied_head=True, max_positions=512, init_std=0.02)
 
   def total(params, prompts, lengths, completions):

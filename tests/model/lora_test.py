@@ -54,8 +54,9 @@ def _merged(params, weights, index, scale):
 
 def test_fresh_adapters_change_nothing(params):
   weights = model.init_lora(jax.random.key(1), tiny.CONFIG, SPEC, 1)
-  assert np.abs(weights['down']['a']).max() <= tiny.CONFIG.hidden_width**-0.5
-  assert np.std(weights['down']['a']) > 0.4 * tiny.CONFIG.hidden_width**-0.5
+  bound = tiny.CONFIG.intermediate_size**-0.5
+  assert np.abs(weights['down']['a']).max() <= bound
+  assert np.std(weights['down']['a']) > 0.4 * bound
   # Two programs, so equal to rounding.
   np.testing.assert_allclose(
       _adapted(params, weights, [2.0]), _logits(params, TOKENS), atol=2e-6)

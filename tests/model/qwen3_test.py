@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 from atgrpo_jax import model
-from atgrpo_jax.model import safetensors_io
+from atgrpo_jax.huggingface import hub
+from atgrpo_jax.huggingface import safetensors_file
 
 GOLDENS = pathlib.Path(__file__).parents[1] / 'goldens'
 NAMES = ('qwen3_tied', 'qwen3_untied', 'qwen3_sharded')
@@ -26,8 +27,8 @@ NAMES = ('qwen3_tied', 'qwen3_untied', 'qwen3_sharded')
 @functools.cache
 def _golden(name):
   """(config, params, reference) of a golden model."""
-  config = safetensors_io.load_config(GOLDENS / name)
-  params = safetensors_io.load_params(GOLDENS / name, config)
+  config = hub.load_config(GOLDENS / name)
+  params = safetensors_file.load_params(GOLDENS / name, config)
   with np.load(GOLDENS / 'qwen3_reference.npz') as file:
     reference = {
         key.removeprefix(f'{name}/'): value for key, value in file.items()
@@ -57,17 +58,17 @@ def _shared(
 
 @functools.partial(jax.jit, static_argnames='config')
 def _repeated(params, prompts, lengths, suffixes, config):
-  """`_shared`, computed with a prompt for each member."""
-  num_groups, members, length = suffixes.shape
+  """`_shared`, computed with a prompt for each candidate."""
+  num_groups, candidates, length = suffixes.shape
   at = jnp.arange(prompts.shape[1] + length)
   before = jnp.pad(prompts, [(0, 0), (0, length)])[:, None]
   after = jnp.clip(at - lengths[:, None], 0, length - 1)[:, None]
   after = jnp.take_along_axis(suffixes, after, axis=2)
   rows = jnp.where(at < lengths[:, None, None], before, after)
   logits = _whole(params, rows.reshape(-1, 1, at.size), config=config)
-  at = jnp.repeat(lengths, members)[:, None] + jnp.arange(length)
+  at = jnp.repeat(lengths, candidates)[:, None] + jnp.arange(length)
   logits = jnp.take_along_axis(logits[:, 0], at[..., None], axis=1)
-  return logits.reshape(num_groups, members, length, -1)
+  return logits.reshape(num_groups, candidates, length, -1)
 
 
 @functools.partial(jax.jit, static_argnames=('logits_fn', 'config'))
@@ -115,7 +116,7 @@ def _decode(params, prompts, lengths, first, config, num_steps):
 
 @functools.cache
 def _greedy(name):
-  """`_decode` of a golden; member 1 begins with another token."""
+  """`_decode` of a golden; candidate 1 begins with another token."""
   config, params, reference = _golden(name)
   prompts, lengths = reference['prompts'], reference['lengths']
   last = np.take_along_axis(prompts, lengths[:, None] - 1, axis=1)
@@ -174,7 +175,7 @@ def test_greedy_decoding_matches_transformers(name):
 
 
 def test_decoding_equals_one_forward():
-  # Bite: keys of another member, an unmasked rest of the cache. The last
+  # Bite: keys of another candidate, an unmasked rest of the cache. The last
   # prompt has one token, so that its prefix is empty.
   name = 'qwen3_tied'
   config, params, reference = _golden(name)
@@ -239,7 +240,7 @@ def test_causality_by_gradient():
   All tokens differ and the head is not the embedding, so the gradient for a
   row of the embedding is the gradient for one position.
   """
-  # Bite: `<` for `<=` in the mask or the other way round, members that see
+  # Bite: `<` for `<=` in the mask or the other way round, candidates that see
   # each other, a prefix mask that is not applied.
   config, params, _ = _golden('qwen3_untied')
   assert not config.tied_head
@@ -274,11 +275,11 @@ SIZES = {
 @pytest.mark.parametrize('size', SIZES)
 def test_sizes(size):
   # Bite: a head width taken from width / heads, a head beside a tied one.
-  width, hidden_width, num_layers, num_heads, tied, expected = SIZES[size]
+  width, intermediate_size, num_layers, num_heads, tied, expected = SIZES[size]
   config = model.ModelConfig(
-      vocab_size=151936, width=width, hidden_width=hidden_width,
+      vocab_size=151936, hidden_size=width, intermediate_size=intermediate_size,
       num_layers=num_layers, num_heads=num_heads, num_kv_heads=8,
-      head_width=128, rope_theta=1e6, norm_eps=1e-6, tied_head=tied,
+      head_dim=128, rope_theta=1e6, norm_eps=1e-6, tied_head=tied,
       max_positions=40960, init_std=0.02)
   params = jax.eval_shape(
       lambda: model.init_params(jax.random.key(0), config))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from atgrpo_jax.model import attention
-from atgrpo_jax.model import splash
+from atgrpo_jax.model.kernels import splash
 
 GROUPS, HEADS, MEMBERS, QUERIES, PER_HEAD, WIDTH = 2, 1, 2, 128, 2, 128
 
@@ -55,7 +55,7 @@ def test_values_and_gradients_are_those_of_the_plain_one(prefix_length):
 
 
 def test_the_mask_by_hand():
-  mask = splash._Mask(members=2, queries=2, prefix_length=1)
+  mask = splash._Mask(candidates=2, queries=2, prefix_length=1)
   np.testing.assert_array_equal(mask[:, :], np.array([
       [1, 1, 0, 0, 0],
       [1, 1, 1, 0, 0],

@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-from atgrpo_jax import errors
-from atgrpo_jax import types
 from atgrpo_jax.rl import advantages
 
 # Two groups of three, interleaved. Group 7: 1, 2, 6; group 3: 0, 0, 3.
@@ -138,51 +136,3 @@ def test_wrong_arguments():
     _advantages(REWARDS, IDS, normaliser='mean')
   with pytest.raises(ValueError, match=r'\(6,\).*\(5,\)'):
     _advantages(REWARDS, IDS[:5])
-
-
-# Group ids.
-
-
-def _key(task='a', role='tool', turn=0, branch=0):
-  return types.GroupKey(task, role, turn, branch)
-
-
-@pytest.mark.parametrize('group_key, expected', [
-    ('env+agent+turn', [0, 1, 2, 3, 0]),
-    ('turn+env+agent', [0, 1, 2, 3, 0]),
-    ('env+agent', [0, 1, 0, 2, 0]),
-    ('env+turn', [0, 0, 1, 2, 0]),
-    ('agent+turn', [0, 1, 2, 0, 0]),
-    ('env', [0, 0, 0, 1, 0]),
-    ('agent', [0, 1, 0, 0, 0]),
-    ('turn', [0, 0, 1, 0, 0]),
-])
-def test_group_ids(group_key, expected):
-  keys = [
-      _key(), _key(role='planner'), _key(turn=1), _key(task='b'),
-      # Another episode of the first task, compared with it.
-      _key(branch=1)]
-  found = advantages.group_ids(keys, group_key)
-  np.testing.assert_array_equal(found, expected)
-
-
-def test_two_tasks_never_share_an_id():
-  tasks = ['1', '11', '1+tool', 'tool', '']
-  keys = [
-      _key(task, role, turn) for task in tasks
-      for role in ['tool', '1', '11'] for turn in [0, 1, 11]]
-  ids = advantages.group_ids(keys, 'env+agent+turn')
-  assert len(set(ids)) == len(keys)
-  for group_key in ['env', 'env+agent', 'env+turn']:
-    owners = {}
-    for key, number in zip(keys, advantages.group_ids(keys, group_key)):
-      assert owners.setdefault(number, key.task_id) == key.task_id
-
-
-@pytest.mark.parametrize('group_key', [
-    '', 'task', 'env+', 'env+role', 'env,agent', 'env+env', 'env + agent'])
-def test_unknown_group_keys(group_key):
-  with pytest.raises(errors.UserError) as error:
-    advantages.group_ids([_key()], group_key)
-  assert f'advantage.group_key={group_key!r}' in str(error.value)
-  assert "['env', 'agent', 'turn']" in str(error.value)

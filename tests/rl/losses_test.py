@@ -13,15 +13,16 @@ import numpy as np
 import pytest
 
 from atgrpo_jax.rl import losses
+from tests import specs
 
 # Two completions of two and three tokens. The range is [0.8, 1.3].
 RATIOS = [[1.5, 0.9, 7.0], [0.5, 1.2, 1.4]]
 MASK = np.array([[True, True, False], [True, True, True]])
 ADVANTAGES = [2.0, -1.0]
-SPEC = losses.LossSpec(clip_low=0.2, clip_high=0.3)
+SPEC = specs.loss(clip_low=0.2, clip_high=0.3)
 
 ALL_SPECS = [
-    losses.LossSpec(
+    specs.loss(
         ratio_level=ratio_level, aggregation=aggregation, dual_clip=3.0,
         kl_estimator=estimator, kl_coefficient=0.1, entropy_coefficient=0.01)
     for ratio_level in losses.RATIO_LEVELS
@@ -231,7 +232,7 @@ def test_masked_tokens_change_nothing_and_have_no_gradient(mode, spec):
 def test_on_policy_gradient_is_that_of_reinforce(
     mode, ratio_level, aggregation):
   logprobs, _, _, entropy, advantages, mask, _ = _arrays()
-  spec = losses.LossSpec(ratio_level=ratio_level, aggregation=aggregation)
+  spec = specs.loss(ratio_level=ratio_level, aggregation=aggregation)
   args = (logprobs, logprobs, logprobs, entropy, advantages, mask, None)
   num_units = losses.num_units(np.sum(mask, axis=1), aggregation)
 
@@ -292,14 +293,14 @@ def test_a_longer_completion_axis_changes_nothing(spec):
     ('ratio_level', 'group'), ('aggregation', 'mean'), ('kl_estimator', 'k1')])
 def test_unknown_switches(name, value):
   with pytest.raises(ValueError, match=f"{name}='{value}' is not one of"):
-    losses.LossSpec(**{name: value})
+    specs.loss(**{name: value})
 
 
 @pytest.mark.parametrize('switches', [
     {'kl_estimator': 'k3'}, {'kl_coefficient': 0.1}])
 def test_half_a_penalty(switches):
   with pytest.raises(ValueError, match='set both or neither'):
-    losses.LossSpec(**switches)
+    specs.loss(**switches)
 
 
 def test_a_penalty_and_its_reference_need_each_other():

@@ -16,17 +16,17 @@ import numpy as np
 
 from atgrpo_jax import model
 from atgrpo_jax import types
-from atgrpo_jax.rollout import engine as engine_lib
-from atgrpo_jax.rollout import sampler
+from atgrpo_jax.sampling import engine as engine_lib
+from atgrpo_jax.sampling import programs
 
 CONFIG = model.ModelConfig(
-    vocab_size=32, width=16, hidden_width=40, num_layers=2, num_heads=4,
-    num_kv_heads=2, head_width=4, rope_theta=10_000.0, norm_eps=1e-6,
+    vocab_size=32, hidden_size=16, intermediate_size=40, num_layers=2,
+    num_heads=4, num_kv_heads=2, head_dim=4, rope_theta=10_000.0, norm_eps=1e-6,
     tied_head=True, max_positions=64, init_std=0.3)
 
-EMBEDDING = (CONFIG.vocab_size, CONFIG.width)
+EMBEDDING = (CONFIG.vocab_size, CONFIG.hidden_size)
 # Of the MLP's first two products. No other operand has these shapes.
-MLP_KERNEL = (CONFIG.width, CONFIG.hidden_width)
+MLP_KERNEL = (CONFIG.hidden_size, CONFIG.intermediate_size)
 
 
 def make_params() -> model.Params:
@@ -46,10 +46,10 @@ def make_prompts() -> tuple[np.ndarray, np.ndarray]:
 
 
 def make_batch() -> types.TrainBatch:
-  """Three groups of four; one member has no tokens, so it does not count."""
+  """Three groups of four; one candidate has no tokens, so it does not count."""
   prompts, prompt_lengths = make_prompts()
   lengths = np.array([[5, 3, 1, 4], [2, 5, 5, 3], [4, 0, 1, 2]], np.int32)
-  # Some member of the middle has 0, an id like any other, inside.
+  # Some candidate of the middle has 0, an id like any other, inside.
   completions = ids(3, 4, 5, seed=1)
   completions[1, 1, 1:3] = 0
   return types.TrainBatch(
@@ -123,7 +123,7 @@ class Samples:
 
 def sample(
     params: model.Params, mesh: jax.sharding.Mesh, prompts: np.ndarray,
-    lengths: np.ndarray, keys: jax.Array, *, spec: sampler.SamplerSpec,
+    lengths: np.ndarray, keys: jax.Array, *, spec: programs.SamplerSpec,
     budget: int, num_slots: Sequence[int], config: model.ModelConfig = CONFIG,
     adapters: model.Adapters | None = None,
     adapter_ids: Sequence[int] | None = None) -> Samples:

@@ -1,28 +1,42 @@
 """A game, a tokenizer and policies for tests that need to know every number.
 
-A policy's parameters are its script: {prompt: answers}. It stands in the place
-of the engine; prompts, requests, counters and steps are the real ones.
+A policy's parameters are its script: {prompt: texts}. Only the engine is
+replaced; prompts, requests, counters and steps are the real ones.
 """
 
 from collections.abc import Mapping, Sequence
 from concurrent import futures
 import dataclasses
+import zlib
 
 import jax
 import numpy as np
 
 from atgrpo_jax import model
-from atgrpo_jax import sharding
-from atgrpo_jax.rollout import batching
-from atgrpo_jax.rollout import engine as engine_lib
-from atgrpo_jax.rollout import interaction as interaction_lib
-from environments import base
+from atgrpo_jax import types
+from atgrpo_jax.algorithms import collect as collect_lib
+from atgrpo_jax.rollout import runner as runner_lib
+from atgrpo_jax.rollout import tree as tree_lib
+from atgrpo_jax.runtime import buckets as buckets_lib
+from atgrpo_jax.runtime import sharding
+from atgrpo_jax.sampling import engine as engine_lib
+from environments import env_api
+from tests import specs
 
 STOP = 0
+ROLES = {'a': 'one', 'b': 'two'}  # role -> policy
 CONFIG = model.ModelConfig(
-    vocab_size=128, width=16, hidden_width=32, num_layers=1, num_heads=2,
-    num_kv_heads=1, head_width=8, rope_theta=10_000.0, norm_eps=1e-6,
+    vocab_size=128, hidden_size=16, intermediate_size=32, num_layers=1,
+    num_heads=2, num_kv_heads=1, head_dim=8, rope_theta=10_000.0, norm_eps=1e-6,
     tied_head=True, max_positions=64, init_std=0.3)
+
+
+class Dice:
+  """A script for any prompt: digits, drawn by the prompt alone."""
+
+  def __getitem__(self, prompt):
+    rng = np.random.default_rng(zlib.crc32(prompt.encode()))
+    return [str(n) for n in rng.integers(0, 4, 4)]
 
 
 class Bytes:
@@ -51,7 +65,7 @@ class Counting:
   """Each agent adds a number; the team wants to meet the goal exactly.
 
   The team's reward is 1 at the goal; an agent's own is a tenth of its number.
-  An answer '7 broken' is the sandbox's fault, '7 nan' a fault of the rewards.
+  '7 broken' makes the sandbox fail, '7 nan' makes the agent's reward NaN.
   """
 
   phases: tuple[tuple[str, ...], ...] = (('a',), ('b',))
@@ -73,17 +87,17 @@ class Counting:
     total = state.total
     for role, action in actions.items():
       number, _, fault = action.partition(' ')
-      outcomes[role] = base.Outcome.OK
+      outcomes[role] = env_api.Outcome.OK
       if not number.isdigit():
-        number, outcomes[role] = '0', base.Outcome.PARSE_ERROR
+        number, outcomes[role] = '0', env_api.Outcome.PARSE_ERROR
       if fault == 'broken':
-        outcomes[role] = base.Outcome.INFRASTRUCTURE
+        outcomes[role] = env_api.Outcome.INFRASTRUCTURE
       local[role] = float(fault) if fault == 'nan' else int(number) / 10
       total += int(number)
     turn = state.turn + (tuple(actions) == self.phases[-1])
     success = total == state.goal
     truncated = not success and turn == self.max_turns
-    return base.Step(
+    return env_api.Step(
         state=dataclasses.replace(state, total=total, turn=turn),
         team_reward=float(success), local_rewards=local,
         reward_terms={'total': total}, done=success or truncated,
@@ -91,7 +105,7 @@ class Counting:
 
 
 class Engine:
-  """Says what the script has for a prompt, or as much of it as is asked for."""
+  """Samples what the script has for a prompt, cut to the longest completion."""
 
   made = []  # Since `follow_scripts`.
 
@@ -126,13 +140,13 @@ class Engine:
     completions = [
         np.array([*text.encode(), STOP][:request.budget], np.int32)
         for text in texts]
-    return engine_lib.Sampled(
+    return engine_lib.SampledGroup(
         request, tuple(completions),
         tuple((-ids / 8).astype(np.float32) for ids in completions))
 
 
 def follow_scripts(monkeypatch) -> None:
-  """Puts the scripts in the place of the engine."""
+  """Replaces the engine by the scripts."""
   monkeypatch.setattr(Engine, 'made', [])
   monkeypatch.setattr(engine_lib, 'Engine', Engine)
 
@@ -143,38 +157,53 @@ def one_device() -> jax.sharding.Mesh:
       ['a'], jax.devices()[:1], sharding.MeshSpec())['a']
 
 
-def make_interaction(
-    policies: Mapping[str, object], policy_map: Mapping[str, str],
+def make_runner(
+    policies: Mapping[str, object], policy_map: Mapping[str, str] = ROLES,
     environment=Counting(), prompt_buckets: Sequence[int] = (32,),
     group_buckets: Sequence[int] = (4,), max_new_tokens: int = 12,
-    seed: int = 0, tokenizer: type = Bytes) -> interaction_lib.Interaction:
-  """An interaction; `policies` maps names to scripts or to parameters."""
-  return interaction_lib.Interaction(
+    tokenizer: type = Bytes, **changes) -> runner_lib.EpisodeRunner:
+  """A runner; `policies` maps names to scripts or to parameters."""
+  changes.setdefault('executor', futures.ThreadPoolExecutor(1))
+  return runner_lib.EpisodeRunner(
       environment=environment, policy_map=policy_map,
       policies={
-          name: interaction_lib.Policy(interaction_lib.Model(
+          name: runner_lib.SamplingPolicy(runner_lib.SampledModel(
               params, CONFIG, 'float32', one_device()), tokenizer())
           for name, params in policies.items()},
-      buckets=batching.Buckets(
+      buckets=buckets_lib.Buckets(
           prompt=tuple(prompt_buckets), completion=(max_new_tokens,),
           groups=tuple(group_buckets), microbatch_tokens=1),
-      max_new_tokens=max_new_tokens, temperature=1.0, seed=seed,
-      executor=futures.ThreadPoolExecutor(1))
+      max_new_tokens=max_new_tokens,
+      **{'temperature': 1.0, 'seed': 0, 'train_step': 0} | changes)
 
 
-def ask(interaction, asks, **kwargs):
-  """The answers, waited for."""
-  return _wait(interaction, lambda: interaction.ask(asks, **kwargs))
-
-
-def act(interaction, states, actions):
-  """The steps, waited for."""
-  return _wait(interaction, lambda: interaction.act(states, actions))
-
-
-def _wait(interaction, begin):
+def wait_for(runner: runner_lib.EpisodeRunner, pending):
+  """What an episode is sent for `runner.sample` or its steps."""
   def episode():
-    return (yield begin())
+    return (yield pending)
 
-  result, = interaction.play([episode()])
+  result, = runner.play([episode()])
   return result
+
+
+def collect(
+    runner: runner_lib.EpisodeRunner, goals: Mapping[str, int],
+    group_key: str = 'env+agent+turn', normaliser: str = 'std',
+    **switches) -> list[tree_lib.Tree]:
+  """The trees of the tasks {task_id: goal} of `Counting`."""
+  return collect_lib.collect(
+      runner, [task(*pair) for pair in goals.items()],
+      specs.rollout(**switches),
+      specs.advantage(group_key=group_key, normaliser=normaliser))
+
+
+def task(task_id: str, goal: int) -> env_api.Task:
+  return {'task_id': task_id, 'goal': goal}
+
+
+def prompt_of(group: types.Group) -> str:
+  return Bytes().decode(group.prompt)
+
+
+def texts_of(group: types.Group) -> tuple[str, ...]:
+  return tuple(candidate.text for candidate in group.candidates)

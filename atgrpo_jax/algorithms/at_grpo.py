@@ -1,0 +1,141 @@
+"""AT-GRPO: agent- and turn-wise groups on a greedy spine.
+
+Algorithm 1 of arXiv 2510.11062. For every environment, turn and agent in
+order: G candidates are sampled from one prompt; each is stepped from the same
+state; their rewards make one group under the key (task, role, turn); the
+candidate with the largest reward is the one whose state goes on. The next
+agent acts on that state in the same turn.
+
+Deviations from the paper: ties go to the first candidate; a candidate that
+failed for a reason that is not the model's own leaves its group.
+
+Deviations from the authors' code (each has a test): a group never holds
+candidates of two tasks or roles; agents act one after another within a turn;
+every candidate is scored from the same state, and the chosen one's state is
+the one that goes on; the other agents of a turn keep their samples when one
+agent ends the episode; nothing is filtered or duplicated before the group
+statistics.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import zlib
+
+import numpy as np
+
+from atgrpo_jax.algorithms import play
+from atgrpo_jax.algorithms import spec as spec_lib
+from atgrpo_jax.rollout import runner as runner_lib
+from atgrpo_jax.rollout import tree as tree_lib
+from environments import env_api
+
+
+def play_task(
+    runner: runner_lib.EpisodeRunner, task: env_api.Task,
+    spec: spec_lib.RolloutSpec) -> runner_lib.EpisodeCoroutine:
+  """Algorithm 1 for one task; returns its `Tree`, a spine."""
+  task_id, environment = task['task_id'], runner.environment
+  state, nodes = environment.reset(task), []
+  positions = play.positions(environment)
+  for index, position in enumerate(positions):
+    # Every candidate is tried from the one state of the spine.
+    node = yield from play.sample_and_step(
+        runner, task_id, state, position, group_size=spec.group_size, branch=0,
+        alpha=spec.alpha)
+    team, local = node.rewards(node.groups[0].key.role)
+    if spec.return_type == 'monte_carlo':
+      team = team + (yield from _continuations(
+          runner, task_id, node, index, positions, spec))
+    elif spec.return_type != 'immediate':
+      raise NotImplementedError(f'No tree knows {spec.return_type!r}.')
+    returns = (spec.alpha * team + local).astype(np.float32)
+    chosen = _select(runner, node, returns, team.astype(np.float32), spec)
+    nodes.append(dataclasses.replace(
+        node.with_returns([returns]), chosen=chosen,
+        parent=index - 1 if nodes else None,
+        joint_action=nodes[-1].chosen if nodes else None))
+    step = node.steps[chosen]
+    if step.done:
+      break
+    state = step.state
+  return tree_lib.Tree(task_id, tuple(nodes))
+
+
+def _continuations(
+    runner: runner_lib.EpisodeRunner, task_id: str, node: tree_lib.Node,
+    index: int, positions: list[tuple[int, int]],
+    spec: spec_lib.RolloutSpec) -> runner_lib.EpisodeCoroutine:
+  """Mean team reward [G] of what may follow each candidate.
+
+  A continuation that failed for a reason that is not the model's own does not
+  count; where none counts, NaN.
+  """
+  num = spec.num_continuations
+  # Branch 0 is the spine.
+  first = 1 + index * spec.group_size * num
+  open_ended = [i for i in range(spec.group_size) if not node.is_leaf(i)]
+  played = yield [
+      play.play_parallel(
+          runner, task_id, node.steps[i].state, positions[index + 1:],
+          num_episodes=num, branch=first + i * num, alpha=spec.alpha)
+      for i in open_ended]
+  means = np.zeros(spec.group_size)
+  for i, (root, chains) in zip(open_ended, played):
+    totals = np.array([
+        _team_reward(root, j) + sum(_team_reward(later, 0) for later in chain)
+        for j, chain in enumerate(chains)])
+    known = totals[np.isfinite(totals)]
+    means[i] = known.mean() if len(known) else math.nan
+  return means
+
+
+def _team_reward(node: tree_lib.Node, joint_action: int) -> float:
+  if node.failed(joint_action):
+    return math.nan
+  return node.steps[joint_action].team_reward
+
+
+def _select(
+    runner: runner_lib.EpisodeRunner, node: tree_lib.Node, returns: np.ndarray,
+    team: np.ndarray, spec: spec_lib.RolloutSpec) -> int:
+  """The candidate whose state goes on."""
+  key, = (group.key for group in node.groups)
+  valid = np.isfinite(returns)
+  if not valid.any():
+    raise RuntimeError(
+        f'All {len(returns)} candidates of {key} failed for reasons that are '
+        'not the model\'s own: '
+        f'{[c.outcome.value for c in node.groups[0].candidates]}.')
+  return select(returns, team, valid, spec, np.random.default_rng([
+      runner.seed, runner.train_step, key.turn,
+      zlib.crc32(key.task_id.encode()), zlib.crc32(key.role.encode())]))
+
+
+def select(
+    returns: np.ndarray, team_returns: np.ndarray, valid: np.ndarray,
+    spec: spec_lib.RolloutSpec, rng: np.random.Generator) -> int:
+  """The index of the candidate whose state goes on.
+
+  Args:
+    returns: [G] float32, the acting agent's.
+    team_returns: [G] float32, of the team reward alone.
+    valid: [G] bool; the others are never chosen.
+    spec: `selection` and its parameters.
+    rng: for the rules that draw.
+  """
+  candidates = np.flatnonzero(valid)
+  if spec.selection == 'team_greedy':
+    return int(candidates[np.argmax(team_returns[candidates])])
+  if spec.selection == 'uniform' or (
+      spec.selection == 'epsilon_greedy'
+      and rng.random() < spec.selection_epsilon):
+    return int(rng.choice(candidates))
+  if spec.selection == 'softmax':
+    scaled = returns[candidates] / spec.selection_temperature
+    weights = np.exp(scaled - scaled.max())
+    return int(rng.choice(candidates, p=weights / weights.sum()))
+  if spec.selection in ('acting_greedy', 'epsilon_greedy'):
+    return int(candidates[np.argmax(returns[candidates])])
+  raise NotImplementedError(f'No rule for selection={spec.selection!r}.')

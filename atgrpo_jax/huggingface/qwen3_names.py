@@ -1,0 +1,89 @@
+"""Which tensor of a Hugging Face Qwen3 is which parameter, in which layout.
+
+One table serves import and export, so they are inverse. A parameter of the
+layers has all layers in one leaf, [L, ...]; a tensor belongs to one layer. The
+tensor of a linear layer is [out, in], its kernel is [in, out].
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from atgrpo_jax.model import config as config_lib
+from atgrpo_jax.model import qwen3
+
+EMBEDDING = 'model.embed_tokens.weight'
+HEAD = 'lm_head.weight'
+
+# Module of a layer -> (path of the leaf below `layers`, transposed).
+LAYER = {
+    'self_attn.q_proj': ('attention.q.kernel', True),
+    'self_attn.k_proj': ('attention.k.kernel', True),
+    'self_attn.v_proj': ('attention.v.kernel', True),
+    'self_attn.o_proj': ('attention.o.kernel', True),
+    'self_attn.q_norm': ('attention.q_norm.scale', False),
+    'self_attn.k_norm': ('attention.k_norm.scale', False),
+    'input_layernorm': ('attention_norm.scale', False),
+    'post_attention_layernorm': ('mlp_norm.scale', False),
+    'mlp.gate_proj': ('gate.kernel', True),
+    'mlp.up_proj': ('up.kernel', True),
+    'mlp.down_proj': ('down.kernel', True),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+  """A leaf of the parameters.
+
+  Attributes:
+    path: dotted, as in `layers.attention.q.kernel`.
+    tensors: the names of its tensors; L names if it is stacked, else 1.
+    transposed: whether a tensor is [out, in] and the leaf [in, out].
+    stacked: whether its first axis is the layer.
+  """
+
+  path: str
+  tensors: tuple[str, ...]
+  transposed: bool = False
+  stacked: bool = False
+
+
+def leaves(config: config_lib.ModelConfig) -> list[Leaf]:
+  """All leaves of the parameters."""
+  head = [] if config.tied_head else [Leaf('head', (HEAD,), transposed=True)]
+  return [
+      Leaf('embedding', (EMBEDDING,)),
+      Leaf('norm.scale', ('model.norm.weight',)),
+      *head,
+      *(Leaf(f'layers.{path}', tuple(
+          f'model.layers.{i}.{module}.weight'
+          for i in range(config.num_layers)), transposed, stacked=True)
+        for module, (path, transposed) in LAYER.items())]
+
+
+def tensor_shapes(
+    config: config_lib.ModelConfig) -> dict[str, tuple[int, ...]]:
+  """The shape of every tensor in the folder of such a model."""
+  params = qwen3.param_shapes(config)
+  shapes = {}
+  for leaf in leaves(config):
+    shape = get(params, leaf.path).shape
+    shape = shape[1:] if leaf.stacked else shape
+    shapes |= dict.fromkeys(
+        leaf.tensors, shape[::-1] if leaf.transposed else shape)
+  return shapes
+
+
+def get(tree, path: str):
+  """What a nested dict holds at a dotted path."""
+  for name in path.split('.'):
+    tree = tree[name]
+  return tree
+
+
+def put(tree: dict, path: str, value) -> None:
+  """Sets a dotted path of a nested dict."""
+  *parents, leaf = path.split('.')
+  for name in parents:
+    tree = tree.setdefault(name, {})
+  tree[leaf] = value

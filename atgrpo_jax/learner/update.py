@@ -1,0 +1,199 @@
+"""The updates of one policy on the groups of its roles."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Sequence
+import dataclasses
+import functools
+from typing import Any
+
+from absl import logging
+import jax
+import numpy as np
+
+from atgrpo_jax import model
+from atgrpo_jax import types
+from atgrpo_jax.learner import batching
+from atgrpo_jax.learner import diagnostics
+from atgrpo_jax.learner import policies as policies_lib
+from atgrpo_jax.learner import train_state
+from atgrpo_jax.learner import train_step
+from atgrpo_jax.rl import losses
+from atgrpo_jax.runtime import buckets as buckets_lib
+from atgrpo_jax.runtime import sharding
+
+# A run whose gradients are not finite this many times in a row is stopped.
+MAX_NONFINITE = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyUpdate:
+  """What the updates of one policy tell, still on its devices.
+
+  Attributes:
+    num_groups: of its roles.
+    num_without_signal: of these, in which no candidate has an advantage.
+    updates: (metrics, which gradients are finite) of each update.
+  """
+
+  num_groups: int
+  num_without_signal: int
+  updates: list[tuple[dict[str, jax.Array], Any]]
+
+
+def update_policy(
+    policy: policies_lib.Policy, state: train_state.TrainState,
+    groups: Sequence[types.Group], *, num_updates: int,
+    buckets: buckets_lib.Buckets, frozen_params: model.Params | None,
+    reference: model.Params | None,
+) -> tuple[train_state.TrainState, PolicyUpdate]:
+  """Dispatches one or a few updates.
+
+  The loss is the mean over all candidates (Algorithm 1 of arXiv 2510.11062), by
+  `loss.aggregation`. Groups without an advantage add nothing to the surrogate,
+  so they are computed only where a penalty reads them.
+
+  Args:
+    policy: that is trained.
+    state: of it; donated.
+    groups: of its roles, in one step.
+    num_updates: the groups are dealt out to so many updates.
+    buckets: static shapes.
+    frozen_params: of the model under an adapter; None without one.
+    reference: the model of a KL penalty, which alone reads it.
+  """
+  loss = policy.learner.loss
+  update = PolicyUpdate(
+      len(groups), sum(not np.any(group.advantages) for group in groups), [])
+  static = {'config': policy.config, 'spec': policy.learner}
+  throttled = functools.partial(
+      sharding.throttle_cpu_dispatch, mesh=policy.mesh)
+  with jax.set_mesh(policy.mesh):
+    shares = []
+    for share in (groups[i::num_updates] for i in range(num_updates)):
+      scored = _scored(loss, share)
+      if not scored:
+        continue
+      batches = _batches(policy, scored, buckets)
+      if num_updates > 1:
+        batches = [
+            dataclasses.replace(b, old_logprobs=throttled(train_step.score(
+                state.params, b, frozen_params=frozen_params, **static)))
+            for b in batches]
+      if loss.kl_estimator != 'none':
+        batches = [
+            dataclasses.replace(b, reference_logprobs=throttled(
+                _score_reference(policy, reference, b))) for b in batches]
+      shares.append((
+          batches, _num_units(share, loss.aggregation),
+          _num_units(scored, 'token_mean')))
+
+    for batches, num_units, num_tokens in shares:
+      sums = train_step.zero_sums(state.params, **static)
+      for batch in batches:
+        sums = throttled(train_step.accumulate(
+            state.params, sums, batch, frozen_params=frozen_params, **static))
+      state, metrics, finite = train_step.apply_update(
+          state, sums, num_units, num_tokens, **static)
+      update.updates.append((metrics, finite))
+  return state, update
+
+
+def diagnose_policy(
+    policy: policies_lib.Policy, state: train_state.TrainState,
+    groups: Sequence[types.Group], *, buckets: buckets_lib.Buckets,
+    frozen_params: model.Params | None,
+    start: model.Params) -> dict[str, float]:
+  """`diagnostics` of the groups that the next update will score.
+
+  `start` is the model that training started from; for the other arguments see
+  `update_policy`.
+  """
+  by_role = collections.defaultdict(list)
+  for group in groups:
+    by_role[group.key.role].append(group)
+  loss = policy.learner.loss
+  scored = {
+      role: found for role, own in by_role.items()
+      if (found := _scored(loss, own))}
+  if not scored:
+    return {}
+  with jax.set_mesh(policy.mesh):
+    values = diagnostics.diagnose(
+        state.params, {
+            role: diagnostics.RoleBatches(
+                _batches(policy, own, buckets),
+                _num_units(by_role[role], loss.aggregation),
+                _num_units(own, 'token_mean'))
+            for role, own in scored.items()},
+        functools.partial(_score_reference, policy, start),
+        frozen_params=frozen_params, mesh=policy.mesh, config=policy.config,
+        spec=policy.learner)
+  return {f'diagnosis/{metric}': x for metric, x in values.items()}
+
+
+def _scored(
+    loss: losses.LossSpec,
+    groups: Sequence[types.Group]) -> list[types.Group]:
+  """The groups whose candidates the loss reads."""
+  return [
+      group for group in groups
+      if loss.has_penalty or np.any(group.advantages)]
+
+
+def _batches(
+    policy: policies_lib.Policy, groups: Sequence[types.Group],
+    buckets: buckets_lib.Buckets) -> list[types.TrainBatch]:
+  """Microbatches on the devices of the policy."""
+  shapes = buckets.on(sharding.num_data_shards(policy.mesh))
+  return [
+      sharding.put_rows(batch, policy.mesh)
+      for batch in batching.make_batches(groups, shapes)]
+
+
+def _score_reference(
+    policy: policies_lib.Policy, params: model.Params,
+    batch: types.TrainBatch) -> jax.Array:
+  """Log-probabilities [P, G, T] float32 by a whole model."""
+  return train_step.score(
+      params, batch, config=policy.config,
+      spec=dataclasses.replace(policy.learner, adapter_scale=None))
+
+
+def _num_units(
+    groups: Sequence[types.Group], aggregation: str) -> np.float32:
+  """`losses.num_units` of all candidates of these groups."""
+  lengths = [
+      len(candidate.completion) * candidate.valid
+      for group in groups for candidate in group.candidates]
+  return np.float32(losses.num_units(np.array(lengths), aggregation))
+
+
+def update_metrics(name: str, update: PolicyUpdate) -> dict[str, float]:
+  """Waits for the updates of a policy; raises if they went wrong.
+
+  Of several updates of one rollout, the metrics are means.
+  """
+  metrics = {
+      'groups': update.num_groups,
+      'groups_without_signal': update.num_without_signal}
+  if not update.updates:
+    logging.warning('policy %s: no group carries a signal', name)
+    return metrics
+  updates = jax.device_get([found for found, _ in update.updates])
+  for key in updates[0]:
+    metrics[key] = float(np.mean([found[key] for found in updates]))
+  for found, (_, finite) in zip(updates, update.updates):
+    if found['nonfinite_in_a_row'] >= MAX_NONFINITE:
+      bad = [
+          jax.tree_util.keystr(path, simple=True, separator='/')
+          for path, ok in jax.tree_util.tree_leaves_with_path(finite)
+          if not ok]
+      raise FloatingPointError(
+          f'Policy {name!r}: the gradients of {MAX_NONFINITE} updates in a '
+          f'row were not finite, last in {", ".join(bad[:10])} ({len(bad)} '
+          f'of {len(jax.tree.leaves(finite))} leaves), loss '
+          f'{found["loss"]}. The parameters are those before.')
+  metrics['nonfinite_in_a_row'] = float(updates[-1]['nonfinite_in_a_row'])
+  return metrics

@@ -1,0 +1,112 @@
+"""The attention of prefill and learner on a TPU: jax's splash kernel.
+
+The G candidates of a group are one sequence of G * X queries. Its keys are
+those of the prefix, then those of the candidates one after another; the mask of
+the candidates is a diagonal of causal blocks. The kernel visits no block that
+is masked altogether, and scores never leave the chip's fast memory.
+
+Letters as in `atgrpo_jax.model.qwen3`.
+"""
+
+from __future__ import annotations
+
+import jax
+from jax.experimental.pallas.ops.tpu.splash_attention import (
+  splash_attention_kernel as kernel_lib,
+)
+from jax.experimental.pallas.ops.tpu.splash_attention import (
+  splash_attention_mask as mask_lib,
+)
+import jax.numpy as jnp
+import numpy as np
+
+_LANES = 128  # Of a TPU's registers: lengths and head widths are multiples.
+_BLOCK = 512  # Queries, or keys, that are scored at once.
+
+
+def fits(
+    device: jax.sharding.AbstractDevice, q: jax.Array,
+    prefix_length: int) -> bool:
+  """Whether `attend` can take queries [P, K, G, X, M, H] on such a device."""
+  *_, queries, _, width = q.shape
+  return device.platform == 'tpu' and not any(
+      size % _LANES for size in (queries, width, prefix_length))
+
+
+def attend(q, k, v, prefix, prefix_mask, interpret: bool = False):
+  """What `attention.attend` computes for causal suffixes without a past.
+
+  Args:
+    q: [P, K, G, X, M, H] scaled queries.
+    k: [P, K, G, H, X] suffix keys.
+    v: [P, K, G, X, H] suffix values.
+    prefix: keys [P, K, H, S] and values [P, K, S, H], or None.
+    prefix_mask: [P, S] bool, or None without a prefix.
+    interpret: whether to run without a TPU, for tests.
+
+  Returns:
+    [P, K, G, X, M, H]
+  """
+  groups, heads, candidates, queries, per_head, width = q.shape
+  # One sequence of all candidates, with query heads in front.
+  q = q.transpose(0, 1, 4, 2, 3, 5).reshape(
+      groups, heads, per_head, -1, width)
+  k = k.transpose(0, 1, 2, 4, 3).reshape(groups, heads, -1, width)
+  v = v.reshape(groups, heads, -1, width)
+  # A query sees the keys of its own id.
+  own = jnp.ones((groups, candidates * queries), jnp.int32)
+  ids = kernel_lib.SegmentIds(own, own)
+  if prefix is not None:
+    k = jnp.concatenate([prefix[0].swapaxes(-1, -2), k], axis=2)
+    v = jnp.concatenate([prefix[1], v], axis=2)
+    ids = kernel_lib.SegmentIds(
+        own, jnp.concatenate([prefix_mask.astype(jnp.int32), own], axis=1))
+  kernel = _kernel(
+      candidates, queries, k.shape[2] - own.shape[1], per_head, interpret)
+  mixed = jax.vmap(jax.vmap(kernel, in_axes=(0, 0, 0, None)))(q, k, v, ids)
+  mixed = mixed.reshape(groups, heads, per_head, candidates, queries, width)
+  return mixed.transpose(0, 1, 3, 4, 2, 5)
+
+
+def _kernel(candidates, queries, prefix_length, per_head, interpret):
+  mask = _Mask(candidates, queries, prefix_length)
+  rows, columns = (
+      _block(queries), np.gcd(_block(queries), _block(prefix_length)).item())
+  blocks = kernel_lib.BlockSizes(
+      block_q=rows, block_kv=columns, block_q_dkv=rows, block_kv_dkv=columns,
+      block_q_dq=rows, block_kv_dq=columns,
+      k_layout=kernel_lib.QKVLayout.SEQ_MINOR)
+  return kernel_lib.make_splash_mqa_single_device(
+      mask_lib.MultiHeadMask([mask] * per_head), block_sizes=blocks,
+      interpret=interpret)
+
+
+def _block(length):
+  """The largest block that divides a length; any divides none."""
+  return np.gcd(length, _BLOCK).item()
+
+
+class _Mask(mask_lib.Mask):
+  """A prefix that all see, then a causal block for each candidate."""
+
+  def __init__(self, candidates: int, queries: int, prefix_length: int):
+    self._sizes = candidates, queries, prefix_length
+
+  @property
+  def shape(self) -> tuple[int, int]:
+    candidates, queries, prefix_length = self._sizes
+    return candidates * queries, prefix_length + candidates * queries
+
+  def __getitem__(self, index) -> np.ndarray:
+    _, queries, prefix_length = self._sizes
+    row, column = (
+        np.arange(size)[at] for size, at in zip(self.shape, index))
+    row, column = row[:, None], column[None] - prefix_length
+    own = (column <= row) & (column // queries == row // queries)
+    return (column < 0) | own
+
+  def __eq__(self, other: object) -> bool:
+    return isinstance(other, _Mask) and self._sizes == other._sizes
+
+  def __hash__(self) -> int:
+    return hash(self._sizes)

@@ -1,0 +1,328 @@
+"""Runs many episodes at once, between the engines and the environments.
+
+An episode is a coroutine: it yields what it waits for, samples of a policy,
+steps of its environment or a list of other episodes, and is sent the result.
+Prompts of many episodes are sampled by one engine for each model and shape;
+candidates are stepped in worker processes. The only caller of
+`Environment.step`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Mapping, Sequence
+from concurrent import futures
+import dataclasses
+import time
+from typing import Any
+import zlib
+
+import jax
+import numpy as np
+
+from atgrpo_jax import errors
+from atgrpo_jax import model
+from atgrpo_jax import types
+from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
+from atgrpo_jax.rollout import policy_map as policy_map_lib
+from atgrpo_jax.runtime import buckets as buckets_lib
+from atgrpo_jax.runtime import hosts
+from atgrpo_jax.runtime import sharding
+from atgrpo_jax.sampling import categorical
+from atgrpo_jax.sampling import engine as engine_lib
+from atgrpo_jax.sampling import programs
+from environments import env_api
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SampledModel:
+  """What is sampled; with `adapters`, for several policies at once."""
+
+  params: model.Params
+  config: model.ModelConfig
+  dtype: str
+  mesh: jax.sharding.Mesh
+  adapters: model.Adapters | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplingPolicy:
+  """A model, how it is prompted, and which of its adapters."""
+
+  model: SampledModel
+  tokenizer: tokenizer_lib.Tokenizer
+  adapter: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class SampleRequest:
+  """One prompt that wants a group of samples."""
+
+  key: types.GroupKey
+  state: env_api.State
+
+
+@dataclasses.dataclass(frozen=True)
+class PendingSamples:
+  """Groups that an episode waits for; None until they are there."""
+
+  groups: list[engine_lib.SampledGroup | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class PendingSteps:
+  """Steps that an episode waits for, a few in each part."""
+
+  parts: list[futures.Future | None]  # None where another process takes them.
+
+
+# Yields what it waits for, is sent its result, and returns what it likes.
+# Episodes that it waits for run beside each other.
+EpisodeCoroutine = Generator[
+    PendingSamples | PendingSteps | list['EpisodeCoroutine'], Any, Any]
+
+
+@dataclasses.dataclass
+class Counters:
+  """What the episodes of a runner cost; the budget ledger of a run."""
+
+  prompt_tokens: int = 0  # A prompt counts once for all its completions.
+  completion_tokens: int = 0
+  model_calls: int = 0  # Completions asked for.
+  cut_completions: int = 0  # Completions without a stop token.
+  environment_steps: int = 0
+  program_runs: int = 0
+  infrastructure_failures: int = 0
+  sample_seconds: float = 0.0  # That the host gave to, or waited for, devices.
+  environment_seconds: float = 0.0  # That it waited for environments.
+
+  def ledger(self) -> dict[str, int]:
+    """All but the seconds."""
+    return {
+        name: count for name, count in dataclasses.asdict(self).items()
+        if not name.endswith('_seconds')}
+
+
+@dataclasses.dataclass
+class EpisodeRunner:
+  """Plays an environment with a map from roles to policies.
+
+  Attributes:
+    environment: the task.
+    policy_map: role -> policy.
+    policies: policy -> what is sampled for it; policies with one model are
+      sampled together.
+    buckets: static shapes.
+    max_new_tokens: longest completion.
+    temperature: of the sampler.
+    seed: of all sampling.
+    train_step: the training step that the policies come from.
+    executor: steps environments; a pool of processes in a run.
+    counters: grow with every call.
+  """
+
+  environment: env_api.Environment
+  policy_map: policy_map_lib.PolicyMap
+  policies: Mapping[str, SamplingPolicy]
+  buckets: buckets_lib.Buckets
+  max_new_tokens: int
+  temperature: float
+  seed: int
+  train_step: int
+  executor: futures.Executor
+  counters: Counters = dataclasses.field(default_factory=Counters)
+  _engines: dict[
+      tuple[SampledModel, tuple[int, ...], int, int],
+      engine_lib.Engine] = dataclasses.field(default_factory=dict, init=False)
+  _requests: list[tuple[engine_lib.Engine, np.ndarray, engine_lib.Request]] = (
+      dataclasses.field(default_factory=list, init=False))
+  _next_process: int = dataclasses.field(default=0, init=False)
+
+  def play(self, episodes: Sequence[EpisodeCoroutine]) -> list[Any]:
+    """Plays all episodes to their ends and returns what they return.
+
+    While the devices sample a chunk for some episodes, the worker processes
+    step the environments of others. Both are waited for before the next chunk,
+    so what is computed together, and thus each bit of it, is the same whatever
+    time a program takes, and in every process of a run.
+    """
+    started, results, waiting = [], {}, {}
+
+    def begin(episodes):
+      indices = range(len(started), len(started) + len(episodes))
+      started.extend(episodes)
+      for index in indices:
+        resume(index, None)
+      return indices
+
+    def resume(index, value):
+      try:
+        pending = started[index].send(value)
+      except StopIteration as end:
+        results[index] = end.value
+        waiting.pop(index, None)
+      else:
+        waiting[index] = (
+            begin(pending) if isinstance(pending, list) else pending)
+
+    indices = begin(episodes)
+    while waiting:
+      start = time.perf_counter()
+      self._submit_requests()
+      for engine in self._engines.values():
+        engine.dispatch()
+      self.counters.sample_seconds += time.perf_counter() - start
+      steps = {
+          index: pending for index, pending in sorted(waiting.items())
+          if isinstance(pending, PendingSteps)}
+      for index, finished in zip(steps, self._finish_steps(steps.values())):
+        resume(index, finished)
+      self._collect_samples()
+      for index, pending in sorted(waiting.items()):
+        if isinstance(pending, PendingSamples) and None not in pending.groups:
+          resume(index, pending.groups)
+      # Who was started later ends first.
+      for index, pending in sorted(waiting.items(), reverse=True):
+        if isinstance(pending, range) and results.keys() >= set(pending):
+          resume(index, [results.pop(i) for i in pending])
+    return [results[index] for index in indices]
+
+  def sample(
+      self, requests: Sequence[SampleRequest], *,
+      group_size: int) -> PendingSamples:
+    """Asks for `group_size` candidates of each prompt.
+
+    A candidate depends on the seed, the training step, the group's key and its
+    own index, not on other requests.
+    """
+    prompts = [
+        self.policy_of(request.key.role).tokenizer.encode_prompt(
+            self.environment.observe(request.state, request.key.role))
+        for request in requests]
+    for request, prompt in zip(requests, prompts):
+      self._check_length(request, prompt)
+    groups = [None] * len(requests)
+    for index, (request, prompt) in enumerate(zip(requests, prompts)):
+      key = request.key
+      policy = self.policy_of(key.role)
+      counters = np.array([
+          self.train_step, zlib.crc32(key.task_id.encode()), key.turn,
+          zlib.crc32(key.role.encode()), key.branch], np.uint32)
+      engine = self._engine(policy, len(prompt), group_size)
+      self._requests.append((engine, counters, engine_lib.Request(
+          tag=(groups, index, policy.tokenizer), prompt=prompt, key=None,
+          budget=self.max_new_tokens, adapter=policy.adapter, role=key.role)))
+    return PendingSamples(groups)
+
+  def step_environments(
+      self, states: Sequence[env_api.State],
+      actions: Sequence[Mapping[str, str]]) -> PendingSteps:
+    """Steps each state with its actions, in worker processes.
+
+    The processes of a run take turns.
+    """
+    parts = []
+    # Few candidates per message, so that one slow program holds up little.
+    for first in range(0, len(states), 4):
+      share = slice(first, first + 4)
+      parts.append(
+          self.executor.submit(
+              env_api.step_all, self.environment, states[share], actions[share])
+          if self._next_process == jax.process_index() else None)
+      self._next_process = (self._next_process + 1) % jax.process_count()
+    self.counters.environment_steps += len(states)
+    return PendingSteps(parts)
+
+  def policy_of(self, role: str) -> SamplingPolicy:
+    return self.policies[self.policy_map[role]]
+
+  def _collect_samples(self) -> None:
+    """Waits for the chunks that the devices are at."""
+    start = time.perf_counter()
+    for engine in self._engines.values():
+      for sampled in engine.collect():
+        groups, index, tokenizer = sampled.request.tag
+        groups[index] = sampled
+        self._count(sampled, tokenizer.stop_ids)
+    self.counters.sample_seconds += time.perf_counter() - start
+
+  def _finish_steps(
+      self, pending: Collection[PendingSteps]) -> list[list[env_api.Step]]:
+    """Waits for environments; the processes exchange what they have stepped."""
+    if not pending:
+      return []
+    start = time.perf_counter()
+    shares = hosts.exchange([
+        {index: part.result() for index, part in enumerate(steps.parts) if part}
+        for steps in pending])
+    finished = []
+    for number, steps in enumerate(pending):
+      parts = {}
+      for share in shares:
+        parts |= share[number]
+      finished.append([
+          step for index in range(len(steps.parts)) for step in parts[index]])
+    self.counters.program_runs += sum(
+        step.program_runs for steps in finished for step in steps)
+    self.counters.infrastructure_failures += sum(
+        env_api.Outcome.INFRASTRUCTURE in step.outcomes.values()
+        for steps in finished for step in steps)
+    self.counters.environment_seconds += time.perf_counter() - start
+    return finished
+
+  def _engine(
+      self, policy: SamplingPolicy, length: int,
+      group_size: int) -> engine_lib.Engine:
+    """The one that samples such prompts."""
+    length = buckets_lib.bucket(length, self.buckets.prompt, 'prompt length')
+    sampled, stop_ids = policy.model, policy.tokenizer.stop_ids
+    key = sampled, stop_ids, length, group_size
+    if key not in self._engines:
+      spec = programs.SamplerSpec(
+          group_size=group_size, temperature=self.temperature,
+          stop_ids=stop_ids, dtype=sampled.dtype)
+      self._engines[key] = engine_lib.Engine(
+          sampled.params, sampled.mesh, adapters=sampled.adapters,
+          config=sampled.config, spec=spec, prompt_length=length,
+          num_slots=self.buckets.on(
+              sharding.num_data_shards(sampled.mesh)).groups)
+    return self._engines[key]
+
+  def _submit_requests(self) -> None:
+    """Gives the engines what was asked since their last chunk.
+
+    Not before: the keys come from a device, which would be waited for while it
+    computes a chunk.
+    """
+    if not self._requests:
+      return
+    # Of few shapes, each of which is compiled.
+    counters = np.zeros((2**len(self._requests).bit_length(), 5), np.uint32)
+    counters[:len(self._requests)] = [row for _, row, _ in self._requests]
+    keys = np.asarray(jax.random.key_data(
+        categorical.group_keys(jax.random.key(self.seed), counters)))
+    for (engine, _, request), key in zip(self._requests, keys):
+      engine.add(dataclasses.replace(request, key=key))
+    self._requests.clear()
+
+  def _count(
+      self, sampled: engine_lib.SampledGroup, stop_ids: Sequence[int]) -> None:
+    self.counters.prompt_tokens += len(sampled.request.prompt)
+    self.counters.completion_tokens += sum(map(len, sampled.completions))
+    self.counters.model_calls += len(sampled.completions)
+    self.counters.cut_completions += sum(
+        ids[-1] not in stop_ids for ids in sampled.completions)
+
+  def _check_length(self, request: SampleRequest, prompt: np.ndarray) -> None:
+    """Nothing is cut in silence: a prompt that does not fit is an error."""
+    key = request.key
+    config = self.policy_of(key.role).model.config
+    limit = min(
+        self.buckets.prompt[-1], config.max_positions - self.max_new_tokens)
+    if len(prompt) > limit:
+      raise errors.UserError(
+          f'The prompt of role {key.role!r} in task {key.task_id!r}, '
+          f'turn {key.turn + 1}, has {len(prompt)} tokens, but only '
+          f'{limit} fit: raise buckets.prompt (its largest is '
+          f'{self.buckets.prompt[-1]}) or lower rollout.max_new_tokens '
+          f'({self.max_new_tokens} of the {config.max_positions} positions of '
+          'the model).')

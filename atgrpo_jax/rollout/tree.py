@@ -1,0 +1,123 @@
+"""All that a rollout did with one task, as data.
+
+AT-GRPO's tree is a spine, plain GRPO's a root with G chains. Returns,
+advantages, batches and the written record all read this one structure. It is
+the host's counterpart of `mctx.Tree`: nodes with their parent and the action
+that led there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+import dataclasses
+import math
+
+import numpy as np
+
+from atgrpo_jax import types
+from environments import env_api
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+  """One turn and phase of a tree, reached by one history.
+
+  Joint action i is candidate i of every role of the phase.
+
+  Attributes:
+    turn: of the episode, from 0.
+    phase: its number in `Environment.phases`.
+    state: what the roles observed.
+    groups: one for each role of the phase.
+    steps: [G] what each joint action led to.
+    parent: number of the node before in `Tree.nodes`; None for the root.
+    joint_action: of the parent, the one that led here; None for the root.
+    chosen: the joint action that goes on; None where all do.
+  """
+
+  turn: int
+  phase: int
+  state: env_api.State
+  groups: tuple[types.Group, ...]
+  steps: tuple[env_api.Step, ...]
+  parent: int | None = None
+  joint_action: int | None = None
+  chosen: int | None = None
+
+  def failed(self, joint_action: int) -> bool:
+    """Whether it failed for a reason that is not the model's own."""
+    return any(
+        math.isnan(group.candidates[joint_action].reward)
+        for group in self.groups)
+
+  def is_leaf(self, joint_action: int) -> bool:
+    """Whether nothing can follow a joint action."""
+    return self.steps[joint_action].done or self.failed(joint_action)
+
+  def with_returns(self, returns: Sequence[np.ndarray]) -> Node:
+    """The node with [G] float32 for the candidates of each group.
+
+    What is not finite becomes NaN.
+    """
+    return dataclasses.replace(self, groups=tuple(
+        dataclasses.replace(group, candidates=tuple(
+            dataclasses.replace(
+                candidate, return_=value if np.isfinite(value) else np.nan)
+            for candidate, value in zip(group.candidates, values)))
+        for group, values in zip(self.groups, returns)))
+
+  def rewards(self, role: str) -> tuple[np.ndarray, np.ndarray]:
+    """Team and local rewards, each [G] float64; NaN where a step failed."""
+    pairs = [
+        (math.nan, math.nan) if self.failed(i)
+        else (step.team_reward, step.local_rewards[role])
+        for i, step in enumerate(self.steps)]
+    team, local = np.array(pairs, float).T
+    return team, local
+
+
+@dataclasses.dataclass(frozen=True)
+class EpisodeResult:
+  """How one episode of a tree went."""
+
+  task_id: str
+  turns: int
+  success: bool
+  truncated: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Tree:
+  """The nodes of one task, parents before their children."""
+
+  task_id: str
+  nodes: tuple[Node, ...]
+
+  def episodes(self) -> Iterator[EpisodeResult]:
+    """Of the spine, or of each chain that no failure ended."""
+    continued = {(node.parent, node.joint_action) for node in self.nodes}
+    for index, node in enumerate(self.nodes):
+      ends = range(len(node.steps)) if node.chosen is None else [node.chosen]
+      for joint_action in ends:
+        if (index, joint_action) in continued or node.failed(joint_action):
+          continue
+        step = node.steps[joint_action]
+        yield EpisodeResult(
+            self.task_id, node.turn + 1, step.success, step.truncated)
+
+  def map_groups(self, function: Callable[[types.Group], types.Group]) -> Tree:
+    """The tree with other groups."""
+    return dataclasses.replace(self, nodes=tuple(
+        dataclasses.replace(node, groups=tuple(map(function, node.groups)))
+        for node in self.nodes))
+
+
+def groups_of(trees: Sequence[Tree]) -> list[types.Group]:
+  """All groups of a step: by turn and phase, then by task and branch."""
+  order = {tree.task_id: index for index, tree in enumerate(trees)}
+  nodes = sorted(
+      (node for tree in trees for node in tree.nodes),
+      key=lambda node: (
+          node.turn, node.phase, order[node.groups[0].key.task_id],
+          node.groups[0].key.branch))
+  return [group for node in nodes for group in node.groups]

@@ -1,0 +1,115 @@
+"""The folder of a run: its config, whether that is the same, and its lock.
+
+A config here is the nested dict of plain values that a ConfigDict stands for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import contextlib
+import hashlib
+import json
+import pathlib
+from typing import Any
+
+from atgrpo_jax import errors
+from atgrpo_jax.runtime import files
+from atgrpo_jax.runtime import hosts
+
+# Parts of a config that may change between two starts of one run.
+_MAY_CHANGE = ('evaluation', 'export', 'train.num_steps',
+               'train.completion_tokens')
+
+
+def config_hash(config: Mapping[str, Any]) -> str:
+  """Names what a run computes; parts that may change do not enter."""
+  flat = {
+      name: value for name, value in _flatten(config).items()
+      if not _may_change(name)}
+  text = json.dumps(flat, sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def print_config(config: Mapping[str, Any]) -> None:
+  """Prints every value as it would be given on the command line."""
+  for name, value in sorted(_flatten(config).items()):
+    print(f'--config.{name}={value}')
+  print(f'config hash {config_hash(config)}')
+
+
+def check_config(
+    workdir: pathlib.Path, config: Mapping[str, Any]) -> bool:
+  """True if the workdir holds a run of this config, False if it holds none.
+
+  Raises UserError if it holds anything else.
+  """
+  path = workdir / 'config.json'
+  if not path.exists():
+    if set(workdir.glob('*')) - {files.unfinished(path)}:
+      raise errors.UserError(
+          f'{workdir} is not empty and holds no config.json, so it is no '
+          'workdir of ours; choose another --workdir.')
+    return False
+  try:
+    theirs = _flatten(json.loads(path.read_text())['config'])
+  except (ValueError, KeyError, TypeError) as error:
+    raise errors.UserError(
+        f'{path} is no config that was written here ({error}); choose another '
+        '--workdir.') from error
+  ours = _flatten(json.loads(json.dumps(config)))
+  differ = [
+      name for name in sorted(theirs.keys() | ours.keys())
+      if theirs.get(name) != ours.get(name) and not _may_change(name)]
+  if differ:
+    changes = '; '.join(
+        f'{name}: there {theirs.get(name)!r}, now {ours.get(name)!r}'
+        for name in differ[:10])
+    raise errors.UserError(
+        f'{workdir} holds a run of another config ({changes}). Choose '
+        'another --workdir, or start with that config to resume it.')
+  return True
+
+
+def write_config(
+    workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
+  """Writes `config.json`: the resolved config and its hash."""
+  hosts.barrier()  # Until all have seen what was there before.
+  if not hosts.is_first():
+    return
+  workdir.mkdir(parents=True, exist_ok=True)
+  record = {
+      'hash': config_hash(config), 'config': dict(config)}
+  files.write_whole(
+      workdir / 'config.json', json.dumps(record, indent=2) + '\n')
+
+
+def lock(workdir: pathlib.Path) -> contextlib.ExitStack:
+  """Keeps other trainers out of a workdir until it is closed, or gone.
+
+  Makes the workdir if there is none. Raises UserError if a trainer is in it. Of
+  several processes the first one locks.
+  """
+  held = contextlib.ExitStack()
+  if hosts.is_first():
+    workdir.mkdir(parents=True, exist_ok=True)
+    held = files.try_lock(workdir)
+  if not all(hosts.exchange(held is not None)):
+    raise errors.UserError(
+        f'Another process trains in {workdir}. Wait for it, stop it, or choose '
+        'another --workdir.')
+  return held
+
+
+def _may_change(name: str) -> bool:
+  return any(
+      name == part or name.startswith(part + '.') for part in _MAY_CHANGE)
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
+  flat = {}
+  for name, value in tree.items():
+    if isinstance(value, dict):
+      flat |= _flatten(value, f'{prefix}{name}.')
+    else:
+      flat[prefix + name] = value
+  return flat

@@ -1,0 +1,123 @@
+"""Sudoku: a team fills a grid of 4x4 or 9x9 cells (arXiv 2510.11062).
+
+A move is a whole grid. Its digits are written one by one, row by row, onto the
+clues, in the place of all that earlier moves wrote, until the grid is solved;
+what is left of the move is not looked at. A digit that a clue, or another digit
+of its row, column or box, forbids is left out and counts as illegal; 0 leaves a
+cell as the clues have it. The potential of `progress` is the share of blank
+cells that are filled. Teams are those of `environments.boards.board_game`,
+reward terms those of `environments.boards.rewards`; no term sees the solution.
+
+Deviation from the authors' code: no clue is ever changed. A digit that would is
+left out and counts as illegal, and what is then on the board decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import dataclasses
+import json
+from typing import Any
+
+from environments import env_api
+from environments import sandbox as sandbox_lib
+from environments.boards import board_game
+from environments.boards import rewards
+from environments.boards.sudoku import grid
+
+Digits = tuple[tuple[int, ...], ...]  # Rows; 0 is blank.
+
+
+@dataclasses.dataclass(frozen=True)
+class Board:
+  """A grid that is being filled: rows of digits, '.' for a blank cell."""
+
+  clues: tuple[str, ...]
+  filled: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sudoku:
+  """The game; see `environments.boards.board_game.Game`."""
+
+  size: int  # 4 or 9, rows and digits.
+
+  @property
+  def words(self) -> board_game.Words:
+    box = {4: 2, 9: 3}[self.size]
+    rows = [[*range(1, self.size + 1)], *[[0] * self.size] * (self.size - 1)]
+    return board_game.Words(
+        rules=(
+            f'Every row, every column and every {box}x{box} box must hold each '
+            f'digit from 1 to {self.size} once. A dot is a blank cell. A digit '
+            'that breaks a rule or a clue is left out.'),
+        does='fills a Sudoku grid',
+        alone='You fill a Sudoku grid alone.',
+        board='the clues',
+        schema='{"clues": [rows of digits, 0 for blank]}',
+        move='a JSON list of rows, 0 for blank',
+        solution='the filled grid as a JSON list of rows',
+        example=json.dumps(rows),
+        name='grid',
+        article='a ',
+        played='Your grid is written onto the clues.')
+
+  def start(self, task: env_api.Task) -> Board:
+    clues = tuple(task['board'])
+    if len(clues) != self.size:
+      raise ValueError(
+          f'Task {task["task_id"]!r} has {len(clues)} rows, but '
+          f'environment.options.size={self.size}; give both the same size.')
+    return Board(clues, clues)
+
+  def show(self, board: Board) -> str:
+    return '\n'.join(board.clues)
+
+  def describe(self, board: Board) -> str:
+    if board.filled == board.clues:
+      return 'Nothing is filled in.'
+    return 'Filled in by the last grid:\n' + '\n'.join(board.filled)
+
+  def program_input(self, board: Board) -> dict[str, Any]:
+    return {'clues': [
+        [0 if cell == grid.BLANK else int(cell) for cell in row]
+        for row in board.clues]}
+
+  def parse(self, value: Any) -> Digits | None:
+    if not isinstance(value, list) or len(value) != self.size:
+      return None
+    for row in value:
+      if not isinstance(row, list) or len(row) != self.size:
+        return None
+      if not all(type(x) is int and 0 <= x <= self.size for x in row):
+        return None
+    return tuple(map(tuple, value))
+
+  def play(self, board: Board, move: Digits) -> tuple[Board, float]:
+    filled, written, illegal = grid.write(board.clues, move)
+    return (
+        dataclasses.replace(board, filled=tuple(filled)),
+        illegal / max(written + illegal, 1))
+
+  def solved(self, board: Board) -> bool:
+    return grid.is_solution(board.clues, board.filled)
+
+  def progress(self, before: Board, after: Board) -> float:
+    return (
+        grid.progress(after.clues, after.filled)
+        - grid.progress(before.clues, before.filled))
+
+  def oracle_terms(self, board: Board) -> Mapping[str, float]:
+    del board
+    return {}
+
+
+def make_environment(
+    *, team: str, max_turns: int, reward: str,
+    sandbox: sandbox_lib.Sandbox | None, size: int) -> board_game.BoardGame:
+  """The environment that a config describes."""
+  if size not in (4, 9):
+    raise ValueError(f'environment.options.size={size!r}: expected 4 or 9.')
+  return board_game.make_environment(
+      Sudoku(size), rewards=rewards.REWARDS, team=team, max_turns=max_turns,
+      reward=reward, sandbox=sandbox)

@@ -1,0 +1,104 @@
+"""What client, supervisor and program tell each other, and the bytes of it.
+
+The talk on a connection: a supervisor writes `STARTED` when it is free, the
+client answers with a packed `Request` and closes its side, the supervisor
+writes frames and closes. A frame is its kind, its length, and that many bytes:
+of kind `STDOUT` or `STDERR` what the program printed, and at the end of kind
+`REPORT` a packed `ExitReport`.
+
+Tuples and not dataclasses: that module and what it imports would lengthen the
+server's start by a quarter.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import struct
+from typing import NamedTuple
+
+STARTED = b'\n'
+STDOUT, STDERR, REPORT = b'o', b'e', b'r'
+_HEADER = struct.Struct('>cI')
+
+
+class Status(enum.Enum):
+  """How a program ended."""
+
+  OK = 'ok'
+  ERROR = 'error'  # An uncaught exception, a signal, or a non-zero exit.
+  TIMEOUT = 'timeout'  # CPU or wall clock.
+  RESOURCE_LIMIT = 'resource_limit'  # Memory, output, or size of a file.
+  INFRASTRUCTURE = 'infrastructure'  # The sandbox failed, not the program.
+
+
+class Limits(NamedTuple):
+  """What one program may use; `Sandbox` refuses what is too low for any."""
+
+  cpu_seconds: float = 2.0
+  wall_seconds: float = 5.0  # From its start; waiting for a slot is free.
+  memory_bytes: int = 256 << 20  # Address space of each process.
+  output_bytes: int = 64 << 10  # Of stdout, and as much of stderr.
+
+
+class Request(NamedTuple):
+  """A program that is to be run."""
+
+  source: str
+  stdin: str
+  limits: Limits
+
+
+class ExitReport(NamedTuple):
+  """How a program ended, without what it printed.
+
+  Attributes:
+    status: how.
+    exit_code: -N after signal N.
+    reason: why the sandbox, or a signal, stopped it; '' when nothing did.
+    cpu_seconds: user and system time of the program and its children.
+    wall_seconds: from its start to its end.
+  """
+
+  status: Status
+  exit_code: int
+  reason: str
+  cpu_seconds: float
+  wall_seconds: float
+
+
+def pack(message: Request | Limits | ExitReport) -> bytes:
+  """The fields as a JSON list, a status by its value."""
+  return json.dumps(message, default=lambda status: status.value).encode()
+
+
+def unpack_request(data: bytes) -> Request:
+  source, stdin, limits = json.loads(data)
+  return Request(source, stdin, Limits(*limits))
+
+
+def unpack_limits(data: bytes) -> Limits:
+  return Limits(*json.loads(data))
+
+
+def frame_header(kind: bytes, length: int) -> bytes:
+  """What stands before the `length` bytes of a frame."""
+  return _HEADER.pack(kind, length)
+
+
+def frame(kind: bytes, data: bytes) -> bytes:
+  return frame_header(kind, len(data)) + data
+
+
+def unpack_frames(data: bytes) -> tuple[bytes, bytes, ExitReport | None]:
+  """The program's stdout and stderr, and the report if it is there."""
+  parts, position = {STDOUT: [], STDERR: [], REPORT: []}, 0
+  while position < len(data):
+    kind, length = _HEADER.unpack_from(data, position)
+    position += _HEADER.size + length
+    parts[kind].append(data[position - length:position])
+  stdout, stderr, report = map(b''.join, parts.values())
+  if not report:
+    return stdout, stderr, None
+  status, *fields = json.loads(report)
+  return stdout, stderr, ExitReport(Status(status), *fields)

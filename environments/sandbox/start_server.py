@@ -1,0 +1,25 @@
+"""Starts the server. A script, never imported.
+
+  python -s -P -S start_server.py DIRECTORY LISTENER_FD NUM_SLOTS PARENT_PID
+
+The modules beside this one are loaded as a package without its `__init__`,
+which would load the client and all that it imports. Then their names are
+forgotten: the programs, which are forks of this process, can import the
+standard library and nothing else.
+"""
+
+import importlib
+import os
+import sys
+import types
+
+if __name__ == '__main__':
+  folder = os.path.dirname(os.path.abspath(__file__))
+  for name, path in (('environments', []), ('environments.sandbox', [folder])):
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__path__ = path
+  server = importlib.import_module('environments.sandbox.server')
+  for name in list(sys.modules):
+    if name.partition('.')[0] == 'environments':
+      del sys.modules[name]
+  server.main(sys.argv[1], *map(int, sys.argv[2:]))

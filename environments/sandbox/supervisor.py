@@ -1,0 +1,220 @@
+"""A slot: starts a program, watches it, sweeps up, and says how it ended.
+
+A supervisor never holds a request, nor what a program prints, which the kernel
+moves from the program's pipe to the connection. So no program finds another's
+source, input or output in its memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+import contextlib
+import fcntl
+import io
+import itertools
+import math
+import os
+import select
+import signal
+import socket
+import struct
+import termios
+import time
+import traceback
+from typing import NoReturn
+
+from environments.sandbox import processes
+from environments.sandbox import program
+from environments.sandbox import protocol
+
+PATIENCE = 60  # Seconds that a supervisor waits for its client.
+
+
+def serve(listener: socket.socket, work_directory: str) -> NoReturn:
+  """Serves one connection after another; the life of a fork of the server.
+
+  Args:
+    listener: where clients connect.
+    work_directory: what the names of the programs' directories begin with.
+  """
+  try:
+    processes.set_option(processes.PR_SET_PDEATHSIG, signal.SIGKILL)
+    processes.set_option(processes.PR_SET_CHILD_SUBREAPER, 1)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for number in itertools.count():
+      with _accept(listener) as connection:
+        with _clean_directory(f'{work_directory}-{number}') as directory:
+          report = _supervise(listener, connection, directory)
+        if report is not None:
+          connection.sendall(
+              protocol.frame(protocol.REPORT, protocol.pack(report)))
+  except (ConnectionError, BlockingIOError):
+    pass  # The caller has gone, or does not read; there is nobody to tell.
+  except BaseException:  # The client sees the silence and reports it.
+    traceback.print_exc()
+  finally:
+    os._exit(0)
+
+
+def _accept(listener: socket.socket) -> socket.socket:
+  """A connection whose client knows that its turn has come."""
+  connection, _ = listener.accept()
+  # Not `settimeout`, which makes a socket that `splice` would not wait for.
+  for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+    connection.setsockopt(
+        socket.SOL_SOCKET, option, struct.pack('ll', PATIENCE, 0))
+  connection.sendall(protocol.STARTED)
+  return connection
+
+
+@contextlib.contextmanager
+def _clean_directory(directory: str) -> Iterator[str]:
+  """A fresh directory; in the end it and all processes are gone."""
+  os.mkdir(directory, 0o700)
+  try:
+    yield directory
+  finally:
+    processes.kill_descendants()
+    remove_tree(directory)
+
+
+def _supervise(
+    listener: socket.socket, connection: socket.socket,
+    work_directory: str) -> protocol.ExitReport | None:
+  """Runs one program to its end; None if nothing was asked."""
+  stdout_fd, program_stdout = os.pipe()
+  stderr_fd, program_stderr = os.pipe()
+  ready_fd, program_ready = os.pipe()
+  pid = os.fork()
+  if not pid:
+    listener.close()
+    program.main(
+        connection, work_directory, (program_stdout, program_stderr),
+        program_ready)
+  for fd in (program_stdout, program_stderr, program_ready):
+    os.close(fd)
+  with (open(stdout_fd, 'rb', 0) as stdout, open(stderr_fd, 'rb', 0) as stderr,
+        open(ready_fd, 'rb', 0) as ready):
+    limits = ready.read()
+    if not limits:
+      if os.waitpid(pid, 0)[1]:
+        raise RuntimeError(
+            'sandbox: a program process died before its program')
+      return None
+    limits = protocol.unpack_limits(limits)
+    outputs = [
+        Output(protocol.STDOUT, stdout, limits.output_bytes),
+        Output(protocol.STDERR, stderr, limits.output_bytes)]
+    started = time.monotonic()
+    in_time = _watch(pid, connection, outputs, started + limits.wall_seconds)
+    os.killpg(pid, signal.SIGKILL)  # All at once: none can fork away.
+    _, wait_status, usage = os.wait4(pid, 0)
+    wall = time.monotonic() - started
+    for output in outputs:  # Never waits, whoever holds the pipe.
+      output.move(connection)
+
+  cpu = usage.ru_utime + usage.ru_stime
+  exit_code = os.waitstatus_to_exitcode(wait_status)
+  status, reason = _classify(
+      limits, any(output.flooded for output in outputs), in_time, cpu,
+      exit_code)
+  return protocol.ExitReport(status, exit_code, reason, cpu, wall)
+
+
+def _classify(
+    limits: protocol.Limits, flooded: bool, in_time: bool, cpu_seconds: float,
+    exit_code: int) -> tuple[protocol.Status, str]:
+  """How a program ended, and why the sandbox or a signal stopped it."""
+  status = protocol.Status
+  if flooded:
+    return status.RESOURCE_LIMIT, (
+        f'stopped: more than {limits.output_bytes} bytes of output')
+  if not in_time:
+    return status.TIMEOUT, (
+        f'stopped: wall-clock limit of {limits.wall_seconds} s')
+  if cpu_seconds > limits.cpu_seconds or exit_code == -signal.SIGXCPU:
+    return status.TIMEOUT, f'stopped: CPU limit of {limits.cpu_seconds} s'
+  if exit_code == -program.OUT_OF_MEMORY:
+    return status.RESOURCE_LIMIT, (
+        f'stopped: memory limit of {limits.memory_bytes} bytes')
+  if exit_code == -signal.SIGXFSZ:
+    return status.RESOURCE_LIMIT, (
+        f'stopped: a file of more than {program.FILE_BYTES} bytes')
+  if exit_code < 0:
+    return status.ERROR, f'killed by {signal.Signals(-exit_code).name}'
+  return status.ERROR if exit_code else status.OK, ''
+
+
+class Output:
+  """A stream of a program, on its way to the client."""
+
+  def __init__(self, kind: bytes, pipe: io.FileIO, most: int):
+    self.kind = kind
+    self.pipe = pipe
+    self.left = most  # Bytes that may still come.
+    self.flooded = False  # More came.
+
+  def move(self, connection: socket.socket) -> int:
+    """Sends what the pipe holds now, up to the limit; how much it held."""
+    held = struct.unpack('i', fcntl.ioctl(
+        self.pipe, termios.FIONREAD, bytes(4)))[0]
+    self.flooded |= held > self.left
+    length = min(held, self.left)
+    self.left -= length
+    if length:
+      connection.sendall(protocol.frame_header(self.kind, length))
+    while length:
+      sent = 0
+      try:
+        sent = os.splice(
+            self.pipe.fileno(), connection.fileno(), length,
+            flags=os.SPLICE_F_NONBLOCK)
+      except BlockingIOError:
+        pass
+      if not sent:
+        # The program has read its own pipe: what is missing counts as zeros.
+        connection.sendall(bytes(length))
+        break
+      length -= sent
+    return held
+
+
+def _watch(
+    pid: int, connection: socket.socket, outputs: Sequence[Output],
+    deadline: float) -> bool:
+  """Sends outputs until the program ends, floods, or the deadline (False).
+
+  The end is the end of the process, not of the pipe, which a grandchild can
+  hold open for as long as it likes.
+  """
+  poll = select.poll()
+  with open(os.pidfd_open(pid), 'rb', 0) as process:
+    poll.register(process, select.POLLIN)
+    for output in outputs:
+      poll.register(output.pipe, select.POLLIN)
+    while True:
+      remaining = max(0.0, deadline - time.monotonic())
+      ready = dict(poll.poll(math.ceil(1000 * remaining)))
+      for output in outputs:
+        event = ready.get(output.pipe.fileno())
+        if event is not None:
+          held = output.move(connection)
+          # Empty is not yet closed: the program can read its own pipe.
+          if not held and event & select.POLLHUP:
+            poll.unregister(output.pipe)
+          if output.flooded:
+            return True
+      if process.fileno() in ready:
+        return True
+      if time.monotonic() >= deadline:
+        return False
+
+
+def remove_tree(directory: str) -> None:
+  """Removes a directory that a program may have filled with traps."""
+  try:
+    os.rmdir(directory)
+  except OSError:
+    # The tools stand any depth of nesting, and folders without rights.
+    for command in (('chmod', '-R', 'u+rwX'), ('rm', '-rf')):
+      os.spawnlp(os.P_WAIT, command[0], *command, '--', directory)

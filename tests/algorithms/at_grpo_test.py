@@ -1,0 +1,278 @@
+"""AT-GRPO: the exact spine of a scripted team, and which candidate goes on."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from atgrpo_jax import types
+from atgrpo_jax.algorithms import at_grpo
+from atgrpo_jax.algorithms import spec as spec_lib
+from atgrpo_jax.rollout import tree as tree_lib
+from environments import env_api
+from tests import specs
+from tests.rollout import scripted
+
+
+@pytest.fixture(autouse=True)
+def _scripts(monkeypatch):
+  scripted.follow_scripts(monkeypatch)
+
+
+def play_once(texts, seed=0, max_new_tokens=12, **switches):
+  """The only node of a game of one agent and one turn."""
+  runner = scripted.make_runner(
+      {'one': {'A/a turn 0 total 0': texts}}, seed=seed,
+      max_new_tokens=max_new_tokens,
+      environment=scripted.Counting(phases=(('a',),), max_turns=1))
+  tree, = scripted.collect(
+      runner, {'A': 5}, group_size=len(texts), **switches)
+  node, = tree.nodes
+  return node
+
+
+# The exact table.
+
+ONE = {  # Plays role a.
+    'A/a turn 0 total 0': ('1', '3', '2'),
+    'B/a turn 0 total 0': ('0', '1', '1'),
+    'C/a turn 0 total 0': ('2', '2', '1'),
+    'B/a turn 1 total 1': ('4', '2', '3'),
+    'C/a turn 1 total 3': ('0', '0', '1'),
+}
+TWO = {  # Plays role b.
+    'A/b turn 0 total 3': ('1', '2', '1'),
+    'B/b turn 0 total 1': ('0', 'x', '0'),
+    'C/b turn 0 total 2': ('1', '0', '1'),
+    'C/b turn 1 total 4': ('2', '1', '3'),
+}
+# Advantages are (return - mean) / std, worked by hand: of (.1, .3, .2) the
+# mean is .2 and the std sqrt(.02 / 3) = .0816.
+R2, R15 = math.sqrt(2), math.sqrt(1.5)
+# (task, role, turn), prompt, returns, advantages, chosen
+TABLE = (
+    (('A', 'a', 0), 'A/a turn 0 total 0', (.1, .3, .2), (-R15, R15, 0), 1),
+    # Ties go to the first.
+    (('B', 'a', 0), 'B/a turn 0 total 0', (0, .1, .1),
+     (-R2, R2 / 2, R2 / 2), 1),
+    (('C', 'a', 0), 'C/a turn 0 total 0', (.2, .2, .1),
+     (R2 / 2, R2 / 2, -R2), 0),
+    # Role b acts on what role a's chosen candidate left in the same turn.
+    (('A', 'b', 0), 'A/b turn 0 total 3', (.1, 1.2, .1),
+     (-R2 / 2, R2, -R2 / 2), 1),  # Three and two is five: A ends.
+    (('B', 'b', 0), 'B/b turn 0 total 1', (0, 0, 0), (0, 0, 0), 0),
+    (('C', 'b', 0), 'C/b turn 0 total 2', (.1, 0, .1),
+     (R2 / 2, -R2, R2 / 2), 0),
+    # The first agent ends B; its group stays, and the second is not asked.
+    (('B', 'a', 1), 'B/a turn 1 total 1', (1.4, .2, .3),
+     (1.41023, -.79708, -.61314), 0),
+    (('C', 'a', 1), 'C/a turn 1 total 3', (0, 0, .1),
+     (-R2 / 2, -R2 / 2, R2), 2),
+    (('C', 'b', 1), 'C/b turn 1 total 4', (.2, .1, .3), (0, -R15, R15), 2),
+)
+
+
+def test_exact_table():
+  runner = scripted.make_runner({'one': ONE, 'two': TWO})
+  trees = scripted.collect(runner, {'A': 5, 'B': 5, 'C': 9}, group_size=3)
+  nodes = {node.groups[0].key: node for tree in trees for node in tree.nodes}
+  groups = tree_lib.groups_of(trees)
+  for index, (group, (key, prompt, returns, advantages, chosen)) in enumerate(
+      zip(groups, TABLE, strict=True)):
+    assert group.key == types.GroupKey(*key, branch=0)
+    assert group.policy == scripted.ROLES[key[1]]
+    assert scripted.prompt_of(group) == prompt
+    assert scripted.texts_of(group) == (ONE | TWO)[prompt]
+    assert group.valid.all()
+    assert group.baseline_id == index
+    np.testing.assert_allclose(group.returns, returns, atol=1e-6)
+    np.testing.assert_allclose(group.advantages, advantages, atol=1e-4)
+    assert nodes[group.key].chosen == chosen
+  assert [
+      dataclasses.astuple(e) for tree in trees for e in tree.episodes()] == [
+          # task, turns, success, truncated
+          ('A', 1, True, False), ('B', 2, True, False), ('C', 2, False, True)]
+  assert runner.counters.model_calls == 3 * len(TABLE)
+  assert runner.counters.environment_steps == 3 * len(TABLE)
+
+
+def test_a_spine_may_end_before_all_others():
+  """Nobody is asked for a game that is over, and nobody at all in the end."""
+  script = {
+      'A/a turn 0 total 0': ('1', '5'), 'B/a turn 0 total 0': ('5', '1')}
+  trees = scripted.collect(
+      scripted.make_runner({'one': script, 'two': {}}), {'A': 5, 'B': 5},
+      group_size=2)
+  assert [len(tree.nodes) for tree in trees] == [1, 1]
+  assert [e.turns for tree in trees for e in tree.episodes()] == [1, 1]
+
+
+# Which candidate goes on.
+
+
+def test_alpha_weighs_the_team_reward():
+  texts = ('9', '5', '2')  # The second meets the goal.
+  for alpha, returns, chosen in (
+      (1.0, (.9, 1.5, .2), 1), (0.1, (.9, .6, .2), 0), (0.0, (.9, .5, .2), 0)):
+    node = play_once(texts, alpha=alpha)
+    np.testing.assert_allclose(node.groups[0].returns, returns, atol=1e-6)
+    assert node.chosen == chosen
+    assert play_once(texts, alpha=alpha, selection='team_greedy').chosen == 1
+
+
+# The return of the acting agent is highest for candidate 1.
+RETURNS = np.array([0.5, 2.0, 1.0, 2.0], np.float32)
+TEAM = np.array([0.0, 0.0, 1.0, 1.0], np.float32)
+
+
+def frequencies(selection, valid, **switches):
+  spec = specs.rollout(selection=selection, **switches)
+  rng = np.random.default_rng(0)
+  num = 1000
+  drawn = [
+      at_grpo.select(RETURNS, TEAM, np.array(valid), spec, rng)
+      for _ in range(num)]
+  return np.bincount(drawn, minlength=4) / num
+
+
+@pytest.mark.parametrize('valid', [
+    (True, True, True, True), (True, False, True, True),
+    (True, False, True, False)])
+def test_selection_rules(valid):
+  allowed = np.array(valid, float)
+  best = np.flatnonzero(valid)[np.argmax(RETURNS[list(valid)])]
+  greedy = np.eye(4)[best]
+  uniform = allowed / allowed.sum()
+  warm = allowed * np.exp(RETURNS / 0.7)
+  team = np.eye(4)[2]
+  for expected, selection, switches in (
+      (greedy, 'acting_greedy', {}), (team, 'team_greedy', {}),
+      (uniform, 'uniform', {}),
+      (warm / warm.sum(), 'softmax', {'selection_temperature': 0.7}),
+      (greedy, 'softmax', {'selection_temperature': 1e-3})
+      if best == 2 else (uniform, 'softmax', {'selection_temperature': 1e6}),
+      (0.3 * uniform + 0.7 * greedy, 'epsilon_greedy',
+       {'selection_epsilon': 0.3}),
+      (greedy, 'epsilon_greedy', {'selection_epsilon': 0.0}),
+      (uniform, 'epsilon_greedy', {'selection_epsilon': 1.0})):
+    found = frequencies(selection, valid, **switches)
+    np.testing.assert_allclose(found, expected, atol=0.06)
+    assert not found[~np.array(valid)].any()
+
+
+@pytest.mark.parametrize('switches', [
+    {'selection': 'worst'}, {'return_type': 'last'}])
+def test_every_name_has_a_rule(switches, monkeypatch):
+  monkeypatch.setattr(spec_lib, 'SELECTIONS', ('acting_greedy', 'worst'))
+  monkeypatch.setattr(
+      spec_lib, 'RETURN_TYPES', {'tree': ('immediate', 'last')})
+  with pytest.raises(NotImplementedError, match="'(worst|last)'"):
+    play_once(('1', '2'), **switches)
+
+
+# Failures that are not the model's own.
+
+
+@pytest.mark.parametrize('failing, outcome', [
+    ('5 broken', env_api.Outcome.INFRASTRUCTURE),
+    ('5 nan', env_api.Outcome.OK),
+    # A reward too large for a float32.
+    ('5' + '0' * 41, env_api.Outcome.OK)])
+@pytest.mark.parametrize('selection', spec_lib.SELECTIONS)
+def test_a_failed_candidate_leaves_its_group(failing, outcome, selection):
+  for seed in range(10):
+    node = play_once(
+        (failing, '1', '2', failing), seed=seed, max_new_tokens=44,
+        selection=selection, selection_epsilon=0.5)
+    group, = node.groups
+    assert group.valid.tolist() == [False, True, True, False]
+    np.testing.assert_allclose(
+        group.returns, [math.nan, .1, .2, math.nan], atol=1e-6)
+    np.testing.assert_allclose(group.advantages, [0, -1, 1, 0], atol=1e-5)
+    assert node.chosen in (1, 2)
+    assert group.candidates[0].outcome is outcome
+
+
+def test_a_group_of_failures_alone_stops_the_run():
+  words = (
+      r"All 3 candidates of GroupKey\(task_id='A', role='a', turn=0.*"
+      r"'infrastructure', 'ok', 'infrastructure'")
+  with pytest.raises(RuntimeError, match=words):
+    play_once(('5 broken', '1 nan', '2 broken'))
+
+
+# Continuations.
+
+
+CONTINUED = {  # The first text is that of a lone episode.
+    'A/a turn 0 total 0': ('1', '2'),
+    'A/b turn 0 total 1': ('3', '0'), 'A/b turn 0 total 2': ('0', '4'),
+    'A/a turn 1 total 4': ('5', '0'), 'A/a turn 1 total 1': ('2', '1'),
+    'A/a turn 1 total 2': ('7', '0'), 'A/a turn 1 total 6': ('1', '0'),
+    'A/b turn 1 total 3': ('6', '5'), 'A/b turn 1 total 7': ('0', '0'),
+    'A/b turn 1 total 4': ('1', '0'), 'A/b turn 1 total 2': ('7', '0'),
+}
+# With the goal 9. What follows the first candidate: b says 3 and a 5, or b 0, a
+# 2 and b 6; both pay the team 1. So its return is .1 + 1.
+CONTINUED_TABLE = (  # Role, turn, returns, chosen.
+    ('a', 0, (1.1, .2 + .5), 0),
+    ('b', 0, (.3 + .5, 1), 1),
+    ('a', 1, (.2 + .5, .1 + .5), 0),
+    ('b', 1, (.6 + 1, .5), 0),
+)
+
+
+def play_continued(script, goal, max_turns=2, **switches):
+  runner = scripted.make_runner(
+      dict.fromkeys(('one', 'two'), script),
+      environment=scripted.Counting(max_turns=max_turns))
+  tree, = scripted.collect(
+      runner, {'A': goal}, return_type='monte_carlo', num_continuations=2,
+      **switches)
+  return tree, runner
+
+
+def test_returns_of_continuations():
+  tree, runner = play_continued(CONTINUED, 9, group_size=2)
+  for node, (role, turn, returns, chosen) in zip(
+      tree.nodes, CONTINUED_TABLE, strict=True):
+    group, = node.groups
+    assert group.key == types.GroupKey('A', role, turn, 0)
+    np.testing.assert_allclose(group.returns, returns, atol=1e-6)
+    assert node.chosen == chosen
+  assert list(tree.episodes()) == [
+      tree_lib.EpisodeResult('A', turns=2, success=True, truncated=False)]
+  # 8 candidates are trained on; 10 + 7 + 4 + 0 samples continue them.
+  assert sum(len(node.steps) for node in tree.nodes) == 8
+  assert runner.counters.model_calls == 29
+  assert runner.counters.environment_steps == 29
+  requests = [r for e in scripted.Engine.made for r in e.requests]
+  assert len({tuple(r.key.tolist()) for r in requests}) == len(requests)
+
+
+def test_the_team_is_judged_by_its_continuations_too():
+  script = {
+      'A/a turn 0 total 0': ('1', '9'),
+      'A/b turn 0 total 1': ('0', '4'), 'A/b turn 0 total 9': ('0', '0')}
+  for selection, chosen in (('acting_greedy', 1), ('team_greedy', 0)):
+    tree, _ = play_continued(
+        script, 5, group_size=2, max_turns=1, selection=selection)
+    root = tree.nodes[0]
+    np.testing.assert_allclose(root.groups[0].returns, (.6, .9), atol=1e-6)
+    assert root.chosen == chosen
+
+
+@pytest.mark.parametrize('fault', ['broken', 'nan'])
+def test_a_failure_in_a_continuation(fault):
+  script = {
+      'A/a turn 0 total 0': ('1', '2', '3'),
+      'A/b turn 0 total 1': ('4', f'0 {fault}', '1'),
+      'A/b turn 0 total 2': (f'3 {fault}', f'3 {fault}'),
+      'A/b turn 0 total 3': ('2', '1')}
+  tree, _ = play_continued(script, 5, group_size=3, max_turns=1)
+  root = tree.nodes[0]
+  assert root.groups[0].valid.tolist() == [True, False, True]
+  np.testing.assert_allclose(
+      root.groups[0].returns, (1.1, math.nan, .8), atol=1e-6)
+  assert root.chosen == 0

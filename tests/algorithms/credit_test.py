@@ -1,0 +1,140 @@
+"""Who is compared with whom: hand-worked baselines for every group key."""
+
+import math
+
+import numpy as np
+import pytest
+
+from atgrpo_jax import types
+from atgrpo_jax.algorithms import credit
+from atgrpo_jax.rollout import tree as tree_lib
+from tests import specs
+
+# (role, turn, branch) -> returns, which all actions of a role in an episode
+# share.
+UNEVEN = {  # Episode 1 ends with the first action; the others have two turns.
+    ('a', 0, 0): (.6, 1, .15), ('b', 0, 0): (.65,), ('b', 0, 2): (.25,),
+    ('a', 1, 0): (.6,), ('a', 1, 2): (.15,),
+    ('b', 1, 0): (.65,), ('b', 1, 2): (.25,)}
+EVEN = {  # Two episodes of two turns.
+    ('a', 0, 0): (.7, .25), ('b', 0, 0): (.75,), ('b', 0, 1): (.05,),
+    ('a', 1, 0): (.7,), ('a', 1, 1): (.25,),
+    ('b', 1, 0): (.75,), ('b', 1, 1): (.05,)}
+
+
+def make_tree(task_id, returns):
+  """A tree of which nothing but the keys and returns is read."""
+  none = np.zeros(0)
+  return tree_lib.Tree(task_id, tuple(
+      tree_lib.Node(turn, 'ab'.index(role), None, (types.Group(
+          types.GroupKey(task_id, role, turn, branch), '', none, tuple(
+              types.Candidate(none, none, return_=value)
+              for value in values)),), ())
+      for (role, turn, branch), values in returns.items()))
+
+
+def assign(trees, group_key, normaliser='none', return_type='immediate'):
+  """The groups, compared."""
+  return tree_lib.groups_of(credit.assign_advantages(
+      trees, specs.advantage(group_key=group_key, normaliser=normaliser),
+      return_type=return_type))
+
+
+# Group keys.
+
+
+@pytest.mark.parametrize('group_key, expected', [
+    ('env+agent+turn', [0, 0, 1, 2, 3]),
+    ('turn+env+agent', [0, 0, 1, 2, 3]),
+    ('env+agent', [0, 0, 1, 2, 0]),
+    ('env+turn', [0, 0, 1, 0, 2]),
+    ('agent+turn', [0, 0, 0, 1, 2]),
+    ('env', [0, 0, 1, 0, 0]),
+    ('agent', [0, 0, 0, 1, 0]),
+    ('turn', [0, 0, 0, 0, 1]),
+])
+def test_baseline_ids(group_key, expected):
+  # Another episode, another task, another role and another turn.
+  keys = (('a', 0, 0), ('a', 0, 1), ('b', 0, 0), ('a', 1, 0))
+  trees = [
+      make_tree('x', dict.fromkeys(keys, (0,))),
+      make_tree('y', dict.fromkeys(keys[:1], (0,)))]
+  groups = assign(trees, group_key)
+  assert [group.key[:2] for group in groups] == [
+      ('x', 'a'), ('x', 'a'), ('y', 'a'), ('x', 'b'), ('x', 'a')]
+  assert [group.baseline_id for group in groups] == expected
+
+
+def test_two_tasks_never_share_a_baseline():
+  keys = [(role, turn, 0) for role in 'ab' for turn in (0, 1, 11)]
+  trees = [
+      make_tree(task_id, dict.fromkeys(keys, (0,)))
+      for task_id in ('1', '11', '1+a', 'a', '')]
+  for group_key in ('env', 'env+agent', 'env+turn', 'env+agent+turn'):
+    groups = assign(trees, group_key)
+    assert len({g.baseline_id for g in groups}) == len(
+        {(g.key.task_id, g.baseline_id) for g in groups})
+  assert len({group.baseline_id for group in groups}) == len(groups) == 30
+
+
+# Baselines.
+
+
+@pytest.mark.parametrize('episodes, return_type, group_key, baselines', [
+    # Of a in turn 0, b in turn 0, a in turn 1 and b in turn 1, worked by hand.
+    # Each action counts:
+    (UNEVEN, 'return_to_go', 'env', (4.3 / 9,) * 4),
+    (UNEVEN, 'return_to_go', 'env+agent', (2.5 / 5, 1.8 / 4) * 2),
+    (UNEVEN, 'return_to_go', 'env+turn',
+     (2.65 / 5, 2.65 / 5, 1.65 / 4, 1.65 / 4)),
+    (UNEVEN, 'return_to_go', 'env+agent+turn',
+     (1.75 / 3, .9 / 2, .75 / 2, .9 / 2)),
+    # Each return once, however many actions share it: a's .6, 1 and .15, and
+    # b's .65 and .25.
+    (UNEVEN, 'episode_return', 'env', (2.65 / 5,) * 4),
+    (UNEVEN, 'episode_return', 'env+agent', (1.75 / 3, .9 / 2) * 2),
+    # Episode 1 has no second turn.
+    (UNEVEN, 'episode_return', 'env+turn',
+     (2.65 / 5, 2.65 / 5, 1.65 / 4, 1.65 / 4)),
+    (UNEVEN, 'episode_return', 'env+agent+turn',
+     (1.75 / 3, .9 / 2, .75 / 2, .9 / 2)),
+    # Both episodes have both turns, so the turn changes nothing.
+    (EVEN, 'episode_return', 'env', (1.75 / 4,) * 4),
+    (EVEN, 'episode_return', 'env+turn', (1.75 / 4,) * 4),
+    (EVEN, 'episode_return', 'env+agent', (.95 / 2, .8 / 2) * 2),
+    (EVEN, 'episode_return', 'env+agent+turn', (.95 / 2, .8 / 2) * 2),
+])
+def test_baselines(episodes, return_type, group_key, baselines):
+  baselines = dict(zip((('a', 0), ('b', 0), ('a', 1), ('b', 1)), baselines))
+  for group in assign(
+      [make_tree('A', episodes)], group_key, return_type=return_type):
+    np.testing.assert_allclose(
+        group.advantages,
+        group.returns - baselines[group.key.role, group.key.turn], atol=1e-6)
+
+
+@pytest.mark.parametrize('normaliser, a, b', [
+    # Less the mean, .53, the returns are .07, .47, -.38, .12 and -.28; their
+    # squares sum to .463, so the std is sqrt(.463 / 5) = .30430.
+    ('std', (.23003, 1.54452, -1.24876), (.39434, -.92014)),
+    # An episode against the others. 0: their mean is (1 + .15 + .25) / 3, 1:
+    # (.6 + .65 + .15 + .25) / 4 = .4125, 2: (.6 + .65 + 1) / 3 = .75.
+    ('leave_one_out', (.6 - 1.4 / 3, .5875, -.6), (.65 - 1.4 / 3, -.5)),
+])
+def test_actions_of_a_role_share_the_advantage_of_its_return(normaliser, a, b):
+  tree = make_tree('A', UNEVEN)
+  groups = assign([tree], 'env', normaliser, 'episode_return')
+  np.testing.assert_allclose(
+      np.concatenate([group.advantages for group in groups]),
+      (*a, *b, a[0], a[2], *b), atol=1e-5)
+  assert [c.weight for group in groups for c in group.candidates] == [
+      .5, 1, .5, .5, .5, .5, .5, .5, .5]
+  assert {
+      c.weight for group in assign([tree], 'env')
+      for c in group.candidates} == {1}
+
+
+def test_a_candidate_without_a_return_is_left_out():
+  tree = make_tree('A', {('a', 0, 0): (1, math.nan, 3)})
+  group, = assign([tree], 'env')
+  np.testing.assert_array_equal(group.advantages, [-1, 0, 1])

@@ -1,0 +1,103 @@
+"""Plain GRPO on a team: the exact episodes that a scripted team plays."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from atgrpo_jax import types
+from atgrpo_jax.rollout import tree as tree_lib
+from tests.rollout import scripted
+
+SCRIPT = {
+    # Episodes 0 to 2: one ends late, one at once, one is out of turns.
+    'A/a turn 0 total 0': ('1', '5', '3'),
+    'A/b turn 0 total 1': ('2',), 'A/b turn 0 total 3': ('4',),
+    'A/a turn 1 total 3': ('1',), 'A/a turn 1 total 7': ('x',),
+    'A/b turn 1 total 4': ('1',), 'A/b turn 1 total 7': ('1',),
+}
+# (role, turn, branch) and texts, in their order.
+GROUPS = (
+    (('a', 0, 0), ('1', '5', '3')),
+    (('b', 0, 0), ('2',)), (('b', 0, 2), ('4',)),
+    (('a', 1, 0), ('1',)), (('a', 1, 2), ('x',)),
+    (('b', 1, 0), ('1',)), (('b', 1, 2), ('1',)))
+# The team gets 1/2 at the end of episodes 0 and 1. Episode 0 pays its agents
+# .1 .2 .1 .1, episode 1 pays .5, episode 2 pays .3 .4 0 .1.
+RETURNS = {
+    'immediate': (.1, 1, .3, .2, .4, .1, 0, .6, .1),
+    # Of role a in turn 0 of episode 0: its own .1, and the team's .5.
+    'return_to_go': (.6, 1, .3, .7, .4, .6, 0, .6, .1),
+    # Role a: .5 + (.1 + .1) / 2 = .6, .5 + .5 = 1 and (.3 + 0) / 2 = .15.
+    # Role b: .5 + (.2 + .1) / 2 = .65, not asked, and (.4 + .1) / 2 = .25.
+    'episode_return': (.6, 1, .15, .65, .25, .6, .15, .65, .25),
+}
+# Of all actions; of the episode return each once, however many share it.
+MEANS = {
+    'immediate': 2.8 / 9, 'return_to_go': 4.3 / 9, 'episode_return': 2.65 / 5}
+
+
+@pytest.fixture(autouse=True)
+def _scripts(monkeypatch):
+  scripted.follow_scripts(monkeypatch)
+
+
+def play(return_type, policies=None):
+  """The tree of one task, its groups, and the runner."""
+  runner = scripted.make_runner(
+      policies or dict.fromkeys(('one', 'two'), SCRIPT))
+  trees = scripted.collect(
+      runner, {'A': 5}, group_key='env', normaliser='none', mode='parallel',
+      group_size=3, return_type=return_type, alpha=0.5)
+  return trees[0], tree_lib.groups_of(trees), runner
+
+
+@pytest.mark.parametrize('return_type', RETURNS)
+def test_exact_table(return_type):
+  tree, groups, runner = play(return_type)
+  assert [(group.key, scripted.texts_of(group)) for group in groups] == [
+      (types.GroupKey('A', *key), texts) for key, texts in GROUPS]
+  assert all(node.chosen is None for node in tree.nodes)
+  assert all(group.valid.all() for group in groups)
+  np.testing.assert_allclose(
+      np.concatenate([group.returns for group in groups]),
+      RETURNS[return_type], atol=1e-6)
+  np.testing.assert_allclose(
+      np.concatenate([group.advantages for group in groups]),
+      np.subtract(RETURNS[return_type], MEANS[return_type]), atol=1e-6)
+  assert sorted(map(dataclasses.astuple, tree.episodes())) == [
+      ('A', 1, True, False), ('A', 2, False, True), ('A', 2, True, False)]
+  # The prompt that all share is sampled once, for all.
+  sizes = [
+      engine.spec.group_size for engine in scripted.Engine.made
+      for _ in engine.requests]
+  assert sorted(sizes) == [1] * 6 + [3]
+  assert runner.counters.model_calls == 9
+  assert runner.counters.environment_steps == 9
+
+
+@pytest.mark.parametrize('return_type, valid', [
+    ('immediate', (1, 0, 1, 1, 1, 0, 1, 1)),
+    ('return_to_go', (0, 0, 1, 0, 1, 0, 1, 1)),
+    ('episode_return', (0, 0, 1, 0, 1, 0, 1, 1)),
+])
+@pytest.mark.parametrize('fault', ['broken', 'nan'])
+def test_a_failure_ends_its_episode_alone(return_type, valid, fault):
+  script = SCRIPT | {
+      'A/a turn 0 total 0': ('1', f'5 {fault}', '3'),
+      'A/a turn 1 total 3': (f'1 {fault}',)}
+  tree, groups, runner = play(
+      return_type, dict.fromkeys(('one', 'two'), script))
+  found = np.concatenate([group.valid for group in groups])
+  np.testing.assert_array_equal(found, np.array(valid, bool))
+  returns = np.concatenate([group.returns for group in groups])
+  np.testing.assert_array_equal(np.isnan(returns), ~found)
+  assert [episode.success for episode in tree.episodes()] == [False]
+  assert runner.counters.model_calls == 8
+
+
+def test_failures_of_all_episodes_stop_the_run():
+  script = {'A/a turn 0 total 0': ('1 nan', '2 broken', '3 broken')}
+  with pytest.raises(RuntimeError, match=(
+      "All 3 episodes of task 'A' .*'ok', 'infrastructure', 'infrastr")):
+    play('immediate', {'one': script, 'two': {}})

@@ -1,0 +1,121 @@
+"""lower.py: what it says of a small model is what a run takes."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from atgrpo_jax.compile_check import lower
+from atgrpo_jax.compile_check import report as report_lib
+from atgrpo_jax.sampling import shared_prefix
+from configs import pod
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def small_config(**changes):
+  """`pod`, with a model and shapes for a CPU of eight devices."""
+  config = pod.get_config('size=0.6b,topology=v5e:2x4')
+  dimensions = {
+      'vocab_size': 64, 'hidden_size': 32, 'intermediate_size': 64,
+      'num_layers': 2,
+      'num_heads': 4, 'num_kv_heads': 4, 'head_dim': 8}
+  config.update_from_flattened_dict({
+      'buckets.prompt': (32,), 'buckets.completion': (16,),
+      'rollout.max_new_tokens': 16, 'lora.rank': 2, **changes, **{
+          f'compile_check.dimensions.{name}': size
+          for name, size in dimensions.items()}})
+  return config
+
+
+def _make(x):
+  """An array in the place of its shape."""
+  if not isinstance(x, jax.ShapeDtypeStruct):
+    return x
+  if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+    value = jax.random.split(jax.random.key(0), x.shape)
+  else:
+    value = np.zeros(x.shape, x.dtype)
+  return jax.device_put(value, x.sharding)
+
+
+def _on_first_device(tree):
+  return sum(
+      shard.data.nbytes for leaf in jax.tree.leaves(tree)
+      if isinstance(leaf, jax.Array) and not leaf.is_deleted()
+      for shard in leaf.addressable_shards
+      if shard.device == jax.devices()[0])
+
+
+def report_and_run(changes):
+  """What is said of each program, and what running it allocates."""
+  shared_prefix.MIN_LENGTH = 4
+  config = small_config(**changes)
+  report, = report_lib.check(config, jax.devices())
+  policies = lower.build_policies(config, jax.devices())
+  said = {program.name: program for program in report.programs}
+  really = {}
+  for policy in policies.values():
+    with jax.set_mesh(policy.mesh):
+      for call in lower.calls(config, policy):
+        name = f'{call.name} {policy.name}'
+        if name not in said:
+          continue
+        args, kwargs = jax.tree.map(_make, (call.args, call.kwargs))
+        given = _on_first_device((args, kwargs))
+        out = jax.block_until_ready(call.function(*args, **kwargs))
+        # Counted once where an argument's place holds a result.
+        really[name] = given, _on_first_device(
+            (jax.tree.leaves((args, kwargs)), out))
+  states = {
+      name: jax.tree.map(_make, lower.state_and_frozen_params(policy))
+      for name, policy in policies.items()}
+  return {
+      'resident': report.parameters + report.optimiser,
+      'really_resident': _on_first_device(states),
+      'said': {n: dataclasses.asdict(p) for n, p in said.items()},
+      'really': really}
+
+
+@pytest.fixture(scope='module')
+def found():
+  # A whole model beside an adapter, and two numbers of slots.
+  changes = {
+      'buckets.groups': (8, 16),
+      'policies': 'per_role', 'per_policy': 'tool.model.trained=lora'}
+  done = subprocess.run(
+      [sys.executable, '-c',
+       'import json, sys\nfrom tests.compile_check import lower_test as test\n'
+       'print(json.dumps(test.report_and_run(json.loads(sys.argv[1]))))',
+       json.dumps(changes)], cwd=ROOT, check=True, text=True,
+      stdout=subprocess.PIPE, timeout=300, env=os.environ | {
+          'JAX_PLATFORMS': 'cpu',
+          'JAX_NUM_CPU_DEVICES': '8'})
+  return json.loads(done.stdout)
+
+
+def test_what_a_run_keeps_is_what_is_said(found):
+  assert found['really_resident'] == found['resident'] > 0
+
+
+def test_programs_need_what_a_run_allocates(found):
+  assert set(found['said']) == set(found['really'])
+  assert {name.rpartition(' ')[0] for name in found['said']} == {
+      'prepare', 'prefill', 'prefill suffix', 'decode', 'more capacity',
+      'more slots', 'gradient', 'update'}
+  for name, (given, returned) in found['really'].items():
+    said = found['said'][name]
+    # XLA adds what holds a tuple together, and drops what is not used.
+    assert said['arguments'] == pytest.approx(given, rel=0.02), name
+    assert said['peak'] >= 0.98 * returned, name
+    # What has been said is kept while prompts are prefilled, and what decoding
+    # reads while rows or slots are moved.
+    assert (said['kept'] > found['resident']) == name.startswith(
+        ('prefill', 'more')), name

@@ -1,0 +1,52 @@
+"""report.py: the verdict on a run, and what it advises."""
+
+import pytest
+
+from atgrpo_jax import errors
+from atgrpo_jax.compile_check import lower
+from atgrpo_jax.compile_check import report as report_lib
+from atgrpo_jax.compile_check import work
+from configs import pod
+
+
+def _report(peak, parameters, name='decode a'):
+  """A program of `peak` GiB on a pool that keeps `parameters` GiB."""
+  program = lower.Program(
+      name=name, arguments=parameters << 30, peak=peak << 30, kept=0,
+      flops=2e12, traffic=4e9)
+  return report_lib.Report(
+      ('a',), parameters=parameters << 30, optimiser=0, cache=0,
+      programs=(program,))
+
+
+@pytest.mark.parametrize('peak, words', [
+    (10, ['FITS: 5.75 of 15.75 GiB', "left in 'decode a'"]),
+    (20, ["DOES NOT FIT: 'decode a' needs 4.25 GiB more", 'What would help'])])
+def test_verdict(peak, words, capsys):
+  report_lib.print_report(
+      _report(peak, 1), work.CHIPS['v5e'], pod.get_config())
+  printed = capsys.readouterr().out
+  for word in [*words, '0.010 s']:  # 2e12 FLOPs; 4e9 bytes take 0.005 s.
+    assert word in printed
+
+
+@pytest.mark.parametrize('report, changes, first', [
+    (_report(20, 15), {}, ['mesh.fsdp', 'policies=lora_per_role']),
+    (_report(20, 1), {}, ['mesh.tensor', 'buckets.groups']),
+    (_report(20, 1, 'gradient a'), {'mesh.tensor': 8, 'model.remat': False},
+     ['model.remat', 'buckets.prompt']),
+    (_report(20, 1, 'gradient a'), {'buckets.microbatch_tokens': 1 << 20},
+     ['mesh.tensor', 'buckets.microbatch_tokens']),
+])
+def test_what_helps_most_is_advised_first(report, changes, first):
+  config = pod.get_config()
+  config.update_from_flattened_dict(changes)
+  for key, advice in zip(first, report_lib.knobs(report, config)):
+    assert key in advice
+
+
+def test_unknown_chips_are_refused():
+  config = pod.get_config()
+  config.compile_check.topology = 'v1:2x2'
+  with pytest.raises(errors.UserError, match="'v1:2x2' is not known.*v5e"):
+    report_lib.compile_check(config)

@@ -1,0 +1,590 @@
+"""The figures, commands, keys and links of README.md and docs/ are true.
+
+  python -m tests.docs_test
+
+prints the table of README's Results, made from results/nano.
+"""
+
+import ast
+from collections.abc import Iterator, Sequence
+import functools
+import importlib.util
+import json
+import pathlib
+import re
+import shlex
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from atgrpo_jax import model
+from atgrpo_jax.rl import advantages
+from atgrpo_jax.rl import logprobs
+from atgrpo_jax.rl import losses
+from atgrpo_jax.sampling import placement
+from benchmarks import credit
+from benchmarks import peer
+from benchmarks import run
+from benchmarks import timing
+from benchmarks import workload
+from configs import common
+from configs import nano
+from configs import pod
+from configs import sudoku
+from environments.boards import board_game
+from environments.relay import env as relay
+from paper import cells as paper_cells
+from paper import curves
+from paper import tables as paper_tables
+from paper import workdirs
+from tests import checkout
+from tests import command_line
+from tests import specs
+
+ROOT = checkout.ROOT
+PAGES = {
+    path.relative_to(ROOT).as_posix(): path.read_text()
+    for path in [
+        ROOT / 'README.md', ROOT / 'models/nano/README.md',
+        *sorted((ROOT / 'docs').glob('*.md'))]}
+ALGORITHMS, CONFIGURATION, CREDIT, SPEED = (
+    PAGES[f'docs/{name}.md'] for name in (
+        'algorithms', 'configuration', 'credit_laboratory', 'speed'))
+RESULTS = ROOT / 'results/nano'
+GAMES = ('Plan-Path', 'Sokoban', 'Sudoku 4x4')  # As in cells.TASKS.
+
+# How the page of the speed calls whom ours is compared with.
+_OTHERS = {
+    'tunix': 'tunix', 'comlrl': 'CoMLRL', 'lockstep': 'our own lockstep',
+    'python': '`python -c`'}
+# What grows -> the case of `scaling` with that much of it.
+_GROWS = {
+    'samples a prompt': '8 prompts x {} samples, prompt 1024, 64 new tokens',
+    'tokens of the prompt': '8 prompts x 8 samples, prompt {}, 64 new tokens',
+    'new tokens': '8 prompts x 8 samples, prompt 128, {} new tokens',
+    'tokens allowed, 64 used': '64 new tokens of a budget of {}',
+    'turns, each prompt longer by what was said':
+        'turns: {}, 8 prompts x 8 samples, prompt 128, 64 new tokens',
+    'agents with a model each':
+        'GRPO step, agents: {}, 8 prompts x 8 samples, prompt 128, '
+        '64 new tokens',
+}
+# A row of the table of credit -> what `credit.methods` calls it.
+_METHODS = {
+    'tree, `immediate`, greedy (AT-GRPO)': 'tree, immediate, acting_greedy',
+    'tree, `immediate`, uniform': 'tree, immediate, uniform',
+    'tree, `monte_carlo`, 4 continuations, greedy':
+        'tree, monte_carlo 4, acting_greedy',
+    'parallel, `immediate`, by agent and turn':
+        'parallel, immediate, env+agent+turn',
+    'parallel, `return_to_go`, by agent and turn':
+        'parallel, return_to_go, env+agent+turn',
+    'parallel, `episode_return`, by task (GRPO)':
+        'parallel, episode_return, env',
+    'parallel, `episode_return`, by agent and turn':
+        'parallel, episode_return, env+agent+turn',
+}
+# A column of it -> file, turns and what that file calls it.
+_CREDIT = {
+    'bias': ('credit', 4, 'bias'),
+    'deviation': ('credit', 4, 'deviation'),
+    'cosine of the mean gradient': ('credit', 4, 'cosine'),
+    'cosine of one rollout': ('credit', 4, 'step'),
+    'learned, T = 2': ('credit', 2, 'learned'),
+    'cosine, outcome reward': ('credit_outcome', 4, 'cosine'),
+    'cosine, boost': ('credit_boost', 4, 'cosine'),
+}
+_GROUP_SIZE = 4  # Of the table of credit.
+_PARTS = {2: 'a half', 3: 'a third', 4: 'a quarter', 5: 'a fifth', 6: 'a sixth'}
+
+
+def section(page: str, title: str) -> str:
+  """What stands under a heading, up to the next one."""
+  _, found, rest = page.partition(f'\n{title}\n')
+  assert found, f'There is no heading {title!r}.'
+  return re.split(r'^#+ ', rest, maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def table(page: str, header: str) -> str:
+  """The table that begins with the line `header`."""
+  _, found, rest = page.partition(f'\n{header}')
+  assert found, f'There is no table with {header!r}.'
+  return header + rest.split('\n\n')[0].rstrip('\n') + '\n'
+
+
+def rows(page: str, *header: str) -> list[list[str]]:
+  """The cells of the table with this header."""
+  _, rule, *lines = table(page, f'| {" | ".join(header)} |\n').splitlines()
+  assert rule == '|' + '---|' * len(header)
+  cells = [
+      [cell.strip() for cell in line.split('|')[1:-1]] for line in lines]
+  assert cells and {len(row) for row in cells} == {len(header)}
+  return cells
+
+
+def numbers(text: str) -> list[str]:
+  return re.findall(r'\d+(?:\.\d+)?', text)
+
+
+def rounded(value: float, shown: str) -> str:
+  """`value` with as many decimals as the figure in `shown` has."""
+  number, = numbers(shown)
+  return f'{value:.{len(number.partition(".")[2])}f}'
+
+
+def one_line(text: str) -> str:
+  return ' '.join(text.split())
+
+
+# The pages.
+
+
+def test_readme_is_one_page():
+  assert len(PAGES['README.md'].splitlines()) <= 150
+
+
+def test_readme_names_every_page_and_folder():
+  readme = PAGES['README.md']
+  for name in PAGES:
+    assert name in ('README.md', 'models/nano/README.md') or (
+        f']({name})' in readme), name
+  tree = section(readme, '## The code')
+  for path in [*ROOT.glob('*/*.py'), *ROOT.glob('atgrpo_jax/*/*.py')]:
+    assert f'{path.parent.name}/' in tree, path
+
+
+def test_links_resolve():
+  for name, page in PAGES.items():
+    links = re.findall(r'\]\(([^)\s]+)\)', page)
+    for link in links:
+      if not link.startswith('https://'):
+        file, _, anchor = link.partition('#')
+        path = (ROOT / name).parent / file
+        assert path.exists(), f'{name}: {link}'
+        assert not anchor or anchor in _anchors(path.read_text()), link
+
+
+def _anchors(page):
+  headings = re.findall(r'^#+ (.*)$', page, re.MULTILINE)
+  return {
+      re.sub(r'[^\w -]', '', heading).lower().replace(' ', '-')
+      for heading in headings}
+
+
+def test_named_files_are_there():
+  for name, page in PAGES.items():
+    for path in re.findall(r'`((?:\w+/)+\w+\.(?:py|sh))`', page):
+      assert any(
+          (folder / path).exists() for folder in (ROOT, ROOT / 'atgrpo_jax')
+      ), f'{name}: {path}'
+
+
+# The keys.
+
+
+def _leaves(config):
+  """Name -> value of each leaf of a config."""
+  leaves = {}
+  for name, value in config.items():
+    if hasattr(value, 'items'):
+      leaves |= {f'{name}.{key}': x for key, x in _leaves(value).items()}
+    else:
+      leaves[name] = value
+  return leaves
+
+
+def test_all_keys_with_their_defaults():
+  shown = re.findall(
+      r'^\| `([\w.*]+)` \| (?:`(.*?)`)? ?\| .+ \|$', CONFIGURATION,
+      re.MULTILINE)
+  defaults = {
+      key: default and ast.literal_eval(default) for key, default in shown}
+  assert len(shown) == len(defaults)
+  assert defaults.pop('environment.options.*') == ''
+  assert defaults == _leaves(common.base_config('nano'))
+
+
+def test_named_keys_are_there():
+  known = set()
+  for config in (sudoku.get_config(), nano.get_config(), pod.get_config()):
+    for name in _leaves(config):
+      parts = name.split('.')
+      known |= {'.'.join(parts[:i + 1]) for i in range(len(parts))}
+  sections = '|'.join(common.base_config('nano'))
+  for page, text in PAGES.items():
+    named = re.findall(r'--config\.(\w+(?:\.\w+)*)', text)
+    named += re.findall(rf'`((?:{sections})\.(?!py)\w+(?:\.\w+)*)[`=]', text)
+    for name in set(named) - {'key'}:
+      assert name in known, f'{page}: {name}'
+
+
+def test_all_arguments_of_a_game():
+  named = set(re.findall(r'`([\w.]+)`', CONFIGURATION))
+  assert {*common.SIZES, *common.SYSTEMS, *board_game.TEAMS} <= named
+  for page in PAGES.values():
+    assert set(re.findall(r'\bsystem=(\w+)', page)) <= common.SYSTEMS.keys()
+    assert set(re.findall(r'(?<!\.)\bsize=([\w.]+)', page)) <= {*common.SIZES}
+
+
+# The worked example.
+
+
+def test_worked_example():
+  text = section(ALGORITHMS, '## Worked example')
+  header = 'candidate', 'token', 'team', 'local', 'return', 'advantage'
+  lines = rows(ALGORITHMS, *header)
+  tokens = np.array(['abc'.index(token) for _, token, *_ in lines])
+  team, local, returns, shown = np.array(
+      [line[2:] for line in lines], np.float32).T
+  np.testing.assert_allclose(team + local, returns)
+  credited = advantages.group_advantages(
+      returns, np.zeros(4, int), np.ones(4, bool), normaliser='std')
+  assert [f'{x:.3f}' for x in credited] == [f'{x:.3f}' for x in shown]
+  assert f'{returns.mean():.1f}' == f'{returns.std():.1f}' == '0.6'
+
+  def loss(logits, old):
+    def score(x):
+      return logprobs.token_logprobs(
+          jnp.broadcast_to(x, (4, 1, 3)), tokens[:, None], 1.0)
+
+    old = score(old)
+    total, _ = losses.policy_loss(
+        score(logits), old, old, jnp.zeros((4, 1)), jnp.asarray(credited),
+        np.ones((4, 1), bool), None, specs.loss())
+    return total / losses.num_units(np.ones(4, int), 'token_mean')
+
+  before = jnp.log(jnp.array([0.5, 0.25, 0.25]))
+  after = jnp.log(jnp.array([0.65, 0.175, 0.175]))
+  gradient = jax.grad(loss)(before, before)
+  assert [
+      line[1].partition(' = ')[2]
+      for line in rows(text, 'logit', 'gradient of the loss')
+  ] == [f'{x:.3f}' for x in gradient]
+  np.testing.assert_array_equal(jax.grad(loss)(after, before), 0.0)
+  ratios = jnp.exp(after - before)
+  assert f'{ratios[0]:.1f}\nand {ratios[1]:.1f}' in text
+
+
+# The speed.
+
+
+@pytest.fixture(scope='module')
+def kept():
+  """Name of a benchmark -> what is kept of it."""
+  found = {}
+  for path in (ROOT / 'benchmarks/results').glob('*.json'):
+    if not path.stem.startswith('credit'):
+      found[path.stem] = json.loads(path.read_text())
+      assert found[path.stem]['benchmark'] == path.stem
+  return found
+
+
+def _case(result, name):
+  case, = [case for case in result['cases'] if case['name'] == name]
+  return case
+
+
+def _best(case, contestant=timing.OURS):
+  return case['contestants'][contestant]['best']
+
+
+def test_times_beside_others(kept):
+  shown = []
+  for name, work, ours, other, ratio in rows(
+      SPEED, 'NAME', 'work', 'ours', 'other', 'ratio'):
+    name = name.strip('`')
+    # The one case with the numbers that are shown of the work, in this order.
+    fits = re.compile('.*'.join(rf'\b{x}\b' for x in numbers(work)))
+    case, = [
+        case for case in kept[name]['cases']
+        if len(case['contestants']) > 1 and fits.search(case['name'])]
+    shown.append((name, case['name']))
+    contestant = list(case['contestants'])[1]  # Behind ours.
+    seconds, theirs = _best(case), _best(case, contestant)
+    assert ours == f'{rounded(seconds, ours)} s', work
+    assert other == (
+        f'{_OTHERS[contestant]}, '
+        f'{rounded(theirs, other.rpartition(",")[2])} s'), work
+    assert ratio == rounded(theirs / seconds, ratio), work
+  # Whatever was compared has a row.
+  assert sorted(shown) == sorted(
+      (name, case['name']) for name, result in kept.items()
+      for case in result['cases'] if len(case['contestants']) > 1)
+
+
+def test_growth(kept):
+  shown, grows = [], ''
+  for name, what, growth, by in rows(SPEED, 'NAME', 'grows', 'with', 'by'):
+    grows = what or grows  # An empty cell is like the one above it.
+    less, more, of = re.fullmatch(r'(\d+) -> (\d+) (.*)', growth).groups()
+    shown.append(of)
+    result = kept[name.strip('`')]
+    small, large = (
+        _case(result, _GROWS[of].format(num)) for num in (less, more))
+    assert set(numbers(grows)) <= set(numbers(large['name'])), growth
+    assert ('GRPO step' in grows) == ('GRPO step' in large['name'])
+    assert by == rounded(_best(large) / _best(small), by), growth
+  assert shown == list(_GROWS)
+
+
+def test_shares_of_the_machine(kept):
+  shares = {
+      name: [round(100 * case['share_of_machine'])
+             for case in result['cases'] if 'share_of_machine' in case]
+      for name, result in kept.items()}
+  products = {
+      case['name']: case['contestants'][timing.OURS]['per_second']['GFLOP']
+      for case in kept['sampling']['cases'] if 'product' in case['name']}
+  token, = [name for name in products if ' 64 x 256 x 768' in name]
+  sampling, decoding = shares['sampling'][:2], shares['sampling'][2:]
+  assert len(decoding) == 2
+  assert numbers(section(SPEED, '## What limits it')) == [
+      str(number) for number in [
+          *sampling, round(max(products.values())), *decoding,
+          *shares['update'], 64, round(products[token]), placement._MIN_SIZE]]
+
+
+def test_how_it_was_measured(kept):
+  text = one_line(SPEED)
+  for result in kept.values():
+    assert result['machine']['cores'] == result['machine']['num_devices'] == 2
+    for name, versions in result['peers'].items():
+      assert f'`pip install {peer.PEERS[name].install}`' in text
+      for package in re.findall(r'(\S+)==(\S+)', peer.PEERS[name].install):
+        assert versions[package[0]].split('+')[0] == package[1]
+  params = jax.eval_shape(
+      lambda: model.init_params(jax.random.key(0), workload.MODEL))
+  size = sum(x.size for x in jax.tree.leaves(params))
+  assert f'{size / 1e6:.1f} million parameters in float32' in text
+  of_three, = re.findall(r'best of three \((.*?)\) or five', text)
+  for name, result in kept.items():
+    assert result['repeats'] == (3 if f'`{name}`' in of_three else 5), name
+
+
+def test_each_row_of_the_speed_was_made_by_the_command_beside_it(kept):
+  names = set(re.findall(r'^\| `(\w+)` \|', SPEED, re.MULTILINE))
+  assert names | {'update'} == kept.keys()
+  for name, result in kept.items():
+    python, m, module, *args = shlex.split(result['command'])
+    assert (python, m, module) == ('python', '-m', 'benchmarks.run')
+    options = run.parse([*args, *(
+        f'--peer_python={it}=python' for it in result['peers'])])
+    assert options.names == (name,)
+    assert options.repeats == result['repeats']
+
+
+# The credit.
+
+
+@pytest.fixture(scope='module')
+def measured():
+  """File -> what `benchmarks.credit` wrote to it."""
+  return {
+      path.stem: json.loads(path.read_text())
+      for path in (ROOT / 'benchmarks/results').glob('credit*.json')}
+
+
+def _row(result, method, turns, group_size):
+  row, = [
+      row for row in result['rows']
+      if (row['method'], row['turns'], row['group_size'])
+      == (method, turns, group_size)]
+  return row
+
+
+def test_table_of_credit(measured):
+  lines = rows(CREDIT, 'credit', *_CREDIT)
+  assert [name for name, *_ in lines] == list(_METHODS)
+  assert {file for file, *_ in _CREDIT.values()} == measured.keys()
+  for name, *cells in lines:
+    for (file, turns, column), cell in zip(_CREDIT.values(), cells):
+      row = _row(measured[file], _METHODS[name], turns, _GROUP_SIZE)
+      assert cell == rounded(row[column], cell), (name, column)
+
+
+def test_what_is_said_of_the_credit(measured):
+  text = one_line(CREDIT)
+  settings = measured['credit']['settings']
+  turns, sizes = settings['turns'], settings['group_size']
+  assert (
+      f'for T = {turns[0]} and {turns[1]} turns and '
+      f'K = {sizes[0]}, {sizes[1]} and {sizes[2]} ') in text
+  assert f'The table has K = {_GROUP_SIZE} and T = 4' in text
+  laboratory = credit.Laboratory(relay.make_environment(
+      team='pair', max_turns=2, reward=settings['reward'], sandbox=None,
+      boost=settings['boost']))
+  start = relay.exact_values(
+      laboratory.environment,
+      credit.probabilities(laboratory.uniform())).team_return
+  assert (
+      f'after {settings["calls"]:,} sampled answers'.replace(',', ' ')
+      + f', from {start / laboratory.best():.1f}') in text
+  ratios = [
+      row['deviation'] / _row(
+          measured['credit'], 'parallel, episode_return, env', row['turns'],
+          row['group_size'])['deviation']
+      for row in measured['credit']['rows']
+      if row['method'] == 'tree, immediate, acting_greedy']
+  least, most = (_PARTS[round(1 / x)] for x in (min(ratios), max(ratios)))
+  assert f'{least} to {most} of that of GRPO' in text
+
+
+def test_commands_of_the_credit(measured):
+  found = {}
+  for _, module, args in python_commands():
+    if module == 'benchmarks.credit':
+      given = vars(credit.parse(args))
+      found[given.pop('out')] = given
+  assert found.keys() == {
+      pathlib.Path('benchmarks/results', f'{name}.json') for name in measured}
+  for path, given in found.items():
+    settings = measured[path.stem]['settings']
+    assert given == {name: settings[name] for name in given}
+
+
+# The results.
+
+
+def kept_tables() -> list[paper_tables.Table]:
+  """The tables of the systems, of the runs in results/nano."""
+  return paper_tables.main_tables(workdirs.read_systems(RESULTS))
+
+
+def results_table(tables: Sequence[paper_tables.Table]) -> str:
+  """README's table of the systems, of those that `main_tables` makes.
+
+  A cell is the success in per cent, with its interval, and the number of
+  seeds. It is empty where nothing was run; so are whole rows left out.
+  """
+  games = {
+      f'{name}: systems': game
+      for name, game in zip(paper_cells.TASKS.values(), GAMES)}
+  cells = {}
+  for one in tables:
+    for row in one.rows:
+      row = dict(zip(one.header, row))
+      if row['success %']:
+        interval = row['95 %'] and f'{row["95 %"]}; '
+        cells[row[''], games[one.title]] = (
+            f'{row["success %"]} ({interval}{row["seeds"]})')
+  lines = [['system', *GAMES]]
+  for title in workdirs.SYSTEMS:
+    line = [cells.get((title, game), '') for game in GAMES]
+    if any(line):
+      lines.append([title, *line])
+  header, *lines = [
+      ''.join(f'| {cell} ' if cell else '| ' for cell in line) + '|\n'
+      for line in lines]
+  return ''.join([header, '|---' * (1 + len(GAMES)) + '|\n', *lines])
+
+
+def test_a_table_of_results():
+  def one(title, **rows):
+    return paper_tables.Table(
+        f'{title}: systems', ['', 'success %', '95 %', 'seeds'],
+        [[name.replace('_', ' '), *row] for name, row in rows.items()])
+
+  none = ('', '', '')
+  shared = 'Team + AT-GRPO, shared'
+  assert results_table([
+      one('Sudoku', Single_agent=none, **{
+          shared: ('99.1', '97.2 … 99.7', '3')}),
+      one('Plan-Path', **{shared: ('98.0', '', '1')}, Single_agent=none,
+          Team=('8.5', '4.0 … 14.2', '2')),
+  ]) == '''\
+| system | Plan-Path | Sokoban | Sudoku 4x4 |
+|---|---|---|---|
+| Team | 8.5 (4.0 … 14.2; 2) | | |
+| Team + AT-GRPO, shared | 98.0 (1) | | 99.1 (97.2 … 99.7; 3) |
+'''
+
+
+def test_results_are_those_of_the_runs_that_are_kept():
+  shown = table(section(PAGES['README.md'], '## Results'), '| system |')
+  assert shown == results_table(kept_tables()), (
+      'Put what `python -m tests.docs_test` prints in the place of the '
+      'table under Results in README.md.')
+
+
+def test_tables_are_those_of_the_runs_that_are_kept(tmp_path, monkeypatch):
+  out = tmp_path / 'nano'
+  shutil.copytree(RESULTS, out, ignore=shutil.ignore_patterns('tables'))
+  monkeypatch.setattr(curves, 'draw', lambda *args: [])
+  for path in paper_tables.make_tables(out):
+    assert path.read_text() == (RESULTS / 'tables' / path.name).read_text(), (
+        f'Run `python -m paper.tables --out results/nano`: '
+        f'{path.name} is not what it makes.')
+
+
+# The commands.
+
+
+@functools.cache
+def commands() -> list[tuple[str, list[str]]]:
+  """(page, words) of each command, be it in a block or in a sentence."""
+  start = r'(?:[A-Z_]+=\S+ )*(?:python -m|bash launch/)'
+  found = []
+  for name, page in PAGES.items():
+    page = page.replace('\\\n', ' ')
+    lines = re.findall(rf'^ *({start}.*)$', page, re.MULTILINE)
+    lines += re.findall(rf'`({start}[^`]*)`', page)
+    assert len(lines) == len(re.findall(start, page)), (
+        f'A command in {name} stands neither on a line of its own nor between '
+        'backticks.')
+    found += [(name, shlex.split(line, comments=True)) for line in lines]
+  return found
+
+
+def python_commands() -> Iterator[tuple[str, str, list[str]]]:
+  """Page, module and arguments of each `python -m`."""
+  for page, words in commands():
+    while '=' in words[0]:
+      words = words[1:]
+    if words[0] == 'python':
+      yield page, words[2], words[3:]
+
+
+def _check_run(args):
+  run.parse(['all' if word == 'NAME' else word for word in args])
+
+
+def _check_tables(args):
+  source = pathlib.Path(paper_tables.__file__).read_text()
+  for name, value in zip(args[::2], args[1::2], strict=True):
+    assert re.search(rf"flags\.DEFINE_\w+\(\s*'{name[2:]}'", source), name
+    assert (ROOT / value).is_dir(), value
+
+
+def _check_no_arguments(args):
+  assert not args
+
+
+def test_commands_can_be_parsed(monkeypatch):
+  checks = {
+      'paper.tables': _check_tables, 'benchmarks.credit': credit.parse,
+      'benchmarks.run': _check_run, 'tests.docs_test': _check_no_arguments}
+  for page, module, args in python_commands():
+    assert importlib.util.find_spec(module), module
+    if module == 'atgrpo_jax.main':
+      is_example = page == 'docs/environments.md' and 'guess_number' in args[1]
+      values = command_line.parse_main(
+          args, monkeypatch, ROOT / 'docs/examples' if is_example else ROOT)
+      assert values.config.is_locked
+      assert values.workdir or values.mode == 'compile_check'
+    else:
+      checks[module](args)
+
+
+def test_scripts_are_there():
+  scripts = [words[1:] for _, words in commands() if words[0] == 'bash']
+  assert {script for script, *_ in scripts} == {
+      f'launch/{path.name}' for path in (ROOT / 'launch').glob('[a-z]*.sh')}
+  for _, *args in scripts:
+    assert all((ROOT / arg).exists() for arg in args if '/' in arg), args
+
+
+if __name__ == '__main__':
+  print(results_table(kept_tables()), end='')

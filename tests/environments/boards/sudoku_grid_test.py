@@ -1,0 +1,258 @@
+"""Sudoku's rules, solver and random tasks, against brute force."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from environments.boards.sudoku import grid
+
+_SOLVED = ['1234', '3412', '2143', '4321']
+_CLUES = ['1...', '..1.', '.1..', '...1']
+# Few clues, and far more search than a random task needs.
+_HARD = [
+    '8........', '..36.....', '.7..9.2..', '.5...7...', '....457..',
+    '...1...3.', '..1....68', '..85...1.', '.9....4..',
+]
+_HARD_SOLVED = [
+    '812753649', '943682175', '675491283', '154237896', '369845721',
+    '287169534', '521974368', '438526917', '796318452',
+]
+
+
+def _units(size):
+  """The cells of each row, column and box, numbered row by row."""
+  cells = np.arange(size * size).reshape(size, size)
+  box = math.isqrt(size)
+  boxes = cells.reshape(box, box, box, box).swapaxes(1, 2).reshape(size, size)
+  return [*cells, *cells.T, *boxes]
+
+
+@pytest.fixture(scope='module')
+def all_4x4():
+  """All complete 4x4 boards, as digits [288, 16]."""
+  rows = list(itertools.permutations('1234'))
+  boards = np.array(list(itertools.product(rows, repeat=4))).reshape(-1, 16)
+  for unit in _units(4):
+    boards = boards[[len(set(cells)) == 4 for cells in boards[:, unit]]]
+  return boards
+
+
+@pytest.fixture(scope='module')
+def tasks_4x4():
+  rng = np.random.default_rng(0)
+  return [grid.random_task(rng, 4) for _ in range(1_000)]
+
+
+def _completions(boards, clues):
+  """Those of `boards` that agree with `clues`, by looking at all of them."""
+  clues = np.array(list(''.join(clues)))
+  return boards[((boards == clues) | (clues == '.')).all(axis=1)]
+
+
+def _count_9x9(board):
+  """Completions of a 9x9 board as exact covers (Knuth's Algorithm X)."""
+  rows = {
+      (cell, digit): [('cell', cell)] + [
+          (unit, digit) for unit, cells in enumerate(_UNITS_9X9)
+          if cell in cells
+      ]
+      for cell, clue in enumerate(''.join(board))
+      for digit in (clue if clue != '.' else '123456789')
+  }
+  columns = {column: set() for row in rows.values() for column in row}
+  for row, covered in rows.items():
+    for column in covered:
+      columns[column].add(row)
+
+  def count(columns):
+    if not columns:
+      return 1
+    column = min(columns, key=lambda c: len(columns[c]))
+    total = 0
+    for row in columns[column]:
+      clashing = set().union(*(columns[c] for c in rows[row]))
+      total += count({
+          c: candidates - clashing for c, candidates in columns.items()
+          if c not in rows[row]
+      })
+    return total
+
+  return count(columns)
+
+
+_UNITS_9X9 = [set(unit.tolist()) for unit in _units(9)]
+
+
+def test_4x4_tasks_have_one_completion(tasks_4x4, all_4x4):
+  assert len(all_4x4) == 288
+  for task in tasks_4x4:
+    completion, = _completions(all_4x4, task['board'])
+    assert ''.join(completion) == ''.join(task['solution'])
+    assert grid.solutions(task['board']) == [task['solution']]
+    assert grid.is_solution(task['board'], task['solution'])
+
+
+def test_9x9_tasks_have_one_completion():
+  rng = np.random.default_rng(0)
+  for _ in range(30):
+    task = grid.random_task(rng, 9)
+    assert _count_9x9(task['board']) == 1
+    assert grid.solutions(task['board']) == [task['solution']]
+    assert grid.is_solution(task['board'], task['solution'])
+
+
+def test_numbers_of_clues_vary(tasks_4x4):
+  num_clues = [task['num_clues'] for task in tasks_4x4]
+  assert num_clues == [
+      16 - ''.join(task['board']).count('.') for task in tasks_4x4
+  ]
+  assert set(num_clues) == set(range(4, 11))
+
+
+def test_every_complete_4x4_board_is_drawn(tasks_4x4, all_4x4):
+  rng = np.random.default_rng(1)
+  more = [grid.random_task(rng, 4) for _ in range(2_000)]
+  drawn = {''.join(task['solution']) for task in tasks_4x4 + more}
+  assert drawn == {''.join(board) for board in all_4x4}
+
+
+def test_solutions_are_all_completions(all_4x4):
+  rng = np.random.default_rng(0)
+  counts = set()
+  for board in all_4x4[rng.integers(288, size=300)]:
+    clues = np.where(rng.random(16) < 0.2, board, '.')
+    clues = [''.join(row) for row in clues.reshape(4, 4)]
+    found = grid.solutions(clues, limit=288)
+    expected = {''.join(b) for b in _completions(all_4x4, clues)}
+    assert len(found) == len(expected)
+    assert {''.join(completion) for completion in found} == expected
+    assert grid.solutions(clues) == found[:2]
+    counts.add(len(found))
+  assert len(counts) > 10
+
+
+@pytest.mark.parametrize(
+    'board',
+    [
+        ['11..', '....', '....', '....'],
+        ['1...', '1...', '....', '....'],
+        ['1...', '.1..', '....', '....'],
+        ['123.', '...4', '....', '....'],  # No digit is left for one cell.
+        ['....', '..34', '...2', '3...'],  # One is, but none for all.
+    ],
+)
+def test_boards_without_completion(board, all_4x4):
+  assert not len(_completions(all_4x4, board))
+  assert grid.solutions(board) == []
+
+
+def test_a_hard_board_is_solved():
+  assert grid.solutions(_HARD) == [_HARD_SOLVED]
+
+
+@pytest.mark.parametrize(
+    'filled, conflicts, progress',
+    [
+        (_CLUES, 0, 0.0),
+        (['12..', '..1.', '.1..', '...1'], 0, 1 / 12),
+        (['1...', '.21.', '31..', '..21'], 0, 3 / 12),
+        # Twice in a row, a column, a box; all cells that hold it count.
+        (['12.2', '..1.', '.1..', '...1'], 2, 2 / 12),
+        (['1...', '..1.', '21..', '2..1'], 2, 2 / 12),
+        (['12..', '2.1.', '.1..', '...1'], 2, 2 / 12),
+        (['1222', '..1.', '.1..', '...1'], 3, 3 / 12),
+        # Against clues: the new cell counts, and the clues that it repeats.
+        (['11..', '..1.', '.1..', '...1'], 3, 1 / 12),
+        # What is no digit of this size, though its unit has it once.
+        (['15..', '0.1.', '.1.x', '..٣1'], 4, 4 / 12),
+        # A clue that is changed or lost.
+        (['2...', '..1.', '.1..', '...1'], 1, 0.0),
+        (['2..2', '..1.', '.1..', '...1'], 2, 1 / 12),
+        (['....', '..1.', '.1..', '...1'], 1, -1 / 12),
+    ],
+)
+def test_partial_boards(filled, conflicts, progress):
+  assert grid.num_conflicts(_CLUES, filled) == conflicts
+  assert grid.is_legal(_CLUES, filled) == (not conflicts)
+  assert not grid.is_solution(_CLUES, filled)
+  assert grid.progress(_CLUES, filled) == pytest.approx(progress)
+
+
+def test_is_solution_agrees_with_brute_force(all_4x4):
+  clues = ['1...', '..1.', '....', '....']
+  for board in all_4x4:
+    filled = [''.join(row) for row in board.reshape(4, 4)]
+    kept = filled[0][0] == filled[1][2] == '1'
+    assert grid.is_solution(clues, filled) == kept
+    swapped = [filled[1][:1] + filled[0][1:], filled[0][:1] + filled[1][1:]]
+    assert not grid.is_solution(['....'] * 4, swapped + filled[2:])
+    assert grid.is_solution(['....'] * 4, filled)
+    assert grid.progress(clues, filled) == 1
+    letters = [row.replace('4', 'x') for row in filled]
+    assert not grid.is_solution(['....'] * 4, letters)
+
+
+def test_other_shapes_are_refused():
+  for filled in (_SOLVED[:3], ['1234', '3412', '2143', '432'], _HARD):
+    for function in (
+        grid.is_solution, grid.is_legal, grid.num_conflicts, grid.progress
+    ):
+      with pytest.raises(ValueError, match='give 4 rows of 4 characters'):
+        function(['1...', '....', '....', '....'], filled)
+
+
+def _shuffled_lines(rng, box):
+  """A random order of rows that keeps each band's rows together."""
+  return np.concatenate([
+      band * box + rng.permutation(box) for band in rng.permutation(box)
+  ])
+
+
+def _renamed(rng, cells):
+  names = rng.permutation(list('123456789'[:len(cells)]))
+  names = dict(zip('123456789', names)) | {'.': '.'}
+  return [''.join(names[cell] for cell in row) for row in cells]
+
+
+def test_canonical_form_of_symmetric_copies(tasks_4x4):
+  rng = np.random.default_rng(0)
+  for task in tasks_4x4:
+    cells = np.array([list(row) for row in task['board']])
+    cells = cells[_shuffled_lines(rng, 2)][:, _shuffled_lines(rng, 2)]
+    copy = _renamed(rng, cells if rng.integers(2) else cells.T)
+    assert grid.canonical_form(copy) == grid.canonical_form(task['board'])
+
+
+def test_canonical_form_of_renamed_9x9_boards():
+  rng = np.random.default_rng(0)
+  for _ in range(20):
+    for board in (_HARD, _HARD_SOLVED):
+      copy = _renamed(rng, board)
+      assert copy != board
+      assert grid.canonical_form(copy) == grid.canonical_form(board)
+  other = [*_HARD[:8], '.9....3..']
+  assert grid.canonical_form(other) != grid.canonical_form(_HARD)
+
+
+def test_canonical_form_tells_other_puzzles_apart(all_4x4):
+  # 2 kinds of complete boards and 13 kinds of puzzles with 4 clues are known.
+  boards = [[''.join(r) for r in b.reshape(4, 4)] for b in all_4x4]
+  kinds = {grid.canonical_form(board): board for board in boards}
+  assert len(kinds) == 2
+  puzzles = set()
+  for board in kinds.values():
+    agreeing = all_4x4 == np.array(list(''.join(board)))
+    for clues in itertools.combinations(range(16), 4):
+      if agreeing[:, clues].all(axis=1).sum() == 1:
+        cells = [
+            digit if cell in clues else '.'
+            for cell, digit in enumerate(''.join(board))
+        ]
+        puzzles.add(grid.canonical_form(
+            [''.join(cells[i:i + 4]) for i in range(0, 16, 4)]
+        ))
+  assert len(puzzles) == 13

@@ -1,0 +1,197 @@
+"""peft.py: adapters as PEFT writes, reads and computes them.
+
+The goldens were made by PEFT; see tests/goldens/make_peft_goldens.py.
+"""
+
+import json
+import pathlib
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors import numpy as safetensors_numpy
+
+from atgrpo_jax import errors
+from atgrpo_jax import model
+from atgrpo_jax.huggingface import hub
+from atgrpo_jax.huggingface import peft
+from atgrpo_jax.huggingface import safetensors_file
+
+GOLDENS = pathlib.Path(__file__).parents[1] / 'goldens'
+NAMES = ('peft_some', 'peft_all')
+CONFIG = hub.load_config(GOLDENS / 'qwen3_tied')
+WEIGHTS = 'adapter_model.safetensors'
+
+
+def _fields(folder):
+  return json.loads((folder / 'adapter_config.json').read_text())
+
+
+@pytest.fixture
+def copy(tmp_path):
+  """Copies an adapter, to be damaged; fields of its config are replaced."""
+  def copy(name='peft_some', **fields):
+    folder = tmp_path / name
+    shutil.copytree(GOLDENS / name, folder, dirs_exist_ok=True)
+    (folder / 'adapter_config.json').write_text(
+        json.dumps(_fields(folder) | fields))
+    return folder
+  return copy
+
+
+def _message(folder):
+  with pytest.raises(errors.UserError) as error:
+    peft.load(folder, CONFIG)
+  message = str(error.value)
+  assert str(folder) in message and '\n' not in message
+  return message
+
+
+def _base():
+  return safetensors_file.load_params(GOLDENS / 'qwen3_tied', CONFIG)
+
+
+@jax.jit
+def _logits(params, tokens):
+  """Logits [B, S, V] of tokens [B, S]."""
+  hidden, _ = model.forward(params, CONFIG, tokens[:, None])
+  return model.unembed(params, CONFIG, hidden)[:, 0]
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_an_adapter_has_the_logits_of_peft_merged_or_not(name):
+  # Bite: alpha without 1 / R, a or b not transposed, another's adapter.
+  weights, alpha = peft.load(GOLDENS / name, CONFIG)
+  params = _base()
+  with np.load(GOLDENS / 'peft_reference.npz') as file:
+    prompts, expected = file[f'{name}/prompts'], file[f'{name}/logits']
+  several = jax.tree.map(
+      lambda x: jnp.concatenate([jnp.full_like(x, 7), x]), weights)
+  merged = peft.merge(params, several, 1, alpha)
+  np.testing.assert_allclose(
+      _logits(merged, prompts), expected, atol=1e-4, rtol=0)
+  assert np.abs(_logits(params, prompts) - expected).max() > 1
+  adapters = model.Adapters(
+      several, jnp.full(2, alpha / model.describe(several)[0]))
+  ids = jnp.ones(len(prompts), jnp.int32)
+  np.testing.assert_allclose(
+      _logits(model.with_adapters(params, adapters, ids), prompts), expected,
+      atol=1e-4, rtol=0)
+  # What has no adapter is not copied.
+  assert merged['layers']['mlp_norm']['scale'] is (
+      params['layers']['mlp_norm']['scale'])
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_one_of_several_adapters_is_written_as_peft_did(name, tmp_path):
+  weights, alpha = peft.load(GOLDENS / name, CONFIG)
+  several = jax.tree.map(
+      lambda x: jnp.concatenate([jnp.full_like(x, 7), x]), weights)
+  folder = tmp_path / 'new' / 'adapter'
+  peft.save(
+      folder, several, 1, alpha=alpha, base_folder='qwen3_tied',
+      dtype=jnp.float32)
+  exported = safetensors_numpy.load_file(folder / WEIGHTS)
+  expected = safetensors_numpy.load_file(GOLDENS / name / WEIGHTS)
+  assert exported.keys() == expected.keys()
+  for tensor, value in expected.items():
+    assert exported[tensor].dtype == value.dtype
+    np.testing.assert_array_equal(exported[tensor], value)
+
+  fields, expected = _fields(folder), _fields(GOLDENS / name)
+  targets = {
+      module.rpartition('.')[2] for module in expected.pop('target_modules')}
+  assert set(fields.pop('target_modules')) == targets
+  assert fields == {field: expected[field] for field in fields}
+  assert type(fields['lora_alpha']) is int
+
+  restored, restored_alpha = peft.load(folder, CONFIG)
+  assert restored_alpha == alpha
+  assert jax.tree.structure(restored) == jax.tree.structure(weights)
+  jax.tree.map(np.testing.assert_array_equal, restored, weights)
+
+
+def test_weights_are_written_as_the_type_that_is_asked_for(tmp_path):
+  weights, _ = peft.load(GOLDENS / 'peft_some', CONFIG)
+  peft.save(
+      tmp_path, weights, 0, alpha=2.5, base_folder='x', dtype=jnp.bfloat16)
+  tensors = safetensors_numpy.load_file(tmp_path / WEIGHTS)
+  assert {x.dtype for x in tensors.values()} == {jnp.dtype(jnp.bfloat16)}
+  restored, alpha = peft.load(tmp_path, CONFIG)
+  assert alpha == 2.5
+  assert {x.dtype for x in jax.tree.leaves(restored)} == {
+      jnp.dtype(jnp.float32)}
+
+
+def test_a_shape_for_each_leaf():
+  weights, _ = peft.load(GOLDENS / 'peft_some', CONFIG)
+  assert jax.tree.map(jnp.shape, weights) == {
+      'attention': {
+          'q': {'a': (1, 2, 32, 4), 'b': (1, 2, 4, 32)},
+          'v': {'a': (1, 2, 32, 4), 'b': (1, 2, 4, 16)}},
+      'down': {'a': (1, 2, 64, 4), 'b': (1, 2, 4, 32)}}
+
+
+@pytest.mark.parametrize('field, value', [
+    ('peft_type', 'LOHA'),
+    ('task_type', 'SEQ_CLS'),
+    ('bias', 'all'),
+    ('use_rslora', True),
+    ('use_dora', True),
+    ('fan_in_fan_out', True),
+    ('modules_to_save', ['lm_head']),
+    ('rank_pattern', {'q_proj': 8}),
+    ('alpha_pattern', {'q_proj': 8}),
+    ('layers_to_transform', [1]),
+    ('init_lora_weights', 'pissa'),
+    ('target_modules', '.*q_proj'),
+    ('target_modules', []),
+    ('target_modules', ['q_proj', 'lm_head']),
+    ('target_modules', ['layers.0.self_attn.q_proj']),
+])
+def test_what_these_adapters_do_not_do_is_refused(copy, field, value):
+  message = _message(copy(**{field: value}))
+  assert f'{field}={value!r} is not supported' in message
+
+
+def test_no_field_is_passed_over(copy):
+  assert 'not known here: use_new_trick.' in _message(
+      copy(use_new_trick=False))
+  folder = copy()
+  fields = _fields(folder)
+  del fields['r']
+  (folder / 'adapter_config.json').write_text(json.dumps(fields))
+  assert 'lacks r.' in _message(folder)
+
+
+def test_one_error_lists_all_that_does_not_fit(copy):
+  folder = copy()
+  tensors = safetensors_numpy.load_file(folder / WEIGHTS)
+  start = 'base_model.model.model.layers.1'
+  del tensors[f'{start}.self_attn.q_proj.lora_A.weight']
+  tensors[f'{start}.self_attn.k_proj.lora_A.weight'] = np.zeros(
+      (4, 32), np.float32)
+  # As many numbers as it should have, but transposed.
+  tensors[f'{start}.mlp.down_proj.lora_B.weight'] = np.zeros(
+      (4, 32), np.float32)
+  safetensors_numpy.save_file(tensors, folder / WEIGHTS)
+  message = _message(folder)
+  for part in (
+      f'missing {start}.self_attn.q_proj.lora_A.weight;',
+      f'surplus {start}.self_attn.k_proj.lora_A.weight;',
+      f'{start}.mlp.down_proj.lora_B.weight has shape (4, 32), expected '
+      '(32, 4)'):
+    assert part in message
+
+
+def test_the_rank_of_the_config_counts(copy):
+  assert 'has shape (4, 32), expected (5, 32)' in _message(copy(r=5))
+
+
+@pytest.mark.parametrize('name', ['adapter_config.json', WEIGHTS])
+def test_missing_files(copy, name):
+  folder = copy()
+  (folder / name).unlink()
+  assert f'{name} does not exist' in _message(folder)

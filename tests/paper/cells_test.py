@@ -1,0 +1,137 @@
+"""cells.py: cells that can be run, in an order in which they can be run."""
+
+import fnmatch
+import importlib
+import itertools
+
+import pytest
+
+from atgrpo_jax import errors
+from atgrpo_jax import experiment
+from atgrpo_jax.algorithms import spec as spec_lib
+from configs import common
+from paper import cells as cells_lib
+
+CELLS = cells_lib.make_cells('nano', 2)
+
+
+@pytest.mark.parametrize('scale', ['nano', '1.7b', '8b'])
+def test_cells_are_valid_configs(scale):
+  for cell in cells_lib.make_cells(scale, 1):
+    file, _, arg = cell.config.partition(':')
+    module = importlib.import_module(
+        file.removesuffix('.py').replace('/', '.'))
+    config = module.get_config(arg)
+    # Keys that do not exist, and values of another type, are refused.
+    config.update_from_flattened_dict(dict(cell.overrides))
+    spec_lib.RolloutSpec(**{
+        name: config.rollout[name]
+        for name in spec_lib.RolloutSpec.__dataclass_fields__})
+    environment = experiment.make_environment(config, None)
+    if config.per_policy:
+      experiment._policy_configs(config, environment.roles)
+
+
+def test_each_cell_comes_once_and_behind_those_it_needs():
+  before = set()
+  for cell in CELLS:
+    assert cell.key not in before
+    assert before.issuperset(cells_lib.needed(cell)), cell
+    before.add(cell.key)
+
+
+@pytest.mark.parametrize('scale, size', [('nano', '8'), ('8b', '4')])
+def test_rows_that_are_at_grpo_itself_are_left_out(scale, size):
+  sizes = {
+      cell.path.split('/')[2] for cell in cells_lib.make_cells(scale, 1)
+      if cell.path.startswith('group_size/')}
+  assert sizes == {'2', '4', '8', '16'} - {size}
+
+
+def test_what_is_compared_has_the_same_budget_and_tasks():
+  for cell in CELLS:
+    assert cell.overrides['evaluation.test'] == 'test'
+    if cell.mode != 'train':
+      assert not cell.budget_of
+      continue
+    table, task, row, seed = cell.path.split('/')
+    at_grpo_path = f'main/{task}/at_grpo/{seed}'
+    assert cell.budget_of == (
+        '' if cell.path == at_grpo_path else at_grpo_path)
+    share = 1 / 3 if table in (*cells_lib.SWITCHES, 'unchanged') else 1.0
+    assert cell.budget_share == (0.5 if row.startswith('only_') else share)
+
+
+def test_each_table_has_its_rows():
+  rows, players = {}, set()
+  for cell in cells_lib.make_cells('nano', 3):
+    table, task, row, *others = cell.path.split('/')
+    if table == 'cross_play':
+      players.add((row, *others))
+    else:
+      rows.setdefault((table, task), set()).add(row)
+  for task in cells_lib.TASKS:
+    assert rows.pop(('main', task)) == {
+        *common.SYSTEMS, 'mas_grpo_same_tasks'}
+    assert rows.pop(('reward', task)) == {'outcome', 'outcome_and_plans'} | (
+        {'oracle'} if task == 'sokoban' else set())
+  at_grpo_itself = {'group_size': {'8'}, 'turns': {'4'}}
+  assert {table: found for (table, _), found in rows.items()} == {
+      'unchanged': {'at_grpo'},
+      'agents': {'1', '3', '5', '7'},
+      'roles': {'only_tool', 'only_planner', 'combined', 'swapped'}} | {
+          table: switches.keys() - at_grpo_itself.get(table, set())
+          for table, switches in cells_lib.SWITCHES.items()}
+  policies = {f'{role}-{seed}' for role in ('tool', 'planner')
+              for seed in range(3)}
+  assert players == set(itertools.product(policies, policies))
+
+
+def test_rows_in_smaller_steps_have_a_baseline_in_the_same():
+  cells = {cell.path: cell for cell in CELLS}
+  for row, other in cells_lib.SAME_STEPS.items():
+    pairs = [
+        (cell, cells[path.replace(f'/{row}/', f'/{other}/')])
+        for path, cell in cells.items() if f'/{row}/' in path]
+    assert pairs
+    for cell, baseline in pairs:
+      number = 'rollout.num_tasks'
+      assert cell.overrides[number] == baseline.overrides[number]
+      assert cell.budget_of == baseline.budget_of
+
+
+@pytest.mark.parametrize('only, also', [
+    ('main/sokoban/mas_grpo/*', ['main/sokoban/at_grpo']),
+    ('roles/plan_path/combined/*', [
+        'main/plan_path/at_grpo', 'main/plan_path/at_grpo_per_role',
+        'roles/plan_path/only_tool', 'roles/plan_path/only_planner']),
+    ('roles/plan_path/swapped/*', [
+        'main/plan_path/at_grpo', 'main/plan_path/at_grpo_per_role']),
+    ('group_size/plan_path/2/*', [
+        'main/plan_path/at_grpo', 'unchanged/plan_path/at_grpo']),
+    ('rollout/plan_path/parallel_immediate/*', [
+        'main/plan_path/at_grpo', 'unchanged/plan_path/at_grpo',
+        'rollout/plan_path/tree_immediate'])])
+def test_cells_come_with_those_they_need(only, also, tmp_path):
+  chosen = [cell for cell in CELLS if fnmatch.fnmatch(cell.path, only)]
+  cells = cells_lib.with_needed(chosen, CELLS, tmp_path)
+  assert cells == [cell for cell in CELLS if cell in cells]
+  assert {cell.path.rpartition('/')[0] for cell in cells} == {
+      only.removesuffix('/*'), *also}
+
+  # What is there is not needed again, nor what only that needed.
+  for cell in cells:
+    if cell not in chosen:
+      result = tmp_path / cell.path / cell.result
+      result.parent.mkdir(parents=True, exist_ok=True)
+      result.touch()
+  assert cells_lib.with_needed(chosen, CELLS, tmp_path) == chosen
+
+
+def test_a_pattern_that_fits_no_cell_is_named():
+  chosen = cells_lib.choose(CELLS, ['agents/*/seed-0', 'turns/*'])
+  assert {cell.path.split('/')[0] for cell in chosen} == {'agents', 'turns'}
+  with pytest.raises(errors.UserError, match="'agent/.'.*dry_run"):
+    cells_lib.choose(CELLS, ['turns/*', 'agent/*'])
+  with pytest.raises(errors.UserError, match="no cell fits ''"):
+    cells_lib.choose(CELLS, [])

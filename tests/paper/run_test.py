@@ -1,0 +1,261 @@
+"""run.py: cells run once, in their order, and end as they are told."""
+
+import fnmatch
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from atgrpo_jax import errors
+from atgrpo_jax.runtime import files
+from paper import cells as cells_lib
+from paper import run
+from tests import checkout
+
+PYTHON = sys.executable
+CELLS = cells_lib.make_cells('nano', 1)
+FEW = [cell for cell in CELLS
+       if cell.path.split('/')[0] in ('main', 'roles', 'unchanged')
+       and 'plan_path' in cell.path]
+# They need none of the others.
+FIRST = [cell for cell in CELLS
+         if fnmatch.fnmatch(cell.path, 'main/*/at_grpo/seed-0')]
+
+# A stand-in for the trainer, which writes what a cell would.
+TRAINER = """
+import fcntl, json, os, pathlib, signal, sys, time
+given = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+workdir = pathlib.Path(given['--workdir'])
+print('said', flush=True)
+if pathlib.Path('wait').exists():
+  signal.signal(signal.SIGINT, lambda *_: sys.exit(42))
+  signal.signal(signal.SIGTERM, lambda *_: sys.exit(43))
+  workdir.mkdir(parents=True, exist_ok=True)
+  fcntl.flock(os.open(workdir, os.O_RDONLY), fcntl.LOCK_EX)
+  (pathlib.Path('wait') / str(os.getpid())).touch()
+  time.sleep(60)
+if pathlib.Path('fail').exists():
+  sys.exit(3)
+results = {
+    'train': ['evals/after.json', 'metrics.jsonl'],
+    'evaluate': ['evals/evaluation.json'],
+    'export': ['export/tool/tokenizer.json', 'export/planner/tokenizer.json'],
+}[given['--mode']]
+for result in results:
+  path = workdir / result
+  path.parent.mkdir(parents=True, exist_ok=True)
+  path.write_text(''.join(
+      json.dumps({'budget/completion_tokens': x}) + chr(10)
+      for x in (100.0, 23.0)))
+"""
+
+
+@pytest.fixture
+def out(tmp_path, monkeypatch):
+  """Where cells are run; they are Python, started once for each."""
+  package = tmp_path / 'atgrpo_jax'
+  package.mkdir()
+  (package / '__init__.py').touch()
+  (package / 'main.py').write_text(TRAINER)
+  monkeypatch.chdir(tmp_path)
+  python = tmp_path / 'python'
+  # What stands in the current folder comes first, and no site-packages.
+  python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+  python.chmod(0o755)
+  monkeypatch.setattr(sys, 'executable', str(python))
+  return tmp_path / 'out'
+
+
+@pytest.fixture
+def two_cores(monkeypatch):
+  """As if there were two, whatever the machine has."""
+  monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: {0, 1})
+  monkeypatch.setattr(os, 'sched_setaffinity', lambda pid, cores: None)
+
+
+def test_cells_run_once(out, capsys):
+  assert run.run_cells(FEW, out) == 0
+  printed = capsys.readouterr().out
+  assert printed.count('python -m atgrpo_jax.main') == len(FEW)
+  assert f'[{len(FEW)}/{len(FEW)}] ' in printed and '{out}' not in printed
+  limits = set(re.findall(r'--config.train.completion_tokens=(\S*)', printed))
+  assert limits == {'123', '61', '41'}
+  log = out / 'logs' / f'{FEW[0].path}.train'
+  assert log.read_text() == 'said\n'
+  # The folders of the cells hold nothing but what the cells wrote.
+  assert {p.name for p in (out / FEW[0].path).iterdir()} == {
+      'evals', 'metrics.jsonl'}
+
+  assert run.run_cells(FEW, out) == 0
+  assert not capsys.readouterr().out
+  (out / FEW[4].path / 'evals/after.json').unlink()
+  assert run.run_cells(FEW, out) == 0
+  assert capsys.readouterr().out.startswith(f'[5/{len(FEW)}]')
+
+
+def test_several_at_a_time_wait_for_what_they_need(
+    out, two_cores, monkeypatch):
+  processes, at_once = [], []
+  start = run._start
+
+  def noting(*args):
+    at_once.append(1 + sum(x.poll() is None for x in processes))
+    processes.append(start(*args))
+    return processes[-1]
+
+  monkeypatch.setattr(run, '_start', noting)
+  # A budget that is not there yet cannot be read.
+  assert run.run_cells(FEW, out, num_jobs=2) == 0
+  assert len(processes) == len(FEW) and max(at_once) == 2
+  assert all((out / cell.path / cell.result).exists() for cell in FEW)
+
+
+def test_one_core_has_one_device(out):
+  core = min(os.sched_getaffinity(0))
+  # It looks where it is once it has been put there.
+  run._start(
+      ['-c', 'import os, time; time.sleep(1); '
+       'print(os.sched_getaffinity(0), os.environ["JAX_NUM_CPU_DEVICES"])'],
+      out / 'log', [core]).wait()
+  assert (out / 'log').read_text() == f'{{{core}}} 1\n'
+
+
+def test_a_cell_that_fails_stops_the_run(out, two_cores, capsys):
+  pathlib.Path('fail').touch()
+  assert run.run_cells(FEW, out, num_jobs=2) == 3
+  captured = capsys.readouterr()
+  assert captured.out.count('atgrpo_jax.main') == 1
+  assert 'status 3' in captured.err and f'{FEW[0].path}.train' in captured.err
+
+
+@pytest.mark.parametrize('number, status', [
+    (signal.SIGINT, 42), (signal.SIGTERM, 43), (signal.SIGHUP, 43)])
+def test_signals_reach_the_trainers_which_end_as_they_will(
+    out, two_cores, number, status, capsys):
+  waits = pathlib.Path('wait')
+  waits.mkdir()
+
+  def stop():
+    while len(list(waits.iterdir())) < 2:
+      time.sleep(0.05)
+    os.kill(os.getpid(), number)
+
+  before = signal.signal(number, signal.SIG_DFL)  # Whatever nohup has left.
+  thread = threading.Thread(target=stop)
+  thread.start()
+  try:
+    assert run.run_cells(FIRST, out, num_jobs=2) == status
+    assert signal.getsignal(number) is signal.SIG_DFL
+  finally:
+    thread.join()
+    signal.signal(number, before)
+  captured = capsys.readouterr()
+  assert captured.out.count('atgrpo_jax.main') == 2 < len(FIRST)
+  assert captured.err.count(f'status {status}') == 2
+
+
+def test_a_killed_sweep_goes_on_after_the_trainer_it_left(
+    out, monkeypatch, capsys):
+  waits = pathlib.Path('wait')
+  waits.mkdir()
+  child = subprocess.Popen(
+      [PYTHON, '-P', '-c', """if True:
+          import pathlib, sys
+          from paper import cells
+          from paper import run
+          sys.executable = sys.argv[1]
+          run.run_cells(
+              cells.make_cells('nano', 1), pathlib.Path(sys.argv[2]))""",
+       sys.executable, out],
+      env=os.environ | {'PYTHONPATH': str(checkout.ROOT)})
+  deadline = time.monotonic() + 60
+  while not list(waits.iterdir()):
+    assert time.monotonic() < deadline
+    time.sleep(0.05)
+  trainer, = waits.iterdir()
+  child.kill()
+  child.wait()
+  shutil.rmtree(waits)
+  try_lock = files.try_lock
+
+  def end_trainer(folder):
+    held = try_lock(folder)
+    if held is None:
+      os.kill(int(trainer.name), signal.SIGKILL)
+    return held
+
+  monkeypatch.setattr(files, 'try_lock', end_trainer)
+  assert run.run_cells(FEW, out) == 0
+  printed = capsys.readouterr().out
+  assert printed.startswith(
+      f'waits for the trainer that is at work in {out / FEW[0].path}\n')
+  assert printed.count('atgrpo_jax.main') == len(FEW)
+
+
+def test_two_sweeps_in_one_folder_are_refused(out):
+  with run._lock(out):
+    with pytest.raises(errors.UserError, match='already; wait, or .*--out'):
+      run.run_cells(FEW, out)
+  assert run.run_cells(FEW, out) == 0
+
+
+def test_an_error_of_its_own_leaves_no_trainer(out, two_cores, monkeypatch):
+  pathlib.Path('wait').mkdir()
+  processes = []
+  start = run._start
+
+  def failing(*args):
+    if processes:
+      raise OSError('no space left')
+    processes.append(start(*args))
+    return processes[0]
+
+  monkeypatch.setattr(run, '_start', failing)
+  with pytest.raises(OSError, match='no space'):
+    run.run_cells(FIRST, out, num_jobs=2)
+  assert processes[0].poll() is not None
+
+
+def test_words_that_are_no_flags_are_refused():
+  with pytest.raises(errors.UserError, match='arguments: agents/x'):
+    errors.refuse_arguments(['paper', 'agents/x'])
+
+
+@pytest.mark.parametrize('scale', ['nano', '8b'])
+def test_printed_commands(scale, tmp_path, capsys):
+  cells = cells_lib.make_cells(scale, 1)
+  run.print_cells(cells, tmp_path, scale)
+  lines = capsys.readouterr().out.splitlines()
+  if scale == 'nano':
+    assert all(x.startswith('python -m atgrpo_jax.main --mode') for x in lines)
+  else:
+    first, *lines = lines
+    assert '16 TPU v6e' in first
+    assert all(x.startswith('bash launch/tpu_pod.sh --') for x in lines)
+    assert all("-- --config.seed=0 " in x for x in lines)
+    assert all('--config.mesh.fsdp=4' in x for x in lines)
+  assert len(lines) == len(cells)
+  assert "'--config.train.completion_tokens=<tokens of main/" in lines[1]
+  assert sum('=<0.5 x the tokens of main/' in line for line in lines) == 2
+  shortened = sum('=<0.33 x the tokens of main/' in line for line in lines)
+  assert shortened == sum(
+      cell.path.split('/')[0] in (*cells_lib.SWITCHES, 'unchanged')
+      for cell in cells)
+  assert not any('{out}' in line for line in lines)
+  assert not list(tmp_path.iterdir())
+
+  result = tmp_path / cells[2].path / cells[2].result
+  result.parent.mkdir(parents=True)
+  result.touch()
+  run.print_cells(cells, tmp_path, scale)
+  done = [
+      line.endswith('  # done')
+      for line in capsys.readouterr().out.splitlines()[-len(cells):]]
+  assert done == [cell is cells[2] for cell in cells]

@@ -1,0 +1,216 @@
+"""metrics.py: one line per write, no line twice after a resume."""
+
+import io
+import json
+import math
+import struct
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+from tensorboardX.proto import event_pb2
+
+from atgrpo_jax import errors
+from atgrpo_jax.runtime import metrics
+
+
+def _lines(workdir):
+  text = (workdir / 'metrics.jsonl').read_text()
+
+  def refuse(constant):
+    raise AssertionError(f'{constant} is not JSON')
+
+  return [
+      json.loads(line, parse_constant=refuse) for line in text.splitlines()
+  ]
+
+
+def _events(workdir):
+  """Every event of every file: length u64, crc u32, bytes, crc u32."""
+  events = []
+  for path in sorted((workdir / 'tensorboard').iterdir()):
+    data = path.read_bytes()
+    while data:
+      (length,) = struct.unpack('<Q', data[:8])
+      events.append(event_pb2.Event.FromString(data[12 : 12 + length]))
+      data = data[16 + length :]
+  return events
+
+
+def test_write_is_on_disk_at_once(tmp_path):
+  writer = metrics.MetricsWriter(tmp_path)
+  writer.write(0, {'train/loss': 0.5, 'tokens': 12})
+  # Nothing was closed: this is what is left after a kill.
+  assert _lines(tmp_path) == [{'step': 0, 'train/loss': 0.5, 'tokens': 12}]
+  (event,) = [e for e in _events(tmp_path) if e.HasField('summary')]
+  assert event.step == 0
+  assert {v.tag: v.simple_value for v in event.summary.value} == {
+      'train/loss': 0.5,
+      'tokens': 12,
+  }
+  writer.close()
+
+
+def test_what_was_written_is_read_back(tmp_path):
+  writer = metrics.MetricsWriter(tmp_path)
+  writer.write(1, {'a': -math.inf, 'b': 0.5})
+  writer.write(2, {'a': math.nan})
+  writer.close()
+  first, second = metrics.read(tmp_path)
+  assert first == {'step': 1, 'a': -math.inf, 'b': 0.5}
+  assert second['step'] == 2 and math.isnan(second['a'])
+
+
+@pytest.mark.parametrize('text', [
+    '{"step": 1}\n{"st', '{"step": "one"}\n', '[1]\n', '{"step": null}\n'])
+def test_what_cannot_be_read_is_named(text, tmp_path):
+  with pytest.raises(errors.UserError, match='No such file.*metrics.jsonl'):
+    metrics.read(tmp_path)
+  (tmp_path / 'metrics.jsonl').write_text(text)
+  with pytest.raises(errors.UserError, match='metrics.jsonl is cut off'):
+    metrics.read(tmp_path)
+
+
+def test_numbers_that_are_not_finite(tmp_path):
+  values = {'a': np.float32('nan'), 'b': math.inf, 'c': np.array(-np.inf)}
+  writer = metrics.MetricsWriter(tmp_path)
+  writer.write(1, values)
+  writer.close()
+  (line,) = _lines(tmp_path)
+  assert line == {'step': 1, 'a': 'NaN', 'b': 'Infinity', 'c': '-Infinity'}
+  for name, value in values.items():
+    np.testing.assert_equal(float(line[name]), float(value))
+
+
+def test_resume_writes_no_line_twice(tmp_path):
+  writer = metrics.MetricsWriter(tmp_path)
+  for step in range(3):
+    writer.write(step, {'x': step})
+  offset = writer.offset()
+  whole = (tmp_path / 'metrics.jsonl').read_bytes()
+  assert offset == len(whole)
+  writer.write(3, {'x': 3})
+  with open(tmp_path / 'metrics.jsonl', 'ab') as f:
+    f.write(b'{"step": 4, "x"')  # Killed in the middle of a line.
+
+  resumed = metrics.MetricsWriter(tmp_path, offset=offset)
+  assert (tmp_path / 'metrics.jsonl').read_bytes() == whole
+  assert resumed.offset() == offset
+  resumed.write(3, {'x': 3})
+  assert [line['step'] for line in _lines(tmp_path)] == [0, 1, 2, 3]
+  assert resumed.offset() == (tmp_path / 'metrics.jsonl').stat().st_size
+
+  # The first writer's events are still there, and TensorBoard is told to
+  # forget those from step 3 on.
+  steps = [e.step for e in _events(tmp_path) if e.HasField('summary')]
+  assert steps == [0, 1, 2, 3, 3]
+  (start,) = [e for e in _events(tmp_path) if e.HasField('session_log')]
+  assert start.step == 3
+  assert start.session_log.status == event_pb2.SessionLog.START
+
+
+def test_resume_before_the_first_checkpoint(tmp_path):
+  metrics.MetricsWriter(tmp_path).write(0, {'x': 1})
+  metrics.MetricsWriter(tmp_path, offset=0).write(0, {'x': 2})
+  assert _lines(tmp_path) == [{'step': 0, 'x': 2}]
+
+
+def test_new_run_refuses_lines_of_another(tmp_path):
+  metrics.MetricsWriter(tmp_path).write(0, {'x': 1})
+  with pytest.raises(ValueError, match='bytes of another run'):
+    metrics.MetricsWriter(tmp_path)
+  assert _lines(tmp_path) == [{'step': 0, 'x': 1}]
+
+
+@pytest.mark.parametrize('offset', [5, 10_000])
+def test_offset_that_ends_no_line(tmp_path, offset):
+  metrics.MetricsWriter(tmp_path).write(0, {'x': 1})
+  with pytest.raises(ValueError, match=f'no line that ends at byte {offset}'):
+    metrics.MetricsWriter(tmp_path, offset=offset)
+  assert _lines(tmp_path) == [{'step': 0, 'x': 1}]
+
+
+def test_metric_may_not_be_called_step(tmp_path):
+  with pytest.raises(ValueError, match="called 'step'"):
+    metrics.MetricsWriter(tmp_path).write(0, {'step': 1})
+
+
+_NUMBERS = {
+    'rollout': 0.25,
+    'validation': 0.125,
+    'mean_return': -0.5,
+    'tokens_per_second': 1234.5,
+}
+_TEXT = (
+    'success: rollout 0.250, validation 0.125  return -0.500  1,234 tokens/s')
+
+
+def _show_three_steps(monkeypatch):
+  clock = iter([100.0, 102.0, 104.0])
+  monkeypatch.setattr(time, 'monotonic', lambda: next(clock))
+  progress = metrics.Progress(40)
+  for done in (1, 2, 3):
+    progress.update(done, share_done=done / 40, **_NUMBERS)
+  return progress
+
+
+def test_progress_prints_lines_into_a_file(monkeypatch, capsys):
+  _show_three_steps(monkeypatch).close()
+  assert capsys.readouterr().out.splitlines() == [
+      f'step 1/40  {_TEXT}',
+      f'step 2/40  {_TEXT}  0:01:16 left',
+      f'step 3/40  {_TEXT}  0:01:14 left',
+  ]
+
+
+def test_progress_without_a_number_of_steps(monkeypatch, capsys):
+  clock = iter([100.0, 110.0])
+  monkeypatch.setattr(time, 'monotonic', lambda: next(clock))
+  progress = metrics.Progress(0)
+  for done, share in ((1, 0.25), (2, 0.5)):
+    progress.update(done, share_done=share, **_NUMBERS)
+  assert capsys.readouterr().out.splitlines() == [
+      f'step 1  {_TEXT}', f'step 2  {_TEXT}  0:00:20 left']
+
+
+def test_progress_draws_a_bar_on_a_terminal(monkeypatch):
+
+  class Terminal(io.StringIO):
+
+    def isatty(self):
+      return True
+
+  terminal = Terminal()
+  monkeypatch.setattr(sys, 'stdout', terminal)
+  monkeypatch.setenv('TERM', 'xterm')
+  monkeypatch.setenv('COLUMNS', '120')
+  # rich's own clock must go on, so time is not faked here.
+  progress = metrics.Progress(40, num_done=10, share_done=0.25)
+  assert '10/40' in terminal.getvalue()
+  progress.update(11, share_done=11 / 40, **_NUMBERS)
+  progress.close()
+  assert '11/40' in terminal.getvalue()
+  assert _TEXT in terminal.getvalue()
+  assert '\x1b[?25h' in terminal.getvalue()  # The cursor is back.
+
+
+def test_compiles_are_counted():
+  counter = metrics.CompileCounter()
+  assert not any(counter.metrics().values())
+  now = time.time()  # So that no earlier run has kept the program.
+
+  def shift(x):
+    return x + now
+
+  jax.jit(shift)(np.zeros(3))
+  first = counter.metrics()
+  assert first.pop('compile/seconds') > 0
+  assert first == {'compile/count': 1, 'compile/from_cache': 0}
+  jax.jit(shift)(np.ones(3))
+  jax.jit(shift)(np.ones(4))
+  jax.clear_caches()  # As in a second process; what is kept is in files.
+  jax.jit(shift)(np.zeros(3))
+  last = counter.metrics()
+  assert (last['compile/count'], last['compile/from_cache']) == (2, 1)

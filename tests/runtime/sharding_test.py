@@ -1,0 +1,116 @@
+"""sharding.py: every leaf has a place, and what cannot be cut is refused."""
+
+import types
+
+import jax
+from jax.sharding import AbstractMesh
+from jax.sharding import PartitionSpec
+import pytest
+
+from atgrpo_jax import errors
+from atgrpo_jax import model
+from atgrpo_jax.learner import train_state
+from atgrpo_jax.runtime import sharding
+from tests import specs
+from tests.rl import tiny
+
+MESH = AbstractMesh((2, 2, 2), sharding.AXES)
+RULES = sharding.param_rules(tied_head=True)
+
+
+@pytest.fixture(scope='module')
+def shapes():
+  return jax.eval_shape(
+      lambda: model.init_params(jax.random.key(0), tiny.CONFIG))
+
+
+def _specs(tree, rules=RULES, mesh=MESH):
+  return jax.tree.map(
+      lambda x: x.spec, sharding.tree_shardings(tree, mesh, rules))
+
+
+def test_where_parameters_lie(shapes):
+  specs = _specs(shapes)
+  assert specs['embedding'] == PartitionSpec('tensor', 'fsdp')
+  attention = specs['layers']['attention']
+  assert attention['q']['kernel'] == PartitionSpec(None, 'fsdp', 'tensor')
+  assert attention['o']['kernel'] == PartitionSpec(None, 'tensor', 'fsdp')
+  assert specs['layers']['down']['kernel'] == attention['o']['kernel']
+  for scale in (
+      specs['norm'], attention['q_norm'], specs['layers']['mlp_norm']):
+    assert scale['scale'] == PartitionSpec()
+
+
+def test_moments_lie_with_their_parameters(shapes):
+  spec = specs.optimizer(learning_rate=1.0)
+  state = jax.eval_shape(lambda: train_state.create(shapes, spec))
+  placed = _specs(jax.eval_shape(
+      lambda p: train_state.create(p, spec), shapes))
+  moments = placed.opt_state.inner_state[1][0]
+  assert moments.mu == moments.nu == placed.params == _specs(shapes)
+  assert moments.count == placed.num_updates == PartitionSpec()
+  assert jax.tree.structure(placed) == jax.tree.structure(state)
+
+
+def test_adapters(shapes):
+  del shapes
+  lora = model.LoraSpec(2, 4.0, ('attention/q/kernel', 'gate/kernel'))
+  weights = jax.eval_shape(
+      lambda: model.init_lora(jax.random.key(0), tiny.CONFIG, lora, 1))
+  placed = _specs(weights, sharding.ADAPTER_RULES)
+  assert placed['gate']['a'] == PartitionSpec(None, None, 'fsdp')
+  assert placed['attention']['q']['b'] == PartitionSpec(
+      None, None, None, 'fsdp')
+
+
+def test_decoding_waits_for_no_parameters(shapes):
+  specs = jax.tree.leaves(_specs(shapes, sharding.decoding_rules(True)))
+  assert not any('fsdp' in spec for spec in specs)
+  assert any('tensor' in spec for spec in specs)
+
+
+def test_each_leaf_matches_one_rule_and_each_rule_a_leaf(shapes):
+  with pytest.raises(ValueError, match=r"match no leaf: \['head'\]"):
+    _specs(shapes, sharding.param_rules(tied_head=False))
+  with pytest.raises(ValueError, match='head matches 0 sharding rules'):
+    _specs(shapes | {'head': shapes['embedding']})
+  twice = (*RULES, ('embed.*', PartitionSpec()))
+  with pytest.raises(ValueError, match='embedding matches 2 sharding rules'):
+    _specs(shapes, twice)
+
+
+def test_an_axis_must_divide(shapes):
+  mesh = AbstractMesh((1, 1, 3), sharding.AXES)
+  with pytest.raises(
+      errors.UserError, match='mesh.tensor=3 does not divide the axis of 32 '
+      r'of embedding \(32, 16\)'):
+    _specs(shapes, mesh=mesh)
+
+
+@pytest.mark.parametrize('spec, words', [
+    ({'fsdp': 3}, 'mesh.fsdp=3 times mesh.tensor=1 does not divide the 8'),
+    ({'fsdp': 0}, 'mesh.fsdp=0'),
+    ({'pools': 'a=0:4'}, "mesh.pools='a=0:4' must name .* 'a=0:8,b=0:8'"),
+    ({'pools': 'a=0:4,b=4:8,c=4:8'}, 'every policy once'),
+    ({'pools': 'a=0:4,a=4:8,b=4:8'}, 'every policy once'),
+    ({'pools': 'a=0-4,b=4:8'}, 'every policy once'),
+    ({'pools': 'a=0:4,b=4:9'}, 'b=4:9 is no slice of the 8 devices'),
+    ({'pools': 'a=4:4,b=4:8'}, 'a=4:4 is no slice'),
+    ({'pools': 'a=0:5,b=4:8'}, 'a=0:5 and b=4:8 overlap'),
+    ({'pools': 'a=0:3,b=3:8', 'tensor': 2},
+     'mesh.tensor=2 does not divide the 3 devices 0:3'),
+])
+def test_what_cannot_be_cut_is_refused(spec, words):
+  # Nothing asks the devices anything before that.
+  devices = [types.SimpleNamespace() for _ in range(8)]
+  with pytest.raises(errors.UserError, match=words):
+    sharding.make_meshes(['a', 'b'], devices, sharding.MeshSpec(**spec))
+
+
+def test_policies_of_one_pool_have_one_mesh():
+  devices = jax.devices()[:1]
+  meshes = sharding.make_meshes(
+      ['a', 'b'], devices, sharding.MeshSpec(pools='a=0:1,b=0:1'))
+  assert meshes['a'] is meshes['b']
+  assert dict(meshes['a'].shape) == {'data': 1, 'fsdp': 1, 'tensor': 1}
+  assert set(meshes['a'].axis_types) == {jax.sharding.AxisType.Auto}

@@ -1,0 +1,344 @@
+"""engine.py: who samples when changes the work, and never the samples."""
+
+import dataclasses
+import gc
+
+import jax
+import numpy as np
+import pytest
+
+from atgrpo_jax import model
+from atgrpo_jax.sampling import categorical
+from atgrpo_jax.sampling import engine as engine_lib
+from atgrpo_jax.sampling import placement
+from atgrpo_jax.sampling import programs
+from atgrpo_jax.sampling import shared_prefix
+from tests.rl import tiny
+from tests.rollout import scripted
+
+# Two in 32 tokens end a completion.
+SPEC = programs.SamplerSpec(
+    group_size=8, temperature=1.0, stop_ids=(3, 7), dtype='float32')
+CONFIG = dataclasses.replace(tiny.CONFIG, max_positions=256)
+NEVER = (CONFIG.vocab_size,)
+
+
+@pytest.fixture(scope='module')
+def params():
+  return tiny.make_params()
+
+
+def make_engine(params, num_slots=(8,), prompt_length=7, **changes):
+  return engine_lib.Engine(
+      params, scripted.one_device(), adapters=None, config=CONFIG,
+      spec=dataclasses.replace(SPEC, **changes), num_slots=num_slots,
+      prompt_length=prompt_length)
+
+
+def make_requests(num=24, budget=100):
+  """Distinct prompts of three lengths."""
+  prompts = tiny.ids(num, 7)
+  keys = np.asarray(jax.random.key_data(categorical.group_keys(
+      jax.random.key(2), np.arange(num, dtype=np.uint32)[:, None])))
+  return [
+      engine_lib.Request(i, prompts[i, :(7, 4, 1)[i % 3]], keys[i], budget)
+      for i in range(num)]
+
+
+def drain(engine, requests):
+  """What one engine samples for the requests."""
+  for request in requests:
+    engine.add(request)
+  sampled, = engine_lib.drain([engine])
+  return sampled
+
+
+def num_different(first, second):
+  """How many completions of two lists of groups are not the same."""
+  return sum(
+      not np.array_equal(p, q)
+      for x, y in zip(first, second, strict=True)
+      for p, q in zip(x.completions, y.completions, strict=True))
+
+
+@pytest.fixture(scope='module')
+def sampled(params):
+  """Twenty-four groups in eight slots."""
+  return drain(make_engine(params), make_requests())
+
+
+# The samples.
+
+
+def test_samples_are_not_all_alike(sampled):
+  lengths = [len(ids) for one in sampled for ids in one.completions]
+  # Some of one chunk and some of several, some cut.
+  assert min(lengths) < engine_lib.CHUNK < 4 * engine_lib.CHUNK < max(lengths)
+  assert len({tuple(ids) for x in sampled for ids in x.completions}) > 150
+  for one in sampled:
+    for ids, logprobs in zip(one.completions, one.logprobs):
+      assert len(ids) == len(logprobs) <= 100
+      ended = np.isin(ids, SPEC.stop_ids)
+      assert not ended[:-1].any()
+      assert ended[-1] or len(ids) == 100
+
+
+# Products of another shape may be rounded in another way, which decides ties.
+
+
+def test_when_a_request_comes_changes_ties_alone(params, sampled):
+  rng = np.random.default_rng(0)
+  engine = make_engine(params)
+  requests = make_requests()
+  rng.shuffle(requests)
+  found = [None] * len(requests)
+  while requests or engine.busy:
+    for _ in range(min(rng.integers(5), len(requests))):
+      engine.add(requests.pop())
+    engine.dispatch()
+    for one in engine.collect():
+      found[one.request.tag] = one
+  assert num_different(found, sampled) <= 1
+
+
+def test_other_slots_change_ties_alone(params, sampled):
+  different = [
+      num_different(sampled, drain(
+          make_engine(params, num_slots), make_requests()))
+      for num_slots in [(24,), (16,), (1, 3)]]
+  assert max(different) <= 1  # Of 192.
+
+
+def test_a_budget_cuts_and_changes_nothing_else(params, sampled):
+  short = drain(make_engine(params), make_requests(budget=20))
+  for one, other in zip(short, sampled):
+    for ids, longer in zip(one.completions, other.completions):
+      np.testing.assert_array_equal(ids, longer[:20])
+  # Each request has its own.
+  requests = [
+      dataclasses.replace(request, budget=1 + request.tag)
+      for request in make_requests(8)]
+  for one in drain(make_engine(params, stop_ids=NEVER), requests):
+    assert {len(ids) for ids in one.completions} == {1 + one.request.tag}
+
+
+# The work.
+
+
+def test_each_prompt_is_prefilled_once(params, sampled):
+  del sampled
+  engine = make_engine(params)
+  drain(engine, make_requests(21))
+  assert engine.counts.prefilled_rows == 21
+
+
+def test_room_that_is_allowed_and_not_used_is_free(params):
+  counts = []
+  for budget in (100, 200):
+    engine = make_engine(params, stop_ids=tuple(range(8)))
+    sampled = drain(engine, make_requests(budget=budget))
+    counts.append(engine.counts)
+    assert max(len(x) for one in sampled for x in one.completions) <= 100
+  assert counts[0] == counts[1]
+
+
+def test_who_has_ended_is_not_decoded(params):
+  engine = make_engine(params, (32,), stop_ids=NEVER)
+  requests = [
+      dataclasses.replace(request, budget=16 if request.tag % 4 else 64)
+      for request in make_requests(32)]
+  drain(engine, requests)
+  # 256 candidates for 16 tokens, then 64 for 48.
+  assert engine.counts.decoded_rows == 256 * 16 + 64 * 48
+  # Lockstep would decode all of them for 64.
+  assert engine.counts.decoded_rows < 256 * 64 / 2
+
+
+def test_waiting_groups_take_the_slots_of_finished_ones(params):
+  engine = make_engine(params, stop_ids=NEVER)
+  requests = [
+      dataclasses.replace(request, budget=64 if request.tag == 0 else 16)
+      for request in make_requests(29)]
+  drain(engine, requests)
+  # Beside the long one, seven at a time.
+  assert engine.counts.decoded_rows == 4 * 64 * 16
+
+
+def test_few_groups_need_few_slots(params):
+  engine = make_engine(params, (8, 32), stop_ids=NEVER)
+  for request in make_requests(32):
+    engine.add(dataclasses.replace(
+        request, budget=64 if request.tag < 8 else 16))
+  read = []
+  while engine.busy:
+    engine.dispatch()
+    engine.collect()
+    read.append(engine.counts.read_positions)
+  assert np.diff([0, *read]).tolist() == [
+      16 * 64 * 8 * num_slots for num_slots in (32, 8, 8, 8)]
+
+
+def test_a_prompt_is_read_once_for_all_its_candidates(params):
+  for size in (2, 8):
+    engine = make_engine(params, (8, 32), group_size=size, stop_ids=NEVER)
+    sampled = drain(engine, [
+        dataclasses.replace(request, budget=64 if request.tag < 8 else 16)
+        for request in make_requests(32)])
+    assert sum(len(x) for one in sampled for x in one.completions) == (
+        size * (8 * 64 + 24 * 16))
+    # 32 slots for 16 tokens, then 8 for 48. Bite: a count of rows in the place
+    # of slots, slots that are not in flight.
+    assert engine.counts.decoded_rows == size * (32 * 16 + 8 * 48)
+    assert engine.counts.read_prefix_positions == 7 * (32 * 16 + 8 * 48)
+
+
+def test_only_who_runs_has_a_past(params):
+  def cache_bytes():
+    return sum(x.nbytes for x in jax.live_arrays() if x.ndim == 4)
+
+  gc.collect()
+  of_other_tests = cache_bytes()
+  engine = make_engine(params, (32,), stop_ids=NEVER)
+  for request in make_requests(32):
+    engine.add(dataclasses.replace(
+        request, budget=16 if request.tag % 4 else 144))
+  read, moved, kept = [0], [0], []
+  while engine.busy:
+    engine.dispatch()
+    engine.collect()
+    read.append(engine.counts.read_positions)
+    moved.append(engine.counts.moved_positions)
+    kept.append(cache_bytes() - of_other_tests)
+  # 256 candidates, of whom 64 go on; and three sizes of their rows.
+  positions = np.array(
+      [256 * 64] + 3 * [64 * 64] + 4 * [64 * 128] + [64 * 256])
+  np.testing.assert_array_equal(np.diff(read), 16 * positions)
+  np.testing.assert_array_equal(
+      np.diff(moved), [0, 64 * 64, 0, 0, 64 * 128, 0, 0, 0, 64 * 256])
+  # Float32 keys and values of each layer, those of 32 prompts too.
+  each = 4 * 2 * CONFIG.num_layers * CONFIG.num_kv_heads * CONFIG.head_dim
+  np.testing.assert_array_equal(
+      kept, [*each * (positions[:-1] + 32 * 7), 0])
+
+
+# What prompts have in common.
+
+
+@pytest.fixture
+def short_shared_prefixes(monkeypatch):
+  monkeypatch.setattr(shared_prefix, 'MIN_LENGTH', 4)
+  monkeypatch.setattr(placement, '_MIN_SIZE', 4)
+
+
+def make_alike(num=12, budget=40):
+  """Prompts of two roles, each with instructions of its own, 8 to 12 tokens."""
+  texts = {'tool': tiny.ids(7, seed=5), 'planner': tiny.ids(5, seed=6)}
+  requests = []
+  for request, role in zip(
+      make_requests(num, budget), ['tool', 'planner'] * num):
+    own = np.concatenate([texts[role], request.prompt[:4], [1]])
+    requests.append(dataclasses.replace(
+        request, prompt=own.astype(np.int32), role=role))
+  return requests
+
+
+def test_common_beginnings_are_prefilled_once(params, short_shared_prefixes):
+  engine = make_engine(params, prompt_length=16)
+  first = drain(engine, make_alike(8))
+  assert engine.counts.shared_prefixes == 2
+  # Shared prefixes of 8 and 8, and 4 prompts of each role with 8 and 8.
+  assert engine.counts.prefilled_positions == 8 + 8 + 4 * 8 + 4 * 8
+  # More of the same, also one by one, finds them there.
+  for request in make_alike(8):
+    drain(engine, [request])
+  assert engine.counts.shared_prefixes == 2
+  assert engine.counts.prefilled_rows == 16
+
+  plain = make_engine(params, prompt_length=16)
+  plain_requests = [
+      dataclasses.replace(request, role=str(request.tag))
+      for request in make_alike(8)]
+  expected = drain(plain, plain_requests)
+  assert plain.counts.shared_prefixes == 0
+  assert plain.counts.prefilled_positions == 8 * 16
+  assert num_different(first, expected) <= 1
+  for one, other in zip(first, expected):
+    for x, y in zip(one.logprobs, other.logprobs):
+      if len(x) == len(y):
+        np.testing.assert_allclose(x, y, atol=1e-4)
+
+
+def test_a_prompt_that_begins_in_another_way(params, short_shared_prefixes):
+  requests = make_alike(8)
+  for tag, length in ((6, 1), (7, 4)):  # Of the first, too little is alike.
+    prompt = requests[tag].prompt.copy()
+    prompt[length] += 1
+    requests[tag] = dataclasses.replace(requests[tag], prompt=prompt)
+  engine = make_engine(params, prompt_length=16)
+  found = drain(engine, requests[:6])
+  assert engine.counts.shared_prefixes == 2
+  found += drain(engine, requests[6:])
+  # The planners' has become shorter; that of the tools is as it was.
+  assert engine.counts.shared_prefixes == 3
+  assert {role: len(known.tokens) for (role, _), known
+          in engine._shared_prefixes.items()} == {'tool': 7, 'planner': 4}
+  expected = drain(
+      make_engine(params, prompt_length=16),
+      [dataclasses.replace(request, role=str(request.tag))
+       for request in requests])
+  assert num_different(found, expected) <= 1
+
+
+@pytest.mark.parametrize('prompts', [[[1]], [[1], [1]], [[1, 2, 3, 4, 5]]])
+def test_what_has_no_shared_prefix(params, short_shared_prefixes, prompts):
+  engine = make_engine(params, prompt_length=16)
+  requests = [
+      dataclasses.replace(request, prompt=np.array(prompt, np.int32))
+      for request, prompt in zip(make_requests(), prompts)]
+  assert len(drain(engine, requests)) == len(prompts)
+  assert engine.counts.shared_prefixes == 0
+
+
+def test_the_same_prompt_twice(params, short_shared_prefixes):
+  """Its last token is no part of the shared_prefix."""
+  requests = [
+      dataclasses.replace(request, prompt=np.arange(9, dtype=np.int32))
+      for request in make_requests(2, budget=30)]
+  engine = make_engine(params, prompt_length=16)
+  found = drain(engine, requests)
+  assert [len(x.tokens) for x in engine._shared_prefixes.values()] == [8]
+  expected = drain(
+      make_engine(params, prompt_length=16),
+      [dataclasses.replace(request, role=str(request.tag))
+       for request in requests])
+  assert num_different(found, expected) <= 1
+
+
+def test_shared_prefixes_with_adapters(params, short_shared_prefixes):
+  lora = model.LoraSpec(rank=2, alpha=4.0, targets=('attention/[qv]/kernel',))
+  weights = jax.tree.map(
+      lambda x: x + 0.1 * np.arange(1, 3).reshape(2, *[1] * (x.ndim - 1)),
+      model.init_lora(jax.random.key(0), CONFIG, lora, 2))
+  adapters = model.Adapters(weights, np.full(2, lora.scale, np.float32))
+
+  def engine_of(requests):
+    engine = engine_lib.Engine(
+        params, scripted.one_device(), adapters=adapters, config=CONFIG,
+        spec=SPEC, num_slots=(8,), prompt_length=16)
+    return drain(engine, requests), engine.counts
+
+  requests = [
+      dataclasses.replace(request, adapter=int(request.role == 'tool'))
+      for request in make_alike(8)]
+  found, counts = engine_of(requests)
+  assert counts.shared_prefixes == 2
+  expected, counts = engine_of([
+      dataclasses.replace(request, role=str(request.tag))
+      for request in requests])
+  assert counts.shared_prefixes == 0
+  assert num_different(found, expected) <= 1
+  # One role's beginning, with the other's adapter, is another shared_prefix.
+  assert engine_of([
+      dataclasses.replace(request, role='tool', adapter=index % 2)
+      for index, request in enumerate(make_alike(8)[::2])
+  ])[1].shared_prefixes == 2

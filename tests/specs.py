@@ -1,0 +1,35 @@
+"""The specs of the default config of a small model, with changes."""
+
+from atgrpo_jax.algorithms import spec as spec_lib
+from atgrpo_jax.learner import optimizer as optimizer_lib
+from atgrpo_jax.learner import train_step
+from atgrpo_jax.rl import losses
+from configs import common
+
+_CONFIG = common.game_config('plan_path', 'size=nano')
+
+
+def rollout(**changes) -> spec_lib.RolloutSpec:
+  names = spec_lib.RolloutSpec.__dataclass_fields__
+  return spec_lib.RolloutSpec(
+      **{name: _CONFIG.rollout[name] for name in names} | changes)
+
+
+def advantage(**changes) -> spec_lib.AdvantageSpec:
+  return spec_lib.AdvantageSpec(**{**_CONFIG.advantage, **changes})
+
+
+def loss(**changes) -> losses.LossSpec:
+  return losses.LossSpec(**{**_CONFIG.loss, **changes})
+
+
+def optimizer(**changes) -> optimizer_lib.OptimizerSpec:
+  return optimizer_lib.OptimizerSpec(**{**_CONFIG.optimizer, **changes})
+
+
+def learner(**changes) -> train_step.LearnerSpec:
+  values = {
+      'optimizer': optimizer(learning_rate=1e-2), 'loss': loss(),
+      'temperature': 1.0, 'dtype': 'float32', 'remat': False,
+      'adapter_scale': None}
+  return train_step.LearnerSpec(**values | changes)
