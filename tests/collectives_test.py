@@ -19,8 +19,8 @@ from atgrpo_jax.learner import train_state
 from atgrpo_jax.learner import train_step
 from atgrpo_jax.runtime import sharding
 from tests import collectives
-from tests.rl import tiny
 from tests.learner import train_step_test
+from tests.rl import tiny
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 

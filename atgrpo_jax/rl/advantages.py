@@ -1,14 +1,14 @@
-"""Advantages from rewards: reward minus baseline, perhaps scaled.
+"""Advantages: return minus baseline, perhaps scaled.
 
 AT-GRPO compares the G candidates of one prompt (arXiv 2510.11062, Algorithm
 1): A_c = (R_c - mean R) / F_norm(R). Which candidates share a baseline is
-given by a group id, so that plain GRPO on a team (one id per task) is the same
-code.
+given by a baseline id, so that plain GRPO on a team (one id per task) is the
+same code.
 
-Deviations from the authors' code: a group whose rewards are all equal has the
+Deviations from the authors' code: a group whose returns are all equal has the
 advantage 0 exactly, decided by max == min (rounding alone can invent an
 advantage near 1 otherwise); the standard deviation is the population's; a
-single candidate has the advantage 0 instead of its raw reward.
+single candidate has the advantage 0 instead of its raw return.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NORMALISERS = ('std', 'none', 'leave_one_out')
 
 
 def group_advantages(
-    rewards: np.ndarray, group_ids: np.ndarray, valid: np.ndarray,
+    returns: np.ndarray, baseline_ids: np.ndarray, valid: np.ndarray,
     *, normaliser: str, weights: np.ndarray | None = None,
     episodes: np.ndarray | None = None) -> np.ndarray:
   """Advantages [N] float32.
@@ -27,8 +27,8 @@ def group_advantages(
   Runs on the host: which groups carry a signal decides the shape of the batch.
 
   Args:
-    rewards: [N] float32.
-    group_ids: [N] int, equal for candidates that are compared.
+    returns: [N] float32.
+    baseline_ids: [N] int, equal for candidates that are compared.
     valid: [N] bool; the others neither count nor get an advantage.
     normaliser: 'std' divides by the group's standard deviation (GRPO), 'none'
       does not (Dr. GRPO, arXiv 2503.20783), 'leave_one_out' takes the mean of
@@ -39,59 +39,59 @@ def group_advantages(
       'leave_one_out' are those of other episodes, since an action has a part in
       all returns of its own. None for an episode each.
   """
-  if not rewards.shape == group_ids.shape == valid.shape:
+  if not returns.shape == baseline_ids.shape == valid.shape:
     raise ValueError(
-        f'rewards {rewards.shape}, group_ids {group_ids.shape} and valid '
+        f'returns {returns.shape}, baseline_ids {baseline_ids.shape} and valid '
         f'{valid.shape} differ in shape.')
   if normaliser not in NORMALISERS:
     raise ValueError(
         f'normaliser={normaliser!r} is not one of {list(NORMALISERS)}.')
   if weights is None:
-    weights = np.ones(rewards.shape)
+    weights = np.ones(returns.shape)
   if episodes is None:
-    episodes = np.arange(len(rewards))
-  advantages = np.zeros(rewards.shape, np.float32)
-  for group_id in np.unique(group_ids[valid]):
-    members = valid & (group_ids == group_id)
-    group = rewards[members].astype(np.float64)
+    episodes = np.arange(len(returns))
+  advantages = np.zeros(returns.shape, np.float32)
+  for baseline_id in np.unique(baseline_ids[valid]):
+    compared = valid & (baseline_ids == baseline_id)
+    group = returns[compared].astype(np.float64)
     if group.max() == group.min():
       continue
-    counts = weights[members]
+    counts = weights[compared]
     centred = group - np.average(group, weights=counts)
     if normaliser == 'std':
       centred /= np.sqrt(np.average(centred**2, weights=counts))
     elif normaliser == 'leave_one_out':
-      centred -= _mean_of_others(centred, counts, episodes[members])
+      centred -= _mean_of_others(centred, counts, episodes[compared])
     elif normaliser != 'none':
       raise NotImplementedError(f'No rule for normaliser={normaliser!r}.')
-    advantages[members] = centred
+    advantages[compared] = centred
   return advantages
 
 
 def _mean_of_others(
-    rewards: np.ndarray, weights: np.ndarray,
+    returns: np.ndarray, weights: np.ndarray,
     episodes: np.ndarray) -> np.ndarray:
-  """For each [N], the mean of other episodes; its own reward without any."""
+  """For each [N], the mean of other episodes; its own return without any."""
   _, owners = np.unique(episodes, return_inverse=True)
 
   def others(x):
     return x.sum() - np.bincount(owners, x)[owners]
 
   alone = owners.max() == 0
-  return rewards if alone else others(weights * rewards) / others(weights)
+  return returns if alone else others(weights * returns) / others(weights)
 
 
-def return_weights(group_ids: np.ndarray, returns: np.ndarray) -> np.ndarray:
+def return_weights(baseline_ids: np.ndarray, returns: np.ndarray) -> np.ndarray:
   """Weights [N] float64 by which a return counts once in each group.
 
   For returns that several actions share: without them the baseline would be
   that of the longer episodes.
 
   Args:
-    group_ids: [N] int, equal for candidates that are compared.
+    baseline_ids: [N] int, equal for candidates that are compared.
     returns: [N] int, equal for candidates that share a return.
   """
   _, owners, counts = np.unique(
-      np.stack([group_ids, returns]), axis=1, return_inverse=True,
+      np.stack([baseline_ids, returns]), axis=1, return_inverse=True,
       return_counts=True)
   return 1 / counts[owners.ravel()]

@@ -19,9 +19,9 @@ class Buckets:
     completion: lengths that completions are padded to, ascending (T).
     groups: numbers of prompts that are sampled at once, ascending (P).
     microbatch_tokens: tokens in one microbatch of the learner, padding
-      included, for each part that a mesh splits the groups into. A group that
+      included, for each shard that a mesh splits the groups into. A group that
       is larger is a microbatch by itself.
-    num_shards: into how many parts the mesh splits the groups.
+    num_shards: into how many shards the mesh splits the groups.
   """
 
   prompt: tuple[int, ...]

@@ -2,9 +2,9 @@
 
 A mesh has three axes:
 
-  data    each part computes other groups with all parameters
-  fsdp    the same, but each part keeps only its share of the parameters
-  tensor  each part computes all groups with its share of the heads, hidden
+  data    each shard computes other groups with all parameters
+  fsdp    the same, but each shard keeps only its share of the parameters
+  tensor  each shard computes all groups with its share of the heads, hidden
           units and vocabulary
 
 Every policy is computed on the mesh of its pool, a slice of the devices.
@@ -111,7 +111,7 @@ def make_meshes(
 
 
 def num_data_shards(mesh: Mesh) -> int:
-  """Into how many parts a mesh splits the groups."""
+  """Into how many shards a mesh splits the groups."""
   return math.prod(mesh.shape[axis] for axis in ROWS)
 
 
@@ -262,9 +262,9 @@ def throttle_cpu_dispatch(result: Any, mesh: Mesh) -> Any:
 
 
 def gather_per_shard(x: jax.Array, at: jax.Array) -> jax.Array:
-  """[N * A, ...] -> [N * B, ...]: of each part of a mesh its rows `at` [N, B].
+  """[N * A, ...] -> [N * B, ...]: of each shard its rows `at` [N, B].
 
-  No part reads another's. Beyond the last row stands any of them.
+  No shard reads another's. Beyond the last row stands any of them.
   """
   taken = jax.vmap(lambda x, at: x.at[at].get(mode='clip'))(
       x.reshape(len(at), -1, *x.shape[1:]), at)
@@ -272,7 +272,7 @@ def gather_per_shard(x: jax.Array, at: jax.Array) -> jax.Array:
 
 
 def scatter_per_shard(x: jax.Array, at: jax.Array, y: jax.Array) -> jax.Array:
-  """`x` [N * A, ...], with `y` [N * B, ...] at rows `at` [N, B] of each part.
+  """`x` [N * A, ...], with `y` [N * B, ...] at rows `at` [N, B] of each shard.
 
   What would stand beyond the last row is left out.
   """

@@ -347,7 +347,7 @@ def move_slots(slots: Slots, order: jax.Array) -> Slots:
 
   Args:
     slots: see `Slots`.
-    order: [N, B] int32, for each part of the mesh the slots of that part that
+    order: [N, B] int32, for each shard the slots of that shard that
       stay; a number beyond the last for a free slot.
   """
   num_slots = slots.running.shape[0] // len(order)
@@ -363,7 +363,7 @@ def move_rows(
 
   Args:
     past: as of `decode`.
-    order: [N, B] int32, for each part of the mesh the rows of that part that
+    order: [N, B] int32, for each shard the rows of that shard that
       stay; any for a free row.
     capacity: positions of the past, from now on.
   """
@@ -389,7 +389,7 @@ def _along_positions(function, *caches):
 
 
 def axes_of(x: jax.Array) -> tuple:
-  """The axes of the mesh that a part of slots, or of rows, is split over."""
+  """The axes of the mesh that an array of slots, or of rows, is split over."""
   return (sharding.ROWS, 'tensor') if x.ndim > 2 else (sharding.ROWS,)
 
 
