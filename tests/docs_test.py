@@ -38,6 +38,7 @@ from environments.boards import board_game
 from environments.relay import env as relay
 from paper import cells as paper_cells
 from paper import curves
+from paper import published
 from paper import tables as paper_tables
 from paper import workdirs
 from tests import checkout
@@ -507,6 +508,21 @@ def test_results_are_those_of_the_runs_that_are_kept():
   assert shown == results_table(kept_tables()), (
       'Put what `python -m tests.docs_test` prints in the place of the '
       'table under Results in README.md.')
+
+
+def test_configs_say_what_is_kept_and_what_is_published():
+  before, after = (
+      [numbers(cell)[0] for cell in row[1:]] for row in rows(
+          PAGES['README.md'], 'system', *GAMES))
+  for task, *kept in zip(paper_cells.TASKS, before, after):
+    config = importlib.import_module(f'configs.{task}').__doc__
+    shown = re.search(
+        r'from (\S+) to (\S+) %.*reports (\S+) % with 1.7B and (\S+) % with 8B',
+        one_line(config)).groups()
+    assert list(shown[:2]) == kept
+    assert [float(number) for number in shown[2:]] == [
+        table['shared'][task] for table in (
+            published._TABLE_1, published._TABLE_2)]
 
 
 def test_tables_are_those_of_the_runs_that_are_kept(tmp_path, monkeypatch):
