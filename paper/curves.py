@@ -1,8 +1,8 @@
 """The learning curves (PNG): a run against the tokens that it has generated.
 
-For each task, in validation with one answer per prompt: success, the turns of
-episodes that were solved, and, of AT-GRPO, success beside that of the greedy
-spine in training.
+For each task, in validation with one candidate per prompt: success, the turns
+of episodes that were solved, and, of AT-GRPO, success beside that of the
+rollout, where the best candidate goes on.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from paper import workdirs
 _CURVES = {
     'success': ('success', {'validation/success': '-'}),
     'turns': ('turns to solve', {'validation/turns_to_solve': '-'}),
-    'rollout': ('success (dotted: rollout)',
-              {'validation/success': '-', 'rollout/success': ':'}),
+    'rollout': (
+        'success (dotted: rollout)',
+        {'validation/success': '-', 'rollout/success': ':'}),
 }
 
 

@@ -44,7 +44,9 @@ def play_task(
     node = yield from play.sample_and_step(
         runner, task_id, state, position, group_size=spec.group_size, branch=0,
         alpha=spec.alpha)
-    team, local = node.rewards(node.groups[0].key.role)
+    role = node.groups[0].key.role
+    team, local = np.transpose(
+        [node.rewards(role, i) for i in range(spec.group_size)])
     if spec.return_type == 'monte_carlo':
       team = team + (yield from _continuations(
           runner, task_id, node, index, positions, spec))
@@ -84,7 +86,7 @@ def _continuations(
   means = np.zeros(spec.group_size)
   for i, (root, chains) in zip(open_ended, played):
     totals = np.array([
-        _team_reward(root, j) + sum(_team_reward(later, 0) for later in chain)
+        sum(_team_reward(*acted) for acted in play.path(root, j, chain))
         for j, chain in enumerate(chains)])
     known = totals[np.isfinite(totals)]
     means[i] = known.mean() if len(known) else math.nan
@@ -92,9 +94,8 @@ def _continuations(
 
 
 def _team_reward(node: tree_lib.Node, joint_action: int) -> float:
-  if node.failed(joint_action):
-    return math.nan
-  return node.steps[joint_action].team_reward
+  team, _ = node.rewards(node.groups[0].key.role, joint_action)
+  return team
 
 
 def _select(

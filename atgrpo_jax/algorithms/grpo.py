@@ -50,11 +50,10 @@ def _returns(
     root: tree_lib.Node, candidate: int, chain: list[tree_lib.Node],
     spec: spec_lib.RolloutSpec) -> np.ndarray:
   """[U] float32 of the actions of one episode."""
-  path = [(root, candidate), *((node, 0) for node in chain)]
+  path = play.path(root, candidate, chain)
   roles = [node.groups[0].key.role for node, _ in path]
   team, local = np.transpose([
-      [rewards[i] for rewards in node.rewards(role)]
-      for (node, i), role in zip(path, roles)])
+      node.rewards(role, i) for role, (node, i) in zip(roles, path)])
   return returns_lib.of_episode(
       team, local, roles, return_type=spec.return_type,
       alpha=spec.alpha).astype(np.float32)
@@ -62,8 +61,7 @@ def _returns(
 
 def _check_any_succeeded(
     root: tree_lib.Node, chains: list[list[tree_lib.Node]]) -> None:
-  lasts = [
-      (chain[-1], 0) if chain else (root, i) for i, chain in enumerate(chains)]
+  lasts = [play.path(root, i, chain)[-1] for i, chain in enumerate(chains)]
   if all(node.failed(i) for node, i in lasts):
     raise RuntimeError(
         f'All {len(chains)} episodes of task {root.groups[0].key.task_id!r} '

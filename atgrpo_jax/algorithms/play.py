@@ -45,10 +45,10 @@ def sample_and_step(
   """
   turn, phase = position
   roles = runner.environment.phases[phase]
-  sampled = yield runner.sample([
-      runner_lib.SampleRequest(
-          types.GroupKey(task_id, role, turn, branch), state)
-      for role in roles], group_size=group_size)
+  keys = [types.GroupKey(task_id, role, turn, branch) for role in roles]
+  sampled = yield runner.sample(
+      [runner_lib.SampleRequest(key, state) for key in keys],
+      group_size=group_size)
   texts = [
       [runner.policy_of(role).tokenizer.decode(ids)
        for ids in group.completions] for role, group in zip(roles, sampled)]
@@ -57,12 +57,12 @@ def sample_and_step(
       [dict(zip(roles, joint_action)) for joint_action in zip(*texts)])
   groups = tuple(
       types.Group(
-          key=types.GroupKey(task_id, role, turn, branch),
-          policy=runner.policy_map[role], prompt=group.request.prompt,
-          candidates=tuple(
-              _candidate(role, *sample, step, alpha) for *sample, step in zip(
+          key=key, policy=runner.policy_map[key.role],
+          prompt=group.request.prompt, candidates=tuple(
+              _candidate(key.role, *sample, step, alpha)
+              for *sample, step in zip(
                   group.completions, group.logprobs, own_texts, steps)))
-      for role, group, own_texts in zip(roles, sampled, texts))
+      for key, group, own_texts in zip(keys, sampled, texts))
   return tree_lib.Node(turn, phase, state, groups, tuple(steps))
 
 
@@ -126,3 +126,10 @@ def play_parallel(
           alpha=alpha) for i in going_on]
   chains = dict(zip(going_on, played))
   return root, [chains.get(i, []) for i in range(num_episodes)]
+
+
+def path(
+    root: tree_lib.Node, candidate: int,
+    chain: Sequence[tree_lib.Node]) -> list[tuple[tree_lib.Node, int]]:
+  """(node, joint action) of each step of an episode of `play_parallel`."""
+  return [(root, candidate), *((node, 0) for node in chain)]

@@ -66,14 +66,12 @@ class Node:
             for candidate, value in zip(group.candidates, values)))
         for group, values in zip(self.groups, returns)))
 
-  def rewards(self, role: str) -> tuple[np.ndarray, np.ndarray]:
-    """Team and local rewards, each [G] float64; NaN where a step failed."""
-    pairs = [
-        (math.nan, math.nan) if self.failed(i)
-        else (step.team_reward, step.local_rewards[role])
-        for i, step in enumerate(self.steps)]
-    team, local = np.array(pairs, float).T
-    return team, local
+  def rewards(self, role: str, joint_action: int) -> tuple[float, float]:
+    """What a joint action paid the team and a role; NaN if it failed."""
+    if self.failed(joint_action):
+      return math.nan, math.nan
+    step = self.steps[joint_action]
+    return step.team_reward, step.local_rewards[role]
 
 
 @dataclasses.dataclass(frozen=True)

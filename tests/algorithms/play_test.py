@@ -63,4 +63,5 @@ def test_roles_of_a_phase_act_at_once(monkeypatch):
   assert [node.failed(i) for i in range(3)] == [False, False, True]
   assert [node.is_leaf(i) for i in range(3)] == [True, False, True]
   np.testing.assert_array_equal(
-      node.rewards('a'), [(1, 0, np.nan), (.1, .1, np.nan)])
+      np.transpose([node.rewards('a', i) for i in range(3)]),
+      [(1, 0, np.nan), (.1, .1, np.nan)])
