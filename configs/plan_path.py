@@ -4,8 +4,9 @@
       --workdir runs/plan_path
 
 nano, minutes on two CPU cores: success on held-out tasks rises from 10.5 to
-99.7 % (three seeds, results/nano). Qwen3 has not been run; the paper reports
-96 % with 1.7B and 93 % with 8B (arXiv 2510.11062, one policy for all roles).
+99.7 % (three seeds, paper/results/nano). Qwen3 has not been run; the paper
+reports 96 % with 1.7B and 93 % with 8B (arXiv 2510.11062, one policy for all
+roles).
 """
 
 from configs import common

@@ -4,8 +4,9 @@
       --workdir runs/sokoban
 
 nano, minutes on two CPU cores: success on held-out tasks rises from 9.8 to
-98.4 % (three seeds, results/nano). Qwen3 has not been run; the paper reports
-10 % with 1.7B and 96 % with 8B (arXiv 2510.11062, one policy for all roles).
+98.4 % (three seeds, paper/results/nano). Qwen3 has not been run; the paper
+reports 10 % with 1.7B and 96 % with 8B (arXiv 2510.11062, one policy for all
+roles).
 """
 
 from configs import common

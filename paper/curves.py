@@ -15,7 +15,8 @@ from matplotlib import figure
 import numpy as np
 
 from paper import cells
-from paper import workdirs
+from paper import records
+from paper import rows
 
 # File -> label, and line style of each metric that is drawn.
 _CURVES = {
@@ -28,28 +29,28 @@ _CURVES = {
 
 
 def draw(
-    systems: workdirs.SystemRows, folder: pathlib.Path) -> list[pathlib.Path]:
+    systems: rows.SystemRows, folder: pathlib.Path) -> list[pathlib.Path]:
   """Writes the curves of the trained systems to `folder`; returns the files."""
   paths = []
   for task, name in cells.TASKS.items():
     trained = {
         title: row for title, row in systems[task].items()
-        if row is not None and row.lines}
+        if row is not None and row.steps}
     colors = dict(zip(trained, colormaps['tab20'].colors, strict=False))
     for file, (label, styles) in _CURVES.items():
-      rows = {
+      drawn = {
           title: row for title, row in trained.items()
           if file != 'rollout' or title.startswith('Team + AT-GRPO')}
-      if not rows:
+      if not drawn:
         continue
       drawing = figure.Figure(figsize=(7, 4.5), layout='constrained')
       axes = drawing.subplots()
-      for title, row in rows.items():
+      for title, row in drawn.items():
         axes.plot([], [], color=colors[title], label=title)
-        for lines in row.lines:
+        for steps in row.steps:
           for metric, style in styles.items():
             axes.plot(
-                *curve(lines, metric), style, color=colors[title], alpha=0.8,
+                *curve(steps, metric), style, color=colors[title], alpha=0.8,
                 linewidth=1.2, drawstyle='steps-post')
       axes.set_xlabel('generated tokens (millions); a line for each seed')
       axes.set_ylabel(label)
@@ -61,14 +62,14 @@ def draw(
 
 
 def curve(
-    lines: Sequence[Mapping[str, float]],
+    steps: Sequence[Mapping[str, float]],
     metric: str) -> tuple[np.ndarray, np.ndarray]:
-  """Millions of generated tokens, and a metric, after each step of a run."""
+  """Millions of generated tokens, and a metric, after the steps that tell it.
+
+  Where nothing was solved, no turns are known.
+  """
   tokens = np.cumsum(
-      [line[workdirs.LEDGER['generated tokens']] for line in lines]) / 1e6
-  # Where nothing was solved, no turns are known.
-  known = np.array([
-      line['validation/success'] > 0 or metric != 'validation/turns_to_solve'
-      for line in lines])
+      [step[records.LEDGER['generated tokens']] for step in steps]) / 1e6
+  known = [metric in step for step in steps]
   return tokens[known], np.array([
-      line[metric] for line, is_known in zip(lines, known) if is_known])
+      step[metric] for step in steps if metric in step])

@@ -1,12 +1,15 @@
-"""From workdirs to the paper's tables (Markdown, LaTeX) and curves (PNG).
+"""From runs to the paper's tables (Markdown, LaTeX) and curves (PNG).
 
   python -m paper.tables --out runs/paper/nano
+  python -m paper.tables --out runs/paper/nano --keep paper/results/nano
+  python -m paper.tables --results paper/results/nano
 
-reads what `paper.run` has finished so far below OUT and writes OUT/tables. A
-row is a folder `OUT/<table>/<task>/<row>` with a workdir `seed-<n>` for each
-seed, so rows of your own beside those of an ablation appear as well. With
---keep DIR what the tables and curves were made of is copied to DIR, without the
-checkpoints: small enough to be kept, and a folder like OUT.
+The first makes OUT/tables of what `paper.run` has finished so far. A row is a
+folder `OUT/<table>/<task>/<row>` with a workdir `seed-<n>` for each seed, so
+rows of your own beside those of an ablation appear as well. The second adds the
+finished runs to the records in the folder of --keep (`paper/records.py`), where
+each replaces a run of the same path, and makes the tables of all of them there.
+The third makes the tables of a folder of records again.
 
 A success is the mean over seeds and held-out tasks, one answer per prompt and
 no selection. Intervals and p count seeds and tasks as drawn, tasks of one kind
@@ -16,7 +19,6 @@ as one (`paper/statistics.py`). A row of one seed has neither.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-import dataclasses
 import math
 import pathlib
 import sys
@@ -26,12 +28,13 @@ from absl import flags
 import numpy as np
 
 from atgrpo_jax import errors
-from atgrpo_jax import evaluate
 from paper import cells
 from paper import curves
 from paper import published
+from paper import records
+from paper import rows as rows_lib
 from paper import statistics
-from paper import workdirs
+from paper import text
 
 # Table of an ablation -> what it calls AT-GRPO itself.
 _UNCHANGED = {
@@ -79,46 +82,9 @@ _GAMES_NOTE = (
     '78 %. It is left out where no seed differs from another.')
 
 
-@dataclasses.dataclass(frozen=True)
-class Table:
-  """Text in rows and columns."""
-
-  title: str
-  header: Sequence[str]
-  rows: Sequence[Sequence[str]]
-  note: str = ''
-
-  def markdown(self) -> str:
-    lines = [self.header, ['---'] * len(self.header), *self.rows]
-    return f'## {self.title}\n\n' + ''.join(
-        f'| {" | ".join(line)} |\n' for line in lines) + (
-            self.note and f'\n{self.note}\n')
-
-  def latex(self) -> str:
-    def escape(text):
-      for plain, escaped in (
-          ('\\', r'\textbackslash{}'), ('%', r'\%'), ('_', r'\_'),
-          ('&', r'\&'), ('#', r'\#'), ('…', r'\ldots{}'), ('−', '$-$'),
-          ('<', '$<$')):
-        text = text.replace(plain, escaped)
-      return text
-
-    def line(texts):
-      return '  ' + ' & '.join(map(escape, texts)) + ' \\\\\n'
-
-    caption = f'{self.title}. {self.note}' if self.note else self.title
-    return (
-        '\\begin{table}\n'
-        f'  \\caption{{{escape(caption)}}}\n'
-        f'  \\begin{{tabular}}{{l{"r" * (len(self.header) - 1)}}}\n'
-        '  \\toprule\n' + line(self.header) + '  \\midrule\n'
-        + ''.join(map(line, self.rows))
-        + '  \\bottomrule\n  \\end{tabular}\n\\end{table}\n')
-
-
 def _make_table(
-    task: str, name: str, rows: Mapping[str, workdirs.Row | None],
-    baseline: str) -> Table:
+    task: str, name: str, rows: Mapping[str, rows_lib.Row | None],
+    baseline: str) -> text.Table:
   """A table of rows on the same tasks.
 
   Args:
@@ -137,7 +103,7 @@ def _make_table(
   header = [
       '', 'success %', '95 %', 'seeds', 'compared with', 'minus that', 'p',
       'turns an episode', 'turns to solve', 'tokens a task', 'updates',
-      'budget used', *workdirs.LEDGER, 'minutes', 'peak GiB',
+      'budget used', *records.LEDGER, 'minutes', 'peak GiB',
       'paper, 1.7B', 'paper, 8B']
   lines = []
   for row_title, row in rows.items():
@@ -152,29 +118,30 @@ def _make_table(
       lines.append([row_title, *[''] * (len(header) - 3), *reported])
   note = _STATISTICS_NOTE.format(
       tasks=len(found[0].clusters), clusters=len(set(found[0].clusters)))
-  return Table(title, header, lines, f'{_NOTES.get(name, "")} {note}'.strip())
+  return text.Table(
+      title, header, lines, f'{_NOTES.get(name, "")} {note}'.strip())
 
 
 def _published(title: str, task: str) -> list[str]:
   """Success with Qwen3-1.7B and with Qwen3-8B, '' where there is none."""
-  name = workdirs.SYSTEMS[title][2] if title in workdirs.SYSTEMS else title
+  name = rows_lib.SYSTEMS[title][2] if title in rows_lib.SYSTEMS else title
   numbers = [
       table.get(name, {}).get(task)
       for table in (published.QWEN3_1_7B, published.QWEN3_8B)]
   return ['' if number is None else f'{number:g}' for number in numbers]
 
 
-def _success(row: workdirs.Row) -> list[str]:
+def _success(row: rows_lib.Row) -> list[str]:
   """Success, its interval, seeds."""
   return [
       f'{100 * row.success:.1f}',
-      '' if len(row.successes) < 2 else _interval(
+      '' if len(row.successes) < 2 else text.interval(
           *statistics.success_interval(row.successes, row.clusters)),
       str(len(row.successes))]
 
 
 def _difference(
-    row: workdirs.Row, title: str, compared: workdirs.Row | None) -> list[str]:
+    row: rows_lib.Row, title: str, compared: rows_lib.Row | None) -> list[str]:
   """What it is compared with, the difference, p."""
   if compared is None:
     return [''] * 3
@@ -182,29 +149,22 @@ def _difference(
   if min(len(row.successes), len(compared.successes)) > 1:
     value = statistics.p_value(row.successes, compared.successes, row.clusters)
     p = f'{value:.4f}' if value >= 1e-4 else '< 0.0001'
-  return [title, _signed(f'{100 * (row.success - compared.success):+.1f}'), p]
+  difference = 100 * (row.success - compared.success)
+  return [title, text.signed(f'{difference:+.1f}'), p]
 
 
-def _cost(row: workdirs.Row) -> list[str]:
+def _cost(row: rows_lib.Row) -> list[str]:
   """All columns from `turns an episode` to `peak GiB`."""
   played = [
       f'{row.turns:.2f}',
       '' if math.isnan(row.turns_to_solve) else f'{row.turns_to_solve:.2f}',
       f'{row.tokens_a_task:.0f}']
-  if not row.lines:
-    return played + [''] * (4 + len(workdirs.LEDGER))
+  if not row.steps:
+    return played + [''] * (4 + len(records.LEDGER))
   return [
       *played, _updates(row.num_updates()), _budget_used(row.budget_used),
-      *(_short(row.total(metric)) for metric in workdirs.LEDGER.values()),
+      *(text.short(row.total(metric)) for metric in records.LEDGER.values()),
       f'{row.total("time/step") / 60:.1f}', f'{row.peak_gib:.1f}']
-
-
-def _interval(low: float, high: float) -> str:
-  return f'{100 * low:.1f} … {100 * high:.1f}'
-
-
-def _signed(number: str) -> str:
-  return number.replace('-', '−')
 
 
 def _updates(num_updates: Mapping[str, float]) -> str:
@@ -218,31 +178,23 @@ def _budget_used(shares: Sequence[float]) -> str:
   if not shares:
     return ''
   percent = 100 * np.array(shares)
-  text = f'{percent.mean():.0f} %'
+  shown = f'{percent.mean():.0f} %'
   if percent.max() - percent.min() > 1:
-    text += f' ({percent.min():.0f} … {percent.max():.0f})'
-  return text
+    shown += f' ({percent.min():.0f} … {percent.max():.0f})'
+  return shown
 
 
-def _short(number: float) -> str:
-  number = float(f'{number:.3g}')  # 999 700 is 1 M.
-  for size, unit in ((1e9, ' G'), (1e6, ' M'), (1e3, ' k')):
-    if number >= size:
-      return f'{number / size:.3g}{unit}'
-  return f'{number:.0f}'
-
-
-def main_tables(systems: workdirs.SystemRows) -> list[Table]:
+def main_tables(systems: rows_lib.SystemRows) -> list[text.Table]:
   """The compared systems, a table for each task."""
   return [
-      _make_table(task, 'systems', rows, workdirs.AT_GRPO)
+      _make_table(task, 'systems', rows, rows_lib.AT_GRPO)
       for task, rows in systems.items() if any(rows.values())]
 
 
-def games_table(systems: workdirs.SystemRows) -> list[Table]:
+def games_table(systems: rows_lib.SystemRows) -> list[text.Table]:
   """The systems that several seeds were run of on each game, over all."""
   lines = []
-  for title in workdirs.SYSTEMS:
+  for title in rows_lib.SYSTEMS:
     rows = [systems[task][title] for task in cells.TASKS]
     if any(row is None or len(row.successes) < 2 for row in rows):
       continue
@@ -253,51 +205,53 @@ def games_table(systems: workdirs.SystemRows) -> list[Table]:
       low, high = statistics.bootstrap_interval(scores, statistic)
       line += [
           f'{100 * statistic(scores):.1f}',
-          _interval(low, high) if low < high else '']
+          text.interval(low, high) if low < high else '']
     lines.append([*line, ', '.join(str(len(game)) for game in scores)])
   if not lines:
     return []
-  return [Table(
+  return [text.Table(
       f'All games ({", ".join(cells.TASKS.values())}): systems',
       ['', 'mean %', '95 % of the mean', 'IQM %', '95 % of the IQM',
        'seeds of each game'], lines, _GAMES_NOTE)]
 
 
-def ablation_tables(out: pathlib.Path) -> list[Table]:
+def ablation_tables(runs: records.Runs) -> list[text.Table]:
   """What each of the other tables of `paper.cells` changes, beside AT-GRPO."""
   tables = []
-  for name, unchanged in _UNCHANGED.items():
+  for table, unchanged in _UNCHANGED.items():
     for task in cells.TASKS:
-      folders = sorted(
-          (out / name / task).glob('*'),
-          key=lambda path: (len(path.name), path.name))  # 2 before 16.
-      rows = {
-          folder.name: (
-              workdirs.read_row(folder, 'after')
-              or workdirs.read_row(folder, 'evaluation'))
-          for folder in folders}
+      names = sorted(
+          {workdir.split('/')[2] for workdir in runs
+           if workdir.startswith(f'{table}/{task}/')},
+          key=lambda name: (len(name), name))  # 2 before 16.
+      rows = {}
+      for name in names:
+        row = f'{table}/{task}/{name}'
+        rows[name] = (
+            rows_lib.read_row(runs, row, 'after')
+            or rows_lib.read_row(runs, row, 'evaluation'))
       if not any(rows.values()):
         continue
       if unchanged in rows:
         raise errors.UserError(
-            f'{out / name / task / unchanged} has the name of the row that '
-            'the others are compared with; give it another.')
-      table = 'unchanged' if name in cells.SWITCHES else 'main'
-      system = 'at_grpo_per_role' if name == 'roles' else 'at_grpo'
-      baseline = workdirs.read_row(out / table / task / system, 'after')
+            f'{table}/{task}/{unchanged} has the name of the row that the '
+            'others are compared with; give it another.')
+      other = 'unchanged' if table in cells.SWITCHES else 'main'
+      system = 'at_grpo_per_role' if table == 'roles' else 'at_grpo'
+      baseline = rows_lib.read_row(runs, f'{other}/{task}/{system}', 'after')
       tables.append(
-          _make_table(task, name, {unchanged: baseline, **rows}, unchanged))
+          _make_table(task, table, {unchanged: baseline, **rows}, unchanged))
   return tables
 
 
-def credit_tables(systems: workdirs.SystemRows) -> list[Table]:
+def credit_tables(systems: rows_lib.SystemRows) -> list[text.Table]:
   """What the roles of the trained systems learned from, for each task."""
   tables = []
   for task, rows in systems.items():
     lines = []
     for title, row in rows.items():
       logged = sorted({
-          name for steps in (row.lines if row is not None else ())
+          name for steps in (row.steps if row is not None else ())
           for step in steps for name in step})
       roles = [
           name.removesuffix('/without_signal') for name in logged
@@ -311,7 +265,7 @@ def credit_tables(systems: workdirs.SystemRows) -> list[Table]:
             for metric, unit, last in _CREDIT.values()),
                       _logged(row, cosines, 1, False)])
     if lines:
-      tables.append(Table(
+      tables.append(text.Table(
           f'{cells.TASKS[task]}: credit, mean over the steps that tell it',
           ['', *_CREDIT, 'cosine with the gradients of other roles'], lines,
           _CREDIT_NOTE))
@@ -319,7 +273,7 @@ def credit_tables(systems: workdirs.SystemRows) -> list[Table]:
 
 
 def _logged(
-    row: workdirs.Row, names: Sequence[str], unit: float,
+    row: rows_lib.Row, names: Sequence[str], unit: float,
     only_last: bool) -> str:
   """The mean over seeds, and over the steps if it is not the last alone."""
   found = [values for name in names for values in row.values(name)]
@@ -327,21 +281,22 @@ def _logged(
     return ''
   mean = unit * np.mean([
       values[-1] if only_last else np.mean(values) for values in found])
-  return _signed(f'{round(mean, 3) + 0.0:.3f}')
+  return text.signed(f'{round(mean, 3) + 0.0:.3f}')
 
 
-def cross_play_tables(out: pathlib.Path) -> list[Table]:
+def cross_play_tables(runs: records.Runs) -> list[text.Table]:
   """Success of each role played by each role's policy of each seed."""
   tables = []
   for task, task_title in cells.TASKS.items():
     results = {}
-    for path in (out / 'cross_play' / task).glob('*/*/evals/evaluation.json'):
-      workdir = path.parents[1]
-      results[workdir.parent.name, workdir.name] = (
-          f'{100 * evaluate.read(workdir, "evaluation")["success"]:.1f}')
+    for workdir, run in runs.items():
+      if (workdir.startswith(f'cross_play/{task}/')
+          and 'evaluation' in run.evaluations):
+        success = run.evaluations['evaluation']['success']
+        results[tuple(workdir.split('/')[2:])] = f'{100 * success:.1f}'
     if results:
       tools, planners = (sorted(set(names)) for names in zip(*results))
-      tables.append(Table(
+      tables.append(text.Table(
           f'{task_title}: success % of the tool (rows) and the planner '
           '(columns) played by the policy ROLE-SEED',
           ['', *planners],
@@ -350,41 +305,61 @@ def cross_play_tables(out: pathlib.Path) -> list[Table]:
   return tables
 
 
-def make_tables(out: pathlib.Path) -> list[pathlib.Path]:
-  """Writes OUT/tables; returns its files."""
-  systems = workdirs.read_systems(out)
+def make_tables(
+    runs: records.Runs, folder: pathlib.Path) -> list[pathlib.Path]:
+  """Writes tables and curves to `folder`; returns the files."""
+  systems = rows_lib.read_systems(runs)
   tables = [
-      *main_tables(systems), *games_table(systems), *ablation_tables(out),
-      *cross_play_tables(out), *credit_tables(systems)]
-  if not tables:
-    raise errors.UserError(
-        f'{out} holds no finished run; run launch/paper.sh first, or name the '
-        'folder it was given in --out.')
-  folder = out / 'tables'
-  folder.mkdir(exist_ok=True)
+      *main_tables(systems), *games_table(systems), *ablation_tables(runs),
+      *cross_play_tables(runs), *credit_tables(systems)]
+  folder.mkdir(parents=True, exist_ok=True)
   markdown, latex = folder / 'tables.md', folder / 'tables.tex'
   markdown.write_text('\n'.join(table.markdown() for table in tables))
   latex.write_text('\n'.join(table.latex() for table in tables))
   return [markdown, latex, *curves.draw(systems, folder)]
 
 
+def make(out: str, keep: str, results: str) -> list[pathlib.Path]:
+  """Makes what flags of these names ask for; returns its tables."""
+  if bool(out) == bool(results) or (keep and results):
+    raise errors.UserError(
+        'Give --out, a folder of workdirs such as runs/paper/nano, with --keep '
+        'or without; or --results, a folder that --keep has made, such as '
+        'paper/results/nano.')
+  folder = pathlib.Path(results or keep or f'{out}/tables')
+  if results:
+    return make_tables(records.read(folder), folder)
+  runs = records.read_workdirs(pathlib.Path(out))
+  if keep:
+    runs = {workdir: run for workdir, run in runs.items() if run.is_done}
+  if not runs:
+    raise errors.UserError(
+        f'{out} holds no finished run; run launch/paper.sh first, or name the '
+        'folder of its workdirs in --out.')
+  if not keep:
+    return make_tables(runs, folder)
+  if (folder / records.EVALUATIONS).exists():
+    runs = {**records.read(folder), **runs}
+  paths = make_tables(runs, folder)  # Refuses runs that do not compare.
+  records.write(folder, runs)
+  return paths
+
+
 def main(argv: list[str]) -> int:
-  out = pathlib.Path(flags.FLAGS.out)
+  given = flags.FLAGS
   try:
     errors.refuse_arguments(argv)
-    paths = make_tables(out)
+    paths = make(given.out, given.keep, given.results)
   except errors.UserError as error:
     print(f'error: {error}', file=sys.stderr)
     return 2
-  if flags.FLAGS.keep:
-    workdirs.keep(out, pathlib.Path(flags.FLAGS.keep))
   print(paths[0].read_text())
   print('written: ' + ', '.join(map(str, paths)))
   return 0
 
 
 if __name__ == '__main__':
-  flags.DEFINE_string('out', 'runs/paper/nano', 'Folder of all workdirs.')
-  flags.DEFINE_string(
-      'keep', '', 'Folder for a copy of what the tables were made of.')
+  flags.DEFINE_string('out', '', 'Folder of all workdirs.')
+  flags.DEFINE_string('keep', '', 'Folder to add the records of OUT to.')
+  flags.DEFINE_string('results', '', 'Folder of kept records.')
   app.run(main)

@@ -1,0 +1,59 @@
+"""How a table and its numbers are written: Markdown and LaTeX."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+  """Text in rows and columns."""
+
+  title: str
+  header: Sequence[str]
+  rows: Sequence[Sequence[str]]
+  note: str = ''
+
+  def markdown(self) -> str:
+    lines = [self.header, ['---'] * len(self.header), *self.rows]
+    return f'## {self.title}\n\n' + ''.join(
+        f'| {" | ".join(line)} |\n' for line in lines) + (
+            self.note and f'\n{self.note}\n')
+
+  def latex(self) -> str:
+    def escape(text):
+      for plain, escaped in (
+          ('\\', r'\textbackslash{}'), ('%', r'\%'), ('_', r'\_'),
+          ('&', r'\&'), ('#', r'\#'), ('…', r'\ldots{}'), ('−', '$-$'),
+          ('<', '$<$')):
+        text = text.replace(plain, escaped)
+      return text
+
+    def line(texts):
+      return '  ' + ' & '.join(map(escape, texts)) + ' \\\\\n'
+
+    caption = f'{self.title}. {self.note}' if self.note else self.title
+    return (
+        '\\begin{table}\n'
+        f'  \\caption{{{escape(caption)}}}\n'
+        f'  \\begin{{tabular}}{{l{"r" * (len(self.header) - 1)}}}\n'
+        '  \\toprule\n' + line(self.header) + '  \\midrule\n'
+        + ''.join(map(line, self.rows))
+        + '  \\bottomrule\n  \\end{tabular}\n\\end{table}\n')
+
+
+def interval(low: float, high: float) -> str:
+  return f'{100 * low:.1f} … {100 * high:.1f}'
+
+
+def signed(number: str) -> str:
+  return number.replace('-', '−')
+
+
+def short(number: float) -> str:
+  number = float(f'{number:.3g}')  # 999 700 is 1 M.
+  for size, unit in ((1e9, ' G'), (1e6, ' M'), (1e3, ' k')):
+    if number >= size:
+      return f'{number / size:.3g}{unit}'
+  return f'{number:.0f}'
