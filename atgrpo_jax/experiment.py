@@ -28,6 +28,7 @@ from atgrpo_jax.learner import optimizer
 from atgrpo_jax.learner import policies as policies_lib
 from atgrpo_jax.learner import train_state
 from atgrpo_jax.learner import train_step
+from atgrpo_jax.learner import update
 from atgrpo_jax.rl import losses
 from atgrpo_jax.rollout import policy_map as policy_map_lib
 from atgrpo_jax.rollout import runner as runner_lib
@@ -381,6 +382,8 @@ def _check_numbers(config: ml_collections.ConfigDict) -> None:
     raise errors.UserError(
         f'train.num_steps={limits[0]} and train.completion_tokens={limits[1]} '
         'would never end; one of them must be above 0, and none below.')
+  update.check_order(
+      config.train.update_order, config.train.updates_per_rollout)
   if not config.rollout.temperature > 0:
     raise errors.UserError(
         f'rollout.temperature={config.rollout.temperature}, but must be above '

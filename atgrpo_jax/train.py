@@ -48,6 +48,7 @@ def train(
     raise errors.UserError(
         "model.trained is 'none' for all policies, so there is nothing to "
         'train; train one of them, or use --mode=evaluate.')
+  collect.check(experiment.environment, experiment.rollout)
 
   # ---- Workdir --------------------------------------------------------------
   resumed = workdir_lib.check_config(workdir, config.to_dict())
@@ -159,7 +160,8 @@ def train(
     for name, state in states.items():
       states[name], updates[name] = update_lib.update_policy(
           experiment.policies[name], state, reference=references.get(name),
-          num_updates=config.train.updates_per_rollout, **for_policy[name])
+          num_updates=config.train.updates_per_rollout,
+          order=config.train.update_order, **for_policy[name])
     for name, update in updates.items():
       values |= {
           f'{name}/{metric}': x

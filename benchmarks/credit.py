@@ -62,7 +62,8 @@ from environments.relay import env as relay
 
 _CONFIG = common.game_config('plan_path', 'size=nano')
 LEARNING_RATE = 1.0  # Of the logits; the same for all.
-MEASURED, LEARNED = 'leave_one_out', 'std'  # Normalisers.
+MEASURED = {'baseline': 'leave_one_out', 'scale': 'none'}
+LEARNED = {'baseline': 'mean', 'scale': 'std'}
 COLUMNS = ('bias', 'deviation', 'cosine', 'step', 'learned')
 
 
@@ -94,14 +95,16 @@ def methods(group_size: int) -> list[Method]:
     return Method(
         f'parallel, {return_type}, {group_key}',
         rollout_spec(
-            mode='parallel', group_size=group_size, return_type=return_type),
+            mode='parallel', group_size=group_size, selection='all',
+            return_type=return_type),
         group_key)
 
   return [
-      *(tree('immediate', selection) for selection in spec_lib.SELECTIONS),
+      *(tree('immediate', selection)
+        for selection in spec_lib.SELECTIONS['tree']),
       *(tree(f'monte_carlo {num}', selection, return_type='monte_carlo',
              num_continuations=num)
-        for selection in spec_lib.SELECTIONS for num in (1, 4)),
+        for selection in spec_lib.SELECTIONS['tree'] for num in (1, 4)),
       parallel('episode_return', 'env'),
       *(parallel(return_type, 'env+agent+turn')
         for return_type in ('immediate', 'return_to_go', 'episode_return')),
@@ -192,7 +195,7 @@ class Laboratory:
 
   def rollout(
       self, method: Method, logits: Mapping[str, np.ndarray], *, seed: int,
-      step: int, normaliser: str) -> tuple[list[Credit], int]:
+      step: int, **advantage: str) -> tuple[list[Credit], int]:
     """All candidates of one rollout of all tasks, and the answers it took."""
     roles = self.environment.roles
     runner = TabularRunner(
@@ -206,7 +209,7 @@ class Laboratory:
         table=probabilities(logits), rng=np.random.default_rng([seed, step]))
     trees = collect.collect(
         runner, self.tasks, method.rollout,
-        spec_lib.AdvantageSpec(method.group_key, normaliser))
+        spec_lib.AdvantageSpec(method.group_key, **advantage))
     return list(_credits(trees)), runner.counters.model_calls
 
   def measure(
@@ -225,7 +228,7 @@ class Laboratory:
     while len(rollouts) < num_rollouts or used < num_calls:
       own, calls = self.rollout(
           method, logits, seed=0, step=len(rollouts),
-          normaliser=MEASURED)
+          **MEASURED)
       used += calls
       places = [self.indices[one.prompt, one.answer] for one in own]
       given = np.array([one.advantage for one in own])
@@ -260,7 +263,7 @@ class Laboratory:
     logits, step, used = self.uniform(), 0, 0
     while used < num_calls:
       own, calls = self.rollout(
-          method, logits, seed=seed, step=step, normaliser=LEARNED)
+          method, logits, seed=seed, step=step, **LEARNED)
       for prompt, change in gradient(own, probabilities(logits)).items():
         logits[prompt] = logits[prompt] + LEARNING_RATE * change
       step, used = step + 1, used + calls
@@ -346,8 +349,7 @@ def report(
     num_calls: int, seeds: Sequence[int]) -> list[dict]:
   """A row for each method; printed as they come."""
   turns = laboratory.environment.max_turns
-  print(f'\nK = {group_size}, {laboratory.environment}, measured with '
-        f'{MEASURED}, learned with {LEARNED}\n\n'
+  print(f'\nK = {group_size}, {laboratory.environment}\n\n'
         f'| credit | calls | {" | ".join(COLUMNS)} |\n'
         f'|---|---|{"---|" * len(COLUMNS)}')
   rows = []
@@ -424,7 +426,7 @@ def main(argv: Sequence[str]) -> None:
           'python -m benchmarks.credit', *options, *['--boost'] * args.boost]),
       'settings': {
           **settings, 'learning_rate': LEARNING_RATE,
-          'normaliser': {'measured': MEASURED, 'learned': LEARNED}},
+          'advantage': {'measured': MEASURED, 'learned': LEARNED}},
       'rows': rows}, indent=2) + '\n')
 
 

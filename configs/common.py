@@ -5,7 +5,8 @@ from ml_collections import config_dict
 SIZES = ('nano', '0.6b', '1.7b', '4b', '8b')
 
 _EPISODES = {
-    'rollout.mode': 'parallel', 'rollout.return_type': 'episode_return'}
+    'rollout.mode': 'parallel', 'rollout.selection': 'all',
+    'rollout.return_type': 'episode_return'}
 # What each compared system changes of AT-GRPO with one policy for a pair.
 SYSTEMS = {
     'sa_grpo': {'environment.team': 'solo', 'environment.max_turns': 1},
@@ -150,29 +151,41 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.dataset.data_dir = ''
 
   c.rollout = config_dict.ConfigDict()
-  # 'tree' is AT-GRPO; 'parallel': independent episodes, as in plain GRPO.
+  # 'tree' is AT-GRPO; 'parallel': independent episodes, as in plain GRPO;
+  # 'joint' is MAGRPO.
   c.rollout.mode = 'tree'
   c.rollout.num_tasks = 128  # Of one step (E).
   # Candidates of one prompt, or parallel episodes of one task (K and G).
   c.rollout.group_size = 4
-  # Which candidate of a tree goes on: 'acting_greedy', 'team_greedy',
-  # 'softmax', 'uniform', 'epsilon_greedy'.
+  # Which candidate goes on: 'acting_greedy', 'team_greedy', 'softmax',
+  # 'uniform', 'epsilon_greedy' (tree); 'all' (parallel); 'all', 'team_greedy',
+  # 'uniform', 'first' (joint).
   c.rollout.selection = 'acting_greedy'
   c.rollout.selection_temperature = 1.0
   c.rollout.selection_epsilon = 0.1
-  # 'immediate', 'monte_carlo' (tree), 'return_to_go' or 'episode_return'
-  # (parallel).
+  # 'immediate', 'monte_carlo' (tree), 'return_to_go' (parallel, joint) or
+  # 'episode_return' (parallel).
   c.rollout.return_type = 'immediate'
   c.rollout.num_continuations = 4  # Of each candidate, for 'monte_carlo'.
   c.rollout.alpha = 1.0  # Weight of the team reward.
+  # Of each later step, in 'return_to_go' and 'monte_carlo'.
+  c.rollout.discount = 1.0
+  # Of mode 'joint': candidates of one index ('aligned') or all combinations
+  # ('cross'), of which a candidate gets the 'mean' or the 'sum' of the returns;
+  # the most of one task; and the mean reward above which nothing follows.
+  c.rollout.joint_actions = 'aligned'
+  c.rollout.cross_credit = 'mean'
+  c.rollout.max_joint_actions = 1000
+  c.rollout.stop_above = float('inf')
   c.rollout.temperature = 1.0
   c.rollout.max_new_tokens = 4096
 
   c.advantage = config_dict.ConfigDict()
-  # Which candidates share a baseline: some of 'env', 'agent' and 'turn', joined
-  # by +; 'env' for plain GRPO.
+  # Which candidates share a baseline: some of 'env', 'agent', 'turn' and
+  # 'branch', joined by +; 'env' for plain GRPO, all for MAGRPO.
   c.advantage.group_key = 'env+agent+turn'
-  c.advantage.normaliser = 'std'  # Or 'none', 'leave_one_out'.
+  c.advantage.baseline = 'mean'  # Or 'leave_one_out', 'max', 'none'.
+  c.advantage.scale = 'std'  # Or 'none'.
 
   c.loss = config_dict.ConfigDict()
   c.loss.clip_low = 0.2
@@ -212,6 +225,9 @@ def base_config(size: str) -> config_dict.ConfigDict:
   # any number.
   c.train.completion_tokens = 0
   c.train.updates_per_rollout = 1
+  # 'mixed' deals the groups out to so many updates; 'first_turn' and
+  # 'last_turn' make an update for each turn, beginning with that.
+  c.train.update_order = 'mixed'
   c.train.checkpoint_every = 10  # Steps.
   c.train.groups_every = 10  # Steps whose groups are written.
   # Steps that measure gradients, entropy and distance to the start of each

@@ -74,11 +74,13 @@ class Environment(Protocol):
     phases: sets of roles that act on the same state, in order. Sequential
       play is one role per phase.
     max_turns: passes over the phases before an episode is truncated.
+    team_reward_range: the least and the largest team reward of a step.
   """
 
   roles: tuple[str, ...]
   phases: tuple[tuple[str, ...], ...]
   max_turns: int
+  team_reward_range: tuple[float, float]
 
   def reset(self, task: Task) -> State:
     """The first state of an episode."""

@@ -53,6 +53,7 @@ class Echo:
   max_turns: int
   roles = ('first', 'second')
   phases = (('first',), ('second',))
+  team_reward_range = (0.0, 1.0)
 
   def reset(self, task: env_api.Task) -> State:
     return State(task['letter'])

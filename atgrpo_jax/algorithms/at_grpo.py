@@ -21,12 +21,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import zlib
 
 import numpy as np
 
 from atgrpo_jax.algorithms import play
+from atgrpo_jax.algorithms import selection
 from atgrpo_jax.algorithms import spec as spec_lib
+from atgrpo_jax.rl import returns as returns_lib
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from environments import env_api
@@ -53,7 +54,10 @@ def play_task(
     elif spec.return_type != 'immediate':
       raise NotImplementedError(f'No tree knows {spec.return_type!r}.')
     returns = (spec.alpha * team + local).astype(np.float32)
-    chosen = _select(runner, node, returns, team.astype(np.float32), spec)
+    selection.check_any_known(node, returns)
+    chosen = selection.select(
+        returns, team.astype(np.float32), spec,
+        rng=selection.rng(runner, node.groups[0].key))
     nodes.append(dataclasses.replace(
         node.with_returns([returns]), chosen=chosen,
         parent=index - 1 if nodes else None,
@@ -86,57 +90,15 @@ def _continuations(
   means = np.zeros(spec.group_size)
   for i, (root, chains) in zip(open_ended, played):
     totals = np.array([
-        sum(_team_reward(*acted) for acted in play.path(root, j, chain))
+        returns_lib.to_go([
+            _team_reward(*acted) for acted in play.path(root, j, chain)],
+                          spec.discount)[0]
         for j, chain in enumerate(chains)])
     known = totals[np.isfinite(totals)]
-    means[i] = known.mean() if len(known) else math.nan
+    means[i] = spec.discount * known.mean() if len(known) else math.nan
   return means
 
 
 def _team_reward(node: tree_lib.Node, joint_action: int) -> float:
   team, _ = node.rewards(node.groups[0].key.role, joint_action)
   return team
-
-
-def _select(
-    runner: runner_lib.EpisodeRunner, node: tree_lib.Node, returns: np.ndarray,
-    team: np.ndarray, spec: spec_lib.RolloutSpec) -> int:
-  """The candidate whose state goes on."""
-  key, = (group.key for group in node.groups)
-  valid = np.isfinite(returns)
-  if not valid.any():
-    raise RuntimeError(
-        f'All {len(returns)} candidates of {key} failed for reasons that are '
-        'not the model\'s own: '
-        f'{[c.outcome.value for c in node.groups[0].candidates]}.')
-  return select(returns, team, valid, spec, np.random.default_rng([
-      runner.seed, runner.train_step, key.turn,
-      zlib.crc32(key.task_id.encode()), zlib.crc32(key.role.encode())]))
-
-
-def select(
-    returns: np.ndarray, team_returns: np.ndarray, valid: np.ndarray,
-    spec: spec_lib.RolloutSpec, rng: np.random.Generator) -> int:
-  """The index of the candidate whose state goes on.
-
-  Args:
-    returns: [G] float32, the acting agent's.
-    team_returns: [G] float32, of the team reward alone.
-    valid: [G] bool; the others are never chosen.
-    spec: `selection` and its parameters.
-    rng: for the rules that draw.
-  """
-  candidates = np.flatnonzero(valid)
-  if spec.selection == 'team_greedy':
-    return int(candidates[np.argmax(team_returns[candidates])])
-  if spec.selection == 'uniform' or (
-      spec.selection == 'epsilon_greedy'
-      and rng.random() < spec.selection_epsilon):
-    return int(rng.choice(candidates))
-  if spec.selection == 'softmax':
-    scaled = returns[candidates] / spec.selection_temperature
-    weights = np.exp(scaled - scaled.max())
-    return int(rng.choice(candidates, p=weights / weights.sum()))
-  if spec.selection in ('acting_greedy', 'epsilon_greedy'):
-    return int(candidates[np.argmax(returns[candidates])])
-  raise NotImplementedError(f'No rule for selection={spec.selection!r}.')

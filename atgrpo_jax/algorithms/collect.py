@@ -8,12 +8,29 @@ from atgrpo_jax import errors
 from atgrpo_jax.algorithms import at_grpo
 from atgrpo_jax.algorithms import credit
 from atgrpo_jax.algorithms import grpo
+from atgrpo_jax.algorithms import magrpo
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from environments import env_api
 
-_PLAY_TASK = {'tree': at_grpo.play_task, 'parallel': grpo.play_task}
+_PLAY_TASK = {
+    'tree': at_grpo.play_task, 'parallel': grpo.play_task,
+    'joint': magrpo.play_task}
+
+
+def check(
+    environment: env_api.Environment, rollout: spec_lib.RolloutSpec) -> None:
+  """Raises UserError if the environment cannot be played so."""
+  if rollout.mode == 'joint':
+    magrpo.check(environment, rollout)
+    return
+  for phase in environment.phases:
+    if len(phase) != 1:
+      raise errors.UserError(
+          f'The roles {phase} act at once; rollout.mode={rollout.mode!r} '
+          'compares the candidates of one role at a time. Give each role a '
+          "phase of its own, or use mode='joint'.")
 
 
 def collect(
@@ -23,11 +40,6 @@ def collect(
   """A tree with advantages for each of the tasks, which are distinct."""
   if len({task['task_id'] for task in tasks}) != len(tasks):
     raise ValueError('Two tasks of a rollout have the same task_id.')
-  for phase in runner.environment.phases:
-    if len(phase) != 1:
-      raise errors.UserError(
-          f'The roles {phase} act at once; AT-GRPO compares the candidates '
-          'of one role at a time, so give each a phase of its own.')
   play_task = _PLAY_TASK[rollout.mode]
   trees = runner.play([play_task(runner, task, rollout) for task in tasks])
   return credit.assign_advantages(

@@ -1,7 +1,7 @@
 """Who is compared with whom, and the advantages that follow.
 
-AT-GRPO compares the candidates of one prompt, plain GRPO on a team all actions
-of a task (arXiv 2510.11062, sections 4.1 and 5.1).
+AT-GRPO and MAGRPO compare the candidates of one prompt, plain GRPO on a team
+all actions of a task (arXiv 2510.11062, sections 4.1 and 5.1).
 
 Without 'agent' in the group key the returns of all roles have one baseline, so
 a role that is paid more than the others has the larger advantages.
@@ -50,7 +50,8 @@ def assign_advantages(
   advantages = advantages_lib.group_advantages(
       np.concatenate([group.returns for group in groups]), flat_ids,
       np.concatenate([group.valid for group in groups]),
-      normaliser=spec.normaliser, weights=weights, episodes=episodes)
+      baseline=spec.baseline, scale=spec.scale, weights=weights,
+      episodes=episodes)
   ends = np.cumsum(sizes)[:-1]
   compared = {
       group.key: _with_credit(group, *values)

@@ -56,7 +56,7 @@ def _returns(
       node.rewards(role, i) for role, (node, i) in zip(roles, path)])
   return returns_lib.of_episode(
       team, local, roles, return_type=spec.return_type,
-      alpha=spec.alpha).astype(np.float32)
+      alpha=spec.alpha, discount=spec.discount).astype(np.float32)
 
 
 def _check_any_succeeded(

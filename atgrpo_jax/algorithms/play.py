@@ -6,15 +6,15 @@ Each function is an `EpisodeCoroutine` of `rollout.runner`, or a part of one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+import itertools
 
 import numpy as np
 
+from atgrpo_jax import errors
 from atgrpo_jax import types
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from environments import env_api
-
-_LARGEST = float(np.finfo(np.float32).max)
 
 
 def positions(
@@ -28,7 +28,7 @@ def positions(
 def sample_and_step(
     runner: runner_lib.EpisodeRunner, task_id: str, state: env_api.State,
     position: tuple[int, int], *, group_size: int, branch: int,
-    alpha: float) -> runner_lib.EpisodeCoroutine:
+    alpha: float, cross: bool = False) -> runner_lib.EpisodeCoroutine:
   """Samples a group for each role of a phase and steps each joint action.
 
   Args:
@@ -39,9 +39,12 @@ def sample_and_step(
     group_size: candidates of each role (G).
     branch: see `types.GroupKey`.
     alpha: weight of the team reward.
+    cross: joint actions are all combinations of the roles' candidates, instead
+      of the candidates of one index.
 
   Returns:
-    A `Node`, whose returns are the rewards of its steps.
+    A `Node`, whose returns are the rewards of its steps. The reward of a
+    candidate in several joint actions is their mean.
   """
   turn, phase = position
   roles = runner.environment.phases[phase]
@@ -52,33 +55,56 @@ def sample_and_step(
   texts = [
       [runner.policy_of(role).tokenizer.decode(ids)
        for ids in group.completions] for role, group in zip(roles, sampled)]
+  candidates = range(group_size)
+  joint_actions = tuple(
+      itertools.product(candidates, repeat=len(roles)) if cross
+      else ((i,) * len(roles) for i in candidates))
   steps = yield runner.step_environments(
-      [state] * group_size,
-      [dict(zip(roles, joint_action)) for joint_action in zip(*texts)])
+      [state] * len(joint_actions), [
+          {role: own[i] for role, own, i in zip(roles, texts, joint_action)}
+          for joint_action in joint_actions])
+  _check_range(runner.environment, steps)
   groups = tuple(
       types.Group(
           key=key, policy=runner.policy_map[key.role],
           prompt=group.request.prompt, candidates=tuple(
-              _candidate(key.role, *sample, step, alpha)
-              for *sample, step in zip(
-                  group.completions, group.logprobs, own_texts, steps)))
-      for key, group, own_texts in zip(keys, sampled, texts))
-  return tree_lib.Node(turn, phase, state, groups, tuple(steps))
+              _candidate(key.role, *sample, [
+                  step for joint_action, step in zip(joint_actions, steps)
+                  if joint_action[index] == i], alpha)
+              for i, sample in enumerate(
+                  zip(group.completions, group.logprobs, texts[index]))))
+      for index, (key, group) in enumerate(zip(keys, sampled)))
+  return tree_lib.Node(
+      turn, phase, state, groups, joint_actions, tuple(steps))
+
+
+def _check_range(
+    environment: env_api.Environment, steps: Sequence[env_api.Step]) -> None:
+  low, high = environment.team_reward_range
+  for step in steps:
+    if not (tree_lib.failed(step) or low <= step.team_reward <= high):
+      raise errors.UserError(
+          f'{type(environment).__name__} paid a team reward of '
+          f'{step.team_reward}, outside of its team_reward_range '
+          f'({low}, {high}).')
 
 
 def _candidate(
     role: str, completion: np.ndarray, logprobs: np.ndarray, text: str,
-    step: env_api.Step, alpha: float) -> types.Candidate:
-  team, local = step.team_reward, step.local_rewards[role]
-  # A reward that is not finite, too, is a fault of the environment.
-  failed = (
-      step.outcomes[role] is env_api.Outcome.INFRASTRUCTURE
-      or not all(abs(reward) <= _LARGEST for reward in (team, local)))
-  reward = np.float32(np.nan if failed else alpha * team + local)
+    steps: Sequence[env_api.Step], alpha: float) -> types.Candidate:
+  """Of the steps of its joint actions; those that failed do not count."""
+  known = [step for step in steps if not tree_lib.failed(step)]
+  reward = np.float32(np.mean([
+      alpha * step.team_reward + step.local_rewards[role]
+      for step in known]) if known else np.nan)
+  first, *_ = known or steps
   return types.Candidate(
       completion=completion, behavior_logprobs=logprobs, text=text,
-      reward=reward, return_=reward, reward_terms=dict(step.reward_terms),
-      outcome=step.outcomes[role])
+      reward=reward, return_=reward, reward_terms={
+          name: float(np.mean([
+              step.reward_terms[name] for step in known or steps]))
+          for name in first.reward_terms},
+      outcome=first.outcomes[role])
 
 
 def play_episode(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 import dataclasses
+import itertools
 import math
 
 from atgrpo_jax import errors
@@ -12,9 +14,18 @@ from atgrpo_jax.rl import advantages
 RETURN_TYPES = {
     'tree': ('immediate', 'monte_carlo'),
     'parallel': ('immediate', 'return_to_go', 'episode_return'),
+    'joint': ('immediate', 'return_to_go'),
 }
-SELECTIONS = (
-    'acting_greedy', 'team_greedy', 'softmax', 'uniform', 'epsilon_greedy')
+# Which candidate, or joint action, goes on in each mode.
+SELECTIONS = {
+    'tree': (
+        'acting_greedy', 'team_greedy', 'softmax', 'uniform',
+        'epsilon_greedy'),
+    'parallel': ('all',),
+    'joint': ('all', 'team_greedy', 'uniform', 'first'),
+}
+JOINT_ACTIONS = ('aligned', 'cross')
+CROSS_CREDITS = ('mean', 'sum')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,17 +36,19 @@ class RolloutSpec:
 
   Attributes:
     mode: 'tree' is AT-GRPO (`at_grpo`); 'parallel' plays independent episodes
-      (`grpo`).
+      (`grpo`); 'joint' is MAGRPO (`magrpo`).
     group_size: candidates of one prompt, or episodes of one task (G).
-    selection: which candidate's state goes on in a tree. 'acting_greedy': the
+    selection: which candidate's state goes on. In a tree, 'acting_greedy': the
       largest return (the paper); 'team_greedy': the largest team reward;
       'softmax': drawn with probability softmax(return /
       selection_temperature); 'uniform': drawn; 'epsilon_greedy': drawn with
-      probability epsilon, else the largest return.
+      probability epsilon, else the largest return. Of parallel episodes, 'all'.
+      Of joint actions, 'all' (the paper), or one: 'team_greedy', 'uniform' or
+      'first'.
     selection_temperature: of 'softmax'.
     selection_epsilon: of 'epsilon_greedy'.
     return_type: what a candidate's return is. 'immediate': what its step pays
-      (the paper).
+      (AT-GRPO).
       In a tree, 'monte_carlo': that, and alpha * the mean team reward of
       `num_continuations` episodes from its state, sampled by the same policies.
       Selection sees it too.
@@ -43,8 +56,18 @@ class RolloutSpec:
       with advantage.group_key='env'), see `rl.returns`. All actions of a role
       in an episode have one episode return; roles without local rewards share
       one.
+      Of joint actions that all go on, 'return_to_go' (MAGRPO).
     num_continuations: of each candidate, for 'monte_carlo'.
     alpha: weight of the team reward; the local terms carry their own.
+    discount: of the rewards of each later step, in 'return_to_go' and
+      'monte_carlo'.
+    joint_actions: of a phase with several roles. 'aligned': the candidates of
+      one index; 'cross': all combinations.
+    cross_credit: the return of a candidate is the 'mean' or the 'sum' of those
+      of its joint actions; one, where they are aligned.
+    max_joint_actions: of one task; a rollout that may have more is refused.
+    stop_above: nothing follows joint actions of one state whose mean team
+      reward, times alpha, is larger; inf for never.
   """
 
   mode: str
@@ -55,32 +78,64 @@ class RolloutSpec:
   return_type: str
   num_continuations: int
   alpha: float
+  discount: float
+  joint_actions: str
+  cross_credit: str
+  max_joint_actions: int
+  stop_above: float
 
   def __post_init__(self):
-    if self.mode == 'joint':
-      raise errors.UserError(
-          "mode='joint' is not implemented yet; use 'tree' or 'parallel'.")
     for name, value, known in (
         ('mode', self.mode, tuple(RETURN_TYPES)),
-        ('selection', self.selection, SELECTIONS),
-        ('return_type', self.return_type,
-         tuple(dict.fromkeys(sum(RETURN_TYPES.values(), ()))))):
+        ('selection', self.selection, _all(SELECTIONS)),
+        ('return_type', self.return_type, _all(RETURN_TYPES)),
+        ('joint_actions', self.joint_actions, JOINT_ACTIONS),
+        ('cross_credit', self.cross_credit, CROSS_CREDITS)):
       if value not in known:
         raise errors.UserError(
             f'{name}={value!r} is not one of {list(known)}.')
-    if self.return_type not in RETURN_TYPES[self.mode]:
-      why = (
-          'a candidate of a tree that is not chosen has no continuation, so '
-          "its return is unknown; use return_type='monte_carlo', or "
-          "mode='parallel'" if self.mode == 'tree' else
-          'every candidate goes on in an episode of its own; use '
-          "return_type='return_to_go', or mode='tree'")
+    for name, value, known, why in (
+        ('selection', self.selection, SELECTIONS, {
+            'tree': 'one candidate goes on',
+            'parallel': 'every candidate goes on in an episode of its own',
+            'joint': 'all joint actions go on, or one whatever its roles'}),
+        ('return_type', self.return_type, RETURN_TYPES, {
+            'tree': 'a candidate that is not chosen has no continuation, so '
+                    'what follows it is unknown',
+            'parallel': 'every candidate goes on in an episode of its own',
+            'joint': 'what follows a joint action is known from its own '
+                     'branches'})):
+      if value not in known[self.mode]:
+        raise errors.UserError(
+            f'{name}={value!r} with mode={self.mode!r}: {why[self.mode]}; use '
+            f'one of {list(known[self.mode])}, or another mode.')
+    if self.mode == 'joint' and (
+        self.return_type == 'return_to_go' and self.selection != 'all'):
       raise errors.UserError(
-          f'return_type={self.return_type!r} with mode={self.mode!r}: {why}.')
-    if self.mode == 'parallel' and self.selection != 'acting_greedy':
+          f"return_type='return_to_go' with selection={self.selection!r}: a "
+          'joint action that is not chosen has no continuation, so what '
+          "follows it is unknown; use selection='all' or "
+          "return_type='immediate'.")
+    if self.mode != 'joint':
+      for name, value, unused in (
+          ('joint_actions', self.joint_actions, 'aligned'),
+          ('cross_credit', self.cross_credit, 'mean'),
+          ('stop_above', self.stop_above, math.inf)):
+        if value != unused:
+          raise errors.UserError(
+              f"{name}={value!r} is of mode='joint' alone; leave {unused!r} "
+              f'with mode={self.mode!r}.')
+    if not 0 <= self.discount <= 1:
       raise errors.UserError(
-          f"selection={self.selection!r} with mode='parallel': every "
-          "candidate goes on, so none is selected; leave 'acting_greedy'.")
+          f'discount={self.discount} must be a number from 0 to 1.')
+    if self.discount != 1 and self.return_type not in (
+        'return_to_go', 'monte_carlo'):
+      raise errors.UserError(
+          f'discount={self.discount} with return_type={self.return_type!r}: '
+          "nothing that follows is weighed there; use 'return_to_go' or "
+          "'monte_carlo', or discount=1.0.")
+    if math.isnan(self.stop_above):
+      raise errors.UserError('stop_above must be a number, or inf for never.')
     if self.group_size < 2:
       raise errors.UserError(
           f'group_size={self.group_size}: an advantage compares the '
@@ -102,9 +157,27 @@ class RolloutSpec:
           f'num_continuations={self.num_continuations} must be at least 1; '
           "for no continuation use return_type='immediate'.")
 
+  def num_joint_actions(
+      self, phases: Sequence[Sequence[str]], turns: int) -> int:
+    """The most that a task may have, of mode 'joint'."""
+    total, states = 0, 1
+    for _ in range(turns):
+      for roles in phases:
+        each = self.group_size**(
+            len(roles) if self.joint_actions == 'cross' else 1)
+        total += states * each
+        states *= each if self.selection == 'all' else 1
+    return total
+
+
+def _all(known: Mapping[str, Sequence[str]]) -> list[str]:
+  """The values of any mode."""
+  return list(dict.fromkeys(itertools.chain(*known.values())))
+
 
 # Parts of a group key as the config names them -> fields of `GroupKey`.
-GROUP_KEY_PARTS = {'env': 'task_id', 'agent': 'role', 'turn': 'turn'}
+GROUP_KEY_PARTS = {
+    'env': 'task_id', 'agent': 'role', 'turn': 'turn', 'branch': 'branch'}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,12 +186,15 @@ class AdvantageSpec:
 
   Attributes:
     group_key: which candidates share a baseline, as parts joined by '+':
-      'env+agent+turn' is AT-GRPO, 'env' plain GRPO on a team.
-    normaliser: see `rl.advantages`.
+      'env+agent+turn' is AT-GRPO, 'env' plain GRPO on a team,
+      'env+agent+turn+branch' MAGRPO.
+    baseline: see `rl.advantages`.
+    scale: see `rl.advantages`.
   """
 
   group_key: str
-  normaliser: str
+  baseline: str
+  scale: str
 
   def __post_init__(self):
     parts = self.group_key.split('+')
@@ -127,10 +203,16 @@ class AdvantageSpec:
       raise errors.UserError(
           f'advantage.group_key={self.group_key!r}: expected some of '
           f'{list(GROUP_KEY_PARTS)}, joined by +, each at most once.')
-    if self.normaliser not in advantages.NORMALISERS:
+    for name, value, known in (
+        ('baseline', self.baseline, advantages.BASELINES),
+        ('scale', self.scale, advantages.SCALES)):
+      if value not in known:
+        raise errors.UserError(
+            f'advantage.{name}={value!r} is not one of {list(known)}.')
+    if self.baseline == 'none' and self.scale != 'none':
       raise errors.UserError(
-          f'advantage.normaliser={self.normaliser!r} is not one of '
-          f'{list(advantages.NORMALISERS)}.')
+          f"advantage.baseline='none' with scale={self.scale!r}: returns that "
+          "are all equal have no deviation; use scale='none'.")
 
   @property
   def fields(self) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from absl import logging
 import jax
 import numpy as np
 
+from atgrpo_jax import errors
 from atgrpo_jax import model
 from atgrpo_jax import types
 from atgrpo_jax.learner import batching
@@ -22,6 +23,8 @@ from atgrpo_jax.learner import train_step
 from atgrpo_jax.rl import losses
 from atgrpo_jax.runtime import buckets as buckets_lib
 from atgrpo_jax.runtime import sharding
+
+UPDATE_ORDERS = ('mixed', 'first_turn', 'last_turn')
 
 # A run whose gradients are not finite this many times in a row is stopped.
 MAX_NONFINITE = 5
@@ -44,7 +47,7 @@ class PolicyUpdate:
 
 def update_policy(
     policy: policies_lib.Policy, state: train_state.TrainState,
-    groups: Sequence[types.Group], *, num_updates: int,
+    groups: Sequence[types.Group], *, num_updates: int, order: str,
     buckets: buckets_lib.Buckets, frozen_params: model.Params | None,
     reference: model.Params | None,
 ) -> tuple[train_state.TrainState, PolicyUpdate]:
@@ -58,7 +61,9 @@ def update_policy(
     policy: that is trained.
     state: of it; donated.
     groups: of its roles, in one step.
-    num_updates: the groups are dealt out to so many updates.
+    num_updates: the groups are dealt out to so many updates, if `order` is
+      'mixed'.
+    order: or an update for each turn: 'first_turn' or 'last_turn' first.
     buckets: static shapes.
     frozen_params: of the model under an adapter; None without one.
     reference: the model of a KL penalty, which alone reads it.
@@ -71,12 +76,13 @@ def update_policy(
       sharding.throttle_cpu_dispatch, mesh=policy.mesh)
   with jax.set_mesh(policy.mesh):
     shares = []
-    for share in (groups[i::num_updates] for i in range(num_updates)):
+    all_groups = _shares(groups, num_updates, order)
+    for share in all_groups:
       scored = _scored(loss, share)
       if not scored:
         continue
       batches = _batches(policy, scored, buckets)
-      if num_updates > 1:
+      if len(all_groups) > 1:
         batches = [
             dataclasses.replace(b, old_logprobs=throttled(train_step.score(
                 state.params, b, frozen_params=frozen_params, **static)))
@@ -131,6 +137,30 @@ def diagnose_policy(
         frozen_params=frozen_params, mesh=policy.mesh, config=policy.config,
         spec=policy.learner)
   return {f'diagnosis/{metric}': x for metric, x in values.items()}
+
+
+def check_order(order: str, num_updates: int) -> None:
+  """Raises UserError unless `update_policy` can make such updates."""
+  if order not in UPDATE_ORDERS:
+    raise errors.UserError(
+        f'train.update_order={order!r} is not one of {list(UPDATE_ORDERS)}.')
+  if order != 'mixed' and num_updates > 1:
+    raise errors.UserError(
+        f'train.updates_per_rollout={num_updates} with update_order={order!r}, '
+        'which makes an update for each turn; leave 1.')
+
+
+def _shares(
+    groups: Sequence[types.Group], num_updates: int,
+    order: str) -> list[Sequence[types.Group]]:
+  """The groups of each update."""
+  if order == 'mixed':
+    return [groups[i::num_updates] for i in range(num_updates)]
+  turns = sorted(
+      {group.key.turn for group in groups},
+      reverse={'first_turn': False, 'last_turn': True}[order])
+  return [
+      [group for group in groups if group.key.turn == turn] for turn in turns]
 
 
 def _scored(

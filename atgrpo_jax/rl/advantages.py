@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import numpy as np
 
-NORMALISERS = ('std', 'none', 'leave_one_out')
+BASELINES = ('mean', 'leave_one_out', 'max', 'none')
+SCALES = ('std', 'none')
 
 
 def group_advantages(
     returns: np.ndarray, baseline_ids: np.ndarray, valid: np.ndarray,
-    *, normaliser: str, weights: np.ndarray | None = None,
+    *, baseline: str, scale: str, weights: np.ndarray | None = None,
     episodes: np.ndarray | None = None) -> np.ndarray:
   """Advantages [N] float32.
 
@@ -30,9 +31,11 @@ def group_advantages(
     returns: [N] float32.
     baseline_ids: [N] int, equal for candidates that are compared.
     valid: [N] bool; the others neither count nor get an advantage.
-    normaliser: 'std' divides by the group's standard deviation (GRPO), 'none'
-      does not (Dr. GRPO, arXiv 2503.20783), 'leave_one_out' takes the mean of
-      the others as the baseline (RLOO, arXiv 2402.14740).
+    baseline: 'mean' of the group (GRPO); 'leave_one_out', the mean of the
+      others (RLOO, arXiv 2402.14740); its 'max' (no advantage is above 0); or
+      'none' (REINFORCE).
+    scale: 'std' divides by the group's standard deviation (GRPO), 'none' does
+      not (Dr. GRPO, arXiv 2503.20783; MAGRPO).
     weights: [N] float, how much each counts in the mean and the deviation, as
       from `return_weights`; None for 1.
     episodes: [N] int, equal for candidates of one episode. The others of
@@ -43,9 +46,6 @@ def group_advantages(
     raise ValueError(
         f'returns {returns.shape}, baseline_ids {baseline_ids.shape} and valid '
         f'{valid.shape} differ in shape.')
-  if normaliser not in NORMALISERS:
-    raise ValueError(
-        f'normaliser={normaliser!r} is not one of {list(NORMALISERS)}.')
   if weights is None:
     weights = np.ones(returns.shape)
   if episodes is None:
@@ -54,17 +54,21 @@ def group_advantages(
   for baseline_id in np.unique(baseline_ids[valid]):
     compared = valid & (baseline_ids == baseline_id)
     group = returns[compared].astype(np.float64)
-    if group.max() == group.min():
+    if baseline == 'none':
+      advantages[compared] = group
+    if baseline == 'none' or group.max() == group.min():
       continue
     counts = weights[compared]
     centred = group - np.average(group, weights=counts)
-    if normaliser == 'std':
-      centred /= np.sqrt(np.average(centred**2, weights=counts))
-    elif normaliser == 'leave_one_out':
-      centred -= _mean_of_others(centred, counts, episodes[compared])
-    elif normaliser != 'none':
-      raise NotImplementedError(f'No rule for normaliser={normaliser!r}.')
-    advantages[compared] = centred
+    deviation = {
+        'std': lambda: np.sqrt(np.average(centred**2, weights=counts)),
+        'none': lambda: 1.0}[scale]()
+    centred -= {
+        'mean': lambda: 0.0,
+        'leave_one_out': lambda: _mean_of_others(
+            centred, counts, episodes[compared]),
+        'max': lambda: centred.max()}[baseline]()
+    advantages[compared] = centred / deviation
   return advantages
 
 

@@ -1,15 +1,16 @@
-"""Returns of the actions of an episode. Nothing is discounted."""
+"""Returns: what a step pays and what follows it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+import math
 
 import numpy as np
 
 
 def of_episode(
     team: np.ndarray, local: np.ndarray, roles: Sequence[str], *,
-    return_type: str, alpha: float) -> np.ndarray:
+    return_type: str, alpha: float, discount: float) -> np.ndarray:
   """Returns [U] float64 of the actions of one episode.
 
   Local rewards judge single actions and are not summed over turns: that would
@@ -23,9 +24,10 @@ def of_episode(
       team rewards of what follows. 'episode_return': the team rewards of the
       whole episode, and the mean of the role's own local rewards.
     alpha: weight of the team reward.
+    discount: of each later step, in 'return_to_go'.
   """
   if return_type == 'return_to_go':
-    team = np.cumsum(team[::-1])[::-1]
+    team = to_go(team, discount)
   elif return_type == 'episode_return':
     team = team.sum()
     roles = np.array(roles)
@@ -34,3 +36,51 @@ def of_episode(
     raise NotImplementedError(
         f'No parallel rollout knows return_type={return_type!r}.')
   return alpha * team + local
+
+
+def to_go(rewards: np.ndarray, discount: float) -> np.ndarray:
+  """Discounted sums [U] float64 of the rewards [U] from each step on."""
+  sums = np.array(rewards, np.float64)
+  for step in reversed(range(len(sums) - 1)):
+    sums[step] += discount * sums[step + 1]
+  return sums
+
+
+def of_joint_action(
+    reward: float, following: np.ndarray, discount: float) -> float:
+  """The return of a joint action, from the leaves of a tree upwards.
+
+  R = r + discount * mean of R over the joint actions that follow (arXiv
+  2508.04652, section 4), as far as these are known.
+
+  Args:
+    reward: of the team; NaN if it is not known.
+    following: [J] float64, returns of the joint actions that follow, NaN if
+      one is not known; [0] where nothing follows.
+    discount: of the later step.
+  """
+  if not len(following):
+    return reward
+  known = following[np.isfinite(following)]
+  return reward + discount * (known.mean() if len(known) else math.nan)
+
+
+def of_candidates(
+    joint_returns: np.ndarray, candidates: np.ndarray, group_size: int,
+    cross_credit: str) -> np.ndarray:
+  """Returns [G] float64 of a role's candidates.
+
+  Args:
+    joint_returns: [J] float64 of the joint actions; NaN, which does not count,
+      if it is not known.
+    candidates: [J] int, the role's candidate in each.
+    group_size: G.
+    cross_credit: 'mean' or 'sum' over the joint actions of a candidate.
+  """
+  known = np.isfinite(joint_returns)
+  counts = np.bincount(candidates[known], minlength=group_size)
+  sums = np.bincount(
+      candidates[known], joint_returns[known], minlength=group_size)
+  divisor = {'mean': counts, 'sum': counts > 0}[cross_credit]
+  with np.errstate(invalid='ignore'):
+    return sums / divisor  # 0 / 0 is NaN: nothing is known.

@@ -1,9 +1,9 @@
 """All that a rollout did with one task, as data.
 
-AT-GRPO's tree is a spine, plain GRPO's a root with G chains. Returns,
-advantages, batches and the written record all read this one structure. It is
-the host's counterpart of `mctx.Tree`: nodes with their parent and the action
-that led there.
+AT-GRPO's tree is a spine, plain GRPO's a root with G chains, MAGRPO's branches
+at every joint action. Returns, advantages, batches and the written record all
+read this one structure. It is the host's counterpart of `mctx.Tree`: nodes with
+their parent and the action that led there.
 """
 
 from __future__ import annotations
@@ -17,19 +17,32 @@ import numpy as np
 from atgrpo_jax import types
 from environments import env_api
 
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+def failed(step: env_api.Step) -> bool:
+  """Whether a step failed for a reason that is not the model's own.
+
+  A reward that is not finite, too, is a fault of the environment.
+  """
+  rewards = step.team_reward, *step.local_rewards.values()
+  return (
+      env_api.Outcome.INFRASTRUCTURE in step.outcomes.values()
+      or not all(abs(reward) <= _LARGEST for reward in rewards))
+
 
 @dataclasses.dataclass(frozen=True)
 class Node:
   """One turn and phase of a tree, reached by one history.
-
-  Joint action i is candidate i of every role of the phase.
 
   Attributes:
     turn: of the episode, from 0.
     phase: its number in `Environment.phases`.
     state: what the roles observed.
     groups: one for each role of the phase.
-    steps: [G] what each joint action led to.
+    joint_actions: [J] which candidate of each group a joint action joins.
+      Aligned, joint action i is candidate i of every role.
+    steps: [J] what each joint action led to.
     parent: number of the node before in `Tree.nodes`; None for the root.
     joint_action: of the parent, the one that led here; None for the root.
     chosen: the joint action that goes on; None where all do.
@@ -39,16 +52,15 @@ class Node:
   phase: int
   state: env_api.State
   groups: tuple[types.Group, ...]
+  joint_actions: tuple[tuple[int, ...], ...]
   steps: tuple[env_api.Step, ...]
   parent: int | None = None
   joint_action: int | None = None
   chosen: int | None = None
 
   def failed(self, joint_action: int) -> bool:
-    """Whether it failed for a reason that is not the model's own."""
-    return any(
-        math.isnan(group.candidates[joint_action].reward)
-        for group in self.groups)
+    """See `failed`."""
+    return failed(self.steps[joint_action])
 
   def is_leaf(self, joint_action: int) -> bool:
     """Whether nothing can follow a joint action."""

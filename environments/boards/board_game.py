@@ -207,6 +207,8 @@ class BoardGame:
   sandbox: sandbox_lib.Sandbox | None  # None where no role writes programs.
   max_turns: int
 
+  team_reward_range = (0.0, 1.0)
+
   @property
   def phases(self) -> tuple[tuple[str, ...], ...]:
     return tuple((role,) for role in self.roles)

@@ -70,6 +70,7 @@ class Relay:
 
   roles = ('caller', 'runner')
   phases = (('caller',), ('runner',))
+  team_reward_range = (0.0, 1.0)
 
   def answers(self, role: str) -> tuple[str, ...]:
     """What a role may say."""

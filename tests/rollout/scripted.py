@@ -71,6 +71,8 @@ class Counting:
   phases: tuple[tuple[str, ...], ...] = (('a',), ('b',))
   max_turns: int = 2
 
+  team_reward_range = (0.0, 1.0)
+
   @property
   def roles(self):
     return tuple(role for phase in self.phases for role in phase)
@@ -188,13 +190,13 @@ def wait_for(runner: runner_lib.EpisodeRunner, pending):
 
 def collect(
     runner: runner_lib.EpisodeRunner, goals: Mapping[str, int],
-    group_key: str = 'env+agent+turn', normaliser: str = 'std',
+    group_key: str = 'env+agent+turn', scale: str = 'std',
     **switches) -> list[tree_lib.Tree]:
   """The trees of the tasks {task_id: goal} of `Counting`."""
   return collect_lib.collect(
       runner, [task(*pair) for pair in goals.items()],
       specs.rollout(**switches),
-      specs.advantage(group_key=group_key, normaliser=normaliser))
+      specs.advantage(group_key=group_key, scale=scale))
 
 
 def task(task_id: str, goal: int) -> env_api.Task:

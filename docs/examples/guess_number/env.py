@@ -21,6 +21,7 @@ class GuessNumber:
   weight: float  # Of the local reward term.
   roles = ('advisor', 'guesser')
   phases = (('advisor',), ('guesser',))
+  team_reward_range = (0.0, 1.0)
 
   def reset(self, task):
     return State(task['number'])
