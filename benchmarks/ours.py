@@ -279,7 +279,8 @@ class Team:
          for own in samples], axis=0)
     advantages = advantages_lib.group_advantages(
         rewards.ravel(), np.repeat(np.arange(len(rewards)), rewards.shape[1]),
-        np.ones(rewards.size, bool), normaliser='std').reshape(rewards.shape)
+        np.ones(rewards.size, bool), baseline='mean',
+        scale='std').reshape(rewards.shape)
     return [
         _make_batch(load, prompts, own, advantages)
         for load, prompts, own in zip(self._loads, self._prompts, samples)]

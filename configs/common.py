@@ -176,7 +176,7 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.rollout.joint_actions = 'aligned'
   c.rollout.cross_credit = 'mean'
   c.rollout.max_joint_actions = 1000
-  c.rollout.stop_above = float('inf')
+  c.rollout.stop_above = config_dict.placeholder(float)
   c.rollout.temperature = 1.0
   c.rollout.max_new_tokens = 4096
 

@@ -25,7 +25,7 @@ for):
                compared, with the reward of a step and with that of all later
                ones: what AT-GRPO would be without its tree. All in steps of a
                third of the tasks
-  selection, return_type, normaliser, group_size, turns
+  selection, return_type, advantage, group_size, turns
                other values of these switches
   unchanged    AT-GRPO with a third of its tokens, which is what `rollout` and
                the switches get: there is still something to learn then
@@ -56,9 +56,10 @@ _PER_ROLE = f'main/{ABLATED}/at_grpo_per_role'
 SWITCHES = {
     'rollout': {
         'tree_immediate': {},
-        'parallel_immediate': {'rollout.mode': 'parallel'},
+        'parallel_immediate': {
+            'rollout.mode': 'parallel', 'rollout.selection': 'all'},
         'parallel_return_to_go': {
-            'rollout.mode': 'parallel',
+            'rollout.mode': 'parallel', 'rollout.selection': 'all',
             'rollout.return_type': 'return_to_go'}},
     'selection': {
         name: {'rollout.selection': name}
@@ -68,9 +69,10 @@ SWITCHES = {
         'monte_carlo_small_steps': {
             'rollout.return_type': 'monte_carlo',
             'rollout.num_continuations': 1}},
-    'normaliser': {
-        name: {'advantage.normaliser': name}
-        for name in ('none', 'leave_one_out')},
+    'advantage': {
+        'without_scale': {'advantage.scale': 'none'},
+        'leave_one_out': {
+            'advantage.baseline': 'leave_one_out', 'advantage.scale': 'none'}},
     'group_size': {
         str(size): {'rollout.group_size': size} for size in (2, 4, 8, 16)},
     'turns': {

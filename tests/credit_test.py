@@ -17,7 +17,8 @@ AT_GRPO = credit.Method(
     'AT-GRPO', credit.rollout_spec(group_size=4), 'env+agent+turn')
 GRPO = credit.Method(
     'GRPO', credit.rollout_spec(
-        mode='parallel', return_type='episode_return', group_size=4), 'env')
+        mode='parallel', selection='all', return_type='episode_return',
+        group_size=4), 'env')
 
 
 def make(turns, reward='mixed', boost=False):
@@ -41,9 +42,10 @@ def test_methods_are_all_selections_with_all_return_types():
       (spec.mode, spec.selection, spec.return_type)
       for spec in (method.rollout for method in credit.methods(4))} == {
           *itertools.product(
-              ['tree'], spec_lib.SELECTIONS, spec_lib.RETURN_TYPES['tree']),
+              ['tree'], spec_lib.SELECTIONS['tree'],
+              spec_lib.RETURN_TYPES['tree']),
           *itertools.product(
-              ['parallel'], ['acting_greedy'],
+              ['parallel'], ['all'],
               spec_lib.RETURN_TYPES['parallel'])}
 
 
@@ -63,7 +65,7 @@ def test_the_command_measures_all_pairs(tmp_path, capsys):
       'turns': [1, 2], 'group_size': [2, 3], 'reward': 'outcome',
       'boost': True, 'calls': 20, 'rollouts': 2, 'seeds': 2,
       'learning_rate': credit.LEARNING_RATE,
-      'normaliser': {'measured': 'leave_one_out', 'learned': 'std'}}
+      'advantage': {'measured': credit.MEASURED, 'learned': credit.LEARNED}}
   rows = result['rows']
   assert [
       (row['turns'], row['group_size'], row['method']) for row in rows] == [
@@ -71,7 +73,7 @@ def test_the_command_measures_all_pairs(tmp_path, capsys):
           for turns in (1, 2) for group_size in (2, 3)
           for method in credit.methods(group_size)]
   printed = capsys.readouterr().out
-  assert printed.count('measured with leave_one_out, learned with std') == 4
+  assert printed.count('K = 2, ') == printed.count('K = 3, ') == 2
   for row in rows:
     assert row['rollouts'] == max(2, math.ceil(20 / row['calls']))
     numbers = ''.join(
@@ -133,7 +135,7 @@ def test_at_equal_budget_at_grpo_beats_grpo_on_trajectories():
 def test_calls_are_counted(method, calls):
   laboratory = make(2)  # Four tasks, two roles, two turns.
   own, counted = laboratory.rollout(
-      method, laboratory.uniform(), seed=0, step=0, normaliser='std')
+      method, laboratory.uniform(), seed=0, step=0, **credit.LEARNED)
   assert counted == calls
   assert len(own) == 4 * 4 * 4  # Who only goes on is not trained on.
 

@@ -9,10 +9,11 @@ from configs import common
 _CONFIG = common.game_config('plan_path', 'size=nano')
 
 
-def rollout(**changes) -> spec_lib.RolloutSpec:
+def rollout(mode='tree', **changes) -> spec_lib.RolloutSpec:
   names = spec_lib.RolloutSpec.__dataclass_fields__
-  return spec_lib.RolloutSpec(
-      **{name: _CONFIG.rollout[name] for name in names} | changes)
+  values = {name: _CONFIG.rollout[name] for name in names} | {
+      'mode': mode, 'selection': spec_lib.SELECTIONS.get(mode, ('all',))[0]}
+  return spec_lib.RolloutSpec(**values | changes)
 
 
 def advantage(**changes) -> spec_lib.AdvantageSpec:

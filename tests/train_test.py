@@ -125,7 +125,7 @@ def _update(experiment, groups, state=None, reference=None):
     state = experiment.initial_states()['shared']
   state, found = update.update_policy(
       experiment.policies['shared'], state, groups, reference=reference,
-      num_updates=experiment.config.train.updates_per_rollout,
+      num_updates=experiment.config.train.updates_per_rollout, order='mixed',
       buckets=experiment.buckets, frozen_params=None)
   return state, update.update_metrics('shared', found)
 
@@ -287,6 +287,7 @@ def test_step_is_replayed_alone(finished, echo_folder, tmp_path):
 # Plain GRPO on the team: whole episodes, compared with those of their task.
 PARALLEL = CHANGES | {
     'train.num_steps': 2, 'rollout.mode': 'parallel',
+    'rollout.selection': 'all',
     'rollout.return_type': 'episode_return', 'advantage.group_key': 'env'}
 
 

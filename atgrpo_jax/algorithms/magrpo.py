@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import dataclasses
-import math
 
 import numpy as np
 
@@ -69,8 +68,9 @@ def _expand(
         rewards, rewards, spec, rng=selection.rng(runner, node.groups[0].key))
     node, going_on = dataclasses.replace(node, chosen=chosen), [chosen]
   going_on = [j for j in going_on if not node.is_leaf(j)]
-  if going_on and np.nanmean(rewards) > spec.stop_above:
-    going_on = []
+  if spec.stop_above is not None and going_on:
+    if np.nanmean(rewards) > spec.stop_above:
+      going_on = []
   subtrees = yield [
       _expand(
           runner, task_id, node.steps[j].state, later, spec,
@@ -116,9 +116,9 @@ def check(
         f'rollout.max_joint_actions={spec.max_joint_actions}. Lower the group '
         'size or the turns, let one joint action go on, or raise the limit.')
   low, high = (spec.alpha * x for x in environment.team_reward_range)
-  if spec.stop_above != math.inf and not low <= spec.stop_above < high:
-    when = 'never' if spec.stop_above >= high else 'always'
+  if spec.stop_above is not None and not low <= spec.stop_above < high:
+    when = 'always' if spec.stop_above < low else 'never'
     raise errors.UserError(
         f'rollout.stop_above={spec.stop_above} would {when} stop a branch: the '
         f'team reward times alpha is from {low} to {high}. Give a number '
-        'between them, or inf for never.')
+        'between them, or leave it out.')

@@ -67,7 +67,7 @@ class RolloutSpec:
       of its joint actions; one, where they are aligned.
     max_joint_actions: of one task; a rollout that may have more is refused.
     stop_above: nothing follows joint actions of one state whose mean team
-      reward, times alpha, is larger; inf for never.
+      reward, times alpha, is larger; None for never.
   """
 
   mode: str
@@ -82,7 +82,7 @@ class RolloutSpec:
   joint_actions: str
   cross_credit: str
   max_joint_actions: int
-  stop_above: float
+  stop_above: float | None
 
   def __post_init__(self):
     for name, value, known in (
@@ -120,7 +120,7 @@ class RolloutSpec:
       for name, value, unused in (
           ('joint_actions', self.joint_actions, 'aligned'),
           ('cross_credit', self.cross_credit, 'mean'),
-          ('stop_above', self.stop_above, math.inf)):
+          ('stop_above', self.stop_above, None)):
         if value != unused:
           raise errors.UserError(
               f"{name}={value!r} is of mode='joint' alone; leave {unused!r} "
@@ -134,8 +134,6 @@ class RolloutSpec:
           f'discount={self.discount} with return_type={self.return_type!r}: '
           "nothing that follows is weighed there; use 'return_to_go' or "
           "'monte_carlo', or discount=1.0.")
-    if math.isnan(self.stop_above):
-      raise errors.UserError('stop_above must be a number, or inf for never.')
     if self.group_size < 2:
       raise errors.UserError(
           f'group_size={self.group_size}: an advantage compares the '

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from atgrpo_jax import types
-from atgrpo_jax.algorithms import at_grpo
+from atgrpo_jax.algorithms import selection as selection_lib
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from environments import env_api
@@ -131,7 +131,8 @@ def frequencies(selection, valid, **switches):
   rng = np.random.default_rng(0)
   num = 1000
   drawn = [
-      at_grpo.select(RETURNS, TEAM, np.array(valid), spec, rng)
+      selection_lib.select(
+          np.where(valid, RETURNS, np.nan), TEAM, spec, rng=rng)
       for _ in range(num)]
   return np.bincount(drawn, minlength=4) / num
 
@@ -164,7 +165,8 @@ def test_selection_rules(valid):
 @pytest.mark.parametrize('switches', [
     {'selection': 'worst'}, {'return_type': 'last'}])
 def test_every_name_has_a_rule(switches, monkeypatch):
-  monkeypatch.setattr(spec_lib, 'SELECTIONS', ('acting_greedy', 'worst'))
+  monkeypatch.setattr(
+      spec_lib, 'SELECTIONS', {'tree': ('acting_greedy', 'worst')})
   monkeypatch.setattr(
       spec_lib, 'RETURN_TYPES', {'tree': ('immediate', 'last')})
   with pytest.raises(NotImplementedError, match="'(worst|last)'"):
@@ -179,7 +181,7 @@ def test_every_name_has_a_rule(switches, monkeypatch):
     ('5 nan', env_api.Outcome.OK),
     # A reward too large for a float32.
     ('5' + '0' * 41, env_api.Outcome.OK)])
-@pytest.mark.parametrize('selection', spec_lib.SELECTIONS)
+@pytest.mark.parametrize('selection', spec_lib.SELECTIONS['tree'])
 def test_a_failed_candidate_leaves_its_group(failing, outcome, selection):
   for seed in range(10):
     node = play_once(

@@ -13,9 +13,11 @@ from tests.rollout import scripted
 
 # A rollout of each kind.
 KINDS = (
-    *({'selection': selection} for selection in spec_lib.SELECTIONS),
+    *({'selection': selection} for selection in spec_lib.SELECTIONS['tree']),
     {'return_type': 'monte_carlo', 'num_continuations': 2},
     {'mode': 'parallel', 'return_type': 'return_to_go'},
+    {'mode': 'joint', 'return_type': 'return_to_go',
+     'group_key': 'env+agent+turn+branch'},
 )
 
 
@@ -88,14 +90,16 @@ def test_with_a_real_model(kind, num_groups, num_calls):
 # What is refused, before anything is sampled.
 
 
-@pytest.mark.parametrize('phases, names, error, words', [
-    ((('a',), ('b', 'c')), 'A', errors.UserError,
-     r"\('b', 'c'\) act at once"),
-    ((('a',), ('b',)), 'AA', ValueError, 'the same task_id'),
-])
-def test_rollouts_that_cannot_work(phases, names, error, words):
-  runner = scripted.make_runner({}, environment=scripted.Counting(phases))
-  with pytest.raises(error, match=words):
+@pytest.mark.parametrize('mode', ['tree', 'parallel'])
+def test_roles_that_act_at_once_are_refused(mode):
+  environment = scripted.Counting((('a',), ('b', 'c')))
+  with pytest.raises(errors.UserError, match=r"\('b', 'c'\) act at once"):
+    collect.check(environment, specs.rollout(
+        mode=mode, selection=spec_lib.SELECTIONS[mode][0]))
+
+
+def test_equal_task_ids_are_refused():
+  with pytest.raises(ValueError, match='the same task_id'):
     collect.collect(
-        runner, [scripted.task(name, 5) for name in names], specs.rollout(),
+        scripted.make_runner({}), [scripted.task('A', 5)] * 2, specs.rollout(),
         specs.advantage())

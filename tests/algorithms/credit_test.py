@@ -29,14 +29,16 @@ def make_tree(task_id, returns):
       tree_lib.Node(turn, 'ab'.index(role), None, (types.Group(
           types.GroupKey(task_id, role, turn, branch), '', none, tuple(
               types.Candidate(none, none, return_=value)
-              for value in values)),), ())
+              for value in values)),), (), ())
       for (role, turn, branch), values in returns.items()))
 
 
-def assign(trees, group_key, normaliser='none', return_type='immediate'):
+def assign(
+    trees, group_key, baseline='mean', scale='none', return_type='immediate'):
   """The groups, compared."""
   return tree_lib.groups_of(credit.assign_advantages(
-      trees, specs.advantage(group_key=group_key, normaliser=normaliser),
+      trees, specs.advantage(
+          group_key=group_key, baseline=baseline, scale=scale),
       return_type=return_type))
 
 
@@ -113,17 +115,18 @@ def test_baselines(episodes, return_type, group_key, baselines):
         group.returns - baselines[group.key.role, group.key.turn], atol=1e-6)
 
 
-@pytest.mark.parametrize('normaliser, a, b', [
+@pytest.mark.parametrize('baseline, scale, a, b', [
     # Less the mean, .53, the returns are .07, .47, -.38, .12 and -.28; their
     # squares sum to .463, so the std is sqrt(.463 / 5) = .30430.
-    ('std', (.23003, 1.54452, -1.24876), (.39434, -.92014)),
+    ('mean', 'std', (.23003, 1.54452, -1.24876), (.39434, -.92014)),
     # An episode against the others. 0: their mean is (1 + .15 + .25) / 3, 1:
     # (.6 + .65 + .15 + .25) / 4 = .4125, 2: (.6 + .65 + 1) / 3 = .75.
-    ('leave_one_out', (.6 - 1.4 / 3, .5875, -.6), (.65 - 1.4 / 3, -.5)),
+    ('leave_one_out', 'none', (.6 - 1.4 / 3, .5875, -.6), (.65 - 1.4 / 3, -.5)),
 ])
-def test_actions_of_a_role_share_the_advantage_of_its_return(normaliser, a, b):
+def test_actions_of_a_role_share_the_advantage_of_its_return(
+    baseline, scale, a, b):
   tree = make_tree('A', UNEVEN)
-  groups = assign([tree], 'env', normaliser, 'episode_return')
+  groups = assign([tree], 'env', baseline, scale, 'episode_return')
   np.testing.assert_allclose(
       np.concatenate([group.advantages for group in groups]),
       (*a, *b, a[0], a[2], *b), atol=1e-5)

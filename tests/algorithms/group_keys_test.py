@@ -9,7 +9,6 @@ import pytest
 
 from atgrpo_jax.algorithms import collect
 from atgrpo_jax.algorithms import credit
-from atgrpo_jax.rl import advantages
 from atgrpo_jax.rollout import tree as tree_lib
 from environments.boards import board_game
 from environments.boards.plan_path import env as plan_path
@@ -77,6 +76,10 @@ def play(environment, policies, tasks):
       specs.advantage())
 
 
+# Baseline and scale.
+ADVANTAGES = [('mean', 'std'), ('mean', 'none'), ('leave_one_out', 'none')]
+
+
 def play_game(game, options, task, moves, team):
   environment = game.make_environment(
       team=team, max_turns=3, reward='mixed', sandbox=echo_sandbox.Echo(),
@@ -87,55 +90,57 @@ def play_game(game, options, task, moves, team):
       [task | {'task_id': f'{i}'} for i in range(6)])
 
 
-def of_keys(trees, normaliser):
+def of_keys(trees, baseline, scale):
   """Group key -> advantages [N] of all actions."""
   return {
       group_key: np.concatenate([
           group.advantages
           for group in tree_lib.groups_of(credit.assign_advantages(
               trees, specs.advantage(
-                  group_key=group_key, normaliser=normaliser),
+                  group_key=group_key, baseline=baseline, scale=scale),
               return_type='episode_return'))])
       for group_key in GROUP_KEYS}
 
 
 @pytest.mark.parametrize('team', ['pair', 'trio'])
-@pytest.mark.parametrize('normaliser', advantages.NORMALISERS)
+@pytest.mark.parametrize('baseline, scale', ADVANTAGES)
 @pytest.mark.parametrize('game, options, task, moves', GAMES)
 def test_no_two_keys_give_the_same_advantages(
-    game, options, task, moves, normaliser, team):
+    game, options, task, moves, baseline, scale, team):
   trees = play_game(game, options, task, moves, team)
   # Some episodes are solved, in different turns.
   assert len({
       episode.turns for tree in trees for episode in tree.episodes()
       if episode.success}) > 1
-  found = of_keys(trees, normaliser)
+  found = of_keys(trees, baseline, scale)
   for one, other in itertools.combinations(GROUP_KEYS, 2):
     differ = np.abs(found[one] - found[other]) > 0.01
     assert differ.mean() > 0.1, (one, other)
 
 
-@pytest.mark.parametrize('normaliser', advantages.NORMALISERS)
+@pytest.mark.parametrize('baseline, scale', ADVANTAGES)
 @pytest.mark.parametrize('game, options, task, moves', GAMES)
-def test_a_single_agent_has_two_keys(game, options, task, moves, normaliser):
+def test_a_single_agent_has_two_keys(
+    game, options, task, moves, baseline, scale):
   found = of_keys(
-      play_game(game, options, task, moves, 'solo'), normaliser)
+      play_game(game, options, task, moves, 'solo'), baseline, scale)
   for turn in ('', '+turn'):
     np.testing.assert_array_equal(
         found[f'env{turn}'], found[f'env+agent{turn}'])
   assert np.abs(found['env'] - found['env+turn']).max() > 0.01
 
 
-@pytest.mark.parametrize('normaliser', advantages.NORMALISERS)
+@pytest.mark.parametrize('baseline, scale', ADVANTAGES)
 @pytest.mark.parametrize('reward, same', [('outcome', True), ('mixed', False)])
-def test_roles_without_local_rewards_share_a_return(reward, same, normaliser):
+def test_roles_without_local_rewards_share_a_return(
+    reward, same, baseline, scale):
   environment = relay.make_environment(
       team='pair', max_turns=3, reward=reward, sandbox=None)
   trees = play(
       environment,
       {role: Drawn(0, list(relay.LETTERS)) for role in environment.roles},
       relay.tasks(3))
-  found = of_keys(trees, normaliser)
+  found = of_keys(trees, baseline, scale)
   assert np.abs(found['env']).max() > 0.1
   for turn in ('', '+turn'):
     distance = np.abs(found[f'env{turn}'] - found[f'env+agent{turn}']).max()

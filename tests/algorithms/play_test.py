@@ -39,7 +39,7 @@ def test_roles_of_a_phase_act_at_once(monkeypatch):
   for group, role, policy, rewards in zip(
       node.groups, 'ab', ('one', 'two'),
       # The first meets the goal, the second does not, the third failed.
-      ((.5 + .1, .1, .1), (.5 + .5, 0, np.nan)), strict=True):
+      ((.5 + .1, .1, np.nan), (.5 + .5, 0, np.nan)), strict=True):
     assert group.key == types.GroupKey('A', role, 0, 7)
     assert group.policy == policy
     prompt = f'A/{role} turn 0 total 3'

@@ -43,6 +43,7 @@ def _step(experiment):
     after[name], found = update.update_policy(
         experiment.policies[name], state,
         [group for group in groups if group.policy == name], num_updates=1,
+        order='mixed',
         buckets=experiment.buckets,
         frozen_params=experiment.frozen_params.get(name), reference=None)
     metrics = update.update_metrics(name, found)

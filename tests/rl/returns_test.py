@@ -6,10 +6,10 @@ import pytest
 from atgrpo_jax.rl import returns
 
 
-def _returns(team, local, roles, return_type):
+def _returns(team, local, roles, return_type, discount=1.0):
   return returns.of_episode(
       np.array(team), np.array(local), list(roles), return_type=return_type,
-      alpha=0.5)
+      alpha=0.5, discount=discount)
 
 
 @pytest.mark.parametrize('return_type, expected', [
@@ -42,6 +42,28 @@ def test_putting_off_the_end_pays_nothing(return_type):
   early, = _returns([1.], [.4], 'a', return_type)
   late, *_ = _returns([0., 0, 1], [.2, 0, .2], 'aba', return_type)
   assert early > late
+
+
+def test_discount():
+  np.testing.assert_allclose(
+      _returns([4., 0, 2], [.1, .2, .3], 'aba', 'return_to_go', 0.5),
+      # 4 + 0 / 2 + 2 / 4, 0 + 2 / 2 and 2, of which alpha is a half.
+      [2.25 + .1, .5 + .2, 1 + .3])
+
+
+def test_joint_action():
+  assert returns.of_joint_action(1.0, np.array([]), 0.5) == 1.0
+  assert returns.of_joint_action(1.0, np.array([1., np.nan, 3]), 0.5) == 2.0
+  assert np.isnan(returns.of_joint_action(1.0, np.array([np.nan]), 0.5))
+
+
+@pytest.mark.parametrize('credit, expected', [
+    ('mean', [2, 4, np.nan]), ('sum', [4, 4, np.nan])])
+def test_candidates_of_joint_actions(credit, expected):
+  np.testing.assert_array_equal(
+      returns.of_candidates(
+          np.array([1., 3, 4, np.nan, np.nan]), np.array([0, 0, 1, 1, 2]), 3,
+          credit), expected)
 
 
 def test_every_return_type_has_a_rule():

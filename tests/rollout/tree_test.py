@@ -31,7 +31,7 @@ def replay(environment, task, tree, index):
 
 
 @pytest.mark.parametrize('switches', [
-    *({'selection': selection} for selection in spec_lib.SELECTIONS),
+    *({'selection': selection} for selection in spec_lib.SELECTIONS['tree']),
     {'mode': 'parallel'}])
 def test_every_node_replays_its_history(switches, monkeypatch):
   """Prompts, rewards and the end of each episode come from one chain."""

@@ -1,0 +1,67 @@
+"""update.py: which groups an update reads, and in which order."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from atgrpo_jax import experiment as experiment_lib
+from atgrpo_jax import train
+from atgrpo_jax.algorithms import collect
+from atgrpo_jax.learner import update
+from atgrpo_jax.rollout import tree as tree_lib
+from tests import echo
+
+
+@pytest.fixture(scope='module')
+def experiment(echo_folder):
+  return echo.experiment(echo_folder, **{'environment.max_turns': 2})
+
+
+@pytest.fixture(scope='module')
+def groups(experiment):
+  states = experiment.initial_states()
+  return tree_lib.groups_of(collect.collect(
+      experiment.runner(
+          experiment_lib.params_of(states), step=0, temperature=1.0,
+          policy_map=experiment.policy_map),
+      train.draw_tasks(experiment.tasks('train'), 0, experiment),
+      experiment.rollout, experiment.advantage))
+
+
+def _update(experiment, groups, order):
+  state, found = update.update_policy(
+      experiment.policies['shared'], experiment.initial_states()['shared'],
+      groups, num_updates=1, order=order, buckets=experiment.buckets,
+      frozen_params=None, reference=None)
+  return state, update.update_metrics('shared', found)
+
+
+def test_an_update_for_each_turn(experiment, groups):
+  turns = {group.key.turn for group in groups if np.any(group.advantages)}
+  assert turns == {0, 1}
+  states = {}
+  for order in ('first_turn', 'last_turn'):
+    states[order], metrics = _update(experiment, groups, order)
+    assert states[order].num_updates == 2
+    assert metrics['approx_kl'] > 0  # The second is off policy.
+  first, last = (
+      jax.tree.leaves(states[order].params)
+      for order in ('first_turn', 'last_turn'))
+  assert any(np.any(x != y) for x, y in zip(first, last, strict=True))
+
+
+def test_a_turn_without_a_signal_has_no_update(experiment, groups):
+  groups = [
+      group if group.key.turn else dataclasses.replace(
+          group, candidates=tuple(
+              dataclasses.replace(candidate, advantage=0.0)
+              for candidate in group.candidates)) for group in groups]
+  state, _ = _update(experiment, groups, 'last_turn')
+  only, _ = _update(
+      experiment, [group for group in groups if group.key.turn], 'mixed')
+  assert state.num_updates == only.num_updates == 1
+  for ours, theirs in zip(*map(
+      jax.tree.leaves, (state.params, only.params)), strict=True):
+    np.testing.assert_allclose(ours, theirs, atol=1e-6)
