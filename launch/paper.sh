@@ -27,7 +27,7 @@ to go on with what was stopped, or to add cells.
 
 --dry-run shows all paths. They begin with the table: main (systems), reward,
 roles (apart, combined, swapped), cross_play, agents, unchanged, rollout,
-selection, return_type, normaliser, group_size or turns.
+selection, return_type, advantage, loss, group_size or turns.
 EOF
 }
 

@@ -25,7 +25,7 @@ for):
                compared, with the reward of a step and with that of all later
                ones: what AT-GRPO would be without its tree. All in steps of a
                third of the tasks
-  selection, return_type, advantage, group_size, turns
+  selection, return_type, advantage, loss, group_size, turns
                other values of these switches
   unchanged    AT-GRPO with a third of its tokens, which is what `rollout` and
                the switches get: there is still something to learn then
@@ -73,6 +73,19 @@ SWITCHES = {
         'without_scale': {'advantage.scale': 'none'},
         'leave_one_out': {
             'advantage.baseline': 'leave_one_out', 'advantage.scale': 'none'}},
+    # With one update the ratio is 1: its level and the dual clip are nothing.
+    'loss': {
+        'sequence_mean': {'loss.aggregation': 'sequence_mean'},
+        'constant': {'loss.aggregation': 'constant'},
+        'kl': {'loss.kl_estimator': 'k3', 'loss.kl_coefficient': 0.01},
+        'kl_forward': {
+            'loss.kl_estimator': 'k3_forward', 'loss.kl_coefficient': 0.01},
+        'entropy': {'loss.entropy_coefficient': 0.01},
+        'four_updates': {'train.updates_per_rollout': 4},
+        'four_updates_sequence': {
+            'train.updates_per_rollout': 4, 'loss.ratio_level': 'sequence'},
+        'four_updates_dual_clip': {
+            'train.updates_per_rollout': 4, 'loss.dual_clip': 3.0}},
     'group_size': {
         str(size): {'rollout.group_size': size} for size in (2, 4, 8, 16)},
     'turns': {
@@ -91,12 +104,14 @@ SHARE_OF_TASKS = {
     # Continuations cost tokens: with smaller steps there are as many updates.
     'immediate_small_steps': 1 / 8, 'monte_carlo_small_steps': 1 / 8}
 
-# Row -> AT-GRPO in steps of as many tasks, which it is compared with. All other
-# rows are compared with the AT-GRPO that their table has.
+# Row -> AT-GRPO with as many tasks and updates in a step, which it is compared
+# with. All other rows are compared with the AT-GRPO that their table has.
 SAME_STEPS = {
     'parallel_immediate': 'tree_immediate',
     'parallel_return_to_go': 'tree_immediate',
     'monte_carlo_small_steps': 'immediate_small_steps',
+    'four_updates_sequence': 'four_updates',
+    'four_updates_dual_clip': 'four_updates',
 }
 
 # What every model beyond nano needs, with one policy for each role too.
