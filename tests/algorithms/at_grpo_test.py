@@ -20,11 +20,10 @@ def _scripts(monkeypatch):
   scripted.follow_scripts(monkeypatch)
 
 
-def play_once(texts, seed=0, max_new_tokens=12, **switches):
+def play_once(texts, max_new_tokens=12, **switches):
   """The only node of a game of one agent and one turn."""
   runner = scripted.make_runner(
-      {'one': {'A/a turn 0 total 0': texts}}, seed=seed,
-      max_new_tokens=max_new_tokens,
+      {'one': {'A/a turn 0 total 0': texts}}, max_new_tokens=max_new_tokens,
       environment=scripted.Counting(phases=(('a',),), max_turns=1))
   tree, = scripted.collect(
       runner, {'A': 5}, group_size=len(texts), **switches)
@@ -95,17 +94,6 @@ def test_exact_table():
           ('A', 1, True, False), ('B', 2, True, False), ('C', 2, False, True)]
   assert runner.counters.model_calls == 3 * len(TABLE)
   assert runner.counters.environment_steps == 3 * len(TABLE)
-
-
-def test_a_spine_may_end_before_all_others():
-  """Nobody is asked for a game that is over, and nobody at all in the end."""
-  script = {
-      'A/a turn 0 total 0': ('1', '5'), 'B/a turn 0 total 0': ('5', '1')}
-  trees = scripted.collect(
-      scripted.make_runner({'one': script, 'two': {}}), {'A': 5, 'B': 5},
-      group_size=2)
-  assert [len(tree.nodes) for tree in trees] == [1, 1]
-  assert [e.turns for tree in trees for e in tree.episodes()] == [1, 1]
 
 
 # Which candidate goes on.
@@ -183,17 +171,15 @@ def test_every_name_has_a_rule(switches, monkeypatch):
     ('5' + '0' * 41, env_api.Outcome.OK)])
 @pytest.mark.parametrize('selection', spec_lib.SELECTIONS['tree'])
 def test_a_failed_candidate_leaves_its_group(failing, outcome, selection):
-  for seed in range(10):
-    node = play_once(
-        (failing, '1', '2', failing), seed=seed, max_new_tokens=44,
-        selection=selection, selection_epsilon=0.5)
-    group, = node.groups
-    assert group.valid.tolist() == [False, True, True, False]
-    np.testing.assert_allclose(
-        group.returns, [math.nan, .1, .2, math.nan], atol=1e-6)
-    np.testing.assert_allclose(group.advantages, [0, -1, 1, 0], atol=1e-5)
-    assert node.chosen in (1, 2)
-    assert group.candidates[0].outcome is outcome
+  node = play_once(
+      (failing, '1', '2', failing), max_new_tokens=44, selection=selection)
+  group, = node.groups
+  assert group.valid.tolist() == [False, True, True, False]
+  np.testing.assert_allclose(
+      group.returns, [math.nan, .1, .2, math.nan], atol=1e-6)
+  np.testing.assert_allclose(group.advantages, [0, -1, 1, 0], atol=1e-5)
+  assert node.chosen in (1, 2)  # `select` never draws another.
+  assert group.candidates[0].outcome is outcome
 
 
 def test_a_group_of_failures_alone_stops_the_run():
@@ -265,12 +251,11 @@ def test_the_team_is_judged_by_its_continuations_too():
     assert root.chosen == chosen
 
 
-@pytest.mark.parametrize('fault', ['broken', 'nan'])
-def test_a_failure_in_a_continuation(fault):
+def test_a_failure_in_a_continuation():
   script = {
       'A/a turn 0 total 0': ('1', '2', '3'),
-      'A/b turn 0 total 1': ('4', f'0 {fault}', '1'),
-      'A/b turn 0 total 2': (f'3 {fault}', f'3 {fault}'),
+      'A/b turn 0 total 1': ('4', '0 broken', '1'),
+      'A/b turn 0 total 2': ('3 broken', '3 nan'),
       'A/b turn 0 total 3': ('2', '1')}
   tree, _ = play_continued(script, 5, group_size=3, max_turns=1)
   root = tree.nodes[0]

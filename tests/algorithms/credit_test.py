@@ -103,8 +103,6 @@ def test_two_tasks_never_share_a_baseline():
     # Both episodes have both turns, so the turn changes nothing.
     (EVEN, 'episode_return', 'env', (1.75 / 4,) * 4),
     (EVEN, 'episode_return', 'env+turn', (1.75 / 4,) * 4),
-    (EVEN, 'episode_return', 'env+agent', (.95 / 2, .8 / 2) * 2),
-    (EVEN, 'episode_return', 'env+agent+turn', (.95 / 2, .8 / 2) * 2),
 ])
 def test_baselines(episodes, return_type, group_key, baselines):
   baselines = dict(zip((('a', 0), ('b', 0), ('a', 1), ('b', 1)), baselines))
@@ -141,3 +139,22 @@ def test_a_candidate_without_a_return_is_left_out():
   tree = make_tree('A', {('a', 0, 0): (1, math.nan, 3)})
   group, = assign([tree], 'env')
   np.testing.assert_array_equal(group.advantages, [-1, 0, 1])
+
+
+@pytest.mark.parametrize('baseline, scale', [
+    ('mean', 'std'), ('mean', 'none'), ('leave_one_out', 'none')])
+@pytest.mark.parametrize('mode, episodes, same', [
+    ('a single agent', {k: v for k, v in UNEVEN.items() if k[0] == 'a'}, True),
+    # Of an even number of actions each.
+    ('no local rewards', EVEN | {
+        ('b', 0, 0): (.7,), ('b', 1, 0): (.7,),
+        ('b', 0, 1): (.25,), ('b', 1, 1): (.25,)}, True),
+    ('local rewards', EVEN, False)])
+def test_keys_that_give_the_same_advantages(
+    mode, episodes, same, baseline, scale):
+  for turn in ('', '+turn'):
+    found, expected = (
+        np.concatenate([group.advantages for group in assign(
+            [make_tree('A', episodes)], key + turn, baseline, scale,
+            'episode_return')]) for key in ('env', 'env+agent'))
+    assert np.allclose(found, expected, atol=1e-6) == same, mode

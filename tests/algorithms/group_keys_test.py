@@ -1,8 +1,7 @@
-"""The four group keys of GRPO on a team are four algorithms, on each game."""
+"""The four group keys of GRPO on a team are four algorithms."""
 
 import dataclasses
 import itertools
-import json
 
 import numpy as np
 import pytest
@@ -10,32 +9,11 @@ import pytest
 from atgrpo_jax.algorithms import collect
 from atgrpo_jax.algorithms import credit
 from atgrpo_jax.rollout import tree as tree_lib
-from environments.boards import board_game
-from environments.boards.plan_path import env as plan_path
-from environments.boards.sokoban import env as sokoban
-from environments.boards.sudoku import env as sudoku
-from environments.relay import env as relay
 from tests import specs
-from tests.environments import echo_sandbox
+from tests.environments.boards import games
 from tests.rollout import scripted
 
 GROUP_KEYS = ('env', 'env+agent', 'env+turn', 'env+agent+turn')
-MAZE = {'grid': ['.' * 10] * 10, 'start': [0, 0], 'goal': [1, 2]}
-ROOM = {
-    'grid': ['.' * 6] * 6, 'player': [0, 1], 'boxes': [[1, 1]],
-    'goals': [[3, 1]]}
-CLUES = {'board': ['1.3.', '..12', '2.4.', '...1']}
-SOLUTION = [[1, 2, 3, 4], [3, 4, 1, 2], [2, 1, 4, 3], [4, 3, 2, 1]]
-# Game, its options, a task, and moves: some solve it, some help, some do not.
-GAMES = (
-    pytest.param(
-        plan_path, {}, MAZE, ('R', 'D', 'RRD', 'RD', 'UU'), id='plan_path'),
-    pytest.param(
-        sokoban, {}, ROOM, ('D', 'DD', 'U', 'RL', 'UUD'), id='sokoban'),
-    pytest.param(
-        sudoku, {'size': 4}, CLUES,
-        (SOLUTION, [*SOLUTION[:2], [0] * 4, [0] * 4],
-         [SOLUTION[0], *[[0] * 4] * 3], [[1] * 4] * 4), id='sudoku'))
 
 
 class Drawn:
@@ -46,15 +24,6 @@ class Drawn:
 
   def __getitem__(self, prompt):
     return self._rng.choice(self._texts, 4)
-
-
-def make_player(role, moves):
-  """Draws a move, written as the role writes it, or none."""
-  lines = [json.dumps(list(move), separators=(',', ':')) for move in moves]
-  writes = (
-      '```python\n{}\n```' if board_game.kind_of(role) == 'tool' else '#### {}')
-  return Drawn(
-      [*role.encode()], ['I do not know.', *map(writes.format, lines)])
 
 
 @pytest.fixture(autouse=True)
@@ -76,18 +45,16 @@ def play(environment, policies, tasks):
       specs.advantage())
 
 
-# Baseline and scale.
-ADVANTAGES = [('mean', 'std'), ('mean', 'none'), ('leave_one_out', 'none')]
-
-
-def play_game(game, options, task, moves, team):
-  environment = game.make_environment(
-      team=team, max_turns=3, reward='mixed', sandbox=echo_sandbox.Echo(),
-      **options)
-  return play(
-      environment,
-      {role: make_player(role, moves) for role in environment.roles},
-      [task | {'task_id': f'{i}'} for i in range(6)])
+def play_maze(team):
+  """Some moves solve the task, some help, some do not."""
+  case = games.CASES['plan_path']
+  environment = case.make(team, max_turns=3)
+  policies = {}
+  for role in environment.roles:
+    texts = [games.act(role, x) for x in (None, 'R', 'D', 'RRD', 'RD', 'UU')]
+    policies[role] = Drawn([*role.encode()], texts)
+  return play(environment, policies, [
+      case.task | {'task_id': f'{i}', 'goal': [1, 2]} for i in range(6)])
 
 
 def of_keys(trees, baseline, scale):
@@ -103,45 +70,15 @@ def of_keys(trees, baseline, scale):
 
 
 @pytest.mark.parametrize('team', ['pair', 'trio'])
-@pytest.mark.parametrize('baseline, scale', ADVANTAGES)
-@pytest.mark.parametrize('game, options, task, moves', GAMES)
-def test_no_two_keys_give_the_same_advantages(
-    game, options, task, moves, baseline, scale, team):
-  trees = play_game(game, options, task, moves, team)
+def test_no_two_keys_give_the_same_advantages(team):
+  trees = play_maze(team)
   # Some episodes are solved, in different turns.
   assert len({
       episode.turns for tree in trees for episode in tree.episodes()
       if episode.success}) > 1
-  found = of_keys(trees, baseline, scale)
-  for one, other in itertools.combinations(GROUP_KEYS, 2):
-    differ = np.abs(found[one] - found[other]) > 0.01
-    assert differ.mean() > 0.1, (one, other)
-
-
-@pytest.mark.parametrize('baseline, scale', ADVANTAGES)
-@pytest.mark.parametrize('game, options, task, moves', GAMES)
-def test_a_single_agent_has_two_keys(
-    game, options, task, moves, baseline, scale):
-  found = of_keys(
-      play_game(game, options, task, moves, 'solo'), baseline, scale)
-  for turn in ('', '+turn'):
-    np.testing.assert_array_equal(
-        found[f'env{turn}'], found[f'env+agent{turn}'])
-  assert np.abs(found['env'] - found['env+turn']).max() > 0.01
-
-
-@pytest.mark.parametrize('baseline, scale', ADVANTAGES)
-@pytest.mark.parametrize('reward, same', [('outcome', True), ('mixed', False)])
-def test_roles_without_local_rewards_share_a_return(
-    reward, same, baseline, scale):
-  environment = relay.make_environment(
-      team='pair', max_turns=3, reward=reward, sandbox=None)
-  trees = play(
-      environment,
-      {role: Drawn(0, list(relay.LETTERS)) for role in environment.roles},
-      relay.tasks(3))
-  found = of_keys(trees, baseline, scale)
-  assert np.abs(found['env']).max() > 0.1
-  for turn in ('', '+turn'):
-    distance = np.abs(found[f'env{turn}'] - found[f'env+agent{turn}']).max()
-    assert (distance < 1e-6) == same
+  for baseline, scale in (
+      ('mean', 'std'), ('mean', 'none'), ('leave_one_out', 'none')):
+    found = of_keys(trees, baseline, scale)
+    for one, other in itertools.combinations(GROUP_KEYS, 2):
+      differ = np.abs(found[one] - found[other]) > 0.01
+      assert differ.mean() > 0.1, (one, other)

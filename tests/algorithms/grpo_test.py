@@ -81,11 +81,10 @@ def test_exact_table(return_type):
     ('return_to_go', (0, 0, 1, 0, 1, 0, 1, 1)),
     ('episode_return', (0, 0, 1, 0, 1, 0, 1, 1)),
 ])
-@pytest.mark.parametrize('fault', ['broken', 'nan'])
-def test_a_failure_ends_its_episode_alone(return_type, valid, fault):
+def test_a_failure_ends_its_episode_alone(return_type, valid):
   script = SCRIPT | {
-      'A/a turn 0 total 0': ('1', f'5 {fault}', '3'),
-      'A/a turn 1 total 3': (f'1 {fault}',)}
+      'A/a turn 0 total 0': ('1', '5 broken', '3'),
+      'A/a turn 1 total 3': ('1 nan',)}
   tree, groups, runner = play(
       return_type, dict.fromkeys(('one', 'two'), script))
   found = np.concatenate([group.valid for group in groups])

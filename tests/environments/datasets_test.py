@@ -48,14 +48,12 @@ class Builder(tfds.core.GeneratorBasedBuilder):
             'words': tfds.features.Sequence(text),
             'table': tfds.features.Tensor(shape=(2, 2), dtype=np.int32),
             'cases': tfds.features.Sequence(
-                {'input': text, 'points': np.int64}
-            ),
+                {'input': text, 'points': np.int64}),
             'pair': tfds.features.Tensor(shape=(2,), dtype=np.int32),
             'scale': np.float32,
             'is_even': np.bool_,
         }),
-        disable_shuffling=True,
-    )
+        disable_shuffling=True)
 
   def _split_generators(self, dl_manager):
     with open(self.data_dir_root / 'preparations', 'a') as log:
@@ -82,22 +80,17 @@ def test_rows_come_back_as_plain_values_in_order(data_dir):
   assert json.loads(json.dumps(tasks)) == _ROWS
 
 
-@pytest.mark.parametrize(
-    'split, expected',
-    [
-        ('test[:2]', _ROWS[:2]),
-        ('test[-1:]', _ROWS[-1:]),
-        ('test[:50%]', _ROWS[:2]),
-        ('train+test[3:]', [_ROWS[0], _ROWS[3]]),
-    ],
-)
+@pytest.mark.parametrize('split, expected', [
+    ('test[:2]', _ROWS[:2]),
+    ('test[-1:]', _ROWS[-1:]),
+    ('test[:50%]', _ROWS[:2]),
+    ('train+test[3:]', [_ROWS[0], _ROWS[3]])])
 def test_split_may_be_a_slice_or_a_sum(data_dir, split, expected):
   assert datasets.load(__name__, split, data_dir) == expected
 
 
 @pytest.mark.parametrize(
-    'split', ['tset', 'test[2:2]', 'test[:5]', 'test[:x]', 'all[:2]', '']
-)
+    'split', ['tset', 'test[2:2]', 'test[:5]', 'test[:x]', 'all[:2]', ''])
 def test_split_without_tasks_names_the_choices(data_dir, split):
   with pytest.raises(ValueError) as error:
     datasets.load(__name__, split, data_dir)
@@ -107,28 +100,21 @@ def test_split_without_tasks_names_the_choices(data_dir, split):
   assert '\n' not in message
 
 
-def test_wrong_module_is_named():
-  with pytest.raises(ValueError, match="no builder module 'environments.nim'"):
-    datasets.load('environments.nim', 'test')
-
-
-def test_wrong_config_is_named(data_dir):
-  with pytest.raises(ValueError, match=f"{__name__} has no config 'greek'"):
-    datasets.load(__name__, 'test', data_dir, 'greek')
+@pytest.mark.parametrize('module, options, words', [
+    ('environments.nim', (), "no builder module 'environments.nim'"),
+    (__name__, (None, 'greek'), f"{__name__} has no config 'greek'"),
+    (__name__, ('gs://bucket/data',), "'gs://bucket/data' is remote")])
+def test_what_cannot_be_loaded_is_named(module, options, words):
+  with pytest.raises(ValueError, match=words):
+    datasets.load(module, 'test', *options)
 
 
 def test_missing_import_of_a_builder_is_not_called_a_wrong_module(
-    tmp_path, monkeypatch
-):
+    tmp_path, monkeypatch):
   monkeypatch.syspath_prepend(tmp_path)
   (tmp_path / 'nim_dataset_builder.py').write_text('import no_such_library\n')
   with pytest.raises(ModuleNotFoundError, match='no_such_library'):
     datasets.load('nim_dataset_builder', 'test', str(tmp_path))
-
-
-def test_remote_data_dir_is_refused():
-  with pytest.raises(ValueError, match="'gs://bucket/data' is remote"):
-    datasets.load(__name__, 'test', 'gs://bucket/data')
 
 
 def test_data_dir_may_begin_with_the_home(tmp_path, monkeypatch):
@@ -156,8 +142,7 @@ def test_two_processes_prepare_a_data_set_once(tmp_path):
   barrier = context.Barrier(2)
   with context.Pool(2, initializer=barrier.wait) as pool:
     loaded = pool.map(
-        _load_with_seeded_random, [str(tmp_path)] * 2, chunksize=1
-    )
+        _load_with_seeded_random, [str(tmp_path)] * 2, chunksize=1)
   assert loaded == [_ROWS, _ROWS]
   assert (tmp_path / 'preparations').read_text() == 'once\n'
   assert os.listdir(tmp_path / 'letters') == ['1.0.0']
@@ -169,15 +154,10 @@ def test_neither_tensorflow_nor_jax_is_imported(data_dir):
       'import sys\n'
       'from environments import datasets\n'
       f'datasets.load({__name__!r}, "test", {data_dir!r})\n'
-      'print({"jax", "tensorflow"} & set(sys.modules))\n'
-  )
+      'print({"jax", "tensorflow"} & set(sys.modules))\n')
   result = subprocess.run(
-      [sys.executable, '-c', program],
-      env=os.environ | {'PYTHONPATH': os.pathsep.join(sys.path)},
-      capture_output=True,
-      text=True,
-      check=True,
-  )
+      [sys.executable, '-c', program], capture_output=True, text=True,
+      check=True, env=os.environ | {'PYTHONPATH': os.pathsep.join(sys.path)})
   assert result.stdout == 'set()\n'
 
 
@@ -185,8 +165,24 @@ def test_split_hash_sees_content_and_order_but_not_the_order_of_keys():
   tasks = [{'task_id': 'a', 'pair': [1, 2]}, {'task_id': 'b', 'pair': [3, 4]}]
   # printf '[{"pair":[1,2],"task_id":"a"},{"pair":[3,4],"task_id":"b"}]' |
   #   sha256sum | cut -c -16
-  assert datasets.split_hash(tasks) == '52a480a16b55e507'
-  assert datasets.split_hash(
-      [{'pair': [1, 2], 'task_id': 'a'}, tasks[1]]
-  ) == datasets.split_hash(tasks)
-  assert datasets.split_hash(tasks[::-1]) != datasets.split_hash(tasks)
+  expected = '52a480a16b55e507'
+  assert datasets.split_hash(tasks) == expected
+  tasks[0] = {'pair': [1, 2], 'task_id': 'a'}
+  assert datasets.split_hash(tasks) == expected
+  assert datasets.split_hash(tasks[::-1]) != expected
+
+
+def test_splits_hold_no_task_twice_and_do_not_change_the_ones_before():
+  def make(sizes):
+    return datasets.make_splits(
+        'dice', sizes, seed=0,
+        random_task=lambda rng, split: {'face': int(rng.integers(6))},
+        key=lambda task: str(task['face']))
+
+  splits = make({'test': 2, 'train': 4})
+  assert sorted(
+      task['face'] for tasks in splits.values() for task in tasks) == [
+          0, 1, 2, 3, 4, 5]
+  assert [task['task_id'] for task in splits['test']] == [
+      'dice/test/0', 'dice/test/1']
+  assert make({'test': 2})['test'] == splits['test']

@@ -29,30 +29,21 @@ DEEP = 100_000  # More nesting than any parser's stack holds.
     ('```python\nx = "```"\n ```\n```', 'x = "```"\n ```\n'),
     ('```python\n``\n```', '``\n'),
     ('```python\n# ß→😀\u2028\x0c\n```', '# ß→😀\u2028\x0c\n'),
-    # No program.
-    ('', None),
-    ('print(1)', None),
-    ('```python', None),
-    ('```python\n', None),
-    ('```python\nprint(1)', None),
-    ('```python\nprint(1)\n', None),
-    ('```python\nprint(1)```', None),
-    ('```python\nprint(1)\n ```', None),
-    ('```python\nprint(1)\n````', None),
-    ('```python print(1)\n```', None),
-    ('```python print(1)```', None),
-    ('```\nprint(1)\n```', None),
-    ('```py\nprint(1)\n```', None),
-    ('```Python\nprint(1)\n```', None),
-    ('```python3\nprint(1)\n```', None),
-    (' ```python\nprint(1)\n```', None),
-    ('Here: ```python\nprint(1)\n```', None),
-    ('~~~python\nprint(1)\n~~~', None),
-    ("'''python\nprint(1)\n'''", None),
-    ('```python\nprint(1)\n```text\n', None),
 ])
 def test_last_program(given, program):
   assert text.last_program(given) == program
+
+
+@pytest.mark.parametrize('given', [
+    '', 'print(1)', '```python', '```python\n', '```python\nprint(1)\n',
+    '```python\nprint(1)```', '```python\nprint(1)\n ```',
+    '```python\nprint(1)\n````', '```python print(1)\n```',
+    '```\nprint(1)\n```', '```py\nprint(1)\n```', '```Python\nprint(1)\n```',
+    '```python3\nprint(1)\n```', ' ```python\nprint(1)\n```',
+    'Here: ```python\nprint(1)\n```', '~~~python\nprint(1)\n~~~',
+    '```python\nprint(1)\n```text\n'])
+def test_what_is_no_program(given):
+  assert text.last_program(given) is None
 
 
 @pytest.mark.parametrize('given, answer', [
@@ -83,43 +74,6 @@ def test_last_program(given, program):
     ('#### ["U"]\n#### ["D"]', ['D']),
     ('#### ["U"]\n#### 7', 7),
     ('```\n#### ["U"]\n```', ['U']),
-    # No answer.
-    ('', None),
-    ('["U"]', None),
-    ('#### null', None),
-    ('####', None),
-    ('#### ["U"] and so on', None),
-    ('#### I go ["U"]', None),
-    ('#### ["U"', None),
-    ('#### "U"]', None),
-    ('#### ["U",]', None),
-    ('#### ["U" "D"]', None),
-    ('#### ["U"] ["D"]', None),
-    ("#### ['U']", None),
-    ('#### [U]', None),
-    ('#### ("U",)', None),
-    ('#### UDLR', None),
-    ('#### `["U"]`', None),
-    ('#### ```["U"]```', None),
-    ('####\n["U"]', None),
-    ('#### [\n"U"]', None),
-    ('text #### ["U"]', None),
-    ('text\r#### ["U"]', None),
-    ('text\x85#### ["U"]', None),
-    ('#### \u00a0["U"]', None),
-    ('#### \ufeff["U"]', None),
-    ('#### ["a\tb"]', None),
-    ('#### None', None),
-    ('#### True', None),
-    ('#### NaN', None),
-    ('#### [1, Infinity]', None),
-    ('#### -Infinity', None),
-    ('#### 1e999', None),
-    ('#### [-1e999]', None),
-    ('#### 01', None),
-    ('#### 0x10', None),
-    ('#### 1_000', None),
-    ('#### __import__("os").getpid()', None),
 ])
 def test_last_answer(given, answer):
   found = text.last_answer(given)
@@ -127,32 +81,45 @@ def test_last_answer(given, answer):
   assert (type(found), found) == (type(answer), answer)
 
 
+@pytest.mark.parametrize('given', [
+    '', '["U"]', '####', '#### null', '#### ["U"] and so on',
+    '#### I go ["U"]', '#### ["U"', '#### "U"]', '#### ["U",]',
+    '#### ["U"] ["D"]', "#### ['U']", '#### ("U",)', '#### UDLR',
+    '#### `["U"]`', '####\n["U"]', '#### [\n"U"]', 'text #### ["U"]',
+    'text\r#### ["U"]', 'text\x85#### ["U"]', '#### \u00a0["U"]',
+    '#### \ufeff["U"]', '#### ["a\tb"]', '#### None', '#### NaN',
+    '#### [1, Infinity]', '#### -Infinity', '#### 1e999', '#### [-1e999]',
+    '#### 01', '#### __import__("os").getpid()',
+    # Huge values.
+    *(pytest.param(f'#### {value}', id=value[:6]) for value in (
+        '1' * 5000, '[' * DEEP, '[' * DEEP + ']' * DEEP,
+        '{"a":' * DEEP + '1' + '}' * DEEP))])
+def test_what_is_no_answer(given):
+  assert text.last_answer(given) is None
+
+
 DRAFT, FINAL = '```python\na\n```\n#### 1\n', '```python\nb\n```\n#### 2'
 
 
 @pytest.mark.parametrize('given, counts', [
-    pytest.param(FINAL, True, id='no thinking'),
-    pytest.param(f'<think>\n{DRAFT}</think>\n\n{FINAL}', True, id='closed'),
-    pytest.param(f'<think>\n\n</think>\n\n{FINAL}', True, id='empty'),
-    pytest.param(f'{DRAFT}</think>\n{FINAL}', True, id='opened in the prompt'),
-    pytest.param(f'</think>{FINAL}', True, id='on the line of the tag'),
-    pytest.param(
-        f'<think>\n{DRAFT}</think>\n{DRAFT}<think>\nhm\n</think>\n{FINAL}',
-        True, id='two blocks'),
-    pytest.param(
-        f'<think>\n<think>\nhm\n</think>\n{FINAL}', True, id='nested'),
-    # What a nested block leaves open is closed with it.
-    pytest.param(
-        f'<think>\n<think>\n</think>\n{DRAFT}</think>\n{FINAL}', True,
-        id='nested, closed twice'),
-    pytest.param(f'<think>\n{DRAFT}', False, id='not closed'),
-    pytest.param(f'{DRAFT}<think>\nhm', False, id='a draft before it'),
-    pytest.param(f'<think>\nhm\n</think>\n{DRAFT}<think>\n{DRAFT}', False,
-                 id='the second is not closed'),
-    pytest.param(f'{DRAFT}<think>\n{DRAFT}</think>', False, id='no reply'),
-    pytest.param(f'{DRAFT}</think>', False, id='nothing behind the tag'),
-    pytest.param(f'< think>\n</ think>\n<THINK>\n{FINAL}', True,
-                 id='no tags')])
+    (FINAL, True),
+    (f'<think>\n{DRAFT}</think>\n\n{FINAL}', True),
+    (f'<think>\n\n</think>\n\n{FINAL}', True),
+    # Opened in the prompt; on the line of the tag; two blocks; nested ones,
+    # where what the inner one leaves open is closed with it.
+    (f'{DRAFT}</think>\n{FINAL}', True),
+    (f'</think>{FINAL}', True),
+    (f'<think>\n{DRAFT}</think>\n{DRAFT}<think>\nhm\n</think>\n{FINAL}', True),
+    (f'<think>\n<think>\nhm\n</think>\n{FINAL}', True),
+    (f'<think>\n<think>\n</think>\n{DRAFT}</think>\n{FINAL}', True),
+    (f'< think>\n</ think>\n<THINK>\n{FINAL}', True),  # No tags.
+    # Not closed.
+    (f'<think>\n{DRAFT}', False),
+    (f'{DRAFT}<think>\nhm', False),
+    (f'<think>\nhm\n</think>\n{DRAFT}<think>\n{DRAFT}', False),
+    # Nothing behind the tag.
+    (f'{DRAFT}<think>\n{DRAFT}</think>', False),
+    (f'{DRAFT}</think>', False)])
 def test_thinking_does_not_count(given, counts):
   # Bite: the last answer of the whole text; a block that is not closed.
   assert text.last_program(given) == ('b\n' if counts else None)
@@ -168,25 +135,12 @@ def test_tags_in_a_program_are_tags():
     assert text.last_answer(given.format('</think>')) == 2
 
 
-def test_what_a_program_prints_is_no_thinking():
-  assert text.last_json_line('<think>\n["U"]') == ['U']
-
-
-@pytest.mark.parametrize('value', [
-    pytest.param('1' * 5000, id='digits'),
-    pytest.param('[' * DEEP, id='open lists'),
-    pytest.param('[' * DEEP + ']' * DEEP, id='lists'),
-    pytest.param('{"a":' * DEEP + '1' + '}' * DEEP, id='objects'),
-])
-def test_huge_values_are_no_answer(value):
-  assert text.last_answer(f'#### {value}') is None
-
-
 @pytest.mark.parametrize('given, value', [
     ('["U"]', ['U']),
     ('["U"]\n', ['U']),
     ('["U"]\r\n \t\n', ['U']),
     ('searching\nlength 2\n["U", "D"]\n', ['U', 'D']),
+    ('<think>\n["U"]', ['U']),  # Of a program.
     ('["U"]\nnull', None),
     ('["U"]\ndone', None),
     ('path ["U"]', None),

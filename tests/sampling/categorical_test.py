@@ -1,4 +1,4 @@
-"""tokens.py: tokens follow the softmax, and each row has its own key."""
+"""categorical.py: tokens follow the softmax, and each row has its own key."""
 
 import jax
 import jax.numpy as jnp
@@ -7,6 +7,8 @@ import pytest
 
 from atgrpo_jax.rl import logprobs as logprobs_lib
 from atgrpo_jax.sampling import categorical
+
+sample_tokens = jax.jit(categorical.sample_tokens, static_argnums=2)
 
 LOGITS = np.array([1.5, 0.0, -1.0, 2.0, 0.3, -0.5, 1.0, -2.0], np.float32)
 
@@ -22,37 +24,36 @@ def _chi_square(tokens, probabilities):
   return np.sum((counts - expected)**2 / expected)
 
 
-@pytest.mark.parametrize('temperature', [1.0, 0.7, 2.0])
+@pytest.mark.parametrize('temperature', [1.0, 0.7])
 def test_frequencies_match_the_softmax(temperature):
   num = 20_000
   keys = jax.random.split(jax.random.key(0), num)
-  tokens = np.asarray(categorical.sample_tokens(
+  tokens = np.asarray(sample_tokens(
       jnp.broadcast_to(LOGITS, (num, 8)), keys, temperature))
   assert tokens.dtype == np.int32
   # Seven degrees of freedom: 24.3 is passed once in a thousand.
   assert _chi_square(tokens, _softmax(LOGITS / temperature)) < 24.3
-  for other in {1.0, 0.7, 2.0} - {temperature}:
+  for other in {1.0, 0.7} - {temperature}:
     assert _chi_square(tokens, _softmax(LOGITS / other)) > 500
 
 
-@pytest.mark.parametrize('size', [5, 128, 300, 1000])
+@pytest.mark.parametrize('size', [5, 300])
 def test_every_part_of_the_vocabulary_is_reached(size):
   # Bite: pads that are drawn, a run or its last token that never is.
   keys = jax.random.split(jax.random.key(0), 30 * size)
-  tokens = np.asarray(categorical.sample_tokens(
+  tokens = np.asarray(sample_tokens(
       jnp.zeros((30 * size, size)), keys, 1.0))
   # Each is missed by chance once in e^30 times.
   np.testing.assert_array_equal(np.unique(tokens), np.arange(size))
 
 
-@pytest.mark.parametrize('at', [0, 1, 2, 77, 298, 299])
-def test_what_has_no_chance_is_never_drawn(at):
-  logits = jnp.full(300, -jnp.inf).at[jnp.array([at, 150])].set(
-      jnp.array([0.0, -15.0]))
-  keys = jax.random.split(jax.random.key(1), 5000)
-  tokens = categorical.sample_tokens(
-      jnp.broadcast_to(logits, (5000, 300)), keys, 1.0)
-  assert set(np.unique(tokens)) <= {at, 150}
+def test_what_has_no_chance_is_never_drawn():
+  for at in (0, 1, 77, 299):
+    logits = np.full((5000, 300), -np.inf, np.float32)
+    logits[:, [at, 150]] = [0.0, -15.0]
+    keys = jax.random.split(jax.random.key(1), 5000)
+    tokens = sample_tokens(jnp.array(logits), keys, 1.0)
+    assert set(np.unique(tokens)) <= {at, 150}
 
 
 def test_no_number_draws_what_has_no_weight():
@@ -75,28 +76,6 @@ def test_no_number_draws_what_has_no_weight():
     wanted = numbers * ends[:, -1]
     assert (ends[rows, drawn] >= wanted - error).all()
     assert (ends[rows, drawn] - weights[rows, drawn] <= wanted + error).all()
-
-
-def test_greedy_takes_the_largest():
-  logits = np.stack([LOGITS, -LOGITS, np.roll(LOGITS, 1)])
-  keys = jax.random.split(jax.random.key(0), 3)
-  tokens = categorical.sample_tokens(jnp.array(logits), keys, 0.0)
-  np.testing.assert_array_equal(tokens, [3, 7, 4])
-  assert tokens.dtype == jnp.int32
-
-
-def test_a_row_follows_its_own_key():
-  keys = jax.random.split(jax.random.key(1), (2, 3))
-  logits = jax.random.normal(jax.random.key(2), (2, 3, 1000))
-  tokens = categorical.sample_tokens(logits, keys, 1.0)
-  assert tokens.shape == (2, 3)
-  for i, j in np.ndindex(2, 3):
-    alone = categorical.sample_tokens(
-        logits[i:i + 1, j:j + 1], keys[i:i + 1, j:j + 1], 1.0)
-    assert alone[0, 0] == tokens[i, j]
-  # The same distribution everywhere: only the keys tell the rows apart.
-  same = jnp.broadcast_to(logits[0, 0], logits.shape)
-  assert len(np.unique(categorical.sample_tokens(same, keys, 1.0))) > 1
 
 
 @pytest.mark.parametrize('temperature, divisor', [

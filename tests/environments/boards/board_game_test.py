@@ -1,51 +1,29 @@
-"""board_game.py: who sees what and is paid what, in teams of any size.
+"""board_game.py: what holds for each game, and in teams of any size."""
 
-Plan-Path's own tests cover a pair and a single agent in full.
-"""
-
+import dataclasses
 import json
+import pickle
+import re
 
 import pytest
 
 from environments import env_api
+from environments import sandbox
 from environments.boards import board_game
-from environments.boards.plan_path import env as plan_path
-from environments.boards.sokoban import env as sokoban
-from environments.boards.sudoku import env as sudoku
 from tests.environments import echo_sandbox
+from tests.environments.boards import games
 
-TASK = {
-    'task_id': 'maze', 'grid': ['.' * 10] * 10, 'start': [0, 0],
-    'goal': [1, 1]}
-ROOM = {
-    'task_id': 'room', 'grid': ['.' * 6] * 6, 'player': [0, 0],
-    'boxes': [[1, 1]], 'goals': [[3, 1]]}
-CLUES = {'task_id': 'grid', 'board': ['1.3.', '..12', '2.4.', '...1']}
-SOLUTION = [[1, 2, 3, 4], [3, 4, 1, 2], [2, 1, 4, 3], [4, 3, 2, 1]]
-BIG_TEAMS = ('trio', 'quintet', 'septet')
+MAZE = games.CASES['plan_path']
+
+each_game = pytest.mark.parametrize(
+    'case', games.CASES.values(), ids=games.CASES)
 
 
-def make(team, reward='mixed', max_turns=2, game=plan_path, **options):
-  return game.make_environment(
-      team=team, max_turns=max_turns, reward=reward,
-      sandbox=echo_sandbox.Echo(), **options)
+def shown(environment, state, role):
+  return environment.observe(state, role)[1]['content']
 
 
-def act(role, moves):
-  """The text with which a role proposes, or decides on, moves."""
-  moves = json.dumps(list(moves))
-  if board_game.kind_of(role) == 'tool':
-    return f'```python\n{moves}\n```'
-  return f'#### {moves}'
-
-
-def play(environment, texts, state=None):
-  """Steps with a text for each role of one turn; all states and steps."""
-  states, steps = [state or environment.reset(TASK)], []
-  for role, text in zip(environment.roles, texts, strict=True):
-    steps.append(environment.step(states[-1], {role: text}))
-    states.append(steps[-1].state)
-  return states, steps
+# Teams.
 
 
 def test_teams_have_as_many_roles_as_they_say():
@@ -56,117 +34,182 @@ def test_teams_have_as_many_roles_as_they_say():
   for team, roles in board_game.TEAMS.items():
     assert len(set(roles)) == len(roles)
     # One after another, so each can have groups of its own.
-    assert make(team).phases == tuple((role,) for role in roles)
+    assert MAZE.make(team).phases == tuple((role,) for role in roles)
 
 
-@pytest.mark.parametrize('team', BIG_TEAMS)
-def test_who_proposes_sees_no_proposal_and_who_decides_sees_all(team):
-  environment = make(team)
-  states, _ = play(environment, [
-      act(role, 'U' * i) for i, role in enumerate(environment.roles, 1)])
-  first = environment.observe(states[0], environment.roles[0])[1]
-  for state, role in zip(states, environment.roles[:-1]):
-    assert environment.observe(state, role)[1] == first
-  shown = environment.observe(states[-2], 'judge')[1]['content']
-  proposed = [
-      f'{role} proposed moves: {json.dumps(["U"] * i)}'
-      for i, role in enumerate(environment.roles[:-1], 1)]
-  assert shown == '\n'.join([first['content'], *proposed])
-
-
-@pytest.mark.parametrize('team', BIG_TEAMS)
+@pytest.mark.parametrize('team', ['trio', 'quintet', 'septet'])
 def test_proposals_are_tried_on_copies_and_the_decision_is_played(team):
-  environment = make(team)
+  environment = MAZE.make(team)
   *proposers, judge = environment.roles
-  states, steps = play(environment, [
-      *(act(role, 'RD') for role in proposers), act(judge, 'R')])
-  for role, state, step in zip(proposers, states[1:], steps):
-    assert state.board == states[0].board
+  # All solve the task; what stands behind the solution tells them apart.
+  proposed = ['RD' + 'U' * i for i in range(len(proposers))]
+  states, steps = games.play(
+      environment, environment.reset(MAZE.task), [*proposed, 'R'])
+  first = shown(environment, states[0], proposers[0])
+  for role, state, step in zip(proposers, states, steps):
+    assert shown(environment, state, role) == first
+    assert step.state.board == states[0].board
     assert step.reward_terms == {
         'plan_solved': 1, 'plan_progress': pytest.approx(2 / 18),
         'plan_idle': 0, 'plan_illegal': 0, 'plan_malformed': 0}
-    assert step.team_reward == 0
     assert step.local_rewards == {role: pytest.approx(1 + 0.5 * 2 / 18)}
+    assert step.team_reward == 0
     assert not (step.done or step.success or step.truncated)
-  assert len(states[-2].proposals) == len(proposers)
-  assert [step.program_runs for step in steps] == [
-      board_game.kind_of(role) == 'tool' for role in environment.roles]
-  assert steps[-1].state.board.position == (0, 1)
-  assert steps[-1].state.proposals == ()
-  assert steps[-1].state.turn == 1
-  assert steps[-1].team_reward == 0
-  assert not steps[-1].done
-  again = environment.step(states[-2], {judge: act(judge, 'RD')})
+    assert step.program_runs == (board_game.kind_of(role) == 'tool')
+  assert shown(environment, states[-2], judge) == '\n'.join([first, *(
+      f'{role} proposed moves: {json.dumps([*moves])}'
+      for role, moves in zip(proposers, proposed))])
+  assert steps[-1].state == board_game.State(
+      'maze', dataclasses.replace(states[0].board, position=(0, 1)), turn=1)
+  assert (steps[-1].team_reward, steps[-1].done) == (0, False)
+  again = environment.step(states[-2], {judge: games.act(judge, 'RD')})
   assert (again.team_reward, again.success, again.done) == (1, True, True)
 
 
-@pytest.mark.parametrize('team', BIG_TEAMS[1:])
-@pytest.mark.parametrize('game, options, task, first, second, distance', [
-    pytest.param(plan_path, {}, TASK, 'R', 'D', 2 / 18, id='plan_path'),
-    pytest.param(sokoban, {}, ROOM, 'RD', 'D', 2 / 10, id='sokoban'),
-    pytest.param(
-        sudoku, {'size': 4}, CLUES, [*SOLUTION[:2], [0] * 4, [0] * 4],
-        SOLUTION, 1, id='sudoku')])
-def test_an_episode_to_success(
-    team, game, options, task, first, second, distance):
+@pytest.mark.parametrize('team', ['solo', 'pair', 'quintet'])
+@each_game
+def test_an_episode_to_success(team, case):
   # Bite: proposals that outlive their turn, a turn that starts from the task's
   # board, a proposal that ends the episode.
-  environment = make(team, game=game, **options)
-  state, total = environment.reset(task), 0.0
-  for solved, moves in ((False, first), (True, second)):
-    states, steps = play(
-        environment, [act(role, moves) for role in environment.roles], state)
+  environment = case.make(team)
+  state, total = environment.reset(case.task), 0.0
+  for solved, move in ((False, case.first), (True, case.second)):
+    states, steps = games.play(
+        environment, state, [move] * len(environment.roles))
     *tried, played = steps
     for step in tried:
       assert step.reward_terms['plan_solved'] == solved
       assert step.reward_terms['plan_progress'] == pytest.approx(
           played.reward_terms['progress'])
       assert (step.team_reward, step.success, step.done) == (0, False, False)
-    shown = environment.observe(states[-2], 'judge')[1]['content']
-    assert shown.count(' proposed ') == len(tried)
     assert {x for step in steps for x in step.outcomes.values()} == {
         env_api.Outcome.OK}
     assert (played.team_reward, played.success, played.done) == (solved,) * 3
+    assert len(states[-2].proposals) == len(tried)
     state, total = played.state, total + played.reward_terms['progress']
-  assert not played.truncated
-  assert state.turn == 2
-  assert total == pytest.approx(distance)
+  assert not played.truncated  # In the last turn.
+  assert (state.turn, state.proposals) == (2, ())
+  assert total == pytest.approx(case.progress)
 
 
-@pytest.mark.parametrize('text, outcome, shown', [
-    ('#### ["U", "D"]', env_api.Outcome.ILLEGAL_ACTION, '["U", "D"]'),
-    ('#### ["D"]', env_api.Outcome.OK, '["D"]'),
-    ('#### []', env_api.Outcome.NO_EFFECT, '[]'),
-    ('#### ["U"]', env_api.Outcome.NO_EFFECT, '["U"]'),
-    ('#### ["D", "U"]', env_api.Outcome.NO_EFFECT, '["D", "U"]'),
-    ('#### ["X"]', env_api.Outcome.PARSE_ERROR, 'none'),
-    ('I do not know.', env_api.Outcome.PARSE_ERROR, 'none')])
-def test_what_an_advisor_says(text, outcome, shown):
-  environment = make('trio')
-  states, steps = play(environment, ['no program', text, act('judge', '')])
-  assert steps[0].outcomes == {'tool_1': env_api.Outcome.PARSE_ERROR}
-  assert steps[1].outcomes == {'advisor_1': outcome}
-  assert steps[1].reward_terms['plan_malformed'] == -(shown == 'none')
-  assert environment.observe(states[-2], 'judge')[1]['content'].endswith(
-      f'\ntool_1 proposed moves: none\nadvisor_1 proposed moves: {shown}')
+# Moves and programs.
 
 
-def test_messages_name_who_decides():
-  for team, roles in board_game.TEAMS.items():
-    environment = make(team)
-    state = environment.reset(TASK)
-    for role in roles[:-1]:
-      system = environment.observe(state, role)[0]['content']
-      assert f'The {roles[-1]} sees' in system or (
-          f'the {roles[-1]} decides' in system)
+@each_game
+def test_what_is_no_move(case):
+  environment = case.make('solo')
+  state = environment.reset(case.task)
+  for value in case.malformed:
+    step = environment.step(state, {'solo': f'#### {value}'})
+    assert step.state.board == state.board
+    assert step.outcomes == {'solo': env_api.Outcome.PARSE_ERROR}, value
+    assert {k: v for k, v in step.reward_terms.items() if v} == {
+        'malformed': -1}
 
 
-@pytest.mark.parametrize('reward, planned', [
-    ('outcome', 0.0), ('outcome_and_plans', 1.0)])
-def test_presets_that_use_nothing_but_the_checker(reward, planned):
-  environment = make('trio', reward=reward)
-  _, steps = play(environment, [
-      act('tool_1', 'RD'), act('advisor_1', 'RR'), act('judge', 'DR')])
-  assert [step.local_rewards for step in steps] == [
-      {'tool_1': planned}, {'advisor_1': 0.0}, {'judge': 0.0}]
-  assert [step.team_reward for step in steps] == [0, 0, 1]
+@pytest.mark.parametrize('status, stdout, stderr, outcome, error', [
+    (sandbox.Status.OK, '', '', env_api.Outcome.PARSE_ERROR, ''),
+    (sandbox.Status.OK, "['R']", '', env_api.Outcome.PARSE_ERROR, ''),
+    (sandbox.Status.OK, '["R"]\ndone', '', env_api.Outcome.PARSE_ERROR, ''),
+    # Who warns has not failed; what was printed before a failure is nothing.
+    (sandbox.Status.OK, 'R', 'Mind!', env_api.Outcome.PARSE_ERROR, ''),
+    (sandbox.Status.OK, 'go:\n["R"]\n', 'Mind!', env_api.Outcome.OK, ''),
+    (sandbox.Status.ERROR, '["R"]', 'at 1\nNo: x\n',
+     env_api.Outcome.PROGRAM_ERROR, 'No: x'),
+    (sandbox.Status.TIMEOUT, '["R"]', 'stopped', env_api.Outcome.TIMEOUT,
+     'stopped'),
+    (sandbox.Status.RESOURCE_LIMIT, 'x' * 9999, 'y' * 9999,
+     env_api.Outcome.RESOURCE_LIMIT, 'y' * 9999),
+    (sandbox.Status.INFRASTRUCTURE, '', 'failed twice',
+     env_api.Outcome.INFRASTRUCTURE, 'failed twice')])
+def test_what_becomes_of_a_program(status, stdout, stderr, outcome, error):
+  environment = MAZE.make(
+      'pair', sandbox=echo_sandbox.Constant(status, stdout, stderr))
+  state = environment.reset(MAZE.task)
+  step = environment.step(state, {'tool': '```python\nx\n```'})
+  proposal, = step.state.proposals
+  assert step.outcomes == {'tool': outcome}
+  assert proposal.error == error
+  assert dataclasses.replace(step.state, proposals=()) == state
+  assert (step.done, step.program_runs) == (False, 1)
+  text = shown(environment, step.state, 'planner')
+  assert ('It failed' in text) == bool(error)
+  assert len(text) < 2500  # However much was printed.
+  if outcome is env_api.Outcome.OK:
+    assert proposal.move == ('R',)
+  else:
+    assert proposal.move is None
+    assert step.reward_terms == {
+        'plan_solved': 0, 'plan_progress': 0, 'plan_idle': 0,
+        'plan_illegal': 0, 'plan_malformed': -1}
+    assert step.local_rewards == {'tool': pytest.approx(-0.7)}
+
+
+@each_game
+def test_a_program_reads_the_present_board(case):
+  environment = case.make('pair')
+  states, _ = games.play(
+      environment, environment.reset(case.task), [None, case.first])
+  report, = environment.step(
+      states[-1], {'tool': '```python\ncat\n```'}).state.proposals
+  assert json.loads(report.output) == case.stdin
+
+
+# The contract.
+
+
+@each_game
+def test_prompts_hold_nothing_but_the_board(case):
+  environment = case.make('pair')
+  seen = []
+  for task in (case.task, case.task | case.unread | {'task_id': 'other'}):
+    states, _ = games.play(
+        environment, environment.reset(task), [case.first] * 2)
+    seen.append([
+        environment.observe(state, role)
+        for state, role in zip(states, ('tool', 'planner', 'tool'))])
+  assert seen[0] == seen[1]
+
+
+@each_game
+def test_steps_are_pure_and_all_can_be_pickled(case):
+  environment = case.make('pair')
+  copy = pickle.loads(pickle.dumps(environment))
+  assert copy == environment
+  state = environment.reset(case.task)
+  for role in environment.roles:
+    actions = {role: games.act(role, case.first)}
+    before = pickle.dumps(state)
+    step = environment.step(state, actions)
+    assert pickle.dumps(state) == before
+    assert copy.step(pickle.loads(before), actions) == step
+    assert pickle.loads(pickle.dumps(step)) == step
+    state = step.state
+    hash(state)  # Frozen through and through.
+    for frozen, name in ((state, 'board'), (state.board, 'grid')):
+      with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(frozen, name, None)
+
+
+@pytest.mark.parametrize('game, wrong, words', [
+    ('plan_path', {'team': 'duo'},
+     "environment.team='duo' is not one of ['pair', 'quintet', 'septet', "
+     "'solo', 'trio']"),
+    ('plan_path', {'reward': 'oracle'},
+     "environment.reward='oracle' is not one of ['mixed', 'outcome', "
+     "'outcome_and_plans']"),
+    ('sokoban', {'max_turns': 0},
+     'environment.max_turns=0: an episode needs at least 1'),
+    ('sudoku', {'size': 5}, 'options.size=5: expected 4 or 9')])
+def test_an_environment_that_cannot_be_made(game, wrong, words):
+  case = games.CASES[game]
+  given = {'team': 'pair', 'max_turns': 2, 'reward': 'mixed', **case.options}
+  with pytest.raises(ValueError, match=re.escape(words)):
+    case.module.make_environment(sandbox=None, **given | wrong)
+
+
+def test_a_task_of_another_size():
+  case = games.CASES['sudoku']
+  environment = dataclasses.replace(case, options={'size': 9}).make('solo')
+  with pytest.raises(ValueError, match="'grid' has 4 rows, but .*size=9"):
+    environment.reset(case.task)

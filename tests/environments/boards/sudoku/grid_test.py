@@ -10,17 +10,14 @@ import pytest
 
 from environments.boards.sudoku import grid
 
-_SOLVED = ['1234', '3412', '2143', '4321']
 _CLUES = ['1...', '..1.', '.1..', '...1']
 # Few clues, and far more search than a random task needs.
 _HARD = [
     '8........', '..36.....', '.7..9.2..', '.5...7...', '....457..',
-    '...1...3.', '..1....68', '..85...1.', '.9....4..',
-]
+    '...1...3.', '..1....68', '..85...1.', '.9....4..']
 _HARD_SOLVED = [
     '812753649', '943682175', '675491283', '154237896', '369845721',
-    '287169534', '521974368', '438526917', '796318452',
-]
+    '287169534', '521974368', '438526917', '796318452']
 
 
 def _units(size):
@@ -37,14 +34,14 @@ def all_4x4():
   rows = list(itertools.permutations('1234'))
   boards = np.array(list(itertools.product(rows, repeat=4))).reshape(-1, 16)
   for unit in _units(4):
-    boards = boards[[len(set(cells)) == 4 for cells in boards[:, unit]]]
+    boards = boards[(np.sort(boards[:, unit]) == list('1234')).all(axis=1)]
   return boards
 
 
 @pytest.fixture(scope='module')
 def tasks_4x4():
   rng = np.random.default_rng(0)
-  return [grid.random_task(rng, 4) for _ in range(1_000)]
+  return [grid.random_task(rng, 4) for _ in range(500)]
 
 
 def _completions(boards, clues):
@@ -53,38 +50,17 @@ def _completions(boards, clues):
   return boards[((boards == clues) | (clues == '.')).all(axis=1)]
 
 
-def _count_9x9(board):
-  """Completions of a 9x9 board as exact covers (Knuth's Algorithm X)."""
-  rows = {
-      (cell, digit): [('cell', cell)] + [
-          (unit, digit) for unit, cells in enumerate(_UNITS_9X9)
-          if cell in cells
-      ]
-      for cell, clue in enumerate(''.join(board))
-      for digit in (clue if clue != '.' else '123456789')
-  }
-  columns = {column: set() for row in rows.values() for column in row}
-  for row, covered in rows.items():
-    for column in covered:
-      columns[column].add(row)
-
-  def count(columns):
-    if not columns:
-      return 1
-    column = min(columns, key=lambda c: len(columns[c]))
-    total = 0
-    for row in columns[column]:
-      clashing = set().union(*(columns[c] for c in rows[row]))
-      total += count({
-          c: candidates - clashing for c, candidates in columns.items()
-          if c not in rows[row]
-      })
-    return total
-
-  return count(columns)
-
-
-_UNITS_9X9 = [set(unit.tolist()) for unit in _units(9)]
+def _count(cells, peers):
+  """Completions of cells, by trying all digits that may stand in one."""
+  options = {
+      i: set('123456789') - {cells[peer] for peer in peers[i]}
+      for i, cell in enumerate(cells) if cell == '.'}
+  if not options:
+    return 1
+  i = min(options, key=lambda i: len(options[i]))
+  return sum(
+      _count([*cells[:i], digit, *cells[i + 1:]], peers)
+      for digit in options[i])
 
 
 def test_4x4_tasks_have_one_completion(tasks_4x4, all_4x4):
@@ -98,19 +74,14 @@ def test_4x4_tasks_have_one_completion(tasks_4x4, all_4x4):
 
 def test_9x9_tasks_have_one_completion():
   rng = np.random.default_rng(0)
-  for _ in range(30):
+  peers = [
+      set().union(*(unit.tolist() for unit in _units(9) if i in unit)) - {i}
+      for i in range(81)]
+  for _ in range(10):
     task = grid.random_task(rng, 9)
-    assert _count_9x9(task['board']) == 1
+    assert _count([*''.join(task['board'])], peers) == 1
     assert grid.solutions(task['board']) == [task['solution']]
     assert grid.is_solution(task['board'], task['solution'])
-
-
-def test_numbers_of_clues_vary(tasks_4x4):
-  num_clues = [task['num_clues'] for task in tasks_4x4]
-  assert num_clues == [
-      16 - ''.join(task['board']).count('.') for task in tasks_4x4
-  ]
-  assert set(num_clues) == set(range(4, 11))
 
 
 def test_every_complete_4x4_board_is_drawn(tasks_4x4, all_4x4):
@@ -123,7 +94,7 @@ def test_every_complete_4x4_board_is_drawn(tasks_4x4, all_4x4):
 def test_solutions_are_all_completions(all_4x4):
   rng = np.random.default_rng(0)
   counts = set()
-  for board in all_4x4[rng.integers(288, size=300)]:
+  for board in all_4x4[rng.integers(288, size=100)]:
     clues = np.where(rng.random(16) < 0.2, board, '.')
     clues = [''.join(row) for row in clues.reshape(4, 4)]
     found = grid.solutions(clues, limit=288)
@@ -135,16 +106,13 @@ def test_solutions_are_all_completions(all_4x4):
   assert len(counts) > 10
 
 
-@pytest.mark.parametrize(
-    'board',
-    [
-        ['11..', '....', '....', '....'],
-        ['1...', '1...', '....', '....'],
-        ['1...', '.1..', '....', '....'],
-        ['123.', '...4', '....', '....'],  # No digit is left for one cell.
-        ['....', '..34', '...2', '3...'],  # One is, but none for all.
-    ],
-)
+@pytest.mark.parametrize('board', [
+    ['11..', '....', '....', '....'],
+    ['1...', '1...', '....', '....'],
+    ['1...', '.1..', '....', '....'],
+    ['123.', '...4', '....', '....'],  # No digit is left for one cell.
+    ['....', '..34', '...2', '3...'],  # One is, but none for all.
+])
 def test_boards_without_completion(board, all_4x4):
   assert not len(_completions(all_4x4, board))
   assert grid.solutions(board) == []
@@ -154,27 +122,24 @@ def test_a_hard_board_is_solved():
   assert grid.solutions(_HARD) == [_HARD_SOLVED]
 
 
-@pytest.mark.parametrize(
-    'filled, conflicts, progress',
-    [
-        (_CLUES, 0, 0.0),
-        (['12..', '..1.', '.1..', '...1'], 0, 1 / 12),
-        (['1...', '.21.', '31..', '..21'], 0, 3 / 12),
-        # Twice in a row, a column, a box; all cells that hold it count.
-        (['12.2', '..1.', '.1..', '...1'], 2, 2 / 12),
-        (['1...', '..1.', '21..', '2..1'], 2, 2 / 12),
-        (['12..', '2.1.', '.1..', '...1'], 2, 2 / 12),
-        (['1222', '..1.', '.1..', '...1'], 3, 3 / 12),
-        # Against clues: the new cell counts, and the clues that it repeats.
-        (['11..', '..1.', '.1..', '...1'], 3, 1 / 12),
-        # What is no digit of this size, though its unit has it once.
-        (['15..', '0.1.', '.1.x', '..٣1'], 4, 4 / 12),
-        # A clue that is changed or lost.
-        (['2...', '..1.', '.1..', '...1'], 1, 0.0),
-        (['2..2', '..1.', '.1..', '...1'], 2, 1 / 12),
-        (['....', '..1.', '.1..', '...1'], 1, -1 / 12),
-    ],
-)
+@pytest.mark.parametrize('filled, conflicts, progress', [
+    (_CLUES, 0, 0.0),
+    (['12..', '..1.', '.1..', '...1'], 0, 1 / 12),
+    (['1...', '.21.', '31..', '..21'], 0, 3 / 12),
+    # Twice in a row, a column, a box; all cells that hold it count.
+    (['12.2', '..1.', '.1..', '...1'], 2, 2 / 12),
+    (['1...', '..1.', '21..', '2..1'], 2, 2 / 12),
+    (['12..', '2.1.', '.1..', '...1'], 2, 2 / 12),
+    (['1222', '..1.', '.1..', '...1'], 3, 3 / 12),
+    # Against clues: the new cell counts, and the clues that it repeats.
+    (['11..', '..1.', '.1..', '...1'], 3, 1 / 12),
+    # What is no digit of this size, though its unit has it once.
+    (['15..', '0.1.', '.1.x', '..٣1'], 4, 4 / 12),
+    # A clue that is changed or lost.
+    (['2...', '..1.', '.1..', '...1'], 1, 0.0),
+    (['2..2', '..1.', '.1..', '...1'], 2, 1 / 12),
+    (['....', '..1.', '.1..', '...1'], 1, -1 / 12),
+])
 def test_partial_boards(filled, conflicts, progress):
   assert grid.num_conflicts(_CLUES, filled) == conflicts
   assert grid.is_legal(_CLUES, filled) == (not conflicts)
@@ -197,19 +162,16 @@ def test_is_solution_agrees_with_brute_force(all_4x4):
 
 
 def test_other_shapes_are_refused():
-  for filled in (_SOLVED[:3], ['1234', '3412', '2143', '432'], _HARD):
-    for function in (
-        grid.is_solution, grid.is_legal, grid.num_conflicts, grid.progress
-    ):
+  for filled in (['1234', '3412', '2143'], ['1234'] * 3 + ['432'], _HARD):
+    for function in (grid.is_solution, grid.num_conflicts, grid.progress):
       with pytest.raises(ValueError, match='give 4 rows of 4 characters'):
-        function(['1...', '....', '....', '....'], filled)
+        function(_CLUES, filled)
 
 
 def _shuffled_lines(rng, box):
   """A random order of rows that keeps each band's rows together."""
   return np.concatenate([
-      band * box + rng.permutation(box) for band in rng.permutation(box)
-  ])
+      band * box + rng.permutation(box) for band in rng.permutation(box)])
 
 
 def _renamed(rng, cells):
@@ -248,11 +210,9 @@ def test_canonical_form_tells_other_puzzles_apart(all_4x4):
     agreeing = all_4x4 == np.array(list(''.join(board)))
     for clues in itertools.combinations(range(16), 4):
       if agreeing[:, clues].all(axis=1).sum() == 1:
-        cells = [
+        cells = ''.join(
             digit if cell in clues else '.'
-            for cell, digit in enumerate(''.join(board))
-        ]
+            for cell, digit in enumerate(''.join(board)))
         puzzles.add(grid.canonical_form(
-            [''.join(cells[i:i + 4]) for i in range(0, 16, 4)]
-        ))
+            [cells[i:i + 4] for i in range(0, 16, 4)]))
   assert len(puzzles) == 13

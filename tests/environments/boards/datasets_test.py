@@ -1,0 +1,225 @@
+"""The tasks of the board games: solvable, distinct, the same everywhere."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from environments import datasets
+from environments import env_api
+from environments.boards.plan_path import maze
+from environments.boards.plan_path import plan_path_dataset_builder
+from environments.boards.sokoban import sokoban_dataset_builder
+from environments.boards.sudoku import grid
+from environments.boards.sudoku import sudoku_dataset_builder
+from tests.environments.boards import games
+
+
+@dataclasses.dataclass(frozen=True)
+class DataSet:
+  """A config of a builder.
+
+  Reports name the hashes. They may change only together with VERSION and its
+  release notes: old results are then about other tasks. If a new numpy changed
+  them, its random streams moved; pin numpy or raise VERSION.
+  """
+
+  game: str
+  builder: Any
+  config: tuple[str, ...]
+  sizes: dict[str, int]
+  hashes: dict[str, str]
+  options: dict[str, int] = dataclasses.field(default_factory=dict)
+
+  def case(self) -> games.Case:
+    case = games.CASES[self.game]
+    return dataclasses.replace(case, options=case.options | self.options)
+
+
+_SIZES = {'test': 1_000, 'validation': 200, 'train': 10_000}
+DATA_SETS = {
+    'plan_path': DataSet('plan_path', plan_path_dataset_builder, (), _SIZES, {
+        'test': 'b336bb62659de654', 'validation': '7df211d64516223c',
+        'train': '19feb2a61c92190b'}),
+    'sokoban/1box': DataSet(
+        'sokoban', sokoban_dataset_builder, ('1box',), _SIZES, {
+            'test': '447f4a4302d79ae8', 'validation': '662871260e005793',
+            'train': '0e77b8d77b58dfb4'}),
+    # All splits take a minute to make.
+    'sokoban/2boxes': DataSet(
+        'sokoban', sokoban_dataset_builder, ('2boxes',), {'test': 100},
+        {'test': '32c576d84b35ad46'}),
+    'sudoku/4x4': DataSet(
+        'sudoku', sudoku_dataset_builder, ('4x4',), _SIZES, {
+            'test': 'f2b40db5ac3ddae5', 'validation': 'f7bb80a0c8b8c379',
+            'train': '7c66e97dca71a67d'}),
+    'sudoku/9x9': DataSet(
+        'sudoku', sudoku_dataset_builder, ('9x9',),
+        {'test': 200, 'validation': 100, 'train': 2_000}, {
+            'test': 'bf26f3b1cf0a52b8', 'validation': '9b3d85655aa8df05',
+            'train': '61ba711c55928b6b'}, {'size': 9}),
+}
+
+
+@pytest.fixture(scope='module', params=DATA_SETS)
+def name(request):
+  return request.param
+
+
+@pytest.fixture(scope='module')
+def data_set(name):
+  return DATA_SETS[name]
+
+
+@pytest.fixture(scope='module')
+def splits(data_set):
+  return data_set.builder.make_splits(*data_set.config, data_set.sizes)
+
+
+def test_splits_are_the_ones_that_reports_name(name, data_set, splits):
+  assert {s: datasets.split_hash(tasks) for s, tasks in splits.items()} == (
+      data_set.hashes)
+  for split, size in data_set.sizes.items():
+    assert [task['task_id'] for task in splits[split]] == [
+        f'{name}/{split}/{i}' for i in range(size)]
+  shipped = data_set.builder.SPLIT_SIZES
+  shipped = shipped.get(name.partition('/')[2], shipped)
+  if name != 'sokoban/2boxes':
+    assert shipped == data_set.sizes
+  assert list(shipped)[0] == 'test'  # Later splits do not change it.
+
+
+def test_another_process_draws_the_same_tasks():
+  # With other hashes of strings, and no later splits.
+  program = 'from environments import datasets\n'
+  expected = []
+  for data_set in DATA_SETS.values():
+    sizes = {'test': 20}
+    program += (
+        f'from {data_set.builder.__name__} import make_splits\n'
+        f'splits = make_splits(*{data_set.config!r}, {sizes!r})\n'
+        'print(datasets.split_hash(splits["test"]))\n')
+    drawn = data_set.builder.make_splits(
+        *data_set.config, sizes | {'train': 3})
+    expected.append(datasets.split_hash(drawn['test']))
+  printed = subprocess.run(
+      [sys.executable, '-c', program], capture_output=True, text=True,
+      check=True, env=os.environ | {
+          'PYTHONHASHSEED': '1', 'PYTHONPATH': os.pathsep.join(sys.path)})
+  assert printed.stdout.split() == expected
+
+
+def test_rows_come_back_from_the_disk(data_set, tmp_path, monkeypatch):
+  sizes = {'test': 3, 'train': 2}
+  expected = data_set.builder.make_splits(*data_set.config, sizes)
+  nested = data_set.game == 'sudoku'
+  monkeypatch.setattr(
+      data_set.builder, 'SPLIT_SIZES',
+      dict.fromkeys(data_set.config, sizes) if nested else sizes)
+  for split, tasks in expected.items():
+    found = datasets.load(
+        data_set.builder.__name__, split, str(tmp_path), *data_set.config)
+    assert json.loads(json.dumps(found)) == tasks
+  if data_set.config == ('2boxes',):
+    # What was written before these rooms changed is not read again.
+    assert (tmp_path / 'sokoban' / '2boxes' / '2.0.0').is_dir()
+  if data_set.config in (('1box',), ('4x4',)):
+    assert datasets.load(
+        data_set.builder.__name__, 'test', str(tmp_path)) == expected['test']
+
+
+def test_tasks_can_be_played_and_no_example_solves_one(data_set, splits):
+  case = data_set.case()
+  environment = case.make('solo')
+  rules = environment.game
+  example = json.loads(rules.words.example)
+  for task in splits['test']:
+    state = environment.reset(task)
+    assert state.task_id == task['task_id']
+    move = rules.parse(example)
+    assert move is not None
+    assert not rules.solved(rules.play(state.board, move)[0])
+  for task in splits['test'][:100]:
+    move = case.solve(task)
+    step = environment.step(
+        environment.reset(task), {'solo': games.act('solo', move)})
+    assert step.success
+    assert step.outcomes == {'solo': env_api.Outcome.OK}
+    # The least number of moves, as far as a row names it.
+    assert len(move) == task.get('shortest_path', task.get('moves', len(move)))
+
+
+def _copies(task):
+  """The board as bytes, in each of its eight orientations."""
+  cells = np.array([list(row) for row in task['grid']], 'S1').view(np.uint8)
+  for value, at in enumerate(('start', 'goal', 'player', 'boxes', 'goals')):
+    for row, column in np.reshape(task.get(at, []), (-1, 2)):
+      cells[int(row), int(column)] += 64 + 10 * value
+  turned = [np.rot90(cells, times) for times in range(4)]
+  return {c.tobytes() for copy in turned for c in (copy, copy.T)}
+
+
+def test_no_task_is_a_copy_of_another(data_set, splits):
+  """Turned and mirrored mazes and rooms; a kind of Sudoku is in one split."""
+  seen = set()
+  for tasks in splits.values():
+    if data_set.game == 'sudoku':
+      boards = {tuple(task['board']) for task in tasks}
+      assert len(boards) == len(tasks)
+      kinds = {grid.canonical_form(board) for board in boards}
+      assert kinds == {task['kind'] for task in tasks}
+      assert seen.isdisjoint(kinds)
+      seen |= kinds
+      continue
+    for task in tasks:
+      copies = _copies(task)
+      assert seen.isdisjoint(copies)
+      seen |= copies
+
+
+@pytest.mark.parametrize('name', ['plan_path'], indirect=True)
+def test_shortest_paths_agree_with_a_flood(splits):
+  """Of all mazes at once; each cell is reached as soon as a neighbour is."""
+  tasks = [*itertools.chain(*splits.values())]
+  free = np.array([[list(row) for row in t['grid']] for t in tasks]) == '.'
+  start, goal = (
+      (np.arange(len(tasks)), *np.array([t[at] for t in tasks]).T)
+      for at in ('start', 'goal'))
+  assert free.shape == (len(tasks), 10, 10)
+  assert free[start].all() and free[goal].all()
+  flooded = np.zeros_like(free)
+  flooded[start] = True
+  lengths = np.full(len(tasks), -1)
+  for moves in range(100):
+    lengths[(lengths < 0) & flooded[goal]] = moves
+    wider = flooded.copy()
+    wider[:, 1:] |= flooded[:, :-1]
+    wider[:, :-1] |= flooded[:, 1:]
+    wider[:, :, 1:] |= flooded[:, :, :-1]
+    wider[:, :, :-1] |= flooded[:, :, 1:]
+    flooded = wider & free
+  assert lengths.tolist() == [task['shortest_path'] for task in tasks]
+  assert lengths.min() == maze.MIN_SHORTEST_PATH == 6
+
+
+@pytest.mark.parametrize('name', ['sudoku/4x4', 'sudoku/9x9'], indirect=True)
+def test_every_board_has_one_solution(name, splits):
+  size, num_clues, num_kinds = {
+      'sudoku/4x4': (4, range(4, 11), 509),
+      'sudoku/9x9': (9, range(31, 52), 200)}[name]
+  for tasks in splits.values():
+    assert {task['num_clues'] for task in tasks} == set(num_clues)
+  # The builder's docstring and the statistics of the tables rest on these.
+  assert len({task['kind'] for task in splits['test']}) == num_kinds
+  for task in splits['test'] + splits['validation']:
+    assert size**2 - ''.join(task['board']).count('.') == task['num_clues']
+    assert grid.is_solution(task['board'], task['solution'])
+    assert grid.solutions(task['board']) == [task['solution']]

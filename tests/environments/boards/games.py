@@ -1,0 +1,133 @@
+"""The board games as tests play them: tasks, and moves of a known effect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import json
+from typing import Any
+
+from environments import env_api
+from environments.boards import board_game
+from environments.boards.plan_path import env as plan_path
+from environments.boards.plan_path import maze
+from environments.boards.sokoban import env as sokoban
+from environments.boards.sokoban import room
+from environments.boards.sudoku import env as sudoku
+from tests.environments import echo_sandbox
+
+_ECHO = echo_sandbox.Echo()
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+  """A game with a task.
+
+  Attributes:
+    module: of the environment.
+    task: what an environment reads of a row.
+    unread: what else the row has; nobody is shown it.
+    first: a move that makes progress.
+    second: a move that then solves the task.
+    progress: of both.
+    stdin: what a program reads after `first`.
+    malformed: JSON values that are no move.
+    solve: of any task, a move that solves it.
+    options: of the environment.
+  """
+
+  module: Any
+  task: env_api.Task
+  unread: Mapping[str, Any]
+  first: Any
+  second: Any
+  progress: float
+  stdin: Any
+  malformed: Sequence[str]
+  solve: Callable[[env_api.Task], Any]
+  options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+  def make(
+      self, team: str, *, reward: str = 'mixed', max_turns: int = 2,
+      sandbox: Any = _ECHO) -> board_game.BoardGame:
+    return self.module.make_environment(
+        team=team, max_turns=max_turns, reward=reward, sandbox=sandbox,
+        **self.options)
+
+
+def act(role: str, move: Any) -> str:
+  """The text with which a role makes or proposes a move, if there is one."""
+  if move is None:
+    return 'I wait.'
+  move = json.dumps(move if isinstance(move, (list, tuple)) else [*move])
+  if board_game.kind_of(role) == 'tool':
+    return f'```python\n{move}\n```'
+  return f'#### {move}'
+
+
+def play(
+    environment: board_game.BoardGame, state: board_game.State,
+    moves: Sequence[Any]) -> tuple[list[board_game.State], list[env_api.Step]]:
+  """All states and steps of a turn, with a move for each role."""
+  states, steps = [state], []
+  for role, move in zip(environment.roles, moves, strict=True):
+    steps.append(environment.step(states[-1], {role: act(role, move)}))
+    states.append(steps[-1].state)
+  return states, steps
+
+
+def _walk(task: env_api.Task) -> list[str]:
+  rules = plan_path.PlanPath()
+  board, moves = rules.start(task), []
+  while not rules.solved(board):
+    tried = {move: rules.play(board, (move,))[0] for move in plan_path.DELTAS}
+    moves.append(min(tried, key=lambda move: maze.shortest_path_length(
+        board.grid, tried[move].position, board.goal)))
+    board = tried[moves[-1]]
+  return moves
+
+
+def _push(task: env_api.Task) -> list[str]:
+  return room.solve(*(
+      task[name] for name in ('grid', 'player', 'boxes', 'goals')))
+
+
+def _fill(task: env_api.Task) -> list[list[int]]:
+  return [[int(digit) for digit in row] for row in task['solution']]
+
+
+_NO_MOVES = (
+    '"UDLR"', '["u"]', '["UD"]', '["X"]', '[1]', '[["U"]]', '{"moves": []}',
+    '[null]', '3', 'true', json.dumps(['U'] * 101))
+_SOLUTION = [[1, 2, 3, 4], [3, 4, 1, 2], [2, 1, 4, 3], [4, 3, 2, 1]]
+_BLANK = ', [0, 0, 0, 0]' * 3
+
+CASES = {
+    'plan_path': Case(
+        plan_path, {
+            'task_id': 'maze', 'grid': ['.' * 10] * 10, 'start': [0, 0],
+            'goal': [1, 1]},
+        {'shortest_path': 2}, 'R', 'D', 2 / 18,
+        {'grid': ['.' * 10] * 10, 'position': [0, 1], 'goal': [1, 1]},
+        _NO_MOVES, _walk),
+    'sokoban': Case(
+        sokoban, {
+            'task_id': 'room', 'grid': ['.' * 6] * 6, 'player': [0, 0],
+            'boxes': [[1, 1]], 'goals': [[3, 1]]},
+        {'pushes': 2, 'moves': 3}, 'RD', 'D', 2 / 10,
+        {'grid': ['.' * 6] * 6, 'player': [1, 1], 'boxes': [[2, 1]],
+         'goals': [[3, 1]]},
+        _NO_MOVES, _push),
+    'sudoku': Case(
+        sudoku, {'task_id': 'grid', 'board': ['1.3.', '..12', '2.4.', '...1']},
+        {'solution': ['1234', '3412', '2143', '4321'], 'num_clues': 7,
+         'kind': ''},
+        [*_SOLUTION[:2], [0] * 4, [0] * 4], _SOLUTION, 1,
+        {'clues': [[1, 0, 3, 0], [0, 0, 1, 2], [2, 0, 4, 0], [0, 0, 0, 1]]}, (
+            '[]', '[[1, 2, 3, 4]]', '{}', '1234', '[1, 2, 3, 4]',
+            '[[1, 2, 3], [1, 2, 3], [1, 2, 3], [1, 2, 3]]',
+            '["1234", "1234", "1234", "1234"]', *(
+                f'[[{cell}, 0, 0, 0]{_BLANK}]'
+                for cell in ('5', '-1', '1.0', 'true', 'null'))),
+        _fill, {'size': 4}),
+}
