@@ -26,6 +26,7 @@ INSTALL_REQUIRES = [
     'chex>=0.1.92,<0.2',
     'etils[epath]>=1.15,<2',
     'flax>=0.12.8,<0.13',
+    'huggingface_hub>=2.4,<3',
     # tensorflow-datasets imports it and does not declare it.
     'importlib_resources>=7.1,<8',
     'jax>=0.10.2,<0.11',
@@ -35,6 +36,7 @@ INSTALL_REQUIRES = [
     'numpy>=2.4.6,<3',
     'optax>=0.2.8,<0.3',
     'orbax-checkpoint>=0.12.8,<0.13',
+    'pyarrow>=26.0.1,<27',
     'rich>=15,<16',
     'safetensors>=0.8,<0.9',
     'tensorboardX>=2.6.5,<3',

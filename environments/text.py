@@ -34,16 +34,22 @@ _PROGRAM = re.compile(
     r'^```python[ \t\r]*\n((?:(?!```).*\n)*)```[ \t\r]*$', re.MULTILINE)
 
 
+def reply(text: str) -> str:
+  """What stands behind the thinking; nothing where that is not closed."""
+  behind = text.rpartition(THINK_END)[2]
+  return '' if THINK_START in behind else behind
+
+
 def last_program(text: str) -> str | None:
   """The source of the last closed python block."""
-  blocks = _PROGRAM.findall(_reply(text))
+  blocks = _PROGRAM.findall(reply(text))
   return blocks[-1] if blocks else None
 
 
 def last_answer(text: str) -> Any | None:
   """The JSON value of the last answer line."""
   # Not splitlines(), which also cuts at characters that JSON text may hold.
-  for line in reversed(_reply(text).split('\n')):
+  for line in reversed(reply(text).split('\n')):
     if line.startswith(ANSWER_MARKER):
       value = parse_json(line.removeprefix(ANSWER_MARKER))
       if value is not None:
@@ -80,12 +86,6 @@ def shorten(text: str, limit: int) -> str:
   tail = encoded[-half:].decode(errors='ignore')
   cut = len(text) - len(head) - len(tail)
   return f'{head} [... {cut} characters cut ...] {tail}'
-
-
-def _reply(text: str) -> str:
-  """What stands behind the thinking; nothing where that is not closed."""
-  reply = text.rpartition(THINK_END)[2]
-  return '' if THINK_START in reply else reply
 
 
 def _refuse_constant(name: str) -> None:

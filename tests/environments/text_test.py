@@ -126,6 +126,14 @@ def test_thinking_does_not_count(given, counts):
   assert text.last_answer(given) == (2 if counts else None)
 
 
+@pytest.mark.parametrize('given, reply', [
+    ('It is.', 'It is.'), ('hm\n</think>\n\nIt is.', '\n\nIt is.'),
+    ('<think>\n</think>It</think> is.', ' is.'), ('It <think>is.', ''),
+    ('', '')])
+def test_reply(given, reply):
+  assert text.reply(given) == reply
+
+
 def test_tags_in_a_program_are_tags():
   for thinking in ('', '<think>\nhm\n</think>\n'):
     given = thinking + '```python\nprint("{}")\n```\n#### 2'

@@ -1,0 +1,214 @@
+"""Data sets whose rows come from files of a Hugging Face hub repository.
+
+A builder inherits from `FilesBuilder` and names the repository and its files.
+The files are taken from the first of these that is there:
+
+1. `<data_dir>/downloads/manual/<name>/`, the manual directory of
+   tensorflow-datasets: a copy of the repository, or for each split a file
+   `<split>.jsonl` or `<split>.parquet`.
+2. The hub, through the cache of huggingface_hub.
+
+Files are parquet or JSON lines. A file without a field, a row whose field has a
+wrong type, a line that is cut off and a split without rows are ValueErrors with
+the file and the number of the row, which counts from 1.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Collection, Iterator, Mapping, Sequence
+import fnmatch
+import json
+import pathlib
+import types
+from typing import Any
+
+import huggingface_hub
+import pyarrow
+from pyarrow import parquet
+import tensorflow_datasets as tfds
+
+from environments import text
+
+Row = Mapping[str, Any]
+FieldType = type | types.GenericAlias  # Such as str, or list[str].
+
+
+class FilesBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+  """Writes the rows of files as tasks, in the order of the files.
+
+  Attributes:
+    HUB_REPO: 'owner/name' of the data set on the hub.
+    HUB_REVISION: branch, tag or commit of it.
+    SPLIT_FILES: split -> patterns of its files in the repository. The first
+      pattern that some file matches is used; '*' matches '/' as well. Files
+      are read in the order of their names.
+    FIELDS: field -> its types. Other fields are not read.
+  """
+
+  HUB_REPO: str
+  HUB_REVISION: str
+  SPLIT_FILES: Mapping[str, Sequence[str]]
+  FIELDS: Mapping[str, tuple[FieldType, ...]]
+  MANUAL_DOWNLOAD_INSTRUCTIONS = 'See environments/dataset_files.py.'
+
+  @abc.abstractmethod
+  def task(self, row: Row) -> dict[str, Any]:
+    """The task of a row with `FIELDS`, without its task_id."""
+
+  def _split_generators(
+      self, dl_manager: tfds.download.DownloadManager
+  ) -> dict[str, Iterator[tuple[int, dict[str, Any]]]]:
+    try:
+      manual_dir = dl_manager.manual_dir
+    except AssertionError:  # It does not exist, or is empty.
+      manual_dir = dl_manager.download_dir / 'manual'
+    folder = pathlib.Path(manual_dir) / self.name
+    if folder.is_dir():
+      named = {
+          split: (f'{split}.jsonl', f'{split}.parquet', *patterns)
+          for split, patterns in self.SPLIT_FILES.items()
+      }
+      files = _find_files(folder, named)
+    else:
+      files = _find_files(self._download(folder), self.SPLIT_FILES)
+    return {
+        split: self._generate_examples(split, paths)
+        for split, paths in files.items()
+    }
+
+  def _generate_examples(
+      self, split: str, paths: Sequence[pathlib.Path]
+  ) -> Iterator[tuple[int, dict[str, Any]]]:
+    index = -1
+    rows = (row for path in paths for row in read_rows(path, self.FIELDS))
+    for index, row in enumerate(rows):
+      yield index, {
+          'task_id': f'{self.name}/{split}/{index}'} | self.task(row)
+    if index < 0:
+      raise ValueError(
+          f'split {split!r} has no rows in {", ".join(map(str, paths))}')
+
+  def _download(self, manual_folder: pathlib.Path) -> pathlib.Path:
+    """A folder with the files of the hub."""
+    patterns = [
+        pattern for group in self.SPLIT_FILES.values() for pattern in group]
+    try:
+      return pathlib.Path(
+          huggingface_hub.snapshot_download(
+              self.HUB_REPO,
+              repo_type='dataset',
+              revision=self.HUB_REVISION,
+              allow_patterns=patterns,
+          )
+      )
+    except OSError as error:
+      reason = ' '.join(str(error).split())
+      splits = ', '.join(f'{split}.jsonl' for split in self.SPLIT_FILES)
+      raise ValueError(
+          f'The data set {self.name} is not here: {manual_folder} does not '
+          f'exist, and {self.HUB_REPO} cannot be downloaded ({reason}).\n'
+          'On a machine with a network, run\n'
+          f'  hf download {self.HUB_REPO} --repo-type dataset --revision '
+          f'{self.HUB_REVISION} --local-dir {manual_folder}\n'
+          'and copy the folder here if that is another machine. Or write '
+          f'{splits} with the fields {", ".join(self.FIELDS)} into it.'
+      ) from error
+
+
+def read_rows(
+    path: pathlib.Path, fields: Mapping[str, tuple[FieldType, ...]]
+) -> Iterator[dict[str, Any]]:
+  """Yields the fields of each row of a file, with checked types."""
+  if path.suffix == '.parquet':
+    rows = _read_parquet(path, fields)
+  elif path.suffix == '.jsonl':
+    rows = _read_json_lines(path, fields)
+  else:
+    raise ValueError(f'{path} is neither .parquet nor .jsonl')
+  for number, row in rows:
+    for field, kinds in fields.items():
+      if not any(_has_type(row[field], kind) for kind in kinds):
+        expected = ' or '.join(map(_type_name, kinds))
+        raise ValueError(
+            f'{path}, row {number}: expected {expected} in field {field!r}, '
+            f'found {_shown(row[field])}')
+    yield {field: row[field] for field in fields}
+
+
+def _find_files(
+    folder: pathlib.Path, split_files: Mapping[str, Sequence[str]]
+) -> dict[str, list[pathlib.Path]]:
+  """The files of each split."""
+  names = sorted(
+      path.relative_to(folder).as_posix()
+      for path in folder.rglob('*') if path.is_file())
+  found = {}
+  for split, patterns in split_files.items():
+    matches = (fnmatch.filter(names, pattern) for pattern in patterns)
+    found[split] = [folder / name for name in next(filter(None, matches), ())]
+    if not found[split]:
+      raise ValueError(
+          f'{folder} has no files of the split {split!r}; expected '
+          f'{" or ".join(patterns)}')
+  return found
+
+
+def _read_json_lines(
+    path: pathlib.Path, fields: Collection[str]
+) -> Iterator[tuple[int, Row]]:
+  with open(path, 'rb') as file:
+    for number, line in enumerate(file, 1):
+      place = f'{path}, row {number}'
+      try:
+        row = json.loads(line)
+      except ValueError as error:
+        raise ValueError(
+            f'{place}: the line is no JSON; is the file cut off? '
+            f'({error})') from error
+      if not isinstance(row, dict):
+        raise ValueError(f'{place}: the line is no JSON object')
+      _check_fields(place, row, fields)
+      yield number, row
+
+
+def _read_parquet(
+    path: pathlib.Path, fields: Collection[str]
+) -> Iterator[tuple[int, Row]]:
+  number = 0
+  try:
+    with parquet.ParquetFile(path) as file:
+      _check_fields(f'{path}', file.schema_arrow.names, fields)
+      for batch in file.iter_batches(columns=list(fields)):
+        for row in batch.to_pylist():
+          number += 1
+          yield number, row
+  except (pyarrow.ArrowException, OSError) as error:
+    raise ValueError(
+        f'{path}, after row {number}: cannot be read; is the file cut off? '
+        f'({error})') from error
+
+
+def _check_fields(
+    place: str, found: Collection[str], fields: Collection[str]) -> None:
+  for field in fields:
+    if field not in found:
+      raise ValueError(f'{place}: no field {field!r}; it has {sorted(found)}')
+
+
+def _has_type(value: Any, kind: FieldType) -> bool:
+  """Exactly; a bool is no int."""
+  if isinstance(kind, types.GenericAlias):
+    item_kind, = kind.__args__
+    return type(value) is list and all(
+        _has_type(item, item_kind) for item in value)
+  return type(value) is kind
+
+
+def _type_name(kind: FieldType) -> str:
+  return str(kind) if isinstance(kind, types.GenericAlias) else kind.__name__
+
+
+def _shown(value: Any) -> str:
+  """A value in a message."""
+  return f'{type(value).__name__} {text.shorten(repr(value), 80)}'

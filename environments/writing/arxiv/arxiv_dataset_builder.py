@@ -1,0 +1,45 @@
+"""Abstracts of papers: the data set OpenMLRL/arXiv_abstract of the hub."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow_datasets as tfds
+
+from environments import dataset_files
+
+
+class Builder(dataset_files.FilesBuilder):
+  """Abstracts; see `environments.dataset_files.FilesBuilder`.
+
+  An abstract may be a list of sentences, as its authors describe it; they are
+  joined by blanks.
+  """
+
+  VERSION = tfds.core.Version('1.0.0')
+  RELEASE_NOTES = {'1.0.0': 'The field abstract_text of each row.'}
+  HUB_REPO = 'OpenMLRL/arXiv_abstract'
+  HUB_REVISION = 'main'
+  SPLIT_FILES = {
+      split: (f'data/{split}-*.parquet', f'*{split}*.parquet',
+              f'*{split}*.jsonl')
+      for split in ('train', 'val')
+  }
+  FIELDS = {'abstract_text': (str, list[str])}
+
+  def _info(self) -> tfds.core.DatasetInfo:
+    return tfds.core.DatasetInfo(
+        builder=self,
+        description='Abstracts of OpenMLRL/arXiv_abstract.',
+        homepage='https://huggingface.co/datasets/OpenMLRL/arXiv_abstract',
+        features=tfds.features.FeaturesDict({
+            'task_id': tfds.features.Text(),
+            'text': tfds.features.Text(),
+        }),
+        disable_shuffling=True,
+    )
+
+  def task(self, row: dataset_files.Row) -> dict[str, Any]:
+    abstract = row['abstract_text']
+    return {
+        'text': abstract if isinstance(abstract, str) else ' '.join(abstract)}

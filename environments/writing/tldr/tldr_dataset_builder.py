@@ -1,0 +1,38 @@
+"""Reddit posts to summarise: the data set trl-lib/tldr of the hub."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow_datasets as tfds
+
+from environments import dataset_files
+
+
+class Builder(dataset_files.FilesBuilder):
+  """Posts; see `environments.dataset_files.FilesBuilder`."""
+
+  VERSION = tfds.core.Version('1.0.0')
+  RELEASE_NOTES = {'1.0.0': 'The field prompt of each row.'}
+  HUB_REPO = 'trl-lib/tldr'
+  HUB_REVISION = 'main'
+  SPLIT_FILES = {
+      split: (f'data/{split}-*.parquet', f'*{split}*.parquet')
+      for split in ('train', 'validation', 'test')
+  }
+  FIELDS = {'prompt': (str,)}
+
+  def _info(self) -> tfds.core.DatasetInfo:
+    return tfds.core.DatasetInfo(
+        builder=self,
+        description='Reddit posts of trl-lib/tldr.',
+        homepage='https://huggingface.co/datasets/trl-lib/tldr',
+        features=tfds.features.FeaturesDict({
+            'task_id': tfds.features.Text(),
+            'text': tfds.features.Text(),
+        }),
+        disable_shuffling=True,
+    )
+
+  def task(self, row: dataset_files.Row) -> dict[str, Any]:
+    return {'text': row['prompt']}

@@ -1,0 +1,191 @@
+"""Writers: who sees what, what is paid, and in which phase."""
+
+import pickle
+import re
+
+import pytest
+
+from environments import env_api
+from environments.writing import env as writing
+
+OK, PARSE_ERROR = env_api.Outcome.OK, env_api.Outcome.PARSE_ERROR
+SOURCE = 'My cat ate the cake and my sister laughs.'
+FIRST = 'The cat of a writer ate the whole cake.'
+SECOND = ('However, the sister laughs at the cat; thus she did not eat any '
+          'cake made by him.')
+# 39 and 81 characters, 8 and 16 different words, contrast and cause, and more
+# common content words (cat, cake) than the cap asks for.
+POINTS = {
+    'structure': .5, 'ratio': 1, 'vocabulary': .5, 'transitions': .18,
+    'jaccard': .6}
+NOTHING = dict.fromkeys(POINTS, 0)
+
+
+def make(team='pair', kind='tldr', **options):
+  return writing.make_environment(
+      team=team, max_turns=2 if team == 'discussion' else 1, reward='outcome',
+      sandbox=None, kind=kind, **options)
+
+
+def reset(environment):
+  return environment.reset({'task_id': 'tldr/test/7', 'text': SOURCE})
+
+
+def prompt(environment, state, role):
+  return '\n'.join(
+      message['content'] for message in environment.observe(state, role))
+
+
+@pytest.mark.parametrize('team, kind, phases', [
+    ('pair', 'tldr', (('concise', 'detailed'),)),
+    ('pair', 'posts', (('concise', 'detailed'),)),
+    ('pair', 'arxiv_a', (('background', 'method'),)),
+    ('pipeline', 'arxiv_b', (('background',), ('method',))),
+    ('discussion', 'tldr', (('concise', 'detailed'),)),
+    ('solo', 'tldr', (('solo',),)),
+])
+def test_teams(team, kind, phases):
+  environment = make(team, kind)
+  assert environment.phases == phases
+  assert environment.roles == tuple(role for phase in phases for role in phase)
+  assert environment.max_turns == (2 if team == 'discussion' else 1)
+  assert environment.team_reward_range == (0.0, 1.0)
+  for role in environment.roles:
+    system, user = environment.observe(reset(environment), role)
+    assert (system['role'], user['role']) == ('system', 'user')
+    assert SOURCE in user['content']
+
+
+def check_scored(step, points, outcomes, success):
+  assert step.reward_terms == pytest.approx(points)
+  assert step.team_reward == pytest.approx(sum(points.values()) / 2.98)
+  assert step.outcomes == outcomes
+  assert set(step.local_rewards.values()) == {0.0}
+  assert step.local_rewards.keys() == outcomes.keys()
+  assert (step.done, step.success, step.truncated) == (
+      True, success, not success)
+
+
+def check_unscored(step, outcomes):
+  assert (step.team_reward, step.reward_terms) == (0.0, {})
+  assert step.local_rewards == dict.fromkeys(outcomes, 0.0)
+  assert step.outcomes == outcomes
+  assert (step.done, step.success, step.truncated) == (False, False, False)
+
+
+def test_pair():
+  environment = make()
+  state = reset(environment)
+  step = environment.step(state, {'detailed': SECOND, 'concise': FIRST})
+  check_scored(step, POINTS, {'concise': OK, 'detailed': OK}, True)
+  assert prompt(environment, state, 'concise') != prompt(
+      environment, state, 'detailed')
+
+
+def test_thinking_and_blanks_at_the_ends_do_not_count():
+  environment = make()
+  step = environment.step(reset(environment), {
+      'concise': f'<think>\n{SECOND}\n</think>\n\n{FIRST}\n' + 99 * ' ',
+      'detailed': SECOND})
+  check_scored(step, POINTS, {'concise': OK, 'detailed': OK}, True)
+
+
+@pytest.mark.parametrize('second, points, outcome', [
+    ('', {}, PARSE_ERROR), (' \n', {}, PARSE_ERROR),
+    (f'<think>{SECOND}', {}, PARSE_ERROR), ('Too short.', {}, OK),
+    (FIRST, {'structure': .5}, OK)])
+def test_a_gate_is_no_success(second, points, outcome):
+  environment = make()
+  step = environment.step(
+      reset(environment), {'concise': FIRST, 'detailed': second})
+  check_scored(
+      step, NOTHING | points, {'concise': OK, 'detailed': outcome}, False)
+
+
+def test_pipeline():
+  environment = make('pipeline')
+  state = reset(environment)
+  step = environment.step(state, {'concise': FIRST})
+  check_unscored(step, {'concise': OK})
+  assert FIRST in prompt(environment, step.state, 'detailed')
+  step = environment.step(step.state, {'detailed': SECOND})
+  check_scored(step, POINTS, {'detailed': OK}, True)
+  step = environment.step(state, {'concise': '<think>hm'})
+  check_unscored(step, {'concise': PARSE_ERROR})
+  assert '(no text)' in prompt(environment, step.state, 'detailed')
+  step = environment.step(step.state, {'detailed': SECOND})
+  check_scored(step, NOTHING, {'detailed': OK}, False)
+
+
+def test_discussion():
+  environment = make('discussion')
+  state, pair = reset(environment), make()
+  for role in environment.roles:
+    assert environment.observe(state, role) == pair.observe(state, role)
+  step = environment.step(
+      state, {'concise': 'A cat.', 'detailed': 'A cake is gone.'})
+  check_unscored(step, {'concise': OK, 'detailed': OK})
+  for role in environment.roles:
+    shown = prompt(environment, step.state, role)
+    assert 'A cat.' in shown and 'A cake is gone.' in shown
+  step = environment.step(step.state, {'concise': FIRST, 'detailed': SECOND})
+  check_scored(step, POINTS, {'concise': OK, 'detailed': OK}, True)
+
+
+@pytest.mark.parametrize('reply, points, outcome', [
+    (f'{FIRST}\n[PARAGRAPH_SPLIT]\n{SECOND}', POINTS, OK),
+    (f'{FIRST}\n\n  [PARAGRAPH_SPLIT]\r\n\n{SECOND}\n', POINTS, OK),
+    (f'<think>a\n[PARAGRAPH_SPLIT]\nb</think>{FIRST}\n[PARAGRAPH_SPLIT]\n'
+     f'{SECOND}', POINTS, OK),
+    (f'{FIRST} {SECOND}', NOTHING, PARSE_ERROR),
+    (f'{FIRST} [PARAGRAPH_SPLIT] {SECOND}', NOTHING, PARSE_ERROR),
+    (f'{FIRST}\n[PARAGRAPH_SPLIT]', NOTHING, PARSE_ERROR),
+    (f'[PARAGRAPH_SPLIT]\n{SECOND}', NOTHING, PARSE_ERROR),
+    ('', NOTHING, PARSE_ERROR)])
+def test_solo(reply, points, outcome):
+  environment = make('solo')
+  state = reset(environment)
+  assert '[PARAGRAPH_SPLIT]' in prompt(environment, state, 'solo')
+  step = environment.step(state, {'solo': reply})
+  check_scored(step, points, {'solo': outcome}, outcome is OK)
+
+
+def test_options_reach_the_reward():
+  texts = {'concise': FIRST, 'detailed': SECOND + ' A yeti and a gift.'}
+  for matching, points in (('words', .18), ('substring', .2)):
+    environment = make(matching=matching)
+    step = environment.step(reset(environment), texts)
+    assert step.reward_terms['transitions'] == pytest.approx(points)
+  environment = make(kind='arxiv_a')
+  step = environment.step(
+      reset(environment), {'background': FIRST, 'method': SECOND})
+  assert step.reward_terms == NOTHING
+
+
+def test_steps_are_picklable():
+  for team in writing.TEAMS:
+    environment = make(team)
+    state = reset(environment)
+    copy = pickle.loads(pickle.dumps(environment))
+    actions = dict.fromkeys(environment.phases[0], FIRST)
+    step = environment.step(state, actions)
+    assert copy == environment
+    hash(step.state)  # Frozen through and through.
+    assert pickle.loads(pickle.dumps(step)) == copy.step(state, actions)
+
+
+@pytest.mark.parametrize('wrong, words', [
+    ({'team': 'trio'}, "environment.team='trio' is not one of ['discussion'"),
+    ({'kind': 'arxiv'}, "environment.options.kind='arxiv' is not one of "
+                        "['arxiv_a', 'arxiv_b', 'posts', 'tldr']"),
+    ({'matching': 'stem'}, "environment.options.matching='stem'"),
+    ({'reward': 'mixed'}, "the only reward is 'outcome'"),
+    ({'max_turns': 2}, "environment.max_turns=2: the team 'pair' plays "
+                       'exactly 1'),
+    ({'team': 'discussion'}, 'exactly 2'),
+])
+def test_make_environment_names_what_is_wrong(wrong, words):
+  arguments = dict(
+      team='pair', max_turns=1, reward='outcome', sandbox=None, kind='tldr')
+  with pytest.raises(ValueError, match=re.escape(words)):
+    writing.make_environment(**arguments | wrong)

@@ -1,0 +1,203 @@
+"""The writing rewards, against numbers that were worked out by hand."""
+
+import pytest
+
+from environments.writing import rewards
+
+
+def w(start, stop, tokens=0):
+  """Content words from w<start> up to w<stop>; the first again to `tokens`."""
+  words = [f'w{i}' for i in range(start, stop)]
+  return ' '.join(words + words[:1] * (tokens - len(words)))
+
+
+def padded(words, chars):
+  """`words` with signs behind the last to so many characters."""
+  assert len(words) <= chars
+  return words.ljust(chars, '!')
+
+
+TWELVE = ('also namely essentially thus however next indeed overall likewise '
+          'although unless meanwhile')
+STOP_8 = 'the a of to in is it and'
+STOP_16 = f'{STOP_8} was were has have he she they we'
+E8, E16 = w(0, 8), w(8, 24)  # Nothing in common, and half as many words.
+
+# Of both texts words and characters; points of structure, ratio, vocabulary,
+# transitions and jaccard; their sum; the level where scoring stopped.
+TLDR = [
+    # Tokens: 8 to 256 each.
+    ('', 0, '', 0, 0, 0, 0, 0, 0, 0, 'structure'),
+    (E8, 100, '', 200, 0, 0, 0, 0, 0, 0, 'structure'),
+    (w(0, 7), 100, E16, 200, 0, 0, 0, 0, 0, 0, 'structure'),
+    (E8, 100, w(8, 15), 200, 0, 0, 0, 0, 0, 0, 'structure'),
+    (E8, 100, w(8, 16), 200, .5, 1, 0, 0, 0, 1.5, 'vocabulary'),
+    (w(0, 257), 1500, E16, 3000, 0, 0, 0, 0, 0, 0, 'structure'),
+    (w(0, 256), 1500, E16, 3000, .5, 1, 0, 0, 0, 1.5, 'vocabulary'),
+    (E8, 1000, w(8, 265), 2000, 0, 0, 0, 0, 0, 0, 'structure'),
+    (E8, 1000, w(8, 264), 2000, .5, 1, .5, 0, 0, 2, ''),
+    ('a-1 a-2 a-3 a-4 a-5 a-6 a-7', 100, E16, 200, 0, 0, 0, 0, 0, 0,
+     'structure'),
+    ('w0\nw1\tw2  w3 w4 w5 w6 w7', 100, E16, 200, .5, 1, .5, 0, 0, 2, ''),
+    # Ratio of characters: 1.1, 1.6, 3.2, 5.
+    (E8, 100, E16, 80, .5, 0, 0, 0, 0, .5, 'ratio'),
+    (E8, 100, E16, 109, .5, 0, 0, 0, 0, .5, 'ratio'),
+    (E8, 100, E16, 110, .5, 0, .5, 0, 0, 1, ''),
+    (E8, 100, E16, 120, .5, .2, .5, 0, 0, 1.2, ''),
+    (E8, 100, E16, 135, .5, .5, .5, 0, 0, 1.5, ''),
+    (E8, 100, E16, 159, .5, .98, .5, 0, 0, 1.98, ''),
+    (E8, 100, E16, 160, .5, 1, .5, 0, 0, 2, ''),
+    (E8, 100, E16, 320, .5, 1, .5, 0, 0, 2, ''),
+    (E8, 100, E16, 338, .5, .9, .5, 0, 0, 1.9, ''),
+    (E8, 100, E16, 410, .5, .5, .5, 0, 0, 1.5, ''),
+    (E8, 100, E16, 500, .5, 0, .5, 0, 0, 1, ''),
+    (E8, 100, E16, 501, .5, 0, 0, 0, 0, .5, 'ratio'),
+    # Ratio of different words: 1.3, 2.
+    (w(0, 20), 100, w(20, 45), 200, .5, 1, 0, 0, 0, 1.5, 'vocabulary'),
+    (w(0, 20), 100, w(20, 46), 200, .5, 1, 0, 0, 0, 1.5, ''),
+    (w(0, 20), 100, w(20, 53), 200, .5, 1, .25, 0, 0, 1.75, ''),
+    (w(0, 20), 100, w(20, 60), 200, .5, 1, .5, 0, 0, 2, ''),
+    (w(0, 20), 200, w(20, 60, 90), 400, .5, 1, .5, 0, 0, 2, ''),
+    (E8, 100, w(8, 16, 90), 320, .5, 1, 0, 0, 0, 1.5, 'vocabulary'),
+    ('W0 w0 W1 w1 W2 w2 W3 w3', 100, w(8, 16), 200, .5, 1, .5, 0, 0, 2, ''),
+    # Stop words count here: with them 16 to 8.
+    (STOP_8, 100, E16, 200, .5, 1, .5, 0, 0, 2, ''),
+    ('! ! ! ! ! ! ! !', 100, E16, 200, .5, 1, 0, 0, 0, 1.5, 'vocabulary'),
+    # Categories in the second text: 0.4 x (0.4, and 0.05 for each more).
+    (E8, 100, E16 + ' However,', 200, .5, 1, .5, .16, 0, 2.16, ''),
+    (E8, 100, E16 + ' however but yet', 200, .5, 1, .5, .16, 0, 2.16, ''),
+    (E8, 100, E16 + ' however thus', 200, .5, 1, .5, .18, 0, 2.18, ''),
+    (E8, 100, E16 + ' however thus next', 200, .5, 1, .5, .2, 0, 2.2, ''),
+    (E8, 100, f'{E16} {TWELVE}', 200, .5, 1, .5, .38, 0, 2.38, ''),
+    (E8, 100, E16 + ' for\nexample', 200, .5, 1, .5, .16, 0, 2.16, ''),
+    (E8, 100, E16 + ' example for', 200, .5, 1, .5, 0, 0, 2, ''),
+    (E8, 100, E16 + ' person butter', 200, .5, 1, .5, 0, 0, 2, ''),
+    (E8 + ' however', 100, w(8, 26), 200, .5, 1, .5, 0, 0, 2, ''),
+    # Common content words: 1, 2, 3 and 4 of 100, 3 of 200, 8 of 16.
+    (w(0, 30), 300, w(29, 100), 600, .5, 1, .5, 0, .2, 2.2, ''),
+    (w(0, 30), 300, w(28, 100), 600, .5, 1, .5, 0, .4, 2.4, ''),
+    (w(0, 30), 300, w(27, 100), 600, .5, 1, .5, 0, .6, 2.6, ''),
+    (w(0, 30), 300, w(26, 100), 600, .5, 1, .5, 0, .6, 2.6, ''),
+    (w(0, 60), 400, w(57, 200), 800, .5, 1, .5, 0, .3, 2.3, ''),
+    (E8, 100, w(0, 16), 200, .5, 1, .5, 0, .6, 2.6, ''),
+    (E8.upper(), 100, w(0, 16), 200, .5, 1, .5, 0, .6, 2.6, ''),
+    (E8 + ' the', 100, E16 + ' the w99', 200, .5, 1, .5, 0, 0, 2, ''),
+    # No content words at all.
+    (STOP_8, 100, STOP_16, 200, .5, 1, .5, 0, .6, 2.6, ''),
+    # All that can be reached.
+    (E8, 100, f'{w(0, 16)} {TWELVE}', 200, .5, 1, .5, .38, .6, 2.98, ''),
+]
+
+F, S = w(0, 128), w(128, 256)
+# Without transitions and jaccard, in both versions; then the ratio of each.
+ARXIV_RATIOS = [
+    (799, None, None), (800, 0, 0), (900, .5, .2), (999, .995, .398),
+    (1000, 1, .4), (1050, 1, .5), (1299, 1, .998), (1300, 1, 1), (1350, .75, 1),
+    (1400, .5, 1), (1500, 0, 1), (1501, None, 1), (1600, None, 1),
+    (1800, None, .5), (1900, None, .25), (2000, None, 0), (2001, None, None),
+]
+ARXIV = [
+    # Tokens: 128 to 256 each.
+    ('', 0, '', 0, 0, 0, 0, 0, 0, 0, 'structure'),
+    (w(0, 127), 1000, S, 1300, 0, 0, 0, 0, 0, 0, 'structure'),
+    (F, 1000, w(128, 255), 1300, 0, 0, 0, 0, 0, 0, 'structure'),
+    (w(0, 257), 2000, w(257, 513), 2600, 0, 0, 0, 0, 0, 0, 'structure'),
+    (F, 1000, w(128, 385), 1300, 0, 0, 0, 0, 0, 0, 'structure'),
+    (w(0, 256), 2000, w(256, 512), 2600, .5, 1, .5, 0, 0, 2, ''),
+    (F, 1000, S, 1300, .5, 1, .5, 0, 0, 2, ''),
+    # Ratio of different words: 0.5, 0.7, 1.3, 1.7.
+    (w(0, 200), 1000, w(200, 299, 128), 1300, .5, 1, 0, 0, 0, 1.5,
+     'vocabulary'),
+    (w(0, 200), 1000, w(200, 300, 128), 1300, .5, 1, 0, 0, 0, 1.5, ''),
+    (w(0, 200), 1000, w(200, 320, 128), 1300, .5, 1, .25, 0, 0, 1.75, ''),
+    (w(0, 200), 1000, w(200, 336), 1300, .5, 1, .45, 0, 0, 1.95, ''),
+    (w(0, 200), 1000, w(200, 340), 1300, .5, 1, .5, 0, 0, 2, ''),
+    (w(0, 100, 128), 1000, w(200, 330), 1300, .5, 1, .5, 0, 0, 2, ''),
+    (w(0, 100, 128), 1000, w(200, 350), 1300, .5, 1, .25, 0, 0, 1.75, ''),
+    (w(0, 100, 128), 1000, w(200, 360), 1300, .5, 1, .125, 0, 0, 1.625, ''),
+    (w(0, 100, 128), 1000, w(200, 370), 1300, .5, 1, 0, 0, 0, 1.5, ''),
+    (w(0, 100, 128), 1000, w(200, 371), 1300, .5, 1, 0, 0, 0, 1.5,
+     'vocabulary'),
+    ('! ' * 128, 1000, S, 1300, .5, 1, 0, 0, 0, 1.5, 'vocabulary'),
+    # Categories in either text.
+    (F + ' however', 1000, S, 1300, .5, 1, .5, .16, 0, 2.16, ''),
+    (F, 1000, S + ' however', 1300, .5, 1, .5, .16, 0, 2.16, ''),
+    (F + ' but', 1000, S + ' yet', 1300, .5, 1, .5, .16, 0, 2.16, ''),
+    (F + ' but', 1000, S + ' thus', 1300, .5, 1, .5, .18, 0, 2.18, ''),
+    (F + ' but also', 1000, S + ' thus next', 1300, .5, 1, .5, .22, 0, 2.22,
+     ''),
+    (f'{F} {TWELVE}', 1000, S, 1300, .5, 1, .5, .38, 0, 2.38, ''),
+    (F, 1000, f'{S} {TWELVE}', 1300, .5, 1, .5, .38, 0, 2.38, ''),
+    (F, 1000, S + ' persons', 1300, .5, 1, .5, 0, 0, 2, ''),
+    # Common content words: 23 of 200, 46 and 48 of 200, 23 of 250, all.
+    (w(0, 100, 128), 1000, w(77, 200, 128), 1300, .5, 1, .5, 0, .3, 2.3, ''),
+    (w(0, 123, 128), 1000, w(77, 200, 128), 1300, .5, 1, .5, 0, .6, 2.6, ''),
+    (w(0, 124, 128), 1000, w(76, 200, 128), 1300, .5, 1, .5, 0, .6, 2.6, ''),
+    (w(0, 136), 1000, w(113, 250), 1300, .5, 1, .5, 0, .24, 2.24, ''),
+    (F, 1000, F, 1300, .5, 1, .5, 0, .6, 2.6, ''),
+    ('the of ' * 64, 1000, 'is of ' * 64, 1300, .5, 1, .5, 0, .6, 2.6, ''),
+    (F, 1000, f'{F} {TWELVE}', 1300, .5, 1, .5, .38, .6, 2.98, ''),
+]
+
+
+def check(kind, first, chars_1, second, chars_2, *expected):
+  *terms, total, stopped = expected
+  scores = rewards.score(
+      padded(first, chars_1), padded(second, chars_2), rewards.SPECS[kind])
+  assert list(scores.terms.values()) == pytest.approx(terms)
+  assert scores.stopped == stopped
+  assert scores.total == pytest.approx(total)
+  assert scores.normalised == pytest.approx(total / 2.98)
+  assert 0 <= scores.normalised <= 1
+
+
+@pytest.mark.parametrize('row', TLDR)
+def test_tldr(row):
+  check('tldr', *row)
+
+
+@pytest.mark.parametrize('row', [
+    *(row for row in ARXIV),
+    *((F, 1000, S, chars, .5, a or 0, 0 if a is None else .5, 0, 0,
+       .5 if a is None else 1 + a, 'ratio' if a is None else '')
+      for chars, a, _ in ARXIV_RATIOS)])
+def test_arxiv_a(row):
+  check('arxiv_a', *row)
+
+
+# ARXIV has 1300 to 1000 characters, for which both versions pay all.
+@pytest.mark.parametrize('row', [
+    *(row for row in ARXIV),
+    *((F, 1000, S, chars, .5, b or 0, 0 if b is None else .5, 0, 0,
+       .5 if b is None else 1 + b, 'ratio' if b is None else '')
+      for chars, _, b in ARXIV_RATIOS)])
+def test_arxiv_b(row):
+  check('arxiv_b', *row)
+
+
+@pytest.mark.parametrize('second, points', [
+    (E16 + ' also', .18), (E16 + ' person', .16), (E16 + ' butter', .16),
+    (E16, 0)])
+def test_substrings_count_where_the_released_matching_is_asked_for(
+    second, points):
+  scores = rewards.score(
+      padded(E8, 100), padded(second, 200), rewards.SPECS['tldr'], 'substring')
+  assert scores.transitions == pytest.approx(points)
+
+
+def test_paper_metrics():
+  scores = rewards.score(
+      padded(E8, 200), padded(f'{w(0, 16)} {TWELVE}', 270),
+      rewards.SPECS['tldr'])
+  assert scores.paper_metrics() == pytest.approx({
+      'structure': .75, 'style': 1, 'coherence': .95, 'return': 2.48 / 2.98})
+
+
+@pytest.mark.parametrize('tokens_1, tokens_2, stopped', [
+    (3, 40, 'structure'), (4, 40, ''), (40, 100, ''), (41, 100, 'structure'),
+    (4, 7, 'structure'), (4, 8, ''), (40, 101, 'structure')])
+def test_posts_are_short(tokens_1, tokens_2, stopped):
+  scores = rewards.score(
+      padded(w(0, tokens_1), 400), padded(w(0, tokens_2), 800),
+      rewards.SPECS['posts'])
+  assert scores.stopped == stopped
