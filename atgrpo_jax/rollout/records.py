@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Sequence
 import json
 import pathlib
@@ -69,9 +70,11 @@ def _role_metrics(
       f'{role}/advantage_std': np.std(advantages),
       f'{role}/length': np.mean([len(c.completion) for c in candidates]),
   }
-  for name in candidates[0].reward_terms:
-    values[f'{role}/term/{name}'] = np.mean(
-        [candidate.reward_terms[name] for candidate in candidates])
+  terms = collections.defaultdict(list)  # Not every phase has all terms.
+  for candidate in candidates:
+    for name, value in candidate.reward_terms.items():
+      terms[name].append(value)
+  values |= {f'{role}/term/{name}': np.mean(x) for name, x in terms.items()}
   for outcome in dict.fromkeys(outcomes):  # A set has no fixed order.
     values[f'{role}/outcome/{outcome.value}'] = (
         outcomes.count(outcome) / len(outcomes))
