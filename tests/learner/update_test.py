@@ -64,4 +64,5 @@ def test_a_turn_without_a_signal_has_no_update(experiment, groups):
   assert state.num_updates == only.num_updates == 1
   for ours, theirs in zip(*map(
       jax.tree.leaves, (state.params, only.params)), strict=True):
-    np.testing.assert_allclose(ours, theirs, atol=1e-6)
+    # Adam makes much of the rounding of small gradients.
+    np.testing.assert_allclose(ours, theirs, atol=1e-4)

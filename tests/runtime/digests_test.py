@@ -25,18 +25,14 @@ def _reference_digest(words):
   return tuple(sums)
 
 
-@pytest.mark.parametrize(
-    'array, view',
-    [
-        (np.float32([[1.5, -0.0, 0.0], [np.nan, np.inf, 1e-40]]), np.uint32),
-        (jnp.array([[1.5], [-2]], jnp.bfloat16), np.uint16),
-        (np.array([-3, 2**31 - 1], np.int32), np.uint32),
-        (np.array([-3, 4], np.int8), np.uint8),
-        (np.array([True, False, True]), np.uint8),
-        (np.uint32(7), np.uint32),
-        (np.zeros((2, 0), np.float32), np.uint32),
-    ],
-)
+@pytest.mark.parametrize('array, view', [
+    (np.float32([[1.5, -0.0, 0.0], [np.nan, np.inf, 1e-40]]), np.uint32),
+    (jnp.array([[1.5], [-2]], jnp.bfloat16), np.uint16),
+    (np.array([-3, 2**31 - 1], np.int32), np.uint32),
+    (np.array([-3, 4], np.int8), np.uint8),
+    (np.array([True, False, True]), np.uint8),
+    (np.uint32(7), np.uint32),
+    (np.zeros((2, 0), np.float32), np.uint32)])
 def test_digest_is_what_old_files_hold(array, view):
   """A changed digest would make every checkpoint of the past unreadable."""
   words = np.asarray(array).reshape(-1).view(view).tolist()

@@ -71,13 +71,3 @@ def test_a_folder_is_replaced_as_a_whole(former, tmp_path, monkeypatch):
   states = [state for state, _ in itertools.groupby(found)]
   assert states == ([FORMER, None, NEW] if former else [None])
   assert len(found) > 5 or not former
-
-
-def test_what_fails_leaves_the_former_folder(tmp_path):
-  folder = tmp_path / 'role'
-  _write(folder, FORMER)
-  with pytest.raises(OSError, match='disk'):
-    with files.whole_folder(folder) as new:
-      (new / 'weights').write_text('half')
-      raise OSError('the disk is full')
-  assert _content(folder) == FORMER

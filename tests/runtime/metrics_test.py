@@ -23,8 +23,7 @@ def _lines(workdir):
     raise AssertionError(f'{constant} is not JSON')
 
   return [
-      json.loads(line, parse_constant=refuse) for line in text.splitlines()
-  ]
+      json.loads(line, parse_constant=refuse) for line in text.splitlines()]
 
 
 def _events(workdir):
@@ -47,20 +46,22 @@ def test_write_is_on_disk_at_once(tmp_path):
   (event,) = [e for e in _events(tmp_path) if e.HasField('summary')]
   assert event.step == 0
   assert {v.tag: v.simple_value for v in event.summary.value} == {
-      'train/loss': 0.5,
-      'tokens': 12,
-  }
+      'train/loss': 0.5, 'tokens': 12}
+  with pytest.raises(ValueError, match="called 'step'"):
+    writer.write(1, {'step': 1})
   writer.close()
 
 
-def test_what_was_written_is_read_back(tmp_path):
+def test_what_is_not_finite_is_written_and_read_back(tmp_path):
+  values = {'a': np.float32('nan'), 'b': math.inf, 'c': np.array(-np.inf)}
   writer = metrics.MetricsWriter(tmp_path)
-  writer.write(1, {'a': -math.inf, 'b': 0.5})
-  writer.write(2, {'a': math.nan})
+  writer.write(1, values)
   writer.close()
-  first, second = metrics.read(tmp_path)
-  assert first == {'step': 1, 'a': -math.inf, 'b': 0.5}
-  assert second['step'] == 2 and math.isnan(second['a'])
+  assert _lines(tmp_path) == [
+      {'step': 1, 'a': 'NaN', 'b': 'Infinity', 'c': '-Infinity'}]
+  line, = metrics.read(tmp_path)
+  np.testing.assert_equal(line, {'step': 1} | {
+      name: float(value) for name, value in values.items()})
 
 
 @pytest.mark.parametrize('text', [
@@ -71,17 +72,6 @@ def test_what_cannot_be_read_is_named(text, tmp_path):
   (tmp_path / 'metrics.jsonl').write_text(text)
   with pytest.raises(errors.UserError, match='metrics.jsonl is cut off'):
     metrics.read(tmp_path)
-
-
-def test_numbers_that_are_not_finite(tmp_path):
-  values = {'a': np.float32('nan'), 'b': math.inf, 'c': np.array(-np.inf)}
-  writer = metrics.MetricsWriter(tmp_path)
-  writer.write(1, values)
-  writer.close()
-  (line,) = _lines(tmp_path)
-  assert line == {'step': 1, 'a': 'NaN', 'b': 'Infinity', 'c': '-Infinity'}
-  for name, value in values.items():
-    np.testing.assert_equal(float(line[name]), float(value))
 
 
 def test_resume_writes_no_line_twice(tmp_path):
@@ -109,80 +99,48 @@ def test_resume_writes_no_line_twice(tmp_path):
   (start,) = [e for e in _events(tmp_path) if e.HasField('session_log')]
   assert start.step == 3
   assert start.session_log.status == event_pb2.SessionLog.START
+  # Before the first checkpoint nothing is kept.
+  metrics.MetricsWriter(tmp_path, offset=0).write(0, {'x': 7})
+  assert _lines(tmp_path) == [{'step': 0, 'x': 7}]
 
 
-def test_resume_before_the_first_checkpoint(tmp_path):
+@pytest.mark.parametrize('offset, words', [
+    (None, 'bytes of another run'), (5, 'no line that ends at byte 5'),
+    (10_000, 'no line that ends at byte 10000')])
+def test_lines_of_another_run_are_left_alone(offset, words, tmp_path):
   metrics.MetricsWriter(tmp_path).write(0, {'x': 1})
-  metrics.MetricsWriter(tmp_path, offset=0).write(0, {'x': 2})
-  assert _lines(tmp_path) == [{'step': 0, 'x': 2}]
-
-
-def test_new_run_refuses_lines_of_another(tmp_path):
-  metrics.MetricsWriter(tmp_path).write(0, {'x': 1})
-  with pytest.raises(ValueError, match='bytes of another run'):
-    metrics.MetricsWriter(tmp_path)
-  assert _lines(tmp_path) == [{'step': 0, 'x': 1}]
-
-
-@pytest.mark.parametrize('offset', [5, 10_000])
-def test_offset_that_ends_no_line(tmp_path, offset):
-  metrics.MetricsWriter(tmp_path).write(0, {'x': 1})
-  with pytest.raises(ValueError, match=f'no line that ends at byte {offset}'):
+  with pytest.raises(errors.UserError, match=words):
     metrics.MetricsWriter(tmp_path, offset=offset)
   assert _lines(tmp_path) == [{'step': 0, 'x': 1}]
 
 
-def test_metric_may_not_be_called_step(tmp_path):
-  with pytest.raises(ValueError, match="called 'step'"):
-    metrics.MetricsWriter(tmp_path).write(0, {'step': 1})
-
-
 _NUMBERS = {
-    'rollout': 0.25,
-    'validation': 0.125,
-    'mean_return': -0.5,
-    'tokens_per_second': 1234.5,
-}
+    'rollout': 0.25, 'validation': 0.125, 'mean_return': -0.5,
+    'tokens_per_second': 1234.5}
 _TEXT = (
     'success: rollout 0.250, validation 0.125  return -0.500  1,234 tokens/s')
 
 
-def _show_three_steps(monkeypatch):
+@pytest.mark.parametrize('num_steps, shares, lines', [
+    (40, (1 / 40, 2 / 40, 3 / 40), [
+        f'step 1/40  {_TEXT}', f'step 2/40  {_TEXT}  0:01:16 left',
+        f'step 3/40  {_TEXT}  0:01:14 left']),
+    # Without a number of steps.
+    (0, (0.25, 0.5), [f'step 1  {_TEXT}', f'step 2  {_TEXT}  0:00:04 left'])])
+def test_progress_prints_lines_into_a_file(
+    num_steps, shares, lines, monkeypatch, capsys):
   clock = iter([100.0, 102.0, 104.0])
   monkeypatch.setattr(time, 'monotonic', lambda: next(clock))
-  progress = metrics.Progress(40)
-  for done in (1, 2, 3):
-    progress.update(done, share_done=done / 40, **_NUMBERS)
-  return progress
-
-
-def test_progress_prints_lines_into_a_file(monkeypatch, capsys):
-  _show_three_steps(monkeypatch).close()
-  assert capsys.readouterr().out.splitlines() == [
-      f'step 1/40  {_TEXT}',
-      f'step 2/40  {_TEXT}  0:01:16 left',
-      f'step 3/40  {_TEXT}  0:01:14 left',
-  ]
-
-
-def test_progress_without_a_number_of_steps(monkeypatch, capsys):
-  clock = iter([100.0, 110.0])
-  monkeypatch.setattr(time, 'monotonic', lambda: next(clock))
-  progress = metrics.Progress(0)
-  for done, share in ((1, 0.25), (2, 0.5)):
+  progress = metrics.Progress(num_steps)
+  for done, share in enumerate(shares, start=1):
     progress.update(done, share_done=share, **_NUMBERS)
-  assert capsys.readouterr().out.splitlines() == [
-      f'step 1  {_TEXT}', f'step 2  {_TEXT}  0:00:20 left']
+  progress.close()
+  assert capsys.readouterr().out.splitlines() == lines
 
 
 def test_progress_draws_a_bar_on_a_terminal(monkeypatch):
-
-  class Terminal(io.StringIO):
-
-    def isatty(self):
-      return True
-
-  terminal = Terminal()
+  terminal = io.StringIO()
+  terminal.isatty = lambda: True
   monkeypatch.setattr(sys, 'stdout', terminal)
   monkeypatch.setenv('TERM', 'xterm')
   monkeypatch.setenv('COLUMNS', '120')
@@ -201,16 +159,16 @@ def test_compiles_are_counted():
   assert not any(counter.metrics().values())
   now = time.time()  # So that no earlier run has kept the program.
 
-  def shift(x):
-    return x + now
+  def shift():  # Another function each time, as of another process.
+    return jax.jit(lambda x: x + now)
 
-  jax.jit(shift)(np.zeros(3))
+  shift_here = shift()
+  shift_here(np.zeros(3))
   first = counter.metrics()
   assert first.pop('compile/seconds') > 0
   assert first == {'compile/count': 1, 'compile/from_cache': 0}
-  jax.jit(shift)(np.ones(3))
-  jax.jit(shift)(np.ones(4))
-  jax.clear_caches()  # As in a second process; what is kept is in files.
-  jax.jit(shift)(np.zeros(3))
+  shift_here(np.ones(3))
+  shift_here(np.ones(4))
+  shift()(np.zeros(3))
   last = counter.metrics()
   assert (last['compile/count'], last['compile/from_cache']) == (2, 1)
