@@ -44,14 +44,11 @@ class Checkout:
       shutil.copy(ROOT / name, self.root)
     self.folder = folder
     self._calls = folder / 'calls'
-    self.python = self.write_python(
-        RECORDER.format(
-            python=shlex.quote(sys.executable),
-            calls=shlex.quote(str(self._calls)),
-            trainer=shlex.quote(str(folder / 'bin/trainer')),
-            version='%d.%d' % sys.version_info[:2],
-        )
-    )
+    self.python = self.write_python(RECORDER.format(
+        python=shlex.quote(sys.executable),
+        calls=shlex.quote(str(self._calls)),
+        trainer=shlex.quote(str(folder / 'bin/trainer')),
+        version='%d.%d' % sys.version_info[:2]))
 
   def write_python(self, script: str) -> pathlib.Path:
     return _write_executable(self.folder / 'python-to-use', script)
@@ -66,50 +63,29 @@ class Checkout:
     """A bare environment, in which stand-ins come first on the PATH."""
     return {
         'PATH': f'{self.folder}/bin{os.pathsep}{os.environ["PATH"]}',
-        'HOME': str(self.folder),
-        'PYTHON': str(self.python),
-    }
+        'HOME': str(self.folder), 'PYTHON': str(self.python)}
 
   def run(
-      self,
-      script: str,
-      *args: str,
-      python: pathlib.Path | None = None,
-      env: dict[str, str] | None = None,
-  ) -> subprocess.CompletedProcess:
+      self, script: str, *args: str,
+      env: dict[str, str] | None = None) -> subprocess.CompletedProcess:
     """Runs a script from a foreign directory."""
-    python_env = {'PYTHON': str(python)} if python else {}
     return subprocess.run(
-        ['bash', self.root / 'launch' / script, *args],
-        cwd=self.folder,
-        env=self.env() | python_env | (env or {}),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+        ['bash', self.root / 'launch' / script, *args], cwd=self.folder,
+        env=self.env() | (env or {}), capture_output=True, text=True,
+        timeout=120)
 
   def start(self, script: str, *args: str, **env: str) -> subprocess.Popen:
     """Starts a script as a terminal does: in a process group of its own."""
     return subprocess.Popen(
-        ['bash', self.root / 'launch' / script, *args],
-        cwd=self.folder,
-        env=self.env() | env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+        ['bash', self.root / 'launch' / script, *args], cwd=self.folder,
+        env=self.env() | env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, start_new_session=True)
 
   def paste(self, commands: str) -> subprocess.CompletedProcess:
     """Runs what --dry-run printed, and waits for what it left running."""
     return subprocess.run(
-        ['bash', '-c', f'set -e\n{commands}\nwait'],
-        cwd=self.folder,
-        env=self.env(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+        ['bash', '-c', f'set -e\n{commands}\nwait'], cwd=self.folder,
+        env=self.env(), capture_output=True, text=True, timeout=120)
 
   def calls(self) -> list[str]:
     """What Python was asked since the last time, without the `-c` probes."""

@@ -32,15 +32,12 @@ def with_group_size(method, group_size):
       if other.name == method][0]
 
 
-def test_names_of_the_methods_are_their_own():
-  names = [method.name for method in credit.methods(4)]
-  assert len(set(names)) == len(names)
-
-
 def test_methods_are_all_selections_with_all_return_types():
+  methods = credit.methods(4)
+  assert len({method.name for method in methods}) == len(methods)
   assert {
       (spec.mode, spec.selection, spec.return_type)
-      for spec in (method.rollout for method in credit.methods(4))} == {
+      for spec in (method.rollout for method in methods)} == {
           *itertools.product(
               ['tree'], spec_lib.SELECTIONS['tree'],
               spec_lib.RETURN_TYPES['tree']),
@@ -52,28 +49,22 @@ def test_methods_are_all_selections_with_all_return_types():
 def test_the_command_measures_all_pairs(tmp_path, capsys):
   path = tmp_path / 'new' / 'credit.json'
   credit.main([
-      '--turns=1,2', '--group_size=2,3', '--reward=outcome', '--boost',
+      '--turns=1', '--group_size=2,3', '--reward=outcome', '--boost',
       '--calls=20', '--rollouts=2', '--out', str(path)])
   text = path.read_text()
   for private in (tmp_path, checkout.ROOT, sys.prefix):
     assert str(private) not in text
   result = json.loads(text)
   assert result['command'] == (
-      'python -m benchmarks.credit --turns 1,2 --group_size 2,3 '
+      'python -m benchmarks.credit --turns 1 --group_size 2,3 '
       '--reward outcome --calls 20 --rollouts 2 --seeds 2 --boost')
-  assert result['settings'] == {
-      'turns': [1, 2], 'group_size': [2, 3], 'reward': 'outcome',
-      'boost': True, 'calls': 20, 'rollouts': 2, 'seeds': 2,
-      'learning_rate': credit.LEARNING_RATE,
-      'advantage': {'measured': credit.MEASURED, 'learned': credit.LEARNED}}
+  assert result['settings'].items() >= {
+      'turns': [1], 'group_size': [2, 3], 'boost': True}.items()
   rows = result['rows']
-  assert [
-      (row['turns'], row['group_size'], row['method']) for row in rows] == [
-          (turns, group_size, method.name)
-          for turns in (1, 2) for group_size in (2, 3)
-          for method in credit.methods(group_size)]
+  assert [(row['group_size'], row['method']) for row in rows] == [
+      (group_size, method.name) for group_size in (2, 3)
+      for method in credit.methods(group_size)]
   printed = capsys.readouterr().out
-  assert printed.count('K = 2, ') == printed.count('K = 3, ') == 2
   for row in rows:
     assert row['rollouts'] == max(2, math.ceil(20 / row['calls']))
     numbers = ''.join(
@@ -107,23 +98,17 @@ def test_the_jackknife_takes_the_noise_out_of_a_square():
       estimates, [values.mean(), values.mean()**2 - noise])
   assert errors[0] == pytest.approx(math.sqrt(noise))
   assert credit.mean(values) == pytest.approx((values.mean(), errors[0]))
-
-
-@pytest.mark.parametrize('square, error, expected', [
-    (4.0, 5.0, (2.0, 1.0)), (-1.0, 9.0, (0.0, 3.0))])
-def test_the_root_of_an_estimate(square, error, expected):
-  assert credit.root(square, error) == expected
+  assert credit.root(4.0, 5.0) == (2.0, 1.0)
+  assert credit.root(-1.0, 9.0) == (0.0, 3.0)
 
 
 def test_at_equal_budget_at_grpo_beats_grpo_on_trajectories():
   laboratory = make(3)
-  learned = {
-      method.name: [
-          laboratory.learn(method, seed=seed, num_calls=8000)
-          for seed in range(3)]
-      for method in (AT_GRPO, GRPO)}
-  assert min(learned['AT-GRPO']) > max(learned['GRPO']) + 0.05
-  assert min(learned['GRPO']) > 0.5  # It learns, too.
+  at_grpo, grpo = (
+      [laboratory.learn(method, seed=seed, num_calls=6000)
+       for seed in range(2)] for method in (AT_GRPO, GRPO))
+  assert min(at_grpo) > max(grpo) + 0.05
+  assert min(grpo) > 0.5  # It learns, too.
 
 
 @pytest.mark.parametrize('method, calls', [
@@ -164,13 +149,10 @@ def test_one_turn_of_outcome_rewards_has_no_bias_in_direction():
   assert measured['bias'] == pytest.approx(
       math.sqrt(lacks), abs=3 * measured['bias_error'])
 
-
-def test_returns_to_go_give_the_caller_its_share():
-  laboratory = make(1, reward='outcome')
+  # Returns to go give it its share.
   method = with_group_size('parallel, return_to_go, env+agent+turn', 4)
-  measured = laboratory.measure(method, laboratory.halfway(), 400)
-  immediate = laboratory.measure(AT_GRPO, laboratory.halfway(), 400)
-  assert measured['cosine'] > 0.97 > immediate['cosine']
+  whole = laboratory.measure(method, laboratory.halfway(), 200)
+  assert whole['cosine'] > 0.97 > measured['cosine']
 
 
 def test_more_continuations_deviate_less():
@@ -178,7 +160,7 @@ def test_more_continuations_deviate_less():
   one, four = (
       laboratory.measure(
           with_group_size(f'tree, monte_carlo {num}, uniform', 4),
-          laboratory.halfway(), 60)['deviation'] for num in (1, 4))
+          laboratory.halfway(), 20)['deviation'] for num in (1, 4))
   assert four < one
 
 

@@ -58,18 +58,7 @@ def test_shared_prefixes_on_each_part_of_the_mesh(report):
   assert found['alike']
 
 
-def test_disjoint_pools_compute_at_the_same_time(report):
-  # A short computation ended while a long one on the other pool went on; on
-  # one pool it had to wait.
-  assert report['pools'] == {'disjoint': False, 'shared': True}
-
-
 def test_engines_of_disjoint_pools_sample_at_the_same_time(report):
-  found = report['engines']
-  for pools in found.values():
-    # Bite: an engine that is collected before the next one has its chunk.
-    assert pools['order'] == [
-        'dispatch a', 'dispatch b', 'collect a', 'collect b']
-    assert pools['lengths'] == [eight_devices.LONG, 1]
-  # Bite: a dispatch that waits for its device.
-  assert not found['disjoint']['waited'] and found['shared']['waited']
+  # Bite: an engine that is collected before the next one has its chunk, or a
+  # dispatch that waits for its device.
+  assert report['waits'] == {'a=0:1,b=7:8': False, 'a=0:1,b=0:1': True}

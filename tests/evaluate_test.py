@@ -1,31 +1,15 @@
 """Evaluation: what is played, what is counted, and what is written down."""
 
-from concurrent import futures
 import json
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from atgrpo_jax import errors
 from atgrpo_jax import evaluate
-from atgrpo_jax import experiment as experiment_lib
-from atgrpo_jax import model
-from atgrpo_jax.huggingface import safetensors_file
-from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
 from atgrpo_jax.runtime import workdir as workdir_lib
-from configs import plan_path as plan_path_config
 from environments import datasets
-from environments.boards.plan_path import demonstrations
-from environments.boards.plan_path import maze
+from tests import echo
 from tests.rollout import scripted
-
-# Every reported number can be told from the file alone.
-REQUIRED = {
-    'task', 'team', 'policy_map', 'num_tasks', 'success', 'clusters',
-    'interval', 'mean_turns', 'mean_turns_to_solve', 'budget', 'split_hash',
-    'seed', 'step', 'sampling'}
 
 
 @pytest.mark.parametrize('num_success, num_trials, low, high', [
@@ -126,104 +110,53 @@ def test_agents_may_act_at_once(monkeypatch):
 # A whole run.
 
 
-@pytest.fixture(scope='module')
-def folder(tmp_path_factory):
-  """A model folder as a run finds it: small, and knowing nothing."""
-  folder = tmp_path_factory.mktemp('model')
-  demonstration = demonstrations.REPERTOIRE.demonstrate(
-      np.random.default_rng(0), 'solo', {'invent': 1.0}, 1, (2,))
-  tokenizer_lib.train(
-      [message['content'] for message in demonstration.messages], 400, folder)
-  config = model.ModelConfig(
-      vocab_size=400, hidden_size=16, intermediate_size=32, num_layers=1,
-      num_heads=2, num_kv_heads=1, head_dim=8, rope_theta=10_000.0,
-      norm_eps=1e-6,
-      tied_head=True, max_positions=1024, init_std=0.3)
-  params = model.init_params(jax.random.key(0), config)
-  safetensors_file.save(folder, params, config, jnp.float32)
-  return folder
-
-
-@pytest.fixture
-def config(folder, monkeypatch):
-  rng = np.random.default_rng(0)
-  tasks = {
-      split: [{'task_id': f'{split}/{i}', **maze.random_task(rng)}
-              for i in range(3)] for split in ('test[:2]', 'test')}
-  monkeypatch.setattr(
-      datasets, 'load', lambda builder, split, *where: tasks[split])
-  config = plan_path_config.get_config('debug').unlock()
-  config.model.folder = str(folder)
-  config.policies = 'per_role'
-  config.rollout.max_new_tokens = 3
-  config.buckets.prompt = (1024,)
-  return config
-
-
-def build(config):
-  # No sandbox: this model writes no programs.
-  return experiment_lib.build(
-      config, sandbox=None, executor=futures.ThreadPoolExecutor(1))
-
-
-def test_evaluate_run_writes_what_it_did(config, tmp_path, capsys):
-  config.evaluation.policies = 'tool=planner,planner=tool'
-  config.evaluation.name = 'swapped'
-  config.evaluation.temperature = 0.0
-  config.environment.max_turns = 2
-  evaluate.evaluate_run(build(config), tmp_path)
-  path = tmp_path / 'evals' / 'swapped.json'
+def test_evaluate_run_writes_what_it_did(echo_folder, tmp_path, capsys):
+  experiment = echo.experiment(
+      echo_folder, policies='per_role', **{
+          'evaluation.policies': 'first=second,second=first',
+          'evaluation.name': 'swapped', 'evaluation.temperature': 0.0,
+          'evaluation.test': 'validation', 'environment.max_turns': 2})
+  evaluate.evaluate_run(experiment, tmp_path)
+  path = tmp_path / 'evals/swapped.json'
   result = json.loads(path.read_text())
-  assert result.keys() >= REQUIRED
-  assert result.pop('budget')['completion_tokens'] == 12 * 3
-  low, high = result.pop('interval')
-  assert (low, high) == pytest.approx(evaluate.wilson_interval(0, 3))
-  assert result == {
-      'task': 'environments.boards.plan_path.env', 'team': 'pair',
-      'successes': '000', 'clusters': [0, 1, 2],
-      'split': 'test[:2]', 'max_turns': 2,
-      'config_hash': workdir_lib.config_hash(config.to_dict()),
-      'num_tasks': 3, 'success': 0.0, 'mean_turns': 2.0,
-      'mean_turns_to_solve': None, 'truncated': 1.0,
-      'outcomes': {
-          'tool': {'parse_error': 6}, 'planner': {'parse_error': 6}},
-      'policy_map': {'tool': 'planner', 'planner': 'tool'},
-      'split_hash': datasets.split_hash(datasets.load('', 'test[:2]', None)),
-      'seed': config.seed, 'step': 0,
-      'sampling': {'temperature': 0.0, 'max_new_tokens': 3},
-  }
+  assert result == evaluate.read(tmp_path, 'swapped')
+  assert result.items() >= {
+      'task': 'tests.echo', 'team': 'pair', 'split': 'validation',
+      'max_turns': 2, 'num_tasks': 16, 'success': 0.0, 'mean_turns': 2.0,
+      'mean_turns_to_solve': None, 'truncated': 1.0, 'step': 0,
+      'config_hash': workdir_lib.config_hash(experiment.config.to_dict()),
+      'policy_map': {'first': 'second', 'second': 'first'},
+      'sampling': {'temperature': 0.0, 'max_new_tokens': 2}}.items()
   printed = capsys.readouterr().out
   assert str(path) in printed
   assert 'swapped' in printed and '0.0 %' in printed
 
 
-@pytest.mark.parametrize('text', [
-    '', '[]', '{}',
-    '{"successes": "01", "num_tasks": 3, "clusters": [0, 1, 2]}',
-    '{"successes": "011", "num_tasks": 3, "clusters": [0, 1]}'])
-def test_what_is_no_evaluation_is_named(text, tmp_path):
-  with pytest.raises(errors.UserError, match='No such file.*after.json'):
-    evaluate.read(tmp_path, 'after')
+@pytest.mark.parametrize('changes, words', [
+    ({'evaluation.name': 'after'}, "name='after'.*plain file name"),
+    ({'evaluation.name': '../x'}, "name='../x'.*plain file name"),
+    ({'evaluation.policies': 'first=shared,second=critic'},
+     r"'critic'\], but the run trains \['shared'\]"),
+    ({'evaluation.policies': 'per_role'}, r"'first', 'second'\], but")])
+def test_what_cannot_be_evaluated_is_refused(
+    changes, words, echo_folder, tmp_path):
+  with pytest.raises(errors.UserError, match=words):
+    evaluate.evaluate_run(echo.experiment(echo_folder, **changes), tmp_path)
+  assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize('text, words', [
+    (None, 'No such file.*after.json'),
+    *((text, 'after.json is no evaluation') for text in (
+        '', '[]', '{}',
+        '{"successes": "01", "num_tasks": 3, "clusters": [0, 1, 2]}',
+        '{"successes": "011", "num_tasks": 3, "clusters": [0, 1]}')),
+    # Of an older version.
+    ('{"successes": "011", "num_tasks": 3}',
+     'without clusters of tasks.*delete .* and run it again')])
+def test_what_is_no_evaluation_is_named(text, words, tmp_path):
   (tmp_path / 'evals').mkdir()
-  (tmp_path / 'evals/after.json').write_text(text)
-  with pytest.raises(errors.UserError, match='after.json is no evaluation'):
+  if text is not None:
+    (tmp_path / 'evals/after.json').write_text(text)
+  with pytest.raises(errors.UserError, match=words):
     evaluate.read(tmp_path, 'after')
-
-
-def test_an_evaluation_of_an_older_version_is_named(tmp_path):
-  (tmp_path / 'evals').mkdir()
-  (tmp_path / 'evals/after.json').write_text(
-      '{"successes": "011", "num_tasks": 3}')
-  with pytest.raises(errors.UserError) as error:
-    evaluate.read(tmp_path, 'after')
-  assert '\n' not in str(error.value)
-  assert 'without clusters of tasks' in str(error.value)
-  assert f'delete {tmp_path} and run it again' in str(error.value)
-
-
-def test_policies_that_the_run_does_not_train_are_named(config, tmp_path):
-  config.evaluation.policies = 'tool=tool,planner=critic'
-  with pytest.raises(
-      errors.UserError, match=r"'critic'\], but the run trains \['planner', "):
-    evaluate.evaluate_run(build(config), tmp_path)
-  assert not (tmp_path / 'evals').exists()

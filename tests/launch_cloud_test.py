@@ -83,49 +83,30 @@ def checkout(tmp_path):
 
 
 def test_slurm_submits_one_task_per_gpu(slurm):
-  result = slurm.run(
+  args = (
       'slurm.sh', *RUN, 'w', '--nodes', '2', '--gpus-per-node', '4', '--time',
-      '1-00:00:00', '--partition', 'p', '--account', 'a', '--', OVERRIDE)
+      '1-00:00:00', '--partition', 'p', '--account', 'a')
+  dry = slurm.run(*args, '--dry-run', '--', OVERRIDE)
+  assert dry.returncode == 0, dry.stderr
+  assert not (slurm.folder / 'notes').exists()
+  assert slurm.paste(dry.stdout).returncode == 0
+  result = slurm.run(*args, '--', OVERRIDE)
   assert result.returncode == 0, result.stderr
-  (note,) = _notes(slurm)
+  assert 'scancel 123' in result.stdout and 'slurm-123.log' in result.stdout
+  pasted, note = _notes(slurm)
+  assert pasted == note
   workdir = slurm.folder / 'w'
+  assert workdir.with_name('w.logs').is_dir()
   split = note.index(str(slurm.root / 'launch/_slurm_job.sh'))
   options, command = note[1:split], note[split + 1:]
   assert {
       '--nodes=2', '--ntasks=8', '--ntasks-per-node=4', '--gpus-per-node=4',
       '--time=1-00:00:00', '--partition=p', '--account=a', '--requeue',
-      '--signal=B:USR1@600', f'--output={workdir}.logs/slurm-%j.log',
-      f'--chdir={slurm.root}'} <= set(options)
+      f'--output={workdir}.logs/slurm-%j.log'} <= set(options)
   # With a GPU for each task, jax would look for GPU I where there is one.
   assert not any('per-task' in o for o in options if 'gpu' in o)
   assert command[-2:] == [OVERRIDE, '--distributed']
   assert 'JAX_PLATFORMS=cuda,cpu' in command
-  assert workdir.with_name('w.logs').is_dir()
-  assert 'scancel 123' in result.stdout and 'slurm-123.log' in result.stdout
-
-
-def test_slurm_dry_run_can_be_pasted(slurm):
-  args = ('slurm.sh', *RUN, 'w', '--nodes', '2')
-  dry = slurm.run(*args, '--dry-run', '--', OVERRIDE)
-  assert dry.returncode == 0, dry.stderr
-  assert not (slurm.folder / 'notes').exists()
-  assert slurm.paste(dry.stdout).returncode == 0
-  assert slurm.run(*args, '--', OVERRIDE).returncode == 0
-  pasted, ran = _notes(slurm)
-  assert pasted == ran
-
-
-@pytest.mark.parametrize(
-    'args, words',
-    [
-        (('--nodes', '0'), ["--nodes is '0'", 'above 0']),
-        (('--time', '90'), ["'90'", 'HOURS:MM:SS']),
-        (('--time', '00:19:59'), ['00:19:59', '600 seconds', '--grace']),
-    ],
-)
-def test_slurm_refuses_what_cannot_work(slurm, args, words):
-  result = slurm.run('slurm.sh', *RUN, 'w', *args)
-  checkout_lib.assert_stops_with(result, *words)
 
 
 def test_refused_job_stops(slurm):
@@ -135,41 +116,28 @@ def test_refused_job_stops(slurm):
   assert 'no such partition\nslurm.sh: error: sbatch refused' in result.stderr
 
 
-def _start_job(slurm):
+@pytest.mark.parametrize('number, saved, notes', [
+    # Out of time; out of time, but it failed; cancelled.
+    (signal.SIGUSR1, 42, ['srun', 'scancel', 'scontrol requeue 123']),
+    (signal.SIGUSR1, 1, ['srun', 'scancel']),
+    (signal.SIGTERM, 42, ['srun'])])
+def test_job_that_runs_out_of_time_is_queued_again(
+    slurm, number, saved, notes):
+  slurm.write_program(
+      'trainer', TRAINER.replace('exit(42)', f'exit({saved})'))
   (slurm.folder / 'wait').touch()
   job = slurm.start(
       '_slurm_job.sh', slurm.folder / 'bin/trainer', '--workdir', 'w',
       SLURM_CPUS_PER_TASK='8', SLURM_JOB_ID='123', JAX_PLATFORMS='cuda')
   checkout_lib.wait_until((slurm.folder / 'started').exists)
-  return job
-
-
-def test_job_that_runs_out_of_time_is_queued_again(slurm):
-  job = _start_job(slurm)
-  job.send_signal(signal.SIGUSR1)
+  job.send_signal(number)
+  if number == signal.SIGTERM:  # scancel signals the processes as well.
+    os.kill(int((slurm.folder / 'started').read_text()), signal.SIGTERM)
   output, _ = job.communicate(timeout=30)
   assert 'saved' in output
-  assert job.returncode == 42
-  assert [note[0] for note in _notes(slurm)] == ['srun', 'scancel', 'scontrol']
-  assert _notes(slurm)[-1] == ['scontrol', 'requeue', '123']
-
-
-def test_cancelled_job_is_not_queued_again(slurm):
-  job = _start_job(slurm)
-  job.terminate()  # scancel signals the processes and perhaps the script.
-  os.kill(int((slurm.folder / 'started').read_text()), signal.SIGTERM)
-  job.communicate(timeout=30)
-  assert job.returncode == 42
-  assert [note[0] for note in _notes(slurm)] == ['srun']
-
-
-def test_failure_out_of_time_is_not_queued_again(slurm):
-  slurm.write_program('trainer', TRAINER.replace('exit(42)', 'exit(1)'))
-  job = _start_job(slurm)
-  job.send_signal(signal.SIGUSR1)
-  job.communicate(timeout=30)
-  assert job.returncode == 1
-  assert [note[0] for note in _notes(slurm)] == ['srun', 'scancel']
+  assert job.returncode == saved
+  for note, expected in zip(_notes(slurm), notes, strict=True):
+    assert ' '.join(note).startswith(expected)
 
 
 # ---- TPU --------------------------------------------------------------------
@@ -241,9 +209,7 @@ def test_tpu_vm_creates_runs_and_collects(cloud):
       'tpu_vm.sh', *TPU, 'runs/x', *CREATE, '--setup', 'touch "set up"', '--',
       OVERRIDE)
   assert result.returncode == 0, result.stderr
-  assert _verbs(cloud) == [
-      'describe', 'create', 'describe', 'state', 'scp', 'install', 'ssh',
-      'start', 'follow', 'result', 'scp']
+  assert 'create' in _verbs(cloud)
   assert '--version=v2-alpha-tpuv5-lite' in _notes(cloud)[1]
   home = cloud.folder / 'worker-0'
   assert (home / 'atgrpo_jax/set up').exists()
@@ -261,26 +227,22 @@ def test_tpu_vm_creates_runs_and_collects(cloud):
 
 
 def test_tpu_vm_is_used_again_and_gets_the_newest_code(cloud):
-  assert cloud.run('tpu_vm.sh', *TPU, 'runs/x', *CREATE).returncode == 0
-  (cloud.root / 'configs/common.py').unlink()
-  (cloud.folder / 'notes').unlink()
-  result = cloud.run('tpu_vm.sh', *TPU, 'runs/x', '--delete')
-  assert result.returncode == 0, result.stderr
-  assert 'using the TPU VM mine, which is there' in result.stdout
-  assert 'create' not in _verbs(cloud)
-  assert _verbs(cloud)[-2:] == ['scp', 'delete']
-  assert not (cloud.folder / 'worker-0').exists()
-
-
-def test_modules_that_are_gone_go_from_the_tpu_vm(cloud):
   home = cloud.folder / 'worker-0'
   for name in ('old.py', '.venv/kept', 'models/Qwen3/kept'):
     path = home / 'atgrpo_jax' / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
-  assert cloud.run('tpu_vm.sh', *TPU, 'runs/x').returncode == 0
+  result = cloud.run('tpu_vm.sh', *TPU, 'runs/x')
+  assert result.returncode == 0, result.stderr
   assert not (home / 'atgrpo_jax/old.py').exists()
   assert (home / 'atgrpo_jax/models/Qwen3/kept').exists()
+  assert 'using the TPU VM mine, which is there' in result.stdout
+  assert 'create' not in _verbs(cloud)
+
+  result = cloud.run('tpu_vm.sh', *TPU, 'runs/x', '--delete')
+  assert result.returncode == 0, result.stderr
+  assert _verbs(cloud)[-2:] == ['scp', 'delete']
+  assert not home.exists()
 
 
 def test_old_python_of_the_tpu_vm_gets_a_new_one(cloud):
@@ -303,17 +265,9 @@ print('3.10')
   assert (home / 'atgrpo_jax/.venv/bin/python').exists()
 
 
-@pytest.mark.parametrize(
-    'fail, doing',
-    [
-        ('scp', 'copying the checkout'),
-        ('install', 'installing'),
-        ('mount', 'running --setup'),
-        ('start', 'starting the run'),
-        ('follow', 'watching the run'),
-        ('recurse', 'collecting the workdir'),
-    ],
-)
+@pytest.mark.parametrize('fail, doing', [
+    ('mount', 'running --setup'), ('follow', 'watching the run'),
+    ('recurse', 'collecting the workdir')])
 def test_failing_step_leaves_the_tpu_vm(cloud, fail, doing):
   (cloud.folder / 'fail').write_text(fail)
   result = cloud.run(
@@ -323,51 +277,24 @@ def test_failing_step_leaves_the_tpu_vm(cloud, fail, doing):
   *_, said, sentence = result.stderr.splitlines()
   assert said == 'gcloud says no'
   assert f'error: {doing} failed' in sentence
-  assert sentence.endswith(
-      'gcloud compute tpus tpu-vm delete mine --zone=z --quiet')
+  assert 'gcloud compute tpus tpu-vm delete mine' in sentence
   assert 'delete' not in _verbs(cloud)
 
 
-def test_failing_creation_and_look_up_stop(cloud):
+def test_tpu_vm_that_cannot_be_used_stops(cloud):
   (cloud.folder / 'fail').write_text('create')
   result = cloud.run('tpu_vm.sh', *TPU, 'runs/x', *CREATE)
   assert 'creating the TPU VM mine failed' in result.stderr
   (cloud.folder / 'fail').write_text('describe')
   result = cloud.run('tpu_vm.sh', *TPU, 'runs/x', *CREATE)
   checkout_lib.assert_stops_with(result, 'look up', 'gcloud says no')
-
-
-def test_tpu_vm_that_is_not_there_or_not_ready_stops(cloud):
+  (cloud.folder / 'fail').unlink()
   result = cloud.run('tpu_vm.sh', *TPU, 'runs/x')
   checkout_lib.assert_stops_with(result, 'no TPU VM mine', '--accelerator-type')
   (cloud.folder / 'worker-0').mkdir()
   (cloud.folder / 'state').write_text('PREEMPTED')
   result = cloud.run('tpu_vm.sh', *TPU, 'runs/x')
   checkout_lib.assert_stops_with(result, 'PREEMPTED, not READY', 'delete mine')
-
-
-def test_failing_trainer_keeps_its_status_and_the_tpu_vm(cloud):
-  home = cloud.folder / 'worker-0'
-  home.mkdir()
-  (home / 'status').write_text('2')
-  result = cloud.run('tpu_vm.sh', *TPU, 'runs/x', '--delete')
-  assert result.returncode == 2
-  assert 'failed with exit status 2' in result.stderr
-  assert home.exists()
-
-
-@pytest.mark.parametrize(
-    'script, args, words',
-    [
-        ('tpu_vm.sh', TPU[2:] + ('w',), ['--name is missing']),
-        ('tpu_vm.sh', TPU[:2] + RUN + ('w',), ['--zone is missing', 'us-']),
-        ('tpu_vm.sh', TPU + ('a b',), ["'a b'", 'letters']),
-        ('tpu_vm.sh', TPU + ('gs://b/x',), ["'gs://b/x'", 'gcsfuse']),
-        ('tpu_pod.sh', TPU + ('runs/x',), ["'runs/x'", 'absolute', 'share']),
-    ],
-)
-def test_tpu_scripts_refuse_bad_options(cloud, script, args, words):
-  checkout_lib.assert_stops_with(cloud.run(script, *args), *words)
 
 
 def test_pod_runs_on_all_workers(cloud):
@@ -390,14 +317,13 @@ def test_pod_runs_on_all_workers(cloud):
 
 
 def test_status_of_a_pod_is_the_first_failure(cloud):
-  for i, status in enumerate(['42', '3', '0']):
-    home = cloud.folder / f'worker-{i}'
-    home.mkdir()
-    (home / 'status').write_text(status)
-  result = cloud.run('tpu_pod.sh', *TPU, f'{cloud.folder}/x')
+  for i, status in enumerate(['42', '3']):
+    (cloud.folder / f'worker-{i}').mkdir()
+    (cloud.folder / f'worker-{i}/status').write_text(status)
+  result = cloud.run('tpu_pod.sh', *TPU, f'{cloud.folder}/x', '--delete')
   assert result.returncode == 3
-  (cloud.folder / 'worker-1/status').unlink()
-  assert cloud.run('tpu_pod.sh', *TPU, f'{cloud.folder}/x').returncode == 42
+  assert 'failed with exit status 3' in result.stderr
+  assert 'delete' not in _verbs(cloud)
 
 
 def test_ctrl_c_ends_the_watching_and_not_the_run(cloud):
@@ -428,11 +354,10 @@ def test_ctrl_c_ends_the_watching_and_not_the_run(cloud):
   assert watcher.returncode == 42
 
 
-@pytest.mark.parametrize('script', ['tpu_vm.sh', 'tpu_pod.sh'])
-def test_tpu_dry_run_can_be_pasted(cloud, script):
+def test_tpu_dry_run_can_be_pasted(cloud):
   args = (
-      script, *TPU, f'{cloud.folder}/w/x', *CREATE, '--setup', "echo 'a  b'",
-      '--delete')
+      'tpu_pod.sh', *TPU, f'{cloud.folder}/w/x', *CREATE, '--setup',
+      "echo 'a  b'", '--delete')
   dry = cloud.run(*args, '--dry-run', '--', OVERRIDE)
   assert dry.returncode == 0, dry.stderr
   assert not (cloud.folder / 'notes').exists()

@@ -35,24 +35,13 @@ CASES = [
      ['environment.program_slots=0', 'at least 1']),
     ([CONFIG, '--config.environment.num_workers=0'],
      ['environment.num_workers=0', 'at least 1']),
-    # Below, the model folder is there and jax is needed.
-    ([CONFIG, '--config.model.trained=none'],
-     ["model.trained is 'none'", '--mode=evaluate']),
-    ([CONFIG, '--mode=evaluate', '--config.evaluation.name=after'],
-     ["evaluation.name='after'", 'plain file name']),
-    ([CONFIG, '--mode=evaluate', '--config.evaluation.name=../x'],
-     ["evaluation.name='../x'", 'plain file name']),
+    # Found when the experiment is built, and when it is run.
     ([CONFIG, '--config.rollout.group_size=1'],
      ['group_size=1', 'at least 2']),
-    ([CONFIG, '--config.policies=one'], ["policies='one'", 'first=a,second=a']),
-    ([CONFIG, '--config.model.folder=no/such/folder'],
-     ["'no/such/folder' is not a folder"]),
     ([CONFIG, '--config.evaluation.test=exam'],
      ["echo has no split 'exam'", 'test (48 tasks)']),
-    ([CONFIG, '--config.evaluation.test=empty'],
-     ["split 'empty' of echo has no tasks"]),
-    ([CONFIG, '--mode=evaluate', '--config.evaluation.policies=per_role'],
-     ["evaluation.policies='per_role'", "['first', 'second']", "['shared']"]),
+    ([CONFIG, '--mode=evaluate', '--config.evaluation.name=after'],
+     ["evaluation.name='after'", 'plain file name']),
 ]
 
 # One import serves all cases: each is the program in a process of its own.
@@ -86,7 +75,7 @@ def answers(echo_folder, tmp_path_factory):
     if not any('workdir' in argument for argument in argv):
       argv.insert(0, f'--workdir={workdirs / str(number)}')
     cases.append(argv)
-  cases.append([CONFIG])  # Without a workdir.
+  cases += [[CONFIG], [CONFIG, '--traceback']]  # Without a workdir.
   done = subprocess.run(
       [sys.executable, '-c', _PROGRAM, folder, json.dumps(cases)], cwd=ROOT,
       text=True, stdout=subprocess.PIPE, check=True, timeout=300)
@@ -116,15 +105,8 @@ def test_mistake_is_one_line(number, answers):
   assert not (workdirs / str(number)).exists()
 
 
-def test_missing_workdir(answers):
-  status, stderr = answers[0][-1]
-  assert status == 2
-  assert _error(stderr) == '--workdir is missing; see --help.'
-
-
-def test_traceback_on_demand(tmp_path):
-  done = subprocess.run(
-      [sys.executable, '-m', 'atgrpo_jax.main', CONFIG, '--traceback'],
-      cwd=ROOT, text=True, stderr=subprocess.PIPE)
-  assert done.returncode == 1
-  assert 'in main' in done.stderr and 'UserError: --workdir' in done.stderr
+def test_missing_workdir_and_traceback_on_demand(answers):
+  (status, stderr), (status_with, stderr_with) = answers[0][-2:]
+  assert (status, status_with) == (2, 1)
+  assert '--workdir is missing' in _error(stderr)
+  assert 'in main' in stderr_with and 'UserError: --workdir' in stderr_with
