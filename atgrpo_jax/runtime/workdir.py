@@ -31,9 +31,13 @@ def config_hash(config: Mapping[str, Any]) -> str:
 
 
 def print_config(config: Mapping[str, Any]) -> None:
-  """Prints every value as it would be given on the command line."""
+  """Prints every value as it would be given on the command line.
+
+  None, which cannot be given there, is left out.
+  """
   for name, value in sorted(_flatten(config).items()):
-    print(f'--config.{name}={value}')
+    if value is not None:
+      print(f'--config.{name}={value}')
   print(f'config hash {config_hash(config)}')
 
 
