@@ -10,7 +10,6 @@ import pytest
 from atgrpo_jax import errors
 from atgrpo_jax import model
 from benchmarks import cases
-from benchmarks import ours
 from benchmarks import peer
 from benchmarks import run
 from benchmarks import timing
@@ -74,15 +73,6 @@ def test_what_cannot_be_run_is_said_in_one_line(argv, words, capsys):
   assert captured.err.count('\n') == 1 and not captured.out
 
 
-def test_all_takes_every_peer_where_it_belongs():
-  options = run.parse([
-      'all', '--against', 'tunix,comlrl', '--peer_python',
-      'tunix=/x/a,comlrl=/x/b'])
-  assert options.names == tuple(cases.BENCHMARKS)
-  assert options.peers == {'tunix': '/x/a', 'comlrl': '/x/b'}
-  assert '/x' not in options.command
-
-
 def test_best_median_and_ratios():
   case = timing.Case('work', {}, counts={'tokens': 12})
   summary = timing.summarise(
@@ -107,13 +97,6 @@ def test_share_of_the_machine_is_that_of_its_tighter_limit(least):
       timing.Case('work', {}, least=least), {'ours': [2.0, 5.0]},
       timing.Amounts(flops=200.0, bytes=20.0))
   assert summary['share_of_machine'] == 0.75
-
-
-def test_rates_are_the_best_of_all_cases():
-  found = [timing.Case(name, {}, counts=counts) for name, counts in (
-      ('a', {'GB': 6.0}), ('b', {'GB': 8.0}), ('c', {}))]
-  seconds = [{'ours': [2.0, 3.0]}, {'ours': [4.0, 8.0]}, {'ours': [0.1]}]
-  assert timing.fastest(found, seconds, 'GB') == 3.0
 
 
 def test_least_work_by_hand():
@@ -148,13 +131,6 @@ def test_kernel_size_is_that_of_the_model():
       if path[-1].key == 'kernel']
   assert workload.kernel_size(workload.MODEL) == sum(kernels)
   assert round(sum(leaf.size for _, leaf in leaves) / 1e6, 1) == 3.3
-
-
-def test_no_completion_is_shorter_than_told():
-  uneven = ours.Uneven(tiny.CONFIG, _UNEVEN, (2,), mean_length=4, shortest=2)
-  assert uneven.lengths.shape == (4, 2)
-  assert uneven.lengths.min() >= 2 and uneven.lengths.max() <= 6
-  assert (uneven.continuous() == uneven.lengths).all()
 
 
 @pytest.mark.parametrize('name', cases.BENCHMARKS)

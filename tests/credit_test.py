@@ -26,12 +26,6 @@ def make(turns, reward='mixed', boost=False):
       team='pair', max_turns=turns, reward=reward, sandbox=None, boost=boost))
 
 
-def with_group_size(method, group_size):
-  return [
-      other for other in credit.methods(group_size)
-      if other.name == method][0]
-
-
 def test_methods_are_all_selections_with_all_return_types():
   methods = credit.methods(4)
   assert len({method.name for method in methods}) == len(methods)
@@ -150,18 +144,11 @@ def test_one_turn_of_outcome_rewards_has_no_bias_in_direction():
       math.sqrt(lacks), abs=3 * measured['bias_error'])
 
   # Returns to go give it its share.
-  method = with_group_size('parallel, return_to_go, env+agent+turn', 4)
+  method, = [
+      method for method in credit.methods(4)
+      if method.name == 'parallel, return_to_go, env+agent+turn']
   whole = laboratory.measure(method, laboratory.halfway(), 200)
   assert whole['cosine'] > 0.97 > measured['cosine']
-
-
-def test_more_continuations_deviate_less():
-  laboratory = make(2)
-  one, four = (
-      laboratory.measure(
-          with_group_size(f'tree, monte_carlo {num}, uniform', 4),
-          laboratory.halfway(), 20)['deviation'] for num in (1, 4))
-  assert four < one
 
 
 def test_the_gradient_is_that_of_the_mean_log_probability():

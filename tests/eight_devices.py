@@ -193,18 +193,14 @@ def main(folder: pathlib.Path) -> None:
     many = run(sharding.make_meshes(
         ['p'], jax.devices(), sharding.MeshSpec(fsdp, tensor))['p'], lora)
     report[name] = {
-        'completions': bool(np.array_equal(
-            one[lora]['completions'], many['completions'])),
-        'alike': bool(np.array_equal(one[lora]['alike'], many['alike'])),
-        'shared_prefixes': many['shared_prefixes'],
-        'decoded_rows': many['decoded_rows'],
-        'longest': many['longest'],
+        name: many[name] for name in (
+            'shared_prefixes', 'decoded_rows', 'longest', 'sharding_kept')} | {
+        name: bool(np.array_equal(one[lora][name], many[name]))
+        for name in ('completions', 'alike')} | {
+        name: relative(many[name], one[lora][name])
+        for name in ('grads', 'params')} | {
         'loss': abs(many['loss'] - one[lora]['loss']),
-        'grads': relative(many['grads'], one[lora]['grads']),
-        'params': relative(many['params'], one[lora]['params']),
-        'bytes': many['bytes'] / one[lora]['bytes'],
-        'sharding_kept': many['sharding_kept'],
-    }
+        'bytes': many['bytes'] / one[lora]['bytes']}
   (folder / 'report.json').write_text(json.dumps(report, indent=2))
 
 

@@ -19,8 +19,7 @@ def report(tmp_path_factory):
   subprocess.run(
       [sys.executable, '-m', 'tests.eight_devices', folder], cwd=ROOT,
       check=True, timeout=600, env=os.environ | {
-          'JAX_PLATFORMS': 'cpu',
-          'JAX_NUM_CPU_DEVICES': '8'})
+          'JAX_PLATFORMS': 'cpu', 'JAX_NUM_CPU_DEVICES': '8'})
   return json.loads((folder / 'report.json').read_text())
 
 
@@ -32,27 +31,24 @@ def test_step_is_that_of_one_device(report, name):
   assert found['loss'] < 1e-6
   assert found['grads'] < 1e-5
   assert found['params'] < 1e-5
-
-
-@pytest.mark.parametrize('name', eight_devices.CASES)
-def test_each_device_keeps_its_share_of_the_state(report, name):
+  # Each device keeps its share. What normalises is whole everywhere, and
+  # adapters know no `tensor`.
   fsdp, tensor, lora = eight_devices.CASES[name]
-  # What normalises is kept whole everywhere, and adapters know no `tensor`.
   share = 1 / (fsdp if lora else fsdp * tensor)
-  assert share <= report[name]['bytes'] < share + 0.02
-  assert report[name]['sharding_kept']
+  assert share <= found['bytes'] < share + 0.02
+  assert found['sharding_kept']
 
 
 def test_who_has_ended_is_not_decoded(report):
-  # Each of eight parts has one group at a time, and ends with its longest
-  # candidate, whatever the others do. Bite: parts that go on together.
+  # Each of eight shards has one group at a time, and ends with its longest
+  # candidate, whatever the others do. Bite: shards that go on together.
   found = report['fsdp']
   assert found['decoded_rows'] == found['longest']
-  # Four parts of two groups, on which devices share heads, go on together.
+  # Four shards of two groups, on which devices share heads, go on together.
   assert report['all three']['decoded_rows'] > found['longest']
 
 
-def test_shared_prefixes_on_each_part_of_the_mesh(report):
+def test_shared_prefixes_on_each_shard(report):
   found = report['all three, adapter']
   assert found['shared_prefixes'] == 2  # One for each adapter.
   assert found['alike']

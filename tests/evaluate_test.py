@@ -89,24 +89,6 @@ def test_tasks_of_a_kind_are_one_cluster():
   assert evaluate.clusters(TASKS) == [0, 1, 2, 3]
 
 
-def test_agents_may_act_at_once(monkeypatch):
-  """Neither sees the other's answer; both enter one step."""
-  scripted.follow_scripts(monkeypatch)
-  script = {
-      'A/a turn 0 total 0': ['1'], 'A/b turn 0 total 0': ['2'],
-      'A/a turn 1 total 3': ['1'], 'A/b turn 1 total 3': ['1'],
-      'B/a turn 0 total 0': ['1'], 'B/b turn 0 total 0': ['1']}
-  runner = scripted.make_runner(
-      {'one': script}, {'a': 'one', 'b': 'one'},
-      scripted.Counting(phases=(('a', 'b'),)))
-  result = evaluate.evaluate(runner, TASKS[:2])
-  assert result['success'] == 1.0
-  assert result['mean_turns'] == 1.5
-  assert result['outcomes'] == {'a': {'ok': 3}, 'b': {'ok': 3}}
-  assert runner.counters.model_calls == 6
-  assert runner.counters.environment_steps == 3
-
-
 # A whole run.
 
 

@@ -204,26 +204,39 @@ def _verbs(cloud):
   return verbs
 
 
-def test_tpu_vm_creates_runs_and_collects(cloud):
-  result = cloud.run(
-      'tpu_vm.sh', *TPU, 'runs/x', *CREATE, '--setup', 'touch "set up"', '--',
-      OVERRIDE)
+def test_tpu_vm_is_created_runs_and_goes(cloud):
+  """And what --dry-run printed does the same."""
+  args = (
+      'tpu_vm.sh', *TPU, 'runs/x', *CREATE, '--setup', 'touch "set  up"; ls',
+      '--delete')
+  dry = cloud.run(*args, '--dry-run', '--', OVERRIDE)
+  assert dry.returncode == 0, dry.stderr
+  assert not (cloud.folder / 'notes').exists()
+  assert not (cloud.root / '.cache').exists()
+  pasted = cloud.paste(dry.stdout)
+  assert pasted.returncode == 0, pasted.stderr
+  assert f'|{OVERRIDE}\n' in pasted.stdout
+  in_shell = _notes(cloud)
+  (cloud.folder / 'notes').unlink()
+  collected = cloud.root / 'runs/mine'
+  shutil.rmtree(collected)
+
+  result = cloud.run(*args, '--', OVERRIDE)
   assert result.returncode == 0, result.stderr
-  assert 'create' in _verbs(cloud)
-  assert '--version=v2-alpha-tpuv5-lite' in _notes(cloud)[1]
+  ran = _notes(cloud)
+  del ran[2:4]  # What became of the creation, and whether something runs.
+  assert ran == in_shell
+  assert '--version=v2-alpha-tpuv5-lite' in ran[1]
   home = cloud.folder / 'worker-0'
-  assert (home / 'atgrpo_jax/set up').exists()
+  assert f'--editable {home}/atgrpo_jax[tpu]' in '\n'.join(cloud.calls())
   # The log came through, and every argument was intact.
-  assert 'platforms: tpu,cpu\n' in result.stdout
+  assert 'set  up\n' in result.stdout and 'platforms: tpu' in result.stdout
   assert (
       f'arguments:|--workdir|{home}/runs/x|--config|{RUN[1]}|--mode|train'
       f'|{OVERRIDE}\n' in result.stdout)
-  assert f'--editable {home}/atgrpo_jax[tpu]' in '\n'.join(cloud.calls())
-  collected = cloud.root / 'runs/mine'
   assert (collected / 'x/metrics.jsonl').exists()
   assert 'arguments' in (collected / 'log').read_text()
-  assert 'delete it with: gcloud' in result.stdout
-  assert home.exists()
+  assert not home.exists()
 
 
 def test_tpu_vm_is_used_again_and_gets_the_newest_code(cloud):
@@ -238,11 +251,7 @@ def test_tpu_vm_is_used_again_and_gets_the_newest_code(cloud):
   assert (home / 'atgrpo_jax/models/Qwen3/kept').exists()
   assert 'using the TPU VM mine, which is there' in result.stdout
   assert 'create' not in _verbs(cloud)
-
-  result = cloud.run('tpu_vm.sh', *TPU, 'runs/x', '--delete')
-  assert result.returncode == 0, result.stderr
-  assert _verbs(cloud)[-2:] == ['scp', 'delete']
-  assert not home.exists()
+  assert 'delete it with: gcloud' in result.stdout and home.exists()
 
 
 def test_old_python_of_the_tpu_vm_gets_a_new_one(cloud):
@@ -352,23 +361,3 @@ def test_ctrl_c_ends_the_watching_and_not_the_run(cloud):
   output, _ = watcher.communicate(timeout=60)
   assert 'saved' in output
   assert watcher.returncode == 42
-
-
-def test_tpu_dry_run_can_be_pasted(cloud):
-  args = (
-      'tpu_pod.sh', *TPU, f'{cloud.folder}/w/x', *CREATE, '--setup',
-      "echo 'a  b'", '--delete')
-  dry = cloud.run(*args, '--dry-run', '--', OVERRIDE)
-  assert dry.returncode == 0, dry.stderr
-  assert not (cloud.folder / 'notes').exists()
-  assert not (cloud.root / '.cache').exists()
-  pasted = cloud.paste(dry.stdout)
-  assert pasted.returncode == 0, pasted.stderr
-  assert f'|{OVERRIDE}' in pasted.stdout
-  in_shell = _notes(cloud)
-  (cloud.folder / 'notes').unlink()
-  shutil.rmtree(cloud.folder / 'w')
-  assert cloud.run(*args, '--', OVERRIDE).returncode == 0
-  ran = _notes(cloud)
-  del ran[2:4]  # What became of the creation, and whether something runs.
-  assert ran == in_shell

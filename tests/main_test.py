@@ -33,8 +33,6 @@ CASES = [
     (['--config=configs/plan_path.py:debgu'], ["'debgu'", "'debug'"]),
     ([CONFIG, '--config.environment.program_slots=0'],
      ['environment.program_slots=0', 'at least 1']),
-    ([CONFIG, '--config.environment.num_workers=0'],
-     ['environment.num_workers=0', 'at least 1']),
     # Found when the experiment is built, and when it is run.
     ([CONFIG, '--config.rollout.group_size=1'],
      ['group_size=1', 'at least 2']),

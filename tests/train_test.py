@@ -264,27 +264,21 @@ def test_parallel_episodes_train(echo_folder, tmp_path):
       'rollout.return_type': 'episode_return', 'advantage.group_key': 'env',
   }), tmp_path)
   line, = _metrics(tmp_path)
-  episodes, credit, tokens = {}, {}, dict.fromkeys(('first', 'second'), 0)
+  episodes, tokens = {}, dict.fromkeys(('first', 'second'), 0)
   signal_of = set()
   for group in _groups(tmp_path, 0):
     task_id, role, turn, branch = group['key'].values()
     candidates = group['candidates']
     # The episodes of a task share its first prompt.
     assert len(candidates) == (16 if (role, turn) == ('first', 0) else 1)
-    assert group['chosen'] is None
     for i, candidate in enumerate(candidates):
       episodes.setdefault((task_id, branch + i), []).append(candidate)
-      credit.setdefault((task_id, branch + i, role), set()).add(
-          (candidate['return'], candidate['advantage']))
     # Who has no advantage adds nothing.
     if any(candidate['advantage'] for candidate in candidates):
       signal_of.add(task_id)
       tokens[role] += sum(len(c['ids']) for c in candidates)
   assert 0 < len(signal_of) <= 16 and len(episodes) == 16 * 16
   assert line['first/without_signal'] == 1 - len(signal_of) / 16
-  # All candidates of a role in an episode share a return and an advantage.
-  assert len(credit) == 2 * len(episodes)
-  assert {len(shared) for shared in credit.values()} == {1}
   assert tokens == {role: line[f'{role}/tokens'] for role in tokens}
   assert line['rollout/success'] == np.mean([
       actions[-1]['terms']['success'] for actions in episodes.values()])
@@ -431,25 +425,18 @@ def test_kl_penalty_pulls_every_candidate_towards_the_reference(
   assert specs.loss(entropy_coefficient=0.1).has_penalty
 
 
-def test_invalid_candidates_have_no_tokens(experiment, groups):
+def test_what_an_invalid_candidate_said_is_not_read(experiment, groups):
   index, group = next(
       (i, g) for i, g in enumerate(groups) if g.returns[0] < max(g.returns))
-
-  def update_with(completion):
+  params = []
+  for completion in (group.candidates[0].completion, np.array([5, 6])):
     broken = _with_candidate(
-        group, 0, return_=np.nan, advantage=0.0, completion=completion,
+        group, 0, return_=np.nan, advantage=1.0, completion=completion,
         behavior_logprobs=np.zeros(len(completion), np.float32))
-    return _update(
+    state, _ = _update(
         experiment, [*groups[:index], broken, *groups[index + 1:]])
-
-  _, metrics = _update(experiment, groups)
-  first = group.candidates[0].completion
-  states = []
-  for completion in (first, np.array([5, 6], np.int32)):
-    state, changed = update_with(completion)
-    assert changed['tokens'] == metrics['tokens'] - len(first)
-    states.append(_bytes(state.params))
-  assert states[0] == states[1]
+    params.append(_bytes(state.params))
+  assert params[0] == params[1]
 
 
 class _Unreliable(echo.Echo):
