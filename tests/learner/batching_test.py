@@ -23,12 +23,9 @@ def _group(prompt_length, completion_lengths, seed=0):
   def ids(length):
     return rng.integers(0, 3, length).astype(np.int32)
   return _make(
-      prompt=ids(prompt_length),
-      completions=[ids(length) for length in completion_lengths],
-      logprobs=[
-          rng.normal(size=length).astype(np.float32)
-          for length in completion_lengths],
-      advantages=rng.normal(size=len(completion_lengths)).astype(np.float32))
+      ids(prompt_length), [ids(n) for n in completion_lengths],
+      [rng.normal(size=n).astype(np.float32) for n in completion_lengths],
+      rng.normal(size=len(completion_lengths)).astype(np.float32))
 
 
 def _make(prompt, completions, logprobs, advantages):

@@ -130,15 +130,29 @@ def test_supervised_loss_is_that_of_the_scores_and_falls(params):
 
 def test_microbatches_of_any_shape_and_order_add_up(params, batch):
   # Bite: what stands behind a length or in a filler, a chunk left out.
+  mask = np.asarray(train_step.completion_mask(batch))
+  prompt_mask = np.arange(7) < np.asarray(batch.prompt_lengths)[:, None]
+  assert not mask.all() and not prompt_mask.all() and not mask.any(-1).all()
+  junk = dataclasses.replace(
+      batch, prompts=np.where(prompt_mask, batch.prompts, 31),
+      completions=np.where(mask, batch.completions, 31),
+      old_logprobs=np.where(mask, batch.old_logprobs, np.nan),
+      behavior_logprobs=np.where(mask, batch.behavior_logprobs, -np.inf),
+      reference_logprobs=np.where(mask, batch.reference_logprobs, 1e9),
+      # Of the candidate without tokens.
+      advantages=np.where(mask.any(-1), batch.advantages, -1e6))
+  once = _accumulate(params, [batch])
+  _assert_same_bits(_accumulate(params, [junk]), once)
+
   def pad(x, **axes):
     widths = [(0, axes.get(f'axis{i}', 0)) for i in range(x.ndim)]
-    return np.pad(np.asarray(x), widths)
+    return np.pad(x, widths)
 
-  order = np.array([1, 3, 0, 2])
-  shuffled = jax.tree.map(
-      lambda x: x[:, order] if x.shape[1:2] == (4,) else x, batch)
-  shuffled = jax.tree.map(
-      lambda x: np.concatenate([x[::-1]] * 12), shuffled)
+  def shuffle(x):
+    x = x[:, np.array([1, 3, 0, 2])] if x.shape[1:2] == (4,) else x
+    return np.concatenate([x[::-1]] * 12)
+
+  shuffled = jax.tree.map(shuffle, junk)
   padded = jax.tree.map(lambda x: pad(x, axis0=1, axis2=3), shuffled)
   padded = dataclasses.replace(
       padded, prompts=pad(shuffled.prompts, axis0=1, axis1=4),
@@ -147,8 +161,9 @@ def test_microbatches_of_any_shape_and_order_add_up(params, batch):
   # Its tokens, which are scored first, fill one chunk of 256 and not another.
   assert padded.completions.shape == (37, 4, 8)
   assert 256 < np.sum(padded.completion_lengths) < 512
-  expected = jax.tree.map(lambda x: 24 * x, _accumulate(params, [batch]))
-  _assert_close(_accumulate(params, [padded, padded]), expected, 1e-5)
+  _assert_close(
+      _accumulate(params, [padded, padded]),
+      jax.tree.map(lambda x: 24 * x, once), 1e-5)
 
 
 def _plain_sums(params, batch):
@@ -175,22 +190,6 @@ def _plain_sums(params, batch):
 def test_a_group_equals_its_prompt_repeated(params, batch):
   plain = jax.jit(functools.partial(_plain_sums, batch=batch))
   _assert_close(_accumulate(params, [batch]), plain(params), 1e-5)
-
-
-def test_what_is_masked_changes_nothing(params, batch):
-  mask = np.asarray(train_step.completion_mask(batch))
-  prompt_mask = np.arange(7) < np.asarray(batch.prompt_lengths)[:, None]
-  junk = dataclasses.replace(
-      batch, prompts=np.where(prompt_mask, batch.prompts, 31),
-      completions=np.where(mask, batch.completions, 31),
-      old_logprobs=np.where(mask, batch.old_logprobs, np.nan),
-      behavior_logprobs=np.where(mask, batch.behavior_logprobs, -np.inf),
-      reference_logprobs=np.where(mask, batch.reference_logprobs, 1e9),
-      # Of the candidate without tokens.
-      advantages=np.where(mask.any(-1), batch.advantages, -1e6))
-  assert not mask.all() and not prompt_mask.all() and not mask.any(-1).all()
-  _assert_same_bits(
-      _accumulate(params, [junk]), _accumulate(params, [batch]))
 
 
 def test_remat_changes_the_program_and_not_the_numbers(params, batch):

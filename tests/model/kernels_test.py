@@ -4,6 +4,7 @@ No TPU or GPU is needed: splash is interpreted, jax computes what cuDNN is asked
 for by XLA, and lowers the call itself for CUDA.
 """
 
+import dataclasses
 import functools
 
 import jax
@@ -13,11 +14,11 @@ import numpy as np
 import pytest
 
 from atgrpo_jax.model import attention
-from atgrpo_jax.model import config as config_lib
 from atgrpo_jax.model import qwen3
 from atgrpo_jax.model.kernels import cudnn
 from atgrpo_jax.model.kernels import select
 from atgrpo_jax.model.kernels import splash
+from tests.rl import tiny
 
 GROUPS, HEADS, CANDIDATES, QUERIES, PER_HEAD, WIDTH = 2, 2, 2, 128, 2, 128
 TPU, GPU = ('TPU v6 lite', 'tpu'), ('NVIDIA H100 80GB HBM3', 'gpu')
@@ -96,10 +97,7 @@ def test_a_kernel_computes_plain_attention(kernel, prefix_length):
 def test_a_learner_on_four_gpus_lowers_to_cudnn(monkeypatch):
   monkeypatch.setattr(
       fused_attention_stablehlo, 'check_cudnn_version', lambda: 91000)
-  config = config_lib.ModelConfig(
-      vocab_size=128, hidden_size=64, intermediate_size=128, num_layers=2,
-      num_heads=4, num_kv_heads=2, head_dim=16, rope_theta=1e4, norm_eps=1e-6,
-      tied_head=True, max_positions=512, init_std=0.02)
+  config = dataclasses.replace(tiny.CONFIG, head_dim=16)
 
   def total(params, prompts, lengths, completions):
     prefix = qwen3.prefill(
