@@ -44,17 +44,29 @@ class FilesBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
       pattern that some file matches is used; '*' matches '/' as well. Files
       are read in the order of their names.
     FIELDS: field -> its types. Other fields are not read.
+    FEATURES: what `task` returns: name -> tensorflow-datasets feature.
   """
 
   HUB_REPO: str
   HUB_REVISION: str
   SPLIT_FILES: Mapping[str, Sequence[str]]
   FIELDS: Mapping[str, tuple[FieldType, ...]]
+  FEATURES: Mapping[str, Any]
   MANUAL_DOWNLOAD_INSTRUCTIONS = 'See environments/dataset_files.py.'
 
   @abc.abstractmethod
   def task(self, row: Row) -> dict[str, Any]:
     """The task of a row with `FIELDS`, without its task_id."""
+
+  def _info(self) -> tfds.core.DatasetInfo:
+    return tfds.core.DatasetInfo(
+        builder=self,
+        description=f'The data set {self.HUB_REPO} of the Hugging Face hub.',
+        homepage=f'https://huggingface.co/datasets/{self.HUB_REPO}',
+        features=tfds.features.FeaturesDict(
+            {'task_id': tfds.features.Text(), **self.FEATURES}),
+        disable_shuffling=True,
+    )
 
   def _split_generators(
       self, dl_manager: tfds.download.DownloadManager

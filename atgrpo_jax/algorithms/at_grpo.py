@@ -91,14 +91,10 @@ def _continuations(
   for i, (root, chains) in zip(open_ended, played):
     totals = np.array([
         returns_lib.to_go([
-            _team_reward(*acted) for acted in play.path(root, j, chain)],
+            reached.team_rewards[i]
+            for reached, i in play.path(root, j, chain)],
                           spec.discount)[0]
         for j, chain in enumerate(chains)])
     known = totals[np.isfinite(totals)]
     means[i] = spec.discount * known.mean() if len(known) else math.nan
   return means
-
-
-def _team_reward(node: tree_lib.Node, joint_action: int) -> float:
-  team, _ = node.rewards(node.groups[0].key.role, joint_action)
-  return team

@@ -58,9 +58,7 @@ def _expand(
   node = yield from play.sample_and_step(
       runner, task_id, state, position, group_size=spec.group_size,
       branch=branch, alpha=spec.alpha, cross=spec.joint_actions == 'cross')
-  rewards = np.array([
-      np.nan if node.failed(j) else spec.alpha * step.team_reward
-      for j, step in enumerate(node.steps)])
+  rewards = spec.alpha * node.team_rewards
   going_on = range(len(rewards))
   if spec.selection != 'all':
     selection.check_any_known(node, rewards)

@@ -76,13 +76,13 @@ def update_policy(
       sharding.throttle_cpu_dispatch, mesh=policy.mesh)
   with jax.set_mesh(policy.mesh):
     shares = []
-    all_groups = _shares(groups, num_updates, order)
-    for share in all_groups:
+    dealt = _shares(groups, num_updates, order)
+    for share in dealt:
       scored = _scored(loss, share)
       if not scored:
         continue
       batches = _batches(policy, scored, buckets)
-      if len(all_groups) > 1:
+      if len(dealt) > 1:
         batches = [
             dataclasses.replace(b, old_logprobs=throttled(train_step.score(
                 state.params, b, frozen_params=frozen_params, **static)))

@@ -78,6 +78,12 @@ class Node:
             for candidate, value in zip(group.candidates, values)))
         for group, values in zip(self.groups, returns)))
 
+  @property
+  def team_rewards(self) -> np.ndarray:
+    """[J] float64 of the joint actions; NaN if one failed."""
+    return np.array([
+        math.nan if failed(step) else step.team_reward for step in self.steps])
+
   def rewards(self, role: str, joint_action: int) -> tuple[float, float]:
     """What a joint action paid the team and a role; NaN if it failed."""
     if self.failed(joint_action):

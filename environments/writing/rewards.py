@@ -188,7 +188,7 @@ def score(
   if share is None:
     return dataclasses.replace(scores, stopped='ratio')
   scores = dataclasses.replace(scores, ratio=share)
-  words = [set(_WORD.findall(text.lower())) for text in (first, second)]
+  words = find_words(first), find_words(second)
   share = None
   if words[0]:
     share = spec.vocabulary.share(len(words[1]) / len(words[0]))
@@ -205,6 +205,11 @@ def score(
 def transition_share(num_categories: int) -> float:
   """t: 0.4 for one category and 0.05 for each further one, 1 at most."""
   return min(0.4 + 0.05 * (num_categories - 1), 1.0) if num_categories else 0.0
+
+
+def find_words(text: str) -> set[str]:
+  """The different words of a text, in lower case."""
+  return set(_WORD.findall(text.lower()))
 
 
 def jaccard(first: set[str], second: set[str]) -> float:

@@ -26,18 +26,7 @@ class Builder(dataset_files.FilesBuilder):
       for split in ('train', 'val')
   }
   FIELDS = {'abstract_text': (str, list[str])}
-
-  def _info(self) -> tfds.core.DatasetInfo:
-    return tfds.core.DatasetInfo(
-        builder=self,
-        description='Abstracts of OpenMLRL/arXiv_abstract.',
-        homepage='https://huggingface.co/datasets/OpenMLRL/arXiv_abstract',
-        features=tfds.features.FeaturesDict({
-            'task_id': tfds.features.Text(),
-            'text': tfds.features.Text(),
-        }),
-        disable_shuffling=True,
-    )
+  FEATURES = {'text': tfds.features.Text()}
 
   def task(self, row: dataset_files.Row) -> dict[str, Any]:
     abstract = row['abstract_text']

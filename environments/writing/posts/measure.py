@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import dataclasses
-import re
 
 import numpy as np
 
@@ -65,8 +64,7 @@ def measure(writer: Writer, num_pairs: int = 2000, seed: int = 0) -> Report:
   for _ in range(num_pairs):
     texts = writer(rng, post.random_post(rng))
     scores.append(rewards.score(*texts, spec))
-    overlap = rewards.jaccard(*(
-        set(re.findall(r'\w+', text)) for text in texts))
+    overlap = rewards.jaccard(*map(rewards.find_words, texts))
     shares.append(min(overlap, spec.jaccard_cap) / spec.jaccard_cap)
     lengths.append([len(text.split()) for text in texts])
   returns = np.array([score.normalised for score in scores])

@@ -21,18 +21,7 @@ class Builder(dataset_files.FilesBuilder):
       for split in ('train', 'validation', 'test')
   }
   FIELDS = {'prompt': (str,)}
-
-  def _info(self) -> tfds.core.DatasetInfo:
-    return tfds.core.DatasetInfo(
-        builder=self,
-        description='Reddit posts of trl-lib/tldr.',
-        homepage='https://huggingface.co/datasets/trl-lib/tldr',
-        features=tfds.features.FeaturesDict({
-            'task_id': tfds.features.Text(),
-            'text': tfds.features.Text(),
-        }),
-        disable_shuffling=True,
-    )
+  FEATURES = {'text': tfds.features.Text()}
 
   def task(self, row: dataset_files.Row) -> dict[str, Any]:
     return {'text': row['prompt']}
