@@ -44,7 +44,7 @@ from atgrpo_jax.runtime import workdir as workdir_lib
 from atgrpo_jax.sampling import categorical
 from atgrpo_jax.sampling import engine as engine_lib
 from atgrpo_jax.sampling import programs
-from environments.boards import demonstrations
+from environments import demonstrations
 
 
 def pretrain(
@@ -72,7 +72,8 @@ def pretrain(
         for text in _texts(demonstration)]
     with tempfile.TemporaryDirectory() as made:
       tokenizer_lib.train(
-          texts, config.tokenizer.vocab_size, pathlib.Path(made))
+          texts, config.tokenizer.vocab_size, config.tokenizer.pieces,
+          pathlib.Path(made))
       tokenizer = tokenizer_lib.Tokenizer(made)
     model_config = model.ModelConfig(
         vocab_size=config.tokenizer.vocab_size, **config.model)

@@ -21,6 +21,15 @@ SYSTEMS = {
     'at_grpo_per_role': {'policies': 'per_role'},
     'at_grpo_lora': {'policies': 'lora_per_role'},
 }
+# What MAGRPO changes of it (arXiv 2508.04652); in `configs/writing.py` stand
+# the values in which its versions differ.
+MAGRPO = {
+    'policies': 'per_role', 'rollout.mode': 'joint', 'rollout.selection': 'all',
+    'rollout.return_type': 'return_to_go',
+    'advantage.group_key': 'env+agent+turn+branch',
+    'loss.aggregation': 'constant', 'optimizer.warmup_updates': 0,
+    'optimizer.max_grad_norm': 1e9,  # Nothing is clipped.
+}
 
 
 def parse_arg(arg: str, **defaults):

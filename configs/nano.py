@@ -41,6 +41,11 @@ def get_config():
 
   c.tokenizer = config_dict.ConfigDict()
   c.tokenizer.vocab_size = 2048
+  # What tokens never cross: a newline with the indentation after it, a quoted
+  # move with its comma, a digit, five cells of a grid. All else may merge over
+  # word boundaries, which keeps prompts short.
+  c.tokenizer.pieces = (
+      r'\n *|"[UDLR]"(?:, )?|\d|(?<=[#.AG\n])[#.AG]{5}(?=[#.AG\n])')
   c.tokenizer.num_demonstrations = 100  # Steps' worth.
 
   c.model = config_dict.ConfigDict()

@@ -38,11 +38,6 @@ CHAT_TEMPLATE = (
 # Longest piece of text, in bytes, that one learned token may stand for.
 _MAX_TOKEN_BYTES = 16
 
-# Pieces that learned tokens never cross: a newline with the indentation after
-# it, a quoted move with its comma, a digit, five cells of a grid. All else may
-# merge over word boundaries, which keeps the prompts of a small model short.
-_PIECES = r'\n *|"[UDLR]"(?:, )?|\d|(?<=[#.AG\n])[#.AG]{5}(?=[#.AG\n])'
-
 
 class Tokenizer:
   """A Hugging Face tokenizer with a chat template."""
@@ -125,12 +120,21 @@ class Tokenizer:
     return tuple(ids)
 
 
-def train(texts: Iterable[str], vocab_size: int, folder: pathlib.Path) -> None:
-  """Trains a byte-level BPE tokenizer on `texts` and saves it to `folder`."""
+def train(
+    texts: Iterable[str], vocab_size: int, pieces: str,
+    folder: pathlib.Path) -> None:
+  """Trains a byte-level BPE tokenizer and saves it.
+
+  Args:
+    texts: to learn from.
+    vocab_size: ids.
+    pieces: a regular expression; no token crosses the ends of what it matches.
+    folder: where the files go.
+  """
   bpe = tokenizers.Tokenizer(tokenizers.models.BPE())
   bpe.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([
       tokenizers.pre_tokenizers.Split(
-          tokenizers.Regex(_PIECES), behavior='isolated'),
+          tokenizers.Regex(pieces), behavior='isolated'),
       tokenizers.pre_tokenizers.ByteLevel(
           add_prefix_space=False, use_regex=False),
   ])

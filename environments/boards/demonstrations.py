@@ -1,10 +1,8 @@
-"""Demonstrations of mixed quality for the warm start of a small model.
+"""Demonstrations of mixed quality of a board game.
 
-A base model that reinforcement learning can improve must be able to do the
-right thing and mostly not do it. So each demonstration is one *kind* of
-behaviour, spelled in one way; what is random is the kind. The first line of
-every answer announces it, so that the choice is one early token and not a
-spelling.
+Each answer is one *kind* of behaviour, spelled in one way; what is random is
+the kind. The first line of every answer announces it, so that the choice is one
+early token and not a spelling.
 
 Program kinds (tools): `right` solves the task; `greedy` solves some; `wrong`
 runs and prints a move that rarely solves it; `broken` does not run, or prints
@@ -21,6 +19,7 @@ import json
 
 import numpy as np
 
+from environments import demonstrations
 from environments import env_api
 from environments import text
 from environments.boards import board_game
@@ -30,27 +29,8 @@ _DRILLED = {'copyist': 'planner', 'chooser': 'judge'}
 
 
 @dataclasses.dataclass(frozen=True)
-class Demonstration:
-  """Several answers to one prompt.
-
-  Attributes:
-    role: who answers.
-    state: what the prompt was rendered from.
-    messages: the prompt.
-    completions: the answers.
-    kinds: the kind of each answer.
-  """
-
-  role: str
-  state: board_game.State
-  messages: list[env_api.Message]
-  completions: tuple[str, ...]
-  kinds: tuple[str, ...]
-
-
-@dataclasses.dataclass(frozen=True)
 class Repertoire:
-  """What can be shown of a game.
+  """What can be shown of a game; see `environments.demonstrations`.
 
   Attributes:
     game: its rules.
@@ -80,7 +60,8 @@ class Repertoire:
 
   def demonstrate(
       self, rng: np.random.Generator, role: str, kinds: Mapping[str, float],
-      group_size: int, max_turns: Sequence[int]) -> Demonstration:
+      group_size: int,
+      max_turns: Sequence[int]) -> demonstrations.Demonstration:
     """Draws a board and `group_size` answers of `role` to it.
 
     Any turn of an episode may be shown. After the first one, the board is
@@ -124,13 +105,14 @@ class Repertoire:
     drawn = tuple(
         str(kind) for kind in rng.choice(
             list(kinds), size=group_size, p=list(kinds.values())))
-    return Demonstration(
+    return demonstrations.Demonstration(
         role, state, self._messages(state, team, role, limit),
         tuple(self._completion(rng, kind, role, state) for kind in drawn),
         drawn)
 
   def kind_of(
-      self, demonstration: Demonstration, completion: str) -> str | None:
+      self, demonstration: demonstrations.Demonstration,
+      completion: str) -> str | None:
     """The kind of an answer to the same prompt, if it is spelled as it should.
 
     A copy must be exact. Another move counts as its kind when it is announced

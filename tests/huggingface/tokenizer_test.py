@@ -10,10 +10,12 @@ import tokenizers
 
 from atgrpo_jax import errors
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
+from configs import nano
 
 GOLDENS = pathlib.Path(__file__).parents[1] / 'goldens'
 PROMPTS = json.loads((GOLDENS / 'qwen3_prompts.json').read_text('utf-8'))
 VOCAB_SIZE = 320
+PIECES = nano.get_config().tokenizer.pieces
 TEXTS = [
     'U is one row up, D down, L one column left, R right.',
     '#.##.\n.A..#\n#..G.\n##...',
@@ -26,7 +28,7 @@ TEXTS = [
 def trained(tmp_path_factory):
   """A folder with a trained tokenizer; never written to."""
   folder = tmp_path_factory.mktemp('tokenizer')
-  tokenizer_lib.train(TEXTS, VOCAB_SIZE, folder)
+  tokenizer_lib.train(TEXTS, VOCAB_SIZE, PIECES, folder)
   return folder
 
 
@@ -208,24 +210,24 @@ def test_training_respects_the_vocabulary_size(tokenizer, trained, tmp_path):
   assert sorted(_vocab(trained).values()) == list(range(VOCAB_SIZE))
   assert tokenizer.vocab_size == VOCAB_SIZE
   # Too little text to learn so many.
-  tokenizer_lib.train(['abc'], VOCAB_SIZE, tmp_path)
+  tokenizer_lib.train(['abc'], VOCAB_SIZE, PIECES, tmp_path)
   assert tokenizer_lib.Tokenizer(tmp_path).vocab_size < VOCAB_SIZE
   # The smallest that can spell everything.
-  tokenizer_lib.train(TEXTS, 261, tmp_path)
+  tokenizer_lib.train(TEXTS, 261, PIECES, tmp_path)
   smallest = tokenizer_lib.Tokenizer(tmp_path)
   assert smallest.vocab_size == 261
   assert smallest.decode(smallest.encode_completion('ñ\n')) == 'ñ\n'
   with pytest.raises(errors.UserError, match='at least 261'):
-    tokenizer_lib.train(TEXTS, 260, tmp_path)
+    tokenizer_lib.train(TEXTS, 260, PIECES, tmp_path)
   # The same texts give the same tokenizer.
-  tokenizer_lib.train(TEXTS, VOCAB_SIZE, tmp_path)
+  tokenizer_lib.train(TEXTS, VOCAB_SIZE, PIECES, tmp_path)
   for name in ('tokenizer.json', 'generation_config.json'):
     assert (tmp_path / name).read_bytes() == (trained / name).read_bytes()
 
 
 def test_learned_tokens_stay_within_their_pieces(tmp_path):
   # Without a limit, whole lines of the texts would become tokens.
-  tokenizer_lib.train(TEXTS, 500, tmp_path)
+  tokenizer_lib.train(TEXTS, 500, PIECES, tmp_path)
   tokenizer = tokenizer_lib.Tokenizer(tmp_path)
   learned = [token for token, i in _vocab(tmp_path).items() if i > 4]
   assert 8 < max(len(token) for token in learned) <= 16

@@ -18,7 +18,7 @@ import re
 
 import numpy as np
 
-from environments.boards import demonstrations
+from environments import demonstrations
 from environments.writing import env
 from environments.writing import prompts
 from environments.writing.posts import post
@@ -169,10 +169,7 @@ def is_well_formed(text: str, source: str) -> bool:
 
 
 class Repertoire:
-  """What can be shown of posts, as of a board game.
-
-  See `environments.boards.demonstrations.Repertoire`.
-  """
+  """What can be shown of posts; see `environments.demonstrations`."""
 
   def demonstrate(
       self, rng: np.random.Generator, role: str, kinds: Mapping[str, float],
