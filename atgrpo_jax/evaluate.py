@@ -1,4 +1,4 @@
-"""Success on held-out tasks: one answer per prompt, no oracle selection."""
+"""How a team does on held-out tasks: one answer per prompt, no oracle."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import itertools
 import json
 import math
 import pathlib
+import statistics
+import time
 from typing import Any
 
 from atgrpo_jax import errors
 from atgrpo_jax import experiment as experiment_lib
+from atgrpo_jax import types
 from atgrpo_jax.algorithms import play
 from atgrpo_jax.rollout import policy_map as policy_map_lib
 from atgrpo_jax.rollout import runner as runner_lib
@@ -33,7 +36,7 @@ def evaluate(
     tasks: the held-out tasks.
   """
   environment = runner.environment
-  # No reward is read, so the weight of the team reward does not matter.
+  # The team's reward is read without its weight.
   played = runner.play([
       play.play_episode(
           runner, task['task_id'], environment.reset(task),
@@ -48,6 +51,13 @@ def evaluate(
   solved = [
       number for number, last in zip(turns, lasts) if last.success]
   num_success = len(solved)
+  returns = [
+      float(sum(node.team_rewards[0] for node in nodes)) for nodes in played]
+  terms = collections.defaultdict(list)
+  for nodes in played:
+    if not nodes[-1].failed(0):
+      for name, value in nodes[-1].steps[0].reward_terms.items():
+        terms[name].append(value)
   return {
       'num_tasks': len(tasks),
       'success': num_success / len(tasks),
@@ -55,6 +65,12 @@ def evaluate(
       'successes': ''.join('01'[last.success] for last in lasts),
       'clusters': clusters(tasks),
       'interval': wilson_interval(num_success, len(tasks)),
+      # Of the team, undiscounted; None if a step failed through no fault of
+      # the model. The terms are those of the last step.
+      'mean_return': _mean_of_known(returns),
+      'returns': [x if math.isfinite(x) else None for x in returns],
+      'reward_terms': {
+          name: statistics.fmean(x) for name, x in terms.items()},
       'mean_turns': sum(turns) / len(tasks),
       'mean_turns_to_solve': sum(solved) / len(solved) if solved else None,
       'truncated': sum(last.truncated for last in lasts) / len(tasks),
@@ -69,6 +85,60 @@ def evaluate(
           'max_new_tokens': runner.max_new_tokens,
       },
   }
+
+
+def _mean_of_known(values: Sequence[float]) -> float | None:
+  known = [x for x in values if math.isfinite(x)]
+  return statistics.fmean(known) if known else None
+
+
+def response_time(
+    runner: runner_lib.EpisodeRunner,
+    tasks: Sequence[env_api.Task]) -> dict[str, float]:
+  """How long a team takes if nothing else runs (arXiv 2508.04652).
+
+  Tasks are played one after another, each role by itself. Roles that act at
+  once would take as long as the slowest, so a task takes the sum over its
+  phases of the largest time of a role; environments are not counted. The first
+  task is played once more before, since it may compile.
+
+  Returns:
+    response_seconds: mean of the tasks.
+    tokens_per_second: generated tokens of all tasks over their seconds.
+    num_timed: tasks.
+  """
+  runner.play([_timed_episode(runner, tasks[0])])
+  seconds, tokens = zip(*(
+      played for task in tasks
+      for played in runner.play([_timed_episode(runner, task)])))
+  return {
+      'response_seconds': statistics.fmean(seconds),
+      'tokens_per_second': sum(tokens) / sum(seconds), 'num_timed': len(tasks)}
+
+
+def _timed_episode(
+    runner: runner_lib.EpisodeRunner,
+    task: env_api.Task) -> runner_lib.EpisodeCoroutine:
+  """Returns seconds and generated tokens of one episode."""
+  environment = runner.environment
+  state, seconds, tokens = environment.reset(task), 0.0, 0
+  for turn, phase in play.positions(environment):
+    actions, of_roles = {}, []
+    for role in environment.phases[phase]:
+      key = types.GroupKey(task['task_id'], role, turn, branch=0)
+      start = time.perf_counter()
+      group, = yield runner.sample(
+          [runner_lib.SampleRequest(key, state)], group_size=1)
+      of_roles.append(time.perf_counter() - start)
+      ids, = group.completions
+      tokens += len(ids)
+      actions[role] = runner.policy_of(role).tokenizer.decode(ids)
+    seconds += max(of_roles)
+    step, = yield runner.step_environments([state], [actions])
+    if step.done:
+      break
+    state = step.state
+  return seconds, tokens
 
 
 def clusters(tasks: Sequence[env_api.Task]) -> list[int]:
@@ -102,14 +172,22 @@ def evaluate_run(
   if not workdir_lib.check_config(workdir, config.to_dict()):
     workdir_lib.write_config(workdir, config.to_dict())
   params, step = experiment.trained_params(workdir)
-  result = evaluate(
-      experiment.runner(
-          params, step=step, temperature=config.evaluation.temperature,
-          policy_map=policy_map),
-      tasks)
-  result = describe(experiment) | result
+
+  def make_runner():
+    return experiment.runner(
+        params, step=step, temperature=config.evaluation.temperature,
+        policy_map=policy_map)
+
+  result = describe(experiment) | evaluate(make_runner(), tasks)
+  if config.evaluation.num_timed:
+    result |= response_time(
+        make_runner(), tasks[:config.evaluation.num_timed])
   path = write(workdir, name, result)
   print_table({name: result})
+  if 'num_timed' in result:
+    print(f'response time {result["response_seconds"]:.3f} s, '
+          f'{result["tokens_per_second"]:.0f} tokens a second '
+          f'({result["num_timed"]} tasks one by one)')
   print(f'written to {path}')
 
 
@@ -174,15 +252,20 @@ def check_comparable(
 
 def print_table(results: Mapping[str, Mapping[str, Any]]) -> None:
   """Prints one line for each evaluation."""
-  print(f'{"":12s} {"success":>8s} {"95 % interval":>16s} {"mean turns":>11s} '
-        f'{"to solve":>9s} {"step":>5s}')
+  print(f'{"":12s} {"success":>8s} {"95 % interval":>16s} {"return":>7s} '
+        f'{"mean turns":>11s} {"to solve":>9s} {"step":>5s}')
   for name, result in results.items():
     low, high = result['interval']
     print(f'{name:12s} {100 * result["success"]:6.1f} % '
           f'{100 * low:6.1f} … {100 * high:5.1f} % '
+          f'{_or_nan(result["mean_return"]):7.3f} '
           f'{result["mean_turns"]:11.2f} '
-          f'{result["mean_turns_to_solve"] or math.nan:9.2f} '
+          f'{_or_nan(result["mean_turns_to_solve"]):9.2f} '
           f'{result["step"]:5d}')
+
+
+def _or_nan(value: float | None) -> float:
+  return math.nan if value is None else value
 
 
 def wilson_interval(

@@ -373,7 +373,8 @@ def _check_numbers(config: ml_collections.ConfigDict) -> None:
       ('evaluation.validate_every', config.evaluation.validate_every, 1, never),
       ('seed', config.seed, 0, ''),
       ('train.diagnose_every', config.train.diagnose_every, 0, ''),
-      ('evaluation.temperature', config.evaluation.temperature, 0, '')):
+      ('evaluation.temperature', config.evaluation.temperature, 0, ''),
+      ('evaluation.num_timed', config.evaluation.num_timed, 0, '')):
     if not value >= least:
       raise errors.UserError(
           f'{name}={value}, but must be at least {least}.{advice}')

@@ -97,6 +97,8 @@ def train(
     result = evaluate.evaluate(
         make_runner(config.rollout.temperature), validation_tasks)
     values = {'validation/success': result['success']}
+    if result['mean_return'] is not None:
+      values['validation/return'] = result['mean_return']
     if result['success']:
       values['validation/turns_to_solve'] = result['mean_turns_to_solve']
     return values

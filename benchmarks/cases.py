@@ -8,6 +8,7 @@ import dataclasses
 
 from atgrpo_jax import model
 from benchmarks import machine
+from benchmarks import magrpo
 from benchmarks import ours
 from benchmarks import peer as peer_lib
 from benchmarks import programs
@@ -81,13 +82,14 @@ def step(setup: Setup) -> list[timing.Case]:
 
 
 def magrpo_step(setup: Setup) -> list[timing.Case]:
-  """What a MAGRPO step of two agents costs.
-
-  MAGRPO is not implemented here yet: its sampling and updates are done by the
-  same functions. Both agents are given work before either is waited for.
-  """
-  return [_team(
-      'MAGRPO-shaped step of 2 agents', setup, [setup.sizes.agent] * 2)]
+  """A MAGRPO step of two agents: rollout, reward, gradients, AdamW."""
+  config, loads = setup.sizes.config, [setup.sizes.agent] * 2
+  return [timing.Case(
+      f'MAGRPO step of 2 agents, {loads[0]}',
+      _against(
+          magrpo.Step(config, loads), setup.peers,
+          workload.request('step', loads, config)),
+      counts={'tokens': sum(load.completion_tokens for load in loads)})]
 
 
 def update(setup: Setup) -> list[timing.Case]:

@@ -8,7 +8,7 @@ NAME is one of
   sampling     prompts to completions and log-probabilities,   tunix
                and decoding alone
   step         a GRPO step: rollout, gradient, Adam            tunix
-  magrpo_step  the same of two agents with a model each        comlrl
+  magrpo_step  a MAGRPO step of two agents with a model each   comlrl
   update       gradient and Adam alone
   scaling      sampling against group size, prompt, new tokens, budget and
                turns; steps against agents

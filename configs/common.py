@@ -1,5 +1,7 @@
 """What every training config shares, with the defaults of AT-GRPO."""
 
+import math
+
 from ml_collections import config_dict
 
 SIZES = ('nano', '0.6b', '1.7b', '4b', '8b')
@@ -7,6 +9,16 @@ SIZES = ('nano', '0.6b', '1.7b', '4b', '8b')
 _EPISODES = {
     'rollout.mode': 'parallel', 'rollout.selection': 'all',
     'rollout.return_type': 'episode_return'}
+
+# Qwen3: hidden and intermediate size, layers, query heads, whether the head is
+# the embedding.
+_QWEN3 = {
+    '0.6b': (1024, 3072, 28, 16, True),
+    '1.7b': (2048, 6144, 28, 16, True),
+    '4b': (2560, 9728, 36, 32, True),
+    '8b': (4096, 12288, 36, 32, False),
+}
+
 # What each compared system changes of AT-GRPO with one policy for a pair.
 SYSTEMS = {
     'sa_grpo': {'environment.team': 'solo', 'environment.max_turns': 1},
@@ -253,8 +265,34 @@ def base_config(size: str) -> config_dict.ConfigDict:
   # roles to the trained policies; '' is the one they were trained with.
   c.evaluation.name = 'evaluation'
   c.evaluation.policies = ''
+  # With --mode evaluate: test tasks that are also played one by one, for the
+  # response time.
+  c.evaluation.num_timed = 0
 
   c.export = config_dict.ConfigDict()  # With --mode export.
   c.export.dtype = 'bfloat16'  # Or 'float32'.
   c.export.merged = False  # Adapters into their models.
   return c
+
+
+def num_chips(topology: str) -> int:
+  """Of a TPU slice such as 'v5e:4x4'."""
+  return math.prod(map(int, topology.partition(':')[2].split('x')))
+
+
+def add_compile_check(
+    c: config_dict.ConfigDict, size: str, topology: str) -> None:
+  """What --mode compile_check needs beside what a run has."""
+  if size not in _QWEN3:
+    raise ValueError(f'size={size!r} is not one of {list(_QWEN3)}.')
+  hidden_size, intermediate_size, num_layers, num_heads, tied_head = (
+      _QWEN3[size])
+  with c.unlocked():
+    c.compile_check = config_dict.ConfigDict()
+    c.compile_check.topology = topology
+    c.compile_check.dimensions = config_dict.ConfigDict({
+        'vocab_size': 151936, 'hidden_size': hidden_size,
+        'intermediate_size': intermediate_size, 'num_layers': num_layers,
+        'num_heads': num_heads, 'num_kv_heads': 8,
+        'head_dim': 128, 'rope_theta': 1e6, 'norm_eps': 1e-6,
+        'tied_head': tied_head, 'max_positions': 40960, 'init_std': 0.02})

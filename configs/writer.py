@@ -3,8 +3,9 @@
   python -m atgrpo_jax.main --mode pretrain --config configs/writer.py \
       --workdir runs/writer
 
-It learns the grammar of `environments/writing/posts/demonstrations.py`: to
-write random texts about a post, in the same way for all roles.
+It drills copying, and then learns the grammar of
+`environments/writing/posts/demonstrations.py`: to write random texts about a
+post, in the same way for all roles.
 """
 
 from ml_collections import config_dict
@@ -24,17 +25,19 @@ def get_config():
   c.tasks = config_dict.ConfigDict()
   c.tasks.posts = {
       'module': 'environments.writing.posts.demonstrations', 'max_turns': (1,),
+      'drill': {'copyist': {'groups': 48, 'kinds': {'text': 1.0}}},
       'texts': {
           role: {'groups': groups, 'kinds': {'text': 1.0}}
           for role, groups in (
-              ('concise', 5), ('detailed', 5), ('solo', 3),
-              ('pipeline_detailed', 2), ('discussion_concise', 2),
-              ('discussion_detailed', 2))}}
+              ('concise', 4), ('detailed', 4), ('solo', 2),
+              ('pipeline_detailed', 1), ('discussion_concise', 1),
+              ('discussion_detailed', 1))}}
   c.phases = config_dict.ConfigDict()
-  c.phases.texts = {'order': 0, 'num_steps': 1200, 'group_size': 4}
+  c.phases.drill = {'order': 0, 'num_steps': 320, 'group_size': 1}
+  c.phases.texts = {'order': 1, 'num_steps': 800, 'group_size': 4}
 
-  c.buckets.prompt = (144, 208, 304)
-  c.buckets.completion = (80, 144)
+  c.buckets.prompt = (48, 144, 208, 304)
+  c.buckets.completion = (32, 80, 176)
   c.buckets.groups = (16,)
   c.lock()
   return c

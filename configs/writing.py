@@ -31,24 +31,51 @@ PRESETS = {
         'rollout.stop_above': 0.95, 'advantage.scale': 'std',
         'optimizer.weight_decay': 0.01, 'train.update_order': 'first_turn'},
 }
+# What each compared system changes of MAGRPO with a pair. The first writer of a
+# pipeline is paid when the second has written, so AT-GRPO plays on from there.
+SYSTEMS = {
+    'magrpo': {},
+    'magrpo_cross': {'rollout.joint_actions': 'cross'},
+    'sa_grpo': {'environment.team': 'solo'},
+    'at_grpo': {
+        'environment.team': 'pipeline', 'rollout.mode': 'tree',
+        'rollout.selection': 'acting_greedy',
+        'rollout.return_type': 'monte_carlo', 'rollout.num_continuations': 1,
+        'rollout.discount': 1.0, 'advantage.group_key': 'env+agent+turn',
+        'advantage.scale': 'std', 'loss.aggregation': 'token_mean',
+        'optimizer.max_grad_norm': 1.0, 'train.update_order': 'mixed'},
+}
+
+_ROLES = {
+    'posts': ('concise', 'detailed'), 'tldr': ('concise', 'detailed'),
+    'arxiv': ('background', 'method')}
 
 
 def get_config(arg: str = ''):
   """A team of writers.
 
-  Of `arg`, `kind` is a task of `environments.writing.env`, `team` one of its
-  teams, `preset` one of `PRESETS`, `size` the model, and `debug` means two
-  small steps.
+  Of `arg`, `kind` is a task of `environments.writing.env`, `system` one of
+  `SYSTEMS`, `team` one of the environment's teams, `preset` one of `PRESETS`,
+  `size` the model, `topology` a TPU slice for --mode compile_check, and
+  `debug` means two small steps.
   """
   arg = common.parse_arg(
-      arg, kind='posts', team='pair', preset='paper', size='nano', debug=False)
-  if arg.preset not in PRESETS:
-    raise ValueError(f'preset={arg.preset!r} is not one of {list(PRESETS)}.')
+      arg, kind='posts', system='magrpo', team='', preset='paper', size='nano',
+      topology='', debug=False)
+  for name, value, known in (
+      ('system', arg.system, SYSTEMS), ('preset', arg.preset, PRESETS)):
+    if value not in known:
+      raise ValueError(f'{name}={value!r} is not one of {list(known)}.')
   c = common.base_config(arg.size)
   c.update_from_flattened_dict(common.MAGRPO | PRESETS[arg.preset])
   c.environment.module = 'environments.writing.env'
-  c.environment.team = arg.team
-  c.environment.max_turns = 2 if arg.team == 'discussion' else 1
+  c.environment.team = arg.team or 'pair'
+  c.update_from_flattened_dict(SYSTEMS[arg.system])
+  if arg.team not in ('', c.environment.team):
+    raise ValueError(
+        f'team={arg.team!r}, but system={arg.system!r} is '
+        f'team={c.environment.team!r}.')
+  c.environment.max_turns = 2 if c.environment.team == 'discussion' else 1
   c.environment.reward = 'outcome'
   c.environment.options.kind = arg.kind
   task = arg.kind.partition('_')[0]
@@ -61,7 +88,7 @@ def get_config(arg: str = ''):
   c.rollout.num_tasks = 1
   c.rollout.temperature = 0.7
   # Of one writer of both texts, as in the released baseline.
-  c.rollout.max_new_tokens = 260 if arg.team == 'solo' else 256
+  c.rollout.max_new_tokens = 260 if c.environment.team == 'solo' else 256
   c.optimizer.learning_rate = 5e-6
   c.buckets.prompt = (512, 1024, 2048)
   c.buckets.completion = (128, c.rollout.max_new_tokens)
@@ -79,10 +106,10 @@ def get_config(arg: str = ''):
     c.rollout.temperature = 1.0
     c.rollout.num_tasks = 16
     c.rollout.group_size = 8
-    c.rollout.max_new_tokens = 144 if arg.team == 'solo' else 80
+    c.rollout.max_new_tokens = 160 if c.environment.team == 'solo' else 80
     c.optimizer.learning_rate = 3e-4
     c.buckets.prompt = (144, 208, 304)
-    c.buckets.completion = (32, 80, 144)
+    c.buckets.completion = (32, 80, 160)
     c.buckets.groups = (16, 64)
     c.buckets.microbatch_tokens = 2400
     c.train.num_steps = 60
@@ -98,5 +125,14 @@ def get_config(arg: str = ''):
     c.rollout.group_size = 2
     c.train.num_steps = 2
     c.train.groups_every = 1
+  if arg.topology:
+    common.add_compile_check(c, arg.size, arg.topology)
+    chips = common.num_chips(arg.topology)
+    if c.environment.team != 'solo':  # Half of the chips for each writer.
+      chips //= 2
+      first, second = _ROLES[task]
+      c.mesh.pools = f'{first}=0:{chips},{second}={chips}:{2 * chips}'
+    c.mesh.tensor = min(4, chips)
+    c.mesh.fsdp = chips // c.mesh.tensor
   c.lock()
   return c

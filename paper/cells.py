@@ -29,6 +29,9 @@ for):
                other values of these switches
   unchanged    AT-GRPO with a third of its tokens, which is what `rollout` and
                the switches get: there is still something to learn then
+  writing      the writing tasks of arXiv 2508.04652: untrained teams, MAGRPO,
+               and the others with as many tokens as MAGRPO. Each of them is
+               also timed, one task at a time
 """
 
 from __future__ import annotations
@@ -44,13 +47,22 @@ from typing import Any
 from atgrpo_jax import errors
 from configs import common
 from configs import pod
+from configs import writing as writing_config
 from environments.boards import board_game
+from environments.writing import env as writing
 
 # Name of a game in configs/ and workdirs -> its name in tables.
 TASKS = {'plan_path': 'Plan-Path', 'sokoban': 'Sokoban', 'sudoku': 'Sudoku'}
 # The task of the ablations, as in the paper's Table 4.
 ABLATED = 'plan_path'
 _PER_ROLE = f'main/{ABLATED}/at_grpo_per_role'
+
+# The writing tasks -> their names in tables.
+WRITING = {
+    'posts': 'Posts', 'tldr': 'TL;DR', 'arxiv_a': 'arXiv, window to 1.3',
+    'arxiv_b': 'arXiv, window to 1.6'}
+# Of these, the row that comes first; tasks that are timed, and the result.
+MAGRPO, _NUM_TIMED, _TIMED = 'magrpo', 50, 'evals/timed.json'
 
 # Table -> row -> what it changes of AT-GRPO.
 SWITCHES = {
@@ -157,6 +169,7 @@ def make_cells(scale: str, num_seeds: int) -> list[Cell]:
   for seed in range(num_seeds):
     cells += [*_main(scale, seed), *_switches(scale, seed)]
     cells += [*_agents(scale, seed), *_roles(scale, seed)]
+    cells += _writing(scale, seed)
   cells += _cross_play(scale, num_seeds)
   if scale == 'nano':
     return cells
@@ -212,6 +225,33 @@ def _main(scale: str, seed: int) -> Iterator[Cell]:
       yield _train(
           f'reward/{task}/{reward}', scale, seed,
           {'environment.reward': reward})
+
+
+def _writing(scale: str, seed: int) -> Iterator[Cell]:
+  for kind in WRITING:
+    if (kind == 'posts') != (scale == 'nano'):
+      continue
+    folder, changes = f'writing/{kind}', {
+        'seed': seed, 'evaluation.num_timed': _NUM_TIMED}
+    for team in writing.TEAMS:
+      yield Cell(
+          f'{folder}/untrained_{team}/seed-{seed}',
+          _config('writing', scale, kind=kind, team=team),
+          {**changes, 'evaluation.test': 'test'},
+          mode='evaluate', result='evals/evaluation.json')
+    magrpo = f'{folder}/{MAGRPO}/seed-{seed}'
+    for system in writing_config.SYSTEMS:  # MAGRPO is the first.
+      path = f'{folder}/{system}/seed-{seed}'
+      cell = Cell(
+          path, _config('writing', scale, kind=kind, system=system),
+          {'seed': seed, 'evaluation.test': 'test'},
+          budget_of='' if path == magrpo else magrpo)
+      yield cell
+      yield dataclasses.replace(
+          cell, mode='evaluate', result=_TIMED, budget_of='',
+          overrides={
+              **changes, 'evaluation.test': f'test[:{_NUM_TIMED}]',
+              'evaluation.name': 'timed'})
 
 
 def _switches(scale: str, seed: int) -> Iterator[Cell]:
@@ -301,7 +341,7 @@ def needed(cell: Cell) -> list[tuple[str, str]]:
           r'{out}/([^;]*)/export/', cell.overrides.get('per_policy', ''))]
   if cell.budget_of:
     keys.append(('train', cell.budget_of))
-  if cell.mode == 'export':
+  if cell.mode == 'export' or cell.result == _TIMED:
     keys.append(('train', cell.path))
   table, task, row, *_, seed = cell.path.split('/')
   if table in SWITCHES:

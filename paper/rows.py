@@ -6,9 +6,10 @@ A row is called `<table>/<task>/<row>`; its runs are those of the workdirs
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 
@@ -51,6 +52,8 @@ class Row:
       some; NaN if none has.
     tokens_a_task: mean tokens that were generated for a task.
     split_hash: of the tasks.
+    evaluations: of each seed, what `evaluate.evaluate` gave.
+    timed: the same of each seed that was timed.
     steps: metric -> value, of each step of each seed; empty if nothing was
       trained.
     budget_used: share of the tokens that it was given, for each seed that was
@@ -63,6 +66,8 @@ class Row:
   turns_to_solve: float
   tokens_a_task: float
   split_hash: str
+  evaluations: Sequence[Mapping[str, Any]]
+  timed: Sequence[Mapping[str, Any]] = ()
   steps: tuple[Sequence[Mapping[str, float]], ...] = ()
   budget_used: tuple[float, ...] = ()
 
@@ -98,6 +103,14 @@ class Row:
         name.removesuffix(records.UPDATES):
             float(np.mean([values[-1] for values in self.values(name)]))
         for name in names}
+
+
+def check_same_tasks(title: str, rows: Iterable[Row]) -> None:
+  """Raises UserError if rows of a table are not of the same tasks."""
+  if len({row.split_hash for row in rows}) > 1:
+    raise errors.UserError(
+        f'{title}: rows were evaluated on different tasks and cannot be '
+        'compared; evaluate all on the same config.evaluation.test.')
 
 
 # Task -> title -> row, of all of SYSTEMS.
@@ -141,7 +154,11 @@ def read_row(runs: records.Runs, row: str, name: str) -> Row | None:
       turns=float(np.mean([result['mean_turns'] for result in evaluations])),
       turns_to_solve=float(np.mean(to_solve or [math.nan])),
       tokens_a_task=float(np.mean(tokens)) / successes.shape[1],
-      split_hash=hashes.pop(), steps=steps,
+      split_hash=hashes.pop(), evaluations=evaluations,
+      timed=[
+          found for run in seeds for found in run.evaluations.values()
+          if 'num_timed' in found],
+      steps=steps,
       budget_used=tuple(
           sum(step[records.LEDGER['generated tokens']] for step in trained)
           / evaluation['token_budget']

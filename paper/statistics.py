@@ -1,9 +1,9 @@
 """Intervals and tests of success that count seeds and tasks as drawn.
 
-A row holds outcomes y[s, t] of 0 or 1, of seed s on task t. Tasks of one kind
-are one cluster. Seeds, clusters, and what a seed does in a cluster are each
-taken as drawn at random, so the variance of a row's mean is that of two-way
-clusters (Cameron, Gelbach and Miller, 2011):
+A row holds outcomes y[s, t], 0 or 1 or a return, of seed s on task t. Tasks of
+one kind are one cluster. Seeds, clusters, and what a seed does in a cluster are
+each taken as drawn at random, so the variance of a row's mean is that of
+two-way clusters (Cameron, Gelbach and Miller, 2011):
 
   V = V(seeds) + V(clusters) - V(both), and at least V(seeds) and V(clusters)
 
@@ -14,7 +14,8 @@ V^2 / (sum over the three of V(i)^2 / f(i)), with f(seeds) = seeds - 1,
 f(clusters) = clusters - 1 and f(both) their product.
 
   Interval: Wilson's, with t instead of z, of mean (1 - mean) / V trials. If
-  nothing varies, as when all is solved: of one trial for each cluster.
+  nothing varies, as when all is solved: of one trial for each cluster. That of
+  returns is mean +- t sqrt(V).
 
   p: two-sided t test of the difference of two rows on the same tasks. V is that
   of the difference, so what is hard for both rows cancels. V(seeds) and V(both)
@@ -84,12 +85,25 @@ def success_interval(
       mean * num_trials, num_trials, z=stats.t.ppf(0.975, freedom))
 
 
+def mean_interval(
+    values: np.ndarray, clusters: Sequence[int]) -> tuple[float, float]:
+  """95 % interval of the mean of new seeds on new tasks.
+
+  Args:
+    values: [seeds, tasks] float; at least two seeds.
+    clusters: [tasks], the same number for tasks of one kind.
+  """
+  variance, freedom, _ = _variance([values], clusters)
+  spread = stats.t.ppf(0.975, freedom) * math.sqrt(variance)
+  return float(values.mean() - spread), float(values.mean() + spread)
+
+
 def p_value(
     first: np.ndarray, second: np.ndarray, clusters: Sequence[int]) -> float:
   """p that two rows differ in their mean, on the same tasks.
 
   Args:
-    first: [seeds, tasks] bool; at least two seeds.
+    first: [seeds, tasks] bool or float; at least two seeds.
     second: the same; its seeds may be more or fewer.
     clusters: [tasks], the same number for tasks of one kind.
   """

@@ -35,6 +35,7 @@ from paper import records
 from paper import rows as rows_lib
 from paper import statistics
 from paper import text
+from paper import writing
 
 # Table of an ablation -> what it calls AT-GRPO itself.
 _UNCHANGED = {
@@ -96,10 +97,7 @@ def _make_table(
   """
   title = f'{cells.TASKS[task]}: {name}'
   found = [row for row in rows.values() if row is not None]
-  if len({row.split_hash for row in found}) > 1:
-    raise errors.UserError(
-        f'{title}: rows were evaluated on different tasks and cannot be '
-        'compared; evaluate all on the same config.evaluation.test.')
+  rows_lib.check_same_tasks(title, found)
   header = [
       '', 'success %', '95 %', 'seeds', 'compared with', 'minus that', 'p',
       'turns an episode', 'turns to solve', 'tokens a task', 'updates',
@@ -147,8 +145,8 @@ def _difference(
     return [''] * 3
   p = ''
   if min(len(row.successes), len(compared.successes)) > 1:
-    value = statistics.p_value(row.successes, compared.successes, row.clusters)
-    p = f'{value:.4f}' if value >= 1e-4 else '< 0.0001'
+    p = text.p_value(statistics.p_value(
+        row.successes, compared.successes, row.clusters))
   difference = 100 * (row.success - compared.success)
   return [title, text.signed(f'{difference:+.1f}'), p]
 
@@ -162,26 +160,9 @@ def _cost(row: rows_lib.Row) -> list[str]:
   if not row.steps:
     return played + [''] * (4 + len(records.LEDGER))
   return [
-      *played, _updates(row.num_updates()), _budget_used(row.budget_used),
+      *played, text.updates(row.num_updates()), text.shares(row.budget_used),
       *(text.short(row.total(metric)) for metric in records.LEDGER.values()),
       f'{row.total("time/step") / 60:.1f}', f'{row.peak_gib:.1f}']
-
-
-def _updates(num_updates: Mapping[str, float]) -> str:
-  """Of each policy if there are several."""
-  if len(num_updates) == 1:
-    return f'{sum(num_updates.values()):.0f}'
-  return ', '.join(f'{policy} {num:.0f}' for policy, num in num_updates.items())
-
-
-def _budget_used(shares: Sequence[float]) -> str:
-  if not shares:
-    return ''
-  percent = 100 * np.array(shares)
-  shown = f'{percent.mean():.0f} %'
-  if percent.max() - percent.min() > 1:
-    shown += f' ({percent.min():.0f} … {percent.max():.0f})'
-  return shown
 
 
 def main_tables(systems: rows_lib.SystemRows) -> list[text.Table]:
@@ -311,7 +292,8 @@ def make_tables(
   systems = rows_lib.read_systems(runs)
   tables = [
       *main_tables(systems), *games_table(systems), *ablation_tables(runs),
-      *cross_play_tables(runs), *credit_tables(systems)]
+      *writing.make_tables(runs), *cross_play_tables(runs),
+      *credit_tables(systems)]
   folder.mkdir(parents=True, exist_ok=True)
   markdown, latex = folder / 'tables.md', folder / 'tables.tex'
   markdown.write_text('\n'.join(table.markdown() for table in tables))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
+
+import numpy as np
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,3 +59,25 @@ def short(number: float) -> str:
     if number >= size:
       return f'{number / size:.3g}{unit}'
   return f'{number:.0f}'
+
+
+def p_value(value: float) -> str:
+  return f'{value:.4f}' if value >= 1e-4 else '< 0.0001'
+
+
+def updates(num_updates: Mapping[str, float]) -> str:
+  """Of each policy if there are several."""
+  if len(num_updates) == 1:
+    return f'{sum(num_updates.values()):.0f}'
+  return ', '.join(f'{policy} {num:.0f}' for policy, num in num_updates.items())
+
+
+def shares(values: Sequence[float]) -> str:
+  """Their mean, and the least and the most if they differ."""
+  if not values:
+    return ''
+  percent = 100 * np.array(values)
+  shown = f'{percent.mean():.0f} %'
+  if percent.max() - percent.min() > 1:
+    shown += f' ({percent.min():.0f} … {percent.max():.0f})'
+  return shown

@@ -23,6 +23,7 @@ from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
 from atgrpo_jax.runtime import workdir as workdir_lib
 from configs import common
 from configs import nano
+from configs import writing
 from environments import sandbox
 from environments.boards.plan_path import maze
 from environments.boards.sokoban import room
@@ -35,7 +36,8 @@ NAMES = sorted(
     path.stem for path in (ROOT / 'configs').glob('*.py')
     if path.stem not in ('__init__', 'common'))
 # What the command in a config's docstring does with it.
-MODES = {'nano': 'pretrain', 'pod': 'compile_check'}
+MODES = {
+    'nano': 'pretrain', 'writer': 'pretrain', 'pod': 'compile_check'}
 TRAINING = [name for name in NAMES if name not in MODES]
 
 
@@ -68,13 +70,41 @@ def test_a_system_changes_what_it_says(system):
   assert found == plain | common.SYSTEMS[system]
 
 
-@pytest.mark.parametrize('arg, message', [
-    ('system=grpo', "system='grpo' is not one of .*'mas_grpo'"),
-    ('system=sa_grpo,team=trio', "team='trio', but system='sa_grpo' is one"),
+def test_versions_of_magrpo_differ_in_what_is_listed():
+  paper, released = (
+      {leaf: part[key] for leaf, (part, key) in _leaves(
+          _get_config('writing', f'preset={name}')).items()}
+      for name in ('paper', 'comlrl143'))
+  assert released == paper | writing.PRESETS['comlrl143']
+  assert {leaf for leaf in paper if paper[leaf] != released[leaf]} == (
+      writing.PRESETS['paper'].keys())
+
+
+@pytest.mark.parametrize('name, arg, message', [
+    ('plan_path', 'system=grpo', "system='grpo' is not one of .*'mas_grpo'"),
+    ('plan_path', 'system=sa_grpo,team=trio',
+     "team='trio', but system='sa_grpo' is one"),
+    ('writing', 'system=sa_grpo,team=pair',
+     "team='pair', but system='sa_grpo' is team='solo'"),
+    ('writing', 'system=mas_grpo',
+     "system='mas_grpo' is not one of .*'magrpo'"),
+    ('writing', 'preset=v2', "preset='v2' is not one of .*'comlrl143'"),
 ])
-def test_systems_that_make_no_sense(arg, message):
+def test_arguments_that_make_no_sense(name, arg, message):
   with pytest.raises(ValueError, match=message):
-    _get_config('plan_path', arg)
+    _get_config(name, arg)
+
+
+@pytest.mark.parametrize('kind, folder', [
+    ('posts', 'posts'), ('tldr', 'tldr'), ('arxiv_a', 'arxiv')])
+def test_each_writer_has_half_of_the_chips(kind, folder):
+  config = _get_config('writing', f'kind={kind},size=1.7b,topology=v5e:2x4')
+  assert config.dataset.builder == (
+      f'environments.writing.{folder}.{folder}_dataset_builder')
+  environment = experiment_lib.make_environment(config, sandbox=None)
+  first, second = environment.roles
+  assert config.mesh.pools == f'{first}=0:4,{second}=4:8'
+  assert (config.mesh.fsdp, config.mesh.tensor) == (1, 4)
 
 
 @pytest.mark.parametrize('size', ['0.6b', '1.7b', '4b', '8b'])

@@ -30,7 +30,11 @@ from configs import common
 from configs import nano
 from configs import pod
 from configs import sudoku
+from configs import writer
+from configs import writing as writing_config
 from environments.boards import board_game
+from environments.writing import env as writing
+from environments.writing import rewards
 from paper import cells as paper_cells
 from paper import curves
 from paper import published
@@ -191,7 +195,9 @@ def test_all_keys_with_their_defaults():
 
 def test_named_keys_are_there():
   known = set()
-  for config in (sudoku.get_config(), nano.get_config(), pod.get_config()):
+  for config in (
+      sudoku.get_config(), nano.get_config(), writer.get_config(),
+      pod.get_config()):
     for name in _leaves(config):
       parts = name.split('.')
       known |= {'.'.join(parts[:i + 1]) for i in range(len(parts))}
@@ -205,11 +211,14 @@ def test_named_keys_are_there():
           f'{page}: {name}')
 
 
-def test_all_arguments_of_a_game():
+def test_all_arguments_of_a_config():
   named = set(re.findall(r'`([\w.]+)`', CONFIGURATION))
-  assert {*common.SIZES, *common.SYSTEMS, *board_game.TEAMS} <= named
+  assert {
+      *common.SIZES, *common.SYSTEMS, *board_game.TEAMS, *writing.TEAMS,
+      *writing_config.SYSTEMS, *writing_config.PRESETS, *rewards.SPECS} <= named
   for page in PAGES.values():
-    assert set(re.findall(r'\bsystem=(\w+)', page)) <= common.SYSTEMS.keys()
+    assert set(re.findall(r'\bsystem=(\w+)', page)) <= (
+        common.SYSTEMS.keys() | writing_config.SYSTEMS.keys())
     assert set(re.findall(r'(?<!\.)\bsize=([\w.]+)', page)) <= {*common.SIZES}
 
 

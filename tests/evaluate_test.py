@@ -64,6 +64,9 @@ def test_exact_result(monkeypatch):
       'successes': '1101',
       'clusters': [0, 1, 2, 3],
       'interval': evaluate.wilson_interval(3, 4),
+      'mean_return': 1.0,
+      'returns': [1.0, 1.0, None, 1.0],
+      'reward_terms': {'total': (5 + 2 + 1) / 3},
       'mean_turns': (2 + 1 + 2 + 1) / 4,
       'mean_turns_to_solve': (2 + 1 + 1) / 3,
       'truncated': 0.0,
@@ -79,6 +82,36 @@ def test_exact_result(monkeypatch):
   }
   assert result['budget']['model_calls'] == len(one) + len(two)
   assert result['budget']['environment_steps'] == len(one) + len(two)
+
+
+def test_response_time(monkeypatch):
+  """The slowest role of each phase; the first task is played once more."""
+  scripted.follow_scripts(monkeypatch)
+  clock = [0.0]
+  monkeypatch.setattr(evaluate.time, 'perf_counter', lambda: clock[0])
+
+  class Slow(scripted.Dice):
+    """Texts of one token; a's take 1 s, b's 3 s, and the first one 100 s."""
+
+    asked = []
+
+    def __getitem__(self, prompt):
+      clock[0] += 1 if '/a ' in prompt else 3
+      clock[0] += 0 if self.asked else 100
+      self.asked.append(prompt)
+      return ['1']
+
+  for phases, seconds in (((('a',), ('b',)), 8.0), ((('a', 'b'),), 6.0)):
+    Slow.asked.clear()
+    runner = scripted.make_runner(
+        {'one': Slow(), 'two': Slow()},
+        environment=scripted.Counting(phases, max_turns=2))
+    tasks = [{'task_id': name, 'goal': 9} for name in 'xy']
+    assert evaluate.response_time(runner, tasks) == {
+        'response_seconds': seconds, 'num_timed': 2,
+        # Each role writes a digit and the end in each of two turns.
+        'tokens_per_second': 8 / seconds}
+    assert [prompt[0] for prompt in Slow.asked] == [*'xxxx' * 2, *'yyyy']
 
 
 def test_tasks_of_a_kind_are_one_cluster():
@@ -97,7 +130,8 @@ def test_evaluate_run_writes_what_it_did(echo_folder, tmp_path, capsys):
       echo_folder, policies='per_role', **{
           'evaluation.policies': 'first=second,second=first',
           'evaluation.name': 'swapped', 'evaluation.temperature': 0.0,
-          'evaluation.test': 'validation', 'environment.max_turns': 2})
+          'evaluation.test': 'validation', 'environment.max_turns': 2,
+          'evaluation.num_timed': 3})
   evaluate.evaluate_run(experiment, tmp_path)
   path = tmp_path / 'evals/swapped.json'
   result = json.loads(path.read_text())
@@ -106,12 +140,15 @@ def test_evaluate_run_writes_what_it_did(echo_folder, tmp_path, capsys):
       'task': 'tests.echo', 'team': 'pair', 'split': 'validation',
       'max_turns': 2, 'num_tasks': 16, 'success': 0.0, 'mean_turns': 2.0,
       'mean_turns_to_solve': None, 'truncated': 1.0, 'step': 0,
+      'num_timed': 3,
       'config_hash': workdir_lib.config_hash(experiment.config.to_dict()),
       'policy_map': {'first': 'second', 'second': 'first'},
       'sampling': {'temperature': 0.0, 'max_new_tokens': 2}}.items()
   printed = capsys.readouterr().out
   assert str(path) in printed
   assert 'swapped' in printed and '0.0 %' in printed
+  assert 0 < result['response_seconds'] < 60
+  assert '(3 tasks one by one)' in printed
 
 
 @pytest.mark.parametrize('changes, words', [

@@ -45,6 +45,7 @@ released code, and ours, are linear.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 import dataclasses
 import math
 import re
@@ -134,18 +135,6 @@ class Scores:
     """The return: the share of the points that can be reached, 0 to 1."""
     return self.total / MAX_TOTAL
 
-  def paper_metrics(self) -> dict[str, float]:
-    """What the paper reports, each a share.
-
-    structure: of the points of levels 1 to 3. style: of those of the Jaccard
-    index. coherence: t, which the 12 categories bring to 0.95.
-    """
-    return {
-        'structure': (self.structure + self.ratio + self.vocabulary) / 2,
-        'style': self.jaccard / 0.6,
-        'coherence': self.transitions / 0.4,
-        'return': self.normalised}
-
 
 MAX_TOTAL = 2.98
 
@@ -200,6 +189,19 @@ def score(
       transitions=0.4 * transition_share(
           len(transitions.find_categories(searched, matching))),
       jaccard=0.6 * min(jaccard(*words), spec.jaccard_cap) / spec.jaccard_cap)
+
+
+def paper_metrics(terms: Mapping[str, float]) -> dict[str, float]:
+  """What the paper reports of the points of all terms, each a share.
+
+  structure: of the points of levels 1 to 3. style: of those of the Jaccard
+  index. coherence: t, which the 12 categories bring to 0.95.
+  """
+  return {
+      'structure': (
+          terms['structure'] + terms['ratio'] + terms['vocabulary']) / 2,
+      'style': terms['jaccard'] / 0.6, 'coherence': terms['transitions'] / 0.4,
+      'return': sum(terms.values()) / MAX_TOTAL}
 
 
 def transition_share(num_categories: int) -> float:

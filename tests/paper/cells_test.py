@@ -48,14 +48,15 @@ def test_rows_that_are_at_grpo_itself_are_left_out(scale, size):
 
 def test_what_is_compared_has_the_same_budget_and_tasks():
   for cell in CELLS:
-    assert cell.overrides['evaluation.test'] == 'test'
+    timed = cell.result == 'evals/timed.json'
+    assert cell.overrides['evaluation.test'] == 'test[:50]' if timed else 'test'
     if cell.mode != 'train':
       assert not cell.budget_of
       continue
     table, task, row, seed = cell.path.split('/')
-    at_grpo_path = f'main/{task}/at_grpo/{seed}'
-    assert cell.budget_of == (
-        '' if cell.path == at_grpo_path else at_grpo_path)
+    first = f'writing/{task}/magrpo/{seed}' if table == 'writing' else (
+        f'main/{task}/at_grpo/{seed}')
+    assert cell.budget_of == ('' if cell.path == first else first)
     share = 1 / 3 if table in (*cells_lib.SWITCHES, 'unchanged') else 1.0
     assert cell.budget_share == (0.5 if row.startswith('only_') else share)
 
@@ -79,7 +80,8 @@ def test_rows_are_compared_with_one_of_as_many_updates():
         'roles/plan_path/only_tool', 'roles/plan_path/only_planner']),
     ('rollout/plan_path/parallel_immediate/*', [
         'main/plan_path/at_grpo', 'unchanged/plan_path/at_grpo',
-        'rollout/plan_path/tree_immediate'])])
+        'rollout/plan_path/tree_immediate']),
+    ('writing/posts/sa_grpo/*', ['writing/posts/magrpo'])])
 def test_cells_come_with_those_they_need(only, also, tmp_path):
   chosen = [cell for cell in CELLS if fnmatch.fnmatch(cell.path, only)]
   cells = cells_lib.with_needed(chosen, CELLS, tmp_path)

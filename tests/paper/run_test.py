@@ -193,5 +193,5 @@ def test_printed_commands(scale, tmp_path, capsys):
     assert line.startswith(start[scale]) and '{out}' not in line
     assert line.endswith('  # done') == (cell is cells[2])
     for share, text in ((1, ''), (1 / 2, '0.5 x the '), (1 / 3, '0.33 x the ')):
-      assert (f'=<{text}tokens of main/' in line) == bool(
+      assert (f'=<{text}tokens of {cell.budget_of}>' in line) == bool(
           cell.budget_of and cell.budget_share == share)

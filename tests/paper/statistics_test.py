@@ -109,6 +109,10 @@ def test_variance_by_hand():
   t = stats.t.ppf(0.975, freedom)
   assert statistics.success_interval(row, [7, 4, 4]) == pytest.approx(
       evaluate.wilson_interval(0.125 / variance, 0.25 / variance, t))
+  # Returns have no bounds that the interval would know.
+  spread = 3 * t * variance**0.5
+  assert statistics.mean_interval(3.0 * row, [7, 4, 4]) == pytest.approx(
+      (1.5 - spread, 1.5 + spread))
   # Against a row that solves nothing and varies in nothing, the seeds' part is
   # the mean of 2 * (1 / 6)**2 and 0, for twice as many seeds.
   none = np.zeros((2, 3), bool)

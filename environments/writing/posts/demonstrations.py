@@ -24,6 +24,7 @@ from environments.writing import prompts
 from environments.writing.posts import post
 
 MAX_SENTENCES = 8
+_MAX_COPIED = 24  # Words.
 TRANSITION_PROBABILITY = 0.3
 
 # Two entries of each category; none stands in another.
@@ -182,7 +183,8 @@ class Repertoire:
       role: 'concise' or 'detailed' of a pair (a pipeline's 'concise' and the
         first turn of a discussion have the same prompts), 'solo',
         'pipeline_detailed', 'discussion_concise' or 'discussion_detailed', of
-        the second turn.
+        the second turn. Or a drill: the 'copyist' is shown some facts and
+        writes them again.
       kinds: {'text': 1.0}.
       group_size: texts.
       max_turns: not used.
@@ -190,8 +192,14 @@ class Repertoire:
     del max_turns
     if set(kinds) != {'text'}:
       raise ValueError(f"kinds {list(kinds)}: a post has but the kind 'text'.")
-    team, shown_role = _TAUGHT[role]
+    if role == 'copyist':
+      source = ' '.join(
+          rng.choice(post.ALL_WORDS, size=rng.integers(1, _MAX_COPIED + 1)))
+      return demonstrations.Demonstration(
+          role, env.State('', source), [{'role': 'user', 'content': source}],
+          (source,) * group_size, ('text',) * group_size)
     source = post.random_post(rng)
+    team, shown_role = _TAUGHT[role]
     num_seen = {'pipeline': 1, 'discussion': 2}.get(team, 0)
     state = env.State('', source, texts=tuple(
         random_text(rng, source) for _ in range(num_seen)))
@@ -207,8 +215,10 @@ class Repertoire:
   def kind_of(
       self, demonstration: demonstrations.Demonstration,
       completion: str) -> str | None:
-    """'text' if the grammar has the answer, else None."""
+    """'text' if the grammar has the answer, or the copy is exact."""
     source = demonstration.state.source
+    if demonstration.role == 'copyist':
+      return 'text' if completion == source else None
     texts = completion.split(f'\n{prompts.MARKER}\n')
     if len(texts) != 1 + (demonstration.role == 'solo'):
       return None

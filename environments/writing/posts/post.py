@@ -87,6 +87,7 @@ class Fact:
 
 _FACTS = {
     word: Fact(word, kind) for kind, words in WORDS.items() for word in words}
+ALL_WORDS = tuple(_FACTS)
 
 
 def random_post(rng: np.random.Generator) -> str:

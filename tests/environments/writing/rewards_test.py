@@ -189,7 +189,7 @@ def test_paper_metrics():
   scores = rewards.score(
       padded(E8, 200), padded(f'{w(0, 16)} {TWELVE}', 270),
       rewards.SPECS['tldr'])
-  assert scores.paper_metrics() == pytest.approx({
+  assert rewards.paper_metrics(scores.terms) == pytest.approx({
       'structure': .75, 'style': 1, 'coherence': .95, 'return': 2.48 / 2.98})
 
 

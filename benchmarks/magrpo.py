@@ -1,0 +1,140 @@
+"""Our side of the MAGRPO benchmark: what a training step calls.
+
+Two agents with a model each answer one prompt at once; each policy has its
+share of the devices. The reward is the peer's (`benchmarks.peers.comlrl_peer`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent import futures
+import dataclasses
+import itertools
+import pathlib
+
+import jax
+import numpy as np
+
+from atgrpo_jax import model
+from atgrpo_jax.algorithms import collect
+from atgrpo_jax.algorithms import spec as spec_lib
+from atgrpo_jax.learner import optimizer
+from atgrpo_jax.learner import policies as policies_lib
+from atgrpo_jax.learner import train_state
+from atgrpo_jax.learner import train_step
+from atgrpo_jax.learner import update as update_lib
+from atgrpo_jax.rl import losses
+from atgrpo_jax.rollout import runner as runner_lib
+from atgrpo_jax.rollout import tree as tree_lib
+from atgrpo_jax.runtime import buckets as buckets_lib
+from benchmarks import ours
+from benchmarks import workload
+from configs import writing
+from environments import env_api
+
+_CONFIG = writing.get_config()
+_LEARNER = train_step.LearnerSpec(
+    optimizer=optimizer.OptimizerSpec(**_CONFIG.optimizer),
+    loss=losses.LossSpec(**_CONFIG.loss), temperature=1.0, dtype='float32',
+    remat=True, adapter_scale=None)
+
+
+class Ids:
+  """The tokenizer of texts that are ids with blanks between them."""
+
+  stop_ids = ()
+
+  def encode_prompt(self, messages: Sequence[env_api.Message]) -> np.ndarray:
+    return np.array(messages[0]['content'].split(), np.int32)
+
+  def decode(self, ids: Sequence[int]) -> str:
+    return ' '.join(map(str, ids))
+
+
+@dataclasses.dataclass(frozen=True)
+class OddIds:
+  """Every agent is shown the task; the team is paid the share of odd ids."""
+
+  roles: tuple[str, ...]
+
+  max_turns = 1
+  team_reward_range = (0.0, 1.0)
+
+  @property
+  def phases(self) -> tuple[tuple[str, ...], ...]:
+    return (self.roles,)
+
+  def reset(self, task: env_api.Task) -> str:
+    return task['text']
+
+  def observe(self, state: str, role: str) -> list[env_api.Message]:
+    del role
+    return [{'role': 'user', 'content': state}]
+
+  def step(self, state: str, actions: Mapping[str, str]) -> env_api.Step:
+    reward = float(np.mean([
+        int(word) % 2 for text in actions.values() for word in text.split()]))
+    return env_api.Step(
+        state=state, team_reward=reward,
+        local_rewards=dict.fromkeys(actions, 0.0), reward_terms={}, done=True,
+        success=True, truncated=False,
+        outcomes=dict.fromkeys(actions, env_api.Outcome.OK))
+
+
+class Step:
+  """A MAGRPO step of agents with a load each, all the same."""
+
+  def __init__(self, config: model.ModelConfig, loads: Sequence[workload.Load]):
+    load, *_ = loads
+    pretrained = policies_lib.Pretrained(pathlib.Path(), config, Ids())
+    self._policies, self._states = {}, {}
+    for index, made in enumerate(ours.make_policies(config, len(loads))):
+      name = f'agent{index}'
+      self._policies[name] = policies_lib.Policy(
+          name, pretrained, trained='all', lora=None, adapter=None,
+          learner=_LEARNER, mesh=made.mesh)
+      self._states[name] = made.place(
+          train_state.create(made.params, _LEARNER.optimizer))
+    self._tasks = [
+        {'task_id': str(index), 'text': ' '.join(map(str, prompt))}
+        for index, prompt in enumerate(workload.prompts(load, config, seed=0))]
+    self._load = load
+    self._buckets = buckets_lib.Buckets(
+        prompt=(load.prompt_length,), completion=(load.new_tokens,),
+        groups=(load.num_prompts,), microbatch_tokens=load.num_prompts * (
+            load.prompt_length + load.group_size * load.new_tokens))
+    names = [field.name for field in dataclasses.fields(spec_lib.RolloutSpec)]
+    self._rollout = spec_lib.RolloutSpec(
+        **{name: _CONFIG.rollout[name] for name in names}
+        | {'group_size': load.group_size})
+    self._steps = itertools.count()
+    self._executor = futures.ThreadPoolExecutor(1)
+
+  def __call__(self) -> None:
+    runner = runner_lib.EpisodeRunner(
+        environment=OddIds(tuple(self._policies)),
+        policy_map={name: name for name in self._policies},
+        policies={
+            name: runner_lib.SamplingPolicy(
+                runner_lib.SampledModel(
+                    self._states[name].params, policy.config,
+                    policy.learner.dtype, policy.mesh), policy.tokenizer)
+            for name, policy in self._policies.items()},
+        buckets=self._buckets, max_new_tokens=self._load.new_tokens,
+        temperature=1.0, seed=0, train_step=next(self._steps),
+        executor=self._executor)
+    groups = tree_lib.groups_of(collect.collect(
+        runner, self._tasks, self._rollout,
+        spec_lib.AdvantageSpec(**_CONFIG.advantage)))
+    assert runner.counters.completion_tokens == (
+        len(self._policies) * self._load.completion_tokens)
+    updates = {}
+    for name, state in self._states.items():
+      self._states[name], updates[name] = update_lib.update_policy(
+          self._policies[name], state,
+          [group for group in groups if group.policy == name],
+          num_updates=1, order=_CONFIG.train.update_order,
+          buckets=self._buckets, frozen_params=None, reference=None)
+    for name, update in updates.items():
+      update_lib.update_metrics(name, update)
+    jax.block_until_ready(self._states)
