@@ -123,7 +123,7 @@ def _update(experiment, groups, state=None, reference=None):
       experiment.policies['shared'], state, groups, reference=reference,
       num_updates=experiment.config.train.updates_per_rollout, order='mixed',
       buckets=experiment.buckets, frozen_params=None)
-  return state, update.update_metrics('shared', found)
+  return state, found.metrics('shared')
 
 
 def _with_candidate(group, index, **changes):
