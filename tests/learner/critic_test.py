@@ -34,13 +34,13 @@ def make(**changes):
   of_learner = learner.__dataclass_fields__.keys() & changes.keys()
   learner = dataclasses.replace(
       learner, **{name: changes.pop(name) for name in of_learner})
+  if 'mesh' not in changes:
+    changes['mesh'] = scripted.one_device()
   return critic_lib.Critic(
-      name='critic/p', policy='p', learner=learner, mesh=scripted.one_device(),
-      **fields | changes)
+      name='critic/p', policy='p', learner=learner, **fields | changes)
 
 
-@pytest.fixture(scope='module')
-def params():
+def make_params():
   """The policy, and a critic that has a model and a head of its own."""
   policy = jax.jit(model.init_params, static_argnums=1)(
       jax.random.key(0), CONFIG)
@@ -50,16 +50,26 @@ def params():
   return {'p': policy, 'critic/p': {'model': trunk, 'head': head}}
 
 
-@pytest.fixture(scope='module')
-def inputs():
-  return [tiny.ids(length, seed=length) for length in LENGTHS]
-
-
-@pytest.fixture(scope='module')
-def examples(inputs):
+def make_examples():
   return [
-      types.ValueExample('critic/p', ids, value=0.1 * i, target=1.0 - 0.5 * i)
-      for i, ids in enumerate(inputs)]
+      types.ValueExample(
+          'critic/p', tiny.ids(length, seed=length), value=0.1 * i,
+          target=1.0 - 0.5 * i) for i, length in enumerate(LENGTHS)]
+
+
+@pytest.fixture(scope='module', name='params')
+def _params():
+  return make_params()
+
+
+@pytest.fixture(scope='module', name='examples')
+def _examples():
+  return make_examples()
+
+
+@pytest.fixture(scope='module', name='inputs')
+def _inputs(examples):
+  return [example.inputs for example in examples]
 
 
 def _plain(trunk, head, inputs):
