@@ -20,10 +20,13 @@ import ml_collections
 
 from atgrpo_jax import errors
 from atgrpo_jax import model
+from atgrpo_jax.algorithms import actor_critic
+from atgrpo_jax.algorithms import critics as critics_lib
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.huggingface import hub
 from atgrpo_jax.huggingface import peft
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
+from atgrpo_jax.learner import critic as critic_lib
 from atgrpo_jax.learner import optimizer
 from atgrpo_jax.learner import policies as policies_lib
 from atgrpo_jax.learner import train_state
@@ -32,6 +35,7 @@ from atgrpo_jax.learner import update
 from atgrpo_jax.rl import losses
 from atgrpo_jax.rollout import policy_map as policy_map_lib
 from atgrpo_jax.rollout import runner as runner_lib
+from atgrpo_jax.rollout import sampling_policies
 from atgrpo_jax.runtime import buckets as buckets_lib
 from atgrpo_jax.runtime import checkpoints as checkpoints_lib
 from atgrpo_jax.runtime import sharding
@@ -45,9 +49,9 @@ _OWN_SECTIONS = ('model', 'lora', 'optimizer')
 TRAINED = ('all', 'lora', 'none')
 DTYPES = ('float32', 'bfloat16')
 
-# Trained policy -> its state, or its parameters alone.
+# Trained policy, or critic -> its state, or its parameters alone.
 States = dict[str, train_state.TrainState]
-Params = dict[str, model.Params | model.LoraWeights]
+Params = dict[str, train_state.Params]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +66,8 @@ class Experiment:
     buckets: static shapes.
     rollout: switches of the rollout.
     advantage: who is compared, and how.
+    critic: what critics there are.
+    critics: name -> critic.
     executor: steps environments.
   """
 
@@ -72,6 +78,8 @@ class Experiment:
   buckets: buckets_lib.Buckets
   rollout: spec_lib.RolloutSpec
   advantage: spec_lib.AdvantageSpec
+  critic: spec_lib.CriticSpec
+  critics: dict[str, critic_lib.Critic]
   executor: futures.Executor
 
   @functools.cached_property
@@ -88,16 +96,22 @@ class Experiment:
     return frozen
 
   def initial_states(self) -> States:
-    """Every trained policy before its first update."""
+    """Every trained policy and every critic before its first update."""
     return {
-        name: policy.initial_state() for name, policy in self.policies.items()
-        if policy.trained != 'none'}
+        name: learner.initial_state()
+        for name, learner in self._learners.items()}
 
   def state_template(self) -> States:
     """Shapes, dtypes and shardings of `initial_states`, without the bytes."""
     return {
-        name: policy.state_template()
-        for name, policy in self.policies.items() if policy.trained != 'none'}
+        name: learner.state_template()
+        for name, learner in self._learners.items()}
+
+  @property
+  def _learners(self) -> dict[str, policies_lib.Policy | critic_lib.Critic]:
+    return {
+        name: policy for name, policy in self.policies.items()
+        if policy.trained != 'none'} | self.critics
 
   def identity(self) -> dict[str, Any]:
     """What a checkpoint is of: the config and the frozen models."""
@@ -140,10 +154,14 @@ class Experiment:
   def trained_params(self, workdir: pathlib.Path) -> tuple[Params, int]:
     """Those of the newest checkpoint and its step, or the initial ones and 0.
 
-    What only training needs, such as moments, is neither read nor allocated.
+    What only training needs, moments and critics, is neither read nor
+    allocated.
     """
     checkpoints = checkpoints_lib.Checkpoints(workdir / 'checkpoints')
-    restored = checkpoints.restore(self.state_template(), part=params_of)
+    restored = checkpoints.restore(
+        self.state_template(), part=lambda states: params_of({
+            name: state for name, state in states.items()
+            if name in self.policies}))
     checkpoints.close()
     if restored is not None:
       return restored.state, restored.step
@@ -158,37 +176,15 @@ class Experiment:
     """Plays the environment with the policies of a training step."""
     return runner_lib.EpisodeRunner(
         environment=self.environment, policy_map=policy_map,
-        policies=self._sampled(params), buckets=self.buckets,
+        policies=sampling_policies.make(
+            self.policies, params, self.frozen_params), buckets=self.buckets,
         max_new_tokens=self.config.rollout.max_new_tokens,
         temperature=temperature, seed=self.config.seed, train_step=step,
         executor=self.executor)
 
-  def _sampled(self, params: Params) -> dict[str, runner_lib.SamplingPolicy]:
-    """Adapters over the same base become one model, to be sampled at once.
-
-    Each policy is prompted with its own tokenizer all the same.
-    """
-    sampled, together = {}, {}
-    for name, policy in self.policies.items():
-      if policy.trained == 'lora':
-        key = id(self.frozen_params[name]), jax.tree.structure(params[name])
-        together.setdefault(key, []).append(name)
-      else:
-        own = params if policy.trained == 'all' else self.frozen_params
-        sampled[name] = runner_lib.SamplingPolicy(
-            _sampled_model(policy, own[name]), policy.tokenizer)
-    for names in together.values():
-      policy = self.policies[names[0]]
-      with jax.set_mesh(policy.mesh):
-        adapters = model.stack(
-            [params[name] for name in names],
-            [self.policies[name].lora.scale for name in names])
-      together_model = _sampled_model(
-          policy, self.frozen_params[names[0]], adapters)
-      for index, name in enumerate(names):
-        sampled[name] = runner_lib.SamplingPolicy(
-            together_model, self.policies[name].tokenizer, index)
-    return sampled
+  def judges(self, params: Params) -> actor_critic.Critics | None:
+    """The critics at their present parameters; None without any."""
+    return critics_lib.judges(self.critic, self.critics, params)
 
   def tasks(self, split: str) -> list[env_api.Task]:
     """The tasks of a split of the config's data set."""
@@ -223,14 +219,22 @@ def build(
     del rollout[name]
   policy_map = policy_map_lib.make_policy_map(
       config.policies, environment.roles)
+  policies = build_policies(
+      config, policy_map_lib.policies_of(policy_map), jax.devices(),
+      _read_model)
+  buckets = buckets_lib.Buckets(**config.buckets)
+  rollout = spec_lib.RolloutSpec(**rollout)
+  advantage = spec_lib.AdvantageSpec(**config.advantage)
+  critic = spec_lib.CriticSpec(**config.critic)
+  spec_lib.check_critic(critic, rollout, advantage)
   return Experiment(
       config=config, environment=environment, policy_map=policy_map,
-      policies=build_policies(
-          config, policy_map_lib.policies_of(policy_map), jax.devices(),
-          _read_model),
-      buckets=buckets_lib.Buckets(**config.buckets),
-      rollout=spec_lib.RolloutSpec(**rollout),
-      advantage=spec_lib.AdvantageSpec(**config.advantage), executor=executor)
+      policies=policies, buckets=buckets,
+      rollout=rollout, advantage=advantage, critic=critic,
+      critics=critics_lib.build(
+          critic, policies, buckets,
+          lambda folder: _read_model(folder, config.model.thinking)),
+      executor=executor)
 
 
 def build_policies(
@@ -350,14 +354,6 @@ def _read_model(name: str, thinking: bool) -> policies_lib.Pretrained:
         f'{folder}: the tokenizer has {tokenizer.vocab_size} ids, the model '
         f'only {config.vocab_size}; take both from the same model.')
   return policies_lib.Pretrained(folder, config, tokenizer)
-
-
-def _sampled_model(
-    policy: policies_lib.Policy, params: model.Params,
-    adapters: model.Adapters | None = None) -> runner_lib.SampledModel:
-  return runner_lib.SampledModel(
-      params=params, config=policy.config, dtype=policy.learner.dtype,
-      mesh=policy.mesh, adapters=adapters)
 
 
 def _check_numbers(config: ml_collections.ConfigDict) -> None:

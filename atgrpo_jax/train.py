@@ -136,7 +136,8 @@ def train(
     runner = make_runner(config.rollout.temperature)
     trees = collect.collect(
         runner, draw_tasks(tasks, step, experiment), experiment.rollout,
-        experiment.advantage)
+        experiment.advantage,
+        experiment.judges(experiment_lib.params_of(states)))
     values = records.rollout_metrics(trees, runner.counters)
     if step % config.train.groups_every == 0:
       records.write_groups(workdir / 'groups', step, trees)
@@ -148,26 +149,29 @@ def train(
             'groups': [group for group in groups if group.policy == name],
             'buckets': experiment.buckets,
             'frozen_params': experiment.frozen_params.get(name)}
-        for name in states}
+        for name in experiment.policies if name in states}
     if (config.train.diagnose_every
         and step % config.train.diagnose_every == 0):
-      for name, state in states.items():
+      for name, given in for_policy.items():
         values |= update_lib.diagnose_policy(
-            experiment.policies[name], state, start=references[name],
-            **for_policy[name])
+            experiment.policies[name], states[name], start=references[name],
+            **given)
     update_start = time.perf_counter()
     # All updates are dispatched before any is waited for: policies on
     # different pools are updated at the same time.
     updates = {}
-    for name, state in states.items():
+    for name, given in for_policy.items():
       states[name], updates[name] = update_lib.update_policy(
-          experiment.policies[name], state, reference=references.get(name),
+          experiment.policies[name], states[name],
+          reference=references.get(name),
           num_updates=config.train.updates_per_rollout,
-          order=config.train.update_order, **for_policy[name])
+          order=config.train.update_order, **given)
+    for name, critic in experiment.critics.items():
+      states[name], updates[name] = critic.update(
+          states, tree_lib.value_examples_of(trees))
     for name, update in updates.items():
       values |= {
-          f'{name}/{metric}': x
-          for metric, x in update_lib.update_metrics(name, update).items()}
+          f'{name}/{metric}': x for metric, x in update.metrics(name).items()}
       values[f'{name}/num_updates'] = int(states[name].num_updates)
     values['time/update'] = time.perf_counter() - update_start
     step += 1

@@ -1,7 +1,8 @@
 """Words and axes of the rollout and of the batches made from it.
 
 Axes: E environments, A agents, U turns, P groups in flight, G group size
-(the papers' K and G), S prompt length, T completion length, V vocabulary.
+(the papers' K and G), S prompt length, T completion length, V vocabulary; of a
+critic, B inputs of length S.
 The model's own axes are listed in `atgrpo_jax.model.qwen3`.
 """
 
@@ -78,6 +79,7 @@ class Group:
     policy: the policy that was sampled.
     prompt: [S] int32 ids.
     candidates: the G samples.
+    value: of the prompt, as a critic sees it; None without a critic of prompts.
     baseline_id: equal for groups of a step whose candidates share a baseline;
       -1 until that is known.
   """
@@ -86,6 +88,7 @@ class Group:
   policy: str
   prompt: np.ndarray
   candidates: tuple[Candidate, ...]
+  value: float | None = None
   baseline_id: int = -1
 
   @property
@@ -102,6 +105,37 @@ class Group:
   def valid(self) -> np.ndarray:
     """[G] bool."""
     return np.array([c.valid for c in self.candidates], bool)
+
+
+@dataclasses.dataclass(frozen=True)
+class ValueExample:
+  """What a critic learns from one input.
+
+  Attributes:
+    critic: its name.
+    inputs: [S] int32 ids.
+    value: what the critic said of them when the rollout was played.
+    target: what it should have said.
+  """
+
+  critic: str
+  inputs: np.ndarray
+  value: float
+  target: float
+
+
+@struct.dataclass
+class ValueBatch:
+  """One microbatch of a critic, padded to a static shape.
+
+  Rows that only fill the shape have the weight 0.
+  """
+
+  inputs: jax.Array  # [B, S] int32
+  lengths: jax.Array  # [B] int32, at least 1
+  values: jax.Array  # [B] float32, see `ValueExample`
+  targets: jax.Array  # [B] float32
+  weights: jax.Array  # [B] float32, 1 or 0
 
 
 @struct.dataclass

@@ -42,6 +42,13 @@ MAGRPO = {
     'loss.aggregation': 'constant', 'optimizer.warmup_updates': 0,
     'optimizer.max_grad_norm': 1e9,  # Nothing is clipped.
 }
+# What actor-critic changes of that (the controls of arXiv 2601.21972): a critic
+# for each policy, or one that sees the prompts of all roles.
+_ACTOR_CRITIC = {
+    'rollout.return_type': 'bootstrapped', 'rollout.cross_credit': 'mean',
+    'advantage.baseline': 'critic', 'advantage.scale': 'none'}
+IAC = {'critic.kind': 'independent', **_ACTOR_CRITIC}
+MAAC = {'critic.kind': 'central', **_ACTOR_CRITIC}
 
 
 def parse_arg(arg: str, **defaults):
@@ -184,12 +191,12 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.rollout.selection = 'acting_greedy'
   c.rollout.selection_temperature = 1.0
   c.rollout.selection_epsilon = 0.1
-  # 'immediate', 'monte_carlo' (tree), 'return_to_go' (parallel, joint) or
-  # 'episode_return' (parallel).
+  # 'immediate', 'monte_carlo' (tree), 'return_to_go' (parallel, joint),
+  # 'episode_return' (parallel) or 'bootstrapped' (joint, with a critic).
   c.rollout.return_type = 'immediate'
   c.rollout.num_continuations = 4  # Of each candidate, for 'monte_carlo'.
   c.rollout.alpha = 1.0  # Weight of the team reward.
-  # Of each later step, in 'return_to_go' and 'monte_carlo'.
+  # Of each later step, in 'return_to_go', 'bootstrapped' and 'monte_carlo'.
   c.rollout.discount = 1.0
   # Of mode 'joint': candidates of one index ('aligned') or all combinations
   # ('cross'), of which a candidate gets the 'mean' or the 'sum' of the returns;
@@ -205,8 +212,25 @@ def base_config(size: str) -> config_dict.ConfigDict:
   # Which candidates share a baseline: some of 'env', 'agent', 'turn' and
   # 'branch', joined by +; 'env' for plain GRPO, all for MAGRPO.
   c.advantage.group_key = 'env+agent+turn'
-  c.advantage.baseline = 'mean'  # Or 'leave_one_out', 'max', 'none'.
+  # Or 'leave_one_out', 'max', 'none'; 'critic' for the value of the prompt.
+  c.advantage.baseline = 'mean'
   c.advantage.scale = 'std'  # Or 'none'.
+
+  c.critic = config_dict.ConfigDict()
+  # 'independent': a critic for each policy, which sees the prompt of the role
+  # that acts (IAC); 'central': one that sees the prompts of all roles of the
+  # phase (MAAC).
+  c.critic.kind = 'none'
+  # The value of a prompt; or 'q', of a prompt and what is answered to it.
+  c.critic.form = 'v'
+  # A model of its own; or 'policy', a value head on the policy's hidden states.
+  c.critic.trunk = 'own'
+  c.critic.folder = ''  # Of an own trunk; '' is the model.folder of the policy.
+  c.critic.learning_rate = 5e-6  # Else the optimiser is that of the policy.
+  c.critic.value_clip = 0.0  # Of the distance to the old value; 0 for none.
+  c.critic.gae_lambda = 0.0  # 0: one-step TD; 1: Monte Carlo return less value.
+  c.critic.updates_per_rollout = 1  # Each on all examples of a step.
+  c.critic.prompt_buckets = ()  # Padded input lengths; () is buckets.prompt.
 
   c.loss = config_dict.ConfigDict()
   c.loss.clip_low = 0.2

@@ -37,6 +37,8 @@ SYSTEMS = {
     'magrpo': {},
     'magrpo_cross': {'rollout.joint_actions': 'cross'},
     'sa_grpo': {'environment.team': 'solo'},
+    'iac': common.IAC,
+    'maac': common.MAAC,
     'at_grpo': {
         'environment.team': 'pipeline', 'rollout.mode': 'tree',
         'rollout.selection': 'acting_greedy',
@@ -93,6 +95,8 @@ def get_config(arg: str = ''):
   c.buckets.prompt = (512, 1024, 2048)
   c.buckets.completion = (128, c.rollout.max_new_tokens)
   c.buckets.groups = (1, 4, 64)
+  # A central critic sees both prompts.
+  c.critic.prompt_buckets = (1024, 2048, 4096)
   c.train.num_steps = 2000
   c.train.checkpoint_every = 100
   c.train.groups_every = 100
@@ -112,17 +116,23 @@ def get_config(arg: str = ''):
     c.buckets.completion = (32, 80, 160)
     c.buckets.groups = (16, 64)
     c.buckets.microbatch_tokens = 2400
+    c.critic.prompt_buckets = (144, 304)
+    c.critic.learning_rate = 1e-3
     c.train.num_steps = 60
     c.train.checkpoint_every = 10
     c.train.groups_every = 10
     c.evaluation.validate_every = 10
+
+  if arg.system in ('iac', 'maac'):  # As many candidates, of as many prompts.
+    c.rollout.num_tasks *= c.rollout.group_size
+    c.rollout.group_size = 1
 
   if arg.debug:
     c.dataset.train = 'train[:8]'
     c.evaluation.validation = 'validation[:2]'
     c.evaluation.test = 'test[:2]'
     c.rollout.num_tasks = 2
-    c.rollout.group_size = 2
+    c.rollout.group_size = min(2, c.rollout.group_size)
     c.train.num_steps = 2
     c.train.groups_every = 1
   if arg.topology:

@@ -16,6 +16,8 @@ import sys
 
 import pytest
 
+from configs import common
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 _KINDS = (
     'all-reduce', 'all-gather', 'all-to-all', 'collective-permute',
@@ -101,9 +103,9 @@ MANY = {
     # more programs than XLA's CPU client holds.
     (2, {'loss.kl_estimator': 'k3', 'loss.kl_coefficient': 0.1,
          'buckets.microbatch_tokens': 1}),
-    (8, {'policies': 'per_role',
-         'per_policy': 'first.model.trained=lora',
-         'mesh.pools': 'first=0:4,second=4:8'})])
+    (8, common.MAGRPO | common.IAC | {  # A critic on each pool.
+        'rollout.group_size': 4, 'per_policy': 'first.model.trained=lora',
+        'mesh.pools': 'first=0:4,second=4:8'})])
 def test_programs_of_a_run(echo_folder, tmp_path, num_devices, changes):
   # Bite: gradients that every microbatch adds up over the devices.
   subprocess.run(

@@ -164,11 +164,12 @@ def write_model(folder: pathlib.Path) -> pathlib.Path:
   from atgrpo_jax.huggingface import safetensors_file
 
   words = tokenizers.Tokenizer(tokenizers.models.WordLevel(
-      {word: i for i, word in enumerate(_WORDS)}))
+      {word: i for i, word in enumerate(_WORDS)}, unk_token=_WORDS[0]))
   words.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
   fast = transformers.PreTrainedTokenizerFast(
       tokenizer_object=words, eos_token=_WORDS[0])
-  fast.chat_template = '{{ messages[0].content }} say'
+  fast.chat_template = (
+      '{% for message in messages %}{{ message.content }} {% endfor %}say')
   fast.save_pretrained(folder)
   config = model.ModelConfig(
       vocab_size=len(_WORDS), hidden_size=32, intermediate_size=64,

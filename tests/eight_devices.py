@@ -18,6 +18,7 @@ import numpy as np
 
 from atgrpo_jax import model
 from atgrpo_jax import types
+from atgrpo_jax.learner import critic_step
 from atgrpo_jax.learner import train_state
 from atgrpo_jax.learner import train_step
 from atgrpo_jax.rollout import runner as runner_lib
@@ -28,6 +29,7 @@ from atgrpo_jax.sampling import placement
 from atgrpo_jax.sampling import programs
 from atgrpo_jax.sampling import shared_prefix
 from tests import specs
+from tests.learner import critic_test
 from tests.rl import tiny
 from tests.rollout import scripted
 
@@ -123,6 +125,22 @@ def run(mesh: jax.sharding.Mesh, lora: bool):
           for device in mesh.devices.flat)}
 
 
+def judge(mesh: jax.sharding.Mesh):
+  """Values of a critic before and after an update."""
+  critic = critic_test.make(mesh=mesh)
+  params = critic_test.make_params()
+  examples = critic_test.make_examples()
+  inputs = [example.inputs for example in examples]
+  state = place(
+      train_state.create(params['critic/p'], critic.learner.optimizer), mesh,
+      critic_step.rules(critic.learner))
+  states = {'critic/p': state}
+  before = critic.values({'critic/p': state.params}, inputs)
+  state, update = critic.update(states, examples)
+  update.metrics('critic/p')
+  return before, critic.values({'critic/p': state.params}, inputs)
+
+
 def relative(tree, other) -> float:
   """Norm of the difference over the norm."""
   def norm(x):
@@ -201,6 +219,12 @@ def main(folder: pathlib.Path) -> None:
         for name in ('grads', 'params')} | {
         'loss': abs(many['loss'] - one[lora]['loss']),
         'bytes': many['bytes'] / one[lora]['bytes']}
+  one, many = (
+      judge(sharding.make_meshes(
+          ['p'], devices, sharding.MeshSpec(*shape))['p'])
+      for devices, shape in (
+          (jax.devices()[:1], (1, 1)), (jax.devices(), (2, 2))))
+  report['critic'] = relative(many, one)
   (folder / 'report.json').write_text(json.dumps(report, indent=2))
 
 

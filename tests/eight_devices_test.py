@@ -39,6 +39,10 @@ def test_step_is_that_of_one_device(report, name):
   assert found['sharding_kept']
 
 
+def test_a_critic_is_that_of_one_device(report):
+  assert report['critic'] < 1e-4
+
+
 def test_who_has_ended_is_not_decoded(report):
   # Each of eight shards has one group at a time, and ends with its longest
   # candidate, whatever the others do. Bite: shards that go on together.

@@ -8,8 +8,10 @@ import pytest
 
 from atgrpo_jax import errors
 from atgrpo_jax.runtime import workdir as workdir_lib
+from configs import common
 from tests import echo
 
+IAC = common.MAGRPO | common.IAC
 PLAN_PATH = 'environments.boards.plan_path.env'
 
 
@@ -65,6 +67,20 @@ def test_what_cannot_work_is_refused(name, value, words, echo_folder):
      "reward='both' .*'outcome'"),
     ({'environment.module': PLAN_PATH, 'environment.reward': 'outcome'},
      "dataset.builder='tests.echo' have no 'grid'"),
+    ({'advantage.baseline': 'critic'},
+     "baseline='critic' with critic.kind='none'"),
+    ({'critic.form': 'q'}, "critic.form='q' with critic.kind='none'"),
+    ({'critic.kind': 'one'}, "critic.kind='one' .*'independent'"),
+    ({'critic.kind': 'central'}, "'central' with rollout.mode='tree'"),
+    (IAC | {'critic.learning_rate': -1.0}, 'learning_rate=-1.0.*at least 0'),
+    (IAC | {'critic.updates_per_rollout': 0}, 'per_rollout=0.*at least 1'),
+    (IAC | {'critic.prompt_buckets': (8, 4)}, 'smallest first'),
+    (IAC | {'critic.trunk': 'policy', 'critic.folder': 'x'}, "folder='x' with"),
+    (IAC | {'critic.trunk': 'policy', 'critic.kind': 'central'},
+     "trunk='policy' with kind='central'"),
+    (IAC | {'critic.trunk': 'policy', 'policies': 'lora_per_role'},
+     "policy 'first' has model.trained='lora'"),
+    (IAC | {'critic.folder': 'no/such/folder'}, 'is not a folder'),
     ({'dataset.builder': 'environments.no_dataset_builder'},
      'no builder module'),
 ])

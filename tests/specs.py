@@ -20,6 +20,10 @@ def advantage(**changes) -> spec_lib.AdvantageSpec:
   return spec_lib.AdvantageSpec(**{**_CONFIG.advantage, **changes})
 
 
+def critic(**changes) -> spec_lib.CriticSpec:
+  return spec_lib.CriticSpec(**{**_CONFIG.critic, **changes})
+
+
 def loss(**changes) -> losses.LossSpec:
   return losses.LossSpec(**{**_CONFIG.loss, **changes})
 

@@ -30,6 +30,7 @@ from atgrpo_jax.learner import update
 from atgrpo_jax.rollout import records
 from atgrpo_jax.rollout import tree
 from atgrpo_jax.runtime import checkpoints as checkpoints_lib
+from configs import common
 from environments import env_api
 from tests import echo
 from tests import specs
@@ -123,7 +124,7 @@ def _update(experiment, groups, state=None, reference=None):
       experiment.policies['shared'], state, groups, reference=reference,
       num_updates=experiment.config.train.updates_per_rollout, order='mixed',
       buckets=experiment.buckets, frozen_params=None)
-  return state, update.update_metrics('shared', found)
+  return state, found.metrics('shared')
 
 
 def _with_candidate(group, index, **changes):
@@ -206,6 +207,40 @@ def test_a_program_that_is_killed_and_then_stopped_goes_on(
     assert f'resumes after step {step}' in out
     assert 'held-out success: before' in out
     _assert_same_run(workdir, finished, experiment)
+
+
+@pytest.mark.parametrize('system', [
+    common.MAAC | {'critic.gae_lambda': 0.5, 'critic.updates_per_rollout': 2},
+    common.IAC | {'critic.trunk': 'policy'}])
+def test_critics_go_on(system, echo_folder, tmp_path):
+  """And are not read by those who do not train."""
+  changes = CHANGES | common.MAGRPO | system | {
+      'environment.max_turns': 1, 'rollout.num_tasks': 4,
+      'rollout.group_size': 2, 'critic.prompt_buckets': (4, 8),
+      'critic.learning_rate': 1e-2, 'optimizer.learning_rate': 5e-3}
+  finished, stopped = tmp_path / 'finished', tmp_path / 'stopped'
+  experiment = echo.experiment(echo_folder, **changes)
+  assert train.train(experiment, finished)
+  for num_steps in (2, 4):
+    assert train.train(echo.experiment(
+        echo_folder, **changes | {'train.num_steps': num_steps}), stopped)
+  states, _ = _saved(experiment, stopped)
+  assert _bytes(states) == _bytes(_saved(experiment, finished)[0])
+  assert states.keys() > {'first', 'second'}
+  lines = _metrics(finished)
+  assert json.dumps(lines) == json.dumps(_metrics(stopped))
+  for name in experiment.critics:
+    values = [line[f'{name}/value_mean'] for line in lines]
+    assert values[0] == 0 != values[-1]
+    assert lines[-1][f'{name}/num_updates'] == 4 * changes.get(
+        'critic.updates_per_rollout', 1)
+  record, *_ = _groups(finished, 3)
+  for candidate in record['candidates']:
+    assert candidate['advantage'] == pytest.approx(
+        candidate['return'] - record['value'])
+  params, _ = experiment.trained_params(finished)
+  assert params.keys() == {'first', 'second'}
+  evaluate.evaluate_run(experiment, finished)
 
 
 def test_unreadable_checkpoint_falls_back_to_the_older(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from atgrpo_jax import errors
+from atgrpo_jax.algorithms import actor_critic
 from atgrpo_jax.algorithms import at_grpo
 from atgrpo_jax.algorithms import credit
 from atgrpo_jax.algorithms import grpo
@@ -35,12 +36,18 @@ def check(
 
 def collect(
     runner: runner_lib.EpisodeRunner, tasks: Sequence[env_api.Task],
-    rollout: spec_lib.RolloutSpec,
-    advantage: spec_lib.AdvantageSpec) -> list[tree_lib.Tree]:
-  """A tree with advantages for each of the tasks, which are distinct."""
+    rollout: spec_lib.RolloutSpec, advantage: spec_lib.AdvantageSpec,
+    critics: actor_critic.Critics | None = None) -> list[tree_lib.Tree]:
+  """A tree with advantages for each of the tasks, which are distinct.
+
+  `critics` are read by the return type 'bootstrapped' alone.
+  """
   if len({task['task_id'] for task in tasks}) != len(tasks):
     raise ValueError('Two tasks of a rollout have the same task_id.')
   play_task = _PLAY_TASK[rollout.mode]
   trees = runner.play([play_task(runner, task, rollout) for task in tasks])
+  if rollout.return_type == 'bootstrapped':
+    trees = actor_critic.with_values(
+        trees, runner.environment, runner.policy_map, rollout, critics)
   return credit.assign_advantages(
       trees, advantage, return_type=rollout.return_type)

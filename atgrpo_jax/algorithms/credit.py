@@ -47,11 +47,16 @@ def assign_advantages(
         for group in groups for i in range(len(group.candidates))]
     weights = advantages_lib.return_weights(flat_ids, ids_of(owners))
     episodes = ids_of([owner[:2] for owner in owners])
-  advantages = advantages_lib.group_advantages(
-      np.concatenate([group.returns for group in groups]), flat_ids,
-      np.concatenate([group.valid for group in groups]),
-      baseline=spec.baseline, scale=spec.scale, weights=weights,
-      episodes=episodes)
+  returns = np.concatenate([group.returns for group in groups])
+  valid = np.concatenate([group.valid for group in groups])
+  if spec.baseline == 'critic':
+    advantages = advantages_lib.critic_advantages(
+        returns, np.repeat([group.value for group in groups], sizes), flat_ids,
+        valid, scale=spec.scale)
+  else:
+    advantages = advantages_lib.group_advantages(
+        returns, flat_ids, valid, baseline=spec.baseline, scale=spec.scale,
+        weights=weights, episodes=episodes)
   ends = np.cumsum(sizes)[:-1]
   compared = {
       group.key: _with_credit(group, *values)

@@ -14,7 +14,7 @@ from atgrpo_jax.rl import advantages
 RETURN_TYPES = {
     'tree': ('immediate', 'monte_carlo'),
     'parallel': ('immediate', 'return_to_go', 'episode_return'),
-    'joint': ('immediate', 'return_to_go'),
+    'joint': ('immediate', 'return_to_go', 'bootstrapped'),
 }
 # Which candidate, or joint action, goes on in each mode.
 SELECTIONS = {
@@ -56,11 +56,13 @@ class RolloutSpec:
       with advantage.group_key='env'), see `rl.returns`. All actions of a role
       in an episode have one episode return; roles without local rewards share
       one.
-      Of joint actions that all go on, 'return_to_go' (MAGRPO).
+      Of joint actions that all go on, 'return_to_go' (MAGRPO). Of joint
+      actions, 'bootstrapped': what the step pays and what a critic expects to
+      follow, see `CriticSpec`.
     num_continuations: of each candidate, for 'monte_carlo'.
     alpha: weight of the team reward; the local terms carry their own.
-    discount: of the rewards of each later step, in 'return_to_go' and
-      'monte_carlo'.
+    discount: of the rewards of each later step, in 'return_to_go',
+      'bootstrapped' and 'monte_carlo'.
     joint_actions: of a phase with several roles. 'aligned': the candidates of
       one index; 'cross': all combinations.
     cross_credit: the return of a candidate is the 'mean' or the 'sum' of those
@@ -104,7 +106,7 @@ class RolloutSpec:
                     'what follows it is unknown',
             'parallel': 'every candidate goes on in an episode of its own',
             'joint': 'what follows a joint action is known from its own '
-                     'branches'})):
+                     'branches, or from a critic'})):
       if value not in known[self.mode]:
         raise errors.UserError(
             f'{name}={value!r} with mode={self.mode!r}: {why[self.mode]}; use '
@@ -129,15 +131,17 @@ class RolloutSpec:
       raise errors.UserError(
           f'discount={self.discount} must be a number from 0 to 1.')
     if self.discount != 1 and self.return_type not in (
-        'return_to_go', 'monte_carlo'):
+        'return_to_go', 'bootstrapped', 'monte_carlo'):
       raise errors.UserError(
           f'discount={self.discount} with return_type={self.return_type!r}: '
-          "nothing that follows is weighed there; use 'return_to_go' or "
-          "'monte_carlo', or discount=1.0.")
-    if self.group_size < 2:
+          "nothing that follows is weighed there; use 'return_to_go', "
+          "'bootstrapped' or 'monte_carlo', or discount=1.0.")
+    if self.group_size < 1 or (
+        self.group_size == 1 and self.return_type != 'bootstrapped'):
       raise errors.UserError(
           f'group_size={self.group_size}: an advantage compares the '
-          'candidates of a group, so it must be at least 2.')
+          'candidates of a group, so it must be at least 2 (1, where a '
+          "critic's value of the prompt is the baseline).")
     if not 0 <= self.alpha < math.inf:
       raise errors.UserError(
           f'alpha={self.alpha}: the weight of the team reward must be a number '
@@ -186,7 +190,7 @@ class AdvantageSpec:
     group_key: which candidates share a baseline, as parts joined by '+':
       'env+agent+turn' is AT-GRPO, 'env' plain GRPO on a team,
       'env+agent+turn+branch' MAGRPO.
-    baseline: see `rl.advantages`.
+    baseline: see `rl.advantages`; 'critic' is the value of the prompt.
     scale: see `rl.advantages`.
   """
 
@@ -202,7 +206,7 @@ class AdvantageSpec:
           f'advantage.group_key={self.group_key!r}: expected some of '
           f'{list(GROUP_KEY_PARTS)}, joined by +, each at most once.')
     for name, value, known in (
-        ('baseline', self.baseline, advantages.BASELINES),
+        ('baseline', self.baseline, (*advantages.BASELINES, 'critic')),
         ('scale', self.scale, advantages.SCALES)):
       if value not in known:
         raise errors.UserError(
@@ -216,3 +220,137 @@ class AdvantageSpec:
   def fields(self) -> tuple[str, ...]:
     """Of `GroupKey`, those that candidates of one baseline have in common."""
     return tuple(GROUP_KEY_PARTS[part] for part in self.group_key.split('+'))
+
+
+CRITIC_KINDS = ('none', 'independent', 'central')
+CRITIC_FORMS = ('v', 'q')
+CRITIC_TRUNKS = ('own', 'policy')
+
+
+@dataclasses.dataclass(frozen=True)
+class CriticSpec:
+  """Whether critics judge joint actions, and how; see `actor_critic`.
+
+  Attributes:
+    kind: 'none'; 'independent' (IAC), a critic for each policy, which sees the
+      prompt of the role that acts; or 'central' (MAAC), one that sees the
+      prompts of all roles of the phase.
+    form: 'v' values a prompt. 'q' values a prompt and what was answered to it:
+      of a central critic, by all roles.
+    trunk: 'own', a model of the critic's own, or 'policy', the hidden states of
+      the policy's present parameters; see `learner.critic`.
+    folder: of the model that an own trunk starts from; '' for that of the
+      policy, or of the first policy.
+    learning_rate: the other values of the optimiser are those of the policy.
+    value_clip: see `rl.losses.value_loss`.
+    gae_lambda: see `rl.td`.
+    updates_per_rollout: passes over the examples of a step, an update each.
+    prompt_buckets: lengths that inputs are padded to, ascending; () for
+      buckets.prompt.
+  """
+
+  kind: str
+  form: str
+  trunk: str
+  folder: str
+  learning_rate: float
+  value_clip: float
+  gae_lambda: float
+  updates_per_rollout: int
+  prompt_buckets: tuple[int, ...]
+
+  def __post_init__(self):
+    for name, value, known in (
+        ('kind', self.kind, CRITIC_KINDS), ('form', self.form, CRITIC_FORMS),
+        ('trunk', self.trunk, CRITIC_TRUNKS)):
+      if value not in known:
+        raise errors.UserError(
+            f'critic.{name}={value!r} is not one of {list(known)}.')
+    if self.kind == 'none':
+      for name, unused in (
+          ('form', 'v'), ('trunk', 'own'), ('folder', ''), ('value_clip', 0),
+          ('gae_lambda', 0), ('updates_per_rollout', 1),
+          ('prompt_buckets', ())):
+        if getattr(self, name) != unused:
+          raise errors.UserError(
+              f"critic.{name}={getattr(self, name)!r} with critic.kind='none', "
+              "which has no critic; use kind='independent' or 'central', or "
+              f'leave {unused!r}.')
+    for name in ('learning_rate', 'value_clip'):
+      if not 0 <= getattr(self, name) < math.inf:
+        raise errors.UserError(
+            f'critic.{name}={getattr(self, name)} must be a number of at least '
+            '0.')
+    if not 0 <= self.gae_lambda <= 1:
+      raise errors.UserError(
+          f'critic.gae_lambda={self.gae_lambda} must be a number from 0 to 1.')
+    if self.updates_per_rollout < 1:
+      raise errors.UserError(
+          f'critic.updates_per_rollout={self.updates_per_rollout} must be at '
+          'least 1.')
+    sizes = self.prompt_buckets
+    if sizes and (sizes[0] < 1 or list(sizes) != sorted(sizes)):
+      raise errors.UserError(
+          f'critic.prompt_buckets={sizes}: give sizes above 0, the smallest '
+          'first, or () for buckets.prompt.')
+    if self.form == 'q' and self.gae_lambda:
+      raise errors.UserError(
+          f"critic.gae_lambda={self.gae_lambda} with critic.form='q', whose "
+          "target looks one step ahead; leave 0.0, or use form='v'.")
+    if self.trunk == 'policy' and (self.kind, self.form) != (
+        'independent', 'v'):
+      raise errors.UserError(
+          f"critic.trunk='policy' with kind={self.kind!r} and "
+          f'form={self.form!r}: a policy has hidden states of its own prompts '
+          "alone; use kind='independent' and form='v', or trunk='own'.")
+    if self.trunk == 'policy' and self.folder:
+      raise errors.UserError(
+          f"critic.folder={self.folder!r} with critic.trunk='policy', which "
+          "has no model of its own; leave '', or use trunk='own'.")
+
+
+def check_critic(
+    critic: CriticSpec, rollout: RolloutSpec, advantage: AdvantageSpec) -> None:
+  """Raises UserError unless returns and baseline are those of the critic."""
+  bootstrapped = rollout.return_type == 'bootstrapped'
+  if critic.kind == 'none':
+    if bootstrapped or advantage.baseline == 'critic':
+      name, value = (
+          ('rollout.return_type', 'bootstrapped') if bootstrapped
+          else ('advantage.baseline', 'critic'))
+      raise errors.UserError(
+          f"{name}={value!r} with critic.kind='none': there is no critic to "
+          "ask; use critic.kind='independent' or 'central', or another value.")
+    return
+  if not bootstrapped:
+    raise errors.UserError(
+        f'critic.kind={critic.kind!r} with rollout.mode={rollout.mode!r} and '
+        f'return_type={rollout.return_type!r}: nothing would ask the critic; '
+        "use mode='joint' and return_type='bootstrapped', or "
+        "critic.kind='none'.")
+  if (critic.form == 'v') != (advantage.baseline == 'critic'):
+    wanted = "'critic'" if critic.form == 'v' else (
+        "'mean', 'leave_one_out', 'max' or 'none'")
+    raise errors.UserError(
+        f'critic.form={critic.form!r} with advantage.baseline='
+        f'{advantage.baseline!r}: the value of a prompt is the baseline of its '
+        'candidates, and that of an answer is its return; use '
+        f'baseline={wanted}, or the other form.')
+  if rollout.cross_credit != 'mean':
+    raise errors.UserError(
+        f'rollout.cross_credit={rollout.cross_credit!r} with critic.kind='
+        f"{critic.kind!r}: a critic expects a mean; use cross_credit='mean'.")
+  if critic.form == 'q':
+    for name, value, wanted in (
+        ('selection', rollout.selection, 'all'),
+        ('stop_above', rollout.stop_above, None)):
+      if value != wanted:
+        raise errors.UserError(
+            f"rollout.{name}={value!r} with critic.form='q': where a branch "
+            'ends before its episode, there is no joint action whose value '
+            f"could be the target; use {name}={wanted!r}, or form='v'.")
+    if rollout.group_size < 2:
+      raise errors.UserError(
+          f"rollout.group_size={rollout.group_size} with critic.form='q': the "
+          'values of the candidates of a group are compared, so it must be at '
+          "least 2; or use form='v'.")

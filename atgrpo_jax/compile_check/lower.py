@@ -1,8 +1,9 @@
 """Which programs a run has, and what each needs on a device of a topology.
 
-The programs of a policy (sampler, gradient of a microbatch, update) are lowered
-from shapes alone and compiled ahead of time; nothing is loaded and nothing
-runs. Their arguments have the shapes of the largest buckets.
+The programs of a policy (sampler, gradient of a microbatch, update) and of a
+critic (values and gradient of a microbatch, update) are lowered from shapes
+alone and compiled ahead of time; nothing is loaded and nothing runs. Their
+arguments have the shapes of the largest buckets.
 
 Memory is XLA's own account of each compiled program, plus what the run keeps on
 the devices meanwhile. Of what several engines hold at the same time, for other
@@ -28,7 +29,11 @@ import ml_collections
 from atgrpo_jax import experiment
 from atgrpo_jax import model
 from atgrpo_jax import types
+from atgrpo_jax.algorithms import critics as critics_lib
+from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.compile_check import work
+from atgrpo_jax.learner import critic as critic_lib
+from atgrpo_jax.learner import critic_step
 from atgrpo_jax.learner import policies as policies_lib
 from atgrpo_jax.learner import train_state
 from atgrpo_jax.learner import train_step
@@ -65,7 +70,7 @@ class Program:
   """What one compiled program needs on each device, in bytes and FLOPs.
 
   Attributes:
-    name: of the program and its policy.
+    name: of the program and its policy or critic.
     arguments: what it is given.
     peak: the most that it needs at one time, arguments and results included.
     kept: what the run keeps on the device that is no argument of it.
@@ -96,6 +101,19 @@ def build_policies(
   return experiment.build_policies(
       config, names, devices,
       lambda folder, thinking: policies_lib.Pretrained(
+          pathlib.Path(folder), dimensions, tokenizer=None))
+
+
+def build_critics(
+    config: ml_collections.ConfigDict,
+    policies: Mapping[str, policies_lib.Policy],
+) -> dict[str, critic_lib.Critic]:
+  """The critics of the run, with the dimensions that the config gives."""
+  dimensions = model.ModelConfig(**config.compile_check.dimensions)
+  return critics_lib.build(
+      spec_lib.CriticSpec(**config.critic), policies,
+      buckets_lib.Buckets(**config.buckets),
+      lambda folder: policies_lib.Pretrained(
           pathlib.Path(folder), dimensions, tokenizer=None))
 
 
@@ -134,6 +152,16 @@ def compile_programs(
         for call in calls(config, policy)]
 
 
+def compile_critic(
+    critic: critic_lib.Critic, policies: Mapping[str, policies_lib.Policy],
+    resident: int) -> list[Program]:
+  """Every program of the critic; `resident` as in `compile_programs`."""
+  with jax.set_mesh(critic.mesh):
+    return [
+        _compile(call, critic, resident - call.held)
+        for call in critic_calls(critic, policies)]
+
+
 def calls(
     config: ml_collections.ConfigDict,
     policy: policies_lib.Policy) -> Iterator[Call]:
@@ -149,6 +177,47 @@ def calls(
   yield from _sampler_calls(config, policy, params, adapters)
   if state is not None:
     yield from _learner_calls(config, policy, state, frozen_params)
+
+
+def critic_calls(
+    critic: critic_lib.Critic,
+    policies: Mapping[str, policies_lib.Policy]) -> Iterator[Call]:
+  """What the run calls for the critic, in this order; in its mesh."""
+  mesh, spec = critic.mesh, critic.learner
+  rows = functools.partial(
+      _shape, NamedSharding(mesh, PartitionSpec(sharding.ROWS)))
+  state = critic.state_template()
+  static = {'config': critic.config, 'spec': spec, 'policy_params': (
+      None if spec.trains_trunk
+      else policies[critic.policy].state_template().params)}
+  length = critic.lengths[-1]
+  num_rows = critic.num_rows(length)
+  inputs = rows((num_rows, length), 'int32')
+  numbers = rows((num_rows,), 'float32')
+  lengths = rows((num_rows,), 'int32')
+  sums = _sums_of(
+      critic_step.Sums(state.params, jax.ShapeDtypeStruct((), 'float32')), mesh,
+      critic_step.rules(spec))
+  held = num_bytes((state.params, static['policy_params']))
+  yield Call(
+      'values', critic_step.values, held, (state.params, inputs, lengths),
+      static)
+  yield Call(
+      'gradient', critic_step.accumulate, held,
+      (state.params, sums, types.ValueBatch(
+          inputs, lengths, numbers, numbers, numbers)), static)
+  yield Call(
+      'update', critic_step.apply_update, num_bytes(state),
+      (state, sums, _shape(NamedSharding(mesh, PartitionSpec()), (), 'float32')
+       ), {'spec': spec})
+
+
+def _sums_of(sums, mesh, rules):
+  """Shapes of what each shard of `data` adds up, from those of one shard."""
+  return jax.tree.map(
+      lambda x, spec: _shape(
+          NamedSharding(mesh, spec), (mesh.shape['data'], *x.shape), x.dtype),
+      sums, sharding.data_specs(sums, rules))
 
 
 def _sampler_calls(config, policy, params, adapters):
@@ -261,13 +330,10 @@ def _learner_calls(config, policy, state, frozen_params):
       reference_logprobs=(
           logprobs if config.loss.kl_estimator != 'none' else None))
   static = {'config': policy.config, 'spec': policy.learner}
-  rules = train_step.rules(policy.config, policy.learner)
-  sums = jax.eval_shape(
-      functools.partial(train_step.sums_of, spec=policy.learner), state.params)
-  sums = jax.tree.map(
-      lambda x, spec: _shape(
-          NamedSharding(mesh, spec), (mesh.shape['data'], *x.shape), x.dtype),
-      sums, sharding.data_specs(sums, rules))
+  sums = _sums_of(
+      jax.eval_shape(
+          functools.partial(train_step.sums_of, spec=policy.learner),
+          state.params), mesh, train_step.rules(policy.config, policy.learner))
   number = _shape(NamedSharding(mesh, PartitionSpec()), (), 'float32')
   yield Call(
       'gradient', train_step.accumulate,
@@ -278,7 +344,7 @@ def _learner_calls(config, policy, state, frozen_params):
       (state, sums, number, number), static)
 
 
-def _compile(call, policy, kept):
+def _compile(call, learner, kept):
   traced = call.function.trace(*call.args, **call.kwargs)
   flops, traffic = work.count_work(traced.jaxpr, engine.CHUNK)
   try:
@@ -294,9 +360,9 @@ def _compile(call, policy, kept):
         leaf for leaf in jax.tree.leaves((call.args, call.kwargs))
         if isinstance(leaf, jax.ShapeDtypeStruct)])
     peak = int(float(used[1]) * {'G': 2**30, 'M': 2**20}[used[2]])
-  num_devices = policy.mesh.size
+  num_devices = learner.mesh.size
   return Program(
-      name=f'{call.name} {policy.name}', arguments=arguments, peak=peak,
+      name=f'{call.name} {learner.name}', arguments=arguments, peak=peak,
       kept=kept, flops=flops / num_devices, traffic=traffic / num_devices)
 
 

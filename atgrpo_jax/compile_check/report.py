@@ -20,6 +20,7 @@ import ml_collections
 from atgrpo_jax import errors
 from atgrpo_jax.compile_check import lower
 from atgrpo_jax.compile_check import work
+from atgrpo_jax.learner import critic as critic_lib
 from atgrpo_jax.learner import policies as policies_lib
 from atgrpo_jax.runtime import sharding
 from atgrpo_jax.sampling import placement
@@ -39,7 +40,8 @@ class Report:
 
   Attributes:
     policies: on the pool.
-    parameters: bytes on each device, of all its policies and frozen models.
+    parameters: bytes on each device, of all its policies, critics and frozen
+      models.
     optimiser: bytes on each device.
     cache: bytes on each device of the keys and values while sampling.
     programs: that run there.
@@ -85,17 +87,23 @@ def compile_check(config: ml_collections.ConfigDict) -> bool:
 def check(
     config: ml_collections.ConfigDict,
     devices: Sequence[jax.Device]) -> list[Report]:
-  """Compiles the programs of every policy; a report for each pool."""
+  """Compiles the programs of every policy and critic, pool by pool."""
+  policies = lower.build_policies(config, devices)
+  critics = lower.build_critics(config, policies)
   pools = {}
-  for policy in lower.build_policies(config, devices).values():
+  for policy in policies.values():
     pools.setdefault(policy.mesh, []).append(policy)
-  return [_check_pool(config, pool) for pool in pools.values()]
+  return [
+      _check_pool(config, pool, [
+          critic for critic in critics.values() if critic.mesh == mesh])
+      for mesh, pool in pools.items()]
 
 
 def _check_pool(
     config: ml_collections.ConfigDict,
-    policies: Sequence[policies_lib.Policy]) -> Report:
-  """What the policies on one mesh need together."""
+    policies: Sequence[policies_lib.Policy],
+    critics: Sequence[critic_lib.Critic]) -> Report:
+  """What the policies and critics on one mesh need together."""
   parameters = optimiser = 0
   loaded = set()
   for policy in policies:
@@ -111,6 +119,10 @@ def _check_pool(
       # Its start, which a KL penalty needs beside it.
       parameters += lower.num_bytes(
           policy.params_template(policy.learner.dtype))
+  for critic in critics:
+    state = critic.state_template()
+    parameters += lower.num_bytes(state.params)
+    optimiser += lower.num_bytes((state.opt_state, state.num_updates))
 
   compiled, seen = [], set()
   for policy in policies:
@@ -120,6 +132,12 @@ def _check_pool(
       continue
     seen.add(kind)
     compiled += lower.compile_programs(config, policy, parameters + optimiser)
+  by_name = {policy.name: policy for policy in policies}
+  for critic in critics:
+    kind = critic.config, critic.learner
+    if kind not in seen:
+      seen.add(kind)
+      compiled += lower.compile_critic(critic, by_name, parameters + optimiser)
   cache = max(_cache_bytes(config, policy) for policy in policies)
   return Report(
       tuple(policy.name for policy in policies), parameters, optimiser, cache,

@@ -69,17 +69,11 @@ class Policy:
 
   def params_template(self, dtype: str) -> model.Params:
     """Shapes, dtypes and shardings of `load_params`, without the bytes."""
-    shapes = model.param_shapes(self.config)
-    rules = sharding.param_rules(self.config.tied_head)
-    return jax.tree.map(
-        lambda x, at: jax.ShapeDtypeStruct(x.shape, dtype, sharding=at),
-        shapes, sharding.tree_shardings(shapes, self.mesh, rules))
+    return params_template(self.config, self.mesh, dtype)
 
   def load_params(self, dtype: str) -> model.Params:
     """The parameters in the model folder, on the devices of the pool."""
-    return safetensors_file.load_params(
-        self.pretrained.folder, self.config, jnp.dtype(dtype), jax.tree.map(
-            lambda x: x.sharding, self.params_template(dtype)))
+    return load_params(self.pretrained, self.mesh, dtype)
 
   def state_template(self) -> train_state.TrainState:
     """Shapes, dtypes and shardings of `initial_state`, without the bytes."""
@@ -122,3 +116,24 @@ class Policy:
       self,
       params: model.Params | model.LoraWeights) -> train_state.TrainState:
     return train_state.create(params, self.learner.optimizer)
+
+
+def params_template(
+    config: model.ModelConfig, mesh: jax.sharding.Mesh,
+    dtype: str) -> model.Params:
+  """Shapes, dtypes and shardings of `load_params`, without the bytes."""
+  shapes = model.param_shapes(config)
+  rules = sharding.param_rules(config.tied_head)
+  return jax.tree.map(
+      lambda x, at: jax.ShapeDtypeStruct(x.shape, dtype, sharding=at),
+      shapes, sharding.tree_shardings(shapes, mesh, rules))
+
+
+def load_params(
+    pretrained: Pretrained, mesh: jax.sharding.Mesh,
+    dtype: str) -> model.Params:
+  """The parameters in a model folder, on the devices of a mesh."""
+  return safetensors_file.load_params(
+      pretrained.folder, pretrained.config, jnp.dtype(dtype), jax.tree.map(
+          lambda x: x.sharding, params_template(
+              pretrained.config, mesh, dtype)))

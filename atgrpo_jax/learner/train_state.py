@@ -1,6 +1,8 @@
-"""What training keeps for one policy."""
+"""What training keeps of a policy or critic, and how a gradient changes it."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from flax import struct
 import jax
@@ -10,19 +12,45 @@ import optax
 from atgrpo_jax import model
 from atgrpo_jax.learner import optimizer as optimizer_lib
 
+# Of a policy, or of a critic (see `learner.critic_step`).
+Params = model.Params | model.LoraWeights
+
 
 @struct.dataclass
 class TrainState:
-  """What is trained of one policy, a model or an adapter, and its optimiser."""
+  """What is trained, such as a model or an adapter, and its optimiser."""
 
-  params: model.Params | model.LoraWeights
+  params: Params
   opt_state: optax.OptState
   num_updates: jax.Array  # [] int32
 
 
-def create(
-    params: model.Params | model.LoraWeights,
-    spec: optimizer_lib.OptimizerSpec) -> TrainState:
+def create(params: Params, spec: optimizer_lib.OptimizerSpec) -> TrainState:
   """A state before its first update."""
   opt_state = optimizer_lib.make_optimizer(spec).init(params)
   return TrainState(params, opt_state, jnp.zeros((), jnp.int32))
+
+
+def apply_gradients(
+    state: TrainState, grads: Params, spec: optimizer_lib.OptimizerSpec,
+) -> tuple[TrainState, dict[str, jax.Array], Any]:
+  """One optimiser update, traced.
+
+  Returns:
+    state: after it; the same as before where a gradient is not finite.
+    metrics: name -> [] float32.
+    finite: tree of [] bool, whether each gradient is finite.
+  """
+  updates, opt_state = optimizer_lib.make_optimizer(spec).update(
+      grads, state.opt_state, state.params)
+  params = optax.apply_updates(state.params, updates)
+  metrics = {
+      'grad_norm': optax.tree.norm(grads),
+      'update_norm': optax.tree.norm(updates),
+      'param_norm': optax.tree.norm(params),
+      'nonfinite_in_a_row': opt_state.notfinite_count.astype(jnp.float32),
+  }
+  finite = jax.tree.map(lambda g: jnp.all(jnp.isfinite(g)), grads)
+  return TrainState(
+      params, opt_state, state.num_updates + opt_state.last_finite
+  ), metrics, finite

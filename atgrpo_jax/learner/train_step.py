@@ -22,7 +22,6 @@ import functools
 from flax import struct
 import jax
 import jax.numpy as jnp
-import optax
 
 from atgrpo_jax import model
 from atgrpo_jax import types
@@ -142,25 +141,13 @@ def apply_update(
   """
   sums = sharding.sum_over_data(sums, rules(config, spec))
   grads = jax.tree.map(lambda g: g / num_units, sums.grads)
-  updates, opt_state = optimizer_lib.make_optimizer(spec.optimizer).update(
-      grads, state.opt_state, state.params)
-  params = optax.apply_updates(state.params, updates)
+  state, found, finite = train_state.apply_gradients(
+      state, grads, spec.optimizer)
   metrics = {
       name: total / num_tokens for name, total in sums.metrics.items()}
-  metrics |= {
-      'loss': sums.loss / num_units,
-      'tokens': num_tokens,
-      'grad_norm': optax.tree.norm(grads),
-      'update_norm': optax.tree.norm(updates),
-      'param_norm': optax.tree.norm(params),
-      'nonfinite_in_a_row': opt_state.notfinite_count.astype(jnp.float32),
-  }
-  finite = jax.tree.map(lambda g: jnp.all(jnp.isfinite(g)), grads)
-  num_updates = state.num_updates + opt_state.last_finite
-  state = sharding.constrain_tree(
-      train_state.TrainState(params, opt_state, num_updates),
-      rules(config, spec))
-  return state, metrics, finite
+  metrics |= {'loss': sums.loss / num_units, 'tokens': num_tokens, **found}
+  return (
+      sharding.constrain_tree(state, rules(config, spec)), metrics, finite)
 
 
 @functools.partial(jax.jit, static_argnames=('config', 'spec'))

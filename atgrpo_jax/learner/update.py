@@ -44,6 +44,19 @@ class PolicyUpdate:
   num_without_signal: int
   updates: list[tuple[dict[str, jax.Array], Any]]
 
+  def metrics(self, name: str) -> dict[str, float]:
+    """Waits for the updates of a policy; raises if they went wrong.
+
+    Of several updates of one rollout, the metrics are means.
+    """
+    metrics = {
+        'groups': self.num_groups,
+        'groups_without_signal': self.num_without_signal}
+    if not self.updates:
+      logging.warning('policy %s: no group carries a signal', name)
+      return metrics
+    return metrics | means(f'Policy {name!r}', self.updates)
+
 
 def update_policy(
     policy: policies_lib.Policy, state: train_state.TrainState,
@@ -200,30 +213,30 @@ def _num_units(
   return np.float32(losses.num_units(np.array(lengths), aggregation))
 
 
-def update_metrics(name: str, update: PolicyUpdate) -> dict[str, float]:
-  """Waits for the updates of a policy; raises if they went wrong.
+def means(
+    learner: str,
+    updates: Sequence[tuple[dict[str, jax.Array], Any]]) -> dict[str, float]:
+  """Waits for updates; the means of their metrics.
 
-  Of several updates of one rollout, the metrics are means.
+  Raises if the gradients of too many in a row were not finite.
+
+  Args:
+    learner: which it is, for the error.
+    updates: (metrics, which gradients are finite) of each update.
   """
+  found = jax.device_get([metrics for metrics, _ in updates])
   metrics = {
-      'groups': update.num_groups,
-      'groups_without_signal': update.num_without_signal}
-  if not update.updates:
-    logging.warning('policy %s: no group carries a signal', name)
-    return metrics
-  updates = jax.device_get([found for found, _ in update.updates])
-  for key in updates[0]:
-    metrics[key] = float(np.mean([found[key] for found in updates]))
-  for found, (_, finite) in zip(updates, update.updates):
-    if found['nonfinite_in_a_row'] >= MAX_NONFINITE:
+      key: float(np.mean([one[key] for one in found])) for key in found[0]}
+  for one, (_, finite) in zip(found, updates):
+    if one['nonfinite_in_a_row'] >= MAX_NONFINITE:
       bad = [
           jax.tree_util.keystr(path, simple=True, separator='/')
           for path, ok in jax.tree_util.tree_leaves_with_path(finite)
           if not ok]
       raise FloatingPointError(
-          f'Policy {name!r}: the gradients of {MAX_NONFINITE} updates in a '
-          f'row were not finite, last in {", ".join(bad[:10])} ({len(bad)} '
-          f'of {len(jax.tree.leaves(finite))} leaves), loss '
-          f'{found["loss"]}. The parameters are those before.')
-  metrics['nonfinite_in_a_row'] = float(updates[-1]['nonfinite_in_a_row'])
+          f'{learner}: the gradients of {MAX_NONFINITE} updates in a row were '
+          f'not finite, last in {", ".join(bad[:10])} ({len(bad)} of '
+          f'{len(jax.tree.leaves(finite))} leaves), loss {one["loss"]}. The '
+          'parameters are those before.')
+  metrics['nonfinite_in_a_row'] = float(found[-1]['nonfinite_in_a_row'])
   return metrics

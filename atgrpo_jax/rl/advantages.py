@@ -72,6 +72,31 @@ def group_advantages(
   return advantages
 
 
+def critic_advantages(
+    returns: np.ndarray, values: np.ndarray, baseline_ids: np.ndarray,
+    valid: np.ndarray, *, scale: str) -> np.ndarray:
+  """Returns less the values of their prompts, [N] float32.
+
+  Args:
+    returns: [N] float32.
+    values: [N] float, what a critic says of each prompt.
+    baseline_ids: [N] int, equal for candidates that are scaled alike.
+    valid: [N] bool; the others neither count nor get an advantage.
+    scale: 'std' divides by the deviation from the values, which is the root
+      mean square of return minus value; 'none' does not. No mean is subtracted.
+  """
+  advantages = np.zeros(returns.shape, np.float32)
+  advantages[valid] = (returns.astype(np.float64) - values)[valid]
+  if scale == 'std':
+    for baseline_id in np.unique(baseline_ids[valid]):
+      compared = valid & (baseline_ids == baseline_id)
+      deviation = np.sqrt(np.mean(np.square(
+          advantages[compared], dtype=np.float64)))
+      if deviation > 0:
+        advantages[compared] /= deviation
+  return advantages
+
+
 def _mean_of_others(
     returns: np.ndarray, weights: np.ndarray,
     episodes: np.ndarray) -> np.ndarray:

@@ -218,3 +218,25 @@ def supervised_loss(logprobs: jax.Array, mask: jax.Array) -> jax.Array:
   """Negative log-likelihood, a sum over tokens."""
   chex.assert_rank([logprobs, mask], 2)
   return aggregate(-logprobs, mask, 'token_mean')
+
+
+def value_loss(
+    values: jax.Array, old_values: jax.Array, targets: jax.Array,
+    weights: jax.Array, clip: float) -> jax.Array:
+  """Half the squared error of a critic, a sum over inputs.
+
+  Args:
+    values: [B] float32 of the critic.
+    old_values: [B] float32 of it before the first update.
+    targets: [B] float32.
+    weights: [B] float32.
+    clip: with c > 0 the larger of the squared errors of the value and of the
+      value clipped to the old one +- c (as in PPO's released code); 0 for none.
+  """
+  chex.assert_rank([values, old_values, targets, weights], 1)
+  chex.assert_equal_shape([values, old_values, targets, weights])
+  errors = jnp.square(values - targets)
+  if clip:
+    clipped = old_values + jnp.clip(values - old_values, -clip, clip)
+    errors = jnp.maximum(errors, jnp.square(clipped - targets))
+  return 0.5 * jnp.sum(weights * errors)

@@ -96,6 +96,7 @@ def write_groups(
 
 def _record(
     group: types.Group, node: tree_lib.Node, index: int) -> dict[str, Any]:
+  value = {} if group.value is None else {'value': float(group.value)}
   return {
       'key': group.key._asdict(),
       'node': index,
@@ -105,6 +106,7 @@ def _record(
       'policy': group.policy,
       'prompt_ids': group.prompt.tolist(),
       'baseline_id': group.baseline_id,
+      **value,
       'candidates': [_candidate(c) for c in group.candidates],
   }
 

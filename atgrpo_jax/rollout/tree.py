@@ -46,6 +46,7 @@ class Node:
     parent: number of the node before in `Tree.nodes`; None for the root.
     joint_action: of the parent, the one that led here; None for the root.
     chosen: the joint action that goes on; None where all do.
+    value_examples: what critics learn here.
   """
 
   turn: int
@@ -57,6 +58,7 @@ class Node:
   parent: int | None = None
   joint_action: int | None = None
   chosen: int | None = None
+  value_examples: tuple[types.ValueExample, ...] = ()
 
   def failed(self, joint_action: int) -> bool:
     """See `failed`."""
@@ -137,3 +139,10 @@ def groups_of(trees: Sequence[Tree]) -> list[types.Group]:
           node.turn, node.phase, order[node.groups[0].key.task_id],
           node.groups[0].key.branch))
   return [group for node in nodes for group in node.groups]
+
+
+def value_examples_of(trees: Sequence[Tree]) -> list[types.ValueExample]:
+  """All that critics learn from a step."""
+  return [
+      example for tree in trees for node in tree.nodes
+      for example in node.value_examples]

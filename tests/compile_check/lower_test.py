@@ -60,12 +60,15 @@ def report_and_run(changes):
   config = small_config(**changes)
   report, = report_lib.check(config, jax.devices())
   policies = lower.build_policies(config, jax.devices())
+  critics = lower.build_critics(config, policies)
   said = {program.name: program for program in report.programs}
   really = {}
-  for policy in policies.values():
-    with jax.set_mesh(policy.mesh):
-      for call in lower.calls(config, policy):
-        name = f'{call.name} {policy.name}'
+  for learner in (policies | critics).values():
+    with jax.set_mesh(learner.mesh):
+      for call in (
+          lower.critic_calls(learner, policies) if learner.name in critics
+          else lower.calls(config, learner)):
+        name = f'{call.name} {learner.name}'
         if name not in said:
           continue
         args, kwargs = jax.tree.map(_make, (call.args, call.kwargs))
@@ -76,7 +79,9 @@ def report_and_run(changes):
             (jax.tree.leaves((args, kwargs)), out))
   states = {
       name: jax.tree.map(_make, lower.state_and_frozen_params(policy))
-      for name, policy in policies.items()}
+      for name, policy in policies.items()} | {
+          name: jax.tree.map(_make, critic.state_template())
+          for name, critic in critics.items()}
   return {
       'resident': report.parameters + report.optimiser,
       'really_resident': _on_first_device(states),
@@ -86,9 +91,10 @@ def report_and_run(changes):
 
 @pytest.fixture(scope='module')
 def found():
-  # A whole model beside an adapter, and two numbers of slots.
+  # A whole model beside an adapter, two numbers of slots, and a critic.
   changes = {
       'buckets.groups': (8, 16),
+      'critic.kind': 'central', 'critic.value_clip': 0.2,
       'policies': 'per_role', 'per_policy': 'tool.model.trained=lora'}
   done = subprocess.run(
       [sys.executable, '-c',
@@ -109,7 +115,9 @@ def test_programs_need_what_a_run_allocates(found):
   assert set(found['said']) == set(found['really'])
   assert {name.rpartition(' ')[0] for name in found['said']} == {
       'prepare', 'prefill', 'prefill suffix', 'decode', 'more capacity',
-      'more slots', 'gradient', 'update'}
+      'more slots', 'gradient', 'update', 'values'}
+  assert {f'{name} critic/central' for name in (
+      'values', 'gradient', 'update')} < found['said'].keys()
   for name, (given, returned) in found['really'].items():
     said = found['said'][name]
     # XLA adds what holds a tuple together, and drops what is not used.

@@ -35,7 +35,7 @@ def _update(experiment, groups, order):
       experiment.policies['shared'], experiment.initial_states()['shared'],
       groups, num_updates=1, order=order, buckets=experiment.buckets,
       frozen_params=None, reference=None)
-  return state, update.update_metrics('shared', found)
+  return state, found.metrics('shared')
 
 
 def test_an_update_for_each_turn(experiment, groups):

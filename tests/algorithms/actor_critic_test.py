@@ -1,0 +1,259 @@
+"""actor_critic.py: returns, baselines and targets, by hand-worked numbers."""
+
+import math
+
+import numpy as np
+import pytest
+
+from atgrpo_jax import errors
+from atgrpo_jax.algorithms import actor_critic
+from atgrpo_jax.algorithms import collect
+from atgrpo_jax.algorithms import spec as spec_lib
+from atgrpo_jax.rollout import tree as tree_lib
+from tests import specs
+from tests.algorithms import magrpo_test
+from tests.rollout import scripted
+
+Table, TWO_TURNS, CROSS = (
+    magrpo_test.Table, magrpo_test.TWO_TURNS, magrpo_test.CROSS)
+# What role a, or b, is shown in TWO_TURNS -> its value.
+VALUES = {'a0:': .4, 'a1:0': 1, 'a1:1': 2, 'b0:': .2, 'b1:0': 0, 'b1:1': -1}
+
+
+class Spelled(scripted.Bytes):
+  """Whatever the messages say."""
+
+  def encode_prompt(self, messages):
+    text = '|'.join(message['content'] for message in messages)
+    return np.frombuffer(text.encode(), np.uint8).astype(np.int32)
+
+
+@pytest.fixture(autouse=True)
+def _scripts(monkeypatch):
+  scripted.follow_scripts(monkeypatch)
+
+
+def play(environment, values, *, kind='independent', form='v', baseline=None,
+         gae_lambda=0.0, scale='none', group_key=magrpo_test.GROUP_KEY,
+         **switches):
+  """{(role, turn, branch): group} and {input of a critic: its mean target}.
+
+  `values` has what critics say of a text, each of which is asked once.
+  """
+  asked = []
+
+  def values_fn(inputs):
+    texts = [scripted.Bytes().decode(ids) for ids in inputs]
+    asked.extend(texts)
+    return np.array([values[text] for text in texts], np.float32)
+
+  names = ['central'] if kind == 'central' else environment.roles
+  runner = scripted.make_runner(
+      dict.fromkeys(environment.roles, magrpo_test.Digits()),
+      {role: role for role in environment.roles}, environment)
+  critics = actor_critic.Critics(
+      specs.critic(kind=kind, form=form, gae_lambda=gae_lambda),
+      {name: actor_critic.Judge(f'critic/{name}', Spelled(), values_fn)
+       for name in names})
+  rollout = specs.rollout(**magrpo_test.MAGRPO | {
+      'return_type': 'bootstrapped'} | switches)
+  advantage = specs.advantage(
+      group_key=group_key, scale=scale,
+      baseline=baseline or ('critic' if form == 'v' else 'mean'))
+  spec_lib.check_critic(critics.spec, rollout, advantage)
+  trees = collect.collect(
+      runner, [{'task_id': 'T'}], rollout, advantage, critics)
+  assert len(set(asked)) == len(asked)
+  targets = {}
+  for example in tree_lib.value_examples_of(trees):
+    text = scripted.Bytes().decode(example.inputs)
+    assert example.value == np.float32(values[text])
+    targets.setdefault(text, []).append(example.target)
+  targets = {text: np.mean(found) for text, found in targets.items()}
+  groups = {group.key[1:]: group for group in tree_lib.groups_of(trees)}
+  return groups, targets
+
+
+@pytest.mark.parametrize('gae_lambda, returns', [
+    (0, [1.5, 1]), (.5, [1.5, .75]), (1, [1.5, .5])])
+def test_lambda_returns_of_two_turns(gae_lambda, returns):
+  groups, targets = play(
+      Table(TWO_TURNS, max_turns=2), VALUES, discount=0.5,
+      gae_lambda=gae_lambda)
+  # Of a, r = [1, 0] and V(next) = [1, 2]; each child's mean return is 1.
+  np.testing.assert_allclose(groups['a', 0, 0].returns, returns)
+  np.testing.assert_allclose(
+      groups['a', 0, 0].advantages, np.array(returns) - .4, rtol=1e-6)
+  assert targets['a0:'] == pytest.approx(np.mean(returns))
+  # Nothing follows the second turn.
+  for at, returns, advantages in (
+      (('a', 1, 0), [1, 1], [0, 0]), (('a', 1, 1), [0, 2], [-2, 0]),
+      (('b', 1, 1), [0, 2], [1, 3])):
+    np.testing.assert_allclose(groups[at].returns, returns)
+    np.testing.assert_allclose(groups[at].advantages, advantages)
+  assert groups['b', 1, 1].value == -1
+  assert (targets['a1:0'], targets['b1:1']) == (1, 1)
+  if gae_lambda == 0:
+    # b has a critic of its own.
+    np.testing.assert_allclose(groups['b', 0, 0].returns, [1, -.5])
+
+
+def test_monte_carlo_return_less_value():
+  """Of one candidate, with lambda and discount 1; and of many."""
+  rewards = {'00': 1, '00 00': 3, '00 00 00': .5}
+  values = {f'{role}{turn}:{"0" * turn}': x for role in 'ab'
+            for turn, x in enumerate([.25, .5, 8])}
+  groups, targets = play(
+      Table(rewards, max_turns=3), values, gae_lambda=1.0, group_size=1)
+  for turn, return_ in enumerate([4.5, 3.5, .5]):
+    group = groups['b', turn, 0]
+    np.testing.assert_allclose(group.returns, [return_])
+    np.testing.assert_allclose(group.advantages, [return_ - group.value])
+    assert targets[f'b{turn}:{"0" * turn}'] == return_
+  environment = Table(TWO_TURNS, max_turns=2)
+  bootstrapped, _ = play(environment, VALUES, discount=.5, gae_lambda=1.0)
+  plain, _ = magrpo_test.play(environment, discount=.5)
+  for key, group in plain.items():
+    np.testing.assert_allclose(bootstrapped[key].returns, group.returns)
+
+
+@pytest.mark.parametrize('switches', [
+    {'stop_above': .4}, {'selection': 'first'}])
+def test_a_joint_action_without_a_branch_is_bootstrapped(switches):
+  groups, _ = play(
+      Table(TWO_TURNS, max_turns=2), VALUES, discount=.5, gae_lambda=1.0,
+      **switches)
+  # The second has no branch either way; the first has one in the second case,
+  # which knows that it is paid 1.
+  np.testing.assert_allclose(groups['a', 0, 0].returns, [1.5, 1])
+  assert (('a', 1, 0) in groups) == ('selection' in switches)
+
+
+def test_what_is_not_known_leaves_its_group():
+  nan = math.nan
+  groups, targets = play(
+      Table(TWO_TURNS | {'00 00': nan}, max_turns=2), VALUES, discount=.5,
+      gae_lambda=1.0)
+  np.testing.assert_array_equal(groups['a', 1, 0].returns, [nan, 1])
+  np.testing.assert_array_equal(groups['a', 1, 0].advantages, [0, 0])
+  assert targets['a1:0'] == 1
+  # Nothing is known of what follows the first but its state.
+  groups, targets = play(
+      Table(TWO_TURNS | {'00 00': nan, '00 11': nan}, max_turns=2), VALUES,
+      discount=.5, gae_lambda=1.0)
+  np.testing.assert_allclose(groups['b', 0, 0].returns, [1, .5])
+  assert 'b1:0' not in targets
+  groups, targets = play(
+      Table(TWO_TURNS | {'00': nan}, max_turns=2), VALUES, discount=.5)
+  np.testing.assert_array_equal(groups['a', 0, 0].returns, [nan, 1])
+  assert targets['a0:'] == 1
+
+
+def _central(said, texts=('', '')):
+  """What the central critic is shown after `said`, a string for each role."""
+  parts = []
+  for number, (role, own, text) in enumerate(zip('ab', said, texts)):
+    parts += [f'[Agent {number + 1}]', f'{role}{len(own)}:{own}']
+    if text:
+      parts += [f'[Agent {number + 1} answers]', text]
+  return '\n'.join(parts)
+
+
+def test_the_central_critic_sees_all_and_expects_the_mean_local_reward():
+  groups, targets = play(
+      Table(CROSS, local=1.0), {_central(('', '')): 3.0}, kind='central',
+      joint_actions='cross')
+  # Team 1, 2, 4, 8; of a, its own digit is added: (1, 2), (5, 9).
+  np.testing.assert_allclose(groups['a', 0, 0].returns, [1.5, 7])
+  np.testing.assert_allclose(groups['b', 0, 0].returns, [2.5, 6])
+  np.testing.assert_allclose(groups['b', 0, 0].advantages, [-.5, 3])
+  assert groups['a', 0, 0].value == groups['b', 0, 0].value == 3
+  assert targets == {_central(('', '')): (1 + 2.5 + 4.5 + 9) / 4}
+
+
+def test_the_central_critic_bootstraps_each_joint_state():
+  values = {_central(('', '')): 0.0} | {
+      _central((x, y)): v for (x, y), v in CROSS.items()}
+  groups, targets = play(
+      Table({}, max_turns=2), values, kind='central', joint_actions='cross',
+      discount=.5)
+  np.testing.assert_allclose(groups['a', 0, 0].returns, [.75, 3])
+  np.testing.assert_allclose(groups['b', 0, 0].returns, [1.25, 2.5])
+  assert targets[_central(('', ''))] == pytest.approx(.5 * 15 / 4)
+  # An independent critic cannot tell 00 from 01.
+  groups, _ = play(
+      Table({}, max_turns=2), VALUES, joint_actions='cross', discount=.5)
+  np.testing.assert_allclose(groups['a', 0, 0].returns, [.5, 1])
+  assert groups['a', 1, 0].value == groups['a', 1, 1].value == 1
+
+
+def test_values_of_joint_actions_with_a_counterfactual_baseline():
+  said = {'00': 1, '01': 3, '10': 5, '11': 9}
+  values = {_central(('', ''), pair): x for pair, x in said.items()} | {
+      _central(before, pair): x for before in CROSS
+      for pair, x in zip(said, [0, 0, 1, 1 + int(before)])}
+  groups, targets = play(
+      Table(CROSS, max_turns=2), values, kind='central', form='q',
+      joint_actions='cross', discount=.5)
+  # COMA: Q less its mean over the own candidates, with what the other says.
+  np.testing.assert_allclose(groups['a', 0, 0].returns, [2, 7])
+  np.testing.assert_allclose(groups['a', 0, 0].advantages, [-2.5, 2.5])
+  np.testing.assert_allclose(groups['b', 0, 0].advantages, [-1.5, 1.5])
+  assert groups['a', 0, 0].value is None
+  for pair, reward in CROSS.items():
+    following = (2 + int(pair)) / 4  # The mean of 0, 0, 1 and 1 + the pair.
+    assert targets[_central(('', ''), pair)] == pytest.approx(
+        reward + .5 * following)
+    assert targets[_central(pair, '11')] == 0  # The episode is over.
+
+
+def test_values_of_the_own_text():
+  values = {'a0:|0': 1, 'a0:|1': 2, 'b0:|0': 7, 'b0:|1': 5}
+  groups, targets = play(
+      Table(CROSS | {'10': math.nan}), values, form='q',
+      joint_actions='cross')
+  np.testing.assert_allclose(groups['b', 0, 0].returns, [7, 5])
+  # Over the joint actions that are known.
+  assert targets == {'a0:|0': 1.5, 'a0:|1': 8, 'b0:|0': 1, 'b0:|1': 5}
+  groups, _ = play(
+      Table(CROSS | {'10': math.nan, '11': math.nan}), values, form='q',
+      joint_actions='cross')
+  np.testing.assert_array_equal(groups['a', 0, 0].returns, [1, math.nan])
+
+
+def test_who_does_not_act_next_sees_through_those_who_do():
+  environment = Table(
+      {'0': 1, '0 1': 3}, phases=(('a',), ('b', 'c')), max_turns=1)
+  values = {'a0:': 0, 'b1:': 2, 'c1:': 4}
+  groups, targets = play(environment, values)
+  np.testing.assert_allclose(groups['a', 0, 0].returns, [1 + 3, 3])
+  assert targets['a0:'] == 3.5
+
+
+def test_scale_of_a_critics_baseline():
+  groups, _ = play(
+      Table(TWO_TURNS, max_turns=2), VALUES, scale='std',
+      group_key='agent+turn', discount=.5)
+  # Of a in the second turn the advantages are 0, 0, -2 and 0.
+  np.testing.assert_allclose(groups['a', 1, 1].advantages, [-2, 0])
+  np.testing.assert_allclose(
+      groups['a', 0, 0].advantages,
+      np.array([1.1, .6]) / math.sqrt((1.1**2 + .6**2) / 2), rtol=1e-6)
+
+
+@pytest.mark.parametrize('changes, words', [
+    ({'kind': 'none'}, "return_type='bootstrapped' with critic.kind='none'"),
+    ({'return_type': 'return_to_go'}, "kind='independent' with .*'joint' and"),
+    ({'baseline': 'mean'}, "form='v' with advantage.baseline='mean'.*'critic'"),
+    ({'form': 'q', 'baseline': 'critic'}, "form='q' with advantage.baseline"),
+    ({'cross_credit': 'sum', 'joint_actions': 'cross'}, "cross_credit='sum'"),
+    ({'form': 'q', 'selection': 'first'}, "selection='first' with .*form='q'"),
+    ({'form': 'q', 'stop_above': .5}, "stop_above=0.5 with critic.form='q'"),
+    ({'form': 'q', 'group_size': 1}, 'group_size=1 with .*at least 2'),
+    ({'form': 'q', 'gae_lambda': .5}, "gae_lambda=0.5 with critic.form='q'"),
+    ({'gae_lambda': 1.5}, 'gae_lambda=1.5.*from 0 to 1'),
+    ({'return_type': 'return_to_go', 'group_size': 1}, 'at least 2'),
+    ({'group_size': 0}, 'group_size=0')])
+def test_contradictions_are_refused(changes, words):
+  with pytest.raises(errors.UserError, match=words):
+    play(Table(TWO_TURNS, max_turns=2), VALUES, **changes)
