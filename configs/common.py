@@ -19,6 +19,37 @@ _QWEN3 = {
     '8b': (4096, 12288, 36, 32, False),
 }
 
+# What MAGRPO changes of AT-GRPO (arXiv 2508.04652).
+MAGRPO = {
+    'policies': 'per_role', 'rollout.mode': 'joint', 'rollout.selection': 'all',
+    'rollout.return_type': 'return_to_go',
+    'advantage.group_key': 'env+agent+turn+branch',
+    'loss.aggregation': 'constant', 'optimizer.warmup_updates': 0,
+    'optimizer.max_grad_norm': 1e9,  # Nothing is clipped.
+}
+# The two versions of MAGRPO, in all values in which they differ: arXiv
+# 2508.04652, and the defaults of its released code, CoMLRL 1.4.3. That stops a
+# branch above -0.2 of rewards from -4 to 0.
+MAGRPO_PRESETS = {
+    'paper': {
+        'rollout.discount': 0.9, 'rollout.cross_credit': 'mean',
+        'rollout.stop_above': None, 'advantage.scale': 'none',
+        'optimizer.weight_decay': 0.0, 'train.update_order': 'last_turn'},
+    'comlrl143': {
+        'rollout.discount': 1.0, 'rollout.cross_credit': 'sum',
+        'rollout.stop_above': 0.95, 'advantage.scale': 'std',
+        'optimizer.weight_decay': 0.01, 'train.update_order': 'first_turn'},
+}
+# What actor-critic changes of that (the controls of arXiv 2601.21972): a critic
+# for each policy, or one that sees the prompts of all roles.
+_ACTOR_CRITIC = {
+    'rollout.return_type': 'bootstrapped', 'rollout.cross_credit': 'mean',
+    'advantage.baseline': 'critic', 'advantage.scale': 'none'}
+IAC = {'critic.kind': 'independent', **_ACTOR_CRITIC}
+MAAC = {'critic.kind': 'central', **_ACTOR_CRITIC}
+
+_MAGRPO_OF_A_PAIR = {
+    **MAGRPO, **MAGRPO_PRESETS['paper'], 'policies': 'shared'}
 # What each compared system changes of AT-GRPO with one policy for a pair.
 SYSTEMS = {
     'sa_grpo': {'environment.team': 'solo', 'environment.max_turns': 1},
@@ -32,23 +63,11 @@ SYSTEMS = {
     'at_grpo': {},
     'at_grpo_per_role': {'policies': 'per_role'},
     'at_grpo_lora': {'policies': 'lora_per_role'},
+    # With two candidates of each prompt, as the paper has for four turns.
+    'magrpo': {**_MAGRPO_OF_A_PAIR, 'rollout.group_size': 2},
+    'iac': {**_MAGRPO_OF_A_PAIR, **IAC, 'rollout.group_size': 1},
+    'maac': {**_MAGRPO_OF_A_PAIR, **MAAC, 'rollout.group_size': 1},
 }
-# What MAGRPO changes of it (arXiv 2508.04652); in `configs/writing.py` stand
-# the values in which its versions differ.
-MAGRPO = {
-    'policies': 'per_role', 'rollout.mode': 'joint', 'rollout.selection': 'all',
-    'rollout.return_type': 'return_to_go',
-    'advantage.group_key': 'env+agent+turn+branch',
-    'loss.aggregation': 'constant', 'optimizer.warmup_updates': 0,
-    'optimizer.max_grad_norm': 1e9,  # Nothing is clipped.
-}
-# What actor-critic changes of that (the controls of arXiv 2601.21972): a critic
-# for each policy, or one that sees the prompts of all roles.
-_ACTOR_CRITIC = {
-    'rollout.return_type': 'bootstrapped', 'rollout.cross_credit': 'mean',
-    'advantage.baseline': 'critic', 'advantage.scale': 'none'}
-IAC = {'critic.kind': 'independent', **_ACTOR_CRITIC}
-MAAC = {'critic.kind': 'central', **_ACTOR_CRITIC}
 
 
 def parse_arg(arg: str, **defaults):
@@ -99,6 +118,7 @@ def game_config(name: str, arg: str) -> config_dict.ConfigDict:
     c.buckets.completion = (40, 104, 144)
     c.buckets.groups = (16, 64)
     c.buckets.microbatch_tokens = 2400
+    c.critic.learning_rate = 1e-3
     c.train.num_steps = 30
     c.train.checkpoint_every = 5
     c.train.diagnose_every = 10

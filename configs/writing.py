@@ -18,19 +18,6 @@ not: what is scored is what was sampled.
 
 from configs import common
 
-# The two versions of MAGRPO, in all values in which they differ: arXiv
-# 2508.04652, and the defaults of its released code, CoMLRL 1.4.3. That stops a
-# branch above -0.2 of rewards from -4 to 0.
-PRESETS = {
-    'paper': {
-        'rollout.discount': 0.9, 'rollout.cross_credit': 'mean',
-        'rollout.stop_above': None, 'advantage.scale': 'none',
-        'optimizer.weight_decay': 0.0, 'train.update_order': 'last_turn'},
-    'comlrl143': {
-        'rollout.discount': 1.0, 'rollout.cross_credit': 'sum',
-        'rollout.stop_above': 0.95, 'advantage.scale': 'std',
-        'optimizer.weight_decay': 0.01, 'train.update_order': 'first_turn'},
-}
 # What each compared system changes of MAGRPO with a pair. The first writer of a
 # pipeline is paid when the second has written, so AT-GRPO plays on from there.
 SYSTEMS = {
@@ -57,19 +44,20 @@ def get_config(arg: str = ''):
   """A team of writers.
 
   Of `arg`, `kind` is a task of `environments.writing.env`, `system` one of
-  `SYSTEMS`, `team` one of the environment's teams, `preset` one of `PRESETS`,
-  `size` the model, `topology` a TPU slice for --mode compile_check, and
-  `debug` means two small steps.
+  `SYSTEMS`, `team` one of the environment's teams, `preset` one of
+  `common.MAGRPO_PRESETS`, `size` the model, `topology` a TPU slice for --mode
+  compile_check, and `debug` means two small steps.
   """
   arg = common.parse_arg(
       arg, kind='posts', system='magrpo', team='', preset='paper', size='nano',
       topology='', debug=False)
+  presets = common.MAGRPO_PRESETS
   for name, value, known in (
-      ('system', arg.system, SYSTEMS), ('preset', arg.preset, PRESETS)):
+      ('system', arg.system, SYSTEMS), ('preset', arg.preset, presets)):
     if value not in known:
       raise ValueError(f'{name}={value!r} is not one of {list(known)}.')
   c = common.base_config(arg.size)
-  c.update_from_flattened_dict(common.MAGRPO | PRESETS[arg.preset])
+  c.update_from_flattened_dict(common.MAGRPO | presets[arg.preset])
   c.environment.module = 'environments.writing.env'
   c.environment.team = arg.team or 'pair'
   c.update_from_flattened_dict(SYSTEMS[arg.system])

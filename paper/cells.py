@@ -111,6 +111,8 @@ SHARE_OF_TASKS = {
     'sa_grpo': 5, 'sa_grpo_turns': 2, 'mas_grpo': 1 / 2,
     'mas_grpo_agent': 1 / 2, 'mas_grpo_turn': 1 / 2,
     'mas_grpo_agent_turn': 1 / 2,
+    # All branches are played, or one.
+    'magrpo': 1 / 4, 'iac': 8, 'maac': 8,
     'tree_immediate': 1 / 3, 'parallel_immediate': 1 / 3,
     'parallel_return_to_go': 1 / 3,
     # Continuations cost tokens: with smaller steps there are as many updates.

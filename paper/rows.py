@@ -32,6 +32,9 @@ SYSTEMS = {
     'Team + GRPO, by task and turn': ('mas_grpo_turn', 'after', ''),
     'Team + GRPO, by task, agent and turn':
         ('mas_grpo_agent_turn', 'after', ''),
+    'Team + IAC': ('iac', 'after', ''),
+    'Team + MAAC': ('maac', 'after', ''),
+    'Team + MAGRPO': ('magrpo', 'after', ''),
     'Team + AT-GRPO, shared': ('at_grpo', 'after', 'shared'),
     'Team + AT-GRPO, per role': ('at_grpo_per_role', 'after', 'per role'),
     'Team + AT-GRPO, adapter per role': ('at_grpo_lora', 'after', ''),

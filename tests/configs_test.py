@@ -23,7 +23,6 @@ from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
 from atgrpo_jax.runtime import workdir as workdir_lib
 from configs import common
 from configs import nano
-from configs import writing
 from environments import sandbox
 from environments.boards.plan_path import maze
 from environments.boards.sokoban import room
@@ -75,9 +74,9 @@ def test_versions_of_magrpo_differ_in_what_is_listed():
       {leaf: part[key] for leaf, (part, key) in _leaves(
           _get_config('writing', f'preset={name}')).items()}
       for name in ('paper', 'comlrl143'))
-  assert released == paper | writing.PRESETS['comlrl143']
+  assert released == paper | common.MAGRPO_PRESETS['comlrl143']
   assert {leaf for leaf in paper if paper[leaf] != released[leaf]} == (
-      writing.PRESETS['paper'].keys())
+      common.MAGRPO_PRESETS['paper'].keys())
 
 
 @pytest.mark.parametrize('name, arg, message', [

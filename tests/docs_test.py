@@ -215,7 +215,7 @@ def test_all_arguments_of_a_config():
   named = set(re.findall(r'`([\w.]+)`', CONFIGURATION))
   assert {
       *common.SIZES, *common.SYSTEMS, *board_game.TEAMS, *writing.TEAMS,
-      *writing_config.SYSTEMS, *writing_config.PRESETS, *rewards.SPECS} <= named
+      *writing_config.SYSTEMS, *common.MAGRPO_PRESETS, *rewards.SPECS} <= named
   for page in PAGES.values():
     assert set(re.findall(r'\bsystem=(\w+)', page)) <= (
         common.SYSTEMS.keys() | writing_config.SYSTEMS.keys())
