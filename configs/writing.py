@@ -82,9 +82,9 @@ def get_config(arg: str = ''):
   c.optimizer.learning_rate = 5e-6
   c.buckets.prompt = (512, 1024, 2048)
   c.buckets.completion = (128, c.rollout.max_new_tokens)
-  c.buckets.groups = (1, 4, 64)
-  # A central critic sees both prompts.
-  c.critic.prompt_buckets = (1024, 2048, 4096)
+  c.buckets.groups = (1, 4, 32)
+  if c.critic.kind == 'central':  # Sees both prompts.
+    c.critic.prompt_buckets = (1024, 2048, 4096)
   c.train.num_steps = 2000
   c.train.checkpoint_every = 100
   c.train.groups_every = 100
@@ -104,7 +104,8 @@ def get_config(arg: str = ''):
     c.buckets.completion = (32, 80, 160)
     c.buckets.groups = (16, 64)
     c.buckets.microbatch_tokens = 2400
-    c.critic.prompt_buckets = (144, 304)
+    if c.critic.kind == 'central':
+      c.critic.prompt_buckets = (208, 304)
     c.critic.learning_rate = 1e-3
     c.train.num_steps = 60
     c.train.checkpoint_every = 10

@@ -6,7 +6,7 @@
   arxiv_a, arxiv_b   background, and methods, of an introduction to a paper;
                      two versions of the released reward
   posts              tldr for a model of a million parameters, on generated
-                     posts
+                     posts; of a text the sentences of a grammar are read
 
 Teams; the first role writes the first text, the second role the second:
 
@@ -51,6 +51,7 @@ from environments import text as text_lib
 from environments.writing import prompts
 from environments.writing import rewards
 from environments.writing import transitions
+from environments.writing.posts import grammar
 
 TEAMS = ('discussion', 'pair', 'pipeline', 'solo')
 
@@ -138,6 +139,8 @@ class Writing:
           state=state, team_reward=0.0, local_rewards=local_rewards,
           reward_terms={}, done=False, success=False, truncated=False,
           outcomes=outcomes)
+    if self.kind == 'posts':
+      texts = tuple(grammar.readable(text, state.source) for text in texts)
     scores = rewards.score(*texts, rewards.SPECS[self.kind], self.matching)
     success = not scores.stopped
     return env_api.Step(

@@ -28,8 +28,10 @@ not leave out stop words, the Jaccard index does.
             released docstring and of one of the released commits: 1.0 to 1.3.
   arxiv_b   The same, with the window of another commit, which has the same
             docstring: 1.3 to 1.6.
-  posts     `tldr` for texts of a model of a million parameters, with a larger
-            cap (see environments/writing/posts).
+  posts     `tldr` for texts of a model of a million parameters: of these,
+            sentences of a grammar are read and facts are content words, so that
+            nothing is earned by words that mean nothing (see
+            environments/writing/posts).
 
 Deviations from the released code:
 1. The return is the points divided by what can be reached, 2.98, and not by the
@@ -51,6 +53,7 @@ import math
 import re
 
 from environments.writing import transitions
+from environments.writing.posts import grammar
 
 _WORD = re.compile(r'\w+')
 
@@ -85,6 +88,7 @@ class Spec:
     ratio: of characters.
     vocabulary: of different words.
     jaccard_cap: a larger Jaccard index pays no more.
+    stop_words: no content words.
     transitions_in_both: transitions are looked for in both texts, and not in
       the second alone.
   """
@@ -95,6 +99,7 @@ class Spec:
   vocabulary: Window
   jaccard_cap: float
   transitions_in_both: bool
+  stop_words: frozenset[str] = transitions.STOP_WORDS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,7 +159,8 @@ SPECS = {
     'posts': Spec(
         first_tokens=(4, 40), second_tokens=(8, 100),
         ratio=Window(1.1, 1.6, 3.2, 5.0), vocabulary=Window(1.3, 2.0),
-        jaccard_cap=0.19, transitions_in_both=False),
+        jaccard_cap=0.4, transitions_in_both=False,
+        stop_words=transitions.STOP_WORDS | grammar.FUNCTION_WORDS),
 }
 
 
@@ -188,7 +194,7 @@ def score(
       scores, vocabulary=0.5 * share,
       transitions=0.4 * transition_share(
           len(transitions.find_categories(searched, matching))),
-      jaccard=0.6 * min(jaccard(*words), spec.jaccard_cap) / spec.jaccard_cap)
+      jaccard=0.6 * jaccard_share(*words, spec))
 
 
 def paper_metrics(terms: Mapping[str, float]) -> dict[str, float]:
@@ -214,10 +220,10 @@ def find_words(text: str) -> set[str]:
   return set(_WORD.findall(text.lower()))
 
 
-def jaccard(first: set[str], second: set[str]) -> float:
-  """The Jaccard index of two sets of words without their stop words."""
-  first = first - transitions.STOP_WORDS
-  second = second - transitions.STOP_WORDS
+def jaccard_share(first: set[str], second: set[str], spec: Spec) -> float:
+  """min(J, cap) / cap of two sets of words, without stop words."""
+  first, second = first - spec.stop_words, second - spec.stop_words
   if not first and not second:
     return 1.0
-  return len(first & second) / len(first | second)
+  index = len(first & second) / len(first | second)
+  return min(index, spec.jaccard_cap) / spec.jaccard_cap

@@ -7,6 +7,7 @@ import pytest
 
 from atgrpo_jax import errors
 from atgrpo_jax import experiment
+from atgrpo_jax.algorithms import collect
 from atgrpo_jax.algorithms import spec as spec_lib
 from paper import cells as cells_lib
 
@@ -22,10 +23,14 @@ def test_cells_are_valid_configs(scale):
     config = module.get_config(arg)
     # Keys that do not exist, and values of another type, are refused.
     config.update_from_flattened_dict(dict(cell.overrides))
-    spec_lib.RolloutSpec(**{
+    rollout = spec_lib.RolloutSpec(**{
         name: config.rollout[name]
         for name in spec_lib.RolloutSpec.__dataclass_fields__})
+    spec_lib.check_critic(
+        spec_lib.CriticSpec(**config.critic), rollout,
+        spec_lib.AdvantageSpec(**config.advantage))
     environment = experiment.make_environment(config, None)
+    collect.check(environment, rollout)
     if config.per_policy:
       experiment._policy_configs(config, environment.roles)
 

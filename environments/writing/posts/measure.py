@@ -13,7 +13,7 @@ import dataclasses
 import numpy as np
 
 from environments.writing import rewards
-from environments.writing.posts import demonstrations
+from environments.writing.posts import grammar
 from environments.writing.posts import post
 
 Writer = Callable[[np.random.Generator, str], tuple[str, str]]
@@ -43,15 +43,15 @@ class Report:
 
 def apart(rng: np.random.Generator, source: str) -> tuple[str, str]:
   """Two random texts."""
-  return (demonstrations.random_text(rng, source),
-          demonstrations.random_text(rng, source))
+  return (grammar.random_text(rng, source),
+          grammar.random_text(rng, source))
 
 
 def chosen(rng: np.random.Generator, source: str) -> tuple[str, str]:
   """4 sentences, and 8 with 8 categories, on facts in the post's order."""
   facts = post.find_facts(source)
   return tuple(
-      demonstrations.write(rng, demonstrations.ordered_outline(
+      grammar.write(rng, grammar.ordered_outline(
           rng, facts, num_sentences, num_categories))
       for num_sentences, num_categories in ((4, 0), (8, 8)))
 
@@ -64,8 +64,8 @@ def measure(writer: Writer, num_pairs: int = 2000, seed: int = 0) -> Report:
   for _ in range(num_pairs):
     texts = writer(rng, post.random_post(rng))
     scores.append(rewards.score(*texts, spec))
-    overlap = rewards.jaccard(*map(rewards.find_words, texts))
-    shares.append(min(overlap, spec.jaccard_cap) / spec.jaccard_cap)
+    shares.append(
+        rewards.jaccard_share(*map(rewards.find_words, texts), spec))
     lengths.append([len(text.split()) for text in texts])
   returns = np.array([score.normalised for score in scores])
   passed, reached = {}, scores

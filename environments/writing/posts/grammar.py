@@ -1,0 +1,178 @@
+"""A grammar of short texts about a post.
+
+Every sentence is right by itself and is about one fact of the post. Which facts
+in which order, how many sentences, a transition at the start of a sentence and
+which one, subject, verb, article and the words around it are drawn one by one,
+in the same way for all roles. So two texts that are written apart from each
+other seldom fit together: lengths, categories of transitions and facts have to
+be chosen in a way that both can rely on. The order of the post is such a way.
+`environments.writing.posts.measure` prints what random and chosen texts earn.
+
+Only sentences of the grammar are read (`readable`), and only facts are content
+words, so nothing is earned by words that mean nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import dataclasses
+import functools
+import itertools
+import re
+
+import numpy as np
+
+from environments.writing.posts import post
+
+MAX_SENTENCES = 8
+TRANSITION_PROBABILITY = 0.3
+
+# Two entries of each category; none stands in another.
+TRANSITIONS = {
+    'elaboration': ('also', 'besides'),
+    'examples': ('for example', 'for instance'),
+    'explanation': ('basically', 'essentially'),
+    'cause_effect': ('therefore', 'thus'),
+    'contrast': ('however', 'instead'),
+    'sequence': ('first', 'next'),
+    'emphasis': ('indeed', 'in fact'),
+    'summary': ('overall', 'in short'),
+    'comparison': ('similarly', 'likewise'),
+    'concession': ('still', 'anyway'),
+    'condition': ('in that case', 'in which case'),
+    'time': ('later', 'soon'),
+}
+_ALL_TRANSITIONS = tuple(itertools.chain(*TRANSITIONS.values()))
+
+# Choices, as regular expressions; what stands twice is drawn twice as often.
+_THE = '(the|this|that|one)'
+_THIS = '(the|this|that)'
+_IT = '(it|this|all of it|most of it)'
+_WHO = '(they|we|she|he)'
+_WERE = '(they were|we were|she was|he was)'
+_IS_THERE = '(there was|there is|there has been)'
+_SAW = (
+    '(had|had|saw|found|liked|wanted|needed|loved|made|kept|lost|moved|used|'
+    'knew|watched|missed|met|left)')
+_OFTEN = '(||really |quite |often |always |never |maybe |nearly )'
+_VERY = '(|very |quite |really |just )'
+_TAIL = (
+    '(|||||| here| there| with us| for them| out there| again| with her| for '
+    'him)')
+
+_OBJECT = (
+    f'{_IS_THERE} {_THE} {{fact}}{_TAIL}',
+    f'{_WHO} {_SAW} {_THE} {{fact}}{_TAIL}',
+    f'(it|this) (was|is|has been) (|all |only )about {_THE} {{fact}}')
+# Kind of fact -> sentences.
+_SENTENCES = {
+    'person': (
+        '(it|this) (was|is|has been) (|all |only )(about|for|with|from) {fact}',
+        f'{{fact}} (was|has been) {_OFTEN}(here|there|out|in)',
+        f'{_WHO} {_SAW} {{fact}}{_TAIL}'),
+    'place': (
+        f'{_IT} (was|is) (at|by|in|from) {_THIS} {{fact}}',
+        f'{_WHO} {_SAW} {_THIS} {{fact}}{_TAIL}',
+        f'{_WERE} {_OFTEN}(at|by|in) {_THIS} {{fact}}{_TAIL}'),
+    'thing': _OBJECT,
+    'animal': _OBJECT,
+    'event': _OBJECT,
+    'activity': (
+        f'{_IS_THERE} (|some |more |no ){{fact}}{_TAIL}',
+        f'{_WERE} {_OFTEN}{{fact}}{_TAIL}',
+        f'{_IT} (was|is) (about|for|from) {{fact}}',
+        f'{_WHO} {_SAW} (|some |more ){{fact}}{_TAIL}'),
+    'quality': (
+        f'{_IT} (was|is|has been) {_VERY}{{fact}}{_TAIL}',
+        f'{_WHO} {_SAW} {_THIS} {{fact}} one{_TAIL}'),
+    'mood': (
+        f'{_WERE} {_VERY}{{fact}}{_TAIL}',
+        '(one of them was|most of them were|all of us were|some of us were) '
+        f'{_VERY}{{fact}}'),
+    'day': (
+        f'{_IT} (was|is) on {{fact}}',
+        f'on {{fact}} {_WERE} (here|there|out){_TAIL}',
+        f'{_WERE} (here|there|out) on {{fact}}'),
+}
+
+# All words of sentences but the facts.
+FUNCTION_WORDS = frozenset(
+    word for text in (
+        *_ALL_TRANSITIONS, *itertools.chain(*_SENTENCES.values()))
+    for word in re.findall(r'\w+', text.replace('{fact}', '')))
+
+
+@dataclasses.dataclass(frozen=True)
+class Outline:
+  """What the sentences of a text are about, and how each begins.
+
+  Attributes:
+    facts: of the sentences, in their order.
+    transitions: of the sentences; '' for none.
+  """
+
+  facts: tuple[post.Fact, ...]
+  transitions: tuple[str, ...]
+
+
+def random_outline(
+    rng: np.random.Generator, facts: Sequence[post.Fact]) -> Outline:
+  """1 to `MAX_SENTENCES` different facts in any order, and any transitions."""
+  size = int(rng.integers(1, MAX_SENTENCES + 1))
+  return with_transitions(
+      rng, tuple(facts[i] for i in rng.permutation(len(facts))[:size]))
+
+
+def with_transitions(
+    rng: np.random.Generator, facts: tuple[post.Fact, ...]) -> Outline:
+  """These facts in this order, and any transitions."""
+  return Outline(facts, tuple(
+      _choose(rng, _ALL_TRANSITIONS)
+      if rng.random() < TRANSITION_PROBABILITY else '' for _ in facts))
+
+
+def ordered_outline(
+    rng: np.random.Generator, facts: Sequence[post.Fact], num_sentences: int,
+    num_categories: int) -> Outline:
+  """The first facts of the post, and transitions of different categories."""
+  categories = rng.permutation(list(TRANSITIONS))[:num_categories]
+  drawn = [_choose(rng, TRANSITIONS[category]) for category in categories]
+  return Outline(
+      tuple(facts[:num_sentences]),
+      (*drawn, *[''] * (num_sentences - num_categories)))
+
+
+def write(rng: np.random.Generator, outline: Outline) -> str:
+  """A random text with this outline."""
+  sentences = []
+  for fact, transition in zip(outline.facts, outline.transitions):
+    sentence = re.sub(
+        r'\(([^)]*)\)', lambda match: _choose(rng, match[1].split('|')),
+        _choose(rng, _SENTENCES[fact.kind])).format(fact=fact.word)
+    sentences.append(f'{transition}, {sentence}.' if transition
+                     else f'{sentence}.')
+  return ' '.join(sentences)
+
+
+def random_text(rng: np.random.Generator, source: str) -> str:
+  """A random text about the post `source`."""
+  return write(rng, random_outline(rng, post.find_facts(source)))
+
+
+def readable(text: str, source: str) -> str:
+  """The sentences of a text that the grammar has about the post `source`."""
+  sentence = _sentence_about(source)
+  return ' '.join(
+      part for part in re.split(r'(?<=\.) ', text) if sentence.fullmatch(part))
+
+
+@functools.lru_cache(maxsize=1024)
+def _sentence_about(source: str) -> re.Pattern[str]:
+  return re.compile('(?:(?:{}), )?(?:{})[.]'.format(
+      '|'.join(_ALL_TRANSITIONS), '|'.join(
+          frame.format(fact=fact.word) for fact in post.find_facts(source)
+          for frame in _SENTENCES[fact.kind])))
+
+
+def _choose(rng: np.random.Generator, choices: Sequence[str]) -> str:
+  return choices[rng.integers(len(choices))]
