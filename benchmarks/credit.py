@@ -51,8 +51,7 @@ The error of a root is what it grows by with one error more of its square.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
-from concurrent import futures
+from collections.abc import Mapping, Sequence
 import dataclasses
 import gc
 import json
@@ -68,59 +67,14 @@ from atgrpo_jax.algorithms import credit
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from atgrpo_jax.runtime import buckets as buckets_lib
-from atgrpo_jax.sampling import engine as engine_lib
 from benchmarks import credit_methods
 from benchmarks import critics
+from benchmarks import estimates
+from benchmarks import tabular_runner
 from environments.relay import env as relay
 
 LEARNING_RATE = 1.0  # Of the logits; the same for all.
 COLUMNS = ('bias', 'deviation', 'cosine', 'step', 'learned')
-
-
-@dataclasses.dataclass(frozen=True)
-class Answers:
-  """A tokenizer whose ids are the answers of a role."""
-
-  answers: Sequence[str]
-
-  def decode(self, ids: np.ndarray) -> str:
-    return self.answers[ids[0]]
-
-
-@dataclasses.dataclass
-class TabularRunner(runner_lib.EpisodeRunner):
-  """Samples from a table of probabilities in the place of a model."""
-
-  table: Mapping[str, np.ndarray] = dataclasses.field(kw_only=True)
-  rng: np.random.Generator = dataclasses.field(kw_only=True)
-
-  def sample(
-      self, requests: Sequence[runner_lib.SampleRequest], *,
-      group_size: int) -> runner_lib.PendingSamples:
-    groups = []
-    for request in requests:
-      message, = self.environment.observe(request.state, request.key.role)
-      prompt = message['content']
-      probability = self.table[prompt]
-      drawn = self.rng.choice(
-          len(probability), size=group_size, p=probability)
-      self.counters.model_calls += group_size
-      groups.append(engine_lib.SampledGroup(
-          engine_lib.Request(
-              tag=None, prompt=np.frombuffer(prompt.encode(), np.uint8),
-              key=None, budget=1),
-          completions=tuple(drawn[:, None]),
-          logprobs=tuple(np.log(probability[drawn])[:, None])))
-    return runner_lib.PendingSamples(groups)
-
-
-class Inline(futures.Executor):
-  """Does at once what it is given."""
-
-  def submit(self, function, /, *args, **kwargs):
-    done = futures.Future()
-    done.set_result(function(*args, **kwargs))
-    return done
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +99,7 @@ class Laboratory:
         place: index for index, place in enumerate(
             (prompt, answer) for prompt, answers in self.prompts.items()
             for answer in range(len(answers)))}
-    self.executor = Inline()
+    self.executor = tabular_runner.Inline()
 
   def uniform(self) -> dict[str, np.ndarray]:
     """Logits of policies that know nothing."""
@@ -165,11 +119,12 @@ class Laboratory:
       critic: critics.Critic | None = None) -> tuple[list[tree_lib.Tree], int]:
     """A tree for each task, with advantages, and the answers it took."""
     roles = self.environment.roles
-    runner = TabularRunner(
+    runner = tabular_runner.TabularRunner(
         environment=self.environment, policy_map={role: role for role in roles},
         policies={
             role: runner_lib.SamplingPolicy(
-                model=None, tokenizer=Answers(self.environment.answers(role)))
+                model=None, tokenizer=tabular_runner.Answers(
+                    self.environment.answers(role)))
             for role in roles},
         buckets=buckets_lib.Buckets((1,), (1,), (1,), 1), max_new_tokens=1,
         temperature=1.0, seed=seed, train_step=step, executor=self.executor,
@@ -245,12 +200,12 @@ class Laboratory:
           (weights * (squares / counts - means**2)).sum(axis=-1),
           cosine(slopes, exact)])
 
-    bias, deviation, direction = zip(*jackknife(statistics, rollouts))
+    bias, deviation, direction = zip(*estimates.jackknife(statistics, rollouts))
     measured = {'calls': calls, 'rollouts': len(rollouts)}
     for name, (value, error) in {
-        'bias': root(*bias), 'deviation': root(*deviation),
+        'bias': estimates.root(*bias), 'deviation': estimates.root(*deviation),
         'cosine': direction,
-        'step': mean(cosine(rollouts[:, 3], exact))}.items():
+        'step': estimates.mean(cosine(rollouts[:, 3], exact))}.items():
       measured |= {name: value, f'{name}_error': error}
     return measured
 
@@ -315,33 +270,6 @@ def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
   return a @ b / np.where(length, length, 1)
 
 
-def jackknife(
-    statistics: Callable[[np.ndarray], np.ndarray],
-    parts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Estimates [S] without the bias of noise, and their standard errors [S].
-
-  Args:
-    statistics: [S, ...] of totals [..., M, N], whatever the number of parts.
-    parts: [R, M, N], independent, which add up to a total.
-  """
-  num, total = len(parts), parts.sum(axis=0)
-  without = statistics(total - parts)  # [S, R]
-  return (
-      num * statistics(total) - (num - 1) * without.mean(axis=-1),
-      np.sqrt((num - 1) * without.var(axis=-1)))
-
-
-def root(square: float, error: float) -> tuple[float, float]:
-  """Of an estimate and its standard error, see the top of the file."""
-  value = math.sqrt(max(square, 0.0))
-  return value, math.sqrt(value**2 + error) - value
-
-
-def mean(values: Sequence[float]) -> tuple[float, float]:
-  """Of independent values; and its standard error."""
-  return np.mean(values), np.std(values, ddof=1) / math.sqrt(len(values))
-
-
 def credits_of(trees: Sequence[tree_lib.Tree]) -> list[Credit]:
   """Of all candidates of a rollout."""
   return [
@@ -381,7 +309,7 @@ def report(
     row = {'method': method.name, 'turns': turns, 'group_size': group_size}
     row |= laboratory.measure(
         method, laboratory.halfway(), num_rollouts, num_calls)
-    row['learned'], row['learned_error'] = mean([
+    row['learned'], row['learned_error'] = estimates.mean([
         laboratory.learn(method, seed=seed, num_calls=num_calls)
         / laboratory.best() for seed in seeds])
     print(f'| {method.name} | {row["calls"]} |', *(

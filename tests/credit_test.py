@@ -13,6 +13,7 @@ from atgrpo_jax.rollout import tree as tree_lib
 from benchmarks import credit
 from benchmarks import credit_methods
 from benchmarks import critics
+from benchmarks import estimates
 from environments import env_api
 from environments.relay import env as relay
 from tests import checkout
@@ -106,14 +107,14 @@ def test_the_jackknife_takes_the_noise_out_of_a_square():
     mean = totals[..., 1, 0] / totals[..., 0, 0]
     return np.stack([mean, mean**2])
 
-  estimates, errors = credit.jackknife(statistics, parts)
+  found, errors = estimates.jackknife(statistics, parts)
   noise = values.var(ddof=1) / 20  # What the mean's square has too much.
   np.testing.assert_allclose(
-      estimates, [values.mean(), values.mean()**2 - noise])
+      found, [values.mean(), values.mean()**2 - noise])
   assert errors[0] == pytest.approx(math.sqrt(noise))
-  assert credit.mean(values) == pytest.approx((values.mean(), errors[0]))
-  assert credit.root(4.0, 5.0) == (2.0, 1.0)
-  assert credit.root(-1.0, 9.0) == (0.0, 3.0)
+  assert estimates.mean(values) == pytest.approx((values.mean(), errors[0]))
+  assert estimates.root(4.0, 5.0) == (2.0, 1.0)
+  assert estimates.root(-1.0, 9.0) == (0.0, 3.0)
 
 
 def test_at_equal_budget_at_grpo_beats_grpo_on_trajectories():
