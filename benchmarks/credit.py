@@ -1,8 +1,8 @@
 """How good is the credit that each algorithm gives? Measured exactly.
 
   python -m benchmarks.credit [--turns T,T] [--group_size K,K]
-      [--reward outcome] [--boost] [--calls N] [--rollouts N] [--seeds N]
-      [--out FILE]
+      [--team at_once] [--reward outcome] [--boost] [--calls N]
+      [--rollouts N] [--seeds N] [--out FILE]
 
 plays `environments.relay` with policies that are tables, through the same
 rollout and the same advantages as training, and knows the true values of all
@@ -29,6 +29,17 @@ the candidate itself would make them smaller by 1/K, and a deviation would give
 each group a unit of its own. `learned` divides by the deviation (`std`), as
 training does.
 
+The advantages of IAC and MAAC (`benchmarks.critics`) are measured as they are;
+to learn, those of a role and turn are centred and divided by their deviation.
+An `exact` critic knows the true mean return of what it sees, before each
+rollout. A `learned` one is a table. To be measured, it first learns from as
+many other answers as it is then measured with. Its noise is then the same in
+all rollouts: it counts as bias, and no standard error knows it. In `learned`
+it learns from the same answers as the policies, after them.
+
+Methods that the game cannot be played with, such as all branches of many turns,
+have no row, and a line says why.
+
 Behind each number stands its standard error: of `step` and `learned` that of a
 mean of rollouts and of seeds. Noise in the means of few rollouts would raise
 bias and lower deviation and cosine; the jackknife over rollouts, which alone
@@ -40,8 +51,7 @@ The error of a root is what it grows by with one error more of its square.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent import futures
+from collections.abc import Mapping, Sequence
 import dataclasses
 import gc
 import json
@@ -51,110 +61,20 @@ import sys
 
 import numpy as np
 
+from atgrpo_jax import errors
 from atgrpo_jax.algorithms import collect
-from atgrpo_jax.algorithms import spec as spec_lib
+from atgrpo_jax.algorithms import credit
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from atgrpo_jax.runtime import buckets as buckets_lib
-from atgrpo_jax.sampling import engine as engine_lib
-from configs import common
+from benchmarks import credit_methods
+from benchmarks import critics
+from benchmarks import estimates
+from benchmarks import tabular_runner
 from environments.relay import env as relay
 
-_CONFIG = common.game_config('plan_path', 'size=nano')
 LEARNING_RATE = 1.0  # Of the logits; the same for all.
-MEASURED = {'baseline': 'leave_one_out', 'scale': 'none'}
-LEARNED = {'baseline': 'mean', 'scale': 'std'}
 COLUMNS = ('bias', 'deviation', 'cosine', 'step', 'learned')
-
-
-@dataclasses.dataclass(frozen=True)
-class Method:
-  """A way to give credit: the switches of the rollout and the baseline."""
-
-  name: str
-  rollout: spec_lib.RolloutSpec
-  group_key: str
-
-
-def rollout_spec(**switches) -> spec_lib.RolloutSpec:
-  """The rollout of the default config, with changes."""
-  names = [field.name for field in dataclasses.fields(spec_lib.RolloutSpec)]
-  return spec_lib.RolloutSpec(
-      **{name: _CONFIG.rollout[name] for name in names} | switches)
-
-
-def methods(group_size: int) -> list[Method]:
-  """Every mode, selection, return type and group key that go together."""
-  def tree(name, selection, **switches):
-    return Method(
-        f'tree, {name}, {selection}',
-        rollout_spec(group_size=group_size, selection=selection, **switches),
-        'env+agent+turn')
-
-  def parallel(return_type, group_key):
-    return Method(
-        f'parallel, {return_type}, {group_key}',
-        rollout_spec(
-            mode='parallel', group_size=group_size, selection='all',
-            return_type=return_type),
-        group_key)
-
-  return [
-      *(tree('immediate', selection)
-        for selection in spec_lib.SELECTIONS['tree']),
-      *(tree(f'monte_carlo {num}', selection, return_type='monte_carlo',
-             num_continuations=num)
-        for selection in spec_lib.SELECTIONS['tree'] for num in (1, 4)),
-      parallel('episode_return', 'env'),
-      *(parallel(return_type, 'env+agent+turn')
-        for return_type in ('immediate', 'return_to_go', 'episode_return')),
-  ]
-
-
-@dataclasses.dataclass(frozen=True)
-class Answers:
-  """A tokenizer whose ids are the answers of a role."""
-
-  answers: Sequence[str]
-
-  def decode(self, ids: np.ndarray) -> str:
-    return self.answers[ids[0]]
-
-
-@dataclasses.dataclass
-class TabularRunner(runner_lib.EpisodeRunner):
-  """Samples from a table of probabilities in the place of a model."""
-
-  table: Mapping[str, np.ndarray] = dataclasses.field(kw_only=True)
-  rng: np.random.Generator = dataclasses.field(kw_only=True)
-
-  def sample(
-      self, requests: Sequence[runner_lib.SampleRequest], *,
-      group_size: int) -> runner_lib.PendingSamples:
-    groups = []
-    for request in requests:
-      message, = self.environment.observe(request.state, request.key.role)
-      prompt = message['content']
-      probability = self.table[prompt]
-      drawn = self.rng.choice(
-          len(probability), size=group_size, p=probability)
-      self.counters.model_calls += group_size
-      groups.append(engine_lib.SampledGroup(
-          engine_lib.Request(
-              tag=None, prompt=np.frombuffer(prompt.encode(), np.uint8),
-              key=None, budget=1),
-          completions=tuple(drawn[:, None]),
-          logprobs=tuple(np.log(probability[drawn])[:, None])))
-    return runner_lib.PendingSamples(groups)
-
-
-class Inline(futures.Executor):
-  """Does at once what it is given."""
-
-  def submit(self, function, /, *args, **kwargs):
-    done = futures.Future()
-    done.set_result(function(*args, **kwargs))
-    return done
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,7 +99,7 @@ class Laboratory:
         place: index for index, place in enumerate(
             (prompt, answer) for prompt, answers in self.prompts.items()
             for answer in range(len(answers)))}
-    self.executor = Inline()
+    self.executor = tabular_runner.Inline()
 
   def uniform(self) -> dict[str, np.ndarray]:
     """Logits of policies that know nothing."""
@@ -194,26 +114,55 @@ class Laboratory:
         for prompt, answers in self.prompts.items()}
 
   def rollout(
-      self, method: Method, logits: Mapping[str, np.ndarray], *, seed: int,
-      step: int, **advantage: str) -> tuple[list[Credit], int]:
-    """All candidates of one rollout of all tasks, and the answers it took."""
+      self, method: credit_methods.Method, logits: Mapping[str, np.ndarray], *,
+      seed: int, step: int, measured: bool,
+      critic: critics.Critic | None = None) -> tuple[list[tree_lib.Tree], int]:
+    """A tree for each task, with advantages, and the answers it took."""
     roles = self.environment.roles
-    runner = TabularRunner(
+    runner = tabular_runner.TabularRunner(
         environment=self.environment, policy_map={role: role for role in roles},
         policies={
             role: runner_lib.SamplingPolicy(
-                model=None, tokenizer=Answers(self.environment.answers(role)))
+                model=None, tokenizer=tabular_runner.Answers(
+                    self.environment.answers(role)))
             for role in roles},
         buckets=buckets_lib.Buckets((1,), (1,), (1,), 1), max_new_tokens=1,
         temperature=1.0, seed=seed, train_step=step, executor=self.executor,
         table=probabilities(logits), rng=np.random.default_rng([seed, step]))
-    trees = collect.collect(
-        runner, self.tasks, method.rollout,
-        spec_lib.AdvantageSpec(method.group_key, **advantage))
-    return list(_credits(trees)), runner.counters.model_calls
+    advantage = method.advantage(measured=measured)
+    trees = collect.collect(runner, self.tasks, method.rollout, advantage)
+    if critic:
+      trees = credit.assign_advantages(
+          [critic.judge(tree) for tree in trees], advantage,
+          return_type=method.rollout.return_type)
+    return trees, runner.counters.model_calls
+
+  def critic(
+      self, method: credit_methods.Method,
+      logits: Mapping[str, np.ndarray]) -> critics.Critic | None:
+    """Of a method, before the first rollout."""
+    if method.critic is None:
+      return None
+    critic = critics.Critic(self.environment, method.critic, method.rollout)
+    if method.critic.exact:
+      critic.know(probabilities(logits))
+    return critic
+
+  def critic_to_measure(
+      self, method: credit_methods.Method, logits: Mapping[str, np.ndarray],
+      num_rollouts: int, num_calls: int) -> critics.Critic | None:
+    """One that has learned from other rollouts of the same policies."""
+    critic, step, used = self.critic(method, logits), 0, 0
+    while critic and not method.critic.exact and (
+        step < num_rollouts or used < num_calls):
+      trees, calls = self.rollout(
+          method, logits, seed=1, step=step, measured=True, critic=critic)
+      critic.learn(trees)
+      step, used = step + 1, used + calls
+    return critic
 
   def measure(
-      self, method: Method, logits: Mapping[str, np.ndarray],
+      self, method: credit_methods.Method, logits: Mapping[str, np.ndarray],
       num_rollouts: int, num_calls: int = 0) -> dict[str, float]:
     """Bias, deviation, cosines and errors; see the top of the file.
 
@@ -223,12 +172,14 @@ class Laboratory:
     values = relay.exact_values(self.environment, policy)
     true = self._flat(values.advantages)
     exact = self._flat(values.gradient(policy))
+    critic = self.critic_to_measure(method, logits, num_rollouts, num_calls)
     rollouts = []  # [4, N]: counts, sums, sums of squares and the gradient.
     used = 0
     while len(rollouts) < num_rollouts or used < num_calls:
-      own, calls = self.rollout(
-          method, logits, seed=0, step=len(rollouts),
-          **MEASURED)
+      trees, calls = self.rollout(
+          method, logits, seed=0, step=len(rollouts), measured=True,
+          critic=critic)
+      own = credits_of(trees)
       used += calls
       places = [self.indices[one.prompt, one.answer] for one in own]
       given = np.array([one.advantage for one in own])
@@ -249,23 +200,31 @@ class Laboratory:
           (weights * (squares / counts - means**2)).sum(axis=-1),
           cosine(slopes, exact)])
 
-    bias, deviation, direction = zip(*jackknife(statistics, rollouts))
+    bias, deviation, direction = zip(*estimates.jackknife(statistics, rollouts))
     measured = {'calls': calls, 'rollouts': len(rollouts)}
     for name, (value, error) in {
-        'bias': root(*bias), 'deviation': root(*deviation),
+        'bias': estimates.root(*bias), 'deviation': estimates.root(*deviation),
         'cosine': direction,
-        'step': mean(cosine(rollouts[:, 3], exact))}.items():
+        'step': estimates.mean(cosine(rollouts[:, 3], exact))}.items():
       measured |= {name: value, f'{name}_error': error}
     return measured
 
-  def learn(self, method: Method, *, seed: int, num_calls: int) -> float:
+  def learn(
+      self, method: credit_methods.Method, *, seed: int,
+      num_calls: int) -> float:
     """The team's return after learning from as many answers as `num_calls`."""
     logits, step, used = self.uniform(), 0, 0
+    critic = self.critic(method, logits)
     while used < num_calls:
-      own, calls = self.rollout(
-          method, logits, seed=seed, step=step, **LEARNED)
-      for prompt, change in gradient(own, probabilities(logits)).items():
+      trees, calls = self.rollout(
+          method, logits, seed=seed, step=step, measured=False, critic=critic)
+      slopes = gradient(credits_of(trees), probabilities(logits))
+      for prompt, change in slopes.items():
         logits[prompt] = logits[prompt] + LEARNING_RATE * change
+      if critic and method.critic.exact:
+        critic.know(probabilities(logits))
+      elif critic:
+        critic.learn(trees)
       step, used = step + 1, used + calls
     return relay.exact_values(
         self.environment, probabilities(logits)).team_return
@@ -273,6 +232,8 @@ class Laboratory:
   def best(self) -> float:
     """The largest return of the team."""
     turns = self.environment.max_turns
+    if self.environment.delay:
+      return 1 - 1 / turns  # Without a '+', or with one in the first turn.
     if not self.environment.boost:
       return 1.0
     return max(turns / 2, turns - 1) / turns
@@ -309,39 +270,29 @@ def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
   return a @ b / np.where(length, length, 1)
 
 
-def jackknife(
-    statistics: Callable[[np.ndarray], np.ndarray],
-    parts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Estimates [S] without the bias of noise, and their standard errors [S].
-
-  Args:
-    statistics: [S, ...] of totals [..., M, N], whatever the number of parts.
-    parts: [R, M, N], independent, which add up to a total.
-  """
-  num, total = len(parts), parts.sum(axis=0)
-  without = statistics(total - parts)  # [S, R]
-  return (
-      num * statistics(total) - (num - 1) * without.mean(axis=-1),
-      np.sqrt((num - 1) * without.var(axis=-1)))
+def credits_of(trees: Sequence[tree_lib.Tree]) -> list[Credit]:
+  """Of all candidates of a rollout."""
+  return [
+      Credit(
+          bytes(group.prompt).decode(), int(candidate.completion[0]),
+          float(candidate.advantage))
+      for group in tree_lib.groups_of(trees) for candidate in group.candidates]
 
 
-def root(square: float, error: float) -> tuple[float, float]:
-  """Of an estimate and its standard error, see the top of the file."""
-  value = math.sqrt(max(square, 0.0))
-  return value, math.sqrt(value**2 + error) - value
-
-
-def mean(values: Sequence[float]) -> tuple[float, float]:
-  """Of independent values; and its standard error."""
-  return np.mean(values), np.std(values, ddof=1) / math.sqrt(len(values))
-
-
-def _credits(trees: Sequence[tree_lib.Tree]) -> Iterator[Credit]:
-  for group in tree_lib.groups_of(trees):
-    prompt = bytes(group.prompt).decode()
-    for candidate in group.candidates:
-      yield Credit(
-          prompt, int(candidate.completion[0]), float(candidate.advantage))
+def playable(
+    environment: relay.Relay, group_size: int) -> list[credit_methods.Method]:
+  """The methods that a game can be played with; says which others are not."""
+  found, refused = [], {}
+  for method in credit_methods.methods(group_size):
+    try:
+      collect.check(environment, method.rollout)
+    except errors.UserError as error:
+      refused.setdefault(str(error), []).append(method.name)
+    else:
+      found.append(method)
+  for error, names in refused.items():
+    print(f'\nNo row: {"; ".join(names)}. {error}')
+  return found
 
 
 def report(
@@ -349,15 +300,16 @@ def report(
     num_calls: int, seeds: Sequence[int]) -> list[dict]:
   """A row for each method; printed as they come."""
   turns = laboratory.environment.max_turns
+  compared = playable(laboratory.environment, group_size)
   print(f'\nK = {group_size}, {laboratory.environment}\n\n'
         f'| credit | calls | {" | ".join(COLUMNS)} |\n'
         f'|---|---|{"---|" * len(COLUMNS)}')
   rows = []
-  for method in methods(group_size):
+  for method in compared:
     row = {'method': method.name, 'turns': turns, 'group_size': group_size}
     row |= laboratory.measure(
         method, laboratory.halfway(), num_rollouts, num_calls)
-    row['learned'], row['learned_error'] = mean([
+    row['learned'], row['learned_error'] = estimates.mean([
         laboratory.learn(method, seed=seed, num_calls=num_calls)
         / laboratory.best() for seed in seeds])
     print(f'| {method.name} | {row["calls"]} |', *(
@@ -381,6 +333,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
       '--turns', type=integers, default=[2, 4], metavar='T,T')
   parser.add_argument(
       '--group_size', type=integers, default=[2, 4, 8], metavar='K,K')
+  parser.add_argument('--team', choices=list(relay.TEAMS), default='pair')
   parser.add_argument(
       '--reward', choices=list(relay.REWARDS), default='mixed')
   parser.add_argument(
@@ -398,7 +351,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
       default=pathlib.Path('benchmarks/results/credit.json'))
   args = parser.parse_args(argv)
   for name, least in (
-      ('turns', 1), ('group_size', 2), ('rollouts', 2), ('seeds', 2)):
+      ('turns', 2 if args.team == 'at_once' else 1), ('group_size', 2),
+      ('rollouts', 2), ('seeds', 2)):
     if np.min(getattr(args, name)) < least:
       parser.error(f'--{name} must be at least {least}.')
   return args
@@ -409,7 +363,7 @@ def main(argv: Sequence[str]) -> None:
   rows = []
   for turns in args.turns:
     laboratory = Laboratory(relay.make_environment(
-        team='pair', max_turns=turns, reward=args.reward, sandbox=None,
+        team=args.team, max_turns=turns, reward=args.reward, sandbox=None,
         boost=args.boost))
     for group_size in args.group_size:
       rows += report(
@@ -426,7 +380,11 @@ def main(argv: Sequence[str]) -> None:
           'python -m benchmarks.credit', *options, *['--boost'] * args.boost]),
       'settings': {
           **settings, 'learning_rate': LEARNING_RATE,
-          'advantage': {'measured': MEASURED, 'learned': LEARNED}},
+          'advantage': {
+              'measured': credit_methods.MEASURED,
+              'learned': credit_methods.LEARNED,
+              'measured with a critic': credit_methods.CRITIC_MEASURED},
+          'critic_step_size': critics.STEP_SIZE},
       'rows': rows}, indent=2) + '\n')
 
 

@@ -74,7 +74,7 @@ _GROWS = {
         'GRPO step, agents: {}, 8 prompts x 8 samples, prompt 128, '
         '64 new tokens',
 }
-# A column of the table of credit -> file, turns and what that file calls it.
+# A column of a table of credit -> file, turns and what that file calls it.
 _CREDIT = {
     'bias': ('credit', 4, 'bias'),
     'deviation': ('credit', 4, 'deviation'),
@@ -84,7 +84,10 @@ _CREDIT = {
     'cosine, outcome reward': ('credit_outcome', 4, 'cosine'),
     'cosine, boost': ('credit_boost', 4, 'cosine'),
 }
-_GROUP_SIZE = 4  # Of the table of credit.
+_CREDIT_AT_ONCE = {
+    column: ('credit_at_once', *found)
+    for column, (file, *found) in _CREDIT.items() if file == 'credit'}
+_GROUP_SIZE = 4  # Of the tables of credit.
 
 
 def section(page: str, title: str) -> str:
@@ -368,23 +371,32 @@ def _row(result, method, turns, group_size):
   return row
 
 
-def test_table_of_credit(measured):
+@pytest.mark.parametrize('columns', [_CREDIT, _CREDIT_AT_ONCE])
+def test_table_of_credit(columns, measured):
   """A row has the numbers of one method of this mode and return type."""
   def fits(method, cells):
-    for (file, turns, column), cell in zip(_CREDIT.values(), cells):
+    for (file, turns, column), cell in zip(columns.values(), cells):
       row = _row(measured[file], method, turns, _GROUP_SIZE)
       if cell != rounded(row[column], cell):
         return False
     return True
 
-  assert {file for file, *_ in _CREDIT.values()} == measured.keys()
-  methods = {row['method'] for row in measured['credit']['rows']}
-  for name, *cells in rows(CREDIT, 'credit', *_CREDIT):
+  (file, *_), *_ = columns.values()
+  methods = {
+      row['method'] for row in measured[file]['rows']
+      if (row['turns'], row['group_size']) == (4, _GROUP_SIZE)}
+  for name, *cells in rows(CREDIT, 'credit', *columns):
     begin = ', '.join(name.replace('`', '').split(', ')[:2])
     method, = [
         method for method in methods
         if method.startswith(begin) and fits(method, cells)]
     methods.remove(method)
+
+
+def test_every_file_of_the_credit_is_shown(measured):
+  assert measured.keys() == {
+      file for columns in (_CREDIT, _CREDIT_AT_ONCE)
+      for file, *_ in columns.values()}
 
 
 def test_deviations_beside_those_of_grpo(measured):

@@ -9,9 +9,9 @@ from environments import env_api
 from environments.relay import env as relay
 
 
-def make(max_turns=2, boost=False, reward='mixed'):
+def make(max_turns=2, boost=False, reward='mixed', team='pair'):
   return relay.make_environment(
-      team='pair', max_turns=max_turns, reward=reward, sandbox=None,
+      team=team, max_turns=max_turns, reward=reward, sandbox=None,
       boost=boost)
 
 
@@ -41,6 +41,8 @@ def uniform(prompt, answers):
 def honest(prompt, answers):
   """Everybody says the letter that it sees; a letter has no other use."""
   seen = prompt.split()[2][0]
+  if seen == '-':
+    return uniform(prompt, answers)
   return [float(answer == seen) for answer in answers]
 
 
@@ -92,6 +94,40 @@ def test_who_sees_what():
       assert {step.team_reward, *step.local_rewards.values()} == {0}
 
 
+def test_at_once_the_call_of_a_turn_is_answered_in_the_next():
+  environment = make(team='at_once')
+  assert environment.phases == (environment.roles,)
+  state = environment.reset({'task_id': 'ab', 'letters': 'ab'})
+
+  def seen(state):
+    return [
+        environment.observe(state, role)[0]['content']
+        for role in environment.roles]
+
+  assert seen(state) == ['caller 0 a', 'runner 0 -']
+  first = environment.step(state, {'caller': 'a', 'runner': 'a'})
+  assert (first.team_reward, first.done) == (0, False)
+  assert first.local_rewards == {'caller': 0.5, 'runner': 0}
+  assert first.reward_terms == {'called': 0.5, 'paid': 0}
+  assert seen(first.state) == ['caller 1 ba', 'runner 1 a']
+  last = environment.step(first.state, {'caller': 'a', 'runner': 'a'})
+  assert (last.team_reward, last.done, last.success) == (0.5, True, True)
+  last = environment.step(first.state, {'caller': 'b', 'runner': 'b'})
+  assert (last.team_reward, last.success, last.truncated) == (0, False, True)
+  with pytest.raises(ValueError, match='it needs 2'):
+    make(1, team='at_once')
+
+
+def test_advantages_at_once_are_those_worked_out_by_hand():
+  """All of a call's worth is in the next turn."""
+  environment = make(team='at_once', reward='outcome')
+  values = relay.exact_values(environment, tables(environment, honest))
+  assert values.team_return == pytest.approx(1 / 2)
+  assert values.advantages['caller 0 a'] == pytest.approx([0, -1 / 2])
+  assert values.advantages['runner 1 a'] == pytest.approx([0, -1 / 2])
+  assert values.advantages['caller 1 ba'] == pytest.approx([0, 0])
+
+
 @pytest.mark.parametrize('turns, boost, choose, expected', [
     (3, False, uniform, 1 / 2),
     (3, False, honest, 1.0),
@@ -120,9 +156,10 @@ def test_advantages_are_those_worked_out_by_hand():
   assert values.advantages['runner 0 a'] == pytest.approx([1 / 4, -1 / 4])
 
 
+@pytest.mark.parametrize('team', relay.TEAMS)
 @pytest.mark.parametrize('boost', [False, True])
-def test_the_gradient_is_that_of_the_return(boost):
-  environment = make(2, boost)
+def test_the_gradient_is_that_of_the_return(boost, team):
+  environment = make(2, boost, team=team)
   rng = np.random.default_rng(0)
   logits = {
       prompt: rng.normal(size=len(answers))
