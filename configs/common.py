@@ -238,8 +238,8 @@ def base_config(size: str) -> config_dict.ConfigDict:
 
   c.critic = config_dict.ConfigDict()
   # 'independent': a critic for each policy, which sees the prompt of the role
-  # that acts (IAC); 'central': one that sees the prompts of all roles of the
-  # phase (MAAC).
+  # that acts (IAC); 'central': one that sees the prompts of the roles that act
+  # and of those that have acted in this turn (MAAC).
   c.critic.kind = 'none'
   # The value of a prompt; or 'q', of a prompt and what is answered to it.
   c.critic.form = 'v'

@@ -86,7 +86,11 @@ class Environment(Protocol):
     """The first state of an episode."""
 
   def observe(self, state: State, role: str) -> list[Message]:
-    """What `role` is shown in `state`, as whole chat messages."""
+    """What `role` is shown in `state`, as whole chat messages.
+
+    Asked of a role that acts; for a central critic also of those that have
+    acted in this turn.
+    """
 
   def step(self, state: State, actions: Mapping[str, str]) -> Step:
     """Applies the texts of one phase's roles to `state`."""

@@ -2,9 +2,9 @@
 
 The controls of arXiv 2601.21972, on the groups, batches and policy loss of
 `magrpo`. Independent critics (IAC), one for each policy, see the prompt of the
-role that acts; a central one (MAAC) sees the prompts of all roles of the phase,
-each behind its marker '[Agent k]'. Only training asks a critic: a policy sees
-its own prompt alone.
+role that acts; a central one (MAAC) sees the prompts of all roles that act, and
+of those that have acted in this turn, each behind its marker '[Agent k]'. Only
+training asks a critic: a policy sees its own prompt alone.
 
 A joint action j pays a role r_j = alpha * team reward + local reward of the
 role; the central critic, which has one value for all, expects their mean.
@@ -33,8 +33,9 @@ what a critic expects, and so are summed over turns, unlike in 'return_to_go'.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
+import itertools
 import math
 
 import numpy as np
@@ -141,17 +142,16 @@ class _View:
       self, state: env_api.State, phase: int,
       texts: Mapping[str, str] | None = None) -> _Asked:
     """The inputs of a state, or of a state and what its roles answered."""
-    roles = self.environment.phases[phase]
-    seen = {role: self.environment.observe(state, role) for role in roles}
-    judges = self.critics.judges
+    phases, judges = self.environment.phases, self.critics.judges
     if self.critics.spec.kind == 'central':
+      roles = itertools.chain(*phases[:phase + 1])
       return {CENTRAL: self.inputs.add(
-          judges[CENTRAL], self._together(seen, texts))}
+          judges[CENTRAL], self._together(state, roles, texts or {}))}
     return {
         role: self.inputs.add(judges[self.policy_map[role]], [
-            *messages, *([] if texts is None else [
+            *self.environment.observe(state, role), *([] if texts is None else [
                 {'role': 'assistant', 'content': texts[role]}])])
-        for role, messages in seen.items()}
+        for role in phases[phase]}
 
   def ask_node(self, node: tree_lib.Node) -> _AskedNode:
     if self.critics.spec.form == 'q':
@@ -167,14 +167,15 @@ class _View:
          for j, step in enumerate(node.steps)], [])
 
   def _together(
-      self, seen: Mapping[str, Sequence[env_api.Message]],
-      texts: Mapping[str, str] | None) -> list[env_api.Message]:
-    """One message with what all roles are shown, and perhaps answered."""
+      self, state: env_api.State, roles: Iterable[str],
+      texts: Mapping[str, str]) -> list[env_api.Message]:
+    """One message with what these roles are shown, and perhaps answered."""
     parts = []
-    for role, messages in seen.items():
+    for role in roles:
       number = self.environment.roles.index(role) + 1
+      messages = self.environment.observe(state, role)
       parts += [f'[Agent {number}]', *(m['content'] for m in messages)]
-      if texts is not None:
+      if role in texts:
         parts += [f'[Agent {number} answers]', texts[role]]
     return [{'role': 'user', 'content': '\n'.join(parts)}]
 

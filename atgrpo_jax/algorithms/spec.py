@@ -234,9 +234,9 @@ class CriticSpec:
   Attributes:
     kind: 'none'; 'independent' (IAC), a critic for each policy, which sees the
       prompt of the role that acts; or 'central' (MAAC), one that sees the
-      prompts of all roles of the phase.
+      prompts of the roles that act and of those that have acted in this turn.
     form: 'v' values a prompt. 'q' values a prompt and what was answered to it:
-      of a central critic, by all roles.
+      of a central critic, by all roles that act.
     trunk: 'own', a model of the critic's own, or 'policy', the hidden states of
       the policy's present parameters; see `learner.critic`.
     folder: of the model that an own trunk starts from; '' for that of the

@@ -230,6 +230,18 @@ def test_who_does_not_act_next_sees_through_those_who_do():
   assert targets['a0:'] == 3.5
 
 
+def test_the_central_critic_sees_who_has_acted_in_the_turn():
+  environment = Table(
+      {'0': 1, '1 0': 5}, phases=(('a',), ('b',)), max_turns=1)
+  first, second = (
+      f'[Agent 1]\na1:{said}\n[Agent 2]\nb1:' for said in '01')
+  groups, targets = play(
+      environment, {'[Agent 1]\na0:': 0, first: 2, second: 4}, kind='central')
+  np.testing.assert_allclose(groups['a', 0, 0].returns, [1 + 2, 4])
+  assert [groups['b', 0, branch].value for branch in (0, 1)] == [2, 4]
+  assert targets == {'[Agent 1]\na0:': 3.5, first: 0, second: 2.5}
+
+
 def test_scale_of_a_critics_baseline():
   groups, _ = play(
       Table(TWO_TURNS, max_turns=2), VALUES, scale='std',

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from environments import datasets
+from environments.writing import env
 from environments.writing import transitions
 from environments.writing.posts import demonstrations
+from environments.writing.posts import grammar
 from environments.writing.posts import measure
 from environments.writing.posts import post
 from environments.writing.posts import posts_dataset_builder
@@ -66,8 +68,8 @@ def test_words_have_one_kind_and_are_no_transitions():
 
 
 def test_each_transition_counts_for_its_category_alone():
-  assert demonstrations.TRANSITIONS.keys() == transitions.CATEGORIES.keys()
-  for category, entries in demonstrations.TRANSITIONS.items():
+  assert grammar.TRANSITIONS.keys() == transitions.CATEGORIES.keys()
+  for category, entries in grammar.TRANSITIONS.items():
     assert len(entries) >= 2
     for entry in entries:
       assert transitions.find_categories(entry) == {category}
@@ -78,11 +80,11 @@ def test_sentences_have_no_transitions_but_those_of_the_outline():
   rng = np.random.default_rng(0)
   for _ in range(300):
     facts = post.find_facts(post.random_post(rng))
-    outline = demonstrations.random_outline(rng, facts)
+    outline = grammar.random_outline(rng, facts)
     expected = set()
     for entry in filter(None, outline.transitions):
       expected |= transitions.find_categories(entry)
-    text = demonstrations.write(rng, outline)
+    text = grammar.write(rng, outline)
     assert transitions.find_categories(text) == expected
     assert post.find_facts(text) == outline.facts
 
@@ -104,10 +106,65 @@ def test_demonstrations_are_known_again(role):
   assert shown.state.source in shown.messages[1]['content']
 
 
-def test_a_sentence_about_another_post_is_not_well_formed():
-  assert demonstrations.is_well_formed('it was on monday.', 'it was monday.')
-  assert not demonstrations.is_well_formed(
-      'it was on monday.', 'it was friday.')
+def test_what_is_read_of_a_text():
+  source = 'it was monday. anna was at the lake.'
+  text = (
+      'on monday we were here. she met anna. she met ben. thus, it is at this '
+      'lake. thus thus, she met anna. she met really anna. on monday we were')
+  assert grammar.readable(text, source) == (
+      'on monday we were here. she met anna. thus, it is at this lake.')
+  assert not grammar.readable('', source)
+
+
+def test_facts_alone_are_content_words():
+  facts = set(itertools.chain(*post.WORDS.values()))
+  assert not facts & grammar.FUNCTION_WORDS
+  rng = np.random.default_rng(0)
+  for _ in range(50):
+    words = set(re.findall(r'\w+', grammar.random_text(
+        rng, post.random_post(rng))))
+    assert words <= facts | grammar.FUNCTION_WORDS
+
+
+def test_nothing_is_earned_by_what_is_not_read():
+  environment = env.Writing('pair', 'posts', 'words')
+  rng = np.random.default_rng(0)
+  source = post.random_post(rng)
+  texts = measure.chosen(rng, source)
+
+  def step(*texts):
+    return environment.step(
+        environment.reset({'task_id': 'T', 'text': source}),
+        dict(zip(environment.roles, texts)))
+
+  found = step(*texts)
+  assert found.team_reward > 0.9
+  assert step(*(
+      f'quite really so. {text} for example, we was has.' for text in texts)
+      ).reward_terms == found.reward_terms
+  nothing = step(*(text.replace('.', ' so.') for text in texts))
+  assert nothing.team_reward == 0
+  # Both say what stands in the post, but not in sentences.
+  assert step(source, source).team_reward == 0
+
+
+def test_drills_are_known_again():
+  rng = np.random.default_rng(1)
+  for role, most in (('copyist', 24), ('reporter', 8)):
+    sizes = set()
+    for _ in range(300):
+      shown = demonstrations.REPERTOIRE.demonstrate(
+          rng, role, {'text': 1.0}, 2, (1,))
+      words = shown.state.source.split()
+      sizes.add(len(words))
+      assert shown.messages[0]['content'] == f'{role}: {" ".join(words)}'
+      for completion in shown.completions:
+        assert demonstrations.REPERTOIRE.kind_of(shown, completion) == 'text'
+        found = [fact.word for fact in post.find_facts(completion)]
+        assert found == words
+      assert demonstrations.REPERTOIRE.kind_of(
+          shown, completion + ' yes.') is None
+    assert sizes == set(range(1, most + 1))
 
 
 def test_roles_write_alike():
@@ -135,7 +192,7 @@ def test_texts_written_apart_leave_room_to_learn():
   assert 0.3 <= report.passed['ratio'] <= 0.6
   assert 0.3 <= report.passed['vocabulary'] <= 0.9
   assert all(points > 0.02 for points in report.terms.values())
-  assert 0.28 <= report.jaccard_share <= 0.38
+  assert 0.15 <= report.jaccard_share <= 0.3
   assert max(report.longest) <= 100
 
 
