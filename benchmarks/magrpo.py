@@ -136,5 +136,5 @@ class Step:
           num_updates=1, order=_CONFIG.train.update_order,
           buckets=self._buckets, frozen_params=None, reference=None)
     for name, update in updates.items():
-      update_lib.update_metrics(name, update)
+      update.metrics(name)
     jax.block_until_ready(self._states)

@@ -536,7 +536,8 @@ def _check_no_arguments(args):
 def test_commands_can_be_parsed(monkeypatch):
   checks = {
       'paper.tables': _check_tables, 'benchmarks.credit': credit.parse,
-      'benchmarks.run': _check_run, 'tests.docs_test': _check_no_arguments}
+      'benchmarks.run': _check_run, 'tests.docs_test': _check_no_arguments,
+      'environments.writing.posts.measure': _check_no_arguments}
   for page, module, args in python_commands():
     assert importlib.util.find_spec(module), module
     if module == 'atgrpo_jax.main':

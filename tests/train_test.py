@@ -216,7 +216,7 @@ def test_critics_go_on(system, echo_folder, tmp_path):
   """And are not read by those who do not train."""
   changes = CHANGES | common.MAGRPO | system | {
       'environment.max_turns': 1, 'rollout.num_tasks': 4,
-      'rollout.group_size': 2, 'critic.prompt_buckets': (4, 8),
+      'rollout.group_size': 2, 'critic.prompt_buckets': (4, 12),
       'critic.learning_rate': 1e-2, 'optimizer.learning_rate': 5e-3}
   finished, stopped = tmp_path / 'finished', tmp_path / 'stopped'
   experiment = echo.experiment(echo_folder, **changes)
