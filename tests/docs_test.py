@@ -50,7 +50,7 @@ ROOT = checkout.ROOT
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text()
     for path in [
-        ROOT / 'README.md', ROOT / 'models/nano/README.md',
+        ROOT / 'README.md', *sorted((ROOT / 'models').glob('*/README.md')),
         *sorted((ROOT / 'docs').glob('*.md'))]}
 ALGORITHMS, CONFIGURATION, CREDIT, SPEED = (
     PAGES[f'docs/{name}.md'] for name in (
@@ -138,7 +138,7 @@ def test_readme_is_one_page():
 def test_readme_names_every_page_and_folder():
   readme = PAGES['README.md']
   for name in PAGES:
-    assert name in ('README.md', 'models/nano/README.md') or (
+    assert name == 'README.md' or name.startswith('models/') or (
         f']({name})' in readme), name
   tree = section(readme, '## The code')
   for path in [*ROOT.glob('*/*.py'), *ROOT.glob('atgrpo_jax/*/*.py')]:
