@@ -214,16 +214,13 @@ def build(
   """Builds what the config describes; raises on what cannot work."""
   _check_numbers(config)
   environment = make_environment(config, sandbox)
-  rollout = dict(config.rollout)
-  for name in ('num_tasks', 'temperature', 'max_new_tokens'):
-    del rollout[name]
   policy_map = policy_map_lib.make_policy_map(
       config.policies, environment.roles)
   policies = build_policies(
       config, policy_map_lib.policies_of(policy_map), jax.devices(),
       _read_model)
   buckets = buckets_lib.Buckets(**config.buckets)
-  rollout = spec_lib.RolloutSpec(**rollout)
+  rollout = rollout_spec(config)
   advantage = spec_lib.AdvantageSpec(**config.advantage)
   critic = spec_lib.CriticSpec(**config.critic)
   spec_lib.check_critic(critic, rollout, advantage)
@@ -235,6 +232,13 @@ def build(
           critic, policies, buckets,
           lambda folder: _read_model(folder, config.model.thinking)),
       executor=executor)
+
+
+def rollout_spec(config: ml_collections.ConfigDict) -> spec_lib.RolloutSpec:
+  """The switches of the rollout."""
+  return spec_lib.RolloutSpec(**{
+      field.name: config.rollout[field.name]
+      for field in dataclasses.fields(spec_lib.RolloutSpec)})
 
 
 def build_policies(

@@ -166,9 +166,9 @@ def train(
           reference=references.get(name),
           num_updates=config.train.updates_per_rollout,
           order=config.train.update_order, **given)
+    examples = tree_lib.value_examples_of(trees)
     for name, critic in experiment.critics.items():
-      states[name], updates[name] = critic.update(
-          states, tree_lib.value_examples_of(trees))
+      states[name], updates[name] = critic.update(states, examples)
     for name, update in updates.items():
       values |= {
           f'{name}/{metric}': x for metric, x in update.metrics(name).items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 
+from atgrpo_jax import experiment
 from atgrpo_jax.algorithms import spec as spec_lib
 from benchmarks import critics
 from configs import common
@@ -45,9 +46,7 @@ class Method:
 
 def rollout_spec(**switches) -> spec_lib.RolloutSpec:
   """The rollout of the default config, with changes."""
-  names = [field.name for field in dataclasses.fields(spec_lib.RolloutSpec)]
-  return spec_lib.RolloutSpec(
-      **{name: _CONFIG.rollout[name] for name in names} | switches)
+  return dataclasses.replace(experiment.rollout_spec(_CONFIG), **switches)
 
 
 def methods(group_size: int) -> list[Method]:

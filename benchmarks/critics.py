@@ -1,13 +1,7 @@
 """What a critic makes of a rollout: IAC and MAAC with tables for critics.
 
-A joint action pays a role r = alpha * team reward + local reward. Its return is
-
-  R = r + discount * ((1 - gae_lambda) * V(next) + gae_lambda * mean R(next))
-
-with the mean over the joint actions that were tried from the next state. Where
-none was, it is R = r + discount * V(next), and at the end R = r. The advantage
-is R - V(here): the generalised advantage estimate (arXiv 1506.02438) on a tree.
-With gae_lambda = 0 this is the error of one step.
+A joint action pays a role alpha * team reward + local reward. Its return R is
+the lambda-return of `rl.td`, and the advantage is R - V(here).
 
 V(next) and R(next) are the role's if it acts next, else the mean of those of
 the roles that do. A critic of IAC sees what its role is shown, the critic of
@@ -23,6 +17,7 @@ import numpy as np
 
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.rl import returns as returns_lib
+from atgrpo_jax.rl import td
 from atgrpo_jax.rollout import tree as tree_lib
 from environments import env_api
 from environments.relay import env as relay
@@ -125,24 +120,24 @@ def returns_of(
   found = [{} for _ in tree.nodes]
   for index, node in reversed(list(enumerate(tree.nodes))):
     next_roles = phases[(node.phase + 1) % len(phases)]
+    next_values = [
+        {} if node.is_leaf(j) else {
+            role: value_fn(step.state, role) for role in next_roles}
+        for j, step in enumerate(node.steps)]
+    next_returns = [
+        {role: following.mean() for role, following in found[
+            children[index, j]].items()} if (index, j) in children else None
+        for j in range(len(node.steps))]
     role_returns = {
-        role: alpha * node.team_rewards + [
-            step.local_rewards[role] for step in node.steps]
+        role: td.lambda_returns(
+            alpha * node.team_rewards + [
+                step.local_rewards[role] for step in node.steps],
+            np.array([_of_role(role, values) for values in next_values]),
+            np.array([
+                np.nan if returns is None else _of_role(role, returns)
+                for returns in next_returns]),
+            discount=discount, gae_lambda=gae_lambda)
         for role in phases[node.phase]}
-    for j, step in enumerate(node.steps):
-      if node.is_leaf(j):
-        continue
-      values = {role: value_fn(step.state, role) for role in next_roles}
-      sampled, share = values, 0.0
-      if (index, j) in children:
-        sampled = {
-            role: following.mean()
-            for role, following in found[children[index, j]].items()}
-        share = gae_lambda
-      for role in role_returns:
-        role_returns[role][j] += discount * (
-            (1 - share) * _of_role(role, values)
-            + share * _of_role(role, sampled))
     found[index] = role_returns
   return found
 

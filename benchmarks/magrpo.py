@@ -15,15 +15,13 @@ import pathlib
 import jax
 import numpy as np
 
+from atgrpo_jax import experiment
 from atgrpo_jax import model
 from atgrpo_jax.algorithms import collect
 from atgrpo_jax.algorithms import spec as spec_lib
-from atgrpo_jax.learner import optimizer
 from atgrpo_jax.learner import policies as policies_lib
 from atgrpo_jax.learner import train_state
-from atgrpo_jax.learner import train_step
 from atgrpo_jax.learner import update as update_lib
-from atgrpo_jax.rl import losses
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from atgrpo_jax.runtime import buckets as buckets_lib
@@ -33,10 +31,7 @@ from configs import writing
 from environments import env_api
 
 _CONFIG = writing.get_config()
-_LEARNER = train_step.LearnerSpec(
-    optimizer=optimizer.OptimizerSpec(**_CONFIG.optimizer),
-    loss=losses.LossSpec(**_CONFIG.loss), temperature=1.0, dtype='float32',
-    remat=True, adapter_scale=None)
+_LEARNER = ours.learner_spec(_CONFIG)
 
 
 class Ids:
@@ -103,10 +98,8 @@ class Step:
         prompt=(load.prompt_length,), completion=(load.new_tokens,),
         groups=(load.num_prompts,), microbatch_tokens=load.num_prompts * (
             load.prompt_length + load.group_size * load.new_tokens))
-    names = [field.name for field in dataclasses.fields(spec_lib.RolloutSpec)]
-    self._rollout = spec_lib.RolloutSpec(
-        **{name: _CONFIG.rollout[name] for name in names}
-        | {'group_size': load.group_size})
+    self._rollout = dataclasses.replace(
+        experiment.rollout_spec(_CONFIG), group_size=load.group_size)
     self._steps = itertools.count()
     self._executor = futures.ThreadPoolExecutor(1)
 

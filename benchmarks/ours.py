@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 import jax
+import ml_collections
 import numpy as np
 
 from atgrpo_jax import model
@@ -32,10 +33,17 @@ from benchmarks import workload
 from configs import common
 
 _CONFIG = common.game_config('plan_path', 'size=nano')
-_LEARNER = train_step.LearnerSpec(
-    optimizer=optimizer.OptimizerSpec(**_CONFIG.optimizer),
-    loss=losses.LossSpec(**_CONFIG.loss), temperature=1.0, dtype='float32',
-    remat=True, adapter_scale=None)
+
+
+def learner_spec(config: ml_collections.ConfigDict) -> train_step.LearnerSpec:
+  """In float32, with the loss and the optimiser of a config."""
+  return train_step.LearnerSpec(
+      optimizer=optimizer.OptimizerSpec(**config.optimizer),
+      loss=losses.LossSpec(**config.loss), temperature=1.0, dtype='float32',
+      remat=True, adapter_scale=None)
+
+
+_LEARNER = learner_spec(_CONFIG)
 
 
 @dataclasses.dataclass(frozen=True)

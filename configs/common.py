@@ -319,18 +319,25 @@ def base_config(size: str) -> config_dict.ConfigDict:
   return c
 
 
-def num_chips(topology: str) -> int:
-  """Of a TPU slice such as 'v5e:4x4'."""
-  return math.prod(map(int, topology.partition(':')[2].split('x')))
+def put_on_slice(
+    c: config_dict.ConfigDict, size: str, topology: str,
+    roles: tuple[str, ...] = ()) -> None:
+  """The mesh of a TPU slice such as 'v5e:4x4', and what is checked of it.
 
-
-def add_compile_check(
-    c: config_dict.ConfigDict, size: str, topology: str) -> None:
-  """What --mode compile_check needs beside what a run has."""
+  Heads lie over four chips, groups and parameters over all others. Each of
+  `roles`, if there are some, has its share of the chips.
+  """
   if size not in _QWEN3:
     raise ValueError(f'size={size!r} is not one of {list(_QWEN3)}.')
   hidden_size, intermediate_size, num_layers, num_heads, tied_head = (
       _QWEN3[size])
+  chips = math.prod(map(int, topology.partition(':')[2].split('x')))
+  if roles:
+    chips //= len(roles)
+    c.mesh.pools = ','.join(
+        f'{role}={i * chips}:{(i + 1) * chips}' for i, role in enumerate(roles))
+  c.mesh.tensor = min(4, chips)
+  c.mesh.fsdp = chips // c.mesh.tensor
   with c.unlocked():
     c.compile_check = config_dict.ConfigDict()
     c.compile_check.topology = topology

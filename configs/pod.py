@@ -17,10 +17,6 @@ def get_config(arg: str = ''):
       arg, size='1.7b', topology='v5e:4x4', team='pair', policies='shared')
   c = plan_path.get_config(f'size={arg.size},team={arg.team}')
   c.policies = arg.policies
-  common.add_compile_check(c, arg.size, arg.topology)
-  # Heads over four chips, groups and parameters over all others.
-  num_chips = common.num_chips(arg.topology)
-  c.mesh.tensor = min(4, num_chips)
-  c.mesh.fsdp = num_chips // c.mesh.tensor
+  common.put_on_slice(c, arg.size, arg.topology)
   c.buckets.groups = (4 * c.mesh.fsdp,)
   return c

@@ -125,13 +125,8 @@ def get_config(arg: str = ''):
     c.train.num_steps = 2
     c.train.groups_every = 1
   if arg.topology:
-    common.add_compile_check(c, arg.size, arg.topology)
-    chips = common.num_chips(arg.topology)
-    if c.environment.team != 'solo':  # Half of the chips for each writer.
-      chips //= 2
-      first, second = _ROLES[task]
-      c.mesh.pools = f'{first}=0:{chips},{second}={chips}:{2 * chips}'
-    c.mesh.tensor = min(4, chips)
-    c.mesh.fsdp = chips // c.mesh.tensor
+    common.put_on_slice(
+        c, arg.size, arg.topology,
+        () if c.environment.team == 'solo' else _ROLES[task])
   c.lock()
   return c

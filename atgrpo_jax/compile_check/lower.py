@@ -255,11 +255,9 @@ def _sampler_calls(config, policy, params, adapters):
   yield Call(
       'prepare', programs.prepare, num_bytes(params), (params,),
       preparing.keywords)
-  prepared = jax.eval_shape(preparing, params)
-  prepared = jax.tree.map(
-      lambda x, at: _shape(at, x.shape, x.dtype), prepared,
-      sharding.tree_shardings(
-          prepared, mesh, sharding.decoding_rules(policy.config.tied_head)))
+  prepared = sharding.tree_template(
+      jax.eval_shape(preparing, params), mesh,
+      sharding.decoding_rules(policy.config.tied_head))
   num_shards = sharding.num_data_shards(mesh)
   each = placement.prefill_size(num_slots // num_shards)
   num_prompts = num_shards * each

@@ -100,11 +100,9 @@ class Critic:
             functools.partial(critic_step.init_head, self.config))}
     if self.learner.trains_trunk:
       params['model'] = _trunk(model.param_shapes(self.config))
-    shapes = jax.eval_shape(self._create_state, params)
-    return jax.tree.map(
-        lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at),
-        shapes, sharding.tree_shardings(
-            shapes, self.mesh, critic_step.rules(self.learner)))
+    return sharding.tree_template(
+        jax.eval_shape(self._create_state, params), self.mesh,
+        critic_step.rules(self.learner))
 
   def initial_state(self) -> train_state.TrainState:
     """The critic before its first update; all values are 0."""
@@ -213,7 +211,7 @@ class Critic:
           'fit: raise critic.prompt_buckets (the largest is '
           f'{self.lengths[-1]}; the model has {self.config.max_positions} '
           'positions).')
-    return next(size for size in self.lengths if length <= size)
+    return buckets_lib.bucket(length, self.lengths, 'prompt length')
 
   def _throttled(self, result: Any) -> Any:
     return sharding.throttle_cpu_dispatch(result, self.mesh)

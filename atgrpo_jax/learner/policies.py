@@ -83,10 +83,8 @@ class Policy:
     else:
       params = jax.eval_shape(self._initial_adapter, None)
       rules = sharding.ADAPTER_RULES
-    shapes = jax.eval_shape(self._create_state, params)
-    return jax.tree.map(
-        lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at),
-        shapes, sharding.tree_shardings(shapes, self.mesh, rules))
+    return sharding.tree_template(
+        jax.eval_shape(self._create_state, params), self.mesh, rules)
 
   def initial_params(self) -> model.Params | model.LoraWeights:
     """What is trained, before its first update; float32."""
@@ -122,11 +120,9 @@ def params_template(
     config: model.ModelConfig, mesh: jax.sharding.Mesh,
     dtype: str) -> model.Params:
   """Shapes, dtypes and shardings of `load_params`, without the bytes."""
-  shapes = model.param_shapes(config)
-  rules = sharding.param_rules(config.tied_head)
-  return jax.tree.map(
-      lambda x, at: jax.ShapeDtypeStruct(x.shape, dtype, sharding=at),
-      shapes, sharding.tree_shardings(shapes, mesh, rules))
+  return sharding.tree_template(
+      model.param_shapes(config), mesh, sharding.param_rules(config.tied_head),
+      dtype)
 
 
 def load_params(

@@ -139,6 +139,15 @@ def tree_shardings(tree: Any, mesh: Mesh, rules: Rules) -> Any:
   return jax.tree_util.tree_map_with_path(sharding, tree, specs)
 
 
+def tree_template(
+    shapes: Any, mesh: Mesh, rules: Rules, dtype: Any = None) -> Any:
+  """Shapes with the shardings of `tree_shardings`, and a dtype if given."""
+  return jax.tree.map(
+      lambda x, at: jax.ShapeDtypeStruct(
+          x.shape, dtype or x.dtype, sharding=at),
+      shapes, tree_shardings(shapes, mesh, rules))
+
+
 def constrain_tree(tree: Any, rules: Rules) -> Any:
   """Keeps a traced tree where `tree_shardings` puts it."""
   if current_size() == 1:

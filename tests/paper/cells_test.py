@@ -23,9 +23,7 @@ def test_cells_are_valid_configs(scale):
     config = module.get_config(arg)
     # Keys that do not exist, and values of another type, are refused.
     config.update_from_flattened_dict(dict(cell.overrides))
-    rollout = spec_lib.RolloutSpec(**{
-        name: config.rollout[name]
-        for name in spec_lib.RolloutSpec.__dataclass_fields__})
+    rollout = experiment.rollout_spec(config)
     spec_lib.check_critic(
         spec_lib.CriticSpec(**config.critic), rollout,
         spec_lib.AdvantageSpec(**config.advantage))
