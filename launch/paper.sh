@@ -22,6 +22,9 @@ to go on with what was stopped, or to add cells.
                  one core each gets most done, but the minutes in the tables
                  are then those of a core
   --out DIR      folder of all workdirs (default runs/paper)
+  --keep DIR     folder of kept records, such as paper/results/nano: what is in
+                 it is not run again unless its checkpoints are needed, and the
+                 runs that have finished are added to it at the end
   --dry-run      install, print the commands and run none
   --help         print this
 
@@ -31,7 +34,7 @@ selection, return_type, advantage, loss, group_size or turns.
 EOF
 }
 
-scale=nano seeds=3 only='*' jobs=1 out="$ROOT/runs/paper"
+scale=nano seeds=3 only='*' jobs=1 out="$ROOT/runs/paper" keep=
 while (($# > 0)); do
   case "$1" in
     -h | --help)
@@ -39,7 +42,7 @@ while (($# > 0)); do
       exit
       ;;
     --dry-run) dry_run=true ;;
-    --scale | --seeds | --only | --jobs | --out)
+    --scale | --seeds | --only | --jobs | --out | --keep)
       check_value "$@"
       printf -v "${1#--}" %s "$2"
       shift
@@ -54,6 +57,7 @@ check_count --seeds "$seeds"
 check_count --jobs "$jobs"
 # The cells start in the checkout, but DIR is the caller's.
 [[ "$out" == /* ]] || out="$PWD/$out"
+[[ -z "$keep" || "$keep" == /* ]] || keep="$PWD/$keep"
 
 prints=$dry_run dry_run=false  # What to print, the installation knows.
 ensure_installed paper
@@ -61,4 +65,4 @@ use_all_cores
 cd "$ROOT"
 exec "$VENV/bin/python" -m paper.run --scale "$scale" \
   --seeds "$seeds" --only "$only" --jobs "$jobs" --out "$out" \
-  --dry_run="$prints"
+  --keep "$keep" --dry_run="$prints"

@@ -50,6 +50,7 @@ from configs import pod
 from configs import writing as writing_config
 from environments.boards import board_game
 from environments.writing import env as writing
+from paper import records
 
 # Name of a game in configs/ and workdirs -> its name in tables.
 TASKS = {'plan_path': 'Plan-Path', 'sokoban': 'Sokoban', 'sudoku': 'Sudoku'}
@@ -163,6 +164,13 @@ class Cell:
   def is_done(self, out: pathlib.Path) -> bool:
     """Whether the cell has its result."""
     return (out / self.path / self.result).exists()
+
+  def is_kept(self, kept: records.Runs) -> bool:
+    """Whether records have its result, an evaluation."""
+    folder, name = self.result.rsplit('/', 1)
+    return (
+        folder == 'evals' and self.path in kept
+        and name.removesuffix('.json') in kept[self.path].evaluations)
 
 
 def make_cells(scale: str, num_seeds: int) -> list[Cell]:
@@ -369,15 +377,21 @@ def choose(cells: Sequence[Cell], patterns: Sequence[str]) -> list[Cell]:
 
 
 def with_needed(
-    chosen: Sequence[Cell], cells: Sequence[Cell],
-    out: pathlib.Path) -> list[Cell]:
-  """Those of `cells` that are chosen, or needed by one of them and not done."""
+    chosen: Sequence[Cell], cells: Sequence[Cell], out: pathlib.Path,
+    kept: records.Runs) -> list[Cell]:
+  """Those of `cells` that are chosen, or needed by one of them and not done.
+
+  None of them is in the records `kept`, unless its checkpoints are needed.
+  """
   cell_of = {cell.key: cell for cell in cells}
-  wanted = {cell.key for cell in chosen}
-  stack = [cell for cell in chosen if not cell.is_done(out)]
+  wanted = {cell.key for cell in chosen if not cell.is_kept(kept)}
+  stack = [cell_of[key] for key in wanted if not cell_of[key].is_done(out)]
   while stack:
-    for key in needed(stack.pop()):
-      if key not in wanted and not cell_of[key].is_done(out):
+    cell = stack.pop()
+    for key in needed(cell):
+      other = cell_of[key]
+      in_records = other.is_kept(kept) and other.path != cell.path
+      if key not in wanted and not other.is_done(out) and not in_records:
         wanted.add(key)
-        stack.append(cell_of[key])
+        stack.append(other)
   return [cell for cell in cells if cell.key in wanted]

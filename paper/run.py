@@ -5,6 +5,10 @@
 `paper/cells.py` says what the cells are. Their workdirs are in `OUT/<scale>`. A
 cell that has its result is skipped, one that was stopped resumes. At the end
 `paper.tables` makes the tables from what is there.
+
+With --keep, what is in these records is not run again, unless another cell
+starts from its checkpoints, and its tokens are the budget of others. At the end
+the finished runs are added to the records.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from atgrpo_jax import errors
 from atgrpo_jax.runtime import files
 from atgrpo_jax.runtime import metrics
 from paper import cells as cells_lib
+from paper import records
 
 _POLL_SECONDS = 0.1
 
@@ -36,8 +41,8 @@ _POD = ('launch/tpu_pod.sh', '--name', 'NAME', '--zone', 'ZONE',
 
 
 def run_cells(
-    cells: Sequence[cells_lib.Cell], out: pathlib.Path,
-    num_jobs: int = 1) -> int:
+    cells: Sequence[cells_lib.Cell], out: pathlib.Path, num_jobs: int,
+    kept: records.Runs) -> int:
   """Runs what is not done, up to `num_jobs` cells at a time.
 
   With several, each has its share of the cores. A cell waits for those it
@@ -70,7 +75,7 @@ def run_cells(
           cell = waiting.pop(index)
           line = [
               '-m', 'atgrpo_jax.main',
-              *cells_lib.command(cell, out, _budget(cell, out))]
+              *cells_lib.command(cell, out, _budget(cell, out, kept))]
           print(
               f'[{index + 1}/{len(cells)}] python {shlex.join(line)}',
               flush=True)
@@ -154,13 +159,15 @@ def _first_ready(
       if unfinished.isdisjoint(cells_lib.needed(cell))), None)
 
 
-def _budget(cell: cells_lib.Cell, out: pathlib.Path) -> int:
+def _budget(
+    cell: cells_lib.Cell, out: pathlib.Path, kept: records.Runs) -> int:
   """Completion tokens that it may generate; 0 if its steps are limited."""
   if not cell.budget_of:
     return 0
-  generated = int(sum(
-      line['budget/completion_tokens']
-      for line in metrics.read(out / cell.budget_of)))
+  steps = (
+      kept[cell.budget_of].steps if cell.budget_of in kept
+      else metrics.read(out / cell.budget_of))
+  generated = int(sum(step['budget/completion_tokens'] for step in steps))
   return int(cell.budget_share * generated)
 
 
@@ -206,7 +213,13 @@ def main(argv: list[str]) -> int:
   try:
     errors.refuse_arguments(argv)
     chosen = cells_lib.choose(cells, given.only)
-    cells = cells_lib.with_needed(chosen, cells, out)
+    keep = ['--keep', given.keep] if given.keep else []
+    if keep and given.scale != 'nano':
+      raise errors.UserError(
+          f'--keep is for cells that are run; of --scale={given.scale} the '
+          'commands are printed. Leave it out.')
+    kept = records.read(pathlib.Path(given.keep)) if keep else {}
+    cells = cells_lib.with_needed(chosen, cells, out, kept)
     if given.dry_run or given.scale != 'nano':
       print_cells(cells, out, given.scale)
       return 0
@@ -215,8 +228,8 @@ def main(argv: list[str]) -> int:
       raise errors.UserError(
           f'--jobs={given.jobs} cells at a time need a core each; there are '
           f'{cores}.')
-    return run_cells(cells, out, given.jobs) or subprocess.call(
-        [sys.executable, '-m', 'paper.tables', '--out', str(out)])
+    return run_cells(cells, out, given.jobs, kept) or subprocess.call(
+        [sys.executable, '-m', 'paper.tables', '--out', str(out), *keep])
   except errors.UserError as error:
     print(f'error: {error}', file=sys.stderr)
     return 2
@@ -235,5 +248,8 @@ if __name__ == '__main__':
   flags.DEFINE_integer(
       'jobs', 1, 'Cells at a time, each with its share of the cores.',
       lower_bound=1)
+  flags.DEFINE_string(
+      'keep', '', 'Folder of kept records: what is in it is not run again, and '
+      'what is finished is added.')
   flags.DEFINE_bool('dry_run', False, 'Print the commands; run none.')
   app.run(main)

@@ -10,6 +10,7 @@ from atgrpo_jax import experiment
 from atgrpo_jax.algorithms import collect
 from atgrpo_jax.algorithms import spec as spec_lib
 from paper import cells as cells_lib
+from tests.paper import finished_runs
 
 CELLS = cells_lib.make_cells('nano', 2)
 
@@ -87,7 +88,7 @@ def test_rows_are_compared_with_one_of_as_many_updates():
     ('writing/posts/sa_grpo/*', ['writing/posts/magrpo'])])
 def test_cells_come_with_those_they_need(only, also, tmp_path):
   chosen = [cell for cell in CELLS if fnmatch.fnmatch(cell.path, only)]
-  cells = cells_lib.with_needed(chosen, CELLS, tmp_path)
+  cells = cells_lib.with_needed(chosen, CELLS, tmp_path, {})
   assert cells == [cell for cell in CELLS if cell in cells]
   assert {cell.path.rpartition('/')[0] for cell in cells} == {
       only.removesuffix('/*'), *also}
@@ -98,7 +99,22 @@ def test_cells_come_with_those_they_need(only, also, tmp_path):
       result = tmp_path / cell.path / cell.result
       result.parent.mkdir(parents=True, exist_ok=True)
       result.touch()
-  assert cells_lib.with_needed(chosen, CELLS, tmp_path) == chosen
+  assert cells_lib.with_needed(chosen, CELLS, tmp_path, {}) == chosen
+
+
+@pytest.mark.parametrize('only, also', [
+    ('main/plan_path/at_grpo/*', []),
+    ('main/plan_path/mas_grpo/*', ['main/plan_path/mas_grpo']),
+    # An export, and an evaluation of a checkpoint, need the training itself.
+    ('roles/plan_path/swapped/*', [
+        'main/plan_path/at_grpo_per_role', 'roles/plan_path/swapped'])])
+def test_what_is_kept_is_not_run_again(only, also, tmp_path):
+  kept = {
+      cell.path: finished_runs.run(before=1, after=2) for cell in CELLS
+      if cell.path.split('/')[2] in ('at_grpo', 'at_grpo_per_role')}
+  chosen = [cell for cell in CELLS if fnmatch.fnmatch(cell.path, only)]
+  cells = cells_lib.with_needed(chosen, CELLS, tmp_path, kept)
+  assert {cell.path.rpartition('/')[0] for cell in cells} == set(also)
 
 
 def test_a_pattern_that_fits_no_cell_is_named():

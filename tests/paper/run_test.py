@@ -17,6 +17,7 @@ from atgrpo_jax.runtime import files
 from paper import cells as cells_lib
 from paper import run
 from tests import checkout
+from tests.paper import finished_runs
 
 PYTHON = sys.executable
 CELLS = cells_lib.make_cells('nano', 1)
@@ -82,7 +83,7 @@ def two_cores(monkeypatch):
 @pytest.mark.parametrize('num_jobs', [1, 2])
 def test_cells_run_once(out, two_cores, num_jobs, capsys):
   # A cell whose budget is not there yet cannot be started.
-  assert run.run_cells(FEW, out, num_jobs) == 0
+  assert run.run_cells(FEW, out, num_jobs, {}) == 0
   printed = capsys.readouterr().out
   assert printed.count('python -m atgrpo_jax.main') == len(FEW)
   assert all(cell.is_done(out) for cell in FEW)
@@ -91,9 +92,17 @@ def test_cells_run_once(out, two_cores, num_jobs, capsys):
   assert (out / 'logs' / f'{FEW[0].path}.train').read_text() == 'said\n'
 
   (out / FEW[4].path / 'evals/after.json').unlink()
-  assert run.run_cells(FEW, out, num_jobs) == 0
+  assert run.run_cells(FEW, out, num_jobs, {}) == 0
   printed = capsys.readouterr().out
   assert printed.startswith(f'[5/{len(FEW)}]') and printed.count('\n') == 1
+
+
+def test_the_budget_is_that_of_the_run_that_is_kept(out, capsys):
+  budget_of = FIRST[0].path
+  cell = next(cell for cell in CELLS if cell.budget_of == budget_of)
+  kept = {budget_of: finished_runs.run(after=2)}
+  assert run.run_cells([cell], out, 1, kept) == 0
+  assert '--config.train.completion_tokens=1200000' in capsys.readouterr().out
 
 
 def test_one_core_has_one_device(out):
@@ -108,7 +117,7 @@ def test_one_core_has_one_device(out):
 
 def test_a_cell_that_fails_stops_the_run(out, two_cores, capsys):
   pathlib.Path('fail').touch()
-  assert run.run_cells(FEW, out, num_jobs=2) == 3
+  assert run.run_cells(FEW, out, 2, {}) == 3
   captured = capsys.readouterr()
   assert captured.out.count('atgrpo_jax.main') == 1
   assert 'status 3' in captured.err and f'{FEW[0].path}.train' in captured.err
@@ -129,7 +138,7 @@ def test_signals_reach_the_trainers_which_end_as_they_will(
   thread = threading.Thread(target=stop)
   thread.start()
   try:
-    assert run.run_cells(FIRST, out, num_jobs=2) == status
+    assert run.run_cells(FIRST, out, 2, {}) == status
     assert signal.getsignal(number) is signal.SIG_DFL
   finally:
     thread.join()
@@ -146,7 +155,7 @@ def test_a_killed_sweep_goes_on_after_the_trainer_it_left(
   script = (
       'import pathlib, sys; from paper import cells, run; '
       'sys.executable = sys.argv[1]; run.run_cells('
-      'cells.make_cells("nano", 1), pathlib.Path(sys.argv[2]))')
+      'cells.make_cells("nano", 1), pathlib.Path(sys.argv[2]), 1, {})')
   child = subprocess.Popen(
       [PYTHON, '-P', '-c', script, sys.executable, out],
       env=os.environ | {'PYTHONPATH': str(checkout.ROOT)})
@@ -164,7 +173,7 @@ def test_a_killed_sweep_goes_on_after_the_trainer_it_left(
     return held
 
   monkeypatch.setattr(files, 'try_lock', end_trainer)
-  assert run.run_cells(FIRST, out) == 0
+  assert run.run_cells(FIRST, out, 1, {}) == 0
   printed = capsys.readouterr().out
   assert printed.startswith(
       f'waits for the trainer that is at work in {out / FIRST[0].path}\n')
@@ -174,7 +183,7 @@ def test_a_killed_sweep_goes_on_after_the_trainer_it_left(
 def test_two_sweeps_in_one_folder_are_refused(out):
   with run._lock(out):
     with pytest.raises(errors.UserError, match='already; wait, or .*--out'):
-      run.run_cells(FEW, out)
+      run.run_cells(FEW, out, 1, {})
 
 
 @pytest.mark.parametrize('scale', ['nano', '8b'])
