@@ -29,13 +29,16 @@ the candidate itself would make them smaller by 1/K, and a deviation would give
 each group a unit of its own. `learned` divides by the deviation (`std`), as
 training does.
 
-The advantages of IAC and MAAC (`benchmarks.critics`) are measured as they are;
-to learn, those of a role and turn are centred and divided by their deviation.
-An `exact` critic knows the true mean return of what it sees, before each
-rollout. A `learned` one is a table. To be measured, it first learns from as
-many other answers as it is then measured with. Its noise is then the same in
-all rollouts: it counts as bias, and no standard error knows it. In `learned`
-it learns from the same answers as the policies, after them.
+IAC and MAAC are those of training, with tables for critics. The advantages of
+form v are measured as they are; to learn, those of a role and turn are divided
+by their root mean square. An `exact` critic knows the true mean return of what
+it is shown, before each rollout. To be measured, a `learned` one first learns
+from as many other answers as it is then measured with. Its noise is then the
+same in all rollouts: it counts as bias, and no standard error knows it. In
+`learned` it learns from the same answers as the policies, after them.
+
+A gradient is a mean over all candidates; with `an update for each turn`, and
+where all branches have critics, it is the sum of the means over each turn's.
 
 Methods that the game cannot be played with, such as all branches of many turns,
 have no row, and a line says why.
@@ -51,6 +54,7 @@ The error of a root is what it grows by with one error more of its square.
 from __future__ import annotations
 
 import argparse
+import collections
 from collections.abc import Mapping, Sequence
 import dataclasses
 import gc
@@ -63,7 +67,6 @@ import numpy as np
 
 from atgrpo_jax import errors
 from atgrpo_jax.algorithms import collect
-from atgrpo_jax.algorithms import credit
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from atgrpo_jax.runtime import buckets as buckets_lib
@@ -82,6 +85,7 @@ class Credit:
   """One candidate: where it stood, what it said and what it got."""
 
   prompt: str
+  turn: int
   answer: int
   advantage: float
 
@@ -129,12 +133,9 @@ class Laboratory:
         buckets=buckets_lib.Buckets((1,), (1,), (1,), 1), max_new_tokens=1,
         temperature=1.0, seed=seed, train_step=step, executor=self.executor,
         table=probabilities(logits), rng=np.random.default_rng([seed, step]))
-    advantage = method.advantage(measured=measured)
-    trees = collect.collect(runner, self.tasks, method.rollout, advantage)
-    if critic:
-      trees = credit.assign_advantages(
-          [critic.judge(tree) for tree in trees], advantage,
-          return_type=method.rollout.return_type)
+    trees = collect.collect(
+        runner, self.tasks, method.rollout,
+        method.advantage(measured=measured), critic and critic.critics())
     return trees, runner.counters.model_calls
 
   def critic(
@@ -144,7 +145,7 @@ class Laboratory:
     if method.critic is None:
       return None
     critic = critics.Critic(self.environment, method.critic, method.rollout)
-    if method.critic.exact:
+    if method.exact:
       critic.know(probabilities(logits))
     return critic
 
@@ -153,7 +154,7 @@ class Laboratory:
       num_rollouts: int, num_calls: int) -> critics.Critic | None:
     """One that has learned from other rollouts of the same policies."""
     critic, step, used = self.critic(method, logits), 0, 0
-    while critic and not method.critic.exact and (
+    while critic and not method.exact and (
         step < num_rollouts or used < num_calls):
       trees, calls = self.rollout(
           method, logits, seed=1, step=step, measured=True, critic=critic)
@@ -186,7 +187,7 @@ class Laboratory:
       rollouts.append([
           *(np.bincount(places, given**power, len(self.indices))
             for power in range(3)),
-          self._flat(gradient(own, policy))])
+          self._flat(gradient(own, policy, method.update_order))])
     rollouts = np.array(rollouts)
 
     def statistics(totals):
@@ -218,10 +219,11 @@ class Laboratory:
     while used < num_calls:
       trees, calls = self.rollout(
           method, logits, seed=seed, step=step, measured=False, critic=critic)
-      slopes = gradient(credits_of(trees), probabilities(logits))
+      slopes = gradient(
+          credits_of(trees), probabilities(logits), method.update_order)
       for prompt, change in slopes.items():
         logits[prompt] = logits[prompt] + LEARNING_RATE * change
-      if critic and method.critic.exact:
+      if critic and method.exact:
         critic.know(probabilities(logits))
       elif critic:
         critic.learn(trees)
@@ -252,15 +254,20 @@ def probabilities(logits: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def gradient(
-    credits: Sequence[Credit],
-    policy: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-  """Of the mean of advantage * log-probability, for the logits."""
-  sums = {}
-  for one in credits:
+    credits: Sequence[Credit], policy: Mapping[str, np.ndarray],
+    update_order: str) -> dict[str, np.ndarray]:
+  """Of the mean of advantage * log-probability, for the logits.
+
+  Of all candidates if `update_order` is 'mixed', else of each turn by itself;
+  the prompts of turns differ, so their updates do in any order.
+  """
+  turns = [0 if update_order == 'mixed' else one.turn for one in credits]
+  sizes, sums = collections.Counter(turns), {}
+  for one, turn in zip(credits, turns):
     score = -policy[one.prompt]
     score[one.answer] += 1
     sums[one.prompt] = (
-        sums.get(one.prompt, 0.0) + one.advantage / len(credits) * score)
+        sums.get(one.prompt, 0.0) + one.advantage / sizes[turn] * score)
   return sums
 
 
@@ -274,8 +281,8 @@ def credits_of(trees: Sequence[tree_lib.Tree]) -> list[Credit]:
   """Of all candidates of a rollout."""
   return [
       Credit(
-          bytes(group.prompt).decode(), int(candidate.completion[0]),
-          float(candidate.advantage))
+          bytes(group.prompt).decode(), group.key.turn,
+          int(candidate.completion[0]), float(candidate.advantage))
       for group in tree_lib.groups_of(trees) for candidate in group.candidates]
 
 
@@ -383,7 +390,8 @@ def main(argv: Sequence[str]) -> None:
           'advantage': {
               'measured': credit_methods.MEASURED,
               'learned': credit_methods.LEARNED,
-              'measured with a critic': credit_methods.CRITIC_MEASURED},
+              'measured with a critic': credit_methods.CRITIC_MEASURED,
+              'learned with a critic': credit_methods.CRITIC_LEARNED},
           'critic_step_size': critics.STEP_SIZE},
       'rows': rows}, indent=2) + '\n')
 

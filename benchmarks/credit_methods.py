@@ -7,17 +7,17 @@ import itertools
 
 from atgrpo_jax import experiment
 from atgrpo_jax.algorithms import spec as spec_lib
-from benchmarks import critics
 from configs import common
 
 _CONFIG = common.game_config('plan_path', 'size=nano')
 LAMBDA = 0.95
-# Advantages that are measured, and those that are learned from. With a critic,
-# nothing is compared but by the scale of what is learned from.
+CRITICS = {'IAC': 'independent', 'MAAC': 'central'}
+# Advantages that are measured, and those that are learned from.
 MEASURED = {'baseline': 'leave_one_out', 'scale': 'none'}
 LEARNED = {'baseline': 'mean', 'scale': 'std'}
-CRITIC_MEASURED = {'baseline': 'none', 'scale': 'none'}
-CRITIC_GROUP_KEY = 'agent+turn'
+# Of critics of form v.
+CRITIC_MEASURED = {'baseline': 'critic', 'scale': 'none'}
+CRITIC_LEARNED = {'baseline': 'critic', 'scale': 'std'}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,19 +28,31 @@ class Method:
     name: in the table.
     rollout: how tasks are played.
     group_key: whose returns are compared.
-    critic: what returns are compared with; None without a critic.
+    critic: None without one.
+    exact: the critic knows the true mean return of what it is shown, instead of
+      learning it.
+    update_order: 'mixed', a gradient of all candidates, or 'last_turn', one for
+      each turn.
   """
 
   name: str
   rollout: spec_lib.RolloutSpec
   group_key: str
-  critic: critics.CriticSpec | None = None
+  critic: spec_lib.CriticSpec | None = None
+  exact: bool = False
+  update_order: str = 'mixed'
+
+  def __post_init__(self):
+    if self.critic:
+      spec_lib.check_critic(
+          self.critic, self.rollout, self.advantage(measured=True))
 
   def advantage(self, *, measured: bool) -> spec_lib.AdvantageSpec:
     """How returns become advantages."""
-    kind = LEARNED
-    if measured:
-      kind = CRITIC_MEASURED if self.critic else MEASURED
+    if self.critic and self.critic.form == 'v':
+      kind = CRITIC_MEASURED if measured else CRITIC_LEARNED
+    else:
+      kind = MEASURED if measured else LEARNED
     return spec_lib.AdvantageSpec(self.group_key, **kind)
 
 
@@ -68,22 +80,29 @@ def methods(group_size: int) -> list[Method]:
             return_type=return_type),
         group_key)
 
-  def joint(return_type, selection):
+  def joint(return_type, selection, update_order='mixed'):
     return Method(
-        f'joint, {return_type}, {selection}',
+        f'joint, {return_type}, {selection}'
+        + (', an update for each turn' if update_order != 'mixed' else ''),
         rollout_spec(
             mode='joint', group_size=group_size, selection=selection,
             return_type=return_type),
-        'env+agent+turn+branch')
+        'env+agent+turn+branch', update_order=update_order)
 
-  def actor_critic(name, gae_lambda, kind, selection):
+  def actor_critic(name, form, gae_lambda, kind, selection):
     return Method(
-        f'{name}, lambda {gae_lambda}, {kind}, {selection}',
+        f'{name}, {"q" if form == "q" else f"lambda {gae_lambda:g}"}, {kind}, '
+        f'{selection}',
         rollout_spec(
             mode='joint', group_size=group_size, selection=selection,
-            return_type='immediate'),
-        CRITIC_GROUP_KEY,
-        critics.CriticSpec(name, gae_lambda, exact=kind == 'exact'))
+            return_type='bootstrapped'),
+        # With a critic, nothing is compared but the scale.
+        'agent+turn' if form == 'v' else 'env+agent+turn+branch',
+        dataclasses.replace(
+            spec_lib.CriticSpec(**_CONFIG.critic), kind=CRITICS[name],
+            form=form, gae_lambda=gae_lambda),
+        exact=kind == 'exact',
+        update_order='last_turn' if selection == 'all' else 'mixed')
 
   return [
       *(tree('immediate', selection)
@@ -95,11 +114,13 @@ def methods(group_size: int) -> list[Method]:
       *(parallel(return_type, 'env+agent+turn')
         for return_type in ('immediate', 'return_to_go', 'episode_return')),
       joint('return_to_go', 'all'),
+      joint('return_to_go', 'all', 'last_turn'),
       *(joint('immediate', selection)
         for selection in ('team_greedy', 'uniform', 'first')),
-      *(actor_critic(name, gae_lambda, kind, selection)
-        for name, (gae_lambda, selection), kind in itertools.product(
-            critics.NAMES,
-            [(0, 'first'), (LAMBDA, 'first'), (LAMBDA, 'all')],
+      *(actor_critic(name, form, gae_lambda, kind, selection)
+        for name, (form, gae_lambda, selection), kind in itertools.product(
+            CRITICS,
+            [('v', 0.0, 'first'), ('v', LAMBDA, 'first'),
+             ('v', LAMBDA, 'all'), ('q', 0.0, 'all')],
             ['exact', 'learned'])),
   ]

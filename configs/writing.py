@@ -56,6 +56,10 @@ def get_config(arg: str = ''):
       ('system', arg.system, SYSTEMS), ('preset', arg.preset, presets)):
     if value not in known:
       raise ValueError(f'{name}={value!r} is not one of {list(known)}.')
+  if arg.system == 'at_grpo' and arg.preset != 'paper':
+    raise ValueError(
+        f"preset={arg.preset!r} is a version of MAGRPO; leave 'paper' with "
+        "system='at_grpo', another algorithm.")
   c = common.base_config(arg.size)
   c.update_from_flattened_dict(common.MAGRPO | presets[arg.preset])
   c.environment.module = 'environments.writing.env'

@@ -88,6 +88,7 @@ def test_versions_of_magrpo_differ_in_what_is_listed():
     ('writing', 'system=mas_grpo',
      "system='mas_grpo' is not one of .*'magrpo'"),
     ('writing', 'preset=v2', "preset='v2' is not one of .*'comlrl143'"),
+    ('writing', 'preset=comlrl143,system=at_grpo', 'a version of MAGRPO'),
 ])
 def test_arguments_that_make_no_sense(name, arg, message):
   with pytest.raises(ValueError, match=message):

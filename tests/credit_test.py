@@ -8,13 +8,11 @@ import sys
 import numpy as np
 import pytest
 
+from atgrpo_jax.algorithms import actor_critic
 from atgrpo_jax.algorithms import spec as spec_lib
-from atgrpo_jax.rollout import tree as tree_lib
 from benchmarks import credit
 from benchmarks import credit_methods
-from benchmarks import critics
 from benchmarks import estimates
-from environments import env_api
 from environments.relay import env as relay
 from tests import checkout
 
@@ -40,9 +38,10 @@ def test_methods_are_all_selections_with_all_return_types():
           *itertools.product(
               ['parallel'], ['all'],
               spec_lib.RETURN_TYPES['parallel']),
-          ('joint', 'all', 'return_to_go'),
-          *itertools.product(
-              ['joint'], spec_lib.SELECTIONS['joint'], ['immediate'])}
+          *(('joint', 'all', it) for it in ('return_to_go', 'bootstrapped')),
+          ('joint', 'first', 'bootstrapped'),
+          *(('joint', it, 'immediate')
+            for it in spec_lib.SELECTIONS['joint'] if it != 'all')}
 
 
 @pytest.mark.parametrize('team, turns, modes', [
@@ -173,10 +172,16 @@ def test_one_turn_of_outcome_rewards_has_no_bias_in_direction():
 
 def test_the_gradient_is_that_of_the_mean_log_probability():
   policy = {'x': np.array([0.2, 0.3, 0.5])}
-  found = credit.gradient(
-      [credit.Credit('x', 0, 2.0), credit.Credit('x', 2, -1.0)], policy)
-  np.testing.assert_allclose(
-      found['x'], ([1.6, -0.6, -1.0] + np.array([0.2, 0.3, -0.5])) / 2)
+  credits = [
+      credit.Credit('x', 0, 0, 2.0), credit.Credit('x', 0, 2, -1.0),
+      credit.Credit('y', 1, 0, 1.0)]
+  policy['y'] = np.array([0.4, 0.6])
+  of_x = [1.6, -0.6, -1.0] + np.array([0.2, 0.3, -0.5])
+  of_y = np.array([0.6, -0.6])
+  for order, num_x, num_y in (('mixed', 3, 3), ('last_turn', 2, 1)):
+    found = credit.gradient(credits, policy, order)
+    np.testing.assert_allclose(found['x'], of_x / num_x)
+    np.testing.assert_allclose(found['y'], of_y / num_y)
 
 
 @pytest.mark.parametrize('turns, boost, best', [
@@ -201,72 +206,43 @@ def test_all_branches_are_unbiased_but_weigh_late_turns_more():
       np.concatenate(list(exact.values())))
   assert expected < 0.9
   assert measured['cosine'] == pytest.approx(expected, abs=0.03)
+  # An update for each turn has no such weights.
+  measured = laboratory.measure(
+      METHODS['joint, return_to_go, all, an update for each turn'], logits, 30)
+  assert measured['cosine'] > 0.97
 
 
 # Critics.
 
 
-def step(state, team_reward, done=False, **local_rewards):
-  return env_api.Step(
-      state=state, team_reward=team_reward, local_rewards=local_rewards,
-      reward_terms={}, done=done, success=False, truncated=False, outcomes={})
-
-
-def node(phase, steps, **parent):
-  return tree_lib.Node(0, phase, None, (), ((0,), (1,)), tuple(steps), **parent)
-
-
-@pytest.mark.parametrize('gae_lambda, expected', [
-    # 2 * 1 + 0.5 + 0.5 * 3, what is sampled later having no share.
-    (0.0, 4.0),
-    # The mean of 8.5 and 8 in the place of a quarter of 3.
-    (0.25, 2.5 + 0.5 * (0.75 * 3 + 0.25 * 8.25)),
-    (1.0, 2.5 + 0.5 * 8.25)])
-def test_returns_on_a_tree_worked_out_by_hand(gae_lambda, expected):
-  tree = tree_lib.Tree('', (
-      node(0, [step('x', 1.0, a=0.5), step('y', 0.0, a=0.0)]),
-      node(1, [step('z', 2.0, b=1.0), step('', 4.0, b=0.0, done=True)],
-           parent=0, joint_action=0)))
-  values = {'x': 3.0, 'y': 5.0, 'z': 7.0}
-  first, second = critics.returns_of(
-      tree, lambda state, role: values[state], (('a',), ('b',)), alpha=2.0,
-      discount=0.5, gae_lambda=gae_lambda)
-  assert list(second['b']) == [2 * 2 + 1 + 0.5 * 7, 2 * 4]
-  assert list(first['a']) == [expected, 0.5 * 5]
-
-
-def test_who_acts_next_has_a_value_and_who_does_not_has_their_mean():
-  tree = tree_lib.Tree('', (
-      node(0, [step('x', 0.0, a=0.0, b=1.0, c=0.0)] * 2),))
-  values = {'b': 3.0, 'c': 5.0}
-  first, = critics.returns_of(
-      tree, lambda state, role: values[role], (('a', 'b'), ('b', 'c')),
-      alpha=1.0, discount=1.0, gae_lambda=0.0)
-  assert {role: list(own) for role, own in first.items()} == {
-      'a': [4.0, 4.0], 'b': [4.0, 4.0]}
-
-
 @pytest.mark.parametrize('team', relay.TEAMS)
-@pytest.mark.parametrize('name', critics.NAMES)
-def test_a_critic_learns_what_it_could_know(name, team):
+@pytest.mark.parametrize('rest', ['lambda 0, {}, first', 'q, {}, all'])
+@pytest.mark.parametrize('name', credit_methods.CRITICS)
+def test_a_critic_learns_what_it_could_know(name, rest, team):
   laboratory = make(2, team=team)
-  method = METHODS[f'{name}, lambda 0, exact, first']
+  method, learning = (
+      METHODS[f'{name}, {rest.format(kind)}'] for kind in ('exact', 'learned'))
   logits = laboratory.halfway()
   exact = laboratory.critic(method, logits)
-  learned = laboratory.critic_to_measure(
-      METHODS[f'{name}, lambda 0, learned, first'], logits, 15, 0)
+  learned = laboratory.critic_to_measure(learning, logits, 15, 0)
   known = np.array(list(exact.table.values()))
   found = np.array([learned.table[seen] for seen in exact.table])
   assert np.linalg.norm(found - known) < 0.3 * np.linalg.norm(known)
-  # Of an outcome, the mean value of the first states is the team's return.
-  outcome = make(2, reward='outcome', team=team)
-  exact = outcome.critic(method, logits)
-  first = {
-      exact.sees(outcome.environment.reset(task), 'caller')
-      for task in outcome.tasks}
-  assert np.mean([exact.table[seen] for seen in first]) == pytest.approx(
-      relay.exact_values(
-          outcome.environment, credit.probabilities(logits)).team_return)
+
+
+@pytest.mark.parametrize('team', relay.TEAMS)
+@pytest.mark.parametrize('kind', credit_methods.CRITICS.values())
+def test_the_value_of_the_first_states_is_the_return_of_an_outcome(kind, team):
+  laboratory = make(2, reward='outcome', team=team)
+  name, = (n for n, it in credit_methods.CRITICS.items() if it == kind)
+  logits, environment = laboratory.halfway(), laboratory.environment
+  exact = laboratory.critic(METHODS[f'{name}, lambda 0, exact, first'], logits)
+  first = [
+      exact.encode_prompt(messages) for task in laboratory.tasks
+      for messages in actor_critic.shown(
+          environment, kind, environment.reset(task), phase=0).values()]
+  assert exact.values(first).mean() == pytest.approx(relay.exact_values(
+      environment, credit.probabilities(logits)).team_return)
 
 
 @pytest.mark.parametrize('team, turns', [('pair', 1), ('at_once', 2)])

@@ -33,7 +33,7 @@ what a critic expects, and so are summed over turns, unlike in 'return_to_go'.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import itertools
 import math
@@ -108,8 +108,41 @@ class _Inputs:
     return values
 
 
-# What a critic sees at a node, for each view: one for each role of the phase,
-# or `CENTRAL`, for the team.
+def shown(
+    environment: env_api.Environment, kind: str, state: env_api.State,
+    phase: int, texts: Mapping[str, str] | None = None,
+) -> dict[str, list[env_api.Message]]:
+  """What critics are shown of a state before a phase of a turn.
+
+  Args:
+    environment: of the state.
+    kind: 'independent' or 'central'.
+    state: before the roles of the phase act.
+    phase: its number in `environment.phases`.
+    texts: role -> what it answers, of form q.
+
+  Returns:
+    View -> messages. Each role of the phase is a view of independent critics,
+    `CENTRAL` that of a central one.
+  """
+  texts = texts or {}
+  if kind == 'central':
+    parts = []
+    for role in itertools.chain(*environment.phases[:phase + 1]):
+      number = environment.roles.index(role) + 1
+      messages = environment.observe(state, role)
+      parts += [f'[Agent {number}]', *(m['content'] for m in messages)]
+      if role in texts:
+        parts += [f'[Agent {number} answers]', texts[role]]
+    return {CENTRAL: [{'role': 'user', 'content': '\n'.join(parts)}]}
+  return {
+      role: [*environment.observe(state, role), *(
+          {'role': 'assistant', 'content': text}
+          for text in [texts.get(role)] if text is not None)]
+      for role in environment.phases[phase]}
+
+
+# What a critic sees at a node, for each view.
 _Asked = dict[str, int]
 
 
@@ -142,16 +175,13 @@ class _View:
       self, state: env_api.State, phase: int,
       texts: Mapping[str, str] | None = None) -> _Asked:
     """The inputs of a state, or of a state and what its roles answered."""
-    phases, judges = self.environment.phases, self.critics.judges
-    if self.critics.spec.kind == 'central':
-      roles = itertools.chain(*phases[:phase + 1])
-      return {CENTRAL: self.inputs.add(
-          judges[CENTRAL], self._together(state, roles, texts or {}))}
+    kind, judges = self.critics.spec.kind, self.critics.judges
     return {
-        role: self.inputs.add(judges[self.policy_map[role]], [
-            *self.environment.observe(state, role), *([] if texts is None else [
-                {'role': 'assistant', 'content': texts[role]}])])
-        for role in phases[phase]}
+        view: self.inputs.add(
+            judges[view if kind == 'central' else self.policy_map[view]],
+            messages)
+        for view, messages in shown(
+            self.environment, kind, state, phase, texts).items()}
 
   def ask_node(self, node: tree_lib.Node) -> _AskedNode:
     if self.critics.spec.form == 'q':
@@ -165,19 +195,6 @@ class _View:
         self.ask(node.state, node.phase),
         [{} if node.is_leaf(j) else self.ask(step.state, next_phase)
          for j, step in enumerate(node.steps)], [])
-
-  def _together(
-      self, state: env_api.State, roles: Iterable[str],
-      texts: Mapping[str, str]) -> list[env_api.Message]:
-    """One message with what these roles are shown, and perhaps answered."""
-    parts = []
-    for role in roles:
-      number = self.environment.roles.index(role) + 1
-      messages = self.environment.observe(state, role)
-      parts += [f'[Agent {number}]', *(m['content'] for m in messages)]
-      if role in texts:
-        parts += [f'[Agent {number} answers]', texts[role]]
-    return [{'role': 'user', 'content': '\n'.join(parts)}]
 
 
 def with_values(
