@@ -11,9 +11,10 @@ cores, and
 
 two Qwen3-1.7B with the settings of the paper (arXiv 2508.04652): groups of 4,
 256 tokens, temperature 0.7, a learning rate of 5e-6, two epochs of 1000 tasks
-with an update for each. It has not been run here. The paper reports a return of
-94.5 % for tldr and 93.1 % for arxiv, and samples with top-p 0.9, which we do
-not: what is scored is what was sampled.
+with an update for each. With topology=v5e:2x4 each writer has four TPU v5e
+chips; docs/hardware.md says what fits. It has not been run here. The paper
+reports a return of 94.5 % for tldr and 93.1 % for arxiv, and samples with top-p
+0.9, which we do not: what is scored is what was sampled.
 """
 
 from configs import common
