@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 import contextlib
+import math
 
 
 class UserError(ValueError):
@@ -16,6 +17,33 @@ def refuse_arguments(argv: Sequence[str]) -> None:
   """Raises a UserError if a command line has more than flags."""
   if len(argv) > 1:
     raise UserError(f'Unexpected arguments: {" ".join(argv[1:])}; see --help.')
+
+
+def check_number(
+    name: str, value: float, *, least: float | None = None,
+    above: float | None = None, below: float | None = None,
+    advice: str = '') -> None:
+  """Raises a UserError unless a number is finite and within limits.
+
+  Args:
+    name: as the config calls it.
+    value: of it.
+    least: it must be at least this.
+    above: it must be above this.
+    below: it must be below this.
+    advice: what else the sentence says, as in '; choose a smaller one'.
+  """
+  is_finite = -math.inf < value < math.inf
+  limits = [] if is_finite else ['finite']
+  limits += [
+      f'{words} {limit}' for words, limit in (
+          ('at least', least), ('above', above), ('below', below))
+      if limit is not None]
+  if (not is_finite or least is not None and value < least
+      or above is not None and value <= above
+      or below is not None and value >= below):
+    raise UserError(
+        f'{name}={value}, but must be {" and ".join(limits)}{advice}.')
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import ml_collections
 
+from atgrpo_jax import config_checks
 from atgrpo_jax import errors
 from atgrpo_jax import model
 from atgrpo_jax.algorithms import actor_critic
@@ -31,7 +32,6 @@ from atgrpo_jax.learner import optimizer
 from atgrpo_jax.learner import policies as policies_lib
 from atgrpo_jax.learner import train_state
 from atgrpo_jax.learner import train_step
-from atgrpo_jax.learner import update
 from atgrpo_jax.rl import losses
 from atgrpo_jax.rollout import policy_map as policy_map_lib
 from atgrpo_jax.rollout import runner as runner_lib
@@ -212,7 +212,7 @@ def build(
     config: ml_collections.ConfigDict, *, sandbox: sandbox_lib.Sandbox,
     executor: futures.Executor) -> Experiment:
   """Builds what the config describes; raises on what cannot work."""
-  _check_numbers(config)
+  config_checks.check_run(config)
   environment = make_environment(config, sandbox)
   policy_map = policy_map_lib.make_policy_map(
       config.policies, environment.roles)
@@ -358,39 +358,3 @@ def _read_model(name: str, thinking: bool) -> policies_lib.Pretrained:
         f'{folder}: the tokenizer has {tokenizer.vocab_size} ids, the model '
         f'only {config.vocab_size}; take both from the same model.')
   return policies_lib.Pretrained(folder, config, tokenizer)
-
-
-def _check_numbers(config: ml_collections.ConfigDict) -> None:
-  """Refuses what the loop would fall over later."""
-  never = (' What is done every so many steps is never done with more than '
-           'train.num_steps.')
-  for name, value, least, advice in (
-      ('rollout.num_tasks', config.rollout.num_tasks, 1, ''),
-      ('rollout.max_new_tokens', config.rollout.max_new_tokens, 1, ''),
-      ('train.updates_per_rollout', config.train.updates_per_rollout, 1, ''),
-      ('train.checkpoint_every', config.train.checkpoint_every, 1, never),
-      ('train.groups_every', config.train.groups_every, 1, never),
-      ('evaluation.validate_every', config.evaluation.validate_every, 1, never),
-      ('seed', config.seed, 0, ''),
-      ('train.diagnose_every', config.train.diagnose_every, 0, ''),
-      ('evaluation.temperature', config.evaluation.temperature, 0, ''),
-      ('evaluation.num_timed', config.evaluation.num_timed, 0, '')):
-    if not value >= least:
-      raise errors.UserError(
-          f'{name}={value}, but must be at least {least}.{advice}')
-  limits = config.train.num_steps, config.train.completion_tokens
-  if min(limits) < 0 or not any(limits):
-    raise errors.UserError(
-        f'train.num_steps={limits[0]} and train.completion_tokens={limits[1]} '
-        'would never end; one of them must be above 0, and none below.')
-  update.check_order(
-      config.train.update_order, config.train.updates_per_rollout)
-  if not config.rollout.temperature > 0:
-    raise errors.UserError(
-        f'rollout.temperature={config.rollout.temperature}, but must be above '
-        '0: candidates that are all alike teach nothing.')
-  if config.rollout.max_new_tokens > config.buckets.completion[-1]:
-    raise errors.UserError(
-        f'rollout.max_new_tokens={config.rollout.max_new_tokens} is more than '
-        f'the largest of buckets.completion={config.buckets.completion}; '
-        'lower the one or raise the other.')

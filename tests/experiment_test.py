@@ -1,6 +1,7 @@
 """What a config describes is built, and what cannot work is refused early."""
 
 import json
+import math
 import shutil
 
 import jax
@@ -21,8 +22,10 @@ PLAN_PATH = 'environments.boards.plan_path.env'
     ('rollout.max_new_tokens', 3,
      r'max_new_tokens=3 .* buckets.completion=\(2,\)'),
     ('rollout.max_new_tokens', 0, 'max_new_tokens=0.*at least 1'),
-    ('rollout.temperature', 0.0, 'rollout.temperature=0.0.*above 0'),
-    ('rollout.temperature', float('nan'), 'rollout.temperature=nan.*above 0'),
+    *(('rollout.temperature', value, f'rollout.temperature={value}.*at least')
+      for value in (0.0, -1.0, 1e-9, math.inf, math.nan)),
+    ('rollout.selection_temperature', math.inf,
+     'rollout.selection_temperature=inf.*finite'),
     ('rollout.selection', 'best', "selection='best' .*'acting_greedy'"),
     ('policies', 'one', "policies='one' .*'first=a,second=a'"),
     ('policies', 'first=a', "policies='first=a' .*every role"),
@@ -36,13 +39,30 @@ PLAN_PATH = 'environments.boards.plan_path.env'
     ('train.groups_every', 0, 'groups_every=0.*at least 1'),
     ('train.diagnose_every', -1, 'diagnose_every=-1.*at least 0'),
     ('evaluation.validate_every', 0, 'validate_every=0.*at least 1'),
-    ('evaluation.temperature', -1.0, 'evaluation.temperature=-1.0.*at least 0'),
-    ('seed', -1, 'seed=-1.*at least 0'),
+    *(('evaluation.temperature', value,
+       f'evaluation.temperature={value}.*at least 1e-06, or 0')
+      for value in (-1.0, 1e-9, math.inf, math.nan)),
+    *(('seed', value, f'seed={value}.*at least 0 and below 4294967296')
+      for value in (-1, 2**32, 2**70)),
+    *((f'optimizer.{name}', value, f'optimizer.{name}={value}.*finite')
+      for name in (
+          'learning_rate', 'final_share', 'weight_decay', 'max_grad_norm',
+          'b1', 'b2')
+      for value in (math.inf, math.nan)),
+    *((f'loss.{name}', value, f'loss.{name}={value}.*finite')
+      for name in (
+          'clip_low', 'clip_high', 'dual_clip', 'importance_cap',
+          'kl_coefficient', 'entropy_coefficient')
+      for value in (math.inf, math.nan)),
+    *((f'loss.{name}', -1.0, f'loss.{name}=-1.0.*at least 0')
+      for name in ('dual_clip', 'importance_cap', 'kl_coefficient')),
     ('model.dtype', 'float99', "dtype='float99' .*'bfloat16'"),
     ('model.folder', 'no/such/folder', "'no/such/folder' is not a folder"),
     ('buckets.prompt', (), r'buckets.prompt=\(\).*above 0'),
     ('buckets.prompt', (16, 8), r'buckets.prompt=\(16, 8\).*smallest first'),
     ('buckets.groups', (0,), r'buckets.groups=\(0,\).*above 0'),
+    ('buckets.groups', (4, 4), r'buckets.groups=\(4, 4\).*each once'),
+    ('buckets.completion', ('a',), r"buckets.completion=\('a',\).*whole"),
     ('buckets.microbatch_tokens', 0, 'microbatch_tokens=0.*at least 1'),
     ('optimizer.learning_rate', -1.0, 'learning_rate=-1.0.*at least 0'),
     ('optimizer.max_grad_norm', 0.0, 'max_grad_norm=0.0.*above 0'),
@@ -73,6 +93,12 @@ def test_what_cannot_work_is_refused(name, value, words, echo_folder):
     ({'critic.kind': 'one'}, "critic.kind='one' .*'independent'"),
     ({'critic.kind': 'central'}, "'central' with rollout.mode='tree'"),
     (IAC | {'critic.learning_rate': -1.0}, 'learning_rate=-1.0.*at least 0'),
+    (IAC | {'critic.value_clip': math.nan}, 'critic.value_clip=nan.*finite'),
+    *(({'model.trained': 'lora', 'lora.alpha': alpha},
+       f'lora.alpha={alpha}.*above 0')
+      for alpha in (math.nan, math.inf, 0.0, -1.0)),
+    ({'per_policy': 'shared.optimizer.learning_rate=1e999'},
+     'optimizer.learning_rate=inf.*finite'),
     (IAC | {'critic.updates_per_rollout': 0}, 'per_rollout=0.*at least 1'),
     (IAC | {'critic.prompt_buckets': (8, 4)}, 'smallest first'),
     (IAC | {'critic.trunk': 'policy', 'critic.folder': 'x'}, "folder='x' with"),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 import dataclasses
 import itertools
-import math
 
 from atgrpo_jax import errors
 from atgrpo_jax.rl import advantages
+from atgrpo_jax.runtime import buckets
 
 # What a candidate's return may be in each mode.
 RETURN_TYPES = {
@@ -142,14 +142,10 @@ class RolloutSpec:
           f'group_size={self.group_size}: an advantage compares the '
           'candidates of a group, so it must be at least 2 (1, where a '
           "critic's value of the prompt is the baseline).")
-    if not 0 <= self.alpha < math.inf:
-      raise errors.UserError(
-          f'alpha={self.alpha}: the weight of the team reward must be a number '
-          'of at least 0.')
-    if not self.selection_temperature > 0:
-      raise errors.UserError(
-          f'selection_temperature={self.selection_temperature} must be above '
-          "0; for the largest reward use selection='acting_greedy'.")
+    errors.check_number('rollout.alpha', self.alpha, least=0)
+    errors.check_number(
+        'rollout.selection_temperature', self.selection_temperature, above=0,
+        advice="; for the largest reward use selection='acting_greedy'")
     if not 0 <= self.selection_epsilon <= 1:
       raise errors.UserError(
           f'selection_epsilon={self.selection_epsilon} is no probability; '
@@ -277,10 +273,7 @@ class CriticSpec:
               "which has no critic; use kind='independent' or 'central', or "
               f'leave {unused!r}.')
     for name in ('learning_rate', 'value_clip'):
-      if not 0 <= getattr(self, name) < math.inf:
-        raise errors.UserError(
-            f'critic.{name}={getattr(self, name)} must be a number of at least '
-            '0.')
+      errors.check_number(f'critic.{name}', getattr(self, name), least=0)
     if not 0 <= self.gae_lambda <= 1:
       raise errors.UserError(
           f'critic.gae_lambda={self.gae_lambda} must be a number from 0 to 1.')
@@ -288,11 +281,7 @@ class CriticSpec:
       raise errors.UserError(
           f'critic.updates_per_rollout={self.updates_per_rollout} must be at '
           'least 1.')
-    sizes = self.prompt_buckets
-    if sizes and (sizes[0] < 1 or list(sizes) != sorted(sizes)):
-      raise errors.UserError(
-          f'critic.prompt_buckets={sizes}: give sizes above 0, the smallest '
-          'first, or () for buckets.prompt.')
+    buckets.check_sizes('critic.prompt_buckets', self.prompt_buckets)
     if self.form == 'q' and self.gae_lambda:
       raise errors.UserError(
           f"critic.gae_lambda={self.gae_lambda} with critic.form='q', whose "

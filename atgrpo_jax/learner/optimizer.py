@@ -6,6 +6,8 @@ import dataclasses
 
 import optax
 
+from atgrpo_jax import errors
+
 # `apply_if_finite` would let a non-finite update through after this many in a
 # row; the loop stops the run long before.
 _NEVER = 1_000_000
@@ -39,22 +41,17 @@ class OptimizerSpec:
     for name in (
         'learning_rate', 'warmup_updates', 'decay_updates', 'final_share',
         'weight_decay'):
-      if not getattr(self, name) >= 0:
-        raise ValueError(
-            f'optimizer.{name}={getattr(self, name)}, but must be at least 0.')
+      errors.check_number(f'optimizer.{name}', getattr(self, name), least=0)
     if 0 < self.decay_updates <= self.warmup_updates:
-      raise ValueError(
+      raise errors.UserError(
           f'optimizer.decay_updates={self.decay_updates} counts the warm-up of '
           f'{self.warmup_updates} updates and must be above it.')
-    if not self.max_grad_norm > 0:
-      raise ValueError(
-          f'optimizer.max_grad_norm={self.max_grad_norm}, but must be above 0; '
-          'a large one clips nothing.')
+    errors.check_number(
+        'optimizer.max_grad_norm', self.max_grad_norm, above=0,
+        advice='; a large one clips nothing')
     for name in ('b1', 'b2'):
-      if not 0 <= getattr(self, name) < 1:
-        raise ValueError(
-            f'optimizer.{name}={getattr(self, name)}, but must be from 0 to '
-            'below 1.')
+      errors.check_number(
+          f'optimizer.{name}', getattr(self, name), least=0, below=1)
 
 
 def make_optimizer(spec: OptimizerSpec) -> optax.GradientTransformation:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 import dataclasses
+import math
 from typing import Any
 
 from atgrpo_jax import errors
@@ -36,6 +37,19 @@ class ModelConfig:
   init_std: float  # Standard deviation of freshly drawn weights.
 
   def __post_init__(self):
+    for name, ours in _SIZES.items():
+      value = getattr(self, ours)
+      if type(value) is not int or value < 1:
+        raise ModelConfigError(
+            f'{name}={value!r} must be a whole number of at least 1.')
+    for name, ours in _SCALES.items():
+      value = getattr(self, ours)
+      if type(value) not in (int, float) or not 0 < value < math.inf:
+        raise ModelConfigError(
+            f'{name}={value!r} must be a finite number above 0.')
+    if type(self.tied_head) is not bool:
+      raise ModelConfigError(
+          f'tie_word_embeddings={self.tied_head!r} must be true or false.')
     if self.num_heads % self.num_kv_heads:
       raise ModelConfigError(
           f'num_attention_heads={self.num_heads} is not a multiple of '
@@ -45,7 +59,8 @@ class ModelConfig:
           f'head_dim={self.head_dim} is odd; rotary embeddings need pairs.')
 
 
-_USED = {
+# Name in the file -> name here.
+_SIZES = {
     'vocab_size': 'vocab_size',
     'hidden_size': 'hidden_size',
     'intermediate_size': 'intermediate_size',
@@ -53,11 +68,16 @@ _USED = {
     'num_attention_heads': 'num_heads',
     'num_key_value_heads': 'num_kv_heads',
     'head_dim': 'head_dim',
-    'rms_norm_eps': 'norm_eps',
-    'tie_word_embeddings': 'tied_head',
     'max_position_embeddings': 'max_positions',
+}
+_SCALES = {
+    'rope_theta': 'rope_theta',
+    'rms_norm_eps': 'norm_eps',
     'initializer_range': 'init_std',
 }
+_USED = {
+    name: ours for name, ours in (_SIZES | _SCALES).items()
+    if name != 'rope_theta'} | {'tie_word_embeddings': 'tied_head'}
 
 # Fields that must have one of these values, where they are given.
 _REQUIRED = {
@@ -82,6 +102,8 @@ _WITHOUT_EFFECT = frozenset({
 
 def from_hf(fields: Mapping[str, Any]) -> ModelConfig:
   """Reads the content of a `config.json`."""
+  if not isinstance(fields, dict):
+    raise ModelConfigError('config.json holds no JSON object.')
   missing = sorted(_USED.keys() - fields.keys())
   if missing:
     raise ModelConfigError(f'config.json lacks {", ".join(missing)}.')
@@ -97,11 +119,12 @@ def from_hf(fields: Mapping[str, Any]) -> ModelConfig:
       raise ModelConfigError(
           f'config.json: {name}={fields[name]!r} is not supported; expected '
           f'{" or ".join(repr(value) for value in allowed)}.')
-  layer_types = set(fields.get('layer_types') or ['full_attention'])
-  if layer_types != {'full_attention'}:
+  layer_types = fields.get('layer_types') or []
+  if (not isinstance(layer_types, list)
+      or any(layer != 'full_attention' for layer in layer_types)):
     raise ModelConfigError(
-        f'config.json: layer_types {sorted(layer_types)} are not supported; '
-        "expected 'full_attention' throughout.")
+        f'config.json: layer_types={layer_types!r} is not supported; expected '
+        "'full_attention' throughout.")
   return ModelConfig(
       rope_theta=_rope_theta(fields),
       **{ours: fields[theirs] for theirs, ours in _USED.items()})
@@ -124,7 +147,11 @@ def to_hf(config: ModelConfig, dtype: str) -> dict[str, Any]:
 
 def _rope_theta(fields: Mapping[str, Any]) -> float:
   """The base of the rotary angles, which newer files keep in a sub-dict."""
-  rope = dict(fields.get('rope_parameters') or {})
+  rope = fields.get('rope_parameters') or {}
+  if not isinstance(rope, dict):
+    raise ModelConfigError(
+        f'config.json: rope_parameters={rope!r} must be a JSON object.')
+  rope = dict(rope)
   if rope.pop('rope_type', 'default') != 'default':
     raise ModelConfigError(
         f"config.json: rope_parameters={fields['rope_parameters']!r} is not "
@@ -140,4 +167,4 @@ def _rope_theta(fields: Mapping[str, Any]) -> float:
     raise ModelConfigError(
         f"config.json: rope_theta={fields['rope_theta']!r} contradicts "
         f"rope_parameters={fields['rope_parameters']!r}; remove one of them.")
-  return float(theta)
+  return float(theta) if type(theta) is int else theta

@@ -43,6 +43,7 @@ class LoraSpec:
     if self.rank < 1:
       raise errors.UserError(
           f'lora.rank={self.rank}: an adapter needs a rank of 1 or more.')
+    errors.check_number('lora.alpha', self.alpha, above=0)
 
   @property
   def scale(self) -> float:

@@ -38,6 +38,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from atgrpo_jax import errors
+
 RATIO_LEVELS = ('token', 'sequence')
 AGGREGATIONS = ('token_mean', 'sequence_mean', 'constant')
 KL_ESTIMATORS = ('none', 'k3', 'k3_forward')
@@ -88,14 +90,16 @@ class LossSpec:
         ('aggregation', self.aggregation, AGGREGATIONS),
         ('kl_estimator', self.kl_estimator, KL_ESTIMATORS)):
       if value not in known:
-        raise ValueError(f'{name}={value!r} is not one of {list(known)}.')
-    for name in ('clip_low', 'clip_high'):
-      if not getattr(self, name) >= 0:
-        raise ValueError(
-            f'{name}={getattr(self, name)}, but must be at least 0.')
+        raise errors.UserError(
+            f'loss.{name}={value!r} is not one of {list(known)}.')
+    for name in (
+        'clip_low', 'clip_high', 'dual_clip', 'importance_cap',
+        'kl_coefficient'):
+      errors.check_number(f'loss.{name}', getattr(self, name), least=0)
+    errors.check_number('loss.entropy_coefficient', self.entropy_coefficient)
     if (self.kl_estimator == 'none') != (self.kl_coefficient == 0.0):
-      raise ValueError(
-          f'kl_estimator={self.kl_estimator!r} and kl_coefficient='
+      raise errors.UserError(
+          f'loss.kl_estimator={self.kl_estimator!r} and kl_coefficient='
           f'{self.kl_coefficient} contradict each other: set both or neither.')
 
 
@@ -235,8 +239,8 @@ def value_loss(
   """
   chex.assert_rank([values, old_values, targets, weights], 1)
   chex.assert_equal_shape([values, old_values, targets, weights])
-  errors = jnp.square(values - targets)
+  squares = jnp.square(values - targets)
   if clip:
     clipped = old_values + jnp.clip(values - old_values, -clip, clip)
-    errors = jnp.maximum(errors, jnp.square(clipped - targets))
-  return 0.5 * jnp.sum(weights * errors)
+    squares = jnp.maximum(squares, jnp.square(clipped - targets))
+  return 0.5 * jnp.sum(weights * squares)

@@ -33,7 +33,8 @@ class Buckets:
   def __post_init__(self):
     for name in ('prompt', 'completion', 'groups'):
       sizes = getattr(self, name)
-      if not sizes or sizes[0] < 1 or list(sizes) != sorted(sizes):
+      check_sizes(f'buckets.{name}', sizes)
+      if not sizes:
         raise errors.UserError(
             f'buckets.{name}={sizes}: give some sizes above 0, the smallest '
             'first.')
@@ -54,6 +55,15 @@ class Buckets:
     """Groups of a shape (S, T, G) in one microbatch."""
     size = prompt_length + group_size * completion_length
     return max(1, self.microbatch_tokens // size) * self.num_shards
+
+
+def check_sizes(name: str, sizes: Sequence[int]) -> None:
+  """Raises UserError unless these are sizes above 0 that ascend; () is fine."""
+  if (any(type(size) is not int or size < 1 for size in sizes)
+      or list(sizes) != sorted(set(sizes))):
+    raise errors.UserError(
+        f'{name}={sizes}: give whole numbers above 0, the smallest first and '
+        'each once.')
 
 
 def bucket(length: int, sizes: Sequence[int], what: str) -> int:

@@ -37,9 +37,9 @@ from tests import specs
      "selection='softmax' with mode='parallel': every candidate goes on"),
     ({'num_continuations': 0}, 'num_continuations=0 must be at least 1'),
     ({'selection_temperature': 0.0},
-     'selection_temperature=0.0 must be above 0'),
+     'selection_temperature=0.0, but must be above 0'),
     ({'selection_epsilon': 1.5}, 'selection_epsilon=1.5 is no probability'),
-    *(({'alpha': alpha}, f'alpha={alpha}: the weight of the team reward')
+    *(({'alpha': alpha}, f'rollout.alpha={alpha}, but must be')
       for alpha in (-1.0, math.inf, math.nan)),
 ])
 def test_rollouts_that_cannot_work(switches, words):

@@ -1,6 +1,7 @@
 """model/config.py: each field of a `config.json` is used or refused."""
 
 import dataclasses
+import math
 
 import pytest
 
@@ -80,6 +81,21 @@ def _refused():
   yield (FIELDS | {'num_key_value_heads': 3},
          'num_attention_heads=8 is not a multiple of num_key_value_heads=3')
   yield FIELDS | {'head_dim': 7}, 'head_dim=7 is odd'
+  for name in (
+      'vocab_size', 'num_hidden_layers', 'head_dim', 'max_position_embeddings'):
+    for value in (0, -1, 4.0, '4', True, None, [4]):
+      yield (FIELDS | {name: value},
+             f'{name}={value!r} must be a whole number of at least 1')
+  for name in ('rope_theta', 'rms_norm_eps', 'initializer_range'):
+    for value in (0.0, -1e-6, math.inf, math.nan, '1e-6', True, [1e-6]):
+      yield (FIELDS | {name: value},
+             f'{name}={value!r} must be a finite number above 0')
+  yield (FIELDS | {'tie_word_embeddings': 'false'},
+         "tie_word_embeddings='false' must be true or false")
+  yield [], 'holds no JSON object'
+  yield FIELDS | {'rope_parameters': [1]}, 'rope_parameters=[1] must be'
+  for layers in ('full_attention', {'full_attention': 1}, [['x']]):
+    yield FIELDS | {'layer_types': layers}, f'layer_types={layers!r} is not'
 
 
 @pytest.mark.parametrize('fields, words', list(_refused()))

@@ -1,0 +1,65 @@
+"""Refuses numbers of a config that the loops would fall over later.
+
+What belongs to a spec of its own (`RolloutSpec`, `LossSpec`, `OptimizerSpec`,
+...) is refused there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from atgrpo_jax import errors
+from atgrpo_jax.learner import update
+from atgrpo_jax.runtime import buckets as buckets_lib
+
+Config = Mapping[str, Any]  # Of sections, as a ConfigDict or a nested dict.
+
+# Logits divided by a smaller temperature may overflow.
+_LEAST_TEMPERATURE = 1e-6
+
+
+def check_run(config: Config) -> None:
+  """Raises UserError for numbers that no run can have."""
+  never = ('; what is done every so many steps is never done with more than '
+           'train.num_steps')
+  for section, name, least, advice in (
+      ('rollout', 'num_tasks', 1, ''),
+      ('rollout', 'max_new_tokens', 1, ''),
+      ('train', 'updates_per_rollout', 1, ''),
+      ('train', 'checkpoint_every', 1, never),
+      ('train', 'groups_every', 1, never),
+      ('train', 'diagnose_every', 0, ''),
+      ('evaluation', 'validate_every', 1, never),
+      ('evaluation', 'num_timed', 0, '')):
+    errors.check_number(
+        f'{section}.{name}', config[section][name], least=least, advice=advice)
+  _check_seed(config['seed'])
+  train = config['train']
+  limits = train['num_steps'], train['completion_tokens']
+  if min(limits) < 0 or not any(limits):
+    raise errors.UserError(
+        f'train.num_steps={limits[0]} and train.completion_tokens={limits[1]} '
+        'would never end; one of them must be above 0, and none below.')
+  update.check_order(train['update_order'], train['updates_per_rollout'])
+  rollout = config['rollout']
+  errors.check_number(
+      'rollout.temperature', rollout['temperature'], least=_LEAST_TEMPERATURE,
+      advice='; candidates that are all alike teach nothing')
+  if config['evaluation']['temperature']:
+    errors.check_number(
+        'evaluation.temperature', config['evaluation']['temperature'],
+        least=_LEAST_TEMPERATURE, advice=', or 0 for the likeliest token')
+  lengths = buckets_lib.Buckets(**config['buckets']).completion
+  if rollout['max_new_tokens'] > lengths[-1]:
+    raise errors.UserError(
+        f'rollout.max_new_tokens={rollout["max_new_tokens"]} is more than the '
+        f'largest of buckets.completion={lengths}; lower the one or raise the '
+        'other.')
+
+
+def _check_seed(seed: int) -> None:
+  """Refuses a seed that would draw what another one draws."""
+  errors.check_number(
+      'seed', seed, least=0, below=2**32,
+      advice=', since jax takes seeds modulo that')
