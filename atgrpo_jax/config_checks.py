@@ -15,6 +15,7 @@ from atgrpo_jax.runtime import buckets as buckets_lib
 
 Config = Mapping[str, Any]  # Of sections, as a ConfigDict or a nested dict.
 
+DTYPES = ('float32', 'bfloat16')
 # Logits divided by a smaller temperature may overflow.
 _LEAST_TEMPERATURE = 1e-6
 
@@ -56,6 +57,25 @@ def check_run(config: Config) -> None:
         f'rollout.max_new_tokens={rollout["max_new_tokens"]} is more than the '
         f'largest of buckets.completion={lengths}; lower the one or raise the '
         'other.')
+
+
+def check_pretraining(config: Config) -> None:
+  """Raises UserError for values that no pretraining can have."""
+  _check_seed(config['seed'])
+  for name in ('log_every', 'check_every', 'num_checked'):
+    errors.check_number(name, config[name], least=1)
+  errors.check_number(
+      'tokenizer.num_demonstrations', config['tokenizer']['num_demonstrations'],
+      least=1)
+  check_dtype('save_dtype', config['save_dtype'])
+  if not sum(phase['num_steps'] for phase in config['phases'].values()):
+    raise errors.UserError('The phases have no steps; give one num_steps.')
+
+
+def check_dtype(name: str, dtype: str) -> None:
+  """Raises UserError unless weights may have this type."""
+  if dtype not in DTYPES:
+    raise errors.UserError(f'{name}={dtype!r} is not one of {list(DTYPES)}.')
 
 
 def _check_seed(seed: int) -> None:

@@ -47,7 +47,6 @@ from environments import sandbox as sandbox_lib
 # Sections of a config that may differ from policy to policy.
 _OWN_SECTIONS = ('model', 'lora', 'optimizer')
 TRAINED = ('all', 'lora', 'none')
-DTYPES = ('float32', 'bfloat16')
 
 # Trained policy, or critic -> its state, or its parameters alone.
 States = dict[str, train_state.TrainState]
@@ -307,9 +306,7 @@ def _build_policy(
   if own.model.trained not in TRAINED:
     raise errors.UserError(
         f'model.trained={own.model.trained!r} is not one of {list(TRAINED)}.')
-  if own.model.dtype not in DTYPES:
-    raise errors.UserError(
-        f'model.dtype={own.model.dtype!r} is not one of {list(DTYPES)}.')
+  config_checks.check_dtype('model.dtype', own.model.dtype)
   lora = adapter = None
   if own.model.trained == 'lora':
     given = dict(own.lora)

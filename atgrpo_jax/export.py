@@ -8,6 +8,7 @@ import pathlib
 import jax
 import jax.numpy as jnp
 
+from atgrpo_jax import config_checks
 from atgrpo_jax import errors
 from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax.huggingface import peft
@@ -26,6 +27,7 @@ def export_run(
   place of an earlier one as a whole, and is never half there.
   """
   config = experiment.config.export
+  config_checks.check_dtype('export.dtype', config.dtype)
   if not workdir_lib.check_config(workdir, experiment.config.to_dict()):
     raise errors.UserError(
         f'{workdir} holds no run to export; name that of a training run in '

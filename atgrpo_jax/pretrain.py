@@ -27,6 +27,7 @@ import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
+from atgrpo_jax import config_checks
 from atgrpo_jax import model
 from atgrpo_jax import types
 from atgrpo_jax.huggingface import hub
@@ -36,6 +37,7 @@ from atgrpo_jax.learner import batching
 from atgrpo_jax.learner import optimizer
 from atgrpo_jax.learner import train_state
 from atgrpo_jax.learner import train_step
+from atgrpo_jax.learner import update as update_lib
 from atgrpo_jax.runtime import buckets as buckets_lib
 from atgrpo_jax.runtime import files
 from atgrpo_jax.runtime import metrics as metrics_lib
@@ -52,6 +54,7 @@ def pretrain(
   """Trains as `config` says; the model lands in `workdir/model`, whole."""
 
   # ---- Workdir, tokenizer, model -------------------------------------------
+  config_checks.check_pretraining(config)
   workdir_lib.check_config(workdir, config.to_dict())
   lock = workdir_lib.lock(workdir)
   workdir_lib.write_config(workdir, config.to_dict())
@@ -61,9 +64,10 @@ def pretrain(
       name: importlib.import_module(task.module).REPERTOIRE
       for name, task in config.tasks.items()}
   if config.init_folder:
-    model_config = hub.load_config(config.init_folder)
-    tokenizer = tokenizer_lib.Tokenizer(config.init_folder)
-    params = safetensors_file.load_params(config.init_folder, model_config)
+    init_folder = hub.resolve_folder(config.init_folder)
+    model_config = hub.load_config(init_folder)
+    tokenizer = tokenizer_lib.Tokenizer(init_folder)
+    params = safetensors_file.load_params(init_folder, model_config)
   else:
     rng = np.random.default_rng([config.seed, 1])
     texts = [
@@ -122,10 +126,10 @@ def pretrain(
       num_tokens = np.float32(sum(
           len(candidate.completion)
           for group in groups for candidate in group.candidates))
-      state, metrics, _ = train_step.apply_update(
+      state, metrics, finite = train_step.apply_update(
           state, sums, num_tokens, num_tokens, config=model_config, spec=spec)
     if step % config.log_every == 0:
-      values = {k: float(v) for k, v in jax.device_get(metrics).items()}
+      values = update_lib.means(f'Step {step}', [(metrics, finite)])
       values['time/seconds'] = time.perf_counter() - start
       if step and step % config.check_every == 0:
         values |= _flat(check(

@@ -169,12 +169,12 @@ def train(
     examples = tree_lib.value_examples_of(trees)
     for name, critic in experiment.critics.items():
       states[name], updates[name] = critic.update(states, examples)
+    step += 1
     for name, update in updates.items():
-      values |= {
-          f'{name}/{metric}': x for metric, x in update.metrics(name).items()}
+      found = update.metrics(f'Step {step}, {name}')
+      values |= {f'{name}/{metric}': x for metric, x in found.items()}
       values[f'{name}/num_updates'] = int(states[name].num_updates)
     values['time/update'] = time.perf_counter() - update_start
-    step += 1
 
     if step % config.evaluation.validate_every == 0:
       validation = validate()

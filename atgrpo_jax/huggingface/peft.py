@@ -115,6 +115,11 @@ def load(
           safetensors_file.read_all(
               tensors[_tensor(i, name, letter)], np.dtype(np.float32)).T
           for i in range(config.num_layers)])
+      if not np.isfinite(stacked).all():
+        raise errors.UserError(
+            f'{folder / _WEIGHTS}: the adapter of {name} holds NaN or '
+            'infinity; take the weights from another place, or train them '
+            'again.')
       qwen3_names.put(
           weights, f'{_LINEAR[name]}.{leaf}', jnp.asarray(stacked[None]))
   return weights, float(fields['lora_alpha'])
@@ -139,6 +144,8 @@ def save(
   processes = safetensors_file.holders(weights)
   if jax.process_index() not in processes:
     return
+  folder = pathlib.Path(folder)
+  safetensors_file.refuse_nonfinite(folder, weights)
   names = _names(weights)
   tensors = {}
   for name in names:
@@ -149,7 +156,6 @@ def save(
         tensors[_tensor(i, name, letter)] = layer.T
   if jax.process_index() != processes[0]:
     return
-  folder = pathlib.Path(folder)
   folder.mkdir(parents=True, exist_ok=True)
   safetensors_file.write_tensors(folder / _WEIGHTS, tensors)
   fields = {

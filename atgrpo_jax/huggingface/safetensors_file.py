@@ -22,6 +22,7 @@ import functools
 import json
 import math
 import pathlib
+from typing import Any
 
 import jax
 from jax.experimental import multihost_utils
@@ -35,6 +36,7 @@ from atgrpo_jax.huggingface import hub
 from atgrpo_jax.huggingface import qwen3_names
 from atgrpo_jax.model import config as config_lib
 from atgrpo_jax.model import qwen3
+from atgrpo_jax.runtime import finite
 
 _WEIGHTS = 'model.safetensors'
 _INDEX = 'model.safetensors.index.json'
@@ -69,7 +71,8 @@ def load_params(
       for the default device.
 
   Raises:
-    UserError: naming every tensor that does not fit the config.
+    UserError: naming every tensor that does not fit the config, or one that
+      is not finite.
   """
   folder = pathlib.Path(folder)
   tensors = {}
@@ -97,6 +100,9 @@ def load_params(
         [tensors[name] for name in leaf.tensors], np.dtype(dtype),
         None if shardings is None else qwen3_names.get(shardings, leaf.path),
         stacked=leaf.stacked, transposed=leaf.transposed))
+  for leaf in qwen3_names.leaves(config):
+    if finite.nonfinite_leaves(qwen3_names.get(params, leaf.path)):
+      _raise_nonfinite({name: tensors[name] for name in leaf.tensors}, dtype)
   return params
 
 
@@ -114,6 +120,7 @@ def save(
     return
   writing = jax.process_index() == processes[0]
   folder = pathlib.Path(folder)
+  refuse_nonfinite(folder, params)
   source = {
       name: (leaf, layer if leaf.stacked else None)
       for leaf in qwen3_names.leaves(config)
@@ -142,6 +149,14 @@ def save(
               name: file for file, names in files.items() for name in names}}
       (folder / _INDEX).write_text(json.dumps(index, indent=2) + '\n')
     hub.save_config(folder, config, dtype)
+
+
+def refuse_nonfinite(folder: pathlib.Path, params: Any) -> None:
+  """Raises UserError if something is not finite that `folder` is to hold."""
+  if bad := finite.nonfinite_leaves(params):
+    raise errors.UserError(
+        f'{folder} is not written: there is NaN or infinity in '
+        f'{finite.listed(bad)}; train again, with a smaller learning_rate.')
 
 
 def read_header(path: pathlib.Path) -> dict[str, StoredTensor]:
@@ -269,6 +284,22 @@ def _blocks(
       num_rows = min(step, stop - row)
       block = np.fromfile(file, dtype, num_rows * width)
       yield row, block.reshape(num_rows, *tensor.shape[1:])
+
+
+def _raise_nonfinite(
+    tensors: Mapping[str, StoredTensor], dtype: np.dtype) -> None:
+  """Raises a UserError that names the first of the tensors that is not finite.
+
+  It looks through them again on the host; one of them is not finite.
+  """
+  name = next(
+      name for name, tensor in tensors.items()
+      for _, block in _blocks(tensor, 0, tensor.shape[0])
+      if not np.isfinite(block.astype(dtype)).all())
+  raise errors.UserError(
+      f'{tensors[name].path}: {name} holds NaN or infinity, as '
+      f'{np.dtype(dtype)}; take the weights from another place, or train them '
+      'again.')
 
 
 def _equal(first: StoredTensor, second: StoredTensor) -> bool:

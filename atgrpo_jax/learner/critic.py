@@ -30,24 +30,24 @@ class CriticUpdate:
   Attributes:
     values: [N] float, of its examples when the rollout was played.
     targets: [N] float.
-    updates: (metrics, which gradients are finite) of each update, still on the
-      devices.
+    updates: (metrics, what was finite) of each update, still on the devices.
   """
 
   values: np.ndarray
   targets: np.ndarray
-  updates: list[tuple[dict[str, jax.Array], Any]]
+  updates: list[tuple[dict[str, jax.Array], train_state.Finite]]
 
-  def metrics(self, name: str) -> dict[str, float]:
+  def metrics(self, learner: str) -> dict[str, float]:
     """Waits for the updates; raises if they went wrong.
 
     What belongs to the loss and its gradients are means over the updates; the
-    other numbers are of the values before them.
+    other numbers are of the values before them. `learner` is whose they are, in
+    messages.
     """
     metrics = {'examples': len(self.targets)}
     if not self.updates:
       return metrics
-    metrics |= update_lib.means(f'Critic {name!r}', self.updates) | {
+    metrics |= update_lib.means(learner, self.updates) | {
         'value_mean': float(np.mean(self.values)),
         'target_mean': float(np.mean(self.targets))}
     explained = td.explained_variance(self.values, self.targets)

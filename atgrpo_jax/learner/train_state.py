@@ -11,9 +11,18 @@ import optax
 
 from atgrpo_jax import model
 from atgrpo_jax.learner import optimizer as optimizer_lib
+from atgrpo_jax.runtime import finite as finite_lib
 
 # Of a policy, or of a critic (see `learner.critic_step`).
 Params = model.Params | model.LoraWeights
+
+
+@struct.dataclass
+class Finite:
+  """Trees of [] bool, whether each leaf is finite, of one update."""
+
+  grads: Any
+  params: Any  # After the update.
 
 
 @struct.dataclass
@@ -33,13 +42,13 @@ def create(params: Params, spec: optimizer_lib.OptimizerSpec) -> TrainState:
 
 def apply_gradients(
     state: TrainState, grads: Params, spec: optimizer_lib.OptimizerSpec,
-) -> tuple[TrainState, dict[str, jax.Array], Any]:
+) -> tuple[TrainState, dict[str, jax.Array], Finite]:
   """One optimiser update, traced.
 
   Returns:
     state: after it; the same as before where a gradient is not finite.
     metrics: name -> [] float32.
-    finite: tree of [] bool, whether each gradient is finite.
+    finite: what was finite.
   """
   updates, opt_state = optimizer_lib.make_optimizer(spec).update(
       grads, state.opt_state, state.params)
@@ -50,7 +59,6 @@ def apply_gradients(
       'param_norm': optax.tree.norm(params),
       'nonfinite_in_a_row': opt_state.notfinite_count.astype(jnp.float32),
   }
-  finite = jax.tree.map(lambda g: jnp.all(jnp.isfinite(g)), grads)
   return TrainState(
       params, opt_state, state.num_updates + opt_state.last_finite
-  ), metrics, finite
+  ), metrics, Finite(finite_lib.flags(grads), finite_lib.flags(params))

@@ -137,7 +137,7 @@ def apply_update(
   Returns:
     state: after the update; the same as before where a gradient is not finite.
     metrics: name -> [] float32.
-    finite: tree of [] bool, whether each gradient is finite.
+    finite: what was finite.
   """
   sums = sharding.sum_over_data(sums, rules(config, spec))
   grads = jax.tree.map(lambda g: g / num_units, sums.grads)

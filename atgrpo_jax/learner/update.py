@@ -6,7 +6,6 @@ import collections
 from collections.abc import Sequence
 import dataclasses
 import functools
-from typing import Any
 
 from absl import logging
 import jax
@@ -22,12 +21,16 @@ from atgrpo_jax.learner import train_state
 from atgrpo_jax.learner import train_step
 from atgrpo_jax.rl import losses
 from atgrpo_jax.runtime import buckets as buckets_lib
+from atgrpo_jax.runtime import finite as finite_lib
 from atgrpo_jax.runtime import sharding
 
 UPDATE_ORDERS = ('mixed', 'first_turn', 'last_turn')
 
 # A run whose gradients are not finite this many times in a row is stopped.
 MAX_NONFINITE = 5
+_STOPPED = (
+    'The step is not saved; start anew in another --workdir, with a smaller '
+    'learning_rate or max_grad_norm.')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,25 +40,26 @@ class PolicyUpdate:
   Attributes:
     num_groups: of its roles.
     num_without_signal: of these, in which no candidate has an advantage.
-    updates: (metrics, which gradients are finite) of each update.
+    updates: (metrics, what was finite) of each update.
   """
 
   num_groups: int
   num_without_signal: int
-  updates: list[tuple[dict[str, jax.Array], Any]]
+  updates: list[tuple[dict[str, jax.Array], train_state.Finite]]
 
-  def metrics(self, name: str) -> dict[str, float]:
+  def metrics(self, learner: str) -> dict[str, float]:
     """Waits for the updates of a policy; raises if they went wrong.
 
-    Of several updates of one rollout, the metrics are means.
+    Of several updates of one rollout, the metrics are means. `learner` is whose
+    they are, in messages.
     """
     metrics = {
         'groups': self.num_groups,
         'groups_without_signal': self.num_without_signal}
     if not self.updates:
-      logging.warning('policy %s: no group carries a signal', name)
+      logging.warning('policy %s: no group carries a signal', learner)
       return metrics
-    return metrics | means(f'Policy {name!r}', self.updates)
+    return metrics | means(learner, self.updates)
 
 
 def update_policy(
@@ -215,28 +219,30 @@ def _num_units(
 
 def means(
     learner: str,
-    updates: Sequence[tuple[dict[str, jax.Array], Any]]) -> dict[str, float]:
+    updates: Sequence[tuple[dict[str, jax.Array], train_state.Finite]],
+) -> dict[str, float]:
   """Waits for updates; the means of their metrics.
 
-  Raises if the gradients of too many in a row were not finite.
+  Raises UserError if an update left parameters that are not finite, or if the
+  gradients of too many in a row were not.
 
   Args:
     learner: which it is, for the error.
-    updates: (metrics, which gradients are finite) of each update.
+    updates: (metrics, what was finite) of each update.
   """
   found = jax.device_get([metrics for metrics, _ in updates])
   metrics = {
       key: float(np.mean([one[key] for one in found])) for key in found[0]}
   for one, (_, finite) in zip(found, updates):
+    if bad := finite_lib.names(finite.params):
+      raise errors.UserError(
+          f'{learner}: an update left NaN or infinity in '
+          f'{finite_lib.listed(bad)}. {_STOPPED}')
     if one['nonfinite_in_a_row'] >= MAX_NONFINITE:
-      bad = [
-          jax.tree_util.keystr(path, simple=True, separator='/')
-          for path, ok in jax.tree_util.tree_leaves_with_path(finite)
-          if not ok]
-      raise FloatingPointError(
+      bad = finite_lib.names(finite.grads)
+      raise errors.UserError(
           f'{learner}: the gradients of {MAX_NONFINITE} updates in a row were '
-          f'not finite, last in {", ".join(bad[:10])} ({len(bad)} of '
-          f'{len(jax.tree.leaves(finite))} leaves), loss {one["loss"]}. The '
-          'parameters are those before.')
+          f'not finite, last in {finite_lib.listed(bad)}, with the loss '
+          f'{one["loss"]}. {_STOPPED}')
   metrics['nonfinite_in_a_row'] = float(found[-1]['nonfinite_in_a_row'])
   return metrics

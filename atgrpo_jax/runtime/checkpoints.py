@@ -28,6 +28,7 @@ import orbax.checkpoint as ocp
 
 from atgrpo_jax import errors
 from atgrpo_jax.runtime import digests
+from atgrpo_jax.runtime import finite
 
 # What orbax and tensorstore raise on damaged files. Running out of memory or
 # a broken device is not among them: that says nothing about the checkpoint.
@@ -84,6 +85,7 @@ class Checkpoints:
     """Starts to write `step`; `state` may be donated when this returns.
 
     Steps that `restore` could not read are first renamed to `<step>.corrupt`.
+    A state that is not finite is a CheckpointError, and nothing is written.
 
     Args:
       step: larger than every step saved before.
@@ -99,6 +101,13 @@ class Checkpoints:
           f'{newest}. Resume from it, or use another directory.'
       )
     leaves = _named_leaves(state)
+    if bad := finite.nonfinite_leaves(leaves):
+      raise CheckpointError(
+          f'Step {step} is not saved: there is NaN or infinity in '
+          f'{finite.listed(bad)}. {self._directory} keeps the steps before; '
+          'start anew in another directory, with a smaller learning_rate or '
+          'max_grad_norm.'
+      )
     leaf_digests = digests.of_leaves(leaves)
     if is_best:
       self._kept.best_step = step
@@ -233,6 +242,8 @@ class Checkpoints:
     for name, digest in digests.of_leaves(leaves).items():
       if digest != record['leaves'][name][-1]:
         raise _Unreadable(f'digest of {name} differs')
+    if bad := finite.nonfinite_leaves(leaves):
+      raise _Unreadable(f'NaN or infinity in {finite.listed(bad)}')
     return record, leaves
 
   def _writer(self) -> ocp.CheckpointManager:

@@ -122,7 +122,14 @@ def _damage_tensors(folder):
   safetensors_numpy.save_file(tensors, folder / WEIGHTS)
 
 
+def _put_nan(folder):
+  tensors = safetensors_numpy.load_file(folder / WEIGHTS)
+  tensors[f'{LAYER}.self_attn.q_proj.lora_A.weight'][1, 2] = np.nan
+  safetensors_numpy.save_file(tensors, folder / WEIGHTS)
+
+
 @pytest.mark.parametrize('damage, words', [
+    (_put_nan, [f'{WEIGHTS}: the adapter of self_attn.q_proj holds NaN']),
     *(({name: value}, [f'{name}={value!r} is not supported'])
       for name, value in (
           ('peft_type', 'LOHA'), ('task_type', 'SEQ_CLS'), ('bias', 'all'),

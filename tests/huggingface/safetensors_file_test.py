@@ -173,6 +173,36 @@ def test_what_does_not_fit_is_refused(name, damage, words, tmp_path):
     assert text in str(error.value) and '\n' not in str(error.value)
 
 
+@pytest.mark.parametrize('name, tensor, value, dtype', [
+    ('tied', 'model.layers.1.mlp.up_proj.weight', np.nan, jnp.float32),
+    ('tied', 'model.embed_tokens.weight', -np.inf, jnp.bfloat16),
+    ('untied', 'lm_head.weight', np.inf, jnp.float32),
+    # Finite in the file.
+    ('tied', 'model.norm.weight', 3.4e38, jnp.bfloat16)])
+def test_a_tensor_that_is_not_finite_is_named(
+    name, tensor, value, dtype, tmp_path):
+  folder = shutil.copytree(GOLDENS / f'qwen3_{name}', tmp_path / 'model')
+  _edit(folder, lambda tensors: tensors.update({
+      tensor: np.where(
+          np.arange(tensors[tensor].size).reshape(tensors[tensor].shape) == 7,
+          np.float32(value), tensors[tensor])}))
+  with pytest.raises(errors.UserError) as error:
+    _load(folder, dtype)
+  assert (f'{folder / "model.safetensors"}: {tensor} holds NaN or infinity, as '
+          f'{jnp.dtype(dtype)}') in str(error.value)
+
+
+def test_what_is_not_finite_is_not_written(tmp_path):
+  params, config = _load(GOLDENS / 'qwen3_tied')
+  kernel = params['layers']['gate']['kernel']
+  params['layers']['gate']['kernel'] = kernel.at[1, 2, 3].set(np.nan)
+  with pytest.raises(
+      errors.UserError,
+      match=f'{tmp_path}/new is not written: .* in layers/gate/kernel;'):
+    safetensors_file.save(tmp_path / 'new', params, config, jnp.float32)
+  assert not (tmp_path / 'new').exists()
+
+
 def test_a_large_model_is_cut_into_files(tmp_path, monkeypatch):
   params, config = _load(GOLDENS / 'qwen3_untied')
   monkeypatch.setattr(safetensors_file, '_FILE_BYTES', 30_000)

@@ -3,15 +3,19 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from atgrpo_jax import errors
 from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax import train
 from atgrpo_jax.algorithms import collect
+from atgrpo_jax.learner import train_state
 from atgrpo_jax.learner import update
 from atgrpo_jax.rollout import tree as tree_lib
 from tests import echo
+from tests import specs
 
 
 @pytest.fixture(scope='module')
@@ -66,3 +70,19 @@ def test_a_turn_without_a_signal_has_no_update(experiment, groups):
       jax.tree.leaves, (state.params, only.params)), strict=True):
     # Adam makes much of the rounding of small gradients.
     np.testing.assert_allclose(ours, theirs, atol=1e-4)
+
+
+def test_parameters_that_are_no_longer_finite_stop_the_run():
+  # Adam's first step is the rate, whatever the gradient: 2e38, then too much.
+  spec = specs.optimizer(
+      learning_rate=2e38, warmup_updates=0, weight_decay=0.0, b1=0.0, b2=0.0)
+  state = train_state.create(
+      {'still': jnp.zeros(2), 'moved': jnp.zeros(2)}, spec)
+  grads = {'still': jnp.zeros(2), 'moved': jnp.array([0.0, 1.0])}
+  state, *first = train_state.apply_gradients(state, grads, spec)
+  assert update.means('Step 3, solo', [first])['param_norm'] > 0
+  _, *second = train_state.apply_gradients(state, grads, spec)
+  with pytest.raises(
+      errors.UserError,
+      match='Step 3, solo: an update left NaN or infinity in moved. The step'):
+    update.means('Step 3, solo', [first, second])

@@ -20,14 +20,16 @@ import pytest
 from atgrpo_jax import errors
 from atgrpo_jax.learner import train_state
 from atgrpo_jax.runtime import checkpoints
+from atgrpo_jax.runtime import finite
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def _policy(seed):
-  """Random bits in `w`: NaNs, both zeros, and nothing to compress."""
+  """Random bits of finite numbers in `w`, and nothing to compress."""
   key = jax.random.key(seed)
-  bits = jax.random.bits(key, (64, 48), jnp.uint32)
+  # No exponent has all of its bits.
+  bits = jax.random.bits(key, (64, 48), jnp.uint32) & ~jnp.uint32(1 << 23)
   params = {
       'w': jax.lax.bitcast_convert_type(bits, jnp.float32),
       'layers': [jax.random.normal(key, (3, 5)).astype(jnp.bfloat16)],
@@ -273,6 +275,33 @@ def test_another_model_is_an_error_with_a_table(run):
   # No more than ten rows.
   with pytest.raises(errors.UserError, match='leaves differ:(\n.*){11}$'):
     saved.restore({'solo': {f'w{i}': jnp.zeros(i) for i in range(20)}})
+
+
+@pytest.mark.parametrize('value', [np.inf, -np.inf, np.nan])
+def test_what_is_not_finite_is_not_saved(value, run):
+  state = _state(11)
+  params = state['planner'].params
+  params['w'] = params['w'].at[3, 4].set(value)
+  saved = checkpoints.Checkpoints(run)
+  with pytest.raises(
+      errors.UserError, match='Step 11 is not saved: .* in planner/params/w. '):
+    saved.save(11, state, {})
+  saved.close()
+  assert _names(run) == ['10', '5']
+
+
+def test_a_step_that_is_not_finite_is_damaged(run, monkeypatch):
+  # As an older version may have written it.
+  state = _state(11)
+  params = state['planner'].params
+  params['w'] = params['w'].at[3, 4].set(np.nan)
+  with monkeypatch.context() as patch:
+    patch.setattr(finite, 'nonfinite_leaves', lambda tree: [])
+    saved = checkpoints.Checkpoints(run)
+    saved.save(11, state, {})
+    saved.close()
+  assert '11' in _names(run)
+  assert checkpoints.Checkpoints(run).restore(_state(0)).step == 10
 
 
 def test_wrong_use_is_told(run):
