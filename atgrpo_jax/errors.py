@@ -4,9 +4,14 @@ from collections.abc import Iterator, Sequence
 import contextlib
 import math
 
+# What code that the user wrote, such as a config, may raise.
+OF_CODE = (
+    ArithmeticError, AssertionError, AttributeError, ImportError, LookupError,
+    NameError, OSError, RuntimeError, SyntaxError, TypeError, ValueError)
+
 
 class UserError(ValueError):
-  """Something the user gave cannot be used.
+  """Something the user gave cannot be used, or leads nowhere.
 
   The message is one sentence or a short table: what was given, what was
   expected, what to do. `main` prints it without a traceback.
@@ -33,6 +38,8 @@ def check_number(
     below: it must be below this.
     advice: what else the sentence says, as in '; choose a smaller one'.
   """
+  if not isinstance(value, (int, float)):
+    raise UserError(f'{name}={value!r}, but must be a number{advice}.')
   is_finite = -math.inf < value < math.inf
   limits = [] if is_finite else ['finite']
   limits += [
@@ -44,6 +51,12 @@ def check_number(
       or below is not None and value >= below):
     raise UserError(
         f'{name}={value}, but must be {" and ".join(limits)}{advice}.')
+
+
+def one_line(error: BaseException) -> str:
+  """The kind of an error and the first line of its text."""
+  text = str(error).strip().partition('\n')[0].rstrip('.')
+  return f'{type(error).__name__}: {text}' if text else type(error).__name__
 
 
 @contextlib.contextmanager

@@ -162,7 +162,8 @@ def evaluate_run(
   policy_map = experiment.policy_map
   if config.evaluation.policies:
     policy_map = policy_map_lib.make_policy_map(
-        config.evaluation.policies, experiment.environment.roles)
+        config.evaluation.policies, experiment.environment.roles,
+        'evaluation.policies')
     trained = set(experiment.policy_map.values())
     unknown = set(policy_map.values()) - trained
     if unknown:

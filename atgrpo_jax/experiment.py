@@ -33,6 +33,7 @@ from atgrpo_jax.learner import policies as policies_lib
 from atgrpo_jax.learner import train_state
 from atgrpo_jax.learner import train_step
 from atgrpo_jax.rl import losses
+from atgrpo_jax.rollout import first_prompts
 from atgrpo_jax.rollout import policy_map as policy_map_lib
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import sampling_policies
@@ -186,19 +187,24 @@ class Experiment:
     return critics_lib.judges(self.critic, self.critics, params)
 
   def tasks(self, split: str) -> list[env_api.Task]:
-    """The tasks of a split of the config's data set."""
+    """The tasks of a split of the config's data set; UserError if unusable."""
     with errors.as_user_error():
       tasks = datasets.load(
           self.config.dataset.builder, split,
           self.config.dataset.data_dir or None,
           self.config.dataset.config or None)
-      try:
-        self.environment.reset(tasks[0])
-      except KeyError as error:
-        raise errors.UserError(
-            f'The tasks of dataset.builder={self.config.dataset.builder!r} '
-            f'have no {error}, which environment.module='
-            f'{self.config.environment.module!r} needs.') from error
+    unsampled = {
+        name: runner_lib.SamplingPolicy(
+            runner_lib.SampledModel(
+                {}, policy.config, policy.learner.dtype, policy.mesh),
+            policy.tokenizer)
+        for name, policy in self.policies.items()}
+    first_prompts.check(runner_lib.EpisodeRunner(
+        environment=self.environment, policy_map=self.policy_map,
+        policies=unsampled, buckets=self.buckets,
+        max_new_tokens=self.config.rollout.max_new_tokens,
+        temperature=self.config.rollout.temperature, seed=self.config.seed,
+        train_step=0, executor=self.executor), tasks)
     return tasks
 
 
@@ -321,9 +327,12 @@ def _build_policy(
         temperature=config.rollout.temperature,
         dtype=own.model.dtype, remat=own.model.remat,
         adapter_scale=lora and lora.scale)
-  return policies_lib.Policy(
+  policy = policies_lib.Policy(
       name=name, pretrained=pretrained, trained=own.model.trained, lora=lora,
       adapter=adapter, learner=learner, mesh=mesh)
+  if lora is not None:
+    policy.state_template()  # Raises for targets that are no kernels.
+  return policy
 
 
 def make_environment(
@@ -333,16 +342,43 @@ def make_environment(
   name = config.environment.module
   try:
     make = importlib.import_module(name).make_environment
-  except (ImportError, AttributeError, TypeError, ValueError) as error:
+  except errors.OF_CODE as error:
     raise errors.UserError(
-        f'environment.module={name!r} cannot be used ({error}); it must be '
-        'a module with make_environment, such as '
-        'environments.boards.plan_path.env.') from error
+        f'environment.module={name!r} cannot be used '
+        f'({errors.one_line(error)}); it must be a module with '
+        'make_environment, such as environments.boards.plan_path.env.'
+        ) from error
   with errors.as_user_error():
-    return make(
-        team=config.environment.team, max_turns=config.environment.max_turns,
-        reward=config.environment.reward, sandbox=sandbox,
-        **config.environment.options)
+    try:
+      environment = make(
+          team=config.environment.team, max_turns=config.environment.max_turns,
+          reward=config.environment.reward, sandbox=sandbox,
+          **config.environment.options)
+    except (LookupError, TypeError) as error:
+      raise errors.UserError(
+          f'environment.module={name!r}: make_environment cannot be called '
+          'with team, max_turns, reward, sandbox and environment.options '
+          f'({errors.one_line(error)}).') from error
+  _check_environment(name, environment)
+  return environment
+
+
+def _check_environment(name: str, environment: env_api.Environment) -> None:
+  """Raises UserError unless it has what `env_api.Environment` says."""
+  missing = [
+      attribute for attribute in (
+          'roles', 'phases', 'max_turns', 'team_reward_range', 'reset',
+          'observe', 'step')
+      if not hasattr(environment, attribute)]
+  if missing:
+    raise errors.UserError(
+        f'environment.module={name!r}: what make_environment returned has no '
+        f'{", ".join(missing)}; see environments/env_api.py.')
+  acting = [role for phase in environment.phases for role in phase]
+  if not acting or sorted(acting) != sorted(environment.roles):
+    raise errors.UserError(
+        f'environment.module={name!r}: each of the roles {environment.roles} '
+        f'must act in one of the phases {environment.phases}.')
 
 
 def _read_model(name: str, thinking: bool) -> policies_lib.Pretrained:

@@ -6,10 +6,12 @@ import multiprocessing
 import os
 import pathlib
 import sys
+import traceback
 
 from absl import app
 from absl import flags
 from absl import logging
+import ml_collections
 from ml_collections import config_flags
 
 from atgrpo_jax import errors
@@ -39,7 +41,17 @@ _PROCESS_ID = flags.DEFINE_integer(
 _TRACEBACK = flags.DEFINE_bool(
     'traceback', False, 'Show where in the code a user error was found.')
 
-# Exit statuses: 0 done, 2 the user's input cannot be used, and
+# What a config must have.
+_RUN = (
+    'seed', 'policies', 'per_policy', 'model', 'lora', 'mesh', 'environment',
+    'dataset', 'rollout', 'advantage', 'critic', 'loss', 'optimizer', 'buckets',
+    'train', 'evaluation', 'export')
+_PRETRAINING = (
+    'seed', 'init_folder', 'save_dtype', 'tokenizer', 'model', 'tasks',
+    'phases', 'optimizer', 'buckets', 'log_every', 'check_every', 'num_checked')
+
+# Exit statuses: 0 done, 2 the user's input cannot be used, or leads to numbers
+# that are not finite, and
 DOES_NOT_FIT = 1  # With --mode compile_check.
 STOPPED = 42  # by a signal, after saving; the same command resumes.
 
@@ -50,9 +62,10 @@ def main(argv: list[str]) -> int:
   if _MODE.value == 'compile_check':
     del needed['--workdir']
   for name, value in needed.items():
-    if value is None:
+    if not value:
       raise errors.UserError(f'{name} is missing; see --help.')
   config = _CONFIG.value
+  check_sections(_MODE.value, config)
   if _MODE.value == 'compile_check':
     from atgrpo_jax.compile_check import report
     return 0 if report.compile_check(config) else DOES_NOT_FIT
@@ -86,20 +99,43 @@ def main(argv: list[str]) -> int:
     if not hosts.is_first():
       silence = stack.enter_context(open(os.devnull, 'w'))
       stack.enter_context(contextlib.redirect_stdout(silence))
-    from atgrpo_jax import experiment as experiment_lib
-    experiment = experiment_lib.build(
-        config, sandbox=sandbox_lib.Sandbox(server.address),
-        executor=executor)
-    if _MODE.value == 'evaluate':
-      from atgrpo_jax import evaluate
-      evaluate.evaluate_run(experiment, workdir)
-      return 0
-    if _MODE.value == 'export':
-      from atgrpo_jax import export
-      export.export_run(experiment, workdir)
-      return 0
-    from atgrpo_jax import train
-    return 0 if train.train(experiment, workdir) else STOPPED
+    return run_mode(
+        _MODE.value, config, workdir,
+        sandbox=sandbox_lib.Sandbox(server.address), executor=executor)
+
+
+def run_mode(
+    mode: str, config: ml_collections.ConfigDict, workdir: pathlib.Path, *,
+    sandbox: sandbox_lib.Sandbox, executor: futures.Executor) -> int:
+  """Trains, evaluates or exports; the exit status."""
+  from atgrpo_jax import experiment as experiment_lib
+  experiment = experiment_lib.build(
+      config, sandbox=sandbox, executor=executor)
+  if mode == 'evaluate':
+    from atgrpo_jax import evaluate
+    evaluate.evaluate_run(experiment, workdir)
+    return 0
+  if mode == 'export':
+    from atgrpo_jax import export
+    export.export_run(experiment, workdir)
+    return 0
+  from atgrpo_jax import train
+  return 0 if train.train(experiment, workdir) else STOPPED
+
+
+def check_sections(mode: str, config: ml_collections.ConfigDict) -> None:
+  """Raises UserError for a config of another mode, or a part of one."""
+  needed = _PRETRAINING if mode == 'pretrain' else _RUN
+  if mode == 'compile_check':
+    needed += ('compile_check',)
+  missing = [name for name in needed if name not in config]
+  if missing:
+    example = {
+        'pretrain': 'configs/nano.py', 'compile_check': 'configs/pod.py'}.get(
+            mode, 'configs/plan_path.py')
+    raise errors.UserError(
+        f'--mode={mode}: the config has no {", ".join(missing)}; give one like '
+        f'{example}.')
 
 
 def _check_process(process: dict[str, str | int | None]) -> None:
@@ -128,7 +164,7 @@ def run() -> None:
   # It would report at every start that PyTorch, which we do not use, is absent.
   os.environ.setdefault('TRANSFORMERS_VERBOSITY', 'error')
   try:
-    app.run(main, flags_parser=_parse_flags)
+    app.run(main, flags_parser=parse_flags)
   except errors.UserError as error:
     if flags.FLAGS.is_parsed() and _TRACEBACK.value:
       raise
@@ -136,8 +172,10 @@ def run() -> None:
     sys.exit(2)
 
 
-def _parse_flags(argv: list[str]) -> list[str]:
-  """Parses the flags; what ml_collections finds wrong becomes a UserError."""
+def parse_flags(
+    argv: list[str], values: flags.FlagValues = flags.FLAGS) -> list[str]:
+  """Parses the flags; what is wrong in them or the config is a UserError."""
+  path = ''
   for argument, following in zip(argv, argv[1:] + ['']):
     name, equals, value = argument.partition('=')
     if name == '--config':
@@ -147,19 +185,42 @@ def _parse_flags(argv: list[str]) -> list[str]:
             f'--config: there is no file {path!r} in {os.getcwd()}; give a '
             'config such as configs/plan_path.py:size=nano.')
   try:
-    return flags.FLAGS(argv)
-  except (AttributeError, KeyError) as error:
-    # An AttributeError has the KeyError inside. Its text is 'group_sise' and,
-    # on a line of its own, the nearest valid name, if one is near.
-    found = error if isinstance(error, KeyError) else error.args[0]
-    name, _, advice = found.args[0].partition('\n')
-    advice = advice or 'See the config file for those it has.'
-    raise errors.UserError(f'Unknown config key {name}. {advice}') from error
-  except (flags.Error, TypeError, ValueError) as error:
-    # An error inside the config file comes with its traceback as text.
-    message = str(error).strip().rpartition('\n')[2]
-    raise errors.UserError(message.partition('ValueError: ')[2] or message
-                           ) from error
+    rest = values(argv)
+    # If there was an OSError in the file, this raises it.
+    is_config = hasattr(values.config, 'to_dict')
+  except (flags.Error, *errors.OF_CODE) as error:
+    raise errors.UserError(_flag_error(path, error)) from error
+  if path and not is_config:
+    raise errors.UserError(
+        f'{path}: get_config() returned {values.config!r}; it must return an '
+        'ml_collections.ConfigDict, as configs/common.py makes one.')
+  return rest
+
+
+def _flag_error(path: str, error: Exception) -> str:
+  """What is wrong in the flags, or in the config file at `path`."""
+  lines = [
+      frame.lineno for frame in traceback.extract_tb(error.__traceback__)
+      if frame.filename == path]
+  if isinstance(error, SyntaxError):
+    return f'{path} cannot be read: {errors.one_line(error)}.'
+  if lines:
+    return f'{path}, line {lines[-1]}: {errors.one_line(error)}.'
+  if isinstance(error, (AttributeError, KeyError)):
+    # An AttributeError may have the KeyError inside. Its text is 'group_sise'
+    # and, on a line of its own, the nearest valid name, if one is near.
+    inner = error.args[0]
+    found = inner.args[0] if isinstance(inner, KeyError) else str(inner)
+    if 'get_config' in found:
+      return f'{path}: {errors.one_line(error)}.'
+    name, _, advice = found.partition('\n')
+    return (f'Unknown config key {name}. '
+            f'{advice or "See the config file for those it has."}')
+  # An error inside the config file comes with its traceback as text.
+  text = str(error).strip()
+  message = text.rpartition('\n')[2]
+  message = message.partition('ValueError: ')[2] or message
+  return f'{path}: {message}' if 'parsing config file' in text else message
 
 
 if __name__ == '__main__':

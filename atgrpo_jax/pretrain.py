@@ -28,6 +28,7 @@ import ml_collections
 import numpy as np
 
 from atgrpo_jax import config_checks
+from atgrpo_jax import errors
 from atgrpo_jax import model
 from atgrpo_jax import types
 from atgrpo_jax.huggingface import hub
@@ -53,44 +54,46 @@ def pretrain(
     config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
   """Trains as `config` says; the model lands in `workdir/model`, whole."""
 
-  # ---- Workdir, tokenizer, model -------------------------------------------
+  # ---- What is taught, and how ----------------------------------------------
   config_checks.check_pretraining(config)
+  tasks = {
+      name: _repertoire(f'tasks.{name}.module', task.module)
+      for name, task in config.tasks.items()}
+  phases = _phases(config)
+  spec = train_step.LearnerSpec(
+      optimizer=optimizer.OptimizerSpec(
+          decay_updates=len(phases), **config.optimizer), loss=None,
+      temperature=1.0, dtype='float32', remat=False, adapter_scale=None)
+
+  # ---- Workdir, tokenizer, model --------------------------------------------
   workdir_lib.check_config(workdir, config.to_dict())
   lock = workdir_lib.lock(workdir)
   workdir_lib.write_config(workdir, config.to_dict())
   workdir_lib.print_config(config.to_dict())
   folder = workdir / 'model'
-  tasks = {
-      name: importlib.import_module(task.module).REPERTOIRE
-      for name, task in config.tasks.items()}
   if config.init_folder:
     init_folder = hub.resolve_folder(config.init_folder)
     model_config = hub.load_config(init_folder)
     tokenizer = tokenizer_lib.Tokenizer(init_folder)
     params = safetensors_file.load_params(init_folder, model_config)
   else:
+    model_config = model.ModelConfig(
+        vocab_size=config.tokenizer.vocab_size, **config.model)
     rng = np.random.default_rng([config.seed, 1])
     texts = [
         text for _ in range(config.tokenizer.num_demonstrations)
-        for demonstration in _draw(tasks, config, _phases(config)[-1], rng)
+        for demonstration in _draw(tasks, config, phases[-1], rng)
         for text in _texts(demonstration)]
     with tempfile.TemporaryDirectory() as made:
       tokenizer_lib.train(
           texts, config.tokenizer.vocab_size, config.tokenizer.pieces,
           pathlib.Path(made))
       tokenizer = tokenizer_lib.Tokenizer(made)
-    model_config = model.ModelConfig(
-        vocab_size=config.tokenizer.vocab_size, **config.model)
     params = model.init_params(jax.random.key(config.seed), model_config)
   num_params = sum(x.size for x in jax.tree.leaves(params))
   print(f'{num_params} parameters, {tokenizer.vocab_size} ids')
 
   # ---- State ----------------------------------------------------------------
-  phases = _phases(config)
-  spec = train_step.LearnerSpec(
-      optimizer=optimizer.OptimizerSpec(
-          decay_updates=len(phases), **config.optimizer), loss=None,
-      temperature=1.0, dtype='float32', remat=False, adapter_scale=None)
   mesh, = sharding.make_meshes(
       ['all'], jax.devices(), sharding.MeshSpec()).values()
   buckets = buckets_lib.Buckets(**config.buckets).on(
@@ -202,6 +205,17 @@ def check(
           'well_formed': 1 - counts[None] / total,
           **{kind: counts[kind] / total for kind in taught.kinds}}
   return report
+
+
+def _repertoire(key: str, name: str) -> demonstrations.Repertoire:
+  """What a module teaches; UserError, with the key that names it."""
+  try:
+    return importlib.import_module(name).REPERTOIRE
+  except errors.OF_CODE as error:
+    raise errors.UserError(
+        f'{key}={name!r} cannot be used ({errors.one_line(error)}); it must be '
+        'a module with a REPERTOIRE, such as '
+        'environments.boards.plan_path.demonstrations.') from error
 
 
 def _phases(config) -> list[str]:

@@ -25,6 +25,11 @@ import tensorflow_datasets as tfds
 
 from environments.env_api import Task
 
+# What a builder and what it reads may raise.
+_ERRORS_OF_CODE = (
+    ArithmeticError, AssertionError, AttributeError, ImportError, LookupError,
+    NameError, OSError, RuntimeError, SyntaxError, TypeError, ValueError)
+
 
 def load(
     builder_module: str,
@@ -64,7 +69,10 @@ def load(
     raise ValueError(f'{builder.name} has no split {split!r}{hint}') from error
   if not num_tasks:
     raise ValueError(f'split {split!r} of {builder.name} has no tasks{hint}')
-  return [_plain(row) for row in builder.as_data_source(split)]
+  with _reading(builder, split):
+    tasks = [_plain(row) for row in builder.as_data_source(split)]
+  _check_tasks(tasks, f'split {split!r} of {builder.name}')
+  return tasks
 
 
 def make_splits(
@@ -132,15 +140,24 @@ def split_hash(tasks: Sequence[Task]) -> str:
 def _prepared_builder(
     builder_module: str, data_dir: str | None, builder_config: str | None
 ) -> tfds.core.DatasetBuilder:
+  expected = (
+      '; expected a module with a class Builder, such as '
+      "'environments.boards.plan_path.plan_path_dataset_builder'")
   try:
     module = importlib.import_module(builder_module)
-  except ModuleNotFoundError as error:
-    if not f'{builder_module}.'.startswith(f'{error.name}.'):
-      raise  # The module is there, but something it imports is not.
+  except _ERRORS_OF_CODE as error:
+    if isinstance(error, ModuleNotFoundError) and (
+        f'{builder_module}.'.startswith(f'{error.name}.')):
+      raise ValueError(
+          f'dataset.builder: no builder module {builder_module!r}{expected}'
+      ) from error
+    # The module is there, but something in it, or that it imports, is not.
     raise ValueError(
-        f'no builder module {builder_module!r}; expected a dotted path such as '
-        "'environments.boards.plan_path.plan_path_dataset_builder'"
-    ) from error
+        f'dataset.builder={builder_module!r} cannot be imported '
+        f'({_one_line(error)}){expected}') from error
+  if not isinstance(getattr(module, 'Builder', None), type):
+    raise ValueError(
+        f'dataset.builder={builder_module!r} has no class Builder{expected}')
   options = {'data_dir': data_dir, 'file_format': 'array_record'}
   if builder_config is not None:
     if builder_config not in module.Builder.builder_configs:
@@ -149,19 +166,88 @@ def _prepared_builder(
           f'{list(module.Builder.builder_configs)}'
       )
     options['config'] = builder_config
-  builder = module.Builder(**options)
+  with _Opening(module.Builder.name, data_dir):
+    builder = module.Builder(**options)
   if builder.info.splits:
     return builder
-  with _lock(builder.data_dir_root, builder.name):
-    builder.download_and_prepare()
+  try:
+    with _lock(builder.data_dir_root, builder.name):
+      builder.download_and_prepare()
+  except ValueError:
+    raise
+  except OSError as error:
+    raise ValueError(
+        f'dataset.data_dir: {builder.data_dir} cannot be written ({error}); '
+        'name another folder') from error
+  except _ERRORS_OF_CODE as error:
+    raise ValueError(
+        f'the data set {builder.name} of dataset.builder={builder_module!r} '
+        f'cannot be made ({_one_line(error)})') from error
   # Anew, for another process may have written the data while this one waited.
-  builder = module.Builder(**options)
+  with _Opening(module.Builder.name, data_dir):
+    builder = module.Builder(**options)
   if not builder.info.splits:
     raise ValueError(
         f'{builder.data_dir} holds no complete data set; delete it, and the '
         'next start makes it anew'
     )
   return builder
+
+
+class _Opening:
+  """Says ValueError for a dataset_info.json that cannot be read."""
+
+  def __init__(self, name: str, data_dir: str | None):
+    self._name = name
+    self._root = data_dir or os.environ.get(
+        'TFDS_DATA_DIR', '~/tensorflow_datasets')
+
+  def __enter__(self) -> None:
+    pass
+
+  def __exit__(self, kind, error, traceback) -> None:
+    # protobuf has a class of its own for text that it cannot parse.
+    if isinstance(error, _ERRORS_OF_CODE) or (
+        kind is not None and kind.__module__ == 'google.protobuf.json_format'):
+      raise ValueError(
+          f'the data set {self._name} in {self._root}: its dataset_info.json, '
+          f'or the builder, cannot be used ({_one_line(error)}); delete the '
+          'folder of the data set, and the next start makes it anew'
+      ) from error
+
+
+@contextlib.contextmanager
+def _reading(
+    builder: tfds.core.DatasetBuilder, split: str) -> Iterator[None]:
+  """Says ValueError for files of a split that are missing or damaged."""
+  try:
+    yield
+  except _ERRORS_OF_CODE as error:
+    raise ValueError(
+        f'{builder.data_dir} is damaged: the split {split!r} cannot be read '
+        f'({_one_line(error)}); delete the folder, and the next start makes it '
+        'anew') from error
+
+
+def _check_tasks(tasks: Sequence[Task], where: str) -> None:
+  """Every task has a name of its own."""
+  names = set()
+  for number, task in enumerate(tasks):
+    name = task.get('task_id')
+    if not isinstance(name, str) or not name:
+      raise ValueError(
+          f'{where}, row {number}: task_id={name!r} must be a text of at least '
+          'one letter; is a file damaged?')
+    if name in names:
+      raise ValueError(
+          f'{where}, row {number}: task_id={name!r} is there twice; each task '
+          'needs a name of its own')
+    names.add(name)
+
+
+def _one_line(error: BaseException) -> str:
+  text = str(error).strip().partition('\n')[0].rstrip('.')
+  return f'{type(error).__name__}: {text}'
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import pathlib
 import re
+from typing import Any
 
 import huggingface_hub
 import jax.numpy as jnp
@@ -29,7 +30,7 @@ def resolve_folder(name: str) -> pathlib.Path:
     UserError: `name` is neither, or cannot be downloaded.
   """
   folder = pathlib.Path(name)
-  if folder.is_dir():
+  if name and folder.is_dir():
     return folder
   expected = 'expected a model folder or a hub name such as Qwen/Qwen3-0.6B'
   if folder.exists() or not re.fullmatch(r'[\w.-]+/[\w.-]+', name):
@@ -47,14 +48,29 @@ def resolve_folder(name: str) -> pathlib.Path:
 def load_config(folder: str | pathlib.Path) -> config_lib.ModelConfig:
   """Reads the folder's `config.json`; UserError if it is missing or refused."""
   path = pathlib.Path(folder) / 'config.json'
-  if not path.exists():
+  try:
+    return config_lib.from_hf(read_json(path))
+  except config_lib.ModelConfigError as error:
+    raise errors.UserError(f'{path}: {error}') from error
+
+
+def read_json(path: pathlib.Path) -> dict[str, Any]:
+  """The JSON object in a file of a model; UserError if there is none."""
+  if not path.is_file():
     raise errors.UserError(
         f'{path} does not exist: expected a Hugging Face model folder with '
-        'config.json, tokenizer.json and model.safetensors.')
+        'config.json, tokenizer.json, tokenizer_config.json and '
+        'model.safetensors.')
   try:
-    return config_lib.from_hf(json.loads(path.read_text()))
-  except config_lib.ModelConfigError as error:
-    raise errors.UserError(f'{folder}: {error}') from error
+    fields = json.loads(path.read_text('utf-8'))
+  except ValueError as error:
+    raise errors.UserError(
+        f'{path} is no JSON ({error}); copy or download it again.') from error
+  if not isinstance(fields, dict):
+    raise errors.UserError(
+        f'{path} holds a {type(fields).__name__}, but must hold a JSON object; '
+        'copy or download it again.')
+  return fields
 
 
 def save_config(

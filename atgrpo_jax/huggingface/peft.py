@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 import json
+import math
 import pathlib
 from typing import Any
 
@@ -19,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from atgrpo_jax import errors
+from atgrpo_jax.huggingface import hub
 from atgrpo_jax.huggingface import qwen3_names
 from atgrpo_jax.huggingface import safetensors_file
 from atgrpo_jax.model import config as config_lib
@@ -89,11 +91,11 @@ def load(
   """
   folder = pathlib.Path(folder)
   for name in (_CONFIG, _WEIGHTS):
-    if not (folder / name).exists():
+    if not (folder / name).is_file():
       raise errors.UserError(
           f'{folder / name} does not exist: expected the folder of a PEFT '
           f'adapter with {_CONFIG} and {_WEIGHTS}.')
-  fields = json.loads((folder / _CONFIG).read_text())
+  fields = hub.read_json(folder / _CONFIG)
   _check(folder, fields)
   names = _adapted(folder, fields['target_modules'], config)
   shapes = qwen3.param_shapes(config)['layers']
@@ -237,10 +239,19 @@ def _check(folder: pathlib.Path, fields: Mapping[str, Any]) -> None:
       raise errors.UserError(
           f'{path}: {name}={fields[name]!r} is not supported; expected '
           f'{" or ".join(repr(value) for value in allowed)}.')
-  if not isinstance(fields['target_modules'], list):
+  rank, alpha = fields['r'], fields['lora_alpha']
+  if type(rank) is not int or rank < 1:
     raise errors.UserError(
-        f'{path}: target_modules={fields["target_modules"]!r} is not '
-        'supported; expected a list of modules, such as ["q_proj"].')
+        f'{path}: r={rank!r} must be a whole number of at least 1.')
+  if type(alpha) not in (int, float) or not 0 < alpha < math.inf:
+    raise errors.UserError(
+        f'{path}: lora_alpha={alpha!r} must be a finite number above 0.')
+  targets = fields['target_modules']
+  if (not isinstance(targets, list)
+      or not all(isinstance(target, str) for target in targets)):
+    raise errors.UserError(
+        f'{path}: target_modules={targets!r} is not supported; expected a list '
+        'of modules, such as ["q_proj"].')
 
 
 def _adapted(

@@ -255,12 +255,17 @@ def compare(
 
 
 def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
-  if (folder / _WEIGHTS).exists():
+  if (folder / _WEIGHTS).is_file():
     return [folder / _WEIGHTS]
   if (folder / _INDEX).exists():
-    index = json.loads((folder / _INDEX).read_text())['weight_map']
+    index = hub.read_json(folder / _INDEX).get('weight_map')
+    if (not isinstance(index, dict) or not index
+        or not all(isinstance(name, str) for name in index.values())):
+      raise errors.UserError(
+          f'{folder / _INDEX} has no weight_map from tensors to files; '
+          'download it again.')
     paths = [folder / name for name in sorted(set(index.values()))]
-    missing = [path.name for path in paths if not path.exists()]
+    missing = [path.name for path in paths if not path.is_file()]
     if missing:
       raise errors.UserError(
           f'{folder} lacks {", ".join(missing)}, which {_INDEX} names; '

@@ -11,11 +11,13 @@ import json
 import pathlib
 import re
 
+import jinja2
 import numpy as np
 import tokenizers
 import transformers
 
 from atgrpo_jax import errors
+from atgrpo_jax.huggingface import hub
 
 END_OF_TEXT = '<|endoftext|>'
 TURN_START = '<|im_start|>'
@@ -45,7 +47,10 @@ class Tokenizer:
   def __init__(self, folder: str | pathlib.Path, *, thinking: bool = False):
     self._folder = pathlib.Path(folder)
     self._thinking = thinking
-    self._hf = transformers.AutoTokenizer.from_pretrained(self._folder)
+    for name in ('tokenizer.json', 'tokenizer_config.json'):
+      hub.read_json(self._folder / name)
+    with _Reading(self._folder):
+      self._hf = transformers.AutoTokenizer.from_pretrained(self._folder)
     if self._hf.chat_template is None:
       raise errors.UserError(
           f'{self._folder}: tokenizer_config.json has no chat_template; the '
@@ -69,13 +74,35 @@ class Tokenizer:
     such as the output of a program that prints <|im_end|> or </think>, ends
     neither its turn nor a thought: a zero-width space behind the first
     character makes it ordinary text, for the template, too.
+
+    UserError if the template cannot render the messages, or leaves one out that
+    the model is to read.
     """
-    text = self._hf.apply_chat_template(
-        [{**message, 'content': self._defuse(message['content'])}
-         for message in messages],
-        tokenize=False, add_generation_prompt=True,
-        enable_thinking=self._thinking)
-    return self._encode(text)
+    messages = [
+        {**message, 'content': self._defuse(message['content'])}
+        for message in messages]
+    try:
+      text = self._hf.apply_chat_template(
+          messages, tokenize=False, add_generation_prompt=True,
+          enable_thinking=self._thinking)
+    except (jinja2.TemplateError, *errors.OF_CODE) as error:
+      raise errors.UserError(
+          f'{self._folder}: the chat template cannot render the roles '
+          f'{[message["role"] for message in messages]} '
+          f'({errors.one_line(error)}); take that of Qwen3.') from error
+    for message in messages:
+      # Of an assistant's messages, templates drop thoughts.
+      if (message['role'] != 'assistant'
+          and message['content'].strip() not in text):
+        raise errors.UserError(
+            f'{self._folder}: the chat template leaves out or changes a '
+            f'message of the role {message["role"]!r}; take that of Qwen3.')
+    ids = self._encode(text)
+    if not ids.size:
+      raise errors.UserError(
+          f'{self._folder}: the chat template renders no token; take that of '
+          'Qwen3.')
+    return ids
 
   def encode_completion(self, text: str) -> np.ndarray:
     """Ids [T] int32 of an answer that we wrote, stop token included.
@@ -109,8 +136,14 @@ class Tokenizer:
     ids = []
     path = self._folder / 'generation_config.json'
     if path.exists():  # It need not name any.
-      found = json.loads(path.read_text()).get('eos_token_id')
-      ids = [found] if isinstance(found, int) else list(found or [])
+      found = hub.read_json(path).get('eos_token_id')
+      ids = found if isinstance(found, list) else [found]
+      ids = [] if ids == [None] else ids
+      for stop_id in ids:
+        if type(stop_id) is not int or not 0 <= stop_id < self.vocab_size:
+          raise errors.UserError(
+              f'{path}: eos_token_id={found!r} must be ids of the tokenizer, '
+              f'from 0 to {self.vocab_size - 1}.')
     if not ids and self._hf.eos_token_id is not None:
       ids = [self._hf.eos_token_id]
     if not ids:
@@ -118,6 +151,25 @@ class Tokenizer:
           f'{self._folder}: neither generation_config.json nor the tokenizer '
           'names an eos token; without one no answer ends.')
     return tuple(ids)
+
+
+class _Reading:
+  """Says UserError for what transformers raises on files that are damaged."""
+
+  def __init__(self, folder: pathlib.Path):
+    self._folder = folder
+
+  def __enter__(self) -> None:
+    pass
+
+  def __exit__(self, kind, error, traceback) -> None:
+    # Of a tokenizer.json that says nothing to it, tokenizers raises a bare
+    # Exception, which no `except` can name without catching everything.
+    if kind is Exception or isinstance(error, errors.OF_CODE):
+      raise errors.UserError(
+          f'{self._folder}: tokenizer.json, tokenizer_config.json or '
+          f'chat_template.jinja cannot be used ({errors.one_line(error)}); '
+          'copy or download them again.') from error
 
 
 def train(

@@ -103,27 +103,27 @@ _WITHOUT_EFFECT = frozenset({
 def from_hf(fields: Mapping[str, Any]) -> ModelConfig:
   """Reads the content of a `config.json`."""
   if not isinstance(fields, dict):
-    raise ModelConfigError('config.json holds no JSON object.')
+    raise ModelConfigError('holds no JSON object.')
   missing = sorted(_USED.keys() - fields.keys())
   if missing:
-    raise ModelConfigError(f'config.json lacks {", ".join(missing)}.')
+    raise ModelConfigError(f'lacks {", ".join(missing)}.')
   known = _USED.keys() | _REQUIRED.keys() | _WITHOUT_EFFECT
   known |= {'rope_theta', 'rope_parameters', 'layer_types'}
   unknown = sorted(fields.keys() - known)
   if unknown:
     raise ModelConfigError(
-        f'config.json has fields that this Qwen3 does not know: '
+        f'has fields that this Qwen3 does not know: '
         f'{", ".join(unknown)}. Remove them if they change nothing.')
   for name, allowed in _REQUIRED.items():
     if name in fields and fields[name] not in allowed:
       raise ModelConfigError(
-          f'config.json: {name}={fields[name]!r} is not supported; expected '
+          f'{name}={fields[name]!r} is not supported; expected '
           f'{" or ".join(repr(value) for value in allowed)}.')
   layer_types = fields.get('layer_types') or []
   if (not isinstance(layer_types, list)
       or any(layer != 'full_attention' for layer in layer_types)):
     raise ModelConfigError(
-        f'config.json: layer_types={layer_types!r} is not supported; expected '
+        f'layer_types={layer_types!r} is not supported; expected '
         "'full_attention' throughout.")
   return ModelConfig(
       rope_theta=_rope_theta(fields),
@@ -150,21 +150,21 @@ def _rope_theta(fields: Mapping[str, Any]) -> float:
   rope = fields.get('rope_parameters') or {}
   if not isinstance(rope, dict):
     raise ModelConfigError(
-        f'config.json: rope_parameters={rope!r} must be a JSON object.')
+        f'rope_parameters={rope!r} must be a JSON object.')
   rope = dict(rope)
   if rope.pop('rope_type', 'default') != 'default':
     raise ModelConfigError(
-        f"config.json: rope_parameters={fields['rope_parameters']!r} is not "
+        f"rope_parameters={fields['rope_parameters']!r} is not "
         "supported; expected rope_type 'default'.")
   theta = rope.pop('rope_theta', fields.get('rope_theta'))
   if rope:
     raise ModelConfigError(
-        'config.json: rope_parameters has fields that this Qwen3 does not '
+        'rope_parameters has fields that this Qwen3 does not '
         f'know: {", ".join(sorted(rope))}. Remove them if they change nothing.')
   if theta is None:
-    raise ModelConfigError('config.json lacks rope_theta.')
+    raise ModelConfigError('lacks rope_theta.')
   if fields.get('rope_theta') not in (None, theta):
     raise ModelConfigError(
-        f"config.json: rope_theta={fields['rope_theta']!r} contradicts "
+        f"rope_theta={fields['rope_theta']!r} contradicts "
         f"rope_parameters={fields['rope_parameters']!r}; remove one of them.")
   return float(theta) if type(theta) is int else theta

@@ -44,6 +44,13 @@ class LoraSpec:
       raise errors.UserError(
           f'lora.rank={self.rank}: an adapter needs a rank of 1 or more.')
     errors.check_number('lora.alpha', self.alpha, above=0)
+    for target in self.targets:
+      try:
+        re.compile(target)
+      except (TypeError, re.error) as error:
+        raise errors.UserError(
+            f'lora.targets: {target!r} is no regular expression ({error}); '
+            'give some like attention/[qkvo]/kernel.') from error
 
   @property
   def scale(self) -> float:

@@ -13,8 +13,9 @@ from atgrpo_jax import errors
 PolicyMap = Mapping[str, str]  # role -> policy
 
 
-def make_policy_map(policies: str, roles: Sequence[str]) -> PolicyMap:
-  """Reads the config's `policies` for a team with these roles.
+def make_policy_map(
+    policies: str, roles: Sequence[str], key: str = 'policies') -> PolicyMap:
+  """Reads the config's `policies`, or another key, for a team of these roles.
 
   'shared' is one policy for all roles, 'per_role' and 'lora_per_role' one for
   each, named after it; 'tool=a,planner=b' names the policy of every role.
@@ -29,7 +30,7 @@ def make_policy_map(policies: str, roles: Sequence[str]) -> PolicyMap:
       or not all(policy_map.values())):
     example = ','.join(f'{role}=a' for role in roles)
     raise errors.UserError(
-        f"policies={policies!r} is neither 'shared' nor 'per_role' nor "
+        f"{key}={policies!r} is neither 'shared' nor 'per_role' nor "
         "'lora_per_role' nor a map that names the policy of every role once, "
         f'such as {example!r}.')
   return {role: policy_map[role] for role in roles}

@@ -16,6 +16,10 @@ from atgrpo_jax import errors
 from atgrpo_jax.runtime import files
 from atgrpo_jax.runtime import hosts
 
+# What may stand in a workdir.
+_FOLDERS = ('checkpoints', 'evals', 'export', 'groups', 'tensorboard')
+_FILES = ('config.json', 'metrics.jsonl')
+
 # Parts of a config that may change between two starts of one run.
 _MAY_CHANGE = ('evaluation', 'export', 'train.num_steps',
                'train.completion_tokens')
@@ -48,6 +52,7 @@ def check_config(
   Raises UserError if it holds anything else.
   """
   path = workdir / 'config.json'
+  _check_kinds(workdir)
   if not path.exists():
     if set(workdir.glob('*')) - {files.unfinished(path)}:
       raise errors.UserError(
@@ -72,6 +77,28 @@ def check_config(
         f'{workdir} holds a run of another config ({changes}). Choose '
         'another --workdir, or start with that config to resume it.')
   return True
+
+
+def _check_kinds(workdir: pathlib.Path) -> None:
+  """Raises UserError where a file is that should be a folder, or vice versa."""
+  try:
+    for name in ('', *_FOLDERS):
+      path = workdir / name
+      if path.exists() and not path.is_dir():
+        raise errors.UserError(
+            f'{path} is a file, but must be a folder; choose another '
+            '--workdir.')
+    for name in _FILES:
+      if (workdir / name).is_dir():
+        raise errors.UserError(
+            f'{workdir / name} is a folder, but must be a file; choose another '
+            '--workdir.')
+    for parent in workdir.parents:
+      if parent.exists() and not parent.is_dir():
+        raise errors.UserError(
+            f'--workdir={workdir}: {parent} is a file; choose another.')
+  except OSError as error:
+    raise errors.UserError(f'--workdir cannot be used: {error}.') from error
 
 
 def write_config(

@@ -214,6 +214,9 @@ class BoardGame:
     return tuple((role,) for role in self.roles)
 
   def reset(self, task: env_api.Task) -> State:
+    if self.sandbox is None and 'tool' in map(kind_of, self.roles):
+      raise ValueError(
+          f'sandbox=None, but {self.roles} write programs; give a Sandbox')
     return State(task['task_id'], self.game.start(task))
 
   def observe(self, state: State, role: str) -> list[env_api.Message]:

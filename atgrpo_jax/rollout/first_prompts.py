@@ -1,0 +1,52 @@
+"""What can be known of the prompts before anything is sampled.
+
+The prompts of the first phase follow from the tasks. Later ones hold what the
+agents have written; the runner refuses one that does not fit when it comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import heapq
+
+from atgrpo_jax import errors
+from atgrpo_jax import types
+from atgrpo_jax.rollout import runner as runner_lib
+from environments import env_api
+
+_NUM_ENCODED = 8  # Of each role, those with the most characters.
+
+
+def check(
+    runner: runner_lib.EpisodeRunner, tasks: Sequence[env_api.Task]) -> None:
+  """Raises UserError unless every task begins and its first prompts fit.
+
+  Of each role only the longest prompts are encoded.
+
+  Args:
+    runner: nothing is sampled with it.
+    tasks: of a split.
+  """
+  environment = runner.environment
+  first_phase = environment.phases[0]
+  lengths = {role: [] for role in first_phase}
+  for number, task in enumerate(tasks):
+    try:
+      state = environment.reset(task)
+      for role in first_phase:
+        lengths[role].append(sum(
+            len(message['content'])
+            for message in environment.observe(state, role)))
+    except errors.OF_CODE as error:
+      raise errors.UserError(
+          f'The environment cannot begin the task {task["task_id"]!r}, number '
+          f'{number} of its split ({errors.one_line(error)}); see that '
+          'row, and whether dataset.builder belongs to environment.module.'
+          ) from error
+  for role, of_role in lengths.items():
+    for number in heapq.nlargest(
+        _NUM_ENCODED, range(len(tasks)), key=of_role.__getitem__):
+      key = types.GroupKey(tasks[number]['task_id'], role, turn=0, branch=0)
+      runner.sample(
+          [runner_lib.SampleRequest(key, environment.reset(tasks[number]))],
+          group_size=1)
