@@ -374,6 +374,8 @@ def _check_environment(name: str, environment: env_api.Environment) -> None:
     raise errors.UserError(
         f'environment.module={name!r}: what make_environment returned has no '
         f'{", ".join(missing)}; see environments/env_api.py.')
+  errors.check_number(
+      f'environment.module={name!r}: max_turns', environment.max_turns, least=1)
   acting = [role for phase in environment.phases for role in phase]
   if not acting or sorted(acting) != sorted(environment.roles):
     raise errors.UserError(

@@ -287,6 +287,12 @@ case('chat template, binary', write('model', 'chat_template.jinja', b'\xff'),
 case('chat template, missing', remove('model', 'chat_template.jinja'),
      '{model}: tokenizer_config.json has no chat_template')
 
+for _value in (3, [{'name': 'other', 'template': 'x'}]):
+  case(f'chat template, {_value}', both(
+      remove('model', 'chat_template.jinja'),
+      edit('model', 'tokenizer_config.json', chat_template=_value)),
+       '{model}: ')
+
 _WEIGHTS = 'model.safetensors'
 case('weights missing', remove('model', _WEIGHTS), '{model} has neither')
 case('weights, a folder', make_folder('model', _WEIGHTS), '{model} has neither')
@@ -468,6 +474,19 @@ for _content, _words in {
     'def make_environment(**_): return Env(1)\n': 'must act in one',
 }.items():
   case(f'environment {_content!r}', module(_ENV, _content), _words)
+_OBSERVES = (
+    'from tests import echo\n'
+    'class Env(echo.Echo):\n'
+    '  def observe(self, state, role):\n'
+    '    return {}\n'
+    'def make_environment(**_): return Env(1)\n')
+for _messages in (
+    "'text'", '3', "[{'content': 'a'}]", "[{'role': 'user', 'content': 3}]",
+    "[{'role': 'user', 'content': ['a']}]"):
+  case(f'messages {_messages}', module(_ENV, _OBSERVES.format(_messages)),
+       "cannot begin the task 'echo/train/0'", 'Error: ')
+case('max_turns of an environment', config('environment.max_turns=0'),
+     'max_turns=0, but must be at least 1')
 case('environment.module, relative', config(f'{_ENV}=.x'), f"{_ENV}='.x'")
 case('environment.options', echo_without(
     'c.environment.options.colour = "red"'),
@@ -520,6 +539,8 @@ case('rows of a split are too few', both(
 case('a slice that is empty', both(
     use_data, config('evaluation.test=test[3:3]')),
      "split 'test[3:3]' of letters has no tasks")
+case('a split without a name', both(use_data, config('dataset.train=')),
+     "letters has no split ''")
 case('a split taken twice', both(
     use_data, config('dataset.train=train+train')),
      "'letters/train/0' is there twice")

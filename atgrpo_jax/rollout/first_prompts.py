@@ -35,7 +35,7 @@ def check(
       state = environment.reset(task)
       for role in first_phase:
         lengths[role].append(sum(
-            len(message['content'])
+            len(message['role'] + message['content'])
             for message in environment.observe(state, role)))
     except errors.OF_CODE as error:
       raise errors.UserError(
