@@ -219,8 +219,9 @@ def _flag_error(path: str, error: Exception) -> str:
   # An error inside the config file comes with its traceback as text.
   text = str(error).strip()
   message = text.rpartition('\n')[2]
-  message = message.partition('ValueError: ')[2] or message
-  return f'{path}: {message}' if 'parsing config file' in text else message
+  message = (message.partition('ValueError: ')[2] or message).strip()
+  in_file = isinstance(error, OSError) or 'parsing config file' in text
+  return f'{path}: {message}' if in_file else message
 
 
 if __name__ == '__main__':

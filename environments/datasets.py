@@ -30,6 +30,8 @@ _ERRORS_OF_CODE = (
     ArithmeticError, AssertionError, AttributeError, ImportError, LookupError,
     NameError, OSError, RuntimeError, SyntaxError, TypeError, ValueError)
 
+_LONGEST_REASON = 300  # Letters of a foreign error within a sentence.
+
 
 def load(
     builder_module: str,
@@ -182,7 +184,8 @@ def _prepared_builder(
   except _ERRORS_OF_CODE as error:
     raise ValueError(
         f'the data set {builder.name} of dataset.builder={builder_module!r} '
-        f'cannot be made ({_one_line(error)})') from error
+        f'cannot be made ({_one_line(error)}); mend the builder, or the rows '
+        'that it is given') from error
   # Anew, for another process may have written the data while this one waited.
   with _Opening(module.Builder.name, data_dir):
     builder = module.Builder(**options)
@@ -246,7 +249,9 @@ def _check_tasks(tasks: Sequence[Task], where: str) -> None:
 
 
 def _one_line(error: BaseException) -> str:
-  text = str(error).strip().partition('\n')[0].rstrip('.')
+  text = ' '.join(str(error).split())
+  if len(text) > _LONGEST_REASON:
+    text = text[:_LONGEST_REASON] + ' …'
   return f'{type(error).__name__}: {text}'
 
 

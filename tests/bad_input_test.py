@@ -377,7 +377,7 @@ for _content, _words in {
     b'\x00\xff': ['config.py cannot be read: SyntaxError'],
     '1 / 0\n': ['config.py, line 1: ZeroDivisionError'],
     'import no_such_module\n': ['config.py, line 1: ModuleNotFoundError'],
-    'open("no/such/file")\n': ['no/such/file'],
+    'open("no/such/file")\n': ['config.py: ', "'no/such/file'"],
     'x = 1\n': ['config.py: ', 'get_config'],
     'def get_config(arg):\n  pass\n': [
         'config.py: ', 'missing 1 required positional'],
@@ -530,17 +530,17 @@ for _change, _words in {
     "del splits['validation']": ["no split 'validation'", 'test (8 tasks)'],
     "raise RuntimeError('no luck')": ['cannot be made', 'no luck'],
     "splits['train'][3]['letter'] = 3": ['cannot be made', '`letter`'],
-    "del splits['train'][3]['letter']": ['cannot be made'],
-    "splits['train'][3]['surplus'] = 3": ['cannot be made'],
+    "del splits['train'][3]['letter']": ['cannot be made', "'letter'"],
+    "splits['train'][3]['surplus'] = 3": ['cannot be made', "'surplus'"],
 }.items():
   case(f'rows: {_change}', letters(_change), *_words)
 case('rows of a split are too few', both(
     use_data, config('rollout.num_tasks=41')), "'train' has 40 tasks")
 case('a slice that is empty', both(
     use_data, config('evaluation.test=test[3:3]')),
-     "split 'test[3:3]' of letters has no tasks")
+     "split 'test[3:3]' of echo_letters has no tasks")
 case('a split without a name', both(use_data, config('dataset.train=')),
-     "letters has no split ''")
+     "echo_letters has no split ''")
 case('a split taken twice', both(
     use_data, config('dataset.train=train+train')),
      "'letters/train/0' is there twice")
@@ -564,7 +564,7 @@ for _rows, _words in {
 
 # Data sets on disk.
 
-_SET = 'letters/1.0.0'
+_SET = 'echo_letters/1.0.0'
 _DAMAGED = f'{{data}}/{_SET} is damaged: the split'
 
 
@@ -573,7 +573,7 @@ def _flipped(content: bytes, at: int) -> bytes:
 
 
 for _split in ('train', 'test'):
-  _file = f'{_SET}/letters-{_split}.array_record-00000-of-00001'
+  _file = f'{_SET}/echo_letters-{_split}.array_record-00000-of-00001'
   case(f'{_split}: file missing', both(use_data, remove('data', _file)),
        _DAMAGED, 'No such file', _file)
   for _how, _change in {
@@ -589,7 +589,7 @@ for _split in ('train', 'test'):
 for _how, _content in (_BROKEN | {'other': '{"a": 1}', 'bare': '{}'}).items():
   case(f'dataset_info.json, {_how}',
        both(use_data, write('data', f'{_SET}/dataset_info.json', _content)),
-       'letters in {data}: its dataset_info.json', 'makes it anew')
+       'echo_letters in {data}: its dataset_info.json', 'makes it anew')
 case('dataset_info.json, missing',
      both(use_data, remove('data', f'{_SET}/dataset_info.json')),
      f'{{data}}/{_SET} holds no complete data set')
