@@ -8,6 +8,10 @@ A program is Python text with the standard library. It reads `stdin`, writes
 stdout and stderr, and its `Status` says how it ended. Grade outside: expected
 answers never belong in a program or its input.
 
+INFRASTRUCTURE means that the sandbox failed, and not the program. The owner of
+the server then gives it a `restart`; `atgrpo_jax.rollout.workers` does that in
+a run, and does the work again.
+
 The rules are resource limits and clean processes. They stop accidents and
 careless programs, and are no boundary against a program that attacks.
 
@@ -28,14 +32,18 @@ Covered (each line has a hostile test in tests/environments/sandbox_test.py):
   - Crashes of the interpreter; text that is not Python or not Unicode.
   - Closed, replaced or broken standard streams.
   - More rights through setuid tools such as sudo.
+  - The process that watches it: a program that kills or stops that one, twice,
+    has the status ERROR. `client.py` says how this is told from a broken
+    sandbox.
 
 Not covered (with the rights of the user who runs the trainer, a program can):
   - Read, write and delete that user's files, the shared /tmp too.
   - Use the network, and Unix sockets, this server's own among them.
   - Send signals to that user's processes, or trace and read them through
     ptrace and /proc: the trainer's environment and memory, other programs. A
-    program that kills its supervisor is reported as INFRASTRUCTURE; one that
-    stops the server stops its callers.
+    program that kills or stops the server is reported as INFRASTRUCTURE, and
+    so are those that run beside it; one that twice kills the supervisor of
+    another program makes that one fail.
   - Use more than one process's memory by forking, and fill the disk with many
     files, until the wall-clock limit. As root also start processes without
     end until then.

@@ -1,4 +1,13 @@
-"""Starts the fork-server and asks it to run programs."""
+"""Starts the fork-server and asks it to run programs.
+
+A program can end or stop the supervisor that watches it. It is told apart from
+a broken sandbox in this way. A supervisor that fails says so before it ends; a
+server that is dead takes its supervisors and its queue with it; a supervisor
+that is stopped is killed by the server. So a supervisor that ends without a
+word while it runs a program has been killed. If that happens twice to the same
+program, on the same server, and that server still answers by itself, the
+program did it: its status is ERROR. Everything else is INFRASTRUCTURE.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +16,15 @@ from concurrent import futures
 import dataclasses
 import logging
 import os
+import pathlib
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 
+from environments.sandbox import processes
 from environments.sandbox import protocol
 
 _START_SERVER = os.path.join(
@@ -23,6 +35,19 @@ _NUM_CONNECTIONS = 64  # At most, of one `run_many`.
 _LEAST_LIMITS = protocol.Limits(
     cpu_seconds=0.01, wall_seconds=0.01, memory_bytes=64 << 20, output_bytes=1)
 _GRACE_SECONDS = 30.0  # For a reply, beyond the program's wall-clock limit.
+# Who waits for a slot asks the server so often whether it lives, and waits so
+# long for its answer, which takes a second.
+_PATIENCE_SECONDS = 10.0
+_HEALTH_SECONDS = 60.0
+_END_SECONDS = 10.0  # For the server to end by itself.
+
+
+class _KilledSupervisorError(OSError):
+  """A supervisor of `server` ended without a word while a program ran."""
+
+  def __init__(self, server: int):
+    super().__init__('the process that watched the program has been killed')
+    self.server = server
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +56,8 @@ class ProgramResult:
 
   Attributes:
     status: how it ended.
-    exit_code: -N after signal N; None when the sandbox failed.
+    exit_code: -N after signal N; None when the sandbox failed. A program that
+      ends its supervisor is killed with it.
     stdout: at most `output_bytes`, undecodable bytes replaced.
     stderr: the same; its last line says why the sandbox stopped the program.
     cpu_seconds: user and system time of the program and its children.
@@ -65,17 +91,41 @@ class Sandbox:
             f'give at least {least}.')
 
   def run(self, source: str, stdin: str = '') -> ProgramResult:
-    """Runs one program to its end. Never raises for what it does."""
-    try:
-      return self._request(source, stdin)
-    except (OSError, ValueError):
-      pass  # The sandbox's own fault: one more try.
-    try:
-      return self._request(source, stdin)
-    except (OSError, ValueError) as error:
+    """Runs one program to its end. Never raises for what it does.
+
+    What fails is tried once more. Waits as long as the queue for a slot is, but
+    not for a server that is dead or stopped.
+    """
+    failures = []
+    for _ in range(2):
+      try:
+        return self._request(source, stdin)
+      except (OSError, ValueError) as error:
+        failures.append(error)
+    if self._is_own_doing(failures):
       return ProgramResult(
-          protocol.Status.INFRASTRUCTURE, None, '',
-          f'The sandbox failed twice: {type(error).__name__}: {error}', 0., 0.)
+          protocol.Status.ERROR, -signal.SIGKILL, '',
+          'stopped: it ended or stopped the process that watched it', 0., 0.)
+    error = failures[-1]
+    return ProgramResult(
+        protocol.Status.INFRASTRUCTURE, None, '',
+        f'The sandbox failed twice: {type(error).__name__}: {error}', 0., 0.)
+
+  def _is_own_doing(self, failures: Sequence[Exception]) -> bool:
+    """Whether the program itself ended its supervisors; see the module."""
+    if not all(isinstance(x, _KilledSupervisorError) for x in failures):
+      return False
+    try:
+      return {x.server for x in failures} == {self._ask_server()}
+    except OSError:
+      return False
+
+  def _ask_server(self) -> int:
+    """The server's id; an OSError if it is dead or stopped."""
+    with socket.socket(socket.AF_UNIX) as connection:
+      connection.settimeout(_HEALTH_SECONDS)
+      connection.connect(protocol.health_address(self.address))
+      return protocol.await_greeting(connection)
 
   def run_many(self, jobs: Sequence[tuple[str, str]]) -> list[ProgramResult]:
     """Runs (source, stdin) pairs side by side; results in the same order."""
@@ -88,19 +138,25 @@ class Sandbox:
   def _request(self, source: str, stdin: str) -> ProgramResult:
     request = protocol.Request(source, stdin, self.limits)
     with socket.socket(socket.AF_UNIX) as connection:
+      connection.settimeout(_PATIENCE_SECONDS)
       connection.connect(self.address)
-      # The first byte says that a slot is free. Only from then on does a
-      # silent server mean a broken one.
-      if not connection.recv(1):
-        raise ConnectionError('the server closed the connection')
+      server = None
+      while server is None:  # The greeting says that a slot is free.
+        try:
+          server = protocol.await_greeting(connection)
+        except TimeoutError:
+          self._ask_server()
       connection.settimeout(self.limits.wall_seconds + _GRACE_SECONDS)
       connection.sendall(protocol.pack(request))
       connection.shutdown(socket.SHUT_WR)
-      with connection.makefile('rb') as stream:
-        reply = stream.read()
+      try:
+        with connection.makefile('rb') as stream:
+          reply = stream.read()
+      except ConnectionError as error:
+        raise _KilledSupervisorError(server) from error
     stdout, stderr, report = protocol.unpack_frames(reply)
     if report is None:
-      raise ConnectionError('no reply; the server has logged the reason')
+      raise _KilledSupervisorError(server)
     stdout, stderr = (
         output.decode('utf-8', 'replace') for output in (stdout, stderr))
     reason = report.reason
@@ -149,12 +205,7 @@ class SandboxServer:
           'before a second start().')
     self._directory = tempfile.mkdtemp(prefix='sandbox-')  # Mode 0700.
     try:
-      self._spawn()
-      result = Sandbox(self.address).run('print(input())', 'ready')
-      if result.stdout != 'ready\n':
-        raise RuntimeError(
-            'The sandbox server cannot run programs; it printed its reason '
-            f'above. A trial program gave {result}.')
+      self._launch()
     except BaseException:
       self.close()
       raise
@@ -162,39 +213,75 @@ class SandboxServer:
         'Programs run under resource limits only: they can read files and '
         'use the network. See environments/sandbox/__init__.py.')
 
+  def is_running(self) -> bool:
+    """Whether its process is there, and not stopped."""
+    return (
+        self._process is not None and self._process.poll() is None
+        and not processes.is_stopped(self._process.pid))
+
+  def restart(self) -> None:
+    """A fresh server at the same address, so every `Sandbox` stays good.
+
+    Programs in progress end, and who waits for them asks again. Starts no fork
+    of the caller, which may hold JAX by now. Raises RuntimeError or OSError if
+    the new server cannot run programs; it may be tried again.
+    """
+    self._end()
+    os.makedirs(self._directory, 0o700, exist_ok=True)  # If it was removed.
+    for address in (self.address, protocol.health_address(self.address)):
+      pathlib.Path(address).unlink(missing_ok=True)
+    self._launch()
+
+  def _launch(self) -> None:
+    """Starts the process and runs one program to see that it works."""
+    self._spawn()
+    result = Sandbox(self.address).run('print(input())', 'ready')
+    if result.stdout != 'ready\n':
+      raise RuntimeError(
+          'The sandbox server cannot run programs; it printed its reason '
+          f'above. A trial program gave {result}.')
+
   def _spawn(self) -> None:
     if len(os.fsencode(self.address)) > _MAX_ADDRESS_BYTES:
       raise ValueError(
           f'The socket path {self.address!r} is longer than '
           f'{_MAX_ADDRESS_BYTES} bytes; set TMPDIR to a shorter folder.')
-    with socket.socket(socket.AF_UNIX) as listener:
+    with (socket.socket(socket.AF_UNIX) as listener,
+          socket.socket(socket.AF_UNIX) as health):
       listener.bind(self.address)
-      listener.listen(_BACKLOG)
-      fd = listener.fileno()
+      health.bind(protocol.health_address(self.address))
+      fds = []
+      for each in (listener, health):
+        each.listen(_BACKLOG)
+        fds.append(each.fileno())
       self._process = subprocess.Popen(
           # No user packages, no current folder, no site-packages: what a
           # program can import does not depend on the trainer's environment.
           [sys.executable, '-s', '-P', '-S', '-X', 'utf8', _START_SERVER,
-           self._directory, str(fd), str(self.num_slots), str(os.getpid())],
+           self._directory, *map(str, (*fds, self.num_slots, os.getpid()))],
           # One arena, else a few threads use up the address space; a fixed
           # hash seed, so that sets of strings have the same order every run.
           env={'MALLOC_ARENA_MAX': '1', 'PYTHONHASHSEED': '0'},
           stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-          pass_fds=[fd], start_new_session=True)
+          pass_fds=fds, start_new_session=True)
 
   def close(self) -> None:
     """Ends the server and every program; calls in progress fail."""
+    self._end()
+    if self._directory is not None:
+      shutil.rmtree(self._directory, ignore_errors=True)
+      self._directory = None
+
+  def _end(self) -> None:
     if self._process is not None:
       self._process.terminate()
+      self._process.send_signal(signal.SIGCONT)  # It may be stopped.
       try:
-        self._process.wait(timeout=10.0)
+        self._process.wait(_END_SECONDS)
       except subprocess.TimeoutExpired:
         self._process.kill()
         self._process.wait()
       self._process = None
-    if self._directory is not None:
-      shutil.rmtree(self._directory, ignore_errors=True)
-      self._directory = None
 
   def __enter__(self) -> SandboxServer:
     self.start()

@@ -1,4 +1,4 @@
-"""Options of a process and the end of its descendants, as Linux has them."""
+"""Options, states and ends of processes, as Linux has them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,24 @@ def set_option(option: int, value: int) -> None:
 
 
 def reap() -> set[int]:
-  """Ids of the children that have ended."""
+  """Ids of the children that have ended; kills those that are stopped."""
   ended = set()
   try:
-    while pid := os.waitpid(-1, os.WNOHANG)[0]:
-      ended.add(pid)
+    while True:
+      pid, wait_status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
+      if not pid:
+        return ended
+      if os.WIFSTOPPED(wait_status):
+        os.kill(pid, signal.SIGKILL)
+      else:
+        ended.add(pid)
   except ChildProcessError:
-    pass
-  return ended
+    return ended
+
+
+def is_stopped(pid: int) -> bool:
+  """Whether a process got SIGSTOP or its like, and no SIGCONT since."""
+  return _stat(pid)[0] == b'T'
 
 
 def kill_descendants() -> None:
@@ -44,21 +54,24 @@ def kill_descendants() -> None:
         continue
     except ChildProcessError:
       return
-    for pid in _children():
+    for pid in children():
       os.kill(pid, signal.SIGKILL)
     os.waitpid(-1, 0)
 
 
-def _children() -> list[int]:
+def children() -> set[int]:
   """Ids of this process's children."""
-  found = []
-  for name in os.listdir('/proc'):
-    if name.isdigit():
-      try:
-        with open(f'/proc/{name}/stat', 'rb') as file:
-          stat = file.read()
-      except OSError:  # It has ended since.
-        continue
-      if int(stat.rpartition(b')')[2].split()[1]) == os.getpid():
-        found.append(int(name))
-  return found
+  parent = str(os.getpid()).encode()
+  return {
+      int(name) for name in os.listdir('/proc')
+      if name.isdigit() and _stat(int(name))[1] == parent}
+
+
+def _stat(pid: int) -> tuple[bytes, bytes]:
+  """State and parent of a process, as /proc has them; empty if it is gone."""
+  try:
+    with open(f'/proc/{pid}/stat', 'rb') as file:
+      state, parent, *_ = file.read().rpartition(b')')[2].split()
+  except OSError:
+    return b'', b''
+  return state, parent

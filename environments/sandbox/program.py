@@ -81,6 +81,7 @@ def _enter_jail(
   _set_limit(resource.RLIMIT_CORE, 1)
   # Python ignores it; a limit that is hit should stop the program.
   signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+  signal.signal(signal.SIGINT, signal.default_int_handler)  # As any Python.
   for target, fd in enumerate((stdin_fd, *output_fds)):
     os.dup2(fd, target)
   os.write(ready_fd, protocol.pack(limits))

@@ -1,10 +1,14 @@
 """What client, supervisor and program tell each other, and the bytes of it.
 
-The talk on a connection: a supervisor writes `STARTED` when it is free, the
+The talk on a connection: a supervisor writes a greeting when it is free, the
 client answers with a packed `Request` and closes its side, the supervisor
 writes frames and closes. A frame is its kind, its length, and that many bytes:
 of kind `STDOUT` or `STDERR` what the program printed, and at the end of kind
-`REPORT` a packed `ExitReport`.
+`REPORT` a packed `ExitReport`, or of kind `FAULT` why the supervisor cannot
+give one. A supervisor that closes with neither has been killed.
+
+A greeting names the server, by its process id. The server itself writes one on
+each connection to its second socket, `health`.
 
 Tuples and not dataclasses: that module and what it imports would lengthen the
 server's start by a quarter.
@@ -14,12 +18,14 @@ from __future__ import annotations
 
 import enum
 import json
+import os
+import socket
 import struct
 from typing import NamedTuple
 
-STARTED = b'\n'
-STDOUT, STDERR, REPORT = b'o', b'e', b'r'
+STDOUT, STDERR, REPORT, FAULT = b'o', b'e', b'r', b'f'
 _HEADER = struct.Struct('>cI')
+_GREETING = struct.Struct('>Q')
 
 
 class Status(enum.Enum):
@@ -67,6 +73,23 @@ class ExitReport(NamedTuple):
   wall_seconds: float
 
 
+def health_address(address: str) -> str:
+  """Where a server says that it lives, beside its own address."""
+  return os.path.join(os.path.dirname(address), 'health')
+
+
+def greet(connection: socket.socket, server: int) -> None:
+  connection.sendall(_GREETING.pack(server))
+
+
+def await_greeting(connection: socket.socket) -> int:
+  """The id of the server; an OSError if it closes, or is silent too long."""
+  data = connection.recv(_GREETING.size)
+  if len(data) < _GREETING.size:
+    raise ConnectionError('the server closed the connection')
+  return _GREETING.unpack(data)[0]
+
+
 def pack(message: Request | Limits | ExitReport) -> bytes:
   """The fields as a JSON list, a status by its value."""
   return json.dumps(message, default=lambda status: status.value).encode()
@@ -91,13 +114,18 @@ def frame(kind: bytes, data: bytes) -> bytes:
 
 
 def unpack_frames(data: bytes) -> tuple[bytes, bytes, ExitReport | None]:
-  """The program's stdout and stderr, and the report if it is there."""
-  parts, position = {STDOUT: [], STDERR: [], REPORT: []}, 0
-  while position < len(data):
+  """The program's stdout and stderr, and the report if it is there.
+
+  Raises OSError if the supervisor says that it failed.
+  """
+  parts, position = {STDOUT: [], STDERR: [], REPORT: [], FAULT: []}, 0
+  while position + _HEADER.size <= len(data):
     kind, length = _HEADER.unpack_from(data, position)
     position += _HEADER.size + length
     parts[kind].append(data[position - length:position])
-  stdout, stderr, report = map(b''.join, parts.values())
+  stdout, stderr, report, fault = map(b''.join, parts.values())
+  if fault:
+    raise OSError(f'a supervisor failed: {fault.decode(errors="replace")}')
   if not report:
     return stdout, stderr, None
   status, *fields = json.loads(report)

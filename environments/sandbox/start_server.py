@@ -1,6 +1,6 @@
 """Starts the server. A script, never imported.
 
-  python -s -P -S start_server.py DIRECTORY LISTENER_FD NUM_SLOTS PARENT_PID
+  python -s -P -S start_server.py FOLDER LISTENER_FD HEALTH_FD NUM_SLOTS PARENT
 
 The modules beside this one are loaded as a package without its `__init__`,
 which would load the client and all that it imports. Then their names are

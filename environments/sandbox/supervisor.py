@@ -40,17 +40,22 @@ def serve(listener: socket.socket, work_directory: str) -> NoReturn:
   try:
     processes.set_option(processes.PR_SET_PDEATHSIG, signal.SIGKILL)
     processes.set_option(processes.PR_SET_CHILD_SUBREAPER, 1)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Silent, as others are.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     for number in itertools.count():
       with _accept(listener) as connection:
-        with _clean_directory(f'{work_directory}-{number}') as directory:
-          report = _supervise(listener, connection, directory)
+        try:
+          with _clean_directory(f'{work_directory}-{number}') as directory:
+            report = _supervise(listener, connection, directory)
+        except BaseException as error:
+          _tell_fault(connection, error)
+          raise
         if report is not None:
           connection.sendall(
               protocol.frame(protocol.REPORT, protocol.pack(report)))
-  except (ConnectionError, BlockingIOError):
-    pass  # The caller has gone, or does not read; there is nobody to tell.
-  except BaseException:  # The client sees the silence and reports it.
+  except ConnectionError:
+    pass  # The caller has gone; there is nobody to tell.
+  except BaseException:
     traceback.print_exc()
   finally:
     os._exit(0)
@@ -63,8 +68,17 @@ def _accept(listener: socket.socket) -> socket.socket:
   for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
     connection.setsockopt(
         socket.SOL_SOCKET, option, struct.pack('ll', PATIENCE, 0))
-  connection.sendall(protocol.STARTED)
+  protocol.greet(connection, os.getppid())
   return connection
+
+
+def _tell_fault(connection: socket.socket, error: BaseException) -> None:
+  """Else silence would mean that the program has ended this process."""
+  fault = f'{type(error).__name__}: {error}'.encode(errors='replace')
+  try:
+    connection.sendall(protocol.frame(protocol.FAULT, fault))
+  except OSError:  # The caller has gone, or does not read.
+    pass
 
 
 @contextlib.contextmanager
@@ -141,8 +155,14 @@ def _classify(
     return status.RESOURCE_LIMIT, (
         f'stopped: a file of more than {program.FILE_BYTES} bytes')
   if exit_code < 0:
-    return status.ERROR, f'killed by {signal.Signals(-exit_code).name}'
+    return status.ERROR, f'killed by {_signal_name(-exit_code)}'
   return status.ERROR if exit_code else status.OK, ''
+
+
+def _signal_name(number: int) -> str:
+  """Most real-time signals have no name."""
+  known = {signal.value: signal.name for signal in signal.Signals}
+  return known.get(number, f'signal {number}')
 
 
 class Output:

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import pickle
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 
 from environments import sandbox
 from environments.sandbox import client
+from environments.sandbox import protocol
 from environments.sandbox import Status
 
 CANARY = 'canary-1f9c'
@@ -123,6 +125,7 @@ def test_ordinary_program(programs, program, stdin, stdout):
      'killed by SIGSEGV'),
     ('import os; os.abort()', -signal.SIGABRT, 'killed by SIGABRT'),
     ('import os; os.kill(0, 9)', -signal.SIGKILL, 'killed by SIGKILL'),
+    ('import os; os.kill(os.getpid(), 40)', -40, 'killed by signal 40'),
 ])
 def test_failing_program(programs, program, exit_code, stderr):
   result = programs.run(program, '\ud800')
@@ -372,8 +375,8 @@ def test_nothing_is_left_and_the_server_lives(server, programs):
   directory = os.path.dirname(server.address)
   pid = server._process.pid
   assert programs.run('print(1)').stdout == '1\n'
-  assert os.listdir(directory) == ['socket']
-  assert len(os.listdir(f'/proc/{pid}/fd')) == 4  # 0, 1, 2 and the listener.
+  assert set(os.listdir(directory)) == {'socket', 'health'}
+  assert len(os.listdir(f'/proc/{pid}/fd')) == 5  # 0, 1, 2 and the sockets.
   with open(f'/proc/{pid}/task/{pid}/children') as file:
     assert len(file.read().split()) <= 2  # The waiting supervisors.
 
@@ -423,9 +426,132 @@ def test_a_failure_of_the_sandbox_is_retried_once(programs, tmp_path):
       f'import os\nif not os.path.exists({mark!r}):\n'
       f'  open({mark!r}, "w").close(); {kill}\nprint("second")')
   assert result.stdout == 'second\n'
-  result = programs.run(kill)
-  assert result.status is Status.INFRASTRUCTURE
-  assert result.exit_code is None and 'failed twice' in result.stderr
+
+
+# The process that watches a program, and the server.
+
+
+@pytest.mark.parametrize('attack', [
+    *(f'os.kill(os.getppid(), {int(number)})' for number in (
+        signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGSTOP)),
+    # And then whatever has adopted it, if it lives long enough.
+    'while os.getppid() != SERVER: os.kill(os.getppid(), 9)'])
+def test_a_program_that_ends_its_supervisor_has_failed(server, attack):
+  # Bite: silence counts as INFRASTRUCTURE.
+  result = run(server, f'''
+      import os, time
+      SERVER = {server._process.pid}
+      {attack}
+      time.sleep(1)''', wall_seconds=60.0)
+  assert (result.status, result.exit_code) == (Status.ERROR, -9), result
+  assert 'ended or stopped the process that watched it' in result.stderr
+  assert run(server, 'print(1)').stdout == '1\n'
+
+
+def test_what_it_leaves_behind_is_swept_up(server, tmp_path):
+  pids = tmp_path / 'pids'
+  result = run(server, f'''
+      import os, time
+      os.mkdir('left')
+      supervisor = os.getppid()
+      for _ in range(2):
+        if not os.fork(): os.setsid()
+      with open({str(pids)!r}, 'a') as file: print(os.getpid(), file=file)
+      while open({str(pids)!r}).read().count('\\n') % 4: time.sleep(0.01)
+      try:
+        os.kill(supervisor, 9)
+      finally:
+        time.sleep(60)''')
+  assert result.status is Status.ERROR, result
+  found = [int(pid) for pid in pids.read_text().split()]
+  assert len(found) == 8
+  wait_until(lambda: not any(map(exists, found)))
+  directory = os.path.dirname(server.address)
+  wait_until(lambda: set(os.listdir(directory)) == {'socket', 'health'})
+
+
+def test_a_supervisor_that_fails_says_so(single):
+  # Else it would look like one that was killed.
+  with socket.socket(socket.AF_UNIX) as connection:
+    connection.connect(single.address)
+    protocol.await_greeting(connection)
+    connection.sendall(b'{"source": ')
+    connection.shutdown(socket.SHUT_WR)
+    with connection.makefile('rb') as stream:
+      reply = stream.read()
+  with pytest.raises(OSError, match='supervisor failed: RuntimeError: .*died'):
+    protocol.unpack_frames(reply)
+
+
+@pytest.fixture
+def lone():
+  """A server that may be harmed."""
+  with sandbox.SandboxServer(num_slots=1) as running:
+    yield running
+
+
+def supervisor_of(server):
+  pid = server._process.pid
+  with open(f'/proc/{pid}/task/{pid}/children') as file:
+    return int(file.read().split()[0])
+
+
+def test_a_supervisor_that_is_stopped_is_replaced(lone):
+  for number in (signal.SIGSTOP, signal.SIGKILL):
+    first = supervisor_of(lone)
+    os.kill(first, number)
+    # It waited for a client, so nobody has to try again.
+    assert sandbox.Sandbox(lone.address).run('print(1)').stdout == '1\n'
+    assert supervisor_of(lone) != first
+  assert lone.is_running()
+
+
+def test_a_dead_or_stopped_server_is_told_from_a_long_queue(
+    lone, monkeypatch):
+  monkeypatch.setattr(client, '_PATIENCE_SECONDS', 0.1)
+  programs = sandbox.Sandbox(lone.address)
+  # Half a second each, and only the first has a slot.
+  slow = [('import time; time.sleep(0.5); print(1)', '')] * 4
+  assert [r.stdout for r in programs.run_many(slow)] == ['1\n'] * 4
+
+  monkeypatch.setattr(client, '_HEALTH_SECONDS', 0.1)
+  os.kill(lone._process.pid, signal.SIGSTOP)
+  os.kill(supervisor_of(lone), signal.SIGSTOP)
+  wait_until(lambda: not lone.is_running())
+  result = programs.run('print(1)')
+  assert result.status is Status.INFRASTRUCTURE and 'imed' in result.stderr
+  lone.restart()
+  assert lone.is_running() and programs.run('print(1)').stdout == '1\n'
+
+  lone._process.kill()
+  wait_until(lambda: not lone.is_running())
+  assert programs.run('print(1)').status is Status.INFRASTRUCTURE
+  lone.restart()
+  assert programs.run('print(1)').stdout == '1\n'
+
+
+def test_a_program_that_dies_with_the_server_is_not_to_blame(lone):
+  # Bite: whoever answers in the end counts as the server that was there.
+  programs = sandbox.Sandbox(lone.address)
+  here = lone._process.pid
+  for servers, own_doing in (
+      ([here, here], True), ([here - 1, here - 1], False),
+      ([here - 1, here], False)):
+    failures = [client._KilledSupervisorError(server) for server in servers]
+    assert programs._is_own_doing(failures) == own_doing
+  failures = [client._KilledSupervisorError(here)] * 2
+  assert not programs._is_own_doing([failures[0], TimeoutError()])
+  lone._process.kill()
+  wait_until(lambda: not lone.is_running())
+  assert not programs._is_own_doing(failures)
+
+
+def test_a_server_whose_folder_is_gone_can_be_restarted(lone):
+  programs = sandbox.Sandbox(lone.address)
+  shutil.rmtree(os.path.dirname(lone.address))
+  assert programs.run('print(1)').status is Status.INFRASTRUCTURE
+  lone.restart()
+  assert programs.run('print(1)').stdout == '1\n'
 
 
 def test_clients_that_go_away_are_no_harm(single):
