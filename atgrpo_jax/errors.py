@@ -1,4 +1,4 @@
-"""The error that speaks to the user."""
+"""The errors that speak to the user."""
 
 from collections.abc import Iterator, Sequence
 import contextlib
@@ -15,6 +15,13 @@ class UserError(ValueError):
 
   The message is one sentence or a short table: what was given, what was
   expected, what to do. `main` prints it without a traceback.
+  """
+
+
+class InfrastructureError(RuntimeError):
+  """What environments need is broken, and stays broken.
+
+  The message is one sentence, which `main` prints without a traceback.
   """
 
 

@@ -18,11 +18,19 @@ from atgrpo_jax import types
 from atgrpo_jax.algorithms import play
 from atgrpo_jax.rollout import policy_map as policy_map_lib
 from atgrpo_jax.rollout import runner as runner_lib
+from atgrpo_jax.rollout import tree as tree_lib
 from atgrpo_jax.runtime import files
 from atgrpo_jax.runtime import hosts
 from atgrpo_jax.runtime import workdir as workdir_lib
 from environments import datasets
 from environments import env_api
+
+# A task whose episode failed through no fault of the team is left out, as its
+# answer is not known. Above this share of tasks the rest would no longer stand
+# for all, and there is no result.
+MAX_SHARE_LEFT_OUT = 0.01
+# Of such a task, in `successes`.
+LEFT_OUT = '-'
 
 
 def evaluate(
@@ -34,6 +42,10 @@ def evaluate(
     runner: environment, policies and sampling temperature; what it has cost,
       this included, is reported as well.
     tasks: the held-out tasks.
+
+  Raises:
+    InfrastructureError: more than `MAX_SHARE_LEFT_OUT` of the tasks failed
+      through no fault of the team.
   """
   environment = runner.environment
   # The team's reward is read without its weight.
@@ -46,34 +58,40 @@ def evaluate(
   for node in itertools.chain(*played):
     for role, outcome in node.steps[0].outcomes.items():
       outcomes[role][outcome.value] += 1
-  lasts = [nodes[-1].steps[0] for nodes in played]
-  turns = [nodes[-1].turn + 1 for nodes in played]
+  known = [nodes for nodes in played if not nodes[-1].failed(0)]
+  num_left_out = len(tasks) - len(known)
+  _check_left_out(num_left_out, len(tasks))
+  lasts = [nodes[-1].steps[0] for nodes in known]
+  turns = [nodes[-1].turn + 1 for nodes in known]
   solved = [
       number for number, last in zip(turns, lasts) if last.success]
   num_success = len(solved)
   returns = [
       float(sum(node.team_rewards[0] for node in nodes)) for nodes in played]
   terms = collections.defaultdict(list)
-  for nodes in played:
-    if not nodes[-1].failed(0):
-      for name, value in nodes[-1].steps[0].reward_terms.items():
-        terms[name].append(value)
+  for last in lasts:
+    for name, value in last.reward_terms.items():
+      terms[name].append(value)
   return {
       'num_tasks': len(tasks),
-      'success': num_success / len(tasks),
+      # Through no fault of the team; all means and shares are of the others.
+      'num_left_out': num_left_out,
+      'success': num_success / len(known),
       # '1' or '0' for each task in its order, to compare runs task by task.
-      'successes': ''.join('01'[last.success] for last in lasts),
+      'successes': ''.join(
+          LEFT_OUT if nodes[-1].failed(0) else '01'[nodes[-1].steps[0].success]
+          for nodes in played),
       'clusters': clusters(tasks),
-      'interval': wilson_interval(num_success, len(tasks)),
-      # Of the team, undiscounted; None if a step failed through no fault of
-      # the model. The terms are those of the last step.
-      'mean_return': _mean_of_known(returns),
+      'interval': wilson_interval(num_success, len(known)),
+      # Of the team, undiscounted; None of a task that is left out. The terms
+      # are those of the last step.
+      'mean_return': statistics.fmean(filter(math.isfinite, returns)),
       'returns': [x if math.isfinite(x) else None for x in returns],
       'reward_terms': {
           name: statistics.fmean(x) for name, x in terms.items()},
-      'mean_turns': sum(turns) / len(tasks),
+      'mean_turns': sum(turns) / len(known),
       'mean_turns_to_solve': sum(solved) / len(solved) if solved else None,
-      'truncated': sum(last.truncated for last in lasts) / len(tasks),
+      'truncated': sum(last.truncated for last in lasts) / len(known),
       'outcomes': {role: dict(count) for role, count in outcomes.items()},
       'budget': runner.counters.ledger(),
       'policy_map': dict(runner.policy_map),
@@ -87,9 +105,19 @@ def evaluate(
   }
 
 
-def _mean_of_known(values: Sequence[float]) -> float | None:
-  known = [x for x in values if math.isfinite(x)]
-  return statistics.fmean(known) if known else None
+def _check_left_out(num_left_out: int, num_tasks: int) -> None:
+  """Says how many tasks are left out; InfrastructureError if too many are."""
+  if not num_left_out:
+    return
+  found = (
+      f'{num_left_out} of {num_tasks} tasks failed through no fault of the '
+      'team')
+  if num_left_out > MAX_SHARE_LEFT_OUT * num_tasks:
+    raise errors.InfrastructureError(
+        f'{found}, more than the {MAX_SHARE_LEFT_OUT:.0%} that an evaluation '
+        'may leave out; look for the reason above, then run the same command '
+        'again.')
+  print(f'{found} and are left out')
 
 
 def response_time(
@@ -135,6 +163,11 @@ def _timed_episode(
       actions[role] = runner.policy_of(role).tokenizer.decode(ids)
     seconds += max(of_roles)
     step, = yield runner.step_environments([state], [actions])
+    if tree_lib.failed(step):
+      raise errors.InfrastructureError(
+          f'Task {task["task_id"]!r} failed through no fault of the team, so '
+          'its time is not known; look for the reason above, then run the same '
+          'command again.')
     if step.done:
       break
     state = step.state
@@ -259,7 +292,7 @@ def print_table(results: Mapping[str, Mapping[str, Any]]) -> None:
     low, high = result['interval']
     print(f'{name:12s} {100 * result["success"]:6.1f} % '
           f'{100 * low:6.1f} … {100 * high:5.1f} % '
-          f'{_or_nan(result["mean_return"]):7.3f} '
+          f'{result["mean_return"]:7.3f} '
           f'{result["mean_turns"]:11.2f} '
           f'{_or_nan(result["mean_turns_to_solve"]):9.2f} '
           f'{result["step"]:5d}')

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Sequence
-from concurrent import futures
 import dataclasses
 import functools
 import importlib
@@ -37,6 +36,7 @@ from atgrpo_jax.rollout import first_prompts
 from atgrpo_jax.rollout import policy_map as policy_map_lib
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import sampling_policies
+from atgrpo_jax.rollout import workers as workers_lib
 from atgrpo_jax.runtime import buckets as buckets_lib
 from atgrpo_jax.runtime import checkpoints as checkpoints_lib
 from atgrpo_jax.runtime import sharding
@@ -80,7 +80,7 @@ class Experiment:
   advantage: spec_lib.AdvantageSpec
   critic: spec_lib.CriticSpec
   critics: dict[str, critic_lib.Critic]
-  executor: futures.Executor
+  executor: workers_lib.Workers
 
   @functools.cached_property
   def frozen_params(self) -> dict[str, model.Params]:
@@ -215,7 +215,7 @@ def params_of(states: States) -> Params:
 
 def build(
     config: ml_collections.ConfigDict, *, sandbox: sandbox_lib.Sandbox,
-    executor: futures.Executor) -> Experiment:
+    executor: workers_lib.Workers) -> Experiment:
   """Builds what the config describes; raises on what cannot work."""
   config_checks.check_run(config)
   environment = make_environment(config, sandbox)

@@ -2,7 +2,6 @@
 
 from concurrent import futures
 import contextlib
-import multiprocessing
 import os
 import pathlib
 import sys
@@ -15,7 +14,7 @@ import ml_collections
 from ml_collections import config_flags
 
 from atgrpo_jax import errors
-from atgrpo_jax.runtime import signals
+from atgrpo_jax.rollout import workers as workers_lib
 from environments import sandbox as sandbox_lib
 
 _CONFIG = config_flags.DEFINE_config_file(
@@ -53,6 +52,7 @@ _PRETRAINING = (
 # Exit statuses: 0 done, 2 the user's input cannot be used, or leads to numbers
 # that are not finite, and
 DOES_NOT_FIT = 1  # With --mode compile_check.
+BROKEN = 3  # The sandbox or its like stays broken; the same command resumes.
 STOPPED = 42  # by a signal, after saving; the same command resumes.
 
 
@@ -84,15 +84,9 @@ def main(argv: list[str]) -> int:
           f'environment.{name}={config.environment[name]}, but must be at '
           'least 1.')
   with contextlib.ExitStack() as stack:
-    # Both before jax is imported: a process that runs jax must not fork.
-    server = stack.enter_context(sandbox_lib.SandboxServer(
-        num_slots=config.environment.program_slots))
-    executor = stack.enter_context(futures.ProcessPoolExecutor(
-        config.environment.num_workers,
-        mp_context=multiprocessing.get_context('spawn'),
-        initializer=signals.begin_worker))
-    executor.submit(int).result()
-
+    # Before jax is imported: a process that runs jax must not fork.
+    workers = stack.enter_context(workers_lib.Workers(
+        config.environment.num_workers, config.environment.program_slots))
     from atgrpo_jax.runtime import hosts
     if _DISTRIBUTED.value:
       hosts.join(**process)
@@ -101,12 +95,13 @@ def main(argv: list[str]) -> int:
       stack.enter_context(contextlib.redirect_stdout(silence))
     return run_mode(
         _MODE.value, config, workdir,
-        sandbox=sandbox_lib.Sandbox(server.address), executor=executor)
+        sandbox=workers.sandbox, executor=workers)
 
 
 def run_mode(
     mode: str, config: ml_collections.ConfigDict, workdir: pathlib.Path, *,
-    sandbox: sandbox_lib.Sandbox, executor: futures.Executor) -> int:
+    sandbox: sandbox_lib.Sandbox,
+    executor: futures.Executor | workers_lib.Workers) -> int:
   """Trains, evaluates or exports; the exit status."""
   from atgrpo_jax import experiment as experiment_lib
   experiment = experiment_lib.build(
@@ -170,6 +165,9 @@ def run() -> None:
       raise
     print(f'error: {error}', file=sys.stderr)
     sys.exit(2)
+  except errors.InfrastructureError as error:
+    print(f'error: {error}', file=sys.stderr)
+    sys.exit(BROKEN)
 
 
 def parse_flags(

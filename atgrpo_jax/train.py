@@ -96,9 +96,9 @@ def train(
   def validate() -> dict[str, float]:
     result = evaluate.evaluate(
         make_runner(config.rollout.temperature), validation_tasks)
-    values = {'validation/success': result['success']}
-    if result['mean_return'] is not None:
-      values['validation/return'] = result['mean_return']
+    values = {
+        'validation/success': result['success'],
+        'validation/return': result['mean_return']}
     if result['success']:
       values['validation/turns_to_solve'] = result['mean_turns_to_solve']
     return values
@@ -182,6 +182,7 @@ def train(
     seconds = time.perf_counter() - start
     values |= {
         'time/step': seconds, **compiles.metrics(),
+        **records.worker_metrics(experiment.executor),
         **metrics_lib.peak_memory()}
     writer.write(step, values)
     progress.update(

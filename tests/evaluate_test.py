@@ -1,13 +1,16 @@
 """Evaluation: what is played, what is counted, and what is written down."""
 
+import dataclasses
 import json
 
 import pytest
 
 from atgrpo_jax import errors
 from atgrpo_jax import evaluate
+from atgrpo_jax import train
 from atgrpo_jax.runtime import workdir as workdir_lib
 from environments import datasets
+from environments import env_api
 from tests import echo
 from tests.rollout import scripted
 
@@ -39,11 +42,12 @@ TASKS = [{'task_id': name, 'goal': goal} for name, goal in (
     ('A', 5), ('B', 2), ('C', 9), ('D', 1))]
 
 
-def test_exact_result(monkeypatch):
+def test_exact_result(monkeypatch, capsys):
   """One candidate of each prompt; an episode that is over asks nobody.
 
-  That of C is over when its sandbox breaks.
+  That of C is over when its sandbox breaks, so it is no wrong answer.
   """
+  monkeypatch.setattr(evaluate, 'MAX_SHARE_LEFT_OUT', 0.25)
   scripted.follow_scripts(monkeypatch)
   one = {  # Plays role a.
       'A/a turn 0 total 0': ['1'], 'A/a turn 1 total 3': ['2'],
@@ -60,14 +64,15 @@ def test_exact_result(monkeypatch):
   result = evaluate.evaluate(runner, TASKS)
   assert result == {
       'num_tasks': 4,
-      'success': 0.75,
-      'successes': '1101',
+      'num_left_out': 1,
+      'success': 1.0,
+      'successes': '11-1',
       'clusters': [0, 1, 2, 3],
-      'interval': evaluate.wilson_interval(3, 4),
+      'interval': evaluate.wilson_interval(3, 3),
       'mean_return': 1.0,
       'returns': [1.0, 1.0, None, 1.0],
       'reward_terms': {'total': (5 + 2 + 1) / 3},
-      'mean_turns': (2 + 1 + 2 + 1) / 4,
+      'mean_turns': (2 + 1 + 1) / 3,
       'mean_turns_to_solve': (2 + 1 + 1) / 3,
       'truncated': 0.0,
       'outcomes': {
@@ -82,6 +87,14 @@ def test_exact_result(monkeypatch):
   }
   assert result['budget']['model_calls'] == len(one) + len(two)
   assert result['budget']['environment_steps'] == len(one) + len(two)
+  assert capsys.readouterr().out == (
+      '1 of 4 tasks failed through no fault of the team and are left out\n')
+
+  # Above the share there is no result.
+  monkeypatch.setattr(evaluate, 'MAX_SHARE_LEFT_OUT', 0.24)
+  with pytest.raises(errors.InfrastructureError, match=(
+      '1 of 4 tasks failed.*more than the 24% .* run the same command again')):
+    evaluate.evaluate(runner, TASKS)
 
 
 def test_response_time(monkeypatch):
@@ -149,6 +162,38 @@ def test_evaluate_run_writes_what_it_did(echo_folder, tmp_path, capsys):
   assert 'swapped' in printed and '0.0 %' in printed
   assert 0 < result['response_seconds'] < 60
   assert '(3 tasks one by one)' in printed
+
+
+class _Unreliable(echo.Echo):
+  """Breaks down whenever it is shown an `a`."""
+
+  def step(self, state, actions):
+    result = super().step(state, actions)
+    if state.letter != 'a':
+      return result
+    return dataclasses.replace(result, outcomes={
+        role: env_api.Outcome.INFRASTRUCTURE for role in actions})
+
+
+def test_above_the_share_nothing_is_written(echo_folder, tmp_path, monkeypatch):
+  experiment = dataclasses.replace(
+      echo.experiment(echo_folder), environment=_Unreliable(max_turns=1))
+  with pytest.raises(errors.InfrastructureError, match='8 of 48 tasks .*1%'):
+    evaluate.evaluate_run(experiment, tmp_path)
+  with pytest.raises(errors.InfrastructureError, match='8 of 48 tasks .*1%'):
+    train.train(experiment, tmp_path)
+  assert not (tmp_path / 'evals').exists()
+  with pytest.raises(errors.InfrastructureError, match='echo/test/0. failed'):
+    evaluate.response_time(
+        experiment.runner(
+            experiment.trained_params(tmp_path)[0], step=0, temperature=1.0,
+            policy_map=experiment.policy_map), experiment.tasks('test'))
+
+  monkeypatch.setattr(evaluate, 'MAX_SHARE_LEFT_OUT', 0.2)
+  evaluate.evaluate_run(experiment, tmp_path)
+  result = evaluate.read(tmp_path, 'evaluation')
+  assert result['num_left_out'] == result['successes'].count('-') == 8
+  assert result['success'] == result['successes'].count('1') / 40
 
 
 @pytest.mark.parametrize('changes, words', [

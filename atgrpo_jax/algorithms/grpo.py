@@ -14,6 +14,7 @@ import dataclasses
 
 import numpy as np
 
+from atgrpo_jax import errors
 from atgrpo_jax.algorithms import play
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.rl import returns as returns_lib
@@ -63,7 +64,7 @@ def _check_any_succeeded(
     root: tree_lib.Node, chains: list[list[tree_lib.Node]]) -> None:
   lasts = [play.path(root, i, chain)[-1] for i, chain in enumerate(chains)]
   if all(node.failed(i) for node, i in lasts):
-    raise RuntimeError(
+    raise errors.InfrastructureError(
         f'All {len(chains)} episodes of task {root.groups[0].key.task_id!r} '
         'failed for reasons that are not the model\'s own: '
         f'{[node.groups[0].candidates[i].outcome.value for node, i in lasts]}.')

@@ -6,6 +6,7 @@ import zlib
 
 import numpy as np
 
+from atgrpo_jax import errors
 from atgrpo_jax import types
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.rollout import runner as runner_lib
@@ -45,7 +46,7 @@ def select(
 def check_any_known(node: tree_lib.Node, returns: np.ndarray) -> None:
   """Raises if no return [J] of a node is known."""
   if not np.isfinite(returns).any():
-    raise RuntimeError(
+    raise errors.InfrastructureError(
         f'All {len(returns)} candidates of {node.groups[0].key} failed for '
         "reasons that are not the model's own: "
         f'{[c.outcome.value for c in node.groups[0].candidates]}.')

@@ -13,6 +13,7 @@ import numpy as np
 from atgrpo_jax import types
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
+from atgrpo_jax.rollout import workers as workers_lib
 from atgrpo_jax.runtime import hosts
 
 
@@ -47,6 +48,14 @@ def rollout_metrics(
     values[f'{role}/without_signal'] = 1 - (
         len(with_signal & compared) / len(compared))
   return values
+
+
+def worker_metrics(workers: workers_lib.Workers) -> dict[str, int]:
+  """What was replaced and done again since the last call, in all processes."""
+  counts = hosts.exchange(workers.take_counts())
+  return {
+      f'workers/{name}': sum(count[name] for count in counts)
+      for name in counts[0]}
 
 
 def _concatenate(

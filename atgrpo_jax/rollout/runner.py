@@ -24,6 +24,7 @@ from atgrpo_jax import model
 from atgrpo_jax import types
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
 from atgrpo_jax.rollout import policy_map as policy_map_lib
+from atgrpo_jax.rollout import workers as workers_lib
 from atgrpo_jax.runtime import buckets as buckets_lib
 from atgrpo_jax.runtime import hosts
 from atgrpo_jax.runtime import sharding
@@ -72,7 +73,8 @@ class PendingSamples:
 class PendingSteps:
   """Steps that an episode waits for, a few in each part."""
 
-  parts: list[futures.Future | None]  # None where another process takes them.
+  # None where another process takes them.
+  parts: list[futures.Future | workers_lib.Call | None]
 
 
 # Yields what it waits for, is sent its result, and returns what it likes.
@@ -116,7 +118,7 @@ class EpisodeRunner:
     temperature: of the sampler.
     seed: of all sampling.
     train_step: the training step that the policies come from.
-    executor: steps environments; a pool of processes in a run.
+    executor: steps environments; in a run `workers.Workers`.
     counters: grow with every call.
   """
 
@@ -128,7 +130,7 @@ class EpisodeRunner:
   temperature: float
   seed: int
   train_step: int
-  executor: futures.Executor
+  executor: futures.Executor | workers_lib.Workers
   counters: Counters = dataclasses.field(default_factory=Counters)
   _engines: dict[
       tuple[SampledModel, tuple[int, ...], int, int],
@@ -247,13 +249,24 @@ class EpisodeRunner:
 
   def _finish_steps(
       self, pending: Collection[PendingSteps]) -> list[list[env_api.Step]]:
-    """Waits for environments; the processes exchange what they have stepped."""
+    """Waits for environments; the processes exchange what they have stepped.
+
+    What fails in one of them stops all.
+    """
     if not pending:
       return []
     start = time.perf_counter()
-    shares = hosts.exchange([
-        {index: part.result() for index, part in enumerate(steps.parts) if part}
-        for steps in pending])
+    problem, share = '', None
+    try:
+      share = [
+          {index: part.result()
+           for index, part in enumerate(steps.parts) if part}
+          for steps in pending]
+    except errors.InfrastructureError as error:
+      problem = str(error)
+    problems, shares = zip(*hosts.exchange((problem, share)))
+    if any(problems):
+      raise errors.InfrastructureError(max(problems))
     finished = []
     for number, steps in enumerate(pending):
       parts = {}

@@ -1,0 +1,229 @@
+"""Where environments are stepped: worker processes beside a sandbox server.
+
+`Workers` owns both, and does again what fails with them. It stands in rollout/,
+the lowest folder that sees environments/, and imports no jax: it is started
+before that is. A step is a function of its state and actions, so doing it again
+gives the same bits as if nothing had happened.
+
+  worker process  Dead or stopped: all are ended and started anew, and their
+                  unfinished steps are done again.
+  server          Dead or stopped: a fresh one is started at the same address,
+                  which the environments know. Steps that failed as
+                  INFRASTRUCTURE are done again: first all of them, then one by
+                  one, each on a fresh server, so that a program that ends the
+                  server harms no other. What still fails stays a failure.
+  supervisor      The server replaces it, and `Sandbox.run` tries again.
+
+What is replaced again and again without a step done in between stops the run.
+Nothing is waited for without a look at all of these; a slow step is no failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent import futures
+from concurrent.futures import process
+import dataclasses
+import logging
+import multiprocessing
+from multiprocessing import context
+import time
+
+from atgrpo_jax import errors
+from atgrpo_jax.runtime import signals
+from environments import env_api
+from environments import sandbox as sandbox_lib
+from environments.sandbox import processes
+
+# Replacements without a step done in between; the next one stops the run.
+MAX_IN_A_ROW = 8
+_TICK = 1.0  # Seconds between two looks at the server and the processes.
+_END_SECONDS = 10.0  # For the processes to end by themselves.
+_COUNTS = 'server_restarts', 'pool_restarts', 'repeated_steps'
+
+
+@dataclasses.dataclass(eq=False)
+class Call:
+  """Steps that were asked for."""
+
+  workers: Workers
+  step_all: Callable[..., list[env_api.Step]]
+  environment: env_api.Environment
+  states: Sequence[env_api.State]
+  actions: Sequence[Mapping[str, str]]
+  future: futures.Future | None = None
+  steps: list[env_api.Step] | None = None
+
+  def result(self) -> list[env_api.Step]:
+    """Waits for all calls, so that nothing runs beside what is done again."""
+    self.workers.finish()
+    return self.steps
+
+  def failed(self) -> list[int]:
+    """Indices of its steps that failed with the sandbox."""
+    return [
+        index for index, step in enumerate(self.steps)
+        if env_api.Outcome.INFRASTRUCTURE in step.outcomes.values()]
+
+
+class Workers:
+  """Owns the sandbox server and the worker processes; a context manager.
+
+  In the place of an executor that steps environments. Start it before jax, of
+  which a process must not be forked; what is replaced later needs no fork.
+  """
+
+  def __init__(self, num_workers: int, program_slots: int):
+    """`program_slots` programs run at a time."""
+    self._counts = dict.fromkeys(_COUNTS, 0)
+    self._num_workers = num_workers
+    self._server = sandbox_lib.SandboxServer(program_slots)
+    self._calls: list[Call] = []  # Since the last `finish`.
+    self._in_a_row = 0
+
+  @property
+  def sandbox(self) -> sandbox_lib.Sandbox:
+    """For the environments; good for as long as this lives."""
+    return sandbox_lib.Sandbox(self._server.address)
+
+  def submit(
+      self, step_all: Callable[..., list[env_api.Step]],
+      environment: env_api.Environment, states: Sequence[env_api.State],
+      actions: Sequence[Mapping[str, str]]) -> Call:
+    """Begins to step each state with its actions, by `env_api.step_all`."""
+    call = Call(self, step_all, environment, states, actions)
+    self._start(call)
+    self._calls.append(call)
+    return call
+
+  def finish(self) -> None:
+    """Waits for all calls, and does again what failed; see the module.
+
+    Raises InfrastructureError if that persists.
+    """
+    calls, self._calls = self._calls, []
+    num_restarts = self._counts['server_restarts']
+    self._wait(calls)
+    if failed := _failed(calls):
+      if self._counts['server_restarts'] == num_restarts:
+        self._restart_server()
+      self._do_again(failed)
+    for one in _failed(calls):
+      self._restart_server()
+      self._do_again([one])
+
+  def take_counts(self) -> dict[str, int]:
+    """What was replaced and done again since the last call, by name."""
+    counts, self._counts = self._counts, dict.fromkeys(_COUNTS, 0)
+    return counts
+
+  def _do_again(self, failed: Sequence[tuple[Call, int]]) -> None:
+    self._counts['repeated_steps'] += len(failed)
+    again = [
+        dataclasses.replace(
+            call, states=[call.states[i]], actions=[call.actions[i]],
+            steps=None) for call, i in failed]
+    for call in again:
+      self._start(call)
+    self._wait(again)
+    for (call, i), repeated in zip(failed, again):
+      call.steps[i], = repeated.steps
+
+  def _start(self, call: Call) -> None:
+    try:
+      call.future = self._pool.submit(
+          call.step_all, call.environment, call.states, call.actions)
+    except process.BrokenProcessPool as error:  # As if it broke a bit later.
+      call.future = futures.Future()
+      call.future.set_exception(error)
+
+  def _wait(self, calls: Sequence[Call]) -> None:
+    """Until all calls have steps, whatever must be replaced for that."""
+    while unfinished := [call for call in calls if call.steps is None]:
+      futures.wait([call.future for call in unfinished], _TICK)
+      is_broken = any(
+          processes.is_stopped(worker.pid) for worker in self._context.started)
+      for call in unfinished:
+        if call.future.done():
+          try:
+            call.steps = call.future.result()
+          except process.BrokenProcessPool:
+            is_broken = True
+          else:
+            if not call.failed():
+              self._in_a_row = 0
+      if is_broken:
+        self._replace_pool()
+        for call in unfinished:
+          if call.steps is None:
+            self._start(call)
+      if not self._server.is_running():
+        self._restart_server()
+
+  def _restart_server(self) -> None:
+    """Until it runs programs."""
+    self._counts['server_restarts'] += 1
+    while True:
+      self._count_in_a_row('sandbox server')
+      try:
+        self._server.restart()
+        return
+      except (RuntimeError, OSError) as error:
+        logging.warning('%s', error)
+
+  def _replace_pool(self) -> None:
+    self._counts['pool_restarts'] += 1
+    self._count_in_a_row('worker processes')
+    self._end_pool(seconds=0.0)
+    self._start_pool()
+
+  def _count_in_a_row(self, what: str) -> None:
+    self._in_a_row += 1
+    if self._in_a_row > MAX_IN_A_ROW:
+      raise errors.InfrastructureError(
+          'Steps of the environment fail through no fault of the model: the '
+          f'{what} had to be replaced again, after {MAX_IN_A_ROW} replacements '
+          'without a good step in between; look for the reason above, then '
+          'run the same command again.')
+    logging.warning('The %s will be replaced, and work done again.', what)
+
+  def _start_pool(self) -> None:
+    self._context = _Context()
+    self._pool = futures.ProcessPoolExecutor(
+        self._num_workers, mp_context=self._context,
+        initializer=signals.begin_worker)
+
+  def _end_pool(self, seconds: float) -> None:
+    """Lets the processes end by themselves so long, then kills them."""
+    self._pool.shutdown(wait=False, cancel_futures=True)
+    deadline = time.monotonic() + seconds
+    for worker in self._context.started:
+      worker.join(max(0.0, deadline - time.monotonic()))
+      if worker.is_alive():
+        worker.kill()
+        worker.join()
+
+  def __enter__(self) -> Workers:
+    self._server.start()
+    self._start_pool()
+    self._pool.submit(int)  # It takes a second; jax is imported meanwhile.
+    return self
+
+  def __exit__(self, *exception) -> None:
+    self._end_pool(_END_SECONDS)
+    self._server.close()
+
+
+class _Context(context.SpawnContext):
+  """Remembers the processes that it started; a pool does not tell."""
+
+  def __init__(self):
+    self.started: list[multiprocessing.Process] = []
+
+  def Process(self, *args, **kwargs) -> multiprocessing.Process:
+    self.started.append(super().Process(*args, **kwargs))
+    return self.started[-1]
+
+
+def _failed(calls: Sequence[Call]) -> list[tuple[Call, int]]:
+  return [(call, index) for call in calls for index in call.failed()]
