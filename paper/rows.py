@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from atgrpo_jax import errors
+from atgrpo_jax import evaluate
 from paper import cells
 from paper import records
 
@@ -145,6 +146,13 @@ def read_row(runs: records.Runs, row: str, name: str) -> Row | None:
     raise errors.UserError(
         f'The seeds of {row} were evaluated on different tasks; evaluate all '
         'on the same config.evaluation.test.')
+  if any(evaluate.LEFT_OUT in found['successes'] for found in evaluations):
+    # Training reads `before` when it goes on, so that one is not made again.
+    made_again = 'workdir' if name == 'before' else f'evals/{name}.json'
+    raise errors.UserError(
+        f'An evaluation {name!r} of {row} left out tasks that failed through '
+        'no fault of the team, and rows are compared task by task; delete its '
+        f'{made_again} and run the same command again.')
   steps = tuple(run.steps for run in seeds) if name == 'after' else ()
   successes = np.array(
       [[x == '1' for x in result['successes']] for result in evaluations])

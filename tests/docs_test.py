@@ -23,6 +23,7 @@ from atgrpo_jax.rl import advantages
 from atgrpo_jax.rl import logprobs
 from atgrpo_jax.rl import losses
 from benchmarks import credit
+from benchmarks import harm
 from benchmarks import peer
 from benchmarks import run
 from benchmarks import timing
@@ -525,11 +526,22 @@ def _check_run(args):
   run.parse(['all' if word == 'NAME' else word for word in args])
 
 
-def _check_tables(args):
-  source = pathlib.Path(paper_tables.__file__).read_text()
-  for name, value in zip(args[::2], args[1::2], strict=True):
+def _flags(module, args):
+  """Flags and values, of a module that defines such flags."""
+  source = pathlib.Path(module.__file__).read_text()
+  found = list(zip(args[::2], args[1::2], strict=True))
+  for name, _ in found:
     assert re.search(rf"flags\.DEFINE_\w+\(\s*'{name[2:]}'", source), name
+  return found
+
+
+def _check_tables(args):
+  for name, value in _flags(paper_tables, args):
     assert (ROOT / value).is_dir() or name == '--out', value
+
+
+def _check_harm(args):
+  assert all(value.isdigit() for _, value in _flags(harm, args))
 
 
 def _check_no_arguments(args):
@@ -539,7 +551,8 @@ def _check_no_arguments(args):
 def test_commands_can_be_parsed(monkeypatch):
   checks = {
       'paper.tables': _check_tables, 'benchmarks.credit': credit.parse,
-      'benchmarks.run': _check_run, 'tests.docs_test': _check_no_arguments,
+      'benchmarks.run': _check_run, 'benchmarks.harm': _check_harm,
+      'tests.docs_test': _check_no_arguments,
       'environments.writing.posts.measure': _check_no_arguments}
   for page, module, args in python_commands():
     assert importlib.util.find_spec(module), module

@@ -94,7 +94,9 @@ class Thread(futures.ThreadPoolExecutor):
   """In the place of `rollout.workers.Workers`: nothing is ever replaced."""
 
   def take_counts(self) -> dict[str, int]:
-    return {}
+    from atgrpo_jax.rollout import workers
+
+    return dict.fromkeys(workers.COUNTS, 0)
 
 
 class _Splits(dict):

@@ -487,11 +487,13 @@ class _Unreliable(echo.Echo):
 
 
 def test_run_survives_an_environment_that_fails_at_times(
-    echo_folder, tmp_path):
+    echo_folder, tmp_path, monkeypatch):
+  monkeypatch.setattr(evaluate, 'MAX_SHARE_LEFT_OUT', 0.9)
   experiment = dataclasses.replace(
       echo.experiment(
           echo_folder, **{'train.num_steps': 1, 'train.groups_every': 1}),
       environment=_Unreliable(max_turns=1))
+  experiment.executor.take_counts = lambda: {'server_restarts': 2}
   assert train.train(experiment, tmp_path)
   candidates = [c for g in _groups(tmp_path, 0) for c in g['candidates']]
   invalid = [c for c in candidates if c['return'] is None]
@@ -500,6 +502,7 @@ def test_run_survives_an_environment_that_fails_at_times(
   metrics, = _metrics(tmp_path)
   assert metrics['return/invalid'] == len(invalid)
   assert metrics['budget/infrastructure_failures'] == len(invalid)
+  assert metrics['workers/server_restarts'] == 2
   assert 0 <= metrics['return/mean'] <= 2
 
 

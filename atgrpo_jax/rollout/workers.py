@@ -9,9 +9,10 @@ gives the same bits as if nothing had happened.
                   unfinished steps are done again.
   server          Dead or stopped: a fresh one is started at the same address,
                   which the environments know. Steps that failed as
-                  INFRASTRUCTURE are done again: first all of them, then one by
-                  one, each on a fresh server, so that a program that ends the
-                  server harms no other. What still fails stays a failure.
+                  INFRASTRUCTURE are done again: first all of them on a fresh
+                  server, then, if they failed again, one by one, each on a
+                  fresh server. So a program that ends the server harms no
+                  other. What still fails stays a failure.
   supervisor      The server replaces it, and `Sandbox.run` tries again.
 
 What is replaced again and again without a step done in between stops the run.
@@ -39,7 +40,7 @@ from environments.sandbox import processes
 MAX_IN_A_ROW = 8
 _TICK = 1.0  # Seconds between two looks at the server and the processes.
 _END_SECONDS = 10.0  # For the processes to end by themselves.
-_COUNTS = 'server_restarts', 'pool_restarts', 'repeated_steps'
+COUNTS = 'server_restarts', 'pool_restarts', 'repeated_steps'
 
 
 @dataclasses.dataclass(eq=False)
@@ -75,7 +76,7 @@ class Workers:
 
   def __init__(self, num_workers: int, program_slots: int):
     """`program_slots` programs run at a time."""
-    self._counts = dict.fromkeys(_COUNTS, 0)
+    self._counts = dict.fromkeys(COUNTS, 0)
     self._num_workers = num_workers
     self._server = sandbox_lib.SandboxServer(program_slots)
     self._calls: list[Call] = []  # Since the last `finish`.
@@ -114,7 +115,7 @@ class Workers:
 
   def take_counts(self) -> dict[str, int]:
     """What was replaced and done again since the last call, by name."""
-    counts, self._counts = self._counts, dict.fromkeys(_COUNTS, 0)
+    counts, self._counts = self._counts, dict.fromkeys(COUNTS, 0)
     return counts
 
   def _do_again(self, failed: Sequence[tuple[Call, int]]) -> None:
@@ -204,7 +205,10 @@ class Workers:
         worker.join()
 
   def __enter__(self) -> Workers:
-    self._server.start()
+    try:
+      self._server.start()
+    except RuntimeError as error:
+      raise errors.InfrastructureError(str(error)) from error
     self._start_pool()
     self._pool.submit(int)  # It takes a second; jax is imported meanwhile.
     return self

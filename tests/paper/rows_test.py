@@ -30,6 +30,17 @@ def test_seeds_on_other_tasks_are_refused():
     rows.read_systems(runs)
 
 
+@pytest.mark.parametrize('name, words', [
+    ('after', 'delete its evals/after.json'), ('before', 'its workdir')])
+def test_rows_with_tasks_that_are_left_out_are_refused(name, words):
+  # Bite: what is left out counts as not solved.
+  runs = {'main/plan_path/at_grpo/seed-0': finished_runs.run(before=5, after=9)}
+  evaluation = runs['main/plan_path/at_grpo/seed-0'].evaluations[name]
+  evaluation['successes'] = '-' + evaluation['successes'][1:]
+  with pytest.raises(errors.UserError, match=f'{name}.*left out.*{words}'):
+    rows.read_row(runs, 'main/plan_path/at_grpo', name)
+
+
 def test_every_published_row_has_its_place():
   shown = {name for *_, name in rows.SYSTEMS.values()} | {
       cell.path.split('/')[2] for cell in cells.make_cells('nano', 1)}
