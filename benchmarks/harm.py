@@ -5,10 +5,9 @@
 A part is the sandbox server, one of its supervisors or a worker process. Small
 trainings and evaluations of Plan-Path take turns, until each harm has been done
 once, at a random moment; a third of them hits evaluations. Every run must end
-as if nothing had been: the same
-metrics, groups, parameters and evaluations, bit for bit, but for times, memory
-and what `workers/` counts. Prints a line for each run; ends with status 1
-unless all are equal.
+as if nothing had been: the same metrics, groups, parameters and evaluations,
+bit for bit, but for times, memory and what `workers/` counts. Prints a line for
+each run; ends with status 1 unless all are equal.
 """
 
 from __future__ import annotations
@@ -95,7 +94,7 @@ def run(
     while process.poll() is None:
       time.sleep(rng.uniform(0.0, 2 * pause))
       found = parts(process.pid)
-      if todo and len(found) == len(_PARTS):  # It is not just starting.
+      if todo and all(map(found.get, _PARTS)):  # It is not just starting.
         part, number = todo[-1]
         try:
           os.kill(rng.choice(found[part]), number)

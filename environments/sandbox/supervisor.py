@@ -28,6 +28,7 @@ from environments.sandbox import program
 from environments.sandbox import protocol
 
 PATIENCE = 60  # Seconds that a supervisor waits for its client.
+START_SECONDS = 2 * PATIENCE  # For the program to begin; it waits for it too.
 
 
 def serve(listener: socket.socket, work_directory: str) -> NoReturn:
@@ -109,7 +110,9 @@ def _supervise(
     os.close(fd)
   with (open(stdout_fd, 'rb', 0) as stdout, open(stderr_fd, 'rb', 0) as stderr,
         open(ready_fd, 'rb', 0) as ready):
-    limits = ready.read()
+    if not select.select([ready], [], [], START_SECONDS)[0]:
+      raise TimeoutError(f'no program after {START_SECONDS} s')
+    limits = ready.read(4096)
     if not limits:
       if os.waitpid(pid, 0)[1]:
         raise RuntimeError(

@@ -1,9 +1,11 @@
 """What dies or stops is replaced, and no result tells that it was."""
 
+import collections
 from concurrent import futures
 import dataclasses
 import os
 import pathlib
+import random
 import signal
 import time
 
@@ -13,6 +15,7 @@ import pytest
 from atgrpo_jax import errors
 from atgrpo_jax import evaluate
 from atgrpo_jax.rollout import workers as workers_lib
+from benchmarks import harm
 from environments import env_api
 from environments.sandbox import client
 from environments.sandbox import processes
@@ -220,6 +223,17 @@ def test_what_persists_is_said_in_one_sentence(
   message = str(caught.value)
   assert words in message and '\n' not in message
   assert message.endswith('then run the same command again.')
+
+
+def test_the_benchmark_finds_all_parts(play, workers):
+  _step(play(), 'one')
+  for found, victims_fn in zip(
+      map(harm.parts(os.getpid()).get, ('server', 'supervisor', 'worker')),
+      (_server, _supervisors, _processes)):
+    assert set(found) == set(victims_fn(workers))
+  numbers = collections.Counter(harm.harms(random.Random(0), 20, 5))
+  assert sum(numbers.values()) == 25 and min(numbers.values()) == 1
+  assert numbers['server', signal.SIGKILL] == 7 and len(numbers) == 6
 
 
 def test_nothing_hangs_at_the_end(monkeypatch):
