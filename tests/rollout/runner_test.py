@@ -180,6 +180,33 @@ def test_steps_are_taken_in_worker_processes_without_jax():
   assert runner.counters.program_runs == 2
 
 
+def test_what_persists_in_one_process_stops_all(monkeypatch):
+  # Bite: who has no problem waits for the others' next exchange.
+  told = []
+
+  def exchange(value):
+    told.append(value)
+    return [value, ('The other is broken.', None)]
+
+  monkeypatch.setattr(runner_lib.hosts, 'exchange', exchange)
+  runner = scripted.make_runner({})
+  with pytest.raises(errors.InfrastructureError, match='The other is broken'):
+    step(runner, [make_request('A').state], [{'a': '2'}])
+
+  class Broken(futures.Executor):
+    def submit(self, *args):
+      call = futures.Future()
+      call.set_exception(errors.InfrastructureError('This one is broken.'))
+      return call
+
+  runner = scripted.make_runner({}, executor=Broken())
+  with pytest.raises(errors.InfrastructureError, match='broken'):
+    step(runner, [make_request('A').state], [{'a': '2'}])
+  (problem, share), (broken, nothing) = told
+  assert problem == '' and share[0][0][0].state.total == 2
+  assert (broken, nothing) == ('This one is broken.', None)
+
+
 # Samples of a real model.
 
 
