@@ -8,7 +8,6 @@ the command line to the printed sentence, without worker processes and sandbox.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent import futures
 import dataclasses
 import itertools
 import json
@@ -34,6 +33,7 @@ from atgrpo_jax.huggingface import peft
 from atgrpo_jax.runtime import metrics as metrics_lib
 from environments import datasets
 from tests import checkout
+from tests import echo
 
 _numbers = itertools.count()
 
@@ -682,7 +682,7 @@ def _run(argv, monkeypatch):
     main.check_sections(values.mode, values.config)
     if values.mode == 'pretrain':
       pretrain_lib.pretrain(values.config, pathlib.Path(values.workdir))
-    with futures.ThreadPoolExecutor(1) as executor:
+    with echo.Thread(1) as executor:
       sys.exit(main.run_mode(
           values.mode, values.config, pathlib.Path(values.workdir),
           sandbox=None, executor=executor))
