@@ -3,9 +3,9 @@
   python -m atgrpo_jax.main --mode pretrain --config configs/writer.py \
       --workdir runs/writer
 
-It drills copying, practises sentences about given words, and then learns to
-write random texts about a post (`environments/writing/posts/grammar.py`), in
-the same way for all roles.
+It drills copying, practises random texts about given words, and then learns to
+write such texts about a post (`environments/writing/posts/grammar.py`), in the
+same way for all roles.
 """
 
 from ml_collections import config_dict
@@ -26,7 +26,7 @@ def get_config():
   c.tasks.posts = {
       'module': 'environments.writing.posts.demonstrations', 'max_turns': (1,),
       'drill': {'copyist': {'groups': 48, 'kinds': {'text': 1.0}}},
-      'practice': {'reporter': {'groups': 24, 'kinds': {'text': 1.0}}},
+      'practice': {'reporter': {'groups': 16, 'kinds': {'text': 1.0}}},
       'texts': {
           role: {'groups': groups, 'kinds': {'text': 1.0}}
           for role, groups in (
@@ -35,8 +35,8 @@ def get_config():
               ('discussion_detailed', 1))}}
   c.phases = config_dict.ConfigDict()
   c.phases.drill = {'order': 0, 'num_steps': 250, 'group_size': 1}
-  c.phases.practice = {'order': 1, 'num_steps': 250, 'group_size': 2}
-  c.phases.texts = {'order': 2, 'num_steps': 500, 'group_size': 4}
+  c.phases.practice = {'order': 1, 'num_steps': 450, 'group_size': 4}
+  c.phases.texts = {'order': 2, 'num_steps': 1100, 'group_size': 4}
 
   c.buckets.prompt = (48, 144, 208, 304)
   c.buckets.completion = (32, 80, 176)

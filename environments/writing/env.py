@@ -6,7 +6,8 @@
   arxiv_a, arxiv_b   background, and methods, of an introduction to a paper;
                      two versions of the released reward
   posts              tldr for a model of a million parameters, on generated
-                     posts; of a text the sentences of a grammar are read
+                     posts; a text is read up to its first sentence that is not
+                     of a grammar
 
 Teams; the first role writes the first text, the second role the second:
 

@@ -16,7 +16,8 @@ from environments.writing import prompts
 from environments.writing.posts import grammar
 from environments.writing.posts import post
 
-_MOST_WORDS = {'copyist': 24, 'reporter': grammar.MAX_SENTENCES}  # Of a drill.
+_DRILLS = ('copyist', 'reporter')
+_MOST_WORDS = 24  # Of a drill.
 
 # What is taught -> the team and the role whose prompt is shown.
 _TAUGHT = {
@@ -44,7 +45,7 @@ class Repertoire:
         first turn of a discussion have the same prompts), 'solo',
         'pipeline_detailed', 'discussion_concise' or 'discussion_detailed', of
         the second turn. Or a drill: the 'copyist' is shown some words and
-        writes them again, the 'reporter' writes a sentence about each.
+        writes them again, the 'reporter' writes random texts about them.
       kinds: {'text': 1.0}.
       group_size: texts.
       max_turns: not used.
@@ -52,7 +53,7 @@ class Repertoire:
     del max_turns
     if set(kinds) != {'text'}:
       raise ValueError(f"kinds {list(kinds)}: a post has but the kind 'text'.")
-    if role in _MOST_WORDS:
+    if role in _DRILLS:
       return self._drill(rng, role, group_size)
     source = post.random_post(rng)
     team, shown_role = _TAUGHT[role]
@@ -73,14 +74,12 @@ class Repertoire:
       self, rng: np.random.Generator, role: str,
       group_size: int) -> demonstrations.Demonstration:
     words = rng.choice(
-        post.ALL_WORDS, size=rng.integers(1, _MOST_WORDS[role] + 1),
-        replace=False)
+        post.ALL_WORDS, size=rng.integers(1, _MOST_WORDS + 1), replace=False)
     source = ' '.join(words)
     completions = [source] * group_size
     if role == 'reporter':
       completions = [
-          grammar.write(rng, grammar.with_transitions(
-              rng, post.find_facts(source))) for _ in completions]
+          grammar.random_text(rng, source) for _ in completions]
     return demonstrations.Demonstration(
         role, env.State('', source),
         [{'role': 'user', 'content': f'{role}: {source}'}],

@@ -1,15 +1,17 @@
 """A grammar of short texts about a post.
 
-Every sentence is right by itself and is about one fact of the post. Which facts
-in which order, how many sentences, a transition at the start of a sentence and
-which one, subject, verb, article and the words around it are drawn one by one,
-in the same way for all roles. So two texts that are written apart from each
-other seldom fit together: lengths, categories of transitions and facts have to
-be chosen in a way that both can rely on. The order of the post is such a way.
+Every sentence is right by itself and is about one fact of the post; the next
+sentence is about the next fact. Where in the post a text begins, how many
+sentences it has, a transition at the start of a sentence and which one,
+subject, verb, article and the words around it are drawn one by one, in the same
+way for all roles. So two texts that are written apart from each other seldom
+fit together: lengths, categories of transitions and facts have to be chosen in
+a way that both can rely on. To begin where the post begins is such a way.
 `environments.writing.posts.measure` prints what random and chosen texts earn.
 
-Only sentences of the grammar are read (`readable`), and only facts are content
-words, so nothing is earned by words that mean nothing.
+A text is read up to its first sentence that is not of the grammar (`readable`),
+and only facts are content words, so nothing is earned by words that mean
+nothing.
 """
 
 from __future__ import annotations
@@ -115,20 +117,20 @@ class Outline:
   transitions: tuple[str, ...]
 
 
-def random_outline(
-    rng: np.random.Generator, facts: Sequence[post.Fact]) -> Outline:
-  """1 to `MAX_SENTENCES` different facts in any order, and any transitions."""
-  size = int(rng.integers(1, MAX_SENTENCES + 1))
-  return with_transitions(
-      rng, tuple(facts[i] for i in rng.permutation(len(facts))[:size]))
+def random_outline(rng: np.random.Generator, source: str) -> Outline:
+  """1 to `MAX_SENTENCES` facts from the start of a sentence on.
 
-
-def with_transitions(
-    rng: np.random.Generator, facts: tuple[post.Fact, ...]) -> Outline:
-  """These facts in this order, and any transitions."""
-  return Outline(facts, tuple(
+  Of the sentences behind which there are enough. With any transitions.
+  """
+  facts = post.find_facts(source)
+  size = min(int(rng.integers(1, MAX_SENTENCES + 1)), len(facts))
+  starts = np.cumsum([0, *(
+      len(post.find_facts(sentence)) for sentence in source.split('.'))])
+  start = rng.choice(starts[starts + size <= len(facts)])
+  drawn = facts[start:start + size]
+  return Outline(drawn, tuple(
       _choose(rng, _ALL_TRANSITIONS)
-      if rng.random() < TRANSITION_PROBABILITY else '' for _ in facts))
+      if rng.random() < TRANSITION_PROBABILITY else '' for _ in drawn))
 
 
 def ordered_outline(
@@ -156,14 +158,13 @@ def write(rng: np.random.Generator, outline: Outline) -> str:
 
 def random_text(rng: np.random.Generator, source: str) -> str:
   """A random text about the post `source`."""
-  return write(rng, random_outline(rng, post.find_facts(source)))
+  return write(rng, random_outline(rng, source))
 
 
 def readable(text: str, source: str) -> str:
-  """The sentences of a text that the grammar has about the post `source`."""
-  sentence = _sentence_about(source)
-  return ' '.join(
-      part for part in re.split(r'(?<=\.) ', text) if sentence.fullmatch(part))
+  """A text up to its first sentence that is none of the post `source`."""
+  return ' '.join(itertools.takewhile(
+      _sentence_about(source).fullmatch, re.split(r'(?<=\.) ', text)))
 
 
 @functools.lru_cache(maxsize=1024)
