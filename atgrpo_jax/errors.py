@@ -25,6 +25,13 @@ class InfrastructureError(RuntimeError):
   """
 
 
+class LostWorkdirError(RuntimeError):
+  """The folder of a run has vanished under it, or is another one.
+
+  The message is one sentence, which `main` prints without a traceback.
+  """
+
+
 def refuse_arguments(argv: Sequence[str]) -> None:
   """Raises a UserError if a command line has more than flags."""
   if len(argv) > 1:

@@ -244,7 +244,7 @@ def write(
   path = workdir / 'evals' / f'{name}.json'
   if not hosts.is_first():
     return path
-  path.parent.mkdir(parents=True, exist_ok=True)
+  path.parent.mkdir(exist_ok=True)  # Not the workdir, if that has vanished.
   # The file says that all before it is done, so it must never be half there.
   files.write_whole(path, json.dumps(result, indent=2) + '\n')
   return path

@@ -15,6 +15,7 @@ from ml_collections import config_flags
 
 from atgrpo_jax import errors
 from atgrpo_jax.rollout import workers as workers_lib
+from atgrpo_jax.runtime import signals
 from environments import sandbox as sandbox_lib
 
 _CONFIG = config_flags.DEFINE_config_file(
@@ -52,8 +53,9 @@ _PRETRAINING = (
 # Exit statuses: 0 done, 2 the user's input cannot be used, or leads to numbers
 # that are not finite, and
 DOES_NOT_FIT = 1  # With --mode compile_check.
+LOST = 1  # The workdir has vanished.
 BROKEN = 3  # The sandbox or its like stays broken; the same command resumes.
-STOPPED = 42  # by a signal, after saving; the same command resumes.
+STOPPED = signals.STOPPED  # By a signal; the same command resumes.
 
 
 def main(argv: list[str]) -> int:
@@ -76,8 +78,12 @@ def main(argv: list[str]) -> int:
   _check_process(process)
   if _MODE.value == 'pretrain':
     from atgrpo_jax import pretrain
-    pretrain.pretrain(config, workdir)
+    from atgrpo_jax.runtime import disk
+    with disk.OneSentence(workdir):
+      pretrain.pretrain(config, workdir)
     return 0
+  stop = signals.StopFlag()
+  stop.listen()
   for name in ('program_slots', 'num_workers'):
     if config.environment[name] < 1:
       raise errors.UserError(
@@ -95,27 +101,30 @@ def main(argv: list[str]) -> int:
       stack.enter_context(contextlib.redirect_stdout(silence))
     return run_mode(
         _MODE.value, config, workdir,
-        sandbox=workers.sandbox, executor=workers)
+        sandbox=workers.sandbox, executor=workers, stop=stop)
 
 
 def run_mode(
     mode: str, config: ml_collections.ConfigDict, workdir: pathlib.Path, *,
     sandbox: sandbox_lib.Sandbox,
-    executor: futures.Executor | workers_lib.Workers) -> int:
+    executor: futures.Executor | workers_lib.Workers,
+    stop: signals.StopFlag) -> int:
   """Trains, evaluates or exports; the exit status."""
   from atgrpo_jax import experiment as experiment_lib
+  from atgrpo_jax.runtime import disk
   experiment = experiment_lib.build(
       config, sandbox=sandbox, executor=executor)
-  if mode == 'evaluate':
-    from atgrpo_jax import evaluate
-    evaluate.evaluate_run(experiment, workdir)
-    return 0
-  if mode == 'export':
-    from atgrpo_jax import export
-    export.export_run(experiment, workdir)
-    return 0
-  from atgrpo_jax import train
-  return 0 if train.train(experiment, workdir) else STOPPED
+  with disk.OneSentence(workdir):
+    if mode == 'evaluate':
+      from atgrpo_jax import evaluate
+      evaluate.evaluate_run(experiment, workdir)
+      return 0
+    if mode == 'export':
+      from atgrpo_jax import export
+      export.export_run(experiment, workdir)
+      return 0
+    from atgrpo_jax import train
+    return 0 if train.train(experiment, workdir, stop) else STOPPED
 
 
 def check_sections(mode: str, config: ml_collections.ConfigDict) -> None:
@@ -168,6 +177,9 @@ def run() -> None:
   except errors.InfrastructureError as error:
     print(f'error: {error}', file=sys.stderr)
     sys.exit(BROKEN)
+  except errors.LostWorkdirError as error:
+    print(f'error: {error}', file=sys.stderr)
+    sys.exit(LOST)
 
 
 def parse_flags(

@@ -23,6 +23,7 @@ from atgrpo_jax.rollout import records
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from atgrpo_jax.runtime import checkpoints as checkpoints_lib
+from atgrpo_jax.runtime import disk
 from atgrpo_jax.runtime import hosts
 from atgrpo_jax.runtime import metrics as metrics_lib
 from atgrpo_jax.runtime import signals
@@ -31,9 +32,11 @@ from environments import env_api
 
 
 def train(
-    experiment: experiment_lib.Experiment, workdir: pathlib.Path) -> bool:
-  """Trains as far as `config.train` says; False if a signal stopped it."""
+    experiment: experiment_lib.Experiment, workdir: pathlib.Path,
+    stop: signals.StopFlag | None = None) -> bool:
+  """Trains as far as `config.train` says; False if `stop` was set."""
   config = experiment.config
+  stop = stop or signals.StopFlag()  # That nothing sets.
   compiles = metrics_lib.CompileCounter()
 
   # ---- Data -----------------------------------------------------------------
@@ -52,6 +55,7 @@ def train(
 
   # ---- Workdir --------------------------------------------------------------
   resumed = workdir_lib.check_config(workdir, config.to_dict())
+  workdir_lib.check_checkpoints(workdir, config.train.checkpoint_every)
   lock = workdir_lib.lock(workdir)
   workdir_lib.write_config(workdir, config.to_dict())
   workdir_lib.print_config(config.to_dict())
@@ -70,10 +74,13 @@ def train(
             experiment.frozen_params.get(name)
             or policy.load_params(policy.learner.dtype))
         for name, policy in experiment.policies.items() if name in states}
+  disk.check_space(workdir, experiment.state_template())
+  workdir_lib.make_checkpoints(workdir)
   writer = metrics_lib.MetricsWriter(
       workdir, offset=meta.get('metrics_offset', 0 if resumed else None))
 
   def save() -> None:
+    disk.check_space(workdir, states)
     # Keys and the data cursor are functions of the seed and the step.
     checkpoints.save(step, states, {
         'step': step, 'completion_tokens': completion_tokens,
@@ -129,8 +136,8 @@ def train(
 
   progress = metrics_lib.Progress(
       config.train.num_steps, num_done=step, share_done=share_done())
-  stop = signals.StopFlag()
   saved_step = step
+  stop.hold()
   while share_done() < 1 and not any(hosts.exchange(stop.is_set())):
     start = time.perf_counter()
     runner = make_runner(config.rollout.temperature)
@@ -184,6 +191,7 @@ def train(
         'time/step': seconds, **compiles.metrics(),
         **records.worker_metrics(experiment.executor),
         **metrics_lib.peak_memory()}
+    workdir_lib.check_there(workdir)
     writer.write(step, values)
     progress.update(
         step, share_done=share_done(), rollout=values['rollout/success'],
@@ -200,11 +208,12 @@ def train(
     save()
   checkpoints.close()
   writer.close()
-  if share_done() < 1:
+  if any(hosts.exchange(stop.is_set())):
     print(f'stopped by {stop.name} after step {step}; the same command '
           'resumes')
     lock.close()
     return False
+  stop.release()
   after = test('after')
   lock.close()
   if config.train.completion_tokens:

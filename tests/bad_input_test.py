@@ -25,12 +25,14 @@ from ml_collections import config_flags
 import pytest
 from safetensors import numpy as safetensors_numpy
 
+from atgrpo_jax import evaluate
 from atgrpo_jax import main
 from atgrpo_jax import model
 from atgrpo_jax import pretrain as pretrain_lib
 from atgrpo_jax.huggingface import hub
 from atgrpo_jax.huggingface import peft
 from atgrpo_jax.runtime import metrics as metrics_lib
+from atgrpo_jax.runtime import signals
 from environments import datasets
 from tests import checkout
 from tests import echo
@@ -618,6 +620,10 @@ for _name in ('config.json', 'metrics.jsonl'):
 case('workdir in a file',
      lambda place: [f'--workdir={place.model}/config.json/x'],
      '{model}/config.json is a file')
+for _mode in ('train', 'evaluate'):
+  case(f'workdir that nobody may make, {_mode}',
+       both(mode(_mode), lambda place: ['--workdir=/sys/run']),
+       '--workdir=/sys/run cannot be written to', 'make it writable')
 case('workdir with a long name',
      lambda place: [f'--workdir={place.home}/{"x" * 300}'],
      '--workdir cannot be used', 'too long')
@@ -685,7 +691,7 @@ def _run(argv, monkeypatch):
     with echo.Thread(1) as executor:
       sys.exit(main.run_mode(
           values.mode, values.config, pathlib.Path(values.workdir),
-          sandbox=None, executor=executor))
+          sandbox=None, executor=executor, stop=signals.StopFlag()))
 
   monkeypatch.setattr(main.app, 'run', run_app)
   with pytest.raises(SystemExit) as end:
@@ -736,3 +742,14 @@ def test_what_is_damaged_would_do(place, monkeypatch):
   for arguments in (use_adapter(place), use_data(place)):
     shutil.rmtree(place.workdir, ignore_errors=True)
     assert _run(_argv(place, [*arguments, *quick]), monkeypatch) == 0
+
+
+def test_a_workdir_that_vanishes_is_one_sentence(
+    place, monkeypatch, capsys):
+  monkeypatch.setattr(
+      evaluate, 'evaluate', lambda *_: shutil.rmtree(place.workdir) or {})
+  assert _run(_argv(place, mode('evaluate')(place)), monkeypatch) == 1
+  line, = re.findall('(?m)^error: (.*)$', capsys.readouterr().err)
+  assert line == (
+      f'{place.workdir} has vanished under the run, which cannot go on.')
+  assert not place.workdir.exists()

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 
 import jax
 import numpy as np
@@ -30,6 +31,8 @@ from atgrpo_jax.learner import update
 from atgrpo_jax.rollout import records
 from atgrpo_jax.rollout import tree
 from atgrpo_jax.runtime import checkpoints as checkpoints_lib
+from atgrpo_jax.runtime import signals
+from atgrpo_jax.runtime import workdir as workdir_lib
 from configs import common
 from environments import env_api
 from tests import echo
@@ -136,6 +139,13 @@ def _with_candidate(group, index, **changes):
 # A run that goes on.
 
 
+def _command(echo_folder, workdir):
+  return [
+      sys.executable, '-m', 'atgrpo_jax.main', '--config=tests/echo.py',
+      f'--config.model.folder={echo_folder}', f'--workdir={workdir}',
+      *(f'--config.{name}={value}' for name, value in CHANGES.items())]
+
+
 def _wait_for(condition, child):
   deadline = time.monotonic() + 300
   while not condition():
@@ -180,10 +190,7 @@ def test_a_program_that_is_killed_and_then_stopped_goes_on(
     finished, echo_folder, tmp_path, capsys):
   workdir = tmp_path / 'run'
   experiment = echo.experiment(echo_folder, **CHANGES)
-  command = [
-      sys.executable, '-m', 'atgrpo_jax.main', '--config=tests/echo.py',
-      f'--config.model.folder={echo_folder}', f'--workdir={workdir}',
-      *(f'--config.{name}={value}' for name, value in CHANGES.items())]
+  command = _command(echo_folder, workdir)
   status, out = _signalled_in_step_3(
       signal.SIGKILL, command, workdir, experiment)
   assert status == -signal.SIGKILL, out
@@ -207,6 +214,119 @@ def test_a_program_that_is_killed_and_then_stopped_goes_on(
     assert f'resumes after step {step}' in out
     assert 'held-out success: before' in out
     _assert_same_run(workdir, finished, experiment)
+
+
+def test_the_final_evaluation_is_stopped_and_done_again(
+    finished, echo_folder, tmp_path):
+  workdir = shutil.copytree(finished, tmp_path / 'run')
+  (workdir / 'evals/after.json').unlink()
+  # It is full, so the evaluation stands still where it is written.
+  pipe = workdir / 'evals/after.unfinished'
+  os.mkfifo(pipe)
+  full = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+  os.write(full, bytes(fcntl.fcntl(full, fcntl.F_GETPIPE_SZ)))
+  child = subprocess.Popen(
+      _command(echo_folder, workdir), start_new_session=True, cwd=ROOT,
+      text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+  try:
+    _wait_for(lambda: any(
+        os.path.realpath(link) == str(pipe)
+        for link in pathlib.Path(f'/proc/{child.pid}/fd').iterdir()), child)
+    child.terminate()
+    out, _ = child.communicate(timeout=300)
+  finally:
+    child.kill()
+    os.close(full)
+  assert child.returncode == main.STOPPED, out
+  assert 'resumes after step 4' in out
+  assert 'stopped by SIGTERM, with nothing to save; the same command' in out
+  assert not (workdir / 'evals/after.json').exists()
+  pipe.unlink()
+  experiment = echo.experiment(echo_folder, **CHANGES)
+  assert train.train(experiment, workdir)
+  _assert_same_run(workdir, finished, experiment)
+
+
+def test_signals_wait_only_where_there_is_something_to_save(
+    echo_folder, tmp_path, monkeypatch):
+  stop, held = signals.StopFlag(), []
+  evaluate_ = evaluate.evaluate
+  monkeypatch.setattr(evaluate, 'evaluate', lambda *args: (
+      held.append((stop._is_held, args[0].train_step)) or evaluate_(*args)))
+  changes = CHANGES | {
+      'train.num_steps': 1, 'evaluation.validate_every': 1}
+  assert train.train(echo.experiment(echo_folder, **changes), tmp_path, stop)
+  assert held == [(False, 0), (False, 0), (True, 1), (False, 1)]
+
+  # A signal while the last step is done or saved.
+  stop = signals.StopFlag()
+  stop.name = 'SIGTERM'
+  assert not train.train(
+      echo.experiment(echo_folder, **changes), tmp_path, stop)
+  assert len(held) == 4
+
+
+# Disks.
+
+
+def test_a_full_disk_is_found_before_anything_is_computed_or_saved(
+    echo_folder, tmp_path, monkeypatch):
+  experiment = echo.experiment(echo_folder, **CHANGES)
+  free = []
+  monkeypatch.setattr(shutil, 'disk_usage', lambda path: types.SimpleNamespace(
+      free=free.pop(0)))
+  for name, free[:] in (('before', [0]), ('later', [1 << 40, 0])):
+    workdir = tmp_path / name
+    with pytest.raises(errors.UserError, match=f'{workdir} has 0 bytes free'):
+      train.train(experiment, workdir)
+  assert not (tmp_path / 'before/evals').exists()
+  assert not list((tmp_path / 'later/checkpoints').iterdir())
+  assert [line['step'] for line in _metrics(tmp_path / 'later')] == [1, 2]
+
+
+def test_a_workdir_that_vanishes_ends_the_run(
+    echo_folder, tmp_path, monkeypatch):
+  collect_ = collect.collect
+
+  def vanish(*args):
+    workdir.rename(tmp_path / 'elsewhere')
+    return collect_(*args)
+
+  # With nothing to write before the end.
+  changes = CHANGES | dict.fromkeys((
+      'train.checkpoint_every', 'train.groups_every',
+      'evaluation.validate_every'), 100)
+  workdir = tmp_path / 'run'
+  assert train.train(echo.experiment(
+      echo_folder, **changes | {'train.num_steps': 1}), workdir)
+  monkeypatch.setattr(collect, 'collect', vanish)
+  with pytest.raises(
+      errors.LostWorkdirError, match=f'{workdir}/config.json has vanished'):
+    train.train(echo.experiment(echo_folder, **changes), workdir)
+  assert [path.name for path in tmp_path.iterdir()] == ['elsewhere']
+
+
+@pytest.mark.parametrize('is_emptied', [False, True])
+def test_metrics_outlive_their_checkpoints(
+    is_emptied, finished, echo_folder, tmp_path):
+  workdir = shutil.copytree(finished, tmp_path / 'the run')
+  shutil.rmtree(workdir / 'checkpoints')
+  if is_emptied:
+    (workdir / 'checkpoints').mkdir()
+  with pytest.raises(errors.UserError) as error:
+    train.train(echo.experiment(echo_folder, **CHANGES), workdir)
+  assert f"start afresh after `rm -r '{workdir}'`" in str(error.value)
+  assert _metrics(workdir) == _metrics(finished)
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_starts_anew(
+    finished, tmp_path):
+  text = (finished / 'metrics.jsonl').read_text()
+  (tmp_path / 'checkpoints').mkdir()
+  # The kill came between the line of the step and its checkpoint.
+  (tmp_path / 'metrics.jsonl').write_text(
+      ''.join(text.splitlines(keepends=True)[:2]))
+  workdir_lib.check_checkpoints(tmp_path, CHANGES['train.checkpoint_every'])
 
 
 @pytest.mark.parametrize('system', [

@@ -33,6 +33,8 @@ from atgrpo_jax.runtime import finite
 # What orbax and tensorstore raise on damaged files. Running out of memory or
 # a broken device is not among them: that says nothing about the checkpoint.
 _READ_ERRORS = (AttributeError, LookupError, OSError, TypeError, ValueError)
+# orbax takes the time from a clock that may jump: a hundred years.
+_PATIENCE_SECONDS = 100 * 365 * 24 * 60 * 60
 _MAX_SHOWN = 10  # Rows of the table of differing leaves.
 
 
@@ -256,6 +258,9 @@ class Checkpoints:
           options=ocp.CheckpointManagerOptions(
               preservation_policy=self._kept,
               cleanup_tmp_directories=True,
+              async_options=ocp.AsyncOptions(
+                  timeout_secs=_PATIENCE_SECONDS,
+                  create_directories_asynchronously=False),
               # A damaged file of orbax's own must not stop us from opening.
               lightweight_initialize=True,
           ),

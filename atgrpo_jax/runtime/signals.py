@@ -1,30 +1,84 @@
-"""SIGINT and SIGTERM ask a run to stop after its current step.
+"""SIGINT and SIGTERM end a run at once, or after the step that it is in.
 
 jax and orbax handle neither in a single process: without this a preempted run
 would lose what it did since its last checkpoint. A second signal kills.
 """
 
+from __future__ import annotations
+
 import multiprocessing
 import os
 import signal
+import sys
 import threading
+
+STOPPED = 42  # The exit status; the same command goes on.
+_NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopFlag:
-  """Set by the first SIGINT or SIGTERM."""
+  """What the first SIGINT or SIGTERM does after `listen`.
+
+  While a run starts or evaluates, nothing is to be saved, and the process ends
+  at once with status `STOPPED`, also in the midst of a compilation. Between
+  `hold` and `release` the signal is only noted, so that the run can finish its
+  step and save.
+  """
 
   def __init__(self):
     self.name = ''
-    for number in (signal.SIGINT, signal.SIGTERM):
+    self._is_held = False
+    self._lock = threading.Lock()
+
+  def listen(self) -> None:
+    """Takes the signals to itself; only the main thread may call this."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    # Handlers wait for the main thread, which may compile for minutes. The
+    # numbers of the signals are in the pipe at once.
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    for number in _NUMBERS:
       signal.signal(number, self._set)
+    threading.Thread(target=self._watch, args=[reader], daemon=True).start()
 
   def is_set(self) -> bool:
     return bool(self.name)
+
+  def hold(self) -> None:
+    """From now on there is something to save."""
+    with self._lock:
+      self._is_held = True
+
+  def release(self) -> None:
+    """All is saved; ends the process if a signal has come."""
+    with self._lock:
+      self._is_held = False
+    if self.name:
+      self._end()
 
   def _set(self, number, frame):
     del frame
     self.name = signal.Signals(number).name
     signal.signal(number, signal.SIG_DFL)
+
+  def _watch(self, reader):
+    while True:
+      for number in os.read(reader, 64):
+        if number in _NUMBERS:
+          with self._lock:
+            self.name = signal.Signals(number).name
+            is_held = self._is_held
+          if not is_held:
+            self._end()
+
+  def _end(self):
+    print(f'stopped by {self.name}, with nothing to save; the same command '
+          'resumes')
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # The main thread may be where no exception reaches it. Workers and the
+    # sandbox end with their parent.
+    os._exit(STOPPED)
 
 
 def begin_worker() -> None:

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import pathlib
+import shlex
 from typing import Any
 
 from atgrpo_jax import errors
@@ -77,6 +78,37 @@ def check_config(
         f'{workdir} holds a run of another config ({changes}). Choose '
         'another --workdir, or start with that config to resume it.')
   return True
+
+
+def check_there(workdir: pathlib.Path) -> None:
+  """Raises LostWorkdirError if a workdir in use has vanished."""
+  for name in _FILES:
+    if not (workdir / name).exists():
+      raise errors.LostWorkdirError(
+          f'{workdir / name} has vanished under the run, which cannot go on; '
+          'what its workdir still holds is as it was.')
+
+
+def check_checkpoints(workdir: pathlib.Path, every: int) -> None:
+  """Raises UserError if steps are recorded whose checkpoints were deleted.
+
+  A run that was killed before its first checkpoint, after `every` steps, has
+  an empty folder for them and starts anew.
+  """
+  metrics, folder = workdir / 'metrics.jsonl', workdir / 'checkpoints'
+  num_steps = metrics.read_bytes().count(b'\n') if metrics.exists() else 0
+  is_empty = folder.exists() and not any(folder.iterdir())
+  if num_steps and (not folder.exists() or is_empty and num_steps > every):
+    raise errors.UserError(
+        f'{metrics} has {num_steps} steps, but their checkpoints in {folder} '
+        'were deleted; put them back to go on, or start afresh after `rm -r '
+        f'{shlex.quote(str(workdir))}`.')
+
+
+def make_checkpoints(workdir: pathlib.Path) -> None:
+  """Makes the folder whose absence `check_checkpoints` refuses."""
+  if hosts.is_first():
+    (workdir / 'checkpoints').mkdir(exist_ok=True)
 
 
 def _check_kinds(workdir: pathlib.Path) -> None:

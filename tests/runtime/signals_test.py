@@ -1,4 +1,4 @@
-"""The trainer hears signals, its workers do not; and they die with it."""
+"""The trainer heeds signals, its workers do not; and they die with it."""
 
 import os
 import pathlib
@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import time
+
+import pytest
 
 from atgrpo_jax.runtime import signals
 
@@ -20,6 +22,8 @@ from atgrpo_jax.runtime import signals
 
 if __name__ == '__main__':
   stop = signals.StopFlag()
+  stop.listen()
+  stop.hold()
   pool = futures.ProcessPoolExecutor(
       1, mp_context=multiprocessing.get_context('spawn'),
       initializer=signals.begin_worker)
@@ -27,6 +31,35 @@ if __name__ == '__main__':
   sys.stdin.readline()
   print(stop.name, pool.submit(int).result(), flush=True)
   sys.stdin.readline()
+"""
+
+# The second lock is waited for by the main thread, which no handler interrupts.
+_COMPILING = """
+import ctypes
+from atgrpo_jax.runtime import signals
+
+signals.StopFlag().listen()
+mutex = ctypes.create_string_buffer(256)
+lock = ctypes.CDLL(None).pthread_mutex_lock
+lock(mutex)
+print('compiles', flush=True)
+lock(mutex)
+"""
+_HELD = """
+import sys
+import time
+from atgrpo_jax.runtime import signals
+
+stop = signals.StopFlag()
+stop.listen()
+stop.hold()
+print('works', flush=True)
+while not stop.is_set():
+  time.sleep(0.01)
+print('saves', flush=True)
+sys.stdin.readline()
+stop.release()
+print('evaluates', flush=True)
 """
 
 
@@ -38,21 +71,44 @@ def _is_running(pid):
   return stat.rpartition(') ')[2][0] != 'Z'
 
 
-def test_first_signal_asks_and_second_kills():
-  stop = signals.StopFlag()
-  assert not stop.is_set()
-  os.kill(os.getpid(), signal.SIGINT)
-  assert stop.is_set() and stop.name == 'SIGINT'
-  assert signal.getsignal(signal.SIGINT) == signal.SIG_DFL
+def _start(script, tmp_path):
+  path = tmp_path / 'trainer.py'
+  path.write_text(script)
+  return subprocess.Popen(
+      [sys.executable, path], text=True, stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE, start_new_session=True,
+      env=os.environ | {'PYTHONPATH': str(ROOT)})
+
+
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+def test_with_nothing_to_save_a_signal_ends_at_once(number, tmp_path):
+  trainer = _start(_COMPILING, tmp_path)
+  assert trainer.stdout.readline() == 'compiles\n'
+  os.kill(trainer.pid, number)
+  out, _ = trainer.communicate(timeout=300)
+  assert trainer.returncode == signals.STOPPED == 42
+  assert out == (
+      f'stopped by {signal.Signals(number).name}, with nothing to save; the '
+      'same command resumes\n')
+
+
+@pytest.mark.parametrize('answer,status', [('kill', -signal.SIGINT), ('', 42)])
+def test_while_held_first_signal_asks_and_second_kills(
+    answer, status, tmp_path):
+  trainer = _start(_HELD, tmp_path)
+  assert trainer.stdout.readline() == 'works\n'
+  os.kill(trainer.pid, signal.SIGINT)
+  assert trainer.stdout.readline() == 'saves\n'
+  if answer:
+    os.kill(trainer.pid, signal.SIGINT)
+  out, _ = trainer.communicate('\n', timeout=300)
+  assert trainer.returncode == status
+  assert ('stopped by SIGINT' in out) == (not answer)
+  assert 'evaluates' not in out
 
 
 def test_worker_outlives_signals_to_the_group_but_not_its_parent(tmp_path):
-  script = tmp_path / 'trainer.py'
-  script.write_text(_TRAINER)
-  trainer = subprocess.Popen(
-      [sys.executable, script], text=True, stdin=subprocess.PIPE,
-      stdout=subprocess.PIPE, start_new_session=True,
-      env=os.environ | {'PYTHONPATH': str(ROOT)})
+  trainer = _start(_TRAINER, tmp_path)
   worker = int(trainer.stdout.readline())
   os.killpg(trainer.pid, signal.SIGTERM)
   trainer.stdin.write('\n')
