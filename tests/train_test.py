@@ -153,6 +153,15 @@ def _wait_for(condition, child):
     time.sleep(0.01)
 
 
+def _has_open(child, path):
+  try:
+    return any(
+        os.readlink(link) == str(path)
+        for link in pathlib.Path(f'/proc/{child.pid}/fd').iterdir())
+  except FileNotFoundError:  # Closed in this moment.
+    return False
+
+
 def _signalled_in_step_3(number, command, workdir, other_trainer):
   """Exit status and output of a program that is signalled within a step.
 
@@ -229,9 +238,7 @@ def test_the_final_evaluation_is_stopped_and_done_again(
       _command(echo_folder, workdir), start_new_session=True, cwd=ROOT,
       text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
   try:
-    _wait_for(lambda: any(
-        os.path.realpath(link) == str(pipe)
-        for link in pathlib.Path(f'/proc/{child.pid}/fd').iterdir()), child)
+    _wait_for(lambda: _has_open(child, pipe), child)
     child.terminate()
     out, _ = child.communicate(timeout=300)
   finally:

@@ -327,13 +327,12 @@ def test_wrong_use_is_told(run):
   assert _names(run) == ['10', '5']
 
 
-@pytest.mark.parametrize('seconds', [3600.0, -3600.0])
-def test_a_clock_that_jumps_ends_no_save(seconds, tmp_path, monkeypatch):
+def test_a_clock_that_jumps_ends_no_save(tmp_path, monkeypatch):
   clock, calls = time.time, []
 
   def jump():
     calls.append(None)
-    return clock() + seconds * len(calls)
+    return clock() + 3600 * len(calls)
 
   saved = checkpoints.Checkpoints(tmp_path)
   monkeypatch.setattr(time, 'time', jump)
