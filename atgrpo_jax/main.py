@@ -50,8 +50,8 @@ _PRETRAINING = (
     'seed', 'init_folder', 'save_dtype', 'tokenizer', 'model', 'tasks',
     'phases', 'optimizer', 'buckets', 'log_every', 'check_every', 'num_checked')
 
-# Exit statuses: 0 done, 2 the user's input cannot be used, or leads to numbers
-# that are not finite, and
+# Exit statuses: 0 done, 2 the user's input or disk cannot be used, or leads to
+# numbers that are not finite, and
 DOES_NOT_FIT = 1  # With --mode compile_check.
 LOST = 1  # The workdir has vanished.
 BROKEN = 3  # The sandbox or its like stays broken; the same command resumes.
