@@ -112,7 +112,7 @@ def get_config(arg: str = ''):
     if c.critic.kind == 'central':
       c.critic.prompt_buckets = (208, 304)
     c.critic.learning_rate = 1e-3
-    c.train.num_steps = 60
+    c.train.num_steps = 100
     c.train.checkpoint_every = 10
     c.train.groups_every = 10
     c.evaluation.validate_every = 10

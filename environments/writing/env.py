@@ -6,8 +6,8 @@
   arxiv_a, arxiv_b   background, and methods, of an introduction to a paper;
                      two versions of the released reward
   posts              tldr for a model of a million parameters, on generated
-                     posts; a text is read up to its first sentence that is not
-                     of a grammar
+                     posts; a text counts as empty if one of its sentences is
+                     not of a grammar
 
 Teams; the first role writes the first text, the second role the second:
 
@@ -141,7 +141,9 @@ class Writing:
           reward_terms={}, done=False, success=False, truncated=False,
           outcomes=outcomes)
     if self.kind == 'posts':
-      texts = tuple(grammar.readable(text, state.source) for text in texts)
+      texts = tuple(
+          text if grammar.is_readable(text, state.source) else ''
+          for text in texts)
     scores = rewards.score(*texts, rewards.SPECS[self.kind], self.matching)
     success = not scores.stopped
     return env_api.Step(

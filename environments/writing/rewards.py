@@ -28,8 +28,8 @@ not leave out stop words, the Jaccard index does.
             released docstring and of one of the released commits: 1.0 to 1.3.
   arxiv_b   The same, with the window of another commit, which has the same
             docstring: 1.3 to 1.6.
-  posts     `tldr` for texts of a model of a million parameters: they are read
-            up to the first sentence that is not of a grammar, and facts are
+  posts     `tldr` for texts of a model of a million parameters: a text counts
+            as empty if one of its sentences is not of a grammar, and facts are
             content words, so that nothing is earned by words that mean nothing
             (see environments/writing/posts).
 

@@ -96,7 +96,7 @@ class Repertoire:
     if len(texts) != 1 + (demonstration.role == 'solo'):
       return None
     return 'text' if all(
-        t and grammar.readable(t, source) == t for t in texts) else None
+        grammar.is_readable(t, source) for t in texts) else None
 
 
 REPERTOIRE = Repertoire()

@@ -9,7 +9,7 @@ fit together: lengths, categories of transitions and facts have to be chosen in
 a way that both can rely on. To begin where the post begins is such a way.
 `environments.writing.posts.measure` prints what random and chosen texts earn.
 
-A text is read up to its first sentence that is not of the grammar (`readable`),
+A text with a sentence that is not of the grammar is not read (`is_readable`),
 and only facts are content words, so nothing is earned by words that mean
 nothing.
 """
@@ -161,9 +161,9 @@ def random_text(rng: np.random.Generator, source: str) -> str:
   return write(rng, random_outline(rng, source))
 
 
-def readable(text: str, source: str) -> str:
-  """A text up to its first sentence that is none of the post `source`."""
-  return ' '.join(itertools.takewhile(
+def is_readable(text: str, source: str) -> bool:
+  """Whether all sentences of a text are of the grammar, about `source`."""
+  return all(map(
       _sentence_about(source).fullmatch, re.split(r'(?<=\.) ', text)))
 
 

@@ -112,17 +112,16 @@ def test_demonstrations_are_known_again(role):
   assert shown.state.source in shown.messages[1]['content']
 
 
-def test_what_is_read_of_a_text():
+def test_a_text_with_a_wrong_sentence_is_not_read():
   source = 'it was monday. anna was at the lake.'
   text = 'on monday we were here. thus, it is at this lake. she met anna.'
-  assert grammar.readable(text, source) == text
-  for end in (
+  assert grammar.is_readable(text, source)
+  for wrong in (
       'she met ben.', 'thus thus, she met anna.', 'she met really anna.',
       'on monday we were', 'on monday we were here.on monday we were here.'):
-    assert grammar.readable(f'{text} {end}', source) == text
-    assert grammar.readable(f'{text} {end} she met anna.', source) == text
-    assert not grammar.readable(f'{end} {text}', source)
-  assert not grammar.readable('', source)
+    assert not grammar.is_readable(f'{text} {wrong}', source)
+    assert not grammar.is_readable(f'{wrong} {text}', source)
+  assert not grammar.is_readable('', source)
 
 
 def test_facts_alone_are_content_words():
@@ -148,9 +147,8 @@ def test_nothing_is_earned_by_what_is_not_read():
 
   found = step(*texts)
   assert found.team_reward > 0.9
-  assert step(*(
-      f'{text} quite really so. for example, we was has.' for text in texts)
-      ).reward_terms == found.reward_terms
+  assert step(texts[0], f'{texts[1]} for example, we was has.'
+              ).team_reward == 0
   nothing = step(*(text.replace('.', ' so.') for text in texts))
   assert nothing.team_reward == 0
   # Both say what stands in the post, but not in sentences.
