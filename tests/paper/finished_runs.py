@@ -67,6 +67,7 @@ def write(out: pathlib.Path, runs: records.Runs) -> None:
   """The workdirs of runs, as far as they are read."""
   for path, found in runs.items():
     workdir = out / path
+    workdir.mkdir(parents=True)
     for name, evaluation in found.evaluations.items():
       evaluation = dict(evaluation)
       budget = evaluation.pop('token_budget')
