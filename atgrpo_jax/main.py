@@ -82,14 +82,14 @@ def main(argv: list[str]) -> int:
     with disk.OneSentence(workdir):
       pretrain.pretrain(config, workdir)
     return 0
-  stop = signals.StopFlag()
-  stop.listen()
   for name in ('program_slots', 'num_workers'):
     if config.environment[name] < 1:
       raise errors.UserError(
           f'environment.{name}={config.environment[name]}, but must be at '
           'least 1.')
+  stop = signals.StopFlag()
   with contextlib.ExitStack() as stack:
+    stack.enter_context(stop.listen())
     # Before jax is imported: a process that runs jax must not fork.
     workers = stack.enter_context(workers_lib.Workers(
         config.environment.num_workers, config.environment.program_slots))

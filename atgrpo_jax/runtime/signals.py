@@ -6,6 +6,8 @@ would lose what it did since its last checkpoint. A second signal kills.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -17,7 +19,7 @@ _NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopFlag:
-  """What the first SIGINT or SIGTERM does after `listen`.
+  """What the first SIGINT or SIGTERM does within `listen`.
 
   While a run starts or evaluates, nothing is to be saved, and the process ends
   at once with status `STOPPED`, also in the midst of a compilation. Between
@@ -30,16 +32,26 @@ class StopFlag:
     self._is_held = False
     self._lock = threading.Lock()
 
-  def listen(self) -> None:
+  @contextlib.contextmanager
+  def listen(self) -> Iterator[None]:
     """Takes the signals to itself; only the main thread may call this."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     # Handlers wait for the main thread, which may compile for minutes. The
     # numbers of the signals are in the pipe at once.
-    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    for number in _NUMBERS:
-      signal.signal(number, self._set)
-    threading.Thread(target=self._watch, args=[reader], daemon=True).start()
+    fd_before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    before = {number: signal.signal(number, self._set) for number in _NUMBERS}
+    watcher = threading.Thread(target=self._watch, args=[reader], daemon=True)
+    watcher.start()
+    try:
+      yield
+    finally:
+      signal.set_wakeup_fd(fd_before)
+      for number, handler in before.items():
+        signal.signal(number, handler)
+      os.close(writer)
+      watcher.join()
+      os.close(reader)
 
   def is_set(self) -> bool:
     return bool(self.name)
@@ -62,8 +74,8 @@ class StopFlag:
     signal.signal(number, signal.SIG_DFL)
 
   def _watch(self, reader):
-    while True:
-      for number in os.read(reader, 64):
+    while numbers := os.read(reader, 64):
+      for number in numbers:
         if number in _NUMBERS:
           with self._lock:
             self.name = signal.Signals(number).name

@@ -5,6 +5,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -22,15 +23,15 @@ from atgrpo_jax.runtime import signals
 
 if __name__ == '__main__':
   stop = signals.StopFlag()
-  stop.listen()
-  stop.hold()
-  pool = futures.ProcessPoolExecutor(
-      1, mp_context=multiprocessing.get_context('spawn'),
-      initializer=signals.begin_worker)
-  print(pool.submit(os.getpid).result(), flush=True)
-  sys.stdin.readline()
-  print(stop.name, pool.submit(int).result(), flush=True)
-  sys.stdin.readline()
+  with stop.listen():
+    stop.hold()
+    pool = futures.ProcessPoolExecutor(
+        1, mp_context=multiprocessing.get_context('spawn'),
+        initializer=signals.begin_worker)
+    print(pool.submit(os.getpid).result(), flush=True)
+    sys.stdin.readline()
+    print(stop.name, pool.submit(int).result(), flush=True)
+    sys.stdin.readline()
 """
 
 # The second lock is waited for by the main thread, which no handler interrupts.
@@ -38,12 +39,12 @@ _COMPILING = """
 import ctypes
 from atgrpo_jax.runtime import signals
 
-signals.StopFlag().listen()
-mutex = ctypes.create_string_buffer(256)
-lock = ctypes.CDLL(None).pthread_mutex_lock
-lock(mutex)
-print('compiles', flush=True)
-lock(mutex)
+with signals.StopFlag().listen():
+  mutex = ctypes.create_string_buffer(256)
+  lock = ctypes.CDLL(None).pthread_mutex_lock
+  lock(mutex)
+  print('compiles', flush=True)
+  lock(mutex)
 """
 _HELD = """
 import sys
@@ -51,15 +52,15 @@ import time
 from atgrpo_jax.runtime import signals
 
 stop = signals.StopFlag()
-stop.listen()
-stop.hold()
-print('works', flush=True)
-while not stop.is_set():
-  time.sleep(0.01)
-print('saves', flush=True)
-sys.stdin.readline()
-stop.release()
-print('evaluates', flush=True)
+with stop.listen():
+  stop.hold()
+  print('works', flush=True)
+  while not stop.is_set():
+    time.sleep(0.01)
+  print('saves', flush=True)
+  sys.stdin.readline()
+  stop.release()
+  print('evaluates', flush=True)
 """
 
 
@@ -78,6 +79,15 @@ def _start(script, tmp_path):
       [sys.executable, path], text=True, stdin=subprocess.PIPE,
       stdout=subprocess.PIPE, start_new_session=True,
       env=os.environ | {'PYTHONPATH': str(ROOT)})
+
+
+def test_afterwards_signals_do_what_they_did():
+  numbers = signal.SIGINT, signal.SIGTERM
+  before = [*map(signal.getsignal, numbers), threading.active_count()]
+  with signals.StopFlag().listen():
+    assert signal.getsignal(signal.SIGTERM) != before[1]
+  assert [*map(signal.getsignal, numbers), threading.active_count()] == before
+  assert signal.set_wakeup_fd(-1) == -1
 
 
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
