@@ -135,11 +135,12 @@ def shown(
       if role in texts:
         parts += [f'[Agent {number} answers]', texts[role]]
     return {CENTRAL: [{'role': 'user', 'content': '\n'.join(parts)}]}
-  return {
-      role: [*environment.observe(state, role), *(
-          {'role': 'assistant', 'content': text}
-          for text in [texts.get(role)] if text is not None)]
-      for role in environment.phases[phase]}
+  found = {}
+  for role in environment.phases[phase]:
+    found[role] = [*environment.observe(state, role)]
+    if role in texts:
+      found[role].append({'role': 'assistant', 'content': texts[role]})
+  return found
 
 
 # What a critic sees at a node, for each view.

@@ -22,7 +22,9 @@ from atgrpo_jax.runtime import sharding
 from atgrpo_jax.sampling import engine as engine_lib
 from environments import env_api
 from tests import specs
+from tests.rollout import programs
 
+State = programs.State
 STOP = 0
 ROLES = {'a': 'one', 'b': 'two'}  # role -> policy
 CONFIG = model.ModelConfig(
@@ -50,14 +52,6 @@ class Bytes:
 
   def decode(self, ids):
     return bytes(int(i) for i in ids if i != STOP).decode()
-
-
-@dataclasses.dataclass(frozen=True)
-class State:
-  task_id: str
-  goal: int
-  total: int = 0
-  turn: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
