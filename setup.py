@@ -9,6 +9,9 @@ upper bound the next release that is free to break us. The extras:
   tpu      TPU virtual machines
   paper    what draws the curves beside the paper's tables:
            `bash launch/paper.sh` installs it
+  docs     what builds the documentation site: `bash launch/docs.sh` installs it
+  notebooks
+           JupyterLab, for notebooks/
   compile  the TPU compiler alone, to compile a pod's step on a machine that
            has no TPU; give it an environment of its own, since it makes JAX
            look for a TPU
@@ -48,9 +51,23 @@ INSTALL_REQUIRES = [
 EXTRAS_REQUIRE = {
     'maths': ['math-verify>=0.9,<0.10'],
     'paper': ['matplotlib>=3.11.2,<4', 'scipy>=1.17.1,<2'],
+    'docs': [
+        'mkdocs-api-autonav>=0.4,<0.5',
+        'mkdocs-material>=9.8.1,<10',
+        'mkdocstrings-python>=2.0.11,<3',
+        # Wraps long signatures.
+        'ruff>=0.17.6,<0.18',
+    ],
+    'notebooks': [
+        'ipywidgets>=8.1,<9', 'jupyterlab>=4.6,<5', 'matplotlib>=3.11.2,<4'],
     'test': [
+        'ipykernel>=7.4,<8',
         'math-verify>=0.9,<0.10',
         'matplotlib>=3.11.2,<4',
+        'mkdocs-api-autonav>=0.4,<0.5',
+        'mkdocs-material>=9.8.1,<10',
+        'mkdocstrings-python>=2.0.11,<3',
+        'nbclient>=0.11,<0.12',
         'scipy>=1.17.1,<2',
         'pytest>=9.2,<10',
         'pytest-xdist>=3.8,<4',

@@ -32,7 +32,7 @@ def check_run(config: Config) -> None:
       ('train', 'groups_every', 1, never),
       ('train', 'diagnose_every', 0, ''),
       ('evaluation', 'validate_every', 1, never),
-      ('evaluation', 'num_timed', 0, '')):
+      ('evaluation', 'num_timed', 0, ''), ('evaluation', 'num_samples', 1, '')):
     errors.check_number(
         f'{section}.{name}', config[section][name], least=least, advice=advice)
   _check_seed(config['seed'])

@@ -20,6 +20,10 @@ class UserError(ValueError):
   status = 2  # The exit status.
 
 
+class CheckpointError(UserError):
+  """A checkpoint that cannot be written or used."""
+
+
 class InfrastructureError(RuntimeError):
   """What a run needs beside itself is broken, and stays broken.
 

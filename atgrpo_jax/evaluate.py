@@ -9,17 +9,16 @@ import json
 import math
 import pathlib
 import statistics
-import time
 from typing import Any
 
 from atgrpo_jax import errors
 from atgrpo_jax import experiment as experiment_lib
-from atgrpo_jax import types
-from atgrpo_jax.algorithms import play
+from atgrpo_jax import measures
 from atgrpo_jax.rollout import policy_map as policy_map_lib
 from atgrpo_jax.rollout import records
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
+from atgrpo_jax.runtime import checkpoints as checkpoints_lib
 from atgrpo_jax.runtime import files
 from atgrpo_jax.runtime import hosts
 from atgrpo_jax.runtime import workdir as workdir_lib
@@ -30,8 +29,6 @@ from environments import env_api
 # answer is not known. Above this share of tasks the rest would no longer stand
 # for all, and there is no result.
 MAX_SHARE_LEFT_OUT = 0.01
-# Of such a task, in `successes`.
-LEFT_OUT = '-'
 
 
 def evaluate(
@@ -51,12 +48,7 @@ def evaluate(
       through no fault of the team.
   """
   environment = runner.environment
-  # The team's reward is read without its weight.
-  played = runner.play([
-      play.play_episode(
-          runner, task['task_id'], environment.reset(task),
-          play.positions(environment), branch=0, alpha=1.0)
-      for task in tasks])
+  played = measures.play_episodes(runner, tasks)
   outcomes = {role: collections.Counter() for role in environment.roles}
   for node in itertools.chain(*played):
     for role, outcome in node.steps[0].outcomes.items():
@@ -87,11 +79,9 @@ def evaluate(
       'num_left_out': num_left_out,
       'success': num_success / len(known),
       # '1' or '0' for each task in its order, to compare runs task by task.
-      'successes': ''.join(
-          LEFT_OUT if nodes[-1].failed(0) else '01'[nodes[-1].steps[0].success]
-          for nodes in played),
+      'successes': measures.successes(played),
       'clusters': clusters(tasks),
-      'interval': wilson_interval(num_success, len(known)),
+      'interval': measures.wilson_interval(num_success, len(known)),
       # Of the team, undiscounted; None of a task that is left out. The terms
       # are those of the last step.
       'mean_return': statistics.fmean(filter(math.isfinite, returns)),
@@ -114,73 +104,20 @@ def evaluate(
   }
 
 
-def _check_left_out(num_left_out: int, num_tasks: int) -> None:
-  """Says how many tasks are left out; InfrastructureError if too many are."""
+def _check_left_out(
+    num_left_out: int, num_played: int, what: str = 'tasks') -> None:
+  """Says how many are left out; InfrastructureError if too many are."""
   if not num_left_out:
     return
   found = (
-      f'{num_left_out} of {num_tasks} tasks failed through no fault of the '
+      f'{num_left_out} of {num_played} {what} failed through no fault of the '
       'team')
-  if num_left_out > MAX_SHARE_LEFT_OUT * num_tasks:
+  if num_left_out > MAX_SHARE_LEFT_OUT * num_played:
     raise errors.InfrastructureError(
         f'{found}, more than the {MAX_SHARE_LEFT_OUT:.0%} that an evaluation '
         'may leave out; look for the reason above, then run the same command '
         'again.')
   print(f'{found} and are left out')
-
-
-def response_time(
-    runner: runner_lib.EpisodeRunner,
-    tasks: Sequence[env_api.Task]) -> dict[str, float]:
-  """How long a team takes if nothing else runs (arXiv 2508.04652).
-
-  Tasks are played one after another, each role by itself. Roles that act at
-  once would take as long as the slowest, so a task takes the sum over its
-  phases of the largest time of a role; environments are not counted. The first
-  task is played once more before, since it may compile.
-
-  Returns:
-    response_seconds: mean of the tasks.
-    tokens_per_second: generated tokens of all tasks over their seconds.
-    num_timed: tasks.
-  """
-  runner.play([_timed_episode(runner, tasks[0])])
-  seconds, tokens = zip(*(
-      played for task in tasks
-      for played in runner.play([_timed_episode(runner, task)])))
-  return {
-      'response_seconds': statistics.fmean(seconds),
-      'tokens_per_second': sum(tokens) / sum(seconds), 'num_timed': len(tasks)}
-
-
-def _timed_episode(
-    runner: runner_lib.EpisodeRunner,
-    task: env_api.Task) -> runner_lib.EpisodeCoroutine:
-  """Returns seconds and generated tokens of one episode."""
-  environment = runner.environment
-  state, seconds, tokens = environment.reset(task), 0.0, 0
-  for turn, phase in play.positions(environment):
-    actions, of_roles = {}, []
-    for role in environment.phases[phase]:
-      key = types.GroupKey(task['task_id'], role, turn, branch=0)
-      start = time.perf_counter()
-      group, = yield runner.sample(
-          [runner_lib.SampleRequest(key, state)], group_size=1)
-      of_roles.append(time.perf_counter() - start)
-      ids, = group.completions
-      tokens += len(ids)
-      actions[role] = runner.policy_of(role).tokenizer.decode(ids)
-    seconds += max(of_roles)
-    step, = yield runner.step_environments([state], [actions])
-    if tree_lib.failed(step):
-      raise errors.InfrastructureError(
-          f'Task {task["task_id"]!r} failed through no fault of the team, so '
-          'its time is not known; look for the reason above, then run the same '
-          'command again.')
-    if step.done:
-      break
-    state = step.state
-  return seconds, tokens
 
 
 def clusters(tasks: Sequence[env_api.Task]) -> list[int]:
@@ -192,14 +129,24 @@ def clusters(tasks: Sequence[env_api.Task]) -> list[int]:
 
 
 def evaluate_run(
-    experiment: experiment_lib.Experiment, workdir: pathlib.Path) -> None:
-  """Evaluates the newest checkpoint of `workdir`, or the untrained team."""
+    experiment: experiment_lib.Experiment, workdir: pathlib.Path,
+    checkpoint: str = checkpoints_lib.LATEST) -> None:
+  """Evaluates a checkpoint of `workdir`, or the untrained team.
+
+  `checkpoint` is as in `Experiment.trained_params`.
+  """
   config = experiment.config
   name = config.evaluation.name
   if name in ('', 'before', 'after') or pathlib.PurePath(name).name != name:
     raise errors.UserError(
         f'evaluation.name={name!r}: give a plain file name other than before '
         'and after, which training writes.')
+  num_samples = config.evaluation.num_samples
+  if num_samples > 1 and not config.evaluation.temperature:
+    raise errors.UserError(
+        'evaluation.temperature=0 would play '
+        f'evaluation.num_samples={num_samples} equal episodes of each task; '
+        'raise the temperature.')
   tasks = experiment.tasks(config.evaluation.test)
   policy_map = experiment.policy_map
   if config.evaluation.policies:
@@ -214,7 +161,7 @@ def evaluate_run(
           f'{sorted(unknown)}, but the run trains {sorted(trained)}.')
   if not workdir_lib.check_config(workdir, config.to_dict()):
     workdir_lib.write_config(workdir, config.to_dict())
-  params, step = experiment.trained_params(workdir)
+  params, step = experiment.trained_params(workdir, checkpoint)
   print(f'sandbox level {config.sandbox.level}')
 
   def make_runner():
@@ -224,15 +171,20 @@ def evaluate_run(
 
   result = describe(experiment) | evaluate(
       make_runner(), tasks, transcripts_path(workdir, name))
+  if num_samples > 1:
+    result |= measures.best_of(
+        make_runner(), tasks, result['successes'], result['clusters'],
+        num_samples)
+    _check_left_out(
+        sum(x.count(measures.LEFT_OUT) for x in result['samples']),
+        num_samples * len(tasks), 'episodes')
   if config.evaluation.num_timed:
-    result |= response_time(
+    result |= measures.response_time(
         make_runner(), tasks[:config.evaluation.num_timed])
   path = write(workdir, name, result)
   print_table({name: result})
-  if 'num_timed' in result:
-    print(f'response time {result["response_seconds"]:.3f} s, '
-          f'{result["tokens_per_second"]:.0f} tokens a second '
-          f'({result["num_timed"]} tasks one by one)')
+  for line in measures.lines(result):
+    print(line)
   print(f'written to {path}')
 
 
@@ -347,19 +299,3 @@ def print_table(results: Mapping[str, Mapping[str, Any]]) -> None:
 
 def _or_nan(value: float | None) -> float:
   return math.nan if value is None else value
-
-
-def wilson_interval(
-    num_success: float, num_trials: int,
-    z: float = 1.959964) -> tuple[float, float]:
-  """Wilson's score interval of a proportion (95 % by default)."""
-  if not 0 <= num_success <= num_trials or not num_trials:
-    raise ValueError(
-        f'{num_success} successes in {num_trials} trials are no proportion.')
-  share = num_success / num_trials
-  scale = 1 + z**2 / num_trials
-  centre = share + z**2 / (2 * num_trials)
-  spread = z * math.sqrt(
-      share * (1 - share) / num_trials + z**2 / (4 * num_trials**2))
-  return (
-      max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale))

@@ -34,6 +34,7 @@ from atgrpo_jax.learner import train_step
 from atgrpo_jax.rl import losses
 from atgrpo_jax.rollout import first_prompts
 from atgrpo_jax.rollout import policy_map as policy_map_lib
+from atgrpo_jax.rollout import prompt_limits
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import sampling_policies
 from atgrpo_jax.rollout import workers as workers_lib
@@ -130,14 +131,18 @@ class Experiment:
         for name, frozen in self.frozen_params.items()}
 
   def restore(
-      self, checkpoints: checkpoints_lib.Checkpoints,
-      workdir: pathlib.Path) -> tuple[States, dict[str, Any]]:
-    """The newest checkpoint and its metadata, or the initial states."""
+      self, checkpoints: checkpoints_lib.Checkpoints, workdir: pathlib.Path,
+      step: int | None = None) -> tuple[States, dict[str, Any]]:
+    """A checkpoint and its metadata, or the initial states.
+
+    The checkpoint is that of `step`, or the newest one.
+    """
     digests = self._frozen_digests
-    restored = checkpoints.restore(self.state_template())
+    restored = checkpoints.restore(self.state_template(), step=step)
     if restored is None:
       return self.initial_states(), {
-          'step': 0, 'completion_tokens': 0, 'step_tokens': 0}
+          'step': 0, 'completion_tokens': 0, 'step_tokens': 0,
+          'best_success': -1.0}
     found = f'The checkpoint of step {restored.step} in {workdir}'
     if restored.meta['config_hash'] != self.identity()['config_hash']:
       raise errors.UserError(
@@ -151,15 +156,19 @@ class Experiment:
             'Put the former ones back, or choose another --workdir.')
     return restored.state, restored.meta
 
-  def trained_params(self, workdir: pathlib.Path) -> tuple[Params, int]:
-    """Those of the newest checkpoint and its step, or the initial ones and 0.
+  def trained_params(
+      self, workdir: pathlib.Path, checkpoint: str = checkpoints_lib.LATEST,
+  ) -> tuple[Params, int]:
+    """Those of a checkpoint and its step, or the initial ones and 0.
 
     What only training needs, moments and critics, is neither read nor
-    allocated.
+    allocated. `checkpoint` is a step, 'latest' or 'best' (see
+    `Checkpoints.find`).
     """
     checkpoints = checkpoints_lib.Checkpoints(workdir / 'checkpoints')
     restored = checkpoints.restore(
-        self.state_template(), part=lambda states: params_of({
+        self.state_template(), step=checkpoints.find(checkpoint),
+        part=lambda states: params_of({
             name: state for name, state in states.items()
             if name in self.policies}))
     checkpoints.close()
@@ -172,7 +181,9 @@ class Experiment:
 
   def runner(
       self, params: Params, *, step: int, temperature: float,
-      policy_map: policy_map_lib.PolicyMap) -> runner_lib.EpisodeRunner:
+      policy_map: policy_map_lib.PolicyMap,
+      is_stopped: Callable[[], bool] = lambda: False,
+  ) -> runner_lib.EpisodeRunner:
     """Plays the environment with the policies of a training step."""
     return runner_lib.EpisodeRunner(
         environment=self.environment, policy_map=policy_map,
@@ -180,7 +191,7 @@ class Experiment:
             self.policies, params, self.frozen_params), buckets=self.buckets,
         max_new_tokens=self.config.rollout.max_new_tokens,
         temperature=temperature, seed=self.config.seed, train_step=step,
-        executor=self.executor)
+        executor=self.executor, is_stopped=is_stopped)
 
   def judges(self, params: Params) -> actor_critic.Critics | None:
     """The critics at their present parameters; None without any."""
@@ -193,18 +204,11 @@ class Experiment:
           self.config.dataset.builder, split,
           self.config.dataset.data_dir or None,
           self.config.dataset.config or None)
-    unsampled = {
-        name: runner_lib.SamplingPolicy(
-            runner_lib.SampledModel(
-                {}, policy.config, policy.learner.dtype, policy.mesh),
-            policy.tokenizer)
-        for name, policy in self.policies.items()}
-    first_prompts.check(runner_lib.EpisodeRunner(
-        environment=self.environment, policy_map=self.policy_map,
-        policies=unsampled, buckets=self.buckets,
-        max_new_tokens=self.config.rollout.max_new_tokens,
-        temperature=self.config.rollout.temperature, seed=self.config.seed,
-        train_step=0, executor=self.executor), tasks)
+    first_prompts.check(self.environment, tasks, {
+        role: (self.policies[policy].tokenizer, prompt_limits.Limits(
+            self.buckets.prompt[-1], self.config.rollout.max_new_tokens,
+            self.policies[policy].config.max_positions))
+        for role, policy in self.policy_map.items()})
     return tasks
 
 

@@ -13,14 +13,18 @@ from atgrpo_jax import errors
 from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax.huggingface import peft
 from atgrpo_jax.huggingface import safetensors_file
+from atgrpo_jax.runtime import checkpoints as checkpoints_lib
 from atgrpo_jax.runtime import files
 from atgrpo_jax.runtime import hosts
 from atgrpo_jax.runtime import workdir as workdir_lib
 
 
 def export_run(
-    experiment: experiment_lib.Experiment, workdir: pathlib.Path) -> None:
-  """Writes every trained policy of the newest checkpoint of `workdir`.
+    experiment: experiment_lib.Experiment, workdir: pathlib.Path,
+    checkpoint: str = checkpoints_lib.LATEST) -> None:
+  """Writes every trained policy of a checkpoint of `workdir`.
+
+  `checkpoint` is as in `Experiment.trained_params`.
 
   `export/<policy>` becomes a model folder, or, of an adapter, a PEFT folder;
   with `export.merged` the model with the adapter merged into it. It takes the
@@ -32,7 +36,7 @@ def export_run(
     raise errors.UserError(
         f'{workdir} holds no run to export; name that of a training run in '
         '--workdir.')
-  trained, step = experiment.trained_params(workdir)
+  trained, step = experiment.trained_params(workdir, checkpoint)
   dtype, merged = jnp.dtype(config.dtype), config.merged
   for name, params in trained.items():
     policy = experiment.policies[name]

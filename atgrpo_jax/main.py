@@ -22,13 +22,25 @@ from environments import sandbox as sandbox_lib
 _CONFIG = config_flags.DEFINE_config_file(
     'config', None,
     'Config file, as in configs/plan_path.py:size=nano. Override its values '
-    'with --config.a.b=value.')
+    'with --config.a.b=value. Without it, the config of the run in --workdir.'
+    )
 _WORKDIR = flags.DEFINE_string(
     'workdir', None, 'Folder of the run; a run that was stopped is resumed.')
 _MODE = flags.DEFINE_enum(
     'mode', 'train',
-    ['train', 'evaluate', 'export', 'pretrain', 'compile_check', 'report'],
+    ['train', 'evaluate', 'export', 'replay', 'pretrain', 'compile_check',
+     'report'],
     'What to do.')
+_CHECKPOINT = flags.DEFINE_string(
+    'checkpoint', 'latest',
+    'With --mode=evaluate and --mode=export: the step of a checkpoint, or '
+    'latest, or best, of the highest validation success.')
+_STEP = flags.DEFINE_string(
+    'step', None,
+    'With --mode=replay: a recorded training step, counted from 0 as in '
+    'groups/, or an evaluation, such as after.')
+_TASK = flags.DEFINE_string(
+    'task', None, 'With --mode=replay: the only task to play.')
 _COMPARE = flags.DEFINE_string(
     'compare', None,
     'With --mode=report: the workdir of another run, whose curves are drawn '
@@ -57,22 +69,22 @@ _PRETRAINING = (
     'phases', 'optimizer', 'buckets', 'log_every', 'check_every', 'num_checked')
 
 # Exit statuses: 0 done; those of the errors; and
-DOES_NOT_FIT = 1  # With --mode compile_check.
+DOES_NOT_FIT = 3  # With --mode compile_check.
+DIFFERS = 1  # With --mode replay.
 STOPPED = signals.STOPPED  # By a signal; the same command resumes.
 
 
 def main(argv: list[str]) -> int:
   errors.refuse_arguments(argv)
+  _check_flags_of_mode(_MODE.value)
   if _MODE.value == 'report':
     return make_report()
-  if _COMPARE.value:
-    raise errors.UserError('--compare is given without --mode=report; add it.')
-  needed = {'--config': _CONFIG.value, '--workdir': _WORKDIR.value}
-  if _MODE.value == 'compile_check':
-    del needed['--workdir']
-  for name, value in needed.items():
-    if not value:
-      raise errors.UserError(f'{name} is missing; see --help.')
+  if not _WORKDIR.value and _MODE.value != 'compile_check':
+    raise errors.UserError('--workdir is missing; see --help.')
+  if not _CONFIG.value:
+    raise errors.UserError(
+        '--config is missing, and --workdir holds no run whose config could be '
+        'taken; see --help.')
   config = _CONFIG.value
   check_sections(_MODE.value, config)
   if _MODE.value == 'compile_check':
@@ -89,16 +101,6 @@ def main(argv: list[str]) -> int:
     with disk.OneSentence(workdir):
       pretrain.pretrain(config, workdir)
     return 0
-  for name in ('program_slots', 'num_workers'):
-    if config.environment[name] < 1:
-      raise errors.UserError(
-          f'environment.{name}={config.environment[name]}, but must be at '
-          'least 1.')
-  level = config.sandbox.level
-  if level not in workers_lib.LEVELS:
-    raise errors.UserError(
-        f'sandbox.level={level!r} is unknown; give one of '
-        f'{", ".join(workers_lib.LEVELS)}.')
   stop = signals.StopFlag()
   with contextlib.ExitStack() as stack:
     stack.enter_context(stop.listen())
@@ -113,8 +115,8 @@ def main(argv: list[str]) -> int:
     # Before jax runs: such a process must not fork.
     workers = stack.enter_context(workers_lib.Workers(
         config.environment.num_workers, config.environment.program_slots,
-        level))
-    config.sandbox.level = workers.level  # What 'auto' has come to.
+        **config.sandbox, is_stopped=stop.is_set))
+    config.sandbox.level = workers.level  # What 'auto' or 'remote' came to.
     from atgrpo_jax.runtime import hosts
     if peers:
       hosts.join(peers)
@@ -122,28 +124,41 @@ def main(argv: list[str]) -> int:
       silence = stack.enter_context(open(os.devnull, 'w'))
       stack.enter_context(contextlib.redirect_stdout(silence))
     return run_mode(
-        _MODE.value, config, workdir,
-        sandbox=workers.sandbox, executor=workers, stop=stop)
+        _MODE.value, config, workdir, sandbox=workers.sandbox,
+        executor=workers, stop=stop, checkpoint=_CHECKPOINT.value,
+        step=_STEP.value, task_id=_TASK.value)
 
 
 def run_mode(
     mode: str, config: ml_collections.ConfigDict, workdir: pathlib.Path, *,
     sandbox: sandbox_lib.Sandbox | None,
     executor: futures.Executor | workers_lib.Workers,
-    stop: signals.StopFlag) -> int:
-  """Trains, evaluates or exports; the exit status."""
+    stop: signals.StopFlag, checkpoint: str = 'latest', step: str | None = None,
+    task_id: str | None = None) -> int:
+  """Trains, evaluates, exports or replays; the exit status."""
   from atgrpo_jax import experiment as experiment_lib
   from atgrpo_jax.runtime import disk
-  experiment = experiment_lib.build(
-      config, sandbox=sandbox, executor=executor)
+
+  def build(config):
+    return experiment_lib.build(config, sandbox=sandbox, executor=executor)
+
   with disk.OneSentence(workdir):
+    if mode == 'replay':
+      from atgrpo_jax import replay
+      from atgrpo_jax import saved_config
+      run = replay.recorded_config(
+          config, saved_config.get_config(str(workdir)))
+      is_as_expected = replay.replay(
+          build(run), build(config), workdir, step=step, task_id=task_id)
+      return 0 if is_as_expected else DIFFERS
+    experiment = build(config)
     if mode == 'evaluate':
       from atgrpo_jax import evaluate
-      evaluate.evaluate_run(experiment, workdir)
+      evaluate.evaluate_run(experiment, workdir, checkpoint)
       return 0
     if mode == 'export':
       from atgrpo_jax import export
-      export.export_run(experiment, workdir)
+      export.export_run(experiment, workdir, checkpoint)
       return 0
     from atgrpo_jax import train
     return 0 if train.train(experiment, workdir, stop) else STOPPED
@@ -164,6 +179,21 @@ def make_report() -> int:
   with disk.OneSentence(workdir):
     print(f'written to {report.write(workdir, compared)}')
   return 0
+
+
+def _check_flags_of_mode(mode: str) -> None:
+  """Raises UserError for a flag that another mode reads, or that is missing."""
+  for flag, modes in (
+      (_COMPARE, ('report',)), (_CHECKPOINT, ('evaluate', 'export')),
+      (_STEP, ('replay',)), (_TASK, ('replay',))):
+    if flag.present and mode not in modes:
+      raise errors.UserError(
+          f'--{flag.name} is given without --mode={" or ".join(modes)}; add '
+          'it.')
+  if mode == 'replay' and not _STEP.value:
+    raise errors.UserError(
+        '--step is missing; give a recorded step, such as 0, or an evaluation, '
+        'such as after.')
 
 
 def check_sections(mode: str, config: ml_collections.ConfigDict) -> None:
@@ -227,15 +257,12 @@ def _report(error: BaseException) -> int:
 def parse_flags(
     argv: list[str], values: flags.FlagValues = flags.FLAGS) -> list[str]:
   """Parses the flags; what is wrong in them or the config is a UserError."""
-  path = ''
-  for argument, following in zip(argv, argv[1:] + ['']):
-    name, equals, value = argument.partition('=')
-    if name == '--config':
-      path = (value if equals else following).partition(':')[0]
-      if not pathlib.Path(path).is_file():
-        raise errors.UserError(
-            f'--config: there is no file {path!r} in {os.getcwd()}; give a '
-            'config such as configs/plan_path.py:size=nano.')
+  argv = _with_saved_config(argv)
+  path = _value_of('config', argv).partition(':')[0]
+  if path and not pathlib.Path(path).is_file():
+    raise errors.UserError(
+        f'--config: there is no file {path!r} in {os.getcwd()}; give a config '
+        'such as configs/plan_path.py:size=nano.')
   try:
     rest = values(argv)
     # If there was an OSError in the file, this raises it.
@@ -247,6 +274,29 @@ def parse_flags(
         f'{path}: get_config() returned {values.config!r}; it must return an '
         'ml_collections.ConfigDict, as configs/common.py makes one.')
   return rest
+
+
+def _with_saved_config(argv: list[str]) -> list[str]:
+  """The same with the config of the run in --workdir, if none is given."""
+  workdir = _value_of('workdir', argv)
+  if (_value_of('config', argv) or not workdir
+      or _value_of('mode', argv) in ('pretrain', 'compile_check', 'report')
+      or not (pathlib.Path(workdir) / 'config.json').exists()):
+    return argv
+  from atgrpo_jax import saved_config
+  saved_config.get_config(workdir)  # Raises what cannot be read.
+  # Where `config_flags` looks for overrides, before which it must stand.
+  sys.argv = [argv[0], f'--config={saved_config.__file__}:{workdir}', *argv[1:]]
+  return sys.argv
+
+
+def _value_of(flag: str, argv: list[str]) -> str:
+  """What a flag is given on the command line; '' for nothing."""
+  for argument, following in zip(argv, [*argv[1:], '']):
+    name, equals, value = argument.partition('=')
+    if name in (f'-{flag}', f'--{flag}'):
+      return value if equals else following
+  return ''
 
 
 def _flag_error(path: str, error: Exception) -> str:

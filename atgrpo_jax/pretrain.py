@@ -104,7 +104,8 @@ def pretrain(
         tree, mesh, sharding.param_rules(model_config.tied_head)))
 
   state = place(train_state.create(params, spec.optimizer))
-  writer = metrics_lib.MetricsWriter(workdir)
+  writer = metrics_lib.MetricsWriter(
+      workdir, writers=('tensorboard',))
 
   def save():
     with files.whole_folder(folder) as new:

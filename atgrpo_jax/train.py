@@ -7,29 +7,26 @@ of them run this loop; see `runtime.hosts`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import json
 import pathlib
-import time
 from typing import Any
-
-import numpy as np
 
 from atgrpo_jax import errors
 from atgrpo_jax import evaluate
 from atgrpo_jax import experiment as experiment_lib
+from atgrpo_jax import training_step
 from atgrpo_jax.algorithms import collect
-from atgrpo_jax.learner import update as update_lib
 from atgrpo_jax.rollout import records
 from atgrpo_jax.rollout import runner as runner_lib
-from atgrpo_jax.rollout import tree as tree_lib
 from atgrpo_jax.runtime import checkpoints as checkpoints_lib
 from atgrpo_jax.runtime import disk
 from atgrpo_jax.runtime import hosts
 from atgrpo_jax.runtime import metrics as metrics_lib
 from atgrpo_jax.runtime import signals
+from atgrpo_jax.runtime import step_clock
 from atgrpo_jax.runtime import workdir as workdir_lib
 from atgrpo_jax.viewer import report
-from environments import env_api
 
 
 def train(
@@ -38,7 +35,6 @@ def train(
   """Trains as far as `config.train` says; False if `stop` was set."""
   config = experiment.config
   stop = stop or signals.StopFlag()  # That nothing sets.
-  compiles = metrics_lib.CompileCounter()
 
   # ---- Data -----------------------------------------------------------------
   tasks = experiment.tasks(config.dataset.train)
@@ -70,33 +66,41 @@ def train(
   workdir_lib.write_config(workdir, config.to_dict())
   print(f'resumes after step {meta["step"]}' if meta['step'] else
         'starts afresh')
-  # The model that training started from, or that an adapter is over, where a
-  # KL penalty or the diagnosis needs it.
-  references = {}
-  if config.loss.kl_estimator != 'none' or config.train.diagnose_every:
-    references = {
-        name: (
-            experiment.frozen_params.get(name)
-            or policy.load_params(policy.learner.dtype))
-        for name, policy in experiment.policies.items() if name in states}
+  references = training_step.references(experiment)
   disk.check_space(workdir, experiment.state_template())
   workdir_lib.make_checkpoints(workdir)
   writer = metrics_lib.MetricsWriter(
-      workdir, offset=meta.get('metrics_offset', 0 if resumed else None))
+      workdir, offset=meta.get('metrics_offset', 0 if resumed else None),
+      writers=config.train.writers, config=config.to_dict())
+
+  best_success = meta['best_success']  # Of the validations that were saved.
+
+  def is_best() -> bool:
+    """Of the checkpoints that an undisturbed run has, with a validation."""
+    nonlocal best_success
+    found = (
+        (step % config.train.checkpoint_every == 0 or share_done(step) >= 1)
+        and validation['validation/step'] == step
+        and validation['validation/success'] > best_success)
+    if found:
+      best_success = validation['validation/success']
+    return found
 
   def save() -> None:
+    is_new_best = is_best()
     disk.check_space(workdir, states)
     # Keys and the data cursor are functions of the seed and the step.
     checkpoints.save(step, states, {
         'step': step, 'completion_tokens': completion_tokens,
         'step_tokens': step_tokens, 'seed': config.seed,
         'metrics_offset': writer.offset(), 'validation': validation,
-        **experiment.identity()})
+        'best_success': best_success, 'unfinished': unfinished,
+        **experiment.identity()}, is_best=is_new_best)
 
   def make_runner(temperature: float) -> runner_lib.EpisodeRunner:
     return experiment.runner(
         experiment_lib.params_of(states), step=step, temperature=temperature,
-        policy_map=experiment.policy_map)
+        policy_map=experiment.policy_map, is_stopped=stop.is_set)
 
   # ---- Evaluation before ----------------------------------------------------
   def test(name: str) -> dict[str, Any]:
@@ -110,6 +114,7 @@ def train(
     result = evaluate.evaluate(
         make_runner(config.rollout.temperature), validation_tasks)
     values = {
+        'validation/step': step,
         'validation/success': result['success'],
         'validation/return': result['mean_return']}
     if result['success']:
@@ -124,6 +129,7 @@ def train(
   else:
     validation = meta['validation']
   step_tokens = meta['step_tokens']  # Of the last step.
+  unfinished = meta.get('unfinished', '')  # What `end_step` has not ended.
 
   # ---- Loop -----------------------------------------------------------------
   def share_done(num_steps: int) -> float:
@@ -137,84 +143,78 @@ def train(
       shares.append(1.0 if is_nearest else completion_tokens / max_tokens)
     return max(shares)
 
+  def end_step(values: dict[str, float]) -> None:
+    """Validates where that is due, and writes the metrics of the step.
+
+    If the validation is stopped, this is done when the run goes on.
+    """
+    nonlocal validation, unfinished
+    unfinished = json.dumps(
+        {name: float(value) for name, value in values.items()})
+    if step % config.evaluation.validate_every == 0:
+      with clock.part('validation'):
+        validation = validate()
+    unfinished = ''
+    values |= validation | compiles.lap() | clock.lap()
+    values |= records.worker_metrics(experiment.executor)
+    values |= metrics_lib.peak_memory()
+    workdir_lib.check_there(workdir)
+    with clock.part('log'):
+      writer.write(step, values)
+      progress.update(step, share_done=share_done(step), values=values)
+
   progress = metrics_lib.Progress(
       config.train.num_steps, num_done=step, share_done=share_done(step))
   saved_step = step
+  compiles, clock = metrics_lib.CompileCounter(), step_clock.StepClock()
   stop.hold()
+  if unfinished:
+    with contextlib.suppress(signals.Stopped):
+      end_step(json.loads(unfinished))
+      if is_best():
+        checkpoints.note_best(step)
   while share_done(step) < 1 and not any(hosts.exchange(stop.is_set())):
-    start = time.perf_counter()
-    runner = make_runner(config.rollout.temperature)
-    trees = collect.collect(
-        runner, draw_tasks(tasks, step, experiment), experiment.rollout,
-        experiment.advantage,
-        experiment.judges(experiment_lib.params_of(states)))
-    values = records.rollout_metrics(trees, runner.counters)
-    step_tokens = runner.counters.completion_tokens
-    completion_tokens += step_tokens
-    if step % config.train.groups_every == 0 or share_done(step + 1) >= 1:
-      records.write_trees(
-          workdir / 'groups' / f'{step:06d}.jsonl.gz', trees,
-          experiment.environment, with_tokens=True)
-    groups = tree_lib.groups_of(trees)
-    for_policy = {
-        name: {
-            'groups': [group for group in groups if group.policy == name],
-            'buckets': experiment.buckets,
-            'frozen_params': experiment.frozen_params.get(name)}
-        for name in experiment.policies if name in states}
-    if (config.train.diagnose_every
-        and step % config.train.diagnose_every == 0):
-      for name, given in for_policy.items():
-        values |= update_lib.diagnose_policy(
-            experiment.policies[name], states[name], start=references[name],
-            **given)
-    update_start = time.perf_counter()
-    # All updates are dispatched before any is waited for: policies on
-    # different pools are updated at the same time.
-    updates = {}
-    for name, given in for_policy.items():
-      states[name], updates[name] = update_lib.update_policy(
-          experiment.policies[name], states[name],
-          reference=references.get(name),
-          num_updates=config.train.updates_per_rollout,
-          order=config.train.update_order, **given)
-    examples = tree_lib.value_examples_of(trees)
-    for name, critic in experiment.critics.items():
-      states[name], updates[name] = critic.update(states, examples)
+    with step_clock.profile(
+        workdir / 'profile', step, config.train.profile_steps):
+      try:
+        trees, counters = training_step.rollout(
+            experiment, states,
+            training_step.draw_tasks(tasks, step, experiment), step=step,
+            clock=clock, is_stopped=stop.is_set)
+      except signals.Stopped:  # The same step will be played again.
+        break
+      step_tokens = counters.completion_tokens
+      completion_tokens += step_tokens
+      with clock.part('records'):
+        values = records.rollout_metrics(trees, counters)
+        if step % config.train.groups_every == 0 or share_done(step + 1) >= 1:
+          records.write_trees(
+              records.groups_path(workdir, step), trees,
+              experiment.environment, with_tokens=True)
+      values |= training_step.update(
+          experiment, states, trees, step=step, references=references,
+          clock=clock)
     step += 1
-    for name, update in updates.items():
-      found = update.metrics(f'Step {step}, {name}')
-      values |= {f'{name}/{metric}': x for metric, x in found.items()}
-      values[f'{name}/num_updates'] = int(states[name].num_updates)
-    values['time/update'] = time.perf_counter() - update_start
-
-    if step % config.evaluation.validate_every == 0:
-      validation = validate()
-    values |= validation
-    seconds = time.perf_counter() - start
-    values |= {
-        'time/step': seconds, **compiles.metrics(),
-        **records.worker_metrics(experiment.executor),
-        **metrics_lib.peak_memory()}
-    workdir_lib.check_there(workdir)
-    writer.write(step, values)
-    progress.update(
-        step, share_done=share_done(step), rollout=values['rollout/success'],
-        validation=validation['validation/success'],
-        mean_return=values['return/mean'],
-        tokens_per_second=step_tokens / seconds)
+    try:
+      end_step(values)
+    except signals.Stopped:
+      break
     if step % config.train.checkpoint_every == 0:
-      save()
+      with clock.part('checkpoint'):
+        save()
       saved_step = step
   progress.close()
 
   # ---- End ------------------------------------------------------------------
-  if step > saved_step:
+  # Whether the last step is the best one is said with it, or never.
+  if step > saved_step and not (unfinished and share_done(step) >= 1):
     save()
+    saved_step = step
   checkpoints.close()
   writer.close()
   if any(hosts.exchange(stop.is_set())):
-    print(f'stopped by {stop.name} after step {step}; the same command '
+    name = max(hosts.exchange(stop.name))  # Perhaps another process's.
+    print(f'stopped by {name} after step {saved_step}; the same command '
           'resumes')
     lock.close()
     return False
@@ -237,19 +237,3 @@ def _report(workdir: pathlib.Path) -> None:
     print(f'report: {report.write(workdir)}')
   except errors.UserError as error:
     print(f'there is no report: {error}')
-
-
-def draw_tasks(
-    tasks: Sequence[env_api.Task], step: int,
-    experiment: experiment_lib.Experiment) -> list[env_api.Task]:
-  """The tasks of a step: epoch after epoch, each shuffled by its number.
-
-  A function of the step alone, so that a resumed run goes on where it was.
-  The last, smaller part of an epoch is left out.
-  """
-  num_tasks = experiment.config.rollout.num_tasks
-  epoch, index = divmod(step, len(tasks) // num_tasks)
-  order = np.random.default_rng(
-      [experiment.config.seed, epoch]).permutation(len(tasks))
-  drawn = order[index * num_tasks:(index + 1) * num_tasks]
-  return [tasks[i] for i in drawn]

@@ -109,8 +109,13 @@ def run(
   return done
 
 
-def results(workdir: pathlib.Path) -> dict[str, str]:
-  """What must be equal, by a digest."""
+def results(
+    workdir: pathlib.Path, newest_only: bool = False) -> dict[str, str]:
+  """What must be equal, by a digest.
+
+  Of all checkpoints, or of the newest: a run that was told to stop has saved
+  others in between.
+  """
   metrics = [
       {name: value for name, value in json.loads(line).items()
        if not name.startswith(_UNLIKE)}
@@ -118,6 +123,9 @@ def results(workdir: pathlib.Path) -> dict[str, str]:
   leaves = {
       path.parent.parent.name: json.loads(path.read_text())['leaves']
       for path in sorted(workdir.glob('checkpoints/*/meta/metadata'))}
+  if newest_only:
+    newest = max(leaves, key=int)
+    leaves = {newest: leaves[newest]}
   files = {
       folder: [
           (path.name, path.read_bytes().hex())

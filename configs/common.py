@@ -1,6 +1,7 @@
 """What every training config shares, with the defaults of AT-GRPO."""
 
 import math
+import re
 
 from ml_collections import config_dict
 
@@ -194,7 +195,11 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.sandbox = config_dict.ConfigDict()
   # How models' programs are kept apart: 'bwrap', 'kernel', the better of them
   # that works ('auto'), not at all ('unsafe_rlimit'), or none run ('none').
+  # 'remote': as on another machine, where a gateway runs them.
   c.sandbox.level = 'auto'
+  c.sandbox.url = ''  # Of the gateway: 'tcp://HOST:PORT'.
+  # The environment variable that has its token.
+  c.sandbox.token_variable = 'SANDBOX_TOKEN'
 
   c.dataset = config_dict.ConfigDict()
   c.dataset.builder = config_dict.placeholder(str)
@@ -300,6 +305,10 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.train.update_order = 'mixed'
   c.train.checkpoint_every = 10  # Steps.
   c.train.groups_every = 10  # Steps whose groups are written.
+  # Who gets the metrics beside metrics.jsonl: 'tensorboard', 'wandb', or a
+  # module with make_writer; and the steps, from 0, of which a trace is written.
+  c.train.writers = ('tensorboard',)
+  c.train.profile_steps = ()
   # Steps that measure gradients, entropy and distance to the start of each
   # role; 0 for none. Costs another pass over the groups, a copy of the start,
   # and memory for a gradient of each role.
@@ -317,6 +326,8 @@ def base_config(size: str) -> config_dict.ConfigDict:
   # With --mode evaluate: test tasks that are also played one by one, for the
   # response time.
   c.evaluation.num_timed = 0
+  # With --mode evaluate: episodes of each test task, for avg@k and pass@k.
+  c.evaluation.num_samples = 1
 
   c.export = config_dict.ConfigDict()  # With --mode export.
   c.export.dtype = 'bfloat16'  # Or 'float32'.
@@ -327,15 +338,17 @@ def base_config(size: str) -> config_dict.ConfigDict:
 def put_on_slice(
     c: config_dict.ConfigDict, size: str, topology: str,
     roles: tuple[str, ...] = ()) -> None:
-  """The mesh of a TPU slice such as 'v5e:4x4', and what is checked of it.
+  """The mesh of a TPU slice, and what is checked of it.
 
-  Heads lie over four chips, groups and parameters over all others. Each of
-  `roles`, if there are some, has its share of the chips.
+  The slice is called 'v5e:4x4', or 'v5litepod-16' as by gcloud. Heads lie over
+  four chips, groups and parameters over all others. Each of `roles`, if there
+  are some, has its share of the chips.
   """
   if size not in _QWEN3:
     raise ValueError(f'size={size!r} is not one of {list(_QWEN3)}.')
   hidden_size, intermediate_size, num_layers, num_heads, tied_head = (
       _QWEN3[size])
+  topology = _layout(topology)
   chips = math.prod(map(int, topology.partition(':')[2].split('x')))
   if roles:
     chips //= len(roles)
@@ -352,3 +365,28 @@ def put_on_slice(
         'num_heads': num_heads, 'num_kv_heads': 8,
         'head_dim': 128, 'rope_theta': 1e6, 'norm_eps': 1e-6,
         'tied_head': tied_head, 'max_positions': 40960, 'init_std': 0.02})
+
+
+def _layout(topology: str) -> str:
+  """The chips of a slice, as in 'v5e:4x4', also of gcloud's 'v5litepod-16'."""
+  found = re.fullmatch(r'(v5e|v5litepod|v6e|v5p|v4)-(\d+)', topology)
+  if not found:
+    if not re.fullmatch(r'\w+:\d+(x\d+)*', topology):
+      raise ValueError(
+          f'topology={topology!r} is no TPU slice; name one as gcloud does, '
+          'such as v5litepod-16, or by its chips, such as v5e:4x4.')
+    return topology
+  generation, size = found[1].replace('litepod', 'e'), int(found[2])
+  num_axes = 2
+  if generation in ('v4', 'v5p'):  # Two cores a chip, which are counted.
+    num_axes, size = 3, size // 2
+  exponent = size.bit_length() - 1
+  if size != 2**exponent or num_axes == 3 and exponent < 2:
+    raise ValueError(
+        f'topology={topology!r}: give the chips, as in {generation}:'
+        f'{"x".join("4" * num_axes)}; only the usual slices have a number.')
+  each, more = divmod(exponent, num_axes)
+  sides = [2**(each + (axis >= num_axes - more)) for axis in range(num_axes)]
+  if num_axes == 3 and not each:
+    sides.reverse()  # 2x2x1
+  return f'{generation}:{"x".join(map(str, sides))}'

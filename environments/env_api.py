@@ -27,7 +27,7 @@ class Outcome(enum.Enum):
   Where both are true of an action, `NO_EFFECT` goes before `ILLEGAL_ACTION`.
   """
 
-  OK = 'ok'
+  OK = 'ok'  # None of the others.
   PARSE_ERROR = 'parse_error'  # The text does not follow the answer grammar.
   NO_EFFECT = 'no_effect'  # Well formed, but the state is as it was.
   ILLEGAL_ACTION = 'illegal_action'  # Well formed, but the rules forbid it.

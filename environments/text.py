@@ -12,12 +12,12 @@ Three grammars, parsed by `json` and plain string search, never `eval`:
   box      What the last closed "\\boxed{...}" of the reply holds. Braces nest;
            "\\{" and "\\}" are no braces.
 
-The reply is what stands after the last "</think>"; its first line begins there.
-A text without that tag is a reply as a whole. If a "<think>" is not closed,
+The reply is what stands after the last `</think>`; its first line begins there.
+A text without that tag is a reply as a whole. If a `<think>` is not closed,
 there is no reply: neither what stands before it nor what stands after it
-counts. Blocks do not nest: one "</think>" closes all that is open, also what
+counts. Blocks do not nest: one `</think>` closes all that is open, also what
 the prompt opened. A tag is a tag wherever it stands. In a string literal of a
-program, "</think>" cuts the program in two, so it is lost, and "<think>" leaves
+program, `</think>` cuts the program in two, so it is lost, and `<think>` leaves
 no reply. When the prompt opens the thinking and the text ends before it is
 closed, the text has no tag and is taken for a reply.
 

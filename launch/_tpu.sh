@@ -1,5 +1,4 @@
-# Sourced by tpu_vm.sh and tpu_pod.sh: creates a TPU VM or takes one that is
-# there, and trains on it. What happens on the VM itself is in _tpu_worker.sh.
+# Sourced by tpu_vm.sh and tpu_pod.sh: their options. What they do is in _tpu.py.
 # shellcheck shell=bash
 source "$(dirname "${BASH_SOURCE[0]}")/_common.sh"
 
@@ -13,13 +12,22 @@ tpu_options() {
   --version VERSION        software version to create it with (default: the one
                            for its type)
   --spot                   create a spot TPU VM, which may be taken away
+  --queued                 create it by a queued resource of that name, which
+                           waits until there is one
+  --valid-until WHEN       with --queued: give up waiting then; 6h, or a time
+                           such as 2030-01-31T18:00:00Z
+  --retries N              how often to try again if the TPU VM cannot be had,
+                           is taken away or cannot be reached: what is left of
+                           it is deleted, and the run resumes on another one
+                           (default 0)
+  --poll-seconds N         how often to look whether it is there (default 30)
   --setup COMMAND          shell command for each worker, in the checkout, after
                            the installation; such as one that mounts a folder
                            or downloads a model
   --config CONFIG          config file of the checkout and its arguments
   --workdir DIR            where the run is kept on the TPU VM
   --collect DIR            folder of this machine to copy the workdir and the
-                           log into (default runs/NAME in the checkout)
+                           logs into (default runs/NAME in the checkout)
   --mode MODE              train (default), evaluate or export
   --stop                   ask a run in progress to save and stop; do no more
   --delete                 delete the TPU VM once a run that has ended well is
@@ -27,113 +35,38 @@ tpu_options() {
   --dry-run                print the commands and run none
   --help                   print this
 
-Ctrl-C ends the watching, not the run. If a step fails, the TPU VM is left as
-it is, and so costs money. Folders named Qwen... in models/ are not copied to
-the TPU VM, being large: download them there, as in
+Ctrl-C ends the watching, not the run. If a step fails and is not tried again,
+the TPU VM is left as it is, and so costs money. What each attempt took is
+printed at the end, and kept in attempts.tsv in the folder of --collect, with
+the log that was watched; DIR.logs has the logs of all workers that could still
+write them.
+
+With --retries, DIR must outlive the TPU VM: an absolute path to a folder that
+--setup mounts, such as a Filestore share. It is refused where it is on the
+TPU VM's own disk. With a notice (Google speaks of 30 seconds) the trainer drops
+what it plays, finishes an update and saves; where that takes longer, or without
+a notice, the run resumes from the checkpoint before.
+
+HF_TOKEN and HF_HOME are passed on to the workers; HF_HOME must be a path that
+can be made there. Folders named Qwen... in models/ are not copied to the TPU
+VM, being large: download them there, as in
   --setup '.venv/bin/hf download Qwen/Qwen3-1.7B --local-dir models/Qwen3-1.7B'
 
 EOF
 }
 
-TPU=(gcloud compute tpus tpu-vm)
-WORKER='bash atgrpo_jax/launch/_tpu_worker.sh'
-
-# on_workers WORKERS COMMAND: a shell command on worker 0 or on all.
-on_workers() {
-  run "${TPU[@]}" ssh "$name" "${where[@]}" --quiet --worker="$1" \
-    --command="$2"
-}
-
-# step DOING COMMAND ...: a failure stops with one sentence.
-step() {
-  local doing="$1"
-  shift
-  "$dry_run" || say "$doing"
-  "$@" || stop "$doing failed, for the reason above; $left"
-}
-
-# Sets `state`, empty where there is no such TPU VM, and `num_workers`.
-look_up() {
-  local found errors="$ROOT/.cache/gcloud.log"
-  state='' num_workers=0
-  if found="$("${describe[@]}" 2> "$errors")"; then
-    read -r state num_workers <<< "$found"
-  elif ! grep -q NOT_FOUND "$errors"; then
-    stop "gcloud cannot look up the TPU VM $name: $(tr '\n' ' ' < "$errors")"
-  fi
-}
-
-create_or_reuse() {
-  look_up
-  if [[ -n "$state" ]]; then
-    say "using the TPU VM $name, which is there"
-  else
-    [[ -n "$accelerator_type" ]] ||
-      stop "there is no TPU VM $name in $zone; give --accelerator-type, such" \
-        'as v5litepod-8, to create it'
-    step "creating the TPU VM $name" "${create[@]}"
-    look_up
-  fi
-  left="the TPU VM $name is left as it is: run this again to go on, or delete \
-it with: $(show "${delete_vm[@]}")"
-  [[ "$state" == READY ]] ||
-    stop "the TPU VM $name is ${state:-gone}, not READY; wait until it is, or" \
-      "delete it with: $(show "${delete_vm[@]}")"
-  "$pod" || ((num_workers == 1)) ||
-    stop "the TPU VM $name has $num_workers workers; use launch/tpu_pod.sh"
-}
-
-copy_and_install() {
-  local archive="$ROOT/.cache/atgrpo_jax.tar.gz" unpack
-  step 'packing the checkout' run tar -czf "$archive" -C "$ROOT" \
-    --exclude=./.git --exclude=./.venv --exclude=./.cache --exclude=./runs \
-    --exclude='./models/Qwen*' --exclude=__pycache__ .
-  step 'copying the checkout' run "${TPU[@]}" scp "$archive" \
-    "$name:atgrpo_jax.tar.gz" "${where[@]}" --quiet --worker=all
-  # A module that is gone here must go there.
-  unpack="mkdir -p atgrpo_jax && find atgrpo_jax -mindepth 1 -maxdepth 1 \
-! -name .venv ! -name .cache ! -name models ! -name runs -exec rm -rf {} + && \
-tar -xzf atgrpo_jax.tar.gz -C atgrpo_jax"
-  step 'installing' on_workers all "$unpack && $WORKER install"
-  [[ -z "$setup" ]] ||
-    step 'running --setup' on_workers all "cd atgrpo_jax || exit; $setup"
-}
-
-# Sets `status`: the first failure's, else 42 if one was stopped, else 0.
-get_status() {
-  local results line found=0
-  say 'collecting exit statuses'
-  results="$(on_workers all "$WORKER result")" ||
-    stop "the workers of $name do not answer; $left"
-  printf '%s\n' "$results"
-  status=0
-  while read -r line; do
-    [[ "$line" =~ ": exit status "([0-9]+)$ ]] || continue
-    found=$((found + 1))
-    if ((BASH_REMATCH[1] != 0 && (status == 0 || status == 42))); then
-      status="${BASH_REMATCH[1]}"
-    fi
-  done <<< "$results"
-  ((found == num_workers)) ||
-    stop "only $found of the $num_workers workers of $name told how they" \
-      "ended; $left"
-}
-
-interrupted() {
-  printf '\n' >&2
-  say "interrupted; $left" >&2
-  exit 130
-}
-
 # run_on_tpu POD ARGUMENT ...: all of it; POD is true for several workers.
 run_on_tpu() {
-  local remote in_progress=''
-  pod="$1"
+  local pod="$1" values
+  shift
   name='' zone='' project='' accelerator_type='' version='' setup='' collect=''
-  spot=false stop=false delete=false
-  parse_options \
-    'name zone project accelerator-type version setup collect' \
-    'spot stop delete' "${@:2}"
+  num_slices=1 valid_until='' retries=0 poll_seconds=30
+  spot=false queued=false stop=false delete=false
+  values='name zone project accelerator-type version valid-until retries'
+  values+=' poll-seconds setup collect'
+  ! "$pod" || values+=' num-slices'
+  parse_options "$values" 'spot queued stop delete' "$@"
+
   [[ -n "$name" ]] || stop '--name is missing; give the name of the TPU VM'
   [[ -n "$zone" ]] || stop '--zone is missing; give one such as us-west4-a'
   [[ "$config" != /* ]] ||
@@ -141,13 +74,26 @@ run_on_tpu() {
       'what is copied to the TPU VM'
   [[ "$workdir" =~ ^[A-Za-z0-9_./-]+$ ]] ||
     stop "--workdir is '$workdir', but may hold only letters, digits and _./-"
-  if "$pod"; then
-    [[ "$workdir" == /* ]] ||
+  [[ "$retries" =~ ^[0-9]+$ ]] ||
+    stop "--retries is '$retries', but must be a whole number, such as 20"
+  [[ "$poll_seconds" =~ ^[0-9]*\.?[0-9]+$ ]] ||
+    stop "--poll-seconds is '$poll_seconds', but must be a number, such as 30"
+  check_count --num-slices "$num_slices"
+  "$queued" || ((num_slices == 1)) ||
+    stop "--num-slices is $num_slices, but several slices come from a queued" \
+      'resource alone: add --queued'
+  "$queued" || [[ -z "$valid_until" ]] ||
+    stop '--valid-until is about how long a queued resource waits: add --queued'
+  if [[ "$workdir" != /* ]]; then
+    ! "$pod" ||
       stop "--workdir is '$workdir', but all workers of a pod write one run:" \
         'give the absolute path of a folder that they share (--setup can' \
         'mount it)'
-    trainer+=(--distributed)
+    ((retries == 0)) ||
+      stop "--workdir is '$workdir', on the disk of a TPU VM, which --retries" \
+        'loses: give the absolute path of a folder that --setup mounts'
   fi
+  ! "$pod" || trainer+=(--distributed)
   if [[ -z "$version" ]]; then
     case "$accelerator_type" in
       v5lite*) version=v2-alpha-tpuv5-lite ;;
@@ -157,72 +103,16 @@ run_on_tpu() {
     esac
   fi
   collect="${collect:-$ROOT/runs/$name}"
-  where=(--zone="$zone")
-  [[ -z "$project" ]] || where+=(--project="$project")
-  describe=("${TPU[@]}" describe "$name" "${where[@]}"
-    --format='value(state,networkEndpoints.len())')
-  create=("${TPU[@]}" create "$name" "${where[@]}"
-    --accelerator-type="$accelerator_type" --version="$version")
-  if "$spot"; then create+=(--spot); fi
-  delete_vm=("${TPU[@]}" delete "$name" "${where[@]}" --quiet)
-  remote="$(show "$workdir" "${trainer[@]}")"
-  left="if the TPU VM $name is there, delete it with: $(show "${delete_vm[@]}")"
-
   "$dry_run" || command -v gcloud > /dev/null ||
     stop 'gcloud is not on the PATH; install the Google Cloud CLI'
-  if "$stop"; then
-    step 'stopping the run' on_workers all "$WORKER stop"
-    exit
-  fi
-  run mkdir -p "$ROOT/.cache" "$collect"
 
-  # ---- Machine --------------------------------------------------------------
-  trap interrupted INT
-  if "$dry_run"; then
-    printf '%s%s\n' "$(show "${describe[@]}")" \
-      "${accelerator_type:+ || $(show "${create[@]}")}"
-  else
-    create_or_reuse
-    in_progress="$(on_workers 0 "if test -e atgrpo_jax/launch/_tpu_worker.sh
-then $WORKER state $remote; fi")" || stop "$name does not answer; $left"
-  fi
-
-  # ---- Run ------------------------------------------------------------------
-  case "$in_progress" in
-    this) say 'this run is in progress there; watching it' ;;
-    another)
-      stop "another run is in progress on $name; wait for it, stop it" \
-        '(--stop) or give another --name'
-      ;;
-    *)
-      copy_and_install
-      step 'starting the run' on_workers all "$WORKER start $remote"
-      ;;
-  esac
-  left="the run on $name goes on: run this again to watch it, add --stop to \
-stop it, or delete the TPU VM with: $(show "${delete_vm[@]}")"
-  step 'watching the run' on_workers 0 "$WORKER follow"
-
-  # ---- End ------------------------------------------------------------------
-  left="the TPU VM $name is left as it is; delete it with: $(
-    show "${delete_vm[@]}")"
-  if "$dry_run"; then
-    on_workers all "$WORKER result"
-    status=0
-  else
-    get_status
-  fi
-  if ((status != 0 && status != 42)); then
-    say "error: the run failed with exit status $status; $left" >&2
-    exit "$status"
-  fi
-  step 'collecting the workdir' run "${TPU[@]}" scp --recurse \
-    "$name:$workdir" "$name:atgrpo_jax.run/log" "$collect" "${where[@]}" \
-    --quiet --worker=0
-  if "$delete" && ((status == 0)); then
-    step "deleting the TPU VM $name" run "${delete_vm[@]}"
-  else
-    "$dry_run" || say "collected in $collect; $left"
-  fi
-  exit "$status"
+  find_python
+  exec "$PYTHON_FOUND" "$ROOT/launch/_tpu.py" root="$ROOT" \
+    script="$(basename "$0")" name="$name" zone="$zone" project="$project" \
+    accelerator_type="$accelerator_type" version="$version" \
+    num_slices="$num_slices" queued="$queued" spot="$spot" \
+    valid_until="$valid_until" retries="$retries" \
+    poll_seconds="$poll_seconds" setup="$setup" workdir="$workdir" \
+    collect="$collect" pod="$pod" stop="$stop" delete="$delete" \
+    dry_run="$dry_run" -- "${trainer[@]}"
 }

@@ -14,9 +14,11 @@ GPU, because jax reads the variables of SLURM so that process I of a node takes
 the node's GPU I. The checkout and DIR must be on a file system that all nodes
 share. The log is DIR.logs/slurm-JOB.log, each line with its process's number.
 
-The job survives preemption and its time limit: SLURM queues it again when it
-is preempted, and when its time runs out, the trainer saves and the job queues
-itself again, to resume. scancel ends it for good.
+The job survives preemption and its time limit: the trainer saves, and the job
+is queued again, to resume. SLURM does that where it preempts without a time of
+grace, else the job itself. A preempted trainer has as long as the cluster
+gives it, KillWait (30 seconds, mostly) or GraceTime: what it plays is dropped,
+and an update is finished. scancel ends the job for good.
 
   --nodes N            how many nodes (default 1)
   --gpus-per-node N    GPUs, and so processes, on each (default 8)

@@ -11,13 +11,13 @@ Usage: bash launch/tpu_vm.sh --name NAME --zone ZONE --config CONFIG
 
 Creates a TPU VM with one worker, or takes the one of that name, copies this
 checkout to it, installs atgrpo_jax with its tpu extra, runs the trainer in the
-background, prints its log, and copies the workdir back. Needs gcloud, logged
-in. Run it again to watch a run in progress, or to resume one that was stopped.
-Exits as the trainer does; 42 means that a signal stopped it, after
-saving what there was.
+background, prints its log, and copies the workdir back. Needs Python 3.11 and
+gcloud, logged in, with an ssh key that asks for nothing. Run it again to watch
+a run in progress, or to resume one that was stopped. Exits as the trainer
+does; 42 means that a signal stopped it, after saving what there was.
 
 DIR is on the TPU VM, in the home folder unless absolute: who deletes the TPU
-VM deletes it.
+VM deletes it, if it is on its disk.
 
 EOF
   tpu_options

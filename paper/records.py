@@ -47,8 +47,8 @@ _ALWAYS = (
     'step', 'rollout/success', 'validation/success', 'time/step',
     'memory/host_peak_gib', *LEDGER.values())
 _READ = re.compile('|'.join([
-    *_ALWAYS, 'validation/.*', 'memory/.*', f'.*{UPDATES}', '.*/without_signal',
-    '.*/advantage_.*', 'diagnosis/.*']))
+    *_ALWAYS, 'validation/(?!step).*', 'memory/.*', f'.*{UPDATES}',
+    '.*/without_signal', '.*/advantage_.*', 'diagnosis/.*']))
 # Of every evaluation.
 _FIELDS = (
     'success', 'mean_turns', 'mean_turns_to_solve', 'budget', 'token_budget')

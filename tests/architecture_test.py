@@ -19,13 +19,13 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 # From the top; what stands on one floor does not import each other.
 FLOORS = (
     'paper',
-    'atgrpo_jax.main',
+    'atgrpo_jax.main atgrpo_jax.api',
     'atgrpo_jax.train atgrpo_jax.pretrain atgrpo_jax.export'
-    ' atgrpo_jax.compile_check',
+    ' atgrpo_jax.replay atgrpo_jax.compile_check',
     *(f'atgrpo_jax.{name}' for name in (
-        'viewer', 'evaluate', 'experiment', 'config_checks', 'algorithms',
-        'rollout', 'sampling', 'learner', 'huggingface', 'model', 'rl',
-        'runtime')),
+        'viewer', 'evaluate', 'training_step', 'saved_config', 'experiment',
+        'config_checks', 'measures', 'algorithms', 'rollout', 'sampling',
+        'learner', 'huggingface', 'model', 'rl', 'runtime')),
     'atgrpo_jax.types atgrpo_jax.errors',
 )
 _FLOOR_OF = {

@@ -720,7 +720,7 @@ def test_bad_input_is_one_sentence(
     case, place, compiles, monkeypatch, capsys):
   argv = _argv(place, case.damage(place))
   capsys.readouterr()
-  compiled = compiles.metrics()
+  compiles.lap()
   status = _run(argv, monkeypatch)
   stderr = capsys.readouterr().err
   line, = re.findall('(?m)^error: (.*)$', stderr)
@@ -733,7 +733,7 @@ def test_bad_input_is_one_sentence(
       words = words.replace(f'{{{name}}}', str(folder))
     assert words in line
   # Weights are looked at on the devices.
-  assert 'holds NaN or infinity' in line or compiles.metrics() == compiled
+  assert 'holds NaN or infinity' in line or not any(compiles.lap().values())
 
 
 def test_what_is_damaged_would_do(place, monkeypatch):

@@ -16,11 +16,14 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 RECORDER = """#!/bin/sh
 case "$2" in
   *ensurepip*|*'import pip'*) echo {version} ;;
-  *) if [ "$1" = -c ]; then exec {python} "$@"; fi ;;
+  *) if [ "$1" = -c ]; then exec {python} -S "$@"; fi ;;
 esac
 echo "$*" >> {calls}
+case "$1" in
+  */_tpu.py) exec {python} -S "$@" ;;
+esac
 case "$2" in
-  ruff|pytest|atgrpo_jax.main) [ -f setup.py ] || exit 9 ;;
+  ruff|pytest|mkdocs|atgrpo_jax.main) [ -f setup.py ] || exit 9 ;;
 esac
 if [ "$2" = atgrpo_jax.main ] && [ -e {trainer} ]; then
   shift 2
@@ -29,6 +32,27 @@ fi
 if [ "$1 $2" = '-m venv' ]; then
   mkdir -p "$4/bin" && cp "$0" "$4/bin/python"
 fi
+"""
+
+# A trainer that prints its arguments, waits for SIGTERM if the file `wait` is
+# there and exits as `status` says, both in the home folder.
+TRAINER = r"""
+import os, pathlib, signal, sys, time
+home = pathlib.Path(os.environ['HOME'])
+def save(number, frame):
+  print('saved', flush=True)
+  sys.exit(42)
+signal.signal(signal.SIGTERM, save)
+print('platforms:', os.environ['JAX_PLATFORMS'])
+print('arguments:', *sys.argv[1:], sep='|', flush=True)
+workdir = pathlib.Path(sys.argv[sys.argv.index('--workdir') + 1])
+workdir.mkdir(parents=True, exist_ok=True)
+(workdir / 'metrics.jsonl').write_text('{}')
+(home / 'started').write_text(str(os.getpid()))
+while (home / 'wait').exists():
+  time.sleep(0.02)
+status = home / 'status'
+sys.exit(int(status.read_text()) if status.exists() else 0)
 """
 
 
@@ -53,11 +77,11 @@ class Checkout:
   def write_python(self, script: str) -> pathlib.Path:
     return _write_executable(self.folder / 'python-to-use', script)
 
-  def write_program(self, name: str, script: str) -> None:
+  def write_program(self, name: str, script: str, folder: str = 'bin') -> None:
     """A Python program that stands in for one on the PATH, or `trainer`."""
-    (self.folder / 'bin').mkdir(exist_ok=True)
+    (self.folder / folder).mkdir(exist_ok=True)
     _write_executable(
-        self.folder / 'bin' / name, f'#!{sys.executable} -S\n{script}')
+        self.folder / folder / name, f'#!{sys.executable} -S\n{script}')
 
   def env(self) -> dict[str, str]:
     """A bare environment, in which stand-ins come first on the PATH."""

@@ -178,6 +178,26 @@ def test_each_programmer_has_half_of_the_chips():
   assert (config.mesh.fsdp, config.mesh.tensor) == (4, 4)
 
 
+@pytest.mark.parametrize('name, layout', [
+    ('v5litepod-1', 'v5e:1x1'), ('v5litepod-8', 'v5e:2x4'),
+    ('v5e-16', 'v5e:4x4'), ('v6e-32', 'v6e:4x8'), ('v6e-256', 'v6e:16x16'),
+    # Counted in cores, of which a chip has two.
+    ('v4-8', 'v4:2x2x1'), ('v5p-16', 'v5p:2x2x2'), ('v5p-64', 'v5p:2x4x4'),
+    ('v5p:2x2x4', 'v5p:2x2x4')])
+def test_slices_have_the_names_that_gcloud_gives_them(name, layout):
+  config = _get_config('pod', f'topology={name}')
+  assert config.compile_check.topology == layout
+
+
+@pytest.mark.parametrize('name, words', [
+    ('v5p-4', 'give the chips, as in v5p:4x4x4'),
+    ('v5e-12', 'give the chips, as in v5e:4x4'),
+    ('v5litepod', 'is no TPU slice'), ('v5e:x', 'no TPU')])
+def test_names_of_no_slice_are_refused(name, words):
+  with pytest.raises(ValueError, match=words):
+    _get_config('pod', f'topology={name}')
+
+
 @pytest.mark.parametrize('size', ['0.6b', '1.7b', '4b', '8b'])
 @pytest.mark.parametrize('topology, fsdp', [('v5e:4x4', 4), ('v5p:2x2x1', 1)])
 def test_pod_uses_every_chip(size, topology, fsdp):
@@ -277,13 +297,15 @@ def test_every_leaf_of_a_training_config_is_read(
   read = _record_reads(monkeypatch)
 
   def set_flag(name, value):
-    monkeypatch.setattr(main, name, types.SimpleNamespace(value=value))
+    monkeypatch.setattr(
+        main, name, types.SimpleNamespace(value=value, present=False))
 
   set_flag('_CONFIG', config)
   set_flag('_WORKDIR', str(tmp_path))
   for flag in ('_COMPARE', '_DISTRIBUTED', '_COORDINATOR', '_NUM_PROCESSES',
-               '_PROCESS_ID'):
+               '_PROCESS_ID', '_STEP', '_TASK'):
     set_flag(flag, None)
+  set_flag('_CHECKPOINT', 'latest')
   exported = {'export.dtype', 'export.merged'}
   for mode, unread in (
       ('train', {'evaluation.name', 'evaluation.policies'} | exported),

@@ -25,6 +25,7 @@ from atgrpo_jax.rl import losses
 from benchmarks import credit
 from benchmarks import harm
 from benchmarks import peer
+from benchmarks import rehearsal
 from benchmarks import run
 from benchmarks import sandbox
 from benchmarks import timing
@@ -36,6 +37,7 @@ from configs import writer
 from configs import writing as writing_config
 from environments.boards import board_game
 from environments.programming import metrics as programming_metrics
+from environments.sandbox import gateway
 from environments.writing import env as writing
 from environments.writing import rewards
 from paper import cells as paper_cells
@@ -546,6 +548,12 @@ def _check_harm(args):
   assert all(value.isdigit() for _, value in _flags(harm, args))
 
 
+def _check_rehearsal(args):
+  assert all(
+      value.isdigit() or name in ('--shapes', '--game')
+      for name, value in _flags(rehearsal, args))
+
+
 def _check_no_arguments(args):
   assert not args
 
@@ -565,11 +573,10 @@ def test_commands_can_be_parsed(monkeypatch):
       'paper.tables': _check_tables, 'benchmarks.credit': credit.parse,
       'benchmarks.run': _check_run, 'benchmarks.harm': _check_harm,
       'benchmarks.sandbox': sandbox.parse,
-      'benchmarks.checkpoints': _check_no_arguments,
-      'tests.docs_test': _check_no_arguments,
+      'environments.sandbox.gateway': gateway.parse,
+      'benchmarks.rehearsal': _check_rehearsal,
       'environments.programming.metrics': programming_metrics.parse,
       'tests.viewer.screenshots': _check_one_argument,
-      'environments.writing.posts.measure': _check_no_arguments,
       'environments.math_problems.measure': _check_measure}
   for page, module, args in python_commands():
     assert importlib.util.find_spec(module), module
@@ -577,10 +584,11 @@ def test_commands_can_be_parsed(monkeypatch):
       is_example = page == 'docs/environments.md' and 'guess_number' in args[1]
       values = command_line.parse_main(
           args, monkeypatch, ROOT / 'docs/examples' if is_example else ROOT)
-      assert values.mode == 'report' or values.config.is_locked
+      assert values.config.is_locked
+      assert bool(values.step) == (values.mode == 'replay')
       assert values.workdir or values.mode == 'compile_check'
     else:
-      checks[module](args)
+      checks.get(module, _check_no_arguments)(args)
 
 
 def test_scripts_are_there():

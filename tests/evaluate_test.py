@@ -2,11 +2,13 @@
 
 import dataclasses
 import json
+import types
 
 import pytest
 
 from atgrpo_jax import errors
 from atgrpo_jax import evaluate
+from atgrpo_jax import measures
 from atgrpo_jax import train
 from atgrpo_jax.runtime import workdir as workdir_lib
 from environments import datasets
@@ -27,7 +29,7 @@ from tests.rollout import scripted
     (0, 1, 0.0, 0.7935),
 ])
 def test_wilson_interval(num_success, num_trials, low, high):
-  found = evaluate.wilson_interval(num_success, num_trials)
+  found = measures.wilson_interval(num_success, num_trials)
   assert found == pytest.approx((low, high), abs=5e-5)
   assert 0 <= found[0] <= num_success / num_trials <= found[1] <= 1
 
@@ -35,7 +37,7 @@ def test_wilson_interval(num_success, num_trials, low, high):
 @pytest.mark.parametrize('num_success, num_trials', [(0, 0), (3, 2), (-1, 2)])
 def test_what_is_no_proportion(num_success, num_trials):
   with pytest.raises(ValueError, match=f'{num_success} successes'):
-    evaluate.wilson_interval(num_success, num_trials)
+    measures.wilson_interval(num_success, num_trials)
 
 
 TASKS = [{'task_id': name, 'goal': goal} for name, goal in (
@@ -68,7 +70,7 @@ def test_exact_result(monkeypatch, capsys):
       'success': 1.0,
       'successes': '11-1',
       'clusters': [0, 1, 2, 3],
-      'interval': evaluate.wilson_interval(3, 3),
+      'interval': measures.wilson_interval(3, 3),
       'mean_return': 1.0,
       'returns': [1.0, 1.0, None, 1.0],
       'reward_terms': {'total': (5 + 2 + 1) / 3},
@@ -101,7 +103,7 @@ def test_response_time(monkeypatch):
   """The slowest role of each phase; the first task is played once more."""
   scripted.follow_scripts(monkeypatch)
   clock = [0.0]
-  monkeypatch.setattr(evaluate.time, 'perf_counter', lambda: clock[0])
+  monkeypatch.setattr(measures.time, 'perf_counter', lambda: clock[0])
 
   class Slow(scripted.Dice):
     """Texts of one token; a's take 1 s, b's 3 s, and the first one 100 s."""
@@ -120,11 +122,45 @@ def test_response_time(monkeypatch):
         {'one': Slow(), 'two': Slow()},
         environment=scripted.Counting(phases, max_turns=2))
     tasks = [{'task_id': name, 'goal': 9} for name in 'xy']
-    assert evaluate.response_time(runner, tasks) == {
+    assert measures.response_time(runner, tasks) == {
         'response_seconds': seconds, 'num_timed': 2,
         # Each role writes a digit and the end in each of two turns.
         'tokens_per_second': 8 / seconds}
     assert [prompt[0] for prompt in Slow.asked] == [*'xxxx' * 2, *'yyyy']
+
+
+def test_the_best_of_some_episodes():
+  # T3 is left out of one round, and T4 of two.
+  rounds = ['0110', '010-', '01-1', '011-']
+  tasks = [{'task_id': f'T{i}'} for i in range(4)]
+
+  class Played:
+    """A runner of these rounds."""
+
+    def play(self, episodes):
+      return [
+          [types.SimpleNamespace(
+              failed=lambda j, x=x: x == '-',
+              steps=[types.SimpleNamespace(success=x == '1')])]
+          for x in ''.join(rounds[1:])[:len(episodes)]]
+
+    environment = scripted.Counting((('a',),), max_turns=1)
+
+  tasks = [task | {'goal': 1} for task in tasks]
+  found = measures.best_of(Played(), tasks, rounds[0], [0, 1, 2, 3], 4)
+  assert found['num_samples'] == 4 and found['samples'] == rounds
+  # Solved of known: 0 of 4, 4 of 4, 2 of 3, 1 of 2.
+  assert found['pass_at_k'] == pytest.approx({
+      '1': (0 + 1 + 2 / 3 + 1 / 2) / 4, '2': (0 + 1 + 1 + 1) / 4,
+      '4': (0 + 1) / 2})
+  for k, (low, high) in found['pass_at_k_interval'].items():
+    assert 0 <= low < found['pass_at_k'][k] < high <= 1
+  assert measures.lines(found)[0].startswith('avg@4     54.2 % ')
+  assert measures.lines(found)[1].startswith('pass@2    75.0 % ')
+  # Tasks of one kind are drawn together.
+  alike = measures.best_of(Played(), tasks, rounds[0], [0, 0, 0, 0], 4)
+  assert alike['pass_at_k_interval']['1'] == pytest.approx(
+      [found['pass_at_k']['1']] * 2)
 
 
 def test_tasks_of_a_kind_are_one_cluster():
@@ -144,7 +180,10 @@ def test_evaluate_run_writes_what_it_did(echo_folder, tmp_path, capsys):
           'evaluation.policies': 'first=second,second=first',
           'evaluation.name': 'swapped', 'evaluation.temperature': 0.0,
           'evaluation.test': 'validation', 'environment.max_turns': 2,
-          'evaluation.num_timed': 3})
+          'evaluation.num_timed': 3, 'evaluation.num_samples': 3})
+  with pytest.raises(errors.UserError, match='num_samples=3 equal episodes'):
+    evaluate.evaluate_run(experiment, tmp_path)
+  experiment.config.evaluation.temperature = 0.5
   evaluate.evaluate_run(experiment, tmp_path)
   path = tmp_path / 'evals/swapped.json'
   result = json.loads(path.read_text())
@@ -156,12 +195,15 @@ def test_evaluate_run_writes_what_it_did(echo_folder, tmp_path, capsys):
       'num_timed': 3,
       'config_hash': workdir_lib.config_hash(experiment.config.to_dict()),
       'policy_map': {'first': 'second', 'second': 'first'},
-      'sampling': {'temperature': 0.0, 'max_new_tokens': 2}}.items()
+      'sampling': {'temperature': 0.5, 'max_new_tokens': 2}}.items()
   printed = capsys.readouterr().out
   assert str(path) in printed
   assert 'swapped' in printed and '0.0 %' in printed
   assert 0 < result['response_seconds'] < 60
   assert '(3 tasks one by one)' in printed
+  assert 'avg@3 ' in printed and 'pass@3 ' in printed
+  first, *others = result['samples']
+  assert first == result['successes'] and len(others) == 2
 
 
 class _Unreliable(echo.Echo):
@@ -184,7 +226,7 @@ def test_above_the_share_nothing_is_written(echo_folder, tmp_path, monkeypatch):
     train.train(experiment, tmp_path)
   assert not (tmp_path / 'evals').exists()
   with pytest.raises(errors.InfrastructureError, match='echo/test/0. failed'):
-    evaluate.response_time(
+    measures.response_time(
         experiment.runner(
             experiment.trained_params(tmp_path)[0], step=0, temperature=1.0,
             policy_map=experiment.policy_map), experiment.tasks('test'))

@@ -1,6 +1,6 @@
 """The launch scripts of one machine must work, or say why they do not.
 
-Those of clouds and clusters are in launch_cloud_test.py. No test here installs
+Others are in launch_slurm_test.py and launch_tpu_test.py. No test here installs
 anything from a package index: a stand-in for Python writes down what it is
 asked to do and makes believe that pip succeeds.
 """
@@ -53,6 +53,7 @@ _TPU = f'--name mine --zone z --config {CONFIG} --workdir'
     ('paper.sh', "--out ''", ['--out needs a value']),
     ('paper.sh', '--scale 70b', ["'70b'"]),
     ('paper.sh', '--seeds 0', ["'0'"]),
+    ('docs.sh', '--server', ['unknown option --server', '--help']),
     ('gpu.sh', '--conf x', ['unknown option --conf', '--help']),
     ('slurm.sh', '--workdir w', ['--config is missing', 'configs/']),
     ('local_processes.sh', '--config configs/no.py:a --workdir w',
@@ -74,6 +75,13 @@ _TPU = f'--name mine --zone z --config {CONFIG} --workdir'
      ['--zone is missing', 'us-']),
     ('tpu_vm.sh', f"{_TPU} 'a b'", ["'a b'", 'letters']),
     ('tpu_pod.sh', f'{_TPU} runs/x', ["'runs/x'", 'absolute', 'share']),
+    ('tpu_pod.sh', f'{_TPU} /x --num-slices 2', ['is 2', 'add --queued']),
+    ('tpu_pod.sh', f'{_TPU} /x --num-slices 0 --queued', ["is '0'", 'above 0']),
+    ('tpu_vm.sh', f'{_TPU} /x --valid-until 6h', ['--queued']),
+    ('tpu_vm.sh', f'{_TPU} /x --retries many', ["'many'", 'whole number']),
+    ('tpu_vm.sh', f'{_TPU} /x --poll-seconds 1m', ["'1m'", 'number']),
+    ('tpu_vm.sh', f'{_TPU} runs/x --retries 2',
+     ["'runs/x'", 'disk of a TPU VM', '--setup mounts']),
 ])
 def test_bad_options_are_refused(untouched, script, args, words):
   _assert_stops_with(untouched.run(script, *shlex.split(args)), *words)
@@ -174,7 +182,7 @@ def test_failing_pip_is_named(checkout):
   assert not list((checkout.root / '.venv').glob('installed-*'))
 
 
-# The quickstart and the tables.
+# The quickstart, the tables and the site.
 
 
 def test_quickstart_runs_main(checkout):
@@ -237,6 +245,16 @@ def test_paper_runs_the_cells(checkout):
         '--scale nano', f'--out {checkout.folder}/mine', '--sandbox kernel'):
       assert f' {words} ' in call
     assert call.endswith(f'--dry_run={end}')
+
+
+def test_docs_builds_the_site_or_shows_it(checkout):
+  for args, last in (
+      ([], '-m mkdocs build'), (['--serve'], '-m mkdocs serve --no-strict')):
+    result = checkout.run('docs.sh', *args)
+    assert result.returncode == 0, result.stderr
+    *_, pip, call = ['', *checkout.calls()]
+    assert call == last
+    assert bool(args) or pip.endswith(f'--editable {checkout.root}[docs]')
 
 
 # One process.

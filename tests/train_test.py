@@ -25,6 +25,7 @@ from atgrpo_jax import evaluate
 from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax import main
 from atgrpo_jax import train
+from atgrpo_jax import training_step
 from atgrpo_jax.algorithms import collect
 from atgrpo_jax.learner import batching
 from atgrpo_jax.learner import update
@@ -74,7 +75,7 @@ def _collect(experiment, states, step, tasks_of):
       experiment.runner(
           experiment_lib.params_of(states), step=step, temperature=1.0,
           policy_map=experiment.policy_map),
-      train.draw_tasks(experiment.tasks('train'), tasks_of, experiment),
+      training_step.draw_tasks(experiment.tasks('train'), tasks_of, experiment),
       experiment.rollout, experiment.advantage)
 
 
@@ -167,13 +168,13 @@ def _has_open(child, path):
     return False
 
 
-def _signalled_in_step_3(number, command, workdir, other_trainer):
+def _signalled_in_step(step, number, command, workdir, other_trainer):
   """Exit status and output of a program that is signalled within a step.
 
   The groups of the step go into a small pipe, so the run stands still in the
   middle of it until they are read.
   """
-  groups = workdir / 'groups/000002.jsonl.gz'
+  groups = workdir / f'groups/{step - 1:06d}.jsonl.gz'
   pipe = files.unfinished(groups)
   child = subprocess.Popen(
       command, start_new_session=True, cwd=ROOT, text=True,
@@ -187,8 +188,7 @@ def _signalled_in_step_3(number, command, workdir, other_trainer):
     _wait_for(lambda: select.select([reader], [], [], 0)[0], child)
     with pytest.raises(errors.UserError, match='Another process trains in'):
       train.train(other_trainer, workdir)
-    # To the whole group, as Ctrl-C and timeout(1) do: the validation at the
-    # end of the step still needs the workers.
+    # To the whole group, as Ctrl-C and timeout(1) do.
     os.killpg(child.pid, number)
     os.set_blocking(reader, True)
     with open(reader, 'rb') as file:
@@ -207,27 +207,32 @@ def test_a_program_that_is_killed_and_then_stopped_goes_on(
   workdir = tmp_path / 'run'
   experiment = echo.experiment(echo_folder, **CHANGES)
   command = _command(echo_folder, workdir)
-  status, out = _signalled_in_step_3(
-      signal.SIGKILL, command, workdir, experiment)
+  status, out = _signalled_in_step(
+      3, signal.SIGKILL, command, workdir, experiment)
   assert status == -signal.SIGKILL, out
 
   (workdir / 'groups/000002.jsonl.gz').unlink()
-  status, out = _signalled_in_step_3(
-      signal.SIGTERM, command, workdir, experiment)
+  status, out = _signalled_in_step(
+      4, signal.SIGTERM, command, workdir, experiment)
   assert status == main.STOPPED == 42, out
   assert 'resumes after step 2' in out
-  assert 'stopped by SIGTERM after step 3; the same command resumes' in out
+  assert 'stopped by SIGTERM after step 4; the same command resumes' in out
   assert not (workdir / 'evals/after.json').exists()
   # The first start has kept its programs; to restore takes 7 others.
-  last = json.loads((workdir / 'metrics.jsonl').read_text().splitlines()[-1])
-  assert last['step'] == 3
-  assert last['compile/count'] < 10 < last['compile/from_cache']
+  lines = [
+      json.loads(line)
+      for line in (workdir / 'metrics.jsonl').read_text().splitlines()]
+  assert [line['step'] for line in lines] == [1, 2, 3, 4]
+  compiled, kept = (
+      sum(line[f'compile/{name}'] for line in lines[2:])
+      for name in ('count', 'from_cache'))
+  assert compiled < 10 < kept
 
   # The second time it is done, and prints its result again.
-  for step in (3, 4):
+  for _ in range(2):
     assert train.train(experiment, workdir)
     out = capsys.readouterr().out
-    assert f'resumes after step {step}' in out
+    assert 'resumes after step 4' in out
     assert 'held-out success: before' in out
     assert f'report: {workdir}/report.html' in out
     _assert_same_run(workdir, finished, experiment)
@@ -279,6 +284,27 @@ def test_signals_wait_only_where_there_is_something_to_save(
   assert not train.train(
       echo.experiment(echo_folder, **changes), tmp_path, stop)
   assert len(held) == 4
+
+
+@pytest.mark.parametrize('step', [1, 3], ids=['rollout', 'validation'])
+def test_a_signal_drops_what_is_played(
+    finished, echo_folder, tmp_path, capsys, monkeypatch, step):
+  stop, make_runner = signals.StopFlag(), experiment_lib.Experiment.runner
+
+  def runner(*args, **kwargs):
+    if kwargs['step'] == step:
+      stop.name = 'SIGTERM'
+    return make_runner(*args, **kwargs)
+
+  experiment = echo.experiment(echo_folder, **CHANGES)
+  with monkeypatch.context() as patched:
+    patched.setattr(experiment_lib.Experiment, 'runner', runner)
+    assert not train.train(experiment, tmp_path, stop)
+  assert f'stopped by SIGTERM after step {step};' in capsys.readouterr().out
+  # Without the line of step 3, whose validation is still to be done.
+  assert [line['step'] for line in _metrics(tmp_path)] == [1, 2][:step]
+  assert train.train(experiment, tmp_path)
+  _assert_same_run(tmp_path, finished, experiment)
 
 
 def test_a_run_is_done_without_its_report(finished, tmp_path, capsys):
@@ -419,23 +445,32 @@ def test_evaluation_says_what_the_run_said(finished, echo_folder, tmp_path):
   assert after['config_hash'] == config['hash']
 
 
-def test_step_is_replayed_alone(finished, echo_folder, tmp_path):
-  experiment = echo.experiment(echo_folder, **CHANGES)
-  checkpoints = checkpoints_lib.Checkpoints(
-      shutil.copytree(finished / 'checkpoints', tmp_path / 'checkpoints'))
-  states = checkpoints.restore(experiment.state_template(), step=2).state
-  checkpoints.close()
+def test_the_best_checkpoint_is_kept_and_found(
+    echo_folder, tmp_path, monkeypatch):
+  # The test before, the validations at the steps 0 to 4, and the test after.
+  successes = iter([0.0, 0.99, 0.5, 0.9, 0.3, 0.9, 0.0])
+  evaluate_ = evaluate.evaluate
+  monkeypatch.setattr(evaluate, 'evaluate', lambda *args: evaluate_(*args) | {
+      'success': next(successes)})
+  experiment = echo.experiment(echo_folder, **CHANGES | {
+      'train.checkpoint_every': 1, 'evaluation.validate_every': 1})
+  assert train.train(experiment, tmp_path)
+  kept = sorted(path.name for path in (tmp_path / 'checkpoints').iterdir())
+  assert kept == ['2', '3', '4']
+  for name, step in (('best', 2), ('3', 3), ('latest', 4)):
+    assert experiment.trained_params(tmp_path, name)[1] == step
+  for name in ('1', 'newest'):
+    with pytest.raises(errors.CheckpointError, match=(
+        f"no checkpoint '{name}' .*one of ..latest., .best., 2, 3, 4.")):
+      experiment.trained_params(tmp_path, name)
 
-  def replay(step):
-    path = tmp_path / f'{step}.jsonl.gz'
-    records.write_trees(
-        path, _collect(experiment, states, step, 2), experiment.environment,
-        with_tokens=True)
-    return path.read_bytes()
-
-  recorded = (finished / 'groups/000002.jsonl.gz').read_bytes()
-  assert replay(2) == recorded
-  assert replay(3) != recorded
+  # A run that goes on knows what was best.
+  successes = iter([0.7, 0.0])
+  experiment = echo.experiment(echo_folder, **CHANGES | {
+      'train.checkpoint_every': 1, 'evaluation.validate_every': 1,
+      'train.num_steps': 5})
+  assert train.train(experiment, tmp_path)
+  assert experiment.trained_params(tmp_path, 'best')[1] == 2
 
 
 def test_parallel_episodes_train(echo_folder, tmp_path):
@@ -685,7 +720,8 @@ def test_tasks_of_a_step(experiment, echo_folder):
   experiment = echo.experiment(echo_folder, **{'rollout.num_tasks': 20})
 
   def draw(step):
-    return [t['task_id'] for t in train.draw_tasks(tasks, step, experiment)]
+    drawn = training_step.draw_tasks(tasks, step, experiment)
+    return [task['task_id'] for task in drawn]
 
   epochs = [draw(2 * epoch) + draw(2 * epoch + 1) for epoch in range(4)]
   for epoch in epochs:
@@ -696,7 +732,7 @@ def test_tasks_of_a_step(experiment, echo_folder):
   assert draw(5) == epochs[2][20:]
 
   other = echo.experiment(echo_folder, seed=1, **{'rollout.num_tasks': 20})
-  assert train.draw_tasks(tasks, 0, other) != train.draw_tasks(
+  assert training_step.draw_tasks(tasks, 0, other) != training_step.draw_tasks(
       tasks, 0, experiment)
 
 
@@ -724,10 +760,25 @@ def test_metrics(finished):
       assert line[f'{role}/advantage_mean'] == pytest.approx(0, abs=1e-6)
       assert line[f'{role}/advantage_std'] ** 2 == pytest.approx(
           1 - line[f'{role}/without_signal'], abs=1e-5)
+    assert line['first/learning_rate'] == pytest.approx(5e-3)
   # Steps 1 and 2 show the validation before the first, the others that of 3.
   shown = [line['validation/success'] for line in lines]
   assert shown[0] == shown[1] != shown[2] == shown[3]
+  assert [line['validation/step'] for line in lines] == [0, 0, 3, 3]
   assert (finished / 'tensorboard').is_dir()
+
+
+def test_the_seconds_of_a_step_have_names(finished):
+  for line in map(
+      json.loads, (finished / 'metrics.jsonl').read_text().splitlines()):
+    parts = sum(
+        seconds for name, seconds in line.items()
+        if name.startswith('time/') and name != 'time/step')
+    assert 0.97 * line['time/step'] <= parts <= line['time/step']
+    assert {'time/sample', 'time/environment', 'time/algorithm', 'time/update',
+            'time/records'} <= line.keys()
+    assert ('time/validation' in line) == (line['step'] == 3)
+    assert ('time/checkpoint' in line) == (line['step'] == 3)  # Of step 2.
 
 
 def test_groups_are_all_recorded(finished, echo_folder):

@@ -18,7 +18,6 @@ import dataclasses
 import functools
 import math
 import pathlib
-import re
 from typing import Any, NamedTuple
 
 import jax
@@ -31,6 +30,7 @@ from atgrpo_jax import model
 from atgrpo_jax import types
 from atgrpo_jax.algorithms import critics as critics_lib
 from atgrpo_jax.algorithms import spec as spec_lib
+from atgrpo_jax.compile_check import collectives as collectives_lib
 from atgrpo_jax.compile_check import work
 from atgrpo_jax.learner import critic as critic_lib
 from atgrpo_jax.learner import critic_step
@@ -76,6 +76,9 @@ class Program:
     kept: what the run keeps on the device that is no argument of it.
     flops: of all matrix products.
     traffic: bytes that these read and write.
+    collectives: what the device and others tell each other.
+    refusal: what the compiler said where it gave up on the program. Without a
+      number of bytes in it, `peak` is what the arguments take.
   """
 
   name: str
@@ -84,10 +87,17 @@ class Program:
   kept: int
   flops: float
   traffic: float
+  collectives: tuple[collectives_lib.Collective, ...] = ()
+  refusal: str = ''
 
   @property
   def total(self) -> int:
     return self.peak + self.kept
+
+  @property
+  def num_sent(self) -> float:
+    """Bytes that a device sends to others, at least."""
+    return sum(found.num_sent for found in self.collectives)
 
 
 def build_policies(
@@ -345,23 +355,27 @@ def _learner_calls(config, policy, state, frozen_params):
 def _compile(call, learner, kept):
   traced = call.function.trace(*call.args, **call.kwargs)
   flops, traffic = work.count_work(traced.jaxpr, engine.CHUNK)
+  num_devices = learner.mesh.size
+  program = Program(
+      name=f'{call.name} {learner.name}', arguments=num_bytes([
+          leaf for leaf in jax.tree.leaves((call.args, call.kwargs))
+          if isinstance(leaf, jax.ShapeDtypeStruct)]),
+      peak=0, kept=kept, flops=flops / num_devices,
+      traffic=traffic / num_devices)
   try:
-    memory = traced.lower().compile().memory_analysis()
-    arguments = memory.argument_size_in_bytes
-    peak = memory.peak_memory_in_bytes
+    compiled = traced.lower().compile()
   except jax.errors.JaxRuntimeError as error:
     # The compiler gives up on a program that by itself is too large.
-    used = re.search(r'Used ([\d.]+)([GM]) of', str(error))
-    if used is None:
+    if 'RESOURCE_EXHAUSTED' not in str(error):
       raise
-    arguments = num_bytes([
-        leaf for leaf in jax.tree.leaves((call.args, call.kwargs))
-        if isinstance(leaf, jax.ShapeDtypeStruct)])
-    peak = int(float(used[1]) * {'G': 2**30, 'M': 2**20}[used[2]])
-  num_devices = learner.mesh.size
-  return Program(
-      name=f'{call.name} {learner.name}', arguments=arguments, peak=peak,
-      kept=kept, flops=flops / num_devices, traffic=traffic / num_devices)
+    return dataclasses.replace(
+        program, peak=max(program.arguments, work.needed_bytes(str(error))),
+        refusal=str(error).splitlines()[0])
+  memory = compiled.memory_analysis()
+  return dataclasses.replace(
+      program, arguments=memory.argument_size_in_bytes,
+      peak=memory.peak_memory_in_bytes, collectives=tuple(
+          collectives_lib.find(compiled.as_text(), engine.CHUNK)))
 
 
 def num_bytes(tree) -> int:

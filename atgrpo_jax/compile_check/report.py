@@ -26,6 +26,7 @@ from atgrpo_jax.runtime import sharding
 from atgrpo_jax.sampling import placement
 
 _GIB = 2**30
+_MAX_SHOWN = 3  # Collectives of a program.
 
 # Two processes may use the TPU's library at once; and what it would ask a TPU's
 # host for, so that it does not complain (any value will do).
@@ -55,33 +56,49 @@ class Report:
 
   @property
   def largest(self) -> lower.Program:
-    return max(self.programs, key=lambda program: program.total)
+    """What needs most; of what the compiler refused, if it refused some."""
+    return max(
+        self.programs,
+        key=lambda program: (bool(program.refusal), program.total))
+
+  def fits(self, chip: work.Chip) -> bool:
+    return not self.largest.refusal and self.largest.total <= chip.memory
 
 
 def compile_check(config: ml_collections.ConfigDict) -> bool:
   """Prints whether the run fits `compile_check.topology`."""
-  spec = config.compile_check
-  generation = spec.topology.partition(':')[0]
+  reports, chip = on_slice(config)
+  for report in reports:
+    print_report(report, chip, config)
+  return all(report.fits(chip) for report in reports)
+
+
+def on_slice(
+    config: ml_collections.ConfigDict) -> tuple[list[Report], work.Chip]:
+  """`check` on the slice `compile_check.topology`, and what it is made of."""
+  topology = config.compile_check.topology
+  generation, _, layout = topology.partition(':')
   if generation not in work.CHIPS:
     raise errors.UserError(
-        f'compile_check.topology={spec.topology!r} is not known; name a slice '
+        f'compile_check.topology={topology!r} is not known; name a slice '
         f'of {", ".join(work.CHIPS)}, such as v5e:4x4.')
   os.environ.update(_WITHOUT_TPU)
   jax.config.update('jax_exec_time_optimization_effort', -1.0)
   jax.config.update('jax_memory_fitting_effort', -1.0)
+  how = {}
+  if set(layout.split('x')) == {'1'}:  # Without it, a host has at least four.
+    how['chips_per_host_bounds'] = (1, 1, 1)
+  if generation == 'v4':  # As on a TPU VM, both cores of a chip are one device.
+    how['chip_config_name'] = 'megacore'
   try:
     devices = topologies.get_topology_desc(
-        platform='tpu', topology_name=spec.topology).devices
+        platform='tpu', topology_name=topology, **how).devices
   except RuntimeError as error:
     raise errors.UserError(
-        f'There is no compiler for {spec.topology!r}: '
+        f'There is no compiler for {topology!r}: '
         f'{str(error).splitlines()[0]} Install the extra `compile`, in an '
         'environment of its own, and check the name.') from error
-  fits = True
-  for report in check(config, devices):
-    print_report(report, work.CHIPS[generation], config)
-    fits &= report.largest.total <= work.CHIPS[generation].memory
-  return fits
+  return check(config, devices), work.CHIPS[generation]
 
 
 def check(
@@ -154,25 +171,45 @@ def print_report(
       ('keys and values', report.cache)):
     print(f'  {name:16s} {size / _GIB:8.2f} GiB')
   print(f'  {"program":24s} {"given":>7s} {"extra":>7s} {"kept":>7s} '
-        f'{"total":>7s} GiB  {"TFLOP":>9s} {"GB":>9s} {"at least":>10s}')
+        f'{"total":>7s} GiB  {"TFLOP":>7s} {"GB":>7s} {"talks":>7s} '
+        f'{"GB sent":>7s} {"at least":>10s}')
   for program in report.programs:
-    seconds = work.min_seconds(program.flops, program.traffic, chip)
+    seconds = work.min_seconds(
+        program.flops, program.traffic, program.num_sent, chip)
+    longest = max(seconds, key=seconds.get)
     sizes = (
         program.arguments, program.peak - program.arguments, program.kept,
         program.total)
+    talks = sum(found.times for found in program.collectives)
     print(f'  {program.name:24s} '
           + ' '.join(f'{size / _GIB:7.2f}' for size in sizes)
-          + f'      {program.flops / 1e12:9.1f} {program.traffic / 1e9:9.1f} '
-          f'{seconds:8.3f} s')
+          + f'      {program.flops / 1e12:7.1f} {program.traffic / 1e9:7.1f} '
+          f'{talks:7d} {program.num_sent / 1e9:7.1f} '
+          f'{seconds[longest]:8.3f} s  {longest}')
+  print_collectives(report)
   largest = report.largest
   spare = (chip.memory - largest.total) / _GIB
-  if spare >= 0:
+  advice = f'What would help: {"; ".join(knobs(report, config))}.'
+  if report.fits(chip):
     print(f'FITS: {spare:.2f} of {chip.memory / _GIB:.2f} GiB are left in '
           f'{largest.name!r}.')
+  elif spare >= 0:
+    print(f'DOES NOT FIT: the compiler gives up on {largest.name!r}: '
+          f'{largest.refusal} {advice}')
   else:
     print(f'DOES NOT FIT: {largest.name!r} needs {-spare:.2f} GiB more than '
-          f'the {chip.memory / _GIB:.2f} GiB there are. What would help: '
-          f'{"; ".join(knobs(report, config))}.')
+          f'the {chip.memory / _GIB:.2f} GiB there are. {advice}')
+
+
+def print_collectives(report: Report) -> None:
+  """Prints what each program sends most between the chips."""
+  if any(program.collectives for program in report.programs):
+    print('  sent most')
+  for program in report.programs:
+    for found in program.collectives[:_MAX_SHOWN]:
+      loops = ' in a loop of '.join(map(str, (found.number, *found.loops)))
+      print(f'    {program.name:22s} {found.num_bytes / 1e6:9.3f} MB '
+            f'{found.kind} of {found.num_devices} chips, {loops}')
 
 
 def knobs(report: Report, config: ml_collections.ConfigDict) -> list[str]:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 
 from jax.extend import core
+import numpy as np
 
 _GIB = 2**30
 
@@ -21,38 +23,67 @@ class Chip:
   memory: int  # Bytes that the compiler lets a program use.
   flops: float  # Peak of bfloat16 products, a second.
   bandwidth: float  # Bytes of its memory, a second.
+  links: float  # Bytes that it sends to other chips, a second: half of what
+  # the documentation gives for both directions.
 
 
 CHIPS = {
-    'v5e': Chip(int(15.75 * _GIB), 197e12, 819e9),
-    'v5p': Chip(int(95.74 * _GIB), 459e12, 2765e9),
-    'v6e': Chip(int(31.25 * _GIB), 918e12, 1638e9),
+    'v4': Chip(int(30.75 * _GIB), 275e12, 1228e9, 300e9),
+    'v5e': Chip(int(15.75 * _GIB), 197e12, 819e9, 200e9),
+    'v5p': Chip(int(95.74 * _GIB), 459e12, 2765e9, 600e9),
+    'v6e': Chip(int(31.25 * _GIB), 918e12, 1638e9, 400e9),
 }
 
 
-def min_seconds(flops: float, traffic: float, chip: Chip) -> float:
-  """At the chip's peak, or at its bandwidth if that takes longer.
+def min_seconds(
+    flops: float, traffic: float, sent: float, chip: Chip) -> dict[str, float]:
+  """What a program takes at least: the longest of these.
 
   Args:
-    flops: of a program, on each device.
+    flops: of the program, on each device.
     traffic: bytes that it reads and writes, on each device.
+    sent: bytes that a device sends to others.
     chip: what it runs on.
+
+  Returns:
+    seconds for the 'products' at the chip's peak, for the 'memory' and for the
+    'links' at their bandwidth.
   """
-  return max(flops / chip.flops, traffic / chip.bandwidth)
+  return {
+      'products': flops / chip.flops, 'memory': traffic / chip.bandwidth,
+      'links': sent / chip.links}
+
+
+def needed_bytes(message: str) -> int:
+  """What the compiler says that a program needs, which it gives up on.
+
+  0 if it names no number of bytes of the chip's memory.
+  """
+  size = r'([\d.]+)([KMGT]?)B?'
+  found = re.search(
+      rf'Used {size} of \S+ hbm|\({size}\) exceeds available HBM|'
+      rf'\(size={size}\) would exceed memory', message)
+  if not found:
+    return 0
+  number, unit = filter(lambda group: group is not None, found.groups())
+  return int(float(number) * 1024**' KMGT'.index(unit or ' '))
 
 
 def count_work(
     jaxpr: core.ClosedJaxpr, while_length: int) -> tuple[float, float]:
   """FLOPs, and bytes read and written, of all matrix products of a program.
 
-  A `while` loop, such as that of decoding, is taken to run `while_length`
-  times. A kernel reads its operands and writes its results once; blocks that
-  its mask leaves out are counted where its grid has them.
+  Of all devices together: within a `shard_map` a program has the shapes of one
+  shard, and is counted once for each. A `while` loop, such as that of decoding,
+  is taken to run `while_length` times. A kernel reads its operands and writes
+  its results once; what splash attention masks altogether it does not compute.
   """
-  return _count(jaxpr.jaxpr, while_length)
+  return _count(
+      jaxpr.jaxpr, dict(zip(jaxpr.jaxpr.constvars, jaxpr.consts)), while_length)
 
 
-def _count(jaxpr, while_length):
+def _count(jaxpr, known, while_length):
+  """`count_work`; `known` are the variables whose values are."""
   flops = traffic = 0
   for equation in jaxpr.eqns:
     name = equation.primitive.name
@@ -70,10 +101,42 @@ def _count(jaxpr, while_length):
         'scan': equation.params.get('length'), 'while': while_length,
     }.get(name, 1)
     if kernel:
-      repeats = math.prod(equation.params['grid_mapping'].grid)
+      repeats = _num_blocks(equation, known)
+    if name == 'shard_map':
+      mesh = equation.params['mesh']
+      repeats = math.prod(
+          mesh.shape[axis] for axis in equation.params['newly_manual_axes'])
     for inner in core.jaxprs_in_params(equation.params):
-      inner_flops, inner_traffic = _count(inner, while_length)
+      inner_flops, inner_traffic = _count(
+          inner, _known_inside(equation, inner, known), while_length)
       flops += repeats * inner_flops
       if not kernel:  # What is inside is in the chip's fast memory.
         traffic += repeats * inner_traffic
   return flops, traffic
+
+
+def _known_inside(equation, inner, known):
+  """What of `known` a function is handed that an equation calls."""
+  outside = equation.invars
+  if equation.primitive.name == 'scan':  # What it carries and slices is new.
+    outside = outside[:equation.params['num_consts']]
+  elif len(outside) != len(inner.invars):
+    return {}
+  return {
+      inside: known[x] for inside, x in zip(inner.invars, outside)
+      if isinstance(x, core.Var) and x in known}
+
+
+def _num_blocks(equation, known):
+  """How many blocks of its grid a kernel computes, at most."""
+  mapping = equation.params['grid_mapping']
+  first = mapping.num_dynamic_grid_bounds
+  prefetched = equation.invars[first:first + mapping.num_index_operands]
+  if first:  # As many as it is told when it runs, with a number for each.
+    return max(x.aval.size for x in prefetched)
+  num_blocks = math.prod(mapping.grid)
+  if 'splash' in (equation.params['name'] or ''):
+    mask = known.get(prefetched[1])  # 0 where all of a block is masked.
+    if mask is not None:
+      num_blocks *= np.count_nonzero(mask) / np.size(mask)
+  return num_blocks

@@ -71,8 +71,8 @@ class Tokenizer:
     """Ids [S] int32 of chat messages, up to where the answer begins.
 
     Only the chat template writes control tokens. A message that spells one,
-    such as the output of a program that prints <|im_end|> or </think>, ends
-    neither its turn nor a thought: a zero-width space behind the first
+    such as the output of a program that prints `<|im_end|>` or `</think>`,
+    ends neither its turn nor a thought: a zero-width space behind the first
     character makes it ordinary text, for the template, too.
 
     UserError if the template cannot render the messages, or leaves one out that
@@ -107,7 +107,7 @@ class Tokenizer:
   def encode_completion(self, text: str) -> np.ndarray:
     """Ids [T] int32 of an answer that we wrote, stop token included.
 
-    Control tokens in it, such as <think>, are meant.
+    Control tokens in it, such as `<think>`, are meant.
     """
     return np.append(self._encode(text), self.stop_ids[0]).astype(np.int32)
 

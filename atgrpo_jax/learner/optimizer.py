@@ -25,7 +25,8 @@ class OptimizerSpec:
     final_share: see `decay_updates`.
     weight_decay: decoupled.
     max_grad_norm: the global gradient norm is clipped to this.
-    b1, b2: decay of the gradient's moments.
+    b1: decay of the gradient's first moment.
+    b2: decay of its second moment.
   """
 
   learning_rate: float
@@ -54,20 +55,22 @@ class OptimizerSpec:
           f'optimizer.{name}', getattr(self, name), least=0, below=1)
 
 
+def learning_rate(spec: OptimizerSpec) -> optax.Schedule:
+  """Updates that were made -> learning rate of the next one."""
+  first = 0.0 if spec.warmup_updates else spec.learning_rate
+  if spec.decay_updates:
+    return optax.warmup_cosine_decay_schedule(
+        first, spec.learning_rate, spec.warmup_updates, spec.decay_updates,
+        spec.learning_rate * spec.final_share)
+  return optax.linear_schedule(first, spec.learning_rate, spec.warmup_updates)
+
+
 def make_optimizer(spec: OptimizerSpec) -> optax.GradientTransformation:
   """A step with non-finite gradients changes nothing and is counted."""
-  if spec.decay_updates:
-    rate = optax.warmup_cosine_decay_schedule(
-        0.0 if spec.warmup_updates else spec.learning_rate,
-        spec.learning_rate, spec.warmup_updates, spec.decay_updates,
-        spec.learning_rate * spec.final_share)
-  else:
-    rate = optax.linear_schedule(
-        0.0 if spec.warmup_updates else spec.learning_rate,
-        spec.learning_rate, spec.warmup_updates)
   return optax.apply_if_finite(
       optax.chain(
           optax.clip_by_global_norm(spec.max_grad_norm),
           optax.adamw(
-              rate, b1=spec.b1, b2=spec.b2, weight_decay=spec.weight_decay)),
+              learning_rate(spec), b1=spec.b1, b2=spec.b2,
+              weight_decay=spec.weight_decay)),
       _NEVER)

@@ -53,7 +53,9 @@ def apply_gradients(
   updates, opt_state = optimizer_lib.make_optimizer(spec).update(
       grads, state.opt_state, state.params)
   params = optax.apply_updates(state.params, updates)
+  rate = optimizer_lib.learning_rate(spec)(state.num_updates)
   metrics = {
+      'learning_rate': jnp.asarray(rate, jnp.float32),
       'grad_norm': optax.tree.norm(grads),
       'update_norm': optax.tree.norm(updates),
       'param_norm': optax.tree.norm(params),

@@ -164,3 +164,57 @@ def _attend_block(
         preferred_element_type=jnp.float32))
   mixed = (mixed / total).astype(q.dtype)
   return mixed.reshape(groups, heads, candidates, queries, -1, width)
+
+
+def attend_rooms(
+    attend_room, q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask,
+    rows):
+  """`attend` over a cache, where a kernel mixes what stands in rooms.
+
+  Args:
+    attend_room: as `kernels.ragged.attend`; its rooms are the prompts of the
+      groups and the pasts of the rows, whose first positions count.
+    q: as of `attend`, as are the others.
+    k: [N * R, K, H, Y]
+    v: [N * R, K, Y, H]
+    suffix_mask: [1, Y] bool.
+    prefix: see `attend`.
+    prefix_mask: [P, S] bool.
+    past: see `attend`.
+    past_mask: [N * R, Z] bool.
+    rows: see `attend`.
+
+  Returns:
+    [N * R, K, 1, 1, M, H]
+  """
+  own = q[:, :, 0, 0]
+  scores = jnp.einsum(
+      'rkmh,rkhy->rkmy', own, k, preferred_element_type=jnp.float32)
+  scores = jnp.where(suffix_mask, scores, _MASKED)
+  top = jnp.max(scores, axis=-1, keepdims=True)
+  weights = jnp.exp(scores - top)
+  parts = [(
+      jnp.einsum(
+          'rkmy,rkyh->rkmh', weights.astype(v.dtype), v,
+          preferred_element_type=jnp.float32),
+      top, jnp.sum(weights, axis=-1, keepdims=True))]
+  if past is not None:
+    parts.append(attend_room(own, *past, _count(past_mask)))
+  if prefix is not None:
+    of_groups = rows.spread_heads(own)  # [P, K, G, M, H]
+    groups, heads, *_, width = of_groups.shape
+    found = attend_room(
+        of_groups.reshape(groups, heads, -1, width), *prefix,
+        _count(prefix_mask))
+    parts.append(tuple(
+        rows.take_heads(x.reshape(*of_groups.shape[:-1], -1)) for x in found))
+  mixed, tops, totals = zip(*parts)
+  top = functools.reduce(jnp.maximum, tops)
+  shares = [jnp.exp(own_top - top) for own_top in tops]
+  total = sum(x * share for x, share in zip(totals, shares))
+  mixed = sum(x * share for x, share in zip(mixed, shares))
+  return (mixed / total).astype(q.dtype)[:, :, None, None]
+
+
+def _count(mask):
+  return jnp.sum(mask, axis=-1, dtype=jnp.int32)

@@ -113,13 +113,12 @@ class Attention(nn.Module):
           jax.lax.dynamic_update_slice_in_dim(
               old, new[:, :, 0].astype(old.dtype), cache_index, axis)
           for old, new, axis in zip(cache, (k, v), (-1, -2)))
-    kernel = None
-    if cache is None:
-      kernel = select.find(q, prefix[0].shape[-1] if prefix else 0)
-    if kernel:
+    rooms = [kv[0].shape[-1] for kv in (prefix, past) if kv is not None]
+    if cache is None and (kernel := select.find(q, sum(rooms))):
       mixed = kernel(q, k, v, prefix, prefix_mask)
     else:
-      mixed = attention.attend(
+      of_rows = None if rows is None else select.find_for_rows(q, rooms)
+      mixed = (of_rows or attention.attend)(
           q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask, rows)
     mixed = mixed.transpose(0, 2, 3, 1, 4, 5).reshape(
         groups, candidates, queries, -1)

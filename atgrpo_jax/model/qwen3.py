@@ -5,6 +5,7 @@ see the shared prompt. A prompt alone is a suffix without a prefix (G = 1); its
 keys and values are then the prefix of its group.
 
 Letters:
+
   P groups, G candidates of a group, X queries, Y suffix keys, S prefix
   positions, Z positions of earlier tokens of a completion
   R rows, each of a candidate that is decoded, on each of N shards of the mesh

@@ -1,7 +1,7 @@
 """The log-probability of a chosen token, and the entropy of its distribution.
 
-The sampler and the learner both score with `token_logprobs`, so what is
-sampled is what is scored.
+The learner scores with `token_logprobs`. The sampler, which draws the token
+too, gets the same number from what it draws it by (`sampling.categorical`).
 """
 
 from __future__ import annotations

@@ -50,7 +50,8 @@ class LossSpec:
   """The switches of the policy loss.
 
   Attributes:
-    clip_low, clip_high: the ratio is clipped to [1 - low, 1 + high].
+    clip_low: the ratio is clipped to [1 - low, 1 + high].
+    clip_high: see `clip_low`.
     dual_clip: for a negative advantage the loss is at most -dual_clip * A
       (arXiv 1912.09729); 0 for none.
     ratio_level: 'token', or 'sequence' for the geometric mean over a

@@ -41,8 +41,6 @@ def rollout_metrics(
       'rollout/truncated': np.mean([e.truncated for e in episodes]),
       'return/mean': np.mean(returns[valid]),
       'return/invalid': np.sum(~valid),
-      'time/sample': counters.sample_seconds,
-      'time/environment': counters.environment_seconds,
   }
   for name, count in counters.ledger().items():
     values[f'budget/{name}'] = count
@@ -95,6 +93,11 @@ def _role_metrics(
     values[f'{role}/outcome/{outcome.value}'] = (
         outcomes.count(outcome) / len(outcomes))
   return values
+
+
+def groups_path(workdir: pathlib.Path, step: int) -> pathlib.Path:
+  """Where the trees of a step are, counted from 0."""
+  return workdir / 'groups' / f'{step:06d}.jsonl.gz'
 
 
 def write_trees(

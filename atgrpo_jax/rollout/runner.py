@@ -9,9 +9,10 @@ candidates are stepped in worker processes. The only caller of
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from concurrent import futures
 import dataclasses
+import itertools
 import time
 from typing import Any
 import zlib
@@ -24,14 +25,20 @@ from atgrpo_jax import model
 from atgrpo_jax import types
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
 from atgrpo_jax.rollout import policy_map as policy_map_lib
+from atgrpo_jax.rollout import prompt_limits
 from atgrpo_jax.rollout import workers as workers_lib
 from atgrpo_jax.runtime import buckets as buckets_lib
 from atgrpo_jax.runtime import hosts
 from atgrpo_jax.runtime import sharding
+from atgrpo_jax.runtime import signals
 from atgrpo_jax.sampling import categorical
 from atgrpo_jax.sampling import engine as engine_lib
 from atgrpo_jax.sampling import programs
 from environments import env_api
+
+# Chunks between two looks whether another process is stopped: it must be asked,
+# and waits for its devices. Seconds, as a chunk is 16 tokens.
+_CHUNKS_TO_LOOK = 8
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -103,6 +110,11 @@ class Counters:
         name: count for name, count in dataclasses.asdict(self).items()
         if not name.endswith('_seconds')}
 
+  def seconds(self) -> dict[str, float]:
+    """What took them -> seconds."""
+    return {
+        'sample': self.sample_seconds, 'environment': self.environment_seconds}
+
 
 @dataclasses.dataclass
 class EpisodeRunner:
@@ -119,6 +131,7 @@ class EpisodeRunner:
     seed: of all sampling.
     train_step: the training step that the policies come from.
     executor: steps environments; in a run `workers.Workers`.
+    is_stopped: whether to drop what is played.
     counters: grow with every call.
   """
 
@@ -131,6 +144,7 @@ class EpisodeRunner:
   seed: int
   train_step: int
   executor: futures.Executor | workers_lib.Workers
+  is_stopped: Callable[[], bool] = lambda: False
   counters: Counters = dataclasses.field(default_factory=Counters)
   _engines: dict[
       tuple[SampledModel, tuple[int, ...], int, int],
@@ -146,6 +160,8 @@ class EpisodeRunner:
     step the environments of others. Both are waited for before the next chunk,
     so what is computed together, and thus each bit of it, is the same whatever
     time a program takes, and in every process of a run.
+
+    Raises Stopped in all processes when `is_stopped` says so in one.
     """
     started, results, waiting = [], {}, {}
 
@@ -166,8 +182,9 @@ class EpisodeRunner:
         waiting[index] = (
             begin(pending) if isinstance(pending, list) else pending)
 
-    indices = begin(episodes)
+    indices, num_chunks = begin(episodes), itertools.count()
     while waiting:
+      self._check_stopped(next(num_chunks))
       start = time.perf_counter()
       self._submit_requests()
       for engine in self._engines.values():
@@ -201,7 +218,7 @@ class EpisodeRunner:
             self.environment.observe(request.state, request.key.role))
         for request in requests]
     for request, prompt in zip(requests, prompts):
-      self._check_length(request, prompt)
+      self._limits(request.key.role).check(len(prompt), request.key)
     groups = [None] * len(requests)
     for index, (request, prompt) in enumerate(zip(requests, prompts)):
       key = request.key
@@ -256,7 +273,7 @@ class EpisodeRunner:
     if not pending:
       return []
     start = time.perf_counter()
-    problem, share = '', None
+    problem, share, is_stopped = '', None, False
     try:
       share = [
           {index: part.result()
@@ -264,7 +281,12 @@ class EpisodeRunner:
           for steps in pending]
     except errors.InfrastructureError as error:
       problem = str(error)
-    problems, shares = zip(*hosts.exchange((problem, share)))
+    except signals.Stopped:
+      is_stopped = True
+    problems, shares, stopped = zip(*hosts.exchange(
+        (problem, share, is_stopped)))
+    if any(stopped):
+      raise signals.Stopped
     if any(problems):
       raise errors.InfrastructureError(max(problems))
     finished = []
@@ -281,6 +303,11 @@ class EpisodeRunner:
         for steps in finished for step in steps)
     self.counters.environment_seconds += time.perf_counter() - start
     return finished
+
+  def _check_stopped(self, num_chunks: int) -> None:
+    is_time = jax.process_count() == 1 or num_chunks % _CHUNKS_TO_LOOK == 0
+    if is_time and hosts.any_process(self.is_stopped()):
+      raise signals.Stopped
 
   def _engine(
       self, policy: SamplingPolicy, length: int,
@@ -325,17 +352,7 @@ class EpisodeRunner:
     self.counters.cut_completions += sum(
         ids[-1] not in stop_ids for ids in sampled.completions)
 
-  def _check_length(self, request: SampleRequest, prompt: np.ndarray) -> None:
-    """Nothing is cut in silence: a prompt that does not fit is an error."""
-    key = request.key
-    config = self.policy_of(key.role).model.config
-    limit = min(
-        self.buckets.prompt[-1], config.max_positions - self.max_new_tokens)
-    if len(prompt) > limit:
-      raise errors.UserError(
-          f'The prompt of role {key.role!r} in task {key.task_id!r}, '
-          f'turn {key.turn + 1}, has {len(prompt)} tokens, but only '
-          f'{limit} fit: raise buckets.prompt (its largest is '
-          f'{self.buckets.prompt[-1]}) or lower rollout.max_new_tokens '
-          f'({self.max_new_tokens} of the {config.max_positions} positions of '
-          'the model).')
+  def _limits(self, role: str) -> prompt_limits.Limits:
+    return prompt_limits.Limits(
+        self.buckets.prompt[-1], self.max_new_tokens,
+        self.policy_of(role).model.config.max_positions)

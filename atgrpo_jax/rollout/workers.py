@@ -13,6 +13,9 @@ gives the same bits as if nothing had happened.
                   server, then, if they failed again, one by one, each on a
                   fresh server. So a program that ends the server harms no
                   other. What still fails stays a failure.
+  gateway         To a server on another machine. It replaces that server by
+                  itself. Instead of being replaced it is waited for, a minute
+                  at a time; then steps are done again as above.
   supervisor      The server replaces it, and `Sandbox.run` tries again.
 
 What is replaced again and again without a step done in between stops the run.
@@ -37,7 +40,7 @@ from environments import sandbox as sandbox_lib
 from environments.sandbox import processes
 
 NO_PROGRAMS = 'none'  # No server at all.
-LEVELS = (*sandbox_lib.LEVELS, NO_PROGRAMS)
+LEVELS = (*sandbox_lib.LEVELS, *sandbox_lib.REMOTE_LEVELS, NO_PROGRAMS)
 # Replacements without a step done in between; the next one stops the run.
 MAX_IN_A_ROW = 8
 _TICK = 1.0  # Seconds between two looks at the server and the processes.
@@ -76,12 +79,37 @@ class Workers:
   which a process must not be forked; what is replaced later needs no fork.
   """
 
-  def __init__(self, num_workers: int, program_slots: int, level: str):
-    """`program_slots` programs run at a time, at a level of LEVELS."""
+  def __init__(
+      self, num_workers: int, program_slots: int, level: str, url: str = '',
+      token_variable: str = '',
+      is_stopped: Callable[[], bool] = lambda: False):
+    """`program_slots` programs run at a time, at a level of LEVELS.
+
+    With a remote level they run behind the gateway at `url`, tcp://HOST:PORT,
+    as many at a time as it has slots. Its token is in the environment variable
+    `token_variable`. When `is_stopped` says so, whoever waits for steps gets
+    `signals.Stopped`.
+
+    Raises UserError for numbers and levels that there cannot be.
+    """
+    for name, number in (
+        ('num_workers', num_workers), ('program_slots', program_slots)):
+      errors.check_number(f'environment.{name}', number, least=1)
+    if level not in LEVELS:
+      raise errors.UserError(
+          f'sandbox.level={level!r} is unknown; give one of '
+          f'{", ".join(LEVELS)}.')
+    self._is_stopped = is_stopped
     self._counts = dict.fromkeys(COUNTS, 0)
     self._num_workers = num_workers
     self._server = None
-    if level != NO_PROGRAMS:
+    if level in sandbox_lib.REMOTE_LEVELS:
+      self._server = sandbox_lib.RemoteServer(level, url, token_variable)
+    elif url:
+      raise errors.UserError(
+          f'sandbox.url is given, but with sandbox.level={level} no program '
+          "runs there; give sandbox.level=remote, or sandbox.url=''.")
+    elif level != NO_PROGRAMS:
       self._server = sandbox_lib.SandboxServer(program_slots, level)
     self._calls: list[Call] = []  # Since the last `finish`.
     self._in_a_row = 0
@@ -89,13 +117,11 @@ class Workers:
   @property
   def sandbox(self) -> sandbox_lib.Sandbox | None:
     """For the environments; good for as long as this lives."""
-    if self._server is None:
-      return None
-    return sandbox_lib.Sandbox(self._server.address)
+    return self._server and self._server.sandbox
 
   @property
   def level(self) -> str:
-    """At which programs run: of LEVELS, but never 'auto'."""
+    """At which programs run: of LEVELS, but never 'auto' or 'remote'."""
     return self._server.level.value if self._server else NO_PROGRAMS
 
   def submit(
@@ -111,7 +137,7 @@ class Workers:
   def finish(self) -> None:
     """Waits for all calls, and does again what failed; see the module.
 
-    Raises InfrastructureError if that persists.
+    Raises InfrastructureError if that persists, and Stopped.
     """
     calls, self._calls = self._calls, []
     num_restarts = self._counts['server_restarts']
@@ -152,6 +178,8 @@ class Workers:
   def _wait(self, calls: Sequence[Call]) -> None:
     """Until all calls have steps, whatever must be replaced for that."""
     while unfinished := [call for call in calls if call.steps is None]:
+      if self._is_stopped():
+        raise signals.Stopped
       futures.wait([call.future for call in unfinished], _TICK)
       is_broken = any(
           processes.is_stopped(worker.pid) for worker in self._context.started)
@@ -176,7 +204,7 @@ class Workers:
     """Until it runs programs."""
     self._counts['server_restarts'] += 1
     while True:
-      self._count_in_a_row('sandbox server')
+      self._count_in_a_row(self._server.name)
       try:
         self._server.restart()
         return

@@ -29,17 +29,16 @@ import orbax.checkpoint as ocp
 from atgrpo_jax import errors
 from atgrpo_jax.runtime import digests
 from atgrpo_jax.runtime import finite
+from atgrpo_jax.runtime import leaves as leaves_lib
 
 # What orbax and tensorstore raise on damaged files. Running out of memory or
 # a broken device is not among them: that says nothing about the checkpoint.
 _READ_ERRORS = (AttributeError, LookupError, OSError, TypeError, ValueError)
+# What a checkpoint can be called, beside its step.
+LATEST, BEST = 'latest', 'best'
+
 # orbax takes the time from a clock that may jump: a hundred years.
 _PATIENCE_SECONDS = 100 * 365 * 24 * 60 * 60
-_MAX_SHOWN = 10  # Rows of the table of differing leaves.
-
-
-class CheckpointError(errors.UserError):
-  """A checkpoint that cannot be written or used."""
 
 
 class _Unreadable(Exception):
@@ -64,7 +63,7 @@ class Checkpoints:
   def __init__(self, directory: str | os.PathLike, *, max_to_keep: int = 2):
     """Looks at `directory`; will keep the newest steps and the best one."""
     if max_to_keep < 2:
-      raise CheckpointError(
+      raise errors.CheckpointError(
           f'max_to_keep={max_to_keep}: expected 2 or more, so that a damaged '
           'checkpoint has an older one behind it.'
       )
@@ -98,13 +97,13 @@ class Checkpoints:
     manager = self._writer()
     newest = manager.latest_step()
     if newest is not None and step <= newest:
-      raise CheckpointError(
+      raise errors.CheckpointError(
           f'cannot save step {step}: {self._directory} already has step '
           f'{newest}. Resume from it, or use another directory.'
       )
-    leaves = _named_leaves(state)
+    leaves = leaves_lib.named(state)
     if bad := finite.nonfinite_leaves(leaves):
-      raise CheckpointError(
+      raise errors.CheckpointError(
           f'Step {step} is not saved: there is NaN or infinity in '
           f'{finite.listed(bad)}. {self._directory} keeps the steps before; '
           'start anew in another directory, with a smaller learning_rate or '
@@ -117,12 +116,12 @@ class Checkpoints:
         'meta': dict(meta),
         'best_step': self._kept.best_step,
         'leaves': {
-            name: [*_signature(leaf), leaf_digests[name]]
+            name: [*leaves_lib.signature(leaf), leaf_digests[name]]
             for name, leaf in leaves.items()
         },
     }
     if json.loads(json.dumps(record)) != record:
-      raise CheckpointError(
+      raise errors.CheckpointError(
           f'meta={meta}: JSON does not give it back unchanged. Use str keys, '
           'lists for tuples, and strings for NaN.'
       )
@@ -135,6 +134,10 @@ class Checkpoints:
         ),
         force=True,  # orbax's own clock may skip a save without a word.
     )
+
+  def note_best(self, step: int) -> None:
+    """Makes a step that was saved the best one, from the next `save` on."""
+    self._kept.best_step = step
 
   def restore(
       self,
@@ -157,10 +160,10 @@ class Checkpoints:
         allocated, or checked for damage.
     """
     self.wait()
-    wanted = _named_leaves(template)
+    wanted = leaves_lib.named(template)
     for name, leaf in wanted.items():
       if leaf.sharding is None:
-        raise CheckpointError(
+        raise errors.CheckpointError(
             f'template leaf {name} has no sharding: expected the sharding to '
             'restore to. Pass it to jax.ShapeDtypeStruct.'
         )
@@ -168,11 +171,10 @@ class Checkpoints:
       leaf.sharding.shard_shape(leaf.shape)
     names = part(jax.tree.unflatten(jax.tree.structure(template), list(wanted)))
 
-    found = ocp.path.step.standard_name_format().find_all(self._directory)
-    steps = sorted((entry.step for entry in found), reverse=True)
+    steps = self.steps()[::-1]
     if step is not None:
       if step not in steps:
-        raise CheckpointError(
+        raise errors.CheckpointError(
             f'no step {step} in {self._directory}: expected one of {steps}.'
         )
       steps = [step]
@@ -196,16 +198,46 @@ class Checkpoints:
 
     if damage:
       lines = [f'  step {s}: {reason}' for s, reason in damage.items()]
-      raise CheckpointError(
+      raise errors.CheckpointError(
           f'no checkpoint in {self._directory} can be read. To start from '
           'step 0, use another directory.\n' + '\n'.join(lines)
       )
     corrupt = sorted(path.name for path in self._directory.glob('*.corrupt'))
     if corrupt:
-      raise CheckpointError(
+      raise errors.CheckpointError(
           f'{self._directory} holds only damaged checkpoints: '
           f'{", ".join(corrupt)}. To start from step 0, use another directory.'
       )
+    return None
+
+  def steps(self) -> list[int]:
+    """What is saved, damaged steps included, ascending."""
+    found = ocp.path.step.standard_name_format().find_all(self._directory)
+    return sorted(entry.step for entry in found)
+
+  def find(self, name: str) -> int | None:
+    """The step of the checkpoint called `name`; None for the newest one.
+
+    Raises CheckpointError unless it is a step that is there, 'latest', or
+    'best' where a best one is known.
+    """
+    if name == LATEST:
+      return None
+    steps, best = self.steps(), self._best_step()
+    step = best if name == BEST else int(name) if name.isdecimal() else None
+    if step is None or step not in steps:
+      raise errors.CheckpointError(
+          f'there is no checkpoint {name!r} in {self._directory}: expected '
+          f'one of {[LATEST, *([BEST] if best in steps else []), *steps]}.')
+    return step
+
+  def _best_step(self) -> int | None:
+    """As the newest step says whose record is sound."""
+    for step in reversed(self.steps()):
+      try:
+        return self._read_record(step)['best_step']
+      except _Unreadable:
+        continue
     return None
 
   def wait(self):
@@ -225,12 +257,8 @@ class Checkpoints:
     # By orbax's handlers, since the manager's `restore` ends in a barrier, at
     # which the hosts that can read would wait for one that cannot.
     path = self._directory / str(step)
-    with _Reading('meta'):
-      record = ocp.JsonCheckpointHandler().restore(path / 'meta')
-      sha256 = record.pop('sha256')
-    if sha256 != _sha256(record):
-      raise _Unreadable('SHA-256 of meta differs')
-    _check_same_model(path, record['leaves'], template)
+    record = self._read_record(step)
+    leaves_lib.check_same_model(path, record['leaves'], template)
     wanted = {name: template[name] for name in names}
     with _Reading('state'):
       leaves = ocp.PyTreeCheckpointHandler().restore(
@@ -252,6 +280,16 @@ class Checkpoints:
     if bad := finite.nonfinite_leaves(leaves):
       raise _Unreadable(f'NaN or infinity in {finite.listed(bad)}')
     return record, leaves
+
+  def _read_record(self, step: int) -> dict[str, Any]:
+    """What `meta` has, verified."""
+    with _Reading('meta'):
+      record = ocp.JsonCheckpointHandler().restore(
+          self._directory / str(step) / 'meta')
+      sha256 = record.pop('sha256')
+    if sha256 != _sha256(record):
+      raise _Unreadable('SHA-256 of meta differs')
+    return record
 
   def _writer(self) -> ocp.CheckpointManager:
     """The manager, which has never seen the damaged steps."""
@@ -305,60 +343,6 @@ class _NewestAndBest:
     ]
 
 
-def _named_leaves(tree: Any) -> dict[str, Any]:
-  """Leaf name -> leaf, in the order of the tree: `planner/params/w`."""
-  leaves = {}
-  for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-    name = jax.tree_util.keystr(path, simple=True, separator='/')
-    if not isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct)):
-      raise CheckpointError(
-          f'leaf {name} is a {type(leaf).__name__}: expected a jax.Array. '
-          'Convert it with jnp.asarray, or put it into meta.'
-      )
-    if name in leaves:
-      raise CheckpointError(f'two leaves are called {name}: rename one.')
-    leaves[name] = leaf
-  return leaves
-
-
-def _signature(leaf: Any) -> list[Any]:
-  return [list(leaf.shape), str(leaf.dtype)]
-
-
-def _check_same_model(
-    path: Any, saved: Mapping[str, Any], wanted: Mapping[str, Any]
-):
-  """Raises a table of the leaves whose name, shape or dtype differ."""
-  in_file = {name: entry[:2] for name, entry in saved.items()}
-  in_model = {name: _signature(leaf) for name, leaf in wanted.items()}
-  names = [
-      name
-      for name in {**in_file, **in_model}
-      if in_file.get(name) != in_model.get(name)
-  ]
-  if not names:
-    return
-
-  def show(signature):
-    if signature is None:
-      return 'missing'
-    shape, dtype = signature
-    return f'({",".join(map(str, shape))}) {dtype}'
-
-  rows = [('name', 'file', 'model')] + [
-      (name, show(in_file.get(name)), show(in_model.get(name)))
-      for name in names[:_MAX_SHOWN]
-  ]
-  widths = [max(map(len, column)) for column in zip(*rows)]
-  raise CheckpointError(
-      f'{path} holds another model; nothing was loaded. Resume with the '
-      f'config it was saved with. {len(names)} leaves differ:\n'
-      + '\n'.join(
-          '  '.join(map(str.ljust, row, widths)).rstrip() for row in rows
-      )
-  )
-
-
 def _sha256(record: Mapping[str, Any]) -> str:
   text = json.dumps(record, sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()
@@ -394,4 +378,4 @@ class _Reading:
 
 def digest(tree: Any) -> str:
   """16 hex digits of the bytes and names of a tree of arrays."""
-  return _sha256(digests.of_leaves(_named_leaves(tree)))[:16]
+  return _sha256(digests.of_leaves(leaves_lib.named(tree)))[:16]

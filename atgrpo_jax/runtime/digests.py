@@ -16,10 +16,11 @@ import jax.numpy as jnp
 
 def of_leaves(leaves: Mapping[str, jax.Array]) -> dict[str, str]:
   """Name -> digest, 16 hex digits."""
-  # One after the other: hundreds of small programs that wait for each other's
-  # devices lock up a host that has fewer threads than (virtual) devices.
+  # One after the other on all devices, where a copy to the host waits for one
+  # of them: hundreds of small programs that wait for each other's devices lock
+  # up a host that has fewer threads than (virtual) devices.
   return {
-      name: '%08x%08x' % jax.device_get(of_array(leaf))
+      name: '%08x%08x' % jax.device_get(jax.block_until_ready(of_array(leaf)))
       for name, leaf in leaves.items()
   }
 

@@ -20,7 +20,8 @@ def nonfinite_leaves(tree: Any) -> list[str]:
   return [
       jax.tree_util.keystr(path, simple=True, separator='/')
       for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-      if leaf.addressable_shards and not jax.device_get(_is_finite(leaf))]
+      if leaf.addressable_shards
+      and not jax.device_get(jax.block_until_ready(_is_finite(leaf)))]
 
 
 def flags(tree: Any) -> Any:

@@ -71,6 +71,13 @@ def exchange(value: Any) -> list[Any]:
       for row, size in zip(multihost_utils.process_allgather(padded), sizes)]
 
 
+def any_process(flag: bool) -> bool:
+  """Whether it holds in one of the processes, which all ask at once."""
+  if jax.process_count() == 1:
+    return flag
+  return bool(multihost_utils.process_allgather(np.array(flag)).any())
+
+
 def barrier() -> None:
   """Returns when every process has come here."""
   exchange(None)

@@ -4,16 +4,16 @@
 `{"step": 3, "train/loss": 0.25, ...}`, holding nothing but what was passed in,
 so that two equal runs write equal files. JSON has no numbers that are not
 finite, so these are the strings "NaN", "Infinity" and "-Infinity"; Python's
-`float` reads them back. `tensorboard/` holds the same numbers as event files.
+`float` reads them back. Other `writers` get the same numbers.
 
 A resumed run writes its last steps again. It therefore opens the record with
-the offset kept in its checkpoint: what lies behind is cut off, and TensorBoard
-is told to hide it, so that no step is counted twice.
+the offset kept in its checkpoint: what lies behind is cut off, and the writers
+are told the step from which on, so that no step is counted twice.
 
 Of several processes only the first writes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import datetime
 import json
 import math
@@ -22,33 +22,36 @@ import pathlib
 import resource
 import sys
 import time
+from typing import Any
 
 import jax
 from rich import console as rich_console
 from rich import progress as rich_progress
-from tensorboardX import event_file_writer
-from tensorboardX.proto import event_pb2
-from tensorboardX.proto import summary_pb2
 
 from atgrpo_jax import errors
 from atgrpo_jax.runtime import hosts
+from atgrpo_jax.runtime import writers as writers_lib
 
 
 class MetricsWriter:
   """Writes named numbers by step; all is on disk when `write` returns."""
 
-  def __init__(self, workdir: str, *, offset: int | None = None):
+  def __init__(
+      self, workdir: pathlib.Path, *, offset: int | None = None,
+      writers: Sequence[str] = (), config: Mapping[str, Any] | None = None):
     """Opens the record of `workdir`.
 
     Args:
       workdir: a directory of a file system that can append and truncate.
       offset: None for a new run, which must find no earlier lines; to resume,
         the bytes of `metrics.jsonl` to keep (0 keeps nothing).
+      writers: see `writers.make`.
+      config: of the run, for the writers.
     """
     self._file = None
     if not hosts.is_first():
       return
-    path = pathlib.Path(workdir) / 'metrics.jsonl'
+    path = workdir / 'metrics.jsonl'
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
     size = path.stat().st_size
@@ -71,24 +74,11 @@ class MetricsWriter:
     self._file.truncate(len(kept))
     self._file.seek(len(kept))  # Where `tell` counts from.
 
-    # tensorboardX's SummaryWriter passes events on through a queue that its
-    # flush does not empty; this one writes at once.
-    events_dir = path.parent / 'tensorboard'
-    events_dir.mkdir(exist_ok=True)
-    self._events = event_file_writer.EventsWriter(
-        str(events_dir / 'events'),
-        # Names have whole seconds, and a file of the same name is emptied.
-        filename_suffix=f'.{time.time_ns()}',
-    )
+    next_step = None
     if offset is not None:
       next_step = json.loads(kept.splitlines()[-1])['step'] + 1 if kept else 0
-      start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-      self._events.write_event(
-          event_pb2.Event(
-              wall_time=time.time(), step=next_step, session_log=start
-          )
-      )
-      self._events.flush()
+    self._writers = writers_lib.make(
+        writers, workdir, config or {}, next_step)
 
   def write(self, step: int, values: Mapping[str, float]):
     """Appends one line; names are slashed, such as `train/grad_norm`."""
@@ -102,16 +92,9 @@ class MetricsWriter:
     self._file.write(json.dumps(line, allow_nan=False).encode() + b'\n')
     self._file.flush()
 
-    summary = summary_pb2.Summary(
-        value=[
-            summary_pb2.Summary.Value(tag=name, simple_value=number)
-            for name, number in numbers.items()
-        ]
-    )
-    self._events.write_event(
-        event_pb2.Event(wall_time=time.time(), step=step, summary=summary)
-    )
-    self._events.flush()
+    for writer in self._writers:
+      writer.write_scalars(step, numbers)
+      writer.flush()
 
   def offset(self) -> int:
     """Bytes written so far; goes into the checkpoint.
@@ -128,7 +111,8 @@ class MetricsWriter:
     """Closes the files."""
     if self._file is not None:
       self._file.close()
-      self._events.close()
+      for writer in self._writers:
+        writer.close()
 
 
 def read(workdir: pathlib.Path) -> list[dict[str, float]]:
@@ -143,8 +127,9 @@ def read(workdir: pathlib.Path) -> list[dict[str, float]]:
                            ) from error
   except (ValueError, AttributeError, TypeError) as error:
     raise errors.UserError(
-        f'{path} is cut off or of another program ({error}); delete {workdir} '
-        'and run it again.') from error
+        f'{path} is cut off or of another program ({error}). To train in '
+        f'{workdir} again mends what lies behind the last checkpoint; else put '
+        'the file back.') from error
 
 
 class Progress:
@@ -177,22 +162,33 @@ class Progress:
       num_done: int,
       *,
       share_done: float,
-      rollout: float,
-      validation: float,
-      mean_return: float,
-      tokens_per_second: float,
+      values: Mapping[str, float],
   ):
     """Shows that `num_done` steps are done, and how the last one went.
 
-    `rollout` is the success of the rollout, which the selection by reward
-    helps; `validation` that of the last validation, without it.
+    Of the metrics `values` it shows the success of the rollout, which the
+    selection by reward helps, and of the last validation, without it; and what
+    took the time: parts of at least a twentieth, and programs that had to be
+    compiled. After the first steps these mean a shape that was not met before.
     """
     now = time.monotonic()
+    seconds = values['time/step']
+    tokens_per_second = values['budget/completion_tokens'] / seconds
+    parts = sorted((
+        (x, name.removeprefix('time/')) for name, x in values.items()
+        if name.startswith('time/') and name != 'time/step'
+        and x >= seconds / 20), reverse=True)
     text = (
-        f'success: rollout {rollout:.3f}, validation {validation:.3f}  '
-        f'return {mean_return:.3f}  '
-        f'{tokens_per_second:,.0f} tokens/s'
+        f'success: rollout {values["rollout/success"]:.3f}, '
+        f'validation {values["validation/success"]:.3f} '
+        f'(step {values["validation/step"]})  '
+        f'return {values["return/mean"]:.3f}  '
+        f'{tokens_per_second:,.0f} tokens/s  {seconds:.1f} s: '
+        + ', '.join(f'{name} {x:.1f}' for x, name in parts)
     )
+    if values['compile/count']:
+      text += (f', of these {values["compile/seconds"]:.1f} to compile '
+               f'{values["compile/count"]}')
     if self._first is None:  # The first step compiles: it tells nothing.
       self._first = (share_done, now)
     else:
@@ -215,20 +211,26 @@ class Progress:
 
 
 class CompileCounter:
-  """Counts the programs that jax asks for while it exists."""
+  """Counts the programs that jax asks for."""
 
   def __init__(self):
-    self._asked = 0
-    self._kept = 0
-    self._seconds = 0.0
+    self._clear()
     jax.monitoring.register_event_duration_secs_listener(self._listen)
     jax.monitoring.register_event_listener(self._listen_for_kept)
 
-  def metrics(self) -> dict[str, float]:
-    """Programs compiled, programs that jax's cache held, seconds for both."""
-    return {
+  def lap(self) -> dict[str, float]:
+    """Metrics since the last call, or since it was made.
+
+    Programs compiled, programs that jax's cache held, seconds for both.
+    """
+    metrics = {
         'compile/count': self._asked - self._kept,
         'compile/from_cache': self._kept, 'compile/seconds': self._seconds}
+    self._clear()
+    return metrics
+
+  def _clear(self) -> None:
+    self._asked, self._kept, self._seconds = 0, 0, 0.0
 
   def _listen(self, event: str, seconds: float, **kwargs):
     del kwargs

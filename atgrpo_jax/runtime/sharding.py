@@ -7,8 +7,12 @@ A mesh has three axes:
   tensor  each shard computes all groups with its share of the heads, hidden
           units and vocabulary
 
-Every policy is computed on the mesh of its pool, a slice of the devices.
+Every policy is computed on the mesh of its pool, some of the devices.
 Everything runs on a mesh, one device is a mesh of one.
+
+Several TPU slices are joined by a network that is slower than the links within
+a slice, as several nodes with GPUs are. There `data` is split first: each slice
+or node computes its own groups.
 
 Whatever belongs to groups is computed by `per_shard`, in which a shard sees its
 own groups alone, and what all shards add up to is added once, by
@@ -20,6 +24,7 @@ different orders would wait for ever.
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable, Sequence
 import dataclasses
 import itertools
@@ -32,6 +37,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec
+import numpy as np
 
 from atgrpo_jax import errors
 
@@ -80,7 +86,7 @@ class MeshSpec:
     fsdp: size of that axis in each pool.
     tensor: size of that axis; `data` is what remains of the pool.
     pools: the devices of each policy, as in 'tool=0:4,planner=4:8'; '' gives
-      every policy all devices.
+      every policy all devices. They are counted slice by slice.
   """
 
   fsdp: int = 1
@@ -95,19 +101,19 @@ def make_meshes(
   for name, size in (('fsdp', spec.fsdp), ('tensor', spec.tensor)):
     if size < 1:
       raise errors.UserError(f'mesh.{name}={size} must be at least 1.')
-  slices = _parse_pools(policies, len(devices), spec.pools)
+  pools = _parse_pools(policies, len(devices), spec.pools)
+  devices = sorted(devices, key=_slice_of)
   meshes = {}
-  for start, stop in dict.fromkeys(slices.values()):
+  for start, stop in dict.fromkeys(pools.values()):
     data, rest = divmod(stop - start, spec.fsdp * spec.tensor)
     if rest:
       raise errors.UserError(
           f'mesh.fsdp={spec.fsdp} times mesh.tensor={spec.tensor} does not '
           f'divide the {stop - start} devices {start}:{stop}.')
-    meshes[start, stop] = jax.make_mesh(
-        (data, spec.fsdp, spec.tensor), AXES,
-        axis_types=(jax.sharding.AxisType.Auto,) * len(AXES),
-        devices=devices[start:stop])
-  return {policy: meshes[slices[policy]] for policy in policies}
+    meshes[start, stop] = Mesh(
+        _arrange(devices[start:stop], (data, spec.fsdp, spec.tensor)), AXES,
+        axis_types=(jax.sharding.AxisType.Auto,) * len(AXES))
+  return {policy: meshes[pools[policy]] for policy in policies}
 
 
 def num_data_shards(mesh: Mesh) -> int:
@@ -327,6 +333,31 @@ def free_axes() -> dict[str, int]:
       name: mesh.shape[name]
       for name, kind in zip(mesh.axis_names, mesh.axis_types)
       if kind == jax.sharding.AxisType.Auto}
+
+
+def _slice_of(device):
+  # A device of one slice may not say so.
+  return getattr(device, 'slice_index', 0)
+
+
+def _arrange(devices, shape):
+  """The devices of one mesh as an array of that shape."""
+  _, fsdp, tensor = shape
+  slices = collections.defaultdict(list)
+  for device in devices:
+    slices[_slice_of(device)].append(device)
+  parts = list(slices.values())
+  if all(len(part) % (fsdp * tensor) == 0 for part in parts):
+    return np.concatenate([
+        jax.make_mesh((len(part) // (fsdp * tensor), fsdp, tensor), AXES,
+                      devices=part).devices for part in parts])
+  if devices[0].platform == 'tpu':
+    raise errors.UserError(
+        f'mesh.fsdp={fsdp} times mesh.tensor={tensor} does not divide the '
+        f'devices of each slice, {", ".join(str(len(p)) for p in parts)}; '
+        'choose a divisor, since only groups are split over slices.')
+  # Nodes with GPUs, whose network is fast enough for parameters.
+  return np.reshape(np.array(devices), shape)
 
 
 def _parse_pools(policies, num_devices, pools):

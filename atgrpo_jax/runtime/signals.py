@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM end a run at once, or after the step that it is in.
+"""SIGINT and SIGTERM end a run at once, or after the update that it is in.
 
 jax and orbax handle neither in a single process: without this a preempted run
 would lose what it did since its last checkpoint. A second signal kills.
@@ -18,13 +18,17 @@ STOPPED = 42  # The exit status; the same command goes on.
 _NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
+class Stopped(Exception):
+  """A rollout is dropped, because a signal has come."""
+
+
 class StopFlag:
   """What the first SIGINT or SIGTERM does within `listen`.
 
   While a run starts or evaluates, nothing is to be saved, and the process ends
   at once with status `STOPPED`, also in the midst of a compilation. Between
-  `hold` and `release` the signal is only noted, so that the run can finish its
-  step and save.
+  `hold` and `release` the signal is only noted, so that the run can save. Cloud
+  machines are taken away 30 seconds after it.
   """
 
   def __init__(self):
@@ -55,7 +59,8 @@ class StopFlag:
       os.close(reader)
 
   def is_set(self) -> bool:
-    return bool(self.name)
+    """Whether a signal waits for the run to save."""
+    return self._is_held and bool(self.name)
 
   def hold(self) -> None:
     """From now on there is something to save."""

@@ -24,7 +24,8 @@ REPORT = 'report.html'
 
 # Parts of a config that may change between two starts of one run.
 _MAY_CHANGE = ('evaluation', 'export', 'mesh', 'sandbox',
-               'train.num_steps', 'train.completion_tokens')
+               'train.num_steps', 'train.completion_tokens', 'train.writers',
+               'train.profile_steps')
 
 
 def config_hash(config: Mapping[str, Any]) -> str:

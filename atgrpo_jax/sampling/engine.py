@@ -108,8 +108,21 @@ class Engine:
       self, params: model.Params, mesh: jax.sharding.Mesh, *,
       adapters: model.Adapters | None, config: model.ModelConfig,
       spec: programs.SamplerSpec, num_slots: Sequence[int],
-      prompt_length: int):
-    """`num_slots` are the numbers of groups in flight, ascending."""
+      prompt_length: int, device: Any = programs):
+    """An engine without work.
+
+    Args:
+      params: of the model.
+      mesh: of the policy.
+      adapters: over the model, one for each role; None for none.
+      config: the model's dimensions.
+      spec: of the sampler.
+      num_slots: numbers of groups in flight, ascending.
+      prompt_length: that prompts are padded to.
+      device: what computes, as the module `programs` does; `dry_run.DryRun`
+        computes nothing.
+    """
+    self._device = device
     self._params = params
     self._prepared: model.Params | None = None
     self._decoding: model.Params | None = None  # The same, as a loop reads it.
@@ -193,6 +206,9 @@ class Engine:
       self._held = []
     return finished
 
+  def _put(self, tree: Any) -> Any:
+    return self._device.put_rows(tree, self._mesh)
+
   @property
   def _slots_per_shard(self) -> int:
     return len(self._held) // self._num_shards
@@ -207,11 +223,11 @@ class Engine:
         size for size in self._sizes if size >= max(wanted, fullest))
     if self._slots is None:
       config = self._static['config']
-      self._prepared = self._decoding = programs.prepare(
+      self._prepared = self._decoding = self._device.prepare(
           self._params, config=config, dtype=self._static['spec'].dtype)
       if self._on_cpu:
-        self._decoding = programs.unstack(self._prepared, config=config)
-      self._slots = programs.empty_slots(
+        self._decoding = self._device.unstack(self._prepared, config=config)
+      self._slots = self._device.empty_slots(
           num_slots=num_slots, prompt_length=self._prompt_length,
           **self._static)
       self._held = [None] * num_slots
@@ -221,8 +237,8 @@ class Engine:
       self._held = [
           self._held[shard * old + slot] if slot < old else None
           for shard, row in enumerate(order) for slot in row]
-      self._slots = programs.move_slots(
-          self._slots, sharding.put_rows(order, self._mesh))
+      self._slots = self._device.move_slots(
+          self._slots, self._put(order))
 
   def _find_shared_prefixes(self) -> None:
     """Prefills the prefixes that waiting prompts share, if they are long."""
@@ -236,10 +252,10 @@ class Engine:
       self.counts.prefilled_positions += prompts.size
       _, adapter = family
       self._shared_prefixes[family] = shared_prefix_lib.SharedPrefix(
-          tokens, programs.prefill_shared_prefix(
-              self._prepared, *sharding.put_rows(
-                  (prompts, lengths, np.full(len(prompts), adapter, np.int32)),
-                  self._mesh), adapters=self._adapters, **self._static))
+          tokens, self._device.prefill_shared_prefix(
+              self._prepared, *self._put(
+                  (prompts, lengths, np.full(len(prompts), adapter, np.int32))),
+              adapters=self._adapters, **self._static))
 
   def _shared_prefix_of(
       self, request: Request) -> shared_prefix_lib.SharedPrefix | None:
@@ -311,14 +327,14 @@ class Engine:
     oldest = max(group.age for group in self._held if group is not None)
     capacity = placement.padded_size(oldest + CHUNK)
     if self._past is None:
-      self._past = programs.empty_rows(
+      self._past = self._device.empty_rows(
           num_rows=self._num_shards * num_rows, capacity=capacity,
           **self._static)
     elif ((num_rows, capacity) != (self._num_rows, self._capacity)
           or (rows != old)[running & (old >= 0)].any()):
       order = placement.row_moves(running, old, rows, num_rows)
-      self._past = programs.move_rows(
-          self._past, sharding.put_rows(order, self._mesh), capacity=capacity)
+      self._past = self._device.move_rows(
+          self._past, self._put(order), capacity=capacity)
       self.counts.moved_positions += order.size * capacity
     self._num_rows, self._capacity = num_rows, capacity
 
@@ -347,9 +363,9 @@ class Engine:
     adapter_ids = np.array([request.adapter for request in requests], np.int32)
     self.counts.prefilled_rows += len(requests)
     self.counts.prefilled_positions += prompts.size
-    slot_ids, prompts, lengths, keys, budgets, adapter_ids = sharding.put_rows(
-        (slot_ids, prompts, lengths, keys, budgets, adapter_ids), self._mesh)
-    self._slots = programs.fill(
+    slot_ids, prompts, lengths, keys, budgets, adapter_ids = self._put(
+        (slot_ids, prompts, lengths, keys, budgets, adapter_ids))
+    self._slots = self._device.fill(
         self._prepared, self._slots, slot_ids, prompts, lengths,
         jax.random.wrap_key_data(keys), budgets, adapter_ids,
         shared_prefix=prefix and prefix.cache, adapters=self._adapters,
@@ -359,11 +375,9 @@ class Engine:
     running = self._of_candidates('running', False)
     candidate_of_row = None
     if self._num_rows < running.shape[1]:
-      candidate_of_row = sharding.put_rows(
-          placement.candidate_of_row(
-              running, self._of_candidates('rows', -1), self._num_rows),
-          self._mesh)
-    self._slots, self._past, self._chunk = programs.decode(
+      candidate_of_row = self._put(placement.candidate_of_row(
+          running, self._of_candidates('rows', -1), self._num_rows))
+    self._slots, self._past, self._chunk = self._device.decode(
         self._decoding, self._slots, self._past, candidate_of_row,
         adapters=self._adapters, num_tokens=CHUNK, **self._static)
 

@@ -24,7 +24,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from atgrpo_jax import model
-from atgrpo_jax.rl import logprobs as logprobs_lib
 from atgrpo_jax.runtime import sharding
 from atgrpo_jax.sampling import categorical
 
@@ -93,6 +92,7 @@ def prepare(
       params, sharding.decoding_rules(config.tied_head))
 
 
+put_rows = sharding.put_rows
 unstack = jax.jit(model.unstack, static_argnames='config')
 
 
@@ -273,6 +273,9 @@ def decode(
     if isinstance(params['layers'], tuple):  # Adapters too, once for the loop.
       params = model.unstack(params, config)
     fold = jax.vmap(jax.random.fold_in)
+    # Who has ended sees nothing, so that a kernel reads nothing for it.
+    prefix = slots.prefix.replace(
+        lengths=jnp.any(slots.running, axis=1) * slots.prefix.lengths)
 
     def keep_going(state):
       any_running = jnp.any(state['running'])
@@ -286,13 +289,13 @@ def decode(
     def step(state):
       index = state['index']
       hidden, cache = model.forward(
-          params, config, state['last'][:, None, None], prefix=slots.prefix,
-          past=model.CompletionCache(past, ages), cache=state['cache'],
+          params, config, state['last'][:, None, None], prefix=prefix,
+          past=model.CompletionCache(past, running * ages),
+          cache=state['cache'],
           cache_index=index, rows=rows, dtype=jnp.dtype(spec.dtype))
       logits = model.unembed(params, config, hidden[:, 0, 0])
-      tokens = categorical.sample_tokens(
+      tokens, logprobs = categorical.sample_tokens(
           logits, fold(keys, ages + index), spec.temperature)
-      logprobs = logprobs_lib.token_logprobs(logits, tokens, spec.temperature)
       stopped = (
           jnp.isin(tokens, jnp.array(spec.stop_ids))
           | (ages + index + 1 >= budgets))

@@ -11,8 +11,6 @@ from environments import env_api
 # What JavaScript calls a chart: its title, unit, form and series.
 Chart = dict[str, Any]
 
-# Parts of a step's seconds; the last is computed.
-_TIMES = ('sample', 'environment', 'update', 'rest')
 # Colors, by number.
 _ALL, _VALIDATION, _ROLES = range(3)
 
@@ -60,7 +58,9 @@ def _all(names: Collection[str]) -> Iterator[Chart]:
         (owner, metric.format(owner), colors[owner], dots) for owner in owners]
 
   def of_parts(prefix, dots=False):
-    found = sorted(name for name in names if name.startswith(prefix))
+    found = sorted(
+        name for name in names
+        if name.startswith(prefix) and name != 'time/step')
     return [
         (re.sub('[_+]+', ' ', name.removeprefix(prefix)), name, color, dots)
         for color, name in enumerate(found)]
@@ -110,8 +110,6 @@ def _all(names: Collection[str]) -> Iterator[Chart]:
   yield chart('Cosine of gradients', *of_parts('diagnosis/cosine/', dots=True),
               note='Of roles that share a policy.')
   yield chart(
-      'Seconds of a step', *(
-          (part, f'time/{part}', color, False)
-          for color, part in enumerate(_TIMES)),
-      form='stack', note='The first step compiles. The rest has the validation '
-      'and what is written.')
+      'Seconds of a step', *of_parts('time/'), form='stack',
+      note='The first step compiles. The algorithm is what the host does '
+      'between samples and environments.')

@@ -31,8 +31,6 @@ _EVALUATION = (
     'num_tasks', 'num_left_out', 'success', 'interval', 'mean_return',
     'mean_turns', 'mean_turns_to_solve', 'truncated', 'outcomes', 'policy_map',
     'step', 'split', 'sampling')
-# The parts of a step's seconds that are measured, beside the whole.
-_TIMES = ('time/sample', 'time/environment', 'time/update')
 
 Columns = dict[str, list[float | None]]
 
@@ -98,7 +96,7 @@ def read_run(workdir: pathlib.Path) -> dict[str, Any]:
         'config': {
             name: repr(value)
             for name, value in sorted(workdir_lib.flatten(config).items())},
-        'metrics': columns(steps, config['evaluation']['validate_every'])}
+        'metrics': columns(steps)}
   except (LookupError, TypeError) as error:
     raise errors.UserError(
         f'{workdir} has no {errors.one_line(error)}, which a report needs: it '
@@ -140,27 +138,24 @@ def _state(
   return 'evaluated only' if evaluations else 'nothing recorded yet'
 
 
-def columns(
-    steps: Sequence[Mapping[str, float]], validate_every: int) -> Columns:
+def columns(steps: Sequence[Mapping[str, float]]) -> Columns:
   """Metric -> its value of each step; None where it was not measured.
 
   The log repeats the last validation in every step. Kept is each where it was
   made, the first one at a step 0 of its own. New are `tokens`, generated so
-  far, and `time/rest`, seconds of a step beside those that have a name.
+  far.
   """
   steps = [dict(step) for step in steps]
   tokens = 0
   for step in steps:
     tokens += step['budget/completion_tokens']
     step['tokens'] = tokens
-    step['time/rest'] = step['time/step'] - sum(step[name] for name in _TIMES)
-  first = {
-      name: value for name, value in (steps or [{}])[0].items()
-      if name.startswith('validation/')}
-  if steps and steps[0]['step'] == 1 and validate_every > 1:
-    steps.insert(0, {'step': 0, 'tokens': 0} | first)
+  if steps and steps[0]['validation/step'] == 0:
+    steps.insert(0, {'step': 0, 'tokens': 0} | {
+        name: value for name, value in steps[0].items()
+        if name.startswith('validation/')})
   for step in steps:
-    if step['step'] % validate_every:
+    if step['step'] != step['validation/step']:
       for name in [name for name in step if name.startswith('validation/')]:
         del step[name]
   names = dict.fromkeys(itertools.chain(*steps))

@@ -38,7 +38,7 @@ class Source:
 
   Attributes:
     name: of the evaluation, or '000010' of a step.
-    kind: 'step' or 'evaluation'.
+    kind: 'step', 'evaluation', or 'replay' of the one of that name.
     file: in the workdir, with all trees.
     num_trees: in the file.
     num_packed: of them, the first ones, in `chunk`.
@@ -57,6 +57,8 @@ def read(
     workdir: pathlib.Path, evaluations: Sequence[str],
     max_bytes: int) -> list[Source]:
   """What `groups/` and `evals/` of a workdir have, in the order of training.
+
+  Each is followed by its replay, if there is one.
 
   Args:
     workdir: of a run.
@@ -80,9 +82,14 @@ def read(
       *((name, 'evaluation', path) for name, path in before.items()),
       *((name, 'step', path) for name, path in steps.items()),
       *((name, 'evaluation', path) for name, path in of_evaluations.items())]
+  with_replays = []
+  for name, kind, path in found:
+    with_replays.append((name, kind, path))
+    if (replay := workdir / 'replays' / path.name).exists():
+      with_replays.append((name, 'replay', replay))
   return [
-      _pack(name, kind, path, max_bytes // len(found))
-      for name, kind, path in found]
+      _pack(name, kind, path, max_bytes // len(with_replays))
+      for name, kind, path in with_replays]
 
 
 def _pack(name: str, kind: str, path: pathlib.Path, max_bytes: int) -> Source:

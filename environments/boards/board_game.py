@@ -5,6 +5,7 @@ What Plan-Path, Sokoban and Sudoku have in common (arXiv 2510.11062, section
 grid.
 
 Teams:
+
   solo     One agent answers with a move.
   pair     A *tool* agent writes a program that proposes a move; a *planner*
            sees the program, its output and the proposal, and decides. Tool

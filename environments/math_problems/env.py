@@ -1,6 +1,7 @@
 """A team solves mathematical problems (AT-GRPO, arXiv 2510.11062, section 5).
 
 Teams:
+
   pair  A *tool* agent writes a program; a *reasoner* sees the program and its
         output, and answers in a box. Tool first, then reasoner, in every turn.
         From the second turn on both see what was done in the turn before, and

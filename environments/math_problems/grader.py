@@ -38,8 +38,8 @@ _INTEGER = re.compile(r'-?\d{1,30}', re.ASCII)
 class Verdict(enum.Enum):
   """What became of a pair."""
 
-  EQUAL = 'equal'
-  DIFFERENT = 'different'
+  EQUAL = 'equal'  # The answer is right.
+  DIFFERENT = 'different'  # The answer is wrong.
   # The comparison took too long or too much memory, or ended with an error.
   CUT_OFF = 'cut_off'
   FAILED = 'failed'  # The grader failed, not the answer.

@@ -14,10 +14,11 @@ APPS and LiveCodeBench. What `Sandbox.call` returns has Python's own types, so
 no method of a program takes part.
 
 Deviations from the official graders, all stricter:
+
 1. The grader of APPS also takes an output whose lines are right as sets of
    words, in any order and number: `1 1 2` for `2 1`. Here the order counts.
 2. It takes 1000001 for 1000000, as floats that are close, and the grader of
-   CodeContests 10**17 + 1 for 10**17. Here ints are exact.
+   CodeContests `10**17 + 1` for `10**17`. Here ints are exact.
 3. `True` is not 1. In the graders of APPS and LiveCodeBench it is.
 """
 

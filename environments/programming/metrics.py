@@ -1,12 +1,10 @@
 """What the best of k answers to a problem is worth.
 
-  python -m environments.programming.metrics --k=1,4 RUN/groups/*.jsonl
-  python -m environments.programming.metrics --k=1,5 RUN/evals/*.json
+  python -m environments.programming.metrics --k=1,4 RUN/groups/*.jsonl.gz
 
-The first prints these for every role and turn, over the prompts of groups that
-a run has written; the answers to a prompt are the samples. The second prints
-pass@k of the team, over evaluations of the same tasks, such as those with
-`--config.evaluation.name=sample_1`, `sample_2` and so on.
+prints these for every role and turn, over the prompts of the trees that a run
+has written; the answers to a prompt are the samples. pass@k of the team is in
+an evaluation with `evaluation.num_samples`.
 
   pass@k      share of problems that one of k answers solves (arXiv 2107.03374).
               For a tester, one of whose k lists of cases is right as a whole
@@ -22,12 +20,14 @@ from __future__ import annotations
 
 import argparse
 import collections
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+import gzip
 import json
 import math
 import pathlib
 import statistics
 import sys
+from typing import Any
 
 # Metric -> terms of a step, and how a value of them counts.
 _OF_TESTS = ('golden', 'correct', 'tests')
@@ -36,7 +36,6 @@ _METRICS = {
     'accuracy': (_OF_TESTS, float),
     'maxcoop': (('cooperation',), float),
 }
-_LEFT_OUT = '-'  # Of a task whose episode failed, in `successes`.
 
 
 def best_at_k(values: Sequence[float], k: int) -> float:
@@ -57,49 +56,52 @@ def pass_at_k(num_answers: int, num_right: int, k: int) -> float:
       [0.0] * (num_answers - num_right) + [1.0] * num_right, k)
 
 
-def of_groups(
-    records: Iterable[dict], k: int) -> dict[tuple[str, int, str], float]:
+def of_trees(
+    trees: Iterable[Mapping[str, Any]],
+    k: int) -> dict[tuple[str, int, str], float]:
   """(role, turn, metric) -> mean over the prompts that have k answers."""
   found = collections.defaultdict(list)
-  for record in records:
-    key, candidates = record['key'], [
-        c for c in record['candidates'] if c['outcome'] != 'infrastructure']
-    for metric, (terms, count) in _METRICS.items():
-      values = [
-          count(candidate['terms'][term]) for candidate in candidates
-          for term in terms if term in candidate['terms']]
-      if len(values) >= k:
-        found[key['role'], key['turn'], metric].append(best_at_k(values, k))
+  for node in (node for tree in trees for node in tree['nodes']):
+    for index, group in enumerate(node['groups']):
+      answers = [
+          terms for candidate in range(len(group['candidates']))
+          if (terms := _terms(node, index, candidate)) is not None]
+      for metric, (names, count) in _METRICS.items():
+        values = [
+            count(terms[name]) for terms in answers for name in names
+            if name in terms]
+        if len(values) >= k:
+          found[group['role'], node['turn'], metric].append(
+              best_at_k(values, k))
   return {key: statistics.fmean(x) for key, x in found.items()}
 
 
-def of_evaluations(results: Sequence[dict], k: int) -> float:
-  """pass@k of the team, mean over the tasks that were played k times."""
-  hashes = {result['split_hash'] for result in results}
-  if len(hashes) != 1:
-    raise ValueError(
-        f'the evaluations are of {len(hashes)} different lists of tasks; give '
-        'those of one.')
-  values = []
-  for plays in zip(*(result['successes'] for result in results)):
-    known = [play for play in plays if play != _LEFT_OUT]
-    if len(known) >= k:
-      values.append(pass_at_k(len(known), known.count('1'), k))
-  if not values:
-    raise ValueError(
-        f'k={k}: no task has so many plays in {len(results)} evaluations.')
-  return statistics.fmean(values)
+def _terms(
+    node: Mapping[str, Any], group: int,
+    candidate: int) -> dict[str, float] | None:
+  """What a candidate's steps have told, or None if all of them failed.
+
+  Of a candidate in several joint actions, the means.
+  """
+  known = [
+      step['terms'] for joint_action, step in zip(
+          node['joint_actions'], node['steps'])
+      if joint_action[group] == candidate
+      and 'infrastructure' not in step['outcomes'].values()]
+  if not known:
+    return None
+  return {
+      name: statistics.fmean(terms[name] for terms in known)
+      for name in known[0]}
 
 
 def _report(paths: Sequence[pathlib.Path], k: int) -> Iterator[str]:
-  evaluations = [p for p in paths if p.suffix == '.json']
-  if evaluations:
-    share = of_evaluations([json.loads(p.read_text()) for p in evaluations], k)
-    yield f'team pass@{k} {100 * share:.1f} %'
-  records = (
-      json.loads(line) for p in paths if p.suffix == '.jsonl'
-      for line in p.open())
-  for (role, turn, metric), value in sorted(of_groups(records, k).items()):
+  def trees():
+    for path in paths:
+      with gzip.open(path, 'rt', encoding='utf-8') as lines:
+        yield from map(json.loads, lines)
+
+  for (role, turn, metric), value in sorted(of_trees(trees(), k).items()):
     yield f'{role}, turn {turn + 1}: {metric}@{k} {value:.3f}'
 
 
@@ -119,7 +121,7 @@ def main(arguments: Sequence[str]) -> int:
     for k in map(int, given.k.split(',')):
       for line in _report(given.files, k):
         print(line)
-  except (OSError, ValueError, KeyError, TypeError) as error:
+  except (OSError, EOFError, ValueError, LookupError, TypeError) as error:
     print(f'{type(error).__name__}: {error}', file=sys.stderr)
     return 1
   return 0

@@ -21,11 +21,16 @@ A server takes the strongest `Level` that the machine offers, or none:
                  the limits; for any user, also in a container
   unsafe_rlimit  the limits alone, if the user asks for that: no boundary
 
+A server on another machine is reached through a gateway there, by a
+`RemoteServer` in the place of the `SandboxServer`.
+
 docs/sandbox.md says what each level covers and what it does not. Every line of
 what is covered has attacks in tests/environments/sandbox/.
 
   launcher     Starts the server; the levels, and the refusal.
+  remote       A server on another machine, behind a `gateway`.
   client       What runs a program, and its result.
+  connections  How a client reaches a server, here or on another machine.
   protocol     What client, supervisor and program tell each other.
   server       The fork-server, its supervisors (`supervisor`) and what happens
                in a program's process (`program`).
@@ -38,9 +43,12 @@ what is covered has attacks in tests/environments/sandbox/.
 from environments.sandbox.client import CallResult
 from environments.sandbox.client import ProgramResult
 from environments.sandbox.client import Sandbox
+from environments.sandbox.connections import Remote
 from environments.sandbox.launcher import LEVELS
 from environments.sandbox.launcher import NoSandboxError
 from environments.sandbox.launcher import SandboxServer
 from environments.sandbox.protocol import Level
 from environments.sandbox.protocol import Limits
 from environments.sandbox.protocol import Status
+from environments.sandbox.remote import REMOTE_LEVELS
+from environments.sandbox.remote import RemoteServer

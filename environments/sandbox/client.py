@@ -6,7 +6,9 @@ server that is dead takes its supervisors and its queue with it; a supervisor
 that is stopped is killed by the server. So a supervisor that ends without a
 word while it runs a program has been killed. If that happens twice to the same
 program, on the same server, and that server still answers by itself, the
-program did it: its status is ERROR. Everything else is INFRASTRUCTURE.
+program did it: its status is ERROR. Everything else is INFRASTRUCTURE, also a
+connection to a gateway that is cut: then nobody knows what became of the
+program.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import signal
 import socket
 from typing import Any
 
+from environments.sandbox import connections
 from environments.sandbox import literals
 from environments.sandbox import protocol
 
@@ -79,10 +82,15 @@ class CallResult(ProgramResult):
 class Sandbox:
   """A handle on a running server; picklable, for any process and thread.
 
+  Attributes:
+    address: of the server on this machine, or a `Remote` for one behind a
+      gateway.
+    limits: what each program may use.
+
   Raises ValueError for limits that are too low for any program.
   """
 
-  address: str
+  address: str | connections.Remote
   limits: protocol.Limits = protocol.Limits()
 
   def __post_init__(self):
@@ -191,21 +199,19 @@ class Sandbox:
 
   def _ask_server(self) -> int:
     """The server's id; an OSError if it is dead or stopped."""
-    with socket.socket(socket.AF_UNIX) as connection:
-      connection.settimeout(_HEALTH_SECONDS)
-      connection.connect(protocol.health_address(self.address))
+    connection, _ = connections.connect(
+        self.address, connections.HEALTH, _HEALTH_SECONDS)
+    with connection:
       return protocol.await_greeting(connection)
-
-  def _address_for(self, source: str) -> str:
-    if any(name in source for name in protocol.PACKAGES):
-      return protocol.packages_address(self.address)
-    return self.address
 
   def _request(
       self, request: protocol.Request) -> tuple[ProgramResult, bytes]:
-    with socket.socket(socket.AF_UNIX) as connection:
-      connection.settimeout(_PATIENCE_SECONDS)
-      connection.connect(self._address_for(request.source))
+    name = connections.PROGRAMS
+    if any(package in request.source for package in protocol.PACKAGES):
+      name = connections.PACKAGES
+    connection, end = connections.connect(
+        self.address, name, _PATIENCE_SECONDS)
+    with connection:
       server = None
       while server is None:  # The greeting says that a slot is free.
         try:
@@ -217,9 +223,14 @@ class Sandbox:
       connection.shutdown(socket.SHUT_WR)
       try:
         with connection.makefile('rb') as stream:
-          reply = protocol.unpack_reply(stream.read())
+          data = stream.read()
       except ConnectionError as error:
+        if end:
+          raise
         raise _KilledSupervisorError(server) from error
+    if not data.endswith(end):
+      raise ConnectionError('the connection to the gateway was cut')
+    reply = protocol.unpack_reply(data.removesuffix(end))
     report = reply.report
     if report is None:
       raise _KilledSupervisorError(server)

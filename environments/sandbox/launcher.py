@@ -67,6 +67,8 @@ class SandboxServer:
   programs' forks then never touch a process that holds JAX.
   """
 
+  name = 'sandbox server'
+
   def __init__(self, num_slots: int | None = None, level: str = AUTO):
     """`num_slots` programs run at a time; by default one on each core.
 
@@ -95,6 +97,11 @@ class SandboxServer:
     """Where clients connect, for `Sandbox(address)`."""
     self._check_started()
     return os.path.join(self._directory, 'socket')
+
+  @property
+  def sandbox(self) -> client.Sandbox:
+    """For programs; stays good when the server is replaced."""
+    return client.Sandbox(self.address)
 
   @property
   def level(self) -> protocol.Level:
@@ -176,14 +183,7 @@ class SandboxServer:
   def _launch(self) -> None:
     """Starts the process and runs one program to see that it works."""
     self._spawn()
-    result = client.Sandbox(self.address).run(_TRIAL, 'ready')
-    first, *open_ways = result.stdout.split() or ['']
-    if first != 'ready':
-      raise RuntimeError(
-          'the server cannot run programs; it printed its reason above. A '
-          f'trial program gave {result}')
-    if open_ways and self._level is not protocol.Level.UNSAFE_RLIMIT:
-      raise RuntimeError(f'a trial program could use {", ".join(open_ways)}')
+    try_out(self.sandbox, self._level)
 
   def _spawn(self) -> None:
     addresses = (
@@ -272,6 +272,21 @@ class SandboxServer:
 
   def __exit__(self, *exception) -> None:
     self.close()
+
+
+def try_out(programs: client.Sandbox, level: protocol.Level) -> None:
+  """Runs one program to see that it works, and what holds it.
+
+  Raises RuntimeError if it does not run, or if a wall of the level is missing.
+  """
+  result = programs.run(_TRIAL, 'ready')
+  first, *open_ways = result.stdout.split() or ['']
+  if first != 'ready':
+    raise RuntimeError(
+        'the server cannot run programs; its own stderr says why. A '
+        f'trial program gave {result}')
+  if open_ways and level is not protocol.Level.UNSAFE_RLIMIT:
+    raise RuntimeError(f'a trial program could use {", ".join(open_ways)}')
 
 
 def _what_is_missing(level: protocol.Level) -> str:

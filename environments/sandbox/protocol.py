@@ -41,7 +41,7 @@ PACKAGES = ('numpy', 'sympy')
 class Status(enum.Enum):
   """How a program ended."""
 
-  OK = 'ok'
+  OK = 'ok'  # By itself, with exit status 0.
   ERROR = 'error'  # An uncaught exception, a signal, or a non-zero exit.
   TIMEOUT = 'timeout'  # CPU or wall clock.
   RESOURCE_LIMIT = 'resource_limit'  # Memory, output, or size of a file.
@@ -128,9 +128,18 @@ def greet(connection: socket.socket, server: int) -> None:
 
 
 def await_greeting(connection: socket.socket) -> int:
-  """The id of the server; an OSError if it closes, or is silent too long."""
+  """The id of the server; an OSError if it closes, or is silent too long.
+
+  A TimeoutError says that nothing came, so that one can go on waiting.
+  """
   data = connection.recv(_GREETING.size)
-  if len(data) < _GREETING.size:
+  try:
+    while data and len(data) < _GREETING.size:  # As TCP may cut it.
+      part = connection.recv(_GREETING.size - len(data))
+      data = part and data + part
+  except TimeoutError as error:
+    raise ConnectionError('the server fell silent in its greeting') from error
+  if not data:
     raise ConnectionError('the server closed the connection')
   return _GREETING.unpack(data)[0]
 

@@ -34,6 +34,7 @@ not leave out stop words, the Jaccard index does.
             earned by words that mean nothing (see environments/writing/posts).
 
 Deviations from the released code:
+
 1. The return is the points divided by what can be reached, 2.98, and not by the
    nominal 3: the 12 categories give t = 0.95.
 2. A first text without any word stops at level 3, where its ratio would be

@@ -6,6 +6,7 @@ is comparable in kind, but not to the last digit. An entry is a word or a phrase
 in lower case.
 
 How a text is searched:
+
   words      An entry begins and ends at word boundaries. The words of a phrase
              may be apart by any blanks. The default.
   substring  An entry counts wherever its characters stand, as in the released

@@ -14,6 +14,8 @@ import pytest
 
 from atgrpo_jax.compile_check import lower
 from atgrpo_jax.compile_check import report as report_lib
+from atgrpo_jax.sampling import engine
+from atgrpo_jax.sampling import placement
 from atgrpo_jax.sampling import shared_prefix
 from configs import pod
 
@@ -24,7 +26,7 @@ def small_config(**changes):
   """`pod`, with a model and shapes for a CPU of eight devices."""
   config = pod.get_config('size=0.6b,topology=v5e:2x4')
   dimensions = {
-      'vocab_size': 64, 'hidden_size': 32, 'intermediate_size': 64,
+      'vocab_size': 256, 'hidden_size': 32, 'intermediate_size': 64,
       'num_layers': 2,
       'num_heads': 4, 'num_kv_heads': 4, 'head_dim': 8}
   config.update_from_flattened_dict({
@@ -86,6 +88,9 @@ def report_and_run(changes):
       'resident': report.parameters + report.optimiser,
       'really_resident': _on_first_device(states),
       'said': {n: dataclasses.asdict(p) for n, p in said.items()},
+      'num_rows': lower.buckets_of(config, policies['planner']).microbatch(
+          config.buckets.prompt[-1], config.buckets.completion[-1],
+          config.rollout.group_size),
       'really': really}
 
 
@@ -109,6 +114,61 @@ def found():
 
 def test_what_a_run_keeps_is_what_is_said(found):
   assert found['really_resident'] == found['resident'] > 0
+
+
+def test_products_are_those_of_a_hand_count(found):
+  """Of the policy that is trained whole; in FLOPs of all devices."""
+  prompt, completion, size, num_layers, heads = 32, 16, 4, 2, 4 * 8
+  weights = 4 * 32 * heads + 3 * 32 * 64  # Of a layer.
+
+  def forward(num_prompts, num_candidates, positions):
+    """Of prompts, and of candidates that have read so many positions."""
+    tokens = num_prompts * prompt + num_candidates
+    pairs = num_prompts * prompt**2 + num_candidates * positions
+    return num_layers * (2 * weights * tokens + 4 * heads * pairs)
+
+  unembedding = 2 * 32 * 256
+  num_prompts, num_held = found['num_rows'], 16
+  tokens = num_prompts * size * completion
+  # A layer is computed once more in the backward pass, which costs twice.
+  hand = {
+      'prefill': forward(num_held // 2, 0, 0),
+      # Each token reads the prompt, a padded row, and the chunk it is in.
+      'decode': engine.CHUNK * (
+          forward(
+              0, num_held * size,
+              prompt + placement.padded_size(completion) + engine.CHUNK)
+          + unembedding * num_held * size),
+      'gradient': (
+          4 * forward(num_prompts, tokens, prompt + completion)
+          + 4 * unembedding * tokens)}
+  for name, flops in hand.items():
+    said = 8 * found['said'][f'{name} planner']['flops']
+    assert said == pytest.approx(flops, rel=0.05), name
+
+
+def test_chips_talk_twice_a_layer_and_no_more_than_that(found):
+  # Bite: heads, or what is sampled from, whose layout nobody says.
+  num_layers, hidden_size = 2, 32
+  for policy in ('planner', 'tool'):
+    decode, gradient = (
+        found['said'][f'{name} {policy}']['collectives']
+        for name in ('decode', 'gradient'))
+    inside = [each for each in decode if each['loops'] == [engine.CHUNK]]
+    assert 2 * num_layers <= sum(
+        each['number'] for each in inside) <= 2 * num_layers + 6, policy
+    # What goes between two chips for each token is of rows, not of weights.
+    num_rows = 16 * 4 // 2
+    assert max(each['num_bytes'] for each in inside) <= num_rows * max(
+        4 * hidden_size, 4 * 128), policy
+    # And for each chunk of logits of hidden states, not of the head.
+    num_tokens = found['num_rows'] // 2 * 4 * 16
+    chunk = max(256, min(2048, num_tokens // 8))
+    chunks = [
+        each for each in gradient if each['loops'] == [-(-num_tokens // chunk)]]
+    assert chunks, policy
+    assert max(each['num_bytes'] for each in chunks) <= (
+        4 * chunk * hidden_size), policy
 
 
 def test_programs_need_what_a_run_allocates(found):

@@ -1,19 +1,22 @@
 """report.py: the verdict on a run, and what it advises."""
 
+import re
+
 import pytest
 
 from atgrpo_jax import errors
+from atgrpo_jax.compile_check import collectives
 from atgrpo_jax.compile_check import lower
 from atgrpo_jax.compile_check import report as report_lib
 from atgrpo_jax.compile_check import work
 from configs import pod
 
 
-def _report(peak, parameters, name='decode a'):
+def _report(peak, parameters, name='decode a', **changes):
   """A program of `peak` GiB on a pool that keeps `parameters` GiB."""
   program = lower.Program(
       name=name, arguments=parameters << 30, peak=peak << 30, kept=0,
-      flops=2e12, traffic=4e9)
+      flops=2e12, traffic=4e9, **changes)
   return report_lib.Report(
       ('a',), parameters=parameters << 30, optimiser=0, cache=0,
       programs=(program,))
@@ -43,6 +46,42 @@ def test_what_helps_most_is_advised_first(report, changes, first):
   config.update_from_flattened_dict(changes)
   for key, advice in zip(first, report_lib.knobs(report, config)):
     assert key in advice
+
+
+def test_what_the_chips_send_takes_time_too(capsys):
+  gathers = collectives.Collective('all-gather', 2 * 10**9, 2, (3,), 4)
+  report_lib.print_report(
+      _report(10, 1, collectives=(gathers,)), work.CHIPS['v5e'],
+      pod.get_config())
+  printed = capsys.readouterr().out
+  # Half of 2 GB, 12 times, at 200 GB/s.
+  assert re.search(r'decode a .* 12 +12\.0 +0\.060 s  links\n', printed)
+  assert re.search(
+      r'decode a +2000\.000 MB all-gather of 2 chips, 4 in a loop of 3\n',
+      printed)
+
+
+def test_a_refusal_without_a_number_is_one(capsys):
+  report = _report(3, 1, refusal='RESOURCE_EXHAUSTED: Out of vmem.')
+  assert not report.fits(work.CHIPS['v5e'])
+  report_lib.print_report(report, work.CHIPS['v5e'], pod.get_config())
+  printed = capsys.readouterr().out
+  assert re.search(
+      "DOES NOT FIT: the compiler gives up on 'decode a': RESOURCE_EXHAUSTED: "
+      'Out of vmem. What would help: ', printed)
+
+
+@pytest.mark.parametrize('message, gib', [
+    ('RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory '
+     'in memory space hbm. Used 21.50G of 15.75G hbm. Exceeded ...', 21.5),
+    ('RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required '
+     'for HLO temporaries (512.00M) exceeds available HBM (15.75G).', 0.5),
+    ('RESOURCE_EXHAUSTED: Allocation (size=34359738368) would exceed memory '
+     '(size=17179869184) :: #allocation1', 32),
+    ('RESOURCE_EXHAUSTED: Ran out of memory in memory space vmem. Used 32.42M '
+     'of 16.00M vmem.', 0)])
+def test_what_a_refused_program_needs(message, gib):
+  assert work.needed_bytes(message) == gib * 2**30
 
 
 def test_unknown_chips_are_refused():

@@ -1,10 +1,16 @@
 """work.py: small programs whose work is counted by hand."""
 
+import functools
+
 import jax
 from jax.experimental import pallas as pl
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+import pytest
 
 from atgrpo_jax.compile_check import work
+from atgrpo_jax.model.kernels import ragged
+from atgrpo_jax.model.kernels import splash
 
 
 def test_work_is_counted_with_its_loops():
@@ -39,7 +45,64 @@ def test_a_kernel_reads_its_operands_once():
   assert traffic == 3 * 8 * 8 * 4
 
 
-def test_a_program_takes_the_longer_of_computing_and_reading():
-  chip = work.Chip(memory=0, flops=100.0, bandwidth=10.0)
-  assert work.min_seconds(200.0, 5.0, chip) == 2
-  assert work.min_seconds(200.0, 50.0, chip) == 5
+@pytest.mark.parametrize('prefix', [0, 1024])
+def test_what_a_kernel_masks_is_no_work(prefix):
+  # Four blocks of 512 queries, in a loop over layers as the model has it.
+  groups, heads, per_head, queries, width = 2, 2, 2, 2048, 128
+  spec = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.bfloat16)
+
+  def layers(q, k, v, past, mask):
+    @jax.checkpoint
+    def layer(q, _):
+      return splash.attend(
+          q, k, v, past if prefix else None, mask, interpret=True), None
+
+    return jax.lax.scan(layer, q, None, length=3)[0]
+
+  flops, _ = work.count_work(
+      jax.jit(layers).trace(
+          spec((groups, heads, 1, queries, per_head, width)),
+          spec((groups, heads, 1, width, queries)),
+          spec((groups, heads, 1, queries, width)),
+          (spec((groups, heads, width, prefix)),
+           spec((groups, heads, prefix, width))),
+          jax.ShapeDtypeStruct((groups, prefix), bool)).jaxpr, while_length=1)
+  seen = 512**2 * (1 + 2 + 3 + 4) + queries * prefix
+  assert flops == 3 * groups * heads * per_head * seen * 4 * width
+
+
+def test_rooms_are_taken_to_be_full():
+  rooms, heads, queries, width, size = 3, 2, 4, 128, 1024
+  spec = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.bfloat16)
+  flops, _ = work.count_work(
+      jax.jit(ragged.attend).trace(
+          spec((rooms, heads, queries, width)),
+          spec((rooms, heads, width, size)),
+          spec((rooms, heads, size, width)),
+          jax.ShapeDtypeStruct((rooms,), jnp.int32)).jaxpr, while_length=1)
+  # Queries fill the 16 rows of a register.
+  assert flops == rooms * heads * 16 * size * 4 * width
+
+
+def test_what_a_program_takes():
+  chip = work.Chip(memory=0, flops=100.0, bandwidth=10.0, links=5.0)
+  assert work.min_seconds(200.0, 50.0, 5.0, chip) == {
+      'products': 2, 'memory': 5, 'links': 1}
+
+
+def test_each_shard_computes_its_share():
+  mesh = jax.sharding.AbstractMesh((4, 2), ('data', 'tensor'))
+  spec = jax.ShapeDtypeStruct((8, 8), jnp.float32)
+
+  def product(axes):
+    return jax.jit(jax.shard_map(
+        jnp.dot, mesh=mesh, axis_names=set(axes), check_vma=False,
+        in_specs=(PartitionSpec(axes), PartitionSpec()),
+        out_specs=PartitionSpec(axes)))
+
+  for axes, num_shards in ((('data',), 4), (('data', 'tensor'), 8)):
+    flops, traffic = work.count_work(
+        product(axes).trace(spec, spec).jaxpr, while_length=1)
+    assert flops == 2 * 8 * 8 * 8
+    # Each shard reads the whole right side.
+    assert traffic == 4 * (2 * 8 * 8 + num_shards * 8 * 8)

@@ -1,7 +1,7 @@
 """kernels/: which kernel is taken, and that each computes plain attention.
 
-No TPU or GPU is needed: splash is interpreted, jax computes what cuDNN is asked
-for by XLA, and lowers the call itself for CUDA.
+No TPU or GPU is needed: the TPU's kernels are interpreted, jax computes what
+cuDNN is asked for by XLA, and lowers the call itself for CUDA.
 """
 
 import dataclasses
@@ -14,10 +14,13 @@ import numpy as np
 import pytest
 
 from atgrpo_jax.model import attention
+from atgrpo_jax.model import kv_cache
 from atgrpo_jax.model import qwen3
 from atgrpo_jax.model.kernels import cudnn
+from atgrpo_jax.model.kernels import ragged
 from atgrpo_jax.model.kernels import select
 from atgrpo_jax.model.kernels import splash
+from atgrpo_jax.sampling import programs
 from tests.rl import tiny
 
 GROUPS, HEADS, CANDIDATES, QUERIES, PER_HEAD, WIDTH = 2, 2, 2, 128, 2, 128
@@ -117,3 +120,84 @@ def test_a_learner_on_four_gpus_lowers_to_cudnn(monkeypatch):
   for name in ('fmhaSoftmax', 'fmhaSoftmaxBackward'):
     call, = (x for x in lowered.splitlines() if f'@__cudnn${name}(' in x)
     assert f'({query}, {key}, {key}' in call
+
+
+# Decoding.
+
+
+def _rows(rng, prefix_lengths, past_lengths):
+  """What `attention.attend` is given for four rows of three groups of two."""
+  def draw(*shape):
+    return jnp.asarray(rng.normal(size=shape), jnp.float32)
+
+  def room(lengths, size):
+    # What does not count would win, were it read.
+    counts = np.arange(size) < np.array(lengths)[:, None]
+    keys = draw(len(lengths), HEADS, WIDTH, size)
+    values = draw(len(lengths), HEADS, size, WIDTH)
+    return (
+        jnp.where(counts[:, None, None], keys, 100.0),
+        jnp.where(counts[:, None, :, None], values, 100.0)), counts
+
+  prefix, prefix_mask = room(prefix_lengths, 512)
+  past, past_mask = room(past_lengths, 128)
+  q = draw(4, HEADS, 1, 1, PER_HEAD, WIDTH) * WIDTH**-0.5
+  # Candidates 1, 2 and 4 have ended; the last row is free.
+  rows = kv_cache.Rows.of(jnp.array([[5, 0, 3, 1]]), 3, 2)
+  return (
+      q, draw(4, HEADS, WIDTH, 16), draw(4, HEADS, 16, WIDTH),
+      jnp.arange(16)[None] <= 2, prefix, jnp.array(prefix_mask), past,
+      jnp.array(past_mask), rows)
+
+
+@pytest.mark.parametrize('prefix_lengths, past_lengths', [
+    ((300, 512, 1), (128, 1, 77, 0)),
+    # Rooms without any position: the first, some, all.
+    ((0, 0, 256), (0, 0, 3, 0)), ((0, 0, 0), (0, 0, 0, 0))])
+def test_rows_read_what_counts(prefix_lengths, past_lengths):
+  # Bite: a block before the last that is masked, one behind it that is not,
+  # the largest score of another part, queries of other rows.
+  args = _rows(np.random.default_rng(0), prefix_lengths, past_lengths)
+  expected = attention.attend(*args)
+  found = jax.jit(functools.partial(
+      attention.attend_rooms,
+      functools.partial(ragged.attend, interpret=True)))(*args)
+  assert found.shape == expected.shape and found.dtype == expected.dtype
+  np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize('device, changes, expected', [
+    (TPU, {}, True), (TPU, {'past': 64}, True), (TPU, {'past': 200}, False),
+    (TPU, {'width': 64}, False), (TPU, {'tensor': 2 * HEADS}, False),
+    (GPU, {}, False), (None, {}, False)])
+def test_only_a_tpu_reads_rooms(device, changes, expected):
+  q = jax.ShapeDtypeStruct(
+      (4, HEADS, 1, 1, PER_HEAD, changes.get('width', WIDTH)), jnp.bfloat16)
+  mesh = device and _mesh(*device, 1, 1, changes.get('tensor', 1))
+  with jax.sharding.use_abstract_mesh(
+      mesh or jax.sharding.get_abstract_mesh()):
+    assert expected == (
+        select.find_for_rows(q, [512, changes.get('past', 128)]) is not None)
+
+
+def test_decoding_on_four_tpus_lowers_to_the_kernel():
+  config = dataclasses.replace(tiny.CONFIG, head_dim=128)
+  spec = programs.SamplerSpec(2, 1.0, (0,), 'bfloat16')
+  static = {'config': config, 'spec': spec}
+  slots = jax.eval_shape(functools.partial(
+      programs.empty_slots, num_slots=4, prompt_length=512, **static))
+  past = jax.eval_shape(functools.partial(
+      programs.empty_rows, num_rows=4, capacity=256, **static))
+  with jax.sharding.use_abstract_mesh(_mesh(*TPU, 2, 1, 2)):
+    lowered = programs.decode.trace(
+        qwen3.param_shapes(config), slots, past,
+        jax.ShapeDtypeStruct((2, 2), jnp.int32), adapters=None, num_tokens=16,
+        **static).lower(lowering_platforms=('tpu',)).as_text()
+  # Of each layer, for the prompts and for what was said; a device has half of
+  # the groups, or rows, and half of the heads.
+  calls = [x for x in lowered.splitlines() if '@tpu_custom_call(' in x]
+  assert len(calls) == 2 * config.num_layers
+  heads = config.num_kv_heads // 2
+  assert sum(f'tensor<2x{heads}x128x512xbf16>' in x for x in calls) == (
+      sum(f'tensor<2x{heads}x128x256xbf16>' in x for x in calls)) == (
+          config.num_layers)

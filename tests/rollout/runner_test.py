@@ -15,6 +15,7 @@ from atgrpo_jax import types
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
+from atgrpo_jax.runtime import signals
 from atgrpo_jax.sampling import engine as engine_lib
 from tests.environments.boards import games
 from tests.rollout import scripted
@@ -186,7 +187,7 @@ def test_what_persists_in_one_process_stops_all(monkeypatch):
 
   def exchange(value):
     told.append(value)
-    return [value, ('The other is broken.', None)]
+    return [value, ('The other is broken.', None, False)]
 
   monkeypatch.setattr(runner_lib.hosts, 'exchange', exchange)
   runner = scripted.make_runner({})
@@ -202,9 +203,33 @@ def test_what_persists_in_one_process_stops_all(monkeypatch):
   runner = scripted.make_runner({}, executor=Broken())
   with pytest.raises(errors.InfrastructureError, match='broken'):
     step(runner, [make_request('A').state], [{'a': '2'}])
-  (problem, share), (broken, nothing) = told
+  (problem, share, _), last = told
   assert problem == '' and share[0][0][0].state.total == 2
-  assert (broken, nothing) == ('This one is broken.', None)
+  assert last == ('This one is broken.', None, False)
+
+
+def test_who_is_stopped_while_it_waits_stops_all(monkeypatch):
+  monkeypatch.setattr(
+      runner_lib.hosts, 'exchange', lambda value: [value, ('', None, True)])
+  runner = scripted.make_runner({})
+  with pytest.raises(signals.Stopped):
+    step(runner, [make_request('A').state], [{'a': '2'}])
+
+
+@pytest.mark.parametrize('count, looks', [(1, 20), (3, 3)])
+def test_processes_ask_each_other_now_and_then(monkeypatch, count, looks):
+  asked = []
+  monkeypatch.setattr(runner_lib.jax, 'process_count', lambda: count)
+  monkeypatch.setattr(
+      runner_lib.hosts, 'any_process', lambda flag: bool(asked.append(flag)))
+  runner = scripted.make_runner({})
+  for num_chunks in range(20):
+    runner._check_stopped(num_chunks)
+  assert len(asked) == looks and not any(asked)
+  runner.is_stopped = lambda: True
+  monkeypatch.setattr(runner_lib.hosts, 'any_process', lambda flag: flag)
+  with pytest.raises(signals.Stopped):
+    runner._check_stopped(0)
 
 
 # Samples of a real model.

@@ -15,6 +15,7 @@ import pytest
 from atgrpo_jax import errors
 from atgrpo_jax import evaluate
 from atgrpo_jax.rollout import workers as workers_lib
+from atgrpo_jax.runtime import signals
 from benchmarks import harm
 from environments import env_api
 from environments.sandbox import launcher
@@ -73,6 +74,13 @@ def _step(runner, *texts):
   state = runner.environment.reset(scripted.task('A', 3))
   return scripted.wait_for(runner, runner.step_environments(
       [state] * len(texts), [{'a': text} for text in texts]))
+
+
+def test_who_waits_for_steps_is_told_of_a_signal(workers, play, monkeypatch):
+  with monkeypatch.context() as patched:
+    patched.setattr(workers, '_is_stopped', lambda: True)
+    with pytest.raises(signals.Stopped):
+      _step(play('slow'), 'slow')
 
 
 # Harm -> whom it hits, and what is replaced for it.

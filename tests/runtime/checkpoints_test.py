@@ -165,8 +165,12 @@ def test_newest_steps_and_the_best_are_kept(tmp_path):
   _assert_same(saved.restore(_state(0), step=1).state, _state(1))
   for step in (5, 6, 7):
     saved.save(step, _state(step), {}, is_best=step == 5)
+  # Or it is known later.
+  saved.note_best(7)
+  for step in (8, 9, 10):
+    saved.save(step, _state(step), {})
   saved.close()
-  assert _names(tmp_path) == ['5', '6', '7']
+  assert _names(tmp_path) == ['10', '7', '9']
 
 
 # Damage.

@@ -39,7 +39,7 @@ def _events(workdir):
 
 
 def test_write_is_on_disk_at_once(tmp_path):
-  writer = metrics.MetricsWriter(tmp_path)
+  writer = metrics.MetricsWriter(tmp_path, writers=('tensorboard',))
   writer.write(0, {'train/loss': 0.5, 'tokens': 12})
   # Nothing was closed: this is what is left after a kill.
   assert _lines(tmp_path) == [{'step': 0, 'train/loss': 0.5, 'tokens': 12}]
@@ -54,7 +54,7 @@ def test_write_is_on_disk_at_once(tmp_path):
 
 def test_what_is_not_finite_is_written_and_read_back(tmp_path):
   values = {'a': np.float32('nan'), 'b': math.inf, 'c': np.array(-np.inf)}
-  writer = metrics.MetricsWriter(tmp_path)
+  writer = metrics.MetricsWriter(tmp_path, writers=('tensorboard',))
   writer.write(1, values)
   writer.close()
   assert _lines(tmp_path) == [
@@ -75,7 +75,7 @@ def test_what_cannot_be_read_is_named(text, tmp_path):
 
 
 def test_resume_writes_no_line_twice(tmp_path):
-  writer = metrics.MetricsWriter(tmp_path)
+  writer = metrics.MetricsWriter(tmp_path, writers=('tensorboard',))
   for step in range(3):
     writer.write(step, {'x': step})
   offset = writer.offset()
@@ -85,7 +85,8 @@ def test_resume_writes_no_line_twice(tmp_path):
   with open(tmp_path / 'metrics.jsonl', 'ab') as f:
     f.write(b'{"step": 4, "x"')  # Killed in the middle of a line.
 
-  resumed = metrics.MetricsWriter(tmp_path, offset=offset)
+  resumed = metrics.MetricsWriter(
+      tmp_path, offset=offset, writers=('tensorboard',))
   assert (tmp_path / 'metrics.jsonl').read_bytes() == whole
   assert resumed.offset() == offset
   resumed.write(3, {'x': 3})
@@ -108,17 +109,21 @@ def test_resume_writes_no_line_twice(tmp_path):
     (None, 'bytes of another run'), (5, 'no line that ends at byte 5'),
     (10_000, 'no line that ends at byte 10000')])
 def test_lines_of_another_run_are_left_alone(offset, words, tmp_path):
-  metrics.MetricsWriter(tmp_path).write(0, {'x': 1})
+  metrics.MetricsWriter(tmp_path, writers=('tensorboard',)).write(0, {'x': 1})
   with pytest.raises(errors.UserError, match=words):
-    metrics.MetricsWriter(tmp_path, offset=offset)
+    metrics.MetricsWriter(
+      tmp_path, offset=offset, writers=('tensorboard',))
   assert _lines(tmp_path) == [{'step': 0, 'x': 1}]
 
 
-_NUMBERS = {
-    'rollout': 0.25, 'validation': 0.125, 'mean_return': -0.5,
-    'tokens_per_second': 1234.5}
+_VALUES = {
+    'rollout/success': 0.25, 'validation/success': 0.125, 'validation/step': 20,
+    'return/mean': -0.5, 'budget/completion_tokens': 2469, 'compile/count': 0,
+    'compile/seconds': 0.0, 'time/step': 2.0, 'time/sample': 0.5,
+    'time/update': 1.26, 'time/records': 0.09}
 _TEXT = (
-    'success: rollout 0.250, validation 0.125  return -0.500  1,234 tokens/s')
+    'success: rollout 0.250, validation 0.125 (step 20)  return -0.500  '
+    '1,234 tokens/s  2.0 s: update 1.3, sample 0.5')
 
 
 @pytest.mark.parametrize('num_steps, shares, lines', [
@@ -133,9 +138,16 @@ def test_progress_prints_lines_into_a_file(
   monkeypatch.setattr(time, 'monotonic', lambda: next(clock))
   progress = metrics.Progress(num_steps)
   for done, share in enumerate(shares, start=1):
-    progress.update(done, share_done=share, **_NUMBERS)
+    progress.update(done, share_done=share, values=_VALUES)
   progress.close()
   assert capsys.readouterr().out.splitlines() == lines
+
+
+def test_progress_says_what_was_compiled(capsys):
+  metrics.Progress(40).update(12, share_done=0.3, values=_VALUES | {
+      'compile/count': 2, 'compile/seconds': 1.04})
+  assert capsys.readouterr().out == (
+      f'step 12/40  {_TEXT}, of these 1.0 to compile 2\n')
 
 
 def test_progress_draws_a_bar_on_a_terminal(monkeypatch):
@@ -143,11 +155,11 @@ def test_progress_draws_a_bar_on_a_terminal(monkeypatch):
   terminal.isatty = lambda: True
   monkeypatch.setattr(sys, 'stdout', terminal)
   monkeypatch.setenv('TERM', 'xterm')
-  monkeypatch.setenv('COLUMNS', '120')
+  monkeypatch.setenv('COLUMNS', '180')
   # rich's own clock must go on, so time is not faked here.
   progress = metrics.Progress(40, num_done=10, share_done=0.25)
   assert '10/40' in terminal.getvalue()
-  progress.update(11, share_done=11 / 40, **_NUMBERS)
+  progress.update(11, share_done=11 / 40, values=_VALUES)
   progress.close()
   assert '11/40' in terminal.getvalue()
   assert _TEXT in terminal.getvalue()
@@ -156,7 +168,7 @@ def test_progress_draws_a_bar_on_a_terminal(monkeypatch):
 
 def test_compiles_are_counted():
   counter = metrics.CompileCounter()
-  assert not any(counter.metrics().values())
+  assert not any(counter.lap().values())
   now = time.time()  # So that no earlier run has kept the program.
 
   def shift():  # Another function each time, as of another process.
@@ -164,11 +176,12 @@ def test_compiles_are_counted():
 
   shift_here = shift()
   shift_here(np.zeros(3))
-  first = counter.metrics()
+  first = counter.lap()
   assert first.pop('compile/seconds') > 0
   assert first == {'compile/count': 1, 'compile/from_cache': 0}
   shift_here(np.ones(3))
   shift_here(np.ones(4))
   shift()(np.zeros(3))
-  last = counter.metrics()
-  assert (last['compile/count'], last['compile/from_cache']) == (2, 1)
+  last = counter.lap()
+  assert (last['compile/count'], last['compile/from_cache']) == (1, 1)
+  assert not any(counter.lap().values())

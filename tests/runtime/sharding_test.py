@@ -1,8 +1,10 @@
 """sharding.py: every leaf has a place, and what cannot be cut is refused."""
 
+import dataclasses
 import types
 
 import jax
+from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec
 import pytest
@@ -84,3 +86,62 @@ def test_policies_of_one_pool_have_one_mesh():
   assert meshes['a'] is meshes['b']
   assert dict(meshes['a'].shape) == {'data': 1, 'fsdp': 1, 'tensor': 1}
   assert set(meshes['a'].axis_types) == {jax.sharding.AxisType.Auto}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Device:
+  """What jax asks of a device to build a mesh."""
+
+  id: int
+  slice_index: int
+  platform: str
+  coords: tuple[int, int, int]
+  device_kind: str = 'of some kind'
+  core_on_chip: int = 0
+  process_index: int = 0
+
+
+def _slices(num_slices, size, platform='tpu'):
+  """Devices as a run may get them: not slice by slice."""
+  return [
+      _Device(index * size + i, index, platform, (i % 2, i // 2, 0))
+      for i in range(size) for index in range(num_slices)]
+
+
+def _mesh(devices, **spec):
+  return sharding.make_meshes(['a'], devices, sharding.MeshSpec(**spec))['a']
+
+
+@pytest.mark.parametrize('platform', ['tpu', 'gpu'])
+@pytest.mark.parametrize('num_slices, spec', [
+    (2, {'fsdp': 2, 'tensor': 2}), (3, {'fsdp': 2}), (2, {})])
+def test_only_data_is_split_over_slices(platform, num_slices, spec):
+  devices = _slices(num_slices, 4, platform)
+  mesh = _mesh(devices, **spec)
+  inner = mesh.shape['data'] // num_slices, *mesh.devices.shape[1:]
+  expected = mesh_utils.create_hybrid_device_mesh(
+      inner, (num_slices, 1, 1), devices)
+  assert mesh.devices.tolist() == expected.tolist()
+  assert all(
+      len({device.slice_index for device in row.flat}) == 1
+      for row in mesh.devices)
+
+
+def test_pools_are_counted_slice_by_slice():
+  meshes = sharding.make_meshes(
+      ['a', 'b'], _slices(2, 4), sharding.MeshSpec(fsdp=2, pools='a=0:2,b=2:8'))
+  assert [
+      [row[0, 0].slice_index for row in meshes[name].devices]
+      for name in 'ab'] == [[0], [0, 1, 1]]
+
+
+@pytest.mark.parametrize('spec, sizes', [
+    ({'fsdp': 8}, '4, 4'), ({'pools': 'a=0:6', 'fsdp': 3}, '4, 2')])
+def test_what_does_not_fit_a_slice_is_refused_on_tpus_alone(spec, sizes):
+  with pytest.raises(
+      errors.UserError, match=f'does not divide the devices of each slice, '
+      f'{sizes}; choose a divisor'):
+    _mesh(_slices(2, 4), **spec)
+  devices = _mesh(_slices(2, 4, 'gpu'), **spec).devices
+  assert [device.slice_index for device in devices[:, 0, 0]] in ([0], [0, 0])
+  assert devices[-1, -1, -1].slice_index == 1

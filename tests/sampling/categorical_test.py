@@ -28,7 +28,7 @@ def _chi_square(tokens, probabilities):
 def test_frequencies_match_the_softmax(temperature):
   num = 20_000
   keys = jax.random.split(jax.random.key(0), num)
-  tokens = np.asarray(sample_tokens(
+  tokens, _ = map(np.asarray, sample_tokens(
       jnp.broadcast_to(LOGITS, (num, 8)), keys, temperature))
   assert tokens.dtype == np.int32
   # Seven degrees of freedom: 24.3 is passed once in a thousand.
@@ -41,7 +41,7 @@ def test_frequencies_match_the_softmax(temperature):
 def test_every_part_of_the_vocabulary_is_reached(size):
   # Bite: pads that are drawn, a run or its last token that never is.
   keys = jax.random.split(jax.random.key(0), 30 * size)
-  tokens = np.asarray(sample_tokens(
+  tokens, _ = map(np.asarray, sample_tokens(
       jnp.zeros((30 * size, size)), keys, 1.0))
   # Each is missed by chance once in e^30 times.
   np.testing.assert_array_equal(np.unique(tokens), np.arange(size))
@@ -52,8 +52,25 @@ def test_what_has_no_chance_is_never_drawn():
     logits = np.full((5000, 300), -np.inf, np.float32)
     logits[:, [at, 150]] = [0.0, -15.0]
     keys = jax.random.split(jax.random.key(1), 5000)
-    tokens = sample_tokens(jnp.array(logits), keys, 1.0)
+    tokens, logprobs = map(
+        np.asarray, sample_tokens(jnp.array(logits), keys, 1.0))
     assert set(np.unique(tokens)) <= {at, 150}
+    np.testing.assert_allclose(
+        logprobs, np.where(tokens == at, 0.0, -15.0), atol=1e-6)
+
+
+@pytest.mark.parametrize('temperature', [0.0, 0.7, 1.0])
+@pytest.mark.parametrize('size', [5, 300, 1024])
+def test_what_is_sampled_is_what_is_scored(size, temperature):
+  # Bite: a largest logit left out, pads in the sum, a temperature of 0 that
+  # divides.
+  logits = 100 + 10 * jax.random.normal(jax.random.key(2), (500, size))
+  tokens, logprobs = sample_tokens(
+      logits, jax.random.split(jax.random.key(3), 500), temperature)
+  assert logprobs.dtype == jnp.float32
+  np.testing.assert_allclose(
+      logprobs, logprobs_lib.token_logprobs(logits, tokens, temperature),
+      atol=1e-4)
 
 
 def test_no_number_draws_what_has_no_weight():

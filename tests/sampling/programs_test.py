@@ -101,8 +101,10 @@ def test_a_loop_over_the_learner_samples_the_same(params, temperature):
     if temperature:
       keys = jax.vmap(lambda key: jax.random.fold_in(
           jax.random.fold_in(key, candidate), index))(_keys(3))
-      expected = np.asarray(
-          categorical.sample_tokens(scores, keys, temperature))
+      expected, logprobs = map(
+          np.asarray, categorical.sample_tokens(scores, keys, temperature))
+      np.testing.assert_allclose(
+          samples.logprobs[:, candidate, index], logprobs, atol=1e-5)
     else:
       expected = np.argmax(scores, axis=1)
       np.testing.assert_allclose(

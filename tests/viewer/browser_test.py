@@ -279,6 +279,29 @@ def test_a_link_to_a_tree(browser, reports):
   assert page.text('.tree figcaption strong') == 'T9, step 2: not solved'
 
 
+def test_a_replay_is_drawn_beside_its_record(browser, reports, tmp_path):
+  workdir = tmp_path / 'run'
+  shutil.copytree(reports['tree'].parent, workdir)
+  (workdir / 'replays').mkdir()
+  for path in ('groups/000002.jsonl.gz', 'evals/after.jsonl.gz'):
+    shutil.copy(workdir / path, workdir / 'replays')
+  written = report.write(workdir)
+  for anchor, titles in (
+      ('step/000002/2', ['T9, step 2: not solved']),
+      ('replay/000002/2', [
+          'T9, step 2: not solved', 'T9, replay of step 2: not solved']),
+      ('replay/after/0', [
+          'T1, after training: solved',
+          'T1, replay of after training: solved'])):
+    page = browser.open(written, anchor=f'#tree/{anchor}')
+    found = page.texts('.tree figcaption strong')
+    assert found == titles
+    is_graded = '00' in anchor
+    assert page.evaluate(
+        "document.querySelector('#no-signal').disabled") != is_graded
+    _quiet(page)
+
+
 def test_two_runs(browser, reports):
   folder = reports['joint'].parent
   compared = report.write(folder, reports['tree'].parent)

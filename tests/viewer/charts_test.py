@@ -9,7 +9,7 @@ NAMES = [
     'planner/outcome/ok', 'planner/term/solved', 'shared/num_updates',
     'shared/entropy', 'shared/approx_kl', 'diagnosis/tool/kl_to_start',
     'diagnosis/planner/kl_to_start', 'diagnosis/cosine/tool+planner',
-    'time/sample', 'time/rest', 'validation/success']
+    'time/sample', 'time/update', 'time/step', 'validation/success']
 
 
 def _metrics():
@@ -36,7 +36,7 @@ def test_charts_have_what_was_measured():
   assert found['KL to the start'] == [
       'diagnosis/tool/kl_to_start', 'diagnosis/planner/kl_to_start']
   assert found['Cosine of gradients'] == ['diagnosis/cosine/tool+planner']
-  assert found['Seconds of a step'] == ['time/sample', 'time/rest']
+  assert found['Seconds of a step'] == ['time/sample', 'time/update']
 
 
 def test_charts_without_data_are_left_out():

@@ -76,20 +76,19 @@ def test_validation_is_told_where_it_was_made(finished):
   assert None not in columns['rollout/success'][1:]
 
 
-@pytest.mark.parametrize('steps, every, expected', [
-    ([1, 2, 3], 1, [1, 2, 3]), ([1, 2], 5, [0]), ([4, 5, 6], 2, [4, 6])])
-def test_steps_with_a_validation(steps, every, expected):
+@pytest.mark.parametrize('steps, validated, expected', [
+    ([1, 2, 3], [1, 2, 3], [1, 2, 3]), ([1, 2], [0, 0], [0]),
+    ([4, 5, 6], [4, 4, 6], [4, 6]), ([5, 6], [4, 6], [6])])
+def test_steps_with_a_validation(steps, validated, expected):
   lines = [
-      {'step': step, 'validation/success': 0.5, 'budget/completion_tokens': 3,
-       'time/step': 1.0, 'time/sample': 0.25, 'time/environment': 0.25,
-       'time/update': 0.25} for step in steps]
-  columns = report.columns(lines, every)
+      {'step': step, 'validation/success': 0.5, 'validation/step': last,
+       'budget/completion_tokens': 3} for step, last in zip(steps, validated)]
+  columns = report.columns(lines)
   found = [
       step for step, value in zip(
           columns['step'], columns['validation/success']) if value is not None]
   assert found == expected
   assert columns['tokens'][-1] == 3 * len(steps)
-  assert columns['time/rest'][-1] == 0.25
 
 
 @pytest.mark.parametrize('values, is_drawn', [
@@ -105,7 +104,7 @@ def test_the_kl_of_a_single_update_is_not_drawn(values, is_drawn, workdir):
 
 
 def test_nothing_is_measured_yet():
-  assert report.columns([], 5) == {}
+  assert report.columns([]) == {}
 
 
 def test_numbers_that_are_not_finite_are_not_drawn(workdir):

@@ -96,7 +96,8 @@ def make(
   for step in range(1, num_steps + 1):
     validated = step - step % 2  # The last one; 0 is that of the start.
     lines.append({'step': step} | values | {
-        'validation/success': validated / 10, 'validation/return': 0.5})
+        'validation/step': validated, 'validation/success': validated / 10,
+        'validation/return': 0.5})
   (workdir / 'metrics.jsonl').write_text(
       ''.join(json.dumps(line, default=float) + '\n' for line in lines))
   tasks = [scripted.task(*pair) for pair in GOALS.items()]

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import shutil
 
 import pytest
 
@@ -60,6 +61,19 @@ def test_sources_are_in_the_order_of_training(make):
       ('evaluation', 'before'), ('step', '000000'), ('step', '000010'),
       ('evaluation', 'after')]
   assert all(it.num_trees == it.num_packed == 4 for it in sources)
+
+
+def test_replays_follow_their_records(make):
+  workdir = make()
+  (workdir / 'replays').mkdir()
+  for path in ('groups/000002.jsonl.gz', 'evals/before.jsonl.gz'):
+    shutil.copy(workdir / path, workdir / 'replays')
+  sources = _read(workdir)
+  assert [(it.kind, it.name) for it in sources] == [
+      ('evaluation', 'before'), ('replay', 'before'), ('step', '000000'),
+      ('step', '000002'), ('replay', '000002'), ('evaluation', 'after')]
+  assert sources[4].file == 'replays/000002.jsonl.gz'
+  assert _unpack(sources[4]) == _unpack(sources[3])
 
 
 def test_an_evaluation_without_a_result_or_a_record_is_left_out(make):

@@ -1,16 +1,18 @@
-"""Which kernel computes the attention of prefill and learner, and where.
+"""Which kernel computes the attention, and where.
 
 Letters as in `atgrpo_jax.model.qwen3`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import functools
 
 import jax
 
+from atgrpo_jax.model import attention
 from atgrpo_jax.model.kernels import cudnn
+from atgrpo_jax.model.kernels import ragged
 from atgrpo_jax.model.kernels import splash
 from atgrpo_jax.runtime import sharding
 
@@ -20,24 +22,51 @@ _KERNELS = (splash, cudnn)
 def find(q: jax.Array, prefix_length: int) -> Callable[..., jax.Array] | None:
   """The kernel for queries [P, K, G, X, M, H], or None: `attention.attend`.
 
-  The devices are those of the mesh of `set_mesh`; without one there is none.
+  Of prefill and learner. The devices are those of the mesh of `set_mesh`;
+  without one there is none.
   """
+  device = _device(q)
+  for kernel in _KERNELS:
+    if device is not None and kernel.fits(device, q, prefix_length):
+      return functools.partial(
+          _on_each_device, kernel.attend, (True,) * 4 + (False,))
+  return None
+
+
+def find_for_rows(
+    q: jax.Array, room_sizes: Sequence[int]) -> Callable[..., jax.Array] | None:
+  """The same for the query [N * R, K, 1, 1, M, H] of each row, over a cache."""
+  device = _device(q)
+  if device is None or not all(
+      ragged.fits(device, q.shape[-1], size) for size in room_sizes):
+    return None
+  return functools.partial(
+      _on_each_device, functools.partial(attention.attend_rooms, ragged.attend),
+      (True, True, True, None, True, False, True, False, False))
+
+
+def _device(q):
+  """What the mesh is of; None where heads would be cut."""
   mesh = jax.sharding.get_abstract_mesh()
   device = mesh.abstract_device
   if device is None or q.shape[1] % mesh.shape['tensor']:
     return None  # The compiler pads heads that do not divide, a kernel cannot.
-  for kernel in _KERNELS:
-    if kernel.fits(device, q, prefix_length):
-      return functools.partial(_on_each_device, kernel.attend)
-  return None
+  return device
 
 
-def _on_each_device(attend, q, k, v, prefix, prefix_mask):
-  """On each device the attention of its groups and heads."""
+def _on_each_device(attend, have_heads, *args):
+  """On each device the attention of its groups, or rows, and heads.
+
+  `have_heads` says of each argument whether its second axis is that of heads;
+  None, if its first is not that of groups either.
+  """
   if sharding.current_size() > 1:
-    rows = sharding.free_spec(sharding.ROWS)
-    heads = sharding.free_spec(sharding.ROWS, 'tensor')
+    of_rows = sharding.free_spec(sharding.ROWS)
+    of_heads = sharding.free_spec(sharding.ROWS, 'tensor')
     attend = jax.shard_map(
-        attend, in_specs=(heads, heads, heads, heads, rows), out_specs=heads,
-        axis_names=set(sharding.free_axes()), check_vma=False)
-  return attend(q, k, v, prefix, prefix_mask)
+        attend, in_specs=tuple(
+            {True: of_heads, False: of_rows, None: sharding.free_spec()}[has]
+            for has in have_heads),
+        out_specs=of_heads, axis_names=set(sharding.free_axes()),
+        check_vma=False)
+  return attend(*args)

@@ -3,9 +3,25 @@
 const PARTNER = {before: 'after', after: 'before'};
 
 function sourceLabel(source) {
+  if (source.kind === 'replay') {
+    const kind = hasCredit(source) ? 'step' : 'evaluation';
+    return `replay of ${sourceLabel({kind, name: source.name})}`;
+  }
   if (source.kind === 'step') return `step ${Number(source.name)}`;
   return source.name in PARTNER ? `${source.name} training`
     : `evaluation ${source.name}`;
+}
+
+/** Whether its candidates have advantages, as those of a training step. */
+const hasCredit = ({kind, name}) =>
+  kind === 'step' || (kind === 'replay' && /^\d+$/.test(name));
+
+/** Which record is drawn beside one: before and after, or what was replayed. */
+function partnerOf(source, sources) {
+  if (source.kind === 'step') return -1;
+  return sources.findIndex(({kind, name}) => (source.kind === 'replay'
+    ? kind !== 'replay' && name === source.name
+    : kind === 'evaluation' && name === PARTNER[source.name]));
 }
 
 /** Of a record, in the address of the page. */
@@ -93,7 +109,7 @@ async function startBrowser({sources}) {
     setOptions('role', trees.flatMap((it) => Object.keys(it.summary.roles)));
     setOptions('outcome', trees.flatMap((it) => Object.values(
         it.summary.roles).flatMap((role) => role.outcomes)));
-    byId('no-signal').disabled = source.kind === 'evaluation';
+    byId('no-signal').disabled = !hasCredit(source);
     await drawList();
   }
 
@@ -124,7 +140,7 @@ async function startBrowser({sources}) {
       onclick: () => drawTask(tree.task)},
       h('span', {class: 'task'}, tree.task),
       h('span', {class: 'verdict'}, verdict(tree.summary),
-        source.kind === 'step' && lacksSignal(tree) && ', no signal')))));
+        hasCredit(source) && lacksSignal(tree) && ', no signal')))));
     const first = listed.find((tree) => tree.task === task) || listed[0];
     if (first) {
       await drawTask(first.task);
@@ -134,7 +150,7 @@ async function startBrowser({sources}) {
     }
   }
 
-  /** Draws a tree; of the evaluations before and after, both. */
+  /** Draws a tree, and its partner if it has one. */
   async function drawTask(name) {
     task = name;
     for (const button of byId('tasks').querySelectorAll('button')) {
@@ -148,13 +164,11 @@ async function startBrowser({sources}) {
     const source = sources[index];
     const place = trees.findIndex((tree) => tree.task === name);
     history.replaceState(null, '', `#${address(source)}/${place}`);
-    const partner = source.kind === 'evaluation'
-      ? sources.findIndex((it) => it.kind === 'evaluation'
-                          && it.name === PARTNER[source.name]) : -1;
+    const partner = partnerOf(source, sources);
     const both = [index, partner].filter((i) => i >= 0).sort((a, b) => a - b);
     const found = await Promise.all(both.map(load));
     if (task !== name || sources[index] !== source) return;
-    const isGraded = source.kind === 'step';
+    const isGraded = hasCredit(source);
     const drawn = [];
     both.forEach((i, position) => {
       const tree = found[position].find((it) => it.task === name);

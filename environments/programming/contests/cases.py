@@ -1,6 +1,6 @@
 """The grammar of a tester's cases.
 
-A case is a block "```input" and the block "```output" that follows it. For a
+A case is a block named `input` and the block `output` that follows it. For a
 program that reads stdin both hold text. Where a function is called, the input
 has one JSON value in each line, an argument, and the output one JSON value.
 

@@ -1,6 +1,7 @@
 """A coder and a tester solve a programming problem (AT-GRPO, section 5).
 
 Teams:
+
   pair  A *coder* writes a program; a *tester* writes test cases, without
         having seen it. Coder first, then tester, in every turn. From the second
         turn on both see the program and the cases of the turn before on which

@@ -4,6 +4,7 @@ MAGRPO's coding tasks (arXiv 2508.04652): problems of HumanEval, CoopHumanEval
 and MBPP, whose tests are code.
 
 Teams:
+
   pair      An *aux* agent writes a function `aux`, and a *main* agent the
             function that is asked for, at the same time. Neither sees the
             other's.
@@ -30,6 +31,7 @@ from environments import sandbox as sandbox_lib
 from environments import text as text_lib
 from environments.programming import checks
 from environments.programming import problems
+from environments.programming.functions import expert as expert_lib
 from environments.programming.functions import feedback
 from environments.programming.functions import prompts
 from environments.programming.functions import rewards
@@ -73,6 +75,7 @@ class Functions:
     sandbox: runs programs.
     mode: of feedback; one of `feedback.MODES`.
     num_tests: of which feedback tells.
+    expert: whom the mode 'expert_edits' asks.
   """
 
   team: str
@@ -80,6 +83,7 @@ class Functions:
   sandbox: sandbox_lib.Sandbox | None
   mode: str
   num_tests: int
+  expert: expert_lib.Expert | None = None
 
   team_reward_range = (0.0, 1.0)
 
@@ -154,6 +158,17 @@ class Functions:
         outcomes = dict.fromkeys(actions, env_api.Outcome.INFRASTRUCTURE)
     turn = state.turn + 1
     done = turn >= self.max_turns
+    edits, terms = {}, scores.terms
+    is_broken = verdict is not None and verdict.failed
+    if self.expert is not None and not (done or is_broken):
+      try:
+        edits = self.expert.edits(
+            problem.statement, {
+                role: main if role == writer else aux for role in replies})
+      except expert_lib.ExpertError:  # It has said so.
+        outcomes = dict.fromkeys(actions, env_api.Outcome.INFRASTRUCTURE)
+    if self.expert is not None:
+      terms = terms | {'edits': float(sum(map(len, edits.values())))}
     success = done and verdict is not None and verdict.passed
     exchanges = tuple(
         prompts.Exchange(
@@ -161,12 +176,12 @@ class Functions:
                 text_lib.reply(reply).strip(), prompts.SHOWN_REPLY),
             feedback.tell(
                 self.mode, self.num_tests, role, problem.entry_point, aux, main,
-                program, scores, verdict))
+                program, scores, verdict, edits.get(role, ())))
         for role, reply in replies.items())
     return env_api.Step(
         state=State(problem, turn, (*state.exchanges, *exchanges)),
         team_reward=scores.total / rewards.MAX_TOTAL[self.team],
-        local_rewards=dict.fromkeys(actions, 0.0), reward_terms=scores.terms,
+        local_rewards=dict.fromkeys(actions, 0.0), reward_terms=terms,
         done=done, success=success, truncated=done and not success,
         outcomes=outcomes,
         program_runs=verdict.program_runs if verdict else 0)
@@ -175,7 +190,8 @@ class Functions:
 def make_environment(
     *, team: str, max_turns: int, reward: str,
     sandbox: sandbox_lib.Sandbox | None, feedback_mode: str = 'level_feedback',
-    feedback_tests: int = 1) -> Functions:
+    feedback_tests: int = 1, expert_url: str = '', expert_model: str = '',
+    expert_key_variable: str = '') -> Functions:
   """The environment that a config describes.
 
   Args:
@@ -186,6 +202,9 @@ def make_environment(
     feedback_mode: one of `feedback.MODES`.
     feedback_tests: asserts that feedback tells of: the first ones, or if
       negative the last ones; 0 for all.
+    expert_url: of `expert.Expert`, with feedback_mode='expert_edits'.
+    expert_model: of it.
+    expert_key_variable: of it.
   """
   for name, value, known in (
       ('team', team, TEAMS),
@@ -200,7 +219,15 @@ def make_environment(
   if max_turns < 1:
     raise ValueError(
         f'environment.max_turns={max_turns}: an episode needs at least 1.')
-  return Functions(team, max_turns, sandbox, feedback_mode, feedback_tests)
+  expert = None
+  if feedback_mode == feedback.EXPERT:
+    expert = expert_lib.Expert(expert_url, expert_model, expert_key_variable)
+  elif expert_url or expert_model or expert_key_variable:
+    raise ValueError(
+        f'environment.options.feedback_mode={feedback_mode!r} asks no expert; '
+        "leave out expert_*, or give 'expert_edits'.")
+  return Functions(
+      team, max_turns, sandbox, feedback_mode, feedback_tests, expert)
 
 
 def _text_outcome(function: str) -> env_api.Outcome:

@@ -1,4 +1,4 @@
-"""What agents are told after a turn, by rules alone.
+"""What agents are told after a turn.
 
   level_feedback  of each level what was found: definitions, the line of an
                   error of syntax, and the asserts that do not hold, with why;
@@ -6,6 +6,7 @@
   level_passed    of each level whether it was passed
   passed          whether all were passed
   plain           nothing but to revise
+  expert_edits    what a model outside of the team suggests (`expert.py`)
 
 `num_tests` of the asserts are told of, and counted: the first ones, or if it is
 negative the last ones; 0 stands for all.
@@ -17,18 +18,20 @@ from collections.abc import Sequence
 
 from environments import text as text_lib
 from environments.programming import checks
+from environments.programming.functions import expert
 from environments.programming.functions import rewards
 from environments.programming.functions import source
 
-MODES = ('level_feedback', 'level_passed', 'passed', 'plain')
+EXPERT = 'expert_edits'
+MODES = ('level_feedback', 'level_passed', 'passed', 'plain', EXPERT)
 SHOWN_TEST = 300  # Bytes of an assert, and of why it does not hold.
 SHOWN_TESTS = 10
 
 
 def tell(
     mode: str, num_tests: int, role: str, name: str, aux: str, main: str,
-    program: str, scores: rewards.Scores,
-    verdict: checks.Verdict | None) -> str:
+    program: str, scores: rewards.Scores, verdict: checks.Verdict | None,
+    edits: tuple[str, ...] = ()) -> str:
   """What a role is told.
 
   Args:
@@ -41,6 +44,7 @@ def tell(
     program: both, behind the imports.
     scores: of them.
     verdict: of the tests, if they were run.
+    edits: that the expert suggests to the role.
   """
   tests = _shown_tests(verdict, num_tests)
   held = [not error for _, error in tests]
@@ -74,6 +78,8 @@ def tell(
     lines.append(
         'All levels are passed.' if all(levels.values())
         else 'Not all levels are passed.')
+  elif mode == EXPERT:
+    lines.append(expert.tell(edits))
   function = source.AUX if role == 'aux' else name
   lines.append(
       f'Revise your function {function}. Answer with its code alone.')

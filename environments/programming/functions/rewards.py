@@ -19,6 +19,7 @@ The team's reward is their sum divided by the most that can be reached, 4; of an
 agent alone, which writes no aux, 2.1. Nothing else pays anybody.
 
 Deviations from the released code:
+
 1. Asserts run apart from the program (`environments.programming.checks`). Those
    in loops, of several lines, and of variables count, too; there they are left
    out or fail.

@@ -1,13 +1,15 @@
 """The best of k answers: estimates without bias, from a run's files."""
 
 import itertools
-import json
 import math
 import statistics
 
 import pytest
 
+from atgrpo_jax.rollout import records
 from environments.programming import metrics
+from tests.rollout import scripted
+from tests.viewer import runs
 
 
 def test_pass_at_k_by_hand():
@@ -41,54 +43,63 @@ def test_k_of_fewer_answers(k):
     metrics.best_at_k([1] * 5, k)
 
 
-def group(role, turn, *terms, outcome='ok'):
+def node(role, turn, *terms, outcome='ok'):
+  """As `rollout.records` writes it, of one role's answers."""
   return {
-      'key': {'task_id': 'a', 'role': role, 'turn': turn, 'branch': 0},
-      'candidates': [{'terms': x, 'outcome': outcome} for x in terms]}
+      'turn': turn, 'joint_actions': [[i] for i in range(len(terms))],
+      'groups': [{'role': role, 'candidates': [{}] * len(terms)}],
+      'steps': [{'terms': x, 'outcomes': {role: outcome}} for x in terms]}
 
 
-def test_groups():
-  records = [
-      group('coder', 0, {'golden': 1.0}, {'golden': 0.5}),
-      group('coder', 0, {'golden': 0.0}, {'golden': 0.5}),
-      group('coder', 1, {'golden': 1.0}),
-      group('coder', 0, {}, {}, outcome='infrastructure'),
-      group('tester', 0, {'correct': 1.0}, {'correct': 0.25}),
-      group('main', 0, {'tests': 1.0, 'cooperation': 0.5},
-            {'tests': 0.5, 'cooperation': 1.5}),
-  ]
-  assert metrics.of_groups(records, 1) == pytest.approx({
+def test_trees():
+  trees = [{'nodes': [
+      node('coder', 0, {'golden': 1.0}, {'golden': 0.5}),
+      node('tester', 0, {'correct': 1.0}, {'correct': 0.25}),
+      node('coder', 1, {'golden': 1.0})]}, {'nodes': [
+      node('coder', 0, {'golden': 0.0}, {'golden': 0.5}),
+      node('coder', 0, {}, {}, outcome='infrastructure')]}, {'nodes': [
+      node('main', 0, {'tests': 1.0, 'cooperation': 0.5},
+           {'tests': 0.5, 'cooperation': 1.5})]}]
+  assert metrics.of_trees(trees, 1) == pytest.approx({
       ('coder', 0, 'pass'): .25, ('coder', 0, 'accuracy'): .5,
       ('coder', 1, 'pass'): 1, ('coder', 1, 'accuracy'): 1,
       ('tester', 0, 'pass'): .5, ('tester', 0, 'accuracy'): .625,
       ('main', 0, 'pass'): .5, ('main', 0, 'accuracy'): .75,
       ('main', 0, 'maxcoop'): 1})
-  assert metrics.of_groups(records, 2) == pytest.approx({
+  assert metrics.of_trees(trees, 2) == pytest.approx({
       ('coder', 0, 'pass'): .5, ('coder', 0, 'accuracy'): .75,
       ('tester', 0, 'pass'): 1, ('tester', 0, 'accuracy'): 1,
       ('main', 0, 'pass'): 1, ('main', 0, 'accuracy'): 1,
       ('main', 0, 'maxcoop'): 1.5})
 
 
-def test_command(tmp_path, capsys):
-  paths = []
-  for name, successes in (('a', '110-'), ('b', '100-'), ('c', '0-01')):
-    path = tmp_path / f'{name}.json'
-    path.write_text(json.dumps({'split_hash': '1', 'successes': successes}))
-    paths.append(str(path))
-  # 2 of 3, 1 of 2, 0 of 3, and one task with a single play.
-  assert metrics.main(['--k=1,2', *paths]) == 0
-  assert capsys.readouterr().out == (
-      f'team pass@1 {100 * (2 / 3 + 1 / 2 + 0 + 1) / 4:.1f} %\n'
-      f'team pass@2 {100 * (1 + 1 + 0) / 3:.1f} %\n')
-  path = tmp_path / 'groups.jsonl'
-  path.write_text(json.dumps(group('coder', 0, {'golden': 1.0})) + '\n')
-  assert metrics.main([str(path)]) == 0
-  assert capsys.readouterr().out == (
-      'coder, turn 1: accuracy@1 1.000\ncoder, turn 1: pass@1 1.000\n')
-  assert metrics.main(['--k=4', *paths]) == 1
-  assert 'no task has so many plays' in capsys.readouterr().err
-  path = tmp_path / 'd.json'
-  path.write_text(json.dumps({'split_hash': '2', 'successes': '1'}))
-  assert metrics.main([*paths, str(path)]) == 1
-  assert 'of 2 different lists of tasks' in capsys.readouterr().err
+def test_roles_that_act_at_once():
+  # Two answers each, crossed: the helper's first is in joint actions 0 and 1.
+  crossed = {
+      'turn': 0, 'joint_actions': [[0, 0], [0, 1], [1, 0], [1, 1]],
+      'groups': [
+          {'role': role, 'candidates': [{}, {}]} for role in ('aux', 'main')],
+      'steps': [
+          {'terms': {'tests': x}, 'outcomes': {'aux': 'ok', 'main': outcome}}
+          for x, outcome in (
+              (1.0, 'ok'), (0.5, 'ok'), (0.0, 'ok'), (9.0, 'infrastructure'))]}
+  found = metrics.of_trees([{'nodes': [crossed]}], 1)
+  assert found['aux', 0, 'accuracy'] == pytest.approx((.75 + 0) / 2)
+  assert found['main', 0, 'accuracy'] == pytest.approx((.5 + .5) / 2)
+
+
+def test_what_a_run_writes_is_read(tmp_path, monkeypatch, capsys):
+  scripted.follow_scripts(monkeypatch)
+  environment = runs.Game((('a',), ('b',)))
+  path = tmp_path / 'groups' / '000000.jsonl.gz'
+  trees = scripted.collect(
+      runs.runner(environment), runs.GOALS, group_size=4)
+  records.write_trees(path, trees, environment, with_tokens=True)
+  name = next(iter(trees[0].nodes[0].steps[0].reward_terms))
+  monkeypatch.setitem(metrics._METRICS, 'pass', ((name,), float))
+  assert metrics.main(['--k=1,2', str(path)]) == 0
+  out = capsys.readouterr().out
+  assert 'a, turn 1: pass@1 ' in out and 'b, turn 1: pass@2 ' in out
+  path.write_bytes(path.read_bytes()[:-20])
+  assert metrics.main([str(path)]) == 1
+  assert 'EOFError' in capsys.readouterr().err

@@ -4,6 +4,8 @@ A line that is refused raises OSError, or another error that it names. PRELUDE
 stands before each; VICTIM, CANARY and the like are written into it by the test.
 """
 
+import textwrap
+
 PRELUDE = '''
 import ctypes, errno, os, socket, struct, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -230,3 +232,13 @@ PRIVILEGES = {
 }
 
 ATTACKS = FILES | NETWORK | PROCESSES | PRIVILEGES
+
+
+def program(line, names):
+  """Says 'begun', then what became of the line, with names of the world."""
+  given = ''.join(f'{name} = {value!r}\n' for name, value in names.items())
+  body = textwrap.indent(textwrap.dedent(line).strip(), '  ')
+  return (
+      f'{PRELUDE}\n{given}\nprint("begun", flush=True)\ntry:\n{body}'
+      '\nexcept OSError as error:\n  print("refused", error.errno)\n'
+      'else:\n  print("ESCAPED")\n')

@@ -7,7 +7,6 @@ import os
 import pathlib
 import subprocess
 import sys
-import textwrap
 import time
 
 import pytest
@@ -68,16 +67,9 @@ def address(request):
 @pytest.fixture(scope='module')
 def results(address, world):
   """Name of an attack -> what came of it."""
-  jobs = []
-  for line in attacks.ATTACKS.values():
-    names = ''.join(
-        f'{name} = {value!r}\n'
-        for name, value in {**world, 'SERVER': address}.items())
-    body = textwrap.indent(textwrap.dedent(line).strip(), '  ')
-    jobs.append((
-        f'{attacks.PRELUDE}\n{names}\nprint("begun", flush=True)\ntry:\n{body}'
-        '\nexcept OSError as error:\n  print("refused", error.errno)\n'
-        'else:\n  print("ESCAPED")\n', 'input'))
+  jobs = [
+      (attacks.program(line, {**world, 'SERVER': address}), 'input')
+      for line in attacks.ATTACKS.values()]
   done = sandbox.Sandbox(address, servers.LIMITS).run_many(jobs)
   return dict(zip(attacks.ATTACKS, done))
 

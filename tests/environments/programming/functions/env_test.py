@@ -290,8 +290,8 @@ def test_points_are_bounded():
 @pytest.mark.parametrize('wrong, words', [
     ({'team': 'trio'}, "environment.team='trio' is not one of ['pair', "),
     ({'max_turns': 0}, 'environment.max_turns=0: an episode needs at least 1'),
-    ({'feedback_mode': 'expert_edits'},
-     "environment.options.feedback_mode='expert_edits' is not one of"),
+    ({'feedback_mode': 'silence'},
+     "environment.options.feedback_mode='silence' is not one of"),
 ])
 def test_make_environment_names_what_is_wrong(wrong, words):
   with pytest.raises(ValueError, match=re.escape(words)):

@@ -1,0 +1,165 @@
+"""Runs from Python, in a notebook or a program of your own.
+
+  from atgrpo_jax import api
+  from configs import plan_path
+
+  with api.Run(plan_path.get_config('debug'), 'runs/x') as run:
+    print(run.train()['after']['success'])
+    print(run.generate('planner', [{'role': 'user', 'content': 'Hello.'}]))
+
+A program needs `if __name__ == '__main__':` around this, since the processes
+that step environments import it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import contextlib
+import dataclasses
+import functools
+import os
+import pathlib
+from typing import Any
+
+import ml_collections
+
+from atgrpo_jax import errors
+from atgrpo_jax import evaluate as evaluate_lib
+from atgrpo_jax import experiment as experiment_lib
+from atgrpo_jax import export as export_lib
+from atgrpo_jax import saved_config
+from atgrpo_jax import train as train_lib
+from atgrpo_jax import types
+from atgrpo_jax.rollout import runner as runner_lib
+from atgrpo_jax.rollout import workers as workers_lib
+from atgrpo_jax.runtime import checkpoints as checkpoints_lib
+from atgrpo_jax.runtime import disk
+from environments import env_api
+
+
+def train(
+    config: ml_collections.ConfigDict,
+    workdir: str | os.PathLike) -> dict[str, dict[str, Any]]:
+  """Trains as `config` says; see `Run.train`."""
+  with Run(config, workdir) as run:
+    return run.train()
+
+
+class Run:
+  """A config and a workdir, with the sandbox and the processes of the run.
+
+  A context manager: what it has started ends with it. Raises the errors of
+  `atgrpo_jax.errors`, whose messages are for the user.
+  """
+
+  def __init__(
+      self, config: ml_collections.ConfigDict | None,
+      workdir: str | os.PathLike):
+    """`config` is copied; None is that of the run in `workdir`."""
+    self.workdir = pathlib.Path(workdir)
+    if config is None:
+      config = saved_config.get_config(str(self.workdir))
+    self.config = config.copy_and_resolve_references()
+    self._opened: contextlib.ExitStack | None = None
+
+  def __enter__(self) -> Run:
+    with contextlib.ExitStack() as stack:
+      self._workers = stack.enter_context(workers_lib.Workers(
+          self.config.environment.num_workers,
+          self.config.environment.program_slots, **self.config.sandbox))
+      self.config.sandbox.level = self._workers.level  # Of 'auto', 'remote'.
+      self._opened = stack.pop_all()
+    return self
+
+  def __exit__(self, *exception) -> None:
+    self._opened.close()
+    self._opened = None
+
+  @functools.cached_property
+  def experiment(self) -> experiment_lib.Experiment:
+    """What the run is made of, built when it is first asked for."""
+    if self._opened is None:
+      raise errors.UserError(
+          'The run is not open; use it inside of `with api.Run(...) as run:`.')
+    return experiment_lib.build(
+        self.config, sandbox=self._workers.sandbox, executor=self._workers)
+
+  def train(self) -> dict[str, dict[str, Any]]:
+    """Trains, or goes on where a run was stopped.
+
+    Returns:
+      The evaluations 'before' and 'after', as `evaluate.evaluate` gives them.
+    """
+    with disk.OneSentence(self.workdir):
+      train_lib.train(self.experiment, self.workdir)
+      return {
+          name: evaluate_lib.read(self.workdir, name)
+          for name in ('before', 'after')}
+
+  def evaluate(
+      self, checkpoint: str = checkpoints_lib.LATEST) -> dict[str, Any]:
+    """Plays `config.evaluation.test` by a checkpoint, or the untrained team.
+
+    The result is also in `evals/`, as `config.evaluation.name`. `checkpoint` is
+    a step, 'latest' or 'best'.
+    """
+    with disk.OneSentence(self.workdir):
+      evaluate_lib.evaluate_run(self.experiment, self.workdir, checkpoint)
+      return evaluate_lib.read(self.workdir, self.config.evaluation.name)
+
+  def export(
+      self, checkpoint: str = checkpoints_lib.LATEST) -> list[pathlib.Path]:
+    """Writes the trained policies of a checkpoint as model folders."""
+    with disk.OneSentence(self.workdir):
+      export_lib.export_run(self.experiment, self.workdir, checkpoint)
+    return sorted((self.workdir / 'export').iterdir())
+
+  def generate(
+      self, role: str, messages: Sequence[env_api.Message], *,
+      num_samples: int = 1, seed: int = 0, temperature: float | None = None,
+      checkpoint: str = checkpoints_lib.LATEST) -> list[str]:
+    """What the policy of a role answers to a chat.
+
+    Args:
+      role: of the environment's team.
+      messages: each with 'role' and 'content'; rendered by the chat template.
+      num_samples: answers to the one prompt.
+      seed: equal ones give equal answers.
+      temperature: 0 is greedy; None is that of training.
+      checkpoint: a step, 'latest' or 'best'; without any, the untrained team.
+    """
+    experiment = self.experiment
+    if role not in experiment.environment.roles:
+      raise errors.UserError(
+          f'{role!r} is no role of {experiment.environment.roles}.')
+    params, step = experiment.trained_params(self.workdir, checkpoint)
+    if temperature is None:
+      temperature = self.config.rollout.temperature
+    runner = dataclasses.replace(
+        experiment.runner(
+            params, step=step, temperature=temperature,
+            policy_map=experiment.policy_map),
+        environment=_Chat(), seed=seed)
+    texts, = runner.play([_answers(runner, role, messages, num_samples)])
+    return texts
+
+
+class _Chat:
+  """Shows each role its state, which is the chat; never stepped."""
+
+  def observe(
+      self, state: Sequence[env_api.Message],
+      role: str) -> Sequence[env_api.Message]:
+    del role
+    return state
+
+
+def _answers(
+    runner: runner_lib.EpisodeRunner, role: str,
+    messages: Sequence[env_api.Message],
+    num_samples: int) -> runner_lib.EpisodeCoroutine:
+  key = types.GroupKey(task_id='chat', role=role, turn=0, branch=0)
+  group, = yield runner.sample(
+      [runner_lib.SampleRequest(key, messages)], group_size=num_samples)
+  tokenizer = runner.policy_of(role).tokenizer
+  return [tokenizer.decode(ids) for ids in group.completions]

@@ -1,0 +1,340 @@
+"""A recorded step or evaluation once more, compared with its record.
+
+  python -m atgrpo_jax.main --mode replay --workdir W --step 20 --task T
+  python -m atgrpo_jax.main --mode replay --workdir W --step after
+
+The policies are those of the newest checkpoint that is not beyond the step;
+from there the steps between are made again. What is sampled is a function of
+the seed, the step, the task, the turn, the role and the candidate, so on equal
+devices a replay equals the record. Changed values of the config (see
+`_MAY_DIFFER`) play the same tasks with the same policies in another way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+import json
+import pathlib
+from typing import Any
+
+import jax
+import ml_collections
+import numpy as np
+
+from atgrpo_jax import errors
+from atgrpo_jax import evaluate
+from atgrpo_jax import experiment as experiment_lib
+from atgrpo_jax import measures
+from atgrpo_jax import training_step
+from atgrpo_jax.algorithms import collect
+from atgrpo_jax.rollout import records
+from atgrpo_jax.rollout import runner as runner_lib
+from atgrpo_jax.rollout import tree as tree_lib
+from atgrpo_jax.runtime import checkpoints as checkpoints_lib
+from atgrpo_jax.runtime import step_clock
+from atgrpo_jax.runtime import workdir as workdir_lib
+from atgrpo_jax.viewer import trees as trees_lib
+from environments import datasets
+from environments import env_api
+
+# Values of the config, or sections, that a replay may have otherwise.
+_MAY_DIFFER = (
+    'seed', 'rollout', 'advantage', 'environment.max_turns',
+    'environment.reward', 'environment.options', 'evaluation.temperature')
+# What changes nothing that is sampled, on equal devices.
+_OF_THE_MACHINE = (
+    'mesh', 'sandbox', 'environment.num_workers', 'environment.program_slots')
+
+# A task alone is computed in smaller products than among others, whose rounding
+# moves a log-probability by less than this.
+_ROUNDING = 1e-4
+# What is compared before what follows from it.
+_FIRST = ('state', 'messages', 'prompt_ids', 'ids', 'text')
+_LAST = ('joint_action', 'chosen')
+
+# A tree as `records.read_trees` gives it.
+_Record = Mapping[str, Any]
+
+
+def recorded_config(
+    config: ml_collections.ConfigDict,
+    recorded: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
+  """The config of a run, on the machine of a replay.
+
+  Args:
+    config: of the replay.
+    recorded: of the run.
+
+  Raises:
+    UserError: they differ in what a replay cannot have otherwise.
+  """
+  now, then = (workdir_lib.flatten(x.to_dict()) for x in (config, recorded))
+  on_machine = {}
+  for name, value in now.items():
+    if _is_of(name, _OF_THE_MACHINE):
+      on_machine[name] = value
+    elif value != then[name] and (
+        not _is_of(name, _MAY_DIFFER) or name == 'rollout.num_tasks'):
+      raise errors.UserError(
+          f'--config.{name}={value!r}, but the run had {then[name]!r}, and a '
+          'replay has its tasks and policies; what may be another is '
+          f'{", ".join(_MAY_DIFFER)}.')
+  merged = recorded.copy_and_resolve_references()
+  merged.update_from_flattened_dict(on_machine)
+  return merged
+
+
+def _is_of(name: str, parts: Sequence[str]) -> bool:
+  return any(name == part or name.startswith(part + '.') for part in parts)
+
+
+def replay(
+    run: experiment_lib.Experiment, changed: experiment_lib.Experiment,
+    workdir: pathlib.Path, *, step: str, task_id: str | None = None) -> bool:
+  """Plays it, prints how it compares, and writes it into `replays/`.
+
+  Args:
+    run: of `recorded_config`.
+    changed: of the config of the replay.
+    workdir: of the run; a trainer may be in it.
+    step: a training step, from 0, or the name of an evaluation.
+    task_id: the only task to play; None for all.
+
+  Returns:
+    False if it differs from the record although nothing was changed.
+  """
+  is_training = step.isdecimal()
+  path = (records.groups_path(workdir, int(step)) if is_training
+          else evaluate.transcripts_path(workdir, step))
+  if not path.exists():
+    raise errors.UserError(
+        f'--step={step}: there is no {path}; give one of '
+        f'{", ".join(_recorded_steps(workdir)) or "none: nothing is recorded"}.'
+        )
+  recorded = list(records.read_trees(path))
+  if task_id is not None:
+    known = [tree['task_id'] for tree in recorded]
+    recorded = [tree for tree in recorded if tree['task_id'] == task_id]
+    if not recorded:
+      raise errors.UserError(
+          f'--task={task_id} is not in {path}, which has {len(known)} tasks, '
+          f'such as {", ".join(known[:10])}.')
+  play_again = _training_step if is_training else _evaluation
+  trees = play_again(
+      run, changed, workdir, step, [tree['task_id'] for tree in recorded])
+  new = workdir / 'replays' / path.name
+  records.write_trees(
+      new, trees, changed.environment, with_tokens=is_training)
+  replayed = list(records.read_trees(new))
+
+  changes = _changes(run.config, changed.config)
+  for change in changes:
+    print(f'changed: {change}')
+  for name, found in (('recorded', recorded), ('replayed', replayed)):
+    print(f'{name}  {_summary(found)}')
+  is_equal = _compare(recorded, replayed, is_alone=task_id is not None)
+  print(f'written to {new}')
+  return is_equal or bool(changes)
+
+
+def _recorded_steps(workdir: pathlib.Path) -> list[str]:
+  """What `--step` can be."""
+  steps = [
+      str(int(path.name.partition('.')[0]))
+      for path in sorted((workdir / 'groups').glob('*.jsonl.gz'))]
+  evaluations = [
+      path.name.partition('.')[0]
+      for path in sorted((workdir / 'evals').glob('*.jsonl.gz'))]
+  return steps + evaluations
+
+
+def _changes(
+    then: ml_collections.ConfigDict,
+    now: ml_collections.ConfigDict) -> list[str]:
+  """Each value that the replay has otherwise."""
+  before, after = (workdir_lib.flatten(x.to_dict()) for x in (then, now))
+  return [
+      f'{name} from {before[name]!r} to {value!r}'
+      for name, value in after.items()
+      if value != before[name] and _is_of(name, _MAY_DIFFER)]
+
+
+def _training_step(
+    run: experiment_lib.Experiment, changed: experiment_lib.Experiment,
+    workdir: pathlib.Path, step: str,
+    task_ids: Sequence[str]) -> list[tree_lib.Tree]:
+  """The trees of these tasks in a training step."""
+  tasks = run.tasks(run.config.dataset.train)
+  states = _states(run, workdir, int(step), tasks)
+  params = experiment_lib.params_of(states)
+  drawn = _find(
+      training_step.draw_tasks(tasks, int(step), run), task_ids, workdir)
+  collect.check(changed.environment, changed.rollout)
+  return collect.collect(
+      _runner(run, changed, params, step=int(step),
+              temperature=changed.config.rollout.temperature,
+              policy_map=run.policy_map),
+      drawn, changed.rollout, changed.advantage, run.judges(params))
+
+
+def _evaluation(
+    run: experiment_lib.Experiment, changed: experiment_lib.Experiment,
+    workdir: pathlib.Path, name: str,
+    task_ids: Sequence[str]) -> list[tree_lib.Tree]:
+  """The episodes of these tasks in an evaluation."""
+  result = evaluate.read(workdir, name)
+  tasks = run.tasks(result['split'])
+  if datasets.split_hash(tasks) != result['split_hash']:
+    raise errors.UserError(
+        f'evals/{name}.json is of the split {result["split"]!r} with the hash '
+        f'{result["split_hash"]}, which is now {datasets.split_hash(tasks)}; '
+        'prepare the data set as it was.')
+  temperature = changed.config.evaluation.temperature
+  if temperature == run.config.evaluation.temperature:
+    temperature = result['sampling']['temperature']
+  states = _states(
+      run, workdir, result['step'], run.tasks(run.config.dataset.train))
+  runner = _runner(
+      run, changed, experiment_lib.params_of(states), step=result['step'],
+      temperature=temperature, policy_map=result['policy_map'])
+  drawn = _find(tasks, task_ids, workdir)
+  return [
+      tree_lib.chain(task['task_id'], nodes)
+      for task, nodes in zip(drawn, measures.play_episodes(runner, drawn))]
+
+
+def _states(
+    run: experiment_lib.Experiment, workdir: pathlib.Path, step: int,
+    tasks: Sequence[env_api.Task]) -> experiment_lib.States:
+  """What was trained, before a step; what no checkpoint has is made again."""
+  checkpoints = checkpoints_lib.Checkpoints(workdir / 'checkpoints')
+  saved = max((s for s in checkpoints.steps() if s <= step), default=0)
+  states = (run.restore(checkpoints, workdir, step=saved)[0] if saved
+            else run.initial_states())
+  checkpoints.close()
+  print(f'from the checkpoint of step {saved}' if saved else 'from the start',
+        f'to step {step}')
+  references = training_step.references(run)
+  clock = step_clock.StepClock()
+  for made in range(saved, step):
+    trees, _ = training_step.rollout(
+        run, states, training_step.draw_tasks(tasks, made, run), step=made,
+        clock=clock)
+    training_step.update(
+        run, states, trees, step=made, references=references, clock=clock)
+    print(f'made step {made} again')
+  return states
+
+
+def _runner(
+    run: experiment_lib.Experiment, changed: experiment_lib.Experiment,
+    params: experiment_lib.Params, **how: Any) -> runner_lib.EpisodeRunner:
+  """Plays the changed environment with the policies of the run."""
+  return dataclasses.replace(
+      run.runner(params, **how), environment=changed.environment,
+      seed=changed.config.seed,
+      max_new_tokens=changed.config.rollout.max_new_tokens)
+
+
+def _find(
+    tasks: Sequence[env_api.Task], task_ids: Sequence[str],
+    workdir: pathlib.Path) -> list[env_api.Task]:
+  """The tasks of these ids, in their order."""
+  by_id = {task['task_id']: task for task in tasks}
+  missing = [task_id for task_id in task_ids if task_id not in by_id]
+  if missing:
+    raise errors.UserError(
+        f'The data set has no task {missing[0]!r} where {workdir} has one; '
+        'prepare it as it was.')
+  return [by_id[task_id] for task_id in task_ids]
+
+
+def _summary(trees: Sequence[_Record]) -> str:
+  summaries = [trees_lib.tree(tree)['summary'] for tree in trees]
+  solved, played = (
+      sum(it[name] for it in summaries) for name in ('solved', 'episodes'))
+  returns = [
+      candidate['return'] for tree in trees for node in tree['nodes']
+      for group in node['groups'] for candidate in group['candidates']]
+  known = [x for x in returns if x is not None]
+  return (
+      f'{solved} of {played} episodes solved, mean return '
+      f'{np.mean(known) if known else np.nan:.3f} of {len(returns)} candidates')
+
+
+def _compare(
+    recorded: Sequence[_Record], replayed: Sequence[_Record], *,
+    is_alone: bool) -> bool:
+  """Prints where the trees differ first; whether they are equal.
+
+  Of a task alone, log-probabilities may differ by `_ROUNDING`.
+  """
+  num_equal, first, distance = 0, '', 0.0
+  for then, now in zip(recorded, replayed):
+    difference = None
+    for where, x, y in _differences(_renumbered(then), _renumbered(now), ()):
+      if is_alone and 'logprobs' in where and abs(x - y) <= _ROUNDING:
+        distance = max(distance, abs(x - y))
+      else:
+        difference = difference or _sentence(then, where, x, y)
+    num_equal += difference is None
+    first = first or difference
+  num_different = len(recorded) - num_equal
+  if num_different:
+    devices = jax.devices()
+    print(f'{num_different} of {len(recorded)} trees differ. First: {first}')
+    print(f'Rounding depends on the devices, which are {len(devices)} of kind '
+          f'{devices[0].device_kind!r} now.')
+  elif distance:
+    print('equal to the record; log-probabilities differ by at most '
+          f'{distance:.0e}')
+  else:
+    print(f'equal to the record: {num_equal} '
+          f'{"tree" if num_equal == 1 else "trees"}')
+  return not num_different
+
+
+def _renumbered(tree: _Record) -> dict[str, Any]:
+  """The same with baselines counted in this tree, not in the whole step."""
+  tree, ids = json.loads(json.dumps(tree)), {}
+  for node in tree['nodes']:
+    for group in node['groups']:
+      group['baseline_id'] = ids.setdefault(group['baseline_id'], len(ids))
+  return tree
+
+
+def _differences(
+    then: Any, now: Any, where: tuple[str | int, ...],
+) -> Iterator[tuple[tuple[str | int, ...], Any, Any]]:
+  """(where, recorded, replayed) of all leaves that differ; causes first."""
+  if isinstance(then, dict) and isinstance(now, dict):
+    names = dict.fromkeys([*then, *now])
+    for name in sorted(names, key=lambda name: (
+        name not in _FIRST, name in _LAST)):
+      yield from _differences(then.get(name), now.get(name), (*where, name))
+  elif isinstance(then, list) and isinstance(now, list):
+    for index, pair in enumerate(zip(then, now)):
+      yield from _differences(*pair, (*where, index))
+    if len(then) != len(now):
+      yield (*where, 'number'), len(then), len(now)
+  elif then != now:
+    yield where, then, now
+
+
+def _sentence(
+    tree: _Record, where: tuple[str | int, ...], then: Any, now: Any) -> str:
+  """Where in a tree something differs, and in what."""
+  words, rest = [f'task {tree["task_id"]}'], list(where)
+  if rest[:1] == ['nodes'] and len(rest) > 2:
+    node, rest = tree['nodes'][rest[1]], rest[2:]
+    words.append(f'turn {node["turn"] + 1}')
+    if rest[0] == 'groups' and len(rest) > 2:
+      group, rest = node['groups'][rest[1]], rest[2:]
+      words.append(group['role'])
+  for part, index in (('candidates', 'candidate'), ('steps', 'joint action')):
+    if rest[0] == part and len(rest) > 2:
+      words.append(f'{index} {rest[1]}')
+      rest = rest[2:]
+  words.append(' '.join(map(str, rest)))
+  return f'{", ".join(words)}: recorded {then!r}, replayed {now!r}'

@@ -1,0 +1,106 @@
+"""What mkdocs.yml needs beyond its plugins: events, and how sources are read.
+
+A page keeps its path of the checkout, so a link that holds there holds in the
+site. What pages link to comes along. A linked folder becomes a page with the
+texts of its files, and so does a file that is neither a page nor a picture.
+"""
+
+from __future__ import annotations
+
+import logging
+import pathlib
+import re
+import textwrap
+
+import griffe
+from mkdocs.config import defaults
+from mkdocs.structure import files as files_lib
+from mkdocs.structure import pages
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+# The path in a link to something in the checkout.
+_LINK = re.compile(r'(?<=\]\()[^)\s#:]+(?=[)#])')
+
+# It tells each module.
+logging.getLogger('mkdocs.plugins.api-autonav').setLevel(logging.WARNING)
+
+
+def on_files(
+    files: files_lib.Files, *, config: defaults.MkDocsConfig
+) -> files_lib.Files:
+  """Puts the pages and what they link to in the place of the files of docs/."""
+  paths = [
+      ROOT / 'README.md', *sorted(ROOT.glob('docs/*.md')),
+      *sorted(ROOT.glob('models/*/README.md'))]
+  found = [file for file in files if file.src_dir != config.docs_dir]
+  for path in paths:  # Which grows.
+    name = path.relative_to(ROOT).as_posix()
+    if _is_shown(path):
+      found.append(files_lib.File.generated(
+          config, f'{name}.md', content=_page_of(path),
+          inclusion=files_lib.InclusionLevel.NOT_IN_NAV))
+    else:
+      found.append(
+          files_lib.File.generated(config, name, abs_src_path=str(path)))
+    if path.suffix == '.md':
+      for link in _LINK.findall(path.read_text('utf-8')):
+        target = (path.parent / link).resolve()
+        if target.exists() and target not in paths:
+          paths.append(target)
+  return files_lib.Files(found)
+
+
+def on_page_markdown(markdown: str, *, page: pages.Page, **_) -> str:
+  """Leads links to folders and files to the pages that show them."""
+  folder = (ROOT / page.file.src_uri).parent
+  return _LINK.sub(
+      lambda link: link[0] + '.md' * _is_shown(folder / link[0]), markdown)
+
+
+def _is_shown(path: pathlib.Path) -> bool:
+  return path.is_dir() or path.is_file() and path.suffix not in ('.md', '.png')
+
+
+def _page_of(path: pathlib.Path) -> str:
+  """A page with the text of a file, or of each file of a folder."""
+  parts = [f'# {path.name}\n']
+  for file in sorted(path.glob('*.*')) if path.is_dir() else [path]:
+    if text := file.read_text('utf-8'):
+      parts += [f'## `{file.name}`\n'] * path.is_dir()
+      parts.append(f'~~~~{file.suffix.removeprefix(".")}\n{text}~~~~\n')
+  return '\n'.join(parts)
+
+
+class HouseStyle(griffe.Extension):
+  """Gives docstrings and comments the form that mkdocstrings renders."""
+
+  def on_object(self, *, obj: griffe.Object, **_) -> None:
+    if obj.docstring:
+      obj.docstring.value = _indent_more(obj.docstring.value)
+
+  def on_attribute(self, *, attr: griffe.Attribute, **_) -> None:
+    """Where there is no docstring, the comment is one."""
+    if not attr.docstring and (comment := _comment(attr)):
+      attr.docstring = griffe.Docstring(
+          comment, lineno=attr.lineno, parent=attr)
+
+
+def _indent_more(docstring: str) -> str:
+  """Code and tables, indented by two, become indented by four: Markdown's."""
+  return '\n\n'.join(
+      textwrap.indent(part, '  ') if re.match(r'  [^\s\d-]', part) else part
+      for part in docstring.split('\n\n'))
+
+
+def _comment(attr: griffe.Attribute) -> str:
+  """The comment behind an attribute, or the lines of it above."""
+  lines = attr.filepath.read_text('utf-8').splitlines()
+  _, found, behind = lines[attr.endlineno - 1].partition('  # ')
+  if found:
+    return behind
+  above = []
+  for line in reversed(lines[:attr.lineno - 1]):
+    if not line.strip().startswith('# '):
+      break
+    above.insert(0, line.strip().removeprefix('# '))
+  return '\n'.join(above)

@@ -1,0 +1,56 @@
+"""Runs from Python."""
+
+import pytest
+
+from atgrpo_jax import api
+from atgrpo_jax import errors
+from tests import echo
+
+
+@pytest.fixture(scope='module')
+def config(echo_folder):
+  config = echo.get_config()
+  config.update_from_flattened_dict({
+      'model.folder': str(echo_folder), 'train.num_steps': 12,
+      'train.checkpoint_every': 6, 'evaluation.validate_every': 6})
+  return config
+
+
+def test_a_team_from_a_config(config, tmp_path):
+  workdir = tmp_path / 'run'
+  with api.Run(config, workdir) as run:
+    chat = [{'role': 'user', 'content': 'first b'}]
+    drawn = run.generate('first', chat, num_samples=64)
+    assert len(drawn) == 64 and len(set(drawn)) > 4  # Untrained.
+    results = run.train()
+    assert results['before']['success'] < 0.2 < results['after']['success']
+    assert run.evaluate() == results['after']
+    assert run.export() == [workdir / 'export/shared']
+
+  # All of it again from the workdir alone.
+  with api.Run(None, workdir) as run:
+    assert run.config.train.num_steps == 12
+    said = {
+        letter: run.generate(
+            'first', [{'role': 'user', 'content': f'first {letter}'}],
+            temperature=0.0)[0].split()[0]
+        for letter in echo.LETTERS}
+    assert sum(word == letter for letter, word in said.items()) >= 4, said
+    again = run.generate('second', chat, num_samples=3, seed=5)
+    assert again == run.generate('second', chat, num_samples=3, seed=5)
+    with pytest.raises(errors.UserError, match="'third' is no role of"):
+      run.generate('third', chat)
+  with pytest.raises(errors.UserError, match='The run is not open'):
+    api.Run(config, workdir).train()
+  with pytest.raises(errors.UserError, match='There is no .*config.json'):
+    api.Run(None, tmp_path / 'nothing')
+
+
+def test_workers_that_there_cannot_be(config, tmp_path):
+  config = config.copy_and_resolve_references()
+  config.sandbox.level = 'strong'
+  with pytest.raises(errors.UserError, match="sandbox.level='strong'"):
+    api.train(config, tmp_path)
+  config.sandbox.level, config.environment.num_workers = 'none', 0
+  with pytest.raises(errors.UserError, match='environment.num_workers=0'):
+    api.train(config, tmp_path)

@@ -1,0 +1,99 @@
+"""collectives.py: what is read of a compiled program."""
+
+import pytest
+
+from atgrpo_jax.compile_check import collectives
+
+# As XLA writes them for CPUs and for TPUs, shortened.
+MODULE = """
+%add (x: f32[], y: f32[]) -> f32[] {
+  ROOT %sum = f32[] add(%x, %y)
+}
+
+%step (a: bf16[8,4]) -> bf16[8,4] {
+  %reduced = bf16[8,4]{1,0:T(8,128)(2,1)} all-reduce(%a), \
+replica_groups={{0,1,2,3},{4,5,6,7}}, \
+to_apply=%add
+  %again = bf16[8,4]{1,0} all-reduce(%reduced), \
+replica_groups=[2,4]<=[8], \
+to_apply=%add
+  ROOT %next = (bf16[8,4]{1,0}) while(%again), condition=%twice, body=%inner, \
+backend_config={"known_trip_count":{"n":"2"}}
+}
+
+%twice (a: bf16[8,4]) -> pred[] {
+  ROOT %less = pred[] constant(true)
+}
+
+%inner (a: bf16[8,4]) -> bf16[8,4] {
+  ROOT %part = f32[2,4]{1,0} fusion(%a), kind=kCustom, calls=%scatter
+}
+
+%scatter (a: bf16[8,4]) -> f32[2,4] {
+  ROOT %mine = f32[2,4]{1,0} reduce-scatter(%a), \
+replica_groups=mesh['axis_0'=4,'axis_1'=2], \
+device_ids=([2,4]T(1,0)) {'axis_0'}, \
+to_apply=%add
+}
+
+%condition (a: bf16[8,4]) -> pred[] {
+  %last = s32[]{:T(128)} constant(28), metadata={}
+  ROOT %less = pred[] compare(%a, %last), direction=LT
+}
+
+%unknown (a: bf16[8,4]) -> pred[] {
+  %any = pred[] all-reduce(%a), replica_groups={{0,4},{1,5},{2,6},{3,7}}
+  ROOT %go = pred[] copy(%any)
+}
+
+ENTRY %main (a: bf16[8,4]) -> bf16[8,4] {
+  %started = (bf16[2,4]{1,0}, bf16[8,4]{1,0:S(1)}) all-gather-start(%a), \
+replica_groups=mesh['axis_0'=2,'axis_1'=4] {'axis_1'}
+  %whole = bf16[8,4]{1,0} all-gather-done(%started)
+  %moving = (f32[3]{0}, f32[3]{0}, u32[], u32[]) collective-permute-start(%a), \
+source_target_pairs={{0,1},{1,2},{2,0}}
+  %alone = f32[3]{0} all-reduce(%a), replica_groups={{0},{1}}
+  %layers = (bf16[8,4]{1,0}) while(%whole), condition=%condition, body=%step
+  ROOT %tokens = (bf16[8,4]{1,0}) while(%layers), condition=%unknown, \
+body=%inner
+}
+"""
+
+
+def test_what_is_found():
+  found = {
+      (each.kind, each.loops): each
+      for each in collectives.find(MODULE, while_length=16)}
+  known = {
+      # Twice three quarters of 64 bytes, two a layer.
+      ('all-reduce', (28,)): (64, 4, 2, 28 * 2 * 96),
+      ('reduce-scatter', (28, 2)): (128, 4, 1, 28 * 2 * 96),
+      ('reduce-scatter', (16,)): (128, 4, 1, 16 * 96),
+      ('all-reduce', (16,)): (1, 2, 1, 16),
+      ('all-gather', ()): (64, 4, 1, 48),
+      ('collective-permute', ()): (12, 3, 1, 12),
+  }
+  assert {
+      name: (each.num_bytes, each.num_devices, each.number, each.num_sent)
+      for name, each in found.items()} == known
+  assert found['all-reduce', (28,)].times == 56
+  # Those that send most come first.
+  sent = [each.num_sent for each in collectives.find(MODULE, 16)]
+  assert sent == sorted(sent, reverse=True)
+
+
+def test_what_all_exchange():
+  each, = collectives.find(
+      'ENTRY %main (a: f32[8]) -> f32[8] {\n'
+      '  ROOT %b = f32[8]{0} all-to-all(%a), replica_groups={{0,1,2,3}}\n}', 1)
+  assert each.num_sent == 24  # Of 32 bytes, a quarter stays.
+
+
+@pytest.mark.parametrize('text, words', [
+    ('no program', 'not that of a compiled program'),
+    ('ENTRY %main (a: f32[2]) -> f32[2] {\n'
+     '  ROOT %b = f32[2]{0} all-reduce(%a), groups=new\n}',
+     'No devices are named in')])
+def test_what_cannot_be_read_is_refused(text, words):
+  with pytest.raises(ValueError, match=words):
+    collectives.find(text, 1)

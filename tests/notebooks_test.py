@@ -1,0 +1,58 @@
+"""The notebooks run from their first cell to their last."""
+
+import json
+
+import nbclient
+import nbformat
+import pytest
+
+from tests import checkout
+
+FOLDER = checkout.ROOT / 'notebooks'
+# In the order in which they are read; the second reads the run of the first.
+NAMES = 'train_a_team', 'read_a_run', 'write_an_environment'
+
+
+def _printed(notebook):
+  """What each code cell printed."""
+  return [
+      ''.join(output.get('text', '') for output in cell.outputs)
+      for cell in notebook.cells if cell.cell_type == 'code']
+
+
+def test_notebooks_run(tmp_path, monkeypatch):
+  for name in ('models', 'docs'):
+    (tmp_path / name).symlink_to(checkout.ROOT / name)
+  monkeypatch.setenv('PYTHONPATH', str(checkout.ROOT))
+  printed = {}
+  for name in NAMES:
+    notebook = nbformat.read(FOLDER / f'{name}.ipynb', as_version=4)
+    nbclient.NotebookClient(
+        notebook, timeout=600,
+        resources={'metadata': {'path': str(tmp_path)}}).execute()
+    printed[name] = _printed(notebook)
+  assert 'held-out success: before' in printed['train_a_team'][2]
+  assert printed['train_a_team'][4].count('\n' + '-' * 40 + '\n') == 2
+  assert 'turn 1, tool' in printed['read_a_run'][2]
+  assert printed['read_a_run'][4] == 'runs/notebook/report.html\n'
+  assert 'turn 1, advisor: You are the advisor.' in (
+      printed['write_an_environment'][3])
+  assert (tmp_path / 'runs/notebook/report.html').exists()
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_notebooks_are_kept_as_they_ran(name):
+  text = (FOLDER / f'{name}.ipynb').read_text()
+  cells = [
+      cell for cell in json.loads(text)['cells'] if cell['cell_type'] == 'code']
+  assert len(cells) <= 10
+  assert [cell['execution_count'] for cell in cells] == list(
+      range(1, len(cells) + 1))
+  assert 'Traceback' not in text
+  # Of no machine but the reader's.
+  assert not [path for path in ('/home/', '/root/', '/tmp/', '/work/', '/opt/')
+              if path in text]
+
+
+def test_there_are_no_others():
+  assert {path.stem for path in FOLDER.glob('*.ipynb')} == set(NAMES)
