@@ -1,5 +1,11 @@
 """Contests: a coder and a tester solve programming problems by AT-GRPO.
 
+  python -m atgrpo_jax.main --config configs/contests.py:size=nano \
+      --workdir runs/recipes
+
+trains `models/reckoner`, which configs/reckoner.py makes, on generated recipes
+(`environments/programming/recipes`) on two CPU cores, and
+
   python -m atgrpo_jax.main --config configs/contests.py:size=1.7b \
       --workdir runs/contests
 
@@ -32,6 +38,7 @@ from configs import common
 
 # Data set -> splits to train on, to validate and to test.
 _SPLITS = {
+    'recipes': ('train', 'validation[:64]', 'test[:200]'),
     'apps': (
         'train[:-64]', 'train[-64:]', 'test[:6%]+test[60%:62%]+test[80%:82%]'),
     'code_contests': ('train', 'valid[:64]', 'test'),
@@ -42,23 +49,27 @@ _SPLITS = {
 def get_config(arg: str = ''):
   """A coder and a tester.
 
-  Of `arg`, `size` is the model, `data` one of 'apps', 'code_contests' and
-  'livecodebench' (by default what the paper trains this size on), `team` is
+  Of `arg`, `size` is the model, `data` one of 'recipes', 'apps',
+  'code_contests' and 'livecodebench' (by default what the paper trains this
+  size on, and for the small model recipes, which alone it can do), `team` is
   'pair' or 'solo', `system` is one of `common.SYSTEMS`, `topology` is a TPU
   slice for --mode compile_check, and `debug` means two small steps.
   """
   arg = common.parse_arg(
       arg, size='1.7b', data='', team='', system='at_grpo', topology='',
       debug=False)
-  data = arg.data or ('code_contests' if arg.size == '8b' else 'apps')
+  data = arg.data or {'nano': 'recipes', '8b': 'code_contests'}.get(
+      arg.size, 'apps')
   for name, value, known in (
       ('data', data, _SPLITS), ('system', arg.system, common.SYSTEMS)):
     if value not in known:
       raise ValueError(f'{name}={value!r} is not one of {list(known)}.')
-  c = common.base_config(arg.size)
-  if arg.size == 'nano':
+  if (arg.size == 'nano') != (data == 'recipes'):
     raise ValueError(
-        "size='nano' writes no programs of this kind; give 0.6b or more.")
+        f'size={arg.size!r} and data={data!r} do not go together: the small '
+        "model writes programs for 'recipes' alone, which are too easy for "
+        'others.')
+  c = common.base_config(arg.size)
   c.environment.module = 'environments.programming.contests.env'
   c.environment.team = arg.team or 'pair'
   c.environment.num_workers = 8
@@ -68,6 +79,27 @@ def get_config(arg: str = ''):
   c.evaluation.temperature = 0.6
   # The last holds whatever is written, of tokens of one byte.
   c.buckets.prompt = (1024, 2048, 4096, 8192, 32768)
+
+  if arg.size == 'nano':
+    c.model.folder = 'models/reckoner'
+    c.environment.max_turns = 2
+    c.environment.num_workers = 2
+    c.environment.program_slots = 2
+    c.dataset.config = 'contests'
+    c.evaluation.temperature = 1.0
+    c.rollout.num_tasks = 16
+    c.rollout.group_size = 8
+    c.rollout.max_new_tokens = 48
+    c.optimizer.learning_rate = 3e-4
+    c.optimizer.warmup_updates = 0
+    c.optimizer.weight_decay = 0.0
+    # The last holds whatever programs print.
+    c.buckets.prompt = (80, 160, 2000)
+    c.buckets.completion = (24, 48)
+    c.buckets.groups = (16, 64)
+    c.buckets.microbatch_tokens = 2400
+    c.critic.learning_rate = 1e-3
+    c.train.num_steps = 100
 
   if arg.debug:
     c.rollout.num_tasks = 2

@@ -1,5 +1,11 @@
 """Functions: two agents write a helper and its caller by MAGRPO.
 
+  python -m atgrpo_jax.main --config configs/functions.py:size=nano \
+      --workdir runs/helpers
+
+trains `models/reckoner`, which configs/reckoner.py makes, on generated recipes
+(`environments/programming/recipes`) in one turn on two CPU cores, and
+
   python -m atgrpo_jax.main --config configs/functions.py:size=1.7b \
       --workdir runs/functions
 
@@ -40,6 +46,7 @@ SYSTEMS = {
 # and by the number of turns the steps. MBPP has its official splits of the
 # config `sanitized`; the released run has other rows, and no second turn.
 _KINDS = {
+    'recipes': ('train', 'test[:200]', 16, 1.0, {1: 150}),
     'humaneval': ('test[33:163]', 'test[:32]', 2, 0.7, {1: 650, 2: 390}),
     'coop_humaneval': ('test[16:]', 'test[:16]', 4, 0.8, {1: 132, 2: 132}),
     'mbpp': ('train', 'test', 2, 0.8, {1: 1200, 2: 1200}),
@@ -49,28 +56,35 @@ _KINDS = {
 def get_config(arg: str = ''):
   """Two agents that write a program.
 
-  Of `arg`, `kind` is 'humaneval', 'coop_humaneval' or 'mbpp', `turns` 1 or 2,
-  `system` one of `SYSTEMS`, `team` one of the environment's teams, `preset` one
-  of `common.MAGRPO_PRESETS`, `size` the model, `topology` a TPU slice for
-  --mode compile_check, and `debug` means two small steps.
+  Of `arg`, `kind` is 'humaneval', 'coop_humaneval', 'mbpp', or for the small
+  model 'recipes', `turns` 1 or 2 (by default 2, and 1 for recipes), `system`
+  one of `SYSTEMS`, `team` one of the environment's teams, `preset` one of
+  `common.MAGRPO_PRESETS`, `size` the model, `topology` a TPU slice for --mode
+  compile_check, and `debug` means two small steps.
   """
   arg = common.parse_arg(
-      arg, kind='humaneval', turns=2, system='magrpo', team='', preset='paper',
+      arg, kind='', turns=0, system='magrpo', team='', preset='paper',
       size='1.7b', topology='', debug=False)
+  is_small = arg.size == 'nano'
+  arg.kind = arg.kind or ('recipes' if is_small else 'humaneval')
+  arg.turns = arg.turns or (1 if is_small else 2)
   presets = common.MAGRPO_PRESETS
   for name, value, known in (
       ('kind', arg.kind, _KINDS), ('system', arg.system, SYSTEMS),
-      ('preset', arg.preset, presets), ('turns', arg.turns, (1, 2))):
+      ('preset', arg.preset, presets),
+      ('turns', arg.turns, (1,) if is_small else (1, 2))):
     if value not in known:
       raise ValueError(f'{name}={value!r} is not one of {list(known)}.')
   if arg.system == 'at_grpo' and arg.preset != 'paper':
     raise ValueError(
         f"preset={arg.preset!r} is a version of MAGRPO; leave 'paper' with "
         "system='at_grpo', another algorithm.")
-  c = common.base_config(arg.size)
-  if arg.size == 'nano':
+  if is_small != (arg.kind == 'recipes'):
     raise ValueError(
-        "size='nano' writes no programs of this kind; give 0.6b or more.")
+        f'size={arg.size!r} and kind={arg.kind!r} do not go together: the '
+        "small model writes programs for 'recipes' alone, which are too easy "
+        'for others.')
+  c = common.base_config(arg.size)
   c.update_from_flattened_dict(common.MAGRPO | presets[arg.preset])
   c.environment.module = 'environments.programming.functions.env'
   c.environment.team = arg.team or 'pair'
@@ -90,10 +104,12 @@ def get_config(arg: str = ''):
   c.environment.options.expert_key_variable = ''
   c.dataset.builder = (
       f'environments.programming.{arg.kind}.{arg.kind}_dataset_builder')
+  c.dataset.config = 'functions' if is_small else ''
   train, test, num_tasks, temperature, num_steps = _KINDS[arg.kind]
   c.dataset.train, c.evaluation.test = train, test
   # Nothing is selected by it.
-  c.evaluation.validation = 'validation' if arg.kind == 'mbpp' else test
+  c.evaluation.validation = {
+      'mbpp': 'validation', 'recipes': 'validation[:64]'}.get(arg.kind, test)
   c.evaluation.temperature = temperature
   c.rollout.num_tasks = num_tasks
   c.rollout.temperature = temperature
@@ -109,6 +125,21 @@ def get_config(arg: str = ''):
   c.train.checkpoint_every = 50
   c.train.groups_every = 50
   c.evaluation.validate_every = 50
+
+  if is_small:
+    c.model.folder = 'models/reckoner'
+    c.rollout.max_new_tokens = 48
+    c.optimizer.learning_rate = 3e-4
+    # The last is what the model has positions for beside an answer.
+    c.buckets.prompt = (80, 160, 2000)
+    c.buckets.completion = (24, 48)
+    c.buckets.groups = (16, 64)
+    c.buckets.microbatch_tokens = 2400
+    if c.critic.kind == 'central':
+      c.critic.prompt_buckets = (160, 320, 4000)
+    c.critic.learning_rate = 1e-3
+    c.train.checkpoint_every = c.train.groups_every = 10
+    c.evaluation.validate_every = 10
 
   if arg.system in ('iac', 'maac'):  # As many candidates, of as many prompts.
     c.rollout.num_tasks *= c.rollout.group_size

@@ -1,10 +1,11 @@
-"""Warm start of `models/reckoner`, the small base model of the word problems.
+"""Warm start of `models/reckoner`, the small base model of words and programs.
 
   python -m atgrpo_jax.main --mode pretrain --config configs/reckoner.py \
       --workdir runs/reckoner
 
 It drills copying numbers, then solving stories
-(`environments/math_problems/stories`), and at last learns drafts, in which a
+(`environments/math_problems/stories`) and following recipes
+(`environments/programming/recipes`), and at last learns drafts, in which a
 third of all choices is wrong, and answers of all kinds.
 """
 
@@ -20,10 +21,11 @@ def _taught(groups, **kinds):
 def get_config():
   c = nano.get_config()
   c.unlock()
-  c.tokenizer.vocab_size = 1024
+  c.tokenizer.vocab_size = 1536
   c.tokenizer.num_demonstrations = 200
-  # A number of a story is one token, and so is an operator: each is a choice.
-  c.tokenizer.pieces = r'\n *|\d\d?|//|[-+*/()]'
+  # A number is one token, and so is an operator: each is a choice. A bracket
+  # behind a letter is a call.
+  c.tokenizer.pieces = r'\n *|\d\d?|//|[-+*/<>%]|(?<![a-z])[()]'
 
   c.tasks = config_dict.ConfigDict()
   c.tasks.stories = {
@@ -32,15 +34,38 @@ def get_config():
       'copying': {
           'copyist': _taught(32, adopt=1.0), 'solver': _taught(16, right=1.0)},
       'solving': {
-          'copyist': _taught(8, adopt=1.0), 'solver': _taught(40, right=1.0)},
+          'copyist': _taught(8, adopt=1.0), 'solver': _taught(32, right=1.0)},
       'practice': {
-          'tool': _taught(9, right=0.5, draft=0.3, broken=0.2),
-          'reasoner': _taught(6, adopt=0.6, invent=0.2, silent=0.2),
+          'tool': _taught(7, right=0.5, draft=0.3, broken=0.2),
+          'reasoner': _taught(5, adopt=0.6, invent=0.2, silent=0.2),
           'solo': _taught(1, invent=0.8, silent=0.2)},
       'mixture': {
-          'tool': _taught(9, right=0.0, draft=0.8, broken=0.2),
-          'reasoner': _taught(6, adopt=0.3, invent=0.5, silent=0.2),
+          'tool': _taught(7, right=0.0, draft=0.8, broken=0.2),
+          'reasoner': _taught(5, adopt=0.3, invent=0.5, silent=0.2),
           'solo': _taught(1, invent=0.8, silent=0.2)}}
+  drafts = dict(right=0.0, draft=0.8, broken=0.2)
+  tests = dict(case=0.4, guess=0.4, broken=0.2)
+  c.tasks.contests = {
+      'module': 'environments.programming.recipes.coder_demonstrations',
+      'max_turns': (1, 2),
+      'copying': {'writer': _taught(8, right=1.0)},
+      'solving': {'writer': _taught(24, right=1.0)},
+      'practice': {
+          'coder': _taught(5, right=0.5, draft=0.3, broken=0.2),
+          'tester': _taught(3, **tests),
+          'solo': _taught(3, right=0.5, draft=0.3, broken=0.2)},
+      'mixture': {
+          'coder': _taught(5, **drafts), 'tester': _taught(3, **tests),
+          'solo': _taught(3, **drafts)}}
+  helpers = dict(whole=0.25, first=0.35, broken=0.4)
+  callers = dict(asks=0.15, rest=0.15, alone=0.3, broken=0.4)
+  alone = dict(alone=0.6, broken=0.4)
+  c.tasks.functions = {
+      'module': 'environments.programming.recipes.writer_demonstrations',
+      'max_turns': (1,), 'copying': {}, 'solving': {}, **dict.fromkeys(
+          ('practice', 'mixture'), {
+              'aux': _taught(3, **helpers), 'main': _taught(4, **callers),
+              'solo': _taught(2, **alone)})}
   c.phases = config_dict.ConfigDict()
   c.phases.copying = {'order': 0, 'num_steps': 200, 'group_size': 1}
   c.phases.solving = {'order': 1, 'num_steps': 500, 'group_size': 1}

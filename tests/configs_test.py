@@ -44,7 +44,7 @@ MODES = {
     'nano': 'pretrain', 'writer': 'pretrain', 'reckoner': 'pretrain',
     'pod': 'compile_check'}
 TRAINING = [name for name in NAMES if name not in MODES]
-# There is no small model for these; their default is Qwen3-1.7B.
+# Their default is Qwen3-1.7B.
 LARGE = 'contests', 'functions'
 
 
@@ -56,8 +56,7 @@ def _get_config(name, arg=''):
 @pytest.mark.parametrize('name, arg', [
     *((name, '') for name in NAMES),
     *((name, arg) for name in TRAINING
-      for arg in ('debug', *(f'size={size}' for size in common.SIZES))
-      if name not in LARGE or arg != 'size=nano')])
+      for arg in ('debug', *(f'size={size}' for size in common.SIZES)))])
 def test_config_is_built_and_locked(name, arg):
   config = _get_config(name, arg)
   assert config.is_locked
@@ -100,7 +99,11 @@ def test_versions_of_magrpo_differ_in_what_is_listed():
     ('writing', 'system=mas_grpo',
      "system='mas_grpo' is not one of .*'magrpo'"),
     ('writing', 'preset=v2', "preset='v2' is not one of .*'comlrl143'"),
-    *((name, 'size=nano', "size='nano' writes no programs") for name in LARGE),
+    ('contests', 'size=nano,data=apps', 'small model writes programs for'),
+    ('contests', 'data=recipes', 'too easy for others'),
+    ('functions', 'size=nano,kind=mbpp', 'small model writes programs for'),
+    ('functions', 'kind=recipes', 'too easy for others'),
+    ('functions', 'size=nano,turns=2', r'turns=2 is not one of \[1\]|\(1,\)'),
     ('contests', 'data=humaneval', "data='humaneval' is not one of .*'apps'"),
     ('contests', 'system=sa_grpo,team=pair', "team='pair', but system='sa_g"),
     ('functions', 'kind=apps', "kind='apps' is not one of .*'mbpp'"),

@@ -1,0 +1,169 @@
+"""Demonstrations of mixed quality of coders and testers; see `recipe`.
+
+Kinds of programs (of coders and of who works alone): `right` follows the
+recipe; in a `draft` each choice (the kind of a step, the order, the question)
+is wrong with probability `WRONG`, so that all are seldom right; a `broken` one
+lacks its first line or a bracket. Kinds of testers: a `case` is right, a
+`guess` has another output, and a `broken` one none.
+
+A tester chooses short lists, so that some outputs can be worked out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from environments import demonstrations
+from environments import text as text_lib
+from environments.programming import problems
+from environments.programming.contests import env
+from environments.programming.contests import prompts
+from environments.programming.recipes import problem as problem_lib
+from environments.programming.recipes import recipe as recipe_lib
+
+WRONG = 0.3
+_LARGEST, _LONGEST = 30, 3  # Of a tester's list.
+
+
+class Repertoire:
+  """What can be shown of contests; see `environments.demonstrations`."""
+
+  def demonstrate(
+      self, rng: np.random.Generator, role: str, kinds: Mapping[str, float],
+      group_size: int,
+      max_turns: Sequence[int]) -> demonstrations.Demonstration:
+    """Draws a recipe and `group_size` answers of `role` to it.
+
+    Any turn of an episode may be shown.
+
+    Args:
+      rng: of all that is drawn.
+      role: 'coder', 'tester' or 'solo'. Or a drill: the 'writer' is a coder
+        who is told nothing but the recipe.
+      kinds: kind -> its probability.
+      group_size: answers.
+      max_turns: limits of an episode; one is drawn, and the turn below it.
+    """
+    recipe, text, tests = recipe_lib.random_recipe(rng)
+    limit = int(rng.choice(max_turns))
+    turn = 0 if role == 'writer' else int(rng.integers(limit))
+    task = problem_lib.contest(recipe, text, tests) | {'task_id': ''}
+    state = env.State(
+        problems.from_task(task), turn,
+        report=_random_report(rng, recipe, role) if turn else None)
+    messages = env.Contest(
+        env.TEAMS['solo' if role == 'solo' else 'pair'], {}, None, limit
+    ).observe(state, role) if role != 'writer' else [
+        {'role': 'user', 'content': state.problem.statement}]
+    drawn = tuple(
+        str(kind) for kind in rng.choice(
+            list(kinds), size=group_size, p=list(kinds.values())))
+    answer = _test if role == 'tester' else _code
+    return demonstrations.Demonstration(
+        role, state, messages,
+        tuple(answer(rng, kind, recipe) for kind in drawn), drawn)
+
+  def kind_of(
+      self, demonstration: demonstrations.Demonstration,
+      completion: str) -> str | None:
+    """The kind of an answer to the same prompt, if it is spelled as it should.
+
+    A draft must have the numbers of the recipe.
+    """
+    recipe = recipe_lib.parse(demonstration.state.problem.reference)
+    if demonstration.role == 'tester':
+      return _kind_of_test(recipe, completion)
+    program = text_lib.last_program(completion)
+    if program is None or completion != _block('python', program):
+      return None
+    found = recipe_lib.parse(program)
+    if found == recipe:
+      return 'right'
+    if found is not None:
+      return 'draft' if _numbers(found) == _numbers(recipe) else None
+    mended = (
+        f'{recipe_lib.FIRST_LINE}\n{program}', program.rstrip('\n') + ')\n')
+    return 'broken' if any(map(recipe_lib.parse, mended)) else None
+
+
+def _numbers(recipe: recipe_lib.Recipe) -> list[int]:
+  return sorted(step.number for step in recipe.steps)
+
+
+def _code(
+    rng: np.random.Generator, kind: str, recipe: recipe_lib.Recipe) -> str:
+  if kind == 'right':
+    return _block('python', recipe.program)
+  program = recipe_lib.change(rng, recipe, WRONG).program
+  if kind == 'broken':
+    program = (
+        program.removeprefix(f'{recipe_lib.FIRST_LINE}\n')
+        if rng.random() < 0.5 else program.removesuffix(')\n') + '\n')
+  return _block('python', program)
+
+
+def _test(
+    rng: np.random.Generator, kind: str, recipe: recipe_lib.Recipe) -> str:
+  given, expected = _random_case(rng, recipe, kind != 'guess')
+  text = _block('input', given)
+  return text if kind == 'broken' else f'{text}\n{_block("output", expected)}'
+
+
+def _kind_of_test(recipe: recipe_lib.Recipe, completion: str) -> str | None:
+  (name, given), *others = text_lib.blocks_of(completion) or [('', '')]
+  numbers = given.split()
+  if name != 'input' or not numbers or not all(map(str.isdigit, numbers)) or (
+      given != ' '.join(numbers) + '\n'):
+    return None
+  text = _block('input', given)
+  if completion == text:
+    return 'broken'
+  expected = others[0][1] if others else ''
+  if completion != f'{text}\n{_block("output", expected)}':
+    return None
+  right = problem_lib.make_case(recipe, map(int, numbers)).answers
+  return 'case' if expected in right else 'guess'
+
+
+def _random_case(
+    rng: np.random.Generator, recipe: recipe_lib.Recipe,
+    is_right: bool) -> tuple[str, str]:
+  """Input and expected output."""
+  numbers = rng.integers(
+      1, _LARGEST + 1, rng.integers(1, _LONGEST + 1)).tolist()
+  case = problem_lib.make_case(recipe, numbers)
+  right, = case.answers
+  while True:
+    value = rng.integers(_LARGEST + 1)
+    if is_right or f'{value}\n' != right:
+      return case.input, right if is_right else f'{value}\n'
+
+
+def _random_report(
+    rng: np.random.Generator, recipe: recipe_lib.Recipe,
+    role: str) -> prompts.Report:
+  """What a turn may leave that does not end the episode."""
+  draft = recipe_lib.change(rng, recipe, WRONG)
+  program, error = draft.program, ''
+  if rng.random() < 0.25:
+    program = program.removeprefix(f'{recipe_lib.FIRST_LINE}\n')
+    error = "NameError: name 'a' is not defined"
+  if role == 'solo':
+    return prompts.Report(program)
+  if rng.random() < 0.25:  # No case could be used.
+    return prompts.Report(program)
+  given, expected = _random_case(rng, recipe, rng.random() < 0.3)
+  got = error or problem_lib.make_case(
+      draft, map(int, given.split())).answers[0]
+  is_same = got == expected
+  return prompts.Report(
+      program, 1, () if is_same else (prompts.Mismatch(given, expected, got),))
+
+
+def _block(name: str, content: str) -> str:
+  return f'```{name}\n{content}```'
+
+
+REPERTOIRE = Repertoire()

@@ -1,0 +1,267 @@
+"""Generated recipes for lists of numbers, and the programs that follow them.
+
+A recipe has three steps: some numbers are kept, all are changed, or, once at
+most, the list is cut. In the end it asks for one number. A recipe says its steps in
+English, in their order, but for one that may be said last and is done first.
+The program has a line for each step.
+
+Kinds of steps, their numbers, their order and the question make so many
+programs that a program cannot be remembered from a warm start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+import dataclasses
+import itertools
+import re
+
+import numpy as np
+
+LARGEST = 99  # Number of an input.
+NUM_TESTS = 4
+NUM_STEPS = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kind:
+  """A kind of step.
+
+  Attributes:
+    family: kinds of one family are mistaken for each other.
+    code: a line of a program, with {n} for the number.
+    run: what it does to a list.
+    numbers: the least and the largest number.
+    sentences: that say it.
+  """
+
+  family: str
+  code: str
+  run: Callable[[list[int], int], list[int]]
+  numbers: tuple[int, int]
+  sentences: tuple[str, ...]
+
+
+KINDS = {
+    'above': _Kind(
+        'keep', 'a=[x for x in a if x>{n}]',
+        lambda a, n: [x for x in a if x > n], (10, 60),
+        ('Keep the numbers above {n}.', 'Drop all that are at most {n}.',
+         'Only numbers greater than {n} stay.')),
+    'below': _Kind(
+        'keep', 'a=[x for x in a if x<{n}]',
+        lambda a, n: [x for x in a if x < n], (30, 80),
+        ('Keep the numbers below {n}.', 'Drop all that are at least {n}.',
+         'Only numbers less than {n} stay.')),
+    'multiples': _Kind(
+        'keep', 'a=[x for x in a if x%{n}==0]',
+        lambda a, n: [x for x in a if x % n == 0], (2, 9),
+        ('Keep the multiples of {n}.', 'Drop all but the multiples of {n}.',
+         'Only numbers that {n} divides stay.')),
+    'others': _Kind(
+        'keep', 'a=[x for x in a if x%{n}>0]',
+        lambda a, n: [x for x in a if x % n > 0], (2, 9),
+        ('Drop the multiples of {n}.', 'Keep all but the multiples of {n}.',
+         'Numbers that {n} divides must go.')),
+    'add': _Kind(
+        'change', 'a=[x+{n} for x in a]', lambda a, n: [x + n for x in a],
+        (2, 30),
+        ('Add {n} to each.', 'Make each larger by {n}.', 'Each grows by {n}.')),
+    'subtract': _Kind(
+        'change', 'a=[x-{n} for x in a]', lambda a, n: [x - n for x in a],
+        (2, 30),
+        ('Subtract {n} from each.', 'Make each smaller by {n}.',
+         'Each shrinks by {n}.')),
+    'multiply': _Kind(
+        'change', 'a=[x*{n} for x in a]', lambda a, n: [x * n for x in a],
+        (2, 9),
+        ('Multiply each by {n}.', 'Make each {n} times as large.',
+         'Each becomes {n} times itself.')),
+    'divide': _Kind(
+        'change', 'a=[x//{n} for x in a]', lambda a, n: [x // n for x in a],
+        (2, 9),
+        ('Divide each by {n}, without remainder.',
+         'Count how often {n} goes into each.',
+         'Split each into {n} parts, and keep a whole one.')),
+    'skip': _Kind(
+        'cut', 'a=a[{n}:]', lambda a, n: a[n:], (1, 4),
+        ('Leave out the first {n}.', 'Skip {n} at the start.',
+         'The first {n} must go.')),
+    'take': _Kind(
+        'cut', 'a=a[:{n}]', lambda a, n: a[:n], (2, 6),
+        ('Take the first {n} alone.', 'Leave out all behind the first {n}.',
+         'Go on with the first {n}.')),
+}
+# Name -> expression, value, and what is asked for.
+QUESTIONS = {
+    'sum': ('sum(a)', sum, ('the sum', 'the total', 'what they add up to')),
+    'max': ('max(a,default=0)', lambda a: max(a, default=0),
+            ('the largest number', 'the maximum', 'the greatest of them')),
+    'min': ('min(a,default=0)', lambda a: min(a, default=0),
+            ('the smallest number', 'the minimum', 'the least of them')),
+    'len': ('len(a)', len,
+            ('how many there are', 'their number', 'how many are left')),
+}
+FIRST_LINE = 'a=[int(x)for x in input().split()]'
+_LAST = 'Before all that: '  # A step that is done first, and said last.
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+  """A step: one of `KINDS` and its number."""
+
+  kind: str
+  number: int
+
+  @property
+  def line(self) -> str:
+    return KINDS[self.kind].code.format(n=self.number)
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+  """Steps in the order in which they are done, and one of `QUESTIONS`."""
+
+  steps: tuple[Step, ...]
+  question: str
+
+  @property
+  def lines(self) -> list[str]:
+    return [step.line for step in self.steps]
+
+  @property
+  def result(self) -> str:
+    """The expression behind the steps."""
+    return QUESTIONS[self.question][0]
+
+  @property
+  def program(self) -> str:
+    """That reads a list from a line of stdin and prints what is asked for."""
+    return '\n'.join((FIRST_LINE, *self.lines, f'print({self.result})', ''))
+
+  def solve(self, numbers: Sequence[int]) -> int:
+    """What is asked for, of a list."""
+    a = list(numbers)
+    for step in self.steps:
+      a = KINDS[step.kind].run(a, step.number)
+    return QUESTIONS[self.question][1](a)
+
+
+def random_recipe(
+    rng: np.random.Generator,
+) -> tuple[Recipe, str, list[list[int]]]:
+  """Draws a recipe, a text of it, and the lists of its tests.
+
+  Each recipe that differs in one choice has another result in some test, and
+  so has one without a step. The text ends with `{verb}` and the question.
+  """
+  while True:
+    recipe = _random_recipe(rng)
+    tests = [random_list(rng) for _ in range(NUM_TESTS)]
+    if is_tested(recipe, tests):
+      return recipe, _say(rng, recipe), tests
+
+
+def random_list(rng: np.random.Generator) -> list[int]:
+  return rng.integers(1, LARGEST + 1, rng.integers(6, 11)).tolist()
+
+
+def is_tested(recipe: Recipe, tests: Sequence[Sequence[int]]) -> bool:
+  """Whether lists tell a recipe from all that differ in one choice."""
+  results = [recipe.solve(test) for test in tests]
+  return all(
+      [other.solve(test) for test in tests] != results
+      for other in _neighbours(recipe))
+
+
+def change(
+    rng: np.random.Generator, recipe: Recipe, probability: float) -> Recipe:
+  """A recipe in which each choice is another one with this probability."""
+  steps = [
+      dataclasses.replace(step, kind=_choose(rng, _mistaken_for(step.kind)))
+      if rng.random() < probability else step for step in recipe.steps]
+  if rng.random() < probability:
+    steps.append(steps.pop(0))
+  question = recipe.question
+  if rng.random() < probability:
+    question = _choose(rng, [x for x in QUESTIONS if x != question])
+  return Recipe(tuple(steps), question)
+
+
+def parse(program: str) -> Recipe | None:
+  """The recipe that a program follows, if it is spelled as `Recipe.program`."""
+  first, *lines = program.split('\n')
+  if first != FIRST_LINE or len(lines) < 2 or lines.pop():
+    return None
+  found = re.fullmatch(r'print\((.*)\)', lines.pop())
+  return parse_lines(lines, found[1]) if found else None
+
+
+def parse_lines(lines: Sequence[str], result: str) -> Recipe | None:
+  """The recipe with these lines and this result, if they are those of one."""
+  steps = tuple(map(parse_step, lines))
+  question = next(
+      (name for name, (code, _, _) in QUESTIONS.items() if code == result),
+      None)
+  if None in steps or question is None:
+    return None
+  return Recipe(steps, question)
+
+
+def parse_step(line: str) -> Step | None:
+  """The step that a line of a program takes, if it takes one."""
+  for name, kind in KINDS.items():
+    before, after = kind.code.split('{n}')
+    found = re.fullmatch(
+        rf'{re.escape(before)}([1-9]\d?){re.escape(after)}', line)
+    if found:
+      return Step(name, int(found[1]))
+  return None
+
+
+def _neighbours(recipe: Recipe) -> Iterator[Recipe]:
+  """All that differ in one choice, and those without a step."""
+  steps = recipe.steps
+  for index, step in enumerate(steps):
+    before, after = steps[:index], steps[index + 1:]
+    yield Recipe((*before, *after), recipe.question)
+    for kind in _mistaken_for(step.kind):
+      yield Recipe((*before, Step(kind, step.number), *after), recipe.question)
+  yield Recipe((*steps[1:], steps[0]), recipe.question)
+  for question in QUESTIONS:
+    if question != recipe.question:
+      yield Recipe(steps, question)
+
+
+def _mistaken_for(name: str) -> list[str]:
+  return [
+      other for other, kind in KINDS.items()
+      if other != name and kind.family == KINDS[name].family]
+
+
+def _random_recipe(rng: np.random.Generator) -> Recipe:
+  families = ['keep', 'change', 'cut']
+  steps = []
+  for _ in range(NUM_STEPS):
+    family = _choose(rng, families)
+    if family == 'cut':
+      families.remove(family)
+    name = _choose(rng, [x for x, k in KINDS.items() if k.family == family])
+    least, most = KINDS[name].numbers
+    steps.append(Step(name, int(rng.integers(least, most + 1))))
+  return Recipe(tuple(steps), _choose(rng, list(QUESTIONS)))
+
+
+def _say(rng: np.random.Generator, recipe: Recipe) -> str:
+  sentences = [
+      _choose(rng, KINDS[step.kind].sentences).format(n=step.number)
+      for step in recipe.steps]
+  question = _choose(rng, QUESTIONS[recipe.question][2])
+  if rng.random() < 0.5:
+    first, *rest = sentences
+    sentences = [*rest, _LAST + first[0].lower() + first[1:]]
+  return ' '.join(itertools.chain(sentences, ['{verb} ' + question + '.']))
+
+
+def _choose(rng: np.random.Generator, choices: Sequence[str]) -> str:
+  return choices[rng.integers(len(choices))]

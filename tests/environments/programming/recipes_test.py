@@ -1,0 +1,211 @@
+"""Recipes: their programs, and what a small model is shown of them."""
+
+import collections
+import io
+
+import numpy as np
+import pytest
+
+from configs import reckoner
+from environments.programming import problems
+from environments.programming.contests import env as contests
+from environments.programming.functions import env as functions
+from environments.programming.functions import source
+from environments.programming.recipes import coder_demonstrations
+from environments.programming.recipes import problem
+from environments.programming.recipes import recipe as recipe_lib
+from environments.programming.recipes import recipes_dataset_builder as builder
+from environments.programming.recipes import writer_demonstrations
+
+CODERS = coder_demonstrations.REPERTOIRE
+WRITERS = writer_demonstrations.REPERTOIRE
+PROGRAMS = {'right': .2, 'draft': .5, 'broken': .3}
+KINDS = [
+    (CODERS, 'coder', PROGRAMS), (CODERS, 'solo', PROGRAMS),
+    (CODERS, 'writer', {'right': 1.}),
+    (CODERS, 'tester', {'case': .4, 'guess': .4, 'broken': .2}),
+    (WRITERS, 'aux', {'whole': .3, 'first': .3, 'broken': .4}),
+    (WRITERS, 'main', {'asks': .2, 'rest': .2, 'alone': .3, 'broken': .3}),
+    (WRITERS, 'solo', {'alone': .5, 'broken': .5})]
+
+
+def turns_of(repertoire):
+  return (1, 2) if repertoire is CODERS else (1,)
+
+
+def run(program, numbers):
+  """What a program of ours prints of a list."""
+  printed = io.StringIO()
+  text = ' '.join(map(str, numbers))
+  exec(program, {
+      'input': lambda: text, 'print': lambda x: printed.write(f'{x}\n')})
+  return printed.getvalue()
+
+
+def call(program, numbers):
+  names = {}
+  exec(program, names)
+  return names[problem.FUNCTION](list(numbers))
+
+
+def test_a_recipe_worked_by_hand():
+  recipe = recipe_lib.Recipe((
+      recipe_lib.Step('above', 10), recipe_lib.Step('multiply', 3),
+      recipe_lib.Step('skip', 1)), 'sum')
+  assert recipe.program == (
+      'a=[int(x)for x in input().split()]\na=[x for x in a if x>10]\n'
+      'a=[x*3 for x in a]\na=a[1:]\nprint(sum(a))\n')
+  assert recipe.solve([10, 11, 5, 20, 30]) == 3 * 20 + 3 * 30
+  assert recipe.solve([]) == 0
+  assert recipe_lib.parse(recipe.program) == recipe
+
+
+def test_programs_do_what_recipes_do():
+  rng = np.random.default_rng(0)
+  for _ in range(200):
+    recipe, text, tests = recipe_lib.random_recipe(rng)
+    changed = recipe_lib.change(rng, recipe, 0.5)
+    task = problem.function(changed, text, tests)
+    for numbers in (*tests, [7], []):
+      assert run(changed.program, numbers) == f'{changed.solve(numbers)}\n'
+      assert call(task['reference'], numbers) == changed.solve(numbers)
+    assert recipe_lib.parse(changed.program) == changed
+    for step in recipe.steps:
+      assert f' {step.number}' in text
+
+
+def test_tests_tell_a_recipe_from_all_that_differ_in_one_choice():
+  rng = np.random.default_rng(1)
+  for _ in range(50):
+    recipe, _, tests = recipe_lib.random_recipe(rng)
+    answers = [recipe.solve(test) for test in tests]
+    for index, step in enumerate(recipe.steps):
+      for kind in recipe_lib.KINDS:
+        if kind != step.kind and (
+            recipe_lib.KINDS[kind].family == recipe_lib.KINDS[step.kind].family
+        ):
+          steps = list(recipe.steps)
+          steps[index] = recipe_lib.Step(kind, step.number)
+          other = recipe_lib.Recipe(tuple(steps), recipe.question)
+          assert [other.solve(test) for test in tests] != answers
+    for question in recipe_lib.QUESTIONS:
+      other = recipe_lib.Recipe(recipe.steps, question)
+      same = [other.solve(test) for test in tests] == answers
+      assert same == (question == recipe.question)
+
+
+def test_a_program_is_composed_of_many_choices():
+  """A random program is right in one of hundreds; a draft in one of six."""
+  rng = np.random.default_rng(2)
+  right = collections.Counter()
+  for _ in range(1000):
+    recipe, _, tests = recipe_lib.random_recipe(rng)
+    for name, probability in (
+        ('random', .75), ('draft', coder_demonstrations.WRONG), ('same', 0.0)):
+      changed = recipe_lib.change(rng, recipe, probability)
+      right[name] += [changed.solve(test) for test in tests] == [
+          recipe.solve(test) for test in tests]
+  assert right['random'] < 20
+  assert 100 < right['draft'] < 250
+  assert right['same'] == 1000
+
+
+def test_held_out_programs_seldom_occur_in_the_warm_start():
+  """In as many answers as it is shown of recipes, right or wrong."""
+  tests = builder.make_splits('contests', {'test': 1000})['test']
+  config = reckoner.get_config()
+  rng, shown, num_answers = np.random.default_rng(3), set(), 0
+  for name, phase in config.phases.items():
+    for task in ('contests', 'functions'):
+      num_recipes = phase.num_steps * sum(
+          taught.groups for role, taught in config.tasks[task][name].items()
+          if role != 'tester')
+      num_answers += num_recipes * phase.group_size
+      for _ in range(num_recipes):
+        # The search for tests, which takes most of the time, is left out.
+        recipe = recipe_lib._random_recipe(rng)
+        shown.add(recipe.program)
+        for _ in range(phase.group_size):
+          shown.add(recipe_lib.change(
+              rng, recipe, coder_demonstrations.WRONG).program)
+  unseen = [task for task in tests if task['reference'] not in shown]
+  assert num_answers > 20_000
+  assert len(unseen) >= 950
+
+
+def test_splits_have_no_task_in_common_and_kinds_the_same_recipes():
+  sizes = {'test': 100, 'validation': 20, 'train': 200}
+  splits = builder.make_splits('contests', sizes)
+  programs = [task['reference'] for tasks in splits.values() for task in tasks]
+  assert len(set(programs)) == 320
+  assert builder.make_splits('contests', {'test': 100})['test'] == (
+      splits['test'])
+  others = builder.make_splits('functions', {'test': 5})['test']
+  for task, other in zip(splits['test'], others):
+    recipe = recipe_lib.parse(task['reference'])
+    for case in problems.from_task(task).tests:
+      numbers = list(map(int, case.input.split()))
+      assert call(other['reference'], numbers) == recipe.solve(numbers)
+
+
+@pytest.mark.parametrize('repertoire, role, kinds', KINDS)
+def test_each_answer_is_recognised_as_its_kind(repertoire, role, kinds):
+  rng, seen = np.random.default_rng(4), collections.Counter()
+  for _ in range(50):
+    shown = repertoire.demonstrate(rng, role, kinds, 4, turns_of(repertoire))
+    for kind, completion in zip(shown.kinds, shown.completions):
+      found = repertoire.kind_of(shown, completion)
+      # A draft may have no wrong choice at all.
+      assert found == kind or (kind, found) == ('draft', 'right')
+      seen[kind] += 1
+  assert set(seen) == set(kinds)
+
+
+@pytest.mark.parametrize('repertoire, role, kinds', KINDS)
+def test_faults_have_no_kind(repertoire, role, kinds):
+  rng = np.random.default_rng(5)
+  for _ in range(20):
+    shown = repertoire.demonstrate(rng, role, kinds, 1, turns_of(repertoire))
+    text, = shown.completions
+    for fault in (
+        '', f'Well:\n{text}', f'{text}\n', text.replace('a', 'b').replace('i', 'e'), text[1:],
+        text.replace('\n', ' ')):
+      assert repertoire.kind_of(shown, fault) is None
+
+
+@pytest.mark.parametrize('repertoire, role, kinds', KINDS)
+def test_prompts_are_those_of_the_environment(repertoire, role, kinds):
+  rng = np.random.default_rng(6)
+  for _ in range(10):
+    shown = repertoire.demonstrate(rng, role, kinds, 1, turns_of(repertoire))
+    team = 'solo' if role == 'solo' else 'pair'
+    if role == 'writer':
+      assert shown.messages == [
+          {'role': 'user', 'content': shown.state.problem.statement}]
+    elif repertoire is CODERS:
+      limit = 1 + ('of 2.' in shown.messages[1]['content'])
+      assert shown.messages == contests.Contest(
+          contests.TEAMS[team], {}, None, limit).observe(shown.state, role)
+    else:
+      assert shown.messages == functions.make_environment(
+          team=team, max_turns=1, reward='outcome', sandbox=None,
+      ).observe(shown.state, role)
+
+
+def test_helpers_and_callers_that_share_a_recipe_are_right_together():
+  """Two conventions work, and what is mixed of them does not."""
+  rng = np.random.default_rng(7)
+  works = collections.Counter()
+  for _ in range(100):
+    recipe, _, tests = recipe_lib.random_recipe(rng)
+    for helper in ('whole', 'first'):
+      for caller in ('asks', 'rest', 'alone'):
+        program = source.join(
+            '', writer_demonstrations._write(helper, recipe, 'aux'),
+            writer_demonstrations._write(caller, recipe, 'main'))
+        works[helper, caller] += all(
+            call(program, test) == recipe.solve(test) for test in tests)
+  for pair in (('whole', 'asks'), ('first', 'rest'), ('whole', 'alone'),
+               ('first', 'alone')):
+    assert works.pop(pair) == 100
+  assert max(works.values()) < 50
