@@ -33,9 +33,11 @@ to go on with what was stopped, or to add cells.
   --dry-run      install, print the commands and run none
   --help         print this
 
---dry-run shows all paths. They begin with the table: main (systems), reward,
-roles (apart, combined, swapped), cross_play, agents, unchanged, rollout,
-selection, return_type, advantage, loss, group_size or turns.
+--dry-run shows all paths. They begin with the table: main (systems on games),
+problems (mathematics and code), writing, functions, reward, roles (apart,
+combined, swapped), cross_play, agents, unchanged, rollout, selection,
+return_type, advantage, loss, group_size or turns. Beyond nano it also says what
+is read of the hub, and how many bytes of that are here.
 EOF
 }
 

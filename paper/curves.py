@@ -14,7 +14,7 @@ from matplotlib import colormaps
 from matplotlib import figure
 import numpy as np
 
-from paper import cells
+from paper import game_cells
 from paper import records
 from paper import rows
 
@@ -32,7 +32,7 @@ def draw(
     systems: rows.SystemRows, folder: pathlib.Path) -> list[pathlib.Path]:
   """Writes the curves of the trained systems to `folder`; returns the files."""
   paths = []
-  for task, name in cells.TASKS.items():
+  for task, name in game_cells.TASKS.items():
     trained = {
         title: row for title, row in systems[task].items()
         if row is not None and row.steps}

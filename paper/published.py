@@ -3,24 +3,39 @@
 The tables of AT-GRPO (arXiv 2510.11062) are row -> task -> success in per cent.
 """
 
+# Columns of tables 1 and 2, as our tables call the tasks.
+_TASKS = (
+    'sudoku', 'sokoban', 'plan_path', 'livecodebench', 'apps', 'code_contests',
+    'aime24', 'aime25', 'olympiadbench')
+
+
+def _table(rows: dict[str, str]) -> dict[str, dict[str, float]]:
+  """Row -> task -> number; a number that is not known is -."""
+  return {
+      name: {
+          task: float(number) for task, number in zip(_TASKS, text.split())
+          if number != '-'}
+      for name, text in rows.items()}
+
+
 # Table 1: all systems with Qwen3-1.7B.
-_TABLE_1 = {
-    'SA': {'plan_path': 5, 'sokoban': 0, 'sudoku': 7},
-    'SA+GRPO': {'plan_path': 11, 'sokoban': 3, 'sudoku': 29},
-    'MAS': {'plan_path': 10, 'sokoban': 0, 'sudoku': 69},
-    'shared': {'plan_path': 96, 'sokoban': 10, 'sudoku': 99},
-    'per role': {'plan_path': 97, 'sokoban': 11.5, 'sudoku': 99},
-}
+_TABLE_1 = _table({
+    'SA': '7 0 5 11.6 16.2 3.6 13.4 9.8 22.2',
+    'SA+GRPO': '29 3 11 18.8 17.0 3.0 10.0 6.7 23.8',
+    'MAS': '69 0 10 19.0 16.6 3.6 13.3 13.0 35.9',
+    'shared': '99 10 96 20.9 17.6 4.8 16.7 16.7 39.6',
+    'per role': '99 11.5 97 24.0 18.6 7.8 13.3 18.3 35.2',
+})
 
 # Table 2: all systems with Qwen3-8B.
-_TABLE_2 = {
-    'SA': {'plan_path': 12, 'sokoban': 9, 'sudoku': 48},
-    'SA+GRPO': {'plan_path': 47, 'sokoban': 14, 'sudoku': 54},
-    'MAS': {'plan_path': 71, 'sokoban': 16, 'sudoku': 72},
-    'MAS+GRPO': {'plan_path': 96, 'sokoban': 30, 'sudoku': 99},
-    'shared': {'plan_path': 93, 'sokoban': 96, 'sudoku': 99.5},
-    'per role': {'plan_path': 96, 'sokoban': 98, 'sudoku': 99},
-}
+_TABLE_2 = _table({
+    'SA': '48 9 12 22.8 30.2 15.75 18.3 20.0 55.0',
+    'SA+GRPO': '54 14 47 25.7 37.0 12.12 18.3 26.67 54.8',
+    'MAS': '72 16 71 28.0 44.4 17.6 36.6 30.0 56.5',
+    'MAS+GRPO': '99 30 96 24.2 - 10.3 33.3 - 53.2',
+    'shared': '99.5 96 93 30.28 45.8 18.1 50.0 35.2 56.8',
+    'per role': '99 98 96 33.1 46.5 18.1 57.0 40.0 56.6',
+})
 
 # Table 4: roles trained apart, combined, and swapped, with Qwen3-1.7B.
 _TABLE_4 = {
@@ -36,6 +51,13 @@ _TABLE_6 = {'outcome': {'plan_path': 89, 'sokoban': 93, 'sudoku': 99.5}}
 # Row -> task -> success in per cent.
 QWEN3_1_7B = _TABLE_1 | _TABLE_4
 QWEN3_8B = _TABLE_2 | _TABLE_6
+
+
+def of_qwen3(row: str, task: str) -> list[str]:
+  """Success with Qwen3-1.7B and with Qwen3-8B, '' where there is none."""
+  numbers = [table.get(row, {}).get(task) for table in (QWEN3_1_7B, QWEN3_8B)]
+  return ['' if number is None else f'{number:g}' for number in numbers]
+
 
 # Return in per cent: of MAGRPO's paper, and of all rows in the paper of its
 # authors on critics; and the response time there. Qwen3-1.7B, a single agent
@@ -63,11 +85,22 @@ def _of_critics(tldr: int, arxiv: int) -> dict[str, dict[str, str]]:
           ('tldr', tldr), ('arxiv_a', arxiv), ('arxiv_b', arxiv))}
 
 
-# Column of our tables -> kind -> row -> number.
-WRITING = {
-    'arXiv 2508.04652, return %': {
-        'tldr': _MAGRPO_TLDR,
-        'arxiv_a': _MAGRPO_ARXIV, 'arxiv_b': _MAGRPO_ARXIV},
-    'arXiv 2601.21972, return %': _of_critics(0, 2),
-    'arXiv 2601.21972, response s': _of_critics(1, 3),
+# Of MAGRPO's paper, with Qwen2.5-Coder-3B and two turns.
+_MAGRPO_CODE = {
+    'return': ('86.7', '88.5'), 'tests': ('68.4', '75.0'),
+    'cooperation': ('84.9', '86.3')}
+
+# Table of ours -> its column -> kind -> row -> number.
+JOINT = {
+    'writing': {
+        'arXiv 2508.04652, return %': {
+            'tldr': _MAGRPO_TLDR,
+            'arxiv_a': _MAGRPO_ARXIV, 'arxiv_b': _MAGRPO_ARXIV},
+        'arXiv 2601.21972, return %': _of_critics(0, 2),
+        'arXiv 2601.21972, response s': _of_critics(1, 3)},
+    'functions': {
+        f'arXiv 2508.04652, {name} %': {
+            kind: {'MAGRPO': number}
+            for kind, number in zip(('humaneval', 'coop_humaneval'), numbers)}
+        for name, numbers in _MAGRPO_CODE.items()},
 }

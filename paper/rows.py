@@ -16,7 +16,7 @@ import numpy as np
 from atgrpo_jax import errors
 from atgrpo_jax import evaluate
 from atgrpo_jax import measures
-from paper import cells
+from paper import game_cells
 from paper import records
 
 # The systems in OUT/main: title -> folder, which evaluation, and the row of the
@@ -140,7 +140,7 @@ def read_systems(runs: records.Runs) -> SystemRows:
       task: {
           title: read_row(runs, f'main/{task}/{system}', evaluation)
           for title, (system, evaluation, _) in SYSTEMS.items()}
-      for task in cells.TASKS}
+      for task in game_cells.TASKS}
 
 
 def read_row(runs: records.Runs, row: str, name: str) -> Row | None:

@@ -29,7 +29,9 @@ from absl import flags
 from atgrpo_jax import errors
 from atgrpo_jax.runtime import files
 from atgrpo_jax.runtime import metrics
+from paper import cell as cell_lib
 from paper import cells as cells_lib
+from paper import data
 from paper import records
 
 _POLL_SECONDS = 0.1
@@ -41,7 +43,7 @@ _POD = ('launch/tpu_pod.sh', '--name', 'NAME', '--zone', 'ZONE',
 
 
 def run_cells(
-    cells: Sequence[cells_lib.Cell], out: pathlib.Path, num_jobs: int,
+    cells: Sequence[cell_lib.Cell], out: pathlib.Path, num_jobs: int,
     kept: records.Runs) -> int:
   """Runs what is not done, up to `num_jobs` cells at a time.
 
@@ -56,7 +58,7 @@ def run_cells(
   Returns:
     The exit status of the first that failed; else 128 + the first signal; or 0.
   """
-  running: dict[int, tuple[cells_lib.Cell, subprocess.Popen]] = {}  # By share.
+  running: dict[int, tuple[cell_lib.Cell, subprocess.Popen]] = {}  # By share.
   cores = sorted(os.sched_getaffinity(0))
   num_passed_on, failed = 0, 0
   with _lock(out), _signals() as signals:
@@ -75,7 +77,7 @@ def run_cells(
           cell = waiting.pop(index)
           line = [
               '-m', 'atgrpo_jax.main',
-              *cells_lib.command(cell, out, _budget(cell, out, kept))]
+              *cell_lib.command(cell, out, _budget(cell, out, kept))]
           print(
               f'[{index + 1}/{len(cells)}] python {shlex.join(line)}',
               flush=True)
@@ -116,7 +118,7 @@ def _lock(out: pathlib.Path) -> contextlib.ExitStack:
 
 
 def _wait_for_trainers(
-    cells: Sequence[cells_lib.Cell], out: pathlib.Path,
+    cells: Sequence[cell_lib.Cell], out: pathlib.Path,
     signals: Sequence[int]) -> None:
   """Returns when nobody trains in the workdirs, or on a signal."""
   for workdir in dict.fromkeys(out / cell.path for cell in cells):
@@ -150,8 +152,8 @@ def _signals() -> Iterator[list[int]]:
 
 
 def _first_ready(
-    waiting: Mapping[int, cells_lib.Cell],
-    running: Sequence[cells_lib.Cell]) -> int | None:
+    waiting: Mapping[int, cell_lib.Cell],
+    running: Sequence[cell_lib.Cell]) -> int | None:
   """The first cell that waits, but not for one of these; None if all do."""
   unfinished = {cell.key for cell in (*waiting.values(), *running)}
   return next((
@@ -160,7 +162,7 @@ def _first_ready(
 
 
 def _budget(
-    cell: cells_lib.Cell, out: pathlib.Path, kept: records.Runs) -> int:
+    cell: cell_lib.Cell, out: pathlib.Path, kept: records.Runs) -> int:
   """Completion tokens that it may generate; 0 if its steps are limited."""
   if not cell.budget_of:
     return 0
@@ -171,7 +173,7 @@ def _budget(
   return int(cell.budget_share * generated)
 
 
-def _log_path(cell: cells_lib.Cell, out: pathlib.Path) -> pathlib.Path:
+def _log_path(cell: cell_lib.Cell, out: pathlib.Path) -> pathlib.Path:
   return out / 'logs' / f'{cell.path}.{cell.mode}'
 
 
@@ -192,13 +194,14 @@ def _start(
 
 
 def print_cells(
-    cells: Sequence[cells_lib.Cell], out: pathlib.Path, scale: str) -> None:
+    cells: Sequence[cell_lib.Cell], out: pathlib.Path, scale: str) -> None:
   """Prints what would be run."""
   if scale != 'nano':
     print(f'Each of these {len(cells)} runs needs {_HARDWARE}.')
+    print('\n'.join(['They read of the hub:', *data.describe(cells)]))
   for cell in cells:
     share = '' if cell.budget_share == 1 else f'{cell.budget_share:.2g} x the '
-    arguments = cells_lib.command(
+    arguments = cell_lib.command(
         cell, out, f'<{share}tokens of {cell.budget_of}>')
     line = ['python', '-m', 'atgrpo_jax.main', *arguments]
     if scale != 'nano':

@@ -28,19 +28,21 @@ from absl import flags
 import numpy as np
 
 from atgrpo_jax import errors
-from paper import cells
 from paper import curves
+from paper import game_cells
+from paper import joint_tables
+from paper import problem_tables
 from paper import published
 from paper import records
 from paper import rows as rows_lib
 from paper import statistics
 from paper import text
-from paper import writing
 
 # Table of an ablation -> what it calls AT-GRPO itself.
 _UNCHANGED = {
     'reward': 'as in the first table', 'agents': '2',
-    'roles': 'trained together', **dict.fromkeys(cells.SWITCHES, 'unchanged')}
+    'roles': 'trained together',
+    **dict.fromkeys(game_cells.SWITCHES, 'unchanged')}
 
 # Table -> what is to be said below it.
 _NOTES = {
@@ -93,9 +95,9 @@ def _make_table(
     name: of the table.
     rows: title -> row, None if only the paper may have it.
     baseline: title of the row that others are compared with, unless
-      `cells.SAME_STEPS` names another.
+      `game_cells.SAME_STEPS` names another.
   """
-  title = f'{cells.TASKS[task]}: {name}'
+  title = f'{game_cells.TASKS[task]}: {name}'
   found = [row for row in rows.values() if row is not None]
   rows_lib.check_comparable(title, found)
   header = [
@@ -107,7 +109,7 @@ def _make_table(
   for row_title, row in rows.items():
     reported = _published(row_title, task)
     if row is not None:
-      other = cells.SAME_STEPS.get(row_title, baseline)
+      other = game_cells.SAME_STEPS.get(row_title, baseline)
       compared = None if row_title == baseline else rows.get(other)
       lines.append([
           row_title, *_success(row), *_difference(row, other, compared),
@@ -121,12 +123,9 @@ def _make_table(
 
 
 def _published(title: str, task: str) -> list[str]:
-  """Success with Qwen3-1.7B and with Qwen3-8B, '' where there is none."""
+  """See `published.of_qwen3`."""
   name = rows_lib.SYSTEMS[title][2] if title in rows_lib.SYSTEMS else title
-  numbers = [
-      table.get(name, {}).get(task)
-      for table in (published.QWEN3_1_7B, published.QWEN3_8B)]
-  return ['' if number is None else f'{number:g}' for number in numbers]
+  return published.of_qwen3(name, task)
 
 
 def _success(row: rows_lib.Row) -> list[str]:
@@ -176,7 +175,7 @@ def games_table(systems: rows_lib.SystemRows) -> list[text.Table]:
   """The systems that several seeds were run of on each game, over all."""
   lines = []
   for title in rows_lib.SYSTEMS:
-    rows = [systems[task][title] for task in cells.TASKS]
+    rows = [systems[task][title] for task in game_cells.TASKS]
     if any(row is None or len(row.successes) < 2 for row in rows):
       continue
     scores = [row.successes.mean(axis=1) for row in rows]
@@ -191,16 +190,16 @@ def games_table(systems: rows_lib.SystemRows) -> list[text.Table]:
   if not lines:
     return []
   return [text.Table(
-      f'All games ({", ".join(cells.TASKS.values())}): systems',
+      f'All games ({", ".join(game_cells.TASKS.values())}): systems',
       ['', 'mean %', '95 % of the mean', 'IQM %', '95 % of the IQM',
        'seeds of each game'], lines, _GAMES_NOTE)]
 
 
 def ablation_tables(runs: records.Runs) -> list[text.Table]:
-  """What each of the other tables of `paper.cells` changes, beside AT-GRPO."""
+  """What each other table of `paper.game_cells` changes, beside AT-GRPO."""
   tables = []
   for table, unchanged in _UNCHANGED.items():
-    for task in cells.TASKS:
+    for task in game_cells.TASKS:
       names = sorted(
           {workdir.split('/')[2] for workdir in runs
            if workdir.startswith(f'{table}/{task}/')},
@@ -217,7 +216,7 @@ def ablation_tables(runs: records.Runs) -> list[text.Table]:
         raise errors.UserError(
             f'{table}/{task}/{unchanged} has the name of the row that the '
             'others are compared with; give it another.')
-      other = 'unchanged' if table in cells.SWITCHES else 'main'
+      other = 'unchanged' if table in game_cells.SWITCHES else 'main'
       system = 'at_grpo_per_role' if table == 'roles' else 'at_grpo'
       baseline = rows_lib.read_row(runs, f'{other}/{task}/{system}', 'after')
       tables.append(
@@ -247,7 +246,8 @@ def credit_tables(systems: rows_lib.SystemRows) -> list[text.Table]:
                       _logged(row, cosines, 1, False)])
     if lines:
       tables.append(text.Table(
-          f'{cells.TASKS[task]}: credit, mean over the steps that tell it',
+          f'{game_cells.TASKS[task]}: credit, mean over the steps that tell '
+          'it',
           ['', *_CREDIT, 'cosine with the gradients of other roles'], lines,
           _CREDIT_NOTE))
   return tables
@@ -268,7 +268,7 @@ def _logged(
 def cross_play_tables(runs: records.Runs) -> list[text.Table]:
   """Success of each role played by each role's policy of each seed."""
   tables = []
-  for task, task_title in cells.TASKS.items():
+  for task, task_title in game_cells.TASKS.items():
     results = {}
     for workdir, run in runs.items():
       if (workdir.startswith(f'cross_play/{task}/')
@@ -292,8 +292,8 @@ def make_tables(
   systems = rows_lib.read_systems(runs)
   tables = [
       *main_tables(systems), *games_table(systems), *ablation_tables(runs),
-      *writing.make_tables(runs), *cross_play_tables(runs),
-      *credit_tables(systems)]
+      *problem_tables.make_tables(runs), *joint_tables.make_tables(runs),
+      *cross_play_tables(runs), *credit_tables(systems)]
   folder.mkdir(parents=True, exist_ok=True)
   markdown, latex = folder / 'tables.md', folder / 'tables.tex'
   markdown.write_text('\n'.join(table.markdown() for table in tables))

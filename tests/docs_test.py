@@ -40,8 +40,8 @@ from environments.programming import metrics as programming_metrics
 from environments.sandbox import gateway
 from environments.writing import env as writing
 from environments.writing import rewards
-from paper import cells as paper_cells
 from paper import curves
+from paper import game_cells
 from paper import published
 from paper import records
 from paper import rows as paper_rows
@@ -61,7 +61,7 @@ ALGORITHMS, CONFIGURATION, CREDIT, SPEED = (
     PAGES[f'docs/{name}.md'] for name in (
         'algorithms', 'configuration', 'credit_laboratory', 'speed'))
 RESULTS = ROOT / 'paper/results/nano'
-GAMES = ('Plan-Path', 'Sokoban', 'Sudoku 4x4')  # As in cells.TASKS.
+GAMES = ('Plan-Path', 'Sokoban', 'Sudoku 4x4')  # As in game_cells.TASKS.
 
 # How the page of the speed calls whom ours is compared with.
 _OTHERS = {
@@ -447,7 +447,7 @@ def results_table(tables: Sequence[paper_text.Table]) -> str:
   """
   games = {
       f'{name}: systems': game
-      for name, game in zip(paper_cells.TASKS.values(), GAMES)}
+      for name, game in zip(game_cells.TASKS.values(), GAMES)}
   cells = {}
   for one in tables:
     for row in one.rows:
@@ -479,7 +479,7 @@ def test_configs_say_what_is_kept_and_what_is_published():
       row[0]: [number for cell in row[1:] for number in numbers(cell)[:1]]
       for row in rows(PAGES['README.md'], 'system', *GAMES)}
   before, after = shown['Team'], shown['Team + AT-GRPO, shared']
-  for task, *kept in zip(paper_cells.TASKS, before, after):
+  for task, *kept in zip(game_cells.TASKS, before, after):
     config = importlib.import_module(f'configs.{task}').__doc__
     shown = re.search(
         r'from (\S+) to (\S+) %.*reports (\S+) % with 1.7B and (\S+) % with 8B',

@@ -10,7 +10,9 @@ from atgrpo_jax import errors
 from atgrpo_jax import experiment
 from atgrpo_jax.algorithms import collect
 from atgrpo_jax.algorithms import spec as spec_lib
+from paper import cell as cell_lib
 from paper import cells as cells_lib
+from paper import game_cells
 from tests.paper import finished_runs
 
 CELLS = cells_lib.make_cells('nano', 2)
@@ -54,21 +56,25 @@ def test_rows_that_are_at_grpo_itself_are_left_out(scale, size):
 def test_what_is_compared_has_the_same_budget_and_tasks():
   for cell in CELLS:
     timed = cell.result == 'evals/timed.json'
-    assert cell.overrides['evaluation.test'] == 'test[:50]' if timed else 'test'
+    assert cell.overrides['evaluation.test'] == (
+        'test[:50]' if timed else 'test')
     if cell.mode != 'train':
       assert not cell.budget_of
       continue
     table, task, row, seed = cell.path.split('/')
-    first = f'writing/{task}/magrpo/{seed}' if table == 'writing' else (
-        f'main/{task}/at_grpo/{seed}')
+    first = {
+        'writing': f'writing/{task}/magrpo/{seed}',
+        'functions': f'functions/{task}/magrpo/{seed}',
+        'problems': f'problems/{task}/at_grpo/{seed}',
+    }.get(table, f'main/{task}/at_grpo/{seed}')
     assert cell.budget_of == ('' if cell.path == first else first)
-    share = 1 / 3 if table in (*cells_lib.SWITCHES, 'unchanged') else 1.0
+    share = 1 / 3 if table in (*game_cells.SWITCHES, 'unchanged') else 1.0
     assert cell.budget_share == (0.5 if row.startswith('only_') else share)
 
 
 def test_rows_are_compared_with_one_of_as_many_updates():
   cells = {cell.path: cell for cell in CELLS}
-  for row, other in cells_lib.SAME_STEPS.items():
+  for row, other in game_cells.SAME_STEPS.items():
     pairs = [
         (cell, cells[path.replace(f'/{row}/', f'/{other}/')])
         for path, cell in cells.items() if f'/{row}/' in path]
@@ -130,5 +136,5 @@ def test_all_cells_run_at_one_sandbox_level():
   cells = cells_lib.make_cells('nano', 1, 'kernel')
   assert len(cells) == len(cells_lib.make_cells('nano', 1))
   assert all(
-      '--config.sandbox.level=kernel' in cells_lib.command(
+      '--config.sandbox.level=kernel' in cell_lib.command(
           cell, pathlib.Path('out'), 1) for cell in cells)

@@ -1,9 +1,13 @@
 """rows.py: what is taken together of the seeds of a row."""
 
+import itertools
+
 import pytest
 
 from atgrpo_jax import errors
 from paper import cells
+from paper import game_cells
+from paper import problem_cells
 from paper import published
 from paper import rows
 from tests.paper import finished_runs
@@ -46,4 +50,6 @@ def test_every_published_row_has_its_place():
       cell.path.split('/')[2] for cell in cells.make_cells('nano', 1)}
   for table in (published.QWEN3_1_7B, published.QWEN3_8B):
     assert table.keys() <= shown
-    assert {task for row in table.values() for task in row} <= set(cells.TASKS)
+    assert {task for row in table.values() for task in row} <= {
+        *game_cells.TASKS, *itertools.chain(
+            *problem_cells.BENCHMARKS.values())}

@@ -187,7 +187,12 @@ def test_two_sweeps_in_one_folder_are_refused(out):
 
 
 @pytest.mark.parametrize('scale', ['nano', '8b'])
-def test_printed_commands(scale, tmp_path, capsys):
+def test_printed_commands(scale, tmp_path, capsys, monkeypatch):
+  monkeypatch.setenv('TFDS_DATA_DIR', str(tmp_path / 'data'))
+  apps = tmp_path / 'data/downloads/manual/apps'
+  apps.mkdir(parents=True)
+  (apps / 'train.jsonl').write_text('{}')
+  (apps / 'test.jsonl').write_text('a' * 7)
   cells = cells_lib.make_cells(scale, 1)
   done = tmp_path / cells[2].path / cells[2].result
   done.parent.mkdir(parents=True)
@@ -196,6 +201,14 @@ def test_printed_commands(scale, tmp_path, capsys):
   lines = capsys.readouterr().out.splitlines()
   if scale == '8b':
     assert '16 TPU v6e' in lines.pop(0)
+    assert lines.pop(0) == 'They read of the hub:'
+    size = 7 + len('{}')
+    folder = tmp_path / 'data/downloads/manual'
+    assert f'codeparrot/apps: {size} bytes in {folder / "apps"}' in lines
+    assert f'math-ai/aime24: nothing in {folder / "aime24"}' in [
+        line.replace(line.partition(':')[0], 'math-ai/aime24')
+        for line in lines if 'aime24' in line]
+    lines = [line for line in lines if line.startswith('bash ')]
   start = {'nano': 'python -m atgrpo_jax.main', '8b': 'bash launch/tpu_pod.sh'}
   assert len(lines) == len(cells)
   for line, cell in zip(lines, cells):

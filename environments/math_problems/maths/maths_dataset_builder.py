@@ -25,6 +25,11 @@ TESTS = ('aime24', 'aime25', 'olympiadbench', 'gsm8k')
 NUM_VALIDATION = 200
 
 
+def module_of(name: str) -> str:
+  """The builder of one of the data sets that this one is made of."""
+  return f'environments.math_problems.{name}.{name}_dataset_builder'
+
+
 class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
   """Mathematical problems."""
 
@@ -78,9 +83,7 @@ class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     yield from enumerate(tasks)
 
   def _load(self, name: str, split: str) -> list[dict[str, Any]]:
-    return datasets.load(
-        f'environments.math_problems.{name}.{name}_dataset_builder', split,
-        str(self.data_dir_root))
+    return datasets.load(module_of(name), split, str(self.data_dir_root))
 
 
 def _without_overlaps(

@@ -1,7 +1,7 @@
 """Generated recipes for lists of numbers, and the programs that follow them.
 
 A recipe has three steps: some numbers are kept, all are changed, or, once at
-most, the list is cut. In the end it asks for one number. A recipe says its steps in
+most, the list is cut. In the end it asks for one number. It says its steps in
 English, in their order, but for one that may be said last and is done first.
 The program has a line for each step.
 

@@ -168,8 +168,8 @@ def test_faults_have_no_kind(repertoire, role, kinds):
     shown = repertoire.demonstrate(rng, role, kinds, 1, turns_of(repertoire))
     text, = shown.completions
     for fault in (
-        '', f'Well:\n{text}', f'{text}\n', text.replace('a', 'b').replace('i', 'e'), text[1:],
-        text.replace('\n', ' ')):
+        '', f'Well:\n{text}', f'{text}\n', text[1:], text.replace('\n', ' '),
+        text.replace('a', 'b').replace('i', 'e')):
       assert repertoire.kind_of(shown, fault) is None
 
 

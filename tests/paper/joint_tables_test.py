@@ -1,14 +1,15 @@
-"""writing.py: quality, cost and published numbers of the writing teams."""
+"""joint_tables.py: quality, cost and published numbers of MAGRPO's tasks."""
 
 import numpy as np
 import pytest
 
 from atgrpo_jax import errors
 from paper import cells
+from paper import joint_cells
+from paper import joint_tables
 from paper import published
 from paper import records
 from paper import statistics
-from paper import writing
 from tests.paper import finished_runs
 
 TERMS = {
@@ -46,7 +47,7 @@ def _runs():
 
 
 def test_a_table_for_each_task():
-  table, other = writing.make_tables(_runs())
+  table, other = joint_tables.make_tables(_runs())
   assert (table.title, other.title) == ('Posts: writing', 'TL;DR: writing')
   rows = {row[0]: dict(zip(table.header, row)) for row in table.rows}
   assert list(rows) == ['Parallel generation', 'Single agent + GRPO', 'MAGRPO']
@@ -60,7 +61,7 @@ def test_a_table_for_each_task():
       'all levels %': '85.0', 'response s': '0.25', 'tokens/s': '200',
       'tokens a task': '50', 'calls a task': '2', 'updates': '3',
       'budget used': '', 'generated tokens': '1.2 M', 'minutes': '2.0',
-      **dict.fromkeys(published.WRITING, '')}
+      **dict.fromkeys(published.JOINT['writing'], '')}
   assert rows['Single agent + GRPO'].items() >= {
       'minus MAGRPO': '−15.0', 'p': '', '95 %': '', 'response s': '',
       'budget used': '120 %'}.items()
@@ -76,15 +77,33 @@ def test_rows_on_other_tasks_are_refused():
   runs = _runs() | {'writing/posts/iac/seed-0': _run(
       0.5, after=1, split_hash='other')}
   with pytest.raises(errors.UserError, match='Posts: writing.*different tasks'):
-    writing.make_tables(runs)
+    joint_tables.make_tables(runs)
 
 
-def test_every_cell_has_its_row_and_every_published_number():
-  shown = {folder for folder, _ in writing.ROWS.values()}
-  assert shown == {
+def test_of_functions_each_turn_is_paid():
+  terms = {'structure': 1., 'syntax': .5, 'tests': .25, 'cooperation': 1.5}
+  run = _run(1.5, after=30)
+  for evaluation in run.evaluations.values():
+    evaluation |= {'reward_terms': terms, 'mean_turns': 2.0}
+  table, = joint_tables.make_tables({'functions/humaneval/magrpo/seed-0': run})
+  assert table.title == 'HumanEval: functions'
+  assert dict(zip(table.header, table.rows[0])).items() >= {
+      'return %': '75.0', 'structure %': '100.0', 'syntax %': '100.0',
+      'tests %': '25.0', 'cooperation %': '100.0', 'all tests %': '60.0',
+      'arXiv 2508.04652, return %': '86.7',
+      'arXiv 2508.04652, tests %': '68.4'}.items()
+  assert 'share of 2.1 points' in table.note
+
+
+@pytest.mark.parametrize('table', joint_cells.TASKS)
+def test_every_cell_has_its_row_and_every_published_number(table):
+  made = {
       cell.path.split('/')[2] for cell in cells.make_cells('8b', 1)
-      if cell.path.startswith('writing/')}
-  for kinds in published.WRITING.values():
-    assert kinds.keys() <= cells.WRITING.keys()
+      if cell.path.startswith(f'{table}/')}
+  shown = {folder for folder, _ in joint_tables.ROWS.values()}
+  # Nobody discusses functions.
+  assert shown - made <= {'untrained_discussion'} and made <= shown
+  for kinds in published.JOINT[table].values():
+    assert kinds.keys() <= joint_cells.TASKS[table].keys()
     for rows in kinds.values():
-      assert rows.keys() <= writing.ROWS.keys()
+      assert rows.keys() <= joint_tables.ROWS.keys()
