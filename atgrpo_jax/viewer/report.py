@@ -20,6 +20,7 @@ from atgrpo_jax.runtime import files
 from atgrpo_jax.runtime import metrics as metrics_lib
 from atgrpo_jax.runtime import workdir as workdir_lib
 from atgrpo_jax.viewer import charts
+from atgrpo_jax.viewer import cross_play
 from atgrpo_jax.viewer import page
 from atgrpo_jax.viewer import trees
 
@@ -93,6 +94,9 @@ def read_run(workdir: pathlib.Path) -> dict[str, Any]:
             {'name': name, 'sandbox': evaluate.sandbox_of(result)}
             | {field: result[field] for field in _EVALUATION}
             for name, result in evaluations.items()],
+        'cross_play': cross_play.matrices([
+            {'sandbox': evaluate.sandbox_of(result)} | result
+            for result in evaluations.values()]),
         'config': {
             name: repr(value)
             for name, value in sorted(workdir_lib.flatten(config).items())},

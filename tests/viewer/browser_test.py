@@ -353,6 +353,20 @@ def test_a_run_without_a_step(browser, reports, tmp_path):
   _quiet(page)
 
 
+def test_policies_in_other_roles_make_a_matrix(browser, reports, tmp_path):
+  workdir = tmp_path / 'run'
+  shutil.copytree(reports['tree'].parent, workdir)
+  after = json.loads((workdir / 'evals/after.json').read_text())
+  roles, policies = zip(*after['policy_map'].items())
+  (workdir / 'evals/swapped.json').write_text(json.dumps(after | {
+      'policy_map': dict(zip(roles, reversed(policies))), 'success': 0.5}))
+  page = browser.open(report.write(workdir))
+  title = f'{roles[0]} (rows) and {roles[1]} (columns) played by these policies'
+  assert title in page.text('#evaluations-body h3')
+  assert '50.0 %' in page.texts('#evaluations-body table')[1]
+  _quiet(page)
+
+
 @pytest.mark.parametrize('level, is_told', [('kernel', False), ('bwrap', True)])
 def test_evaluations_in_other_sandboxes_are_not_compared(
     browser, reports, tmp_path, level, is_told):

@@ -1,4 +1,4 @@
-// The head of the page, the table of evaluations, and the config.
+// The head of the page, the tables of evaluations, and the config.
 
 /** An interval and its middle between 0 and 100 %, as a picture. */
 function intervalBar({success, interval}) {
@@ -78,11 +78,18 @@ function drawEvaluations({runs}) {
     it.sandbox || 'no programs',
     Object.entries(it.policy_map).map(
         ([role, policy]) => `${role}: ${policy}`).join(', ')]));
-  fill('evaluations-body', lines.length ? table('Evaluations', [
+  const matrices = runs.flatMap((run) => run.cross_play);
+  fill('evaluations-body', lines.length ? [table('Evaluations', [
     'name', 'success', '95 % interval', 'played', 'return', 'turns',
     'turns to solve', 'truncated', 'after step', 'temperature', 'split',
-    'sandbox', 'policies'], lines) : h('p', {}, 'None is done yet.'));
+    'sandbox', 'policies'], lines), ...matrices.map(drawCrossPlay)]
+    : h('p', {}, 'None is done yet.'));
 }
+
+/** Success of each pair of policies that played two roles. */
+const drawCrossPlay = ({title, header, rows}) => h('div', {},
+  h('h3', {}, title), table(title, header, rows.map(
+      ([name, ...values]) => [name, ...values.map(percent)])));
 
 function drawConfig({runs}) {
   const [run, other] = runs;
