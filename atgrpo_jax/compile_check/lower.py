@@ -13,56 +13,25 @@ the longest prompts and of groups of rollout.group_size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
-import functools
-import math
 import pathlib
-from typing import Any, NamedTuple
 
 import jax
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec
 import ml_collections
 
 from atgrpo_jax import experiment
 from atgrpo_jax import model
-from atgrpo_jax import types
 from atgrpo_jax.algorithms import critics as critics_lib
 from atgrpo_jax.algorithms import spec as spec_lib
+from atgrpo_jax.compile_check import calls as calls_lib
 from atgrpo_jax.compile_check import collectives as collectives_lib
 from atgrpo_jax.compile_check import work
 from atgrpo_jax.learner import critic as critic_lib
-from atgrpo_jax.learner import critic_step
 from atgrpo_jax.learner import policies as policies_lib
-from atgrpo_jax.learner import train_state
-from atgrpo_jax.learner import train_step
 from atgrpo_jax.rollout import policy_map
 from atgrpo_jax.runtime import buckets as buckets_lib
-from atgrpo_jax.runtime import sharding
 from atgrpo_jax.sampling import engine
-from atgrpo_jax.sampling import placement
-from atgrpo_jax.sampling import programs
-from atgrpo_jax.sampling import shared_prefix as shared_prefix_lib
-
-
-class Call(NamedTuple):
-  """A jitted function with its arguments, as a run calls it.
-
-  Attributes:
-    name: of the program.
-    function: that is jitted.
-    held: bytes of the arguments that the run keeps anyway, less what it needs
-      beside the arguments for this program alone.
-    args: trees of shapes with shardings.
-    kwargs: the same, and static values.
-  """
-
-  name: str
-  function: Callable
-  held: int
-  args: tuple
-  kwargs: Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,24 +96,6 @@ def build_critics(
           pathlib.Path(folder), dimensions, tokenizer=None))
 
 
-def state_and_frozen_params(
-    policy: policies_lib.Policy,
-) -> tuple[train_state.TrainState | None, model.Params | None]:
-  """Shapes of what is trained, and of the frozen model."""
-  return (
-      None if policy.trained == 'none' else policy.state_template(),
-      None if policy.trained == 'all' else policy.params_template(
-          policy.learner.dtype))
-
-
-def buckets_of(
-    config: ml_collections.ConfigDict,
-    policy: policies_lib.Policy) -> buckets_lib.Buckets:
-  """The static shapes of the run on the mesh of the policy."""
-  return buckets_lib.Buckets(**config.buckets).on(
-      sharding.num_data_shards(policy.mesh))
-
-
 def compile_programs(
     config: ml_collections.ConfigDict, policy: policies_lib.Policy,
     resident: int) -> list[Program]:
@@ -159,7 +110,7 @@ def compile_programs(
   with jax.set_mesh(policy.mesh):
     return [
         _compile(call, policy, resident - call.held)
-        for call in calls(config, policy)]
+        for call in calls_lib.calls(config, policy)]
 
 
 def compile_critic(
@@ -169,187 +120,7 @@ def compile_critic(
   with jax.set_mesh(critic.mesh):
     return [
         _compile(call, critic, resident - call.held)
-        for call in critic_calls(critic, policies)]
-
-
-def calls(
-    config: ml_collections.ConfigDict,
-    policy: policies_lib.Policy) -> Iterator[Call]:
-  """What the run calls for the policy, in this order; in its mesh."""
-  state, frozen_params = state_and_frozen_params(policy)
-  params, adapters = frozen_params, None
-  if policy.trained == 'all':
-    params = state.params
-  elif policy.trained == 'lora':
-    adapters = model.Adapters(
-        state.params,
-        _shape(NamedSharding(policy.mesh, PartitionSpec()), (1,), 'float32'))
-  yield from _sampler_calls(config, policy, params, adapters)
-  if state is not None:
-    yield from _learner_calls(config, policy, state, frozen_params)
-
-
-def critic_calls(
-    critic: critic_lib.Critic,
-    policies: Mapping[str, policies_lib.Policy]) -> Iterator[Call]:
-  """What the run calls for the critic, in this order; in its mesh."""
-  mesh, spec = critic.mesh, critic.learner
-  rows = functools.partial(
-      _shape, NamedSharding(mesh, PartitionSpec(sharding.ROWS)))
-  state = critic.state_template()
-  static = {'config': critic.config, 'spec': spec, 'policy_params': (
-      None if spec.trains_trunk
-      else policies[critic.policy].state_template().params)}
-  length = critic.lengths[-1]
-  num_rows = critic.num_rows(length)
-  inputs = rows((num_rows, length), 'int32')
-  numbers = rows((num_rows,), 'float32')
-  lengths = rows((num_rows,), 'int32')
-  sums = _sums_of(
-      critic_step.Sums(state.params, jax.ShapeDtypeStruct((), 'float32')), mesh,
-      critic_step.rules(spec))
-  held = num_bytes((state.params, static['policy_params']))
-  yield Call(
-      'values', critic_step.values, held, (state.params, inputs, lengths),
-      static)
-  yield Call(
-      'gradient', critic_step.accumulate, held,
-      (state.params, sums, types.ValueBatch(
-          inputs, lengths, numbers, numbers, numbers)), static)
-  yield Call(
-      'update', critic_step.apply_update, num_bytes(state),
-      (state, sums, _shape(NamedSharding(mesh, PartitionSpec()), (), 'float32')
-       ), {'spec': spec})
-
-
-def _sums_of(sums, mesh, rules):
-  """Shapes of what each shard of `data` adds up, from those of one shard."""
-  return jax.tree.map(
-      lambda x, spec: _shape(
-          NamedSharding(mesh, spec), (mesh.shape['data'], *x.shape), x.dtype),
-      sums, sharding.data_specs(sums, rules))
-
-
-def _sampler_calls(config, policy, params, adapters):
-  """The programs of the engine, for slots that are full."""
-  mesh = policy.mesh
-  rows = functools.partial(
-      _shape, NamedSharding(mesh, PartitionSpec(sharding.ROWS)))
-  static = {'config': policy.config, 'spec': programs.SamplerSpec(
-      group_size=config.rollout.group_size,
-      temperature=config.rollout.temperature, stop_ids=(0,),
-      dtype=policy.learner.dtype)}
-  *fewer, num_slots = buckets_of(config, policy).groups
-  size = config.rollout.group_size
-  length = config.buckets.prompt[-1]
-  capacity = placement.padded_size(config.rollout.max_new_tokens)
-
-  def shapes(make_fn, **sizes):
-    return jax.tree.map(
-        lambda x: _shape(
-            NamedSharding(mesh, PartitionSpec(*programs.axes_of(x))),
-            x.shape, x.dtype),
-        jax.eval_shape(functools.partial(make_fn, **sizes, **static)))
-
-  def slots_of(num_slots):
-    return shapes(
-        programs.empty_slots, num_slots=num_slots, prompt_length=length)
-
-  def past_of(num_slots, capacity):
-    return shapes(
-        programs.empty_rows, num_rows=num_slots * size, capacity=capacity)
-
-  slots, past = slots_of(num_slots), past_of(num_slots, capacity)
-  preparing = functools.partial(
-      programs.prepare, config=policy.config, dtype=policy.learner.dtype)
-  yield Call(
-      'prepare', programs.prepare, num_bytes(params), (params,),
-      preparing.keywords)
-  prepared = sharding.tree_template(
-      jax.eval_shape(preparing, params), mesh,
-      sharding.decoding_rules(policy.config.tied_head))
-  num_shards = sharding.num_data_shards(mesh)
-  each = placement.prefill_size(num_slots // num_shards)
-  num_prompts = num_shards * each
-  keys = jax.eval_shape(
-      lambda: jax.random.split(jax.random.key(0), num_prompts))
-  numbers = rows((num_prompts,), 'int32')
-
-  def prefill(name, length, shared_prefix):
-    return Call(
-        name, programs.fill, num_bytes(adapters) - num_bytes(past),
-        (prepared, slots, rows((num_shards, each), 'int32'),
-         rows((num_prompts, length), 'int32'), numbers,
-         rows(keys.shape, keys.dtype), numbers, numbers),
-        {'shared_prefix': shared_prefix, 'adapters': adapters, **static})
-
-  yield prefill('prefill', length, None)
-  known = shared_prefix_lib.MIN_LENGTH
-  if known < length:
-    per_shard = rows((num_shards,), 'int32')
-    shared_prefix = jax.tree.map(
-        lambda x: _shape(NamedSharding(mesh, PartitionSpec(
-            *([None, sharding.ROWS, 'tensor'] if x.ndim > 1
-              else [sharding.ROWS]))), x.shape, x.dtype),
-        jax.eval_shape(
-            functools.partial(
-                programs.prefill_shared_prefix, adapters=adapters, **static),
-            prepared, rows((num_shards, placement.padded_size(known)), 'int32'),
-            per_shard, per_shard))
-    yield prefill(
-        'prefill suffix', min(placement.padded_size(length - known), length),
-        shared_prefix)
-  yield Call(
-      'decode', programs.decode, num_bytes(adapters),
-      (prepared, slots, past, None),
-      {'adapters': adapters, 'num_tokens': engine.CHUNK, **static})
-  yield Call(
-      'more capacity', programs.move_rows, -num_bytes((prepared, slots)),
-      (past_of(num_slots, capacity // 2),
-       rows((num_shards, num_slots * size // num_shards), 'int32')),
-      {'capacity': capacity})
-  if fewer:
-    yield Call(
-        'more slots', programs.move_slots,
-        -num_bytes((prepared, past_of(fewer[-1], capacity))),
-        (slots_of(fewer[-1]),
-         rows((num_shards, num_slots // num_shards), 'int32')), {})
-
-
-def _learner_calls(config, policy, state, frozen_params):
-  """The gradient of the longest microbatch, and the update."""
-  mesh = policy.mesh
-  rows = functools.partial(
-      _shape, NamedSharding(mesh, PartitionSpec(sharding.ROWS)))
-  buckets = buckets_of(config, policy)
-  size = config.rollout.group_size
-  length, longest = buckets.prompt[-1], buckets.completion[-1]
-  num_rows = buckets.microbatch(length, longest, size)
-  logprobs = rows((num_rows, size, longest), 'float32')
-  batch = types.TrainBatch(
-      prompts=rows((num_rows, length), 'int32'),
-      prompt_lengths=rows((num_rows,), 'int32'),
-      completions=rows((num_rows, size, longest), 'int32'),
-      completion_lengths=rows((num_rows, size), 'int32'),
-      behavior_logprobs=logprobs,
-      advantages=rows((num_rows, size), 'float32'),
-      old_logprobs=(
-          logprobs if config.train.updates_per_rollout > 1 else None),
-      reference_logprobs=(
-          logprobs if config.loss.kl_estimator != 'none' else None))
-  static = {'config': policy.config, 'spec': policy.learner}
-  sums = _sums_of(
-      jax.eval_shape(
-          functools.partial(train_step.sums_of, spec=policy.learner),
-          state.params), mesh, train_step.rules(policy.config, policy.learner))
-  number = _shape(NamedSharding(mesh, PartitionSpec()), (), 'float32')
-  yield Call(
-      'gradient', train_step.accumulate,
-      num_bytes((state.params, frozen_params)),
-      (state.params, sums, batch), {'frozen_params': frozen_params, **static})
-  yield Call(
-      'update', train_step.apply_update, num_bytes(state),
-      (state, sums, number, number), static)
+        for call in calls_lib.critic_calls(critic, policies)]
 
 
 def _compile(call, learner, kept):
@@ -357,7 +128,7 @@ def _compile(call, learner, kept):
   flops, traffic = work.count_work(traced.jaxpr, engine.CHUNK)
   num_devices = learner.mesh.size
   program = Program(
-      name=f'{call.name} {learner.name}', arguments=num_bytes([
+      name=f'{call.name} {learner.name}', arguments=calls_lib.num_bytes([
           leaf for leaf in jax.tree.leaves((call.args, call.kwargs))
           if isinstance(leaf, jax.ShapeDtypeStruct)]),
       peak=0, kept=kept, flops=flops / num_devices,
@@ -376,14 +147,3 @@ def _compile(call, learner, kept):
       program, arguments=memory.argument_size_in_bytes,
       peak=memory.peak_memory_in_bytes, collectives=tuple(
           collectives_lib.find(compiled.as_text(), engine.CHUNK)))
-
-
-def num_bytes(tree) -> int:
-  """On each device, of a tree of shapes with shardings."""
-  return sum(
-      math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
-      for leaf in jax.tree.leaves(tree))
-
-
-def _shape(at, shape, dtype):
-  return jax.ShapeDtypeStruct(shape, dtype, sharding=at)

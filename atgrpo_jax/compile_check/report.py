@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import ml_collections
 
 from atgrpo_jax import errors
+from atgrpo_jax.compile_check import calls as calls_lib
 from atgrpo_jax.compile_check import lower
 from atgrpo_jax.compile_check import work
 from atgrpo_jax.learner import critic as critic_lib
@@ -124,22 +125,22 @@ def _check_pool(
   parameters = optimiser = 0
   loaded = set()
   for policy in policies:
-    state, frozen_params = lower.state_and_frozen_params(policy)
+    state, frozen_params = calls_lib.state_and_frozen_params(policy)
     if state is not None:
-      parameters += lower.num_bytes(state.params)
-      optimiser += lower.num_bytes((state.opt_state, state.num_updates))
+      parameters += calls_lib.num_bytes(state.params)
+      optimiser += calls_lib.num_bytes((state.opt_state, state.num_updates))
     frozen = policy.pretrained.folder, policy.learner.dtype
     if frozen_params is not None and frozen not in loaded:
       loaded.add(frozen)
-      parameters += lower.num_bytes(frozen_params)
+      parameters += calls_lib.num_bytes(frozen_params)
     if policy.trained == 'all' and config.loss.kl_estimator != 'none':
       # Its start, which a KL penalty needs beside it.
-      parameters += lower.num_bytes(
+      parameters += calls_lib.num_bytes(
           policy.params_template(policy.learner.dtype))
   for critic in critics:
     state = critic.state_template()
-    parameters += lower.num_bytes(state.params)
-    optimiser += lower.num_bytes((state.opt_state, state.num_updates))
+    parameters += calls_lib.num_bytes(state.params)
+    optimiser += calls_lib.num_bytes((state.opt_state, state.num_updates))
 
   compiled, seen = [], set()
   for policy in policies:
@@ -239,7 +240,7 @@ def knobs(report: Report, config: ml_collections.ConfigDict) -> list[str]:
 
 def _cache_bytes(config, policy) -> int:
   """Keys and values of all groups that are sampled at once."""
-  c, groups = policy.config, lower.buckets_of(config, policy).groups[-1]
+  c, groups = policy.config, calls_lib.buckets_of(config, policy).groups[-1]
   positions = (
       config.buckets.prompt[-1]
       + config.rollout.group_size

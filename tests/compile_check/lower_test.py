@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from atgrpo_jax.compile_check import calls as calls_lib
 from atgrpo_jax.compile_check import lower
 from atgrpo_jax.compile_check import report as report_lib
 from atgrpo_jax.sampling import engine
@@ -68,8 +69,8 @@ def report_and_run(changes):
   for learner in (policies | critics).values():
     with jax.set_mesh(learner.mesh):
       for call in (
-          lower.critic_calls(learner, policies) if learner.name in critics
-          else lower.calls(config, learner)):
+          calls_lib.critic_calls(learner, policies) if learner.name in critics
+          else calls_lib.calls(config, learner)):
         name = f'{call.name} {learner.name}'
         if name not in said:
           continue
@@ -80,7 +81,7 @@ def report_and_run(changes):
         really[name] = given, _on_first_device(
             (jax.tree.leaves((args, kwargs)), out))
   states = {
-      name: jax.tree.map(_make, lower.state_and_frozen_params(policy))
+      name: jax.tree.map(_make, calls_lib.state_and_frozen_params(policy))
       for name, policy in policies.items()} | {
           name: jax.tree.map(_make, critic.state_template())
           for name, critic in critics.items()}
@@ -88,7 +89,7 @@ def report_and_run(changes):
       'resident': report.parameters + report.optimiser,
       'really_resident': _on_first_device(states),
       'said': {n: dataclasses.asdict(p) for n, p in said.items()},
-      'num_rows': lower.buckets_of(config, policies['planner']).microbatch(
+      'num_rows': calls_lib.buckets_of(config, policies['planner']).microbatch(
           config.buckets.prompt[-1], config.buckets.completion[-1],
           config.rollout.group_size),
       'really': really}
