@@ -81,7 +81,8 @@ def check(size: str, policies: str, slice_name: str) -> Cell:
   """One cell."""
   config = pod.get_config(
       f'size={size},policies={policies},topology={slice_name}')
-  reports, chip = report_lib.on_slice(config)
+  devices, chip = report_lib.slice_of(config)
+  reports = report_lib.check(config, devices)
   worst = max(
       (report.largest for report in reports),
       key=lambda program: (bool(program.refusal), program.total))

@@ -359,6 +359,17 @@ def put_on_slice(
   with c.unlocked():
     c.compile_check = config_dict.ConfigDict()
     c.compile_check.topology = topology
+    # Median and 95th percentile of prompts and of answers, in tokens: of these
+    # a step is drawn. Turns of an episode; 0 for environment.max_turns.
+    c.compile_check.prompt_lengths = (900, 3000)
+    c.compile_check.completion_lengths = (600, 3000)
+    c.compile_check.num_turns = 0
+    # What a step of an environment takes of a worker, a collective beside its
+    # bytes, and the disk; and tasks of a validation.
+    c.compile_check.environment_seconds = 0.05
+    c.compile_check.talk_seconds = 5e-6
+    c.compile_check.disk_bytes_per_second = 1e9
+    c.compile_check.num_validation = 64
     c.compile_check.dimensions = config_dict.ConfigDict({
         'vocab_size': 151936, 'hidden_size': hidden_size,
         'intermediate_size': intermediate_size, 'num_layers': num_layers,

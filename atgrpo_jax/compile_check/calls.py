@@ -73,13 +73,7 @@ def calls(
     policy: policies_lib.Policy) -> Iterator[Call]:
   """What the run calls for the policy, in this order; in its mesh."""
   state, frozen_params = state_and_frozen_params(policy)
-  params, adapters = frozen_params, None
-  if policy.trained == 'all':
-    params = state.params
-  elif policy.trained == 'lora':
-    adapters = model.Adapters(
-        state.params,
-        _shape(NamedSharding(policy.mesh, PartitionSpec()), (1,), 'float32'))
+  params, adapters = sampled_params(policy, state, frozen_params)
   *fewer, num_slots = buckets_of(config, policy).groups
   yield from _sampler_calls(
       config, Sampler(
@@ -87,6 +81,20 @@ def calls(
       num_slots, fewer)
   if state is not None:
     yield from _learner_calls(config, policy, state, frozen_params)
+
+
+def sampled_params(
+    policy: policies_lib.Policy, state: train_state.TrainState | None,
+    frozen_params: model.Params | None,
+) -> tuple[model.Params, model.Adapters | None]:
+  """What an engine samples from."""
+  if policy.trained == 'all':
+    return state.params, None
+  if policy.trained == 'none':
+    return frozen_params, None
+  return frozen_params, model.Adapters(
+      state.params,
+      _shape(NamedSharding(policy.mesh, PartitionSpec()), (1,), 'float32'))
 
 
 def critic_calls(
@@ -164,11 +172,10 @@ class Sampler:
     return self._shapes(
         programs.empty_slots, num_slots=num_slots, prompt_length=length)
 
-  def past(self, num_slots: int, capacity: int) -> model.RowCache:
-    """Shapes of a row for each candidate of all slots."""
+  def rows(self, num_rows: int, capacity: int) -> model.RowCache:
+    """Shapes of so many rows of all shards."""
     return self._shapes(
-        programs.empty_rows, num_rows=num_slots * self._group_size,
-        capacity=capacity)
+        programs.empty_rows, num_rows=num_rows, capacity=capacity)
 
   def prepare(self) -> Call:
     """Brings the parameters to where decoding reads them."""
@@ -180,14 +187,14 @@ class Sampler:
       self, slots: programs.Slots, past: model.RowCache | None,
       num_prompts: int, length: int, known: int = 0) -> Call:
     """Prompts, all shards together; `known` of their tokens are shared."""
-    rows = self._rows
+    by_row = self._by_row
     each = num_prompts // self.num_shards
     keys = jax.eval_shape(
         lambda: jax.random.split(jax.random.key(0), num_prompts))
-    numbers = rows((num_prompts,), 'int32')
+    numbers = by_row((num_prompts,), 'int32')
     shared_prefix = None
     if known:
-      per_shard = rows((self.num_shards,), 'int32')
+      per_shard = by_row((self.num_shards,), 'int32')
       shared_prefix = jax.tree.map(
           lambda x: _shape(NamedSharding(self._mesh, PartitionSpec(
               *([None, sharding.ROWS, 'tensor'] if x.ndim > 1
@@ -196,15 +203,15 @@ class Sampler:
               functools.partial(
                   programs.prefill_shared_prefix, adapters=self._adapters,
                   **self._static),
-              self._prepared, rows(
+              self._prepared, by_row(
                   (self.num_shards, placement.padded_size(known)), 'int32'),
               per_shard, per_shard))
     return Call(
         'prefill suffix' if known else 'prefill', programs.fill,
         num_bytes(self._adapters) - num_bytes(past),
-        (self._prepared, slots, rows((self.num_shards, each), 'int32'),
-         rows((num_prompts, length), 'int32'), numbers,
-         rows(keys.shape, keys.dtype), numbers, numbers),
+        (self._prepared, slots, by_row((self.num_shards, each), 'int32'),
+         by_row((num_prompts, length), 'int32'), numbers,
+         by_row(keys.shape, keys.dtype), numbers, numbers),
         {'shared_prefix': shared_prefix, 'adapters': self._adapters,
          **self._static})
 
@@ -215,18 +222,18 @@ class Sampler:
     return Call(
         'decode', programs.decode, num_bytes(self._adapters),
         (self._prepared, slots, past,
-         num_rows and self._rows((self.num_shards, num_rows), 'int32')),
+         num_rows and self._by_row((self.num_shards, num_rows), 'int32')),
         {'adapters': self._adapters, 'num_tokens': engine.CHUNK,
          **self._static})
 
-  def more_capacity(self, num_slots: int, capacity: int, slots) -> Call:
-    """Rows that become twice as long."""
-    num_rows = num_slots * self._group_size // self.num_shards
+  def more_capacity(
+      self, slots: programs.Slots, num_rows: int, capacity: int) -> Call:
+    """Rows, of all shards, that become twice as long."""
     return Call(
         'more capacity', programs.move_rows,
         -num_bytes((self._prepared, slots)),
-        (self.past(num_slots, capacity // 2),
-         self._rows((self.num_shards, num_rows), 'int32')),
+        (self.rows(num_rows, capacity // 2), self._by_row(
+            (self.num_shards, num_rows // self.num_shards), 'int32')),
         {'capacity': capacity})
 
   def more_slots(
@@ -234,10 +241,10 @@ class Sampler:
     """More slots than the `old` ones."""
     return Call(
         'more slots', programs.move_slots, -num_bytes((self._prepared, past)),
-        (old, self._rows(
+        (old, self._by_row(
             (self.num_shards, num_slots // self.num_shards), 'int32')), {})
 
-  def _rows(self, shape, dtype):
+  def _by_row(self, shape, dtype):
     return _shape(
         NamedSharding(self._mesh, PartitionSpec(sharding.ROWS)), shape, dtype)
 
@@ -253,8 +260,9 @@ def _sampler_calls(config, sampler, num_slots, fewer):
   """The programs of the engine, for slots that are full."""
   length = config.buckets.prompt[-1]
   capacity = placement.padded_size(config.rollout.max_new_tokens)
+  num_rows = num_slots * config.rollout.group_size
   slots = sampler.slots(num_slots, length)
-  past = sampler.past(num_slots, capacity)
+  past = sampler.rows(num_rows, capacity)
   num_prompts = sampler.num_shards * placement.prefill_size(
       num_slots // sampler.num_shards)
   yield sampler.prepare()
@@ -265,22 +273,34 @@ def _sampler_calls(config, sampler, num_slots, fewer):
         slots, past, num_prompts,
         min(placement.padded_size(length - known), length), known)
   yield sampler.decode(slots, past)
-  yield sampler.more_capacity(num_slots, capacity, slots)
+  yield sampler.more_capacity(slots, num_rows, capacity)
   if fewer:
     yield sampler.more_slots(
-        sampler.slots(fewer[-1], length), sampler.past(fewer[-1], capacity),
-        num_slots)
+        sampler.slots(fewer[-1], length), sampler.rows(
+            fewer[-1] * config.rollout.group_size, capacity), num_slots)
 
 
 def _learner_calls(config, policy, state, frozen_params):
   """The gradient of the longest microbatch, and the update."""
-  mesh = policy.mesh
-  rows = functools.partial(
-      _shape, NamedSharding(mesh, PartitionSpec(sharding.ROWS)))
   buckets = buckets_of(config, policy)
-  size = config.rollout.group_size
-  length, longest = buckets.prompt[-1], buckets.completion[-1]
-  num_rows = buckets.microbatch(length, longest, size)
+  yield gradient(
+      config, policy, state, frozen_params, buckets.prompt[-1],
+      buckets.completion[-1], config.rollout.group_size)
+  number = _shape(NamedSharding(policy.mesh, PartitionSpec()), (), 'float32')
+  yield Call(
+      'update', train_step.apply_update, num_bytes(state),
+      (state, _sums(policy, state), number, number),
+      {'config': policy.config, 'spec': policy.learner})
+
+
+def gradient(
+    config: ml_collections.ConfigDict, policy: policies_lib.Policy,
+    state: train_state.TrainState, frozen_params: model.Params | None,
+    length: int, longest: int, size: int) -> Call:
+  """A microbatch of groups of `size`, with prompts and answers of lengths."""
+  rows = functools.partial(
+      _shape, NamedSharding(policy.mesh, PartitionSpec(sharding.ROWS)))
+  num_rows = buckets_of(config, policy).microbatch(length, longest, size)
   logprobs = rows((num_rows, size, longest), 'float32')
   batch = types.TrainBatch(
       prompts=rows((num_rows, length), 'int32'),
@@ -293,19 +313,20 @@ def _learner_calls(config, policy, state, frozen_params):
           logprobs if config.train.updates_per_rollout > 1 else None),
       reference_logprobs=(
           logprobs if config.loss.kl_estimator != 'none' else None))
-  static = {'config': policy.config, 'spec': policy.learner}
-  sums = _sums_of(
-      jax.eval_shape(
-          functools.partial(train_step.sums_of, spec=policy.learner),
-          state.params), mesh, train_step.rules(policy.config, policy.learner))
-  number = _shape(NamedSharding(mesh, PartitionSpec()), (), 'float32')
-  yield Call(
+  return Call(
       'gradient', train_step.accumulate,
       num_bytes((state.params, frozen_params)),
-      (state.params, sums, batch), {'frozen_params': frozen_params, **static})
-  yield Call(
-      'update', train_step.apply_update, num_bytes(state),
-      (state, sums, number, number), static)
+      (state.params, _sums(policy, state), batch),
+      {'frozen_params': frozen_params, 'config': policy.config,
+       'spec': policy.learner})
+
+
+def _sums(policy, state):
+  return _sums_of(
+      jax.eval_shape(
+          functools.partial(train_step.sums_of, spec=policy.learner),
+          state.params), policy.mesh,
+      train_step.rules(policy.config, policy.learner))
 
 
 def num_bytes(tree) -> int:

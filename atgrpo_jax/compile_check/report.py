@@ -20,6 +20,7 @@ import ml_collections
 from atgrpo_jax import errors
 from atgrpo_jax.compile_check import calls as calls_lib
 from atgrpo_jax.compile_check import lower
+from atgrpo_jax.compile_check import whole_step
 from atgrpo_jax.compile_check import work
 from atgrpo_jax.learner import critic as critic_lib
 from atgrpo_jax.learner import policies as policies_lib
@@ -68,15 +69,23 @@ class Report:
 
 def compile_check(config: ml_collections.ConfigDict) -> bool:
   """Prints whether the run fits `compile_check.topology`."""
-  reports, chip = on_slice(config)
+  devices, chip = slice_of(config)
+  reports = check(config, devices)
   for report in reports:
     print_report(report, chip, config)
-  return all(report.fits(chip) for report in reports)
+  if not all(report.fits(chip) for report in reports):
+    return False
+  print_step(whole_step.predict(
+      config, lower.build_policies(config, devices),
+      [program for report in reports for program in report.programs], chip),
+             chip, config)
+  return True
 
 
-def on_slice(
-    config: ml_collections.ConfigDict) -> tuple[list[Report], work.Chip]:
-  """`check` on the slice `compile_check.topology`, and what it is made of."""
+def slice_of(
+    config: ml_collections.ConfigDict,
+) -> tuple[Sequence[jax.Device], work.Chip]:
+  """The devices of `compile_check.topology`, and what they are."""
   topology = config.compile_check.topology
   generation, _, layout = topology.partition(':')
   if generation not in work.CHIPS:
@@ -99,7 +108,7 @@ def on_slice(
         f'There is no compiler for {topology!r}: '
         f'{str(error).splitlines()[0]} Install the extra `compile`, in an '
         'environment of its own, and check the name.') from error
-  return check(config, devices), work.CHIPS[generation]
+  return devices, work.CHIPS[generation]
 
 
 def check(
@@ -200,6 +209,33 @@ def print_report(
   else:
     print(f'DOES NOT FIT: {largest.name!r} needs {-spare:.2f} GiB more than '
           f'the {chip.memory / _GIB:.2f} GiB there are. {advice}')
+
+
+def print_step(
+    step: whole_step.Prediction, chip: work.Chip,
+    config: ml_collections.ConfigDict) -> None:
+  """Prints what a step and the run take, and what holds them back."""
+  c, num_steps = config.compile_check, config.train.num_steps
+  prompts, answers = (
+      f'{median} tokens (5 % above {most})'
+      for median, most in (c.prompt_lengths, c.completion_lengths))
+  print(
+      f'\nA step takes at least {step.total:.0f} s: {config.rollout.num_tasks} '
+      f'tasks of {c.num_turns or config.environment.max_turns} turns, prompts '
+      f'of {prompts}, answers of {answers}')
+  for name, seconds in step.seconds.items():
+    print(f'  {name:16s} {seconds:8.1f} s  {seconds / step.total:4.0%}')
+  for (program, limit), seconds in sorted(
+      step.programs.items(), key=lambda item: -item[1])[:_MAX_SHOWN]:
+    print(f'  of which {program:10s} {seconds:5.1f} s  {limit}')
+  rate = step.completion_tokens / step.total / step.num_devices
+  share = step.flops / (step.total * step.num_devices * chip.flops)
+  print(
+      f'  {rate:.0f} tokens a second and chip, {share:.1%} of the peak'
+      + (f'; {num_steps} steps take {num_steps * step.total / 3600:.1f} hours'
+         if num_steps else ''))
+  if config.critic.kind != 'none':
+    print('  Critics are not in it.')
 
 
 def print_collectives(report: Report) -> None:

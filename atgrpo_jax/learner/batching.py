@@ -18,6 +18,15 @@ def make_batches(
   Every group of a batch has the same prompt and completion bucket, so short
   groups are not padded to the longest of the step.
   """
+  return [
+      _pad(same, buckets.microbatch(*shape), *shape)
+      for shape, same in split(groups, buckets)]
+
+
+def split(
+    groups: Sequence[types.Group], buckets: buckets_lib.Buckets,
+) -> list[tuple[tuple[int, int, int], Sequence[types.Group]]]:
+  """The padded shape (S, T, G) of each microbatch, and its groups."""
   by_shape = {}
   for group in groups:
     shape = (
@@ -27,12 +36,12 @@ def make_batches(
             buckets.completion, 'completion length'),
         len(group.candidates))
     by_shape.setdefault(shape, []).append(group)
-  batches = []
+  found = []
   for shape, same in sorted(by_shape.items()):
     num_rows = buckets.microbatch(*shape)
     for start in range(0, len(same), num_rows):
-      batches.append(_pad(same[start:start + num_rows], num_rows, *shape))
-  return batches
+      found.append((shape, same[start:start + num_rows]))
+  return found
 
 
 def _pad(

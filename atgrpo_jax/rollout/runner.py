@@ -131,7 +131,8 @@ class EpisodeRunner:
     seed: of all sampling.
     train_step: the training step that the policies come from.
     executor: steps environments; in a run `workers.Workers`.
-    is_stopped: whether to drop what is played.
+    is_stopped: whether to drop what is played; asked before every chunk.
+    device_of: what computes for the engine of a model; see `Engine`.
     counters: grow with every call.
   """
 
@@ -145,6 +146,7 @@ class EpisodeRunner:
   train_step: int
   executor: futures.Executor | workers_lib.Workers
   is_stopped: Callable[[], bool] = lambda: False
+  device_of: Callable[[SampledModel], Any] = lambda model: programs
   counters: Counters = dataclasses.field(default_factory=Counters)
   _engines: dict[
       tuple[SampledModel, tuple[int, ...], int, int],
@@ -323,6 +325,7 @@ class EpisodeRunner:
       self._engines[key] = engine_lib.Engine(
           sampled.params, sampled.mesh, adapters=sampled.adapters,
           config=sampled.config, spec=spec, prompt_length=length,
+          device=self.device_of(sampled),
           num_slots=self.buckets.on(
               sharding.num_data_shards(sampled.mesh)).groups)
     return self._engines[key]
