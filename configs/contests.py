@@ -1,13 +1,13 @@
 """Contests: a coder and a tester solve programming problems by AT-GRPO.
 
   python -m atgrpo_jax.main --config configs/contests.py:size=nano \
-      --workdir runs/recipes
+      --workdir runs/contests
 
 trains `models/reckoner`, which configs/reckoner.py makes, on generated recipes
 (`environments/programming/recipes`) on two CPU cores, and
 
   python -m atgrpo_jax.main --config configs/contests.py:size=1.7b \
-      --workdir runs/contests
+      --workdir runs/contests-1.7b
 
 trains Qwen3-1.7B on APPS, and size=8b Qwen3-8B on CodeContests, as the paper
 does (arXiv 2510.11062). Groups of 4, 4 turns, 128 problems in a step, 150
@@ -30,11 +30,12 @@ benchmark, evaluate exported policies:
 
   python -m atgrpo_jax.main --mode evaluate \
       --config configs/contests.py:size=1.7b,data=livecodebench \
-      --config.model.folder=runs/contests/export/shared \
+      --config.model.folder=runs/contests-1.7b/export/shared \
       --workdir runs/livecodebench
 """
 
 from configs import common
+from configs import slices
 
 # Data set -> splits to train on, to validate and to test.
 _SPLITS = {
@@ -117,7 +118,7 @@ def get_config(arg: str = ''):
   if c.policies == 'lora_per_role':
     c.optimizer.learning_rate *= 10  # An adapter is small.
   if arg.topology:
-    common.put_on_slice(c, arg.size, arg.topology)
+    slices.put_on_slice(c, arg.size, arg.topology)
     c.buckets.groups = (4 * c.mesh.fsdp,)
   c.lock()
   return c

@@ -1,13 +1,13 @@
 """Functions: two agents write a helper and its caller by MAGRPO.
 
   python -m atgrpo_jax.main --config configs/functions.py:size=nano \
-      --workdir runs/helpers
+      --workdir runs/functions
 
 trains `models/reckoner`, which configs/reckoner.py makes, on generated recipes
 (`environments/programming/recipes`) in one turn on two CPU cores, and
 
   python -m atgrpo_jax.main --config configs/functions.py:size=1.7b \
-      --workdir runs/functions
+      --workdir runs/functions-1.7b
 
 trains two Qwen3-1.7B on HumanEval, kind=coop_humaneval on CoopHumanEval and
 kind=mbpp on MBPP, with the settings of arXiv 2508.04652 and its released
@@ -24,6 +24,7 @@ two (tests 75.0, cooperation 86.3 %). The return is the team's reward.
 """
 
 from configs import common
+from configs import slices
 
 # What each compared system changes of MAGRPO with a pair. The helper of a
 # pipeline is paid when its caller is there, so AT-GRPO plays on from there.
@@ -153,7 +154,7 @@ def get_config(arg: str = ''):
     c.train.num_steps = 2
     c.train.groups_every = 1
   if arg.topology:
-    common.put_on_slice(
+    slices.put_on_slice(
         c, arg.size, arg.topology,
         () if c.environment.team == 'solo' else ('aux', 'main'))
   c.lock()

@@ -29,6 +29,7 @@ The test is AIME24, AIME25 and OlympiadBench together. For one of them alone:
 """
 
 from configs import common
+from configs import slices
 
 
 def get_config(arg: str = ''):
@@ -91,7 +92,7 @@ def get_config(arg: str = ''):
   if c.policies == 'lora_per_role':
     c.optimizer.learning_rate *= 10  # An adapter is small.
   if arg.topology:
-    common.put_on_slice(c, arg.size, arg.topology)
+    slices.put_on_slice(c, arg.size, arg.topology)
     c.buckets.groups = (4 * c.mesh.fsdp,)
   c.lock()
   return c

@@ -9,6 +9,7 @@ On the slice itself, `launch/tpu_pod.sh` trains with the same config.
 
 from configs import common
 from configs import plan_path
+from configs import slices
 
 
 def get_config(arg: str = ''):
@@ -17,6 +18,6 @@ def get_config(arg: str = ''):
       arg, size='1.7b', topology='v5e:4x4', team='pair', policies='shared')
   c = plan_path.get_config(f'size={arg.size},team={arg.team}')
   c.policies = arg.policies
-  common.put_on_slice(c, arg.size, arg.topology)
+  slices.put_on_slice(c, arg.size, arg.topology)
   c.buckets.groups = (4 * c.mesh.fsdp,)
   return c

@@ -18,6 +18,7 @@ reports a return of 94.5 % for tldr and 93.1 % for arxiv, and samples with top-p
 """
 
 from configs import common
+from configs import slices
 
 # What each compared system changes of MAGRPO with a pair. The first writer of a
 # pipeline is paid when the second has written, so AT-GRPO plays on from there.
@@ -130,7 +131,7 @@ def get_config(arg: str = ''):
     c.train.num_steps = 2
     c.train.groups_every = 1
   if arg.topology:
-    common.put_on_slice(
+    slices.put_on_slice(
         c, arg.size, arg.topology,
         () if c.environment.team == 'solo' else _ROLES[task])
   c.lock()

@@ -38,7 +38,7 @@ from tests.environments.programming import examples
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 NAMES = sorted(
     path.stem for path in (ROOT / 'configs').glob('*.py')
-    if path.stem not in ('__init__', 'common'))
+    if path.stem not in ('__init__', 'common', 'slices'))
 # What the command in a config's docstring does with it.
 MODES = {
     'nano': 'pretrain', 'writer': 'pretrain', 'reckoner': 'pretrain',

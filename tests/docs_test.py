@@ -156,7 +156,7 @@ def test_links_resolve():
     for link in links:
       if not link.startswith('https://'):
         file, _, anchor = link.partition('#')
-        path = (ROOT / name).parent / file
+        path = (ROOT / name).parent / file if file else ROOT / name
         assert path.exists(), f'{name}: {link}'
         assert not anchor or anchor in _anchors(path.read_text()), link
 

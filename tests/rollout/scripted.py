@@ -109,8 +109,9 @@ class Engine:
   made = []  # Since `follow_scripts`.
 
   def __init__(
-      self, params, mesh, *, adapters, config, spec, num_slots, prompt_length):
-    del mesh, config
+      self, params, mesh, *, adapters, config, spec, num_slots, prompt_length,
+      device):
+    del mesh, config, device
     assert adapters is None
     self.params, self.spec, self.num_slots = params, spec, num_slots
     self.prompt_length = prompt_length

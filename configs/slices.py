@@ -1,0 +1,83 @@
+"""What --mode compile_check needs of a config: a slice, and a model's shape."""
+
+import math
+import re
+
+from ml_collections import config_dict
+
+# Qwen3: hidden and intermediate size, layers, query heads, whether the head is
+# the embedding.
+_QWEN3 = {
+    '0.6b': (1024, 3072, 28, 16, True),
+    '1.7b': (2048, 6144, 28, 16, True),
+    '4b': (2560, 9728, 36, 32, True),
+    '8b': (4096, 12288, 36, 32, False),
+}
+
+
+def put_on_slice(
+    c: config_dict.ConfigDict, size: str, topology: str,
+    roles: tuple[str, ...] = ()) -> None:
+  """The mesh of a TPU slice, and what is checked of it.
+
+  The slice is called 'v5e:4x4', or 'v5litepod-16' as by gcloud. Heads lie over
+  four chips, groups and parameters over all others. Each of `roles`, if there
+  are some, has its share of the chips.
+  """
+  if size not in _QWEN3:
+    raise ValueError(f'size={size!r} is not one of {list(_QWEN3)}.')
+  hidden_size, intermediate_size, num_layers, num_heads, tied_head = (
+      _QWEN3[size])
+  topology = _layout(topology)
+  chips = math.prod(map(int, topology.partition(':')[2].split('x')))
+  if roles:
+    chips //= len(roles)
+    c.mesh.pools = ','.join(
+        f'{role}={i * chips}:{(i + 1) * chips}' for i, role in enumerate(roles))
+  c.mesh.tensor = min(4, chips)
+  c.mesh.fsdp = chips // c.mesh.tensor
+  with c.unlocked():
+    c.compile_check = config_dict.ConfigDict()
+    c.compile_check.topology = topology
+    # Median and 95th percentile of prompts and of answers, in tokens: of these
+    # a step is drawn. Turns of an episode; 0 for environment.max_turns.
+    c.compile_check.prompt_lengths = (900, 3000)
+    c.compile_check.completion_lengths = (600, 3000)
+    c.compile_check.num_turns = 0
+    # What a step of an environment takes of a worker, a collective beside its
+    # bytes, and the disk; and tasks of a validation.
+    c.compile_check.environment_seconds = 0.05
+    c.compile_check.talk_seconds = 5e-6
+    c.compile_check.disk_bytes_per_second = 1e9
+    c.compile_check.num_validation = 64
+    c.compile_check.dimensions = config_dict.ConfigDict({
+        'vocab_size': 151936, 'hidden_size': hidden_size,
+        'intermediate_size': intermediate_size, 'num_layers': num_layers,
+        'num_heads': num_heads, 'num_kv_heads': 8,
+        'head_dim': 128, 'rope_theta': 1e6, 'norm_eps': 1e-6,
+        'tied_head': tied_head, 'max_positions': 40960, 'init_std': 0.02})
+
+
+def _layout(topology: str) -> str:
+  """The chips of a slice, as in 'v5e:4x4', also of gcloud's 'v5litepod-16'."""
+  found = re.fullmatch(r'(v5e|v5litepod|v6e|v5p|v4)-(\d+)', topology)
+  if not found:
+    if not re.fullmatch(r'\w+:\d+(x\d+)*', topology):
+      raise ValueError(
+          f'topology={topology!r} is no TPU slice; name one as gcloud does, '
+          'such as v5litepod-16, or by its chips, such as v5e:4x4.')
+    return topology
+  generation, size = found[1].replace('litepod', 'e'), int(found[2])
+  num_axes = 2
+  if generation in ('v4', 'v5p'):  # Two cores a chip, which are counted.
+    num_axes, size = 3, size // 2
+  exponent = size.bit_length() - 1
+  if size != 2**exponent or num_axes == 3 and exponent < 2:
+    raise ValueError(
+        f'topology={topology!r}: give the chips, as in {generation}:'
+        f'{"x".join("4" * num_axes)}; only the usual slices have a number.')
+  each, more = divmod(exponent, num_axes)
+  sides = [2**(each + (axis >= num_axes - more)) for axis in range(num_axes)]
+  if num_axes == 3 and not each:
+    sides.reverse()  # 2x2x1
+  return f'{generation}:{"x".join(map(str, sides))}'
