@@ -45,6 +45,7 @@ from atgrpo_jax.runtime import metrics as metrics_lib
 from atgrpo_jax.runtime import sharding
 from atgrpo_jax.runtime import workdir as workdir_lib
 from atgrpo_jax.sampling import categorical
+from atgrpo_jax.sampling import decoding_params
 from atgrpo_jax.sampling import engine as engine_lib
 from atgrpo_jax.sampling import programs
 from environments import demonstrations
@@ -177,6 +178,8 @@ def check(
   num_shards = sharding.num_data_shards(mesh)
   num_slots = -(-num_prompts // num_shards) * num_shards
   rng = np.random.default_rng([config.seed, 3])
+  decoding = decoding_params.DecodingParams(
+      params, mesh, model_config, spec.dtype)
   report = {}
   for name, repertoire in tasks.items():
     task = config.tasks[name]
@@ -191,8 +194,8 @@ def check(
           jax.random.key(config.seed),
           np.arange(num_prompts, dtype=np.uint32)[:, None])))
       engine = engine_lib.Engine(
-          params, mesh, adapters=None, config=model_config, spec=spec,
-          num_slots=[num_slots], prompt_length=length)
+          decoding, adapters=None, spec=spec, num_slots=[num_slots],
+          prompt_length=length)
       for index, (prompt, key) in enumerate(zip(prompts, keys)):
         engine.add(engine_lib.Request(
             index, prompt, key, buckets.completion[-1]))

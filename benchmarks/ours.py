@@ -27,6 +27,7 @@ from atgrpo_jax.rl import losses
 from atgrpo_jax.runtime import buckets as buckets_lib
 from atgrpo_jax.runtime import sharding
 from atgrpo_jax.sampling import categorical
+from atgrpo_jax.sampling import decoding_params
 from atgrpo_jax.sampling import engine as engine_lib
 from atgrpo_jax.sampling import programs
 from benchmarks import workload
@@ -83,8 +84,9 @@ def make_engine(
     num_slots: Sequence[int] = ()) -> engine_lib.Engine:
   """To sample for prompts [P, S], in P slots unless told otherwise."""
   engine = engine_lib.Engine(
-      policy.params, policy.mesh, adapters=None, config=policy.config,
-      spec=programs.SamplerSpec(
+      decoding_params.DecodingParams(
+          policy.params, policy.mesh, policy.config, 'float32'),
+      adapters=None, spec=programs.SamplerSpec(
           group_size=group_size, temperature=1.0, stop_ids=tuple(stop_ids),
           dtype='float32'),
       num_slots=num_slots or (len(prompts),), prompt_length=prompts.shape[1])

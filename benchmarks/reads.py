@@ -16,6 +16,7 @@ import numpy as np
 
 from atgrpo_jax import model
 from atgrpo_jax.runtime import sharding
+from atgrpo_jax.sampling import decoding_params
 from atgrpo_jax.sampling import dry_run
 from atgrpo_jax.sampling import engine as engine_lib
 from atgrpo_jax.sampling import programs
@@ -53,7 +54,9 @@ def measure(seed: int, num_prompts: int, num_slots: int) -> dry_run.Reads:
   mesh, = sharding.make_meshes(
       ['any'], jax.devices()[:1], sharding.MeshSpec()).values()
   engine = engine_lib.Engine(
-      None, mesh, adapters=None, config=model.ModelConfig(**_ANY_MODEL),
+      decoding_params.DecodingParams(
+          None, mesh, model.ModelConfig(**_ANY_MODEL), 'bfloat16'),
+      adapters=None,
       spec=programs.SamplerSpec(GROUP_SIZE, 1.0, (0,), 'bfloat16'),
       num_slots=(num_slots,), prompt_length=MAX_PROMPT, device=device)
   for i, length in enumerate(prompts):

@@ -32,6 +32,7 @@ from atgrpo_jax.runtime import hosts
 from atgrpo_jax.runtime import sharding
 from atgrpo_jax.runtime import signals
 from atgrpo_jax.sampling import categorical
+from atgrpo_jax.sampling import decoding_params
 from atgrpo_jax.sampling import engine as engine_lib
 from atgrpo_jax.sampling import programs
 from environments import env_api
@@ -151,6 +152,8 @@ class EpisodeRunner:
   _engines: dict[
       tuple[SampledModel, tuple[int, ...], int, int],
       engine_lib.Engine] = dataclasses.field(default_factory=dict, init=False)
+  _decoding_params: dict[SampledModel, decoding_params.DecodingParams] = (
+      dataclasses.field(default_factory=dict, init=False))
   _requests: list[tuple[engine_lib.Engine, np.ndarray, engine_lib.Request]] = (
       dataclasses.field(default_factory=list, init=False))
   _next_process: int = dataclasses.field(default=0, init=False)
@@ -319,13 +322,15 @@ class EpisodeRunner:
     sampled, stop_ids = policy.model, policy.tokenizer.stop_ids
     key = sampled, stop_ids, length, group_size
     if key not in self._engines:
+      if sampled not in self._decoding_params:
+        self._decoding_params[sampled] = decoding_params.DecodingParams(
+            sampled.params, sampled.mesh, sampled.config, sampled.dtype)
       spec = programs.SamplerSpec(
           group_size=group_size, temperature=self.temperature,
           stop_ids=stop_ids, dtype=sampled.dtype)
       self._engines[key] = engine_lib.Engine(
-          sampled.params, sampled.mesh, adapters=sampled.adapters,
-          config=sampled.config, spec=spec, prompt_length=length,
-          device=self.device_of(sampled),
+          self._decoding_params[sampled], adapters=sampled.adapters,
+          spec=spec, prompt_length=length, device=self.device_of(sampled),
           num_slots=self.buckets.on(
               sharding.num_data_shards(sampled.mesh)).groups)
     return self._engines[key]

@@ -28,6 +28,7 @@ import numpy as np
 from atgrpo_jax import model
 from atgrpo_jax.runtime import buckets as buckets_lib
 from atgrpo_jax.runtime import sharding
+from atgrpo_jax.sampling import decoding_params
 from atgrpo_jax.sampling import placement
 from atgrpo_jax.sampling import programs
 from atgrpo_jax.sampling import shared_prefix as shared_prefix_lib
@@ -105,17 +106,14 @@ class Engine:
   """Samples groups of one model whose prompts have one padded length."""
 
   def __init__(
-      self, params: model.Params, mesh: jax.sharding.Mesh, *,
-      adapters: model.Adapters | None, config: model.ModelConfig,
-      spec: programs.SamplerSpec, num_slots: Sequence[int],
-      prompt_length: int, device: Any = programs):
+      self, params: decoding_params.DecodingParams, *,
+      adapters: model.Adapters | None, spec: programs.SamplerSpec,
+      num_slots: Sequence[int], prompt_length: int, device: Any = programs):
     """An engine without work.
 
     Args:
-      params: of the model.
-      mesh: of the policy.
+      params: of the model; other engines may share them.
       adapters: over the model, one for each role; None for none.
-      config: the model's dimensions.
       spec: of the sampler.
       num_slots: numbers of groups in flight, ascending.
       prompt_length: that prompts are padded to.
@@ -126,13 +124,12 @@ class Engine:
     self._params = params
     self._prepared: model.Params | None = None
     self._decoding: model.Params | None = None  # The same, as a loop reads it.
-    self._mesh = mesh
-    self._static = {'config': config, 'spec': spec}
+    self._mesh = params.mesh
+    self._static = {'config': params.config, 'spec': spec}
     self._adapters = adapters
     self._sizes = tuple(num_slots)
     self._prompt_length = prompt_length
-    self._num_shards = sharding.num_data_shards(mesh)
-    self._on_cpu = mesh.devices.flat[0].platform == 'cpu'
+    self._num_shards = sharding.num_data_shards(params.mesh)
     self._waiting: list[Request] = []
     self._shared_prefixes: dict[
         shared_prefix_lib.Family, shared_prefix_lib.SharedPrefix] = {}
@@ -203,6 +200,7 @@ class Engine:
     if not self.busy:
       # Another engine, or the learner, may need the memory.
       self._prepared = self._decoding = self._slots = self._past = None
+      self._params.release()
       self._held = []
     return finished
 
@@ -222,11 +220,7 @@ class Engine:
     num_slots = next(
         size for size in self._sizes if size >= max(wanted, fullest))
     if self._slots is None:
-      config = self._static['config']
-      self._prepared = self._decoding = self._device.prepare(
-          self._params, config=config, dtype=self._static['spec'].dtype)
-      if self._on_cpu:
-        self._decoding = self._device.unstack(self._prepared, config=config)
+      self._prepared, self._decoding = self._params.acquire(self._device)
       self._slots = self._device.empty_slots(
           num_slots=num_slots, prompt_length=self._prompt_length,
           **self._static)

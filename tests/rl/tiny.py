@@ -16,6 +16,7 @@ import numpy as np
 
 from atgrpo_jax import model
 from atgrpo_jax import types
+from atgrpo_jax.sampling import decoding_params
 from atgrpo_jax.sampling import engine as engine_lib
 from atgrpo_jax.sampling import programs
 
@@ -129,7 +130,8 @@ def sample(
     adapter_ids: Sequence[int] | None = None) -> Samples:
   """Samples all prompts [P, S] with an engine of its own."""
   engine = engine_lib.Engine(
-      params, mesh, adapters=adapters, config=config, spec=spec,
+      decoding_params.DecodingParams(params, mesh, config, spec.dtype),
+      adapters=adapters, spec=spec,
       num_slots=num_slots, prompt_length=prompts.shape[1])
   for index, (prompt, length, key, adapter) in enumerate(zip(
       prompts, lengths, np.asarray(jax.random.key_data(keys)),

@@ -109,11 +109,11 @@ class Engine:
   made = []  # Since `follow_scripts`.
 
   def __init__(
-      self, params, mesh, *, adapters, config, spec, num_slots, prompt_length,
-      device):
-    del mesh, config, device
+      self, params, *, adapters, spec, num_slots, prompt_length, device):
+    del device
     assert adapters is None
-    self.params, self.spec, self.num_slots = params, spec, num_slots
+    self.params, self.spec = params.params, spec
+    self.num_slots = num_slots
     self.prompt_length = prompt_length
     self.requests, self.waiting = [], []
     Engine.made.append(self)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from atgrpo_jax.model.kernels import ragged
+from atgrpo_jax.sampling import decoding_params
 from atgrpo_jax.sampling import dry_run
 from atgrpo_jax.sampling import engine as engine_lib
 from benchmarks import reads
@@ -16,7 +17,9 @@ from tests.sampling import engine_test
 
 def _engine(device, num_slots, prompt_length, group_size):
   return engine_lib.Engine(
-      None, scripted.one_device(), adapters=None, config=engine_test.CONFIG,
+      decoding_params.DecodingParams(
+          None, scripted.one_device(), engine_test.CONFIG, 'float32'),
+      adapters=None,
       spec=dataclasses.replace(engine_test.SPEC, group_size=group_size),
       num_slots=num_slots, prompt_length=prompt_length, device=device)
 

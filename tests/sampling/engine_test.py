@@ -9,6 +9,7 @@ import pytest
 
 from atgrpo_jax import model
 from atgrpo_jax.sampling import categorical
+from atgrpo_jax.sampling import decoding_params
 from atgrpo_jax.sampling import engine as engine_lib
 from atgrpo_jax.sampling import placement
 from atgrpo_jax.sampling import programs
@@ -31,9 +32,10 @@ def params():
 def make_engine(
     params, num_slots=(8,), prompt_length=7, adapters=None, **changes):
   return engine_lib.Engine(
-      params, scripted.one_device(), adapters=adapters, config=CONFIG,
-      spec=dataclasses.replace(SPEC, **changes), num_slots=num_slots,
-      prompt_length=prompt_length)
+      decoding_params.DecodingParams(
+          params, scripted.one_device(), CONFIG, SPEC.dtype),
+      adapters=adapters, spec=dataclasses.replace(SPEC, **changes),
+      num_slots=num_slots, prompt_length=prompt_length)
 
 
 def make_requests(num=24, budget=100):
