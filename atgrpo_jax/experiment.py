@@ -6,32 +6,25 @@ was trained. Below this module nothing sees a ConfigDict.
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 import dataclasses
 import functools
-import importlib
 import pathlib
 from typing import Any
 
 import jax
 import ml_collections
 
+from atgrpo_jax import builders
 from atgrpo_jax import config_checks
 from atgrpo_jax import errors
 from atgrpo_jax import model
 from atgrpo_jax.algorithms import actor_critic
 from atgrpo_jax.algorithms import critics as critics_lib
 from atgrpo_jax.algorithms import spec as spec_lib
-from atgrpo_jax.huggingface import hub
-from atgrpo_jax.huggingface import peft
-from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
 from atgrpo_jax.learner import critic as critic_lib
-from atgrpo_jax.learner import optimizer
 from atgrpo_jax.learner import policies as policies_lib
 from atgrpo_jax.learner import train_state
-from atgrpo_jax.learner import train_step
-from atgrpo_jax.rl import losses
 from atgrpo_jax.rollout import first_prompts
 from atgrpo_jax.rollout import policy_map as policy_map_lib
 from atgrpo_jax.rollout import prompt_limits
@@ -40,15 +33,11 @@ from atgrpo_jax.rollout import sampling_policies
 from atgrpo_jax.rollout import workers as workers_lib
 from atgrpo_jax.runtime import buckets as buckets_lib
 from atgrpo_jax.runtime import checkpoints as checkpoints_lib
-from atgrpo_jax.runtime import sharding
+from atgrpo_jax.runtime import chips
 from atgrpo_jax.runtime import workdir as workdir_lib
 from environments import datasets
 from environments import env_api
 from environments import sandbox as sandbox_lib
-
-# Sections of a config that may differ from policy to policy.
-_OWN_SECTIONS = ('model', 'lora', 'optimizer')
-TRAINED = ('all', 'lora', 'none')
 
 # Trained policy, or critic -> its state, or its parameters alone.
 States = dict[str, train_state.TrainState]
@@ -222,13 +211,15 @@ def build(
     executor: workers_lib.Workers) -> Experiment:
   """Builds what the config describes; raises on what cannot work."""
   config_checks.check_run(config)
-  environment = make_environment(config, sandbox)
+  environment = builders.make_environment(config, sandbox)
   policy_map = policy_map_lib.make_policy_map(
       config.policies, environment.roles)
-  policies = build_policies(
-      config, policy_map_lib.policies_of(policy_map), jax.devices(),
-      _read_model)
-  buckets = buckets_lib.Buckets(**config.buckets)
+  names = policy_map_lib.policies_of(policy_map)
+  devices, read_model = jax.devices(), functools.cache(builders.read_model)
+  fitting = builders.fit_to_devices(
+      config, names, devices, chips.chip_of(devices[0]), read_model)
+  policies = builders.build_policies(fitting, names, devices, read_model)
+  buckets = buckets_lib.Buckets(**fitting.buckets)
   rollout = rollout_spec(config)
   advantage = spec_lib.AdvantageSpec(**config.advantage)
   critic = spec_lib.CriticSpec(**config.critic)
@@ -239,7 +230,7 @@ def build(
       rollout=rollout, advantage=advantage, critic=critic,
       critics=critics_lib.build(
           critic, policies, buckets,
-          lambda folder: _read_model(folder, config.model.thinking)),
+          lambda folder: read_model(folder, config.model.thinking)),
       executor=executor)
 
 
@@ -248,152 +239,3 @@ def rollout_spec(config: ml_collections.ConfigDict) -> spec_lib.RolloutSpec:
   return spec_lib.RolloutSpec(**{
       field.name: config.rollout[field.name]
       for field in dataclasses.fields(spec_lib.RolloutSpec)})
-
-
-def build_policies(
-    config: ml_collections.ConfigDict, names: Sequence[str],
-    devices: Sequence[jax.Device],
-    read_model: Callable[[str, bool], policies_lib.Pretrained],
-) -> dict[str, policies_lib.Policy]:
-  """Policy -> what the config says of it.
-
-  Args:
-    config: of the run.
-    names: of the policies.
-    devices: all that the run has.
-    read_model: of `model.folder` and `model.thinking`.
-  """
-  meshes = sharding.make_meshes(
-      names, devices, sharding.MeshSpec(**config.mesh))
-  policies = {}
-  for name, own in _policy_configs(config, names).items():
-    pretrained = read_model(own.model.folder, own.model.thinking)
-    policies[name] = _build_policy(name, own, config, pretrained, meshes[name])
-  return policies
-
-
-def _policy_configs(
-    config: ml_collections.ConfigDict,
-    names: Sequence[str]) -> dict[str, ml_collections.ConfigDict]:
-  """The sections that each policy has for itself, after `per_policy`."""
-  configs = {}
-  for name in names:
-    configs[name] = ml_collections.ConfigDict({
-        section: dict(config[section]) for section in _OWN_SECTIONS})
-    if policy_map_lib.adapts(config.policies):
-      if config.model.trained == 'none':
-        raise errors.UserError(
-            f'policies={config.policies!r} trains an adapter for each role, '
-            "but model.trained='none'; give 'per_role' to train none.")
-      configs[name].model.trained = 'lora'
-  for item in filter(None, config.per_policy.split(';')):
-    place, equals, text = item.strip().partition('=')
-    name, _, key = place.partition('.')
-    section, _, field = key.partition('.')
-    if (not equals or name not in configs or section not in _OWN_SECTIONS
-        or field not in config[section]):
-      raise errors.UserError(
-          f'per_policy: {item.strip()!r} is not of the form '
-          'POLICY.SECTION.KEY=VALUE, with one of the policies '
-          f'{", ".join(names)} and a key of config.'
-          f'{", config.".join(_OWN_SECTIONS)}.')
-    old = configs[name][section][field]
-    try:
-      value = text if isinstance(old, str) else ast.literal_eval(text)
-      configs[name][section][field] = value
-    except (SyntaxError, TypeError, ValueError) as error:
-      raise errors.UserError(
-          f'per_policy: {item.strip()!r} should be a {type(old).__name__}, '
-          f'such as {old!r}.') from error
-  return configs
-
-
-def _build_policy(
-    name: str, own: ml_collections.ConfigDict,
-    config: ml_collections.ConfigDict, pretrained: policies_lib.Pretrained,
-    mesh: jax.sharding.Mesh) -> policies_lib.Policy:
-  """One policy from its own sections and what all policies share."""
-  if own.model.trained not in TRAINED:
-    raise errors.UserError(
-        f'model.trained={own.model.trained!r} is not one of {list(TRAINED)}.')
-  config_checks.check_dtype('model.dtype', own.model.dtype)
-  lora = adapter = None
-  if own.model.trained == 'lora':
-    given = dict(own.lora)
-    if given.pop('folder'):
-      adapter, given['alpha'] = peft.load(own.lora.folder, pretrained.config)
-      given['rank'], given['targets'] = model.describe(adapter)
-    lora = model.LoraSpec(**given)
-  with errors.as_user_error():
-    learner = train_step.LearnerSpec(
-        optimizer=optimizer.OptimizerSpec(**own.optimizer),
-        loss=losses.LossSpec(**config.loss),
-        temperature=config.rollout.temperature,
-        dtype=own.model.dtype, remat=own.model.remat,
-        adapter_scale=lora and lora.scale)
-  policy = policies_lib.Policy(
-      name=name, pretrained=pretrained, trained=own.model.trained, lora=lora,
-      adapter=adapter, learner=learner, mesh=mesh)
-  if lora is not None:
-    policy.state_template()  # Raises for targets that are no kernels.
-  return policy
-
-
-def make_environment(
-    config: ml_collections.ConfigDict,
-    sandbox: sandbox_lib.Sandbox | None) -> env_api.Environment:
-  """The environment; without a sandbox it is never stepped."""
-  name = config.environment.module
-  try:
-    make = importlib.import_module(name).make_environment
-  except errors.OF_CODE as error:
-    raise errors.UserError(
-        f'environment.module={name!r} cannot be used '
-        f'({errors.one_line(error)}); it must be a module with '
-        'make_environment, such as environments.boards.plan_path.env.'
-        ) from error
-  with errors.as_user_error():
-    try:
-      environment = make(
-          team=config.environment.team, max_turns=config.environment.max_turns,
-          reward=config.environment.reward, sandbox=sandbox,
-          **config.environment.options)
-    except (LookupError, TypeError) as error:
-      raise errors.UserError(
-          f'environment.module={name!r}: make_environment cannot be called '
-          'with team, max_turns, reward, sandbox and environment.options '
-          f'({errors.one_line(error)}).') from error
-  _check_environment(name, environment)
-  return environment
-
-
-def _check_environment(name: str, environment: env_api.Environment) -> None:
-  """Raises UserError unless it has what `env_api.Environment` says."""
-  missing = [
-      attribute for attribute in (
-          'roles', 'phases', 'max_turns', 'team_reward_range', 'reset',
-          'observe', 'step', 'show')
-      if not hasattr(environment, attribute)]
-  if missing:
-    raise errors.UserError(
-        f'environment.module={name!r}: what make_environment returned has no '
-        f'{", ".join(missing)}; see environments/env_api.py.')
-  errors.check_number(
-      f'environment.module={name!r}: max_turns', environment.max_turns, least=1)
-  acting = [role for phase in environment.phases for role in phase]
-  if not acting or sorted(acting) != sorted(environment.roles):
-    raise errors.UserError(
-        f'environment.module={name!r}: each of the roles {environment.roles} '
-        f'must act in one of the phases {environment.phases}.')
-
-
-def _read_model(name: str, thinking: bool) -> policies_lib.Pretrained:
-  """A model folder, or the name of one on the hub."""
-  folder = hub.resolve_folder(name)
-  config = hub.load_config(folder)
-  tokenizer = tokenizer_lib.Tokenizer(folder, thinking=thinking)
-  if tokenizer.vocab_size > config.vocab_size:
-    raise errors.UserError(
-        f'{folder}: the tokenizer has {tokenizer.vocab_size} ids, the model '
-        f'only {config.vocab_size}; take both from the same model.')
-  return policies_lib.Pretrained(folder, config, tokenizer)

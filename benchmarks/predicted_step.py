@@ -29,9 +29,9 @@ from atgrpo_jax import api
 from atgrpo_jax.compile_check import drawn
 from atgrpo_jax.compile_check import lower
 from atgrpo_jax.compile_check import whole_step
-from atgrpo_jax.compile_check import work
 from atgrpo_jax.huggingface import hub
 from atgrpo_jax.rollout import records
+from atgrpo_jax.runtime import chips
 from atgrpo_jax.runtime import metrics as metrics_lib
 from configs import plan_path
 
@@ -56,7 +56,7 @@ def main(argv):
     chips.append(measure_chip(dimensions))
     steps = metrics_lib.read(workdir)[1:]
     lengths = recorded(workdir, range(1, _STEPS.value))
-  chip = work.Chip(
+  chip = chips.Chip(
       memory=0, flops=statistics.mean(chip.flops for chip in chips),
       bandwidth=statistics.mean(chip.bandwidth for chip in chips), links=1.0)
   print(f'{jax.device_count()} devices, each {chip.flops / 1e9:.0f} GFLOP/s, '
@@ -84,7 +84,7 @@ def make_config(num_steps: int) -> ml_collections.ConfigDict:
   return config
 
 
-def measure_chip(dimensions: ml_collections.ConfigDict) -> work.Chip:
+def measure_chip(dimensions: ml_collections.ConfigDict) -> chips.Chip:
   """What each device does in a second while all are at work; medians of 7."""
   mesh = jax.make_mesh((jax.device_count(),), ('x',))
   rows, hidden = 128, dimensions.hidden_size
@@ -112,7 +112,7 @@ def measure_chip(dimensions: ml_collections.ConfigDict) -> work.Chip:
   bandwidth = rate(
       lambda x: -x, 2 * _COPY_BYTES,
       put(jnp.ones((mesh.size, _COPY_BYTES // 4)), 'x'))
-  return work.Chip(memory=0, flops=flops, bandwidth=bandwidth, links=1.0)
+  return chips.Chip(memory=0, flops=flops, bandwidth=bandwidth, links=1.0)
 
 
 def recorded(

@@ -23,6 +23,7 @@ from typing import Any
 from absl import app
 from absl import flags
 
+from atgrpo_jax.compile_check import lower
 from atgrpo_jax.compile_check import report as report_lib
 from configs import common
 from configs import pod
@@ -82,6 +83,7 @@ def check(size: str, policies: str, slice_name: str) -> Cell:
   config = pod.get_config(
       f'size={size},policies={policies},topology={slice_name}')
   devices, chip = report_lib.slice_of(config)
+  config = lower.fit_to_devices(config, devices, chip)
   reports = report_lib.check(config, devices)
   worst = max(
       (report.largest for report in reports),

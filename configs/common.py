@@ -165,8 +165,9 @@ def base_config(size: str) -> config_dict.ConfigDict:
       'attention/[qkvo]/kernel', 'gate/kernel', 'up/kernel', 'down/kernel')
 
   c.mesh = config_dict.ConfigDict()
-  c.mesh.fsdp = 1  # Devices that share one copy of the parameters.
-  c.mesh.tensor = 1  # Devices that share the heads and hidden units.
+  # Devices that share one copy of the parameters, and devices that share the
+  # heads and hidden units; 0: as the memory of the devices allows.
+  c.mesh.fsdp = c.mesh.tensor = 1 if size == 'nano' else 0
   c.mesh.pools = ''  # Devices of each policy, as 'tool=0:4,planner=4:8'.
 
   c.environment = config_dict.ConfigDict()

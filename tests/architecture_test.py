@@ -24,8 +24,8 @@ FLOORS = (
     ' atgrpo_jax.replay atgrpo_jax.compile_check',
     *(f'atgrpo_jax.{name}' for name in (
         'viewer', 'evaluate', 'training_step', 'saved_config', 'experiment',
-        'config_checks', 'measures', 'algorithms', 'rollout', 'sampling',
-        'learner', 'huggingface', 'model', 'rl', 'runtime')),
+        'builders', 'config_checks', 'measures', 'algorithms', 'rollout',
+        'sampling', 'learner', 'huggingface', 'model', 'rl', 'runtime')),
     'atgrpo_jax.types atgrpo_jax.errors',
 )
 _FLOOR_OF = {
@@ -157,7 +157,7 @@ def owner_problems(path: str, tree: ast.Module) -> Iterator[str]:
     if _is_in(name, 'flax.linen') and not path.startswith('atgrpo_jax/model/'):
       yield f'{path}:{line}: uses {name}; only model/ knows flax.linen'
     if (_is_in(name, 'ml_collections')
-        and _floor(_module(path)) < _floor('atgrpo_jax.experiment')):
+        and _floor(_module(path)) < _floor('atgrpo_jax.builders')):
       yield f'{path}:{line}: uses {name}; take typed arguments, not a config'
 
 

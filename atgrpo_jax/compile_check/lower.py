@@ -20,7 +20,7 @@ import pathlib
 import jax
 import ml_collections
 
-from atgrpo_jax import experiment
+from atgrpo_jax import builders
 from atgrpo_jax import model
 from atgrpo_jax.algorithms import critics as critics_lib
 from atgrpo_jax.algorithms import spec as spec_lib
@@ -31,6 +31,7 @@ from atgrpo_jax.learner import critic as critic_lib
 from atgrpo_jax.learner import policies as policies_lib
 from atgrpo_jax.rollout import policy_map
 from atgrpo_jax.runtime import buckets as buckets_lib
+from atgrpo_jax.runtime import chips
 from atgrpo_jax.sampling import engine
 
 
@@ -73,14 +74,16 @@ def build_policies(
     config: ml_collections.ConfigDict,
     devices: Sequence[jax.Device]) -> dict[str, policies_lib.Policy]:
   """The policies of the run, with the dimensions that the config gives."""
-  dimensions = model.ModelConfig(**config.compile_check.dimensions)
-  environment = experiment.make_environment(config, sandbox=None)
-  names = policy_map.policies_of(
-      policy_map.make_policy_map(config.policies, environment.roles))
-  return experiment.build_policies(
-      config, names, devices,
-      lambda folder, thinking: policies_lib.Pretrained(
-          pathlib.Path(folder), dimensions, tokenizer=None))
+  return builders.build_policies(
+      config, _names(config), devices, _read_model(config))
+
+
+def fit_to_devices(
+    config: ml_collections.ConfigDict, devices: Sequence[jax.Device],
+    chip: chips.Chip) -> ml_collections.ConfigDict:
+  """The config with the mesh that a run on these devices has."""
+  return builders.fit_to_devices(
+      config, _names(config), devices, chip, _read_model(config))
 
 
 def build_critics(
@@ -88,12 +91,25 @@ def build_critics(
     policies: Mapping[str, policies_lib.Policy],
 ) -> dict[str, critic_lib.Critic]:
   """The critics of the run, with the dimensions that the config gives."""
-  dimensions = model.ModelConfig(**config.compile_check.dimensions)
+  read_model = _read_model(config)
   return critics_lib.build(
       spec_lib.CriticSpec(**config.critic), policies,
       buckets_lib.Buckets(**config.buckets),
-      lambda folder: policies_lib.Pretrained(
-          pathlib.Path(folder), dimensions, tokenizer=None))
+      lambda folder: read_model(folder, False))
+
+
+def _names(config):
+  """Of the policies."""
+  environment = builders.make_environment(config, sandbox=None)
+  return policy_map.policies_of(
+      policy_map.make_policy_map(config.policies, environment.roles))
+
+
+def _read_model(config):
+  """Reads nothing: all models have the dimensions of the config."""
+  dimensions = model.ModelConfig(**config.compile_check.dimensions)
+  return lambda folder, thinking: policies_lib.Pretrained(
+      pathlib.Path(folder), dimensions, tokenizer=None)
 
 
 def compile_programs(

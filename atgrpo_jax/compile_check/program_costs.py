@@ -17,6 +17,7 @@ from atgrpo_jax.compile_check import calls as calls_lib
 from atgrpo_jax.compile_check import lower
 from atgrpo_jax.compile_check import work
 from atgrpo_jax.learner import policies as policies_lib
+from atgrpo_jax.runtime import chips
 from atgrpo_jax.runtime import sharding
 from atgrpo_jax.sampling import engine as engine_lib
 
@@ -40,7 +41,7 @@ class Cost:
   def __mul__(self, factor: float) -> Cost:
     return Cost(*(factor * x for x in dataclasses.astuple(self)))
 
-  def seconds(self, chip: work.Chip, talk_seconds: float) -> tuple[float, str]:
+  def seconds(self, chip: chips.Chip, talk_seconds: float) -> tuple[float, str]:
     """At least, and what takes them."""
     parts = work.min_seconds(self.flops, self.traffic, self.sent, chip)
     longest = max(parts, key=parts.get)

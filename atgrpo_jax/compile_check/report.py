@@ -24,6 +24,7 @@ from atgrpo_jax.compile_check import whole_step
 from atgrpo_jax.compile_check import work
 from atgrpo_jax.learner import critic as critic_lib
 from atgrpo_jax.learner import policies as policies_lib
+from atgrpo_jax.runtime import chips
 from atgrpo_jax.runtime import sharding
 from atgrpo_jax.sampling import placement
 
@@ -63,13 +64,14 @@ class Report:
         self.programs,
         key=lambda program: (bool(program.refusal), program.total))
 
-  def fits(self, chip: work.Chip) -> bool:
+  def fits(self, chip: chips.Chip) -> bool:
     return not self.largest.refusal and self.largest.total <= chip.memory
 
 
 def compile_check(config: ml_collections.ConfigDict) -> bool:
   """Prints whether the run fits `compile_check.topology`."""
   devices, chip = slice_of(config)
+  config = lower.fit_to_devices(config, devices, chip)
   reports = check(config, devices)
   for report in reports:
     print_report(report, chip, config)
@@ -84,14 +86,14 @@ def compile_check(config: ml_collections.ConfigDict) -> bool:
 
 def slice_of(
     config: ml_collections.ConfigDict,
-) -> tuple[Sequence[jax.Device], work.Chip]:
+) -> tuple[Sequence[jax.Device], chips.Chip]:
   """The devices of `compile_check.topology`, and what they are."""
   topology = config.compile_check.topology
   generation, _, layout = topology.partition(':')
-  if generation not in work.CHIPS:
+  if generation not in chips.TPUS:
     raise errors.UserError(
         f'compile_check.topology={topology!r} is not known; name a slice '
-        f'of {", ".join(work.CHIPS)}, such as v5e:4x4.')
+        f'of {", ".join(chips.TPUS)}, such as v5e:4x4.')
   os.environ.update(_WITHOUT_TPU)
   jax.config.update('jax_exec_time_optimization_effort', -1.0)
   jax.config.update('jax_memory_fitting_effort', -1.0)
@@ -108,7 +110,7 @@ def slice_of(
         f'There is no compiler for {topology!r}: '
         f'{str(error).splitlines()[0]} Install the extra `compile`, in an '
         'environment of its own, and check the name.') from error
-  return devices, work.CHIPS[generation]
+  return devices, chips.TPUS[generation]
 
 
 def check(
@@ -172,7 +174,8 @@ def _check_pool(
 
 
 def print_report(
-    report: Report, chip: work.Chip, config: ml_collections.ConfigDict) -> None:
+    report: Report, chip: chips.Chip,
+    config: ml_collections.ConfigDict) -> None:
   """Prints a table, a verdict, and what would help."""
   print(f'\n{", ".join(report.policies)} on '
         f'{config.compile_check.topology}, for each device')
@@ -212,7 +215,7 @@ def print_report(
 
 
 def print_step(
-    step: whole_step.Prediction, chip: work.Chip,
+    step: whole_step.Prediction, chip: chips.Chip,
     config: ml_collections.ConfigDict) -> None:
   """Prints what a step and the run take, and what holds them back."""
   c, num_steps = config.compile_check, config.train.num_steps

@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import ml_collections
 
+from atgrpo_jax import builders
 from atgrpo_jax import experiment
 from atgrpo_jax import measures
 from atgrpo_jax import model
@@ -26,13 +27,13 @@ from atgrpo_jax.compile_check import calls as calls_lib
 from atgrpo_jax.compile_check import drawn
 from atgrpo_jax.compile_check import lower
 from atgrpo_jax.compile_check import program_costs
-from atgrpo_jax.compile_check import work
 from atgrpo_jax.learner import batching
 from atgrpo_jax.learner import policies as policies_lib
 from atgrpo_jax.rollout import policy_map as policy_map_lib
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from atgrpo_jax.runtime import buckets as buckets_lib
+from atgrpo_jax.runtime import chips
 from atgrpo_jax.runtime import disk
 from atgrpo_jax.runtime import sharding
 from atgrpo_jax.sampling import dry_run
@@ -74,7 +75,7 @@ class Prediction:
 class _Meter:
   """Adds up what devices and environments take, chunk by chunk."""
 
-  def __init__(self, config: ml_collections.ConfigDict, chip: work.Chip):
+  def __init__(self, config: ml_collections.ConfigDict, chip: chips.Chip):
     self._config, self.chip = config, chip
     self.executor = drawn.Executor()
     self._busy = collections.Counter()  # Mesh -> seconds of this chunk.
@@ -165,7 +166,7 @@ class _Device(dry_run.DryRun):
 def predict(
     config: ml_collections.ConfigDict,
     policies: Mapping[str, policies_lib.Policy],
-    programs: Sequence[lower.Program], chip: work.Chip,
+    programs: Sequence[lower.Program], chip: chips.Chip,
     lengths: Lengths | None = None) -> Prediction:
   """A step of the config; `policies` as of `lower.build_policies`.
 
@@ -191,7 +192,7 @@ def predict(
           config, policy, [x[name] for x in small], compiled)
       for name, policy in policies.items()}
   meter = _Meter(config, chip)
-  real = experiment.make_environment(config, sandbox=None)
+  real = builders.make_environment(config, sandbox=None)
   c = config.compile_check
   environment = drawn.Environment(
       real.roles, real.phases, real.max_turns, lengths.turns)

@@ -6,37 +6,18 @@ the bytes of what they read and write, loops included.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 
 from jax.extend import core
 import numpy as np
 
-_GIB = 2**30
-
-
-@dataclasses.dataclass(frozen=True)
-class Chip:
-  """One device, as docs.cloud.google.com/tpu/docs has it."""
-
-  memory: int  # Bytes that the compiler lets a program use.
-  flops: float  # Peak of bfloat16 products, a second.
-  bandwidth: float  # Bytes of its memory, a second.
-  links: float  # Bytes that it sends to other chips, a second: half of what
-  # the documentation gives for both directions.
-
-
-CHIPS = {
-    'v4': Chip(int(30.75 * _GIB), 275e12, 1228e9, 300e9),
-    'v5e': Chip(int(15.75 * _GIB), 197e12, 819e9, 200e9),
-    'v5p': Chip(int(95.74 * _GIB), 459e12, 2765e9, 600e9),
-    'v6e': Chip(int(31.25 * _GIB), 918e12, 1638e9, 400e9),
-}
+from atgrpo_jax.runtime import chips
 
 
 def min_seconds(
-    flops: float, traffic: float, sent: float, chip: Chip) -> dict[str, float]:
+    flops: float, traffic: float, sent: float,
+    chip: chips.Chip) -> dict[str, float]:
   """What a program takes at least: the longest of these.
 
   Args:

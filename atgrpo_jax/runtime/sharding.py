@@ -83,8 +83,8 @@ class MeshSpec:
   """How the devices are cut.
 
   Attributes:
-    fsdp: size of that axis in each pool.
-    tensor: size of that axis; `data` is what remains of the pool.
+    fsdp: size of that axis in each pool; 0 where it is still to be chosen.
+    tensor: size of that axis, or 0; `data` is what remains of the pool.
     pools: the devices of each policy, as in 'tool=0:4,planner=4:8'; '' gives
       every policy all devices. They are counted slice by slice.
   """
@@ -114,6 +114,11 @@ def make_meshes(
         _arrange(devices[start:stop], (data, spec.fsdp, spec.tensor)), AXES,
         axis_types=(jax.sharding.AxisType.Auto,) * len(AXES))
   return {policy: meshes[pools[policy]] for policy in policies}
+
+
+def num_slices(mesh: Mesh) -> int:
+  """On how many slices, or nodes with GPUs, a mesh lies."""
+  return len({_slice_of(device) for device in mesh.devices.flat})
 
 
 def num_data_shards(mesh: Mesh) -> int:

@@ -9,6 +9,7 @@ from atgrpo_jax.compile_check import collectives
 from atgrpo_jax.compile_check import lower
 from atgrpo_jax.compile_check import report as report_lib
 from atgrpo_jax.compile_check import work
+from atgrpo_jax.runtime import chips
 from configs import pod
 
 
@@ -27,7 +28,7 @@ def _report(peak, parameters, name='decode a', **changes):
     (20, ["DOES NOT FIT: 'decode a' needs 4.25 GiB more", 'What would help'])])
 def test_verdict(peak, words, capsys):
   report_lib.print_report(
-      _report(peak, 1), work.CHIPS['v5e'], pod.get_config())
+      _report(peak, 1), chips.TPUS['v5e'], pod.get_config())
   printed = capsys.readouterr().out
   for word in [*words, '0.010 s']:  # 2e12 FLOPs; 4e9 bytes take 0.005 s.
     assert word in printed
@@ -51,7 +52,7 @@ def test_what_helps_most_is_advised_first(report, changes, first):
 def test_what_the_chips_send_takes_time_too(capsys):
   gathers = collectives.Collective('all-gather', 2 * 10**9, 2, (3,), 4)
   report_lib.print_report(
-      _report(10, 1, collectives=(gathers,)), work.CHIPS['v5e'],
+      _report(10, 1, collectives=(gathers,)), chips.TPUS['v5e'],
       pod.get_config())
   printed = capsys.readouterr().out
   # Half of 2 GB, 12 times, at 200 GB/s.
@@ -63,8 +64,8 @@ def test_what_the_chips_send_takes_time_too(capsys):
 
 def test_a_refusal_without_a_number_is_one(capsys):
   report = _report(3, 1, refusal='RESOURCE_EXHAUSTED: Out of vmem.')
-  assert not report.fits(work.CHIPS['v5e'])
-  report_lib.print_report(report, work.CHIPS['v5e'], pod.get_config())
+  assert not report.fits(chips.TPUS['v5e'])
+  report_lib.print_report(report, chips.TPUS['v5e'], pod.get_config())
   printed = capsys.readouterr().out
   assert re.search(
       "DOES NOT FIT: the compiler gives up on 'decode a': RESOURCE_EXHAUSTED: "

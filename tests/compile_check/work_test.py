@@ -11,6 +11,7 @@ import pytest
 from atgrpo_jax.compile_check import work
 from atgrpo_jax.model.kernels import ragged
 from atgrpo_jax.model.kernels import splash
+from atgrpo_jax.runtime import chips
 
 
 def test_work_is_counted_with_its_loops():
@@ -85,7 +86,7 @@ def test_rooms_are_taken_to_be_full():
 
 
 def test_what_a_program_takes():
-  chip = work.Chip(memory=0, flops=100.0, bandwidth=10.0, links=5.0)
+  chip = chips.Chip(memory=0, flops=100.0, bandwidth=10.0, links=5.0)
   assert work.min_seconds(200.0, 50.0, 5.0, chip) == {
       'products': 2, 'memory': 5, 'links': 1}
 

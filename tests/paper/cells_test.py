@@ -6,6 +6,7 @@ import pathlib
 
 import pytest
 
+from atgrpo_jax import builders
 from atgrpo_jax import errors
 from atgrpo_jax import experiment
 from atgrpo_jax.algorithms import collect
@@ -31,10 +32,10 @@ def test_cells_are_valid_configs(scale):
     spec_lib.check_critic(
         spec_lib.CriticSpec(**config.critic), rollout,
         spec_lib.AdvantageSpec(**config.advantage))
-    environment = experiment.make_environment(config, None)
+    environment = builders.make_environment(config, None)
     collect.check(environment, rollout)
     if config.per_policy:
-      experiment._policy_configs(config, environment.roles)
+      builders._policy_configs(config, environment.roles)
 
 
 def test_each_cell_comes_once_and_behind_those_it_needs():

@@ -1,0 +1,142 @@
+"""device_fit.py: the mesh that is chosen, and the estimate that decides."""
+
+import dataclasses
+import re
+
+import jax
+import pytest
+
+from atgrpo_jax import builders
+from atgrpo_jax import errors
+from atgrpo_jax import model
+from atgrpo_jax.learner import device_fit
+from atgrpo_jax.runtime import chips
+from configs import common
+from configs import plan_path
+from configs import pod
+
+GIB = 2**30
+SHAPES = device_fit.Shapes(
+    prompt=8192, completion=4096, group_size=4, microbatch_tokens=24576)
+GROUPS = 16, 64, 128  # Of configs/common.py.
+
+
+def _load(size, trained='all', **changes):
+  """Qwen3 of a size with its optimiser, or frozen with adapters of no size."""
+  config = model.ModelConfig(
+      **pod.get_config(f'size={size}').compile_check.dimensions)
+  num_bytes = (12 if trained == 'all' else 2) * device_fit.num_params(config)
+  return device_fit.Load(config, num_bytes, 2, trained, **{
+      'samples': True, **changes})
+
+
+def _choose(size, chip, num_devices, *, num_loads=1, **kwargs):
+  return device_fit.choose(
+      [device_fit.Pool(num_devices, [_load(size)] * num_loads)], SHAPES, GROUPS,
+      chips.TPUS[chip], **kwargs)
+
+
+@pytest.mark.parametrize('size', common.SIZES[1:])
+def test_parameters_are_those_of_the_model(size):
+  config = _load(size).config
+  shapes = model.param_shapes(config)
+  norms = (2 * config.num_layers + 1) * config.hidden_size + (
+      2 * config.num_layers * config.head_dim)
+  assert device_fit.num_params(config) + norms == sum(
+      x.size for x in jax.tree.leaves(shapes))
+
+
+# What the TPU's compiler left of each chip of 4x4 with fsdp=4 and tensor=4, and
+# four groups in each of four shards; docs/hardware.md.
+@pytest.mark.parametrize('size, trained, chip, left', [
+    ('1.7b', 'all', 'v5e', 9.57), ('1.7b', 'lora', 'v5e', 10.25),
+    ('1.7b', 'all', 'v6e', 25.07), ('8b', 'all', 'v5e', 1.27),
+    ('8b', 'lora', 'v5e', 4.77), ('8b', 'all', 'v6e', 16.58),
+    ('8b', 'lora', 'v6e', 20.27)])
+def test_the_estimate_is_near_what_the_compiler_says(
+    size, trained, chip, left):
+  fit = device_fit._fit(
+      [device_fit.Pool(16, [_load(size, trained)])], SHAPES, chips.TPUS[chip],
+      fsdp=4, tensor=4, num_groups=16)
+  assert abs((chips.TPUS[chip].memory - fit.num_bytes) / GIB - left) < 1.1
+
+
+# The examples of the launch scripts' help, and others.
+@pytest.mark.parametrize('size, chip, num_devices, mesh', [
+    ('1.7b', 'v5e', 8, (1, 4, 16)), ('8b', 'v5e', 64, (8, 4, 64)),
+    ('0.6b', 'v5e', 8, (1, 4, 16)), ('1.7b', 'v5p', 8, (1, 4, 128))])
+def test_the_mesh_that_is_chosen(size, chip, num_devices, mesh):
+  fit = _choose(size, chip, num_devices)
+  assert (fit.fsdp, fit.tensor, fit.num_groups) == mesh
+  assert fit.num_bytes < chips.TPUS[chip].memory
+
+
+def test_what_is_given_stays():
+  assert _choose('1.7b', 'v5e', 16, fsdp=8).fsdp == 8
+  assert _choose('1.7b', 'v5e', 16, tensor=2).tensor == 2
+  with pytest.raises(errors.UserError, match='tensor=3 do not divide 16'):
+    _choose('1.7b', 'v5e', 16, tensor=3)
+
+
+def test_parameters_stay_within_a_slice():
+  assert _choose('4b', 'v5e', 16).num_groups
+  with pytest.raises(errors.UserError, match='does not fit 16 devices'):
+    _choose('4b', 'v5e', 16, num_slices=4)
+
+
+def test_policies_of_one_pool_add_up():
+  one = _choose('1.7b', 'v6e', 16, fsdp=4, tensor=4)
+  two = _choose('1.7b', 'v6e', 16, num_loads=2, fsdp=4, tensor=4)
+  assert two.num_groups < one.num_groups
+  _, frozen = [_load('1.7b'), _load('1.7b', 'none', samples=False)]
+  again = device_fit.choose(
+      [device_fit.Pool(16, [_load('1.7b'), frozen])], SHAPES, GROUPS,
+      chips.TPUS['v6e'], fsdp=4, tensor=4)
+  assert again.sampling - one.sampling == frozen.num_bytes / 16
+
+
+def test_what_cannot_fit_is_refused_with_what_would():
+  with pytest.raises(errors.UserError) as raised:
+    _choose('8b', 'v5e', 8)
+  words = str(raised.value)
+  assert 'does not fit 8 devices of 15.75 GiB' in words
+  assert re.search(r'takes about \d\d\.\d\d GiB of each, for sampling', words)
+  assert 'It would fit 16 devices' in words
+
+
+def _fit_nano(memory, read_model=builders.read_model, **changes):
+  config = plan_path.get_config('size=nano')
+  config.update_from_flattened_dict(
+      {'mesh.fsdp': 0, 'mesh.tensor': 0, **changes})
+  chip = memory and dataclasses.replace(chips.TPUS['v5e'], memory=memory)
+  return config, builders.fit_to_devices(
+      config, ['shared'], jax.devices()[:1], chip, read_model)
+
+
+def test_a_run_has_the_groups_that_fit(capsys):
+  config, fitting = _fit_nano(8 * GIB)
+  assert (fitting.mesh.fsdp, fitting.mesh.tensor) == (1, 1)
+  assert fitting.buckets.groups == config.buckets.groups
+  assert (config.mesh.fsdp, config.mesh.tensor) == (0, 0)  # Of any machine.
+  said = capsys.readouterr().out
+  assert 'mesh.fsdp=1 and mesh.tensor=1: of the 8.00 GiB' in said
+  *_, most = config.buckets.groups
+  _, fitting = _fit_nano(8 * GIB, **{'buckets.groups': (most, 1 << 20)})
+  assert fitting.buckets.groups == (most,)
+  assert '(buckets.groups=[1048576] would take' in capsys.readouterr().out
+
+
+def test_a_run_that_cannot_fit_is_refused_before_weights_are_read():
+  with pytest.raises(errors.UserError, match='does not fit 1 devices of 0.00'):
+    _fit_nano(1 << 20)
+
+
+def test_devices_of_a_cpu_share_its_memory(capsys):
+  _, fitting = _fit_nano(None)
+  assert (fitting.mesh.fsdp, fitting.mesh.tensor) == (1, 1)
+  assert not capsys.readouterr().out
+
+
+def test_a_mesh_that_is_given_is_left_alone():
+  config, fitting = _fit_nano(1, **{'mesh.fsdp': 1, 'mesh.tensor': 1})
+  assert fitting is config
