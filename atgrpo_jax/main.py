@@ -29,7 +29,7 @@ _WORKDIR = flags.DEFINE_string(
 _MODE = flags.DEFINE_enum(
     'mode', 'train',
     ['train', 'evaluate', 'export', 'replay', 'pretrain', 'compile_check',
-     'report'],
+     'doctor', 'report'],
     'What to do.')
 _CHECKPOINT = flags.DEFINE_string(
     'checkpoint', 'latest',
@@ -135,7 +135,7 @@ def run_mode(
     executor: futures.Executor | workers_lib.Workers,
     stop: signals.StopFlag, checkpoint: str = 'latest', step: str | None = None,
     task_id: str | None = None) -> int:
-  """Trains, evaluates, exports or replays; the exit status."""
+  """Does what one of the modes of a run says; the exit status."""
   from atgrpo_jax import experiment as experiment_lib
   from atgrpo_jax.runtime import disk
 
@@ -155,6 +155,10 @@ def run_mode(
     if mode == 'evaluate':
       from atgrpo_jax import evaluate
       evaluate.evaluate_run(experiment, workdir, checkpoint)
+      return 0
+    if mode == 'doctor':
+      from atgrpo_jax import doctor
+      doctor.examine(experiment, workdir)
       return 0
     if mode == 'export':
       from atgrpo_jax import export

@@ -81,8 +81,8 @@ parse_options() {
     stop "--workdir is '$workdir', but the trainer writes to a file system;" \
       'give a folder (for a bucket: one where gcsfuse mounts it)'
   workdir="${workdir%/}"
-  [[ "$mode" =~ ^(train|evaluate|export)$ ]] ||
-    stop "--mode is '$mode', but must be train, evaluate or export"
+  [[ "$mode" =~ ^(train|evaluate|export|doctor)$ ]] ||
+    stop "--mode is '$mode', but must be train, evaluate, export or doctor"
   trainer=(--config "$config" --mode "$mode" "$@")
 }
 

@@ -28,7 +28,7 @@ tpu_options() {
   --workdir DIR            where the run is kept on the TPU VM
   --collect DIR            folder of this machine to copy the workdir and the
                            logs into (default runs/NAME in the checkout)
-  --mode MODE              train (default), evaluate or export
+  --mode MODE              train (default), evaluate, export or doctor
   --stop                   ask a run in progress to save and stop; do no more
   --delete                 delete the TPU VM once a run that has ended well is
                            collected

@@ -16,7 +16,8 @@ stopped it, after saving what there was.
 
   --config CONFIG   config file of the checkout and its arguments
   --workdir DIR     where the run is kept
-  --mode MODE       train (default), evaluate or export
+  --mode MODE       train (default), evaluate, export, or doctor, which looks
+                    whether the run could start, and times its programs
   --dry-run         print the commands and run none
   --help            print this
 

@@ -21,7 +21,7 @@ of the one that failed; with 42 where a signal stopped them.
   --processes N     how many processes (default 2)
   --config CONFIG   config file of the checkout and its arguments
   --workdir DIR     where the run is kept
-  --mode MODE       train (default), evaluate or export
+  --mode MODE       train (default), evaluate, export or doctor
   --dry-run         print the commands and run none
   --help            print this
 

@@ -31,7 +31,7 @@ and an update is finished. scancel ends the job for good.
   --account NAME       account (default: yours)
   --config CONFIG      config file of the checkout and its arguments
   --workdir DIR        where the run is kept
-  --mode MODE          train (default), evaluate or export
+  --mode MODE          train (default), evaluate, export or doctor
   --dry-run            print the commands and run none
   --help               print this
 

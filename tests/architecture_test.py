@@ -20,6 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 FLOORS = (
     'paper',
     'atgrpo_jax.main atgrpo_jax.api',
+    'atgrpo_jax.doctor',
     'atgrpo_jax.train atgrpo_jax.pretrain atgrpo_jax.export'
     ' atgrpo_jax.replay atgrpo_jax.compile_check',
     *(f'atgrpo_jax.{name}' for name in (

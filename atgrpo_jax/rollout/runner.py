@@ -231,7 +231,7 @@ class EpisodeRunner:
       counters = np.array([
           self.train_step, zlib.crc32(key.task_id.encode()), key.turn,
           zlib.crc32(key.role.encode()), key.branch], np.uint32)
-      engine = self._engine(policy, len(prompt), group_size)
+      engine = self.engine(policy, len(prompt), group_size)
       self._requests.append((engine, counters, engine_lib.Request(
           tag=(groups, index, policy.tokenizer), prompt=prompt, key=None,
           budget=self.max_new_tokens, adapter=policy.adapter, role=key.role)))
@@ -314,10 +314,10 @@ class EpisodeRunner:
     if is_time and hosts.any_process(self.is_stopped()):
       raise signals.Stopped
 
-  def _engine(
+  def engine(
       self, policy: SamplingPolicy, length: int,
       group_size: int) -> engine_lib.Engine:
-    """The one that samples such prompts."""
+    """The one that samples prompts of a length for groups of a size."""
     length = buckets_lib.bucket(length, self.buckets.prompt, 'prompt length')
     sampled, stop_ids = policy.model, policy.tokenizer.stop_ids
     key = sampled, stop_ids, length, group_size
