@@ -115,8 +115,9 @@ def _check_left_out(
   if num_left_out > MAX_SHARE_LEFT_OUT * num_played:
     raise errors.InfrastructureError(
         f'{found}, more than the {MAX_SHARE_LEFT_OUT:.0%} that an evaluation '
-        'may leave out; look for the reason above, then run the same command '
-        'again.')
+        'may leave out: the sandbox or a worker broke, as is said above, or '
+        'the environment paid a reward that is not finite. Mend it, then run '
+        'the same command again.')
   print(f'{found} and are left out')
 
 
@@ -161,6 +162,7 @@ def evaluate_run(
           f'{sorted(unknown)}, but the run trains {sorted(trained)}.')
   if not workdir_lib.check_config(workdir, config.to_dict()):
     workdir_lib.write_config(workdir, config.to_dict())
+  workdir_lib.check_checkpoints(workdir, config.train.checkpoint_every)
   params, step = experiment.trained_params(workdir, checkpoint)
   print(f'sandbox level {config.sandbox.level}')
 
@@ -225,7 +227,7 @@ def read(workdir: pathlib.Path, name: str) -> dict[str, Any]:
   try:
     result = json.loads(path.read_text())
     if 'clusters' not in result:
-      raise ValueError('an older version wrote it, without clusters of tasks')
+      raise ValueError('it has no clusters of tasks')
     for field in ('successes', 'clusters'):
       if len(result[field]) != result['num_tasks']:
         raise ValueError(f'{field} do not fit num_tasks')
@@ -233,8 +235,9 @@ def read(workdir: pathlib.Path, name: str) -> dict[str, Any]:
     raise errors.UserError(f'Cannot read an evaluation: {error}.') from error
   except (ValueError, KeyError, TypeError) as error:
     raise errors.UserError(
-        f'{path} is no evaluation that was written here ({error}); delete '
-        f'{workdir} and run it again.') from error
+        f'{path} is no evaluation that was written here ({error}); put it back '
+        'as it was. The checkpoints beside it can be evaluated all the same, '
+        'with --mode=evaluate.') from error
   return result
 
 

@@ -3,8 +3,9 @@
   python -m atgrpo_jax.main --config configs/functions.py:size=nano \
       --workdir runs/functions
 
-trains `models/reckoner`, which configs/reckoner.py makes, on generated recipes
-(`environments/programming/recipes`) in one turn on two CPU cores, and
+trains the small model of `configs/reckoner.py`, which has to be made first, on
+generated recipes (`environments/programming/recipes`) in one turn on two CPU
+cores, and
 
   python -m atgrpo_jax.main --config configs/functions.py:size=1.7b \
       --workdir runs/functions-1.7b
@@ -108,9 +109,11 @@ def get_config(arg: str = ''):
   c.dataset.config = 'functions' if is_small else ''
   train, test, num_tasks, temperature, num_steps = _KINDS[arg.kind]
   c.dataset.train, c.evaluation.test = train, test
-  # Nothing is selected by it.
+  # HumanEval and CoopHumanEval have no validation split: these problems are
+  # trained on. By test problems the checkpoint `best` would be chosen.
   c.evaluation.validation = {
-      'mbpp': 'validation', 'recipes': 'validation[:64]'}.get(arg.kind, test)
+      'mbpp': 'validation', 'recipes': 'validation[:64]',
+      'humaneval': 'test[131:163]', 'coop_humaneval': 'test[66:]'}[arg.kind]
   c.evaluation.temperature = temperature
   c.rollout.num_tasks = num_tasks
   c.rollout.temperature = temperature
@@ -128,7 +131,7 @@ def get_config(arg: str = ''):
   c.evaluation.validate_every = 50
 
   if is_small:
-    c.model.folder = 'models/reckoner'
+    c.model.folder = 'runs/reckoner/model'
     c.rollout.max_new_tokens = 48
     c.optimizer.learning_rate = 3e-4
     # The last is what the model has positions for beside an answer.

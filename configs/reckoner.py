@@ -1,4 +1,4 @@
-"""Warm start of `models/reckoner`, the small base model of words and programs.
+"""Warm start of the small base model of words and programs.
 
   python -m atgrpo_jax.main --mode pretrain --config configs/reckoner.py \
       --workdir runs/reckoner

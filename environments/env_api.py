@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 import dataclasses
 import enum
+import numbers
 from typing import Any, Protocol
 
 Message = dict[str, str]  # {'role': 'system' | 'user' | ..., 'content': text}
@@ -49,7 +50,8 @@ class Step:
       the roles that acted.
     reward_terms: every term by name before weighting, bounded, for the log.
     done: the episode is over.
-    success: the task's checker accepts the state. Nothing else sets it.
+    success: the task's checker accepts the state, at the end of an episode.
+      Nothing else sets it.
     truncated: the episode is over because its turns ran out.
     outcomes: role -> what became of its action, for the roles that acted.
     program_runs: programs that the step ran, for the budget.
@@ -105,5 +107,37 @@ class Environment(Protocol):
 def step_all(
     environment: Environment, states: Sequence[State],
     actions: Sequence[Mapping[str, str]]) -> list[Step]:
-  """Steps each state with its actions; for worker processes."""
-  return [environment.step(*pair) for pair in zip(states, actions)]
+  """Steps each state with its actions; for worker processes.
+
+  Raises ContractError for a step that is none.
+  """
+  steps = []
+  for state, texts in zip(states, actions):
+    step = environment.step(state, texts)
+    if problem := _problem(step, texts):
+      raise ContractError(
+          f'{type(environment).__name__}.step {problem}; see '
+          'environments/env_api.py.')
+    steps.append(step)
+  return steps
+
+
+class ContractError(ValueError):
+  """An environment that does not do what `Environment` says."""
+
+
+def _problem(step: Any, actions: Mapping[str, str]) -> str:
+  """What is wrong with a step; '' for nothing."""
+  if not isinstance(step, Step):
+    return f'returned {step!r:.100}, which is no Step'
+  for name, by_role in (
+      ('local_rewards', step.local_rewards), ('outcomes', step.outcomes)):
+    if by_role.keys() != actions.keys():
+      return (f'returned {name} of {sorted(by_role)}, but {sorted(actions)} '
+              'acted')
+  for reward in (step.team_reward, *step.local_rewards.values()):
+    if not isinstance(reward, numbers.Real):
+      return f'paid {reward!r:.100}, which is no number'
+  if step.success and not step.done:
+    return 'returned success=True with done=False'
+  return ''

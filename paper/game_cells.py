@@ -61,9 +61,7 @@ SWITCHES = {
             'rollout.return_type': 'monte_carlo',
             'rollout.num_continuations': 1}},
     'advantage': {
-        'without_scale': {'advantage.scale': 'none'},
-        'leave_one_out': {
-            'advantage.baseline': 'leave_one_out', 'advantage.scale': 'none'}},
+        'without_scale': {'advantage.scale': 'none'}},
     # With one update the ratio is 1: its level and the dual clip are nothing.
     'loss': {
         'sequence_mean': {'loss.aggregation': 'sequence_mean'},

@@ -238,6 +238,16 @@ def test_above_the_share_nothing_is_written(echo_folder, tmp_path, monkeypatch):
   assert result['success'] == result['successes'].count('1') / 40
 
 
+def test_a_run_whose_checkpoints_are_gone_is_not_the_untrained_team(
+    echo_folder, tmp_path):
+  experiment = echo.experiment(echo_folder)
+  workdir_lib.write_config(tmp_path, experiment.config.to_dict())
+  (tmp_path / 'metrics.jsonl').write_text('{"step": 1}\n')
+  with pytest.raises(errors.UserError, match='1 steps.*were deleted'):
+    evaluate.evaluate_run(experiment, tmp_path)
+  assert not (tmp_path / 'evals').exists()
+
+
 @pytest.mark.parametrize('changes, words', [
     ({'evaluation.name': 'after'}, "name='after'.*plain file name"),
     ({'evaluation.name': '../x'}, "name='../x'.*plain file name"),
@@ -257,9 +267,8 @@ def test_what_cannot_be_evaluated_is_refused(
         '', '[]', '{}',
         '{"successes": "01", "num_tasks": 3, "clusters": [0, 1, 2]}',
         '{"successes": "011", "num_tasks": 3, "clusters": [0, 1]}')),
-    # Of an older version.
     ('{"successes": "011", "num_tasks": 3}',
-     'without clusters of tasks.*delete .* and run it again')])
+     'has no clusters of tasks.*put it back as it was')])
 def test_what_is_no_evaluation_is_named(text, words, tmp_path):
   (tmp_path / 'evals').mkdir()
   if text is not None:

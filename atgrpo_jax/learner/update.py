@@ -244,5 +244,10 @@ def means(
           f'{learner}: the gradients of {MAX_NONFINITE} updates in a row were '
           f'not finite, last in {finite_lib.listed(bad)}, with the loss '
           f'{one["loss"]}. {_STOPPED}')
+    if one['nonfinite_in_a_row']:
+      logging.warning(
+          '%s: an update is left out, since its gradients are not finite, nor '
+          'perhaps its loss, %s (%d in a row; %d end the run)', learner,
+          one['loss'], one['nonfinite_in_a_row'], MAX_NONFINITE)
   metrics['nonfinite_in_a_row'] = float(found[-1]['nonfinite_in_a_row'])
   return metrics

@@ -98,6 +98,10 @@ class LossSpec:
         'kl_coefficient'):
       errors.check_number(f'loss.{name}', getattr(self, name), least=0)
     errors.check_number('loss.entropy_coefficient', self.entropy_coefficient)
+    if 0 < self.dual_clip <= 1:
+      raise errors.UserError(
+          f'loss.dual_clip={self.dual_clip} would take the gradient of tokens '
+          'whose ratio is 1; give more than 1, such as 3, or 0 for none.')
     if (self.kl_estimator == 'none') != (self.kl_coefficient == 0.0):
       raise errors.UserError(
           f'loss.kl_estimator={self.kl_estimator!r} and kl_coefficient='

@@ -1,4 +1,9 @@
-"""Returns: what a step pays and what follows it."""
+"""Returns: what a step pays and what follows it.
+
+Sums are rounded to 1e-9. Otherwise rewards that add up to 0 in one order and to
+1e-17 in another would differ, and where a group has nothing but these, the
+standard deviation would make advantages of 1 of it.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,8 @@ from collections.abc import Sequence
 import math
 
 import numpy as np
+
+_DECIMALS = 9
 
 
 def of_episode(
@@ -35,7 +42,7 @@ def of_episode(
   elif return_type != 'immediate':
     raise NotImplementedError(
         f'No parallel rollout knows return_type={return_type!r}.')
-  return alpha * team + local
+  return np.round(alpha * team + local, _DECIMALS)
 
 
 def to_go(rewards: np.ndarray, discount: float) -> np.ndarray:
@@ -43,7 +50,7 @@ def to_go(rewards: np.ndarray, discount: float) -> np.ndarray:
   sums = np.array(rewards, np.float64)
   for step in reversed(range(len(sums) - 1)):
     sums[step] += discount * sums[step + 1]
-  return sums
+  return np.round(sums, _DECIMALS)
 
 
 def of_joint_action(
@@ -62,7 +69,9 @@ def of_joint_action(
   if not len(following):
     return reward
   known = following[np.isfinite(following)]
-  return reward + discount * (known.mean() if len(known) else math.nan)
+  return np.round(
+      reward + discount * (known.mean() if len(known) else math.nan),
+      _DECIMALS)
 
 
 def of_candidates(

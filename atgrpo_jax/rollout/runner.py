@@ -284,6 +284,8 @@ class EpisodeRunner:
           {index: part.result()
            for index, part in enumerate(steps.parts) if part}
           for steps in pending]
+    except env_api.ContractError as error:
+      raise errors.UserError(str(error)) from error
     except errors.InfrastructureError as error:
       problem = str(error)
     except signals.Stopped:

@@ -125,7 +125,7 @@ class Mathematics:
     """Runs the tool's program."""
     terms = dict.fromkeys(('ran', 'printed', 'output_right'), 0.0)
     program = text_lib.last_program(action)
-    if program is None:
+    if not (program or '').strip():
       return self._end_step(
           state, prompts.Attempt('tool', None), terms,
           env_api.Outcome.PARSE_ERROR)
@@ -135,7 +135,7 @@ class Mathematics:
     outcome, answer, error = outcomes_lib.OF_STATUS[result.status], None, ''
     if outcome is env_api.Outcome.OK:
       answer = printed_answer(result.stdout)
-      terms['ran'] = 1.0
+      terms['ran'] = float(bool(result.stdout.strip()))
       terms['printed'] = float(answer is not None and _is_number(answer))
       if not terms['printed']:
         outcome = env_api.Outcome.PARSE_ERROR
@@ -151,7 +151,7 @@ class Mathematics:
 
   def _answer(self, state: State, role: str, action: str) -> env_api.Step:
     """Takes the answer of whoever decides."""
-    answer = text_lib.last_boxed(action)
+    answer = (text_lib.last_boxed(action) or '').strip() or None
     verdict = _grade(answer, state.gold)
     right = verdict is grader.Verdict.EQUAL
     terms = {'boxed': float(answer is not None), 'right': float(right)}

@@ -45,7 +45,7 @@ def equivalent(answer: str, gold: str) -> bool:
   if len(answers) == len(golds):
     return _same_items(answers, golds)
   # A tuple without its brackets, or a solution set in another form.
-  return 1 in (len(answers), len(golds)) and not all(numbers) and (
+  return 1 in (len(answers), len(golds)) and not any(numbers) and (
       _same_formula(answer, gold))
 
 

@@ -5,9 +5,10 @@ Terms, all 0 or 1 (`reward_terms` logs them before weighting):
   name          role       value                                  sees
   solved        team       1 if the episode ends with a right     the checker
                            answer of the reasoner
-  boxed         reasoner   1 if there is an answer in a box       the text
+  boxed         reasoner   1 if there is a box that is not empty  the text
   right         reasoner   1 if that is right                     the checker
-  ran           tool       1 if the program ended well            the run
+  ran           tool       1 if the program ended well and        the run
+                           printed something
   printed       tool       1 if its last line is a number, or     the run
                            several
   output_right  tool       1 if that is the right answer          the checker

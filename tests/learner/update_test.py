@@ -72,6 +72,18 @@ def test_a_turn_without_a_signal_has_no_update(experiment, groups):
     np.testing.assert_allclose(ours, theirs, atol=1e-4)
 
 
+def test_an_update_that_is_left_out_is_said(caplog):
+  spec = specs.optimizer(warmup_updates=0)
+  state = train_state.create({'moved': jnp.zeros(2)}, spec)
+  for gradient, said in ((1.0, ''), (np.inf, 'update is left out'), (1.0, '')):
+    caplog.clear()
+    state, *found = train_state.apply_gradients(
+        state, {'moved': jnp.full(2, gradient)}, spec)
+    found[0]['loss'] = gradient
+    update.means('Step 2, solo', [found])
+    assert said in caplog.text and bool(said) == bool(caplog.text)
+
+
 def test_parameters_that_are_no_longer_finite_stop_the_run():
   # Adam's first step is the rate, whatever the gradient: 2e38, then too much.
   spec = specs.optimizer(

@@ -43,7 +43,7 @@ def test_what_is_kept_is_what_workdirs_gave(tmp_path):
     ('config.json', '.*', '{}', 'config.json is no config'),
     ('config.json', '}', '', 'config.json is no config'),
     ('evals/after.json', 'clusters', 'kinds',
-     'after.json .*without clusters.*run it again')])
+     'after.json .*no clusters.*put it back')])
 def test_a_workdir_that_cannot_be_read_is_named(
     tmp_path, file, old, new, words):
   finished_runs.write(tmp_path, finished_runs.some())

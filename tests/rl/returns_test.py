@@ -1,5 +1,7 @@
 """returns.py: hand-worked tables of one episode."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -42,6 +44,18 @@ def test_putting_off_the_end_pays_nothing(return_type):
   early, = _returns([1.], [.4], 'a', return_type)
   late, *_ = _returns([0., 0, 1], [.2, 0, .2], 'aba', return_type)
   assert early > late
+
+
+@pytest.mark.parametrize('return_type', ['return_to_go', 'episode_return'])
+def test_rewards_that_add_up_to_nothing_are_nothing(return_type):
+  rewards = [-0.08, -0.07, 0.15]  # As they stand, -7e-18 or -1e-17.
+  assert sum(rewards) != 0
+  found = {
+      _returns(order, order, 'aaa', 'episode_return')[0]
+      if return_type == 'episode_return'
+      else _returns(order, [0.] * 3, 'aaa', return_type)[0]
+      for order in itertools.permutations(rewards)}
+  assert found == {0.0}
 
 
 def test_discount():

@@ -15,6 +15,7 @@ has one JSON value in each line, an argument, and the output one JSON value.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from environments import text as text_lib
@@ -49,6 +50,18 @@ def is_worthless(case: problems.Case, problem: problems.Problem) -> bool:
     return False  # It has no function.
   same = comparisons.COMPARISONS[problem.comparison]
   return any(same('', answer) for answer in case.answers)
+
+
+def spelling(case: problems.Case, problem: problems.Problem) -> str:
+  """The same for cases that differ in spaces, or in zeros before a number."""
+  if problem.entry_point:
+    return repr(case)
+  lines = [
+      line.split() for text in (case.input, '->', *case.answers)
+      for line in text.splitlines()]
+  return '\n'.join(
+      ' '.join(re.sub(r'^([+-]?)0+(?=\d)', r'\1', word) for word in line)
+      for line in lines if line)
 
 
 def show_input(problem: problems.Problem, value: Any) -> str:

@@ -27,9 +27,10 @@ The outcome of an action is the first of these that is true.
 
 Deviations from the authors' code, each with a test: roles act one after another
 and see all of the turn before; success is said by the golden tests, of which
-none is left out of an evaluation; nothing is paid twice; the reference solution
-is run, so that the tester is paid; blocks are parsed, never evaluated; what a
-program writes to stderr is no error; a failure of the sandbox is no reward.
+none is left out of an evaluation; the team is paid for a golden test once; the
+reference solution is run, so that the tester is paid; blocks are parsed, never
+evaluated; what a program writes to stderr is no error; a failure of the sandbox
+is no reward.
 """
 
 from __future__ import annotations
@@ -170,11 +171,11 @@ class Contest:
   def _test(self, state: State, action: str) -> env_api.Step:
     """Takes cases, grades them, and runs the coder's program on them."""
     written = cases_lib.parse(action, state.problem)
-    usable = []
+    usable = {}
     for case in written:
-      if case is not None and case not in usable and (
-          not cases_lib.is_worthless(case, state.problem)):
-        usable.append(case)
+      if case is not None and not cases_lib.is_worthless(case, state.problem):
+        usable.setdefault(cases_lib.spelling(case, state.problem), case)
+    usable = list(usable.values())
     terms, results = self._grade_cases(state.problem, usable, len(written))
     outcome = _Outcome.OK
     if not any(written):

@@ -27,8 +27,11 @@ last program, so that of their differences is the paper's team reward.
 Nothing is paid for nothing: a reply without a program hands in an empty one,
 which passes nothing; `compiles` and `smoke` are 0 for a program that prints
 nothing, or returns None; a case that the empty program passes, and one that is
-there twice, count as wrong. Where the data has no reference solution, the
-tester's terms cannot be known, are not logged and pay 0.
+there twice, however it is spaced, count as wrong. A coder's local terms are of
+the program that it hands in, also if that is its last one again: who keeps to a
+program is paid for it in each turn, and the team is not. Where the data has no
+reference solution, the tester's terms cannot be known, are not logged and pay
+0.
 
 Presets, each with the weights of the local terms:
 

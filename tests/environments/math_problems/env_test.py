@@ -117,7 +117,8 @@ def test_what_is_lost_is_paid_back():
 
 
 @pytest.mark.parametrize('action, quality, outcome', [
-    (r'\boxed{42}', 1, OK), (r'\boxed{41}', .2, OK), (r'\boxed{}', .2, OK),
+    (r'\boxed{42}', 1, OK), (r'\boxed{41}', .2, OK),
+    (r'\boxed{}', 0, PARSE_ERROR), (r'\boxed{ }', 0, PARSE_ERROR),
     ('42', 0, PARSE_ERROR), ('', 0, PARSE_ERROR),
     (r'<think>\boxed{42}', 0, PARSE_ERROR),
     (r'\boxed{9^{9^{9^{9}}}}', .2, env_api.Outcome.TIMEOUT)])
@@ -130,7 +131,7 @@ def test_what_a_reasoner_is_paid(action, quality, outcome):
 @pytest.mark.parametrize('stdout, quality, outcome', [
     ('42\n', 1, OK), ('6*7 =\n42', 1, OK), ('42.0', 1, OK), ('[42]', 1, OK),
     ('41', .2, OK), ('(1, 2)', .2, OK), ('Fraction(1, 2)', .2, OK),
-    ('six', .1, PARSE_ERROR), ('', .1, PARSE_ERROR), ('\n\n', .1, PARSE_ERROR),
+    ('six', .1, PARSE_ERROR), ('', 0, PARSE_ERROR), ('\n\n', 0, PARSE_ERROR),
     ('the answer is 42', .1, PARSE_ERROR), ('4' * 300, .1, PARSE_ERROR),
     ('__import__("os").getpid()', .1, PARSE_ERROR)])
 def test_what_a_tool_is_paid(stdout, quality, outcome):
@@ -158,7 +159,8 @@ def test_writing_to_stderr_is_no_failure():
   assert step.local_rewards == {'tool': 1}
 
 
-@pytest.mark.parametrize('reply', ['', 'print(42)', '```python\nprint(42)'])
+@pytest.mark.parametrize('reply', [
+    '', 'print(42)', '```python\nprint(42)', '```python\n \n```'])
 def test_no_program(reply):
   environment = make()
   step, = play(environment, reply)

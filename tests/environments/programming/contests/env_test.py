@@ -190,6 +190,8 @@ def test_functions(sandbox):
     (written(('1 2', '\n \n')), 0, 0, Outcome.NO_EFFECT),
     (written(('1 2', ''), ('1 2', '3')), .5, .5, Outcome.OK),
     (written(*[('1 2', '3')] * 4), .25, .25, Outcome.OK),
+    (written(('1 2', '3'), ('1  2', '3'), ('01 2\n', '3')), 1 / 3, 1 / 3,
+     Outcome.OK),
     (written(*((f'{i} 1', f'{i + 1}') for i in range(9))), 1, 1, Outcome.OK),
     ('', 0, 0, Outcome.PARSE_ERROR),
     ('input: 1 2, output: 3', 0, 0, Outcome.PARSE_ERROR),
