@@ -1,11 +1,15 @@
 """Starts ten configs again and again, and counts those that do not end well.
 
-  JAX_NUM_CPU_DEVICES=2 python -m benchmarks.starts --times 10
+  JAX_NUM_CPU_DEVICES=2 JAX_COMPILATION_CACHE_DIR=DIR \
+      JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
+      python -m benchmarks.starts --times 10
 
-One start proves nothing where threads race. Each start trains two steps of full
-size on every game, with one policy, one for each role and one adapter for each
-role, and measures the gradients of the roles in each step; the tenth config is
-the default of Plan-Path. A start that takes longer than `--seconds` hangs.
+One start proves nothing where threads race. Each start trains two steps of half
+the usual tasks on every game, with one policy, one for each role and one
+adapter for each role, and measures the gradients of the roles in each step; the
+tenth config is the default of Plan-Path. A start that takes longer than
+`--seconds` hangs. With the cache in DIR only the first start of a config
+compiles.
 """
 
 from __future__ import annotations
@@ -29,7 +33,8 @@ _POLICIES = ('shared', 'per_role', 'lora_per_role')
 def configs() -> dict[str, list[str]]:
   """Name -> flags of the trainer."""
   short = [
-      '--config.train.num_steps=2', '--config.evaluation.test=test[:2]',
+      '--config.train.num_steps=2', '--config.rollout.num_tasks=8',
+      '--config.evaluation.test=test[:2]',
       '--config.evaluation.validation=validation[:2]']
   found = {
       f'{game}, {policies}, diagnosis': [
