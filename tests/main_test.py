@@ -25,7 +25,7 @@ CASES = [
     ([CONFIG, '--workdri=x'], ["'workdri'", 'Did you mean: workdir']),
     ([CONFIG, '--mode=trian'],
      ['--mode=trian',
-      '<train|evaluate|export|replay|pretrain|compile_check|report>']),
+      '<train|evaluate|export|replay|pretrain|compile_check|doctor|report>']),
     ([CONFIG, 'stray'], ['Unexpected arguments: stray']),
     ([], ['--config is missing']),
     ([CONFIG, '--workdir'], ['workdir']),
