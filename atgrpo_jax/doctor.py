@@ -55,7 +55,7 @@ def _findings(
     experiment: experiment_lib.Experiment,
     workdir: pathlib.Path) -> Iterator[tuple[str, str]]:
   """(what, what there is of it), one after another."""
-  device = jax.devices()[0]
+  device = jax.local_devices()[0]
   chip = chips.chip_of(device)
   yield 'devices', (
       f'{jax.device_count()} x {device.device_kind}'

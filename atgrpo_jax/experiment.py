@@ -34,6 +34,7 @@ from atgrpo_jax.rollout import workers as workers_lib
 from atgrpo_jax.runtime import buckets as buckets_lib
 from atgrpo_jax.runtime import checkpoints as checkpoints_lib
 from atgrpo_jax.runtime import chips
+from atgrpo_jax.runtime import hosts
 from atgrpo_jax.runtime import workdir as workdir_lib
 from environments import datasets
 from environments import env_api
@@ -217,7 +218,7 @@ def build(
   names = policy_map_lib.policies_of(policy_map)
   devices, read_model = jax.devices(), functools.cache(builders.read_model)
   fitting = builders.fit_to_devices(
-      config, names, devices, chips.chip_of(devices[0]), read_model)
+      config, names, devices, _chip(), read_model)
   policies = builders.build_policies(fitting, names, devices, read_model)
   buckets = buckets_lib.Buckets(**fitting.buckets)
   rollout = rollout_spec(config)
@@ -232,6 +233,14 @@ def build(
           critic, policies, buckets,
           lambda folder: read_model(folder, config.model.thinking)),
       executor=executor)
+
+
+def _chip() -> chips.Chip | None:
+  """What the devices are, with the least memory, so that all choose alike."""
+  chip = chips.chip_of(jax.local_devices()[0])
+  if chip is None:
+    return None
+  return dataclasses.replace(chip, memory=min(hosts.exchange(chip.memory)))
 
 
 def rollout_spec(config: ml_collections.ConfigDict) -> spec_lib.RolloutSpec:
