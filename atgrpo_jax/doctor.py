@@ -88,9 +88,11 @@ def _findings(
   for name in experiment.policies:
     yield 'decode', f'{name}: {_decode(experiment, params, name, chip)}'
   del runner, params  # An update wants their memory.
+  references = training_step.references(experiment)
   for name, policy in experiment.policies.items():
     if policy.trained != 'none':
-      yield 'update', f'{name}: {_update(experiment, states, policy, chip)}'
+      line = _update(experiment, states, policy, references.get(name), chip)
+      yield 'update', f'{name}: {line}'
 
 
 def _model(
@@ -171,7 +173,8 @@ def _decode(
 
 def _update(
     experiment: experiment_lib.Experiment, states: experiment_lib.States,
-    policy: policies_lib.Policy, chip: chips.Chip | None) -> str:
+    policy: policies_lib.Policy, reference: train_state.Params | None,
+    chip: chips.Chip | None) -> str:
   """Seconds of a microbatch and an update."""
   config = experiment.config
   shape = (
@@ -188,7 +191,6 @@ def _update(
       types.GroupKey('doctor', 'any', 0, i), policy.name,
       np.zeros(length, np.int32), candidates) for i in range(num_groups)]
   frozen = experiment.frozen_params.get(policy.name)
-  reference = training_step.references(experiment).get(policy.name)
   seconds = []
   for _ in range(1 + _REPEATS):
     start = time.perf_counter()

@@ -1,7 +1,7 @@
 """The typed objects that a config describes.
 
 Training and evaluation build the same experiment, so what is evaluated is what
-was trained. Below this module nothing sees a ConfigDict.
+was trained. Below `builders` nothing sees a ConfigDict.
 """
 
 from __future__ import annotations

@@ -246,8 +246,8 @@ def means(
           f'{one["loss"]}. {_STOPPED}')
     if one['nonfinite_in_a_row']:
       logging.warning(
-          '%s: an update is left out, since its gradients are not finite, nor '
-          'perhaps its loss, %s (%d in a row; %d end the run)', learner,
-          one['loss'], one['nonfinite_in_a_row'], MAX_NONFINITE)
+          '%s: an update is left out, since its gradients are not finite, with '
+          'the loss %s (%d in a row; %d end the run)', learner, one['loss'],
+          one['nonfinite_in_a_row'], MAX_NONFINITE)
   metrics['nonfinite_in_a_row'] = float(found[-1]['nonfinite_in_a_row'])
   return metrics
