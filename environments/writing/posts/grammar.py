@@ -164,16 +164,17 @@ def random_text(rng: np.random.Generator, source: str) -> str:
 def is_readable(text: str, source: str) -> bool:
   """Whether each sentence is of the grammar, about a fact of its own."""
   facts = post.find_facts(text)
-  return len(set(facts)) == len(facts) and all(map(
-      _sentence_about(source).fullmatch, re.split(r'(?<=\.) ', text)))
+  sentences = [_sentence_about(fact) for fact in post.find_facts(source)]
+  return len(set(facts)) == len(facts) and all(
+      any(sentence.fullmatch(written) for sentence in sentences)
+      for written in re.split(r'(?<=\.) ', text))
 
 
-@functools.lru_cache(maxsize=1024)
-def _sentence_about(source: str) -> re.Pattern[str]:
+@functools.cache
+def _sentence_about(fact: post.Fact) -> re.Pattern[str]:
   return re.compile('(?:(?:{}), )?(?:{})[.]'.format(
       '|'.join(_ALL_TRANSITIONS), '|'.join(
-          frame.format(fact=fact.word) for fact in post.find_facts(source)
-          for frame in _SENTENCES[fact.kind])))
+          frame.format(fact=fact.word) for frame in _SENTENCES[fact.kind])))
 
 
 def _choose(rng: np.random.Generator, choices: Sequence[str]) -> str:
