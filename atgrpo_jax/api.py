@@ -34,6 +34,7 @@ from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import workers as workers_lib
 from atgrpo_jax.runtime import checkpoints as checkpoints_lib
 from atgrpo_jax.runtime import disk
+from atgrpo_jax.runtime import files
 from environments import env_api
 
 
@@ -56,7 +57,7 @@ class Run:
       self, config: ml_collections.ConfigDict | None,
       workdir: str | os.PathLike):
     """`config` is copied; None is that of the run in `workdir`."""
-    self.workdir = pathlib.Path(workdir)
+    self.workdir = files.as_path(workdir, 'workdir')
     if config is None:
       config = saved_config.get_config(str(self.workdir))
     self.config = config.copy_and_resolve_references()

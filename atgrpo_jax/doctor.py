@@ -8,7 +8,7 @@ fail: the devices and the mesh on them, the sandbox, the disk, the model and its
 tokenizer, how those who act first begin their answer to the first test task,
 and how long a decoded token and an update take, beside the time that the chip
 would need at least. The shapes are the largest of the run, so what does not fit
-fails here. Nothing is written, and the weights in memory are thrown away.
+fails here. Nothing stays written, and the weights in memory are thrown away.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.runtime import checkpoints
 from atgrpo_jax.runtime import chips
 from atgrpo_jax.runtime import disk
+from atgrpo_jax.runtime import files
 from atgrpo_jax.runtime import sharding
 from atgrpo_jax.sampling import engine as engine_lib
 from atgrpo_jax.sampling import placement
@@ -65,12 +66,7 @@ def _findings(
     yield 'mesh', f'{name}: ' + ', '.join(
         f'{axis}={size}' for axis, size in policy.mesh.shape.items())
   yield 'sandbox', experiment.config.sandbox.level
-  there = next(x for x in (workdir, *workdir.absolute().parents) if x.exists())
-  needed = disk.num_bytes(experiment.state_template())
-  disk.check_space(there, experiment.state_template())
-  yield 'disk', (
-      f'{shutil.disk_usage(there).free / _GIB:.1f} GiB free in {there}, a '
-      f'checkpoint takes {needed / _GIB:.2f}')
+  yield 'disk', _disk(workdir, experiment.state_template())
   yield 'tasks', ', '.join(
       f'{len(experiment.tasks(split))} in {split}' for split in (
           experiment.config.dataset.train,
@@ -93,6 +89,20 @@ def _findings(
     if policy.trained != 'none':
       line = _update(experiment, states, policy, references.get(name), chip)
       yield 'update', f'{name}: {line}'
+
+
+def _disk(workdir: pathlib.Path, template: experiment_lib.States) -> str:
+  """Where the run goes, and whether a checkpoint has room there."""
+  needed = f'a checkpoint takes {disk.num_bytes(template) / _GIB:.2f}'
+  if files.is_remote(workdir):
+    probe = workdir / 'doctor'
+    probe.write_text('')
+    probe.unlink()
+    return f'{workdir} can be written to, {needed} GiB'
+  there = next(x for x in (workdir, *workdir.absolute().parents) if x.exists())
+  disk.check_space(there, template)
+  free = shutil.disk_usage(there).free
+  return f'{free / _GIB:.1f} GiB free in {there}, {needed}'
 
 
 def _model(

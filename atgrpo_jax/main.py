@@ -15,6 +15,7 @@ from ml_collections import config_flags
 
 from atgrpo_jax import errors
 from atgrpo_jax.rollout import workers as workers_lib
+from atgrpo_jax.runtime import files
 from atgrpo_jax.runtime import peers as peers_lib
 from atgrpo_jax.runtime import signals
 from environments import sandbox as sandbox_lib
@@ -25,7 +26,8 @@ _CONFIG = config_flags.DEFINE_config_file(
     'with --config.a.b=value. Without it, the config of the run in --workdir.'
     )
 _WORKDIR = flags.DEFINE_string(
-    'workdir', None, 'Folder of the run; a run that was stopped is resumed.')
+    'workdir', None, 'Folder of the run, here or gs://...; a run that was '
+    'stopped is resumed.')
 _MODE = flags.DEFINE_enum(
     'mode', 'train',
     ['train', 'evaluate', 'export', 'replay', 'pretrain', 'compile_check',
@@ -90,7 +92,7 @@ def main(argv: list[str]) -> int:
   if _MODE.value == 'compile_check':
     from atgrpo_jax.compile_check import report
     return 0 if report.compile_check(config) else DOES_NOT_FIT
-  workdir = pathlib.Path(_WORKDIR.value)
+  workdir = files.as_path(_WORKDIR.value)
   process = {
       'coordinator_address': _COORDINATOR.value,
       'num_processes': _NUM_PROCESSES.value, 'process_id': _PROCESS_ID.value}
@@ -178,8 +180,9 @@ def make_report() -> int:
         'out --config and --distributed.')
   from atgrpo_jax.runtime import disk
   from atgrpo_jax.viewer import report
-  workdir = pathlib.Path(_WORKDIR.value)
-  compared = pathlib.Path(_COMPARE.value) if _COMPARE.value else None
+  workdir = files.as_path(_WORKDIR.value)
+  compared = (
+      files.as_path(_COMPARE.value, '--compare') if _COMPARE.value else None)
   with disk.OneSentence(workdir):
     print(f'written to {report.write(workdir, compared)}')
   return 0
@@ -285,7 +288,7 @@ def _with_saved_config(argv: list[str]) -> list[str]:
   workdir = _value_of('workdir', argv)
   if (_value_of('config', argv) or not workdir
       or _value_of('mode', argv) in ('pretrain', 'compile_check', 'report')
-      or not (pathlib.Path(workdir) / 'config.json').exists()):
+      or not (files.as_path(workdir) / 'config.json').exists()):
     return argv
   from atgrpo_jax import saved_config
   saved_config.get_config(workdir)  # Raises what cannot be read.

@@ -68,7 +68,7 @@ def pretrain(
 
   # ---- Workdir, tokenizer, model --------------------------------------------
   workdir_lib.check_config(workdir, config.to_dict())
-  lock = workdir_lib.lock(workdir)
+  lock = workdir_lib.Lock(workdir)
   workdir_lib.write_config(workdir, config.to_dict())
   workdir_lib.print_config(config.to_dict())
   folder = workdir / 'model'

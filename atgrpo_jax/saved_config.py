@@ -7,18 +7,18 @@
 
 from __future__ import annotations
 
-import pathlib
 from typing import Any
 
 from ml_collections import config_dict
 
+from atgrpo_jax.runtime import files
 from atgrpo_jax.runtime import workdir as workdir_lib
 
 
 def get_config(workdir: str) -> config_dict.ConfigDict:
   """The config in `WORKDIR/config.json`; UserError if there is none."""
   return config_dict.ConfigDict(_with_types(
-      workdir_lib.read_config(pathlib.Path(workdir))))
+      workdir_lib.read_config(files.as_path(workdir))))
 
 
 def _with_types(value: Any) -> Any:

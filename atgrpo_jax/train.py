@@ -33,8 +33,15 @@ def train(
     experiment: experiment_lib.Experiment, workdir: pathlib.Path,
     stop: signals.StopFlag | None = None) -> bool:
   """Trains as far as `config.train` says; False if `stop` was set."""
+  with contextlib.ExitStack() as stack:
+    # Without a `stop`, one that nothing sets.
+    return _train(experiment, workdir, stop or signals.StopFlag(), stack)
+
+
+def _train(
+    experiment: experiment_lib.Experiment, workdir: pathlib.Path,
+    stop: signals.StopFlag, stack: contextlib.ExitStack) -> bool:
   config = experiment.config
-  stop = stop or signals.StopFlag()  # That nothing sets.
 
   # ---- Data -----------------------------------------------------------------
   tasks = experiment.tasks(config.dataset.train)
@@ -53,7 +60,8 @@ def train(
   # ---- Workdir --------------------------------------------------------------
   resumed = workdir_lib.check_config(workdir, config.to_dict())
   workdir_lib.check_checkpoints(workdir, config.train.checkpoint_every)
-  lock = workdir_lib.lock(workdir)
+  lock = stack.enter_context(
+      contextlib.closing(workdir_lib.Lock(workdir)))
   workdir_lib.print_config(config.to_dict())
 
   # ---- State ----------------------------------------------------------------
@@ -159,6 +167,7 @@ def train(
     values |= records.worker_metrics(experiment.executor)
     values |= metrics_lib.peak_memory()
     workdir_lib.check_there(workdir)
+    lock.check()
     with clock.part('log'):
       writer.write(step, values)
       progress.update(step, share_done=share_done(step), values=values)
@@ -216,11 +225,10 @@ def train(
     name = max(hosts.exchange(stop.name))  # Perhaps another process's.
     print(f'stopped by {name} after step {saved_step}; the same command '
           'resumes')
-    lock.close()
     return False
   stop.release()
   after = test('after')
-  lock.close()
+  lock.close()  # A report says whether the run goes on.
   if config.train.completion_tokens:
     share = completion_tokens / config.train.completion_tokens
     print(f'generated {completion_tokens} tokens in {step} steps, '

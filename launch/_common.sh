@@ -77,9 +77,9 @@ parse_options() {
       'such as configs/plan_path.py:size=nano'
   [[ -n "$workdir" ]] ||
     stop '--workdir is missing; give the folder of the run, such as runs/x'
-  [[ "$workdir" != *://* ]] ||
-    stop "--workdir is '$workdir', but the trainer writes to a file system;" \
-      'give a folder (for a bucket: one where gcsfuse mounts it)'
+  [[ "$workdir" != *://* || "$workdir" =~ ^gs://[^/]+/. ]] ||
+    stop "--workdir is '$workdir'; give a folder, or one of a bucket, as" \
+      'gs://bucket/folder'
   workdir="${workdir%/}"
   [[ "$mode" =~ ^(train|evaluate|export|doctor)$ ]] ||
     stop "--mode is '$mode', but must be train, evaluate, export or doctor"
@@ -97,8 +97,17 @@ check_count() {
     stop "$1 is '$2', but must be a whole number above 0, such as 2"
 }
 
-# The trainers of this machine start in the checkout; DIR is the caller's.
-absolute_workdir() { [[ "$workdir" == /* ]] || workdir="$PWD/$workdir"; }
+# absolute_workdir FOLDER: makes `workdir` one of FOLDER unless it is absolute
+# or in a bucket, where no log can be written on: sets `logs`, their folder.
+absolute_workdir() {
+  if [[ "$workdir" == gs://* ]]; then
+    logs="$ROOT/runs/$(basename "$workdir").logs"
+    return
+  fi
+  [[ "$workdir" == /* ]] || workdir="$1/$workdir"
+  # shellcheck disable=SC2034  # Used by the scripts.
+  logs="$workdir.logs"
+}
 
 # trainer_command PLATFORMS: sets `command` to a trainer on these platforms of
 # jax, unless JAX_PLATFORMS names others. A platform that is named must be

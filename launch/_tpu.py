@@ -21,6 +21,7 @@ import time
 import _tpu_attempts
 import _tpu_machine
 
+_BUCKET = 'gs://'
 _WORKER = 'bash atgrpo_jax/launch/_tpu_worker.sh'
 _STATUS = re.compile(r'(\S+): exit status (\d+)(, as asked)?\n?')
 # Exit statuses: of gcloud, if it cannot connect; of a trainer that was stopped
@@ -233,7 +234,8 @@ class Driver:
   def _check_storage(self) -> None:
     """Whether all workers have one --workdir, which outlives the TPU VMs."""
     settings, machine = self._settings, self._machine
-    if not settings.pod and not settings.retries:
+    if settings.workdir.startswith(_BUCKET) or (
+        not settings.pod and not settings.retries):
       return
     token = str(time.time_ns())
     kind = 'outlives' if settings.retries else 'shared'
@@ -301,7 +303,9 @@ class Driver:
   def _end(self, status: int) -> None:
     """Collects what there is, and deletes the TPU VMs of a run that is done."""
     settings, machine = self._settings, self._machine
-    logs = f'{settings.workdir}.logs'
+    logs, folders = f'{settings.workdir}.logs', [settings.workdir]
+    if settings.workdir.startswith(_BUCKET):
+      logs, folders = f'atgrpo_jax/runs/{pathlib.PurePosixPath(logs).name}', []
     if status not in (0, _STOPPED):
       machine.watch([machine.copy_from_first([logs], str(settings.collect))])
       self._say(
@@ -310,7 +314,7 @@ class Driver:
       self._attempts.end(f'exit status {status}')
       return
     self._step('collecting the workdir', [machine.copy_from_first(
-        [settings.workdir, logs], str(settings.collect))], is_last=True)
+        [*folders, logs], str(settings.collect))], is_last=True)
     if settings.delete and not status:
       self._delete()
     elif not settings.dry_run:

@@ -25,9 +25,11 @@ tpu_options() {
                            the installation; such as one that mounts a folder
                            or downloads a model
   --config CONFIG          config file of the checkout and its arguments
-  --workdir DIR            where the run is kept on the TPU VM
-  --collect DIR            folder of this machine to copy the workdir and the
-                           logs into (default runs/NAME in the checkout)
+  --workdir DIR            where the run is kept: on the TPU VM, or in a bucket,
+                           as gs://bucket/folder
+  --collect DIR            folder of this machine to copy the workdir, unless it
+                           is in a bucket, and the logs into (default runs/NAME
+                           in the checkout)
   --mode MODE              train (default), evaluate, export or doctor
   --stop                   ask a run in progress to save and stop; do no more
   --delete                 delete the TPU VM once a run that has ended well is
@@ -39,11 +41,11 @@ Ctrl-C ends the watching, not the run. If a step fails and is not tried again,
 the TPU VM is left as it is, and so costs money. What each attempt took is
 printed at the end, and kept in attempts.tsv in the folder of --collect, with
 the log that was watched; DIR.logs has the logs of all workers that could still
-write them.
+write them (with a bucket, each has its own in runs/ of its checkout).
 
-With --retries, DIR must outlive the TPU VM: an absolute path to a folder that
---setup mounts, such as a Filestore share. It is refused where it is on the
-TPU VM's own disk. With a notice (Google speaks of 30 seconds) the trainer drops
+With --retries, DIR must outlive the TPU VM: gs://bucket/folder, or an absolute
+path to a folder that --setup mounts, such as a Filestore share. It is refused
+where it is on the TPU VM's own disk. With a notice (Google speaks of 30 seconds) the trainer drops
 what it plays, finishes an update and saves; where that takes longer, or without
 a notice, the run resumes from the checkpoint before.
 
@@ -72,7 +74,7 @@ run_on_tpu() {
   [[ "$config" != /* ]] ||
     stop "--config is '$config', but must be a file of the checkout, which is" \
       'what is copied to the TPU VM'
-  [[ "$workdir" =~ ^[A-Za-z0-9_./-]+$ ]] ||
+  [[ "$workdir" =~ ^(gs://)?[A-Za-z0-9_./-]+$ ]] ||
     stop "--workdir is '$workdir', but may hold only letters, digits and _./-"
   [[ "$retries" =~ ^[0-9]+$ ]] ||
     stop "--retries is '$retries', but must be a whole number, such as 20"
@@ -84,14 +86,15 @@ run_on_tpu() {
       'resource alone: add --queued'
   "$queued" || [[ -z "$valid_until" ]] ||
     stop '--valid-until is about how long a queued resource waits: add --queued'
-  if [[ "$workdir" != /* ]]; then
+  if [[ "$workdir" != /* && "$workdir" != gs://* ]]; then
     ! "$pod" ||
       stop "--workdir is '$workdir', but all workers of a pod write one run:" \
-        'give the absolute path of a folder that they share (--setup can' \
-        'mount it)'
+        'give gs://bucket/folder, or the absolute path of a folder that they' \
+        'share (--setup can mount it)'
     ((retries == 0)) ||
       stop "--workdir is '$workdir', on the disk of a TPU VM, which --retries" \
-        'loses: give the absolute path of a folder that --setup mounts'
+        'loses: give gs://bucket/folder, or the absolute path of a folder' \
+        'that --setup mounts'
   fi
   ! "$pod" || trainer+=(--distributed)
   if [[ -z "$version" ]]; then

@@ -72,10 +72,10 @@ start() {
   fi
   workdir="$1"
   shift
-  [[ "$workdir" == /* ]] || workdir="$HOME/$workdir"
+  absolute_workdir "$HOME"
   trainer=("$@")
   trainer_command tpu,cpu
-  mkdir -p "$RUN" "$workdir.logs"
+  mkdir -p "$RUN" "$logs"
   rm -f "$RUN/status" "$RUN/asked"
   cd "$ROOT"
   # In a session of its own, which a broken connection does not end. A TPU VM
@@ -84,7 +84,7 @@ start() {
   setsid bash -c 'trap "" HUP; trap : TERM
     "${@:4}" > "$2" 2>&1; status=$?; cp "$2" "$3"; echo "$status" > "$1"' \
     supervisor "$RUN/status" "$RUN/log" \
-    "$workdir.logs/$(date -u +%Y-%m-%dT%H-%M-%SZ)-$(hostname).log" \
+    "$logs/$(date -u +%Y-%m-%dT%H-%M-%SZ)-$(hostname).log" \
     "${command[@]}" > /dev/null 2>&1 < /dev/null &
   echo "$!" > "$RUN/pid"
 }

@@ -47,7 +47,7 @@ check_driver() {
 }
 
 parse_options '' '' "$@"
-absolute_workdir
+absolute_workdir "$PWD"  # The trainers start in the checkout.
 "$dry_run" || check_driver
 ensure_installed gpu
 trainer_command cuda,cpu

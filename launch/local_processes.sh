@@ -41,9 +41,14 @@ GRACE=10
 processes=2
 parse_options processes '' "$@"
 check_count --processes "$processes"
-absolute_workdir
+absolute_workdir "$PWD"  # The trainers start in the checkout.
 platforms="${JAX_PLATFORMS:-cpu}"
-if [[ "$platforms" == *cuda* ]]; then extra=gpu; else extra=''; fi
+extra=''
+if [[ "$platforms" == *cuda* ]]; then
+  extra=gpu
+elif [[ "$workdir" == gs://* ]]; then
+  extra=gcs
+fi
 ensure_installed "$extra"
 trainer_command cpu
 port="$("$PYTHON_FOUND" -c '
@@ -63,12 +68,12 @@ process_command() {
 
 if "$dry_run"; then
   show cd "$ROOT"
-  show mkdir -p "$workdir.logs"
+  show mkdir -p "$logs"
   for ((i = processes - 1; i >= 0; i--)); do
     process_command "$i"
     if ((i > 0)); then
       printf '%s > %q 2>&1 &\n' "$(show "${process[@]}")" \
-        "$workdir.logs/process-$i.log"
+        "$logs/process-$i.log"
     else
       show "${process[@]}"
     fi
@@ -87,8 +92,8 @@ trap 'signal_all INT' INT
 trap 'signal_all TERM' TERM HUP
 
 cd "$ROOT"
-mkdir -p "$workdir.logs"
-say "running $processes processes; logs: $workdir.logs/process-*.log"
+mkdir -p "$logs"
+say "running $processes processes; logs: $logs/process-*.log"
 # A process group for each: Ctrl-C signals the group of the terminal, and a
 # second signal, ours, would kill where the first asks to stop.
 set -m
@@ -97,7 +102,7 @@ for ((i = 0; i < processes; i++)); do
   if ((i == 0)); then
     "${process[@]}" < /dev/null &
   else
-    "${process[@]}" < /dev/null > "$workdir.logs/process-$i.log" 2>&1 &
+    "${process[@]}" < /dev/null > "$logs/process-$i.log" 2>&1 &
   fi
   pids+=("$!")
 done
@@ -126,7 +131,7 @@ while ((num_running > 0)); do
         status=$ended
       fi
       if ((i > 0 && ended != BEREFT)); then
-        tail -n 20 "$workdir.logs/process-$i.log" >&2
+        tail -n 20 "$logs/process-$i.log" >&2
       fi
       say "process $i failed with exit status $ended" >&2
       deadline="${deadline:-$((SECONDS + GRACE))}"

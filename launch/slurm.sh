@@ -53,7 +53,7 @@ partition=''
 account=''
 parse_options \
   'nodes gpus-per-node cpus-per-task time grace partition account' '' "$@"
-absolute_workdir
+absolute_workdir "$PWD"  # The trainers start in the checkout.
 check_count --nodes "$nodes"
 check_count --gpus-per-node "$gpus_per_node"
 check_count --cpus-per-task "$cpus_per_task"
@@ -78,19 +78,19 @@ submit=(sbatch --parsable --job-name="atgrpo_jax-$(basename "$workdir")"
   --nodes="$nodes" --ntasks=$((nodes * gpus_per_node))
   --ntasks-per-node="$gpus_per_node" --gpus-per-node="$gpus_per_node"
   --cpus-per-task="$cpus_per_task" --signal=B:USR1@"$grace" --requeue
-  --open-mode=append --output="$workdir.logs/slurm-%j.log" --chdir="$ROOT")
+  --open-mode=append --output="$logs/slurm-%j.log" --chdir="$ROOT")
 [[ -z "$time" ]] || submit+=(--time="$time")
 [[ -z "$partition" ]] || submit+=(--partition="$partition")
 [[ -z "$account" ]] || submit+=(--account="$account")
 submit+=("$ROOT/launch/_slurm_job.sh" "${command[@]}" --distributed)
 
 # sbatch does not make the folder of the log.
-run mkdir -p "$workdir.logs"
+run mkdir -p "$logs"
 if "$dry_run"; then
   show "${submit[@]}"
   exit
 fi
 job="$("${submit[@]}")" || stop "sbatch refused the job; its reason is above"
 job="${job%%;*}" # The name of the cluster may follow.
-say "submitted job $job; to watch it: tail -F $workdir.logs/slurm-$job.log;" \
+say "submitted job $job; to watch it: tail -F $logs/slurm-$job.log;" \
   "to end it: scancel $job"

@@ -18,9 +18,9 @@ in progress, or to resume one that was stopped. Exits as the trainer does: with
 the status of the first worker that failed, or with 42 where a signal stopped
 them, after saving what there was.
 
-DIR is on the workers, which all write their part of one checkpoint: it must be
-an absolute path to a folder that they share, such as a Filestore or a bucket
-that --setup mounts on each, which is checked. A gs:// path will not do.
+The workers all write their part of one checkpoint: DIR must be in a bucket, as
+gs://bucket/folder, or an absolute path to a folder that they share, such as a
+Filestore that --setup mounts on each, which is checked.
 
   --num-slices N           with --queued: so many pods of that type (slices),
                            named NAME-0, NAME-1, ...; only the axis data of the
@@ -32,8 +32,7 @@ What follows -- goes to the trainer, for instance:
 
   bash launch/tpu_pod.sh --name pod --zone us-west4-a \
       --accelerator-type v5litepod-64 --delete \
-      --setup 'sudo mkdir -p /mnt/nfs && sudo mount 10.0.0.2:/share /mnt/nfs' \
-      --config configs/plan_path.py:size=8b --workdir /mnt/nfs/runs/x \
+      --config configs/plan_path.py:size=8b --workdir gs://bucket/runs/x \
       -- --config.seed=1
 
 Two slices that may be taken away up to 50 times:

@@ -1,5 +1,6 @@
 """What a config describes is built, and what cannot work is refused early."""
 
+import contextlib
 import json
 import math
 import shutil
@@ -160,13 +161,13 @@ def test_hash_names_what_a_run_computes():
 
 def test_a_workdir_is_of_one_config_and_one_trainer(tmp_path):
   config = echo.get_config()
-  with workdir_lib.lock(tmp_path):
+  with contextlib.closing(workdir_lib.Lock(tmp_path)):
     # Neither what it writes nor what a kill leaves behind is in the way.
     (tmp_path / 'config.unfinished').touch()
     assert not workdir_lib.check_config(tmp_path, config.to_dict())
     workdir_lib.write_config(tmp_path, config.to_dict())
     with pytest.raises(errors.UserError, match='Another process trains'):
-      workdir_lib.lock(tmp_path)
+      workdir_lib.Lock(tmp_path)
   assert [path.name for path in tmp_path.iterdir()] == ['config.json']
   assert json.loads((tmp_path / 'config.json').read_text()) == {
       'hash': workdir_lib.config_hash(config.to_dict()),

@@ -31,7 +31,7 @@ def stop(number, frame):
   sys.exit(42)
 signal.signal(signal.SIGTERM, stop)
 workdir = pathlib.Path(sys.argv[sys.argv.index('--workdir') + 1])
-workdir.mkdir(exist_ok=True)
+workdir.mkdir(parents=True, exist_ok=True)
 done, counter, hold = (workdir / name for name in ('done', 'counter', 'hold'))
 home = pathlib.Path(os.environ['HOME'])
 is_first = home.name == 'worker-0' and home.parent.name in ('mine', 'mine-0')
@@ -185,6 +185,22 @@ def test_pod_runs_on_all_workers(checkout):
 
   result = checkout.run('tpu_vm.sh', *TPU, 'runs/x')
   checkout_lib.assert_stops_with(result, '2 workers', 'tpu_pod.sh')
+
+
+def test_pod_writes_into_a_bucket(checkout):
+  result = checkout.run(
+      'tpu_pod.sh', *TPU, 'gs://bucket/runs/x', '--accelerator-type',
+      'v5litepod-16', '--retries', '2', *QUICK)
+  assert result.returncode == 0, result.stderr
+  assert 'arguments:|--workdir|gs://bucket/runs/x|' in result.stdout
+  assert 'checking --workdir' not in result.stdout  # One bucket has all.
+  # The logs come here, the run stays there.
+  collected = checkout.root / 'runs/mine'
+  assert list((collected / 'x.logs').glob('*-mine-worker-0.log'))
+  assert not (collected / 'x').exists()
+  for name in ('gs://', 's3://bucket/x'):
+    checkout_lib.assert_stops_with(
+        checkout.run('tpu_pod.sh', *TPU, name), name, 'gs://bucket/folder')
 
 
 def test_workdir_that_will_not_do_is_found_on_the_workers(checkout):

@@ -1,34 +1,41 @@
 """Which folder a model's name means, and the sizes that its config.json gives.
 
-A model is an ordinary Hugging Face folder, here or on the hub.
+A model is an ordinary Hugging Face folder, here, in a bucket or on the hub.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import pathlib
 import re
+import time
 from typing import Any
 
 import huggingface_hub
+from huggingface_hub import constants
 import jax.numpy as jnp
 
 from atgrpo_jax import errors
 from atgrpo_jax.model import config as config_lib
+from atgrpo_jax.runtime import files
 
 # A repository may hold the same weights in other formats.
 _DOWNLOADED = ('*.json', '*.safetensors', '*.txt', '*.jinja', '*.model')
 
 
 def resolve_folder(name: str) -> pathlib.Path:
-  """The model folder that `name` means, downloaded if it names one of the hub.
+  """The model folder that `name` means, downloaded if it is not here.
 
   Args:
-    name: a folder, or else the `owner/name` of a Hugging Face repository.
+    name: a folder, `gs://bucket/folder`, or else the `owner/name` of a Hugging
+      Face repository.
 
   Raises:
     UserError: `name` is neither, or cannot be downloaded.
   """
+  if '://' in name:
+    return _from_bucket(name)
   folder = pathlib.Path(name)
   if name and folder.is_dir():
     return folder
@@ -43,6 +50,36 @@ def resolve_folder(name: str) -> pathlib.Path:
     raise errors.UserError(
         f'{name!r} is not a folder and cannot be downloaded; {expected}, and '
         f'for the latter a network or a filled cache ({reason}).') from error
+
+
+def _from_bucket(name: str) -> pathlib.Path:
+  """A copy of a folder, which the processes of a machine make once.
+
+  It is below HF_HOME, under a name for the sizes and times of its files.
+  """
+  source = files.as_path(name, 'model.folder')
+  try:
+    found = sorted({
+        path for pattern in _DOWNLOADED for path in source.glob(pattern)})
+    versions = [
+        (path.name, stat.length, stat.mtime)
+        for path, stat in ((path, path.stat()) for path in found)]
+    if not found:
+      raise FileNotFoundError('no file of a model is there')
+    key = hashlib.sha256(json.dumps([name, versions]).encode()).hexdigest()
+    folder = pathlib.Path(constants.HF_HOME) / 'atgrpo_jax' / key[:16]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    while (held := files.try_lock(folder.parent)) is None:
+      time.sleep(0.2)
+    with held:
+      if not folder.is_dir():
+        with files.whole_folder(folder) as new:
+          files.download(found, new)
+  except OSError as error:
+    raise errors.UserError(
+        f'{name} cannot be read ({errors.one_line(error)}); give a folder of a '
+        'bucket that these credentials may read.') from error
+  return folder
 
 
 def load_config(folder: str | pathlib.Path) -> config_lib.ModelConfig:

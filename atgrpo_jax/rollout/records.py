@@ -117,21 +117,21 @@ def write_trees(
     return
   path.parent.mkdir(exist_ok=True)
   # Who reads a run that goes on finds no half of a file.
-  with (files.unfinished(path).open('wb') as file,
+  with (files.whole_file(path) as file,
         gzip.GzipFile('', 'wb', _GZIP_LEVEL, file, mtime=0) as packed):
     for tree in trees:
       record = {
           'task_id': tree.task_id,
           'nodes': [_node(n, environment, with_tokens) for n in tree.nodes]}
       packed.write(json.dumps(record).encode() + b'\n')
-  files.unfinished(path).rename(path)
 
 
 def read_trees(path: pathlib.Path) -> Iterator[dict[str, Any]]:
   """What `write_trees` wrote; a UserError where it cannot be read."""
   is_empty = True
   try:
-    with gzip.open(path, 'rt', encoding='utf-8') as lines:
+    with (path.open('rb') as file,
+          gzip.open(file, 'rt', encoding='utf-8') as lines):
       for line in lines:
         tree = json.loads(line)
         is_empty = False

@@ -1,4 +1,7 @@
-"""What a disk may do to a run: be too small, read-only, or go away."""
+"""What a disk may do to a run: be too small, read-only, or go away.
+
+And a bucket, which may be unknown, forbidden or out of reach.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,13 @@ from absl import logging as absl_logging
 import jax
 
 from atgrpo_jax import errors
+from atgrpo_jax.runtime import files
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
+# What speaks with a bucket raises errors of its own, for which their packages
+# would have to be imported.
+_CLIENTS = ('aiohttp', 'gcsfs', 'google', 'requests')
 # Tables of the leaves, and what the file format adds.
 _OVERHEAD_BYTES = 1 << 20
 
@@ -30,6 +37,8 @@ def num_bytes(state: Any) -> int:
 
 def check_space(workdir: pathlib.Path, state: Any) -> None:
   """Raises UserError if a checkpoint of a state, or its template, won't fit."""
+  if files.is_remote(workdir):
+    return
   needed, free = num_bytes(state), shutil.disk_usage(workdir).free
   if free < needed:
     raise errors.UserError(
@@ -41,13 +50,15 @@ def check_space(workdir: pathlib.Path, state: Any) -> None:
 class OneSentence:
   """A context that says in one sentence what the disk of a workdir did.
 
-  A full or read-only disk becomes a UserError, a workdir that has vanished a
-  LostWorkdirError. All else passes.
+  A full or read-only disk becomes a UserError, as does a bucket that cannot be
+  used; a workdir that has vanished a LostWorkdirError. All else passes.
   """
 
   def __init__(self, workdir: pathlib.Path):
     self._workdir = workdir
-    self._folder = os.path.abspath(workdir)
+    self._folder = (
+        os.fspath(workdir) if files.is_remote(workdir)
+        else os.path.abspath(workdir))
 
   def __enter__(self):
     absl_logging.get_absl_logger().addFilter(_is_not_raised_as_well)
@@ -55,6 +66,9 @@ class OneSentence:
   def __exit__(self, kind, error, traceback):
     absl_logging.get_absl_logger().removeFilter(_is_not_raised_as_well)
     if error is None or isinstance(error, errors.UserError):
+      return
+    if files.is_remote(self._workdir):
+      self._say_of_bucket(error)
       return
     is_ours = self._is_ours(error)
     number = getattr(error, 'errno', None)
@@ -74,6 +88,16 @@ class OneSentence:
       raise errors.LostWorkdirError(
           f'{self._workdir} has vanished under the run, which cannot go on.'
       ) from error
+
+  def _say_of_bucket(self, error: BaseException) -> None:
+    client = type(error).__module__.partition('.')[0]
+    bucket = self._folder.removeprefix('gs://').partition('/')[0]
+    if client in _CLIENTS or f'/{bucket}/' in str(error):
+      raise errors.UserError(
+          f'--workdir={self._workdir} cannot be used ({errors.one_line(error)}'
+          '); check that the bucket exists, that it can be reached, and that '
+          'these credentials may write to it (`gcloud auth '
+          'application-default login`).') from error
 
   def _is_ours(self, error: BaseException) -> bool:
     """Whether an error is of a file of the workdir, or of an open one."""

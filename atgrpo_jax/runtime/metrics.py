@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 import datetime
 import json
 import math
-import os
 import pathlib
 import resource
 import sys
@@ -29,6 +28,7 @@ from rich import console as rich_console
 from rich import progress as rich_progress
 
 from atgrpo_jax import errors
+from atgrpo_jax.runtime import files
 from atgrpo_jax.runtime import hosts
 from atgrpo_jax.runtime import writers as writers_lib
 
@@ -42,7 +42,7 @@ class MetricsWriter:
     """Opens the record of `workdir`.
 
     Args:
-      workdir: a directory of a file system that can append and truncate.
+      workdir: of the run.
       offset: None for a new run, which must find no earlier lines; to resume,
         the bytes of `metrics.jsonl` to keep (0 keeps nothing).
       writers: see `writers.make`.
@@ -53,8 +53,8 @@ class MetricsWriter:
       return
     path = workdir / 'metrics.jsonl'
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch()
-    size = path.stat().st_size
+    content = path.read_bytes() if path.exists() else b''
+    size = len(content)
     if offset is None:
       if size:
         raise errors.UserError(
@@ -63,16 +63,14 @@ class MetricsWriter:
         )
       kept = b''
     else:
-      kept = path.read_bytes()[:offset]
+      kept = content[:offset]
       if len(kept) < offset or (kept and not kept.endswith(b'\n')):
         raise errors.UserError(
             f'{path} has no line that ends at byte {offset}, where the '
             f'checkpoint says it stopped ({size} bytes found). Restore the '
             'file that belongs to the checkpoint, or choose another workdir.'
         )
-    self._file = open(path, 'ab')
-    self._file.truncate(len(kept))
-    self._file.seek(len(kept))  # Where `tell` counts from.
+    self._file = files.GrowingFile(path, kept)
 
     next_step = None
     if offset is not None:
@@ -89,8 +87,7 @@ class MetricsWriter:
     numbers = {name: float(value) for name, value in values.items()}
     line = {'step': step}
     line |= {name: _json_number(number) for name, number in numbers.items()}
-    self._file.write(json.dumps(line, allow_nan=False).encode() + b'\n')
-    self._file.flush()
+    self._file.append(json.dumps(line, allow_nan=False).encode() + b'\n')
 
     for writer in self._writers:
       writer.write_scalars(step, numbers)
@@ -104,8 +101,7 @@ class MetricsWriter:
     """
     if self._file is None:
       return 0
-    os.fsync(self._file.fileno())
-    return self._file.tell()
+    return self._file.sync()
 
   def close(self):
     """Closes the files."""

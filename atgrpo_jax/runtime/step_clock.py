@@ -9,6 +9,8 @@ import time
 
 import jax
 
+from atgrpo_jax.runtime import files
+
 
 class StepClock:
   """Parts of a step that add up to it, but for a few statements of the loop."""
@@ -58,6 +60,7 @@ def profile(
     return
   options = jax.profiler.ProfileOptions()
   options.python_tracer_level = 0  # Python's calls would hide all else.
-  with jax.profiler.trace(folder, profiler_options=options):
-    with jax.profiler.StepTraceAnnotation('train', step_num=step):
-      yield
+  with (files.uploaded_folder(folder) as here,
+        jax.profiler.trace(here, profiler_options=options),
+        jax.profiler.StepTraceAnnotation('train', step_num=step)):
+    yield

@@ -16,11 +16,14 @@ from typing import Any
 from atgrpo_jax import errors
 from atgrpo_jax.runtime import files
 from atgrpo_jax.runtime import hosts
+from atgrpo_jax.runtime import lease as lease_lib
 
 # What may stand in a workdir, beside the report.
 _FOLDERS = ('checkpoints', 'evals', 'export', 'groups', 'tensorboard')
 _FILES = ('config.json', 'metrics.jsonl')
 REPORT = 'report.html'
+# In a bucket, where no folder is empty: makes one of the checkpoints.
+_BEGUN = 'begun'
 
 # Parts of a config that may change between two starts of one run.
 _MAY_CHANGE = ('evaluation', 'export', 'mesh', 'sandbox',
@@ -57,7 +60,8 @@ def check_config(
   path = workdir / 'config.json'
   _check_kinds(workdir)
   if not path.exists():
-    if set(workdir.glob('*')) - {files.unfinished(path)}:
+    begun = {files.unfinished(path), workdir / lease_lib.NAME}
+    if set(workdir.glob('*')) - begun:
       raise errors.UserError(
           f'{workdir} is not empty and holds no config.json, so it is no '
           'workdir of ours; choose another --workdir.')
@@ -113,7 +117,8 @@ def check_checkpoints(workdir: pathlib.Path, every: int) -> None:
   """
   metrics, folder = workdir / 'metrics.jsonl', workdir / 'checkpoints'
   num_steps = metrics.read_bytes().count(b'\n') if metrics.exists() else 0
-  is_empty = folder.exists() and not any(folder.iterdir())
+  is_empty = folder.exists() and not (
+      {path.name for path in folder.iterdir()} - {_BEGUN})
   if num_steps and (not folder.exists() or is_empty and num_steps > every):
     raise errors.UserError(
         f'{metrics} has {num_steps} steps, but their checkpoints in {folder} '
@@ -123,8 +128,12 @@ def check_checkpoints(workdir: pathlib.Path, every: int) -> None:
 
 def make_checkpoints(workdir: pathlib.Path) -> None:
   """Makes the folder whose absence `check_checkpoints` refuses."""
-  if hosts.is_first():
-    (workdir / 'checkpoints').mkdir(exist_ok=True)
+  if not hosts.is_first():
+    return
+  folder = workdir / 'checkpoints'
+  folder.mkdir(exist_ok=True)
+  if files.is_remote(folder):
+    (folder / _BEGUN).write_text('')
 
 
 def _check_kinds(workdir: pathlib.Path) -> None:
@@ -141,7 +150,7 @@ def _check_kinds(workdir: pathlib.Path) -> None:
         raise errors.UserError(
             f'{workdir / name} is a folder, but must be a file; choose another '
             '--workdir.')
-    for parent in workdir.parents:
+    for parent in () if files.is_remote(workdir) else workdir.parents:
       if parent.exists() and not parent.is_dir():
         raise errors.UserError(
             f'--workdir={workdir}: {parent} is a file; choose another.')
@@ -162,25 +171,43 @@ def write_config(
       workdir / 'config.json', json.dumps(record, indent=2) + '\n')
 
 
-def lock(workdir: pathlib.Path) -> contextlib.ExitStack:
+class Lock:
   """Keeps other trainers out of a workdir until it is closed, or gone.
 
-  Makes the workdir if there is none. Raises UserError if a trainer is in it. Of
-  several processes the first one locks.
+  Of several processes the first one holds it.
   """
-  held = contextlib.ExitStack()
-  if hosts.is_first():
-    workdir.mkdir(parents=True, exist_ok=True)
-    held = files.try_lock(workdir)
-  if not all(hosts.exchange(held is not None)):
-    raise errors.UserError(
-        f'Another process trains in {workdir}. Wait for it, stop it, or choose '
-        'another --workdir.')
-  return held
+
+  def __init__(self, workdir: pathlib.Path):
+    """Makes the workdir if there is none; UserError if a trainer is in it."""
+    self._held: contextlib.ExitStack | lease_lib.Lease | None = None
+    is_ours = True
+    if hosts.is_first():
+      workdir.mkdir(parents=True, exist_ok=True)
+      if files.is_remote(workdir):
+        self._held = lease_lib.Lease(workdir)
+        is_ours = self._held.take()
+      else:
+        self._held = files.try_lock(workdir)
+        is_ours = self._held is not None
+    if not all(hosts.exchange(is_ours)):
+      raise errors.UserError(
+          f'Another process trains in {workdir}. Wait for it, stop it, or '
+          'choose another --workdir.')
+
+  def check(self) -> None:
+    """Raises LostWorkdirError if it is no longer held."""
+    if isinstance(self._held, lease_lib.Lease):
+      self._held.check()
+
+  def close(self) -> None:
+    if self._held is not None:
+      self._held.close()
 
 
 def is_in_use(workdir: pathlib.Path) -> bool:
   """Whether a trainer is in a workdir, as far as this host knows."""
+  if files.is_remote(workdir):
+    return lease_lib.Lease(workdir).holder() is not None
   held = files.try_lock(workdir)
   if held is None:
     return True

@@ -74,7 +74,7 @@ def test_a_folder_that_nobody_may_make():
   workdir = pathlib.Path('/sys/run')
   with pytest.raises(errors.UserError, match='/sys/run cannot be written to'):
     with disk.OneSentence(workdir):
-      workdir_lib.lock(workdir)
+      workdir_lib.Lock(workdir)
 
 
 def test_vanished(tmp_path):

@@ -1,6 +1,7 @@
 """What a report says of a workdir, whatever state that is in."""
 
 import base64
+import contextlib
 import gzip
 import hashlib
 import json
@@ -122,7 +123,7 @@ def test_numbers_that_are_not_finite_are_not_drawn(workdir):
 
 def test_a_run_that_goes_on(workdir):
   (workdir / 'evals/after.json').unlink()
-  with workdir_lib.lock(workdir):
+  with contextlib.closing(workdir_lib.Lock(workdir)):
     assert report.read_run(workdir)['state'] == (
         'still running, after step 4 of 4')
   assert report.read_run(workdir)['state'] == (

@@ -1,0 +1,326 @@
+"""Google Cloud Storage's JSON API in this process, as far as a run uses it.
+
+  with gcs_emulator.Emulator() as emulator:
+    subprocess.run(..., env={**os.environ, **emulator.env})
+
+Uploads (media, multipart, resumable), downloads with ranges, listings, copies,
+batches, and preconditions on generations, since locks stand on those. Packages
+that emulate it leave preconditions out.
+"""
+
+from __future__ import annotations
+
+import base64
+import collections
+import dataclasses
+import datetime
+import email.parser
+import hashlib
+import http.server
+import json
+import re
+import sys
+import threading
+import time
+from urllib import parse
+
+import google_crc32c
+
+BUCKET = 'bucket'
+_OBJECT = re.compile(r'/(?:download/)?storage/v1/b/([^/]+)/o/([^/]+)')
+_COPY = re.compile(
+    r'/storage/v1/b/[^/]+/o/([^/]+)/(?:copyTo|rewriteTo)/b/[^/]+/o/([^/]+)')
+
+
+@dataclasses.dataclass(frozen=True)
+class _Object:
+  """What is stored under a name."""
+
+  name: str
+  data: bytes
+  generation: int
+  metadata: dict[str, str] | None = None
+
+  def fields(self) -> dict[str, object]:
+    now = datetime.datetime.fromtimestamp(
+        self.generation / 1e6, datetime.UTC).strftime('%Y-%m-%dT%H:%M:%S.%fZ')
+    crc32c = google_crc32c.value(self.data).to_bytes(4)
+    return {
+        'kind': 'storage#object', 'id': f'{BUCKET}/{self.name}',
+        'name': self.name, 'bucket': BUCKET, 'size': str(len(self.data)),
+        'generation': str(self.generation), 'metageneration': '1',
+        'timeCreated': now, 'updated': now, 'storageClass': 'STANDARD',
+        'contentType': 'application/octet-stream', 'metadata': self.metadata,
+        'crc32c': base64.b64encode(crc32c).decode(),
+        'md5Hash': base64.b64encode(hashlib.md5(self.data).digest()).decode()}
+
+
+class _Refused(Exception):
+  """An HTTP status."""
+
+
+class Emulator:
+  """A server of one empty bucket; a context manager.
+
+  Attributes:
+    objects: name -> object.
+    requests: 'METHOD kind' -> how often it was asked for.
+    env: what points clients to it.
+    is_down: whether every request is answered with status 503.
+  """
+
+  def __init__(self):
+    self.objects: dict[str, _Object] = {}
+    self.requests = collections.Counter()
+    self.is_down = False
+    self._uploads: dict[str, tuple[str, bytearray]] = {}
+    self._lock = threading.Lock()
+    self._generation = 0
+    emulator = self
+
+    class Handler(_Handler):
+      """Of this emulator."""
+
+      server_emulator = emulator
+
+    self._server = _Server(('127.0.0.1', 0), Handler)
+    url = f'http://127.0.0.1:{self._server.server_port}'
+    self.env = {
+        'STORAGE_EMULATOR_HOST': url, 'TENSORSTORE_GCS_HTTP_URL': url,
+        # Nobody asks a metadata server for credentials.
+        'GCE_METADATA_HOST': '127.0.0.1:1', 'NO_GCE_CHECK': 'true',
+        'GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT': 'false',
+        'GOOGLE_CLOUD_PROJECT': 'project'}
+
+  def __enter__(self) -> Emulator:
+    self._thread = threading.Thread(
+        target=self._server.serve_forever, daemon=True)
+    self._thread.start()
+    return self
+
+  def __exit__(self, *exception):
+    self._server.shutdown()
+    self._server.server_close()
+
+  def age(self, name: str, seconds: float) -> None:
+    """Makes an object older."""
+    stored = self.objects[name]
+    self.objects[name] = dataclasses.replace(
+        stored, generation=stored.generation - int(seconds * 1e6))
+
+  def answer(
+      self, method: str, url: str, headers, body: bytes
+  ) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers and body of an answer."""
+    split = parse.urlsplit(url)
+    query = dict(parse.parse_qsl(split.query, keep_blank_values=True))
+    bucket = re.search(r'/b/([^/]+)', split.path)
+    with self._lock:
+      if self.is_down:
+        raise _Refused(503)
+      if bucket and bucket[1] != BUCKET:
+        raise _Refused(404)
+      if split.path.startswith('/batch'):
+        return self._batch(headers, body)
+      if split.path.startswith('/upload/'):
+        return self._upload(query, headers, body)
+      if match := _COPY.fullmatch(split.path):
+        source, target = map(parse.unquote, match.groups())
+        self.requests['POST copy'] += 1
+        new = self._put(target, self._get(source, {}).data, query)
+        return _json({'done': True, 'resource': new.fields()}
+                     if 'rewriteTo' in split.path else new.fields())
+      if match := _OBJECT.fullmatch(split.path):
+        return self._object(
+            method, parse.unquote(match[2]), query, headers,
+            is_media=(query.get('alt') == 'media'
+                      or split.path.startswith('/download/')))
+      if split.path == f'/storage/v1/b/{BUCKET}/o' and method == 'GET':
+        return self._list(query)
+      if split.path == f'/storage/v1/b/{BUCKET}':
+        return _json({
+            'kind': 'storage#bucket', 'name': BUCKET, 'id': BUCKET,
+            'location': 'US', 'locationType': 'multi-region'})
+      raise _Refused(404)
+
+  def _object(self, method, name, query, headers, *, is_media):
+    self.requests[f'{method} object'] += 1
+    stored = self._get(name, query)
+    if method == 'DELETE':
+      del self.objects[name]
+      return 204, {}, b''
+    if not is_media:
+      return _json(stored.fields())
+    crc32c = stored.fields()['crc32c']
+    of_all = {
+        'Content-Type': 'application/octet-stream',
+        'x-goog-generation': str(stored.generation),
+        'x-goog-stored-content-length': str(len(stored.data)),
+        'x-goog-hash': f'crc32c={crc32c}'}
+    found = re.fullmatch(r'bytes=(\d+)-(\d*)', headers.get('Range', ''))
+    if not found:
+      return 200, of_all, stored.data
+    size = len(stored.data)
+    first = int(found[1])
+    last = min(int(found[2] or size - 1), size - 1)
+    if first >= size:
+      raise _Refused(416)
+    return 206, {
+        **of_all, 'Content-Range': f'bytes {first}-{last}/{size}',
+    }, stored.data[first:last + 1]
+
+  def _list(self, query):
+    self.requests['GET list'] += 1
+    prefix, delimiter = query.get('prefix', ''), query.get('delimiter')
+    items, prefixes = [], set()
+    for name, stored in sorted(self.objects.items()):
+      if not name.startswith(prefix) or name < query.get('startOffset', ''):
+        continue
+      if 'endOffset' in query and name >= query['endOffset']:
+        continue
+      head, cut, _ = name[len(prefix):].partition(delimiter or '\0')
+      if cut:
+        prefixes.add(prefix + head + cut)
+      else:
+        items.append(stored.fields())
+    return _json({
+        'kind': 'storage#objects', 'items': items,
+        'prefixes': sorted(prefixes)})
+
+  def _upload(self, query, headers, body):
+    self.requests['POST upload'] += 1
+    kind = query.get('uploadType')
+    if 'upload_id' in query:  # A part of a resumable one.
+      name, content = self._uploads[query['upload_id']]
+      found = re.fullmatch(
+          r'bytes (?:\*|(\d+)-\d+)/(\d+|\*)', headers['Content-Range'])
+      if found[1]:
+        del content[int(found[1]):]
+        content += body
+      if found[2] == '*' or len(content) < int(found[2]):
+        return 308, {'Range': f'bytes=0-{len(content) - 1}'}, b''
+      return _json(self._put(name, bytes(content), query).fields())
+    if kind == 'media':
+      return _json(self._put(query['name'], body, query).fields())
+    if kind == 'resumable':
+      name = query.get('name') or json.loads(body)['name']
+      upload = str(self._next_generation())
+      self._uploads[upload] = name, bytearray()
+      place = parse.urlencode(
+          {**query, 'uploadType': 'resumable', 'upload_id': upload})
+      return 200, {
+          'Location': f'{self.env["STORAGE_EMULATOR_HOST"]}/upload/storage/v1/b'
+                      f'/{BUCKET}/o?{place}'}, b''
+    # 'multipart': fields and content.
+    fields, content = _parts(headers['Content-Type'], body)
+    fields = json.loads(fields)
+    return _json(self._put(
+        fields['name'], content, query, fields.get('metadata')).fields())
+
+  def _batch(self, headers, body):
+    self.requests['POST batch'] += 1
+    answers = b''
+    for index, part in enumerate(_parts(headers['Content-Type'], body)):
+      method, url, *_ = part.decode().split()
+      path = parse.urlsplit(url).path
+      name = parse.unquote(_OBJECT.fullmatch(path)[2])
+      assert method == 'DELETE', method
+      status = '204 No Content' if self.objects.pop(name, None) else (
+          '404 Not Found')
+      answers += (
+          f'--part\r\nContent-Type: application/http\r\nContent-ID: '
+          f'<response-{index + 1}>\r\n\r\nHTTP/1.1 {status}\r\n'
+          'Content-Length: 0\r\n\r\n\r\n').encode()
+    return 200, {
+        'Content-Type': 'multipart/mixed; boundary=part'
+    }, answers + b'--part--\r\n'
+
+  def _next_generation(self) -> int:
+    """Microseconds; each is larger than those before."""
+    self._generation = max(self._generation + 1, time.time_ns() // 1000)
+    return self._generation
+
+  def _get(self, name, query) -> _Object:
+    if name not in self.objects:
+      raise _Refused(404)
+    _check(self.objects[name].generation, query)
+    return self.objects[name]
+
+  def _put(self, name, data, query, metadata=None) -> _Object:
+    _check(self.objects[name].generation if name in self.objects else 0, query)
+    self.objects[name] = _Object(
+        name, data, self._next_generation(), metadata)
+    return self.objects[name]
+
+
+def _check(generation: int, query) -> None:
+  """Whether the preconditions hold."""
+  if int(query.get('ifGenerationMatch', generation)) != generation:
+    raise _Refused(412)
+  if int(query.get('ifGenerationNotMatch', -1)) == generation:
+    raise _Refused(304)
+
+
+def _json(fields) -> tuple[int, dict[str, str], bytes]:
+  return 200, {'Content-Type': 'application/json'}, json.dumps(fields).encode()
+
+
+def _parts(content_type: str, body: bytes) -> list[bytes]:
+  """The contents of a multipart body."""
+  boundary = email.parser.Parser().parsestr(
+      f'Content-Type: {content_type}').get_boundary().encode()
+  return [
+      part.partition(b'\r\n\r\n')[2].removesuffix(b'\r\n')
+      if b'\r\n\r\n' in part else
+      part.partition(b'\n\n')[2].removesuffix(b'\n')
+      for part in body.split(b'--' + boundary)[1:-1]]
+
+
+class _Server(http.server.ThreadingHTTPServer):
+  """Does not complain of clients that hang up."""
+
+  daemon_threads = True
+
+  def handle_error(self, request, client_address):
+    if not isinstance(sys.exception(), OSError):
+      super().handle_error(request, client_address)
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+  """One request."""
+
+  protocol_version = 'HTTP/1.1'
+  server_emulator: Emulator
+
+  def _serve(self):
+    body = self._body()
+    try:
+      status, headers, content = self.server_emulator.answer(
+          self.command, self.path, self.headers, body)
+    except _Refused as refused:
+      status, headers, content = refused.args[0], {}, json.dumps(
+          {'error': {'code': refused.args[0], 'message': 'refused'}}).encode()
+    if status in (204, 304):
+      content = b''
+    self.send_response(status)
+    for name, value in headers.items():
+      self.send_header(name, value)
+    self.send_header('Content-Length', str(len(content)))
+    self.end_headers()
+    if self.command != 'HEAD':
+      self.wfile.write(content)
+
+  def _body(self) -> bytes:
+    if self.headers.get('Transfer-Encoding') != 'chunked':
+      return self.rfile.read(int(self.headers.get('Content-Length', 0)))
+    chunks = []
+    while size := int(self.rfile.readline(), 16):
+      chunks.append(self.rfile.read(size))
+      self.rfile.readline()
+    self.rfile.readline()
+    return b''.join(chunks)
+
+  do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = do_PATCH = _serve
+
+  def log_message(self, *args):  # pylint: disable=arguments-differ
+    """Says nothing."""
