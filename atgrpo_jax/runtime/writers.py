@@ -21,6 +21,7 @@ from tensorboardX.proto import event_pb2
 from tensorboardX.proto import summary_pb2
 
 from atgrpo_jax import errors
+from atgrpo_jax.runtime import files
 
 
 class Writer(Protocol):
@@ -102,10 +103,12 @@ class WandB:
           "train.writers names 'wandb', which is not installed; `pip install "
           'wandb`, or leave it out.') from error
     del first_step  # It goes by the step of what is written.
-    place = workdir.resolve()
+    is_remote = files.is_remote(workdir)
+    place = workdir if is_remote else workdir.resolve()
     self._run = wandb.init(
         id=hashlib.sha256(str(place).encode()).hexdigest()[:16],
-        name=place.name, dir=str(place), config=dict(config), resume='allow')
+        name=place.name, dir=None if is_remote else str(place),
+        config=dict(config), resume='allow')
 
   def write_scalars(self, step: int, values: Mapping[str, float]) -> None:
     self._run.log(dict(values), step=step)

@@ -1,11 +1,13 @@
 """Who else gets the metrics."""
 
+import pathlib
 import sys
 import types
 
 import pytest
 
 from atgrpo_jax import errors
+from atgrpo_jax.runtime import files
 from atgrpo_jax.runtime import metrics
 from atgrpo_jax.runtime import writers
 
@@ -57,6 +59,9 @@ def test_wandb(tmp_path, monkeypatch):
   (tmp_path / 'other').mkdir()
   writers.make(('wandb',), tmp_path / 'other', {}, None)
   assert runs[-1].made[1]['id'] != first.made[1]['id']
+  writers.make(('wandb',), files.as_path('gs://bucket/run'), {}, None)
+  assert runs[-1].made[1]['dir'] is None
+  assert not pathlib.Path('gs:').exists()
 
 
 @pytest.mark.parametrize('name, words', [
