@@ -287,9 +287,11 @@ def _with_saved_config(argv: list[str]) -> list[str]:
   """The same with the config of the run in --workdir, if none is given."""
   workdir = _value_of('workdir', argv)
   if (_value_of('config', argv) or not workdir
-      or _value_of('mode', argv) in ('pretrain', 'compile_check', 'report')
-      or not (files.as_path(workdir) / 'config.json').exists()):
+      or _value_of('mode', argv) in ('pretrain', 'compile_check', 'report')):
     return argv
+  with files.OfBucket(files.as_path(workdir)) as folder:
+    if not (folder / 'config.json').exists():
+      return argv
   from atgrpo_jax import saved_config
   saved_config.get_config(workdir)  # Raises what cannot be read.
   # Where `config_flags` looks for overrides, before which it must stand.

@@ -181,6 +181,23 @@ def test_a_bucket_that_cannot_be_used(emulator, monkeypatch):
         use(folder)
 
 
+def test_a_bucket_that_cannot_be_reached(monkeypatch):
+  # As an error of aiohttp, which is not imported for its name.
+  unreachable = type('DNSError', (OSError,), {'__module__': 'aiohttp.client'})
+
+  def fail(self):
+    raise unreachable('no host')
+
+  folder = files.as_path('gs://another/run')
+  monkeypatch.setattr(type(folder), 'exists', fail)
+  with pytest.raises(
+      errors.UserError, match=r'another/run cannot be used \(DNSError: no'):
+    main.parse_flags(['main', f'--workdir={folder}'])
+  with pytest.raises(ZeroDivisionError):
+    with files.OfBucket(folder):
+      raise ZeroDivisionError
+
+
 def _steps(workdir):
   """The metrics, but for what is measured."""
   return [

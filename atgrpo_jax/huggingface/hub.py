@@ -58,14 +58,16 @@ def _from_bucket(name: str) -> pathlib.Path:
   It is below HF_HOME, under a name for the sizes and times of its files.
   """
   source = files.as_path(name, 'model.folder')
-  try:
+  with files.OfBucket(source, 'model.folder'):
     found = sorted({
         path for pattern in _DOWNLOADED for path in source.glob(pattern)})
     versions = [
         (path.name, stat.length, stat.mtime)
         for path, stat in ((path, path.stat()) for path in found)]
     if not found:
-      raise FileNotFoundError('no file of a model is there')
+      raise errors.UserError(
+          f'model.folder={name}: no file of a model is there; give a model '
+          'folder of a bucket.')
     key = hashlib.sha256(json.dumps([name, versions]).encode()).hexdigest()
     folder = pathlib.Path(constants.HF_HOME) / 'atgrpo_jax' / key[:16]
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -75,10 +77,6 @@ def _from_bucket(name: str) -> pathlib.Path:
       if not folder.is_dir():
         with files.whole_folder(folder) as new:
           files.download(found, new)
-  except OSError as error:
-    raise errors.UserError(
-        f'{name} cannot be read ({errors.one_line(error)}); give a folder of a '
-        'bucket that these credentials may read.') from error
   return folder
 
 

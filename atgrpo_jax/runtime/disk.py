@@ -21,9 +21,6 @@ from atgrpo_jax.runtime import files
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
-# What speaks with a bucket raises errors of its own, for which their packages
-# would have to be imported.
-_CLIENTS = ('aiohttp', 'gcsfs', 'google', 'requests')
 # Tables of the leaves, and what the file format adds.
 _OVERHEAD_BYTES = 1 << 20
 
@@ -56,9 +53,8 @@ class OneSentence:
 
   def __init__(self, workdir: pathlib.Path):
     self._workdir = workdir
-    self._folder = (
-        os.fspath(workdir) if files.is_remote(workdir)
-        else os.path.abspath(workdir))
+    self._folder = os.path.abspath(workdir)
+    self._bucket = files.OfBucket(workdir)
 
   def __enter__(self):
     absl_logging.get_absl_logger().addFilter(_is_not_raised_as_well)
@@ -68,7 +64,7 @@ class OneSentence:
     if error is None or isinstance(error, errors.UserError):
       return
     if files.is_remote(self._workdir):
-      self._say_of_bucket(error)
+      self._bucket.__exit__(kind, error, traceback)
       return
     is_ours = self._is_ours(error)
     number = getattr(error, 'errno', None)
@@ -88,16 +84,6 @@ class OneSentence:
       raise errors.LostWorkdirError(
           f'{self._workdir} has vanished under the run, which cannot go on.'
       ) from error
-
-  def _say_of_bucket(self, error: BaseException) -> None:
-    client = type(error).__module__.partition('.')[0]
-    bucket = self._folder.removeprefix('gs://').partition('/')[0]
-    if client in _CLIENTS or f'/{bucket}/' in str(error):
-      raise errors.UserError(
-          f'--workdir={self._workdir} cannot be used ({errors.one_line(error)}'
-          '); check that the bucket exists, that it can be reached, and that '
-          'these credentials may write to it (`gcloud auth '
-          'application-default login`).') from error
 
   def _is_ours(self, error: BaseException) -> bool:
     """Whether an error is of a file of the workdir, or of an open one."""

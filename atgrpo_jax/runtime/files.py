@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import importlib.util
 import io
+import logging
 import os
 import pathlib
 import shutil
@@ -22,10 +23,15 @@ import fsspec
 from atgrpo_jax import errors
 
 _SCHEME = 'gs://'
+# What speaks with a bucket raises errors of its own, for which their packages
+# would have to be imported.
+_CLIENTS = ('aiohttp', 'gcsfs', 'google', 'requests')
 
 # Others, such as tensorstore, write without gcsfs being told. It reads its
 # options there.
 fsspec.config.conf.setdefault('gcs', {})['use_listings_cache'] = False
+# It logs what it raises, with a traceback.
+logging.getLogger('gcsfs').setLevel(logging.CRITICAL)
 
 
 def as_path(name: str | os.PathLike, flag: str = '--workdir') -> pathlib.Path:
@@ -46,6 +52,32 @@ def as_path(name: str | os.PathLike, flag: str = '--workdir') -> pathlib.Path:
 def is_remote(path: pathlib.Path) -> bool:
   """Whether it is in a bucket."""
   return os.fspath(path).startswith(_SCHEME)
+
+
+class OfBucket:
+  """A context that says in one sentence what the bucket of a folder did.
+
+  An error of it becomes a UserError. All else, and what is here, passes.
+  """
+
+  def __init__(self, folder: pathlib.Path, flag: str = '--workdir'):
+    self._folder, self._flag = folder, flag
+
+  def __enter__(self) -> pathlib.Path:
+    return self._folder
+
+  def __exit__(self, kind, error, traceback):
+    if (error is None or isinstance(error, errors.UserError)
+        or not is_remote(self._folder)):
+      return
+    client = type(error).__module__.partition('.')[0]
+    bucket = os.fspath(self._folder).removeprefix(_SCHEME).partition('/')[0]
+    if client in _CLIENTS or f'/{bucket}/' in str(error):
+      raise errors.UserError(
+          f'{self._flag}={self._folder} cannot be used '
+          f'({errors.one_line(error)}); check that the bucket exists, that it '
+          'can be reached, and that these credentials may use it (`gcloud auth '
+          'application-default login`).') from error
 
 
 def unfinished(path: pathlib.Path) -> pathlib.Path:
