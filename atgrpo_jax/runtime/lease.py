@@ -2,7 +2,8 @@
 
 Its holder renews an object of the folder, by writing it under the condition
 that nobody else has written it since. What has not been renewed for `SECONDS`,
-because its holder was killed or cut off, can be taken over.
+because its holder was killed or cut off, can be taken over: by the bucket's
+clock and ours, which may differ, and by watching it for a third of that time.
 """
 
 from __future__ import annotations
@@ -20,18 +21,21 @@ from atgrpo_jax import errors
 NAME = 'lease'
 SECONDS = 60.0
 _RENEWALS = 4  # In that time.
+_WATCHED = 3  # Of that time a part as large: longer than until a renewal.
 
 
 class Lease:
   """The lease on a folder, held from `take` to `close`."""
 
-  def __init__(self, folder: pathlib.Path, seconds: float = SECONDS):
+  def __init__(self, folder: pathlib.Path, seconds: float | None = None):
     """Nothing is taken yet.
 
     Args:
       folder: `gs://bucket/...`.
-      seconds: after which it can be taken over; the same for all.
+      seconds: after which it can be taken over, the same for all; None for
+        `SECONDS`.
     """
+    seconds = seconds or SECONDS
     from google.api_core import exceptions  # pylint: disable=g-import-not-at-top
     from google.cloud import storage  # pylint: disable=g-import-not-at-top
     from google.cloud.storage import retry  # pylint: disable=g-import-not-at-top
@@ -46,25 +50,27 @@ class Lease:
     self._closed = threading.Event()
     self._renewals = threading.Thread(target=self._renew, daemon=True)
 
-  def holder(self) -> str | None:
-    """Who holds it, and since when nothing was heard; None for nobody."""
+  def is_held(self) -> bool:
+    """Whether it was renewed in time."""
     age = self._age()
-    if age is None or age > self._seconds:
-      return None
-    name = (self._blob.metadata or {}).get('holder', 'an unknown process')
-    return f'{name}, last heard of {max(0.0, age):.0f} s ago'
+    return age is not None and age <= self._seconds
 
   def take(self) -> bool:
     """Waits until it is free, and takes it; False if another renews it."""
-    seen = None
-    while (holder := self.holder()) is not None:
-      if seen not in (None, self._blob.generation):
-        return False
+    seen, start = None, time.monotonic()
+    while (age := self._age()) is not None:
       if seen is None:
-        print(f'{self._folder} is held by {holder}; without a sign of life it '
-              f'is taken over after {self._seconds:.0f} s', flush=True)
+        holder = (self._blob.metadata or {}).get('holder', 'another process')
+        print(f'{self._folder} is held by {holder}, last heard of '
+              f'{max(0.0, age):.0f} s ago; without a sign of life it is taken '
+              f'over after {self._seconds:.0f} s', flush=True)
+      elif seen != self._blob.generation:
+        return False
       seen = self._blob.generation
-      time.sleep(min(1.0, self._seconds / 10))
+      watched = time.monotonic() - start
+      if age > self._seconds and watched > self._seconds / _WATCHED:
+        break
+      time.sleep(min(1.0, self._seconds / 20))
     self._generation = self._blob.generation or 0
     if not self._write():
       return False

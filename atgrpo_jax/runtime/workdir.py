@@ -207,7 +207,7 @@ class Lock:
 def is_in_use(workdir: pathlib.Path) -> bool:
   """Whether a trainer is in a workdir, as far as this host knows."""
   if files.is_remote(workdir):
-    return lease_lib.Lease(workdir).holder() is not None
+    return lease_lib.Lease(workdir).is_held()
   held = files.try_lock(workdir)
   if held is None:
     return True
