@@ -74,12 +74,15 @@ def get_config(arg: str = ''):
   c.environment.max_turns = 2 if c.environment.team == 'discussion' else 1
   c.environment.reward = 'outcome'
   c.environment.options.kind = arg.kind
+  c.environment.options.matching = 'words'  # Or 'substring', as released.
   task = arg.kind.partition('_')[0]
   c.dataset.builder = f'environments.writing.{task}.{task}_dataset_builder'
 
   c.dataset.train = 'train[:1000]'
   c.evaluation.validation = 'validation[:64]'
   c.evaluation.test = 'test[:1000]'
+  if task == 'arxiv':  # Has one split beside train.
+    c.evaluation.validation, c.evaluation.test = 'val[1000:1064]', 'val[:1000]'
   c.evaluation.temperature = 0.7
   c.rollout.num_tasks = 1
   c.rollout.temperature = 0.7
@@ -111,7 +114,7 @@ def get_config(arg: str = ''):
     c.buckets.groups = (16, 64)
     c.buckets.microbatch_tokens = 2400
     if c.critic.kind == 'central':
-      c.critic.prompt_buckets = (208, 304)
+      c.critic.prompt_buckets = (208, 304, 512)
     c.critic.learning_rate = 1e-3
     c.train.num_steps = 300
     c.train.checkpoint_every = 50
@@ -126,8 +129,9 @@ def get_config(arg: str = ''):
 
   if arg.debug:
     c.dataset.train = 'train[:8]'
-    c.evaluation.validation = 'validation[:2]'
-    c.evaluation.test = 'test[:2]'
+    for name in ('validation', 'test'):
+      split = c.evaluation[name].partition('[')[0]
+      c.evaluation[name] = f'{split}[:2]'
     c.rollout.num_tasks = 2
     c.rollout.group_size = min(2, c.rollout.group_size)
     c.train.num_steps = 2

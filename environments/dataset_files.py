@@ -173,6 +173,10 @@ def read_rows(
         raise ValueError(
             f'{place}: expected {expected} in field {field!r}, '
             f'found {_shown(row[field])}')
+      if not _is_unicode(row[field]):
+        raise ValueError(
+            f'{place}: field {field!r} has half of a surrogate pair, which is '
+            'no letter')
       letters = _num_letters(row[field])
       if letters > max_letters:
         raise ValueError(
@@ -209,7 +213,7 @@ def _read_json_lines(
         row = json.loads(line)
       except ValueError as error:
         raise ValueError(
-            f'{place}: the line is no JSON; is the file cut off? '
+            f'{place}: the line is no JSON in UTF-8; is the file cut off? '
             f'({error})') from error
       if not isinstance(row, dict):
         raise ValueError(f'{place}: the line is no JSON object')
@@ -249,6 +253,15 @@ def _has_type(value: Any, kind: FieldType) -> bool:
     return type(value) is list and all(
         _has_type(item, item_kind) for item in value)
   return type(value) is kind
+
+
+def _is_unicode(value: Any) -> bool:
+  """Whether all texts in a value can be encoded."""
+  try:
+    json.dumps(value, ensure_ascii=False, default=str).encode()
+  except UnicodeEncodeError:
+    return False
+  return True
 
 
 def _num_letters(value: Any) -> int:

@@ -48,8 +48,10 @@ def _make_kind(
     table: str, kind: str, scale: str, seed: int) -> Iterator[cell_lib.Cell]:
   folder, changes = f'{table}/{kind}', {
       'seed': seed, 'evaluation.num_timed': _NUM_TIMED}
-  # HumanEval trains on what is left of its one split.
-  tested = {} if 'humaneval' in kind else {'evaluation.test': 'test'}
+  # HumanEval trains on what is left of its one split, and arXiv has one for
+  # validation and test.
+  has_test = 'humaneval' not in kind and 'arxiv' not in kind
+  tested = {'evaluation.test': 'test'} if has_test else {}
   for team in _TEAMS[table]:
     yield cell_lib.Cell(
         f'{folder}/untrained_{team}/seed-{seed}',
@@ -63,7 +65,9 @@ def _make_kind(
         {'seed': seed, **tested}, budget_of='' if path == magrpo else magrpo)
     yield cell
     # Both splits of HumanEval that are tested are smaller.
-    timed = {'evaluation.test': f'test[:{_NUM_TIMED}]'} if tested else {}
+    split = 'val' if 'arxiv' in kind else 'test'
+    timed = ({} if 'humaneval' in kind else
+             {'evaluation.test': f'{split}[:{_NUM_TIMED}]'})
     yield dataclasses.replace(
         cell, mode='evaluate', result=TIMED, budget_of='',
         overrides={**changes, **timed, 'evaluation.name': 'timed'})

@@ -53,7 +53,8 @@ _NOTE = (
 _SUCCESS = {
     'writing': (
         'all levels: share of the tasks in which nothing stopped the '
-        'scoring. '),
+        'scoring. Published single agents are Qwen3-4B, all else Qwen3-1.7B. '
+        ),
     'functions': (
         'Of several turns the return is the mean, and all else is of the last '
         'one. That of a single agent is a share of 2.1 points, since it writes '

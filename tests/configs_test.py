@@ -117,6 +117,19 @@ def test_arguments_that_make_no_sense(name, arg, message):
     _get_config(name, arg)
 
 
+@pytest.mark.parametrize('kind', ['tldr', 'arxiv_a', 'arxiv_b'])
+@pytest.mark.parametrize('debug', ['true', 'false'])
+def test_writers_take_splits_that_their_data_set_has(kind, debug):
+  config = _get_config('writing', f'kind={kind},size=1.7b,debug={debug}')
+  builder = importlib.import_module(config.dataset.builder).Builder
+  evaluation = config.evaluation
+  splits = [
+      split.partition('[')[0] for split in (
+          config.dataset.train, evaluation.validation, evaluation.test)]
+  assert set(splits) == set(builder.SPLIT_FILES)
+  assert evaluation.validation != evaluation.test or debug == 'true'
+
+
 @pytest.mark.parametrize('kind, folder', [
     ('posts', 'posts'), ('tldr', 'tldr'), ('arxiv_a', 'arxiv')])
 def test_each_writer_has_half_of_the_chips(kind, folder):

@@ -26,6 +26,7 @@ from atgrpo_jax import types
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
 from atgrpo_jax.rollout import policy_map as policy_map_lib
 from atgrpo_jax.rollout import prompt_limits
+from atgrpo_jax.rollout import tree as tree_lib
 from atgrpo_jax.rollout import workers as workers_lib
 from atgrpo_jax.runtime import buckets as buckets_lib
 from atgrpo_jax.runtime import hosts
@@ -302,7 +303,8 @@ class EpisodeRunner:
       for share in shares:
         parts |= share[number]
       finished.append([
-          step for index in range(len(steps.parts)) for step in parts[index]])
+          _with_outcome(step)
+          for index in range(len(steps.parts)) for step in parts[index]])
     self.counters.program_runs += sum(
         step.program_runs for steps in finished for step in steps)
     self.counters.infrastructure_failures += sum(
@@ -366,3 +368,12 @@ class EpisodeRunner:
     return prompt_limits.Limits(
         self.buckets.prompt[-1], self.max_new_tokens,
         self.policy_of(role).model.config.max_positions)
+
+
+def _with_outcome(step: env_api.Step) -> env_api.Step:
+  """A step whose reward is not known says so to all who acted."""
+  failure = env_api.Outcome.INFRASTRUCTURE
+  if failure in step.outcomes.values() or not tree_lib.failed(step):
+    return step
+  return dataclasses.replace(
+      step, outcomes=dict.fromkeys(step.outcomes, failure))

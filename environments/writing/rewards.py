@@ -30,8 +30,8 @@ not leave out stop words, the Jaccard index does.
             docstring: 1.3 to 1.6.
   posts     `tldr` for texts of a model of a million parameters: a text counts
             as empty if one of its sentences is not of a grammar, or two are
-            about the same fact, and facts are content words, so that nothing is
-            earned by words that mean nothing (see environments/writing/posts).
+            about the same fact, and only facts are content words (see
+            environments/writing/posts).
 
 Deviations from the released code:
 

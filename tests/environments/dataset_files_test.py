@@ -134,7 +134,9 @@ def test_types_of_rows(tmp_path, name, row, words):
     (b'{"text": ["a", 1], "level": 1}\n', 'row 1: expected str or list[str]'),
     (b'{"text": "a", "level": 1}\n{"text": "b"}\n', "row 2: no field 'level'"),
     (b'{"text": "a", "level": 1}\n{"text": "b", "le', 'row 2: the line is no '
-     'JSON; is the file cut off?'),
+     'JSON in UTF-8; is the file cut off?'),
+    (b'{"text": "a\\ud800", "level": 1}\n', "row 1: field 'text' has half of a "
+     'surrogate pair'),
     (b'{"text": "a", "level": 1}\n\n', 'row 2: the line is no JSON'),
     (b'{"text": "\xff", "level": 1}\n', 'row 1: the line is no JSON'),
     (b'[1]\n', 'row 1: the line is no JSON object'),

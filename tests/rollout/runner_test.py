@@ -17,6 +17,7 @@ from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from atgrpo_jax.runtime import signals
 from atgrpo_jax.sampling import engine as engine_lib
+from environments import env_api
 from tests.environments.boards import games
 from tests.rollout import scripted
 
@@ -158,6 +159,11 @@ def test_counters_add_up(engines):
   assert counters.environment_seconds > 0
   assert counters.model_calls == 12
   assert step(runner, [], []) == []
+
+  # A reward that is not finite is no fault of who acted.
+  found, = step(runner, states[:1], [{'a': '3 nan'}])
+  assert found.outcomes == {'a': env_api.Outcome.INFRASTRUCTURE}
+  assert counters.infrastructure_failures == 2
 
 
 def test_steps_are_taken_in_worker_processes_without_jax():

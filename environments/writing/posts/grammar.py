@@ -10,8 +10,7 @@ a way that both can rely on. To begin where the post begins is such a way.
 `environments.writing.posts.measure` prints what random and chosen texts earn.
 
 A text with a sentence that is not of the grammar, or with two about the same
-fact, is not read (`is_readable`), and only facts are content words, so nothing
-is earned by words that mean nothing.
+fact, is not read (`is_readable`), and only facts are content words.
 """
 
 from __future__ import annotations
