@@ -42,6 +42,10 @@ from environments import env_api
 _MAY_DIFFER = (
     'seed', 'rollout', 'advantage', 'environment.max_turns',
     'environment.reward', 'environment.options', 'evaluation.temperature')
+# Of these, what an evaluation reads, and a training step does not.
+_OF_EVALUATIONS = (
+    'seed', 'rollout.max_new_tokens', 'environment', 'evaluation.temperature')
+_OF_EVALUATIONS_ALONE = ('evaluation',)
 # What changes nothing that is sampled, on equal devices.
 _OF_THE_MACHINE = (
     'mesh', 'sandbox', 'environment.num_workers', 'environment.program_slots')
@@ -105,6 +109,7 @@ def replay(
     False if it differs from the record although nothing was changed.
   """
   is_training = step.isdecimal()
+  changes = _changes(run.config, changed.config, is_training)
   path = (records.groups_path(workdir, int(step)) if is_training
           else evaluate.transcripts_path(workdir, step))
   if not path.exists():
@@ -112,7 +117,7 @@ def replay(
         f'--step={step}: there is no {path}; give one of '
         f'{", ".join(_recorded_steps(workdir)) or "none: nothing is recorded"}.'
         )
-  recorded = list(records.read_trees(path))
+  recorded = _read(path)
   if task_id is not None:
     known = [tree['task_id'] for tree in recorded]
     recorded = [tree for tree in recorded if tree['task_id'] == task_id]
@@ -128,12 +133,13 @@ def replay(
       new, trees, changed.environment, with_tokens=is_training)
   replayed = list(records.read_trees(new))
 
-  changes = _changes(run.config, changed.config)
   for change in changes:
     print(f'changed: {change}')
   for name, found in (('recorded', recorded), ('replayed', replayed)):
     print(f'{name}  {_summary(found)}')
-  is_equal = _compare(recorded, replayed, is_alone=task_id is not None)
+  is_equal = _compare(
+      recorded, replayed, is_alone=task_id is not None,
+      is_changed=bool(changes))
   print(f'written to {new}')
   return is_equal or bool(changes)
 
@@ -149,15 +155,36 @@ def _recorded_steps(workdir: pathlib.Path) -> list[str]:
   return steps + evaluations
 
 
+def _read(path: pathlib.Path) -> list[_Record]:
+  """The trees of a record; UserError if it has another form."""
+  recorded = list(records.read_trees(path))
+  try:
+    for tree in recorded:
+      trees_lib.tree(tree)
+  except (LookupError, TypeError, ValueError, AttributeError) as error:
+    raise errors.UserError(
+        f'{path} has another form than the records that are written here '
+        f'({errors.one_line(error)}); delete it.') from error
+  return recorded
+
+
 def _changes(
-    then: ml_collections.ConfigDict,
-    now: ml_collections.ConfigDict) -> list[str]:
-  """Each value that the replay has otherwise."""
+    then: ml_collections.ConfigDict, now: ml_collections.ConfigDict,
+    is_training: bool) -> list[str]:
+  """Each value that the replay has otherwise; UserError if none reads it."""
   before, after = (workdir_lib.flatten(x.to_dict()) for x in (then, now))
-  return [
-      f'{name} from {before[name]!r} to {value!r}'
+  changed = {
+      name: f'{name} from {before[name]!r} to {value!r}'
       for name, value in after.items()
-      if value != before[name] and _is_of(name, _MAY_DIFFER)]
+      if value != before[name] and _is_of(name, _MAY_DIFFER)}
+  for name in changed:
+    if _is_of(name, _OF_EVALUATIONS_ALONE) if is_training else not _is_of(
+        name, _OF_EVALUATIONS):
+      raise errors.UserError(
+          f'--config.{name}={after[name]!r} changes nothing in '
+          + ('a training step' if is_training else 'an evaluation')
+          + '; leave it out.')
+  return list(changed.values())
 
 
 def _training_step(
@@ -193,6 +220,8 @@ def _evaluation(
   temperature = changed.config.evaluation.temperature
   if temperature == run.config.evaluation.temperature:
     temperature = result['sampling']['temperature']
+  print(f'temperature {temperature}; recorded at '
+        f'{result["sampling"]["temperature"]}')
   states = _states(
       run, workdir, result['step'], run.tasks(run.config.dataset.train))
   runner = _runner(
@@ -265,7 +294,7 @@ def _summary(trees: Sequence[_Record]) -> str:
 
 def _compare(
     recorded: Sequence[_Record], replayed: Sequence[_Record], *,
-    is_alone: bool) -> bool:
+    is_alone: bool, is_changed: bool) -> bool:
   """Prints where the trees differ first; whether they are equal.
 
   Of a task alone, log-probabilities may differ by `_ROUNDING`.
@@ -274,7 +303,9 @@ def _compare(
   for then, now in zip(recorded, replayed):
     difference = None
     for where, x, y in _differences(_renumbered(then), _renumbered(now), ()):
-      if is_alone and 'logprobs' in where and abs(x - y) <= _ROUNDING:
+      numbers = isinstance(x, float) and isinstance(y, float)
+      if (is_alone and numbers and 'logprobs' in where
+          and abs(x - y) <= _ROUNDING):
         distance = max(distance, abs(x - y))
       else:
         difference = difference or _sentence(then, where, x, y)
@@ -284,8 +315,9 @@ def _compare(
   if num_different:
     devices = jax.devices()
     print(f'{num_different} of {len(recorded)} trees differ. First: {first}')
-    print(f'Rounding depends on the devices, which are {len(devices)} of kind '
-          f'{devices[0].device_kind!r} now.')
+    if not is_changed:
+      print(f'Rounding depends on the devices, which are {len(devices)} of '
+            f'kind {devices[0].device_kind!r} now.')
   elif distance:
     print('equal to the record; log-probabilities differ by at most '
           f'{distance:.0e}')

@@ -129,6 +129,23 @@ def test_what_is_changed_is_played_beside_it(at_grpo, name, value, capsys):
   assert recorded != replayed
 
 
+@pytest.mark.parametrize('step, name, value, what', [
+    ('2', 'evaluation.temperature', 0.3, 'a training step'),
+    ('after', 'rollout.selection', 'uniform', 'an evaluation')])
+def test_what_would_change_nothing_is_refused(at_grpo, step, name, value, what):
+  with pytest.raises(errors.UserError, match=(
+      f'--config.{name}={value!r} changes nothing in {what}; leave it out')):
+    _replay(at_grpo, step, **{name: value})
+
+
+def test_a_record_of_another_program_is_refused(at_grpo, tmp_path):
+  workdir = shutil.copytree(at_grpo, tmp_path / 'run')
+  path = records.groups_path(workdir, 2)
+  path.write_bytes(gzip.compress(b'{"a": 1}\n'))
+  with pytest.raises(errors.UserError, match='has another form than the rec'):
+    _replay(workdir, '2')
+
+
 def test_the_first_candidate_that_differs_is_named(at_grpo, tmp_path, capsys):
   workdir = shutil.copytree(at_grpo, tmp_path / 'run')
   path = records.groups_path(workdir, 2)

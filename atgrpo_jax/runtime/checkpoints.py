@@ -215,7 +215,7 @@ class Checkpoints:
     found = ocp.path.step.standard_name_format().find_all(self._directory)
     return sorted(entry.step for entry in found)
 
-  def find(self, name: str) -> int | None:
+  def find(self, name: str | int) -> int | None:
     """The step of the checkpoint called `name`; None for the newest one.
 
     Raises CheckpointError unless it is a step that is there, 'latest', or
@@ -224,7 +224,8 @@ class Checkpoints:
     if name == LATEST:
       return None
     steps, best = self.steps(), self._best_step()
-    step = best if name == BEST else int(name) if name.isdecimal() else None
+    is_number = str(name).isdecimal()
+    step = best if name == BEST else int(name) if is_number else None
     if step is None or step not in steps:
       raise errors.CheckpointError(
           f'there is no checkpoint {name!r} in {self._directory}: expected '

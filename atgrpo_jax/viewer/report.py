@@ -77,8 +77,11 @@ def read_run(workdir: pathlib.Path) -> dict[str, Any]:
   steps = []
   if (workdir / 'metrics.jsonl').exists():
     steps = metrics_lib.read(workdir)
+    _check_steps(workdir, steps)
   evaluations = {
       name: evaluate.read(workdir, name) for name in _names(workdir)}
+  for name, result in evaluations.items():
+    _check_evaluation(workdir / 'evals' / f'{name}.json', result)
   try:
     run = {
         'name': workdir.resolve().name,
@@ -109,6 +112,31 @@ def read_run(workdir: pathlib.Path) -> dict[str, Any]:
   return _finite(run)
 
 
+def _check_steps(
+    workdir: pathlib.Path, steps: Sequence[Mapping[str, float]]) -> None:
+  """Raises UserError if what is counted of a step is no number."""
+  for index, step in enumerate(steps):
+    for name in ('step', 'time/step', 'budget/completion_tokens'):
+      if not math.isfinite(step.get(name, 0.0)):
+        raise errors.UserError(
+            f'{workdir / "metrics.jsonl"}, line {index + 1}: {name} is '
+            f'{step[name]}, but must be a number; put the file back.')
+
+
+def _check_evaluation(path: pathlib.Path, result: Mapping[str, Any]) -> None:
+  """Raises UserError if it has not the fields that a report draws."""
+  missing = [name for name in _EVALUATION if name not in result]
+  kinds = (('interval', list), ('sampling', dict), ('outcomes', dict),
+           ('policy_map', dict), ('budget', dict))
+  wrong = [
+      name for name, kind in kinds if not isinstance(result.get(name), kind)]
+  if missing or wrong or len(result['interval']) != 2:
+    raise errors.UserError(
+        f'{path} is no evaluation of this version: its '
+        f'{", ".join(dict.fromkeys([*missing, *wrong])) or "interval"} cannot '
+        'be read; move it away.')
+
+
 def _names(workdir: pathlib.Path) -> list[str]:
   """The evaluations that are done: 'before', 'after', and others by name."""
   names = sorted(path.stem for path in (workdir / 'evals').glob('*.json'))
@@ -118,6 +146,8 @@ def _names(workdir: pathlib.Path) -> list[str]:
 def _algorithm(config: Mapping[str, Any]) -> str:
   """What the switches of a config are called."""
   rollout, critic = config['rollout'], config['critic']['kind']
+  if config['environment']['team'] == 'solo' and critic == 'none':
+    return 'GRPO of a single agent'
   name = {
       'tree': 'AT-GRPO', 'parallel': 'GRPO',
       'joint': {'none': 'MAGRPO', 'independent': 'IAC', 'central': 'MAAC'}[

@@ -199,6 +199,28 @@ def test_what_cannot_be_read_is_one_sentence(file, content, words, workdir):
   assert not (workdir / 'report.html').exists()
 
 
+@pytest.mark.parametrize('name, value', [
+    ('interval', None), ('interval', [0.1]), ('sampling', None),
+    ('outcomes', 3)])
+def test_an_evaluation_of_another_version_is_refused(name, value, workdir):
+  path = workdir / 'evals/before.json'
+  path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
+  with pytest.raises(errors.UserError, match=f'before.json .* its {name} can'):
+    report.write(workdir)
+
+
+@pytest.mark.parametrize('name', [
+    'step', 'time/step', 'budget/completion_tokens'])
+@pytest.mark.parametrize('value', ['NaN', 'Infinity'])
+def test_a_step_that_cannot_be_counted_is_refused(name, value, workdir):
+  path = workdir / 'metrics.jsonl'
+  first, *lines = path.read_text().splitlines()
+  first = json.dumps(json.loads(first) | {name: value})
+  path.write_text('\n'.join([first, *lines]) + '\n')
+  with pytest.raises(errors.UserError, match=f'line 1: {name} is'):
+    report.write(workdir)
+
+
 def test_a_half_of_a_record_is_not_looked_at(workdir):
   (workdir / 'groups/000004.jsonl.unfinished').write_bytes(b'half')
   report.write(workdir)

@@ -19,5 +19,6 @@ async function main() {
 
 main().catch((error) => {
   fill('notice', `This page cannot be drawn: ${error}`);
+  document.getElementById('notice').hidden = false;
   console.error(error);
 });
