@@ -66,10 +66,12 @@ def p_value(value: float) -> str:
 
 
 def updates(num_updates: Mapping[str, float]) -> str:
-  """Of each policy if there are several."""
+  """Of each policy if there are several, then of each critic."""
   if len(num_updates) == 1:
     return f'{sum(num_updates.values()):.0f}'
-  return ', '.join(f'{policy} {num:.0f}' for policy, num in num_updates.items())
+  return ', '.join(
+      f'{learner} {num_updates[learner]:.0f}'
+      for learner in sorted(num_updates, key=lambda name: ('/' in name, name)))
 
 
 def shares(values: Sequence[float]) -> str:

@@ -82,7 +82,7 @@ def test_updates_and_the_share_of_the_budget():
         budget=1_200_000 + 25_000 * seed)
   rows = _rows(_main_table(finished_runs.some() | runs))
   assert rows['Team + AT-GRPO, per role'].items() >= {
-      'updates': 'tool 31, planner 28', 'budget used': '98 %'}.items()
+      'updates': 'planner 28, tool 31', 'budget used': '98 %'}.items()
   assert rows['Team + GRPO, by task'].items() >= {
       'updates': '48', 'budget used': '98 % (96 … 100)'}.items()
 
