@@ -42,7 +42,7 @@ from environments import env_api
 _MAY_DIFFER = (
     'seed', 'rollout', 'advantage', 'environment.max_turns',
     'environment.reward', 'environment.options', 'evaluation.temperature')
-# Of these, what an evaluation reads, and a training step does not.
+# What an evaluation reads of these, and what a training step does not.
 _OF_EVALUATIONS = (
     'seed', 'rollout.max_new_tokens', 'environment', 'evaluation.temperature')
 _OF_EVALUATIONS_ALONE = ('evaluation',)
@@ -157,14 +157,10 @@ def _recorded_steps(workdir: pathlib.Path) -> list[str]:
 
 def _read(path: pathlib.Path) -> list[_Record]:
   """The trees of a record; UserError if it has another form."""
-  recorded = list(records.read_trees(path))
-  try:
+  with trees_lib.of_our_form(path):
+    recorded = list(records.read_trees(path))
     for tree in recorded:
       trees_lib.tree(tree)
-  except (LookupError, TypeError, ValueError, AttributeError) as error:
-    raise errors.UserError(
-        f'{path} has another form than the records that are written here '
-        f'({errors.one_line(error)}); delete it.') from error
   return recorded
 
 

@@ -45,9 +45,10 @@ write them (with a bucket, each has its own in runs/ of its checkout).
 
 With --retries, DIR must outlive the TPU VM: gs://bucket/folder, or an absolute
 path to a folder that --setup mounts, such as a Filestore share. It is refused
-where it is on the TPU VM's own disk. With a notice (Google speaks of 30 seconds) the trainer drops
-what it plays, finishes an update and saves; where that takes longer, or without
-a notice, the run resumes from the checkpoint before.
+where it is on the TPU VM's own disk. With a notice (Google speaks of 30
+seconds) the trainer drops what it plays, finishes an update and saves; where
+that takes longer, or without a notice, the run resumes from the checkpoint
+before.
 
 HF_TOKEN and HF_HOME are passed on to the workers; HF_HOME must be a path that
 can be made there. Folders named Qwen... in models/ are not copied to the TPU

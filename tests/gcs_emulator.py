@@ -322,5 +322,5 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
   do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = do_PATCH = _serve
 
-  def log_message(self, *args):  # pylint: disable=arguments-differ
+  def log_message(self, *args):
     """Says nothing."""

@@ -36,9 +36,9 @@ class Lease:
         `SECONDS`.
     """
     seconds = seconds or SECONDS
-    from google.api_core import exceptions  # pylint: disable=g-import-not-at-top
-    from google.cloud import storage  # pylint: disable=g-import-not-at-top
-    from google.cloud.storage import retry  # pylint: disable=g-import-not-at-top
+    from google.api_core import exceptions
+    from google.cloud import storage
+    from google.cloud.storage import retry
     self._exceptions = exceptions
     bucket, _, name = os.fspath(folder / NAME).removeprefix(
         'gs://').partition('/')

@@ -7,7 +7,8 @@ unpacks when it is looked at.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+import contextlib
 import dataclasses
 import json
 import pathlib
@@ -92,10 +93,23 @@ def read(
       for name, kind, path in with_replays]
 
 
+@contextlib.contextmanager
+def of_our_form(path: pathlib.Path) -> Iterator[None]:
+  """Reads the record at `path`; UserError if its trees have another form."""
+  try:
+    yield
+  except (LookupError, TypeError, ValueError, AttributeError) as error:
+    if isinstance(error, errors.UserError):
+      raise
+    raise errors.UserError(
+        f'{path} has another form than the records that are written here '
+        f'({errors.one_line(error)}); delete it.') from error
+
+
 def _pack(name: str, kind: str, path: pathlib.Path, max_bytes: int) -> Source:
   packer = zlib.compressobj(_GZIP_LEVEL, wbits=_GZIP_FORMAT)
   chunk, num_trees, num_packed = bytearray(packer.compress(b'[')), 0, 0
-  try:
+  with of_our_form(path):
     for record in records.read_trees(path):
       num_trees += 1
       if num_packed and len(chunk) > max_bytes:
@@ -106,12 +120,6 @@ def _pack(name: str, kind: str, path: pathlib.Path, max_bytes: int) -> Source:
       # So that its length tells what is in it.
       chunk += packer.flush(zlib.Z_SYNC_FLUSH)
       num_packed += 1
-  except (LookupError, TypeError, ValueError, AttributeError) as error:
-    if isinstance(error, errors.UserError):
-      raise
-    raise errors.UserError(
-        f'{path} has another form than the records that are written here '
-        f'({errors.one_line(error)}); delete it.') from error
   chunk += packer.compress(b']') + packer.flush()
   return Source(
       name, kind, f'{path.parent.name}/{path.name}', num_trees, num_packed,
