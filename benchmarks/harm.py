@@ -105,7 +105,10 @@ def run(
         todo.pop()
         done[f'{part} {signal.Signals(number).name}'] += 1
   if process.returncode:
-    sys.exit(f'error: {log.name} ended with status {process.returncode}.')
+    said = pathlib.Path(log.name).read_text()[-2000:]
+    sys.exit(
+        f'{said}\nerror: {log.name} ended with status {process.returncode}; '
+        'above is the end of it.')
   return done
 
 

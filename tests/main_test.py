@@ -47,6 +47,8 @@ CASES = [
     (['--config=configs/none.py:debug'], ["no file 'configs/none.py'"]),
     (['--config=configs/plan_path.py:size=3b'], ["size='3b'", '1.7b']),
     (['--config=configs/plan_path.py:debgu'], ["'debgu'", "'debug'"]),
+    ([CONFIG, '--config.environment.program_slots=100000'],
+     ['environment.program_slots=100000', 'below 1025', 'process']),
     ([CONFIG, '--config.environment.program_slots=0'],
      ['environment.program_slots=0', 'at least 1']),
     # Found when the experiment is built, and when it is run.

@@ -94,7 +94,9 @@ class Workers:
     """
     for name, number in (
         ('num_workers', num_workers), ('program_slots', program_slots)):
-      errors.check_number(f'environment.{name}', number, least=1)
+      errors.check_number(
+          f'environment.{name}', number, least=1,
+          below=sandbox_lib.MOST_SLOTS + 1, advice='; each is a process')
     if level not in LEVELS:
       raise errors.UserError(
           f'sandbox.level={level!r} is unknown; give one of '

@@ -45,6 +45,7 @@ from environments.sandbox.client import ProgramResult
 from environments.sandbox.client import Sandbox
 from environments.sandbox.connections import Remote
 from environments.sandbox.launcher import LEVELS
+from environments.sandbox.launcher import MOST_SLOTS
 from environments.sandbox.launcher import NoSandboxError
 from environments.sandbox.launcher import SandboxServer
 from environments.sandbox.protocol import Level

@@ -29,6 +29,9 @@ _NUM_CONNECTIONS = 64  # At most, of one call.
 _FUNCTION = re.compile(r'[^\W\d]\w*(\(\))?(\.[^\W\d]\w*(\(\))?)*')
 _LEAST_LIMITS = protocol.Limits(
     cpu_seconds=0.01, wall_seconds=0.01, memory_bytes=64 << 20, output_bytes=1)
+_MOST_LIMITS = protocol.Limits(
+    cpu_seconds=1e6, wall_seconds=1e6, memory_bytes=1 << 44,
+    output_bytes=1 << 32)
 _GRACE_SECONDS = 30.0  # For a reply, beyond the program's wall-clock limit.
 # Who waits for a slot asks the server so often whether it lives, and waits so
 # long for its answer, which takes a second.
@@ -87,7 +90,7 @@ class Sandbox:
       gateway.
     limits: what each program may use.
 
-  Raises ValueError for limits that are too low for any program.
+  Raises ValueError for limits that are too low, or too high, for any program.
   """
 
   address: str | connections.Remote
@@ -95,11 +98,11 @@ class Sandbox:
 
   def __post_init__(self):
     for name, least in _LEAST_LIMITS._asdict().items():
-      value = getattr(self.limits, name)
-      if not value >= least:
+      value, most = getattr(self.limits, name), getattr(_MOST_LIMITS, name)
+      if not isinstance(value, (int, float)) or not least <= value <= most:
         raise ValueError(
-            f'Sandbox limit {name}={value!r} is too low for any program; '
-            f'give at least {least}.')
+            f'Sandbox limit {name}={value!r} fits no program; give at least '
+            f'{least} and at most {most}.')
 
   def run(self, source: str, stdin: str = '') -> ProgramResult:
     """Runs one program to its end. Never raises for what it does.
@@ -146,6 +149,10 @@ class Sandbox:
           "'solve' or 'Solution().solve'.")
     requests = []
     for arguments in calls:
+      if not isinstance(arguments, (list, tuple)):
+        raise ValueError(
+            f'{function} cannot be called with {arguments!r}; each of the '
+            'calls must be a tuple of arguments.')
       try:
         text = literals.encode(tuple(arguments))
       except ValueError as error:

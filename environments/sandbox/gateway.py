@@ -97,8 +97,8 @@ class Gateway:
       finally:
         self._clients.remove(task)
         server[1].close()
-    except OSError:
-      pass  # The client has gone.
+    except (OSError, asyncio.CancelledError):
+      pass  # The client has gone, or had to make room for others.
     finally:
       writer.close()  # What was written before is still sent.
 

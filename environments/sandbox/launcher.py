@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 
 from environments.sandbox import client
 from environments.sandbox import landlock
@@ -27,11 +28,15 @@ from environments.sandbox import seccomp
 AUTO = 'auto'  # The first of these that works.
 _AUTOMATIC = (protocol.Level.BWRAP, protocol.Level.KERNEL)
 LEVELS = (AUTO, *(level.value for level in protocol.Level))
+MOST_SLOTS = 1024  # Of a server.
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 _START_SERVER = os.path.join(_FOLDER, 'start_server.py')
+_PREFIX = 'atgrpo-sandbox-'  # Of the names of their folders.
+_OLD_SECONDS = 3600.0
 _BACKLOG = 4096
 _MAX_ADDRESS_BYTES = 107  # Of a Unix socket.
+_START_SECONDS = 60.0  # For bubblewrap.
 _END_SECONDS = 10.0  # For the server to end by itself.
 _USERNS_SWITCH = '/proc/sys/kernel/apparmor_restrict_unprivileged_userns'
 
@@ -76,10 +81,10 @@ class SandboxServer:
     """
     if num_slots is None:
       num_slots = len(os.sched_getaffinity(0))
-    if num_slots < 1:
+    if not 1 <= num_slots <= MOST_SLOTS:
       raise ValueError(
-          f'sandbox num_slots={num_slots}: at least 1 is needed to run any '
-          'program.')
+          f'sandbox num_slots={num_slots}, but must be from 1 to {MOST_SLOTS}; '
+          'a process waits in each.')
     if level not in LEVELS:
       raise ValueError(
           f'sandbox level={level!r} is unknown; give one of '
@@ -132,7 +137,9 @@ class SandboxServer:
       raise RuntimeError(
           f'The sandbox server already runs at {self.address!r}; call close() '
           'before a second start().')
-    self._directory = tempfile.mkdtemp(prefix='sandbox-')  # Mode 0700.
+    _open_standard_streams()
+    _remove_old_folders()
+    self._directory = tempfile.mkdtemp(prefix=_PREFIX)  # Mode 0700.
     try:
       self._choose_level()
     except BaseException:
@@ -302,9 +309,13 @@ def _what_is_missing(level: protocol.Level) -> str:
     return ''
   if shutil.which('bwrap') is None:
     return 'bubblewrap is not installed'
-  trial = subprocess.run(
-      [*_bwrap([]), '--', os.path.realpath(sys.executable), '-I', '-S', '-c',
-       ''], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+  try:
+    trial = subprocess.run(
+        [*_bwrap([]), '--', os.path.realpath(sys.executable), '-I', '-S', '-c',
+         ''], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        timeout=_START_SECONDS)
+  except subprocess.TimeoutExpired:
+    return f'bubblewrap did not end within {_START_SECONDS:.0f} s'
   if not trial.returncode:
     return ''
   reason = trial.stderr.strip() or f'exit status {trial.returncode}'
@@ -327,10 +338,33 @@ def _bwrap(package_folders: Sequence[str]) -> list[str]:
   return command
 
 
+def _open_standard_streams() -> None:
+  """Else the server's sockets would take the place of what is closed."""
+  while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+    pass
+  os.close(fd)
+
+
+def _remove_old_folders() -> None:
+  """Those that servers in bubblewrap had to leave, whose owner was killed.
+
+  They are empty, and that of a server that lives is not.
+  """
+  with contextlib.suppress(OSError):
+    for entry in os.scandir(tempfile.gettempdir()):
+      if entry.name.startswith(_PREFIX):
+        with contextlib.suppress(OSError):  # Not empty, or of somebody else.
+          if time.time() - entry.stat().st_mtime > _OLD_SECONDS:
+            os.rmdir(entry)
+
+
 def _child_of(info: io.FileIO) -> int:
   """The id of the process that bubblewrap started, from what it tells."""
-  told = b''
+  told, end = b'', time.monotonic() + _START_SECONDS
   while not told.endswith(b'}\n'):
+    if not select.select([info], [], [], max(0.0, end - time.monotonic()))[0]:
+      raise RuntimeError(
+          f'bubblewrap has started nothing within {_START_SECONDS:.0f} s')
     part = info.read(1000)
     if not part:
       raise RuntimeError('bubblewrap ended; it printed its reason above')

@@ -102,7 +102,9 @@ def _run(request: protocol.Request) -> int:
   gc.enable()
   exit_code = 0
   try:
-    code = compile(source, '<program>', 'exec', dont_inherit=True)
+    # A file may begin with a mark of its encoding.
+    text = source.removeprefix('\ufeff')
+    code = compile(text, '<program>', 'exec', dont_inherit=True)
     exec(code, module.__dict__)
     if request.function:
       _call(module, request)
@@ -176,6 +178,7 @@ def _exit_code_of(error: SystemExit) -> int:
   if error.code is None:
     return 0
   if isinstance(error.code, int):
-    return error.code & 0xFF
+    is_long = -2**63 <= error.code < 2**63
+    return error.code & 0xFF if is_long else 0xFF  # As any Python.
   print(error.code, file=sys.stderr)
   return 1

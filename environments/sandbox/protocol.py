@@ -93,7 +93,8 @@ class ExitReport(NamedTuple):
     status: how.
     exit_code: -N after signal N.
     reason: why the sandbox, or a signal, stopped it; '' when nothing did.
-    cpu_seconds: user and system time of the program and its children.
+    cpu_seconds: user and system time of the program and of those children
+      whose end it has waited for.
     wall_seconds: from its start to its end.
   """
 

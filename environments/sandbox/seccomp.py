@@ -53,6 +53,7 @@ getrandom 318 278
 _MACHINES = {'x86_64': (1, 0xC000003E), 'aarch64': (2, 0xC00000B7)}
 
 _ALL = 0xFFFFFFFF
+_NEGATIVE = 0x80000000
 _OWN_PID = object()  # Stands for the id of the program's process.
 _CLONE_THREAD = 0x10000
 # What pthread_create asks for, and nothing else: no process, no namespace.
@@ -68,6 +69,11 @@ _CHECKS = {
     'kill': [(0, _ALL, (_OWN_PID,))],
     'tgkill': [(0, _ALL, (_OWN_PID,))],
     'prlimit64': [(0, _ALL, (0, _OWN_PID))],
+    'sched_getaffinity': [(0, _ALL, (0, _OWN_PID))],
+    # Not the clocks that are made of the id of a process.
+    'clock_gettime': [(0, _NEGATIVE, (0,))],
+    'clock_getres': [(0, _NEGATIVE, (0,))],
+    'clock_nanosleep': [(0, _NEGATIVE, (0,))],
     # Truncates what is open for reading; Landlock says no from Linux 6.2 on.
     'open': [(2, *_TRUNC)],
     'openat': [(4, *_TRUNC)],

@@ -138,7 +138,7 @@ class _Server:
     processes.kill_descendants()
 
   def _fork_what_is_missing(self) -> None:
-    while len(self._supervisors) < self._num_slots:
+    while len(self._supervisors) < self._num_slots and not _is_readable(0):
       parent = os.getpid()
       pid = os.fork()
       if not pid:

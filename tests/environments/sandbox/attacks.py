@@ -193,6 +193,9 @@ PROCESSES = {
     'limits of others': 'raw("prlimit64", os.getppid(), 7, bytes(16), 0)',
     'priority of others': 'os.setpriority(os.PRIO_PROCESS, os.getppid(), 19)',
     'cores of others': 'os.sched_setaffinity(os.getppid(), {0})',
+    'cores that others may use': 'os.sched_getaffinity(VICTIM)',
+    'computing time of others': (
+        '__import__("time").clock_gettime(~VICTIM << 3 | 2)'),
     'disk priority': 'raw("ioprio_set", 1, os.getppid(), 0)',
     'outlive its supervisor': 'ok(libc.prctl(1, 0, 0, 0, 0))',
 }

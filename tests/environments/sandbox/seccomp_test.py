@@ -87,6 +87,13 @@ CASES = [
     ('tgkill', (PID, PID, 9), True), ('tgkill', (PID + 1, PID, 9), False),
     ('prlimit64', (0, 7), True), ('prlimit64', (PID, 7), True),
     ('prlimit64', (PID + 1, 7), False),
+    ('sched_getaffinity', (0, 8), True), ('sched_getaffinity', (PID,), True),
+    ('sched_getaffinity', (1, 8), False),
+    *((name, arguments, is_allowed)
+      for name in ('clock_gettime', 'clock_getres', 'clock_nanosleep')
+      for arguments, is_allowed in (
+          ((2,), True), ((11,), True), ((~1 << 3 | 2,), False),
+          (((~PID << 3 | 2) & 0xFFFFFFFF,), False))),
     ('openat', (-100, 0, 0), True), ('openat', (-100, 0, 0o2), True),
     ('openat', (-100, 0, 0o1101), True), ('openat', (-100, 0, 0o1000), False),
     ('openat', (-100, 0, 0o3), False), ('openat', (-100, 0, 0o2001000), False),
