@@ -32,7 +32,7 @@ def get_config():
       'module': 'environments.math_problems.stories.demonstrations',
       'max_turns': (1, 2),
       'copying': {
-          'copyist': _taught(32, adopt=1.0), 'solver': _taught(16, right=1.0)},
+          'copyist': _taught(64, adopt=1.0)},
       'solving': {
           'copyist': _taught(8, adopt=1.0), 'solver': _taught(32, right=1.0)},
       'practice': {
@@ -48,7 +48,7 @@ def get_config():
   c.tasks.contests = {
       'module': 'environments.programming.recipes.coder_demonstrations',
       'max_turns': (1, 2),
-      'copying': {'writer': _taught(8, right=1.0)},
+      'copying': {},
       'solving': {'writer': _taught(24, right=1.0)},
       'practice': {
           'coder': _taught(5, right=0.5, draft=0.3, broken=0.2),
@@ -67,9 +67,9 @@ def get_config():
               'aux': _taught(3, **helpers), 'main': _taught(4, **callers),
               'solo': _taught(2, **alone)})}
   c.phases = config_dict.ConfigDict()
-  c.phases.copying = {'order': 0, 'num_steps': 300, 'group_size': 1}
-  c.phases.solving = {'order': 1, 'num_steps': 650, 'group_size': 1}
-  c.phases.practice = {'order': 2, 'num_steps': 300, 'group_size': 4}
+  c.phases.copying = {'order': 0, 'num_steps': 400, 'group_size': 1}
+  c.phases.solving = {'order': 1, 'num_steps': 1300, 'group_size': 1}
+  c.phases.practice = {'order': 2, 'num_steps': 1000, 'group_size': 4}
   c.phases.mixture = {'order': 3, 'num_steps': 200, 'group_size': 4}
 
   c.buckets.prompt = (48, 80, 144, 256)
