@@ -2,6 +2,7 @@
 
 import math
 import re
+from typing import Any
 
 from ml_collections import config_dict
 
@@ -15,6 +16,20 @@ _QWEN3 = {
 }
 
 
+def dimensions(size: str) -> dict[str, Any]:
+  """Fields of a `ModelConfig`."""
+  if size not in _QWEN3:
+    raise ValueError(f'size={size!r} is not one of {list(_QWEN3)}.')
+  hidden_size, intermediate_size, num_layers, num_heads, tied_head = (
+      _QWEN3[size])
+  return {
+      'vocab_size': 151936, 'hidden_size': hidden_size,
+      'intermediate_size': intermediate_size, 'num_layers': num_layers,
+      'num_heads': num_heads, 'num_kv_heads': 8, 'head_dim': 128,
+      'rope_theta': 1e6, 'norm_eps': 1e-6, 'tied_head': tied_head,
+      'max_positions': 40960, 'init_std': 0.02}
+
+
 def put_on_slice(
     c: config_dict.ConfigDict, size: str, topology: str,
     roles: tuple[str, ...] = ()) -> None:
@@ -24,10 +39,6 @@ def put_on_slice(
   four chips, groups and parameters over all others. Each of `roles`, if there
   are some, has its share of the chips.
   """
-  if size not in _QWEN3:
-    raise ValueError(f'size={size!r} is not one of {list(_QWEN3)}.')
-  hidden_size, intermediate_size, num_layers, num_heads, tied_head = (
-      _QWEN3[size])
   topology = _layout(topology)
   chips = math.prod(map(int, topology.partition(':')[2].split('x')))
   if roles:
@@ -50,12 +61,7 @@ def put_on_slice(
     c.compile_check.talk_seconds = 5e-6
     c.compile_check.disk_bytes_per_second = 1e9
     c.compile_check.num_validation = 64
-    c.compile_check.dimensions = config_dict.ConfigDict({
-        'vocab_size': 151936, 'hidden_size': hidden_size,
-        'intermediate_size': intermediate_size, 'num_layers': num_layers,
-        'num_heads': num_heads, 'num_kv_heads': 8,
-        'head_dim': 128, 'rope_theta': 1e6, 'norm_eps': 1e-6,
-        'tied_head': tied_head, 'max_positions': 40960, 'init_std': 0.02})
+    c.compile_check.dimensions = config_dict.ConfigDict(dimensions(size))
 
 
 def _layout(topology: str) -> str:

@@ -1,0 +1,70 @@
+"""A model of a real size on two cores: in time and in memory."""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from atgrpo_jax import model
+from atgrpo_jax.huggingface import safetensors_file
+from configs import slices
+from tests import checkout
+
+_NANO = checkout.ROOT / 'models' / 'nano'
+# What docs/hardware.md says of Qwen3-0.6B on a laptop.
+_OVERRIDES = {
+    'policies': 'lora_per_role', 'sandbox.level': 'unsafe_rlimit',
+    'environment.max_turns': 1, 'rollout.num_tasks': 1, 'rollout.group_size': 2,
+    'rollout.max_new_tokens': 8, 'buckets.prompt': (1024,),
+    'buckets.completion': (8,), 'buckets.groups': (1,),
+    'buckets.microbatch_tokens': 1040, 'advantage.baseline': 'none',
+    'advantage.scale': 'none', 'train.num_steps': 1,
+    'evaluation.validate_every': 2, 'evaluation.test': 'test[:1]'}
+
+
+@pytest.mark.long
+def test_qwen3_of_600_million_parameters_trains_within_12_gib(tmp_path):
+  folder = tmp_path / 'model'
+  with jax.default_device(jax.devices('cpu')[0]):
+    config = model.ModelConfig(**slices.dimensions('0.6b'))
+    params = jax.jit(model.init_params, static_argnums=1)(
+        jax.random.key(0), config)
+    safetensors_file.save(folder, params, config, jnp.bfloat16)
+    del params
+  for path in _NANO.iterdir():  # A tokenizer of fewer words.
+    if not (folder / path.name).exists():
+      shutil.copy(path, folder)
+
+  peak = _train(tmp_path / 'run', folder)
+
+  metrics = [
+      json.loads(line)
+      for line in (tmp_path / 'run' / 'metrics.jsonl').read_text().splitlines()]
+  assert any('tool/grad_norm' in line for line in metrics), metrics
+  assert peak < 12 * 2**30, f'{peak / 2**30:.1f} GiB'
+
+
+def _train(workdir: pathlib.Path, folder: pathlib.Path) -> int:
+  """Trains on Plan-Path; returns the largest memory of the trainer, in bytes.
+
+  Programs are compiled as for users, not as for other tests.
+  """
+  env = {
+      key: value for key, value in os.environ.items()
+      if key not in ('JAX_DISABLE_MOST_OPTIMIZATIONS', 'XLA_FLAGS')}
+  process = subprocess.Popen(
+      [sys.executable, '-m', 'atgrpo_jax.main', '--config',
+       'configs/plan_path.py:size=0.6b', f'--workdir={workdir}',
+       f'--config.model.folder={folder}',
+       *(f'--config.{key}={value}' for key, value in _OVERRIDES.items())],
+      env=env | {'JAX_NUM_CPU_DEVICES': '1'}, cwd=checkout.ROOT)
+  _, status, usage = os.wait4(process.pid, 0)
+  process.returncode = os.waitstatus_to_exitcode(status)
+  assert not process.returncode
+  return usage.ru_maxrss * 1024
