@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Sequence
+import functools
 import importlib
 
 import jax
@@ -77,7 +78,9 @@ def fit_to_devices(
       device_fit.pools_of(
           list(policies.values()), list(critics.values()), keeps_start=(
               config.loss.kl_estimator != 'none'
-              or config.train.diagnose_every > 0)),
+              or config.train.diagnose_every > 0),
+          cache_dtype=functools.partial(
+              model.cache_dtype, config.rollout.kv_cache_dtype)),
       device_fit.Shapes(
           buckets.prompt[-1], buckets.completion[-1],
           config.rollout.group_size, buckets.microbatch_tokens),

@@ -47,6 +47,10 @@ def check_run(config: Config) -> None:
   errors.check_number(
       'rollout.temperature', rollout['temperature'], least=_LEAST_TEMPERATURE,
       advice='; candidates that are all alike teach nothing')
+  if rollout['kv_cache_dtype'] not in ('auto', 'int8'):
+    raise errors.UserError(
+        f'rollout.kv_cache_dtype={rollout["kv_cache_dtype"]!r} is not one of '
+        "['auto', 'int8']; 'auto' is that of model.dtype.")
   if config['evaluation']['temperature']:
     errors.check_number(
         'evaluation.temperature', config['evaluation']['temperature'],

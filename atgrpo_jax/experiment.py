@@ -181,7 +181,8 @@ class Experiment:
             self.policies, params, self.frozen_params), buckets=self.buckets,
         max_new_tokens=self.config.rollout.max_new_tokens,
         temperature=temperature, seed=self.config.seed, train_step=step,
-        executor=self.executor, is_stopped=is_stopped)
+        executor=self.executor, is_stopped=is_stopped,
+        kv_cache_dtype=self.config.rollout.kv_cache_dtype)
 
   def judges(self, params: Params) -> actor_critic.Critics | None:
     """The critics at their present parameters; None without any."""

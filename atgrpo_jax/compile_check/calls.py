@@ -160,7 +160,8 @@ class Sampler:
     self._group_size = group_size
     self._static = {'config': policy.config, 'spec': programs.SamplerSpec(
         group_size=group_size, temperature=config.rollout.temperature,
-        stop_ids=(0,), dtype=policy.learner.dtype)}
+        stop_ids=(0,), dtype=policy.learner.dtype,
+        kv_cache_dtype=config.rollout.kv_cache_dtype)}
     self._prepared = sharding.tree_template(
         jax.eval_shape(functools.partial(
             programs.prepare, config=policy.config, dtype=self._dtype), params),

@@ -13,6 +13,7 @@ import jax
 import ml_collections
 import numpy as np
 
+from atgrpo_jax import model
 from atgrpo_jax.compile_check import calls as calls_lib
 from atgrpo_jax.compile_check import lower
 from atgrpo_jax.compile_check import work
@@ -64,10 +65,9 @@ class Programs:
     self._whole = _Traced(config, policy)
     self._compiled, self._known = compiled, {}
     self.mesh = policy.mesh
-    c = policy.config
-    self.position_bytes = (
-        2 * c.num_layers * c.num_kv_heads * c.head_dim
-        * jax.numpy.dtype(policy.learner.dtype).itemsize)
+    self.position_bytes = model.position_bytes(
+        policy.config, model.cache_dtype(
+            config.rollout.kv_cache_dtype, policy.learner.dtype))
 
   def prepare(self) -> Cost:
     """The parameters are read and written once."""

@@ -14,10 +14,10 @@ import os
 
 import jax
 from jax.experimental import topologies
-import jax.numpy as jnp
 import ml_collections
 
 from atgrpo_jax import errors
+from atgrpo_jax import model
 from atgrpo_jax.compile_check import calls as calls_lib
 from atgrpo_jax.compile_check import lower
 from atgrpo_jax.compile_check import whole_step
@@ -279,13 +279,14 @@ def knobs(report: Report, config: ml_collections.ConfigDict) -> list[str]:
 
 def _cache_bytes(config, policy) -> int:
   """Keys and values of all groups that are sampled at once."""
-  c, groups = policy.config, calls_lib.buckets_of(config, policy).groups[-1]
+  groups = calls_lib.buckets_of(config, policy).groups[-1]
   positions = (
       config.buckets.prompt[-1]
       + config.rollout.group_size
       * placement.padded_size(config.rollout.max_new_tokens))
   tensor = policy.mesh.shape['tensor']
+  dtype = model.cache_dtype(
+      config.rollout.kv_cache_dtype, policy.learner.dtype)
   return (
-      2 * c.num_layers * groups * positions * c.num_kv_heads * c.head_dim
-      * jnp.dtype(policy.learner.dtype).itemsize
+      groups * positions * model.position_bytes(policy.config, dtype)
       // (sharding.num_data_shards(policy.mesh) * tensor))

@@ -211,6 +211,7 @@ def predict(
         max_new_tokens=config.rollout.max_new_tokens,
         temperature=config.rollout.temperature, seed=config.seed, train_step=0,
         executor=meter.executor, is_stopped=meter.end_chunk,
+        kv_cache_dtype=config.rollout.kv_cache_dtype,
         device_of=lambda model: _Device(
             meter, costs[owners[model]], lengths.completions, has_kernel))
     before = meter.device_seconds, meter.waited

@@ -11,7 +11,7 @@ heads it waits for two collectives a layer.
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import dataclasses
 import itertools
 import math
@@ -43,6 +43,7 @@ class Load:
     config: the model's dimensions.
     num_bytes: that are kept all the time, on all devices together.
     itemsize: bytes of a number in the matrix products.
+    position_bytes: of the keys and values of a token.
     trained: 'all', 'lora' or 'none'.
     samples: whether it is sampled; of policies that are sampled together, one.
   """
@@ -50,6 +51,7 @@ class Load:
   config: model.ModelConfig
   num_bytes: int
   itemsize: int
+  position_bytes: int
   trained: str
   samples: bool
 
@@ -110,7 +112,8 @@ class Fit:
 
 def pools_of(
     policies: Sequence[policies_lib.Policy],
-    critics: Sequence[critic_lib.Critic], keeps_start: bool) -> list[Pool]:
+    critics: Sequence[critic_lib.Critic], keeps_start: bool,
+    cache_dtype: Callable[[str], jnp.dtype]) -> list[Pool]:
   """The pools of a run.
 
   Args:
@@ -118,6 +121,7 @@ def pools_of(
     critics: of the run.
     keeps_start: whether the model that training starts from stays, for a
       penalty or the diagnosis.
+    cache_dtype: of keys and values, of the dtype of a model.
   """
   loads, seen = collections.defaultdict(list), set()
   for policy in policies:
@@ -130,12 +134,14 @@ def pools_of(
     num_bytes = keeps_whole * itemsize * num_params(policy.config)
     if policy.trained != 'none':
       num_bytes += _num_bytes(policy.state_template())
-    loads[policy.mesh].append(
-        Load(policy.config, num_bytes, itemsize, policy.trained, is_new))
+    loads[policy.mesh].append(Load(
+        policy.config, num_bytes, itemsize, model.position_bytes(
+            policy.config, cache_dtype(policy.learner.dtype)),
+        policy.trained, is_new))
   for critic in critics:
     loads[critic.mesh].append(Load(
         critic.config, _num_bytes(critic.state_template()),
-        jnp.dtype(critic.learner.dtype).itemsize,
+        jnp.dtype(critic.learner.dtype).itemsize, 0,
         'all' if critic.learner.trains_trunk else 'none', samples=False))
   return [Pool(mesh.size, own) for mesh, own in loads.items()]
 
@@ -238,7 +244,7 @@ def _fit(
     read = [
         load.itemsize * num_params(load.config) / tensor for load in sampled]
     caches = [
-        groups * shapes.group_tokens * _position_bytes(load) / tensor
+        groups * shapes.group_tokens * load.position_bytes / tensor
         for load in sampled]
     sampling = max(sampling, kept + sum(read) + sum(caches) + max(
         (_prefilled(load, groups * shapes.prompt, tensor)
@@ -251,12 +257,6 @@ def _fit(
             if tensor > 1 else 0.0)
         for load, params, cache in zip(sampled, read, caches)))
   return Fit(fsdp, tensor, num_groups, sampling, learning, seconds)
-
-
-def _position_bytes(load):
-  """Keys and values of a token."""
-  c = load.config
-  return 2 * c.num_layers * c.num_kv_heads * c.head_dim * load.itemsize
 
 
 def _prefilled(load, num_tokens, tensor):

@@ -1,9 +1,14 @@
 """Qwen3: a few pure functions that hide the modules behind them."""
 
 from atgrpo_jax.model.config import ModelConfig
+from atgrpo_jax.model.kv_cache import along_positions
+from atgrpo_jax.model.kv_cache import cache_dtype
 from atgrpo_jax.model.kv_cache import CompletionCache
 from atgrpo_jax.model.kv_cache import init_cache
+from atgrpo_jax.model.kv_cache import like
+from atgrpo_jax.model.kv_cache import position_bytes
 from atgrpo_jax.model.kv_cache import PromptCache
+from atgrpo_jax.model.kv_cache import Quantized
 from atgrpo_jax.model.kv_cache import RowCache
 from atgrpo_jax.model.kv_cache import Rows
 from atgrpo_jax.model.lora import Adapters

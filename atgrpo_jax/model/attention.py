@@ -23,6 +23,8 @@ import functools
 import jax
 import jax.numpy as jnp
 
+from atgrpo_jax.model import kv_cache
+
 # Float32 scores of one group that exist at the same time, over all heads and
 # candidates. A group of `models/nano` never needs that many.
 _SCORE_BYTES = 256 * 2**20
@@ -46,10 +48,11 @@ def attend(
     v: [P, K, G, Y, H] suffix values.
     suffix_mask: [X, Y] bool. But over a cache, X is Y and no query sees a later
       key.
-    prefix: keys [P, K, H, S] and values [P, K, S, H], or None.
+    prefix: keys [P, K, H, S] and values [P, K, S, H], or None. With `rows`
+      perhaps `kv_cache.Quantized`.
     prefix_mask: [P, S] bool, or None without a prefix.
     past: keys [N * R, K, H, Z] and values [N * R, K, Z, H], which the query of
-      a row sees, or None without `rows`.
+      a row sees, or None without `rows`; perhaps `kv_cache.Quantized`.
     past_mask: [N * R, Z] bool, or None without a past.
     rows: `kv_cache.Rows`, where rows are decoded: then all but the prefix have
       N * R for P, 1 for G, and X is 1; and keys and values have no axis G.
@@ -135,33 +138,25 @@ def _attend_block(
     bias = jnp.where(past_mask, 0.0, _MASKED)
     blocks.append((*past, bias[:, None, None, :]))
   own = [
-      jnp.einsum(
-          '...qh,...hy->...qy', own_rows(q), keys,
-          preferred_element_type=jnp.float32) + bias
+      _score('...qh,...hy->...qy', own_rows(q), keys) + bias
       for keys, _, bias in blocks]
   top = functools.reduce(
       jnp.maximum, [jnp.max(x, axis=-1, keepdims=True) for x in own])
   if prefix is not None:
     bias = jnp.where(prefix_mask, 0.0, _MASKED)[:, None, None, :]
-    shared = jnp.einsum(
-        'pkqh,pkhs->pkqs', shared_rows(q), prefix[0],
-        preferred_element_type=jnp.float32) + bias
+    shared = _score('pkqh,pkhs->pkqs', shared_rows(q), prefix[0]) + bias
     top = jnp.maximum(
         top, parted(jnp.max(shared, axis=-1, keepdims=True)))
   top = jax.lax.stop_gradient(top)
   own = [jnp.exp(x - top) for x in own]
   total = sum(jnp.sum(x, axis=-1, keepdims=True) for x in own)
   mixed = sum(
-      jnp.einsum(
-          '...qy,...yh->...qh', x.astype(values.dtype), values,
-          preferred_element_type=jnp.float32)
+      _mix('...qy,...yh->...qh', x, values, v.dtype)
       for x, (_, values, _) in zip(own, blocks))
   if prefix is not None:
     shared = jnp.exp(shared - shared_rows(top))
     total += parted(jnp.sum(shared, axis=-1, keepdims=True))
-    mixed += parted(jnp.einsum(
-        'pkqs,pksh->pkqh', shared.astype(v.dtype), prefix[1],
-        preferred_element_type=jnp.float32))
+    mixed += parted(_mix('pkqs,pksh->pkqh', shared, prefix[1], v.dtype))
   mixed = (mixed / total).astype(q.dtype)
   return mixed.reshape(groups, heads, candidates, queries, -1, width)
 
@@ -214,6 +209,24 @@ def attend_rooms(
   total = sum(x * share for x, share in zip(totals, shares))
   mixed = sum(x * share for x, share in zip(mixed, shares))
   return (mixed / total).astype(q.dtype)[:, :, None, None]
+
+
+def _score(equation, q, keys):
+  """Scores in float32; of `kv_cache.Quantized` keys, scaled afterwards."""
+  scales = None
+  if isinstance(keys, kv_cache.Quantized):
+    keys, scales = keys.codes.astype(q.dtype), keys.scales[..., None, :]
+  scores = jnp.einsum(equation, q, keys, preferred_element_type=jnp.float32)
+  return scores if scales is None else scores * scales
+
+
+def _mix(equation, weights, values, dtype):
+  """Weighted sums in float32; `kv_cache.Quantized` values scale the weights."""
+  if isinstance(values, kv_cache.Quantized):
+    weights, values = weights * values.scales[..., None, :], values.codes
+  return jnp.einsum(
+      equation, weights.astype(dtype), values.astype(dtype),
+      preferred_element_type=jnp.float32)
 
 
 def _count(mask):

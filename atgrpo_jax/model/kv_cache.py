@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from flax import struct
 import jax
 import jax.numpy as jnp
 
 from atgrpo_jax.model import config as config_lib
 from atgrpo_jax.runtime import sharding
+
+
+@struct.dataclass
+class Quantized:
+  """Keys or values as whole numbers, with a scale for each head and position.
+
+  They are read for every token that is decoded, so half of the bytes are up to
+  half of the time, and there is room for twice as many groups.
+  """
+
+  codes: jax.Array  # int8, keys [..., H, S] or values [..., S, H]
+  scales: jax.Array  # [..., S] float32
+
+  @property
+  def shape(self) -> tuple[int, ...]:
+    """That of the keys or values."""
+    return self.codes.shape
+
+
+Room = jax.Array | Quantized  # Keys or values.
 
 
 @struct.dataclass
@@ -20,8 +42,8 @@ class PromptCache:
   of a stack would be a copy.
   """
 
-  keys: jax.Array | tuple[jax.Array, ...]  # [L, P, K, H, S]
-  values: jax.Array | tuple[jax.Array, ...]  # [L, P, K, S, H]
+  keys: Room | tuple[Room, ...]  # [L, P, K, H, S]
+  values: Room | tuple[Room, ...]  # [L, P, K, S, H]
   lengths: jax.Array  # [P] int32, positions that count
 
 
@@ -32,8 +54,8 @@ class RowCache:
   One array per layer: a stacked cache would be copied whole at every token.
   """
 
-  keys: tuple[jax.Array, ...]  # L x [N * R, K, H, T]
-  values: tuple[jax.Array, ...]  # L x [N * R, K, T, H]
+  keys: tuple[Room, ...]  # L x [N * R, K, H, T]
+  values: tuple[Room, ...]  # L x [N * R, K, T, H]
 
 
 @struct.dataclass
@@ -106,13 +128,74 @@ class Rows:
 def init_cache(
     config: config_lib.ModelConfig, num_rows: int, length: int,
     dtype: jnp.dtype) -> RowCache:
-  """An empty cache for `length` tokens in each row."""
-  def zeros(*shape):
+  """An empty cache for `length` tokens in each row; int8 is `Quantized`."""
+  def zeros(dtype, *shape):
     shape = num_rows, config.num_kv_heads, *shape
+    return sharding.constrain(
+        jnp.zeros(shape, dtype), sharding.ROWS, 'tensor')
+
+  def rooms(*shape):
+    if dtype != jnp.int8:
+      return zeros(dtype, *shape)
+    return Quantized(zeros(dtype, *shape), zeros(jnp.float32, length))
+
+  layers = range(config.num_layers)
+  return RowCache(
+      keys=tuple(rooms(config.head_dim, length) for _ in layers),
+      values=tuple(rooms(length, config.head_dim) for _ in layers))
+
+
+def cache_dtype(kv_cache_dtype: str, dtype: str) -> jnp.dtype:
+  """`rollout.kv_cache_dtype` of a model whose products have a dtype."""
+  return jnp.dtype(dtype if kv_cache_dtype == 'auto' else kv_cache_dtype)
+
+
+def position_bytes(
+    config: config_lib.ModelConfig, dtype: jnp.dtype | str) -> int:
+  """What the keys and values of a position take, in all layers and heads."""
+  dtype = jnp.dtype(dtype)
+  head = config.head_dim * dtype.itemsize
+  if dtype == jnp.int8:
+    head += jnp.dtype(jnp.float32).itemsize
+  return 2 * config.num_layers * config.num_kv_heads * head
+
+
+def quantize(x: jax.Array, axis: int) -> Quantized:
+  """Keys (`axis` -2, along which a head lies) or values (-1) as `Quantized`.
+
+  The largest number of a head and position is 127, so that none is off by more
+  than 1 / 254 of it.
+  """
+  x = x.astype(jnp.float32)
+  scales = jnp.max(jnp.abs(x), axis=axis, keepdims=True) / 127
+  codes = jnp.round(x / jnp.where(scales > 0, scales, 1.0))
+  return Quantized(codes.astype(jnp.int8), jnp.squeeze(scales, axis))
+
+
+def like(cache: RowCache, new: RowCache | PromptCache) -> RowCache:
+  """New keys and values, layer by layer, in the form of those of a cache."""
+  def rooms(old, new, axis):
     return tuple(
-        sharding.constrain(jnp.zeros(shape, dtype), sharding.ROWS, 'tensor')
-        for _ in range(config.num_layers))
+        quantize(new[layer], axis) if isinstance(room, Quantized)
+        else new[layer].astype(room.dtype) for layer, room in enumerate(old))
 
   return RowCache(
-      keys=zeros(config.head_dim, length),
-      values=zeros(length, config.head_dim))
+      rooms(cache.keys, new.keys, -2), rooms(cache.values, new.values, -1))
+
+
+def along_positions(
+    function: Callable[..., jax.Array], *caches: RowCache) -> RowCache:
+  """A cache of what `function(axis, *arrays)` makes of each array of `caches`.
+
+  The axis is that of the positions; keys and values have it at another place.
+  """
+  def rooms(axis, *each):
+    if isinstance(each[0], Quantized):
+      return Quantized(
+          function(axis, *(x.codes for x in each)),
+          function(-1, *(x.scales for x in each)))
+    return function(axis, *each)
+
+  return RowCache(
+      tuple(rooms(-1, *each) for each in zip(*(x.keys for x in caches))),
+      tuple(rooms(-2, *each) for each in zip(*(x.values for x in caches))))

@@ -133,6 +133,7 @@ class EpisodeRunner:
     seed: of all sampling.
     train_step: the training step that the policies come from.
     executor: steps environments; in a run `workers.Workers`.
+    kv_cache_dtype: see `programs.SamplerSpec`.
     is_stopped: whether to drop what is played; asked before every chunk.
     device_of: what computes for the engine of a model; see `Engine`.
     counters: grow with every call.
@@ -147,6 +148,7 @@ class EpisodeRunner:
   seed: int
   train_step: int
   executor: futures.Executor | workers_lib.Workers
+  kv_cache_dtype: str = 'auto'
   is_stopped: Callable[[], bool] = lambda: False
   device_of: Callable[[SampledModel], Any] = lambda model: programs
   counters: Counters = dataclasses.field(default_factory=Counters)
@@ -331,7 +333,8 @@ class EpisodeRunner:
             sampled.params, sampled.mesh, sampled.config, sampled.dtype)
       spec = programs.SamplerSpec(
           group_size=group_size, temperature=self.temperature,
-          stop_ids=stop_ids, dtype=sampled.dtype)
+          stop_ids=stop_ids, dtype=sampled.dtype,
+          kv_cache_dtype=self.kv_cache_dtype)
       self._engines[key] = engine_lib.Engine(
           self._decoding_params[sampled], adapters=sampled.adapters,
           spec=spec, prompt_length=length, device=self.device_of(sampled),

@@ -37,12 +37,19 @@ class SamplerSpec:
     temperature: 0 for greedy decoding.
     stop_ids: ids that end a completion.
     dtype: name of the type of the matrix products.
+    kv_cache_dtype: name of the type of keys and values that are kept; 'auto'
+      for `dtype`, 'int8' for `model.Quantized`.
   """
 
   group_size: int
   temperature: float
   stop_ids: tuple[int, ...]
   dtype: str
+  kv_cache_dtype: str = 'auto'
+
+  @property
+  def cache_dtype(self) -> jnp.dtype:
+    return model.cache_dtype(self.kv_cache_dtype, self.dtype)
 
 
 @struct.dataclass
@@ -102,9 +109,9 @@ def empty_slots(
     *, num_slots: int, prompt_length: int, config: model.ModelConfig,
     spec: SamplerSpec) -> Slots:
   """Free slots for prompts of `prompt_length`."""
-  dtype = jnp.dtype(spec.dtype)
   shape = num_slots, spec.group_size
-  prefix = model.init_cache(config, num_slots, prompt_length, dtype)
+  prefix = model.init_cache(
+      config, num_slots, prompt_length, spec.cache_dtype)
   zeros = jnp.zeros(num_slots, jnp.int32)
   slots = Slots(
       prefix=model.PromptCache(prefix.keys, prefix.values, zeros),
@@ -120,7 +127,7 @@ def empty_rows(
     *, num_rows: int, capacity: int, config: model.ModelConfig,
     spec: SamplerSpec) -> model.RowCache:
   """Free rows for `capacity` tokens."""
-  return model.init_cache(config, num_rows, capacity, jnp.dtype(spec.dtype))
+  return model.init_cache(config, num_rows, capacity, spec.cache_dtype)
 
 
 @functools.partial(
@@ -168,11 +175,11 @@ def fill(
     return sharding.scatter_per_shard(x, slot_ids, y)
 
   shape = len(prompts), spec.group_size
-  layers = range(config.num_layers)
+  rooms = slots.prefix.keys, slots.prefix.values
+  new = model.like(model.RowCache(*rooms), prefix)
   return _constrain(slots.replace(
       prefix=model.PromptCache(
-          tuple(put(slots.prefix.keys[i], prefix.keys[i]) for i in layers),
-          tuple(put(slots.prefix.values[i], prefix.values[i]) for i in layers),
+          *jax.tree.map(put, rooms, (new.keys, new.values)),
           put(slots.prefix.lengths, prefix.lengths)),
       lengths=put(slots.lengths, jnp.zeros_like(prompt_lengths)),
       last=put(slots.last, jnp.broadcast_to(last, shape)),
@@ -330,7 +337,8 @@ def decode(
     slots = slots.replace(
         lengths=slots.lengths + state['index'], last=spread('last'),
         running=slots.running & spread('running'))
-    past = _along_positions(appended, past, state['cache'])
+    past = model.along_positions(
+        appended, past, model.like(past, state['cache']))
     chunk = jnp.concatenate([
         state['tokens'],
         jax.lax.bitcast_convert_type(state['logprobs'], jnp.int32),
@@ -377,18 +385,7 @@ def move_rows(
     pad[axis] = 0, max(capacity - have, 0)
     return jnp.pad(sharding.gather_per_shard(x, order), pad)
 
-  return _constrain(_along_positions(moved, past))
-
-
-def _along_positions(function, *caches):
-  """A cache of what `function(axis, *arrays)` makes of each array of `caches`.
-
-  The axis is that of the positions; keys and values have it at another place.
-  """
-  return model.RowCache(
-      tuple(function(-1, *arrays) for arrays in zip(*(x.keys for x in caches))),
-      tuple(
-          function(-2, *arrays) for arrays in zip(*(x.values for x in caches))))
+  return _constrain(model.along_positions(moved, past))
 
 
 def axes_of(x: jax.Array) -> tuple:

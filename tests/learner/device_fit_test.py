@@ -26,7 +26,8 @@ def _load(size, trained='all', **changes):
   config = model.ModelConfig(
       **pod.get_config(f'size={size}').compile_check.dimensions)
   num_bytes = (12 if trained == 'all' else 2) * device_fit.num_params(config)
-  return device_fit.Load(config, num_bytes, 2, trained, **{
+  return device_fit.Load(config, num_bytes, 2, trained=trained, **{
+      'position_bytes': model.position_bytes(config, 'bfloat16'),
       'samples': True, **changes})
 
 

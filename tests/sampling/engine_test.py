@@ -104,6 +104,18 @@ def test_when_a_request_comes_changes_ties_alone(params, sampled):
   assert num_different(found, sampled) <= 1
 
 
+def test_whole_numbers_move_with_their_scales(params, sampled):
+  # Slots, rows and their length change meanwhile.
+  together = drain(
+      make_engine(params, kv_cache_dtype='int8'), make_requests())
+  engine = make_engine(params, num_slots=(2, 8), kv_cache_dtype='int8')
+  engine.add(make_requests()[0])
+  engine.dispatch()
+  found = engine.collect() + drain(engine, make_requests()[1:])
+  found.sort(key=lambda one: one.request.tag)
+  assert num_different(found, together) <= 1 < num_different(sampled, together)
+
+
 def test_a_budget_cuts_and_changes_nothing_else(params, sampled):
   requests = [
       dataclasses.replace(request, budget=1 + request.tag)

@@ -87,6 +87,16 @@ def test_sampled_logprobs_are_those_of_the_learner(params, temperature):
       short.completions, samples.completions[..., :engine_lib.CHUNK - 1])
 
 
+def test_whole_numbers_are_near_the_learner_and_not_equal(params):
+  # Bite: scales that are left out, or of other positions.
+  samples = _sample(
+      params, kv_cache_dtype='int8', stop_ids=(NEVER,),
+      budget=2 * engine_lib.CHUNK + 3)
+  scores = _score(params, *tiny.make_prompts(), samples.completions, 1.0)
+  errors = np.abs(scores - samples.logprobs)
+  assert 1e-4 < errors.max() < 0.1, errors.max()
+
+
 @pytest.mark.parametrize('temperature', [0.0, 0.7])
 def test_a_loop_over_the_learner_samples_the_same(params, temperature):
   samples = _sample(params, temperature=temperature, stop_ids=(NEVER,))

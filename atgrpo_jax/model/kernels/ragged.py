@@ -19,6 +19,8 @@ from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
 import numpy as np
 
+from atgrpo_jax.model import kv_cache
+
 BLOCK = 256  # Positions that are read at once.
 
 _LANES = 128  # Of a TPU's registers.
@@ -44,7 +46,7 @@ def attend(q, k, v, lengths, interpret: bool = False):
 
   Args:
     q: [B, K, Q, H] scaled queries.
-    k: [B, K, H, S] keys.
+    k: [B, K, H, S] keys; perhaps `kv_cache.Quantized`, as the values are then.
     v: [B, K, S, H] values.
     lengths: [B] int32, positions that count.
     interpret: whether to run without a TPU, for tests.
@@ -74,20 +76,29 @@ def attend(q, k, v, lengths, interpret: bool = False):
   def values_at(step, lengths, room, at):
     return room[step], 0, at[step], 0
 
+  def scales_at(step, lengths, room, at):
+    return room[step], 0, at[step]
+
   of_queries = pl.BlockSpec((1, heads, num_queries + pad, width), query_at)
   of_lanes = pl.BlockSpec((1, heads, num_queries + pad, _LANES), query_at)
   lanes = jax.ShapeDtypeStruct((*q.shape[:-1], _LANES), jnp.float32)
+  of_rooms = [
+      pl.BlockSpec((1, heads, width, block), keys_at),
+      pl.BlockSpec((1, heads, block, width), values_at)]
+  if isinstance(k, kv_cache.Quantized):
+    of_rooms += [pl.BlockSpec((1, heads, block), scales_at)] * 2
+    rooms_read = k.codes, v.codes, k.scales, v.scales
+  else:
+    rooms_read = k, v
   found = pl.pallas_call(
       functools.partial(_attend_block, block),
       grid_spec=pltpu.PrefetchScalarGridSpec(
           num_scalar_prefetch=3, grid=(jnp.maximum(ends[-1], 1),),
-          in_specs=[
-              of_queries, pl.BlockSpec((1, heads, width, block), keys_at),
-              pl.BlockSpec((1, heads, block, width), values_at)],
+          in_specs=[of_queries, *of_rooms],
           out_specs=[of_queries, of_lanes, of_lanes]),
       out_shape=[jax.ShapeDtypeStruct(q.shape, jnp.float32), lanes, lanes],
       interpret=interpret, name='ragged_attention',
-  )(lengths, room, at, q, k, v)
+  )(lengths, room, at, q, *rooms_read)
   # Nothing is written of a room without a position.
   return tuple(
       jnp.where(lengths[:, None, None, None] > 0, x[:, :, :num_queries], empty)
@@ -96,9 +107,9 @@ def attend(q, k, v, lengths, interpret: bool = False):
           (0.0, _MASKED, 0.0)))
 
 
-def _attend_block(
-    block, lengths, room, at, q, k, v, mixed, top, total):
+def _attend_block(block, lengths, room, at, q, k, v, *rest):
   """One block of a room; the results gather what the blocks before it gave."""
+  *scales, mixed, top, total = rest
   step = pl.program_id(0)
   length, start = lengths[room[step]], at[step] * block
 
@@ -110,15 +121,20 @@ def _attend_block(
 
   for head in range(q.shape[1]):
     scores = jnp.dot(
-        q[0, head], k[0, head], preferred_element_type=jnp.float32)
+        q[0, head], k[0, head].astype(q.dtype),
+        preferred_element_type=jnp.float32)
+    if scales:
+      scores *= scales[0][0, head:head + 1]
     positions = start + jax.lax.broadcasted_iota(jnp.int32, scores.shape, 1)
     scores = jnp.where(positions < length, scores, _MASKED)
     before = top[0, head][:, :1]
     now = jnp.maximum(before, jnp.max(scores, axis=-1, keepdims=True))
     shrink, weights = jnp.exp(before - now), jnp.exp(scores - now)
-    mixed[0, head] = mixed[0, head] * shrink + jnp.dot(
-        weights.astype(v.dtype), v[0, head],
-        preferred_element_type=jnp.float32)
     total[0, head] = total[0, head] * shrink + jnp.sum(
         weights, axis=-1, keepdims=True)
+    if scales:
+      weights *= scales[1][0, head:head + 1]
+    mixed[0, head] = mixed[0, head] * shrink + jnp.dot(
+        weights.astype(q.dtype), v[0, head].astype(q.dtype),
+        preferred_element_type=jnp.float32)
     top[0, head] = jnp.broadcast_to(now, top.shape[2:])
