@@ -270,6 +270,7 @@ class SandboxServer:
       if not select.select([self._server], [], [], _END_SECONDS)[0]:
         _send(self._server, signal.SIGKILL)
       os.close(self._server)
+    self._process.send_signal(signal.SIGCONT)  # bubblewrap may be stopped.
     self._process.wait()
     self._process = self._server = None
 

@@ -62,12 +62,14 @@ class Gateway:
     self.process.wait()
 
   def server_pid(self):
-    """Of the fork-server, or of bubblewrap; None while there is none."""
-    found = [
-        child for thread in pathlib.Path(
-            f'/proc/{self.process.pid}/task').iterdir()
-        for child in (thread / 'children').read_text().split()]
-    return int(found[0]) if found else None
+    """Of the fork-server; None while there is none."""
+    pids = [self.process.pid]
+    for _ in range(1 + (self.level == 'bwrap')):  # It has the server as child.
+      pids = [
+          int(child) for pid in pids for path in pathlib.Path(
+              f'/proc/{pid}/task').glob('*/children')
+          for child in path.read_text().split()]
+    return pids[0] if pids else None
 
 
 @contextlib.contextmanager
