@@ -107,6 +107,8 @@ def test_a_value_counts_only_if_the_program_ends_well(
 @pytest.mark.parametrize('function', [
     '', '1f', 'f g', 'f;g', 'f(1)', '.f', 'f.', 'f()()', 'import os', 'a\nb'])
 def test_what_cannot_be_called(programs, function):
+  with pytest.raises(ValueError, match='must be a tuple of arguments'):
+    programs.call('f = print', 'f', ['ab'])
   with pytest.raises(ValueError, match='cannot be called; give a name'):
     programs.call('def f(): pass', function, [()])
 

@@ -2,7 +2,10 @@
 
 import os
 import shutil
+import signal
+import subprocess
 import sys
+import tempfile
 import types
 
 import pytest
@@ -90,6 +93,48 @@ def test_bubblewrap_behind_a_script(monkeypatch, tmp_path):
   # It stays, and holds what tells of the server's id.
   fake_bwrap(monkeypatch, tmp_path, f'{shutil.which("bwrap")} "$@"')
   assert start() == 'bwrap'
+
+
+@pytest.mark.skipif(
+    'bwrap' not in servers.LEVELS, reason=str(servers.MISSING))
+def test_a_stopped_bubblewrap_does_not_hold_the_end():
+  server = sandbox.SandboxServer(1, 'bwrap')
+  server.start()
+  os.kill(server._process.pid, signal.SIGSTOP)
+  server.close()  # Bite: it waits for ever.
+
+
+@needs_kernel
+def test_bubblewrap_that_starts_nothing(monkeypatch, tmp_path):
+  fake_bwrap(monkeypatch, tmp_path, '''
+case "$*" in
+  *start_server*) while :; do :; done;;
+esac''')
+  monkeypatch.setattr(launcher, '_START_SECONDS', 2.0)
+  assert start() == 'kernel'
+
+
+def test_folders_whose_owners_were_killed_are_removed(monkeypatch, tmp_path):
+  monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path))
+  names = ['old', 'new', 'full']
+  for name in names:
+    (tmp_path / f'{launcher._PREFIX}{name}').mkdir()
+  (tmp_path / f'{launcher._PREFIX}full' / 'socket').touch()
+  for name in ('old', 'full'):
+    os.utime(tmp_path / f'{launcher._PREFIX}{name}', (0, 0))
+  assert start('unsafe_rlimit') == 'unsafe_rlimit'
+  assert {path.name.removeprefix(launcher._PREFIX)
+          for path in tmp_path.iterdir()} == {'new', 'full'}
+
+
+def test_a_closed_input_takes_no_place():
+  found = subprocess.run(
+      ['sh', '-c', 'exec "$0" -c "$1" <&-', sys.executable, '''
+from environments import sandbox
+with sandbox.SandboxServer(1, 'unsafe_rlimit') as server:
+  print(sandbox.Sandbox(server.address).run('print(1)').stdout)
+'''], cwd=servers.ROOT, capture_output=True, text=True)
+  assert found.stdout == '1\n\n', found.stderr
 
 
 def test_nothing_is_refused(monkeypatch, tmp_path):

@@ -45,6 +45,7 @@ ORDINARY = [
      't.start(); t.join()', '', '50000\n'),
     ('import atexit; atexit.register(print, "bye")', '', 'bye\n'),
     ('print("x", end=""); exit()', '', 'x'),
+    ('\ufeffprint(1)', '', '1\n'),
     ('import sys; print(len(sys.argv), sys.flags.utf8_mode)', '', '1 1\n'),
     pytest.param(f'text = {"x" * 1_000_000!r}\nprint(len(text))', '',
                  '1000000\n', id='a megabyte'),
@@ -109,7 +110,7 @@ def test_other_packages_are_not(programs):
 
 FAILING = [
     ('import sys; sys.exit(3)', 3, ''),
-    ('exit("no")', 1, 'no\n'),
+    ('exit("no")', 1, 'no\n'), ('exit(10**30)', 255, ''),
     ('import os; os._exit(4)', 4, ''),
     ('1 / 0', 1, '\nZeroDivisionError: division by zero\n'),
     ('raise KeyboardInterrupt', 1, '\nKeyboardInterrupt\n'),

@@ -362,6 +362,9 @@ def test_errors_say_what_to_do(server):
        ValueError, 'memory_bytes=1000 .* at least'),
       (lambda: sandbox.Sandbox('', sandbox.Limits(wall_seconds=float('nan'))),
        ValueError, 'wall_seconds=nan'),
+      (lambda: sandbox.Sandbox('', sandbox.Limits(cpu_seconds=float('inf'))),
+       ValueError, 'cpu_seconds=inf .* at most'),
+      (lambda: sandbox.SandboxServer(num_slots=1025), ValueError, '1 to 1024'),
       (lambda: sandbox.SandboxServer(num_slots=0), ValueError, 'num_slots=0'),
       (lambda: sandbox.SandboxServer().address, RuntimeError, 'call start'),
       (server.start, RuntimeError, 'already runs')):
