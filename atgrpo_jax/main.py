@@ -47,6 +47,11 @@ _COMPARE = flags.DEFINE_string(
     'compare', None,
     'With --mode=report: the workdir of another run, whose curves are drawn '
     'over those of --workdir.')
+_FIT = flags.DEFINE_string(
+    'fit', None,
+    'With --mode=compile_check: tries sizes of buckets.groups and '
+    'buckets.microbatch_tokens, and writes the overrides of the fastest that '
+    'fit to this file.')
 _DISTRIBUTED = flags.DEFINE_bool(
     'distributed', False,
     'Join a run of several processes. On TPU pods, SLURM and Open MPI they '
@@ -90,8 +95,13 @@ def main(argv: list[str]) -> int:
   config = _CONFIG.value
   check_sections(_MODE.value, config)
   if _MODE.value == 'compile_check':
-    from atgrpo_jax.compile_check import report
-    return 0 if report.compile_check(config) else DOES_NOT_FIT
+    if _FIT.present:
+      from atgrpo_jax.compile_check import fit
+      fits = fit.fit(config, pathlib.Path(_FIT.value))
+    else:
+      from atgrpo_jax.compile_check import report
+      fits = report.compile_check(config)
+    return 0 if fits else DOES_NOT_FIT
   workdir = files.as_path(_WORKDIR.value)
   process = {
       'coordinator_address': _COORDINATOR.value,
@@ -192,7 +202,8 @@ def _check_flags_of_mode(mode: str) -> None:
   """Raises UserError for a flag that another mode reads, or that is missing."""
   for flag, modes in (
       (_COMPARE, ('report',)), (_CHECKPOINT, ('evaluate', 'export')),
-      (_STEP, ('replay',)), (_TASK, ('replay',))):
+      (_STEP, ('replay',)), (_TASK, ('replay',)),
+      (_FIT, ('compile_check',))):
     if flag.present and mode not in modes:
       raise errors.UserError(
           f'--{flag.name} is given without --mode={" or ".join(modes)}; add '

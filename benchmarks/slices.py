@@ -87,7 +87,7 @@ def check(size: str, policies: str, slice_name: str) -> Cell:
   reports = report_lib.check(config, devices)
   worst = max(
       (report.largest for report in reports),
-      key=lambda program: (bool(program.refusal), program.total))
+      key=lambda program: program.order)
   return {
       'size': size, 'policies': policies, 'slice': slice_name,
       'fits': all(report.fits(chip) for report in reports),

@@ -54,8 +54,10 @@ SYSTEMS = {
     'at_grpo_lora': {'policies': 'lora_per_role'},
     # With two candidates of each prompt, as the paper has for four turns.
     'magrpo': {**_MAGRPO_OF_A_PAIR, 'rollout.group_size': 2},
-    'iac': {**_MAGRPO_OF_A_PAIR, **IAC, 'rollout.group_size': 1},
-    'maac': {**_MAGRPO_OF_A_PAIR, **MAAC, 'rollout.group_size': 1},
+    # As many candidates as AT-GRPO has, of which one goes on; what would follow
+    # the others a critic says.
+    'iac': {**_MAGRPO_OF_A_PAIR, **IAC, 'rollout.selection': 'uniform'},
+    'maac': {**_MAGRPO_OF_A_PAIR, **MAAC, 'rollout.selection': 'uniform'},
 }
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 import dataclasses
 import pathlib
+from typing import Any
 
 import jax
 import ml_collections
@@ -33,6 +34,9 @@ from atgrpo_jax.rollout import policy_map
 from atgrpo_jax.runtime import buckets as buckets_lib
 from atgrpo_jax.runtime import chips
 from atgrpo_jax.sampling import engine
+
+# A function with its arguments -> what it needs; of `check`.
+Compiled = dict[Any, 'Program']
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +67,14 @@ class Program:
   @property
   def total(self) -> int:
     return self.peak + self.kept
+
+  @property
+  def order(self) -> tuple[bool, int]:
+    """Of programs, the one with the largest needs most."""
+    return bool(self.refusal), self.total
+
+  def fits(self, chip: chips.Chip) -> bool:
+    return not self.refusal and self.total <= chip.memory
 
   @property
   def num_sent(self) -> float:
@@ -114,7 +126,7 @@ def _read_model(config):
 
 def compile_programs(
     config: ml_collections.ConfigDict, policy: policies_lib.Policy,
-    resident: int) -> list[Program]:
+    resident: int, compiled: Compiled) -> list[Program]:
   """Every program of the policy, compiled for the devices of its mesh.
 
   Args:
@@ -122,32 +134,42 @@ def compile_programs(
     policy: whose programs.
     resident: bytes of parameters and optimisers that the run keeps on each
       device of the mesh.
+    compiled: what need not be compiled again; the others are added.
   """
   with jax.set_mesh(policy.mesh):
     return [
-        _compile(call, policy, resident - call.held)
+        _program(call, policy, resident, compiled)
         for call in calls_lib.calls(config, policy)]
 
 
 def compile_critic(
     critic: critic_lib.Critic, policies: Mapping[str, policies_lib.Policy],
-    resident: int) -> list[Program]:
-  """Every program of the critic; `resident` as in `compile_programs`."""
+    resident: int, compiled: Compiled) -> list[Program]:
+  """Every program of the critic; arguments as of `compile_programs`."""
   with jax.set_mesh(critic.mesh):
     return [
-        _compile(call, critic, resident - call.held)
+        _program(call, critic, resident, compiled)
         for call in calls_lib.critic_calls(critic, policies)]
 
 
-def _compile(call, learner, kept):
+def _program(call, learner, resident, compiled):
+  leaves, treedef = jax.tree.flatten((call.args, call.kwargs))
+  key = call.function, treedef, tuple(leaves)
+  if key not in compiled:
+    compiled[key] = _compile(call, learner.mesh.size)
+  return dataclasses.replace(
+      compiled[key], name=f'{call.name} {learner.name}',
+      kept=resident - call.held)
+
+
+def _compile(call, num_devices):
   traced = call.function.trace(*call.args, **call.kwargs)
   flops, traffic = work.count_work(traced.jaxpr, engine.CHUNK)
-  num_devices = learner.mesh.size
   program = Program(
-      name=f'{call.name} {learner.name}', arguments=calls_lib.num_bytes([
+      name='', arguments=calls_lib.num_bytes([
           leaf for leaf in jax.tree.leaves((call.args, call.kwargs))
           if isinstance(leaf, jax.ShapeDtypeStruct)]),
-      peak=0, kept=kept, flops=flops / num_devices,
+      peak=0, kept=0, flops=flops / num_devices,
       traffic=traffic / num_devices)
   try:
     compiled = traced.lower().compile()

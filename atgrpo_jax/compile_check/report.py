@@ -60,12 +60,10 @@ class Report:
   @property
   def largest(self) -> lower.Program:
     """What needs most; of what the compiler refused, if it refused some."""
-    return max(
-        self.programs,
-        key=lambda program: (bool(program.refusal), program.total))
+    return max(self.programs, key=lambda program: program.order)
 
   def fits(self, chip: chips.Chip) -> bool:
-    return not self.largest.refusal and self.largest.total <= chip.memory
+    return self.largest.fits(chip)
 
 
 def compile_check(config: ml_collections.ConfigDict) -> bool:
@@ -114,9 +112,17 @@ def slice_of(
 
 
 def check(
-    config: ml_collections.ConfigDict,
-    devices: Sequence[jax.Device]) -> list[Report]:
-  """Compiles the programs of every policy and critic, pool by pool."""
+    config: ml_collections.ConfigDict, devices: Sequence[jax.Device],
+    compiled: lower.Compiled | None = None) -> list[Report]:
+  """Compiles the programs of every policy and critic, pool by pool.
+
+  Args:
+    config: of the run.
+    devices: of the topology.
+    compiled: of earlier calls, which are not compiled again; those of this call
+      are added.
+  """
+  compiled = {} if compiled is None else compiled
   policies = lower.build_policies(config, devices)
   critics = lower.build_critics(config, policies)
   pools = {}
@@ -124,14 +130,16 @@ def check(
     pools.setdefault(policy.mesh, []).append(policy)
   return [
       _check_pool(config, pool, [
-          critic for critic in critics.values() if critic.mesh == mesh])
+          critic for critic in critics.values() if critic.mesh == mesh],
+                  compiled)
       for mesh, pool in pools.items()]
 
 
 def _check_pool(
     config: ml_collections.ConfigDict,
     policies: Sequence[policies_lib.Policy],
-    critics: Sequence[critic_lib.Critic]) -> Report:
+    critics: Sequence[critic_lib.Critic],
+    compiled: lower.Compiled) -> Report:
   """What the policies and critics on one mesh need together."""
   parameters = optimiser = 0
   loaded = set()
@@ -153,24 +161,26 @@ def _check_pool(
     parameters += calls_lib.num_bytes(state.params)
     optimiser += calls_lib.num_bytes((state.opt_state, state.num_updates))
 
-  compiled, seen = [], set()
+  programs, seen = [], set()
   for policy in policies:
     # Policies of one kind have the same programs.
     kind = policy.config, policy.learner, policy.trained
     if kind in seen:
       continue
     seen.add(kind)
-    compiled += lower.compile_programs(config, policy, parameters + optimiser)
+    programs += lower.compile_programs(
+        config, policy, parameters + optimiser, compiled)
   by_name = {policy.name: policy for policy in policies}
   for critic in critics:
     kind = critic.config, critic.learner
     if kind not in seen:
       seen.add(kind)
-      compiled += lower.compile_critic(critic, by_name, parameters + optimiser)
+      programs += lower.compile_critic(
+          critic, by_name, parameters + optimiser, compiled)
   cache = max(_cache_bytes(config, policy) for policy in policies)
   return Report(
       tuple(policy.name for policy in policies), parameters, optimiser, cache,
-      tuple(compiled))
+      tuple(programs))
 
 
 def print_report(
