@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Sequence
-import functools
 import importlib
 
 import jax
@@ -17,19 +16,14 @@ import ml_collections
 from atgrpo_jax import config_checks
 from atgrpo_jax import errors
 from atgrpo_jax import model
-from atgrpo_jax.algorithms import critics as critics_lib
-from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.huggingface import hub
 from atgrpo_jax.huggingface import peft
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
-from atgrpo_jax.learner import device_fit
 from atgrpo_jax.learner import optimizer
 from atgrpo_jax.learner import policies as policies_lib
 from atgrpo_jax.learner import train_step
 from atgrpo_jax.rl import losses
 from atgrpo_jax.rollout import policy_map as policy_map_lib
-from atgrpo_jax.runtime import buckets as buckets_lib
-from atgrpo_jax.runtime import chips
 from atgrpo_jax.runtime import sharding
 from environments import env_api
 from environments import sandbox as sandbox_lib
@@ -37,61 +31,9 @@ from environments import sandbox as sandbox_lib
 # Sections of a config that may differ from policy to policy.
 _OWN_SECTIONS = ('model', 'lora', 'optimizer')
 TRAINED = ('all', 'lora', 'none')
+_MOST_TURNS = 10_000
 
 ReadModel = Callable[[str, bool], policies_lib.Pretrained]
-
-
-def fit_to_devices(
-    config: ml_collections.ConfigDict, names: Sequence[str],
-    devices: Sequence[jax.Device], chip: chips.Chip | None,
-    read_model: ReadModel) -> ml_collections.ConfigDict:
-  """The config with a mesh that fits; says which, and why.
-
-  What of `mesh.fsdp` and `mesh.tensor` is 0 is chosen, and `buckets.groups`
-  loses what does not fit beside it. Without a 0 nothing is changed.
-
-  Args:
-    config: of the run.
-    names: of the policies.
-    devices: all that the run has.
-    chip: each of them; None for a CPU, whose devices share all memory.
-    read_model: of `model.folder` and `model.thinking`.
-
-  Raises:
-    UserError: nothing fits.
-  """
-  given = sharding.MeshSpec(**config.mesh)
-  if given.fsdp and given.tensor:
-    return config
-  config = config.copy_and_resolve_references()
-  config.mesh.fsdp, config.mesh.tensor = given.fsdp or 1, given.tensor or 1
-  if chip is None:
-    return config
-  anywhere = config.copy_and_resolve_references()
-  anywhere.mesh.fsdp = anywhere.mesh.tensor = 1
-  policies = build_policies(anywhere, names, devices, read_model)
-  buckets = buckets_lib.Buckets(**config.buckets)
-  critics = critics_lib.build(
-      spec_lib.CriticSpec(**config.critic), policies, buckets,
-      lambda folder: read_model(folder, config.model.thinking))
-  fit = device_fit.choose(
-      device_fit.pools_of(
-          list(policies.values()), list(critics.values()), keeps_start=(
-              config.loss.kl_estimator != 'none'
-              or config.train.diagnose_every > 0),
-          cache_dtype=functools.partial(
-              model.cache_dtype, config.rollout.kv_cache_dtype)),
-      device_fit.Shapes(
-          buckets.prompt[-1], buckets.completion[-1],
-          config.rollout.group_size, buckets.microbatch_tokens),
-      buckets.groups, chip, fsdp=given.fsdp, tensor=given.tensor,
-      num_slices=max(
-          sharding.num_slices(policy.mesh) for policy in policies.values()))
-  config.mesh.fsdp, config.mesh.tensor = fit.fsdp, fit.tensor
-  config.buckets.groups = tuple(
-      size for size in buckets.groups if size <= fit.num_groups)
-  print(device_fit.describe(fit, buckets.groups, chip))
-  return config
 
 
 def build_policies(
@@ -130,6 +72,7 @@ def _policy_configs(
             f'policies={config.policies!r} trains an adapter for each role, '
             "but model.trained='none'; give 'per_role' to train none.")
       configs[name].model.trained = 'lora'
+  given = set()
   for item in filter(None, config.per_policy.split(';')):
     place, equals, text = item.strip().partition('=')
     name, _, key = place.partition('.')
@@ -141,6 +84,10 @@ def _policy_configs(
           'POLICY.SECTION.KEY=VALUE, with one of the policies '
           f'{", ".join(names)} and a key of config.'
           f'{", config.".join(_OWN_SECTIONS)}.')
+    if place in given:
+      raise errors.UserError(
+          f'per_policy: {place} is given twice; leave one of them out.')
+    given.add(place)
     old = configs[name][section][field]
     try:
       value = text if isinstance(old, str) else ast.literal_eval(text)
@@ -168,6 +115,10 @@ def _build_policy(
       adapter, given['alpha'] = peft.load(own.lora.folder, pretrained.config)
       given['rank'], given['targets'] = model.describe(adapter)
     lora = model.LoraSpec(**given)
+    if lora.rank > pretrained.config.hidden_size:
+      raise errors.UserError(
+          f'lora.rank={lora.rank} is more than the hidden size of the model, '
+          f'{pretrained.config.hidden_size}; 8 to 64 are usual.')
   with errors.as_user_error():
     learner = train_step.LearnerSpec(
         optimizer=optimizer.OptimizerSpec(**own.optimizer),
@@ -190,7 +141,7 @@ def make_environment(
   name = config.environment.module
   try:
     make = importlib.import_module(name).make_environment
-  except errors.OF_CODE as error:
+  except (SystemExit, *errors.OF_CODE) as error:
     raise errors.UserError(
         f'environment.module={name!r} cannot be used '
         f'({errors.one_line(error)}); it must be a module with '
@@ -223,7 +174,8 @@ def _check_environment(name: str, environment: env_api.Environment) -> None:
         f'environment.module={name!r}: what make_environment returned has no '
         f'{", ".join(missing)}; see environments/env_api.py.')
   errors.check_number(
-      f'environment.module={name!r}: max_turns', environment.max_turns, least=1)
+      f'environment.module={name!r}: max_turns', environment.max_turns, least=1,
+      below=_MOST_TURNS)
   acting = [role for phase in environment.phases for role in phase]
   if not acting or sorted(acting) != sorted(environment.roles):
     raise errors.UserError(

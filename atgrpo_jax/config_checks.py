@@ -12,6 +12,7 @@ from typing import Any
 from atgrpo_jax import errors
 from atgrpo_jax.learner import update
 from atgrpo_jax.runtime import buckets as buckets_lib
+from atgrpo_jax.runtime import writers
 
 Config = Mapping[str, Any]  # Of sections, as a ConfigDict or a nested dict.
 
@@ -42,6 +43,7 @@ def check_run(config: Config) -> None:
     raise errors.UserError(
         f'train.num_steps={limits[0]} and train.completion_tokens={limits[1]} '
         'would never end; one of them must be above 0, and none below.')
+  writers.check(train['writers'])
   update.check_order(train['update_order'], train['updates_per_rollout'])
   rollout = config['rollout']
   errors.check_number(

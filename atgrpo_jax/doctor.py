@@ -6,15 +6,18 @@
 prints a line for each thing that a run needs, in the order in which it would
 fail: the devices and the mesh on them, the sandbox, the disk, the model and its
 tokenizer, how those who act first begin their answer to the first test task,
-and how long a decoded token and an update take, beside the time that the chip
-would need at least. The shapes are the largest of the run, so what does not fit
-fails here. Nothing stays written, and the weights in memory are thrown away.
+how long a decoded token and an update take, beside the time that the chip would
+need at least, and which settings should be changed first. The shapes are the
+largest of the run, so what does not fit fails here. Nothing stays written, and
+the weights in memory are thrown away.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 import dataclasses
+import functools
+import os
 import pathlib
 import shutil
 import time
@@ -22,7 +25,9 @@ import time
 import jax
 import numpy as np
 
+from atgrpo_jax import builders
 from atgrpo_jax import experiment as experiment_lib
+from atgrpo_jax import meshes
 from atgrpo_jax import training_step
 from atgrpo_jax import types
 from atgrpo_jax.compile_check import calls as calls_lib
@@ -43,6 +48,7 @@ from atgrpo_jax.sampling import placement
 _GIB = 2**30
 _NUM_TOKENS = 8  # Of a greedy answer.
 _REPEATS = 3  # Of a timing, of which the best counts.
+_MOST_CHANGES = 3
 
 
 def examine(
@@ -89,6 +95,8 @@ def _findings(
     if policy.trained != 'none':
       line = _update(experiment, states, policy, references.get(name), chip)
       yield 'update', f'{name}: {line}'
+  for line in _changes(experiment, chip)[:_MOST_CHANGES]:
+    yield 'change', line
 
 
 def _disk(workdir: pathlib.Path, template: experiment_lib.States) -> str:
@@ -238,6 +246,34 @@ def _beside(seconds: float, least: tuple[float, str], factor: float) -> str:
     return ''
   return (f'; the chip needs {factor * least[0]:.2f} for its {least[1]}, '
           f'{100 * least[0] / seconds:.0f} %')
+
+
+def _changes(
+    experiment: experiment_lib.Experiment,
+    chip: chips.Chip | None) -> list[str]:
+  """Settings that should be changed first, and why."""
+  config, found = experiment.config, []
+  if chip is not None:
+    faster = meshes.faster_settings(
+        config, list(experiment.policies), jax.devices(), chip,
+        functools.cache(builders.read_model))
+    found += [
+        f'{flags}: should sample {factor:.2f} times as fast, by the estimate'
+        for flags, factor in faster.items()]
+  cores = os.cpu_count()
+  if chip is None and jax.device_count() < cores:
+    found.append(
+        f'JAX_NUM_CPU_DEVICES={cores}, in the environment: of {cores} cores '
+        f'{jax.device_count()} share the groups')
+  if not jax.config.jax_compilation_cache_dir:
+    found.append(
+        'JAX_COMPILATION_CACHE_DIR, in the environment: the next start would '
+        'compile nothing again')
+  if config.environment.num_workers < cores // 4:
+    found.append(
+        f'--config.environment.num_workers={cores // 4}: of {cores} cores '
+        f'{config.environment.num_workers} step environments')
+  return found
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,10 +4,13 @@ from collections.abc import Iterator, Sequence
 import contextlib
 import math
 
+from absl import flags
+
 # What code that the user wrote, such as a config, may raise.
 OF_CODE = (
     ArithmeticError, AssertionError, AttributeError, ImportError, LookupError,
-    NameError, OSError, RuntimeError, SyntaxError, TypeError, ValueError)
+    NameError, OSError, RuntimeError, SyntaxError, TypeError, ValueError,
+    flags.Error)
 
 
 class UserError(ValueError):

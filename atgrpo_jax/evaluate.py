@@ -225,12 +225,15 @@ def read(workdir: pathlib.Path, name: str) -> dict[str, Any]:
   """Reads `evals/<name>.json`; a UserError if it is not what was written."""
   path = workdir / 'evals' / f'{name}.json'
   try:
-    result = json.loads(path.read_text())
+    result = files.parse_json(path.read_text())
     if 'clusters' not in result:
       raise ValueError('it has no clusters of tasks')
     for field in ('successes', 'clusters'):
       if len(result[field]) != result['num_tasks']:
         raise ValueError(f'{field} do not fit num_tasks')
+    known = result['num_tasks'] - result.get('num_left_out', 0)
+    if result['successes'].count('1') != round(result['success'] * known):
+      raise ValueError('successes do not fit success')
   except OSError as error:
     raise errors.UserError(f'Cannot read an evaluation: {error}.') from error
   except (ValueError, KeyError, TypeError) as error:

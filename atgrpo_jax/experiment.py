@@ -18,6 +18,7 @@ import ml_collections
 from atgrpo_jax import builders
 from atgrpo_jax import config_checks
 from atgrpo_jax import errors
+from atgrpo_jax import meshes
 from atgrpo_jax import model
 from atgrpo_jax.algorithms import actor_critic
 from atgrpo_jax.algorithms import critics as critics_lib
@@ -218,7 +219,7 @@ def build(
       config.policies, environment.roles)
   names = policy_map_lib.policies_of(policy_map)
   devices, read_model = jax.devices(), functools.cache(builders.read_model)
-  fitting = builders.fit_to_devices(
+  fitting = meshes.fit_to_devices(
       config, names, devices, _chip(), read_model)
   policies = builders.build_policies(fitting, names, devices, read_model)
   buckets = buckets_lib.Buckets(**fitting.buckets)

@@ -36,6 +36,8 @@ def export_run(
     raise errors.UserError(
         f'{workdir} holds no run to export; name that of a training run in '
         '--workdir.')
+  workdir_lib.check_checkpoints(
+      workdir, experiment.config.train.checkpoint_every)
   trained, step = experiment.trained_params(workdir, checkpoint)
   dtype, merged = jnp.dtype(config.dtype), config.merged
   for name, params in trained.items():

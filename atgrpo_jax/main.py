@@ -285,7 +285,11 @@ def parse_flags(
     rest = values(argv)
     # If there was an OSError in the file, this raises it.
     is_config = hasattr(values.config, 'to_dict')
-  except (flags.Error, *errors.OF_CODE) as error:
+  except errors.OF_CODE as error:
+    raise errors.UserError(_flag_error(path, error)) from error
+  except SystemExit as error:  # As --help does.
+    if not _lines_in(path, error):
+      raise
     raise errors.UserError(_flag_error(path, error)) from error
   if path and not is_config:
     raise errors.UserError(
@@ -319,11 +323,16 @@ def _value_of(flag: str, argv: list[str]) -> str:
   return ''
 
 
-def _flag_error(path: str, error: Exception) -> str:
-  """What is wrong in the flags, or in the config file at `path`."""
-  lines = [
+def _lines_in(path: str, error: BaseException) -> list[int]:
+  """Where an error came through a file."""
+  return [
       frame.lineno for frame in traceback.extract_tb(error.__traceback__)
       if frame.filename == path]
+
+
+def _flag_error(path: str, error: BaseException) -> str:
+  """What is wrong in the flags, or in the config file at `path`."""
+  lines = _lines_in(path, error)
   if isinstance(error, SyntaxError):
     return f'{path} cannot be read: {errors.one_line(error)}.'
   if lines:
@@ -340,10 +349,11 @@ def _flag_error(path: str, error: Exception) -> str:
             f'{advice or "See the config file for those it has."}')
   # An error inside the config file comes with its traceback as text.
   text = str(error).strip()
+  if not isinstance(error, OSError) and 'parsing config file' not in text:
+    return ' '.join(text.split())
   message = text.rpartition('\n')[2]
   message = (message.partition('ValueError: ')[2] or message).strip()
-  in_file = isinstance(error, OSError) or 'parsing config file' in text
-  return f'{path}: {message}' if in_file else message
+  return f'{path}: {message}'
 
 
 if __name__ == '__main__':

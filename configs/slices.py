@@ -40,6 +40,7 @@ def put_on_slice(
   are some, has its share of the chips.
   """
   topology = _layout(topology)
+  c.mesh.pools = ''
   chips = math.prod(map(int, topology.partition(':')[2].split('x')))
   if roles:
     chips //= len(roles)

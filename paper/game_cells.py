@@ -89,7 +89,7 @@ SHARE_OF_TASKS = {
     'mas_grpo_agent': 1 / 2, 'mas_grpo_turn': 1 / 2,
     'mas_grpo_agent_turn': 1 / 2,
     # All branches are played, up to 510 answers a task.
-    'magrpo': 1 / 16,
+    'magrpo': 1 / 8,
     'tree_immediate': 1 / 3, 'parallel_immediate': 1 / 3,
     'parallel_return_to_go': 1 / 3,
     # Continuations cost tokens: with smaller steps there are as many updates.

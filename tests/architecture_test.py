@@ -25,8 +25,8 @@ FLOORS = (
     ' atgrpo_jax.replay atgrpo_jax.compile_check',
     *(f'atgrpo_jax.{name}' for name in (
         'viewer', 'evaluate', 'training_step', 'saved_config', 'experiment',
-        'builders', 'config_checks', 'measures', 'algorithms', 'rollout',
-        'sampling', 'learner', 'huggingface', 'model', 'rl', 'runtime')),
+        'meshes', 'builders', 'config_checks', 'measures', 'algorithms',
+        'rollout', 'sampling', 'learner', 'huggingface', 'model', 'rl', 'runtime')),
     'atgrpo_jax.types atgrpo_jax.errors',
 )
 _FLOOR_OF = {

@@ -12,6 +12,7 @@ import dataclasses
 import itertools
 import json
 import math
+import os
 import pathlib
 import re
 import shutil
@@ -125,6 +126,15 @@ def make_folder(folder: str, file: str) -> Damage:
   return damage
 
 
+def make_pipe(folder: str, file: str) -> Damage:
+  def damage(place):
+    path = getattr(place, folder) / file
+    path.parent.mkdir(exist_ok=True)
+    os.mkfifo(path)
+    return []
+  return damage
+
+
 def edit(folder: str, file: str, **fields: Any) -> Damage:
   """Sets fields of a JSON file."""
   def damage(place):
@@ -213,7 +223,8 @@ def letters(change: str) -> Damage:
 # Model folders.
 
 _BROKEN = {
-    'cut off': '{"a": ', 'a list': '[]', 'empty': '', 'binary': b'\xff\xfe\x80'}
+    'cut off': '{"a": ', 'a list': '[]', 'empty': '', 'binary': b'\xff\xfe\x80',
+    'nested': '[' * 100_000}
 for _file in (
     'config.json', 'generation_config.json', 'tokenizer.json',
     'tokenizer_config.json'):
@@ -280,6 +291,9 @@ for _template, _words in {
     "{% for m in messages if m.role == 'system' %}{{ m.content }}{% endfor %}":
         ["leaves out or changes a message of the role 'user'"],
     '{{ messages[0].content | upper }}': ['leaves out or changes'],
+    '{{ messages[0].content }}'
+    + '{% for _ in range(range(1000) | random) %} a{% endfor %} b' * 3:
+        ['renders the same message in several ways'],
 }.items():
   case(f'chat template {_template!r}',
        write('model', 'chat_template.jinja', _template),
@@ -392,6 +406,7 @@ for _content, _words in {
     'def get_config():\n  return {"seed": 1}\n': ["returned {'seed': 1}"],
     'def get_config():\n  pass\n': ['get_config() returned None'],
     'from ml_collections import config_dict\n'
+    'import sys\ndef get_config():\n  sys.exit(0)\n': ['line', 'SystemExit: 0'],
     'def get_config():\n  return config_dict.ConfigDict()\n': [
         'has no seed, policies'],
 }.items():
@@ -423,10 +438,21 @@ for _item, _words in {
     'mesh.fsdp=3': 'does not divide', 'mesh.pools=x=0:9': 'every policy',
     'per_policy=shared.model': 'POLICY.SECTION.KEY=VALUE',
     'per_policy=shared.optimizer.b1=x': 'should be a float',
-    'policies=first=,second=b': 'every role'}.items():
+    'policies=first=,second=b': 'every role',
+    'policies=first=../evals,second=b': "'../evals' cannot name a policy",
+    'policies=first=a,second=b.c': "'b.c' cannot name a policy",
+    f'policies=first=a,second={"b" * 65}': 'at most 64 letters',
+    'per_policy=shared.optimizer.b1=0.5;shared.optimizer.b1=0.5':
+        'shared.optimizer.b1 is given twice',
+    'optimizer.learning_rate=1e39': 'below 1000000.0',
+    "train.writers=('os',)": "names 'os', which is none of",
+    "train.writers=('tensorboard','tensorboard')": 'twice'}.items():
   case(_item, config(_item), _item.partition('=')[0], _words)
 case('lora.alpha=nan', config('model.trained=lora', 'lora.alpha=nan'),
      'lora.alpha=nan', 'finite')
+case('lora.rank', config('model.trained=lora', 'lora.rank=1000000'),
+     'lora.rank=1000000 is more than the hidden size of the model')
+case('seed on two lines', config('seed=1\n2'), 'seed', "'1\\n2'")
 case('export.dtype', mode('export', 'export.dtype=int8'),
      "export.dtype='int8' is not one of")
 case('nothing to export', mode('export'), '{workdir} holds no run to export')
@@ -454,6 +480,9 @@ case('pretrain, init_folder', pretrain('init_folder=no/such'),
 
 case('prompts too long for the buckets', config('buckets.prompt=(2,)'),
      "prompt of role 'first' in task 'echo/train/", 'only 2 fit')
+case('no room for a prompt',
+     edit('model', 'config.json', max_position_embeddings=2),
+     'The model has 2 positions', 'leaves none for a prompt')
 case('prompts too long for the model',
      edit('model', 'config.json', max_position_embeddings=4),
      'has 3 tokens, but only 2 fit', '4 positions of the model')
@@ -488,6 +517,13 @@ for _messages in (
     "[{'role': 'user', 'content': ['a']}]"):
   case(f'messages {_messages}', module(_ENV, _OBSERVES.format(_messages)),
        "cannot begin the task 'echo/train/0'", 'Error: ')
+case('environment that ends the program', module(
+    _ENV, 'import sys\nsys.exit(0)\n'), 'cannot be used (SystemExit: 0)')
+case('environment with a flag of ours', module(
+    _ENV, 'from absl import flags\nflags.DEFINE_string("x", "", "")\n'
+    'flags.DEFINE_string("x", "", "")\n'), 'DuplicateFlagError')
+case('turns without an end', config('environment.max_turns=2147483648'),
+     'max_turns=2147483648, but must be at least 1 and below 10000')
 case('max_turns of an environment', config('environment.max_turns=0'),
      'max_turns=0, but must be at least 1')
 case('environment.module, relative', config(f'{_ENV}=.x'), f"{_ENV}='.x'")
@@ -618,6 +654,8 @@ for _mode in ('train', 'evaluate', 'export'):
 for _name in ('config.json', 'metrics.jsonl'):
   case(f'{_name} of a workdir is a folder', make_folder('workdir', _name),
        f'{{workdir}}/{_name} is a folder, but must be a file')
+  case(f'{_name} of a workdir is a pipe', make_pipe('workdir', _name),
+       f'{{workdir}}/{_name} is a pipe or device, but must be a file')
 case('workdir in a file',
      lambda place: [f'--workdir={place.model}/config.json/x'],
      '{model}/config.json is a file')

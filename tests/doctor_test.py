@@ -27,7 +27,7 @@ def examined(echo_folder, tmp_path_factory):
 def test_all_is_looked_at_in_the_order_in_which_it_would_fail(examined):
   assert list(dict.fromkeys(what for what, _ in examined)) == [
       'devices', 'mesh', 'sandbox', 'disk', 'tasks', 'model', 'answer',
-      'decode', 'update']
+      'decode', 'update', 'change']
 
 
 def test_what_is_said(examined, echo_folder):
@@ -51,6 +51,26 @@ def test_what_is_timed_stands_beside_what_the_chip_needs(examined, what):
         line).groups())
     assert seconds > 0 < least
     assert share == pytest.approx(100 * least / seconds, rel=0.05, abs=1)
+
+
+def test_at_most_three_settings_are_named(examined):
+  lines = [line for what, line in examined if what == 'change']
+  assert 1 <= len(lines) <= 3
+  # Of the chip's memory this model takes next to nothing.
+  assert re.match(
+      r'--config\.\S+: should sample \d+\.\d\d times as fast', lines[0])
+
+
+def test_on_a_cpu_the_environment_is_looked_at(echo_folder, monkeypatch):
+  monkeypatch.setattr(doctor.os, 'cpu_count', lambda: 64)
+  experiment = echo.experiment(echo_folder)
+  experiment.config.environment.num_workers = 16
+  found = doctor._changes(experiment, None)
+  assert found[0].startswith('JAX_NUM_CPU_DEVICES=64')
+  assert not any('num_workers' in line for line in found)
+  experiment.config.environment.num_workers = 15
+  assert '--config.environment.num_workers=16' in doctor._changes(
+      experiment, None)[-1]
 
 
 def test_without_room_on_the_disk_it_ends_there(

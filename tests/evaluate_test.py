@@ -8,6 +8,7 @@ import pytest
 
 from atgrpo_jax import errors
 from atgrpo_jax import evaluate
+from atgrpo_jax import export
 from atgrpo_jax import measures
 from atgrpo_jax import train
 from atgrpo_jax.runtime import workdir as workdir_lib
@@ -243,9 +244,11 @@ def test_a_run_whose_checkpoints_are_gone_is_not_the_untrained_team(
   experiment = echo.experiment(echo_folder)
   workdir_lib.write_config(tmp_path, experiment.config.to_dict())
   (tmp_path / 'metrics.jsonl').write_text('{"step": 1}\n')
-  with pytest.raises(errors.UserError, match='1 steps.*were deleted'):
-    evaluate.evaluate_run(experiment, tmp_path)
+  for use in (evaluate.evaluate_run, export.export_run):
+    with pytest.raises(errors.UserError, match='1 steps.*were deleted'):
+      use(experiment, tmp_path)
   assert not (tmp_path / 'evals').exists()
+  assert not (tmp_path / 'export').exists()
 
 
 @pytest.mark.parametrize('changes, words', [
@@ -266,7 +269,9 @@ def test_what_cannot_be_evaluated_is_refused(
     *((text, 'after.json is no evaluation') for text in (
         '', '[]', '{}',
         '{"successes": "01", "num_tasks": 3, "clusters": [0, 1, 2]}',
-        '{"successes": "011", "num_tasks": 3, "clusters": [0, 1]}')),
+        '{"successes": "011", "num_tasks": 3, "clusters": [0, 1]}',
+        '{"successes": "011", "num_tasks": 3, "clusters": [0, 1, 2], '
+        '"success": 0.3}')),
     ('{"successes": "011", "num_tasks": 3}',
      'has no clusters of tasks.*put it back as it was')])
 def test_what_is_no_evaluation_is_named(text, words, tmp_path):

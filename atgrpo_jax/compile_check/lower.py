@@ -22,6 +22,7 @@ import jax
 import ml_collections
 
 from atgrpo_jax import builders
+from atgrpo_jax import meshes
 from atgrpo_jax import model
 from atgrpo_jax.algorithms import critics as critics_lib
 from atgrpo_jax.algorithms import spec as spec_lib
@@ -94,7 +95,7 @@ def fit_to_devices(
     config: ml_collections.ConfigDict, devices: Sequence[jax.Device],
     chip: chips.Chip) -> ml_collections.ConfigDict:
   """The config with the mesh that a run on these devices has."""
-  return builders.fit_to_devices(
+  return meshes.fit_to_devices(
       config, _names(config), devices, chip, _read_model(config))
 
 

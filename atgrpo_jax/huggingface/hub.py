@@ -92,12 +92,13 @@ def load_config(folder: str | pathlib.Path) -> config_lib.ModelConfig:
 def read_json(path: pathlib.Path) -> dict[str, Any]:
   """The JSON object in a file of a model; UserError if there is none."""
   if not path.is_file():
+    what = 'is no file' if path.exists() else 'does not exist'
     raise errors.UserError(
-        f'{path} does not exist: expected a Hugging Face model folder with '
+        f'{path} {what}: expected a Hugging Face model folder with '
         'config.json, tokenizer.json, tokenizer_config.json and '
         'model.safetensors.')
   try:
-    fields = json.loads(path.read_text('utf-8'))
+    fields = files.parse_json(path.read_text('utf-8'))
   except ValueError as error:
     raise errors.UserError(
         f'{path} is no JSON ({error}); copy or download it again.') from error

@@ -37,6 +37,7 @@ CHAT_TEMPLATE = (
     "{%- endif %}"
     "{%- endif %}")
 
+_NUM_CHECKED = 64  # Tokens.
 # Longest piece of text, in bytes, that one learned token may stand for.
 _MAX_TOKEN_BYTES = 16
 
@@ -61,6 +62,7 @@ class Tokenizer:
     self._control_start = re.compile('(?=%s).' % ('|'.join(
         re.escape(str(token)) for token in
         self._hf.added_tokens_decoder.values()) or '(?!)'), re.DOTALL)
+    self._check()
 
   @property
   def vocab_size(self) -> int:
@@ -123,6 +125,33 @@ class Tokenizer:
     self._hf.save_pretrained(folder)
     write_generation_config(
         pathlib.Path(folder), self.stop_ids, self._hf.pad_token_id)
+
+  def _check(self) -> None:
+    """Raises UserError where text would not come back as it was."""
+    vocab = self._hf.get_vocab()
+    if len(set(vocab.values())) < len(vocab):
+      raise errors.UserError(
+          f'{self._folder}/tokenizer.json gives one id to several tokens; copy '
+          'or download it again.')
+    if getattr(self._hf.backend_tokenizer.model, 'dropout', None):
+      raise errors.UserError(
+          f'{self._folder}/tokenizer.json has a dropout, with which a text has '
+          'other ids each time; set it to null.')
+    words = sorted(vocab.values())
+    text = self._hf.decode(words[::len(words) // _NUM_CHECKED + 1])
+    with _Reading(self._folder):
+      once = self._hf.decode(self._encode(text))  # Normalised.
+      again = self._hf.decode(self._encode(once))
+    if again != once:
+      raise errors.UserError(
+          f'{self._folder}/tokenizer.json does not give a text back: its '
+          'decoder does not fit the rest; copy or download it again.')
+    message = [{'role': 'user', 'content': once}]
+    if (self.encode_prompt(message).tolist()
+        != self.encode_prompt(message).tolist()):
+      raise errors.UserError(
+          f'{self._folder}: the chat template renders the same message in '
+          'several ways; take that of Qwen3.')
 
   def _defuse(self, text: str) -> str:
     return self._control_start.sub('\\g<0>\u200b', text)

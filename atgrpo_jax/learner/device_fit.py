@@ -95,7 +95,7 @@ class Fit:
     num_groups: in flight at once.
     sampling: bytes while a rollout is played.
     learning: bytes while a gradient is computed.
-    seconds: of a decoded token of all groups, at least.
+    rate: groups of all policies that get a token, each second, at most.
   """
 
   fsdp: int
@@ -103,7 +103,7 @@ class Fit:
   num_groups: int
   sampling: float
   learning: float
-  seconds: float
+  rate: float
 
   @property
   def num_bytes(self) -> float:
@@ -175,8 +175,7 @@ def choose(
   found = [
       fit for fit in fits if fit.num_bytes <= _COMFORTABLE * chip.memory]
   if found:
-    return max(found, key=lambda fit: (
-        fit.num_groups / fit.seconds, -fit.tensor, -fit.fsdp))
+    return max(found, key=lambda fit: (fit.rate, -fit.tensor, -fit.fsdp))
   least = min(fits, key=lambda fit: fit.num_bytes)
   if least.num_bytes <= chip.memory:
     return least
@@ -256,7 +255,10 @@ def _fit(
             (2 * load.config.num_layers + 4) * _COLLECTIVE_SECONDS
             if tensor > 1 else 0.0)
         for load, params, cache in zip(sampled, read, caches)))
-  return Fit(fsdp, tensor, num_groups, sampling, learning, seconds)
+  num_sampled = sum(load.samples for pool in pools for load in pool.loads)
+  return Fit(
+      fsdp, tensor, num_groups, sampling, learning,
+      num_sampled * num_groups / seconds)
 
 
 def _prefilled(load, num_tokens, tensor):

@@ -7,6 +7,7 @@ over {policy: ...} dicts.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+import re
 
 from atgrpo_jax import errors
 
@@ -23,7 +24,7 @@ def make_policy_map(
   if policies == 'shared':
     return {role: 'shared' for role in roles}
   if policies in ('per_role', 'lora_per_role'):
-    return {role: role for role in roles}
+    return _with_plain_names({role: role for role in roles}, key)
   pairs = [pair.strip().partition('=') for pair in policies.split(',')]
   policy_map = {role: policy for role, _, policy in pairs}
   if (len(policy_map) != len(pairs) or set(policy_map) != set(roles)
@@ -33,7 +34,17 @@ def make_policy_map(
         f"{key}={policies!r} is neither 'shared' nor 'per_role' nor "
         "'lora_per_role' nor a map that names the policy of every role once, "
         f'such as {example!r}.')
-  return {role: policy_map[role] for role in roles}
+  return _with_plain_names({role: policy_map[role] for role in roles}, key)
+
+
+def _with_plain_names(policy_map, key):
+  """Policies name folders, such as those of `export`."""
+  for policy in policy_map.values():
+    if not re.fullmatch(r'[A-Za-z0-9_]{1,64}', policy):
+      raise errors.UserError(
+          f'{key}: {policy!r} cannot name a policy; take at most 64 letters, '
+          'digits and underscores.')
+  return policy_map
 
 
 def adapts(policies: str) -> bool:

@@ -25,6 +25,11 @@ class Limits:
   def check(self, length: int, key: types.GroupKey) -> None:
     """Nothing is cut in silence: raises UserError if a prompt does not fit."""
     limit = min(self.bucket, self.max_positions - self.max_new_tokens)
+    if limit < 1:
+      raise errors.UserError(
+          f'The model has {self.max_positions} positions, and '
+          f'rollout.max_new_tokens={self.max_new_tokens} leaves none for a '
+          'prompt; lower it, or take a model with more positions.')
     if length > limit:
       raise errors.UserError(
           f'The prompt of role {key.role!r} in task {key.task_id!r}, '

@@ -133,7 +133,7 @@ def read_trees(path: pathlib.Path) -> Iterator[dict[str, Any]]:
     with (path.open('rb') as file,
           gzip.open(file, 'rt', encoding='utf-8') as lines):
       for line in lines:
-        tree = json.loads(line)
+        tree = files.parse_json(line)
         is_empty = False
         yield tree
     if is_empty:

@@ -4,7 +4,8 @@ A step is one orbax composite, written beside its place and renamed once, so
 it exists whole or not at all. It holds
 
   state  {policy: TrainState} as one flat table, leaf name -> array
-  meta   JSON: the caller's `meta`, and shape, dtype and digest of every leaf
+  meta   JSON: the step, the caller's `meta`, and shape, dtype and digest of
+         every leaf
 
 orbax alone loads a file with a flipped bit as wrong numbers and casts a
 changed dtype, both in silence. So `meta` carries a SHA-256 of itself, the
@@ -113,6 +114,7 @@ class Checkpoints:
     if is_best:
       self._kept.best_step = step
     record = {
+        'step': step,
         'meta': dict(meta),
         'best_step': self._kept.best_step,
         'leaves': {
@@ -287,9 +289,11 @@ class Checkpoints:
     with _Reading('meta'):
       record = ocp.JsonCheckpointHandler().restore(
           self._directory / str(step) / 'meta')
-      sha256 = record.pop('sha256')
+      sha256, its_step = record.pop('sha256'), record['step']
     if sha256 != _sha256(record):
       raise _Unreadable('SHA-256 of meta differs')
+    if its_step != step:
+      raise _Unreadable(f'it is the checkpoint of step {its_step}')
     return record
 
   def _writer(self) -> ocp.CheckpointManager:

@@ -10,12 +10,13 @@ import contextlib
 import fcntl
 import importlib.util
 import io
+import json
 import logging
 import os
 import pathlib
 import shutil
 import tempfile
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from etils import epath
 import fsspec
@@ -78,6 +79,14 @@ class OfBucket:
           f'({errors.one_line(error)}); check that the bucket exists, that it '
           'can be reached, and that these credentials may use it (`gcloud auth '
           'application-default login`).') from error
+
+
+def parse_json(text: str | bytes) -> Any:
+  """What JSON says; nesting without an end is a ValueError, too."""
+  try:
+    return json.loads(text)
+  except RecursionError as error:
+    raise ValueError('it is nested too deep') from error
 
 
 def unfinished(path: pathlib.Path) -> pathlib.Path:

@@ -116,7 +116,7 @@ def read(workdir: pathlib.Path) -> list[dict[str, float]]:
   path = workdir / 'metrics.jsonl'
   try:
     return [
-        {name: float(value) for name, value in json.loads(line).items()}
+        {name: float(value) for name, value in files.parse_json(line).items()}
         for line in path.read_text().splitlines()]
   except OSError as error:
     raise errors.UserError(f'Cannot read the metrics of a run: {error}.'

@@ -42,6 +42,7 @@ import numpy as np
 from atgrpo_jax import errors
 
 AXES = ('data', 'fsdp', 'tensor')
+AUTO = 'auto'  # Pools that are still to be chosen.
 ROWS = ('data', 'fsdp')  # What the groups of a batch are split over.
 
 # (name of a leaf, where its axes lie). A kernel is [L, in, out].
@@ -86,7 +87,8 @@ class MeshSpec:
     fsdp: size of that axis in each pool; 0 where it is still to be chosen.
     tensor: size of that axis, or 0; `data` is what remains of the pool.
     pools: the devices of each policy, as in 'tool=0:4,planner=4:8'; '' gives
-      every policy all devices. They are counted slice by slice.
+      every policy all devices, and AUTO is still to be chosen. They are counted
+      slice by slice.
   """
 
   fsdp: int = 1

@@ -86,7 +86,7 @@ def read_config(workdir: pathlib.Path) -> dict[str, Any]:
   path = workdir / 'config.json'
   _check_kinds(workdir)
   try:
-    config = json.loads(path.read_text())['config']
+    config = files.parse_json(path.read_text())['config']
     if not isinstance(config, dict):
       raise TypeError(f'the config is {config!r}')
     return config
@@ -146,10 +146,11 @@ def _check_kinds(workdir: pathlib.Path) -> None:
             f'{path} is a file, but must be a folder; choose another '
             '--workdir.')
     for name in (*_FILES, REPORT):
-      if (workdir / name).is_dir():
+      path = workdir / name
+      if path.exists() and not path.is_file():
+        kind = 'a folder' if path.is_dir() else 'a pipe or device'
         raise errors.UserError(
-            f'{workdir / name} is a folder, but must be a file; choose another '
-            '--workdir.')
+            f'{path} is {kind}, but must be a file; choose another --workdir.')
     for parent in () if files.is_remote(workdir) else workdir.parents:
       if parent.exists() and not parent.is_dir():
         raise errors.UserError(

@@ -9,7 +9,7 @@ A writer has the methods of clu's `MetricWriter` that are used here:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import hashlib
 import importlib
 import pathlib
@@ -50,7 +50,7 @@ def make(
     UserError: a name is none of these, or what it needs is not installed.
   """
   return [
-      _KNOWN.get(name, _from_module(name))(workdir, config, first_step)
+      (_KNOWN.get(name) or _make_writer_of(name))(workdir, config, first_step)
       for name in names]
 
 
@@ -120,18 +120,26 @@ class WandB:
     self._run.finish()
 
 
-def _from_module(name: str):
-  """`make_writer` of a module; raises when it is called, not before."""
-  def make_writer(*args):
-    try:
-      return importlib.import_module(name).make_writer(*args)
-    except errors.OF_CODE as error:
+def check(names: Sequence[str]) -> None:
+  """Raises UserError unless each can be found, and is named once."""
+  for name in names:
+    if names.count(name) > 1:
       raise errors.UserError(
-          f'train.writers names {name!r}, which is none of '
-          f'{", ".join(_KNOWN)} and cannot be used as a module '
-          f'({errors.one_line(error)}); it must have make_writer(workdir, '
-          'config, first_step).') from error
-  return make_writer
+          f'train.writers={names} names {name!r} twice; leave one of them out.')
+    if name not in _KNOWN:
+      _make_writer_of(name)
+
+
+def _make_writer_of(name: str) -> Callable[..., Writer]:
+  """The function of a module; UserError if there is none."""
+  try:
+    return importlib.import_module(name).make_writer
+  except errors.OF_CODE as error:
+    raise errors.UserError(
+        f'train.writers names {name!r}, which is none of '
+        f'{", ".join(_KNOWN)} and cannot be used as a module '
+        f'({errors.one_line(error)}); it must have make_writer(workdir, '
+        'config, first_step).') from error
 
 
 _KNOWN = {'tensorboard': TensorBoard, 'wandb': WandB}

@@ -206,6 +206,33 @@ def test_what_is_saved_is_loaded(tokenizer, tmp_path):
 # Training.
 
 
+def _without_decoder(fields):
+  fields['decoder'] = None
+
+
+def _with_dropout(fields):
+  fields['model']['dropout'] = 0.5
+
+
+def _with_one_id_twice(fields):
+  vocab = fields['model']['vocab']
+  first, *_, last = vocab
+  vocab[last] = vocab[first]
+
+
+@pytest.mark.parametrize('damage, words', [
+    (_without_decoder, 'does not give a text back'),
+    (_with_dropout, 'has a dropout'),
+    (_with_one_id_twice, 'gives one id to several tokens')])
+def test_what_would_garble_texts_in_silence_is_refused(damage, words, copy):
+  path = copy / 'tokenizer.json'
+  fields = json.loads(path.read_text())
+  damage(fields)
+  path.write_text(json.dumps(fields))
+  with pytest.raises(errors.UserError, match=f'tokenizer.json {words}'):
+    tokenizer_lib.Tokenizer(copy)
+
+
 def test_training_respects_the_vocabulary_size(tokenizer, trained, tmp_path):
   assert sorted(_vocab(trained).values()) == list(range(VOCAB_SIZE))
   assert tokenizer.vocab_size == VOCAB_SIZE

@@ -1,6 +1,7 @@
 """device_fit.py: the mesh that is chosen, and the estimate that decides."""
 
 import dataclasses
+import pathlib
 import re
 
 import jax
@@ -8,8 +9,10 @@ import pytest
 
 from atgrpo_jax import builders
 from atgrpo_jax import errors
+from atgrpo_jax import meshes
 from atgrpo_jax import model
 from atgrpo_jax.learner import device_fit
+from atgrpo_jax.learner import policies as policies_lib
 from atgrpo_jax.runtime import chips
 from configs import common
 from configs import plan_path
@@ -110,7 +113,7 @@ def _fit_nano(memory, read_model=builders.read_model, **changes):
   config.update_from_flattened_dict(
       {'mesh.fsdp': 0, 'mesh.tensor': 0, **changes})
   chip = memory and dataclasses.replace(chips.TPUS['v5e'], memory=memory)
-  return config, builders.fit_to_devices(
+  return config, meshes.fit_to_devices(
       config, ['shared'], jax.devices()[:1], chip, read_model)
 
 
@@ -127,6 +130,72 @@ def test_a_run_has_the_groups_that_fit(capsys):
   assert '(buckets.groups=[1048576] would take' in capsys.readouterr().out
 
 
+@dataclasses.dataclass(frozen=True)
+class _Chip:
+  """What jax asks of a device to build a mesh."""
+
+  id: int
+  coords: tuple[int, int, int]
+  platform: str = 'tpu'
+  device_kind: str = 'of some kind'
+  core_on_chip: int = 0
+  process_index: int = 0
+
+
+def _on_slice(size, topology, policies, **changes):
+  """What `meshes` asks of a run on a slice of 16 chips."""
+  config = pod.get_config(
+      f'size={size},policies={policies},topology={topology}')
+  config.update_from_flattened_dict({
+      'mesh.fsdp': 0, 'mesh.tensor': 0, 'mesh.pools': 'auto',
+      'buckets.groups': (4, 8, 16, 32, 64), **changes})
+  dimensions = model.ModelConfig(**config.compile_check.dimensions)
+  return (
+      config, ['shared'] if policies == 'shared' else ['tool', 'planner'],
+      [_Chip(i, (i % 4, i // 4, 0)) for i in range(16)],
+      chips.TPUS[topology.partition(':')[0]],
+      lambda folder, thinking: policies_lib.Pretrained(
+          pathlib.Path(folder), dimensions, tokenizer=None))
+
+
+def _fit_pools(*args, **changes):
+  return meshes.fit_to_devices(*_on_slice(*args, **changes)).mesh.pools
+
+
+@pytest.mark.parametrize('size, topology, policies, pools, words', [
+    # Two models would be read for each token of either, by half as many groups.
+    ('1.7b', 'v6e:4x4', 'per_role', 'tool=0:8,planner=8:16', '1.48 times'),
+    # Both adapters are sampled at once, over one model.
+    ('1.7b', 'v6e:4x4', 'lora_per_role', '', '1.00 times'),
+    ('1.7b', 'v6e:4x4', 'shared', '', None)])
+def test_pools_are_compared(size, topology, policies, pools, words, capsys):
+  assert _fit_pools(size, topology, policies) == pools
+  found = re.findall(r'\d\.\d\d times', capsys.readouterr().out)
+  assert found == ([words] if words else [])
+
+
+def test_pools_that_do_not_fit_are_not_taken(capsys):
+  with pytest.raises(errors.UserError, match='does not fit 16 devices'):
+    _fit_pools('8b', 'v5e:4x4', 'per_role')
+  # fsdp=16 does not divide half of the devices.
+  assert _fit_pools(
+      '1.7b', 'v5p:2x2x4', 'per_role', **{
+          'mesh.fsdp': 16, 'mesh.tensor': 1}) == ''
+  assert 'with devices of their own would not fit' in capsys.readouterr().out
+
+
+def test_settings_that_should_be_faster():
+  args = _on_slice('1.7b', 'v6e:4x4', 'per_role', **{
+      'mesh.fsdp': 4, 'mesh.tensor': 4, 'mesh.pools': '',
+      'buckets.groups': (16,)})
+  assert meshes.faster_settings(*args) == pytest.approx({
+      '--config.rollout.kv_cache_dtype=int8 --config.buckets.groups=(96,)':
+          4.15,
+      '--config.buckets.groups=(48,)': 2.10,
+      '--config.mesh.fsdp=0 --config.mesh.tensor=0 --config.mesh.pools=auto':
+          1.65}, abs=0.01)
+
+
 def test_a_run_that_cannot_fit_is_refused_before_weights_are_read():
   with pytest.raises(errors.UserError, match='does not fit 1 devices of 0.00'):
     _fit_nano(1 << 20)
@@ -141,3 +210,8 @@ def test_devices_of_a_cpu_share_its_memory(capsys):
 def test_a_mesh_that_is_given_is_left_alone():
   config, fitting = _fit_nano(1, **{'mesh.fsdp': 1, 'mesh.tensor': 1})
   assert fitting is config
+
+
+def test_without_a_chip_all_policies_have_all_devices():
+  _, fitting = _fit_nano(None, **{'mesh.pools': 'auto'})
+  assert fitting.mesh.pools == ''

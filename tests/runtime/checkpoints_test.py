@@ -250,6 +250,15 @@ def test_run_goes_on_after_damage(run):
   assert _names(run) == ['10', '10.2.corrupt', '10.corrupt', '5']
 
 
+def test_a_step_under_the_number_of_another_is_damage(run, caplog):
+  (run / '10').rename(run / '12')
+  saved = checkpoints.Checkpoints(run)
+  assert saved.restore(_state(0)).step == 5
+  assert 'step 12: it is the checkpoint of step 10; using step 5' in caplog.text
+  with pytest.raises(errors.UserError, match='step 12: it is the'):
+    saved.restore(_state(0), step=12)
+
+
 def test_no_readable_step_is_an_error_and_stays_one(run):
   for step in ('5', '10'):
     _flip(run / step / 'meta/metadata', 100)
