@@ -4,6 +4,7 @@ from concurrent import futures
 import contextlib
 import os
 import pathlib
+import select
 import sys
 import traceback
 
@@ -260,6 +261,24 @@ def run() -> None:
     app.run(main, flags_parser=parse_flags)
   except errors.SPEAKING as error:
     sys.exit(_report(error))
+  except BrokenPipeError:
+    if not _lost_output():
+      raise
+    sys.exit(_report(errors.UserError(
+        'standard output was closed while there was more to print; give it a '
+        'file, as in `> run.log`, and run the same command again, which '
+        'resumes a run.')))
+
+
+def _lost_output() -> bool:
+  """Whether nobody reads what is printed, which then goes nowhere."""
+  output = select.poll()
+  output.register(sys.stdout.fileno(), 0)
+  if not output.poll(0):
+    return False
+  # Else Python would try again at its end.
+  os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+  return True
 
 
 def _report(error: BaseException) -> int:

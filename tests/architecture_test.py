@@ -26,7 +26,8 @@ FLOORS = (
     *(f'atgrpo_jax.{name}' for name in (
         'viewer', 'evaluate', 'training_step', 'saved_config', 'experiment',
         'meshes', 'builders', 'config_checks', 'measures', 'algorithms',
-        'rollout', 'sampling', 'learner', 'huggingface', 'model', 'rl', 'runtime')),
+        'rollout', 'sampling', 'learner', 'huggingface', 'model', 'rl',
+        'runtime')),
     'atgrpo_jax.types atgrpo_jax.errors',
 )
 _FLOOR_OF = {

@@ -37,6 +37,7 @@ CASES = [
     ([CONFIG, '--workdir='], ['--workdir is missing']),
     ([CONFIG, '--checkpoint=best'],
      ['--checkpoint is given without --mode=evaluate or export']),
+    ([CONFIG, '--fit=x'], ['--fit is given without --mode=compile_check']),
     ([CONFIG, '--task=x'], ['--task is given without --mode=replay']),
     ([CONFIG, '--mode=replay'], ['--step is missing', 'such as after']),
     (['--mode=replay', '--step=0'], ['--config is missing', 'holds no run']),
@@ -126,3 +127,28 @@ def test_missing_workdir_and_traceback_on_demand(answers):
   assert (status, status_with) == (2, 2)
   assert '--workdir is missing' in _error(stderr)
   assert 'in main' in stderr_with and 'UserError: --workdir' in stderr_with
+
+
+@pytest.mark.parametrize('is_closed, status', [(True, 2), (False, 1)])
+def test_output_that_nobody_reads_is_one_sentence(is_closed, status):
+  """As behind `| head`; a broken pipe to something else is another matter."""
+  done = subprocess.run(
+      ['bash', '-c', f'set -o pipefail; {sys.executable} -c "$1" | '
+       + ('true' if is_closed else 'cat'), 'x', '''
+import time
+from atgrpo_jax import main
+
+def run(main, flags_parser):
+  time.sleep(1)
+  print("x", flush=True)
+  raise BrokenPipeError
+
+main.app.run = run
+main.run()
+'''], cwd=ROOT, text=True, capture_output=True, timeout=300)
+  assert done.returncode == status
+  if is_closed:
+    assert done.stderr.startswith('error: standard output was closed')
+    assert done.stderr.count('\n') == 1
+  else:
+    assert 'Traceback' in done.stderr
