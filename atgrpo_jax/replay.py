@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import json
+import os
 import pathlib
 from typing import Any
 
@@ -53,6 +54,7 @@ _OF_THE_MACHINE = (
 # A task alone is computed in smaller products than among others, whose rounding
 # moves a log-probability by less than this.
 _ROUNDING = 1e-4
+_BEFORE, _SHOWN = 20, 80  # Characters of a text that differs.
 # What is compared before what follows from it.
 _FIRST = ('state', 'messages', 'prompt_ids', 'ids', 'text')
 _LAST = ('joint_action', 'chosen')
@@ -350,6 +352,13 @@ def _differences(
     yield where, then, now
 
 
+def _from(text: str, start: int) -> str:
+  """What stands there, with some characters before it."""
+  begin = max(0, start - _BEFORE)
+  end = begin + _SHOWN
+  return '…' * (begin > 0) + text[begin:end] + '…' * (len(text) > end)
+
+
 def _sentence(
     tree: _Record, where: tuple[str | int, ...], then: Any, now: Any) -> str:
   """Where in a tree something differs, and in what."""
@@ -365,4 +374,7 @@ def _sentence(
       words.append(f'{index} {rest[1]}')
       rest = rest[2:]
   words.append(' '.join(map(str, rest)))
+  if isinstance(then, str) and isinstance(now, str):
+    start = len(os.path.commonprefix([then, now]))
+    then, now = _from(then, start), _from(now, start)
   return f'{", ".join(words)}: recorded {then!r}, replayed {now!r}'

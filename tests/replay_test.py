@@ -220,3 +220,13 @@ def test_a_workdir_is_enough(at_grpo, monkeypatch):
   config = parse('--config=tests/echo.py', f'--workdir={at_grpo}')
   assert config.model.folder == ''
   assert parse('--mode=report', f'--workdir={at_grpo}') is None
+
+
+@pytest.mark.parametrize('texts, shown', [
+    (('abc', 'abd'), ("'abc'", "'abd'")),
+    (('x' * 100 + 'a', 'x' * 100 + 'b'),
+     (f"'…{'x' * 20}a'", f"'…{'x' * 20}b'")),
+    (('a' * 100, 'b' * 80), (f"'{'a' * 80}…'", f"'{'b' * 80}'"))])
+def test_of_long_texts_is_shown_where_they_part(texts, shown):
+  assert replay._sentence({'task_id': 't'}, ('text',), *texts) == (
+      'task t, text: recorded {}, replayed {}'.format(*shown))
