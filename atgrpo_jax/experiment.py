@@ -222,6 +222,8 @@ def build(
   fitting = meshes.fit_to_devices(
       config, names, devices, _chip(), read_model)
   policies = builders.build_policies(fitting, names, devices, read_model)
+  meshes.check_pools({
+      name: policy.mesh for name, policy in policies.items()})
   buckets = buckets_lib.Buckets(**fitting.buckets)
   rollout = rollout_spec(config)
   advantage = spec_lib.AdvantageSpec(**config.advantage)

@@ -66,7 +66,7 @@ def fit_to_devices(
   config.buckets.groups = tuple(
       size for size in groups if size <= fit.num_groups)
   print(device_fit.describe(fit, groups, chip))
-  if given.pools == sharding.AUTO and _equal_pools(names, len(devices)):
+  if given.pools == sharding.AUTO and _equal_pools(names, devices):
     print(_describe_pools(pools, fits))
   return config
 
@@ -127,7 +127,7 @@ def _fits(
   choices = [config.mesh.pools]
   if config.mesh.pools == sharding.AUTO:
     choices = list(dict.fromkeys(
-        ['', _equal_pools(names, len(devices))]))
+        ['', _equal_pools(names, devices)]))
   fits, refusals = {}, []
   for pools in choices:
     try:
@@ -163,10 +163,26 @@ def _fit(config, pools, names, devices, chip, read_model):
           sharding.num_slices(policy.mesh) for policy in policies.values()))
 
 
-def _equal_pools(policies: Sequence[str], num_devices: int) -> str:
+def check_pools(meshes: Mapping[str, jax.sharding.Mesh]) -> None:
+  """Raises UserError where a process has none of the devices of a policy.
+
+  orbax saves no array of which a process has nothing.
+  """
+  for policy, mesh in meshes.items():
+    own = {device.process_index for device in mesh.devices.flat}
+    if len(own) < jax.process_count():
+      raise errors.UserError(
+          f'mesh.pools: policy {policy!r} has devices of {len(own)} of '
+          f'{jax.process_count()} processes, but checkpoints need some of each '
+          "in every pool; leave it '', so that all policies have all devices.")
+
+
+def _equal_pools(
+    policies: Sequence[str], devices: Sequence[jax.Device]) -> str:
   """Pools of the same size, one for each policy; '' if there are none."""
-  size, rest = divmod(num_devices, len(policies))
-  if rest or not size or len(policies) == 1:
+  size, rest = divmod(len(devices), len(policies))
+  is_one_process = len({device.process_index for device in devices}) == 1
+  if rest or not size or len(policies) == 1 or not is_one_process:
     return ''
   return ','.join(
       f'{policy}={i * size}:{(i + 1) * size}'

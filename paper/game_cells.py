@@ -142,10 +142,12 @@ def _main(scale: str, seed: int) -> Iterator[cell_lib.Cell]:
     yield _train(f'main/{task}/at_grpo', scale, seed)
     for system in common.SYSTEMS:
       if system != 'at_grpo':
-        # With a prompt for each answer or two, a diagnosis takes too long.
-        changes = (
-            {'train.diagnose_every': 0} if system in ('magrpo', 'iac', 'maac')
-            else {})
+        changes = {}
+        if system in ('magrpo', 'iac', 'maac'):
+          # With a prompt for each answer or two it would take too long.
+          changes['train.diagnose_every'] = 0
+        if system == 'magrpo':  # Steps without a failure are a few answers.
+          changes['evaluation.validate_every'] = 25
         yield _train(
             f'main/{task}/{system}', scale, seed, changes, system=system)
     yield _train(

@@ -126,6 +126,16 @@ def test_a_run_goes_on_with_other_devices_and_processes(echo_folder, tmp_path):
   _assert_same_parameters(experiment, workdir, alone)
 
 
+def test_a_pool_of_one_process_is_refused_before_weights_are_read(
+    echo_folder, tmp_path):
+  for process in _start(echo_folder, tmp_path, 2, **{
+      'policies': 'per_role', 'mesh.pools': 'first=0:1,second=1:2'}):
+    _, stderr = process.communicate(timeout=300)
+    assert process.returncode
+    assert "policy 'first' has devices of 1 of 2 processes" in stderr
+  assert not any(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize('victim', [0, 1])
 def test_when_one_is_killed_the_other_ends(victim, echo_folder, tmp_path):
   processes = _start(echo_folder, tmp_path, 2, **{'train.num_steps': 10_000})
