@@ -58,7 +58,7 @@ def test_at_most_three_settings_are_named(examined):
   assert 1 <= len(lines) <= 3
   # Of the chip's memory this model takes next to nothing.
   assert re.match(
-      r'--config\.\S+: should sample \d+\.\d\d times as fast', lines[0])
+      r'(--config\.\S+ ?)+: should sample \d+\.\d\d times as fast', lines[0])
 
 
 def test_on_a_cpu_the_environment_is_looked_at(echo_folder, monkeypatch):

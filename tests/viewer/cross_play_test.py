@@ -46,6 +46,7 @@ def test_a_report_has_that_of_its_workdir(tmp_path, monkeypatch):
   first, second = after['policy_map']
   one, two = after['policy_map'].values()
   evaluate.write(workdir, 'swapped', after | {
-      'policy_map': {first: two, second: one}, 'success': 0.0})
+      'policy_map': {first: two, second: one}, 'success': 0.0,
+      'successes': '0' * after['num_tasks']})
   matrix, = report.read_run(workdir)['cross_play']
   assert matrix['rows'] == [[one, after['success'], None], [two, None, 0.0]]
