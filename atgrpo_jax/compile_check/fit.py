@@ -108,6 +108,7 @@ def overrides(config: Config) -> list[str]:
   """Flags of what is fitted."""
   values = {
       'mesh.fsdp': config.mesh.fsdp, 'mesh.tensor': config.mesh.tensor,
+      'mesh.pools': config.mesh.pools,
       'buckets.groups': config.buckets.groups,
       'buckets.microbatch_tokens': config.buckets.microbatch_tokens}
   return [

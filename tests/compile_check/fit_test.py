@@ -61,6 +61,7 @@ def _play(monkeypatch, most_groups, most_tokens):
 
 def _config():
   config = pod.get_config('topology=v5e:4x4')
+  config.mesh.pools = 'a=0:8,b=8:16'
   config.buckets.groups = (4, 16)
   config.buckets.microbatch_tokens = 3 * 24576  # Of the longest groups.
   return config
@@ -71,7 +72,7 @@ def test_the_fastest_is_written_as_overrides(tmp_path, monkeypatch, capsys):
   assert fit_lib.fit(_config(), tmp_path / 'fit.txt')
   # 64 groups, and 3 groups in a microbatch, do not fit.
   flags = ['--config.mesh.fsdp=4', '--config.mesh.tensor=4',
-           '--config.buckets.groups=(4,48)',
+           '--config.mesh.pools=a=0:8,b=8:16', '--config.buckets.groups=(4,48)',
            '--config.buckets.microbatch_tokens=49152']
   assert (tmp_path / 'fit.txt').read_text().split() == flags
   printed = capsys.readouterr().out
