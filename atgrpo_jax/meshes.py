@@ -80,11 +80,10 @@ def faster_settings(
   Arguments are those of `fit_to_devices`.
   """
   rate = _best_fit(config, names, devices, chip, read_model).rate
-  found = {}
+  found, more_groups = {}, {'buckets.groups': _more_groups(config)}
   for changes in (
-      {'buckets.groups': _more_groups(config)},
-      {'rollout.kv_cache_dtype': 'int8',
-       'buckets.groups': _more_groups(config)},
+      dict(more_groups),
+      {'rollout.kv_cache_dtype': 'int8', **more_groups},
       {'mesh.fsdp': 0, 'mesh.tensor': 0, 'mesh.pools': sharding.AUTO}):
     changed = config.copy_and_resolve_references()
     changed.update_from_flattened_dict(changes)

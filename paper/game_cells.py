@@ -144,7 +144,8 @@ def _main(scale: str, seed: int) -> Iterator[cell_lib.Cell]:
       if system != 'at_grpo':
         changes = {}
         if system in ('magrpo', 'iac', 'maac'):
-          # With a prompt for each answer or two it would take too long.
+          # A diagnosis of MAGRPO's many groups takes as long as an update. So
+          # these rows have no norm, entropy and KL in the tables.
           changes['train.diagnose_every'] = 0
         if system == 'magrpo':  # Steps without a failure are a few answers.
           changes['evaluation.validate_every'] = 25

@@ -65,14 +65,13 @@ def fit(config: Config, out: pathlib.Path) -> bool:
     best = climb(start, lambda size, resize=resize, programs=programs: (
         trials.seconds(resize(config, size), programs)))
     config = resize(config, best.size if best else _SIZES[0])
-  seconds = trials.seconds(config)
-  if seconds is None:
+  if best is None or not trials.fits(config):
     print('DOES NOT FIT with any of these sizes; the check without --fit says '
           'what would help.')
     return False
   line = ' '.join(map(shlex.quote, overrides(config)))
   out.write_text(' '.join(overrides(config)) + '\n')
-  print(f'FITS: a step takes at least {seconds:.1f} s with\n  {line}\n'
+  print(f'FITS: a step takes at least {best.seconds:.1f} s with\n  {line}\n'
         f'written to {out}: add $(cat {out}) to the command of the run.')
   return True
 
@@ -84,15 +83,18 @@ class _Trials:
     self._devices, self._chip = devices, chip
     self._compiled = {}
 
-  def seconds(
-      self, config: Config, programs: Sequence[str] = ()) -> float | None:
-    """Of a step; None if one of these programs, or of all, does not fit."""
+  def fits(self, config: Config) -> bool:
+    """Whether all programs do; nothing that was tried is compiled again."""
+    return all(report.fits(self._chip) for report in report_lib.check(
+        config, self._devices, self._compiled))
+
+  def seconds(self, config: Config, programs: Sequence[str]) -> float | None:
+    """Of a step, at least; None if one of these programs does not fit."""
     reports = report_lib.check(config, self._devices, self._compiled)
     found = [program for report in reports for program in report.programs]
-    judged = [
-        program for program in found
-        if not programs or program.name.split()[0] in programs]
-    worst = max(judged, key=lambda program: program.order)
+    worst = max(
+        (program for program in found if program.name.split()[0] in programs),
+        key=lambda program: program.order)
     seconds = None
     if worst.fits(self._chip):
       seconds = whole_step.predict(

@@ -9,7 +9,8 @@ A writer has the methods of clu's `MetricWriter` that are used here:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
 import hashlib
 import importlib
 import pathlib
@@ -49,9 +50,13 @@ def make(
   Raises:
     UserError: a name is none of these, or what it needs is not installed.
   """
-  return [
-      (_KNOWN.get(name) or _make_writer_of(name))(workdir, config, first_step)
-      for name in names]
+  def make_one(name):
+    if name in _KNOWN:
+      return _KNOWN[name](workdir, config, first_step)
+    with _of_module(name) as make_writer:
+      return make_writer(workdir, config, first_step)
+
+  return [make_one(name) for name in names]
 
 
 class TensorBoard:
@@ -127,13 +132,15 @@ def check(names: Sequence[str]) -> None:
       raise errors.UserError(
           f'train.writers={names} names {name!r} twice; leave one of them out.')
     if name not in _KNOWN:
-      _make_writer_of(name)
+      with _of_module(name):
+        pass
 
 
-def _make_writer_of(name: str) -> Callable[..., Writer]:
-  """The function of a module; UserError if there is none."""
+@contextlib.contextmanager
+def _of_module(name: str) -> Iterator[Callable[..., Writer]]:
+  """Its `make_writer`; UserError if there is none, or if the call raises."""
   try:
-    return importlib.import_module(name).make_writer
+    yield importlib.import_module(name).make_writer
   except errors.OF_CODE as error:
     raise errors.UserError(
         f'train.writers names {name!r}, which is none of '

@@ -71,3 +71,14 @@ def test_writers_that_cannot_be_had(name, words, tmp_path, monkeypatch):
   monkeypatch.setitem(sys.modules, 'wandb', None)
   with pytest.raises(errors.UserError, match=words):
     writers.make((name,), tmp_path, {}, None)
+
+
+def test_a_writer_that_fails_to_start_is_named(tmp_path, monkeypatch):
+  def make_writer(*args):
+    raise ConnectionError('no server')
+
+  monkeypatch.setitem(
+      sys.modules, 'my_writer', types.SimpleNamespace(make_writer=make_writer))
+  writers.check(('my_writer',))
+  with pytest.raises(errors.UserError, match="'my_writer'.*no server"):
+    writers.make(('my_writer',), tmp_path, {}, None)
