@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 import contextlib
-import math
 
 from absl import flags
 
@@ -58,7 +57,7 @@ def check_number(
     name: str, value: float, *, least: float | None = None,
     above: float | None = None, below: float | None = None,
     advice: str = '') -> None:
-  """Raises a UserError unless a number is finite and within limits.
+  """Raises a UserError unless a number is finite, as a float32, and in limits.
 
   Args:
     name: as the config calls it.
@@ -70,8 +69,8 @@ def check_number(
   """
   if not isinstance(value, (int, float)):
     raise UserError(f'{name}={value!r}, but must be a number{advice}.')
-  is_finite = -math.inf < value < math.inf
-  limits = [] if is_finite else ['finite']
+  is_finite = abs(value) < 3.4e38
+  limits = [] if is_finite else ['finite, and below 3.4e38 as a float32']
   limits += [
       f'{words} {limit}' for words, limit in (
           ('at least', least), ('above', above), ('below', below))

@@ -3,9 +3,10 @@
   JAX_NUM_CPU_DEVICES=2 python -m benchmarks.predicted_step
 
 measures products and copies of the devices, all at work at once, trains a few
-steps, and predicts one by the method of `--mode compile_check`: the chip is
-what was measured, and lengths and turns are drawn from those of the steps.
-Waiting for environments, validations and the log are on neither side.
+steps with a learning rate of 0, so that they are alike, and predicts one by the
+method of `--mode compile_check`: the chip is what was measured, and lengths and
+turns are drawn from those of the steps. Steps that compile something do not
+count. Waiting for environments, validations and the log are on neither side.
 """
 
 from __future__ import annotations
@@ -36,8 +37,7 @@ from atgrpo_jax.runtime import metrics as metrics_lib
 from configs import plan_path
 
 _STEPS = flags.DEFINE_integer(
-    'steps', 8, 'Steps that are trained; the first, which compiles, does not '
-    'count.', lower_bound=2)
+    'steps', 24, 'Steps that are trained.', lower_bound=2)
 
 _PARTS = ('sample', 'update')
 _COPY_BYTES = 4 << 20  # Of a device; about what a layer hands on.
@@ -49,16 +49,20 @@ def main(argv):
     raise app.UsageError(f'No arguments are known, but there are {argv[1:]}.')
   config = make_config(_STEPS.value)
   dimensions = config.compile_check.dimensions
-  chips = [measure_chip(dimensions)]
+  measured = [measure_chip(dimensions)]
   with tempfile.TemporaryDirectory() as folder:
     workdir = pathlib.Path(folder) / 'run'
     api.train(config, workdir)
-    chips.append(measure_chip(dimensions))
-    steps = metrics_lib.read(workdir)[1:]
-    lengths = recorded(workdir, range(1, _STEPS.value))
+    measured.append(measure_chip(dimensions))
+    steps = [
+        step for step in metrics_lib.read(workdir) if not step['compile/count']]
+    if not steps:
+      raise app.UsageError(
+          f'Each of the --steps={_STEPS.value} compiled something; give more.')
+    lengths = recorded(workdir, [step['step'] for step in steps])
   chip = chips.Chip(
-      memory=0, flops=statistics.mean(chip.flops for chip in chips),
-      bandwidth=statistics.mean(chip.bandwidth for chip in chips), links=1.0)
+      memory=0, flops=statistics.mean(chip.flops for chip in measured),
+      bandwidth=statistics.mean(chip.bandwidth for chip in measured), links=1.0)
   print(f'{jax.device_count()} devices, each {chip.flops / 1e9:.0f} GFLOP/s, '
         f'{chip.bandwidth / 1e9:.0f} GB/s')
   step = whole_step.predict(
@@ -78,7 +82,8 @@ def make_config(num_steps: int) -> ml_collections.ConfigDict:
         'num_validation': 8})
   config.update_from_flattened_dict({
       'train.num_steps': num_steps, 'train.groups_every': 1,
-      'train.diagnose_every': 0, 'evaluation.test': 'test[:8]',
+      'train.diagnose_every': 0, 'optimizer.learning_rate': 0.0,
+      'evaluation.test': 'test[:8]',
       'evaluation.validation': 'validation[:8]',
       'evaluation.validate_every': num_steps})
   return config

@@ -2,16 +2,18 @@
 
   python -m benchmarks.slices --out benchmarks/results/slices.json
 
-A cell is what `--mode compile_check --config configs/pod.py:...` says of a
-size, the policies and a slice. It takes one to four minutes of two cores, in a
-process of its own. Cells that the file has from the same versions are kept, so
-that the command may be stopped and given again. Needs the extra `compile`.
+A cell is what `--mode compile_check` says of a config: `configs/pod.py` with
+each size, policies and slice, and what help and documents name beside. It takes
+two to six minutes of a core, in a process of its own. Cells that the file has
+from the same versions are kept, so that the command may be stopped and given
+again. Needs the extra `compile`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 import datetime
+import importlib
 import importlib.metadata
 import itertools
 import json
@@ -23,20 +25,28 @@ from typing import Any
 from absl import app
 from absl import flags
 
+from atgrpo_jax import errors
 from atgrpo_jax.compile_check import lower
 from atgrpo_jax.compile_check import report as report_lib
+from atgrpo_jax.compile_check import whole_step
 from configs import common
-from configs import pod
 
-SLICES = ('v5litepod-8', 'v5litepod-16', 'v6e-8', 'v6e-16', 'v5p-16')
+SLICES = ('v5litepod-8', 'v5litepod-16', 'v6e-16', 'v5p-16')
 POLICIES = ('shared', 'lora_per_role', 'per_role')
 SIZES = common.SIZES[1:]  # Those of Qwen3.
+# Of help and documents.
+EXAMPLES = (
+    'configs/pod.py:size=8b,policies=shared,topology=v5litepod-64',
+    'configs/contests.py:size=1.7b,topology=v6e:4x4',
+    'configs/maths.py:size=1.7b,topology=v6e:4x4',
+    'configs/writing.py:kind=tldr,size=1.7b,topology=v5e:2x4',
+    'configs/functions.py:size=1.7b,topology=v5e:2x4')
 
 _OUT = flags.DEFINE_string(
     'out', 'benchmarks/results/slices.json', 'File of the cells.')
 _CELL = flags.DEFINE_string(
-    'cell', '', 'Check only this one, such as 1.7b,shared,v5litepod-16, and '
-    'print it.')
+    'cell', '', 'Check only this config, such as '
+    'configs/pod.py:size=1.7b,topology=v5litepod-16, and print what was found.')
 
 Cell = dict[str, Any]
 
@@ -45,21 +55,24 @@ def main(argv):
   if len(argv) > 1:
     raise app.UsageError(f'No arguments are known, but there are {argv[1:]}.')
   if _CELL.value:
-    names = _CELL.value.split(',')
-    if len(names) != 3:
-      raise app.UsageError(
-          f'--cell={_CELL.value}: give size, policies and slice, such as '
-          '1.7b,shared,v5litepod-16.')
-    print(json.dumps(check(*names)))
-    return
-  print(table(complete(pathlib.Path(_OUT.value)).values()))
+    print(json.dumps(check(_CELL.value)))
+  else:
+    print(table(complete(pathlib.Path(_OUT.value))))
+
+
+def pod(size: str, policies: str, slice_name: str) -> str:
+  """The config of a cell of the table."""
+  return (
+      f'configs/pod.py:size={size},policies={policies},topology={slice_name}')
 
 
 def complete(out: pathlib.Path) -> dict[str, Cell]:
-  """Checks the cells that `out` lacks, and writes each of them to it."""
+  """Checks the configs that `out` lacks, and writes each of them to it."""
   cells = json.loads(out.read_text()) if out.exists() else {}
-  for names in itertools.product(SIZES, POLICIES, SLICES):
-    key = ','.join(names)
+  configs = [
+      pod(size, policies, name)
+      for policies, size, name in itertools.product(POLICIES, SIZES, SLICES)]
+  for key in (*EXAMPLES, *configs):
     if cells.get(key, {}).get('versions') == versions():
       continue
     print(f'{key} ...', flush=True)
@@ -78,37 +91,55 @@ def versions() -> dict[str, str]:
       for name in ('jax', 'jaxlib', 'libtpu')}
 
 
-def check(size: str, policies: str, slice_name: str) -> Cell:
-  """One cell."""
-  config = pod.get_config(
-      f'size={size},policies={policies},topology={slice_name}')
+def check(key: str) -> Cell:
+  """One cell: a verdict, and where the run fits its mesh and its speed."""
+  path, _, arg = key.partition(':')
+  config = importlib.import_module(
+      path.removesuffix('.py').replace('/', '.')).get_config(arg)
+  found = {
+      'versions': versions(),
+      'date': datetime.datetime.now(datetime.UTC).date().isoformat()}
   devices, chip = report_lib.slice_of(config)
-  config = lower.fit_to_devices(config, devices, chip)
+  try:
+    config = lower.fit_to_devices(config, devices, chip)
+  except errors.UserError as error:
+    return {'fits': False, 'refusal': str(error), **found}
   reports = report_lib.check(config, devices)
   worst = max(
       (report.largest for report in reports),
       key=lambda program: program.order)
-  return {
-      'size': size, 'policies': policies, 'slice': slice_name,
-      'fits': all(report.fits(chip) for report in reports),
+  found |= {
+      'fits': worst.fits(chip),
       'spare_gib': round((chip.memory - worst.total) / 2**30, 2),
       'largest': worst.name, 'refusal': worst.refusal,
-      'mesh': {'fsdp': config.mesh.fsdp, 'tensor': config.mesh.tensor},
-      'versions': versions(),
-      'date': datetime.datetime.now(datetime.UTC).date().isoformat()}
+      'mesh': config.mesh.to_dict(), 'groups': config.buckets.groups[-1]}
+  if found['fits']:
+    step = whole_step.predict(
+        config, lower.build_policies(config, devices),
+        [program for report in reports for program in report.programs], chip)
+    found |= {
+        'step_seconds': round(step.total, 1),
+        'hours': round(config.train.num_steps * step.total / 3600, 1),
+        'tokens_per_second_per_chip': round(
+            step.completion_tokens / step.total / step.num_devices, 1)}
+  return found
 
 
-def table(cells: Iterable[Cell]) -> str:
-  """GiB left on each chip, in Markdown."""
-  left = {
-      (cell['size'], cell['policies'], cell['slice']): (
-          f'{cell["spare_gib"]:.2f}' if cell['fits'] else 'does not fit')
-      for cell in cells}
+def table(cells: Mapping[str, Cell]) -> str:
+  """Hours of a run and GiB left on each chip, in Markdown."""
+  def entry(*names):
+    cell = cells.get(pod(*names))
+    if cell is None:
+      return ''
+    if not cell['fits']:
+      return 'does not fit'
+    return f'{cell["hours"]:.0f} h, {cell["spare_gib"]:.1f} GiB'
+
   lines = [
       ['Qwen3', 'policies', *SLICES], ['---'] * (2 + len(SLICES)), *(
           [size.upper(), policies, *(
-              left.get((size, policies, name), '') for name in SLICES)]
-          for size, policies in itertools.product(SIZES, POLICIES))]
+              entry(size, policies, name) for name in SLICES)]
+          for policies, size in itertools.product(POLICIES, SIZES))]
   return '\n'.join(f'| {" | ".join(line)} |' for line in lines)
 
 

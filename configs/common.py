@@ -286,7 +286,7 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.buckets = config_dict.ConfigDict()
   c.buckets.prompt = (1024, 2048, 4096, 8192)
   c.buckets.completion = (512, 1024, 2048, 4096)
-  c.buckets.groups = (16, 64, 128)
+  c.buckets.groups = (4, 8, 16, 32, 64, 128)
   # Of one microbatch, for each shard of the groups.
   c.buckets.microbatch_tokens = 24576
 

@@ -119,6 +119,5 @@ def get_config(arg: str = ''):
     c.optimizer.learning_rate *= 10  # An adapter is small.
   if arg.topology:
     slices.put_on_slice(c, arg.size, arg.topology)
-    c.buckets.groups = (4 * c.mesh.fsdp,)
   c.lock()
   return c

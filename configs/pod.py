@@ -19,5 +19,4 @@ def get_config(arg: str = ''):
   c = plan_path.get_config(f'size={arg.size},team={arg.team}')
   c.policies = arg.policies
   slices.put_on_slice(c, arg.size, arg.topology)
-  c.buckets.groups = (4 * c.mesh.fsdp,)
   return c

@@ -33,21 +33,21 @@ def dimensions(size: str) -> dict[str, Any]:
 def put_on_slice(
     c: config_dict.ConfigDict, size: str, topology: str,
     roles: tuple[str, ...] = ()) -> None:
-  """The mesh of a TPU slice, and what is checked of it.
+  """What is checked of a TPU slice.
 
-  The slice is called 'v5e:4x4', or 'v5litepod-16' as by gcloud. Heads lie over
-  four chips, groups and parameters over all others. Each of `roles`, if there
-  are some, has its share of the chips.
+  The slice is called 'v5e:4x4', or 'v5litepod-16' as by gcloud. Each of
+  `roles`, if there are some, has its share of the chips; its heads lie over
+  four of them, groups and parameters over the others. Without, the mesh is the
+  one that fits.
   """
   topology = _layout(topology)
-  c.mesh.pools = ''
-  chips = math.prod(map(int, topology.partition(':')[2].split('x')))
   if roles:
+    chips = math.prod(map(int, topology.partition(':')[2].split('x')))
     chips //= len(roles)
     c.mesh.pools = ','.join(
         f'{role}={i * chips}:{(i + 1) * chips}' for i, role in enumerate(roles))
-  c.mesh.tensor = min(4, chips)
-  c.mesh.fsdp = chips // c.mesh.tensor
+    c.mesh.tensor = min(4, chips)
+    c.mesh.fsdp = chips // c.mesh.tensor
   with c.unlocked():
     c.compile_check = config_dict.ConfigDict()
     c.compile_check.topology = topology

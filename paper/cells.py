@@ -13,15 +13,11 @@ import pathlib
 import re
 
 from atgrpo_jax import errors
-from configs import pod
 from paper import cell as cell_lib
 from paper import game_cells
 from paper import joint_cells
 from paper import problem_cells
 from paper import records
-
-# What every model beyond nano needs, with one policy for each role too.
-TOPOLOGY = 'v6e:4x4'
 
 
 def make_cells(
@@ -34,11 +30,6 @@ def make_cells(
       cells += family.make(scale, seed)
   cells += game_cells.cross_play(scale, num_seeds)
   of_all = {} if sandbox_level == 'auto' else {'sandbox.level': sandbox_level}
-  if scale != 'nano':
-    cut = pod.get_config(f'size={scale},topology={TOPOLOGY}')
-    of_all |= {
-        'mesh.fsdp': cut.mesh.fsdp, 'mesh.tensor': cut.mesh.tensor,
-        'buckets.groups': cut.buckets.groups}
   return [
       dataclasses.replace(cell, overrides={**cell.overrides, **of_all})
       for cell in cells]

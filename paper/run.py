@@ -36,7 +36,7 @@ from paper import records
 
 _POLL_SECONDS = 0.1
 
-# What `cells_lib.TOPOLOGY` is called (see `--mode compile_check`, the README).
+# All runs fit it, those with a policy for each role too: docs/hardware.md.
 _HARDWARE = '16 TPU v6e chips (4x4); with 1.7b, v5e chips will do as well'
 _POD = ('launch/tpu_pod.sh', '--name', 'NAME', '--zone', 'ZONE',
         '--accelerator-type', 'v6e-16')

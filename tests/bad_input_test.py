@@ -445,7 +445,8 @@ for _item, _words in {
     f'policies=first=a,second={"b" * 65}': 'at most 64 letters',
     'per_policy=shared.optimizer.b1=0.5;shared.optimizer.b1=0.5':
         'shared.optimizer.b1 is given twice',
-    'optimizer.learning_rate=1e39': 'below 3.4e+38',
+    'optimizer.learning_rate=1e39': 'below 3.4e38 as a float32',
+    'rollout.alpha=1e300': 'below 3.4e38', 'loss.clip_high=1e39': 'finite',
     "train.writers=('os',)": "names 'os', which is none of",
     "train.writers=('tensorboard','tensorboard')": 'twice'}.items():
   case(_item, config(_item), _item.partition('=')[0], _words)

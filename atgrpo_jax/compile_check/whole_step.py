@@ -187,10 +187,14 @@ def predict(
     less = config.copy_and_resolve_references()
     less.compile_check.dimensions.num_layers = num_layers
     small.append(lower.build_policies(less, devices))
-  costs = {
-      name: program_costs.Programs(
+  costs, of_kinds = {}, {}
+  for name, policy in policies.items():
+    # Of those of one kind on one mesh only the first was compiled.
+    kind = policy.config, policy.learner, policy.trained, policy.mesh
+    if kind not in of_kinds:
+      of_kinds[kind] = program_costs.Programs(
           config, policy, [x[name] for x in small], compiled)
-      for name, policy in policies.items()}
+    costs[name] = of_kinds[kind]
   meter = _Meter(config, chip)
   real = builders.make_environment(config, sandbox=None)
   c = config.compile_check

@@ -48,9 +48,6 @@ class OptimizerSpec:
           f'optimizer.decay_updates={self.decay_updates} counts the warm-up of '
           f'{self.warmup_updates} updates and must be above it.')
     errors.check_number(
-        'optimizer.learning_rate', self.learning_rate, below=3.4e38,
-        advice=', the largest of float32')
-    errors.check_number(
         'optimizer.max_grad_norm', self.max_grad_norm, above=0,
         advice='; a large one clips nothing')
     for name in ('b1', 'b2'):

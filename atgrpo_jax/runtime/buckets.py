@@ -45,7 +45,8 @@ class Buckets:
 
   def on(self, num_shards: int) -> Buckets:
     """The shapes on a mesh that splits the groups into `num_shards`."""
-    groups = [-(-size // num_shards) * num_shards for size in self.groups]
+    groups = sorted({
+        -(-size // num_shards) * num_shards for size in self.groups})
     return dataclasses.replace(
         self, groups=tuple(groups), num_shards=num_shards)
 

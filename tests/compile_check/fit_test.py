@@ -61,7 +61,7 @@ def _play(monkeypatch, most_groups, most_tokens):
 
 def _config():
   config = pod.get_config('topology=v5e:4x4')
-  config.mesh.pools = 'a=0:8,b=8:16'
+  config.mesh.update(fsdp=4, tensor=4, pools='a=0:8,b=8:16')
   config.buckets.groups = (4, 16)
   config.buckets.microbatch_tokens = 3 * 24576  # Of the longest groups.
   return config

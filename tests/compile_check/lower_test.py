@@ -31,7 +31,9 @@ def small_config(**changes):
       'num_layers': 2,
       'num_heads': 4, 'num_kv_heads': 4, 'head_dim': 8}
   config.update_from_flattened_dict({
-      'buckets.prompt': (32,), 'buckets.completion': (16,),
+      'mesh.fsdp': 2, 'mesh.tensor': 4, 'mesh.pools': '',
+      'buckets.groups': (8,), 'buckets.prompt': (32,),
+      'buckets.completion': (16,),
       'rollout.max_new_tokens': 16, 'lora.rank': 2, **changes, **{
           f'compile_check.dimensions.{name}': size
           for name, size in dimensions.items()}})

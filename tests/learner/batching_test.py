@@ -126,6 +126,7 @@ def test_shapes_of_a_mesh_can_be_split_evenly():
   on_three = BUCKETS.on(3)
   assert on_three.groups == (3, 6)
   assert on_three.microbatch(4, 3, 2) == 6
+  assert BUCKETS.on(16).groups == (16,)  # Both are one size there.
   assert (on_three.prompt, on_three.completion) == (
       BUCKETS.prompt, BUCKETS.completion)
   assert BUCKETS.on(1) == BUCKETS

@@ -6,6 +6,7 @@ cuDNN is asked for by XLA, and lowers the call itself for CUDA.
 
 import dataclasses
 import functools
+import itertools
 
 import jax
 from jax._src.cudnn import fused_attention_stablehlo
@@ -64,7 +65,8 @@ def test_each_device_has_its_kernel(device, dtype, changes, expected):
 @pytest.mark.parametrize('kernel, prefix_length', [
     (functools.partial(cudnn.attend, implementation='xla'), 0),
     (functools.partial(splash.attend, interpret=True), 0),
-    (functools.partial(splash.attend, interpret=True), 128)])
+    (functools.partial(splash.attend, interpret=True), 128),  # Apart.
+    (functools.partial(splash.attend, interpret=True), 256)])
 def test_a_kernel_computes_plain_attention(kernel, prefix_length):
   rng = np.random.default_rng(0)
 
@@ -95,6 +97,37 @@ def test_a_kernel_computes_plain_attention(kernel, prefix_length):
   jax.tree.map(
       lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4),
       run(kernel), run(plain))
+
+
+@pytest.mark.parametrize('candidates, prefix_length', [
+    (1, 0), (3, 0), (3, 64), (2, 256)])
+def test_each_block_of_a_mask(candidates, prefix_length):
+  queries, size = 128, 64
+  mask = splash._Mask(candidates, queries, prefix_length)
+  whole = np.block([
+      np.ones((candidates * queries, prefix_length), bool),
+      np.kron(np.eye(candidates, dtype=bool),
+              np.tril(np.ones((queries, queries), bool)))])
+  assert mask.shape == whole.shape
+  rows, columns = (range(0, length, size) for length in whole.shape)
+  for row, column in itertools.product(rows, columns):
+    at = slice(row, row + size), slice(column, column + size)
+    np.testing.assert_array_equal(mask[at], whole[at])
+
+
+def test_prompts_behind_short_instructions_have_a_mask_for_one(monkeypatch):
+  # For all 16 as one sequence it has 256 times 1025 blocks.
+  made = []
+  kernel = splash._kernel
+  monkeypatch.setattr(
+      splash, '_kernel', lambda *args: made.append(args) or kernel(*args))
+  spec = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.bfloat16)
+  jax.jit(splash.attend).trace(
+      spec((1, 1, 16, 1024, 2, 128)), spec((1, 1, 16, 128, 1024)),
+      spec((1, 1, 16, 1024, 128)),
+      (spec((1, 1, 128, 256)), spec((1, 1, 256, 128))),
+      jax.ShapeDtypeStruct((1, 256), bool))
+  assert made == [(1, 1024, 256, 2, False)]
 
 
 def test_a_learner_on_four_gpus_lowers_to_cudnn(monkeypatch):

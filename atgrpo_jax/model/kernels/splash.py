@@ -3,12 +3,17 @@
 The G candidates of a group are one sequence of G * X queries. Its keys are
 those of the prefix, then those of the candidates one after another; the mask of
 the candidates is a diagonal of causal blocks. The kernel visits no block that
-is masked altogether, and scores never leave the chip's fast memory.
+is masked altogether, and scores never leave the chip's fast memory. Candidates
+behind a prefix that is no longer than they are, such as prompts behind their
+instructions, are sequences of their own: a copy of it costs less than a mask of
+all pairs of their blocks, which is made while a program is traced.
 
 Letters as in `atgrpo_jax.model.qwen3`.
 """
 
 from __future__ import annotations
+
+import functools
 
 import jax
 from jax.experimental.pallas.ops.tpu.splash_attention import (
@@ -48,6 +53,10 @@ def attend(q, k, v, prefix, prefix_mask, interpret: bool = False):
     [P, K, G, X, M, H]
   """
   groups, heads, candidates, queries, per_head, width = q.shape
+  if candidates > 1 and prefix is not None and prefix[1].shape[2] <= queries:
+    return jax.vmap(lambda *own: attend(
+        *(x[:, :, None] for x in own), prefix, prefix_mask, interpret)[:, :, 0],
+                    in_axes=2, out_axes=2)(q, k, v)
   # One sequence of all candidates, with query heads in front.
   q = q.transpose(0, 1, 4, 2, 3, 5).reshape(
       groups, heads, per_head, -1, width)
@@ -101,7 +110,18 @@ class _Mask(mask_lib.Mask):
     _, queries, prefix_length = self._sizes
     row, column = (
         np.arange(size)[at] for size, at in zip(self.shape, index))
-    row, column = row[:, None], column[None] - prefix_length
+    column -= prefix_length
+    # Most blocks are all seen, or not at all; there are many.
+    shape = len(row), len(column)
+    if column[-1] < 0:
+      return _all(True, shape)
+    if column[0] >= 0:
+      owners = {x // queries for x in (row[0], row[-1], column[0], column[-1])}
+      if column[0] > row[-1] or column[-1] // queries < row[0] // queries:
+        return _all(False, shape)
+      if len(owners) == 1 and column[-1] <= row[0]:
+        return _all(True, shape)
+    row, column = row[:, None], column[None]
     own = (column <= row) & (column // queries == row // queries)
     return (column < 0) | own
 
@@ -110,3 +130,8 @@ class _Mask(mask_lib.Mask):
 
   def __hash__(self) -> int:
     return hash(self._sizes)
+
+
+@functools.lru_cache
+def _all(value: bool, shape: tuple[int, int]) -> np.ndarray:
+  return np.full(shape, value)
