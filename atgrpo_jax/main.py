@@ -96,13 +96,8 @@ def main(argv: list[str]) -> int:
   config = _CONFIG.value
   check_sections(_MODE.value, config)
   if _MODE.value == 'compile_check':
-    if _FIT.present:
-      from atgrpo_jax.compile_check import fit
-      fits = fit.fit(config, pathlib.Path(_FIT.value))
-    else:
-      from atgrpo_jax.compile_check import report
-      fits = report.compile_check(config)
-    return 0 if fits else DOES_NOT_FIT
+    out = pathlib.Path(_FIT.value) if _FIT.present else None
+    return 0 if fits_slice(config, out) else DOES_NOT_FIT
   workdir = files.as_path(_WORKDIR.value)
   process = {
       'coordinator_address': _COORDINATOR.value,
@@ -179,6 +174,21 @@ def run_mode(
       return 0
     from atgrpo_jax import train
     return 0 if train.train(experiment, workdir, stop) else STOPPED
+
+
+def fits_slice(
+    config: ml_collections.ConfigDict, out: pathlib.Path | None) -> bool:
+  """Checks a run for a slice, and says what it finds; see `fit` for `out`."""
+  from atgrpo_jax.compile_check import fit
+  from atgrpo_jax.compile_check import report
+  from atgrpo_jax.learner import device_fit
+  try:
+    if out is None:
+      return report.compile_check(config)
+    return fit.fit(config, out)
+  except device_fit.DoesNotFit as error:  # Before anything is compiled.
+    print(f'DOES NOT FIT: {error}')
+    return False
 
 
 def make_report() -> int:

@@ -47,7 +47,7 @@ def fit_to_devices(
     read_model: of `model.folder` and `model.thinking`.
 
   Raises:
-    UserError: nothing fits.
+    device_fit.DoesNotFit: there is no such mesh.
   """
   given = sharding.MeshSpec(**config.mesh)
   if given.fsdp and given.tensor and given.pools != sharding.AUTO:

@@ -24,11 +24,12 @@ from typing import Any
 
 from absl import app
 from absl import flags
+import ml_collections
 
-from atgrpo_jax import errors
 from atgrpo_jax.compile_check import lower
 from atgrpo_jax.compile_check import report as report_lib
 from atgrpo_jax.compile_check import whole_step
+from atgrpo_jax.learner import device_fit
 from configs import common
 
 SLICES = ('v5litepod-8', 'v5litepod-16', 'v6e-16', 'v5p-16')
@@ -91,18 +92,24 @@ def versions() -> dict[str, str]:
       for name in ('jax', 'jaxlib', 'libtpu')}
 
 
+def config_of(key: str) -> ml_collections.ConfigDict:
+  """The config that a key names, as --config would."""
+  path, _, arg = key.partition(':')
+  module = importlib.import_module(
+      path.removesuffix('.py').replace('/', '.'))
+  return module.get_config(arg)
+
+
 def check(key: str) -> Cell:
   """One cell: a verdict, and where the run fits its mesh and its speed."""
-  path, _, arg = key.partition(':')
-  config = importlib.import_module(
-      path.removesuffix('.py').replace('/', '.')).get_config(arg)
+  config = config_of(key)
   found = {
       'versions': versions(),
       'date': datetime.datetime.now(datetime.UTC).date().isoformat()}
   devices, chip = report_lib.slice_of(config)
   try:
     config = lower.fit_to_devices(config, devices, chip)
-  except errors.UserError as error:
+  except device_fit.DoesNotFit as error:
     return {'fits': False, 'refusal': str(error), **found}
   reports = report_lib.check(config, devices)
   worst = max(

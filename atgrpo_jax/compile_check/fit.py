@@ -53,7 +53,8 @@ def fit(config: Config, out: pathlib.Path) -> bool:
     out: gets one line, which `$(cat FILE)` adds to a command.
 
   Raises:
-    UserError: the file has no folder, or no mesh fits by the estimate.
+    UserError: the file has no folder.
+    device_fit.DoesNotFit: no mesh fits by the estimate.
   """
   if out.is_dir() or not out.absolute().parent.is_dir():
     raise errors.UserError(

@@ -35,6 +35,10 @@ _COMFORTABLE = 0.92
 _GIB = 2**30
 
 
+class DoesNotFit(errors.UserError):
+  """No mesh has room for the run."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Load:
   """What one policy, or critic, asks of the devices of its pool.
@@ -162,7 +166,7 @@ def choose(
     tensor: the same.
 
   Raises:
-    UserError: nothing fits.
+    DoesNotFit: there is no such mesh.
   """
   fits = list(_fits(
       pools, shapes, groups, chip, num_slices=num_slices, fsdp=fsdp,
@@ -179,7 +183,7 @@ def choose(
   least = min(fits, key=lambda fit: fit.num_bytes)
   if least.num_bytes <= chip.memory:
     return least
-  raise errors.UserError(
+  raise DoesNotFit(
       f'The run does not fit {_devices(pools)} of '
       f'{chip.memory / _GIB:.2f} GiB: with mesh.fsdp={least.fsdp}, '
       f'mesh.tensor={least.tensor} and {least.num_groups} groups at once it '

@@ -9,8 +9,10 @@ import pytest
 
 from atgrpo_jax import builders
 from atgrpo_jax import errors
+from atgrpo_jax import main as main_lib
 from atgrpo_jax import meshes
 from atgrpo_jax import model
+from atgrpo_jax.compile_check import report as report_lib
 from atgrpo_jax.learner import device_fit
 from atgrpo_jax.learner import policies as policies_lib
 from atgrpo_jax.runtime import chips
@@ -182,6 +184,17 @@ def test_pools_that_do_not_fit_are_not_taken(capsys):
       '1.7b', 'v5p:2x2x4', 'per_role', **{
           'mesh.fsdp': 16, 'mesh.tensor': 1}) == ''
   assert 'with devices of their own would not fit' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('out', [None, 'sizes.txt'])
+def test_a_check_says_so_before_anything_is_compiled(
+    out, tmp_path, monkeypatch, capsys):
+  config, _, devices, chip, _ = _on_slice('8b', 'v5e:4x4', 'per_role')
+  monkeypatch.setattr(
+      report_lib, 'slice_of', lambda config: (devices, chip))
+  assert not main_lib.fits_slice(config, out and tmp_path / out)
+  assert 'DOES NOT FIT: The run does not fit 16 devices of 15.75' in (
+      capsys.readouterr().out)
 
 
 def test_settings_that_should_be_faster():
