@@ -33,6 +33,7 @@ import re
 from typing import Any
 
 import jax
+from jax.experimental import mesh_utils
 import jax.numpy as jnp
 from jax.sharding import Mesh
 from jax.sharding import NamedSharding
@@ -355,9 +356,11 @@ def _arrange(devices, shape):
     slices[_slice_of(device)].append(device)
   parts = list(slices.values())
   if all(len(part) % (fsdp * tensor) == 0 for part in parts):
+    # An axis may be half of a physical one: fsdp=2 and tensor=4 on 4x4 chips.
     return np.concatenate([
-        jax.make_mesh((len(part) // (fsdp * tensor), fsdp, tensor), AXES,
-                      devices=part).devices for part in parts])
+        mesh_utils.create_device_mesh(
+            (len(part) // (fsdp * tensor), fsdp, tensor), part,
+            allow_split_physical_axes=True) for part in parts])
   if devices[0].platform == 'tpu':
     raise errors.UserError(
         f'mesh.fsdp={fsdp} times mesh.tensor={tensor} does not divide the '

@@ -186,6 +186,18 @@ def test_pools_that_do_not_fit_are_not_taken(capsys):
   assert 'with devices of their own would not fit' in capsys.readouterr().out
 
 
+@pytest.mark.parametrize('size', common.SIZES[1:])
+@pytest.mark.parametrize('policies', ['shared', 'lora_per_role', 'per_role'])
+def test_a_node_with_eight_h100_has_room(size, policies):
+  config, names, _, _, read_model = _on_slice(size, 'v5e:2x4', policies)
+  cards = [
+      _Chip(i, (i, 0, 0), platform='gpu', device_kind='NVIDIA H100 80GB HBM3')
+      for i in range(8)]
+  fitting = meshes.fit_to_devices(
+      config, names, cards, chips.GPUS['H100'], read_model)
+  assert fitting.buckets.groups[-1] >= 16
+
+
 @pytest.mark.parametrize('out', [None, 'sizes.txt'])
 def test_a_check_says_so_before_anything_is_compiled(
     out, tmp_path, monkeypatch, capsys):

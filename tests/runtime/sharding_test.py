@@ -127,6 +127,16 @@ def test_only_data_is_split_over_slices(platform, num_slices, spec):
       for row in mesh.devices)
 
 
+@pytest.mark.parametrize('kind', ['TPU v5 lite', 'TPU v6 lite', 'TPU v4'])
+@pytest.mark.parametrize('spec', [
+    {'fsdp': 2, 'tensor': 4}, {'fsdp': 4, 'tensor': 2}, {'fsdp': 8}])
+def test_an_axis_may_be_half_of_one_of_the_slice(kind, spec):
+  devices = [
+      _Device(i, 0, 'tpu', (i % 4, i // 4, 0), kind) for i in range(16)]
+  mesh = _mesh(devices, **spec)
+  assert {device.id for device in mesh.devices.flat} == set(range(16))
+
+
 def test_pools_are_counted_slice_by_slice():
   meshes = sharding.make_meshes(
       ['a', 'b'], _slices(2, 4), sharding.MeshSpec(fsdp=2, pools='a=0:2,b=2:8'))
