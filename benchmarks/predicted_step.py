@@ -59,7 +59,8 @@ def main(argv):
     if not steps:
       raise app.UsageError(
           f'Each of the --steps={_STEPS.value} compiled something; give more.')
-    lengths = recorded(workdir, [step['step'] for step in steps])
+    # Metrics count the steps done, and the first record is that of step 0.
+    lengths = recorded(workdir, [int(step['step']) - 1 for step in steps])
   chip = chips.Chip(
       memory=0, flops=statistics.mean(chip.flops for chip in measured),
       bandwidth=statistics.mean(chip.bandwidth for chip in measured), links=1.0)

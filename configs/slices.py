@@ -36,9 +36,7 @@ def put_on_slice(
   """What is checked of a TPU slice.
 
   The slice is called 'v5e:4x4', or 'v5litepod-16' as by gcloud. Each of
-  `roles`, if there are some, has its share of the chips; its heads lie over
-  four of them, groups and parameters over the others. Without, the mesh is the
-  one that fits.
+  `roles`, if there are some, has its share of the chips.
   """
   topology = _layout(topology)
   if roles:
@@ -46,8 +44,6 @@ def put_on_slice(
     chips //= len(roles)
     c.mesh.pools = ','.join(
         f'{role}={i * chips}:{(i + 1) * chips}' for i, role in enumerate(roles))
-    c.mesh.tensor = min(4, chips)
-    c.mesh.fsdp = chips // c.mesh.tensor
   with c.unlocked():
     c.compile_check = config_dict.ConfigDict()
     c.compile_check.topology = topology

@@ -1,9 +1,19 @@
 """benchmarks/slices.py: which cells are checked, and the table of them."""
 
 import json
+import math
+import re
 import subprocess
 
+import pytest
+
+from atgrpo_jax.runtime import chips
 from benchmarks import slices
+from tests import checkout
+from tests.learner import device_fit_test
+
+CELLS = json.loads(
+    (checkout.ROOT / 'benchmarks/results/slices.json').read_text())
 
 
 def _cell(**changes):
@@ -44,3 +54,49 @@ def test_what_was_checked_is_kept(tmp_path, monkeypatch):
       '| 1.7B | shared | 20 h, 7.2 GiB | 20 h, 1.5 GiB |',
       '| 1.7B | lora_per_role | does not fit | 20 h, 1.5 GiB |',
       '| 1.7B | per_role | 20 h, 1.5 GiB | 20 h, 1.5 GiB |']
+
+
+def _config(key):
+  return slices.config_of(key).to_json()
+
+
+def _examples():
+  """Configs with a slice that help and documents name."""
+  paths = (
+      path for folder in ('configs/*.py', 'docs/*.md', 'launch/*.sh', '*.md')
+      for path in sorted(checkout.ROOT.glob(folder)))
+  for path in paths:
+    text = path.read_text().replace('\\\n', ' ')
+    yield from re.findall(r'configs/\w+\.py:\S*topology=[\w:]*\w', text)
+    for line in text.splitlines():
+      found = re.search(
+          r'--accelerator-type (\S+) .*--config configs/\w+\.py:size=(\S+)',
+          line)
+      if found:
+        yield slices.pod(found[2], 'shared', found[1])
+
+
+def test_what_help_and_documents_show_fits():
+  cells = {_config(key): cell for key, cell in CELLS.items()}
+  examples = {*_examples(), *slices.EXAMPLES}
+  assert len(examples) > len(slices.EXAMPLES)
+  for example in examples:
+    assert cells[_config(example)]['fits'], example
+
+
+def test_the_table_of_the_documents_is_that_of_the_cells():
+  assert slices.table(CELLS) in (
+      checkout.ROOT / 'docs/hardware.md').read_text()
+
+
+@pytest.mark.parametrize('key', [key for key in CELLS if '/pod.py' in key])
+def test_a_cell_is_of_the_mesh_that_a_run_takes(key):
+  config = slices.config_of(key)
+  generation, _, layout = config.compile_check.topology.partition(':')
+  number = math.prod(map(int, layout.split('x')))
+  found = device_fit_test.on_chips(config, number, chips.TPUS[generation])
+  cell = CELLS[key]
+  assert (found is not None) == cell['fits']
+  if found is not None:
+    assert (found.mesh.fsdp, found.mesh.tensor, found.buckets.groups[-1]) == (
+        cell['mesh']['fsdp'], cell['mesh']['tensor'], cell['groups'])

@@ -139,7 +139,7 @@ def test_each_writer_has_half_of_the_chips(kind, folder):
   environment = builders.make_environment(config, sandbox=None)
   first, second = environment.roles
   assert config.mesh.pools == f'{first}=0:4,{second}=4:8'
-  assert (config.mesh.fsdp, config.mesh.tensor) == (1, 4)
+  assert (config.mesh.fsdp, config.mesh.tensor) == (0, 0)
 
 
 def test_maths_has_the_numbers_of_the_paper():

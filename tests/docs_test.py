@@ -278,7 +278,7 @@ def kept():
   """Name of a benchmark -> what is kept of it."""
   found = {}
   for path in (ROOT / 'benchmarks/results').glob('*.json'):
-    if not path.stem.startswith('credit'):
+    if not path.stem.startswith(('credit', 'slices')):
       found[path.stem] = json.loads(path.read_text())
       assert found[path.stem]['benchmark'] == path.stem
   return found

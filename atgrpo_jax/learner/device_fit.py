@@ -266,10 +266,14 @@ def _fit(
 
 
 def _prefilled(load, num_tokens, tensor):
-  """Intermediate results of prefilling so many tokens on a device."""
+  """What prefilling so many tokens takes of a device.
+
+  Keys and values, before they are put to the others, and what a layer hands on.
+  """
   c = load.config
-  return num_tokens * load.itemsize * (
-      8 * c.hidden_size + 3 * c.intermediate_size / tensor)
+  return num_tokens * (
+      load.position_bytes / tensor + load.itemsize * (
+          4 * c.hidden_size + 3 * c.intermediate_size / tensor))
 
 
 def _gradient(load, shapes, fsdp, tensor):
