@@ -5,8 +5,9 @@
 
 It drills copying numbers, then solving stories
 (`environments/math_problems/stories`) and following recipes
-(`environments/programming/recipes`), and at last learns drafts, in which a
-third of all choices is wrong, and answers of all kinds.
+(`environments/programming/recipes`), then the same in the prompts of the roles,
+and at last learns drafts, in which a third of all choices is wrong, and answers
+of all kinds.
 """
 
 from ml_collections import config_dict
@@ -35,9 +36,11 @@ def get_config():
           'copyist': _taught(64, adopt=1.0)},
       'solving': {
           'copyist': _taught(8, adopt=1.0), 'solver': _taught(32, right=1.0)},
+      'roles': {
+          'tool': _taught(14, right=1.0), 'reasoner': _taught(10, adopt=1.0)},
       'practice': {
-          'tool': _taught(7, right=0.5, draft=0.3, broken=0.2),
-          'reasoner': _taught(5, adopt=0.6, invent=0.2, silent=0.2),
+          'tool': _taught(10, right=0.5, draft=0.3, broken=0.2),
+          'reasoner': _taught(6, adopt=0.6, invent=0.2, silent=0.2),
           'solo': _taught(1, invent=0.8, silent=0.2)},
       'mixture': {
           'tool': _taught(7, right=0.0, draft=0.8, broken=0.2),
@@ -50,6 +53,9 @@ def get_config():
       'max_turns': (1, 2),
       'copying': {},
       'solving': {'writer': _taught(24, right=1.0)},
+      'roles': {
+          'coder': _taught(8, right=1.0), 'tester': _taught(2, **tests),
+          'solo': _taught(2, right=1.0)},
       'practice': {
           'coder': _taught(5, right=0.5, draft=0.3, broken=0.2),
           'tester': _taught(3, **tests),
@@ -62,15 +68,21 @@ def get_config():
   alone = dict(alone=0.6, broken=0.4)
   c.tasks.functions = {
       'module': 'environments.programming.recipes.writer_demonstrations',
-      'max_turns': (1,), 'copying': {}, 'solving': {}, **dict.fromkeys(
+      'max_turns': (1,), 'copying': {}, 'solving': {},
+      'roles': {
+          'aux': _taught(3, whole=0.5, first=0.5),
+          'main': _taught(3, asks=0.3, rest=0.3, alone=0.4),
+          'solo': _taught(2, alone=1.0)},
+      **dict.fromkeys(
           ('practice', 'mixture'), {
               'aux': _taught(3, **helpers), 'main': _taught(4, **callers),
               'solo': _taught(2, **alone)})}
   c.phases = config_dict.ConfigDict()
   c.phases.copying = {'order': 0, 'num_steps': 400, 'group_size': 1}
   c.phases.solving = {'order': 1, 'num_steps': 1300, 'group_size': 1}
-  c.phases.practice = {'order': 2, 'num_steps': 1000, 'group_size': 4}
-  c.phases.mixture = {'order': 3, 'num_steps': 200, 'group_size': 4}
+  c.phases.roles = {'order': 2, 'num_steps': 500, 'group_size': 1}
+  c.phases.practice = {'order': 3, 'num_steps': 300, 'group_size': 4}
+  c.phases.mixture = {'order': 4, 'num_steps': 200, 'group_size': 4}
 
   c.buckets.prompt = (48, 80, 144, 256)
   c.buckets.completion = (16, 32, 64)
