@@ -44,6 +44,8 @@ def check_run(config: Config) -> None:
         f'train.num_steps={limits[0]} and train.completion_tokens={limits[1]} '
         'would never end; one of them must be above 0, and none below.')
   writers.check(train['writers'])
+  if 'compile_check' in config:
+    _check_compile_check(config['compile_check'])
   update.check_order(train['update_order'], train['updates_per_rollout'])
   rollout = config['rollout']
   errors.check_number(
@@ -63,6 +65,26 @@ def check_run(config: Config) -> None:
         f'rollout.max_new_tokens={rollout["max_new_tokens"]} is more than the '
         f'largest of buckets.completion={lengths}; lower the one or raise the '
         'other.')
+
+
+def _check_compile_check(values):
+  for name in ('prompt_lengths', 'completion_lengths'):
+    lengths = values.get(name, (1, 1))
+    if len(lengths) != 2:
+      raise errors.UserError(
+          f'compile_check.{name}={lengths}, but must be a median and a 95th '
+          'percentile, such as (900, 3000).')
+    errors.check_number(f'compile_check.{name}', lengths[0], least=1)
+    errors.check_number(
+        f'compile_check.{name}', lengths[1], least=lengths[0],
+        advice=', the median')
+  for name in (
+      'num_turns', 'environment_seconds', 'talk_seconds', 'num_validation'):
+    errors.check_number(
+        f'compile_check.{name}', values.get(name, 0), least=0)
+  errors.check_number(
+      'compile_check.disk_bytes_per_second',
+      values.get('disk_bytes_per_second', 1), above=0)
 
 
 def check_pretraining(config: Config) -> None:

@@ -20,6 +20,7 @@ import functools
 import os
 import pathlib
 import shutil
+import tempfile
 import time
 
 import jax
@@ -42,6 +43,7 @@ from atgrpo_jax.runtime import chips
 from atgrpo_jax.runtime import disk
 from atgrpo_jax.runtime import files
 from atgrpo_jax.runtime import sharding
+from atgrpo_jax.runtime import workdir as workdir_lib
 from atgrpo_jax.sampling import engine as engine_lib
 from atgrpo_jax.sampling import placement
 
@@ -72,6 +74,7 @@ def _findings(
     yield 'mesh', f'{name}: ' + ', '.join(
         f'{axis}={size}' for axis, size in policy.mesh.shape.items())
   yield 'sandbox', experiment.config.sandbox.level
+  workdir_lib.check_config(workdir, experiment.config.to_dict())
   yield 'disk', _disk(workdir, experiment.state_template())
   yield 'tasks', ', '.join(
       f'{len(experiment.tasks(split))} in {split}' for split in (
@@ -108,7 +111,8 @@ def _disk(workdir: pathlib.Path, template: experiment_lib.States) -> str:
     probe.unlink()
     return f'{workdir} can be written to, {needed} GiB'
   there = next(x for x in (workdir, *workdir.absolute().parents) if x.exists())
-  disk.check_space(there, template)
+  with tempfile.TemporaryFile(dir=there):  # Raises where none can be.
+    disk.check_space(there, template)
   free = shutil.disk_usage(there).free
   return f'{free / _GIB:.1f} GiB free in {there}, {needed}'
 

@@ -223,7 +223,7 @@ def build(
       config, names, devices, _chip(), read_model)
   policies = builders.build_policies(fitting, names, devices, read_model)
   meshes.check_pools({
-      name: policy.mesh for name, policy in policies.items()})
+      name: policy.mesh for name, policy in policies.items()}, devices)
   buckets = buckets_lib.Buckets(**fitting.buckets)
   rollout = rollout_spec(config)
   advantage = spec_lib.AdvantageSpec(**config.advantage)

@@ -179,9 +179,11 @@ def run_mode(
 def fits_slice(
     config: ml_collections.ConfigDict, out: pathlib.Path | None) -> bool:
   """Checks a run for a slice, and says what it finds; see `fit` for `out`."""
+  from atgrpo_jax import config_checks
   from atgrpo_jax.compile_check import fit
   from atgrpo_jax.compile_check import report
   from atgrpo_jax.learner import device_fit
+  config_checks.check_run(config)
   try:
     if out is None:
       return report.compile_check(config)

@@ -50,6 +50,8 @@ def fit_to_devices(
     device_fit.DoesNotFit: there is no such mesh.
   """
   given = sharding.MeshSpec(**config.mesh)
+  for name in ('fsdp', 'tensor'):
+    errors.check_number(f'mesh.{name}', config.mesh[name], least=0)
   if given.fsdp and given.tensor and given.pools != sharding.AUTO:
     return config
   config = config.copy_and_resolve_references()
@@ -162,17 +164,24 @@ def _fit(config, pools, names, devices, chip, read_model):
           sharding.num_slices(policy.mesh) for policy in policies.values()))
 
 
-def check_pools(meshes: Mapping[str, jax.sharding.Mesh]) -> None:
+def check_pools(
+    meshes: Mapping[str, jax.sharding.Mesh],
+    devices: Sequence[jax.Device]) -> None:
   """Raises UserError where a process has none of the devices of a policy.
 
   orbax saves no array of which a process has nothing.
+
+  Args:
+    meshes: of the policies.
+    devices: all that the run has.
   """
+  num_processes = len({device.process_index for device in devices})
   for policy, mesh in meshes.items():
     own = {device.process_index for device in mesh.devices.flat}
-    if len(own) < jax.process_count():
+    if len(own) < num_processes:
       raise errors.UserError(
           f'mesh.pools: policy {policy!r} has devices of {len(own)} of '
-          f'{jax.process_count()} processes, but checkpoints need some of each '
+          f'{num_processes} processes, but checkpoints need some of each '
           "in every pool; leave it '', so that all policies have all devices.")
 
 

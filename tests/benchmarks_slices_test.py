@@ -98,5 +98,5 @@ def test_a_cell_is_of_the_mesh_that_a_run_takes(key):
   cell = CELLS[key]
   assert (found is not None) == cell['fits']
   if found is not None:
-    assert (found.mesh.fsdp, found.mesh.tensor, found.buckets.groups[-1]) == (
-        cell['mesh']['fsdp'], cell['mesh']['tensor'], cell['groups'])
+    assert (found.mesh.to_dict(), found.buckets.groups[-1]) == (
+        cell['mesh'], cell['groups'])

@@ -83,3 +83,10 @@ def test_without_room_on_the_disk_it_ends_there(
     for what, _ in doctor._findings(echo.experiment(echo_folder), tmp_path):
       found.append(what)
   assert found[-1] == 'sandbox'
+
+
+def test_a_workdir_that_cannot_be_made_is_refused(echo_folder, tmp_path):
+  (tmp_path / 'taken').write_text('')
+  with pytest.raises(doctor.disk.errors.UserError, match='taken is a file'):
+    list(doctor._findings(
+        echo.experiment(echo_folder), tmp_path / 'taken' / 'run'))

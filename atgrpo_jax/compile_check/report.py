@@ -17,6 +17,7 @@ from jax.experimental import topologies
 import ml_collections
 
 from atgrpo_jax import errors
+from atgrpo_jax import meshes
 from atgrpo_jax import model
 from atgrpo_jax.compile_check import calls as calls_lib
 from atgrpo_jax.compile_check import lower
@@ -95,9 +96,16 @@ def slice_of(
   os.environ.update(_WITHOUT_TPU)
   jax.config.update('jax_exec_time_optimization_effort', -1.0)
   jax.config.update('jax_memory_fitting_effort', -1.0)
-  how = {}
-  if set(layout.split('x')) == {'1'}:  # Without it, a host has at least four.
+  how, sides = {}, layout.split('x')
+  num_axes = 2 if generation in ('v5e', 'v6e') else 3
+  if len(sides) != num_axes and set(sides) != {'1'}:
+    raise errors.UserError(
+        f'compile_check.topology={topology!r}: a slice of {generation} has '
+        f'{num_axes} sides, as in {generation}:{"x".join("2" * num_axes)}.')
+  if set(sides) == {'1'}:  # Without it, a host has at least four.
     how['chips_per_host_bounds'] = (1, 1, 1)
+  elif sides == ['2', '4']:  # A TPU VM of its own.
+    how['chips_per_host_bounds'] = (2, 4, 1)
   if generation == 'v4':  # As on a TPU VM, both cores of a chip are one device.
     how['chip_config_name'] = 'megacore'
   try:
@@ -124,6 +132,8 @@ def check(
   """
   compiled = {} if compiled is None else compiled
   policies = lower.build_policies(config, devices)
+  meshes.check_pools({
+      name: policy.mesh for name, policy in policies.items()}, devices)
   critics = lower.build_critics(config, policies)
   pools = {}
   for policy in policies.values():

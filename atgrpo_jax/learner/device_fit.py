@@ -173,8 +173,9 @@ def choose(
       tensor=tensor))
   if not fits:
     raise errors.UserError(
-        f'mesh.fsdp={fsdp} and mesh.tensor={tensor} do not divide '
-        f'{_devices(pools)} and their heads; give 0 for both to have them '
+        'No mesh of mesh.fsdp={} and mesh.tensor={} divides '.format(
+            fsdp or 'any size', tensor or 'any size')
+        + f'{_devices(pools)} and their heads; give 0 for both to have them '
         'chosen.')
   found = [
       fit for fit in fits if fit.num_bytes <= _COMFORTABLE * chip.memory]
@@ -190,7 +191,9 @@ def choose(
       f'takes about {least.num_bytes / _GIB:.2f} GiB of each, '
       + ('for sampling' if least.sampling >= least.learning
          else 'for a gradient')
-      + f'. {_nearest(pools, shapes, groups, chip)}')
+      + '. ' + _nearest(
+          pools, shapes, groups, chip, num_slices,
+          is_given=bool(fsdp or tensor)))
 
 
 def describe(fit: Fit, groups: Sequence[int], chip: chips.Chip) -> str:
@@ -294,22 +297,28 @@ def _gradient(load, shapes, fsdp, tensor):
 
 def _devices(pools):
   sizes = [str(pool.size) for pool in pools]
-  return (f'{sizes[0]} devices' if len(sizes) == 1
+  return (f'{sizes[0]} device{"s" * (pools[0].size > 1)}' if len(sizes) == 1
           else f'pools of {", ".join(sizes)} devices')
 
 
-def _nearest(pools, shapes, groups, chip) -> str:
-  """The smallest larger pools that would do, or that none do."""
-  for factor in (2, 4, 8, 16, 32, 64):
+def _nearest(pools, shapes, groups, chip, num_slices, is_given) -> str:
+  """Another mesh or the smallest larger pools that would do, or that none do.
+
+  `is_given`: whether the config names the mesh that does not fit.
+  """
+  less = ('fewer buckets.groups, shorter buckets or a smaller '
+          'buckets.microbatch_tokens')
+  for factor in (1, 2, 4, 8, 16, 32, 64)[not is_given:]:
     larger = [dataclasses.replace(x, size=factor * x.size) for x in pools]
     found = [
-        fit for fit in _fits(larger, shapes, groups, chip)
+        fit for fit in _fits(
+            larger, shapes, groups, chip, num_slices=num_slices)
         if fit.num_bytes <= chip.memory]
     if found:
       fit = min(found, key=lambda fit: fit.num_bytes)
       return (
-          f'It would fit {_devices(larger)}, which take about '
-          f'{fit.num_bytes / _GIB:.2f} GiB of each; or give '
-          'policies=lora_per_role, a smaller model, or shorter buckets.')
-  return ('No number of them would do: give shorter buckets or a smaller '
-          'buckets.microbatch_tokens.')
+          f'It would fit {_devices(larger)} with mesh.fsdp={fit.fsdp} and '
+          f'mesh.tensor={fit.tensor}, which takes about '
+          f'{fit.num_bytes / _GIB:.2f} GiB of each; or give {less}, adapters '
+          '(policies=lora_per_role) or a smaller model.')
+  return f'Up to {factor} times as many would not do: give {less}.'

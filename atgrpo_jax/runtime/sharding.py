@@ -102,8 +102,7 @@ def make_meshes(
     spec: MeshSpec) -> dict[str, Mesh]:
   """Policy -> mesh. Policies with the same pool have the same mesh."""
   for name, size in (('fsdp', spec.fsdp), ('tensor', spec.tensor)):
-    if size < 1:
-      raise errors.UserError(f'mesh.{name}={size} must be at least 1.')
+    errors.check_number(f'mesh.{name}', size, least=1)
   pools = _parse_pools(policies, len(devices), spec.pools)
   devices = sorted(devices, key=_slice_of)
   meshes = {}
@@ -356,11 +355,15 @@ def _arrange(devices, shape):
     slices[_slice_of(device)].append(device)
   parts = list(slices.values())
   if all(len(part) % (fsdp * tensor) == 0 for part in parts):
-    # An axis may be half of a physical one: fsdp=2 and tensor=4 on 4x4 chips.
-    return np.concatenate([
-        mesh_utils.create_device_mesh(
-            (len(part) // (fsdp * tensor), fsdp, tensor), part,
-            allow_split_physical_axes=True) for part in parts])
+    try:  # An axis may be half of a physical one: 2 and 4 on 4x4 chips.
+      return np.concatenate([
+          mesh_utils.create_device_mesh(
+              (len(part) // (fsdp * tensor), fsdp, tensor), part,
+              allow_split_physical_axes=True) for part in parts])
+    except AssertionError as error:
+      raise errors.UserError(
+          f'mesh.pools: {len(devices)} devices from {devices[0]} on are no '
+          'rectangle of chips; give pools of equal size.') from error
   if devices[0].platform == 'tpu':
     raise errors.UserError(
         f'mesh.fsdp={fsdp} times mesh.tensor={tensor} does not divide the '

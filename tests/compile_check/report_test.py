@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from atgrpo_jax import config_checks
 from atgrpo_jax import errors
 from atgrpo_jax.compile_check import collectives
 from atgrpo_jax.compile_check import lower
@@ -90,3 +91,26 @@ def test_unknown_chips_are_refused():
   config.compile_check.topology = 'v1:2x2'
   with pytest.raises(errors.UserError, match="'v1:2x2' is not known.*v5e"):
     report_lib.compile_check(config)
+
+
+def test_a_slice_has_the_sides_of_its_generation():
+  config = pod.get_config('topology=v5e:4x4x4')
+  with pytest.raises(errors.UserError, match='slice of v5e has 2 sides'):
+    report_lib.slice_of(config)
+
+
+@pytest.mark.parametrize('name, value, words', [
+    ('prompt_lengths', (900,), 'a median and a 95th percentile'),
+    ('prompt_lengths', (3000, 900), 'at least 3000, the median'),
+    ('completion_lengths', (0, 0), 'completion_lengths=0'),
+    ('completion_lengths', ('a', 'b'), 'must be a number'),
+    ('num_turns', -1, 'num_turns=-1'),
+    ('talk_seconds', -1.0, 'at least 0'),
+    ('disk_bytes_per_second', 0.0, 'above 0')])
+def test_what_no_step_can_have_is_refused(name, value, words):
+  config = pod.get_config('topology=v5e:4x4')
+  config_checks.check_run(config)
+  with config.ignore_type():
+    config.compile_check[name] = value
+  with pytest.raises(errors.UserError, match=words):
+    config_checks.check_run(config)

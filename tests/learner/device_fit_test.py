@@ -81,7 +81,7 @@ def test_the_mesh_that_is_chosen(size, chip, num_devices, mesh):
 def test_what_is_given_stays():
   assert _choose('1.7b', 'v5e', 16, fsdp=8).fsdp == 8
   assert _choose('1.7b', 'v5e', 16, tensor=2).tensor == 2
-  with pytest.raises(errors.UserError, match='tensor=3 do not divide 16'):
+  with pytest.raises(errors.UserError, match='tensor=3 divides 16'):
     _choose('1.7b', 'v5e', 16, tensor=3)
 
 
@@ -108,7 +108,35 @@ def test_what_cannot_fit_is_refused_with_what_would():
   words = str(raised.value)
   assert 'does not fit 8 devices of 15.75 GiB' in words
   assert re.search(r'takes about \d\d\.\d\d GiB of each, for ', words)
-  assert 'It would fit 16 devices' in words
+  assert 'It would fit 16 devices with mesh.fsdp=4 and mesh.tensor=4' in words
+
+
+def test_another_mesh_is_named_before_more_devices():
+  with pytest.raises(errors.UserError, match='would fit 16 devices with mesh'):
+    _choose('1.7b', 'v5e', 16, fsdp=1, tensor=1)
+
+
+def test_what_no_number_of_devices_has_room_for():
+  with pytest.raises(errors.UserError, match='64 times.*fewer buckets.groups'):
+    device_fit.choose(
+        [device_fit.Pool(8, [_load('1.7b')])], SHAPES, (10**6,),
+        chips.TPUS['v5e'])
+
+
+@pytest.mark.parametrize('pools, words', [
+    ('tool=0:7,planner=7:16', 'no rectangle of chips'),
+    ('tool=0:8,planner=8:16', 'tool.*2 of 4 processes')])
+def test_pools_that_no_run_has_are_refused(pools, words):
+  config, names, devices, _, read_model = _on_slice(
+      '1.7b', 'v5e:4x4', 'per_role', **{
+          'mesh.fsdp': 1, 'mesh.tensor': 1, 'mesh.pools': pools})
+  hosts = [
+      dataclasses.replace(device, process_index=device.id // 4)
+      for device in devices]
+  with pytest.raises(errors.UserError, match=words):
+    meshes.check_pools({
+        name: policy.mesh for name, policy in builders.build_policies(
+            config, names, hosts, read_model).items()}, hosts)
 
 
 def _fit_nano(memory, read_model=builders.read_model, **changes):
@@ -167,10 +195,11 @@ def _on_slice(size, topology, policies, **changes):
 
 
 def on_chips(config, number, chip):
-  """The config with the mesh that it takes of four hosts; None for none."""
+  """The config with the mesh that it takes of its slice; None for none."""
   config, names, devices, *more = _of_run(config, number, chip)
+  of_host = 8 if config.compile_check.topology.endswith(':2x4') else 4
   hosts = [
-      dataclasses.replace(device, process_index=device.id // 4)
+      dataclasses.replace(device, process_index=device.id // of_host)
       for device in devices]
   with contextlib.suppress(device_fit.DoesNotFit):
     return meshes.fit_to_devices(config, names, hosts, *more)
@@ -235,7 +264,7 @@ def test_settings_that_should_be_faster():
 
 
 def test_a_run_that_cannot_fit_is_refused_before_weights_are_read():
-  with pytest.raises(errors.UserError, match='does not fit 1 devices of 0.00'):
+  with pytest.raises(errors.UserError, match='does not fit 1 device of 0.00'):
     _fit_nano(1 << 20)
 
 
