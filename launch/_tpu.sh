@@ -71,7 +71,17 @@ run_on_tpu() {
   parse_options "$values" 'spot queued stop delete' "$@"
 
   [[ -n "$name" ]] || stop '--name is missing; give the name of the TPU VM'
+  [[ "$name" =~ ^[a-z]([-a-z0-9]*[a-z0-9])?$ ]] ||
+    stop "--name is '$name', but may hold only small letters, digits and -"
   [[ -n "$zone" ]] || stop '--zone is missing; give one such as us-west4-a'
+  if [[ -n "$accelerator_type" ]]; then
+    [[ "$accelerator_type" =~ ^(v[0-9]+[a-z]*|tpu[0-9]+[a-z]*)-([0-9]+)$ ]] ||
+      stop "--accelerator-type is '$accelerator_type', but must be a type and" \
+        'a size, such as v5litepod-8'
+    "$pod" || ((BASH_REMATCH[2] <= 8)) ||
+      stop "--accelerator-type is '$accelerator_type', which has several" \
+        'workers; use launch/tpu_pod.sh'
+  fi
   [[ "$config" != /* ]] ||
     stop "--config is '$config', but must be a file of the checkout, which is" \
       'what is copied to the TPU VM'
@@ -87,6 +97,9 @@ run_on_tpu() {
       'resource alone: add --queued'
   "$queued" || [[ -z "$valid_until" ]] ||
     stop '--valid-until is about how long a queued resource waits: add --queued'
+  [[ "$valid_until" =~ ^(([0-9]+[smhd])*|[0-9]{4}-.*:.*)$ ]] ||
+    stop "--valid-until is '$valid_until', but must be a time to wait, such as" \
+      '6h, or until when, such as 2030-01-31T18:00:00Z'
   if [[ "$workdir" != /* && "$workdir" != gs://* ]]; then
     ! "$pod" ||
       stop "--workdir is '$workdir', but all workers of a pod write one run:" \

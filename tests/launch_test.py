@@ -82,6 +82,13 @@ _TPU = f'--name mine --zone z --config {CONFIG} --workdir'
     ('tpu_vm.sh', f'{_TPU} /x --valid-until 6h', ['--queued']),
     ('tpu_vm.sh', f'{_TPU} /x --retries many', ["'many'", 'whole number']),
     ('tpu_vm.sh', f'{_TPU} /x --poll-seconds 1m', ["'1m'", 'number']),
+    ('tpu_vm.sh', f'{_TPU} /x --queued --valid-until yesterday',
+     ["'yesterday'", '6h']),
+    ('tpu_vm.sh', f'{_TPU} /x --name My_vm', ["'My_vm'", 'small letters']),
+    ('tpu_vm.sh', f'{_TPU} /x --accelerator-type v5',
+     ["'v5'", 'v5litepod-8']),
+    ('tpu_vm.sh', f'{_TPU} /x --accelerator-type v5litepod-16',
+     ['several workers', 'launch/tpu_pod.sh']),
     ('tpu_vm.sh', f'{_TPU} runs/x --retries 2',
      ["'runs/x'", 'disk of a TPU VM', '--setup mounts']),
 ])
