@@ -67,7 +67,7 @@ def _examples():
       for path in sorted(checkout.ROOT.glob(folder)))
   for path in paths:
     text = path.read_text().replace('\\\n', ' ')
-    yield from re.findall(r'configs/\w+\.py:\S*topology=[\w:]*\w', text)
+    yield from re.findall(r'configs/\w+\.py:\S*topology=[\w:-]*\w', text)
     for line in text.splitlines():
       found = re.search(
           r'--accelerator-type (\S+) .*--config configs/\w+\.py:size=(\S+)',
