@@ -215,8 +215,9 @@ def test_a_failure_of_the_sandbox_is_retried_once(programs, tmp_path):
 @pytest.mark.parametrize('attack', [
     *(f'os.kill(os.getppid(), {int(number)})' for number in (
         signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGSTOP)),
-    # And then whatever has adopted it, if it lives long enough.
-    'while os.getppid() != SERVER: os.kill(os.getppid(), 9)'])
+    # And then whatever has adopted it, if it lives long enough. The parent is
+    # read once: asked twice, it may have become the server in between.
+    'while (parent := os.getppid()) != SERVER: os.kill(parent, 9)'])
 def test_a_program_that_ends_its_supervisor_has_failed(server, attack):
   # Bite: silence counts as INFRASTRUCTURE.
   result = run(server, f'''
