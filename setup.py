@@ -5,7 +5,7 @@ upper bound the next release that is free to break us. The extras:
 
   test     to run the tests: `bash launch/test.sh` installs it
   gpu      NVIDIA cards; needs a CUDA 13 driver (with an older one, install
-           `jax[cuda12]` instead)
+           `jax[cuda12]` instead). To compile for them alone, none is needed
   tpu      TPU virtual machines
   gcs      workdirs and models in Google Cloud Storage; part of tpu and gpu
   paper    what draws the curves beside the paper's tables:

@@ -1,4 +1,4 @@
-"""Which runs of Qwen3 fit which TPU slices: a table of compile checks.
+"""Which runs of Qwen3 fit which TPU slices and GPUs: a table of compile checks.
 
   python -m benchmarks.slices --out benchmarks/results/slices.json
 
@@ -6,7 +6,7 @@ A cell is what `--mode compile_check` says of a config: `configs/pod.py` with
 each size, policies and slice, and what help and documents name beside. It takes
 two to six minutes of a core, in a process of its own. Cells that the file has
 from the same versions are kept, so that the command may be stopped and given
-again. Needs the extra `compile`.
+again. Needs the extras `compile` and `gpu`, in an environment of their own.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ import ml_collections
 
 from atgrpo_jax.compile_check import lower
 from atgrpo_jax.compile_check import report as report_lib
+from atgrpo_jax.compile_check import targets
 from atgrpo_jax.compile_check import whole_step
 from atgrpo_jax.learner import device_fit
 from configs import common
 
-SLICES = ('v5litepod-8', 'v5litepod-16', 'v6e-16', 'v5p-16')
+SLICES = ('v5litepod-8', 'v5litepod-16', 'v6e-16', 'v5p-16', 'h100:8')
 POLICIES = ('shared', 'lora_per_role', 'per_role')
 SIZES = common.SIZES[1:]  # Those of Qwen3.
 # Of help and documents.
@@ -74,7 +75,7 @@ def complete(out: pathlib.Path) -> dict[str, Cell]:
       pod(size, policies, name)
       for policies, size, name in itertools.product(POLICIES, SIZES, SLICES)]
   for key in (*EXAMPLES, *configs):
-    if cells.get(key, {}).get('versions') == versions():
+    if cells.get(key, {}).get('versions') == versions(key):
       continue
     print(f'{key} ...', flush=True)
     found = subprocess.run(
@@ -85,11 +86,12 @@ def complete(out: pathlib.Path) -> dict[str, Cell]:
   return cells
 
 
-def versions() -> dict[str, str]:
-  """Of what compiles."""
-  return {
-      name: importlib.metadata.version(name)
-      for name in ('jax', 'jaxlib', 'libtpu')}
+def versions(key: str) -> dict[str, str]:
+  """Of what compiles the cell."""
+  names = ['jax', 'jaxlib', 'libtpu']
+  if targets.is_gpu(config_of(key)):
+    names[2:] = ['jax-cuda13-plugin', 'nvidia-cudnn-cu13']
+  return {name: importlib.metadata.version(name) for name in names}
 
 
 def config_of(key: str) -> ml_collections.ConfigDict:
@@ -104,9 +106,9 @@ def check(key: str) -> Cell:
   """One cell: a verdict, and where the run fits its mesh and its speed."""
   config = config_of(key)
   found = {
-      'versions': versions(),
+      'versions': versions(key),
       'date': datetime.datetime.now(datetime.UTC).date().isoformat()}
-  devices, chip = report_lib.slice_of(config)
+  devices, chip = targets.devices_of(config)
   try:
     config = lower.fit_to_devices(config, devices, chip)
   except device_fit.DoesNotFit as error:

@@ -1,10 +1,11 @@
-"""Qwen3 on a TPU slice: Plan-Path with the shapes of the AT-GRPO paper.
+"""Qwen3 on a TPU slice or GPUs: Plan-Path with the shapes of AT-GRPO's paper.
 
   python -m atgrpo_jax.main --mode compile_check \
       --config configs/pod.py:size=1.7b,topology=v5e:4x4
 
-says, on any machine with the extra `compile`, whether the run fits the slice.
-On the slice itself, `launch/tpu_pod.sh` trains with the same config.
+says, on any machine with the extra `compile`, whether the run fits the slice;
+with the extra `gpu`, topology=h100:8 is a node of GPUs. On the slice itself,
+`launch/tpu_pod.sh` trains with the same config.
 """
 
 from configs import common

@@ -33,10 +33,10 @@ def dimensions(size: str) -> dict[str, Any]:
 def put_on_slice(
     c: config_dict.ConfigDict, size: str, topology: str,
     roles: tuple[str, ...] = ()) -> None:
-  """What is checked of a TPU slice.
+  """What is checked of a TPU slice, or of a node of GPUs.
 
-  The slice is called 'v5e:4x4', or 'v5litepod-16' as by gcloud. Each of
-  `roles`, if there are some, has its share of the chips.
+  The slice is called 'v5e:4x4', or 'v5litepod-16' as by gcloud, and the node
+  'h100:8'. Each of `roles`, if there are some, has its share of the chips.
   """
   topology = _layout(topology)
   if roles:
@@ -68,7 +68,8 @@ def _layout(topology: str) -> str:
     if not re.fullmatch(r'\w+:\d+(x\d+)*', topology):
       raise ValueError(
           f'topology={topology!r} is no TPU slice; name one as gcloud does, '
-          'such as v5litepod-16, or by its chips, such as v5e:4x4.')
+          'such as v5litepod-16, or by its chips, such as v5e:4x4, or a node '
+          'of GPUs, such as h100:8.')
     return topology
   generation, size = found[1].replace('litepod', 'e'), int(found[2])
   num_axes = 2

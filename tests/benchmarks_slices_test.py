@@ -23,7 +23,7 @@ def _cell(**changes):
 
 
 def test_what_was_checked_is_kept(tmp_path, monkeypatch):
-  monkeypatch.setattr(slices, 'versions', lambda: {'jax': '1'})
+  monkeypatch.setattr(slices, 'versions', lambda key: {'jax': '1'})
   monkeypatch.setattr(slices, 'SIZES', ('1.7b',))
   monkeypatch.setattr(slices, 'SLICES', ('v5litepod-8', 'v5p-16'))
   monkeypatch.setattr(slices, 'EXAMPLES', ('configs/maths.py:size=8b',))
@@ -94,7 +94,8 @@ def test_a_cell_is_of_the_mesh_that_a_run_takes(key):
   config = slices.config_of(key)
   generation, _, layout = config.compile_check.topology.partition(':')
   number = math.prod(map(int, layout.split('x')))
-  found = device_fit_test.on_chips(config, number, chips.TPUS[generation])
+  found = device_fit_test.on_chips(
+      config, number, (chips.TPUS | chips.GPUS)[generation])
   cell = CELLS[key]
   assert (found is not None) == cell['fits']
   if found is not None:

@@ -147,6 +147,6 @@ def _num_devices(line):
         int(part or sizes[axis])
         for axis, part in re.findall(
             r"'(\w+)'(?::\(\d+\)(\d+))?", groups[2]))
-  if pairs := re.search(r'source_target_pairs=\{(\{.*?\})\}', line):
-    return len(set(re.findall(r'\d+', pairs[1])))
+  if pairs := re.search(r'source_target_pairs=\{((?:\{.*?\})?)\}', line):
+    return len(set(re.findall(r'\d+', pairs[1]))) or 1
   raise ValueError(f'No devices are named in {line.strip()[:200]!r}.')

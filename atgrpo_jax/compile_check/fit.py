@@ -19,6 +19,7 @@ import ml_collections
 from atgrpo_jax import errors
 from atgrpo_jax.compile_check import lower
 from atgrpo_jax.compile_check import report as report_lib
+from atgrpo_jax.compile_check import targets
 from atgrpo_jax.compile_check import whole_step
 from atgrpo_jax.runtime import chips
 from atgrpo_jax.runtime import sharding
@@ -59,7 +60,7 @@ def fit(config: Config, out: pathlib.Path) -> bool:
   if out.is_dir() or not out.absolute().parent.is_dir():
     raise errors.UserError(
         f'--fit={out} should be a file in a folder that there is.')
-  devices, chip = report_lib.slice_of(config)
+  devices, chip = targets.devices_of(config)
   config = lower.fit_to_devices(config, devices, chip)
   trials = _Trials(devices, chip)
   for resize, start, programs in _knobs(config, devices):

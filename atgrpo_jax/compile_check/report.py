@@ -1,26 +1,22 @@
-"""Whether a run fits a TPU slice, and how fast it could be, without the slice.
+"""Whether a run fits a TPU slice or GPUs, and how fast it could be there.
 
-`lower` compiles the programs of the run for a named topology, `work` counts
-what they compute. Compiling for a TPU needs the extra `compile`. The programs
-are compiled with the least effort, which takes a fifth of the time; for the
-gradient of Qwen3-8B the account of memory was 4 % below that of the default.
+Neither is needed: `lower` compiles the programs of the run for a named
+topology, `work` counts what they compute.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 import dataclasses
-import os
 
 import jax
-from jax.experimental import topologies
 import ml_collections
 
-from atgrpo_jax import errors
 from atgrpo_jax import meshes
 from atgrpo_jax import model
 from atgrpo_jax.compile_check import calls as calls_lib
 from atgrpo_jax.compile_check import lower
+from atgrpo_jax.compile_check import targets
 from atgrpo_jax.compile_check import whole_step
 from atgrpo_jax.compile_check import work
 from atgrpo_jax.learner import critic as critic_lib
@@ -31,12 +27,6 @@ from atgrpo_jax.sampling import placement
 
 _GIB = 2**30
 _MAX_SHOWN = 3  # Collectives of a program.
-
-# Two processes may use the TPU's library at once; and what it would ask a TPU's
-# host for, so that it does not complain (any value will do).
-_WITHOUT_TPU = {
-    'ALLOW_MULTIPLE_LIBTPU_LOAD': '1', 'TPU_SKIP_MDS_QUERY': '1',
-    'TPU_WORKER_HOSTNAMES': 'localhost', 'TPU_ACCELERATOR_TYPE': 'v5e-16'}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +59,7 @@ class Report:
 
 def compile_check(config: ml_collections.ConfigDict) -> bool:
   """Prints whether the run fits `compile_check.topology`."""
-  devices, chip = slice_of(config)
+  devices, chip = targets.devices_of(config)
   config = lower.fit_to_devices(config, devices, chip)
   reports = check(config, devices)
   for report in reports:
@@ -81,42 +71,6 @@ def compile_check(config: ml_collections.ConfigDict) -> bool:
       [program for report in reports for program in report.programs], chip),
              chip, config)
   return True
-
-
-def slice_of(
-    config: ml_collections.ConfigDict,
-) -> tuple[Sequence[jax.Device], chips.Chip]:
-  """The devices of `compile_check.topology`, and what they are."""
-  topology = config.compile_check.topology
-  generation, _, layout = topology.partition(':')
-  if generation not in chips.TPUS:
-    raise errors.UserError(
-        f'compile_check.topology={topology!r} is not known; name a slice '
-        f'of {", ".join(chips.TPUS)}, such as v5e:4x4.')
-  os.environ.update(_WITHOUT_TPU)
-  jax.config.update('jax_exec_time_optimization_effort', -1.0)
-  jax.config.update('jax_memory_fitting_effort', -1.0)
-  how, sides = {}, layout.split('x')
-  num_axes = 2 if generation in ('v5e', 'v6e') else 3
-  if len(sides) != num_axes and set(sides) != {'1'}:
-    raise errors.UserError(
-        f'compile_check.topology={topology!r}: a slice of {generation} has '
-        f'{num_axes} sides, as in {generation}:{"x".join("2" * num_axes)}.')
-  if set(sides) == {'1'}:  # Without it, a host has at least four.
-    how['chips_per_host_bounds'] = (1, 1, 1)
-  elif sides == ['2', '4']:  # A TPU VM of its own.
-    how['chips_per_host_bounds'] = (2, 4, 1)
-  if generation == 'v4':  # As on a TPU VM, both cores of a chip are one device.
-    how['chip_config_name'] = 'megacore'
-  try:
-    devices = topologies.get_topology_desc(
-        platform='tpu', topology_name=topology, **how).devices
-  except RuntimeError as error:
-    raise errors.UserError(
-        f'There is no compiler for {topology!r}: '
-        f'{str(error).splitlines()[0]} Install the extra `compile`, in an '
-        'environment of its own, and check the name.') from error
-  return devices, chips.TPUS[generation]
 
 
 def check(

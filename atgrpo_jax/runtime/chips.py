@@ -37,15 +37,15 @@ TPUS = {
 }
 # SXM, as their data sheets have them; of the memory jax takes three quarters.
 GPUS = {
-    'A100': Chip(60 * _GIB, 312e12, 2039e9, 300e9),
-    'H100': Chip(60 * _GIB, 989e12, 3350e9, 450e9),
-    'H200': Chip(105 * _GIB, 989e12, 4800e9, 450e9),
+    'a100': Chip(int(59.4 * _GIB), 312e12, 2039e9, 300e9),
+    'h100': Chip(int(59.3 * _GIB), 989e12, 3350e9, 450e9),
+    'h200': Chip(int(104.8 * _GIB), 989e12, 4800e9, 450e9),
 }
 # What jax calls them, by the beginning; the longer name comes first.
 _KINDS = {
     'TPU v4': 'v4', 'TPU v5 lite': 'v5e', 'TPU v5e': 'v5e', 'TPU v5p': 'v5p',
-    'TPU v5': 'v5p', 'TPU v6': 'v6e', 'NVIDIA A100': 'A100',
-    'NVIDIA H100': 'H100', 'NVIDIA H200': 'H200'}
+    'TPU v5': 'v5p', 'TPU v6': 'v6e', 'NVIDIA A100': 'a100',
+    'NVIDIA H100': 'h100', 'NVIDIA H200': 'h200'}
 
 
 def chip_of(device: jax.Device) -> Chip | None:

@@ -53,6 +53,7 @@ replica_groups=mesh['axis_0'=2,'axis_1'=4] {'axis_1'}
   %moving = (f32[3]{0}, f32[3]{0}, u32[], u32[]) collective-permute-start(%a), \
 source_target_pairs={{0,1},{1,2},{2,0}}
   %alone = f32[3]{0} all-reduce(%a), replica_groups={{0},{1}}
+  %still = f32[3]{0} collective-permute(%a), source_target_pairs={}
   %layers = (bf16[8,4]{1,0}) while(%whole), condition=%condition, body=%step
   ROOT %tokens = (bf16[8,4]{1,0}) while(%layers), condition=%unknown, \
 body=%inner

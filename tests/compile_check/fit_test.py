@@ -8,6 +8,7 @@ from atgrpo_jax import errors
 from atgrpo_jax.compile_check import fit as fit_lib
 from atgrpo_jax.compile_check import lower
 from atgrpo_jax.compile_check import report as report_lib
+from atgrpo_jax.compile_check import targets
 from atgrpo_jax.compile_check import whole_step
 from atgrpo_jax.runtime import chips
 from configs import pod
@@ -46,7 +47,7 @@ def _play(monkeypatch, most_groups, most_tokens):
             ('decode a', config.buckets.groups[-1] / most_groups),
             ('gradient a', config.buckets.microbatch_tokens / most_tokens))))]
 
-  monkeypatch.setattr(report_lib, 'slice_of', lambda config: ([], chip))
+  monkeypatch.setattr(targets, 'devices_of', lambda config: ([], chip))
   monkeypatch.setattr(
       lower, 'fit_to_devices', lambda config, devices, chip: config)
   mesh = types.SimpleNamespace(shape={'data': 2, 'fsdp': 1})

@@ -86,19 +86,6 @@ def test_what_a_refused_program_needs(message, gib):
   assert work.needed_bytes(message) == gib * 2**30
 
 
-def test_unknown_chips_are_refused():
-  config = pod.get_config()
-  config.compile_check.topology = 'v1:2x2'
-  with pytest.raises(errors.UserError, match="'v1:2x2' is not known.*v5e"):
-    report_lib.compile_check(config)
-
-
-def test_a_slice_has_the_sides_of_its_generation():
-  config = pod.get_config('topology=v5e:4x4x4')
-  with pytest.raises(errors.UserError, match='slice of v5e has 2 sides'):
-    report_lib.slice_of(config)
-
-
 @pytest.mark.parametrize('name, value, words', [
     ('prompt_lengths', (900,), 'a median and a 95th percentile'),
     ('prompt_lengths', (3000, 900), 'at least 3000, the median'),

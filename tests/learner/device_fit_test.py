@@ -13,7 +13,7 @@ from atgrpo_jax import errors
 from atgrpo_jax import main as main_lib
 from atgrpo_jax import meshes
 from atgrpo_jax import model
-from atgrpo_jax.compile_check import report as report_lib
+from atgrpo_jax.compile_check import targets
 from atgrpo_jax.learner import device_fit
 from atgrpo_jax.learner import policies as policies_lib
 from atgrpo_jax.runtime import chips
@@ -196,8 +196,11 @@ def _on_slice(size, topology, policies, **changes):
 
 def on_chips(config, number, chip):
   """The config with the mesh that it takes of its slice; None for none."""
-  config, names, devices, *more = _of_run(config, number, chip)
-  of_host = 8 if config.compile_check.topology.endswith(':2x4') else 4
+  each = (
+      {'platform': 'gpu', 'device_kind': 'NVIDIA H100 80GB HBM3'}
+      if targets.is_gpu(config) else {})
+  config, names, devices, *more = _of_run(config, number, chip, **each)
+  of_host = 8 if config.compile_check.topology.endswith((':2x4', ':8')) else 4
   hosts = [
       dataclasses.replace(device, process_index=device.id // of_host)
       for device in devices]
@@ -236,7 +239,7 @@ def test_pools_that_do_not_fit_are_not_taken(capsys):
 def test_a_node_with_eight_h100_has_room(size, policies):
   fitting = meshes.fit_to_devices(*_of_run(
       pod.get_config(f'size={size},policies={policies}'), 8,
-      chips.GPUS['H100'], platform='gpu', device_kind='NVIDIA H100 80GB HBM3'))
+      chips.GPUS['h100'], platform='gpu', device_kind='NVIDIA H100 80GB HBM3'))
   assert fitting.buckets.groups[-1] >= 16
 
 
@@ -245,7 +248,7 @@ def test_a_check_says_so_before_anything_is_compiled(
     out, tmp_path, monkeypatch, capsys):
   config, _, devices, chip, _ = _on_slice('8b', 'v5e:4x4', 'per_role')
   monkeypatch.setattr(
-      report_lib, 'slice_of', lambda config: (devices, chip))
+      targets, 'devices_of', lambda config: (devices, chip))
   assert not main_lib.fits_slice(config, out and tmp_path / out)
   assert 'DOES NOT FIT: The run does not fit 16 devices of 15.75' in (
       capsys.readouterr().out)

@@ -21,6 +21,7 @@ from atgrpo_jax.model.kernels import cudnn
 from atgrpo_jax.model.kernels import ragged
 from atgrpo_jax.model.kernels import select
 from atgrpo_jax.model.kernels import splash
+from atgrpo_jax.runtime import sharding
 from atgrpo_jax.sampling import programs
 from tests.rl import tiny
 
@@ -130,26 +131,35 @@ def test_prompts_behind_short_instructions_have_a_mask_for_one(monkeypatch):
   assert made == [(1, 1024, 256, 2, False)]
 
 
-def test_a_learner_on_four_gpus_lowers_to_cudnn(monkeypatch):
+@pytest.mark.parametrize('sizes', [(2, 1, 2), (2, 2, 1), (4, 1, 1)])
+def test_a_learner_on_four_gpus_lowers_to_cudnn(sizes, monkeypatch):
   monkeypatch.setattr(
       fused_attention_stablehlo, 'check_cudnn_version', lambda: 91000)
   config = dataclasses.replace(tiny.CONFIG, head_dim=16)
 
-  def total(params, prompts, lengths, completions):
+  def total(params, batch):
+    prompts, lengths, completions = batch
     prefix = qwen3.prefill(
         params, config, prompts, lengths, dtype=jnp.bfloat16)
     hidden, _ = qwen3.forward(
         params, config, completions, prefix=prefix, dtype=jnp.bfloat16)
     return jnp.sum(hidden.astype(jnp.float32))
 
+  def gradients(params, batch):  # Of each shard of `data`, as a learner has it.
+    return jax.tree.map(lambda x: x[None], jax.grad(total)(params, batch))
+
   integers = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.int32)
-  with jax.sharding.use_abstract_mesh(_mesh(*GPU, 2, 1, 2)):
-    lowered = jax.jit(jax.grad(total)).trace(
-        qwen3.param_shapes(config), integers((4, 32)), integers((4,)),
-        integers((4, 2, 16))).lower(lowering_platforms=('cuda',)).as_text()
-  # In the loop over layers, once each; each device has half of the groups and
-  # half of the heads. Completions, over their prefix, have the plain one.
-  query, key = 'tensor<2x32x2x16xbf16>', 'tensor<2x32x1x16xbf16>'
+  with jax.sharding.use_abstract_mesh(_mesh(*GPU, *sizes)):
+    lowered = jax.jit(sharding.per_shard(gradients, ['data'])).trace(
+        qwen3.param_shapes(config),
+        (integers((4, 32)), integers((4,)), integers((4, 2, 16)))).lower(
+            lowering_platforms=('cuda',)).as_text()
+  # In the loop over layers, once each, of what a device has of the groups and
+  # heads. Completions, over their prefix, have the plain one.
+  data, fsdp, tensor = sizes
+  groups, heads = 4 // (data * fsdp), config.num_kv_heads // tensor
+  query = f'tensor<{groups}x32x{2 * heads}x16xbf16>'
+  key = f'tensor<{groups}x32x{heads}x16xbf16>'
   for name in ('fmhaSoftmax', 'fmhaSoftmaxBackward'):
     call, = (x for x in lowered.splitlines() if f'@__cudnn${name}(' in x)
     assert f'({query}, {key}, {key}' in call

@@ -60,13 +60,15 @@ def _on_each_device(attend, have_heads, *args):
   `have_heads` says of each argument whether its second axis is that of heads;
   None, if its first is not that of groups either.
   """
-  if sharding.current_size() > 1:
+  axes = sharding.free_axes()
+  # Axes of size 1, too: cuDNN's call is not for devices that share an array.
+  if axes and jax.sharding.get_abstract_mesh().size > 1:
     of_rows = sharding.free_spec(sharding.ROWS)
     of_heads = sharding.free_spec(sharding.ROWS, 'tensor')
     attend = jax.shard_map(
         attend, in_specs=tuple(
             {True: of_heads, False: of_rows, None: sharding.free_spec()}[has]
             for has in have_heads),
-        out_specs=of_heads, axis_names=set(sharding.free_axes()),
+        out_specs=of_heads, axis_names=set(axes),
         check_vma=False)
   return attend(*args)
