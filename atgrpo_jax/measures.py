@@ -155,7 +155,7 @@ def _timed_episode(
       of_roles.append(time.perf_counter() - start)
       ids, = group.completions
       tokens += len(ids)
-      actions[role] = runner.policy_of(role).tokenizer.decode(ids)
+      actions[role] = runner.text_of(role, ids)
     seconds += max(of_roles)
     step, = yield runner.step_environments([state], [actions])
     if tree_lib.failed(step):

@@ -45,7 +45,8 @@ _MAY_DIFFER = (
     'environment.reward', 'environment.options', 'evaluation.temperature')
 # What an evaluation reads of these, and what a training step does not.
 _OF_EVALUATIONS = (
-    'seed', 'rollout.max_new_tokens', 'environment', 'evaluation.temperature')
+    'seed', 'rollout.max_new_tokens', 'rollout.read_of_cut', 'environment',
+    'evaluation.temperature')
 _OF_EVALUATIONS_ALONE = ('evaluation',)
 # What changes nothing that is sampled, on equal devices.
 _OF_THE_MACHINE = (
@@ -261,7 +262,8 @@ def _runner(
   return dataclasses.replace(
       run.runner(params, **how), environment=changed.environment,
       seed=changed.config.seed,
-      max_new_tokens=changed.config.rollout.max_new_tokens)
+      max_new_tokens=changed.config.rollout.max_new_tokens,
+      reads_cut=changed.config.rollout.read_of_cut == 'all')
 
 
 def _find(

@@ -230,6 +230,9 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.rollout.stop_above = config_dict.placeholder(float)
   c.rollout.temperature = 1.0
   c.rollout.max_new_tokens = 4096
+  # What the environment reads of an answer that these cut off: what there is of
+  # it ('all'), or an empty one ('nothing').
+  c.rollout.read_of_cut = 'all'
   # Keys and values that are kept while sampling: as model.dtype ('auto'), or
   # 'int8', of which a run fits more groups and a TPU reads half as many bytes.
   c.rollout.kv_cache_dtype = 'auto'

@@ -91,6 +91,7 @@ def get_config(arg: str = ''):
     c.rollout.num_tasks = 16
     c.rollout.group_size = 8
     c.rollout.max_new_tokens = 48
+    c.rollout.read_of_cut = 'nothing'
     c.optimizer.learning_rate = 3e-4
     c.optimizer.warmup_updates = 0
     c.optimizer.weight_decay = 0.0

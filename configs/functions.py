@@ -133,6 +133,7 @@ def get_config(arg: str = ''):
   if is_small:
     c.model.folder = 'runs/reckoner/model'
     c.rollout.max_new_tokens = 48
+    c.rollout.read_of_cut = 'nothing'
     c.optimizer.learning_rate = 3e-4
     # The last is what the model has positions for beside an answer.
     c.buckets.prompt = (80, 160, 2000)

@@ -22,6 +22,7 @@ PLAN_PATH = 'environments.boards.plan_path.env'
     ('rollout.num_tasks', 0, 'rollout.num_tasks=0.*at least 1'),
     ('rollout.max_new_tokens', 3,
      r'max_new_tokens=3 .* buckets.completion=\(2,\)'),
+    ('rollout.read_of_cut', 'half', "read_of_cut='half' is not one of 'all'"),
     ('rollout.max_new_tokens', 0, 'max_new_tokens=0.*at least 1'),
     *(('rollout.temperature', value, f'rollout.temperature={value}.*at least')
       for value in (0.0, -1.0, 1e-9, math.inf, math.nan)),

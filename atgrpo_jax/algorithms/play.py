@@ -53,8 +53,8 @@ def sample_and_step(
       [runner_lib.SampleRequest(key, state) for key in keys],
       group_size=group_size)
   texts = [
-      [runner.policy_of(role).tokenizer.decode(ids)
-       for ids in group.completions] for role, group in zip(roles, sampled)]
+      [runner.text_of(role, ids) for ids in group.completions]
+      for role, group in zip(roles, sampled)]
   candidates = range(group_size)
   joint_actions = tuple(
       itertools.product(candidates, repeat=len(roles)) if cross

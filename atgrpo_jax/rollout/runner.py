@@ -134,6 +134,8 @@ class EpisodeRunner:
     train_step: the training step that the policies come from.
     executor: steps environments; in a run `workers.Workers`.
     kv_cache_dtype: see `programs.SamplerSpec`.
+    reads_cut: whether the environment reads an answer that did not end within
+      `max_new_tokens`; else it is given an empty one.
     is_stopped: whether to drop what is played; asked before every chunk.
     device_of: what computes for the engine of a model; see `Engine`.
     counters: grow with every call.
@@ -149,6 +151,7 @@ class EpisodeRunner:
   train_step: int
   executor: futures.Executor | workers_lib.Workers
   kv_cache_dtype: str = 'auto'
+  reads_cut: bool = True
   is_stopped: Callable[[], bool] = lambda: False
   device_of: Callable[[SampledModel], Any] = lambda model: programs
   counters: Counters = dataclasses.field(default_factory=Counters)
@@ -261,6 +264,13 @@ class EpisodeRunner:
 
   def policy_of(self, role: str) -> SamplingPolicy:
     return self.policies[self.policy_map[role]]
+
+  def text_of(self, role: str, completion: np.ndarray) -> str:
+    """What the environment reads of a completion [T] int32 of the role."""
+    tokenizer = self.policy_of(role).tokenizer
+    if not self.reads_cut and completion[-1] not in tokenizer.stop_ids:
+      return ''
+    return tokenizer.decode(completion)
 
   def _collect_samples(self) -> None:
     """Waits for the chunks that the devices are at."""

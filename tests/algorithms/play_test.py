@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+import pytest
 
 from atgrpo_jax import types
 from atgrpo_jax.algorithms import play
@@ -65,3 +66,21 @@ def test_roles_of_a_phase_act_at_once(monkeypatch):
   np.testing.assert_array_equal(
       np.transpose([node.rewards('a', i) for i in range(3)]),
       [(1, 0, np.nan), (.1, .1, np.nan)])
+
+
+@pytest.mark.parametrize('reads_cut', [True, False])
+def test_an_answer_that_is_cut_off_may_be_read_as_an_empty_one(
+    reads_cut, monkeypatch):
+  scripted.follow_scripts(monkeypatch)
+  runner = dataclasses.replace(scripted.make_runner(
+      {'one': {'A/a turn 0 total 0': ('0' * 11, '0' * 12)}, 'two': {}}),
+      reads_cut=reads_cut)
+  node, = runner.play([play.sample_and_step(
+      runner, 'A', scripted.State('A', goal=9), (0, 0), group_size=2, branch=0,
+      alpha=1.0)])
+  whole, cut = node.groups[0].candidates
+  # What was sampled is the same: the learner scores all of it.
+  assert (whole.completion[-1], len(cut.completion)) == (scripted.STOP, 12)
+  assert scripted.STOP not in cut.completion
+  assert (whole.text, cut.text) == ('0' * 11, '0' * 12 if reads_cut else '')
+  assert (cut.outcome == env_api.Outcome.OK) == reads_cut
