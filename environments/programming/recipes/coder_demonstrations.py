@@ -4,7 +4,8 @@ Kinds of programs (of coders and of who works alone): `right` follows the
 recipe; in a `draft` each choice (the kind of a step, the order, the question)
 is wrong with probability `WRONG`, so that all are seldom right; a `broken` one
 lacks its first line or a bracket. Kinds of testers: a `case` is right, a
-`guess` has another output, and a `broken` one none.
+`guess` has another output, and a `broken` one is none. No other answer ends
+where a broken one does: who learns that it does not pay would unlearn to end.
 
 A tester chooses short lists, so that some outputs can be worked out.
 """
@@ -25,6 +26,7 @@ from environments.programming.recipes import recipe as recipe_lib
 
 WRONG = 0.3
 _LARGEST, _LONGEST = 30, 3  # Of a tester's list.
+_NO_TEST = 'I have no test.'
 
 
 class Repertoire:
@@ -106,22 +108,22 @@ def _code(
 
 def _test(
     rng: np.random.Generator, kind: str, recipe: recipe_lib.Recipe) -> str:
-  given, expected = _random_case(rng, recipe, kind != 'guess')
-  text = _block('input', given)
-  return text if kind == 'broken' else f'{text}\n{_block("output", expected)}'
+  if kind == 'broken':
+    return _NO_TEST
+  given, expected = _random_case(rng, recipe, kind == 'case')
+  return f'{_block("input", given)}\n{_block("output", expected)}'
 
 
 def _kind_of_test(recipe: recipe_lib.Recipe, completion: str) -> str | None:
+  if completion == _NO_TEST:
+    return 'broken'
   (name, given), *others = text_lib.blocks_of(completion) or [('', '')]
   numbers = given.split()
   if name != 'input' or not numbers or not all(map(str.isdigit, numbers)) or (
       given != ' '.join(numbers) + '\n'):
     return None
-  text = _block('input', given)
-  if completion == text:
-    return 'broken'
   expected = others[0][1] if others else ''
-  if completion != f'{text}\n{_block("output", expected)}':
+  if completion != f'{_block("input", given)}\n{_block("output", expected)}':
     return None
   right = problem_lib.make_case(recipe, map(int, numbers)).answers
   return 'case' if expected in right else 'guess'

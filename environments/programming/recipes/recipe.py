@@ -21,6 +21,7 @@ import numpy as np
 LARGEST = 99  # Number of an input.
 NUM_TESTS = 4
 NUM_STEPS = 3
+_TRIES = 30  # For tests of a recipe; some have none.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,13 +154,15 @@ def random_recipe(
   """Draws a recipe, a text of it, and the lists of its tests.
 
   Each recipe that differs in one choice has another result in some test, and
-  so has one without a step. The text ends with `{verb}` and the question.
+  so has one without a step. The text ends with `{verb}` and the question. An
+  answer without any step passes no test, and neither does 0.
   """
   while True:
     recipe = _random_recipe(rng)
-    tests = [random_list(rng) for _ in range(NUM_TESTS)]
-    if is_tested(recipe, tests):
-      return recipe, _say(rng, recipe), tests
+    for _ in range(_TRIES):
+      tests = [random_list(rng) for _ in range(NUM_TESTS)]
+      if is_tested(recipe, tests):
+        return recipe, _say(rng, recipe), tests
 
 
 def random_list(rng: np.random.Generator) -> list[int]:
@@ -167,9 +170,12 @@ def random_list(rng: np.random.Generator) -> list[int]:
 
 
 def is_tested(recipe: Recipe, tests: Sequence[Sequence[int]]) -> bool:
-  """Whether lists tell a recipe from all that differ in one choice."""
+  """Whether lists tell a recipe from all others; see `random_recipe`."""
   results = [recipe.solve(test) for test in tests]
+  nothing = Recipe((), recipe.question)
   return all(
+      result not in (0, nothing.solve(test))
+      for result, test in zip(results, tests)) and all(
       [other.solve(test) for test in tests] != results
       for other in _neighbours(recipe))
 

@@ -2,13 +2,14 @@
 
 The two can share a recipe in more than one way, and neither sees what the other
 does. Kinds of aux, of which each returns a list: `whole` takes all steps,
-`first` the first one, and a `broken` one returns nothing. Kinds of main:
-`asks` answers the question about what aux returns, `rest` takes all steps but
-the first before it does so, `alone` takes all of them and does not call aux,
-and a `broken` one returns nothing. Who works alone is `alone` or `broken`.
+`first` the first one, and a `broken` one does nothing. Kinds of main: `asks`
+answers the question about what aux returns, `rest` takes all steps but the
+first before it does so, `alone` takes all of them and does not call aux, and a
+`broken` one does nothing. Who works alone is `alone` or `broken`.
 
 All choices of a recipe (the kind of a step, the order, the question) are wrong
-with probability `WRONG`.
+with probability `WRONG`. No other answer ends where a broken one does: who
+learns that it does not pay would unlearn to end.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from environments.programming.recipes import problem as problem_lib
 from environments.programming.recipes import recipe as recipe_lib
 
 WRONG = 0.3
+_NOTHING = 'pass'
 _CALL = f'a={source.AUX}(a)'
 
 
@@ -76,9 +78,8 @@ class Repertoire:
     recipe = _parse_function(demonstration.state.problem.reference)
     calls = role == 'main' and lines[:1] == [_CALL]
     found = _parse_lines(lines[calls:], role)
-    if found is None:  # It may lack its return statement.
-      broken = _parse_lines([*lines[calls:], _return(role, 'sum(a)')], role)
-      return 'broken' if broken else None
+    if found is None:
+      return 'broken' if lines == [_NOTHING] else None
     numbers = [step.number for step in recipe.steps]
     said = [step.number for step in found.steps]
     if sorted(said) == sorted(numbers):
@@ -103,7 +104,7 @@ def _return(role: str, result: str) -> str:
 
 def _write(kind: str, recipe: recipe_lib.Recipe, role: str) -> str:
   lines = {
-      'first': recipe.lines[:1], 'asks': [_CALL],
+      'broken': [_NOTHING], 'first': recipe.lines[:1], 'asks': [_CALL],
       'rest': [_CALL, *recipe.lines[1:]]}.get(kind, recipe.lines)
   if kind != 'broken':
     lines = [*lines, _return(role, recipe.result)]
