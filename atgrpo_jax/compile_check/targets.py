@@ -79,8 +79,9 @@ def devices_of(
   except (RuntimeError, ValueError) as error:
     raise errors.UserError(
         f'There is no compiler for {topology!r}: '
-        f'{str(error).splitlines()[0]} Install the extra `{extra}`, in an '
-        'environment of its own, and check the name.') from error
+        f'{str(error).splitlines()[0].rstrip(".")}. Install the extra '
+        f'`{extra}`, in an environment of its own, and check the name.'
+    ) from error
   return devices, (chips.TPUS | chips.GPUS)[generation]
 
 
