@@ -101,7 +101,7 @@ def get_config(arg: str = ''):
     c.buckets.groups = (16, 64)
     c.buckets.microbatch_tokens = 2400
     c.critic.learning_rate = 1e-3
-    c.train.num_steps = 100
+    c.train.num_steps = 150
 
   if arg.debug:
     c.rollout.num_tasks = 2

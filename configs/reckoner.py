@@ -24,9 +24,11 @@ def get_config():
   c.unlock()
   c.tokenizer.vocab_size = 1536
   c.tokenizer.num_demonstrations = 200
-  # A number is one token, and so is an operator: each is a choice. A bracket
-  # behind a letter is a call.
-  c.tokenizer.pieces = r'\n *|\d\d?|//|[-+*/<>%]|(?<![a-z])[()]'
+  # A number is one token, and so are an operator and what is asked of a list:
+  # each is a choice. A bracket behind a letter is a call.
+  c.tokenizer.pieces = (
+      r'\n *|(?:print\(|return )(?:sum|len|min|max)|\d\d?|//|[-+*/<>%]|'
+      r'(?<![a-z])[()]')
 
   c.tasks = config_dict.ConfigDict()
   c.tasks.stories = {
@@ -78,7 +80,7 @@ def get_config():
               'aux': _taught(3, **helpers), 'main': _taught(4, **callers),
               'solo': _taught(2, **alone)})}
   c.phases = config_dict.ConfigDict()
-  c.phases.copying = {'order': 0, 'num_steps': 400, 'group_size': 1}
+  c.phases.copying = {'order': 0, 'num_steps': 800, 'group_size': 1}
   c.phases.solving = {'order': 1, 'num_steps': 800, 'group_size': 1}
   c.phases.roles = {'order': 2, 'num_steps': 1200, 'group_size': 1}
   c.phases.practice = {'order': 3, 'num_steps': 300, 'group_size': 4}
