@@ -80,7 +80,7 @@ def get_config():
               'aux': _taught(3, **helpers), 'main': _taught(4, **callers),
               'solo': _taught(2, **alone)})}
   c.phases = config_dict.ConfigDict()
-  c.phases.copying = {'order': 0, 'num_steps': 800, 'group_size': 1}
+  c.phases.copying = {'order': 0, 'num_steps': 500, 'group_size': 1}
   c.phases.solving = {'order': 1, 'num_steps': 800, 'group_size': 1}
   c.phases.roles = {'order': 2, 'num_steps': 1200, 'group_size': 1}
   c.phases.practice = {'order': 3, 'num_steps': 300, 'group_size': 4}

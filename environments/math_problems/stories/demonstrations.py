@@ -26,7 +26,7 @@ from environments.math_problems import rewards
 from environments.math_problems.stories import story
 
 WRONG = 0.35
-_MOST_NUMBERS = 12  # Of a drill.
+_MOST_NUMBERS = 5  # Of a drill.
 
 _PROGRAM = '```python\nprint({})\n```'
 _ADOPT, _INVENT = 'The output is \\boxed{{{}}}.', 'I guess \\boxed{{{}}}.'
@@ -116,10 +116,14 @@ class Repertoire:
 def _drill(
     rng: np.random.Generator,
     group_size: int) -> demonstrations.Demonstration:
-  """Some numbers of one to four digits, to be copied."""
+  """A few numbers of one or two digits, to be copied.
+
+  Of up to twelve with up to four digits a small model copied 1 % after 800
+  steps, of these 96 % after 500.
+  """
   size = rng.integers(1, _MOST_NUMBERS + 1)
   numbers = ' '.join(
-      str(rng.integers(10 ** digits)) for digits in rng.integers(1, 5, size))
+      str(rng.integers(10 ** digits)) for digits in rng.integers(1, 3, size))
   return demonstrations.Demonstration(
       'copyist', env.State('', numbers, ''),
       [{'role': 'user', 'content': numbers}], (numbers,) * group_size,
