@@ -60,6 +60,8 @@ while (($# > 0)); do
 done
 [[ "$scale" =~ ^(nano|1\.7b|8b)$ ]] ||
   stop "--scale is '$scale', but must be nano, 1.7b or 8b"
+[[ "$sandbox" =~ ^(auto|bwrap|kernel|unsafe_rlimit)$ ]] ||
+  stop "--sandbox is '$sandbox', but must be bwrap, kernel or unsafe_rlimit"
 check_count --seeds "$seeds"
 check_count --jobs "$jobs"
 # The cells start in the checkout, but DIR is the caller's.

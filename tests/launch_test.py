@@ -53,6 +53,7 @@ _TPU = f'--name mine --zone z --config {CONFIG} --workdir'
     ('paper.sh', "--out ''", ['--out needs a value']),
     ('paper.sh', '--scale 70b', ["'70b'"]),
     ('paper.sh', '--seeds 0', ["'0'"]),
+    ('paper.sh', '--sandbox none', ["'none'", 'bwrap']),
     ('docs.sh', '--server', ['unknown option --server', '--help']),
     ('gpu.sh', '--conf x', ['unknown option --conf', '--help']),
     ('slurm.sh', '--workdir w', ['--config is missing', 'configs/']),
