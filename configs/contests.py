@@ -3,8 +3,8 @@
   python -m atgrpo_jax.main --config configs/contests.py:size=nano \
       --workdir runs/contests
 
-trains the small model of `configs/reckoner.py`, which has to be made first, on
-generated recipes (`environments/programming/recipes`) on two CPU cores, and
+trains `models/reckoner` on generated recipes
+(`environments/programming/recipes`) on two CPU cores, and
 
   python -m atgrpo_jax.main --config configs/contests.py:size=1.7b \
       --workdir runs/contests-1.7b
@@ -82,7 +82,7 @@ def get_config(arg: str = ''):
   c.buckets.prompt = (1024, 2048, 4096, 8192, 32768)
 
   if arg.size == 'nano':
-    c.model.folder = 'runs/reckoner/model'
+    c.model.folder = 'models/reckoner'
     c.environment.max_turns = 2
     c.environment.num_workers = 2
     c.environment.program_slots = 2

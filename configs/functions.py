@@ -3,9 +3,8 @@
   python -m atgrpo_jax.main --config configs/functions.py:size=nano \
       --workdir runs/functions
 
-trains the small model of `configs/reckoner.py`, which has to be made first, on
-generated recipes (`environments/programming/recipes`) in one turn on two CPU
-cores, and
+trains two copies of `models/reckoner` on generated recipes
+(`environments/programming/recipes`) in one turn on two CPU cores, and
 
   python -m atgrpo_jax.main --config configs/functions.py:size=1.7b \
       --workdir runs/functions-1.7b
@@ -131,7 +130,7 @@ def get_config(arg: str = ''):
   c.evaluation.validate_every = 50
 
   if is_small:
-    c.model.folder = 'runs/reckoner/model'
+    c.model.folder = 'models/reckoner'
     c.rollout.max_new_tokens = 48
     c.rollout.read_of_cut = 'nothing'
     c.optimizer.learning_rate = 3e-4

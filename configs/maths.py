@@ -3,9 +3,8 @@
   python -m atgrpo_jax.main --config configs/maths.py:size=nano \
       --workdir runs/maths
 
-trains the small model of `configs/reckoner.py`, which has to be made first, on
-generated word problems (`environments/math_problems/stories`) on two CPU cores,
-and
+trains `models/reckoner` on generated word problems
+(`environments/math_problems/stories`) on two CPU cores, and
 
   python -m atgrpo_jax.main --config configs/maths.py:size=1.7b \
       --config.dataset.data_dir=DATA --workdir runs/maths
@@ -55,7 +54,7 @@ def get_config(arg: str = ''):
   c.evaluation.temperature = 0.6
 
   if arg.size == 'nano':
-    c.model.folder = 'runs/reckoner/model'
+    c.model.folder = 'models/reckoner'
     c.environment.max_turns = 2
     c.environment.options.program_seconds = 2.0
     c.dataset.builder = (

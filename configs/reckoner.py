@@ -1,4 +1,4 @@
-"""Warm start of the small base model of words and programs.
+"""Warm start of `models/reckoner`, the small base model of words and programs.
 
   python -m atgrpo_jax.main --mode pretrain --config configs/reckoner.py \
       --workdir runs/reckoner
@@ -22,6 +22,7 @@ def _taught(groups, **kinds):
 def get_config():
   c = nano.get_config()
   c.unlock()
+  c.seed = 1
   c.tokenizer.vocab_size = 1536
   c.tokenizer.num_demonstrations = 200
   # A number is one token, and so are an operator and what is asked of a list:
@@ -82,7 +83,7 @@ def get_config():
   c.phases = config_dict.ConfigDict()
   c.phases.copying = {'order': 0, 'num_steps': 500, 'group_size': 1}
   c.phases.solving = {'order': 1, 'num_steps': 800, 'group_size': 1}
-  c.phases.roles = {'order': 2, 'num_steps': 1200, 'group_size': 1}
+  c.phases.roles = {'order': 2, 'num_steps': 1800, 'group_size': 1}
   c.phases.practice = {'order': 3, 'num_steps': 300, 'group_size': 4}
   c.phases.mixture = {'order': 4, 'num_steps': 200, 'group_size': 4}
 
