@@ -84,6 +84,8 @@ class PendingSteps:
 
   # None where another process takes them.
   parts: list[futures.Future | workers_lib.Call | None]
+  # Of each step that was asked for: its index among those of the parts.
+  indices: list[int]
 
 
 # Yields what it waits for, is sent its result, and returns what it likes.
@@ -100,7 +102,7 @@ class Counters:
   completion_tokens: int = 0
   model_calls: int = 0  # Completions asked for.
   cut_completions: int = 0  # Completions without a stop token.
-  environment_steps: int = 0
+  environment_steps: int = 0  # Asked for; equal ones are made once.
   program_runs: int = 0
   infrastructure_failures: int = 0
   sample_seconds: float = 0.0  # That the host gave to, or waited for, devices.
@@ -248,19 +250,24 @@ class EpisodeRunner:
       actions: Sequence[Mapping[str, str]]) -> PendingSteps:
     """Steps each state with its actions, in worker processes.
 
-    The processes of a run take turns.
+    What candidates do alike is done once, as a step is a function of its state
+    and actions. The processes of a run take turns.
     """
+    keys = [
+        (id(state), *sorted(texts.items()))
+        for state, texts in zip(states, actions)]
+    distinct = dict(zip(keys, zip(states, actions)))
     parts = []
     # Few candidates per message, so that one slow program holds up little.
-    for first in range(0, len(states), 4):
-      share = slice(first, first + 4)
+    for first in range(0, len(distinct), 4):
+      few = zip(*list(distinct.values())[first:first + 4])
       parts.append(
           self.executor.submit(
-              env_api.step_all, self.environment, states[share], actions[share])
+              env_api.step_all, self.environment, *map(list, few))
           if self._next_process == jax.process_index() else None)
       self._next_process = (self._next_process + 1) % jax.process_count()
     self.counters.environment_steps += len(states)
-    return PendingSteps(parts)
+    return PendingSteps(parts, list(map(list(distinct).index, keys)))
 
   def policy_of(self, role: str) -> SamplingPolicy:
     return self.policies[self.policy_map[role]]
@@ -314,11 +321,12 @@ class EpisodeRunner:
       parts = {}
       for share in shares:
         parts |= share[number]
-      finished.append([
+      distinct = [
           _with_outcome(step)
-          for index in range(len(steps.parts)) for step in parts[index]])
-    self.counters.program_runs += sum(
-        step.program_runs for steps in finished for step in steps)
+          for index in range(len(steps.parts)) for step in parts[index]]
+      self.counters.program_runs += sum(
+          step.program_runs for step in distinct)
+      finished.append([distinct[index] for index in steps.indices])
     self.counters.infrastructure_failures += sum(
         env_api.Outcome.INFRASTRUCTURE in step.outcomes.values()
         for steps in finished for step in steps)

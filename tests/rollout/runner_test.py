@@ -187,6 +187,33 @@ def test_steps_are_taken_in_worker_processes_without_jax():
   assert runner.counters.program_runs == 2
 
 
+def test_what_candidates_do_alike_is_done_once():
+  # Bite: steps that are told apart by their actions alone; program runs that
+  # are counted for each candidate.
+  made = []
+
+  class Running(scripted.Counting):
+    def step(self, state, actions):
+      made.append((state, actions))
+      return dataclasses.replace(
+          super().step(state, actions), program_runs=1)
+
+  runner = scripted.make_runner({}, environment=Running(), executor=Inline())
+  one, other = make_request('A').state, make_request('A', total=1).state
+  asked = [
+      (one, {'a': '1'}), (one, {'a': '2'}), (one, {'a': '1'}),
+      (other, {'a': '1'}), (one, {'b': '1'}), (one, {'a': '1'}),
+      (one, {'a': '3 broken'}), (one, {'a': '3 broken'})]
+  steps = step(runner, *zip(*asked))
+  assert made == [asked[i] for i in (0, 1, 3, 4, 6)]
+  assert [x.state.total for x in steps] == [1, 2, 1, 2, 1, 1, 3, 3]
+  assert steps == [
+      runner.environment.step(state, actions) for state, actions in asked]
+  counters = runner.counters
+  assert (counters.environment_steps, counters.program_runs) == (8, 5)
+  assert counters.infrastructure_failures == 2
+
+
 def test_what_persists_in_one_process_stops_all(monkeypatch):
   # Bite: who has no problem waits for the others' next exchange.
   told = []
