@@ -21,7 +21,7 @@ import numpy as np
 LARGEST = 99  # Number of an input.
 NUM_TESTS = 4
 NUM_STEPS = 3
-_TRIES = 30  # For tests of a recipe; some have none.
+_TRIES = 160  # Lists; some recipes have too few tests among them.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,31 +153,21 @@ def random_recipe(
 ) -> tuple[Recipe, str, list[list[int]]]:
   """Draws a recipe, a text of it, and the lists of its tests.
 
-  Each recipe that differs in one choice has another result in some test, and
-  so has one without a step. The text ends with `{verb}` and the question. An
-  answer without any step passes no test, and neither does 0.
+  Each recipe that differs in one choice has another result in some test. One
+  that lacks a step, or all of them, has another one in every test, and none has
+  the result 0. The text ends with `{verb}` and the question.
   """
   while True:
     recipe = _random_recipe(rng)
-    for _ in range(_TRIES):
-      tests = [random_list(rng) for _ in range(NUM_TESTS)]
-      if is_tested(recipe, tests):
-        return recipe, _say(rng, recipe), tests
+    lists = (random_list(rng) for _ in range(_TRIES))
+    needing = (x for x in lists if _needs_all_steps(recipe, x))
+    tests = list(itertools.islice(needing, NUM_TESTS))
+    if len(tests) == NUM_TESTS and _differs_from_all(recipe, tests):
+      return recipe, _say(rng, recipe), tests
 
 
 def random_list(rng: np.random.Generator) -> list[int]:
   return rng.integers(1, LARGEST + 1, rng.integers(6, 11)).tolist()
-
-
-def is_tested(recipe: Recipe, tests: Sequence[Sequence[int]]) -> bool:
-  """Whether lists tell a recipe from all others; see `random_recipe`."""
-  results = [recipe.solve(test) for test in tests]
-  nothing = Recipe((), recipe.question)
-  return all(
-      result not in (0, nothing.solve(test))
-      for result, test in zip(results, tests)) and all(
-      [other.solve(test) for test in tests] != results
-      for other in _neighbours(recipe))
 
 
 def change(
@@ -225,12 +215,27 @@ def parse_step(line: str) -> Step | None:
   return None
 
 
+def _needs_all_steps(recipe: Recipe, test: Sequence[int]) -> bool:
+  """Whether 0, and a recipe without a step or all of them, would be wrong."""
+  steps = recipe.steps
+  shorter = (), *itertools.combinations(steps, len(steps) - 1)
+  return recipe.solve(test) not in (
+      0, *(Recipe(x, recipe.question).solve(test) for x in shorter))
+
+
+def _differs_from_all(recipe: Recipe, tests: Sequence[Sequence[int]]) -> bool:
+  """Whether no recipe that differs in one choice has the same results."""
+  results = [recipe.solve(test) for test in tests]
+  return all(
+      [other.solve(test) for test in tests] != results
+      for other in _neighbours(recipe))
+
+
 def _neighbours(recipe: Recipe) -> Iterator[Recipe]:
-  """All that differ in one choice, and those without a step."""
+  """All that differ in the kind of a step, the order or the question."""
   steps = recipe.steps
   for index, step in enumerate(steps):
     before, after = steps[:index], steps[index + 1:]
-    yield Recipe((*before, *after), recipe.question)
     for kind in _mistaken_for(step.kind):
       yield Recipe((*before, Step(kind, step.number), *after), recipe.question)
   yield Recipe((*steps[1:], steps[0]), recipe.question)

@@ -43,10 +43,11 @@ def make_splits(
 class Builder(datasets.TaskBuilder):
   """Generated recipes; see `environments.datasets.TaskBuilder`."""
 
-  VERSION = tfds.core.Version('2.0.0')
+  VERSION = tfds.core.Version('3.0.0')
   RELEASE_NOTES = {
       '1.0.0': '10000 tasks to train, 200 to validate and 1000 to test.',
       '2.0.0': 'No test is passed by an answer without steps, or by 0.',
+      '3.0.0': 'No test is passed by an answer that lacks a step.',
   }
   BUILDER_CONFIGS = [
       tfds.core.BuilderConfig(

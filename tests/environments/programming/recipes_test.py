@@ -2,6 +2,7 @@
 
 import collections
 import io
+import itertools
 
 import numpy as np
 import pytest
@@ -88,11 +89,12 @@ def test_tests_tell_a_recipe_from_all_that_differ_in_one_choice():
           steps[index] = recipe_lib.Step(kind, step.number)
           other = recipe_lib.Recipe(tuple(steps), recipe.question)
           assert [other.solve(test) for test in tests] != answers
-    # No test pays for nothing.
-    nothing = recipe_lib.Recipe((), recipe.question)
-    assert all(
-        answer not in (0, nothing.solve(test))
-        for answer, test in zip(answers, tests))
+    # No test pays for nothing, or for a step less.
+    assert 0 not in answers
+    for steps in ((), *itertools.combinations(recipe.steps, 2)):
+      other = recipe_lib.Recipe(steps, recipe.question)
+      assert all(
+          answer != other.solve(test) for answer, test in zip(answers, tests))
     for question in recipe_lib.QUESTIONS:
       other = recipe_lib.Recipe(recipe.steps, question)
       same = [other.solve(test) for test in tests] == answers
@@ -188,7 +190,7 @@ def test_prompts_are_those_of_the_environment(repertoire, role, kinds):
       assert shown.messages == [
           {'role': 'user', 'content': shown.state.problem.statement}]
     elif repertoire is CODERS:
-      limit = 1 + ('of 2.' in shown.messages[1]['content'])
+      limit = 1 + ('\nTurn ' in shown.messages[1]['content'])
       assert shown.messages == contests.Contest(
           contests.TEAMS[team], {}, None, limit).observe(shown.state, role)
     else:
