@@ -6,8 +6,8 @@
 It drills copying numbers, then solving stories
 (`environments/math_problems/stories`) and following recipes
 (`environments/programming/recipes`), then the same in the prompts of the roles,
-and at last learns drafts, in which a third of all choices is wrong, and answers
-of all kinds.
+and at last learns drafts, in which a third of all choices is wrong, answers of
+all kinds, and that a helper mostly takes all steps of a recipe.
 """
 
 from ml_collections import config_dict
@@ -45,10 +45,11 @@ def get_config():
           'tool': _taught(10, right=0.5, draft=0.3, broken=0.2),
           'reasoner': _taught(6, adopt=0.6, invent=0.2, silent=0.2),
           'solo': _taught(1, invent=0.8, silent=0.2)},
-      'mixture': {
-          'tool': _taught(7, right=0.0, draft=0.8, broken=0.2),
-          'reasoner': _taught(5, adopt=0.3, invent=0.5, silent=0.2),
-          'solo': _taught(1, invent=0.8, silent=0.2)}}
+      **dict.fromkeys(
+          ('mixture', 'division'), {
+              'tool': _taught(7, right=0.0, draft=0.8, broken=0.2),
+              'reasoner': _taught(5, adopt=0.3, invent=0.5, silent=0.2),
+              'solo': _taught(1, invent=0.8, silent=0.2)})}
   drafts = dict(right=0.0, draft=0.8, broken=0.2)
   tests = dict(case=0.4, guess=0.4, broken=0.2)
   c.tasks.contests = {
@@ -63,9 +64,10 @@ def get_config():
           'coder': _taught(5, right=0.5, draft=0.3, broken=0.2),
           'tester': _taught(3, **tests),
           'solo': _taught(3, right=0.5, draft=0.3, broken=0.2)},
-      'mixture': {
-          'coder': _taught(5, **drafts), 'tester': _taught(3, **tests),
-          'solo': _taught(3, **drafts)}}
+      **dict.fromkeys(
+          ('mixture', 'division'), {
+              'coder': _taught(5, **drafts), 'tester': _taught(3, **tests),
+              'solo': _taught(3, **drafts)})}
   helpers = dict(whole=0.25, first=0.35, broken=0.4)
   callers = dict(asks=0.15, rest=0.15, alone=0.3, broken=0.4)
   alone = dict(alone=0.6, broken=0.4)
@@ -79,13 +81,18 @@ def get_config():
       **dict.fromkeys(
           ('practice', 'mixture'), {
               'aux': _taught(3, **helpers), 'main': _taught(4, **callers),
-              'solo': _taught(2, **alone)})}
+              'solo': _taught(2, **alone)}),
+      'division': {
+          'aux': _taught(3, whole=0.45, first=0.1, broken=0.45),
+          'main': _taught(4, asks=0.35, rest=0.05, alone=0.15, broken=0.45),
+          'solo': _taught(2, **alone)}}
   c.phases = config_dict.ConfigDict()
   c.phases.copying = {'order': 0, 'num_steps': 500, 'group_size': 1}
   c.phases.solving = {'order': 1, 'num_steps': 800, 'group_size': 1}
   c.phases.roles = {'order': 2, 'num_steps': 1800, 'group_size': 1}
   c.phases.practice = {'order': 3, 'num_steps': 300, 'group_size': 4}
   c.phases.mixture = {'order': 4, 'num_steps': 200, 'group_size': 4}
+  c.phases.division = {'order': 5, 'num_steps': 200, 'group_size': 4}
 
   c.buckets.prompt = (48, 80, 144, 256)
   c.buckets.completion = (16, 32, 64)
