@@ -47,7 +47,7 @@ SYSTEMS = {
 # and by the number of turns the steps. MBPP has its official splits of the
 # config `sanitized`; the released run has other rows, and no second turn.
 _KINDS = {
-    'recipes': ('train', 'test[:200]', 16, 1.0, {1: 300}),
+    'recipes': ('train', 'test[:200]', 16, 1.0, {1: 200}),
     'humaneval': ('test[33:163]', 'test[:32]', 2, 0.7, {1: 650, 2: 390}),
     'coop_humaneval': ('test[16:]', 'test[:16]', 4, 0.8, {1: 132, 2: 132}),
     'mbpp': ('train', 'test', 2, 0.8, {1: 1200, 2: 1200}),

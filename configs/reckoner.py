@@ -45,11 +45,14 @@ def get_config():
           'tool': _taught(10, right=0.5, draft=0.3, broken=0.2),
           'reasoner': _taught(6, adopt=0.6, invent=0.2, silent=0.2),
           'solo': _taught(1, invent=0.8, silent=0.2)},
-      **dict.fromkeys(
-          ('mixture', 'division'), {
-              'tool': _taught(7, right=0.0, draft=0.8, broken=0.2),
-              'reasoner': _taught(5, adopt=0.3, invent=0.5, silent=0.2),
-              'solo': _taught(1, invent=0.8, silent=0.2)})}
+      'mixture': {
+          'tool': _taught(7, right=0.0, draft=0.8, broken=0.2),
+          'reasoner': _taught(5, adopt=0.3, invent=0.5, silent=0.2),
+          'solo': _taught(1, invent=0.8, silent=0.2)},
+      'division': {
+          'tool': _taught(7, right=0.3, draft=0.5, broken=0.2),
+          'reasoner': _taught(5, adopt=0.3, invent=0.5, silent=0.2),
+          'solo': _taught(1, invent=0.8, silent=0.2)}}
   drafts = dict(right=0.0, draft=0.8, broken=0.2)
   tests = dict(case=0.4, guess=0.4, broken=0.2)
   c.tasks.contests = {
@@ -64,10 +67,13 @@ def get_config():
           'coder': _taught(5, right=0.5, draft=0.3, broken=0.2),
           'tester': _taught(3, **tests),
           'solo': _taught(3, right=0.5, draft=0.3, broken=0.2)},
-      **dict.fromkeys(
-          ('mixture', 'division'), {
-              'coder': _taught(5, **drafts), 'tester': _taught(3, **tests),
-              'solo': _taught(3, **drafts)})}
+      'mixture': {
+          'coder': _taught(5, **drafts), 'tester': _taught(3, **tests),
+          'solo': _taught(3, **drafts)},
+      'division': {
+          'coder': _taught(5, right=0.2, draft=0.6, broken=0.2),
+          'tester': _taught(3, **tests),
+          'solo': _taught(3, right=0.2, draft=0.6, broken=0.2)}}
   helpers = dict(whole=0.25, first=0.35, broken=0.4)
   callers = dict(asks=0.15, rest=0.15, alone=0.3, broken=0.4)
   alone = dict(alone=0.6, broken=0.4)
