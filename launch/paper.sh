@@ -27,9 +27,9 @@ to go on with what was stopped, or to add cells.
                  runs that have finished are added to it at the end
   --sandbox LEVEL
                  bwrap, kernel or unsafe_rlimit (see docs/sandbox.md) for all
-                 cells; default the strongest that works here. Tables refuse
-                 rows of several levels; those in paper/results/nano have
-                 unsafe_rlimit
+                 cells; default the strongest that works here. A table refuses
+                 rows of several levels; docs/results.md says which those in
+                 paper/results/nano have
   --dry-run      install, print the commands and run none
   --help         print this
 
