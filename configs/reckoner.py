@@ -54,6 +54,7 @@ def get_config():
           'reasoner': _taught(5, adopt=0.3, invent=0.5, silent=0.2),
           'solo': _taught(1, invent=0.8, silent=0.2)}}
   drafts = dict(right=0.0, draft=0.8, broken=0.2)
+  few_right = dict(right=0.2, draft=0.6, broken=0.2)
   tests = dict(case=0.4, guess=0.4, broken=0.2)
   c.tasks.contests = {
       'module': 'environments.programming.recipes.coder_demonstrations',
@@ -71,9 +72,8 @@ def get_config():
           'coder': _taught(5, **drafts), 'tester': _taught(3, **tests),
           'solo': _taught(3, **drafts)},
       'division': {
-          'coder': _taught(5, right=0.2, draft=0.6, broken=0.2),
-          'tester': _taught(3, **tests),
-          'solo': _taught(3, right=0.2, draft=0.6, broken=0.2)}}
+          'coder': _taught(5, **few_right), 'tester': _taught(3, **tests),
+          'solo': _taught(3, **few_right)}}
   helpers = dict(whole=0.25, first=0.35, broken=0.4)
   callers = dict(asks=0.15, rest=0.15, alone=0.3, broken=0.4)
   alone = dict(alone=0.6, broken=0.4)
