@@ -31,19 +31,22 @@ The test is AIME24, AIME25 and OlympiadBench together. For one of them alone:
 from configs import common
 from configs import slices
 
+# A single agent has no tool; `sa_tool_grpo` is GRPO of the tool agent alone.
+SYSTEMS = {**common.SYSTEMS, 'sa_tool_grpo': {
+    'environment.team': 'tool', 'environment.max_turns': 1}}
+
 
 def get_config(arg: str = ''):
   """A team that solves problems.
 
-  Of `arg`, `size` is the model, `team` is 'pair' or 'solo', `system` is one of
-  `common.SYSTEMS`, `topology` is a TPU slice for --mode compile_check, and
+  Of `arg`, `size` is the model, `team` is 'pair', 'solo' or 'tool', `system` is
+  one of `SYSTEMS`, `topology` is a TPU slice for --mode compile_check, and
   `debug` means two small steps.
   """
   arg = common.parse_arg(
       arg, size='nano', team='', system='at_grpo', topology='', debug=False)
-  if arg.system not in common.SYSTEMS:
-    raise ValueError(
-        f'system={arg.system!r} is not one of {list(common.SYSTEMS)}.')
+  if arg.system not in SYSTEMS:
+    raise ValueError(f'system={arg.system!r} is not one of {list(SYSTEMS)}.')
   c = common.base_config(arg.size)
   c.environment.module = 'environments.math_problems.env'
   c.environment.team = arg.team or 'pair'
@@ -86,7 +89,7 @@ def get_config(arg: str = ''):
     c.train.num_steps = 2
     c.train.groups_every = 1
 
-  c.update_from_flattened_dict(common.SYSTEMS[arg.system])
+  c.update_from_flattened_dict(SYSTEMS[arg.system])
   if arg.team not in ('', c.environment.team):
     raise ValueError(
         f'team={arg.team!r}, but system={arg.system!r} is one agent alone.')

@@ -30,10 +30,11 @@ BENCHMARKS = {
 SMALL = {'maths': ('stories', 'Word problems'),
          'contests': ('recipes', 'Recipes')}
 AT_GRPO = 'at_grpo'
-# AT-GRPO is the first. Row -> tasks in a step, relative to AT-GRPO, so that as
-# many tokens make about as many updates.
-SYSTEMS = {
+# AT-GRPO is the first. Task -> row -> tasks in a step, relative to AT-GRPO, so
+# that as many tokens make about as many updates.
+_SYSTEMS = {
     AT_GRPO: 1, 'sa_grpo': 2, 'mas_grpo': 1 / 2, 'at_grpo_per_role': 1}
+SYSTEMS = {'maths': {**_SYSTEMS, 'sa_tool_grpo': 2}, 'contests': _SYSTEMS}
 _TEAMS = {'maths': maths.TEAMS, 'contests': contests.TEAMS}
 _CONFIGS = {'maths': maths_config, 'contests': contests_config}
 
@@ -49,7 +50,7 @@ def make(scale: str, seed: int) -> Iterator[cell_lib.Cell]:
               f'{folder}/untrained_{team}', task, name, scale, seed,
               {}, team=team)
     at_grpo = f'{folder}/{AT_GRPO}/seed-{seed}'
-    for system, share in SYSTEMS.items():
+    for system, share in SYSTEMS[task].items():
       path = f'{folder}/{system}/seed-{seed}'
       config = _CONFIGS[task].get_config(f'size={scale}')
       cell = cell_lib.Cell(

@@ -7,12 +7,14 @@ Teams:
         From the second turn on both see what was done in the turn before, and
         all answers.
   solo  One agent answers in a box. In several turns it sees its answers.
+  tool  The tool agent alone, told what it is told in a pair. What its program
+        prints is the answer.
 
 The answer of a program is the last line that it prints. The episode ends when
-the reasoner's answer is equal to the program's of the same turn (of a solo
-agent: to its answer of the turn before), or when the turns run out. The
-system's answer is the reasoner's last one. `success`: that is equal to the gold
-answer. Agreement alone is no success.
+the reasoner's answer is equal to the program's of the same turn (of one agent:
+to its answer of the turn before), or when the turns run out. The system's
+answer is the last one of the role that acts last. `success`: that is equal to
+the gold answer. Agreement alone is no success.
 
 `rewards.py` says what a step pays, `grader.py` what is equal.
 
@@ -44,7 +46,8 @@ from environments.math_problems import prompts
 from environments.math_problems import rewards
 
 # Team -> roles in the order they act; the last decides.
-TEAMS = {'pair': ('tool', 'reasoner'), 'solo': ('solo',)}
+TEAMS = {
+    'pair': ('tool', 'reasoner'), 'solo': ('solo',), 'tool': ('tool',)}
 
 _MAX_LINE = 200  # Letters; a longer line is no number.
 _PYTHON = (
@@ -128,7 +131,7 @@ class Mathematics:
     if not (program or '').strip():
       return self._end_step(
           state, prompts.Attempt('tool', None), terms,
-          env_api.Outcome.PARSE_ERROR)
+          env_api.Outcome.PARSE_ERROR, right=False)
     if self.sandbox is None:
       raise ValueError('sandbox=None, but a tool writes programs; give one')
     result = self.sandbox.run(program)
@@ -147,10 +150,10 @@ class Mathematics:
     return self._end_step(
         state, prompts.Attempt(
             'tool', answer, text=program, output=result.stdout, error=error),
-        terms, outcome, program_runs=1)
+        terms, outcome, right=bool(terms['output_right']), program_runs=1)
 
   def _answer(self, state: State, role: str, action: str) -> env_api.Step:
-    """Takes the answer of whoever decides."""
+    """Takes the answer in a box."""
     answer = (text_lib.last_boxed(action) or '').strip() or None
     verdict = _grade(answer, state.gold)
     right = verdict is grader.Verdict.EQUAL
@@ -159,27 +162,28 @@ class Mathematics:
     if answer is None:
       outcome = env_api.Outcome.PARSE_ERROR
     outcome = _VERDICTS.get(verdict, outcome)
-    # The tool's of this turn, or the solo agent's of the turn before.
-    other = state.attempts[-1].answer if state.attempts else None
-    agreement = _grade(answer, other)
-    if agreement is grader.Verdict.FAILED:
-      outcome = env_api.Outcome.INFRASTRUCTURE
     return self._end_step(
         state, prompts.Attempt(role, answer, text=text_lib.reply(action)),
-        terms, outcome, agreed=agreement is grader.Verdict.EQUAL, right=right)
+        terms, outcome, right=right)
 
   def _end_step(
       self, state: State, attempt: prompts.Attempt, terms: dict[str, float],
-      outcome: env_api.Outcome, program_runs: int = 0, agreed: bool = False,
-      right: bool = False) -> env_api.Step:
+      outcome: env_api.Outcome, *, right: bool,
+      program_runs: int = 0) -> env_api.Step:
     """Weighs the terms, and ends the turn if it is the decider's."""
     role = attempt.role
     quality = sum(
         weight * terms[name] for name, weight in self.weights[role].items())
     before = [x.quality for x in state.attempts if x.role == role]
-    turn, done = state.turn, False
+    turn, done, agreed = state.turn, False, False
     if role == self.roles[-1]:
       turn += 1
+      # With the tool's of this turn, or one agent's of the turn before.
+      agreement = _grade(
+          attempt.answer, state.attempts[-1].answer if state.attempts else None)
+      if agreement is grader.Verdict.FAILED:
+        outcome = env_api.Outcome.INFRASTRUCTURE
+      agreed = agreement is grader.Verdict.EQUAL
       done = agreed or turn >= self.max_turns
       terms = {'solved': float(done and right), **terms}
     success = done and right

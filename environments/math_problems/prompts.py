@@ -73,7 +73,7 @@ def messages(
     report = _report if number == turn - 1 else _answer
     parts += map(report, attempts[start:start + num_roles])
   if turn:
-    parts.append(_AGAIN if role == 'solo' else _DIFFERENT)
+    parts.append(_AGAIN if num_roles == 1 else _DIFFERENT)
   if max_turns > 1:
     parts.append(f'Turn {turn + 1} of {max_turns}.')
   parts += map(_report, attempts[turn * num_roles:])

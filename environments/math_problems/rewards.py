@@ -4,7 +4,7 @@ Terms, all 0 or 1 (`reward_terms` logs them before weighting):
 
   name          role       value                                  sees
   solved        team       1 if the episode ends with a right     the checker
-                           answer of the reasoner
+                           answer of the role that acts last
   boxed         reasoner   1 if there is a box that is not empty  the text
   right         reasoner   1 if that is right                     the checker
   ran           tool       1 if the program ended well and        the run

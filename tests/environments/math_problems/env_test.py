@@ -175,6 +175,7 @@ def test_no_program(reply):
 def test_doing_nothing_pays_least():
   for environment, tries in (
       (make(), [program(), program('print(')]),
+      (make(team='tool', max_turns=1), [program(), program('print(')]),
       (make(team='solo', max_turns=1), [r'\boxed{42}', r'\boxed{0}'])):
     nothing, = play(environment, '')
     role, = nothing.local_rewards
@@ -264,6 +265,25 @@ def test_solo_ends_when_it_repeats_its_answer():
   assert step.done and step.success
   assert 'Turn' not in prompt(
       make(team='solo', max_turns=1), environment.reset(TASK), 'solo')
+
+
+@pytest.mark.parametrize('stdout, is_right', [('42\n', True), ('41\n', False)])
+def test_alone_the_tool_answers_with_what_its_program_prints(stdout, is_right):
+  alone, pair = make(stdout, team='tool'), make(stdout)
+  assert alone.phases == (('tool',),)
+  start = alone.reset(TASK)
+  assert alone.observe(start, 'tool') == pair.observe(start, 'tool')
+  steps = play(alone, program(), program('print(42)'))
+  assert [step.done for step in steps] == [False, True]
+  assert [step.team_reward for step in steps] == [0, is_right]
+  assert steps[1].success is is_right and not steps[1].truncated
+  assert steps[1].program_runs == 1
+  assert steps[0].local_rewards == {'tool': 1.0 if is_right else 0.2}
+  assert steps[1].reward_terms['solved'] == is_right
+  seen = prompt(alone, steps[0].state, 'tool')
+  assert 'print(6 * 7)' in seen and 'Check your answer' in seen
+  step, = play(make(stdout, team='tool', max_turns=1), '')
+  assert step.done and step.truncated and not step.success
 
 
 def test_candidates_are_tried_from_one_state():
