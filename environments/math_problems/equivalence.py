@@ -23,6 +23,10 @@ _EXTRACTION = (math_verify.LatexExtractionConfig(
         basic_latex=True, units=False, malformed_operators=True, nits=True,
         boxed='none', equations=False)),)
 _WORD = re.compile(r'\\text\s*\{[^{}]*\}|[A-Za-z]{3,}')
+# A variable; or a command, a text or a word, which are longer.
+_LETTER = re.compile(
+    r'\\text\s*\{[^{}]*\}|\\[A-Za-z]+|[A-Za-z]{3,}|[A-Za-z]')
+_FREE_LETTERS = 'qkhwvuzjpgtsrlcbanmxy'  # None of which is a constant.
 _FUNCTION = re.compile(r'[A-Za-z]\s*\(\s*([a-z])\s*\)')
 
 
@@ -36,6 +40,7 @@ def equivalent(answer: str, gold: str) -> bool:
     return False
   if notation.same_text(answer, gold):
     return True
+  answer, gold = _rename_capitals(answer, gold)
   numbers = notation.number_of(answer), notation.number_of(gold)
   if all(numbers) and notation.same_number(*numbers):
     return True  # Also 1,000, which may be a list.
@@ -47,6 +52,24 @@ def equivalent(answer: str, gold: str) -> bool:
   # A tuple without its brackets, or a solution set in another form.
   return 1 in (len(answers), len(golds)) and not any(numbers) and (
       _same_formula(answer, gold))
+
+
+def _rename_capitals(answer: str, gold: str) -> tuple[str, str]:
+  """Both with other letters for capitals that stand beside their small ones.
+
+  math-verify reads `R` and `r` as the same variable.
+  """
+  found = [
+      {x for x in _LETTER.findall(text) if len(x) == 1}
+      for text in (answer, gold)]
+  capitals = sorted({
+      x for letters in found for x in letters
+      if x.isupper() and x.lower() in letters})
+  used = {x.lower() for letters in found for x in letters}
+  names = dict(zip(capitals, (x for x in _FREE_LETTERS if x not in used)))
+  return tuple(
+      _LETTER.sub(lambda match: names.get(match[0], match[0]), text)
+      for text in (answer, gold))
 
 
 def _same_items(answers: list[str], golds: list[str]) -> bool:

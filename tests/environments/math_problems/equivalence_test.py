@@ -60,6 +60,12 @@ PAIRS = (
     (r'$f(x)=a x+b$, where $b$ is an arbitrary integer', ['f(x)=ax+b', 'ax+b'],
      ['f(x)=ax-b', 'f(x)=a+b']),
     (r'k \geqslant 2', [r'k \ge 2', r'2 \leq k'], ['k > 2', r'k \le 2', '2']),
+    # Capitals are other letters than small ones, where both are there.
+    ('$N=n$', ['n', 'N=n', 'n=N'], ['N=N', 'N']),
+    (r'\frac{R-r}{R}', [r'1-\frac{r}{R}'], ['0', r'\frac{r-R}{R}', '1-R/r']),
+    ('2R', ['2R', '2r'], ['r+R']),
+    (r'S=\frac{s}{2}', ['s/2', 'S=0.5s'], ['S=S/2']),
+    ('0', [r'r-r'], [r'R-r', r'\sin(a)-\sin(A)']),
     # Tuples keep their order, and intervals their ends.
     ('(2,4)', ['(2,4)', r'\left(2, 4\right)', r'(2, \frac{8}{2})'],
      ['(4,2)', '(2,5)', '[2,4)', '(2,4,0)', '(2)']),
