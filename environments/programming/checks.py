@@ -23,6 +23,7 @@ others counts as one that raised.
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 import dataclasses
 import functools
 import logging
@@ -128,7 +129,8 @@ class Verdict:
   """What the tests say of a program.
 
   Attributes:
-    passed: all asserts held, and `check` came to its end.
+    passed: all asserts held, of which there is one, and `check` came to its
+      end.
     asserts: the texts of the asserts, in their order.
     errors: for each of them '', or why it did not hold.
     status: how the first call ended that did not end well; OK without one.
@@ -198,8 +200,8 @@ def check(
         problem.task_id, problem.entry_point, arguments)
   errors = tuple((nothing | held).values())
   return Verdict(
-      not error and not any(errors) and not calls, asserts, errors, status,
-      num_runs)
+      bool(asserts) and not error and not any(errors) and not calls, asserts,
+      errors, status, num_runs)
 
 
 @functools.lru_cache(1024)
@@ -240,17 +242,23 @@ def _call_report(*arguments: ast.expr) -> ast.stmt:
 @functools.lru_cache(256)
 def _first_calls(
     sandbox: sandbox_lib.Sandbox, text: str, preamble: str, name: str) -> tuple:
-  """What `run` returns with nothing known; the same for every program."""
-  return _replay(sandbox, text, preamble, name, {})
+  """What `run` returns with nothing known; the same for every program.
+
+  Tests that do not come to their end here are no program's fault.
+  """
+  return _replay(
+      sandbox, text, preamble, name, {}, failures=tuple(
+          x for x in sandbox_lib.Status if x is not sandbox_lib.Status.OK))
 
 
 def _replay(
     sandbox: sandbox_lib.Sandbox, text: str, preamble: str, name: str,
-    known: dict[str, tuple]) -> tuple:
-  """What `run` of `_REPLAY` returns."""
+    known: dict[str, tuple], failures: Sequence[sandbox_lib.Status] = (
+        sandbox_lib.Status.INFRASTRUCTURE,)) -> tuple:
+  """What `run` of `_REPLAY` returns; a _SandboxError for `failures`."""
   sandbox = dataclasses.replace(sandbox, limits=_LIMITS)
   result, = sandbox.call(_REPLAY, 'run', [(text, preamble, name, known)])
-  if result.status is sandbox_lib.Status.INFRASTRUCTURE:
+  if result.status in failures:
     raise _SandboxError
   if result.status is not sandbox_lib.Status.OK:  # Of values that are huge.
     return [], {}, grading.last_line(result.stderr), []

@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from environments import dataset_files
+from environments.programming import checks
 from environments.programming import problems
 from environments.sandbox import literals
 
@@ -127,12 +128,39 @@ def check_tests(tests: Sequence[problems.Case]) -> list[problems.Case]:
   return kept
 
 
-def parse_json(name: str, text: str) -> Any:
-  """The JSON value of a field; UnusableRowError if it has none."""
+def pack_check(check_code: str, entry_point: str) -> str:
+  """Packs tests that are code; UnusableRowError for such that test nothing."""
   try:
-    return json.loads(text)
+    body = ast.parse(check_code).body
+    _, asserts = checks.soften(check_code)
+  except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+    raise UnusableRowError(f'its tests are no Python: {error}') from error
+  if not any(
+      isinstance(x, ast.FunctionDef) and x.name == 'check' for x in body):
+    raise UnusableRowError('its tests have no function check')
+  if not asserts:
+    raise UnusableRowError('its tests assert nothing')
+  check_name('entry_point', entry_point)
+  return problems.pack(check_code)
+
+
+def check_name(field: str, name: Any) -> None:
+  """Raises UnusableRowError for what is no name of a function."""
+  if not isinstance(name, str) or not name.isidentifier():
+    raise UnusableRowError(f'{field}={name!r} is no name of a function')
+
+
+def parse_json(name: str, text: str, kind: type = object) -> Any:
+  """The JSON value of a field; UnusableRowError if it has none of a kind."""
+  try:
+    value = json.loads(text)
   except (ValueError, RecursionError) as error:  # Or an int of 4300 digits.
     raise UnusableRowError(f'{name} cannot be read: {error}') from error
+  if not isinstance(value, kind):
+    raise UnusableRowError(
+        f'{name} is JSON of a {type(value).__name__}, not of a '
+        f'{kind.__name__}')
+  return value
 
 
 def first_python(programs: Iterable[str]) -> str:

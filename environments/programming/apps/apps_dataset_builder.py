@@ -37,14 +37,16 @@ class Builder(base.TestsBuilder):
   def task(self, row: dataset_files.Row) -> dict[str, Any]:
     if not row['input_output']:
       raise base.UnusableRowError('it has no tests')
-    found = base.parse_json('input_output', row['input_output'])
-    solutions = (
-        base.parse_json('solutions', row['solutions'])
-        if row['solutions'] else [])
-    if not isinstance(found, dict) or not all(
+    found = base.parse_json('input_output', row['input_output'], dict)
+    solutions = base.parse_json('solutions', row['solutions'] or '[]', list)
+    if not all(isinstance(text, str) for text in solutions):
+      raise base.UnusableRowError('a solution is no text')
+    if not all(
         isinstance(found.get(name), list) for name in ('inputs', 'outputs')):
       raise base.UnusableRowError('input_output has no inputs and outputs')
     entry_point = found.get('fn_name') or ''
+    if entry_point:
+      base.check_name('fn_name', entry_point)
     inputs, outputs = found['inputs'], found['outputs']
     if len(inputs) != len(outputs):
       raise base.UnusableRowError(

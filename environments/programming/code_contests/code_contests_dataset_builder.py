@@ -12,6 +12,7 @@ from environments.programming import problems
 from environments.programming import problems_dataset_builder as base
 
 DEFAULT_TIME_LIMIT = 4.0  # Where the data has none.
+MAX_TIME_LIMIT = 600.0
 _PYTHON3 = 3  # Of the field `language`.
 
 
@@ -39,25 +40,39 @@ class Builder(base.TestsBuilder):
   def task(self, row: dataset_files.Row) -> dict[str, Any]:
     tests = []
     for kind in ('public_tests', 'private_tests', 'generated_tests'):
-      inputs, outputs = row[kind]['input'], row[kind]['output']
+      inputs, outputs = (
+          _values(row, kind, name, str) for name in ('input', 'output'))
       if len(inputs) != len(outputs):
         raise base.UnusableRowError(
             f'{kind} has {len(inputs)} inputs and {len(outputs)} outputs')
       tests += [
           problems.Case(given, (expected,))
           for given, expected in zip(inputs, outputs)]
-    solutions = row['solutions']
+    languages = _values(row, 'solutions', 'language', int)
+    solutions = _values(row, 'solutions', 'solution', str)
     return base.make_task(
         statement=row['description'], comparison='code_contests',
         tests=base.check_tests(tests), time_limit=_seconds(row['time_limit']),
         reference=base.first_python(
-            text for language, text in zip(
-                solutions['language'], solutions['solution'])
+            text for language, text in zip(languages, solutions)
             if language == _PYTHON3))
 
 
-def _seconds(limit: dict[str, int | None] | None) -> float:
-  seconds = 0.0
-  if limit is not None:
-    seconds = (limit['seconds'] or 0) + (limit['nanos'] or 0) / 1e9
-  return seconds or DEFAULT_TIME_LIMIT
+def _values(
+    row: dataset_files.Row, field: str, name: str, kind: type) -> list[Any]:
+  """The list `name` in a field."""
+  values = row[field].get(name)
+  if not isinstance(values, list) or not all(type(x) is kind for x in values):
+    raise base.UnusableRowError(
+        f'{field} has no list {name} of {kind.__name__}')
+  return values
+
+
+def _seconds(limit: dict[str, Any] | None) -> float:
+  seconds, nanos = (
+      (limit or {}).get(name) or 0 for name in ('seconds', 'nanos'))
+  if type(seconds) is not int or type(nanos) is not int or not (
+      0 <= seconds + nanos / 1e9 <= MAX_TIME_LIMIT):
+    raise base.UnusableRowError(
+        f'time_limit is {limit}, not of 0 to {MAX_TIME_LIMIT:.0f} seconds')
+  return seconds + nanos / 1e9 or DEFAULT_TIME_LIMIT

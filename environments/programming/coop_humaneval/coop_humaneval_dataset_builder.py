@@ -7,7 +7,6 @@ from typing import Any
 import tensorflow_datasets as tfds
 
 from environments import dataset_files
-from environments.programming import problems
 from environments.programming import problems_dataset_builder as base
 
 TIME_LIMIT = 3.0  # As of HumanEval.
@@ -31,6 +30,7 @@ class Builder(base.ProblemsBuilder):
   def task(self, row: dataset_files.Row) -> dict[str, Any]:
     return base.make_task(
         statement=row['prompt'], comparison='check',
-        tests=problems.pack(row['test']), time_limit=TIME_LIMIT,
+        tests=base.pack_check(row['test'], row['entry_point']),
+        time_limit=TIME_LIMIT,
         starter_code=row['prompt'], entry_point=row['entry_point'],
         preamble=base.first_python([row['prompt']]))

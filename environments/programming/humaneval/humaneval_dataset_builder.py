@@ -7,7 +7,6 @@ from typing import Any
 import tensorflow_datasets as tfds
 
 from environments import dataset_files
-from environments.programming import problems
 from environments.programming import problems_dataset_builder as base
 
 TIME_LIMIT = 3.0  # Of the official grader.
@@ -28,7 +27,8 @@ class Builder(base.ProblemsBuilder):
   def task(self, row: dataset_files.Row) -> dict[str, Any]:
     return base.make_task(
         statement=row['prompt'], comparison='check',
-        tests=problems.pack(row['test']), time_limit=TIME_LIMIT,
+        tests=base.pack_check(row['test'], row['entry_point']),
+        time_limit=TIME_LIMIT,
         starter_code=row['prompt'], entry_point=row['entry_point'],
         preamble=row['prompt'],
         reference=row['prompt'] + row['canonical_solution'])

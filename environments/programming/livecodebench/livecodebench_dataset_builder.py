@@ -44,15 +44,18 @@ class Builder(base.TestsBuilder):
     return files if self.builder_config.name == 'all' else {'v6': files['v6']}
 
   def task(self, row: dataset_files.Row) -> dict[str, Any]:
-    metadata = base.parse_json('metadata', row['metadata'] or '{}')
+    metadata = base.parse_json('metadata', row['metadata'] or '{}', dict)
     cases = [
-        *base.parse_json('public_test_cases', row['public_test_cases']),
+        *base.parse_json(
+            'public_test_cases', row['public_test_cases'], list),
         *_private_cases(row['private_test_cases'])]
     if not all(
         isinstance(case, dict) and type(case.get('input')) is str
         and type(case.get('output')) is str for case in cases):
       raise base.UnusableRowError('a test has no texts input and output')
     entry_point = metadata.get('func_name') or ''
+    if entry_point:
+      base.check_name('func_name', entry_point)
     make_test = _make_call_test if entry_point else _make_stdin_test
     return base.make_task(
         statement=row['question_content'], comparison='livecodebench',
@@ -77,7 +80,7 @@ def _make_call_test(case: dict[str, str]) -> problems.Case:
 def _private_cases(text: str) -> list[dict[str, str]]:
   """JSON; or JSON that is pickled, compressed and in base 64."""
   if text.startswith('['):
-    return base.parse_json('private_test_cases', text)
+    return base.parse_json('private_test_cases', text, list)
   try:
     data = zlib.decompressobj().decompress(
         base64.b64decode(text, validate=True), MAX_PRIVATE_BYTES)
@@ -88,7 +91,7 @@ def _private_cases(text: str) -> list[dict[str, str]]:
   if type(unpickled) is not str:
     raise base.UnusableRowError(
         'private_test_cases has a pickle of something else than a text')
-  return base.parse_json('private_test_cases', unpickled)
+  return base.parse_json('private_test_cases', unpickled, list)
 
 
 # What a pickle that is damaged may raise.

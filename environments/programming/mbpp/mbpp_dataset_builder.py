@@ -10,7 +10,6 @@ from typing import Any
 import tensorflow_datasets as tfds
 
 from environments import dataset_files
-from environments.programming import problems
 from environments.programming import problems_dataset_builder as base
 
 TIME_LIMIT = 3.0  # As of HumanEval.
@@ -59,7 +58,8 @@ class Builder(base.ProblemsBuilder):
     check = f'def check({name}):\n' + textwrap.indent(asserts, '    ')
     return base.make_task(
         statement=stub, comparison='check',
-        tests=problems.pack(f'{setup}\n{check}\n'), time_limit=TIME_LIMIT,
+        tests=base.pack_check(f'{setup}\n{check}\n', name),
+        time_limit=TIME_LIMIT,
         starter_code=stub, entry_point=name, preamble=f'{setup}\n',
         reference=row['code'].replace('\r\n', '\n'))
 

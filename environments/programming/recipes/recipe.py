@@ -153,9 +153,11 @@ def random_recipe(
 ) -> tuple[Recipe, str, list[list[int]]]:
   """Draws a recipe, a text of it, and the lists of its tests.
 
-  Each recipe that differs in one choice has another result in some test. One
-  that lacks a step, or all of them, has another one in every test, and none has
-  the result 0. The text ends with `{verb}` and the question.
+  Each recipe that differs in the kind of a step, in its question, or in that
+  its first step is the last, has another result in some test; one with another
+  number may not. One that lacks one step, or all of them, has another one in
+  every test, and none has the result 0. The text ends with `{verb}` and the
+  question.
   """
   while True:
     recipe = _random_recipe(rng)
@@ -224,7 +226,7 @@ def _needs_all_steps(recipe: Recipe, test: Sequence[int]) -> bool:
 
 
 def _differs_from_all(recipe: Recipe, tests: Sequence[Sequence[int]]) -> bool:
-  """Whether no recipe that differs in one choice has the same results."""
+  """Whether none of the neighbours has the same results."""
   results = [recipe.solve(test) for test in tests]
   return all(
       [other.solve(test) for test in tests] != results
@@ -232,7 +234,7 @@ def _differs_from_all(recipe: Recipe, tests: Sequence[Sequence[int]]) -> bool:
 
 
 def _neighbours(recipe: Recipe) -> Iterator[Recipe]:
-  """All that differ in the kind of a step, the order or the question."""
+  """With another kind of a step, another question, or the first step last."""
   steps = recipe.steps
   for index, step in enumerate(steps):
     before, after = steps[:index], steps[index + 1:]

@@ -47,7 +47,7 @@ class Builder(datasets.TaskBuilder):
   RELEASE_NOTES = {
       '1.0.0': '10000 tasks to train, 200 to validate and 1000 to test.',
       '2.0.0': 'No test is passed by an answer without steps, or by 0.',
-      '3.0.0': 'No test is passed by an answer that lacks a step.',
+      '3.0.0': 'No test is passed by an answer that lacks one step.',
   }
   BUILDER_CONFIGS = [
       tfds.core.BuilderConfig(

@@ -72,7 +72,13 @@ def test_apps(tmp_path):
     (apps_row({'inputs': ['1'], 'outputs': []}),
      'it has 1 inputs and 0 outputs'),
     (apps_row({'inputs': ['1']}), 'input_output has no inputs and outputs'),
-    (apps_row('[1]'), 'input_output has no inputs and outputs'),
+    (apps_row('[1]'), 'input_output is JSON of a list, not of a dict'),
+    (apps_row({'inputs': ['1'], 'outputs': ['1']}) | {'solutions': '5'},
+     'solutions is JSON of a int, not of a list'),
+    (apps_row({'inputs': ['1'], 'outputs': ['1']}, [1]),
+     'a solution is no text'),
+    (apps_row({'fn_name': 5, 'inputs': [[1]], 'outputs': [1]}),
+     'fn_name=5 is no name of a function'),
     (apps_row({'inputs': [1], 'outputs': ['1']}),
      'an input or output is no text'),
     (apps_row({'fn_name': 'f', 'inputs': [1], 'outputs': [1]}),
@@ -142,14 +148,25 @@ def test_code_contests(tmp_path):
   assert (second.time_limit, second.reference) == (4.0, '')
 
 
-def test_tests_of_unequal_numbers(tmp_path, caplog):
-  row = code_contests_row(private_tests={'input': ['1'], 'output': []})
-  files = {
-      f'data/{split}-1.parquet': [code_contests_row(), row]
-      for split in ('train', 'valid', 'test')}
+@pytest.mark.parametrize('fields, reason', [
+    ({'private_tests': {'input': ['1'], 'output': []}},
+     'private_tests has 1 inputs and 0 outputs'),
+    ({'public_tests': {'input': ['1']}},
+     'public_tests has no list output of str'),
+    ({'public_tests': {'input': [1], 'output': ['1']}},
+     'public_tests has no list input of str'),
+    ({'solutions': {'language': [3]}}, 'solutions has no list solution of str'),
+    ({'time_limit': {'seconds': '2'}}, "time_limit is {'seconds': '2'}, not"),
+    ({'time_limit': {'seconds': -2, 'nanos': 0}}, 'not of 0 to 600 seconds'),
+    ({'time_limit': {'seconds': 10**9, 'nanos': 0}}, 'not of 0 to 600 seconds'),
+])
+def test_rows_of_code_contests_that_make_no_task(
+    tmp_path, caplog, fields, reason):
+  rows = [code_contests_row(), code_contests_row(**fields)]
+  files = {f'{split}.jsonl': rows for split in ('train', 'valid', 'test')}
   assert len(load(tmp_path, 'code_contests', files, 'test')) == 1
-  assert ('code_contests/test/1 is left out: private_tests has 1 inputs and 0 '
-          'outputs') in caplog.text
+  assert 'code_contests/test/1 is left out: ' in caplog.text
+  assert reason in caplog.text
 
 
 def packed(value):
@@ -218,6 +235,21 @@ def test_pickles_hold_texts_alone(tmp_path, caplog, private, reason):
   assert reason in caplog.text
 
 
+@pytest.mark.parametrize('fields, reason', [
+    ({'public_test_cases': '5'}, 'public_test_cases is JSON of a int, not of'),
+    ({'private_test_cases': packed('null')},
+     'private_test_cases is JSON of a NoneType, not of a list'),
+    ({'metadata': '[]'}, 'metadata is JSON of a list, not of a dict'),
+    ({'metadata': '{"func_name": 5}'}, 'func_name=5 is no name of a function'),
+])
+def test_rows_of_livecodebench_that_make_no_task(
+    tmp_path, caplog, fields, reason):
+  row = livecodebench_row(STDIN) | fields
+  files = {'test6.jsonl': [row, livecodebench_row('[]')]}
+  assert len(load(tmp_path, 'livecodebench', files, 'v6')) == 1
+  assert f'livecodebench/v6/0 is left out: {reason}' in caplog.text
+
+
 def test_pickles_run_nothing(tmp_path):
   path = tmp_path / 'touched'
   with pytest.raises(base.UnusableRowError, match='the pickle asks for'):
@@ -243,6 +275,27 @@ def test_humaneval_and_coop_humaneval(tmp_path):
   del row['canonical_solution']
   found, = load(tmp_path, 'coop_humaneval', {name: [row]}, 'test')
   assert (found.reference, found.check_code) == ('', row['test'])
+
+
+@pytest.mark.parametrize('name', ['humaneval', 'coop_humaneval'])
+@pytest.mark.parametrize('fields, reason', [
+    ({'test': ''}, 'its tests have no function check'),
+    ({'test': 'x = 1'}, 'its tests have no function check'),
+    ({'test': 'def check('}, 'its tests are no Python: '),
+    ({'test': 'def check(candidate):\n    pass\n'}, 'its tests assert nothing'),
+    ({'test': 'def check(candidate):\n    assert True\n'},
+     'its tests assert nothing'),
+    ({'entry_point': ''}, "entry_point='' is no name of a function"),
+    ({'entry_point': 'a b'}, "entry_point='a b' is no name of a function"),
+])
+def test_tests_that_test_nothing(tmp_path, caplog, name, fields, reason):
+  row = {
+      'prompt': 'def f(x):\n', 'canonical_solution': '    return 2 * x\n',
+      'entry_point': 'f',
+      'test': 'def check(candidate):\n    assert candidate(1) == 2\n'}
+  files = {'test.jsonl': [row, row | fields]}
+  assert len(load(tmp_path, name, files, 'test')) == 1
+  assert f'{name}/test/1 is left out: {reason}' in caplog.text
 
 
 MBPP = {

@@ -148,6 +148,25 @@ def test_a_failure_is_forgotten(sandbox):
   assert checks.check(sandbox, problem, examples.ADD).passed
 
 
+def test_tests_that_take_too_long_by_themselves_are_no_verdict(
+    sandbox, monkeypatch):
+  problem = examples.make_check()
+  checks._first_calls.cache_clear()
+  with monkeypatch.context() as patch:
+    patch.setattr(checks, '_LIMITS', checks._LIMITS._replace(cpu_seconds=0.1))
+    patch.setattr(
+        checks, '_REPLAY', checks._REPLAY + '\nwhile True: pass\n')
+    assert checks.check(sandbox, problem, examples.ADD).failed
+  assert checks.check(sandbox, problem, examples.ADD).passed
+
+
+def test_without_an_assert_nothing_is_passed(sandbox):
+  for body in ('pass', 'assert True', 'candidate(1, 2)'):
+    problem = examples.make_check(f'def check(candidate):\n  {body}\n')
+    verdict = checks.check(sandbox, problem, examples.ADD)
+    assert not verdict.passed and not verdict.failed
+
+
 # What passes in one process with the asserts, or reads what it should print.
 FORGERIES = {
     'always_equal': '''

@@ -75,7 +75,7 @@ def test_programs_do_what_recipes_do():
       assert f' {step.number}' in text
 
 
-def test_tests_tell_a_recipe_from_all_that_differ_in_one_choice():
+def test_tests_tell_a_recipe_from_its_neighbours():
   rng = np.random.default_rng(1)
   for _ in range(50):
     recipe, _, tests = recipe_lib.random_recipe(rng)
@@ -99,6 +99,32 @@ def test_tests_tell_a_recipe_from_all_that_differ_in_one_choice():
       other = recipe_lib.Recipe(recipe.steps, question)
       same = [other.solve(test) for test in tests] == answers
       assert same == (question == recipe.question)
+
+
+def test_what_the_tests_of_held_out_recipes_do_not_tell_apart():
+  """The two counts of docs/environments.md."""
+  with_another_number = with_one_step = 0
+  for task in builder.make_splits('contests', {'test': 1000})['test']:
+    recipe = recipe_lib.parse(task['reference'])
+    tests = [
+        (list(map(int, given.split())), int(answer))
+        for given, (answer,) in problems.unpack(task['tests'])]
+
+    def passes(*steps, recipe=recipe, tests=tests):
+      other = recipe_lib.Recipe(steps, recipe.question)
+      return [other.solve(given) == answer for given, answer in tests]
+
+    assert all(passes(*recipe.steps))
+    with_another_number += any(
+        all(passes(*recipe.steps[:i], recipe_lib.Step(step.kind, number),
+                   *recipe.steps[i + 1:]))
+        for i, step in enumerate(recipe.steps)
+        for number in range(
+            recipe_lib.KINDS[step.kind].numbers[0],
+            recipe_lib.KINDS[step.kind].numbers[1] + 1)
+        if number != step.number)
+    with_one_step += any(any(passes(step)) for step in recipe.steps)
+  assert (with_another_number, with_one_step) == (616, 61)
 
 
 def test_a_program_is_composed_of_many_choices():
