@@ -57,9 +57,10 @@ _SUCCESS = {
         ),
     'functions': (
         'Of several turns the return is the mean, and all else is of the last '
-        'one. That of a single agent is a share of 2.1 points, since it writes '
-        'no helper; of all others a share of 4. all tests: share of the tasks '
-        'whose tests all pass. ')}
+        'one. That of a single agent is a share of 2.1 points, of all others '
+        'of 4: it writes no helper, so 60 % is all of its structure, and it '
+        'has no cooperation. all tests: share of the tasks whose tests all '
+        'pass. ')}
 
 
 def make_tables(runs: records.Runs) -> list[text.Table]:

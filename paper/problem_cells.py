@@ -35,6 +35,8 @@ AT_GRPO = 'at_grpo'
 _SYSTEMS = {
     AT_GRPO: 1, 'sa_grpo': 2, 'mas_grpo': 1 / 2, 'at_grpo_per_role': 1}
 SYSTEMS = {'maths': {**_SYSTEMS, 'sa_tool_grpo': 2}, 'contests': _SYSTEMS}
+# What trains a team, with as many turns as it has untrained.
+_SYSTEM_OF = {'pair': AT_GRPO, 'solo': 'sa_grpo', 'tool': 'sa_tool_grpo'}
 _TEAMS = {'maths': maths.TEAMS, 'contests': contests.TEAMS}
 _CONFIGS = {'maths': maths_config, 'contests': contests_config}
 
@@ -43,12 +45,12 @@ def make(scale: str, seed: int) -> Iterator[cell_lib.Cell]:
   """All cells, each behind those it needs."""
   for task, benchmarks in BENCHMARKS.items():
     folder = f'problems/{task}'
-    for team in _TEAMS[task]:
-      if scale != 'nano':
+    if scale != 'nano':
+      for team in _TEAMS[task]:
         for name in benchmarks:
           yield _evaluate(
               f'{folder}/untrained_{team}', task, name, scale, seed,
-              {}, team=team)
+              {}, system=_SYSTEM_OF[team])
     at_grpo = f'{folder}/{AT_GRPO}/seed-{seed}'
     for system, share in SYSTEMS[task].items():
       path = f'{folder}/{system}/seed-{seed}'

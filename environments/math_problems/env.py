@@ -96,6 +96,10 @@ class Mathematics:
     return tuple((role,) for role in self.roles)
 
   def reset(self, task: env_api.Task) -> State:
+    if self.sandbox is None and 'tool' in self.roles:
+      raise ValueError(
+          'sandbox=None, but tools write programs; give a Sandbox, as '
+          'sandbox.level does unless it is none')
     return State(task['task_id'], task['problem'], task['answer'])
 
   def observe(self, state: State, role: str) -> list[env_api.Message]:
@@ -132,8 +136,6 @@ class Mathematics:
       return self._end_step(
           state, prompts.Attempt('tool', None), terms,
           env_api.Outcome.PARSE_ERROR, right=False)
-    if self.sandbox is None:
-      raise ValueError('sandbox=None, but a tool writes programs; give one')
     result = self.sandbox.run(program)
     outcome, answer, error = outcomes_lib.OF_STATUS[result.status], None, ''
     if outcome is env_api.Outcome.OK:

@@ -70,3 +70,17 @@ def test_every_row_has_its_cells(scale):
         for row, *_ in problem_tables.ROWS.values()
         if task == 'maths' or 'tool' not in row}
   assert paths == wanted
+
+
+def test_an_untrained_team_plays_as_many_turns_as_a_trained_one():
+  configs = {
+      cell.path: cell.config for cell in cells.make_cells('1.7b', 1)
+      if cell.mode == 'evaluate'}
+  for task, benchmarks in problem_cells.BENCHMARKS.items():
+    for before, after in (
+        ('untrained_pair', 'at_grpo'), ('untrained_solo', 'sa_grpo'),
+        *[('untrained_tool', 'sa_tool_grpo')] * (task == 'maths')):
+      for name in benchmarks:
+        paths = (
+            f'problems/{task}/{row}/{name}/seed-0' for row in (before, after))
+        assert len({configs[path] for path in paths}) == 1

@@ -103,6 +103,10 @@ class Contest:
       raise ValueError(
           f'the tests of {problem.task_id} are code, so it cannot be played '
           'here; use environments.programming.functions.env')
+    if self.sandbox is None:
+      raise ValueError(
+          'sandbox=None, but coders write programs; give a Sandbox, as '
+          'sandbox.level does unless it is none')
     return State(problem)
 
   def observe(self, state: State, role: str) -> list[env_api.Message]:
@@ -122,8 +126,6 @@ class Contest:
     return shown
 
   def step(self, state: State, actions: Mapping[str, str]) -> env_api.Step:
-    if self.sandbox is None:
-      raise ValueError('sandbox=None, but coders write programs; give one')
     (role, action), = actions.items()
     if role == 'tester':
       return self._test(state, action)

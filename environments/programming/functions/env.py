@@ -101,6 +101,10 @@ class Functions:
       raise ValueError(
           f'the tests of {problem.task_id} are no code, so it cannot be played '
           'here; use environments.programming.contests.env')
+    if self.sandbox is None:
+      raise ValueError(
+          'sandbox=None, but agents write programs; give a Sandbox, as '
+          'sandbox.level does unless it is none')
     return State(problem)
 
   def observe(self, state: State, role: str) -> list[env_api.Message]:
@@ -135,8 +139,6 @@ class Functions:
 
   def _score(self, state: State, actions: Mapping[str, str]) -> env_api.Step:
     """Scores what was written in this turn."""
-    if self.sandbox is None:
-      raise ValueError('sandbox=None, but agents write programs; give one')
     replies = dict(actions)
     if self.team == 'pipeline':
       replies = {'aux': state.aux, **replies}

@@ -286,6 +286,13 @@ def test_alone_the_tool_answers_with_what_its_program_prints(stdout, is_right):
   assert step.done and step.truncated and not step.success
 
 
+def test_who_writes_programs_needs_a_sandbox():
+  for team in ('pair', 'tool'):
+    with pytest.raises(ValueError, match='sandbox=None, but tools write'):
+      dataclasses.replace(make(team=team), sandbox=None).reset(TASK)
+  dataclasses.replace(make(team='solo'), sandbox=None).reset(TASK)
+
+
 def test_candidates_are_tried_from_one_state():
   environment = make()
   state = environment.reset(TASK)

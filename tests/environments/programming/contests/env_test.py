@@ -361,7 +361,7 @@ def test_make_environment_names_what_is_wrong(wrong, words):
 
 
 def test_reset():
-  environment = make(None)
+  environment = make(sandbox_lib.Sandbox('/nowhere'))
   problem = examples.make(GOLDEN)
   task = dataclasses.asdict(problem)
   task['tests'] = task.pop('packed_tests')
@@ -369,5 +369,5 @@ def test_reset():
   with pytest.raises(ValueError, match='are code, so it cannot be played here'):
     environment.reset(task | {'comparison': 'check'})
   with pytest.raises(ValueError, match='sandbox=None'):
-    environment.step(start(problem), {'coder': ''})
+    make(None).reset(task)
   assert problems.from_task(task) == problem

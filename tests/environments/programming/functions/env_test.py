@@ -302,7 +302,7 @@ def test_make_environment_names_what_is_wrong(wrong, words):
 
 
 def test_reset():
-  environment = make(None)
+  environment = make(sandbox_lib.Sandbox('/nowhere'))
   problem = examples.make_check()
   task = dataclasses.asdict(problem)
   task['tests'] = task.pop('packed_tests')
@@ -310,4 +310,4 @@ def test_reset():
   with pytest.raises(ValueError, match='are no code, so it cannot be played'):
     environment.reset(task | {'comparison': 'apps'})
   with pytest.raises(ValueError, match='sandbox=None'):
-    environment.step(start(), {'aux': '', 'main': ''})
+    make(None).reset(task)
