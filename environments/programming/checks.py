@@ -23,7 +23,6 @@ others counts as one that raised.
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
 import dataclasses
 import functools
 import logging
@@ -129,8 +128,7 @@ class Verdict:
   """What the tests say of a program.
 
   Attributes:
-    passed: all asserts held, of which there is one, and `check` came to its
-      end.
+    passed: there are asserts, all held, and `check` came to its end.
     asserts: the texts of the asserts, in their order.
     errors: for each of them '', or why it did not hold.
     status: how the first call ended that did not end well; OK without one.
@@ -242,27 +240,32 @@ def _call_report(*arguments: ast.expr) -> ast.stmt:
 @functools.lru_cache(256)
 def _first_calls(
     sandbox: sandbox_lib.Sandbox, text: str, preamble: str, name: str) -> tuple:
-  """What `run` returns with nothing known; the same for every program.
-
-  Tests that do not come to their end here are no program's fault.
-  """
-  return _replay(
-      sandbox, text, preamble, name, {}, failures=tuple(
-          x for x in sandbox_lib.Status if x is not sandbox_lib.Status.OK))
+  """What `run` returns with nothing known; the same for every program."""
+  result = _run_tests(sandbox, text, preamble, name, {})
+  if result.status is not sandbox_lib.Status.OK:  # It is no program's fault.
+    raise _SandboxError
+  return result.value
 
 
 def _replay(
     sandbox: sandbox_lib.Sandbox, text: str, preamble: str, name: str,
-    known: dict[str, tuple], failures: Sequence[sandbox_lib.Status] = (
-        sandbox_lib.Status.INFRASTRUCTURE,)) -> tuple:
-  """What `run` of `_REPLAY` returns; a _SandboxError for `failures`."""
-  sandbox = dataclasses.replace(sandbox, limits=_LIMITS)
-  result, = sandbox.call(_REPLAY, 'run', [(text, preamble, name, known)])
-  if result.status in failures:
+    known: dict[str, tuple]) -> tuple:
+  """What `run` returns."""
+  result = _run_tests(sandbox, text, preamble, name, known)
+  if result.status is sandbox_lib.Status.INFRASTRUCTURE:
     raise _SandboxError
   if result.status is not sandbox_lib.Status.OK:  # Of values that are huge.
     return [], {}, grading.last_line(result.stderr), []
   return result.value
+
+
+def _run_tests(
+    sandbox: sandbox_lib.Sandbox, text: str, preamble: str, name: str,
+    known: dict[str, tuple]) -> sandbox_lib.CallResult:
+  """Calls `run` of `_REPLAY`."""
+  sandbox = dataclasses.replace(sandbox, limits=_LIMITS)
+  result, = sandbox.call(_REPLAY, 'run', [(text, preamble, name, known)])
+  return result
 
 
 def _outcome(result: sandbox_lib.CallResult) -> tuple[bool, object]:
