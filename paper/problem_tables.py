@@ -9,21 +9,20 @@ from paper import rows as rows_lib
 from paper import statistics
 from paper import text
 
-# Title -> row; of nano, where nothing but training is run, the evaluation; and
-# the row of the paper's tables 1 and 2.
+# Title -> row; of nano, where nothing but training is run, the evaluation.
 ROWS = {
-    'Single agent': ('untrained_solo', 'sa_grpo', 'before', 'SA'),
-    'Single agent + GRPO': ('sa_grpo', 'sa_grpo', 'after', 'SA+GRPO'),
-    'Single agent with the tool':
-        ('untrained_tool', 'sa_tool_grpo', 'before', ''),
+    'Single agent': ('untrained_solo', 'sa_grpo', 'before'),
+    'Single agent + GRPO': ('sa_grpo', 'sa_grpo', 'after'),
+    'Single agent with the tool': ('untrained_tool', 'sa_tool_grpo', 'before'),
     'Single agent with the tool + GRPO':
-        ('sa_tool_grpo', 'sa_tool_grpo', 'after', ''),
-    'Team': ('untrained_pair', 'at_grpo', 'before', 'MAS'),
-    'Team + GRPO, by task': ('mas_grpo', 'mas_grpo', 'after', 'MAS+GRPO'),
-    'Team + AT-GRPO, shared': ('at_grpo', 'at_grpo', 'after', 'shared'),
+        ('sa_tool_grpo', 'sa_tool_grpo', 'after'),
+    'Team': ('untrained_pair', 'at_grpo', 'before'),
+    'Team + GRPO, by task': ('mas_grpo', 'mas_grpo', 'after'),
+    'Team + AT-GRPO, shared': ('at_grpo', 'at_grpo', 'after'),
     'Team + AT-GRPO, per role':
-        ('at_grpo_per_role', 'at_grpo_per_role', 'after', 'per role'),
+        ('at_grpo_per_role', 'at_grpo_per_role', 'after'),
 }
+_NOT_PUBLISHED = '', '', ''  # A row that the paper's tables do not have.
 _NOTE = (
     '95 %: interval of the success of new seeds on new tasks. p: two-sided t '
     'test of the difference on the same tasks, not corrected for the number of '
@@ -40,12 +39,12 @@ def make_tables(runs: records.Runs) -> list[text.Table]:
     tables += [
         _make_table(small, small_title, {
             title: rows_lib.read_row(runs, f'problems/{task}/{row}', name)
-            for title, (_, row, name, _) in ROWS.items()})]
+            for title, (_, row, name) in ROWS.items()})]
     tables += [
         _make_table(benchmark, benchmark_title, {
             title: rows_lib.read_row(
                 runs, f'problems/{task}/{row}/{benchmark}', 'evaluation')
-            for title, (row, *_) in ROWS.items()})
+            for title, (row, _, _) in ROWS.items()})
         for benchmark, benchmark_title in benchmarks.items()]
   return [table for table in tables if table is not None]
 
@@ -65,7 +64,8 @@ def _make_table(
   return text.Table(f'{title}: problems', header, [
       [name, *_success(row, None if name == rows_lib.AT_GRPO else baseline),
        *_cost(row),
-       *published.of_qwen3(ROWS[name][-1], benchmark)]
+       *published.of_qwen3(
+           rows_lib.SYSTEMS.get(name, _NOT_PUBLISHED)[2], benchmark)]
       for name, row in rows.items()], _NOTE)
 
 

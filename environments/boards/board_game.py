@@ -208,10 +208,8 @@ class BoardGame:
     return tuple((role,) for role in self.roles)
 
   def reset(self, task: env_api.Task) -> State:
-    if self.sandbox is None and 'tool' in map(kind_of, self.roles):
-      raise ValueError(
-          f'sandbox=None, but {self.roles} write programs; give a Sandbox, '
-          'as sandbox.level does unless it is none')
+    if 'tool' in map(kind_of, self.roles):
+      sandbox_lib.check_given(self.sandbox, self.roles)
     return State(task['task_id'], self.game.start(task))
 
   def observe(self, state: State, role: str) -> list[env_api.Message]:

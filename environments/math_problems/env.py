@@ -96,10 +96,8 @@ class Mathematics:
     return tuple((role,) for role in self.roles)
 
   def reset(self, task: env_api.Task) -> State:
-    if self.sandbox is None and 'tool' in self.roles:
-      raise ValueError(
-          'sandbox=None, but tools write programs; give a Sandbox, as '
-          'sandbox.level does unless it is none')
+    if 'tool' in self.roles:
+      sandbox_lib.check_given(self.sandbox, 'tools')
     return State(task['task_id'], task['problem'], task['answer'])
 
   def observe(self, state: State, role: str) -> list[env_api.Message]:

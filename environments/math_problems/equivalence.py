@@ -24,8 +24,7 @@ _EXTRACTION = (math_verify.LatexExtractionConfig(
         boxed='none', equations=False)),)
 _WORD = re.compile(r'\\text\s*\{[^{}]*\}|[A-Za-z]{3,}')
 # A variable; or a command, a text or a word, which are longer.
-_LETTER = re.compile(
-    r'\\text\s*\{[^{}]*\}|\\[A-Za-z]+|[A-Za-z]{3,}|[A-Za-z]')
+_LETTER = re.compile(rf'{_WORD.pattern}|\\[A-Za-z]+|[A-Za-z]')
 _FREE_LETTERS = 'qkhwvuzjpgtsrlcbanmxy'  # None of which is a constant.
 _FUNCTION = re.compile(r'[A-Za-z]\s*\(\s*([a-z])\s*\)')
 

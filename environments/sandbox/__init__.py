@@ -41,6 +41,7 @@ what is covered has attacks in tests/environments/sandbox/.
 """
 
 from environments.sandbox.client import CallResult
+from environments.sandbox.client import check_given
 from environments.sandbox.client import ProgramResult
 from environments.sandbox.client import Sandbox
 from environments.sandbox.connections import Remote

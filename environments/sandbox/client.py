@@ -249,6 +249,14 @@ class Sandbox:
         report.cpu_seconds, report.wall_seconds), reply.value
 
 
+def check_given(sandbox: Sandbox | None, writers: object) -> None:
+  """Raises ValueError without a sandbox; `writers` write programs."""
+  if sandbox is None:
+    raise ValueError(
+        f'sandbox=None, but {writers} write programs; give a Sandbox, as '
+        'sandbox.level does unless it is none')
+
+
 def _join(stderr: str, reason: str) -> str:
   """The reason in a line of its own."""
   if reason and stderr and not stderr.endswith('\n'):

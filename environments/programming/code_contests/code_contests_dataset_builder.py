@@ -60,7 +60,7 @@ class Builder(base.TestsBuilder):
 
 def _values(
     row: dataset_files.Row, field: str, name: str, kind: type) -> list[Any]:
-  """The list `name` in a field."""
+  """The list `name` in a field; UnusableRowError if there is none."""
   values = row[field].get(name)
   if not isinstance(values, list) or not all(type(x) is kind for x in values):
     raise base.UnusableRowError(

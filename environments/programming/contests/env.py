@@ -103,10 +103,7 @@ class Contest:
       raise ValueError(
           f'the tests of {problem.task_id} are code, so it cannot be played '
           'here; use environments.programming.functions.env')
-    if self.sandbox is None:
-      raise ValueError(
-          'sandbox=None, but coders write programs; give a Sandbox, as '
-          'sandbox.level does unless it is none')
+    sandbox_lib.check_given(self.sandbox, 'coders')
     return State(problem)
 
   def observe(self, state: State, role: str) -> list[env_api.Message]:

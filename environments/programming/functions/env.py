@@ -101,10 +101,7 @@ class Functions:
       raise ValueError(
           f'the tests of {problem.task_id} are no code, so it cannot be played '
           'here; use environments.programming.contests.env')
-    if self.sandbox is None:
-      raise ValueError(
-          'sandbox=None, but agents write programs; give a Sandbox, as '
-          'sandbox.level does unless it is none')
+    sandbox_lib.check_given(self.sandbox, 'agents')
     return State(problem)
 
   def observe(self, state: State, role: str) -> list[env_api.Message]:
