@@ -30,11 +30,11 @@ from atgrpo_jax import export as export_lib
 from atgrpo_jax import saved_config
 from atgrpo_jax import train as train_lib
 from atgrpo_jax import types
+from atgrpo_jax.io import checkpoints as checkpoints_lib
+from atgrpo_jax.io import disk
+from atgrpo_jax.io import files
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import workers as workers_lib
-from atgrpo_jax.runtime import checkpoints as checkpoints_lib
-from atgrpo_jax.runtime import disk
-from atgrpo_jax.runtime import files
 from environments import env_api
 
 

@@ -16,15 +16,15 @@ import ml_collections
 from atgrpo_jax import config_checks
 from atgrpo_jax import errors
 from atgrpo_jax import model
+from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.huggingface import hub
 from atgrpo_jax.huggingface import peft
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
+from atgrpo_jax.learner import gradients
 from atgrpo_jax.learner import optimizer
-from atgrpo_jax.learner import policies as policies_lib
-from atgrpo_jax.learner import train_step
+from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.rl import losses
 from atgrpo_jax.rollout import policy_map as policy_map_lib
-from atgrpo_jax.runtime import sharding
 from environments import env_api
 from environments import sandbox as sandbox_lib
 
@@ -33,14 +33,14 @@ _OWN_SECTIONS = ('model', 'lora', 'optimizer')
 TRAINED = ('all', 'lora', 'none')
 _MOST_TURNS = 10_000
 
-ReadModel = Callable[[str, bool], policies_lib.Pretrained]
+ReadModel = Callable[[str, bool], policy_lib.Pretrained]
 
 
 def build_policies(
     config: ml_collections.ConfigDict, names: Sequence[str],
     devices: Sequence[jax.Device],
     read_model: ReadModel,
-) -> dict[str, policies_lib.Policy]:
+) -> dict[str, policy_lib.Policy]:
   """Policy -> what the config says of it.
 
   Args:
@@ -49,8 +49,8 @@ def build_policies(
     devices: all that the run has.
     read_model: of `model.folder` and `model.thinking`.
   """
-  meshes = sharding.make_meshes(
-      names, devices, sharding.MeshSpec(**config.mesh))
+  meshes = mesh_lib.make_meshes(
+      names, devices, mesh_lib.MeshSpec(**config.mesh))
   policies = {}
   for name, own in _policy_configs(config, names).items():
     pretrained = read_model(own.model.folder, own.model.thinking)
@@ -101,8 +101,8 @@ def _policy_configs(
 
 def _build_policy(
     name: str, own: ml_collections.ConfigDict,
-    config: ml_collections.ConfigDict, pretrained: policies_lib.Pretrained,
-    mesh: jax.sharding.Mesh) -> policies_lib.Policy:
+    config: ml_collections.ConfigDict, pretrained: policy_lib.Pretrained,
+    mesh: jax.sharding.Mesh) -> policy_lib.Policy:
   """One policy from its own sections and what all policies share."""
   if own.model.trained not in TRAINED:
     raise errors.UserError(
@@ -120,13 +120,13 @@ def _build_policy(
           f'lora.rank={lora.rank} is more than the hidden size of the model, '
           f'{pretrained.config.hidden_size}; 8 to 64 are usual.')
   with errors.as_user_error():
-    learner = train_step.LearnerSpec(
+    learner = gradients.LearnerSpec(
         optimizer=optimizer.OptimizerSpec(**own.optimizer),
         loss=losses.LossSpec(**config.loss),
         temperature=config.rollout.temperature,
         dtype=own.model.dtype, remat=own.model.remat,
         adapter_scale=lora and lora.scale)
-  policy = policies_lib.Policy(
+  policy = policy_lib.Policy(
       name=name, pretrained=pretrained, trained=own.model.trained, lora=lora,
       adapter=adapter, learner=learner, mesh=mesh)
   if lora is not None:
@@ -183,7 +183,7 @@ def _check_environment(name: str, environment: env_api.Environment) -> None:
         f'must act in one of the phases {environment.phases}.')
 
 
-def read_model(name: str, thinking: bool) -> policies_lib.Pretrained:
+def read_model(name: str, thinking: bool) -> policy_lib.Pretrained:
   """A model folder, or the name of one on the hub."""
   folder = hub.resolve_folder(name)
   config = hub.load_config(folder)
@@ -192,4 +192,4 @@ def read_model(name: str, thinking: bool) -> policies_lib.Pretrained:
     raise errors.UserError(
         f'{folder}: the tokenizer has {tokenizer.vocab_size} ids, the model '
         f'only {config.vocab_size}; take both from the same model.')
-  return policies_lib.Pretrained(folder, config, tokenizer)
+  return policy_lib.Pretrained(folder, config, tokenizer)

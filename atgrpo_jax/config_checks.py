@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from atgrpo_jax import errors
+from atgrpo_jax.io import writers
+from atgrpo_jax.learner import buckets as buckets_lib
 from atgrpo_jax.learner import update
-from atgrpo_jax.runtime import buckets as buckets_lib
-from atgrpo_jax.runtime import writers
 
 Config = Mapping[str, Any]  # Of sections, as a ConfigDict or a nested dict.
 

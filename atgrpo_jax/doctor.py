@@ -34,16 +34,16 @@ from atgrpo_jax import types
 from atgrpo_jax.compile_check import calls as calls_lib
 from atgrpo_jax.compile_check import program_costs
 from atgrpo_jax.compile_check import work
-from atgrpo_jax.learner import policies as policies_lib
+from atgrpo_jax.distributed import chips
+from atgrpo_jax.distributed import mesh as mesh_lib
+from atgrpo_jax.io import checkpoints
+from atgrpo_jax.io import disk
+from atgrpo_jax.io import files
+from atgrpo_jax.io import workdir as workdir_lib
+from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.learner import train_state
 from atgrpo_jax.learner import update as update_lib
 from atgrpo_jax.rollout import runner as runner_lib
-from atgrpo_jax.runtime import checkpoints
-from atgrpo_jax.runtime import chips
-from atgrpo_jax.runtime import disk
-from atgrpo_jax.runtime import files
-from atgrpo_jax.runtime import sharding
-from atgrpo_jax.runtime import workdir as workdir_lib
 from atgrpo_jax.sampling import engine as engine_lib
 from atgrpo_jax.sampling import placement
 
@@ -118,7 +118,7 @@ def _disk(workdir: pathlib.Path, template: experiment_lib.States) -> str:
 
 
 def _model(
-    policy: policies_lib.Policy, trained: train_state.Params | None,
+    policy: policy_lib.Policy, trained: train_state.Params | None,
     frozen: train_state.Params | None) -> str:
   """Where a policy's weights are from, and which they are."""
   weights = trained if policy.trained == 'all' else frozen
@@ -158,7 +158,7 @@ def _decode(
   policy, config = experiment.policies[name], experiment.config
   length, size = experiment.buckets.prompt[-1], config.rollout.group_size
   num_groups = experiment.buckets.on(
-      sharding.num_data_shards(policy.mesh)).groups[-1]
+      mesh_lib.num_data_shards(policy.mesh)).groups[-1]
   runner = experiment.runner(
       params, step=0, temperature=config.rollout.temperature,
       policy_map=experiment.policy_map)
@@ -195,7 +195,7 @@ def _decode(
 
 def _update(
     experiment: experiment_lib.Experiment, states: experiment_lib.States,
-    policy: policies_lib.Policy, reference: train_state.Params | None,
+    policy: policy_lib.Policy, reference: train_state.Params | None,
     chip: chips.Chip | None) -> str:
   """Seconds of a microbatch and an update."""
   config = experiment.config
@@ -204,7 +204,7 @@ def _update(
       config.rollout.group_size)
   length, longest, size = shape
   num_groups = experiment.buckets.on(
-      sharding.num_data_shards(policy.mesh)).microbatch(*shape)
+      mesh_lib.num_data_shards(policy.mesh)).microbatch(*shape)
   candidates = tuple(
       types.Candidate(
           np.zeros(longest, np.int32), np.zeros(longest, np.float32),
@@ -233,7 +233,7 @@ def _update(
 
 
 def _least(
-    call: calls_lib.Call, policy: policies_lib.Policy,
+    call: calls_lib.Call, policy: policy_lib.Policy,
     chip: chips.Chip | None) -> tuple[float, str]:
   """Seconds that the chip needs for a call, and for what; 0 of a CPU."""
   if chip is None:

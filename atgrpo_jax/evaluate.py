@@ -14,14 +14,14 @@ from typing import Any
 from atgrpo_jax import errors
 from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax import measures
+from atgrpo_jax.distributed import hosts
+from atgrpo_jax.io import checkpoints as checkpoints_lib
+from atgrpo_jax.io import files
+from atgrpo_jax.io import workdir as workdir_lib
 from atgrpo_jax.rollout import policy_map as policy_map_lib
 from atgrpo_jax.rollout import records
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
-from atgrpo_jax.runtime import checkpoints as checkpoints_lib
-from atgrpo_jax.runtime import files
-from atgrpo_jax.runtime import hosts
-from atgrpo_jax.runtime import workdir as workdir_lib
 from environments import datasets
 from environments import env_api
 

@@ -23,8 +23,13 @@ from atgrpo_jax import model
 from atgrpo_jax.algorithms import actor_critic
 from atgrpo_jax.algorithms import critics as critics_lib
 from atgrpo_jax.algorithms import spec as spec_lib
+from atgrpo_jax.distributed import chips
+from atgrpo_jax.distributed import hosts
+from atgrpo_jax.io import checkpoints as checkpoints_lib
+from atgrpo_jax.io import workdir as workdir_lib
+from atgrpo_jax.learner import buckets as buckets_lib
 from atgrpo_jax.learner import critic as critic_lib
-from atgrpo_jax.learner import policies as policies_lib
+from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.learner import train_state
 from atgrpo_jax.rollout import first_prompts
 from atgrpo_jax.rollout import policy_map as policy_map_lib
@@ -32,11 +37,6 @@ from atgrpo_jax.rollout import prompt_limits
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import sampling_policies
 from atgrpo_jax.rollout import workers as workers_lib
-from atgrpo_jax.runtime import buckets as buckets_lib
-from atgrpo_jax.runtime import checkpoints as checkpoints_lib
-from atgrpo_jax.runtime import chips
-from atgrpo_jax.runtime import hosts
-from atgrpo_jax.runtime import workdir as workdir_lib
 from environments import datasets
 from environments import env_api
 from environments import sandbox as sandbox_lib
@@ -66,7 +66,7 @@ class Experiment:
   config: ml_collections.ConfigDict
   environment: env_api.Environment
   policy_map: policy_map_lib.PolicyMap
-  policies: dict[str, policies_lib.Policy]
+  policies: dict[str, policy_lib.Policy]
   buckets: buckets_lib.Buckets
   rollout: spec_lib.RolloutSpec
   advantage: spec_lib.AdvantageSpec
@@ -100,7 +100,7 @@ class Experiment:
         for name, learner in self._learners.items()}
 
   @property
-  def _learners(self) -> dict[str, policies_lib.Policy | critic_lib.Critic]:
+  def _learners(self) -> dict[str, policy_lib.Policy | critic_lib.Critic]:
     return {
         name: policy for name, policy in self.policies.items()
         if policy.trained != 'none'} | self.critics

@@ -11,12 +11,12 @@ import jax.numpy as jnp
 from atgrpo_jax import config_checks
 from atgrpo_jax import errors
 from atgrpo_jax import experiment as experiment_lib
+from atgrpo_jax.distributed import hosts
 from atgrpo_jax.huggingface import peft
 from atgrpo_jax.huggingface import safetensors_file
-from atgrpo_jax.runtime import checkpoints as checkpoints_lib
-from atgrpo_jax.runtime import files
-from atgrpo_jax.runtime import hosts
-from atgrpo_jax.runtime import workdir as workdir_lib
+from atgrpo_jax.io import checkpoints as checkpoints_lib
+from atgrpo_jax.io import files
+from atgrpo_jax.io import workdir as workdir_lib
 
 
 def export_run(

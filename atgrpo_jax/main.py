@@ -15,10 +15,10 @@ import ml_collections
 from ml_collections import config_flags
 
 from atgrpo_jax import errors
+from atgrpo_jax.distributed import peers as peers_lib
+from atgrpo_jax.io import files
+from atgrpo_jax.io import signals
 from atgrpo_jax.rollout import workers as workers_lib
-from atgrpo_jax.runtime import files
-from atgrpo_jax.runtime import peers as peers_lib
-from atgrpo_jax.runtime import signals
 from environments import sandbox as sandbox_lib
 
 _CONFIG = config_flags.DEFINE_config_file(
@@ -105,7 +105,7 @@ def main(argv: list[str]) -> int:
   _check_process(process)
   if _MODE.value == 'pretrain':
     from atgrpo_jax import pretrain
-    from atgrpo_jax.runtime import disk
+    from atgrpo_jax.io import disk
     with disk.OneSentence(workdir):
       pretrain.pretrain(config, workdir)
     return 0
@@ -115,7 +115,7 @@ def main(argv: list[str]) -> int:
     peers = None
     if _DISTRIBUTED.value:
       if process['process_id'] is None:
-        from atgrpo_jax.runtime import hosts
+        from atgrpo_jax.distributed import hosts
         process = hosts.detect()
       peers = peers_lib.Peers(**process, report=_report)
       stop.end = peers.end
@@ -125,7 +125,7 @@ def main(argv: list[str]) -> int:
         config.environment.num_workers, config.environment.program_slots,
         **config.sandbox, is_stopped=stop.is_set))
     config.sandbox.level = workers.level  # What 'auto' or 'remote' came to.
-    from atgrpo_jax.runtime import hosts
+    from atgrpo_jax.distributed import hosts
     if peers:
       hosts.join(peers)
     if not hosts.is_first():
@@ -145,7 +145,7 @@ def run_mode(
     task_id: str | None = None) -> int:
   """Does what one of the modes of a run says; the exit status."""
   from atgrpo_jax import experiment as experiment_lib
-  from atgrpo_jax.runtime import disk
+  from atgrpo_jax.io import disk
 
   def build(config):
     return experiment_lib.build(config, sandbox=sandbox, executor=executor)
@@ -201,7 +201,7 @@ def make_report() -> int:
     raise errors.UserError(
         '--mode=report reads the config of its workdir, in one process; leave '
         'out --config and --distributed.')
-  from atgrpo_jax.runtime import disk
+  from atgrpo_jax.io import disk
   from atgrpo_jax.viewer import report
   workdir = files.as_path(_WORKDIR.value)
   compared = (

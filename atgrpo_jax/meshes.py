@@ -16,10 +16,10 @@ from atgrpo_jax import errors
 from atgrpo_jax import model
 from atgrpo_jax.algorithms import critics as critics_lib
 from atgrpo_jax.algorithms import spec as spec_lib
+from atgrpo_jax.distributed import chips
+from atgrpo_jax.distributed import mesh as mesh_lib
+from atgrpo_jax.learner import buckets as buckets_lib
 from atgrpo_jax.learner import device_fit
-from atgrpo_jax.runtime import buckets as buckets_lib
-from atgrpo_jax.runtime import chips
-from atgrpo_jax.runtime import sharding
 
 # By so much pools of their own must be faster, and a setting to be named.
 _POOLS_GAIN = 1.02
@@ -49,15 +49,15 @@ def fit_to_devices(
   Raises:
     device_fit.DoesNotFit: there is no such mesh.
   """
-  given = sharding.MeshSpec(**config.mesh)
+  given = mesh_lib.MeshSpec(**config.mesh)
   for name in ('fsdp', 'tensor'):
     errors.check_number(f'mesh.{name}', config.mesh[name], least=0)
-  if given.fsdp and given.tensor and given.pools != sharding.AUTO:
+  if given.fsdp and given.tensor and given.pools != mesh_lib.AUTO:
     return config
   config = config.copy_and_resolve_references()
   if chip is None:
     config.mesh.fsdp, config.mesh.tensor = given.fsdp or 1, given.tensor or 1
-    if given.pools == sharding.AUTO:
+    if given.pools == mesh_lib.AUTO:
       config.mesh.pools = ''
     return config
   fits = _fits(config, names, devices, chip, read_model)
@@ -68,7 +68,7 @@ def fit_to_devices(
   config.buckets.groups = tuple(
       size for size in groups if size <= fit.num_groups)
   print(device_fit.describe(fit, groups, chip))
-  if given.pools == sharding.AUTO and _equal_pools(names, devices):
+  if given.pools == mesh_lib.AUTO and _equal_pools(names, devices):
     print(_describe_pools(pools, fits))
   return config
 
@@ -86,7 +86,7 @@ def faster_settings(
   for changes in (
       dict(more_groups),
       {'rollout.kv_cache_dtype': 'int8', **more_groups},
-      {'mesh.fsdp': 0, 'mesh.tensor': 0, 'mesh.pools': sharding.AUTO}):
+      {'mesh.fsdp': 0, 'mesh.tensor': 0, 'mesh.pools': mesh_lib.AUTO}):
     changed = config.copy_and_resolve_references()
     changed.update_from_flattened_dict(changes)
     fit = _best_fit(changed, names, devices, chip, read_model)
@@ -126,7 +126,7 @@ def _fits(
 ) -> dict[str, device_fit.Fit]:
   """Pools -> the best mesh, of pools with which the run fits."""
   choices = [config.mesh.pools]
-  if config.mesh.pools == sharding.AUTO:
+  if config.mesh.pools == mesh_lib.AUTO:
     choices = list(dict.fromkeys(
         ['', _equal_pools(names, devices)]))
   fits, refusals = {}, []
@@ -161,7 +161,7 @@ def _fit(config, pools, names, devices, chip, read_model):
           config.rollout.group_size, buckets.microbatch_tokens),
       buckets.groups, chip, fsdp=config.mesh.fsdp, tensor=config.mesh.tensor,
       num_slices=max(
-          sharding.num_slices(policy.mesh) for policy in policies.values()))
+          mesh_lib.num_slices(policy.mesh) for policy in policies.values()))
 
 
 def check_pools(

@@ -31,19 +31,19 @@ from atgrpo_jax import config_checks
 from atgrpo_jax import errors
 from atgrpo_jax import model
 from atgrpo_jax import types
+from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.huggingface import hub
 from atgrpo_jax.huggingface import safetensors_file
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
+from atgrpo_jax.io import files
+from atgrpo_jax.io import metrics as metrics_lib
+from atgrpo_jax.io import workdir as workdir_lib
 from atgrpo_jax.learner import batching
+from atgrpo_jax.learner import buckets as buckets_lib
+from atgrpo_jax.learner import gradients
 from atgrpo_jax.learner import optimizer
 from atgrpo_jax.learner import train_state
-from atgrpo_jax.learner import train_step
 from atgrpo_jax.learner import update as update_lib
-from atgrpo_jax.runtime import buckets as buckets_lib
-from atgrpo_jax.runtime import files
-from atgrpo_jax.runtime import metrics as metrics_lib
-from atgrpo_jax.runtime import sharding
-from atgrpo_jax.runtime import workdir as workdir_lib
 from atgrpo_jax.sampling import categorical
 from atgrpo_jax.sampling import decoding_params
 from atgrpo_jax.sampling import engine as engine_lib
@@ -61,7 +61,7 @@ def pretrain(
       name: _repertoire(f'tasks.{name}.module', task.module)
       for name, task in config.tasks.items()}
   phases = _phases(config)
-  spec = train_step.LearnerSpec(
+  spec = gradients.LearnerSpec(
       optimizer=optimizer.OptimizerSpec(
           decay_updates=len(phases), **config.optimizer), loss=None,
       temperature=1.0, dtype='float32', remat=False, adapter_scale=None)
@@ -95,14 +95,14 @@ def pretrain(
   print(f'{num_params} parameters, {tokenizer.vocab_size} ids')
 
   # ---- State ----------------------------------------------------------------
-  mesh, = sharding.make_meshes(
-      ['all'], jax.devices(), sharding.MeshSpec()).values()
+  mesh, = mesh_lib.make_meshes(
+      ['all'], jax.devices(), mesh_lib.MeshSpec()).values()
   buckets = buckets_lib.Buckets(**config.buckets).on(
-      sharding.num_data_shards(mesh))
+      mesh_lib.num_data_shards(mesh))
 
   def place(tree):
-    return jax.device_put(tree, sharding.tree_shardings(
-        tree, mesh, sharding.param_rules(model_config.tied_head)))
+    return jax.device_put(tree, mesh_lib.tree_shardings(
+        tree, mesh, mesh_lib.param_rules(model_config.tied_head)))
 
   state = place(train_state.create(params, spec.optimizer))
   writer = metrics_lib.MetricsWriter(
@@ -122,16 +122,16 @@ def pretrain(
         _encode(tokenizer, demonstration)
         for demonstration in _draw(tasks, config, phase, rng)]
     with jax.set_mesh(mesh):
-      sums = train_step.zero_sums(
+      sums = gradients.zero_sums(
           state.params, config=model_config, spec=spec)
       for batch in batching.make_batches(groups, buckets):
-        sums = sharding.throttle_cpu_dispatch(train_step.accumulate(
-            state.params, sums, sharding.put_rows(batch, mesh),
+        sums = mesh_lib.throttle_cpu_dispatch(gradients.accumulate(
+            state.params, sums, mesh_lib.put_rows(batch, mesh),
             config=model_config, spec=spec), mesh)
       num_tokens = np.float32(sum(
           len(candidate.completion)
           for group in groups for candidate in group.candidates))
-      state, metrics, finite = train_step.apply_update(
+      state, metrics, finite = gradients.apply_update(
           state, sums, num_tokens, num_tokens, config=model_config, spec=spec)
     if step % config.log_every == 0:
       values = update_lib.means(f'Step {step}', [(metrics, finite)])
@@ -175,7 +175,7 @@ def check(
   spec = programs.SamplerSpec(
       group_size=8, temperature=1.0, stop_ids=tokenizer.stop_ids,
       dtype='float32')
-  num_shards = sharding.num_data_shards(mesh)
+  num_shards = mesh_lib.num_data_shards(mesh)
   num_slots = -(-num_prompts // num_shards) * num_shards
   rng = np.random.default_rng([config.seed, 3])
   decoding = decoding_params.DecodingParams(

@@ -29,12 +29,12 @@ from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax import measures
 from atgrpo_jax import training_step
 from atgrpo_jax.algorithms import collect
+from atgrpo_jax.io import checkpoints as checkpoints_lib
+from atgrpo_jax.io import step_clock
+from atgrpo_jax.io import workdir as workdir_lib
 from atgrpo_jax.rollout import records
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
-from atgrpo_jax.runtime import checkpoints as checkpoints_lib
-from atgrpo_jax.runtime import step_clock
-from atgrpo_jax.runtime import workdir as workdir_lib
 from atgrpo_jax.viewer import trees as trees_lib
 from environments import datasets
 from environments import env_api

@@ -11,8 +11,8 @@ from typing import Any
 
 from ml_collections import config_dict
 
-from atgrpo_jax.runtime import files
-from atgrpo_jax.runtime import workdir as workdir_lib
+from atgrpo_jax.io import files
+from atgrpo_jax.io import workdir as workdir_lib
 
 
 def get_config(workdir: str) -> config_dict.ConfigDict:

@@ -2,7 +2,7 @@
 
 A step plays each of E tasks, turns the returns in their trees into advantages,
 and updates every policy on the groups of its roles. On several processes, all
-of them run this loop; see `runtime.hosts`.
+of them run this loop; see `distributed.hosts`.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from atgrpo_jax import evaluate
 from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax import training_step
 from atgrpo_jax.algorithms import collect
+from atgrpo_jax.distributed import hosts
+from atgrpo_jax.io import checkpoints as checkpoints_lib
+from atgrpo_jax.io import disk
+from atgrpo_jax.io import metrics as metrics_lib
+from atgrpo_jax.io import signals
+from atgrpo_jax.io import step_clock
+from atgrpo_jax.io import workdir as workdir_lib
 from atgrpo_jax.rollout import records
 from atgrpo_jax.rollout import runner as runner_lib
-from atgrpo_jax.runtime import checkpoints as checkpoints_lib
-from atgrpo_jax.runtime import disk
-from atgrpo_jax.runtime import hosts
-from atgrpo_jax.runtime import metrics as metrics_lib
-from atgrpo_jax.runtime import signals
-from atgrpo_jax.runtime import step_clock
-from atgrpo_jax.runtime import workdir as workdir_lib
 from atgrpo_jax.viewer import report
 
 

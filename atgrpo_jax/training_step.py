@@ -12,10 +12,10 @@ import numpy as np
 from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax import model
 from atgrpo_jax.algorithms import collect
+from atgrpo_jax.io import step_clock
 from atgrpo_jax.learner import update as update_lib
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
-from atgrpo_jax.runtime import step_clock
 from environments import env_api
 
 

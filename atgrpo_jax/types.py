@@ -3,7 +3,7 @@
 Axes: E environments, A agents, U turns, P groups in flight, G group size
 (the papers' K and G), S prompt length, T completion length, V vocabulary; of a
 critic, B inputs of length S.
-The model's own axes are listed in `atgrpo_jax.model.qwen3`.
+The model's own axes are listed in `atgrpo_jax.model.decoder`.
 """
 
 from __future__ import annotations

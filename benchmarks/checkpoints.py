@@ -41,7 +41,7 @@ from absl import logging
 from atgrpo_jax import errors
 from atgrpo_jax import main as main_lib
 from atgrpo_jax import train  # noqa: F401  (Once, for all forks.)
-from atgrpo_jax.runtime import checkpoints as checkpoints_lib
+from atgrpo_jax.io import checkpoints as checkpoints_lib
 from benchmarks import harm
 from tests import echo
 

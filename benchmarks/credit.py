@@ -67,9 +67,9 @@ import numpy as np
 
 from atgrpo_jax import errors
 from atgrpo_jax.algorithms import collect
+from atgrpo_jax.learner import buckets as buckets_lib
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
-from atgrpo_jax.runtime import buckets as buckets_lib
 from benchmarks import credit_methods
 from benchmarks import critics
 from benchmarks import estimates

@@ -19,12 +19,12 @@ from atgrpo_jax import experiment
 from atgrpo_jax import model
 from atgrpo_jax.algorithms import collect
 from atgrpo_jax.algorithms import spec as spec_lib
-from atgrpo_jax.learner import policies as policies_lib
+from atgrpo_jax.learner import buckets as buckets_lib
+from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.learner import train_state
 from atgrpo_jax.learner import update as update_lib
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
-from atgrpo_jax.runtime import buckets as buckets_lib
 from benchmarks import ours
 from benchmarks import workload
 from configs import writing
@@ -84,11 +84,11 @@ class Step:
 
   def __init__(self, config: model.ModelConfig, loads: Sequence[workload.Load]):
     load, *_ = loads
-    pretrained = policies_lib.Pretrained(pathlib.Path(), config, Ids())
+    pretrained = policy_lib.Pretrained(pathlib.Path(), config, Ids())
     self._policies, self._states = {}, {}
     for index, made in enumerate(ours.make_policies(config, len(loads))):
       name = f'agent{index}'
-      self._policies[name] = policies_lib.Policy(
+      self._policies[name] = policy_lib.Policy(
           name, pretrained, trained='all', lora=None, adapter=None,
           learner=_LEARNER, mesh=made.mesh)
       self._states[name] = made.place(

@@ -18,14 +18,14 @@ import numpy as np
 
 from atgrpo_jax import model
 from atgrpo_jax import types
+from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.learner import batching
+from atgrpo_jax.learner import buckets as buckets_lib
+from atgrpo_jax.learner import gradients
 from atgrpo_jax.learner import optimizer
 from atgrpo_jax.learner import train_state
-from atgrpo_jax.learner import train_step
 from atgrpo_jax.rl import advantages as advantages_lib
 from atgrpo_jax.rl import losses
-from atgrpo_jax.runtime import buckets as buckets_lib
-from atgrpo_jax.runtime import sharding
 from atgrpo_jax.sampling import categorical
 from atgrpo_jax.sampling import decoding_params
 from atgrpo_jax.sampling import engine as engine_lib
@@ -36,9 +36,9 @@ from configs import common
 _CONFIG = common.game_config('plan_path', 'size=nano')
 
 
-def learner_spec(config: ml_collections.ConfigDict) -> train_step.LearnerSpec:
+def learner_spec(config: ml_collections.ConfigDict) -> gradients.LearnerSpec:
   """In float32, with the loss and the optimiser of a config."""
-  return train_step.LearnerSpec(
+  return gradients.LearnerSpec(
       optimizer=optimizer.OptimizerSpec(**config.optimizer),
       loss=losses.LossSpec(**config.loss), temperature=1.0, dtype='float32',
       remat=True, adapter_scale=None)
@@ -57,8 +57,8 @@ class Policy:
 
   def place(self, tree: Any) -> Any:
     """Parameters, or what has their form, where the mesh has them."""
-    return jax.device_put(tree, sharding.tree_shardings(
-        tree, self.mesh, sharding.param_rules(self.config.tied_head)))
+    return jax.device_put(tree, mesh_lib.tree_shardings(
+        tree, self.mesh, mesh_lib.param_rules(self.config.tied_head)))
 
 
 def make_policies(config: model.ModelConfig, num: int) -> list[Policy]:
@@ -68,8 +68,8 @@ def make_policies(config: model.ModelConfig, num: int) -> list[Policy]:
   if each := jax.device_count() // num:
     pools = ','.join(
         f'{name}={i * each}:{(i + 1) * each}' for i, name in enumerate(names))
-  meshes = sharding.make_meshes(
-      names, jax.devices(), sharding.MeshSpec(pools=pools))
+  meshes = mesh_lib.make_meshes(
+      names, jax.devices(), mesh_lib.MeshSpec(pools=pools))
   init = jax.jit(model.init_params, static_argnums=1)
   policies = [Policy({}, config, meshes[name]) for name in names]
   return [
@@ -300,12 +300,12 @@ class Team:
       static = {'config': policy.config, 'spec': _LEARNER}
       state = self._states[agent]
       with jax.set_mesh(policy.mesh):
-        sums = train_step.zero_sums(state.params, **static)
-        sums = train_step.accumulate(
-            state.params, sums, sharding.put_rows(batch, policy.mesh),
+        sums = gradients.zero_sums(state.params, **static)
+        sums = gradients.accumulate(
+            state.params, sums, mesh_lib.put_rows(batch, policy.mesh),
             **static)
         num_tokens = np.float32(batch.completion_lengths.sum())
-        self._states[agent], _, _ = train_step.apply_update(
+        self._states[agent], _, _ = gradients.apply_update(
             state, sums, num_tokens, num_tokens, **static)
     jax.block_until_ready(self._states)
 

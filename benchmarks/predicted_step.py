@@ -30,10 +30,10 @@ from atgrpo_jax import api
 from atgrpo_jax.compile_check import drawn
 from atgrpo_jax.compile_check import lower
 from atgrpo_jax.compile_check import whole_step
+from atgrpo_jax.distributed import chips
 from atgrpo_jax.huggingface import hub
+from atgrpo_jax.io import metrics as metrics_lib
 from atgrpo_jax.rollout import records
-from atgrpo_jax.runtime import chips
-from atgrpo_jax.runtime import metrics as metrics_lib
 from configs import plan_path
 
 _STEPS = flags.DEFINE_integer(

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from atgrpo_jax import model
-from atgrpo_jax.runtime import sharding
+from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.sampling import decoding_params
 from atgrpo_jax.sampling import dry_run
 from atgrpo_jax.sampling import engine as engine_lib
@@ -51,8 +51,8 @@ def measure(seed: int, num_prompts: int, num_slots: int) -> dry_run.Reads:
   prompts = draw(900, 3000, MAX_PROMPT, num_prompts)
   completions = draw(600, 3000, MAX_COMPLETION, num_prompts, GROUP_SIZE)
   device = dry_run.DryRun(1, dict(enumerate(completions)))
-  mesh, = sharding.make_meshes(
-      ['any'], jax.devices()[:1], sharding.MeshSpec()).values()
+  mesh, = mesh_lib.make_meshes(
+      ['any'], jax.devices()[:1], mesh_lib.MeshSpec()).values()
   engine = engine_lib.Engine(
       decoding_params.DecodingParams(
           None, mesh, model.ModelConfig(**_ANY_MODEL), 'bfloat16'),

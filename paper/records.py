@@ -26,8 +26,8 @@ from typing import Any
 
 from atgrpo_jax import errors
 from atgrpo_jax import evaluate
-from atgrpo_jax.runtime import files
-from atgrpo_jax.runtime import metrics
+from atgrpo_jax.io import files
+from atgrpo_jax.io import metrics
 
 EVALUATIONS, SPLITS, STEPS = 'evaluations.jsonl', 'splits.jsonl', 'steps.csv'
 

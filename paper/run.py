@@ -27,8 +27,8 @@ from absl import app
 from absl import flags
 
 from atgrpo_jax import errors
-from atgrpo_jax.runtime import files
-from atgrpo_jax.runtime import metrics
+from atgrpo_jax.io import files
+from atgrpo_jax.io import metrics
 from paper import cell as cell_lib
 from paper import cells as cells_lib
 from paper import data

@@ -32,8 +32,8 @@ from atgrpo_jax import model
 from atgrpo_jax import pretrain as pretrain_lib
 from atgrpo_jax.huggingface import hub
 from atgrpo_jax.huggingface import peft
-from atgrpo_jax.runtime import metrics as metrics_lib
-from atgrpo_jax.runtime import signals
+from atgrpo_jax.io import metrics as metrics_lib
+from atgrpo_jax.io import signals
 from environments import datasets
 from tests import checkout
 from tests import echo

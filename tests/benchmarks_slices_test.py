@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from atgrpo_jax.runtime import chips
+from atgrpo_jax.distributed import chips
 from benchmarks import slices
 from tests import checkout
 from tests.learner import device_fit_test

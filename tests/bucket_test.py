@@ -18,12 +18,12 @@ from atgrpo_jax import errors
 from atgrpo_jax import evaluate
 from atgrpo_jax import main
 from atgrpo_jax.huggingface import hub
-from atgrpo_jax.runtime import checkpoints as checkpoints_lib
-from atgrpo_jax.runtime import disk
-from atgrpo_jax.runtime import files
-from atgrpo_jax.runtime import lease as lease_lib
-from atgrpo_jax.runtime import metrics as metrics_lib
-from atgrpo_jax.runtime import workdir as workdir_lib
+from atgrpo_jax.io import checkpoints as checkpoints_lib
+from atgrpo_jax.io import disk
+from atgrpo_jax.io import files
+from atgrpo_jax.io import lease as lease_lib
+from atgrpo_jax.io import metrics as metrics_lib
+from atgrpo_jax.io import workdir as workdir_lib
 from atgrpo_jax.viewer import report
 from tests import echo
 from tests import gcs_emulator

@@ -21,7 +21,7 @@ from atgrpo_jax import pretrain
 from atgrpo_jax.huggingface import hub
 from atgrpo_jax.huggingface import safetensors_file
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
-from atgrpo_jax.runtime import workdir as workdir_lib
+from atgrpo_jax.io import workdir as workdir_lib
 from configs import common
 from configs import nano
 from environments import sandbox

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from atgrpo_jax import doctor
-from atgrpo_jax.runtime import chips
+from atgrpo_jax.distributed import chips
 from tests import echo
 
 

@@ -18,11 +18,11 @@ import numpy as np
 
 from atgrpo_jax import model
 from atgrpo_jax import types
+from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.learner import critic_step
+from atgrpo_jax.learner import gradients
 from atgrpo_jax.learner import train_state
-from atgrpo_jax.learner import train_step
 from atgrpo_jax.rollout import runner as runner_lib
-from atgrpo_jax.runtime import sharding
 from atgrpo_jax.sampling import categorical
 from atgrpo_jax.sampling import engine as engine_lib
 from atgrpo_jax.sampling import placement
@@ -58,19 +58,19 @@ def batch() -> types.TrainBatch:
 
 
 def place(tree, mesh, rules):
-  return jax.device_put(tree, sharding.tree_shardings(tree, mesh, rules))
+  return jax.device_put(tree, mesh_lib.tree_shardings(tree, mesh, rules))
 
 
 def run(mesh: jax.sharding.Mesh, lora: bool):
   """Samples, log-probabilities, loss and parameters after one step."""
   params = jax.jit(model.init_params, static_argnums=1)(
       jax.random.key(0), CONFIG)
-  params = place(params, mesh, sharding.param_rules(CONFIG.tied_head))
+  params = place(params, mesh, mesh_lib.param_rules(CONFIG.tied_head))
   spec, base, adapters, trained = SPEC, None, None, params
-  rules = sharding.param_rules(CONFIG.tied_head)
+  rules = mesh_lib.param_rules(CONFIG.tied_head)
   if lora:
     spec = dataclasses.replace(SPEC, adapter_scale=LORA.scale)
-    rules = sharding.ADAPTER_RULES
+    rules = mesh_lib.ADAPTER_RULES
     trained = jax.tree.map(
         lambda x: 0.1 * jax.random.normal(jax.random.key(x.size), x.shape),
         model.init_lora(jax.random.key(1), CONFIG, LORA, 1))
@@ -96,15 +96,15 @@ def run(mesh: jax.sharding.Mesh, lora: bool):
         [np.tile(tiny.ids(1, 6, seed=7), (16, 1)), tiny.ids(16, 3)], axis=1)
     alike = sample(prompts, np.full(16, 9), keys, budget=4)
   with jax.set_mesh(mesh):
-    sums = train_step.zero_sums(trained, config=CONFIG, spec=spec)
-    sums = train_step.accumulate(
-        trained, sums, sharding.put_rows(rows, mesh), frozen_params=base,
+    sums = gradients.zero_sums(trained, config=CONFIG, spec=spec)
+    sums = gradients.accumulate(
+        trained, sums, mesh_lib.put_rows(rows, mesh), frozen_params=base,
         config=CONFIG, spec=spec)
     num_tokens = np.float32(rows.completion_lengths.sum())
-    total = train_step.add_up(sums, config=CONFIG, spec=spec)
+    total = gradients.add_up(sums, config=CONFIG, spec=spec)
     grads, loss = jax.device_get((total.grads, total.loss / num_tokens))
     placed = jax.tree.map(lambda x: x.sharding, state)
-    state, _, _ = train_step.apply_update(
+    state, _, _ = gradients.apply_update(
         state, sums, num_tokens, num_tokens, config=CONFIG, spec=spec)
   kept = jax.tree.all(jax.tree.map(
       lambda x, at: x.sharding.is_equivalent_to(at, x.ndim), state, placed))
@@ -154,8 +154,8 @@ def waits(pools: str) -> bool:
   Each has one device: on a CPU, XLA runs one program of several devices at a
   time, whichever they are.
   """
-  meshes = sharding.make_meshes(
-      ('a', 'b'), jax.devices(), sharding.MeshSpec(pools=pools))
+  meshes = mesh_lib.make_meshes(
+      ('a', 'b'), jax.devices(), mesh_lib.MeshSpec(pools=pools))
   config = dataclasses.replace(scripted.CONFIG, max_positions=LONG + 64)
 
   def policy(name, stop_ids):
@@ -163,7 +163,7 @@ def waits(pools: str) -> bool:
     tokenizer.stop_ids = stop_ids
     params = place(
         model.init_params(jax.random.key(0), config), meshes[name],
-        sharding.param_rules(config.tied_head))
+        mesh_lib.param_rules(config.tied_head))
     return runner_lib.SamplingPolicy(runner_lib.SampledModel(
         params, config, 'float32', meshes[name]), tokenizer)
 
@@ -204,12 +204,12 @@ def main(folder: pathlib.Path) -> None:
   placement._MIN_SIZE = 4  # So that few candidates are not decoded as many.
   shared_prefix.MIN_LENGTH = 4
   one = {
-      lora: run(sharding.make_meshes(
-          ['p'], jax.devices()[:1], sharding.MeshSpec())['p'], lora)
+      lora: run(mesh_lib.make_meshes(
+          ['p'], jax.devices()[:1], mesh_lib.MeshSpec())['p'], lora)
       for lora in (False, True)}
   for name, (fsdp, tensor, lora) in CASES.items():
-    many = run(sharding.make_meshes(
-        ['p'], jax.devices(), sharding.MeshSpec(fsdp, tensor))['p'], lora)
+    many = run(mesh_lib.make_meshes(
+        ['p'], jax.devices(), mesh_lib.MeshSpec(fsdp, tensor))['p'], lora)
     report[name] = {
         name: many[name] for name in (
             'shared_prefixes', 'decoded_rows', 'longest', 'sharding_kept')} | {
@@ -220,8 +220,8 @@ def main(folder: pathlib.Path) -> None:
         'loss': abs(many['loss'] - one[lora]['loss']),
         'bytes': many['bytes'] / one[lora]['bytes']}
   one, many = (
-      judge(sharding.make_meshes(
-          ['p'], devices, sharding.MeshSpec(*shape))['p'])
+      judge(mesh_lib.make_meshes(
+          ['p'], devices, mesh_lib.MeshSpec(*shape))['p'])
       for devices, shape in (
           (jax.devices()[:1], (1, 1)), (jax.devices(), (2, 2))))
   report['critic'] = relative(many, one)

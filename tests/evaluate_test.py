@@ -11,7 +11,7 @@ from atgrpo_jax import evaluate
 from atgrpo_jax import export
 from atgrpo_jax import measures
 from atgrpo_jax import train
-from atgrpo_jax.runtime import workdir as workdir_lib
+from atgrpo_jax.io import workdir as workdir_lib
 from environments import datasets
 from environments import env_api
 from tests import echo

@@ -9,7 +9,7 @@ import jax
 import pytest
 
 from atgrpo_jax import errors
-from atgrpo_jax.runtime import workdir as workdir_lib
+from atgrpo_jax.io import workdir as workdir_lib
 from configs import common
 from tests import echo
 

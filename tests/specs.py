@@ -1,8 +1,8 @@
 """The specs of the default config of a small model, with changes."""
 
 from atgrpo_jax.algorithms import spec as spec_lib
+from atgrpo_jax.learner import gradients
 from atgrpo_jax.learner import optimizer as optimizer_lib
-from atgrpo_jax.learner import train_step
 from atgrpo_jax.rl import losses
 from configs import common
 
@@ -32,9 +32,9 @@ def optimizer(**changes) -> optimizer_lib.OptimizerSpec:
   return optimizer_lib.OptimizerSpec(**{**_CONFIG.optimizer, **changes})
 
 
-def learner(**changes) -> train_step.LearnerSpec:
+def learner(**changes) -> gradients.LearnerSpec:
   values = {
       'optimizer': optimizer(learning_rate=1e-2), 'loss': loss(),
       'temperature': 1.0, 'dtype': 'float32', 'remat': False,
       'adapter_scale': None}
-  return train_step.LearnerSpec(**values | changes)
+  return gradients.LearnerSpec(**values | changes)

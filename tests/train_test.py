@@ -27,14 +27,14 @@ from atgrpo_jax import main
 from atgrpo_jax import train
 from atgrpo_jax import training_step
 from atgrpo_jax.algorithms import collect
+from atgrpo_jax.io import checkpoints as checkpoints_lib
+from atgrpo_jax.io import files
+from atgrpo_jax.io import signals
+from atgrpo_jax.io import workdir as workdir_lib
 from atgrpo_jax.learner import batching
 from atgrpo_jax.learner import update
 from atgrpo_jax.rollout import records
 from atgrpo_jax.rollout import tree
-from atgrpo_jax.runtime import checkpoints as checkpoints_lib
-from atgrpo_jax.runtime import files
-from atgrpo_jax.runtime import signals
-from atgrpo_jax.runtime import workdir as workdir_lib
 from configs import common
 from environments import env_api
 from tests import echo

@@ -9,17 +9,17 @@ import functools
 from atgrpo_jax import errors
 from atgrpo_jax.algorithms import actor_critic
 from atgrpo_jax.algorithms import spec as spec_lib
+from atgrpo_jax.learner import buckets as buckets_lib
 from atgrpo_jax.learner import critic as critic_lib
 from atgrpo_jax.learner import critic_step
-from atgrpo_jax.learner import policies as policies_lib
+from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.learner import train_state
-from atgrpo_jax.runtime import buckets as buckets_lib
 
 
 def build(
-    spec: spec_lib.CriticSpec, policies: Mapping[str, policies_lib.Policy],
+    spec: spec_lib.CriticSpec, policies: Mapping[str, policy_lib.Policy],
     buckets: buckets_lib.Buckets,
-    read_model: Callable[[str], policies_lib.Pretrained],
+    read_model: Callable[[str], policy_lib.Pretrained],
 ) -> dict[str, critic_lib.Critic]:
   """Name, as in 'critic/central' -> critic; empty without any.
 

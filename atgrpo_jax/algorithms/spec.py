@@ -7,8 +7,8 @@ import dataclasses
 import itertools
 
 from atgrpo_jax import errors
+from atgrpo_jax.learner import buckets
 from atgrpo_jax.rl import advantages
-from atgrpo_jax.runtime import buckets
 
 # What a candidate's return may be in each mode.
 RETURN_TYPES = {

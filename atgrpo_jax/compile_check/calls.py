@@ -18,13 +18,13 @@ import ml_collections
 
 from atgrpo_jax import model
 from atgrpo_jax import types
+from atgrpo_jax.distributed import mesh as mesh_lib
+from atgrpo_jax.learner import buckets as buckets_lib
 from atgrpo_jax.learner import critic as critic_lib
 from atgrpo_jax.learner import critic_step
-from atgrpo_jax.learner import policies as policies_lib
+from atgrpo_jax.learner import gradients
+from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.learner import train_state
-from atgrpo_jax.learner import train_step
-from atgrpo_jax.runtime import buckets as buckets_lib
-from atgrpo_jax.runtime import sharding
 from atgrpo_jax.sampling import engine
 from atgrpo_jax.sampling import placement
 from atgrpo_jax.sampling import programs
@@ -51,7 +51,7 @@ class Call(NamedTuple):
 
 
 def state_and_frozen_params(
-    policy: policies_lib.Policy,
+    policy: policy_lib.Policy,
 ) -> tuple[train_state.TrainState | None, model.Params | None]:
   """Shapes of what is trained, and of the frozen model."""
   return (
@@ -62,15 +62,15 @@ def state_and_frozen_params(
 
 def buckets_of(
     config: ml_collections.ConfigDict,
-    policy: policies_lib.Policy) -> buckets_lib.Buckets:
+    policy: policy_lib.Policy) -> buckets_lib.Buckets:
   """The static shapes of the run on the mesh of the policy."""
   return buckets_lib.Buckets(**config.buckets).on(
-      sharding.num_data_shards(policy.mesh))
+      mesh_lib.num_data_shards(policy.mesh))
 
 
 def calls(
     config: ml_collections.ConfigDict,
-    policy: policies_lib.Policy) -> Iterator[Call]:
+    policy: policy_lib.Policy) -> Iterator[Call]:
   """What the run calls for the policy, in this order; in its mesh."""
   state, frozen_params = state_and_frozen_params(policy)
   params, adapters = sampled_params(policy, state, frozen_params)
@@ -84,7 +84,7 @@ def calls(
 
 
 def sampled_params(
-    policy: policies_lib.Policy, state: train_state.TrainState | None,
+    policy: policy_lib.Policy, state: train_state.TrainState | None,
     frozen_params: model.Params | None,
 ) -> tuple[model.Params, model.Adapters | None]:
   """What an engine samples from."""
@@ -99,11 +99,11 @@ def sampled_params(
 
 def critic_calls(
     critic: critic_lib.Critic,
-    policies: Mapping[str, policies_lib.Policy]) -> Iterator[Call]:
+    policies: Mapping[str, policy_lib.Policy]) -> Iterator[Call]:
   """What the run calls for the critic, in this order; in its mesh."""
   mesh, spec = critic.mesh, critic.learner
   rows = functools.partial(
-      _shape, NamedSharding(mesh, PartitionSpec(sharding.ROWS)))
+      _shape, NamedSharding(mesh, PartitionSpec(mesh_lib.ROWS)))
   state = critic.state_template()
   static = {'config': critic.config, 'spec': spec, 'policy_params': (
       None if spec.trains_trunk
@@ -135,14 +135,14 @@ def _sums_of(sums, mesh, rules):
   return jax.tree.map(
       lambda x, spec: _shape(
           NamedSharding(mesh, spec), (mesh.shape['data'], *x.shape), x.dtype),
-      sums, sharding.data_specs(sums, rules))
+      sums, mesh_lib.data_specs(sums, rules))
 
 
 class Sampler:
   """The programs of a policy's engine, for slots and rows of any number."""
 
   def __init__(
-      self, config: ml_collections.ConfigDict, policy: policies_lib.Policy,
+      self, config: ml_collections.ConfigDict, policy: policy_lib.Policy,
       params: model.Params, adapters: model.Adapters | None,
       group_size: int):
     """To be used in the policy's mesh; trees are of shapes.
@@ -162,11 +162,11 @@ class Sampler:
         group_size=group_size, temperature=config.rollout.temperature,
         stop_ids=(0,), dtype=policy.learner.dtype,
         kv_cache_dtype=config.rollout.kv_cache_dtype)}
-    self._prepared = sharding.tree_template(
+    self._prepared = mesh_lib.tree_template(
         jax.eval_shape(functools.partial(
             programs.prepare, config=policy.config, dtype=self._dtype), params),
-        self._mesh, sharding.decoding_rules(policy.config.tied_head))
-    self.num_shards = sharding.num_data_shards(self._mesh)
+        self._mesh, mesh_lib.decoding_rules(policy.config.tied_head))
+    self.num_shards = mesh_lib.num_data_shards(self._mesh)
 
   def slots(self, num_slots: int, length: int) -> programs.Slots:
     """Shapes of slots for prompts of a padded length."""
@@ -198,8 +198,8 @@ class Sampler:
       per_shard = by_row((self.num_shards,), 'int32')
       shared_prefix = jax.tree.map(
           lambda x: _shape(NamedSharding(self._mesh, PartitionSpec(
-              *([None, sharding.ROWS, 'tensor'] if x.ndim > 1
-                else [sharding.ROWS]))), x.shape, x.dtype),
+              *([None, mesh_lib.ROWS, 'tensor'] if x.ndim > 1
+                else [mesh_lib.ROWS]))), x.shape, x.dtype),
           jax.eval_shape(
               functools.partial(
                   programs.prefill_shared_prefix, adapters=self._adapters,
@@ -247,7 +247,7 @@ class Sampler:
 
   def _by_row(self, shape, dtype):
     return _shape(
-        NamedSharding(self._mesh, PartitionSpec(sharding.ROWS)), shape, dtype)
+        NamedSharding(self._mesh, PartitionSpec(mesh_lib.ROWS)), shape, dtype)
 
   def _shapes(self, make_fn, **sizes):
     return jax.tree.map(
@@ -289,18 +289,18 @@ def _learner_calls(config, policy, state, frozen_params):
       buckets.completion[-1], config.rollout.group_size)
   number = _shape(NamedSharding(policy.mesh, PartitionSpec()), (), 'float32')
   yield Call(
-      'update', train_step.apply_update, num_bytes(state),
+      'update', gradients.apply_update, num_bytes(state),
       (state, _sums(policy, state), number, number),
       {'config': policy.config, 'spec': policy.learner})
 
 
 def gradient(
-    config: ml_collections.ConfigDict, policy: policies_lib.Policy,
+    config: ml_collections.ConfigDict, policy: policy_lib.Policy,
     state: train_state.TrainState, frozen_params: model.Params | None,
     length: int, longest: int, size: int) -> Call:
   """A microbatch of groups of `size`, with prompts and answers of lengths."""
   rows = functools.partial(
-      _shape, NamedSharding(policy.mesh, PartitionSpec(sharding.ROWS)))
+      _shape, NamedSharding(policy.mesh, PartitionSpec(mesh_lib.ROWS)))
   num_rows = buckets_of(config, policy).microbatch(length, longest, size)
   logprobs = rows((num_rows, size, longest), 'float32')
   batch = types.TrainBatch(
@@ -315,7 +315,7 @@ def gradient(
       reference_logprobs=(
           logprobs if config.loss.kl_estimator != 'none' else None))
   return Call(
-      'gradient', train_step.accumulate,
+      'gradient', gradients.accumulate,
       num_bytes((state.params, frozen_params)),
       (state.params, _sums(policy, state), batch),
       {'frozen_params': frozen_params, 'config': policy.config,
@@ -325,9 +325,9 @@ def gradient(
 def _sums(policy, state):
   return _sums_of(
       jax.eval_shape(
-          functools.partial(train_step.sums_of, spec=policy.learner),
+          functools.partial(gradients.sums_of, spec=policy.learner),
           state.params), policy.mesh,
-      train_step.rules(policy.config, policy.learner))
+      gradients.rules(policy.config, policy.learner))
 
 
 def num_bytes(tree) -> int:

@@ -21,8 +21,8 @@ from atgrpo_jax.compile_check import lower
 from atgrpo_jax.compile_check import report as report_lib
 from atgrpo_jax.compile_check import targets
 from atgrpo_jax.compile_check import whole_step
-from atgrpo_jax.runtime import chips
-from atgrpo_jax.runtime import sharding
+from atgrpo_jax.distributed import chips
+from atgrpo_jax.distributed import mesh as mesh_lib
 
 # Of the groups of a shard, or of the longest groups of a microbatch.
 _SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
@@ -125,7 +125,7 @@ def _knobs(
 ) -> list[tuple[Callable[[Config, int], Config], int, Sequence[str]]]:
   """(config of a size, size of the given config, programs that grow with it)"""
   shards = max(
-      sharding.num_data_shards(policy.mesh)
+      mesh_lib.num_data_shards(policy.mesh)
       for policy in lower.build_policies(config, devices).values())
   longest = (
       config.buckets.prompt[-1]

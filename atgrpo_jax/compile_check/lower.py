@@ -29,11 +29,11 @@ from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.compile_check import calls as calls_lib
 from atgrpo_jax.compile_check import collectives as collectives_lib
 from atgrpo_jax.compile_check import work
+from atgrpo_jax.distributed import chips
+from atgrpo_jax.learner import buckets as buckets_lib
 from atgrpo_jax.learner import critic as critic_lib
-from atgrpo_jax.learner import policies as policies_lib
+from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.rollout import policy_map
-from atgrpo_jax.runtime import buckets as buckets_lib
-from atgrpo_jax.runtime import chips
 from atgrpo_jax.sampling import engine
 
 # A function with its arguments -> what it needs; of `check`.
@@ -85,7 +85,7 @@ class Program:
 
 def build_policies(
     config: ml_collections.ConfigDict,
-    devices: Sequence[jax.Device]) -> dict[str, policies_lib.Policy]:
+    devices: Sequence[jax.Device]) -> dict[str, policy_lib.Policy]:
   """The policies of the run, with the dimensions that the config gives."""
   return builders.build_policies(
       config, _names(config), devices, _read_model(config))
@@ -101,7 +101,7 @@ def fit_to_devices(
 
 def build_critics(
     config: ml_collections.ConfigDict,
-    policies: Mapping[str, policies_lib.Policy],
+    policies: Mapping[str, policy_lib.Policy],
 ) -> dict[str, critic_lib.Critic]:
   """The critics of the run, with the dimensions that the config gives."""
   read_model = _read_model(config)
@@ -121,12 +121,12 @@ def _names(config):
 def _read_model(config):
   """Reads nothing: all models have the dimensions of the config."""
   dimensions = model.ModelConfig(**config.compile_check.dimensions)
-  return lambda folder, thinking: policies_lib.Pretrained(
+  return lambda folder, thinking: policy_lib.Pretrained(
       pathlib.Path(folder), dimensions, tokenizer=None)
 
 
 def compile_programs(
-    config: ml_collections.ConfigDict, policy: policies_lib.Policy,
+    config: ml_collections.ConfigDict, policy: policy_lib.Policy,
     resident: int, compiled: Compiled) -> list[Program]:
   """Every program of the policy, compiled for the devices of its mesh.
 
@@ -144,7 +144,7 @@ def compile_programs(
 
 
 def compile_critic(
-    critic: critic_lib.Critic, policies: Mapping[str, policies_lib.Policy],
+    critic: critic_lib.Critic, policies: Mapping[str, policy_lib.Policy],
     resident: int, compiled: Compiled) -> list[Program]:
   """Every program of the critic; arguments as of `compile_programs`."""
   with jax.set_mesh(critic.mesh):

@@ -17,9 +17,9 @@ from atgrpo_jax import model
 from atgrpo_jax.compile_check import calls as calls_lib
 from atgrpo_jax.compile_check import lower
 from atgrpo_jax.compile_check import work
-from atgrpo_jax.learner import policies as policies_lib
-from atgrpo_jax.runtime import chips
-from atgrpo_jax.runtime import sharding
+from atgrpo_jax.distributed import chips
+from atgrpo_jax.distributed import mesh as mesh_lib
+from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.sampling import engine as engine_lib
 
 
@@ -53,8 +53,8 @@ class Programs:
   """The work of each program of a policy, at any shape."""
 
   def __init__(
-      self, config: ml_collections.ConfigDict, policy: policies_lib.Policy,
-      small: Sequence[policies_lib.Policy],
+      self, config: ml_collections.ConfigDict, policy: policy_lib.Policy,
+      small: Sequence[policy_lib.Policy],
       compiled: Mapping[str, lower.Program]):
     """`policy` and `compiled` as of `whole_step.predict`.
 
@@ -86,7 +86,7 @@ class Programs:
   def decode(self, *shape: int) -> Cost:
     """A whole chunk that reads whole rooms; see `_Traced.decode`."""
     full = self._config.buckets.groups[-1] * self._config.rollout.group_size
-    num_rows = shape[2] * sharding.num_data_shards(self.mesh)
+    num_rows = shape[2] * mesh_lib.num_data_shards(self.mesh)
     return self._count('decode', _Traced.decode, shape, num_rows / full)
 
   def gradient(self, *shape: int) -> Cost:
@@ -132,7 +132,7 @@ class _Traced:
   """The calls of one policy, to be traced in its mesh."""
 
   def __init__(
-      self, config: ml_collections.ConfigDict, policy: policies_lib.Policy):
+      self, config: ml_collections.ConfigDict, policy: policy_lib.Policy):
     self._config, self._policy = config, policy
     self.state, self._frozen = calls_lib.state_and_frozen_params(policy)
     self.params, self._adapters = calls_lib.sampled_params(

@@ -19,10 +19,10 @@ from atgrpo_jax.compile_check import lower
 from atgrpo_jax.compile_check import targets
 from atgrpo_jax.compile_check import whole_step
 from atgrpo_jax.compile_check import work
+from atgrpo_jax.distributed import chips
+from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.learner import critic as critic_lib
-from atgrpo_jax.learner import policies as policies_lib
-from atgrpo_jax.runtime import chips
-from atgrpo_jax.runtime import sharding
+from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.sampling import placement
 
 _GIB = 2**30
@@ -101,7 +101,7 @@ def check(
 
 def _check_pool(
     config: ml_collections.ConfigDict,
-    policies: Sequence[policies_lib.Policy],
+    policies: Sequence[policy_lib.Policy],
     critics: Sequence[critic_lib.Critic],
     compiled: lower.Compiled) -> Report:
   """What the policies and critics on one mesh need together."""
@@ -263,4 +263,4 @@ def _cache_bytes(config, policy) -> int:
       config.rollout.kv_cache_dtype, policy.learner.dtype)
   return (
       groups * positions * model.position_bytes(policy.config, dtype)
-      // (sharding.num_data_shards(policy.mesh) * tensor))
+      // (mesh_lib.num_data_shards(policy.mesh) * tensor))

@@ -17,7 +17,7 @@ from jax.experimental import topologies
 import ml_collections
 
 from atgrpo_jax import errors
-from atgrpo_jax.runtime import chips
+from atgrpo_jax.distributed import chips
 
 # Two processes may use the TPU's library at once; and what it would ask a TPU's
 # host for, so that it does not complain (any value will do).

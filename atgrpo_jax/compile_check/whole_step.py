@@ -27,15 +27,15 @@ from atgrpo_jax.compile_check import calls as calls_lib
 from atgrpo_jax.compile_check import drawn
 from atgrpo_jax.compile_check import lower
 from atgrpo_jax.compile_check import program_costs
+from atgrpo_jax.distributed import chips
+from atgrpo_jax.distributed import mesh as mesh_lib
+from atgrpo_jax.io import disk
 from atgrpo_jax.learner import batching
-from atgrpo_jax.learner import policies as policies_lib
+from atgrpo_jax.learner import buckets as buckets_lib
+from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.rollout import policy_map as policy_map_lib
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
-from atgrpo_jax.runtime import buckets as buckets_lib
-from atgrpo_jax.runtime import chips
-from atgrpo_jax.runtime import disk
-from atgrpo_jax.runtime import sharding
 from atgrpo_jax.sampling import dry_run
 
 
@@ -119,7 +119,7 @@ class _Device(dry_run.DryRun):
     self._meter, self._programs = meter, programs
     self._lengths, self._has_kernel = lengths, has_kernel
     super().__init__(
-        sharding.num_data_shards(programs.mesh), {})
+        mesh_lib.num_data_shards(programs.mesh), {})
 
   def prepare(self, params: Any, **static: Any) -> Any:
     self._add('prepare', self._programs.prepare())
@@ -165,7 +165,7 @@ class _Device(dry_run.DryRun):
 
 def predict(
     config: ml_collections.ConfigDict,
-    policies: Mapping[str, policies_lib.Policy],
+    policies: Mapping[str, policy_lib.Policy],
     programs: Sequence[lower.Program], chip: chips.Chip,
     lengths: Lengths | None = None) -> Prediction:
   """A step of the config; `policies` as of `lower.build_policies`.

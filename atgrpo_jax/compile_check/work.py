@@ -12,7 +12,7 @@ import re
 from jax.extend import core
 import numpy as np
 
-from atgrpo_jax.runtime import chips
+from atgrpo_jax.distributed import chips
 
 
 def min_seconds(

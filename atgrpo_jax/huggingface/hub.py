@@ -17,8 +17,8 @@ from huggingface_hub import constants
 import jax.numpy as jnp
 
 from atgrpo_jax import errors
+from atgrpo_jax.io import files
 from atgrpo_jax.model import config as config_lib
-from atgrpo_jax.runtime import files
 
 # A repository may hold the same weights in other formats.
 _DOWNLOADED = ('*.json', '*.safetensors', '*.txt', '*.jinja', '*.model')

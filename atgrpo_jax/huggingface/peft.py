@@ -24,8 +24,8 @@ from atgrpo_jax.huggingface import hub
 from atgrpo_jax.huggingface import qwen3_names
 from atgrpo_jax.huggingface import safetensors_file
 from atgrpo_jax.model import config as config_lib
+from atgrpo_jax.model import decoder
 from atgrpo_jax.model import lora
-from atgrpo_jax.model import qwen3
 
 _CONFIG = 'adapter_config.json'
 _WEIGHTS = 'adapter_model.safetensors'
@@ -98,7 +98,7 @@ def load(
   fields = hub.read_json(folder / _CONFIG)
   _check(folder, fields)
   names = _adapted(folder, fields['target_modules'], config)
-  shapes = qwen3.param_shapes(config)['layers']
+  shapes = decoder.param_shapes(config)['layers']
   expected = {}
   for name in names:
     num_layers, num_in, num_out = qwen3_names.get(
@@ -183,8 +183,8 @@ def save(
 
 
 def merge(
-    params: qwen3.Params, weights: lora.Weights, index: int,
-    alpha: float) -> qwen3.Params:
+    params: decoder.Params, weights: lora.Weights, index: int,
+    alpha: float) -> decoder.Params:
   """The parameters of the base with adapter `index` added to its kernels.
 
   Args:

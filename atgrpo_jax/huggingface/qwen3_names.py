@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 
 from atgrpo_jax.model import config as config_lib
-from atgrpo_jax.model import qwen3
+from atgrpo_jax.model import decoder
 
 EMBEDDING = 'model.embed_tokens.weight'
 HEAD = 'lm_head.weight'
@@ -64,7 +64,7 @@ def leaves(config: config_lib.ModelConfig) -> list[Leaf]:
 def tensor_shapes(
     config: config_lib.ModelConfig) -> dict[str, tuple[int, ...]]:
   """The shape of every tensor in the folder of such a model."""
-  params = qwen3.param_shapes(config)
+  params = decoder.param_shapes(config)
   shapes = {}
   for leaf in leaves(config):
     shape = get(params, leaf.path).shape

@@ -34,9 +34,9 @@ from safetensors import numpy as safetensors_numpy
 from atgrpo_jax import errors
 from atgrpo_jax.huggingface import hub
 from atgrpo_jax.huggingface import qwen3_names
+from atgrpo_jax.io import finite
 from atgrpo_jax.model import config as config_lib
-from atgrpo_jax.model import qwen3
-from atgrpo_jax.runtime import finite
+from atgrpo_jax.model import decoder
 
 _WEIGHTS = 'model.safetensors'
 _INDEX = 'model.safetensors.index.json'
@@ -60,7 +60,7 @@ class StoredTensor:
 
 def load_params(
     folder: str | pathlib.Path, config: config_lib.ModelConfig,
-    dtype: jnp.dtype = jnp.float32, shardings=None) -> qwen3.Params:
+    dtype: jnp.dtype = jnp.float32, shardings=None) -> decoder.Params:
   """Reads the folder's weights as `dtype`, straight onto their devices.
 
   Args:
@@ -107,7 +107,7 @@ def load_params(
 
 
 def save(
-    folder: str | pathlib.Path, params: qwen3.Params,
+    folder: str | pathlib.Path, params: decoder.Params,
     config: config_lib.ModelConfig, dtype: jnp.dtype) -> None:
   """Writes `config.json` and the weights as `dtype`.
 

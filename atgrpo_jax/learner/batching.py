@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from atgrpo_jax import types
-from atgrpo_jax.runtime import buckets as buckets_lib
+from atgrpo_jax.learner import buckets as buckets_lib
 
 
 def make_batches(

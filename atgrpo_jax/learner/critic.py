@@ -13,14 +13,14 @@ import numpy as np
 from atgrpo_jax import errors
 from atgrpo_jax import model
 from atgrpo_jax import types
+from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
+from atgrpo_jax.learner import buckets as buckets_lib
 from atgrpo_jax.learner import critic_step
-from atgrpo_jax.learner import policies as policies_lib
+from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.learner import train_state
 from atgrpo_jax.learner import update as update_lib
 from atgrpo_jax.rl import td
-from atgrpo_jax.runtime import buckets as buckets_lib
-from atgrpo_jax.runtime import sharding
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Critic:
 
   name: str
   policy: str
-  pretrained: policies_lib.Pretrained
+  pretrained: policy_lib.Pretrained
   learner: critic_step.CriticLearnerSpec
   mesh: jax.sharding.Mesh
   lengths: tuple[int, ...]
@@ -100,7 +100,7 @@ class Critic:
             functools.partial(critic_step.init_head, self.config))}
     if self.learner.trains_trunk:
       params['model'] = _trunk(model.param_shapes(self.config))
-    return sharding.tree_template(
+    return mesh_lib.tree_template(
         jax.eval_shape(self._create_state, params), self.mesh,
         critic_step.rules(self.learner))
 
@@ -108,7 +108,7 @@ class Critic:
     """The critic before its first update; all values are 0."""
     params = {}
     if self.learner.trains_trunk:
-      params['model'] = _trunk(policies_lib.load_params(
+      params['model'] = _trunk(policy_lib.load_params(
           self.pretrained, self.mesh, 'float32'))
     create_state = jax.jit(
         lambda params: self._create_state(
@@ -129,7 +129,7 @@ class Critic:
     dispatched = []
     with jax.set_mesh(self.mesh):
       for indices, tokens, lengths in self._batches(inputs):
-        tokens, lengths = sharding.put_rows((tokens, lengths), self.mesh)
+        tokens, lengths = mesh_lib.put_rows((tokens, lengths), self.mesh)
         dispatched.append((indices, self._throttled(critic_step.values(
             params[self.name], tokens, lengths,
             policy_params=self._policy_params(params), config=self.config,
@@ -159,7 +159,7 @@ class Critic:
       return state, update
     with jax.set_mesh(self.mesh):
       batches = [
-          sharding.put_rows(batch, self.mesh)
+          mesh_lib.put_rows(batch, self.mesh)
           for batch in self._value_batches(examples)]
       for _ in range(self.num_updates):
         sums = critic_step.zero_sums(state.params, spec=self.learner)
@@ -176,7 +176,7 @@ class Critic:
     """Inputs of a padded length in one microbatch (B)."""
     return (
         max(1, self.microbatch_tokens // length)
-        * sharding.num_data_shards(self.mesh))
+        * mesh_lib.num_data_shards(self.mesh))
 
   def _batches(
       self, inputs: Sequence[np.ndarray],
@@ -214,7 +214,7 @@ class Critic:
     return buckets_lib.bucket(length, self.lengths, 'prompt length')
 
   def _throttled(self, result: Any) -> Any:
-    return sharding.throttle_cpu_dispatch(result, self.mesh)
+    return mesh_lib.throttle_cpu_dispatch(result, self.mesh)
 
   def _policy_params(
       self, params: Mapping[str, train_state.Params]) -> model.Params | None:

@@ -21,10 +21,10 @@ import jax.numpy as jnp
 
 from atgrpo_jax import model
 from atgrpo_jax import types
+from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.learner import optimizer as optimizer_lib
 from atgrpo_jax.learner import train_state
 from atgrpo_jax.rl import losses
-from atgrpo_jax.runtime import sharding
 
 _HEAD_RULE = (r'head/kernel', jax.sharding.PartitionSpec())
 
@@ -62,9 +62,9 @@ def init_head(config: model.ModelConfig) -> dict[str, jax.Array]:
       'kernel': jnp.zeros(config.hidden_size), 'bias': jnp.zeros(())}
 
 
-def rules(spec: CriticLearnerSpec) -> sharding.Rules:
+def rules(spec: CriticLearnerSpec) -> mesh_lib.Rules:
   """Where the trained parameters lie; a trunk has no output head."""
-  trunk = sharding.param_rules(tied_head=True) if spec.trains_trunk else ()
+  trunk = mesh_lib.param_rules(tied_head=True) if spec.trains_trunk else ()
   return (*trunk, _HEAD_RULE)
 
 
@@ -81,10 +81,10 @@ def values(
   def values_shard(whole, split):
     return _values(*whole, *split, config, spec)
 
-  found = sharding.per_shard(values_shard, ['data'])(
+  found = mesh_lib.per_shard(values_shard, ['data'])(
       (params, policy_params), (inputs, lengths))
   if jax.process_count() > 1:
-    found = sharding.constrain(found)  # Every process reads all of them.
+    found = mesh_lib.constrain(found)  # Every process reads all of them.
   return found
 
 
@@ -92,7 +92,7 @@ def values(
 def zero_sums(
     params: train_state.Params, *, spec: CriticLearnerSpec) -> Sums:
   """The sums before the first microbatch."""
-  return sharding.zeros_over_data(Sums(params, jnp.zeros(())), rules(spec))
+  return mesh_lib.zeros_over_data(Sums(params, jnp.zeros(())), rules(spec))
 
 
 @functools.partial(
@@ -114,10 +114,10 @@ def accumulate(
           batch.values, batch.targets, batch.weights, spec.value_clip)
 
     loss, grads = jax.value_and_grad(loss_fn)(params)
-    grads = sharding.constrain_tree(grads, rules(spec))
+    grads = mesh_lib.constrain_tree(grads, rules(spec))
     return jax.tree.map(jnp.add, sums, Sums(grads, loss))
 
-  return sharding.per_shard(accumulate_shard, ['data'])(
+  return mesh_lib.per_shard(accumulate_shard, ['data'])(
       (params, policy_params), (sums, batch))
 
 
@@ -130,12 +130,12 @@ def apply_update(
 
   For what it returns see `train_state.apply_gradients`.
   """
-  sums = sharding.sum_over_data(sums, rules(spec))
+  sums = mesh_lib.sum_over_data(sums, rules(spec))
   grads = jax.tree.map(lambda g: g / num_examples, sums.grads)
   state, metrics, finite = train_state.apply_gradients(
       state, grads, spec.optimizer)
   metrics['loss'] = sums.loss / num_examples
-  return sharding.constrain_tree(state, rules(spec)), metrics, finite
+  return mesh_lib.constrain_tree(state, rules(spec)), metrics, finite
 
 
 def _values(params, policy_params, inputs, lengths, config, spec):

@@ -22,9 +22,9 @@ import jax.numpy as jnp
 
 from atgrpo_jax import errors
 from atgrpo_jax import model
+from atgrpo_jax.distributed import chips
 from atgrpo_jax.learner import critic as critic_lib
-from atgrpo_jax.learner import policies as policies_lib
-from atgrpo_jax.runtime import chips
+from atgrpo_jax.learner import policy as policy_lib
 
 _COLLECTIVE_SECONDS = 5e-6
 # Of the longest prompt and completion; see `python -m benchmarks.reads`.
@@ -115,7 +115,7 @@ class Fit:
 
 
 def pools_of(
-    policies: Sequence[policies_lib.Policy],
+    policies: Sequence[policy_lib.Policy],
     critics: Sequence[critic_lib.Critic], keeps_start: bool,
     cache_dtype: Callable[[str], jnp.dtype]) -> list[Pool]:
   """The pools of a run.

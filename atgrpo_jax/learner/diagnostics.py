@@ -21,9 +21,9 @@ import optax
 
 from atgrpo_jax import model
 from atgrpo_jax import types
-from atgrpo_jax.learner import train_step
+from atgrpo_jax.distributed import mesh as mesh_lib
+from atgrpo_jax.learner import gradients
 from atgrpo_jax.rl import losses
-from atgrpo_jax.runtime import sharding
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,11 +42,11 @@ class RoleBatches:
 
 
 def diagnose(
-    params: train_step.Trained, roles: Mapping[str, RoleBatches],
+    params: gradients.Trained, roles: Mapping[str, RoleBatches],
     score_start: Callable[[types.TrainBatch], jax.Array], *,
     frozen_params: model.Params | None, mesh: jax.sharding.Mesh,
     config: model.ModelConfig,
-    spec: train_step.LearnerSpec) -> dict[str, float]:
+    spec: gradients.LearnerSpec) -> dict[str, float]:
   """Gradients, entropy and distance to the start of each role of a policy.
 
   Args:
@@ -64,10 +64,10 @@ def diagnose(
     `{role}/kl_to_start`, KL(sampled policy || start), in nats for a token, and
     `cosine/{role}+{role}` of the gradients of each two roles.
   """
-  throttled = functools.partial(sharding.throttle_cpu_dispatch, mesh=mesh)
+  throttled = functools.partial(mesh_lib.throttle_cpu_dispatch, mesh=mesh)
   sums = {}
   for role, own in roles.items():
-    total = train_step.zero_sums(params, config=config, spec=spec)
+    total = gradients.zero_sums(params, config=config, spec=spec)
     total.metrics['kl_to_start'] = jnp.zeros_like(total.loss)
     for batch in own.batches:
       start = throttled(score_start(batch))
@@ -75,11 +75,11 @@ def diagnose(
           _add_kl(total.metrics.pop('kl_to_start'), batch, start))
       if spec.loss.kl_estimator != 'none':
         batch = batch.replace(reference_logprobs=start)
-      total = throttled(train_step.accumulate(
+      total = throttled(gradients.accumulate(
           params, total, batch, frozen_params=frozen_params, config=config,
           spec=spec))
       total.metrics['kl_to_start'] = kl
-    sums[role] = train_step.add_up(total, config=config, spec=spec)
+    sums[role] = gradients.add_up(total, config=config, spec=spec)
   products = np.asarray(_products([total.grads for total in sums.values()]))
   norms = np.sqrt(np.diag(products))
   values: dict[str, Any] = {}
@@ -106,9 +106,9 @@ def _add_kl(kl, batch, start):
     kl, batch, start = split
     estimates = losses.kl_value(batch.behavior_logprobs, start)
     return kl + jnp.sum(jnp.where(
-        train_step.completion_mask(batch), estimates, 0.0))
+        gradients.completion_mask(batch), estimates, 0.0))
 
-  return sharding.per_shard(add, ['data'])(None, (kl, batch, start))
+  return mesh_lib.per_shard(add, ['data'])(None, (kl, batch, start))
 
 
 @jax.jit

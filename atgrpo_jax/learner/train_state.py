@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import optax
 
 from atgrpo_jax import model
+from atgrpo_jax.io import finite as finite_lib
 from atgrpo_jax.learner import optimizer as optimizer_lib
-from atgrpo_jax.runtime import finite as finite_lib
 
 # Of a policy, or of a critic (see `learner.critic_step`).
 Params = model.Params | model.LoraWeights

@@ -14,15 +14,15 @@ import numpy as np
 from atgrpo_jax import errors
 from atgrpo_jax import model
 from atgrpo_jax import types
+from atgrpo_jax.distributed import mesh as mesh_lib
+from atgrpo_jax.io import finite as finite_lib
 from atgrpo_jax.learner import batching
+from atgrpo_jax.learner import buckets as buckets_lib
 from atgrpo_jax.learner import diagnostics
-from atgrpo_jax.learner import policies as policies_lib
+from atgrpo_jax.learner import gradients
+from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.learner import train_state
-from atgrpo_jax.learner import train_step
 from atgrpo_jax.rl import losses
-from atgrpo_jax.runtime import buckets as buckets_lib
-from atgrpo_jax.runtime import finite as finite_lib
-from atgrpo_jax.runtime import sharding
 
 UPDATE_ORDERS = ('mixed', 'first_turn', 'last_turn')
 
@@ -63,7 +63,7 @@ class PolicyUpdate:
 
 
 def update_policy(
-    policy: policies_lib.Policy, state: train_state.TrainState,
+    policy: policy_lib.Policy, state: train_state.TrainState,
     groups: Sequence[types.Group], *, num_updates: int, order: str,
     buckets: buckets_lib.Buckets, frozen_params: model.Params | None,
     reference: model.Params | None,
@@ -90,7 +90,7 @@ def update_policy(
       len(groups), sum(not np.any(group.advantages) for group in groups), [])
   static = {'config': policy.config, 'spec': policy.learner}
   throttled = functools.partial(
-      sharding.throttle_cpu_dispatch, mesh=policy.mesh)
+      mesh_lib.throttle_cpu_dispatch, mesh=policy.mesh)
   with jax.set_mesh(policy.mesh):
     shares = []
     dealt = _shares(groups, num_updates, order)
@@ -101,7 +101,7 @@ def update_policy(
       batches = _batches(policy, scored, buckets)
       if len(dealt) > 1:
         batches = [
-            dataclasses.replace(b, old_logprobs=throttled(train_step.score(
+            dataclasses.replace(b, old_logprobs=throttled(gradients.score(
                 state.params, b, frozen_params=frozen_params, **static)))
             for b in batches]
       if loss.kl_estimator != 'none':
@@ -113,18 +113,18 @@ def update_policy(
           _num_units(scored, 'token_mean')))
 
     for batches, num_units, num_tokens in shares:
-      sums = train_step.zero_sums(state.params, **static)
+      sums = gradients.zero_sums(state.params, **static)
       for batch in batches:
-        sums = throttled(train_step.accumulate(
+        sums = throttled(gradients.accumulate(
             state.params, sums, batch, frozen_params=frozen_params, **static))
-      state, metrics, finite = train_step.apply_update(
+      state, metrics, finite = gradients.apply_update(
           state, sums, num_units, num_tokens, **static)
       update.updates.append((metrics, finite))
   return state, update
 
 
 def diagnose_policy(
-    policy: policies_lib.Policy, state: train_state.TrainState,
+    policy: policy_lib.Policy, state: train_state.TrainState,
     groups: Sequence[types.Group], *, buckets: buckets_lib.Buckets,
     frozen_params: model.Params | None,
     start: model.Params) -> dict[str, float]:
@@ -190,20 +190,20 @@ def _scored(
 
 
 def _batches(
-    policy: policies_lib.Policy, groups: Sequence[types.Group],
+    policy: policy_lib.Policy, groups: Sequence[types.Group],
     buckets: buckets_lib.Buckets) -> list[types.TrainBatch]:
   """Microbatches on the devices of the policy."""
-  shapes = buckets.on(sharding.num_data_shards(policy.mesh))
+  shapes = buckets.on(mesh_lib.num_data_shards(policy.mesh))
   return [
-      sharding.put_rows(batch, policy.mesh)
+      mesh_lib.put_rows(batch, policy.mesh)
       for batch in batching.make_batches(groups, shapes)]
 
 
 def _score_reference(
-    policy: policies_lib.Policy, params: model.Params,
+    policy: policy_lib.Policy, params: model.Params,
     batch: types.TrainBatch) -> jax.Array:
   """Log-probabilities [P, G, T] float32 by a whole model."""
-  return train_step.score(
+  return gradients.score(
       params, batch, config=policy.config,
       spec=dataclasses.replace(policy.learner, adapter_scale=None))
 

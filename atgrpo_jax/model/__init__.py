@@ -1,6 +1,15 @@
 """Qwen3: a few pure functions that hide the modules behind them."""
 
 from atgrpo_jax.model.config import ModelConfig
+from atgrpo_jax.model.decoder import cast
+from atgrpo_jax.model.decoder import forward
+from atgrpo_jax.model.decoder import head_params
+from atgrpo_jax.model.decoder import init_params
+from atgrpo_jax.model.decoder import param_shapes
+from atgrpo_jax.model.decoder import Params
+from atgrpo_jax.model.decoder import prefill
+from atgrpo_jax.model.decoder import unembed
+from atgrpo_jax.model.decoder import unstack
 from atgrpo_jax.model.kv_cache import along_positions
 from atgrpo_jax.model.kv_cache import cache_dtype
 from atgrpo_jax.model.kv_cache import CompletionCache
@@ -18,12 +27,3 @@ from atgrpo_jax.model.lora import LoraSpec
 from atgrpo_jax.model.lora import stack
 from atgrpo_jax.model.lora import Weights as LoraWeights
 from atgrpo_jax.model.lora import with_adapters
-from atgrpo_jax.model.qwen3 import cast
-from atgrpo_jax.model.qwen3 import forward
-from atgrpo_jax.model.qwen3 import head_params
-from atgrpo_jax.model.qwen3 import init_params
-from atgrpo_jax.model.qwen3 import param_shapes
-from atgrpo_jax.model.qwen3 import Params
-from atgrpo_jax.model.qwen3 import prefill
-from atgrpo_jax.model.qwen3 import unembed
-from atgrpo_jax.model.qwen3 import unstack

@@ -13,7 +13,7 @@ Keys stand in columns, values in rows, so that both products of decoding read
 memory in the order in which it lies: on a CPU the scores of 64 keys to each of
 128 pairs of queries took a third of the time that they take with keys in rows.
 
-Letters as in `atgrpo_jax.model.qwen3`.
+Letters as in `atgrpo_jax.model.decoder`.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ class ModelConfigError(errors.UserError):
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-  """A Qwen3 model. Letters as in `atgrpo_jax.model.qwen3`."""
+  """A Qwen3 model. Letters as in `atgrpo_jax.model.decoder`."""
 
   vocab_size: int  # V
   hidden_size: int  # D

@@ -8,8 +8,8 @@ from flax import struct
 import jax
 import jax.numpy as jnp
 
+from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.model import config as config_lib
-from atgrpo_jax.runtime import sharding
 
 
 @struct.dataclass
@@ -92,7 +92,7 @@ class Rows:
     if candidate_of_row is None:
       return cls(group_size, None, None)
     num_shards, num_rows = candidate_of_row.shape
-    row_of_candidate = sharding.scatter_per_shard(
+    row_of_candidate = mesh_lib.scatter_per_shard(
         jnp.zeros(num_groups * group_size, jnp.int32), candidate_of_row,
         jnp.tile(jnp.arange(num_rows), num_shards))
     return cls(
@@ -102,13 +102,13 @@ class Rows:
     """[P * G, ...] -> [N * R, ...]"""
     if self.candidate_of_row is None:
       return x
-    return sharding.gather_per_shard(x, self.candidate_of_row)
+    return mesh_lib.gather_per_shard(x, self.candidate_of_row)
 
   def spread(self, y: jax.Array) -> jax.Array:
     """[N * R, ...] -> [P * G, ...]; any for a finished candidate."""
     if self.row_of_candidate is None:
       return y
-    return sharding.gather_per_shard(y, self.row_of_candidate)
+    return mesh_lib.gather_per_shard(y, self.row_of_candidate)
 
   def take_groups(self, x: jax.Array) -> jax.Array:
     """[P] -> [N * R], of each row's group."""
@@ -131,8 +131,8 @@ def init_cache(
   """An empty cache for `length` tokens in each row; int8 is `Quantized`."""
   def zeros(dtype, *shape):
     shape = num_rows, config.num_kv_heads, *shape
-    return sharding.constrain(
-        jnp.zeros(shape, dtype), sharding.ROWS, 'tensor')
+    return mesh_lib.constrain(
+        jnp.zeros(shape, dtype), mesh_lib.ROWS, 'tensor')
 
   def rooms(*shape):
     if dtype != jnp.int8:

@@ -1,4 +1,4 @@
-"""The layers of Qwen3. Letters as in `atgrpo_jax.model.qwen3`."""
+"""The layers of Qwen3. Letters as in `atgrpo_jax.model.decoder`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from flax import linen as nn
 import jax
 import jax.numpy as jnp
 
+from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.model import attention
 from atgrpo_jax.model import config as config_lib
 from atgrpo_jax.model.kernels import select
-from atgrpo_jax.runtime import sharding
 
 
 class Norm(nn.Module):
@@ -97,7 +97,7 @@ class Attention(nn.Module):
 
     groups, candidates, queries, *_ = q.shape
     q, k, v = (
-        sharding.constrain(y, sharding.ROWS, None, None, 'tensor')
+        mesh_lib.constrain(y, mesh_lib.ROWS, None, None, 'tensor')
         for y in (q, k, v))
     # Head-major, and keys in columns. The M query heads that read one key
     # head are rows of one matrix, so that the scores are plain batched matrix
@@ -140,10 +140,10 @@ class Block(nn.Module):
     y = Norm(c.norm_eps, name='mlp_norm')(x)
     gate = Linear(c.intermediate_size, c.init_std, name='gate')(y)
     up = Linear(c.intermediate_size, c.init_std, name='up')(y)
-    hidden = sharding.constrain(
-        nn.silu(gate) * up, sharding.ROWS, None, None, 'tensor')
+    hidden = mesh_lib.constrain(
+        nn.silu(gate) * up, mesh_lib.ROWS, None, None, 'tensor')
     x = x + Linear(c.hidden_size, c.init_std, name='down')(hidden)
-    return sharding.constrain(x, sharding.ROWS), kv
+    return mesh_lib.constrain(x, mesh_lib.ROWS), kv
 
 
 def rotary_angles(positions: jax.Array, width: int, theta: float) -> jax.Array:

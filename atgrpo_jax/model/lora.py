@@ -2,7 +2,7 @@
 
 The adapters of several roles are stacked on a leading axis A, so that one
 compiled program serves all roles and the groups of one batch may use different
-ones. Further letters as in `atgrpo_jax.model.qwen3`; R is the rank.
+ones. Further letters as in `atgrpo_jax.model.decoder`; R is the rank.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from atgrpo_jax import errors
 from atgrpo_jax.model import config as config_lib
-from atgrpo_jax.model import qwen3
+from atgrpo_jax.model import decoder
 
 # Nested as the layers' parameters; in place of a kernel [L, in, out] stands
 # {'a': [A, L, in, R], 'b': [A, L, R, out]}, float32.
@@ -72,7 +72,7 @@ def init_lora(
 
   `a` is uniform within 1 / sqrt(in), as in the PEFT library.
   """
-  shapes = qwen3.param_shapes(config)['layers']
+  shapes = decoder.param_shapes(config)['layers']
   kernels = {
       jax.tree_util.keystr(path, simple=True, separator='/'): leaf.shape
       for path, leaf in jax.tree_util.tree_leaves_with_path(shapes)
@@ -136,8 +136,8 @@ def stack(
 
 
 def with_adapters(
-    params: qwen3.Params, adapters: Adapters,
-    ids: jax.Array | None = None) -> qwen3.Params:
+    params: decoder.Params, adapters: Adapters,
+    ids: jax.Array | None = None) -> decoder.Params:
   """Parameters whose linear layers add the adapter of each group.
 
   Args:

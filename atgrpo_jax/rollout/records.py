@@ -14,11 +14,11 @@ import numpy as np
 
 from atgrpo_jax import errors
 from atgrpo_jax import types
+from atgrpo_jax.distributed import hosts
+from atgrpo_jax.io import files
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from atgrpo_jax.rollout import workers as workers_lib
-from atgrpo_jax.runtime import files
-from atgrpo_jax.runtime import hosts
 from environments import env_api
 
 _GZIP_LEVEL = 6

@@ -23,15 +23,15 @@ import numpy as np
 from atgrpo_jax import errors
 from atgrpo_jax import model
 from atgrpo_jax import types
+from atgrpo_jax.distributed import hosts
+from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
+from atgrpo_jax.io import signals
+from atgrpo_jax.learner import buckets as buckets_lib
 from atgrpo_jax.rollout import policy_map as policy_map_lib
 from atgrpo_jax.rollout import prompt_limits
 from atgrpo_jax.rollout import tree as tree_lib
 from atgrpo_jax.rollout import workers as workers_lib
-from atgrpo_jax.runtime import buckets as buckets_lib
-from atgrpo_jax.runtime import hosts
-from atgrpo_jax.runtime import sharding
-from atgrpo_jax.runtime import signals
 from atgrpo_jax.sampling import categorical
 from atgrpo_jax.sampling import decoding_params
 from atgrpo_jax.sampling import engine as engine_lib
@@ -357,7 +357,7 @@ class EpisodeRunner:
           self._decoding_params[sampled], adapters=sampled.adapters,
           spec=spec, prompt_length=length, device=self.device_of(sampled),
           num_slots=self.buckets.on(
-              sharding.num_data_shards(sampled.mesh)).groups)
+              mesh_lib.num_data_shards(sampled.mesh)).groups)
     return self._engines[key]
 
   def _submit_requests(self) -> None:

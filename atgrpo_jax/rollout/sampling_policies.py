@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import jax
 
 from atgrpo_jax import model
-from atgrpo_jax.learner import policies as policies_lib
+from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.rollout import runner as runner_lib
 
 
 def make(
-    policies: Mapping[str, policies_lib.Policy],
+    policies: Mapping[str, policy_lib.Policy],
     params: Mapping[str, model.Params | model.LoraWeights],
     frozen_params: Mapping[str, model.Params],
 ) -> dict[str, runner_lib.SamplingPolicy]:
@@ -49,7 +49,7 @@ def make(
 
 
 def _sampled_model(
-    policy: policies_lib.Policy, params: model.Params,
+    policy: policy_lib.Policy, params: model.Params,
     adapters: model.Adapters | None = None) -> runner_lib.SampledModel:
   return runner_lib.SampledModel(
       params=params, config=policy.config, dtype=policy.learner.dtype,

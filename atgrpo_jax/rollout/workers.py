@@ -34,7 +34,7 @@ from multiprocessing import context
 import time
 
 from atgrpo_jax import errors
-from atgrpo_jax.runtime import signals
+from atgrpo_jax.io import signals
 from environments import env_api
 from environments import sandbox as sandbox_lib
 from environments.sandbox import processes

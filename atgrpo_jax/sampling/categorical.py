@@ -5,8 +5,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.rl import logprobs as logprobs_lib
-from atgrpo_jax.runtime import sharding
 
 # Runs of the vocabulary of which one is drawn before a token in it. A power of
 # two, so that each device has whole runs where the vocabulary is split.
@@ -42,11 +42,11 @@ def sample_tokens(
   scaled = jnp.pad(
       scaled, ((0, 0), (0, -scaled.shape[1] % _RUNS)), constant_values=-jnp.inf)
   scaled = scaled.reshape(len(scaled), _RUNS, -1)
-  weights = sharding.constrain(
+  weights = mesh_lib.constrain(
       jnp.sum(jnp.exp(scaled - top[:, :, None]), axis=-1))
   numbers = jax.vmap(lambda key: jax.random.uniform(key, 2))(keys)
   run = _draw(weights, numbers[:, 0])
-  of_run = sharding.constrain(
+  of_run = mesh_lib.constrain(
       jnp.take_along_axis(scaled, run[:, None, None], axis=1)[:, 0])
   in_run = _draw(jnp.exp(of_run - top), numbers[:, 1])
   tokens = run * of_run.shape[1] + in_run

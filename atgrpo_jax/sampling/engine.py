@@ -26,8 +26,8 @@ import jax
 import numpy as np
 
 from atgrpo_jax import model
-from atgrpo_jax.runtime import buckets as buckets_lib
-from atgrpo_jax.runtime import sharding
+from atgrpo_jax.distributed import mesh as mesh_lib
+from atgrpo_jax.learner import buckets as buckets_lib
 from atgrpo_jax.sampling import decoding_params
 from atgrpo_jax.sampling import placement
 from atgrpo_jax.sampling import programs
@@ -129,7 +129,7 @@ class Engine:
     self._adapters = adapters
     self._sizes = tuple(num_slots)
     self._prompt_length = prompt_length
-    self._num_shards = sharding.num_data_shards(params.mesh)
+    self._num_shards = mesh_lib.num_data_shards(params.mesh)
     self._waiting: list[Request] = []
     self._shared_prefixes: dict[
         shared_prefix_lib.Family, shared_prefix_lib.SharedPrefix] = {}

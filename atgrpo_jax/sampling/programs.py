@@ -6,7 +6,7 @@ stand in rows, which only unfinished candidates own; `engine` keeps the map.
 rows, `move_slots` and `move_rows` make them fewer or more.
 
 The last prompt token is the first token of every private suffix, so the
-prefill needs no logits and the learner's forward (`learner.train_step`) has the
+prefill needs no logits and the learner's forward (`learner.gradients`) has the
 same form. The prefill computes that token too, though none of its keys are
 seen: the longest prefix has the length of the bucket then, and a TPU's compiler
 is 5 to 16 times faster with 8192 positions than with 8191.
@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from atgrpo_jax import model
-from atgrpo_jax.runtime import sharding
+from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.sampling import categorical
 
 
@@ -92,14 +92,14 @@ def prepare(
   Decoding reads every parameter for every token, so each device gets all that
   it needs, in the type that it needs.
   """
-  params = sharding.constrain_tree(
+  params = mesh_lib.constrain_tree(
       model.cast(params, jnp.dtype(dtype)),
-      sharding.param_rules(config.tied_head))
-  return sharding.constrain_tree(
-      params, sharding.decoding_rules(config.tied_head))
+      mesh_lib.param_rules(config.tied_head))
+  return mesh_lib.constrain_tree(
+      params, mesh_lib.decoding_rules(config.tied_head))
 
 
-put_rows = sharding.put_rows
+put_rows = mesh_lib.put_rows
 unstack = jax.jit(model.unstack, static_argnames='config')
 
 
@@ -172,7 +172,7 @@ def fill(
       jax.vmap(jax.random.fold_in, in_axes=(None, 0)), in_axes=(0, None))
 
   def put(x, y):
-    return sharding.scatter_per_shard(x, slot_ids, y)
+    return mesh_lib.scatter_per_shard(x, slot_ids, y)
 
   shape = len(prompts), spec.group_size
   rooms = slots.prefix.keys, slots.prefix.values
@@ -286,11 +286,11 @@ def decode(
 
     def keep_going(state):
       any_running = jnp.any(state['running'])
-      if sharding.current_size() > 1:
+      if mesh_lib.current_size() > 1:
         # The devices of a shard talk to each other for each token. Whether
         # those of one shard may while another's have stopped is not known of
         # every kind of device, so all go on together.
-        any_running = sharding.any_shard(any_running)
+        any_running = mesh_lib.any_shard(any_running)
       return (state['index'] < num_tokens) & any_running
 
     def step(state):
@@ -345,10 +345,10 @@ def decode(
         state['lengths'][:, None], state['running'][:, None]], axis=1)
     return slots, past, chunk
 
-  slots, past, chunk = sharding.per_shard(decode_shard)(
+  slots, past, chunk = mesh_lib.per_shard(decode_shard)(
       (params, adapters), (slots, past, candidate_of_row))
   if jax.process_count() > 1:
-    chunk = sharding.constrain(chunk)  # Every process reads all of it.
+    chunk = mesh_lib.constrain(chunk)  # Every process reads all of it.
   return _constrain(slots), _constrain(past), chunk
 
 
@@ -362,7 +362,7 @@ def move_slots(slots: Slots, order: jax.Array) -> Slots:
       stay; a number beyond the last for a free slot.
   """
   num_slots = slots.running.shape[0] // len(order)
-  moved = jax.tree.map(lambda x: sharding.gather_per_shard(x, order), slots)
+  moved = jax.tree.map(lambda x: mesh_lib.gather_per_shard(x, order), slots)
   return _constrain(moved.replace(
       running=moved.running & (order < num_slots).reshape(-1, 1)))
 
@@ -383,15 +383,15 @@ def move_rows(
     x = jax.lax.slice_in_dim(x, 0, min(capacity, have), axis=axis)
     pad = [(0, 0)] * x.ndim
     pad[axis] = 0, max(capacity - have, 0)
-    return jnp.pad(sharding.gather_per_shard(x, order), pad)
+    return jnp.pad(mesh_lib.gather_per_shard(x, order), pad)
 
   return _constrain(model.along_positions(moved, past))
 
 
 def axes_of(x: jax.Array) -> tuple:
   """The axes of the mesh that an array of slots, or of rows, is split over."""
-  return (sharding.ROWS, 'tensor') if x.ndim > 2 else (sharding.ROWS,)
+  return (mesh_lib.ROWS, 'tensor') if x.ndim > 2 else (mesh_lib.ROWS,)
 
 
 def _constrain(tree):
-  return jax.tree.map(lambda x: sharding.constrain(x, *axes_of(x)), tree)
+  return jax.tree.map(lambda x: mesh_lib.constrain(x, *axes_of(x)), tree)

@@ -16,9 +16,9 @@ from typing import Any
 
 from atgrpo_jax import errors
 from atgrpo_jax import evaluate
-from atgrpo_jax.runtime import files
-from atgrpo_jax.runtime import metrics as metrics_lib
-from atgrpo_jax.runtime import workdir as workdir_lib
+from atgrpo_jax.io import files
+from atgrpo_jax.io import metrics as metrics_lib
+from atgrpo_jax.io import workdir as workdir_lib
 from atgrpo_jax.viewer import charts
 from atgrpo_jax.viewer import cross_play
 from atgrpo_jax.viewer import page

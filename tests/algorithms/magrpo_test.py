@@ -12,9 +12,9 @@ import pytest
 from atgrpo_jax import errors
 from atgrpo_jax.algorithms import collect
 from atgrpo_jax.learner import batching
+from atgrpo_jax.learner import buckets as buckets_lib
 from atgrpo_jax.rl import losses
 from atgrpo_jax.rollout import tree as tree_lib
-from atgrpo_jax.runtime import buckets as buckets_lib
 from environments import env_api
 from tests import specs
 from tests.rollout import scripted

@@ -10,7 +10,7 @@ from atgrpo_jax.compile_check import collectives
 from atgrpo_jax.compile_check import lower
 from atgrpo_jax.compile_check import report as report_lib
 from atgrpo_jax.compile_check import work
-from atgrpo_jax.runtime import chips
+from atgrpo_jax.distributed import chips
 from configs import pod
 
 

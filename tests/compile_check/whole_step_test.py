@@ -8,7 +8,7 @@ import pytest
 from atgrpo_jax.compile_check import collectives
 from atgrpo_jax.compile_check import lower
 from atgrpo_jax.compile_check import whole_step
-from atgrpo_jax.runtime import chips
+from atgrpo_jax.distributed import chips
 from tests.compile_check import lower_test
 
 CHIP = chips.Chip(memory=1, flops=1e9, bandwidth=1e9, links=1e6)

@@ -9,9 +9,9 @@ from jax.sharding import PartitionSpec
 import pytest
 
 from atgrpo_jax.compile_check import work
+from atgrpo_jax.distributed import chips
 from atgrpo_jax.model.kernels import ragged
 from atgrpo_jax.model.kernels import splash
-from atgrpo_jax.runtime import chips
 
 
 def test_work_is_counted_with_its_loops():

@@ -10,8 +10,8 @@ import pytest
 from atgrpo_jax import errors
 from atgrpo_jax import types
 from atgrpo_jax.learner import batching
-from atgrpo_jax.learner import train_step
-from atgrpo_jax.runtime import buckets as buckets_lib
+from atgrpo_jax.learner import buckets as buckets_lib
+from atgrpo_jax.learner import gradients
 
 BUCKETS = buckets_lib.Buckets(
     prompt=(4, 8), completion=(3, 6), groups=(2, 4), microbatch_tokens=20)
@@ -106,7 +106,7 @@ def test_masks_come_from_lengths_and_not_from_ids():
       advantages=np.ones(4, np.float32))
   batch, = batching.make_batches(
       [group], dataclasses.replace(BUCKETS, microbatch_tokens=60))
-  mask = np.asarray(train_step.completion_mask(batch))
+  mask = np.asarray(gradients.completion_mask(batch))
   np.testing.assert_array_equal(mask[0], [
       [1, 1, 1, 1, 0, 0], [1, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0],
       [1, 1, 0, 0, 0, 0]])

@@ -12,7 +12,7 @@ from atgrpo_jax import model
 from atgrpo_jax import types
 from atgrpo_jax.learner import critic as critic_lib
 from atgrpo_jax.learner import critic_step
-from atgrpo_jax.learner import policies as policies_lib
+from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.learner import train_state
 from atgrpo_jax.rl import losses
 from tests import specs
@@ -30,7 +30,7 @@ def make(**changes):
       dtype='float32', remat=False, trains_trunk=True)
   fields = {
       'lengths': (4, 8), 'microbatch_tokens': 16, 'num_updates': 1,
-      'pretrained': policies_lib.Pretrained(None, CONFIG, None)}
+      'pretrained': policy_lib.Pretrained(None, CONFIG, None)}
   of_learner = learner.__dataclass_fields__.keys() & changes.keys()
   learner = dataclasses.replace(
       learner, **{name: changes.pop(name) for name in of_learner})

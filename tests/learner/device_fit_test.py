@@ -14,9 +14,9 @@ from atgrpo_jax import main as main_lib
 from atgrpo_jax import meshes
 from atgrpo_jax import model
 from atgrpo_jax.compile_check import targets
+from atgrpo_jax.distributed import chips
 from atgrpo_jax.learner import device_fit
-from atgrpo_jax.learner import policies as policies_lib
-from atgrpo_jax.runtime import chips
+from atgrpo_jax.learner import policy as policy_lib
 from configs import common
 from configs import plan_path
 from configs import pod
@@ -180,7 +180,7 @@ def _of_run(config, number, chip, **each):
       config, ['shared'] if config.policies == 'shared' else [
           'tool', 'planner'],
       [_Chip(i, (i % 4, i // 4, 0), **each) for i in range(number)], chip,
-      lambda folder, thinking: policies_lib.Pretrained(
+      lambda folder, thinking: policy_lib.Pretrained(
           pathlib.Path(folder), dimensions, tokenizer=None))
 
 

@@ -10,9 +10,9 @@ import optax
 import pytest
 
 from atgrpo_jax import model
+from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.learner import diagnostics
-from atgrpo_jax.learner import train_step
-from atgrpo_jax.runtime import sharding
+from atgrpo_jax.learner import gradients
 from tests import specs
 from tests.rl import tiny
 
@@ -24,14 +24,14 @@ LORA = model.LoraSpec(
 
 
 def _diagnose(trained, batches, start, spec, frozen_params):
-  mesh, = sharding.make_meshes(
-      ['all'], jax.devices()[:1], sharding.MeshSpec()).values()
+  mesh, = mesh_lib.make_meshes(
+      ['all'], jax.devices()[:1], mesh_lib.MeshSpec()).values()
   roles = {}
   for role, own in batches.items():
     num_tokens = sum(batch.completion_lengths.sum().item() for batch in own)
     roles[role] = diagnostics.RoleBatches(own, num_tokens, num_tokens)
   return diagnostics.diagnose(
-      trained, roles, functools.partial(train_step.score, start, **STATIC),
+      trained, roles, functools.partial(gradients.score, start, **STATIC),
       frozen_params=frozen_params, mesh=mesh, config=tiny.CONFIG, spec=spec)
 
 
@@ -65,8 +65,8 @@ def test_values_are_those_of_a_plain_model(adapted):
     frozen_params = start = params
     spec = dataclasses.replace(SPEC, adapter_scale=LORA.scale)
     whole = functools.partial(_merged, params)
-  mask = np.asarray(train_step.completion_mask(batch))
-  reference = train_step.score(start, batch, **STATIC)
+  mask = np.asarray(gradients.completion_mask(batch))
+  reference = gradients.score(start, batch, **STATIC)
 
   @jax.jit
   @functools.partial(jax.grad, has_aux=True)

@@ -14,14 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.model import attention
+from atgrpo_jax.model import decoder
 from atgrpo_jax.model import kv_cache
-from atgrpo_jax.model import qwen3
 from atgrpo_jax.model.kernels import cudnn
 from atgrpo_jax.model.kernels import ragged
 from atgrpo_jax.model.kernels import select
 from atgrpo_jax.model.kernels import splash
-from atgrpo_jax.runtime import sharding
 from atgrpo_jax.sampling import programs
 from tests.rl import tiny
 
@@ -139,9 +139,9 @@ def test_a_learner_on_four_gpus_lowers_to_cudnn(sizes, monkeypatch):
 
   def total(params, batch):
     prompts, lengths, completions = batch
-    prefix = qwen3.prefill(
+    prefix = decoder.prefill(
         params, config, prompts, lengths, dtype=jnp.bfloat16)
-    hidden, _ = qwen3.forward(
+    hidden, _ = decoder.forward(
         params, config, completions, prefix=prefix, dtype=jnp.bfloat16)
     return jnp.sum(hidden.astype(jnp.float32))
 
@@ -150,8 +150,8 @@ def test_a_learner_on_four_gpus_lowers_to_cudnn(sizes, monkeypatch):
 
   integers = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.int32)
   with jax.sharding.use_abstract_mesh(_mesh(*GPU, *sizes)):
-    lowered = jax.jit(sharding.per_shard(gradients, ['data'])).trace(
-        qwen3.param_shapes(config),
+    lowered = jax.jit(mesh_lib.per_shard(gradients, ['data'])).trace(
+        decoder.param_shapes(config),
         (integers((4, 32)), integers((4,)), integers((4, 2, 16)))).lower(
             lowering_platforms=('cuda',)).as_text()
   # In the loop over layers, once each, of what a device has of the groups and
@@ -259,7 +259,7 @@ def test_decoding_on_four_tpus_lowers_to_the_kernel():
       programs.empty_rows, num_rows=4, capacity=256, **static))
   with jax.sharding.use_abstract_mesh(_mesh(*TPU, 2, 1, 2)):
     lowered = programs.decode.trace(
-        qwen3.param_shapes(config), slots, past,
+        decoder.param_shapes(config), slots, past,
         jax.ShapeDtypeStruct((2, 2), jnp.int32), adapters=None, num_tokens=16,
         **static).lower(lowering_platforms=('tpu',)).as_text()
   # Of each layer, for the prompts and for what was said; a device has half of

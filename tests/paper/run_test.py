@@ -13,7 +13,7 @@ import threading
 import pytest
 
 from atgrpo_jax import errors
-from atgrpo_jax.runtime import files
+from atgrpo_jax.io import files
 from paper import cells as cells_lib
 from paper import run
 from tests import checkout

@@ -13,9 +13,9 @@ from atgrpo_jax import errors
 from atgrpo_jax import model
 from atgrpo_jax import types
 from atgrpo_jax.algorithms import spec as spec_lib
+from atgrpo_jax.io import signals
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
-from atgrpo_jax.runtime import signals
 from atgrpo_jax.sampling import engine as engine_lib
 from environments import env_api
 from tests.environments.boards import games

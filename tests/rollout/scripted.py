@@ -15,10 +15,10 @@ import numpy as np
 from atgrpo_jax import model
 from atgrpo_jax import types
 from atgrpo_jax.algorithms import collect as collect_lib
+from atgrpo_jax.distributed import mesh as mesh_lib
+from atgrpo_jax.learner import buckets as buckets_lib
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
-from atgrpo_jax.runtime import buckets as buckets_lib
-from atgrpo_jax.runtime import sharding
 from atgrpo_jax.sampling import engine as engine_lib
 from environments import env_api
 from tests import specs
@@ -153,8 +153,8 @@ def follow_scripts(monkeypatch) -> None:
 
 def one_device() -> jax.sharding.Mesh:
   """A mesh of one device."""
-  return sharding.make_meshes(
-      ['a'], jax.devices()[:1], sharding.MeshSpec())['a']
+  return mesh_lib.make_meshes(
+      ['a'], jax.devices()[:1], mesh_lib.MeshSpec())['a']
 
 
 def make_runner(

@@ -14,8 +14,8 @@ import pytest
 
 from atgrpo_jax import errors
 from atgrpo_jax import evaluate
+from atgrpo_jax.io import signals
 from atgrpo_jax.rollout import workers as workers_lib
-from atgrpo_jax.runtime import signals
 from benchmarks import harm
 from environments import env_api
 from environments.sandbox import launcher

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from atgrpo_jax import types
-from atgrpo_jax.learner import train_step
+from atgrpo_jax.learner import gradients
 from atgrpo_jax.sampling import categorical
 from atgrpo_jax.sampling import engine as engine_lib
 from atgrpo_jax.sampling import programs
@@ -56,7 +56,7 @@ def _score(params, prompts, prompt_lengths, completions, temperature):
       behavior_logprobs=np.zeros(completions.shape, np.float32),
       advantages=np.zeros(completions.shape[:2], np.float32))
   spec = specs.learner(loss=None, temperature=temperature)
-  return np.asarray(train_step.score(
+  return np.asarray(gradients.score(
       params, batch, config=tiny.CONFIG, spec=spec))
 
 

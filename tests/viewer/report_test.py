@@ -15,7 +15,7 @@ import sys
 import pytest
 
 from atgrpo_jax import errors
-from atgrpo_jax.runtime import workdir as workdir_lib
+from atgrpo_jax.io import workdir as workdir_lib
 from atgrpo_jax.viewer import page
 from atgrpo_jax.viewer import report
 from tests import checkout

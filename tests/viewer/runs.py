@@ -12,8 +12,8 @@ import pathlib
 from typing import Any
 
 from atgrpo_jax import evaluate
+from atgrpo_jax.io import workdir as workdir_lib
 from atgrpo_jax.rollout import records
-from atgrpo_jax.runtime import workdir as workdir_lib
 from environments import env_api
 from tests import echo
 from tests.rollout import scripted

@@ -7,7 +7,7 @@ a bias with a gradient, in memory both as large as the scores of a head.
 
 cuDNN wants a GPU of the Ampere generation or a newer one.
 
-Letters as in `atgrpo_jax.model.qwen3`.
+Letters as in `atgrpo_jax.model.decoder`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ block of a room up to the room's length and none for the others: their number is
 known when it runs, and a step that does nothing would take as long as the read
 that it saves.
 
-Letters as in `atgrpo_jax.model.qwen3`.
+Letters as in `atgrpo_jax.model.decoder`.
 """
 
 from __future__ import annotations

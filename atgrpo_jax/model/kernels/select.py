@@ -1,6 +1,6 @@
 """Which kernel computes the attention, and where.
 
-Letters as in `atgrpo_jax.model.qwen3`.
+Letters as in `atgrpo_jax.model.decoder`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import functools
 
 import jax
 
+from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.model import attention
 from atgrpo_jax.model.kernels import cudnn
 from atgrpo_jax.model.kernels import ragged
 from atgrpo_jax.model.kernels import splash
-from atgrpo_jax.runtime import sharding
 
 _KERNELS = (splash, cudnn)
 
@@ -60,14 +60,14 @@ def _on_each_device(attend, have_heads, *args):
   `have_heads` says of each argument whether its second axis is that of heads;
   None, if its first is not that of groups either.
   """
-  axes = sharding.free_axes()
+  axes = mesh_lib.free_axes()
   # Axes of size 1, too: cuDNN's call is not for devices that share an array.
   if axes and jax.sharding.get_abstract_mesh().size > 1:
-    of_rows = sharding.free_spec(sharding.ROWS)
-    of_heads = sharding.free_spec(sharding.ROWS, 'tensor')
+    of_rows = mesh_lib.free_spec(mesh_lib.ROWS)
+    of_heads = mesh_lib.free_spec(mesh_lib.ROWS, 'tensor')
     attend = jax.shard_map(
         attend, in_specs=tuple(
-            {True: of_heads, False: of_rows, None: sharding.free_spec()}[has]
+            {True: of_heads, False: of_rows, None: mesh_lib.free_spec()}[has]
             for has in have_heads),
         out_specs=of_heads, axis_names=set(axes),
         check_vma=False)

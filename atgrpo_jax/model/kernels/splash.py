@@ -8,7 +8,7 @@ behind a prefix that is no longer than they are, such as prompts behind their
 instructions, are sequences of their own: a copy of it costs less than a mask of
 all pairs of their blocks, which is made while a program is traced.
 
-Letters as in `atgrpo_jax.model.qwen3`.
+Letters as in `atgrpo_jax.model.decoder`.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ _PROCESS = """
 import sys
 import threading
 from atgrpo_jax import errors
-from atgrpo_jax.runtime import peers
+from atgrpo_jax.distributed import peers
 
 def report(error):
   print(f'reported: {error}', file=sys.stderr)

@@ -16,7 +16,7 @@ from jax.experimental import multihost_utils
 import numpy as np
 
 from atgrpo_jax import errors
-from atgrpo_jax.runtime import peers as peers_lib
+from atgrpo_jax.distributed import peers as peers_lib
 
 _PATIENCE_SECONDS = 300  # Until the first machine of a TPU pod has a name.
 

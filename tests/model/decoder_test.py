@@ -1,8 +1,8 @@
-"""model/qwen3.py: transformers' numbers, and who sees whom.
+"""model/decoder.py: transformers' numbers, and who sees whom.
 
 The goldens were made by transformers; see tests/goldens/make_qwen3_goldens.py.
 That a group equals its repeated prompt, gradients included, is shown in
-tests/learner/train_step_test.py; that decoding equals one forward pass in
+tests/learner/gradients_test.py; that decoding equals one forward pass in
 tests/sampling/programs_test.py.
 """
 

@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from atgrpo_jax.runtime import files
+from atgrpo_jax.io import files
 
 FORMER = {'adapter': 'former', 'config': 'former'}
 NEW = {'weights': 'new', 'config': 'new'}

@@ -13,7 +13,7 @@ import pytest
 from tensorboardX.proto import event_pb2
 
 from atgrpo_jax import errors
-from atgrpo_jax.runtime import metrics
+from atgrpo_jax.io import metrics
 
 
 def _lines(workdir):

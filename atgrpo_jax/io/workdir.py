@@ -14,9 +14,9 @@ import shlex
 from typing import Any
 
 from atgrpo_jax import errors
-from atgrpo_jax.runtime import files
-from atgrpo_jax.runtime import hosts
-from atgrpo_jax.runtime import lease as lease_lib
+from atgrpo_jax.distributed import hosts
+from atgrpo_jax.io import files
+from atgrpo_jax.io import lease as lease_lib
 
 # What may stand in a workdir, beside the report.
 _FOLDERS = ('checkpoints', 'evals', 'export', 'groups', 'tensorboard')

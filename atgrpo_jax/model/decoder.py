@@ -22,10 +22,10 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.model import config as config_lib
 from atgrpo_jax.model import kv_cache
 from atgrpo_jax.model import layers
-from atgrpo_jax.runtime import sharding
 
 Params = dict  # Nested; leaves float32 unless loaded otherwise.
 
@@ -116,22 +116,22 @@ def forward(
         variables, x, angles, mask, prefix=layer_prefix, **masks, **cache_args)
 
   # The hidden size is whole on every device, as that of the looked-up rows is.
-  table = sharding.constrain(params['embedding'].astype(dtype), 'tensor')
-  x = sharding.constrain(table[tokens], sharding.ROWS)
+  table = mesh_lib.constrain(params['embedding'].astype(dtype), 'tensor')
+  x = mesh_lib.constrain(table[tokens], mesh_lib.ROWS)
   if cache is None:
     prefix_kv = None if prefix is None else (prefix.keys, prefix.values)
 
     # What the backward pass keeps of a layer is its input: that is split over
     # `tensor`, and whole only while the layer runs.
     def body(x, xs):
-      x = sharding.constrain(x, sharding.ROWS, None, None, 'tensor')
-      x, kv = layer(sharding.constrain(x, sharding.ROWS), *xs)
-      return sharding.constrain(x, sharding.ROWS, None, None, 'tensor'), kv
+      x = mesh_lib.constrain(x, mesh_lib.ROWS, None, None, 'tensor')
+      x, kv = layer(mesh_lib.constrain(x, mesh_lib.ROWS), *xs)
+      return mesh_lib.constrain(x, mesh_lib.ROWS, None, None, 'tensor'), kv
 
     x, kv = jax.lax.scan(
         jax.checkpoint(body) if remat else body, x,
         (params['layers'], params.get('lora'), prefix_kv))
-    x = sharding.constrain(x, sharding.ROWS)
+    x = mesh_lib.constrain(x, mesh_lib.ROWS)
   else:
     params = unstack(params, config)
     lora = params.get('lora')
@@ -175,9 +175,9 @@ def prefill(
       params, config, prompts.reshape(num_groups, -1, prompts.shape[1]),
       prefix=shared_prefix, dtype=dtype, remat=remat)
   keys, values = (
-      sharding.constrain(
+      mesh_lib.constrain(
           jnp.moveaxis(x, 3, 2).reshape(len(x), -1, x.shape[2], *x.shape[4:]),
-          None, sharding.ROWS, 'tensor')
+          None, mesh_lib.ROWS, 'tensor')
       for x in kv)
   return kv_cache.PromptCache(keys, values, lengths)
 
@@ -219,5 +219,5 @@ def unembed(
     hidden: jax.Array) -> jax.Array:
   """Logits [..., V] in float32 of hidden states [..., D]."""
   head = params['embedding'].T if config.tied_head else params['head']
-  head = sharding.constrain(head.astype(hidden.dtype), None, 'tensor')
+  head = mesh_lib.constrain(head.astype(hidden.dtype), None, 'tensor')
   return jnp.matmul(hidden, head, preferred_element_type=jnp.float32)

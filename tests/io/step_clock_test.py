@@ -4,7 +4,7 @@ import time
 
 import jax.numpy as jnp
 
-from atgrpo_jax.runtime import step_clock
+from atgrpo_jax.io import step_clock
 
 
 def test_parts_add_up(monkeypatch):

@@ -22,7 +22,7 @@ from tensorboardX.proto import event_pb2
 from tensorboardX.proto import summary_pb2
 
 from atgrpo_jax import errors
-from atgrpo_jax.runtime import files
+from atgrpo_jax.io import files
 
 
 class Writer(Protocol):

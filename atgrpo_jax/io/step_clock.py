@@ -9,7 +9,7 @@ import time
 
 import jax
 
-from atgrpo_jax.runtime import files
+from atgrpo_jax.io import files
 
 
 class StepClock:

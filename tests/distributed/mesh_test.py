@@ -11,13 +11,13 @@ import pytest
 
 from atgrpo_jax import errors
 from atgrpo_jax import model
+from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.learner import train_state
-from atgrpo_jax.runtime import sharding
 from tests import specs
 from tests.rl import tiny
 
-MESH = AbstractMesh((2, 2, 2), sharding.AXES)
-RULES = sharding.param_rules(tied_head=True)
+MESH = AbstractMesh((2, 2, 2), mesh_lib.AXES)
+RULES = mesh_lib.param_rules(tied_head=True)
 
 
 @pytest.fixture(scope='module')
@@ -27,7 +27,7 @@ def shapes():
 
 def _specs(tree, rules=RULES, mesh=MESH):
   return jax.tree.map(
-      lambda x: x.spec, sharding.tree_shardings(tree, mesh, rules))
+      lambda x: x.spec, mesh_lib.tree_shardings(tree, mesh, rules))
 
 
 def test_moments_lie_with_their_parameters(shapes):
@@ -41,14 +41,14 @@ def test_moments_lie_with_their_parameters(shapes):
 
 
 def test_decoding_waits_for_no_parameters(shapes):
-  specs = jax.tree.leaves(_specs(shapes, sharding.decoding_rules(True)))
+  specs = jax.tree.leaves(_specs(shapes, mesh_lib.decoding_rules(True)))
   assert not any('fsdp' in spec for spec in specs)
   assert any('tensor' in spec for spec in specs)
 
 
 def test_each_leaf_matches_one_rule_and_each_rule_a_leaf(shapes):
   with pytest.raises(ValueError, match=r"match no leaf: \['head'\]"):
-    _specs(shapes, sharding.param_rules(tied_head=False))
+    _specs(shapes, mesh_lib.param_rules(tied_head=False))
   with pytest.raises(ValueError, match='head matches 0 sharding rules'):
     _specs(shapes | {'head': shapes['embedding']})
   twice = (*RULES, ('embed.*', PartitionSpec()))
@@ -57,7 +57,7 @@ def test_each_leaf_matches_one_rule_and_each_rule_a_leaf(shapes):
   with pytest.raises(
       errors.UserError, match='mesh.tensor=3 does not divide the axis of 32 '
       r'of embedding \(32, 16\)'):
-    _specs(shapes, mesh=AbstractMesh((1, 1, 3), sharding.AXES))
+    _specs(shapes, mesh=AbstractMesh((1, 1, 3), mesh_lib.AXES))
 
 
 @pytest.mark.parametrize('spec, words', [
@@ -76,13 +76,13 @@ def test_what_cannot_be_cut_is_refused(spec, words):
   # Nothing asks the devices anything before that.
   devices = [types.SimpleNamespace() for _ in range(8)]
   with pytest.raises(errors.UserError, match=words):
-    sharding.make_meshes(['a', 'b'], devices, sharding.MeshSpec(**spec))
+    mesh_lib.make_meshes(['a', 'b'], devices, mesh_lib.MeshSpec(**spec))
 
 
 def test_policies_of_one_pool_have_one_mesh():
   devices = jax.devices()[:1]
-  meshes = sharding.make_meshes(
-      ['a', 'b'], devices, sharding.MeshSpec(pools='a=0:1,b=0:1'))
+  meshes = mesh_lib.make_meshes(
+      ['a', 'b'], devices, mesh_lib.MeshSpec(pools='a=0:1,b=0:1'))
   assert meshes['a'] is meshes['b']
   assert dict(meshes['a'].shape) == {'data': 1, 'fsdp': 1, 'tensor': 1}
   assert set(meshes['a'].axis_types) == {jax.sharding.AxisType.Auto}
@@ -109,7 +109,7 @@ def _slices(num_slices, size, platform='tpu'):
 
 
 def _mesh(devices, **spec):
-  return sharding.make_meshes(['a'], devices, sharding.MeshSpec(**spec))['a']
+  return mesh_lib.make_meshes(['a'], devices, mesh_lib.MeshSpec(**spec))['a']
 
 
 @pytest.mark.parametrize('platform', ['tpu', 'gpu'])
@@ -138,8 +138,8 @@ def test_an_axis_may_be_half_of_one_of_the_slice(kind, spec):
 
 
 def test_pools_are_counted_slice_by_slice():
-  meshes = sharding.make_meshes(
-      ['a', 'b'], _slices(2, 4), sharding.MeshSpec(fsdp=2, pools='a=0:2,b=2:8'))
+  meshes = mesh_lib.make_meshes(
+      ['a', 'b'], _slices(2, 4), mesh_lib.MeshSpec(fsdp=2, pools='a=0:2,b=2:8'))
   assert [
       [row[0, 0].slice_index for row in meshes[name].devices]
       for name in 'ab'] == [[0], [0, 1, 1]]

@@ -15,11 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from atgrpo_jax import model
+from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.huggingface import safetensors_file
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
+from atgrpo_jax.learner import gradients
 from atgrpo_jax.learner import train_state
-from atgrpo_jax.learner import train_step
-from atgrpo_jax.runtime import sharding
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -56,7 +56,7 @@ class Policy:
   trained: str
   lora: model.LoraSpec | None
   adapter: model.LoraWeights | None
-  learner: train_step.LearnerSpec
+  learner: gradients.LearnerSpec
   mesh: jax.sharding.Mesh
 
   @property
@@ -79,11 +79,11 @@ class Policy:
     """Shapes, dtypes and shardings of `initial_state`, without the bytes."""
     if self.lora is None:
       params = model.param_shapes(self.config)
-      rules = sharding.param_rules(self.config.tied_head)
+      rules = mesh_lib.param_rules(self.config.tied_head)
     else:
       params = jax.eval_shape(self._initial_adapter, None)
-      rules = sharding.ADAPTER_RULES
-    return sharding.tree_template(
+      rules = mesh_lib.ADAPTER_RULES
+    return mesh_lib.tree_template(
         jax.eval_shape(self._create_state, params), self.mesh, rules)
 
   def initial_params(self) -> model.Params | model.LoraWeights:
@@ -120,8 +120,8 @@ def params_template(
     config: model.ModelConfig, mesh: jax.sharding.Mesh,
     dtype: str) -> model.Params:
   """Shapes, dtypes and shardings of `load_params`, without the bytes."""
-  return sharding.tree_template(
-      model.param_shapes(config), mesh, sharding.param_rules(config.tied_head),
+  return mesh_lib.tree_template(
+      model.param_shapes(config), mesh, mesh_lib.param_rules(config.tied_head),
       dtype)
 
 

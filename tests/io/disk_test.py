@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import pytest
 
 from atgrpo_jax import errors
-from atgrpo_jax.runtime import disk
-from atgrpo_jax.runtime import workdir as workdir_lib
+from atgrpo_jax.io import disk
+from atgrpo_jax.io import workdir as workdir_lib
 
 
 def test_a_checkpoint_must_fit(tmp_path, monkeypatch):

@@ -14,8 +14,8 @@ import pytest
 
 from atgrpo_jax import errors
 from atgrpo_jax import train
+from atgrpo_jax.distributed import hosts
 from atgrpo_jax.rollout import records
-from atgrpo_jax.runtime import hosts
 from tests import echo
 from tests.runtime import peers_test
 

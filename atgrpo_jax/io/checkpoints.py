@@ -28,9 +28,9 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from atgrpo_jax import errors
-from atgrpo_jax.runtime import digests
-from atgrpo_jax.runtime import finite
-from atgrpo_jax.runtime import leaves as leaves_lib
+from atgrpo_jax.io import digests
+from atgrpo_jax.io import finite
+from atgrpo_jax.io import leaves as leaves_lib
 
 # What orbax and tensorstore raise on damaged files. Running out of memory or
 # a broken device is not among them: that says nothing about the checkpoint.

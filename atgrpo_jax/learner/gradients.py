@@ -25,11 +25,11 @@ import jax.numpy as jnp
 
 from atgrpo_jax import model
 from atgrpo_jax import types
+from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.learner import optimizer as optimizer_lib
 from atgrpo_jax.learner import train_state
 from atgrpo_jax.rl import logprobs as logprobs_lib
 from atgrpo_jax.rl import losses
-from atgrpo_jax.runtime import sharding
 
 Trained = model.Params | model.LoraWeights
 
@@ -74,7 +74,7 @@ def zero_sums(
     params: Trained, *, config: model.ModelConfig,
     spec: LearnerSpec) -> Sums:
   """The sums before the first microbatch."""
-  return sharding.zeros_over_data(
+  return mesh_lib.zeros_over_data(
       sums_of(params, spec), rules(config, spec))
 
 
@@ -112,10 +112,10 @@ def accumulate(
 
     (loss, metrics), grads = jax.value_and_grad(
         loss_fn, has_aux=True)(params)
-    grads = sharding.constrain_tree(grads, rules(config, spec))
+    grads = mesh_lib.constrain_tree(grads, rules(config, spec))
     return jax.tree.map(jnp.add, sums, Sums(grads, loss, metrics))
 
-  return sharding.per_shard(accumulate_shard, ['data'])(
+  return mesh_lib.per_shard(accumulate_shard, ['data'])(
       (params, frozen_params), (sums, batch))
 
 
@@ -139,7 +139,7 @@ def apply_update(
     metrics: name -> [] float32.
     finite: what was finite.
   """
-  sums = sharding.sum_over_data(sums, rules(config, spec))
+  sums = mesh_lib.sum_over_data(sums, rules(config, spec))
   grads = jax.tree.map(lambda g: g / num_units, sums.grads)
   state, found, finite = train_state.apply_gradients(
       state, grads, spec.optimizer)
@@ -147,14 +147,14 @@ def apply_update(
       name: total / num_tokens for name, total in sums.metrics.items()}
   metrics |= {'loss': sums.loss / num_units, 'tokens': num_tokens, **found}
   return (
-      sharding.constrain_tree(state, rules(config, spec)), metrics, finite)
+      mesh_lib.constrain_tree(state, rules(config, spec)), metrics, finite)
 
 
 @functools.partial(jax.jit, static_argnames=('config', 'spec'))
 def add_up(
     sums: Sums, *, config: model.ModelConfig, spec: LearnerSpec) -> Sums:
   """The sums of all shards together, without the first axis."""
-  return sharding.sum_over_data(sums, rules(config, spec))
+  return mesh_lib.sum_over_data(sums, rules(config, spec))
 
 
 @functools.partial(jax.jit, static_argnames=('config', 'spec'))
@@ -170,7 +170,7 @@ def score(
   def score_shard(whole, batch):
     return _score(_whole(*whole, spec), config, batch, spec)[0]
 
-  return sharding.per_shard(score_shard, ['data'])(
+  return mesh_lib.per_shard(score_shard, ['data'])(
       (params, frozen_params), batch)
 
 
@@ -221,7 +221,7 @@ def _score(params, config, batch, spec):
     # that not every chunk keeps the head.
     @jax.checkpoint
     def score_chunk(hidden, tokens):
-      logits = sharding.constrain(
+      logits = mesh_lib.constrain(
           model.unembed(head, config, hidden), None, 'tensor')
       logprobs = logprobs_lib.token_logprobs(logits, tokens, spec.temperature)
       return logprobs, logprobs_lib.entropy(logits, spec.temperature)
@@ -241,7 +241,7 @@ def _score(params, config, batch, spec):
         jnp.zeros(size).at[order].set(x.ravel(), mode='drop').reshape(
             counts.shape) for x in scores)
 
-  return sharding.per_shard(score_shard)(
+  return mesh_lib.per_shard(score_shard)(
       model.head_params(params, config),
       (hidden, batch.completions, completion_mask(batch)))
 
@@ -249,8 +249,8 @@ def _score(params, config, batch, spec):
 def rules(config, spec):
   """Where the trained parameters lie."""
   if spec.adapter_scale is None:
-    return sharding.param_rules(config.tied_head)
-  return sharding.ADAPTER_RULES
+    return mesh_lib.param_rules(config.tied_head)
+  return mesh_lib.ADAPTER_RULES
 
 
 def _policy_loss(logprobs, entropy, batch, spec):

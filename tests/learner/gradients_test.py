@@ -1,4 +1,4 @@
-"""train_step.py: one update, and all the ways to compute it that must agree."""
+"""gradients.py: one update, and all the ways to compute it that must agree."""
 
 import dataclasses
 import functools
@@ -9,11 +9,11 @@ import numpy as np
 import optax
 import pytest
 
+from atgrpo_jax.io import finite as finite_lib
+from atgrpo_jax.learner import gradients
 from atgrpo_jax.learner import train_state
-from atgrpo_jax.learner import train_step
 from atgrpo_jax.rl import logprobs as logprobs_lib
 from atgrpo_jax.rl import losses
-from atgrpo_jax.runtime import finite as finite_lib
 from tests import specs
 from tests.rl import tiny
 
@@ -33,7 +33,7 @@ def params():
 
 
 def _score(params, batch, spec=SPEC):
-  return train_step.score(params, batch, config=tiny.CONFIG, spec=spec)
+  return gradients.score(params, batch, config=tiny.CONFIG, spec=spec)
 
 
 @pytest.fixture(scope='module')
@@ -50,16 +50,16 @@ def batch(params):
 
 
 def _accumulate(params, batches, spec=SPEC):
-  sums = train_step.zero_sums(
+  sums = gradients.zero_sums(
       params, config=tiny.CONFIG, spec=spec)
   for batch in batches:
-    sums = train_step.accumulate(
+    sums = gradients.accumulate(
         params, sums, batch, config=tiny.CONFIG, spec=spec)
   return sums
 
 
 def _update(state, sums):
-  return train_step.apply_update(
+  return gradients.apply_update(
       state, sums, NUM_TOKENS, NUM_TOKENS, config=tiny.CONFIG, spec=SPEC)
 
 
@@ -115,7 +115,7 @@ def test_golden_step(params, batch):
 
 def test_supervised_loss_is_that_of_the_scores_and_falls(params):
   batch = tiny.make_batch()
-  mask = np.asarray(train_step.completion_mask(batch))
+  mask = np.asarray(gradients.completion_mask(batch))
   state, found = _state(params), [np.inf]
   for _ in range(3):
     expected = -np.mean(np.asarray(_score(state.params, batch))[mask])
@@ -131,7 +131,7 @@ def test_supervised_loss_is_that_of_the_scores_and_falls(params):
 
 def test_microbatches_of_any_shape_and_order_add_up(params, batch):
   # Bite: what stands behind a length or in a filler, a chunk left out.
-  mask = np.asarray(train_step.completion_mask(batch))
+  mask = np.asarray(gradients.completion_mask(batch))
   prompt_mask = np.arange(7) < np.asarray(batch.prompt_lengths)[:, None]
   assert not mask.all() and not prompt_mask.all() and not mask.any(-1).all()
   junk = dataclasses.replace(
@@ -178,14 +178,14 @@ def _plain_sums(params, batch):
         logprobs_lib.token_logprobs(logits, rows(batch.completions), 1.0),
         rows(batch.old_logprobs), rows(batch.behavior_logprobs),
         logprobs_lib.entropy(logits, 1.0), rows(batch.advantages),
-        rows(train_step.completion_mask(batch)),
+        rows(gradients.completion_mask(batch)),
         rows(batch.reference_logprobs), SPEC.loss)
     return total, metrics
 
   (total, metrics), grads = jax.value_and_grad(loss_fn, has_aux=True)(params)
   # One shard.
   return jax.tree.map(
-      lambda x: x[None], train_step.Sums(grads, total, metrics))
+      lambda x: x[None], gradients.Sums(grads, total, metrics))
 
 
 def test_a_group_equals_its_prompt_repeated(params, batch):

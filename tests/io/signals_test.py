@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from atgrpo_jax.runtime import signals
+from atgrpo_jax.io import signals
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -19,7 +19,7 @@ import multiprocessing
 import os
 import sys
 from concurrent import futures
-from atgrpo_jax.runtime import signals
+from atgrpo_jax.io import signals
 
 if __name__ == '__main__':
   stop = signals.StopFlag()
@@ -37,7 +37,7 @@ if __name__ == '__main__':
 # The second lock is waited for by the main thread, which no handler interrupts.
 _COMPILING = """
 import ctypes
-from atgrpo_jax.runtime import signals
+from atgrpo_jax.io import signals
 
 with signals.StopFlag().listen():
   mutex = ctypes.create_string_buffer(256)
@@ -49,7 +49,7 @@ with signals.StopFlag().listen():
 _HELD = """
 import sys
 import time
-from atgrpo_jax.runtime import signals
+from atgrpo_jax.io import signals
 
 stop = signals.StopFlag()
 with stop.listen():

@@ -17,7 +17,7 @@ from absl import logging as absl_logging
 import jax
 
 from atgrpo_jax import errors
-from atgrpo_jax.runtime import files
+from atgrpo_jax.io import files
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)

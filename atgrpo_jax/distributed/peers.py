@@ -25,7 +25,7 @@ import threading
 import time
 
 from atgrpo_jax import errors
-from atgrpo_jax.runtime import signals
+from atgrpo_jax.io import signals
 
 _PATIENCE = 300.0  # Seconds until all processes must have come.
 _RETRY = 0.2

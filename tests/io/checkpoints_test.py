@@ -18,9 +18,9 @@ import optax
 import pytest
 
 from atgrpo_jax import errors
+from atgrpo_jax.io import checkpoints
+from atgrpo_jax.io import finite
 from atgrpo_jax.learner import train_state
-from atgrpo_jax.runtime import checkpoints
-from atgrpo_jax.runtime import finite
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 

@@ -7,9 +7,9 @@ import types
 import pytest
 
 from atgrpo_jax import errors
-from atgrpo_jax.runtime import files
-from atgrpo_jax.runtime import metrics
-from atgrpo_jax.runtime import writers
+from atgrpo_jax.io import files
+from atgrpo_jax.io import metrics
+from atgrpo_jax.io import writers
 
 
 class _Recorder:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from atgrpo_jax.runtime import digests
+from atgrpo_jax.io import digests
 
 
 def _reference_digest(words):

@@ -28,9 +28,9 @@ from rich import console as rich_console
 from rich import progress as rich_progress
 
 from atgrpo_jax import errors
-from atgrpo_jax.runtime import files
-from atgrpo_jax.runtime import hosts
-from atgrpo_jax.runtime import writers as writers_lib
+from atgrpo_jax.distributed import hosts
+from atgrpo_jax.io import files
+from atgrpo_jax.io import writers as writers_lib
 
 
 class MetricsWriter:
