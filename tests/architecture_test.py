@@ -172,7 +172,7 @@ def mesh_problems(path: str, tree: ast.Module) -> Iterator[str]:
     if isinstance(node, ast.Call):
       name = names.get(id(node.func), '')
       if _is_in(name, 'jax') and name.rpartition('.')[2] in _MESH_BUILDERS:
-        yield f'{path}:{node.lineno}: calls {name}; only distributed/mesh.py may'
+        yield f'{path}:{node.lineno}: calls {name}; only mesh.py may'
 
 
 def step_problems(path: str, tree: ast.Module) -> Iterator[str]:
