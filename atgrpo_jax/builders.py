@@ -141,7 +141,7 @@ def make_environment(
   name = config.environment.module
   try:
     make = importlib.import_module(name).make_environment
-  except (SystemExit, *errors.OF_CODE) as error:
+  except (SystemExit, *errors.USER_CODE_ERRORS) as error:
     raise errors.UserError(
         f'environment.module={name!r} cannot be used '
         f'({errors.one_line(error)}); it must be a module with '
@@ -174,8 +174,8 @@ def _check_environment(name: str, environment: env_api.Environment) -> None:
         f'environment.module={name!r}: what make_environment returned has no '
         f'{", ".join(missing)}; see environments/env_api.py.')
   errors.check_number(
-      f'environment.module={name!r}: max_turns', environment.max_turns, least=1,
-      below=_MOST_TURNS)
+      f'environment.module={name!r}: max_turns', environment.max_turns,
+      min_value=1, less_than=_MOST_TURNS)
   acting = [role for phase in environment.phases for role in phase]
   if not acting or sorted(acting) != sorted(environment.roles):
     raise errors.UserError(

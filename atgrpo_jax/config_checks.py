@@ -25,7 +25,7 @@ def check_run(config: Config) -> None:
   """Raises UserError for numbers that no run can have."""
   never = ('; what is done every so many steps is never done with more than '
            'train.num_steps')
-  for section, name, least, advice in (
+  for section, name, min_value, advice in (
       ('rollout', 'num_tasks', 1, ''),
       ('rollout', 'max_new_tokens', 1, ''),
       ('train', 'updates_per_rollout', 1, ''),
@@ -35,7 +35,8 @@ def check_run(config: Config) -> None:
       ('evaluation', 'validate_every', 1, never),
       ('evaluation', 'num_timed', 0, ''), ('evaluation', 'num_samples', 1, '')):
     errors.check_number(
-        f'{section}.{name}', config[section][name], least=least, advice=advice)
+        f'{section}.{name}', config[section][name], min_value=min_value,
+        advice=advice)
   _check_seed(config['seed'])
   train = config['train']
   limits = train['num_steps'], train['completion_tokens']
@@ -49,7 +50,8 @@ def check_run(config: Config) -> None:
   update.check_order(train['update_order'], train['updates_per_rollout'])
   rollout = config['rollout']
   errors.check_number(
-      'rollout.temperature', rollout['temperature'], least=_LEAST_TEMPERATURE,
+      'rollout.temperature', rollout['temperature'],
+      min_value=_LEAST_TEMPERATURE,
       advice='; candidates that are all alike teach nothing')
   if rollout['read_of_cut'] not in ('all', 'nothing'):
     raise errors.UserError(
@@ -62,7 +64,7 @@ def check_run(config: Config) -> None:
   if config['evaluation']['temperature']:
     errors.check_number(
         'evaluation.temperature', config['evaluation']['temperature'],
-        least=_LEAST_TEMPERATURE, advice=', or 0 for the likeliest token')
+        min_value=_LEAST_TEMPERATURE, advice=', or 0 for the likeliest token')
   lengths = buckets_lib.Buckets(**config['buckets']).completion
   if rollout['max_new_tokens'] > lengths[-1]:
     raise errors.UserError(
@@ -78,27 +80,27 @@ def _check_compile_check(values):
       raise errors.UserError(
           f'compile_check.{name}={lengths}, but must be a median and a 95th '
           'percentile, such as (900, 3000).')
-    errors.check_number(f'compile_check.{name}', lengths[0], least=1)
+    errors.check_number(f'compile_check.{name}', lengths[0], min_value=1)
     errors.check_number(
-        f'compile_check.{name}', lengths[1], least=lengths[0],
+        f'compile_check.{name}', lengths[1], min_value=lengths[0],
         advice=', the median')
   for name in (
       'num_turns', 'environment_seconds', 'talk_seconds', 'num_validation'):
     errors.check_number(
-        f'compile_check.{name}', values.get(name, 0), least=0)
+        f'compile_check.{name}', values.get(name, 0), min_value=0)
   errors.check_number(
       'compile_check.disk_bytes_per_second',
-      values.get('disk_bytes_per_second', 1), above=0)
+      values.get('disk_bytes_per_second', 1), greater_than=0)
 
 
 def check_pretraining(config: Config) -> None:
   """Raises UserError for values that no pretraining can have."""
   _check_seed(config['seed'])
   for name in ('log_every', 'check_every', 'num_checked'):
-    errors.check_number(name, config[name], least=1)
+    errors.check_number(name, config[name], min_value=1)
   errors.check_number(
       'tokenizer.num_demonstrations', config['tokenizer']['num_demonstrations'],
-      least=1)
+      min_value=1)
   check_dtype('save_dtype', config['save_dtype'])
   if not sum(phase['num_steps'] for phase in config['phases'].values()):
     raise errors.UserError('The phases have no steps; give one num_steps.')
@@ -113,5 +115,5 @@ def check_dtype(name: str, dtype: str) -> None:
 def _check_seed(seed: int) -> None:
   """Refuses a seed that would draw what another one draws."""
   errors.check_number(
-      'seed', seed, least=0, below=2**32,
+      'seed', seed, min_value=0, less_than=2**32,
       advice=', since jax takes seeds modulo that')

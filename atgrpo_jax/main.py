@@ -271,7 +271,7 @@ def run() -> None:
   os.environ.setdefault('PYTHONWARNINGS', 'ignore:resource_tracker')
   try:
     app.run(main, flags_parser=parse_flags)
-  except errors.SPEAKING as error:
+  except errors.REPORTED_ERRORS as error:
     sys.exit(_report(error))
   except BrokenPipeError:
     if not _lost_output():
@@ -296,7 +296,7 @@ def _lost_output() -> bool:
 def _report(error: BaseException) -> int:
   """Prints what has ended the program; the exit status."""
   wants_traceback = flags.FLAGS.is_parsed() and _TRACEBACK.value
-  if isinstance(error, errors.SPEAKING) and not wants_traceback:
+  if isinstance(error, errors.REPORTED_ERRORS) and not wants_traceback:
     print(f'error: {error}', file=sys.stderr)
   else:
     traceback.print_exception(error)
@@ -316,7 +316,7 @@ def parse_flags(
     rest = values(argv)
     # If there was an OSError in the file, this raises it.
     is_config = hasattr(values.config, 'to_dict')
-  except errors.OF_CODE as error:
+  except errors.USER_CODE_ERRORS as error:
     raise errors.UserError(_flag_error(path, error)) from error
   except SystemExit as error:  # As --help does.
     if not _lines_in(path, error):

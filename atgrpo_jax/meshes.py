@@ -51,7 +51,7 @@ def fit_to_devices(
   """
   given = mesh_lib.MeshSpec(**config.mesh)
   for name in ('fsdp', 'tensor'):
-    errors.check_number(f'mesh.{name}', config.mesh[name], least=0)
+    errors.check_number(f'mesh.{name}', config.mesh[name], min_value=0)
   if given.fsdp and given.tensor and given.pools != mesh_lib.AUTO:
     return config
   config = config.copy_and_resolve_references()

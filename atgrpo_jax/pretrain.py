@@ -215,7 +215,7 @@ def _repertoire(key: str, name: str) -> demonstrations.Repertoire:
   """What a module teaches; UserError, with the key that names it."""
   try:
     return importlib.import_module(name).REPERTOIRE
-  except errors.OF_CODE as error:
+  except errors.USER_CODE_ERRORS as error:
     raise errors.UserError(
         f'{key}={name!r} cannot be used ({errors.one_line(error)}); it must be '
         'a module with a REPERTOIRE, such as '

@@ -142,9 +142,10 @@ class RolloutSpec:
           f'group_size={self.group_size}: an advantage compares the '
           'candidates of a group, so it must be at least 2 (1, where a '
           "critic's value of the prompt is the baseline).")
-    errors.check_number('rollout.alpha', self.alpha, least=0)
+    errors.check_number('rollout.alpha', self.alpha, min_value=0)
     errors.check_number(
-        'rollout.selection_temperature', self.selection_temperature, above=0,
+        'rollout.selection_temperature', self.selection_temperature,
+        greater_than=0,
         advice="; for the largest reward use selection='acting_greedy'")
     if not 0 <= self.selection_epsilon <= 1:
       raise errors.UserError(
@@ -273,7 +274,7 @@ class CriticSpec:
               "which has no critic; use kind='independent' or 'central', or "
               f'leave {unused!r}.')
     for name in ('learning_rate', 'value_clip'):
-      errors.check_number(f'critic.{name}', getattr(self, name), least=0)
+      errors.check_number(f'critic.{name}', getattr(self, name), min_value=0)
     if not 0 <= self.gae_lambda <= 1:
       raise errors.UserError(
           f'critic.gae_lambda={self.gae_lambda} must be a number from 0 to 1.')

@@ -102,7 +102,7 @@ def make_meshes(
     spec: MeshSpec) -> dict[str, Mesh]:
   """Policy -> mesh. Policies with the same pool have the same mesh."""
   for name, size in (('fsdp', spec.fsdp), ('tensor', spec.tensor)):
-    errors.check_number(f'mesh.{name}', size, least=1)
+    errors.check_number(f'mesh.{name}', size, min_value=1)
   pools = _parse_pools(policies, len(devices), spec.pools)
   devices = sorted(devices, key=_slice_of)
   meshes = {}

@@ -90,7 +90,7 @@ class Peers:
       self._note_done(self.process_id)
       self._all_done.wait()
       return
-    if isinstance(error, errors.SPEAKING):
+    if isinstance(error, errors.REPORTED_ERRORS):
       sentence = f'Process {self.process_id}: {error}'
     else:
       # Perhaps because another process is gone.

@@ -87,7 +87,7 @@ class Tokenizer:
       text = self._hf.apply_chat_template(
           messages, tokenize=False, add_generation_prompt=True,
           enable_thinking=self._thinking)
-    except (jinja2.TemplateError, *errors.OF_CODE) as error:
+    except (jinja2.TemplateError, *errors.USER_CODE_ERRORS) as error:
       raise errors.UserError(
           f'{self._folder}: the chat template cannot render the roles '
           f'{[message["role"] for message in messages]} '
@@ -194,7 +194,7 @@ class _Reading:
   def __exit__(self, kind, error, traceback) -> None:
     # Of a tokenizer.json that says nothing to it, tokenizers raises a bare
     # Exception, which no `except` can name without catching everything.
-    if kind is Exception or isinstance(error, errors.OF_CODE):
+    if kind is Exception or isinstance(error, errors.USER_CODE_ERRORS):
       raise errors.UserError(
           f'{self._folder}: tokenizer.json, tokenizer_config.json or '
           f'chat_template.jinja cannot be used ({errors.one_line(error)}); '

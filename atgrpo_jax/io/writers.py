@@ -141,7 +141,7 @@ def _of_module(name: str) -> Iterator[Callable[..., Writer]]:
   """Its `make_writer`; UserError if there is none, or if the call raises."""
   try:
     yield importlib.import_module(name).make_writer
-  except errors.OF_CODE as error:
+  except errors.USER_CODE_ERRORS as error:
     raise errors.UserError(
         f'train.writers names {name!r}, which is none of '
         f'{", ".join(_KNOWN)} and cannot be used as a module '

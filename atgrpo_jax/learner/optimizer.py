@@ -42,17 +42,17 @@ class OptimizerSpec:
     for name in (
         'learning_rate', 'warmup_updates', 'decay_updates', 'final_share',
         'weight_decay'):
-      errors.check_number(f'optimizer.{name}', getattr(self, name), least=0)
+      errors.check_number(f'optimizer.{name}', getattr(self, name), min_value=0)
     if 0 < self.decay_updates <= self.warmup_updates:
       raise errors.UserError(
           f'optimizer.decay_updates={self.decay_updates} counts the warm-up of '
           f'{self.warmup_updates} updates and must be above it.')
     errors.check_number(
-        'optimizer.max_grad_norm', self.max_grad_norm, above=0,
+        'optimizer.max_grad_norm', self.max_grad_norm, greater_than=0,
         advice='; a large one clips nothing')
     for name in ('b1', 'b2'):
       errors.check_number(
-          f'optimizer.{name}', getattr(self, name), least=0, below=1)
+          f'optimizer.{name}', getattr(self, name), min_value=0, less_than=1)
 
 
 def learning_rate(spec: OptimizerSpec) -> optax.Schedule:

@@ -43,7 +43,7 @@ class LoraSpec:
     if self.rank < 1:
       raise errors.UserError(
           f'lora.rank={self.rank}: an adapter needs a rank of 1 or more.')
-    errors.check_number('lora.alpha', self.alpha, above=0)
+    errors.check_number('lora.alpha', self.alpha, greater_than=0)
     for target in self.targets:
       try:
         re.compile(target)

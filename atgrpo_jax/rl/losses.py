@@ -96,7 +96,7 @@ class LossSpec:
     for name in (
         'clip_low', 'clip_high', 'dual_clip', 'importance_cap',
         'kl_coefficient'):
-      errors.check_number(f'loss.{name}', getattr(self, name), least=0)
+      errors.check_number(f'loss.{name}', getattr(self, name), min_value=0)
     errors.check_number('loss.entropy_coefficient', self.entropy_coefficient)
     if 0 < self.dual_clip <= 1:
       raise errors.UserError(

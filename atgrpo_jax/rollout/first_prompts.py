@@ -41,7 +41,7 @@ def check(
         lengths[role].append(sum(
             len(message['role'] + message['content'])
             for message in environment.observe(state, role)))
-    except errors.OF_CODE as error:
+    except errors.USER_CODE_ERRORS as error:
       raise errors.UserError(
           f'The environment cannot begin the task {task["task_id"]!r}, number '
           f'{number} of its split ({errors.one_line(error)}); see that '

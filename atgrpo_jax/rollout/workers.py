@@ -95,8 +95,8 @@ class Workers:
     for name, number in (
         ('num_workers', num_workers), ('program_slots', program_slots)):
       errors.check_number(
-          f'environment.{name}', number, least=1,
-          below=sandbox_lib.MOST_SLOTS + 1, advice='; each is a process')
+          f'environment.{name}', number, min_value=1,
+          less_than=sandbox_lib.MOST_SLOTS + 1, advice='; each is a process')
     if level not in LEVELS:
       raise errors.UserError(
           f'sandbox.level={level!r} is unknown; give one of '
