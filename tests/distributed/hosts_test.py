@@ -17,7 +17,7 @@ from atgrpo_jax import train
 from atgrpo_jax.distributed import hosts
 from atgrpo_jax.rollout import records
 from tests import echo
-from tests.runtime import peers_test
+from tests.distributed import peers_test
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CHANGES = {
