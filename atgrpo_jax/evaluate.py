@@ -174,7 +174,7 @@ def evaluate_run(
   result = describe(experiment) | evaluate(
       make_runner(), tasks, transcripts_path(workdir, name))
   if num_samples > 1:
-    result |= measures.best_of(
+    result |= measures.pass_at_k(
         make_runner(), tasks, result['successes'], result['clusters'],
         num_samples)
     _check_left_out(

@@ -1,10 +1,20 @@
-"""What an evaluation measures beside the success of one episode of a task."""
+"""Measures of an evaluation beyond success: pass@k, intervals, response time.
+
+  python -m atgrpo_jax.measures --k=1,4 RUN/groups/*.jsonl.gz
+
+prints pass@k, accuracy@k and maxcoop@k for every role and turn of a training
+run on programming problems, over the groups that the run has written.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import argparse
+import collections
+from collections.abc import Iterable, Mapping, Sequence
 import math
+import pathlib
 import statistics
+import sys
 import time
 from typing import Any
 
@@ -13,14 +23,22 @@ import numpy as np
 from atgrpo_jax import errors
 from atgrpo_jax import types
 from atgrpo_jax.algorithms import play
+from atgrpo_jax.rollout import records
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from environments import env_api
-from environments.programming import metrics as metrics_lib
 
 # Of a task whose episode failed through no fault of the team, in `successes`.
 LEFT_OUT = '-'
 _NUM_DRAWS = 2000  # Of a bootstrap.
+
+# Measure -> the reward terms it reads, and the value of one candidate.
+_TEST_TERMS = ('golden', 'correct', 'tests')
+_GROUP_MEASURES = {
+    'pass': (_TEST_TERMS, lambda value: float(value >= 1)),
+    'accuracy': (_TEST_TERMS, float),
+    'maxcoop': (('cooperation',), float),
+}
 
 
 def play_episodes(
@@ -46,26 +64,39 @@ def successes(played: Sequence[Sequence[tree_lib.Node]]) -> str:
       for nodes in played)
 
 
-def best_of(
+def best_at_k(values: Sequence[float], k: int) -> float:
+  """Expected maximum of k values, drawn without replacement.
+
+  For values of 0 and 1 this is the unbiased pass@k of arXiv 2107.03374.
+  """
+  n = len(values)
+  if not 1 <= k <= n:
+    raise ValueError(f'k={k} must be from 1 to {n}, the number of candidates.')
+  # The value of rank i is the maximum of comb(i, k - 1) of the subsets.
+  return sum(
+      value * math.comb(i, k - 1) for i, value in enumerate(sorted(values))
+  ) / math.comb(n, k)
+
+
+def pass_at_k(
     runner: runner_lib.EpisodeRunner, tasks: Sequence[env_api.Task],
     first: str, clusters: Sequence[int], num_samples: int) -> dict[str, Any]:
-  """How the team does with several episodes of each task.
+  """Plays several episodes of each task and estimates pass@k of the team.
 
   Args:
-    runner: of the evaluation.
-    tasks: of it.
-    first: `successes` of the first episodes, which are not played again.
-    clusters: [tasks], the same number for tasks of one kind.
+    runner: plays the episodes.
+    tasks: the held-out tasks.
+    first: `successes` of the first round, which is not played again.
+    clusters: [tasks], equal numbers for tasks of one kind.
     num_samples: episodes of each task.
 
   Returns:
     num_samples: as given.
     samples: `successes` of each round of episodes, the first included.
-    pass_at_k: k -> share of tasks that one of k episodes solves, without bias
-      (arXiv 2107.03374), for 1, 2, 4, ... and `num_samples`. That of 1 is
-      avg@k, the mean over all episodes. Tasks without k known episodes do not
-      count.
-    pass_at_k_interval: k -> 95 % interval, of a bootstrap over clusters.
+    pass_at_k: k -> fraction of tasks that at least one of k episodes solves,
+      for 1, 2, 4, ... and `num_samples`. pass@1 is the mean over all episodes.
+      Tasks with fewer than k known episodes are excluded.
+    pass_at_k_interval: k -> 95 % interval of a bootstrap over clusters.
   """
   flat = successes(play_episodes(runner, tasks, range(1, num_samples)))
   rounds = [first, *(
@@ -76,7 +107,7 @@ def best_of(
       *(1 << i for i in range(num_samples.bit_length())
         if 1 << i <= num_samples), num_samples}):
     of_tasks = [
-        metrics_lib.pass_at_k(len(known), known.count('1'), k)
+        best_at_k([float(x) for x in known], k)
         if len(known := [x for x in episodes if x != LEFT_OUT]) >= k
         else math.nan for episodes in zip(*rounds)]
     values[str(k)] = float(np.nanmean(of_tasks))
@@ -96,6 +127,55 @@ def _interval(values: np.ndarray, clusters: np.ndarray) -> list[float]:
       len(names), size=(_NUM_DRAWS, len(names)))
   means = sums[drawn].sum(axis=1) / sizes[drawn].sum(axis=1)
   return [float(x) for x in np.quantile(means, [0.025, 0.975])]
+
+
+def group_measures(
+    trees: Iterable[Mapping[str, Any]],
+    k: int) -> dict[tuple[str, int, str], float]:
+  """PassOrNot@k, Accuracy@k and MaxCoop@k of arXiv 2508.04652.
+
+  pass@k is the fraction of prompts whose tests one of k candidates passes; for
+  a tester, whose list of cases is correct as a whole. accuracy@k is the largest
+  fraction of passed tests or correct cases among k candidates, and maxcoop@k
+  their largest cooperation term.
+
+  Args:
+    trees: records of `records.read_trees`.
+    k: candidates of a prompt. Prompts with fewer are excluded.
+
+  Returns:
+    (role, turn, measure) -> mean over prompts.
+  """
+  values = collections.defaultdict(list)
+  for node in (node for tree in trees for node in tree['nodes']):
+    for index, group in enumerate(node['groups']):
+      candidates = [
+          terms for candidate in range(len(group['candidates']))
+          if (terms := _mean_terms(node, index, candidate)) is not None]
+      for measure, (names, value_fn) in _GROUP_MEASURES.items():
+        found = [
+            value_fn(terms[name]) for terms in candidates for name in names
+            if name in terms]
+        if len(found) >= k:
+          values[group['role'], node['turn'], measure].append(
+              best_at_k(found, k))
+  return {key: statistics.fmean(x) for key, x in values.items()}
+
+
+def _mean_terms(
+    node: Mapping[str, Any], group: int,
+    candidate: int) -> dict[str, float] | None:
+  """Mean reward terms over a candidate's steps; None if all steps failed."""
+  known = [
+      step['terms'] for joint_action, step in zip(
+          node['joint_actions'], node['steps'])
+      if joint_action[group] == candidate
+      and 'infrastructure' not in step['outcomes'].values()]
+  if not known:
+    return None
+  return {
+      name: statistics.fmean(terms[name] for terms in known)
+      for name in known[0]}
 
 
 def lines(result: Mapping[str, Any]) -> list[str]:
@@ -183,3 +263,29 @@ def wilson_interval(
       share * (1 - share) / num_trials + z**2 / (4 * num_trials**2))
   return (
       max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale))
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+  parser = argparse.ArgumentParser(prog='python -m atgrpo_jax.measures')
+  parser.add_argument('--k', default='1', help='for example 1,5,10')
+  parser.add_argument('files', nargs='+', type=pathlib.Path)
+  return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str]) -> int:
+  """Runs the command of the module docstring and returns its exit status."""
+  args = parse(arguments)
+  try:
+    for k in map(int, args.k.split(',')):
+      trees = (tree for path in args.files for tree in records.read_trees(path))
+      for key, value in sorted(group_measures(trees, k).items()):
+        role, turn, measure = key
+        print(f'{role}, turn {turn + 1}: {measure}@{k} {value:.3f}')
+  except ValueError as error:
+    print(error, file=sys.stderr)
+    return 2
+  return 0
+
+
+if __name__ == '__main__':
+  sys.exit(main(sys.argv[1:]))

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from atgrpo_jax import measures
 from atgrpo_jax.rl import advantages
 from atgrpo_jax.rl import logprobs
 from atgrpo_jax.rl import losses
@@ -37,7 +38,6 @@ from configs import sudoku
 from configs import writer
 from configs import writing as writing_config
 from environments.boards import board_game
-from environments.programming import metrics as programming_metrics
 from environments.sandbox import gateway
 from environments.writing import env as writing
 from environments.writing import rewards
@@ -576,7 +576,7 @@ def test_commands_can_be_parsed(monkeypatch):
       'benchmarks.sandbox': sandbox.parse,
       'environments.sandbox.gateway': gateway.parse,
       'benchmarks.rehearsal': _check_rehearsal,
-      'environments.programming.metrics': programming_metrics.parse,
+      'atgrpo_jax.measures': measures.parse,
       'tests.viewer.screenshots': _check_one_argument,
       'environments.math_problems.measure': _check_measure}
   for page, module, args in python_commands():

@@ -130,7 +130,7 @@ def test_response_time(monkeypatch):
     assert [prompt[0] for prompt in Slow.asked] == [*'xxxx' * 2, *'yyyy']
 
 
-def test_the_best_of_some_episodes():
+def test_pass_at_k_of_repeated_episodes():
   # T3 is left out of one round, and T4 of two.
   rounds = ['0110', '010-', '01-1', '011-']
   tasks = [{'task_id': f'T{i}'} for i in range(4)]
@@ -148,7 +148,7 @@ def test_the_best_of_some_episodes():
     environment = scripted.Counting((('a',),), max_turns=1)
 
   tasks = [task | {'goal': 1} for task in tasks]
-  found = measures.best_of(Played(), tasks, rounds[0], [0, 1, 2, 3], 4)
+  found = measures.pass_at_k(Played(), tasks, rounds[0], [0, 1, 2, 3], 4)
   assert found['num_samples'] == 4 and found['samples'] == rounds
   # Solved of known: 0 of 4, 4 of 4, 2 of 3, 1 of 2.
   assert found['pass_at_k'] == pytest.approx({
@@ -159,7 +159,7 @@ def test_the_best_of_some_episodes():
   assert measures.lines(found)[0].startswith('avg@4     54.2 % ')
   assert measures.lines(found)[1].startswith('pass@2    75.0 % ')
   # Tasks of one kind are drawn together.
-  alike = measures.best_of(Played(), tasks, rounds[0], [0, 0, 0, 0], 4)
+  alike = measures.pass_at_k(Played(), tasks, rounds[0], [0, 0, 0, 0], 4)
   assert alike['pass_at_k_interval']['1'] == pytest.approx(
       [found['pass_at_k']['1']] * 2)
 
