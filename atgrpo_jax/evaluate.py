@@ -1,4 +1,9 @@
-"""How a team does on held-out tasks: one answer per prompt, no oracle."""
+"""Evaluates a team on held-out tasks: one candidate per prompt, no selection.
+
+An evaluation is a JSON file, `evals/<name>.json`, and the trees of its
+episodes, `evals/<name>.jsonl.gz`. On request it also reports pass@k and the
+response time of the team.
+"""
 
 from __future__ import annotations
 
@@ -25,72 +30,73 @@ from atgrpo_jax.rollout import tree as tree_lib
 from environments import datasets
 from environments import env_api
 
-# A task whose episode failed through no fault of the team is left out, as its
-# answer is not known. Above this share of tasks the rest would no longer stand
-# for all, and there is no result.
-MAX_SHARE_LEFT_OUT = 0.01
+# Failed tasks are excluded from all means. Above this fraction the remaining
+# tasks no longer represent the split, and the evaluation is an error.
+MAX_FAILED_FRACTION = 0.01
+
+
+# ---- One evaluation ---------------------------------------------------------
 
 
 def evaluate(
     runner: runner_lib.EpisodeRunner, tasks: Sequence[env_api.Task],
     transcripts: pathlib.Path | None = None) -> dict[str, Any]:
-  """Plays each task once (K = 1) and reports how the team did.
+  """Plays each task once (K = 1) and reports success, returns and cost.
 
   Args:
-    runner: environment, policies and sampling temperature; what it has cost,
-      this included, is reported as well.
+    runner: fixes environment, policies and temperature. The reported budget
+      includes everything that the runner has sampled before.
     tasks: the held-out tasks.
-    transcripts: where all episodes are written, if anywhere; see
-      `rollout.records.write_trees`.
+    transcripts: file for the trees of all episodes, or None.
 
   Raises:
-    InfrastructureError: more than `MAX_SHARE_LEFT_OUT` of the tasks failed
-      through no fault of the team.
+    InfrastructureError: more than `MAX_FAILED_FRACTION` of the tasks failed
+      for reasons outside the model.
   """
   environment = runner.environment
-  played = measures.play_episodes(runner, tasks)
+  episodes = measures.play_episodes(runner, tasks)
   outcomes = {role: collections.Counter() for role in environment.roles}
-  for node in itertools.chain(*played):
+  for node in itertools.chain(*episodes):
     for role, outcome in node.steps[0].outcomes.items():
       outcomes[role][outcome.value] += 1
-  known = [nodes for nodes in played if not nodes[-1].failed(0)]
-  num_left_out = len(tasks) - len(known)
-  _check_left_out(num_left_out, len(tasks))
+  finished = [nodes for nodes in episodes if not nodes[-1].failed(0)]
+  num_failed = len(tasks) - len(finished)
+  _check_num_failed(num_failed, len(tasks))
   if transcripts is not None:
     records.write_trees(
         transcripts, [
             tree_lib.chain(task['task_id'], nodes)
-            for task, nodes in zip(tasks, played)],
+            for task, nodes in zip(tasks, episodes)],
         environment, with_tokens=False)
-  lasts = [nodes[-1].steps[0] for nodes in known]
-  turns = [nodes[-1].turn + 1 for nodes in known]
-  solved = [
-      number for number, last in zip(turns, lasts) if last.success]
-  num_success = len(solved)
+  last_steps = [nodes[-1].steps[0] for nodes in finished]
+  num_turns = [nodes[-1].turn + 1 for nodes in finished]
+  turns_to_solve = [
+      n for n, step in zip(num_turns, last_steps) if step.success]
+  num_success = len(turns_to_solve)
   returns = [
-      float(sum(node.team_rewards[0] for node in nodes)) for nodes in played]
+      float(sum(node.team_rewards[0] for node in nodes)) for nodes in episodes]
   terms = collections.defaultdict(list)
-  for last in lasts:
-    for name, value in last.reward_terms.items():
+  for step in last_steps:
+    for name, value in step.reward_terms.items():
       terms[name].append(value)
   return {
       'num_tasks': len(tasks),
-      # Through no fault of the team; all means and shares are of the others.
-      'num_left_out': num_left_out,
-      'success': num_success / len(known),
-      # '1' or '0' for each task in its order, to compare runs task by task.
-      'successes': measures.successes(played),
+      'num_left_out': num_failed,  # Excluded from all means below.
+      'success': num_success / len(finished),
+      # One character for each task, so that runs can be compared by task.
+      'successes': measures.successes(episodes),
       'clusters': clusters(tasks),
-      'interval': measures.wilson_interval(num_success, len(known)),
-      # Of the team, undiscounted; None of a task that is left out. The terms
-      # are those of the last step.
+      'interval': measures.wilson_interval(num_success, len(finished)),
+      # Undiscounted team returns, None for failed tasks. The reward terms are
+      # those of the last step.
       'mean_return': statistics.fmean(filter(math.isfinite, returns)),
       'returns': [x if math.isfinite(x) else None for x in returns],
       'reward_terms': {
           name: statistics.fmean(x) for name, x in terms.items()},
-      'mean_turns': sum(turns) / len(known),
-      'mean_turns_to_solve': sum(solved) / len(solved) if solved else None,
-      'truncated': sum(last.truncated for last in lasts) / len(known),
+      'mean_turns': sum(num_turns) / len(finished),
+      'mean_turns_to_solve': (
+          sum(turns_to_solve) / num_success if num_success else None),
+      'truncated': sum(step.truncated for step in last_steps) / len(finished),
       'outcomes': {role: dict(count) for role, count in outcomes.items()},
       'budget': runner.counters.ledger(),
       'policy_map': dict(runner.policy_map),
@@ -104,29 +110,31 @@ def evaluate(
   }
 
 
-def _check_left_out(
-    num_left_out: int, num_played: int, what: str = 'tasks') -> None:
-  """Says how many are left out; InfrastructureError if too many are."""
-  if not num_left_out:
-    return
-  found = (
-      f'{num_left_out} of {num_played} {what} failed through no fault of the '
-      'team')
-  if num_left_out > MAX_SHARE_LEFT_OUT * num_played:
-    raise errors.InfrastructureError(
-        f'{found}, more than the {MAX_SHARE_LEFT_OUT:.0%} that an evaluation '
-        'may leave out: the sandbox or a worker broke, as is said above, or '
-        'the environment paid a reward that is not finite. Mend it, then run '
-        'the same command again.')
-  print(f'{found} and are left out')
-
-
 def clusters(tasks: Sequence[env_api.Task]) -> list[int]:
-  """For each task the index of the first one of its kind, or its own."""
+  """Maps each task to the first task of its `kind`, or to itself."""
   first = {}
   return [
       first.setdefault(task['kind'], index) if 'kind' in task else index
       for index, task in enumerate(tasks)]
+
+
+def _check_num_failed(
+    num_failed: int, num_played: int, noun: str = 'tasks') -> None:
+  """Reports failed episodes; InfrastructureError if there are too many."""
+  if not num_failed:
+    return
+  message = (
+      f'{num_failed} of {num_played} {noun} failed for reasons outside the '
+      'model')
+  if num_failed > MAX_FAILED_FRACTION * num_played:
+    raise errors.InfrastructureError(
+        f'{message}; an evaluation allows {MAX_FAILED_FRACTION:.0%}. The '
+        'sandbox or a worker broke, as reported above, or the environment '
+        'paid a non-finite reward. Fix it and run the same command again.')
+  print(f'{message} and are excluded')
+
+
+# ---- The mode `evaluate` ----------------------------------------------------
 
 
 def evaluate_run(
@@ -134,20 +142,22 @@ def evaluate_run(
     checkpoint: str = checkpoints_lib.LATEST) -> None:
   """Evaluates a checkpoint of `workdir`, or the untrained team.
 
-  `checkpoint` is as in `Experiment.trained_params`.
+  Args:
+    experiment: the run.
+    workdir: its folder, which may be empty.
+    checkpoint: see `Experiment.trained_params`.
   """
   config = experiment.config
   name = config.evaluation.name
   if name in ('', 'before', 'after') or pathlib.PurePath(name).name != name:
     raise errors.UserError(
-        f'evaluation.name={name!r}: give a plain file name other than before '
-        'and after, which training writes.')
+        f'evaluation.name={name!r}: expected a plain file name other than '
+        "'before' and 'after', which training writes.")
   num_samples = config.evaluation.num_samples
   if num_samples > 1 and not config.evaluation.temperature:
     raise errors.UserError(
-        'evaluation.temperature=0 would play '
-        f'evaluation.num_samples={num_samples} equal episodes of each task; '
-        'raise the temperature.')
+        f'evaluation.num_samples={num_samples} with evaluation.temperature=0 '
+        'plays equal episodes; raise the temperature.')
   tasks = experiment.tasks(config.evaluation.test)
   policy_map = experiment.policy_map
   if config.evaluation.policies:
@@ -177,21 +187,23 @@ def evaluate_run(
     result |= measures.pass_at_k(
         make_runner(), tasks, result['successes'], result['clusters'],
         num_samples)
-    _check_left_out(
-        sum(x.count(measures.LEFT_OUT) for x in result['samples']),
+    _check_num_failed(
+        sum(x.count(measures.FAILED) for x in result['samples']),
         num_samples * len(tasks), 'episodes')
   if config.evaluation.num_timed:
     result |= measures.response_time(
         make_runner(), tasks[:config.evaluation.num_timed])
   path = write(workdir, name, result)
   print_table({name: result})
-  for line in measures.lines(result):
-    print(line)
+  measures.print_extras(result)
   print(f'written to {path}')
 
 
+# ---- Files ------------------------------------------------------------------
+
+
 def describe(experiment: experiment_lib.Experiment) -> dict[str, Any]:
-  """What an evaluation file says of the run it comes from."""
+  """Returns the fields of an evaluation that identify its run."""
   config = experiment.config
   return {
       'task': config.environment.module,
@@ -204,7 +216,7 @@ def describe(experiment: experiment_lib.Experiment) -> dict[str, Any]:
 
 
 def transcripts_path(workdir: pathlib.Path, name: str) -> pathlib.Path:
-  """Where the episodes of an evaluation are; see `rollout.records`."""
+  """Returns the file with the trees of an evaluation."""
   return workdir / 'evals' / f'{name}.jsonl.gz'
 
 
@@ -215,55 +227,58 @@ def write(
   path = workdir / 'evals' / f'{name}.json'
   if not hosts.is_first():
     return path
-  path.parent.mkdir(exist_ok=True)  # Not the workdir, if that has vanished.
-  # The file says that all before it is done, so it must never be half there.
+  # Without `parents`: a workdir that was deleted is not created again.
+  path.parent.mkdir(exist_ok=True)
+  # The file marks everything before it as done, so it is written atomically.
   files.write_whole(path, json.dumps(result, indent=2) + '\n')
   return path
 
 
 def read(workdir: pathlib.Path, name: str) -> dict[str, Any]:
-  """Reads `evals/<name>.json`; a UserError if it is not what was written."""
+  """Reads `evals/<name>.json`; UserError if it is missing or inconsistent."""
   path = workdir / 'evals' / f'{name}.json'
   try:
     result = files.parse_json(path.read_text())
-    if 'clusters' not in result:
-      raise ValueError('it has no clusters of tasks')
     for field in ('successes', 'clusters'):
       if len(result[field]) != result['num_tasks']:
-        raise ValueError(f'{field} do not fit num_tasks')
-    known = result['num_tasks'] - result.get('num_left_out', 0)
-    if result['successes'].count('1') != round(result['success'] * known):
-      raise ValueError('successes do not fit success')
+        raise ValueError(f'{field} has not one value for each task')
+    num_finished = result['num_tasks'] - result.get('num_left_out', 0)
+    if result['successes'].count('1') != round(
+        result['success'] * num_finished):
+      raise ValueError('successes do not match success')
   except OSError as error:
     raise errors.UserError(f'Cannot read an evaluation: {error}.') from error
   except (ValueError, KeyError, TypeError) as error:
     raise errors.UserError(
-        f'{path} is no evaluation that was written here ({error}); put it back '
-        'as it was. The checkpoints beside it can be evaluated all the same, '
-        'with --mode=evaluate.') from error
+        f'{path} is damaged ({errors.one_line(error)}); restore it. '
+        '--mode=evaluate evaluates the checkpoints again under another '
+        'evaluation.name.') from error
   return result
 
 
 def check_comparable(
     before: Mapping[str, Any], tasks: Sequence[env_api.Task], *,
     temperature: float) -> None:
-  """Raises UserError unless `before` is of these tasks and temperature."""
-  there = before['split_hash'], before['sampling']['temperature']
-  here = datasets.split_hash(tasks), temperature
-  if there != here:
+  """Raises UserError unless `before` used these tasks and this temperature."""
+  recorded = before['split_hash'], before['sampling']['temperature']
+  current = datasets.split_hash(tasks), temperature
+  if recorded != current:
     raise errors.UserError(
-        f'evals/before.json was made on the split {before["split"]!r} '
-        f'(hash {there[0]}) at temperature {there[1]}, but evaluation.test now '
-        f'has the hash {here[0]} and evaluation.temperature is {here[1]}, so '
-        'what comes after could not be compared with it. Give both as they '
-        'were; for other tasks use --mode=evaluate when the run is done.')
+        f'evals/before.json used the split {before["split"]!r} with hash '
+        f'{recorded[0]} at temperature {recorded[1]}, but evaluation.test has '
+        f'hash {current[0]} and evaluation.temperature={current[1]}, so before '
+        'and after could not be compared. Restore both values; evaluate other '
+        'tasks with --mode=evaluate after the run.')
+
+
+# ---- Terminal output --------------------------------------------------------
 
 
 def sandbox_of(result: Mapping[str, Any]) -> str:
-  """The level at which programs ran; '' if there were none.
+  """Returns the isolation level of an evaluation; '' if no program ran.
 
-  Evaluations that do not say are older than the levels. Limits alone were all
-  that there was.
+  Evaluations without the field are older than the levels and ran under
+  resource limits alone.
   """
   if not result['budget']['program_runs']:
     return ''
@@ -272,17 +287,15 @@ def sandbox_of(result: Mapping[str, Any]) -> str:
 
 def print_comparison(
     before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-  """What training has done, if one sandbox ran the programs of both."""
-  levels = {
-      name: level for name, level in (
-          ('before', sandbox_of(before)), ('after', sandbox_of(after)))
-      if level}
+  """Prints both evaluations if they ran at the same isolation level."""
+  levels = [
+      level for result in (before, after) if (level := sandbox_of(result))]
   success = f'{100 * after["success"]:.1f} % ({after["num_tasks"]} tasks)'
-  if len(set(levels.values())) > 1:
+  if len(set(levels)) > 1:
     print_table({'after': after})
-    print(f'held-out success: after {success}. The evaluation before is left '
-          f'out: programs ran at sandbox level {levels["before"]} there, and '
-          f'at {levels["after"]} now.')
+    print(f'held-out success: after {success}. The evaluation before training '
+          f'is omitted: it ran at sandbox level {levels[0]}, this one at '
+          f'{levels[1]}.')
     return
   print_table({'before': before, 'after': after})
   print(f'held-out success: before {100 * before["success"]:.1f} %, after '
@@ -295,13 +308,12 @@ def print_table(results: Mapping[str, Mapping[str, Any]]) -> None:
         f'{"mean turns":>11s} {"to solve":>9s} {"step":>5s}')
   for name, result in results.items():
     low, high = result['interval']
+    to_solve = result['mean_turns_to_solve']
     print(f'{name:12s} {100 * result["success"]:6.1f} % '
           f'{100 * low:6.1f} … {100 * high:5.1f} % '
           f'{result["mean_return"]:7.3f} '
           f'{result["mean_turns"]:11.2f} '
-          f'{_or_nan(result["mean_turns_to_solve"]):9.2f} '
+          f'{math.nan if to_solve is None else to_solve:9.2f} '
           f'{result["step"]:5d}')
 
 
-def _or_nan(value: float | None) -> float:
-  return math.nan if value is None else value

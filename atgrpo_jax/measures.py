@@ -28,9 +28,9 @@ from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from environments import env_api
 
-# Of a task whose episode failed through no fault of the team, in `successes`.
-LEFT_OUT = '-'
-_NUM_DRAWS = 2000  # Of a bootstrap.
+# Marks an episode in `successes` that failed for a reason outside the model.
+FAILED = '-'
+_NUM_BOOTSTRAP_DRAWS = 2000
 
 # Measure -> the reward terms it reads, and the value of one candidate.
 _TEST_TERMS = ('golden', 'correct', 'tests')
@@ -44,12 +44,13 @@ _GROUP_MEASURES = {
 def play_episodes(
     runner: runner_lib.EpisodeRunner, tasks: Sequence[env_api.Task],
     branches: Sequence[int] = (0,)) -> list[list[tree_lib.Node]]:
-  """The nodes of one episode of each task, for each branch.
+  """Plays one episode of each task for each branch; returns their nodes.
 
-  All tasks of the first branch come first. Branches differ in what is sampled.
+  The result is ordered by branch, then by task. Branches differ in the random
+  keys of their candidates.
   """
   environment = runner.environment
-  # The team's reward is read without its weight.
+  # Evaluation reports team rewards without their weight.
   return runner.play([
       play.play_episode(
           runner, task['task_id'], environment.reset(task),
@@ -57,11 +58,11 @@ def play_episodes(
       for branch in branches for task in tasks])
 
 
-def successes(played: Sequence[Sequence[tree_lib.Node]]) -> str:
-  """'1' or '0' for each episode, or `LEFT_OUT`."""
+def successes(episodes: Sequence[Sequence[tree_lib.Node]]) -> str:
+  """Returns '1', '0' or `FAILED` for each episode."""
   return ''.join(
-      LEFT_OUT if nodes[-1].failed(0) else '01'[nodes[-1].steps[0].success]
-      for nodes in played)
+      FAILED if nodes[-1].failed(0) else '01'[nodes[-1].steps[0].success]
+      for nodes in episodes)
 
 
 def best_at_k(values: Sequence[float], k: int) -> float:
@@ -81,50 +82,56 @@ def best_at_k(values: Sequence[float], k: int) -> float:
 def pass_at_k(
     runner: runner_lib.EpisodeRunner, tasks: Sequence[env_api.Task],
     first: str, clusters: Sequence[int], num_samples: int) -> dict[str, Any]:
-  """Plays several episodes of each task and estimates pass@k of the team.
+  """Plays several episodes of each task and estimates pass@k.
 
   Args:
-    runner: plays the episodes.
-    tasks: the held-out tasks.
-    first: `successes` of the first round, which is not played again.
-    clusters: [tasks], equal numbers for tasks of one kind.
-    num_samples: episodes of each task.
+    runner: the runner of the evaluation.
+    tasks: the tasks of the evaluation.
+    first: `successes` of the first episodes, which are not played again.
+    clusters: [num_tasks], equal for tasks of one kind.
+    num_samples: number of episodes of each task, the first included.
 
   Returns:
     num_samples: as given.
-    samples: `successes` of each round of episodes, the first included.
-    pass_at_k: k -> fraction of tasks that at least one of k episodes solves,
-      for 1, 2, 4, ... and `num_samples`. pass@1 is the mean over all episodes.
-      Tasks with fewer than k known episodes are excluded.
-    pass_at_k_interval: k -> 95 % interval of a bootstrap over clusters.
+    samples: `successes` of each round of episodes.
+    pass_at_k: k -> unbiased estimate of the probability that at least one of
+      k episodes succeeds (arXiv 2107.03374), for powers of 2 and num_samples.
+      k = 1 is avg@k. Tasks with fewer than k finished episodes are excluded.
+    pass_at_k_interval: k -> 95 % interval from a bootstrap over clusters.
   """
   flat = successes(play_episodes(runner, tasks, range(1, num_samples)))
   rounds = [first, *(
       flat[start:start + len(tasks)]
       for start in range(0, len(flat), len(tasks)))]
+  powers = {
+      1 << i for i in range(num_samples.bit_length()) if 1 << i <= num_samples}
   values, intervals = {}, {}
-  for k in sorted({
-      *(1 << i for i in range(num_samples.bit_length())
-        if 1 << i <= num_samples), num_samples}):
-    of_tasks = [
-        best_at_k([float(x) for x in known], k)
-        if len(known := [x for x in episodes if x != LEFT_OUT]) >= k
-        else math.nan for episodes in zip(*rounds)]
-    values[str(k)] = float(np.nanmean(of_tasks))
-    intervals[str(k)] = _interval(np.array(of_tasks), np.array(clusters))
+  for k in sorted(powers | {num_samples}):
+    per_task = []
+    for episodes in zip(*rounds):
+      finished = [x for x in episodes if x != FAILED]
+      per_task.append(
+          best_at_k([float(x) for x in finished], k)
+          if len(finished) >= k else math.nan)
+    values[str(k)] = float(np.nanmean(per_task))
+    intervals[str(k)] = _bootstrap(np.array(per_task), np.array(clusters))
   return {
       'num_samples': num_samples, 'samples': rounds, 'pass_at_k': values,
       'pass_at_k_interval': intervals}
 
 
-def _interval(values: np.ndarray, clusters: np.ndarray) -> list[float]:
-  """95 % of the means of [N] values, NaN for none, with other clusters."""
-  names, index = np.unique(clusters[np.isfinite(values)], return_inverse=True)
-  known = values[np.isfinite(values)]
-  sums = np.bincount(index, known, len(names))
+def _bootstrap(values: np.ndarray, clusters: np.ndarray) -> list[float]:
+  """95 % interval of the mean of [N] values, resampled by cluster.
+
+  NaN values are excluded.
+  """
+  finite = np.isfinite(values)
+  values = values[finite]
+  names, index = np.unique(clusters[finite], return_inverse=True)
+  sums = np.bincount(index, values, len(names))
   sizes = np.bincount(index, minlength=len(names))
   drawn = np.random.default_rng(0).integers(
-      len(names), size=(_NUM_DRAWS, len(names)))
+      len(names), size=(_NUM_BOOTSTRAP_DRAWS, len(names)))
   means = sums[drawn].sum(axis=1) / sizes[drawn].sum(axis=1)
   return [float(x) for x in np.quantile(means, [0.025, 0.975])]
 
@@ -178,42 +185,36 @@ def _mean_terms(
       for name in known[0]}
 
 
-def lines(result: Mapping[str, Any]) -> list[str]:
-  """What of the above is in the result of an evaluation, for the terminal."""
-  found = []
+def print_extras(result: Mapping[str, Any]) -> None:
+  """Prints pass@k and the response time, if the evaluation has them."""
   for k, value in result.get('pass_at_k', {}).items():
     low, high = result['pass_at_k_interval'][k]
     name = f'avg@{result["num_samples"]}' if k == '1' else f'pass@{k}'
-    found.append(
-        f'{name:8s} {100 * value:5.1f} % {100 * low:6.1f} … '
-        f'{100 * high:5.1f} %')
+    print(f'{name:8s} {100 * value:5.1f} % {100 * low:6.1f} … '
+          f'{100 * high:5.1f} %')
   if 'num_timed' in result:
-    found.append(
-        f'response time {result["response_seconds"]:.3f} s, '
-        f'{result["tokens_per_second"]:.0f} tokens a second '
-        f'({result["num_timed"]} tasks one by one)')
-  return found
-
-
+    print(f'response time {result["response_seconds"]:.3f} s, '
+          f'{result["tokens_per_second"]:.0f} tokens/s '
+          f'({result["num_timed"]} tasks, one at a time)')
 def response_time(
     runner: runner_lib.EpisodeRunner,
     tasks: Sequence[env_api.Task]) -> dict[str, float]:
-  """How long a team takes if nothing else runs (arXiv 2508.04652).
+  """Measures the response time of a team on an idle machine (2508.04652).
 
-  Tasks are played one after another, each role by itself. Roles that act at
-  once would take as long as the slowest, so a task takes the sum over its
-  phases of the largest time of a role; environments are not counted. The first
-  task is played once more before, since it may compile.
+  Plays one task after another and samples one role at a time. Roles of one
+  phase would act in parallel, so a phase takes as long as its slowest role;
+  environment steps are not timed. The first task is played twice, because the
+  first time may include compilation.
 
   Returns:
-    response_seconds: mean of the tasks.
+    response_seconds: mean over tasks.
     tokens_per_second: generated tokens of all tasks over their seconds.
-    num_timed: tasks.
+    num_timed: number of tasks.
   """
   runner.play([_timed_episode(runner, tasks[0])])
   seconds, tokens = zip(*(
-      played for task in tasks
-      for played in runner.play([_timed_episode(runner, task)])))
+      timed for task in tasks
+      for timed in runner.play([_timed_episode(runner, task)])))
   return {
       'response_seconds': statistics.fmean(seconds),
       'tokens_per_second': sum(tokens) / sum(seconds), 'num_timed': len(tasks)}
@@ -226,23 +227,23 @@ def _timed_episode(
   environment = runner.environment
   state, seconds, tokens = environment.reset(task), 0.0, 0
   for turn, phase in play.positions(environment):
-    actions, of_roles = {}, []
+    actions, role_seconds = {}, []
     for role in environment.phases[phase]:
       key = types.GroupKey(task['task_id'], role, turn, branch=0)
       start = time.perf_counter()
       group, = yield runner.sample(
           [runner_lib.SampleRequest(key, state)], group_size=1)
-      of_roles.append(time.perf_counter() - start)
+      role_seconds.append(time.perf_counter() - start)
       ids, = group.completions
       tokens += len(ids)
       actions[role] = runner.text_of(role, ids)
-    seconds += max(of_roles)
+    seconds += max(role_seconds)
     step, = yield runner.step_environments([state], [actions])
     if tree_lib.failed(step):
       raise errors.InfrastructureError(
-          f'Task {task["task_id"]!r} failed through no fault of the team, so '
-          'its time is not known; look for the reason above, then run the same '
-          'command again.')
+          f'Task {task["task_id"]!r} failed for a reason outside the model, so '
+          'its response time is unknown. See the reason above, fix it, and run '
+          'the same command again.')
     if step.done:
       break
     state = step.state
@@ -252,15 +253,16 @@ def _timed_episode(
 def wilson_interval(
     num_success: float, num_trials: int,
     z: float = 1.959964) -> tuple[float, float]:
-  """Wilson's score interval of a proportion (95 % by default)."""
+  """Wilson score interval of a proportion, 95 % by default."""
   if not 0 <= num_success <= num_trials or not num_trials:
     raise ValueError(
-        f'{num_success} successes in {num_trials} trials are no proportion.')
-  share = num_success / num_trials
+        f'{num_success} successes in {num_trials} trials: expected '
+        '0 <= successes <= trials and at least one trial.')
+  rate = num_success / num_trials
   scale = 1 + z**2 / num_trials
-  centre = share + z**2 / (2 * num_trials)
+  centre = rate + z**2 / (2 * num_trials)
   spread = z * math.sqrt(
-      share * (1 - share) / num_trials + z**2 / (4 * num_trials**2))
+      rate * (1 - rate) / num_trials + z**2 / (4 * num_trials**2))
   return (
       max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale))
 

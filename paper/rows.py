@@ -165,7 +165,7 @@ def read_row(runs: records.Runs, row: str, name: str) -> Row | None:
         f'The seeds of {row} were evaluated at different sandbox levels '
         f'({", ".join(sorted(levels))}); evaluate all at the same '
         'config.sandbox.level.')
-  if any(measures.LEFT_OUT in found['successes'] for found in evaluations):
+  if any(measures.FAILED in found['successes'] for found in evaluations):
     # Training reads `before` when it goes on, so that one is not made again.
     made_again = 'workdir' if name == 'before' else f'evals/{name}.json'
     raise errors.UserError(
