@@ -1,65 +1,43 @@
-"""DAPO: BytedTsinghua-SIA/DAPO-Math-17k of the hub.
+"""DAPO: 17,000 training problems.
 
-The file has each of its 17 000 problems about a hundred times. A row that
-repeats the problem and the answer of a row before it is left out;
-`metadata.json` of the data set says how many.
+The published file repeats each problem about a hundred times. Repeated pairs of
+problem and answer are dropped and counted in `metadata.json`.
 """
 
-from __future__ import annotations
+from environments.math_problems import problems_dataset_builder as base
 
-from collections.abc import Iterator, Sequence
-import hashlib
-import pathlib
-from typing import Any
-
-import tensorflow_datasets as tfds
-
-from environments import dataset_files
-from environments.math_problems import problems
-
-# What the problems stand between.
-_BEFORE = (
+# The published prompts wrap each problem in these sentences.
+PREFIX = (
     'Solve the following math problem step by step. The last line of your '
     'response should be of the form Answer: $Answer (without quotes) where '
     '$Answer is the answer to the problem.')
-_AFTER = 'Remember to put your answer on its own line after "Answer:".'
+SUFFIX = 'Remember to put your answer on its own line after "Answer:".'
 
 
-class Builder(dataset_files.FilesBuilder):
-  """Problems to train on; see `environments.dataset_files.FilesBuilder`."""
-
-  VERSION = tfds.core.Version('1.0.0')
-  RELEASE_NOTES = {'1.0.0': 'The problem of each prompt, and its answer.'}
+class Builder(base.ProblemsBuilder):
   HUB_REPO = 'BytedTsinghua-SIA/DAPO-Math-17k'
-  HUB_REVISION = 'main'
   SPLIT_FILES = {'train': ('data/dapo-math-17k.parquet',)}
   FIELDS = {'prompt': (list[dict],), 'reward_model': (dict,)}
-  FEATURES = {
-      'problem': tfds.features.Text(), 'answer': tfds.features.Text()}
-  MAX_LETTERS = problems.MAX_LETTERS
 
-  def task(self, row: dataset_files.Row) -> dict[str, Any]:
+  def task(self, row):
     try:
       content = row['prompt'][0]['content'].strip()
       answer = row['reward_model']['ground_truth']
     except (LookupError, AttributeError) as error:
       raise ValueError(
-          'expected a message with its content in prompt, and ground_truth in '
-          'reward_model') from error
-    if not content.startswith(_BEFORE) or not content.endswith(_AFTER):
+          'expected prompt[0].content and reward_model.ground_truth') from error
+    if not content.startswith(PREFIX) or not content.endswith(SUFFIX):
       raise ValueError(
-          'the problem does not stand between the sentences of this data set')
+          'expected a prompt that starts and ends with the sentences of DAPO')
     if not isinstance(answer, str):
-      raise ValueError('ground_truth in reward_model is no text')
-    return problems.task(content[len(_BEFORE):-len(_AFTER)], answer)
+      raise ValueError(
+          f'reward_model.ground_truth={answer!r:.80} must be a string')
+    return base.make_task(content[len(PREFIX):-len(SUFFIX)], answer)
 
-  def _generate_examples(
-      self, split: str, paths: Sequence[pathlib.Path]
-  ) -> Iterator[tuple[int, dict[str, Any]]]:
+  def _generate_examples(self, split, paths):
     seen, num_repeated = set(), 0
     for index, task in super()._generate_examples(split, paths):
-      key = hashlib.sha256(
-          '\0'.join((task['problem'], task['answer'])).encode()).digest()
+      key = task['problem'], task['answer']
       if key in seen:
         num_repeated += 1
       else:

@@ -1,40 +1,54 @@
-"""Problems to train on, and the tests, without any that are in both.
+"""Training problems and four tests, with no problem in both.
 
-The train split is Polaris or DAPO, by the builder's config. `validation` is
-drawn from it by a hash of the problems. Each test is a split of its own:
-AIME24, AIME25, OlympiadBench and GSM8K. Training problems that overlap with a
-test, and then those that overlap with validation, are left out;
-`contamination.py` says what that means. The names of all are printed when the
-data set is made, and stand in its `metadata.json`.
+The train split is Polaris or DAPO, chosen by the builder's config, and
+`validation` is drawn from it by a hash of the problems. AIME24, AIME25,
+OlympiadBench and GSM8K are one split each. Training problems that overlap with
+a test, and then with validation, are removed; their names are logged and stored
+in `metadata.json`.
+
+Two problems overlap if they have the same words, or if they share at least
+`MIN_SHARED_RUNS` runs of `RUN_WORDS` words and these are at least `MIN_OVERLAP`
+of the runs of the shorter problem. Words are lower-case letters and numbers;
+LaTeX layout commands are ignored. The rule finds problems in other typesetting
+or with one number changed. The closing sentences of competitions ("where m and
+n are relatively prime ...") are too short to match.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import collections
+from collections.abc import Sequence
 import hashlib
 import logging
+import re
 from typing import Any
+import unicodedata
 
 import tensorflow_datasets as tfds
 
 from environments import datasets
-from environments import env_api
-from environments.math_problems import contamination
+from environments.env_api import Task
+from environments.math_problems import problems_dataset_builder as base
 
 TESTS = ('aime24', 'aime25', 'olympiadbench', 'gsm8k')
 NUM_VALIDATION = 200
+RUN_WORDS, MIN_SHARED_RUNS, MIN_OVERLAP = 8, 5, 0.5
+
+_LAYOUT = re.compile(
+    r'\\(?:left|right|displaystyle|quad|qquad|text|textbf|mathrm|mathbf|rm|bf|'
+    r'[dt]?frac|[bB]igg?[lr]?|begin|end|,|;|!|:)(?![a-z])')
+_WORD = re.compile(r'[^\W\d_]+|\d+')
 
 
 def module_of(name: str) -> str:
-  """The builder of one of the data sets that this one is made of."""
+  """Returns the builder module of one of the joined data sets."""
   return f'environments.math_problems.{name}.{name}_dataset_builder'
 
 
-class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-  """Mathematical problems."""
+class Builder(datasets.TaskBuilder):
+  """Joined data sets of mathematical problems."""
 
   VERSION = tfds.core.Version('1.0.0')
-  RELEASE_NOTES = {'1.0.0': 'Polaris and DAPO without four tests.'}
   BUILDER_CONFIGS = [
       tfds.core.BuilderConfig(name='polaris', description='Train on Polaris.'),
       tfds.core.BuilderConfig(name='dapo', description='Train on DAPO.'),
@@ -45,64 +59,89 @@ class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     return tfds.core.DatasetInfo(
         builder=self,
         description='Mathematical problems to train on, and four tests.',
-        features=tfds.features.FeaturesDict({
-            'task_id': tfds.features.Text(),
-            'problem': tfds.features.Text(),
-            'answer': tfds.features.Text(),
-        }),
+        features=tfds.features.FeaturesDict(
+            {'task_id': tfds.features.Text(), **base.FEATURES}),
         metadata=tfds.core.MetadataDict(),
         disable_shuffling=True,
     )
 
-  def _split_generators(
-      self, dl_manager: tfds.download.DownloadManager
-  ) -> dict[str, Iterator[tuple[int, dict[str, Any]]]]:
-    del dl_manager  # Each of the data sets has its own.
+  def splits(self) -> dict[str, list[dict[str, Any]]]:
+    def load(name, split):
+      return datasets.load(module_of(name), split, str(self.data_dir_root))
+
     source = self.builder_config.name
-    tests = {name: self._load(name, 'test') for name in TESTS}
-    train, as_tests = _without_overlaps(
-        self._load(source, 'train'),
-        [task for tasks in tests.values() for task in tasks])
+    tests = {name: load(name, 'test') for name in TESTS}
+    train, removed = remove_overlaps(
+        load(source, 'train'), [task for x in tests.values() for task in x])
     train, validation = _hold_out(train)
-    train, as_validation = _without_overlaps(train, validation)
-    removed = as_tests + as_validation
+    train, like_validation = remove_overlaps(train, validation)
+    removed += like_validation
     self.info.metadata['removed'] = removed
     logging.warning(
-        '%d problems of %s overlap with tests or validation and are left out%s',
-        len(removed), source, ''.join(
-            f'\n  {each["task_id"]}: {each["overlaps"]}, share '
-            f'{each["share"]:.2f}' for each in removed))
-    splits = {'train': train, 'validation': validation, **tests}
-    return {
-        split: self._generate_examples(tasks)
-        for split, tasks in splits.items()}
-
-  def _generate_examples(
-      self, tasks: Sequence[env_api.Task]
-  ) -> Iterator[tuple[int, env_api.Task]]:
-    yield from enumerate(tasks)
-
-  def _load(self, name: str, split: str) -> list[dict[str, Any]]:
-    return datasets.load(module_of(name), split, str(self.data_dir_root))
+        'removed %d problems of %s that overlap with a test or with validation'
+        '%s', len(removed), source, ''.join(
+            f'\n  {x["task_id"]}: {x["overlaps"]}, share {x["share"]:.2f}'
+            for x in removed))
+    return {'train': train, 'validation': validation, **tests}
 
 
-def _without_overlaps(
-    tasks: Sequence[env_api.Task], tests: Sequence[env_api.Task]
-) -> tuple[list[env_api.Task], list[dict[str, Any]]]:
-  """The tasks that are left, and what was removed and why."""
-  overlaps = {
-      overlap.index: overlap for overlap in contamination.find(tasks, tests)}
-  removed = [
-      {'task_id': tasks[index]['task_id'], 'overlaps': overlap.task_id,
-       'share': overlap.share} for index, overlap in overlaps.items()]
-  left = [task for i, task in enumerate(tasks) if i not in overlaps]
-  return left, removed
+def remove_overlaps(
+    tasks: Sequence[Task], tests: Sequence[Task],
+) -> tuple[list[Task], list[dict[str, Any]]]:
+  """Returns the tasks without overlap, and a record of each removed one.
+
+  A record has `task_id`, the `task_id` of the test that it `overlaps` most, and
+  their `share` of common runs, 1 for equal words. Ties name the first test.
+  """
+  test_words = [_words(test['problem']) for test in tests]
+  test_runs = list(map(_runs, test_words))
+  first_with_words = {}
+  tests_with_run = collections.defaultdict(list)
+  for number, (words, runs) in enumerate(zip(test_words, test_runs)):
+    first_with_words.setdefault(words, number)
+    for run in runs:
+      tests_with_run[run].append(number)
+
+  def find_overlap(words):
+    """(number, share) of the test with the largest share, or None."""
+    if words in first_with_words:
+      return first_with_words[words], 1.0
+    runs = _runs(words)
+    num_shared = collections.Counter(
+        number for run in runs for number in tests_with_run.get(run, ()))
+    shares = {
+        number: num / min(len(runs), len(test_runs[number]))
+        for number, num in num_shared.items() if num >= MIN_SHARED_RUNS}
+    return max(
+        ((number, x) for number, x in shares.items() if x >= MIN_OVERLAP),
+        key=lambda found: (found[1], -found[0]), default=None)
+
+  kept, removed = [], []
+  for task in tasks:
+    overlap = find_overlap(_words(task['problem']))
+    if overlap is None:
+      kept.append(task)
+    else:
+      number, share = overlap
+      removed.append({
+          'task_id': task['task_id'], 'overlaps': tests[number]['task_id'],
+          'share': share})
+  return kept, removed
 
 
-def _hold_out(
-    tasks: Sequence[env_api.Task]
-) -> tuple[list[env_api.Task], list[env_api.Task]]:
-  """Train and validation, at most a tenth of all; both in their order."""
+def _words(problem: str) -> tuple[str, ...]:
+  text = unicodedata.normalize('NFKC', problem)
+  return tuple(_WORD.findall(_LAYOUT.sub(' ', text).lower()))
+
+
+def _runs(words: tuple[str, ...]) -> set[tuple[str, ...]]:
+  return {
+      words[start:start + RUN_WORDS]
+      for start in range(len(words) - RUN_WORDS + 1)}
+
+
+def _hold_out(tasks: Sequence[Task]) -> tuple[list[Task], list[Task]]:
+  """Returns train and validation, at most a tenth; both keep their order."""
   size = min(NUM_VALIDATION, len(tasks) // 10)
   hashes = [
       hashlib.sha256(task['problem'].encode()).digest() for task in tasks]

@@ -1,4 +1,4 @@
-"""Rows of data sets of the hub, and files that hold some."""
+"""Published rows of the hub data sets, and helpers that write and load them."""
 
 import json
 
@@ -26,7 +26,7 @@ ROWS = {
         'problem': 'Find $x+1$.', 'answer': '025', 'difficulty': '3/8'}),
     'dapo': ('data/dapo-math-17k.parquet', {
         'data_source': 'math_dapo', 'ability': 'MATH', 'prompt': [{
-            'content': f'{dapo._BEFORE}\n\nFind $x+1$.\n\n{dapo._AFTER}',
+            'content': f'{dapo.PREFIX}\n\nFind $x+1$.\n\n{dapo.SUFFIX}',
             'role': 'user'}],
         'reward_model': {'ground_truth': '025', 'style': 'rule'},
         'extra_info': {'index': 'a'}}),
