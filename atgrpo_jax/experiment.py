@@ -183,6 +183,7 @@ class Experiment:
         max_new_tokens=self.config.rollout.max_new_tokens,
         temperature=temperature, seed=self.config.seed, train_step=step,
         executor=self.executor, is_stopped=is_stopped,
+        alpha=self.rollout.alpha,
         kv_cache_dtype=self.config.rollout.kv_cache_dtype,
         reads_cut=self.config.rollout.read_of_cut == 'all')
 

@@ -50,11 +50,10 @@ def play_episodes(
   keys of their candidates.
   """
   environment = runner.environment
-  # Evaluation reports team rewards without their weight.
   return runner.play([
       play.play_episode(
           runner, task['task_id'], environment.reset(task),
-          play.positions(environment), branch=branch, alpha=1.0)
+          play.positions(environment), branch=branch)
       for branch in branches for task in tasks])
 
 

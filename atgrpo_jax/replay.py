@@ -45,8 +45,8 @@ _MAY_DIFFER = (
     'environment.reward', 'environment.options', 'evaluation.temperature')
 # What an evaluation reads of these, and what a training step does not.
 _OF_EVALUATIONS = (
-    'seed', 'rollout.max_new_tokens', 'rollout.read_of_cut', 'environment',
-    'evaluation.temperature')
+    'seed', 'rollout.alpha', 'rollout.max_new_tokens', 'rollout.read_of_cut',
+    'environment', 'evaluation.temperature')
 _OF_EVALUATIONS_ALONE = ('evaluation',)
 # What changes nothing that is sampled, on equal devices.
 _OF_THE_MACHINE = (
@@ -261,7 +261,7 @@ def _runner(
   """Plays the changed environment with the policies of the run."""
   return dataclasses.replace(
       run.runner(params, **how), environment=changed.environment,
-      seed=changed.config.seed,
+      seed=changed.config.seed, alpha=changed.rollout.alpha,
       max_new_tokens=changed.config.rollout.max_new_tokens,
       reads_cut=changed.config.rollout.read_of_cut == 'all')
 

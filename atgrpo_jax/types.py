@@ -44,10 +44,11 @@ class Candidate:
     completion: [T] int32; the stop token, if any, is the last.
     behavior_logprobs: [T] float32 from the sampler.
     text: the completion as the environment read it.
-    reward: what its step paid; NaN if that is unknown for a reason that is not
-      the model's own.
-    return_: the reward and what follows, as the return type says; what the
-      advantage compares. NaN if it is unknown.
+    reward: alpha * team reward + local reward of its step, as float64; the mean
+      over its joint actions. NaN if every step failed for a reason outside the
+      model.
+    return_: the reward and what follows it, according to the return type;
+      advantages compare it. NaN if it is unknown.
     advantage: return minus baseline, perhaps scaled; 0 until it is known.
     weight: how much it counts in its baseline.
     reward_terms: name -> value before weighting.
@@ -90,6 +91,11 @@ class Group:
   candidates: tuple[Candidate, ...]
   value: float | None = None
   baseline_id: int = -1
+
+  @property
+  def rewards(self) -> np.ndarray:
+    """[G] float64."""
+    return np.array([c.reward for c in self.candidates])
 
   @property
   def returns(self) -> np.ndarray:

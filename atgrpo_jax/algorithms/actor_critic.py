@@ -314,23 +314,21 @@ class _Judged:
     roles = (
         [group.key.role for group in node.groups] if view == CENTRAL
         and self.spec.kind == 'central' else [view])
-    return self.rollout.alpha * node.team_rewards + np.array([
-        np.mean([step.local_rewards[role] for role in roles])
-        for step in node.steps])
+    return np.mean(
+        [node.rewards(role, self.rollout.alpha) for role in roles], axis=0)
 
   def _paid_to(self, node, role, targets):
     """[J] float64, the lambda-returns with the local reward of a role."""
     if self.spec.kind == 'independent':
       return targets[role]
-    return targets[CENTRAL] - self._rewards(node, CENTRAL) + (
-        self.rollout.alpha * node.team_rewards
-        + np.array([step.local_rewards[role] for step in node.steps]))
+    return targets[CENTRAL] - self._rewards(node, CENTRAL) + node.rewards(
+        role, self.rollout.alpha)
 
   def _with_returns(self, node, returns):
     """A node whose candidates have the means of these [J], by role."""
     joint_actions = np.array(node.joint_actions)
     return node.with_returns([
-        returns_lib.of_candidates(
+        returns_lib.candidate_returns(
             returns[group.key.role], joint_actions[:, column],
             len(group.candidates), 'mean').astype(np.float32)
         for column, group in enumerate(node.groups)])

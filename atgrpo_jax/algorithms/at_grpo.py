@@ -20,7 +20,6 @@ statistics.
 from __future__ import annotations
 
 import dataclasses
-import math
 
 import numpy as np
 
@@ -43,17 +42,17 @@ def play_task(
   for index, position in enumerate(positions):
     # Every candidate is tried from the one state of the spine.
     node = yield from play.sample_and_step(
-        runner, task_id, state, position, group_size=spec.group_size, branch=0,
-        alpha=spec.alpha)
-    role = node.groups[0].key.role
-    team, local = np.transpose(
-        [node.rewards(role, i) for i in range(spec.group_size)])
+        runner, task_id, state, position, group_size=spec.group_size, branch=0)
+    returns, team = node.groups[0].returns, node.team_rewards
     if spec.return_type == 'monte_carlo':
-      team = team + (yield from _continuations(
-          runner, task_id, node, index, positions, spec))
+      continuations = yield from _continuations(
+          runner, task_id, node, index, positions, spec)
+      team = team + continuations
+      returns = returns_lib.add_continuations(
+          node.groups[0].rewards, continuations, spec.alpha)
     elif spec.return_type != 'immediate':
       raise NotImplementedError(f'No tree knows {spec.return_type!r}.')
-    returns = (spec.alpha * team + local).astype(np.float32)
+    returns = returns.astype(np.float32)
     selection.check_any_known(node, returns)
     chosen = selection.select(
         returns, team.astype(np.float32), spec,
@@ -73,11 +72,7 @@ def _continuations(
     runner: runner_lib.EpisodeRunner, task_id: str, node: tree_lib.Node,
     index: int, positions: list[tuple[int, int]],
     spec: spec_lib.RolloutSpec) -> runner_lib.EpisodeCoroutine:
-  """Mean team reward [G] of what may follow each candidate.
-
-  A continuation that failed for a reason that is not the model's own does not
-  count; where none counts, NaN.
-  """
+  """Continuations [G] float64 of the candidates, from sampled episodes."""
   num = spec.num_continuations
   # Branch 0 is the spine.
   first = 1 + index * spec.group_size * num
@@ -85,16 +80,13 @@ def _continuations(
   played = yield [
       play.play_parallel(
           runner, task_id, node.steps[i].state, positions[index + 1:],
-          num_episodes=num, branch=first + i * num, alpha=spec.alpha)
+          num_episodes=num, branch=first + i * num)
       for i in open_ended]
-  means = np.zeros(spec.group_size)
+  continuations = np.zeros(spec.group_size)
   for i, (root, chains) in zip(open_ended, played):
-    totals = np.array([
-        returns_lib.to_go([
+    continuations[i] = returns_lib.continuation(np.array([
+        returns_lib.returns_to_go([
             reached.team_rewards[i]
-            for reached, i in play.path(root, j, chain)],
-                          spec.discount)[0]
-        for j, chain in enumerate(chains)])
-    known = totals[np.isfinite(totals)]
-    means[i] = spec.discount * known.mean() if len(known) else math.nan
-  return means
+            for reached, i in play.path(root, j, chain)], spec.discount)[0]
+        for j, chain in enumerate(chains)]), spec.discount)
+  return continuations

@@ -30,8 +30,7 @@ def play_task(
   environment = runner.environment
   root, chains = yield from play.play_parallel(
       runner, task['task_id'], environment.reset(task),
-      play.positions(environment), num_episodes=spec.group_size, branch=0,
-      alpha=spec.alpha)
+      play.positions(environment), num_episodes=spec.group_size, branch=0)
   _check_any_succeeded(root, chains)
   root_returns, nodes = [], []
   for i, chain in enumerate(chains):
@@ -52,11 +51,11 @@ def _returns(
     spec: spec_lib.RolloutSpec) -> np.ndarray:
   """[U] float32 of the actions of one episode."""
   path = play.path(root, candidate, chain)
-  roles = [node.groups[0].key.role for node, _ in path]
-  team, local = np.transpose([
-      node.rewards(role, i) for role, (node, i) in zip(roles, path)])
-  return returns_lib.of_episode(
-      team, local, roles, return_type=spec.return_type,
+  return returns_lib.episode_returns(
+      np.array([node.groups[0].rewards[i] for node, i in path]),
+      np.array([node.team_rewards[i] for node, i in path]),
+      [node.groups[0].key.role for node, _ in path],
+      return_type=spec.return_type,
       alpha=spec.alpha, discount=spec.discount).astype(np.float32)
 
 

@@ -52,43 +52,45 @@ def _expand(
 
   Returns:
     nodes: of the subtree, parents first.
-    team_returns: [J] float64 of the joint actions of its root.
+    team_returns: [J] float64, unweighted, of the joint actions of its root.
   """
   position, *later = positions
   node = yield from play.sample_and_step(
       runner, task_id, state, position, group_size=spec.group_size,
-      branch=branch, alpha=spec.alpha, cross=spec.joint_actions == 'cross')
-  rewards = spec.alpha * node.team_rewards
-  going_on = range(len(rewards))
+      branch=branch, cross=spec.joint_actions == 'cross')
+  weighted = spec.alpha * node.team_rewards
+  going_on = range(len(weighted))
   if spec.selection != 'all':
-    selection.check_any_known(node, rewards)
+    selection.check_any_known(node, weighted)
     chosen = selection.select(
-        rewards, rewards, spec, rng=selection.rng(runner, node.groups[0].key))
+        weighted, weighted, spec,
+        rng=selection.rng(runner, node.groups[0].key))
     node, going_on = dataclasses.replace(node, chosen=chosen), [chosen]
   going_on = [j for j in going_on if not node.is_leaf(j)]
   if spec.stop_above is not None and going_on:
-    if np.nanmean(rewards) > spec.stop_above:
+    if np.nanmean(weighted) > spec.stop_above:
       going_on = []
   subtrees = yield [
       _expand(
           runner, task_id, node.steps[j].state, later, spec,
           # One state of a turn has the branch 0, as that of a spine.
-          branch=branch * len(rewards) + j if spec.selection == 'all' else 0)
+          branch=branch * len(weighted) + j if spec.selection == 'all' else 0)
       for j in going_on]
-  team_returns = rewards.copy()
   nodes = [node]
+  continuations = np.zeros(len(node.steps))
   for j, (subtree, following) in zip(going_on, subtrees):
     if spec.return_type == 'return_to_go':
-      team_returns[j] = returns_lib.of_joint_action(
-          rewards[j], following, spec.discount)
+      continuations[j] = returns_lib.continuation(following, spec.discount)
     nodes += _below(subtree, j, len(nodes))
   nodes[0] = node.with_returns([
-      returns_lib.of_candidates(
-          team_returns + [step.local_rewards[role] for step in node.steps],
+      returns_lib.candidate_returns(
+          returns_lib.add_continuations(
+              node.rewards(role, spec.alpha), continuations, spec.alpha),
           np.array(node.joint_actions)[:, index], spec.group_size,
           spec.cross_credit).astype(np.float32)
       for index, role in enumerate(runner.environment.phases[node.phase])])
-  return nodes, team_returns
+  return nodes, returns_lib.add_continuations(
+      node.team_rewards, continuations, alpha=1.0)
 
 
 def _below(

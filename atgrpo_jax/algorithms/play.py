@@ -6,6 +6,7 @@ Each function is an `EpisodeCoroutine` of `rollout.runner`, or a part of one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+import dataclasses
 import itertools
 
 import numpy as np
@@ -28,7 +29,7 @@ def positions(
 def sample_and_step(
     runner: runner_lib.EpisodeRunner, task_id: str, state: env_api.State,
     position: tuple[int, int], *, group_size: int, branch: int,
-    alpha: float, cross: bool = False) -> runner_lib.EpisodeCoroutine:
+    cross: bool = False) -> runner_lib.EpisodeCoroutine:
   """Samples a group for each role of a phase and steps each joint action.
 
   Args:
@@ -38,13 +39,12 @@ def sample_and_step(
     position: turn and phase.
     group_size: candidates of each role (G).
     branch: see `types.GroupKey`.
-    alpha: weight of the team reward.
     cross: joint actions are all combinations of the roles' candidates, instead
       of the candidates of one index.
 
   Returns:
-    A `Node`, whose returns are the rewards of its steps. The reward of a
-    candidate in several joint actions is their mean.
+    A `Node` whose returns are the candidates' rewards. The reward of a
+    candidate in several joint actions is the mean over them.
   """
   turn, phase = position
   roles = runner.environment.phases[phase]
@@ -64,18 +64,20 @@ def sample_and_step(
           {role: own[i] for role, own, i in zip(roles, texts, joint_action)}
           for joint_action in joint_actions])
   _check_range(runner.environment, steps)
-  groups = tuple(
-      types.Group(
-          key=key, policy=runner.policy_map[key.role],
-          prompt=group.request.prompt, candidates=tuple(
-              _candidate(key.role, *sample, [
-                  step for joint_action, step in zip(joint_actions, steps)
-                  if joint_action[index] == i], alpha)
-              for i, sample in enumerate(
-                  zip(group.completions, group.logprobs, texts[index]))))
-      for index, (key, group) in enumerate(zip(keys, sampled)))
-  return tree_lib.Node(
-      turn, phase, state, groups, joint_actions, tuple(steps))
+  node = tree_lib.Node(turn, phase, state, (), joint_actions, tuple(steps))
+  groups = []
+  for index, (key, group) in enumerate(zip(keys, sampled)):
+    rewards = node.rewards(key.role, runner.alpha)
+    candidates = []
+    for i, sample in enumerate(
+        zip(group.completions, group.logprobs, texts[index])):
+      own = [j for j, action in enumerate(joint_actions) if action[index] == i]
+      candidates.append(_candidate(
+          key.role, *sample, [steps[j] for j in own], rewards[own]))
+    groups.append(types.Group(
+        key=key, policy=runner.policy_map[key.role],
+        prompt=group.request.prompt, candidates=tuple(candidates)))
+  return dataclasses.replace(node, groups=tuple(groups))
 
 
 def _check_range(
@@ -91,16 +93,17 @@ def _check_range(
 
 def _candidate(
     role: str, completion: np.ndarray, logprobs: np.ndarray, text: str,
-    steps: Sequence[env_api.Step], alpha: float) -> types.Candidate:
-  """Of the steps of its joint actions; those that failed do not count."""
+    steps: Sequence[env_api.Step], rewards: np.ndarray) -> types.Candidate:
+  """A candidate from the steps and rewards of its joint actions.
+
+  Joint actions that failed are left out.
+  """
   known = [step for step in steps if not tree_lib.failed(step)]
-  reward = np.float32(np.mean([
-      alpha * step.team_reward + step.local_rewards[role]
-      for step in known]) if known else np.nan)
+  reward = float(np.mean(rewards[~np.isnan(rewards)])) if known else np.nan
   first, *_ = known or steps
   return types.Candidate(
       completion=completion, behavior_logprobs=logprobs, text=text,
-      reward=reward, return_=reward, reward_terms={
+      reward=reward, return_=np.float32(reward), reward_terms={
           name: float(np.mean([
               step.reward_terms[name] for step in known or steps]))
           for name in first.reward_terms},
@@ -109,8 +112,8 @@ def _candidate(
 
 def play_episode(
     runner: runner_lib.EpisodeRunner, task_id: str, state: env_api.State,
-    later: Sequence[tuple[int, int]], *, branch: int,
-    alpha: float) -> runner_lib.EpisodeCoroutine:
+    later: Sequence[tuple[int, int]], *,
+    branch: int) -> runner_lib.EpisodeCoroutine:
   """Plays one episode from `state`, at the positions `later`, to its end.
 
   Returns:
@@ -119,8 +122,7 @@ def play_episode(
   nodes = []
   for position in later:
     node = yield from sample_and_step(
-        runner, task_id, state, position, group_size=1, branch=branch,
-        alpha=alpha)
+        runner, task_id, state, position, group_size=1, branch=branch)
     nodes.append(node)
     if node.is_leaf(0):
       break
@@ -130,8 +132,8 @@ def play_episode(
 
 def play_parallel(
     runner: runner_lib.EpisodeRunner, task_id: str, state: env_api.State,
-    later: Sequence[tuple[int, int]], *, num_episodes: int, branch: int,
-    alpha: float) -> runner_lib.EpisodeCoroutine:
+    later: Sequence[tuple[int, int]], *, num_episodes: int,
+    branch: int) -> runner_lib.EpisodeCoroutine:
   """Plays independent episodes from `state` to their ends.
 
   The first prompt, which is that of all, is sampled as one group; its candidate
@@ -143,13 +145,12 @@ def play_parallel(
   """
   first, *later = later
   root = yield from sample_and_step(
-      runner, task_id, state, first, group_size=num_episodes, branch=branch,
-      alpha=alpha)
+      runner, task_id, state, first, group_size=num_episodes, branch=branch)
   going_on = [i for i in range(num_episodes) if not root.is_leaf(i)]
   played = yield [
       play_episode(
-          runner, task_id, root.steps[i].state, later, branch=branch + i,
-          alpha=alpha) for i in going_on]
+          runner, task_id, root.steps[i].state, later, branch=branch + i)
+      for i in going_on]
   chains = dict(zip(going_on, played))
   return root, [chains.get(i, []) for i in range(num_episodes)]
 

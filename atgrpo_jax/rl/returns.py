@@ -1,8 +1,12 @@
-"""Returns: what a step pays and what follows it.
+"""Returns: the reward of a step plus what follows it.
+
+Every return is `reward + alpha * continuation`. The continuation is the
+expected discounted team reward of later steps. Local rewards judge single
+actions and are never summed over turns, because that would reward delay.
 
 Sums are rounded to 1e-9. Otherwise rewards that add up to 0 in one order and to
-1e-17 in another would differ, and where a group has nothing but these, the
-standard deviation would make advantages of 1 of it.
+1e-17 in another would differ, and dividing by their standard deviation would
+turn the difference into advantages near 1.
 """
 
 from __future__ import annotations
@@ -15,37 +19,39 @@ import numpy as np
 _DECIMALS = 9
 
 
-def of_episode(
-    team: np.ndarray, local: np.ndarray, roles: Sequence[str], *,
-    return_type: str, alpha: float, discount: float) -> np.ndarray:
-  """Returns [U] float64 of the actions of one episode.
+def add_continuations(
+    rewards: np.ndarray, continuations: np.ndarray,
+    alpha: float) -> np.ndarray:
+  """Returns [N] float64: rewards + alpha * continuations.
 
-  Local rewards judge single actions and are not summed over turns: that would
-  pay whoever puts off the end.
+  A reward that nothing follows is not rounded.
 
   Args:
-    team: [U] float64, the team reward of each step.
-    local: [U] float64, the local reward of the role that acted.
-    roles: of the U actions.
-    return_type: 'immediate': what the step pays. 'return_to_go': that, and the
-      team rewards of what follows. 'episode_return': the team rewards of the
-      whole episode, and the mean of the role's own local rewards.
+    rewards: [N] float64; NaN if unknown.
+    continuations: [N] float64, from `continuation`; 0 if nothing follows.
     alpha: weight of the team reward.
-    discount: of each later step, in 'return_to_go'.
   """
-  if return_type == 'return_to_go':
-    team = to_go(team, discount)
-  elif return_type == 'episode_return':
-    team = team.sum()
-    roles = np.array(roles)
-    local = np.array([local[roles == role].mean() for role in roles])
-  elif return_type != 'immediate':
-    raise NotImplementedError(
-        f'No parallel rollout knows return_type={return_type!r}.')
-  return np.round(alpha * team + local, _DECIMALS)
+  return np.where(
+      continuations == 0, rewards,
+      np.round(rewards + alpha * continuations, _DECIMALS))
 
 
-def to_go(rewards: np.ndarray, discount: float) -> np.ndarray:
+def continuation(following: np.ndarray, discount: float) -> float:
+  """The discounted mean of the team returns that may follow a step.
+
+  For MAGRPO these are the returns of the next joint actions (arXiv 2508.04652,
+  section 4), for AT-GRPO those of sampled episodes.
+
+  Args:
+    following: [N] float64; NaN entries are unknown and left out. The result is
+      NaN if all are.
+    discount: of one step.
+  """
+  known = following[np.isfinite(following)]
+  return discount * known.mean() if len(known) else math.nan
+
+
+def returns_to_go(rewards: np.ndarray, discount: float) -> np.ndarray:
   """Discounted sums [U] float64 of the rewards [U] from each step on."""
   sums = np.array(rewards, np.float64)
   for step in reversed(range(len(sums) - 1)):
@@ -53,35 +59,42 @@ def to_go(rewards: np.ndarray, discount: float) -> np.ndarray:
   return np.round(sums, _DECIMALS)
 
 
-def of_joint_action(
-    reward: float, following: np.ndarray, discount: float) -> float:
-  """The return of a joint action, from the leaves of a tree upwards.
-
-  R = r + discount * mean of R over the joint actions that follow (arXiv
-  2508.04652, section 4), as far as these are known.
+def episode_returns(
+    rewards: np.ndarray, team: np.ndarray, roles: Sequence[str], *,
+    return_type: str, alpha: float, discount: float) -> np.ndarray:
+  """Returns [U] float64 of the actions of one episode.
 
   Args:
-    reward: of the team; NaN if it is not known.
-    following: [J] float64, returns of the joint actions that follow, NaN if
-      one is not known; [0] where nothing follows.
-    discount: of the later step.
+    rewards: [U] float64, alpha * team reward + local reward of each step.
+    team: [U] float64, the team rewards.
+    roles: of the U actions.
+    return_type: 'immediate': the reward. 'return_to_go': the reward and the
+      later team rewards. 'episode_return': the team rewards of the whole
+      episode and the mean of the role's own local rewards.
+    alpha: weight of the team reward.
+    discount: of each later step, in 'return_to_go'.
   """
-  if not len(following):
-    return reward
-  known = following[np.isfinite(following)]
-  return np.round(
-      reward + discount * (known.mean() if len(known) else math.nan),
-      _DECIMALS)
+  if return_type == 'immediate':
+    return rewards
+  if return_type == 'return_to_go':
+    later = discount * returns_to_go(team, discount)[1:]
+    return add_continuations(rewards, np.append(later, 0.0), alpha)
+  if return_type == 'episode_return':
+    roles, local = np.array(roles), rewards - alpha * team
+    means = np.array([local[roles == role].mean() for role in roles])
+    return np.round(alpha * team.sum() + means, _DECIMALS)
+  raise NotImplementedError(
+      f'No parallel rollout knows return_type={return_type!r}.')
 
 
-def of_candidates(
+def candidate_returns(
     joint_returns: np.ndarray, candidates: np.ndarray, group_size: int,
     cross_credit: str) -> np.ndarray:
   """Returns [G] float64 of a role's candidates.
 
   Args:
-    joint_returns: [J] float64 of the joint actions; NaN, which does not count,
-      if it is not known.
+    joint_returns: [J] float64 of the joint actions; NaN entries are unknown and
+      left out.
     candidates: [J] int, the role's candidate in each.
     group_size: G.
     cross_credit: 'mean' or 'sum' over the joint actions of a candidate.

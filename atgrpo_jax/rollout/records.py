@@ -185,7 +185,7 @@ def _candidate(
     candidate: types.Candidate, with_tokens: bool) -> dict[str, Any]:
   record = {
       'text': candidate.text,
-      'reward': _number(candidate.reward),
+      'reward': _number(np.float32(candidate.reward)),
       'return': _number(candidate.return_),
       'advantage': float(candidate.advantage),
       'weight': float(candidate.weight),

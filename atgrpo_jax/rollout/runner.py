@@ -135,6 +135,7 @@ class EpisodeRunner:
     seed: of all sampling.
     train_step: the training step that the policies come from.
     executor: steps environments; in a run `workers.Workers`.
+    alpha: weight of the team reward in a candidate's reward.
     kv_cache_dtype: see `programs.SamplerSpec`.
     reads_cut: whether the environment reads an answer that did not end within
       `max_new_tokens`; else it is given an empty one.
@@ -152,6 +153,7 @@ class EpisodeRunner:
   seed: int
   train_step: int
   executor: futures.Executor | workers_lib.Workers
+  alpha: float = 1.0
   kv_cache_dtype: str = 'auto'
   reads_cut: bool = True
   is_stopped: Callable[[], bool] = lambda: False

@@ -86,12 +86,13 @@ class Node:
     return np.array([
         math.nan if failed(step) else step.team_reward for step in self.steps])
 
-  def rewards(self, role: str, joint_action: int) -> tuple[float, float]:
-    """What a joint action paid the team and a role; NaN if it failed."""
-    if self.failed(joint_action):
-      return math.nan, math.nan
-    step = self.steps[joint_action]
-    return step.team_reward, step.local_rewards[role]
+  def rewards(self, role: str, alpha: float) -> np.ndarray:
+    """Rewards [J] float64 of a role: alpha * team reward + local reward.
+
+    NaN where a joint action failed.
+    """
+    return alpha * self.team_rewards + np.array([
+        step.local_rewards[role] for step in self.steps])
 
 
 @dataclasses.dataclass(frozen=True)

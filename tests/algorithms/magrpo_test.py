@@ -80,7 +80,8 @@ def play(environment, group_key=GROUP_KEY, baseline='mean', scale='none',
          **switches):
   """{(role, turn, branch): group} and the nodes of the tree of one task."""
   runner = scripted.make_runner(
-      {'one': Digits()}, dict.fromkeys(environment.roles, 'one'), environment)
+      {'one': Digits()}, dict.fromkeys(environment.roles, 'one'), environment,
+      alpha=switches.get('alpha', 1.0))
   rollout = specs.rollout(**MAGRPO | switches)
   collect.check(environment, rollout)
   tree, = collect.collect(

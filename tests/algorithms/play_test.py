@@ -26,12 +26,12 @@ def test_roles_of_a_phase_act_at_once(monkeypatch):
       'two': {'A/b turn 0 total 3': ('V', 'x', '2 broken')}}
   environment = scripted.Counting(phases=(('c',), ('a', 'b')))
   assert play.positions(environment) == [(0, 0), (0, 1), (1, 0), (1, 1)]
-  runner = scripted.make_runner(scripts, environment=environment)
+  runner = scripted.make_runner(scripts, environment=environment, alpha=0.5)
   runner.policies['two'] = dataclasses.replace(
       runner.policies['two'], tokenizer=Roman())
   state = scripted.State('A', goal=9, total=3)
   node, = runner.play([play.sample_and_step(
-      runner, 'A', state, (0, 1), group_size=3, branch=7, alpha=0.5)])
+      runner, 'A', state, (0, 1), group_size=3, branch=7)])
 
   assert (node.turn, node.phase, node.state) == (0, 1, state)
   assert node.steps == tuple(
@@ -64,8 +64,7 @@ def test_roles_of_a_phase_act_at_once(monkeypatch):
   assert [node.failed(i) for i in range(3)] == [False, False, True]
   assert [node.is_leaf(i) for i in range(3)] == [True, False, True]
   np.testing.assert_array_equal(
-      np.transpose([node.rewards('a', i) for i in range(3)]),
-      [(1, 0, np.nan), (.1, .1, np.nan)])
+      node.rewards('a', alpha=0.5), [.5 + .1, .1, np.nan])
 
 
 @pytest.mark.parametrize('reads_cut', [True, False])
@@ -76,8 +75,8 @@ def test_an_answer_that_is_cut_off_may_be_read_as_an_empty_one(
       {'one': {'A/a turn 0 total 0': ('0' * 11, '0' * 12)}, 'two': {}}),
       reads_cut=reads_cut)
   node, = runner.play([play.sample_and_step(
-      runner, 'A', scripted.State('A', goal=9), (0, 0), group_size=2, branch=0,
-      alpha=1.0)])
+      runner, 'A', scripted.State('A', goal=9), (0, 0), group_size=2,
+      branch=0)])
   whole, cut = node.groups[0].candidates
   # What was sampled is the same: the learner scores all of it.
   assert (whole.completion[-1], len(cut.completion)) == (scripted.STOP, 12)

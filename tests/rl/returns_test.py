@@ -9,8 +9,9 @@ from atgrpo_jax.rl import returns
 
 
 def _returns(team, local, roles, return_type, discount=1.0):
-  return returns.of_episode(
-      np.array(team), np.array(local), list(roles), return_type=return_type,
+  team = np.array(team)
+  return returns.episode_returns(
+      0.5 * team + np.array(local), team, list(roles), return_type=return_type,
       alpha=0.5, discount=discount)
 
 
@@ -65,17 +66,22 @@ def test_discount():
       [2.25 + .1, .5 + .2, 1 + .3])
 
 
-def test_joint_action():
-  assert returns.of_joint_action(1.0, np.array([]), 0.5) == 1.0
-  assert returns.of_joint_action(1.0, np.array([1., np.nan, 3]), 0.5) == 2.0
-  assert np.isnan(returns.of_joint_action(1.0, np.array([np.nan]), 0.5))
+def test_continuation_is_the_discounted_mean_of_what_is_known():
+  assert returns.continuation(np.array([1., np.nan, 3]), 0.5) == 1.0
+  assert np.isnan(returns.continuation(np.array([np.nan]), 0.5))
+
+
+def test_returns_are_rounded_only_where_something_follows():
+  found = returns.add_continuations(
+      np.array([1 / 3, 1 / 3, np.nan, 1.]), np.array([0, 1., 0, np.nan]), 0.5)
+  np.testing.assert_array_equal(found, [1 / 3, 0.833333333, np.nan, np.nan])
 
 
 @pytest.mark.parametrize('credit, expected', [
     ('mean', [2, 4, np.nan]), ('sum', [4, 4, np.nan])])
 def test_candidates_of_joint_actions(credit, expected):
   np.testing.assert_array_equal(
-      returns.of_candidates(
+      returns.candidate_returns(
           np.array([1., 3, 4, np.nan, np.nan]), np.array([0, 0, 1, 1, 2]), 3,
           credit), expected)
 

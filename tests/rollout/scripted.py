@@ -191,9 +191,10 @@ def collect(
     group_key: str = 'env+agent+turn', scale: str = 'std',
     **switches) -> list[tree_lib.Tree]:
   """The trees of the tasks {task_id: goal} of `Counting`."""
+  rollout = specs.rollout(**switches)
+  runner = dataclasses.replace(runner, alpha=rollout.alpha)
   return collect_lib.collect(
-      runner, [task(*pair) for pair in goals.items()],
-      specs.rollout(**switches),
+      runner, [task(*pair) for pair in goals.items()], rollout,
       specs.advantage(group_key=group_key, scale=scale))
 
 
