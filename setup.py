@@ -8,8 +8,8 @@ upper bound the next release that is free to break us. The extras:
            `jax[cuda12]` instead). To compile for them alone, none is needed
   tpu      TPU virtual machines
   gcs      workdirs and models in Google Cloud Storage; part of tpu and gpu
-  paper    what draws the curves beside the paper's tables:
-           `bash launch/paper.sh` installs it
+  paper    to make the paper's tables and curves: `bash launch/paper.sh`
+           installs it
   docs     what builds the documentation site: `bash launch/docs.sh` installs it
   notebooks
            JupyterLab, for notebooks/
@@ -53,7 +53,8 @@ _GCS = ['gcsfs>=2026.10.1,<2027', 'google-cloud-storage>=3.17.1,<4']
 
 EXTRAS_REQUIRE = {
     'maths': ['math-verify>=0.9,<0.10'],
-    'paper': ['matplotlib>=3.11.2,<4', 'scipy>=1.17.1,<2'],
+    'paper': [
+        'matplotlib>=3.11.2,<4', 'pandas>=3.1.1,<4', 'scipy>=1.17.1,<2'],
     'docs': [
         'mkdocs-api-autonav>=0.4,<0.5',
         'mkdocs-material>=9.8.1,<10',
@@ -72,6 +73,7 @@ EXTRAS_REQUIRE = {
         'mkdocs-material>=9.8.1,<10',
         'mkdocstrings-python>=2.0.11,<3',
         'nbclient>=0.11,<0.12',
+        'pandas>=3.1.1,<4',
         'scipy>=1.17.1,<2',
         'pytest>=9.2,<10',
         'pytest-xdist>=3.8,<4',

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs every cell of the paper's tables; see usage below.
+# Runs the jobs of the paper's tables; see usage below.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/_common.sh"
 
@@ -7,37 +7,36 @@ usage() {
   cat << 'EOF'
 Usage: bash launch/paper.sh [OPTION ...]
 
-Makes .venv in the checkout, installs atgrpo_jax with its paper extra (skipped
-where that is up to date), runs the cells of the tables, and writes the tables
-and curves to DIR/SIZE/tables. A cell that is done is skipped, so run it again
-to go on with what was stopped, or to add cells.
+Creates .venv in the checkout, installs atgrpo_jax with its paper extra (if it
+is not up to date), runs the jobs of the tables, and writes tables and curves to
+DIR/SIZE/tables. Finished jobs are skipped, so run it again to resume or to add
+jobs.
 
-  --scale SIZE   nano (default), 1.7b or 8b; beyond nano the commands are
-                 printed, with the hardware they need, and not run
-  --seeds N      seeds of each cell (default 3)
-  --only CELLS   patterns of the cells' paths, with commas between them, such
-                 as 'main/sokoban/*,agents/*' (default: all); cells that these
-                 need are run as well
-  --jobs N       cells at a time, each with its share of the cores (default 1);
-                 one core each gets most done, but the minutes in the tables
-                 are then those of a core
+  --scale SIZE   nano (default), 1.7b or 8b; for 1.7b and 8b the commands are
+                 printed, not run
+  --seeds N      seeds per job (default 3)
+  --only PATTERNS
+                 paths of jobs, separated by commas, such as
+                 'main/sokoban/*,agents/*' (default: all); jobs that these need
+                 run as well
+  --jobs N       jobs at a time, which divide the cores (default 1). One core
+                 per job has the highest throughput, but the minutes in the
+                 tables are then minutes of one core
   --out DIR      folder of all workdirs (default runs/paper)
-  --keep DIR     folder of kept records, such as paper/results/nano: what is in
-                 it is not run again unless its checkpoints are needed, and the
-                 runs that have finished are added to it at the end
+  --keep DIR     folder of records, such as paper/results/nano: their results
+                 are not computed again unless their checkpoints are needed, and
+                 finished runs are added
   --sandbox LEVEL
                  bwrap, kernel or unsafe_rlimit (see docs/sandbox.md) for all
-                 cells; default the strongest that works here. A table refuses
-                 rows of several levels; docs/results.md says which those in
-                 paper/results/nano have
-  --dry-run      install, print the commands and run none
+                 jobs; default: the strongest that works here. A table refuses
+                 rows of different levels
+  --dry-run      install and print the commands, but run none
   --help         print this
 
 --dry-run shows all paths. They begin with the table: main (systems on games),
 problems (mathematics and code), writing, functions, reward, roles (apart,
 combined, swapped), cross_play, agents, unchanged, rollout, selection,
-return_type, advantage, loss, group_size or turns. Beyond nano it also says what
-is read of the hub, and how many bytes of that are here.
+return_type, advantage, loss, group_size or turns.
 EOF
 }
 
@@ -64,11 +63,11 @@ done
   stop "--sandbox is '$sandbox', but must be bwrap, kernel or unsafe_rlimit"
 check_count --seeds "$seeds"
 check_count --jobs "$jobs"
-# The cells start in the checkout, but DIR is the caller's.
+# Jobs start in the checkout, but DIR is relative to the caller.
 [[ "$out" == /* ]] || out="$PWD/$out"
 [[ -z "$keep" || "$keep" == /* ]] || keep="$PWD/$keep"
 
-prints=$dry_run dry_run=false  # What to print, the installation knows.
+prints=$dry_run dry_run=false  # The installation is not a dry run.
 ensure_installed paper
 use_all_cores
 cd "$ROOT"

@@ -1,24 +1,23 @@
-"""The learning curves (PNG): a run against the tokens that it has generated.
+"""Learning curves (PNG) against the number of generated tokens.
 
-For each task, in validation with one candidate per prompt: success, the turns
-of episodes that were solved, and, of AT-GRPO, success beside that of the
-rollout, where the best candidate goes on.
+For each game, in validation with one candidate per prompt: success, turns of
+solved episodes, and for AT-GRPO the success in validation and in the rollout,
+where the best candidate is selected.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 import pathlib
 
 from matplotlib import colormaps
 from matplotlib import figure
-import numpy as np
+import pandas as pd
 
-from paper import game_cells
-from paper import records
-from paper import rows
+from paper import experiments
+from paper import records as records_lib
+from paper import rows as rows_lib
 
-# File -> label, and line style of each metric that is drawn.
+# File -> label of the y axis, and metric -> line style.
 _CURVES = {
     'success': ('success', {'validation/success': '-'}),
     'turns': ('turns to solve', {'validation/turns_to_solve': '-'}),
@@ -29,13 +28,13 @@ _CURVES = {
 
 
 def draw(
-    systems: rows.SystemRows, folder: pathlib.Path) -> list[pathlib.Path]:
-  """Writes the curves of the trained systems to `folder`; returns the files."""
+    systems: rows_lib.SystemRows, folder: pathlib.Path) -> list[pathlib.Path]:
+  """Draws the curves of the trained systems; returns the files."""
   paths = []
-  for task, name in game_cells.TASKS.items():
+  for task, name in experiments.GAMES.items():
     trained = {
         title: row for title, row in systems[task].items()
-        if row is not None and row.steps}
+        if row is not None and not row.steps.empty}
     colors = dict(zip(trained, colormaps['tab20'].colors, strict=False))
     for file, (label, styles) in _CURVES.items():
       drawn = {
@@ -47,10 +46,11 @@ def draw(
       axes = drawing.subplots()
       for title, row in drawn.items():
         axes.plot([], [], color=colors[title], label=title)
-        for steps in row.steps:
+        for _, steps in row.steps.groupby(level='workdir'):
           for metric, style in styles.items():
+            values = curve(steps, metric)
             axes.plot(
-                *curve(steps, metric), style, color=colors[title], alpha=0.8,
+                values.index, values, style, color=colors[title], alpha=0.8,
                 linewidth=1.2, drawstyle='steps-post')
       axes.set_xlabel('generated tokens (millions); a line for each seed')
       axes.set_ylabel(label)
@@ -61,15 +61,7 @@ def draw(
   return paths
 
 
-def curve(
-    steps: Sequence[Mapping[str, float]],
-    metric: str) -> tuple[np.ndarray, np.ndarray]:
-  """Millions of generated tokens, and a metric, after the steps that tell it.
-
-  Where nothing was solved, no turns are known.
-  """
-  tokens = np.cumsum(
-      [step[records.LEDGER['generated tokens']] for step in steps]) / 1e6
-  known = [metric in step for step in steps]
-  return tokens[known], np.array([
-      step[metric] for step in steps if metric in step])
+def curve(steps: pd.DataFrame, metric: str) -> pd.Series:
+  """A metric by millions of generated tokens, where it was measured."""
+  tokens = steps[records_lib.LEDGER['generated tokens']].cumsum() / 1e6
+  return steps.set_index(tokens).get(metric, pd.Series(dtype=float)).dropna()

@@ -1,8 +1,8 @@
-"""The tables of MAGRPO's tasks (arXiv 2508.04652): quality and cost.
+"""Tables of MAGRPO's tasks (arXiv 2508.04652): quality and cost.
 
-The columns of quality are the paper's: for writing those of
-`environments.writing.rewards.paper_metrics`, for functions the shares of the
-points of `environments.programming.functions.rewards`.
+Quality has the paper's columns: `environments.writing.rewards.paper_metrics`
+for writing, and for functions the fraction of the points of each term in
+`environments.programming.functions.rewards`.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Mapping
 import numpy as np
 
 from environments.writing import rewards
-from paper import joint_cells
+from paper import experiments
+from paper import formats
 from paper import published
-from paper import records
+from paper import records as records_lib
 from paper import rows as rows_lib
 from paper import statistics
-from paper import text
 
-# Title -> row of a table, and which evaluation.
+# Title -> folder of the row, and its evaluation.
 ROWS = {
     'Single agent': ('untrained_solo', 'evaluation'),
     'Parallel generation': ('untrained_pair', 'evaluation'),
@@ -30,9 +30,9 @@ ROWS = {
     'IAC': ('iac', 'after'),
     'MAAC': ('maac', 'after'),
     'MAGRPO, all combinations': ('magrpo_cross', 'after'),
-    'MAGRPO': (joint_cells.MAGRPO, 'after'),
+    'MAGRPO': (experiments.MAGRPO, 'after'),
 }
-# What all others are compared with.
+# The row that all others are compared with.
 BASELINE = 'MAGRPO'
 
 # Table -> columns of quality; the last one is the success.
@@ -40,8 +40,11 @@ _QUALITY = {
     'writing': ('structure', 'style', 'coherence', 'all levels'),
     'functions': (
         'structure', 'syntax', 'tests', 'cooperation', 'all tests')}
-# The most points of a term of functions.
-_POINTS = {'structure': 1.0, 'syntax': 0.5, 'tests': 1.0, 'cooperation': 1.5}
+_MAX_POINTS = {
+    'structure': 1.0, 'syntax': 0.5, 'tests': 1.0, 'cooperation': 1.5}
+_COLUMNS = (
+    'response s', 'tokens/s', 'tokens a task', 'calls a task', 'updates',
+    'budget used', 'generated tokens', 'minutes')
 _NOTE = (
     '95 %: interval of the return of new seeds on new tasks. p: two-sided t '
     'test of the difference on the same tasks, not corrected for the number of '
@@ -50,7 +53,7 @@ _NOTE = (
     'the slowest agent, summed over what is done one after another. tokens/s: '
     'generated tokens over that time. calls: completions. budget used: share '
     "of the tokens that a run was allowed to generate, those of MAGRPO's.")
-_SUCCESS = {
+_SUCCESS_NOTE = {
     'writing': (
         'all levels: share of the tasks in which nothing stopped the '
         'scoring. Published single agents are Qwen3-4B, all else Qwen3-1.7B. '
@@ -63,90 +66,84 @@ _SUCCESS = {
         'pass. ')}
 
 
-def make_tables(runs: records.Runs) -> list[text.Table]:
-  """A table for each task of which a run is finished."""
+def make_tables(records: records_lib.Records) -> list[formats.Table]:
+  """One table for each task with a finished run."""
   return [
-      found for table, kinds in joint_cells.TASKS.items() for kind in kinds
-      if (found := _make_table(runs, table, kind)) is not None]
+      found for table, kinds in experiments.JOINT_TASKS.items()
+      for kind in kinds
+      if (found := _make_table(records, table, kind)) is not None]
 
 
 def _make_table(
-    runs: records.Runs, table: str, kind: str) -> text.Table | None:
+    records: records_lib.Records, table: str,
+    kind: str) -> formats.Table | None:
   rows = {
       title: row for title, (folder, evaluation) in ROWS.items()
       if (row := rows_lib.read_row(
-          runs, f'{table}/{kind}/{folder}', evaluation)) is not None}
+          records, f'{table}/{kind}/{folder}', evaluation)) is not None}
   if not rows:
     return None
-  title = f'{joint_cells.TASKS[table][kind]}: {table}'
-  rows_lib.check_comparable(title, rows.values())
+  title = f'{experiments.JOINT_TASKS[table][kind]}: {table}'
+  rows_lib.check_comparable(f'{title}: rows', rows.values())
   reported = published.JOINT[table]
-  header = [
+  lines = []
+  for name, row in rows.items():
+    cells = {
+        '': name, **_quality(row, table), **_cost(row), **row.training_cells(),
+        **{column: numbers.get(kind, {}).get(name, '')
+           for column, numbers in reported.items()}}
+    if BASELINE in rows and name != BASELINE:
+      cells[f'minus {BASELINE}'], cells['p'] = formats.comparison(
+          _returns(row, table), _returns(rows[BASELINE], table), row.clusters)
+    lines.append(cells)
+  columns = [
       '', 'return %', '95 %', 'seeds', f'minus {BASELINE}', 'p',
-      *(f'{name} %' for name in _QUALITY[table]), 'response s', 'tokens/s',
-      'tokens a task', 'calls a task', 'updates', 'budget used',
-      'generated tokens', 'minutes', *reported]
-  return text.Table(
-      title, header, [
-          [name, *_quality(row, name, rows.get(BASELINE), table), *_cost(row),
-           *(column.get(kind, {}).get(name, '')
-             for column in reported.values())]
-          for name, row in rows.items()],
-      _NOTE.format(success=_SUCCESS[table]))
-
-
-def _quality(
-    row: rows_lib.Row, title: str, baseline: rows_lib.Row | None,
-    table: str) -> list[str]:
-  """All columns from `return %` to the success."""
-  returns = _returns(row, table)
-  metrics = [
-      _metrics(found['reward_terms'], table) for found in row.evaluations]
-  difference = p = ''
-  if baseline is not None and title != BASELINE:
-    others = _returns(baseline, table)
-    difference = text.signed(f'{100 * (returns.mean() - others.mean()):+.1f}')
-    if min(len(returns), len(others)) > 1:
-      p = text.p_value(statistics.p_value(returns, others, row.clusters))
-  return [
-      f'{100 * returns.mean():.1f}',
-      text.interval(*statistics.mean_interval(returns, row.clusters))
-      if len(returns) > 1 else '',
-      str(len(returns)), difference, p,
-      *(f'{100 * np.mean([x[name] for x in metrics]):.1f}'
-        for name in _QUALITY[table][:-1]),
-      f'{100 * row.success:.1f}']
+      *(f'{name} %' for name in _QUALITY[table]), *_COLUMNS, *reported]
+  return formats.table(
+      title, columns, lines, _NOTE.format(success=_SUCCESS_NOTE[table]))
 
 
 def _returns(row: rows_lib.Row, table: str) -> np.ndarray:
   """[seeds, tasks] float, 0 to 1."""
   returns = np.array(
       [found['returns'] for found in row.evaluations], np.float64)
-  if table == 'functions':  # Each turn is paid.
+  if table == 'functions':  # Each turn is rewarded.
     returns /= np.array([[x['mean_turns']] for x in row.evaluations])
   return returns
+
+
+def _quality(row: rows_lib.Row, table: str) -> dict[str, str]:
+  returns = _returns(row, table)
+  metrics = [
+      _metrics(found['reward_terms'], table) for found in row.evaluations]
+  *terms, success = _QUALITY[table]
+  return {
+      'return %': formats.percent(returns.mean()),
+      '95 %': '' if len(returns) < 2 else formats.interval(
+          *statistics.mean_interval(returns, row.clusters)),
+      'seeds': str(len(returns)),
+      **{f'{name} %': formats.percent(np.mean([x[name] for x in metrics]))
+         for name in terms},
+      f'{success} %': formats.percent(row.successes.mean())}
 
 
 def _metrics(terms: Mapping[str, float], table: str) -> dict[str, float]:
   if table == 'writing':
     return rewards.paper_metrics(terms)
-  return {name: terms[name] / most for name, most in _POINTS.items()}
+  return {name: terms[name] / points for name, points in _MAX_POINTS.items()}
 
 
-def _cost(row: rows_lib.Row) -> list[str]:
-  """All columns from `response s` to `minutes`."""
+def _cost(row: rows_lib.Row) -> dict[str, str]:
+  """Cost of playing a task."""
   calls = np.mean([
       found['budget']['model_calls'] / found['num_tasks']
       for found in row.evaluations])
-  played = [
-      *(f'{np.mean([found[name] for found in row.timed]):{form}}'
-        if row.timed else ''
-        for name, form in (
-            ('response_seconds', '.2f'), ('tokens_per_second', '.0f'))),
-      f'{row.tokens_a_task:.0f}', f'{calls:g}']
-  if not row.steps:
-    return [*played, *[''] * 4]
-  return [
-      *played, text.updates(row.num_updates()), text.shares(row.budget_used),
-      text.short(row.total(records.LEDGER['generated tokens'])),
-      f'{row.total("time/step") / 60:.1f}']
+  cells = {
+      'tokens a task': f'{row.tokens_per_task():.0f}',
+      'calls a task': f'{calls:g}'}
+  if row.timed:
+    seconds, speed = (
+        np.mean([found[name] for found in row.timed])
+        for name in ('response_seconds', 'tokens_per_second'))
+    cells |= {'response s': f'{seconds:.2f}', 'tokens/s': f'{speed:.0f}'}
+  return cells

@@ -1,16 +1,13 @@
-"""What the papers report; a number that is not known is left out.
+"""Numbers that the papers report; unknown numbers are left out."""
 
-The tables of AT-GRPO (arXiv 2510.11062) are row -> task -> success in per cent.
-"""
-
-# Columns of tables 1 and 2, as our tables call the tasks.
+# Columns of tables 1 and 2 of AT-GRPO (arXiv 2510.11062).
 _TASKS = (
     'sudoku', 'sokoban', 'plan_path', 'livecodebench', 'apps', 'code_contests',
     'aime24', 'aime25', 'olympiadbench')
 
 
 def _table(rows: dict[str, str]) -> dict[str, dict[str, float]]:
-  """Row -> task -> number; a number that is not known is -."""
+  """Row -> task -> success in per cent; - is unknown."""
   return {
       name: {
           task: float(number) for task, number in zip(_TASKS, text.split())
@@ -18,7 +15,7 @@ def _table(rows: dict[str, str]) -> dict[str, dict[str, float]]:
       for name, text in rows.items()}
 
 
-# Table 1: all systems with Qwen3-1.7B.
+# Table 1: Qwen3-1.7B.
 _TABLE_1 = _table({
     'SA': '7 0 5 11.6 16.2 3.6 13.4 9.8 22.2',
     'SA+GRPO': '29 3 11 18.8 17.0 3.0 10.0 6.7 23.8',
@@ -27,7 +24,7 @@ _TABLE_1 = _table({
     'per role': '99 11.5 97 24.0 18.6 7.8 13.3 18.3 35.2',
 })
 
-# Table 2: all systems with Qwen3-8B.
+# Table 2: Qwen3-8B.
 _TABLE_2 = _table({
     'SA': '48 9 12 22.8 30.2 15.75 18.3 20.0 55.0',
     'SA+GRPO': '54 14 47 25.7 37.0 12.12 18.3 26.67 54.8',
@@ -45,7 +42,7 @@ _TABLE_4 = {
     'swapped': {'plan_path': 6},
 }
 
-# Table 6: nothing but the outcome pays, with Qwen3-8B.
+# Table 6: outcome rewards only, with Qwen3-8B.
 _TABLE_6 = {'outcome': {'plan_path': 89, 'sokoban': 93, 'sudoku': 99.5}}
 
 # Row -> task -> success in per cent.
@@ -53,18 +50,19 @@ QWEN3_1_7B = _TABLE_1 | _TABLE_4
 QWEN3_8B = _TABLE_2 | _TABLE_6
 
 
-def of_qwen3(row: str, task: str) -> list[str]:
-  """Success with Qwen3-1.7B and with Qwen3-8B, '' where there is none."""
+def qwen3_success(row: str, task: str) -> list[str]:
+  """Success with Qwen3-1.7B and with Qwen3-8B, '' if unknown."""
   numbers = [table.get(row, {}).get(task) for table in (QWEN3_1_7B, QWEN3_8B)]
   return ['' if number is None else f'{number:g}' for number in numbers]
 
 
-# Return in per cent: of MAGRPO's paper, and of all rows in the paper of its
-# authors on critics; and the response time there. Qwen3-1.7B, a single agent
-# Qwen3-4B. The window of arXiv's reward is not told.
+# Returns in per cent with Qwen3-1.7B (Qwen3-4B for a single agent), from
+# MAGRPO's paper and from its authors' paper on critics (arXiv 2601.21972).
+# Neither states the window of arXiv's reward.
 _MAGRPO_TLDR = {'MAGRPO': '94.5'}
 _MAGRPO_ARXIV = {
     'Single agent': '44.9', 'Parallel generation': '59.6', 'MAGRPO': '93.1'}
+# Row -> return and response seconds on TL;DR, then on arXiv.
 _CRITICS = {
     'Single agent': ('30.3', '5.0', '44.0', '5.1'),
     'Parallel generation': ('22.7', '2.3', '49.0', '2.3'),
@@ -78,19 +76,19 @@ _CRITICS = {
 
 
 def _of_critics(tldr: int, arxiv: int) -> dict[str, dict[str, str]]:
-  """Kind -> row -> the number in these columns of `_CRITICS`."""
+  """Kind -> row -> number in these columns of `_CRITICS`."""
   return {
       kind: {row: numbers[column] for row, numbers in _CRITICS.items()}
       for kind, column in (
           ('tldr', tldr), ('arxiv_a', arxiv), ('arxiv_b', arxiv))}
 
 
-# Of MAGRPO's paper, with Qwen2.5-Coder-3B and two turns.
+# HumanEval and CoopHumanEval with Qwen2.5-Coder-3B and two turns.
 _MAGRPO_CODE = {
     'return': ('86.7', '88.5'), 'tests': ('68.4', '75.0'),
     'cooperation': ('84.9', '86.3')}
 
-# Table of ours -> its column -> kind -> row -> number.
+# Table -> column -> kind -> row -> number.
 JOINT = {
     'writing': {
         'arXiv 2508.04652, return %': {

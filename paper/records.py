@@ -1,28 +1,26 @@
-"""What runs gave the tables: read from workdirs, and kept in three files.
+"""Evaluations and training steps behind the tables, from workdirs or stored.
 
-A folder of kept records has, sorted by workdir:
+A folder of records holds three files, sorted by workdir:
 
-  evaluations.jsonl  a line for each evaluation: its `workdir` below OUT, its
-                     `name` (before, after, ...), what `evals/<name>.json` says,
-                     and `token_budget`, of the training; 0 if that is limited
-                     by steps
-  splits.jsonl       the clusters of the tasks that were played, by `split_hash`
-  steps.csv          a line for each step of a finished training, with what
-                     tables and curves read; empty where nothing was measured
+  evaluations.jsonl  one evaluation per line: `workdir` relative to OUT, `name`
+                     (before, after, ...), the content of `evals/<name>.json`,
+                     and `token_budget`, 0 if the number of steps is limited
+  splits.jsonl       the cluster of each task, by `split_hash`
+  steps.csv          one step of a finished training per line, with the metrics
+                     that tables and curves read
 
-Numbers are written so that reading gives the same ones, NaN included.
+Numbers survive writing and reading bit for bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-import csv
 import dataclasses
 import io
 import json
 import pathlib
-import re
 from typing import Any
+
+import pandas as pd
 
 from atgrpo_jax import errors
 from atgrpo_jax import evaluate
@@ -31,7 +29,7 @@ from atgrpo_jax.io import metrics
 
 EVALUATIONS, SPLITS, STEPS = 'evaluations.jsonl', 'splits.jsonl', 'steps.csv'
 
-# What a run has cost: title -> metric of a step.
+# Cost of a run: title -> metric of a step.
 LEDGER = {
     'generated tokens': 'budget/completion_tokens',
     'prompt tokens': 'budget/prompt_tokens',
@@ -39,179 +37,164 @@ LEDGER = {
     'program runs': 'budget/program_runs',
     'environment steps': 'budget/environment_steps',
 }
-# Ends the name of the metric that counts a policy's updates since the start.
+# Suffix of the metric that counts a policy's updates.
 UPDATES = '/num_updates'
 
-# Metrics of every step, and all that are read.
-_ALWAYS = (
+_REQUIRED = (
     'step', 'rollout/success', 'validation/success', 'time/step',
     'memory/host_peak_gib', *LEDGER.values())
-_READ = re.compile('|'.join([
-    *_ALWAYS, 'validation/(?!step).*', 'memory/.*', f'.*{UPDATES}',
-    '.*/without_signal', '.*/advantage_.*', 'diagnosis/.*']))
-# Of every evaluation.
-_FIELDS = (
+_STORED = '|'.join([
+    *_REQUIRED, 'validation/(?!step).*', 'memory/.*', f'.*{UPDATES}',
+    '.*/without_signal', '.*/advantage_.*', 'diagnosis/.*'])
+_REQUIRED_OF_EVALUATION = (
     'success', 'mean_turns', 'mean_turns_to_solve', 'budget', 'token_budget')
 
 
+def _no_steps() -> pd.DataFrame:
+  return pd.DataFrame(index=pd.Index([], name='workdir'))
+
+
 @dataclasses.dataclass(frozen=True)
-class Run:
-  """What a workdir holds.
+class Records:
+  """Everything that tables and curves are made of.
 
   Attributes:
-    evaluations: name -> what `evaluate.read` gives, and `token_budget`.
-    steps: metric -> value, of each step of a training that is done.
+    evaluations: (workdir, name) -> evaluation with its `token_budget`.
+    steps: one row per step of a finished training, indexed by workdir; NaN
+      where a metric was not measured.
   """
 
-  evaluations: Mapping[str, Mapping[str, Any]]
-  steps: Sequence[Mapping[str, float]] = ()
+  evaluations: dict[tuple[str, str], dict[str, Any]] = dataclasses.field(
+      default_factory=dict)
+  steps: pd.DataFrame = dataclasses.field(default_factory=_no_steps)
 
-  @property
-  def is_done(self) -> bool:
-    """Whether there is more than the evaluation before training."""
-    return self.evaluations.keys() != {'before'}
+  def workdirs(self) -> set[str]:
+    return {workdir for workdir, _ in self.evaluations}
+
+  def updated(self, other: Records) -> Records:
+    """These records, with the workdirs of `other` replaced or added."""
+    new = other.workdirs()
+    evaluations = {
+        key: evaluation for key, evaluation in self.evaluations.items()
+        if key[0] not in new}
+    old_steps = self.steps[~self.steps.index.isin(new)]
+    return Records(
+        evaluations | other.evaluations, pd.concat([old_steps, other.steps]))
+
+  def finished(self) -> Records:
+    """Without workdirs that only have the evaluation before training."""
+    finished = {
+        workdir for workdir, name in self.evaluations if name != 'before'}
+    return Records(
+        {key: evaluation for key, evaluation in self.evaluations.items()
+         if key[0] in finished}, self.steps)
 
 
-# Workdir below OUT, such as 'main/sokoban/at_grpo/seed-0' -> run.
-Runs = Mapping[str, Run]
-
-
-def read_workdirs(out: pathlib.Path) -> Runs:
-  """The runs that have been evaluated, in `OUT/<table>/<task>/<row>/seed-<n>`.
-
-  Raises UserError for a file that is not as a run has written it.
-  """
-  runs = {}
-  for folder in out.glob('*/*/*/*/evals'):
+def read_workdirs(out: pathlib.Path) -> Records:
+  """Reads all workdirs below OUT; UserError names a file that is damaged."""
+  evaluations, steps = {}, [_no_steps()]
+  # Benchmarks have a folder between row and seed.
+  for folder in sorted([*out.glob('*/*/*/*/evals'),
+                        *out.glob('*/*/*/*/*/evals')]):
     workdir = folder.parent
     names = sorted(path.stem for path in folder.glob('*.json'))
-    if names:
-      budget = {'token_budget': _read_budget(workdir)}
-      runs[workdir.relative_to(out).as_posix()] = Run(
-          {name: evaluate.read(workdir, name) | budget for name in names},
-          _read_metrics(workdir) if 'after' in names else ())
-  return runs
+    path = workdir.relative_to(out).as_posix()
+    for name in names:
+      evaluations[path, name] = evaluate.read(workdir, name) | {
+          'token_budget': _read_budget(workdir)}
+    if 'after' in names:
+      frame = pd.DataFrame(metrics.read(workdir))
+      frame = frame.filter(regex=f'^({_STORED})$')
+      _check_steps(frame, f'{workdir}/metrics.jsonl',
+                   f'delete {workdir} and run it again')
+      steps.append(frame.assign(workdir=path).set_index('workdir'))
+  return Records(evaluations, pd.concat(steps))
 
 
 def _read_budget(workdir: pathlib.Path) -> int:
-  """How many tokens a run may generate; 0 if its steps are limited."""
   path = workdir / 'config.json'
   try:
     return json.loads(path.read_text())['config']['train']['completion_tokens']
-  except (OSError, ValueError, KeyError, TypeError) as error:
+  except (OSError, ValueError, LookupError, TypeError) as error:
     raise errors.UserError(
-        f'{path} is no config of a run that can be read ({error!r}); put back '
-        f'the one that was written there, or delete {workdir} and run it again.'
-    ) from error
+        f'{path} is not the config of a run ({error!r}); restore it, or delete '
+        f'{workdir} and run it again.') from error
 
 
-def _read_metrics(workdir: pathlib.Path) -> list[dict[str, float]]:
-  """What is read of `metrics.jsonl`, of a run that is done."""
-  steps = [
-      {name: value for name, value in step.items() if _READ.fullmatch(name)}
-      for step in metrics.read(workdir)]
-  for number, step in enumerate(steps or [{}], 1):
-    if lacking := _lacking(step):
-      raise errors.UserError(
-          f'{workdir}/metrics.jsonl:{number} has no {lacking}: it is cut off, '
-          f'or an older version wrote it. Delete {workdir} and run it again.')
-  return steps
+def _check_steps(frame: pd.DataFrame, source: str, fix: str) -> None:
+  """Raises UserError if a step lacks a metric that every step has."""
+  missing = [
+      name for name in _REQUIRED
+      if name not in frame or frame[name].isna().any()]
+  if frame.filter(regex=f'{UPDATES}$').isna().all(axis=1).any():
+    missing.append(f'POLICY{UPDATES}')
+  if missing or frame.empty:
+    raise errors.UserError(
+        f'{source} has steps without {", ".join(missing) or "metrics"}: it is '
+        f'cut off, or another version wrote it; {fix}.')
 
 
-def _lacking(step: Mapping[str, float]) -> str:
-  """The metrics that every step has, but this one has not."""
-  lacking = [name for name in _ALWAYS if name not in step]
-  if not any(name.endswith(UPDATES) for name in step):
-    lacking.append(f'POLICY{UPDATES}')
-  return ', '.join(lacking)
-
-
-def write(folder: pathlib.Path, runs: Runs) -> None:
+def write(folder: pathlib.Path, records: Records) -> None:
   """Writes the three files."""
-  clusters, evaluations = {}, []
-  for workdir, run in sorted(runs.items()):
-    for name, evaluation in sorted(run.evaluations.items()):
-      line = {'workdir': workdir, 'name': name, **evaluation}
-      split, found = line['split_hash'], line.pop('clusters')
-      if clusters.setdefault(split, found) != found:
-        raise errors.UserError(
-            f'{workdir}: the clusters of the split {split} are not those that '
-            'other runs have; evaluate all with the same version.')
-      evaluations.append(line)
-  splits = [
-      {'split_hash': split, 'clusters': found}
-      for split, found in sorted(clusters.items())]
+  splits, lines = {}, []
+  for (workdir, name), evaluation in sorted(
+      records.evaluations.items(), key=lambda item: item[0]):
+    line = {'workdir': workdir, 'name': name, **evaluation}
+    split, clusters = line['split_hash'], line.pop('clusters')
+    if splits.setdefault(split, clusters) != clusters:
+      raise errors.UserError(
+          f'{workdir}: the clusters of split {split} differ between runs; '
+          'evaluate all runs with one version.')
+    lines.append(line)
+  metric_names = sorted(set(records.steps.columns) - {'step'})
   steps = io.StringIO()
-  names = {name for run in runs.values() for step in run.steps for name in step}
-  writer = csv.DictWriter(
-      steps, ['workdir', 'step', *sorted(names - {'step'})],
-      lineterminator='\n')
-  writer.writeheader()
-  for workdir, run in sorted(runs.items()):
-    for step in run.steps:
-      writer.writerow({'workdir': workdir} | {
-          name: repr(value).removesuffix('.0') for name, value in step.items()})
+  records.steps.sort_index(kind='stable').to_csv(
+      steps, columns=['step', *metric_names], lineterminator='\n',
+      float_format=lambda value: repr(float(value)).removesuffix('.0'))
   folder.mkdir(parents=True, exist_ok=True)
-  for file, lines in ((EVALUATIONS, evaluations), (SPLITS, splits)):
+  for file, objects in ((EVALUATIONS, lines), (SPLITS, [
+      {'split_hash': split, 'clusters': clusters}
+      for split, clusters in sorted(splits.items())])):
     files.write_whole(
-        folder / file, ''.join(json.dumps(line) + '\n' for line in lines))
+        folder / file, ''.join(json.dumps(line) + '\n' for line in objects))
   files.write_whole(folder / STEPS, steps.getvalue())
 
 
-def read(folder: pathlib.Path) -> Runs:
-  """The runs that `write` was given; a UserError names a damaged line."""
-  clusters, steps, evaluations = {}, {}, {}
-
-  def add_split(line: dict[str, Any]) -> None:
-    clusters[line['split_hash']] = line['clusters']
-
-  def add_step(line: dict[str, str]) -> None:
-    workdir = line.pop('workdir')
-    step = {name: float(value) for name, value in line.items() if value}
-    if lacking := _lacking(step):
-      raise ValueError(f'no {lacking}')
-    steps.setdefault(workdir, []).append(step)
-
-  def add_evaluation(line: dict[str, Any]) -> None:
-    workdir, name = line.pop('workdir'), line.pop('name')
-    line['clusters'] = clusters[line['split_hash']]
-    if lacking := set(_FIELDS) - line.keys():
-      raise ValueError(f'no {", ".join(sorted(lacking))}')
-    if len(line['successes']) != len(line['clusters']):
-      raise ValueError(f'successes do not fit the tasks in {SPLITS}')
-    if name == 'after' and len(steps.get(workdir, ())) != line['step']:
-      raise ValueError(f'{STEPS} has not the {line["step"]} steps of this run')
-    evaluations.setdefault(workdir, {})[name] = line
-
-  for file, add_fn in (
-      (SPLITS, add_split), (STEPS, add_step), (EVALUATIONS, add_evaluation)):
-    _read_lines(folder / file, add_fn)
-  return {
-      workdir: Run(found, steps.get(workdir, ()))
-      for workdir, found in evaluations.items()}
-
-
-def _read_lines(
-    path: pathlib.Path, add_fn: Callable[[dict[str, Any]], None]) -> None:
-  """Passes on each line, of JSON or, below the line of names, of CSV."""
-  number, names = 0, None
+def read(folder: pathlib.Path) -> Records:
+  """Reads what `write` wrote; UserError names a damaged file."""
+  fix = 'restore the file, or write it again from the workdirs with --keep'
+  path = folder / SPLITS
   try:
-    lines = path.read_text().splitlines(keepends=True)
-    for number, line in enumerate(lines, 1):
-      if not line.endswith('\n'):
-        raise ValueError('the line is cut off')
-      if path.suffix == '.jsonl':
-        add_fn(json.loads(line))
-        continue
-      values, = csv.reader([line])
-      names = names or values
-      if len(values) != len(names):
-        raise ValueError(f'{len(values)} values for {len(names)} columns')
-      if number > 1:
-        add_fn(dict(zip(names, values)))
+    clusters = {
+        line['split_hash']: line['clusters'] for line in _read_json(path)}
+    path = folder / STEPS
+    text = path.read_text()
+    steps = pd.read_csv(
+        io.StringIO(text), index_col='workdir', dtype={'workdir': str})
+    if not text.endswith('\n') or not all(
+        pd.api.types.is_numeric_dtype(x) for x in steps.dtypes):
+      raise ValueError('a line is cut off or has no number')
+    _check_steps(steps, str(path), fix)
+    num_steps = steps.index.value_counts()
+    path = folder / EVALUATIONS
+    evaluations = {}
+    for line in _read_json(path):
+      workdir, name = line.pop('workdir'), line.pop('name')
+      line['clusters'] = clusters[line['split_hash']]
+      if missing := set(_REQUIRED_OF_EVALUATION) - line.keys():
+        raise ValueError(f'{workdir} has no {", ".join(sorted(missing))}')
+      if len(line['successes']) != len(line['clusters']):
+        raise ValueError(f'successes of {workdir} do not match {SPLITS}')
+      if name == 'after' and num_steps.get(workdir, 0) != line['step']:
+        raise ValueError(f'{STEPS} lacks steps of {workdir}')
+      evaluations[workdir, name] = line
   except OSError as error:
-    raise errors.UserError(f'Cannot read kept results: {error}.') from error
-  except (ValueError, KeyError, TypeError, AttributeError) as error:
+    raise errors.UserError(f'Cannot read records: {error}.') from error
+  except (ValueError, LookupError, TypeError, AttributeError) as error:
     raise errors.UserError(
-        f'{path}:{number} is damaged ({error!r}); restore the file, or make it '
-        'again from the workdirs with --keep.') from error
+        f'{path} is damaged ({error!r}); {fix}.') from error
+  return Records(evaluations, steps.astype(float))
+
+
+def _read_json(path: pathlib.Path) -> list[dict[str, Any]]:
+  return [json.loads(line) for line in path.read_text().splitlines()]

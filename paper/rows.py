@@ -1,31 +1,31 @@
-"""What the seeds of a row of the paper's tables gave, together.
-
-A row is called `<table>/<task>/<row>`; its runs are those of the workdirs
-`seed-<n>` below.
-"""
+"""A row of a table: the seeds `<table>/<task>/<row>/seed-<n>` together."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
-import math
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from atgrpo_jax import errors
 from atgrpo_jax import evaluate
 from atgrpo_jax import measures
-from paper import game_cells
-from paper import records
+from paper import formats
+from paper import records as records_lib
+from paper import statistics
 
-# The systems in OUT/main: title -> folder, which evaluation, and the row of the
-# paper's tables 1 and 2.
+# Title -> system, evaluation, and row of the paper's tables 1 and 2. The
+# systems are `configs.common.SYSTEMS`, `sa_tool_grpo` of configs/maths.py, and
+# `mas_grpo_same_tasks`, another number of tasks per step.
 SYSTEMS = {
     'Single agent': ('sa_grpo', 'before', 'SA'),
     'Single agent, several turns': ('sa_grpo_turns', 'before', ''),
     'Single agent + GRPO': ('sa_grpo', 'after', 'SA+GRPO'),
     'Single agent + GRPO, several turns': ('sa_grpo_turns', 'after', ''),
+    'Single agent with the tool': ('sa_tool_grpo', 'before', ''),
+    'Single agent with the tool + GRPO': ('sa_tool_grpo', 'after', ''),
     'Team': ('at_grpo', 'before', 'MAS'),
     'Team + GRPO, by task': ('mas_grpo', 'after', 'MAS+GRPO'),
     'Team + GRPO, by task, as many tasks in a step as AT-GRPO':
@@ -47,150 +47,150 @@ AT_GRPO = 'Team + AT-GRPO, shared'
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """What the seeds of a row gave.
+  """The seeds of a row, which played the same tasks.
 
   Attributes:
-    successes: [seeds, tasks] bool.
-    clusters: [tasks], the same number for tasks of one kind.
-    turns: mean turns of an episode.
-    turns_to_solve: mean turns of solved episodes, over the seeds that have
-      some; NaN if none has.
-    tokens_a_task: mean tokens that were generated for a task.
-    split_hash: of the tasks.
-    sandbox: the level at which programs ran; '' if there were none.
-    evaluations: of each seed, what `evaluate.evaluate` gave.
-    timed: the same of each seed that was timed.
-    steps: metric -> value, of each step of each seed; empty if nothing was
+    evaluations: one per seed, as `evaluate.evaluate` returns it.
+    timed: the evaluations with a response time.
+    steps: training steps of all seeds, indexed by workdir; empty if nothing was
       trained.
-    budget_used: share of the tokens that it was given, for each seed that was
-      given some.
   """
 
-  successes: np.ndarray
-  clusters: Sequence[int]
-  turns: float
-  turns_to_solve: float
-  tokens_a_task: float
-  split_hash: str
-  sandbox: str
   evaluations: Sequence[Mapping[str, Any]]
-  timed: Sequence[Mapping[str, Any]] = ()
-  steps: tuple[Sequence[Mapping[str, float]], ...] = ()
-  budget_used: tuple[float, ...] = ()
+  timed: Sequence[Mapping[str, Any]]
+  steps: pd.DataFrame
 
   @property
-  def success(self) -> float:
-    return float(self.successes.mean())
+  def successes(self) -> np.ndarray:
+    """[seeds, tasks] bool."""
+    return np.array([
+        [success == '1' for success in found['successes']]
+        for found in self.evaluations])
 
   @property
-  def peak_gib(self) -> float:
-    """Of a device, or of the host where devices do not tell."""
-    values = self.values('memory/device_peak_gib') or self.values(
-        'memory/host_peak_gib')
-    return max(map(max, values))
+  def clusters(self) -> Sequence[int]:
+    """[tasks], the same number for tasks of one kind."""
+    return self.evaluations[0]['clusters']
+
+  @property
+  def sandbox(self) -> str:
+    """Level at which programs ran; '' if there were none."""
+    return max(map(evaluate.sandbox_of, self.evaluations))
+
+  def mean(self, name: str) -> float:
+    """Mean of a field over the seeds that know it; NaN if none does."""
+    values = [found[name] for found in self.evaluations]
+    return pd.Series(values, dtype=float).mean()
+
+  def tokens_per_task(self) -> float:
+    return float(np.mean([
+        found['budget']['completion_tokens']
+        for found in self.evaluations])) / len(self.clusters)
 
   def total(self, metric: str) -> float:
-    """The sum over the steps of a run, in the mean over seeds."""
-    return float(np.mean([
-        sum(step[metric] for step in steps) for steps in self.steps]))
-
-  def values(self, metric: str) -> list[list[float]]:
-    """What was logged of it, for each seed that has some."""
-    found = [
-        [step[metric] for step in steps if metric in step]
-        for steps in self.steps]
-    return [values for values in found if values]
+    """Sum over the steps of a run, averaged over seeds."""
+    return self._seeds()[metric].sum().mean()
 
   def num_updates(self) -> dict[str, float]:
-    """Policy -> what its optimiser counted, in the mean over seeds."""
-    names = dict.fromkeys(
-        name for steps in self.steps for name in steps[-1]
-        if name.endswith(records.UPDATES))
+    """Policy or critic -> number of updates, averaged over seeds."""
+    counts = self._seeds().last().filter(regex=f'{records_lib.UPDATES}$')
+    means = counts.mean().dropna()
+    return means.rename(
+        lambda name: name.removesuffix(records_lib.UPDATES)).to_dict()
+
+  def peak_gib(self) -> float:
+    """Peak memory of a device, or of the host if devices report none."""
+    device = 'memory/device_peak_gib'
+    if device in self.steps and self.steps[device].notna().any():
+      return self.steps[device].max()
+    return self.steps['memory/host_peak_gib'].max()
+
+  def budget_used(self) -> list[float]:
+    """Fraction of the token budget, for each seed that had one."""
+    generated = self._seeds()[records_lib.LEDGER['generated tokens']].sum()
+    return [
+        tokens / found['token_budget']
+        for tokens, found in zip(generated, self.evaluations)
+        if found['token_budget']]
+
+  def _seeds(self):
+    return self.steps.groupby(level='workdir', sort=False)
+
+  def success_cells(self) -> dict[str, str]:
+    successes = self.successes
     return {
-        name.removesuffix(records.UPDATES):
-            float(np.mean([values[-1] for values in self.values(name)]))
-        for name in names}
+        'success %': formats.percent(successes.mean()),
+        '95 %': '' if len(successes) < 2 else formats.interval(
+            *statistics.success_interval(successes, self.clusters)),
+        'seeds': str(len(successes))}
+
+  def training_cells(self) -> dict[str, str]:
+    """Cost of the training; empty if nothing was trained."""
+    if self.steps.empty:
+      return {}
+    return {
+        'updates': formats.updates(self.num_updates()),
+        'budget used': formats.ratios(self.budget_used()),
+        **{title: formats.short(self.total(metric))
+           for title, metric in records_lib.LEDGER.items()},
+        'minutes': f'{self.total("time/step") / 60:.1f}',
+        'peak GiB': f'{self.peak_gib():.1f}'}
 
 
-def check_comparable(title: str, rows: Iterable[Row]) -> None:
-  """Raises UserError if rows of a table cannot be compared.
-
-  They must be of the same tasks, with programs at the same sandbox level.
-  """
-  rows = list(rows)
-  if len({row.split_hash for row in rows}) > 1:
-    raise errors.UserError(
-        f'{title}: rows were evaluated on different tasks and cannot be '
-        'compared; evaluate all on the same config.evaluation.test.')
-  levels = sorted({row.sandbox for row in rows} - {''})
-  if len(levels) > 1:
-    raise errors.UserError(
-        f'{title}: rows were evaluated at different sandbox levels '
-        f'({", ".join(levels)}) and cannot be compared; evaluate all at the '
-        'same config.sandbox.level.')
-
-
-# Task -> title -> row, of all of SYSTEMS.
+# Game -> title -> row, for all of SYSTEMS.
 SystemRows = Mapping[str, Mapping[str, Row | None]]
 
 
-def read_systems(runs: records.Runs) -> SystemRows:
-  """The compared systems on each game; None where nothing is finished."""
+def read_systems(
+    records: records_lib.Records, tasks: Iterable[str],
+    table: str = 'main') -> SystemRows:
+  """The compared systems on each task; None if no seed is finished."""
   return {
       task: {
-          title: read_row(runs, f'main/{task}/{system}', evaluation)
+          title: read_row(records, f'{table}/{task}/{system}', evaluation)
           for title, (system, evaluation, _) in SYSTEMS.items()}
-      for task in game_cells.TASKS}
+      for task in tasks}
 
 
-def read_row(runs: records.Runs, row: str, name: str) -> Row | None:
-  """The finished seeds of a row, or None if there are none.
-
-  `name` is that of the evaluation; of one before training, nothing was spent.
-  """
-  seeds = [
-      run for workdir, run in sorted(runs.items())
-      if workdir.startswith(f'{row}/seed-') and name in run.evaluations]
-  if not seeds:
+def read_row(
+    records: records_lib.Records, row: str, name: str) -> Row | None:
+  """The seeds of a row that have the evaluation `name`; None if none has."""
+  found = {
+      workdir: evaluation
+      for (workdir, found_name), evaluation in sorted(
+          records.evaluations.items(), key=lambda item: item[0])
+      if found_name == name and workdir.startswith(f'{row}/seed-')}
+  if not found:
     return None
-  evaluations = [run.evaluations[name] for run in seeds]
-  hashes = {evaluation['split_hash'] for evaluation in evaluations}
-  if len(hashes) > 1:
+  evaluations = list(found.values())
+  if any(measures.FAILED in x['successes'] for x in evaluations):
+    # A training that resumes reads `before` instead of making it again.
+    remedy = 'workdir' if name == 'before' else f'evals/{name}.json'
     raise errors.UserError(
-        f'The seeds of {row} were evaluated on different tasks; evaluate all '
-        'on the same config.evaluation.test.')
-  levels = {evaluate.sandbox_of(evaluation) for evaluation in evaluations}
-  if len(levels - {''}) > 1:
+        f'Evaluation {name!r} of {row} lacks tasks that failed for reasons '
+        'outside the model, and rows are compared task by task; delete its '
+        f'{remedy} and run the same command again.')
+  steps = records.steps
+  result = Row(
+      evaluations, timed=[
+          evaluation for (workdir, _), evaluation in records.evaluations.items()
+          if workdir in found and 'num_timed' in evaluation],
+      steps=steps.loc[list(found)] if name == 'after' else steps.iloc[:0])
+  check_comparable(f'The seeds of {row}', [
+      dataclasses.replace(result, evaluations=[x]) for x in evaluations])
+  return result
+
+
+def check_comparable(title: str, rows: Iterable[Row]) -> None:
+  """Raises UserError unless rows have the same tasks and sandbox level."""
+  rows = list(rows)
+  if len({row.evaluations[0]['split_hash'] for row in rows}) > 1:
     raise errors.UserError(
-        f'The seeds of {row} were evaluated at different sandbox levels '
-        f'({", ".join(sorted(levels))}); evaluate all at the same '
+        f'{title} were evaluated on different tasks; evaluate all on the same '
+        'config.evaluation.test.')
+  levels = sorted({row.sandbox for row in rows} - {''})
+  if len(levels) > 1:
+    raise errors.UserError(
+        f'{title} were evaluated at different sandbox levels '
+        f'({", ".join(levels)}); evaluate all at the same '
         'config.sandbox.level.')
-  if any(measures.FAILED in found['successes'] for found in evaluations):
-    # Training reads `before` when it goes on, so that one is not made again.
-    made_again = 'workdir' if name == 'before' else f'evals/{name}.json'
-    raise errors.UserError(
-        f'An evaluation {name!r} of {row} left out tasks that failed through '
-        'no fault of the team, and rows are compared task by task; delete its '
-        f'{made_again} and run the same command again.')
-  steps = tuple(run.steps for run in seeds) if name == 'after' else ()
-  successes = np.array(
-      [[x == '1' for x in result['successes']] for result in evaluations])
-  to_solve = [
-      result['mean_turns_to_solve'] for result in evaluations
-      if result['mean_turns_to_solve'] is not None]
-  tokens = [result['budget']['completion_tokens'] for result in evaluations]
-  return Row(
-      successes, clusters=evaluations[0]['clusters'],
-      turns=float(np.mean([result['mean_turns'] for result in evaluations])),
-      turns_to_solve=float(np.mean(to_solve or [math.nan])),
-      tokens_a_task=float(np.mean(tokens)) / successes.shape[1],
-      split_hash=hashes.pop(), sandbox=max(levels), evaluations=evaluations,
-      timed=[
-          found for run in seeds for found in run.evaluations.values()
-          if 'num_timed' in found],
-      steps=steps,
-      budget_used=tuple(
-          sum(step[records.LEDGER['generated tokens']] for step in trained)
-          / evaluation['token_budget']
-          for trained, evaluation in zip(steps, evaluations)
-          if evaluation['token_budget']))

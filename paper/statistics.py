@@ -1,31 +1,30 @@
-"""Intervals and tests of success that count seeds and tasks as drawn.
+"""Intervals and tests that treat both seeds and tasks as random.
 
-A row holds outcomes y[s, t], 0 or 1 or a return, of seed s on task t. Tasks of
-one kind are one cluster. Seeds, clusters, and what a seed does in a cluster are
-each taken as drawn at random, so the variance of a row's mean is that of
-two-way clusters (Cameron, Gelbach and Miller, 2011):
+A row holds outcomes y[s, t] of seed s on task t: 0, 1 or a return. Tasks of one
+kind form a cluster. Seeds, clusters, and the interaction of a seed with a
+cluster are random, so the variance of a row's mean is the two-way cluster
+variance (Cameron, Gelbach and Miller, 2011):
 
-  V = V(seeds) + V(clusters) - V(both), and at least V(seeds) and V(clusters)
+  V = V(seeds) + V(clusters) - V(both), at least V(seeds) and V(clusters)
 
-V(seeds) is estimated from the seeds' means, V(clusters) from the clusters'
-sums, V(both) from what seeds and clusters leave unexplained; V(seeds) and
-V(clusters) each contain it once. The degrees of freedom are Satterthwaite's,
-V^2 / (sum over the three of V(i)^2 / f(i)), with f(seeds) = seeds - 1,
+V(seeds) is estimated from the means of the seeds, V(clusters) from the sums of
+the clusters, and V(both) from the residuals; V(seeds) and V(clusters) each
+contain it once. The degrees of freedom are Satterthwaite's: V^2 divided by the
+sum over the three of V(i)^2 / f(i), with f(seeds) = seeds - 1,
 f(clusters) = clusters - 1 and f(both) their product.
 
-  Interval: Wilson's, with t instead of z, of mean (1 - mean) / V trials. If
-  nothing varies, as when all is solved: of one trial for each cluster. That of
-  returns is mean +- t sqrt(V).
+  Interval of a success: Wilson's, with t instead of z, for mean (1 - mean) / V
+  trials. If nothing varies (say, everything is solved), each cluster is one
+  trial. Interval of a return: mean +- t sqrt(V).
 
-  p: two-sided t test of the difference of two rows on the same tasks. V is that
-  of the difference, so what is hard for both rows cancels. V(seeds) and V(both)
-  are pooled: the seeds of both rows are assumed to vary alike, since three
-  seeds say little of a variance; f(seeds) is the sum of both rows'. V is at
-  least (1 / clusters)^2.
+  p: two-sided t test of the difference of two rows on the same tasks. V is the
+  variance of the difference, so tasks that are hard for both rows cancel.
+  V(seeds) and V(both) are pooled, because three seeds say little about a
+  variance; f(seeds) is the sum of both rows'. V is at least (1 / clusters)^2.
 
-How often p < 0.05 when an algorithm is compared with itself (success 93 %,
-standard deviation between seeds 2 points; the simulation and its settings are
-in tests/paper/statistics_test.py; 1500 comparisons of this test, 1000 of each
+Rate of p < 0.05 when an algorithm is compared with itself (success 93 %,
+standard deviation between seeds 2 points; the simulation is in
+tests/paper/statistics_test.py; 1500 comparisons for this test, 1000 for each
 other method):
 
                                      this   naive   seeds    sign
@@ -36,26 +35,25 @@ other method):
   each row fails in other clusters  5.3     8.4    33.3    52.8
   1000 tasks, 3 and 5 seeds         5.5     8.5    15.2    51.4
 
-The naive hierarchical bootstrap draws seeds and clusters anew; three seeds give
-it too little variance, few tasks too much, since it counts the luck of an
-answer twice. "Seeds only" is a bootstrap that draws no clusters. Sign flips of
-the tasks' differences take the seeds as they are. Welch's t test of the seeds'
-means, which takes the tasks as they are, finds 3.2 to 5.1 %, but 9.1 % in the
-fourth line.
-The intervals cover the truth in 93.1 to 95.7 %, and in 92.6 to 97.0 % where the
-success is 99 % and varies by half a point. With 2 seeds they are too narrow:
-89.7 to 92.6 %.
+The naive bootstrap resamples seeds and clusters: with three seeds its variance
+is too small, with few tasks too large. "Seeds only" resamples no clusters. Sign
+flips of the tasks' differences take the seeds as fixed. Welch's t test of the
+seeds' means takes the tasks as fixed: 3.2 to 5.1 %, but 9.1 % in the fourth
+line. The intervals cover the truth in 93.1 to 95.7 %, in 92.6 to 97.0 % at a
+success of 99 % with a deviation of half a point, and with 2 seeds only in 89.7
+to 92.6 %.
 
-A true difference of 6 points is found in 52 % (200 tasks) and 72 % (1000) with
-3 seeds, and in 89 % with 3 and 5. Where the seeds of one row vary by 3 points
-and those of the other by 1, p < 0.05 in 6.1 % with 3 seeds each, but in 12.1 %
-where the former has 3 and the latter 5: give rows equally many seeds.
+A true difference of 6 points is found in 52 % (200 tasks) and 72 % (1000 tasks)
+of comparisons with 3 seeds, and in 89 % with 3 and 5. If the seeds of one row
+deviate by 3 points and those of the other by 1, p < 0.05 in 6.1 % with 3 seeds
+each, but in 12.1 % if the former has 3 and the latter 5: give rows the same
+number of seeds.
 
-The mean and the interquartile mean over games are those of rliable (Agarwal et
-al., 2021, arXiv 2108.13264), of the scores of all seeds on all games. Their
-interval is the percentiles of a bootstrap that draws seeds within each game and
-leaves the tasks as they are. It is too narrow for few seeds: for the mean over
-three games it covers the truth in 74, 85, 89 and 93 % with 2, 3, 5 and 10.
+The mean and the interquartile mean over games follow rliable (Agarwal et al.,
+2021, arXiv 2108.13264). Their interval is a percentile bootstrap that resamples
+seeds within each game and takes the tasks as fixed. It is too narrow for few
+seeds: for the mean over three games it covers the truth in 74, 85, 89 and 93 %
+with 2, 3, 5 and 10 seeds.
 """
 
 from __future__ import annotations
@@ -68,7 +66,7 @@ from scipy import stats
 
 from atgrpo_jax import measures
 
-_DRAWS = 10_000
+_NUM_DRAWS = 10_000
 
 
 def success_interval(
@@ -101,11 +99,11 @@ def mean_interval(
 
 def p_value(
     first: np.ndarray, second: np.ndarray, clusters: Sequence[int]) -> float:
-  """p that two rows differ in their mean, on the same tasks.
+  """p of the difference between the means of two rows on the same tasks.
 
   Args:
     first: [seeds, tasks] bool or float; at least two seeds.
-    second: the same; its seeds may be more or fewer.
+    second: [seeds, tasks], perhaps with another number of seeds.
     clusters: [tasks], the same number for tasks of one kind.
   """
   variance, freedom, num_clusters = _variance([first, second], clusters)
@@ -117,24 +115,24 @@ def p_value(
 def _variance(
     rows: Sequence[np.ndarray],
     clusters: Sequence[int]) -> tuple[float, float, int]:
-  """V of a row's mean or of two rows' difference, its freedom, clusters."""
+  """V of a mean or difference, its degrees of freedom, number of clusters."""
   if min(map(len, rows)) < 2:
     raise ValueError(
-        f'{[len(row) for row in rows]} seeds: one seed does not tell how much '
-        'seeds vary; give at least two of each row.')
+        f'got {[len(row) for row in rows]} seeds, expected at least 2 per row: '
+        'a variance needs two.')
   index = np.unique(clusters, return_inverse=True)[1]
   num_clusters = int(index.max()) + 1
 
   def squares(deviations: np.ndarray) -> float:
-    """[..., tasks], summed over the tasks of a cluster, then squared."""
+    """Sum of squared cluster sums of [..., tasks]."""
     return sum(
         float(np.square(np.bincount(index, line)).sum())
         for line in np.atleast_2d(deviations))
 
   per_seed = sum(1 / len(row) for row in rows)
-  of_seeds = sum(len(row) - 1 for row in rows)
-  of_clusters = max(num_clusters - 1, 1)
-  per_cluster = num_clusters / of_clusters / len(index)**2
+  seed_freedom = sum(len(row) - 1 for row in rows)
+  cluster_freedom = max(num_clusters - 1, 1)
+  per_cluster = num_clusters / cluster_freedom / len(index)**2
 
   seeds = clustered = both = 0.0
   task_means = np.zeros(len(index))
@@ -144,25 +142,25 @@ def _variance(
     task_means += sign * (task_mean - row.mean())
     seeds += float(np.square(seed_mean - row.mean()).sum())
     both += squares(row - seed_mean - task_mean + row.mean())
-  seeds *= per_seed / of_seeds
-  both *= per_seed / of_seeds * per_cluster
+  seeds *= per_seed / seed_freedom
+  both *= per_seed / seed_freedom * per_cluster
   clustered = per_cluster * squares(task_means)
 
   variance = max(seeds + clustered - both, seeds, clustered)
   noise = (
-      seeds**2 / of_seeds + clustered**2 / of_clusters
-      + both**2 / (of_seeds * of_clusters))
-  freedom = variance**2 / noise if noise else of_clusters
+      seeds**2 / seed_freedom + clustered**2 / cluster_freedom
+      + both**2 / (seed_freedom * cluster_freedom))
+  freedom = variance**2 / noise if noise else cluster_freedom
   return variance, freedom, num_clusters
 
 
 def mean_over_games(games: Sequence[np.ndarray]) -> np.ndarray:
-  """Of scores [..., seeds] of each game."""
+  """Mean over games of the mean over scores [..., seeds]."""
   return np.mean([scores.mean(axis=-1) for scores in games], axis=0)
 
 
 def interquartile_mean(games: Sequence[np.ndarray]) -> np.ndarray:
-  """Of scores [..., seeds] of each game, all together."""
+  """Interquartile mean of all scores, [..., seeds] for each game."""
   return stats.trim_mean(np.concatenate(games, axis=-1), 0.25, axis=-1)
 
 
@@ -170,10 +168,10 @@ def bootstrap_interval(
     games: Sequence[np.ndarray],
     statistic: Callable[[Sequence[np.ndarray]], np.ndarray],
 ) -> tuple[float, float]:
-  """95 % interval of a statistic of scores [seeds] of each game."""
+  """95 % interval of a statistic of the scores [seeds] of each game."""
   rng = np.random.default_rng(0)
   drawn = [
-      scores[rng.integers(len(scores), size=(_DRAWS, len(scores)))]
+      scores[rng.integers(len(scores), size=(_NUM_DRAWS, len(scores)))]
       for scores in games]
   low, high = np.percentile(statistic(drawn), (2.5, 97.5))
   return float(low), float(high)

@@ -1,19 +1,19 @@
-"""From runs to the paper's tables (Markdown, LaTeX) and curves (PNG).
+"""Writes the paper's tables (Markdown, LaTeX) and curves (PNG) from runs.
 
   python -m paper.tables --out runs/paper/nano
   python -m paper.tables --out runs/paper/nano --keep paper/results/nano
   python -m paper.tables --results paper/results/nano
 
-The first makes OUT/tables of what `paper.run` has finished so far. A row is a
-folder `OUT/<table>/<task>/<row>` with a workdir `seed-<n>` for each seed, so
-rows of your own beside those of an ablation appear as well. The second adds the
-finished runs to the records in the folder of --keep (`paper/records.py`), where
-each replaces a run of the same path, and makes the tables of all of them there.
-The third makes the tables of a folder of records again.
+The first command writes OUT/tables from everything that `paper.run` has
+finished so far. A row is a folder `OUT/<table>/<task>/<row>` with one workdir
+`seed-<n>` per seed; rows that you add beside those of an ablation appear too.
+The second command adds finished runs to the records in the folder of --keep
+(`paper/records.py`), replacing runs of the same path, and writes the tables of
+all records there. The third writes the tables of existing records again.
 
-A success is the mean over seeds and held-out tasks, one answer per prompt and
-no selection. Intervals and p count seeds and tasks as drawn, tasks of one kind
-as one (`paper/statistics.py`). A row of one seed has neither.
+Success is the mean over seeds and held-out tasks, with one candidate per prompt
+and no selection. Intervals and p treat seeds and tasks as random, and tasks of
+one kind as one cluster (`paper/statistics.py`). One seed has neither.
 """
 
 from __future__ import annotations
@@ -25,33 +25,30 @@ import sys
 
 from absl import app
 from absl import flags
-import numpy as np
+import pandas as pd
 
 from atgrpo_jax import errors
 from paper import curves
-from paper import game_cells
+from paper import experiments
+from paper import formats
 from paper import joint_tables
-from paper import problem_tables
 from paper import published
-from paper import records
+from paper import records as records_lib
 from paper import rows as rows_lib
 from paper import statistics
-from paper import text
 
-# Table of an ablation -> what it calls AT-GRPO itself.
+# Table of an ablation -> title of its AT-GRPO row.
 _UNCHANGED = {
     'reward': 'as in the first table', 'agents': '2',
     'roles': 'trained together',
-    **dict.fromkeys(game_cells.SWITCHES, 'unchanged')}
+    **dict.fromkeys(experiments.SWITCHES, 'unchanged')}
 
-# Table -> what is to be said below it.
-_NOTES = {
-    'roles': (
-        "The paper's only_tool and only_planner were trained and played alone. "
-        "Here the other role is played by the untrained model, and the row's "
-        'budget, half of the tokens, counts what it says as well.')}
+_ROLES_NOTE = (
+    "The paper's only_tool and only_planner were trained and played alone. "
+    "Here the other role is played by the untrained model, and the row's "
+    'budget, half of the tokens, counts what it says as well. ')
 
-# Column of the table of credit -> metric of a role, its unit, and if the last
+# Column of the credit table -> metric of a role, its unit, and whether the last
 # value is shown instead of the mean over the steps.
 _CREDIT = {
     'groups without signal %': ('{}/without_signal', 100, False),
@@ -61,20 +58,26 @@ _CREDIT = {
     'entropy': ('diagnosis/{}/entropy', 1, False),
     'KL to the start, at last': ('diagnosis/{}/kl_to_start', 1, True),
 }
+_COSINE_COLUMN = 'cosine with the gradients of other roles'
 _COSINE = 'diagnosis/cosine/'
 _CREDIT_NOTE = (
     'Gradients, entropy and KL are over groups with a signal, in the steps '
     'that were diagnosed. GRPO weighs an episode once, however many answers it '
     'has; the mean of its advantages here weighs answers.')
 
-_STATISTICS_NOTE = (
+_INTERVAL_NOTE = (
     '95 %: interval of the success of new seeds on new tasks. p: two-sided t '
     'test of the difference on the same tasks, not corrected for the number of '
-    'rows. Both count seeds and tasks as drawn at random: the seeds that a row '
-    'has, and {tasks} tasks in {clusters} clusters, since copies of a task, '
-    'turned or renamed, are one cluster. One seed gives no interval and no p. '
-    "updates: of each policy's optimiser. budget used: share of the tokens "
-    'that a run was allowed to generate (least … most of the seeds).')
+    'rows. Both count seeds and tasks as drawn at random')
+_STATISTICS_NOTE = (
+    ': the seeds that a row has, and {tasks} tasks in {clusters} clusters, '
+    'since copies of a task, turned or renamed, are one cluster. One seed '
+    "gives no interval and no p. updates: of each policy's optimiser. budget "
+    'used: share of the tokens that a run was allowed to generate (least … '
+    'most of the seeds).')
+_PROBLEMS_NOTE = (
+    '; one seed gives neither. budget used: share of the tokens that a run was '
+    "allowed to generate, those of AT-GRPO's.")
 _GAMES_NOTE = (
     'Systems with at least two seeds on each game. IQM: interquartile mean, '
     'that of the middle half of the scores of all seeds on all games. 95 %: '
@@ -84,216 +87,233 @@ _GAMES_NOTE = (
     'games it covered the truth in 85 % instead of 95 %, and with 2 in 74 to '
     '78 %. It is left out where no seed differs from another.')
 
+_COST_COLUMNS = ('updates', 'budget used', *records_lib.LEDGER, 'minutes')
+_PUBLISHED_COLUMNS = ('paper, 1.7B', 'paper, 8B')
+_GAME_COLUMNS = (
+    '', 'success %', '95 %', 'seeds', 'compared with', 'minus that', 'p',
+    'turns an episode', 'turns to solve', 'tokens a task', *_COST_COLUMNS,
+    'peak GiB', *_PUBLISHED_COLUMNS)
+_PROBLEM_COLUMNS = (
+    '', 'success %', '95 %', 'seeds', 'minus AT-GRPO', 'p', 'turns',
+    'tokens a task', *_COST_COLUMNS, *_PUBLISHED_COLUMNS)
 
-def _make_table(
+
+def _published_cells(title: str, task: str) -> dict[str, str]:
+  name = rows_lib.SYSTEMS[title][2] if title in rows_lib.SYSTEMS else title
+  return dict(zip(_PUBLISHED_COLUMNS, published.qwen3_success(name, task)))
+
+
+def _game_table(
     task: str, name: str, rows: Mapping[str, rows_lib.Row | None],
-    baseline: str) -> text.Table:
-  """A table of rows on the same tasks.
+    baseline: str) -> formats.Table:
+  """A table of rows on one game.
 
   Args:
-    task: that was played.
+    task: the game.
     name: of the table.
     rows: title -> row, None if only the paper may have it.
     baseline: title of the row that others are compared with, unless
-      `game_cells.SAME_STEPS` names another.
+      `experiments.SAME_STEPS` names another.
   """
-  title = f'{game_cells.TASKS[task]}: {name}'
-  found = [row for row in rows.values() if row is not None]
-  rows_lib.check_comparable(title, found)
-  header = [
-      '', 'success %', '95 %', 'seeds', 'compared with', 'minus that', 'p',
-      'turns an episode', 'turns to solve', 'tokens a task', 'updates',
-      'budget used', *records.LEDGER, 'minutes', 'peak GiB',
-      'paper, 1.7B', 'paper, 8B']
+  title = f'{experiments.GAMES[task]}: {name}'
+  known = [row for row in rows.values() if row is not None]
+  rows_lib.check_comparable(f'{title}: rows', known)
   lines = []
   for row_title, row in rows.items():
-    reported = _published(row_title, task)
+    cells = _published_cells(row_title, task)
     if row is not None:
-      other = game_cells.SAME_STEPS.get(row_title, baseline)
-      compared = None if row_title == baseline else rows.get(other)
-      lines.append([
-          row_title, *_success(row), *_difference(row, other, compared),
-          *_cost(row), *reported])
-    elif any(reported):
-      lines.append([row_title, *[''] * (len(header) - 3), *reported])
-  note = _STATISTICS_NOTE.format(
-      tasks=len(found[0].clusters), clusters=len(set(found[0].clusters)))
-  return text.Table(
-      title, header, lines, f'{_NOTES.get(name, "")} {note}'.strip())
+      to_solve = row.mean('mean_turns_to_solve')
+      cells |= {
+          **row.success_cells(),
+          'turns an episode': f'{row.mean("mean_turns"):.2f}',
+          'turns to solve': '' if math.isnan(to_solve) else f'{to_solve:.2f}',
+          'tokens a task': f'{row.tokens_per_task():.0f}',
+          **row.training_cells()}
+      other_title = experiments.SAME_STEPS.get(row_title, baseline)
+      other = rows.get(other_title)
+      if row_title != baseline and other is not None:
+        difference, p = formats.comparison(
+            row.successes, other.successes, row.clusters)
+        cells |= {
+            'compared with': other_title, 'minus that': difference, 'p': p}
+    if any(cells.values()):
+      lines.append({'': row_title, **cells})
+  clusters = known[0].clusters
+  note = _INTERVAL_NOTE + _STATISTICS_NOTE.format(
+      tasks=len(clusters), clusters=len(set(clusters)))
+  return formats.table(
+      title, _GAME_COLUMNS, lines, _ROLES_NOTE * (name == 'roles') + note)
 
 
-def _published(title: str, task: str) -> list[str]:
-  """See `published.of_qwen3`."""
-  name = rows_lib.SYSTEMS[title][2] if title in rows_lib.SYSTEMS else title
-  return published.of_qwen3(name, task)
-
-
-def _success(row: rows_lib.Row) -> list[str]:
-  """Success, its interval, seeds."""
+def main_tables(systems: rows_lib.SystemRows) -> list[formats.Table]:
+  """The compared systems, one table per game."""
   return [
-      f'{100 * row.success:.1f}',
-      '' if len(row.successes) < 2 else text.interval(
-          *statistics.success_interval(row.successes, row.clusters)),
-      str(len(row.successes))]
-
-
-def _difference(
-    row: rows_lib.Row, title: str, compared: rows_lib.Row | None) -> list[str]:
-  """What it is compared with, the difference, p."""
-  if compared is None:
-    return [''] * 3
-  p = ''
-  if min(len(row.successes), len(compared.successes)) > 1:
-    p = text.p_value(statistics.p_value(
-        row.successes, compared.successes, row.clusters))
-  difference = 100 * (row.success - compared.success)
-  return [title, text.signed(f'{difference:+.1f}'), p]
-
-
-def _cost(row: rows_lib.Row) -> list[str]:
-  """All columns from `turns an episode` to `peak GiB`."""
-  played = [
-      f'{row.turns:.2f}',
-      '' if math.isnan(row.turns_to_solve) else f'{row.turns_to_solve:.2f}',
-      f'{row.tokens_a_task:.0f}']
-  if not row.steps:
-    return played + [''] * (4 + len(records.LEDGER))
-  return [
-      *played, text.updates(row.num_updates()), text.shares(row.budget_used),
-      *(text.short(row.total(metric)) for metric in records.LEDGER.values()),
-      f'{row.total("time/step") / 60:.1f}', f'{row.peak_gib:.1f}']
-
-
-def main_tables(systems: rows_lib.SystemRows) -> list[text.Table]:
-  """The compared systems, a table for each task."""
-  return [
-      _make_table(task, 'systems', rows, rows_lib.AT_GRPO)
+      _game_table(task, 'systems', rows, rows_lib.AT_GRPO)
       for task, rows in systems.items() if any(rows.values())]
 
 
-def games_table(systems: rows_lib.SystemRows) -> list[text.Table]:
-  """The systems that several seeds were run of on each game, over all."""
+def all_games_table(systems: rows_lib.SystemRows) -> list[formats.Table]:
+  """Systems with several seeds on each game, aggregated over games."""
   lines = []
   for title in rows_lib.SYSTEMS:
-    rows = [systems[task][title] for task in game_cells.TASKS]
-    if any(row is None or len(row.successes) < 2 for row in rows):
+    rows = [systems[task][title] for task in experiments.GAMES]
+    if any(row is None or len(row.evaluations) < 2 for row in rows):
       continue
     scores = [row.successes.mean(axis=1) for row in rows]
-    line = [title]
-    for statistic in (statistics.mean_over_games,
-                      statistics.interquartile_mean):
+    cells = {'': title, 'seeds of each game': ', '.join(
+        str(len(game)) for game in scores)}
+    for name, statistic in (('mean', statistics.mean_over_games),
+                            ('IQM', statistics.interquartile_mean)):
       low, high = statistics.bootstrap_interval(scores, statistic)
-      line += [
-          f'{100 * statistic(scores):.1f}',
-          text.interval(low, high) if low < high else '']
-    lines.append([*line, ', '.join(str(len(game)) for game in scores)])
+      cells[f'{name} %'] = formats.percent(statistic(scores))
+      if low < high:
+        cells[f'95 % of the {name}'] = formats.interval(low, high)
+    lines.append(cells)
   if not lines:
     return []
-  return [text.Table(
-      f'All games ({", ".join(game_cells.TASKS.values())}): systems',
+  return [formats.table(
+      f'All games ({", ".join(experiments.GAMES.values())}): systems',
       ['', 'mean %', '95 % of the mean', 'IQM %', '95 % of the IQM',
        'seeds of each game'], lines, _GAMES_NOTE)]
 
 
-def ablation_tables(runs: records.Runs) -> list[text.Table]:
-  """What each other table of `paper.game_cells` changes, beside AT-GRPO."""
+def ablation_tables(records: records_lib.Records) -> list[formats.Table]:
+  """The other tables of games, beside AT-GRPO."""
   tables = []
   for table, unchanged in _UNCHANGED.items():
-    for task in game_cells.TASKS:
+    for task in experiments.GAMES:
       names = sorted(
-          {workdir.split('/')[2] for workdir in runs
+          {workdir.split('/')[2] for workdir in records.workdirs()
            if workdir.startswith(f'{table}/{task}/')},
           key=lambda name: (len(name), name))  # 2 before 16.
       rows = {}
       for name in names:
         row = f'{table}/{task}/{name}'
         rows[name] = (
-            rows_lib.read_row(runs, row, 'after')
-            or rows_lib.read_row(runs, row, 'evaluation'))
+            rows_lib.read_row(records, row, 'after')
+            or rows_lib.read_row(records, row, 'evaluation'))
       if not any(rows.values()):
         continue
       if unchanged in rows:
         raise errors.UserError(
-            f'{table}/{task}/{unchanged} has the name of the row that the '
-            'others are compared with; give it another.')
-      other = 'unchanged' if table in game_cells.SWITCHES else 'main'
+            f'{table}/{task}/{unchanged} has the name of the row that others '
+            'are compared with; rename the folder.')
+      other = 'unchanged' if table in experiments.SWITCHES else 'main'
       system = 'at_grpo_per_role' if table == 'roles' else 'at_grpo'
-      baseline = rows_lib.read_row(runs, f'{other}/{task}/{system}', 'after')
+      baseline = rows_lib.read_row(records, f'{other}/{task}/{system}', 'after')
       tables.append(
-          _make_table(task, table, {unchanged: baseline, **rows}, unchanged))
+          _game_table(task, table, {unchanged: baseline, **rows}, unchanged))
   return tables
 
 
-def credit_tables(systems: rows_lib.SystemRows) -> list[text.Table]:
-  """What the roles of the trained systems learned from, for each task."""
+def problem_tables(records: records_lib.Records) -> list[formats.Table]:
+  """Success on each benchmark of mathematics and code."""
+  tables = []
+  for task, benchmarks in experiments.BENCHMARKS.items():
+    nano, nano_title = experiments.NANO_BENCHMARK[task]
+    systems = rows_lib.read_systems(records, [task], 'problems')[task]
+    tables.append(_problem_table(nano, nano_title, systems))
+    folders = {
+        title: system if evaluation == 'after'
+        else f'untrained_{experiments.TEAM_OF_SYSTEM.get(system)}'
+        for title, (system, evaluation, _) in rows_lib.SYSTEMS.items()}
+    for benchmark, benchmark_title in benchmarks.items():
+      tables.append(_problem_table(benchmark, benchmark_title, {
+          title: rows_lib.read_row(
+              records, f'problems/{task}/{folder}/{benchmark}', 'evaluation')
+          for title, folder in folders.items()}))
+  return [table for table in tables if table is not None]
+
+
+def _problem_table(
+    benchmark: str, title: str,
+    rows: Mapping[str, rows_lib.Row | None]) -> formats.Table | None:
+  known = {name: row for name, row in rows.items() if row is not None}
+  if not known:
+    return None
+  title = f'{title}: problems'
+  rows_lib.check_comparable(f'{title}: rows', known.values())
+  baseline = known.get(rows_lib.AT_GRPO)
+  lines = []
+  for name, row in known.items():
+    cells = {
+        '': name, **row.success_cells(),
+        'turns': f'{row.mean("mean_turns"):.2f}',
+        'tokens a task': f'{row.tokens_per_task():.0f}',
+        **row.training_cells(), **_published_cells(name, benchmark)}
+    if baseline is not None and name != rows_lib.AT_GRPO:
+      cells['minus AT-GRPO'], cells['p'] = formats.comparison(
+          row.successes, baseline.successes, row.clusters)
+    lines.append(cells)
+  return formats.table(
+      title, _PROBLEM_COLUMNS, lines, _INTERVAL_NOTE + _PROBLEMS_NOTE)
+
+
+def cross_play_tables(records: records_lib.Records) -> list[formats.Table]:
+  """Success of each role played by each role's policy of each seed."""
+  tables = []
+  for task, task_title in experiments.GAMES.items():
+    played = [
+        (*workdir.split('/')[2:], formats.percent(evaluation['success']))
+        for (workdir, name), evaluation in records.evaluations.items()
+        if workdir.startswith(f'cross_play/{task}/') and name == 'evaluation']
+    if played:
+      matrix = pd.DataFrame(played, columns=['', 'planner', 'success']).pivot(
+          index='', columns='planner', values='success')
+      tables.append(formats.Table(
+          f'{task_title}: success % of the tool (rows) and the planner '
+          '(columns) played by the policy ROLE-SEED',
+          matrix.fillna('').reset_index()))
+  return tables
+
+
+def credit_tables(systems: rows_lib.SystemRows) -> list[formats.Table]:
+  """Groups, advantages and gradients of each role, one table per game."""
   tables = []
   for task, rows in systems.items():
     lines = []
     for title, row in rows.items():
-      logged = sorted({
-          name for steps in (row.steps if row is not None else ())
-          for step in steps for name in step})
-      roles = [
-          name.removesuffix('/without_signal') for name in logged
-          if name.endswith('/without_signal')]
-      for role in roles:
+      if row is None or row.steps.empty:
+        continue
+      steps = row.steps.dropna(axis='columns', how='all')
+      for role in sorted(
+          name.removesuffix('/without_signal')
+          for name in steps.filter(regex='/without_signal$')):
         cosines = [
-            name for name in logged if name.startswith(_COSINE)
+            name for name in steps if name.startswith(_COSINE)
             and role in name.removeprefix(_COSINE).split('+')]
-        lines.append([f'{title}: {role}', *(
-            _logged(row, [metric.format(role)], unit, last)
-            for metric, unit, last in _CREDIT.values()),
-                      _logged(row, cosines, 1, False)])
+        lines.append({
+            '': f'{title}: {role}',
+            **{column: _logged(steps, [metric.format(role)], unit, is_last)
+               for column, (metric, unit, is_last) in _CREDIT.items()},
+            _COSINE_COLUMN: _logged(steps, cosines, 1, False)})
     if lines:
-      tables.append(text.Table(
-          f'{game_cells.TASKS[task]}: credit, mean over the steps that tell '
-          'it',
-          ['', *_CREDIT, 'cosine with the gradients of other roles'], lines,
-          _CREDIT_NOTE))
+      tables.append(formats.table(
+          f'{experiments.GAMES[task]}: credit, mean over the steps that tell '
+          'it', ['', *_CREDIT, _COSINE_COLUMN], lines, _CREDIT_NOTE))
   return tables
 
 
 def _logged(
-    row: rows_lib.Row, names: Sequence[str], unit: float,
-    only_last: bool) -> str:
-  """The mean over seeds, and over the steps if it is not the last alone."""
-  found = [values for name in names for values in row.values(name)]
-  if not found:
+    steps: pd.DataFrame, names: Sequence[str], unit: float,
+    is_last: bool) -> str:
+  """Mean over seeds of the last value, or of the mean over steps."""
+  seeds = steps.filter(items=names).groupby(level='workdir')
+  values = (seeds.last() if is_last else seeds.mean()).stack()
+  if values.empty:
     return ''
-  mean = unit * np.mean([
-      values[-1] if only_last else np.mean(values) for values in found])
-  return text.signed(f'{round(mean, 3) + 0.0:.3f}')
+  return formats.signed(f'{round(unit * values.mean(), 3) + 0.0:.3f}')
 
 
-def cross_play_tables(runs: records.Runs) -> list[text.Table]:
-  """Success of each role played by each role's policy of each seed."""
-  tables = []
-  for task, task_title in game_cells.TASKS.items():
-    results = {}
-    for workdir, run in runs.items():
-      if (workdir.startswith(f'cross_play/{task}/')
-          and 'evaluation' in run.evaluations):
-        success = run.evaluations['evaluation']['success']
-        results[tuple(workdir.split('/')[2:])] = f'{100 * success:.1f}'
-    if results:
-      tools, planners = (sorted(set(names)) for names in zip(*results))
-      tables.append(text.Table(
-          f'{task_title}: success % of the tool (rows) and the planner '
-          '(columns) played by the policy ROLE-SEED',
-          ['', *planners],
-          [[tool, *(results.get((tool, planner), '') for planner in planners)]
-           for tool in tools]))
-  return tables
-
-
-def make_tables(
-    runs: records.Runs, folder: pathlib.Path) -> list[pathlib.Path]:
+def write_tables(
+    records: records_lib.Records, folder: pathlib.Path) -> list[pathlib.Path]:
   """Writes tables and curves to `folder`; returns the files."""
-  systems = rows_lib.read_systems(runs)
+  systems = rows_lib.read_systems(records, experiments.GAMES)
   tables = [
-      *main_tables(systems), *games_table(systems), *ablation_tables(runs),
-      *problem_tables.make_tables(runs), *joint_tables.make_tables(runs),
-      *cross_play_tables(runs), *credit_tables(systems)]
+      *main_tables(systems), *all_games_table(systems),
+      *ablation_tables(records), *problem_tables(records),
+      *joint_tables.make_tables(records), *cross_play_tables(records),
+      *credit_tables(systems)]
   folder.mkdir(parents=True, exist_ok=True)
   markdown, latex = folder / 'tables.md', folder / 'tables.tex'
   markdown.write_text('\n'.join(table.markdown() for table in tables))
@@ -302,28 +322,28 @@ def make_tables(
 
 
 def make(out: str, keep: str, results: str) -> list[pathlib.Path]:
-  """Makes what flags of these names ask for; returns its tables."""
+  """Writes the tables that flags of these names ask for."""
   if bool(out) == bool(results) or (keep and results):
     raise errors.UserError(
-        'Give --out, a folder of workdirs such as runs/paper/nano, with --keep '
-        'or without; or --results, a folder that --keep has made, such as '
-        'paper/results/nano.')
+        'Give either --out, a folder of workdirs such as runs/paper/nano, with '
+        'or without --keep; or --results, a folder that --keep has written, '
+        'such as paper/results/nano.')
   folder = pathlib.Path(results or keep or f'{out}/tables')
   if results:
-    return make_tables(records.read(folder), folder)
-  runs = records.read_workdirs(pathlib.Path(out))
+    return write_tables(records_lib.read(folder), folder)
+  records = records_lib.read_workdirs(pathlib.Path(out))
   if keep:
-    runs = {workdir: run for workdir, run in runs.items() if run.is_done}
-  if not runs:
+    records = records.finished()
+  if not records.evaluations:
     raise errors.UserError(
-        f'{out} holds no finished run; run launch/paper.sh first, or name the '
-        'folder of its workdirs in --out.')
+        f'--out={out} has no finished run; run launch/paper.sh first, or give '
+        'the folder of its workdirs.')
   if not keep:
-    return make_tables(runs, folder)
-  if (folder / records.EVALUATIONS).exists():
-    runs = {**records.read(folder), **runs}
-  paths = make_tables(runs, folder)  # Refuses runs that do not compare.
-  records.write(folder, runs)
+    return write_tables(records, folder)
+  if (folder / records_lib.EVALUATIONS).exists():
+    records = records_lib.read(folder).updated(records)
+  paths = write_tables(records, folder)  # Refuses runs that do not compare.
+  records_lib.write(folder, records)
   return paths
 
 
@@ -342,6 +362,6 @@ def main(argv: list[str]) -> int:
 
 if __name__ == '__main__':
   flags.DEFINE_string('out', '', 'Folder of all workdirs.')
-  flags.DEFINE_string('keep', '', 'Folder to add the records of OUT to.')
-  flags.DEFINE_string('results', '', 'Folder of kept records.')
+  flags.DEFINE_string('keep', '', 'Folder of records to add the runs to.')
+  flags.DEFINE_string('results', '', 'Folder of records.')
   app.run(main)

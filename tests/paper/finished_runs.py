@@ -1,8 +1,12 @@
-"""Runs as finished cells leave them, with results that a test chooses."""
+"""Records of finished runs with chosen results."""
 
 from collections.abc import Mapping, Sequence
+import functools
 import json
 import pathlib
+from typing import Any
+
+import pandas as pd
 
 from atgrpo_jax import evaluate
 from paper import records
@@ -11,25 +15,29 @@ NUM_TASKS = 50
 
 
 def run(
-    *, turns_to_solve: float = 1.5, split_hash: str = 'abc',
+    workdir: str, *, turns_to_solve: float = 1.5, split_hash: str = 'abc',
     num_steps: int = 3, updates: Mapping[str, int] | None = None,
     budget: int = 0, sandbox: str = 'kernel',
     clusters: Sequence[int] = range(NUM_TASKS),
-    **num_solved: int) -> records.Run:
-  """The evaluations that are named; trained if there is one `after`."""
-  updates = updates or {'shared': num_steps}
-  return records.Run({
-      name: {
+    extra: Mapping[str, Any] | None = None, **num_solved: int,
+) -> records.Records:
+  """A run with an evaluation `name=num_solved`; trained if one is `after`."""
+  evaluations = {
+      (workdir, name): {
           'num_tasks': NUM_TASKS, 'success': num / NUM_TASKS,
           'successes': '1' * num + '0' * (NUM_TASKS - num),
           'clusters': list(clusters), 'mean_turns': 2.5,
           'mean_turns_to_solve': turns_to_solve if num else None,
           'budget': {'completion_tokens': 1200, 'program_runs': 3},
           'split_hash': split_hash, 'sandbox': sandbox,
-          'step': num_steps, 'token_budget': budget}
-      for name, num in num_solved.items()
-  }, [{
-      'step': float(step), 'validation/success': step / num_steps,
+          'step': num_steps, 'token_budget': budget, **(extra or {})}
+      for name, num in num_solved.items()}
+  if 'after' not in num_solved:
+    return records.Records(evaluations)
+  updates = updates or {'shared': num_steps}
+  steps = pd.DataFrame([{
+      'workdir': workdir, 'step': float(step),
+      'validation/success': step / num_steps,
       'validation/turns_to_solve': 1.5, 'rollout/success': 0.5,
       'time/step': 40.0, 'memory/host_peak_gib': 1.0 + step / 10,
       'budget/completion_tokens': 400_000.0, 'budget/prompt_tokens': 1_000.0,
@@ -37,46 +45,50 @@ def run(
       'budget/environment_steps': 30.0,
       **{f'{policy}/num_updates': step * num / num_steps
          for policy, num in updates.items()},
-  } for step in range(1, num_steps + 1)] if 'after' in num_solved else ())
+  } for step in range(1, num_steps + 1)])
+  return records.Records(evaluations, steps.set_index('workdir'))
 
 
-def seeds(row: str, *num_solved: int, **given) -> dict[str, records.Run]:
-  """A trained run of a row for each number."""
-  return {
-      f'{row}/seed-{seed}': run(after=num, turns_to_solve=1.0 + seed, **given)
-      for seed, num in enumerate(num_solved)}
+def merge(*runs: records.Records) -> records.Records:
+  """All runs; a later one replaces an earlier one of the same workdir."""
+  return functools.reduce(records.Records.updated, runs, records.Records())
 
 
-def some() -> dict[str, records.Run]:
-  """Two systems on two seeds, and a row or two of other tables."""
-  return {
-      'main/plan_path/at_grpo/seed-0': run(
-          before=5, after=48, turns_to_solve=1.0),
-      'main/plan_path/at_grpo/seed-1': run(
-          before=5, after=46, turns_to_solve=2.0),
-      **seeds('main/plan_path/mas_grpo', 10, 14),
-      **seeds('main/plan_path/at_grpo_per_role', 49),
-      'roles/plan_path/swapped/seed-0': run(evaluation=3),
-      **seeds('reward/plan_path/outcome', 0),
-      **seeds('group_size/plan_path/16', 40),
-      **seeds('group_size/plan_path/2', 40),
-      **seeds('unchanged/plan_path/at_grpo', 42),
-      'cross_play/plan_path/tool-0/tool-0': run(evaluation=25),
-      'cross_play/plan_path/tool-0/planner-0': run(evaluation=40)}
+def seeds(row: str, *num_solved: int, **given) -> records.Records:
+  """A trained run of a row for each number of solved tasks."""
+  return merge(*(
+      run(f'{row}/seed-{seed}', after=num, turns_to_solve=1.0 + seed, **given)
+      for seed, num in enumerate(num_solved)))
 
 
-def write(out: pathlib.Path, runs: records.Runs) -> None:
-  """The workdirs of runs, as far as they are read."""
-  for path, found in runs.items():
+def some() -> records.Records:
+  """Two systems with two seeds, and single runs of other tables."""
+  return merge(
+      run('main/plan_path/at_grpo/seed-0', before=5, after=48,
+          turns_to_solve=1.0),
+      run('main/plan_path/at_grpo/seed-1', before=5, after=46,
+          turns_to_solve=2.0),
+      seeds('main/plan_path/mas_grpo', 10, 14),
+      seeds('main/plan_path/at_grpo_per_role', 49),
+      run('roles/plan_path/swapped/seed-0', evaluation=3),
+      seeds('reward/plan_path/outcome', 0),
+      seeds('group_size/plan_path/16', 40),
+      seeds('group_size/plan_path/2', 40),
+      seeds('unchanged/plan_path/at_grpo', 42),
+      run('cross_play/plan_path/tool-0/tool-0', evaluation=25),
+      run('cross_play/plan_path/tool-0/planner-0', evaluation=40))
+
+
+def write(out: pathlib.Path, runs: records.Records) -> None:
+  """Writes the workdirs of runs, with the files that `records` reads."""
+  for (path, name), evaluation in runs.evaluations.items():
     workdir = out / path
-    workdir.mkdir(parents=True)
-    for name, evaluation in found.evaluations.items():
-      evaluation = dict(evaluation)
-      budget = evaluation.pop('token_budget')
-      evaluate.write(workdir, name, evaluation)
-      (workdir / 'config.json').write_text(json.dumps(
-          {'config': {'train': {'completion_tokens': budget}}}))
-    if found.steps:
-      (workdir / 'metrics.jsonl').write_text(''.join(
-          json.dumps(step | {'time/update': 1.0}) + '\n'
-          for step in found.steps))
+    workdir.mkdir(parents=True, exist_ok=True)
+    evaluation = dict(evaluation)
+    (workdir / 'config.json').write_text(json.dumps({'config': {'train': {
+        'completion_tokens': evaluation.pop('token_budget')}}}))
+    evaluate.write(workdir, name, evaluation)
+  for path, steps in runs.steps.groupby(level='workdir'):
+    (out / path / 'metrics.jsonl').write_text(''.join(
+        json.dumps(step.dropna().to_dict() | {'time/update': 1.0}) + '\n'
+        for _, step in steps.iterrows()))

@@ -1,7 +1,7 @@
-"""Intervals and tests: calibrated by simulation, sensible where nothing varies.
+"""Intervals and tests are calibrated in simulations and sane without variance.
 
-The simulation is of a model that the method does not know: seeds differ by a
-normal success, tasks by a normal difficulty, and outcomes are drawn.
+The simulated model is not the one that the method assumes: the success of seeds
+and the difficulty of tasks are normal, and outcomes are sampled.
 """
 
 import numpy as np
@@ -11,26 +11,26 @@ from scipy import stats
 from atgrpo_jax import measures
 from paper import statistics
 
-ALONE = {num: np.arange(num) for num in (200, 1000)}
+SINGLES = {num: np.arange(num) for num in (200, 1000)}
 
 
 def _sudoku_clusters():
-  """1000 tasks of 509 kinds, some of which have many."""
+  """1000 tasks of 509 kinds of very different frequency."""
   rng = np.random.default_rng(0)
   weights = rng.gamma(1.0, size=509)
   more = rng.choice(509, size=1000 - 509, p=weights / weights.sum())
   return np.concatenate([np.arange(509), more])
 
 
-# Name -> clusters, seeds of both rows, the weight of what a seed alone finds
-# hard in a cluster, and of what a row alone does.
+# Name -> clusters, seeds of both rows, and the weight of the difficulty of a
+# cluster that is specific to a seed and to a row.
 SETTINGS = {
-    '200 tasks': (ALONE[200], (3, 3), 0.0, 0.0),
-    '1000 tasks': (ALONE[1000], (3, 3), 0.0, 0.0),
+    '200 tasks': (SINGLES[200], (3, 3), 0.0, 0.0),
+    '1000 tasks': (SINGLES[1000], (3, 3), 0.0, 0.0),
     '1000 tasks in 509 clusters': (_sudoku_clusters(), (3, 3), 0.5, 0.0),
     'each row fails in other clusters': (
         np.arange(1000) % 100, (3, 3), 0.0, 1.0),
-    '3 and 5 seeds': (ALONE[1000], (3, 5), 0.0, 0.0),
+    '3 and 5 seeds': (SINGLES[1000], (3, 5), 0.0, 0.0),
 }
 
 
@@ -38,8 +38,8 @@ def simulate(rng, means, setting, *, spreads=(0.02, 0.02)):
   """Outcomes of two rows on the same tasks.
 
   Args:
-    rng: where all is drawn from.
-    means: success of each row, in the mean over seeds and tasks.
+    rng: a NumPy generator.
+    means: mean success of each row.
     setting: see SETTINGS.
     spreads: standard deviation of the success of the seeds of each row.
   """
@@ -53,13 +53,13 @@ def simulate(rng, means, setting, *, spreads=(0.02, 0.02)):
         difficulty + of_seed * rng.normal(size=(num, len(difficulty)))
         + of_row * rng.normal(size=len(difficulty)))
     luck = rng.normal(size=(num, len(clusters)))
-    # What is added has the variance scale**2, so `success` are solved.
+    # The sum has the variance scale**2, so a fraction `success` is solved.
     ease = scale * stats.norm.ppf(success)
     rows.append(ease - hard[:, clusters] + luck > 0)
   return rows
 
 
-def _share_found(means, setting, num):
+def _rejection_rate(means, setting, num):
   rng = np.random.default_rng(0)
   return np.mean([
       statistics.p_value(*simulate(rng, means, setting), setting[0]) < 0.05
@@ -67,20 +67,20 @@ def _share_found(means, setting, num):
 
 
 @pytest.mark.parametrize('name', SETTINGS)
-def test_the_same_algorithm_twice_seldom_differs(name):
-  assert 0.03 <= _share_found((0.93, 0.93), SETTINGS[name], 500) <= 0.08
+def test_equal_algorithms_are_rejected_in_5_percent(name):
+  assert 0.03 <= _rejection_rate((0.93, 0.93), SETTINGS[name], 500) <= 0.08
 
 
-def test_six_points_are_mostly_found():
-  assert _share_found((0.93, 0.87), SETTINGS['1000 tasks'], 300) > 0.6
+def test_six_points_are_found_in_most_comparisons():
+  assert _rejection_rate((0.93, 0.87), SETTINGS['1000 tasks'], 300) > 0.6
 
 
-@pytest.mark.parametrize('name, mean, spread, least', [
+@pytest.mark.parametrize('name, mean, spread, min_coverage', [
     *((name, 0.93, 0.02, 0.92) for name in SETTINGS),
     ('1000 tasks', 0.5, 0.02, 0.92),
-    # A hundred clusters with few failures tell little.
+    # A hundred clusters have few failures.
     ('each row fails in other clusters', 0.99, 0.005, 0.9)])
-def test_intervals_cover_the_truth(name, mean, spread, least):
+def test_intervals_cover_the_truth(name, mean, spread, min_coverage):
   rng = np.random.default_rng(0)
   setting = SETTINGS[name]
   covered = []
@@ -88,7 +88,7 @@ def test_intervals_cover_the_truth(name, mean, spread, least):
     row, _ = simulate(rng, (mean, mean), setting, spreads=(spread, spread))
     low, high = statistics.success_interval(row, setting[0])
     covered.append(low <= mean <= high)
-  assert least <= np.mean(covered) <= 0.985
+  assert min_coverage <= np.mean(covered) <= 0.985
 
 
 def _row(*nums_solved, num_tasks=200):
@@ -96,11 +96,11 @@ def _row(*nums_solved, num_tasks=200):
 
 
 def test_variance_by_hand():
-  """Two seeds, three tasks, the last two of one kind."""
+  """Two seeds, three tasks, the last two in one cluster."""
   row = np.array([[1, 1, 0], [1, 0, 0]], bool)
   # Seeds: means 2/3 and 1/3. Tasks less the mean 1/2: 1/2, 0, -1/2; so the
-  # clusters' sums are 1/2 and -1/2. What is left is -1/6, 1/3, -1/6 and its
-  # negative; in clusters 1/6 each.
+  # clusters' sums are 1/2 and -1/2. The residuals are -1/6, 1/3, -1/6 and their
+  # negatives, so 1/6 for each cluster.
   seeds = (2 * (1 / 6)**2 / 1) / 2
   clusters = 2 * (2 * (1 / 2)**2 / 1) / 3**2
   both = 2 * (4 * (1 / 6)**2 / 1) / 3**2 / 2
@@ -109,12 +109,12 @@ def test_variance_by_hand():
   t = stats.t.ppf(0.975, freedom)
   assert statistics.success_interval(row, [7, 4, 4]) == pytest.approx(
       measures.wilson_interval(0.125 / variance, 0.25 / variance, t))
-  # Returns have no bounds that the interval would know.
+  # The interval of returns is symmetric.
   spread = 3 * t * variance**0.5
   assert statistics.mean_interval(3.0 * row, [7, 4, 4]) == pytest.approx(
       (1.5 - spread, 1.5 + spread))
-  # Against a row that solves nothing and varies in nothing, the seeds' part is
-  # the mean of 2 * (1 / 6)**2 and 0, for twice as many seeds.
+  # Against a constant row, V(seeds) is the mean of 2 * (1 / 6)**2 and 0, for
+  # twice as many seeds.
   none = np.zeros((2, 3), bool)
   freedom = variance**2 / (seeds**2 / 2 + clusters**2 + both**2 / 2)
   error = max(variance**0.5, 1 / 2)
@@ -122,8 +122,7 @@ def test_variance_by_hand():
       2 * stats.t.sf(0.5 / error, freedom))
 
 
-def test_where_nothing_varies():
-  """Perfect seeds are no proof of certainty, and copies are none either."""
+def test_equal_seeds_do_not_prove_certainty():
   solved = np.ones((3, 1000), bool)
   clusters = np.arange(1000) % 50
   t = stats.t.ppf(0.975, 49)
@@ -139,19 +138,17 @@ def test_where_nothing_varies():
   assert statistics.p_value(solved, ~solved, one_kind) > 0.2
 
 
-def test_the_pairs_are_used():
-  """The same two shares: on the same tasks, and on unlike ones."""
-  one, alone = _row(120, 124, 122), np.arange(200)
-  other = _row(98, 102, 100)
-  p_same = statistics.p_value(one, other, alone)
-  p_unlike = statistics.p_value(one, other[:, ::-1], alone)
-  assert p_same < 0.01 < 0.02 < p_unlike
+def test_comparison_is_paired_by_task():
+  first, second = _row(120, 124, 122), _row(98, 102, 100)
+  clusters = np.arange(200)
+  paired = statistics.p_value(first, second, clusters)
+  unpaired = statistics.p_value(first, second[:, ::-1], clusters)
+  assert paired < 0.01 < 0.02 < unpaired
 
 
-def test_one_seed_tells_nothing():
-  one, other, alone = _row(180), _row(170, 175), np.arange(200)
-  with pytest.raises(ValueError, match=r'\[2, 1\] seeds: one seed'):
-    statistics.p_value(other, one, alone)
+def test_one_seed_is_refused():
+  with pytest.raises(ValueError, match=r'\[2, 1\] seeds'):
+    statistics.p_value(_row(170, 175), _row(180), np.arange(200))
 
 
 # Over games.
@@ -160,21 +157,20 @@ def test_one_seed_tells_nothing():
 def test_interquartile_mean_by_hand():
   games = [np.array([0.1, 0.9, 0.5]), np.array([0.2, 0.6, 0.7]),
            np.array([0.0, 1.0, 0.3])]
-  # Of nine scores rliable leaves out two on either side.
+  # rliable drops two of nine scores on either side.
   assert statistics.interquartile_mean(games) == pytest.approx(
       (0.2 + 0.3 + 0.5 + 0.6 + 0.7) / 5)
   assert statistics.mean_over_games(games) == pytest.approx(4.3 / 9)
-  # A game counts once, however many seeds it has.
+  # Games have equal weight, whatever their number of seeds.
   assert statistics.mean_over_games(
       [np.array([0.0, 0.0, 0.0]), np.array([1.0])]) == 0.5
 
 
-def test_the_bootstrap_draws_within_each_game():
-  """Games that differ do not make the interval wide, seeds do."""
-  sure = [np.full(3, 0.2), np.full(3, 0.9)]
+def test_bootstrap_resamples_within_each_game():
+  equal = [np.full(3, 0.2), np.full(3, 0.9)]
   for statistic in (statistics.mean_over_games,
                     statistics.interquartile_mean):
-    assert statistics.bootstrap_interval(sure, statistic) == (
+    assert statistics.bootstrap_interval(equal, statistic) == (
         pytest.approx((0.55, 0.55)))
   # Two seeds: the means of a game are 0, 1/2, 1/2 and 1.
   low, high = statistics.bootstrap_interval(

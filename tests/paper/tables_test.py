@@ -1,26 +1,38 @@
-"""tables.py: what stands in the tables, where, and which runs they are of."""
+"""Content of each table, and the runs that tables and records are made of."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from atgrpo_jax import errors
-from paper import records
+from paper import curves
+from paper import formats
+from paper import joint_tables
+from paper import published
+from paper import records as records_lib
 from paper import rows as rows_lib
 from paper import statistics
 from paper import tables
-from paper import text
+from tests import checkout
 from tests.paper import finished_runs
 
 NUM_TASKS = finished_runs.NUM_TASKS
 MAIN = 'main/plan_path'
+STORED = checkout.ROOT / 'paper/results/nano'
+_run = finished_runs.run
 
 
-def _rows(table):
-  return {row[0]: dict(zip(table.header, row)) for row in table.rows}
+def _read(table):
+  """Title of a row -> column -> text."""
+  return table.frame.set_index('', drop=False).to_dict('index')
+
+
+def _systems(runs):
+  return rows_lib.read_systems(runs, tables.experiments.GAMES)
 
 
 def _main_table(runs):
-  table, = tables.main_tables(rows_lib.read_systems(runs))
+  table, = tables.main_tables(_systems(runs))
   return table
 
 
@@ -31,7 +43,7 @@ def _ablations(runs):
 
 
 def test_systems_beside_the_paper():
-  rows = _rows(_main_table(finished_runs.some()))
+  rows = _read(_main_table(finished_runs.some()))
   low, high = statistics.success_interval(
       np.arange(NUM_TASKS) < np.array([[48], [46]]), range(NUM_TASKS))
   assert rows['Team + AT-GRPO, shared'].items() >= {
@@ -46,7 +58,7 @@ def test_systems_beside_the_paper():
       'compared with': 'Team + AT-GRPO, shared', 'minus that': '−70.0',
       'p': '< 0.0001'}.items()
   assert rows['Team'].items() >= {'success %': '10.0', 'minutes': ''}.items()
-  # What only the paper has is there too; what nobody has is not.
+  # A row with published numbers only is shown, a row without numbers is not.
   assert rows['Single agent'].items() >= {
       'success %': '', 'paper, 8B': '12'}.items()
   assert 'Team + GRPO, by task and turn' not in rows
@@ -55,32 +67,32 @@ def test_systems_beside_the_paper():
 def test_ablations():
   found = _ablations(finished_runs.some())
   assert found.keys() == {'reward', 'roles', 'group_size'}
-  reward, roles = _rows(found['reward']), _rows(found['roles'])
-  sizes = _rows(found['group_size'])
+  reward, roles = _read(found['reward']), _read(found['roles'])
+  sizes = _read(found['group_size'])
   assert reward['as in the first table']['success %'] == '94.0'
   assert roles['trained together']['success %'] == '98.0'
   assert sizes['unchanged']['success %'] == '84.0'
   assert list(sizes) == ['unchanged', '2', '16']
-  # One seed tells nothing of others.
+  # One seed has no interval and no p.
   assert reward['outcome'].items() >= {
       'success %': '0.0', 'turns to solve': '', 'turns an episode': '2.50',
       'seeds': '1', '95 %': '', 'p': ''}.items()
   assert roles['swapped'].items() >= {
-      'success %': '6.0', 'minus that': '−92.0', 'paper, 1.7B': '6',
-      'seeds': '1', '95 %': '', 'p': ''}.items()
+      'success %': '6.0', 'minus that': '−92.0', 'paper, 1.7B': '6'}.items()
 
 
-def test_updates_and_the_share_of_the_budget():
-  runs = {}
+def test_updates_and_used_budget():
+  runs = []
   for seed, (tool, planner) in enumerate([(30, 27), (31, 29), (32, 28)]):
-    # 1.2 M tokens each.
-    runs[f'{MAIN}/at_grpo_per_role/seed-{seed}'] = finished_runs.run(
-        after=49, updates={'tool': tool, 'planner': planner},
-        budget=1_220_000 + 5_000 * seed)
-    runs[f'{MAIN}/mas_grpo/seed-{seed}'] = finished_runs.run(
-        after=10, updates={'shared': 47 + seed},
-        budget=1_200_000 + 25_000 * seed)
-  rows = _rows(_main_table(finished_runs.some() | runs))
+    # Each seed generates 1.2 M tokens.
+    runs.append(_run(
+        f'{MAIN}/at_grpo_per_role/seed-{seed}', after=49,
+        updates={'tool': tool, 'planner': planner},
+        budget=1_220_000 + 5_000 * seed))
+    runs.append(_run(
+        f'{MAIN}/mas_grpo/seed-{seed}', after=10,
+        updates={'shared': 47 + seed}, budget=1_200_000 + 25_000 * seed))
+  rows = _read(_main_table(finished_runs.merge(finished_runs.some(), *runs)))
   assert rows['Team + AT-GRPO, per role'].items() >= {
       'updates': 'planner 28, tool 31', 'budget used': '98 %'}.items()
   assert rows['Team + GRPO, by task'].items() >= {
@@ -88,54 +100,51 @@ def test_updates_and_the_share_of_the_budget():
 
 
 def test_all_games():
-  assert not tables.games_table(rows_lib.read_systems(finished_runs.some()))
-  nums = {'plan_path': (48, 46), 'sokoban': (30, 40), 'sudoku': (50, 49, 50)}
-  runs = {}
-  for task, solved in nums.items():
-    sure = [50] * len(solved)
-    runs |= finished_runs.seeds(f'main/{task}/at_grpo', *solved)
-    runs |= finished_runs.seeds(f'main/{task}/at_grpo_lora', *sure)
-    # One seed is not enough, on whatever game.
-    runs |= finished_runs.seeds(
-        f'main/{task}/mas_grpo', *sure[:1 if task == 'sokoban' else 2])
-  table, = tables.games_table(rows_lib.read_systems(runs))
-  assert table.title == 'All games (Plan-Path, Sokoban, Sudoku): systems'
-  rows = _rows(table)
+  assert not tables.all_games_table(_systems(finished_runs.some()))
+  solved = {'plan_path': (48, 46), 'sokoban': (30, 40), 'sudoku': (50, 49, 50)}
+  runs = []
+  for task, nums in solved.items():
+    equal = [50] * len(nums)
+    runs.append(finished_runs.seeds(f'main/{task}/at_grpo', *nums))
+    runs.append(finished_runs.seeds(f'main/{task}/at_grpo_lora', *equal))
+    # One seed on a single game leaves the row out.
+    runs.append(finished_runs.seeds(
+        f'main/{task}/mas_grpo', *equal[:1 if task == 'sokoban' else 2]))
+  table, = tables.all_games_table(_systems(finished_runs.merge(*runs)))
+  rows = _read(table)
   assert rows.keys() == {
       'Team + AT-GRPO, shared', 'Team + AT-GRPO, adapter per role'}
   low, high = statistics.bootstrap_interval(
-      [np.array(solved) / NUM_TASKS for solved in nums.values()],
+      [np.array(nums) / NUM_TASKS for nums in solved.values()],
       statistics.mean_over_games)
   assert rows['Team + AT-GRPO, shared'].items() >= {
       'mean %': f'{(94 + 70 + 298 / 3) / 3:.1f}',
       'IQM %': f'{(92 + 96 + 98 + 100 + 80) / 5:.1f}',
       '95 % of the mean': f'{100 * low:.1f} … {100 * high:.1f}',
       'seeds of each game': '2, 2, 3'}.items()
-  # All seeds are alike: no seed drawn anew says how sure that is.
+  # Equal seeds say nothing about the spread.
   assert rows['Team + AT-GRPO, adapter per role'].items() >= {
       'mean %': '100.0', 'IQM %': '100.0', '95 % of the mean': '',
       '95 % of the IQM': ''}.items()
 
 
-def test_nothing_is_no_number():
-  """All seeds alike, in one row, in both, and with nothing solved."""
-  table = _main_table({
-      **finished_runs.seeds(f'{MAIN}/at_grpo', 50, 50, 50),
-      **finished_runs.seeds(f'{MAIN}/mas_grpo', 50, 50, 50),
-      **finished_runs.seeds(f'{MAIN}/mas_grpo_turn', 0, 0, 0)})
+def test_equal_seeds_give_no_nan():
+  table = _main_table(finished_runs.merge(
+      finished_runs.seeds(f'{MAIN}/at_grpo', 50, 50, 50),
+      finished_runs.seeds(f'{MAIN}/mas_grpo', 50, 50, 50),
+      finished_runs.seeds(f'{MAIN}/mas_grpo_turn', 0, 0, 0)))
   assert 'nan' not in table.markdown()
-  assert [row['p'] for row in _rows(table).values() if row['p']] == [
+  assert [row['p'] for row in _read(table).values() if row['p']] == [
       '1.0000', '< 0.0001']
 
 
 def test_rows_are_compared_in_equal_steps():
   rollout = 'rollout/plan_path'
-  rows = _rows(_ablations({
-      **finished_runs.some(),
-      **finished_runs.seeds(f'{rollout}/tree_immediate', 45),
-      **finished_runs.seeds(f'{rollout}/parallel_immediate', 20, 20),
-  })['rollout'])
-  # Of what it is compared with there is one seed.
+  rows = _read(_ablations(finished_runs.merge(
+      finished_runs.some(),
+      finished_runs.seeds(f'{rollout}/tree_immediate', 45),
+      finished_runs.seeds(f'{rollout}/parallel_immediate', 20, 20),
+  ))['rollout'])
   assert rows['parallel_immediate'].items() >= {
       'compared with': 'tree_immediate', 'minus that': '−50.0', 'p': '',
       'seeds': '2'}.items()
@@ -146,22 +155,22 @@ def test_rows_are_compared_in_equal_steps():
 
 
 def test_credit():
-  # Only the last two of three steps are diagnosed; the planner has no signal.
-  logged = [
+  # The last two of three steps are diagnosed; the planner has no signal.
+  logged = pd.DataFrame([
       {'tool/without_signal': 0.25, 'tool/advantage_mean': -1e-9,
        'tool/advantage_std': 0.5},
       {'tool/without_signal': 0.75, 'tool/advantage_mean': 1e-9,
        'tool/advantage_std': 1.0, 'diagnosis/tool/grad_norm': 2.0,
        'diagnosis/tool/entropy': 0.5, 'diagnosis/tool/kl_to_start': 0.1,
        'diagnosis/cosine/tool+planner': -0.25, 'planner/without_signal': 1.0},
-      {'tool/without_signal': 0.5, 'diagnosis/tool/kl_to_start': 0.3}]
+      {'tool/without_signal': 0.5, 'diagnosis/tool/kl_to_start': 0.3}])
   runs = finished_runs.seeds(f'{MAIN}/at_grpo', 48, 46)
-  for run in runs.values():
-    for step, values in zip(run.steps, logged):
-      step.update(values)
-  table, = tables.credit_tables(rows_lib.read_systems(runs))
+  both = pd.concat([logged, logged]).set_index(runs.steps.index)
+  runs = records_lib.Records(
+      runs.evaluations, pd.concat([runs.steps, both], axis='columns'))
+  table, = tables.credit_tables(_systems(runs))
   assert table.title.startswith('Plan-Path: credit')
-  assert [list(row) for row in table.rows] == [
+  assert table.frame.to_numpy().tolist() == [
       ['Team + AT-GRPO, shared: planner',
        '100.000', '', '', '', '', '', '−0.250'],
       ['Team + AT-GRPO, shared: tool',
@@ -170,25 +179,205 @@ def test_credit():
 
 def test_cross_play():
   table, = tables.cross_play_tables(finished_runs.some())
-  assert list(table.header) == ['', 'planner-0', 'tool-0']
-  assert [list(row) for row in table.rows] == [['tool-0', '80.0', '50.0']]
+  assert list(table.frame) == ['', 'planner-0', 'tool-0']
+  assert table.frame.to_numpy().tolist() == [['tool-0', '80.0', '50.0']]
 
 
-# The files, and the runs that they are of.
+def test_peak_memory_prefers_devices():
+  runs = finished_runs.seeds(f'{MAIN}/at_grpo', 48, 46)
+  row = rows_lib.read_row(runs, f'{MAIN}/at_grpo', 'after')
+  assert row.peak_gib() == 1.3
+  runs.steps['memory/device_peak_gib'] = 9.0
+  row = rows_lib.read_row(runs, f'{MAIN}/at_grpo', 'after')
+  assert row.peak_gib() == 9.0
 
 
-def _make(out='', keep='', results=''):
-  return tables.make(str(out), str(keep), str(results))
+def test_row_names_are_matched_whole():
+  runs = finished_runs.seeds(f'{MAIN}/at_grpo_per_role', 48)
+  assert rows_lib.read_row(runs, f'{MAIN}/at_grpo', 'after') is None
+
+
+def test_curves_leave_out_steps_without_the_metric():
+  steps = pd.DataFrame([
+      {'budget/completion_tokens': 5e5, 'validation/success': 0.0},
+      {'budget/completion_tokens': 1e6, 'validation/success': 0.5,
+       'validation/turns_to_solve': 3.0}])
+  for metric, expected in (
+      ('validation/success', {0.5: 0.0, 1.5: 0.5}),
+      ('validation/turns_to_solve', {1.5: 3.0}), ('unknown', {})):
+    assert curves.curve(steps, metric).to_dict() == expected
+
+
+def test_numbers_are_short():
+  assert [formats.short(x) for x in (
+      0.0, 999.4, 999.6, 12_340, 999_700, 2.5e9)] == [
+          '0', '999', '1 k', '12.3 k', '1 M', '2.5 G']
+
+
+# Mathematics and code.
+
+
+def test_nano_problems_use_the_evaluation_before_training():
+  folder = 'problems/maths'
+  table, = tables.problem_tables(finished_runs.merge(
+      _run(f'{folder}/at_grpo/seed-0', before=5, after=40),
+      _run(f'{folder}/at_grpo/seed-1', before=5, after=38),
+      _run(f'{folder}/sa_grpo/seed-0', before=1, after=20, budget=1_000_000)))
+  assert table.title == 'Word problems: problems'
+  rows = _read(table)
+  assert {name: row['success %'] for name, row in rows.items()} == {
+      'Single agent': '2.0', 'Single agent + GRPO': '40.0', 'Team': '10.0',
+      'Team + AT-GRPO, shared': '78.0'}
+  assert rows['Single agent + GRPO'].items() >= {
+      'minus AT-GRPO': '−38.0', 'p': '', 'budget used': '120 %',
+      'minutes': '2.0', 'paper, 8B': ''}.items()
+  assert rows['Team']['minutes'] == ''
+
+
+def test_benchmark_beside_the_paper():
+  table, = tables.problem_tables(finished_runs.merge(*(
+      _run(f'problems/contests/{row}/apps/seed-0', evaluation=number)
+      for row, number in (('untrained_solo', 1), ('at_grpo', 10)))))
+  assert table.title == 'APPS: problems'
+  rows = _read(table)
+  assert rows['Single agent'].items() >= {
+      'success %': '2.0', 'paper, 1.7B': '16.2', 'paper, 8B': '30.2'}.items()
+  assert rows['Team + AT-GRPO, shared'].items() >= {
+      'success %': '20.0', 'paper, 1.7B': '17.6', 'minutes': ''}.items()
+
+
+# MAGRPO's tasks.
+
+
+def _joint_run(workdir, mean_return, terms, *, mean_turns=1.0, **given):
+  """A run whose tasks return alternately 0.1 more and less than the mean."""
+  return _run(workdir, extra={
+      'returns': (mean_return + 0.1 * (-1.0)**np.arange(NUM_TASKS)).tolist(),
+      'reward_terms': terms, 'mean_turns': mean_turns,
+      'budget': {'completion_tokens': 50 * NUM_TASKS,
+                 'model_calls': 2 * NUM_TASKS, 'program_runs': 0},
+  }, **given)
+
+
+def _timed(workdir):
+  return {(workdir, 'timed'): {
+      'response_seconds': 0.25, 'tokens_per_second': 200.0, 'num_timed': 5}}
+
+
+def test_writing():
+  terms = {
+      'structure': 0.5, 'ratio': 1.0, 'vocabulary': 0.1, 'transitions': 0.2,
+      'jaccard': 0.3}
+  posts = 'writing/posts'
+  runs = finished_runs.merge(
+      _joint_run(f'{posts}/magrpo/seed-0', 0.90, terms, after=45),
+      _joint_run(f'{posts}/magrpo/seed-1', 0.80, terms, after=40),
+      _joint_run(
+          f'{posts}/sa_grpo/seed-0', 0.70, terms, after=30, budget=1_000_000),
+      _joint_run(
+          f'{posts}/untrained_pair/seed-0', 0.3, terms, evaluation=5),
+      _joint_run('writing/tldr/magrpo/seed-0', 0.9, terms, after=45))
+  runs.evaluations.update(_timed(f'{posts}/magrpo/seed-0'))
+  table, other = joint_tables.make_tables(runs)
+  assert (table.title, other.title) == ('Posts: writing', 'TL;DR: writing')
+  rows = _read(table)
+  assert list(rows) == ['Parallel generation', 'Single agent + GRPO', 'MAGRPO']
+  returns = np.array([[0.9], [0.8]]) + 0.1 * (-1.0)**np.arange(NUM_TASKS)
+  low, high = statistics.mean_interval(returns, range(NUM_TASKS))
+  assert rows['MAGRPO'] == {
+      '': 'MAGRPO', 'return %': '85.0', 'seeds': '2',
+      '95 %': f'{100 * low:.1f} … {100 * high:.1f}', 'minus MAGRPO': '',
+      'p': '', 'structure %': '80.0', 'style %': '50.0', 'coherence %': '50.0',
+      'all levels %': '85.0', 'response s': '0.25', 'tokens/s': '200',
+      'tokens a task': '50', 'calls a task': '2', 'updates': '3',
+      'budget used': '', 'generated tokens': '1.2 M', 'minutes': '2.0',
+      **dict.fromkeys(published.JOINT['writing'], '')}
+  assert rows['Single agent + GRPO'].items() >= {
+      'minus MAGRPO': '−15.0', 'p': '', '95 %': '', 'response s': '',
+      'budget used': '120 %'}.items()
+  assert rows['Parallel generation'].items() >= {
+      'return %': '30.0', 'updates': ''}.items()
+  assert _read(other)['MAGRPO'].items() >= {
+      'arXiv 2508.04652, return %': '94.5',
+      'arXiv 2601.21972, return %': '93.5',
+      'arXiv 2601.21972, response s': '1.8'}.items()
+
+
+def test_return_of_functions_is_the_mean_over_turns():
+  terms = {'structure': 1., 'syntax': .5, 'tests': .25, 'cooperation': 1.5}
+  table, = joint_tables.make_tables(_joint_run(
+      'functions/humaneval/magrpo/seed-0', 1.5, terms, mean_turns=2.0,
+      after=30))
+  assert table.title == 'HumanEval: functions'
+  assert _read(table)['MAGRPO'].items() >= {
+      'return %': '75.0', 'structure %': '100.0', 'syntax %': '100.0',
+      'tests %': '25.0', 'cooperation %': '100.0', 'all tests %': '60.0',
+      'arXiv 2508.04652, return %': '86.7',
+      'arXiv 2508.04652, tests %': '68.4'}.items()
+
+
+# Rows that must not be compared.
+
+
+@pytest.mark.parametrize('row', [
+    f'{MAIN}/at_grpo_per_role', 'problems/contests/sa_grpo/apps'])
+@pytest.mark.parametrize('changes, named', [
+    ({'split_hash': 'other'}, 'different tasks'),
+    ({'sandbox': 'bwrap'}, 'bwrap, kernel')])
+def test_rows_of_other_tasks_or_sandboxes_are_refused(
+    tmp_path, row, changes, named):
+  name = 'after' if row.startswith(MAIN) else 'evaluation'
+  at_grpo = row.replace('sa_grpo', 'at_grpo')
+  mixed = finished_runs.merge(
+      finished_runs.some(), _run(f'{at_grpo}/seed-0', **{name: 1}),
+      _run(f'{row}/seed-0', **{name: 1}, **changes))
+  with pytest.raises(errors.UserError, match=named):
+    tables.write_tables(mixed, tmp_path)
+  mixed = finished_runs.merge(
+      _run(f'{row}/seed-0', **{name: 1}),
+      _run(f'{row}/seed-1', **{name: 1}, **changes))
+  with pytest.raises(errors.UserError, match=f'seeds of {row}.*{named}'):
+    tables.write_tables(mixed, tmp_path)
+
+
+@pytest.mark.parametrize('name, remedy', [
+    ('after', 'evals/after.json'), ('before', 'workdir')])
+def test_tasks_without_a_result_are_refused(name, remedy):
+  runs = _run(f'{MAIN}/at_grpo/seed-0', before=5, after=9)
+  evaluation = runs.evaluations[f'{MAIN}/at_grpo/seed-0', name]
+  evaluation['successes'] = '-' + evaluation['successes'][1:]
+  with pytest.raises(errors.UserError, match=f'{name}.*delete its {remedy}'):
+    rows_lib.read_row(runs, f'{MAIN}/at_grpo', name)
+
+
+def test_row_with_the_name_of_the_baseline_is_refused(tmp_path):
+  runs = finished_runs.merge(finished_runs.some(), finished_runs.seeds(
+      'group_size/plan_path/unchanged', 1))
+  with pytest.raises(errors.UserError, match='plan_path/unchanged.*rename'):
+    tables.write_tables(runs, tmp_path)
+
+
+# The files.
 
 
 def _texts(paths):
   return [path.read_text() for path in paths if path.suffix != '.png']
 
 
-def test_files(tmp_path):
+@pytest.fixture
+def no_curves(monkeypatch):
+  monkeypatch.setattr(tables.curves, 'draw', lambda *args: [])
+
+
+def test_stored_tables_are_reproduced(tmp_path, no_curves):
+  for path in tables.write_tables(records_lib.read(STORED), tmp_path):
+    assert path.read_text() == (STORED / path.name).read_text()
+
+
+def test_workdirs_and_records_give_the_same_files(tmp_path, monkeypatch):
   out, kept = tmp_path / 'out', tmp_path / 'kept'
   finished_runs.write(out, finished_runs.some())
-  paths = _make(out)
+  paths = tables.make(str(out), '', '')
   markdown, latex = _texts(paths)
   assert {path.parent for path in paths} == {out / 'tables'}
   drawn = {path.name: path for path in paths if path.suffix == '.png'}
@@ -199,81 +388,47 @@ def test_files(tmp_path):
   for block in markdown.split('## ')[1:]:
     assert len({x.count('|') for x in block.splitlines() if x[:1] == '|'}) == 1
   assert r'Plan-Path: group\_size. ' in latex and r'success \%' in latex
-  assert markdown.count('played alone') == latex.count('played alone') == 1
   assert latex.count(r'\begin{tab') == latex.count(r'\end{tab') == 10
   assert '…' not in latex and '−' not in latex
-  # What is kept gives the same.
-  for again in (_make(out, kept), _make(results=kept)):
-    assert {path.parent for path in again} == {kept}
-    assert [path.read_bytes() for path in again] == [
-        path.read_bytes() for path in paths]
-
-
-@pytest.fixture
-def no_curves(monkeypatch):
   monkeypatch.setattr(tables.curves, 'draw', lambda *args: [])
+  for again in (tables.make(str(out), str(kept), ''),
+                tables.make('', '', str(kept))):
+    assert {path.parent for path in again} == {kept}
+    assert _texts(again) == [markdown, latex]
 
 
-def test_finished_runs_are_added_to_what_is_kept(tmp_path, no_curves):
+def test_finished_runs_are_added_to_records(tmp_path, no_curves):
   first, second, third, kept = (tmp_path / name for name in 'abck')
   shared, grpo = f'{MAIN}/at_grpo', f'{MAIN}/mas_grpo'
   finished_runs.write(first, finished_runs.seeds(shared, 48, 46))
-  finished_runs.write(second, {
-      f'{shared}/seed-1': finished_runs.run(after=20),  # Run again.
-      **finished_runs.seeds(grpo, 10),
-      f'{shared}/seed-0': finished_runs.run(before=5),  # Being run again.
-      f'{grpo}/seed-1': finished_runs.run(before=5)})
-  _make(first, kept)
-  markdown, _ = _texts(_make(second, kept))
-  assert [(workdir, run.evaluations['after']['success'])
-          for workdir, run in records.read(kept).items()] == [
-              (f'{shared}/seed-0', 0.96), (f'{shared}/seed-1', 0.4),
-              (f'{grpo}/seed-0', 0.2)]
+  finished_runs.write(second, finished_runs.merge(
+      _run(f'{shared}/seed-1', after=20),  # Replaces the stored run.
+      finished_runs.seeds(grpo, 10),
+      _run(f'{shared}/seed-0', before=5),  # Unfinished.
+      _run(f'{grpo}/seed-1', before=5)))
+  tables.make(str(first), str(kept), '')
+  markdown, _ = _texts(tables.make(str(second), str(kept), ''))
+  assert {key: found['success'] for key, found in records_lib.read(
+      kept).evaluations.items()} == {
+          (f'{shared}/seed-0', 'after'): 0.96,
+          (f'{shared}/seed-1', 'after'): 0.4,
+          (f'{grpo}/seed-0', 'after'): 0.2}
   assert '| Team + AT-GRPO, shared | 68.0 |' in markdown
   assert '| Team + GRPO, by task | 20.0 |' in markdown
-  # Runs that do not compare with those that are kept leave them as they are.
+  # Runs that do not compare leave the records unchanged.
   finished_runs.write(third, finished_runs.seeds(grpo, 10, split_hash='other'))
   before = [path.read_text() for path in sorted(kept.iterdir())]
   with pytest.raises(errors.UserError, match='different tasks'):
-    _make(third, kept)
+    tables.make(str(third), str(kept), '')
   assert [path.read_text() for path in sorted(kept.iterdir())] == before
 
 
-@pytest.mark.parametrize('given, words', [
-    ({}, '--out.*--results'), ({'out': 'a', 'results': 'b'}, '--out.*or'),
-    ({'results': 'a', 'keep': 'b'}, '--out.*--keep.*or'),
-    ({'out': 'a'}, 'a holds no finished run.*paper.sh'),
-    ({'results': 'a'}, 'Cannot read kept results.*a/splits.jsonl')])
-def test_flags_that_give_no_tables(tmp_path, monkeypatch, given, words):
+@pytest.mark.parametrize('given, named', [
+    (('', '', ''), '--out.*--results'), (('a', '', 'b'), '--out.*--results'),
+    (('', 'b', 'a'), '--out.*--keep'), (('a', '', ''), '--out=a'),
+    (('', '', 'a'), 'a/splits.jsonl')])
+def test_flags_without_tables(tmp_path, monkeypatch, given, named):
   monkeypatch.chdir(tmp_path)
-  with pytest.raises(errors.UserError, match=words):
-    _make(**given)
+  with pytest.raises(errors.UserError, match=named):
+    tables.make(*given)
   assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize('row, words', [
-    ('group_size/plan_path/unchanged', 'unchanged.*give it another'),
-    (f'{MAIN}/at_grpo_per_role', 'Plan-Path: systems.*different')])
-def test_rows_that_are_refused(tmp_path, row, words):
-  runs = finished_runs.some() | finished_runs.seeds(row, 1, split_hash='other')
-  with pytest.raises(errors.UserError, match=words):
-    tables.make_tables(runs, tmp_path)
-
-
-def test_rows_of_other_sandboxes_are_refused(tmp_path):
-  # Bite: programs that could do other things count as one comparison.
-  row = f'{MAIN}/at_grpo_per_role'
-  runs = finished_runs.some()
-  mixed = runs | finished_runs.seeds(row, 1, sandbox='bwrap')
-  with pytest.raises(errors.UserError, match='levels .bwrap, kernel. and'):
-    tables.make_tables(mixed, tmp_path)
-  mixed = (finished_runs.seeds(row, 1)
-           | {f'{row}/seed-1': finished_runs.run(after=1, sandbox='bwrap')})
-  with pytest.raises(errors.UserError, match='seeds of .*levels .bwrap, kern'):
-    tables.make_tables(mixed, tmp_path)
-
-
-def test_numbers_are_short():
-  assert [text.short(x) for x in (
-      0.0, 999.4, 999.6, 12_340, 999_700, 2.5e9)] == [
-          '0', '999', '1 k', '12.3 k', '1 M', '2.5 G']

@@ -1,0 +1,316 @@
+"""Jobs are valid, ordered, comparable and run once in a pool."""
+
+import fnmatch
+import importlib
+import itertools
+import os
+import pathlib
+import re
+import signal
+import sys
+import threading
+
+import pytest
+
+from atgrpo_jax import builders
+from atgrpo_jax import errors
+from atgrpo_jax import experiment
+from atgrpo_jax.algorithms import collect
+from atgrpo_jax.algorithms import spec as spec_lib
+from paper import experiments
+from paper import jobs as jobs_lib
+from paper import joint_tables
+from paper import published
+from paper import records
+from paper import rows
+from paper import run
+from tests import checkout
+from tests.paper import finished_runs
+
+JOBS = experiments.make_jobs('nano', 2)
+NO_RECORDS = records.Records()
+
+
+@pytest.mark.parametrize('scale', ['nano', '1.7b', '8b'])
+def test_jobs_are_valid_configs(scale):
+  for job in experiments.make_jobs(scale, 1):
+    file, _, arg = job.config.partition(':')
+    module = importlib.import_module(
+        file.removesuffix('.py').replace('/', '.'))
+    config = module.get_config(arg)
+    # Raises for an unknown key and for a value of another type.
+    config.update_from_flattened_dict(dict(job.overrides))
+    rollout = experiment.rollout_spec(config)
+    spec_lib.check_critic(
+        spec_lib.CriticSpec(**config.critic), rollout,
+        spec_lib.AdvantageSpec(**config.advantage))
+    environment = builders.make_environment(config, None)
+    collect.check(environment, rollout)
+    if config.per_policy:
+      builders._policy_configs(config, environment.roles)
+
+
+def test_each_job_comes_once_and_after_its_needs():
+  before = set()
+  for job in JOBS:
+    assert job.key not in before
+    assert before.issuperset(job.needs), job
+    before.add(job.key)
+
+
+@pytest.mark.parametrize('scale, size', [('nano', '8'), ('8b', '4')])
+def test_rows_equal_to_at_grpo_are_left_out(scale, size):
+  sizes = {
+      job.path.split('/')[2] for job in experiments.make_jobs(scale, 1)
+      if job.path.startswith('group_size/')}
+  assert sizes == {'2', '4', '8', '16'} - {size}
+
+
+def test_compared_jobs_have_the_same_budget_and_tasks():
+  for job in JOBS:
+    is_timed = job.result == 'evals/timed.json'
+    assert job.overrides['evaluation.test'] == (
+        'test[:50]' if is_timed else 'test')
+    if job.mode != 'train':
+      assert not job.budget_of
+      continue
+    table, task, row, seed = job.path.split('/')
+    first = {
+        'writing': f'writing/{task}/magrpo/{seed}',
+        'functions': f'functions/{task}/magrpo/{seed}',
+        'problems': f'problems/{task}/at_grpo/{seed}',
+    }.get(table, f'main/{task}/at_grpo/{seed}')
+    assert job.budget_of == ('' if job.path == first else first)
+    ratio = 1 / 3 if table in (*experiments.SWITCHES, 'unchanged') else 1.0
+    assert job.budget_ratio == (0.5 if row.startswith('only_') else ratio)
+
+
+def test_same_steps_rows_have_equal_steps():
+  jobs = {job.path: job for job in JOBS}
+  for row, other in experiments.SAME_STEPS.items():
+    pairs = [
+        (job, jobs[path.replace(f'/{row}/', f'/{other}/')])
+        for path, job in jobs.items() if f'/{row}/' in path]
+    assert pairs
+    for job, baseline in pairs:
+      for name in ('rollout.num_tasks', 'train.updates_per_rollout'):
+        assert job.overrides.get(name) == baseline.overrides.get(name)
+      assert job.budget_of == baseline.budget_of
+
+
+def test_tables_show_every_job_and_every_published_number():
+  names = {
+      (job.path.split('/')[0], job.path.split('/')[2])
+      for job in experiments.make_jobs('8b', 1)}
+  shown = {system for system, *_ in rows.SYSTEMS.values()}
+  assert {row for table, row in names if table == 'main'} <= shown
+  assert {row.replace('untrained_', '') for table, row in names
+          if table == 'problems'} <= shown | {'pair', 'solo', 'tool'}
+  titles = {title for *_, title in rows.SYSTEMS.values()} | {
+      row for _, row in names}
+  for table in (published.QWEN3_1_7B, published.QWEN3_8B):
+    assert table.keys() <= titles
+    assert {task for row in table.values() for task in row} <= {
+        *experiments.GAMES,
+        *itertools.chain(*experiments.BENCHMARKS.values())}
+  for table, kinds in experiments.JOINT_TASKS.items():
+    assert {row for name, row in names if name == table} <= {
+        folder for folder, _ in joint_tables.ROWS.values()}
+    for numbers in published.JOINT[table].values():
+      assert numbers.keys() <= kinds.keys()
+      for found in numbers.values():
+        assert found.keys() <= joint_tables.ROWS.keys()
+
+
+def test_untrained_team_plays_as_many_turns_as_the_trained_team():
+  configs = {
+      job.path: job.config for job in experiments.make_jobs('1.7b', 1)
+      if job.mode == 'evaluate'}
+  for system, team in experiments.TEAM_OF_SYSTEM.items():
+    for task, benchmarks in experiments.BENCHMARKS.items():
+      if system in experiments.PROBLEM_SYSTEMS[task]:
+        for name in benchmarks:
+          folder = f'problems/{task}'
+          assert configs[f'{folder}/untrained_{team}/{name}/seed-0'] == (
+              configs[f'{folder}/{system}/{name}/seed-0'])
+
+
+# Selection.
+
+
+@pytest.mark.parametrize('only, needed', [
+    ('roles/plan_path/combined/*', [
+        'main/plan_path/at_grpo', 'main/plan_path/at_grpo_per_role',
+        'roles/plan_path/only_tool', 'roles/plan_path/only_planner']),
+    ('rollout/plan_path/parallel_immediate/*', [
+        'main/plan_path/at_grpo', 'unchanged/plan_path/at_grpo',
+        'rollout/plan_path/tree_immediate']),
+    ('writing/posts/sa_grpo/*', ['writing/posts/magrpo'])])
+def test_needs_are_added(only, needed, tmp_path):
+  chosen = jobs_lib.choose(JOBS, [only])
+  jobs = jobs_lib.with_needs(chosen, JOBS, tmp_path, NO_RECORDS)
+  assert jobs == [job for job in JOBS if job in jobs]
+  assert {job.path.rpartition('/')[0] for job in jobs} == {
+      only.removesuffix('/*'), *needed}
+
+  # Finished jobs are not needed again, nor what only they needed.
+  for job in jobs:
+    if job not in chosen:
+      result = tmp_path / job.path / job.result
+      result.parent.mkdir(parents=True, exist_ok=True)
+      result.touch()
+  assert jobs_lib.with_needs(chosen, JOBS, tmp_path, NO_RECORDS) == chosen
+
+
+@pytest.mark.parametrize('only, needed', [
+    ('main/plan_path/at_grpo/*', []),
+    ('main/plan_path/mas_grpo/*', ['main/plan_path/mas_grpo']),
+    # An export needs the checkpoints of the training.
+    ('roles/plan_path/swapped/*', [
+        'main/plan_path/at_grpo_per_role', 'roles/plan_path/swapped'])])
+def test_kept_results_are_not_computed_again(only, needed, tmp_path):
+  kept = finished_runs.merge(*(
+      finished_runs.run(job.path, before=1, after=2) for job in JOBS
+      if job.path.split('/')[2] in ('at_grpo', 'at_grpo_per_role')))
+  jobs = jobs_lib.with_needs(
+      jobs_lib.choose(JOBS, [only]), JOBS, tmp_path, kept)
+  assert {job.path.rpartition('/')[0] for job in jobs} == set(needed)
+
+
+def test_pattern_without_a_job_is_named():
+  chosen = jobs_lib.choose(JOBS, ['agents/*/seed-0', 'turns/*'])
+  assert {job.path.split('/')[0] for job in chosen} == {'agents', 'turns'}
+  for patterns, named in ((['turns/*', 'agent/*'], "'agent/.'"), ([], "''")):
+    with pytest.raises(errors.UserError, match=named):
+      jobs_lib.choose(JOBS, patterns)
+
+
+def test_all_jobs_have_one_sandbox_level():
+  jobs = experiments.make_jobs('nano', 1, 'kernel')
+  assert all(
+      '--config.sandbox.level=kernel' in job.arguments(pathlib.Path('out'), 1)
+      for job in jobs)
+
+
+# The pool.
+
+
+# Writes the files that a trainer would.
+TRAINER = """
+import json, os, pathlib, signal, sys, time
+given = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+workdir = pathlib.Path(given['--workdir'])
+print('log', flush=True)
+if pathlib.Path('wait').exists():
+  signal.signal(signal.SIGINT, lambda *_: sys.exit(42))
+  signal.signal(signal.SIGTERM, lambda *_: sys.exit(43))
+  (pathlib.Path('wait') / str(os.getpid())).touch()
+  time.sleep(60)
+if pathlib.Path('fail').exists():
+  sys.exit(3)
+results = {
+    'train': ['evals/after.json', 'metrics.jsonl'],
+    'evaluate': ['evals/evaluation.json'],
+    'export': ['export/tool/tokenizer.json', 'export/planner/tokenizer.json'],
+}[given['--mode']]
+for result in results:
+  path = workdir / result
+  path.parent.mkdir(parents=True, exist_ok=True)
+  path.write_text(''.join(
+      json.dumps({'budget/completion_tokens': x}) + chr(10)
+      for x in (100.0, 23.0)))
+"""
+POOL_JOBS = [
+    job for job in experiments.make_jobs('nano', 1)
+    if job.path.split('/')[0] in ('roles', 'unchanged')
+    or fnmatch.fnmatch(job.path, 'main/plan_path/*')]
+INDEPENDENT = [job for job in JOBS if not job.needs][:4]
+
+
+@pytest.fixture
+def out(tmp_path, monkeypatch):
+  """OUT, with a stand-in for `atgrpo_jax.main` in the current folder."""
+  package = tmp_path / 'atgrpo_jax'
+  package.mkdir()
+  (package / '__init__.py').touch()
+  (package / 'main.py').write_text(TRAINER)
+  monkeypatch.chdir(tmp_path)
+  python = tmp_path / 'python'
+  python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+  python.chmod(0o755)
+  monkeypatch.setattr(sys, 'executable', str(python))
+  monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: {0, 1})
+  monkeypatch.setattr(os, 'sched_setaffinity', lambda pid, cores: None)
+  return tmp_path / 'out'
+
+
+@pytest.mark.parametrize('num_parallel', [1, 2])
+def test_jobs_run_once_with_the_budget_of_their_needs(
+    out, num_parallel, capsys):
+  assert run.run_jobs(POOL_JOBS, out, num_parallel, NO_RECORDS) == 0
+  printed = capsys.readouterr().out
+  assert printed.count('python -m atgrpo_jax.main') == len(POOL_JOBS)
+  assert all(job.is_done(out) for job in POOL_JOBS)
+  limits = set(re.findall(r'--config.train.completion_tokens=(\S*)', printed))
+  assert limits == {'123', '61', '41'} and '{out}' not in printed
+  assert (out / 'logs' / f'{POOL_JOBS[0].path}.train').read_text() == 'log\n'
+
+  (out / POOL_JOBS[4].path / 'evals/after.json').unlink()
+  assert run.run_jobs(POOL_JOBS, out, num_parallel, NO_RECORDS) == 0
+  printed = capsys.readouterr().out
+  assert printed.startswith(f'[5/{len(POOL_JOBS)}]')
+  assert printed.count('\n') == 1
+
+
+def test_budget_is_read_from_records(out, capsys):
+  job = next(job for job in JOBS if job.budget_of)
+  kept = finished_runs.run(job.budget_of, after=2)
+  assert run.run_jobs([job], out, 1, kept) == 0
+  assert '--config.train.completion_tokens=1200000' in capsys.readouterr().out
+
+
+def test_failure_stops_the_pool(out, capsys):
+  pathlib.Path('fail').touch()
+  assert run.run_jobs(POOL_JOBS, out, 1, NO_RECORDS) == 3
+  captured = capsys.readouterr()
+  assert captured.out.count('atgrpo_jax.main') == 1
+  assert 'status 3' in captured.err and f'{POOL_JOBS[0].path}.train' in (
+      captured.err)
+
+
+@pytest.mark.parametrize('number, status', [
+    (signal.SIGINT, 42), (signal.SIGTERM, 43), (signal.SIGHUP, 43)])
+def test_signals_reach_the_trainers(out, number, status, capsys):
+  waits = pathlib.Path('wait')
+  waits.mkdir()
+
+  def stop():
+    checkout.wait_until(lambda: len(list(waits.iterdir())) == 2)
+    os.kill(os.getpid(), number)
+
+  before = signal.signal(number, signal.SIG_DFL)  # nohup ignores SIGHUP.
+  thread = threading.Thread(target=stop)
+  thread.start()
+  try:
+    assert run.run_jobs(INDEPENDENT, out, 2, NO_RECORDS) == status
+    assert signal.getsignal(number) is signal.SIG_DFL
+  finally:
+    thread.join()
+    signal.signal(number, before)
+  assert capsys.readouterr().out.count('atgrpo_jax.main') == 2
+
+
+def test_printed_commands_mark_finished_jobs(tmp_path, capsys):
+  jobs = experiments.make_jobs('8b', 1)
+  done = tmp_path / jobs[2].path / jobs[2].result
+  done.parent.mkdir(parents=True)
+  done.touch()
+  run.print_jobs(jobs, tmp_path, '8b')
+  first, *lines = capsys.readouterr().out.splitlines()
+  assert '16 TPU v6e' in first
+  for line, job in zip(lines, jobs, strict=True):
+    assert line.startswith('python -m atgrpo_jax.main') and '{out}' not in line
+    assert line.endswith('  # done') == (job is jobs[2])
+    for ratio, text in ((1, ''), (1 / 2, '0.5 x the '), (1 / 3, '0.33 x the ')):
+      assert (f'=<{text}tokens of {job.budget_of}>' in line) == bool(
+          job.budget_of and job.budget_ratio == ratio)
