@@ -29,7 +29,7 @@ import numpy as np
 from atgrpo_jax import builders
 from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax import meshes
-from atgrpo_jax import training_step
+from atgrpo_jax import train as train_lib
 from atgrpo_jax import types
 from atgrpo_jax.compile_check import calls as calls_lib
 from atgrpo_jax.compile_check import program_costs
@@ -93,7 +93,7 @@ def _findings(
   for name in experiment.policies:
     yield 'decode', f'{name}: {_decode(experiment, params, name, chip)}'
   del runner, params  # An update wants their memory.
-  references = training_step.references(experiment)
+  references = train_lib.load_references(experiment)
   for name, policy in experiment.policies.items():
     if policy.trained != 'none':
       line = _update(experiment, states, policy, references.get(name), chip)

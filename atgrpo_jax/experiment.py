@@ -124,16 +124,14 @@ class Experiment:
   def restore(
       self, checkpoints: checkpoints_lib.Checkpoints, workdir: pathlib.Path,
       step: int | None = None) -> tuple[States, dict[str, Any]]:
-    """A checkpoint and its metadata, or the initial states.
+    """The checkpoint of `step`, or the newest one, and its metadata.
 
-    The checkpoint is that of `step`, or the newest one.
+    Without a checkpoint: the initial states and {}.
     """
     digests = self._frozen_digests
     restored = checkpoints.restore(self.state_template(), step=step)
     if restored is None:
-      return self.initial_states(), {
-          'step': 0, 'completion_tokens': 0, 'step_tokens': 0,
-          'best_success': -1.0}
+      return self.initial_states(), {}
     found = f'The checkpoint of step {restored.step} in {workdir}'
     if restored.meta['config_hash'] != self.identity()['config_hash']:
       raise errors.UserError(

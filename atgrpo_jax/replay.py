@@ -27,7 +27,7 @@ from atgrpo_jax import errors
 from atgrpo_jax import evaluate
 from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax import measures
-from atgrpo_jax import training_step
+from atgrpo_jax import train as train_lib
 from atgrpo_jax.algorithms import collect
 from atgrpo_jax.io import checkpoints as checkpoints_lib
 from atgrpo_jax.io import step_clock
@@ -195,7 +195,7 @@ def _training_step(
   states = _states(run, workdir, int(step), tasks)
   params = experiment_lib.params_of(states)
   drawn = _find(
-      training_step.draw_tasks(tasks, int(step), run), task_ids, workdir)
+      train_lib.draw_tasks(tasks, int(step), run), task_ids, workdir)
   collect.check(changed.environment, changed.rollout)
   return collect.collect(
       _runner(run, changed, params, step=int(step),
@@ -243,13 +243,13 @@ def _states(
   checkpoints.close()
   print(f'from the checkpoint of step {saved}' if saved else 'from the start',
         f'to step {step}')
-  references = training_step.references(run)
+  references = train_lib.load_references(run)
   clock = step_clock.StepClock()
   for made in range(saved, step):
-    trees, _ = training_step.rollout(
-        run, states, training_step.draw_tasks(tasks, made, run), step=made,
+    trees, _ = train_lib.rollout(
+        run, states, train_lib.draw_tasks(tasks, made, run), step=made,
         clock=clock)
-    training_step.update(
+    train_lib.update(
         run, states, trees, step=made, references=references, clock=clock)
     print(f'made step {made} again')
   return states

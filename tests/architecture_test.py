@@ -21,10 +21,10 @@ FLOORS = (
     'paper',
     'atgrpo_jax.main atgrpo_jax.api',
     'atgrpo_jax.doctor',
-    'atgrpo_jax.train atgrpo_jax.pretrain atgrpo_jax.export'
-    ' atgrpo_jax.replay atgrpo_jax.compile_check',
+    'atgrpo_jax.pretrain atgrpo_jax.export atgrpo_jax.replay'
+    ' atgrpo_jax.compile_check',
     *(f'atgrpo_jax.{name}' for name in (
-        'viewer', 'evaluate', 'training_step', 'saved_config', 'experiment',
+        'train', 'viewer', 'evaluate', 'saved_config', 'experiment',
         'meshes', 'builders', 'config_checks', 'measures', 'algorithms',
         'rollout', 'sampling', 'learner', 'huggingface', 'model', 'rl',
         'io', 'distributed', 'io.signals')),

@@ -1,6 +1,6 @@
-"""The training loop on the echo game: resuming, records, and what goes wrong.
+"""The training loop on the echo game: resume, records, updates and failures.
 
-Most tests look at one finished run, or compare another one with it.
+Most tests compare a run with one that finished undisturbed.
 """
 
 import dataclasses
@@ -25,7 +25,6 @@ from atgrpo_jax import evaluate
 from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax import main
 from atgrpo_jax import train
-from atgrpo_jax import training_step
 from atgrpo_jax.algorithms import collect
 from atgrpo_jax.io import checkpoints as checkpoints_lib
 from atgrpo_jax.io import files
@@ -42,7 +41,7 @@ from tests import specs
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
-# Steps 2 and 4 are saved; from step 3 on the log shows a new validation.
+# Saves steps 2 and 4 and validates after step 3.
 CHANGES = {
     'policies': 'per_role', 'environment.max_turns': 2, 'train.num_steps': 4,
     'train.checkpoint_every': 2, 'train.groups_every': 1,
@@ -51,7 +50,7 @@ CHANGES = {
 
 @pytest.fixture(scope='module')
 def finished(echo_folder, tmp_path_factory):
-  """The workdir of an undisturbed run; never written to."""
+  """The workdir of an undisturbed run. Tests must not write to it."""
   workdir = tmp_path_factory.mktemp('finished')
   assert train.train(echo.experiment(echo_folder, **CHANGES), workdir)
   return workdir
@@ -59,23 +58,23 @@ def finished(echo_folder, tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def experiment(echo_folder):
-  """One policy and one turn."""
+  """An experiment with one policy and one turn."""
   return echo.experiment(echo_folder)
 
 
 @pytest.fixture(scope='module')
 def groups(experiment):
-  """The groups of a first step."""
+  """The groups of step 0."""
   return tree.groups_of(_collect(experiment, experiment.initial_states(), 0, 0))
 
 
 def _collect(experiment, states, step, tasks_of):
-  """The trees of a step with the tasks of another one."""
+  """Plays the tasks of one step with the keys of another."""
   return collect.collect(
       experiment.runner(
           experiment_lib.params_of(states), step=step, temperature=1.0,
           policy_map=experiment.policy_map),
-      training_step.draw_tasks(experiment.tasks('train'), tasks_of, experiment),
+      train.draw_tasks(experiment.tasks('train'), tasks_of, experiment),
       experiment.rollout, experiment.advantage)
 
 
@@ -84,7 +83,7 @@ def _bytes(tree):
 
 
 def _metrics(workdir):
-  """The lines of the log in order, without what a clock says."""
+  """Returns the lines of metrics.jsonl without measured quantities."""
   return [
       {name: value for name, value in json.loads(line).items()
        if not name.startswith(('time/', 'compile/', 'memory/'))}
@@ -92,7 +91,7 @@ def _metrics(workdir):
 
 
 def _groups(workdir, step):
-  """The groups in the record of a step, with what their nodes say."""
+  """Returns the recorded groups of a step with fields of their nodes."""
   return [
       group | {'task_id': tree['task_id']} | {
           name: node[name] for name in ('turn', 'chosen', 'steps')}
@@ -102,7 +101,7 @@ def _groups(workdir, step):
 
 
 def _saved(experiment, workdir):
-  """The states of the newest checkpoint, and its step."""
+  """Returns the states and step of the newest checkpoint."""
   checkpoints = checkpoints_lib.Checkpoints(workdir / 'checkpoints')
   restored = checkpoints.restore(experiment.state_template())
   checkpoints.close()
@@ -110,12 +109,12 @@ def _saved(experiment, workdir):
 
 
 def _assert_same_run(workdir, finished, experiment):
-  """Equal log, groups, evaluations, and final state to the last bit."""
+  """Asserts equal metrics, groups, evaluations and parameters, bit for bit."""
   states, step = _saved(experiment, workdir)
   expected, expected_step = _saved(experiment, finished)
   assert step == expected_step == experiment.config.train.num_steps
   assert _bytes(states) == _bytes(expected)
-  # As text, since the order of the names counts.
+  # Compared as text, which includes the order of names.
   assert json.dumps(_metrics(workdir)) == json.dumps(_metrics(finished))
   for pattern in ('groups/*', 'evals/*'):
     names = [path.name for path in sorted(finished.glob(pattern))]
@@ -126,7 +125,7 @@ def _assert_same_run(workdir, finished, experiment):
 
 
 def _update(experiment, groups, state=None, reference=None):
-  """`update_policy` from the first state, or from `state`."""
+  """Runs `update_policy` from the initial state, or from `state`."""
   if state is None:
     state = experiment.initial_states()['shared']
   state, found = update.update_policy(
@@ -142,7 +141,7 @@ def _with_candidate(group, index, **changes):
   return dataclasses.replace(group, candidates=tuple(candidates))
 
 
-# A run that goes on.
+# Stop and resume.
 
 
 def _command(echo_folder, workdir):
@@ -159,20 +158,11 @@ def _wait_for(condition, child):
     time.sleep(0.01)
 
 
-def _has_open(child, path):
-  try:
-    return any(
-        os.readlink(link) == str(path)
-        for link in pathlib.Path(f'/proc/{child.pid}/fd').iterdir())
-  except FileNotFoundError:  # Closed in this moment.
-    return False
-
-
 def _signalled_in_step(step, number, command, workdir, other_trainer):
-  """Exit status and output of a program that is signalled within a step.
+  """Signals a training process within a step; returns exit status and output.
 
-  The groups of the step go into a small pipe, so the run stands still in the
-  middle of it until they are read.
+  The groups of the step are written to a small pipe, which blocks the run in
+  the middle of the step until the test reads them.
   """
   groups = workdir / f'groups/{step - 1:06d}.jsonl.gz'
   pipe = files.unfinished(groups)
@@ -188,7 +178,7 @@ def _signalled_in_step(step, number, command, workdir, other_trainer):
     _wait_for(lambda: select.select([reader], [], [], 0)[0], child)
     with pytest.raises(errors.UserError, match='Another process trains in'):
       train.train(other_trainer, workdir)
-    # To the whole group, as Ctrl-C and timeout(1) do.
+      # Ctrl-C and timeout(1) signal the whole process group, too.
     os.killpg(child.pid, number)
     os.set_blocking(reader, True)
     with open(reader, 'rb') as file:
@@ -196,13 +186,13 @@ def _signalled_in_step(step, number, command, workdir, other_trainer):
     out, _ = child.communicate(timeout=300)
   finally:
     child.kill()
-  # Killed in it, the run has not renamed the pipe.
+  # A run that is killed has not renamed the pipe.
   (pipe if pipe.exists() else groups).unlink()
   groups.write_bytes(content)
   return child.returncode, out
 
 
-def test_a_program_that_is_killed_and_then_stopped_goes_on(
+def test_a_killed_and_then_stopped_run_resumes_bit_for_bit(
     finished, echo_folder, tmp_path, capsys):
   workdir = tmp_path / 'run'
   experiment = echo.experiment(echo_folder, **CHANGES)
@@ -218,17 +208,17 @@ def test_a_program_that_is_killed_and_then_stopped_goes_on(
   assert 'resumes after step 2' in out
   assert 'stopped by SIGTERM after step 4; the same command resumes' in out
   assert not (workdir / 'evals/after.json').exists()
-  # The first start has kept its programs; to restore takes 7 others.
+  # The compilation cache serves the resumed run; restoring adds 7 programs.
   lines = [
       json.loads(line)
       for line in (workdir / 'metrics.jsonl').read_text().splitlines()]
   assert [line['step'] for line in lines] == [1, 2, 3, 4]
-  compiled, kept = (
+  compiled, cached = (
       sum(line[f'compile/{name}'] for line in lines[2:])
       for name in ('count', 'from_cache'))
-  assert compiled < 10 < kept
+  assert compiled < 10 < cached
 
-  # The second time it is done, and prints its result again.
+  # The second start finds a finished run and prints its result again.
   for _ in range(2):
     assert train.train(experiment, workdir)
     out = capsys.readouterr().out
@@ -238,56 +228,8 @@ def test_a_program_that_is_killed_and_then_stopped_goes_on(
     _assert_same_run(workdir, finished, experiment)
 
 
-def test_the_final_evaluation_is_stopped_and_done_again(
-    finished, echo_folder, tmp_path):
-  workdir = shutil.copytree(finished, tmp_path / 'run')
-  (workdir / 'evals/after.json').unlink()
-  # It is full, so the evaluation stands still where it is written.
-  pipe = workdir / 'evals/after.unfinished'
-  os.mkfifo(pipe)
-  full = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
-  os.write(full, bytes(fcntl.fcntl(full, fcntl.F_GETPIPE_SZ)))
-  child = subprocess.Popen(
-      _command(echo_folder, workdir), start_new_session=True, cwd=ROOT,
-      text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-  try:
-    _wait_for(lambda: _has_open(child, pipe), child)
-    child.terminate()
-    out, _ = child.communicate(timeout=300)
-  finally:
-    child.kill()
-    os.close(full)
-  assert child.returncode == main.STOPPED, out
-  assert 'resumes after step 4' in out
-  assert 'stopped by SIGTERM, with nothing to save; the same command' in out
-  assert not (workdir / 'evals/after.json').exists()
-  pipe.unlink()
-  experiment = echo.experiment(echo_folder, **CHANGES)
-  assert train.train(experiment, workdir)
-  _assert_same_run(workdir, finished, experiment)
-
-
-def test_signals_wait_only_where_there_is_something_to_save(
-    echo_folder, tmp_path, monkeypatch):
-  stop, held = signals.StopFlag(), []
-  evaluate_ = evaluate.evaluate
-  monkeypatch.setattr(evaluate, 'evaluate', lambda *args: (
-      held.append((stop._is_held, args[0].train_step)) or evaluate_(*args)))
-  changes = CHANGES | {
-      'train.num_steps': 1, 'evaluation.validate_every': 1}
-  assert train.train(echo.experiment(echo_folder, **changes), tmp_path, stop)
-  assert held == [(False, 0), (False, 0), (True, 1), (False, 1)]
-
-  # A signal while the last step is done or saved.
-  stop = signals.StopFlag()
-  stop.name = 'SIGTERM'
-  assert not train.train(
-      echo.experiment(echo_folder, **changes), tmp_path, stop)
-  assert len(held) == 4
-
-
 @pytest.mark.parametrize('step', [1, 3], ids=['rollout', 'validation'])
-def test_a_signal_drops_what_is_played(
+def test_an_interrupted_rollout_or_validation_is_repeated(
     finished, echo_folder, tmp_path, capsys, monkeypatch, step):
   stop, make_runner = signals.StopFlag(), experiment_lib.Experiment.runner
 
@@ -301,26 +243,26 @@ def test_a_signal_drops_what_is_played(
     patched.setattr(experiment_lib.Experiment, 'runner', runner)
     assert not train.train(experiment, tmp_path, stop)
   assert f'stopped by SIGTERM after step {step};' in capsys.readouterr().out
-  # Without the line of step 3, whose validation is still to be done.
+  # The line of step 3 is missing until its validation is done.
   assert [line['step'] for line in _metrics(tmp_path)] == [1, 2][:step]
   assert train.train(experiment, tmp_path)
   _assert_same_run(tmp_path, finished, experiment)
 
 
-def test_a_run_is_done_without_its_report(finished, tmp_path, capsys):
+def test_a_failed_report_does_not_fail_the_run(finished, tmp_path, capsys):
   assert (finished / 'report.html').exists()
   workdir = shutil.copytree(finished, tmp_path / 'run')
   (workdir / 'groups/000000.jsonl.gz').write_bytes(b'')
-  train._report(workdir)
+  train._write_report(workdir)
   out = capsys.readouterr().out
-  assert out.startswith(f'there is no report: {workdir}/groups/000000.jsonl.gz')
+  assert 'no report was written' in out and '000000.jsonl.gz' in out
   assert out.count('\n') == 1
 
 
-# Disks.
+# Disk and workdir.
 
 
-def test_a_full_disk_is_found_before_anything_is_computed_or_saved(
+def test_a_full_disk_is_detected_before_work_starts(
     echo_folder, tmp_path, monkeypatch):
   experiment = echo.experiment(echo_folder, **CHANGES)
   free = []
@@ -335,7 +277,7 @@ def test_a_full_disk_is_found_before_anything_is_computed_or_saved(
   assert [line['step'] for line in _metrics(tmp_path / 'later')] == [1, 2]
 
 
-def test_a_workdir_that_vanishes_ends_the_run(
+def test_a_deleted_workdir_ends_the_run(
     echo_folder, tmp_path, monkeypatch):
   collect_ = collect.collect
 
@@ -343,7 +285,7 @@ def test_a_workdir_that_vanishes_ends_the_run(
     workdir.rename(tmp_path / 'elsewhere')
     return collect_(*args)
 
-  # With nothing to write before the end.
+  # Nothing is written before the end of the run.
   changes = CHANGES | dict.fromkeys((
       'train.checkpoint_every', 'train.groups_every',
       'evaluation.validate_every'), 100)
@@ -358,7 +300,7 @@ def test_a_workdir_that_vanishes_ends_the_run(
 
 
 @pytest.mark.parametrize('is_emptied', [False, True])
-def test_metrics_outlive_their_checkpoints(
+def test_deleted_checkpoints_are_refused(
     is_emptied, finished, echo_folder, tmp_path):
   workdir = shutil.copytree(finished, tmp_path / 'the run')
   shutil.rmtree(workdir / 'checkpoints')
@@ -370,11 +312,11 @@ def test_metrics_outlive_their_checkpoints(
   assert _metrics(workdir) == _metrics(finished)
 
 
-def test_a_run_that_was_killed_before_its_first_checkpoint_starts_anew(
+def test_a_run_killed_before_its_first_checkpoint_restarts(
     finished, tmp_path):
   text = (finished / 'metrics.jsonl').read_text()
   (tmp_path / 'checkpoints').mkdir()
-  # The kill came between the line of the step and its checkpoint.
+  # The run was killed between writing metrics and saving the checkpoint.
   (tmp_path / 'metrics.jsonl').write_text(
       ''.join(text.splitlines(keepends=True)[:2]))
   workdir_lib.check_checkpoints(tmp_path, CHANGES['train.checkpoint_every'])
@@ -383,8 +325,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_starts_anew(
 @pytest.mark.parametrize('system', [
     common.MAAC | {'critic.gae_lambda': 0.5, 'critic.updates_per_rollout': 2},
     common.IAC | {'critic.trunk': 'policy'}])
-def test_critics_go_on(system, echo_folder, tmp_path):
-  """And are not read by those who do not train."""
+def test_critics_resume(system, echo_folder, tmp_path):
   changes = CHANGES | common.MAGRPO | system | {
       'environment.max_turns': 1, 'rollout.num_tasks': 4,
       'rollout.group_size': 2, 'critic.prompt_buckets': (4, 12),
@@ -414,7 +355,7 @@ def test_critics_go_on(system, echo_folder, tmp_path):
   evaluate.evaluate_run(experiment, finished)
 
 
-def test_unreadable_checkpoint_falls_back_to_the_older(
+def test_a_damaged_checkpoint_falls_back_to_the_older_one(
     finished, echo_folder, tmp_path, caplog, capsys):
   workdir = shutil.copytree(finished, tmp_path / 'run')
   for path in (workdir / 'checkpoints/4').rglob('*'):
@@ -429,7 +370,8 @@ def test_unreadable_checkpoint_falls_back_to_the_older(
   _assert_same_run(workdir, finished, experiment)
 
 
-def test_evaluation_says_what_the_run_said(finished, echo_folder, tmp_path):
+def test_evaluate_repeats_the_result_of_the_run(
+    finished, echo_folder, tmp_path):
   workdir = shutil.copytree(finished, tmp_path / 'copy')
   experiment = echo.experiment(echo_folder, **CHANGES)
   evaluate.evaluate_run(experiment, workdir)
@@ -445,9 +387,9 @@ def test_evaluation_says_what_the_run_said(finished, echo_folder, tmp_path):
   assert after['config_hash'] == config['hash']
 
 
-def test_the_best_checkpoint_is_kept_and_found(
+def test_the_best_checkpoint_is_kept(
     echo_folder, tmp_path, monkeypatch):
-  # The test before, the validations at the steps 0 to 4, and the test after.
+  # The test before, validations at steps 0 to 4, and the test after.
   successes = iter([0.0, 0.99, 0.5, 0.9, 0.3, 0.9, 0.0])
   evaluate_ = evaluate.evaluate
   monkeypatch.setattr(evaluate, 'evaluate', lambda *args: evaluate_(*args) | {
@@ -464,7 +406,7 @@ def test_the_best_checkpoint_is_kept_and_found(
         f"no checkpoint '{name}' .*one of ..latest., .best., 2, 3, 4.")):
       experiment.trained_params(tmp_path, name)
 
-  # A run that goes on knows what was best.
+  # A resumed run remembers the best success.
   successes = iter([0.7, 0.0])
   experiment = echo.experiment(echo_folder, **CHANGES | {
       'train.checkpoint_every': 1, 'evaluation.validate_every': 1,
@@ -474,7 +416,7 @@ def test_the_best_checkpoint_is_kept_and_found(
 
 
 def test_parallel_episodes_train(echo_folder, tmp_path):
-  """Plain GRPO: whole episodes, compared with those of their task."""
+  """Plain GRPO compares the episodes of a task."""
   assert train.train(echo.experiment(echo_folder, **CHANGES | {
       'train.num_steps': 1, 'rollout.mode': 'parallel',
       'rollout.selection': 'all',
@@ -491,7 +433,7 @@ def test_parallel_episodes_train(echo_folder, tmp_path):
     assert len(candidates) == (16 if (role, turn) == ('first', 0) else 1)
     for i, step in enumerate(group['steps']):
       episodes.setdefault((task_id, branch + i), []).append(step)
-    # Who has no advantage adds nothing.
+    # Groups without an advantage are not computed.
     if any(candidate['advantage'] for candidate in candidates):
       signal_of.add(task_id)
       tokens[role] += sum(len(c['ids']) for c in candidates)
@@ -503,16 +445,16 @@ def test_parallel_episodes_train(echo_folder, tmp_path):
   assert line['budget/model_calls'] == sum(map(len, episodes.values()))
 
 
-def test_a_number_of_tokens_ends_a_run(echo_folder, tmp_path, capsys):
-  """At the step that comes nearest; steps here differ by a few tokens."""
+def test_the_token_limit_ends_a_run(echo_folder, tmp_path, capsys):
+  """The run ends at the step closest to the limit."""
   changes = {'train.num_steps': 1, 'train.checkpoint_every': 1}
   assert train.train(echo.experiment(echo_folder, **changes), tmp_path)
-  of_a_step = _metrics(tmp_path)[0]['budget/completion_tokens']
+  step_tokens = _metrics(tmp_path)[0]['budget/completion_tokens']
   for share, num_steps in ((1.3, 1), (1.7, 2)):
     capsys.readouterr()
     assert train.train(echo.experiment(echo_folder, **changes | {
         'train.num_steps': 0,
-        'train.completion_tokens': int(share * of_a_step)}), tmp_path)
+        'train.completion_tokens': int(share * step_tokens)}), tmp_path)
     assert len(_metrics(tmp_path)) == num_steps
     assert f' tokens in {num_steps} steps, ' in capsys.readouterr().out
 
@@ -532,21 +474,21 @@ def test_diagnosis_changes_nothing(finished, echo_folder, tmp_path):
   for role in ('first', 'second'):
     assert abs(found[0][f'diagnosis/{role}/kl_to_start']) < 1e-6
     assert found[2][f'diagnosis/{role}/kl_to_start'] > 1e-6
-    # In this run each role has a policy of its own.
+    # Each role has its own policy in this run.
     assert found[0][f'diagnosis/{role}/grad_norm'] == pytest.approx(
         lines[0][f'{role}/grad_norm'], rel=1e-4)
 
 
-# A run that must not go on.
+# Refused runs.
 
 
 @pytest.mark.parametrize('changes, words', [
     ({'seed': 1, 'loss.clip_high': 0.3},
      'loss.clip_high: there 0.2, now 0.3; seed: there 0, now 1'),
-    # Or two evaluations of different tasks would be printed as a comparison.
-    ({'evaluation.test': 'validation'}, "made on the split 'test'"),
-    ({'evaluation.temperature': 0.5}, 'evaluation.temperature is 0.5')])
-def test_a_run_of_another_config_does_not_go_on(
+    # Evaluations of different tasks must not be compared.
+    ({'evaluation.test': 'validation'}, "evals/before.json.*split 'test'"),
+    ({'evaluation.temperature': 0.5}, 'evaluation.temperature=0.5')])
+def test_a_run_of_another_config_does_not_resume(
     changes, words, finished, echo_folder, tmp_path):
   workdir = shutil.copytree(finished, tmp_path / 'run')
   with pytest.raises(errors.UserError, match=words):
@@ -558,11 +500,11 @@ def test_a_run_of_another_config_does_not_go_on(
 @pytest.mark.parametrize('changes, words', [
     ({'train.num_steps': 0}, 'would never end'),
     ({'train.num_steps': -1}, 'would never end'),
-    ({'model.trained': 'none'}, "model.trained is 'none'.*--mode=evaluate"),
+    ({'model.trained': 'none'}, "model.trained='none'.*--mode=evaluate"),
     ({'rollout.num_tasks': 49}, "num_tasks=49, but the split 'train' has 48"),
     ({'evaluation.validation': 'empty'}, "split 'empty' of echo has no tasks"),
     ({'evaluation.test': 'exam'}, "echo has no split 'exam'.*validation")])
-def test_what_cannot_be_trained_leaves_no_workdir(
+def test_an_impossible_run_leaves_no_workdir(
     changes, words, echo_folder, tmp_path):
   with pytest.raises(errors.UserError, match=words):
     train.train(echo.experiment(echo_folder, **changes), tmp_path / 'run')
@@ -597,14 +539,13 @@ def _without_signal(groups):
 
 
 def test_the_loss_is_the_mean_over_all_candidates(experiment, groups, caplog):
-  # Bite: a mean over the groups that have a signal, whose gradient grows as
-  # others lose theirs.
+  # Bite: a mean over the groups with an advantage alone.
   with_signal = [g for g in groups if len(set(g.returns)) > 1]
   assert 0 < len(with_signal) < len(groups) == 32
   state, metrics = _update(experiment, groups)
   assert metrics['groups'] == 32
   assert metrics['groups_without_signal'] == 32 - len(with_signal)
-  # The others add nothing, so they are not computed.
+  # Groups without an advantage are not computed.
   assert metrics['tokens'] == _tokens(with_signal)
   _, alone = _update(experiment, with_signal)
   share = _tokens(with_signal) / _tokens(groups)
@@ -621,21 +562,21 @@ def test_the_loss_is_the_mean_over_all_candidates(experiment, groups, caplog):
   assert caplog.messages == ['Step 1, shared: no group carries a signal']
 
 
-def test_kl_penalty_pulls_every_candidate_towards_the_reference(
+def test_the_kl_penalty_applies_to_groups_without_advantage(
     experiment, groups, echo_folder):
   penalised = echo.experiment(
       echo_folder, **{'loss.kl_estimator': 'k3', 'loss.kl_coefficient': 0.5})
   reference = penalised.policies['shared'].load_params('float32')
   _, plain = _update(experiment, groups)
   _, same = _update(penalised, groups, reference=reference)
-  # k3 and its gradient vanish where policy and reference agree.
+  # k3 and its gradient are 0 where policy and reference agree.
   for name in ('loss', 'grad_norm'):
     assert same[name] == pytest.approx(plain[name], abs=1e-5), name
   other = jax.tree.map(lambda x: 1.5 * x, reference)
   _, far = _update(penalised, groups, reference=other)
   assert far['loss'] > same['loss'] + 0.01
 
-  # Bite: groups without a signal that are left out all the same.
+  # Bite: leaving out groups without an advantage.
   state, metrics = _update(penalised, _without_signal(groups), reference=other)
   assert metrics['tokens'] == _tokens(groups)
   assert metrics['groups_without_signal'] == 32
@@ -643,7 +584,7 @@ def test_kl_penalty_pulls_every_candidate_towards_the_reference(
   assert specs.loss(entropy_coefficient=0.1).has_penalty
 
 
-def test_what_an_invalid_candidate_said_is_not_read(experiment, groups):
+def test_invalid_candidates_have_no_gradient(experiment, groups):
   index, group = next(
       (i, g) for i, g in enumerate(groups) if g.returns[0] < max(g.returns))
   params = []
@@ -658,7 +599,7 @@ def test_what_an_invalid_candidate_said_is_not_read(experiment, groups):
 
 
 class _Unreliable(echo.Echo):
-  """Breaks down whenever it hears an `a`."""
+  """Fails with an infrastructure error for actions that contain `a`."""
 
   def step(self, state, actions):
     result = super().step(state, actions)
@@ -669,9 +610,9 @@ class _Unreliable(echo.Echo):
     return result
 
 
-def test_run_survives_an_environment_that_fails_at_times(
+def test_infrastructure_failures_are_masked_and_counted(
     echo_folder, tmp_path, monkeypatch):
-  monkeypatch.setattr(evaluate, 'MAX_SHARE_LEFT_OUT', 0.9)
+  monkeypatch.setattr(evaluate, 'MAX_FAILED_FRACTION', 0.9)
   experiment = dataclasses.replace(
       echo.experiment(
           echo_folder, **{'train.num_steps': 1, 'train.groups_every': 1}),
@@ -699,14 +640,14 @@ def test_several_updates_of_one_rollout(experiment, groups, echo_folder):
   assert state_twice.num_updates == 2
   # The second update is compared with the policy before the first.
   assert metrics_twice['approx_kl'] > 0
-  # Of both updates, not of the last alone: each has half of the groups.
+  # Metrics are means over both updates, each of half of the groups.
   assert metrics_twice['tokens'] == metrics['tokens'] / 2
   halves = [
       _update(experiment, groups[i::2])[1]['entropy'] for i in (0, 1)]
   assert halves[0] != pytest.approx(halves[1], rel=1e-4)
   assert metrics_twice['entropy'] < max(halves)
 
-  # One group cannot be shared among two updates.
+  # One group is enough for one update only.
   group = next(group for group in groups if np.any(group.advantages))
   state, _ = _update(twice, [group])
   assert state.num_updates == 1
@@ -720,19 +661,19 @@ def test_tasks_of_a_step(experiment, echo_folder):
   experiment = echo.experiment(echo_folder, **{'rollout.num_tasks': 20})
 
   def draw(step):
-    drawn = training_step.draw_tasks(tasks, step, experiment)
+    drawn = train.draw_tasks(tasks, step, experiment)
     return [task['task_id'] for task in drawn]
 
   epochs = [draw(2 * epoch) + draw(2 * epoch + 1) for epoch in range(4)]
   for epoch in epochs:
-    assert len(epoch) == len(set(epoch)) == 40  # Of 48; 8 fill no step.
+    assert len(epoch) == len(set(epoch)) == 40  # 8 of 48 do not fill a step.
   assert len({tuple(epoch) for epoch in epochs}) == 4
-  # What an epoch leaves out, others visit.
+  # Other epochs visit the remaining tasks.
   assert len(set().union(*epochs)) == 48
   assert draw(5) == epochs[2][20:]
 
   other = echo.experiment(echo_folder, seed=1, **{'rollout.num_tasks': 20})
-  assert training_step.draw_tasks(tasks, 0, other) != training_step.draw_tasks(
+  assert train.draw_tasks(tasks, 0, other) != train.draw_tasks(
       tasks, 0, experiment)
 
 
@@ -746,7 +687,7 @@ def test_metrics(finished):
     for name in ('rollout/success', 'validation/success', 'first/outcome/ok'):
       assert 0 <= line[name] <= 1, name
     assert 1 <= line['rollout/turns'] <= 2
-    # Nobody solved has no mean.
+    # The mean over solved tasks is undefined if there are none.
     assert ('validation/turns_to_solve' in line) == (
         line['validation/success'] > 0)
     assert line['budget/environment_steps'] == line['budget/model_calls']
@@ -756,19 +697,19 @@ def test_metrics(finished):
       assert line[f'{role}/num_updates'] == line['step']
       assert line[f'{role}/without_signal'] == pytest.approx(
           line[f'{role}/groups_without_signal'] / line[f'{role}/groups'])
-      # Each group with a signal has mean 0 and deviation 1.
+      # Each group with an advantage has mean 0 and deviation 1.
       assert line[f'{role}/advantage_mean'] == pytest.approx(0, abs=1e-6)
       assert line[f'{role}/advantage_std'] ** 2 == pytest.approx(
           1 - line[f'{role}/without_signal'], abs=1e-5)
     assert line['first/learning_rate'] == pytest.approx(5e-3)
-  # Steps 1 and 2 show the validation before the first, the others that of 3.
+  # Steps 1 and 2 repeat the validation of step 0; 3 and 4 show that of step 3.
   shown = [line['validation/success'] for line in lines]
   assert shown[0] == shown[1] != shown[2] == shown[3]
   assert [line['validation/step'] for line in lines] == [0, 0, 3, 3]
   assert (finished / 'tensorboard').is_dir()
 
 
-def test_the_seconds_of_a_step_have_names(finished):
+def test_the_parts_of_a_step_add_up(finished):
   for line in map(
       json.loads, (finished / 'metrics.jsonl').read_text().splitlines()):
     parts = sum(
@@ -778,10 +719,10 @@ def test_the_seconds_of_a_step_have_names(finished):
     assert {'time/sample', 'time/environment', 'time/algorithm', 'time/update',
             'time/records'} <= line.keys()
     assert ('time/validation' in line) == (line['step'] == 3)
-    assert ('time/checkpoint' in line) == (line['step'] == 3)  # Of step 2.
+    assert ('time/checkpoint' in line) == (line['step'] == 3)  # Saving step 2.
 
 
-def test_groups_are_all_recorded(finished, echo_folder):
+def test_every_group_is_recorded(finished, echo_folder):
   tokenizer = echo.experiment(echo_folder).policies['shared'].tokenizer
   letters = {
       task['task_id']: task['letter'] for task in echo.Builder(

@@ -9,7 +9,7 @@ import pytest
 
 from atgrpo_jax import errors
 from atgrpo_jax import experiment as experiment_lib
-from atgrpo_jax import training_step
+from atgrpo_jax import train as train_lib
 from atgrpo_jax.algorithms import collect
 from atgrpo_jax.learner import train_state
 from atgrpo_jax.learner import update
@@ -30,7 +30,7 @@ def groups(experiment):
       experiment.runner(
           experiment_lib.params_of(states), step=0, temperature=1.0,
           policy_map=experiment.policy_map),
-      training_step.draw_tasks(experiment.tasks('train'), 0, experiment),
+      train_lib.draw_tasks(experiment.tasks('train'), 0, experiment),
       experiment.rollout, experiment.advantage))
 
 
