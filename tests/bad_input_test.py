@@ -1,8 +1,8 @@
-"""What the user gives wrong ends with status 2 and one sentence.
+"""Bad input ends with exit status 2 and one line that names it.
 
-Each case damages one thing of a run that would do: its model folder, adapter,
-config, modules, data set or workdir. The program is run in this process, from
-the command line to the printed sentence, without worker processes and sandbox.
+Each case damages one thing of a run that would work: its model folder, adapter,
+config, modules, data set or workdir. The whole program runs in this process,
+from the command line to the printed line, without workers or a sandbox.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import dataclasses
 import itertools
 import json
 import math
-import os
 import pathlib
 import re
 import shutil
@@ -26,10 +25,8 @@ from ml_collections import config_flags
 import pytest
 from safetensors import numpy as safetensors_numpy
 
-from atgrpo_jax import evaluate
 from atgrpo_jax import main
 from atgrpo_jax import model
-from atgrpo_jax import pretrain as pretrain_lib
 from atgrpo_jax.huggingface import hub
 from atgrpo_jax.huggingface import peft
 from atgrpo_jax.io import metrics as metrics_lib
@@ -38,20 +35,19 @@ from environments import datasets
 from tests import checkout
 from tests import echo
 
-_numbers = itertools.count()
+_module_ids = itertools.count()
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
-  """What a case may damage.
+class Run:
+  """The folders of a run that a case may damage.
 
   Attributes:
-    model: folder of the model.
-    adapter: of a PEFT adapter of it; used if it is asked for.
-    data: of the data sets, with that of `tests.letters_dataset_builder`; used
-      if it is asked for.
-    home: empty; on the path of modules.
-    workdir: not there yet.
+    model: the model folder.
+    adapter: a PEFT adapter of the model, used if a case asks for it.
+    data: data sets of `tests.letters_dataset_builder`, used if asked for.
+    home: an empty folder on the module path.
+    workdir: does not exist yet.
   """
 
   model: pathlib.Path
@@ -61,630 +57,408 @@ class Place:
   workdir: pathlib.Path
 
 
-# Changes a place, and returns arguments that a run needs beside the usual.
-Damage = Callable[[Place], Sequence[str]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Case:
-  """What is done, and words of the sentence; '{model}' stands for a folder."""
-
-  name: str
-  damage: Damage
-  words: tuple[str, ...]
-
-
-CASES: list[Case] = []
+# Damages a run; returns additional command line arguments.
+Damage = Callable[[Run], Sequence[str]]
+# (damage, words of the message); '{model}' stands for the folder.
+CASES: dict[str, tuple[Damage, tuple[str, ...]]] = {}
 
 
 def case(name: str, damage: Damage, *words: str) -> None:
-  CASES.append(Case(name, damage, words))
+  assert name not in CASES
+  CASES[name] = damage, words
 
 
-# Ways to damage something.
+# ---- Ways to damage a run ---------------------------------------------------
 
 
 def config(*items: str) -> Damage:
-  """Values of the config, such as 'seed=3'."""
-  return lambda place: [f'--config.{item}' for item in items]
+  return lambda run: [f'--config.{item}' for item in items]
 
 
 def mode(name: str, *items: str) -> Damage:
-  return lambda place: [f'--mode={name}', *config(*items)(place)]
+  return lambda run: [f'--mode={name}', *config(*items)(run)]
 
 
-def pretrain(*items: str) -> Damage:
-  return lambda place: [
-      '--config=configs/nano.py', *mode('pretrain', *items)(place)]
+def both(*damages: Damage) -> Damage:
+  return lambda run: [
+      argument for damage in damages for argument in damage(run)]
 
 
 def write(folder: str, file: str, content: str | bytes) -> Damage:
-  """A file of the folder, which is an attribute of `Place`."""
-  def damage(place):
-    path = getattr(place, folder) / file
+  def damage(run):
+    path = getattr(run, folder) / file
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content if isinstance(content, bytes) else
-                     content.encode())
+    path.write_bytes(
+        content if isinstance(content, bytes) else content.encode())
+    return []
+  return damage
+
+
+def change(folder: str, file: str, change_fn: Callable) -> Damage:
+  """Applies `change_fn` to the path."""
+  def damage(run):
+    change_fn(getattr(run, folder) / file)
     return []
   return damage
 
 
 def remove(folder: str, file: str) -> Damage:
-  def damage(place):
-    (getattr(place, folder) / file).unlink()
-    return []
-  return damage
+  return change(folder, file, pathlib.Path.unlink)
 
 
 def make_folder(folder: str, file: str) -> Damage:
-  """Where a file was, or nothing."""
-  def damage(place):
-    path = getattr(place, folder) / file
+  def replace(path):
     path.unlink(missing_ok=True)
     path.mkdir(parents=True)
-    return []
-  return damage
-
-
-def make_pipe(folder: str, file: str) -> Damage:
-  def damage(place):
-    path = getattr(place, folder) / file
-    path.parent.mkdir(exist_ok=True)
-    os.mkfifo(path)
-    return []
-  return damage
+  return change(folder, file, replace)
 
 
 def edit(folder: str, file: str, **fields: Any) -> Damage:
-  """Sets fields of a JSON file."""
-  def damage(place):
-    path = getattr(place, folder) / file
-    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
-    return []
-  return damage
+  return change(folder, file, lambda path: path.write_text(
+      json.dumps(json.loads(path.read_text()) | fields)))
 
 
 def change_bytes(
     folder: str, file: str, change_fn: Callable[[bytes], bytes]) -> Damage:
-  def damage(place):
-    path = getattr(place, folder) / file
-    path.write_bytes(change_fn(path.read_bytes()))
-    return []
-  return damage
+  return change(
+      folder, file, lambda path: path.write_bytes(change_fn(path.read_bytes())))
 
 
 def set_weight(folder: str, file: str, tensor: str, value: float) -> Damage:
-  """One number of a tensor."""
-  def damage(place):
-    path = getattr(place, folder) / file
+  def replace(path):
     tensors = safetensors_numpy.load_file(path)
     tensors[tensor].flat[3] = value
     safetensors_numpy.save_file(tensors, path)
-    return []
-  return damage
-
-
-def both(*damages: Damage) -> Damage:
-  return lambda place: [
-      argument for damage in damages for argument in damage(place)]
+  return change(folder, file, replace)
 
 
 def config_file(content: str | bytes) -> Damage:
-  def damage(place):
-    write('home', 'config.py', content)(place)
-    return [f'--config={place.home / "config.py"}']
-  return damage
+  return lambda run: [
+      *write('home', 'config.py', content)(run),
+      f'--config={run.home / "config.py"}']
 
 
-def echo_without(change: str) -> Damage:
-  """A config of the echo game, changed by a statement."""
+def changed_echo(statement: str) -> Damage:
+  """The config of the echo game, changed by a statement."""
   return config_file(
       'from tests import echo\n'
       'def get_config():\n'
       '  c = echo.get_config()\n'
       '  with c.unlocked():\n'
-      f'    {change}\n'
+      f'    {statement}\n'
       '  return c\n')
 
 
 def module(key: str, content: str) -> Damage:
-  """A module of the user's, named by `key` of the config."""
-  def damage(place):
-    name = f'hostile_{next(_numbers)}'
-    write('home', f'{name}.py', content)(place)
-    return config(f'{key}={name}')(place)
+  """A user's module that `key` of the config names."""
+  def damage(run):
+    name = f'hostile_{next(_module_ids)}'
+    write('home', f'{name}.py', content)(run)
+    return config(f'{key}={name}')(run)
   return damage
 
 
-def use_adapter(place: Place) -> Sequence[str]:
-  return config('model.trained=lora', f'lora.folder={place.adapter}')(place)
+def use_adapter(run: Run) -> Sequence[str]:
+  return config('model.trained=lora', f'lora.folder={run.adapter}')(run)
 
 
-def use_data(place: Place) -> Sequence[str]:
+def use_data(run: Run) -> Sequence[str]:
   return config(
       'dataset.builder=tests.letters_dataset_builder',
-      f'dataset.data_dir={place.data}')(place)
+      f'dataset.data_dir={run.data}')(run)
 
 
-def letters(change: str) -> Damage:
-  """A data set that is made in the run, its splits changed by a statement."""
+def letters(statement: str) -> Damage:
+  """A data set that the run builds, its splits changed by a statement."""
   builder = module('dataset.builder', (
       'from tests import letters_dataset_builder\n'
       'class Builder(letters_dataset_builder.Builder):\n'
       '  name = __name__\n'
       '  def splits(self):\n'
       '    splits = super().splits()\n'
-      f'    {change}\n'
+      f'    {statement}\n'
       '    return splits\n'))
-  return lambda place: [
-      *builder(place), f'--config.dataset.data_dir={place.data}']
+  return lambda run: [*builder(run), f'--config.dataset.data_dir={run.data}']
 
 
-# Model folders.
+# ---- Model folders ----------------------------------------------------------
 
-_BROKEN = {
-    'cut off': '{"a": ', 'a list': '[]', 'empty': '', 'binary': b'\xff\xfe\x80',
+_BROKEN_JSON = {
+    'truncated': '{"a": ', 'list': '[]', 'empty': '', 'binary': b'\xff\xfe\x80',
     'nested': '[' * 100_000}
 for _file in (
     'config.json', 'generation_config.json', 'tokenizer.json',
     'tokenizer_config.json'):
-  for _how, _content in _BROKEN.items():
+  for _how, _content in _BROKEN_JSON.items():
     case(f'{_file}, {_how}', write('model', _file, _content),
-         f'{{model}}/{_file} ', 'copy or download it again')
-  case(f'{_file}, a folder', make_folder('model', _file), f'{{model}}/{_file} ')
+         f'{{model}}/{_file}')
 for _file in ('config.json', 'tokenizer.json', 'tokenizer_config.json'):
-  case(f'{_file}, missing', remove('model', _file),
-       f'{{model}}/{_file} does not exist')
-case('tokenizer.json, without anything', write('model', 'tokenizer.json', '{}'),
-     '{model}: tokenizer.json,', 'download them again')
-case('tokenizer.json, of an unknown type',
+  case(f'{_file}, missing', remove('model', _file), f'{{model}}/{_file}')
+case('tokenizer.json, unknown type',
      edit('model', 'tokenizer.json', model={'type': 'Unknown'}),
-     '{model}: tokenizer.json,', 'untagged enum')
-case('tokenizer.json, added tokens',
-     edit('model', 'tokenizer.json', added_tokens=3), '{model}: tokenizer.json')
-
-for _name, _value, _words in (
-    ('hidden_size', '32', 'a whole number of at least 1'),
-    ('num_hidden_layers', 0, 'a whole number of at least 1'),
-    ('num_attention_heads', None, 'a whole number of at least 1'),
-    ('vocab_size', 16.0, 'a whole number of at least 1'),
-    ('max_position_embeddings', -1, 'a whole number of at least 1'),
-    ('rope_theta', 0.0, 'a finite number above 0'),
-    ('rms_norm_eps', math.nan, 'a finite number above 0'),
-    ('initializer_range', math.inf, 'a finite number above 0'),
-    ('tie_word_embeddings', 1, 'true or false'),
-    ('rope_parameters', 'default', 'must be a JSON object'),
-    ('layer_types', 'full_attention', 'is not supported'),
-    ('model_type', 'llama', "expected 'qwen3'")):
-  case(f'config.json, {_name}={_value}',
-       edit('model', 'config.json', **{_name: _value}),
-       f'{{model}}/config.json: {_name}={_value!r}', _words)
-case('config.json, of more experts',
+     '{model}: tokenizer.json')
+for _key, _value in (
+    ('hidden_size', '32'), ('num_hidden_layers', 0),
+    ('num_attention_heads', None), ('vocab_size', 16.0), ('rope_theta', 0.0),
+    ('rms_norm_eps', math.nan), ('tie_word_embeddings', 1),
+    ('rope_parameters', 'default'), ('model_type', 'unknown')):
+  case(f'config.json, {_key}={_value}',
+       edit('model', 'config.json', **{_key: _value}),
+       '{model}/config.json', f'{_key}={_value!r}')
+case('config.json, mixture of experts',
      edit('model', 'config.json', num_experts=8), 'config.json', 'num_experts')
-case('config.json, of another tokenizer',
-     edit('model', 'config.json', vocab_size=15),
-     'tokenizer has 16 ids, the model only 15')
-case('config.json, of another model',
-     edit('model', 'config.json', num_hidden_layers=3),
-     'do not fit its config.json', 'missing model.layers.2.')
-
-for _value in (
-    '<end>', 16, -1, True, 1.5, 10**30, {'id': 0}, [0, 99], ['<end>'], [[0]],
-    [0, None]):
+case('config.json of another tokenizer',
+     edit('model', 'config.json', vocab_size=15), '16', '15')
+case('config.json of another model',
+     edit('model', 'config.json', num_hidden_layers=3), 'model.layers.2.')
+for _value in ('<end>', 16, -1, True, 1.5, [0, 99], [[0]]):
   case(f'eos_token_id={_value}',
        edit('model', 'generation_config.json', eos_token_id=_value),
-       f'{{model}}/generation_config.json: eos_token_id={_value!r}',
-       'from 0 to 15')
-case('no eos token', both(
-    edit('model', 'generation_config.json', eos_token_id=[]),
-    edit('model', 'tokenizer_config.json', eos_token=None)),
-     'names an eos token')
-
+       '{model}/generation_config.json', f'eos_token_id={_value!r}')
 for _template, _words in {
-    '{% for m in messages %}': ['TemplateSyntaxError', 'endfor'],
+    '{% for m in messages %}': ['TemplateSyntaxError'],
     "{{ raise_exception('no system role') }}": ['no system role'],
     '{{ messages[7].content }}': ['UndefinedError'],
-    '{{ messages | nofilter }}': ["No filter named 'nofilter'"],
-    '{{ 1 + messages }}': ['TypeError'],
     '{{ 1 / 0 }}': ['ZeroDivisionError'],
-    '': ["leaves out or changes a message of the role 'user'"],
-    "{% for m in messages if m.role == 'system' %}{{ m.content }}{% endfor %}":
-        ["leaves out or changes a message of the role 'user'"],
-    '{{ messages[0].content | upper }}': ['leaves out or changes'],
+    '': ["'user'"],
+    '{{ messages[0].content | upper }}': [],
     '{{ messages[0].content }}'
-    + '{% for _ in range(range(1000) | random) %} a{% endfor %} b' * 3:
-        ['renders the same message in several ways'],
+    + '{% for _ in range(range(1000) | random) %} a{% endfor %} b' * 3: [],
 }.items():
   case(f'chat template {_template!r}',
        write('model', 'chat_template.jinja', _template),
-       '{model}: the chat template', *_words, 'take that of Qwen3')
-case('chat template, binary', write('model', 'chat_template.jinja', b'\xff'),
-     '{model}: ', 'chat_template.jinja', 'UnicodeDecodeError')
+       '{model}', 'chat template', *_words)
 case('chat template, missing', remove('model', 'chat_template.jinja'),
-     '{model}: tokenizer_config.json has no chat_template')
-
-for _value in (3, [{'name': 'other', 'template': 'x'}]):
-  case(f'chat template, {_value}', both(
-      remove('model', 'chat_template.jinja'),
-      edit('model', 'tokenizer_config.json', chat_template=_value)),
-       '{model}: ')
+     '{model}', 'chat_template')
 
 _WEIGHTS = 'model.safetensors'
-case('weights missing', remove('model', _WEIGHTS), '{model} has neither')
-case('weights, a folder', make_folder('model', _WEIGHTS), '{model} has neither')
-for _size in (0, 7, 1000, -1):
-  case(f'weights cut to {_size}',
+case('weights, missing', remove('model', _WEIGHTS), '{model}')
+for _size in (0, 1000, -1):
+  case(f'weights, {_size} bytes',
        change_bytes('model', _WEIGHTS, lambda old, size=_size: old[:size]),
-       f'{{model}}/{_WEIGHTS} is not a whole safetensors file')
-case('weights with another header',
-     write('model', _WEIGHTS, (10).to_bytes(8, 'little') + b'{"a": [1]}'),
-     f'{{model}}/{_WEIGHTS} is not a whole safetensors file')
+       f'{{model}}/{_WEIGHTS}')
 for _value in (math.nan, math.inf):
-  case(f'weights with {_value}',
+  case(f'weights, {_value}',
        set_weight('model', _WEIGHTS, 'model.norm.weight', _value),
-       f'{{model}}/{_WEIGHTS}: model.norm.weight holds NaN or infinity')
-case('bfloat16 weights that overflow', both(
+       f'{{model}}/{_WEIGHTS}', 'model.norm.weight', 'NaN or infinity')
+case('weights that overflow bfloat16', both(
     set_weight('model', _WEIGHTS, 'model.norm.weight', 3.4e38),
     config('model.trained=lora', 'model.dtype=bfloat16')),
-     'model.norm.weight holds NaN or infinity, as bfloat16')
-
+     'model.norm.weight', 'NaN or infinity', 'bfloat16')
 _INDEX = 'model.safetensors.index.json'
-for _content, _words in {
-    '{': 'is no JSON', '[]': 'holds a list',
-    '{}': 'has no weight_map', '{"weight_map": {}}': 'has no weight_map',
-    '{"weight_map": ["a"]}': 'has no weight_map',
-    '{"weight_map": {"a": 3}}': 'has no weight_map'}.items():
+for _content in ('{', '{}', '{"weight_map": {"a": 3}}'):
   case(f'index {_content}', both(
       remove('model', _WEIGHTS), write('model', _INDEX, _content)),
-       f'{{model}}/{_INDEX} {_words}')
-case('index of a file that is not there', both(
+       f'{{model}}/{_INDEX}')
+case('index of a missing file', both(
     remove('model', _WEIGHTS),
     write('model', _INDEX, '{"weight_map": {"a": "x.safetensors"}}')),
-     '{model} lacks x.safetensors')
-
+     '{model}', 'x.safetensors')
 case('model.folder is a file',
-     lambda place: config(f'model.folder={place.model}/config.json')(place),
-     '{model}/config.json', 'is not a folder')
-case('model.folder is empty', config('model.folder='), "'' is not a folder")
-case('model.folder is a file in a file',
-     lambda place: config(f'model.folder={place.model}/config.json/x')(place),
-     'is not a folder')
+     lambda run: config(f'model.folder={run.model}/config.json')(run),
+     '{model}/config.json')
+case('model.folder is empty', config('model.folder='), "''")
 
-# Adapters.
+# ---- Adapters ---------------------------------------------------------------
 
 _ADAPTER = 'adapter_config.json'
-for _how, _content in _BROKEN.items():
+_ADAPTER_WEIGHTS = 'adapter_model.safetensors'
+for _how, _content in _BROKEN_JSON.items():
   case(f'{_ADAPTER}, {_how}',
        both(write('adapter', _ADAPTER, _content), use_adapter),
-       f'{{adapter}}/{_ADAPTER} ', 'download it again')
-for _name, _value in (
-    *(('r', value) for value in ('x', 0, -2, True, 2.0, None)),
-    *(('lora_alpha', value) for value in ('x', 0, -1, math.nan, None)),
-    ('target_modules', [1]), ('target_modules', 'q_proj'), ('bias', [])):
-  case(f'{_ADAPTER}, {_name}={_value!r}',
-       both(edit('adapter', _ADAPTER, **{_name: _value}), use_adapter),
-       f'{{adapter}}/{_ADAPTER}: {_name}={_value!r}')
-case('adapter missing',
-     config('model.trained=lora', 'lora.folder=no/such'),
-     f'no/such/{_ADAPTER} does not exist')
-case('adapter cut off', both(
-    change_bytes('adapter', 'adapter_model.safetensors', lambda old: old[:99]),
-    use_adapter), 'adapter_model.safetensors is not a whole')
-case('adapter with NaN', both(
+       f'{{adapter}}/{_ADAPTER}')
+for _key, _value in (
+    ('r', 'x'), ('r', 0), ('r', 2.0), ('lora_alpha', 0),
+    ('lora_alpha', math.nan), ('target_modules', [1])):
+  case(f'{_ADAPTER}, {_key}={_value!r}',
+       both(edit('adapter', _ADAPTER, **{_key: _value}), use_adapter),
+       f'{{adapter}}/{_ADAPTER}', _key)
+case('adapter, missing',
+     config('model.trained=lora', 'lora.folder=no/such'), f'no/such/{_ADAPTER}')
+case('adapter, truncated', both(
+    change_bytes('adapter', _ADAPTER_WEIGHTS, lambda old: old[:99]),
+    use_adapter), _ADAPTER_WEIGHTS)
+case('adapter, NaN', both(
     set_weight(
-        'adapter', 'adapter_model.safetensors',
+        'adapter', _ADAPTER_WEIGHTS,
         'base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight',
         math.nan),
-    use_adapter),
-     'adapter_model.safetensors: the adapter of self_attn.q_proj holds NaN')
-for _targets, _words in {
-    "('attention/[',)": "'attention/[' is no regular expression",
-    "('*',)": "'*' is no regular expression",
-    '(1,)': '1 is no regular expression',
-    "('x',)": "'x' matches no kernel", '()': 'is empty'}.items():
+    use_adapter), _ADAPTER_WEIGHTS, 'self_attn.q_proj', 'NaN')
+for _targets in ("('attention/[',)", "('x',)", '()'):
   case(f'lora.targets={_targets}',
-       config('model.trained=lora', f'lora.targets={_targets}'),
-       'lora.targets', _words)
+       config('model.trained=lora', f'lora.targets={_targets}'), 'lora.targets')
 
-# Configs.
+# ---- Configs ----------------------------------------------------------------
 
 for _content, _words in {
-    'def get_config(:\n': ['config.py cannot be read: SyntaxError'],
-    b'\x00\xff': ['config.py cannot be read: SyntaxError'],
-    '1 / 0\n': ['config.py, line 1: ZeroDivisionError'],
-    'import no_such_module\n': ['config.py, line 1: ModuleNotFoundError'],
-    'open("no/such/file")\n': ['config.py: ', "'no/such/file'"],
-    'x = 1\n': ['config.py: ', 'get_config'],
-    'def get_config(arg):\n  pass\n': [
-        'config.py: ', 'missing 1 required positional'],
-    'def get_config():\n  raise RuntimeError("no luck")\n': [
-        ', line 2: RuntimeError: no luck'],
+    'def get_config(:\n': ['config.py', 'SyntaxError'],
+    '1 / 0\n': ['config.py, line 1', 'ZeroDivisionError'],
+    'import no_such_module\n': ['config.py, line 1', 'no_such_module'],
+    'open("no/such/file")\n': ['config.py', "'no/such/file'"],
+    'x = 1\n': ['config.py', 'get_config'],
+    'def get_config(arg):\n  pass\n': ['config.py', 'positional'],
     'def get_config():\n  raise ValueError("no luck")\n': [
-        'config.py: no luck'],
-    'def get_config():\n  return {}["size"]\n': [", line 2: KeyError: 'size'"],
-    'def get_config():\n  return None.size\n': [', line 2: AttributeError'],
-    'def get_config():\n  return {"seed": 1}\n': ["returned {'seed': 1}"],
-    'def get_config():\n  pass\n': ['get_config() returned None'],
-    'import sys\ndef get_config():\n  sys.exit(0)\n': [
-        ', line 3: SystemExit: 0'],
-    'from ml_collections import config_dict\n'
-    'def get_config():\n  return config_dict.ConfigDict()\n': [
-        'has no seed, policies'],
+        'config.py', 'no luck'],
+    'def get_config():\n  return {}["size"]\n': ['line 2', "'size'"],
+    'def get_config():\n  return {"seed": 1}\n': ["{'seed': 1}"],
+    'import sys\ndef get_config():\n  sys.exit(0)\n': ['line 3', 'SystemExit'],
 }.items():
   case(f'config {_content!r}', config_file(_content), *_words)
-case('config without a section', echo_without('del c.loss'),
-     'the config has no loss; give one like configs/plan_path.py')
-case('config whose seed is a text', echo_without(
-    'del c.seed; c.seed = "x"'), "seed='x', but must be a number")
-case('config is a folder', lambda place: [f'--config={place.home}'],
-     'there is no file')
-case('config of pretraining', lambda place: ['--config=configs/nano.py'],
-     'the config has no policies')
-case('config of a run, to pretrain', mode('pretrain'),
-     'the config has no init_folder', 'configs/nano.py')
-case('config without a topology', mode('compile_check'),
-     'the config has no compile_check', 'configs/pod.py')
-
-for _item, _words in {
-    'seed=4294967296': 'below 4294967296', 'seed=-1': 'at least 0',
-    'optimizer.learning_rate=inf': 'finite',
-    'loss.kl_coefficient=nan': 'finite', 'loss.dual_clip=0.5': 'more than 1',
-    'loss.importance_cap=-1': 'at least 0',
-    'rollout.temperature=inf': 'finite', 'evaluation.temperature=1e-9': 'or 0',
-    'train.num_steps=-3': 'never end', 'rollout.alpha=nan': 'finite',
-    'environment.max_turns=x': 'invalid literal',
-    'optimizer.learning_rate=fast': 'could not convert',
-    'optimizer=3': 'is not a dict', "buckets.prompt=('a',)": 'whole numbers',
-    'buckets.prompt=(4': 'whole numbers', 'buckets.groups=(4,2)': 'smallest',
-    'mesh.fsdp=3': 'does not divide', 'mesh.pools=x=0:9': 'every policy',
-    'per_policy=shared.model': 'POLICY.SECTION.KEY=VALUE',
-    'per_policy=shared.optimizer.b1=x': 'should be a float',
-    'policies=first=,second=b': 'every role',
-    'policies=first=../evals,second=b': "'../evals' cannot name a policy",
-    'policies=first=a,second=b.c': "'b.c' cannot name a policy",
-    f'policies=first=a,second={"b" * 65}': 'at most 64 letters',
-    'per_policy=shared.optimizer.b1=0.5;shared.optimizer.b1=0.5':
-        'shared.optimizer.b1 is given twice',
-    'optimizer.learning_rate=1e39': 'below 3.4e38 as a float32',
-    'rollout.alpha=1e300': 'below 3.4e38', 'loss.clip_high=1e39': 'finite',
-    "train.writers=('os',)": "names 'os', which is none of",
-    "train.writers=('tensorboard','tensorboard')": 'twice'}.items():
-  case(_item, config(_item), _item.partition('=')[0], _words)
-case('lora.alpha=nan', config('model.trained=lora', 'lora.alpha=nan'),
-     'lora.alpha=nan', 'finite')
+case('config without a section', changed_echo('del c.loss'), 'loss')
+case('config with a text as seed', changed_echo(
+    'del c.seed; c.seed = "x"'), "seed='x'")
+case('config is a folder', lambda run: [f'--config={run.home}'], '{home}')
+case('compile_check without a topology', mode('compile_check'), 'compile_check')
+for _item in (
+    'seed=4294967296', 'optimizer.learning_rate=1e39', 'optimizer=3',
+    'optimizer.learning_rate=fast', 'rollout.alpha=1e300',
+    'environment.max_turns=x', 'environment.max_turns=0',
+    'environment.max_turns=2147483648', 'buckets.prompt=(4', 'mesh.fsdp=3',
+    'policies=first=,second=b', 'policies=first=../evals,second=b',
+    f'policies=first=a,second={"b" * 65}', 'per_policy=shared.model',
+    'per_policy=shared.optimizer.b1=x', "train.writers=('os',)",
+    "train.writers=('tensorboard','tensorboard')", 'environment.module=.x',
+    'dataset.builder=', 'dataset.builder=no.such'):
+  case(_item, config(_item), _item.partition('=')[0].rpartition('.')[2])
 case('lora.rank', config('model.trained=lora', 'lora.rank=1000000'),
-     'lora.rank=1000000 is more than the hidden size of the model')
-case('seed on two lines', config('seed=1\n2'), 'seed', "'1\\n2'")
-case('export.dtype', mode('export', 'export.dtype=int8'),
-     "export.dtype='int8' is not one of")
-case('nothing to export', mode('export'), '{workdir} holds no run to export')
+     'lora.rank=1000000')
+case('export.dtype', mode('export', 'export.dtype=int8'), "export.dtype='int8'")
+case('export without a run', mode('export'), '{workdir}')
 case('evaluation.name', mode('evaluate', 'evaluation.name=../x'),
      "evaluation.name='../x'")
-case('evaluation.policies', mode('evaluate', 'evaluation.policies=first=x'),
-     "evaluation.policies='first=x'")
 
-for _item, _words in {
-    'seed=4294967296': 'below 4294967296', 'log_every=0': 'at least 1',
-    'num_checked=0': 'at least 1', 'save_dtype=int8': 'is not one of',
-    'tokenizer.num_demonstrations=0': 'at least 1',
-    'optimizer.learning_rate=nan': 'finite',
-    'tasks.sudoku.module=no.such': 'with a REPERTOIRE',
-    'tasks.sudoku.module=environments.env_api': 'with a REPERTOIRE'}.items():
-  case(f'pretrain, {_item}', pretrain(_item), _item.partition('=')[0], _words)
-case('pretrain, rope_theta', pretrain('model.rope_theta=0.0'),
-     'rope_theta=0.0 must be')
-case('pretrain, heads', pretrain('model.num_heads=3'),
-     'num_attention_heads=3 is not a multiple')
-case('pretrain, init_folder', pretrain('init_folder=no/such'),
-     "'no/such' is not a folder")
+# ---- Prompts that do not fit ------------------------------------------------
 
-# Prompts that do not fit, the longest of 48; one task alone is too long.
+case('prompts longer than the buckets', config('buckets.prompt=(2,)'),
+     "'first'", 'buckets.prompt')
+case('prompts longer than the model',
+     edit('model', 'config.json', max_position_embeddings=4), '4 positions')
+case('no positions for a prompt',
+     edit('model', 'config.json', max_position_embeddings=2), '2 positions')
+case('one prompt too long', letters("splits['train'][7]['letter'] = 'a a a'"),
+     "'first'", "'letters/train/7'", '5 tokens')
 
-case('prompts too long for the buckets', config('buckets.prompt=(2,)'),
-     "prompt of role 'first' in task 'echo/train/", 'only 2 fit')
-case('no room for a prompt',
-     edit('model', 'config.json', max_position_embeddings=2),
-     'The model has 2 positions', 'leaves none for a prompt')
-case('prompts too long for the model',
-     edit('model', 'config.json', max_position_embeddings=4),
-     'has 3 tokens, but only 2 fit', '4 positions of the model')
-case('one prompt too long', letters(
-    "splits['train'][7]['letter'] = 'a a a'"),
-     "'first' in task 'letters/train/7', turn 1, has 5 tokens", 'only 4 fit')
-
-# Modules of the user's.
+# ---- Modules of the user ----------------------------------------------------
 
 _ENV = 'environment.module'
 for _content, _words in {
     'def f(:\n': 'SyntaxError', 'raise RuntimeError("no luck")\n': 'no luck',
-    'import no_such_module\n': 'no_such_module',
-    'x = 1\n': 'make_environment', 'make_environment = 3\n': 'not callable',
+    'import sys\nsys.exit(0)\n': 'SystemExit', 'x = 1\n': 'make_environment',
     'def make_environment(team): pass\n': 'unexpected keyword argument',
-    'def make_environment(**_): pass\n': 'has no roles, phases',
-    'def make_environment(**_): raise ValueError("no luck")\n': 'no luck',
-    'def make_environment(reward, **_): return {}[reward]\n': "'mixed'",
+    'def make_environment(**_): pass\n': 'roles',
     'from tests import echo\n'
     'class Env(echo.Echo):\n  phases = (("third",),)\n'
-    'def make_environment(**_): return Env(1)\n': 'must act in one',
+    'def make_environment(**_): return Env(1)\n': 'phases',
 }.items():
-  case(f'environment {_content!r}', module(_ENV, _content), _words)
-_OBSERVES = (
-    'from tests import echo\n'
-    'class Env(echo.Echo):\n'
-    '  def observe(self, state, role):\n'
-    '    return {}\n'
-    'def make_environment(**_): return Env(1)\n')
-for _messages in (
-    "'text'", '3', "[{'content': 'a'}]", "[{'role': 'user', 'content': 3}]",
-    "[{'role': 'user', 'content': ['a']}]"):
-  case(f'messages {_messages}', module(_ENV, _OBSERVES.format(_messages)),
-       "cannot begin the task 'echo/train/0'", 'Error: ')
-case('environment that ends the program', module(
-    _ENV, 'import sys\nsys.exit(0)\n'), 'cannot be used (SystemExit: 0)')
-case('environment with a flag of ours', module(
-    _ENV, 'from absl import flags\nflags.DEFINE_string("x", "", "")\n'
-    'flags.DEFINE_string("x", "", "")\n'), 'DuplicateFlagError')
-case('turns without an end', config('environment.max_turns=2147483648'),
-     'max_turns=2147483648, but must be at least 1 and below 10000')
-case('max_turns of an environment', config('environment.max_turns=0'),
-     'max_turns=0, but must be at least 1')
-case('environment.module, relative', config(f'{_ENV}=.x'), f"{_ENV}='.x'")
-case('environment.options', echo_without(
-    'c.environment.options.colour = "red"'),
-     'make_environment cannot be called', "'colour'")
-_PLAN = (f'{_ENV}=environments.boards.plan_path.env',)
-case('environment.team', config(*_PLAN, 'environment.team=crowd'),
-     "environment.team='crowd' is not one of")
-case('environment.reward', config(*_PLAN, 'environment.reward=both'),
-     "environment.reward='both' is not one of")
-case('environment.max_turns', config(*_PLAN, 'environment.max_turns=0'),
-     'environment.max_turns=0')
-case('a team that writes programs, without a sandbox', config(*_PLAN),
-     "sandbox=None, but ('tool', 'planner') write programs")
-
-_BUILDER = 'dataset.builder'
-for _content, _words in {
-    'def f(:\n': 'SyntaxError', 'raise RuntimeError("no luck")\n': 'no luck',
-    'import no_such_module\n': 'no_such_module',
-    'x = 1\n': 'has no class Builder', 'Builder = 3\n': 'has no class Builder',
-}.items():
-  case(f'builder {_content!r}', module(_BUILDER, _content),
-       "dataset.builder='hostile_", _words, 'expected a module')
-for _name in ('', '.x'):
-  case(f'dataset.builder={_name!r}', config(f'{_BUILDER}={_name}'),
-       f'dataset.builder={_name!r}', 'expected a module')
-case('dataset.builder missing', config(f'{_BUILDER}=no.such'),
-     "dataset.builder: no builder module 'no.such'")
-case('dataset.config', both(use_data, config('dataset.config=x')),
-     "has no config 'x'")
+  case(f'environment {_content!r}', module(_ENV, _content), _ENV, _words)
+for _messages in ("'text'", "[{'content': 'a'}]",
+                  "[{'role': 'user', 'content': 3}]"):
+  case(f'messages {_messages}', module(_ENV, (
+      'from tests import echo\n'
+      'class Env(echo.Echo):\n'
+      '  def observe(self, state, role):\n'
+      f'    return {_messages}\n'
+      'def make_environment(**_): return Env(1)\n')), "'echo/train/0'")
+case('environment.options', changed_echo(
+    'c.environment.options.colour = "red"'), "'colour'")
+_PLAN = f'{_ENV}=environments.boards.plan_path.env'
+for _item in ('environment.team=crowd', 'environment.reward=both'):
+  case(_item, config(_PLAN, _item), _item.replace('=', "='"))
+case('programs without a sandbox', config(_PLAN), 'sandbox')
+for _content in ('def f(:\n', 'raise RuntimeError("no luck")\n', 'x = 1\n'):
+  case(f'builder {_content!r}', module('dataset.builder', _content),
+       "dataset.builder='hostile_")
+case('dataset.config', both(use_data, config('dataset.config=x')), "'x'")
 case('tasks of another environment',
-     both(use_data, config(*_PLAN, 'environment.team=solo')),
-     "cannot begin the task 'letters/train/0'", "KeyError: 'grid'")
+     both(use_data, config(_PLAN, 'environment.team=solo')),
+     "'letters/train/0'", "'grid'")
 
-# Data sets that are made.
+# ---- Data sets --------------------------------------------------------------
 
-for _change, _words in {
+for _statement, _words in {
     "splits['train'][3]['task_id'] = splits['train'][2]['task_id']":
-        ["row 3: task_id='letters/train/2' is there twice"],
-    "splits['test'][5]['task_id'] = ''": ["row 5: task_id=''"],
-    "splits['train'] = []": ['cannot be made', 'No examples'],
-    "del splits['validation']": ["no split 'validation'", 'test (8 tasks)'],
-    "raise RuntimeError('no luck')": ['cannot be made', 'no luck'],
-    "splits['train'][3]['letter'] = 3": ['cannot be made', '`letter`'],
-    "del splits['train'][3]['letter']": ['cannot be made', "'letter'"],
-    "splits['train'][3]['surplus'] = 3": ['cannot be made', "'surplus'"],
+        'letters/train/2',
+    "splits['test'][5]['task_id'] = ''": "task_id=''",
+    "splits['train'] = []": 'No examples',
+    "del splits['validation']": "'validation'",
+    "splits['train'][3]['letter'] = 3": 'letter',
+    "del splits['train'][3]['letter']": "'letter'",
 }.items():
-  case(f'rows: {_change}', letters(_change), *_words)
-case('rows of a split are too few', both(
-    use_data, config('rollout.num_tasks=41')), "'train' has 40 tasks")
-case('a slice that is empty', both(
-    use_data, config('evaluation.test=test[3:3]')),
-     "split 'test[3:3]' of echo_letters has no tasks")
-case('a split without a name', both(use_data, config('dataset.train=')),
-     "echo_letters has no split ''")
+  case(f'rows: {_statement}', letters(_statement), _words)
+case('too few tasks', both(use_data, config('rollout.num_tasks=41')), '40')
+case('an empty slice', both(
+    use_data, config('evaluation.test=test[3:3]')), "'test[3:3]'")
 case('a split taken twice', both(
-    use_data, config('dataset.train=train+train')),
-     "'letters/train/0' is there twice")
-
-# Data sets from files.
-
+    use_data, config('dataset.train=train+train')), "'letters/train/0'")
 _ROW = '{"prompt": "a b", "completion": "c"}\n'
+_MANUAL = 'downloads/manual/tldr'
 for _rows, _words in {
-    _ROW + '{"prompt": 3, "completion": "c"}\n': 'row 2: expected str',
-    _ROW + '{"completion": "c"}\n': "row 2: no field 'prompt'",
-    _ROW * 4 + _ROW[:20]: 'row 5: the line is no JSON',
-    _ROW + '[]\n': 'row 2: the line is no JSON object', '': 'has no rows',
-}.items():
-  _folder = 'downloads/manual/tldr'
-  case(f'rows of a file {_rows!r}', both(*(
-      write('data', f'{_folder}/{split}.jsonl', _rows if split == 'train'
-            else _ROW) for split in ('train', 'validation', 'test')),
+    _ROW + '{"prompt": 3, "completion": "c"}\n': 'row 2',
+    _ROW + '{"completion": "c"}\n': "'prompt'", _ROW * 4 + _ROW[:20]: 'row 5',
+    _ROW + '[]\n': 'row 2', '': 'no rows'}.items():
+  case(f'rows of a file {_rows!r}', both(
+      *(write('data', f'{_MANUAL}/{split}.jsonl',
+              _rows if split == 'train' else _ROW)
+        for split in ('train', 'validation', 'test')),
       config('dataset.builder=environments.writing.tldr.tldr_dataset_builder'),
-      lambda place: [f'--config.dataset.data_dir={place.data}']),
-       f'{{data}}/{_folder}/train.jsonl', _words)
-
-# Data sets on disk.
-
-_SET = 'echo_letters/1.0.0'
-_DAMAGED = f'{{data}}/{_SET} is damaged: the split'
+      lambda run: [f'--config.dataset.data_dir={run.data}']),
+       f'{{data}}/{_MANUAL}/train.jsonl', _words)
 
 
-def _flipped(content: bytes, at: int) -> bytes:
+def _flip(content: bytes, at: int) -> bytes:
   return content[:at] + bytes([content[at] ^ 255]) + content[at + 1:]
 
 
-for _split in ('train', 'test'):
-  _file = f'{_SET}/echo_letters-{_split}.array_record-00000-of-00001'
-  case(f'{_split}: file missing', both(use_data, remove('data', _file)),
-       _DAMAGED, 'No such file', _file)
-  for _how, _change in {
-      'empty': lambda old: b'', 'cut': lambda old: old[:70000],
-      'cut in the header': lambda old: old[:100],
-      'cut at its end': lambda old: old[:-1000],
-      'other bytes': lambda old: b'x' * len(old),
-      'flipped header': lambda old: _flipped(old, 70),
-      'flipped block': lambda old: _flipped(old, 65536),
-      'flipped data': lambda old: _flipped(old, 65600)}.items():
-    case(f'{_split}: {_how}',
-         both(use_data, change_bytes('data', _file, _change)), _DAMAGED)
-for _how, _content in (_BROKEN | {'other': '{"a": 1}', 'bare': '{}'}).items():
+_SET = 'echo_letters/1.0.0'
+_FILE = f'{_SET}/echo_letters-train.array_record-00000-of-00001'
+case('records, missing', both(use_data, remove('data', _FILE)), _FILE)
+for _how, _change in {
+    'truncated header': lambda old: old[:100],
+    'truncated': lambda old: old[:-1000],
+    'flipped header': lambda old: _flip(old, 70),
+    'flipped data': lambda old: _flip(old, 65600)}.items():
+  case(f'records, {_how}', both(
+      use_data, change_bytes('data', _FILE, _change)), f'{{data}}/{_SET}')
+for _how, _content in (_BROKEN_JSON | {'other': '{"a": 1}'}).items():
   case(f'dataset_info.json, {_how}',
        both(use_data, write('data', f'{_SET}/dataset_info.json', _content)),
-       'echo_letters in {data}: its dataset_info.json', 'makes it anew')
-case('dataset_info.json, missing',
-     both(use_data, remove('data', f'{_SET}/dataset_info.json')),
-     f'{{data}}/{_SET} holds no complete data set')
-for _path in ('config.json', 'config.json/x'):
-  case(f'data_dir={_path}', lambda place, path=_path: config(
-      'dataset.builder=tests.letters_dataset_builder',
-      f'dataset.data_dir={place.model}/{path}')(place),
-       f'dataset.data_dir: {{model}}/{_path}', 'name another folder')
-case('data_dir is remote', config(
+       'dataset_info.json')
+case('data_dir is a file', lambda run: config(
     'dataset.builder=tests.letters_dataset_builder',
-    'dataset.data_dir=gs://bucket/data'), "'gs://bucket/data' is remote")
+    f'dataset.data_dir={run.model}/config.json')(run), '{model}/config.json')
 
-# Workdirs.
+# ---- Workdirs ---------------------------------------------------------------
 
 for _mode in ('train', 'evaluate', 'export'):
   case(f'workdir is a file, {_mode}',
-       both(write('home', '../workdir', 'x'), mode(_mode)),
-       '{workdir} is a file, but must be a folder')
-  for _name in ('checkpoints', 'evals'):
-    case(f'{_name} is a file, {_mode}',
-         both(write('workdir', _name, 'x'), mode(_mode)),
-         f'{{workdir}}/{_name} is a file, but must be a folder')
+       both(write('home', '../workdir', 'x'), mode(_mode)), '{workdir}')
+case('checkpoints is a file', write('workdir', 'checkpoints', 'x'),
+     '{workdir}/checkpoints')
 for _name in ('config.json', 'metrics.jsonl'):
-  case(f'{_name} of a workdir is a folder', make_folder('workdir', _name),
-       f'{{workdir}}/{_name} is a folder, but must be a file')
-  case(f'{_name} of a workdir is a pipe', make_pipe('workdir', _name),
-       f'{{workdir}}/{_name} is a pipe or device, but must be a file')
-case('workdir in a file',
-     lambda place: [f'--workdir={place.model}/config.json/x'],
-     '{model}/config.json is a file')
-for _mode in ('train', 'evaluate'):
-  case(f'workdir that nobody may make, {_mode}',
-       both(mode(_mode), lambda place: ['--workdir=/sys/run']),
-       '--workdir=/sys/run cannot be written to', 'make it writable')
+  case(f'{_name} is a folder', make_folder('workdir', _name),
+       f'{{workdir}}/{_name}')
+case('workdir inside a file',
+     lambda run: [f'--workdir={run.model}/config.json/x'],
+     '{model}/config.json')
+case('unwritable workdir', lambda run: ['--workdir=/sys/run'], '/sys/run')
 case('workdir with a long name',
-     lambda place: [f'--workdir={place.home}/{"x" * 300}'],
-     '--workdir cannot be used', 'too long')
-case('workdir of something else', write('workdir', 'thesis.tex', 'x'),
-     '{workdir} is not empty and holds no config.json')
-for _how, _content in _BROKEN.items():
+     lambda run: [f'--workdir={run.home}/{"x" * 300}'], '--workdir')
+case('workdir with other files', write('workdir', 'thesis.tex', 'x'),
+     '{workdir}')
+for _how, _content in _BROKEN_JSON.items():
   case(f'config.json of a workdir, {_how}',
-       write('workdir', 'config.json', _content),
-       '{workdir}/config.json is no config that was written here')
+       write('workdir', 'config.json', _content), '{workdir}/config.json')
 case('workdir of another config', write(
     'workdir', 'config.json', '{"config": {"seed": 5}}'),
-     '{workdir} holds a run of another config (advantage.baseline: there None')
+     '{workdir}', 'advantage.baseline')
 
 
-# Running a case.
+# ---- Running a case ---------------------------------------------------------
 
 
 @pytest.fixture(scope='module')
 def sources(echo_folder, tmp_path_factory):
-  """Model, adapter and data that are sound; never written to."""
+  """An undamaged model, adapter and data set. Tests must not write to it."""
   folder = tmp_path_factory.mktemp('sources')
   shutil.copytree(echo_folder, folder / 'model')
   (folder / 'model' / 'generation_config.json').write_text(
@@ -705,30 +479,35 @@ def compiles():
 
 
 @pytest.fixture
-def place(sources, tmp_path, monkeypatch):
+def run(sources, tmp_path, monkeypatch):
   for folder in ('model', 'adapter', 'data', 'home'):
     shutil.copytree(sources / folder, tmp_path / folder)
   monkeypatch.chdir(checkout.ROOT)
   monkeypatch.syspath_prepend(tmp_path / 'home')
   monkeypatch.delitem(sys.modules, 'config_config', raising=False)
-  return Place(*(
-      tmp_path / field.name for field in dataclasses.fields(Place)))
+  return Run(*(tmp_path / field.name for field in dataclasses.fields(Run)))
 
 
-def _run(argv, monkeypatch):
+def _run_program(run, arguments, monkeypatch):
   """Runs a command line as `main.run` does; returns the exit status."""
+  configs = [x for x in arguments if x.startswith('--config=')]
+  argv = [
+      'main.py', f'--workdir={run.workdir}',
+      *(configs or ['--config=tests/echo.py']),
+      *([x for x in arguments if x not in configs])]
+  config_path = pathlib.Path(configs[0][9:]) if configs else None
+  if config_path is None or config_path.is_file() and (
+      b'echo' in config_path.read_bytes()):
+    argv.insert(3, f'--config.model.folder={run.model}')
   values = flags.FlagValues()
   config_flags.DEFINE_config_file('config', flag_values=values)
   flags.DEFINE_string('workdir', None, '', flag_values=values)
   flags.DEFINE_string('mode', 'train', '', flag_values=values)
-  argv = ['main.py', *argv]
-  monkeypatch.setattr(sys, 'argv', argv)  # Where overrides are looked up.
+  monkeypatch.setattr(sys, 'argv', argv)  # config_flags looks here.
 
   def run_app(_, flags_parser):
     flags_parser(argv, values)
     main.check_sections(values.mode, values.config)
-    if values.mode == 'pretrain':
-      pretrain_lib.pretrain(values.config, pathlib.Path(values.workdir))
     with echo.Thread(1) as executor:
       sys.exit(main.run_mode(
           values.mode, values.config, pathlib.Path(values.workdir),
@@ -740,57 +519,25 @@ def _run(argv, monkeypatch):
   return end.value.code
 
 
-def _argv(place, arguments):
-  """With what every run has; a later flag takes the place of an earlier one."""
-  own = [x for x in arguments if x.startswith('--config=')]
-  rest = [x for x in arguments if x not in own]
-  folder = f'--config.model.folder={place.model}'
-  return [
-      f'--workdir={place.workdir}', *(own or ['--config=tests/echo.py']),
-      *([] if own and 'echo' not in _text(own) else [folder]), *rest]
-
-
-def _text(own):
-  """The config file that a case wrote."""
-  path = pathlib.Path(own[0].partition('=')[2])
-  return path.read_bytes().decode(errors='replace') if path.is_file() else ''
-
-
-@pytest.mark.parametrize('case', CASES, ids=[case.name for case in CASES])
-def test_bad_input_is_one_sentence(
-    case, place, compiles, monkeypatch, capsys):
-  argv = _argv(place, case.damage(place))
+@pytest.mark.parametrize('damage, words', CASES.values(), ids=CASES)
+def test_bad_input_is_named(
+    damage, words, run, compiles, monkeypatch, capsys):
+  arguments = damage(run)
   capsys.readouterr()
   compiles.lap()
-  status = _run(argv, monkeypatch)
-  stderr = capsys.readouterr().err
-  line, = re.findall('(?m)^error: (.*)$', stderr)
-  assert status == 2 and stderr.endswith(f'error: {line}\n'), stderr
-  folders = {
-      field.name: getattr(place, field.name)
-      for field in dataclasses.fields(Place)}
-  for words in case.words:
-    for name, folder in folders.items():
-      words = words.replace(f'{{{name}}}', str(folder))
-    assert words in line
-  # Weights are looked at on the devices.
-  assert 'holds NaN or infinity' in line or not any(compiles.lap().values())
-
-
-def test_what_is_damaged_would_do(place, monkeypatch):
-  # Bite: a case that fails whatever it damages.
-  quick = config('train.num_steps=1', 'model.trained=lora')(place)
-  for arguments in (use_adapter(place), use_data(place)):
-    shutil.rmtree(place.workdir, ignore_errors=True)
-    assert _run(_argv(place, [*arguments, *quick]), monkeypatch) == 0
-
-
-def test_a_workdir_that_vanishes_is_one_sentence(
-    place, monkeypatch, capsys):
-  monkeypatch.setattr(
-      evaluate, 'evaluate', lambda *_: shutil.rmtree(place.workdir) or {})
-  assert _run(_argv(place, mode('evaluate')(place)), monkeypatch) == 1
+  assert _run_program(run, arguments, monkeypatch) == 2
   line, = re.findall('(?m)^error: (.*)$', capsys.readouterr().err)
-  assert line == (
-      f'{place.workdir} has vanished under the run, which cannot go on.')
-  assert not place.workdir.exists()
+  for word in words:
+    for field in dataclasses.fields(run):
+      word = word.replace(f'{{{field.name}}}', str(getattr(run, field.name)))
+    assert word in line
+  # Nothing is compiled before bad input is found, except to check weights.
+  assert 'NaN or infinity' in line or not any(compiles.lap().values())
+
+
+def test_an_undamaged_run_works(run, monkeypatch):
+  # Bite: a case that fails whatever it damages.
+  quick = config('train.num_steps=1', 'model.trained=lora')(run)
+  for arguments in (use_adapter(run), use_data(run)):
+    shutil.rmtree(run.workdir, ignore_errors=True)
+    assert _run_program(run, [*arguments, *quick], monkeypatch) == 0

@@ -1,9 +1,9 @@
-"""What a config describes is built, and what cannot work is refused early."""
+"""A config becomes typed objects; bad values are refused before any work."""
 
 import contextlib
 import json
 import math
-import shutil
+import re
 
 import jax
 import pytest
@@ -17,112 +17,66 @@ IAC = common.MAGRPO | common.IAC
 PLAN_PATH = 'environments.boards.plan_path.env'
 
 
-@pytest.mark.parametrize('name, value, words', [
-    ('rollout.group_size', 1, 'group_size=1.*at least 2'),
-    ('rollout.num_tasks', 0, 'rollout.num_tasks=0.*at least 1'),
-    ('rollout.max_new_tokens', 3,
-     r'max_new_tokens=3 .* buckets.completion=\(2,\)'),
-    ('rollout.read_of_cut', 'half', "read_of_cut='half' is not one of 'all'"),
-    ('rollout.max_new_tokens', 0, 'max_new_tokens=0.*at least 1'),
-    *(('rollout.temperature', value, f'rollout.temperature={value}.*at least')
+@pytest.mark.parametrize('name, value', [
+    ('rollout.group_size', 1), ('rollout.num_tasks', 0),
+    ('rollout.max_new_tokens', 3), ('rollout.max_new_tokens', 0),
+    *(('rollout.temperature', value)
       for value in (0.0, -1.0, 1e-9, math.inf, math.nan)),
-    ('rollout.selection_temperature', math.inf,
-     'rollout.selection_temperature=inf.*finite'),
-    ('rollout.selection', 'best', "selection='best' .*'acting_greedy'"),
-    ('policies', 'one', "policies='one' .*'first=a,second=a'"),
-    ('policies', 'first=a', "policies='first=a' .*every role"),
-    ('advantage.baseline', 'rms', "baseline='rms' .*'leave_one_out'"),
-    ('train.update_order', 'last', "update_order='last' .*'last_turn'"),
-    ('loss.aggregation', 'mean', "aggregation='mean' .*'token_mean'"),
-    ('loss.kl_estimator', 'k3', "kl_estimator='k3' and kl_coefficient=0.0"),
-    ('loss.clip_low', -0.1, 'clip_low=-0.1.*at least 0'),
-    ('train.updates_per_rollout', 0, 'updates_per_rollout=0.*at least 1'),
-    ('train.checkpoint_every', 0, 'checkpoint_every=0.*at least 1'),
-    ('train.groups_every', 0, 'groups_every=0.*at least 1'),
-    ('train.diagnose_every', -1, 'diagnose_every=-1.*at least 0'),
-    ('evaluation.validate_every', 0, 'validate_every=0.*at least 1'),
-    *(('evaluation.temperature', value,
-       f'evaluation.temperature={value}.*at least 1e-06, or 0')
+    ('rollout.selection_temperature', math.inf), ('rollout.selection', 'best'),
+    ('policies', 'one'), ('policies', 'first=a'), ('advantage.baseline', 'rms'),
+    ('train.update_order', 'last'), ('train.updates_per_rollout', 0),
+    ('train.checkpoint_every', 0), ('train.groups_every', 0),
+    ('train.diagnose_every', -1), ('evaluation.validate_every', 0),
+    *(('evaluation.temperature', value)
       for value in (-1.0, 1e-9, math.inf, math.nan)),
-    *(('seed', value, f'seed={value}.*at least 0 and below 4294967296')
-      for value in (-1, 2**32, 2**70)),
-    *((f'optimizer.{name}', value, f'optimizer.{name}={value}.*finite')
-      for name in (
-          'learning_rate', 'final_share', 'weight_decay', 'max_grad_norm',
-          'b1', 'b2')
+    *(('seed', value) for value in (-1, 2**32, 2**70)),
+    *((f'optimizer.{name}', value)
+      for name in ('learning_rate', 'weight_decay', 'max_grad_norm', 'b1', 'b2')
       for value in (math.inf, math.nan)),
-    *((f'loss.{name}', value, f'loss.{name}={value}.*finite')
+    ('optimizer.learning_rate', -1.0), ('optimizer.max_grad_norm', 0.0),
+    ('optimizer.b1', 2.0),
+    *((f'loss.{name}', value)
       for name in (
           'clip_low', 'clip_high', 'dual_clip', 'importance_cap',
           'kl_coefficient', 'entropy_coefficient')
       for value in (math.inf, math.nan)),
-    *((f'loss.{name}', -1.0, f'loss.{name}=-1.0.*at least 0')
+    *((f'loss.{name}', -1.0)
       for name in ('dual_clip', 'importance_cap', 'kl_coefficient')),
-    ('model.dtype', 'float99', "dtype='float99' .*'bfloat16'"),
-    ('model.folder', 'no/such/folder', "'no/such/folder' is not a folder"),
-    ('buckets.prompt', (), r'buckets.prompt=\(\).*above 0'),
-    ('buckets.prompt', (16, 8), r'buckets.prompt=\(16, 8\).*smallest first'),
-    ('buckets.groups', (0,), r'buckets.groups=\(0,\).*above 0'),
-    ('buckets.groups', (4, 4), r'buckets.groups=\(4, 4\).*each once'),
-    ('buckets.completion', ('a',), r"buckets.completion=\('a',\).*whole"),
-    ('buckets.microbatch_tokens', 0, 'microbatch_tokens=0.*at least 1'),
-    ('optimizer.learning_rate', -1.0, 'learning_rate=-1.0.*at least 0'),
-    ('optimizer.max_grad_norm', 0.0, 'max_grad_norm=0.0.*above 0'),
-    ('optimizer.b1', 2.0, 'b1=2.0.*below 1'),
-    ('environment.module', 'environments.chess',
-     "environment.module='environments.chess'.*make_environment"),
-    ('environment.module', '', "environment.module=''.*make_environment"),
-    ('environment.module', 'environments.env_api',
-     "environment.module='environments.env_api'.*make_environment"),
+    ('loss.clip_low', -0.1), ('loss.aggregation', 'mean'),
+    ('loss.kl_estimator', 'k3'), ('model.dtype', 'float99'),
+    ('buckets.prompt', ()), ('buckets.prompt', (16, 8)),
+    ('buckets.groups', (0,)), ('buckets.groups', (4, 4)),
+    ('buckets.completion', ('a',)), ('buckets.microbatch_tokens', 0),
+    ('environment.module', 'environments.chess'), ('environment.module', ''),
+    ('environment.module', 'environments.env_api'),
 ])
-def test_what_cannot_work_is_refused(name, value, words, echo_folder):
-  with pytest.raises(errors.UserError, match=words):
+def test_bad_values_are_named(name, value, echo_folder):
+  key = name.rpartition('.')[2]
+  with pytest.raises(
+      errors.UserError, match=re.escape(f'{key}={value!r}')):
     echo.experiment(echo_folder, **{name: value})
 
 
 @pytest.mark.parametrize('changes, words', [
-    ({'optimizer.decay_updates': 5, 'optimizer.warmup_updates': 5},
-     'decay_updates=5 .*of 5 updates'),
-    ({'policies': 'lora_per_role', 'model.trained': 'none'},
-     "'lora_per_role'.*'per_role'"),
+    ({'policies': 'lora_per_role', 'model.trained': 'none'}, "'lora_per_role'"),
     ({'environment.module': PLAN_PATH, 'environment.reward': 'both'},
-     "reward='both' .*'outcome'"),
+     "reward='both'"),
     ({'environment.module': PLAN_PATH, 'environment.team': 'solo'},
-     "task 'echo/train/0', number 0 .*KeyError: 'grid'"),
-    ({'advantage.baseline': 'critic'},
-     "baseline='critic' with critic.kind='none'"),
-    ({'critic.form': 'q'}, "critic.form='q' with critic.kind='none'"),
-    ({'critic.kind': 'one'}, "critic.kind='one' .*'independent'"),
-    ({'critic.kind': 'central'}, "'central' with rollout.mode='tree'"),
-    (IAC | {'critic.learning_rate': -1.0}, 'learning_rate=-1.0.*at least 0'),
-    (IAC | {'critic.value_clip': math.nan}, 'critic.value_clip=nan.*finite'),
-    *(({'model.trained': 'lora', 'lora.alpha': alpha},
-       f'lora.alpha={alpha}.*above 0')
+     "'echo/train/0'.*'grid'"),
+    ({'advantage.baseline': 'critic'}, 'critic.*none'),
+    ({'critic.kind': 'one'}, "critic.kind='one'"),
+    ({'critic.kind': 'central'}, "'central'.*'tree'"),
+    (IAC | {'critic.learning_rate': -1.0}, 'learning_rate=-1.0'),
+    *(({'model.trained': 'lora', 'lora.alpha': alpha}, f'lora.alpha={alpha}')
       for alpha in (math.nan, math.inf, 0.0, -1.0)),
     ({'per_policy': 'shared.optimizer.learning_rate=1e999'},
-     'optimizer.learning_rate=inf.*finite'),
-    (IAC | {'critic.updates_per_rollout': 0}, 'per_rollout=0.*at least 1'),
-    (IAC | {'critic.prompt_buckets': (8, 4)}, 'smallest first'),
-    (IAC | {'critic.trunk': 'policy', 'critic.folder': 'x'}, "folder='x' with"),
-    (IAC | {'critic.trunk': 'policy', 'critic.kind': 'central'},
-     "trunk='policy' with kind='central'"),
-    (IAC | {'critic.trunk': 'policy', 'policies': 'lora_per_role'},
-     "policy 'first' has model.trained='lora'"),
-    (IAC | {'critic.folder': 'no/such/folder'}, 'is not a folder'),
-    ({'dataset.builder': 'environments.no_dataset_builder'},
-     'no builder module'),
+     'learning_rate=inf'),
+    (IAC | {'critic.prompt_buckets': (8, 4)}, 'critic.prompt_buckets'),
+    ({'dataset.builder': 'environments.no_dataset_builder'}, 'dataset.builder'),
 ])
-def test_what_does_not_fit_together_is_refused(changes, words, echo_folder):
+def test_contradictions_are_named(changes, words, echo_folder):
   with pytest.raises(errors.UserError, match=words):
     echo.experiment(echo_folder, **changes).tasks('train')
-
-
-def test_tokenizer_of_a_larger_model_is_refused(echo_folder, tmp_path):
-  folder = shutil.copytree(echo_folder, tmp_path / 'model')
-  config = json.loads((folder / 'config.json').read_text())
-  (folder / 'config.json').write_text(json.dumps(config | {'vocab_size': 15}))
-  with pytest.raises(errors.UserError, match='has 16 ids, the model only 15'):
-    echo.experiment(folder)
 
 
 @pytest.mark.parametrize('policies, names', [
@@ -130,7 +84,7 @@ def test_tokenizer_of_a_larger_model_is_refused(echo_folder, tmp_path):
     ('per_role', ['first', 'second']),
     ('second=a,first=b', ['b', 'a']),
 ])
-def test_states(policies, names, echo_folder):
+def test_every_policy_has_its_own_buffers(policies, names, echo_folder):
   experiment = echo.experiment(echo_folder, policies=policies)
   states = experiment.initial_states()
   assert list(states) == names
@@ -139,14 +93,14 @@ def test_states(policies, names, echo_folder):
     return jax.tree.map(lambda x: (x.shape, x.dtype, x.sharding), tree)
 
   assert signature(states) == signature(experiment.state_template())
-  # An update of one policy donates its buffers, so no other may hold them.
+  # An update donates the buffers of its policy, so no other may hold them.
   first, *others = (state.params for state in states.values())
   jax.tree.map(lambda x: x.delete(), first)
   for params in others:
     assert float(params['embedding'].sum()) != 0.0
 
 
-def test_hash_names_what_a_run_computes():
+def test_the_config_hash_covers_what_a_run_computes():
   def hash_with(**changes):
     config = echo.get_config()
     config.update_from_flattened_dict(changes)
@@ -160,10 +114,10 @@ def test_hash_names_what_a_run_computes():
   assert len(set(hashes)) == len(hashes)
 
 
-def test_a_workdir_is_of_one_config_and_one_trainer(tmp_path):
+def test_a_workdir_has_one_config_and_one_trainer(tmp_path):
   config = echo.get_config()
   with contextlib.closing(workdir_lib.Lock(tmp_path)):
-    # Neither what it writes nor what a kill leaves behind is in the way.
+    # A kill may leave this file behind.
     (tmp_path / 'config.unfinished').touch()
     assert not workdir_lib.check_config(tmp_path, config.to_dict())
     workdir_lib.write_config(tmp_path, config.to_dict())
@@ -184,17 +138,3 @@ def test_a_workdir_is_of_one_config_and_one_trainer(tmp_path):
   for words in ('buckets.prompt: there [4], now [4, 8]',
                 'loss.clip_high: there 0.2, now 0.3', 'seed: there 0, now 3'):
     assert words in str(error.value)
-
-
-@pytest.mark.parametrize('text', ['', '{"hash": "0', '[]', '{"hash": "0"}'])
-def test_config_that_is_cut_off_is_refused(text, tmp_path):
-  (tmp_path / 'config.json').write_text(text)
-  with pytest.raises(errors.UserError, match='config.json is no config'):
-    workdir_lib.check_config(tmp_path, echo.get_config().to_dict())
-
-
-def test_foreign_folder_is_refused(tmp_path):
-  assert not workdir_lib.check_config(tmp_path, echo.get_config().to_dict())
-  (tmp_path / 'thesis.tex').touch()
-  with pytest.raises(errors.UserError, match='not empty .* no config.json'):
-    workdir_lib.check_config(tmp_path, echo.get_config().to_dict())

@@ -5,7 +5,6 @@
 prints the table of README's Results, made from the kept results.
 """
 
-import ast
 from collections.abc import Iterator, Sequence
 import functools
 import importlib.util
@@ -188,17 +187,6 @@ def _leaves(config):
     else:
       leaves[name] = value
   return leaves
-
-
-def test_all_keys_with_their_defaults():
-  shown = re.findall(
-      r'^\| `([\w.*]+)` \| (?:`(.*?)`)? ?\| .+ \|$', CONFIGURATION,
-      re.MULTILINE)
-  defaults = {
-      key: default and ast.literal_eval(default) for key, default in shown}
-  assert len(shown) == len(defaults)
-  assert defaults.pop('environment.options.*') == ''
-  assert defaults == _leaves(common.base_config('nano'))
 
 
 def test_named_keys_are_there():
