@@ -9,7 +9,7 @@ phase's step is one micro-transition, and the next phase sees its result.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 import dataclasses
 import enum
 import numbers
@@ -102,6 +102,23 @@ class Environment(Protocol):
 
     For the records and the report; no agent sees it.
     """
+
+
+def check_options(
+    max_turns: int, **choices: tuple[str, Collection[str]]) -> None:
+  """Raises ValueError for a bad option of `make_environment`.
+
+  Args:
+    max_turns: at least 1.
+    **choices: option of `config.environment` -> its value and all valid values.
+  """
+  for name, (value, valid) in choices.items():
+    if value not in valid:
+      raise ValueError(
+          f'environment.{name}={value!r} is not one of {sorted(valid)}.')
+  if max_turns < 1:
+    raise ValueError(
+        f'environment.max_turns={max_turns}: an episode needs at least 1.')
 
 
 def step_all(

@@ -2,32 +2,28 @@
 
 Teams:
 
-  pair  A *tool* agent writes a program; a *reasoner* sees the program and its
-        output, and answers in a box. Tool first, then reasoner, in every turn.
-        From the second turn on both see what was done in the turn before, and
-        all answers.
-  solo  One agent answers in a box. In several turns it sees its answers.
-  tool  The tool agent alone, told what it is told in a pair. What its program
-        prints is the answer.
+  pair  A *tool* agent writes a program. Then a *reasoner* sees the program and
+        its output and answers in a box. From the second turn on, both see the
+        attempts of the previous turn and all earlier answers.
+  solo  One agent answers in a box. In later turns it sees its own answers.
+  tool  The tool agent alone, with the prompts of a pair. The output of its
+        program is the answer.
 
-The answer of a program is the last line that it prints. The episode ends when
-the reasoner's answer is equal to the program's of the same turn (of one agent:
-to its answer of the turn before), or when the turns run out. The system's
-answer is the last one of the role that acts last. `success`: that is equal to
-the gold answer. Agreement alone is no success.
+The answer of a program is the last line that it prints. An episode ends when
+the reasoner's answer equals the program's answer of the same turn (one agent:
+its answer of the previous turn), or when the turns run out. `success` means
+that the last answer of the role that acts last equals the gold answer;
+agreement alone is no success. `rewards.py` defines the rewards, `grader.py`
+compares answers.
 
-`rewards.py` says what a step pays, `grader.py` what is equal.
-
-The outcome of an action is the first of these that is true: INFRASTRUCTURE,
-when the sandbox or the grader failed; what became of the program, when it
-failed; TIMEOUT for an answer that cannot be graded; PARSE_ERROR without a
-program, a number or a box; OK.
+An action has the first outcome that applies: INFRASTRUCTURE if the sandbox or
+the grader failed; the failure of the program; TIMEOUT for an answer that could
+not be graded; PARSE_ERROR without a program, a printed number or a box; OK.
 
 Deviations from the authors' code: the reasoner sees the program of the same
-turn; math-verify gets the gold answer first; the checker's term is paid once,
-not twice, and the tool is paid for its own answer alone; a program that writes
-to stderr has not failed. From the paper: integers and fractions must be equal
-exactly; see also `rewards.py`.
+turn; math-verify gets the gold answer first; the checker's term is paid once
+and not twice; the tool is paid for its own answer only; output on stderr is no
+failure. Deviation from the paper: integers and fractions must be equal exactly.
 """
 
 from __future__ import annotations
@@ -45,17 +41,12 @@ from environments.math_problems import notation
 from environments.math_problems import prompts
 from environments.math_problems import rewards
 
-# Team -> roles in the order they act; the last decides.
+# Team -> roles in the order they act; the last one decides.
 TEAMS = {
     'pair': ('tool', 'reasoner'), 'solo': ('solo',), 'tool': ('tool',)}
 
-_MAX_LINE = 200  # Letters; a longer line is no number.
-_PYTHON = (
-    (re.compile(r'Fraction\((-?\d+), (\d+)\)'), r'\1/\2'),
-    (re.compile(r'\*\*'), '^'),
-    (re.compile(r'[\[{](.*)[\]}]'), r'\1'),  # A list or a set, as a whole.
-)
-_VERDICTS = {
+_MAX_LINE = 200  # Letters; a longer line is not read as a number.
+_VERDICT_OUTCOMES = {
     grader.Verdict.CUT_OFF: env_api.Outcome.TIMEOUT,
     grader.Verdict.FAILED: env_api.Outcome.INFRASTRUCTURE,
 }
@@ -65,12 +56,8 @@ _VERDICTS = {
 class State:
   """An episode between two steps.
 
-  Attributes:
-    task_id: the task's name in its data set.
-    problem: what is asked.
-    gold: the right answer, which no agent is shown.
-    turn: turns that are over.
-    attempts: what was done, in its order.
+  `gold` is the correct answer, which no prompt contains. `turn` counts finished
+  turns.
   """
 
   task_id: str
@@ -86,7 +73,7 @@ class Mathematics:
 
   roles: tuple[str, ...]
   weights: Mapping[str, Mapping[str, float]]
-  sandbox: sandbox_lib.Sandbox | None  # None where no role writes programs.
+  sandbox: sandbox_lib.Sandbox | None  # None if no role writes programs.
   max_turns: int
 
   team_reward_range = (0.0, 1.0)
@@ -108,8 +95,8 @@ class Mathematics:
   def step(self, state: State, actions: Mapping[str, str]) -> env_api.Step:
     (role, action), = actions.items()
     if role == 'tool':
-      return self._compute(state, action)
-    return self._answer(state, role, action)
+      return self._run_program(state, action)
+    return self._read_box(state, role, action)
 
   def show(self, state: State) -> dict[str, str]:
     shown = {'problem': state.problem, 'gold answer': state.gold}
@@ -126,113 +113,108 @@ class Mathematics:
               part, limit)
     return shown
 
-  def _compute(self, state: State, action: str) -> env_api.Step:
-    """Runs the tool's program."""
+  def _run_program(self, state: State, action: str) -> env_api.Step:
+    """Step of the tool."""
     terms = dict.fromkeys(('ran', 'printed', 'output_right'), 0.0)
     program = text_lib.last_program(action)
     if not (program or '').strip():
       return self._end_step(
           state, prompts.Attempt('tool', None), terms,
-          env_api.Outcome.PARSE_ERROR, right=False)
+          env_api.Outcome.PARSE_ERROR)
     result = self.sandbox.run(program)
     outcome, answer, error = outcomes_lib.OF_STATUS[result.status], None, ''
     if outcome is env_api.Outcome.OK:
       answer = printed_answer(result.stdout)
       terms['ran'] = float(bool(result.stdout.strip()))
-      terms['printed'] = float(answer is not None and _is_number(answer))
+      terms['printed'] = float(
+          answer is not None and len(answer) <= _MAX_LINE
+          and notation.is_number(answer))
       if not terms['printed']:
         outcome = env_api.Outcome.PARSE_ERROR
       verdict = _grade(answer, state.gold)
       terms['output_right'] = float(verdict is grader.Verdict.EQUAL)
-      outcome = _VERDICTS.get(verdict, outcome)
+      outcome = _VERDICT_OUTCOMES.get(verdict, outcome)
     else:
       error = result.stderr.strip().rsplit('\n', 1)[-1] or result.status.value
     return self._end_step(
         state, prompts.Attempt(
             'tool', answer, text=program, output=result.stdout, error=error),
-        terms, outcome, right=bool(terms['output_right']), program_runs=1)
+        terms, outcome, is_correct=bool(terms['output_right']), program_runs=1)
 
-  def _answer(self, state: State, role: str, action: str) -> env_api.Step:
-    """Takes the answer in a box."""
+  def _read_box(self, state: State, role: str, action: str) -> env_api.Step:
+    """Step of a role that answers in a box."""
     answer = (text_lib.last_boxed(action) or '').strip() or None
     verdict = _grade(answer, state.gold)
-    right = verdict is grader.Verdict.EQUAL
-    terms = {'boxed': float(answer is not None), 'right': float(right)}
-    outcome = env_api.Outcome.OK
-    if answer is None:
-      outcome = env_api.Outcome.PARSE_ERROR
-    outcome = _VERDICTS.get(verdict, outcome)
+    is_correct = verdict is grader.Verdict.EQUAL
+    terms = {'boxed': float(answer is not None), 'right': float(is_correct)}
+    outcome = _VERDICT_OUTCOMES.get(
+        verdict, env_api.Outcome.PARSE_ERROR if answer is None
+        else env_api.Outcome.OK)
     return self._end_step(
         state, prompts.Attempt(role, answer, text=text_lib.reply(action)),
-        terms, outcome, right=right)
+        terms, outcome, is_correct=is_correct)
 
   def _end_step(
       self, state: State, attempt: prompts.Attempt, terms: dict[str, float],
-      outcome: env_api.Outcome, *, right: bool,
+      outcome: env_api.Outcome, *, is_correct: bool = False,
       program_runs: int = 0) -> env_api.Step:
-    """Weighs the terms, and ends the turn if it is the decider's."""
+    """Computes the rewards; the last role also ends the turn."""
     role = attempt.role
     quality = sum(
         weight * terms[name] for name, weight in self.weights[role].items())
-    before = [x.quality for x in state.attempts if x.role == role]
+    previous = [x.quality for x in state.attempts if x.role == role]
     turn, done, agreed = state.turn, False, False
     if role == self.roles[-1]:
       turn += 1
-      # With the tool's of this turn, or one agent's of the turn before.
+      # The last attempt is the tool's of this turn or, for one agent, its own
+      # of the previous turn.
       agreement = _grade(
           attempt.answer, state.attempts[-1].answer if state.attempts else None)
       if agreement is grader.Verdict.FAILED:
         outcome = env_api.Outcome.INFRASTRUCTURE
       agreed = agreement is grader.Verdict.EQUAL
       done = agreed or turn >= self.max_turns
-      terms = {'solved': float(done and right), **terms}
-    success = done and right
+      terms = {'solved': float(done and is_correct), **terms}
+    success = done and is_correct
+    attempt = dataclasses.replace(attempt, quality=quality)
     return env_api.Step(
         state=dataclasses.replace(
-            state, turn=turn, attempts=(
-                *state.attempts, dataclasses.replace(
-                    attempt, quality=quality))),
+            state, turn=turn, attempts=(*state.attempts, attempt)),
         team_reward=float(success),
-        local_rewards={role: quality - (before[-1] if before else 0.0)},
+        local_rewards={role: quality - (previous[-1] if previous else 0.0)},
         reward_terms=terms, done=done, success=success,
         truncated=done and not agreed and not success,
         outcomes={role: outcome}, program_runs=program_runs)
 
 
 def printed_answer(output: str) -> str | None:
-  """The last line that is not blank, as mathematics; None without any.
+  """Returns the last non-blank line as mathematics, or None.
 
-  A list or a set stands for its values, and `Fraction(1, 2)` for 1/2.
+  The brackets of a list or set are dropped, and `Fraction(1, 2)` becomes 1/2.
   """
   line = output.rstrip().rpartition('\n')[2].strip()
-  for pattern, new in _PYTHON[:2]:
-    line = pattern.sub(new, line)
-  whole = _PYTHON[2][0].fullmatch(line)
-  return (whole[1] if whole else line) or None
+  line = re.sub(r'Fraction\((-?\d+), (\d+)\)', r'\1/\2', line)
+  line = line.replace('**', '^')
+  bracketed = re.fullmatch(r'[\[{](.*)[\]}]', line)
+  return (bracketed[1] if bracketed else line) or None
 
 
 def make_environment(
     *, team: str, max_turns: int, reward: str,
     sandbox: sandbox_lib.Sandbox | None,
     program_seconds: float = 20.0) -> Mathematics:
-  """The environment that a config describes.
+  """Builds the environment from `config.environment`.
 
   Args:
     team: one of `TEAMS`.
     max_turns: turns before an episode is truncated.
     reward: one of `rewards.REWARDS`.
     sandbox: runs the programs of tools.
-    program_seconds: CPU time of a program. Its wall-clock time is half as much
-      again, for a machine that does other work as well.
+    program_seconds: CPU time of a program. The wall-clock limit is 1.5 times
+      as long, for machines under load.
   """
-  for name, value, known in (
-      ('team', team, TEAMS), ('reward', reward, rewards.REWARDS)):
-    if value not in known:
-      raise ValueError(
-          f'environment.{name}={value!r} is not one of {sorted(known)}.')
-  if max_turns < 1:
-    raise ValueError(
-        f'environment.max_turns={max_turns}: an episode needs at least 1.')
+  env_api.check_options(
+      max_turns, team=(team, TEAMS), reward=(reward, rewards.REWARDS))
   grader.check_installed()
   if sandbox is not None:
     sandbox = dataclasses.replace(sandbox, limits=sandbox.limits._replace(
@@ -241,18 +223,6 @@ def make_environment(
 
 
 def _grade(answer: str | None, other: str | None) -> grader.Verdict:
-  """Whether two answers are equal, if there are two."""
   if answer is None or other is None:
     return grader.Verdict.DIFFERENT
   return grader.grade(answer, other)
-
-
-def _is_number(answer: str) -> bool:
-  """Whether an answer is a number, or a list or a tuple of some."""
-  if len(answer) > _MAX_LINE:
-    return False
-  values = []
-  for item in notation.items(notation.clean(answer)):
-    pair = notation.tuple_of(item)
-    values += pair[1] if pair else [item]
-  return bool(values) and all(map(notation.number_of, values))

@@ -1,7 +1,11 @@
-"""Whether an answer is equal to the gold answer.
+"""Decides whether an answer equals the gold answer.
 
-The outer form is read by `notation.py`; formulas are compared by math-verify,
-gold answer first. Without a limit on time or memory: see `grader.py`.
+math-verify compares formulas, tuples, intervals, sets and words. Handled here,
+because it accepts wrong answers or refuses correct ones: numbers with units,
+percent signs and thousands separators (`notation.py`), lists with repeated
+items, `R` and `r` as different variables, and definitions such as f(x) = 2x.
+
+Nothing limits time or memory here; `grader.py` does.
 """
 
 from __future__ import annotations
@@ -14,26 +18,25 @@ import math_verify
 
 from environments.math_problems import notation
 
-# It warns that its own time limits are off.
+# math-verify warns that its own time limits are off.
 logging.getLogger('math_verify').setLevel(logging.ERROR)
 
-# Units are read by `notation`: here `6m` is a product.
 _EXTRACTION = (math_verify.LatexExtractionConfig(
     normalization_config=latex2sympy2.NormalizationConfig(
-        basic_latex=True, units=False, malformed_operators=True, nits=True,
-        boxed='none', equations=False)),)
-_WORD = re.compile(r'\\text\s*\{[^{}]*\}|[A-Za-z]{3,}')
-# A variable; or a command, a text or a word, which are longer.
-_LETTER = re.compile(rf'{_WORD.pattern}|\\[A-Za-z]+|[A-Za-z]')
-_FREE_LETTERS = 'qkhwvuzjpgtsrlcbanmxy'  # None of which is a constant.
+        basic_latex=True, malformed_operators=True, nits=True, boxed='none',
+        equations=False,
+        units=False)),)  # `notation` reads units; here `6m` is a product.
+# A text, a word or a command, which are longer than one letter; or a variable.
+_LETTER = re.compile(
+    r'\\text\s*\{[^{}]*\}|[A-Za-z]{3,}|\\[A-Za-z]+|[A-Za-z]')
+_FREE_LETTERS = 'qkhwvuzjpgtsrlcbanmxy'  # None is a constant such as e or i.
+_EQUALS = re.compile(r'(?<![<>!\\])=')
+_NAME = re.compile(r'[^-+*/=<>]+')  # The left side of a definition.
 _FUNCTION = re.compile(r'[A-Za-z]\s*\(\s*([a-z])\s*\)')
 
 
 def equivalent(answer: str, gold: str) -> bool:
-  """Whether `answer`, the text of a box, is equal to `gold`.
-
-  Both in LaTeX, with or without dollar signs.
-  """
+  """Compares two answers in LaTeX, with or without dollar signs."""
   answer, gold = notation.clean(answer), notation.clean(gold)
   if not answer or not gold:
     return False
@@ -42,10 +45,8 @@ def equivalent(answer: str, gold: str) -> bool:
   answer, gold = _rename_capitals(answer, gold)
   numbers = notation.number_of(answer), notation.number_of(gold)
   if all(numbers) and notation.same_number(*numbers):
-    return True  # Also 1,000, which may be a list.
+    return True  # Before lists, because 1,000 may be read as one.
   answers, golds = notation.items(answer), notation.items(gold)
-  if len(answers) == len(golds) == 1:
-    return _same_item(answers[0], golds[0])
   if len(answers) == len(golds):
     return _same_items(answers, golds)
   # A tuple without its brackets, or a solution set in another form.
@@ -54,7 +55,7 @@ def equivalent(answer: str, gold: str) -> bool:
 
 
 def _rename_capitals(answer: str, gold: str) -> tuple[str, str]:
-  """Both with other letters for capitals that stand beside their small ones.
+  """Renames capitals that occur beside their small letters.
 
   math-verify reads `R` and `r` as the same variable.
   """
@@ -72,15 +73,15 @@ def _rename_capitals(answer: str, gold: str) -> tuple[str, str]:
 
 
 def _same_items(answers: list[str], golds: list[str]) -> bool:
-  """Whether there is an equal answer for each, in any order."""
+  """True if every gold item has an equal answer of its own, in any order."""
   left = list(answers)
   for gold in golds:
-    # The same text first: the others may take long.
+    # Equal texts first, because formulas are slow to compare.
     ordered = sorted(left, key=lambda x: not notation.same_text(x, gold))
-    found = next((x for x in ordered if _same_item(x, gold)), None)
-    if found is None:
+    match = next((x for x in ordered if _same_item(x, gold)), None)
+    if match is None:
       return False
-    left.remove(found)
+    left.remove(match)
   return True
 
 
@@ -90,37 +91,36 @@ def _same_item(answer: str, gold: str) -> bool:
   numbers = notation.number_of(answer), notation.number_of(gold)
   if all(numbers):
     return notation.same_number(*numbers)
-  tuples = notation.tuple_of(answer), notation.tuple_of(gold)
-  if all(tuples):
-    (brackets, parts), (gold_brackets, gold_parts) = tuples
-    return brackets == gold_brackets and len(parts) == len(gold_parts) and all(
-        map(_same_item, parts, gold_parts))
-  unions = [re.split(r'\\cup(?![a-z])', text) for text in (answer, gold)]
-  if max(map(len, unions)) > 1 and len(unions[0]) == len(unions[1]):
-    return _same_items(*([x.strip() for x in union] for union in unions))
-  if _WORD.fullmatch(answer) and _WORD.fullmatch(gold):
-    return notation.same_text(answer.lower(), gold.lower())
-  equations = notation.equation_of(answer), notation.equation_of(gold)
-  if all(equations):
-    (name, value), (gold_name, gold_value) = equations
+  definitions = _definition(answer), _definition(gold)
+  if all(definitions):
+    (name, value), (gold_name, gold_value) = definitions
     functions = _FUNCTION.fullmatch(name), _FUNCTION.fullmatch(gold_name)
-    if all(functions):  # f(x) = x + 1 is f(n) = n + 1.
+    if all(functions):  # f(x) = x + 1 equals f(n) = n + 1.
       value = re.sub(
           rf'(?<![A-Za-z\\]){functions[0][1]}(?![A-Za-z])', functions[1][1],
           value)
       name = name[0] + gold_name[1:]
     if notation.same_text(name, gold_name):
       return _same_item(value, gold_value)
-  elif any(equations):
+  elif any(definitions):  # The name may be missing on one side.
     return _same_item(*(
-        text if equation is None else equation[1]
-        for text, equation in zip((answer, gold), equations)))
-  if notation.is_equation(gold) and not notation.is_equation(answer):
-    return False  # Of x + y = 5, math-verify would take 5.
+        text if definition is None else definition[1]
+        for text, definition in zip((answer, gold), definitions)))
+  if _EQUALS.search(gold) and not _EQUALS.search(answer):
+    return False  # math-verify would accept 5 for x + y = 5.
   return _same_formula(answer, gold)
 
 
+def _definition(text: str) -> tuple[str, str] | None:
+  """Splits `name = value`; None for other texts."""
+  sides = [side.strip() for side in _EQUALS.split(text)]
+  if len(sides) != 2 or not sides[1] or not _NAME.fullmatch(sides[0]):
+    return None
+  return sides[0], sides[1]
+
+
 def _same_formula(answer: str, gold: str) -> bool:
+  """math-verify's verdict, which depends on the order: gold first."""
   parsed = [
       math_verify.parse(f'${text}$', _EXTRACTION, parsing_timeout=None)
       for text in (gold, answer)]

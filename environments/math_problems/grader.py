@@ -1,64 +1,85 @@
-"""Compares answers with gold answers, in a process that can be cut off.
+r"""Grades answers in a process with limits on CPU time and memory.
 
-`grade` is a function of the two texts. An answer may be a formula that takes
-forever, or all memory, to compare, so that is done in a process of its own. Its
-limits are CPU time and memory, so a verdict does not depend on what else the
-machine does. (The limit that math-verify has is an alarm signal, which needs
-the main thread, and which a computation in C does not heed.) Each process that
-calls `grade` starts one grader, which ends with it.
+An answer may be a formula that takes forever, or all memory, to compare.
+math-verify's own limit is an alarm signal: it needs the main thread and does
+not stop a computation in C. So each process that calls `grade` starts
 
-A grader that dies or stops is replaced, and the pair is graded again. If that
-fails too, the verdict is FAILED: it is no judgement on the answer.
+  python -m environments.math_problems.grader SOCKET_FD
+
+which imports math-verify once and forks for each pair. The limits are CPU time
+and memory, so a verdict does not depend on the load of the machine.
+
+A grader that dies or hangs is replaced, and the pair is graded again. After a
+second failure the verdict is FAILED, which says nothing about the answer.
 """
 
 from __future__ import annotations
 
 import enum
 import functools
+import gc
 import importlib.util
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
 import sys
 import threading
+from typing import NoReturn
 
-READY = b'ready\n'
-# Far beyond the CPU time of a start or of a pair: only a grader that is stopped
-# takes so long.
+from environments.sandbox import processes
+
+MAX_LETTERS = 2000  # Longer answers are CUT_OFF.
+# Of one pair. The slowest of 1005 gold answers and 1005 wrong ones takes 0.4 s.
+CPU_SECONDS = 3
+MEMORY_BYTES = 1 << 30  # Address space; imports take a third.
+# Only a grader that hangs takes longer than these.
 _START_SECONDS = 300.0
 _WALL_SECONDS = 120.0
-MAX_LETTERS = 2000  # A longer answer is cut off.
-# These need no process.
+_READY = b'ready\n'
 _INTEGER = re.compile(r'-?\d{1,30}', re.ASCII)
+# Parser tables that these pairs build are shared by all forks.
+_WARM_UP = (
+    (r'\frac{1}{2}+\sqrt{3}', r'\sqrt{3}+0.5'), (r'(n+1)^{2}', 'n^2+2n+1'),
+    (r'x \ge 2', 'x > 2'), (r'\{1,2\} \cup (3, \infty)', r'\sin(x)'),
+    (r'\log_{2} 8', r'\binom{4}{2}\pi'), ('a_{1}', 'y=2x'))
 
 
 class Verdict(enum.Enum):
-  """What became of a pair."""
+  EQUAL = 'equal'
+  DIFFERENT = 'different'
+  CUT_OFF = 'cut_off'  # Too much time or memory, or an exception.
+  FAILED = 'failed'  # The grader failed; the answer is not graded.
 
-  EQUAL = 'equal'  # The answer is right.
-  DIFFERENT = 'different'  # The answer is wrong.
-  # The comparison took too long or too much memory, or ended with an error.
-  CUT_OFF = 'cut_off'
-  FAILED = 'failed'  # The grader failed, not the answer.
+
+# Exit codes of a fork, and signals that a pair can cause.
+_EXIT_CODES = {
+    0: Verdict.EQUAL,
+    1: Verdict.DIFFERENT,
+    2: Verdict.CUT_OFF,
+    -signal.SIGXCPU: Verdict.CUT_OFF,
+    -signal.SIGSEGV: Verdict.CUT_OFF,
+    -signal.SIGABRT: Verdict.CUT_OFF,
+}
 
 
 class _FailedError(OSError):
-  """The grader died or stopped."""
+  """The grader died or hung twice."""
 
 
 def check_installed() -> None:
-  """Raises ValueError unless math-verify is there."""
+  """Raises ValueError if math-verify is not installed."""
   if importlib.util.find_spec('math_verify') is None:
     raise ValueError(
-        'mathematics is graded by the package math-verify, which is not '
-        "installed; run pip install -e '.[maths]'.")
+        "math-verify, which grades mathematics, is not installed; run pip "
+        "install -e '.[maths]'.")
 
 
 def grade(answer: str, gold: str) -> Verdict:
-  """Whether an answer is equal to the gold answer."""
+  """Compares an answer with the gold answer."""
   if _INTEGER.fullmatch(answer) and _INTEGER.fullmatch(gold):
     return Verdict.EQUAL if int(answer) == int(gold) else Verdict.DIFFERENT
   if len(answer) > MAX_LETTERS:
@@ -71,7 +92,7 @@ def grade(answer: str, gold: str) -> Verdict:
 
 @functools.lru_cache(maxsize=4096)
 def _grade(answer: str, gold: str) -> Verdict:
-  """Raises _FailedError, so that a failure is not remembered."""
+  """Asks the grader; raises _FailedError so that failures are not cached."""
   global _grader
   request = json.dumps([answer, gold]).encode() + b'\n'
   with _lock:
@@ -87,21 +108,20 @@ def _grade(answer: str, gold: str) -> Verdict:
       if _grader is not None:
         _grader.close()
         _grader = None
-  raise _FailedError('the grader failed twice')
+  raise _FailedError
 
 
 class _Grader:
-  """A running server."""
+  """A running grader process; the constructor raises OSError on failure."""
 
   def __init__(self):
-    """Starts it; an OSError if it does not begin."""
-    self.owner = os.getpid()  # A fork of that one needs a grader of its own.
+    self.owner = os.getpid()  # A fork of this process needs another grader.
     self._connection, other = socket.socketpair()
     with other:
       self._process = subprocess.Popen(
           [sys.executable, '-X', 'utf8', '-m',
-           'environments.math_problems.grader_server', str(other.fileno())],
-          # A fixed hash seed, so that sets have the same order every time.
+           'environments.math_problems.grader', str(other.fileno())],
+          # A fixed hash seed gives sets the same order every time.
           env={'PYTHONPATH': os.pathsep.join(
               path or os.getcwd() for path in sys.path),
                'PYTHONHASHSEED': '0'},
@@ -109,8 +129,8 @@ class _Grader:
           pass_fds=(other.fileno(),), start_new_session=True)
     self._lines = self._connection.makefile('rb')
     try:
-      if self._ask(b'', _START_SECONDS) != READY:
-        raise _FailedError('the grader did not start')
+      if self._ask(b'', _START_SECONDS) != _READY:
+        raise OSError('the grader did not start')
     except OSError:
       self.close()
       raise
@@ -120,7 +140,7 @@ class _Grader:
     return self._process.pid
 
   def ask(self, request: bytes) -> Verdict:
-    """The verdict on a pair; an OSError or ValueError if it fails."""
+    """Returns the verdict on a pair; OSError or ValueError on failure."""
     return Verdict(self._ask(request, _WALL_SECONDS).decode().strip())
 
   def _ask(self, request: bytes, seconds: float) -> bytes:
@@ -129,7 +149,7 @@ class _Grader:
     return self._lines.readline()
 
   def close(self) -> None:
-    """Kills it, and the fork that grades."""
+    """Kills the process and its fork."""
     try:
       os.killpg(self._process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -141,3 +161,39 @@ class _Grader:
 
 _grader: _Grader | None = None
 _lock = threading.Lock()
+
+
+def serve(fd: int) -> None:
+  """Answers each line, a JSON list of answer and gold, with a verdict."""
+  from environments.math_problems import equivalence  # Takes 100 MB.
+
+  def grade_and_exit(line: bytes) -> NoReturn:
+    code = 2
+    try:
+      processes.set_option(processes.PR_SET_PDEATHSIG, signal.SIGKILL)
+      resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 1))
+      resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+      resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+      code = int(not equivalence.equivalent(*json.loads(line)))
+    finally:
+      os._exit(code)
+
+  processes.set_option(processes.PR_SET_PDEATHSIG, signal.SIGKILL)
+  for pair in _WARM_UP:
+    equivalence.equivalent(*pair)
+  gc.collect()
+  gc.freeze()  # Otherwise a fork's first collection copies every page.
+  with socket.socket(fileno=fd) as connection:
+    connection.sendall(_READY)
+    with connection.makefile('rb') as lines:
+      for line in lines:
+        pid = os.fork()
+        if not pid:
+          grade_and_exit(line)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        verdict = _EXIT_CODES.get(code, Verdict.FAILED)
+        connection.sendall(f'{verdict.value}\n'.encode())
+
+
+if __name__ == '__main__':
+  serve(int(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""What a team that solves mathematical problems is told, in our own words."""
+"""Prompts of a team that solves mathematical problems, in our own words."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import dataclasses
 from environments import env_api
 from environments import text as text_lib
 
-# Bytes of it that others, and the role itself in later turns, are shown. Of the
-# turns before the last, only answers are shown.
+# Bytes shown to the other role, and to the same role in later turns. Only the
+# answers of turns before the previous one are shown.
 SHOWN_PROGRAM, SHOWN_OUTPUT, SHOWN_ERROR = 1500, 400, 200
 SHOWN_REASONING, SHOWN_ANSWER = 1000, 100
 
@@ -37,12 +37,11 @@ class Attempt:
   """An action of a role.
 
   Attributes:
-    role: whose.
-    answer: what it came to, if to anything.
-    quality: see `rewards.py`.
-    text: the program of a tool, if there is one, or what others wrote.
-    output: what the program printed.
-    error: the last line of its stderr, if it failed.
+    answer: None if there is no box or printed line.
+    quality: weighted reward terms, see `rewards.py`.
+    text: the program of a tool; the reply of another role.
+    output: stdout of the program.
+    error: the last line of its stderr, if the program failed.
   """
 
   role: str
@@ -56,15 +55,15 @@ class Attempt:
 def messages(
     role: str, problem: str, turn: int, max_turns: int,
     attempts: Sequence[Attempt], num_roles: int) -> list[env_api.Message]:
-  """The prompt of a role.
+  """Builds the prompt of a role.
 
   Args:
     role: 'tool', 'reasoner' or 'solo'.
-    problem: as the data set has it.
-    turn: turns that are over.
-    max_turns: of an episode.
-    attempts: of all turns, in their order.
-    num_roles: attempts of each turn.
+    problem: text of the data set.
+    turn: number of finished turns.
+    max_turns: turns before an episode is truncated.
+    attempts: of all turns, in order.
+    num_roles: attempts per turn.
   """
   parts = [f'Problem:\n{problem}']
   for number in range(turn):
@@ -83,7 +82,6 @@ def messages(
 
 
 def _answer(attempt: Attempt) -> str:
-  """What an attempt came to."""
   subject, verb = (
       ('program', 'printed') if attempt.role == 'tool' else
       (attempt.role, 'answered'))
@@ -93,7 +91,6 @@ def _answer(attempt: Attempt) -> str:
 
 
 def _report(attempt: Attempt) -> str:
-  """What is shown of an attempt."""
   if attempt.role != 'tool':
     shown = text_lib.shorten(attempt.text.strip(), SHOWN_REASONING)
     return f'{_answer(attempt)}\n{shown}'

@@ -1,37 +1,36 @@
-"""What a team is paid for in mathematics: reward terms and their weights.
+"""Reward terms of the mathematics environment and their weights.
 
-Terms, all 0 or 1 (`reward_terms` logs them before weighting):
+All terms are 0 or 1. `reward_terms` logs them before weighting:
 
-  name          role       value                                  sees
-  solved        team       1 if the episode ends with a right     the checker
+  name          role       1 if                                   computed from
+  solved        team       the episode ends with a correct        the checker
                            answer of the role that acts last
-  boxed         reasoner   1 if there is a box that is not empty  the text
-  right         reasoner   1 if that is right                     the checker
-  ran           tool       1 if the program ended well and        the run
-                           printed something
-  printed       tool       1 if its last line is a number, or     the run
-                           several
-  output_right  tool       1 if that is the right answer          the checker
+  boxed         reasoner   there is a box that is not empty       the text
+  right         reasoner   the boxed answer is correct            the checker
+  ran           tool       the program ended without an error     the run
+                           and printed something
+  printed       tool       the last printed line is a number or   the run
+                           several numbers
+  output_right  tool       the last printed line is correct       the checker
 
-A term whose evidence is missing is 0: nothing is right without a box, and
-nothing is printed by a program that failed. None of these is an oracle.
+A term without evidence is 0: without a box nothing is `right`. No term is an
+oracle.
 
-The *quality* of an action is the weighted sum of the terms of its role, from 0
-to 1. A role is paid for its quality less that of its action in the turn before.
-All candidates of a group share the turn before, so what AT-GRPO compares is the
-quality, as in the paper (arXiv 2510.11062, its local rewards). Over an episode
-the differences add up to the quality of the last action, so nothing is earned
-by answering late or by disagreeing: an episode that ends at once with two right
-answers pays the most that there is. An empty action has quality 0, the least.
+The *quality* of an action, from 0 to 1, is the weighted sum of its role's
+terms. A role is paid the difference to the quality of its action in the
+previous turn. All candidates of a group share the previous turn, so AT-GRPO
+compares the quality, which is the local reward of arXiv 2510.11062. Over an
+episode the differences add up to the quality of the last action, so late
+answers and disagreement earn nothing, and an empty action has the minimum, 0.
 
 The team's term is paid once, when the episode ends.
 
 Presets (`REWARDS`):
 
-  mixed    all of the table, with the weights of the paper
-  outcome  none: nothing but the team's checker pays anybody. The step of the
-           tool, and one after which the episode goes on, pay nothing at once;
-           see environments/boards/rewards.py for return types that look further
+  mixed    all terms above, with the weights of the paper
+  outcome  only the team's checker pays. A step of the tool, and a step that
+           does not end the episode, have no immediate reward;
+           environments/boards/rewards.py lists return types that look further
 """
 
 _REASONER = {'boxed': 0.2, 'right': 0.8}

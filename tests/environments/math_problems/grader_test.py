@@ -1,4 +1,4 @@
-"""The grader: answers that cannot be compared, and graders that fail."""
+"""The grader process: limits, replacement, and the measured figures."""
 
 import os
 import signal
@@ -6,58 +6,48 @@ import signal
 import pytest
 
 from environments.math_problems import grader
+from environments.math_problems import measure
+from tests.environments.math_problems import published
 
 EQUAL, DIFFERENT = grader.Verdict.EQUAL, grader.Verdict.DIFFERENT
 CUT_OFF, FAILED = grader.Verdict.CUT_OFF, grader.Verdict.FAILED
 
 
 @pytest.fixture(autouse=True)
-def nothing_remembered():
+def empty_cache():
   grader._grade.cache_clear()
 
 
-def test_verdicts():
-  assert grader.grade(r'\frac{1}{2}', '0.5') is EQUAL
-  assert grader.grade(r'\frac{1}{2}', '0.51') is DIFFERENT
-  assert grader.grade('12', '012') is EQUAL
-  assert grader.grade('12', '13') is DIFFERENT
+@pytest.mark.parametrize('answer, gold, verdict', [
+    (r'\frac{1}{2}', '0.5', EQUAL), (r'\frac{1}{2}', '0.51', DIFFERENT)])
+def test_verdicts(answer, gold, verdict):
+  assert grader.grade(answer, gold) is verdict
 
 
-def test_integers_start_no_process(monkeypatch):
+def test_integers_and_long_answers_need_no_process(monkeypatch):
   monkeypatch.setattr(grader, '_grade', None)
-  assert grader.grade('-12', '-12') is EQUAL
+  assert grader.grade('-12', '-012') is EQUAL
   assert grader.grade('-12', '12') is DIFFERENT
+  assert grader.grade('1' * (grader.MAX_LETTERS + 1), '7') is CUT_OFF
 
 
-def test_an_answer_that_takes_forever_is_cut_off():
+def test_endless_comparison_is_cut_off():
   assert grader.grade(r'9^{9^{9^{9}}}', '7') is CUT_OFF
-  assert grader.grade('7.0', '7') is EQUAL  # The grader lives on.
+  assert grader.grade('7.0', '7') is EQUAL  # The grader still runs.
 
 
 @pytest.mark.parametrize('answer', [
     '', '\0', '\ud800', '\n', '"', '\\', '\\boxed{', r'\frac', '{' * 50,
     r'\text{', '9' * 1900 + '.5e999', '1/0', '$', r'\infty-\infty'])
-def test_answers_that_are_no_mathematics(answer):
+def test_malformed_answers_are_wrong(answer):
   assert grader.grade(answer, '7') in (CUT_OFF, DIFFERENT)
 
 
-def test_long_answers_are_cut_off(monkeypatch):
-  monkeypatch.setattr(grader, '_grade', None)
-  assert grader.grade('1' * (grader.MAX_LETTERS + 1), '7') is CUT_OFF
-
-
-def test_a_grader_that_dies_is_replaced():
+@pytest.mark.parametrize('end', [signal.SIGKILL, signal.SIGSTOP])
+def test_dead_or_hanging_grader_is_replaced(end, monkeypatch):
   assert grader.grade('x+1', '1+x') is EQUAL
   first = grader._grader.pid
-  os.kill(first, signal.SIGKILL)
-  assert grader.grade('x+2', '2+x') is EQUAL
-  assert grader._grader.pid != first
-
-
-def test_a_grader_that_stops_is_replaced(monkeypatch):
-  assert grader.grade('x+1', '1+x') is EQUAL
-  first = grader._grader.pid
-  os.kill(first, signal.SIGSTOP)
+  os.kill(first, end)
   monkeypatch.setattr(grader, '_WALL_SECONDS', 3.0)
   assert grader.grade('x+2', '2+x') is EQUAL
   assert grader._grader.pid != first
@@ -65,17 +55,39 @@ def test_a_grader_that_stops_is_replaced(monkeypatch):
     os.kill(first, 0)
 
 
-def test_what_fails_again_is_no_judgement(monkeypatch):
-  monkeypatch.setattr(
-      grader._Grader, 'ask', lambda self, request: os.kill(
-          self.pid, signal.SIGKILL) or self._ask(request, 60.0) or FAILED)
-  assert grader.grade('x+3', '3+x') is FAILED
-  monkeypatch.undo()
-  assert grader.grade('x+3', '3+x') is EQUAL  # It was not remembered.
+def test_second_failure_is_no_judgement_and_not_cached(monkeypatch):
+  class Broken:
+    owner = os.getpid()
+    ask = staticmethod(lambda request: FAILED)
+    close = staticmethod(lambda: None)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(grader, '_Grader', Broken)
+    patch.setattr(grader, '_grader', None)
+    assert grader.grade('x+3', '3+x') is FAILED
+  assert grader.grade('x+3', '3+x') is EQUAL
 
 
-def test_a_missing_package_is_one_sentence(monkeypatch):
+def test_missing_math_verify_is_reported(monkeypatch):
   grader.check_installed()
   monkeypatch.setattr(grader.importlib.util, 'find_spec', lambda name: None)
-  with pytest.raises(ValueError, match='math-verify, which is not installed'):
+  with pytest.raises(ValueError, match='math-verify'):
     grader.check_installed()
+
+
+@pytest.mark.parametrize('gold, wrong', [
+    ('204', '205'), ('$2^{1009}$', '$2^{1000}$'), ('$f(x)=x$.', '$f(x)=x+1'),
+    ('62.5%', '62.6%')])
+def test_perturbed_answer(gold, wrong):
+  assert measure.perturb(gold) == wrong
+
+
+def test_measure_prints_every_exception(tmp_path, capsys):
+  row = published.ROWS['aime25'][1]
+  published.write(tmp_path, 'aime25', [
+      row, row | {'answer': '$x+y$, where $y>3$'}])
+  measure.main(str(tmp_path), 'aime25')
+  lines = capsys.readouterr().out.splitlines()
+  assert lines[-1] == (
+      'aime25: 2 of 2 gold answers accepted, 1 wrong answers refused')
+  assert "wrong answer '$x+y$, where $y>4$'" in lines[-2]
