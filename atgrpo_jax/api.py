@@ -1,4 +1,4 @@
-"""Runs from Python, in a notebook or a program of your own.
+"""Train, evaluate, export and sample from Python or a notebook.
 
   from atgrpo_jax import api
   from configs import plan_path
@@ -7,8 +7,8 @@
     print(run.train()['after']['success'])
     print(run.generate('planner', [{'role': 'user', 'content': 'Hello.'}]))
 
-A program needs `if __name__ == '__main__':` around this, since the processes
-that step environments import it.
+A program needs `if __name__ == '__main__':` around this code, because the
+processes that step environments import the main module.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ from environments import env_api
 def train(
     config: ml_collections.ConfigDict,
     workdir: str | os.PathLike) -> dict[str, dict[str, Any]]:
-  """Trains as `config` says; see `Run.train`."""
+  """Trains a team and returns its evaluations; see `Run.train`."""
   with Run(config, workdir) as run:
     return run.train()
 
 
 class Run:
-  """A config and a workdir, with the sandbox and the processes of the run.
+  """A config, a workdir, and the sandbox and worker processes of the run.
 
-  A context manager: what it has started ends with it. Raises the errors of
-  `atgrpo_jax.errors`, whose messages are for the user.
+  A context manager, which ends these processes on exit. Errors that a user can
+  fix are those of `atgrpo_jax.errors`.
   """
 
   def __init__(
       self, config: ml_collections.ConfigDict | None,
       workdir: str | os.PathLike):
-    """`config` is copied; None is that of the run in `workdir`."""
+    """Copies `config`; None reads the config of the run in `workdir`."""
     self.workdir = files.as_path(workdir, 'workdir')
     if config is None:
       config = saved_config.get_config(str(self.workdir))
@@ -68,7 +68,7 @@ class Run:
       self._workers = stack.enter_context(workers_lib.Workers(
           self.config.environment.num_workers,
           self.config.environment.program_slots, **self.config.sandbox))
-      self.config.sandbox.level = self._workers.level  # Of 'auto', 'remote'.
+      self.config.sandbox.level = self._workers.level  # Resolves 'auto'.
       self._opened = stack.pop_all()
     return self
 
@@ -78,18 +78,18 @@ class Run:
 
   @functools.cached_property
   def experiment(self) -> experiment_lib.Experiment:
-    """What the run is made of, built when it is first asked for."""
+    """The typed objects of the run, built on first use."""
     if self._opened is None:
       raise errors.UserError(
-          'The run is not open; use it inside of `with api.Run(...) as run:`.')
+          'The run is not open; use it inside `with api.Run(...) as run:`.')
     return experiment_lib.build(
         self.config, sandbox=self._workers.sandbox, executor=self._workers)
 
   def train(self) -> dict[str, dict[str, Any]]:
-    """Trains, or goes on where a run was stopped.
+    """Trains, or resumes a run that was stopped.
 
     Returns:
-      The evaluations 'before' and 'after', as `evaluate.evaluate` gives them.
+      'before' and 'after' -> the results of `evaluate.evaluate`.
     """
     with disk.OneSentence(self.workdir):
       train_lib.train(self.experiment, self.workdir)
@@ -99,10 +99,10 @@ class Run:
 
   def evaluate(
       self, checkpoint: str = checkpoints_lib.LATEST) -> dict[str, Any]:
-    """Plays `config.evaluation.test` by a checkpoint, or the untrained team.
+    """Evaluates a checkpoint, or the untrained team, on the test split.
 
-    The result is also in `evals/`, as `config.evaluation.name`. `checkpoint` is
-    a step, 'latest' or 'best'.
+    Also writes `evals/<evaluation.name>.json`. `checkpoint` is a step, 'latest'
+    or 'best'.
     """
     with disk.OneSentence(self.workdir):
       evaluate_lib.evaluate_run(self.experiment, self.workdir, checkpoint)
@@ -110,7 +110,7 @@ class Run:
 
   def export(
       self, checkpoint: str = checkpoints_lib.LATEST) -> list[pathlib.Path]:
-    """Writes the trained policies of a checkpoint as model folders."""
+    """Writes the trained policies of a checkpoint; returns their folders."""
     with disk.OneSentence(self.workdir):
       export_lib.export_run(self.experiment, self.workdir, checkpoint)
     return sorted((self.workdir / 'export').iterdir())
@@ -119,20 +119,21 @@ class Run:
       self, role: str, messages: Sequence[env_api.Message], *,
       num_samples: int = 1, seed: int = 0, temperature: float | None = None,
       checkpoint: str = checkpoints_lib.LATEST) -> list[str]:
-    """What the policy of a role answers to a chat.
+    """Samples completions of a chat from the policy of a role.
 
     Args:
-      role: of the environment's team.
-      messages: each with 'role' and 'content'; rendered by the chat template.
-      num_samples: answers to the one prompt.
-      seed: equal ones give equal answers.
-      temperature: 0 is greedy; None is that of training.
-      checkpoint: a step, 'latest' or 'best'; without any, the untrained team.
+      role: a role of the environment's team.
+      messages: dicts with 'role' and 'content', rendered by the chat template.
+      num_samples: number of completions.
+      seed: equal seeds give equal completions.
+      temperature: 0 is greedy; None is the temperature of training.
+      checkpoint: a step, 'latest' or 'best'. A workdir without checkpoints
+        samples from the untrained policy.
     """
     experiment = self.experiment
     if role not in experiment.environment.roles:
       raise errors.UserError(
-          f'{role!r} is no role of {experiment.environment.roles}.')
+          f'role={role!r}: expected one of {experiment.environment.roles}.')
     params, step = experiment.trained_params(self.workdir, checkpoint)
     if temperature is None:
       temperature = self.config.rollout.temperature
@@ -141,12 +142,12 @@ class Run:
             params, step=step, temperature=temperature,
             policy_map=experiment.policy_map),
         environment=_Chat(), seed=seed)
-    texts, = runner.play([_answers(runner, role, messages, num_samples)])
+    texts, = runner.play([_completions(runner, role, messages, num_samples)])
     return texts
 
 
 class _Chat:
-  """Shows each role its state, which is the chat; never stepped."""
+  """An environment whose state is a chat; it is observed but not stepped."""
 
   def observe(
       self, state: Sequence[env_api.Message],
@@ -155,7 +156,7 @@ class _Chat:
     return state
 
 
-def _answers(
+def _completions(
     runner: runner_lib.EpisodeRunner, role: str,
     messages: Sequence[env_api.Message],
     num_samples: int) -> runner_lib.EpisodeCoroutine:

@@ -1,4 +1,4 @@
-"""Runs from Python."""
+"""Runs started from Python."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def config(echo_folder):
   return config
 
 
-def test_a_team_from_a_config(config, tmp_path):
+def test_train_evaluate_export_and_generate(config, tmp_path):
   workdir = tmp_path / 'run'
   with api.Run(config, workdir) as run:
     chat = [{'role': 'user', 'content': 'first b'}]
@@ -27,7 +27,7 @@ def test_a_team_from_a_config(config, tmp_path):
     assert run.evaluate() == results['after']
     assert run.export() == [workdir / 'export/shared']
 
-  # All of it again from the workdir alone.
+  # The workdir alone is enough.
   with api.Run(None, workdir) as run:
     assert run.config.train.num_steps == 12
     said = {
@@ -38,7 +38,7 @@ def test_a_team_from_a_config(config, tmp_path):
     assert sum(word == letter for letter, word in said.items()) >= 4, said
     again = run.generate('second', chat, num_samples=3, seed=5)
     assert again == run.generate('second', chat, num_samples=3, seed=5)
-    with pytest.raises(errors.UserError, match="'third' is no role of"):
+    with pytest.raises(errors.UserError, match="role='third'"):
       run.generate('third', chat)
   with pytest.raises(errors.UserError, match='The run is not open'):
     api.Run(config, workdir).train()
@@ -46,7 +46,7 @@ def test_a_team_from_a_config(config, tmp_path):
     api.Run(None, tmp_path / 'nothing')
 
 
-def test_workers_that_there_cannot_be(config, tmp_path):
+def test_bad_worker_settings_are_named(config, tmp_path):
   config = config.copy_and_resolve_references()
   config.sandbox.level = 'strong'
   with pytest.raises(errors.UserError, match="sandbox.level='strong'"):
