@@ -24,7 +24,6 @@ from atgrpo_jax.io import checkpoints as checkpoints_lib
 from atgrpo_jax.io import files
 from atgrpo_jax.io import workdir as workdir_lib
 from atgrpo_jax.rollout import policy_map as policy_map_lib
-from atgrpo_jax.rollout import records
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from environments import datasets
@@ -63,11 +62,11 @@ def evaluate(
   num_failed = len(tasks) - len(finished)
   _check_num_failed(num_failed, len(tasks))
   if transcripts is not None:
-    records.write_trees(
+    tree_lib.write(
         transcripts, [
             tree_lib.chain(task['task_id'], nodes)
             for task, nodes in zip(tasks, episodes)],
-        environment, with_tokens=False)
+        environment.show, with_tokens=False)
   last_steps = [nodes[-1].steps[0] for nodes in finished]
   num_turns = [nodes[-1].turn + 1 for nodes in finished]
   turns_to_solve = [

@@ -23,7 +23,6 @@ import numpy as np
 from atgrpo_jax import errors
 from atgrpo_jax import types
 from atgrpo_jax.algorithms import play
-from atgrpo_jax.rollout import records
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from environments import env_api
@@ -136,7 +135,7 @@ def _bootstrap(values: np.ndarray, clusters: np.ndarray) -> list[float]:
 
 
 def group_measures(
-    trees: Iterable[Mapping[str, Any]],
+    trees: Iterable[tree_lib.Tree],
     k: int) -> dict[tuple[str, int, str], float]:
   """PassOrNot@k, Accuracy@k and MaxCoop@k of arXiv 2508.04652.
 
@@ -146,37 +145,35 @@ def group_measures(
   their largest cooperation term.
 
   Args:
-    trees: records of `records.read_trees`.
+    trees: of training steps.
     k: candidates of a prompt. Prompts with fewer are excluded.
 
   Returns:
     (role, turn, measure) -> mean over prompts.
   """
   values = collections.defaultdict(list)
-  for node in (node for tree in trees for node in tree['nodes']):
-    for index, group in enumerate(node['groups']):
+  for node in (node for tree in trees for node in tree.nodes):
+    for index, group in enumerate(node.groups):
       candidates = [
-          terms for candidate in range(len(group['candidates']))
+          terms for candidate in range(len(group.candidates))
           if (terms := _mean_terms(node, index, candidate)) is not None]
       for measure, (names, value_fn) in _GROUP_MEASURES.items():
         found = [
             value_fn(terms[name]) for terms in candidates for name in names
             if name in terms]
         if len(found) >= k:
-          values[group['role'], node['turn'], measure].append(
+          values[group.key.role, node.turn, measure].append(
               best_at_k(found, k))
   return {key: statistics.fmean(x) for key, x in values.items()}
 
 
 def _mean_terms(
-    node: Mapping[str, Any], group: int,
-    candidate: int) -> dict[str, float] | None:
+    node: tree_lib.Node, group: int, candidate: int) -> dict[str, float] | None:
   """Mean reward terms over a candidate's steps; None if all steps failed."""
   known = [
-      step['terms'] for joint_action, step in zip(
-          node['joint_actions'], node['steps'])
-      if joint_action[group] == candidate
-      and 'infrastructure' not in step['outcomes'].values()]
+      step.reward_terms for joint_action, step in zip(
+          node.joint_actions, node.steps)
+      if joint_action[group] == candidate and not tree_lib.failed(step)]
   if not known:
     return None
   return {
@@ -278,7 +275,7 @@ def main(arguments: Sequence[str]) -> int:
   args = parse(arguments)
   try:
     for k in map(int, args.k.split(',')):
-      trees = (tree for path in args.files for tree in records.read_trees(path))
+      trees = (tree for path in args.files for tree in tree_lib.read(path))
       for key, value in sorted(group_measures(trees, k).items()):
         role, turn, measure = key
         print(f'{role}, turn {turn + 1}: {measure}@{k} {value:.3f}')

@@ -12,9 +12,8 @@ devices a replay equals the record. Changed values of the config (see
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 import dataclasses
-import json
 import os
 import pathlib
 from typing import Any
@@ -32,10 +31,8 @@ from atgrpo_jax.algorithms import collect
 from atgrpo_jax.io import checkpoints as checkpoints_lib
 from atgrpo_jax.io import step_clock
 from atgrpo_jax.io import workdir as workdir_lib
-from atgrpo_jax.rollout import records
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
-from atgrpo_jax.viewer import trees as trees_lib
 from environments import datasets
 from environments import env_api
 
@@ -59,9 +56,6 @@ _BEFORE, _SHOWN = 20, 80  # Characters of a text that differs.
 # What is compared before what follows from it.
 _FIRST = ('state', 'messages', 'prompt_ids', 'ids', 'text')
 _LAST = ('joint_action', 'chosen')
-
-# A tree as `records.read_trees` gives it.
-_Record = Mapping[str, Any]
 
 
 def recorded_config(
@@ -113,28 +107,28 @@ def replay(
   """
   is_training = step.isdecimal()
   changes = _changes(run.config, changed.config, is_training)
-  path = (records.groups_path(workdir, int(step)) if is_training
+  path = (tree_lib.groups_path(workdir, int(step)) if is_training
           else evaluate.transcripts_path(workdir, step))
   if not path.exists():
     raise errors.UserError(
         f'--step={step}: there is no {path}; give one of '
         f'{", ".join(_recorded_steps(workdir)) or "none: nothing is recorded"}.'
         )
-  recorded = _read(path)
+  recorded = list(tree_lib.read(path))
   if task_id is not None:
-    known = [tree['task_id'] for tree in recorded]
-    recorded = [tree for tree in recorded if tree['task_id'] == task_id]
+    known = [tree.task_id for tree in recorded]
+    recorded = [tree for tree in recorded if tree.task_id == task_id]
     if not recorded:
       raise errors.UserError(
           f'--task={task_id} is not in {path}, which has {len(known)} tasks, '
           f'such as {", ".join(known[:10])}.')
   play_again = _training_step if is_training else _evaluation
   trees = play_again(
-      run, changed, workdir, step, [tree['task_id'] for tree in recorded])
+      run, changed, workdir, step, [tree.task_id for tree in recorded])
   new = workdir / 'replays' / path.name
-  records.write_trees(
-      new, trees, changed.environment, with_tokens=is_training)
-  replayed = list(records.read_trees(new))
+  tree_lib.write(
+      new, trees, changed.environment.show, with_tokens=is_training)
+  replayed = list(tree_lib.read(new))
 
   for change in changes:
     print(f'changed: {change}')
@@ -156,15 +150,6 @@ def _recorded_steps(workdir: pathlib.Path) -> list[str]:
       path.name.partition('.')[0]
       for path in sorted((workdir / 'evals').glob('*.jsonl.gz'))]
   return steps + evaluations
-
-
-def _read(path: pathlib.Path) -> list[_Record]:
-  """The trees of a record; UserError if it has another form."""
-  with trees_lib.of_our_form(path):
-    recorded = list(records.read_trees(path))
-    for tree in recorded:
-      trees_lib.tree(tree)
-  return recorded
 
 
 def _changes(
@@ -279,21 +264,20 @@ def _find(
   return [by_id[task_id] for task_id in task_ids]
 
 
-def _summary(trees: Sequence[_Record]) -> str:
-  summaries = [trees_lib.tree(tree)['summary'] for tree in trees]
-  solved, played = (
-      sum(it[name] for it in summaries) for name in ('solved', 'episodes'))
-  returns = [
-      candidate['return'] for tree in trees for node in tree['nodes']
-      for group in node['groups'] for candidate in group['candidates']]
-  known = [x for x in returns if x is not None]
+def _summary(trees: Sequence[tree_lib.Tree]) -> str:
+  episodes = [episode for tree in trees for episode in tree.episodes()]
+  num_solved = sum(episode.success for episode in episodes)
+  returns = np.concatenate([
+      group.returns for tree in trees for group in tree.groups()])
+  known = returns[np.isfinite(returns)]
   return (
-      f'{solved} of {played} episodes solved, mean return '
-      f'{np.mean(known) if known else np.nan:.3f} of {len(returns)} candidates')
+      f'{num_solved} of {len(episodes)} episodes solved, mean return '
+      f'{np.mean(known) if len(known) else np.nan:.3f} of {len(returns)} '
+      'candidates')
 
 
 def _compare(
-    recorded: Sequence[_Record], replayed: Sequence[_Record], *,
+    recorded: Sequence[tree_lib.Tree], replayed: Sequence[tree_lib.Tree], *,
     is_alone: bool, is_changed: bool) -> bool:
   """Prints where the trees differ first; whether they are equal.
 
@@ -302,7 +286,9 @@ def _compare(
   num_equal, first, distance = 0, '', 0.0
   for then, now in zip(recorded, replayed):
     difference = None
-    for where, x, y in _differences(_renumbered(then), _renumbered(now), ()):
+    for where, x, y in _differences(
+        _renumber_baselines(then).to_json(), _renumber_baselines(now).to_json(),
+        ()):
       numbers = isinstance(x, float) and isinstance(y, float)
       if (is_alone and numbers and 'logprobs' in where
           and abs(x - y) <= _ROUNDING):
@@ -327,13 +313,11 @@ def _compare(
   return not num_different
 
 
-def _renumbered(tree: _Record) -> dict[str, Any]:
-  """The same with baselines counted in this tree, not in the whole step."""
-  tree, ids = json.loads(json.dumps(tree)), {}
-  for node in tree['nodes']:
-    for group in node['groups']:
-      group['baseline_id'] = ids.setdefault(group['baseline_id'], len(ids))
-  return tree
+def _renumber_baselines(tree: tree_lib.Tree) -> tree_lib.Tree:
+  """Numbers the baselines within this tree instead of the whole step."""
+  ids = {}
+  return tree.map_groups(lambda group: dataclasses.replace(
+      group, baseline_id=ids.setdefault(group.baseline_id, len(ids))))
 
 
 def _differences(
@@ -362,15 +346,16 @@ def _from(text: str, start: int) -> str:
 
 
 def _sentence(
-    tree: _Record, where: tuple[str | int, ...], then: Any, now: Any) -> str:
+    tree: tree_lib.Tree, where: tuple[str | int, ...], then: Any,
+    now: Any) -> str:
   """Where in a tree something differs, and in what."""
-  words, rest = [f'task {tree["task_id"]}'], list(where)
+  words, rest = [f'task {tree.task_id}'], list(where)
   if rest[:1] == ['nodes'] and len(rest) > 2:
-    node, rest = tree['nodes'][rest[1]], rest[2:]
-    words.append(f'turn {node["turn"] + 1}')
+    node, rest = tree.nodes[rest[1]], rest[2:]
+    words.append(f'turn {node.turn + 1}')
     if rest[0] == 'groups' and len(rest) > 2:
-      group, rest = node['groups'][rest[1]], rest[2:]
-      words.append(group['role'])
+      group, rest = node.groups[rest[1]], rest[2:]
+      words.append(group.key.role)
   for part, index in (('candidates', 'candidate'), ('steps', 'joint action')):
     if rest[0] == part and len(rest) > 2:
       words.append(f'{index} {rest[1]}')

@@ -30,7 +30,6 @@ from atgrpo_jax.io import signals
 from atgrpo_jax.io import step_clock
 from atgrpo_jax.io import workdir as workdir_lib
 from atgrpo_jax.learner import update as update_lib
-from atgrpo_jax.rollout import records
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from atgrpo_jax.viewer import report
@@ -161,12 +160,12 @@ def _train(
         loop.step_tokens = counters.completion_tokens
         loop.completion_tokens += counters.completion_tokens
         with clock.part('records'):
-          values = records.rollout_metrics(trees, counters)
+          values = tree_lib.metrics(trees) | counters.metrics()
           if loop.step % config.train.groups_every == 0 or (
               loop.fraction_done(*limits, step=loop.step + 1) >= 1):
-            records.write_trees(
-                records.groups_path(workdir, loop.step), trees,
-                experiment.environment, with_tokens=True)
+            tree_lib.write(
+                tree_lib.groups_path(workdir, loop.step), trees,
+                experiment.environment.show, with_tokens=True)
         # Gradient and update.
         values |= update(
             experiment, states, trees, step=loop.step, references=references,
@@ -185,7 +184,7 @@ def _train(
         break
     loop.unfinished = ''
     values |= loop.validation | compiles.lap() | clock.lap()
-    values |= records.worker_metrics(experiment.executor)
+    values |= runner_lib.worker_metrics(experiment.executor)
     values |= metrics_lib.peak_memory()
     workdir_lib.check_there(workdir)
     lock.check()

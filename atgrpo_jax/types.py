@@ -8,7 +8,7 @@ The model's own axes are listed in `atgrpo_jax.model.decoder`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import dataclasses
 import enum
 import math
@@ -17,6 +17,8 @@ from typing import NamedTuple
 from flax import struct
 import jax
 import numpy as np
+
+NO_BASELINE = -1
 
 
 class GroupKey(NamedTuple):
@@ -79,18 +81,20 @@ class Group:
     key: see `GroupKey`.
     policy: the policy that was sampled.
     prompt: [S] int32 ids.
-    candidates: the G samples.
-    value: of the prompt, as a critic sees it; None without a critic of prompts.
+    candidates: the G candidates.
+    messages: the chat messages that `prompt` encodes.
+    value: a critic's value of the prompt; None without such a critic.
     baseline_id: equal for groups of a step whose candidates share a baseline;
-      -1 until that is known.
+      `NO_BASELINE` until advantages are assigned.
   """
 
   key: GroupKey
   policy: str
   prompt: np.ndarray
   candidates: tuple[Candidate, ...]
+  messages: Sequence[Mapping[str, str]] = ()
   value: float | None = None
-  baseline_id: int = -1
+  baseline_id: int = NO_BASELINE
 
   @property
   def rewards(self) -> np.ndarray:

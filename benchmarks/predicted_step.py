@@ -33,7 +33,7 @@ from atgrpo_jax.compile_check import whole_step
 from atgrpo_jax.distributed import chips
 from atgrpo_jax.huggingface import hub
 from atgrpo_jax.io import metrics as metrics_lib
-from atgrpo_jax.rollout import records
+from atgrpo_jax.rollout import tree as tree_lib
 from configs import plan_path
 
 _STEPS = flags.DEFINE_integer(
@@ -126,16 +126,14 @@ def recorded(
   """Lengths and turns of all trees of some steps."""
   trees = [
       tree for step in steps
-      for tree in records.read_trees(records.groups_path(workdir, step))]
-  groups = [
-      group for tree in trees for node in tree['nodes']
-      for group in node['groups']]
+      for tree in tree_lib.read(tree_lib.groups_path(workdir, step))]
+  groups = [group for tree in trees for group in tree.groups()]
   return whole_step.Lengths(
-      drawn.Recorded(tuple(len(group['prompt_ids']) for group in groups)),
+      drawn.Recorded(tuple(len(group.prompt) for group in groups)),
       drawn.Recorded(tuple(
-          len(candidate['ids']) for group in groups
-          for candidate in group['candidates'])),
-      drawn.Recorded(tuple(tree['nodes'][-1]['turn'] + 1 for tree in trees)))
+          len(candidate.completion) for group in groups
+          for candidate in group.candidates)),
+      drawn.Recorded(tuple(tree.nodes[-1].turn + 1 for tree in trees)))
 
 
 def table(

@@ -4,10 +4,13 @@ import itertools
 import math
 import statistics
 
+import numpy as np
 import pytest
 
 from atgrpo_jax import measures
-from atgrpo_jax.rollout import records
+from atgrpo_jax import types
+from atgrpo_jax.rollout import tree as tree_lib
+from environments import env_api
 from tests.rollout import scripted
 from tests.viewer import runs
 
@@ -35,23 +38,36 @@ def test_k_outside_the_number_of_candidates_is_refused(k):
     measures.best_at_k([1] * 5, k)
 
 
+def step(roles, terms, outcome='ok'):
+  return env_api.Step(
+      None, 0.0, dict.fromkeys(roles, 0.0), terms, True, False, False,
+      dict.fromkeys(roles, env_api.Outcome(outcome)))
+
+
+def group(role, turn, num_candidates):
+  empty = np.zeros(0)
+  return types.Group(
+      types.GroupKey('t', role, turn, 0), '', empty,
+      (types.Candidate(empty, empty),) * num_candidates)
+
+
 def node(role, turn, *terms, outcome='ok'):
-  """A node as `rollout.records` writes it, with one group."""
-  return {
-      'turn': turn, 'joint_actions': [[i] for i in range(len(terms))],
-      'groups': [{'role': role, 'candidates': [{}] * len(terms)}],
-      'steps': [{'terms': x, 'outcomes': {role: outcome}} for x in terms]}
+  """A node with one group."""
+  return tree_lib.Node(
+      turn, 0, None, (group(role, turn, len(terms)),),
+      tuple((i,) for i in range(len(terms))),
+      tuple(step([role], x, outcome) for x in terms))
 
 
 def test_group_measures_by_role_and_turn():
-  trees = [{'nodes': [
+  trees = [tree_lib.Tree('t', (
       node('coder', 0, {'golden': 1.0}, {'golden': 0.5}),
       node('tester', 0, {'correct': 1.0}, {'correct': 0.25}),
-      node('coder', 1, {'golden': 1.0})]}, {'nodes': [
+      node('coder', 1, {'golden': 1.0}))), tree_lib.Tree('t', (
       node('coder', 0, {'golden': 0.0}, {'golden': 0.5}),
-      node('coder', 0, {}, {}, outcome='infrastructure')]}, {'nodes': [
+      node('coder', 0, {}, {}, outcome='infrastructure'))), tree_lib.Tree('t', (
       node('main', 0, {'tests': 1.0, 'cooperation': 0.5},
-           {'tests': 0.5, 'cooperation': 1.5})]}]
+           {'tests': 0.5, 'cooperation': 1.5}),))]
   assert measures.group_measures(trees, 1) == pytest.approx({
       ('coder', 0, 'pass'): .25, ('coder', 0, 'accuracy'): .5,
       ('coder', 1, 'pass'): 1, ('coder', 1, 'accuracy'): 1,
@@ -67,15 +83,13 @@ def test_group_measures_by_role_and_turn():
 
 def test_crossed_candidates_have_the_mean_terms_of_their_known_steps():
   # The first candidate of aux is in joint actions 0 and 1.
-  crossed = {
-      'turn': 0, 'joint_actions': [[0, 0], [0, 1], [1, 0], [1, 1]],
-      'groups': [
-          {'role': role, 'candidates': [{}, {}]} for role in ('aux', 'main')],
-      'steps': [
-          {'terms': {'tests': x}, 'outcomes': {'aux': 'ok', 'main': outcome}}
-          for x, outcome in (
-              (1.0, 'ok'), (0.5, 'ok'), (0.0, 'ok'), (9.0, 'infrastructure'))]}
-  found = measures.group_measures([{'nodes': [crossed]}], 1)
+  roles = 'aux', 'main'
+  crossed = tree_lib.Node(
+      0, 0, None, tuple(group(role, 0, 2) for role in roles),
+      ((0, 0), (0, 1), (1, 0), (1, 1)),
+      tuple(step(roles, {'tests': x}, outcome) for x, outcome in (
+          (1.0, 'ok'), (0.5, 'ok'), (0.0, 'ok'), (9.0, 'infrastructure'))))
+  found = measures.group_measures([tree_lib.Tree('t', (crossed,))], 1)
   assert found['aux', 0, 'accuracy'] == pytest.approx((.75 + 0) / 2)
   assert found['main', 0, 'accuracy'] == pytest.approx((.5 + .5) / 2)
 
@@ -86,7 +100,7 @@ def test_command_reads_the_groups_of_a_run(tmp_path, monkeypatch, capsys):
   path = tmp_path / 'groups' / '000000.jsonl.gz'
   trees = scripted.collect(
       runs.runner(environment), runs.GOALS, group_size=4)
-  records.write_trees(path, trees, environment, with_tokens=True)
+  tree_lib.write(path, trees, environment.show, with_tokens=True)
   name = next(iter(trees[0].nodes[0].steps[0].reward_terms))
   monkeypatch.setitem(measures._GROUP_MEASURES, 'pass', ((name,), float))
   assert measures.main(['--k=1,2', str(path)]) == 0

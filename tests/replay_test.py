@@ -18,7 +18,7 @@ from atgrpo_jax import main
 from atgrpo_jax import replay
 from atgrpo_jax import saved_config
 from atgrpo_jax import train
-from atgrpo_jax.rollout import records
+from atgrpo_jax.rollout import tree as tree_lib
 from tests import echo
 
 # Steps 2 and 4 have checkpoints.
@@ -70,15 +70,15 @@ def _replay(workdir, step, task_id=None, **changes):
 
 def _alter(path, change):
   """Changes the first tree of a record."""
-  trees = list(records.read_trees(path))
+  trees = [tree.to_json() for tree in tree_lib.read(path)]
   change(trees[0])
   with gzip.open(path, 'wt') as file:
     file.writelines(json.dumps(tree) + '\n' for tree in trees)
 
 
 def _some_task(workdir, step):
-  *_, last = records.read_trees(records.groups_path(workdir, step))
-  return last['task_id']
+  *_, last = tree_lib.read(tree_lib.groups_path(workdir, step))
+  return last.task_id
 
 
 def test_a_replay_equals_its_record(finished, capsys):
@@ -95,7 +95,7 @@ def test_a_replay_equals_its_record(finished, capsys):
     assert ('made step 2 again' in out) == (step == '3')
     assert 'equal to the record: ' in out
     assert 'tasks' not in out and 'differ' not in out
-  recorded = records.groups_path(finished, 3)
+  recorded = tree_lib.groups_path(finished, 3)
   assert (finished / 'replays' / recorded.name).read_bytes() == (
       recorded.read_bytes())
   assert (finished / 'replays/after.jsonl.gz').read_bytes() == (
@@ -107,9 +107,9 @@ def test_a_task_alone_equals_its_record(finished, capsys):
     task_id = _some_task(finished, int(step))
     assert _replay(finished, step, task_id)
     assert 'equal to the record' in capsys.readouterr().out
-    tree, = records.read_trees(
+    tree, = tree_lib.read(
         finished / f'replays/00000{step}.jsonl.gz')
-    assert tree['task_id'] == task_id
+    assert tree.task_id == task_id
 
 
 @pytest.mark.parametrize('name, value', [
@@ -140,15 +140,15 @@ def test_what_would_change_nothing_is_refused(at_grpo, step, name, value, what):
 
 def test_a_record_of_another_program_is_refused(at_grpo, tmp_path):
   workdir = shutil.copytree(at_grpo, tmp_path / 'run')
-  path = records.groups_path(workdir, 2)
+  path = tree_lib.groups_path(workdir, 2)
   path.write_bytes(gzip.compress(b'{"a": 1}\n'))
-  with pytest.raises(errors.UserError, match='has another form than the rec'):
+  with pytest.raises(errors.UserError, match='is not a record of trees'):
     _replay(workdir, '2')
 
 
 def test_the_first_candidate_that_differs_is_named(at_grpo, tmp_path, capsys):
   workdir = shutil.copytree(at_grpo, tmp_path / 'run')
-  path = records.groups_path(workdir, 2)
+  path = tree_lib.groups_path(workdir, 2)
 
   def change(tree):
     group, = tree['nodes'][1]['groups']
@@ -228,5 +228,5 @@ def test_a_workdir_is_enough(at_grpo, monkeypatch):
      (f"'…{'x' * 20}a'", f"'…{'x' * 20}b'")),
     (('a' * 100, 'b' * 80), (f"'{'a' * 80}…'", f"'{'b' * 80}'"))])
 def test_of_long_texts_is_shown_where_they_part(texts, shown):
-  assert replay._sentence({'task_id': 't'}, ('text',), *texts) == (
+  assert replay._sentence(tree_lib.Tree('t', ()), ('text',), *texts) == (
       'task t, text: recorded {}, replayed {}'.format(*shown))

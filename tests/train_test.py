@@ -32,8 +32,8 @@ from atgrpo_jax.io import signals
 from atgrpo_jax.io import workdir as workdir_lib
 from atgrpo_jax.learner import batching
 from atgrpo_jax.learner import update
-from atgrpo_jax.rollout import records
 from atgrpo_jax.rollout import tree
+from atgrpo_jax.rollout import tree as tree_lib
 from configs import common
 from environments import env_api
 from tests import echo
@@ -95,8 +95,8 @@ def _groups(workdir, step):
   return [
       group | {'task_id': tree['task_id']} | {
           name: node[name] for name in ('turn', 'chosen', 'steps')}
-      for tree in records.read_trees(
-          workdir / f'groups/{step:06d}.jsonl.gz')
+      for tree in map(tree_lib.Tree.to_json, tree_lib.read(
+          workdir / f'groups/{step:06d}.jsonl.gz'))
       for node in tree['nodes'] for group in node['groups']]
 
 

@@ -76,7 +76,8 @@ def sample_and_step(
           key.role, *sample, [steps[j] for j in own], rewards[own]))
     groups.append(types.Group(
         key=key, policy=runner.policy_map[key.role],
-        prompt=group.request.prompt, candidates=tuple(candidates)))
+        prompt=group.request.prompt, candidates=tuple(candidates),
+        messages=runner.environment.observe(state, key.role)))
   return dataclasses.replace(node, groups=tuple(groups))
 
 

@@ -108,6 +108,10 @@ class Counters:
   sample_seconds: float = 0.0  # That the host gave to, or waited for, devices.
   environment_seconds: float = 0.0  # That it waited for environments.
 
+  def metrics(self) -> dict[str, int]:
+    """The ledger with the names of the log."""
+    return {f'budget/{name}': count for name, count in self.ledger().items()}
+
   def ledger(self) -> dict[str, int]:
     """All but the seconds."""
     return {
@@ -391,6 +395,14 @@ class EpisodeRunner:
     return prompt_limits.Limits(
         self.buckets.prompt[-1], self.max_new_tokens,
         self.policy_of(role).model.config.max_positions)
+
+
+def worker_metrics(workers: workers_lib.Workers) -> dict[str, int]:
+  """Restarts and repeated steps of all processes since the last call."""
+  counts = hosts.exchange(workers.take_counts())
+  return {
+      f'workers/{name}': sum(count[name] for count in counts)
+      for name in counts[0]}
 
 
 def _with_outcome(step: env_api.Step) -> env_api.Step:

@@ -1,29 +1,42 @@
-"""All that a rollout did with one task, as data.
+"""The record of a rollout of one task, as data with a JSON form.
 
-AT-GRPO's tree is a spine, plain GRPO's a root with G chains, MAGRPO's branches
-at every joint action. Returns, advantages, batches and the written record all
-read this one structure. It is the host's counterpart of `mctx.Tree`: nodes with
-their parent and the action that led there.
+AT-GRPO's tree is a spine, plain GRPO's a root with G chains, and MAGRPO's
+branches at every joint action. Returns, advantages, batches, metrics, replay
+and the viewer all read this structure. It is the host's counterpart of
+`mctx.Tree`: nodes with their parent and the action that led to them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import collections
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
+import gzip
+import json
 import math
+import pathlib
+from typing import Any
+import zlib
 
 import numpy as np
 
+from atgrpo_jax import errors
 from atgrpo_jax import types
+from atgrpo_jax.distributed import hosts
+from atgrpo_jax.io import files
 from environments import env_api
 
+Json = dict[str, Any]
+
 _LARGEST = float(np.finfo(np.float32).max)
+_GZIP_LEVEL = 6
+_LOGPROB_DECIMALS = 6  # In JSON.
 
 
 def failed(step: env_api.Step) -> bool:
-  """Whether a step failed for a reason that is not the model's own.
+  """Whether a step failed for a reason outside the model.
 
-  A reward that is not finite, too, is a fault of the environment.
+  A reward that float32 cannot represent is a fault of the environment.
   """
   rewards = step.team_reward, *step.local_rewards.values()
   return (
@@ -36,17 +49,18 @@ class Node:
   """One turn and phase of a tree, reached by one history.
 
   Attributes:
-    turn: of the episode, from 0.
-    phase: its number in `Environment.phases`.
-    state: what the roles observed.
+    turn: turn of the episode, from 0.
+    phase: index in `Environment.phases`.
+    state: the state that the roles observed. In a tree read from JSON it is the
+      text that `Environment.show` returned.
     groups: one for each role of the phase.
-    joint_actions: [J] which candidate of each group a joint action joins.
-      Aligned, joint action i is candidate i of every role.
-    steps: [J] what each joint action led to.
-    parent: number of the node before in `Tree.nodes`; None for the root.
-    joint_action: of the parent, the one that led here; None for the root.
-    chosen: the joint action that goes on; None where all do.
-    value_examples: what critics learn here.
+    joint_actions: [J] the candidate of each group in a joint action. Aligned
+      joint action i consists of candidate i of every role.
+    steps: [J] the result of each joint action.
+    parent: index of the preceding node in `Tree.nodes`; None for the root.
+    joint_action: the parent's joint action that led here; None for the root.
+    chosen: the only joint action that continues; None if all may.
+    value_examples: training examples for critics.
   """
 
   turn: int
@@ -61,7 +75,7 @@ class Node:
   value_examples: tuple[types.ValueExample, ...] = ()
 
   def failed(self, joint_action: int) -> bool:
-    """See `failed`."""
+    """Whether a joint action failed for a reason outside the model."""
     return failed(self.steps[joint_action])
 
   def is_leaf(self, joint_action: int) -> bool:
@@ -69,9 +83,9 @@ class Node:
     return self.steps[joint_action].done or self.failed(joint_action)
 
   def with_returns(self, returns: Sequence[np.ndarray]) -> Node:
-    """The node with [G] float32 for the candidates of each group.
+    """Replaces the returns by [G] float32 for each group.
 
-    What is not finite becomes NaN.
+    Values that are not finite become NaN.
     """
     return dataclasses.replace(self, groups=tuple(
         dataclasses.replace(group, candidates=tuple(
@@ -82,7 +96,7 @@ class Node:
 
   @property
   def team_rewards(self) -> np.ndarray:
-    """[J] float64 of the joint actions; NaN if one failed."""
+    """Team rewards [J] float64 of the joint actions; NaN if one failed."""
     return np.array([
         math.nan if failed(step) else step.team_reward for step in self.steps])
 
@@ -94,10 +108,40 @@ class Node:
     return alpha * self.team_rewards + np.array([
         step.local_rewards[role] for step in self.steps])
 
+  def to_json(
+      self, show: Callable[[env_api.State], Mapping[str, str]],
+      with_tokens: bool) -> Json:
+    return {
+        'turn': self.turn,
+        'phase': self.phase,
+        'parent': self.parent,
+        'joint_action': self.joint_action,
+        'chosen': self.chosen,
+        'state': dict(show(self.state)),
+        'groups': [_group_to_json(g, with_tokens) for g in self.groups],
+        'joint_actions': [list(action) for action in self.joint_actions],
+        'steps': [_step_to_json(step, show) for step in self.steps],
+    }
+
+  @classmethod
+  def from_json(cls, task_id: str, record: Json) -> Node:
+    """Raises LookupError, TypeError or ValueError for another form."""
+    turn = int(record['turn'])
+    groups = tuple(
+        _group_from_json(task_id, turn, x) for x in record['groups'])
+    joint_actions = tuple(map(tuple, record['joint_actions']))
+    steps = tuple(map(_step_from_json, record['steps']))
+    for action, _ in zip(joint_actions, steps, strict=True):
+      for group, candidate in zip(groups, action, strict=True):
+        group.candidates[candidate]  # Raises IndexError if there is none.
+    return cls(
+        turn, record['phase'], record['state'], groups, joint_actions, steps,
+        record['parent'], record['joint_action'], record['chosen'])
+
 
 @dataclasses.dataclass(frozen=True)
 class EpisodeResult:
-  """How one episode of a tree went."""
+  """How one episode of a tree ended."""
 
   task_id: str
   turns: int
@@ -113,7 +157,7 @@ class Tree:
   nodes: tuple[Node, ...]
 
   def episodes(self) -> Iterator[EpisodeResult]:
-    """Of the spine, or of each chain that no failure ended."""
+    """The spine, or every chain, except episodes that a failure ended."""
     continued = {(node.parent, node.joint_action) for node in self.nodes}
     for index, node in enumerate(self.nodes):
       ends = range(len(node.steps)) if node.chosen is None else [node.chosen]
@@ -124,11 +168,46 @@ class Tree:
         yield EpisodeResult(
             self.task_id, node.turn + 1, step.success, step.truncated)
 
+  def groups(self) -> Iterator[types.Group]:
+    """All groups, node by node."""
+    for node in self.nodes:
+      yield from node.groups
+
   def map_groups(self, function: Callable[[types.Group], types.Group]) -> Tree:
-    """The tree with other groups."""
+    """Replaces every group by `function(group)`."""
     return dataclasses.replace(self, nodes=tuple(
         dataclasses.replace(node, groups=tuple(map(function, node.groups)))
         for node in self.nodes))
+
+  def to_json(
+      self, show: Callable[[env_api.State], Mapping[str, str]] = dict,
+      with_tokens: bool = True) -> Json:
+    """The tree as plain lists and dicts; non-finite numbers become None.
+
+    Args:
+      show: `Environment.show`; the default suits a tree read from JSON.
+      with_tokens: include ids and log-probabilities, rounded to 1e-6.
+    """
+    return {
+        'task_id': self.task_id,
+        'nodes': [node.to_json(show, with_tokens) for node in self.nodes]}
+
+  @classmethod
+  def from_json(cls, record: Json) -> Tree:
+    """The inverse of `to_json`; states are the shown texts.
+
+    Tokens that were left out become empty arrays.
+
+    Raises:
+      LookupError, TypeError, ValueError or AttributeError: `record` has another
+        form.
+    """
+    nodes = tuple(
+        Node.from_json(record['task_id'], node) for node in record['nodes'])
+    for index, node in enumerate(nodes):
+      if index and not 0 <= node.parent < index:
+        raise ValueError(f'node {index} has the parent {node.parent}')
+    return cls(record['task_id'], nodes)
 
 
 def chain(task_id: str, nodes: Sequence[Node]) -> Tree:
@@ -139,7 +218,7 @@ def chain(task_id: str, nodes: Sequence[Node]) -> Tree:
 
 
 def groups_of(trees: Sequence[Tree]) -> list[types.Group]:
-  """All groups of a step: by turn and phase, then by task and branch."""
+  """All groups of a step, by turn and phase, then by task and branch."""
   order = {tree.task_id: index for index, tree in enumerate(trees)}
   nodes = sorted(
       (node for tree in trees for node in tree.nodes),
@@ -150,7 +229,205 @@ def groups_of(trees: Sequence[Tree]) -> list[types.Group]:
 
 
 def value_examples_of(trees: Sequence[Tree]) -> list[types.ValueExample]:
-  """All that critics learn from a step."""
+  """All training examples for critics in a step."""
   return [
       example for tree in trees for node in tree.nodes
       for example in node.value_examples]
+
+
+# Metrics.
+
+
+def metrics(trees: Sequence[Tree]) -> dict[str, float]:
+  """Success, returns, advantages and outcomes of a rollout, for the log.
+
+  `<role>/without_signal` is the fraction of baselines whose candidates all have
+  the advantage 0: of prompts in AT-GRPO, of tasks in plain GRPO.
+  """
+  groups = groups_of(trees)
+  episodes = [episode for tree in trees for episode in tree.episodes()]
+  returns = np.concatenate([group.returns for group in groups])
+  valid = np.concatenate([group.valid for group in groups])
+  values = {
+      'rollout/success': np.mean([e.success for e in episodes]),
+      'rollout/turns': np.mean([e.turns for e in episodes]),
+      'rollout/truncated': np.mean([e.truncated for e in episodes]),
+      'return/mean': np.mean(returns[valid]),
+      'return/invalid': np.sum(~valid),
+  }
+  with_signal = {
+      group.baseline_id for group in groups if np.any(group.advantages)}
+  for role in dict.fromkeys(group.key.role for group in groups):
+    of_role = [group for group in groups if group.key.role == role]
+    values |= _role_metrics(role, of_role)
+    compared = {group.baseline_id for group in of_role}
+    values[f'{role}/without_signal'] = 1 - (
+        len(with_signal & compared) / len(compared))
+  return values
+
+
+def _role_metrics(
+    role: str, groups: Sequence[types.Group]) -> dict[str, float]:
+  candidates = [c for group in groups for c in group.candidates]
+  advantages = np.concatenate([group.advantages for group in groups])
+  returns = np.concatenate([group.returns for group in groups])
+  outcomes = [candidate.outcome for candidate in candidates]
+  values = {
+      f'{role}/return': np.nanmean(returns),
+      f'{role}/first_return': np.nanmean([g.returns[0] for g in groups]),
+      f'{role}/advantage_mean': np.mean(advantages),
+      f'{role}/advantage_std': np.std(advantages),
+      f'{role}/length': np.mean([len(c.completion) for c in candidates]),
+  }
+  terms = collections.defaultdict(list)  # Not every phase has all terms.
+  for candidate in candidates:
+    for name, value in candidate.reward_terms.items():
+      terms[name].append(value)
+  values |= {f'{role}/term/{name}': np.mean(x) for name, x in terms.items()}
+  for outcome in dict.fromkeys(outcomes):  # A set has no fixed order.
+    values[f'{role}/outcome/{outcome.value}'] = (
+        outcomes.count(outcome) / len(outcomes))
+  return values
+
+
+# Files.
+
+
+def groups_path(workdir: pathlib.Path, step: int) -> pathlib.Path:
+  """The file with the trees of a training step, counted from 0."""
+  return workdir / 'groups' / f'{step:06d}.jsonl.gz'
+
+
+def write(
+    path: pathlib.Path, trees: Sequence[Tree],
+    show: Callable[[env_api.State], Mapping[str, str]], *,
+    with_tokens: bool) -> None:
+  """Writes trees as gzipped JSON lines; equal trees give equal bytes.
+
+  The folder of `path` is created if only that one is missing. The other
+  arguments are those of `Tree.to_json`.
+  """
+  if not hosts.is_first():
+    return
+  path.parent.mkdir(exist_ok=True)
+  # A reader of a running job never sees half a file.
+  with (files.whole_file(path) as file,
+        gzip.GzipFile('', 'wb', _GZIP_LEVEL, file, mtime=0) as packed):
+    for tree in trees:
+      line = json.dumps(tree.to_json(show, with_tokens))
+      packed.write(line.encode() + b'\n')
+
+
+def read(path: pathlib.Path) -> Iterator[Tree]:
+  """Reads the trees of a file.
+
+  Raises:
+    UserError: the file is empty, damaged, or has another form.
+  """
+  is_empty = True
+  try:
+    with (path.open('rb') as file,
+          gzip.open(file, 'rt', encoding='utf-8') as lines):
+      for line in lines:
+        is_empty = False
+        yield Tree.from_json(files.parse_json(line))
+    if is_empty:
+      raise ValueError('it is empty')
+  except (OSError, EOFError, zlib.error, LookupError, TypeError, ValueError,
+          AttributeError) as error:
+    raise errors.UserError(
+        f'{path} is damaged or is not a record of trees '
+        f'({errors.one_line(error)}); delete it.') from error
+
+
+def _group_to_json(group: types.Group, with_tokens: bool) -> Json:
+  record = {
+      'role': group.key.role,
+      'branch': group.key.branch,
+      'policy': group.policy,
+      'baseline_id': group.baseline_id,
+      'messages': list(group.messages),
+      'candidates': [
+          _candidate_to_json(c, with_tokens) for c in group.candidates],
+  }
+  if group.value is not None:
+    record['value'] = float(group.value)
+  if with_tokens:
+    record['prompt_ids'] = group.prompt.tolist()
+  return record
+
+
+def _group_from_json(task_id: str, turn: int, record: Json) -> types.Group:
+  return types.Group(
+      key=types.GroupKey(
+          task_id, record['role'], turn, record['branch']),
+      policy=record['policy'],
+      prompt=np.array(record.get('prompt_ids', ()), np.int32),
+      messages=tuple(record['messages']),
+      candidates=tuple(map(_candidate_from_json, record['candidates'])),
+      value=record.get('value'), baseline_id=record['baseline_id'])
+
+
+def _candidate_to_json(candidate: types.Candidate, with_tokens: bool) -> Json:
+  record = {
+      'text': candidate.text,
+      'reward': _finite_or_none(np.float32(candidate.reward)),
+      'return': _finite_or_none(candidate.return_),
+      'advantage': float(candidate.advantage),
+      'weight': float(candidate.weight),
+      'outcome': candidate.outcome.value,
+  }
+  if with_tokens:
+    record['ids'] = candidate.completion.tolist()
+    record['logprobs'] = [
+        round(float(x), _LOGPROB_DECIMALS) for x in candidate.behavior_logprobs]
+  return record
+
+
+def _candidate_from_json(record: Json) -> types.Candidate:
+  return types.Candidate(
+      completion=np.array(record.get('ids', ()), np.int32),
+      behavior_logprobs=np.array(record.get('logprobs', ()), np.float32),
+      text=record['text'], reward=_nan_if_none(record['reward']),
+      return_=_nan_if_none(record['return']),
+      advantage=float(record['advantage']), weight=float(record['weight']),
+      outcome=env_api.Outcome(record['outcome']))
+
+
+def _step_to_json(
+    step: env_api.Step,
+    show: Callable[[env_api.State], Mapping[str, str]]) -> Json:
+  return {
+      'state': dict(show(step.state)),
+      'team_reward': _finite_or_none(step.team_reward),
+      'local_rewards': {
+          role: _finite_or_none(x) for role, x in step.local_rewards.items()},
+      'terms': {
+          name: _finite_or_none(x) for name, x in step.reward_terms.items()},
+      'outcomes': {
+          role: outcome.value for role, outcome in step.outcomes.items()},
+      'done': step.done,
+      'success': step.success,
+      'truncated': step.truncated,
+  }
+
+
+def _step_from_json(record: Json) -> env_api.Step:
+  return env_api.Step(
+      state=record['state'], team_reward=_nan_if_none(record['team_reward']),
+      local_rewards={
+          role: _nan_if_none(x) for role, x in record['local_rewards'].items()},
+      reward_terms={
+          name: _nan_if_none(x) for name, x in record['terms'].items()},
+      done=record['done'], success=record['success'],
+      truncated=record['truncated'], outcomes={
+          role: env_api.Outcome(x) for role, x in record['outcomes'].items()})
+
+
+def _finite_or_none(value: float) -> float | None:
+  """JSON has no NaN."""
+  return float(value) if np.isfinite(value) else None
+
+
+def _nan_if_none(value: float | None) -> float:
+  return math.nan if value is None else float(value)

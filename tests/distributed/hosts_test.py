@@ -15,7 +15,7 @@ import pytest
 from atgrpo_jax import errors
 from atgrpo_jax import train
 from atgrpo_jax.distributed import hosts
-from atgrpo_jax.rollout import records
+from atgrpo_jax.rollout import tree as tree_lib
 from tests import echo
 from tests.distributed import peers_test
 
@@ -73,7 +73,7 @@ def _groups(workdir):
   """All of the records but the digits of the log-probabilities."""
   trees = []
   for path in sorted((workdir / 'groups').iterdir()):
-    for tree in records.read_trees(path):
+    for tree in map(tree_lib.Tree.to_json, tree_lib.read(path)):
       for node in tree['nodes']:
         for group in node['groups']:
           for candidate in group['candidates']:

@@ -1,10 +1,13 @@
-"""A tree is data: its nodes tell the history that led to each prompt."""
+"""A tree is data: it tells its own history and survives a trip through JSON."""
 
 import collections
+import gzip
+import json
 
 import numpy as np
 import pytest
 
+from atgrpo_jax import errors
 from atgrpo_jax.algorithms import play
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.rollout import tree as tree_lib
@@ -92,3 +95,121 @@ def test_every_node_replays_its_history(switches, monkeypatch):
   keys = [r.key.tobytes() for e in scripted.Engine.made for r in e.requests]
   assert len(set(keys)) == len(keys) == len(groups)
   assert len({group.key for group in groups}) == len(groups)
+
+
+# The JSON form.
+
+ONE_FAILED = {'T4/a turn 0 total 0': ['7 nan', '1', '2', '3']}
+
+
+class Script(scripted.Dice):
+  """Dice, except for the given prompts."""
+
+  def __init__(self, answers):
+    self.answers = answers
+
+  def __getitem__(self, prompt):
+    return self.answers.get(prompt) or super().__getitem__(prompt)
+
+
+@pytest.fixture(name='trees', params=[
+    {'group_size': 4},
+    {'group_size': 4, 'mode': 'parallel'},
+    {'group_size': 2, 'mode': 'joint', 'joint_actions': 'cross',
+     'return_type': 'return_to_go', 'group_key': 'env+agent+turn+branch'}],
+                ids=['tree', 'parallel', 'joint'])
+def _trees(request, monkeypatch):
+  """The trees of two tasks; in the first, a candidate fails."""
+  scripted.follow_scripts(monkeypatch)
+  is_joint = request.param.get('mode') == 'joint'
+  phases = (('a', 'b'),) if is_joint else (('a',), ('b',))
+  runner = scripted.make_runner(
+      {'one': Script(ONE_FAILED), 'two': scripted.Dice()},
+      environment=scripted.Counting(phases))
+  return scripted.collect(runner, {'T4': 4, 'T9': 9}, **request.param)
+
+
+def _write(path, trees, with_tokens=True):
+  tree_lib.write(
+      path, trees, scripted.Counting().show, with_tokens=with_tokens)
+  return path
+
+
+def test_a_tree_read_from_json_is_the_tree_that_was_written(trees, tmp_path):
+  path = _write(tmp_path / 'groups' / '000000.jsonl.gz', trees)
+  show = scripted.Counting().show
+  for tree, read in zip(trees, tree_lib.read(path), strict=True):
+    assert read.to_json() == tree.to_json(show)
+    assert list(read.episodes()) == list(tree.episodes())
+    for node, node_read in zip(tree.nodes, read.nodes, strict=True):
+      for name in ('turn', 'phase', 'parent', 'joint_action', 'chosen',
+                   'joint_actions'):
+        assert getattr(node_read, name) == getattr(node, name)
+      assert node_read.state == show(node.state)
+      np.testing.assert_array_equal(node_read.team_rewards, node.team_rewards)
+      for role in (group.key.role for group in node.groups):
+        np.testing.assert_array_equal(
+            node_read.rewards(role, 0.5), node.rewards(role, 0.5))
+      for group, group_read in zip(node.groups, node_read.groups, strict=True):
+        assert (group_read.key, group_read.policy, group_read.baseline_id) == (
+            group.key, group.policy, group.baseline_id)
+        assert [*group_read.messages] == [*group.messages]
+        np.testing.assert_array_equal(group_read.prompt, group.prompt)
+        np.testing.assert_array_equal(group_read.returns, group.returns)
+        np.testing.assert_array_equal(group_read.advantages, group.advantages)
+        np.testing.assert_allclose(
+            group_read.rewards, group.rewards, rtol=1e-7)
+        for candidate, read_candidate in zip(
+            group.candidates, group_read.candidates, strict=True):
+          assert read_candidate.text == candidate.text
+          assert read_candidate.outcome is candidate.outcome
+          np.testing.assert_array_equal(
+              read_candidate.completion, candidate.completion)
+          np.testing.assert_allclose(
+              read_candidate.behavior_logprobs, candidate.behavior_logprobs,
+              atol=1e-6)
+
+
+def test_unknown_rewards_are_null(trees):
+  root = trees[0].to_json(scripted.Counting().show)['nodes'][0]
+  assert root['groups'][0]['candidates'][0]['return'] is None
+  assert root['steps'][0]['local_rewards']['a'] is None
+
+
+def test_equal_trees_give_equal_bytes(trees, tmp_path):
+  first, second = (_write(tmp_path / name, trees) for name in 'ab')
+  assert first.read_bytes() == second.read_bytes()
+
+
+def test_tokens_can_be_left_out(trees, tmp_path):
+  path = _write(tmp_path / 'x.gz', trees, with_tokens=False)
+  text = gzip.open(path, 'rt').read()
+  assert '"ids"' not in text and '"prompt_ids"' not in text
+  for tree in tree_lib.read(path):
+    for group in tree.groups():
+      assert not any(len(c.completion) for c in group.candidates)
+
+
+@pytest.mark.parametrize('content', [
+    b'', b'no gzip', gzip.compress(b'{"task_id": 1}\n', mtime=0)[:-9],
+    gzip.compress(b'{"task_id": ', mtime=0), gzip.compress(b'{"a": 1}\n'),
+    gzip.compress(b'{"task_id": "t", "nodes": [7]}\n')],
+    ids=['empty', 'no gzip', 'cut', 'no JSON', 'no tree', 'no node'])
+def test_a_damaged_file_is_refused(content, tmp_path):
+  path = tmp_path / 'x.jsonl.gz'
+  path.write_bytes(content)
+  with pytest.raises(errors.UserError, match=f'{path} is damaged or is not'):
+    list(tree_lib.read(path))
+
+
+@pytest.mark.parametrize('change', [
+    lambda node: node.update(parent=99),
+    lambda node: node['steps'].pop(),
+    lambda node: node['joint_actions'].append([0]),
+    lambda node: node['groups'][0]['candidates'].clear(),
+    lambda node: node['groups'].clear()])
+def test_an_inconsistent_tree_is_refused(change, trees):
+  record = json.loads(json.dumps(trees[1].to_json(scripted.Counting().show)))
+  change(record['nodes'][-1])
+  with pytest.raises((LookupError, ValueError)):
+    tree_lib.Tree.from_json(record)

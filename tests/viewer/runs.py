@@ -13,7 +13,7 @@ from typing import Any
 
 from atgrpo_jax import evaluate
 from atgrpo_jax.io import workdir as workdir_lib
-from atgrpo_jax.rollout import records
+from atgrpo_jax.rollout import tree as tree_lib
 from environments import env_api
 from tests import echo
 from tests.rollout import scripted
@@ -85,10 +85,10 @@ def make(
   played = runner(environment)
   trees = scripted.collect(played, GOALS, group_size=group_size, **switches)
   for step in steps:
-    records.write_trees(
-        workdir / 'groups' / f'{step:06d}.jsonl.gz', trees, environment,
+    tree_lib.write(
+        tree_lib.groups_path(workdir, step), trees, environment.show,
         with_tokens=True)
-  values = records.rollout_metrics(trees, played.counters) | {
+  values = tree_lib.metrics(trees) | played.counters.metrics() | {
       f'{policy}/{metric}': 1.0 for policy in ('one', 'two')
       for metric in ('num_updates', 'entropy')} | {
       'time/update': 0.5, 'time/step': 3.0}
