@@ -1,7 +1,6 @@
-# Sourced by the scripts beside it: finds a Python, keeps .venv up to date, says
-# where downloads and compiled programs go, and parses the options that all
-# launch scripts share. Runs nothing by itself, and keeps to bash 3.2, which is
-# what macOS has.
+# Sourced by the scripts of this folder. It finds a Python, keeps .venv up to
+# date, sets the folders of downloads and compiled programs, and parses options.
+# Bash 3.2 must be able to run it, because macOS has no newer one.
 # shellcheck shell=bash
 
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
@@ -9,7 +8,7 @@ VENV="$ROOT/.venv"
 
 : "${TFDS_DATA_DIR:=$ROOT/.cache/datasets}"
 : "${JAX_COMPILATION_CACHE_DIR:=$ROOT/.cache/jax}"
-# Small programs are kept as well: a run has dozens of them.
+# Cache small programs too: a run has dozens of them.
 : "${JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS:=0}"
 export TFDS_DATA_DIR JAX_COMPILATION_CACHE_DIR
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS
@@ -21,10 +20,10 @@ stop() {
   exit 1
 }
 
-# With --dry-run, commands are printed by `show` where `run` would run them.
+# With --dry-run, `run` prints commands instead of running them.
 dry_run=false
 
-# Prints a command so that it can be pasted into a shell: one line, quoted.
+# Prints a command on one line, quoted, so that it can be pasted into a shell.
 show() {
   local line
   printf -v line '%q ' "$@"
@@ -33,15 +32,12 @@ show() {
 
 run() { if "$dry_run"; then show "$@"; else "$@"; fi; }
 
-# parse_options VALUES SWITCHES ARGUMENT ...: sets a variable for each option
-# of the command line: config for --config X, dry_run=true for --dry-run, ...
-# VALUES and SWITCHES are the names of the options of a script beyond those
-# that all have; the script sets their defaults. What follows -- is for the
-# trainer: it ends the array `trainer`.
+# parse_options VALUES SWITCHES ARGUMENT ...: sets a variable for each option,
+# such as workdir=X for --workdir X and dry_run=true for --dry-run. VALUES and
+# SWITCHES name the options of the script; the array `rest` holds what follows
+# --, the overrides of the config.
 parse_options() {
-  local values=" config workdir mode $1 " switches=" dry-run $2 "
-  local option value
-  config='' workdir='' mode=train
+  local values=" $1 " switches=" $2 " option value
   shift 2
   while (($# > 0)); do
     option="${1%%=*}"
@@ -58,7 +54,8 @@ parse_options() {
       if [[ "$1" == *=* ]]; then
         value="${1#*=}"
       else
-        check_value "$@"
+        [[ -n "${2:-}" && "$2" != --* ]] ||
+          stop "$1 needs a value; see --help"
         value="$2"
         shift
       fi
@@ -69,7 +66,14 @@ parse_options() {
     fi
     shift
   done
+  rest=("$@")
+}
 
+# parse_trainer_options VALUES SWITCHES ARGUMENT ...: the same with the options
+# that all trainers take. The array `trainer` holds the trainer's arguments.
+parse_trainer_options() {
+  config='' workdir='' mode=train
+  parse_options "config workdir mode $1" "dry-run $2" "${@:3}"
   [[ -n "$config" ]] ||
     stop '--config is missing; give one such as configs/plan_path.py:size=nano'
   (cd "$ROOT" && [[ -f "${config%%:*}" ]]) ||
@@ -78,42 +82,37 @@ parse_options() {
   [[ -n "$workdir" ]] ||
     stop '--workdir is missing; give the folder of the run, such as runs/x'
   [[ "$workdir" != *://* || "$workdir" =~ ^gs://[^/]+/. ]] ||
-    stop "--workdir is '$workdir'; give a folder, or one of a bucket, as" \
+    stop "--workdir is '$workdir'; give a folder, or one in a bucket, such as" \
       'gs://bucket/folder'
   workdir="${workdir%/}"
   [[ "$mode" =~ ^(train|evaluate|export|doctor)$ ]] ||
     stop "--mode is '$mode', but must be train, evaluate, export or doctor"
-  trainer=(--config "$config" --mode "$mode" "$@")
+  trainer=(--config "$config" --mode "$mode" ${rest[@]+"${rest[@]}"})
 }
 
-# check_value OPTION [VALUE ...]: a value is there, and is no option.
-check_value() {
-  [[ -n "${2:-}" && "$2" != --* ]] || stop "$1 needs a value; see --help"
-}
-
-# check_count OPTION VALUE: the value must be a whole number above 0.
-check_count() {
+# check_positive OPTION VALUE: stops unless the value is a positive integer.
+check_positive() {
   [[ "$2" =~ ^[1-9][0-9]*$ ]] ||
     stop "$1 is '$2', but must be a whole number above 0, such as 2"
 }
 
-# absolute_workdir FOLDER: makes `workdir` one of FOLDER unless it is absolute
-# or in a bucket, where no log can be written on: sets `logs`, their folder.
-absolute_workdir() {
+# Makes `workdir` absolute, because the trainers start in the checkout. Sets
+# `logs`, the folder of the logs, which are local even if the run is in a bucket.
+resolve_workdir() {
   if [[ "$workdir" == gs://* ]]; then
     logs="$ROOT/runs/$(basename "$workdir").logs"
     return
   fi
-  [[ "$workdir" == /* ]] || workdir="$1/$workdir"
-  # shellcheck disable=SC2034  # Used by the scripts.
+  [[ "$workdir" == /* ]] || workdir="$PWD/$workdir"
+  # shellcheck disable=SC2034  # The scripts use it.
   logs="$workdir.logs"
 }
 
 # trainer_command PLATFORMS: sets `command` to a trainer on these platforms of
-# jax, unless JAX_PLATFORMS names others. A platform that is named must be
-# there: without its name jax would make do with the CPU.
+# jax, unless JAX_PLATFORMS is set. jax stops if a named platform is missing;
+# otherwise it would fall back to the CPU.
 trainer_command() {
-  # shellcheck disable=SC2034  # Used by the scripts.
+  # shellcheck disable=SC2034  # The scripts use it.
   command=(env PYTHONUNBUFFERED=1 TFDS_DATA_DIR="$TFDS_DATA_DIR"
     JAX_COMPILATION_CACHE_DIR="$JAX_COMPILATION_CACHE_DIR"
     JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="$JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
@@ -122,27 +121,27 @@ trainer_command() {
     "${trainer[@]}")
 }
 
-# What makes a run on a CPU fast, unless the caller has set it.
-use_all_cores() {
-  # glibc hands large arrays back when they are freed, and the system clears
-  # each page of the next ones: a fifth of the CPU time of an update. Keep them.
+# Sets the variables that make a run on a CPU fast, unless the caller has.
+tune_for_cpu() {
+  # glibc returns freed arrays to the system, which clears every page of the
+  # next ones: a fifth of the CPU time of an update. Keep them instead.
   local keep=glibc.malloc.mmap_threshold=8589934592
   keep+=:glibc.malloc.trim_threshold=17179869184
   keep+=:glibc.malloc.arena_max=1:glibc.malloc.hugetlb=1
   export GLIBC_TUNABLES="${GLIBC_TUNABLES:-$keep}"
-  # Where there is no accelerator: two devices, each with half of the groups.
-  # One device would leave a core idle in most of what sampling computes.
+  # Two devices sample half of the groups each. With one device, a core would be
+  # idle for most of the sampling.
   export JAX_NUM_CPU_DEVICES="${JAX_NUM_CPU_DEVICES:-2}"
 }
 
-# Prints the version ("3.11") of the Python named $1; fails if it does not run
-# (pyenv leaves names on the PATH that do not) or lacks a module of "$2".
+# python_version PYTHON MODULES: prints its version, such as "3.11". Fails if it
+# does not run (pyenv leaves such names on the PATH) or lacks a module.
 python_version() {
   "$1" -c "import $2; print('%d.%d' % sys.version_info[:2])" 2> /dev/null
 }
 
-# Sets PYTHON_FOUND and PYTHON_VERSION: $PYTHON where that is set, else the
-# first of the candidates below that will do.
+# Sets PYTHON_FOUND and PYTHON_VERSION: $PYTHON if that is set, otherwise the
+# first suitable candidate.
 find_python() {
   local candidate version problem=''
   local advice='install Python 3.11 or newer, or name one in PYTHON'
@@ -156,7 +155,7 @@ find_python() {
       problem="${problem:-$candidate is Python $version, but atgrpo_jax needs \
 3.11 or newer; $advice}"
     elif ! python_version "$candidate" 'ensurepip, sys, venv' > /dev/null; then
-      problem="${problem:-$candidate (Python $version) has no module venv or \
+      problem="${problem:-$candidate (Python $version) lacks the module venv or \
 ensurepip; install them (Debian, Ubuntu: apt-get install python$version-venv) \
 or name another Python in PYTHON}"
     else
@@ -168,8 +167,8 @@ or name another Python in PYTHON}"
   stop "${problem:-${PYTHON:-python3} does not run; $advice}"
 }
 
-# ensure_installed EXTRA: makes .venv hold this checkout, with the extra EXTRA
-# of setup.py unless that is empty. A stamp in .venv says what it holds.
+# ensure_installed EXTRA: installs this checkout into .venv, with the extra EXTRA
+# of setup.py unless that is empty. A stamp in .venv records the installation.
 ensure_installed() {
   local extra="$1" log="$ROOT/.cache/install.log" target="$ROOT" wanted
   local install make_venv=false
@@ -189,10 +188,8 @@ print(hashlib.sha256("\0".join([setup, *sys.argv[1:]]).encode()).hexdigest())
   if [[ -n "$extra" ]]; then target="${ROOT}[$extra]"; fi
   install=("$VENV/bin/python" -m pip install --disable-pip-version-check
     --no-input --editable "$target")
-  if [[ "$(python_version "$VENV/bin/python" 'pip, sys')" \
-      != "$PYTHON_VERSION" ]]; then
+  [[ "$(python_version "$VENV/bin/python" 'pip, sys')" == "$PYTHON_VERSION" ]] ||
     make_venv=true
-  fi
   if "$dry_run"; then
     ! "$make_venv" || show "$PYTHON_FOUND" -m venv --clear "$VENV"
     show "${install[@]}"
@@ -212,7 +209,6 @@ print(hashlib.sha256("\0".join([setup, *sys.argv[1:]]).encode()).hexdigest())
     fi
     stop "pip could not install $target; the reason ends its log, $log"
   fi
-  printf '%s\n' "$wanted" > "$VENV/installed-$extra"
-  # Every extra comes with the plain installation.
-  printf '%s\n' "$wanted" > "$VENV/installed-"
+  # Every extra includes the plain installation.
+  printf '%s\n' "$wanted" | tee "$VENV/installed-$extra" > "$VENV/installed-"
 }

@@ -7,34 +7,22 @@ usage() {
   cat << 'EOF'
 Usage: bash launch/docs.sh [--serve]
 
-Makes .venv in the checkout, installs atgrpo_jax with its docs extra (skipped
-where that is up to date), and builds the site from the README, the pages of
-docs/ and the docstrings into build/site. A warning, such as a link that leads
-nowhere, is an error. build/site/index.html opens from the disk and loads
-nothing from elsewhere; only its search needs a server.
+Installs atgrpo_jax with its docs extra into .venv and builds the site from the
+README, docs/ and the docstrings into build/site. A warning, such as a broken
+link, is an error. Open build/site/index.html; only the search needs a server.
 
-  --serve   show the site at http://127.0.0.1:8000, and build it again when a
-            page or a module changes; warnings are no errors then
+  --serve   show the site at http://127.0.0.1:8000 and rebuild it on changes;
+            warnings are no errors then
   --help    print this
 EOF
 }
 
 serve=false
-while (($# > 0)); do
-  case "$1" in
-    -h | --help)
-      usage
-      exit
-      ;;
-    --serve) serve=true ;;
-    *) stop "unknown option $1; see --help" ;;
-  esac
-  shift
-done
+parse_options '' serve "$@"
 
 ensure_installed docs
 cd "$ROOT"
-export NO_MKDOCS_2_WARNING=1  # The theme's note on its successor.
+export NO_MKDOCS_2_WARNING=1  # The theme warns about its successor.
 if "$serve"; then
   exec "$VENV/bin/python" -m mkdocs serve --no-strict
 fi

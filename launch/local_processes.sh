@@ -8,47 +8,41 @@ usage() {
 Usage: bash launch/local_processes.sh --config CONFIG --workdir DIR
                                       [OPTION ...] [-- CONFIG OVERRIDE ...]
 
-Runs one training (or evaluation) as several processes on this machine, which
-find each other as those of a pod or of several nodes do: to test and debug
-that path. On the CPU, unless JAX_PLATFORMS=cuda,cpu, which gives each process
-one NVIDIA card. One process that sees all cards is what launch/gpu.sh runs.
+Runs one training or evaluation as several processes of this machine, connected
+as on a pod or on several nodes, to test and debug that path. It runs on the
+CPU; with JAX_PLATFORMS=cuda,cpu each process takes one GPU.
 
 Process 0 writes to the terminal, process I to DIR.logs/process-I.log. Ctrl-C,
-SIGTERM and SIGHUP are passed on to all processes, once. When one fails, the
-others end by themselves, and are killed after 10 seconds. Exits with the status
-of the one that failed; with 42 where a signal stopped them.
+SIGTERM and SIGHUP are passed on once. After a failure the other processes have
+10 seconds to end. The exit status is that of the process that failed, or 42 if
+a signal stopped them.
 
-  --processes N     how many processes (default 2)
-  --config CONFIG   config file of the checkout and its arguments
-  --workdir DIR     where the run is kept
+  --processes N     number of processes (default 2)
+  --config CONFIG   config file and its arguments
+  --workdir DIR     folder of the run
   --mode MODE       train (default), evaluate, export or doctor
-  --dry-run         print the commands and run none
+  --dry-run         print the commands without running them
   --help            print this
 
-What follows -- goes to the trainer, for instance:
+Example:
 
   bash launch/local_processes.sh --config configs/plan_path.py:size=nano,debug \
       --workdir runs/x -- --config.seed=1
 EOF
 }
 
-# Exit statuses of a trainer: a signal stopped it, another process is gone.
-STOPPED=42
-BEREFT=3
-# Seconds that the others have to say why they end, until they are killed.
-GRACE=10
+# Exit statuses of a trainer.
+STOPPED=42         # A signal stopped it.
+PEER_LOST='3|134'  # Another process was lost; jax aborts with 134.
+GRACE_PERIOD=10    # Seconds until the remaining processes are killed.
 
 processes=2
-parse_options processes '' "$@"
-check_count --processes "$processes"
-absolute_workdir "$PWD"  # The trainers start in the checkout.
-platforms="${JAX_PLATFORMS:-cpu}"
+parse_trainer_options processes '' "$@"
+check_positive --processes "$processes"
+resolve_workdir
 extra=''
-if [[ "$platforms" == *cuda* ]]; then
-  extra=gpu
-elif [[ "$workdir" == gs://* ]]; then
-  extra=gcs
-fi
+if [[ "$workdir" == gs://* ]]; then extra=gcs; fi
+if [[ "${JAX_PLATFORMS:-cpu}" == *cuda* ]]; then extra=gpu; fi
 ensure_installed "$extra"
 trainer_command cpu
 port="$("$PYTHON_FOUND" -c '
@@ -58,9 +52,8 @@ with socket.socket() as s:
   print(s.getsockname()[1])
 ')"
 
-# process_command I: sets `process`, the command of process I.
+# process_command I: sets `process`, the command of process I, which takes GPU I.
 process_command() {
-  # Where all see all cards, process I takes card I.
   process=(env JAX_LOCAL_DEVICE_IDS="$1" "${command[@]:1}" --distributed
     --coordinator_address=127.0.0.1:"$port" --num_processes="$processes"
     --process_id="$1")
@@ -69,19 +62,16 @@ process_command() {
 if "$dry_run"; then
   show cd "$ROOT"
   show mkdir -p "$logs"
-  for ((i = processes - 1; i >= 0; i--)); do
+  for ((i = processes - 1; i > 0; i--)); do
     process_command "$i"
-    if ((i > 0)); then
-      printf '%s > %q 2>&1 &\n' "$(show "${process[@]}")" \
-        "$logs/process-$i.log"
-    else
-      show "${process[@]}"
-    fi
+    printf '%s > %q 2>&1 &\n' "$(show "${process[@]}")" "$logs/process-$i.log"
   done
+  process_command 0
+  show "${process[@]}"
   exit
 fi
 
-pids=() # Of the processes; empty for those that have ended.
+pids=()  # Empty for a process that has ended.
 signal_all() {
   local i
   for ((i = 0; i < processes; i++)); do
@@ -94,8 +84,8 @@ trap 'signal_all TERM' TERM HUP
 cd "$ROOT"
 mkdir -p "$logs"
 say "running $processes processes; logs: $logs/process-*.log"
-# A process group for each: Ctrl-C signals the group of the terminal, and a
-# second signal, ours, would kill where the first asks to stop.
+# Each gets a process group. In ours, Ctrl-C would signal it directly, and the
+# signal that we pass on would be its second one, which kills.
 set -m
 for ((i = 0; i < processes; i++)); do
   process_command "$i"
@@ -108,13 +98,19 @@ for ((i = 0; i < processes; i++)); do
 done
 set +m
 
-# The first failure's, but for 3 if there is another; else 42 if a signal stopped
-# a process, else 0.
+# rank STATUS: a failure outranks a stop, which outranks a lost process.
+rank() {
+  if [[ "$1" == 0 ]]; then echo 0
+  elif [[ "$1" =~ ^($PEER_LOST)$ ]]; then echo 1
+  elif [[ "$1" == "$STOPPED" ]]; then echo 2
+  else echo 3; fi
+}
+
 status=0
 deadline=''
-num_running="$processes"
-while ((num_running > 0)); do
-  sleep 0.2 || true # Ctrl-C ends it, too.
+running="$processes"
+while ((running > 0)); do
+  sleep 0.2 || true  # Ctrl-C ends it early.
   for ((i = 0; i < processes; i++)); do
     if [[ -z "${pids[i]}" ]] || kill -0 "${pids[i]}" 2> /dev/null; then
       continue
@@ -122,20 +118,14 @@ while ((num_running > 0)); do
     ended=0
     wait "${pids[i]}" || ended=$?
     pids[i]=''
-    num_running=$((num_running - 1))
-    ((ended != 0)) || continue
-    if ((ended == STOPPED)); then
-      if ((status == 0)); then status=$STOPPED; fi
-    else
-      if ((status == 0 || status == STOPPED || status == BEREFT)); then
-        status=$ended
-      fi
-      if ((i > 0 && ended != BEREFT)); then
-        tail -n 20 "$logs/process-$i.log" >&2
-      fi
-      say "process $i failed with exit status $ended" >&2
-      deadline="${deadline:-$((SECONDS + GRACE))}"
+    running=$((running - 1))
+    if (($(rank "$ended") > $(rank "$status"))); then status=$ended; fi
+    if ((ended == 0 || ended == STOPPED)); then continue; fi
+    if ((i > 0)) && [[ ! "$ended" =~ ^($PEER_LOST)$ ]]; then
+      tail -n 20 "$logs/process-$i.log" >&2
     fi
+    say "process $i failed with exit status $ended" >&2
+    deadline="${deadline:-$((SECONDS + GRACE_PERIOD))}"
   done
   if [[ -n "$deadline" ]] && ((SECONDS >= deadline)); then
     signal_all KILL

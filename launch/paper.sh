@@ -41,36 +41,21 @@ EOF
 }
 
 scale=nano seeds=3 only='*' jobs=1 out="$ROOT/runs/paper" keep='' sandbox=auto
-while (($# > 0)); do
-  case "$1" in
-    -h | --help)
-      usage
-      exit
-      ;;
-    --dry-run) dry_run=true ;;
-    --scale | --seeds | --only | --jobs | --out | --keep | --sandbox)
-      check_value "$@"
-      printf -v "${1#--}" %s "$2"
-      shift
-      ;;
-    *) stop "unknown option $1; see --help" ;;
-  esac
-  shift
-done
+parse_options 'scale seeds only jobs out keep sandbox' dry-run "$@"
 [[ "$scale" =~ ^(nano|1\.7b|8b)$ ]] ||
   stop "--scale is '$scale', but must be nano, 1.7b or 8b"
 [[ "$sandbox" =~ ^(auto|bwrap|kernel|unsafe_rlimit)$ ]] ||
   stop "--sandbox is '$sandbox', but must be bwrap, kernel or unsafe_rlimit"
-check_count --seeds "$seeds"
-check_count --jobs "$jobs"
+check_positive --seeds "$seeds"
+check_positive --jobs "$jobs"
 # Jobs start in the checkout, but DIR is relative to the caller.
 [[ "$out" == /* ]] || out="$PWD/$out"
 [[ -z "$keep" || "$keep" == /* ]] || keep="$PWD/$keep"
 
-prints=$dry_run dry_run=false  # The installation is not a dry run.
+print_only=$dry_run dry_run=false  # The installation is not a dry run.
 ensure_installed paper
-use_all_cores
+tune_for_cpu
 cd "$ROOT"
 exec "$VENV/bin/python" -m paper.run --scale "$scale" \
   --seeds "$seeds" --only "$only" --jobs "$jobs" --out "$out" \
-  --keep "$keep" --sandbox "$sandbox" --dry_run="$prints"
+  --keep "$keep" --sandbox "$sandbox" --dry_run="$print_only"

@@ -8,35 +8,32 @@ usage() {
 Usage: bash launch/slurm.sh --config CONFIG --workdir DIR [OPTION ...]
                             [-- CONFIG OVERRIDE ...]
 
-Makes .venv in the checkout, installs atgrpo_jax with its gpu extra (skipped
-where that is up to date) and submits a batch job with sbatch: one process per
-GPU, because jax reads the variables of SLURM so that process I of a node takes
-the node's GPU I. The checkout and DIR must be on a file system that all nodes
-share. The log is DIR.logs/slurm-JOB.log, each line with its process's number.
+Installs atgrpo_jax with its gpu extra into .venv and submits a batch job with
+one process per GPU. All nodes must share the file system of the checkout and
+of DIR. The log is DIR.logs/slurm-JOB.log; its lines begin with the number of
+the process.
 
 The job survives preemption and its time limit: the trainer saves, and the job
-is queued again, to resume. SLURM does that where it preempts without a time of
-grace, else the job itself. A preempted trainer has as long as the cluster
-gives it, KillWait (30 seconds, mostly) or GraceTime: what it plays is dropped,
-and an update is finished. scancel ends the job for good.
+is queued again and resumes. A preempted trainer has the cluster's KillWait
+(usually 30 seconds) or GraceTime to drop its rollout, finish the update and
+save. scancel ends the job for good.
 
-  --nodes N            how many nodes (default 1)
-  --gpus-per-node N    GPUs, and so processes, on each (default 8)
-  --cpus-per-task N    CPU cores for each process (default 8)
+  --nodes N            number of nodes (default 1)
+  --gpus-per-node N    GPUs, and so processes, of each node (default 8)
+  --cpus-per-task N    CPU cores of each process (default 8)
   --time LIMIT         time limit, as HOURS:MM:SS or DAYS-HH:MM:SS (default:
                        the partition's)
   --grace SECONDS      how long before the limit the trainer saves (default
-                       600); longer than a step and a save take
+                       600); must exceed a step and a save
   --partition NAME     partition (default: the cluster's)
   --account NAME       account (default: yours)
-  --config CONFIG      config file of the checkout and its arguments
-  --workdir DIR        where the run is kept
+  --config CONFIG      config file and its arguments
+  --workdir DIR        folder of the run
   --mode MODE          train (default), evaluate, export or doctor
-  --dry-run            print the commands and run none
+  --dry-run            print the commands without running them
   --help               print this
 
-Set other options of sbatch by its SBATCH_... variables. What follows -- goes
-to the trainer, for instance:
+SBATCH_... variables set other options of sbatch. Example:
 
   bash launch/slurm.sh --nodes 2 --time 24:00:00 \
       --config configs/plan_path.py:size=8b --workdir /shared/runs/x \
@@ -44,27 +41,21 @@ to the trainer, for instance:
 EOF
 }
 
-nodes=1
-gpus_per_node=8
-cpus_per_task=8
-time=''
-grace=600
-partition=''
-account=''
-parse_options \
+nodes=1 gpus_per_node=8 cpus_per_task=8 time='' grace=600 partition='' account=''
+parse_trainer_options \
   'nodes gpus-per-node cpus-per-task time grace partition account' '' "$@"
-absolute_workdir "$PWD"  # The trainers start in the checkout.
-check_count --nodes "$nodes"
-check_count --gpus-per-node "$gpus_per_node"
-check_count --cpus-per-task "$cpus_per_task"
-check_count --grace "$grace"
+resolve_workdir
+check_positive --nodes "$nodes"
+check_positive --gpus-per-node "$gpus_per_node"
+check_positive --cpus-per-task "$cpus_per_task"
+check_positive --grace "$grace"
 if [[ -n "$time" ]]; then
   [[ "$time" =~ ^(([0-9]+)-)?([0-9]+):([0-5][0-9]):([0-5][0-9])$ ]] ||
     stop "--time is '$time', but must be HOURS:MM:SS or DAYS-HH:MM:SS, such" \
       'as 24:00:00'
   seconds=$((((10#${BASH_REMATCH[2]:-0} * 24 + 10#${BASH_REMATCH[3]}) * 60 +
     10#${BASH_REMATCH[4]}) * 60 + 10#${BASH_REMATCH[5]}))
-  # A job that is told to save as it starts would queue itself for ever.
+  # A job that must save as soon as it starts would queue itself for ever.
   ((seconds >= 2 * grace)) ||
     stop "--time $time is less than twice --grace, $grace seconds; give more" \
       'time or a shorter --grace'
@@ -84,13 +75,12 @@ submit=(sbatch --parsable --job-name="atgrpo_jax-$(basename "$workdir")"
 [[ -z "$account" ]] || submit+=(--account="$account")
 submit+=("$ROOT/launch/_slurm_job.sh" "${command[@]}" --distributed)
 
-# sbatch does not make the folder of the log.
-run mkdir -p "$logs"
+run mkdir -p "$logs"  # sbatch does not make the folder of the log.
 if "$dry_run"; then
   show "${submit[@]}"
   exit
 fi
-job="$("${submit[@]}")" || stop "sbatch refused the job; its reason is above"
-job="${job%%;*}" # The name of the cluster may follow.
+job="$("${submit[@]}")" || stop 'sbatch refused the job; its reason is above'
+job="${job%%;*}"  # The name of the cluster may follow.
 say "submitted job $job; to watch it: tail -F $logs/slurm-$job.log;" \
   "to end it: scancel $job"

@@ -1,47 +1,87 @@
 #!/usr/bin/env bash
-# Trains on all workers of a TPU pod of Google Cloud; see usage below.
+# Trains on all workers of an existing TPU; see usage below.
 set -euo pipefail
-source "$(dirname "${BASH_SOURCE[0]}")/_tpu.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/_common.sh"
 
 usage() {
   cat << 'EOF'
 Usage: bash launch/tpu_pod.sh --name NAME --zone ZONE --config CONFIG
-                              --workdir DIR [OPTION ...]
+                              --workdir gs://BUCKET/DIR [OPTION ...]
                               [-- CONFIG OVERRIDE ...]
+       bash launch/tpu_pod.sh --name NAME --zone ZONE --follow
+       bash launch/tpu_pod.sh --name NAME --zone ZONE --stop
 
-Creates a TPU pod, or takes the one of that name, and on all its workers copies
-this checkout, installs atgrpo_jax with its tpu extra and runs the trainer in
-the background; prints the log of worker 0 and copies the workdir back from
-there. Needs Python 3.11, gcloud, logged in, and the ssh key of gcloud in an
-ssh-agent (ssh-add ~/.ssh/google_compute_engine). Run it again to watch a run
-in progress, or to resume one that was stopped. Exits as the trainer does: with
-the status of the first worker that failed, or with 42 where a signal stopped
-them, after saving what there was.
+Copies this checkout to all workers of a TPU VM or pod that exists, installs
+atgrpo_jax with its tpu extra there, starts the trainer in the background, and
+follows its log. Ctrl-C ends the following, not the run. Needs gcloud, logged
+in. launch/sky_tpu.yaml creates a TPU and survives preemption.
 
-The workers all write their part of one checkpoint: DIR must be in a bucket, as
-gs://bucket/folder, or an absolute path to a folder that they share, such as a
-Filestore that --setup mounts on each, which is checked.
+  --name NAME         name of the TPU
+  --zone ZONE         its zone, such as us-west4-a
+  --project PROJECT   its project (default: gcloud's)
+  --config CONFIG     config file and its arguments
+  --workdir DIR       folder of the run: in a bucket, as gs://BUCKET/DIR, or the
+                      absolute path of a folder that all workers share
+  --mode MODE         train (default), evaluate, export or doctor
+  --follow            follow the log of a run that was started before
+  --stop              ask the trainers to save and stop
+  --dry-run           print the commands without running them
+  --help              print this
 
-  --num-slices N           with --queued: so many pods of that type (slices),
-                           named NAME-0, NAME-1, ...; only the axis data of the
-                           mesh is split over them (default 1)
-EOF
-  tpu_options
-  cat << 'EOF'
-What follows -- goes to the trainer, for instance:
+Run it again to resume. Folders models/Qwen... are not copied. Example:
 
+  gcloud compute tpus tpu-vm create pod --zone us-west4-a \
+      --accelerator-type v5litepod-16 --version v2-alpha-tpuv5-lite
   bash launch/tpu_pod.sh --name pod --zone us-west4-a \
-      --accelerator-type v5litepod-64 --delete \
-      --config configs/plan_path.py:size=8b --workdir gs://bucket/runs/x \
-      -- --config.seed=1
-
-Two slices that may be taken away up to 50 times:
-
-  bash launch/tpu_pod.sh --name pods --zone us-west4-a --queued --spot \
-      --num-slices 2 --accelerator-type v5litepod-64 --retries 50 --delete \
-      --setup 'sudo mkdir -p /mnt/nfs && sudo mount 10.0.0.2:/share /mnt/nfs' \
-      --config configs/plan_path.py:size=8b --workdir /mnt/nfs/runs/x
+      --config configs/plan_path.py:size=1.7b --workdir gs://bucket/runs/x
 EOF
 }
 
-run_on_tpu true "$@"
+name='' zone='' project='' follow=false stop=false
+if [[ " $* " == *' --follow '* || " $* " == *' --stop '* ]]; then
+  parse_options 'name zone project' 'follow stop dry-run' "$@"
+else
+  parse_trainer_options 'name zone project' 'follow stop' "$@"
+  [[ "$workdir" == /* || "$workdir" == gs://* ]] ||
+    stop "--workdir is '$workdir', but all workers write to it; give" \
+      'gs://BUCKET/DIR, or the absolute path of a shared folder'
+  [[ "$config" != /* ]] ||
+    stop "--config is '$config', but must be a file of the checkout, which is" \
+      'copied to the workers'
+fi
+[[ -n "$name" ]] || stop '--name is missing; give the name of the TPU'
+[[ -n "$zone" ]] || stop '--zone is missing; give one such as us-west4-a'
+"$dry_run" || command -v gcloud > /dev/null ||
+  stop 'gcloud is not on the PATH; install the Google Cloud CLI'
+
+where=(--worker=all --zone="$zone" ${project:+--project="$project"})
+
+# on_workers COMMAND: runs a shell command on all workers.
+on_workers() {
+  run gcloud compute tpus tpu-vm ssh "$name" "${where[@]}" --command="$1"
+}
+
+if "$stop"; then
+  # shellcheck disable=SC2016  # The workers expand it.
+  on_workers 'kill -TERM "$(cat atgrpo_jax.pid)"'
+  exit
+fi
+if ! "$follow"; then
+  archive="$ROOT/.cache/atgrpo_jax.tgz"
+  run mkdir -p "$ROOT/.cache"
+  run tar -czf "$archive" -C "$ROOT" --exclude=./.git --exclude=./.venv \
+    --exclude=./.cache --exclude=./runs --exclude='./models/Qwen*' .
+  run gcloud compute tpus tpu-vm scp "$archive" "$name": "${where[@]}"
+  on_workers 'mkdir -p atgrpo_jax && tar -xzf atgrpo_jax.tgz -C atgrpo_jax &&
+    cd atgrpo_jax && python3 -m pip install --quiet uv &&
+    python3 -m uv venv --quiet --allow-existing --python 3.12 .venv &&
+    python3 -m uv pip install --quiet --python .venv/bin/python -e ".[tpu]"'
+  command=(env PYTHONUNBUFFERED=1 'JAX_PLATFORMS=tpu,cpu'
+    .venv/bin/python -m atgrpo_jax.main --distributed
+    --workdir "$workdir" "${trainer[@]}")
+  # shellcheck disable=SC2016  # The workers expand it.
+  on_workers 'cd atgrpo_jax && { nohup '"$(show "${command[@]}")"' \
+    > ../atgrpo_jax.log 2>&1 < /dev/null & echo "$!" > ../atgrpo_jax.pid; }'
+fi
+# shellcheck disable=SC2016  # The workers expand it.
+on_workers 'tail -n +1 -F --pid="$(cat atgrpo_jax.pid)" atgrpo_jax.log'

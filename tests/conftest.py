@@ -1,4 +1,4 @@
-"""What several test files share."""
+"""Settings and fixtures of several test files."""
 
 import os
 import pathlib
@@ -8,23 +8,23 @@ import pytest
 
 from tests import echo
 
-# Where launch/_common.sh keeps them; tensorflow-datasets and jax read this when
+# The folders of launch/_common.sh. tensorflow-datasets and jax read them when
 # they are imported, which is before any fixture.
 _CACHE = pathlib.Path(__file__).parents[1] / '.cache'
 os.environ.setdefault('TFDS_DATA_DIR', str(_CACHE / 'datasets'))
 os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', str(_CACHE / 'jax'))
 
-# Tests compile much and compute little: a quick compiler, and no program twice.
-# The processes that tests start inherit it.
+# Tests compile much and compute little: compile fast, and cache every program.
+# The processes that tests start inherit this.
 os.environ.setdefault('JAX_DISABLE_MOST_OPTIMIZATIONS', '1')
 os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0')
-# XLA's older code generator: half of the time, and the same results up to
+# XLA's older code generator takes half of the time; results are equal up to
 # rounding.
 os.environ['XLA_FLAGS'] = ' '.join((
     os.environ.get('XLA_FLAGS', ''), '--xla_cpu_use_fusion_emitters=false'))
 
-# Some tests send Ctrl-C to processes they start. Those would ignore it where
-# this one does, as whatever a script has started with `&`.
+# Some tests send SIGINT to processes that they start, which would ignore it if
+# this process does, as in a script that starts the tests with `&`.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
   signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -43,3 +43,14 @@ def own_signals():
   yield
   for number, handler in zip(numbers, handlers):
     signal.signal(number, handler)
+
+
+def pytest_terminal_summary(terminalreporter):
+  """Counts the tests that were skipped because no browser was found."""
+  num_skipped = sum(
+      'browser' in str(report.longrepr)
+      for report in terminalreporter.stats.get('skipped', []))
+  if num_skipped:
+    terminalreporter.write_line(
+        f'{num_skipped} tests were skipped because no browser was found; '
+        'bash launch/test.sh --browser installs one')

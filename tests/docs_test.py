@@ -25,7 +25,6 @@ from atgrpo_jax.rl import losses
 from benchmarks import credit
 from benchmarks import harm
 from benchmarks import peer
-from benchmarks import rehearsal
 from benchmarks import run
 from benchmarks import sandbox
 from benchmarks import timing
@@ -527,12 +526,6 @@ def _check_harm(args):
   assert all(value.isdigit() for _, value in _flags(harm, args))
 
 
-def _check_rehearsal(args):
-  assert all(
-      value.isdigit() or name in ('--shapes', '--game')
-      for name, value in _flags(rehearsal, args))
-
-
 def _check_no_arguments(args):
   assert not args
 
@@ -553,7 +546,6 @@ def test_commands_can_be_parsed(monkeypatch):
       'benchmarks.run': _check_run, 'benchmarks.harm': _check_harm,
       'benchmarks.sandbox': sandbox.parse,
       'environments.sandbox.gateway': gateway.parse,
-      'benchmarks.rehearsal': _check_rehearsal,
       'atgrpo_jax.measures': measures.parse,
       'tests.viewer.screenshots': _check_one_argument,
       'environments.math_problems.measure': _check_measure}
