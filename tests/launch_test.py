@@ -240,7 +240,7 @@ def test_quickstart_resumes_unless_fresh(checkout):
   assert (kept / 'config.json').read_text() == 'earlier'
 
 
-def test_paper_runs_the_cells(checkout):
+def test_paper_runs_the_jobs(checkout):
   args = '--seeds 2 --only main/*,roles/* --jobs 2'
   for more, end in (((), 'false'), (('--dry-run',), 'true')):
     result = checkout.run(
