@@ -97,8 +97,7 @@ setuptools.setup(
     packages=setuptools.find_packages(
         include=['atgrpo_jax*', 'environments*', 'configs*', 'paper*']
     ),
-    package_data={
-        'atgrpo_jax.viewer': ['static/*', 'static/vendor/uplot/*']},
+    package_data={'atgrpo_jax.viewer': ['static/*']},
     install_requires=INSTALL_REQUIRES,
     extras_require=EXTRAS_REQUIRE,
 )

@@ -44,10 +44,6 @@ _STEP = flags.DEFINE_string(
     'groups/, or an evaluation, such as after.')
 _TASK = flags.DEFINE_string(
     'task', None, 'With --mode=replay: the only task to play.')
-_COMPARE = flags.DEFINE_string(
-    'compare', None,
-    'With --mode=report: the workdir of another run, whose curves are drawn '
-    'over those of --workdir.')
 _FIT = flags.DEFINE_string(
     'fit', None,
     'With --mode=compile_check: tries sizes of buckets.groups and '
@@ -204,17 +200,15 @@ def make_report() -> int:
   from atgrpo_jax.io import disk
   from atgrpo_jax.viewer import report
   workdir = files.as_path(_WORKDIR.value)
-  compared = (
-      files.as_path(_COMPARE.value, '--compare') if _COMPARE.value else None)
   with disk.OneSentence(workdir):
-    print(f'written to {report.write(workdir, compared)}')
+    print(f'written to {report.write(workdir)}')
   return 0
 
 
 def _check_flags_of_mode(mode: str) -> None:
   """Raises UserError for a flag that another mode reads, or that is missing."""
   for flag, modes in (
-      (_COMPARE, ('report',)), (_CHECKPOINT, ('evaluate', 'export')),
+      (_CHECKPOINT, ('evaluate', 'export')),
       (_STEP, ('replay',)), (_TASK, ('replay',)),
       (_FIT, ('compile_check',))):
     if flag.present and mode not in modes:

@@ -23,7 +23,7 @@ def parse_main(
     args = ['--config=configs/plan_path.py', *args]
   values = flags.FlagValues()
   config_flags.DEFINE_config_file('config', flag_values=values)
-  for name in ('workdir', 'compare', 'checkpoint', 'step', 'task'):
+  for name in ('workdir', 'checkpoint', 'step', 'task'):
     flags.DEFINE_string(name, None, '', flag_values=values)
   mode = flags.FLAGS[main._MODE.name]
   flags.DEFINE_enum(

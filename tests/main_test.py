@@ -33,7 +33,6 @@ CASES = [
      ['--mode=report reads the config of its workdir', 'leave out --config']),
     (['--mode=report', '--workdir='], ['--workdir is missing']),
     (['--mode=report'], ['no workdir', 'give that of a run']),
-    ([CONFIG, '--compare=x'], ['--compare is given without --mode=report']),
     ([CONFIG, '--workdir='], ['--workdir is missing']),
     ([CONFIG, '--checkpoint=best'],
      ['--checkpoint is given without --mode=evaluate or export']),

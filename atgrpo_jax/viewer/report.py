@@ -1,15 +1,15 @@
-"""A run as one HTML file: its numbers, its curves and its trees.
+"""A run as one HTML file: its numbers, a few curves and its trees.
 
   python -m atgrpo_jax.main --mode report --workdir W
 
-The file needs nothing else and no network. What is not there yet, since the
-run goes on or was stopped, is left out.
+The file needs no network and nothing else. Parts that a running or stopped run
+does not have yet are left out. TensorBoard draws all other curves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-import itertools
+import json
 import math
 import pathlib
 from typing import Any
@@ -19,71 +19,66 @@ from atgrpo_jax import evaluate
 from atgrpo_jax.io import files
 from atgrpo_jax.io import metrics as metrics_lib
 from atgrpo_jax.io import workdir as workdir_lib
-from atgrpo_jax.viewer import charts
-from atgrpo_jax.viewer import cross_play
 from atgrpo_jax.viewer import page
 from atgrpo_jax.viewer import trees
 
-# Of the trees that are embedded, compressed. Base64 adds a third.
+# Maximum size of the embedded trees, compressed. Base64 adds a third.
 MAX_BYTES = 12 << 20
 
-# Of an evaluation; without what is told task by task.
+# Fields of an evaluation without those of single tasks.
 _EVALUATION = (
     'num_tasks', 'num_left_out', 'success', 'interval', 'mean_return',
-    'mean_turns', 'mean_turns_to_solve', 'truncated', 'outcomes', 'policy_map',
-    'step', 'split', 'sampling')
-
-Columns = dict[str, list[float | None]]
+    'mean_turns', 'mean_turns_to_solve', 'truncated', 'policy_map', 'step',
+    'split', 'sampling')
+_TYPES = {
+    'interval': list, 'sampling': dict, 'policy_map': dict, 'budget': dict}
+# Evaluations that differ in one of these are not compared.
+_CONDITIONS = ('split', 'step', 'sampling', 'sandbox')
+# Plot -> whether its axis is a ratio, and label -> metric; `{}` is a role.
+_PLOTS = {
+    'Success': (True, {
+        'rollout (with selection)': 'rollout/success',
+        'validation (one candidate)': 'validation/success'}),
+    'Return': (False, {
+        'all': 'return/mean', '{}': '{}/return',
+        'validation': 'validation/return'}),
+    'Tokens per completion': (False, {'{}': '{}/length'}),
+}
 
 
 def write(
-    workdir: pathlib.Path, compared: pathlib.Path | None = None, *,
-    max_bytes: int = MAX_BYTES) -> pathlib.Path:
-  """Writes the report of a run into its workdir.
+    workdir: pathlib.Path, *, max_bytes: int = MAX_BYTES) -> pathlib.Path:
+  """Writes the report of a run into its workdir and returns its path.
 
   Args:
-    workdir: of the run.
-    compared: of another run, whose curves are drawn over those of this one.
+    workdir: the run.
     max_bytes: see `trees.read`.
 
   Raises:
-    UserError: something in a workdir cannot be read.
+    UserError: a file of the workdir cannot be read.
   """
   run = read_run(workdir)
-  runs = [run] if compared is None else [run, read_run(compared)]
-  names = dict.fromkeys(
-      name for it in runs for name, values in it['metrics'].items()
-      if _tells(name, values))
   sources = trees.read(
       workdir, [it['name'] for it in run['evaluations']], max_bytes)
   path = workdir / workdir_lib.REPORT
-  files.write_whole(path, page.make(
-      {'runs': runs, 'charts': charts.charts(names)}, sources))
+  files.write_whole(path, page.render(run, sources))
   return path
 
 
-def _tells(name: str, values: Sequence[float | None]) -> bool:
-  """Whether a metric is to be drawn.
-
-  With one update in a step, the policy that is updated is the one that sampled.
-  """
-  known = [value for value in values if value is not None]
-  return any(known) if name.endswith('/approx_kl') else bool(known)
-
-
 def read_run(workdir: pathlib.Path) -> dict[str, Any]:
-  """What a report says of a run, but for its trees; of values that JSON has."""
+  """Everything that a report says about a run, except its trees."""
   config = workdir_lib.read_config(workdir)
   steps = []
   if (workdir / 'metrics.jsonl').exists():
     steps = metrics_lib.read(workdir)
     _check_steps(workdir, steps)
-  evaluations = {
-      name: evaluate.read(workdir, name) for name in _names(workdir)}
-  for name, result in evaluations.items():
-    _check_evaluation(workdir / 'evals' / f'{name}.json', result)
+  evaluations = {}
+  for name in _evaluation_names(workdir):
+    found = evaluate.read(workdir, name)
+    _check_evaluation(workdir / 'evals' / f'{name}.json', found)
+    evaluations[name] = found | {'sandbox': evaluate.sandbox_of(found)}
   try:
-    run = {
+    return {
         'name': workdir.resolve().name,
         'task': config['environment']['module'],
         'team': config['environment']['team'],
@@ -94,57 +89,52 @@ def read_run(workdir: pathlib.Path) -> dict[str, Any]:
         'tokens': sum(step['budget/completion_tokens'] for step in steps),
         'seconds': sum(step['time/step'] for step in steps),
         'evaluations': [
-            {'name': name, 'sandbox': evaluate.sandbox_of(result)}
-            | {field: result[field] for field in _EVALUATION}
-            for name, result in evaluations.items()],
-        'cross_play': cross_play.matrices([
-            {'sandbox': evaluate.sandbox_of(result)} | result
-            for result in evaluations.values()]),
+            {'name': name, 'sandbox': found['sandbox']}
+            | {field: found[field] for field in _EVALUATION}
+            for name, found in evaluations.items()],
+        'cross_play': cross_play(list(evaluations.values())),
         'config': {
             name: repr(value)
             for name, value in sorted(workdir_lib.flatten(config).items())},
-        'metrics': columns(steps)}
+        'plots': plots(steps)}
   except (LookupError, TypeError) as error:
     raise errors.UserError(
-        f'{workdir} has no {errors.one_line(error)}, which a report needs: it '
-        'is of a pretraining or of another version; give a workdir of '
+        f'{workdir} lacks {errors.one_line(error)}, which a report needs: it '
+        'was written by a pretraining or by another version. Give a workdir of '
         '--mode=train or --mode=evaluate.') from error
-  return _finite(run)
 
 
 def _check_steps(
     workdir: pathlib.Path, steps: Sequence[Mapping[str, float]]) -> None:
-  """Raises UserError if what is counted of a step is no number."""
+  """Raises UserError if a number that is summed over steps is not finite."""
   for index, step in enumerate(steps):
     for name in ('step', 'time/step', 'budget/completion_tokens'):
       if not math.isfinite(step.get(name, 0.0)):
         raise errors.UserError(
             f'{workdir / "metrics.jsonl"}, line {index + 1}: {name} is '
-            f'{step[name]}, but must be a number; put the file back.')
+            f'{step[name]}, expected a finite number; restore the file.')
 
 
-def _check_evaluation(path: pathlib.Path, result: Mapping[str, Any]) -> None:
-  """Raises UserError if it has not the fields that a report draws."""
-  missing = [name for name in _EVALUATION if name not in result]
-  kinds = (('interval', list), ('sampling', dict), ('outcomes', dict),
-           ('policy_map', dict), ('budget', dict))
-  wrong = [
-      name for name, kind in kinds if not isinstance(result.get(name), kind)]
-  if missing or wrong or len(result['interval']) != 2:
+def _check_evaluation(path: pathlib.Path, found: Mapping[str, Any]) -> None:
+  """Raises UserError if a field that a report draws has another form."""
+  wrong = [name for name in _EVALUATION if name not in found] + [
+      name for name, kind in _TYPES.items()
+      if not isinstance(found.get(name), kind)]
+  if not wrong and len(found['interval']) != 2:
+    wrong = ['interval']
+  if wrong:
     raise errors.UserError(
-        f'{path} is no evaluation of this version: its '
-        f'{", ".join(dict.fromkeys([*missing, *wrong])) or "interval"} cannot '
-        'be read; move it away.')
+        f'{path} was written by another version: expected other values of '
+        f'{", ".join(dict.fromkeys(wrong))}; move the file away.')
 
 
-def _names(workdir: pathlib.Path) -> list[str]:
-  """The evaluations that are done: 'before', 'after', and others by name."""
+def _evaluation_names(workdir: pathlib.Path) -> list[str]:
+  """'before', 'after', then other evaluations by name."""
   names = sorted(path.stem for path in (workdir / 'evals').glob('*.json'))
   return sorted(names, key=lambda name: (name != 'before', name != 'after'))
 
 
 def _algorithm(config: Mapping[str, Any]) -> str:
-  """What the switches of a config are called."""
   rollout, critic = config['rollout'], config['critic']['kind']
   if config['environment']['team'] == 'solo' and critic == 'none':
     return 'GRPO of a single agent'
@@ -159,49 +149,81 @@ def _state(
     workdir: pathlib.Path, config: Mapping[str, Any],
     steps: Sequence[Mapping[str, float]],
     evaluations: Mapping[str, Mapping[str, Any]]) -> str:
-  """How far a run is."""
   step = int(steps[-1]['step']) if steps else 0
-  of = config['train']['num_steps']
-  so_far = f'step {step} of {of}' if of else f'step {step}'
+  num_steps = config['train']['num_steps']
+  progress = f'step {step} of {num_steps}' if num_steps else f'step {step}'
   if workdir_lib.is_in_use(workdir):
-    return f'still running, after {so_far}'
+    return f'still running, after {progress}'
   if 'after' in evaluations and evaluations['after']['step'] == step:
     return f'finished after step {step}'
   if steps or 'before' in evaluations:
-    return f'stopped after {so_far}; the same command resumes'
+    return f'stopped after {progress}; the same command resumes'
   return 'evaluated only' if evaluations else 'nothing recorded yet'
 
 
-def columns(steps: Sequence[Mapping[str, float]]) -> Columns:
-  """Metric -> its value of each step; None where it was not measured.
+def plots(steps: Sequence[Mapping[str, float]]) -> list[dict[str, Any]]:
+  """Plots of the page; a plot without a finite value is left out."""
+  roles = [
+      name.removesuffix('/length') for name in (steps[-1] if steps else ())
+      if name.endswith('/length')]
+  found = []
+  for title, (is_ratio, metrics) in _PLOTS.items():
+    lines = {}
+    for label, metric in metrics.items():
+      for role in roles if '{}' in metric else ['']:
+        line = _line(steps, metric.format(role))
+        if line:
+          lines[label.format(role)] = line
+    if lines:
+      found.append({'title': title, 'is_ratio': is_ratio, 'lines': lines})
+  return found
 
-  The log repeats the last validation in every step. Kept is each where it was
-  made, the first one at a step 0 of its own. New are `tokens`, generated so
-  far.
+
+def _line(
+    steps: Sequence[Mapping[str, float]],
+    metric: str) -> list[tuple[float, float]]:
+  """Points (step, finite value) of a metric.
+
+  The log repeats the last validation in every step, so a validation is placed
+  at the step where it was made.
   """
-  steps = [dict(step) for step in steps]
-  tokens = 0
-  for step in steps:
-    tokens += step['budget/completion_tokens']
-    step['tokens'] = tokens
-  if steps and steps[0]['validation/step'] == 0:
-    steps.insert(0, {'step': 0, 'tokens': 0} | {
-        name: value for name, value in steps[0].items()
-        if name.startswith('validation/')})
-  for step in steps:
-    if step['step'] != step['validation/step']:
-      for name in [name for name in step if name.startswith('validation/')]:
-        del step[name]
-  names = dict.fromkeys(itertools.chain(*steps))
-  return {name: [step.get(name) for step in steps] for name in names}
+  place = 'validation/step' if metric.startswith('validation/') else 'step'
+  values = {
+      step[place]: step[metric] for step in steps
+      if metric in step and math.isfinite(step[metric])}
+  return sorted(values.items())
 
 
-def _finite(value: Any) -> Any:
-  """The same, with None for each number that is not finite."""
-  if isinstance(value, dict):
-    return {name: _finite(part) for name, part in value.items()}
-  if isinstance(value, (list, tuple)):
-    return [_finite(part) for part in value]
-  if isinstance(value, float) and not math.isfinite(value):
-    return None
-  return value
+def cross_play(
+    evaluations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+  """Success of two roles by the policies that played them.
+
+  Returns:
+    For evaluations under equal conditions with at least two pairs of policies:
+    `title`, `header` and `rows`, whose entries are a success or None. The last
+    evaluation of a pair is shown.
+  """
+  tables: dict[str, dict[str, Any]] = {}
+  for found in evaluations:
+    if len(found['policy_map']) == 2:
+      conditions = json.dumps([
+          list(found['policy_map']), *(found[name] for name in _CONDITIONS)])
+      group = tables.setdefault(conditions, {'of': found, 'success': {}})
+      pair = tuple(found['policy_map'].values())
+      group['success'][pair] = found['success']
+  matrices = []
+  for group in tables.values():
+    found, successes = group['of'], group['success']
+    if len(successes) < 2:
+      continue
+    first, second = found['policy_map']
+    rows, columns = (list(dict.fromkeys(names)) for names in zip(*successes))
+    matrices.append({
+        'title': (
+            f'Success on {found["split"]} after step {found["step"]}, {first} '
+            f'(rows) and {second} (columns) played by these policies'),
+        'header': [f'{first} \\ {second}', *columns],
+        'rows': [
+            [row, *(successes.get((row, column)) for column in columns)]
+            for row in rows]})
+  return matrices

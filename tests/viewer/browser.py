@@ -1,8 +1,7 @@
 """A headless Chromium, driven through its DevTools pipe.
 
-Nothing but the standard library is needed. The browser reads commands from its
-file descriptor 3 and writes answers and events to 4, as JSON that ends with a
-zero byte.
+The browser reads commands from file descriptor 3 and writes responses and
+events to 4, as JSON terminated by a zero byte.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ _FLAGS = (
     '--disable-background-networking', '--disable-component-update',
     '--disable-sync', '--disable-dev-shm-usage', '--hide-scrollbars',
     '--remote-debugging-pipe')
-# The shell puts the two ends in their places.
-_START = 'exec "$0" "$@" 3<&"$COMMANDS" 4>&"$ANSWERS"'
+# The shell duplicates the pipes to descriptors 3 and 4.
+_START = 'exec "$0" "$@" 3<&"$COMMANDS" 4>&"$RESPONSES"'
 _SECONDS = 60.0
 _READY = "document.body.dataset.ready === 'true'"
 
-# Name -> code of the keyboard, text that it types.
+# Name -> key code, typed text.
 _KEYS = {
     'Tab': (9, ''), 'Enter': (13, '\r'), 'End': (35, ''), 'Home': (36, ''),
     'ArrowLeft': (37, ''), 'ArrowUp': (38, ''), 'ArrowRight': (39, ''),
@@ -41,24 +40,25 @@ _KEYS = {
 
 
 def find() -> str | None:
-  """The path of a browser; None if there is none."""
+  """The path of a browser, or None."""
   return next(filter(None, map(shutil.which, NAMES)), None)
 
 
 @contextlib.contextmanager
 def start(program: str) -> Iterator[Browser]:
-  """A browser with a profile of its own, gone when the block ends."""
+  """A browser with a temporary profile, closed at the end of the block."""
   commands, send = os.pipe()
-  receive, answers = os.pipe()
+  receive, responses = os.pipe()
   with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
     process = subprocess.Popen(
         ['bash', '-c', _START, program, *_FLAGS,
          f'--user-data-dir={profile}', 'about:blank'],
-        pass_fds=(commands, answers), stdout=subprocess.DEVNULL,
+        pass_fds=(commands, responses), stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env=os.environ | {'COMMANDS': str(commands), 'ANSWERS': str(answers)})
+        env=os.environ | {
+            'COMMANDS': str(commands), 'RESPONSES': str(responses)})
     os.close(commands)
-    os.close(answers)
+    os.close(responses)
     try:
       yield Browser(send, receive)
     finally:
@@ -69,7 +69,7 @@ def start(program: str) -> Iterator[Browser]:
 
 
 class Browser:
-  """Sends commands and keeps events."""
+  """Sends commands and records events."""
 
   def __init__(self, send: int, receive: int):
     self._send, self._receive = send, receive
@@ -86,19 +86,19 @@ class Browser:
     os.write(self._send, json.dumps(message).encode() + b'\0')
     deadline = time.monotonic() + _SECONDS
     while True:
-      answer = self._read(deadline)
-      if answer.get('id') == number:
-        assert 'error' not in answer, (method, answer['error'])
-        return answer['result']
-      self.events.append(answer)
+      message = self._read(deadline)
+      if message.get('id') == number:
+        assert 'error' not in message, (method, message['error'])
+        return message['result']
+      self.events.append(message)
 
   def _read(self, deadline: float) -> dict[str, Any]:
     while b'\0' not in self._unread:
       left = deadline - time.monotonic()
-      assert left > 0, 'the browser does not answer'
+      assert left > 0, 'the browser does not respond'
       if select.select([self._receive], [], [], left)[0]:
         found = os.read(self._receive, 1 << 20)
-        assert found, 'the browser is gone'
+        assert found, 'the browser has exited'
         self._unread += found
     message, _, self._unread = self._unread.partition(b'\0')
     return json.loads(message)
@@ -106,7 +106,7 @@ class Browser:
   def open(
       self, path: pathlib.Path, *, width: int = 1400, height: int = 900,
       scheme: str = 'light', anchor: str = '', ready: str = _READY) -> Page:
-    """A page of a file, as soon as `ready` is true in it."""
+    """Opens a file and waits until `ready` is true in the page."""
     target = self.command('Target.createTarget', url='about:blank')['targetId']
     session = self.command(
         'Target.attachToTarget', targetId=target, flatten=True)['sessionId']
@@ -144,16 +144,16 @@ class Page:
     """Waits until a JavaScript expression is true."""
     deadline = time.monotonic() + _SECONDS
     while not self.evaluate(f'Boolean({condition})'):
-      assert time.monotonic() < deadline, f'waited in vain for {condition}'
+      assert time.monotonic() < deadline, f'timeout waiting for {condition}'
       time.sleep(0.02)
 
   def text(self, selector: str) -> str:
-    """What is to be read in the first element that fits."""
+    """Visible text of the first matching element."""
     return self.evaluate(
         f'document.querySelector({json.dumps(selector)}).innerText')
 
   def texts(self, selector: str) -> list[str]:
-    """What is to be read in each element that fits."""
+    """Visible text of each matching element."""
     return self.evaluate(
         f'[...document.querySelectorAll({json.dumps(selector)})].map('
         '(element) => element.innerText)')
@@ -172,34 +172,34 @@ class Page:
       self.command('Input.dispatchKeyEvent', type='keyUp', **named)
 
   def choose(self, selector: str, value: str) -> None:
-    """Chooses an option of a list."""
+    """Selects an option of a <select>."""
     self.evaluate(
         f'(() => {{ const it = document.querySelector({json.dumps(selector)}); '
         f'it.value = {json.dumps(value)}; '
         "it.dispatchEvent(new Event('change', {bubbles: true})); })()")
 
   def screenshot(self, path: pathlib.Path, *, whole: bool = False) -> None:
-    """Writes a PNG of what is seen, or of the whole page."""
+    """Writes a PNG of the viewport or the whole page."""
     found = self.command(
         'Page.captureScreenshot', format='png', captureBeyondViewport=whole)
     path.write_bytes(base64.b64decode(found['data']))
 
   def requests(self) -> list[str]:
-    """What was asked of a network or a disk, but for the page itself."""
+    """URLs that the page requested, except itself."""
     urls = [
         event['params']['request']['url']
-        for event in self._own('Network.requestWillBeSent')]
+        for event in self._events_of('Network.requestWillBeSent')]
     return [url for url in urls if url.partition('#')[0] != self.url]
 
   def complaints(self) -> list[Any]:
-    """Errors and warnings of the page and of its content security policy."""
+    """Errors, warnings and policy violations of the page."""
     return [
-        *self._own('Runtime.exceptionThrown'),
-        *(event for event in self._own('Runtime.consoleAPICalled')
+        *self._events_of('Runtime.exceptionThrown'),
+        *(event for event in self._events_of('Runtime.consoleAPICalled')
           if event['params']['type'] in ('error', 'warning')),
-        *self._own('Log.entryAdded')]
+        *self._events_of('Log.entryAdded')]
 
-  def _own(self, method: str) -> list[dict[str, Any]]:
+  def _events_of(self, method: str) -> list[dict[str, Any]]:
     return [
         event for event in self._browser.events
         if event.get('method') == method

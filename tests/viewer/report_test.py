@@ -1,11 +1,10 @@
-"""What a report says of a workdir, whatever state that is in."""
+"""A report of a workdir in any state, and its safety against markup."""
 
 import base64
 import contextlib
 import gzip
 import hashlib
 import json
-import math
 import pathlib
 import re
 import shutil
@@ -27,7 +26,7 @@ STATIC = pathlib.Path(page.__file__).parent / 'static'
 
 @pytest.fixture(scope='module')
 def finished(tmp_path_factory):
-  """A workdir; never written to."""
+  """A workdir that no test changes."""
   with pytest.MonkeyPatch.context() as monkeypatch:
     scripted.follow_scripts(monkeypatch)
     return runs.make(tmp_path_factory.mktemp('runs') / 'finished')
@@ -40,17 +39,21 @@ def workdir(finished, tmp_path):
 
 
 def _embedded(text):
-  """What the page unpacks: name -> JSON."""
+  """The data of a page: name -> JSON."""
   return {
       name: json.loads(gzip.decompress(base64.b64decode(chunk)))
       for name, chunk in re.findall(
           r'<script type="text/plain" id="([\w-]+)">([^<]*)</script>', text)}
 
 
+def _edit_json(path, function):
+  path.write_text(json.dumps(function(json.loads(path.read_text()))))
+
+
 # The numbers.
 
 
-def test_a_finished_run(finished):
+def test_finished_run(finished):
   run = report.read_run(finished)
   assert run['state'] == 'finished after step 4'
   assert (run['steps'], run['team'], run['task']) == (4, 'pair', 'tests.echo')
@@ -59,8 +62,6 @@ def test_a_finished_run(finished):
       (finished / 'config.json').read_text())['hash']
   assert run['config']['train.num_steps'] == '4'
   assert [it['name'] for it in run['evaluations']] == ['before', 'after']
-  before = run['evaluations'][0]
-  assert before['interval'][0] < before['success'] < before['interval'][1]
   tokens = [
       json.loads(line)['budget/completion_tokens']
       for line in (finished / 'metrics.jsonl').read_text().splitlines()]
@@ -68,60 +69,59 @@ def test_a_finished_run(finished):
   assert run['seconds'] == 4 * 3.0
 
 
-def test_validation_is_told_where_it_was_made(finished):
-  columns = report.read_run(finished)['metrics']
-  assert columns['step'] == [0, 1, 2, 3, 4]
-  assert columns['validation/success'] == [0.0, None, 0.2, None, 0.4]
-  # There was no rollout at step 0.
-  assert columns['rollout/success'][0] is None
-  assert None not in columns['rollout/success'][1:]
-
-
 @pytest.mark.parametrize('steps, validated, expected', [
     ([1, 2, 3], [1, 2, 3], [1, 2, 3]), ([1, 2], [0, 0], [0]),
-    ([4, 5, 6], [4, 4, 6], [4, 6]), ([5, 6], [4, 6], [6])])
-def test_steps_with_a_validation(steps, validated, expected):
-  lines = [
-      {'step': step, 'validation/success': 0.5, 'validation/step': last,
-       'budget/completion_tokens': 3} for step, last in zip(steps, validated)]
-  columns = report.columns(lines)
-  found = [
-      step for step, value in zip(
-          columns['step'], columns['validation/success']) if value is not None]
-  assert found == expected
-  assert columns['tokens'][-1] == 3 * len(steps)
+    ([4, 5, 6], [4, 4, 6], [4, 6]), ([5, 6], [4, 6], [4, 6])])
+def test_validation_is_plotted_at_its_step(steps, validated, expected):
+  plot, = report.plots([
+      {'step': step, 'validation/success': 0.5, 'validation/step': last}
+      for step, last in zip(steps, validated)])
+  line, = plot['lines'].values()
+  assert [step for step, _ in line] == expected
 
 
-@pytest.mark.parametrize('values, is_drawn', [
-    ([0.0, 0.0], False), ([0.0, 1e-3], True)])
-def test_the_kl_of_a_single_update_is_not_drawn(values, is_drawn, workdir):
-  path = workdir / 'metrics.jsonl'
-  lines = [json.loads(line) for line in path.read_text().splitlines()]
-  path.write_text(''.join(
-      json.dumps(line | {'one/approx_kl': value}) + '\n'
-      for line, value in zip(lines, values)))
-  charts = _embedded(report.write(workdir).read_text())['data']['charts']
-  assert is_drawn == ('KL of the update' in [it['title'] for it in charts])
+def test_plots_have_one_line_per_role_and_skip_nonfinite_values():
+  steps = [
+      {'step': 1, 'a/length': 3.0, 'b/length': float('nan'), 'a/return': 1.0},
+      {'step': 2, 'a/length': 4.0, 'b/length': 5.0, 'a/return': 2.0}]
+  returns, tokens = report.plots(steps)
+  assert returns['lines'] == {'a': [(1, 1.0), (2, 2.0)]}
+  assert tokens['lines'] == {'a': [(1, 3.0), (2, 4.0)], 'b': [(2, 5.0)]}
+  assert report.plots([]) == []
 
 
-def test_nothing_is_measured_yet():
-  assert report.columns([]) == {}
+# Evaluations whose roles were played by other policies.
 
 
-def test_numbers_that_are_not_finite_are_not_drawn(workdir):
-  path = workdir / 'metrics.jsonl'
-  first, *lines = path.read_text().splitlines(keepends=True)
-  values = json.loads(first) | {'one/entropy': 'NaN', 'return/mean': 'Infinity'}
-  path.write_text(json.dumps(values) + '\n' + ''.join(lines))
-  columns = report.read_run(workdir)['metrics']
-  assert columns['one/entropy'][1] is columns['return/mean'][1] is None
-  assert columns['one/entropy'][2] == 1.0
+def _evaluation(policy_map, success, **changes):
+  return {'policy_map': policy_map, 'success': success, 'split': 'test',
+          'step': 3, 'sampling': {'temperature': 1.0}, 'sandbox': ''} | changes
 
 
-# How far a run is.
+def test_cross_play_matrix():
+  matrix, = report.cross_play([
+      _evaluation({'a': 'x', 'b': 'x'}, 0.1),
+      _evaluation({'a': 'x', 'b': 'y'}, 0.2),
+      _evaluation({'a': 'y', 'b': 'y'}, 0.3),
+      _evaluation({'a': 'y', 'b': 'y'}, 0.4)])
+  assert matrix['header'] == ['a \\ b', 'x', 'y']
+  assert matrix['rows'] == [['x', 0.1, 0.2], ['y', None, 0.4]]
 
 
-def test_a_run_that_goes_on(workdir):
+@pytest.mark.parametrize('changes', [
+    {'split': 'other'}, {'step': 4}, {'sampling': {'temperature': 0.5}},
+    {'sandbox': 'bwrap'}, {'policy_map': {'a': 'y'}}])
+def test_cross_play_needs_equal_conditions(changes):
+  first = _evaluation({'a': 'x', 'b': 'x'}, 0.1)
+  second = _evaluation({'a': 'y', 'b': 'x'}, 0.2)
+  assert report.cross_play([first, second])
+  assert not report.cross_play([first, second | changes])
+
+
+# States of a run.
+
+
+def test_running_and_stopped(workdir):
   (workdir / 'evals/after.json').unlink()
   with contextlib.closing(workdir_lib.Lock(workdir)):
     assert report.read_run(workdir)['state'] == (
@@ -130,26 +130,25 @@ def test_a_run_that_goes_on(workdir):
       'stopped after step 4 of 4; the same command resumes')
 
 
-def test_a_run_that_was_finished_and_then_lengthened(workdir):
+def test_finished_run_that_was_extended(workdir):
   with (workdir / 'metrics.jsonl').open('a') as file:
     last = json.loads((workdir / 'metrics.jsonl').read_text().splitlines()[-1])
     file.write(json.dumps(last | {'step': 5}) + '\n')
   assert report.read_run(workdir)['state'].startswith('stopped after step 5')
 
 
-def test_a_run_before_its_first_step(workdir):
+def test_run_before_its_first_step(workdir):
   (workdir / 'evals/after.json').unlink()
   (workdir / 'metrics.jsonl').write_text('')
   shutil.rmtree(workdir / 'groups')
   run = report.read_run(workdir)
-  assert (run['steps'], run['tokens'], run['metrics']) == (0, 0, {})
+  assert (run['steps'], run['tokens'], run['plots']) == (0, 0, [])
   assert run['state'].startswith('stopped after step 0')
   found = _embedded(report.write(workdir).read_text())
-  assert [it['name'] for it in found['data']['sources']] == ['before']
-  assert found['data']['charts'] == []
+  assert [it['name'] for it in found['sources']] == ['before']
 
 
-def test_a_workdir_that_was_only_evaluated(workdir):
+def test_workdir_with_evaluations_only(workdir):
   for name in ('before', 'after'):
     (workdir / f'evals/{name}.json').rename(workdir / f'evals/{name}-x.json')
   (workdir / 'metrics.jsonl').unlink()
@@ -160,164 +159,128 @@ def test_a_workdir_that_was_only_evaluated(workdir):
 
 
 @pytest.mark.parametrize('changes, name', [
-    ({'rollout.mode': 'parallel'}, 'GRPO'),
-    ({'rollout.mode': 'tree'}, 'AT-GRPO'),
-    ({'rollout.mode': 'joint'}, 'MAGRPO'),
-    ({'rollout.mode': 'joint', 'critic.kind': 'independent'}, 'IAC'),
-    ({'rollout.mode': 'joint', 'critic.kind': 'central'}, 'MAAC')])
-def test_what_an_algorithm_is_called(changes, name, workdir):
-  path = workdir / 'config.json'
-  record = json.loads(path.read_text())
-  for key, value in changes.items():
-    section, key = key.split('.')
-    record['config'][section][key] = value
-  path.write_text(json.dumps(record))
+    ({'rollout': {'mode': 'parallel'}}, 'GRPO'),
+    ({'rollout': {'mode': 'tree'}}, 'AT-GRPO'),
+    ({'rollout': {'mode': 'joint'}}, 'MAGRPO'),
+    ({'rollout': {'mode': 'joint'}, 'critic': {'kind': 'independent'}}, 'IAC'),
+    ({'rollout': {'mode': 'joint'}, 'critic': {'kind': 'central'}}, 'MAAC')])
+def test_name_of_the_algorithm(changes, name, workdir):
+  def change(record):
+    for section, values in changes.items():
+      record['config'][section] |= values
+    return record
+
+  _edit_json(workdir / 'config.json', change)
   assert report.read_run(workdir)['algorithm'] == f'{name}, policies: shared'
 
 
-# What cannot be read.
+# Damaged files.
 
 
-@pytest.mark.parametrize('file, content, words', [
-    ('config.json', None, 'is no workdir; give that of a run'),
-    ('config.json', '{', 'is no config that was written here'),
-    ('config.json', '{"config": 3}', 'is no config that was written here'),
-    ('config.json', '{"config": {"seed": 0}}', 'of a pretraining or of'),
-    ('metrics.jsonl', '{"step": 1}\n', 'has no KeyError'),
-    ('metrics.jsonl', '{"st', 'is cut off or of another program'),
-    ('evals/before.json', '{}', 'is no evaluation that was written here'),
-    ('groups/000000.jsonl.gz', 'x', 'is no record of trees, or damaged'),
-    ('evals/after.jsonl.gz', '', 'is no record of trees, or damaged'),
-])
-def test_what_cannot_be_read_is_one_sentence(file, content, words, workdir):
+@pytest.mark.parametrize('file, content', [
+    ('config.json', None), ('config.json', '{'),
+    ('config.json', '{"config": 3}'),
+    ('config.json', '{"config": {"seed": 0}}'),
+    ('metrics.jsonl', '{"step": 1}\n'), ('metrics.jsonl', '{"st'),
+    ('evals/before.json', '{}'), ('groups/000000.jsonl.gz', 'x'),
+    ('evals/after.jsonl.gz', '')])
+def test_damaged_file_gives_one_line(file, content, workdir):
   (workdir / file).unlink()
   if content is not None:
     (workdir / file).write_text(content)
-  with pytest.raises(errors.UserError, match=words) as error:
+  with pytest.raises(errors.UserError) as error:
     report.write(workdir)
-  assert '\n' not in str(error.value)
+  assert str(workdir) in str(error.value) and '\n' not in str(error.value)
   assert not (workdir / 'report.html').exists()
 
 
 @pytest.mark.parametrize('name, value', [
     ('interval', None), ('interval', [0.1]), ('sampling', None),
-    ('outcomes', 3)])
-def test_an_evaluation_of_another_version_is_refused(name, value, workdir):
-  path = workdir / 'evals/before.json'
-  path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
-  with pytest.raises(errors.UserError, match=f'before.json .* its {name} can'):
+    ('policy_map', 3)])
+def test_evaluation_of_another_version_is_refused(name, value, workdir):
+  _edit_json(workdir / 'evals/before.json', lambda it: it | {name: value})
+  with pytest.raises(errors.UserError, match=f'before.json .*{name}'):
     report.write(workdir)
 
 
 @pytest.mark.parametrize('name', [
     'step', 'time/step', 'budget/completion_tokens'])
-@pytest.mark.parametrize('value', ['NaN', 'Infinity'])
-def test_a_step_that_cannot_be_counted_is_refused(name, value, workdir):
+def test_nonfinite_sums_are_refused(name, workdir):
   path = workdir / 'metrics.jsonl'
   first, *lines = path.read_text().splitlines()
-  first = json.dumps(json.loads(first) | {name: value})
+  first = json.dumps(json.loads(first) | {name: 'NaN'})
   path.write_text('\n'.join([first, *lines]) + '\n')
-  with pytest.raises(errors.UserError, match=f'line 1: {name} is'):
+  with pytest.raises(errors.UserError, match=f'line 1: {name} is nan'):
     report.write(workdir)
 
 
-def test_a_half_of_a_record_is_not_looked_at(workdir):
-  (workdir / 'groups/000004.jsonl.unfinished').write_bytes(b'half')
-  report.write(workdir)
-
-
-@pytest.mark.parametrize('place', ['', 'report.html'])
-def test_a_file_or_folder_in_the_wrong_place(place, workdir, tmp_path):
-  if place:
-    (workdir / place).mkdir()
+@pytest.mark.parametrize('name', ['', 'report.html'])
+def test_file_in_place_of_a_folder_is_refused(name, workdir, tmp_path):
+  if name:
+    (workdir / name).mkdir()
   else:
     workdir = tmp_path / 'file'
     workdir.write_text('')
-  with pytest.raises(errors.UserError, match='is a (file|folder), but must'):
+  with pytest.raises(errors.UserError, match='is a (file|folder)'):
     report.write(workdir)
 
 
 # The page.
 
 
-def test_the_page_holds_all_and_a_report_can_be_written_again(workdir):
+def test_page_has_all_records_and_is_reproducible(workdir):
   path = report.write(workdir)
   first = path.read_text()
   found = _embedded(first)
-  assert found.keys() == {'data', *(f'trees-{i}' for i in range(4))}
-  assert found['data']['runs'] == [report.read_run(workdir)]
-  assert [it['name'] for it in found['data']['sources']] == [
+  assert found.keys() == {'sources', *(f'trees-{i}' for i in range(4))}
+  assert [it['name'] for it in found['sources']] == [
       'before', '000000', '000002', 'after']
   assert [tree['task'] for tree in found['trees-1']] == list(runs.GOALS)
   assert report.write(workdir).read_text() == first
 
 
-def test_two_runs(workdir, finished):
-  path = report.write(workdir, finished)
-  assert path.parent == workdir
-  data = _embedded(path.read_text())['data']
-  assert [run['name'] for run in data['runs']] == ['run', 'finished']
-
-
-def test_nothing_that_was_said_is_markup(workdir):
+def test_completions_and_config_values_are_no_markup(workdir):
+  hostile = '"><script>hit=1</script>'
+  _edit_json(workdir / 'evals/after.json', lambda it: it | {'split': hostile})
+  _edit_json(workdir / 'config.json', lambda it: {
+      **it, 'config': it['config'] | {'policies': hostile}})
   text = report.write(workdir).read_text()
-  said = json.dumps(_embedded(text)['trees-1'])
-  assert runs.HOSTILE in json.loads(said)[1]['nodes'][0]['groups'][0][
-      'candidates'][1]['text']
-  assert 'hit=1' not in text and '</script><b>' not in text
-  # Five of data, the library and our own.
-  assert text.count('<script') == text.count('</script>') == 5 + 2
+  tree = _embedded(text)['trees-1'][1]
+  assert runs.HOSTILE == tree['nodes'][0]['groups'][0]['candidates'][1]['text']
+  assert '<script>hit' not in text and '</script><b>' not in text
+  assert text.count('<script') == text.count('</script>') == 5 + 1
   assert '{{' not in re.sub('<script>.*', '', text, flags=re.DOTALL)
 
 
-def test_a_browser_may_run_our_scripts_alone_and_load_nothing(workdir):
+def test_policy_allows_only_the_scripts_of_the_page(workdir):
   text = report.write(workdir).read_text()
   policy, = re.findall(
       r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
   assert policy.startswith("default-src 'none'; ")
-  blocks = re.findall(r'<(?:script|style)>(.*?)</(?:script|style)>', text,
-                      re.DOTALL)
+  blocks = re.findall(
+      r'<(?:script|style)>(.*?)</(?:script|style)>', text, re.DOTALL)
   digests = [
       base64.b64encode(hashlib.sha256(it.encode()).digest()).decode()
       for it in blocks]
   assert sorted(re.findall(r"'sha256-([^']*)'", policy)) == sorted(digests)
-  assert 'unsafe' not in policy and len(digests) == 3
-  assert not re.search(r'\b(src|href)="(?!#)', text)
+  assert 'unsafe' not in policy and len(digests) == 2
+  assert not re.search(r'\b(src|href)="(?!#)|\bstyle="', text)
 
 
-def test_our_scripts_write_no_markup():
-  for path in [*STATIC.glob('*.js'), *STATIC.glob('*.css')]:
+def test_scripts_insert_text_only():
+  for path in STATIC.glob('*.js'):
     text = path.read_text()
     assert not re.search(
         r'innerHTML|outerHTML|insertAdjacent|document\.write|\beval\b|'
         r'https?://(?!www\.w3\.org/2000/svg)|</script', text), path
-    assert len(text.splitlines()) <= 400, path
     assert max(map(len, text.splitlines())) <= 80, path
-    assert f"'{path.stem}'" in pathlib.Path(page.__file__).read_text()
 
 
-def test_the_library_is_what_its_origin_says():
-  folder = STATIC / 'vendor/uplot'
-  sums = dict(re.findall(
-      r'^    (\w{64})  (\S+)$', (folder / 'ORIGIN.md').read_text(),
-      re.MULTILINE))
-  assert {
-      hashlib.sha256((folder / name).read_bytes()).hexdigest(): name
-      for name in ('LICENSE', 'uPlot.iife.min.js', 'uPlot.min.css')} == sums
-  assert '--' not in (folder / 'LICENSE').read_text()
-
-
-def test_what_the_page_needs_is_installed(tmp_path):
+def test_static_files_are_installed(tmp_path):
   subprocess.run(
       [sys.executable, 'setup.py', '--quiet', 'build', '--build-base',
        tmp_path, 'build_py', '--build-lib', tmp_path / 'lib'],
       cwd=checkout.ROOT, check=True, capture_output=True)
   installed = tmp_path / 'lib/atgrpo_jax/viewer/static'
-  assert {
-      path.relative_to(installed) for path in installed.rglob('*')
-  } == {path.relative_to(STATIC) for path in STATIC.rglob('*')}
-
-
-def test_finite():
-  assert report._finite({'a': [1.0, math.nan], 'b': (math.inf, 'NaN')}) == {
-      'a': [1.0, None], 'b': [None, 'NaN']}
+  assert {path.name for path in installed.iterdir()} == {
+      path.name for path in STATIC.iterdir()}

@@ -1,6 +1,6 @@
-"""Workdirs for reports, without training: trees of a scripted game.
+"""Workdirs for reports, with the trees of a scripted game instead of training.
 
-The records, metrics and evaluations are written by what writes them in a run.
+The functions of a real run write the records, metrics and evaluations.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from environments import env_api
 from tests import echo
 from tests.rollout import scripted
 
-# What a model may write to break a page; its number is 4.
+# A completion that tries to break a page; the game reads it as 4.
 HOSTILE = '4 </script><script>hit=1//'
 GOALS = {'T1': 1, 'T4': 4, 'T9': 9, '</script><b>': 3}
 
@@ -35,18 +35,18 @@ class Game(scripted.Counting):
 
 
 class Script(scripted.Dice):
-  """Dice, but for the prompts that have an answer."""
+  """Fixed completions for some prompts, and dice for the others."""
 
-  def __init__(self, answers: Mapping[str, Sequence[str]]):
-    self._answers = answers
+  def __init__(self, completions: Mapping[str, Sequence[str]]):
+    self._completions = completions
 
   def __getitem__(self, prompt: str) -> Sequence[str]:
-    return self._answers.get(prompt) or super().__getitem__(prompt)
+    return self._completions.get(prompt) or super().__getitem__(prompt)
 
 
-# T1 is solved in the first turn by the first answer of a, T4 by the second; in
-# T9 a has no signal at first, and b's third answer is no number.
-ANSWERS = Script({
+# In turn 1, the first candidate of a solves T1 and the second one T4. In T9,
+# all candidates of a are equal, and the third one of b is not a number.
+COMPLETIONS = Script({
     'T1/a turn 0 total 0': ['1', '0', '2', '3'],
     'T4/a turn 0 total 0': ['1', HOSTILE, '2', '3'],
     'T9/a turn 0 total 0': ['1', '1', '1', '1'],
@@ -55,9 +55,9 @@ ANSWERS = Script({
 
 
 def runner(environment: env_api.Environment):
-  """Plays the script; needs `scripted.follow_scripts`."""
+  """Plays the script; call `scripted.follow_scripts` first."""
   return scripted.make_runner(
-      {'one': ANSWERS, 'two': ANSWERS}, environment=environment,
+      {'one': COMPLETIONS, 'two': COMPLETIONS}, environment=environment,
       max_new_tokens=30)
 
 
@@ -65,16 +65,16 @@ def make(
     workdir: pathlib.Path, *, steps: Sequence[int] = (0, 2),
     num_steps: int = 4, phases=(('a',), ('b',)), group_size: int = 4,
     changes: Mapping[str, Any] | None = None, **switches) -> pathlib.Path:
-  """A workdir of a run that is finished.
+  """A workdir of a finished run.
 
   Args:
-    workdir: is made.
-    steps: that are recorded.
-    num_steps: that were trained.
+    workdir: the folder to create.
+    steps: recorded steps.
+    num_steps: trained steps.
     phases: of the game.
     group_size: of the rollout.
-    changes: of the config, as in {'evaluation.validate_every': 2}.
-    **switches: of the rollout.
+    changes: config key -> value.
+    **switches: fields of the rollout spec.
   """
   environment = Game(phases)
   config = echo.get_config()
@@ -94,7 +94,7 @@ def make(
       'time/update': 0.5, 'time/step': 3.0}
   lines = []
   for step in range(1, num_steps + 1):
-    validated = step - step % 2  # The last one; 0 is that of the start.
+    validated = step - step % 2  # The step of the last validation.
     lines.append({'step': step} | values | {
         'validation/step': validated, 'validation/success': validated / 10,
         'validation/return': 0.5})

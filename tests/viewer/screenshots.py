@@ -11,8 +11,7 @@ from atgrpo_jax.viewer import report
 from tests import checkout
 from tests.viewer import browser as browser_lib
 
-# File -> how the page is opened: a tree of step 0, and a task before and after
-# training.
+# File -> arguments of `Browser.open`.
 PICTURES = {
     'report_tree.png': {
         'width': 1280, 'height': 860, 'anchor': '#tree/step/000000/2'},
@@ -26,17 +25,13 @@ def main(workdir: str) -> None:
   program = browser_lib.find()
   if program is None:
     raise errors.UserError(
-        f'There is none of {", ".join(browser_lib.NAMES)} on the PATH; install '
-        'one.')
+        f'no browser on the PATH; install one of {browser_lib.NAMES}.')
   path = report.write(pathlib.Path(workdir))
   with browser_lib.start(program) as browser:
     for name, options in PICTURES.items():
       page = browser.open(path, **options)
-      # What is smooth on a screen would be half done in a picture.
-      page.evaluate(
-          "document.documentElement.style.scrollBehavior = 'auto', "
-          "document.getElementById('trees').scrollIntoView()"
-          if options['width'] < 600 else 'window.scrollTo(0, 0)')
+      if options['width'] < 600:
+        page.evaluate("document.getElementById('trees').scrollIntoView()")
       page.evaluate('new Promise(requestAnimationFrame)')
       page.screenshot(checkout.ROOT / 'docs' / name)
 

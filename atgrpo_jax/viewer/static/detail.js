@@ -1,43 +1,43 @@
-// What a joint action was: prompts, answers, rewards, and the state around it.
+// The selected joint action: completions, rewards, prompts, and the state.
 
-/** The letters of a board, whose lines have one length; else null. */
+/** The letters of a board, whose lines have equal length; else null. */
 function boardOf(name, text) {
   if (name !== 'board') return null;
   const lines = String(text).split('\n').map((line) => [...line]);
   const width = lines[0].length;
-  const fits = width > 0 && lines.every((line) => line.length === width);
-  return fits ? lines : null;
+  return width > 0 && lines.every((line) => line.length === width)
+    ? lines : null;
 }
 
-const KINDS = {'#': 'wall', '.': 'floor', ' ': 'floor'};
+const CELLS = {'#': 'wall', '.': 'floor', ' ': 'floor'};
 
-/** A board as a grid; cells unlike those of `other` are marked. */
+/** Draws a board as a grid and marks cells that differ from `other`. */
 function drawBoard(title, lines, other) {
   const cells = lines.flatMap((line, y) => line.map((letter, x) => {
+    const kind = CELLS[letter] || 'thing';
     const isNew = other && other[y]?.[x] !== letter;
-    const kind = KINDS[letter] || 'thing';
     return h('span', {class: isNew ? `${kind} changed` : kind},
-        letter === '.' || letter === ' ' ? '·' : letter);
+        kind === 'floor' ? '·' : letter);
   }));
-  const said = lines.map((line) => line.join('')).join('; ');
+  const text = lines.map((line) => line.join('')).join('; ');
   const grid = h('div', {class: 'board', role: 'img',
-                         'aria-label': `${title}: ${said}`}, cells);
+                         'aria-label': `${title}: ${text}`}, cells);
   grid.style.setProperty('--columns', lines[0].length);
   return h('figure', {class: 'state'}, h('figcaption', {}, title), grid);
 }
 
-/** What `show` tells of the state before and after a step. */
+/** The shown state before and after a step. */
 function drawStates(before, after) {
   const boards = [];
   const texts = [];
   for (const name of new Set([...Object.keys(before), ...Object.keys(after)])) {
     const [old, fresh] = [before, after].map((state) =>
       name in state ? boardOf(name, state[name]) : null);
-    if (old && fresh && before[name] === after[name]) {
-      boards.push(drawBoard('Before and after', fresh));
-    } else if (old && fresh) {
-      boards.push(drawBoard('Before', old), drawBoard('After', fresh, old));
-    } else if (before[name] === after[name]) {
+    const isEqual = before[name] === after[name];
+    if (old && fresh) {
+      boards.push(...(isEqual ? [drawBoard('Before and after', fresh)]
+        : [drawBoard('Before', old), drawBoard('After', fresh, old)]));
+    } else if (isEqual) {
       texts.push(entry(`${name} (unchanged)`, after[name], false));
     } else {
       if (name in before) {
@@ -50,15 +50,15 @@ function drawStates(before, after) {
     h('div', {class: 'boards'}, boards), texts);
 }
 
-/** A text under its name, which opens and closes. */
+/** A text that opens and closes below its name. */
 const entry = (name, text, isOpen) => h('details', {open: isOpen},
   h('summary', {}, name), h('pre', {}, String(text)));
 
-/** 'name value' pairs. */
+/** A list of [name, value]. */
 const facts = (pairs) => h('dl', {class: 'facts'}, pairs.filter(Boolean).map(
     ([name, value]) => h('div', {}, h('dt', {}, name), h('dd', {}, value))));
 
-/** How many answers of a tree are compared with those of a group. */
+/** How many candidates of a tree share a baseline. */
 const numCompared = (tree, id) => tree.nodes.flatMap((node) => node.groups)
   .filter((group) => group.baseline_id === id)
   .reduce((sum, group) => sum + group.candidates.length, 0);
@@ -72,30 +72,29 @@ function drawRewards(step) {
           ([role, value]) => [`local, ${role}`, number(value)]),
     ]),
     terms.length > 0 && [
-      h('h4', {}, 'Reward terms, before they are weighted'),
+      h('h4', {}, 'Reward terms, unweighted'),
       facts(terms.map(([name, value]) => [words(name), number(value)]))]);
 }
 
-function drawAnswer(tree, node, part, isGraded, largest) {
+function drawCandidate(tree, node, part, hasCredit, largest) {
   const {group, role, index, candidate} = part;
-  const isShared = node.groups.length > 1;
-  return h('section', {class: 'answer'},
-    h('h4', {}, `Answer of ${role}`,
-      isShared && ` (${index + 1} of ${group.candidates.length})`),
+  return h('section', {class: 'candidate'},
+    h('h4', {}, `Completion of ${role}`, node.groups.length > 1
+      && ` (candidate ${index + 1} of ${group.candidates.length})`),
     facts([
-      isGraded && ['advantage', heat(candidate.advantage, largest)],
-      isGraded && ['return', number(candidate.return)],
+      hasCredit && ['advantage', heat(candidate.advantage, largest)],
+      hasCredit && ['return', number(candidate.return)],
       ['reward', number(candidate.reward)],
       ['outcome', h('span', {
         class: candidate.outcome === 'ok' ? '' : 'outcome'},
         words(candidate.outcome))],
       isNumber(group.value) && ['value of the prompt', number(group.value)],
       candidate.weight !== 1 && ['weight', number(candidate.weight)],
-      isGraded && ['compared with', count(
-          numCompared(tree, group.baseline_id) - 1, 'other answer')],
+      hasCredit && ['compared with', count(
+          numCompared(tree, group.baseline_id) - 1, 'candidate')],
       ['policy', group.policy],
     ]),
-    h('pre', {class: 'said'}, String(candidate.text)),
+    h('pre', {class: 'completion'}, String(candidate.text)),
     h('details', {open: true, class: 'prompt'},
       h('summary', {}, `Prompt of ${role}`),
       group.messages.map((message) => h('div', {class: 'message'},
@@ -103,8 +102,8 @@ function drawAnswer(tree, node, part, isGraded, largest) {
         h('pre', {}, String(message.content))))));
 }
 
-/** All that is known of one row of a tree. */
-function drawDetail(tree, index, row, isGraded) {
+/** Everything recorded about one row of a tree. */
+function drawDetail(tree, index, row, hasCredit) {
   const node = tree.nodes[index];
   const step = node.steps[row];
   const end = endOf(step);
@@ -114,7 +113,7 @@ function drawDetail(tree, index, row, isGraded) {
       node.chosen === row && h('span', {class: 'tag'}, 'chosen'),
       end && h('span', {class: `end ${end.replaceAll(' ', '-')}`}, end)),
     h('div', {class: 'columns'},
-      h('div', {}, joined(node, row).map((part) => drawAnswer(
-          tree, node, part, isGraded, largest))),
+      h('div', {}, joined(node, row).map((part) => drawCandidate(
+          tree, node, part, hasCredit, largest))),
       h('div', {}, drawRewards(step), drawStates(node.state, step.state))));
 }

@@ -1,6 +1,6 @@
 // Elements, numbers as text, and the data in the page.
 
-/** An element. Children that are strings become text, never markup. */
+/** Creates an element. Children that are strings become text, never markup. */
 function h(name, attributes = {}, ...children) {
   const element = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {
@@ -17,7 +17,7 @@ function h(name, attributes = {}, ...children) {
   return element;
 }
 
-/** An element of SVG. */
+/** Creates an element of SVG. */
 function svg(name, attributes = {}, ...children) {
   const element = document.createElementNS('http://www.w3.org/2000/svg', name);
   for (const [key, value] of Object.entries(attributes)) {
@@ -27,74 +27,40 @@ function svg(name, attributes = {}, ...children) {
   return element;
 }
 
-/** What an element has is replaced. */
+const byId = (id) => document.getElementById(id);
+
+/** Replaces the children of an element. */
 function fill(id, ...children) {
-  const element = document.getElementById(id);
-  element.replaceChildren(...children.flat().filter((child) => child));
-  return element;
+  byId(id).replaceChildren(...children.flat().filter((child) => child));
 }
 
-/** A table; `rows` are lists of cells, the first of each is its heading. */
-function table(caption, header, rows) {
-  return h('div', {class: 'scroll', tabindex: '0', role: 'group',
-                   'aria-label': caption},
-    h('table', {},
-      h('caption', {class: 'for-readers'}, caption),
-      h('thead', {}, h('tr', {},
-        header.map((cell) => h('th', {scope: 'col'}, cell)))),
-      h('tbody', {}, rows.map(([first, ...rest]) => h('tr', {},
-        h('th', {scope: 'row'}, first),
-        rest.map((cell) => h('td', {}, cell)))))));
-}
-
-/** JSON that is packed in an element of the page. */
+/** Unpacks the JSON in an element of the page. */
 async function unpack(id) {
-  const text = atob(document.getElementById(id).textContent);
+  const text = atob(byId(id).textContent);
   const bytes = Uint8Array.from(text, (letter) => letter.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(
       new DecompressionStream('gzip'));
   return new Response(stream).json();
 }
 
-const UNKNOWN = '–';
-
 const isNumber = (x) => typeof x === 'number';
 
-/** A number as short text, with a sign that is as wide as a digit. */
-function number(x, digits = 3) {
-  if (!isNumber(x)) return UNKNOWN;
-  const size = Math.abs(x) < 1e-12 ? 0 : Math.abs(x);
-  let text = size.toFixed(digits);
-  if (size >= 1e4) {
-    text = Math.round(size).toLocaleString('en');
-  } else if (size && size < 0.5 * 10 ** -digits) {
-    text = size.toExponential(1);
-  } else if (digits) {
-    text = text.replace(/\.?0+$/, '');
-  }
-  return x < 0 && size ? `−${text}` : text;
+/** A number as short text, or a dash for a missing one. */
+function number(x) {
+  if (!isNumber(x)) return '–';
+  const text = Math.abs(x) < 1e-12 ? '0' : String(Number(x.toPrecision(3)));
+  return text.replace('-', '−');
 }
 
-/** A number of a card: all have two decimals. */
-const short = (x) => isNumber(x)
-  ? x.toFixed(2).replace(/^-0\.00$/, '0.00').replace('-', '−') : UNKNOWN;
+/** A number with two decimals. */
+const fixed = (x) => isNumber(x)
+  ? x.toFixed(2).replace(/^-0\.00$/, '0.00').replace('-', '−') : '–';
 
-/** A number of which the sign matters. */
-function signed(x) {
-  if (!isNumber(x)) return UNKNOWN;
-  const text = short(x);
-  return x > 0 && text !== '0.00' ? `+${text}` : text;
-}
+/** A number with two decimals and its sign. */
+const signed = (x) => isNumber(x) && fixed(x) !== '0.00' && x > 0
+  ? `+${fixed(x)}` : fixed(x);
 
-const percent = (x) => isNumber(x) ? `${(100 * x).toFixed(1)} %` : UNKNOWN;
-
-/** 'parse_error' in words. */
+/** 'parse_error' as 'parse error'. */
 const words = (name) => String(name).replaceAll('_', ' ');
 
-/** One thing, or several of them. */
-const count = (n, one, several = `${one}s`) =>
-  `${n.toLocaleString('en')} ${n === 1 ? one : several}`;
-
-/** A color of the style sheet. */
-const color = (name) =>
-  getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const count = (n, noun) => `${n} ${noun}${n === 1 ? '' : 's'}`;
