@@ -1,8 +1,8 @@
-"""The recorded trees of a run, as a report embeds them.
+"""The recorded trees of a run, compressed for a report.
 
-A tree of a report is the JSON of a `rollout.tree.Tree` without tokens, with a
-summary by which tasks are filtered. The trees of a record are one chunk, which
-the page unpacks when it is looked at.
+A report embeds the JSON of each `rollout.tree.Tree` without tokens, and a
+summary that tasks are filtered by. The trees of a record form one chunk, which
+the page unpacks on demand.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import zlib
 from atgrpo_jax.rollout import tree as tree_lib
 
 _GZIP_LEVEL = 6
-_GZIP_FORMAT = 31  # As zlib calls it.
+_GZIP_FORMAT = 31  # zlib's number for a gzip header.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,12 +25,12 @@ class Source:
   """The trees of a recorded step or of an evaluation.
 
   Attributes:
-    name: of the evaluation, or '000010' of a step.
-    kind: 'step', 'evaluation', or 'replay' of the one of that name.
-    file: in the workdir, with all trees.
-    num_trees: in the file.
-    num_packed: of them, the first ones, in `chunk`.
-    chunk: a JSON list of trees, compressed by gzip.
+    name: name of the evaluation, or a step such as '000010'.
+    kind: 'step', 'evaluation', or 'replay' of the record with this name.
+    file: path in the workdir, with all trees.
+    num_trees: number of trees in the file.
+    num_packed: number of leading trees in `chunk`.
+    chunk: gzipped JSON list of trees.
   """
 
   name: str
@@ -44,53 +44,50 @@ class Source:
 def read(
     workdir: pathlib.Path, evaluations: Sequence[str],
     max_bytes: int) -> list[Source]:
-  """What `groups/` and `evals/` of a workdir have, in the order of training.
+  """Reads all records of a workdir, in the order of training.
 
-  Each is followed by its replay, if there is one.
+  Each record is followed by its replay, if there is one.
 
   Args:
     workdir: of a run.
-    evaluations: names of those whose results are there.
-    max_bytes: of all chunks. Each has an equal part, and leaves out the trees
-      that come when it is full. The first tree of each is always there.
+    evaluations: names of evaluations whose results exist.
+    max_bytes: total size of the chunks. Each gets an equal part and leaves out
+      the trees after it is full, but never the first one.
 
   Raises:
-    UserError: a record cannot be read.
+    UserError: a record is damaged.
   """
-  of_evaluations = {
-      name: path for name in evaluations
-      if (path := workdir / 'evals' / f'{name}.jsonl.gz').exists()}
-  before = {
-      name: of_evaluations.pop(name)
-      for name in ('before',) if name in of_evaluations}
-  steps = {
-      path.name.removesuffix('.jsonl.gz'): path
-      for path in sorted((workdir / 'groups').glob('*.jsonl.gz'))}
-  found = [
-      *((name, 'evaluation', path) for name, path in before.items()),
-      *((name, 'step', path) for name, path in steps.items()),
-      *((name, 'evaluation', path) for name, path in of_evaluations.items())]
-  with_replays = []
-  for name, kind, path in found:
-    with_replays.append((name, kind, path))
-    if (replay := workdir / 'replays' / path.name).exists():
-      with_replays.append((name, 'replay', replay))
+  evaluated = [
+      (name, 'evaluation', workdir / 'evals' / f'{name}.jsonl.gz')
+      for name in sorted(evaluations, key=lambda name: name != 'before')]
+  steps = [
+      (path.name.removesuffix('.jsonl.gz'), 'step', path)
+      for path in sorted((workdir / 'groups').glob('*.jsonl.gz'))]
+  num_before = sum(name == 'before' for name, *_ in evaluated)
+  records = []
+  for name, kind, path in (
+      *evaluated[:num_before], *steps, *evaluated[num_before:]):
+    if path.exists():
+      records.append((name, kind, path))
+      replay = workdir / 'replays' / path.name
+      if replay.exists():
+        records.append((name, 'replay', replay))
   return [
-      _pack(name, kind, path, max_bytes // len(with_replays))
-      for name, kind, path in with_replays]
+      _pack(name, kind, path, max_bytes // len(records))
+      for name, kind, path in records]
 
 
 def _pack(name: str, kind: str, path: pathlib.Path, max_bytes: int) -> Source:
   packer = zlib.compressobj(_GZIP_LEVEL, wbits=_GZIP_FORMAT)
   chunk, num_trees, num_packed = bytearray(packer.compress(b'[')), 0, 0
-  for record in tree_lib.read(path):
+  for tree in tree_lib.read(path):
     num_trees += 1
     if num_packed and len(chunk) > max_bytes:
       continue
     text = json.dumps(
-        tree(record), allow_nan=False, separators=(',', ':')).encode()
+        to_json(tree), allow_nan=False, separators=(',', ':')).encode()
     chunk += packer.compress(b',' + text if num_packed else text)
-    # So that its length tells what is in it.
+    # The length of `chunk` only counts flushed bytes.
     chunk += packer.flush(zlib.Z_SYNC_FLUSH)
     num_packed += 1
   chunk += packer.compress(b']') + packer.flush()
@@ -99,30 +96,26 @@ def _pack(name: str, kind: str, path: pathlib.Path, max_bytes: int) -> Source:
       bytes(chunk))
 
 
-def tree(record: tree_lib.Tree) -> dict[str, Any]:
-  """A tree as JavaScript reads it: its JSON without tokens, and a summary."""
-  return {
-      'task': record.task_id,
-      'nodes': record.to_json(with_tokens=False)['nodes'],
-      'summary': _summary(record)}
-
-
-def _summary(record: tree_lib.Tree) -> dict[str, Any]:
-  """What the trees of a page are filtered by.
+def to_json(tree: tree_lib.Tree) -> dict[str, Any]:
+  """The tree as the scripts read it.
 
   Returns:
-    `episodes` that no failure of the environment ended; `solved`, how many of
-    them succeeded; and for each role in `roles` the `outcomes` of its
-    candidates and whether any has a `signal`, an advantage other than 0.
+    `task`, `nodes` as in `Tree.to_json`, and `summary` with the number of
+    `episodes` that no failure ended, how many were `solved`, and for each role
+    in `roles` the `outcomes` of its candidates and whether any of them has a
+    `signal`, an advantage other than 0.
   """
   roles: dict[str, Any] = {}
-  for group in record.groups():
+  for group in tree.groups():
     role = roles.setdefault(group.key.role, {'outcomes': [], 'signal': False})
     for candidate in group.candidates:
       role['signal'] |= bool(candidate.advantage)
       if candidate.outcome.value not in role['outcomes']:
         role['outcomes'].append(candidate.outcome.value)
-  episodes = list(record.episodes())
+  episodes = list(tree.episodes())
   return {
-      'episodes': len(episodes),
-      'solved': sum(episode.success for episode in episodes), 'roles': roles}
+      'task': tree.task_id,
+      'nodes': tree.to_json(with_tokens=False)['nodes'],
+      'summary': {
+          'episodes': len(episodes), 'roles': roles,
+          'solved': sum(episode.success for episode in episodes)}}
