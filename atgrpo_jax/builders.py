@@ -20,8 +20,6 @@ from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.huggingface import hub
 from atgrpo_jax.huggingface import peft
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
-from atgrpo_jax.learner import gradients
-from atgrpo_jax.learner import optimizer
 from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.rl import losses
 from atgrpo_jax.rollout import policy_map as policy_map_lib
@@ -120,8 +118,8 @@ def _build_policy(
           f'lora.rank={lora.rank} is more than the hidden size of the model, '
           f'{pretrained.config.hidden_size}; 8 to 64 are usual.')
   with errors.as_user_error():
-    learner = gradients.LearnerSpec(
-        optimizer=optimizer.OptimizerSpec(**own.optimizer),
+    learner = policy_lib.LearnerSpec(
+        optimizer=policy_lib.OptimizerSpec(**own.optimizer),
         loss=losses.LossSpec(**config.loss),
         temperature=config.rollout.temperature,
         dtype=own.model.dtype, remat=own.model.remat,

@@ -11,7 +11,7 @@ from typing import Any
 
 from atgrpo_jax import errors
 from atgrpo_jax.io import writers
-from atgrpo_jax.learner import buckets as buckets_lib
+from atgrpo_jax.learner import batching
 from atgrpo_jax.learner import update
 
 Config = Mapping[str, Any]  # Of sections, as a ConfigDict or a nested dict.
@@ -65,7 +65,7 @@ def check_run(config: Config) -> None:
     errors.check_number(
         'evaluation.temperature', config['evaluation']['temperature'],
         min_value=_LEAST_TEMPERATURE, advice=', or 0 for the likeliest token')
-  lengths = buckets_lib.Buckets(**config['buckets']).completion
+  lengths = batching.Buckets(**config['buckets']).completion
   if rollout['max_new_tokens'] > lengths[-1]:
     raise errors.UserError(
         f'rollout.max_new_tokens={rollout["max_new_tokens"]} is more than the '

@@ -41,7 +41,6 @@ from atgrpo_jax.io import disk
 from atgrpo_jax.io import files
 from atgrpo_jax.io import workdir as workdir_lib
 from atgrpo_jax.learner import policy as policy_lib
-from atgrpo_jax.learner import train_state
 from atgrpo_jax.learner import update as update_lib
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.sampling import engine as engine_lib
@@ -118,8 +117,8 @@ def _disk(workdir: pathlib.Path, template: experiment_lib.States) -> str:
 
 
 def _model(
-    policy: policy_lib.Policy, trained: train_state.Params | None,
-    frozen: train_state.Params | None) -> str:
+    policy: policy_lib.Policy, trained: policy_lib.Params | None,
+    frozen: policy_lib.Params | None) -> str:
   """Where a policy's weights are from, and which they are."""
   weights = trained if policy.trained == 'all' else frozen
   num_params = sum(x.size for x in jax.tree.leaves(weights))
@@ -195,7 +194,7 @@ def _decode(
 
 def _update(
     experiment: experiment_lib.Experiment, states: experiment_lib.States,
-    policy: policy_lib.Policy, reference: train_state.Params | None,
+    policy: policy_lib.Policy, reference: policy_lib.Params | None,
     chip: chips.Chip | None) -> str:
   """Seconds of a microbatch and an update."""
   config = experiment.config

@@ -21,16 +21,13 @@ from atgrpo_jax import errors
 from atgrpo_jax import meshes
 from atgrpo_jax import model
 from atgrpo_jax.algorithms import actor_critic
-from atgrpo_jax.algorithms import critics as critics_lib
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.distributed import chips
 from atgrpo_jax.distributed import hosts
 from atgrpo_jax.io import checkpoints as checkpoints_lib
 from atgrpo_jax.io import workdir as workdir_lib
-from atgrpo_jax.learner import buckets as buckets_lib
-from atgrpo_jax.learner import critic as critic_lib
+from atgrpo_jax.learner import batching
 from atgrpo_jax.learner import policy as policy_lib
-from atgrpo_jax.learner import train_state
 from atgrpo_jax.rollout import first_prompts
 from atgrpo_jax.rollout import policy_map as policy_map_lib
 from atgrpo_jax.rollout import prompt_limits
@@ -42,8 +39,8 @@ from environments import env_api
 from environments import sandbox as sandbox_lib
 
 # Trained policy, or critic -> its state, or its parameters alone.
-States = dict[str, train_state.TrainState]
-Params = dict[str, train_state.Params]
+States = dict[str, policy_lib.TrainState]
+Params = dict[str, policy_lib.Params]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,11 +64,11 @@ class Experiment:
   environment: env_api.Environment
   policy_map: policy_map_lib.PolicyMap
   policies: dict[str, policy_lib.Policy]
-  buckets: buckets_lib.Buckets
+  buckets: batching.Buckets
   rollout: spec_lib.RolloutSpec
   advantage: spec_lib.AdvantageSpec
   critic: spec_lib.CriticSpec
-  critics: dict[str, critic_lib.Critic]
+  critics: dict[str, policy_lib.Policy]
   executor: workers_lib.Workers
 
   @functools.cached_property
@@ -100,7 +97,7 @@ class Experiment:
         for name, learner in self._learners.items()}
 
   @property
-  def _learners(self) -> dict[str, policy_lib.Policy | critic_lib.Critic]:
+  def _learners(self) -> dict[str, policy_lib.Policy]:
     return {
         name: policy for name, policy in self.policies.items()
         if policy.trained != 'none'} | self.critics
@@ -185,9 +182,15 @@ class Experiment:
         kv_cache_dtype=self.config.rollout.kv_cache_dtype,
         reads_cut=self.config.rollout.read_of_cut == 'all')
 
-  def judges(self, params: Params) -> actor_critic.Critics | None:
+  @property
+  def critic_buckets(self) -> batching.Buckets:
+    """The static shapes of critics."""
+    return actor_critic.critic_buckets(self.critic, self.buckets)
+
+  def bound_critics(self, params: Params) -> actor_critic.Critics | None:
     """The critics at their present parameters; None without any."""
-    return critics_lib.judges(self.critic, self.critics, params)
+    return actor_critic.bind_critics(
+        self.critic, self.critics, params, self.critic_buckets)
 
   def tasks(self, split: str) -> list[env_api.Task]:
     """The tasks of a split of the config's data set; UserError if unusable."""
@@ -224,7 +227,7 @@ def build(
   policies = builders.build_policies(fitting, names, devices, read_model)
   meshes.check_pools({
       name: policy.mesh for name, policy in policies.items()}, devices)
-  buckets = buckets_lib.Buckets(**fitting.buckets)
+  buckets = batching.Buckets(**fitting.buckets)
   rollout = rollout_spec(config)
   advantage = spec_lib.AdvantageSpec(**config.advantage)
   critic = spec_lib.CriticSpec(**config.critic)
@@ -233,9 +236,7 @@ def build(
       config=config, environment=environment, policy_map=policy_map,
       policies=policies, buckets=buckets,
       rollout=rollout, advantage=advantage, critic=critic,
-      critics=critics_lib.build(
-          critic, policies, buckets,
-          lambda folder: read_model(folder, config.model.thinking)),
+      critics=actor_critic.make_critics(critic, policies),
       executor=executor)
 
 

@@ -14,11 +14,11 @@ import ml_collections
 from atgrpo_jax import builders
 from atgrpo_jax import errors
 from atgrpo_jax import model
-from atgrpo_jax.algorithms import critics as critics_lib
+from atgrpo_jax.algorithms import actor_critic
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.distributed import chips
 from atgrpo_jax.distributed import mesh as mesh_lib
-from atgrpo_jax.learner import buckets as buckets_lib
+from atgrpo_jax.learner import batching
 from atgrpo_jax.learner import device_fit
 
 # By so much pools of their own must be faster, and a setting to be named.
@@ -145,10 +145,9 @@ def _fit(config, pools, names, devices, chip, read_model):
   anywhere = config.copy_and_resolve_references()
   anywhere.mesh.update(fsdp=1, tensor=1, pools=pools)
   policies = builders.build_policies(anywhere, names, devices, read_model)
-  buckets = buckets_lib.Buckets(**config.buckets)
-  critics = critics_lib.build(
-      spec_lib.CriticSpec(**config.critic), policies, buckets,
-      lambda folder: read_model(folder, config.model.thinking))
+  buckets = batching.Buckets(**config.buckets)
+  critics = actor_critic.make_critics(
+      spec_lib.CriticSpec(**config.critic), policies)
   return device_fit.choose(
       device_fit.pools_of(
           list(policies.values()), list(critics.values()), keeps_start=(

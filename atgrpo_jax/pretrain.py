@@ -39,10 +39,8 @@ from atgrpo_jax.io import files
 from atgrpo_jax.io import metrics as metrics_lib
 from atgrpo_jax.io import workdir as workdir_lib
 from atgrpo_jax.learner import batching
-from atgrpo_jax.learner import buckets as buckets_lib
 from atgrpo_jax.learner import gradients
-from atgrpo_jax.learner import optimizer
-from atgrpo_jax.learner import train_state
+from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.learner import update as update_lib
 from atgrpo_jax.sampling import categorical
 from atgrpo_jax.sampling import decoding_params
@@ -61,8 +59,8 @@ def pretrain(
       name: _repertoire(f'tasks.{name}.module', task.module)
       for name, task in config.tasks.items()}
   phases = _phases(config)
-  spec = gradients.LearnerSpec(
-      optimizer=optimizer.OptimizerSpec(
+  spec = policy_lib.LearnerSpec(
+      optimizer=policy_lib.OptimizerSpec(
           decay_updates=len(phases), **config.optimizer), loss=None,
       temperature=1.0, dtype='float32', remat=False, adapter_scale=None)
 
@@ -97,14 +95,14 @@ def pretrain(
   # ---- State ----------------------------------------------------------------
   mesh, = mesh_lib.make_meshes(
       ['all'], jax.devices(), mesh_lib.MeshSpec()).values()
-  buckets = buckets_lib.Buckets(**config.buckets).on(
+  buckets = batching.Buckets(**config.buckets).on(
       mesh_lib.num_data_shards(mesh))
 
   def place(tree):
     return jax.device_put(tree, mesh_lib.tree_shardings(
         tree, mesh, mesh_lib.param_rules(model_config.tied_head)))
 
-  state = place(train_state.create(params, spec.optimizer))
+  state = place(policy_lib.TrainState.create(params, spec.optimizer))
   writer = metrics_lib.MetricsWriter(
       workdir, writers=('tensorboard',))
 
@@ -131,7 +129,7 @@ def pretrain(
       num_tokens = np.float32(sum(
           len(candidate.completion)
           for group in groups for candidate in group.candidates))
-      state, metrics, finite = gradients.apply_update(
+      state, metrics, finite = update_lib.apply_update(
           state, sums, num_tokens, num_tokens, config=model_config, spec=spec)
     if step % config.log_every == 0:
       values = update_lib.means(f'Step {step}', [(metrics, finite)])
@@ -164,7 +162,7 @@ def check(
     params: model.Params, model_config: model.ModelConfig,
     tokenizer: tokenizer_lib.Tokenizer,
     tasks: Mapping[str, demonstrations.Repertoire],
-    config: ml_collections.ConfigDict, phase: str, buckets: buckets_lib.Buckets,
+    config: ml_collections.ConfigDict, phase: str, buckets: batching.Buckets,
     mesh: jax.sharding.Mesh, num_prompts: int) -> dict[str, Any]:
   """Which kinds the model shows at temperature 1, and how well it spells them.
 
@@ -188,7 +186,7 @@ def check(
           repertoire.demonstrate(rng, role, taught.kinds, 1, task.max_turns)
           for _ in range(num_prompts)]
       prompts = [tokenizer.encode_prompt(d.messages) for d in shown]
-      length = buckets_lib.bucket(
+      length = batching.bucket(
           max(map(len, prompts)), buckets.prompt, 'prompt length')
       keys = np.asarray(jax.random.key_data(categorical.group_keys(
           jax.random.key(config.seed),

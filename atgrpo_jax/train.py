@@ -29,6 +29,7 @@ from atgrpo_jax.io import metrics as metrics_lib
 from atgrpo_jax.io import signals
 from atgrpo_jax.io import step_clock
 from atgrpo_jax.io import workdir as workdir_lib
+from atgrpo_jax.learner import diagnostics
 from atgrpo_jax.learner import update as update_lib
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
@@ -284,7 +285,7 @@ def rollout(
   with clock.part('algorithm'):
     trees = collect.collect(
         runner, tasks, experiment.rollout, experiment.advantage,
-        experiment.judges(params))
+        experiment.bound_critics(params))
   for part, seconds in runner.counters.seconds().items():
     clock.move('algorithm', part, seconds)
   return trees, runner.counters
@@ -318,9 +319,9 @@ def update(
   if every and step % every == 0:
     with clock.part('diagnosis'):
       for name, policy_groups in groups.items():
-        values |= update_lib.diagnose_policy(
+        values |= diagnostics.diagnose_policy(
             experiment.policies[name], states[name], policy_groups,
-            buckets=experiment.buckets, start=references[name],
+            buckets=experiment.buckets, reference=references[name],
             frozen_params=experiment.frozen_params.get(name))
   with clock.part('update'):
     # Dispatch all updates before waiting for any: policies on different pools
@@ -335,7 +336,8 @@ def update(
           frozen_params=experiment.frozen_params.get(name))
     examples = tree_lib.value_examples_of(trees)
     for name, critic in experiment.critics.items():
-      states[name], updates[name] = critic.update(states, examples)
+      states[name], updates[name] = update_lib.update_critic(
+          critic, states[name], examples, experiment.critic_buckets)
     for name, pending in updates.items():
       metrics = pending.metrics(f'Step {step + 1}, {name}')
       values |= {f'{name}/{metric}': x for metric, x in metrics.items()}

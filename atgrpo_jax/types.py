@@ -119,13 +119,13 @@ class Group:
 
 @dataclasses.dataclass(frozen=True)
 class ValueExample:
-  """What a critic learns from one input.
+  """One training example of a critic.
 
   Attributes:
-    critic: its name.
+    critic: name of the critic.
     inputs: [S] int32 ids.
-    value: what the critic said of them when the rollout was played.
-    target: what it should have said.
+    value: the critic's value at the time of the rollout.
+    target: the regression target.
   """
 
   critic: str
@@ -136,16 +136,12 @@ class ValueExample:
 
 @struct.dataclass
 class ValueBatch:
-  """One microbatch of a critic, padded to a static shape.
-
-  Rows that only fill the shape have the weight 0.
-  """
+  """One microbatch of a critic, padded to a static shape."""
 
   inputs: jax.Array  # [B, S] int32
   lengths: jax.Array  # [B] int32, at least 1
-  values: jax.Array  # [B] float32, see `ValueExample`
   targets: jax.Array  # [B] float32
-  weights: jax.Array  # [B] float32, 1 or 0
+  weights: jax.Array  # [B] float32, 0 for padding rows
 
 
 @struct.dataclass

@@ -67,7 +67,7 @@ import numpy as np
 
 from atgrpo_jax import errors
 from atgrpo_jax.algorithms import collect
-from atgrpo_jax.learner import buckets as buckets_lib
+from atgrpo_jax.learner import batching
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from benchmarks import credit_methods
@@ -130,7 +130,7 @@ class Laboratory:
                 model=None, tokenizer=tabular_runner.Answers(
                     self.environment.answers(role)))
             for role in roles},
-        buckets=buckets_lib.Buckets((1,), (1,), (1,), 1), max_new_tokens=1,
+        buckets=batching.Buckets((1,), (1,), (1,), 1), max_new_tokens=1,
         temperature=1.0, seed=seed, train_step=step, executor=self.executor,
         table=probabilities(logits), rng=np.random.default_rng([seed, step]))
     trees = collect.collect(

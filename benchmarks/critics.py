@@ -34,7 +34,7 @@ class Critic:
 
   def critics(self) -> actor_critic.Critics:
     """As a rollout asks them."""
-    judge = actor_critic.Judge('table', self, self.values)
+    judge = actor_critic.BoundCritic('table', self, self.values)
     return actor_critic.Critics(self.spec, dict.fromkeys(
         [actor_critic.CENTRAL, *self.environment.roles], judge))
 
@@ -71,7 +71,7 @@ class Critic:
         texts = {
             role: environment.answers(role)[index]
             for role, index in zip(position.roles, indices)}
-        for view, messages in actor_critic.shown(
+        for view, messages in actor_critic.critic_prompts(
             environment, self.spec.kind, position.state, phase,
             texts if self.spec.form == 'q' else None).items():
           return_ = self._reward(step, view) + self.rollout.discount * (

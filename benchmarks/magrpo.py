@@ -19,9 +19,8 @@ from atgrpo_jax import experiment
 from atgrpo_jax import model
 from atgrpo_jax.algorithms import collect
 from atgrpo_jax.algorithms import spec as spec_lib
-from atgrpo_jax.learner import buckets as buckets_lib
+from atgrpo_jax.learner import batching
 from atgrpo_jax.learner import policy as policy_lib
-from atgrpo_jax.learner import train_state
 from atgrpo_jax.learner import update as update_lib
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
@@ -92,12 +91,12 @@ class Step:
           name, pretrained, trained='all', lora=None, adapter=None,
           learner=_LEARNER, mesh=made.mesh)
       self._states[name] = made.place(
-          train_state.create(made.params, _LEARNER.optimizer))
+          policy_lib.TrainState.create(made.params, _LEARNER.optimizer))
     self._tasks = [
         {'task_id': str(index), 'text': ' '.join(map(str, prompt))}
         for index, prompt in enumerate(workload.prompts(load, config, seed=0))]
     self._load = load
-    self._buckets = buckets_lib.Buckets(
+    self._buckets = batching.Buckets(
         prompt=(load.prompt_length,), completion=(load.new_tokens,),
         groups=(load.num_prompts,), microbatch_tokens=load.num_prompts * (
             load.prompt_length + load.group_size * load.new_tokens))

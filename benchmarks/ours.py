@@ -20,10 +20,9 @@ from atgrpo_jax import model
 from atgrpo_jax import types
 from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.learner import batching
-from atgrpo_jax.learner import buckets as buckets_lib
 from atgrpo_jax.learner import gradients
-from atgrpo_jax.learner import optimizer
-from atgrpo_jax.learner import train_state
+from atgrpo_jax.learner import policy as policy_lib
+from atgrpo_jax.learner import update as update_lib
 from atgrpo_jax.rl import advantages as advantages_lib
 from atgrpo_jax.rl import losses
 from atgrpo_jax.sampling import categorical
@@ -36,10 +35,10 @@ from configs import common
 _CONFIG = common.game_config('plan_path', 'size=nano')
 
 
-def learner_spec(config: ml_collections.ConfigDict) -> gradients.LearnerSpec:
+def learner_spec(config: ml_collections.ConfigDict) -> policy_lib.LearnerSpec:
   """In float32, with the loss and the optimiser of a config."""
-  return gradients.LearnerSpec(
-      optimizer=optimizer.OptimizerSpec(**config.optimizer),
+  return policy_lib.LearnerSpec(
+      optimizer=policy_lib.OptimizerSpec(**config.optimizer),
       loss=losses.LossSpec(**config.loss), temperature=1.0, dtype='float32',
       remat=True, adapter_scale=None)
 
@@ -265,7 +264,8 @@ class Team:
         workload.prompts(load, config, seed=agent)
         for agent, load in enumerate(loads)]
     self._states = [
-        policy.place(train_state.create(policy.params, _LEARNER.optimizer))
+        policy.place(policy_lib.TrainState.create(
+            policy.params, _LEARNER.optimizer))
         for policy in self._policies]
     self._seeds = itertools.count()
 
@@ -305,7 +305,7 @@ class Team:
             state.params, sums, mesh_lib.put_rows(batch, policy.mesh),
             **static)
         num_tokens = np.float32(batch.completion_lengths.sum())
-        self._states[agent], _, _ = gradients.apply_update(
+        self._states[agent], _, _ = update_lib.apply_update(
             state, sums, num_tokens, num_tokens, **static)
     jax.block_until_ready(self._states)
 
@@ -323,7 +323,7 @@ def _make_batch(load, prompts, samples, advantages):
                   sampled.completions, sampled.logprobs, own)))
       for index, (prompt, sampled, own) in enumerate(
           zip(prompts, samples, advantages))]
-  batch, = batching.make_batches(groups, buckets_lib.Buckets(
+  batch, = batching.make_batches(groups, batching.Buckets(
       prompt=(load.prompt_length,), completion=(load.new_tokens,),
       groups=(load.num_prompts,),
       microbatch_tokens=load.num_prompts * (

@@ -246,19 +246,13 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.advantage.scale = 'std'  # Or 'none'.
 
   c.critic = config_dict.ConfigDict()
-  # 'independent': a critic for each policy, which sees the prompt of the role
-  # that acts (IAC); 'central': one that sees the prompts of the roles that act
-  # and of those that have acted in this turn (MAAC).
+  # 'independent': a critic per policy that sees the prompt of the acting role
+  # (IAC); 'central': one critic that sees the prompts of the acting roles and
+  # of those that have acted in this turn (MAAC).
   c.critic.kind = 'none'
-  # The value of a prompt; or 'q', of a prompt and what is answered to it.
-  c.critic.form = 'v'
-  # A model of its own; or 'policy', a value head on the policy's hidden states.
-  c.critic.trunk = 'own'
-  c.critic.folder = ''  # Of an own trunk; '' is the model.folder of the policy.
-  c.critic.learning_rate = 5e-6  # Else the optimiser is that of the policy.
-  c.critic.value_clip = 0.0  # Of the distance to the old value; 0 for none.
-  c.critic.gae_lambda = 0.0  # 0: one-step TD; 1: Monte Carlo return less value.
-  c.critic.updates_per_rollout = 1  # Each on all examples of a step.
+  c.critic.form = 'v'  # Value of a prompt; 'q': of a prompt with its candidate.
+  c.critic.learning_rate = 5e-6  # Otherwise the optimizer of the policy.
+  c.critic.gae_lambda = 0.0  # 0: one-step TD; 1: Monte Carlo.
   c.critic.prompt_buckets = ()  # Padded input lengths; () is buckets.prompt.
 
   c.loss = config_dict.ConfigDict()
@@ -280,7 +274,7 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.optimizer.learning_rate = 1e-6
   c.optimizer.warmup_updates = 10
   c.optimizer.decay_updates = 0  # 0: the rate stays.
-  c.optimizer.final_share = 0.0  # Of the rate, after the decay.
+  c.optimizer.final_lr_ratio = 0.0  # Final rate / learning_rate.
   c.optimizer.weight_decay = 0.01
   c.optimizer.max_grad_norm = 1.0
   c.optimizer.b1 = 0.9

@@ -102,7 +102,7 @@ def get_config():
   c.optimizer = config_dict.ConfigDict()
   c.optimizer.learning_rate = 2e-3
   c.optimizer.warmup_updates = 30
-  c.optimizer.final_share = 0.03
+  c.optimizer.final_lr_ratio = 0.03
   c.optimizer.weight_decay = 0.0
   c.optimizer.max_grad_norm = 1.0
   c.optimizer.b1 = 0.9

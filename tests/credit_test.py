@@ -239,7 +239,7 @@ def test_the_value_of_the_first_states_is_the_return_of_an_outcome(kind, team):
   exact = laboratory.critic(METHODS[f'{name}, lambda 0, exact, first'], logits)
   first = [
       exact.encode_prompt(messages) for task in laboratory.tasks
-      for messages in actor_critic.shown(
+      for messages in actor_critic.critic_prompts(
           environment, kind, environment.reset(task), phase=0).values()]
   assert exact.values(first).mean() == pytest.approx(relay.exact_values(
       environment, credit.probabilities(logits)).team_return)

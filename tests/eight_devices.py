@@ -19,9 +19,9 @@ import numpy as np
 from atgrpo_jax import model
 from atgrpo_jax import types
 from atgrpo_jax.distributed import mesh as mesh_lib
-from atgrpo_jax.learner import critic_step
 from atgrpo_jax.learner import gradients
-from atgrpo_jax.learner import train_state
+from atgrpo_jax.learner import policy as policy_lib
+from atgrpo_jax.learner import update as update_lib
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.sampling import categorical
 from atgrpo_jax.sampling import engine as engine_lib
@@ -77,7 +77,7 @@ def run(mesh: jax.sharding.Mesh, lora: bool):
     trained, base = place(trained, mesh, rules), params
     other = jax.tree.map(lambda x: 2 * x, trained)
     adapters = model.stack([trained, other], [LORA.scale, 1.0])
-  state = train_state.create(trained, spec.optimizer)
+  state = policy_lib.TrainState.create(trained, spec.optimizer)
   state = place(state, mesh, rules)
   # Each slot is filled twice, and decoded for two chunks.
   keys = categorical.group_keys(jax.random.key(5), np.arange(16)[:, None])
@@ -104,7 +104,7 @@ def run(mesh: jax.sharding.Mesh, lora: bool):
     total = gradients.add_up(sums, config=CONFIG, spec=spec)
     grads, loss = jax.device_get((total.grads, total.loss / num_tokens))
     placed = jax.tree.map(lambda x: x.sharding, state)
-    state, _, _ = gradients.apply_update(
+    state, _, _ = update_lib.apply_update(
         state, sums, num_tokens, num_tokens, config=CONFIG, spec=spec)
   kept = jax.tree.all(jax.tree.map(
       lambda x, at: x.sharding.is_equivalent_to(at, x.ndim), state, placed))
@@ -128,17 +128,18 @@ def run(mesh: jax.sharding.Mesh, lora: bool):
 def judge(mesh: jax.sharding.Mesh):
   """Values of a critic before and after an update."""
   critic = critic_test.make(mesh=mesh)
-  params = critic_test.make_params()
   examples = critic_test.make_examples()
   inputs = [example.inputs for example in examples]
   state = place(
-      train_state.create(params['critic/p'], critic.learner.optimizer), mesh,
-      critic_step.rules(critic.learner))
-  states = {'critic/p': state}
-  before = critic.values({'critic/p': state.params}, inputs)
-  state, update = critic.update(states, examples)
+      policy_lib.TrainState.create(
+          critic_test.make_params(), critic.learner.optimizer), mesh,
+      policy_lib.sharding_rules(critic.config, critic.learner))
+  buckets = critic_test.BUCKETS
+  before = update_lib.critic_values(critic, state.params, inputs, buckets)
+  state, update = update_lib.update_critic(critic, state, examples, buckets)
   update.metrics('critic/p')
-  return before, critic.values({'critic/p': state.params}, inputs)
+  return before, update_lib.critic_values(
+      critic, state.params, inputs, buckets)
 
 
 def relative(tree, other) -> float:

@@ -1,8 +1,7 @@
 """The specs of the default config of a small model, with changes."""
 
 from atgrpo_jax.algorithms import spec as spec_lib
-from atgrpo_jax.learner import gradients
-from atgrpo_jax.learner import optimizer as optimizer_lib
+from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.rl import losses
 from configs import common
 
@@ -28,13 +27,13 @@ def loss(**changes) -> losses.LossSpec:
   return losses.LossSpec(**{**_CONFIG.loss, **changes})
 
 
-def optimizer(**changes) -> optimizer_lib.OptimizerSpec:
-  return optimizer_lib.OptimizerSpec(**{**_CONFIG.optimizer, **changes})
+def optimizer(**changes) -> policy_lib.OptimizerSpec:
+  return policy_lib.OptimizerSpec(**{**_CONFIG.optimizer, **changes})
 
 
-def learner(**changes) -> gradients.LearnerSpec:
+def learner(**changes) -> policy_lib.LearnerSpec:
   values = {
       'optimizer': optimizer(learning_rate=1e-2), 'loss': loss(),
       'temperature': 1.0, 'dtype': 'float32', 'remat': False,
       'adapter_scale': None}
-  return gradients.LearnerSpec(**values | changes)
+  return policy_lib.LearnerSpec(**values | changes)

@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 
 from atgrpo_jax import errors
-from atgrpo_jax.learner import buckets
+from atgrpo_jax.learner import batching
 from atgrpo_jax.rl import advantages
 
 # What a candidate's return may be in each mode.
@@ -221,87 +221,58 @@ class AdvantageSpec:
 
 CRITIC_KINDS = ('none', 'independent', 'central')
 CRITIC_FORMS = ('v', 'q')
-CRITIC_TRUNKS = ('own', 'policy')
 
 
 @dataclasses.dataclass(frozen=True)
 class CriticSpec:
-  """Whether critics judge joint actions, and how; see `actor_critic`.
+  """The switches of actor-critic; see `actor_critic`.
 
   Attributes:
-    kind: 'none'; 'independent' (IAC), a critic for each policy, which sees the
-      prompt of the role that acts; or 'central' (MAAC), one that sees the
-      prompts of the roles that act and of those that have acted in this turn.
-    form: 'v' values a prompt. 'q' values a prompt and what was answered to it:
-      of a central critic, by all roles that act.
-    trunk: 'own', a model of the critic's own, or 'policy', the hidden states of
-      the policy's present parameters; see `learner.critic`.
-    folder: of the model that an own trunk starts from; '' for that of the
-      policy, or of the first policy.
-    learning_rate: the other values of the optimiser are those of the policy.
-    value_clip: see `rl.losses.value_loss`.
+    kind: 'none'; 'independent' (IAC), a critic per policy that sees the prompt
+      of the acting role; 'central' (MAAC), one critic that sees the prompts of
+      the acting roles and of those that have acted in this turn.
+    form: 'v' values a prompt; 'q' values a prompt with its candidate, or with
+      the candidates of all acting roles for a central critic.
+    learning_rate: the other optimizer settings are those of the policy.
     gae_lambda: see `rl.td`.
-    updates_per_rollout: passes over the examples of a step, an update each.
-    prompt_buckets: lengths that inputs are padded to, ascending; () for
-      buckets.prompt.
+    prompt_buckets: padded input lengths, ascending; () for buckets.prompt.
   """
 
   kind: str
   form: str
-  trunk: str
-  folder: str
   learning_rate: float
-  value_clip: float
   gae_lambda: float
-  updates_per_rollout: int
   prompt_buckets: tuple[int, ...]
 
   def __post_init__(self):
     for name, value, known in (
-        ('kind', self.kind, CRITIC_KINDS), ('form', self.form, CRITIC_FORMS),
-        ('trunk', self.trunk, CRITIC_TRUNKS)):
+        ('kind', self.kind, CRITIC_KINDS), ('form', self.form, CRITIC_FORMS)):
       if value not in known:
         raise errors.UserError(
             f'critic.{name}={value!r} is not one of {list(known)}.')
     if self.kind == 'none':
       for name, unused in (
-          ('form', 'v'), ('trunk', 'own'), ('folder', ''), ('value_clip', 0),
-          ('gae_lambda', 0), ('updates_per_rollout', 1),
-          ('prompt_buckets', ())):
+          ('form', 'v'), ('gae_lambda', 0), ('prompt_buckets', ())):
         if getattr(self, name) != unused:
           raise errors.UserError(
-              f"critic.{name}={getattr(self, name)!r} with critic.kind='none', "
-              "which has no critic; use kind='independent' or 'central', or "
-              f'leave {unused!r}.')
-    for name in ('learning_rate', 'value_clip'):
-      errors.check_number(f'critic.{name}', getattr(self, name), min_value=0)
+              f"critic.{name}={getattr(self, name)!r} with critic.kind='none' "
+              f'has no effect; leave {unused!r}, or set critic.kind to '
+              "'independent' or 'central'.")
+    errors.check_number(
+        'critic.learning_rate', self.learning_rate, min_value=0)
     if not 0 <= self.gae_lambda <= 1:
       raise errors.UserError(
           f'critic.gae_lambda={self.gae_lambda} must be a number from 0 to 1.')
-    if self.updates_per_rollout < 1:
-      raise errors.UserError(
-          f'critic.updates_per_rollout={self.updates_per_rollout} must be at '
-          'least 1.')
-    buckets.check_sizes('critic.prompt_buckets', self.prompt_buckets)
+    batching.check_sizes('critic.prompt_buckets', self.prompt_buckets)
     if self.form == 'q' and self.gae_lambda:
       raise errors.UserError(
           f"critic.gae_lambda={self.gae_lambda} with critic.form='q', whose "
-          "target looks one step ahead; leave 0.0, or use form='v'.")
-    if self.trunk == 'policy' and (self.kind, self.form) != (
-        'independent', 'v'):
-      raise errors.UserError(
-          f"critic.trunk='policy' with kind={self.kind!r} and "
-          f'form={self.form!r}: a policy has hidden states of its own prompts '
-          "alone; use kind='independent' and form='v', or trunk='own'.")
-    if self.trunk == 'policy' and self.folder:
-      raise errors.UserError(
-          f"critic.folder={self.folder!r} with critic.trunk='policy', which "
-          "has no model of its own; leave '', or use trunk='own'.")
+          "target bootstraps after one step; leave 0.0, or use form='v'.")
 
 
 def check_critic(
     critic: CriticSpec, rollout: RolloutSpec, advantage: AdvantageSpec) -> None:
-  """Raises UserError unless returns and baseline are those of the critic."""
+  """Raises UserError unless the critic fits the return type and baseline."""
   bootstrapped = rollout.return_type == 'bootstrapped'
   if critic.kind == 'none':
     if bootstrapped or advantage.baseline == 'critic':
@@ -309,38 +280,38 @@ def check_critic(
           ('rollout.return_type', 'bootstrapped') if bootstrapped
           else ('advantage.baseline', 'critic'))
       raise errors.UserError(
-          f"{name}={value!r} with critic.kind='none': there is no critic to "
-          "ask; use critic.kind='independent' or 'central', or another value.")
+          f"{name}={value!r} with critic.kind='none' needs a critic; set "
+          "critic.kind to 'independent' or 'central', or choose another value.")
     return
   if not bootstrapped:
     raise errors.UserError(
         f'critic.kind={critic.kind!r} with rollout.mode={rollout.mode!r} and '
-        f'return_type={rollout.return_type!r}: nothing would ask the critic; '
-        "use mode='joint' and return_type='bootstrapped', or "
+        f'return_type={rollout.return_type!r} would never query the critic; '
+        "use mode='joint' with return_type='bootstrapped', or "
         "critic.kind='none'.")
   if (critic.form == 'v') != (advantage.baseline == 'critic'):
     wanted = "'critic'" if critic.form == 'v' else (
         "'mean', 'leave_one_out', 'max' or 'none'")
     raise errors.UserError(
         f'critic.form={critic.form!r} with advantage.baseline='
-        f'{advantage.baseline!r}: the value of a prompt is the baseline of its '
-        'candidates, and that of an answer is its return; use '
-        f'baseline={wanted}, or the other form.')
+        f'{advantage.baseline!r}: form v gives the baseline of a prompt, form '
+        f'q the return of a candidate; use baseline={wanted}, or the other '
+        'form.')
   if rollout.cross_credit != 'mean':
     raise errors.UserError(
         f'rollout.cross_credit={rollout.cross_credit!r} with critic.kind='
-        f"{critic.kind!r}: a critic expects a mean; use cross_credit='mean'.")
+        f"{critic.kind!r}: critics predict means; use cross_credit='mean'.")
   if critic.form == 'q':
     for name, value, wanted in (
         ('selection', rollout.selection, 'all'),
         ('stop_above', rollout.stop_above, None)):
       if value != wanted:
         raise errors.UserError(
-            f"rollout.{name}={value!r} with critic.form='q': where a branch "
-            'ends before its episode, there is no joint action whose value '
-            f"could be the target; use {name}={wanted!r}, or form='v'.")
+            f"rollout.{name}={value!r} with critic.form='q': a branch that "
+            'stops early has no next joint action to bootstrap from; use '
+            f"{name}={wanted!r}, or form='v'.")
     if rollout.group_size < 2:
       raise errors.UserError(
           f"rollout.group_size={rollout.group_size} with critic.form='q': the "
-          'values of the candidates of a group are compared, so it must be at '
-          "least 2; or use form='v'.")
+          'baseline compares candidates, so it must be at least 2; or use '
+          "form='v'.")

@@ -18,13 +18,13 @@ import ml_collections
 
 from atgrpo_jax import model
 from atgrpo_jax import types
+from atgrpo_jax.algorithms import actor_critic
+from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.distributed import mesh as mesh_lib
-from atgrpo_jax.learner import buckets as buckets_lib
-from atgrpo_jax.learner import critic as critic_lib
-from atgrpo_jax.learner import critic_step
+from atgrpo_jax.learner import batching
 from atgrpo_jax.learner import gradients
 from atgrpo_jax.learner import policy as policy_lib
-from atgrpo_jax.learner import train_state
+from atgrpo_jax.learner import update as update_lib
 from atgrpo_jax.sampling import engine
 from atgrpo_jax.sampling import placement
 from atgrpo_jax.sampling import programs
@@ -52,7 +52,7 @@ class Call(NamedTuple):
 
 def state_and_frozen_params(
     policy: policy_lib.Policy,
-) -> tuple[train_state.TrainState | None, model.Params | None]:
+) -> tuple[policy_lib.TrainState | None, model.Params | None]:
   """Shapes of what is trained, and of the frozen model."""
   return (
       None if policy.trained == 'none' else policy.state_template(),
@@ -62,9 +62,9 @@ def state_and_frozen_params(
 
 def buckets_of(
     config: ml_collections.ConfigDict,
-    policy: policy_lib.Policy) -> buckets_lib.Buckets:
+    policy: policy_lib.Policy) -> batching.Buckets:
   """The static shapes of the run on the mesh of the policy."""
-  return buckets_lib.Buckets(**config.buckets).on(
+  return batching.Buckets(**config.buckets).on(
       mesh_lib.num_data_shards(policy.mesh))
 
 
@@ -84,7 +84,7 @@ def calls(
 
 
 def sampled_params(
-    policy: policy_lib.Policy, state: train_state.TrainState | None,
+    policy: policy_lib.Policy, state: policy_lib.TrainState | None,
     frozen_params: model.Params | None,
 ) -> tuple[model.Params, model.Adapters | None]:
   """What an engine samples from."""
@@ -98,44 +98,33 @@ def sampled_params(
 
 
 def critic_calls(
-    critic: critic_lib.Critic,
-    policies: Mapping[str, policy_lib.Policy]) -> Iterator[Call]:
+    config: ml_collections.ConfigDict,
+    critic: policy_lib.Policy) -> Iterator[Call]:
   """What the run calls for the critic, in this order; in its mesh."""
-  mesh, spec = critic.mesh, critic.learner
   rows = functools.partial(
-      _shape, NamedSharding(mesh, PartitionSpec(mesh_lib.ROWS)))
+      _shape, NamedSharding(critic.mesh, PartitionSpec(mesh_lib.ROWS)))
   state = critic.state_template()
-  static = {'config': critic.config, 'spec': spec, 'policy_params': (
-      None if spec.trains_trunk
-      else policies[critic.policy].state_template().params)}
-  length = critic.lengths[-1]
-  num_rows = critic.num_rows(length)
+  static = {'config': critic.config, 'spec': critic.learner}
+  buckets = actor_critic.critic_buckets(
+      spec_lib.CriticSpec(**config.critic), buckets_of(config, critic))
+  length = buckets.prompt[-1]
+  num_rows = buckets.microbatch(length)
   inputs = rows((num_rows, length), 'int32')
   numbers = rows((num_rows,), 'float32')
   lengths = rows((num_rows,), 'int32')
-  sums = _sums_of(
-      critic_step.Sums(state.params, jax.ShapeDtypeStruct((), 'float32')), mesh,
-      critic_step.rules(spec))
-  held = num_bytes((state.params, static['policy_params']))
+  held = num_bytes(state.params)
   yield Call(
-      'values', critic_step.values, held, (state.params, inputs, lengths),
+      'values', gradients.values, held, (state.params, inputs, lengths),
       static)
   yield Call(
-      'gradient', critic_step.accumulate, held,
-      (state.params, sums, types.ValueBatch(
-          inputs, lengths, numbers, numbers, numbers)), static)
+      'gradient', gradients.accumulate, held,
+      (state.params, _sums(critic, state), types.ValueBatch(
+          inputs, lengths, numbers, numbers)),
+      {'frozen_params': None, **static})
+  number = _shape(NamedSharding(critic.mesh, PartitionSpec()), (), 'float32')
   yield Call(
-      'update', critic_step.apply_update, num_bytes(state),
-      (state, sums, _shape(NamedSharding(mesh, PartitionSpec()), (), 'float32')
-       ), {'spec': spec})
-
-
-def _sums_of(sums, mesh, rules):
-  """Shapes of what each shard of `data` adds up, from those of one shard."""
-  return jax.tree.map(
-      lambda x, spec: _shape(
-          NamedSharding(mesh, spec), (mesh.shape['data'], *x.shape), x.dtype),
-      sums, mesh_lib.data_specs(sums, rules))
+      'update', update_lib.apply_update, num_bytes(state),
+      (state, _sums(critic, state), number, number), static)
 
 
 class Sampler:
@@ -289,14 +278,14 @@ def _learner_calls(config, policy, state, frozen_params):
       buckets.completion[-1], config.rollout.group_size)
   number = _shape(NamedSharding(policy.mesh, PartitionSpec()), (), 'float32')
   yield Call(
-      'update', gradients.apply_update, num_bytes(state),
+      'update', update_lib.apply_update, num_bytes(state),
       (state, _sums(policy, state), number, number),
       {'config': policy.config, 'spec': policy.learner})
 
 
 def gradient(
     config: ml_collections.ConfigDict, policy: policy_lib.Policy,
-    state: train_state.TrainState, frozen_params: model.Params | None,
+    state: policy_lib.TrainState, frozen_params: model.Params | None,
     length: int, longest: int, size: int) -> Call:
   """A microbatch of groups of `size`, with prompts and answers of lengths."""
   rows = functools.partial(
@@ -323,11 +312,15 @@ def gradient(
 
 
 def _sums(policy, state):
-  return _sums_of(
-      jax.eval_shape(
-          functools.partial(gradients.sums_of, spec=policy.learner),
-          state.params), policy.mesh,
-      gradients.rules(policy.config, policy.learner))
+  """Shapes of what each shard of `data` adds up."""
+  sums = jax.eval_shape(
+      functools.partial(gradients.sums_of, spec=policy.learner), state.params)
+  rules = policy_lib.sharding_rules(policy.config, policy.learner)
+  return jax.tree.map(
+      lambda x, spec: _shape(
+          NamedSharding(policy.mesh, spec),
+          (policy.mesh.shape['data'], *x.shape), x.dtype),
+      sums, mesh_lib.data_specs(sums, rules))
 
 
 def num_bytes(tree) -> int:

@@ -24,14 +24,12 @@ import ml_collections
 from atgrpo_jax import builders
 from atgrpo_jax import meshes
 from atgrpo_jax import model
-from atgrpo_jax.algorithms import critics as critics_lib
+from atgrpo_jax.algorithms import actor_critic
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.compile_check import calls as calls_lib
 from atgrpo_jax.compile_check import collectives as collectives_lib
 from atgrpo_jax.compile_check import work
 from atgrpo_jax.distributed import chips
-from atgrpo_jax.learner import buckets as buckets_lib
-from atgrpo_jax.learner import critic as critic_lib
 from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.rollout import policy_map
 from atgrpo_jax.sampling import engine
@@ -102,13 +100,10 @@ def fit_to_devices(
 def build_critics(
     config: ml_collections.ConfigDict,
     policies: Mapping[str, policy_lib.Policy],
-) -> dict[str, critic_lib.Critic]:
+) -> dict[str, policy_lib.Policy]:
   """The critics of the run, with the dimensions that the config gives."""
-  read_model = _read_model(config)
-  return critics_lib.build(
-      spec_lib.CriticSpec(**config.critic), policies,
-      buckets_lib.Buckets(**config.buckets),
-      lambda folder: read_model(folder, False))
+  return actor_critic.make_critics(
+      spec_lib.CriticSpec(**config.critic), policies)
 
 
 def _names(config):
@@ -144,13 +139,13 @@ def compile_programs(
 
 
 def compile_critic(
-    critic: critic_lib.Critic, policies: Mapping[str, policy_lib.Policy],
+    config: ml_collections.ConfigDict, critic: policy_lib.Policy,
     resident: int, compiled: Compiled) -> list[Program]:
   """Every program of the critic; arguments as of `compile_programs`."""
   with jax.set_mesh(critic.mesh):
     return [
         _program(call, critic, resident, compiled)
-        for call in calls_lib.critic_calls(critic, policies)]
+        for call in calls_lib.critic_calls(config, critic)]
 
 
 def _program(call, learner, resident, compiled):

@@ -21,7 +21,6 @@ from atgrpo_jax.compile_check import whole_step
 from atgrpo_jax.compile_check import work
 from atgrpo_jax.distributed import chips
 from atgrpo_jax.distributed import mesh as mesh_lib
-from atgrpo_jax.learner import critic as critic_lib
 from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.sampling import placement
 
@@ -102,7 +101,7 @@ def check(
 def _check_pool(
     config: ml_collections.ConfigDict,
     policies: Sequence[policy_lib.Policy],
-    critics: Sequence[critic_lib.Critic],
+    critics: Sequence[policy_lib.Policy],
     compiled: lower.Compiled) -> Report:
   """What the policies and critics on one mesh need together."""
   parameters = optimiser = 0
@@ -134,13 +133,12 @@ def _check_pool(
     seen.add(kind)
     programs += lower.compile_programs(
         config, policy, parameters + optimiser, compiled)
-  by_name = {policy.name: policy for policy in policies}
   for critic in critics:
     kind = critic.config, critic.learner
     if kind not in seen:
       seen.add(kind)
       programs += lower.compile_critic(
-          critic, by_name, parameters + optimiser, compiled)
+          config, critic, parameters + optimiser, compiled)
   cache = max(_cache_bytes(config, policy) for policy in policies)
   return Report(
       tuple(policy.name for policy in policies), parameters, optimiser, cache,

@@ -31,7 +31,6 @@ from atgrpo_jax.distributed import chips
 from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.io import disk
 from atgrpo_jax.learner import batching
-from atgrpo_jax.learner import buckets as buckets_lib
 from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.rollout import policy_map as policy_map_lib
 from atgrpo_jax.rollout import runner as runner_lib
@@ -211,7 +210,7 @@ def predict(
         environment=environment, policies=sampled,
         policy_map=policy_map_lib.make_policy_map(
             config.policies, real.roles),
-        buckets=buckets_lib.Buckets(**config.buckets),
+        buckets=batching.Buckets(**config.buckets),
         max_new_tokens=config.rollout.max_new_tokens,
         temperature=config.rollout.temperature, seed=config.seed, train_step=0,
         executor=meter.executor, is_stopped=meter.end_chunk,

@@ -1,47 +1,156 @@
-"""From groups of any length to batches of a few static shapes."""
+"""Pads groups and critic inputs to batches of a few static shapes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+import dataclasses
 
 import numpy as np
 
+from atgrpo_jax import errors
 from atgrpo_jax import types
-from atgrpo_jax.learner import buckets as buckets_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class Buckets:
+  """The static shapes of a run.
+
+  Attributes:
+    prompt: padded prompt lengths, ascending (S).
+    completion: padded completion lengths, ascending (T).
+    groups: numbers of prompts sampled together, ascending (P).
+    microbatch_tokens: tokens of a learner microbatch on each shard of the mesh,
+      padding included. A larger group is a microbatch on its own.
+    num_shards: shards that the mesh splits the groups into.
+  """
+
+  prompt: tuple[int, ...]
+  completion: tuple[int, ...]
+  groups: tuple[int, ...]
+  microbatch_tokens: int
+  num_shards: int = 1
+
+  def __post_init__(self):
+    for name in ('prompt', 'completion', 'groups'):
+      sizes = getattr(self, name)
+      check_sizes(f'buckets.{name}', sizes)
+      if not sizes:
+        raise errors.UserError(
+            f'buckets.{name}={sizes} is empty; give ascending sizes above 0.')
+    if self.microbatch_tokens < 1:
+      raise errors.UserError(
+          f'buckets.microbatch_tokens={self.microbatch_tokens} must be at '
+          'least 1.')
+
+  def on(self, num_shards: int) -> Buckets:
+    """The shapes on a mesh that splits the groups into `num_shards`."""
+    groups = sorted({
+        -(-size // num_shards) * num_shards for size in self.groups})
+    return dataclasses.replace(
+        self, groups=tuple(groups), num_shards=num_shards)
+
+  def microbatch(
+      self, prompt_length: int, completion_length: int = 0,
+      group_size: int = 0) -> int:
+    """Number of groups (or critic inputs) of this shape in a microbatch."""
+    size = prompt_length + group_size * completion_length
+    return max(1, self.microbatch_tokens // size) * self.num_shards
+
+
+def check_sizes(name: str, sizes: Sequence[int]) -> None:
+  """Raises UserError unless the sizes are positive and strictly ascending."""
+  if (any(type(size) is not int or size < 1 for size in sizes)
+      or list(sizes) != sorted(set(sizes))):
+    raise errors.UserError(
+        f'{name}={sizes}: give whole numbers above 0, the smallest first and '
+        'each once.')
+
+
+def bucket(length: int, sizes: Sequence[int], what: str) -> int:
+  """The smallest of the ascending `sizes` that holds `length`."""
+  for size in sizes:
+    if length <= size:
+      return size
+  raise errors.UserError(
+      f'A {what} of {length} does not fit the largest bucket, {sizes[-1]}; '
+      f'raise buckets.{what.split()[0]} in the config.')
+
+
+def pad_prompts(
+    prompts: Sequence[np.ndarray], num_rows: int,
+    length: int) -> tuple[np.ndarray, np.ndarray]:
+  """Prompts [num_rows, length] and lengths [num_rows], both int32.
+
+  Padding rows have length 1.
+  """
+  padded = np.zeros((num_rows, length), np.int32)
+  lengths = np.ones(num_rows, np.int32)
+  for row, prompt in enumerate(prompts):
+    padded[row, :len(prompt)] = prompt
+    lengths[row] = len(prompt)
+  return padded, lengths
 
 
 def make_batches(
-    groups: Sequence[types.Group],
-    buckets: buckets_lib.Buckets) -> list[types.TrainBatch]:
-  """Microbatches of equally shaped groups, in an order that depends on shape.
+    groups: Sequence[types.Group], buckets: Buckets) -> list[types.TrainBatch]:
+  """Microbatches of groups with the same padded shape, sorted by shape.
 
-  Every group of a batch has the same prompt and completion bucket, so short
-  groups are not padded to the longest of the step.
+  Each group is padded to its own bucket, not to the longest of the step.
   """
   return [
-      _pad(same, buckets.microbatch(*shape), *shape)
-      for shape, same in split(groups, buckets)]
+      _pad(chunk, buckets.microbatch(*shape), *shape)
+      for shape, chunk in split(groups, buckets)]
 
 
 def split(
-    groups: Sequence[types.Group], buckets: buckets_lib.Buckets,
+    groups: Sequence[types.Group], buckets: Buckets,
 ) -> list[tuple[tuple[int, int, int], Sequence[types.Group]]]:
   """The padded shape (S, T, G) of each microbatch, and its groups."""
   by_shape = {}
   for group in groups:
     shape = (
-        buckets_lib.bucket(len(group.prompt), buckets.prompt, 'prompt length'),
-        buckets_lib.bucket(
+        bucket(len(group.prompt), buckets.prompt, 'prompt length'),
+        bucket(
             max(len(c.completion) * c.valid for c in group.candidates),
             buckets.completion, 'completion length'),
         len(group.candidates))
     by_shape.setdefault(shape, []).append(group)
-  found = []
-  for shape, same in sorted(by_shape.items()):
-    num_rows = buckets.microbatch(*shape)
-    for start in range(0, len(same), num_rows):
-      found.append((shape, same[start:start + num_rows]))
-  return found
+  return [
+      (shape, chunk) for shape, same in sorted(by_shape.items())
+      for chunk in _chunks(same, buckets.microbatch(*shape))]
+
+
+def make_value_batches(
+    examples: Sequence[types.ValueExample],
+    buckets: Buckets) -> list[types.ValueBatch]:
+  """Microbatches of critic examples; padding rows have weight 0."""
+  batches = []
+  for indices, inputs, lengths in pad_inputs(
+      [example.inputs for example in examples], buckets):
+    targets, weights = np.zeros((2, len(inputs)), np.float32)
+    targets[:len(indices)] = [examples[i].target for i in indices]
+    weights[:len(indices)] = 1.0
+    batches.append(types.ValueBatch(inputs, lengths, targets, weights))
+  return batches
+
+
+def pad_inputs(
+    inputs: Sequence[np.ndarray], buckets: Buckets,
+) -> Iterator[tuple[list[int], np.ndarray, np.ndarray]]:
+  """Yields indices of the inputs, their ids [B, S] and lengths [B]."""
+  by_length = {}
+  for index, ids in enumerate(inputs):
+    length = bucket(len(ids), buckets.prompt, 'prompt length')
+    by_length.setdefault(length, []).append(index)
+  for length, same in sorted(by_length.items()):
+    num_rows = buckets.microbatch(length)
+    for indices in _chunks(same, num_rows):
+      yield indices, *pad_prompts(
+          [inputs[i] for i in indices], num_rows, length)
+
+
+def _chunks(items, size):
+  return [items[start:start + size] for start in range(0, len(items), size)]
 
 
 def _pad(
@@ -49,10 +158,9 @@ def _pad(
     completion_length: int, group_size: int) -> types.TrainBatch:
   """One microbatch.
 
-  Rows that only fill the shape, and candidates that have left their group, have
-  no completion tokens.
+  Padding rows and invalid candidates have no completion tokens.
   """
-  prompts, prompt_lengths = buckets_lib.pad_prompts(
+  prompts, prompt_lengths = pad_prompts(
       [group.prompt for group in groups], num_rows, prompt_length)
   shape = (num_rows, group_size)
   batch = types.TrainBatch(

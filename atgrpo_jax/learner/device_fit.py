@@ -23,7 +23,6 @@ import jax.numpy as jnp
 from atgrpo_jax import errors
 from atgrpo_jax import model
 from atgrpo_jax.distributed import chips
-from atgrpo_jax.learner import critic as critic_lib
 from atgrpo_jax.learner import policy as policy_lib
 
 _COLLECTIVE_SECONDS = 5e-6
@@ -116,7 +115,7 @@ class Fit:
 
 def pools_of(
     policies: Sequence[policy_lib.Policy],
-    critics: Sequence[critic_lib.Critic], keeps_start: bool,
+    critics: Sequence[policy_lib.Policy], keeps_start: bool,
     cache_dtype: Callable[[str], jnp.dtype]) -> list[Pool]:
   """The pools of a run.
 
@@ -146,7 +145,7 @@ def pools_of(
     loads[critic.mesh].append(Load(
         critic.config, _num_bytes(critic.state_template()),
         jnp.dtype(critic.learner.dtype).itemsize, 0,
-        'all' if critic.learner.trains_trunk else 'none', samples=False))
+        'all', samples=False))
   return [Pool(mesh.size, own) for mesh, own in loads.items()]
 
 

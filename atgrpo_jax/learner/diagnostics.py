@@ -1,18 +1,18 @@
-"""What the roles that share a policy ask of it, each for itself.
+"""Compares the gradients of the roles that share a policy.
 
 A policy is updated with the sum of its roles' gradients. Whether they agree,
-and how far each role has moved from the start, is what decides between shared
-and separate policies, so it is measured here, on the same groups and before
-the update, which it does not change.
+and how far each role has moved from the reference, decides between shared and
+separate policies. Both are measured on the groups of the next update, which
+stays unchanged.
 """
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
 import itertools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,17 +22,20 @@ import optax
 from atgrpo_jax import model
 from atgrpo_jax import types
 from atgrpo_jax.distributed import mesh as mesh_lib
+from atgrpo_jax.learner import batching
 from atgrpo_jax.learner import gradients
+from atgrpo_jax.learner import policy as policy_lib
+from atgrpo_jax.learner import update as update_lib
 from atgrpo_jax.rl import losses
 
 
 @dataclasses.dataclass(frozen=True)
 class RoleBatches:
-  """What one role contributes to the next update.
+  """The part of one role in the next update.
 
   Attributes:
-    batches: microbatches of its groups that are scored, on the mesh.
-    num_units: what its mean loss is a mean over, see `losses.num_units`.
+    batches: microbatches on the mesh.
+    num_units: divisor of its loss, see `losses.num_units`.
     num_tokens: completion tokens of `batches`.
   """
 
@@ -41,78 +44,100 @@ class RoleBatches:
   num_tokens: float
 
 
+def diagnose_policy(
+    policy: policy_lib.Policy, state: policy_lib.TrainState,
+    groups: Sequence[types.Group], *, buckets: batching.Buckets,
+    frozen_params: model.Params | None,
+    reference: model.Params) -> dict[str, float]:
+  """`diagnose` on the groups of the next update; see `update_policy`."""
+  by_role = collections.defaultdict(list)
+  for group in groups:
+    by_role[group.key.role].append(group)
+  loss = policy.learner.loss
+  scored = {
+      role: with_gradient for role, role_groups in by_role.items()
+      if (with_gradient := update_lib.scored_groups(loss, role_groups))}
+  if not scored:
+    return {}
+  with jax.set_mesh(policy.mesh):
+    values = diagnose(
+        state.params, {
+            role: RoleBatches(
+                update_lib.make_batches(policy, role_groups, buckets),
+                update_lib.num_units(by_role[role], loss.aggregation),
+                update_lib.num_units(role_groups, 'token_mean'))
+            for role, role_groups in scored.items()},
+        functools.partial(update_lib.score_reference, policy, reference),
+        frozen_params=frozen_params, mesh=policy.mesh, config=policy.config,
+        spec=policy.learner)
+  return {f'diagnosis/{metric}': x for metric, x in values.items()}
+
+
 def diagnose(
-    params: gradients.Trained, roles: Mapping[str, RoleBatches],
-    score_start: Callable[[types.TrainBatch], jax.Array], *,
+    params: policy_lib.Params, roles: Mapping[str, RoleBatches],
+    reference_fn: Callable[[types.TrainBatch], jax.Array], *,
     frozen_params: model.Params | None, mesh: jax.sharding.Mesh,
     config: model.ModelConfig,
-    spec: gradients.LearnerSpec) -> dict[str, float]:
-  """Gradients, entropy and distance to the start of each role of a policy.
+    spec: policy_lib.LearnerSpec) -> dict[str, float]:
+  """Gradients, entropy and distance from the reference, for each role.
 
   Args:
-    params: what is trained, before the update.
+    params: trained parameters before the update.
     roles: role -> its batches.
-    score_start: log-probabilities [P, G, T] of a batch by the model that
-      training started from, or that the adapter is over.
-    frozen_params: the frozen model under an adapter, or None.
-    mesh: of the policy.
-    config: of the model.
-    spec: of the learner.
+    reference_fn: batch -> log-probabilities [P, G, T] of the reference model.
+    frozen_params: the model under an adapter, or None.
+    mesh: the devices of the policy.
+    config: dimensions of the model.
+    spec: switches of the learner.
 
   Returns:
-    `{role}/grad_norm` of the role's own mean loss, `{role}/entropy` and
-    `{role}/kl_to_start`, KL(sampled policy || start), in nats for a token, and
-    `cosine/{role}+{role}` of the gradients of each two roles.
+    `{role}/grad_norm` of the role's mean loss, `{role}/entropy` and
+    `{role}/kl_to_start`, KL(sampling policy || reference), in nats per token,
+    and `cosine/{role}+{role}` between the gradients of each pair of roles.
   """
   throttled = functools.partial(mesh_lib.throttle_cpu_dispatch, mesh=mesh)
-  sums = {}
-  for role, own in roles.items():
-    total = gradients.zero_sums(params, config=config, spec=spec)
-    total.metrics['kl_to_start'] = jnp.zeros_like(total.loss)
-    for batch in own.batches:
-      start = throttled(score_start(batch))
-      kl = throttled(
-          _add_kl(total.metrics.pop('kl_to_start'), batch, start))
+  static = {'config': config, 'spec': spec}
+  sums, kls = {}, {}
+  for role, part in roles.items():
+    total = gradients.zero_sums(params, **static)
+    kl = jnp.zeros_like(total.loss)
+    for batch in part.batches:
+      reference = throttled(reference_fn(batch))
+      kl = throttled(_add_kl(kl, batch, reference))
       if spec.loss.kl_estimator != 'none':
-        batch = batch.replace(reference_logprobs=start)
+        batch = batch.replace(reference_logprobs=reference)
       total = throttled(gradients.accumulate(
-          params, total, batch, frozen_params=frozen_params, config=config,
-          spec=spec))
-      total.metrics['kl_to_start'] = kl
-    sums[role] = gradients.add_up(total, config=config, spec=spec)
+          params, total, batch, frozen_params=frozen_params, **static))
+    sums[role] = gradients.add_up(total, **static)
+    kls[role] = float(jnp.sum(kl))
   products = np.asarray(_products([total.grads for total in sums.values()]))
   norms = np.sqrt(np.diag(products))
-  values: dict[str, Any] = {}
-  for role, norm in zip(sums, norms):
-    metrics = sums[role].metrics
+  values = {}
+  for (role, part), norm in zip(roles.items(), norms):
     values |= {
-        f'{role}/grad_norm': norm / roles[role].num_units,
+        f'{role}/grad_norm': norm / part.num_units,
         f'{role}/entropy':
-            float(metrics['entropy']) / roles[role].num_tokens,
-        f'{role}/kl_to_start':
-            float(metrics['kl_to_start']) / roles[role].num_tokens}
-  for (i, one), (j, other) in itertools.combinations(enumerate(sums), 2):
-    values[f'cosine/{one}+{other}'] = products[i, j] / (norms[i] * norms[j])
+            float(sums[role].metrics['entropy']) / part.num_tokens,
+        f'{role}/kl_to_start': kls[role] / part.num_tokens}
+  for (i, role), (j, other) in itertools.combinations(enumerate(sums), 2):
+    values[f'cosine/{role}+{other}'] = products[i, j] / (norms[i] * norms[j])
   return values
 
 
 @jax.jit
-def _add_kl(kl, batch, start):
-  """Adds a batch's KL of who sampled it from the start, summed over tokens.
-
-  `kl` is [D] float32, for each shard of `data` its own.
-  """
+def _add_kl(kl, batch, reference):
+  """Adds KL(sampling policy || reference), summed over tokens, to `kl` [D]."""
   def add(_, split):
-    kl, batch, start = split
-    estimates = losses.kl_value(batch.behavior_logprobs, start)
+    kl, batch, reference = split
+    estimates = losses.kl_value(batch.behavior_logprobs, reference)
     return kl + jnp.sum(jnp.where(
         gradients.completion_mask(batch), estimates, 0.0))
 
-  return mesh_lib.per_shard(add, ['data'])(None, (kl, batch, start))
+  return mesh_lib.per_shard(add, ['data'])(None, (kl, batch, reference))
 
 
 @jax.jit
 def _products(grads):
-  """[R, R] inner products of gradients."""
+  """Inner products [R, R] of the gradients of R roles."""
   return jnp.array([
-      [optax.tree.vdot(one, other) for other in grads] for one in grads])
+      [optax.tree.vdot(x, y) for y in grads] for x in grads])

@@ -1,22 +1,21 @@
-"""The compiled learner: scoring, gradients of a microbatch, one update.
+"""Compiled scoring and gradients of one microbatch.
 
-The form is the sampler's: the prompt, but for its last token, is computed once
-per group; each completion is a private suffix that begins with that last
-token. So the cost of a prompt does not depend on the group size, and the
-gradient equals that of repeated prompts up to rounding.
+As in the sampler, the prompt (without its last token) is computed once per
+group, and each completion is a private suffix that starts with that last token.
+The cost of a prompt does not depend on the group size, and the gradient equals
+that of repeated prompts up to rounding.
 
-A step is `zero_sums`, `accumulate` per microbatch, `apply_update`. Losses and
-gradients are summed over microbatches of any shape, by each shard of `data` for
-itself; they are added up over the shards and divided once, at the end. What
-they are divided by is known on the host.
+A step is `zero_sums`, `accumulate` per microbatch, `update.apply_update`. Each
+shard of `data` sums losses and gradients over its microbatches. The shards are
+added and the sum is divided once, by a count that the host knows.
 
-What is trained is either a whole model or an adapter over a frozen base; only
-what is trained has gradients and an optimiser state.
+Gradients exist only for the trained parameters: a whole model, an adapter over
+a frozen model, or a critic (see `policy`). The value of an input is
+w . h + b, with the hidden state h of its last token.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 
 from flax import struct
@@ -26,61 +25,37 @@ import jax.numpy as jnp
 from atgrpo_jax import model
 from atgrpo_jax import types
 from atgrpo_jax.distributed import mesh as mesh_lib
-from atgrpo_jax.learner import optimizer as optimizer_lib
-from atgrpo_jax.learner import train_state
+from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.rl import logprobs as logprobs_lib
 from atgrpo_jax.rl import losses
 
-Trained = model.Params | model.LoraWeights
-
-# Tokens whose logits exist at the same time on one device, at least and at
-# most; between them an eighth of all, so that few pads are among the last.
-_LOGIT_CHUNKS = 256, 2048
-
-
-@dataclasses.dataclass(frozen=True)
-class LearnerSpec:
-  """What a compiled learner is fixed to.
-
-  Attributes:
-    optimizer: of the policy.
-    loss: switches of the policy loss; None for supervised learning.
-    temperature: that the completions were sampled at.
-    dtype: name of the type of the matrix products.
-    remat: recompute each layer in the backward pass.
-    adapter_scale: alpha / rank of the adapter that is trained; None where the
-      whole model is.
-  """
-
-  optimizer: optimizer_lib.OptimizerSpec
-  loss: losses.LossSpec | None
-  temperature: float
-  dtype: str
-  remat: bool
-  adapter_scale: float | None
+# Bounds of the number of tokens whose logits exist at once on one device.
+# Between them it is an eighth of all tokens, so that few chunks hold padding.
+_MIN_LOGIT_CHUNK, _MAX_LOGIT_CHUNK = 256, 2048
 
 
 @struct.dataclass
 class Sums:
-  """What microbatches add up to; first axis D, one for each shard of `data`."""
+  """Sums over microbatches; the leading axis D holds the shards of `data`."""
 
-  grads: Trained
+  grads: policy_lib.Params
   loss: jax.Array  # [D] float32
   metrics: dict[str, jax.Array]  # name -> [D] float32, sums over tokens
 
 
 @functools.partial(jax.jit, static_argnames=('config', 'spec'))
 def zero_sums(
-    params: Trained, *, config: model.ModelConfig,
-    spec: LearnerSpec) -> Sums:
+    params: policy_lib.Params, *, config: model.ModelConfig,
+    spec: policy_lib.LearnerSpec) -> Sums:
   """The sums before the first microbatch."""
   return mesh_lib.zeros_over_data(
-      sums_of(params, spec), rules(config, spec))
+      sums_of(params, spec), policy_lib.sharding_rules(config, spec))
 
 
-def sums_of(grads: Trained, spec: LearnerSpec) -> Sums:
-  """The sums of one shard, without their first axis: `grads`, and zeros."""
-  names = ('entropy',)
+def sums_of(
+    grads: policy_lib.Params, spec: policy_lib.LearnerSpec) -> Sums:
+  """`grads` with zero loss and metrics, without the axis D."""
+  names = () if spec.value_head else ('entropy',)
   if spec.loss is not None:
     names += ('clipped', 'mismatch', 'approx_kl')
   return Sums(
@@ -90,13 +65,19 @@ def sums_of(grads: Trained, spec: LearnerSpec) -> Sums:
 @functools.partial(
     jax.jit, static_argnames=('config', 'spec'), donate_argnames='sums')
 def accumulate(
-    params: Trained, sums: Sums, batch: types.TrainBatch, *,
+    params: policy_lib.Params, sums: Sums,
+    batch: types.TrainBatch | types.ValueBatch, *,
     frozen_params: model.Params | None = None, config: model.ModelConfig,
-    spec: LearnerSpec) -> Sums:
+    spec: policy_lib.LearnerSpec) -> Sums:
   """Adds the gradient of a microbatch.
 
-  `frozen_params` are of the model under an adapter, None where the whole model
-  is trained.
+  Args:
+    params: trained parameters.
+    sums: donated.
+    batch: a `ValueBatch` for a critic.
+    frozen_params: the model under an adapter, or None.
+    config: dimensions of the model.
+    spec: switches of the learner.
   """
 
   def accumulate_shard(whole, split):
@@ -104,6 +85,10 @@ def accumulate(
     sums, batch = split
 
     def loss_fn(params):
+      if spec.value_head:
+        return losses.value_loss(
+            _values(params, batch.inputs, batch.lengths, config, spec),
+            batch.targets, batch.weights), {}
       logprobs, entropy = _score(
           _whole(params, frozen_params, spec), config, batch, spec)
       if spec.loss is None:
@@ -112,60 +97,30 @@ def accumulate(
 
     (loss, metrics), grads = jax.value_and_grad(
         loss_fn, has_aux=True)(params)
-    grads = mesh_lib.constrain_tree(grads, rules(config, spec))
+    grads = mesh_lib.constrain_tree(
+        grads, policy_lib.sharding_rules(config, spec))
     return jax.tree.map(jnp.add, sums, Sums(grads, loss, metrics))
 
   return mesh_lib.per_shard(accumulate_shard, ['data'])(
       (params, frozen_params), (sums, batch))
 
 
-@functools.partial(
-    jax.jit, static_argnames=('config', 'spec'), donate_argnames='state')
-def apply_update(
-    state: train_state.TrainState, sums: Sums, num_units: jax.Array,
-    num_tokens: jax.Array, *, config: model.ModelConfig, spec: LearnerSpec):
-  """One optimiser update.
-
-  Args:
-    state: of the policy; donated.
-    sums: of all microbatches.
-    num_units: [] float32, what the loss is a mean over (`losses.num_units`).
-    num_tokens: [] float32, completion tokens that were scored.
-    config: dimensions of the model.
-    spec: of the learner.
-
-  Returns:
-    state: after the update; the same as before where a gradient is not finite.
-    metrics: name -> [] float32.
-    finite: what was finite.
-  """
-  sums = mesh_lib.sum_over_data(sums, rules(config, spec))
-  grads = jax.tree.map(lambda g: g / num_units, sums.grads)
-  state, found, finite = train_state.apply_gradients(
-      state, grads, spec.optimizer)
-  metrics = {
-      name: total / num_tokens for name, total in sums.metrics.items()}
-  metrics |= {'loss': sums.loss / num_units, 'tokens': num_tokens, **found}
-  return (
-      mesh_lib.constrain_tree(state, rules(config, spec)), metrics, finite)
-
-
 @functools.partial(jax.jit, static_argnames=('config', 'spec'))
 def add_up(
-    sums: Sums, *, config: model.ModelConfig, spec: LearnerSpec) -> Sums:
-  """The sums of all shards together, without the first axis."""
-  return mesh_lib.sum_over_data(sums, rules(config, spec))
+    sums: Sums, *, config: model.ModelConfig,
+    spec: policy_lib.LearnerSpec) -> Sums:
+  """The sums over all shards, without the axis D."""
+  return mesh_lib.sum_over_data(sums, policy_lib.sharding_rules(config, spec))
 
 
 @functools.partial(jax.jit, static_argnames=('config', 'spec'))
 def score(
-    params: Trained, batch: types.TrainBatch, *,
+    params: policy_lib.Params, batch: types.TrainBatch, *,
     frozen_params: model.Params | None = None, config: model.ModelConfig,
-    spec: LearnerSpec) -> jax.Array:
+    spec: policy_lib.LearnerSpec) -> jax.Array:
   """Log-probabilities [P, G, T] float32 of the completions.
 
-  Positions behind a completion's length hold values that mean nothing; most of
-  them are never computed.
+  Padding positions hold arbitrary values; most are never computed.
   """
   def score_shard(whole, batch):
     return _score(_whole(*whole, spec), config, batch, spec)[0]
@@ -174,14 +129,28 @@ def score(
       (params, frozen_params), batch)
 
 
+@functools.partial(jax.jit, static_argnames=('config', 'spec'))
+def values(
+    params: policy_lib.Params, inputs: jax.Array, lengths: jax.Array, *,
+    config: model.ModelConfig, spec: policy_lib.LearnerSpec) -> jax.Array:
+  """A critic's values [B] float32 of inputs [B, S] with lengths [B]."""
+  def values_shard(params, split):
+    return _values(params, *split, config, spec)
+
+  result = mesh_lib.per_shard(values_shard, ['data'])(params, (inputs, lengths))
+  if jax.process_count() > 1:
+    result = mesh_lib.constrain(result)  # Every process reads all values.
+  return result
+
+
 def completion_mask(batch: types.TrainBatch) -> jax.Array:
-  """[P, G, T] bool, True where the policy chose the token."""
+  """[P, G, T] bool, True for sampled tokens."""
   positions = jnp.arange(batch.completions.shape[-1])
   return positions < batch.completion_lengths[..., None]
 
 
 def _whole(params, frozen_params, spec):
-  """The model that is scored."""
+  """The scored model."""
   if frozen_params is None:
     return params
   return model.with_adapters(frozen_params, model.Adapters(
@@ -203,22 +172,22 @@ def _score(params, config, batch, spec):
       params, config, inputs, prefix=prefix, dtype=dtype, remat=remat)
 
   def score_shard(head, split):
-    hidden, tokens, counts = split
+    hidden, tokens, mask = split
     hidden = hidden.reshape(-1, hidden.shape[-1])
-    # What counts comes first, and is scored in chunks; chunks in which nothing
-    # counts are left out.
-    num_counting = jnp.sum(counts)
-    size = counts.size
-    chunk = min(size, max(_LOGIT_CHUNKS[0], min(_LOGIT_CHUNKS[1], size // 8)))
+    # Unmasked tokens come first; fully masked chunks are skipped.
+    num_unmasked = jnp.sum(mask)
+    size = mask.size
+    chunk = min(
+        size, max(_MIN_LOGIT_CHUNK, min(_MAX_LOGIT_CHUNK, size // 8)))
     order = jnp.pad(
-        jnp.argsort(~counts.ravel()), (0, -size % chunk), constant_values=size)
+        jnp.argsort(~mask.ravel()), (0, -size % chunk), constant_values=size)
 
     def in_chunks(x):  # [N, ...] -> chunks [N / chunk, chunk, ...]
       return jnp.take(x, order, axis=0, mode='clip').reshape(
           -1, chunk, *x.shape[1:])
 
-    # Within the condition, so that it hands on no logits; and around it, so
-    # that not every chunk keeps the head.
+    # The inner checkpoint keeps logits out of the residuals of `cond`. The
+    # outer one keeps each chunk from saving its own copy of the head.
     @jax.checkpoint
     def score_chunk(hidden, tokens):
       logits = mesh_lib.constrain(
@@ -227,30 +196,34 @@ def _score(params, config, batch, spec):
       return logprobs, logprobs_lib.entropy(logits, spec.temperature)
 
     @functools.partial(jax.checkpoint, prevent_cse=False)
-    def score_if_any_counts(xs):
+    def score_unless_masked(xs):
       start, hidden, tokens = xs
       zeros = jnp.zeros(tokens.shape)
       return jax.lax.cond(
-          start < num_counting, score_chunk, lambda *_: (zeros, zeros),
+          start < num_unmasked, score_chunk, lambda *_: (zeros, zeros),
           hidden, tokens)
 
-    scores = jax.lax.map(score_if_any_counts, (
+    scores = jax.lax.map(score_unless_masked, (
         jnp.arange(0, order.size, chunk), in_chunks(hidden),
         in_chunks(tokens.ravel())))
     return tuple(
         jnp.zeros(size).at[order].set(x.ravel(), mode='drop').reshape(
-            counts.shape) for x in scores)
+            mask.shape) for x in scores)
 
   return mesh_lib.per_shard(score_shard)(
       model.head_params(params, config),
       (hidden, batch.completions, completion_mask(batch)))
 
 
-def rules(config, spec):
-  """Where the trained parameters lie."""
-  if spec.adapter_scale is None:
-    return mesh_lib.param_rules(config.tied_head)
-  return mesh_lib.ADAPTER_RULES
+def _values(params, inputs, lengths, config, spec):
+  """[B] float32."""
+  hidden, _ = model.forward(
+      params['model'], config, inputs[:, None], dtype=jnp.dtype(spec.dtype),
+      remat=spec.remat)
+  last = jnp.take_along_axis(
+      hidden[:, 0], lengths[:, None, None] - 1, axis=1)[:, 0]
+  head = params['head']
+  return last.astype(jnp.float32) @ head['kernel'] + head['bias']
 
 
 def _policy_loss(logprobs, entropy, batch, spec):
@@ -259,7 +232,7 @@ def _policy_loss(logprobs, entropy, batch, spec):
     return x.reshape(-1, x.shape[-1])
 
   old = batch.old_logprobs
-  if old is None:  # The first update of a rollout: the learner is the old one.
+  if old is None:  # Only one update: the old policy is the current one.
     old = jax.lax.stop_gradient(logprobs)
   reference = batch.reference_logprobs
   return losses.policy_loss(

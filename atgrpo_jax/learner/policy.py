@@ -1,7 +1,12 @@
-"""The policies that a config describes: models, adapters, learners, devices.
+"""A policy: its base model, its trained parameters, optimizer and devices.
 
-Each policy may have a base model, a tokenizer, an optimiser and devices of its
-own, and train all of its parameters, an adapter, or nothing.
+A policy trains all parameters, a LoRA adapter, or nothing. A critic is a policy
+with a value head: a linear head on the hidden state of the last token replaces
+the output head, and the trained tree is
+
+  {'model': trunk, 'head': {'kernel': [D], 'bias': []}}
+
+The value head starts at zero, so every initial value is 0.
 """
 
 from __future__ import annotations
@@ -10,16 +15,143 @@ import dataclasses
 import pathlib
 import zlib
 
+from flax import struct
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
+from atgrpo_jax import errors
 from atgrpo_jax import model
 from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.huggingface import safetensors_file
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
-from atgrpo_jax.learner import gradients
-from atgrpo_jax.learner import train_state
+from atgrpo_jax.rl import losses
+
+# A whole model, an adapter, or a trunk with a value head.
+Params = model.Params | model.LoraWeights
+
+_VALUE_HEAD_RULE = (r'head/kernel', jax.sharding.PartitionSpec())
+
+# `apply_if_finite` accepts a non-finite update after this many in a row; the
+# training loop stops long before (`update.MAX_NONFINITE`).
+_NEVER = 1_000_000
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerSpec:
+  """AdamW with gradient clipping.
+
+  Attributes:
+    learning_rate: after the warm-up.
+    warmup_updates: updates over which the rate rises linearly from 0.
+    decay_updates: the rate follows a cosine to `final_lr_ratio` of itself,
+      reached at this update; 0 keeps it constant.
+    final_lr_ratio: see `decay_updates`.
+    weight_decay: decoupled.
+    max_grad_norm: bound of the global gradient norm.
+    b1: decay of the first moment.
+    b2: decay of the second moment.
+  """
+
+  learning_rate: float
+  warmup_updates: int
+  decay_updates: int
+  final_lr_ratio: float
+  weight_decay: float
+  max_grad_norm: float
+  b1: float
+  b2: float
+
+  def __post_init__(self):
+    for name in (
+        'learning_rate', 'warmup_updates', 'decay_updates', 'final_lr_ratio',
+        'weight_decay'):
+      errors.check_number(f'optimizer.{name}', getattr(self, name), min_value=0)
+    if 0 < self.decay_updates <= self.warmup_updates:
+      raise errors.UserError(
+          f'optimizer.decay_updates={self.decay_updates} includes the warm-up; '
+          f'expected more than warmup_updates={self.warmup_updates}.')
+    errors.check_number(
+        'optimizer.max_grad_norm', self.max_grad_norm, greater_than=0,
+        advice='; a large value disables clipping')
+    for name in ('b1', 'b2'):
+      errors.check_number(
+          f'optimizer.{name}', getattr(self, name), min_value=0, less_than=1)
+
+
+def learning_rate(spec: OptimizerSpec) -> optax.Schedule:
+  """Number of past updates -> learning rate of the next update."""
+  first = 0.0 if spec.warmup_updates else spec.learning_rate
+  if spec.decay_updates:
+    return optax.warmup_cosine_decay_schedule(
+        first, spec.learning_rate, spec.warmup_updates, spec.decay_updates,
+        spec.learning_rate * spec.final_lr_ratio)
+  return optax.linear_schedule(first, spec.learning_rate, spec.warmup_updates)
+
+
+def make_optimizer(spec: OptimizerSpec) -> optax.GradientTransformation:
+  """AdamW that skips and counts updates with non-finite gradients."""
+  return optax.apply_if_finite(
+      optax.chain(
+          optax.clip_by_global_norm(spec.max_grad_norm),
+          optax.adamw(
+              learning_rate(spec), b1=spec.b1, b2=spec.b2,
+              weight_decay=spec.weight_decay)),
+      _NEVER)
+
+
+@struct.dataclass
+class TrainState:
+  """Trained parameters with their optimizer state."""
+
+  params: Params
+  opt_state: optax.OptState
+  num_updates: jax.Array  # [] int32
+
+  @classmethod
+  def create(cls, params: Params, spec: OptimizerSpec) -> TrainState:
+    """The state before the first update."""
+    return cls(
+        params, make_optimizer(spec).init(params), jnp.zeros((), jnp.int32))
+
+
+@dataclasses.dataclass(frozen=True)
+class LearnerSpec:
+  """Static switches of the compiled learner.
+
+  Attributes:
+    optimizer: AdamW and its schedule.
+    loss: switches of the policy loss; None for supervised learning and critics.
+    temperature: sampling temperature of the completions.
+    dtype: name of the dtype of the matrix products.
+    remat: recompute each layer in the backward pass.
+    adapter_scale: alpha / rank of the trained adapter; None trains the model.
+    value_head: the policy is a critic; its loss is the squared value error.
+  """
+
+  optimizer: OptimizerSpec
+  loss: losses.LossSpec | None
+  temperature: float
+  dtype: str
+  remat: bool
+  adapter_scale: float | None
+  value_head: bool = False
+
+
+def sharding_rules(
+    config: model.ModelConfig, spec: LearnerSpec) -> mesh_lib.Rules:
+  """Sharding rules of the trained parameters."""
+  if spec.adapter_scale is not None:
+    return mesh_lib.ADAPTER_RULES
+  if spec.value_head:  # The trunk has no output head.
+    return *mesh_lib.param_rules(tied_head=True), _VALUE_HEAD_RULE
+  return mesh_lib.param_rules(config.tied_head)
+
+
+def init_value_head(config: model.ModelConfig) -> dict[str, jax.Array]:
+  """A head whose values are all 0."""
+  return {'kernel': jnp.zeros(config.hidden_size), 'bias': jnp.zeros(())}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -27,9 +159,9 @@ class Pretrained:
   """A Hugging Face model folder.
 
   Attributes:
-    folder: where its weights are.
-    config: its dimensions.
-    tokenizer: its tokenizer; None where nothing is sampled.
+    folder: the weights.
+    config: the dimensions.
+    tokenizer: None if nothing is sampled.
   """
 
   folder: pathlib.Path
@@ -39,14 +171,14 @@ class Pretrained:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Policy:
-  """One policy, as the config describes it.
+  """One policy or critic of the config.
 
   Attributes:
-    name: of the policy.
-    pretrained: the model that it starts from.
-    trained: 'all' parameters, 'lora' for an adapter, 'none' if it is frozen.
-    lora: of the adapter, None without one.
-    adapter: that training starts from, None for one that changes nothing.
+    name: key of its parameters and metrics.
+    pretrained: the base model.
+    trained: 'all' parameters, 'lora' for an adapter, or 'none'.
+    lora: shape of the adapter, or None.
+    adapter: initial adapter weights; None for an adapter without effect.
     learner: switches of the learner.
     mesh: the devices of its pool.
   """
@@ -56,7 +188,7 @@ class Policy:
   trained: str
   lora: model.LoraSpec | None
   adapter: model.LoraWeights | None
-  learner: gradients.LearnerSpec
+  learner: LearnerSpec
   mesh: jax.sharding.Mesh
 
   @property
@@ -68,68 +200,68 @@ class Policy:
     return self.pretrained.tokenizer
 
   def params_template(self, dtype: str) -> model.Params:
-    """Shapes, dtypes and shardings of `load_params`, without the bytes."""
-    return params_template(self.config, self.mesh, dtype)
+    """Shapes, dtypes and shardings of `load_params`."""
+    return mesh_lib.tree_template(
+        model.param_shapes(self.config), self.mesh,
+        mesh_lib.param_rules(self.config.tied_head), dtype)
 
   def load_params(self, dtype: str) -> model.Params:
-    """The parameters in the model folder, on the devices of the pool."""
-    return load_params(self.pretrained, self.mesh, dtype)
+    """The base model, sharded over the pool."""
+    shardings = jax.tree.map(lambda x: x.sharding, self.params_template(dtype))
+    return safetensors_file.load_params(
+        self.pretrained.folder, self.config, jnp.dtype(dtype), shardings)
 
-  def state_template(self) -> train_state.TrainState:
-    """Shapes, dtypes and shardings of `initial_state`, without the bytes."""
-    if self.lora is None:
-      params = model.param_shapes(self.config)
-      rules = mesh_lib.param_rules(self.config.tied_head)
+  def state_template(self) -> TrainState:
+    """Shapes, dtypes and shardings of `initial_state`."""
+    if self.lora is not None:
+      params = jax.eval_shape(self._init_adapter, None)
+    elif self.learner.value_head:
+      params = jax.eval_shape(
+          self._add_value_head, _trunk(model.param_shapes(self.config)))
     else:
-      params = jax.eval_shape(self._initial_adapter, None)
-      rules = mesh_lib.ADAPTER_RULES
+      params = model.param_shapes(self.config)
     return mesh_lib.tree_template(
-        jax.eval_shape(self._create_state, params), self.mesh, rules)
+        jax.eval_shape(self._create_state, params), self.mesh,
+        sharding_rules(self.config, self.learner))
 
-  def initial_params(self) -> model.Params | model.LoraWeights:
-    """What is trained, before its first update; float32."""
-    if self.lora is None:
-      return self.load_params('float32')
-    initialise = jax.jit(
-        self._initial_adapter, out_shardings=jax.tree.map(
-            lambda x: x.sharding, self.state_template().params))
-    return initialise(jax.tree.map(np.asarray, self.adapter))
+  def initial_params(self) -> Params:
+    """The trained parameters before the first update; float32."""
+    if self.lora is not None:
+      return jax.jit(self._init_adapter, out_shardings=self._shardings())(
+          jax.tree.map(np.asarray, self.adapter))
+    params = self.load_params('float32')
+    if not self.learner.value_head:
+      return params
+    return jax.jit(
+        self._add_value_head, donate_argnums=0,
+        out_shardings=self._shardings())(_trunk(params))
 
-  def initial_state(self) -> train_state.TrainState:
-    """The policy before its first update; float32."""
+  def initial_state(self) -> TrainState:
+    """The state before the first update; float32."""
     create_state = jax.jit(
         self._create_state, donate_argnums=0, out_shardings=jax.tree.map(
             lambda x: x.sharding, self.state_template()))
     return create_state(self.initial_params())
 
-  def _initial_adapter(
+  def _init_adapter(
       self, given: model.LoraWeights | None) -> model.LoraWeights:
     if given is not None:
       return given
-    # Another draw for every policy, and the same in every run.
+    # Each policy draws its adapter from its name: runs are reproducible and no
+    # two policies start equal.
     rng = jax.random.key(zlib.crc32(self.name.encode()))
     return model.init_lora(rng, self.config, self.lora, num_roles=1)
 
-  def _create_state(
-      self,
-      params: model.Params | model.LoraWeights) -> train_state.TrainState:
-    return train_state.create(params, self.learner.optimizer)
+  def _add_value_head(self, trunk: model.Params) -> Params:
+    return {'model': trunk, 'head': init_value_head(self.config)}
+
+  def _create_state(self, params: Params) -> TrainState:
+    return TrainState.create(params, self.learner.optimizer)
+
+  def _shardings(self):
+    return jax.tree.map(lambda x: x.sharding, self.state_template().params)
 
 
-def params_template(
-    config: model.ModelConfig, mesh: jax.sharding.Mesh,
-    dtype: str) -> model.Params:
-  """Shapes, dtypes and shardings of `load_params`, without the bytes."""
-  return mesh_lib.tree_template(
-      model.param_shapes(config), mesh, mesh_lib.param_rules(config.tied_head),
-      dtype)
-
-
-def load_params(
-    pretrained: Pretrained, mesh: jax.sharding.Mesh,
-    dtype: str) -> model.Params:
-  """The parameters in a model folder, on the devices of a mesh."""
-  return safetensors_file.load_params(
-      pretrained.folder, pretrained.config, jnp.dtype(dtype), jax.tree.map(
-          lambda x: x.sharding, params_template(
-              pretrained.config, mesh, dtype)))
+def _trunk(params: model.Params) -> model.Params:
+  """The parameters without the output head."""
+  return {name: leaf for name, leaf in params.items() if name != 'head'}

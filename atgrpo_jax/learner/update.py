@@ -1,15 +1,23 @@
-"""The updates of one policy on the groups of its roles."""
+"""Updates of policies and critics.
+
+`update_policy` and `update_critic` only dispatch programs. Their metrics are
+fetched later, by `Updates.metrics`, so that policies on different pools update
+at the same time.
+"""
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Sequence
 import dataclasses
 import functools
+from typing import Any
 
 from absl import logging
+from flax import struct
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 
 from atgrpo_jax import errors
 from atgrpo_jax import model
@@ -17,88 +25,86 @@ from atgrpo_jax import types
 from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.io import finite as finite_lib
 from atgrpo_jax.learner import batching
-from atgrpo_jax.learner import buckets as buckets_lib
-from atgrpo_jax.learner import diagnostics
 from atgrpo_jax.learner import gradients
 from atgrpo_jax.learner import policy as policy_lib
-from atgrpo_jax.learner import train_state
 from atgrpo_jax.rl import losses
+from atgrpo_jax.rl import td
 
 UPDATE_ORDERS = ('mixed', 'first_turn', 'last_turn')
 
-# A run whose gradients are not finite this many times in a row is stopped.
+# Consecutive updates with non-finite gradients that stop the run.
 MAX_NONFINITE = 5
 _STOPPED = (
     'The step is not saved; start anew in another --workdir, with a smaller '
     'learning_rate or max_grad_norm.')
 
 
+@struct.dataclass
+class Finite:
+  """Trees of [] bool: which gradients and new parameters are finite."""
+
+  grads: Any
+  params: Any
+
+
 @dataclasses.dataclass(frozen=True)
-class PolicyUpdate:
-  """What the updates of one policy tell, still on its devices.
+class Updates:
+  """Dispatched updates of one policy or critic in one step.
 
   Attributes:
-    num_groups: of its roles.
-    num_without_signal: of these, in which no candidate has an advantage.
-    updates: (metrics, what was finite) of each update.
+    summary: metrics that the host knows.
+    updates: (metrics, finite) of each update, still on the devices.
   """
 
-  num_groups: int
-  num_without_signal: int
-  updates: list[tuple[dict[str, jax.Array], train_state.Finite]]
+  summary: dict[str, float]
+  updates: list[tuple[dict[str, jax.Array], Finite]]
 
-  def metrics(self, learner: str) -> dict[str, float]:
-    """Waits for the updates of a policy; raises if they went wrong.
+  def metrics(self, name: str) -> dict[str, float]:
+    """Waits for the updates and averages their metrics.
 
-    Of several updates of one rollout, the metrics are means. `learner` is whose
-    they are, in messages.
+    Raises UserError, with `name` in the message, if training has diverged (see
+    `means`).
     """
-    metrics = {
-        'groups': self.num_groups,
-        'groups_without_signal': self.num_without_signal}
     if not self.updates:
-      logging.warning('%s: no group carries a signal', learner)
-      return metrics
-    return metrics | means(learner, self.updates)
+      logging.warning('%s: nothing to learn from in this step', name)
+      return self.summary
+    return self.summary | means(name, self.updates)
 
 
 def update_policy(
-    policy: policy_lib.Policy, state: train_state.TrainState,
+    policy: policy_lib.Policy, state: policy_lib.TrainState,
     groups: Sequence[types.Group], *, num_updates: int, order: str,
-    buckets: buckets_lib.Buckets, frozen_params: model.Params | None,
-    reference: model.Params | None,
-) -> tuple[train_state.TrainState, PolicyUpdate]:
-  """Dispatches one or a few updates.
+    buckets: batching.Buckets, frozen_params: model.Params | None,
+    reference: model.Params | None) -> tuple[policy_lib.TrainState, Updates]:
+  """Dispatches the updates of a policy in one step.
 
-  The loss is the mean over all candidates (Algorithm 1 of arXiv 2510.11062), by
-  `loss.aggregation`. Groups without an advantage add nothing to the surrogate,
-  so they are computed only where a penalty reads them.
+  The loss is the mean over all candidates (Algorithm 1 of arXiv 2510.11062), as
+  `loss.aggregation` defines it. Groups without an advantage contribute nothing
+  to the surrogate, so they are computed only if the loss has a penalty.
 
   Args:
-    policy: that is trained.
-    state: of it; donated.
-    groups: of its roles, in one step.
-    num_updates: the groups are dealt out to so many updates, if `order` is
-      'mixed'.
-    order: or an update for each turn: 'first_turn' or 'last_turn' first.
+    policy: the trained policy.
+    state: donated.
+    groups: the groups of its roles.
+    num_updates: with order 'mixed', the groups are dealt out to this many
+      updates.
+    order: 'mixed', or one update per turn from 'first_turn' or 'last_turn'.
     buckets: static shapes.
-    frozen_params: of the model under an adapter; None without one.
-    reference: the model of a KL penalty, which alone reads it.
+    frozen_params: the model under an adapter, or None.
+    reference: the reference model of the KL penalty; None without a penalty.
   """
   loss = policy.learner.loss
-  update = PolicyUpdate(
-      len(groups), sum(not np.any(group.advantages) for group in groups), [])
   static = {'config': policy.config, 'spec': policy.learner}
   throttled = functools.partial(
       mesh_lib.throttle_cpu_dispatch, mesh=policy.mesh)
+  updates, prepared = [], []
   with jax.set_mesh(policy.mesh):
-    shares = []
-    dealt = _shares(groups, num_updates, order)
-    for share in dealt:
-      scored = _scored(loss, share)
+    dealt = _deal(groups, num_updates, order)
+    for part in dealt:
+      scored = scored_groups(loss, part)
       if not scored:
         continue
-      batches = _batches(policy, scored, buckets)
+      batches = make_batches(policy, scored, buckets)
       if len(dealt) > 1:
         batches = [
             dataclasses.replace(b, old_logprobs=throttled(gradients.score(
@@ -107,67 +113,154 @@ def update_policy(
       if loss.kl_estimator != 'none':
         batches = [
             dataclasses.replace(b, reference_logprobs=throttled(
-                _score_reference(policy, reference, b))) for b in batches]
-      shares.append((
-          batches, _num_units(share, loss.aggregation),
-          _num_units(scored, 'token_mean')))
-
-    for batches, num_units, num_tokens in shares:
-      sums = gradients.zero_sums(state.params, **static)
-      for batch in batches:
-        sums = throttled(gradients.accumulate(
-            state.params, sums, batch, frozen_params=frozen_params, **static))
-      state, metrics, finite = gradients.apply_update(
-          state, sums, num_units, num_tokens, **static)
-      update.updates.append((metrics, finite))
-  return state, update
+                score_reference(policy, reference, b))) for b in batches]
+      prepared.append((
+          batches, num_units(part, loss.aggregation),
+          num_units(scored, 'token_mean')))
+    for batches, units, tokens in prepared:
+      state, *update = _update(
+          policy, state, batches, units, tokens, frozen_params)
+      update[0]['tokens'] = tokens
+      updates.append(tuple(update))
+  return state, Updates({
+      'groups': len(groups), 'groups_without_signal': sum(
+          not np.any(group.advantages) for group in groups)}, updates)
 
 
-def diagnose_policy(
-    policy: policy_lib.Policy, state: train_state.TrainState,
-    groups: Sequence[types.Group], *, buckets: buckets_lib.Buckets,
-    frozen_params: model.Params | None,
-    start: model.Params) -> dict[str, float]:
-  """`diagnostics` of the groups that the next update will score.
+def update_critic(
+    critic: policy_lib.Policy, state: policy_lib.TrainState,
+    examples: Sequence[types.ValueExample],
+    buckets: batching.Buckets) -> tuple[policy_lib.TrainState, Updates]:
+  """Dispatches one update on all examples of the critic; donates `state`."""
+  examples = [x for x in examples if x.critic == critic.name]
+  summary = {'examples': len(examples)}
+  if not examples:
+    return state, Updates(summary, [])
+  values = np.array([example.value for example in examples])
+  targets = np.array([example.target for example in examples])
+  summary |= {
+      'value_mean': float(np.mean(values)),
+      'target_mean': float(np.mean(targets))}
+  explained = td.explained_variance(values, targets)
+  if np.isfinite(explained):
+    summary['explained_variance'] = explained
+  with jax.set_mesh(critic.mesh):
+    batches = [
+        mesh_lib.put_rows(batch, critic.mesh)
+        for batch in batching.make_value_batches(
+            examples, _on_mesh(critic, buckets))]
+    num_examples = np.float32(len(examples))
+    state, *update = _update(
+        critic, state, batches, num_examples, num_examples)
+  return state, Updates(summary, [tuple(update)])
 
-  `start` is the model that training started from; for the other arguments see
-  `update_policy`.
+
+def critic_values(
+    critic: policy_lib.Policy, params: policy_lib.Params,
+    inputs: Sequence[np.ndarray], buckets: batching.Buckets) -> np.ndarray:
+  """A critic's values [N] float32 of token ids of any length.
+
+  Raises UserError for an input beyond the largest bucket or the positions of
+  the model.
   """
-  by_role = collections.defaultdict(list)
-  for group in groups:
-    by_role[group.key.role].append(group)
-  loss = policy.learner.loss
-  scored = {
-      role: found for role, own in by_role.items()
-      if (found := _scored(loss, own))}
-  if not scored:
-    return {}
-  with jax.set_mesh(policy.mesh):
-    values = diagnostics.diagnose(
-        state.params, {
-            role: diagnostics.RoleBatches(
-                _batches(policy, own, buckets),
-                _num_units(by_role[role], loss.aggregation),
-                _num_units(own, 'token_mean'))
-            for role, own in scored.items()},
-        functools.partial(_score_reference, policy, start),
-        frozen_params=frozen_params, mesh=policy.mesh, config=policy.config,
-        spec=policy.learner)
-  return {f'diagnosis/{metric}': x for metric, x in values.items()}
+  limit = min(buckets.prompt[-1], critic.config.max_positions)
+  longest = max(map(len, inputs), default=0)
+  if longest > limit:
+    raise errors.UserError(
+        f'{critic.name} has an input of {longest} tokens, expected at most '
+        f'{limit}; raise critic.prompt_buckets (the largest is '
+        f'{buckets.prompt[-1]}; the model has {critic.config.max_positions} '
+        'positions).')
+  values = np.zeros(len(inputs), np.float32)
+  dispatched = []
+  with jax.set_mesh(critic.mesh):
+    for indices, tokens, lengths in batching.pad_inputs(
+        inputs, _on_mesh(critic, buckets)):
+      tokens, lengths = mesh_lib.put_rows((tokens, lengths), critic.mesh)
+      dispatched.append((indices, mesh_lib.throttle_cpu_dispatch(
+          gradients.values(
+              params, tokens, lengths, config=critic.config,
+              spec=critic.learner), critic.mesh)))
+  for indices, batch_values in dispatched:
+    values[indices] = np.asarray(batch_values)[:len(indices)]
+  return values
+
+
+def _update(policy, state, batches, units, tokens, frozen_params=None):
+  """Dispatches the gradients of the batches and one optimizer update."""
+  static = {'config': policy.config, 'spec': policy.learner}
+  sums = gradients.zero_sums(state.params, **static)
+  for batch in batches:
+    sums = mesh_lib.throttle_cpu_dispatch(gradients.accumulate(
+        state.params, sums, batch, frozen_params=frozen_params, **static),
+        policy.mesh)
+  return apply_update(state, sums, units, tokens, **static)
+
+
+@functools.partial(
+    jax.jit, static_argnames=('config', 'spec'), donate_argnames='state')
+def apply_update(
+    state: policy_lib.TrainState, sums: gradients.Sums, num_units: jax.Array,
+    num_tokens: jax.Array, *, config: model.ModelConfig,
+    spec: policy_lib.LearnerSpec):
+  """One optimizer update.
+
+  Args:
+    state: donated.
+    sums: over all microbatches.
+    num_units: [] float32, the divisor of the loss (`losses.num_units`).
+    num_tokens: [] float32, the divisor of the metrics.
+    config: dimensions of the model.
+    spec: switches of the learner.
+
+  Returns:
+    state: unchanged if a gradient is not finite.
+    metrics: name -> [] float32.
+    finite: which gradients and parameters are finite.
+  """
+  rules = policy_lib.sharding_rules(config, spec)
+  sums = mesh_lib.sum_over_data(sums, rules)
+  grads = jax.tree.map(lambda g: g / num_units, sums.grads)
+  state, metrics, finite = apply_gradients(state, grads, spec.optimizer)
+  metrics |= {
+      name: total / num_tokens for name, total in sums.metrics.items()}
+  metrics['loss'] = sums.loss / num_units
+  return mesh_lib.constrain_tree(state, rules), metrics, finite
+
+
+def apply_gradients(
+    state: policy_lib.TrainState, grads: policy_lib.Params,
+    spec: policy_lib.OptimizerSpec,
+) -> tuple[policy_lib.TrainState, dict[str, jax.Array], Finite]:
+  """`apply_update` with a given gradient."""
+  updates, opt_state = policy_lib.make_optimizer(spec).update(
+      grads, state.opt_state, state.params)
+  params = optax.apply_updates(state.params, updates)
+  rate = policy_lib.learning_rate(spec)(state.num_updates)
+  metrics = {
+      'learning_rate': jnp.asarray(rate, jnp.float32),
+      'grad_norm': optax.tree.norm(grads),
+      'update_norm': optax.tree.norm(updates),
+      'param_norm': optax.tree.norm(params),
+      'nonfinite_in_a_row': opt_state.notfinite_count.astype(jnp.float32),
+  }
+  return policy_lib.TrainState(
+      params, opt_state, state.num_updates + opt_state.last_finite
+  ), metrics, Finite(finite_lib.flags(grads), finite_lib.flags(params))
 
 
 def check_order(order: str, num_updates: int) -> None:
-  """Raises UserError unless `update_policy` can make such updates."""
+  """Raises UserError unless `update_policy` accepts the arguments."""
   if order not in UPDATE_ORDERS:
     raise errors.UserError(
         f'train.update_order={order!r} is not one of {list(UPDATE_ORDERS)}.')
   if order != 'mixed' and num_updates > 1:
     raise errors.UserError(
         f'train.updates_per_rollout={num_updates} with update_order={order!r}, '
-        'which makes an update for each turn; leave 1.')
+        "which makes one update per turn; use 1, or update_order='mixed'.")
 
 
-def _shares(
+def _deal(
     groups: Sequence[types.Group], num_updates: int,
     order: str) -> list[Sequence[types.Group]]:
   """The groups of each update."""
@@ -180,74 +273,78 @@ def _shares(
       [group for group in groups if group.key.turn == turn] for turn in turns]
 
 
-def _scored(
+def scored_groups(
     loss: losses.LossSpec,
     groups: Sequence[types.Group]) -> list[types.Group]:
-  """The groups whose candidates the loss reads."""
+  """The groups with a gradient."""
   return [
       group for group in groups
       if loss.has_penalty or np.any(group.advantages)]
 
 
-def _batches(
+def make_batches(
     policy: policy_lib.Policy, groups: Sequence[types.Group],
-    buckets: buckets_lib.Buckets) -> list[types.TrainBatch]:
+    buckets: batching.Buckets) -> list[types.TrainBatch]:
   """Microbatches on the devices of the policy."""
-  shapes = buckets.on(mesh_lib.num_data_shards(policy.mesh))
   return [
       mesh_lib.put_rows(batch, policy.mesh)
-      for batch in batching.make_batches(groups, shapes)]
+      for batch in batching.make_batches(groups, _on_mesh(policy, buckets))]
 
 
-def _score_reference(
-    policy: policy_lib.Policy, params: model.Params,
+def score_reference(
+    policy: policy_lib.Policy, reference: model.Params,
     batch: types.TrainBatch) -> jax.Array:
-  """Log-probabilities [P, G, T] float32 by a whole model."""
+  """Log-probabilities [P, G, T] float32 of the reference model."""
   return gradients.score(
-      params, batch, config=policy.config,
+      reference, batch, config=policy.config,
       spec=dataclasses.replace(policy.learner, adapter_scale=None))
 
 
-def _num_units(
+def num_units(
     groups: Sequence[types.Group], aggregation: str) -> np.float32:
-  """`losses.num_units` of all candidates of these groups."""
+  """`losses.num_units` of the valid candidates."""
   lengths = [
       len(candidate.completion) * candidate.valid
       for group in groups for candidate in group.candidates]
   return np.float32(losses.num_units(np.array(lengths), aggregation))
 
 
-def means(
-    learner: str,
-    updates: Sequence[tuple[dict[str, jax.Array], train_state.Finite]],
-) -> dict[str, float]:
-  """Waits for updates; the means of their metrics.
+def _on_mesh(policy, buckets):
+  return buckets.on(mesh_lib.num_data_shards(policy.mesh))
 
-  Raises UserError if an update left parameters that are not finite, or if the
-  gradients of too many in a row were not.
+
+def means(
+    name: str, updates: Sequence[tuple[dict[str, jax.Array], Finite]],
+) -> dict[str, float]:
+  """Waits for updates and averages their metrics.
+
+  Raises UserError if new parameters are not finite, or after `MAX_NONFINITE`
+  consecutive updates with non-finite gradients.
 
   Args:
-    learner: which it is, for the error.
-    updates: (metrics, what was finite) of each update.
+    name: starts the error message.
+    updates: (metrics, finite) of each update.
   """
-  found = jax.device_get([metrics for metrics, _ in updates])
-  metrics = {
-      key: float(np.mean([one[key] for one in found])) for key in found[0]}
-  for one, (_, finite) in zip(found, updates):
+  fetched = jax.device_get([metrics for metrics, _ in updates])
+  for metrics, (_, finite) in zip(fetched, updates):
     if bad := finite_lib.names(finite.params):
       raise errors.UserError(
-          f'{learner}: an update left NaN or infinity in '
+          f'{name}: an update produced NaN or infinity in '
           f'{finite_lib.listed(bad)}. {_STOPPED}')
-    if one['nonfinite_in_a_row'] >= MAX_NONFINITE:
+    num_nonfinite = int(metrics['nonfinite_in_a_row'])
+    if num_nonfinite >= MAX_NONFINITE:
       bad = finite_lib.names(finite.grads)
       raise errors.UserError(
-          f'{learner}: the gradients of {MAX_NONFINITE} updates in a row were '
-          f'not finite, last in {finite_lib.listed(bad)}, with the loss '
-          f'{one["loss"]}. {_STOPPED}')
-    if one['nonfinite_in_a_row']:
+          f'{name}: gradients were not finite in {MAX_NONFINITE} consecutive '
+          f'updates, last in {finite_lib.listed(bad)}, with loss '
+          f'{metrics["loss"]}. {_STOPPED}')
+    if num_nonfinite:
       logging.warning(
-          '%s: an update is left out, since its gradients are not finite, with '
-          'the loss %s (%d in a row; %d end the run)', learner, one['loss'],
-          one['nonfinite_in_a_row'], MAX_NONFINITE)
-  metrics['nonfinite_in_a_row'] = float(found[-1]['nonfinite_in_a_row'])
-  return metrics
+          '%s: skipped an update with non-finite gradients and loss %s (%d in '
+          'a row; %d stop the run)', name, metrics['loss'], num_nonfinite,
+          MAX_NONFINITE)
+  averaged = {
+      key: float(np.mean([metrics[key] for metrics in fetched]))
+      for key in fetched[0]}
+  averaged['nonfinite_in_a_row'] = float(fetched[-1]['nonfinite_in_a_row'])
+  return averaged

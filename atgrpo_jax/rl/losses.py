@@ -230,22 +230,14 @@ def supervised_loss(logprobs: jax.Array, mask: jax.Array) -> jax.Array:
 
 
 def value_loss(
-    values: jax.Array, old_values: jax.Array, targets: jax.Array,
-    weights: jax.Array, clip: float) -> jax.Array:
-  """Half the squared error of a critic, a sum over inputs.
+    values: jax.Array, targets: jax.Array, weights: jax.Array) -> jax.Array:
+  """Half the squared error of a critic; a sum over inputs.
 
   Args:
-    values: [B] float32 of the critic.
-    old_values: [B] float32 of it before the first update.
+    values: [B] float32.
     targets: [B] float32.
-    weights: [B] float32.
-    clip: with c > 0 the larger of the squared errors of the value and of the
-      value clipped to the old one +- c (as in PPO's released code); 0 for none.
+    weights: [B] float32, 0 for padding.
   """
-  chex.assert_rank([values, old_values, targets, weights], 1)
-  chex.assert_equal_shape([values, old_values, targets, weights])
-  squares = jnp.square(values - targets)
-  if clip:
-    clipped = old_values + jnp.clip(values - old_values, -clip, clip)
-    squares = jnp.maximum(squares, jnp.square(clipped - targets))
-  return 0.5 * jnp.sum(weights * squares)
+  chex.assert_rank([values, targets, weights], 1)
+  chex.assert_equal_shape([values, targets, weights])
+  return 0.5 * jnp.sum(weights * jnp.square(values - targets))

@@ -27,7 +27,7 @@ from atgrpo_jax.distributed import hosts
 from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
 from atgrpo_jax.io import signals
-from atgrpo_jax.learner import buckets as buckets_lib
+from atgrpo_jax.learner import batching
 from atgrpo_jax.rollout import policy_map as policy_map_lib
 from atgrpo_jax.rollout import prompt_limits
 from atgrpo_jax.rollout import tree as tree_lib
@@ -151,7 +151,7 @@ class EpisodeRunner:
   environment: env_api.Environment
   policy_map: policy_map_lib.PolicyMap
   policies: Mapping[str, SamplingPolicy]
-  buckets: buckets_lib.Buckets
+  buckets: batching.Buckets
   max_new_tokens: int
   temperature: float
   seed: int
@@ -348,7 +348,7 @@ class EpisodeRunner:
       self, policy: SamplingPolicy, length: int,
       group_size: int) -> engine_lib.Engine:
     """The one that samples prompts of a length for groups of a size."""
-    length = buckets_lib.bucket(length, self.buckets.prompt, 'prompt length')
+    length = batching.bucket(length, self.buckets.prompt, 'prompt length')
     sampled, stop_ids = policy.model, policy.tokenizer.stop_ids
     key = sampled, stop_ids, length, group_size
     if key not in self._engines:

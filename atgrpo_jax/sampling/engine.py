@@ -27,7 +27,7 @@ import numpy as np
 
 from atgrpo_jax import model
 from atgrpo_jax.distributed import mesh as mesh_lib
-from atgrpo_jax.learner import buckets as buckets_lib
+from atgrpo_jax.learner import batching
 from atgrpo_jax.sampling import decoding_params
 from atgrpo_jax.sampling import placement
 from atgrpo_jax.sampling import programs
@@ -239,7 +239,7 @@ class Engine:
     waiting = [(request.family, request.prompt) for request in self._waiting]
     for family, tokens in shared_prefix_lib.find_new(
         waiting, self._shared_prefixes):
-      prompts, lengths = buckets_lib.pad_prompts(
+      prompts, lengths = batching.pad_prompts(
           [tokens] * self._num_shards, self._num_shards,
           min(placement.padded_size(len(tokens)), self._prompt_length))
       self.counts.shared_prefixes += 1
@@ -349,7 +349,7 @@ class Engine:
         next(filter(None, requests)), prompt=np.zeros(known + 1, np.int32),
         budget=1)
     requests = [request or filler for request in requests]
-    prompts, lengths = buckets_lib.pad_prompts(
+    prompts, lengths = batching.pad_prompts(
         [request.prompt[known:] for request in requests], len(requests),
         length)
     keys = np.array([request.key for request in requests])

@@ -53,7 +53,7 @@ def play(environment, values, *, kind='independent', form='v', baseline=None,
       {role: role for role in environment.roles}, environment)
   critics = actor_critic.Critics(
       specs.critic(kind=kind, form=form, gae_lambda=gae_lambda),
-      {name: actor_critic.Judge(f'critic/{name}', Spelled(), values_fn)
+      {name: actor_critic.BoundCritic(f'critic/{name}', Spelled(), values_fn)
        for name in names})
   rollout = specs.rollout(**magrpo_test.MAGRPO | {
       'return_type': 'bootstrapped'} | switches)

@@ -12,7 +12,6 @@ import pytest
 from atgrpo_jax import errors
 from atgrpo_jax.algorithms import collect
 from atgrpo_jax.learner import batching
-from atgrpo_jax.learner import buckets as buckets_lib
 from atgrpo_jax.rl import losses
 from atgrpo_jax.rollout import tree as tree_lib
 from environments import env_api
@@ -118,7 +117,7 @@ def test_gradient_coefficients():
   """
   groups, _ = play(Table(TWO_TURNS, max_turns=2), discount=0.5)
   batch, = batching.make_batches(
-      list(groups.values()), buckets_lib.Buckets((8,), (4,), (8,), 1000))
+      list(groups.values()), batching.Buckets((8,), (4,), (8,), 1000))
   spec = specs.loss(aggregation='constant')
   num = len(groups) * 2
 

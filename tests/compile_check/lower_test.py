@@ -71,7 +71,7 @@ def report_and_run(changes):
   for learner in (policies | critics).values():
     with jax.set_mesh(learner.mesh):
       for call in (
-          calls_lib.critic_calls(learner, policies) if learner.name in critics
+          calls_lib.critic_calls(config, learner) if learner.name in critics
           else calls_lib.calls(config, learner)):
         name = f'{call.name} {learner.name}'
         if name not in said:
@@ -102,7 +102,7 @@ def found():
   # A whole model beside an adapter, two numbers of slots, and a critic.
   changes = {
       'buckets.groups': (8, 16),
-      'critic.kind': 'central', 'critic.value_clip': 0.2,
+      'critic.kind': 'central',
       'policies': 'per_role', 'per_policy': 'tool.model.trained=lora'}
   done = subprocess.run(
       [sys.executable, '-c',

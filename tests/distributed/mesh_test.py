@@ -12,7 +12,7 @@ import pytest
 from atgrpo_jax import errors
 from atgrpo_jax import model
 from atgrpo_jax.distributed import mesh as mesh_lib
-from atgrpo_jax.learner import train_state
+from atgrpo_jax.learner import policy as policy_lib
 from tests import specs
 from tests.rl import tiny
 
@@ -33,7 +33,7 @@ def _specs(tree, rules=RULES, mesh=MESH):
 def test_moments_lie_with_their_parameters(shapes):
   spec = specs.optimizer(learning_rate=1.0)
   placed = _specs(jax.eval_shape(
-      lambda p: train_state.create(p, spec), shapes))
+      lambda p: policy_lib.TrainState.create(p, spec), shapes))
   assert placed.params['embedding'] == PartitionSpec('tensor', 'fsdp')
   moments = placed.opt_state.inner_state[1][0]
   assert moments.mu == moments.nu == placed.params == _specs(shapes)

@@ -20,7 +20,7 @@ import pytest
 from atgrpo_jax import errors
 from atgrpo_jax.io import checkpoints
 from atgrpo_jax.io import finite
-from atgrpo_jax.learner import train_state
+from atgrpo_jax.learner import policy as policy_lib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -36,7 +36,7 @@ def _policy(seed):
       'mask': jax.random.bernoulli(key, 0.5, (7,)),
   }
   optimizer = optax.adamw(1e-3, mu_dtype=jnp.bfloat16)
-  return train_state.TrainState(
+  return policy_lib.TrainState(
       params, optimizer.init(params['layers']), jnp.uint32(seed))
 
 

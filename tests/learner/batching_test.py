@@ -10,10 +10,9 @@ import pytest
 from atgrpo_jax import errors
 from atgrpo_jax import types
 from atgrpo_jax.learner import batching
-from atgrpo_jax.learner import buckets as buckets_lib
 from atgrpo_jax.learner import gradients
 
-BUCKETS = buckets_lib.Buckets(
+BUCKETS = batching.Buckets(
     prompt=(4, 8), completion=(3, 6), groups=(2, 4), microbatch_tokens=20)
 
 
@@ -58,7 +57,7 @@ def _read_back(batches):
 
 
 def test_a_bucket_is_the_smallest_that_fits():
-  found = [buckets_lib.bucket(n, (4, 8), 'x') for n in (0, 1, 4, 5, 8)]
+  found = [batching.bucket(n, (4, 8), 'x') for n in (0, 1, 4, 5, 8)]
   assert found == [4, 4, 4, 8, 8]
   for group, size, words in (
       (_group(9, [2, 2]), 8, 'prompt length of 9'),

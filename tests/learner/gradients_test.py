@@ -11,7 +11,8 @@ import pytest
 
 from atgrpo_jax.io import finite as finite_lib
 from atgrpo_jax.learner import gradients
-from atgrpo_jax.learner import train_state
+from atgrpo_jax.learner import policy as policy_lib
+from atgrpo_jax.learner import update as update_lib
 from atgrpo_jax.rl import logprobs as logprobs_lib
 from atgrpo_jax.rl import losses
 from tests import specs
@@ -59,7 +60,7 @@ def _accumulate(params, batches, spec=SPEC):
 
 
 def _update(state, sums):
-  return gradients.apply_update(
+  return update_lib.apply_update(
       state, sums, NUM_TOKENS, NUM_TOKENS, config=tiny.CONFIG, spec=SPEC)
 
 
@@ -70,7 +71,8 @@ def _traced(spec):
 
 def _state(params):
   """A state whose buffers may be donated."""
-  return train_state.create(jax.tree.map(jnp.copy, params), SPEC.optimizer)
+  return policy_lib.TrainState.create(
+      jax.tree.map(jnp.copy, params), SPEC.optimizer)
 
 
 def _assert_close(found, expected, tolerance):
@@ -95,7 +97,7 @@ def _assert_same_bits(found, expected):
 # One update.
 
 GOLDEN = {
-    'loss': -0.6137684, 'tokens': 35, 'clipped': 10 / 35, 'entropy': 2.869555,
+    'loss': -0.6137684, 'clipped': 10 / 35, 'entropy': 2.869555,
     'mismatch': 0.2919643, 'grad_norm': 3.525018, 'update_norm': 0.7735675,
     'param_norm': 25.12764}
 

@@ -11,8 +11,8 @@ from atgrpo_jax import errors
 from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax import train as train_lib
 from atgrpo_jax.algorithms import collect
-from atgrpo_jax.learner import train_state
-from atgrpo_jax.learner import update
+from atgrpo_jax.learner import policy as policy_lib
+from atgrpo_jax.learner import update as update_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from tests import echo
 from tests import specs
@@ -35,7 +35,7 @@ def groups(experiment):
 
 
 def _update(experiment, groups, order):
-  state, found = update.update_policy(
+  state, found = update_lib.update_policy(
       experiment.policies['shared'], experiment.initial_states()['shared'],
       groups, num_updates=1, order=order, buckets=experiment.buckets,
       frozen_params=None, reference=None)
@@ -74,13 +74,13 @@ def test_a_turn_without_a_signal_has_no_update(experiment, groups):
 
 def test_an_update_that_is_left_out_is_said(caplog):
   spec = specs.optimizer(warmup_updates=0)
-  state = train_state.create({'moved': jnp.zeros(2)}, spec)
+  state = policy_lib.TrainState.create({'moved': jnp.zeros(2)}, spec)
   for gradient, said in ((1.0, ''), (np.inf, 'update is left out'), (1.0, '')):
     caplog.clear()
-    state, *found = train_state.apply_gradients(
+    state, *found = update_lib.apply_gradients(
         state, {'moved': jnp.full(2, gradient)}, spec)
     found[0]['loss'] = gradient
-    update.means('Step 2, solo', [found])
+    update_lib.means('Step 2, solo', [found])
     assert said in caplog.text and bool(said) == bool(caplog.text)
 
 
@@ -88,13 +88,13 @@ def test_parameters_that_are_no_longer_finite_stop_the_run():
   # Adam's first step is the rate, whatever the gradient: 2e38, then too much.
   spec = specs.optimizer(
       learning_rate=2e38, warmup_updates=0, weight_decay=0.0, b1=0.0, b2=0.0)
-  state = train_state.create(
+  state = policy_lib.TrainState.create(
       {'still': jnp.zeros(2), 'moved': jnp.zeros(2)}, spec)
   grads = {'still': jnp.zeros(2), 'moved': jnp.array([0.0, 1.0])}
-  state, *first = train_state.apply_gradients(state, grads, spec)
-  assert update.means('Step 3, solo', [first])['param_norm'] > 0
-  _, *second = train_state.apply_gradients(state, grads, spec)
+  state, *first = update_lib.apply_gradients(state, grads, spec)
+  assert update_lib.means('Step 3, solo', [first])['param_norm'] > 0
+  _, *second = update_lib.apply_gradients(state, grads, spec)
   with pytest.raises(
       errors.UserError,
       match='Step 3, solo: an update left NaN or infinity in moved. The step'):
-    update.means('Step 3, solo', [first, second])
+    update_lib.means('Step 3, solo', [first, second])

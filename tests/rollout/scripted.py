@@ -16,7 +16,7 @@ from atgrpo_jax import model
 from atgrpo_jax import types
 from atgrpo_jax.algorithms import collect as collect_lib
 from atgrpo_jax.distributed import mesh as mesh_lib
-from atgrpo_jax.learner import buckets as buckets_lib
+from atgrpo_jax.learner import batching
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from atgrpo_jax.sampling import engine as engine_lib
@@ -170,7 +170,7 @@ def make_runner(
           name: runner_lib.SamplingPolicy(runner_lib.SampledModel(
               params, CONFIG, 'float32', one_device()), tokenizer())
           for name, params in policies.items()},
-      buckets=buckets_lib.Buckets(
+      buckets=batching.Buckets(
           prompt=tuple(prompt_buckets), completion=(max_new_tokens,),
           groups=tuple(group_buckets), microbatch_tokens=1),
       max_new_tokens=max_new_tokens,
