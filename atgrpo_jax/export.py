@@ -13,7 +13,7 @@ from atgrpo_jax import errors
 from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax.distributed import hosts
 from atgrpo_jax.huggingface import peft
-from atgrpo_jax.huggingface import safetensors_file
+from atgrpo_jax.huggingface import safetensors as safetensors_lib
 from atgrpo_jax.io import checkpoints as checkpoints_lib
 from atgrpo_jax.io import files
 from atgrpo_jax.io import workdir as workdir_lib
@@ -48,7 +48,7 @@ def export_run(
       params = peft.merge(
           policy.load_params('float32'), params, 0, policy.lora.alpha)
     # All that hold the policy take part; of them the first writes.
-    writes = jax.process_index() == safetensors_file.holders(params)[0]
+    writes = jax.process_index() == safetensors_lib.holders(params)[0]
     with (files.whole_folder(folder) if writes
           else contextlib.nullcontext(folder)) as new:
       if kind == 'adapter':
@@ -56,7 +56,7 @@ def export_run(
             new, params, 0, alpha=policy.lora.alpha,
             base_folder=policy.pretrained.folder, dtype=dtype)
       else:
-        safetensors_file.save(new, params, policy.config, dtype)
+        safetensors_lib.save(new, params, policy.config, dtype)
       if writes:
         policy.tokenizer.save(new)
     hosts.barrier()  # Until it is there.

@@ -33,7 +33,7 @@ from atgrpo_jax import model
 from atgrpo_jax import types
 from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.huggingface import hub
-from atgrpo_jax.huggingface import safetensors_file
+from atgrpo_jax.huggingface import safetensors as safetensors_lib
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
 from atgrpo_jax.io import files
 from atgrpo_jax.io import metrics as metrics_lib
@@ -74,7 +74,7 @@ def pretrain(
     init_folder = hub.resolve_folder(config.init_folder)
     model_config = hub.load_config(init_folder)
     tokenizer = tokenizer_lib.Tokenizer(init_folder)
-    params = safetensors_file.load_params(init_folder, model_config)
+    params = safetensors_lib.load_params(init_folder, model_config)
   else:
     model_config = model.ModelConfig(
         vocab_size=config.tokenizer.vocab_size, **config.model)
@@ -108,7 +108,7 @@ def pretrain(
 
   def save():
     with files.whole_folder(folder) as new:
-      safetensors_file.save(
+      safetensors_lib.save(
           new, state.params, model_config, jnp.dtype(config.save_dtype))
       tokenizer.save(new)
 
@@ -150,7 +150,7 @@ def pretrain(
   save()
   # What is measured is what was written, rounded to `save_dtype`.
   skills = check(
-      place(safetensors_file.load_params(folder, model_config)), model_config,
+      place(safetensors_lib.load_params(folder, model_config)), model_config,
       tokenizer, tasks, config, phases[-1], buckets, mesh, config.num_checked)
   (workdir / 'skills.json').write_text(json.dumps(skills, indent=2) + '\n')
   lock.close()

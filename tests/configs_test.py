@@ -19,7 +19,7 @@ from atgrpo_jax import builders
 from atgrpo_jax import main
 from atgrpo_jax import pretrain
 from atgrpo_jax.huggingface import hub
-from atgrpo_jax.huggingface import safetensors_file
+from atgrpo_jax.huggingface import safetensors as safetensors_lib
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
 from atgrpo_jax.io import workdir as workdir_lib
 from configs import common
@@ -462,7 +462,7 @@ def test_warm_start_makes_a_model_folder(pretrained):
   folder = workdir / 'model'
   config = hub.load_config(folder)
   assert (config.vocab_size, config.hidden_size) == (2048, 16)
-  params = safetensors_file.load_params(folder, config)
+  params = safetensors_lib.load_params(folder, config)
   assert all(x.dtype == 'float32' for x in jax.tree.leaves(params))
   assert tokenizer_lib.Tokenizer(folder).vocab_size <= 2048
   log = (workdir / 'metrics.jsonl').read_text().splitlines()

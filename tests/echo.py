@@ -174,7 +174,7 @@ def write_model(folder: pathlib.Path) -> pathlib.Path:
   import transformers
 
   from atgrpo_jax import model
-  from atgrpo_jax.huggingface import safetensors_file
+  from atgrpo_jax.huggingface import safetensors as safetensors_lib
 
   words = tokenizers.Tokenizer(tokenizers.models.WordLevel(
       {word: i for i, word in enumerate(_WORDS)}, unk_token=_WORDS[0]))
@@ -189,6 +189,6 @@ def write_model(folder: pathlib.Path) -> pathlib.Path:
       num_layers=2, num_heads=2, num_kv_heads=1, head_dim=16, rope_theta=1e4,
       norm_eps=1e-6, tied_head=True, max_positions=16, init_std=0.1)
   init_params = jax.jit(model.init_params, static_argnums=1)
-  safetensors_file.save(
+  safetensors_lib.save(
       folder, init_params(jax.random.key(0), config), config, jnp.float32)
   return folder

@@ -12,7 +12,7 @@ from atgrpo_jax import export
 from atgrpo_jax import model
 from atgrpo_jax import train
 from atgrpo_jax.huggingface import hub
-from atgrpo_jax.huggingface import safetensors_file
+from atgrpo_jax.huggingface import safetensors as safetensors_lib
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
 from tests import echo
 
@@ -48,7 +48,7 @@ def test_a_model_is_exported_whole(echo_folder, tmp_path, capsys):
   config = hub.load_config(folder)
   assert config == experiment.policies['shared'].config
   jax.tree.map(
-      np.testing.assert_array_equal, safetensors_file.load_params(
+      np.testing.assert_array_equal, safetensors_lib.load_params(
           folder, config), experiment.trained_params(tmp_path)[0]['shared'])
   chat = [{'role': 'user', 'content': 'first a'}]
   np.testing.assert_array_equal(
@@ -99,7 +99,7 @@ def test_an_export_replaces_another_one_whole(
   frozen_params = experiment.frozen_params['first']
   adapted = model.with_adapters(frozen_params, model.Adapters(
       params['first'], jnp.array([policy.lora.scale])))
-  logits = _logits(safetensors_file.load_params(
+  logits = _logits(safetensors_lib.load_params(
       workdir / 'export' / 'first', policy.config), policy.config)
   assert np.abs(logits - _logits(frozen_params, policy.config)).max() > 1e-3
   np.testing.assert_allclose(

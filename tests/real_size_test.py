@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import pytest
 
 from atgrpo_jax import model
-from atgrpo_jax.huggingface import safetensors_file
+from atgrpo_jax.huggingface import safetensors as safetensors_lib
 from configs import slices
 from tests import checkout
 
@@ -35,7 +35,7 @@ def test_qwen3_of_600_million_parameters_trains_within_12_gib(tmp_path):
     config = model.ModelConfig(**slices.dimensions('0.6b'))
     params = jax.jit(model.init_params, static_argnums=1)(
         jax.random.key(0), config)
-    safetensors_file.save(folder, params, config, jnp.bfloat16)
+    safetensors_lib.save(folder, params, config, jnp.bfloat16)
     del params
   for path in _NANO.iterdir():  # A tokenizer of fewer words.
     if not (folder / path.name).exists():

@@ -2,9 +2,7 @@
 
 A folder holds one adapter: `adapter_config.json` and
 `adapter_model.safetensors`. Here the adapters of all roles are stacked, see
-`atgrpo_jax.model.lora`; an adapter adds `(alpha / R) * (x @ a) @ b`, there as
-here. As in `atgrpo_jax.model.config`, every field of the config is either
-used, or refused when it asks for something that these adapters do not do.
+`atgrpo_jax.model.lora`. Both add `(alpha / R) * (x @ a) @ b`.
 """
 
 from __future__ import annotations
@@ -20,9 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from atgrpo_jax import errors
+from atgrpo_jax.huggingface import families
 from atgrpo_jax.huggingface import hub
-from atgrpo_jax.huggingface import qwen3_names
-from atgrpo_jax.huggingface import safetensors_file
+from atgrpo_jax.huggingface import safetensors as safetensors_lib
 from atgrpo_jax.model import config as config_lib
 from atgrpo_jax.model import decoder
 from atgrpo_jax.model import lora
@@ -33,47 +31,19 @@ _WEIGHTS = 'adapter_model.safetensors'
 # Name of a linear layer -> path of its adapter, as in `attention.q`.
 _LINEAR = {
     name: path.removesuffix('.kernel')
-    for name, (path, transposed) in qwen3_names.LAYER.items()
+    for name, (path, transposed) in families.LAYER.items()
     if transposed}
 
-_USED = ('peft_type', 'r', 'lora_alpha', 'target_modules')
-
-# Fields that must have one of these values, where they are given.
-_REQUIRED = {
+_REQUIRED = ('peft_type', 'r', 'lora_alpha', 'target_modules')
+_SUPPORTED = {
+    'peft_type': ('LORA',),
     'task_type': ('CAUSAL_LM', None),
     'bias': ('none',),
-    'fan_in_fan_out': (False,),
-    # Others change the base model, too.
-    'init_lora_weights': (True, False, 'gaussian'),
-    'use_rslora': (False,),
-    'use_dora': (False,),
-    'use_qalora': (False,),
-    'use_bdlora': (None, False),
-    'lora_bias': (False,),
-    'rank_pattern': ({}, None),
-    'alpha_pattern': ({}, None),
-    'loftq_config': ({}, None),
-    'modules_to_save': (None, []),
-    'exclude_modules': (None, []),
-    'layers_to_transform': (None, []),
-    'layers_pattern': (None, []),
-    'layer_replication': (None, []),
-    'target_parameters': (None, []),
-    'trainable_token_indices': (None, []),
-    'alora_invocation_tokens': (None, []),
-    'arrow_config': (None,),
-    'corda_config': (None,),
-    'eva_config': (None,),
-    'kasa_config': (None,),
-    'lora_ga_config': (None,),
-    'megatron_config': (None,),
-    'monteclora_config': (None,),
-    'velora_config': (None,),
+    'init_lora_weights': (True, False, 'gaussian'),  # Others change the base.
 }
-
-# Fields that say nothing about what the adapter computes once it is trained;
-# some of them belong to one that is refused.
-_WITHOUT_EFFECT = frozenset({
+# Fields without effect on a trained adapter. All other fields belong to
+# features of PEFT and must be off: absent, null, false, 0 or empty.
+_IGNORED = frozenset({
     'auto_mapping', 'base_model_name_or_path', 'ensure_weight_tying',
     'inference_mode', 'lora_dropout', 'megatron_core', 'peft_version',
     'qalora_group_size', 'revision',
@@ -83,46 +53,43 @@ _WITHOUT_EFFECT = frozenset({
 def load(
     folder: str | pathlib.Path,
     config: config_lib.ModelConfig) -> tuple[lora.Weights, float]:
-  """The adapter of a folder, with A = 1, and its alpha.
+  """The adapter in a folder, with A = 1, and its alpha.
 
-  Args:
-    folder: written by PEFT, or by `save`.
-    config: of the base model.
+  Raises UserError for features or tensors that do not fit the base model.
   """
   folder = pathlib.Path(folder)
   for name in (_CONFIG, _WEIGHTS):
     if not (folder / name).is_file():
       raise errors.UserError(
-          f'{folder / name} does not exist: expected the folder of a PEFT '
-          f'adapter with {_CONFIG} and {_WEIGHTS}.')
+          f'{folder / name} does not exist: expected a PEFT adapter with '
+          f'{_CONFIG} and {_WEIGHTS}.')
   fields = hub.read_json(folder / _CONFIG)
   _check(folder, fields)
   names = _adapted(folder, fields['target_modules'], config)
   shapes = decoder.param_shapes(config)['layers']
   expected = {}
   for name in names:
-    num_layers, num_in, num_out = qwen3_names.get(
+    num_layers, num_in, num_out = families.get(
         shapes, f'{_LINEAR[name]}.kernel').shape
     for i in range(num_layers):
       expected[_tensor(i, name, 'A')] = (fields['r'], num_in)
       expected[_tensor(i, name, 'B')] = (num_out, fields['r'])
-  tensors = safetensors_file.read_header(folder / _WEIGHTS)
-  safetensors_file.compare(
+  tensors = safetensors_lib.read_header(folder / _WEIGHTS)
+  safetensors_lib.compare(
       folder, tensors, expected, fit=f'{_CONFIG} and base model')
 
   weights = {}
   for name in names:
     for leaf, letter in (('a', 'A'), ('b', 'B')):
       stacked = np.stack([
-          safetensors_file.read_all(
-              tensors[_tensor(i, name, letter)], np.dtype(np.float32)).T
+          tensors[_tensor(i, name, letter)].map().T.astype(np.float32)
           for i in range(config.num_layers)])
       if not np.isfinite(stacked).all():
         raise errors.UserError(
             f'{folder / _WEIGHTS}: the adapter of {name} holds NaN or '
-            'infinity; take the weights from another place, or train them '
+            'infinity; get the weights from another source, or train them '
             'again.')
-      qwen3_names.put(
+      families.put(
           weights, f'{_LINEAR[name]}.{leaf}', jnp.asarray(stacked[None]))
   return weights, float(fields['lora_alpha'])
 
@@ -130,36 +97,35 @@ def load(
 def save(
     folder: str | pathlib.Path, weights: lora.Weights, index: int, *,
     alpha: float, base_folder: str | pathlib.Path, dtype: jnp.dtype) -> None:
-  """Writes adapter `index` for PEFT, as `dtype`.
+  """Writes an adapter for PEFT.
 
-  On several processes all of them call this; the first of those that hold
-  `weights` writes.
+  All processes call this; the first that holds `weights` writes.
 
   Args:
-    folder: is created.
+    folder: created if needed.
     weights: leaves [A, L, in, R] and [A, L, R, out].
-    index: which of the A adapters.
-    alpha: the scale of the adapter times R, the rank of the arrays.
-    base_folder: the base model, by folder or hub name, for PEFT to find.
-    dtype: of what is stored.
+    index: of the adapter, below A.
+    alpha: scale of the adapter times R.
+    base_folder: folder or hub name of the base model, stored for PEFT.
+    dtype: of the stored tensors.
   """
-  processes = safetensors_file.holders(weights)
+  processes = safetensors_lib.holders(weights)
   if jax.process_index() not in processes:
     return
   folder = pathlib.Path(folder)
-  safetensors_file.refuse_nonfinite(folder, weights)
+  safetensors_lib.refuse_nonfinite(folder, weights)
   names = _names(weights)
   tensors = {}
   for name in names:
-    adapter = qwen3_names.get(weights, _LINEAR[name])
+    adapter = families.get(weights, _LINEAR[name])
     for leaf, letter in (('a', 'A'), ('b', 'B')):
-      stacked = safetensors_file.fetch(adapter[leaf][index].astype(dtype))
+      stacked = safetensors_lib.fetch(adapter[leaf][index].astype(dtype))
       for i, layer in enumerate(stacked):
         tensors[_tensor(i, name, letter)] = layer.T
   if jax.process_index() != processes[0]:
     return
   folder.mkdir(parents=True, exist_ok=True)
-  safetensors_file.write_tensors(folder / _WEIGHTS, tensors)
+  safetensors_lib.write_tensors(folder / _WEIGHTS, tensors)
   fields = {
       'peft_type': 'LORA',
       'task_type': 'CAUSAL_LM',
@@ -185,20 +151,20 @@ def save(
 def merge(
     params: decoder.Params, weights: lora.Weights, index: int,
     alpha: float) -> decoder.Params:
-  """The parameters of the base with adapter `index` added to its kernels.
+  """The base model with an adapter added to its kernels.
 
   Args:
-    params: of the base; what has no adapter is shared with the result.
+    params: base model; leaves without an adapter are shared with the result.
     weights: leaves [A, L, in, R] and [A, L, R, out].
-    index: which of the A adapters.
-    alpha: the scale of the adapter times R, the rank of the arrays.
+    index: of the adapter, below A.
+    alpha: scale of the adapter times R.
   """
   layers = jax.tree.map(lambda x: x, params['layers'])
   for name in _names(weights):
-    adapter = qwen3_names.get(weights, _LINEAR[name])
+    adapter = families.get(weights, _LINEAR[name])
     path = f'{_LINEAR[name]}.kernel'
-    qwen3_names.put(layers, path, _merge_kernel(
-        qwen3_names.get(layers, path), adapter['a'], adapter['b'], index,
+    families.put(layers, path, _merge_kernel(
+        families.get(layers, path), adapter['a'], adapter['b'], index,
         alpha / adapter['a'].shape[-1]))
   return params | {'layers': layers}
 
@@ -215,7 +181,7 @@ def _tensor(layer: int, name: str, letter: str) -> str:
 
 
 def _names(weights: lora.Weights) -> list[str]:
-  """The linear layers that have an adapter."""
+  """The linear layers with an adapter."""
   adapted = {
       jax.tree_util.keystr(path[:-1], simple=True, separator='.')
       for path, _ in jax.tree_util.tree_leaves_with_path(weights)}
@@ -223,22 +189,19 @@ def _names(weights: lora.Weights) -> list[str]:
 
 
 def _check(folder: pathlib.Path, fields: Mapping[str, Any]) -> None:
-  """Refuses what these adapters do not do."""
+  """Raises UserError for unsupported features."""
   path = folder / _CONFIG
-  missing = [name for name in _USED if name not in fields]
-  if missing:
+  if missing := [name for name in _REQUIRED if name not in fields]:
     raise errors.UserError(f'{path} lacks {", ".join(missing)}.')
-  unknown = sorted(
-      fields.keys() - _REQUIRED.keys() - _WITHOUT_EFFECT - set(_USED))
-  if unknown:
-    raise errors.UserError(
-        f'{path} has fields that are not known here: {", ".join(unknown)}. '
-        'Remove them if they change nothing.')
-  for name, allowed in ({'peft_type': ('LORA',)} | _REQUIRED).items():
-    if name in fields and fields[name] not in allowed:
+  for name, value in fields.items():
+    if name in _SUPPORTED and value not in _SUPPORTED[name]:
       raise errors.UserError(
-          f'{path}: {name}={fields[name]!r} is not supported; expected '
-          f'{" or ".join(repr(value) for value in allowed)}.')
+          f'{path}: {name}={value!r} is not supported; expected '
+          f'{" or ".join(map(repr, _SUPPORTED[name]))}.')
+    if value and name not in {*_REQUIRED, *_SUPPORTED, *_IGNORED}:
+      raise errors.UserError(
+          f'{path}: {name}={value!r} is not supported; expected null or false, '
+          'or an adapter without this feature.')
   rank, alpha = fields['r'], fields['lora_alpha']
   if type(rank) is not int or rank < 1:
     raise errors.UserError(
@@ -257,25 +220,23 @@ def _check(folder: pathlib.Path, fields: Mapping[str, Any]) -> None:
 def _adapted(
     folder: pathlib.Path, targets: list[str],
     config: config_lib.ModelConfig) -> list[str]:
-  """The linear layers that `target_modules` means, each in every layer."""
-  def hits(target, name):
-    return [
+  """The linear layers named by `target_modules`, each in every layer."""
+  def layers_of(target, name):
+    return {
         i for i in range(config.num_layers)
-        if f'.model.layers.{i}.{name}'.endswith(f'.{target}')]
+        if f'.model.layers.{i}.{name}'.endswith(f'.{target}')}
 
-  found = {
-      name: {i for target in targets for i in hits(target, name)}
+  layers = {
+      name: set().union(*(layers_of(target, name) for target in targets))
       for name in _LINEAR}
-  strange = sorted(
+  unknown = [
       target for target in targets
-      if not any(hits(target, name) for name in _LINEAR))
-  partial = [
-      name for name, layers in found.items()
-      if 0 < len(layers) < config.num_layers]
-  if strange or partial or not targets:
+      if not any(layers_of(target, name) for name in _LINEAR)]
+  if unknown or not targets or any(
+      0 < len(indices) < config.num_layers for indices in layers.values()):
     raise errors.UserError(
         f'{folder / _CONFIG}: target_modules={targets!r} is not supported; '
         'expected some of the linear layers '
         f'{", ".join(name.rpartition(".")[2] for name in _LINEAR)}, each in '
         f'all {config.num_layers} layers.')
-  return [name for name, layers in found.items() if layers]
+  return [name for name, indices in layers.items() if indices]

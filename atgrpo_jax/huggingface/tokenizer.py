@@ -1,7 +1,7 @@
-"""Text to ids and back; the only module that does either.
+"""Text to token ids and back; the only module that converts either way.
 
-Ids that were sampled are trained as they are: a completion is decoded for the
-environment and never encoded again.
+Sampled ids are trained as they are: a completion is decoded for the environment
+and never encoded again.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ END_OF_TEXT = '<|endoftext|>'
 TURN_START = '<|im_start|>'
 TURN_END = '<|im_end|>'
 
-# ChatML as in Qwen3 without tools: `enable_thinking=False` closes the thinking
-# part before the answer begins.
+# Qwen3's ChatML without tools. `enable_thinking=False` closes the thinking part
+# before the completion starts.
 CHAT_TEMPLATE = (
     "{%- for message in messages %}"
     "{{- '<|im_start|>' + message.role + '\\n' + message.content"
@@ -37,28 +37,30 @@ CHAT_TEMPLATE = (
     "{%- endif %}"
     "{%- endif %}")
 
-_NUM_CHECKED = 64  # Tokens.
-# Longest piece of text, in bytes, that one learned token may stand for.
+# Longest text, in bytes, of a learned token.
 _MAX_TOKEN_BYTES = 16
 
 
 class Tokenizer:
-  """A Hugging Face tokenizer with a chat template."""
+  """A Hugging Face tokenizer with a chat template.
+
+  Raises UserError for a folder whose tokenizer or template would garble text.
+  """
 
   def __init__(self, folder: str | pathlib.Path, *, thinking: bool = False):
     self._folder = pathlib.Path(folder)
     self._thinking = thinking
     for name in ('tokenizer.json', 'tokenizer_config.json'):
       hub.read_json(self._folder / name)
-    with _Reading(self._folder):
+    with _UnreadableAsUserError(self._folder):
       self._hf = transformers.AutoTokenizer.from_pretrained(self._folder)
     if self._hf.chat_template is None:
       raise errors.UserError(
-          f'{self._folder}: tokenizer_config.json has no chat_template; the '
-          'agents are prompted through it, so add one.')
+          f'{self._folder}: tokenizer_config.json has no chat_template, which '
+          'writes the prompts; add one.')
     self.stop_ids = self._find_stop_ids()
-    # The first character of <|im_end|>, <think> and the like within a text.
-    # Qwen3's files call some of them special, and make one id of each.
+    # Matches the first character of a control token. All added tokens count,
+    # because Qwen3 marks most of its control tokens as not special.
     self._control_start = re.compile('(?=%s).' % ('|'.join(
         re.escape(str(token)) for token in
         self._hf.added_tokens_decoder.values()) or '(?!)'), re.DOTALL)
@@ -66,50 +68,48 @@ class Tokenizer:
 
   @property
   def vocab_size(self) -> int:
-    """One more than the largest id."""
+    """The largest id plus 1."""
     return max(self._hf.get_vocab().values()) + 1
 
   def encode_prompt(self, messages: Sequence[dict[str, str]]) -> np.ndarray:
-    """Ids [S] int32 of chat messages, up to where the answer begins.
+    """Ids [S] int32 of chat messages, up to the start of the completion.
 
     Only the chat template writes control tokens. A message that spells one,
-    such as the output of a program that prints `<|im_end|>` or `</think>`,
-    ends neither its turn nor a thought: a zero-width space behind the first
-    character makes it ordinary text, for the template, too.
+    such as a program that prints `<|im_end|>` or `</think>`, must not end its
+    turn or a thought. A zero-width space after the first character turns it
+    into ordinary text, also for the template.
 
-    UserError if the template cannot render the messages, or leaves one out that
-    the model is to read.
+    Raises UserError if the template cannot render the messages or drops one.
     """
     messages = [
         {**message, 'content': self._defuse(message['content'])}
         for message in messages]
+    roles = [message['role'] for message in messages]
     try:
       text = self._hf.apply_chat_template(
           messages, tokenize=False, add_generation_prompt=True,
           enable_thinking=self._thinking)
     except (jinja2.TemplateError, *errors.USER_CODE_ERRORS) as error:
       raise errors.UserError(
-          f'{self._folder}: the chat template cannot render the roles '
-          f'{[message["role"] for message in messages]} '
-          f'({errors.one_line(error)}); take that of Qwen3.') from error
+          f'{self._folder}: the chat template cannot render the roles {roles} '
+          f"({errors.one_line(error)}); use Qwen3's.") from error
     for message in messages:
-      # Of an assistant's messages, templates drop thoughts.
+      # Templates may drop the thoughts of assistant messages.
       if (message['role'] != 'assistant'
           and message['content'].strip() not in text):
         raise errors.UserError(
-            f'{self._folder}: the chat template leaves out or changes a '
-            f'message of the role {message["role"]!r}; take that of Qwen3.')
+            f'{self._folder}: the chat template drops or changes a message of '
+            f"the role {message['role']!r}; use Qwen3's.")
     ids = self._encode(text)
     if not ids.size:
       raise errors.UserError(
-          f'{self._folder}: the chat template renders no token; take that of '
-          'Qwen3.')
+          f"{self._folder}: the chat template renders no token; use Qwen3's.")
     return ids
 
   def encode_completion(self, text: str) -> np.ndarray:
-    """Ids [T] int32 of an answer that we wrote, stop token included.
+    """Ids [T] int32 of a demonstration, with a stop token.
 
-    Control tokens in it, such as `<think>`, are meant.
+    Control tokens in the text, such as `<think>`, are encoded as such.
     """
     return np.append(self._encode(text), self.stop_ids[0]).astype(np.int32)
 
@@ -121,37 +121,36 @@ class Tokenizer:
     return self._hf.decode(ids, clean_up_tokenization_spaces=False)
 
   def save(self, folder: str | pathlib.Path) -> None:
-    """Writes the tokenizer's files into a model folder."""
+    """Writes the tokenizer into a model folder."""
     self._hf.save_pretrained(folder)
     write_generation_config(
         pathlib.Path(folder), self.stop_ids, self._hf.pad_token_id)
 
   def _check(self) -> None:
-    """Raises UserError where text would not come back as it was."""
+    """Raises UserError if encoding is ambiguous, random or not invertible."""
+    path = self._folder / 'tokenizer.json'
     vocab = self._hf.get_vocab()
-    if len(set(vocab.values())) < len(vocab):
+    ids = sorted(vocab.values())
+    if len(set(ids)) < len(ids):
       raise errors.UserError(
-          f'{self._folder}/tokenizer.json gives one id to several tokens; copy '
-          'or download it again.')
+          f'{path} assigns one id to several tokens; copy or download it '
+          'again.')
     if getattr(self._hf.backend_tokenizer.model, 'dropout', None):
       raise errors.UserError(
-          f'{self._folder}/tokenizer.json has a dropout, with which a text has '
-          'other ids each time; set it to null.')
-    words = sorted(vocab.values())
-    text = self._hf.decode(words[::len(words) // _NUM_CHECKED + 1])
-    with _Reading(self._folder):
-      once = self._hf.decode(self._encode(text))  # Normalised.
-      again = self._hf.decode(self._encode(once))
-    if again != once:
+          f'{path} has a dropout, which makes encoding random; set it to null.')
+    text = self._hf.decode(ids[::len(ids) // 64 + 1])
+    with _UnreadableAsUserError(self._folder):
+      normalised = self._hf.decode(self._encode(text))
+      decoded = self._hf.decode(self._encode(normalised))
+    if decoded != normalised:
       raise errors.UserError(
-          f'{self._folder}/tokenizer.json does not give a text back: its '
-          'decoder does not fit the rest; copy or download it again.')
-    message = [{'role': 'user', 'content': once}]
-    if (self.encode_prompt(message).tolist()
-        != self.encode_prompt(message).tolist()):
+          f'{path} does not decode what it encodes; copy or download it again.')
+    message = [{'role': 'user', 'content': normalised}]
+    if not np.array_equal(
+        self.encode_prompt(message), self.encode_prompt(message)):
       raise errors.UserError(
-          f'{self._folder}: the chat template renders the same message in '
-          'several ways; take that of Qwen3.')
+          f'{self._folder}: the chat template is not deterministic; use '
+          "Qwen3's.")
 
   def _defuse(self, text: str) -> str:
     return self._control_start.sub('\\g<0>\u200b', text)
@@ -161,29 +160,25 @@ class Tokenizer:
     return np.asarray(ids, np.int32)
 
   def _find_stop_ids(self) -> tuple[int, ...]:
-    """The ids that end an answer, the end of a turn first."""
-    ids = []
+    """The ids that end a completion; the end of a turn comes first."""
     path = self._folder / 'generation_config.json'
-    if path.exists():  # It need not name any.
-      found = hub.read_json(path).get('eos_token_id')
-      ids = found if isinstance(found, list) else [found]
-      ids = [] if ids == [None] else ids
-      for stop_id in ids:
-        if type(stop_id) is not int or not 0 <= stop_id < self.vocab_size:
-          raise errors.UserError(
-              f'{path}: eos_token_id={found!r} must be ids of the tokenizer, '
-              f'from 0 to {self.vocab_size - 1}.')
-    if not ids and self._hf.eos_token_id is not None:
-      ids = [self._hf.eos_token_id]
-    if not ids:
+    stated = hub.read_json(path).get('eos_token_id') if path.exists() else None
+    if stated in (None, []):
+      stated = self._hf.eos_token_id
+    if stated is None:
       raise errors.UserError(
           f'{self._folder}: neither generation_config.json nor the tokenizer '
-          'names an eos token; without one no answer ends.')
+          'names an eos token, so completions would never stop; add one.')
+    ids = stated if isinstance(stated, list) else [stated]
+    if not all(type(i) is int and 0 <= i < self.vocab_size for i in ids):
+      raise errors.UserError(
+          f'{path}: eos_token_id={stated!r} must be ids of the tokenizer, from '
+          f'0 to {self.vocab_size - 1}.')
     return tuple(ids)
 
 
-class _Reading:
-  """Says UserError for what transformers raises on files that are damaged."""
+class _UnreadableAsUserError:
+  """Converts the errors of transformers on damaged files into UserError."""
 
   def __init__(self, folder: pathlib.Path):
     self._folder = folder
@@ -192,8 +187,8 @@ class _Reading:
     pass
 
   def __exit__(self, kind, error, traceback) -> None:
-    # Of a tokenizer.json that says nothing to it, tokenizers raises a bare
-    # Exception, which no `except` can name without catching everything.
+    # tokenizers raises a plain Exception for a damaged tokenizer.json, which
+    # no `except` can name without catching everything.
     if kind is Exception or isinstance(error, errors.USER_CODE_ERRORS):
       raise errors.UserError(
           f'{self._folder}: tokenizer.json, tokenizer_config.json or '
@@ -207,10 +202,10 @@ def train(
   """Trains a byte-level BPE tokenizer and saves it.
 
   Args:
-    texts: to learn from.
-    vocab_size: ids.
-    pieces: a regular expression; no token crosses the ends of what it matches.
-    folder: where the files go.
+    texts: training texts.
+    vocab_size: number of ids.
+    pieces: regular expression; tokens stay within its matches.
+    folder: output folder.
   """
   bpe = tokenizers.Tokenizer(tokenizers.models.BPE())
   bpe.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([
@@ -224,13 +219,12 @@ def train(
   alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
   if vocab_size < len(special) + len(alphabet):
     raise errors.UserError(
-        f'a tokenizer with vocab_size={vocab_size} cannot spell every text; '
-        f'expected at least {len(special) + len(alphabet)} ids: one for each '
-        f'byte and {len(special)} special ones.')
+        f'tokenizer.vocab_size={vocab_size} cannot encode every text; expected '
+        f'at least {len(special) + len(alphabet)}: one id per byte and '
+        f'{len(special)} control tokens.')
   trainer = tokenizers.trainers.BpeTrainer(
       vocab_size=vocab_size, special_tokens=special, show_progress=False,
-      initial_alphabet=alphabet,
-      max_token_length=_MAX_TOKEN_BYTES)
+      initial_alphabet=alphabet, max_token_length=_MAX_TOKEN_BYTES)
   bpe.train_from_iterator(texts, trainer)
   fast = transformers.PreTrainedTokenizerFast(
       tokenizer_object=bpe, eos_token=TURN_END, pad_token=END_OF_TEXT)
@@ -242,7 +236,7 @@ def train(
 
 def write_generation_config(
     folder: pathlib.Path, stop_ids: Sequence[int], pad_id: int | None) -> None:
-  """Tells the users of a model folder where an answer ends."""
+  """Writes the stop ids for other users of a model folder."""
   fields = {
       'eos_token_id': list(stop_ids), 'pad_token_id': pad_id,
       'do_sample': True, 'temperature': 1.0}

@@ -24,7 +24,7 @@ import optax
 from atgrpo_jax import errors
 from atgrpo_jax import model
 from atgrpo_jax.distributed import mesh as mesh_lib
-from atgrpo_jax.huggingface import safetensors_file
+from atgrpo_jax.huggingface import safetensors as safetensors_lib
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
 from atgrpo_jax.rl import losses
 
@@ -208,7 +208,7 @@ class Policy:
   def load_params(self, dtype: str) -> model.Params:
     """The base model, sharded over the pool."""
     shardings = jax.tree.map(lambda x: x.sharding, self.params_template(dtype))
-    return safetensors_file.load_params(
+    return safetensors_lib.load_params(
         self.pretrained.folder, self.config, jnp.dtype(dtype), shardings)
 
   def state_template(self) -> TrainState:

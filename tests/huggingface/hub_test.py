@@ -1,4 +1,4 @@
-"""hub.py: a name becomes a folder, and its config.json a ModelConfig."""
+"""Model names resolve to folders, and config.json to a ModelConfig."""
 
 import json
 import pathlib
@@ -13,7 +13,7 @@ from atgrpo_jax.huggingface import hub
 GOLDENS = pathlib.Path(__file__).parents[1] / 'goldens'
 
 
-def test_a_folder_is_itself_and_a_hub_name_is_in_the_cache(
+def test_folders_and_cached_hub_names_resolve(
     tmp_path, monkeypatch):
   assert hub.resolve_folder(str(tmp_path)) == tmp_path
   monkeypatch.setattr(constants, 'HF_HUB_CACHE', str(tmp_path))
@@ -40,7 +40,7 @@ def test_other_names_are_refused(name, words, monkeypatch):
   assert '\n' not in str(error.value)
 
 
-def test_a_config_that_cannot_be_used_is_named_with_its_folder(tmp_path):
+def test_error_names_the_config_file(tmp_path):
   path = tmp_path / 'config.json'
   with pytest.raises(errors.UserError, match=f'{path} does not exist'):
     hub.load_config(tmp_path)

@@ -1,7 +1,4 @@
-"""peft.py: adapters as PEFT writes, reads and computes them.
-
-The goldens were made by PEFT; see tests/goldens/make_peft_goldens.py.
-"""
+"""Parity with PEFT, whose outputs tests/goldens/make_peft_goldens.py stores."""
 
 import json
 import pathlib
@@ -17,7 +14,7 @@ from atgrpo_jax import errors
 from atgrpo_jax import model
 from atgrpo_jax.huggingface import hub
 from atgrpo_jax.huggingface import peft
-from atgrpo_jax.huggingface import safetensors_file
+from atgrpo_jax.huggingface import safetensors as safetensors_lib
 
 GOLDENS = pathlib.Path(__file__).parents[1] / 'goldens'
 NAMES = ('peft_some', 'peft_all')
@@ -38,10 +35,10 @@ def _logits(params, tokens):
 
 
 @pytest.mark.parametrize('name', NAMES)
-def test_an_adapter_has_the_logits_of_peft_merged_or_not(name):
-  # Bite: alpha without 1 / R, a or b not transposed, another's adapter.
+def test_logits_equal_peft_merged_or_not(name):
+  # Bite: alpha without 1 / R, a or b not transposed, the wrong adapter.
   weights, alpha = peft.load(GOLDENS / name, CONFIG)
-  params = safetensors_file.load_params(GOLDENS / 'qwen3_tied', CONFIG)
+  params = safetensors_lib.load_params(GOLDENS / 'qwen3_tied', CONFIG)
   with np.load(GOLDENS / 'peft_reference.npz') as file:
     prompts, expected = file[f'{name}/prompts'], file[f'{name}/logits']
   several = jax.tree.map(
@@ -56,13 +53,13 @@ def test_an_adapter_has_the_logits_of_peft_merged_or_not(name):
   np.testing.assert_allclose(
       _logits(model.with_adapters(params, adapters, ids), prompts), expected,
       atol=1e-4, rtol=0)
-  # What has no adapter is not copied.
+  # Leaves without an adapter are shared.
   assert merged['layers']['mlp_norm']['scale'] is (
       params['layers']['mlp_norm']['scale'])
 
 
 @pytest.mark.parametrize('name', NAMES)
-def test_one_of_several_adapters_is_written_as_peft_did(name, tmp_path):
+def test_export_equals_the_files_of_peft(name, tmp_path):
   weights, alpha = peft.load(GOLDENS / name, CONFIG)
   several = jax.tree.map(
       lambda x: jnp.concatenate([jnp.full_like(x, 7), x]), weights)
@@ -90,7 +87,7 @@ def test_one_of_several_adapters_is_written_as_peft_did(name, tmp_path):
   jax.tree.map(np.testing.assert_array_equal, restored, weights)
 
 
-def test_weights_are_written_as_the_type_that_is_asked_for(tmp_path):
+def test_export_casts_weights(tmp_path):
   weights, _ = peft.load(GOLDENS / 'peft_some', CONFIG)
   peft.save(
       tmp_path, weights, 0, alpha=2.5, base_folder='x', dtype=jnp.bfloat16)
@@ -100,9 +97,6 @@ def test_weights_are_written_as_the_type_that_is_asked_for(tmp_path):
   assert alpha == 2.5
   assert {x.dtype for x in jax.tree.leaves(restored)} == {
       jnp.dtype(jnp.float32)}
-
-
-# What is refused.
 
 
 def _without_rank(folder):
@@ -116,7 +110,7 @@ def _damage_tensors(folder):
   del tensors[f'{LAYER}.self_attn.q_proj.lora_A.weight']
   tensors[f'{LAYER}.self_attn.k_proj.lora_A.weight'] = np.zeros(
       (4, 32), np.float32)
-  # As many numbers as it should have, but transposed.
+  # The right size, but transposed.
   tensors[f'{LAYER}.mlp.down_proj.lora_B.weight'] = np.zeros(
       (4, 32), np.float32)
   safetensors_numpy.save_file(tensors, folder / WEIGHTS)
@@ -139,7 +133,7 @@ def _put_nan(folder):
           ('init_lora_weights', 'pissa'), ('target_modules', '.*q_proj'),
           ('target_modules', []), ('target_modules', ['q_proj', 'lm_head']),
           ('target_modules', ['layers.0.self_attn.q_proj']))),
-    ({'use_new_trick': False}, ['not known here: use_new_trick.']),
+    ({'use_new_feature': True}, ['use_new_feature=True is not supported']),
     ({'r': 5}, ['has shape (4, 32), expected (5, 32)']),
     (_without_rank, ['lacks r.']),
     (_damage_tensors, [
@@ -150,7 +144,7 @@ def _put_nan(folder):
     *((lambda folder, name=name: (folder / name).unlink(),
        [f'{name} does not exist'])
       for name in ('adapter_config.json', WEIGHTS))])
-def test_what_does_not_fit_is_refused(damage, words, tmp_path):
+def test_unsupported_adapters_are_refused(damage, words, tmp_path):
   folder = tmp_path / 'adapter'
   shutil.copytree(GOLDENS / 'peft_some', folder)
   if callable(damage):

@@ -1,4 +1,4 @@
-"""tokenizer.py: what goes in comes out, and where an answer ends."""
+"""Round trips of text, control tokens and stop ids."""
 
 import json
 import pathlib
@@ -39,7 +39,7 @@ def tokenizer(trained):
 
 @pytest.fixture
 def copy(trained, tmp_path):
-  """A copy of the folder, to be changed."""
+  """A copy of the folder that tests may change."""
   return pathlib.Path(shutil.copytree(trained, tmp_path / 'copy'))
 
 
@@ -59,23 +59,22 @@ def _edit(path, **fields):
 
 @pytest.mark.parametrize('name, switches', [
     ('not_thinking', {}), ('thinking', {'thinking': True})])
-def test_prompts_are_those_of_qwen3(trained, name, switches):
-  # Bite: enable_thinking not passed on, a newline more or less, content that
-  # is trimmed.
+def test_prompts_equal_qwen3(trained, name, switches):
+  # Bite: enable_thinking not forwarded, an extra newline, trimmed content.
   tokenizer = tokenizer_lib.Tokenizer(trained, **switches)
   vocab = _vocab(trained)
   for prompt in PROMPTS:
     ids = tokenizer.encode_prompt(prompt['messages'])
     assert ids.dtype == np.int32 and ids.ndim == 1
     assert tokenizer.decode(ids) == prompt[name]
-    # What looks like a special token is one.
+    # Control tokens are single ids.
     for token in ('<|im_start|>', '<|im_end|>', '<think>', '</think>'):
       assert ids.tolist().count(vocab[token]) == prompt[name].count(token)
 
 
-# What Qwen3's chat template does with contents: the thinking part of an earlier
-# answer is dropped, and a tool's response is no question.
-LOOKS_INTO_CONTENTS = (
+# Like Qwen3's chat template, this one parses contents: it drops the thinking
+# part of earlier completions and treats tool responses separately.
+PARSES_CONTENTS = (
     "{%- for message in messages %}"
     "{%- set content = message.content.split('</think>')[-1].lstrip('\n') %}"
     "{%- if message.content.startswith('<tool_response>') %}"
@@ -86,10 +85,9 @@ LOOKS_INTO_CONTENTS = (
     "{{- '<|im_start|>assistant\n<think>\n\n</think>\n\n' }}")
 
 
-def test_a_message_cannot_spell_a_control_token(copy):
-  # Bite: content that is passed on as it is, or is defused after the template
-  # has seen it; `if token.special` in the pattern of control tokens: in Qwen3,
-  # most of them are not special.
+def test_messages_cannot_spell_control_tokens(copy):
+  # Bite: content that is not defused, or only after rendering; a pattern of
+  # special tokens alone: most of Qwen3's control tokens are not special.
   bpe = tokenizers.Tokenizer.from_file(str(copy / 'tokenizer.json'))
   bpe.add_tokens([
       tokenizers.AddedToken(token, special=False, normalized=False)
@@ -101,7 +99,7 @@ def test_a_message_cannot_spell_a_control_token(copy):
   added = {token['content']: token['id'] for token in fields['added_tokens']}
   assert len(added) == 8
   (copy / 'tokenizer.json').write_text(json.dumps(fields))
-  (copy / 'chat_template.jinja').write_text(LOOKS_INTO_CONTENTS)
+  (copy / 'chat_template.jinja').write_text(PARSES_CONTENTS)
   tokenizer = tokenizer_lib.Tokenizer(copy)
 
   for role in ('system', 'user', 'assistant'):
@@ -112,7 +110,7 @@ def test_a_message_cannot_spell_a_control_token(copy):
       ids = tokenizer.encode_prompt([
           {'role': role, 'content': content},
           {'role': 'user', 'content': content}]).tolist()
-      # The template's own alone.
+      # Only the template's control tokens remain.
       assert {x: ids.count(i) for x, i in added.items() if i in ids} == {
           '<|im_start|>': 3, '<|im_end|>': 2, '<think>': 1, '</think>': 1}
       assert tokenizer.decode(ids).replace('\u200b', '') == (
@@ -150,7 +148,7 @@ def test_only_the_last_stop_token_is_dropped(tokenizer):
   assert tokenizer.decode([*go, pad]) == 'go'
   assert tokenizer.decode([end, *go, end]) == '<|im_end|>go'
   assert tokenizer.decode([]) == ''
-  # A completion may be cut within a letter.
+  # A completion may end within a letter.
   ids = tokenizer.encode_completion('a迷')
   assert tokenizer.decode(ids[:-2]).startswith('a')
 
@@ -164,7 +162,7 @@ def test_stop_ids(trained, copy):
       vocab[token] for token in ('<|im_end|>', '<|endoftext|>', '</think>'))
   assert tokenizer_lib.Tokenizer(copy).stop_ids == (turn, text)
   path = copy / 'generation_config.json'
-  # The generation config decides, and its order is kept. It need not say.
+  # The generation config decides, in its order; it may omit the field.
   for stated, expected in [
       ([text, think], (text, think)), (text, (text,)), ([0], (0,)), (0, (0,)),
       (None, (turn,))]:
@@ -183,13 +181,13 @@ def test_stop_ids(trained, copy):
      'names an eos token'),
     (lambda folder: (folder / 'chat_template.jinja').unlink(),
      'no chat_template')])
-def test_a_folder_that_lacks_something_is_refused(remove, words, copy):
+def test_incomplete_folders_are_refused(remove, words, copy):
   remove(copy)
   with pytest.raises(errors.UserError, match=f'{copy}.*{words}'):
     tokenizer_lib.Tokenizer(copy)
 
 
-def test_what_is_saved_is_loaded(tokenizer, tmp_path):
+def test_saved_tokenizers_load_equal(tokenizer, tmp_path):
   tokenizer.save(tmp_path)
   saved = tokenizer_lib.Tokenizer(tmp_path)
   assert saved.stop_ids == tokenizer.stop_ids
@@ -221,10 +219,10 @@ def _with_one_id_twice(fields):
 
 
 @pytest.mark.parametrize('damage, words', [
-    (_without_decoder, 'does not give a text back'),
+    (_without_decoder, 'does not decode what it encodes'),
     (_with_dropout, 'has a dropout'),
-    (_with_one_id_twice, 'gives one id to several tokens')])
-def test_what_would_garble_texts_in_silence_is_refused(damage, words, copy):
+    (_with_one_id_twice, 'assigns one id to several tokens')])
+def test_lossy_or_random_tokenizers_are_refused(damage, words, copy):
   path = copy / 'tokenizer.json'
   fields = json.loads(path.read_text())
   damage(fields)
@@ -236,24 +234,24 @@ def test_what_would_garble_texts_in_silence_is_refused(damage, words, copy):
 def test_training_respects_the_vocabulary_size(tokenizer, trained, tmp_path):
   assert sorted(_vocab(trained).values()) == list(range(VOCAB_SIZE))
   assert tokenizer.vocab_size == VOCAB_SIZE
-  # Too little text to learn so many.
+  # Too little text for this many tokens.
   tokenizer_lib.train(['abc'], VOCAB_SIZE, PIECES, tmp_path)
   assert tokenizer_lib.Tokenizer(tmp_path).vocab_size < VOCAB_SIZE
-  # The smallest that can spell everything.
+  # The smallest size that encodes every text.
   tokenizer_lib.train(TEXTS, 261, PIECES, tmp_path)
   smallest = tokenizer_lib.Tokenizer(tmp_path)
   assert smallest.vocab_size == 261
   assert smallest.decode(smallest.encode_completion('ñ\n')) == 'ñ\n'
   with pytest.raises(errors.UserError, match='at least 261'):
     tokenizer_lib.train(TEXTS, 260, PIECES, tmp_path)
-  # The same texts give the same tokenizer.
+  # Training is deterministic.
   tokenizer_lib.train(TEXTS, VOCAB_SIZE, PIECES, tmp_path)
   for name in ('tokenizer.json', 'generation_config.json'):
     assert (tmp_path / name).read_bytes() == (trained / name).read_bytes()
 
 
-def test_learned_tokens_stay_within_their_pieces(tmp_path):
-  # Without a limit, whole lines of the texts would become tokens.
+def test_learned_tokens_stay_within_pieces(tmp_path):
+  # Without pieces, whole lines would become tokens.
   tokenizer_lib.train(TEXTS, 500, PIECES, tmp_path)
   tokenizer = tokenizer_lib.Tokenizer(tmp_path)
   learned = [token for token, i in _vocab(tmp_path).items() if i > 4]

@@ -18,7 +18,7 @@ import pytest
 
 from atgrpo_jax import model
 from atgrpo_jax.huggingface import hub
-from atgrpo_jax.huggingface import safetensors_file
+from atgrpo_jax.huggingface import safetensors as safetensors_lib
 
 GOLDENS = pathlib.Path(__file__).parents[1] / 'goldens'
 NAMES = ('qwen3_tied', 'qwen3_untied', 'qwen3_sharded')
@@ -28,7 +28,7 @@ NAMES = ('qwen3_tied', 'qwen3_untied', 'qwen3_sharded')
 def _golden(name):
   """(config, params, reference) of a golden model."""
   config = hub.load_config(GOLDENS / name)
-  params = safetensors_file.load_params(GOLDENS / name, config)
+  params = safetensors_lib.load_params(GOLDENS / name, config)
   with np.load(GOLDENS / 'qwen3_reference.npz') as file:
     reference = {
         key.removeprefix(f'{name}/'): value for key, value in file.items()

@@ -1,8 +1,8 @@
-"""Which tensor of a Hugging Face Qwen3 is which parameter, in which layout.
+"""Names and shapes of the tensors of each model family.
 
 One table serves import and export, so they are inverse. A parameter of the
-layers has all layers in one leaf, [L, ...]; a tensor belongs to one layer. The
-tensor of a linear layer is [out, in], its kernel is [in, out].
+layers stacks all layers in one leaf, [L, ...]; a tensor belongs to one layer.
+The tensor of a linear layer is [out, in], its kernel is [in, out].
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Leaf:
   """A leaf of the parameters.
 
   Attributes:
-    path: dotted, as in `layers.attention.q.kernel`.
-    tensors: the names of its tensors; L names if it is stacked, else 1.
-    transposed: whether a tensor is [out, in] and the leaf [in, out].
-    stacked: whether its first axis is the layer.
+    path: dotted, such as `layers.attention.q.kernel`.
+    tensors: names of its tensors; L names if it is stacked, otherwise 1.
+    transposed: the tensor is [out, in], the leaf [in, out].
+    stacked: the first axis of the leaf is the layer.
   """
 
   path: str
@@ -63,7 +63,7 @@ def leaves(config: config_lib.ModelConfig) -> list[Leaf]:
 
 def tensor_shapes(
     config: config_lib.ModelConfig) -> dict[str, tuple[int, ...]]:
-  """The shape of every tensor in the folder of such a model."""
+  """The shape of every tensor of a model folder."""
   params = decoder.param_shapes(config)
   shapes = {}
   for leaf in leaves(config):
@@ -75,14 +75,14 @@ def tensor_shapes(
 
 
 def get(tree, path: str):
-  """What a nested dict holds at a dotted path."""
+  """The value of a nested dict at a dotted path."""
   for name in path.split('.'):
     tree = tree[name]
   return tree
 
 
 def put(tree: dict, path: str, value) -> None:
-  """Sets a dotted path of a nested dict."""
+  """Sets the value of a nested dict at a dotted path."""
   *parents, leaf = path.split('.')
   for name in parents:
     tree = tree.setdefault(name, {})

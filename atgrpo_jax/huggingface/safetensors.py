@@ -1,0 +1,319 @@
+"""Model weights from and to safetensors files, sharded or not.
+
+`families` maps tensors to parameters. Both directions demand a bijection: a
+missing, surplus or mis-shaped tensor raises an error that lists the names.
+
+Files are mapped into memory, and a process reads only the shards of its own
+devices, one parameter at a time. Export fetches one tensor at a time and holds
+one file of at most `_MAX_FILE_BYTES`. All processes call both functions.
+`safetensors.safe_open(...).get_slice` is not used because it reads the whole
+tensor for each slice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import functools
+import json
+import math
+import pathlib
+from typing import Any
+
+import jax
+from jax.experimental import multihost_utils
+import jax.numpy as jnp
+import numpy as np
+import safetensors
+from safetensors import numpy as safetensors_numpy
+
+from atgrpo_jax import errors
+from atgrpo_jax.huggingface import families
+from atgrpo_jax.huggingface import hub
+from atgrpo_jax.io import finite
+from atgrpo_jax.model import config as config_lib
+from atgrpo_jax.model import decoder
+
+_WEIGHTS = 'model.safetensors'
+_INDEX = 'model.safetensors.index.json'
+_TYPES = {'F32': np.float32, 'F16': np.float16, 'BF16': jnp.bfloat16}
+_MAX_FILE_BYTES = 4 * 10**9
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredTensor:
+  """Location of a tensor on disk."""
+
+  path: pathlib.Path
+  offset: int  # Of its first byte in the file.
+  type: str  # As safetensors calls it.
+  shape: tuple[int, ...]
+
+  def map(self) -> np.ndarray:
+    """The tensor, mapped into memory."""
+    return np.memmap(
+        self.path, _TYPES[self.type], 'r', self.offset, self.shape)
+
+
+def load_params(
+    folder: str | pathlib.Path, config: config_lib.ModelConfig,
+    dtype: jnp.dtype = jnp.float32, shardings=None) -> decoder.Params:
+  """Loads the weights of a model folder onto the devices.
+
+  Args:
+    folder: a Hugging Face model folder.
+    config: the content of its `config.json`.
+    dtype: of the parameters.
+    shardings: a tree like the parameters, of `jax.sharding.Sharding`s; None
+      for the default device.
+
+  Raises:
+    UserError: names all tensors that do not fit the config, or the first with
+      NaN or infinity.
+  """
+  folder, dtype = pathlib.Path(folder), np.dtype(dtype)
+  tensors = {}
+  for path in _weight_files(folder):
+    header = read_header(path)
+    if duplicates := sorted(header.keys() & tensors):
+      raise errors.UserError(
+          f'{folder} holds {", ".join(duplicates)} in {path.name} and in '
+          'another file; remove one of them.')
+    tensors |= header
+  head = tensors.pop(families.HEAD, None) if config.tied_head else None
+  compare(folder, tensors, families.tensor_shapes(config))
+  # Qwen3-0.6B and 1.7B are tied but store the head anyway.
+  if head is not None and not np.array_equal(
+      head.map(), tensors[families.EMBEDDING].map()):
+    raise errors.UserError(
+        f'{folder}: config.json has tie_word_embeddings=true, but '
+        f'{families.HEAD} is not {families.EMBEDDING}; set it to false '
+        'to keep both.')
+
+  default = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+  params = {}
+  for leaf in families.leaves(config):
+    stored = [tensors[name] for name in leaf.tensors]
+    sharding = default if shardings is None else families.get(
+        shardings, leaf.path)
+    array = _load_leaf(leaf, stored, dtype, sharding)
+    if finite.nonfinite_leaves(array):
+      _raise_nonfinite(dict(zip(leaf.tensors, stored)), dtype)
+    families.put(params, leaf.path, array)
+  return params
+
+
+def save(
+    folder: str | pathlib.Path, params: decoder.Params,
+    config: config_lib.ModelConfig, dtype: jnp.dtype) -> None:
+  """Writes `config.json` and the weights as `dtype`.
+
+  The first process that holds `params` writes. The others only take part in
+  fetching and may return before the files are complete. `folder` must not hold
+  weights already, because the number of files may differ.
+  """
+  processes = holders(params)
+  if jax.process_index() not in processes:
+    return
+  is_writer = jax.process_index() == processes[0]
+  folder = pathlib.Path(folder)
+  refuse_nonfinite(folder, params)
+  source = {
+      name: (leaf, layer if leaf.stacked else None)
+      for leaf in families.leaves(config)
+      for layer, name in enumerate(leaf.tensors)}
+  if is_writer:
+    folder.mkdir(parents=True, exist_ok=True)
+  shapes = families.tensor_shapes(config)
+  itemsize = jnp.dtype(dtype).itemsize
+  names_by_file = _split_into_files(shapes, itemsize)
+  for file, names in names_by_file.items():
+    tensors = {}
+    for name in names:
+      leaf, layer = source[name]
+      tensor = fetch(_take(
+          families.get(params, leaf.path), layer, leaf.transposed, dtype))
+      if is_writer:
+        tensors[name] = tensor
+    if is_writer:
+      write_tensors(folder / file, tensors)
+  if is_writer:
+    if len(names_by_file) > 1:
+      index = {
+          'metadata': {'total_size': itemsize * sum(
+              math.prod(shape) for shape in shapes.values())},
+          'weight_map': {
+              name: file
+              for file, names in names_by_file.items() for name in names}}
+      (folder / _INDEX).write_text(json.dumps(index, indent=2) + '\n')
+    hub.save_config(folder, config, dtype)
+
+
+def refuse_nonfinite(folder: pathlib.Path, params: Any) -> None:
+  """Raises UserError if parameters to be written hold NaN or infinity."""
+  if bad := finite.nonfinite_leaves(params):
+    raise errors.UserError(
+        f'{folder} is not written: there is NaN or infinity in '
+        f'{finite.listed(bad)}; train again, with a smaller learning_rate.')
+
+
+def read_header(path: pathlib.Path) -> dict[str, StoredTensor]:
+  """The tensors of a safetensors file, by name."""
+  try:
+    with safetensors.safe_open(path, framework='np'):
+      pass  # Opening checks the header against the length of the file.
+  except safetensors.SafetensorError as error:
+    raise errors.UserError(
+        f'{path} is not a complete safetensors file ({error}); copy or '
+        'download it again.') from error
+  with path.open('rb') as file:
+    header_size = int.from_bytes(file.read(8), 'little')
+    header = json.loads(file.read(header_size))
+  header.pop('__metadata__', None)
+  start = 8 + header_size
+  return {
+      name: StoredTensor(
+          path, start + entry['data_offsets'][0], entry['dtype'],
+          tuple(entry['shape']))
+      for name, entry in header.items()}
+
+
+def write_tensors(
+    path: pathlib.Path, tensors: Mapping[str, np.ndarray]) -> None:
+  """Writes a safetensors file as transformers and PEFT do."""
+  path.touch()  # Applies the umask; safetensors would create the file as 0600.
+  mode = path.stat().st_mode
+  # safetensors ignores the strides of an array.
+  safetensors_numpy.save_file(
+      {name: np.ascontiguousarray(x) for name, x in tensors.items()}, path,
+      metadata={'format': 'pt'})
+  path.chmod(mode)
+
+
+def fetch(x: jax.Array) -> np.ndarray:
+  """`x` on the host; all processes that hold a part must call this."""
+  if x.is_fully_addressable:
+    return np.asarray(x)
+  return multihost_utils.process_allgather(x, tiled=True)
+
+
+def holders(params: Any) -> list[int]:
+  """The processes whose devices hold `params`, in order."""
+  devices = jax.tree.leaves(params)[0].sharding.device_set
+  return sorted({device.process_index for device in devices})
+
+
+def compare(
+    folder: pathlib.Path, found: Mapping[str, StoredTensor],
+    expected: Mapping[str, tuple[int, ...]], fit: str = 'config.json') -> None:
+  """Raises UserError, which lists all tensors that differ from `expected`."""
+  problems = [f'missing {name}' for name in sorted(expected.keys() - found)]
+  problems += [f'surplus {name}' for name in sorted(found.keys() - expected)]
+  for name in sorted(found.keys() & expected):
+    if found[name].shape != tuple(expected[name]):
+      problems.append(
+          f'{name} has shape {found[name].shape}, expected {expected[name]}')
+    elif found[name].type not in _TYPES:
+      problems.append(
+          f'{name} has type {found[name].type}, expected one of '
+          f'{", ".join(_TYPES)}')
+  if problems:
+    shown = '; '.join(problems[:10])
+    more = f'; and {len(problems) - 10} more' if len(problems) > 10 else ''
+    raise errors.UserError(
+        f'The weights in {folder} do not fit its {fit}: {shown}{more}. '
+        'Take both files from the same model.')
+
+
+def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
+  if (folder / _WEIGHTS).is_file():
+    return [folder / _WEIGHTS]
+  if not (folder / _INDEX).exists():
+    raise errors.UserError(
+        f'{folder} has neither {_WEIGHTS} nor {_INDEX}: expected the weights '
+        'of a Hugging Face model.')
+  index = hub.read_json(folder / _INDEX).get('weight_map')
+  if (not isinstance(index, dict) or not index
+      or not all(isinstance(name, str) for name in index.values())):
+    raise errors.UserError(
+        f'{folder / _INDEX} has no weight_map from tensors to files; '
+        'download it again.')
+  paths = [folder / name for name in sorted(set(index.values()))]
+  if missing := [path.name for path in paths if not path.is_file()]:
+    raise errors.UserError(
+        f'{folder} lacks {", ".join(missing)}, listed in {_INDEX}; download '
+        'the model again.')
+  return paths
+
+
+def _load_leaf(
+    leaf: families.Leaf, tensors: Sequence[StoredTensor], dtype: np.dtype,
+    sharding: jax.sharding.Sharding) -> jax.Array:
+  """One parameter, of which only the shards of this process are read."""
+  step = -1 if leaf.transposed else 1
+  shape = tensors[0].shape[::step]
+  if leaf.stacked:
+    shape = (len(tensors), *shape)
+
+  def view(tensor):
+    return tensor.map().T if leaf.transposed else tensor.map()
+
+  @functools.cache  # Replicas share one copy.
+  def read(*bounds):
+    """The part of the leaf between (start, stop) of each axis."""
+    piece = np.empty([stop - start for start, stop in bounds], dtype)
+    index = tuple(slice(*bound) for bound in bounds)
+    if leaf.stacked:
+      for i, tensor in enumerate(tensors[index[0]]):
+        piece[i] = view(tensor)[index[1:]]
+    else:
+      piece[:] = view(tensors[0])[index]
+    return piece
+
+  def callback(index):
+    if not sharding.addressable_devices:
+      return np.empty(0, dtype)  # jax asks for replicated arrays all the same.
+    return read(*(
+        side.indices(size)[:2] for side, size in zip(index, shape)))
+
+  # Blocking keeps host copies from piling up behind slow transfers.
+  return jax.block_until_ready(jax.make_array_from_callback(
+      shape, sharding, callback, dtype=dtype))
+
+
+def _raise_nonfinite(
+    tensors: Mapping[str, StoredTensor], dtype: np.dtype) -> None:
+  """Raises a UserError that names the first non-finite tensor."""
+  name = next(
+      name for name, tensor in tensors.items()
+      if not np.isfinite(tensor.map().astype(dtype)).all())
+  raise errors.UserError(
+      f'{tensors[name].path}: {name} holds NaN or infinity as {dtype}; get the '
+      'weights from another source, or train them again.')
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def _take(leaf, layer, transposed, dtype):
+  """The tensor of a leaf, or of layer `layer` of it."""
+  if layer is not None:
+    leaf = jax.lax.dynamic_index_in_dim(leaf, layer, keepdims=False)
+  return (leaf.T if transposed else leaf).astype(dtype)
+
+
+def _split_into_files(
+    shapes: Mapping[str, tuple[int, ...]],
+    itemsize: int) -> dict[str, list[str]]:
+  """File -> tensors; a file holds `_MAX_FILE_BYTES` or a single tensor."""
+  files, size = [[]], 0
+  for name, shape in shapes.items():
+    num_bytes = math.prod(shape) * itemsize
+    if files[-1] and size + num_bytes > _MAX_FILE_BYTES:
+      files.append([])
+      size = 0
+    files[-1].append(name)
+    size += num_bytes
+  if len(files) == 1:
+    return {_WEIGHTS: files[0]}
+  return {
+      f'model-{i:05}-of-{len(files):05}.safetensors': names
+      for i, names in enumerate(files, start=1)}
