@@ -186,7 +186,7 @@ def _training_step(
       _runner(run, changed, params, step=int(step),
               temperature=changed.config.rollout.temperature,
               policy_map=run.policy_map),
-      drawn, changed.rollout, changed.advantage, run.judges(params))
+      drawn, changed.rollout, changed.advantage, run.bound_critics(params))
 
 
 def _evaluation(

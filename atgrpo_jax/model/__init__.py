@@ -1,4 +1,4 @@
-"""Qwen3: a few pure functions that hide the modules behind them."""
+"""Qwen3 as pure functions over plain parameter dicts."""
 
 from atgrpo_jax.model.config import ModelConfig
 from atgrpo_jax.model.decoder import cast
@@ -12,9 +12,9 @@ from atgrpo_jax.model.decoder import unembed
 from atgrpo_jax.model.decoder import unstack
 from atgrpo_jax.model.kv_cache import along_positions
 from atgrpo_jax.model.kv_cache import cache_dtype
+from atgrpo_jax.model.kv_cache import cast_like
 from atgrpo_jax.model.kv_cache import CompletionCache
 from atgrpo_jax.model.kv_cache import init_cache
-from atgrpo_jax.model.kv_cache import like
 from atgrpo_jax.model.kv_cache import position_bytes
 from atgrpo_jax.model.kv_cache import PromptCache
 from atgrpo_jax.model.kv_cache import Quantized

@@ -1,17 +1,16 @@
 """Attention over a shared prefix and a private suffix.
 
-The queries of a long sequence are taken in spans, and those of a span see no
-keys behind it: so most scores that a causal mask would hide are never computed.
+The queries of a long sequence are split into spans that see no later keys, so
+most scores hidden by the causal mask are never computed.
 
-Where the scores of all queries together would be large, each span is taken in
-blocks, one after another, and the backward pass computes the scores of a block
-anew: so memory grows with the length of a sequence, not with its square. Only
-queries and what they see are cut. Groups and key heads, which a mesh may hold
-in pieces, stay axes of their own and whole.
+If the scores of all queries would need much memory, each span is processed in
+blocks, and the backward pass recomputes the scores of a block. Memory then
+grows with the sequence length, not with its square. Only the query axis is
+split; groups and key heads may be sharded.
 
-Keys stand in columns, values in rows, so that both products of decoding read
-memory in the order in which it lies: on a CPU the scores of 64 keys to each of
-128 pairs of queries took a third of the time that they take with keys in rows.
+Keys are stored in columns and values in rows, so that both products of decoding
+read memory sequentially. On a CPU, scores of 64 keys with 128 pairs of queries
+took a third of the time that keys in rows took.
 
 Letters as in `atgrpo_jax.model.decoder`.
 """
@@ -25,14 +24,12 @@ import jax.numpy as jnp
 
 from atgrpo_jax.model import kv_cache
 
-# Float32 scores of one group that exist at the same time, over all heads and
-# candidates. A group of `models/nano` never needs that many.
-_SCORE_BYTES = 256 * 2**20
+# Bound of the float32 scores of one group, over all heads and candidates.
+_MAX_SCORE_BYTES = 256 * 2**20
 
-# Spans of a sequence at most, and the fewest queries of one. Of 4 spans, five
-# eighths of the scores are computed; twice as many would save a tenth more, and
-# each takes time to compile.
-_SPANS, _SPAN = 4, 256
+# With 4 spans, 5/8 of the scores are computed. 8 spans would save another tenth
+# but take longer to compile.
+_MAX_SPANS, _MIN_SPAN = 4, 256
 
 _MASKED = -1e30  # Finite, so that a row without any key has no NaN gradient.
 
@@ -46,29 +43,27 @@ def attend(
     q: [P, K, G, X, M, H] scaled queries.
     k: [P, K, G, H, Y] suffix keys.
     v: [P, K, G, Y, H] suffix values.
-    suffix_mask: [X, Y] bool. But over a cache, X is Y and no query sees a later
-      key.
-    prefix: keys [P, K, H, S] and values [P, K, S, H], or None. With `rows`
-      perhaps `kv_cache.Quantized`.
+    suffix_mask: [X, Y] bool; causal with X = Y, except over a cache.
+    prefix: keys [P, K, H, S] and values [P, K, S, H], or None. With `rows`,
+      they may be `kv_cache.Quantized`.
     prefix_mask: [P, S] bool, or None without a prefix.
-    past: keys [N * R, K, H, Z] and values [N * R, K, Z, H], which the query of
-      a row sees, or None without `rows`; perhaps `kv_cache.Quantized`.
+    past: earlier keys [N * R, K, H, Z] and values [N * R, K, Z, H] of each row,
+      possibly `kv_cache.Quantized`; None without `rows`.
     past_mask: [N * R, Z] bool, or None without a past.
-    rows: `kv_cache.Rows`, where rows are decoded: then all but the prefix have
-      N * R for P, 1 for G, and X is 1; and keys and values have no axis G.
-      (With one of size 1, XLA's CPU backend would copy the cache three times
-      for each token.)
+    rows: `kv_cache.Rows` while decoding. All arguments but the prefix then have
+      N * R for P, G = 1 and X = 1, and keys and values have no axis G (with an
+      axis of size 1, XLA's CPU backend copies the cache three times per token).
 
   Returns:
     [P, K, G, X, M, H]
   """
   _, heads, candidates, queries, per_head, _ = q.shape
-  if k.ndim == 4:  # Of a cache.
+  if k.ndim == 4:  # A cache.
     return _attend_block(
         q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask, rows)
 
-  # The gradients of keys and values are sums over the parts, in the type that
-  # they have outside of them.
+  # The gradients of keys and values are sums over blocks; float32 outside of
+  # the blocks keeps these sums in float32.
   kv = jax.tree.map(lambda x: x.astype(jnp.float32), (k, v, prefix))
 
   def attend_part(q, suffix_mask):
@@ -79,12 +74,13 @@ def attend(
         None, None, None)
 
   keys = queries + (prefix[0].shape[-1] if prefix else 0)
-  most = max(1, _SCORE_BYTES // (4 * heads * candidates * per_head * keys))
+  row_bytes = 4 * heads * candidates * per_head * keys
+  max_block = max(1, _MAX_SCORE_BYTES // row_bytes)
   attend_span = attend_part
-  if queries > most:
+  if queries > max_block:
     attend_span = functools.partial(
-        _in_blocks, attend_part, 2**(most.bit_length() - 1))
-  span = -(-queries // min(_SPANS, max(1, queries // _SPAN)))
+        _in_blocks, attend_part, 2**(max_block.bit_length() - 1))
+  span = -(-queries // min(_MAX_SPANS, max(1, queries // _MIN_SPAN)))
   return jnp.concatenate([
       attend_span(q[:, :, :, end - span:end], suffix_mask[end - span:end, :end])
       for end in range(span, queries + span, span)], axis=3)
@@ -98,7 +94,7 @@ def _in_blocks(attend_part, block, q, suffix_mask):
   q = q.reshape(groups, heads, candidates, -1, block, per_head, width)
   suffix_mask = jnp.pad(suffix_mask, [(0, pad), (0, 0)])
   suffix_mask = suffix_mask.reshape(-1, block, suffix_mask.shape[-1])
-  # Within a loop, nothing could merge the two computations of a block.
+  # A loop already prevents common subexpression elimination.
   mixed = jax.lax.map(
       lambda xs: jax.checkpoint(attend_part, prevent_cse=False)(*xs),
       (jnp.moveaxis(q, 3, 0), suffix_mask))
@@ -109,82 +105,81 @@ def _in_blocks(attend_part, block, q, suffix_mask):
 
 def _attend_block(
     q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask, rows):
-  """`attend`, with all scores at once.
+  """`attend` with all scores at once.
 
-  The blocks of scores, over the prefix, the past and the suffix, are never
-  joined: they share a maximum and a sum, which gives the same number as a
-  softmax over their concatenation.
+  The scores over prefix, past and suffix are never concatenated. They share a
+  maximum and a sum, which equals a softmax over their concatenation.
   """
   groups, heads, candidates, queries, _, width = q.shape
 
-  def own_rows(x):  # [P, K, G, X * M, ...], G where the keys have it.
+  def private_rows(x):  # [P, K, G, X * M, ...], with G if the keys have it.
     return x.reshape(*k.shape[:-2], -1, x.shape[-1])
 
   def shared_rows(x):  # The queries of a group: [P, K, G * X * M, ...]
     if rows is not None:
-      x = rows.spread_heads(own_rows(x))
+      x = rows.spread_heads(private_rows(x))
     return x.reshape(len(x), heads, -1, x.shape[-1])
 
-  def parted(x):  # Back from `shared_rows` to `own_rows`.
+  def split_rows(x):  # From `shared_rows` back to `private_rows`.
     if rows is not None:
       x = rows.take_heads(x.reshape(
           len(x), heads, rows.group_size, -1, x.shape[-1]))
-    return own_rows(x)
+    return private_rows(x)
 
-  # Keys and values of the candidates' own, with a bias for each.
+  # Keys and values of each candidate, with a bias per key.
   bias = jnp.where(suffix_mask, 0.0, _MASKED)
   blocks = [(k, v, jnp.repeat(bias, q.shape[4], axis=0))]
   if past is not None:
     bias = jnp.where(past_mask, 0.0, _MASKED)
     blocks.append((*past, bias[:, None, None, :]))
-  own = [
-      _score('...qh,...hy->...qy', own_rows(q), keys) + bias
+  private = [
+      _score('...qh,...hy->...qy', private_rows(q), keys) + bias
       for keys, _, bias in blocks]
   top = functools.reduce(
-      jnp.maximum, [jnp.max(x, axis=-1, keepdims=True) for x in own])
+      jnp.maximum, [jnp.max(x, axis=-1, keepdims=True) for x in private])
   if prefix is not None:
     bias = jnp.where(prefix_mask, 0.0, _MASKED)[:, None, None, :]
     shared = _score('pkqh,pkhs->pkqs', shared_rows(q), prefix[0]) + bias
     top = jnp.maximum(
-        top, parted(jnp.max(shared, axis=-1, keepdims=True)))
+        top, split_rows(jnp.max(shared, axis=-1, keepdims=True)))
   top = jax.lax.stop_gradient(top)
-  own = [jnp.exp(x - top) for x in own]
-  total = sum(jnp.sum(x, axis=-1, keepdims=True) for x in own)
+  private = [jnp.exp(x - top) for x in private]
+  total = sum(jnp.sum(x, axis=-1, keepdims=True) for x in private)
   mixed = sum(
       _mix('...qy,...yh->...qh', x, values, v.dtype)
-      for x, (_, values, _) in zip(own, blocks))
+      for x, (_, values, _) in zip(private, blocks))
   if prefix is not None:
     shared = jnp.exp(shared - shared_rows(top))
-    total += parted(jnp.sum(shared, axis=-1, keepdims=True))
-    mixed += parted(_mix('pkqs,pksh->pkqh', shared, prefix[1], v.dtype))
+    total += split_rows(jnp.sum(shared, axis=-1, keepdims=True))
+    mixed += split_rows(_mix('pkqs,pksh->pkqh', shared, prefix[1], v.dtype))
   mixed = (mixed / total).astype(q.dtype)
   return mixed.reshape(groups, heads, candidates, queries, -1, width)
 
 
-def attend_rooms(
-    attend_room, q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask,
+def attend_ragged(
+    ragged_fn, q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask,
     rows):
-  """`attend` over a cache, where a kernel mixes what stands in rooms.
+  """`attend` over a cache, with a kernel for the prefix and the past.
 
   Args:
-    attend_room: as `kernels.ragged.attend`; its rooms are the prompts of the
-      groups and the pasts of the rows, whose first positions count.
-    q: as of `attend`, as are the others.
+    ragged_fn: such as `kernels.ragged.attend`; skips the padding of prompts and
+      pasts.
+    q: see `attend`, as for the other arguments.
     k: [N * R, K, H, Y]
     v: [N * R, K, Y, H]
     suffix_mask: [1, Y] bool.
-    prefix: see `attend`.
-    prefix_mask: [P, S] bool.
-    past: see `attend`.
-    past_mask: [N * R, Z] bool.
-    rows: see `attend`.
+    prefix: keys and values.
+    prefix_mask: [P, S] bool; unmasked positions come first.
+    past: keys and values.
+    past_mask: [N * R, Z] bool; unmasked positions come first.
+    rows: `kv_cache.Rows`.
 
   Returns:
     [N * R, K, 1, 1, M, H]
   """
-  own = q[:, :, 0, 0]
+  queries = q[:, :, 0, 0]
   scores = jnp.einsum(
-      'rkmh,rkhy->rkmy', own, k, preferred_element_type=jnp.float32)
+      'rkmh,rkhy->rkmy', queries, k, preferred_element_type=jnp.float32)
   scores = jnp.where(suffix_mask, scores, _MASKED)
   top = jnp.max(scores, axis=-1, keepdims=True)
   weights = jnp.exp(scores - top)
@@ -194,25 +189,25 @@ def attend_rooms(
           preferred_element_type=jnp.float32),
       top, jnp.sum(weights, axis=-1, keepdims=True))]
   if past is not None:
-    parts.append(attend_room(own, *past, _count(past_mask)))
+    parts.append(ragged_fn(queries, *past, _count(past_mask)))
   if prefix is not None:
-    of_groups = rows.spread_heads(own)  # [P, K, G, M, H]
-    groups, heads, *_, width = of_groups.shape
-    found = attend_room(
-        of_groups.reshape(groups, heads, -1, width), *prefix,
+    by_group = rows.spread_heads(queries)  # [P, K, G, M, H]
+    groups, heads, *_, width = by_group.shape
+    results = ragged_fn(
+        by_group.reshape(groups, heads, -1, width), *prefix,
         _count(prefix_mask))
     parts.append(tuple(
-        rows.take_heads(x.reshape(*of_groups.shape[:-1], -1)) for x in found))
+        rows.take_heads(x.reshape(*by_group.shape[:-1], -1)) for x in results))
   mixed, tops, totals = zip(*parts)
   top = functools.reduce(jnp.maximum, tops)
-  shares = [jnp.exp(own_top - top) for own_top in tops]
-  total = sum(x * share for x, share in zip(totals, shares))
-  mixed = sum(x * share for x, share in zip(mixed, shares))
+  scales = [jnp.exp(part_top - top) for part_top in tops]
+  total = sum(x * scale for x, scale in zip(totals, scales))
+  mixed = sum(x * scale for x, scale in zip(mixed, scales))
   return (mixed / total).astype(q.dtype)[:, :, None, None]
 
 
 def _score(equation, q, keys):
-  """Scores in float32; of `kv_cache.Quantized` keys, scaled afterwards."""
+  """Scores in float32; `kv_cache.Quantized` keys are scaled afterwards."""
   scales = None
   if isinstance(keys, kv_cache.Quantized):
     keys, scales = keys.codes.astype(q.dtype), keys.scales[..., None, :]

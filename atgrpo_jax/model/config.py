@@ -1,8 +1,7 @@
-"""Dimensions of a Qwen3 model, read from a Hugging Face `config.json`.
+"""Dimensions of a Qwen3 model, from a Hugging Face `config.json`.
 
-Every field of the file is either used, or refused when its value asks for
-something this model does not do. An unknown field is refused as well: a field
-that is passed over in silence is how a model comes out subtly wrong.
+Each field is used, or refused if it asks for an unsupported feature. Unknown
+fields are refused too, because ignoring one may change the model silently.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from atgrpo_jax import errors
 
 
 class ModelConfigError(errors.UserError):
-  """A `config.json` that this model cannot honour."""
+  """An unsupported `config.json`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-  """A Qwen3 model. Letters as in `atgrpo_jax.model.decoder`."""
+  """Dimensions of Qwen3; letters as in `atgrpo_jax.model.decoder`."""
 
   vocab_size: int  # V
   hidden_size: int  # D
@@ -34,7 +33,7 @@ class ModelConfig:
   norm_eps: float
   tied_head: bool  # The output head is the embedding.
   max_positions: int  # Longest prompt plus completion, in tokens.
-  init_std: float  # Standard deviation of freshly drawn weights.
+  init_std: float  # Standard deviation of random weights.
 
   def __post_init__(self):
     for name, ours in _SIZES.items():
@@ -79,7 +78,7 @@ _USED = {
     name: ours for name, ours in (_SIZES | _SCALES).items()
     if name != 'rope_theta'} | {'tie_word_embeddings': 'tied_head'}
 
-# Fields that must have one of these values, where they are given.
+# Fields that must have one of these values if present.
 _REQUIRED = {
     'model_type': ('qwen3',),
     'architectures': (['Qwen3ForCausalLM'], None),
@@ -91,8 +90,8 @@ _REQUIRED = {
     'rope_scaling': (None,),
 }
 
-# Fields that say nothing about the numbers: bookkeeping, special tokens
-# (the tokenizer knows them) and what a sliding window would have used.
+# Fields without effect: bookkeeping, special tokens (see the tokenizer) and
+# parameters of an unused sliding window.
 _WITHOUT_EFFECT = frozenset({
     '_name_or_path', 'bos_token_id', 'dtype', 'eos_token_id',
     'max_window_layers', 'pad_token_id', 'torch_dtype',
@@ -101,7 +100,7 @@ _WITHOUT_EFFECT = frozenset({
 
 
 def from_hf(fields: Mapping[str, Any]) -> ModelConfig:
-  """Reads the content of a `config.json`."""
+  """Converts the content of a `config.json`."""
   if not isinstance(fields, dict):
     raise ModelConfigError('holds no JSON object.')
   missing = sorted(_USED.keys() - fields.keys())
@@ -112,8 +111,8 @@ def from_hf(fields: Mapping[str, Any]) -> ModelConfig:
   unknown = sorted(fields.keys() - known)
   if unknown:
     raise ModelConfigError(
-        f'has fields that this Qwen3 does not know: '
-        f'{", ".join(unknown)}. Remove them if they change nothing.')
+        f'has unknown fields: {", ".join(unknown)}. Remove them if they do '
+        'not change the model.')
   for name, allowed in _REQUIRED.items():
     if name in fields and fields[name] not in allowed:
       raise ModelConfigError(
@@ -131,7 +130,7 @@ def from_hf(fields: Mapping[str, Any]) -> ModelConfig:
 
 
 def to_hf(config: ModelConfig, dtype: str) -> dict[str, Any]:
-  """The content of a `config.json`; `dtype` is that of the stored weights."""
+  """The content of a `config.json` for weights stored as `dtype`."""
   fields = {theirs: getattr(config, ours) for theirs, ours in _USED.items()}
   return {
       'architectures': ['Qwen3ForCausalLM'],
@@ -146,7 +145,7 @@ def to_hf(config: ModelConfig, dtype: str) -> dict[str, Any]:
 
 
 def _rope_theta(fields: Mapping[str, Any]) -> float:
-  """The base of the rotary angles, which newer files keep in a sub-dict."""
+  """The base of the rotary angles; newer files nest it."""
   rope = fields.get('rope_parameters') or {}
   if not isinstance(rope, dict):
     raise ModelConfigError(
@@ -159,8 +158,8 @@ def _rope_theta(fields: Mapping[str, Any]) -> float:
   theta = rope.pop('rope_theta', fields.get('rope_theta'))
   if rope:
     raise ModelConfigError(
-        'rope_parameters has fields that this Qwen3 does not '
-        f'know: {", ".join(sorted(rope))}. Remove them if they change nothing.')
+        f'rope_parameters has unknown fields: {", ".join(sorted(rope))}. '
+        'Remove them if they do not change the model.')
   if theta is None:
     raise ModelConfigError('lacks rope_theta.')
   if fields.get('rope_theta') not in (None, theta):

@@ -1,20 +1,19 @@
 """Qwen3 as pure functions over plain parameter dicts.
 
-The unit is the group: P prompts, and for each of them G private suffixes that
-see the shared prompt. A prompt alone is a suffix without a prefix (G = 1); its
-keys and values are then the prefix of its group.
+The unit is the group: P prompts, each with G private suffixes that see the
+shared prompt. A prompt is a suffix without a prefix (G = 1), and its keys and
+values become the prefix of its group.
 
 Letters:
 
-  P groups, G candidates of a group, X queries, Y suffix keys, S prefix
-  positions, Z positions of earlier tokens of a completion
-  R rows, each of a candidate that is decoded, on each of N shards of the mesh
+  P groups, G candidates per group, X queries, Y suffix keys, S prefix
+  positions, Z positions of earlier completion tokens
+  N shards of the mesh, R rows per shard, one for each decoding candidate
   L layers, V vocab_size, D hidden_size, F intermediate_size, N query heads,
   K key/value heads, M = N / K query heads per key head, H head_dim
 
-Layers are stacked on a leading axis L. They are scanned where a whole
-sequence is computed, and unrolled where one token is decoded: a scan would
-copy the cache at every token.
+Layers are stacked on a leading axis L. Sequences scan over layers; decoding
+unrolls them, because a scan would copy the cache at every token.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from atgrpo_jax.model import config as config_lib
 from atgrpo_jax.model import kv_cache
 from atgrpo_jax.model import layers
 
-Params = dict  # Nested; leaves float32 unless loaded otherwise.
+Params = dict  # Nested; leaves are float32 unless loaded otherwise.
 
 
 def init_params(rng: jax.Array, config: config_lib.ModelConfig) -> Params:
-  """Freshly drawn float32 parameters."""
+  """Random float32 parameters."""
   rng_embedding, rng_layers, rng_head = jax.random.split(rng, 3)
   x = jnp.zeros((1, 1, 1, config.hidden_size))
   angles = jnp.zeros((1, 1, config.head_dim // 2))
@@ -54,7 +53,7 @@ def init_params(rng: jax.Array, config: config_lib.ModelConfig) -> Params:
 
 
 def param_shapes(config: config_lib.ModelConfig) -> Params:
-  """The shapes and dtypes of `init_params`, without the bytes."""
+  """Shapes and dtypes of `init_params`."""
   return jax.eval_shape(lambda: init_params(jax.random.key(0), config))
 
 
@@ -65,27 +64,27 @@ def forward(
     cache: kv_cache.RowCache | None = None, cache_index: jax.Array | int = 0,
     rows: kv_cache.Rows | None = None, dtype: jnp.dtype = jnp.float32,
     remat: bool = False):
-  """The last hidden states of suffixes, and their keys and values.
+  """Hidden states of suffixes, with their keys and values.
 
   Args:
-    params: see `init_params`; perhaps `lora.with_adapters`, and with a cache
-      perhaps `unstack`.
+    params: see `init_params`; may come from `lora.with_adapters`, and with a
+      cache from `unstack`.
     config: dimensions.
-    tokens: [P, G, X] int32. Pads, if any, stand at the end of a row.
-    prefix: what the suffixes see before themselves; None for nothing.
-    past: earlier tokens of rows, before those of the cache.
-    cache: earlier tokens of rows; one is added to it.
-    cache_index: how many tokens are in the cache.
-    rows: the candidates that are computed, if they decode over a cache; then
-      all but the prefix have N * R for P and 1 for G, and X is 1.
+    tokens: [P, G, X] int32, padded at the end.
+    prefix: the shared prompts, or None.
+    past: tokens of each row before those of the cache.
+    cache: earlier tokens of each row; the new token is added.
+    cache_index: number of tokens in the cache.
+    rows: the decoding candidates, with a cache. All arguments but the prefix
+      then have N * R for P, G = 1 and X = 1.
     dtype: of the matrix products.
-    remat: recompute each layer in the backward pass instead of keeping its
+    remat: recompute each layer in the backward pass instead of storing its
       activations.
 
   Returns:
     hidden: [P, G, X, D] in `dtype`, normalised; see `unembed`.
-    kv: without a cache, keys [L, P, K, G, H, X] and values [L, P, K, G, X, H];
-      with one, the `RowCache` after the call.
+    kv: keys [L, P, K, G, H, X] and values [L, P, K, G, X, H]; with a cache, the
+      updated `RowCache`.
   """
   num_queries = tokens.shape[-1]
   start, masks = jnp.zeros(1, jnp.int32) + cache_index, {}
@@ -115,14 +114,14 @@ def forward(
     return block.apply(
         variables, x, angles, mask, prefix=layer_prefix, **masks, **cache_args)
 
-  # The hidden size is whole on every device, as that of the looked-up rows is.
+  # The hidden axis is replicated, like that of the embedding rows.
   table = mesh_lib.constrain(params['embedding'].astype(dtype), 'tensor')
   x = mesh_lib.constrain(table[tokens], mesh_lib.ROWS)
   if cache is None:
     prefix_kv = None if prefix is None else (prefix.keys, prefix.values)
 
-    # What the backward pass keeps of a layer is its input: that is split over
-    # `tensor`, and whole only while the layer runs.
+    # The backward pass stores the input of each layer, sharded over `tensor`
+    # and replicated only while the layer runs.
     def body(x, xs):
       x = mesh_lib.constrain(x, mesh_lib.ROWS, None, None, 'tensor')
       x, kv = layer(mesh_lib.constrain(x, mesh_lib.ROWS), *xs)
@@ -136,15 +135,15 @@ def forward(
     params = unstack(params, config)
     lora = params.get('lora')
 
-    def kept(kv, index):
+    def kv_of_layer(kv, index):
       return None if kv is None else (kv.keys[index], kv.values[index])
 
     pairs = []
     for index in range(config.num_layers):
       x, pair = layer(
           x, params['layers'][index], lora and lora[index],
-          kept(prefix, index), cache=kept(cache, index),
-          cache_index=cache_index, past=kept(past and past.cache, index),
+          kv_of_layer(prefix, index), cache=kv_of_layer(cache, index),
+          cache_index=cache_index, past=kv_of_layer(past and past.cache, index),
           rows=rows)
       pairs.append(pair)
     kv = kv_cache.RowCache(*zip(*pairs))
@@ -157,15 +156,15 @@ def prefill(
     lengths: jax.Array, *, shared_prefix: kv_cache.PromptCache | None = None,
     dtype: jnp.dtype = jnp.float32,
     remat: bool = False) -> kv_cache.PromptCache:
-  """Keys and values of P prompts, each computed once.
+  """Keys and values of P prompts.
 
   Args:
     params: see `init_params`.
     config: dimensions.
     prompts: [P, S] int32, padded at the end.
-    lengths: [P] int32, tokens that count.
-    shared_prefix: of N shards, from each of which P / N prompts go on; None for
-      none. Adapters are then of N groups.
+    lengths: [P] int32, number of tokens.
+    shared_prefix: common start of the P / N prompts of each of N shards, or
+      None. Adapters then belong to N groups.
     dtype: as in `forward`.
     remat: as in `forward`.
   """
@@ -183,22 +182,21 @@ def prefill(
 
 
 def cast(params: Params, dtype: jnp.dtype) -> Params:
-  """Tables and kernels as `dtype`; what normalises stays as it is.
+  """Casts embeddings and kernels to `dtype`, but not the scales of norms.
 
-  Every function casts what it uses. A loop that uses it often casts it before.
+  All functions cast their parameters; a loop casts them once, beforehand.
   """
-  def one(path, leaf):
+  def cast_leaf(path, leaf):
     return leaf if path[-1].key == 'scale' else leaf.astype(dtype)
 
-  return jax.tree_util.tree_map_with_path(one, params)
+  return jax.tree_util.tree_map_with_path(cast_leaf, params)
 
 
 def unstack(params: Params, config: config_lib.ModelConfig) -> Params:
-  """Layers and adapters as tuples, each layer out of its stack.
+  """Turns stacked layers and adapters into tuples of layers.
 
-  XLA's CPU backend copies a layer out of its stack wherever it is used, which
-  a loop does once for each token; other backends read it there. What is a
-  tuple already stays as it is.
+  XLA's CPU backend copies a layer out of its stack at each use, in a decoding
+  loop once per token. Tuples are returned unchanged.
   """
   return params | {
       name: tuple(
@@ -209,7 +207,7 @@ def unstack(params: Params, config: config_lib.ModelConfig) -> Params:
 
 
 def head_params(params: Params, config: config_lib.ModelConfig) -> Params:
-  """What `unembed` reads of the parameters."""
+  """The parameters that `unembed` reads."""
   name = 'embedding' if config.tied_head else 'head'
   return {name: params[name]}
 
@@ -217,7 +215,7 @@ def head_params(params: Params, config: config_lib.ModelConfig) -> Params:
 def unembed(
     params: Params, config: config_lib.ModelConfig,
     hidden: jax.Array) -> jax.Array:
-  """Logits [..., V] in float32 of hidden states [..., D]."""
+  """Logits [..., V] float32 of hidden states [..., D]."""
   head = params['embedding'].T if config.tied_head else params['head']
   head = mesh_lib.constrain(head.astype(hidden.dtype), None, 'tensor')
   return jnp.matmul(hidden, head, preferred_element_type=jnp.float32)

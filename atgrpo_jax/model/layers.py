@@ -30,8 +30,8 @@ class Norm(nn.Module):
 class Linear(nn.Module):
   """A matrix product without bias; the kernel is [in, out].
 
-  The collection `lora` may hold an adapter, `a` [P, in, R] and `b` [P, R,
-  out], one for each group, or one for all (P = 1).
+  The collection `lora` may hold adapters `a` [P, in, R] and `b` [P, R, out],
+  one per group or one for all groups (P = 1).
   """
 
   features: int
@@ -42,8 +42,8 @@ class Linear(nn.Module):
     kernel = self.param(
         'kernel', nn.initializers.normal(self.init_std),
         (x.shape[-1], self.features), jnp.float32)
-    # One axis of rows: XLA's CPU backend runs the gradient of a product with
-    # several row axes five times slower.
+    # With several row axes, the gradient is five times slower on XLA's CPU
+    # backend.
     y = x.reshape(-1, x.shape[-1]) @ kernel.astype(x.dtype)
     if self.has_variable('lora', 'a'):
       a = self.get_variable('lora', 'a').astype(x.dtype)
@@ -55,9 +55,8 @@ class Linear(nn.Module):
 class Attention(nn.Module):
   """Grouped-query attention of private suffixes that see a shared prefix.
 
-  The one attention of this code base. Prefill is a suffix without a prefix,
-  decoding a suffix of one query over a cache, and the training forward a whole
-  suffix; all of them score and mix here.
+  Prefill is a suffix without a prefix, decoding a suffix of one query over a
+  cache, and training a whole suffix.
   """
 
   config: config_lib.ModelConfig
@@ -66,22 +65,22 @@ class Attention(nn.Module):
   def __call__(
       self, x, angles, suffix_mask, prefix=None, prefix_mask=None, cache=None,
       cache_index=None, past=None, past_mask=None, rows=None):
-    """Returns the mixed values and the suffix's keys and values.
+    """Returns the outputs [P, G, X, D] and the suffix's keys and values.
 
     Args:
-      x: [P, G, X, D] the queries' inputs.
-      angles: [P, X, H / 2] float32 rotary angles of the queries' positions.
-      suffix_mask: [X, Y] bool, True where a query sees a suffix key; causal.
+      x: [P, G, X, D] inputs of the queries.
+      angles: [P, X, H / 2] float32 rotary angles of the queries.
+      suffix_mask: [X, Y] bool, True if a query sees a suffix key; causal.
       prefix: keys [P, K, H, S] and values [P, K, S, H], or None.
-      prefix_mask: [P, S] bool, True where a prefix position counts.
-      cache: keys [N * R, K, H, Y] and values [N * R, K, Y, H], the earlier
-        ones of rows, or None: then Y = X.
-      cache_index: where in the cache the new keys and values are written.
-      past: keys [N * R, K, H, Z] and values [N * R, K, Z, H] of what came
-        before the cache, or None.
-      past_mask: [N * R, Z] bool, True where a position of the past counts.
-      rows: `kv_cache.Rows`, with a cache; then P is N * R and G is 1, but for
-        the prefix, and X is 1.
+      prefix_mask: [P, S] bool, False for padding.
+      cache: earlier keys [N * R, K, H, Y] and values [N * R, K, Y, H], or None,
+        where Y = X.
+      cache_index: position of the new keys and values in the cache.
+      past: keys [N * R, K, H, Z] and values [N * R, K, Z, H] before the cache,
+        or None.
+      past_mask: [N * R, Z] bool, False for padding.
+      rows: `kv_cache.Rows`, with a cache. All arguments but the prefix then
+        have N * R for P, G = 1 and X = 1.
     """
     c = self.config
 
@@ -99,9 +98,8 @@ class Attention(nn.Module):
     q, k, v = (
         mesh_lib.constrain(y, mesh_lib.ROWS, None, None, 'tensor')
         for y in (q, k, v))
-    # Head-major, and keys in columns. The M query heads that read one key
-    # head are rows of one matrix, so that the scores are plain batched matrix
-    # products.
+    # Head-major, with keys in columns. The M query heads of a key head are rows
+    # of one matrix, so that the scores are batched matrix products.
     k = k.transpose(0, 3, 1, 4, 2)
     v = v.transpose(0, 3, 1, 2, 4)
     q = q.reshape(
@@ -113,12 +111,12 @@ class Attention(nn.Module):
           jax.lax.dynamic_update_slice_in_dim(
               old, new[:, :, 0].astype(old.dtype), cache_index, axis)
           for old, new, axis in zip(cache, (k, v), (-1, -2)))
-    rooms = [kv[0].shape[-1] for kv in (prefix, past) if kv is not None]
-    if cache is None and (kernel := select.find(q, sum(rooms))):
+    capacities = [kv[0].shape[-1] for kv in (prefix, past) if kv is not None]
+    if cache is None and (kernel := select.find(q, sum(capacities))):
       mixed = kernel(q, k, v, prefix, prefix_mask)
     else:
-      of_rows = None if rows is None else select.find_for_rows(q, rooms)
-      mixed = (of_rows or attention.attend)(
+      kernel = None if rows is None else select.find_for_rows(q, capacities)
+      mixed = (kernel or attention.attend)(
           q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask, rows)
     mixed = mixed.transpose(0, 2, 3, 1, 4, 5).reshape(
         groups, candidates, queries, -1)
@@ -126,7 +124,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-  """One layer: attention, then SwiGLU, each normalised and residual."""
+  """One layer: attention and SwiGLU, each normalised and residual."""
 
   config: config_lib.ModelConfig
 
@@ -153,7 +151,7 @@ def rotary_angles(positions: jax.Array, width: int, theta: float) -> jax.Array:
 
 
 def rotate(x: jax.Array, angles: jax.Array) -> jax.Array:
-  """Rotates the two halves of each head, as Qwen3's checkpoints expect.
+  """Rotates the halves of each head, as Qwen3's checkpoints expect.
 
   Args:
     x: [P, G, X, heads, H]

@@ -1,8 +1,8 @@
-"""Low-rank adapters (LoRA, arXiv 2106.09685) over one frozen base.
+"""Low-rank adapters (LoRA, arXiv 2106.09685) over one frozen model.
 
-The adapters of several roles are stacked on a leading axis A, so that one
-compiled program serves all roles and the groups of one batch may use different
-ones. Further letters as in `atgrpo_jax.model.decoder`; R is the rank.
+The adapters of A roles are stacked, so one compiled program serves all roles,
+and the groups of a batch may use different adapters. R is the rank; other
+letters as in `atgrpo_jax.model.decoder`.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from atgrpo_jax import errors
 from atgrpo_jax.model import config as config_lib
 from atgrpo_jax.model import decoder
 
-# Nested as the layers' parameters; in place of a kernel [L, in, out] stands
-# {'a': [A, L, in, R], 'b': [A, L, R, out]}, float32.
+# Nested like the layers' parameters, with {'a': [A, L, in, R], 'b': [A, L, R,
+# out]} float32 in place of a kernel [L, in, out].
 Weights = dict
 
 
 @dataclasses.dataclass(frozen=True)
 class LoraSpec:
-  """Which kernels get an adapter.
+  """Shape and targets of adapters.
 
   Attributes:
     rank: R.
-    alpha: an adapter's output is scaled by alpha / R.
-    targets: regular expressions; a kernel whose name (`attention/q/kernel`,
-      `gate/kernel`) matches one in full gets an adapter.
+    alpha: adapter outputs are scaled by alpha / R.
+    targets: regular expressions; kernels whose full name (such as
+      `attention/q/kernel` or `gate/kernel`) matches have an adapter.
   """
 
   rank: int
@@ -42,15 +42,15 @@ class LoraSpec:
   def __post_init__(self):
     if self.rank < 1:
       raise errors.UserError(
-          f'lora.rank={self.rank}: an adapter needs a rank of 1 or more.')
+          f'lora.rank={self.rank} must be at least 1.')
     errors.check_number('lora.alpha', self.alpha, greater_than=0)
     for target in self.targets:
       try:
         re.compile(target)
       except (TypeError, re.error) as error:
         raise errors.UserError(
-            f'lora.targets: {target!r} is no regular expression ({error}); '
-            'give some like attention/[qkvo]/kernel.') from error
+            f'lora.targets: {target!r} is not a regular expression ({error}); '
+            'use one such as attention/[qkvo]/kernel.') from error
 
   @property
   def scale(self) -> float:
@@ -59,18 +59,18 @@ class LoraSpec:
 
 @struct.dataclass
 class Adapters:
-  """The adapters of A roles."""
+  """Adapters of A roles."""
 
   weights: Weights
-  scales: jax.Array  # [A] float32, alpha / R of each
+  scales: jax.Array  # [A] float32, alpha / R
 
 
 def init_lora(
     rng: jax.Array, config: config_lib.ModelConfig, spec: LoraSpec,
     num_roles: int) -> Weights:
-  """Fresh adapters, which change nothing: `b` is 0.
+  """Adapters without effect: `b` is 0.
 
-  `a` is uniform within 1 / sqrt(in), as in the PEFT library.
+  `a` is uniform within 1 / sqrt(in), as in PEFT.
   """
   shapes = decoder.param_shapes(config)['layers']
   kernels = {
@@ -82,12 +82,12 @@ def init_lora(
     found = {name for name in kernels if re.fullmatch(target, name)}
     if not found:
       raise errors.UserError(
-          f'lora.targets: {target!r} matches no kernel; there are '
+          f'lora.targets: {target!r} matches no kernel; expected some of '
           f'{", ".join(kernels)}.')
     chosen |= found
   if not chosen:
     raise errors.UserError(
-        'lora.targets is empty: name the kernels that get an adapter, such as '
+        'lora.targets is empty; name the adapted kernels, such as '
         'attention/(q|k|v|o)/kernel.')
   weights = {}
   for index, name in enumerate(sorted(chosen)):
@@ -108,7 +108,7 @@ def init_lora(
 
 
 def describe(weights: Weights) -> tuple[int, tuple[str, ...]]:
-  """The rank of adapters, and `LoraSpec.targets` that name their kernels."""
+  """The rank and the `LoraSpec.targets` of adapters."""
   names = sorted({
       jax.tree_util.keystr(path[:-1], simple=True, separator='/') + '/kernel'
       for path, _ in jax.tree_util.tree_leaves_with_path(weights)})
@@ -117,11 +117,11 @@ def describe(weights: Weights) -> tuple[int, tuple[str, ...]]:
 
 def stack(
     weights: Sequence[Weights], scales: Sequence[float]) -> Adapters:
-  """Joins adapters of the same targets on the role axis.
+  """Joins adapters with the same targets on the role axis.
 
-  Smaller ranks are filled up with zeros, which change nothing.
+  Smaller ranks are padded with zeros, which have no effect.
   """
-  rank = max(leaf.shape[-1] for one in weights for leaf in _leaves(one, 'a'))
+  rank = max(leaf.shape[-1] for tree in weights for leaf in _leaves(tree, 'a'))
 
   def fill(path, leaf):
     axis = leaf.ndim - (1 if path[-1].key == 'a' else 2)
@@ -129,7 +129,7 @@ def stack(
     missing[axis] = (0, rank - leaf.shape[axis])
     return jnp.pad(leaf, missing)
 
-  filled = [jax.tree_util.tree_map_with_path(fill, one) for one in weights]
+  filled = [jax.tree_util.tree_map_with_path(fill, tree) for tree in weights]
   return Adapters(
       jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *filled),
       jnp.array(scales, jnp.float32))
@@ -138,12 +138,12 @@ def stack(
 def with_adapters(
     params: decoder.Params, adapters: Adapters,
     ids: jax.Array | None = None) -> decoder.Params:
-  """Parameters whose linear layers add the adapter of each group.
+  """Adds the adapter of each group to the linear layers.
 
   Args:
-    params: of the frozen base.
-    adapters: of A roles.
-    ids: [P] int32, which adapter each group uses; None where there is one.
+    params: the frozen model.
+    adapters: adapters of A roles.
+    ids: [P] int32, the adapter of each group; None if there is one adapter.
   """
   scales = adapters.scales[:, None, None, None]
 

@@ -176,7 +176,7 @@ def fill(
 
   shape = len(prompts), spec.group_size
   rooms = slots.prefix.keys, slots.prefix.values
-  new = model.like(model.RowCache(*rooms), prefix)
+  new = model.cast_like(model.RowCache(*rooms), prefix)
   return _constrain(slots.replace(
       prefix=model.PromptCache(
           *jax.tree.map(put, rooms, (new.keys, new.values)),
@@ -338,7 +338,7 @@ def decode(
         lengths=slots.lengths + state['index'], last=spread('last'),
         running=slots.running & spread('running'))
     past = model.along_positions(
-        appended, past, model.like(past, state['cache']))
+        appended, past, model.cast_like(past, state['cache']))
     chunk = jnp.concatenate([
         state['tokens'],
         jax.lax.bitcast_convert_type(state['logprobs'], jnp.int32),

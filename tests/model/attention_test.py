@@ -1,4 +1,4 @@
-"""model/attention.py: a plain softmax, however the queries are cut."""
+"""Attention equals a plain softmax for any split of the queries."""
 
 import functools
 
@@ -31,7 +31,7 @@ def _inputs(num_prefix, dtype):
 
 
 def _plain(q, k, v, mask, prefix, prefix_mask):
-  """All keys of a candidate in one row, in float32."""
+  """Softmax over concatenated keys, in float32."""
   q, k, v, prefix = jax.tree.map(
       lambda x: x.astype(jnp.float32), (q, k, v, prefix))
   if prefix is not None:
@@ -63,21 +63,21 @@ def _values_and_gradients(attend, inputs):
 
 
 @pytest.mark.parametrize('num_prefix, block, dtype, scale, tolerance', [
-    # Blocks of 8 queries, of which the last has pads.
+    # Blocks of 8 queries; the last block is padded.
     (0, 8, 'float32', 1, 1e-5), (9, 8, 'float32', 1, 1e-5),
-    # Scores so large that their maximum must be that of prefix and suffix.
+    # Large scores need the common maximum of prefix and suffix.
     (9, None, 'float32', 50, 1e-3),
-    # Gradients of keys add up in float32; with 8 bits they differ by 0.018.
+    # Gradients of keys are summed in float32; in bfloat16 they differ by 0.018.
     (9, 1, 'bfloat16', 1, 2**-7)])
-def test_spans_and_blocks_change_no_number(
+def test_spans_and_blocks_equal_plain_attention(
     num_prefix, block, dtype, scale, tolerance, monkeypatch):
-  # Bite: keys that are cut before the end of a span, the mask of another
-  # block, prefix keys that are cut like suffix keys.
+  # Bite: keys truncated before the end of a span, the mask of another block,
+  # prefix keys truncated like suffix keys.
   (q, *keys), *masks = _inputs(num_prefix, dtype)
   inputs = (scale * q, *keys), *masks
   if block:
     row = 4 * HEADS * CANDIDATES * PER_HEAD * (QUERIES + num_prefix)
-    monkeypatch.setattr(attention, '_SCORE_BYTES', block * row)
+    monkeypatch.setattr(attention, '_MAX_SCORE_BYTES', block * row)
   differences = jax.tree.map(
       lambda x, y: abs(x - y).max() / abs(y).max(),
       _values_and_gradients(attention.attend, inputs),
@@ -85,8 +85,8 @@ def test_spans_and_blocks_change_no_number(
   assert max(jax.tree.leaves(differences)) < tolerance, differences
 
 
-def test_a_cache_of_one_token_goes_on_from_the_past():
-  # Bite: one query and one key of a cache that are taken for a sequence.
+def test_cache_of_one_token_sees_the_past():
+  # Bite: treating one query and one key of a cache as a sequence.
   rng = np.random.default_rng(0)
   q, k, v, *past = (
       jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in (
@@ -101,8 +101,8 @@ def test_a_cache_of_one_token_goes_on_from_the_past():
   np.testing.assert_allclose(mixed(1), mixed(2), rtol=1e-5)
 
 
-def test_the_scores_of_a_long_prompt_are_never_all_in_memory():
-  # Bite: no checkpoint, so that the scores of all blocks are kept.
+def test_long_prompts_never_hold_all_scores():
+  # Bite: without a checkpoint, all blocks store their scores.
   length, heads, per_head, width = 8192, 8, 4, 128  # Qwen3-8B.
   spec = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.bfloat16)
   shapes = (

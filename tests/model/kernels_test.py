@@ -1,7 +1,7 @@
-"""kernels/: which kernel is taken, and that each computes plain attention.
+"""The choice of kernels, and their parity with plain attention.
 
-No TPU or GPU is needed: the TPU's kernels are interpreted, jax computes what
-cuDNN is asked for by XLA, and lowers the call itself for CUDA.
+No TPU or GPU is needed: the TPU kernels are interpreted, and XLA replaces
+cuDNN.
 """
 
 import dataclasses
@@ -9,7 +9,6 @@ import functools
 import itertools
 
 import jax
-from jax._src.cudnn import fused_attention_stablehlo
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -36,23 +35,23 @@ def _mesh(kind, platform, *sizes):
 
 
 @pytest.mark.parametrize('device, dtype, changes, expected', [
-    # A TPU has splash where lengths and widths fill its registers.
+    # TPUs use splash if lengths and widths are multiples of 128.
     (TPU, 'float32', {}, splash), (TPU, 'bfloat16', {'prefix': 256}, splash),
     (TPU, 'bfloat16', {'prefix': 7}, None),
     (TPU, 'bfloat16', {'queries': 64}, None),
     (TPU, 'bfloat16', {'width': 64}, None),
-    # An NVIDIA GPU has cuDNN for prompts in half precision.
+    # NVIDIA GPUs use cuDNN for prompts in half precision.
     (GPU, 'bfloat16', {}, cudnn),
     (GPU, 'float16', {'queries': 7, 'width': 64}, cudnn),
     (GPU, 'float32', {}, None), (GPU, 'bfloat16', {'width': 12}, None),
     (GPU, 'bfloat16', {'width': 256}, None),
     (GPU, 'bfloat16', {'prefix': 128}, None),
-    # Heads must divide.
+    # The mesh must divide the heads.
     (GPU, 'bfloat16', {'tensor': HEADS}, cudnn),
     (GPU, 'bfloat16', {'tensor': 2 * HEADS}, None),
     (('AMD Instinct MI300X', 'gpu'), 'bfloat16', {}, None),
     (('cpu', 'cpu'), 'bfloat16', {}, None), (None, 'bfloat16', {}, None)])
-def test_each_device_has_its_kernel(device, dtype, changes, expected):
+def test_kernel_of_each_device(device, dtype, changes, expected):
   q = jax.ShapeDtypeStruct((
       GROUPS, HEADS, CANDIDATES, changes.get('queries', QUERIES), PER_HEAD,
       changes.get('width', WIDTH)), dtype)
@@ -66,9 +65,10 @@ def test_each_device_has_its_kernel(device, dtype, changes, expected):
 @pytest.mark.parametrize('kernel, prefix_length', [
     (functools.partial(cudnn.attend, implementation='xla'), 0),
     (functools.partial(splash.attend, interpret=True), 0),
-    (functools.partial(splash.attend, interpret=True), 128),  # Apart.
+    # The second is a separate sequence per candidate.
+    (functools.partial(splash.attend, interpret=True), 128),
     (functools.partial(splash.attend, interpret=True), 256)])
-def test_a_kernel_computes_plain_attention(kernel, prefix_length):
+def test_kernels_equal_plain_attention(kernel, prefix_length):
   rng = np.random.default_rng(0)
 
   def draw(*shape):
@@ -87,7 +87,7 @@ def test_a_kernel_computes_plain_attention(kernel, prefix_length):
       draw(CANDIDATES, QUERIES, PER_HEAD, WIDTH) * WIDTH**-0.5,
       draw(CANDIDATES, WIDTH, QUERIES), draw(CANDIDATES, QUERIES, WIDTH),
       prefix)
-  weights = jnp.cos(jnp.arange(WIDTH))  # So that no gradient cancels.
+  weights = jnp.cos(jnp.arange(WIDTH))  # Gradients must not cancel.
 
   def run(attend):
     def total(inputs):
@@ -102,7 +102,7 @@ def test_a_kernel_computes_plain_attention(kernel, prefix_length):
 
 @pytest.mark.parametrize('candidates, prefix_length', [
     (1, 0), (3, 0), (3, 64), (2, 256)])
-def test_each_block_of_a_mask(candidates, prefix_length):
+def test_every_block_of_the_mask(candidates, prefix_length):
   queries, size = 128, 64
   mask = splash._Mask(candidates, queries, prefix_length)
   whole = np.block([
@@ -116,8 +116,8 @@ def test_each_block_of_a_mask(candidates, prefix_length):
     np.testing.assert_array_equal(mask[at], whole[at])
 
 
-def test_prompts_behind_short_instructions_have_a_mask_for_one(monkeypatch):
-  # For all 16 as one sequence it has 256 times 1025 blocks.
+def test_short_prefix_is_copied_per_candidate(monkeypatch):
+  # One sequence of all 16 would need a mask of 256 x 1025 blocks.
   made = []
   kernel = splash._kernel
   monkeypatch.setattr(
@@ -132,9 +132,14 @@ def test_prompts_behind_short_instructions_have_a_mask_for_one(monkeypatch):
 
 
 @pytest.mark.parametrize('sizes', [(2, 1, 2), (2, 2, 1), (4, 1, 1)])
-def test_a_learner_on_four_gpus_lowers_to_cudnn(sizes, monkeypatch):
-  monkeypatch.setattr(
-      fused_attention_stablehlo, 'check_cudnn_version', lambda: 91000)
+def test_learner_on_four_gpus_uses_cudnn(sizes, monkeypatch):
+  calls, attend = [], jax.nn.dot_product_attention
+
+  def record(q, k, v, *, implementation, **kwargs):
+    calls.append((implementation, q.shape, k.shape, v.shape))
+    return attend(q, k, v, implementation='xla', **kwargs)
+
+  monkeypatch.setattr(jax.nn, 'dot_product_attention', record)
   config = dataclasses.replace(tiny.CONFIG, head_dim=16)
 
   def total(params, batch):
@@ -145,36 +150,28 @@ def test_a_learner_on_four_gpus_lowers_to_cudnn(sizes, monkeypatch):
         params, config, completions, prefix=prefix, dtype=jnp.bfloat16)
     return jnp.sum(hidden.astype(jnp.float32))
 
-  def gradients(params, batch):  # Of each shard of `data`, as a learner has it.
+  def gradients(params, batch):  # Per shard of `data`, as in the learner.
     return jax.tree.map(lambda x: x[None], jax.grad(total)(params, batch))
 
   integers = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.int32)
   with jax.sharding.use_abstract_mesh(_mesh(*GPU, *sizes)):
-    lowered = jax.jit(mesh_lib.per_shard(gradients, ['data'])).trace(
+    jax.jit(mesh_lib.per_shard(gradients, ['data'])).trace(
         decoder.param_shapes(config),
-        (integers((4, 32)), integers((4,)), integers((4, 2, 16)))).lower(
-            lowering_platforms=('cuda',)).as_text()
-  # In the loop over layers, once each, of what a device has of the groups and
-  # heads. Completions, over their prefix, have the plain one.
+        (integers((4, 32)), integers((4,)), integers((4, 2, 16))))
+  # Prompts alone, with the groups and heads of one device.
   data, fsdp, tensor = sizes
   groups, heads = 4 // (data * fsdp), config.num_kv_heads // tensor
-  query = f'tensor<{groups}x32x{2 * heads}x16xbf16>'
-  key = f'tensor<{groups}x32x{heads}x16xbf16>'
-  for name in ('fmhaSoftmax', 'fmhaSoftmaxBackward'):
-    call, = (x for x in lowered.splitlines() if f'@__cudnn${name}(' in x)
-    assert f'({query}, {key}, {key}' in call
-
-
-# Decoding.
+  query, key = (groups, 32, 2 * heads, 16), (groups, 32, heads, 16)
+  assert set(calls) == {('cudnn', query, key, key)}
 
 
 def _rows(rng, prefix_lengths, past_lengths):
-  """What `attention.attend` is given for four rows of three groups of two."""
+  """Arguments of `attention.attend`: four rows of three groups of two."""
   def draw(*shape):
     return jnp.asarray(rng.normal(size=shape), jnp.float32)
 
-  def room(lengths, size):
-    # What does not count would win, were it read.
+  def draw_cache(lengths, size):
+    # Padding would dominate if it were read.
     counts = np.arange(size) < np.array(lengths)[:, None]
     keys = draw(len(lengths), HEADS, WIDTH, size)
     values = draw(len(lengths), HEADS, size, WIDTH)
@@ -182,10 +179,10 @@ def _rows(rng, prefix_lengths, past_lengths):
         jnp.where(counts[:, None, None], keys, 100.0),
         jnp.where(counts[:, None, :, None], values, 100.0)), counts
 
-  prefix, prefix_mask = room(prefix_lengths, 512)
-  past, past_mask = room(past_lengths, 128)
+  prefix, prefix_mask = draw_cache(prefix_lengths, 512)
+  past, past_mask = draw_cache(past_lengths, 128)
   q = draw(4, HEADS, 1, 1, PER_HEAD, WIDTH) * WIDTH**-0.5
-  # Candidates 1, 2 and 4 have ended; the last row is free.
+  # Candidates 1, 2 and 4 are finished; the last row is free.
   rows = kv_cache.Rows.of(jnp.array([[5, 0, 3, 1]]), 3, 2)
   return (
       q, draw(4, HEADS, WIDTH, 16), draw(4, HEADS, 16, WIDTH),
@@ -195,40 +192,40 @@ def _rows(rng, prefix_lengths, past_lengths):
 
 @pytest.mark.parametrize('prefix_lengths, past_lengths', [
     ((300, 512, 1), (128, 1, 77, 0)),
-    # Rooms without any position: the first, some, all.
+    # Empty caches: the first, some, all.
     ((0, 0, 256), (0, 0, 3, 0)), ((0, 0, 0), (0, 0, 0, 0))])
-def test_rows_read_what_counts(prefix_lengths, past_lengths):
-  # Bite: a block before the last that is masked, one behind it that is not,
-  # the largest score of another part, queries of other rows.
+def test_ragged_attention_skips_padding(prefix_lengths, past_lengths):
+  # Bite: a masked block before the end, an unmasked one after it, the maximum
+  # of another part, queries of other rows.
   args = _rows(np.random.default_rng(0), prefix_lengths, past_lengths)
   expected = attention.attend(*args)
   found = jax.jit(functools.partial(
-      attention.attend_rooms,
+      attention.attend_ragged,
       functools.partial(ragged.attend, interpret=True)))(*args)
   assert found.shape == expected.shape and found.dtype == expected.dtype
   np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize('is_kernel', [True, False])
-def test_rows_read_whole_numbers_with_their_scales(is_kernel):
-  # Bite: scales of other positions, of other heads, or of keys for values.
+def test_quantized_caches_equal_dequantized_ones(is_kernel):
+  # Bite: scales of other positions, other heads, or of keys for values.
   args = _rows(np.random.default_rng(0), (300, 512, 1), (128, 1, 77, 0))
-  rooms = [
+  quantized = [
       (kv_cache.quantize(k, -2), kv_cache.quantize(v, -1))
       for k, v in (args[4], args[6])]
-  meant = [
+  dequantized = [
       (k.codes * k.scales[..., None, :], v.codes * v.scales[..., None])
-      for k, v in rooms]
+      for k, v in quantized]
   attend = attention.attend
   if is_kernel:
     attend = functools.partial(
-        attention.attend_rooms,
+        attention.attend_ragged,
         functools.partial(ragged.attend, interpret=True))
   found, expected = (
       jax.jit(function)(
           *args[:4], prefix, args[5], past, *args[7:])
       for function, (prefix, past) in (
-          (attend, rooms), (attention.attend, meant)))
+          (attend, quantized), (attention.attend, dequantized)))
   np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
   exact = attention.attend(*args)
   error = np.abs(found - exact).max() / np.abs(exact).max()
@@ -239,7 +236,7 @@ def test_rows_read_whole_numbers_with_their_scales(is_kernel):
     (TPU, {}, True), (TPU, {'past': 64}, True), (TPU, {'past': 200}, False),
     (TPU, {'width': 64}, False), (TPU, {'tensor': 2 * HEADS}, False),
     (GPU, {}, False), (None, {}, False)])
-def test_only_a_tpu_reads_rooms(device, changes, expected):
+def test_only_tpus_use_ragged_attention(device, changes, expected):
   q = jax.ShapeDtypeStruct(
       (4, HEADS, 1, 1, PER_HEAD, changes.get('width', WIDTH)), jnp.bfloat16)
   mesh = device and _mesh(*device, 1, 1, changes.get('tensor', 1))
@@ -249,7 +246,7 @@ def test_only_a_tpu_reads_rooms(device, changes, expected):
         select.find_for_rows(q, [512, changes.get('past', 128)]) is not None)
 
 
-def test_decoding_on_four_tpus_lowers_to_the_kernel():
+def test_decoding_on_four_tpus_lowers_to_ragged_attention():
   config = dataclasses.replace(tiny.CONFIG, head_dim=128)
   spec = programs.SamplerSpec(2, 1.0, (0,), 'bfloat16')
   static = {'config': config, 'spec': spec}
@@ -262,8 +259,8 @@ def test_decoding_on_four_tpus_lowers_to_the_kernel():
         decoder.param_shapes(config), slots, past,
         jax.ShapeDtypeStruct((2, 2), jnp.int32), adapters=None, num_tokens=16,
         **static).lower(lowering_platforms=('tpu',)).as_text()
-  # Of each layer, for the prompts and for what was said; a device has half of
-  # the groups, or rows, and half of the heads.
+  # Two calls per layer, for prompts and completions, with half of the groups or
+  # rows and half of the heads on each device.
   calls = [x for x in lowered.splitlines() if '@tpu_custom_call(' in x]
   assert len(calls) == 2 * config.num_layers
   heads = config.num_kv_heads // 2

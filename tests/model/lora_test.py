@@ -1,4 +1,4 @@
-"""model/lora.py: adapters change what they should and nothing else."""
+"""Adapters change only their targets."""
 
 import dataclasses
 
@@ -41,18 +41,18 @@ def _adapted(params, weights, scales):
   return _logits(model.with_adapters(params, adapters), TOKENS)
 
 
-def test_fresh_adapters_change_nothing(params):
+def test_initial_adapters_have_no_effect(params):
   weights = model.init_lora(jax.random.key(1), tiny.CONFIG, SPEC, 1)
   bound = tiny.CONFIG.intermediate_size**-0.5
   assert np.abs(weights['down']['a']).max() <= bound
   assert np.std(weights['down']['a']) > 0.4 * bound
-  # Two programs, so equal to rounding.
+  # Two programs agree up to rounding.
   np.testing.assert_allclose(
       _adapted(params, weights, [2.0]), _logits(params, TOKENS), atol=2e-6)
 
 
-def test_rows_of_one_batch_use_different_adapters(params):
-  # Of different ranks: what is missing in one is filled with nothing.
+def test_groups_of_a_batch_use_different_adapters(params):
+  # Of different ranks, so that the smaller one is padded.
   weights = _random(1), _random(1, dataclasses.replace(SPEC, rank=5), seed=2)
   scales, ids = [0.5, 2.0], np.array([1, 0, 1])
   stacked = model.stack(weights, scales)
@@ -87,7 +87,7 @@ def test_decoding_uses_the_adapter_of_each_row(params):
     ({'targets': ()}, 'lora.targets is empty'),
     ({'rank': 0}, 'lora.rank=0'),
 ])
-def test_what_adapts_nothing_is_refused(changes, words):
+def test_targets_without_kernels_are_refused(changes, words):
   with pytest.raises(errors.UserError, match=words):
     model.init_lora(
         jax.random.key(0), tiny.CONFIG, dataclasses.replace(SPEC, **changes), 1)

@@ -1,11 +1,11 @@
-"""The attention of prompts on an NVIDIA GPU: cuDNN's, by way of `jax.nn`.
+"""Attention of prompts on NVIDIA GPUs: cuDNN through `jax.nn`.
 
-Only sequences without a prefix have it. A suffix would need the log-sum of the
-scores from two calls, but jax gives it in the type of the values, and cuDNN's
-rule drops its gradient; or a mask over prefix and suffix, which jax turns into
-a bias with a gradient, in memory both as large as the scores of a head.
+It serves only sequences without a prefix. Suffixes would need either the
+log-sum of the scores of two calls, which jax rounds to the dtype of the values
+and whose gradient cuDNN's rule drops, or a mask, which jax turns into a bias
+with a gradient, each as large as the scores of a head.
 
-cuDNN wants a GPU of the Ampere generation or a newer one.
+cuDNN needs an Ampere GPU or newer.
 
 Letters as in `atgrpo_jax.model.decoder`.
 """
@@ -19,7 +19,7 @@ import jax.numpy as jnp
 def fits(
     device: jax.sharding.AbstractDevice, q: jax.Array,
     prefix_length: int) -> bool:
-  """Whether `attend` can take queries [P, K, G, X, M, H] on such a device."""
+  """Whether `attend` supports queries [P, K, G, X, M, H] on this device."""
   width = q.shape[-1]
   return (
       device.device_kind.startswith('NVIDIA') and not prefix_length
@@ -28,15 +28,15 @@ def fits(
 
 
 def attend(q, k, v, prefix, prefix_mask, implementation: str = 'cudnn'):
-  """What `attention.attend` computes for causal suffixes alone.
+  """`attention.attend` for causal suffixes without prefix or past.
 
   Args:
     q: [P, K, G, X, M, H] scaled queries.
     k: [P, K, G, H, X] suffix keys.
     v: [P, K, G, X, H] suffix values.
-    prefix: None; `fits` says so.
-    prefix_mask: None as well.
-    implementation: of `jax.nn.dot_product_attention`; 'xla' for tests.
+    prefix: None.
+    prefix_mask: None.
+    implementation: for `jax.nn.dot_product_attention`; tests use 'xla'.
 
   Returns:
     [P, K, G, X, M, H]
@@ -44,7 +44,7 @@ def attend(q, k, v, prefix, prefix_mask, implementation: str = 'cudnn'):
   del prefix, prefix_mask
   groups, heads, candidates, queries, per_head, width = q.shape
   rows = groups * candidates
-  # The M queries of a key head stand side by side.
+  # The M queries of a key head are adjacent.
   q = q.transpose(0, 2, 3, 1, 4, 5).reshape(
       rows, queries, heads * per_head, width)
   k = k.transpose(0, 2, 4, 1, 3).reshape(rows, queries, heads, width)

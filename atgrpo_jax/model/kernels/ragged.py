@@ -1,10 +1,9 @@
-"""The attention of decoding on a TPU: it reads the positions that count.
+"""Attention of decoding on a TPU that skips the padding of a cache.
 
-Rows have rooms of one size for keys and values, and most of a room is empty: a
-prompt of 900 tokens stands in a bucket of 8192. The kernel has a step for each
-block of a room up to the room's length and none for the others: their number is
-known when it runs, and a step that does nothing would take as long as the read
-that it saves.
+All rows of a cache have the same capacity, and most of it is padding: a prompt
+of 900 tokens is stored in a bucket of 8192. The grid of the kernel has one step
+for each block with keys. The number of steps is known at run time; a step that
+only skips a block would take as long as reading it.
 
 Letters as in `atgrpo_jax.model.decoder`.
 """
@@ -21,97 +20,97 @@ import numpy as np
 
 from atgrpo_jax.model import kv_cache
 
-BLOCK = 256  # Positions that are read at once.
+BLOCK = 256  # Positions read in one step.
 
-_LANES = 128  # Of a TPU's registers.
-_SUBLANES = 16  # Rows of a register of bfloat16.
+_LANES = 128  # Width of a TPU register.
+_SUBLANES = 16  # Rows of a bfloat16 register.
 _MASKED = -1e30
 
 
 def fits(
     device: jax.sharding.AbstractDevice, width: int,
     num_positions: int) -> bool:
-  """Whether `attend` can take rooms [B, K, H, S] on such a device."""
+  """Whether `attend` supports keys [B, K, H, S] on this device."""
   return device.platform == 'tpu' and not width % _LANES and (
       num_positions < _LANES or not num_positions % _LANES)
 
 
 def block_size(num_positions: int) -> int:
-  """The positions of a room that are read at once."""
+  """Positions read in one step."""
   return np.gcd(num_positions, BLOCK).item()
 
 
 def attend(q, k, v, lengths, interpret: bool = False):
-  """What queries mix of the first positions of a room, not yet divided.
+  """Unnormalised attention over the first `lengths` positions.
 
   Args:
     q: [B, K, Q, H] scaled queries.
-    k: [B, K, H, S] keys; perhaps `kv_cache.Quantized`, as the values are then.
+    k: [B, K, H, S] keys; may be `kv_cache.Quantized` if the values are.
     v: [B, K, S, H] values.
-    lengths: [B] int32, positions that count.
-    interpret: whether to run without a TPU, for tests.
+    lengths: [B] int32, number of unmasked positions.
+    interpret: run without a TPU, for tests.
 
   Returns:
-    mixed: [B, K, Q, H] float32, the sum of exp(score - top) times the value.
-    top: [B, K, Q, 1] float32, the largest score; -1e30 without a position.
+    mixed: [B, K, Q, H] float32, the sum of exp(score - top) * value.
+    top: [B, K, Q, 1] float32, the largest score; -1e30 if all are masked.
     total: [B, K, Q, 1] float32, the sum of exp(score - top).
   """
-  rooms, heads, num_queries, width = q.shape
+  num_rows, heads, num_queries, width = q.shape
   pad = -num_queries % _SUBLANES
   q = jnp.pad(q, ((0, 0), (0, 0), (0, pad), (0, 0)))
   block = block_size(k.shape[-1])
   num_blocks = -(-lengths // block)
   ends = jnp.cumsum(num_blocks)
-  most = rooms * (k.shape[-1] // block)
-  # Of each step the room, and the block in it.
-  room = jnp.repeat(jnp.arange(rooms), num_blocks, total_repeat_length=most)
-  at = jnp.arange(most) - (ends - num_blocks)[room]
+  max_steps = num_rows * (k.shape[-1] // block)
+  # The row of each step, and the block of this row.
+  row = jnp.repeat(
+      jnp.arange(num_rows), num_blocks, total_repeat_length=max_steps)
+  index = jnp.arange(max_steps) - (ends - num_blocks)[row]
 
-  def query_at(step, lengths, room, at):
-    return room[step], 0, 0, 0
+  def query_block(step, lengths, row, index):
+    return row[step], 0, 0, 0
 
-  def keys_at(step, lengths, room, at):
-    return room[step], 0, 0, at[step]
+  def key_block(step, lengths, row, index):
+    return row[step], 0, 0, index[step]
 
-  def values_at(step, lengths, room, at):
-    return room[step], 0, at[step], 0
+  def value_block(step, lengths, row, index):
+    return row[step], 0, index[step], 0
 
-  def scales_at(step, lengths, room, at):
-    return room[step], 0, at[step]
+  def scale_block(step, lengths, row, index):
+    return row[step], 0, index[step]
 
-  of_queries = pl.BlockSpec((1, heads, num_queries + pad, width), query_at)
-  of_lanes = pl.BlockSpec((1, heads, num_queries + pad, _LANES), query_at)
+  query_spec = pl.BlockSpec((1, heads, num_queries + pad, width), query_block)
+  lanes_spec = pl.BlockSpec((1, heads, num_queries + pad, _LANES), query_block)
   lanes = jax.ShapeDtypeStruct((*q.shape[:-1], _LANES), jnp.float32)
-  of_rooms = [
-      pl.BlockSpec((1, heads, width, block), keys_at),
-      pl.BlockSpec((1, heads, block, width), values_at)]
+  kv_specs = [
+      pl.BlockSpec((1, heads, width, block), key_block),
+      pl.BlockSpec((1, heads, block, width), value_block)]
   if isinstance(k, kv_cache.Quantized):
-    of_rooms += [pl.BlockSpec((1, heads, block), scales_at)] * 2
-    rooms_read = k.codes, v.codes, k.scales, v.scales
+    kv_specs += [pl.BlockSpec((1, heads, block), scale_block)] * 2
+    kv = k.codes, v.codes, k.scales, v.scales
   else:
-    rooms_read = k, v
-  found = pl.pallas_call(
+    kv = k, v
+  mixed, top, total = pl.pallas_call(
       functools.partial(_attend_block, block),
       grid_spec=pltpu.PrefetchScalarGridSpec(
           num_scalar_prefetch=3, grid=(jnp.maximum(ends[-1], 1),),
-          in_specs=[of_queries, *of_rooms],
-          out_specs=[of_queries, of_lanes, of_lanes]),
+          in_specs=[query_spec, *kv_specs],
+          out_specs=[query_spec, lanes_spec, lanes_spec]),
       out_shape=[jax.ShapeDtypeStruct(q.shape, jnp.float32), lanes, lanes],
       interpret=interpret, name='ragged_attention',
-  )(lengths, room, at, q, *rooms_read)
-  # Nothing is written of a room without a position.
+  )(lengths, row, index, q, *kv)
+  # The kernel writes nothing for rows without keys.
   return tuple(
       jnp.where(lengths[:, None, None, None] > 0, x[:, :, :num_queries], empty)
       for x, empty in zip(
-          (found[0], found[1][..., :1], found[2][..., :1]),
-          (0.0, _MASKED, 0.0)))
+          (mixed, top[..., :1], total[..., :1]), (0.0, _MASKED, 0.0)))
 
 
-def _attend_block(block, lengths, room, at, q, k, v, *rest):
-  """One block of a room; the results gather what the blocks before it gave."""
+def _attend_block(block, lengths, row, index, q, k, v, *rest):
+  """Adds one block of a row to its results."""
   *scales, mixed, top, total = rest
   step = pl.program_id(0)
-  length, start = lengths[room[step]], at[step] * block
+  length, start = lengths[row[step]], index[step] * block
 
   @pl.when(start == 0)
   def _():

@@ -1,4 +1,4 @@
-"""Which kernel computes the attention, and where.
+"""Chooses the attention kernel for a device.
 
 Letters as in `atgrpo_jax.model.decoder`.
 """
@@ -20,10 +20,10 @@ _KERNELS = (splash, cudnn)
 
 
 def find(q: jax.Array, prefix_length: int) -> Callable[..., jax.Array] | None:
-  """The kernel for queries [P, K, G, X, M, H], or None: `attention.attend`.
+  """The kernel of prefill and learner for queries [P, K, G, X, M, H].
 
-  Of prefill and learner. The devices are those of the mesh of `set_mesh`;
-  without one there is none.
+  None stands for `attention.attend`. The device comes from the mesh of
+  `set_mesh`; without a mesh there is no kernel.
   """
   device = _device(q)
   for kernel in _KERNELS:
@@ -34,41 +34,42 @@ def find(q: jax.Array, prefix_length: int) -> Callable[..., jax.Array] | None:
 
 
 def find_for_rows(
-    q: jax.Array, room_sizes: Sequence[int]) -> Callable[..., jax.Array] | None:
-  """The same for the query [N * R, K, 1, 1, M, H] of each row, over a cache."""
+    q: jax.Array, capacities: Sequence[int]) -> Callable[..., jax.Array] | None:
+  """The kernel of decoding for queries [N * R, K, 1, 1, M, H]."""
   device = _device(q)
   if device is None or not all(
-      ragged.fits(device, q.shape[-1], size) for size in room_sizes):
+      ragged.fits(device, q.shape[-1], size) for size in capacities):
     return None
   return functools.partial(
-      _on_each_device, functools.partial(attention.attend_rooms, ragged.attend),
+      _on_each_device,
+      functools.partial(attention.attend_ragged, ragged.attend),
       (True, True, True, None, True, False, True, False, False))
 
 
 def _device(q):
-  """What the mesh is of; None where heads would be cut."""
+  """The device of the mesh; None if a head would be split."""
   mesh = jax.sharding.get_abstract_mesh()
   device = mesh.abstract_device
   if device is None or q.shape[1] % mesh.shape['tensor']:
-    return None  # The compiler pads heads that do not divide, a kernel cannot.
+    return None  # The compiler pads a fraction of a head; a kernel cannot.
   return device
 
 
 def _on_each_device(attend, have_heads, *args):
-  """On each device the attention of its groups, or rows, and heads.
+  """Runs the kernel on the groups (or rows) and heads of each device.
 
-  `have_heads` says of each argument whether its second axis is that of heads;
-  None, if its first is not that of groups either.
+  `have_heads` has an entry per argument: True if its axes start with groups and
+  heads, False if with groups alone, None if with neither.
   """
   axes = mesh_lib.free_axes()
-  # Axes of size 1, too: cuDNN's call is not for devices that share an array.
+  # All axes, even of size 1: cuDNN's call cannot be partitioned.
   if axes and jax.sharding.get_abstract_mesh().size > 1:
-    of_rows = mesh_lib.free_spec(mesh_lib.ROWS)
-    of_heads = mesh_lib.free_spec(mesh_lib.ROWS, 'tensor')
+    heads_spec = mesh_lib.free_spec(mesh_lib.ROWS, 'tensor')
+    specs = {
+        True: heads_spec, False: mesh_lib.free_spec(mesh_lib.ROWS),
+        None: mesh_lib.free_spec()}
     attend = jax.shard_map(
-        attend, in_specs=tuple(
-            {True: of_heads, False: of_rows, None: mesh_lib.free_spec()}[has]
-            for has in have_heads),
-        out_specs=of_heads, axis_names=set(axes),
+        attend, in_specs=tuple(specs[has] for has in have_heads),
+        out_specs=heads_spec, axis_names=set(axes),
         check_vma=False)
   return attend(*args)

@@ -1,12 +1,13 @@
-"""The attention of prefill and learner on a TPU: jax's splash kernel.
+"""Attention of prefill and learner on a TPU: jax's splash kernel.
 
-The G candidates of a group are one sequence of G * X queries. Its keys are
-those of the prefix, then those of the candidates one after another; the mask of
-the candidates is a diagonal of causal blocks. The kernel visits no block that
-is masked altogether, and scores never leave the chip's fast memory. Candidates
-behind a prefix that is no longer than they are, such as prompts behind their
-instructions, are sequences of their own: a copy of it costs less than a mask of
-all pairs of their blocks, which is made while a program is traced.
+The G candidates of a group form one sequence of G * X queries. Its keys are the
+prefix, followed by each candidate. The mask of the candidates is block diagonal
+with causal blocks. The kernel skips fully masked blocks and keeps scores in
+VMEM.
+
+If the prefix is not longer than the candidates, such as prompts after their
+instructions, each candidate is a sequence with a copy of the prefix. The copy
+costs less than tracing the mask of all pairs of blocks.
 
 Letters as in `atgrpo_jax.model.decoder`.
 """
@@ -25,21 +26,21 @@ from jax.experimental.pallas.ops.tpu.splash_attention import (
 import jax.numpy as jnp
 import numpy as np
 
-_LANES = 128  # Of a TPU's registers: lengths and head widths are multiples.
-_BLOCK = 512  # Queries, or keys, that are scored at once.
+_LANES = 128  # Lengths and head widths must be multiples.
+_BLOCK = 512  # Queries or keys of a block.
 
 
 def fits(
     device: jax.sharding.AbstractDevice, q: jax.Array,
     prefix_length: int) -> bool:
-  """Whether `attend` can take queries [P, K, G, X, M, H] on such a device."""
+  """Whether `attend` supports queries [P, K, G, X, M, H] on this device."""
   *_, queries, _, width = q.shape
   return device.platform == 'tpu' and not any(
       size % _LANES for size in (queries, width, prefix_length))
 
 
 def attend(q, k, v, prefix, prefix_mask, interpret: bool = False):
-  """What `attention.attend` computes for causal suffixes without a past.
+  """`attention.attend` for causal suffixes without a past.
 
   Args:
     q: [P, K, G, X, M, H] scaled queries.
@@ -47,31 +48,34 @@ def attend(q, k, v, prefix, prefix_mask, interpret: bool = False):
     v: [P, K, G, X, H] suffix values.
     prefix: keys [P, K, H, S] and values [P, K, S, H], or None.
     prefix_mask: [P, S] bool, or None without a prefix.
-    interpret: whether to run without a TPU, for tests.
+    interpret: run without a TPU, for tests.
 
   Returns:
     [P, K, G, X, M, H]
   """
   groups, heads, candidates, queries, per_head, width = q.shape
   if candidates > 1 and prefix is not None and prefix[1].shape[2] <= queries:
-    return jax.vmap(lambda *own: attend(
-        *(x[:, :, None] for x in own), prefix, prefix_mask, interpret)[:, :, 0],
-                    in_axes=2, out_axes=2)(q, k, v)
-  # One sequence of all candidates, with query heads in front.
+    def attend_candidate(*qkv):
+      qkv = (x[:, :, None] for x in qkv)
+      return attend(*qkv, prefix, prefix_mask, interpret)[:, :, 0]
+
+    return jax.vmap(attend_candidate, in_axes=2, out_axes=2)(q, k, v)
+  # One sequence of all candidates, query heads first.
   q = q.transpose(0, 1, 4, 2, 3, 5).reshape(
       groups, heads, per_head, -1, width)
   k = k.transpose(0, 1, 2, 4, 3).reshape(groups, heads, -1, width)
   v = v.reshape(groups, heads, -1, width)
-  # A query sees the keys of its own id.
-  own = jnp.ones((groups, candidates * queries), jnp.int32)
-  ids = kernel_lib.SegmentIds(own, own)
+  # A query sees the keys of its segment; padding of the prefix has another id.
+  suffix_ids = jnp.ones((groups, candidates * queries), jnp.int32)
+  ids = kernel_lib.SegmentIds(suffix_ids, suffix_ids)
   if prefix is not None:
     k = jnp.concatenate([prefix[0].swapaxes(-1, -2), k], axis=2)
     v = jnp.concatenate([prefix[1], v], axis=2)
-    ids = kernel_lib.SegmentIds(
-        own, jnp.concatenate([prefix_mask.astype(jnp.int32), own], axis=1))
+    ids = kernel_lib.SegmentIds(suffix_ids, jnp.concatenate(
+        [prefix_mask.astype(jnp.int32), suffix_ids], axis=1))
   kernel = _kernel(
-      candidates, queries, k.shape[2] - own.shape[1], per_head, interpret)
+      candidates, queries, k.shape[2] - suffix_ids.shape[1], per_head,
+      interpret)
   mixed = jax.vmap(jax.vmap(kernel, in_axes=(0, 0, 0, None)))(q, k, v, ids)
   mixed = mixed.reshape(groups, heads, per_head, candidates, queries, width)
   return mixed.transpose(0, 1, 3, 4, 2, 5)
@@ -91,12 +95,12 @@ def _kernel(candidates, queries, prefix_length, per_head, interpret):
 
 
 def _block(length):
-  """The largest block that divides a length; any divides none."""
+  """The largest block that divides a length."""
   return np.gcd(length, _BLOCK).item()
 
 
 class _Mask(mask_lib.Mask):
-  """A prefix that all see, then a causal block for each candidate."""
+  """A prefix that all queries see, then a causal block per candidate."""
 
   def __init__(self, candidates: int, queries: int, prefix_length: int):
     self._sizes = candidates, queries, prefix_length
@@ -111,7 +115,7 @@ class _Mask(mask_lib.Mask):
     row, column = (
         np.arange(size)[at] for size, at in zip(self.shape, index))
     column -= prefix_length
-    # Most blocks are all seen, or not at all; there are many.
+    # Most of the many blocks are fully visible or fully masked.
     shape = len(row), len(column)
     if column[-1] < 0:
       return _all(True, shape)
@@ -122,8 +126,8 @@ class _Mask(mask_lib.Mask):
       if len(owners) == 1 and column[-1] <= row[0]:
         return _all(True, shape)
     row, column = row[:, None], column[None]
-    own = (column <= row) & (column // queries == row // queries)
-    return (column < 0) | own
+    causal = (column <= row) & (column // queries == row // queries)
+    return (column < 0) | causal
 
   def __eq__(self, other: object) -> bool:
     return isinstance(other, _Mask) and self._sizes == other._sizes
