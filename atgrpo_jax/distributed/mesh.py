@@ -1,25 +1,21 @@
-"""Meshes, and which axis of which array lies on which axis of a mesh.
+"""Meshes and shardings.
 
 A mesh has three axes:
 
-  data    each shard computes other groups with all parameters
-  fsdp    the same, but each shard keeps only its share of the parameters
-  tensor  each shard computes all groups with its share of the heads, hidden
-          units and vocabulary
+  data    shards the groups; each shard holds all parameters
+  fsdp    shards the groups and the parameters
+  tensor  shards heads, hidden units and vocabulary
 
-Every policy is computed on the mesh of its pool, some of the devices.
-Everything runs on a mesh, one device is a mesh of one.
+Each policy runs on the mesh of its pool, a subset of the devices. A single
+device is a mesh of one.
 
-Several TPU slices are joined by a network that is slower than the links within
-a slice, as several nodes with GPUs are. There `data` is split first: each slice
-or node computes its own groups.
+TPU slices and GPU nodes are connected by slower networks than the devices
+within them, so `data` is split over slices or nodes first.
 
-Whatever belongs to groups is computed by `per_shard`, in which a shard sees its
-own groups alone, and what all shards add up to is added once, by
-`sum_over_data`. So a program has no collective over `data` but that one. XLA
-runs the collectives of a CPU program that do not depend on each other in any
-order, with a thread for each device: two devices that take two of them in
-different orders would wait for ever.
+Computations on groups run in `per_shard`, where a shard sees only its groups.
+`sum_over_data` adds the shards once, so a program has a single collective over
+`data`. This avoids a deadlock: XLA's CPU backend runs independent collectives
+in any order, and devices that start them in different orders wait forever.
 """
 
 from __future__ import annotations
@@ -43,10 +39,10 @@ import numpy as np
 from atgrpo_jax import errors
 
 AXES = ('data', 'fsdp', 'tensor')
-AUTO = 'auto'  # Pools that are still to be chosen.
-ROWS = ('data', 'fsdp')  # What the groups of a batch are split over.
+AUTO = 'auto'  # Pools to be chosen.
+ROWS = ('data', 'fsdp')  # The axes that shard the groups of a batch.
 
-# (name of a leaf, where its axes lie). A kernel is [L, in, out].
+# (pattern of leaf names, sharding). A kernel is [L, in, out].
 Rules = Sequence[tuple[str, PartitionSpec]]
 
 _HEAD_RULE = (r'head', PartitionSpec('fsdp', 'tensor'))
@@ -68,12 +64,12 @@ _num_dispatched = itertools.count()  # See `throttle_cpu_dispatch`.
 
 
 def param_rules(tied_head: bool) -> Rules:
-  """The rules of a model's parameters."""
+  """Sharding rules of model parameters."""
   return _PARAM_RULES if tied_head else (*_PARAM_RULES, _HEAD_RULE)
 
 
 def decoding_rules(tied_head: bool) -> Rules:
-  """The rules without `fsdp`: no device waits for another's parameters."""
+  """`param_rules` without `fsdp`, so that decoding gathers no parameters."""
   return [
       (rule, PartitionSpec(*(
           None if axis == 'fsdp' else axis for axis in spec)))
@@ -82,14 +78,14 @@ def decoding_rules(tied_head: bool) -> Rules:
 
 @dataclasses.dataclass(frozen=True)
 class MeshSpec:
-  """How the devices are cut.
+  """Sizes of the meshes.
 
   Attributes:
-    fsdp: size of that axis in each pool; 0 where it is still to be chosen.
-    tensor: size of that axis, or 0; `data` is what remains of the pool.
-    pools: the devices of each policy, as in 'tool=0:4,planner=4:8'; '' gives
-      every policy all devices, and AUTO is still to be chosen. They are counted
-      slice by slice.
+    fsdp: size of the axis in each pool; 0 to be chosen.
+    tensor: size of the axis in each pool; 0 to be chosen. `data` takes the
+      remaining factor.
+    pools: devices of each policy, such as 'tool=0:4,planner=4:8', counted slice
+      by slice; '' gives all devices to every policy, AUTO is to be chosen.
   """
 
   fsdp: int = 1
@@ -100,7 +96,7 @@ class MeshSpec:
 def make_meshes(
     policies: Sequence[str], devices: Sequence[jax.Device],
     spec: MeshSpec) -> dict[str, Mesh]:
-  """Policy -> mesh. Policies with the same pool have the same mesh."""
+  """Policy -> mesh; policies of one pool share a mesh."""
   for name, size in (('fsdp', spec.fsdp), ('tensor', spec.tensor)):
     errors.check_number(f'mesh.{name}', size, min_value=1)
   pools = _parse_pools(policies, len(devices), spec.pools)
@@ -111,7 +107,8 @@ def make_meshes(
     if rest:
       raise errors.UserError(
           f'mesh.fsdp={spec.fsdp} times mesh.tensor={spec.tensor} does not '
-          f'divide the {stop - start} devices {start}:{stop}.')
+          f'divide the {stop - start} devices {start}:{stop}; choose a '
+          'divisor.')
     meshes[start, stop] = Mesh(
         _arrange(devices[start:stop], (data, spec.fsdp, spec.tensor)), AXES,
         axis_types=(jax.sharding.AxisType.Auto,) * len(AXES))
@@ -119,20 +116,21 @@ def make_meshes(
 
 
 def num_slices(mesh: Mesh) -> int:
-  """On how many slices, or nodes with GPUs, a mesh lies."""
+  """Number of TPU slices or GPU nodes of a mesh."""
   return len({_slice_of(device) for device in mesh.devices.flat})
 
 
 def num_data_shards(mesh: Mesh) -> int:
-  """Into how many shards a mesh splits the groups."""
+  """Number of shards that a mesh splits the groups into."""
   return math.prod(mesh.shape[axis] for axis in ROWS)
 
 
 def tree_shardings(tree: Any, mesh: Mesh, rules: Rules) -> Any:
   """The sharding of each leaf of `tree` (arrays or their shapes).
 
-  A leaf's name is its path, as in layers/gate/kernel; what holds the tree,
-  such as an optimiser's moments, may stand before it. Scalars are everywhere.
+  Rules match the end of a leaf's path, such as layers/gate/kernel, so they also
+  apply to optimizer moments. Scalars are replicated.
+
   Raises ValueError unless every leaf matches one rule and every rule a leaf,
   and UserError for an axis that the mesh does not divide.
   """
@@ -145,7 +143,7 @@ def tree_shardings(tree: Any, mesh: Mesh, rules: Rules) -> Any:
     for size, axis in zip(leaf.shape, spec):
       if axis is not None and size % mesh.shape[axis]:
         raise errors.UserError(
-            f'mesh.{axis}={mesh.shape[axis]} does not divide the axis of '
+            f'mesh.{axis}={mesh.shape[axis]} does not divide the axis of size '
             f'{size} of {_name(path)} {leaf.shape}; choose a divisor.')
     return NamedSharding(mesh, spec)
 
@@ -154,15 +152,15 @@ def tree_shardings(tree: Any, mesh: Mesh, rules: Rules) -> Any:
 
 def tree_template(
     shapes: Any, mesh: Mesh, rules: Rules, dtype: Any = None) -> Any:
-  """Shapes with the shardings of `tree_shardings`, and a dtype if given."""
+  """Shapes with the shardings of `tree_shardings`, optionally cast."""
   return jax.tree.map(
-      lambda x, at: jax.ShapeDtypeStruct(
-          x.shape, dtype or x.dtype, sharding=at),
+      lambda x, sharding: jax.ShapeDtypeStruct(
+          x.shape, dtype or x.dtype, sharding=sharding),
       shapes, tree_shardings(shapes, mesh, rules))
 
 
 def constrain_tree(tree: Any, rules: Rules) -> Any:
-  """Keeps a traced tree where `tree_shardings` puts it."""
+  """Constrains a traced tree to the shardings of `tree_shardings`."""
   if current_size() == 1:
     return tree
   return jax.tree.map(
@@ -170,9 +168,9 @@ def constrain_tree(tree: Any, rules: Rules) -> Any:
 
 
 def constrain(x: jax.Array, *axes: str | tuple[str, ...] | None) -> jax.Array:
-  """Says on which mesh axes those of a traced array lie, within `set_mesh`.
+  """Constrains the axes of a traced array to axes of the current mesh.
 
-  Within `per_shard`, only the axes that are left count.
+  Within `per_shard`, its axes are ignored.
   """
   if current_size() == 1:
     return x
@@ -180,7 +178,7 @@ def constrain(x: jax.Array, *axes: str | tuple[str, ...] | None) -> jax.Array:
 
 
 def free_spec(*axes: str | tuple[str, ...] | None) -> PartitionSpec:
-  """A spec without the axes of a surrounding `per_shard`."""
+  """A `PartitionSpec` without the axes of a surrounding `per_shard`."""
   free = free_axes()
 
   def keep(axis):
@@ -193,11 +191,10 @@ def free_spec(*axes: str | tuple[str, ...] | None) -> PartitionSpec:
 def per_shard(
     function: Callable[[Any, Any], Any],
     axes: Sequence[str] = ROWS) -> Callable[[Any, Any], Any]:
-  """`function(whole, split)` as each shard of `axes` computes it by itself.
+  """Runs `function(whole, split)` on each shard of `axes`.
 
-  `whole` is the same for all shards; `split` and what is returned are split on
-  the first axis of each array. No shard waits for another. What a gradient of
-  `whole` adds up to over the shards is added at the end, in one piece.
+  `whole` is replicated; `split` and the result are sharded on their first axis.
+  No shard waits for another. Sums the gradient of `whole` over shards once.
   """
   sizes = free_axes()
   axes = tuple(axis for axis in axes if sizes.get(axis, 1) > 1)
@@ -209,21 +206,21 @@ def per_shard(
 
 
 def any_shard(x: jax.Array) -> jax.Array:
-  """Within `per_shard`, whether `x` [] bool holds in any shard of `ROWS`."""
+  """Within `per_shard`, the logical or of `x` [] bool over shards of `ROWS`."""
   axes = tuple(axis for axis in ROWS if axis not in free_axes())
   return jax.lax.pmax(x.astype(jnp.int32), axes) > 0 if axes else x
 
 
 def data_size() -> int:
-  """Shards of the axis `data` of the mesh of `set_mesh`; 1 without one."""
+  """Size of the axis `data` of the current mesh; 1 without a mesh."""
   return free_axes().get('data', 1)
 
 
 def zeros_over_data(tree: Any, rules: Rules) -> Any:
-  """Zeros for what each shard of `data` adds up by itself.
+  """Zeros like `tree`, with a leading axis for the shards of `data`.
 
-  Each leaf of `tree` (arrays or their shapes) has one, with a first axis for
-  the shards; `rules` say where the others lie. See `sum_over_data`.
+  Each shard adds to its own; `sum_over_data` adds the shards. `rules` shard the
+  other axes.
   """
   return jax.tree.map(
       lambda x, spec: constrain(
@@ -232,9 +229,9 @@ def zeros_over_data(tree: Any, rules: Rules) -> Any:
 
 
 def sum_over_data(tree: Any, rules: Rules) -> Any:
-  """Adds up what `zeros_over_data` began, float32 all of it.
+  """Sums over the leading axis of `zeros_over_data`, in one collective.
 
-  In one piece, whatever the tree holds: one collective.
+  All leaves are float32.
   """
   if data_size() == 1:
     return jax.tree.map(lambda x: x[0], tree)
@@ -248,10 +245,10 @@ def sum_over_data(tree: Any, rules: Rules) -> Any:
         part.reshape(leaf.shape[1:])
         for part, leaf in zip(jnp.split(total, ends[:-1]), leaves)])
 
-  one = jax.eval_shape(lambda: jax.tree.map(lambda x: x[0], tree))
+  shapes = jax.eval_shape(lambda: jax.tree.map(lambda x: x[0], tree))
   return jax.shard_map(
-      add, in_specs=(data_specs(one, rules),),
-      out_specs=_specs(one, rules)[0], check_vma=False)(tree)
+      add, in_specs=(data_specs(shapes, rules),),
+      out_specs=_specs(shapes, rules)[0], check_vma=False)(tree)
 
 
 def data_specs(tree: Any, rules: Rules) -> Any:
@@ -262,7 +259,7 @@ def data_specs(tree: Any, rules: Rules) -> Any:
 
 
 def put_rows(tree: Any, mesh: Mesh) -> Any:
-  """Puts numpy arrays, the same in every process, with the first axis split."""
+  """Shards the first axis of numpy arrays that are equal in all processes."""
   sharding = NamedSharding(mesh, PartitionSpec(ROWS))
   return jax.tree.map(
       lambda x: jax.make_array_from_callback(
@@ -270,12 +267,12 @@ def put_rows(tree: Any, mesh: Mesh) -> Any:
 
 
 def throttle_cpu_dispatch(result: Any, mesh: Mesh) -> Any:
-  """The result of a program, for which every eighth call waits on a CPU.
+  """Returns `result`; on a CPU, every eighth call waits for it.
 
-  XLA's CPU client launches the programs of several devices, and runs them, on
-  one pool with a thread for each device. A launch waits there while 32 programs
-  of its device have not ended. If one of these is in a collective, the launch
-  has the thread that the other device needs to come to it, for ever.
+  This avoids a deadlock. XLA's CPU client launches and runs the programs of all
+  devices on one pool with a thread per device. A launch blocks while 32
+  programs of its device are pending. If one of them is in a collective, the
+  launch occupies the thread that another device needs to join it.
   """
   if (mesh.devices.flat[0].platform == 'cpu'
       and next(_num_dispatched) % 8 == 7):
@@ -284,9 +281,9 @@ def throttle_cpu_dispatch(result: Any, mesh: Mesh) -> Any:
 
 
 def gather_per_shard(x: jax.Array, at: jax.Array) -> jax.Array:
-  """[N * A, ...] -> [N * B, ...]: of each shard its rows `at` [N, B].
+  """Gathers rows `at` [N, B] of each of N shards.
 
-  No shard reads another's. Beyond the last row stands any of them.
+  [N * A, ...] -> [N * B, ...]. Indices beyond the last row give any row.
   """
   taken = jax.vmap(lambda x, at: x.at[at].get(mode='clip'))(
       x.reshape(len(at), -1, *x.shape[1:]), at)
@@ -294,9 +291,10 @@ def gather_per_shard(x: jax.Array, at: jax.Array) -> jax.Array:
 
 
 def scatter_per_shard(x: jax.Array, at: jax.Array, y: jax.Array) -> jax.Array:
-  """`x` [N * A, ...], with `y` [N * B, ...] at rows `at` [N, B] of each shard.
+  """Sets rows `at` [N, B] of each of N shards.
 
-  What would stand beyond the last row is left out.
+  `x` is [N * A, ...] and `y` [N * B, ...]. Indices beyond the last row are
+  ignored.
   """
   return jax.vmap(lambda x, at, y: x.at[at].set(y, mode='drop'))(
       x.reshape(len(at), -1, *x.shape[1:]), at,
@@ -304,7 +302,7 @@ def scatter_per_shard(x: jax.Array, at: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def _specs(tree, rules):
-  """A spec for each leaf, and the rules that were used."""
+  """The spec of each leaf, and the set of used rules."""
   used = set()
 
   def spec(path, leaf):
@@ -329,12 +327,12 @@ def _name(path) -> str:
 
 
 def current_size() -> int:
-  """Devices of the mesh of `set_mesh`, or of a shard's; 1 without one."""
+  """Number of devices of the current mesh or shard; 1 without a mesh."""
   return math.prod(free_axes().values())
 
 
 def free_axes() -> dict[str, int]:
-  """Axes of the mesh of `set_mesh`, without those of a `per_shard`."""
+  """Axes of the current mesh, without those of a `per_shard`."""
   mesh = jax.sharding.get_abstract_mesh()
   return {
       name: mesh.shape[name]
@@ -343,33 +341,33 @@ def free_axes() -> dict[str, int]:
 
 
 def _slice_of(device):
-  # A device of one slice may not say so.
+  # Devices of a single slice may lack the attribute.
   return getattr(device, 'slice_index', 0)
 
 
 def _arrange(devices, shape):
-  """The devices of one mesh as an array of that shape."""
+  """The devices of a mesh as an array of shape (data, fsdp, tensor)."""
   _, fsdp, tensor = shape
   slices = collections.defaultdict(list)
   for device in devices:
     slices[_slice_of(device)].append(device)
   parts = list(slices.values())
   if all(len(part) % (fsdp * tensor) == 0 for part in parts):
-    try:  # An axis may be half of a physical one: 2 and 4 on 4x4 chips.
+    try:  # Splitting a physical axis allows 2 and 4 on 4x4 chips.
       return np.concatenate([
           mesh_utils.create_device_mesh(
               (len(part) // (fsdp * tensor), fsdp, tensor), part,
               allow_split_physical_axes=True) for part in parts])
     except AssertionError as error:
       raise errors.UserError(
-          f'mesh.pools: {len(devices)} devices from {devices[0]} on are no '
-          'rectangle of chips; give pools of equal size.') from error
+          f'mesh.pools: the {len(devices)} devices from {devices[0]} do not '
+          'form a rectangle of chips; use pools of equal size.') from error
   if devices[0].platform == 'tpu':
     raise errors.UserError(
         f'mesh.fsdp={fsdp} times mesh.tensor={tensor} does not divide the '
         f'devices of each slice, {", ".join(str(len(p)) for p in parts)}; '
-        'choose a divisor, since only groups are split over slices.')
-  # Nodes with GPUs, whose network is fast enough for parameters.
+        'choose a divisor, because slices share no parameters.')
+  # The network between GPU nodes is fast enough to shard parameters.
   return np.reshape(np.array(devices), shape)
 
 
@@ -383,18 +381,18 @@ def _parse_pools(policies, num_devices, pools):
   if (','.join(f'{name}={a}:{b}' for name, a, b in found) != pools
       or set(slices) != set(policies) or len(found) != len(slices)):
     raise errors.UserError(
-        f'mesh.pools={pools!r} must name the devices of every policy once, '
+        f'mesh.pools={pools!r} must give the devices of every policy once, '
         f'such as {example!r}.')
   for name, (start, stop) in slices.items():
     if not start < stop <= num_devices:
       raise errors.UserError(
-          f'mesh.pools: {name}={start}:{stop} is no slice of the '
-          f'{num_devices} devices there are.')
+          f'mesh.pools: {name}={start}:{stop} is not a range of the '
+          f'{num_devices} devices.')
     for other, (other_start, other_stop) in slices.items():
       if (start, stop) != (other_start, other_stop) and (
           start < other_stop and other_start < stop):
         raise errors.UserError(
             f'mesh.pools: {name}={start}:{stop} and '
-            f'{other}={other_start}:{other_stop} overlap; give them the same '
-            'devices or none in common.')
+            f'{other}={other_start}:{other_stop} overlap; use equal or '
+            'disjoint ranges.')
   return slices

@@ -97,7 +97,7 @@ def diagnose(
   """
   throttled = functools.partial(mesh_lib.throttle_cpu_dispatch, mesh=mesh)
   static = {'config': config, 'spec': spec}
-  sums, kls = {}, {}
+  sums = {}
   for role, part in roles.items():
     total = gradients.zero_sums(params, **static)
     kl = jnp.zeros_like(total.loss)
@@ -108,17 +108,16 @@ def diagnose(
         batch = batch.replace(reference_logprobs=reference)
       total = throttled(gradients.accumulate(
           params, total, batch, frozen_params=frozen_params, **static))
+    total.metrics['kl_to_start'] = kl
     sums[role] = gradients.add_up(total, **static)
-    kls[role] = float(jnp.sum(kl))
   products = np.asarray(_products([total.grads for total in sums.values()]))
   norms = np.sqrt(np.diag(products))
   values = {}
   for (role, part), norm in zip(roles.items(), norms):
-    values |= {
-        f'{role}/grad_norm': norm / part.num_units,
-        f'{role}/entropy':
-            float(sums[role].metrics['entropy']) / part.num_tokens,
-        f'{role}/kl_to_start': kls[role] / part.num_tokens}
+    values[f'{role}/grad_norm'] = norm / part.num_units
+    for name in ('entropy', 'kl_to_start'):
+      values[f'{role}/{name}'] = (
+          float(sums[role].metrics[name]) / part.num_tokens)
   for (i, role), (j, other) in itertools.combinations(enumerate(sums), 2):
     values[f'cosine/{role}+{other}'] = products[i, j] / (norms[i] * norms[j])
   return values

@@ -1,4 +1,4 @@
-"""sharding.py: every leaf has a place, and what cannot be cut is refused."""
+"""Shardings of every leaf, and meshes over slices and pools."""
 
 import dataclasses
 import types
@@ -30,7 +30,7 @@ def _specs(tree, rules=RULES, mesh=MESH):
       lambda x: x.spec, mesh_lib.tree_shardings(tree, mesh, rules))
 
 
-def test_moments_lie_with_their_parameters(shapes):
+def test_moments_are_sharded_like_parameters(shapes):
   spec = specs.optimizer(learning_rate=1.0)
   placed = _specs(jax.eval_shape(
       lambda p: policy_lib.TrainState.create(p, spec), shapes))
@@ -40,13 +40,13 @@ def test_moments_lie_with_their_parameters(shapes):
   assert moments.count == placed.num_updates == PartitionSpec()
 
 
-def test_decoding_waits_for_no_parameters(shapes):
+def test_decoding_gathers_no_parameters(shapes):
   specs = jax.tree.leaves(_specs(shapes, mesh_lib.decoding_rules(True)))
   assert not any('fsdp' in spec for spec in specs)
   assert any('tensor' in spec for spec in specs)
 
 
-def test_each_leaf_matches_one_rule_and_each_rule_a_leaf(shapes):
+def test_leaves_and_rules_match_one_to_one(shapes):
   with pytest.raises(ValueError, match=r"match no leaf: \['head'\]"):
     _specs(shapes, mesh_lib.param_rules(tied_head=False))
   with pytest.raises(ValueError, match='head matches 0 sharding rules'):
@@ -55,31 +55,29 @@ def test_each_leaf_matches_one_rule_and_each_rule_a_leaf(shapes):
   with pytest.raises(ValueError, match='embedding matches 2 sharding rules'):
     _specs(shapes, twice)
   with pytest.raises(
-      errors.UserError, match='mesh.tensor=3 does not divide the axis of 32 '
-      r'of embedding \(32, 16\)'):
+      errors.UserError, match='mesh.tensor=3 .* 32 of embedding'):
     _specs(shapes, mesh=AbstractMesh((1, 1, 3), mesh_lib.AXES))
 
 
 @pytest.mark.parametrize('spec, words', [
     ({'fsdp': 3}, 'mesh.fsdp=3 times mesh.tensor=1 does not divide the 8'),
     ({'fsdp': 0}, 'mesh.fsdp=0'),
-    ({'pools': 'a=0:4'}, "mesh.pools='a=0:4' must name .* 'a=0:8,b=0:8'"),
+    ({'pools': 'a=0:4'}, "mesh.pools='a=0:4' .* 'a=0:8,b=0:8'"),
     ({'pools': 'a=0:4,b=4:8,c=4:8'}, 'every policy once'),
     ({'pools': 'a=0-4,b=4:8'}, 'every policy once'),
-    ({'pools': 'a=0:4,b=4:9'}, 'b=4:9 is no slice of the 8 devices'),
-    ({'pools': 'a=4:4,b=4:8'}, 'a=4:4 is no slice'),
+    ({'pools': 'a=0:4,b=4:9'}, 'b=4:9 .* 8 devices'),
+    ({'pools': 'a=4:4,b=4:8'}, 'a=4:4'),
     ({'pools': 'a=0:5,b=4:8'}, 'a=0:5 and b=4:8 overlap'),
     ({'pools': 'a=0:3,b=3:8', 'tensor': 2},
      'mesh.tensor=2 does not divide the 3 devices 0:3'),
 ])
-def test_what_cannot_be_cut_is_refused(spec, words):
-  # Nothing asks the devices anything before that.
+def test_indivisible_devices_and_bad_pools_are_refused(spec, words):
   devices = [types.SimpleNamespace() for _ in range(8)]
   with pytest.raises(errors.UserError, match=words):
     mesh_lib.make_meshes(['a', 'b'], devices, mesh_lib.MeshSpec(**spec))
 
 
-def test_policies_of_one_pool_have_one_mesh():
+def test_policies_of_one_pool_share_a_mesh():
   devices = jax.devices()[:1]
   meshes = mesh_lib.make_meshes(
       ['a', 'b'], devices, mesh_lib.MeshSpec(pools='a=0:1,b=0:1'))
@@ -90,7 +88,7 @@ def test_policies_of_one_pool_have_one_mesh():
 
 @dataclasses.dataclass(frozen=True)
 class _Device:
-  """What jax asks of a device to build a mesh."""
+  """The attributes that jax reads to build a mesh."""
 
   id: int
   slice_index: int
@@ -102,7 +100,7 @@ class _Device:
 
 
 def _slices(num_slices, size, platform='tpu'):
-  """Devices as a run may get them: not slice by slice."""
+  """Devices that are not ordered by slice."""
   return [
       _Device(index * size + i, index, platform, (i % 2, i // 2, 0))
       for i in range(size) for index in range(num_slices)]
@@ -130,7 +128,7 @@ def test_only_data_is_split_over_slices(platform, num_slices, spec):
 @pytest.mark.parametrize('kind', ['TPU v5 lite', 'TPU v6 lite', 'TPU v4'])
 @pytest.mark.parametrize('spec', [
     {'fsdp': 2, 'tensor': 4}, {'fsdp': 4, 'tensor': 2}, {'fsdp': 8}])
-def test_an_axis_may_be_half_of_one_of_the_slice(kind, spec):
+def test_physical_axes_may_be_split(kind, spec):
   devices = [
       _Device(i, 0, 'tpu', (i % 4, i // 4, 0), kind) for i in range(16)]
   mesh = _mesh(devices, **spec)
@@ -147,10 +145,9 @@ def test_pools_are_counted_slice_by_slice():
 
 @pytest.mark.parametrize('spec, sizes', [
     ({'fsdp': 8}, '4, 4'), ({'pools': 'a=0:6', 'fsdp': 3}, '4, 2')])
-def test_what_does_not_fit_a_slice_is_refused_on_tpus_alone(spec, sizes):
+def test_only_gpus_share_parameters_across_nodes(spec, sizes):
   with pytest.raises(
-      errors.UserError, match=f'does not divide the devices of each slice, '
-      f'{sizes}; choose a divisor'):
+      errors.UserError, match=f'devices of each slice, {sizes}'):
     _mesh(_slices(2, 4), **spec)
   devices = _mesh(_slices(2, 4, 'gpu'), **spec).devices
   assert [device.slice_index for device in devices[:, 0, 0]] in ([0], [0, 0])
