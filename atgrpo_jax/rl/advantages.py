@@ -1,14 +1,14 @@
-"""Advantages: return minus baseline, perhaps scaled.
+"""Advantages: return minus baseline, optionally scaled.
 
 AT-GRPO compares the G candidates of one prompt (arXiv 2510.11062, Algorithm
-1): A_c = (R_c - mean R) / F_norm(R). Which candidates share a baseline is
-given by a baseline id, so that plain GRPO on a team (one id per task) is the
-same code.
+1): A_c = (R_c - mean R) / F_norm(R). Baseline ids say which candidates share a
+baseline; plain GRPO on a team has one id per task.
 
-Deviations from the authors' code: a group whose returns are all equal has the
-advantage 0 exactly, decided by max == min (rounding alone can invent an
-advantage near 1 otherwise); the standard deviation is the population's; a
-single candidate has the advantage 0 instead of its raw return.
+Deviations from the authors' code:
+1. Equal returns give advantages of exactly 0, tested by max == min. Otherwise
+   rounding alone can cause advantages near 1.
+2. The standard deviation is that of the population.
+3. A single candidate has advantage 0 instead of its return.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ def group_advantages(
     episodes: np.ndarray | None = None) -> np.ndarray:
   """Advantages [N] float32.
 
-  Runs on the host: which groups carry a signal decides the shape of the batch.
+  Runs on the host, because nonzero advantages determine the batch shapes.
 
   Args:
     returns: [N] float32.
-    baseline_ids: [N] int, equal for candidates that are compared.
-    valid: [N] bool; the others neither count nor get an advantage.
+    baseline_ids: [N] int, equal for candidates with a common baseline.
+    valid: [N] bool; invalid candidates are ignored and have advantage 0.
     baseline: 'mean' of the group (GRPO); 'leave_one_out', the mean of the
-      others (RLOO, arXiv 2402.14740); its 'max' (no advantage is above 0); or
-      'none' (REINFORCE).
+      others (RLOO, arXiv 2402.14740); 'max' of the group, so that no advantage
+      is above 0; 'none' (REINFORCE).
     scale: 'std' divides by the group's standard deviation (GRPO), 'none' does
       not (Dr. GRPO, arXiv 2503.20783; MAGRPO).
-    weights: [N] float, how much each counts in the mean and the deviation, as
-      from `return_weights`; None for 1.
-    episodes: [N] int, equal for candidates of one episode. The others of
-      'leave_one_out' are those of other episodes, since an action has a part in
-      all returns of its own. None for an episode each.
+    weights: [N] float, weights in the mean and the deviation, see
+      `return_weights`; None for 1.
+    episodes: [N] int, equal for candidates of one episode; 'leave_one_out'
+      leaves out the whole episode, whose returns an action affects. None for
+      one episode per candidate.
   """
   if not returns.shape == baseline_ids.shape == valid.shape:
     raise ValueError(
@@ -75,15 +75,15 @@ def group_advantages(
 def critic_advantages(
     returns: np.ndarray, values: np.ndarray, baseline_ids: np.ndarray,
     valid: np.ndarray, *, scale: str) -> np.ndarray:
-  """Returns less the values of their prompts, [N] float32.
+  """Returns minus the values of their prompts, [N] float32.
 
   Args:
     returns: [N] float32.
-    values: [N] float, what a critic says of each prompt.
-    baseline_ids: [N] int, equal for candidates that are scaled alike.
-    valid: [N] bool; the others neither count nor get an advantage.
-    scale: 'std' divides by the deviation from the values, which is the root
-      mean square of return minus value; 'none' does not. No mean is subtracted.
+    values: [N] float, the critic's value of each prompt.
+    baseline_ids: [N] int, equal for candidates with a common scale.
+    valid: [N] bool; invalid candidates are ignored and have advantage 0.
+    scale: 'std' divides by the root mean square of return minus value; 'none'
+      does not. No mean is subtracted.
   """
   advantages = np.zeros(returns.shape, np.float32)
   advantages[valid] = (returns.astype(np.float64) - values)[valid]
@@ -100,24 +100,25 @@ def critic_advantages(
 def _mean_of_others(
     returns: np.ndarray, weights: np.ndarray,
     episodes: np.ndarray) -> np.ndarray:
-  """For each [N], the mean of other episodes; its own return without any."""
+  """Means [N] over other episodes; the return itself if there are none."""
   _, owners = np.unique(episodes, return_inverse=True)
 
-  def others(x):
+  def sum_of_others(x):
     return x.sum() - np.bincount(owners, x)[owners]
 
-  alone = owners.max() == 0
-  return returns if alone else others(weights * returns) / others(weights)
+  if owners.max() == 0:
+    return returns
+  return sum_of_others(weights * returns) / sum_of_others(weights)
 
 
 def return_weights(baseline_ids: np.ndarray, returns: np.ndarray) -> np.ndarray:
-  """Weights [N] float64 by which a return counts once in each group.
+  """Weights [N] float64 with which each return counts once per group.
 
-  For returns that several actions share: without them the baseline would be
-  that of the longer episodes.
+  If several actions share a return, longer episodes would otherwise dominate
+  the baseline.
 
   Args:
-    baseline_ids: [N] int, equal for candidates that are compared.
+    baseline_ids: [N] int, equal for candidates with a common baseline.
     returns: [N] int, equal for candidates that share a return.
   """
   _, owners, counts = np.unique(

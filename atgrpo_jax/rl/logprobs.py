@@ -1,7 +1,7 @@
-"""The log-probability of a chosen token, and the entropy of its distribution.
+"""Log-probabilities of tokens, and entropies.
 
-The learner scores with `token_logprobs`. The sampler, which draws the token
-too, gets the same number from what it draws it by (`sampling.categorical`).
+The learner scores with `token_logprobs`. The sampler computes the same number
+while it draws the token (`sampling.categorical`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ def token_logprobs(
     logits: jax.Array, tokens: jax.Array, temperature: float) -> jax.Array:
   """Log-probabilities [...] float32 of `tokens` [...] under `logits` [..., V].
 
-  A temperature of 0 stands for greedy decoding; the log-probabilities are then
-  those of temperature 1.
+  Temperature 0 means greedy decoding, with the log-probabilities of temperature
+  1.
   """
   scaled = logits.astype(jnp.float32) / (temperature or 1.0)
   picked = jnp.take_along_axis(scaled, tokens[..., None], axis=-1)[..., 0]

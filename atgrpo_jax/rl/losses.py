@@ -1,32 +1,31 @@
-"""Losses over arrays: they know no model, no config and no tokenizer.
+"""Losses over arrays.
 
-A loss is a sum over its microbatch; the caller divides once, after all
-microbatches and devices, by `num_units` of all candidates of the step: also of
-those that have no advantage, whose terms are 0 and which need not be computed.
-With the ratio rho = pi / pi_old of a token,
+A loss is a sum over its microbatch. The caller divides once, after all
+microbatches and devices, by `num_units` of all candidates of the step.
+Candidates without an advantage count there, although their terms are 0 and need
+not be computed. With the ratio rho = pi / pi_old of a token,
 
   surrogate = -w min(rho A, clip(rho, 1 - low, 1 + high) A)
 
 as in Algorithm 1 of arXiv 2510.11062. pi_old is the learner before the first
-update; w = min(pi_old / pi_sampler, cap) corrects what the sampler's numerics
-differ from the learner's (truncated importance sampling), and is 1 up to
-rounding in float32.
+update. w = min(pi_old / pi_sampler, cap) corrects the sampler-learner mismatch
+(truncated importance sampling) and is 1 up to rounding in float32.
 
-A penalty keeps the policy near a reference. From each sampled token it
-estimates the KL of that token given what stands before it; the effect on later
-tokens is not in the gradient, and what stands before is what the sampler wrote.
-With k3 = ref / pi - 1 - log(ref / pi) (joschu.net/blog/kl-approx.html)
+A penalty keeps the policy near a reference. It estimates the KL of each sampled
+token given the preceding tokens; its gradient ignores the effect on later
+tokens. With k3 = ref / pi - 1 - log(ref / pi) (joschu.net/blog/kl-approx.html)
 
-  k3          w rho k3: value and gradient are those of KL(pi || ref)
-  k3_forward  w rho k3 with rho held fixed: the value is that of KL(pi || ref),
-              the gradient that of KL(ref || pi)
+  k3          w rho k3: value and gradient of KL(pi || ref)
+  k3_forward  w rho k3 with constant rho: value of KL(pi || ref), gradient of
+              KL(ref || pi)
 
-are neither clipped nor averaged by `ratio_level`. Not offered: log(pi / ref)
-(k1), whose gradient has the mean 0, and log(pi / ref)^2 / 2 (k2) times a fixed
-w rho, whose gradient is that of k3, token by token.
+are neither clipped nor averaged by `ratio_level`. Two estimators are left out:
+log(pi / ref) (k1), whose expected gradient is 0, and log(pi / ref)^2 / 2 (k2)
+with constant w rho, whose gradient equals that of k3.
 
-Deviations from the authors' code: the dual clip is off by default; the
-sampler's own log-probabilities are used instead of being thrown away.
+Deviations from the authors' code:
+1. The dual clip is off by default.
+2. The log-probabilities of the sampler are used.
 """
 
 from __future__ import annotations
@@ -50,24 +49,24 @@ class LossSpec:
   """The switches of the policy loss.
 
   Attributes:
-    clip_low: the ratio is clipped to [1 - low, 1 + high].
+    clip_low: the ratio is clipped to [1 - clip_low, 1 + clip_high].
     clip_high: see `clip_low`.
-    dual_clip: for a negative advantage the loss is at most -dual_clip * A
-      (arXiv 1912.09729); 0 for none.
+    dual_clip: bounds the loss by -dual_clip * A for negative advantages (arXiv
+      1912.09729); 0 for no bound.
     ratio_level: 'token', or 'sequence' for the geometric mean over a
       completion (GSPO, arXiv 2507.18071).
-    aggregation: what one unit of the mean is. 'token_mean': a token;
-      'sequence_mean': a completion, its tokens averaged first; 'constant': a
-      completion, its tokens summed (Dr. GRPO, arXiv 2503.20783, up to the
-      constant it divides by; the completion axis T is none, since it differs
-      from one microbatch to the next).
+    aggregation: the unit of the mean. 'token_mean': a token. 'sequence_mean': a
+      completion, averaged over its tokens. 'constant': a completion, summed
+      over its tokens (Dr. GRPO, arXiv 2503.20783, up to its constant divisor;
+      the completion axis T cannot serve because it differs between
+      microbatches).
     importance_cap: upper bound of w; 0 for w = 1.
-    kl_estimator: of the penalty towards the reference policy. 'k3': its
-      gradient is that of KL(policy || reference), the reverse KL (as in
-      DeepSeek-V3.2); 'k3_forward': that of KL(reference || policy), the forward
-      KL (GRPO's own, arXiv 2402.03300); 'none' for no penalty.
-    kl_coefficient: weight of that penalty.
-    entropy_coefficient: bonus for the entropy of each token's distribution.
+    kl_estimator: penalty towards the reference. 'k3' has the gradient of the
+      reverse KL, KL(policy || reference) (as DeepSeek-V3.2); 'k3_forward' that
+      of the forward KL, KL(reference || policy) (GRPO, arXiv 2402.03300);
+      'none' for no penalty.
+    kl_coefficient: weight of the penalty.
+    entropy_coefficient: weight of the entropy bonus.
   """
 
   clip_low: float
@@ -82,7 +81,7 @@ class LossSpec:
 
   @property
   def has_penalty(self) -> bool:
-    """Whether candidates without an advantage have a gradient, too."""
+    """True if candidates without an advantage have a gradient."""
     return bool(self.kl_coefficient or self.entropy_coefficient)
 
   def __post_init__(self):
@@ -100,33 +99,33 @@ class LossSpec:
     errors.check_number('loss.entropy_coefficient', self.entropy_coefficient)
     if 0 < self.dual_clip <= 1:
       raise errors.UserError(
-          f'loss.dual_clip={self.dual_clip} would take the gradient of tokens '
-          'whose ratio is 1; give more than 1, such as 3, or 0 for none.')
+          f'loss.dual_clip={self.dual_clip} would clip tokens whose ratio is '
+          '1; use more than 1, such as 3, or 0 for none.')
     if (self.kl_estimator == 'none') != (self.kl_coefficient == 0.0):
       raise errors.UserError(
           f'loss.kl_estimator={self.kl_estimator!r} and kl_coefficient='
-          f'{self.kl_coefficient} contradict each other: set both or neither.')
+          f'{self.kl_coefficient}: set both or neither.')
 
 
 def policy_loss(
     logprobs: jax.Array, old_logprobs: jax.Array, behavior_logprobs: jax.Array,
     entropy: jax.Array, advantages: jax.Array, mask: jax.Array,
     reference_logprobs: jax.Array | None, spec: LossSpec):
-  """The clipped surrogate with its penalties.
+  """The clipped surrogate with penalties.
 
   Args:
-    logprobs: [B, T] float32 of the policy that is trained.
+    logprobs: [B, T] float32 of the policy.
     old_logprobs: [B, T] float32 of the learner before the first update.
     behavior_logprobs: [B, T] float32 of the sampler.
-    entropy: [B, T] float32 of each token's distribution.
+    entropy: [B, T] float32 of the distribution of each token.
     advantages: [B] float32.
-    mask: [B, T] bool, True where the policy chose the token.
+    mask: [B, T] bool, True for sampled tokens.
     reference_logprobs: [B, T] float32, or None without a KL penalty.
     spec: the switches.
 
   Returns:
-    loss: float32, sum over the units of `spec.aggregation`.
-    sums: name -> sum over tokens, for the log.
+    loss: [] float32, sum over the units of `spec.aggregation`.
+    sums: name -> [] float32, sum over tokens, for the log.
   """
   chex.assert_rank([logprobs, advantages], [2, 1])
   chex.assert_equal_shape(
@@ -136,13 +135,13 @@ def policy_loss(
   if (reference_logprobs is None) != (spec.kl_estimator == 'none'):
     raise ValueError(
         f'kl_estimator={spec.kl_estimator!r}, but reference_logprobs are '
-        f'{"missing" if reference_logprobs is None else "given"}; a penalty '
-        'needs both.')
+        f'{"missing" if reference_logprobs is None else "given"}; pass them '
+        'only with a penalty.')
 
   def masked(x):
     return jnp.where(mask, x, 0.0)
 
-  # What is masked means nothing: its exp may overflow, and 0 * inf is NaN.
+  # Masked positions hold arbitrary values: exp may overflow, 0 * inf is NaN.
   logprobs, old_logprobs, behavior_logprobs = map(
       masked, (logprobs, old_logprobs, behavior_logprobs))
   advantages = advantages[:, None]
@@ -172,17 +171,16 @@ def policy_loss(
       'clipped': jnp.sum(mask & was_clipped).astype(jnp.float32),
       'entropy': jnp.sum(masked(entropy)),
       'mismatch': jnp.sum(jnp.abs(mismatch)),
-      # KL(old || policy), since the old policy is who sampled.
+      # KL(old || policy), because the old policy sampled the tokens.
       'approx_kl': jnp.sum(kl_value(old_logprobs, logprobs)),
   }
   return aggregate(loss, mask, spec.aggregation), jax.lax.stop_gradient(sums)
 
 
 def kl_value(logprobs: jax.Array, other_logprobs: jax.Array) -> jax.Array:
-  """k3: for each token, an estimate of KL(policy || other).
+  """k3, a nonnegative estimate of KL(policy || other) per sampled token.
 
-  The tokens are the policy's own samples. No value is below 0. Only the value
-  is of this KL; the gradient for the policy is that of KL(other || policy).
+  Its gradient is that of KL(other || policy).
   """
   difference = other_logprobs - logprobs
   return jnp.exp(difference) - 1.0 - difference
@@ -191,11 +189,11 @@ def kl_value(logprobs: jax.Array, other_logprobs: jax.Array) -> jax.Array:
 def _kl_penalty(
     logprobs: jax.Array, old_logprobs: jax.Array,
     reference_logprobs: jax.Array, estimator: str) -> jax.Array:
-  """For each token, sampled by the old policy; see the top of the file."""
+  """Penalty of each token, sampled by the old policy; see the module."""
   ratio = jnp.exp(logprobs - old_logprobs)
   if estimator == 'k3':
-    # rho k3, multiplied out: where ref / pi is large, the sum of its gradients
-    # by rho and by pi would be rounding alone.
+    # Multiplied out: for large ref / pi, the gradients through rho and k3
+    # would cancel to rounding noise.
     return jnp.exp(reference_logprobs - old_logprobs) - ratio * (
         1.0 + reference_logprobs - logprobs)
   if estimator == 'k3_forward':
@@ -214,9 +212,9 @@ def aggregate(
 
 
 def num_units(lengths: np.ndarray, aggregation: str) -> int:
-  """How many units of `aggregation` completions of these lengths [N] are.
+  """Number of units of `aggregation` in completions of lengths [N].
 
-  Without a token, a completion is none.
+  Completions without tokens do not count.
   """
   if aggregation == 'token_mean':
     return int(np.sum(lengths))
@@ -224,7 +222,7 @@ def num_units(lengths: np.ndarray, aggregation: str) -> int:
 
 
 def supervised_loss(logprobs: jax.Array, mask: jax.Array) -> jax.Array:
-  """Negative log-likelihood, a sum over tokens."""
+  """Negative log-likelihood; a sum over tokens."""
   chex.assert_rank([logprobs, mask], 2)
   return aggregate(-logprobs, mask, 'token_mean')
 

@@ -6,12 +6,11 @@ g, the one-step target and the lambda-return of j are
   r_j + g V(next_j)
   R_j = r_j + g ((1 - lambda) V(next_j) + lambda mean_k R_k)
 
-where k are the joint actions that follow j. The state behind a joint action is
-always known, so a joint action that has no branch is bootstrapped, R_j = r_j +
-g V(next_j). Nothing follows the end of an episode: V(next_j) = 0. In a tree
-without branches R_j - V is generalised advantage estimation (arXiv 1506.02438);
-lambda = 0 is the one-step TD error, lambda = 1 the Monte Carlo return less the
-value.
+where k are the joint actions after j. The state after a joint action is always
+known, so a joint action without a branch bootstraps: R_j = r_j + g V(next_j).
+At the end of an episode V(next_j) = 0. In a tree without branches R_j - V is
+generalised advantage estimation (arXiv 1506.02438): lambda = 0 gives the
+one-step TD error, lambda = 1 the Monte Carlo return minus the value.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ import numpy as np
 def lambda_returns(
     rewards: np.ndarray, next_values: np.ndarray, next_returns: np.ndarray, *,
     discount: float, gae_lambda: float) -> np.ndarray:
-  """The lambda-returns [J] float64 of the joint actions of one node.
+  """Lambda-returns [J] float64 of the joint actions of one node.
 
   Args:
-    rewards: [J] float64; NaN, which stays NaN, if one is not known.
-    next_values: [J] float64 of the states behind them; 0 at an episode's end.
-    next_returns: [J] float64, the mean of the known lambda-returns that follow;
-      NaN where there are none.
-    discount: of the later step.
-    gae_lambda: see above.
+    rewards: [J] float64; unknown rewards are NaN and stay NaN.
+    next_values: [J] float64 of the next states; 0 at the end of an episode.
+    next_returns: [J] float64, means of the known lambda-returns that follow;
+      NaN if there are none.
+    discount: discount of one step.
+    gae_lambda: see the module.
   """
   expanded = np.isfinite(next_returns)
   mixed = (1 - gae_lambda) * next_values + gae_lambda * np.where(
@@ -39,7 +38,7 @@ def lambda_returns(
 
 
 def explained_variance(values: np.ndarray, targets: np.ndarray) -> float:
-  """1 - Var(targets - values) / Var(targets), of [N]; NaN if that is 0 / 0."""
+  """1 - Var(targets - values) / Var(targets) of [N]; NaN if constant."""
   variance = np.var(targets, dtype=np.float64)
   if variance == 0:
     return float('nan')

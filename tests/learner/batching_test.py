@@ -1,4 +1,4 @@
-"""batching.py: every group in one batch, once, with masks from its lengths."""
+"""Every group is in one batch, with masks from its lengths."""
 
 import collections
 import dataclasses
@@ -17,7 +17,7 @@ BUCKETS = batching.Buckets(
 
 
 def _group(prompt_length, completion_lengths, seed=0):
-  """A group whose ids include 0, at the ends as well."""
+  """A random group; its ids include 0."""
   rng = np.random.default_rng(seed)
   def ids(length):
     return rng.integers(0, 3, length).astype(np.int32)
@@ -31,13 +31,13 @@ def _make(prompt, completions, logprobs, advantages):
   return types.Group(
       key=types.GroupKey('A', 'a', 0, 0), policy='', prompt=prompt,
       candidates=tuple(
-          types.Candidate(completion, own, advantage=advantage)
-          for completion, own, advantage in zip(
+          types.Candidate(completion, x, advantage=advantage)
+          for completion, x, advantage in zip(
               completions, logprobs, advantages)))
 
 
 def _content(group):
-  """All that a group says, hashable."""
+  """The content of a group, hashable."""
   return str([
       group.prompt.tolist(), group.advantages.tolist(),
       *((c.completion.tolist(), c.behavior_logprobs.tolist())
@@ -45,7 +45,7 @@ def _content(group):
 
 
 def _read_back(batches):
-  """The content of every row that is not a filler, by lengths alone."""
+  """The content of all rows but padding, read by lengths."""
   return [
       _content(_make(
           batch.prompts[row, :batch.prompt_lengths[row]],
@@ -56,7 +56,7 @@ def _read_back(batches):
       for row, lengths in enumerate(batch.completion_lengths) if lengths.any()]
 
 
-def test_a_bucket_is_the_smallest_that_fits():
+def test_smallest_bucket_that_fits():
   found = [batching.bucket(n, (4, 8), 'x') for n in (0, 1, 4, 5, 8)]
   assert found == [4, 4, 4, 8, 8]
   for group, size, words in (
@@ -67,13 +67,13 @@ def test_a_bucket_is_the_smallest_that_fits():
       batching.make_batches([_group(3, [2, 2]), group], BUCKETS)
 
 
-def test_every_group_appears_once():
+def test_every_group_is_in_one_batch():
   groups = [
       _group(prompt, completions, seed)
       for seed, (prompt, completions) in enumerate(
           [(p, c) for p in (1, 4, 5, 8)
            for c in ([1, 3], [6, 1], [2, 2], [1, 2, 3], [0, 4])])]
-  # A group that occurs twice stays two.
+  # Duplicates stay.
   groups += [groups[3], groups[3]]
   batches = batching.make_batches(groups, BUCKETS)
   assert collections.Counter(_read_back(batches)) == collections.Counter(
@@ -84,7 +84,7 @@ def test_every_group_appears_once():
   assert batching.make_batches([], BUCKETS) == []
 
 
-def test_shapes_are_the_smallest_and_no_two_share_a_batch():
+def test_groups_of_equal_shape_share_a_batch():
   groups = [_group(3, [2, 3]), _group(5, [2, 3]), _group(3, [2, 4]),
             _group(3, [2, 3, 1]), _group(2, [1, 1])]
   shapes = [
@@ -92,11 +92,11 @@ def test_shapes_are_the_smallest_and_no_two_share_a_batch():
       for batch in batching.make_batches(groups, BUCKETS)]
   assert sorted(shapes) == [
       (1, 4, 1, 2, 6), (1, 4, 1, 3, 3), (1, 8, 1, 2, 3),
-      # The first and the last group are together.
+      # The first and the last group.
       (2, 4, 2, 2, 3)]
 
 
-def test_masks_come_from_lengths_and_not_from_ids():
+def test_masks_come_from_lengths():
   group = _make(
       prompt=np.array([0, 5, 0], np.int32),
       completions=[
@@ -111,7 +111,7 @@ def test_masks_come_from_lengths_and_not_from_ids():
       [1, 1, 0, 0, 0, 0]])
   np.testing.assert_array_equal(
       batch.behavior_logprobs, np.where(mask, -1.0, 0.0))
-  # The filler has a prompt of one token, and no token that counts.
+  # The padding row has a prompt of one token and no completion.
   assert batch.prompt_lengths.tolist() == [3, 1]
   assert not mask[1].any() and not batch.advantages[1].any()
   for field, dtype in (
@@ -121,11 +121,11 @@ def test_masks_come_from_lengths_and_not_from_ids():
     assert vars(batch)[field].dtype == dtype, field
 
 
-def test_shapes_of_a_mesh_can_be_split_evenly():
+def test_shapes_are_multiples_of_the_shards():
   on_three = BUCKETS.on(3)
   assert on_three.groups == (3, 6)
   assert on_three.microbatch(4, 3, 2) == 6
-  assert BUCKETS.on(16).groups == (16,)  # Both are one size there.
+  assert BUCKETS.on(16).groups == (16,)
   assert (on_three.prompt, on_three.completion) == (
       BUCKETS.prompt, BUCKETS.completion)
   assert BUCKETS.on(1) == BUCKETS

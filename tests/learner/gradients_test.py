@@ -1,4 +1,4 @@
-"""gradients.py: one update, and all the ways to compute it that must agree."""
+"""A golden step, and equivalent ways to compute a gradient."""
 
 import dataclasses
 import functools
@@ -39,7 +39,7 @@ def _score(params, batch, spec=SPEC):
 
 @pytest.fixture(scope='module')
 def batch(params):
-  """The tiny batch as the second of several updates sees it."""
+  """The tiny batch in the second of several updates."""
   batch = tiny.make_batch()
   def about(x, seed):
     shift = tiny.ids(*x.shape, seed=seed) / tiny.CONFIG.vocab_size - 0.5
@@ -65,18 +65,18 @@ def _update(state, sums):
 
 
 def _traced(spec):
-  """`accumulate` from zero, for those who count in its jaxpr."""
+  """`accumulate` from zero, to count operations in its jaxpr."""
   return lambda params, batch: _accumulate(params, [batch], spec)
 
 
 def _state(params):
-  """A state whose buffers may be donated."""
+  """A state with fresh buffers, which updates donate."""
   return policy_lib.TrainState.create(
       jax.tree.map(jnp.copy, params), SPEC.optimizer)
 
 
 def _assert_close(found, expected, tolerance):
-  """Sums agree, relative to the gradient's norm and the number of tokens."""
+  """Compares sums relative to the gradient norm and the number of tokens."""
   def compare(scale):
     def compare_leaf(path, x, y):
       np.testing.assert_allclose(
@@ -94,8 +94,6 @@ def _assert_same_bits(found, expected):
   jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
-# One update.
-
 GOLDEN = {
     'loss': -0.6137684, 'clipped': 10 / 35, 'entropy': 2.869555,
     'mismatch': 0.2919643, 'grad_norm': 3.525018, 'update_norm': 0.7735675,
@@ -108,14 +106,12 @@ def test_golden_step(params, batch):
   assert int(state.num_updates) == 1
   found = {name: float(metrics[name]) for name in GOLDEN}
   assert found == pytest.approx(GOLDEN, rel=1e-4), (
-      'The numbers of one update moved. Copy the new ones here only if the '
-      'change was meant to alter them: another loss, optimiser, '
-      'parametrisation, initialisation or tiny batch. A refactoring, another '
-      'layout, batching or precision of intermediate results is not: then '
-      'something broke.')
+      'The numbers of one update changed. Copy the new ones only after an '
+      'intended change of the loss, optimizer, initialisation or tiny batch; '
+      'refactoring, layout and batching must not change them.')
 
 
-def test_supervised_loss_is_that_of_the_scores_and_falls(params):
+def test_supervised_loss_equals_the_scores_and_falls(params):
   batch = tiny.make_batch()
   mask = np.asarray(gradients.completion_mask(batch))
   state, found = _state(params), [np.inf]
@@ -128,11 +124,8 @@ def test_supervised_loss_is_that_of_the_scores_and_falls(params):
     found.append(expected)
 
 
-# The same numbers in another way.
-
-
-def test_microbatches_of_any_shape_and_order_add_up(params, batch):
-  # Bite: what stands behind a length or in a filler, a chunk left out.
+def test_padding_order_and_microbatches_change_nothing(params, batch):
+  # Bite: reading padding, or skipping a chunk of logits.
   mask = np.asarray(gradients.completion_mask(batch))
   prompt_mask = np.arange(7) < np.asarray(batch.prompt_lengths)[:, None]
   assert not mask.all() and not prompt_mask.all() and not mask.any(-1).all()
@@ -142,7 +135,7 @@ def test_microbatches_of_any_shape_and_order_add_up(params, batch):
       old_logprobs=np.where(mask, batch.old_logprobs, np.nan),
       behavior_logprobs=np.where(mask, batch.behavior_logprobs, -np.inf),
       reference_logprobs=np.where(mask, batch.reference_logprobs, 1e9),
-      # Of the candidate without tokens.
+      # The candidate without tokens.
       advantages=np.where(mask.any(-1), batch.advantages, -1e6))
   once = _accumulate(params, [batch])
   _assert_same_bits(_accumulate(params, [junk]), once)
@@ -161,7 +154,7 @@ def test_microbatches_of_any_shape_and_order_add_up(params, batch):
       padded, prompts=pad(shuffled.prompts, axis0=1, axis1=4),
       prompt_lengths=np.append(shuffled.prompt_lengths, np.int32(1)))
   assert padded.prompts.shape == (37, 11)
-  # Its tokens, which are scored first, fill one chunk of 256 and not another.
+  # The tokens fill one chunk of 256 and part of a second.
   assert padded.completions.shape == (37, 4, 8)
   assert 256 < np.sum(padded.completion_lengths) < 512
   _assert_close(
@@ -170,7 +163,7 @@ def test_microbatches_of_any_shape_and_order_add_up(params, batch):
 
 
 def _plain_sums(params, batch):
-  """`accumulate` as a textbook has it: one row per completion, no sharing."""
+  """`accumulate` with one row per completion and no shared prompts."""
   def rows(x):
     return x.reshape(-1, *x.shape[2:])
 
@@ -185,18 +178,17 @@ def _plain_sums(params, batch):
     return total, metrics
 
   (total, metrics), grads = jax.value_and_grad(loss_fn, has_aux=True)(params)
-  # One shard.
   return jax.tree.map(
       lambda x: x[None], gradients.Sums(grads, total, metrics))
 
 
-def test_a_group_equals_its_prompt_repeated(params, batch):
+def test_shared_prompt_equals_repeated_prompts(params, batch):
   plain = jax.jit(functools.partial(_plain_sums, batch=batch))
   _assert_close(_accumulate(params, [batch]), plain(params), 1e-5)
 
 
-def test_remat_changes_the_program_and_not_the_numbers(params, batch):
-  # Two products in each of two layers; the backward pass repeats them.
+def test_remat_recomputes_and_keeps_the_numbers(params, batch):
+  # Two products in each of two layers; remat doubles them.
   rows = 2 * 2 * (3 * 7 + 12 * 5)
   counts = [
       tiny.count_rows(_traced(spec), (params, batch), tiny.MLP_KERNEL)
@@ -206,14 +198,14 @@ def test_remat_changes_the_program_and_not_the_numbers(params, batch):
       _accumulate(params, [batch], REMAT), _accumulate(params, [batch]), 1e-6)
 
 
-def test_a_prompt_is_computed_once_for_its_group(params):
+def test_prompt_is_computed_once_per_group(params):
   for size in (1, 8):
     batch = dataclasses.replace(
         tiny.make_batch(), completions=tiny.ids(3, size, 5),
         completion_lengths=np.full((3, size), 5, np.int32),
         behavior_logprobs=np.zeros((3, size, 5), np.float32),
         advantages=np.ones((3, size), np.float32))
-    # The candidates read its last token again; no other is repeated.
+    # Only the last token of a prompt is repeated.
     rows = 3 * 7 + 3 * size * 5
     for fn in (_traced(ON_POLICY), _score):
       assert tiny.count_rows(fn, (params, batch), tiny.EMBEDDING) == rows
@@ -226,15 +218,12 @@ def test_first_update_on_policy_has_ratio_one(params):
   assert sums.metrics['clipped'] == 0
   assert sums.metrics['approx_kl'] == 0
   assert sums.metrics['mismatch'] <= 1e-5 * NUM_TOKENS
-  # The ratio is one, so the loss is that of the advantages.
+  # With ratio 1, the loss is minus the sum of advantages.
   np.testing.assert_allclose(sums.loss, -np.sum(
       batch.completion_lengths * batch.advantages), rtol=1e-4)
 
 
-# What is not finite.
-
-
-def test_non_finite_gradients_change_nothing_and_are_named(params, batch):
+def test_nonfinite_gradients_skip_the_update_and_are_named(params, batch):
   good = _accumulate(params, [batch])
   state, _, _ = _update(_state(params), good)
   before = jax.device_get(state)

@@ -1,4 +1,4 @@
-"""Policies of all kinds train through the whole loop, and only what should."""
+"""Policies train only their own parameters, in every policy mode."""
 
 import json
 import shutil
@@ -10,7 +10,6 @@ import pytest
 from atgrpo_jax import errors
 from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax import train
-from atgrpo_jax import train as train_lib
 from atgrpo_jax.algorithms import collect
 from atgrpo_jax.learner import update
 from atgrpo_jax.rollout import tree
@@ -30,31 +29,31 @@ def _runner(experiment, states):
 def _groups(experiment, states):
   return tree.groups_of(collect.collect(
       _runner(experiment, states),
-      train_lib.draw_tasks(experiment.tasks('train'), 0, experiment),
+      train.draw_tasks(experiment.tasks('train'), 0, experiment),
       experiment.rollout, experiment.advantage))
 
 
 def _step(experiment, before):
-  """The states after one step of all policies."""
+  """One step of all policies."""
   groups = _groups(experiment, before)
   after = {}
   for name, state in before.items():
-    after[name], found = update.update_policy(
+    after[name], updates = update.update_policy(
         experiment.policies[name], state,
         [group for group in groups if group.policy == name], num_updates=1,
         order='mixed',
         buckets=experiment.buckets,
         frozen_params=experiment.frozen_params.get(name), reference=None)
-    assert found.metrics(name)['grad_norm'] > 0
+    assert updates.metrics(name)['grad_norm'] > 0
   return after
 
 
-def test_adapters_of_two_roles(echo_folder):
+def test_adapters_train_separately_over_one_frozen_model(echo_folder):
   experiment = echo.experiment(
       echo_folder, policies='lora_per_role',
       per_policy='second.lora.alpha=4.0')
   states = experiment.initial_states()
-  # They are sampled in one call, over one base.
+  # One call samples both adapters.
   sampled = _runner(experiment, states).policies
   assert sampled['first'].model is sampled['second'].model
   assert (sampled['first'].adapter, sampled['second'].adapter) == (0, 1)
@@ -62,28 +61,28 @@ def test_adapters_of_two_roles(echo_folder):
       sampled['first'].model.adapters.scales, [32 / 16, 4 / 16])
   base = experiment.frozen_params['first']
   assert experiment.frozen_params['second'] is base
-  unchanged, before = _bytes(base), _bytes(states)  # An update takes buffers.
+  unchanged, before = _bytes(base), _bytes(states)  # Updates donate.
   after = _step(experiment, states)
   assert _bytes(experiment.frozen_params['first']) == unchanged
   for name, state in after.items():
-    # Two moments and a few counters: of nothing but the adapter.
+    # The optimizer holds two moments per adapter weight and a few counters.
     sizes = [
         sum(x.size for x in jax.tree.leaves(tree))
         for tree in (state.params, state.opt_state)]
     assert 2 * sizes[0] <= sizes[1] < 2 * sizes[0] + 10
-    # The first update moves `b` alone: while it is 0, `a` has no gradient.
+    # The first update moves only `b`: while it is 0, `a` has no gradient.
     moved = jax.tree.map(
         lambda x, old: x != old, _bytes(state.params), before[name].params)
     for path, has_moved in jax.tree_util.tree_leaves_with_path(moved):
       assert has_moved == (path[-1].key == 'b'), path
-  # Another role's adapter is another draw.
+  # Roles start from different adapters.
   assert before['first'].params != before['second'].params
 
 
-def test_policies_with_models_and_tokenizers_of_their_own(
+def test_policies_with_different_models_and_tokenizers(
     echo_folder, tmp_path):
   other = shutil.copytree(echo_folder, tmp_path / 'other')
-  # The same words under other ids.
+  # The same words with other ids.
   tokenizer = json.loads((other / 'tokenizer.json').read_text())
   vocab = tokenizer['model']['vocab']
   words = list(vocab)
@@ -112,8 +111,8 @@ def test_policies_with_models_and_tokenizers_of_their_own(
   assert not tokenizers[0].decode(second.prompt).startswith('second')
 
 
-def test_each_policy_thinks_or_not_as_it_is_told(echo_folder, tmp_path):
-  # Bite: one tokenizer for all adapters that are sampled in one call.
+def test_thinking_differs_between_policies(echo_folder, tmp_path):
+  # Bite: one tokenizer for all adapters of a sampling call.
   folder = shutil.copytree(echo_folder, tmp_path / 'model')
   (folder / 'chat_template.jinja').write_text(
       '{{ messages[0].content }}{% if enable_thinking %} say{% endif %}')
@@ -128,7 +127,7 @@ def test_each_policy_thinks_or_not_as_it_is_told(echo_folder, tmp_path):
   assert last_words['second'] == {'say'}
 
 
-def test_a_frozen_role_is_played_and_not_saved(echo_folder, tmp_path):
+def test_frozen_policy_plays_but_is_not_saved(echo_folder, tmp_path):
   folder = shutil.copytree(echo_folder, tmp_path / 'model')
   workdir = tmp_path / 'run'
   changes = {
@@ -143,7 +142,7 @@ def test_a_frozen_role_is_played_and_not_saved(echo_folder, tmp_path):
   assert 'second/grad_norm' in line and 'first/grad_norm' not in line
   assert 'first/return' in line
 
-  # What the other one has learned is worth nothing with another frozen model.
+  # A checkpoint is tied to the weights of its frozen models.
   weights = folder / 'model.safetensors'
   content = bytearray(weights.read_bytes())
   content[-2] ^= 1
@@ -166,8 +165,8 @@ def test_a_frozen_role_is_played_and_not_saved(echo_folder, tmp_path):
      "'shared.optimizer.learning_rate=fast' should be a float"),
     ({'per_policy': 'shared.lora.rank=1.5'}, 'should be a int, such as 16'),
     ({'model.trained': 'lora', 'lora.rank': 0}, 'lora.rank=0'),
-    ({'mesh.pools': 'shared=0:99'}, 'no slice of the'),
+    ({'mesh.pools': 'shared=0:99'}, '=0:99 is not a range'),
 ])
-def test_what_cannot_work_is_refused(changes, words, echo_folder):
+def test_bad_policies_are_refused(changes, words, echo_folder):
   with pytest.raises(errors.UserError, match=words):
     echo.experiment(echo_folder, **changes)

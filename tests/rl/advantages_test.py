@@ -1,4 +1,4 @@
-"""advantages.py: hand-worked tables, and what the advantages must not see."""
+"""Advantages: hand-worked tables and invariances."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from atgrpo_jax.rl import advantages
 REWARDS = np.array([1, 0, 2, 0, 6, 3], np.float32)
 IDS = np.array([7, 3, 7, 3, 7, 3])
 
-# Baseline and scale. Without a baseline nothing is compared.
+# (baseline, scale), except without a baseline.
 every_variant = pytest.mark.parametrize('variant', [
     (baseline, scale) for baseline in advantages.BASELINES if baseline != 'none'
     for scale in advantages.SCALES])
@@ -24,10 +24,9 @@ def _advantages(rewards, ids, valid=None, variant=('mean', 'std')):
 
 
 @pytest.mark.parametrize('variant, first, second, factor', [
-    # Means 3 and 1: what is left is -2, -1, 3 and -1, -1, 2.
+    # Means 3 and 1: residuals -2, -1, 3 and -1, -1, 2.
     (('mean', 'none'), [-2, -1, 3], [-1, -1, 2], 4),
-    # Variances (4 + 1 + 9) / 3 and (1 + 1 + 4) / 3, so divided by the roots
-    # of 14 / 3 and of 2.
+    # Variances (4 + 1 + 9) / 3 = 14 / 3 and (1 + 1 + 4) / 3 = 2.
     (('mean', 'std'), [-0.9258201, -0.4629100, 1.3887301],
      [-0.7071068, -0.7071068, 1.4142136], 1),
     # 1 - (2 + 6) / 2, 2 - (1 + 6) / 2, 6 - (1 + 2) / 2;
@@ -42,7 +41,7 @@ def test_table(variant, first, second, factor):
   assert found.dtype == np.float32
   np.testing.assert_allclose(found[IDS == 7], first, rtol=1e-6)
   np.testing.assert_allclose(found[IDS == 3], second, rtol=1e-6)
-  # 'std' alone forgets the scale, and all forget a shift of a group.
+  # 'std' is invariant to scale, all variants to a shift of a group.
   np.testing.assert_allclose(
       _advantages(4 * REWARDS, IDS, variant=variant), factor * found,
       rtol=1e-6)
@@ -60,7 +59,7 @@ def test_table(variant, first, second, factor):
 @every_variant
 def test_equal_rewards_give_exactly_zero(size, reward, variant):
   rewards = np.full(size, reward, np.float32)
-  # What the usual rule makes of them, summed one by one in float32.
+  # The usual formula, summed sequentially in float32, gives about 1.
   centred = rewards - np.cumsum(rewards)[-1] / np.float32(size)
   std = np.sqrt(np.mean(centred**2))
   assert np.abs(centred / (std + np.float32(1e-8))).min() > 0.8
@@ -69,18 +68,18 @@ def test_equal_rewards_give_exactly_zero(size, reward, variant):
 
 
 @every_variant
-def test_a_candidate_without_company_has_none(variant):
+def test_single_candidate_has_no_advantage(variant):
   found = _advantages([5, 1, 3, 8], [0, 1, 1, 2], variant=variant)
   assert found[0] == found[3] == 0
   assert np.any(found[1:3] != 0)
-  # Nor has one whose company failed.
+  # Also if all others failed.
   found = _advantages([5, 1], [0, 0], [True, False], variant)
   np.testing.assert_array_equal(found, [0, 0])
 
 
 @every_variant
 @pytest.mark.parametrize('junk', [np.nan, np.inf, 1e6])
-def test_invalid_candidates_stay_out(variant, junk):
+def test_invalid_candidates_are_ignored(variant, junk):
   found = _advantages(
       [1, junk, 2, 6, junk], [0, 0, 0, 0, 1],
       [True, False, True, True, False], variant)
@@ -90,11 +89,10 @@ def test_invalid_candidates_stay_out(variant, junk):
 
 
 @every_variant
-def test_a_return_counts_once_in_each_group(variant):
-  """Repeats of a reward change nothing for the others, nor for itself."""
+def test_shared_return_counts_once_per_group(variant):
   rewards, ids, returns = zip(*(
       (1, 0, 4), (1, 0, 4), (1, 0, 4), (2, 0, 5), (6, 0, 6), (6, 0, 6),
-      # Others of the same returns.
+      # Another group with the same return ids.
       (0, 1, 4), (3, 1, 5), (3, 1, 5)))
   ids = np.array(ids)
   weights = advantages.return_weights(ids, np.array(returns))
@@ -109,14 +107,14 @@ def test_a_return_counts_once_in_each_group(variant):
   np.testing.assert_allclose(found, [a, a, a, b, c, c, d, e, e], rtol=1e-6)
 
 
-def test_the_others_of_an_action_are_those_of_other_episodes():
+def test_leave_one_out_leaves_out_the_episode():
   found = advantages.group_advantages(
       np.array([1, 2, 6, 0, 4, 5], np.float32), np.array([0, 0, 0, 0, 1, 1]),
       np.ones(6, bool), baseline='leave_one_out', scale='none',
       weights=np.array([.5, .5, 1, 1, 1, 1]),
       episodes=np.array([7, 7, 8, 7, 8, 8]))
-  # Against the 6 alone; and 6 against (1 / 2 + 2 / 2 + 0) / (1 / 2 + 1 / 2 + 1)
-  # = .75. The second group is of one episode, so nothing is compared.
+  # Episode 7 is compared with 6, episode 8 with (1 / 2 + 2 / 2 + 0) / (1 / 2 +
+  # 1 / 2 + 1) = .75. The second group has a single episode.
   np.testing.assert_allclose(found, [-5, -4, 5.25, -6, 0, 0], rtol=1e-6)
 
 
@@ -128,6 +126,6 @@ def test_wrong_arguments():
     _advantages(REWARDS, IDS[:5])
 
 
-def test_without_a_baseline_nothing_is_compared():
+def test_without_baseline_advantages_are_returns():
   found = _advantages([3, 3, 2], [0, 0, 1], variant=('none', 'none'))
   np.testing.assert_array_equal(found, [3, 3, 2])

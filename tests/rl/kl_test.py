@@ -1,7 +1,7 @@
-"""losses.py: whose KL a penalty is, by enumeration of all completions.
+"""KL penalties against an enumeration of all completions, in float64.
 
-In float64, over random policies: who sampled, who learned from it before the
-first update (old), who is trained, and the reference.
+The random policies are the sampler, the learner before the first update (old),
+the current policy and the reference.
 """
 
 import jax
@@ -33,32 +33,32 @@ def kl(p, q):
 
 
 def terms(logprobs, old, behavior, reference, estimator, **switches):
-  """The penalty [N] of completions, each of its own; arguments are [N, T]."""
+  """The penalty [N] of each completion; arguments are [N, T]."""
   spec = specs.loss(
       kl_estimator=estimator, kl_coefficient=1.0, aggregation='constant',
       **switches)
 
-  def one(*row):
+  def penalty(*row):
     logprobs, old, behavior, reference = (x[None] for x in row)
     return losses.policy_loss(
         logprobs, old, behavior, jnp.zeros_like(logprobs),
         jnp.zeros(1, logprobs.dtype), jnp.ones(logprobs.shape, bool),
         reference, spec)[0]
 
-  return jax.vmap(one)(logprobs, old, behavior, reference)
+  return jax.vmap(penalty)(logprobs, old, behavior, reference)
 
 
-# Who sampled, the old policy and the one that is trained.
+# Sampler, old policy and current policy.
 POLICIES = {
     'on-policy': [random_logits(1, VOCABULARY)] * 3,
-    'a later update': [random_logits(1, VOCABULARY)] * 2 + [
+    'later update': [random_logits(1, VOCABULARY)] * 2 + [
         random_logits(1, VOCABULARY) + 0.7 * random_logits(2, VOCABULARY)],
-    'a sampler of its own': [
+    'mismatched sampler': [
         random_logits(1, VOCABULARY) + 0.2 * random_logits(3, VOCABULARY),
         random_logits(1, VOCABULARY),
         random_logits(1, VOCABULARY) + 0.7 * random_logits(2, VOCABULARY)],
 }
-# Ratios of the later update are below 0.5 and above 1.5: all of these bite.
+# Later updates have ratios below 0.5 and above 1.5, so each switch matters.
 SWITCHES = (
     {}, {'ratio_level': 'sequence'}, {'clip_low': 0.0, 'clip_high': 0.0},
     {'clip_low': 10.0, 'clip_high': 10.0},
@@ -68,7 +68,7 @@ SWITCHES = (
 @pytest.mark.parametrize('estimator', ESTIMATORS)
 @pytest.mark.parametrize('policies', POLICIES.values(), ids=POLICIES)
 def test_value_and_gradient_of_one_token(policies, estimator):
-  """Those of KL(policy || reference); 'k3_forward' has the other's gradient."""
+  """KL(policy || reference); 'k3_forward' has the forward KL's gradient."""
   behavior, old, reference = map(
       jax.nn.log_softmax, (*policies[:2], random_logits(0, VOCABULARY)))
 
@@ -89,7 +89,7 @@ def test_value_and_gradient_of_one_token(policies, estimator):
     np.testing.assert_allclose(grad, gradients[estimator], atol=ATOL)
 
 
-def test_the_penalty_has_the_weight_of_the_importance_cap():
+def test_penalty_has_the_capped_importance_weight():
   old = random_logits(0, 1, 1)
   reference = old - 1.0
   full = terms(old, old, old, reference, 'k3')
@@ -104,11 +104,11 @@ def both(logits):
   """Log-probabilities of completions of two tokens.
 
   Args:
-    logits: [V] of the first token; [V, V] of the second, behind each first.
+    logits: [V] of the first token, [V, V] of the second given the first.
 
   Returns:
-    first, second: as `logits`.
-    tokens: [V * V, 2], of each completion.
+    first, second: log-probabilities, shaped like `logits`.
+    tokens: [V * V, 2], those of each completion.
   """
   first, second = map(jax.nn.log_softmax, logits)
   tokens = jnp.stack(jnp.broadcast_arrays(first[:, None], second), axis=-1)
@@ -118,7 +118,7 @@ def both(logits):
 @pytest.mark.parametrize('ratio_level', losses.RATIO_LEVELS)
 @pytest.mark.parametrize('estimator', ESTIMATORS)
 def test_two_tokens(estimator, ratio_level):
-  """The KL of each token, behind what the old policy wrote."""
+  """The KL of each token given tokens of the old policy."""
   reference, policy, change = (
       (random_logits(seed, VOCABULARY),
        random_logits(seed, VOCABULARY, VOCABULARY)) for seed in (10, 11, 12))
@@ -132,10 +132,10 @@ def test_two_tokens(estimator, ratio_level):
         ratio_level=ratio_level)
 
   def tokenwise(logits):
-    one, two = (
+    kl_first, kl_second = (
         kl(*(pair if estimator == 'k3' else pair[::-1]))
         for pair in zip(both(logits), reference_pair))
-    return one + jnp.exp(old_first) @ two
+    return kl_first + jnp.exp(old_first) @ kl_second
 
   jax.tree.map(
       lambda x, y: np.testing.assert_allclose(x, y, atol=ATOL),
@@ -143,8 +143,8 @@ def test_two_tokens(estimator, ratio_level):
 
 
 @pytest.mark.parametrize('estimator', ESTIMATORS)
-def test_a_reference_that_knows_better_gives_a_gradient_in_float32(estimator):
-  """Where ref / pi is e^30, float32 has no digit for what is not it."""
+def test_gradient_survives_a_ratio_of_e30_in_float32(estimator):
+  """With ref / pi = e^30, naive float32 gradients cancel to 0."""
   policy, reference = jnp.full((1, 1), -30.0), jnp.zeros((1, 1))
   policy, reference = policy.astype(jnp.float32), reference.astype(jnp.float32)
   grad = jax.grad(lambda x: terms(

@@ -1,7 +1,4 @@
-"""losses.py: hand-worked numbers, and gradients that must be what they are.
-
-Rank promotion is an error. Whose KL a penalty is: kl_test.py.
-"""
+"""Losses and their gradients by hand; kl_test.py checks the KL penalties."""
 
 import dataclasses
 import math
@@ -14,13 +11,13 @@ import pytest
 from atgrpo_jax.rl import losses
 from tests import specs
 
-# Two completions of two and three tokens. The range is [0.8, 1.3].
+# Two completions of two and three tokens, clipped to [0.8, 1.3].
 RATIOS = [[1.5, 0.9, 7.0], [0.5, 1.2, 1.4]]
 MASK = np.array([[True, True, False], [True, True, True]])
 ADVANTAGES = [2.0, -1.0]
 SPEC = specs.loss(clip_low=0.2, clip_high=0.3)
 
-# Every value of every switch.
+# All values of all switches.
 SPECS = [
     specs.loss(
         ratio_level=ratio_level, aggregation=aggregation, dual_clip=3.0,
@@ -40,7 +37,7 @@ def _no_rank_promotion():
 def policy_loss(
     ratios=RATIOS, advantages=ADVANTAGES, mask=MASK, *, mismatch=1.0,
     reference=None, entropy=0.0, **switches):
-  """`losses.policy_loss` for ratios instead of log-probabilities."""
+  """`losses.policy_loss` given ratios."""
   logprobs = jnp.log(jnp.array(ratios)) - 2.0
   old = jnp.full_like(logprobs, -2.0)
   if reference is not None:
@@ -54,20 +51,17 @@ def policy_loss(
 
 @jax.jit(static_argnums=7)
 def loss_and_grads(*args):
-  """The sum, and its gradients by log-probabilities and entropies."""
+  """The loss and its gradients for log-probabilities and entropies."""
   return jax.value_and_grad(
       lambda *args: losses.policy_loss(*args)[0], argnums=(0, 3))(*args)
 
 
-# Hand-worked numbers.
-
-
 @pytest.mark.parametrize('ratio, advantage, expected', [
-    # Inside the range the loss is -ratio * advantage.
+    # Within the range: -ratio * advantage.
     (1.1, 2.0, -2.2), (0.9, 2.0, -1.8), (1.1, -2.0, 2.2), (0.9, -2.0, 1.8),
-    # Beyond it, what would go on improving is cut at 1.3 or 0.8.
+    # Beyond it, improvements are clipped at 1.3 or 0.8.
     (1.6, 2.0, -2.6), (0.5, -2.0, 1.6),
-    # What got worse still counts in full.
+    # Deteriorations are not clipped.
     (0.5, 2.0, -1.0), (1.6, -2.0, 3.2),
 ])
 def test_surrogate_of_one_token(ratio, advantage, expected):
@@ -86,7 +80,7 @@ def test_aggregations(aggregation, total, num_units):
   # The ratios sum to 5.5 and multiply to 1.134.
   sums = {'clipped': 2, 'entropy': 5, 'mismatch': 0,
           'approx_kl': 5.5 - 5 - math.log(1.134)}
-  # The last row says nothing.
+  # A fully masked row changes nothing.
   for found in (
       policy_loss(aggregation=aggregation, entropy=1.0),
       policy_loss(
@@ -109,15 +103,15 @@ def test_dual_clip():
 
 def test_ratio_of_a_sequence():
   # Geometric means: (1.5 * 0.9)^(1/2) = 1.1618950, in the range, times 2;
-  # (0.5 * 1.2 * 1.4)^(1/3) = 0.9435388, in the range, times -1. The one
-  # counts for two tokens, the other for three.
+  # (0.5 * 1.2 * 1.4)^(1/3) = 0.9435388, in the range, times -1. They count for
+  # two and three tokens.
   total, sums = policy_loss(ratio_level='sequence')
   assert total == pytest.approx(
       -(2 * 2 * 1.1618950 - 3 * 0.9435388), rel=1e-6)
   assert sums['clipped'] == 0
-  # The KL is that of the tokens.
+  # The KL stays per token.
   assert sums['approx_kl'] == pytest.approx(0.5 - math.log(1.134), rel=1e-5)
-  # (4 * 1)^(1/2) = 2: cut to 1.3, both tokens.
+  # (4 * 1)^(1/2) = 2 is clipped to 1.3 for both tokens.
   total, sums = policy_loss(
       [[4.0, 1.0]], [2.0], np.ones((1, 2), bool), ratio_level='sequence')
   assert total == pytest.approx(-2 * 2 * 1.3, rel=1e-6)
@@ -133,7 +127,7 @@ def test_importance_weight(cap, mismatch, weight):
   assert total == pytest.approx(-weight, rel=1e-5)
   assert sums['mismatch'] == pytest.approx(
       5 * abs(math.log(mismatch)), rel=1e-5)
-  # A weight is not a clip.
+  # The cap does not count as clipping.
   assert sums['clipped'] == 2
 
 
@@ -147,13 +141,13 @@ def test_kl(estimator):
       kl_estimator=estimator, kl_coefficient=0.1,
       reference=[[2.0, 0.5], [2.0, 2.0]])
   assert total == pytest.approx(0.1 * expected, rel=1e-5)
-  # Nothing for the reference itself.
+  # No penalty at the reference.
   same, _ = policy_loss(
       kl_estimator=estimator, kl_coefficient=1.0, reference=np.ones((2, 3)))
   assert same == pytest.approx(policy_loss()[0], abs=1e-6)
 
 
-def test_entropy_is_a_bonus():
+def test_entropy_bonus():
   total, sums = policy_loss(
       advantages=[0.0, 0.0], entropy=2.5, entropy_coefficient=0.01)
   # Five tokens.
@@ -161,11 +155,8 @@ def test_entropy_is_a_bonus():
   assert sums['entropy'] == pytest.approx(12.5)
 
 
-# Gradients and sums. Random arrays of six completions of up to five tokens.
-
-
 def _arrays(junk=0.0):
-  """Arguments of `policy_loss`; masked positions hold `junk`."""
+  """Random arguments of `policy_loss`; masked positions hold `junk`."""
   rng = np.random.default_rng(0)
   mask = np.arange(5) < np.array([5, 0, 3, 1, 4, 2])[:, None]
 
@@ -183,10 +174,10 @@ def _arrays(junk=0.0):
 
 
 @pytest.mark.parametrize('spec', SPECS)
-def test_masked_tokens_change_nothing_and_have_no_gradient(spec):
+def test_padding_has_no_effect_and_no_gradient(spec):
   plain = _arrays()
   expected = loss_and_grads(*plain, spec)
-  # Each of these overflows or is undefined in some exp, product or difference.
+  # Each value overflows or is undefined in some exp, product or difference.
   for junk in (1e3, -1e3, np.inf, np.nan):
     found = loss_and_grads(*_arrays(junk), spec)
     jax.tree.map(np.testing.assert_array_equal, found, expected)
@@ -195,7 +186,7 @@ def test_masked_tokens_change_nothing_and_have_no_gradient(spec):
 
 
 @pytest.mark.parametrize('spec', SPECS)
-def test_microbatches_of_any_length_add_up(spec):
+def test_microbatches_of_any_length_sum_to_the_batch(spec):
   args = _arrays()
   whole = losses.policy_loss(*args, spec)
   longer = [
@@ -210,7 +201,7 @@ def test_microbatches_of_any_length_add_up(spec):
 
 @pytest.mark.parametrize('ratio_level', losses.RATIO_LEVELS)
 @pytest.mark.parametrize('aggregation', losses.AGGREGATIONS)
-def test_on_policy_gradient_is_that_of_reinforce(ratio_level, aggregation):
+def test_on_policy_gradient_equals_reinforce(ratio_level, aggregation):
   logprobs, _, _, entropy, advantages, mask, _ = _arrays()
   spec = specs.loss(ratio_level=ratio_level, aggregation=aggregation)
 
@@ -230,10 +221,10 @@ def test_on_policy_gradient_is_that_of_reinforce(ratio_level, aggregation):
       grad / num_units, jax.grad(reinforce)(logprobs), rtol=1e-5)
 
 
-def test_a_clipped_token_has_no_gradient():
+def test_clipped_tokens_have_no_gradient():
   logprobs = jnp.log(jnp.array(RATIOS))
   zeros = jnp.zeros_like(logprobs)
-  # The derivative of -ratio * advantage is itself.
+  # The derivative of -ratio * advantage for log ratio is itself.
   _, (grad, _) = loss_and_grads(
       logprobs, zeros, zeros, zeros, jnp.array(ADVANTAGES), jnp.array(MASK),
       None, SPEC)
@@ -241,15 +232,12 @@ def test_a_clipped_token_has_no_gradient():
       grad, [[0, -1.8, 0], [0, 1.2, 1.4]], rtol=1e-6)
 
 
-# What is refused.
-
-
 @pytest.mark.parametrize('switches, words', [
     ({'ratio_level': 'group'}, "ratio_level='group' is not one of"),
     ({'kl_estimator': 'k1'}, "kl_estimator='k1' is not one of"),
     ({'kl_estimator': 'k3'}, 'set both or neither'),
     ({'kl_coefficient': 0.1}, 'set both or neither')])
-def test_switches_that_cannot_work(switches, words):
+def test_bad_switches_are_refused(switches, words):
   with pytest.raises(ValueError, match=words):
     specs.loss(**switches)
 

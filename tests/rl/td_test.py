@@ -1,4 +1,4 @@
-"""td.py: a chain is generalised advantage estimation."""
+"""Lambda-returns against generalised advantage estimation."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from atgrpo_jax.rl import td
 
 
-def test_a_chain_is_generalised_advantage_estimation():
+def test_chain_equals_generalised_advantage_estimation():
   rewards, values = np.array([1.0, 0.5, 2.0]), np.array([0.2, 3.0, -1.0])
   discount, gae_lambda = 0.9, 0.7
   next_values = np.append(values[1:], 0)

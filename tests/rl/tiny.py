@@ -1,8 +1,7 @@
-"""A model and a batch that every test can afford, and what counts their work.
+"""A tiny model and batch, and a counter of the work in a jaxpr.
 
-The ids follow a formula, so that golden numbers depend on no generator of
-random numbers. What stands behind a length is junk on purpose: whoever reads
-it comes out wrong.
+Ids follow a formula, so golden numbers do not depend on a random generator.
+Padding holds junk on purpose, so reading it changes results.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +25,7 @@ CONFIG = model.ModelConfig(
     tied_head=True, max_positions=64, init_std=0.3)
 
 EMBEDDING = (CONFIG.vocab_size, CONFIG.hidden_size)
-# Of the MLP's first two products. No other operand has these shapes.
+# Kernel of the MLP's first two products; no other operand has this shape.
 MLP_KERNEL = (CONFIG.hidden_size, CONFIG.intermediate_size)
 
 
@@ -36,7 +35,7 @@ def make_params() -> model.Params:
 
 
 def ids(*shape: int, seed: int = 0) -> np.ndarray:
-  """Ids [*shape] int32 without an evident pattern; 0 is among them."""
+  """Pseudorandom ids [*shape] int32, including 0."""
   counter = np.arange(math.prod(shape), dtype=np.int64) + 1000 * seed + 1
   return (counter**3 // 7 % CONFIG.vocab_size).astype(np.int32).reshape(shape)
 
@@ -47,10 +46,10 @@ def make_prompts() -> tuple[np.ndarray, np.ndarray]:
 
 
 def make_batch() -> types.TrainBatch:
-  """Three groups of four; one candidate has no tokens, so it does not count."""
+  """Three groups of four; one candidate has no tokens."""
   prompts, prompt_lengths = make_prompts()
   lengths = np.array([[5, 3, 1, 4], [2, 5, 5, 3], [4, 0, 1, 2]], np.int32)
-  # Some candidate of the middle has 0, an id like any other, inside.
+  # One completion contains the id 0.
   completions = ids(3, 4, 5, seed=1)
   completions[1, 1, 1:3] = 0
   return types.TrainBatch(
@@ -63,10 +62,7 @@ def make_batch() -> types.TrainBatch:
 
 
 def plain_logits(params: model.Params, batch: types.TrainBatch) -> jax.Array:
-  """Logits [P * G, T, V] of the completions, as a textbook has them.
-
-  One row for each completion, behind its prompt: nothing is shared.
-  """
+  """Logits [P * G, T, V], one row per completion with its own prompt."""
   _, size, length = batch.completions.shape
   starts = np.repeat(batch.prompt_lengths, size)
   tokens = np.pad(
@@ -81,16 +77,13 @@ def plain_logits(params: model.Params, batch: types.TrainBatch) -> jax.Array:
 def count_rows(
     fn: Callable, args: Sequence, operand: tuple[int, ...],
     while_length: int = 1) -> int:
-  """How many rows `fn(*args)` looks up in, or multiplies by, an operand.
-
-  Read from the jaxpr: `gather` from an array of the shape `operand`, and
-  matrix products that contract its first axis.
+  """Counts the rows that `fn(*args)` gathers from or multiplies by an operand.
 
   Args:
-    fn: what to trace.
-    args: its arguments.
-    operand: shape of the table or kernel.
-    while_length: how often a while loop is taken to run.
+    fn: traced function.
+    args: arguments of `fn`.
+    operand: shape of the table or kernel, which identifies it in the jaxpr.
+    while_length: assumed number of iterations of while loops.
   """
   return _count(jax.make_jaxpr(fn)(*args).jaxpr, operand, while_length)
 
@@ -114,7 +107,7 @@ def _count(jaxpr, operand, while_length):
 
 @dataclasses.dataclass(frozen=True)
 class Samples:
-  """What an engine sampled; 0 stands behind a length."""
+  """Completions of an engine, padded with 0."""
 
   completions: np.ndarray  # [P, G, T] int32
   lengths: np.ndarray  # [P, G] int32
@@ -128,7 +121,7 @@ def sample(
     budget: int, num_slots: Sequence[int], config: model.ModelConfig = CONFIG,
     adapters: model.Adapters | None = None,
     adapter_ids: Sequence[int] | None = None) -> Samples:
-  """Samples all prompts [P, S] with an engine of its own."""
+  """Samples completions of prompts [P, S] with a new engine."""
   engine = engine_lib.Engine(
       decoding_params.DecodingParams(params, mesh, config, spec.dtype),
       adapters=adapters, spec=spec,
@@ -145,6 +138,6 @@ def sample(
         [np.pad(x, (0, budget - len(x))) for x in row] for row in rows])
 
   return Samples(
-      padded([one.completions for one in sampled]),
-      np.array([[len(x) for x in one.completions] for one in sampled]),
-      padded([one.logprobs for one in sampled]), engine.counts)
+      padded([group.completions for group in sampled]),
+      np.array([[len(x) for x in group.completions] for group in sampled]),
+      padded([group.logprobs for group in sampled]), engine.counts)
