@@ -1,4 +1,4 @@
-"""Trained policies as Hugging Face and PEFT folders."""
+"""Exports trained policies as Hugging Face and PEFT folders."""
 
 from __future__ import annotations
 
@@ -22,20 +22,22 @@ from atgrpo_jax.io import workdir as workdir_lib
 def export_run(
     experiment: experiment_lib.Experiment, workdir: pathlib.Path,
     checkpoint: str = checkpoints_lib.LATEST) -> None:
-  """Writes every trained policy of a checkpoint of `workdir`.
+  """Exports every trained policy of a checkpoint to `workdir/export/<policy>`.
 
-  `checkpoint` is as in `Experiment.trained_params`.
+  Models become Hugging Face folders. Adapters become PEFT folders, or merged
+  models with `export.merged`. A folder replaces an earlier one atomically.
 
-  `export/<policy>` becomes a model folder, or, of an adapter, a PEFT folder;
-  with `export.merged` the model with the adapter merged into it. It takes the
-  place of an earlier one as a whole, and is never half there.
+  Args:
+    experiment: the run.
+    workdir: its workdir.
+    checkpoint: see `Experiment.trained_params`.
   """
   config = experiment.config.export
   config_checks.check_dtype('export.dtype', config.dtype)
   if not workdir_lib.check_config(workdir, experiment.config.to_dict()):
     raise errors.UserError(
-        f'{workdir} holds no run to export; name that of a training run in '
-        '--workdir.')
+        f'--workdir={workdir} holds no run to export; give the workdir of a '
+        'training run.')
   workdir_lib.check_checkpoints(
       workdir, experiment.config.train.checkpoint_every)
   trained, step = experiment.trained_params(workdir, checkpoint)
@@ -47,7 +49,7 @@ def export_run(
     if policy.lora is not None and merged:
       params = peft.merge(
           policy.load_params('float32'), params, 0, policy.lora.alpha)
-    # All that hold the policy take part; of them the first writes.
+    # All processes that hold the policy take part; the first writes.
     writes = jax.process_index() == safetensors_lib.holders(params)[0]
     with (files.whole_folder(folder) if writes
           else contextlib.nullcontext(folder)) as new:
@@ -59,5 +61,5 @@ def export_run(
         safetensors_lib.save(new, params, policy.config, dtype)
       if writes:
         policy.tokenizer.save(new)
-    hosts.barrier()  # Until it is there.
+    hosts.barrier()  # Wait until the folder is complete.
     print(f'the {kind} of policy {name!r} after step {step} is in {folder}')

@@ -1,4 +1,4 @@
-"""What each benchmark times."""
+"""The cases of each benchmark."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from environments import sandbox as sandbox_lib
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-  """How large the benchmarks are; their tests have a tiny edition."""
+  """Sizes of the benchmarks; tests use tiny ones."""
 
   config: model.ModelConfig = workload.MODEL
   sampling: Sequence[workload.Load] = (
       workload.Load(8, 8, 128, 64), workload.Load(8, 8, 1024, 128))
   step: workload.Load = workload.Load(8, 8, 128, 64)
-  agent: workload.Load = workload.Load(1, 8, 128, 64)  # One of MAGRPO's two.
+  agent: workload.Load = workload.Load(1, 8, 128, 64)  # Per agent of MAGRPO.
   scaling: Sequence[workload.Load] = (
       *(workload.Load(8, size, 1024, 64) for size in (1, 2, 4, 8)),
       *(workload.Load(8, 8, length, 64) for length in (128, 256, 512)),
       *(workload.Load(8, 8, 128, new) for new in (32, 128)))
-  budgets: Sequence[int] = (64, 128)  # Of `step`, which uses the first.
-  turns: Sequence[int] = (1, 2, 4)  # Of `step`.
+  budgets: Sequence[int] = (64, 128)  # For `step`, which needs the first.
+  turns: Sequence[int] = (1, 2, 4)  # With the load of `step`.
   agents: Sequence[int] = (1, 2, 4)  # Each with the load of `step`.
   uneven: workload.Load = workload.Load(128, 8, 128, 256)
   mean_length: int = 64
@@ -45,12 +45,12 @@ class Sizes:
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-  """What a benchmark is given.
+  """Arguments of a benchmark.
 
   Attributes:
-    sizes: how large it is.
-    peers: that run and can do the same work.
-    stack: closes what the benchmark opens.
+    sizes: sizes of its cases.
+    peers: running peers that can do the same work.
+    stack: closes resources of the benchmark.
   """
 
   sizes: Sizes
@@ -59,9 +59,9 @@ class Setup:
 
 
 def sampling(setup: Setup) -> list[timing.Case]:
-  """From prompts to completions and log-probabilities, on the host.
+  """Prompts to completions and log-probabilities on the host.
 
-  Then the same loads again, of which decoding alone is timed.
+  A second set of cases times decoding alone.
   """
   sizes = setup.sizes
   return [
@@ -71,7 +71,7 @@ def sampling(setup: Setup) -> list[timing.Case]:
               ours.Sampling(sizes.config, load), setup.peers,
               workload.request('sample', [load], sizes.config)),
           counts={'tokens': load.completion_tokens},
-          least=workload.sampling_needs(sizes.config, load))
+          min_work=workload.sampling_needs(sizes.config, load))
       for load in sizes.sampling
   ] + [_decoding(sizes.config, load) for load in sizes.sampling] + rates(setup)
 
@@ -100,15 +100,15 @@ def update(setup: Setup) -> list[timing.Case]:
   return [timing.Case(
       f'update, {sizes.step}', _against(lambda: team.update(batches)),
       counts={'tokens': sizes.step.completion_tokens},
-      least=workload.update_needs(sizes.config, sizes.step))] + rates(setup)
+      min_work=workload.update_needs(sizes.config, sizes.step))] + rates(setup)
 
 
 def scaling(setup: Setup) -> list[timing.Case]:
-  """Sampling time against group size, prompt, new tokens, budget and turns.
+  """Sampling time over group size, prompt, new tokens, budget and turns.
 
-  Agents have a model each, so against their number a step is timed, in which
-  each is updated too. They have a share of the devices each, or, where there
-  are fewer devices than agents, all of them in turn.
+  Over the number of agents, whole steps are timed, because each agent also
+  updates its model. Agents share the devices equally, or take turns if there
+  are fewer devices than agents.
   """
   sizes = setup.sizes
   return [
@@ -135,21 +135,21 @@ def scaling(setup: Setup) -> list[timing.Case]:
 def uneven(setup: Setup) -> list[timing.Case]:
   """Completions of geometric lengths: continuous batching and lockstep.
 
-  There are more prompts than slots. In continuous batching a slot is filled
-  again when its group has ended, in lockstep when all groups have.
+  There are more prompts than slots. Continuous batching refills a slot when its
+  group is finished, lockstep when all groups are.
   """
   sizes, load = setup.sizes, setup.sizes.uneven
-  both = ours.Uneven(
+  contestant = ours.Uneven(
       sizes.config, load, sizes.uneven_slots, sizes.mean_length,
       sizes.shortest)
-  lengths = both.lengths
+  lengths = contestant.lengths
   return [timing.Case(
       f'{load.num_prompts} prompts x {load.group_size} samples in '
       f'{sizes.uneven_slots[-1]} slots, prompt {load.prompt_length}, geometric '
       f'lengths from {lengths.min()} to {lengths.max()}, {lengths.mean():.0f} '
       'in the mean',
-      {timing.OURS: timing.timed(both.continuous),
-       'lockstep': timing.timed(both.lockstep)},
+      {timing.OURS: timing.timed(contestant.continuous),
+       'lockstep': timing.timed(contestant.lockstep)},
       counts={'tokens': int(lengths.sum())})]
 
 
@@ -174,13 +174,13 @@ def rates(setup: Setup) -> list[timing.Case]:
   return machine.cases(setup.sizes.products, setup.sizes.copy_bytes)
 
 
-# Name -> what is timed.
+# Name -> function that makes its cases.
 BENCHMARKS = {
     'sampling': sampling, 'step': step, 'magrpo_step': magrpo_step,
     'update': update, 'scaling': scaling, 'uneven': uneven,
     'environment': environment, 'machine': rates,
 }
-# Name -> the peer that can do the same work.
+# Name -> peer that can do the same work.
 RIVALS = {'sampling': 'tunix', 'step': 'tunix', 'magrpo_step': 'comlrl'}
 
 
@@ -191,7 +191,7 @@ def _decoding(config, load):
       f'decoding alone, the last {new - decoding.done} tokens of {load}',
       {timing.OURS: decoding},
       counts={'tokens': rows * (new - decoding.done)},
-      least=workload.decoding_needs(config, load, decoding.done))
+      min_work=workload.decoding_needs(config, load, decoding.done))
 
 
 def _team(name, setup, loads):
@@ -205,6 +205,6 @@ def _team(name, setup, loads):
 
 
 def _against(function, peers=(), request=None):
-  """Contestants: ours and the running peers."""
+  """Our function and the running peers as contestants."""
   return {timing.OURS: timing.timed(function)} | {
       name: peers[name].contestant(request) for name in peers}

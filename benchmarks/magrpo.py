@@ -1,7 +1,8 @@
-"""Our side of the MAGRPO benchmark: what a training step calls.
+"""Our side of the MAGRPO benchmark, with the calls of a training step.
 
-Two agents with a model each answer one prompt at once; each policy has its
-share of the devices. The reward is the peer's (`benchmarks.peers.comlrl_peer`).
+Two agents with one model each act on one prompt at the same time; the policies
+share the devices equally. The reward equals that of
+`benchmarks.peers.comlrl_peer`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _LEARNER = ours.learner_spec(_CONFIG)
 
 
 class Ids:
-  """The tokenizer of texts that are ids with blanks between them."""
+  """Tokenizer of texts that consist of ids separated by spaces."""
 
   stop_ids = ()
 
@@ -47,7 +48,7 @@ class Ids:
 
 @dataclasses.dataclass(frozen=True)
 class OddIds:
-  """Every agent is shown the task; the team is paid the share of odd ids."""
+  """Each agent sees the task; the team reward is the fraction of odd ids."""
 
   roles: tuple[str, ...]
 
@@ -79,19 +80,19 @@ class OddIds:
 
 
 class Step:
-  """A MAGRPO step of agents with a load each, all the same."""
+  """A MAGRPO step of agents with equal loads."""
 
   def __init__(self, config: model.ModelConfig, loads: Sequence[workload.Load]):
     load, *_ = loads
     pretrained = policy_lib.Pretrained(pathlib.Path(), config, Ids())
     self._policies, self._states = {}, {}
-    for index, made in enumerate(ours.make_policies(config, len(loads))):
+    for index, policy in enumerate(ours.make_policies(config, len(loads))):
       name = f'agent{index}'
       self._policies[name] = policy_lib.Policy(
           name, pretrained, trained='all', lora=None, adapter=None,
-          learner=_LEARNER, mesh=made.mesh)
-      self._states[name] = made.place(
-          policy_lib.TrainState.create(made.params, _LEARNER.optimizer))
+          learner=_LEARNER, mesh=policy.mesh)
+      self._states[name] = policy.place(
+          policy_lib.TrainState.create(policy.params, _LEARNER.optimizer))
     self._tasks = [
         {'task_id': str(index), 'text': ' '.join(map(str, prompt))}
         for index, prompt in enumerate(workload.prompts(load, config, seed=0))]

@@ -36,7 +36,7 @@ _CONFIG = common.game_config('plan_path', 'size=nano')
 
 
 def learner_spec(config: ml_collections.ConfigDict) -> policy_lib.LearnerSpec:
-  """In float32, with the loss and the optimiser of a config."""
+  """The loss and optimizer of a config, in float32."""
   return policy_lib.LearnerSpec(
       optimizer=policy_lib.OptimizerSpec(**config.optimizer),
       loss=losses.LossSpec(**config.loss), temperature=1.0, dtype='float32',
@@ -48,20 +48,20 @@ _LEARNER = learner_spec(_CONFIG)
 
 @dataclasses.dataclass(frozen=True)
 class Policy:
-  """A model with random weights, on the mesh that is its own."""
+  """A randomly initialised model on its mesh."""
 
   params: model.Params
   config: model.ModelConfig
   mesh: jax.sharding.Mesh
 
   def place(self, tree: Any) -> Any:
-    """Parameters, or what has their form, where the mesh has them."""
+    """Shards parameters, or a tree of the same form."""
     return jax.device_put(tree, mesh_lib.tree_shardings(
         tree, self.mesh, mesh_lib.param_rules(self.config.tied_head)))
 
 
 def make_policies(config: model.ModelConfig, num: int) -> list[Policy]:
-  """Policies on disjoint devices, where there is one for each."""
+  """Policies on disjoint devices, if there are enough."""
   names = [f'policy{i}' for i in range(num)]
   pools = ''
   if each := jax.device_count() // num:
@@ -81,7 +81,7 @@ def make_engine(
     policy: Policy, prompts: np.ndarray, keys: jax.Array, *, group_size: int,
     budget: int, stop_ids: Sequence[int] = (),
     num_slots: Sequence[int] = ()) -> engine_lib.Engine:
-  """To sample for prompts [P, S], in P slots unless told otherwise."""
+  """An engine with requests for prompts [P, S]; P slots by default."""
   engine = engine_lib.Engine(
       decoding_params.DecodingParams(
           policy.params, policy.mesh, policy.config, 'float32'),
@@ -96,18 +96,19 @@ def make_engine(
 
 
 def sample(*args, **kwargs) -> list[engine_lib.SampledGroup]:
-  """From prompts to completions; see `make_engine`."""
+  """Samples completions; see `make_engine`."""
   sampled, = engine_lib.drain([make_engine(*args, **kwargs)])
   return sampled
 
 
 def lengths(sampled: Sequence[engine_lib.SampledGroup]) -> np.ndarray:
-  """Tokens of each completion [P, G]."""
-  return np.array([[len(ids) for ids in one.completions] for one in sampled])
+  """Lengths [P, G] of the completions."""
+  return np.array([
+      [len(ids) for ids in group.completions] for group in sampled])
 
 
 class _Groups:
-  """Prompts [P, S] of one load and their policy; each engine draws anew."""
+  """Prompts [P, S] of one load; each engine has new keys."""
 
   def __init__(self, config: model.ModelConfig, load: workload.Load):
     self._load = load
@@ -129,18 +130,18 @@ class _Groups:
 
 
 class Sampling(_Groups):
-  """Samples one load; each call draws other tokens."""
+  """Samples one load, with new keys at each call."""
 
   def __call__(self) -> None:
     self._drain(self._make_engine(self._prompts))
 
 
 class Turns(_Groups):
-  """Samples a load turn after turn, each prompt longer by what was said.
+  """Samples a load for several turns.
 
-  That is what the first candidate of its group said. As in training, nothing is
-  kept between turns, so each computes its prompts from their beginnings; they
-  are not padded, nor does an environment or a tokenizer take its time.
+  Each turn appends the first candidate of a group to its prompt. As in
+  training, no cache is kept between turns. Padding, environments and tokenizers
+  are left out.
   """
 
   def __init__(
@@ -153,34 +154,33 @@ class Turns(_Groups):
     for _ in range(self._num_turns):
       sampled = self._drain(self._make_engine(prompts))
       prompts = np.concatenate(
-          [prompts, [one.completions[0] for one in sampled]], axis=1)
+          [prompts, [group.completions[0] for group in sampled]], axis=1)
 
 
 class Decoding(_Groups):
-  """Samples a load and returns the seconds behind its first chunk.
+  """Samples a load and returns the seconds after its first chunk.
 
-  The prompts are computed before that chunk, whose end is waited for. What the
-  host does between chunks, and moves of what was said to where it has room, is
-  timed.
+  This excludes prefill. Work of the host between chunks and moves of the cache
+  are included.
   """
 
-  done = engine_lib.CHUNK  # Tokens of each candidate that are not timed.
+  done = engine_lib.CHUNK  # Untimed tokens of each candidate.
 
   def __call__(self) -> float:
     engine = self._make_engine(self._prompts)
     engine.dispatch()
     engine.collect()
-    assert engine.busy  # Or nothing would be left to time.
+    assert engine.busy  # Otherwise nothing is left to time.
     start = time.perf_counter()
     self._drain(engine)
     return time.perf_counter() - start
 
 
 class Stopping:
-  """Samples a load whose rows all stop at its last token, with any budget.
+  """Samples a load that stops after `new_tokens`, with a larger budget.
 
-  Rows of one prompt and one key are the same row, so one stop id ends all of
-  them at once: the last token of a sample in which it is new.
+  All rows share one prompt and one key, so they are equal. The stop id is the
+  last token of a completion in which it does not occur earlier.
   """
 
   def __init__(
@@ -205,12 +205,11 @@ class Stopping:
 
 
 class Uneven:
-  """Completions of geometric lengths, cut at the load's `new_tokens`.
+  """Completions of geometric lengths, truncated at the load's `new_tokens`.
 
-  None is shorter than `shortest`: each group has the first of its keys with
-  which no candidate ends before that. A geometric length has no memory, so what
-  comes behind is geometric too, and `mean_length` is the mean of the whole but
-  for the cut.
+  No completion is shorter than `shortest`: each group uses its first key
+  without an earlier stop. The geometric distribution is memoryless, so
+  `mean_length` is the mean before truncation.
   """
 
   def __init__(
@@ -234,16 +233,13 @@ class Uneven:
     self.lengths = self.continuous()  # [P, G]
 
   def continuous(self, budget: int | None = None) -> np.ndarray:
-    """The lengths [P, G] of candidates that leave their slots as they end."""
+    """Lengths [P, G] with continuous batching."""
     return lengths(self._sample(
         self._prompts, self._keys, budget=budget or self._budget,
         stop_ids=self._stop_ids))
 
   def lockstep(self) -> None:
-    """Slots are filled and emptied together, when the longest candidate ends.
-
-    Until then all rows are decoded.
-    """
+    """Decodes all slots until the longest candidate is finished."""
     for first in range(0, len(self._prompts), self._batch_size):
       batch = slice(first, first + self._batch_size)
       self._sample(
@@ -252,7 +248,7 @@ class Uneven:
 
 
 class Team:
-  """Agents with a model each, which share a reward: sampled, then updated.
+  """A step of agents with one model each and a common reward.
 
   With one agent this is a GRPO step.
   """
@@ -270,7 +266,7 @@ class Team:
     self._seeds = itertools.count()
 
   def sample(self) -> list[types.TrainBatch]:
-    """The rollout, and from its rewards a batch for each agent."""
+    """The rollout; returns a batch for each agent."""
     seed = jax.random.key(next(self._seeds))
     engines = []
     for agent, load in enumerate(self._loads):
@@ -283,17 +279,18 @@ class Team:
           categorical.group_keys(seed, ids.astype(np.uint32)),
           group_size=load.group_size, budget=load.new_tokens))
     samples = engine_lib.drain(engines)
-    # Candidate c of every agent makes joint action c; odd ids are rewarded.
+    # Aligned joint actions; the reward is the fraction of odd ids.
     rewards = np.mean(
-        [[[np.mean(ids % 2) for ids in one.completions] for one in own]
-         for own in samples], axis=0)
+        [[[np.mean(ids % 2) for ids in group.completions] for group in groups]
+         for groups in samples], axis=0)
     advantages = advantages_lib.group_advantages(
         rewards.ravel(), np.repeat(np.arange(len(rewards)), rewards.shape[1]),
         np.ones(rewards.size, bool), baseline='mean',
         scale='std').reshape(rewards.shape)
     return [
-        _make_batch(load, prompts, own, advantages)
-        for load, prompts, own in zip(self._loads, self._prompts, samples)]
+        _make_batch(load, prompts, groups, advantages)
+        for load, prompts, groups in zip(
+            self._loads, self._prompts, samples)]
 
   def update(self, batches: Sequence[types.TrainBatch]) -> None:
     for agent, (policy, batch) in enumerate(zip(self._policies, batches)):
@@ -320,8 +317,8 @@ def _make_batch(load, prompts, samples, advantages):
           prompt=prompt, candidates=tuple(
               types.Candidate(completion, logprobs, advantage=advantage)
               for completion, logprobs, advantage in zip(
-                  sampled.completions, sampled.logprobs, own)))
-      for index, (prompt, sampled, own) in enumerate(
+                  sampled.completions, sampled.logprobs, x)))
+      for index, (prompt, sampled, x) in enumerate(
           zip(prompts, samples, advantages))]
   batch, = batching.make_batches(groups, batching.Buckets(
       prompt=(load.prompt_length,), completion=(load.new_tokens,),

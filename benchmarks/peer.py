@@ -1,7 +1,7 @@
-"""Peers: other programs for the same work, each in an environment of its own.
+"""Other libraries that do the same work, each in a separate environment.
 
-A peer is a child process of the interpreter that has the peer's packages. It
-reads a request on a line and answers with the seconds that the work took; see
+A peer is a child process of a Python interpreter with its packages. It reads
+one request per line and replies with the seconds of the work; see
 `benchmarks/peers/`.
 """
 
@@ -30,12 +30,12 @@ except importlib.metadata.PackageNotFoundError as error:
 
 @dataclasses.dataclass(frozen=True)
 class Peer:
-  """How a peer is started.
+  """How to start a peer.
 
   Attributes:
-    script: what is run.
-    packages: whose versions belong to a result.
-    install: what pip is given to install it.
+    script: the program.
+    packages: packages whose versions are part of a result.
+    install: arguments of `pip install`.
   """
 
   script: pathlib.Path
@@ -61,7 +61,7 @@ class Process:
     self._name = name
     self._log = tempfile.TemporaryFile('w+')
     environment = dict(os.environ)
-    environment.pop('JAX_NUM_CPU_DEVICES', None)  # Ours; theirs use all cores.
+    environment.pop('JAX_NUM_CPU_DEVICES', None)  # Peers use all cores.
     self._process = subprocess.Popen(
         [python, peer.script], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         stderr=self._log, text=True, env=environment)
@@ -71,16 +71,16 @@ class Process:
     return lambda: self._ask(json.dumps(request))
 
   def _ask(self, line: str) -> float:
-    # To one that has ended; its log says why below.
+    # The log of a dead peer is reported below.
     with contextlib.suppress(BrokenPipeError):
       self._process.stdin.write(line + '\n')
       self._process.stdin.flush()
     for reply in self._process.stdout:
-      if reply.startswith('{"seconds"'):  # Libraries print as well.
+      if reply.startswith('{"seconds"'):  # Libraries print too.
         return json.loads(reply)['seconds']
     self._log.seek(0)
     raise RuntimeError(
-        f'The peer {self._name} ended without an answer; it last wrote\n'
+        f'The peer {self._name} exited without a reply; last output:\n'
         + ''.join(self._log.readlines()[-20:]))
 
   def __enter__(self) -> Process:
@@ -93,11 +93,11 @@ class Process:
 
 
 def versions(name: str, peer: Peer, python: str) -> dict[str, str]:
-  """The versions of a peer's packages; also says if one is missing."""
+  """The versions of a peer's packages; UserError if one is missing."""
   if not os.access(python, os.X_OK) or os.path.isdir(python):
     raise errors.UserError(
-        f'--peer_python {name}={python}: there is no such program; give the '
-        f'python of an environment made for {name}.')
+        f'--peer_python {name}={python}: no such program; give the Python '
+        f'interpreter of an environment with {name}.')
   found = json.loads(subprocess.run(
       [python, '-c', _VERSIONS, *peer.packages], check=True,
       stdout=subprocess.PIPE, text=True).stdout)

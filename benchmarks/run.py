@@ -1,4 +1,4 @@
-"""Times atgrpo_jax beside its peers and against the machine's own limits.
+"""Times atgrpo_jax against its peers and the limits of the machine.
 
   python -m benchmarks.run NAME [--against tunix,comlrl]
       [--peer_python tunix=PATH,comlrl=PATH] [--repeats N] [--out FOLDER]
@@ -7,20 +7,20 @@ NAME is one of
 
   sampling     prompts to completions and log-probabilities,   tunix
                and decoding alone
-  step         a GRPO step: rollout, gradient, Adam            tunix
-  magrpo_step  a MAGRPO step of two agents with a model each   comlrl
+  step         GRPO step: rollout, gradient, Adam              tunix
+  magrpo_step  MAGRPO step of two agents with one model each   comlrl
   update       gradient and Adam alone
-  scaling      sampling against group size, prompt, new tokens, budget and
-               turns; steps against agents
-  uneven       completions of geometric lengths, against lockstep
+  scaling      sampling over group size, prompt, new tokens, budget and turns;
+               steps over agents
+  uneven       completions of geometric lengths, compared with lockstep
   environment  environment steps that run programs
-  machine      products and copies of this machine
-  all          all of these
+  machine      matrix products and copies of this machine
+  all          all of the above
 
-Random weights, float32, no stop token but in `uneven` and for the budgets of
-`scaling`. Each peer runs in an environment of its own, whose interpreter
---peer_python names. Ours and theirs are timed in turn, after a call each that
-compiles. Results go to FOLDER/NAME.json.
+Weights are random and float32. Stop tokens exist only in `uneven` and for the
+budgets of `scaling`. Each peer runs in the environment of the interpreter given
+by --peer_python. Contestants are timed in turn, after a call that compiles.
+Results go to FOLDER/NAME.json.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-  """The command line: `names`, `peers` (name -> interpreter), `repeats`, `out`.
+  """Parses `names`, `peers` (name -> interpreter), `repeats` and `out`.
 
-  `command` is what results tell of it; they hold no path of a machine.
+  `command` is the command line without paths, for the results.
   """
   parser = _Parser(
       prog='python -m benchmarks.run', description=__doc__,
@@ -66,7 +66,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
   known = cases_lib.BENCHMARKS
   if args.name not in (*known, 'all'):
     raise errors.UserError(
-        f'There is no benchmark {args.name!r}; name one of '
+        f'There is no benchmark {args.name!r}; expected one of '
         f'{", ".join(known)} or all.')
   if args.repeats < 1:
     raise errors.UserError(f'--repeats={args.repeats} must be at least 1.')
@@ -82,18 +82,19 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
   against = tuple(filter(None, args.against.split(',')))
   for peer in against:
     if peer not in (cases_lib.RIVALS.get(name) for name in names):
-      pairs = [f'{it} in {name}' for name, it in cases_lib.RIVALS.items()]
+      pairs = [f'{rival} in {name}'
+               for name, rival in cases_lib.RIVALS.items()]
       raise errors.UserError(
-          f'--against {peer}: that is no peer in {args.name}; there is '
+          f'--against {peer}: not a peer of {args.name}; expected '
           f'{", ".join(pairs)}.')
     if peer not in pythons:
       raise errors.UserError(
-          f'--against {peer} needs --peer_python {peer}=PATH, the python of '
-          'an environment in which `pip install '
-          f'{peer_lib.PEERS[peer].install}` was run.')
+          f'--against {peer} needs --peer_python {peer}=PATH, the interpreter '
+          'of an environment after `pip install '
+          f'{peer_lib.PEERS[peer].install}`.')
   if unused := ', '.join(pythons.keys() - set(against)):
     raise errors.UserError(
-        f'--peer_python names {unused}, which --against does not.')
+        f'--peer_python names {unused}, but --against does not.')
   args.names, args.peers = names, pythons
   args.command = (
       f'python -m benchmarks.run {args.name} --repeats {args.repeats}')
@@ -104,7 +105,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def run(
     name: str, options: argparse.Namespace, sizes: cases_lib.Sizes) -> dict:
-  """Runs and prints one benchmark; what is written about it."""
+  """Runs and prints one benchmark and returns its result."""
   load_before = os.getloadavg()[0]
   with contextlib.ExitStack() as stack:
     peers = {
@@ -116,7 +117,7 @@ def run(
     cases = cases_lib.BENCHMARKS[name](setup)
     seconds = timing.run(cases, options.repeats)
   rates = None
-  if any(case.least for case in cases):
+  if any(case.min_work for case in cases):
     rates = machine.rates(cases, seconds)
   result = {
       'benchmark': name, 'command': options.command,

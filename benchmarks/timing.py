@@ -1,8 +1,8 @@
-"""Times contestants in turn and compares them.
+"""Interleaved timing of contestants.
 
-Other programs slow a shared machine down for a while. So nobody runs all
-repeats in a row: each repeat times every contestant of every case once, and
-what is told is the best and the median of the repeats.
+Other programs slow a shared machine down for a while. Therefore each repeat
+times every contestant of every case once, and the result is the best and the
+median over repeats.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ OURS = 'ours'
 
 @dataclasses.dataclass(frozen=True)
 class Amounts:
-  """What work needs at least of a machine; or what it can do in a second."""
+  """A lower bound of the work of a task, or the rate of a machine."""
 
-  flops: float  # Of float32 matrix products.
+  flops: float  # In float32 matrix products.
   bytes: float  # Read or written.
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-  """One piece of work.
+  """One task.
 
   Attributes:
-    name: what is done.
-    contestants: name -> does the work once, to its end, and returns the
-      seconds; `OURS` is the first.
-    counts: unit -> how many of it the work makes.
-    least: what any program for the work needs.
+    name: description.
+    contestants: name -> function that does the task and returns its seconds;
+      `OURS` comes first.
+    counts: unit -> number of units that the task produces.
+    min_work: lower bound for any program.
   """
 
   name: str
   contestants: Mapping[str, Callable[[], float]]
   counts: Mapping[str, float] = dataclasses.field(default_factory=dict)
-  least: Amounts | None = None
+  min_work: Amounts | None = None
 
 
 def timed(function: Callable[[], None]) -> Callable[[], float]:
@@ -52,7 +52,7 @@ def timed(function: Callable[[], None]) -> Callable[[], float]:
 
 
 def run(cases: Sequence[Case], repeats: int) -> list[dict[str, list[float]]]:
-  """For each case, contestant -> its seconds, after a call that compiles."""
+  """Seconds of each contestant of each case, after a call that compiles."""
   for case in cases:
     for contestant in case.contestants.values():
       contestant()
@@ -67,7 +67,7 @@ def run(cases: Sequence[Case], repeats: int) -> list[dict[str, list[float]]]:
 def fastest(
     cases: Sequence[Case], seconds: Sequence[Mapping[str, Sequence[float]]],
     unit: str) -> float:
-  """The most of a unit that was ever made in a second."""
+  """The highest measured rate of a unit."""
   return max(
       case.counts[unit] / min(times[OURS])
       for case, times in zip(cases, seconds) if unit in case.counts)
@@ -76,7 +76,7 @@ def fastest(
 def summarise(
     case: Case, seconds: Mapping[str, Sequence[float]],
     rates: Amounts | None) -> dict:
-  """The numbers of a case; `rates` are those of the machine."""
+  """The result of a case; `rates` are those of the machine."""
   summary = {'name': case.name, 'contestants': {}}
   ours = None
   for name, all_seconds in seconds.items():
@@ -87,17 +87,17 @@ def summarise(
         'per_second': {
             unit: count / best for unit, count in case.counts.items()},
         'times_ours': {'best': best / ours[0], 'median': median / ours[1]}}
-  if case.least is not None:
-    least = {
-        'arithmetic': case.least.flops / rates.flops,
-        'memory': case.least.bytes / rates.bytes}
-    summary['least_seconds'] = least
-    summary['share_of_machine'] = max(least.values()) / ours[0]
+  if case.min_work is not None:
+    min_seconds = {
+        'arithmetic': case.min_work.flops / rates.flops,
+        'memory': case.min_work.bytes / rates.bytes}
+    summary['least_seconds'] = min_seconds
+    summary['share_of_machine'] = max(min_seconds.values()) / ours[0]
   return summary
 
 
 def describe(summary: Mapping) -> str:
-  """A case as lines of text."""
+  """The summary of a case as text."""
   lines = [summary['name']]
   for name, row in summary['contestants'].items():
     line = (f'  {name:17s} best {row["best"]:8.4f} s, '
@@ -109,9 +109,9 @@ def describe(summary: Mapping) -> str:
       line += f'   ours x {times["best"]:.2f} (best), {times["median"]:.2f}'
     lines.append(line)
   if 'share_of_machine' in summary:
-    least = summary['least_seconds']
+    min_seconds = summary['least_seconds']
     lines.append(
         f'  {100 * summary["share_of_machine"]:.0f} % of the machine: at least '
-        f'{least["arithmetic"]:.4f} s of arithmetic, {least["memory"]:.4f} s '
-        'of memory')
+        f'{min_seconds["arithmetic"]:.4f} s of arithmetic, '
+        f'{min_seconds["memory"]:.4f} s of memory')
   return '\n'.join(lines)

@@ -1,4 +1,4 @@
-"""The model, the prompts and the work that ours and theirs have in common."""
+"""The model, the prompts and lower bounds of the work."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ import numpy as np
 from atgrpo_jax import model
 from benchmarks import timing
 
-# 3.3 million parameters, float32: small enough for a laptop, and a step is
-# still mostly matrix products.
+# 3.3 million float32 parameters: fits a laptop, yet matrix products dominate.
 MODEL = model.ModelConfig(
     vocab_size=512, hidden_size=256, intermediate_size=768, num_layers=4,
     num_heads=4, num_kv_heads=2, head_dim=64, rope_theta=1_000_000.0,
     norm_eps=1e-6,
     tied_head=True, max_positions=8192, init_std=0.02)
 
-_FLOAT = 4  # Bytes.
+_FLOAT_BYTES = 4
 
 
 @dataclasses.dataclass(frozen=True)
 class Load:
-  """How much is sampled: every completion has all its tokens."""
+  """The size of a sampling task; all completions have the full length."""
 
   num_prompts: int  # P
   group_size: int  # G
@@ -40,37 +39,37 @@ class Load:
 
 
 def prompts(load: Load, config: model.ModelConfig, seed: int) -> np.ndarray:
-  """Prompts [P, S] int32; the peers take ids below 3 for special ones."""
+  """Prompts [P, S] int32; ids below 3 are special to the peers."""
   return np.random.default_rng(seed).integers(
       3, config.vocab_size, (load.num_prompts, load.prompt_length), np.int32)
 
 
 def request(
     what: str, loads: Sequence[Load], config: model.ModelConfig) -> dict:
-  """What a peer is asked for: one load for each of its agents."""
+  """A request to a peer, with one load per agent."""
   return {
       'work': what, 'model': dataclasses.asdict(config),
       'loads': [dataclasses.asdict(load) for load in loads]}
 
 
 def kernel_size(config: model.ModelConfig) -> int:
-  """Weights of the matrix products of all layers."""
+  """Number of weights in the matrix products of all layers."""
   c = config
   heads = 2 * (c.num_heads + c.num_kv_heads) * c.head_dim
   return c.num_layers * c.hidden_size * (heads + 3 * c.intermediate_size)
 
 
 def forward_flops(config: model.ModelConfig, load: Load) -> float:
-  """FLOPs of the products of one pass over all prompts and completions.
+  """FLOPs of the matrix products of one pass over prompts and completions.
 
-  Each prompt is computed once. The last token of a prompt counts as the first
-  input of its completions, whose last token is no input; logits are needed
-  for the inputs of completions alone.
+  Each prompt is computed once. Its last token is the first input of its
+  completions; the last token of a completion is no input. Logits are needed
+  only for completions.
   """
   prefix, new = load.prompt_length - 1, load.new_tokens
   rows = load.num_prompts * load.group_size
   positions = load.num_prompts * prefix + rows * new
-  # How many positions each position sees, itself included, summed.
+  # Number of visible positions, summed over all positions.
   seen = (load.num_prompts * prefix * (prefix + 1) / 2
           + rows * (new * prefix + new * (new + 1) / 2))
   return (
@@ -80,9 +79,9 @@ def forward_flops(config: model.ModelConfig, load: Load) -> float:
 
 
 def sampling_needs(config: model.ModelConfig, load: Load) -> timing.Amounts:
-  """For each new token, the weights and the cache are read once.
+  """Each new token reads the weights and the cache once.
 
-  The keys and values of a prompt are read once for its group.
+  The group shares one read of its prompt's keys and values.
   """
   prefix, new = load.prompt_length - 1, load.new_tokens
   weights = kernel_size(config) + config.hidden_size * config.vocab_size
@@ -91,20 +90,20 @@ def sampling_needs(config: model.ModelConfig, load: Load) -> timing.Amounts:
       new * prefix + load.group_size * new * (new + 1) / 2)
   return timing.Amounts(
       forward_flops(config, load),
-      _FLOAT * (new * weights + position * cached))
+      _FLOAT_BYTES * (new * weights + position * cached))
 
 
 def decoding_needs(
     config: model.ModelConfig, load: Load, done: int) -> timing.Amounts:
-  """What is left of `sampling_needs` behind `done` tokens of each candidate."""
-  whole, begun = (
+  """`sampling_needs` after the first `done` tokens of each candidate."""
+  total, prefix = (
       sampling_needs(config, dataclasses.replace(load, new_tokens=new))
       for new in (load.new_tokens, done))
-  return timing.Amounts(whole.flops - begun.flops, whole.bytes - begun.bytes)
+  return timing.Amounts(total.flops - prefix.flops, total.bytes - prefix.bytes)
 
 
 def update_needs(config: model.ModelConfig, load: Load) -> timing.Amounts:
-  """Forward and backward, and a read and a write of weights and moments."""
+  """Forward and backward pass; reads and writes weights and moments."""
   weights = kernel_size(config) + config.hidden_size * config.vocab_size
   return timing.Amounts(
-      3 * forward_flops(config, load), _FLOAT * 2 * 3 * weights)
+      3 * forward_flops(config, load), _FLOAT_BYTES * 2 * 3 * weights)

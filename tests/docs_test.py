@@ -61,19 +61,19 @@ ALGORITHMS, CONFIGURATION, CREDIT, SPEED = (
 RESULTS = ROOT / 'paper/results/nano'
 GAMES = ('Plan-Path', 'Sokoban', 'Sudoku 4x4')  # As in experiments.GAMES.
 
-# How the page of the speed calls whom ours is compared with.
+# Contestant -> its name in docs/speed.md.
 _OTHERS = {
-    'tunix': 'tunix', 'comlrl': 'CoMLRL', 'lockstep': 'our own lockstep',
+    'tunix': 'tunix', 'comlrl': 'CoMLRL', 'lockstep': 'our lockstep mode',
     'python': '`python -c`'}
-# What grows -> the case of `scaling` with that much of it.
+# Unit of a change in docs/speed.md -> case of `scaling`.
 _GROWS = {
-    'samples a prompt': '8 prompts x {} samples, prompt 1024, 64 new tokens',
-    'tokens of the prompt': '8 prompts x 8 samples, prompt {}, 64 new tokens',
+    'samples per prompt': '8 prompts x {} samples, prompt 1024, 64 new tokens',
+    'prompt tokens': '8 prompts x 8 samples, prompt {}, 64 new tokens',
     'new tokens': '8 prompts x 8 samples, prompt 128, {} new tokens',
-    'tokens allowed, 64 used': '64 new tokens of a budget of {}',
-    'turns, each prompt longer by what was said':
+    'tokens, 64 used': '64 new tokens of a budget of {}',
+    'turns, with growing prompts':
         'turns: {}, 8 prompts x 8 samples, prompt 128, 64 new tokens',
-    'agents with a model each':
+    'agents with one model each':
         'GRPO step, agents: {}, 8 prompts x 8 samples, prompt 128, '
         '64 new tokens',
 }
@@ -306,9 +306,11 @@ def test_times_beside_others(kept):
 
 def test_growth(kept):
   shown, grows = [], ''
-  for name, what, growth, by in rows(SPEED, 'NAME', 'grows', 'with', 'by'):
+  for name, what, growth, by in rows(
+      SPEED, 'NAME', 'work', 'change', 'time grows by'):
     grows = what or grows  # An empty cell is like the one above it.
-    less, more, of = re.fullmatch(r'(\d+) -> (\d+) (.*)', growth).groups()
+    less, more, of = re.fullmatch(
+        r'(?:budget )?(\d+) -> (\d+) (.*)', growth).groups()
     shown.append(of)
     result = kept[name.strip('`')]
     small, large = (
@@ -327,7 +329,7 @@ def test_shares_of_the_machine(kept):
     elif 'product' in case['name']:
       rates = case['contestants'][timing.OURS]['per_second']
       known.add(round(rates['GFLOP']))
-  shown = numbers(section(SPEED, '## What limits it'))
+  shown = numbers(section(SPEED, '## Limits'))
   assert shown and known.issuperset(map(int, shown))
 
 

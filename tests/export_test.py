@@ -1,4 +1,4 @@
-"""Exported policies are the trained ones, and can be started from."""
+"""Exports equal the trained policies, and training can start from them."""
 
 import shutil
 
@@ -25,7 +25,7 @@ TOKENS = np.arange(12, dtype=np.int32).reshape(2, 2, 3)
 
 @pytest.fixture(scope='module')
 def adapters(echo_folder, tmp_path_factory):
-  """A run of an adapter for each role, exported; never written to."""
+  """An exported run with an adapter per role; tests must not change it."""
   workdir = tmp_path_factory.mktemp('adapters')
   experiment = echo.experiment(echo_folder, **ADAPTERS)
   assert train.train(experiment, workdir)
@@ -38,7 +38,7 @@ def _logits(params, config):
   return model.unembed(params, config, hidden)
 
 
-def test_a_model_is_exported_whole(echo_folder, tmp_path, capsys):
+def test_export_of_a_model(echo_folder, tmp_path, capsys):
   experiment = echo.experiment(echo_folder, **QUICK)
   assert train.train(experiment, tmp_path)
   export.export_run(experiment, tmp_path)
@@ -56,9 +56,9 @@ def test_a_model_is_exported_whole(echo_folder, tmp_path, capsys):
       tokenizer_lib.Tokenizer(echo_folder).encode_prompt(chat))
 
 
-def test_an_adapter_is_exported_and_started_from(adapters, echo_folder):
+def test_training_starts_from_an_exported_adapter(adapters, echo_folder):
   params, _ = echo.experiment(echo_folder, **ADAPTERS).trained_params(adapters)
-  # With another rank, to see that the folder's counts.
+  # The rank of the folder overrides the config.
   policy = echo.experiment(
       echo_folder, policies='lora_per_role',
       per_policy=f'second.lora.folder={adapters / "export" / "second"};'
@@ -69,10 +69,10 @@ def test_an_adapter_is_exported_and_started_from(adapters, echo_folder):
   assert np.any(started['down']['b'])
 
 
-def test_an_export_replaces_another_one_whole(
+def test_export_replaces_an_earlier_one_atomically(
     adapters, echo_folder, tmp_path, monkeypatch):
-  # Bite: an export that is written into the folder of the one before. PEFT
-  # applies an adapter_config.json beside weights that have it already.
+  # Bite: exporting into the old folder, where PEFT would apply a stale
+  # adapter_config.json to merged weights.
   workdir = shutil.copytree(adapters, tmp_path / 'run')
   experiment, merged = (
       echo.experiment(echo_folder, **ADAPTERS, **{'export.merged': is_merged})
@@ -93,7 +93,7 @@ def test_an_export_replaces_another_one_whole(
   found = _files(workdir / 'export')
   assert not any('adapter' in name for name in found)
 
-  # The merged weights compute what the adapter does.
+  # Merged weights equal the adapter.
   policy = experiment.policies['first']
   params, _ = experiment.trained_params(workdir)
   frozen_params = experiment.frozen_params['first']
@@ -105,7 +105,6 @@ def test_an_export_replaces_another_one_whole(
   np.testing.assert_allclose(
       logits, _logits(adapted, policy.config), atol=1e-5)
 
-  # And back.
   export.export_run(experiment, workdir)
   assert _files(workdir / 'export') == before
 
@@ -117,6 +116,6 @@ def _files(folder):
       for path in folder.rglob('*') if path.is_file()}
 
 
-def test_nothing_to_export(echo_folder, tmp_path):
+def test_export_without_a_run_is_refused(echo_folder, tmp_path):
   with pytest.raises(errors.UserError, match='holds no run to export'):
     export.export_run(echo.experiment(echo_folder), tmp_path / 'none')

@@ -1,8 +1,7 @@
-"""CoMLRL's MAGRPO as a contestant; runs in an environment that has it.
+"""CoMLRL's MAGRPO as a contestant; needs an environment with CoMLRL.
 
-Reads requests (`benchmarks.workload.request`), one JSON line each, and answers
-each with a line {"seconds": ...}. Its tokenizer stands for none: a text is ids
-with blanks between them.
+Reads requests (`benchmarks.workload.request`) as JSON lines and replies to each
+with a line {"seconds": ...}. Texts are ids separated by spaces.
 """
 
 from __future__ import annotations
@@ -44,14 +43,14 @@ def make_model(fields: dict) -> transformers.Qwen3ForCausalLM:
 
 
 def reward(*completions, **_) -> list[float]:
-  """The share of odd ids, for each joint action."""
+  """The fraction of odd ids of each joint action."""
   return [
       float(np.mean([int(word) % 2 for text in joint for word in text.split()]))
       for joint in zip(*completions)]
 
 
 def make_step(request: dict) -> Callable[[], float]:
-  """A step of all agents: an epoch over a dataset of one item."""
+  """A step of all agents, as one epoch over one example."""
   load = request['loads'][0]
   vocab_size = request['model']['vocab_size']
   ids = np.random.default_rng(0).integers(

@@ -1,8 +1,7 @@
-"""google/tunix as a contestant; runs in an environment that has it.
+"""google/tunix as a contestant; needs an environment with tunix.
 
-Reads requests (`benchmarks.workload.request`), one JSON line each, and answers
-each with a line {"seconds": ...}. Its tokenizer stands for none: a text is ids
-with blanks between them.
+Reads requests (`benchmarks.workload.request`) as JSON lines and replies to each
+with a line {"seconds": ...}. Texts are ids separated by spaces.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from tunix.rl import rl_cluster as cluster_lib
 from tunix.rl.grpo import grpo_learner
 from tunix.rl.rollout import base_rollout
 
-_NEVER = [-1]  # No model emits this stop id: every row has all its tokens.
+_NEVER = [-1]  # A stop id that no model emits.
 
 
 class IdTokenizer:
-  """What tunix asks of a tokenizer."""
+  """The tokenizer interface of tunix."""
 
   def encode(self, text: str, **_) -> list[int]:
     return [int(word) for word in text.split()]
@@ -63,7 +62,7 @@ def make_texts(load: dict, vocab_size: int) -> list[str]:
 
 
 def make_sample(request: dict) -> Callable[[], float]:
-  """Tokens and log-probabilities of a rollout, as arrays on the host."""
+  """Samples tokens and log-probabilities to the host."""
   load, = request['loads']
   config, transformer = make_model(request['model'])
   sampler = sampler_lib.Sampler(
@@ -92,7 +91,7 @@ def make_sample(request: dict) -> Callable[[], float]:
 
 
 def serve_steps(request: dict) -> None:
-  """One GRPO step for each request, the first included."""
+  """One GRPO step per request, including the first."""
   load, = request['loads']
   config, transformer = make_model(request['model'])
   mesh = jax.sharding.Mesh(
@@ -128,8 +127,8 @@ def serve_steps(request: dict) -> None:
           num_generations=load['group_size'], num_iterations=1, beta=0.0))
   texts = np.array(make_texts(load, config.vocab_size))
 
-  # The learner asks for the next batch when it has dispatched the step before,
-  # so a step lasts from one batch to the next.
+  # The learner requests the next batch after it has dispatched a step, so a
+  # step lasts from one batch to the next.
   def batches() -> Iterator[dict]:
     while True:
       start = time.perf_counter()
