@@ -15,7 +15,6 @@ import ml_collections
 from ml_collections import config_flags
 
 from atgrpo_jax import errors
-from atgrpo_jax.distributed import peers as peers_lib
 from atgrpo_jax.io import files
 from atgrpo_jax.io import signals
 from atgrpo_jax.rollout import workers as workers_lib
@@ -108,22 +107,15 @@ def main(argv: list[str]) -> int:
   stop = signals.StopFlag()
   with contextlib.ExitStack() as stack:
     stack.enter_context(stop.listen())
-    peers = None
-    if _DISTRIBUTED.value:
-      if process['process_id'] is None:
-        from atgrpo_jax.distributed import hosts
-        process = hosts.detect()
-      peers = peers_lib.Peers(**process, report=_report)
-      stop.end = peers.end
-      stack.enter_context(peers)
     # Before jax runs: such a process must not fork.
     workers = stack.enter_context(workers_lib.Workers(
         config.environment.num_workers, config.environment.program_slots,
         **config.sandbox, is_stopped=stop.is_set))
     config.sandbox.level = workers.level  # What 'auto' or 'remote' came to.
     from atgrpo_jax.distributed import hosts
-    if peers:
-      hosts.join(peers)
+    if _DISTRIBUTED.value:
+      stack.enter_context(hosts.ExitOnError(_report))
+      hosts.initialize(**process)
     if not hosts.is_first():
       silence = stack.enter_context(open(os.devnull, 'w'))
       stack.enter_context(contextlib.redirect_stdout(silence))

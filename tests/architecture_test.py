@@ -27,7 +27,7 @@ FLOORS = (
         'train', 'viewer', 'evaluate', 'saved_config', 'experiment',
         'meshes', 'builders', 'config_checks', 'measures', 'algorithms',
         'rollout', 'sampling', 'learner', 'huggingface', 'model', 'rl',
-        'io', 'distributed', 'io.signals')),
+        'io', 'distributed')),
     'atgrpo_jax.types atgrpo_jax.errors',
 )
 _FLOOR_OF = {

@@ -1,65 +1,117 @@
-"""Several processes that act as one.
+"""Several processes that train as one.
 
 Every process runs the same program, holds the same groups and dispatches the
-same computations in the same order; environments alone are divided among them.
-The first process speaks and writes files. All share the workdir.
+same computations in the same order; only the environments are divided among
+them. The first process prints and writes files. All share the workdir.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+import contextlib
+import os
 import pickle
+import re
+import sys
+import time
 from typing import Any
 
 import jax
-from jax._src import clusters
 from jax.experimental import multihost_utils
 import numpy as np
 
 from atgrpo_jax import errors
-from atgrpo_jax.distributed import peers as peers_lib
 
-_PATIENCE_SECONDS = 300  # Until the first machine of a TPU pod has a name.
+# Seconds after which a silent process counts as dead. Measured with two
+# processes in training (docs/reliability.md): the other one ended 19 s after a
+# SIGSTOP, and within 2 s after a SIGKILL. jax's default is 100.
+_HEARTBEAT_TIMEOUT = 20
+_SHUTDOWN_TIMEOUT = 3600  # Seconds that processes wait for each other at exit.
+_GRACE_PERIOD = 3.0  # Seconds between reporting an error and exiting.
+_PEER_ERRORS = re.compile('Gloo|NCCL|CoordinationService|[Hh]eartbeat')
 
 
-def detect() -> dict[str, str | int]:
-  """Where this process stands in a TPU pod or a job of SLURM or Open MPI.
+def initialize(
+    coordinator_address: str | None = None, num_processes: int | None = None,
+    process_id: int | None = None) -> None:
+  """Joins the other processes of the run.
 
-  The arguments of `peers.Peers`. Raises UserError if it is in none of them.
+  Without arguments, jax finds them in a TPU pod or a job of SLURM or Open MPI.
+  jax aborts this process if another one does not join within five minutes, dies
+  or falls silent.
+
+  Args:
+    coordinator_address: HOST:PORT at which process 0 listens.
+    num_processes: processes of the run.
+    process_id: from 0 to num_processes - 1.
+
+  Raises:
+    UserError: the address cannot be used, or no cluster was found.
   """
-  address, num_processes, process_id, _ = (
-      clusters.ClusterEnv.auto_detect_unset_distributed_params(
-          coordinator_address=None, num_processes=None, process_id=None,
-          local_device_ids=None, cluster_detection_method=None,
-          initialization_timeout=_PATIENCE_SECONDS))
-  if address is None:
-    raise errors.UserError(
-        '--distributed: this is no TPU pod, and no job of SLURM or Open MPI; '
-        'give --coordinator_address, --num_processes and --process_id.')
-  return {
-      'coordinator_address': address, 'num_processes': num_processes,
-      'process_id': process_id}
-
-
-def join(peers: peers_lib.Peers) -> None:
-  """Makes the processes one for jax."""
-  # It would take SIGTERM to itself, and a run could not be stopped while it
-  # starts.
+  # jax would claim SIGTERM, and a run could not be stopped while it starts.
   jax.config.update('jax_enable_preemption_service', False)
-  address = peers.jax_address()
-  jax.distributed.initialize(
-      coordinator_address=address, coordinator_bind_address=address,
-      num_processes=peers.num_processes, process_id=peers.process_id)
-  jax.devices()  # Loads libraries, for which no other thread may run.
-  peers.expect_beats()
+  if coordinator_address is not None and not re.fullmatch(
+      r'.+:\d+', coordinator_address):
+    raise errors.UserError(
+        f'--coordinator_address={coordinator_address!r} must be HOST:PORT, '
+        'such as 10.0.0.2:8476.')
+  try:
+    jax.distributed.initialize(
+        coordinator_address, num_processes, process_id,
+        heartbeat_timeout_seconds=_HEARTBEAT_TIMEOUT,
+        shutdown_timeout_seconds=_SHUTDOWN_TIMEOUT)
+  except ValueError as error:
+    raise errors.UserError(
+        f'--distributed: found no TPU pod and no job of SLURM or Open MPI '
+        f'({error}) Give --coordinator_address, --num_processes and '
+        '--process_id.') from error
+  except jax.errors.JaxRuntimeError as error:
+    raise errors.UserError(
+        f'--coordinator_address={coordinator_address} cannot be used '
+        f'({errors.one_line(error)}); choose another port.') from error
+  jax.devices()  # Loads libraries while this process has a single thread.
+
+
+class ExitOnError:
+  """Reports an error of its block and exits, so that the other processes end.
+
+  Without it a process that fails waits for the others at exit, and they wait
+  for its next collective, until jax's shutdown timeout.
+  """
+
+  def __init__(self, report_fn: Callable[[BaseException], int]):
+    """`report_fn` prints an error and returns the exit status."""
+    self._report_fn = report_fn
+
+  def __enter__(self) -> None:
+    pass
+
+  def __exit__(self, kind, error, traceback) -> None:
+    if error is None:
+      return
+    # jax raises it as a JaxRuntimeError or a ValueError.
+    if (not isinstance(error, errors.REPORTED_ERRORS)
+        and _PEER_ERRORS.search(str(error))):
+      error = errors.InfrastructureError(
+          'Another process of the run has ended; see what it printed, then run '
+          f'the same command again ({errors.one_line(error)}).')
+    status = self._report_fn(error)
+    with contextlib.suppress(OSError):
+      sys.stdout.flush()
+      sys.stderr.flush()
+    # Time for the others to report the same error, and for a signal to all
+    # processes to arrive here: jax aborts them when process 0 exits.
+    time.sleep(_GRACE_PERIOD)
+    os._exit(status)
 
 
 def is_first() -> bool:
-  """Whether this process speaks and writes files."""
+  """True in the process that prints and writes files."""
   return jax.process_index() == 0
 
 
 def exchange(value: Any) -> list[Any]:
-  """The picklable values that the processes pass in, in their order."""
+  """Gathers a picklable value of every process, in the order of their ids."""
   if jax.process_count() == 1:
     return [value]
   content = np.frombuffer(pickle.dumps(value), np.uint8)
@@ -72,12 +124,12 @@ def exchange(value: Any) -> list[Any]:
 
 
 def any_process(flag: bool) -> bool:
-  """Whether it holds in one of the processes, which all ask at once."""
+  """True if `flag` is true in any process; every process must call it."""
   if jax.process_count() == 1:
     return flag
   return bool(multihost_utils.process_allgather(np.array(flag)).any())
 
 
 def barrier() -> None:
-  """Returns when every process has come here."""
+  """Waits until every process has called it."""
   exchange(None)
