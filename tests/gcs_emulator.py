@@ -1,11 +1,11 @@
-"""Google Cloud Storage's JSON API in this process, as far as a run uses it.
+"""The part of Google Cloud Storage's JSON API that a run uses, in this process.
 
   with gcs_emulator.Emulator() as emulator:
-    subprocess.run(..., env={**os.environ, **emulator.env})
+    subprocess.run(..., env=os.environ | emulator.env)
 
-Uploads (media, multipart, resumable), downloads with ranges, listings, copies,
-batches, and preconditions on generations, since locks stand on those. Packages
-that emulate it leave preconditions out.
+It has uploads (media, multipart, resumable), ranged downloads, listings,
+copies, batched deletions, and preconditions on generations. Leases depend on
+those preconditions, which the packages that emulate this API do not implement.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _COPY = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class _Object:
-  """What is stored under a name."""
+  """A stored object."""
 
   name: str
   data: bytes
@@ -55,18 +55,18 @@ class _Object:
         'md5Hash': base64.b64encode(hashlib.md5(self.data).digest()).decode()}
 
 
-class _Refused(Exception):
-  """An HTTP status."""
+class _HttpError(Exception):
+  """Its argument is the HTTP status."""
 
 
 class Emulator:
-  """A server of one empty bucket; a context manager.
+  """A context manager that serves one bucket, empty at first.
 
   Attributes:
-    objects: name -> object.
-    requests: 'METHOD kind' -> how often it was asked for.
-    env: what points clients to it.
-    is_down: whether every request is answered with status 503.
+    objects: object name -> object.
+    requests: 'METHOD kind' -> number of requests.
+    env: environment variables that direct clients to the server.
+    is_down: answer every request with status 503.
   """
 
   def __init__(self):
@@ -79,15 +79,13 @@ class Emulator:
     emulator = self
 
     class Handler(_Handler):
-      """Of this emulator."""
-
       server_emulator = emulator
 
     self._server = _Server(('127.0.0.1', 0), Handler)
     url = f'http://127.0.0.1:{self._server.server_port}'
     self.env = {
         'STORAGE_EMULATOR_HOST': url, 'TENSORSTORE_GCS_HTTP_URL': url,
-        # Nobody asks a metadata server for credentials.
+        # Clients must not ask a metadata server for credentials.
         'GCE_METADATA_HOST': '127.0.0.1:1', 'NO_GCE_CHECK': 'true',
         'GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT': 'false',
         'GOOGLE_CLOUD_PROJECT': 'project'}
@@ -103,7 +101,7 @@ class Emulator:
     self._server.server_close()
 
   def age(self, name: str, seconds: float) -> None:
-    """Makes an object older."""
+    """Moves the creation time of an object into the past."""
     stored = self.objects[name]
     self.objects[name] = dataclasses.replace(
         stored, generation=stored.generation - int(seconds * 1e6))
@@ -111,15 +109,15 @@ class Emulator:
   def answer(
       self, method: str, url: str, headers, body: bytes
   ) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers and body of an answer."""
+    """Returns the status, headers and body of the response."""
     split = parse.urlsplit(url)
     query = dict(parse.parse_qsl(split.query, keep_blank_values=True))
     bucket = re.search(r'/b/([^/]+)', split.path)
     with self._lock:
       if self.is_down:
-        raise _Refused(503)
+        raise _HttpError(503)
       if bucket and bucket[1] != BUCKET:
-        raise _Refused(404)
+        raise _HttpError(404)
       if split.path.startswith('/batch'):
         return self._batch(headers, body)
       if split.path.startswith('/upload/'):
@@ -141,7 +139,7 @@ class Emulator:
         return _json({
             'kind': 'storage#bucket', 'name': BUCKET, 'id': BUCKET,
             'location': 'US', 'locationType': 'multi-region'})
-      raise _Refused(404)
+      raise _HttpError(404)
 
   def _object(self, method, name, query, headers, *, is_media):
     self.requests[f'{method} object'] += 1
@@ -152,21 +150,21 @@ class Emulator:
     if not is_media:
       return _json(stored.fields())
     crc32c = stored.fields()['crc32c']
-    of_all = {
+    common = {
         'Content-Type': 'application/octet-stream',
         'x-goog-generation': str(stored.generation),
         'x-goog-stored-content-length': str(len(stored.data)),
         'x-goog-hash': f'crc32c={crc32c}'}
-    found = re.fullmatch(r'bytes=(\d+)-(\d*)', headers.get('Range', ''))
-    if not found:
-      return 200, of_all, stored.data
+    match = re.fullmatch(r'bytes=(\d+)-(\d*)', headers.get('Range', ''))
+    if not match:
+      return 200, common, stored.data
     size = len(stored.data)
-    first = int(found[1])
-    last = min(int(found[2] or size - 1), size - 1)
+    first = int(match[1])
+    last = min(int(match[2] or size - 1), size - 1)
     if first >= size:
-      raise _Refused(416)
+      raise _HttpError(416)
     return 206, {
-        **of_all, 'Content-Range': f'bytes {first}-{last}/{size}',
+        **common, 'Content-Range': f'bytes {first}-{last}/{size}',
     }, stored.data[first:last + 1]
 
   def _list(self, query):
@@ -190,7 +188,7 @@ class Emulator:
   def _upload(self, query, headers, body):
     self.requests['POST upload'] += 1
     kind = query.get('uploadType')
-    if 'upload_id' in query:  # A part of a resumable one.
+    if 'upload_id' in query:  # A chunk of a resumable upload.
       name, content = self._uploads[query['upload_id']]
       found = re.fullmatch(
           r'bytes (?:\*|(\d+)-\d+)/(\d+|\*)', headers['Content-Range'])
@@ -206,12 +204,12 @@ class Emulator:
       name = query.get('name') or json.loads(body)['name']
       upload = str(self._next_generation())
       self._uploads[upload] = name, bytearray()
-      place = parse.urlencode(
+      location = parse.urlencode(
           {**query, 'uploadType': 'resumable', 'upload_id': upload})
       return 200, {
           'Location': f'{self.env["STORAGE_EMULATOR_HOST"]}/upload/storage/v1/b'
-                      f'/{BUCKET}/o?{place}'}, b''
-    # 'multipart': fields and content.
+                      f'/{BUCKET}/o?{location}'}, b''
+    # Multipart: metadata, then content.
     fields, content = _parts(headers['Content-Type'], body)
     fields = json.loads(fields)
     return _json(self._put(
@@ -219,7 +217,7 @@ class Emulator:
 
   def _batch(self, headers, body):
     self.requests['POST batch'] += 1
-    answers = b''
+    responses = b''
     for index, part in enumerate(_parts(headers['Content-Type'], body)):
       method, url, *_ = part.decode().split()
       path = parse.urlsplit(url).path
@@ -227,22 +225,22 @@ class Emulator:
       assert method == 'DELETE', method
       status = '204 No Content' if self.objects.pop(name, None) else (
           '404 Not Found')
-      answers += (
+      responses += (
           f'--part\r\nContent-Type: application/http\r\nContent-ID: '
           f'<response-{index + 1}>\r\n\r\nHTTP/1.1 {status}\r\n'
           'Content-Length: 0\r\n\r\n\r\n').encode()
     return 200, {
         'Content-Type': 'multipart/mixed; boundary=part'
-    }, answers + b'--part--\r\n'
+    }, responses + b'--part--\r\n'
 
   def _next_generation(self) -> int:
-    """Microseconds; each is larger than those before."""
+    """Returns the time in microseconds, made unique and increasing."""
     self._generation = max(self._generation + 1, time.time_ns() // 1000)
     return self._generation
 
   def _get(self, name, query) -> _Object:
     if name not in self.objects:
-      raise _Refused(404)
+      raise _HttpError(404)
     _check(self.objects[name].generation, query)
     return self.objects[name]
 
@@ -254,11 +252,11 @@ class Emulator:
 
 
 def _check(generation: int, query) -> None:
-  """Whether the preconditions hold."""
+  """Raises an error unless the preconditions of the request hold."""
   if int(query.get('ifGenerationMatch', generation)) != generation:
-    raise _Refused(412)
+    raise _HttpError(412)
   if int(query.get('ifGenerationNotMatch', -1)) == generation:
-    raise _Refused(304)
+    raise _HttpError(304)
 
 
 def _json(fields) -> tuple[int, dict[str, str], bytes]:
@@ -266,7 +264,7 @@ def _json(fields) -> tuple[int, dict[str, str], bytes]:
 
 
 def _parts(content_type: str, body: bytes) -> list[bytes]:
-  """The contents of a multipart body."""
+  """Returns the contents of the parts of a multipart body."""
   boundary = email.parser.Parser().parsestr(
       f'Content-Type: {content_type}').get_boundary().encode()
   return [
@@ -277,7 +275,7 @@ def _parts(content_type: str, body: bytes) -> list[bytes]:
 
 
 class _Server(http.server.ThreadingHTTPServer):
-  """Does not complain of clients that hang up."""
+  """Prints no traceback when a client disconnects."""
 
   daemon_threads = True
 
@@ -287,7 +285,6 @@ class _Server(http.server.ThreadingHTTPServer):
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
-  """One request."""
 
   protocol_version = 'HTTP/1.1'
   server_emulator: Emulator
@@ -297,9 +294,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     try:
       status, headers, content = self.server_emulator.answer(
           self.command, self.path, self.headers, body)
-    except _Refused as refused:
-      status, headers, content = refused.args[0], {}, json.dumps(
-          {'error': {'code': refused.args[0], 'message': 'refused'}}).encode()
+    except _HttpError as error:
+      status, headers, content = error.args[0], {}, json.dumps(
+          {'error': {'code': error.args[0], 'message': 'refused'}}).encode()
     if status in (204, 304):
       content = b''
     self.send_response(status)
@@ -323,4 +320,4 @@ class _Handler(http.server.BaseHTTPRequestHandler):
   do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = do_PATCH = _serve
 
   def log_message(self, *args):
-    """Says nothing."""
+    """Logs nothing."""
