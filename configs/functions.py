@@ -98,11 +98,6 @@ def get_config(arg: str = ''):
   c.environment.reward = 'outcome'
   c.environment.options.feedback_mode = 'level_feedback'
   c.environment.options.feedback_tests = 1
-  # With feedback_mode 'expert_edits': an OpenAI-compatible endpoint, the model
-  # there, and the environment variable with the API key, if it wants one.
-  c.environment.options.expert_url = ''
-  c.environment.options.expert_model = ''
-  c.environment.options.expert_key_variable = ''
   c.dataset.builder = (
       f'environments.programming.{arg.kind}.{arg.kind}_dataset_builder')
   c.dataset.config = 'functions' if is_small else ''

@@ -1,23 +1,22 @@
-"""Tests that are code: `check(candidate)` of HumanEval and MBPP.
+"""Runs tests that are code: `check(candidate)` of HumanEval and MBPP.
 
-The program and the asserts never share a process, so a program cannot forge
-what an assert says, whatever it does to `==`, to the interpreter or to its
-process. Values go between them as literals:
+The program and the asserts never share a process, so a program cannot forge the
+result of an assert by changing `==`, the interpreter or its process. Values
+pass between them as literals:
 
-  1. `check` runs with a candidate that knows no value yet and writes down the
-     arguments that it is called with. An assert that fails is passed over.
-  2. The program runs, once for each of these calls, in a process of its own.
-  3. `check` runs with a candidate that gives these values, or raises where the
-     program raised, ended or took too long. If it is called with arguments that
-     are not known yet, 2. and 3. are done again.
+  1. `check` runs with a stand-in candidate that records the arguments of each
+     call and returns an unknown value. Failing asserts are skipped.
+  2. The program runs once for each recorded call, in a separate process.
+  3. `check` runs with a candidate that returns the recorded values, or raises
+     if the program raised, exited or timed out. New calls repeat 2 and 3.
 
-What is counted are asserts of different texts, but for constants such as
-`assert True`. One in a loop holds if it holds every time. A call has the CPU
-time that the official graders give to all calls together. Random numbers of the
-tests are drawn from a fixed seed.
+Asserts are counted by their text, without constants such as `assert True`. An
+assert in a loop holds if it holds every time. Each call has the CPU time that
+the official graders give to all calls together. The tests' random numbers have
+a fixed seed.
 
-Arguments are given by position and are plain, see `Sandbox.call`; a call with
-others counts as one that raised.
+Arguments must be positional and plain (`Sandbox.call`); other calls count as
+raised.
 """
 
 from __future__ import annotations
@@ -32,23 +31,22 @@ from environments import sandbox as sandbox_lib
 from environments.programming import grading
 from environments.programming import problems
 
-MAX_ROUNDS = 8  # Of 2. and 3.
+MAX_ROUNDS = 8  # Of steps 2 and 3.
 _LIMITS = sandbox_lib.Limits(
     cpu_seconds=10.0, wall_seconds=30.0, memory_bytes=512 << 20,
     output_bytes=16 << 20)
 _ERROR = re.compile(r'([A-Za-z_][\w.]*)(?:: (.*))?')
 _MESSAGE_CHARS = 200
-_REPORT = '__report__'  # Name of a function of `_REPLAY`.
+_REPORT = '__report__'  # A function of `_REPLAY`.
 
 _TIMEOUT = True, ('TimeoutError', '')
 
 # The program that runs the asserts. `run` returns
-#   calls   what was asked for and is not known: (key, arguments)
-#   held    index of an assert -> whether it held, and the error if not
-#   error   why `check` ended early, or ''
-#   odd     arguments that no program can be given
-# `known` is key -> whether the program raised, and its value, or the name and
-# the message of what it raised.
+#   calls   (key, arguments) of calls without a known result
+#   held    index of an assert -> its error, '' if it held
+#   error   the error that ended `check` early, or ''
+#   odd     arguments that cannot be sent to a program
+# `known` is key -> (False, value), or (True, (name, message)) of an error.
 _REPLAY = '''
 import builtins
 import copy
@@ -103,10 +101,10 @@ def run(check, preamble, name, known):
   def report(index, condition, error=None):
     if condition:
       held.setdefault(index, '')
-    elif not held.get(index):  # The first error stays.
+    elif not held.get(index):  # Keep the first error.
       held[index] = describe(error or AssertionError())
 
-  if 'random' in preamble + check:  # To import it takes as long as all else.
+  if 'random' in preamble + check:  # Importing it doubles the run time.
     import random
     random.seed(0)
   names = {'__name__': 'tests'}
@@ -125,14 +123,14 @@ def run(check, preamble, name, known):
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-  """What the tests say of a program.
+  """Test results of a program.
 
   Attributes:
-    passed: there are asserts, all held, and `check` came to its end.
-    asserts: the texts of the asserts, in their order.
-    errors: for each of them '', or why it did not hold.
-    status: how the first call ended that did not end well; OK without one.
-    program_runs: calls of the program.
+    passed: there are asserts, all held, and `check` ran to its end.
+    asserts: their texts, in order.
+    errors: the error of each assert, '' if it held.
+    status: of the first call that failed; OK if none did.
+    program_runs: number of calls of the program.
   """
 
   passed: bool
@@ -142,30 +140,30 @@ class Verdict:
   program_runs: int
 
   @property
-  def share(self) -> float:
-    """Of asserts that held, 0 to 1; of no asserts 0."""
+  def pass_rate(self) -> float:
+    """Fraction of asserts that held; 0 without asserts."""
     if not self.errors:
       return 0.0
     return self.errors.count('') / len(self.errors)
 
   @property
   def failed(self) -> bool:
-    """The sandbox failed, so the verdict is not known."""
+    """True if the sandbox failed, so that the verdict is unknown."""
     return self.status is sandbox_lib.Status.INFRASTRUCTURE
 
 
 class _SandboxError(Exception):
-  """The sandbox failed."""
+  pass
 
 
 def check(
     sandbox: sandbox_lib.Sandbox, problem: problems.Problem,
     program: str) -> Verdict:
-  """Runs the tests of a problem of the kind check."""
+  """Runs the tests of a problem whose tests are code."""
   text, asserts = soften(problem.check_code)
   ok = sandbox_lib.Status.OK
   status, num_runs = ok, 0
-  nothing = dict.fromkeys(range(len(asserts)), 'not reached')
+  errors = dict.fromkeys(range(len(asserts)), 'not reached')
   try:
     calls, *report = _first_calls(
         sandbox, text, problem.preamble, problem.entry_point)
@@ -189,14 +187,14 @@ def check(
           sandbox, text, problem.preamble, problem.entry_point, known)
   except _SandboxError:
     return Verdict(
-        False, asserts, tuple(nothing.values()),
+        False, asserts, tuple(errors.values()),
         sandbox_lib.Status.INFRASTRUCTURE, num_runs)
   held, error, odd = report
   for arguments in odd:
     logging.warning(
-        '%s: its tests call %s with what no program can be given: %s',
+        '%s: its tests call %s with arguments that are not plain: %s',
         problem.task_id, problem.entry_point, arguments)
-  errors = tuple((nothing | held).values())
+  errors = tuple((errors | held).values())
   return Verdict(
       bool(asserts) and not error and not any(errors) and not calls, asserts,
       errors, status, num_runs)
@@ -204,14 +202,14 @@ def check(
 
 @functools.lru_cache(1024)
 def soften(check_code: str) -> tuple[str, tuple[str, ...]]:
-  """Text whose asserts report and go on, and the texts of the asserts."""
+  """Returns code whose asserts report and continue, and the assert texts."""
   softener = _Softener()
   tree = ast.fix_missing_locations(softener.visit(ast.parse(check_code)))
   return ast.unparse(tree), tuple(softener.asserts)
 
 
 class _Softener(ast.NodeTransformer):
-  """Writes `try: report(index, x)` for `assert x`."""
+  """Replaces `assert x` by `try: report(index, x)`."""
 
   def __init__(self):
     self.asserts: list[str] = []
@@ -240,9 +238,9 @@ def _call_report(*arguments: ast.expr) -> ast.stmt:
 @functools.lru_cache(256)
 def _first_calls(
     sandbox: sandbox_lib.Sandbox, text: str, preamble: str, name: str) -> tuple:
-  """What `run` returns with nothing known; the same for every program."""
+  """Returns the result of `run` without known calls, for every program."""
   result = _run_tests(sandbox, text, preamble, name, {})
-  if result.status is not sandbox_lib.Status.OK:  # It is no program's fault.
+  if result.status is not sandbox_lib.Status.OK:  # No program ran yet.
     raise _SandboxError
   return result.value
 
@@ -250,11 +248,11 @@ def _first_calls(
 def _replay(
     sandbox: sandbox_lib.Sandbox, text: str, preamble: str, name: str,
     known: dict[str, tuple]) -> tuple:
-  """What `run` returns."""
+  """Returns the result of `run` with known calls."""
   result = _run_tests(sandbox, text, preamble, name, known)
   if result.status is sandbox_lib.Status.INFRASTRUCTURE:
     raise _SandboxError
-  if result.status is not sandbox_lib.Status.OK:  # Of values that are huge.
+  if result.status is not sandbox_lib.Status.OK:  # The values are huge.
     return [], {}, grading.last_line(result.stderr), []
   return result.value
 
@@ -262,14 +260,13 @@ def _replay(
 def _run_tests(
     sandbox: sandbox_lib.Sandbox, text: str, preamble: str, name: str,
     known: dict[str, tuple]) -> sandbox_lib.CallResult:
-  """Calls `run` of `_REPLAY`."""
   sandbox = dataclasses.replace(sandbox, limits=_LIMITS)
   result, = sandbox.call(_REPLAY, 'run', [(text, preamble, name, known)])
   return result
 
 
 def _outcome(result: sandbox_lib.CallResult) -> tuple[bool, object]:
-  """Whether a call raised, and its value, or the name and message of that."""
+  """Returns an entry of `known` for a call."""
   status = sandbox_lib.Status
   if result.status is status.OK:
     return False, result.value

@@ -1,24 +1,24 @@
-"""When an output is right: the comparisons of the benchmarks.
+"""Comparisons of outputs with expected outputs, one per benchmark.
 
-  name           what is compared                       numbers
-  apps           the words of each line, without        ints exactly, floats
-                 empty lines                            within 1e-8 + 1e-5 x the
-                                                        expected one
-  code_contests  all words, in lower case               ints exactly, floats
-                                                        within 1e-5
-  livecodebench  each line, without blanks at its       in a line of numbers
-                 ends                                   exactly, as decimals
+  name           compares                              numbers
+  apps           the words of each line, without       ints exactly, floats
+                 empty lines                           within 1e-8 + 1e-5 x the
+                                                       expected value
+  code_contests  all words in lower case               ints exactly, floats
+                                                       within 1e-5
+  livecodebench  each line, stripped                   lines of numbers exactly,
+                                                       as decimals
 
 Values of functions are compared by `==`, tuples as lists, as in the graders of
-APPS and LiveCodeBench. What `Sandbox.call` returns has Python's own types, so
-no method of a program takes part.
+APPS and LiveCodeBench. `Sandbox.call` returns built-in types, so no method of a
+program takes part.
 
 Deviations from the official graders, all stricter:
 
-1. The grader of APPS also takes an output whose lines are right as sets of
-   words, in any order and number: `1 1 2` for `2 1`. Here the order counts.
-2. It takes 1000001 for 1000000, as floats that are close, and the grader of
-   CodeContests `10**17 + 1` for `10**17`. Here ints are exact.
+1. The grader of APPS also accepts lines that are correct as sets of words, such
+   as `1 1 2` for `2 1`. Here order and number must match.
+2. It accepts 1000001 for 1000000, as close floats, and the grader of
+   CodeContests accepts `10**17 + 1` for `10**17`. Here ints are exact.
 3. `True` is not 1. In the graders of APPS and LiveCodeBench it is.
 """
 
@@ -60,19 +60,19 @@ def same_decimals(output: str, expected: str) -> bool:
       for line, want in zip(lines, wanted))
 
 
-# Problem.comparison -> whether a text is as expected.
+# Problem.comparison -> function of output and expected output.
 COMPARISONS = {
     'apps': same_lines, 'code_contests': same_words,
     'livecodebench': same_decimals}
 
 
 def same_value(value: Any, expected: Any) -> bool:
-  """Whether a function returned what is expected."""
+  """Compares a returned value with the expected one."""
   return _plain(value) == _plain(expected)
 
 
 def _plain(value: Any) -> Any:
-  """With lists for tuples, and what no number equals for a bool."""
+  """Replaces tuples by lists, and bools by values that equal no number."""
   if isinstance(value, (list, tuple)):
     return [_plain(item) for item in value]
   if isinstance(value, dict):
@@ -95,7 +95,7 @@ def _stripped_lines(text: str) -> list[str]:
 
 
 def _decimals(line: str) -> list[decimal.Decimal] | None:
-  """The numbers of a line; None if it has something else."""
+  """Returns the numbers of a line, or None if it has other words."""
   words = line.split()
   if not all(map(_FLOAT.fullmatch, words)):
     return None
@@ -105,7 +105,7 @@ def _decimals(line: str) -> list[decimal.Decimal] | None:
 def _same_words(
     words: Sequence[str], wanted: Sequence[str],
     same_float: Callable[[float, float], bool]) -> bool:
-  """Whether each word is as wanted, or is the same number."""
+  """True if every word is equal, as text or as a number."""
   return len(words) == len(wanted) and all(
       word == want or _same_number(word, want, same_float)
       for word, want in zip(words, wanted))

@@ -1,16 +1,14 @@
-"""What a programming problem is, whatever benchmark it comes from.
+"""Programming problems of all benchmarks, in one format.
 
-Three kinds of tests:
+There are three kinds of tests:
 
-  stdin   The program reads text and prints text. A test is the input and the
-          outputs that are right.
+  stdin   The program reads text and prints text. A test is an input and the
+          correct outputs.
   call    A function of the program is called. A test is its arguments and the
-          values that are right.
+          correct values.
   check   The benchmark has a function `check` that asserts (HumanEval, MBPP).
 
-The tests of a task are packed into one text, since some have megabytes.
-`apps`, `code_contests`, `livecodebench`, `humaneval`, `mbpp` and
-`coop_humaneval` beside this module are the builders.
+Some tasks have megabytes of tests, so tests are stored compressed in one text.
 """
 
 from __future__ import annotations
@@ -25,8 +23,8 @@ import zlib
 from environments import env_api
 from environments.sandbox import literals
 
-# Tasks whose tests a process keeps unpacked; the candidates of a group follow
-# one another.
+# Tasks whose tests a process keeps unpacked, because the candidates of a group
+# are graded one after another.
 _NUM_UNPACKED = 4
 
 
@@ -36,7 +34,7 @@ class Case:
 
   Attributes:
     input: text for stdin, or a tuple of arguments.
-    answers: texts or values; one of them is expected.
+    answers: texts or values, each of which is correct.
   """
 
   input: Any
@@ -45,16 +43,14 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-  """A task of one of the builders; frozen, and as small as its tests allow.
+  """A task of one of the builders.
 
   Attributes:
-    task_id: its name in the data set.
-    statement: what is asked for.
-    starter_code: the beginning of a program that is to be completed, or ''.
+    starter_code: the beginning of a program to complete, or ''.
     entry_point: the function that is called, or '' for stdin.
-    preamble: text that is put before every program.
-    comparison: one of `comparisons.COMPARISONS`, or 'check'.
-    reference: a program that is right, or ''.
+    preamble: text that precedes every program.
+    comparison: a key of `comparisons.COMPARISONS`, or 'check'.
+    reference: a correct program, or ''.
     time_limit: CPU seconds of one test.
     packed_tests: see `tests` and `check_code`.
   """
@@ -71,17 +67,17 @@ class Problem:
 
   @property
   def tests(self) -> tuple[Case, ...]:
-    """Of the kinds stdin and call, in the order of the data."""
+    """Tests of the kinds stdin and call, in the order of the data."""
     return _unpack_tests(self.packed_tests)
 
   @property
   def check_code(self) -> str:
-    """Of the kind check: text that defines `check(candidate)`."""
+    """Tests of the kind check: text that defines `check(candidate)`."""
     return unpack(self.packed_tests)
 
 
 def from_task(task: env_api.Task) -> Problem:
-  """The problem of a row; a ValueError for the row of another data set."""
+  """Returns the problem of a row; ValueError for a row of other data."""
   try:
     return Problem(
         packed_tests=task['tests'], **{
@@ -90,13 +86,13 @@ def from_task(task: env_api.Task) -> Problem:
             if field.name != 'packed_tests'})
   except KeyError as error:
     raise ValueError(
-        f'the task {task.get("task_id")!r} has no field {error}: it is no '
-        'programming problem; dataset.builder must be one of '
+        f'the task {task.get("task_id")!r} has no field {error}, so it is not '
+        'a programming problem; dataset.builder must be one of '
         'environments/programming') from error
 
 
 def pack(value: Any) -> str:
-  """A value of Python's own types as short text."""
+  """Compresses a plain value to text."""
   data = zlib.compress(literals.encode(value).encode())
   return base64.b64encode(data).decode()
 
@@ -106,7 +102,6 @@ def unpack(text: str) -> Any:
 
 
 def pack_tests(tests: Sequence[Case]) -> str:
-  """For `Problem.tests`."""
   return pack([(test.input, test.answers) for test in tests])
 
 

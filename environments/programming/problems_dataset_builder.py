@@ -1,17 +1,16 @@
-"""What the builders of programming problems have in common.
+"""Shared base of the data sets of programming problems.
 
 A row is left out if it has no tests, if its tests cannot be read, or if its
 statement or all of its tests are too large. Single tests that are too large or
-too many are left out, too. The log names the tasks of both.
+too many are left out as well. The log names every such task.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 import json
 import logging
-import pathlib
 from typing import Any
 import warnings
 
@@ -23,13 +22,13 @@ from environments.programming import checks
 from environments.programming import problems
 from environments.sandbox import literals
 
-MAX_STATEMENT_BYTES = 16 << 10  # With the starter code.
-MAX_TEST_BYTES = 4 << 20  # Of an input with its answers.
+MAX_STATEMENT_BYTES = 16 << 10  # Including the starter code.
+MAX_TEST_BYTES = 4 << 20  # Input and answers.
 MAX_TASK_BYTES = 32 << 20
-TRAIN_TESTS = 16  # Of a task to train on.
+MAX_TRAIN_TESTS = 16  # Per training task.
 
-# What starter code takes for granted: of the official preambles what the
-# sandbox has.
+# Names that starter code uses without importing them: the part of the official
+# preambles that the sandbox provides.
 CALL_PREAMBLE = """\
 import bisect, collections, copy, functools, heapq, itertools, json, math
 import operator, random, re, string, sys
@@ -43,50 +42,45 @@ from typing import *
 sys.setrecursionlimit(50000)
 """
 
-_TEXTS = (
-    'statement', 'starter_code', 'entry_point', 'preamble', 'comparison',
-    'reference', 'tests')
-
 UnusableRowError = dataset_files.UnusableRowError
 
 
 class ProblemsBuilder(dataset_files.FilesBuilder, skip_registration=True):
   """Writes rows as tasks that `problems.from_task` reads."""
 
+  VERSION = tfds.core.Version('1.0.0')
+  HUB_REVISION = 'main'
   FEATURES = {
-      **dict.fromkeys(_TEXTS, tfds.features.Text()),
+      **dict.fromkeys((
+          'statement', 'starter_code', 'entry_point', 'preamble', 'comparison',
+          'reference', 'tests'), tfds.features.Text()),
       'time_limit': tfds.features.Scalar(np.float64)}
-  MAX_LETTERS = 1 << 30  # Some tasks have megabytes of tests; see above.
+  MAX_LETTERS = 1 << 30  # Some tasks have megabytes of tests.
 
 
 class TestsBuilder(ProblemsBuilder, skip_registration=True):
-  """Of problems whose tests are inputs and answers.
+  """Problems whose tests are inputs and answers; `task` returns them as a list.
 
-  `task` returns the tests as a list. A task of the split `train` has the first
-  `TRAIN_TESTS` of them, all others have all.
+  Training tasks keep the first `MAX_TRAIN_TESTS` tests, all others keep all.
   """
 
-  def _generate_examples(
-      self, split: str, paths: Sequence[pathlib.Path]
-  ) -> Iterator[tuple[int, dict[str, Any]]]:
-    most = TRAIN_TESTS if split == 'train' else None
+  def _generate_examples(self, split, paths):
+    max_tests = MAX_TRAIN_TESTS if split == 'train' else None
     for index, task in super()._generate_examples(split, paths):
-      tests = fit_tests(task['tests'], most)
-      num_large = len(task['tests'][:most]) - len(tests)
+      tests = _drop_large(task['tests'][:max_tests])
+      num_large = len(task['tests'][:max_tests]) - len(tests)
       if num_large:
         logging.warning(
-            '%s: %d of %d tests are left out: they have more than %d bytes, or '
-            'together more than %d', task['task_id'], num_large,
-            len(task['tests']), MAX_TEST_BYTES, MAX_TASK_BYTES)
+            '%s: %d of %d tests are left out: they exceed %d bytes, or %d '
+            'together', task['task_id'], num_large, len(task['tests']),
+            MAX_TEST_BYTES, MAX_TASK_BYTES)
       if tests:
         yield index, task | {'tests': problems.pack_tests(tests)}
 
 
-def fit_tests(
-    tests: Sequence[problems.Case], most: int | None) -> list[problems.Case]:
-  """The first `most` tests, without those that are too large."""
+def _drop_large(tests: Sequence[problems.Case]) -> list[problems.Case]:
   kept, total = [], 0
-  for test in tests[:most]:
+  for test in tests:
     size = len(literals.encode((test.input, test.answers)))
     if size <= MAX_TEST_BYTES and total + size <= MAX_TASK_BYTES:
       kept.append(test)
@@ -98,7 +92,11 @@ def make_task(
     *, statement: str, comparison: str, tests: str, time_limit: float,
     starter_code: str = '', entry_point: str = '', preamble: str = '',
     reference: str = '') -> dict[str, Any]:
-  """The fields of `problems.Problem`; UnusableRowError for a long statement."""
+  """Returns the fields of `problems.Problem`.
+
+  Raises:
+    UnusableRowError: the statement is too long.
+  """
   size = len((statement + starter_code).encode(errors='replace'))
   if size > MAX_STATEMENT_BYTES:
     raise UnusableRowError(
@@ -109,68 +107,77 @@ def make_task(
       tests=tests, time_limit=time_limit)
 
 
-def check_tests(tests: Sequence[problems.Case]) -> list[problems.Case]:
-  """The tests without repetitions; UnusableRowError if there are none.
+def make_check_task(
+    stub: str, check_code: str, entry_point: str, time_limit: float, *,
+    preamble: str = '', reference: str = '') -> dict[str, Any]:
+  """Returns a task whose tests are code; `stub` is statement and starter code.
 
-  Raises it too for a test that cannot be given to a program.
+  Raises:
+    UnusableRowError: the code tests nothing.
   """
-  kept, seen = [], set()
-  for test in tests:
-    try:
-      text = literals.encode((test.input, test.answers))
-    except (ValueError, RecursionError) as error:
-      raise UnusableRowError(f'a test cannot be written: {error}') from error
-    if text not in seen:
-      seen.add(text)
-      kept.append(test)
-  if not kept:
-    raise UnusableRowError('it has no tests')
-  return kept
-
-
-def pack_check(check_code: str, entry_point: str) -> str:
-  """Packs tests that are code; UnusableRowError for such that test nothing."""
   try:
     body = ast.parse(check_code).body
     _, asserts = checks.soften(check_code)
   except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-    raise UnusableRowError(f'its tests are no Python: {error}') from error
+    raise UnusableRowError(f'its tests are not Python: {error}') from error
   if not any(
       isinstance(x, ast.FunctionDef) and x.name == 'check' for x in body):
     raise UnusableRowError('its tests have no function check')
   if not asserts:
     raise UnusableRowError('its tests assert nothing')
-  check_name('entry_point', entry_point)
-  return problems.pack(check_code)
+  if not check_name('entry_point', entry_point):
+    raise UnusableRowError('its entry_point is empty')
+  return make_task(
+      statement=stub, starter_code=stub, comparison='check',
+      tests=problems.pack(check_code), time_limit=time_limit,
+      entry_point=entry_point, preamble=preamble, reference=reference)
 
 
-def check_name(field: str, name: Any) -> None:
-  """Raises UnusableRowError for what is no name of a function."""
-  if not isinstance(name, str) or not name.isidentifier():
-    raise UnusableRowError(f'{field}={name!r} is no name of a function')
+def check_tests(tests: Sequence[problems.Case]) -> list[problems.Case]:
+  """Returns the tests without duplicates.
+
+  Raises:
+    UnusableRowError: there are none, or a test cannot be sent to a program.
+  """
+  unique = {}
+  for test in tests:
+    try:
+      unique.setdefault(literals.encode((test.input, test.answers)), test)
+    except (ValueError, RecursionError) as error:
+      raise UnusableRowError(f'a test cannot be written: {error}') from error
+  if not unique:
+    raise UnusableRowError('it has no tests')
+  return list(unique.values())
+
+
+def check_name(field: str, name: Any) -> str:
+  """Returns the name of a function, or ''; UnusableRowError for others."""
+  if name != '' and (not isinstance(name, str) or not name.isidentifier()):
+    raise UnusableRowError(f'{field}={name!r} is not the name of a function')
+  return name
 
 
 def parse_json(name: str, text: str, kind: type = object) -> Any:
-  """The JSON value of a field; UnusableRowError if it has none of a kind."""
+  """Reads a field; UnusableRowError if it is not JSON of this type."""
   try:
     value = json.loads(text)
-  except (ValueError, RecursionError) as error:  # Or an int of 4300 digits.
+  except (ValueError, RecursionError) as error:  # ValueError: 4300 digits, too.
     raise UnusableRowError(f'{name} cannot be read: {error}') from error
   if not isinstance(value, kind):
     raise UnusableRowError(
-        f'{name} is JSON of a {type(value).__name__}, not of a '
+        f'{name} is a JSON {type(value).__name__} instead of a '
         f'{kind.__name__}')
   return value
 
 
 def first_python(programs: Iterable[str]) -> str:
-  """The first program that is Python 3, or ''."""
+  """Returns the first program that parses as Python 3, or ''."""
   return next(filter(_is_python, programs), '')
 
 
 def _is_python(program: str) -> bool:
   with warnings.catch_warnings():
-    warnings.simplefilter('ignore')  # Of escapes in strings.
+    warnings.simplefilter('ignore')  # About escapes in strings.
     try:
       ast.parse(program)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -1,12 +1,14 @@
-"""APPS: the data set codeparrot/apps of the hub (arXiv 2105.09938)."""
+"""APPS (arXiv 2105.09938): the official splits, 5000 tasks each.
+
+The reference is the first solution that is Python 3. As in the official grader,
+the expected value of a function may be a list that stands for its first
+element, and keys that are digits may stand for ints.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-import tensorflow_datasets as tfds
-
-from environments import dataset_files
 from environments.programming import problems
 from environments.programming import problems_dataset_builder as base
 
@@ -14,43 +16,25 @@ TIME_LIMIT = 4.0  # Of the official grader.
 
 
 class Builder(base.TestsBuilder):
-  """The official splits, 5000 tasks each.
-
-  The reference is the first solution that is Python 3. Where a function is
-  called, an answer that is a list may stand for its first element as well, and
-  keys that are digits may stand for ints, as in the official grader.
-  """
-
-  VERSION = tfds.core.Version('1.0.0')
-  RELEASE_NOTES = {'1.0.0': 'Statement, tests and first solution of each row.'}
   HUB_REPO = 'codeparrot/apps'
-  HUB_REVISION = 'main'
   SPLIT_FILES = {
-      split: (f'{split}.jsonl', f'all/{split}-*.parquet',
-              f'*{split}*.parquet')
-      for split in ('train', 'test')
-  }
+      split: (f'{split}.jsonl', f'all/{split}-*.parquet', f'*{split}*.parquet')
+      for split in ('train', 'test')}
   FIELDS = {
       name: (str,)
       for name in ('question', 'solutions', 'input_output', 'starter_code')}
 
-  def task(self, row: dataset_files.Row) -> dict[str, Any]:
-    if not row['input_output']:
-      raise base.UnusableRowError('it has no tests')
-    found = base.parse_json('input_output', row['input_output'], dict)
+  def task(self, row):
+    tests = base.parse_json('input_output', row['input_output'] or '{}', dict)
     solutions = base.parse_json('solutions', row['solutions'] or '[]', list)
     if not all(isinstance(text, str) for text in solutions):
-      raise base.UnusableRowError('a solution is no text')
-    if not all(
-        isinstance(found.get(name), list) for name in ('inputs', 'outputs')):
-      raise base.UnusableRowError('input_output has no inputs and outputs')
-    entry_point = found.get('fn_name') or ''
-    if entry_point:
-      base.check_name('fn_name', entry_point)
-    inputs, outputs = found['inputs'], found['outputs']
-    if len(inputs) != len(outputs):
+      raise base.UnusableRowError('a solution is not a string')
+    inputs, outputs = (tests.get(name, []) for name in ('inputs', 'outputs'))
+    if not isinstance(inputs, list) or not isinstance(outputs, list) or (
+        len(inputs) != len(outputs)):
       raise base.UnusableRowError(
-          f'it has {len(inputs)} inputs and {len(outputs)} outputs')
+          'input_output has no lists inputs and outputs of one length')
+    entry_point = base.check_name('fn_name', tests.get('fn_name') or '')
     make_test = _make_call_test if entry_point else _make_stdin_test
     return base.make_task(
         statement=row['question'], comparison='apps',
@@ -62,20 +46,19 @@ class Builder(base.TestsBuilder):
 
 
 def _make_stdin_test(given: Any, expected: Any) -> problems.Case:
-  return problems.Case(_lines(given), (_lines(expected),))
+  return problems.Case(_join_lines(given), (_join_lines(expected),))
 
 
-def _lines(value: Any) -> str:
-  """A text, or a list of its lines."""
+def _join_lines(value: Any) -> str:
   lines = value if isinstance(value, list) else [value]
   if not all(isinstance(line, str) for line in lines):
-    raise base.UnusableRowError('an input or output is no text')
+    raise base.UnusableRowError('an input or output is not a string')
   return '\n'.join(lines)
 
 
 def _make_call_test(given: Any, expected: Any) -> problems.Case:
   if not isinstance(given, list):
-    raise base.UnusableRowError('the arguments of a test are no list')
+    raise base.UnusableRowError('the arguments of a test are not a list')
   answers = [expected]
   if isinstance(expected, list) and expected:
     answers.append(expected[0])
@@ -84,7 +67,7 @@ def _make_call_test(given: Any, expected: Any) -> problems.Case:
 
 
 def _with_int_keys(value: Any) -> Any:
-  """JSON has no ints as keys of objects."""
+  """Restores int keys, which JSON objects cannot have."""
   if isinstance(value, dict):
     try:
       return {int(key): item for key, item in value.items()}

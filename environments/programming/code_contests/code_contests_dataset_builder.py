@@ -1,43 +1,34 @@
-"""CodeContests: deepmind/code_contests of the hub (arXiv 2203.07814)."""
+"""CodeContests (arXiv 2203.07814): train 13328, valid 117, test 165 tasks.
+
+The tests are the public, the private and the generated ones, in this order.
+Time limits are those of the contests. A program reads stdin and prints to
+stdout, even if the contest asked for files.
+"""
 
 from __future__ import annotations
 
 from types import NoneType
 from typing import Any
 
-import tensorflow_datasets as tfds
-
-from environments import dataset_files
 from environments.programming import problems
 from environments.programming import problems_dataset_builder as base
 
-DEFAULT_TIME_LIMIT = 4.0  # Where the data has none.
+DEFAULT_TIME_LIMIT = 4.0  # If the row has none.
 MAX_TIME_LIMIT = 600.0
-_PYTHON3 = 3  # Of the field `language`.
+_PYTHON3 = 3  # In the field `language`.
 
 
 class Builder(base.TestsBuilder):
-  """The official splits: train 13328, valid 117, test 165 tasks.
-
-  The tests are the public, the private and the generated ones, in this order.
-  Time limits are those of the contests. A program reads stdin and prints to
-  stdout, also where the contest asked for files.
-  """
-
-  VERSION = tfds.core.Version('1.0.0')
-  RELEASE_NOTES = {'1.0.0': 'Statement, tests, limits and first solution.'}
   HUB_REPO = 'deepmind/code_contests'
-  HUB_REVISION = 'main'
   SPLIT_FILES = {
       split: (f'data/{split}-*.parquet', f'*{split}*.parquet')
-      for split in ('train', 'valid', 'test')
-  }
+      for split in ('train', 'valid', 'test')}
   FIELDS = {
       'description': (str,), 'public_tests': (dict,), 'private_tests': (dict,),
       'generated_tests': (dict,), 'solutions': (dict,),
       'time_limit': (dict, NoneType)}
 
-  def task(self, row: dataset_files.Row) -> dict[str, Any]:
+  def task(self, row):
     tests = []
     for kind in ('public_tests', 'private_tests', 'generated_tests'):
       inputs, outputs = (
@@ -58,9 +49,7 @@ class Builder(base.TestsBuilder):
             if language == _PYTHON3))
 
 
-def _values(
-    row: dataset_files.Row, field: str, name: str, kind: type) -> list[Any]:
-  """The list `name` in a field; UnusableRowError if there is none."""
+def _values(row: Any, field: str, name: str, kind: type) -> list[Any]:
   values = row[field].get(name)
   if not isinstance(values, list) or not all(type(x) is kind for x in values):
     raise base.UnusableRowError(
@@ -74,5 +63,5 @@ def _seconds(limit: dict[str, Any] | None) -> float:
   if type(seconds) is not int or type(nanos) is not int or not (
       0 <= seconds + nanos / 1e9 <= MAX_TIME_LIMIT):
     raise base.UnusableRowError(
-        f'time_limit is {limit}, not of 0 to {MAX_TIME_LIMIT:.0f} seconds')
+        f'time_limit={limit} must be from 0 to {MAX_TIME_LIMIT:.0f} seconds')
   return seconds + nanos / 1e9 or DEFAULT_TIME_LIMIT

@@ -1,8 +1,8 @@
 """The grammar of a tester's cases.
 
-A case is a block named `input` and the block `output` that follows it. For a
-program that reads stdin both hold text. Where a function is called, the input
-has one JSON value in each line, an argument, and the output one JSON value.
+A case is a block named `input` followed by a block named `output`. For programs
+that read stdin both hold text. For functions the input has one JSON value per
+line, one for each argument, and the output is one JSON value.
 
     ```input
     3 4
@@ -22,14 +22,14 @@ from environments import text as text_lib
 from environments.programming import comparisons
 from environments.programming import problems
 
-MAX_CASES = 5  # The first ones count.
+MAX_CASES = 5  # Later cases are ignored.
 _NULL = 'null'
 
 
 def parse(
     text: str, problem: problems.Problem
 ) -> list[problems.Case | None]:
-  """The cases of a reply in their order, and None for malformed ones."""
+  """Returns the cases of a reply in order, None for malformed ones."""
   cases, given = [], None
   for name, content in text_lib.blocks_of(text):
     if name == 'input':
@@ -45,15 +45,15 @@ def parse(
 
 
 def is_worthless(case: problems.Case, problem: problems.Problem) -> bool:
-  """Whether the empty program passes, which prints nothing."""
+  """True if the empty program passes."""
   if problem.entry_point:
-    return False  # It has no function.
+    return False  # The empty program has no function.
   same = comparisons.COMPARISONS[problem.comparison]
   return any(same('', answer) for answer in case.answers)
 
 
-def spelling(case: problems.Case, problem: problems.Problem) -> str:
-  """The same for cases that differ in spaces, or in zeros before a number."""
+def normalize(case: problems.Case, problem: problems.Problem) -> str:
+  """Returns a text without differences in spacing and leading zeros."""
   if problem.entry_point:
     return repr(case)
   lines = [
@@ -65,19 +65,19 @@ def spelling(case: problems.Case, problem: problems.Problem) -> str:
 
 
 def show_input(problem: problems.Problem, value: Any) -> str:
-  """An input, as cases have it."""
+  """Writes an input in the grammar of cases."""
   if problem.entry_point:
     return '\n'.join(map(_to_json, value))
   return value
 
 
 def show_output(problem: problems.Problem, value: Any) -> str:
-  """What is printed or returned, as cases have it."""
+  """Writes an output or a returned value in the grammar of cases."""
   return _to_json(value) if problem.entry_point else value
 
 
 def _to_json(value: Any) -> str:
-  """JSON, or Python where that has no such value."""
+  """Writes JSON, or Python for values that JSON lacks."""
   try:
     return json.dumps(value)
   except (TypeError, ValueError):
@@ -98,7 +98,7 @@ def _make_case(
 
 
 def _parse_value(text: str) -> tuple[Any] | None:
-  """A JSON value in a tuple, since it may be null."""
+  """Returns a JSON value in a tuple, because it may be null."""
   if text.strip() == _NULL:
     return (None,)
   value = text_lib.parse_json(text)

@@ -2,35 +2,32 @@
 
 Teams:
 
-  pair  A *coder* writes a program; a *tester* writes test cases, without
-        having seen it. Coder first, then tester, in every turn. From the second
-        turn on both see the program and the cases of the turn before on which
-        they do not agree, and write theirs again.
-  solo  One agent writes a program. In several turns it sees its last one.
+  pair  A *coder* writes a program. Then a *tester* writes test cases without
+        seeing it. From the second turn on, both see the program and the cases
+        on which it disagreed in the previous turn, and write theirs again.
+  solo  One agent writes a program. In later turns it sees its previous one.
 
 The episode ends when the program gives the expected output in all of the
-tester's cases, of which there must be one that the empty program does not pass;
-or when the turns run out. `success`: the last program passes all golden tests.
-Agreement alone is no success. `rewards.py` says what a step pays, `cases.py`
-has the grammar of cases.
+tester's cases, at least one of which the empty program must fail, or when the
+turns run out. `success` means that the last program passes all golden tests;
+agreement alone is no success. `rewards.py` defines the rewards, `cases.py` the
+grammar of cases.
 
-The outcome of an action is the first of these that is true.
+An action has the first outcome that applies:
 
   coder   PARSE_ERROR    no program
-          NO_EFFECT      a program that does nothing, or the last one again
+          NO_EFFECT      a program that does nothing, or the previous one again
           PROGRAM_ERROR, TIMEOUT, RESOURCE_LIMIT
-                         what became of the first smoke test that did not end
-                         well
-  tester  PARSE_ERROR    no case that can be read
+                         the first failure of a smoke test
+  tester  PARSE_ERROR    no readable case
           NO_EFFECT      the empty program passes all cases
-          ILLEGAL_ACTION the reference solution can run none of the cases
+          ILLEGAL_ACTION the reference solution runs on none of the cases
 
 Deviations from the authors' code, each with a test: roles act one after another
-and see all of the turn before; success is said by the golden tests, of which
-none is left out of an evaluation; the team is paid for a golden test once; the
-reference solution is run, so that the tester is paid; blocks are parsed, never
-evaluated; what a program writes to stderr is no error; a failure of the sandbox
-is no reward.
+and see the complete previous turn; golden tests decide success, and evaluation
+uses all of them; the team is paid once for a golden test; the reference
+solution runs, so that the tester can be paid; blocks are parsed, never
+evaluated; output on stderr is no error; a sandbox failure is no reward.
 """
 
 from __future__ import annotations
@@ -38,6 +35,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 import dataclasses
 import re
+from typing import Any
 
 from environments import env_api
 from environments import outcomes as outcomes_lib
@@ -53,6 +51,7 @@ from environments.programming.contests import rewards
 TEAMS = {'pair': ('coder', 'tester'), 'solo': ('solo',)}
 
 _Outcome = env_api.Outcome
+_OK = sandbox_lib.Status.OK
 _DOES_NOT_COMPILE = re.compile(
     r'(SyntaxError|IndentationError|TabError|ImportError|ModuleNotFoundError)'
     r'\b')
@@ -63,17 +62,17 @@ class State:
   """An episode between two steps.
 
   Attributes:
-    problem: with the golden tests, which no agent is shown.
-    turn: turns that are over.
-    program: the coder's last one; '' without one.
-    share: of the golden tests that it passes.
-    report: of the turn before.
+    problem: no prompt shows its golden tests.
+    turn: number of finished turns.
+    program: the coder's last program, or ''.
+    pass_rate: fraction of golden tests that the program passes.
+    report: of the previous turn.
   """
 
   problem: problems.Problem
   turn: int = 0
   program: str = ''
-  share: float = 0.0
+  pass_rate: float = 0.0
   report: prompts.Report | None = None
 
   @property
@@ -90,8 +89,7 @@ class Contest:
   sandbox: sandbox_lib.Sandbox | None
   max_turns: int
 
-  # Of a step; those of an episode add up to 0 to 1.
-  team_reward_range = (-1.0, 1.0)
+  team_reward_range = (-1.0, 1.0)  # Of a step; an episode adds up to 0 to 1.
 
   @property
   def phases(self) -> tuple[tuple[str, ...], ...]:
@@ -115,7 +113,7 @@ class Contest:
     if state.program:
       shown |= {
           'program': text_lib.shorten(state.program, prompts.SHOWN_PROGRAM),
-          'golden tests passed': f'{state.share:.1%}'}
+          'golden tests passed': f'{state.pass_rate:.1%}'}
     if state.report is not None:
       shown['cases of the last turn'] = (
           f'{state.report.num_cases}, of which the program differs in '
@@ -129,51 +127,51 @@ class Contest:
     return self._code(state, role, action)
 
   def _code(self, state: State, role: str, action: str) -> env_api.Step:
-    """Takes a program, and grades it."""
+    """Grades the program of a reply."""
     program = text_lib.last_program(action) or ''
     tests = state.problem.tests
     grade = grading.Grade((), (False,) * len(tests))
     if program:
       grade = grading.grade(self.sandbox, state.problem, program, tests)
-    terms = {'compiles': 0.0, 'smoke': 0.0, 'golden': grade.share}
     smoke = grade.results[:rewards.SMOKE_TESTS]
-    does_something = grade.share > 0 or not all(
-        map(_is_silent, smoke))
-    if program and does_something:
+    has_effect = bool(program) and (
+        grade.pass_rate > 0 or not all(map(_is_silent, smoke)))
+    terms = {'compiles': 0.0, 'smoke': 0.0, 'golden': grade.pass_rate}
+    if has_effect:
       terms['compiles'] = float(not any(
           _DOES_NOT_COMPILE.match(grading.last_line(result.stderr))
           for result in grade.results))
       terms['smoke'] = float(
           len(smoke) == min(rewards.SMOKE_TESTS, len(tests))
-          and all(result.status is grading.Status.OK for result in smoke))
+          and all(result.status is _OK for result in smoke))
     if grade.failed:
       outcome = _Outcome.INFRASTRUCTURE
     elif not program:
       outcome = _Outcome.PARSE_ERROR
-    elif not does_something or program == state.program:
+    elif not has_effect or program == state.program:
       outcome = _Outcome.NO_EFFECT
     else:
       outcome = outcomes_lib.OF_STATUS[next(
-          (result.status for result in smoke
-           if result.status is not grading.Status.OK), grading.Status.OK)]
-    improvement = grade.share - state.share
-    after = dataclasses.replace(state, program=program, share=grade.share)
-    done = role == 'solo' and self._is_last(state)
+          (x.status for x in smoke if x.status is not _OK), _OK)]
+    improvement = grade.pass_rate - state.pass_rate
+    after = dataclasses.replace(
+        state, program=program, pass_rate=grade.pass_rate)
+    done = False
     if role == 'solo':
+      done = self._is_last_turn(state)
       after = dataclasses.replace(
           after, turn=state.turn + 1, report=prompts.Report(program))
-    return self._end_step(
-        after, role, terms, {'improvement': improvement}, outcome,
-        team_reward=improvement, done=done, truncated=done,
-        program_runs=len(grade.results))
+    return self._make_step(
+        after, role, {'improvement': improvement, **terms}, outcome,
+        team_reward=improvement, done=done, program_runs=len(grade.results))
 
   def _test(self, state: State, action: str) -> env_api.Step:
-    """Takes cases, grades them, and runs the coder's program on them."""
+    """Grades the cases of a reply and runs the coder's program on them."""
     written = cases_lib.parse(action, state.problem)
     usable = {}
     for case in written:
       if case is not None and not cases_lib.is_worthless(case, state.problem):
-        usable.setdefault(cases_lib.spelling(case, state.problem), case)
+        usable.setdefault(cases_lib.normalize(case, state.problem), case)
     usable = list(usable.values())
     terms, results = self._grade_cases(state.problem, usable, len(written))
     outcome = _Outcome.OK
@@ -195,61 +193,58 @@ class Contest:
     if grading.any_failed(results):
       outcome = _Outcome.INFRASTRUCTURE
     agree = bool(usable) and not mismatches
-    done = agree or self._is_last(state)
     after = dataclasses.replace(
         state, turn=state.turn + 1, report=prompts.Report(
             state.program, len(usable), mismatches))
-    return self._end_step(
-        after, 'tester', terms, {}, outcome, team_reward=0.0, done=done,
-        truncated=not agree, program_runs=len(results))
+    return self._make_step(
+        after, 'tester', terms, outcome, team_reward=0.0,
+        done=agree or self._is_last_turn(state), agree=agree,
+        program_runs=len(results))
 
   def _grade_cases(
       self, problem: problems.Problem, usable: Sequence[problems.Case],
       num_written: int
   ) -> tuple[dict[str, float], list[sandbox_lib.ProgramResult]]:
-    """The tester's terms, by two runs of the reference on each case."""
+    """Returns the tester's terms, from two runs of the reference per case."""
     if not problem.reference:
       return {}, []
-    terms = {'valid': 0.0, 'correct': 0.0}
     if not usable:
-      return terms, []
+      return {'valid': 0.0, 'correct': 0.0}, []
     first, second = (
         grading.grade(self.sandbox, problem, problem.reference, usable)
         for _ in range(2))
-    num_valid = num_correct = 0
-    for one, other, is_right in zip(
-        first.results, second.results, first.passed):
-      if one.status is other.status is grading.Status.OK and (
-          _said(problem, one) == _said(problem, other)):
-        num_valid += 1
-        num_correct += is_right
+    is_valid = [
+        a.status is b.status is _OK
+        and _output(problem, a) == _output(problem, b)
+        for a, b in zip(first.results, second.results)]
+    num_correct = sum(
+        valid and passed for valid, passed in zip(is_valid, first.passed))
     return {
-        'valid': num_valid / num_written, 'correct': num_correct / num_written
+        'valid': sum(is_valid) / num_written,
+        'correct': num_correct / num_written,
     }, [*first.results, *second.results]
 
-  def _is_last(self, state: State) -> bool:
+  def _is_last_turn(self, state: State) -> bool:
     return state.turn + 1 >= self.max_turns
 
-  def _end_step(
+  def _make_step(
       self, state: State, role: str, terms: Mapping[str, float],
-      team_terms: Mapping[str, float], outcome: _Outcome, *,
-      team_reward: float, done: bool, truncated: bool,
-      program_runs: int) -> env_api.Step:
-    """A step; `truncated` says that it ends, if it does, by its turns."""
-    success = done and state.share == 1.0
+      outcome: _Outcome, *, team_reward: float, done: bool,
+      agree: bool = False, program_runs: int) -> env_api.Step:
+    success = done and state.pass_rate == 1.0
     return env_api.Step(
         state=state, team_reward=team_reward,
         local_rewards={role: sum(
             self.weights.get(name, 0.0) * x for name, x in terms.items())},
-        reward_terms={**team_terms, **terms}, done=done, success=success,
-        truncated=done and truncated and not success,
+        reward_terms=terms, done=done, success=success,
+        truncated=done and not agree and not success,
         outcomes={role: outcome}, program_runs=program_runs)
 
 
 def make_environment(
     *, team: str, max_turns: int, reward: str,
     sandbox: sandbox_lib.Sandbox | None) -> Contest:
-  """The environment that a config describes.
+  """Builds the environment from `config.environment`.
 
   Args:
     team: one of `TEAMS`.
@@ -257,25 +252,20 @@ def make_environment(
     reward: one of `rewards.REWARDS`.
     sandbox: runs programs.
   """
-  for name, value, known in (
-      ('team', team, TEAMS), ('reward', reward, rewards.REWARDS)):
-    if value not in known:
-      raise ValueError(
-          f'environment.{name}={value!r} is not one of {sorted(known)}.')
-  if max_turns < 1:
-    raise ValueError(
-        f'environment.max_turns={max_turns}: an episode needs at least 1.')
+  env_api.check_options(
+      max_turns, team=(team, TEAMS), reward=(reward, rewards.REWARDS))
   return Contest(TEAMS[team], rewards.REWARDS[reward], sandbox, max_turns)
 
 
 def _is_silent(result: sandbox_lib.ProgramResult) -> bool:
-  """A program that ended well and said nothing."""
+  """True if a program ended without an error and without output."""
   return (
-      result.status is grading.Status.OK and not result.stdout.strip()
+      result.status is _OK and not result.stdout.strip()
       and getattr(result, 'value', None) is None)
 
 
-def _said(problem: problems.Problem, result: sandbox_lib.ProgramResult):
+def _output(
+    problem: problems.Problem, result: sandbox_lib.ProgramResult) -> Any:
   return result.value if problem.entry_point else result.stdout
 
 
@@ -289,8 +279,8 @@ def _find_mismatches(
     got = 'not run: it took too long before'
     if index < len(grade.results):
       result = grade.results[index]
-      if result.status is grading.Status.OK:
-        got = cases_lib.show_output(problem, _said(problem, result))
+      if result.status is _OK:
+        got = cases_lib.show_output(problem, _output(problem, result))
       else:
         got = grading.last_line(result.stderr) or result.status.value
     found.append(_make_mismatch(problem, case, got))

@@ -1,6 +1,6 @@
-"""What coders and testers are told.
+"""Prompts of coders and testers.
 
-Nobody is told anything of golden tests or of the reference solution.
+No prompt contains golden tests or the reference solution.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from environments import text as text_lib
 from environments.programming import problems
 from environments.programming.contests import cases
 
-# An agent is shown so many bytes of a program, and of each text of a mismatch.
+# Maximum bytes of a program, and of each text of a mismatch, in a prompt.
 SHOWN_PROGRAM = 6000
 SHOWN_TEXT = 300
 
 
 @dataclasses.dataclass(frozen=True)
 class Mismatch:
-  """A case on which the coder and the tester do not agree; texts are cut.
+  """A case on which coder and tester disagree, with shortened texts.
 
   Attributes:
     given: the input.
     expected: the output that the tester expects.
-    got: what the program printed or returned, or why it failed.
+    got: the output of the program, or its error.
   """
 
   given: str
@@ -34,12 +34,12 @@ class Mismatch:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-  """What both roles are shown of the last turn.
+  """The previous turn, as both roles see it.
 
   Attributes:
-    program: the coder's; '' without one.
-    num_cases: the tester's cases that the program was run on.
-    mismatches: those on which they do not agree.
+    program: the coder's program, or ''.
+    num_cases: number of the tester's cases that the program ran on.
+    mismatches: cases on which they disagree.
   """
 
   program: str
@@ -50,7 +50,7 @@ class Report:
 def messages(
     role: str, problem: problems.Problem, turn: int, max_turns: int,
     report: Report | None) -> list[env_api.Message]:
-  """The prompt of a role; `report` is of the turn before."""
+  """Builds the prompt of a role; `report` describes the previous turn."""
   parts = [f'Problem:\n{problem.statement}']
   if problem.starter_code:
     parts.append(f'Starter code:\n```python\n{problem.starter_code}\n```')
@@ -95,7 +95,6 @@ def _system(role: str, problem: problems.Problem) -> str:
 
 
 def _describe(role: str, report: Report) -> str:
-  """What a role is shown of the turn before."""
   whose = 'of the coder' if role == 'tester' else 'of yours'
   lines = [f'The last reply {whose} had no program.']
   if report.program:

@@ -5,19 +5,18 @@ and MBPP, whose tests are code.
 
 Teams:
 
-  pair      An *aux* agent writes a function `aux`, and a *main* agent the
-            function that is asked for, at the same time. Neither sees the
-            other's.
+  pair      An *aux* agent writes a function `aux` and a *main* agent writes
+            the requested function, in one phase: neither sees the other's.
   pipeline  Main sees the function aux of the same turn.
-  solo      One agent writes the function that is asked for.
+  solo      One agent writes the requested function.
 
-Every turn is paid (`rewards.py`); what comes between two turns is said by
-`feedback.py`. An episode has all of its turns: it never ends early, since that
-would cost what further turns pay. `success`: all tests pass in the last turn.
+Every turn is paid (`rewards.py`), and feedback follows it (`prompts.py`). An
+episode always has `max_turns` turns, because ending early would forgo the
+rewards of further turns. `success` means that all tests pass in the last turn.
 
-The outcome of an action is PARSE_ERROR if the function is not there, and
-PROGRAM_ERROR if it is no Python. Of main, and of solo, it is also what became
-of the first call that did not end well.
+The outcome of an action is PARSE_ERROR without the function and PROGRAM_ERROR
+if the function is not Python. For main and solo it is otherwise the first
+failure of a call.
 """
 
 from __future__ import annotations
@@ -31,8 +30,6 @@ from environments import sandbox as sandbox_lib
 from environments import text as text_lib
 from environments.programming import checks
 from environments.programming import problems
-from environments.programming.functions import expert as expert_lib
-from environments.programming.functions import feedback
 from environments.programming.functions import prompts
 from environments.programming.functions import rewards
 from environments.programming.functions import source
@@ -48,11 +45,10 @@ class State:
   """An episode between two steps.
 
   Attributes:
-    problem: with the tests, which no agent is shown, but for those that
-      feedback tells of.
-    turn: turns that are over.
+    problem: prompts show only the tests that feedback reports.
+    turn: number of finished turns.
     exchanges: of all roles in these turns.
-    aux: what aux wrote, between the phases of a pipeline; else None.
+    aux: aux's reply between the phases of a pipeline, otherwise None.
   """
 
   problem: problems.Problem
@@ -67,23 +63,13 @@ class State:
 
 @dataclasses.dataclass(frozen=True)
 class Functions:
-  """The environment; see `environments.env_api.Environment`.
-
-  Attributes:
-    team: one of `TEAMS`.
-    max_turns: turns of every episode.
-    sandbox: runs programs.
-    mode: of feedback; one of `feedback.MODES`.
-    num_tests: of which feedback tells.
-    expert: whom the mode 'expert_edits' asks.
-  """
+  """The environment; see `environments.env_api.Environment`."""
 
   team: str
   max_turns: int
   sandbox: sandbox_lib.Sandbox | None
-  mode: str
-  num_tests: int
-  expert: expert_lib.Expert | None = None
+  feedback_mode: str
+  feedback_tests: int
 
   team_reward_range = (0.0, 1.0)
 
@@ -99,8 +85,8 @@ class Functions:
     problem = problems.from_task(task)
     if problem.comparison != 'check':
       raise ValueError(
-          f'the tests of {problem.task_id} are no code, so it cannot be played '
-          'here; use environments.programming.contests.env')
+          f'the tests of {problem.task_id} are not code, so it cannot be '
+          'played here; use environments.programming.contests.env')
     sandbox_lib.check_given(self.sandbox, 'agents')
     return State(problem)
 
@@ -123,11 +109,11 @@ class Functions:
 
   def step(self, state: State, actions: Mapping[str, str]) -> env_api.Step:
     if self.team == 'pipeline' and 'aux' in actions:
-      return self._hand_on(state, actions['aux'])
+      return self._pass_on(state, actions['aux'])
     return self._score(state, actions)
 
-  def _hand_on(self, state: State, action: str) -> env_api.Step:
-    """The first phase of a pipeline, which pays nothing."""
+  def _pass_on(self, state: State, action: str) -> env_api.Step:
+    """First phase of a pipeline, which pays nothing."""
     function = source.find_function(action, source.AUX)
     return env_api.Step(
         state=dataclasses.replace(state, aux=action), team_reward=0.0,
@@ -135,7 +121,7 @@ class Functions:
         truncated=False, outcomes={'aux': _text_outcome(function)})
 
   def _score(self, state: State, actions: Mapping[str, str]) -> env_api.Step:
-    """Scores what was written in this turn."""
+    """Last phase of a turn: scores the functions and writes the feedback."""
     replies = dict(actions)
     if self.team == 'pipeline':
       replies = {'aux': state.aux, **replies}
@@ -157,30 +143,19 @@ class Functions:
         outcomes = dict.fromkeys(actions, env_api.Outcome.INFRASTRUCTURE)
     turn = state.turn + 1
     done = turn >= self.max_turns
-    edits, terms = {}, scores.terms
-    is_broken = verdict is not None and verdict.failed
-    if self.expert is not None and not (done or is_broken):
-      try:
-        edits = self.expert.edits(
-            problem.statement, {
-                role: main if role == writer else aux for role in replies})
-      except expert_lib.ExpertError:  # It has said so.
-        outcomes = dict.fromkeys(actions, env_api.Outcome.INFRASTRUCTURE)
-    if self.expert is not None:
-      terms = terms | {'edits': float(sum(map(len, edits.values())))}
     success = done and verdict is not None and verdict.passed
     exchanges = tuple(
         prompts.Exchange(
             role, text_lib.shorten(
                 text_lib.reply(reply).strip(), prompts.SHOWN_REPLY),
-            feedback.tell(
-                self.mode, self.num_tests, role, problem.entry_point, aux, main,
-                program, scores, verdict, edits.get(role, ())))
+            prompts.feedback(
+                self.feedback_mode, self.feedback_tests, role,
+                problem.entry_point, aux, main, program, scores, verdict))
         for role, reply in replies.items())
     return env_api.Step(
         state=State(problem, turn, (*state.exchanges, *exchanges)),
         team_reward=scores.total / rewards.MAX_TOTAL[self.team],
-        local_rewards=dict.fromkeys(actions, 0.0), reward_terms=terms,
+        local_rewards=dict.fromkeys(actions, 0.0), reward_terms=scores.terms,
         done=done, success=success, truncated=done and not success,
         outcomes=outcomes,
         program_runs=verdict.program_runs if verdict else 0)
@@ -189,44 +164,25 @@ class Functions:
 def make_environment(
     *, team: str, max_turns: int, reward: str,
     sandbox: sandbox_lib.Sandbox | None, feedback_mode: str = 'level_feedback',
-    feedback_tests: int = 1, expert_url: str = '', expert_model: str = '',
-    expert_key_variable: str = '') -> Functions:
-  """The environment that a config describes.
+    feedback_tests: int = 1) -> Functions:
+  """Builds the environment from `config.environment`.
 
   Args:
     team: one of `TEAMS`.
     max_turns: turns of every episode.
     reward: 'outcome'.
     sandbox: runs programs.
-    feedback_mode: one of `feedback.MODES`.
-    feedback_tests: asserts that feedback tells of: the first ones, or if
-      negative the last ones; 0 for all.
-    expert_url: of `expert.Expert`, with feedback_mode='expert_edits'.
-    expert_model: of it.
-    expert_key_variable: of it.
+    feedback_mode: one of `prompts.FEEDBACK_MODES`.
+    feedback_tests: number of asserts that feedback reports, the first ones or,
+      if negative, the last ones; 0 reports all.
   """
-  for name, value, known in (
-      ('team', team, TEAMS),
-      ('options.feedback_mode', feedback_mode, feedback.MODES)):
-    if value not in known:
-      raise ValueError(
-          f'environment.{name}={value!r} is not one of {sorted(known)}.')
+  env_api.check_options(max_turns, team=(team, TEAMS), **{
+      'options.feedback_mode': (feedback_mode, prompts.FEEDBACK_MODES)})
   if reward != 'outcome':
     raise ValueError(
-        f'environment.reward={reward!r}: these agents are paid as a team and '
-        "have no terms of their own; the only reward is 'outcome'.")
-  if max_turns < 1:
-    raise ValueError(
-        f'environment.max_turns={max_turns}: an episode needs at least 1.')
-  expert = None
-  if feedback_mode == feedback.EXPERT:
-    expert = expert_lib.Expert(expert_url, expert_model, expert_key_variable)
-  elif expert_url or expert_model or expert_key_variable:
-    raise ValueError(
-        f'environment.options.feedback_mode={feedback_mode!r} asks no expert; '
-        "leave out expert_*, or give 'expert_edits'.")
-  return Functions(
-      team, max_turns, sandbox, feedback_mode, feedback_tests, expert)
+        f"environment.reward={reward!r} must be 'outcome': the team is paid as "
+        'a whole, and roles have no reward terms.')
+  return Functions(team, max_turns, sandbox, feedback_mode, feedback_tests)
 
 
 def _text_outcome(function: str) -> env_api.Outcome:

@@ -1,33 +1,33 @@
-"""What a helper and the function that uses it are paid for.
+"""Reward of a helper and the function that uses it.
 
 The graded reward of MAGRPO's coding tasks (arXiv 2508.04652 and its released
-code), in its points:
+code), in points:
 
-  level  term         points      of
-  1      structure    0.4         `aux` is there and has a return statement
-                      0.6         the main function is there and has one; else
-                                  scoring stops
-  2      syntax       0.5         imports of the prompt, aux and main are
-                                  Python; else scoring stops
-  3      tests        0 to 1      share of the asserts that hold
-  4      cooperation  0.5         main calls aux
-                      1.0 more    and does more than to hand on its value
-                      -0.5        but ignores the value of a call
-                                  (if an assert holds and aux is there)
+  level  term         points    condition
+  1      structure    0.4       `aux` exists and has a return statement
+                      0.6       the main function exists and has one; otherwise
+                                scoring stops
+  2      syntax       0.5       imports of the prompt, aux and main are Python;
+                                otherwise scoring stops
+  3      tests        0 to 1    fraction of asserts that hold
+  4      cooperation  0.5       main calls aux
+                      +1.0      and does more than return its value
+                      -0.5      but ignores the value of a call
+                                (all only if aux exists and an assert holds)
 
-The team's reward is their sum divided by the most that can be reached, 4; of an
-agent alone, which writes no aux, 2.1. Nothing else pays anybody.
+The team's reward is the sum divided by its maximum: 4, or 2.1 for one agent,
+which writes no aux. Roles have no rewards of their own.
 
 Deviations from the released code:
 
-1. Asserts run apart from the program (`environments.programming.checks`). Those
-   in loops, of several lines, and of variables count, too; there they are left
-   out or fail.
-2. The deduction for an ignored value does fire; there its pattern is never met.
-   A value that is bound to a name that nobody reads is ignored, too.
-3. What the prompt defines beside the function can be called.
-4. After three calls that take too long, counted in parts, the others are not
-   made, and their asserts do not hold. A call may take 3 s and not 10.
+1. Asserts run in another process (`environments.programming.checks`). Asserts
+   in loops, over several lines, and on variables count; the released code drops
+   or fails them.
+2. The deduction for an ignored value works; the pattern of the released code
+   never matches. A value bound to a name that is never read is ignored, too.
+3. The program can call everything that the prompt defines.
+4. After a batch with the third timeout the remaining calls are not made, and
+   their asserts fail. A call may take 3 s instead of 10 s.
 """
 
 from __future__ import annotations
@@ -42,25 +42,16 @@ MAX_TOTAL = {'pair': 4.0, 'pipeline': 4.0, 'solo': 2.1}
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-  """Points of each term, and the level where scoring stopped.
+  """Points of each term, and the level at which scoring stopped."""
 
-  Attributes:
-    structure: 0 to 1.
-    syntax: 0 or 0.5.
-    tests: 0 to 1.
-    cooperation: 0 to 1.5.
-    stopped: 'structure', 'syntax', or '' when all levels were scored.
-  """
-
-  structure: float = 0.0
-  syntax: float = 0.0
-  tests: float = 0.0
-  cooperation: float = 0.0
-  stopped: str = ''
+  structure: float = 0.0  # 0 to 1.
+  syntax: float = 0.0  # 0 or 0.5.
+  tests: float = 0.0  # 0 to 1.
+  cooperation: float = 0.0  # 0 to 1.5.
+  stopped: str = ''  # 'structure', 'syntax', or '' if all levels were scored.
 
   @property
   def terms(self) -> dict[str, float]:
-    """The points by name; their sum is the total."""
     terms = dataclasses.asdict(self)
     del terms['stopped']
     return terms
@@ -71,12 +62,12 @@ class Scores:
 
 
 def score_text(aux: str, main: str, program: str) -> Scores:
-  """The points of levels 1 and 2.
+  """Scores levels 1 and 2.
 
   Args:
-    aux: the text of the function `aux`, or ''.
-    main: that of the main function, or ''.
-    program: both, behind the imports.
+    aux: source of the function `aux`, or ''.
+    main: source of the main function, or ''.
+    program: both, after the imports.
   """
   structure = 0.4 * (aux != '' and source.has_return(aux))
   if not main or not source.has_return(main):
@@ -89,11 +80,11 @@ def score_text(aux: str, main: str, program: str) -> Scores:
 
 def score_tests(
     scores: Scores, aux: str, main: str, verdict: checks.Verdict) -> Scores:
-  """`scores` of the text with the points of levels 3 and 4."""
+  """Adds levels 3 and 4."""
   cooperation = 0.0
-  if verdict.share > 0 and aux and source.calls_aux(main):
+  if verdict.pass_rate > 0 and aux and source.calls_aux(main):
     cooperation = (
         0.5 + 1.0 * (not source.is_wrapper(main))
         - 0.5 * source.ignores_aux(main))
   return dataclasses.replace(
-      scores, tests=verdict.share, cooperation=cooperation)
+      scores, tests=verdict.pass_rate, cooperation=cooperation)

@@ -1,8 +1,8 @@
-"""Functions in what agents write: found as text, judged as syntax trees.
+"""Finds functions in replies as text and analyses them as syntax trees.
 
-A function may stand between fences and prose. It begins at a line `def NAME(`
-and goes on while lines are empty, indented deeper than that line, or within its
-brackets or a text of three quotes.
+A function may be surrounded by fences and prose. It begins at a line
+`def NAME(` and continues while lines are empty, indented deeper than that line,
+or inside its brackets or a triple-quoted string.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _IMPORT = re.compile(
 
 
 def find_function(reply: str, name: str) -> str:
-  """The text of a function in a reply, without indentation; or ''."""
+  """Returns the source of a function in a reply, dedented, or ''."""
   text = _FENCE.sub('', text_lib.reply(reply)).replace('\r\n', '\n')
   found = re.search(
       rf'^([ \t]*)def[ \t]+{re.escape(name)}[ \t]*\(', text, re.MULTILINE)
@@ -39,31 +39,30 @@ def find_function(reply: str, name: str) -> str:
 
 
 def find_imports(prompt: str) -> str:
-  """The import statements of a prompt, each once, in lines of their own."""
+  """Returns the distinct import statements of a prompt, one per line."""
   lines = (line.strip() for line in prompt.split('\n'))
   return '\n'.join(dict.fromkeys(filter(_IMPORT.fullmatch, lines)))
 
 
 def join(imports: str, aux: str, main: str) -> str:
-  """One program."""
   return '\n\n'.join(filter(None, (imports, aux, main))) + '\n'
 
 
 def syntax_error(program: str) -> str:
-  """Why a text is no Python: 'line 3: invalid syntax'; or ''."""
+  """Returns an error such as 'line 3: invalid syntax', or ''."""
   try:
     with warnings.catch_warnings():
-      warnings.simplefilter('ignore')  # Of escapes in strings.
+      warnings.simplefilter('ignore')  # About escapes in strings.
       ast.parse(program)
   except SyntaxError as error:
     return f'line {error.lineno}: {error.msg}'
   except (ValueError, RecursionError, MemoryError) as error:
-    return f'line 1: {error}'  # A null byte, or brackets without end.
+    return f'line 1: {error}'  # A null byte, or too many brackets.
   return ''
 
 
 def has_return(function: str) -> bool:
-  """Whether a function has a return statement."""
+  """True if the source has a return statement."""
   tree = _parse(function)
   if tree is None:
     return re.search(r'\breturn\b', function) is not None
@@ -71,16 +70,16 @@ def has_return(function: str) -> bool:
 
 
 def calls_aux(main: str) -> bool:
-  """Whether a function calls `aux`."""
+  """True if a function calls `aux`."""
   tree = _parse(main)
   return tree is not None and any(map(_is_call_of_aux, ast.walk(tree)))
 
 
 def is_wrapper(main: str) -> bool:
-  """Whether a function does nothing but hand on what `aux` returns.
+  """True if a function only returns the value of `aux`.
 
-  Its body is one return statement with `aux` in it; or an assignment of what
-  begins with a call of `aux`, and the return of that variable; or nothing.
+  Its body is empty, one return statement that calls `aux`, or an assignment
+  that begins with a call of `aux` and the return of that variable.
   """
   body = _body(main)
   if not body:
@@ -99,7 +98,7 @@ def is_wrapper(main: str) -> bool:
 
 
 def ignores_aux(main: str) -> bool:
-  """Whether a call of `aux` is a statement, or for a name that nobody reads."""
+  """True if a call of `aux` is a statement or bound to an unread name."""
   tree = _parse(main)
   if tree is None:
     return False
@@ -121,7 +120,7 @@ def _parse(text: str) -> ast.Module | None:
 
 
 def _body(function: str) -> list[ast.stmt]:
-  """The statements of a function, without documentation and `pass`."""
+  """Returns the statements of a function without docstrings and `pass`."""
   tree = _parse(function)
   if tree is None or not tree.body:
     return []
@@ -138,7 +137,7 @@ def _is_call_of_aux(node: ast.AST) -> bool:
 
 
 def _is_open(text: str) -> bool:
-  """Whether the end of a text lies within brackets or three quotes."""
+  """True if a text ends inside brackets or a triple-quoted string."""
   try:
     ast.parse(textwrap.dedent(text))
   except SyntaxError as error:

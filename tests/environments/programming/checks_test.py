@@ -15,13 +15,13 @@ def sandbox():
     yield sandbox_lib.Sandbox(server.address)
 
 
-def test_a_right_program(sandbox):
+def test_correct_program_passes(sandbox):
   verdict = checks.check(sandbox, examples.make_check(), examples.ADD)
   assert verdict == checks.Verdict(True, (
       'assert candidate(1, 2) == 3', 'assert candidate(0.1, 0.2) == 0.1 + 0.2',
       "assert candidate('a', 'b') == 'ab'", 'assert candidate(i, i) == 2 * i',
       'assert len(total) == 2 and total[1] == 2'), ('',) * 5, Status.OK, 9)
-  assert verdict.share == 1.0
+  assert verdict.pass_rate == 1.0
 
 
 @pytest.mark.parametrize('body, errors, status', [
@@ -30,20 +30,20 @@ def test_a_right_program(sandbox):
     ('return [1, 2]', [0, 1, 2, 3], Status.OK),
     ('return None', [0, 1, 2, 3, 4], Status.OK),
     ('if x == "a": raise KeyError("no")\n  return x + y', [2], Status.ERROR),
-    # Where the call is no part of an assert, `check` ends with it.
+    # An error outside of an assert ends `check`.
     ('if x == [1]: raise KeyError\n  return x + y', [4], Status.ERROR),
     ('return (x + y) * 1.0 if x == 1 else x + y', [], Status.OK),
 ])
-def test_asserts_that_do_not_hold(sandbox, body, errors, status):
+def test_failing_asserts(sandbox, body, errors, status):
   verdict = checks.check(
       sandbox, examples.make_check(), f'def add(x, y):\n  {body}')
   assert [i for i, error in enumerate(verdict.errors) if error] == errors
   assert verdict.passed is (not errors)
-  assert verdict.share == (5 - len(errors)) / 5
+  assert verdict.pass_rate == (5 - len(errors)) / 5
   assert verdict.status is status
 
 
-def test_errors_are_those_of_the_program(sandbox):
+def test_verdict_has_the_errors_of_the_program(sandbox):
   program = """
 class Own(Exception): pass
 def add(x, y):
@@ -73,13 +73,13 @@ def check(candidate):
 '''
   problem = examples.make_check(check)
   assert checks.check(sandbox, problem, examples.ADD).passed
-  # As in the tests themselves, the constant assert is passed over.
+  # `assert False` is a constant and not counted.
   wrong = 'def add(x, y):\n  return x + y if x == y else 1 / 0'
   verdict = checks.check(sandbox, problem, wrong)
   assert not verdict.passed and verdict.errors == ('not reached',)
 
 
-def test_calls_that_depend_on_values(sandbox):
+def test_calls_may_depend_on_returned_values(sandbox):
   check = '''
 import random
 def check(candidate):
@@ -96,7 +96,7 @@ def check(candidate):
   assert not verdict.passed
 
 
-def test_helpers_of_the_prompt_and_changed_arguments(sandbox):
+def test_prompt_helpers_and_mutated_arguments(sandbox):
   prompt = 'def twice(x):\n    return 2 * x\n\n' + examples.STUB
   check = '''
 def check(candidate):
@@ -110,7 +110,7 @@ def check(candidate):
   assert checks.check(sandbox, problem, program).passed
 
 
-def test_calls_that_cannot_be_made_are_named(sandbox, caplog):
+def test_unsupported_arguments_are_logged(sandbox, caplog):
   check = '''
 class Node: pass
 def check(candidate):
@@ -121,35 +121,29 @@ def check(candidate):
   verdict = checks.check(sandbox, examples.make_check(check), examples.ADD)
   assert verdict.errors == (
       '', *['TypeError: arguments that are not plain'] * 2)
-  assert caplog.text.count('with what no program can be given') == 2
+  assert caplog.text.count('arguments that are not plain: ') == 2
 
 
-def test_time_runs_out(sandbox):
+def test_third_timeout_ends_the_calls(sandbox):
   problem = examples.make_check(time_limit=0.2)
   verdict = checks.check(
       sandbox, problem,
       'def add(x, y):\n  while x in (0.1, "a", 0): pass\n  return x + y')
-  # One call, then two and four, of which three take too long; then no further.
+  # Batches of one, two and four calls; three of them time out.
   assert verdict.status is Status.TIMEOUT
   assert verdict.program_runs == 7
   assert verdict.errors == ('', *['TimeoutError'] * 3, 'not reached')
 
 
-def test_a_sandbox_that_fails_is_no_verdict():
-  broken = sandbox_lib.Sandbox('/nowhere')
-  verdict = checks.check(broken, examples.make_check(), examples.ADD)
-  assert verdict.failed and not verdict.passed
-
-
-def test_a_failure_is_forgotten(sandbox):
+def test_broken_sandbox_gives_no_verdict_and_is_not_cached(sandbox):
   problem = examples.make_check()
   broken = sandbox_lib.Sandbox('/nowhere')
-  assert checks.check(broken, problem, examples.ADD).failed
+  verdict = checks.check(broken, problem, examples.ADD)
+  assert verdict.failed and not verdict.passed
   assert checks.check(sandbox, problem, examples.ADD).passed
 
 
-def test_tests_that_take_too_long_by_themselves_are_no_verdict(
-    sandbox, monkeypatch):
+def test_endless_tests_give_no_verdict(sandbox, monkeypatch):
   problem = examples.make_check()
   checks._first_calls.cache_clear()
   with monkeypatch.context() as patch:
@@ -160,14 +154,14 @@ def test_tests_that_take_too_long_by_themselves_are_no_verdict(
   assert checks.check(sandbox, problem, examples.ADD).passed
 
 
-def test_without_an_assert_nothing_is_passed(sandbox):
+def test_tests_without_an_assert_are_not_passed(sandbox):
   for body in ('pass', 'assert True', 'candidate(1, 2)'):
     problem = examples.make_check(f'def check(candidate):\n  {body}\n')
     verdict = checks.check(sandbox, problem, examples.ADD)
     assert not verdict.passed and not verdict.failed
 
 
-# What passes in one process with the asserts, or reads what it should print.
+# Programs that pass in one process with the asserts, or search for answers.
 FORGERIES = {
     'always_equal': '''
 class Equal:
@@ -310,13 +304,13 @@ def add(x, y):
 def test_no_forgery_passes(sandbox, name):
   verdict = checks.check(sandbox, examples.make_check(), FORGERIES[name])
   assert not verdict.passed and not verdict.failed
-  # A program that always says the same may be right once.
-  assert verdict.share <= 0.2
+  # A constant may be correct once.
+  assert verdict.pass_rate <= 0.2
 
 
 @pytest.mark.parametrize('name', ['always_equal', 'sys_exit', 'os_exit'])
-def test_the_forgeries_fool_tests_that_share_their_process(sandbox, name):
-  """So these tests are able to fail."""
+def test_forgery_passes_if_asserts_share_its_process(sandbox, name):
+  """Shows that the test above can fail."""
   check = examples.CHECK.partition('    for i')[0]
   result = sandbox.run(f'{FORGERIES[name]}\n{check}\ncheck(add)')
   assert result.status is Status.OK

@@ -1,4 +1,4 @@
-"""Pairs of an output and what is expected, worked by hand."""
+"""Pairs of an output and an expected output, worked out by hand."""
 
 import pytest
 
@@ -6,8 +6,8 @@ from environments.programming import comparisons
 
 BIG = 10**17
 
-# Output, expected, and whether the output is right by each comparison: apps,
-# code_contests, livecodebench.
+# Output, expected output, and whether apps, code_contests and livecodebench
+# accept it.
 TEXTS = [
     ('3', '3', 1, 1, 1),
     ('3\n', '3', 1, 1, 1),
@@ -28,16 +28,16 @@ TEXTS = [
     ('1 2', '1', 0, 0, 0),
     ('1', '1 2', 0, 0, 0),
     ('12', '1 2', 0, 0, 0),
-    ('1\n2', '1 2', 0, 1, 0),  # Only words count in CodeContests.
+    ('1\n2', '1 2', 0, 1, 0),  # CodeContests compares words only.
     ('1\n2', '1\n2', 1, 1, 1),
-    ('1\n\n2', '1\n2', 1, 1, 0),  # An empty line counts in LiveCodeBench.
+    ('1\n\n2', '1\n2', 1, 1, 0),  # LiveCodeBench compares empty lines.
     ('1 \n 2', '1\n2', 1, 1, 1),
     ('2\n1', '1\n2', 0, 0, 0),
     ('YES', 'YES', 1, 1, 1),
-    ('Yes', 'YES', 0, 1, 0),  # Case counts but in CodeContests.
+    ('Yes', 'YES', 0, 1, 0),  # Only CodeContests ignores case.
     ('YES\nNO', 'YES\nNO\n', 1, 1, 1),
     ('YES NO', 'NO YES', 0, 0, 0),
-    ('a  b', 'a b', 1, 1, 0),  # A line of LiveCodeBench without numbers.
+    ('a  b', 'a b', 1, 1, 0),  # Not a line of numbers.
     ('x 1.0', 'x 1.00', 1, 1, 0),
     ('1.0', '1', 1, 1, 1),
     ('1', '1.0', 1, 1, 1),
@@ -57,7 +57,7 @@ TEXTS = [
     ('0.000009', '0.0', 0, 1, 0),  # 9e-6 apart.
     ('0.000000009', '0.0', 1, 1, 0),  # 9e-9 apart.
     ('0.00002', '0.0', 0, 0, 0),
-    ('1000001', '1000000', 0, 0, 0),  # Ints that are close as floats.
+    ('1000001', '1000000', 0, 0, 0),  # Close as floats.
     (str(BIG + 1), str(BIG), 0, 0, 0),
     (f'{BIG}.0', str(BIG), 1, 1, 1),
     ('9' * 4001, '9' * 4000 + '8', 0, 0, 0),
@@ -67,7 +67,7 @@ TEXTS = [
     ('nan', '1.0', 0, 0, 0),
     ('inf', '1.0', 0, 0, 0),
     ('1_000', '1000', 0, 0, 0),
-    ('٣', '3', 0, 0, 0),  # A digit that is not ASCII.
+    ('٣', '3', 0, 0, 0),  # Not an ASCII digit.
     ('0x10', '16', 0, 0, 0),
     ('1 2\n3 4.0', '1 2\n3 4', 1, 1, 1),
     ('1 2\n3 5', '1 2\n3 4', 0, 0, 0),
@@ -82,7 +82,7 @@ TEXTS = [
 @pytest.mark.parametrize('number, name', list(enumerate((
     'apps', 'code_contests', 'livecodebench'), 2)))
 @pytest.mark.parametrize('pair', TEXTS)
-def test_texts(pair, number, name):
+def test_compared_outputs(pair, number, name):
   same = comparisons.COMPARISONS[name](*pair[:2])
   assert same is bool(pair[number])
 
@@ -92,7 +92,7 @@ def test_texts(pair, number, name):
     (3, 4, False),
     (3, 3.0, True),
     (2.0, 2, True),
-    (0.1 + 0.2, 0.3, False),  # Exactly, as in the graders.
+    (0.1 + 0.2, 0.3, False),  # As in the official graders.
     (True, True, True),
     (True, 1, False),
     (0, False, False),
@@ -125,5 +125,5 @@ def test_texts(pair, number, name):
     (10**30, 10**30 + 1, False),
     (1j, 1j, True),
 ])
-def test_values(value, expected, same):
+def test_compared_values(value, expected, same):
   assert comparisons.same_value(value, expected) is same

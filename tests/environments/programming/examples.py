@@ -1,10 +1,10 @@
-"""Problems for tests."""
+"""Programming problems for tests."""
 
 from environments.programming import problems
 
 
 def make(cases=(), check='', **fields):
-  """A problem with these cases, or with the code of `check`."""
+  """Returns a problem with these cases, or with `check` as its test code."""
   values = dict(
       task_id='example/test/0', statement='Add two numbers.', starter_code='',
       entry_point='', preamble='', comparison='code_contests', reference='',

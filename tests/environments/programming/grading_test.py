@@ -1,4 +1,4 @@
-"""Programs on inputs: what is run, with which limits, and what is right."""
+"""Grading of programs: which inputs run, with which limits, and verdicts."""
 
 import dataclasses
 
@@ -36,10 +36,10 @@ def grade(sandbox, problem, program):
     ('print(', [0, 0, 0]),
     ('', [0, 0, 0]),
 ])
-def test_stdin(sandbox, program, passed):
+def test_stdin_programs(sandbox, program, passed):
   found = grade(sandbox, examples.make(CASES), program)
   assert found.passed == tuple(map(bool, passed))
-  assert found.share == sum(passed) / 3
+  assert found.pass_rate == sum(passed) / 3
   assert not found.failed
 
 
@@ -51,7 +51,7 @@ def test_stdin(sandbox, program, passed):
     ('def f(a: List[int], b): return list(chain(a, b)) if a[0] == 1 else "ab"',
      [1, 1]),
 ])
-def test_call(sandbox, program, passed):
+def test_called_functions(sandbox, program, passed):
   problem = examples.make(
       [(([1], [2]), [[1, 2]]), (('a', 'b'), ['ab'])], entry_point='f',
       preamble='from itertools import *\nfrom typing import *\n')
@@ -60,7 +60,7 @@ def test_call(sandbox, program, passed):
 
 @dataclasses.dataclass(frozen=True)
 class Spy:
-  """A sandbox that answers by the input, and writes down what it is told."""
+  """Records what it is given and returns results of given statuses."""
 
   told: list
   statuses: tuple = ()
@@ -74,7 +74,7 @@ class Spy:
         for status in self.statuses[start:start + len(stdins)]]
 
 
-def test_answers_stay_outside():
+def test_sandbox_never_sees_answers():
   secret = 'the answer'
   told = []
   problem = examples.make([(str(i), [secret]) for i in range(6)], time_limit=4.)
@@ -88,7 +88,7 @@ def test_answers_stay_outside():
       output_bytes=64 << 10)}
 
 
-def test_a_long_answer_may_be_printed(sandbox):
+def test_output_limit_is_twice_the_longest_answer(sandbox):
   problem = examples.make([('', ['a' * 200_000])])
   assert grade(sandbox, problem, 'print("a" * 200_000)').passed == (True,)
   assert grade(
@@ -104,7 +104,7 @@ def test_a_long_answer_may_be_printed(sandbox):
     ('oeeeeeeee', 9, False),
     ('oiooooooo', 3, True),
 ])
-def test_what_is_hopeless_is_not_run_to_its_end(statuses, num_runs, failed):
+def test_third_timeout_or_failure_ends_the_run(statuses, num_runs, failed):
   problem = examples.make([(str(i), ['3']) for i in range(9)])
   meaning = {
       'o': Status.OK, 't': Status.TIMEOUT, 'e': Status.ERROR,
@@ -117,14 +117,14 @@ def test_what_is_hopeless_is_not_run_to_its_end(statuses, num_runs, failed):
   assert found.failed is failed
 
 
-def test_time_limits_are_those_of_the_problem(sandbox):
+def test_time_limit_of_the_problem_holds(sandbox):
   busy = f'import time\nwhile time.process_time() < 0.4: pass\n{SUM}'
   for seconds, passed in ((0.2, False), (1.5, True)):
     problem = examples.make(CASES[:1], time_limit=seconds)
     assert grade(sandbox, problem, busy).passed == (passed,)
 
 
-def test_tests_are_packed():
+def test_packed_tests_are_small_and_equal():
   cases = [
       problems.Case(((1, 2), {3: 'é'}, b'\x00'), ([None, True], 1.5))] * 1000
   packed = problems.pack_tests(cases)

@@ -1,7 +1,7 @@
-"""HumanEval itself: verdicts are those of its tests, run as they are.
+"""Verdicts on HumanEval equal those of its tests run directly.
 
-$HUMANEVAL_JSONL is its file, data/HumanEval.jsonl of openai/human-eval; without
-it nothing is tested.
+$HUMANEVAL_JSONL names data/HumanEval.jsonl of openai/human-eval. Without it the
+tests are skipped.
 """
 
 from concurrent import futures
@@ -33,7 +33,7 @@ def read_problems():
 
 
 def run_directly(sandbox, problem, program):
-  """Whether a program passes in one process with its tests."""
+  """True if a program passes in one process with its tests."""
   source = (
       f'import random\nrandom.seed(0)\n{program}\n{problem.check_code}\n'
       f'check({problem.entry_point})\n')
@@ -42,7 +42,7 @@ def run_directly(sandbox, problem, program):
 
 @pytest.fixture(scope='module')
 def programs():
-  """(problem, reference) and (problem, mutant) pairs."""
+  """Returns (problem, reference) and (problem, mutant) pairs."""
   rng = random.Random(0)
   pairs = []
   for problem in read_problems():
@@ -53,7 +53,7 @@ def programs():
   return pairs
 
 
-def test_verdicts_are_those_of_the_tests(programs):
+def test_verdicts_equal_direct_runs(programs):
   def compare(pair):
     verdict = checks.check(sandbox, *pair)
     assert not verdict.failed
@@ -74,7 +74,7 @@ def test_verdicts_are_those_of_the_tests(programs):
   assert 100 < sum(not ours for ours, _ in of_mutants) < 164
 
 
-def test_references_as_helpers_and_main_functions():
+def test_split_references_pass_as_helper_and_main():
   def play(problem):
     parts = splitting.split(problem.reference, problem.entry_point)
     aux, main = parts or ('', problem.reference)

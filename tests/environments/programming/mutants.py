@@ -1,4 +1,4 @@
-"""Programs that differ from a right one in one token."""
+"""Programs that differ from a correct one in one token."""
 
 import ast
 import io
@@ -14,7 +14,7 @@ _SWAPS = {
 
 
 def mutate(program: str, first_line: int, rng: random.Random) -> str:
-  """Another token in or behind a line, which counts from 1."""
+  """Changes one token in or after a line, counted from 1."""
   tokens = [
       token for token in tokenize.generate_tokens(io.StringIO(program).readline)
       if token.start[0] >= first_line]

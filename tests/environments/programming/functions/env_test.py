@@ -1,4 +1,4 @@
-"""A helper and the function that uses it: points, feedback, who sees what."""
+"""A helper and the function that uses it: rewards, feedback and prompts."""
 
 import dataclasses
 import pickle
@@ -9,9 +9,7 @@ import pytest
 from environments import env_api
 from environments import sandbox as sandbox_lib
 from environments.programming.functions import env as functions
-from environments.programming.functions import feedback
 from environments.programming.functions import prompts
-from environments.programming.functions import rewards
 from tests.environments.programming import examples
 from tests.environments.programming.functions import splitting
 
@@ -50,7 +48,7 @@ def prompt(environment, state, role):
 
 
 @pytest.mark.parametrize('team', ['pair', 'pipeline'])
-def test_a_reader_is_shown_what_was_written(team, sandbox):
+def test_show_has_replies_and_feedback(team, sandbox):
   environment, state = make(sandbox, team, max_turns=2), start()
   problem = {'problem': state.problem.statement}
   assert environment.show(state) == problem
@@ -73,7 +71,7 @@ def test_a_reader_is_shown_what_was_written(team, sandbox):
     (AUX, IGNORING, (1, .5, 1, 1), (OK, OK)),
     ('', ALONE, (.6, .5, 1, 0), (Outcome.PARSE_ERROR, OK)),
     ('def aux(x, y):\n  print(x)', ALONE, (.6, .5, 1, 0), (OK, OK)),
-    # An aux without a return statement is there all the same.
+    # An aux without a return statement still exists.
     ('def aux(x, y): pass', 'def add(x, y):\n  z = aux(x, y)\n  if z: x = y\n'
      '  return x + y', (.6, .5, 1, 1.5), (OK, OK)),
     ('', MAIN, (.6, .5, 0, 0), (Outcome.PARSE_ERROR, Outcome.PROGRAM_ERROR)),
@@ -84,13 +82,13 @@ def test_a_reader_is_shown_what_was_written(team, sandbox):
      (OK, Outcome.PROGRAM_ERROR)),
     ('def aux(x, y):\n  return )', ALONE, (1, 0, 0, 0),
      (Outcome.PROGRAM_ERROR, OK)),
-    # 3 of 5 asserts hold: for texts it is wrong, and so are lists.
+    # 3 of 5 asserts hold; strings and lists fail.
     (AUX, MAIN.replace('is None', 'in ("a", [1])'), (1, .5, .6, 1.5), (OK, OK)),
-    # Without an assert that holds there is no cooperation.
+    # Cooperation needs an assert that holds.
     (AUX, 'def add(x, y):\n  y = aux(x, y)\n  z = y\n  return "no"',
      (1, .5, 0, 0), (OK, OK)),
 ])
-def test_points(sandbox, aux, main, points, outcomes):
+def test_reward_terms_and_outcomes(sandbox, aux, main, points, outcomes):
   environment = make(sandbox)
   step = environment.step(start(), {'main': main, 'aux': aux})
   assert step.reward_terms == pytest.approx(dict(zip(TERMS, points)))
@@ -131,11 +129,10 @@ def test_pipeline(sandbox):
   assert step.team_reward == 1 and not step.done
   assert step.outcomes == {'main': OK}
   assert step.state.aux is None
-  # Both have been told of it.
   assert {x.role for x in step.state.exchanges} == {'aux', 'main'}
 
 
-def test_turns_are_paid_and_never_cut_short(sandbox):
+def test_every_turn_is_paid_and_none_ends_early(sandbox):
   environment = make(sandbox, max_turns=2)
   step = environment.step(start(), {'aux': AUX, 'main': MAIN})
   assert (step.team_reward, step.done, step.success) == (1.0, False, False)
@@ -161,21 +158,21 @@ def told(sandbox, mode, aux, main, role='main', tests=1, team='pair'):
 
 
 END = 'Revise your function {}. Answer with its code alone.'
-HALF = MAIN.replace('is None', 'in (1, 0.1)')  # The first two are wrong.
+HALF = MAIN.replace('is None', 'in (1, 0.1)')  # The first two asserts fail.
 
 
-def test_plain_and_passed(sandbox):
+def test_feedback_plain_and_passed(sandbox):
   assert told(sandbox, 'plain', AUX, MAIN) == END.format('add')
   assert told(sandbox, 'plain', AUX, MAIN, 'aux') == END.format('aux')
   for main, words in ((MAIN, 'All levels are passed.\n'),
                       (HALF, 'Not all levels are passed.\n'),
                       (WRAPPER, 'Not all levels are passed.\n')):
     assert told(sandbox, 'passed', AUX, main) == words + END.format('add')
-  # Aux is not told of the use that main makes of it.
+  # Aux does not learn how main uses it.
   assert told(sandbox, 'passed', AUX, WRAPPER, 'aux').startswith('All levels')
 
 
-def test_level_passed(sandbox):
+def test_feedback_level_passed(sandbox):
   assert told(sandbox, 'level_passed', AUX, HALF) == (
       'Definitions: passed.\nSyntax: passed.\nTests: not passed.\n'
       'Use of aux: passed.\n' + END.format('add'))
@@ -184,7 +181,7 @@ def test_level_passed(sandbox):
       + END.format('aux'))
 
 
-def test_level_feedback(sandbox):
+def test_feedback_level_feedback(sandbox):
   assert told(sandbox, 'level_feedback', AUX, HALF) == (
       'aux: found.\nadd: found.\nSyntax: right.\nTests: 0 of 1 hold.\n'
       '  assert candidate(1, 2) == 3: AssertionError\n'
@@ -203,16 +200,17 @@ def test_level_feedback(sandbox):
           + END.format('add'))
 
 
-@pytest.mark.parametrize('tests, counted, wrong', [
+@pytest.mark.parametrize('tests, counted, num_failed', [
     (1, '0 of 1', 1), (3, '1 of 3', 2), (0, '2 of 5', 3), (-1, '1 of 1', 0),
     (99, '2 of 5', 3)])
-def test_feedback_tells_of_some_tests(sandbox, tests, counted, wrong):
+def test_feedback_reports_the_chosen_asserts(
+    sandbox, tests, counted, num_failed):
   text = told(sandbox, 'level_feedback', AUX, HALF, tests=tests)
   assert f'Tests: {counted} hold.' in text
-  assert text.count('AssertionError') == wrong
+  assert text.count('AssertionError') == num_failed
 
 
-def test_roles_see_their_own_alone(sandbox):
+def test_roles_see_only_their_own_replies(sandbox):
   environment = make(sandbox, max_turns=3)
   secret = AUX.replace('return', '# sesame\n  return')
   state = start()
@@ -224,24 +222,18 @@ def test_roles_see_their_own_alone(sandbox):
   assert len(environment.observe(state, 'aux')) == 6
 
 
-def test_prompts_are_bounded():
-  environment = make(None, 'pipeline', max_turns=9)
+def test_prompts_and_shown_replies_are_bounded(sandbox):
   exchange = prompts.Exchange('main', '█' * 1000, '')
   state = dataclasses.replace(
       start(), exchanges=(exchange,), aux='def aux():\n  ' + '█' * 9999)
-  text = prompt(environment, state, 'main')
+  text = prompt(make(None, 'pipeline', max_turns=9), state, 'main')
   assert len(text.encode()) < 7500
-
-
-def test_long_replies_are_shown_in_part(sandbox):
-  environment = make(sandbox, max_turns=2)
-  state = environment.step(
+  state = make(sandbox, max_turns=2).step(
       start(), {'aux': '█' * 99_999, 'main': ALONE}).state
-  exchange, _ = state.exchanges
-  assert len(exchange.reply.encode()) < 3100
+  assert len(state.exchanges[0].reply.encode()) < 3100
 
 
-# References, split by rule.
+# Split references.
 
 
 @pytest.mark.parametrize('reference, is_split', [
@@ -251,7 +243,7 @@ def test_long_replies_are_shown_in_part(sandbox):
     ('def add(x, y):\n  if True:\n    return x + y', False),
     ('def add(x, y):\n  def plus(): return x + y\n  return plus()', False),
 ])
-def test_split_references(sandbox, reference, is_split):
+def test_split_reference_gets_the_full_reward(sandbox, reference, is_split):
   parts = splitting.split(reference, 'add')
   assert (parts is not None) is is_split
   aux, main = parts or ('', reference)
@@ -264,7 +256,7 @@ def test_split_references(sandbox, reference, is_split):
 # Failures.
 
 
-def test_a_broken_sandbox_is_no_fault_of_the_agents():
+def test_broken_sandbox_is_an_infrastructure_failure():
   environment = make(sandbox_lib.Sandbox('/nowhere'))
   step = environment.step(start(), {'aux': AUX, 'main': MAIN})
   assert set(step.outcomes.values()) == {Outcome.INFRASTRUCTURE}
@@ -281,33 +273,26 @@ def test_steps_are_pure_and_picklable(sandbox):
   assert first.state.task_id == 'example/test/0'
 
 
-def test_points_are_bounded():
-  best = rewards.Scores(1.0, 0.5, 1.0, 1.5)
-  assert best.total == rewards.MAX_TOTAL['pair'] == 4
-  assert feedback.MODES[0] == 'level_feedback'
-
-
-@pytest.mark.parametrize('wrong, words', [
-    ({'team': 'trio'}, "environment.team='trio' is not one of ['pair', "),
-    ({'max_turns': 0}, 'environment.max_turns=0: an episode needs at least 1'),
+@pytest.mark.parametrize('options, key', [
+    ({'team': 'trio'}, "environment.team='trio'"),
+    ({'max_turns': 0}, 'environment.max_turns=0'),
+    ({'reward': 'mixed'}, "environment.reward='mixed'"),
     ({'feedback_mode': 'silence'},
-     "environment.options.feedback_mode='silence' is not one of"),
-])
-def test_make_environment_names_what_is_wrong(wrong, words):
-  with pytest.raises(ValueError, match=re.escape(words)):
-    make(None, **wrong)
-  with pytest.raises(ValueError, match="the only reward is 'outcome'"):
-    functions.make_environment(
-        team='pair', max_turns=1, reward='mixed', sandbox=None)
+     "environment.options.feedback_mode='silence'")])
+def test_bad_options_are_named(options, key):
+  with pytest.raises(ValueError, match=re.escape(key)):
+    functions.make_environment(**{
+        'team': 'pair', 'max_turns': 1, 'reward': 'outcome', 'sandbox': None,
+        **options})
 
 
-def test_reset():
+def test_reset_needs_test_code_and_a_sandbox():
   environment = make(sandbox_lib.Sandbox('/nowhere'))
   problem = examples.make_check()
   task = dataclasses.asdict(problem)
   task['tests'] = task.pop('packed_tests')
   assert environment.reset(task) == start()
-  with pytest.raises(ValueError, match='are no code, so it cannot be played'):
+  with pytest.raises(ValueError, match='tests of example/test/0 are not code'):
     environment.reset(task | {'comparison': 'apps'})
   with pytest.raises(ValueError, match='sandbox=None'):
     make(None).reset(task)

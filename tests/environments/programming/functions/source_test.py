@@ -1,4 +1,4 @@
-"""Functions in texts, and what they do with `aux`."""
+"""Functions found in replies, and how they use `aux`."""
 
 import pytest
 
@@ -52,7 +52,7 @@ def test_has_return(function, has):
   assert source.has_return(function) is has
 
 
-# Body of main, and whether it calls aux, is a wrapper, ignores its value.
+# Body of main, and whether it calls aux, only wraps it, ignores its value.
 @pytest.mark.parametrize('body, calls, wraps, ignores', [
     ('return aux(x)', 1, 1, 0),
     ('return aux(x) + 1', 1, 1, 0),

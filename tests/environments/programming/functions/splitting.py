@@ -1,32 +1,32 @@
-"""Splits a right function into a helper and a main function, by rule.
+"""Splits a correct function into a helper and a main function.
 
-The value of the last return statement becomes the helper, of the variables that
-it reads.
+The helper computes the value of the last return statement from the variables
+that it reads.
 """
 
 import ast
 
 
 def split(program: str, name: str) -> tuple[str, str] | None:
-  """The texts of `aux` and of the function; None if the rule does not fit."""
+  """Returns the sources of `aux` and the function, or None if impossible."""
   function = next(
       node for node in ast.parse(program).body
       if isinstance(node, ast.FunctionDef) and node.name == name)
   last = function.body[-1]
   if not isinstance(last, ast.Return) or last.value is None:
     return None
-  of_value = list(ast.walk(last.value))
-  own = {
-      node.id for node in of_value
+  nodes = list(ast.walk(last.value))
+  stored = {
+      node.id for node in nodes
       if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
   bound = {argument.arg for argument in function.args.args} | {
       node.id for node in ast.walk(function)
       if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-  defined = {  # What the helper cannot be given.
+  defined = {  # Names that cannot be passed to the helper.
       node.name for node in ast.walk(function)
       if isinstance(node, (ast.FunctionDef, ast.alias))} - {name}
-  names = {node.id for node in of_value if isinstance(node, ast.Name)} - own
-  if names & defined or any(isinstance(n, ast.Lambda) for n in of_value):
+  names = {node.id for node in nodes if isinstance(node, ast.Name)} - stored
+  if names & defined or any(isinstance(n, ast.Lambda) for n in nodes):
     return None
   parameters = ', '.join(sorted(names & bound))
   aux = f'def aux({parameters}):\n    return {ast.unparse(last.value)}'
