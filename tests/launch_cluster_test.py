@@ -120,11 +120,13 @@ def test_a_job_that_slurm_refuses_is_reported(slurm):
 
 @pytest.mark.parametrize('number, status, state, is_queued', [
     (signal.SIGUSR1, 42, 'RUNNING', True),
+    (signal.SIGUSR1, 134, 'RUNNING', True),
     (signal.SIGUSR1, 1, 'RUNNING', False),
     (signal.SIGTERM, 42, 'RUNNING', True),
     (signal.SIGTERM, 1, 'RUNNING', False),
     (signal.SIGTERM, 42, 'COMPLETING', False)], ids=[
-        'out of time', 'out of time and failed', 'preempted with grace',
+        'out of time', 'out of time while it starts',
+        'out of time and failed', 'preempted with grace',
         'preempted and failed', 'cancelled, or preempted without grace'])
 def test_a_stopped_slurm_job_is_queued_again(
     slurm, number, status, state, is_queued):
@@ -140,7 +142,7 @@ def test_a_stopped_slurm_job_is_queued_again(
     os.kill(int(started.read_text()), signal.SIGTERM)
   output, _ = job.communicate(timeout=30)
   assert 'saved' in output
-  assert job.returncode == status
+  assert job.returncode == (42 if is_queued else status)
   assert (['scontrol', 'requeue', '123'] in _records(slurm)) == is_queued
 
 

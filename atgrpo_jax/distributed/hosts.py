@@ -24,7 +24,7 @@ from atgrpo_jax import errors
 
 # Seconds after which a silent process counts as dead. Measured with two
 # processes in training (docs/reliability.md): the other one ended 19 s after a
-# SIGSTOP, and within 2 s after a SIGKILL. jax's default is 100.
+# SIGSTOP, and within 4 s after a SIGKILL. jax's default is 100.
 _HEARTBEAT_TIMEOUT = 20
 _SHUTDOWN_TIMEOUT = 3600  # Seconds that processes wait for each other at exit.
 _GRACE_PERIOD = 3.0  # Seconds between reporting an error and exiting.
