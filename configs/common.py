@@ -1,5 +1,9 @@
 """What every training config shares, with the defaults of AT-GRPO."""
 
+from collections.abc import Collection, Mapping
+import re
+from typing import Any
+
 from ml_collections import config_dict
 
 SIZES = ('nano', '0.6b', '1.7b', '4b', '8b')
@@ -60,6 +64,23 @@ SYSTEMS = {
     'maac': {**_MAGRPO_OF_A_PAIR, **MAAC, 'rollout.selection': 'uniform'},
 }
 
+# Overrides of each system relative to MAGRPO with a pair. AT-GRPO plays a
+# pipeline, and continues after the first role, whose reward comes later.
+MAGRPO_SYSTEMS = {
+    'magrpo': {},
+    'magrpo_cross': {'rollout.joint_actions': 'cross'},
+    'sa_grpo': {'environment.team': 'solo'},
+    'iac': IAC,
+    'maac': MAAC,
+    'at_grpo': {
+        'environment.team': 'pipeline', 'rollout.mode': 'tree',
+        'rollout.selection': 'acting_greedy',
+        'rollout.return_type': 'monte_carlo', 'rollout.num_continuations': 1,
+        'rollout.discount': 1.0, 'advantage.group_key': 'env+agent+turn',
+        'advantage.scale': 'std', 'loss.aggregation': 'token_mean',
+        'optimizer.max_grad_norm': 1.0, 'train.update_order': 'mixed'},
+}
+
 
 def parse_arg(arg: str, **defaults):
   """Reads `file.py:a=1,b` into a ConfigDict; a bare name stands for True."""
@@ -79,6 +100,68 @@ def parse_arg(arg: str, **defaults):
   return values
 
 
+def check_choices(
+    arg: config_dict.ConfigDict, **choices: Collection[Any]) -> None:
+  """Raises ValueError for an argument that is not one of its choices."""
+  for name, valid in choices.items():
+    if arg[name] not in valid:
+      raise ValueError(f'{name}={arg[name]!r} is not one of {list(valid)}.')
+
+
+def apply_system(
+    c: config_dict.ConfigDict, arg: config_dict.ConfigDict,
+    system: Mapping[str, Any]) -> None:
+  """Sets the team and the overrides of a system.
+
+  Raises:
+    ValueError: `arg.team` is not the team of the system.
+  """
+  c.environment.team = arg.team or 'pair'
+  c.update_from_flattened_dict(system)
+  if arg.team not in ('', c.environment.team):
+    raise ValueError(
+        f'team={arg.team!r} does not go with system={arg.system!r}, which has '
+        f'team={c.environment.team!r}.')
+  if c.policies == 'lora_per_role':
+    c.optimizer.learning_rate *= 10  # Adapters are small.
+
+
+def magrpo_config(
+    arg: config_dict.ConfigDict, module: str) -> config_dict.ConfigDict:
+  """Returns MAGRPO on an environment: `arg` has system, preset, team, size."""
+  check_choices(arg, system=MAGRPO_SYSTEMS, preset=MAGRPO_PRESETS)
+  if arg.system == 'at_grpo' and arg.preset != 'paper':
+    raise ValueError(
+        f'preset={arg.preset!r} is a preset of MAGRPO and does not go with '
+        "system='at_grpo'; use preset=paper.")
+  c = base_config(arg.size)
+  c.update_from_flattened_dict(MAGRPO | MAGRPO_PRESETS[arg.preset])
+  c.environment.module = module
+  c.environment.reward = 'outcome'
+  apply_system(c, arg, MAGRPO_SYSTEMS[arg.system])
+  return c
+
+
+def use_single_candidates(c: config_dict.ConfigDict) -> None:
+  """Replaces groups by as many prompts: a critic needs no group."""
+  c.rollout.num_tasks *= c.rollout.group_size
+  c.rollout.group_size = 1
+
+
+def shrink_for_debug(c: config_dict.ConfigDict) -> None:
+  """Makes two small steps, on the first tasks of the first of its splits."""
+  def first(split, num):
+    return f'{re.split("[+[]", split)[0]}[:{num}]'
+
+  c.dataset.train = first(c.dataset.train, 8)
+  c.evaluation.validation = first(c.evaluation.validation, 2)
+  c.evaluation.test = first(c.evaluation.test, 2)
+  c.rollout.num_tasks = 2
+  c.rollout.group_size = min(2, c.rollout.group_size)
+  c.train.num_steps = 2
+  c.train.groups_every = 1
+
+
 def game_config(name: str, arg: str) -> config_dict.ConfigDict:
   """A team that plays the game `environments/boards/<name>`.
 
@@ -86,12 +169,9 @@ def game_config(name: str, arg: str) -> config_dict.ConfigDict:
   is one of `SYSTEMS`, and `debug` means two small steps.
   """
   arg = parse_arg(arg, size='nano', team='', system='at_grpo', debug=False)
-  if arg.system not in SYSTEMS:
-    raise ValueError(f'system={arg.system!r} is not one of {list(SYSTEMS)}.')
-  system = SYSTEMS[arg.system]
+  check_choices(arg, system=SYSTEMS)
   c = base_config(arg.size)
   c.environment.module = f'environments.boards.{name}.env'
-  c.environment.team = arg.team or 'pair'
   c.dataset.builder = f'environments.boards.{name}.{name}_dataset_builder'
   c.evaluation.validation = 'validation[:64]'
   c.evaluation.test = 'test[:200]'
@@ -116,20 +196,8 @@ def game_config(name: str, arg: str) -> config_dict.ConfigDict:
     c.evaluation.validate_every = 5
 
   if arg.debug:
-    c.rollout.num_tasks = 2
-    c.rollout.group_size = 2
-    c.dataset.train = 'train[:8]'
-    c.evaluation.validation = 'validation[:2]'
-    c.evaluation.test = 'test[:2]'
-    c.train.num_steps = 2
-    c.train.groups_every = 1
-
-  c.update_from_flattened_dict(system)
-  if arg.team not in ('', c.environment.team):
-    raise ValueError(
-        f'team={arg.team!r}, but system={arg.system!r} is one agent alone.')
-  if c.policies == 'lora_per_role':
-    c.optimizer.learning_rate *= 10  # An adapter is small.
+    shrink_for_debug(c)
+  apply_system(c, arg, SYSTEMS[arg.system])
   return c
 
 

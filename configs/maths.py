@@ -9,19 +9,19 @@ trains `models/reckoner` on generated word problems
   python -m atgrpo_jax.main --config configs/maths.py:size=1.7b \
       --config.dataset.data_dir=DATA --workdir runs/maths
 
-Qwen3-1.7B, or with size=8b Qwen3-8B, on Polaris, or with
---config.dataset.config=dapo on DAPO: groups of 4, 4 turns, 128 problems in a
-step, 150 steps, a learning rate of 1e-6, prompts of 8192 and answers of 4096
-tokens, 20 s for a program, temperature 1 in training and 0.6 in evaluations
-(arXiv 2510.11062, and a paper that runs the same test-bed again, whose numbers
-of steps and tokens these are). The paper used a node of 8 H100. With
-topology=v6e:4x4 the run can be checked for a slice of TPU v6e by --mode
-compile_check. Qwen3 has not been run here. The paper reports for 1.7B, with one
-policy for all roles, 16.7 % on AIME24, 16.7 % on AIME25 and 39.6 % on
-OlympiadBench, and for 8B 50.0, 35.2 and 56.8 %; it samples evaluations with
-top-p 0.95 and top-k 20, which we do not.
+trains Qwen3-1.7B (size=8b: Qwen3-8B) on Polaris, or with
+--config.dataset.config=dapo on DAPO. Groups of 4, 4 turns, a learning rate of
+1e-6 and 20 s per program are those of arXiv 2510.11062. 128 problems in a step,
+150 steps, prompts of 8192 and candidates of 4096 tokens, temperature 1 in
+training and 0.6 in evaluation are those of a later paper on the same tasks. The
+paper used a node of 8 H100. With topology=v6e:4x4, --mode compile_check checks
+the run for a TPU v6e slice. Qwen3 has not been run here.
 
-The test is AIME24, AIME25 and OlympiadBench together. For one of them alone:
+With one policy for all roles the paper reports, for 1.7B, 16.7 % on AIME24,
+16.7 % on AIME25 and 39.6 % on OlympiadBench, and for 8B 50.0, 35.2 and 56.8 %.
+It evaluates with top-p 0.95 and top-k 20; we use neither.
+
+The test joins AIME24, AIME25 and OlympiadBench. To test one of them:
 
   python -m atgrpo_jax.main --mode evaluate \
       --config configs/maths.py:size=1.7b --workdir runs/maths \
@@ -31,25 +31,23 @@ The test is AIME24, AIME25 and OlympiadBench together. For one of them alone:
 from configs import common
 from configs import slices
 
-# A single agent has no tool; `sa_tool_grpo` is GRPO of the tool agent alone.
+# `sa_grpo` has no tool; `sa_tool_grpo` trains the tool agent alone.
 SYSTEMS = {**common.SYSTEMS, 'sa_tool_grpo': {
     'environment.team': 'tool', 'environment.max_turns': 1}}
 
 
 def get_config(arg: str = ''):
-  """A team that solves problems.
+  """Returns the config of a team that solves problems.
 
-  Of `arg`, `size` is the model, `team` is 'pair', 'solo' or 'tool', `system` is
-  one of `SYSTEMS`, `topology` is a TPU slice for --mode compile_check, and
-  `debug` means two small steps.
+  `arg` sets `size`, the model; `team`, one of `environments.math_problems.env`;
+  `system`, one of `SYSTEMS`; `topology`, a TPU slice for --mode compile_check;
+  and `debug` for two small steps.
   """
   arg = common.parse_arg(
       arg, size='nano', team='', system='at_grpo', topology='', debug=False)
-  if arg.system not in SYSTEMS:
-    raise ValueError(f'system={arg.system!r} is not one of {list(SYSTEMS)}.')
+  common.check_choices(arg, system=SYSTEMS)
   c = common.base_config(arg.size)
   c.environment.module = 'environments.math_problems.env'
-  c.environment.team = arg.team or 'pair'
   c.environment.options.program_seconds = 20.0
   c.dataset.builder = 'environments.math_problems.maths.maths_dataset_builder'
   c.evaluation.validation = 'validation[:64]'
@@ -71,7 +69,7 @@ def get_config(arg: str = ''):
     c.optimizer.learning_rate = 3e-4
     c.optimizer.warmup_updates = 0
     c.optimizer.weight_decay = 0.0
-    # The last holds whatever programs print.
+    # The last prompt bucket holds the longest possible program output.
     c.buckets.prompt = (80, 144, 256, 2008)
     c.buckets.completion = (16, 40)
     c.buckets.groups = (16, 64)
@@ -81,20 +79,8 @@ def get_config(arg: str = ''):
     c.train.diagnose_every = 10
 
   if arg.debug:
-    c.rollout.num_tasks = 2
-    c.rollout.group_size = 2
-    c.dataset.train = 'train[:8]'
-    c.evaluation.validation = 'validation[:2]'
-    c.evaluation.test = 'test[:2]' if arg.size == 'nano' else 'aime24[:2]'
-    c.train.num_steps = 2
-    c.train.groups_every = 1
-
-  c.update_from_flattened_dict(SYSTEMS[arg.system])
-  if arg.team not in ('', c.environment.team):
-    raise ValueError(
-        f'team={arg.team!r}, but system={arg.system!r} is one agent alone.')
-  if c.policies == 'lora_per_role':
-    c.optimizer.learning_rate *= 10  # An adapter is small.
+    common.shrink_for_debug(c)
+  common.apply_system(c, arg, SYSTEMS[arg.system])
   if arg.topology:
     slices.put_on_slice(c, arg.size, arg.topology)
   c.lock()

@@ -20,59 +20,24 @@ reports a return of 94.5 % for tldr and 93.1 % for arxiv, and samples with top-p
 from configs import common
 from configs import slices
 
-# What each compared system changes of MAGRPO with a pair. The first writer of a
-# pipeline is paid when the second has written, so AT-GRPO plays on from there.
-SYSTEMS = {
-    'magrpo': {},
-    'magrpo_cross': {'rollout.joint_actions': 'cross'},
-    'sa_grpo': {'environment.team': 'solo'},
-    'iac': common.IAC,
-    'maac': common.MAAC,
-    'at_grpo': {
-        'environment.team': 'pipeline', 'rollout.mode': 'tree',
-        'rollout.selection': 'acting_greedy',
-        'rollout.return_type': 'monte_carlo', 'rollout.num_continuations': 1,
-        'rollout.discount': 1.0, 'advantage.group_key': 'env+agent+turn',
-        'advantage.scale': 'std', 'loss.aggregation': 'token_mean',
-        'optimizer.max_grad_norm': 1.0, 'train.update_order': 'mixed'},
-}
-
 _ROLES = {
     'posts': ('concise', 'detailed'), 'tldr': ('concise', 'detailed'),
     'arxiv': ('background', 'method')}
 
 
 def get_config(arg: str = ''):
-  """A team of writers.
+  """Returns the config of a team of writers.
 
-  Of `arg`, `kind` is a task of `environments.writing.env`, `system` one of
-  `SYSTEMS`, `team` one of the environment's teams, `preset` one of
-  `common.MAGRPO_PRESETS`, `size` the model, `topology` a TPU slice for --mode
-  compile_check, and `debug` means two small steps.
+  `arg` sets `kind`, a task of `environments.writing.env`; `system`, one of
+  `common.MAGRPO_SYSTEMS`; `team`, one of the environment's teams; `preset`, one
+  of `common.MAGRPO_PRESETS`; `size`, the model; `topology`, a TPU slice for
+  --mode compile_check; and `debug` for two small steps.
   """
   arg = common.parse_arg(
       arg, kind='posts', system='magrpo', team='', preset='paper', size='nano',
       topology='', debug=False)
-  presets = common.MAGRPO_PRESETS
-  for name, value, known in (
-      ('system', arg.system, SYSTEMS), ('preset', arg.preset, presets)):
-    if value not in known:
-      raise ValueError(f'{name}={value!r} is not one of {list(known)}.')
-  if arg.system == 'at_grpo' and arg.preset != 'paper':
-    raise ValueError(
-        f"preset={arg.preset!r} is a version of MAGRPO; leave 'paper' with "
-        "system='at_grpo', another algorithm.")
-  c = common.base_config(arg.size)
-  c.update_from_flattened_dict(common.MAGRPO | presets[arg.preset])
-  c.environment.module = 'environments.writing.env'
-  c.environment.team = arg.team or 'pair'
-  c.update_from_flattened_dict(SYSTEMS[arg.system])
-  if arg.team not in ('', c.environment.team):
-    raise ValueError(
-        f'team={arg.team!r}, but system={arg.system!r} is '
-        f'team={c.environment.team!r}.')
+  c = common.magrpo_config(arg, 'environments.writing.env')
   c.environment.max_turns = 2 if c.environment.team == 'discussion' else 1
-  c.environment.reward = 'outcome'
   c.environment.options.kind = arg.kind
   c.environment.options.matching = 'words'  # Or 'substring', as released.
   task = arg.kind.partition('_')[0]
@@ -121,21 +86,12 @@ def get_config(arg: str = ''):
     c.train.groups_every = 50
     c.evaluation.validate_every = 20
 
-  # A critic needs no group: as many candidates, of as many prompts. With nano,
-  # where they would cost five times the time, of the same prompts as MAGRPO's.
+  # With nano this would take five times as long, so it keeps MAGRPO's prompts.
   if arg.system in ('iac', 'maac') and arg.size != 'nano':
-    c.rollout.num_tasks *= c.rollout.group_size
-    c.rollout.group_size = 1
+    common.use_single_candidates(c)
 
   if arg.debug:
-    c.dataset.train = 'train[:8]'
-    for name in ('validation', 'test'):
-      split = c.evaluation[name].partition('[')[0]
-      c.evaluation[name] = f'{split}[:2]'
-    c.rollout.num_tasks = 2
-    c.rollout.group_size = min(2, c.rollout.group_size)
-    c.train.num_steps = 2
-    c.train.groups_every = 1
+    common.shrink_for_debug(c)
   if arg.topology:
     slices.put_on_slice(
         c, arg.size, arg.topology,

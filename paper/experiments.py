@@ -47,9 +47,7 @@ from typing import Any
 
 from configs import common
 from configs import contests as contests_config
-from configs import functions as functions_config
 from configs import maths as maths_config
-from configs import writing as writing_config
 from environments.boards import board_game
 from environments.math_problems import env as maths
 from environments.programming.contests import env as contests
@@ -162,9 +160,6 @@ JOINT_TASKS = {
         'coop_humaneval': 'CoopHumanEval', 'mbpp': 'MBPP'},
 }
 _NANO_KINDS = ('posts', 'recipes')
-# MAGRPO comes first; its tokens are the budget of the others.
-_JOINT_SYSTEMS = {
-    'writing': writing_config.SYSTEMS, 'functions': functions_config.SYSTEMS}
 _JOINT_TEAMS = {'writing': writing.TEAMS, 'functions': functions.TEAMS}
 MAGRPO = 'magrpo'
 _NUM_TIMED = 50  # Tasks.
@@ -416,7 +411,7 @@ def _joint_kind(
         _config(table, scale, kind=kind, team=team), timed | tested,
         mode='evaluate', result='evals/evaluation.json')
   magrpo = f'{folder}/{MAGRPO}/seed-{seed}'
-  for system in _JOINT_SYSTEMS[table]:
+  for system in common.MAGRPO_SYSTEMS:
     path = f'{folder}/{system}/seed-{seed}'
     is_first = path == magrpo
     job = jobs_lib.Job(

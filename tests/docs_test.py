@@ -34,7 +34,6 @@ from configs import nano
 from configs import pod
 from configs import sudoku
 from configs import writer
-from configs import writing as writing_config
 from environments.boards import board_game
 from environments.sandbox import gateway
 from environments.writing import env as writing
@@ -210,10 +209,10 @@ def test_all_arguments_of_a_config():
   named = set(re.findall(r'`([\w.]+)`', CONFIGURATION))
   assert {
       *common.SIZES, *common.SYSTEMS, *board_game.TEAMS, *writing.TEAMS,
-      *writing_config.SYSTEMS, *common.MAGRPO_PRESETS, *rewards.SPECS} <= named
+      *common.MAGRPO_SYSTEMS, *common.MAGRPO_PRESETS, *rewards.SPECS} <= named
   for page in PAGES.values():
     assert set(re.findall(r'\bsystem=(\w+)', page)) <= (
-        maths_config.SYSTEMS.keys() | writing_config.SYSTEMS.keys())
+        maths_config.SYSTEMS.keys() | common.MAGRPO_SYSTEMS.keys())
     assert set(re.findall(r'(?<!\.)\bsize=([\w.]+)', page)) <= {*common.SIZES}
 
 
