@@ -22,7 +22,7 @@ from atgrpo_jax.huggingface import peft
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
 from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.rl import losses
-from atgrpo_jax.rollout import policy_map as policy_map_lib
+from atgrpo_jax.rollout import policies as policies_lib
 from environments import env_api
 from environments import sandbox as sandbox_lib
 
@@ -64,7 +64,7 @@ def _policy_configs(
   for name in names:
     configs[name] = ml_collections.ConfigDict({
         section: dict(config[section]) for section in _OWN_SECTIONS})
-    if policy_map_lib.adapts(config.policies):
+    if policies_lib.uses_adapters(config.policies):
       if config.model.trained == 'none':
         raise errors.UserError(
             f'policies={config.policies!r} trains an adapter for each role, '

@@ -23,7 +23,7 @@ from atgrpo_jax.distributed import hosts
 from atgrpo_jax.io import checkpoints as checkpoints_lib
 from atgrpo_jax.io import files
 from atgrpo_jax.io import workdir as workdir_lib
-from atgrpo_jax.rollout import policy_map as policy_map_lib
+from atgrpo_jax.rollout import policies as policies_lib
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from environments import datasets
@@ -97,7 +97,7 @@ def evaluate(
           sum(turns_to_solve) / num_success if num_success else None),
       'truncated': sum(step.truncated for step in last_steps) / len(finished),
       'outcomes': {role: dict(count) for role, count in outcomes.items()},
-      'budget': runner.counters.ledger(),
+      'budget': runner.usage.counts(),
       'policy_map': dict(runner.policy_map),
       'split_hash': datasets.split_hash(tasks),
       'seed': runner.seed,
@@ -160,7 +160,7 @@ def evaluate_run(
   tasks = experiment.tasks(config.evaluation.test)
   policy_map = experiment.policy_map
   if config.evaluation.policies:
-    policy_map = policy_map_lib.make_policy_map(
+    policy_map = policies_lib.make_policy_map(
         config.evaluation.policies, experiment.environment.roles,
         'evaluation.policies')
     trained = set(experiment.policy_map.values())

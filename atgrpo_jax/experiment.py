@@ -28,11 +28,8 @@ from atgrpo_jax.io import checkpoints as checkpoints_lib
 from atgrpo_jax.io import workdir as workdir_lib
 from atgrpo_jax.learner import batching
 from atgrpo_jax.learner import policy as policy_lib
-from atgrpo_jax.rollout import first_prompts
-from atgrpo_jax.rollout import policy_map as policy_map_lib
-from atgrpo_jax.rollout import prompt_limits
+from atgrpo_jax.rollout import policies as policies_lib
 from atgrpo_jax.rollout import runner as runner_lib
-from atgrpo_jax.rollout import sampling_policies
 from atgrpo_jax.rollout import workers as workers_lib
 from environments import datasets
 from environments import env_api
@@ -62,7 +59,7 @@ class Experiment:
 
   config: ml_collections.ConfigDict
   environment: env_api.Environment
-  policy_map: policy_map_lib.PolicyMap
+  policy_map: policies_lib.PolicyMap
   policies: dict[str, policy_lib.Policy]
   buckets: batching.Buckets
   rollout: spec_lib.RolloutSpec
@@ -167,20 +164,20 @@ class Experiment:
 
   def runner(
       self, params: Params, *, step: int, temperature: float,
-      policy_map: policy_map_lib.PolicyMap,
+      policy_map: policies_lib.PolicyMap,
       is_stopped: Callable[[], bool] = lambda: False,
   ) -> runner_lib.EpisodeRunner:
     """Plays the environment with the policies of a training step."""
     return runner_lib.EpisodeRunner(
         environment=self.environment, policy_map=policy_map,
-        policies=sampling_policies.make(
+        policies=policies_lib.sampling_policies(
             self.policies, params, self.frozen_params), buckets=self.buckets,
         max_new_tokens=self.config.rollout.max_new_tokens,
         temperature=temperature, seed=self.config.seed, train_step=step,
         executor=self.executor, is_stopped=is_stopped,
         alpha=self.rollout.alpha,
         kv_cache_dtype=self.config.rollout.kv_cache_dtype,
-        reads_cut=self.config.rollout.read_of_cut == 'all')
+        keep_truncated=self.config.rollout.read_of_cut == 'all')
 
   @property
   def critic_buckets(self) -> batching.Buckets:
@@ -199,8 +196,8 @@ class Experiment:
           self.config.dataset.builder, split,
           self.config.dataset.data_dir or None,
           self.config.dataset.config or None)
-    first_prompts.check(self.environment, tasks, {
-        role: (self.policies[policy].tokenizer, prompt_limits.Limits(
+    policies_lib.check_first_prompts(self.environment, tasks, {
+        role: (self.policies[policy].tokenizer, policies_lib.PromptLimit(
             self.buckets.prompt[-1], self.config.rollout.max_new_tokens,
             self.policies[policy].config.max_positions))
         for role, policy in self.policy_map.items()})
@@ -218,9 +215,9 @@ def build(
   """Builds what the config describes; raises on what cannot work."""
   config_checks.check_run(config)
   environment = builders.make_environment(config, sandbox)
-  policy_map = policy_map_lib.make_policy_map(
+  policy_map = policies_lib.make_policy_map(
       config.policies, environment.roles)
-  names = policy_map_lib.policies_of(policy_map)
+  names = policies_lib.policy_names(policy_map)
   devices, read_model = jax.devices(), functools.cache(builders.read_model)
   fitting = meshes.fit_to_devices(
       config, names, devices, _chip(), read_model)

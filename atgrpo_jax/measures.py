@@ -22,7 +22,7 @@ import numpy as np
 
 from atgrpo_jax import errors
 from atgrpo_jax import types
-from atgrpo_jax.algorithms import play
+from atgrpo_jax.algorithms import grpo
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from environments import env_api
@@ -50,9 +50,9 @@ def play_episodes(
   """
   environment = runner.environment
   return runner.play([
-      play.play_episode(
+      grpo.play_episode(
           runner, task['task_id'], environment.reset(task),
-          play.positions(environment), branch=branch)
+          runner_lib.positions(environment), branch=branch)
       for branch in branches for task in tasks])
 
 
@@ -222,7 +222,7 @@ def _timed_episode(
   """Returns seconds and generated tokens of one episode."""
   environment = runner.environment
   state, seconds, tokens = environment.reset(task), 0.0, 0
-  for turn, phase in play.positions(environment):
+  for turn, phase in runner_lib.positions(environment):
     actions, role_seconds = {}, []
     for role in environment.phases[phase]:
       key = types.GroupKey(task['task_id'], role, turn, branch=0)

@@ -27,7 +27,7 @@ from atgrpo_jax import evaluate
 from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax import measures
 from atgrpo_jax import train as train_lib
-from atgrpo_jax.algorithms import collect
+from atgrpo_jax.algorithms import credit
 from atgrpo_jax.io import checkpoints as checkpoints_lib
 from atgrpo_jax.io import step_clock
 from atgrpo_jax.io import workdir as workdir_lib
@@ -181,8 +181,8 @@ def _training_step(
   params = experiment_lib.params_of(states)
   drawn = _find(
       train_lib.draw_tasks(tasks, int(step), run), task_ids, workdir)
-  collect.check(changed.environment, changed.rollout)
-  return collect.collect(
+  credit.check(changed.environment, changed.rollout)
+  return credit.collect(
       _runner(run, changed, params, step=int(step),
               temperature=changed.config.rollout.temperature,
               policy_map=run.policy_map),
@@ -248,7 +248,7 @@ def _runner(
       run.runner(params, **how), environment=changed.environment,
       seed=changed.config.seed, alpha=changed.rollout.alpha,
       max_new_tokens=changed.config.rollout.max_new_tokens,
-      reads_cut=changed.config.rollout.read_of_cut == 'all')
+      keep_truncated=changed.config.rollout.read_of_cut == 'all')
 
 
 def _find(

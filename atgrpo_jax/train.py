@@ -21,7 +21,7 @@ from atgrpo_jax import errors
 from atgrpo_jax import evaluate
 from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax import model
-from atgrpo_jax.algorithms import collect
+from atgrpo_jax.algorithms import credit
 from atgrpo_jax.distributed import hosts
 from atgrpo_jax.io import checkpoints as checkpoints_lib
 from atgrpo_jax.io import disk
@@ -102,7 +102,7 @@ def _train(
     raise errors.UserError(
         "model.trained='none' for every policy, so there is nothing to train; "
         'train at least one, or use --mode=evaluate.')
-  collect.check(experiment.environment, experiment.rollout)
+  credit.check(experiment.environment, experiment.rollout)
 
   # ---- Workdir --------------------------------------------------------------
   is_resumed = workdir_lib.check_config(workdir, config.to_dict())
@@ -153,15 +153,15 @@ def _train(
         # Rollout and credit. A resumed run repeats an interrupted rollout.
         tasks = draw_tasks(train_tasks, loop.step, experiment)
         try:
-          trees, counters = rollout(
+          trees, usage = rollout(
               experiment, states, tasks, step=loop.step, clock=clock,
               is_stopped=stop.is_set)
         except signals.Stopped:
           break
-        loop.step_tokens = counters.completion_tokens
-        loop.completion_tokens += counters.completion_tokens
+        loop.step_tokens = usage.completion_tokens
+        loop.completion_tokens += usage.completion_tokens
         with clock.part('records'):
-          values = tree_lib.metrics(trees) | counters.metrics()
+          values = tree_lib.metrics(trees) | usage.metrics()
           if loop.step % config.train.groups_every == 0 or (
               loop.fraction_done(*limits, step=loop.step + 1) >= 1):
             tree_lib.write(
@@ -273,7 +273,7 @@ def rollout(
     experiment: experiment_lib.Experiment, states: experiment_lib.States,
     tasks: Sequence[env_api.Task], *, step: int, clock: step_clock.StepClock,
     is_stopped: Callable[[], bool] = lambda: False,
-) -> tuple[list[tree_lib.Tree], runner_lib.Counters]:
+) -> tuple[list[tree_lib.Tree], runner_lib.Usage]:
   """Plays the tasks of a step; returns trees with advantages, and the cost.
 
   Raises Stopped soon after `is_stopped` returns True.
@@ -283,12 +283,12 @@ def rollout(
       params, step=step, temperature=experiment.config.rollout.temperature,
       policy_map=experiment.policy_map, is_stopped=is_stopped)
   with clock.part('algorithm'):
-    trees = collect.collect(
+    trees = credit.collect(
         runner, tasks, experiment.rollout, experiment.advantage,
         experiment.bound_critics(params))
-  for part, seconds in runner.counters.seconds().items():
+  for part, seconds in runner.usage.seconds().items():
     clock.move('algorithm', part, seconds)
-  return trees, runner.counters
+  return trees, runner.usage
 
 
 def update(

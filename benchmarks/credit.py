@@ -66,9 +66,9 @@ import sys
 import numpy as np
 
 from atgrpo_jax import errors
-from atgrpo_jax.algorithms import collect
+from atgrpo_jax.algorithms import credit as credit_lib
 from atgrpo_jax.learner import batching
-from atgrpo_jax.rollout import runner as runner_lib
+from atgrpo_jax.rollout import policies as policies_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from benchmarks import credit_methods
 from benchmarks import critics
@@ -126,17 +126,17 @@ class Laboratory:
     runner = tabular_runner.TabularRunner(
         environment=self.environment, policy_map={role: role for role in roles},
         policies={
-            role: runner_lib.SamplingPolicy(
+            role: policies_lib.SamplingPolicy(
                 model=None, tokenizer=tabular_runner.Answers(
                     self.environment.answers(role)))
             for role in roles},
         buckets=batching.Buckets((1,), (1,), (1,), 1), max_new_tokens=1,
         temperature=1.0, seed=seed, train_step=step, executor=self.executor,
         table=probabilities(logits), rng=np.random.default_rng([seed, step]))
-    trees = collect.collect(
+    trees = credit_lib.collect(
         runner, self.tasks, method.rollout,
         method.advantage(measured=measured), critic and critic.critics())
-    return trees, runner.counters.model_calls
+    return trees, runner.usage.model_calls
 
   def critic(
       self, method: credit_methods.Method,
@@ -292,7 +292,7 @@ def playable(
   found, refused = [], {}
   for method in credit_methods.methods(group_size):
     try:
-      collect.check(environment, method.rollout)
+      credit_lib.check(environment, method.rollout)
     except errors.UserError as error:
       refused.setdefault(str(error), []).append(method.name)
     else:

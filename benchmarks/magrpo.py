@@ -18,11 +18,12 @@ import numpy as np
 
 from atgrpo_jax import experiment
 from atgrpo_jax import model
-from atgrpo_jax.algorithms import collect
+from atgrpo_jax.algorithms import credit as credit_lib
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.learner import batching
 from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.learner import update as update_lib
+from atgrpo_jax.rollout import policies as policies_lib
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from benchmarks import ours
@@ -111,18 +112,18 @@ class Step:
         environment=OddIds(tuple(self._policies)),
         policy_map={name: name for name in self._policies},
         policies={
-            name: runner_lib.SamplingPolicy(
-                runner_lib.SampledModel(
+            name: policies_lib.SamplingPolicy(
+                policies_lib.SampledModel(
                     self._states[name].params, policy.config,
                     policy.learner.dtype, policy.mesh), policy.tokenizer)
             for name, policy in self._policies.items()},
         buckets=self._buckets, max_new_tokens=self._load.new_tokens,
         temperature=1.0, seed=0, train_step=next(self._steps),
         executor=self._executor)
-    groups = tree_lib.groups_of(collect.collect(
+    groups = tree_lib.groups_of(credit_lib.collect(
         runner, self._tasks, self._rollout,
         spec_lib.AdvantageSpec(**_CONFIG.advantage)))
-    assert runner.counters.completion_tokens == (
+    assert runner.usage.completion_tokens == (
         len(self._policies) * self._load.completion_tokens)
     updates = {}
     for name, state in self._states.items():

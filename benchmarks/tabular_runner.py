@@ -42,7 +42,7 @@ class TabularRunner(runner_lib.EpisodeRunner):
       probability = self.table[prompt]
       drawn = self.rng.choice(
           len(probability), size=group_size, p=probability)
-      self.counters.model_calls += group_size
+      self.usage.model_calls += group_size
       groups.append(engine_lib.SampledGroup(
           engine_lib.Request(
               tag=None, prompt=np.frombuffer(prompt.encode(), np.uint8),

@@ -22,6 +22,7 @@ from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.learner import gradients
 from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.learner import update as update_lib
+from atgrpo_jax.rollout import policies as policies_lib
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.sampling import categorical
 from atgrpo_jax.sampling import engine as engine_lib
@@ -165,7 +166,7 @@ def waits(pools: str) -> bool:
     params = place(
         model.init_params(jax.random.key(0), config), meshes[name],
         mesh_lib.param_rules(config.tied_head))
-    return runner_lib.SamplingPolicy(runner_lib.SampledModel(
+    return policies_lib.SamplingPolicy(policies_lib.SampledModel(
         params, config, 'float32', meshes[name]), tokenizer)
 
   runner = dataclasses.replace(

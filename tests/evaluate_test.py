@@ -78,7 +78,7 @@ def test_exact_result(monkeypatch, capsys):
       'outcomes': {
           'a': {'ok': 4, 'parse_error': 1, 'infrastructure': 1},
           'b': {'ok': 3}},
-      'budget': runner.counters.ledger(),
+      'budget': runner.usage.counts(),
       'policy_map': {'a': 'one', 'b': 'two'},
       'split_hash': datasets.split_hash(TASKS),
       'seed': 3,

@@ -25,7 +25,7 @@ from atgrpo_jax import evaluate
 from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax import main
 from atgrpo_jax import train
-from atgrpo_jax.algorithms import collect
+from atgrpo_jax.algorithms import credit
 from atgrpo_jax.io import checkpoints as checkpoints_lib
 from atgrpo_jax.io import files
 from atgrpo_jax.io import signals
@@ -70,7 +70,7 @@ def groups(experiment):
 
 def _collect(experiment, states, step, tasks_of):
   """Plays the tasks of one step with the keys of another."""
-  return collect.collect(
+  return credit.collect(
       experiment.runner(
           experiment_lib.params_of(states), step=step, temperature=1.0,
           policy_map=experiment.policy_map),
@@ -279,7 +279,7 @@ def test_a_full_disk_is_detected_before_work_starts(
 
 def test_a_deleted_workdir_ends_the_run(
     echo_folder, tmp_path, monkeypatch):
-  collect_ = collect.collect
+  collect_ = credit.collect
 
   def vanish(*args):
     workdir.rename(tmp_path / 'elsewhere')
@@ -292,7 +292,7 @@ def test_a_deleted_workdir_ends_the_run(
   workdir = tmp_path / 'run'
   assert train.train(echo.experiment(
       echo_folder, **changes | {'train.num_steps': 1}), workdir)
-  monkeypatch.setattr(collect, 'collect', vanish)
+  monkeypatch.setattr(credit, 'collect', vanish)
   with pytest.raises(
       errors.LostWorkdirError, match=f'{workdir}/config.json has vanished'):
     train.train(echo.experiment(echo_folder, **changes), workdir)

@@ -49,7 +49,7 @@ from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.learner import update as update_lib
 from atgrpo_jax.rl import returns as returns_lib
 from atgrpo_jax.rl import td
-from atgrpo_jax.rollout import policy_map as policy_map_lib
+from atgrpo_jax.rollout import policies as policies_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from environments import env_api
 
@@ -163,7 +163,7 @@ def critic_prompts(
 
 def with_values(
     trees: Sequence[tree_lib.Tree], environment: env_api.Environment,
-    policy_map: policy_map_lib.PolicyMap, rollout: spec_lib.RolloutSpec,
+    policy_map: policies_lib.PolicyMap, rollout: spec_lib.RolloutSpec,
     critics: Critics) -> list[tree_lib.Tree]:
   """Adds returns, baselines and critic examples to trees.
 
@@ -204,7 +204,7 @@ class _Queries:
 
   def __init__(
       self, environment: env_api.Environment,
-      policy_map: policy_map_lib.PolicyMap, critics: Critics):
+      policy_map: policies_lib.PolicyMap, critics: Critics):
     self.inputs: list[tuple[BoundCritic, np.ndarray]] = []
     self._environment = environment
     self._policy_map = policy_map

@@ -1,20 +1,23 @@
 """AT-GRPO: agent- and turn-wise groups on a greedy spine.
 
-Algorithm 1 of arXiv 2510.11062. For every environment, turn and agent in
-order: G candidates are sampled from one prompt; each is stepped from the same
-state; their rewards make one group under the key (task, role, turn); the
-candidate with the largest reward is the one whose state goes on. The next
-agent acts on that state in the same turn.
+Algorithm 1 of arXiv 2510.11062. For every environment, turn and agent in order,
+G candidates are sampled from one prompt and stepped from the same state. Their
+rewards form one group with the key (task, role, turn). The state of the
+candidate with the largest reward continues, and the next agent acts on it in
+the same turn.
 
-Deviations from the paper: ties go to the first candidate; a candidate that
-failed for a reason that is not the model's own leaves its group.
+Deviations from the paper:
+1. Ties go to the first candidate.
+2. A candidate that failed for a reason outside the model leaves its group.
 
-Deviations from the authors' code (each has a test): a group never holds
-candidates of two tasks or roles; agents act one after another within a turn;
-every candidate is scored from the same state, and the chosen one's state is
-the one that goes on; the other agents of a turn keep their samples when one
-agent ends the episode; nothing is filtered or duplicated before the group
-statistics.
+Deviations from the authors' code, each with a test:
+1. A group never holds candidates of two tasks or roles.
+2. Agents act one after another within a turn.
+3. Every candidate is scored from the same state, and the chosen candidate's
+   state is the one that continues.
+4. If one agent ends the episode, the groups of the other agents in that turn
+   are kept.
+5. Nothing is filtered or duplicated before the group statistics.
 """
 
 from __future__ import annotations
@@ -23,8 +26,7 @@ import dataclasses
 
 import numpy as np
 
-from atgrpo_jax.algorithms import play
-from atgrpo_jax.algorithms import selection
+from atgrpo_jax.algorithms import grpo
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.rl import returns as returns_lib
 from atgrpo_jax.rollout import runner as runner_lib
@@ -35,58 +37,52 @@ from environments import env_api
 def play_task(
     runner: runner_lib.EpisodeRunner, task: env_api.Task,
     spec: spec_lib.RolloutSpec) -> runner_lib.EpisodeCoroutine:
-  """Algorithm 1 for one task; returns its `Tree`, a spine."""
-  task_id, environment = task['task_id'], runner.environment
-  state, nodes = environment.reset(task), []
-  positions = play.positions(environment)
+  """Runs Algorithm 1 on one task; returns its `Tree`, a spine."""
+  state, nodes = runner.environment.reset(task), []
+  positions = runner_lib.positions(runner.environment)
   for index, position in enumerate(positions):
-    # Every candidate is tried from the one state of the spine.
-    node = yield from play.sample_and_step(
-        runner, task_id, state, position, group_size=spec.group_size, branch=0)
-    returns, team = node.groups[0].returns, node.team_rewards
+    # Sample G candidates and step each of them from the state of the spine.
+    node = yield from runner.expand(
+        task['task_id'], state, position, group_size=spec.group_size)
+    group, = node.groups
+    returns, team_returns = group.returns, node.team_rewards
     if spec.return_type == 'monte_carlo':
       continuations = yield from _continuations(
-          runner, task_id, node, index, positions, spec)
-      team = team + continuations
+          runner, node, index, positions, spec)
+      team_returns = team_returns + continuations
       returns = returns_lib.add_continuations(
-          node.groups[0].rewards, continuations, spec.alpha)
-    elif spec.return_type != 'immediate':
-      raise NotImplementedError(f'No tree knows {spec.return_type!r}.')
-    returns = returns.astype(np.float32)
-    selection.check_any_known(node, returns)
-    chosen = selection.select(
-        returns, team.astype(np.float32), spec,
-        rng=selection.rng(runner, node.groups[0].key))
-    nodes.append(dataclasses.replace(
-        node.with_returns([returns]), chosen=chosen,
-        parent=index - 1 if nodes else None,
-        joint_action=nodes[-1].chosen if nodes else None))
+          group.rewards, continuations, spec.alpha).astype(np.float32)
+    # Select the candidate that continues.
+    tree_lib.check_any_known(returns, node)
+    chosen = spec.select(
+        returns, team_returns.astype(np.float32), runner.rng(group.key))
+    nodes.append(
+        dataclasses.replace(node.with_returns([returns]), chosen=chosen))
     step = node.steps[chosen]
     if step.done:
       break
     state = step.state
-  return tree_lib.Tree(task_id, tuple(nodes))
+  return tree_lib.chain(task['task_id'], nodes)
 
 
 def _continuations(
-    runner: runner_lib.EpisodeRunner, task_id: str, node: tree_lib.Node,
-    index: int, positions: list[tuple[int, int]],
+    runner: runner_lib.EpisodeRunner, node: tree_lib.Node, index: int,
+    positions: list[tuple[int, int]],
     spec: spec_lib.RolloutSpec) -> runner_lib.EpisodeCoroutine:
   """Continuations [G] float64 of the candidates, from sampled episodes."""
   num = spec.num_continuations
-  # Branch 0 is the spine.
-  first = 1 + index * spec.group_size * num
-  open_ended = [i for i in range(spec.group_size) if not node.is_leaf(i)]
-  played = yield [
-      play.play_parallel(
-          runner, task_id, node.steps[i].state, positions[index + 1:],
-          num_episodes=num, branch=first + i * num)
-      for i in open_ended]
+  first_branch = 1 + index * spec.group_size * num  # Branch 0 is the spine.
+  unfinished = [i for i in range(spec.group_size) if not node.is_leaf(i)]
+  sampled = yield [
+      grpo.play_episodes(
+          runner, node.groups[0].key.task_id, node.steps[i].state,
+          positions[index + 1:], num_episodes=num,
+          branch=first_branch + i * num)
+      for i in unfinished]
   continuations = np.zeros(spec.group_size)
-  for i, (root, chains) in zip(open_ended, played):
+  for i, episodes in zip(unfinished, sampled):
     continuations[i] = returns_lib.continuation(np.array([
-        returns_lib.returns_to_go([
-            reached.team_rewards[i]
-            for reached, i in play.path(root, j, chain)], spec.discount)[0]
-        for j, chain in enumerate(chains)]), spec.discount)
+        returns_lib.returns_to_go(
+            [later.team_rewards[j] for later, j in episode], spec.discount)[0]
+        for episode in episodes]), spec.discount)
   return continuations

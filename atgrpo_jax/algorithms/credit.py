@@ -1,16 +1,14 @@
-"""Who is compared with whom, and the advantages that follow.
+"""The rollout of a training step: plays the tasks, then compares candidates.
 
-AT-GRPO and MAGRPO compare the candidates of one prompt, plain GRPO on a team
-all actions of a task (arXiv 2510.11062, sections 4.1 and 5.1).
+AT-GRPO and MAGRPO compare the candidates of one prompt; plain GRPO on a team
+compares all actions of a task (arXiv 2510.11062, sections 4.1 and 5.1). The
+group key decides which candidates share a baseline. Without 'agent' in the key
+all roles share one, so a role with larger rewards gets larger advantages.
 
-Without 'agent' in the group key the returns of all roles have one baseline, so
-a role that is paid more than the others has the larger advantages.
-
-With episode returns some keys give the same advantages. Those with and without
-'agent': for a single agent, and without local rewards, where all roles share
-one return (of an episode that ends inside a turn, not all have acted, and the
-keys differ). Those with and without 'turn': where all episodes of a task end in
-the same turn and with the same role.
+With episode returns some keys give equal advantages. With and without 'agent':
+for a single agent, or without local rewards if every episode ends after a whole
+turn. With and without 'turn': if all episodes of a task end in the same turn
+with the same role.
 """
 
 from __future__ import annotations
@@ -20,23 +18,66 @@ import dataclasses
 
 import numpy as np
 
+from atgrpo_jax import errors
 from atgrpo_jax import types
+from atgrpo_jax.algorithms import actor_critic
+from atgrpo_jax.algorithms import at_grpo
+from atgrpo_jax.algorithms import grpo
+from atgrpo_jax.algorithms import magrpo
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.rl import advantages as advantages_lib
+from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
+from environments import env_api
+
+_PLAY_TASK = {
+    'tree': at_grpo.play_task, 'parallel': grpo.play_task,
+    'joint': magrpo.play_task}
+
+
+def check(
+    environment: env_api.Environment, rollout: spec_lib.RolloutSpec) -> None:
+  """Raises UserError if the environment does not suit the rollout mode."""
+  if rollout.mode == 'joint':
+    magrpo.check(environment, rollout)
+    return
+  for phase in environment.phases:
+    if len(phase) != 1:
+      raise errors.UserError(
+          f'The roles {phase} act at once, but rollout.mode={rollout.mode!r} '
+          'compares the candidates of one role at a time. Give each role its '
+          "own phase, or use mode='joint'.")
+
+
+def collect(
+    runner: runner_lib.EpisodeRunner, tasks: Sequence[env_api.Task],
+    rollout: spec_lib.RolloutSpec, advantage: spec_lib.AdvantageSpec,
+    critics: actor_critic.Critics | None = None) -> list[tree_lib.Tree]:
+  """Plays distinct tasks; returns a tree with advantages for each.
+
+  `critics` is used by the return type 'bootstrapped' only.
+  """
+  if len({task['task_id'] for task in tasks}) != len(tasks):
+    raise ValueError('Two tasks of a rollout have the same task_id.')
+  play_task = _PLAY_TASK[rollout.mode]
+  trees = runner.play([play_task(runner, task, rollout) for task in tasks])
+  if rollout.return_type == 'bootstrapped':
+    trees = actor_critic.with_values(
+        trees, runner.environment, runner.policy_map, rollout, critics)
+  return assign_advantages(trees, advantage, return_type=rollout.return_type)
 
 
 def assign_advantages(
     trees: Sequence[tree_lib.Tree], spec: spec_lib.AdvantageSpec, *,
     return_type: str) -> list[tree_lib.Tree]:
-  """The trees of a step with advantages, weights and baseline ids.
+  """Adds advantages, weights and baseline ids to the trees of a step.
 
   With `return_type` 'episode_return' all actions of a role in an episode share
-  its return, which counts once in each baseline: with the key 'env' an episode
-  counts once for each of its roles, with 'env+agent' once.
+  a return, which has the total weight 1 in each baseline. With the key 'env' an
+  episode therefore counts once for each of its roles, with 'env+agent' once.
   """
   groups = tree_lib.groups_of(trees)
-  baseline_ids = ids_of(
+  baseline_ids = _number(
       [[getattr(group.key, name) for name in spec.fields] for group in groups])
   sizes = [len(group.candidates) for group in groups]
   flat_ids = np.repeat(baseline_ids, sizes)
@@ -45,8 +86,8 @@ def assign_advantages(
     owners = [
         (group.key.task_id, group.key.branch + i, group.key.role)
         for group in groups for i in range(len(group.candidates))]
-    weights = advantages_lib.return_weights(flat_ids, ids_of(owners))
-    episodes = ids_of([owner[:2] for owner in owners])
+    weights = advantages_lib.return_weights(flat_ids, _number(owners))
+    episodes = _number([owner[:2] for owner in owners])
   returns = np.concatenate([group.returns for group in groups])
   valid = np.concatenate([group.valid for group in groups])
   if spec.baseline == 'critic':
@@ -77,8 +118,8 @@ def _with_credit(
               group.candidates, advantages, weights)))
 
 
-def ids_of(items: Sequence[Sequence[Hashable]]) -> np.ndarray:
-  """[N] int, equal for equal items; from 0, in the order they come."""
-  ids = {}
+def _number(items: Sequence[Sequence[Hashable]]) -> np.ndarray:
+  """Numbers [N] int of items in order of appearance; equal items share one."""
+  numbers = {}
   return np.array(
-      [ids.setdefault(tuple(item), len(ids)) for item in items], int)
+      [numbers.setdefault(tuple(item), len(numbers)) for item in items], int)

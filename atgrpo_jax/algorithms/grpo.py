@@ -1,69 +1,106 @@
 """Plain GRPO on a team: G independent episodes of each task.
 
-The baseline of arXiv 2510.11062, section 5.1. Only the first prompt of the
-episodes is the same, and sampled as one group; each later prompt is a group of
-one. Who is compared is up to `algorithms.credit`.
+The baseline of arXiv 2510.11062, section 5.1. The episodes of a task share only
+the first prompt, which is sampled as one group. Every later prompt has one
+candidate. `algorithms.credit` decides which candidates are compared.
 
-Deviation from the authors' code (it has a test): episodes that end early are
-trained on to their last action.
+Deviation from the authors' code, with a test: episodes that end early are
+trained on up to their last action.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import dataclasses
 
 import numpy as np
 
-from atgrpo_jax import errors
-from atgrpo_jax.algorithms import play
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.rl import returns as returns_lib
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from environments import env_api
 
+Episode = list[tuple[tree_lib.Node, int]]  # (node, joint action) of each step.
+
 
 def play_task(
     runner: runner_lib.EpisodeRunner, task: env_api.Task,
     spec: spec_lib.RolloutSpec) -> runner_lib.EpisodeCoroutine:
   """G episodes of one task; returns their `Tree`, a root with G chains."""
-  environment = runner.environment
-  root, chains = yield from play.play_parallel(
-      runner, task['task_id'], environment.reset(task),
-      play.positions(environment), num_episodes=spec.group_size, branch=0)
-  _check_any_succeeded(root, chains)
+  episodes = yield from play_episodes(
+      runner, task['task_id'], runner.environment.reset(task),
+      runner_lib.positions(runner.environment), num_episodes=spec.group_size,
+      branch=0)
+  root = episodes[0][0][0]
+  tree_lib.check_any_known(
+      [np.nan if node.failed(j) else 0.0
+       for node, j in (episode[-1] for episode in episodes)], root)
   root_returns, nodes = [], []
-  for i, chain in enumerate(chains):
-    first, *later = _returns(root, i, chain, spec)
+  for i, episode in enumerate(episodes):
+    first, *later = _returns(episode, spec)
     root_returns.append(first)
-    for node, value in zip(chain, later):
-      is_second = node is chain[0]
+    parent, joint_action = 0, i
+    for (node, _), value in zip(episode[1:], later, strict=True):
       nodes.append(dataclasses.replace(
-          node.with_returns([[value]]),
-          parent=0 if is_second else len(nodes),
-          joint_action=i if is_second else 0))
-  root = root.with_returns([root_returns])
-  return tree_lib.Tree(task['task_id'], (root, *nodes))
+          node.with_returns([[value]]), parent=parent,
+          joint_action=joint_action))
+      parent, joint_action = len(nodes), 0
+  return tree_lib.Tree(
+      task['task_id'], (root.with_returns([root_returns]), *nodes))
 
 
-def _returns(
-    root: tree_lib.Node, candidate: int, chain: list[tree_lib.Node],
-    spec: spec_lib.RolloutSpec) -> np.ndarray:
-  """[U] float32 of the actions of one episode."""
-  path = play.path(root, candidate, chain)
+def play_episodes(
+    runner: runner_lib.EpisodeRunner, task_id: str, state: env_api.State,
+    positions: Sequence[tuple[int, int]], *, num_episodes: int,
+    branch: int) -> runner_lib.EpisodeCoroutine:
+  """Plays independent episodes from `state` to their ends.
+
+  All episodes share the first prompt, so it is sampled as one group; its
+  candidate i continues as episode branch + i.
+
+  Returns:
+    A list of `Episode`s that start at the same node.
+  """
+  first, *later = positions
+  root = yield from runner.expand(
+      task_id, state, first, group_size=num_episodes, branch=branch)
+  unfinished = [i for i in range(num_episodes) if not root.is_leaf(i)]
+  chains = yield [
+      play_episode(
+          runner, task_id, root.steps[i].state, later, branch=branch + i)
+      for i in unfinished]
+  continued = dict(zip(unfinished, chains))
+  return [
+      [(root, i), *((node, 0) for node in continued.get(i, ()))]
+      for i in range(num_episodes)]
+
+
+def play_episode(
+    runner: runner_lib.EpisodeRunner, task_id: str, state: env_api.State,
+    positions: Sequence[tuple[int, int]], *,
+    branch: int) -> runner_lib.EpisodeCoroutine:
+  """Plays one episode from `state` to its end.
+
+  Returns:
+    Its nodes, with one candidate of each role.
+  """
+  nodes = []
+  for position in positions:
+    node = yield from runner.expand(
+        task_id, state, position, group_size=1, branch=branch)
+    nodes.append(node)
+    if node.is_leaf(0):
+      break
+    state = node.steps[0].state
+  return nodes
+
+
+def _returns(episode: Episode, spec: spec_lib.RolloutSpec) -> np.ndarray:
+  """Returns [U] float32 of the actions of one episode."""
   return returns_lib.episode_returns(
-      np.array([node.groups[0].rewards[i] for node, i in path]),
-      np.array([node.team_rewards[i] for node, i in path]),
-      [node.groups[0].key.role for node, _ in path],
-      return_type=spec.return_type,
-      alpha=spec.alpha, discount=spec.discount).astype(np.float32)
-
-
-def _check_any_succeeded(
-    root: tree_lib.Node, chains: list[list[tree_lib.Node]]) -> None:
-  lasts = [play.path(root, i, chain)[-1] for i, chain in enumerate(chains)]
-  if all(node.failed(i) for node, i in lasts):
-    raise errors.InfrastructureError(
-        f'All {len(chains)} episodes of task {root.groups[0].key.task_id!r} '
-        'failed for reasons that are not the model\'s own: '
-        f'{[node.groups[0].candidates[i].outcome.value for node, i in lasts]}.')
+      np.array([node.groups[0].candidates[i].reward for node, i in episode]),
+      np.array([node.team_rewards[i] for node, i in episode]),
+      [node.groups[0].key.role for node, _ in episode],
+      return_type=spec.return_type, alpha=spec.alpha,
+      discount=spec.discount).astype(np.float32)

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 import itertools
 
+import numpy as np
+
 from atgrpo_jax import errors
 from atgrpo_jax.learner import batching
 from atgrpo_jax.rl import advantages
@@ -155,6 +157,34 @@ class RolloutSpec:
       raise errors.UserError(
           f'num_continuations={self.num_continuations} must be at least 1; '
           "for no continuation use return_type='immediate'.")
+
+  def select(
+      self, returns: np.ndarray, team_returns: np.ndarray,
+      rng: np.random.Generator) -> int:
+    """Index of the candidate, or joint action, whose state continues.
+
+    Args:
+      returns: [J] float, of the acting agent or the team; a non-finite one is
+        never selected.
+      team_returns: [J] float, the team part alone.
+      rng: for the rules that draw.
+    """
+    known = np.flatnonzero(np.isfinite(returns))
+    if self.selection == 'first':
+      return int(known[0])
+    if self.selection == 'team_greedy':
+      return int(known[np.argmax(team_returns[known])])
+    if self.selection == 'uniform' or (
+        self.selection == 'epsilon_greedy'
+        and rng.random() < self.selection_epsilon):
+      return int(rng.choice(known))
+    if self.selection == 'softmax':
+      scaled = returns[known] / self.selection_temperature
+      weights = np.exp(scaled - scaled.max())
+      return int(rng.choice(known, p=weights / weights.sum()))
+    if self.selection in ('acting_greedy', 'epsilon_greedy'):
+      return int(known[np.argmax(returns[known])])
+    raise NotImplementedError(f'No rule for selection={self.selection!r}.')
 
   def num_joint_actions(
       self, phases: Sequence[Sequence[str]], turns: int) -> int:

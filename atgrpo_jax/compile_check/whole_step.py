@@ -21,7 +21,7 @@ from atgrpo_jax import builders
 from atgrpo_jax import experiment
 from atgrpo_jax import measures
 from atgrpo_jax import model
-from atgrpo_jax.algorithms import collect
+from atgrpo_jax.algorithms import credit
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.compile_check import calls as calls_lib
 from atgrpo_jax.compile_check import drawn
@@ -32,7 +32,7 @@ from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.io import disk
 from atgrpo_jax.learner import batching
 from atgrpo_jax.learner import policy as policy_lib
-from atgrpo_jax.rollout import policy_map as policy_map_lib
+from atgrpo_jax.rollout import policies as policies_lib
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from atgrpo_jax.sampling import dry_run
@@ -208,7 +208,7 @@ def predict(
     """Seconds of devices, and those of environments beyond them."""
     runner = runner_lib.EpisodeRunner(
         environment=environment, policies=sampled,
-        policy_map=policy_map_lib.make_policy_map(
+        policy_map=policies_lib.make_policy_map(
             config.policies, real.roles),
         buckets=batching.Buckets(**config.buckets),
         max_new_tokens=config.rollout.max_new_tokens,
@@ -221,10 +221,10 @@ def predict(
     found = function(runner)
     for _ in range(3):  # The last chunks.
       meter.end_chunk()
-    return found, runner.counters, (
+    return found, runner.usage, (
         meter.device_seconds - before[0], meter.waited - before[1])
 
-  trees, counters, (sampling, waiting) = play(lambda runner: collect.collect(
+  trees, usage, (sampling, waiting) = play(lambda runner: credit.collect(
       runner, _tasks(config.rollout.num_tasks),
       experiment.rollout_spec(config),
       spec_lib.AdvantageSpec(**config.advantage)))
@@ -242,7 +242,7 @@ def predict(
           'checkpoint': disk.num_bytes(states) / c.disk_bytes_per_second
                         / config.train.checkpoint_every},
       programs=programs_seconds,
-      completion_tokens=counters.completion_tokens, flops=flops,
+      completion_tokens=usage.completion_tokens, flops=flops,
       num_devices=len(devices))
 
 
@@ -292,8 +292,8 @@ def _sampling_policies(policies, prompt_lengths):
       adapters, key = model.Adapters({}, None), (
           policy.mesh, policy.pretrained.folder)
     if key not in models:
-      models[key] = runner_lib.SampledModel(
+      models[key] = policies_lib.SampledModel(
           params=None, config=policy.config, dtype=policy.learner.dtype,
           mesh=policy.mesh, adapters=adapters)
-    sampled[name] = runner_lib.SamplingPolicy(models[key], tokenizer)
+    sampled[name] = policies_lib.SamplingPolicy(models[key], tokenizer)
   return sampled

@@ -1,10 +1,9 @@
-"""Runs many episodes at once, between the engines and the environments.
+"""Plays many episodes at once, between the engines and the environments.
 
-An episode is a coroutine: it yields what it waits for, samples of a policy,
-steps of its environment or a list of other episodes, and is sent the result.
-Prompts of many episodes are sampled by one engine for each model and shape;
-candidates are stepped in worker processes. The only caller of
-`Environment.step`.
+An episode is a coroutine. It yields requests for candidates, environment steps,
+or other episodes, and is sent the results. One engine per model and shape
+samples the prompts of all episodes; worker processes step the environments.
+This is the only caller of `Environment.step`.
 """
 
 from __future__ import annotations
@@ -21,15 +20,12 @@ import jax
 import numpy as np
 
 from atgrpo_jax import errors
-from atgrpo_jax import model
 from atgrpo_jax import types
 from atgrpo_jax.distributed import hosts
 from atgrpo_jax.distributed import mesh as mesh_lib
-from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
 from atgrpo_jax.io import signals
 from atgrpo_jax.learner import batching
-from atgrpo_jax.rollout import policy_map as policy_map_lib
-from atgrpo_jax.rollout import prompt_limits
+from atgrpo_jax.rollout import policies as policies_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from atgrpo_jax.rollout import workers as workers_lib
 from atgrpo_jax.sampling import categorical
@@ -38,34 +34,16 @@ from atgrpo_jax.sampling import engine as engine_lib
 from atgrpo_jax.sampling import programs
 from environments import env_api
 
-# Chunks between two looks whether another process is stopped: it must be asked,
-# and waits for its devices. Seconds, as a chunk is 16 tokens.
-_CHUNKS_TO_LOOK = 8
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class SampledModel:
-  """What is sampled; with `adapters`, for several policies at once."""
-
-  params: model.Params
-  config: model.ModelConfig
-  dtype: str
-  mesh: jax.sharding.Mesh
-  adapters: model.Adapters | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class SamplingPolicy:
-  """A model, how it is prompted, and which of its adapters."""
-
-  model: SampledModel
-  tokenizer: tokenizer_lib.Tokenizer
-  adapter: int = 0
+# With several processes, chunks between two stop checks: a check waits for the
+# devices. A chunk is 16 tokens, so this is seconds.
+_CHUNKS_PER_STOP_CHECK = 8
+# Few candidates per message, so that one slow program delays few others.
+_STEPS_PER_MESSAGE = 4
 
 
 @dataclasses.dataclass(frozen=True)
 class SampleRequest:
-  """One prompt that wants a group of samples."""
+  """A prompt for a group of candidates."""
 
   key: types.GroupKey
   state: env_api.State
@@ -73,55 +51,66 @@ class SampleRequest:
 
 @dataclasses.dataclass(frozen=True)
 class PendingSamples:
-  """Groups that an episode waits for; None until they are there."""
+  """Groups that an episode waits for; None until they are sampled."""
 
   groups: list[engine_lib.SampledGroup | None]
 
 
 @dataclasses.dataclass(frozen=True)
 class PendingSteps:
-  """Steps that an episode waits for, a few in each part."""
+  """Steps that an episode waits for, split into messages to the workers.
 
-  # None where another process takes them.
-  parts: list[futures.Future | workers_lib.Call | None]
-  # Of each step that was asked for: its index among those of the parts.
+  Attributes:
+    parts: a few steps each; None if another process takes them.
+    indices: for each requested step, its index among the steps of all parts.
+  """
+
+  parts: list[futures.Future | workers_lib.StepBatch | None]
   indices: list[int]
 
 
-# Yields what it waits for, is sent its result, and returns what it likes.
-# Episodes that it waits for run beside each other.
+# Yields requests, is sent their results, and returns its own result. Episodes
+# yielded as a list run concurrently.
 EpisodeCoroutine = Generator[
     PendingSamples | PendingSteps | list['EpisodeCoroutine'], Any, Any]
 
 
 @dataclasses.dataclass
-class Counters:
-  """What the episodes of a runner cost; the budget ledger of a run."""
+class Usage:
+  """What the episodes of a runner cost: the budget of a run."""
 
-  prompt_tokens: int = 0  # A prompt counts once for all its completions.
+  prompt_tokens: int = 0  # Once for all completions of a prompt.
   completion_tokens: int = 0
-  model_calls: int = 0  # Completions asked for.
+  model_calls: int = 0  # Completions.
   cut_completions: int = 0  # Completions without a stop token.
-  environment_steps: int = 0  # Asked for; equal ones are made once.
+  environment_steps: int = 0  # Requested; equal ones are computed once.
   program_runs: int = 0
   infrastructure_failures: int = 0
-  sample_seconds: float = 0.0  # That the host gave to, or waited for, devices.
-  environment_seconds: float = 0.0  # That it waited for environments.
+  sample_seconds: float = 0.0  # Host time for dispatching and waiting.
+  environment_seconds: float = 0.0  # Host time waiting for environments.
 
-  def metrics(self) -> dict[str, int]:
-    """The ledger with the names of the log."""
-    return {f'budget/{name}': count for name, count in self.ledger().items()}
-
-  def ledger(self) -> dict[str, int]:
-    """All but the seconds."""
+  def counts(self) -> dict[str, int]:
+    """Everything except the seconds."""
     return {
         name: count for name, count in dataclasses.asdict(self).items()
         if not name.endswith('_seconds')}
 
+  def metrics(self) -> dict[str, int]:
+    """The counts with the names of the log."""
+    return {f'budget/{name}': count for name, count in self.counts().items()}
+
   def seconds(self) -> dict[str, float]:
-    """What took them -> seconds."""
+    """Part of the step -> seconds."""
     return {
         'sample': self.sample_seconds, 'environment': self.environment_seconds}
+
+
+def positions(
+    environment: env_api.Environment) -> list[tuple[int, int]]:
+  """(turn, phase) of every node of the longest episode, in order."""
+  return [
+      (turn, phase) for turn in range(environment.max_turns)
+      for phase in range(len(environment.phases))]
 
 
 @dataclasses.dataclass
@@ -129,28 +118,28 @@ class EpisodeRunner:
   """Plays an environment with a map from roles to policies.
 
   Attributes:
-    environment: the task.
+    environment: defines roles, prompts and steps.
     policy_map: role -> policy.
-    policies: policy -> what is sampled for it; policies with one model are
-      sampled together.
+    policies: policy -> what is sampled; policies with one model are sampled
+      together.
     buckets: static shapes.
     max_new_tokens: longest completion.
     temperature: of the sampler.
-    seed: of all sampling.
-    train_step: the training step that the policies come from.
-    executor: steps environments; in a run `workers.Workers`.
+    seed: base of all random keys.
+    train_step: training step of the parameters; part of every random key.
+    executor: steps environments; `workers.Workers` in a training run.
     alpha: weight of the team reward in a candidate's reward.
     kv_cache_dtype: see `programs.SamplerSpec`.
-    reads_cut: whether the environment reads an answer that did not end within
-      `max_new_tokens`; else it is given an empty one.
-    is_stopped: whether to drop what is played; asked before every chunk.
-    device_of: what computes for the engine of a model; see `Engine`.
-    counters: grow with every call.
+    keep_truncated: whether the environment reads a completion that reached
+      `max_new_tokens` without a stop token; otherwise it reads ''.
+    is_stopped: whether to abandon the episodes; asked before every chunk.
+    device_of: the programs of an engine; see `Engine`.
+    usage: grows with every call.
   """
 
   environment: env_api.Environment
-  policy_map: policy_map_lib.PolicyMap
-  policies: Mapping[str, SamplingPolicy]
+  policy_map: policies_lib.PolicyMap
+  policies: Mapping[str, policies_lib.SamplingPolicy]
   buckets: batching.Buckets
   max_new_tokens: int
   temperature: float
@@ -159,28 +148,30 @@ class EpisodeRunner:
   executor: futures.Executor | workers_lib.Workers
   alpha: float = 1.0
   kv_cache_dtype: str = 'auto'
-  reads_cut: bool = True
+  keep_truncated: bool = True
   is_stopped: Callable[[], bool] = lambda: False
-  device_of: Callable[[SampledModel], Any] = lambda model: programs
-  counters: Counters = dataclasses.field(default_factory=Counters)
+  device_of: Callable[[policies_lib.SampledModel], Any] = (
+      lambda model: programs)
+  usage: Usage = dataclasses.field(default_factory=Usage)
   _engines: dict[
-      tuple[SampledModel, tuple[int, ...], int, int],
+      tuple[policies_lib.SampledModel, tuple[int, ...], int, int],
       engine_lib.Engine] = dataclasses.field(default_factory=dict, init=False)
-  _decoding_params: dict[SampledModel, decoding_params.DecodingParams] = (
-      dataclasses.field(default_factory=dict, init=False))
+  _decoding_params: dict[
+      policies_lib.SampledModel, decoding_params.DecodingParams] = (
+          dataclasses.field(default_factory=dict, init=False))
   _requests: list[tuple[engine_lib.Engine, np.ndarray, engine_lib.Request]] = (
       dataclasses.field(default_factory=list, init=False))
   _next_process: int = dataclasses.field(default=0, init=False)
 
   def play(self, episodes: Sequence[EpisodeCoroutine]) -> list[Any]:
-    """Plays all episodes to their ends and returns what they return.
+    """Plays all episodes to their ends and returns their results.
 
-    While the devices sample a chunk for some episodes, the worker processes
-    step the environments of others. Both are waited for before the next chunk,
-    so what is computed together, and thus each bit of it, is the same whatever
-    time a program takes, and in every process of a run.
+    While the devices sample a chunk for some episodes, the workers step the
+    environments of others. The next chunk waits for both. Batches, and hence
+    every bit of the result, therefore do not depend on how long programs take,
+    and are the same in every process of a run.
 
-    Raises Stopped in all processes when `is_stopped` says so in one.
+    Raises Stopped in all processes if `is_stopped` is true in one.
     """
     started, results, waiting = [], {}, {}
 
@@ -208,7 +199,7 @@ class EpisodeRunner:
       self._submit_requests()
       for engine in self._engines.values():
         engine.dispatch()
-      self.counters.sample_seconds += time.perf_counter() - start
+      self.usage.sample_seconds += time.perf_counter() - start
       steps = {
           index: pending for index, pending in sorted(waiting.items())
           if isinstance(pending, PendingSteps)}
@@ -218,7 +209,7 @@ class EpisodeRunner:
       for index, pending in sorted(waiting.items()):
         if isinstance(pending, PendingSamples) and None not in pending.groups:
           resume(index, pending.groups)
-      # Who was started later ends first.
+      # Nested episodes finish before the episodes that wait for them.
       for index, pending in sorted(waiting.items(), reverse=True):
         if isinstance(pending, range) and results.keys() >= set(pending):
           resume(index, [results.pop(i) for i in pending])
@@ -227,26 +218,29 @@ class EpisodeRunner:
   def sample(
       self, requests: Sequence[SampleRequest], *,
       group_size: int) -> PendingSamples:
-    """Asks for `group_size` candidates of each prompt.
+    """Requests `group_size` candidates of each prompt.
 
     A candidate depends on the seed, the training step, the group's key and its
-    own index, not on other requests.
+    index, not on other requests.
     """
     prompts = [
         self.policy_of(request.key.role).tokenizer.encode_prompt(
             self.environment.observe(request.state, request.key.role))
         for request in requests]
     for request, prompt in zip(requests, prompts):
-      self._limits(request.key.role).check(len(prompt), request.key)
+      policies_lib.PromptLimit(
+          self.buckets.prompt[-1], self.max_new_tokens,
+          self.policy_of(request.key.role).model.config.max_positions,
+      ).check(len(prompt), request.key)
     groups = [None] * len(requests)
     for index, (request, prompt) in enumerate(zip(requests, prompts)):
       key = request.key
       policy = self.policy_of(key.role)
-      counters = np.array([
+      key_data = np.array([
           self.train_step, zlib.crc32(key.task_id.encode()), key.turn,
           zlib.crc32(key.role.encode()), key.branch], np.uint32)
       engine = self.engine(policy, len(prompt), group_size)
-      self._requests.append((engine, counters, engine_lib.Request(
+      self._requests.append((engine, key_data, engine_lib.Request(
           tag=(groups, index, policy.tokenizer), prompt=prompt, key=None,
           budget=self.max_new_tokens, adapter=policy.adapter, role=key.role)))
     return PendingSamples(groups)
@@ -254,59 +248,117 @@ class EpisodeRunner:
   def step_environments(
       self, states: Sequence[env_api.State],
       actions: Sequence[Mapping[str, str]]) -> PendingSteps:
-    """Steps each state with its actions, in worker processes.
+    """Steps each state with its actions in worker processes.
 
-    What candidates do alike is done once, as a step is a function of its state
-    and actions. The processes of a run take turns.
+    Equal steps are computed once, because a step is a function of its state and
+    actions. The processes of a run take turns.
     """
     keys = [
         (id(state), *sorted(texts.items()))
         for state, texts in zip(states, actions)]
     distinct = dict(zip(keys, zip(states, actions)))
     parts = []
-    # Few candidates per message, so that one slow program holds up little.
-    for first in range(0, len(distinct), 4):
-      few = zip(*list(distinct.values())[first:first + 4])
+    for first in range(0, len(distinct), _STEPS_PER_MESSAGE):
+      message = zip(
+          *list(distinct.values())[first:first + _STEPS_PER_MESSAGE])
       parts.append(
           self.executor.submit(
-              env_api.step_all, self.environment, *map(list, few))
+              env_api.step_all, self.environment, *map(list, message))
           if self._next_process == jax.process_index() else None)
       self._next_process = (self._next_process + 1) % jax.process_count()
-    self.counters.environment_steps += len(states)
+    self.usage.environment_steps += len(states)
     return PendingSteps(parts, list(map(list(distinct).index, keys)))
 
-  def policy_of(self, role: str) -> SamplingPolicy:
+  def expand(
+      self, task_id: str, state: env_api.State, position: tuple[int, int], *,
+      group_size: int, branch: int = 0,
+      cross: bool = False) -> EpisodeCoroutine:
+    """Samples a group for each role of a phase and steps each joint action.
+
+    This is where a step becomes a candidate's reward; no other code computes
+    rewards.
+
+    Args:
+      task_id: name of the task.
+      state: state that all candidates are tried from.
+      position: turn and phase.
+      group_size: candidates of each role (G).
+      branch: see `types.GroupKey`.
+      cross: joint actions are all combinations of the roles' candidates instead
+        of the candidates with equal index.
+
+    Returns:
+      A `Node` whose returns are the candidates' rewards. The reward of a
+      candidate in several joint actions is the mean over them.
+    """
+    turn, phase = position
+    roles = self.environment.phases[phase]
+    keys = [types.GroupKey(task_id, role, turn, branch) for role in roles]
+    sampled = yield self.sample(
+        [SampleRequest(key, state) for key in keys], group_size=group_size)
+    texts = [
+        [self.text_of(role, ids) for ids in group.completions]
+        for role, group in zip(roles, sampled)]
+    candidates = range(group_size)
+    joint_actions = tuple(
+        itertools.product(candidates, repeat=len(roles)) if cross
+        else ((i,) * len(roles) for i in candidates))
+    steps = yield self.step_environments(
+        [state] * len(joint_actions), [
+            {role: of_role[i]
+             for role, of_role, i in zip(roles, texts, joint_action)}
+            for joint_action in joint_actions])
+    self._check_range(steps)
+    node = tree_lib.Node(turn, phase, state, (), joint_actions, tuple(steps))
+    return dataclasses.replace(node, groups=tuple(
+        types.Group(
+            key=key, policy=self.policy_map[key.role],
+            prompt=group.request.prompt,
+            messages=self.environment.observe(state, key.role),
+            candidates=tuple(
+                _candidate(node, index, i, key.role, self.alpha, *sample)
+                for i, sample in enumerate(zip(
+                    group.completions, group.logprobs, texts[index]))))
+        for index, (key, group) in enumerate(zip(keys, sampled))))
+
+  def rng(self, key: types.GroupKey) -> np.random.Generator:
+    """A generator for choices at a node, from the seed, step and key."""
+    return np.random.default_rng([
+        self.seed, self.train_step, key.turn,
+        zlib.crc32(key.task_id.encode()), zlib.crc32(key.role.encode())])
+
+  def policy_of(self, role: str) -> policies_lib.SamplingPolicy:
     return self.policies[self.policy_map[role]]
 
   def text_of(self, role: str, completion: np.ndarray) -> str:
-    """What the environment reads of a completion [T] int32 of the role."""
+    """The text of a role's completion [T] int32 for the environment."""
     tokenizer = self.policy_of(role).tokenizer
-    if not self.reads_cut and completion[-1] not in tokenizer.stop_ids:
+    if not self.keep_truncated and completion[-1] not in tokenizer.stop_ids:
       return ''
     return tokenizer.decode(completion)
 
   def _collect_samples(self) -> None:
-    """Waits for the chunks that the devices are at."""
+    """Waits for the chunks that the devices are computing."""
     start = time.perf_counter()
     for engine in self._engines.values():
       for sampled in engine.collect():
         groups, index, tokenizer = sampled.request.tag
         groups[index] = sampled
         self._count(sampled, tokenizer.stop_ids)
-    self.counters.sample_seconds += time.perf_counter() - start
+    self.usage.sample_seconds += time.perf_counter() - start
 
   def _finish_steps(
       self, pending: Collection[PendingSteps]) -> list[list[env_api.Step]]:
-    """Waits for environments; the processes exchange what they have stepped.
+    """Waits for environments and exchanges their steps between processes.
 
-    What fails in one of them stops all.
+    A failure in one process stops all of them.
     """
     if not pending:
       return []
     start = time.perf_counter()
-    problem, share, is_stopped = '', None, False
+    problem, own_parts, is_stopped = '', None, False
     try:
-      share = [
+      own_parts = [
           {index: part.result()
            for index, part in enumerate(steps.parts) if part}
           for steps in pending]
@@ -316,8 +368,8 @@ class EpisodeRunner:
       problem = str(error)
     except signals.Stopped:
       is_stopped = True
-    problems, shares, stopped = zip(*hosts.exchange(
-        (problem, share, is_stopped)))
+    problems, all_parts, stopped = zip(*hosts.exchange(
+        (problem, own_parts, is_stopped)))
     if any(stopped):
       raise signals.Stopped
     if any(problems):
@@ -325,29 +377,39 @@ class EpisodeRunner:
     finished = []
     for number, steps in enumerate(pending):
       parts = {}
-      for share in shares:
-        parts |= share[number]
+      for process_parts in all_parts:
+        parts |= process_parts[number]
       distinct = [
-          _with_outcome(step)
+          _mark_failure(step)
           for index in range(len(steps.parts)) for step in parts[index]]
-      self.counters.program_runs += sum(
+      self.usage.program_runs += sum(
           step.program_runs for step in distinct)
       finished.append([distinct[index] for index in steps.indices])
-    self.counters.infrastructure_failures += sum(
+    self.usage.infrastructure_failures += sum(
         env_api.Outcome.INFRASTRUCTURE in step.outcomes.values()
         for steps in finished for step in steps)
-    self.counters.environment_seconds += time.perf_counter() - start
+    self.usage.environment_seconds += time.perf_counter() - start
     return finished
 
   def _check_stopped(self, num_chunks: int) -> None:
-    is_time = jax.process_count() == 1 or num_chunks % _CHUNKS_TO_LOOK == 0
-    if is_time and hosts.any_process(self.is_stopped()):
+    is_due = num_chunks % _CHUNKS_PER_STOP_CHECK == 0
+    if (is_due or jax.process_count() == 1) and hosts.any_process(
+        self.is_stopped()):
       raise signals.Stopped
 
+  def _check_range(self, steps: Sequence[env_api.Step]) -> None:
+    low, high = self.environment.team_reward_range
+    for step in steps:
+      if not (tree_lib.failed(step) or low <= step.team_reward <= high):
+        raise errors.UserError(
+            f'{type(self.environment).__name__} paid a team reward of '
+            f'{step.team_reward}, outside its team_reward_range '
+            f'({low}, {high}).')
+
   def engine(
-      self, policy: SamplingPolicy, length: int,
+      self, policy: policies_lib.SamplingPolicy, length: int,
       group_size: int) -> engine_lib.Engine:
-    """The one that samples prompts of a length for groups of a size."""
+    """The engine for prompts of this length and groups of this size."""
     length = batching.bucket(length, self.buckets.prompt, 'prompt length')
     sampled, stop_ids = policy.model, policy.tokenizer.stop_ids
     key = sampled, stop_ids, length, group_size
@@ -367,34 +429,29 @@ class EpisodeRunner:
     return self._engines[key]
 
   def _submit_requests(self) -> None:
-    """Gives the engines what was asked since their last chunk.
+    """Passes the requests since the last chunk to the engines.
 
-    Not before: the keys come from a device, which would be waited for while it
-    computes a chunk.
+    Computing their keys earlier would wait for a device that is busy with the
+    chunk.
     """
     if not self._requests:
       return
-    # Of few shapes, each of which is compiled.
-    counters = np.zeros((2**len(self._requests).bit_length(), 5), np.uint32)
-    counters[:len(self._requests)] = [row for _, row, _ in self._requests]
+    # Powers of two, because each shape is compiled.
+    key_data = np.zeros((2**len(self._requests).bit_length(), 5), np.uint32)
+    key_data[:len(self._requests)] = [row for _, row, _ in self._requests]
     keys = np.asarray(jax.random.key_data(
-        categorical.group_keys(jax.random.key(self.seed), counters)))
+        categorical.group_keys(jax.random.key(self.seed), key_data)))
     for (engine, _, request), key in zip(self._requests, keys):
       engine.add(dataclasses.replace(request, key=key))
     self._requests.clear()
 
   def _count(
       self, sampled: engine_lib.SampledGroup, stop_ids: Sequence[int]) -> None:
-    self.counters.prompt_tokens += len(sampled.request.prompt)
-    self.counters.completion_tokens += sum(map(len, sampled.completions))
-    self.counters.model_calls += len(sampled.completions)
-    self.counters.cut_completions += sum(
+    self.usage.prompt_tokens += len(sampled.request.prompt)
+    self.usage.completion_tokens += sum(map(len, sampled.completions))
+    self.usage.model_calls += len(sampled.completions)
+    self.usage.cut_completions += sum(
         ids[-1] not in stop_ids for ids in sampled.completions)
-
-  def _limits(self, role: str) -> prompt_limits.Limits:
-    return prompt_limits.Limits(
-        self.buckets.prompt[-1], self.max_new_tokens,
-        self.policy_of(role).model.config.max_positions)
 
 
 def worker_metrics(workers: workers_lib.Workers) -> dict[str, int]:
@@ -405,10 +462,29 @@ def worker_metrics(workers: workers_lib.Workers) -> dict[str, int]:
       for name in counts[0]}
 
 
-def _with_outcome(step: env_api.Step) -> env_api.Step:
-  """A step whose reward is not known says so to all who acted."""
+def _mark_failure(step: env_api.Step) -> env_api.Step:
+  """Gives a step with an unknown reward the outcome of a failure."""
   failure = env_api.Outcome.INFRASTRUCTURE
   if failure in step.outcomes.values() or not tree_lib.failed(step):
     return step
   return dataclasses.replace(
       step, outcomes=dict.fromkeys(step.outcomes, failure))
+
+
+def _candidate(
+    node: tree_lib.Node, group: int, candidate: int, role: str, alpha: float,
+    completion: np.ndarray, logprobs: np.ndarray, text: str) -> types.Candidate:
+  """A candidate from the steps of its joint actions, except failed ones."""
+  own = [
+      j for j, action in enumerate(node.joint_actions)
+      if action[group] == candidate]
+  known = [j for j in own if not node.failed(j)]
+  rewards = node.rewards(role, alpha)[known]
+  reward = float(np.mean(rewards)) if known else np.nan
+  steps = [node.steps[j] for j in known or own]
+  return types.Candidate(
+      completion=completion, behavior_logprobs=logprobs, text=text,
+      reward=reward, return_=np.float32(reward), reward_terms={
+          name: float(np.mean([step.reward_terms[name] for step in steps]))
+          for name in steps[0].reward_terms},
+      outcome=steps[0].outcomes[role])

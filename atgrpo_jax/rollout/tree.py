@@ -211,10 +211,24 @@ class Tree:
 
 
 def chain(task_id: str, nodes: Sequence[Node]) -> Tree:
-  """The tree of one episode, whose nodes have one candidate of each role."""
+  """A tree without branches: every node follows the one before it.
+
+  The joint action that leads on is the chosen one, or the only one.
+  """
   return Tree(task_id, tuple(
-      dataclasses.replace(node, parent=index - 1, joint_action=0)
+      dataclasses.replace(
+          node, parent=index - 1, joint_action=nodes[index - 1].chosen or 0)
       if index else node for index, node in enumerate(nodes)))
+
+
+def check_any_known(returns: Sequence[float], node: Node) -> None:
+  """Raises InfrastructureError if no return [J] at a node is known."""
+  if not np.isfinite(returns).any():
+    group, *_ = node.groups
+    raise errors.InfrastructureError(
+        f'All {len(returns)} candidates of {group.key} failed for reasons '
+        'outside the model: '
+        f'{[candidate.outcome.value for candidate in group.candidates]}.')
 
 
 def groups_of(trees: Sequence[Tree]) -> list[types.Group]:

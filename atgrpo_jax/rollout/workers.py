@@ -49,7 +49,7 @@ COUNTS = 'server_restarts', 'pool_restarts', 'repeated_steps'
 
 
 @dataclasses.dataclass(eq=False)
-class Call:
+class StepBatch:
   """Steps that were asked for."""
 
   workers: Workers
@@ -113,7 +113,7 @@ class Workers:
           "runs there; give sandbox.level=remote, or sandbox.url=''.")
     elif level != NO_PROGRAMS:
       self._server = sandbox_lib.SandboxServer(program_slots, level)
-    self._calls: list[Call] = []  # Since the last `finish`.
+    self._calls: list[StepBatch] = []  # Since the last `finish`.
     self._in_a_row = 0
 
   @property
@@ -129,9 +129,9 @@ class Workers:
   def submit(
       self, step_all: Callable[..., list[env_api.Step]],
       environment: env_api.Environment, states: Sequence[env_api.State],
-      actions: Sequence[Mapping[str, str]]) -> Call:
+      actions: Sequence[Mapping[str, str]]) -> StepBatch:
     """Begins to step each state with its actions, by `env_api.step_all`."""
-    call = Call(self, step_all, environment, states, actions)
+    call = StepBatch(self, step_all, environment, states, actions)
     self._start(call)
     self._calls.append(call)
     return call
@@ -157,7 +157,7 @@ class Workers:
     counts, self._counts = self._counts, dict.fromkeys(COUNTS, 0)
     return counts
 
-  def _do_again(self, failed: Sequence[tuple[Call, int]]) -> None:
+  def _do_again(self, failed: Sequence[tuple[StepBatch, int]]) -> None:
     self._counts['repeated_steps'] += len(failed)
     again = [
         dataclasses.replace(
@@ -169,7 +169,7 @@ class Workers:
     for (call, i), repeated in zip(failed, again):
       call.steps[i], = repeated.steps
 
-  def _start(self, call: Call) -> None:
+  def _start(self, call: StepBatch) -> None:
     try:
       call.future = self._pool.submit(
           call.step_all, call.environment, call.states, call.actions)
@@ -177,7 +177,7 @@ class Workers:
       call.future = futures.Future()
       call.future.set_exception(error)
 
-  def _wait(self, calls: Sequence[Call]) -> None:
+  def _wait(self, calls: Sequence[StepBatch]) -> None:
     """Until all calls have steps, whatever must be replaced for that."""
     while unfinished := [call for call in calls if call.steps is None]:
       if self._is_stopped():
@@ -272,5 +272,5 @@ class _Context(context.SpawnContext):
     return self.started[-1]
 
 
-def _failed(calls: Sequence[Call]) -> list[tuple[Call, int]]:
+def _failed(calls: Sequence[StepBatch]) -> list[tuple[StepBatch, int]]:
   return [(call, index) for call in calls for index in call.failed()]

@@ -7,7 +7,7 @@ import pytest
 
 from atgrpo_jax import errors
 from atgrpo_jax.algorithms import actor_critic
-from atgrpo_jax.algorithms import collect
+from atgrpo_jax.algorithms import credit
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from tests import specs
@@ -61,7 +61,7 @@ def play(environment, values, *, kind='independent', form='v', baseline=None,
       group_key=group_key, scale=scale,
       baseline=baseline or ('critic' if form == 'v' else 'mean'))
   spec_lib.check_critic(critics.spec, rollout, advantage)
-  trees = collect.collect(
+  trees = credit.collect(
       runner, [{'task_id': 'T'}], rollout, advantage, critics)
   assert len(set(asked)) == len(asked)
   targets = {}

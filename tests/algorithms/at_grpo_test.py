@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from atgrpo_jax import types
-from atgrpo_jax.algorithms import selection as selection_lib
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from environments import env_api
@@ -92,8 +91,8 @@ def test_exact_table():
       dataclasses.astuple(e) for tree in trees for e in tree.episodes()] == [
           # task, turns, success, truncated
           ('A', 1, True, False), ('B', 2, True, False), ('C', 2, False, True)]
-  assert runner.counters.model_calls == 3 * len(TABLE)
-  assert runner.counters.environment_steps == 3 * len(TABLE)
+  assert runner.usage.model_calls == 3 * len(TABLE)
+  assert runner.usage.environment_steps == 3 * len(TABLE)
 
 
 # Which candidate goes on.
@@ -119,8 +118,7 @@ def frequencies(selection, valid, **switches):
   rng = np.random.default_rng(0)
   num = 1000
   drawn = [
-      selection_lib.select(
-          np.where(valid, RETURNS, np.nan), TEAM, spec, rng=rng)
+      spec.select(np.where(valid, RETURNS, np.nan), TEAM, rng)
       for _ in range(num)]
   return np.bincount(drawn, minlength=4) / num
 
@@ -148,17 +146,6 @@ def test_selection_rules(valid):
     found = frequencies(selection, valid, **switches)
     np.testing.assert_allclose(found, expected, atol=0.06)
     assert not found[~np.array(valid)].any()
-
-
-@pytest.mark.parametrize('switches', [
-    {'selection': 'worst'}, {'return_type': 'last'}])
-def test_every_name_has_a_rule(switches, monkeypatch):
-  monkeypatch.setattr(
-      spec_lib, 'SELECTIONS', {'tree': ('acting_greedy', 'worst')})
-  monkeypatch.setattr(
-      spec_lib, 'RETURN_TYPES', {'tree': ('immediate', 'last')})
-  with pytest.raises(NotImplementedError, match="'(worst|last)'"):
-    play_once(('1', '2'), **switches)
 
 
 # Failures that are not the model's own.
@@ -230,8 +217,8 @@ def test_returns_of_continuations():
       tree_lib.EpisodeResult('A', turns=2, success=True, truncated=False)]
   # 8 candidates are trained on; 10 + 7 + 4 + 0 samples continue them.
   assert sum(len(node.steps) for node in tree.nodes) == 8
-  assert runner.counters.model_calls == 29
-  assert runner.counters.environment_steps == 29
+  assert runner.usage.model_calls == 29
+  assert runner.usage.environment_steps == 29
   requests = [r for e in scripted.Engine.made for r in e.requests]
   assert len({tuple(r.key.tolist()) for r in requests}) == len(requests)
 

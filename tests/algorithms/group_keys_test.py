@@ -6,7 +6,6 @@ import itertools
 import numpy as np
 import pytest
 
-from atgrpo_jax.algorithms import collect
 from atgrpo_jax.algorithms import credit
 from atgrpo_jax.rollout import tree as tree_lib
 from tests import specs
@@ -39,7 +38,7 @@ def play(environment, policies, tasks):
   runner = scripted.make_runner(
       policies, {role: role for role in environment.roles}, environment,
       prompt_buckets=(1000,), max_new_tokens=80)
-  return collect.collect(
+  return credit.collect(
       runner, tasks, specs.rollout(
           group_size=4, mode='parallel', return_type='episode_return'),
       specs.advantage())

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from atgrpo_jax import errors
 from atgrpo_jax import types
 from atgrpo_jax.rollout import tree as tree_lib
 from tests.rollout import scripted
@@ -72,8 +73,8 @@ def test_exact_table(return_type):
       engine.spec.group_size for engine in scripted.Engine.made
       for _ in engine.requests]
   assert sorted(sizes) == [1] * 6 + [3]
-  assert runner.counters.model_calls == 9
-  assert runner.counters.environment_steps == 9
+  assert runner.usage.model_calls == 9
+  assert runner.usage.environment_steps == 9
 
 
 @pytest.mark.parametrize('return_type, valid', [
@@ -92,11 +93,10 @@ def test_a_failure_ends_its_episode_alone(return_type, valid):
   returns = np.concatenate([group.returns for group in groups])
   np.testing.assert_array_equal(np.isnan(returns), ~found)
   assert [episode.success for episode in tree.episodes()] == [False]
-  assert runner.counters.model_calls == 8
+  assert runner.usage.model_calls == 8
 
 
 def test_failures_of_all_episodes_stop_the_run():
   script = {'A/a turn 0 total 0': ('1 nan', '2 broken', '3 broken')}
-  with pytest.raises(RuntimeError, match=(
-      r"All 3 episodes of task 'A' .*\['infrastructure', 'infrastructure', ")):
+  with pytest.raises(errors.InfrastructureError, match="All 3 .*task_id='A'"):
     play('immediate', {'one': script, 'two': {}})

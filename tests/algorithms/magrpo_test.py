@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from atgrpo_jax import errors
-from atgrpo_jax.algorithms import collect
+from atgrpo_jax.algorithms import credit
 from atgrpo_jax.learner import batching
 from atgrpo_jax.rl import losses
 from atgrpo_jax.rollout import tree as tree_lib
@@ -82,8 +82,8 @@ def play(environment, group_key=GROUP_KEY, baseline='mean', scale='none',
       {'one': Digits()}, dict.fromkeys(environment.roles, 'one'), environment,
       alpha=switches.get('alpha', 1.0))
   rollout = specs.rollout(**MAGRPO | switches)
-  collect.check(environment, rollout)
-  tree, = collect.collect(
+  credit.check(environment, rollout)
+  tree, = credit.collect(
       runner, [{'task_id': 'T'}], rollout,
       specs.advantage(group_key=group_key, baseline=baseline, scale=scale))
   groups = {group.key[1:]: group for group in tree_lib.groups_of([tree])}
@@ -243,13 +243,13 @@ def test_roles_that_act_in_turn_branch_in_turn():
 @pytest.mark.parametrize('switches, words', [
     ({'joint_actions': 'cross', 'group_size': 4, 'max_joint_actions': 271},
      ['272 joint actions', 'max_joint_actions=271']),
-    ({'stop_above': 9.0}, ['would never stop', '-1.0 to 9.0']),
-    ({'stop_above': -1.5}, ['would always stop']),
+    ({'stop_above': 9.0}, ['stop_above=9.0', 'never', '9.0']),
+    ({'stop_above': -1.5}, ['stop_above=-1.5', 'always']),
     ({'mode': 'tree', 'selection': 'uniform', 'return_type': 'immediate'},
      ["('a', 'b') act at once", "mode='joint'"])])
 def test_refused_before_anything_is_sampled(switches, words):
   with pytest.raises(errors.UserError) as error:
-    collect.check(
+    credit.check(
         Table({}, max_turns=2), specs.rollout(**MAGRPO | switches))
   for word in words:
     assert word in str(error.value)

@@ -10,7 +10,7 @@ import pytest
 from atgrpo_jax import errors
 from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax import train
-from atgrpo_jax.algorithms import collect
+from atgrpo_jax.algorithms import credit
 from atgrpo_jax.learner import update
 from atgrpo_jax.rollout import tree
 from tests import echo
@@ -27,7 +27,7 @@ def _runner(experiment, states):
 
 
 def _groups(experiment, states):
-  return tree.groups_of(collect.collect(
+  return tree.groups_of(credit.collect(
       _runner(experiment, states),
       train.draw_tasks(experiment.tasks('train'), 0, experiment),
       experiment.rollout, experiment.advantage))

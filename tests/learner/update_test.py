@@ -10,7 +10,7 @@ import pytest
 from atgrpo_jax import errors
 from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax import train as train_lib
-from atgrpo_jax.algorithms import collect
+from atgrpo_jax.algorithms import credit
 from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.learner import update as update_lib
 from atgrpo_jax.rollout import tree as tree_lib
@@ -26,7 +26,7 @@ def experiment(echo_folder):
 @pytest.fixture(scope='module')
 def groups(experiment):
   states = experiment.initial_states()
-  return tree_lib.groups_of(collect.collect(
+  return tree_lib.groups_of(credit.collect(
       experiment.runner(
           experiment_lib.params_of(states), step=0, temperature=1.0,
           policy_map=experiment.policy_map),

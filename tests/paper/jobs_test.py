@@ -15,7 +15,7 @@ import pytest
 from atgrpo_jax import builders
 from atgrpo_jax import errors
 from atgrpo_jax import experiment
-from atgrpo_jax.algorithms import collect
+from atgrpo_jax.algorithms import credit
 from atgrpo_jax.algorithms import spec as spec_lib
 from paper import experiments
 from paper import jobs as jobs_lib
@@ -45,7 +45,7 @@ def test_jobs_are_valid_configs(scale):
         spec_lib.CriticSpec(**config.critic), rollout,
         spec_lib.AdvantageSpec(**config.advantage))
     environment = builders.make_environment(config, None)
-    collect.check(environment, rollout)
+    credit.check(environment, rollout)
     if config.per_policy:
       builders._policy_configs(config, environment.roles)
 

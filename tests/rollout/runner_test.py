@@ -125,45 +125,45 @@ def test_a_prompt_that_does_not_fit(
     assert len(sample(runner, requests)) == 2
     return
   with pytest.raises(errors.UserError, match=(
-      "role 'a' in task 'U', turn 2, has 18 tokens, but only 17 fit: raise "
-      rf'buckets.prompt \(its largest is {prompt_buckets[-1]}\) or lower '
-      rf'rollout.max_new_tokens \({max_new_tokens} of the 64 positions')):
+      "role 'a' in task 'U', turn 2, has 18 tokens; at most 17 fit. Raise "
+      rf'buckets.prompt \(largest: {prompt_buckets[-1]}\) or lower '
+      rf'rollout.max_new_tokens \({max_new_tokens} of')):
     sample(runner, requests[1:])
   assert not engines
 
 
-def test_counters_add_up(engines):
+def test_usage_adds_up(engines):
   runner = scripted.make_runner({'one': Names(3), 'two': Names(99)})
   requests = [
       make_request('A', 'a'), make_request('B', 'b'),
       make_request('C', 'a', total=10)]
   for repeat in (1, 2):
     groups = sample(runner, requests)
-    counters = runner.counters
-    assert counters.prompt_tokens == repeat * (18 + 18 + 19)
+    usage = runner.usage
+    assert usage.prompt_tokens == repeat * (18 + 18 + 19)
     # 'A/a0' and its stop token; but two of 18 letters are cut at 12.
-    assert counters.completion_tokens == repeat * (2 * 5 + 2 * 12 + 2 * 5)
-    assert counters.model_calls == repeat * 6
-    assert counters.cut_completions == repeat * 2
+    assert usage.completion_tokens == repeat * (2 * 5 + 2 * 12 + 2 * 5)
+    assert usage.model_calls == repeat * 6
+    assert usage.cut_completions == repeat * 2
   assert texts_of(groups[1]) == ['B/b turn 0 t'] * 2
-  assert counters.sample_seconds > 0
-  assert (counters.environment_steps, counters.environment_seconds) == (0, 0)
+  assert usage.sample_seconds > 0
+  assert (usage.environment_steps, usage.environment_seconds) == (0, 0)
 
   states = [request.state for request in requests]
   actions = [{'a': '2'}, {'b': '3 broken'}, {'a': '1'}]
   steps = step(runner, states, actions)
   assert steps == [
       runner.environment.step(*pair) for pair in zip(states, actions)]
-  assert counters.environment_steps == 3
-  assert counters.infrastructure_failures == 1
-  assert counters.environment_seconds > 0
-  assert counters.model_calls == 12
+  assert usage.environment_steps == 3
+  assert usage.infrastructure_failures == 1
+  assert usage.environment_seconds > 0
+  assert usage.model_calls == 12
   assert step(runner, [], []) == []
 
   # A reward that is not finite is no fault of who acted.
   found, = step(runner, states[:1], [{'a': '3 nan'}])
   assert found.outcomes == {'a': env_api.Outcome.INFRASTRUCTURE}
-  assert counters.infrastructure_failures == 2
+  assert usage.infrastructure_failures == 2
 
 
 def test_steps_are_taken_in_worker_processes_without_jax():
@@ -184,7 +184,7 @@ def test_steps_are_taken_in_worker_processes_without_jax():
   assert 'environments.boards.plan_path.env' in imported
   assert 'jax' not in imported
   assert steps == [environment.step(state, action) for action in actions]
-  assert runner.counters.program_runs == 2
+  assert runner.usage.program_runs == 2
 
 
 def test_what_candidates_do_alike_is_done_once():
@@ -209,9 +209,9 @@ def test_what_candidates_do_alike_is_done_once():
   assert [x.state.total for x in steps] == [1, 2, 1, 2, 1, 1, 3, 3]
   assert steps == [
       runner.environment.step(state, actions) for state, actions in asked]
-  counters = runner.counters
-  assert (counters.environment_steps, counters.program_runs) == (8, 5)
-  assert counters.infrastructure_failures == 2
+  usage = runner.usage
+  assert (usage.environment_steps, usage.program_runs) == (8, 5)
+  assert usage.infrastructure_failures == 2
 
 
 def test_what_persists_in_one_process_stops_all(monkeypatch):

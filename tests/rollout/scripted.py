@@ -14,9 +14,10 @@ import numpy as np
 
 from atgrpo_jax import model
 from atgrpo_jax import types
-from atgrpo_jax.algorithms import collect as collect_lib
+from atgrpo_jax.algorithms import credit as credit_lib
 from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.learner import batching
+from atgrpo_jax.rollout import policies as policies_lib
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from atgrpo_jax.sampling import engine as engine_lib
@@ -167,7 +168,7 @@ def make_runner(
   return runner_lib.EpisodeRunner(
       environment=environment, policy_map=policy_map,
       policies={
-          name: runner_lib.SamplingPolicy(runner_lib.SampledModel(
+          name: policies_lib.SamplingPolicy(policies_lib.SampledModel(
               params, CONFIG, 'float32', one_device()), tokenizer())
           for name, params in policies.items()},
       buckets=batching.Buckets(
@@ -193,7 +194,7 @@ def collect(
   """The trees of the tasks {task_id: goal} of `Counting`."""
   rollout = specs.rollout(**switches)
   runner = dataclasses.replace(runner, alpha=rollout.alpha)
-  return collect_lib.collect(
+  return credit_lib.collect(
       runner, [task(*pair) for pair in goals.items()], rollout,
       specs.advantage(group_key=group_key, scale=scale))
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from atgrpo_jax import errors
-from atgrpo_jax.algorithms import play
 from atgrpo_jax.algorithms import spec as spec_lib
+from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from tests.rollout import scripted
 
@@ -30,7 +30,7 @@ def replay(environment, task, tree, index):
     step = environment.step(state, actions)
     assert not step.done
     state = step.state
-  return state, play.positions(environment)[len(history)]
+  return state, runner_lib.positions(environment)[len(history)]
 
 
 @pytest.mark.parametrize('switches', [
@@ -89,8 +89,8 @@ def test_every_node_replays_its_history(switches, monkeypatch):
   assert ended >= {(True, 'a'), (True, 'b'), (True, 'c'), (False, 'c')}
   groups = tree_lib.groups_of(trees)
   num_candidates = sum(len(group.candidates) for group in groups)
-  assert runner.counters.environment_steps == num_candidates
-  assert runner.counters.model_calls == num_candidates
+  assert runner.usage.environment_steps == num_candidates
+  assert runner.usage.model_calls == num_candidates
   # Each group is sampled for itself.
   keys = [r.key.tobytes() for e in scripted.Engine.made for r in e.requests]
   assert len(set(keys)) == len(keys) == len(groups)

@@ -1,9 +1,9 @@
-"""policy_map.py: who is played by which policy, and maps that leave a doubt."""
+"""Policy maps: valid ones, their order, and ambiguous ones."""
 
 import pytest
 
 from atgrpo_jax import errors
-from atgrpo_jax.rollout import policy_map
+from atgrpo_jax.rollout import policies as policies_lib
 
 ROLES = ('tool', 'planner', 'critic')
 
@@ -14,21 +14,21 @@ ROLES = ('tool', 'planner', 'critic')
     ('lora_per_role',
      {'tool': 'tool', 'planner': 'planner', 'critic': 'critic'}),
     ('tool=a,planner=b,critic=a', {'tool': 'a', 'planner': 'b', 'critic': 'a'}),
-    # A name may be a role's or a keyword's; the order is the team's.
+    # A policy may have the name of a role or a keyword.
     (' critic=shared, tool=planner, planner=tool',
      {'tool': 'planner', 'planner': 'tool', 'critic': 'shared'}),
 ])
-def test_maps(policies, expected):
-  found = policy_map.make_policy_map(policies, ROLES)
+def test_a_map_names_the_policy_of_each_role(policies, expected):
+  found = policies_lib.make_policy_map(policies, ROLES)
   assert found == expected
   assert tuple(found) == ROLES
 
 
-def test_policies_come_once_in_the_order_of_roles():
-  found = policy_map.make_policy_map('critic=x,tool=z,planner=x', ROLES)
-  assert policy_map.policies_of(found) == ('z', 'x')
-  shared = policy_map.make_policy_map('shared', ROLES)
-  assert policy_map.policies_of(shared) == ('shared',)
+def test_policies_are_listed_once_in_role_order():
+  found = policies_lib.make_policy_map('critic=x,tool=z,planner=x', ROLES)
+  assert policies_lib.policy_names(found) == ('z', 'x')
+  shared = policies_lib.make_policy_map('shared', ROLES)
+  assert policies_lib.policy_names(shared) == ('shared',)
 
 
 @pytest.mark.parametrize('policies', [
@@ -36,16 +36,11 @@ def test_policies_come_once_in_the_order_of_roles():
     'tool=a,planner=b,critic=', 'tool=a,planner=b,critic',
     'tool=a,planner=b,critic=c,', 'tool=a,planner=b,critic=c,judge=d',
     'tool=a,tool=a,planner=b,critic=c', 'tool=a,planner=b,judge=c'])
-def test_maps_that_leave_a_doubt(policies):
+def test_an_ambiguous_map_is_refused(policies):
   with pytest.raises(errors.UserError) as error:
-    policy_map.make_policy_map(policies, ROLES)
+    policies_lib.make_policy_map(policies, ROLES)
   message = str(error.value)
   assert f'policies={policies!r}' in message
-  # The example that it gives works.
+  # The example in the message is a valid map.
   example = message.rpartition('such as ')[2].strip(".'")
-  assert set(policy_map.make_policy_map(example, ROLES)) == set(ROLES)
-
-
-def test_adapters():
-  assert policy_map.adapts('lora_per_role')
-  assert not policy_map.adapts('per_role')
+  assert set(policies_lib.make_policy_map(example, ROLES)) == set(ROLES)

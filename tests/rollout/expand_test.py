@@ -1,4 +1,4 @@
-"""What every tree is built from: one phase, sampled and stepped."""
+"""Expanding a node: one phase is sampled, stepped and rewarded."""
 
 import dataclasses
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from atgrpo_jax import types
-from atgrpo_jax.algorithms import play
+from atgrpo_jax.rollout import runner as runner_lib
 from environments import env_api
 from tests.rollout import scripted
 
@@ -25,13 +25,13 @@ def test_roles_of_a_phase_act_at_once(monkeypatch):
       'one': {'A/a turn 0 total 3': ('1', '1', '1')},
       'two': {'A/b turn 0 total 3': ('V', 'x', '2 broken')}}
   environment = scripted.Counting(phases=(('c',), ('a', 'b')))
-  assert play.positions(environment) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+  assert runner_lib.positions(environment) == [(0, 0), (0, 1), (1, 0), (1, 1)]
   runner = scripted.make_runner(scripts, environment=environment, alpha=0.5)
   runner.policies['two'] = dataclasses.replace(
       runner.policies['two'], tokenizer=Roman())
   state = scripted.State('A', goal=9, total=3)
-  node, = runner.play([play.sample_and_step(
-      runner, 'A', state, (0, 1), group_size=3, branch=7)])
+  node, = runner.play([runner.expand(
+      'A', state, (0, 1), group_size=3, branch=7)])
 
   assert (node.turn, node.phase, node.state) == (0, 1, state)
   assert node.steps == tuple(
@@ -67,19 +67,19 @@ def test_roles_of_a_phase_act_at_once(monkeypatch):
       node.rewards('a', alpha=0.5), [.5 + .1, .1, np.nan])
 
 
-@pytest.mark.parametrize('reads_cut', [True, False])
-def test_an_answer_that_is_cut_off_may_be_read_as_an_empty_one(
-    reads_cut, monkeypatch):
+@pytest.mark.parametrize('keep_truncated', [True, False])
+def test_a_truncated_completion_is_read_as_empty_unless_kept(
+    keep_truncated, monkeypatch):
   scripted.follow_scripts(monkeypatch)
   runner = dataclasses.replace(scripted.make_runner(
       {'one': {'A/a turn 0 total 0': ('0' * 11, '0' * 12)}, 'two': {}}),
-      reads_cut=reads_cut)
-  node, = runner.play([play.sample_and_step(
-      runner, 'A', scripted.State('A', goal=9), (0, 0), group_size=2,
-      branch=0)])
+      keep_truncated=keep_truncated)
+  node, = runner.play([runner.expand(
+      'A', scripted.State('A', goal=9), (0, 0), group_size=2)])
   whole, cut = node.groups[0].candidates
   # What was sampled is the same: the learner scores all of it.
   assert (whole.completion[-1], len(cut.completion)) == (scripted.STOP, 12)
   assert scripted.STOP not in cut.completion
-  assert (whole.text, cut.text) == ('0' * 11, '0' * 12 if reads_cut else '')
-  assert (cut.outcome == env_api.Outcome.OK) == reads_cut
+  assert (whole.text, cut.text) == ('0' * 11,
+      '0' * 12 if keep_truncated else '')
+  assert (cut.outcome == env_api.Outcome.OK) == keep_truncated

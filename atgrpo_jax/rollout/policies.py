@@ -1,0 +1,209 @@
+"""Which policy plays which role, and how its model is sampled.
+
+The policy map is the sigma of arXiv 2510.11062, section 3. Only this module
+knows how policies are shared; everything else loops over {policy: ...} dicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import heapq
+import re
+
+import jax
+
+from atgrpo_jax import errors
+from atgrpo_jax import model
+from atgrpo_jax import types
+from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
+from atgrpo_jax.learner import policy as policy_lib
+from environments import env_api
+
+PolicyMap = Mapping[str, str]  # role -> policy
+
+# Only the longest prompts of each role, by characters, are encoded in advance.
+_NUM_ENCODED = 8
+
+
+def make_policy_map(
+    policies: str, roles: Sequence[str], key: str = 'policies') -> PolicyMap:
+  """Reads the config's `policies`, or another key, for a team of these roles.
+
+  'shared' is one policy for all roles. 'per_role' and 'lora_per_role' are one
+  policy for each role, with its name. 'tool=a,planner=b' names the policy of
+  every role.
+  """
+  if policies == 'shared':
+    return {role: 'shared' for role in roles}
+  if policies in ('per_role', 'lora_per_role'):
+    return _check_names({role: role for role in roles}, key)
+  pairs = [pair.strip().partition('=') for pair in policies.split(',')]
+  policy_map = {role: policy for role, _, policy in pairs}
+  if (len(policy_map) != len(pairs) or set(policy_map) != set(roles)
+      or not all(policy_map.values())):
+    example = ','.join(f'{role}=a' for role in roles)
+    raise errors.UserError(
+        f"{key}={policies!r}: expected 'shared', 'per_role', 'lora_per_role', "
+        'or a map that names the policy of every role once, such as '
+        f'{example!r}.')
+  return _check_names({role: policy_map[role] for role in roles}, key)
+
+
+def _check_names(policy_map, key):
+  """Policies name folders, for example those of `export`."""
+  for policy in policy_map.values():
+    if not re.fullmatch(r'[A-Za-z0-9_]{1,64}', policy):
+      raise errors.UserError(
+          f'{key}: {policy!r} cannot name a policy; use at most 64 letters, '
+          'digits and underscores.')
+  return policy_map
+
+
+def uses_adapters(policies: str) -> bool:
+  """Whether the policies are LoRA adapters unless the config overrides it."""
+  return policies == 'lora_per_role'
+
+
+def policy_names(policy_map: PolicyMap) -> tuple[str, ...]:
+  """The policies in the order of their first role."""
+  return tuple(dict.fromkeys(policy_map.values()))
+
+
+# Sampling.
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SampledModel:
+  """A model in the sampler; with `adapters`, it serves several policies."""
+
+  params: model.Params
+  config: model.ModelConfig
+  dtype: str
+  mesh: jax.sharding.Mesh
+  adapters: model.Adapters | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplingPolicy:
+  """A model, its tokenizer, and the index of the policy's adapter."""
+
+  model: SampledModel
+  tokenizer: tokenizer_lib.Tokenizer
+  adapter: int = 0
+
+
+def sampling_policies(
+    policies: Mapping[str, policy_lib.Policy],
+    params: Mapping[str, model.Params | model.LoraWeights],
+    frozen_params: Mapping[str, model.Params]) -> dict[str, SamplingPolicy]:
+  """Policy -> what the sampler needs of it.
+
+  Adapters over one model are stacked and sampled together. Each policy keeps
+  its own tokenizer.
+
+  Args:
+    policies: all policies of the run.
+    params: parameters of each trained policy.
+    frozen_params: parameters of each policy with a frozen model.
+  """
+  sampled, stacks = {}, {}
+  for name, policy in policies.items():
+    if policy.trained == 'lora':
+      key = id(frozen_params[name]), jax.tree.structure(params[name])
+      stacks.setdefault(key, []).append(name)
+    else:
+      source = params if policy.trained == 'all' else frozen_params
+      sampled[name] = SamplingPolicy(
+          _sampled_model(policy, source[name]), policy.tokenizer)
+  for names in stacks.values():
+    policy = policies[names[0]]
+    with jax.set_mesh(policy.mesh):
+      adapters = model.stack(
+          [params[name] for name in names],
+          [policies[name].lora.scale for name in names])
+    stacked = _sampled_model(policy, frozen_params[names[0]], adapters)
+    for index, name in enumerate(names):
+      sampled[name] = SamplingPolicy(stacked, policies[name].tokenizer, index)
+  return sampled
+
+
+def _sampled_model(
+    policy: policy_lib.Policy, params: model.Params,
+    adapters: model.Adapters | None = None) -> SampledModel:
+  return SampledModel(
+      params=params, config=policy.config, dtype=policy.learner.dtype,
+      mesh=policy.mesh, adapters=adapters)
+
+
+# Prompts.
+
+
+@dataclasses.dataclass(frozen=True)
+class PromptLimit:
+  """The longest prompt of a role, in tokens.
+
+  Attributes:
+    max_bucket: the largest of `buckets.prompt`.
+    max_new_tokens: of a completion.
+    max_positions: of the model, for a prompt and its completion.
+  """
+
+  max_bucket: int
+  max_new_tokens: int
+  max_positions: int
+
+  def check(self, length: int, key: types.GroupKey) -> None:
+    """Raises UserError if a prompt is too long; prompts are never cut."""
+    limit = min(self.max_bucket, self.max_positions - self.max_new_tokens)
+    if limit < 1:
+      raise errors.UserError(
+          f'rollout.max_new_tokens={self.max_new_tokens} leaves no position '
+          f'for a prompt: the model has {self.max_positions}. Lower it, or use '
+          'a model with more positions.')
+    if length > limit:
+      raise errors.UserError(
+          f'The prompt of role {key.role!r} in task {key.task_id!r}, turn '
+          f'{key.turn + 1}, has {length} tokens; at most {limit} fit. Raise '
+          f'buckets.prompt (largest: {self.max_bucket}) or lower '
+          f'rollout.max_new_tokens ({self.max_new_tokens} of the model\'s '
+          f'{self.max_positions} positions).')
+
+
+def check_first_prompts(
+    environment: env_api.Environment, tasks: Sequence[env_api.Task],
+    policies: Mapping[str, tuple[tokenizer_lib.Tokenizer, PromptLimit]],
+) -> None:
+  """Raises UserError unless every task starts and its first prompts fit.
+
+  The prompts of the first phase depend on the task alone. Later prompts contain
+  completions; the runner checks those.
+
+  Args:
+    environment: resets each task.
+    tasks: all tasks of a split.
+    policies: role -> tokenizer and limit.
+  """
+  num_characters = {role: [] for role in environment.phases[0]}
+  for number, task in enumerate(tasks):
+    try:
+      state = environment.reset(task)
+      environment.show(state)
+      for role, counts in num_characters.items():
+        counts.append(sum(
+            len(message['role'] + message['content'])
+            for message in environment.observe(state, role)))
+    except errors.USER_CODE_ERRORS as error:
+      raise errors.UserError(
+          f'The environment cannot start task {task["task_id"]!r}, row '
+          f'{number} of its split ({errors.one_line(error)}). Check that row, '
+          'and that dataset.builder matches environment.module.') from error
+  for role, counts in num_characters.items():
+    tokenizer, limit = policies[role]
+    for number in heapq.nlargest(
+        _NUM_ENCODED, range(len(tasks)), key=counts.__getitem__):
+      task = tasks[number]
+      prompt = tokenizer.encode_prompt(
+          environment.observe(environment.reset(task), role))
+      limit.check(
+          len(prompt), types.GroupKey(task['task_id'], role, turn=0, branch=0))
