@@ -1,9 +1,9 @@
-"""What tests/eight_devices_test.py runs in a process that has eight devices.
+"""The part of tests/eight_devices_test.py that needs eight devices.
 
   JAX_NUM_CPU_DEVICES=8 python -m tests.eight_devices FOLDER
 
-Writes `report.json` into FOLDER: for each mesh and each kind of training, how
-far one step of the sampler and the learner is from that of one device.
+Writes FOLDER/report.json, which compares one step of sampler and learner on
+each mesh with one device.
 """
 
 import dataclasses
@@ -34,28 +34,27 @@ from tests.learner import critic_test
 from tests.rl import tiny
 from tests.rollout import scripted
 
-# (fsdp, tensor, whether an adapter is trained); data is what remains of eight
-# devices.
+# (fsdp, tensor, trains an adapter); data takes the remaining factor of eight.
 CASES = {
     'fsdp': (8, 1, False), 'all three': (2, 2, False),
     'all three, adapter': (2, 2, True)}
 CONFIG = dataclasses.replace(tiny.CONFIG, num_layers=1, tied_head=False)
 LORA = model.LoraSpec(3, 6.0, ('attention/[qo]/kernel', 'down/kernel'))
-LONG = 500  # Tokens of a completion that keeps a device busy.
+LONG = 500  # Tokens of a completion that occupies a device.
 SPEC = specs.learner()
 
 
 def batch() -> types.TrainBatch:
   """Eight groups of four."""
-  one = tiny.make_batch()
+  batch = tiny.make_batch()
   repeated = jax.tree.map(
-      lambda x: np.concatenate([x, x + (x.dtype == np.int32), x])[:8], one)
+      lambda x: np.concatenate([x, x + (x.dtype == np.int32), x])[:8], batch)
   return dataclasses.replace(
       repeated,
       prompts=repeated.prompts % CONFIG.vocab_size,
       completions=repeated.completions % CONFIG.vocab_size,
       prompt_lengths=np.array([7, 4, 1, 7, 5, 2, 7, 4], np.int32),
-      completion_lengths=np.tile(one.completion_lengths, (3, 1))[:8])
+      completion_lengths=np.tile(batch.completion_lengths, (3, 1))[:8])
 
 
 def place(tree, mesh, rules):
@@ -63,7 +62,7 @@ def place(tree, mesh, rules):
 
 
 def run(mesh: jax.sharding.Mesh, lora: bool):
-  """Samples, log-probabilities, loss and parameters after one step."""
+  """Samples, gradients and parameters of one step."""
   params = jax.jit(model.init_params, static_argnums=1)(
       jax.random.key(0), CONFIG)
   params = place(params, mesh, mesh_lib.param_rules(CONFIG.tied_head))
@@ -80,7 +79,7 @@ def run(mesh: jax.sharding.Mesh, lora: bool):
     adapters = model.stack([trained, other], [LORA.scale, 1.0])
   state = policy_lib.TrainState.create(trained, spec.optimizer)
   state = place(state, mesh, rules)
-  # Each slot is filled twice, and decoded for two chunks.
+  # Each slot is filled twice and decoded for two chunks.
   keys = categorical.group_keys(jax.random.key(5), np.arange(16)[:, None])
   rows = batch()
   sample = functools.partial(
@@ -92,7 +91,7 @@ def run(mesh: jax.sharding.Mesh, lora: bool):
       np.tile(rows.prompts, (2, 1)), np.tile(rows.prompt_lengths, 2), keys,
       budget=20)
   alike = None
-  if lora:  # Prompts that begin alike.
+  if lora:  # Prompts with a shared prefix.
     prompts = np.concatenate(
         [np.tile(tiny.ids(1, 6, seed=7), (16, 1)), tiny.ids(16, 3)], axis=1)
     alike = sample(prompts, np.full(16, 9), keys, budget=4)
@@ -114,7 +113,7 @@ def run(mesh: jax.sharding.Mesh, lora: bool):
       'alike': alike and alike.completions,
       'shared_prefixes': alike and alike.counts.shared_prefixes,
       'decoded_rows': samples.counts.decoded_rows,
-      # If each group is decoded as long as its longest candidate.
+      # Rows decoded if each group stops after its longest candidate.
       'longest': 4 * int(samples.lengths.max(axis=1).sum()),
       'loss': loss.item(), 'grads': grads,
       'params': jax.device_get(state.params),
@@ -126,7 +125,7 @@ def run(mesh: jax.sharding.Mesh, lora: bool):
           for device in mesh.devices.flat)}
 
 
-def judge(mesh: jax.sharding.Mesh):
+def update_critic(mesh: jax.sharding.Mesh):
   """Values of a critic before and after an update."""
   critic = critic_test.make(mesh=mesh)
   examples = critic_test.make_examples()
@@ -151,10 +150,10 @@ def relative(tree, other) -> float:
 
 
 def waits(pools: str) -> bool:
-  """Whether a short chunk of one policy waits for a long one of the other.
+  """Whether a short chunk of one policy waits for a long one of another.
 
-  Each has one device: on a CPU, XLA runs one program of several devices at a
-  time, whichever they are.
+  Each policy has one device, because XLA's CPU backend runs only one program
+  with several devices at a time.
   """
   meshes = mesh_lib.make_meshes(
       ('a', 'b'), jax.devices(), mesh_lib.MeshSpec(pools=pools))
@@ -193,7 +192,7 @@ def waits(pools: str) -> bool:
 
   with (mock.patch.object(engine_lib, 'Engine', Engine),
         mock.patch.object(engine_lib, 'CHUNK', LONG)):
-    for _ in range(2):  # The first time all is compiled.
+    for _ in range(2):  # The first pass compiles.
       waited.clear()
       lengths = runner.play([episode('a'), episode('b')])
   assert lengths == [LONG, 1]
@@ -203,9 +202,9 @@ def waits(pools: str) -> bool:
 def main(folder: pathlib.Path) -> None:
   report = {'waits': {
       pools: waits(pools) for pools in ('a=0:1,b=7:8', 'a=0:1,b=0:1')}}
-  placement._MIN_SIZE = 4  # So that few candidates are not decoded as many.
+  placement._MIN_SIZE = 4  # Small groups of rows are not padded.
   shared_prefix.MIN_LENGTH = 4
-  one = {
+  single = {
       lora: run(mesh_lib.make_meshes(
           ['p'], jax.devices()[:1], mesh_lib.MeshSpec())['p'], lora)
       for lora in (False, True)}
@@ -215,18 +214,18 @@ def main(folder: pathlib.Path) -> None:
     report[name] = {
         name: many[name] for name in (
             'shared_prefixes', 'decoded_rows', 'longest', 'sharding_kept')} | {
-        name: bool(np.array_equal(one[lora][name], many[name]))
+        name: bool(np.array_equal(single[lora][name], many[name]))
         for name in ('completions', 'alike')} | {
-        name: relative(many[name], one[lora][name])
+        name: relative(many[name], single[lora][name])
         for name in ('grads', 'params')} | {
-        'loss': abs(many['loss'] - one[lora]['loss']),
-        'bytes': many['bytes'] / one[lora]['bytes']}
-  one, many = (
-      judge(mesh_lib.make_meshes(
+        'loss': abs(many['loss'] - single[lora]['loss']),
+        'bytes': many['bytes'] / single[lora]['bytes']}
+  single, many = (
+      update_critic(mesh_lib.make_meshes(
           ['p'], devices, mesh_lib.MeshSpec(*shape))['p'])
       for devices, shape in (
           (jax.devices()[:1], (1, 1)), (jax.devices(), (2, 2))))
-  report['critic'] = relative(many, one)
+  report['critic'] = relative(many, single)
   (folder / 'report.json').write_text(json.dumps(report, indent=2))
 
 

@@ -1,4 +1,4 @@
-"""One device and eight give the same step; pools do not wait for each other."""
+"""One device and eight compute the same step; pools do not wait."""
 
 import json
 import os
@@ -24,41 +24,40 @@ def report(tmp_path_factory):
 
 
 @pytest.mark.parametrize('name', eight_devices.CASES)
-def test_step_is_that_of_one_device(report, name):
+def test_step_equals_one_device(report, name):
   found = report[name]
-  # In float32; sums in another order differ by about 1e-6.
+  # Float32 sums in another order differ by about 1e-6.
   assert found['completions']
   assert found['loss'] < 1e-6
   assert found['grads'] < 1e-5
   assert found['params'] < 1e-5
-  # Each device keeps its share. What normalises is whole everywhere, and
-  # adapters know no `tensor`.
+  # Norms are replicated, and adapters are not sharded over `tensor`.
   fsdp, tensor, lora = eight_devices.CASES[name]
-  share = 1 / (fsdp if lora else fsdp * tensor)
-  assert share <= found['bytes'] < share + 0.02
+  fraction = 1 / (fsdp if lora else fsdp * tensor)
+  assert fraction <= found['bytes'] < fraction + 0.02
   assert found['sharding_kept']
 
 
-def test_a_critic_is_that_of_one_device(report):
+def test_critic_equals_one_device(report):
   assert report['critic'] < 1e-4
 
 
-def test_who_has_ended_is_not_decoded(report):
-  # Each of eight shards has one group at a time, and ends with its longest
-  # candidate, whatever the others do. Bite: shards that go on together.
+def test_finished_candidates_are_not_decoded(report):
+  # Each of eight shards has one group at a time and stops after its longest
+  # candidate. Bite: shards that stop together.
   found = report['fsdp']
   assert found['decoded_rows'] == found['longest']
-  # Four shards of two groups, on which devices share heads, go on together.
+  # Four shards of two groups, whose devices share heads, stop together.
   assert report['all three']['decoded_rows'] > found['longest']
 
 
 def test_shared_prefixes_on_each_shard(report):
   found = report['all three, adapter']
-  assert found['shared_prefixes'] == 2  # One for each adapter.
+  assert found['shared_prefixes'] == 2  # One per adapter.
   assert found['alike']
 
 
-def test_engines_of_disjoint_pools_sample_at_the_same_time(report):
-  # Bite: an engine that is collected before the next one has its chunk, or a
-  # dispatch that waits for its device.
+def test_disjoint_pools_sample_concurrently(report):
+  # Bite: collecting one engine before dispatching the next, or a dispatch that
+  # waits for its device.
   assert report['waits'] == {'a=0:1,b=7:8': False, 'a=0:1,b=0:1': True}

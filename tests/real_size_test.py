@@ -1,4 +1,4 @@
-"""A model of a real size on two cores: in time and in memory."""
+"""Qwen3-0.6B trains on two cores within 12 GiB."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from configs import slices
 from tests import checkout
 
 _NANO = checkout.ROOT / 'models' / 'nano'
-# What docs/hardware.md says of Qwen3-0.6B on a laptop.
+# The setting of docs/hardware.md for Qwen3-0.6B on a laptop.
 _OVERRIDES = {
     'policies': 'lora_per_role', 'sandbox.level': 'unsafe_rlimit',
     'environment.max_turns': 1, 'rollout.num_tasks': 1, 'rollout.group_size': 2,
@@ -29,7 +29,7 @@ _OVERRIDES = {
 
 
 @pytest.mark.long
-def test_qwen3_of_600_million_parameters_trains_within_12_gib(tmp_path):
+def test_qwen3_06b_trains_within_12_gib(tmp_path):
   folder = tmp_path / 'model'
   with jax.default_device(jax.devices('cpu')[0]):
     config = model.ModelConfig(**slices.dimensions('0.6b'))
@@ -37,7 +37,7 @@ def test_qwen3_of_600_million_parameters_trains_within_12_gib(tmp_path):
         jax.random.key(0), config)
     safetensors_lib.save(folder, params, config, jnp.bfloat16)
     del params
-  for path in _NANO.iterdir():  # A tokenizer of fewer words.
+  for path in _NANO.iterdir():  # A smaller tokenizer.
     if not (folder / path.name).exists():
       shutil.copy(path, folder)
 
@@ -51,10 +51,7 @@ def test_qwen3_of_600_million_parameters_trains_within_12_gib(tmp_path):
 
 
 def _train(workdir: pathlib.Path, folder: pathlib.Path) -> int:
-  """Trains on Plan-Path; returns the largest memory of the trainer, in bytes.
-
-  Programs are compiled as for users, not as for other tests.
-  """
+  """Trains on Plan-Path with full optimisation; returns the peak bytes."""
   env = {
       key: value for key, value in os.environ.items()
       if key not in ('JAX_DISABLE_MOST_OPTIMIZATIONS', 'XLA_FLAGS')}

@@ -134,16 +134,7 @@ def save(
       'r': adapter['a'].shape[-1],
       # PEFT declares an integer.
       'lora_alpha': int(alpha) if alpha == int(alpha) else alpha,
-      'lora_dropout': 0.0,
       'target_modules': [name.rpartition('.')[2] for name in names],
-      'bias': 'none',
-      'fan_in_fan_out': False,
-      'init_lora_weights': True,
-      'use_rslora': False,
-      'use_dora': False,
-      'modules_to_save': None,
-      'rank_pattern': {},
-      'alpha_pattern': {},
   }
   (folder / _CONFIG).write_text(json.dumps(fields, indent=2) + '\n')
 

@@ -20,6 +20,7 @@ import math
 import pathlib
 from typing import Any
 
+import huggingface_hub
 import jax
 from jax.experimental import multihost_utils
 import jax.numpy as jnp
@@ -116,18 +117,21 @@ def save(
   if jax.process_index() not in processes:
     return
   is_writer = jax.process_index() == processes[0]
-  folder = pathlib.Path(folder)
+  folder, dtype = pathlib.Path(folder), jnp.dtype(dtype)
   refuse_nonfinite(folder, params)
+  if is_writer:
+    folder.mkdir(parents=True, exist_ok=True)
+    hub.save_config(folder, config, dtype)
   source = {
       name: (leaf, layer if leaf.stacked else None)
       for leaf in families.leaves(config)
       for layer, name in enumerate(leaf.tensors)}
-  if is_writer:
-    folder.mkdir(parents=True, exist_ok=True)
-  shapes = families.tensor_shapes(config)
-  itemsize = jnp.dtype(dtype).itemsize
-  names_by_file = _split_into_files(shapes, itemsize)
-  for file, names in names_by_file.items():
+  files = huggingface_hub.split_state_dict_into_shards_factory(
+      families.tensor_shapes(config),
+      get_storage_size=lambda shape: math.prod(shape) * dtype.itemsize,
+      filename_pattern='model{suffix}.safetensors',
+      max_shard_size=_MAX_FILE_BYTES)
+  for file, names in files.filename_to_tensors.items():
     tensors = {}
     for name in names:
       leaf, layer = source[name]
@@ -137,16 +141,10 @@ def save(
         tensors[name] = tensor
     if is_writer:
       write_tensors(folder / file, tensors)
-  if is_writer:
-    if len(names_by_file) > 1:
-      index = {
-          'metadata': {'total_size': itemsize * sum(
-              math.prod(shape) for shape in shapes.values())},
-          'weight_map': {
-              name: file
-              for file, names in names_by_file.items() for name in names}}
-      (folder / _INDEX).write_text(json.dumps(index, indent=2) + '\n')
-    hub.save_config(folder, config, dtype)
+  if is_writer and files.is_sharded:
+    (folder / _INDEX).write_text(json.dumps({
+        'metadata': files.metadata, 'weight_map': files.tensor_to_filename,
+    }, indent=2) + '\n')
 
 
 def refuse_nonfinite(folder: pathlib.Path, params: Any) -> None:
@@ -298,22 +296,3 @@ def _take(leaf, layer, transposed, dtype):
   if layer is not None:
     leaf = jax.lax.dynamic_index_in_dim(leaf, layer, keepdims=False)
   return (leaf.T if transposed else leaf).astype(dtype)
-
-
-def _split_into_files(
-    shapes: Mapping[str, tuple[int, ...]],
-    itemsize: int) -> dict[str, list[str]]:
-  """File -> tensors; a file holds `_MAX_FILE_BYTES` or a single tensor."""
-  files, size = [[]], 0
-  for name, shape in shapes.items():
-    num_bytes = math.prod(shape) * itemsize
-    if files[-1] and size + num_bytes > _MAX_FILE_BYTES:
-      files.append([])
-      size = 0
-    files[-1].append(name)
-    size += num_bytes
-  if len(files) == 1:
-    return {_WEIGHTS: files[0]}
-  return {
-      f'model-{i:05}-of-{len(files):05}.safetensors': names
-      for i, names in enumerate(files, start=1)}
