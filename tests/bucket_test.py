@@ -269,7 +269,7 @@ def test_a_run_that_is_killed(
 def test_weights_are_downloaded_once(
     folder, emulator, echo_folder, tmp_path, monkeypatch):
   monkeypatch.setattr(hub.constants, 'HF_HOME', str(tmp_path))
-  with pytest.raises(errors.UserError, match='no file of a model is there'):
+  with pytest.raises(errors.UserError, match='holds no model files'):
     hub.resolve_folder(os.fspath(folder))
   with files.whole_folder(folder) as new:
     shutil.copytree(echo_folder, new, dirs_exist_ok=True)

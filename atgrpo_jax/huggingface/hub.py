@@ -1,6 +1,6 @@
-"""Which folder a model's name means, and the sizes that its config.json gives.
+"""Resolves model names to local folders and reads their config.json.
 
-A model is an ordinary Hugging Face folder, here, in a bucket or on the hub.
+A model is a Hugging Face folder: local, in a bucket, or on the hub.
 """
 
 from __future__ import annotations
@@ -20,19 +20,18 @@ from atgrpo_jax import errors
 from atgrpo_jax.io import files
 from atgrpo_jax.model import config as config_lib
 
-# A repository may hold the same weights in other formats.
+# Repositories may hold the same weights in other formats.
 _DOWNLOADED = ('*.json', '*.safetensors', '*.txt', '*.jinja', '*.model')
 
 
 def resolve_folder(name: str) -> pathlib.Path:
-  """The model folder that `name` means, downloaded if it is not here.
+  """The local folder of a model, which is downloaded if needed.
 
   Args:
-    name: a folder, `gs://bucket/folder`, or else the `owner/name` of a Hugging
-      Face repository.
+    name: a folder, `gs://bucket/folder`, or a hub repository `owner/name`.
 
   Raises:
-    UserError: `name` is neither, or cannot be downloaded.
+    UserError: for other names and failed downloads.
   """
   if '://' in name:
     return _from_bucket(name)
@@ -48,26 +47,26 @@ def resolve_folder(name: str) -> pathlib.Path:
   except (OSError, huggingface_hub.errors.HFValidationError) as error:
     reason = ' '.join(str(error).split()).rstrip('.')
     raise errors.UserError(
-        f'{name!r} is not a folder and cannot be downloaded; {expected}, and '
-        f'for the latter a network or a filled cache ({reason}).') from error
+        f'{name!r} is not a folder and cannot be downloaded; {expected}; the '
+        f'hub needs a network or a filled cache ({reason}).') from error
 
 
 def _from_bucket(name: str) -> pathlib.Path:
-  """A copy of a folder, which the processes of a machine make once.
+  """A local copy below HF_HOME, made once by the processes of a machine.
 
-  It is below HF_HOME, under a name for the sizes and times of its files.
+  Its name is a hash of the sizes and times of the files.
   """
   source = files.as_path(name, 'model.folder')
   with files.OfBucket(source, 'model.folder'):
-    found = sorted({
+    paths = sorted({
         path for pattern in _DOWNLOADED for path in source.glob(pattern)})
     versions = [
         (path.name, stat.length, stat.mtime)
-        for path, stat in ((path, path.stat()) for path in found)]
-    if not found:
+        for path, stat in ((path, path.stat()) for path in paths)]
+    if not paths:
       raise errors.UserError(
-          f'model.folder={name}: no file of a model is there; give a model '
-          'folder of a bucket.')
+          f'model.folder={name} holds no model files; give a model folder in a '
+          'bucket.')
     key = hashlib.sha256(json.dumps([name, versions]).encode()).hexdigest()
     folder = pathlib.Path(constants.HF_HOME) / 'atgrpo_jax' / key[:16]
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -76,12 +75,12 @@ def _from_bucket(name: str) -> pathlib.Path:
     with held:
       if not folder.is_dir():
         with files.whole_folder(folder) as new:
-          files.download(found, new)
+          files.download(paths, new)
   return folder
 
 
 def load_config(folder: str | pathlib.Path) -> config_lib.ModelConfig:
-  """Reads the folder's `config.json`; UserError if it is missing or refused."""
+  """Reads the `config.json` of a folder; UserError if it is unsupported."""
   path = pathlib.Path(folder) / 'config.json'
   try:
     return config_lib.from_hf(read_json(path))
@@ -90,28 +89,28 @@ def load_config(folder: str | pathlib.Path) -> config_lib.ModelConfig:
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
-  """The JSON object in a file of a model; UserError if there is none."""
+  """Reads a JSON object from a model file; UserError if it is malformed."""
   if not path.is_file():
-    what = 'is no file' if path.exists() else 'does not exist'
+    problem = 'is not a file' if path.exists() else 'does not exist'
     raise errors.UserError(
-        f'{path} {what}: expected a Hugging Face model folder with '
+        f'{path} {problem}: expected a Hugging Face model folder with '
         'config.json, tokenizer.json, tokenizer_config.json and '
         'model.safetensors.')
   try:
     fields = files.parse_json(path.read_text('utf-8'))
   except ValueError as error:
     raise errors.UserError(
-        f'{path} is no JSON ({error}); copy or download it again.') from error
+        f'{path} is not JSON ({error}); copy or download it again.') from error
   if not isinstance(fields, dict):
     raise errors.UserError(
-        f'{path} holds a {type(fields).__name__}, but must hold a JSON object; '
-        'copy or download it again.')
+        f'{path} holds a {type(fields).__name__}, expected a JSON object; copy '
+        'or download it again.')
   return fields
 
 
 def save_config(
     folder: pathlib.Path, config: config_lib.ModelConfig,
     dtype: jnp.dtype) -> None:
-  """Writes the folder's `config.json`; its weights are stored as `dtype`."""
+  """Writes the `config.json` of a folder with weights of `dtype`."""
   fields = config_lib.to_hf(config, jnp.dtype(dtype).name)
   (folder / 'config.json').write_text(json.dumps(fields, indent=2) + '\n')

@@ -1,14 +1,13 @@
 """Makes the goldens of the adapter tests with torch, transformers and PEFT.
 
-What it writes beside itself:
+It writes next to itself:
 
   peft_some, peft_all
       random adapters of the model in qwen3_tied, saved by PEFT
   peft_reference.npz
       their float32 logits; see `make_adapter`
 
-The tests read these files and need neither torch nor this script. To make them
-again, in an environment of its own:
+Tests only read these files. To regenerate them in a separate environment:
 
   pip install torch==2.13.0 transformers==5.23.0 peft==0.21.2 numpy
   python tests/goldens/make_peft_goldens.py
@@ -25,8 +24,8 @@ FOLDER = pathlib.Path(__file__).parent
 BASE = 'qwen3_tied'
 SHAPE = (3, 12)  # Prompts, tokens.
 
-# In neither is the scale, alpha / r, 1. PEFT turns 'all-linear' into a list of
-# the modules of every layer.
+# The scale alpha / r is never 1. PEFT expands 'all-linear' to the modules of all
+# layers.
 ADAPTERS = {
     'peft_some': dict(
         r=4, lora_alpha=6, target_modules=['q_proj', 'v_proj', 'down_proj']),
@@ -52,7 +51,7 @@ def make_adapter(name: str, seed: int) -> dict[str, np.ndarray]:
     for key, weight in model.named_parameters():
       if 'lora_' in key:
         weight.copy_(0.15 * torch.randn_like(weight))
-  # Not the path on the machine that makes the golden.
+  # A relative path, independent of the machine.
   model.peft_config['default'].base_model_name_or_path = BASE
   model.save_pretrained(FOLDER / name)
   (FOLDER / name / 'README.md').unlink()

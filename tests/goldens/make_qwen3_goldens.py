@@ -1,16 +1,15 @@
 """Makes the goldens of the Qwen3 tests with torch and transformers.
 
-What it writes beside itself:
+It writes next to itself:
 
   qwen3_tied, qwen3_untied, qwen3_sharded
       tiny random models, saved by transformers
   qwen3_reference.npz
       their float32 logits and greedy continuations; see `_reference`
   qwen3_prompts.json
-      chats, and the prompts that Qwen3's own chat template makes of them
+      chats and their prompts from Qwen3's chat template
 
-The tests read these files and need neither torch nor this script. To make them
-again, in an environment of its own:
+Tests only read these files. To regenerate them in a separate environment:
 
   pip install torch==2.13.0 transformers==5.23.0 jinja2 numpy
   pip install --no-deps trl==1.16.0  # It carries Qwen3's chat template.
@@ -32,8 +31,8 @@ VOCAB_SIZE = 97
 PROMPT_LENGTHS = (12, 7, 1)
 NUM_NEW_TOKENS = 64
 
-# Each differs from transformers' defaults where a default could hide a field
-# that is not read: base of the angles, epsilon, head width, tied head.
+# Values differ from the defaults of transformers, so that an unread field fails:
+# rope_theta, norm epsilon, head_dim, tied head.
 MODELS = {
     'qwen3_tied': dict(
         num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
@@ -81,8 +80,8 @@ def main():
 def make_model(name: str) -> dict[str, np.ndarray]:
   """Saves a random model and returns its reference.
 
-  The first seed is taken whose greedy continuations are far from a tie, so
-  that rounding cannot change them, and do not run in a small circle.
+  It uses the first seed whose greedy continuations are far from ties, so that
+  rounding cannot change them, and do not repeat a short cycle.
   """
   fields = dict(
       MODELS[name], vocab_size=VOCAB_SIZE, hidden_size=32,
@@ -114,7 +113,7 @@ def _load(folder):
 
 
 def _draw_weights(model) -> None:
-  """Weights so large, and norms so uneven, that each of them shows."""
+  """Large weights and uneven norms, so that each one affects the logits."""
   with torch.no_grad():
     for name, weight in model.named_parameters():
       if name.endswith('norm.weight'):
@@ -126,12 +125,11 @@ def _draw_weights(model) -> None:
 
 
 def _reference(model, seed):
-  """What the model says about some prompts, and the smallest greedy margin.
+  """The reference arrays and the smallest greedy margin.
 
   prompts [B, S] int, padded at the end; lengths [B] int; logits [B, S, V]
-  float32, zero where the prompt is padding; logits_left, the same with the
-  prompts padded at the front, moved to where `logits` has them; continuations
-  [B, T] int, greedy.
+  float32, zero for padding; logits_left, computed with padding at the front;
+  continuations [B, T] int, greedy.
   """
   rng = np.random.default_rng(seed)
   lengths = np.array(PROMPT_LENGTHS)
@@ -166,7 +164,7 @@ def _reference(model, seed):
 
 
 def _logits(model, tokens, mask) -> np.ndarray:
-  """Logits [B, S, V]; positions count the tokens that are no padding."""
+  """Logits [B, S, V]; positions skip padding."""
   positions = np.maximum(np.cumsum(mask, axis=1) - 1, 0)
   with torch.no_grad():
     return model(
