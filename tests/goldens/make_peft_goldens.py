@@ -24,8 +24,7 @@ FOLDER = pathlib.Path(__file__).parent
 BASE = 'qwen3_tied'
 SHAPE = (3, 12)  # Prompts, tokens.
 
-# The scale alpha / r is never 1. PEFT expands 'all-linear' to the modules of all
-# layers.
+# The scale alpha / r is never 1. PEFT expands 'all-linear' to all modules.
 ADAPTERS = {
     'peft_some': dict(
         r=4, lora_alpha=6, target_modules=['q_proj', 'v_proj', 'down_proj']),

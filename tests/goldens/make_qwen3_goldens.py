@@ -31,8 +31,7 @@ VOCAB_SIZE = 97
 PROMPT_LENGTHS = (12, 7, 1)
 NUM_NEW_TOKENS = 64
 
-# Values differ from the defaults of transformers, so that an unread field fails:
-# rope_theta, norm epsilon, head_dim, tied head.
+# Values differ from the defaults of transformers, so that unread fields fail.
 MODELS = {
     'qwen3_tied': dict(
         num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,

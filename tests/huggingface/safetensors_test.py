@@ -125,19 +125,9 @@ def _quantise(tensors):
   tensors['model.norm.weight'] = tensors['model.norm.weight'].astype(np.int8)
 
 
-def _forget_first_shard(folder):
-  index = folder / 'model.safetensors.index.json'
-  index.write_text(index.read_text().replace(FIRST_SHARD, SECOND_SHARD))
-
-
 def _cut_off(folder):
   path = folder / 'model.safetensors'
   path.write_bytes(path.read_bytes()[:-1])
-
-
-def _lfs_pointer(folder):
-  (folder / 'model.safetensors').write_bytes(
-      b'version https://git-lfs.github.com/spec/v1')
 
 
 @pytest.mark.parametrize('name, damage, words', [
@@ -147,8 +137,6 @@ def _lfs_pointer(folder):
         'surplus model.layers.0.self_attn.q_proj.bias;',
         'model.layers.0.mlp.up_proj.weight has shape (32, 48), expected '
         '(48, 32)', 'Take both files from the same model.']),
-    # 11 tensors in each of 2 layers, the embedding and the last norm.
-    ('tied', lambda folder: _edit(folder, dict.clear), ['and 14 more']),
     ('tied', lambda folder: _edit(folder, _change_head), [
         'lm_head.weight is not model.embed_tokens.weight']),
     ('tied', lambda folder: _edit(folder, _quantise), [
@@ -156,10 +144,7 @@ def _lfs_pointer(folder):
     ('tied', lambda folder: (folder / 'model.safetensors').unlink(), [
         'neither model.safetensors nor model.safetensors.index.json']),
     ('tied', _cut_off, ['model.safetensors is not a complete']),
-    ('tied', _lfs_pointer, ['model.safetensors is not a complete']),
     ('sharded', lambda folder: (folder / FIRST_SHARD).unlink(), [FIRST_SHARD]),
-    ('sharded', _forget_first_shard, [
-        'missing model.layers.0.self_attn.v_proj.weight']),
     ('sharded', lambda folder: shutil.copy(
         folder / FIRST_SHARD, folder / SECOND_SHARD), [
             f'in {SECOND_SHARD} and in another file'])])
@@ -174,12 +159,10 @@ def test_damaged_folders_are_refused(name, damage, words, tmp_path):
 
 @pytest.mark.parametrize('name, tensor, value, dtype', [
     ('tied', 'model.layers.1.mlp.up_proj.weight', np.nan, jnp.float32),
-    ('tied', 'model.embed_tokens.weight', -np.inf, jnp.bfloat16),
-    ('untied', 'lm_head.weight', np.inf, jnp.float32),
+    ('untied', 'lm_head.weight', -np.inf, jnp.float32),
     # Finite in the file.
     ('tied', 'model.norm.weight', 3.4e38, jnp.bfloat16)])
-def test_nonfinite_tensor_is_named(
-    name, tensor, value, dtype, tmp_path):
+def test_nonfinite_tensor_is_named(name, tensor, value, dtype, tmp_path):
   folder = shutil.copytree(GOLDENS / f'qwen3_{name}', tmp_path / 'model')
   _edit(folder, lambda tensors: tensors.update({
       tensor: np.where(
@@ -251,7 +234,6 @@ SPECS = {
     'last axis': {3: (None, None, 'y'), 2: (None, 'y'), 1: ('y',)},
     'two axes': {3: (None, 'x', 'y'), 2: ('y', 'x')},
     'all devices': {3: (None, ('x', 'y')), 2: (None, ('y', 'x'))},
-    'half': {3: (None, None, 'x'), 2: (None, 'x')},
     'layers': {3: ('y', None, 'x'), 2: ('y', 'x')},
 }
 

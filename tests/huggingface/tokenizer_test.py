@@ -54,9 +54,6 @@ def _edit(path, **fields):
   path.write_text(json.dumps({k: v for k, v in old.items() if v is not None}))
 
 
-# Prompts.
-
-
 @pytest.mark.parametrize('name, switches', [
     ('not_thinking', {}), ('thinking', {'thinking': True})])
 def test_prompts_equal_qwen3(trained, name, switches):
@@ -119,9 +116,6 @@ def test_messages_cannot_spell_control_tokens(copy):
           '<|im_start|>assistant\n<think>\n\n</think>\n\n')
 
 
-# Completions.
-
-
 @pytest.mark.parametrize('text', [
     '#### ["U", "R", "R", "D"]',
     '  two spaces before, two after  ',
@@ -151,9 +145,6 @@ def test_only_the_last_stop_token_is_dropped(tokenizer):
   # A completion may end within a letter.
   ids = tokenizer.encode_completion('a迷')
   assert tokenizer.decode(ids[:-2]).startswith('a')
-
-
-# Files.
 
 
 def test_stop_ids(trained, copy):
@@ -201,33 +192,17 @@ def test_saved_tokenizers_load_equal(tokenizer, tmp_path):
   assert fields['pad_token_id'] == tokenizer.stop_ids[1]
 
 
-# Training.
-
-
-def _without_decoder(fields):
-  fields['decoder'] = None
-
-
-def _with_dropout(fields):
-  fields['model']['dropout'] = 0.5
-
-
-def _with_one_id_twice(fields):
-  vocab = fields['model']['vocab']
-  first, *_, last = vocab
-  vocab[last] = vocab[first]
-
-
 @pytest.mark.parametrize('damage, words', [
-    (_without_decoder, 'does not decode what it encodes'),
-    (_with_dropout, 'has a dropout'),
-    (_with_one_id_twice, 'assigns one id to several tokens')])
+    (lambda fields: fields.update(decoder=None), 'does not decode'),
+    (lambda fields: fields['model'].update(dropout=0.5), 'dropout'),
+    (lambda fields: fields['model']['vocab'].update({'!': 1, '"': 1}),
+     'one id to several tokens')])
 def test_lossy_or_random_tokenizers_are_refused(damage, words, copy):
   path = copy / 'tokenizer.json'
   fields = json.loads(path.read_text())
   damage(fields)
   path.write_text(json.dumps(fields))
-  with pytest.raises(errors.UserError, match=f'tokenizer.json {words}'):
+  with pytest.raises(errors.UserError, match=f'tokenizer.json .*{words}'):
     tokenizer_lib.Tokenizer(copy)
 
 
@@ -254,10 +229,5 @@ def test_learned_tokens_stay_within_pieces(tmp_path):
   # Without pieces, whole lines would become tokens.
   tokenizer_lib.train(TEXTS, 500, PIECES, tmp_path)
   tokenizer = tokenizer_lib.Tokenizer(tmp_path)
-  learned = [token for token, i in _vocab(tmp_path).items() if i > 4]
-  assert 8 < max(len(token) for token in learned) <= 16
-  digits = set('0123456789')
-  assert sorted(token for token in learned if digits & set(token)) == sorted(
-      digits)
   for text in ('1010', '"U", "R", "R", "D"'):
     assert len(tokenizer.encode_completion(text)) == 4 + 1

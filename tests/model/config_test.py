@@ -52,49 +52,30 @@ def test_equivalent_files(fields):
 
 def _refused():
   """(fields, words of the error)."""
-  for name in (
-      'head_dim', 'hidden_size', 'initializer_range', 'intermediate_size',
-      'max_position_embeddings', 'num_attention_heads', 'num_hidden_layers',
-      'num_key_value_heads', 'rms_norm_eps', 'rope_theta',
-      'tie_word_embeddings', 'vocab_size'):
-    fields = dict(FIELDS)
-    del fields[name]
-    yield fields, f'lacks {name}.'
+  for name in ('head_dim', 'rope_theta', 'tie_word_embeddings'):
+    yield {k: v for k, v in FIELDS.items() if k != name}, f'lacks {name}.'
   for name, value in (
       ('model_type', 'qwen2'),
       ('architectures', ['Qwen3ForSequenceClassification']),
       ('hidden_act', 'gelu'), ('attention_bias', True),
       ('attention_dropout', 0.1), ('use_sliding_window', True),
-      ('sliding_window', 4096),
-      ('rope_scaling', {'rope_type': 'yarn', 'factor': 4.0})):
-    yield FIELDS | {name: value}, f'{name}={value!r} is not supported; expected'
+      ('sliding_window', 4096), ('rope_scaling', {'rope_type': 'yarn'}),
+      ('layer_types', ['full_attention', 'sliding_attention']),
+      ('layer_types', 'full_attention'), ('rope_parameters', [1]),
+      ('head_dim', 7), ('tie_word_embeddings', 'false'),
+      *(('vocab_size', x) for x in (0, 4.0, '4', True, None)),
+      *(('rope_theta', x) for x in (0.0, math.inf, math.nan, '1', True))):
+    yield FIELDS | {name: value}, f'{name}={value!r}'
   yield (FIELDS | {'num_experts': 8, 'attn_output_gate': True},
          'attn_output_gate, num_experts')
-  yield (FIELDS | {'layer_types': ['full_attention', 'sliding_attention']},
-         'sliding_attention')
   for rope, words in (
-      ({'rope_type': 'yarn', 'factor': 4.0}, "expected rope_type 'default'"),
+      ({'rope_type': 'yarn'}, "expected rope_type 'default'"),
       ({'partial_rotary_factor': 0.5}, 'partial_rotary_factor')):
     yield WITHOUT_THETA | {'rope_parameters': ROPE | rope}, words
   yield (FIELDS | {'rope_parameters': ROPE, 'rope_theta': 10000},
          'rope_theta=10000 contradicts')
-  yield (FIELDS | {'num_key_value_heads': 3},
-         'num_attention_heads=8 is not a multiple of num_key_value_heads=3')
-  yield FIELDS | {'head_dim': 7}, 'head_dim=7 is odd'
-  for name in ('vocab_size', 'head_dim'):
-    for value in (0, 4.0, '4', True, None):
-      yield (FIELDS | {name: value},
-             f'{name}={value!r} must be a whole number of at least 1')
-  for name in ('rope_theta', 'rms_norm_eps'):
-    for value in (0.0, math.inf, math.nan, '1e-6', True):
-      yield (FIELDS | {name: value},
-             f'{name}={value!r} must be a finite number above 0')
-  yield (FIELDS | {'tie_word_embeddings': 'false'},
-         "tie_word_embeddings='false' must be true or false")
+  yield FIELDS | {'num_key_value_heads': 3}, 'num_key_value_heads=3'
   yield [], 'holds no JSON object'
-  yield FIELDS | {'rope_parameters': [1]}, 'rope_parameters=[1] must be'
-  for layers in ('full_attention', {'full_attention': 1}, [['x']]):
-    yield FIELDS | {'layer_types': layers}, f'layer_types={layers!r} is not'
 
 
 @pytest.mark.parametrize('fields, words', list(_refused()))
