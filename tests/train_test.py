@@ -557,7 +557,8 @@ def test_the_loss_is_the_mean_over_all_candidates(experiment, groups, caplog):
   state, metrics = _update(experiment, _without_signal(groups), first)
   assert state is first
   assert metrics == {'groups': 32, 'groups_without_signal': 32}
-  assert caplog.messages == ['Step 1, shared: no group carries a signal']
+  message, = caplog.messages
+  assert 'Step 1, shared' in message
 
 
 def test_the_kl_penalty_applies_to_groups_without_advantage(

@@ -124,7 +124,7 @@ def test_what_no_number_of_devices_has_room_for():
 
 
 @pytest.mark.parametrize('pools, words', [
-    ('tool=0:7,planner=7:16', 'no rectangle of chips'),
+    ('tool=0:7,planner=7:16', 'rectangle of chips'),
     ('tool=0:8,planner=8:16', 'tool.*2 of 4 processes')])
 def test_pools_that_no_run_has_are_refused(pools, words):
   config, names, devices, _, read_model = _on_slice(
