@@ -1,15 +1,15 @@
-"""Generated word problems, and the expressions that solve them.
+"""Generated word problems and the expressions that solve them.
 
-A story tells of one person or of two. Each begins with a number of things, and
-then events change it: more come, some go, they are multiplied, or divided into
-equal parts. In the end it is asked for the number of one person, for the sum,
-or for how many more or fewer the first has. The solution is a Python expression
-with the numbers of the story: an operator for each event, the order of the
-persons, and a bracket wherever one is needed. Its value is from 1 to 9999, and
-so is that of each step.
+A story is about one or two persons. Each starts with a number of things, and
+events add to it, subtract from it, multiply it, or divide it into equal parts.
+The question asks for one person's number, for the sum, or for how many more or
+fewer the first person has. The solution is a Python expression with the numbers
+of the story: one operator per event, the order of the persons, and the
+necessary brackets. The values of the solution and of each step are from 1 to
+9999.
 
-Numbers, operators, order and brackets make so many solutions that a solution
-cannot be remembered from a warm start.
+There are too many combinations of numbers, operators, order and brackets for a
+model to memorise solutions in its warm start.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import operator as operator_lib
 
 import numpy as np
 
-LARGEST = 9999
+MAX_VALUE = 9999
 OPERATORS = {
     '+': operator_lib.add, '-': operator_lib.sub, '*': operator_lib.mul,
     '//': operator_lib.floordiv}
@@ -29,7 +29,7 @@ _NAMES = tuple("""Anna Ben Carl Dora Emil Fay Gus Hana Ivan Jane Kurt Lena Max
     Nina Otto Pia Ralf Sara Tom Uma Vera Walt Zoe Adam""".split())
 _THINGS = tuple("""apples books coins cards shells stones stamps marbles beads
     pens keys nuts eggs cups bells ropes maps kites masks rings""".split())
-# Operator -> sentences of an event.
+# Operator -> sentences that describe an event.
 _EVENTS = {
     '+': ('{name} finds {n} more.', '{name} buys {n} more.',
           '{name} gets {n} as a gift.', '{n} more come by mail.',
@@ -54,13 +54,7 @@ _ALONE = ('How many {things} does {first} have?', 'How many are there?')
 
 @dataclasses.dataclass(frozen=True)
 class Chain:
-  """What happens to the things of one person.
-
-  Attributes:
-    start: how many there are at first.
-    operators: of the events.
-    numbers: of the events.
-  """
+  """The events of one person: `start`, then an operator and a number each."""
 
   start: int
   operators: tuple[str, ...]
@@ -68,7 +62,7 @@ class Chain:
 
   @property
   def expression(self) -> str:
-    """From left to right, with the brackets that this needs."""
+    """Applies the events from left to right, with the necessary brackets."""
     text, is_sum = str(self.start), False
     for operator, number in zip(self.operators, self.numbers):
       if operator in '+-':
@@ -80,7 +74,6 @@ class Chain:
 
   @property
   def value(self) -> int:
-    """Of the expression."""
     value = self.start
     for operator, number in zip(self.operators, self.numbers):
       value = OPERATORS[operator](value, number)
@@ -89,12 +82,12 @@ class Chain:
 
 @dataclasses.dataclass(frozen=True)
 class Solution:
-  """How a question is answered.
+  """The answer to a question.
 
   Attributes:
-    chains: of one person or two.
-    operator: between two persons.
-    reversed: whether the second person comes first.
+    chains: one per person, 1 or 2.
+    operator: between two persons, or ''.
+    reversed: True if the second person comes first.
   """
 
   chains: tuple[Chain, ...]
@@ -111,7 +104,6 @@ class Solution:
 
   @property
   def value(self) -> int:
-    """Of the expression."""
     values = [chain.value for chain in self.chains]
     if self.reversed:
       values.reverse()
@@ -120,7 +112,7 @@ class Solution:
 
 
 def random_story(rng: np.random.Generator) -> tuple[str, Solution]:
-  """Draws a story and its solution."""
+  """Returns a story and its solution."""
   while True:
     names = [str(name) for name in rng.choice(_NAMES, 2, replace=False)]
     things = _choose(rng, _THINGS)
@@ -130,7 +122,7 @@ def random_story(rng: np.random.Generator) -> tuple[str, Solution]:
     if len(chains) == 1:
       asked = '', False
     solution = Solution(chains, *asked)
-    if 0 < solution.value <= LARGEST:
+    if 0 < solution.value <= MAX_VALUE:
       break
   sentences = []
   for name, chain in zip(names, chains):
@@ -147,7 +139,7 @@ def random_story(rng: np.random.Generator) -> tuple[str, Solution]:
 def change(
     rng: np.random.Generator, solution: Solution, probability: float
 ) -> Solution:
-  """A solution in which each choice is another one with this probability."""
+  """Replaces each choice of a solution by another with this probability."""
   chains = tuple(
       dataclasses.replace(chain, operators=tuple(
           _other(rng, operator) if rng.random() < probability else operator
@@ -162,7 +154,7 @@ def change(
 
 
 def _random_chain(rng: np.random.Generator, num_events: int) -> Chain:
-  """Events whose numbers stay whole and within bounds."""
+  """Draws events whose values stay whole and within bounds."""
   value = start = int(rng.integers(2, 100))
   operators, numbers = [], []
   for _ in range(num_events):
@@ -182,8 +174,8 @@ def _random_chain(rng: np.random.Generator, num_events: int) -> Chain:
       number = int(rng.integers(2, min(9, 999 // value) + 1))
       value *= number
     else:
-      most = min(99, value - 1 if operator == '-' else 99)
-      number = int(rng.integers(2, max(most, 2) + 1))
+      max_number = min(99, value - 1 if operator == '-' else 99)
+      number = int(rng.integers(2, max(max_number, 2) + 1))
       value += number if operator == '+' else -number
     operators.append(operator)
     numbers.append(number)

@@ -1,4 +1,4 @@
-"""Recipes as programming problems, of the two kinds that can be played."""
+"""Recipes as programming problems for contests and for functions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SECONDS = 1.0
 def contest(
     recipe: recipe_lib.Recipe, text: str,
     tests: Sequence[Sequence[int]]) -> dict[str, Any]:
-  """For environments.programming.contests: a list in, a number out."""
+  """Returns a task of environments.programming.contests."""
   return base.make_task(
       statement=text.format(verb='Print'), comparison='code_contests',
       tests=problems.pack_tests([make_case(recipe, test) for test in tests]),
@@ -25,7 +25,7 @@ def contest(
 
 def make_case(
     recipe: recipe_lib.Recipe, numbers: Iterable[int]) -> problems.Case:
-  """A list with what the recipe makes of it."""
+  """Returns the test with a list as input and the recipe's answer."""
   numbers = list(numbers)
   given = ' '.join(map(str, numbers))
   return problems.Case(f'{given}\n', (f'{recipe.solve(numbers)}\n',))
@@ -34,7 +34,7 @@ def make_case(
 def function(
     recipe: recipe_lib.Recipe, text: str,
     tests: Sequence[Sequence[int]]) -> dict[str, Any]:
-  """For environments.programming.functions: `solve(a)` returns a number."""
+  """Returns a task of environments.programming.functions."""
   asserts = [
       f'    assert solve({list(test)}) == {recipe.solve(test)}\n'
       for test in tests]

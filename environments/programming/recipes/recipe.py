@@ -1,12 +1,12 @@
-"""Generated recipes for lists of numbers, and the programs that follow them.
+"""Generated recipes for lists of numbers and the programs that follow them.
 
-A recipe has three steps: some numbers are kept, all are changed, or, once at
-most, the list is cut. In the end it asks for one number. It says its steps in
-English, in their order, but for one that may be said last and is done first.
-The program has a line for each step.
+A recipe has three steps, each of which keeps some numbers, changes all numbers
+or, at most once, cuts the list. Then it asks for one number. Its text describes
+the steps in order, except that the first step may be described last. The
+program has one line per step.
 
-Kinds of steps, their numbers, their order and the question make so many
-programs that a program cannot be remembered from a warm start.
+There are too many combinations of steps, numbers, order and question for a
+model to memorise programs in its warm start.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import re
 
 import numpy as np
 
-LARGEST = 99  # Number of an input.
+MAX_NUMBER = 99  # Largest number of an input.
 NUM_TESTS = 4
 NUM_STEPS = 3
-_TRIES = 160  # Lists; some recipes have too few tests among them.
+_NUM_TRIES = 160  # Lists drawn for tests before a recipe is given up.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,11 +29,11 @@ class _Kind:
   """A kind of step.
 
   Attributes:
-    family: kinds of one family are mistaken for each other.
+    family: mistakes replace a kind by another of its family.
     code: a line of a program, with {n} for the number.
-    run: what it does to a list.
-    numbers: the least and the largest number.
-    sentences: that say it.
+    run: applies the step to a list.
+    numbers: range of the number, inclusive.
+    sentences: descriptions of the step.
   """
 
   family: str
@@ -93,7 +93,7 @@ KINDS = {
         ('Take the first {n} alone.', 'Leave out all behind the first {n}.',
          'Go on with the first {n}.')),
 }
-# Name -> expression, value, and what is asked for.
+# Name -> expression, function, and phrases for the question.
 QUESTIONS = {
     'sum': ('sum(a)', sum, ('the sum', 'the total', 'what they add up to')),
     'max': ('max(a,default=0)', lambda a: max(a, default=0),
@@ -104,12 +104,12 @@ QUESTIONS = {
             ('how many there are', 'their number', 'how many are left')),
 }
 FIRST_LINE = 'a=[int(x)for x in input().split()]'
-_LAST = 'Before all that: '  # A step that is done first, and said last.
+_LAST = 'Before all that: '  # Introduces a first step described last.
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-  """A step: one of `KINDS` and its number."""
+  """A kind of `KINDS` and its number."""
 
   kind: str
   number: int
@@ -121,7 +121,7 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-  """Steps in the order in which they are done, and one of `QUESTIONS`."""
+  """Steps in order of execution, and a name of `QUESTIONS`."""
 
   steps: tuple[Step, ...]
   question: str
@@ -132,16 +132,16 @@ class Recipe:
 
   @property
   def result(self) -> str:
-    """The expression behind the steps."""
+    """The expression after the steps."""
     return QUESTIONS[self.question][0]
 
   @property
   def program(self) -> str:
-    """That reads a list from a line of stdin and prints what is asked for."""
+    """Reads a list from a line of stdin and prints the answer."""
     return '\n'.join((FIRST_LINE, *self.lines, f'print({self.result})', ''))
 
   def solve(self, numbers: Sequence[int]) -> int:
-    """What is asked for, of a list."""
+    """Returns the answer for a list."""
     a = list(numbers)
     for step in self.steps:
       a = KINDS[step.kind].run(a, step.number)
@@ -151,17 +151,17 @@ class Recipe:
 def random_recipe(
     rng: np.random.Generator,
 ) -> tuple[Recipe, str, list[list[int]]]:
-  """Draws a recipe, a text of it, and the lists of its tests.
+  """Returns a recipe, its text, and the lists of its tests.
 
-  Each recipe that differs in the kind of a step, in its question, or in that
-  its first step is the last, has another result in some test; one with another
-  number may not. One that lacks one step, or all of them, has another one in
-  every test, and none has the result 0. The text ends with `{verb}` and the
-  question.
+  At least one test tells the recipe from each recipe with another kind of step,
+  with another question, or with the first step moved to the end, but not always
+  from one with another number. Every test tells it from recipes that lack one
+  or all steps, and no test has the answer 0. The text ends with `{verb}` and
+  the question.
   """
   while True:
     recipe = _random_recipe(rng)
-    lists = (random_list(rng) for _ in range(_TRIES))
+    lists = (random_list(rng) for _ in range(_NUM_TRIES))
     needing = (x for x in lists if _needs_all_steps(recipe, x))
     tests = list(itertools.islice(needing, NUM_TESTS))
     if len(tests) == NUM_TESTS and _differs_from_all(recipe, tests):
@@ -169,12 +169,12 @@ def random_recipe(
 
 
 def random_list(rng: np.random.Generator) -> list[int]:
-  return rng.integers(1, LARGEST + 1, rng.integers(6, 11)).tolist()
+  return rng.integers(1, MAX_NUMBER + 1, rng.integers(6, 11)).tolist()
 
 
 def change(
     rng: np.random.Generator, recipe: Recipe, probability: float) -> Recipe:
-  """A recipe in which each choice is another one with this probability."""
+  """Replaces each choice of a recipe by another with this probability."""
   steps = [
       dataclasses.replace(step, kind=_choose(rng, _mistaken_for(step.kind)))
       if rng.random() < probability else step for step in recipe.steps]
@@ -187,7 +187,7 @@ def change(
 
 
 def parse(program: str) -> Recipe | None:
-  """The recipe that a program follows, if it is spelled as `Recipe.program`."""
+  """Inverts `Recipe.program`; None for other programs."""
   first, *lines = program.split('\n')
   if first != FIRST_LINE or len(lines) < 2 or lines.pop():
     return None
@@ -196,7 +196,7 @@ def parse(program: str) -> Recipe | None:
 
 
 def parse_lines(lines: Sequence[str], result: str) -> Recipe | None:
-  """The recipe with these lines and this result, if they are those of one."""
+  """Returns the recipe with these lines and this result, or None."""
   steps = tuple(map(parse_step, lines))
   question = next(
       (name for name, (code, _, _) in QUESTIONS.items() if code == result),
@@ -207,7 +207,7 @@ def parse_lines(lines: Sequence[str], result: str) -> Recipe | None:
 
 
 def parse_step(line: str) -> Step | None:
-  """The step that a line of a program takes, if it takes one."""
+  """Returns the step of a program line, or None."""
   for name, kind in KINDS.items():
     before, after = kind.code.split('{n}')
     found = re.fullmatch(
@@ -218,7 +218,7 @@ def parse_step(line: str) -> Step | None:
 
 
 def _needs_all_steps(recipe: Recipe, test: Sequence[int]) -> bool:
-  """Whether 0, and a recipe without a step or all of them, would be wrong."""
+  """True if 0 and recipes that lack one or all steps fail the test."""
   steps = recipe.steps
   shorter = (), *itertools.combinations(steps, len(steps) - 1)
   return recipe.solve(test) not in (
@@ -226,7 +226,7 @@ def _needs_all_steps(recipe: Recipe, test: Sequence[int]) -> bool:
 
 
 def _differs_from_all(recipe: Recipe, tests: Sequence[Sequence[int]]) -> bool:
-  """Whether none of the neighbours has the same results."""
+  """True if every neighbour fails a test."""
   results = [recipe.solve(test) for test in tests]
   return all(
       [other.solve(test) for test in tests] != results
@@ -234,7 +234,7 @@ def _differs_from_all(recipe: Recipe, tests: Sequence[Sequence[int]]) -> bool:
 
 
 def _neighbours(recipe: Recipe) -> Iterator[Recipe]:
-  """With another kind of a step, another question, or the first step last."""
+  """Yields recipes with another step kind, another order or question."""
   steps = recipe.steps
   for index, step in enumerate(steps):
     before, after = steps[:index], steps[index + 1:]
@@ -260,8 +260,8 @@ def _random_recipe(rng: np.random.Generator) -> Recipe:
     if family == 'cut':
       families.remove(family)
     name = _choose(rng, [x for x, k in KINDS.items() if k.family == family])
-    least, most = KINDS[name].numbers
-    steps.append(Step(name, int(rng.integers(least, most + 1))))
+    low, high = KINDS[name].numbers
+    steps.append(Step(name, int(rng.integers(low, high + 1))))
   return Recipe(tuple(steps), _choose(rng, list(QUESTIONS)))
 
 

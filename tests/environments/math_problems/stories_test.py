@@ -53,7 +53,7 @@ def test_solutions_are_right():
   for _ in range(500):
     problem, solution = story.random_story(rng)
     assert evaluate(solution.expression) == solution.value
-    assert 0 < solution.value <= story.LARGEST
+    assert 0 < solution.value <= story.MAX_VALUE
     assert sorted(re.findall(r'\d+', problem)) == sorted(
         re.findall(r'\d+', solution.expression))
     changed = story.change(rng, solution, 0.5)
