@@ -93,19 +93,6 @@ def _check_compile_check(values):
       values.get('disk_bytes_per_second', 1), greater_than=0)
 
 
-def check_pretraining(config: Config) -> None:
-  """Raises UserError for values that no pretraining can have."""
-  _check_seed(config['seed'])
-  for name in ('log_every', 'check_every', 'num_checked'):
-    errors.check_number(name, config[name], min_value=1)
-  errors.check_number(
-      'tokenizer.num_demonstrations', config['tokenizer']['num_demonstrations'],
-      min_value=1)
-  check_dtype('save_dtype', config['save_dtype'])
-  if not sum(phase['num_steps'] for phase in config['phases'].values()):
-    raise errors.UserError('The phases have no steps; give one num_steps.')
-
-
 def check_dtype(name: str, dtype: str) -> None:
   """Raises UserError unless weights may have this type."""
   if dtype not in DTYPES:

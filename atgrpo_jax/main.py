@@ -30,8 +30,8 @@ _WORKDIR = flags.DEFINE_string(
     'stopped is resumed.')
 _MODE = flags.DEFINE_enum(
     'mode', 'train',
-    ['train', 'evaluate', 'export', 'replay', 'pretrain', 'compile_check',
-     'doctor', 'report'],
+    ['train', 'evaluate', 'export', 'replay', 'compile_check', 'doctor',
+     'report'],
     'What to do.')
 _CHECKPOINT = flags.DEFINE_string(
     'checkpoint', 'latest',
@@ -67,9 +67,6 @@ _RUN = (
     'sandbox', 'dataset', 'rollout', 'advantage', 'critic', 'loss',
     'optimizer', 'buckets',
     'train', 'evaluation', 'export')
-_PRETRAINING = (
-    'seed', 'init_folder', 'save_dtype', 'tokenizer', 'model', 'tasks',
-    'phases', 'optimizer', 'buckets', 'log_every', 'check_every', 'num_checked')
 
 # Exit statuses: 0 done; those of the errors; and
 DOES_NOT_FIT = 3  # With --mode compile_check.
@@ -98,12 +95,6 @@ def main(argv: list[str]) -> int:
       'coordinator_address': _COORDINATOR.value,
       'num_processes': _NUM_PROCESSES.value, 'process_id': _PROCESS_ID.value}
   _check_process(process)
-  if _MODE.value == 'pretrain':
-    from atgrpo_jax import pretrain
-    from atgrpo_jax.io import disk
-    with disk.OneSentence(workdir):
-      pretrain.pretrain(config, workdir)
-    return 0
   stop = signals.StopFlag()
   with contextlib.ExitStack() as stack:
     stack.enter_context(stop.listen())
@@ -215,14 +206,13 @@ def _check_flags_of_mode(mode: str) -> None:
 
 def check_sections(mode: str, config: ml_collections.ConfigDict) -> None:
   """Raises UserError for a config of another mode, or a part of one."""
-  needed = _PRETRAINING if mode == 'pretrain' else _RUN
+  needed = _RUN
   if mode == 'compile_check':
     needed += ('compile_check',)
   missing = [name for name in needed if name not in config]
   if missing:
-    example = {
-        'pretrain': 'configs/nano.py', 'compile_check': 'configs/pod.py'}.get(
-            mode, 'configs/plan_path.py')
+    example = (
+        'configs/pod.py' if mode == 'compile_check' else 'configs/plan_path.py')
     raise errors.UserError(
         f'--mode={mode}: the config has no {", ".join(missing)}; give one like '
         f'{example}.')
@@ -243,9 +233,6 @@ def _check_process(process: dict[str, str | int | None]) -> None:
     raise errors.UserError(
         f'--process_id={process["process_id"]} is none of the '
         f'{process["num_processes"]} processes, which count from 0.')
-  if _DISTRIBUTED.value and _MODE.value == 'pretrain':
-    raise errors.UserError(
-        '--mode=pretrain runs in one process; leave out --distributed.')
 
 
 def run() -> None:
@@ -319,7 +306,7 @@ def _with_saved_config(argv: list[str]) -> list[str]:
   """The same with the config of the run in --workdir, if none is given."""
   workdir = _value_of('workdir', argv)
   if (_value_of('config', argv) or not workdir
-      or _value_of('mode', argv) in ('pretrain', 'compile_check', 'report')):
+      or _value_of('mode', argv) in ('compile_check', 'report')):
     return argv
   with files.OfBucket(files.as_path(workdir)) as folder:
     if not (folder / 'config.json').exists():

@@ -10,12 +10,9 @@ import sys
 import numpy as np
 
 from environments import sandbox as sandbox_lib
-from environments.boards import demonstrations
-from environments.boards.plan_path import (
-  demonstrations as plan_path_demonstrations,
-)
 from environments.boards.plan_path import env as plan_path
 from environments.boards.plan_path import maze
+from models.nano import programs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +47,7 @@ class Steps:
     self._states = [
         self._environment.reset({'task_id': str(i), **maze.random_task(rng)})
         for i in range(num_steps)]
-    _, line, program = plan_path_demonstrations.PROGRAMS[0]
-    self._action = {'tool': demonstrations.program_text(line, program)}
+    self._action = {'tool': programs.PLAN_PATH[0].reply}
     self._num_slots = num_slots
 
   def __call__(self) -> None:

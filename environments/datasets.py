@@ -1,11 +1,10 @@
-"""Loads the tasks of any environment from its tensorflow-datasets builder.
+"""Loads the tasks of an environment from its tensorflow-datasets builder.
 
-A builder is a module with a class `Builder`, at
-`environments/<name>/<name>_dataset_builder.py`. Its rows are written once as
-array_record and read as plain Python values; TensorFlow is not needed, unless a
-feature has two axes of unknown length (a list of lists): use a list of dicts,
-which comes back as a dict of lists, or fix one length. A data set that is made
-here rather than downloaded has a `TaskBuilder`, and `make_splits` draws it.
+A builder is a module `<name>/<name>_dataset_builder.py` with a class `Builder`.
+Its rows are written once as array_record and read as plain Python values.
+TensorFlow is not needed, except for a feature with two axes of unknown length
+(a list of lists): use a list of dicts, which is read as a dict of lists, or fix
+one length. Generated tasks have a `TaskBuilder`, and `make_splits` draws them.
 """
 
 from __future__ import annotations
@@ -20,17 +19,23 @@ import json
 import os
 from typing import Any
 
+from google.protobuf import json_format
 import numpy as np
 import tensorflow_datasets as tfds
 
 from environments.env_api import Task
 
-# What a builder and what it reads may raise.
-_ERRORS_OF_CODE = (
-    ArithmeticError, AssertionError, AttributeError, ImportError, LookupError,
-    NameError, OSError, RuntimeError, SyntaxError, TypeError, ValueError)
+# Splits are drawn in this order and each skips the tasks of the earlier ones,
+# so the test tasks do not depend on the sizes of other splits.
+SPLIT_SIZES = {'test': 1_000, 'validation': 200, 'train': 10_000}
 
-_LONGEST_REASON = 300  # Letters of a foreign error within a sentence.
+# Errors that a builder, or the code that reads its files, may raise.
+_USER_CODE_ERRORS = (
+    ArithmeticError, AssertionError, AttributeError, ImportError, LookupError,
+    NameError, OSError, RuntimeError, SyntaxError, TypeError, ValueError,
+    json_format.Error)
+
+_MAX_REASON = 300  # Letters of another library's error in a message.
 
 
 def load(
@@ -42,38 +47,41 @@ def load(
   """Returns the tasks of a split in their fixed order, made on first use.
 
   Args:
-    builder_module: dotted path of a builder's module, for example
+    builder_module: dotted path of the builder's module, such as
       'environments.boards.plan_path.plan_path_dataset_builder'.
-    split: a name, a slice or a sum, as tensorflow-datasets writes them:
+    split: a name, a slice or a sum in the syntax of tensorflow-datasets:
       'train', 'test[:200]', 'train[:10%]+validation'.
-    data_dir: local folder of all data sets; by default $TFDS_DATA_DIR or
+    data_dir: local folder of all data sets; the default is $TFDS_DATA_DIR or
       ~/tensorflow_datasets.
-    builder_config: name of one of the builder's configs, if it has several; by
-      default its DEFAULT_BUILDER_CONFIG_NAME.
+    builder_config: a config of the builder; the default is its
+      DEFAULT_BUILDER_CONFIG_NAME.
+
+  Raises:
+    ValueError: names the argument, the builder or the file to fix.
   """
   if data_dir is not None:
     data_dir = os.path.expanduser(data_dir)
     if '://' in data_dir:
       raise ValueError(
-          f'data_dir {data_dir!r} is remote, and array_record needs a local '
-          'folder; name one (every host can make its own copy)'
-      )
+          f'dataset.data_dir={data_dir!r} is remote, and array_record needs a '
+          'local folder; name one (every host can make a copy).')
   tfds.disable_progress_bar()
   builder = _prepared_builder(builder_module, data_dir, builder_config)
   sizes = ', '.join(
       f'{name} ({info.num_examples} tasks)'
-      for name, info in builder.info.splits.items()
-  )
-  hint = f"; choose from {sizes}, or a slice such as 'test[:200]'"
+      for name, info in builder.info.splits.items())
+  hint = f"; choose from {sizes}, or a slice such as 'test[:200]'."
   try:
     num_tasks = builder.info.splits[split].num_examples
   except (ValueError, NotImplementedError) as error:
     raise ValueError(f'{builder.name} has no split {split!r}{hint}') from error
   if not num_tasks:
     raise ValueError(f'split {split!r} of {builder.name} has no tasks{hint}')
-  with _reading(builder, split):
-    tasks = [_plain(row) for row in builder.as_data_source(split)]
-  _check_tasks(tasks, f'split {split!r} of {builder.name}')
+  with _errors_as_value_error(lambda reason: (
+      f'{builder.data_dir} is damaged: the split {split!r} cannot be read '
+      f'({reason}); delete the folder, and the next start makes it again.')):
+    tasks = [_to_plain(row) for row in builder.as_data_source(split)]
+  _check_task_ids(tasks, f'split {split!r} of {builder.name}')
   return tasks
 
 
@@ -84,23 +92,19 @@ def make_splits(
     random_task: Callable[[np.random.Generator, str], dict[str, Any]],
     key: Callable[[dict[str, Any]], str],
 ) -> dict[str, list[dict[str, Any]]]:
-  """Draws each split from its own seed; no two tasks have the same key.
-
-  A split skips the keys of those before it, so the first stays the same
-  whatever happens to the other sizes.
+  """Draws each split from a generator of its seed and name.
 
   Args:
     name: name of the data set; a task_id is 'name/split/number'.
     sizes: split name -> number of tasks, in the order of drawing.
     seed: common to all splits.
-    random_task: draws a task for the split of that name.
-    key: what is the same in two tasks that count as equal.
+    random_task: draws a task for the named split.
+    key: equal for two tasks that count as the same; only the first is kept.
   """
   splits, seen = {}, set()
   for split, size in sizes.items():
     rng = np.random.default_rng(
-        np.random.SeedSequence([seed, *split.encode()])
-    )
+        np.random.SeedSequence([seed, *split.encode()]))
     tasks = splits[split] = []
     while len(tasks) < size:
       task = random_task(rng, split)
@@ -112,11 +116,23 @@ def make_splits(
 
 
 class TaskBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-  """Writes the tasks of `splits`, in their order."""
+  """Writes generated tasks. Its docstring becomes the description.
+
+  Attributes:
+    FEATURES: field -> tensorflow-datasets feature, without 'task_id'.
+  """
+
+  FEATURES: Mapping[str, Any]
 
   @abc.abstractmethod
   def splits(self) -> dict[str, list[dict[str, Any]]]:
-    """The tasks of each split, made on this machine."""
+    """Generates the tasks of each split, with their task_ids."""
+
+  def _info(self) -> tfds.core.DatasetInfo:
+    return tfds.core.DatasetInfo(
+        builder=self, description=self.__doc__, disable_shuffling=True,
+        features=tfds.features.FeaturesDict(
+            {'task_id': tfds.features.Text(), **self.FEATURES}))
 
   def _split_generators(
       self, dl_manager: tfds.download.DownloadManager
@@ -124,8 +140,7 @@ class TaskBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     del dl_manager  # Nothing is downloaded.
     return {
         split: self._generate_examples(tasks)
-        for split, tasks in self.splits().items()
-    }
+        for split, tasks in self.splits().items()}
 
   def _generate_examples(
       self, tasks: list[dict[str, Any]]
@@ -134,7 +149,7 @@ class TaskBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
 
 def split_hash(tasks: Sequence[Task]) -> str:
-  """16 hex digits of the SHA-256 of the tasks, in their order, as JSON."""
+  """First 16 hex digits of the SHA-256 of the tasks as JSON, in order."""
   text = json.dumps(list(tasks), sort_keys=True, separators=(',', ':'))
   return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -144,16 +159,16 @@ def _prepared_builder(
 ) -> tfds.core.DatasetBuilder:
   expected = (
       '; expected a module with a class Builder, such as '
-      "'environments.boards.plan_path.plan_path_dataset_builder'")
+      "'environments.boards.plan_path.plan_path_dataset_builder'.")
   try:
     module = importlib.import_module(builder_module)
-  except _ERRORS_OF_CODE as error:
+  except _USER_CODE_ERRORS as error:
     if isinstance(error, ModuleNotFoundError) and (
         f'{builder_module}.'.startswith(f'{error.name}.')):
       raise ValueError(
-          f'dataset.builder: no builder module {builder_module!r}{expected}'
+          f'dataset.builder={builder_module!r} does not exist{expected}'
       ) from error
-    # The module is there, but something in it, or that it imports, is not.
+    # The module exists, and something that it imports does not.
     raise ValueError(
         f'dataset.builder={builder_module!r} cannot be imported '
         f'({_one_line(error)}){expected}') from error
@@ -164,12 +179,10 @@ def _prepared_builder(
   if builder_config is not None:
     if builder_config not in module.Builder.builder_configs:
       raise ValueError(
-          f'{builder_module} has no config {builder_config!r}; it has '
-          f'{list(module.Builder.builder_configs)}'
-      )
+          f'dataset.config={builder_config!r} is not a config of '
+          f'{builder_module}; it has {list(module.Builder.builder_configs)}.')
     options['config'] = builder_config
-  with _Opening(module.Builder.name, data_dir):
-    builder = module.Builder(**options)
+  builder = _open(module, data_dir, options)
   if builder.info.splits:
     return builder
   try:
@@ -180,87 +193,70 @@ def _prepared_builder(
   except OSError as error:
     raise ValueError(
         f'dataset.data_dir: {builder.data_dir} cannot be written ({error}); '
-        'name another folder') from error
-  except _ERRORS_OF_CODE as error:
+        'name another folder.') from error
+  except _USER_CODE_ERRORS as error:
     raise ValueError(
         f'the data set {builder.name} of dataset.builder={builder_module!r} '
-        f'cannot be made ({_one_line(error)}); mend the builder, or the rows '
-        'that it is given') from error
-  # Anew, for another process may have written the data while this one waited.
-  with _Opening(module.Builder.name, data_dir):
-    builder = module.Builder(**options)
+        f'cannot be made ({_one_line(error)}); fix the builder or its input '
+        'files.') from error
+  # Opened again: another process may have written the data during the wait.
+  builder = _open(module, data_dir, options)
   if not builder.info.splits:
     raise ValueError(
         f'{builder.data_dir} holds no complete data set; delete it, and the '
-        'next start makes it anew'
-    )
+        'next start makes it again.')
   return builder
 
 
-class _Opening:
-  """Says ValueError for a dataset_info.json that cannot be read."""
-
-  def __init__(self, name: str, data_dir: str | None):
-    self._name = name
-    self._root = data_dir or os.environ.get(
-        'TFDS_DATA_DIR', '~/tensorflow_datasets')
-
-  def __enter__(self) -> None:
-    pass
-
-  def __exit__(self, kind, error, traceback) -> None:
-    # protobuf has a class of its own for text that it cannot parse.
-    if isinstance(error, _ERRORS_OF_CODE) or (
-        kind is not None and kind.__module__ == 'google.protobuf.json_format'):
-      raise ValueError(
-          f'the data set {self._name} in {self._root}: its dataset_info.json, '
-          f'or the builder, cannot be used ({_one_line(error)}); delete the '
-          'folder of the data set, and the next start makes it anew'
-      ) from error
+def _open(
+    module: Any, data_dir: str | None, options: Mapping[str, Any]
+) -> tfds.core.DatasetBuilder:
+  root = data_dir or os.environ.get('TFDS_DATA_DIR', '~/tensorflow_datasets')
+  with _errors_as_value_error(lambda reason: (
+      f'the data set {module.Builder.name} in {root}: its dataset_info.json, '
+      f'or the builder, cannot be used ({reason}); delete the folder of the '
+      'data set, and the next start makes it again.')):
+    return module.Builder(**options)
 
 
 @contextlib.contextmanager
-def _reading(
-    builder: tfds.core.DatasetBuilder, split: str) -> Iterator[None]:
-  """Says ValueError for files of a split that are missing or damaged."""
+def _errors_as_value_error(message: Callable[[str], str]) -> Iterator[None]:
+  """Turns an error of a builder, or of the files it reads, into ValueError."""
   try:
     yield
-  except _ERRORS_OF_CODE as error:
-    raise ValueError(
-        f'{builder.data_dir} is damaged: the split {split!r} cannot be read '
-        f'({_one_line(error)}); delete the folder, and the next start makes it '
-        'anew') from error
+  except _USER_CODE_ERRORS as error:
+    raise ValueError(message(_one_line(error))) from error
 
 
-def _check_tasks(tasks: Sequence[Task], where: str) -> None:
-  """Every task has a name of its own."""
-  names = set()
+def _check_task_ids(tasks: Sequence[Task], source: str) -> None:
+  """Raises ValueError unless every task has a unique id."""
+  seen = set()
   for number, task in enumerate(tasks):
-    name = task.get('task_id')
-    if not isinstance(name, str) or not name:
+    task_id = task.get('task_id')
+    if not isinstance(task_id, str) or not task_id:
       raise ValueError(
-          f'{where}, row {number}: task_id={name!r} must be a text of at least '
-          'one letter; is a file damaged?')
-    if name in names:
+          f'{source}, row {number}: task_id={task_id!r} must be a text of at '
+          'least one letter; is a file damaged?')
+    if task_id in seen:
       raise ValueError(
-          f'{where}, row {number}: task_id={name!r} is there twice; each task '
-          'needs a name of its own')
-    names.add(name)
+          f'{source}, row {number}: task_id={task_id!r} is not unique; give '
+          'each task another id.')
+    seen.add(task_id)
 
 
 def _one_line(error: BaseException) -> str:
   text = ' '.join(str(error).split())
-  if len(text) > _LONGEST_REASON:
-    text = text[:_LONGEST_REASON] + ' …'
+  if len(text) > _MAX_REASON:
+    text = text[:_MAX_REASON] + ' …'
   return f'{type(error).__name__}: {text}'
 
 
 @contextlib.contextmanager
 def _lock(data_dir: os.PathLike, name: str) -> Iterator[None]:
-  """Lets one process at a time write a data set; ends with the process.
+  """Lets one process at a time write a data set; released if it dies.
 
-  tensorflow-datasets writes to a temporary folder and renames it, so nobody
-  reads half a data set; but the second of two renames raises.
+  tensorflow-datasets writes to a temporary folder and renames it, so a reader
+  never sees half a data set, but the second of two renames raises.
   """
   os.makedirs(data_dir, exist_ok=True)
   with open(os.path.join(data_dir, f'{name}.lock'), 'w') as file:
@@ -268,14 +264,14 @@ def _lock(data_dir: os.PathLike, name: str) -> Iterator[None]:
     yield
 
 
-def _plain(value: Any) -> Any:
-  """The same value without numpy, and with text for bytes."""
+def _to_plain(value: Any) -> Any:
+  """Converts numpy values to Python's, and bytes to str."""
   if isinstance(value, (np.ndarray, np.generic)):
     value = value.tolist()
   if isinstance(value, bytes):
     return value.decode()
   if isinstance(value, dict):
-    return {key: _plain(item) for key, item in value.items()}
+    return {key: _to_plain(item) for key, item in value.items()}
   if isinstance(value, list):
-    return [_plain(item) for item in value]
+    return [_to_plain(item) for item in value]
   return value

@@ -1,10 +1,10 @@
-"""The contract between an environment and everything that trains on it.
+"""The contract between environments and the code that trains on them.
 
-An environment is a set of pure functions over frozen, picklable states, so G
-candidates are tried from one state without copies, and a step can run in any
-worker process. The terms follow the cooperative Markov game of AT-GRPO
-(arXiv 2510.11062, section 3): inside a turn the roles act phase by phase; a
-phase's step is one micro-transition, and the next phase sees its result.
+An environment is a set of pure functions over frozen, picklable states, so that
+G candidates can be tried from one state without copies, and a step can run in
+any worker process. The terms follow the cooperative Markov game of AT-GRPO
+(arXiv 2510.11062, section 3): within a turn the roles act phase by phase. The
+step of a phase is one micro-transition, and the next phase sees its result.
 """
 
 from __future__ import annotations
@@ -15,28 +15,39 @@ import enum
 import numbers
 from typing import Any, Protocol
 
+from environments import sandbox as sandbox_lib
+
 Message = dict[str, str]  # {'role': 'system' | 'user' | ..., 'content': text}
-State = Any  # Frozen and picklable; its type belongs to the environment.
-# One row of a dataset; 'task_id' names it. Where tasks may be copies of each
-# other, turned or renamed, 'kind' is the same for those that are.
+State = Any  # Frozen and picklable; each environment has another type.
+# One row of a data set. 'task_id' is unique. Tasks that are copies of each
+# other up to symmetry or names share their 'kind', if the rows have that field.
 Task = Mapping[str, Any]
 
 
 class Outcome(enum.Enum):
-  """What became of one agent's action. Counted and logged per role.
+  """What happened to the action of one role. Counted and logged per role.
 
-  Where both are true of an action, `NO_EFFECT` goes before `ILLEGAL_ACTION`.
+  `NO_EFFECT` takes precedence over `ILLEGAL_ACTION`.
   """
 
   OK = 'ok'  # None of the others.
   PARSE_ERROR = 'parse_error'  # The text does not follow the answer grammar.
-  NO_EFFECT = 'no_effect'  # Well formed, but the state is as it was.
-  ILLEGAL_ACTION = 'illegal_action'  # Well formed, but the rules forbid it.
-  PROGRAM_ERROR = 'program_error'  # The agent's program ended with an error.
-  TIMEOUT = 'timeout'  # The agent's program, or its grading, took too long.
-  RESOURCE_LIMIT = 'resource_limit'  # It hit its memory or output limit.
-  # Not the agent's fault: the candidate leaves its group and is counted.
+  NO_EFFECT = 'no_effect'  # Well formed, but the state is unchanged.
+  ILLEGAL_ACTION = 'illegal_action'  # Well formed, but against the rules.
+  PROGRAM_ERROR = 'program_error'  # The program ended with an error.
+  TIMEOUT = 'timeout'  # The program, or its grading, took too long.
+  RESOURCE_LIMIT = 'resource_limit'  # The program hit a memory or output limit.
+  # Not caused by the model: the candidate leaves its group and is counted.
   INFRASTRUCTURE = 'infrastructure'
+
+
+STATUS_TO_OUTCOME = {
+    sandbox_lib.Status.OK: Outcome.OK,
+    sandbox_lib.Status.ERROR: Outcome.PROGRAM_ERROR,
+    sandbox_lib.Status.TIMEOUT: Outcome.TIMEOUT,
+    sandbox_lib.Status.RESOURCE_LIMIT: Outcome.RESOURCE_LIMIT,
+    sandbox_lib.Status.INFRASTRUCTURE: Outcome.INFRASTRUCTURE,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,16 +56,15 @@ class Step:
 
   Attributes:
     state: the state after the actions.
-    team_reward: the reward that all agents share.
-    local_rewards: role -> weighted sum of that role's own reward terms, for
-      the roles that acted.
-    reward_terms: every term by name before weighting, bounded, for the log.
+    team_reward: the reward that all roles share.
+    local_rewards: role -> weighted sum of its reward terms, for the roles that
+      acted.
+    reward_terms: name -> value before weighting, bounded; for the log.
     done: the episode is over.
-    success: the task's checker accepts the state, at the end of an episode.
-      Nothing else sets it.
+    success: the task's checker accepts the final state; nothing else sets it.
     truncated: the episode is over because its turns ran out.
-    outcomes: role -> what became of its action, for the roles that acted.
-    program_runs: programs that the step ran, for the budget.
+    outcomes: role -> outcome, for the roles that acted.
+    program_runs: number of programs that the step ran.
   """
 
   state: State
@@ -72,11 +82,11 @@ class Environment(Protocol):
   """A task for a team of language models.
 
   Attributes:
-    roles: the personas of the team, in the order they act.
-    phases: sets of roles that act on the same state, in order. Sequential
-      play is one role per phase.
+    roles: the personas of the team, in the order in which they act.
+    phases: sets of roles that act on the same state, in order. Sequential play
+      has one role per phase.
     max_turns: passes over the phases before an episode is truncated.
-    team_reward_range: the least and the largest team reward of a step.
+    team_reward_range: minimum and maximum team reward of a step.
   """
 
   roles: tuple[str, ...]
@@ -85,27 +95,27 @@ class Environment(Protocol):
   team_reward_range: tuple[float, float]
 
   def reset(self, task: Task) -> State:
-    """The first state of an episode."""
+    """Returns the first state of an episode."""
 
   def observe(self, state: State, role: str) -> list[Message]:
-    """What `role` is shown in `state`, as whole chat messages.
+    """Returns the complete prompt of `role` in `state`.
 
-    Asked of a role that acts; for a central critic also of those that have
-    acted in this turn.
+    Called for the role that acts, and for a central critic also for the roles
+    that have acted in this turn.
     """
 
   def step(self, state: State, actions: Mapping[str, str]) -> Step:
-    """Applies the texts of one phase's roles to `state`."""
+    """Applies the texts of the roles of one phase to `state`."""
 
   def show(self, state: State) -> Mapping[str, str]:
-    """What a reader of a run is shown of `state`: name -> text.
+    """Describes `state` as name -> text, for records and the report.
 
-    For the records and the report; no agent sees it.
+    No agent sees it.
     """
 
 
 def check_options(
-    max_turns: int, **choices: tuple[str, Collection[str]]) -> None:
+    max_turns: int, **choices: tuple[Any, Collection[Any]]) -> None:
   """Raises ValueError for a bad option of `make_environment`.
 
   Args:
@@ -124,14 +134,15 @@ def check_options(
 def step_all(
     environment: Environment, states: Sequence[State],
     actions: Sequence[Mapping[str, str]]) -> list[Step]:
-  """Steps each state with its actions; for worker processes.
+  """Steps each state with its actions, in a worker process.
 
-  Raises ContractError for a step that is none.
+  Raises:
+    ContractError: an environment returned something other than a valid Step.
   """
   steps = []
   for state, texts in zip(states, actions):
     step = environment.step(state, texts)
-    if problem := _problem(step, texts):
+    if problem := _find_problem(step, texts):
       raise ContractError(
           f'{type(environment).__name__}.step {problem}; see '
           'environments/env_api.py.')
@@ -140,13 +151,13 @@ def step_all(
 
 
 class ContractError(ValueError):
-  """An environment that does not do what `Environment` says."""
+  """An environment violates the contract of `Environment`."""
 
 
-def _problem(step: Any, actions: Mapping[str, str]) -> str:
-  """What is wrong with a step; '' for nothing."""
+def _find_problem(step: Any, actions: Mapping[str, str]) -> str:
+  """Describes how a step violates the contract; '' if it does not."""
   if not isinstance(step, Step):
-    return f'returned {step!r:.100}, which is no Step'
+    return f'returned {step!r:.100}, which is not a Step'
   for name, by_role in (
       ('local_rewards', step.local_rewards), ('outcomes', step.outcomes)):
     if by_role.keys() != actions.keys():
@@ -154,7 +165,7 @@ def _problem(step: Any, actions: Mapping[str, str]) -> str:
               'acted')
   for reward in (step.team_reward, *step.local_rewards.values()):
     if not isinstance(reward, numbers.Real):
-      return f'paid {reward!r:.100}, which is no number'
+      return f'returned the reward {reward!r:.100}, which is not a number'
   if step.success and not step.done:
     return 'returned success=True with done=False'
   return ''

@@ -10,20 +10,16 @@ import subprocess
 import sys
 import types
 
-import jax
 from ml_collections import config_dict
 import numpy as np
 import pytest
 
 from atgrpo_jax import builders
 from atgrpo_jax import main
-from atgrpo_jax import pretrain
 from atgrpo_jax.huggingface import hub
-from atgrpo_jax.huggingface import safetensors as safetensors_lib
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
 from atgrpo_jax.io import workdir as workdir_lib
 from configs import common
-from configs import nano
 from environments import sandbox
 from environments.boards.plan_path import maze
 from environments.boards.sokoban import room
@@ -41,7 +37,6 @@ NAMES = sorted(
     if path.stem not in ('__init__', 'common', 'slices'))
 # What the command in a config's docstring does with it.
 MODES = {
-    'nano': 'pretrain', 'writer': 'pretrain', 'reckoner': 'pretrain',
     'pod': 'compile_check'}
 TRAINING = [name for name in NAMES if name not in MODES]
 # Their default is Qwen3-1.7B.
@@ -433,51 +428,10 @@ def test_prompts_hold_whatever_programmers_say(name, team):
   assert config.buckets.prompt[-1] + config.rollout.max_new_tokens <= 40960
 
 
-# The base model, and the program on it.
-
-
-@pytest.fixture(scope='module')
-def pretrained(tmp_path_factory):
-  """The workdir of a tiny warm start, and the leaves it did not read."""
-  config = nano.get_config()
-  with config.unlocked():
-    del config.tasks.sokoban, config.tasks.sudoku
-  config.update_from_flattened_dict({
-      'tokenizer.num_demonstrations': 10, 'model.hidden_size': 16,
-      'model.intermediate_size': 16, 'model.num_layers': 1,
-      'model.num_heads': 2, 'model.num_kv_heads': 1, 'model.head_dim': 8,
-      **{f'phases.{name}.num_steps': 1 for name in config.phases},
-      'optimizer.warmup_updates': 0, 'buckets.prompt': (512,),
-      'buckets.completion': (160,), 'log_every': 1, 'num_checked': 2})
-  workdir, leaves = tmp_path_factory.mktemp('nano'), _leaves(config)
-  with pytest.MonkeyPatch.context() as patch:
-    read = _record_reads(patch)
-    pretrain.pretrain(config, workdir)
-  return workdir, _unread(leaves, read)
-
-
-def test_warm_start_makes_a_model_folder(pretrained):
-  workdir, unread = pretrained
-  assert not unread
-  folder = workdir / 'model'
-  config = hub.load_config(folder)
-  assert (config.vocab_size, config.hidden_size) == (2048, 16)
-  params = safetensors_lib.load_params(folder, config)
-  assert all(x.dtype == 'float32' for x in jax.tree.leaves(params))
-  assert tokenizer_lib.Tokenizer(folder).vocab_size <= 2048
-  log = (workdir / 'metrics.jsonl').read_text().splitlines()
-  assert [json.loads(line)['step'] for line in log] == [0, 1, 2, 3, 4]
-  skills = json.loads((workdir / 'skills.json').read_text())
-  assert skills.keys() == {
-      f'plan_path/{role}' for role in (
-          'tool', 'tool_1', 'planner', 'judge', 'advisor_1', 'solo')}
-
-
-def test_debug_edition_runs(pretrained, tmp_path):
+def test_debug_edition_runs(tmp_path):
   done = subprocess.run(
       [sys.executable, '-m', 'atgrpo_jax.main',
-       '--config=configs/plan_path.py:debug', f'--workdir={tmp_path}',
-       f'--config.model.folder={pretrained[0] / "model"}'],
+       '--config=configs/plan_path.py:debug', f'--workdir={tmp_path}'],
       cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
   assert done.returncode == 0, done.stderr
   *_, success, report = done.stdout.splitlines()

@@ -30,10 +30,8 @@ from benchmarks import sandbox
 from benchmarks import timing
 from configs import common
 from configs import maths as maths_config
-from configs import nano
 from configs import pod
 from configs import sudoku
-from configs import writer
 from environments.boards import board_game
 from environments.sandbox import gateway
 from environments.writing import env as writing
@@ -190,8 +188,7 @@ def _leaves(config):
 def test_named_keys_are_there():
   known = set()
   for config in (
-      sudoku.get_config(), nano.get_config(), writer.get_config(),
-      pod.get_config()):
+      sudoku.get_config(), pod.get_config()):
     for name in _leaves(config):
       parts = name.split('.')
       known |= {'.'.join(parts[:i + 1]) for i in range(len(parts))}
@@ -537,6 +534,11 @@ def _check_measure(args):
         f'environments.math_problems.{name}.{name}_dataset_builder')
 
 
+def _check_out(args):
+  name, _ = args
+  assert name == '--out'
+
+
 def _check_one_argument(args):
   assert len(args) == 1
 
@@ -549,7 +551,9 @@ def test_commands_can_be_parsed(monkeypatch):
       'environments.sandbox.gateway': gateway.parse,
       'atgrpo_jax.measures': measures.parse,
       'tests.viewer.screenshots': _check_one_argument,
-      'environments.math_problems.measure': _check_measure}
+      'environments.math_problems.measure': _check_measure,
+      **{f'models.{name}.recipe': _check_out
+         for name in ('nano', 'reckoner', 'writer')}}
   for page, module, args in python_commands():
     assert importlib.util.find_spec(module), module
     if module == 'atgrpo_jax.main':

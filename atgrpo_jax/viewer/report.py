@@ -100,8 +100,8 @@ def read_run(workdir: pathlib.Path) -> dict[str, Any]:
   except (LookupError, TypeError) as error:
     raise errors.UserError(
         f'{workdir} lacks {errors.one_line(error)}, which a report needs: it '
-        'was written by a pretraining or by another version. Give a workdir of '
-        '--mode=train or --mode=evaluate.') from error
+        'was written by another version. Give a workdir of --mode=train or '
+        '--mode=evaluate.') from error
 
 
 def _check_steps(

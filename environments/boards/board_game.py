@@ -1,34 +1,66 @@
-"""How a team plays a board game: some propose, one decides.
+"""How a team plays a board game: some roles propose, one decides.
 
-What Plan-Path, Sokoban and Sudoku have in common (arXiv 2510.11062, section
-5). A *move* is whatever a game is played with: a list of steps, or a filled
-grid.
+The common part of Plan-Path, Sokoban and Sudoku (arXiv 2510.11062, section 5).
+A *move* is a list of steps or a filled grid.
 
 Teams:
 
   solo     One agent answers with a move.
-  pair     A *tool* agent writes a program that proposes a move; a *planner*
-           sees the program, its output and the proposal, and decides. Tool
-           first, then planner, in every turn.
+  pair     A *tool* agent writes a program that proposes a move. Then a
+           *planner* sees the program, its output and the proposal, and decides.
   trio, quintet, septet
            One, two or three tools and as many *advisors*, who propose a move
-           themselves. None sees another's proposal. Then a *judge* sees all
+           directly. No one sees another proposal. Then a *judge* sees all
            proposals and decides.
 
-A proposal is tried on a copy of the board. The move of whoever decides is
-played, and is what the next turn starts from.
+A proposal is tried on a copy of the board. The move of the deciding role is
+played, and the next turn starts from its result.
 
-`rewards.py` says what a step pays.
+Reward terms, all in [-1, 1] (`reward_terms` logs them before weighting):
 
-The outcome of an action is the first of these that is true: what became of the
-program, when it failed; PARSE_ERROR without a move; NO_EFFECT when the move, or
-the proposal on its copy, leaves the board as it was; ILLEGAL_ACTION when a part
-of it is illegal; OK.
+  name             role      value                              sees
+  solved           team      1 if the board is solved           the checker
+  progress         decides   `Game.progress` of the move        the board
+  idle             decides   -1 if the move leaves the board    the board
+                             unchanged
+  illegal          decides   -1 x ratio of illegal parts of     the board
+                             the move, up to the solution
+  malformed        decides   -1 without a move                  the text
+  plan_solved      proposes  1 if the proposal solves a copy    the checker
+  plan_progress    proposes  progress on the copy               the board
+  plan_idle        proposes  idle on the copy                   the board
+  plan_illegal     proposes  illegal on the copy                the board
+  plan_malformed   proposes  -1 if the program fails or there   the text, or
+                             is no move                         the run
 
-Deviations from the authors' code: the present board is shown; success is set
-by the checker only, not by the end of the episode; shaping is not discounted;
-answers are parsed, never evaluated; whoever decides sees the proposals of the
-same turn; a program that ends well has not failed, whatever it wrote to stderr.
+None of these is an oracle; a game may add oracle terms, weighted in another
+preset. Progress is undiscounted potential shaping, so it telescopes and a
+circle pays nothing. A move without effect pays less than a random one. No move
+pays less than a malformed answer.
+
+Presets of weights (`REWARDS`):
+
+  mixed               all terms
+  outcome_and_plans   `plan_solved` alone: the checker pays the deciding role
+                      for the board and a proposer for its copy
+  outcome             no local term: only the team's checker pays
+
+With `outcome` the step of a proposer pays nothing at once, so proposers have no
+signal with the return type `immediate`. `monte_carlo` in a tree and
+`return_to_go` and `episode_return` in parallel episodes look further.
+
+The outcome of an action is the first that applies: the failure of the program;
+PARSE_ERROR without a move; NO_EFFECT if the move, or the proposal on its copy,
+leaves the board unchanged; ILLEGAL_ACTION if a part of it is illegal; OK.
+
+Deviations from the authors' code:
+
+1. The prompt shows the current board.
+2. Only the checker sets success, not the end of the episode.
+3. Shaping is not discounted.
+4. Answers are parsed, never evaluated.
+5. The deciding role sees the proposals of the same turn.
+6. A program that exits normally has not failed, whatever it wrote to stderr.
 """
 
 from __future__ import annotations
@@ -39,19 +71,18 @@ import json
 from typing import Any, Protocol
 
 from environments import env_api
-from environments import outcomes as outcomes_lib
 from environments import sandbox as sandbox_lib
 from environments import text
 
-Board = Any  # Frozen; belongs to the game.
-Move = Any  # Frozen; belongs to the game.
+Board = Any  # Frozen; each game has another type.
+Move = Any  # Frozen; each game has another type.
 
-# A program may print 64 KiB; an agent is shown this many bytes of it, and of
-# the program.
+# A program may print 64 KiB. Prompts hold at most this many bytes of its output
+# and of its source.
 SHOWN_OUTPUT = 600
 SHOWN_PROGRAM = 6000
 
-# Team -> roles in the order they act; the last decides.
+# Team -> roles in the order in which they act; the last one decides.
 TEAMS = {
     'solo': ('solo',),
     'pair': ('tool', 'planner'),
@@ -61,23 +92,37 @@ TEAMS = {
     for num, name in enumerate(('trio', 'quintet', 'septet'), 1)
 }
 
+# Weights of the local terms; the algorithm weights the team's term with alpha.
+# The first random move of an episode pays -0.14 to -0.01 on average and a legal
+# one more, so `idle` is below both. `malformed` is the pay of a move that loses
+# all progress and is illegal in nearly all parts.
+REWARDS = {
+    'mixed': {
+        'progress': 0.5, 'idle': 0.2, 'illegal': 0.2, 'malformed': 0.7,
+        'plan_solved': 1.0, 'plan_progress': 0.5, 'plan_idle': 0.2,
+        'plan_illegal': 0.2, 'plan_malformed': 0.7,
+    },
+    'outcome_and_plans': {'plan_solved': 1.0},
+    'outcome': {},
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class Words:
-  """What the prompts of a game are made of.
+  """The phrases of a game's prompts.
 
   Attributes:
-    rules: what every player reads first.
+    rules: first line of every prompt.
     does: what the team does, after 'a team that'.
     alone: what the single agent does, as a sentence.
-    board: what a program reads.
+    board: the input of a program.
     schema: the form of `Game.program_input`.
-    move: a move, in general.
-    solution: what a program prints.
-    example: of a move, as JSON; it solves no task.
-    name: what a proposed move is called.
-    article: before the name in a sentence.
-    played: what becomes of the decision, as a sentence.
+    move: a move in general.
+    solution: the output of a program.
+    example: a move as JSON that solves no task.
+    name: the name of a proposed move.
+    played: what happens to the decision, as a sentence.
+    article: text before the name in a sentence.
   """
 
   rules: str
@@ -93,7 +138,7 @@ class Words:
   article: str = ''
 
   def system_message(self, kind: str, decides: str) -> str:
-    """For a kind of role ('tool', 'planner', ...) of a team."""
+    """The system message of a kind of role ('tool', 'planner', ...)."""
     answer = (
         f'End with one line that holds #### and {self.move}, such as '
         f'#### {self.example}.')
@@ -120,7 +165,7 @@ class Words:
 
 
 class Game(Protocol):
-  """The rules of a game, and what its players are told."""
+  """The rules of a game and the phrases of its prompts."""
 
   words: Words
 
@@ -131,40 +176,40 @@ class Game(Protocol):
     """The board as a picture of characters."""
 
   def describe(self, board: Board) -> str:
-    """What the picture does not say, as sentences."""
+    """Sentences about the board that complete the picture."""
 
   def program_input(self, board: Board) -> Any:
-    """The JSON value that a program finds on stdin."""
+    """The JSON value that a program reads from stdin."""
 
   def parse(self, value: Any) -> Move | None:
-    """A JSON value as a move, if it is one."""
+    """Converts a JSON value to a move; None if it is not one."""
 
   def play(self, board: Board, move: Move) -> tuple[Board, float]:
-    """The board after a move, and the share of the move that is illegal.
+    """Returns the board after a move and the ratio of illegal parts.
 
-    The share is of the parts up to the solution; what follows is not played.
+    Parts after the solution are neither played nor counted.
     """
 
   def solved(self, board: Board) -> bool:
     """The checker."""
 
   def progress(self, before: Board, after: Board) -> float:
-    """The fall of a potential, in [-1, 1]; 0 for equal boards."""
+    """The decrease of a potential, in [-1, 1]; 0 for equal boards."""
 
   def oracle_terms(self, board: Board) -> Mapping[str, float]:
-    """Terms that see more than the players; perhaps none."""
+    """Terms that use more than the players know; may be empty."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Proposal:
-  """What a tool or an advisor proposed in this turn.
+  """The proposal of a tool or an advisor in this turn.
 
   Attributes:
-    role: who.
-    move: the proposal, if there is one.
-    program: of a tool that wrote one.
-    output: what the program printed.
-    error: the last line of the program's stderr, if it failed.
+    role: the role that proposes.
+    move: the proposed move; None without one.
+    program: the source, for a tool that wrote one.
+    output: stdout of the program.
+    error: last line of its stderr if it failed.
   """
 
   role: str
@@ -179,10 +224,10 @@ class State:
   """A game in progress.
 
   Attributes:
-    task_id: the task's name in its data set.
-    board: where the game stands.
-    turn: turns that are over.
-    proposals: of this turn, from their steps until a move is played.
+    task_id: id of the task.
+    board: the current board.
+    turn: number of completed turns.
+    proposals: proposals of this turn, until a move is played.
   """
 
   task_id: str
@@ -198,7 +243,7 @@ class BoardGame:
   game: Game
   roles: tuple[str, ...]
   weights: Mapping[str, float]
-  sandbox: sandbox_lib.Sandbox | None  # None where no role writes programs.
+  sandbox: sandbox_lib.Sandbox | None  # None if no role writes programs.
   max_turns: int
 
   team_reward_range = (0.0, 1.0)
@@ -221,7 +266,9 @@ class BoardGame:
     if kind == 'planner':
       parts.append(self._report(*state.proposals))
     elif kind == 'judge':
-      parts.extend(map(self._proposed, state.proposals))
+      parts.extend(
+          f'{proposal.role} proposed {self._move_text(proposal)}'
+          for proposal in state.proposals)
     return [
         {'role': 'system',
          'content': game.words.system_message(kind, self.roles[-1])},
@@ -243,24 +290,24 @@ class BoardGame:
         'board': self.game.show(state.board),
         'description': self.game.describe(state.board)}
     for proposal in state.proposals:
-      for name, part, limit in (
+      for name, content, limit in (
           ('program', proposal.program, SHOWN_PROGRAM),
           ('output', proposal.output, SHOWN_OUTPUT),
           ('error', proposal.error, SHOWN_OUTPUT)):
-        if part:
-          shown[f'{proposal.role}: {name}'] = text.shorten(part, limit)
+        if content:
+          shown[f'{proposal.role}: {name}'] = text.shorten(content, limit)
     return shown
 
   def _run(
       self, state: State, role: str,
       action: str) -> tuple[Proposal, env_api.Outcome]:
-    """Runs a tool's program."""
+    """Runs the program of a tool."""
     program = text.last_program(action)
     if program is None:
       return Proposal(role, None), env_api.Outcome.PARSE_ERROR
     result = self.sandbox.run(
         program, stdin=json.dumps(self.game.program_input(state.board)))
-    outcome, move = outcomes_lib.OF_STATUS[result.status], None
+    outcome, move = env_api.STATUS_TO_OUTCOME[result.status], None
     if outcome is env_api.Outcome.OK:
       move = self.game.parse(text.last_json_line(result.stdout))
       if move is None:
@@ -273,7 +320,7 @@ class BoardGame:
   def _propose(
       self, state: State, proposal: Proposal,
       outcome: env_api.Outcome) -> env_api.Step:
-    """Tries a proposal on a copy."""
+    """Tries a proposal on a copy of the board."""
     _, solved, tried, outcome = self._try(state.board, proposal.move, outcome)
     terms = {'plan_solved': float(solved)} | {
         f'plan_{name}': value for name, value in tried.items()}
@@ -289,7 +336,7 @@ class BoardGame:
   def _decide(
       self, state: State, role: str, move: Move | None,
       outcome: env_api.Outcome) -> env_api.Step:
-    """Plays the move of whoever decides."""
+    """Plays the move of the deciding role."""
     board, success, terms, outcome = self._try(state.board, move, outcome)
     turn = state.turn + 1
     truncated = not success and turn >= self.max_turns
@@ -304,10 +351,9 @@ class BoardGame:
   def _try(
       self, board: Board, move: Move | None, outcome: env_api.Outcome,
   ) -> tuple[Board, bool, dict[str, float], env_api.Outcome]:
-    """The board after a move, if it is solved, the terms, and the outcome.
+    """Returns the board after a move, whether it is solved, terms and outcome.
 
-    `outcome` is what is known before a move is played; it stays when there is
-    none.
+    The given outcome is that of parsing, and stays without a move.
     """
     after, illegal, idle = board, 0.0, False
     if move is not None:
@@ -328,7 +374,7 @@ class BoardGame:
     return sum(self.weights.get(name, 0.0) * x for name, x in terms.items())
 
   def _report(self, proposal: Proposal) -> str:
-    """What a planner is shown of the tool's work."""
+    """The planner's view of the tool's program."""
     if proposal.program is None:
       return 'The tool agent wrote no program.'
     program = text.shorten(proposal.program, SHOWN_PROGRAM)
@@ -340,24 +386,20 @@ class BoardGame:
     lines.append(f'Proposed {self._move_text(proposal)}')
     return '\n'.join(lines)
 
-  def _proposed(self, proposal: Proposal) -> str:
-    """What a judge is shown of a proposal."""
-    return f'{proposal.role} proposed {self._move_text(proposal)}'
-
   def _move_text(self, proposal: Proposal) -> str:
     move = 'none' if proposal.move is None else json.dumps(proposal.move)
     return f'{self.game.words.name}: {move}'
 
 
 def kind_of(role: str) -> str:
-  """'tool' of 'tool_2'."""
+  """'tool' for 'tool_2'."""
   return role.partition('_')[0]
 
 
 def parse_list(
-    value: Any, words: Container[str], longest: int) -> tuple[str, ...] | None:
-  """`value` if it is a list of some of `words`, no longer than `longest`."""
-  if not isinstance(value, list) or len(value) > longest:
+    value: Any, words: Container[str], max_size: int) -> tuple[str, ...] | None:
+  """Returns `value` as a tuple if it is a list of at most `max_size` words."""
+  if not isinstance(value, list) or len(value) > max_size:
     return None
   if not all(isinstance(word, str) and word in words for word in value):
     return None
@@ -365,25 +407,19 @@ def parse_list(
 
 
 def make_environment(
-    game: Game, *, rewards: Mapping[str, Mapping[str, float]], team: str,
-    max_turns: int, reward: str,
-    sandbox: sandbox_lib.Sandbox | None) -> BoardGame:
-  """A team that plays a game.
+    game: Game, *, team: str, max_turns: int, reward: str,
+    sandbox: sandbox_lib.Sandbox | None,
+    rewards: Mapping[str, Mapping[str, float]] = REWARDS) -> BoardGame:
+  """Builds the environment of a config.
 
   Args:
-    game: its rules.
-    rewards: preset -> weights of the local terms.
-    team: one of `TEAMS`.
+    game: the rules.
+    team: a key of `TEAMS`.
     max_turns: turns before an episode is truncated.
-    reward: a preset.
-    sandbox: runs the programs of teams that write some.
+    reward: a key of `rewards`.
+    sandbox: runs the programs of tools.
+    rewards: preset -> weights of the local terms.
   """
-  for name, value, known in (
-      ('team', team, TEAMS), ('reward', reward, rewards)):
-    if value not in known:
-      raise ValueError(
-          f'environment.{name}={value!r} is not one of {sorted(known)}.')
-  if max_turns < 1:
-    raise ValueError(
-        f'environment.max_turns={max_turns}: an episode needs at least 1.')
+  env_api.check_options(
+      max_turns, team=(team, TEAMS), reward=(reward, rewards))
   return BoardGame(game, TEAMS[team], rewards[reward], sandbox, max_turns)

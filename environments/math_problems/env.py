@@ -33,7 +33,6 @@ import dataclasses
 import re
 
 from environments import env_api
-from environments import outcomes as outcomes_lib
 from environments import sandbox as sandbox_lib
 from environments import text as text_lib
 from environments.math_problems import grader
@@ -122,7 +121,7 @@ class Mathematics:
           state, prompts.Attempt('tool', None), terms,
           env_api.Outcome.PARSE_ERROR)
     result = self.sandbox.run(program)
-    outcome, answer, error = outcomes_lib.OF_STATUS[result.status], None, ''
+    outcome, answer, error = env_api.STATUS_TO_OUTCOME[result.status], None, ''
     if outcome is env_api.Outcome.OK:
       answer = printed_answer(result.stdout)
       terms['ran'] = float(bool(result.stdout.strip()))

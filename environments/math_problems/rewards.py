@@ -30,7 +30,8 @@ Presets (`REWARDS`):
   mixed    all terms above, with the weights of the paper
   outcome  only the team's checker pays. A step of the tool, and a step that
            does not end the episode, have no immediate reward;
-           environments/boards/rewards.py lists return types that look further
+           environments/boards/board_game.py lists return types that look
+           further
 """
 
 _REASONER = {'boxed': 0.2, 'right': 0.8}

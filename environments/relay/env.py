@@ -142,10 +142,8 @@ def make_environment(
     sandbox: sandbox_lib.Sandbox | None, boost: bool = False) -> Relay:
   """The environment that a config describes; `team` is one of `TEAMS`."""
   del sandbox  # No role writes programs.
-  if team not in TEAMS or reward not in REWARDS:
-    raise ValueError(
-        f'environment.team={team!r}, reward={reward!r}: a relay has one of the '
-        f'teams {sorted(TEAMS)} and one of the rewards {sorted(REWARDS)}.')
+  env_api.check_options(
+      max_turns, team=(team, TEAMS), reward=(reward, REWARDS))
   relay = Relay(max_turns, boost, REWARDS[reward], TEAMS[team])
   if max_turns <= relay.delay:
     raise ValueError(

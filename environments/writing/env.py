@@ -6,19 +6,18 @@
   arxiv_a, arxiv_b   background, and methods, of an introduction to a paper;
                      two versions of the released reward
   posts              tldr for a model of a million parameters, on generated
-                     posts; a text counts as empty if one of its sentences is
-                     not of a grammar, or two are about the same fact
+                     posts; a text counts as empty if a sentence is not in the
+                     grammar, or if two are about the same fact
 
 Teams; the first role writes the first text, the second role the second:
 
-  pair        Both write at the same time; neither sees the other.
-  pipeline    The second sees the first text.
-  discussion  Two turns. The first is that of a pair; in the second each sees
-              both texts and writes its own again. Only the second is paid.
-  solo        One agent writes both, with a marker line between them.
+  pair        Both write at the same time; neither sees the other text.
+  pipeline    The second writer sees the first text.
+  discussion  The first turn is like a pair. In the second turn each writer sees
+              both texts and writes again. Only the second turn is paid.
+  solo        One agent writes both texts, with a marker line between them.
 
-What counts of a reply is what stands behind the thinking, without blanks at its
-ends.
+A text is the reply after the thinking part, stripped of blanks.
 
 Reward terms, all of the team, in the points of the paper (`rewards.py`):
 
@@ -30,15 +29,15 @@ Reward terms, all of the team, in the points of the paper (`rewards.py`):
                                                                  arxiv: both
   jaccard      0 to 0.6    common content words                  both texts
 
-The team's reward is their sum divided by 2.98, the most that can be reached, so
-it lies in [0, 1]. Nothing else pays anybody, and the only preset is `outcome`.
-A phase that is not the last of its episode has no terms and pays 0.
+The team reward is their sum divided by the maximum, 2.98, so it lies in [0, 1].
+There are no local rewards, and the only preset is `outcome`. A phase before the
+last one of its episode has no terms and pays 0.
 
-`success`: no gate stopped the scoring, so that all four levels were scored.
+`success`: no gate stopped the scoring, so all four levels were scored.
 
-PARSE_ERROR is an empty text and, of solo, a reply without the marker line. Such
-a reply has no second text, which pays 0; the released baseline cuts it at a
-random character.
+PARSE_ERROR: an empty text, or a reply of `solo` without the marker line. Such a
+reply has no second text and pays 0; the released baseline cuts it at a random
+character.
 """
 
 from __future__ import annotations
@@ -62,10 +61,10 @@ class State:
   """An episode between two steps.
 
   Attributes:
-    task_id: the task's name in its data set.
+    task_id: id of the task.
     source: the post or the abstract.
-    turn: turns that are over.
-    texts: what was written and the next phase sees.
+    turn: number of completed turns.
+    texts: the texts that the next phase sees.
   """
 
   task_id: str
@@ -80,8 +79,8 @@ class Writing:
 
   Attributes:
     team: one of `TEAMS`.
-    kind: one of `rewards.SPECS`.
-    matching: of transition words; one of `transitions.MATCHING`.
+    kind: a key of `rewards.SPECS`.
+    matching: how transition words are found; one of `transitions.MATCHING`.
   """
 
   team: str
@@ -159,32 +158,28 @@ def make_environment(
     *, team: str, max_turns: int, reward: str,
     sandbox: sandbox_lib.Sandbox | None, kind: str,
     matching: str = 'words') -> Writing:
-  """The environment that a config describes.
+  """Builds the environment of a config.
 
   Args:
     team: one of `TEAMS`.
-    max_turns: 2 for a discussion, else 1.
+    max_turns: 2 for a discussion, otherwise 1.
     reward: 'outcome'.
-    sandbox: not used; no role writes programs.
-    kind: one of `rewards.SPECS`.
-    matching: of transition words: 'words', or 'substring' as in the released
-      code.
+    sandbox: ignored; no role writes programs.
+    kind: a key of `rewards.SPECS`.
+    matching: 'words', or 'substring' as in the released code.
   """
   del sandbox
-  for name, value, known in (
-      ('team', team, TEAMS), ('options.kind', kind, rewards.SPECS),
-      ('options.matching', matching, transitions.MATCHING)):
-    if value not in known:
-      raise ValueError(
-          f'environment.{name}={value!r} is not one of {sorted(known)}.')
+  env_api.check_options(max_turns, team=(team, TEAMS), **{
+      'options.kind': (kind, rewards.SPECS),
+      'options.matching': (matching, transitions.MATCHING)})
   if reward != 'outcome':
     raise ValueError(
-        f'environment.reward={reward!r}: writers are paid as a team and have '
-        "no terms of their own; the only reward is 'outcome'.")
+        f"environment.reward={reward!r}: expected 'outcome', because writers "
+        'have no local terms.')
   if max_turns != _num_turns(team):
     raise ValueError(
-        f'environment.max_turns={max_turns}: the team {team!r} plays exactly '
-        f'{_num_turns(team)}.')
+        f'environment.max_turns={max_turns}: expected {_num_turns(team)} for '
+        f'the team {team!r}.')
   return Writing(team, kind, matching)
 
 

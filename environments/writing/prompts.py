@@ -1,9 +1,8 @@
-"""What writers are told: MAGRPO's writing tasks in our own words.
+"""Prompts of MAGRPO's writing tasks (arXiv 2508.04652), rephrased.
 
-The pair's prompts hold the source and what a role is to write, as in the
-released code (arXiv 2508.04652), and no number that the reward looks at. Who
-writes later in a pipeline, who refines in a discussion, and who writes alone is
-also told how the two texts are to go together.
+As in the released code, the prompts of a pair hold the source and the request,
+without the numbers of the reward. The second writer of a pipeline, the writers
+of a second turn and the single agent also read how the texts should fit.
 """
 
 from __future__ import annotations
@@ -13,22 +12,21 @@ import dataclasses
 
 from environments import env_api
 
-# A line of its own between the two texts of one writer. The released baseline
-# has the same marker.
+# The line between the two texts of one writer, as in the released baseline.
 MARKER = '[PARAGRAPH_SPLIT]'
 _NOTHING = '(no text)'
 
 
 @dataclasses.dataclass(frozen=True)
 class Words:
-  """What the prompts of a task are made of.
+  """The phrases of a task's prompts.
 
   Attributes:
-    source: what the writers are shown.
-    roles: who writes the first and the second text.
-    asks: for each role, what it is asked for.
-    together: how the second text goes with the first.
-    alone: what one writer of both texts is asked for.
+    source: name of the source.
+    roles: the writers of the first and the second text.
+    asks: the request to each role.
+    together: how the second text should fit the first.
+    alone: the request to a writer of both texts.
   """
 
   source: str
@@ -90,12 +88,12 @@ def messages(
   """The prompt of a role.
 
   Args:
-    words: of the task.
+    words: the phrases of the task.
     team: 'pair', 'solo', 'pipeline' or 'discussion'.
     role: one of `words.roles`, or 'solo'.
     source: the post or the abstract.
-    texts: what the role is shown beside it: the first text, for the second
-      writer of a pipeline; both, for the second turn of a discussion.
+    texts: earlier texts: the first one for the second writer of a pipeline,
+      both for the second turn of a discussion.
   """
   if team == 'solo':
     system = (
@@ -118,10 +116,7 @@ def messages(
 
 
 def split(text: str) -> tuple[str, str]:
-  """The two texts around the first line that is the marker.
-
-  Without it, all of the text is the first, and the second is empty.
-  """
+  """Splits a text at the first marker line; without it the second is empty."""
   lines = text.split('\n')
   for index, line in enumerate(lines):
     if line.strip() == MARKER:

@@ -1,4 +1,4 @@
-"""What two texts are paid for: the rewards of MAGRPO's writing tasks.
+"""Rewards of MAGRPO's writing tasks.
 
 Four levels (arXiv 2508.04652 and its released code):
 
@@ -10,40 +10,38 @@ Four levels (arXiv 2508.04652 and its released code):
   3      vocabulary   0 to 0.5        different words of the second text /
                                       different words of the first
   4      transitions  0 to 0.4 x t    categories of transition words: t is 0
-                                      without any, 0.4 with one, and 0.05 more
-                                      for each further one, 1 at most
+                                      for none, 0.4 for one, and 0.05 more for
+                                      each additional one, up to 1
          jaccard      0 to 0.6        Jaccard index J of the sets of content
                                       words: min(J, cap) / cap; J of two empty
                                       sets is 1
 
-Each level is a gate: where structure is missed or a ratio lies outside of its
-window, scoring stops and keeps the points so far. At the ends of a window the
-points are 0 and scoring goes on. A word is `\\w+` in lower case; level 3 does
-not leave out stop words, the Jaccard index does.
+The first three levels are gates: if the structure is wrong or a ratio is
+outside of its window, scoring stops and keeps the points so far. At the ends of
+a window a level has 0 points and scoring continues. A word is `\\w+` in lower
+case. Level 3 includes stop words, the Jaccard index does not.
 
 `SPECS` has the numbers of each task:
 
   tldr      Summaries of a post.
-  arxiv_a   Two parts of an introduction. The window of the ratio is that of the
-            released docstring and of one of the released commits: 1.0 to 1.3.
-  arxiv_b   The same, with the window of another commit, which has the same
-            docstring: 1.3 to 1.6.
-  posts     `tldr` for texts of a model of a million parameters: a text counts
-            as empty if one of its sentences is not of a grammar, or two are
-            about the same fact, and only facts are content words (see
-            environments/writing/posts).
+  arxiv_a   Two parts of an introduction. The window of the ratio is 1.0 to 1.3,
+            as in the released docstring and one of the released commits.
+  arxiv_b   The same with a window of 1.3 to 1.6, as in another commit with the
+            same docstring.
+  posts     `tldr` for a model of a million parameters. A text counts as empty
+            if a sentence is not in the grammar or two are about the same fact,
+            and only facts are content words (environments/writing/posts).
 
 Deviations from the released code:
 
-1. The return is the points divided by what can be reached, 2.98, and not by the
-   nominal 3: the 12 categories give t = 0.95.
-2. A first text without any word stops at level 3, where its ratio would be
-   undefined.
-3. The word lists are our own, and are matched at word boundaries; see
+1. The return is the points divided by the maximum, 2.98, and not by the nominal
+   3, because the 12 categories give t = 0.95.
+2. A first text without words stops at level 3, since its ratio is undefined.
+3. The word lists are ours and are matched at word boundaries; see
    `environments.writing.transitions`.
 
-The paper says that coherence grows logarithmically with the categories; the
-released code, and ours, are linear.
+In the paper coherence grows logarithmically with the number of categories; in
+the released code and here it grows linearly.
 """
 
 from __future__ import annotations
@@ -68,8 +66,8 @@ class Window:
   high: float = math.inf
   end: float = math.inf
 
-  def share(self, x: float) -> float | None:
-    """In [0, 1]; None outside of the window."""
+  def value(self, x: float) -> float | None:
+    """The value in [0, 1]; None outside of the window."""
     if not self.start <= x <= self.end:
       return None
     if x < self.low:
@@ -105,7 +103,7 @@ class Spec:
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-  """Points of each term, and the level where scoring stopped.
+  """Points of each term, and the level at which scoring stopped.
 
   Attributes:
     structure: 0 or 0.5.
@@ -113,7 +111,7 @@ class Scores:
     vocabulary: 0 to 0.5.
     transitions: 0 to 0.38.
     jaccard: 0 to 0.6.
-    stopped: 'structure', 'ratio', 'vocabulary', or '' when all four levels were
+    stopped: 'structure', 'ratio', 'vocabulary', or '' if all four levels were
       scored.
   """
 
@@ -138,7 +136,7 @@ class Scores:
 
   @property
   def normalised(self) -> float:
-    """The return: the share of the points that can be reached, 0 to 1."""
+    """The return: points divided by the maximum, 0 to 1."""
     return self.total / MAX_TOTAL
 
 
@@ -170,39 +168,39 @@ def score(
   """Scores two texts.
 
   Args:
-    first: the text of the first role (concise, or background).
-    second: that of the second (detailed, or method).
-    spec: one of `SPECS`.
-    matching: of transition words; one of `transitions.MATCHING`.
+    first: the text of the first role (concise or background).
+    second: the text of the second role (detailed or method).
+    spec: a value of `SPECS`.
+    matching: how transition words are found; one of `transitions.MATCHING`.
   """
-  for text, (fewest, most) in (
+  for text, (min_tokens, max_tokens) in (
       (first, spec.first_tokens), (second, spec.second_tokens)):
-    if not fewest <= len(text.split()) <= most:
+    if not min_tokens <= len(text.split()) <= max_tokens:
       return Scores(stopped='structure')
   scores = Scores(structure=0.5)
-  share = spec.ratio.share(len(second) / len(first))
-  if share is None:
+  ratio = spec.ratio.value(len(second) / len(first))
+  if ratio is None:
     return dataclasses.replace(scores, stopped='ratio')
-  scores = dataclasses.replace(scores, ratio=share)
+  scores = dataclasses.replace(scores, ratio=ratio)
   words = find_words(first), find_words(second)
-  share = None
+  vocabulary = None
   if words[0]:
-    share = spec.vocabulary.share(len(words[1]) / len(words[0]))
-  if share is None:
+    vocabulary = spec.vocabulary.value(len(words[1]) / len(words[0]))
+  if vocabulary is None:
     return dataclasses.replace(scores, stopped='vocabulary')
   searched = f'{first} {second}' if spec.transitions_in_both else second
   return dataclasses.replace(
-      scores, vocabulary=0.5 * share,
-      transitions=0.4 * transition_share(
+      scores, vocabulary=0.5 * vocabulary,
+      transitions=0.4 * transition_ratio(
           len(transitions.find_categories(searched, matching))),
-      jaccard=0.6 * jaccard_share(*words, spec))
+      jaccard=0.6 * jaccard_ratio(*words, spec))
 
 
 def paper_metrics(terms: Mapping[str, float]) -> dict[str, float]:
-  """What the paper reports of the points of all terms, each a share.
+  """The metrics of the paper, as ratios of the maximum points.
 
-  structure: of the points of levels 1 to 3. style: of those of the Jaccard
-  index. coherence: t, which the 12 categories bring to 0.95.
+  structure: levels 1 to 3. style: the Jaccard index. coherence: t, at most 0.95
+  with 12 categories.
   """
   return {
       'structure': (
@@ -211,8 +209,8 @@ def paper_metrics(terms: Mapping[str, float]) -> dict[str, float]:
       'return': sum(terms.values()) / MAX_TOTAL}
 
 
-def transition_share(num_categories: int) -> float:
-  """t: 0.4 for one category and 0.05 for each further one, 1 at most."""
+def transition_ratio(num_categories: int) -> float:
+  """t: 0.4 for one category and 0.05 for each additional one, up to 1."""
   return min(0.4 + 0.05 * (num_categories - 1), 1.0) if num_categories else 0.0
 
 
@@ -221,7 +219,7 @@ def find_words(text: str) -> set[str]:
   return set(_WORD.findall(text.lower()))
 
 
-def jaccard_share(first: set[str], second: set[str], spec: Spec) -> float:
+def jaccard_ratio(first: set[str], second: set[str], spec: Spec) -> float:
   """min(J, cap) / cap of two sets of words, without stop words."""
   first, second = first - spec.stop_words, second - spec.stop_words
   if not first and not second:

@@ -1,16 +1,16 @@
-"""Which kinds of transition words a text has, and which words have no content.
+"""Lists of transition words and stop words.
 
-The categories are those of MAGRPO (arXiv 2508.04652). The lists are our own and
-about as long as the released ones, from which nothing is copied; so coherence
-is comparable in kind, but not to the last digit. An entry is a word or a phrase
-in lower case.
+The categories are those of MAGRPO (arXiv 2508.04652). The lists are ours, about
+as long as the released ones, and copy nothing from them, so coherence is
+comparable in kind but not to the last digit. An entry is a word or a phrase in
+lower case.
 
-How a text is searched:
+Matching:
 
-  words      An entry begins and ends at word boundaries. The words of a phrase
-             may be apart by any blanks. The default.
-  substring  An entry counts wherever its characters stand, as in the released
-             code: 'so' in 'also', 'yet' in 'Yeti'.
+  words      An entry starts and ends at word boundaries; any blanks separate
+             the words of a phrase. The default.
+  substring  An entry matches anywhere, as in the released code: 'so' in 'also',
+             'yet' in 'Yeti'.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import re
 
 MATCHING = ('words', 'substring')
 
-# Category -> entries. No entry is in two categories; but one may stand in
-# another, as 'so' in 'even so', which then counts for both categories.
+# Category -> entries. No entry is in two categories, but one may contain
+# another: 'even so' also counts for the category of 'so'.
 CATEGORIES = {
     'elaboration': (
         'also', 'furthermore', 'moreover', 'besides', 'additionally',
@@ -120,7 +120,7 @@ _PATTERNS = {
 
 
 def find_categories(text: str, matching: str = 'words') -> frozenset[str]:
-  """The categories of which the text has an entry; `matching` of `MATCHING`."""
+  """Categories with an entry in the text; `matching` is one of `MATCHING`."""
   text = text.lower()
   if matching == 'words':
     return frozenset(

@@ -100,17 +100,16 @@ def test_split_without_tasks_names_the_choices(data_dir, split):
   assert '\n' not in message
 
 
-@pytest.mark.parametrize('module, options, words', [
-    ('environments.nim', (), "no builder module 'environments.nim'"),
-    (__name__, (None, 'greek'), f"{__name__} has no config 'greek'"),
-    (__name__, ('gs://bucket/data',), "'gs://bucket/data' is remote")])
-def test_what_cannot_be_loaded_is_named(module, options, words):
-  with pytest.raises(ValueError, match=words):
+@pytest.mark.parametrize('module, options, named', [
+    ('environments.nim', (), "dataset.builder='environments.nim'"),
+    (__name__, (None, 'greek'), "dataset.config='greek'"),
+    (__name__, ('gs://bucket/data',), "data_dir='gs://bucket/data' is remote")])
+def test_an_unusable_argument_is_named(module, options, named):
+  with pytest.raises(ValueError, match=named):
     datasets.load(module, 'test', *options)
 
 
-def test_missing_import_of_a_builder_is_not_called_a_wrong_module(
-    tmp_path, monkeypatch):
+def test_a_missing_import_of_a_builder_is_named(tmp_path, monkeypatch):
   monkeypatch.syspath_prepend(tmp_path)
   (tmp_path / 'nim_dataset_builder.py').write_text('import no_such_library\n')
   with pytest.raises(ValueError, match='cannot be imported.*no_such_library'):

@@ -29,13 +29,13 @@ def test_good_steps():
 
 
 @pytest.mark.parametrize('step, words', [
-    (None, 'Returns.step returned None, which is no Step'),
+    (None, 'Returns.step returned None, which is not a Step'),
     ({'local_rewards': {'b': 1}}, r"local_rewards of \['b'\], but \['a'\]"),
     ({'outcomes': {}}, r"outcomes of \[\], but \['a'\] acted"),
-    ({'team_reward': '1'}, "paid '1', which is no number"),
-    ({'local_rewards': {'a': None}}, 'paid None'),
+    ({'team_reward': '1'}, "reward '1', which is not a number"),
+    ({'local_rewards': {'a': None}}, 'reward None'),
     ({'done': False}, 'success=True with done=False')])
-def test_what_is_no_step_is_named(step, words):
+def test_an_invalid_step_is_named(step, words):
   if step is not None:
     step = dataclasses.replace(GOOD, **step)
   with pytest.raises(env_api.ContractError, match=words):

@@ -10,12 +10,12 @@ import tokenizers
 
 from atgrpo_jax import errors
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
-from configs import nano
+from models.nano import recipe
 
 GOLDENS = pathlib.Path(__file__).parents[1] / 'goldens'
 PROMPTS = json.loads((GOLDENS / 'qwen3_prompts.json').read_text('utf-8'))
 VOCAB_SIZE = 320
-PIECES = nano.get_config().tokenizer.pieces
+PIECES = recipe.RECIPE.token_pattern
 TEXTS = [
     'U is one row up, D down, L one column left, R right.',
     '#.##.\n.A..#\n#..G.\n##...',

@@ -8,7 +8,6 @@ import dataclasses
 import os
 
 from environments import env_api
-from environments import outcomes as outcomes_lib
 from environments import sandbox as sandbox_lib
 
 _KILL = '''
@@ -73,4 +72,5 @@ class Programs:
         team_reward=float(success), local_rewards={'a': number / 10},
         reward_terms={'number': number}, done=success or truncated,
         success=success, truncated=truncated,
-        outcomes={'a': outcomes_lib.OF_STATUS[result.status]}, program_runs=1)
+        outcomes={'a': env_api.STATUS_TO_OUTCOME[result.status]},
+        program_runs=1)

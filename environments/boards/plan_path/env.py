@@ -1,10 +1,10 @@
 """Plan-Path: a team walks through a 10x10 maze (arXiv 2510.11062, section 5).
 
-Moves are walked one by one until the goal is reached; what is left of the list
-is not looked at. A move into a wall or off the grid does nothing and counts as
-illegal. The potential of `progress` is the Manhattan distance to the goal, as a
-share of the largest. Teams are those of `environments.boards.board_game`,
-reward terms those of `environments.boards.rewards`; none uses shortest paths.
+Moves are made one by one until the goal is reached; the rest of the list is
+ignored. A move into a wall or off the grid does nothing and counts as illegal.
+The potential of `progress` is the Manhattan distance to the goal, divided by
+the maximum. Teams and reward terms are those of
+`environments.boards.board_game`; none uses shortest paths.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from typing import Any
 from environments import env_api
 from environments import sandbox as sandbox_lib
 from environments.boards import board_game
-from environments.boards import rewards
 
 DELTAS = {'U': (-1, 0), 'D': (1, 0), 'L': (0, -1), 'R': (0, 1)}
-MAX_MOVES = 100  # A longer list is malformed; the grid has 100 cells.
+MAX_MOVES = 100  # A longer list is malformed. The grid has 100 cells.
 
 Cell = tuple[int, int]
 Moves = tuple[str, ...]
@@ -102,10 +101,10 @@ class PlanPath:
 def make_environment(
     *, team: str, max_turns: int, reward: str,
     sandbox: sandbox_lib.Sandbox | None) -> board_game.BoardGame:
-  """The environment that a config describes."""
+  """Builds the environment of a config."""
   return board_game.make_environment(
-      PlanPath(), rewards=rewards.REWARDS, team=team, max_turns=max_turns,
-      reward=reward, sandbox=sandbox)
+      PlanPath(), team=team, max_turns=max_turns, reward=reward,
+      sandbox=sandbox)
 
 
 def walk(
@@ -114,8 +113,7 @@ def walk(
   """Walks `moves` up to the goal.
 
   Returns:
-    the last position, the number of moves until then, and of the illegal ones
-    among them.
+    the last position, the number of moves made, and how many were illegal.
   """
   walked = illegal = 0
   for move in moves:

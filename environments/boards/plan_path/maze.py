@@ -14,15 +14,16 @@ import numpy as np
 SIZE = 10
 WALL_PROBABILITY = 0.22
 WALL, FREE = '#', '.'
-# Twenty random moves reach a goal 2 moves away in 43% of mazes, 4 away in 15%
-# and 6 away in 5%: shorter tasks would reward a team that cannot plan.
+# Twenty random moves reach a goal at distance 2 in 43% of mazes, at distance 4
+# in 15% and at distance 6 in 5%, so shorter tasks would pay a team that cannot
+# plan.
 MIN_SHORTEST_PATH = 6
 
 
 def shortest_path_length(
     grid: Sequence[str], start: Sequence[int], goal: Sequence[int]
 ) -> int | None:
-  """Moves on a shortest path between two free cells; None if there is none."""
+  """Length of a shortest path between free cells; None if there is none."""
   goal = tuple(goal)
   frontier = [tuple(start)]
   seen = set(frontier)
@@ -45,10 +46,9 @@ def shortest_path_length(
 
 
 def random_task(rng: np.random.Generator) -> dict[str, Any]:
-  """Draws mazes until the goal is at least MIN_SHORTEST_PATH moves away.
+  """Draws whole mazes until the shortest path is long enough.
 
-  A rejected maze is drawn anew as a whole, so the tasks follow the plain
-  distribution (independent walls, uniform free cells) given that they pass.
+  Walls are independent; start and goal are uniform over free cells.
   """
   while True:
     walls = rng.random((SIZE, SIZE)) < WALL_PROBABILITY

@@ -1,17 +1,16 @@
 """Sokoban: a team pushes boxes onto goals in a 6x6 room (arXiv 2510.11062).
 
-Moves are made one by one until every box stands on a goal; what is left of the
-list is not looked at. A move into a wall, off the grid, or of a box that cannot
-be pushed does nothing and counts as illegal. The potential of `progress` is the
-Manhattan distance of the boxes to the goals under the best assignment. Teams
-are those of `environments.boards.board_game`, reward terms those of
-`environments.boards.rewards`, with one more, an oracle:
+Moves are made one by one until every box stands on a goal; the rest of the list
+is ignored. A move into a wall, off the grid, or of a box that cannot be pushed
+does nothing and counts as illegal. The potential of `progress` is the Manhattan
+distance of the boxes to the goals under the best assignment. Teams and reward
+terms are those of `environments.boards.board_game`, with an additional oracle:
 
-  deadlock (plan_deadlock)   -1 when a box can never reach a goal again; it
-                             sees which cells are dead, which takes a search
+  deadlock (plan_deadlock)   -1 if a box can never reach a goal again; sees
+                             which cells are dead, which takes a search
 
-It counts only in the preset `oracle`, in which a malformed answer costs more by
-as much: it stays the worst of all.
+Only the preset `oracle` weights it. There a malformed answer costs more by the
+same amount, so that it remains the worst.
 """
 
 from __future__ import annotations
@@ -24,13 +23,12 @@ from typing import Any
 from environments import env_api
 from environments import sandbox as sandbox_lib
 from environments.boards import board_game
-from environments.boards import rewards
 from environments.boards.sokoban import room
 
 MAX_MOVES = 100  # A longer list is malformed.
 
-REWARDS = rewards.REWARDS | {
-    'oracle': rewards.REWARDS['mixed'] | {
+REWARDS = board_game.REWARDS | {
+    'oracle': board_game.REWARDS['mixed'] | {
         'deadlock': 0.2, 'malformed': 0.9,
         'plan_deadlock': 0.2, 'plan_malformed': 0.9},
 }
@@ -130,7 +128,7 @@ class Sokoban:
 def make_environment(
     *, team: str, max_turns: int, reward: str,
     sandbox: sandbox_lib.Sandbox | None) -> board_game.BoardGame:
-  """The environment that a config describes."""
+  """Builds the environment of a config."""
   return board_game.make_environment(
       Sokoban(), rewards=REWARDS, team=team, max_turns=max_turns,
       reward=reward, sandbox=sandbox)

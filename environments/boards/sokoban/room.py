@@ -1,19 +1,17 @@
 """Random Sokoban rooms, their solver, and the rules of the game.
 
-A grid is a list of strings of '#' (wall) and '.' (free); outside of it is wall
-as well. A cell is [row, col] from the top left. A move, 'U', 'D', 'L' or 'R',
-takes the player one cell further and pushes a box that stands there one cell
-further too. The room is solved when every box is on a goal; there are as many
-goals as boxes.
+A grid is a list of strings of '#' (wall) and '.' (free), surrounded by wall. A
+cell is [row, col] from the top left. A move, 'U', 'D', 'L' or 'R', takes the
+player to the next cell and pushes a box there one cell further. The room is
+solved when every box is on a goal; there are as many goals as boxes.
 
-The solver handles all states of a room at once: a set of states is one integer
-with a bit for each state, and a move of all of them is a shift. The number of
-a state is a number in base `cells`, with the player's cell as its last digit
-and a box's cell as each digit before. Cells are numbered row by row, with one
-column of wall right of the grid and one row below it, so that what leaves the
-grid on any side lands on a wall. Time and memory grow with
-cells**(boxes + 1): a 6x6 room with 1 box takes 0.2 ms, with 2 boxes 2 ms, with
-3 boxes 0.2 s.
+The solver handles all states of a room together: a set of states is an integer
+with one bit per state, and a shift moves all of them. The number of a state has
+base `cells`; its last digit is the player's cell, and each digit before is the
+cell of a box. Cells are numbered row by row, with one column of wall right of
+the grid and one row below, so that a state that leaves the grid on any side
+lands on a wall. Time and memory grow with cells**(boxes + 1): a 6x6 room takes
+0.2 ms with 1 box, 2 ms with 2 boxes and 0.2 s with 3 boxes.
 """
 
 from __future__ import annotations
@@ -26,9 +24,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-# All 36 cells may be free. Were the border walled, 16 would be left: 44% of the
-# rooms with a solution would need a single push (now 18%), and some would be
-# drawn twice.
+# All 36 cells may be free. With a walled border only 16 would be: 44% of the
+# solvable rooms would need a single push (now 18%), and some would repeat.
 SIZE = 6
 WALL_PROBABILITY = 0.2
 WALL, FREE = '#', '.'
@@ -38,12 +35,10 @@ Cell = tuple[int, int]
 
 
 def random_task(rng: np.random.Generator, num_boxes: int = 1) -> dict[str, Any]:
-  """Draws rooms until one can be solved, and with more pushes than boxes.
+  """Draws whole rooms until a solution needs more pushes than boxes.
 
   So the example in the prompts, which pushes no box twice, solves no task.
-  A rejected room is drawn anew as a whole, so the tasks follow the plain
-  distribution (independent walls, uniform free cells for player, boxes and
-  goals) given that they pass.
+  Walls are independent; player, boxes and goals are uniform over free cells.
   """
   while True:
     walls = rng.random((SIZE, SIZE)) < WALL_PROBABILITY
@@ -54,8 +49,9 @@ def random_task(rng: np.random.Generator, num_boxes: int = 1) -> dict[str, Any]:
     if is_deadlocked(grid, boxes, goals):
       continue
     pushes = fewest_pushes(grid, player, boxes, goals)
-    # Twenty random moves solve 0.8% of what is left with one box (2.5% of those
-    # with 2 pushes) and 0.04% with two boxes; a hundred moves 4.2% and 0.5%.
+    # Twenty random moves solve 0.8% of the remaining rooms with one box (2.5%
+    # of those with 2 pushes) and 0.04% with two boxes; a hundred moves solve
+    # 4.2% and 0.5%.
     if pushes is not None and pushes > num_boxes:
       return dict(
           grid=grid, player=player, boxes=boxes, goals=goals, pushes=pushes,
@@ -66,10 +62,10 @@ def solve(
     grid: Sequence[str], player: Sequence[int],
     boxes: Sequence[Sequence[int]], goals: Sequence[Sequence[int]],
 ) -> list[str] | None:
-  """A shortest list of moves that solves the room; None if there is none."""
+  """Returns a shortest solution; None if there is none."""
   room, start, solved = _search(grid, player, boxes, goals)
   reached = frontier = solved
-  layers = []  # Of states that are 0, 1, ... moves away from being solved.
+  layers = []  # States that are 0, 1, ... moves away from being solved.
   while not frontier & start:
     layers.append(frontier)
     frontier = _before(room, frontier, room.pushing) & ~reached
@@ -91,7 +87,7 @@ def fewest_pushes(
     grid: Sequence[str], player: Sequence[int],
     boxes: Sequence[Sequence[int]], goals: Sequence[Sequence[int]],
 ) -> int | None:
-  """Pushes of a solution with the fewest pushes; None if there is none."""
+  """Returns the minimum number of pushes; None without a solution."""
   room, start, frontier = _search(grid, player, boxes, goals)
   reached = pushes = 0
   while frontier:
@@ -116,8 +112,8 @@ def walk(
   off the grid does nothing and counts as illegal.
 
   Returns:
-    the player's cell, the sorted cells of the boxes, the number of moves until
-    then, and of the illegal ones among them.
+    the player's cell, the sorted cells of the boxes, the number of moves made,
+    and how many were illegal.
   """
   player = tuple(player)
   boxes = tuple(sorted(map(tuple, boxes)))
@@ -139,13 +135,13 @@ def is_deadlocked(
     grid: Sequence[str], boxes: Sequence[Sequence[int]],
     goals: Sequence[Sequence[int]],
 ) -> bool:
-  """Whether some box cannot reach any goal, were it alone in the room.
+  """Whether some box could not reach any goal if it were alone in the room.
 
-  True means that the room cannot be solved any more; False need not mean that
-  it can be, for boxes may block one another.
+  True means that the room is unsolvable. False does not mean that it is
+  solvable, because boxes may block each other.
   """
   alive = [tuple(goal) for goal in goals]
-  for row, col in alive:  # Grows while it is walked through.
+  for row, col in alive:  # Grows during the iteration.
     for down, right in DELTAS.values():
       # A push from `cell` needs the player on the cell behind it.
       cell = (row - down, col - right)
@@ -160,10 +156,7 @@ def is_deadlocked(
 def distance(
     boxes: Sequence[Sequence[int]], goals: Sequence[Sequence[int]]
 ) -> int:
-  """Sum of the boxes' Manhattan distances to goals, one box to each goal.
-
-  Of all ways to pair them, the least sum. At most one push closes one unit.
-  """
+  """Minimum sum of Manhattan distances, over assignments of boxes to goals."""
   return min(
       sum(
           abs(box[0] - goal[0]) + abs(box[1] - goal[1])
@@ -173,10 +166,7 @@ def distance(
 
 
 def canonical_form(task: dict[str, Any]) -> str:
-  """One text for a room and its copies turned or mirrored.
-
-  Of a `random_task` it reads grid, player, boxes and goals.
-  """
+  """Equal for rooms that differ only by rotation and reflection."""
   rows = [list(row) for row in task['grid']]
   for row, col in task['goals']:
     rows[row][col] = 'g'
@@ -201,7 +191,7 @@ def _move(
     grid: Sequence[str], player: Sequence[int],
     boxes: Sequence[Sequence[int]], move: str,
 ) -> tuple[Cell, tuple[Cell, ...]] | None:
-  """The player and the boxes, sorted, after a move; None if it is illegal."""
+  """Player and sorted boxes after a move; None if it is illegal."""
   down, right = DELTAS[move]
   target = (player[0] + down, player[1] + right)
   boxes = [tuple(box) for box in boxes]
@@ -216,14 +206,14 @@ def _move(
 
 
 class _Room(NamedTuple):
-  """What the solver knows of a grid with some number of boxes.
+  """The solver's view of a grid with some number of boxes.
 
   Attributes:
-    width: cells of a row, the wall on the right included.
-    cells: number of cells, the walls on the right and below included.
+    width: cells of a row, including the wall on the right.
+    cells: number of cells, including the walls on the right and below.
     places: value of each digit of a state's number; places[0] is the player's.
-    possible: the states in which player and boxes are on different free cells.
-    pushing: for each box, the numbers whose player stands where that box does.
+    possible: states in which player and boxes are on different free cells.
+    pushing: per box, the states in which the player is on its cell.
   """
 
   width: int
@@ -242,7 +232,7 @@ def _room(grid: Sequence[str], num_boxes: int) -> _Room:
       if grid[row][col] == FREE]
 
   def possible(left: int, boxes: int) -> int:
-    """The states of the player and the first `boxes` boxes on cells `left`."""
+    """States of the player and the first `boxes` boxes on the cells `left`."""
     if not boxes:
       return left
     return sum(
@@ -257,7 +247,7 @@ def _room(grid: Sequence[str], num_boxes: int) -> _Room:
 
 @functools.cache
 def _pushing(height: int, width: int, num_boxes: int) -> tuple[int, ...]:
-  """`_Room.pushing`, without the numbers that mean a wall outside the grid."""
+  """`_Room.pushing`, without states outside of the grid."""
   cells = (height + 1) * width
   inside = [
       row * width + col for row in range(height) for col in range(width - 1)]
@@ -274,11 +264,11 @@ def _search(
     grid: Sequence[str], player: Sequence[int],
     boxes: Sequence[Sequence[int]], goals: Sequence[Sequence[int]],
 ) -> tuple[_Room, int, int]:
-  """What a search needs: the room, its present state, and the solved states."""
+  """Returns the room, its current state, and the solved states."""
   if len(boxes) != len(goals):
     raise ValueError(
-        f'{len(boxes)} boxes and {len(goals)} goals; a room has as many goals '
-        'as boxes')
+        f'{len(boxes)} boxes and {len(goals)} goals; expected as many goals as '
+        'boxes.')
   room = _room(grid, len(boxes))
   anywhere = (1 << room.cells) - 1
   solved = 0
@@ -288,7 +278,7 @@ def _search(
 
 
 def _states(room: _Room, players: int, boxes: Sequence[Sequence[int]]) -> int:
-  """The states with these boxes, in this order, and a player in `players`."""
+  """States with these boxes, in this order, and a player in `players`."""
   shift = sum(
       place * (row * room.width + col)
       for place, (row, col) in zip(room.places[1:], boxes))
@@ -306,15 +296,16 @@ def _shift(states: int, distance: int) -> int:
 
 
 def _before(room: _Room, states: int, pushing: Sequence[int]) -> int:
-  """The states that one move takes into `states`, by a walk or by a push.
+  """States that one move takes into `states`.
 
-  With room.pushing for `pushing` both count, with () only walks do.
+  Moves are walks and pushes if `pushing` is `room.pushing`, walks alone if it
+  is empty.
   """
   before = 0
   for delta in (room.width, -room.width, 1, -1):
     pulled = states
     for place, here in zip(room.places[1:], pushing):
-      # The box goes back to where the player stands ...
+      # The box goes back to the player's cell ...
       pulled |= _shift(states, delta * place) & here
-    before |= _shift(pulled, delta)  # ... and the player one cell further.
+    before |= _shift(pulled, delta)  # ... and the player to the cell behind.
   return before & room.possible

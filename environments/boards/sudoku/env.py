@@ -1,15 +1,15 @@
 """Sudoku: a team fills a grid of 4x4 or 9x9 cells (arXiv 2510.11062).
 
-A move is a whole grid. Its digits are written one by one, row by row, onto the
-clues, in the place of all that earlier moves wrote, until the grid is solved;
-what is left of the move is not looked at. A digit that a clue, or another digit
-of its row, column or box, forbids is left out and counts as illegal; 0 leaves a
-cell as the clues have it. The potential of `progress` is the share of blank
-cells that are filled. Teams are those of `environments.boards.board_game`,
-reward terms those of `environments.boards.rewards`; no term sees the solution.
+A move is a whole grid. It replaces the digits of earlier moves: its digits are
+written one by one, row by row, onto the clues until the grid is solved, and the
+rest is ignored. A digit is left out and counts as illegal if it contradicts a
+clue or repeats a digit of its row, column or box. A 0 leaves the cell as it is
+in the clues. The potential of `progress` is the ratio of blank cells that are
+filled. Teams and reward terms are those of `environments.boards.board_game`; no
+term sees the solution.
 
-Deviation from the authors' code: no clue is ever changed. A digit that would is
-left out and counts as illegal, and what is then on the board decides.
+Deviation from the authors' code: a move never changes a clue, so a grid that
+contradicts the clues does not win.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from typing import Any
 from environments import env_api
 from environments import sandbox as sandbox_lib
 from environments.boards import board_game
-from environments.boards import rewards
 from environments.boards.sudoku import grid
 
 Digits = tuple[tuple[int, ...], ...]  # Rows; 0 is blank.
@@ -30,7 +29,7 @@ Digits = tuple[tuple[int, ...], ...]  # Rows; 0 is blank.
 
 @dataclasses.dataclass(frozen=True)
 class Board:
-  """A grid that is being filled: rows of digits, '.' for a blank cell."""
+  """Rows of digits, with '.' for a blank cell."""
 
   clues: tuple[str, ...]
   filled: tuple[str, ...]
@@ -40,7 +39,7 @@ class Board:
 class Sudoku:
   """The game; see `environments.boards.board_game.Game`."""
 
-  size: int  # 4 or 9, rows and digits.
+  size: int  # Number of rows and of digits: 4 or 9.
 
   @property
   def words(self) -> board_game.Words:
@@ -66,8 +65,8 @@ class Sudoku:
     clues = tuple(task['board'])
     if len(clues) != self.size:
       raise ValueError(
-          f'Task {task["task_id"]!r} has {len(clues)} rows, but '
-          f'environment.options.size={self.size}; give both the same size.')
+          f'environment.options.size={self.size}, but the task '
+          f'{task["task_id"]!r} has {len(clues)} rows; make both equal.')
     return Board(clues, clues)
 
   def show(self, board: Board) -> str:
@@ -115,9 +114,8 @@ class Sudoku:
 def make_environment(
     *, team: str, max_turns: int, reward: str,
     sandbox: sandbox_lib.Sandbox | None, size: int) -> board_game.BoardGame:
-  """The environment that a config describes."""
-  if size not in (4, 9):
-    raise ValueError(f'environment.options.size={size!r}: expected 4 or 9.')
+  """Builds the environment of a config."""
+  env_api.check_options(max_turns, **{'options.size': (size, (4, 9))})
   return board_game.make_environment(
-      Sudoku(size), rewards=rewards.REWARDS, team=team, max_turns=max_turns,
-      reward=reward, sandbox=sandbox)
+      Sudoku(size), team=team, max_turns=max_turns, reward=reward,
+      sandbox=sandbox)

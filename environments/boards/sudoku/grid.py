@@ -1,9 +1,9 @@
 """Sudoku boards of 4x4 and 9x9 cells: their rules, solver and random tasks.
 
 A board is a list of `size` strings of `size` characters: a digit from 1 to
-`size`, or '.' for a blank cell. In a complete board no row, no column and no
-box (2x2 or 3x3 cells) holds a digit twice. The clues of a task are a board
-that can be completed in exactly one way.
+`size`, or '.' for a blank cell. In a complete board no row, column or box (2x2
+or 3x3 cells) holds a digit twice. The clues of a task have exactly one
+completion.
 """
 
 from __future__ import annotations
@@ -18,38 +18,33 @@ from typing import Any
 import numpy as np
 
 BLANK = '.'
-# Fewest and most blank cells of a task, by size.
+# Size -> minimum and maximum number of blank cells of a task.
 NUM_BLANKS = {4: (6, 12), 9: (30, 50)}
 
 Board = list[str]
 
 
 def solutions(board: Sequence[str], limit: int = 2) -> list[Board]:
-  """The first `limit` completions of `board`, or all if there are fewer.
-
-  A board whose digits already break a rule has none.
-  """
+  """Returns up to `limit` completions; none if the board breaks a rule."""
   return list(itertools.islice(_completions(board), limit))
 
 
 def random_task(rng: np.random.Generator, size: int) -> dict[str, Any]:
-  """Blanks cells of a random complete board while one completion is left.
+  """Blanks cells of a random complete board while it has one completion.
 
-  The number of blank cells is drawn from `NUM_BLANKS[size]`. Cells are tried
-  in random order; a board whose clues are all needed before that many are
-  blank is drawn anew as a whole.
+  The number of blank cells is drawn from `NUM_BLANKS[size]`. Cells are tried in
+  random order. If every clue is needed before that number is reached, another
+  board is drawn.
 
   Returns:
-    board: the clues.
-    solution: their only completion.
-    num_clues: the number of clues.
+    `board` (the clues), its only `solution`, and `num_clues`.
   """
-  least, most = NUM_BLANKS[size]
+  min_blanks, max_blanks = NUM_BLANKS[size]
   digits = set(map(str, range(1, size + 1)))
   peers = _peers(math.isqrt(size))
   while True:
     solution = next(_completions([BLANK * size] * size, rng))
-    num_blanks = int(rng.integers(least, most, endpoint=True))
+    num_blanks = int(rng.integers(min_blanks, max_blanks, endpoint=True))
     cells = list(''.join(solution))
     for cell in rng.permutation(len(cells)).tolist():
       before, clue, after = cells[:cell], cells[cell], cells[cell + 1:]
@@ -58,7 +53,7 @@ def random_task(rng: np.random.Generator, size: int) -> dict[str, Any]:
           solutions(_rows([*before, other, *after]), limit=1)
           for other in others
       ):
-        continue  # Without this clue there would be two completions.
+        continue  # Without this clue there are two completions.
       cells[cell] = BLANK
       if cells.count(BLANK) == num_blanks:
         return dict(
@@ -68,54 +63,34 @@ def random_task(rng: np.random.Generator, size: int) -> dict[str, Any]:
 
 def is_solution(clues: Sequence[str], filled: Sequence[str]) -> bool:
   """Whether `filled` is complete, keeps the clues and breaks no rule."""
-  return is_legal(clues, filled) and BLANK not in ''.join(filled)
-
-
-def is_legal(clues: Sequence[str], filled: Sequence[str]) -> bool:
-  """Whether `filled`, complete or not, keeps the clues and breaks no rule."""
-  return not num_conflicts(clues, filled)
-
-
-def num_conflicts(clues: Sequence[str], filled: Sequence[str]) -> int:
-  """Cells of `filled` that are wrong by the clues and the rules alone.
-
-  Such a cell lost or changed its clue, or holds what its row, column or box
-  holds elsewhere too, or what is neither blank nor a digit from 1 to the size.
-  """
-  allowed = {BLANK, *map(str, range(1, len(clues) + 1))}
+  digits = set(map(str, range(1, len(clues) + 1)))
   peers = _peers(math.isqrt(len(clues)))
-  clues, filled = _same_shape(clues, filled)
-  return sum(
-      digit not in allowed
-      or (clue != BLANK and digit != clue)
-      or (digit != BLANK and any(filled[peer] == digit for peer in others))
-      for clue, digit, others in zip(clues, filled, peers)
-  )
+  cells = ''.join(filled)
+  return all(
+      digit in digits and clue in (BLANK, digit)
+      and all(cells[peer] != digit for peer in others)
+      for clue, digit, others in zip(''.join(clues), cells, peers, strict=True))
 
 
 def progress(clues: Sequence[str], filled: Sequence[str]) -> float:
-  """Share of the blank cells of `clues` that `filled` fills, rightly or not.
-
-  Only of a legal board does it say how much is done. `clues` has a blank cell.
-  """
-  clues, filled = _same_shape(clues, filled)
-  return 1 - filled.count(BLANK) / clues.count(BLANK)
+  """Ratio of the blank cells of `clues` that `filled` fills."""
+  return 1 - ''.join(filled).count(BLANK) / ''.join(clues).count(BLANK)
 
 
 def write(
     clues: Sequence[str], rows: Sequence[Sequence[int]]
 ) -> tuple[Board, int, int]:
-  """Writes digits onto the clues, one by one, row by row, until all are filled.
+  """Writes digits onto the clues, row by row, until the board is full.
 
-  A digit that changes a clue, or stands in the row, column or box already, is
-  left out. So a legal board stays legal, and a filled one is solved.
+  A digit that changes a clue or repeats one of its row, column or box is left
+  out, so a legal board stays legal and a full one is solved.
 
   Args:
     clues: a legal board.
-    rows: digits; 0 leaves a cell as the clues have it.
+    rows: digits; 0 leaves a cell as it is in the clues.
 
   Returns:
-    the board, the number of digits that were written, and of those left out.
+    the board and the numbers of digits written and left out.
   """
   cells = list(''.join(clues))
   written = left_out = 0
@@ -136,22 +111,22 @@ def write(
 
 
 def canonical_form(board: Sequence[str]) -> str:
-  """One text for all boards that differ by names of digits or by symmetry.
+  """Equal for boards that differ only by names of digits or by symmetry.
 
-  The symmetries of a 4x4 board are all 128: rows swapped within a band, bands
-  swapped, the same for columns and stacks, and the transpose. A 9x9 board has
-  3359232, too many to try: there only the names of the digits are left out.
+  A 4x4 board has 128 symmetries: swaps of rows within a band and of bands, the
+  same for columns, and the transpose. A 9x9 board has 3359232, too many to try,
+  so there only the names of digits are ignored.
   """
   cells = ''.join(board)
   if len(board) != 4:
     return _renamed(cells)
-  # Renaming is slow, so first come the copies with the least set of blanks.
+  # Renaming is slow, so only the copies with the smallest set of blanks count.
   blanks = ''.join(min(cell, '1') for cell in cells)
   copies = [symmetry(blanks) for symmetry in _SYMMETRIES_4X4]
-  least = min(copies)
+  smallest = min(copies)
   return min(
       _renamed(symmetry(cells))
-      for symmetry, copy in zip(_SYMMETRIES_4X4, copies) if copy == least
+      for symmetry, copy in zip(_SYMMETRIES_4X4, copies) if copy == smallest
   )
 
 
@@ -160,26 +135,14 @@ def _rows(cells: Sequence[str]) -> Board:
   return [''.join(cells[i:i + size]) for i in range(0, len(cells), size)]
 
 
-def _same_shape(
-    clues: Sequence[str], filled: Sequence[str]
-) -> tuple[str, str]:
-  """The cells of both boards, row by row."""
-  if [len(row) for row in filled] != [len(row) for row in clues]:
-    raise ValueError(
-        f'{list(filled)} has not the shape of the clues {list(clues)}; give '
-        f'{len(clues)} rows of {len(clues)} characters'
-    )
-  return ''.join(clues), ''.join(filled)
-
-
 def _renamed(cells: Sequence[str]) -> str:
-  """Digits renamed to 1, 2, ... in the order in which they first occur."""
+  """Renames digits to 1, 2, ... in the order of their first occurrence."""
   names = {BLANK: BLANK}
   return ''.join(names.setdefault(cell, str(len(names))) for cell in cells)
 
 
 def _symmetries_4x4() -> list[operator.itemgetter]:
-  """Each takes the cells of a 4x4 board to those of a symmetric copy."""
+  """Getters that map the cells of a 4x4 board to those of a symmetric one."""
   lines = [
       [*first, *second]
       for a in ([0, 1], [1, 0]) for b in ([2, 3], [3, 2])
@@ -199,14 +162,14 @@ _SYMMETRIES_4X4 = _symmetries_4x4()
 def _completions(
     board: Sequence[str], rng: np.random.Generator | None = None
 ) -> Iterator[Board]:
-  """All completions of `board`; with `rng`, digits are tried in random order.
+  """Yields all completions; with `rng`, tries digits in random order.
 
-  Always the blank cell with the fewest possible digits is filled next.
+  The blank cell with the fewest possible digits is filled first.
   """
   size = len(board)
   units = _units(math.isqrt(size))
   cells = [0 if cell == BLANK else 1 << int(cell) for cell in ''.join(board)]
-  used = [0] * (3 * size)  # Bit d of a unit: it holds the digit d.
+  used = [0] * (3 * size)  # Bit d of a unit is set if it holds the digit d.
   blanks = []
   for cell, digit in enumerate(cells):
     if not digit:
@@ -254,7 +217,7 @@ def _completions(
 
 @functools.cache
 def _units(box: int) -> list[tuple[int, int, int]]:
-  """Each cell's row, column and box, numbered through; box*box is the size."""
+  """Row, column and box of each cell, numbered 0 to 3 * size - 1."""
   size = box * box
   return [
       (row, size + col, 2 * size + row // box * box + col // box)
@@ -264,12 +227,12 @@ def _units(box: int) -> list[tuple[int, int, int]]:
 
 @functools.cache
 def _peers(box: int) -> list[list[int]]:
-  """The other cells of each cell's row, column and box."""
+  """Per cell: the other cells of its row, column and box."""
   units = _units(box)
   return [
       [
           peer for peer, others in enumerate(units)
-          if peer != cell and set(own) & set(others)
+          if peer != cell and set(cell_units) & set(others)
       ]
-      for cell, own in enumerate(units)
+      for cell, cell_units in enumerate(units)
   ]

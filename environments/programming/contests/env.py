@@ -38,7 +38,6 @@ import re
 from typing import Any
 
 from environments import env_api
-from environments import outcomes as outcomes_lib
 from environments import sandbox as sandbox_lib
 from environments import text as text_lib
 from environments.programming import grading
@@ -151,7 +150,7 @@ class Contest:
     elif not has_effect or program == state.program:
       outcome = _Outcome.NO_EFFECT
     else:
-      outcome = outcomes_lib.OF_STATUS[next(
+      outcome = env_api.STATUS_TO_OUTCOME[next(
           (x.status for x in smoke if x.status is not _OK), _OK)]
     improvement = grade.pass_rate - state.pass_rate
     after = dataclasses.replace(

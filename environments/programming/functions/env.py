@@ -25,7 +25,6 @@ from collections.abc import Mapping
 import dataclasses
 
 from environments import env_api
-from environments import outcomes as outcomes_lib
 from environments import sandbox as sandbox_lib
 from environments import text as text_lib
 from environments.programming import checks
@@ -138,7 +137,7 @@ class Functions:
     if not scores.stopped:
       verdict = checks.check(self.sandbox, problem, program)
       scores = rewards.score_tests(scores, aux, main, verdict)
-      outcomes[writer] = outcomes_lib.OF_STATUS[verdict.status]
+      outcomes[writer] = env_api.STATUS_TO_OUTCOME[verdict.status]
       if verdict.failed:
         outcomes = dict.fromkeys(actions, env_api.Outcome.INFRASTRUCTURE)
     turn = state.turn + 1

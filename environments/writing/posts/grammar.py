@@ -1,16 +1,14 @@
 """A grammar of short texts about a post.
 
-Every sentence is right by itself and is about one fact of the post; the next
-sentence is about the next fact. Where in the post a text begins, how many
-sentences it has, a transition at the start of a sentence and which one,
-subject, verb, article and the words around it are drawn one by one, in the same
-way for all roles. So two texts that are written apart from each other seldom
-fit together: lengths, categories of transitions and facts have to be chosen in
-a way that both can rely on. To begin where the post begins is such a way.
-`environments.writing.posts.measure` prints what random and chosen texts earn.
+Each sentence is about one fact of the post, and the next sentence about the
+next fact. The first fact, the number of sentences, their transitions, subjects,
+verbs, articles and other words are drawn independently, in the same way for all
+roles. So two random texts seldom fit together: writers have to choose lengths,
+categories of transitions and facts in a way that both can rely on, such as
+starting at the first fact of the post.
 
-A text with a sentence that is not of the grammar, or with two about the same
-fact, is not read (`is_readable`), and only facts are content words.
+A text is not readable (`is_readable`) if a sentence is not in the grammar or if
+two are about the same fact. Only facts are content words.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from environments.writing.posts import post
 MAX_SENTENCES = 8
 TRANSITION_PROBABILITY = 0.3
 
-# Two entries of each category; none stands in another.
+# Two entries per category; none contains another.
 TRANSITIONS = {
     'elaboration': ('also', 'besides'),
     'examples': ('for example', 'for instance'),
@@ -45,7 +43,8 @@ TRANSITIONS = {
 }
 _ALL_TRANSITIONS = tuple(itertools.chain(*TRANSITIONS.values()))
 
-# Choices, as regular expressions; what stands twice is drawn twice as often.
+# Choices as regular expressions; an option that is listed twice is twice as
+# likely.
 _THE = '(the|this|that|one)'
 _THIS = '(the|this|that)'
 _IT = '(it|this|all of it|most of it)'
@@ -96,7 +95,7 @@ _SENTENCES = {
         f'{_WERE} (here|there|out) on {{fact}}'),
 }
 
-# All words of sentences but the facts.
+# All words of sentences except facts.
 FUNCTION_WORDS = frozenset(
     word for text in (
         *_ALL_TRANSITIONS, *itertools.chain(*_SENTENCES.values()))
@@ -105,11 +104,11 @@ FUNCTION_WORDS = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class Outline:
-  """What the sentences of a text are about, and how each begins.
+  """The facts of a text and the transitions of its sentences.
 
   Attributes:
-    facts: of the sentences, in their order.
-    transitions: of the sentences; '' for none.
+    facts: one per sentence, in order.
+    transitions: one per sentence; '' for none.
   """
 
   facts: tuple[post.Fact, ...]
@@ -117,9 +116,9 @@ class Outline:
 
 
 def random_outline(rng: np.random.Generator, source: str) -> Outline:
-  """1 to `MAX_SENTENCES` facts from the start of a sentence on.
+  """Draws up to `MAX_SENTENCES` consecutive facts and random transitions.
 
-  Of the sentences behind which there are enough. With any transitions.
+  The first fact starts a sentence of the post that enough facts follow.
   """
   facts = post.find_facts(source)
   size = min(int(rng.integers(1, MAX_SENTENCES + 1)), len(facts))
@@ -132,19 +131,8 @@ def random_outline(rng: np.random.Generator, source: str) -> Outline:
       if rng.random() < TRANSITION_PROBABILITY else '' for _ in drawn))
 
 
-def ordered_outline(
-    rng: np.random.Generator, facts: Sequence[post.Fact], num_sentences: int,
-    num_categories: int) -> Outline:
-  """The first facts of the post, and transitions of different categories."""
-  categories = rng.permutation(list(TRANSITIONS))[:num_categories]
-  drawn = [_choose(rng, TRANSITIONS[category]) for category in categories]
-  return Outline(
-      tuple(facts[:num_sentences]),
-      (*drawn, *[''] * (num_sentences - num_categories)))
-
-
 def write(rng: np.random.Generator, outline: Outline) -> str:
-  """A random text with this outline."""
+  """Draws a text with this outline."""
   sentences = []
   for fact, transition in zip(outline.facts, outline.transitions):
     sentence = re.sub(
@@ -156,12 +144,12 @@ def write(rng: np.random.Generator, outline: Outline) -> str:
 
 
 def random_text(rng: np.random.Generator, source: str) -> str:
-  """A random text about the post `source`."""
+  """Draws a text about the post `source`."""
   return write(rng, random_outline(rng, source))
 
 
 def is_readable(text: str, source: str) -> bool:
-  """Whether each sentence is of the grammar, about a fact of its own."""
+  """Whether each sentence is in the grammar, about a different fact."""
   facts = post.find_facts(text)
   sentences = [_sentence_about(fact) for fact in post.find_facts(source)]
   return len(set(facts)) == len(facts) and all(

@@ -1,9 +1,8 @@
-"""What a generated post is made of.
+"""Generated posts.
 
 A post has 5 to 7 short sentences about people, places, things and events. Its
-*facts* are the words that a template leaves open, 4 or 5 in each sentence. A
-word belongs to one kind and stands in a post once, so the facts can be read
-from the text.
+*facts* are the words that fill the templates, 4 or 5 per sentence. A word has
+one kind and occurs in a post once, so facts can be read from the text.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import re
 
 import numpy as np
 
-# Kind -> words. None has a meaning in `environments.writing.transitions`.
+# Kind -> words. None is a transition or a stop word.
 WORDS = {
     kind: tuple(words.split()) for kind, words in {
         'person': """
@@ -79,7 +78,7 @@ _SENTENCES = (
 
 @dataclasses.dataclass(frozen=True)
 class Fact:
-  """A word of a post, and its kind."""
+  """A word of a post and its kind."""
 
   word: str
   kind: str
@@ -91,7 +90,7 @@ ALL_WORDS = tuple(_FACTS)
 
 
 def random_post(rng: np.random.Generator) -> str:
-  """Draws a post; no word that a template leaves open comes twice."""
+  """Draws a post without repeated facts."""
   num_sentences = int(rng.integers(5, 8))
   templates = [_OPENINGS[rng.integers(len(_OPENINGS))]]
   templates += [
@@ -105,6 +104,6 @@ def random_post(rng: np.random.Generator) -> str:
 
 
 def find_facts(text: str) -> tuple[Fact, ...]:
-  """The facts of a post, in the order of its text."""
+  """The facts of a text, in order."""
   return tuple(
       _FACTS[word] for word in re.findall(r'\w+', text) if word in _FACTS)

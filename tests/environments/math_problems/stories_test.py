@@ -1,27 +1,18 @@
-"""Word problems: their solutions, and what a small model is shown of them."""
+"""Word problems and their solutions."""
 
 import ast
 import collections
 import re
 
 import numpy as np
-import pytest
 
-from configs import reckoner
-from environments import env_api
 from environments import sandbox
 from environments.math_problems import env as maths
-from environments.math_problems.stories import demonstrations
 from environments.math_problems.stories import stories_dataset_builder
 from environments.math_problems.stories import story
+from models.reckoner import recipe as recipe_lib
+from models.reckoner import stories
 from tests.environments import echo_sandbox
-
-REPERTOIRE = demonstrations.REPERTOIRE
-ROLES = {
-    'tool': {'right': .2, 'draft': .5, 'broken': .3},
-    'reasoner': {'adopt': .3, 'invent': .5, 'silent': .2},
-    'solo': {'invent': .5, 'silent': .5}, 'copyist': {'adopt': 1.},
-    'solver': {'right': .5, 'draft': .5}}
 
 
 def evaluate(text):
@@ -67,7 +58,7 @@ def test_a_solution_is_composed_of_many_choices():
   for _ in range(2000):
     _, solution = story.random_story(rng)
     for name, probability in (
-        ('random', .75), ('draft', demonstrations.WRONG), ('same', 0.0)):
+        ('random', .75), ('draft', stories.WRONG), ('same', 0.0)):
       changed = story.change(rng, solution, probability)
       right[name] += changed.value == solution.value
   assert right['random'] < 60
@@ -78,11 +69,10 @@ def test_a_solution_is_composed_of_many_choices():
 def test_held_out_solutions_never_occur_in_the_warm_start():
   """In as many answers as it is shown of stories, right or wrong."""
   tests = stories_dataset_builder.make_splits({'test': 1000})['test']
-  config = reckoner.get_config()
   rng, shown, num_answers = np.random.default_rng(2), set(), 0
-  for name, phase in config.phases.items():
+  for phase in recipe_lib.RECIPE.phases.values():
     num_stories = phase.num_steps * sum(
-        taught.groups for role, taught in config.tasks.stories[name].items()
+        lesson.num_groups for role, lesson in phase.lessons['stories'].items()
         if role in ('tool', 'solver'))
     num_answers += num_stories * phase.group_size
     for _ in range(num_stories):
@@ -90,7 +80,7 @@ def test_held_out_solutions_never_occur_in_the_warm_start():
       shown.add(solution.expression)
       for _ in range(phase.group_size):
         shown.add(story.change(
-            rng, solution, demonstrations.WRONG).expression)
+            rng, solution, stories.WRONG).expression)
   unseen = [task for task in tests if task['solution'] not in shown]
   assert num_answers > 20_000
   assert len(unseen) >= 990
@@ -120,48 +110,3 @@ def test_the_right_program_solves_a_task():
     last = environment.step(
         step.state, {'reasoner': f'\\boxed{{{task["answer"]}}}'})
     assert last.done and last.success
-
-
-@pytest.mark.parametrize('role, kinds', ROLES.items())
-def test_each_answer_is_recognised_as_its_kind(role, kinds):
-  rng, seen = np.random.default_rng(3), collections.Counter()
-  for _ in range(100):
-    shown = REPERTOIRE.demonstrate(rng, role, kinds, 4, (1, 2))
-    for kind, completion in zip(shown.kinds, shown.completions):
-      found = REPERTOIRE.kind_of(shown, completion)
-      # A draft may have no wrong choice at all.
-      assert found == kind or (kind, found) == ('draft', 'right')
-      seen[kind] += 1
-  assert set(seen) == set(kinds)
-
-
-@pytest.mark.parametrize('role, completion', [
-    ('tool', ''), ('tool', 'print(1)'), ('tool', '```python\nprint(1+2)\n```'),
-    ('tool', 'Well: ```python\nprint(total)\n```'), ('reasoner', ''),
-    ('reasoner', r'The output is \boxed{-1}.'), ('reasoner', r'\boxed{1}'),
-    ('reasoner', r'I guess \boxed{x}.')])
-def test_faults_have_no_kind(role, completion):
-  shown = REPERTOIRE.demonstrate(
-      np.random.default_rng(4), role, ROLES[role], 1, (1,))
-  assert REPERTOIRE.kind_of(shown, completion) is None
-
-
-def test_prompts_are_those_of_the_environment():
-  rng = np.random.default_rng(5)
-  for role in ('tool', 'reasoner', 'solo'):
-    for _ in range(20):
-      shown = REPERTOIRE.demonstrate(rng, role, ROLES[role], 1, (1, 2))
-      environment = maths.Mathematics(
-          maths.TEAMS['solo' if role == 'solo' else 'pair'], {}, None,
-          2 if shown.state.turn or 'of 2' in shown.messages[1]['content']
-          else 1)
-      assert shown.messages == environment.observe(shown.state, role)
-
-
-def test_outcomes_of_what_is_demonstrated():
-  rng = np.random.default_rng(6)
-  shown = REPERTOIRE.demonstrate(rng, 'reasoner', {'silent': 1.}, 1, (1,))
-  environment = maths.make_environment(
-      team='pair', max_turns=1, reward='mixed', sandbox=None)
-  step = environment.step(shown.state, {'reasoner': shown.completions[0]})
-  assert step.outcomes == {'reasoner': env_api.Outcome.PARSE_ERROR}

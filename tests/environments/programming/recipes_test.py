@@ -1,37 +1,17 @@
-"""Recipes: their programs, and what a small model is shown of them."""
+"""Recipes and their programs."""
 
 import collections
 import io
 import itertools
 
 import numpy as np
-import pytest
 
-from configs import reckoner
 from environments.programming import problems
-from environments.programming.contests import env as contests
-from environments.programming.functions import env as functions
-from environments.programming.functions import source
-from environments.programming.recipes import coder_demonstrations
 from environments.programming.recipes import problem
 from environments.programming.recipes import recipe as recipe_lib
 from environments.programming.recipes import recipes_dataset_builder as builder
-from environments.programming.recipes import writer_demonstrations
-
-CODERS = coder_demonstrations.REPERTOIRE
-WRITERS = writer_demonstrations.REPERTOIRE
-PROGRAMS = {'right': .2, 'draft': .5, 'broken': .3}
-KINDS = [
-    (CODERS, 'coder', PROGRAMS), (CODERS, 'solo', PROGRAMS),
-    (CODERS, 'writer', {'right': 1.}),
-    (CODERS, 'tester', {'case': .4, 'guess': .4, 'broken': .2}),
-    (WRITERS, 'aux', {'whole': .3, 'first': .3, 'broken': .4}),
-    (WRITERS, 'main', {'asks': .2, 'rest': .2, 'alone': .3, 'broken': .3}),
-    (WRITERS, 'solo', {'alone': .5, 'broken': .5})]
-
-
-def turns_of(repertoire):
-  return (1, 2) if repertoire is CODERS else (1,)
+from models.reckoner import contests
+from models.reckoner import recipe as reckoner
 
 
 def run(program, numbers):
@@ -134,7 +114,7 @@ def test_a_program_is_composed_of_many_choices():
   for _ in range(1000):
     recipe, _, tests = recipe_lib.random_recipe(rng)
     for name, probability in (
-        ('random', .75), ('draft', coder_demonstrations.WRONG), ('same', 0.0)):
+        ('random', .75), ('draft', contests.WRONG), ('same', 0.0)):
       changed = recipe_lib.change(rng, recipe, probability)
       right[name] += [changed.solve(test) for test in tests] == [
           recipe.solve(test) for test in tests]
@@ -146,12 +126,12 @@ def test_a_program_is_composed_of_many_choices():
 def test_held_out_programs_seldom_occur_in_the_warm_start():
   """In as many answers as it is shown of recipes, right or wrong."""
   tests = builder.make_splits('contests', {'test': 1000})['test']
-  config = reckoner.get_config()
   rng, shown, num_answers = np.random.default_rng(3), set(), 0
-  for name, phase in config.phases.items():
+  for phase in reckoner.RECIPE.phases.values():
     for task in ('contests', 'functions'):
       num_recipes = phase.num_steps * sum(
-          taught.groups for role, taught in config.tasks[task][name].items()
+          lesson.num_groups
+          for role, lesson in phase.lessons.get(task, {}).items()
           if role != 'tester')
       num_answers += num_recipes * phase.group_size
       for _ in range(num_recipes):
@@ -160,7 +140,7 @@ def test_held_out_programs_seldom_occur_in_the_warm_start():
         shown.add(recipe.program)
         for _ in range(phase.group_size):
           shown.add(recipe_lib.change(
-              rng, recipe, coder_demonstrations.WRONG).program)
+              rng, recipe, contests.WRONG).program)
   unseen = [task for task in tests if task['reference'] not in shown]
   assert num_answers > 20_000
   assert len(unseen) >= 950
@@ -179,66 +159,3 @@ def test_splits_have_no_task_in_common_and_kinds_the_same_recipes():
     for case in problems.from_task(task).tests:
       numbers = list(map(int, case.input.split()))
       assert call(other['reference'], numbers) == recipe.solve(numbers)
-
-
-@pytest.mark.parametrize('repertoire, role, kinds', KINDS)
-def test_each_answer_is_recognised_as_its_kind(repertoire, role, kinds):
-  rng, seen = np.random.default_rng(4), collections.Counter()
-  for _ in range(50):
-    shown = repertoire.demonstrate(rng, role, kinds, 4, turns_of(repertoire))
-    for kind, completion in zip(shown.kinds, shown.completions):
-      found = repertoire.kind_of(shown, completion)
-      # A draft may have no wrong choice at all.
-      assert found == kind or (kind, found) == ('draft', 'right')
-      seen[kind] += 1
-  assert set(seen) == set(kinds)
-
-
-@pytest.mark.parametrize('repertoire, role, kinds', KINDS)
-def test_faults_have_no_kind(repertoire, role, kinds):
-  rng = np.random.default_rng(5)
-  for _ in range(20):
-    shown = repertoire.demonstrate(rng, role, kinds, 1, turns_of(repertoire))
-    text, = shown.completions
-    for fault in (
-        '', f'Well:\n{text}', f'{text}\n', text[1:], text.replace('\n', ' '),
-        text.replace('a', 'b').replace('i', 'e')):
-      assert fault == text or repertoire.kind_of(shown, fault) is None
-
-
-@pytest.mark.parametrize('repertoire, role, kinds', KINDS)
-def test_prompts_are_those_of_the_environment(repertoire, role, kinds):
-  rng = np.random.default_rng(6)
-  for _ in range(10):
-    shown = repertoire.demonstrate(rng, role, kinds, 1, turns_of(repertoire))
-    team = 'solo' if role == 'solo' else 'pair'
-    if role == 'writer':
-      assert shown.messages == [
-          {'role': 'user', 'content': shown.state.problem.statement}]
-    elif repertoire is CODERS:
-      limit = 1 + ('\nTurn ' in shown.messages[1]['content'])
-      assert shown.messages == contests.Contest(
-          contests.TEAMS[team], {}, None, limit).observe(shown.state, role)
-    else:
-      assert shown.messages == functions.make_environment(
-          team=team, max_turns=1, reward='outcome', sandbox=None,
-      ).observe(shown.state, role)
-
-
-def test_helpers_and_callers_that_share_a_recipe_are_right_together():
-  """Two conventions work, and what is mixed of them does not."""
-  rng = np.random.default_rng(7)
-  works = collections.Counter()
-  for _ in range(100):
-    recipe, _, tests = recipe_lib.random_recipe(rng)
-    for helper in ('whole', 'first'):
-      for caller in ('asks', 'rest', 'alone'):
-        program = source.join(
-            '', writer_demonstrations._write(helper, recipe, 'aux'),
-            writer_demonstrations._write(caller, recipe, 'main'))
-        works[helper, caller] += all(
-            call(program, test) == recipe.solve(test) for test in tests)
-  for pair in (('whole', 'asks'), ('first', 'rest'), ('whole', 'alone'),
-               ('first', 'alone')):
-    assert works.pop(pair) == 100
-  assert max(works.values()) < 50

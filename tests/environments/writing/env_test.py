@@ -179,12 +179,11 @@ def test_steps_are_picklable():
     ({'kind': 'arxiv'}, "environment.options.kind='arxiv' is not one of "
                         "['arxiv_a', 'arxiv_b', 'posts', 'tldr']"),
     ({'matching': 'stem'}, "environment.options.matching='stem'"),
-    ({'reward': 'mixed'}, "the only reward is 'outcome'"),
-    ({'max_turns': 2}, "environment.max_turns=2: the team 'pair' plays "
-                       'exactly 1'),
-    ({'team': 'discussion'}, 'exactly 2'),
+    ({'reward': 'mixed'}, "environment.reward='mixed'"),
+    ({'max_turns': 2}, 'environment.max_turns=2: expected 1'),
+    ({'team': 'discussion'}, 'environment.max_turns=1: expected 2'),
 ])
-def test_make_environment_names_what_is_wrong(wrong, words):
+def test_invalid_arguments_are_named(wrong, words):
   arguments = dict(
       team='pair', max_turns=1, reward='outcome', sandbox=None, kind='tldr')
   with pytest.raises(ValueError, match=re.escape(words)):

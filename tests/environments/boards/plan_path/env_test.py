@@ -1,4 +1,4 @@
-"""Plan-Path: how a walk is walked."""
+"""Plan-Path: moves in a maze."""
 
 import pytest
 
@@ -22,10 +22,10 @@ SOLUTION = 'DDRRRRUU'
     ('LLL', (0, 0), 1, 'no_effect'),
     ('D' * 12, (9, 0), 3 / 12, 'illegal_action'),
     ('DD' + 'R' * 12, (2, 9), 3 / 14, 'illegal_action'),
-    ('DU' * 49 + 'DD', (2, 0), 0, 'ok'),  # As many as there may be.
+    ('DU' * 49 + 'DD', (2, 0), 0, 'ok'),  # The maximum number of moves.
     (SOLUTION, (0, 4), 0, 'ok'),
     (SOLUTION + 'UUULLL', (0, 4), 0, 'ok'),  # The goal ends it.
-    # What was walked is what counts, and not what stands behind the goal.
+    # Moves after the goal do not count.
     ('U' + SOLUTION + 'D' * 90, (0, 4), 1 / 9, 'illegal_action'),
 ])
 def test_walk(moves, position, illegal, outcome):
@@ -39,7 +39,7 @@ def test_walk(moves, position, illegal, outcome):
       'progress': (4 - position[0] - abs(4 - position[1])) / 18,
       'idle': -(position == (0, 0)), 'illegal': -illegal, 'malformed': 0})
   assert walked.outcomes == {'planner': env_api.Outcome(outcome)}
-  # The tool's proposal is tried in the same way, on a copy.
+  # The proposal is tried in the same way, on a copy.
   assert state.board == start.board
   assert tried.reward_terms == {
       f'plan_{name}': value for name, value in walked.reward_terms.items()}

@@ -1,4 +1,4 @@
-"""Sokoban: what moves do, and the oracle's term."""
+"""Sokoban: moves, pictures and the oracle term."""
 
 import dataclasses
 
@@ -21,8 +21,8 @@ TASK = {
     ('RD', (2, 2), ((3, 2),), 0),  # A push.
     ('DR', (2, 2), ((2, 3),), 0),
     ('DRRR', (2, 3), ((2, 4),), 1 / 4),  # Into a wall.
-    ('RDDDDUUU', (3, 2), ((4, 2),), 0),  # Solved is the end.
-    ('URDDUUUU', (3, 2), ((4, 2),), 1 / 4),  # Of four that were made.
+    ('RDDDDUUU', (3, 2), ((4, 2),), 0),  # Moves after the solution.
+    ('URDDUUUU', (3, 2), ((4, 2),), 1 / 4),  # Four moves were made.
 ])
 def test_moves(moves, player, boxes, illegal):
   environment = CASE.make('pair')
@@ -34,15 +34,15 @@ def test_moves(moves, player, boxes, illegal):
       'solved': float(made.success),
       'progress': (2 - abs(4 - boxes[0][0]) - abs(2 - boxes[0][1])) / 10,
       'idle': -(moves in ('', 'U')), 'illegal': -illegal, 'malformed': 0,
-      # Along the wall on the right the box never comes back.
+      # A box at the right wall never comes back.
       'deadlock': -(boxes == ((2, 4),))})
-  # The tool's proposal is tried in the same way, on a copy.
+  # The proposal is tried in the same way, on a copy.
   assert state.board == start.board
   assert tried.reward_terms == {
       f'plan_{name}': value for name, value in made.reward_terms.items()}
 
 
-def test_two_boxes_are_never_pushed_and_any_goal_will_do():
+def test_two_boxes_cannot_be_pushed_and_goals_are_interchangeable():
   environment = CASE.make('solo')
   state = environment.reset(TASK | {
       'player': [4, 1], 'boxes': [[4, 2], [4, 3]], 'goals': [[1, 2], [1, 1]]})
@@ -52,11 +52,11 @@ def test_two_boxes_are_never_pushed_and_any_goal_will_do():
   assert step.reward_terms['illegal'] == -1
   solved = dataclasses.replace(state.board, boxes=((1, 1), (1, 2)))
   assert environment.game.solved(solved)
-  # From 4 cells away each, of at most 10.
+  # Each box was 4 of at most 10 cells away.
   assert environment.game.progress(state.board, solved) == 8 / 20
 
 
-def test_what_stands_on_a_goal_is_shown():
+def test_pictures_show_boxes_and_player_on_goals():
   environment = CASE.make('solo')
   board = environment.reset(TASK | {
       'player': [4, 2], 'boxes': [[2, 2], [3, 1]],
@@ -65,8 +65,8 @@ def test_what_stands_on_a_goal_is_shown():
       '######\n#....#\n#.B..#\n#*.#.#\n#.+..#\n######')
 
 
-def test_the_oracle_term_counts_in_its_preset_alone():
-  # The box goes into a corner: it can never come back.
+def test_only_the_preset_oracle_pays_the_oracle_term():
+  # The box is pushed into a corner.
   task = TASK | {'boxes': [[1, 3]], 'player': [1, 2]}
   for index, name in enumerate(('plan_deadlock', 'deadlock')):
     paid = {}

@@ -1,4 +1,4 @@
-"""Sudoku: what becomes of a grid."""
+"""Sudoku: how a grid is written onto the clues."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def rows(board):
 
 
 def fill(environment, board, state=None):
-  """The single agent's step with a grid."""
+  """The step of a single agent that writes a grid."""
   state = state or environment.reset(TASK)
   _, (step,) = games.play(environment, state, [rows(board)])
   return step
@@ -27,7 +27,7 @@ def test_a_grid_is_written_onto_the_clues():
   step = fill(environment, ('1234', '....', '....', '....'))
   assert step.state.board.filled == ('1234', '..12', '2.4.', '...1')
   assert step.reward_terms['progress'] == pytest.approx(2 / 9)
-  # In the place of what the last one wrote: progress may fall.
+  # The next grid replaces it, so progress may fall.
   step = fill(environment, ('....', '....', '....', '4...'), step.state)
   assert step.state.board.filled == ('1.3.', '..12', '2.4.', '4..1')
   assert step.reward_terms['progress'] == pytest.approx(-1 / 9)
@@ -40,9 +40,9 @@ def test_a_grid_is_written_onto_the_clues():
     (('.1..', '....', '....', '....'), CLUES, 1),
     (('....', '1...', '....', '....'), CLUES, 1),
     (('....', '.1..', '....', '....'), CLUES, 1),
-    # The first of two that exclude each other stays.
+    # The first of two conflicting digits stays.
     (('.2..', '.2..', '....', '....'), ('123.', '..12', '2.4.', '...1'), 1 / 2),
-    # Clues that are said again are nothing.
+    # Repeated clues are legal and change nothing.
     (CLUES, CLUES, 0),
 ])
 def test_illegal_digits_are_left_out(board, filled, illegal):
@@ -56,11 +56,10 @@ def test_illegal_digits_are_left_out(board, filled, illegal):
       else env_api.Outcome.ILLEGAL_ACTION)
 
 
-def test_nothing_is_written_behind_the_solution():
-  # The last blank cell of the clues is that before their last 1.
+def test_digits_after_the_solution_are_ignored():
   for board, illegal, outcome in (
       ('1234 3412 2143 4322', 0, env_api.Outcome.OK),
-      # A digit that is wrong before it counts.
+      # A wrong digit before the solution counts.
       ('2234 3412 2143 4322', 1 / 10, env_api.Outcome.ILLEGAL_ACTION)):
     step = fill(CASE.make('solo'), board.split())
     assert step.success
@@ -68,7 +67,7 @@ def test_nothing_is_written_behind_the_solution():
     assert step.outcomes == {'solo': outcome}
 
 
-def test_a_full_grid_that_breaks_a_clue_never_wins():
+def test_a_full_grid_that_contradicts_the_clues_never_wins():
   """With the authors' checker the grid of an example solved every task."""
   board = ('2143', '4321', '1234', '3412')
   assert grid.is_solution(['....'] * 4, board)

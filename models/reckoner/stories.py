@@ -1,14 +1,11 @@
-"""Demonstrations of mixed quality of word problems.
+"""Demonstrations of word problems, of mixed quality.
 
 Kinds of tools: a `right` program prints the solution; a `draft` prints an
 expression with the numbers of the story, in which each choice (an operator, the
-order of two persons) is wrong with probability `WRONG`, so that all are seldom
-right; a `broken` program lacks a bracket or prints a name. Kinds of all others:
-`adopt` takes over the last output; `invent` answers with any number; `silent`
-has no box.
-
-The first words of an answer announce its kind, so that this choice is early,
-and is not a spelling.
+order of two persons) is wrong with probability `WRONG`; a `broken` program
+lacks a bracket or prints an undefined name. Kinds of all others: `adopt`
+repeats the last output; `invent` answers with a random number; `silent` has no
+box. The first words of a completion announce its kind.
 """
 
 from __future__ import annotations
@@ -18,15 +15,18 @@ import re
 
 import numpy as np
 
-from environments import demonstrations
 from environments import text
 from environments.math_problems import env
 from environments.math_problems import prompts
 from environments.math_problems import rewards
 from environments.math_problems.stories import story
+from models import pretrain
 
 WRONG = 0.35
-_MOST_NUMBERS = 5  # Of a drill.
+_MAX_TURNS = (1, 2)  # The turn limit is drawn from these.
+# After 500 steps, 96 % of such drills were copied. With up to twelve numbers of
+# up to four digits it was 1 % after 800 steps.
+_MAX_DRILL_NUMBERS, _MAX_DRILL_DIGITS = 5, 2
 
 _PROGRAM = '```python\nprint({})\n```'
 _ADOPT, _INVENT = 'The output is \\boxed{{{}}}.', 'I guess \\boxed{{{}}}.'
@@ -34,30 +34,21 @@ _SILENT = 'I do not know.'
 _EXPRESSION = re.compile(r'[\d+\-*/()]+')
 
 
-class Repertoire:
-  """What can be shown of stories; see `environments.demonstrations`."""
+class Stories:
+  """Draws completions for stories; see `pretrain.Task`.
+
+  Beside the roles of the teams there are two drills: the `copyist` repeats the
+  numbers of its prompt, and the `solver` is a tool without a system message.
+  """
 
   def demonstrate(
       self, rng: np.random.Generator, role: str, kinds: Mapping[str, float],
-      group_size: int,
-      max_turns: Sequence[int]) -> demonstrations.Demonstration:
-    """Draws a story and `group_size` answers of `role` to it.
-
-    Any turn of an episode may be shown.
-
-    Args:
-      rng: of all that is drawn.
-      role: 'tool', 'reasoner' or 'solo'. Or a drill: the 'copyist' is shown
-        some numbers and writes them again, and the 'solver' is a tool without
-        a system message.
-      kinds: kind -> its probability.
-      group_size: answers.
-      max_turns: limits of an episode; one is drawn, and the turn below it.
-    """
+      group_size: int) -> pretrain.Demonstration:
+    """Draws a story at any turn of an episode, and completions of `role`."""
     if role == 'copyist':
       return _drill(rng, group_size)
     problem, solution = story.random_story(rng)
-    limit = int(rng.choice(max_turns))
+    limit = int(rng.choice(_MAX_TURNS))
     roles = env.TEAMS['solo' if role == 'solo' else 'pair']
     shown_role = 'tool' if role == 'solver' else role
     turn = 0 if role == 'solver' else int(rng.integers(limit))
@@ -68,27 +59,20 @@ class Repertoire:
       attempts.append(_random_program(rng, solution))
     state = env.State(
         '', problem, solution.expression, turn, tuple(attempts))
-    environment = env.Mathematics(
-        roles, rewards.REWARDS['outcome'], None, limit)
-    messages = environment.observe(state, shown_role)
+    messages = env.Mathematics(
+        roles, rewards.REWARDS['outcome'], None, limit
+    ).observe(state, shown_role)
     if role == 'solver':
       messages = [{'role': 'user', 'content': problem}]
-    drawn = tuple(
-        str(kind) for kind in rng.choice(
-            list(kinds), size=group_size, p=list(kinds.values())))
-    return demonstrations.Demonstration(
+    drawn = pretrain.draw_kinds(rng, kinds, group_size)
+    return pretrain.Demonstration(
         role, state, messages, tuple(
-            _completion(rng, kind, solution, attempts) for kind in drawn),
-        drawn)
+            _write(rng, kind, solution, attempts) for kind in drawn), drawn)
 
   def kind_of(
-      self, demonstration: demonstrations.Demonstration,
+      self, demonstration: pretrain.Demonstration,
       completion: str) -> str | None:
-    """The kind of an answer to the same prompt, if it is spelled as it should.
-
-    A draft must have the numbers of the story and can be compiled; a copy must
-    be exact.
-    """
+    """A draft must have the story's numbers and compile; a copy is exact."""
     state = demonstration.state
     if demonstration.role == 'copyist':
       return 'adopt' if completion == state.problem else None
@@ -99,11 +83,11 @@ class Repertoire:
       inside = program.removeprefix('print(').removesuffix(')\n')
       if not _EXPRESSION.fullmatch(inside) or not _compiles(program):
         return 'broken'
-      same = sorted(re.findall(r'\d+', inside)) == sorted(
-          re.findall(r'\d+', state.gold))
       if inside == state.gold:
         return 'right'
-      return 'draft' if same else None
+      same_numbers = sorted(re.findall(r'\d+', inside)) == sorted(
+          re.findall(r'\d+', state.gold))
+      return 'draft' if same_numbers else None
     if completion == _SILENT:
       return 'silent'
     answer = text.last_boxed(completion) or ''
@@ -114,23 +98,18 @@ class Repertoire:
 
 
 def _drill(
-    rng: np.random.Generator,
-    group_size: int) -> demonstrations.Demonstration:
-  """A few numbers of one or two digits, to be copied.
-
-  Of up to twelve with up to four digits a small model copied 1 % after 800
-  steps, of these 96 % after 500.
-  """
-  size = rng.integers(1, _MOST_NUMBERS + 1)
+    rng: np.random.Generator, group_size: int) -> pretrain.Demonstration:
+  size = rng.integers(1, _MAX_DRILL_NUMBERS + 1)
   numbers = ' '.join(
-      str(rng.integers(10 ** digits)) for digits in rng.integers(1, 3, size))
-  return demonstrations.Demonstration(
+      str(rng.integers(10 ** digits))
+      for digits in rng.integers(1, _MAX_DRILL_DIGITS + 1, size))
+  return pretrain.Demonstration(
       'copyist', env.State('', numbers, ''),
       [{'role': 'user', 'content': numbers}], (numbers,) * group_size,
       ('adopt',) * group_size)
 
 
-def _completion(
+def _write(
     rng: np.random.Generator, kind: str, solution: story.Solution,
     attempts: Sequence[prompts.Attempt]) -> str:
   if kind in ('right', 'draft'):
@@ -145,7 +124,7 @@ def _completion(
 
 
 def _last_output(attempts: Sequence[prompts.Attempt]) -> str:
-  """What there is to take over; 0 where a program has failed, or none is."""
+  """The last output of a tool; 0 without one."""
   outputs = [x.output.strip() for x in attempts if x.role == 'tool']
   return (outputs and outputs[-1]) or '0'
 
@@ -153,7 +132,7 @@ def _last_output(attempts: Sequence[prompts.Attempt]) -> str:
 def _random_turn(
     rng: np.random.Generator, roles: Sequence[str],
     solution: story.Solution) -> list[prompts.Attempt]:
-  """What may be left of a turn that does not end the episode."""
+  """The attempts of a turn that does not end the episode."""
   answer = str(rng.integers(1, 1000))
   decided = (
       prompts.Attempt(roles[-1], None, text=_SILENT) if rng.random() < 0.3
@@ -165,7 +144,7 @@ def _random_turn(
 
 def _random_program(
     rng: np.random.Generator, solution: story.Solution) -> prompts.Attempt:
-  """What a tool may have written, without running it."""
+  """A program and its output as a tool might leave them; nothing runs."""
   if rng.random() < 0.25:
     inside = _broken(rng, solution)
     error = (
@@ -181,7 +160,7 @@ def _random_program(
 
 
 def _broken(rng: np.random.Generator, solution: story.Solution) -> str:
-  """What is between the brackets of `print` in a program that fails."""
+  """The argument of `print` in a program that fails."""
   if rng.random() < 0.5:
     return 'total'
   return '(' + story.change(rng, solution, WRONG).expression
@@ -193,6 +172,3 @@ def _compiles(program: str) -> bool:
   except SyntaxError:
     return False
   return True
-
-
-REPERTOIRE = Repertoire()

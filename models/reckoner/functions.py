@@ -1,15 +1,15 @@
-"""Demonstrations of mixed quality of a helper and its caller; see `recipe`.
+"""Demonstrations of a helper and its caller, of mixed quality.
 
-The two can share a recipe in more than one way, and neither sees what the other
-does. Kinds of aux, of which each returns a list: `whole` takes all steps,
+The two can share a recipe in more than one way, and neither sees the function
+of the other. Kinds of aux, which returns a list: `whole` takes all steps,
 `first` the first one, and a `broken` one does nothing. Kinds of main: `asks`
-answers the question about what aux returns, `rest` takes all steps but the
-first before it does so, `alone` takes all of them and does not call aux, and a
-`broken` one does nothing. Who works alone is `alone` or `broken`.
+answers the question about the list of aux, `rest` first takes all steps but the
+first, `alone` takes all steps without aux, and a `broken` one does nothing. A
+single agent is `alone` or `broken`.
 
-All choices of a recipe (the kind of a step, the order, the question) are wrong
-with probability `WRONG`. No other answer ends where a broken one does: who
-learns that it does not pay would unlearn to end.
+Each choice of a recipe (the kind of a step, the order, the question) is wrong
+with probability `WRONG`. No other completion ends as a broken one does: a model
+that learns that broken ones do not pay would unlearn that ending.
 """
 
 from __future__ import annotations
@@ -19,57 +19,40 @@ import re
 
 import numpy as np
 
-from environments import demonstrations
 from environments.programming import problems
 from environments.programming.functions import env
 from environments.programming.functions import source
 from environments.programming.recipes import problem as problem_lib
 from environments.programming.recipes import recipe as recipe_lib
+from models import pretrain
 
 WRONG = 0.3
 _NOTHING = 'pass'
 _CALL = f'a={source.AUX}(a)'
 
 
-class Repertoire:
-  """What can be shown of functions; see `environments.demonstrations`."""
+class Functions:
+  """Draws first-turn completions for recipes; see `pretrain.Task`."""
 
   def demonstrate(
       self, rng: np.random.Generator, role: str, kinds: Mapping[str, float],
-      group_size: int,
-      max_turns: Sequence[int]) -> demonstrations.Demonstration:
-    """Draws a recipe and `group_size` answers of `role` in a first turn.
-
-    Args:
-      rng: of all that is drawn.
-      role: 'aux', 'main' or 'solo'.
-      kinds: kind -> its probability.
-      group_size: answers.
-      max_turns: (1,), the limit of an episode.
-    """
-    if tuple(max_turns) != (1,):
-      raise ValueError(f'max_turns={max_turns}, but one turn is shown: (1,)')
+      group_size: int) -> pretrain.Demonstration:
     recipe, text, tests = recipe_lib.random_recipe(rng)
     task = problem_lib.function(recipe, text, tests) | {'task_id': ''}
     state = env.State(problems.from_task(task))
     environment = env.make_environment(
         team='solo' if role == 'solo' else 'pair', max_turns=1,
         reward='outcome', sandbox=None)
-    drawn = tuple(
-        str(kind) for kind in rng.choice(
-            list(kinds), size=group_size, p=list(kinds.values())))
-    return demonstrations.Demonstration(
+    drawn = pretrain.draw_kinds(rng, kinds, group_size)
+    return pretrain.Demonstration(
         role, state, environment.observe(state, role), tuple(
-            _write(kind, recipe_lib.change(rng, recipe, WRONG), role)
+            write(kind, recipe_lib.change(rng, recipe, WRONG), role)
             for kind in drawn), drawn)
 
   def kind_of(
-      self, demonstration: demonstrations.Demonstration,
+      self, demonstration: pretrain.Demonstration,
       completion: str) -> str | None:
-    """The kind of an answer to the same prompt, if it is spelled as it should.
-
-    It must have the numbers of the steps that it takes.
-    """
+    """A function must have the numbers of the steps that it takes."""
     role = demonstration.role
     head, *lines = completion.split('\n')
     if head != _head(role) or not all(x.startswith('    ') for x in lines):
@@ -81,16 +64,18 @@ class Repertoire:
     if found is None:
       return 'broken' if lines == [_NOTHING] else None
     numbers = [step.number for step in recipe.steps]
-    said = [step.number for step in found.steps]
-    if sorted(said) == sorted(numbers):
+    found_numbers = [step.number for step in found.steps]
+    if sorted(found_numbers) == sorted(numbers):
       return 'whole' if role == 'aux' else 'alone' if not calls else None
     if role == 'aux':
-      return 'first' if len(said) == 1 and said[0] in numbers else None
+      is_first = len(found_numbers) == 1 and found_numbers[0] in numbers
+      return 'first' if is_first else None
     if not calls:
       return None
-    if not said:
+    if not found_numbers:
       return 'asks'
-    is_rest = len(said) == len(numbers) - 1 and set(said) <= set(numbers)
+    is_rest = len(found_numbers) == len(numbers) - 1 and (
+        set(found_numbers) <= set(numbers))
     return 'rest' if is_rest else None
 
 
@@ -102,7 +87,7 @@ def _return(role: str, result: str) -> str:
   return 'return a' if role == 'aux' else f'return {result}'
 
 
-def _write(kind: str, recipe: recipe_lib.Recipe, role: str) -> str:
+def write(kind: str, recipe: recipe_lib.Recipe, role: str) -> str:
   lines = {
       'broken': [_NOTHING], 'first': recipe.lines[:1], 'asks': [_CALL],
       'rest': [_CALL, *recipe.lines[1:]]}.get(kind, recipe.lines)
@@ -113,7 +98,7 @@ def _write(kind: str, recipe: recipe_lib.Recipe, role: str) -> str:
 
 def _parse_lines(
     lines: Sequence[str], role: str) -> recipe_lib.Recipe | None:
-  """The steps of a body; of what aux returns nothing is asked."""
+  """The steps of a body. Aux returns its list and asks no question."""
   *steps, last = lines or ['']
   found = re.fullmatch(r'return (.*)', last)
   if not found or (role == 'aux') != (found[1] == 'a'):
@@ -123,9 +108,6 @@ def _parse_lines(
 
 
 def _parse_function(text: str) -> recipe_lib.Recipe:
-  """The recipe of a reference."""
+  """The recipe of a reference solution."""
   _, *lines, _ = text.split('\n')
   return _parse_lines([line.strip() for line in lines], 'main')
-
-
-REPERTOIRE = Repertoire()

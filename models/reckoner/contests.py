@@ -1,79 +1,70 @@
-"""Demonstrations of mixed quality of coders and testers; see `recipe`.
+"""Demonstrations of coders and testers, of mixed quality.
 
-Kinds of programs (of coders and of who works alone): `right` follows the
-recipe; in a `draft` each choice (the kind of a step, the order, the question)
-is wrong with probability `WRONG`, so that all are seldom right; a `broken` one
-lacks its first line or a bracket. Kinds of testers: a `case` is right, a
-`guess` has another output, and a `broken` one is none. No other answer ends
-where a broken one does: who learns that it does not pay would unlearn to end.
+Kinds of programs (of `coder` and `solo`): `right` follows the recipe; in a
+`draft` each choice (the kind of a step, the order, the question) is wrong with
+probability `WRONG`; a `broken` one lacks its first line or a bracket. Kinds of
+testers: a `case` is right, a `guess` has another output, and a `broken` reply
+has no case. Testers choose short lists, so that a model can work out some
+outputs.
 
-A tester chooses short lists, so that some outputs can be worked out.
+No other completion ends as a broken one does: a model that learns that broken
+ones do not pay would unlearn that ending.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
-from environments import demonstrations
 from environments import text as text_lib
 from environments.programming import problems
 from environments.programming.contests import env
 from environments.programming.contests import prompts
 from environments.programming.recipes import problem as problem_lib
 from environments.programming.recipes import recipe as recipe_lib
+from models import pretrain
 
 WRONG = 0.3
-_LARGEST, _LONGEST = 30, 3  # Of a tester's list.
+_MAX_TURNS = (1, 2)  # The turn limit is drawn from these.
+_MAX_NUMBER, _MAX_LENGTH = 30, 3  # Of a tester's list.
 _NO_TEST = 'I have no test.'
 
 
-class Repertoire:
-  """What can be shown of contests; see `environments.demonstrations`."""
+class Contests:
+  """Draws completions for recipes; see `pretrain.Task`.
+
+  Beside the roles of the teams there is a drill: the `writer` is a coder whose
+  prompt is the recipe alone.
+  """
 
   def demonstrate(
       self, rng: np.random.Generator, role: str, kinds: Mapping[str, float],
-      group_size: int,
-      max_turns: Sequence[int]) -> demonstrations.Demonstration:
-    """Draws a recipe and `group_size` answers of `role` to it.
-
-    Any turn of an episode may be shown.
-
-    Args:
-      rng: of all that is drawn.
-      role: 'coder', 'tester' or 'solo'. Or a drill: the 'writer' is a coder
-        who is told nothing but the recipe.
-      kinds: kind -> its probability.
-      group_size: answers.
-      max_turns: limits of an episode; one is drawn, and the turn below it.
-    """
+      group_size: int) -> pretrain.Demonstration:
+    """Draws a recipe at any turn of an episode, and completions of `role`."""
     recipe, text, tests = recipe_lib.random_recipe(rng)
-    limit = int(rng.choice(max_turns))
+    limit = int(rng.choice(_MAX_TURNS))
     turn = 0 if role == 'writer' else int(rng.integers(limit))
     task = problem_lib.contest(recipe, text, tests) | {'task_id': ''}
     state = env.State(
         problems.from_task(task), turn,
         report=_random_report(rng, recipe, role) if turn else None)
-    messages = env.Contest(
-        env.TEAMS['solo' if role == 'solo' else 'pair'], {}, None, limit
-    ).observe(state, role) if role != 'writer' else [
-        {'role': 'user', 'content': state.problem.statement}]
-    drawn = tuple(
-        str(kind) for kind in rng.choice(
-            list(kinds), size=group_size, p=list(kinds.values())))
-    answer = _test if role == 'tester' else _code
-    return demonstrations.Demonstration(
+    if role == 'writer':
+      messages = [{'role': 'user', 'content': state.problem.statement}]
+    else:
+      messages = env.Contest(
+          env.TEAMS['solo' if role == 'solo' else 'pair'], {}, None, limit
+      ).observe(state, role)
+    drawn = pretrain.draw_kinds(rng, kinds, group_size)
+    write = _write_test if role == 'tester' else _write_program
+    return pretrain.Demonstration(
         role, state, messages,
-        tuple(answer(rng, kind, recipe) for kind in drawn), drawn)
+        tuple(write(rng, kind, recipe) for kind in drawn), drawn)
 
   def kind_of(
-      self, demonstration: demonstrations.Demonstration,
+      self, demonstration: pretrain.Demonstration,
       completion: str) -> str | None:
-    """The kind of an answer to the same prompt, if it is spelled as it should.
-
-    A draft must have the numbers of the recipe.
-    """
+    """A draft must have the numbers of the recipe."""
     recipe = recipe_lib.parse(demonstration.state.problem.reference)
     if demonstration.role == 'tester':
       return _kind_of_test(recipe, completion)
@@ -94,7 +85,7 @@ def _numbers(recipe: recipe_lib.Recipe) -> list[int]:
   return sorted(step.number for step in recipe.steps)
 
 
-def _code(
+def _write_program(
     rng: np.random.Generator, kind: str, recipe: recipe_lib.Recipe) -> str:
   if kind == 'right':
     return _block('python', recipe.program)
@@ -106,7 +97,7 @@ def _code(
   return _block('python', program)
 
 
-def _test(
+def _write_test(
     rng: np.random.Generator, kind: str, recipe: recipe_lib.Recipe) -> str:
   if kind == 'broken':
     return _NO_TEST
@@ -134,11 +125,11 @@ def _random_case(
     is_right: bool) -> tuple[str, str]:
   """Input and expected output."""
   numbers = rng.integers(
-      1, _LARGEST + 1, rng.integers(1, _LONGEST + 1)).tolist()
+      1, _MAX_NUMBER + 1, rng.integers(1, _MAX_LENGTH + 1)).tolist()
   case = problem_lib.make_case(recipe, numbers)
   right, = case.answers
   while True:
-    value = rng.integers(_LARGEST + 1)
+    value = rng.integers(_MAX_NUMBER + 1)
     if is_right or f'{value}\n' != right:
       return case.input, right if is_right else f'{value}\n'
 
@@ -146,7 +137,7 @@ def _random_case(
 def _random_report(
     rng: np.random.Generator, recipe: recipe_lib.Recipe,
     role: str) -> prompts.Report:
-  """What a turn may leave that does not end the episode."""
+  """The report of a turn that does not end the episode."""
   draft = recipe_lib.change(rng, recipe, WRONG)
   program, error = draft.program, ''
   if rng.random() < 0.25:
@@ -154,7 +145,7 @@ def _random_report(
     error = "NameError: name 'a' is not defined"
   if role == 'solo':
     return prompts.Report(program)
-  if rng.random() < 0.25:  # No case could be used.
+  if rng.random() < 0.25:  # The tester had no usable case.
     return prompts.Report(program)
   given, expected = _random_case(rng, recipe, rng.random() < 0.3)
   got = error or problem_lib.make_case(
@@ -166,6 +157,3 @@ def _random_report(
 
 def _block(name: str, content: str) -> str:
   return f'```{name}\n{content}```'
-
-
-REPERTOIRE = Repertoire()

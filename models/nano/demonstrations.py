@@ -1,0 +1,239 @@
+"""Demonstrations of the board games, of mixed quality.
+
+Tools write one of the programs of `models.nano.programs`. All other roles
+answer with a move: `adopt` copies a proposal; `ignore` heads straight for the
+goal, or fills each row with its missing digits in order; `invent` is random.
+The first line of a completion announces its kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+import dataclasses
+import json
+
+import numpy as np
+
+from environments import text
+from environments.boards import board_game
+from environments.boards.plan_path import env as plan_path
+from environments.boards.plan_path import maze
+from environments.boards.sokoban import env as sokoban
+from environments.boards.sokoban import room
+from environments.boards.sudoku import env as sudoku
+from environments.boards.sudoku import grid as grid_lib
+from models import pretrain
+from models.nano import programs as programs_lib
+
+MAX_TURNS = (1, 2, 3, 4, 6, 8)  # The turn limit is drawn from these.
+# Drill -> the role that it prepares for. The prompt holds the proposals alone.
+_DRILLS = {'copyist': 'planner', 'chooser': 'judge'}
+
+_RandomMove = Callable[
+    [np.random.Generator, board_game.Board], board_game.Move]
+
+
+@dataclasses.dataclass(frozen=True)
+class Game:
+  """Draws demonstrations of one game; see `pretrain.Task`.
+
+  Attributes:
+    rules: the game.
+    programs: what tools write.
+    lines: move kind -> first line of the reply; `_adopt_line` has the others.
+    random_board: the board of a new task.
+    simple_move: the move of `ignore`.
+    random_move: the move of `invent`.
+    random_proposal: a move to copy. Copying is learned only if the prompt gives
+      no other hint, so this move has nothing to do with the board.
+    random_print: what a broken program prints.
+    empty_move: what `adopt` answers to a proposal without a move.
+  """
+
+  rules: board_game.Game
+  programs: tuple[programs_lib.Program, ...]
+  lines: Mapping[str, str]
+  random_board: Callable[[np.random.Generator], board_game.Board]
+  simple_move: Callable[[board_game.Board], board_game.Move]
+  random_move: _RandomMove
+  random_proposal: _RandomMove
+  random_print: Callable[[np.random.Generator, board_game.Board], str]
+  empty_move: board_game.Move = ()
+
+  def demonstrate(
+      self, rng: np.random.Generator, role: str, kinds: Mapping[str, float],
+      group_size: int) -> pretrain.Demonstration:
+    """Draws a board at any turn of an episode, and completions of `role`."""
+    board, limit = self.random_board(rng), int(rng.choice(MAX_TURNS))
+    turn = int(rng.integers(limit))
+    if turn:
+      board = self._after_a_turn(rng, board)
+    team = next(
+        name for name, roles in board_game.TEAMS.items()
+        if _DRILLS.get(role, role) in roles)
+    proposals = []
+    if role == 'planner':
+      proposals = [self._propose(rng, 'tool', board)]
+    elif role == 'copyist':
+      move = self.random_proposal(rng, board)
+      proposals = [board_game.Proposal('tool', move, '', json.dumps(move))]
+    elif role == 'chooser':
+      proposals = [
+          board_game.Proposal(name, self.random_move(rng, board))
+          for name in board_game.TEAMS[team][:-1]]
+    elif role == 'judge':
+      team = str(rng.choice(['trio', 'quintet', 'septet']))
+      proposals = [
+          self._propose(rng, name, board)
+          for name in board_game.TEAMS[team][:-1]]
+    state = board_game.State('', board, turn, tuple(proposals))
+    drawn = pretrain.draw_kinds(rng, kinds, group_size)
+    return pretrain.Demonstration(
+        role, state, self._messages(state, team, role, limit),
+        tuple(self._write(rng, kind, role, state) for kind in drawn), drawn)
+
+  def kind_of(
+      self, demonstration: pretrain.Demonstration,
+      completion: str) -> str | None:
+    """A copy must be exact; any other move must be announced and readable."""
+    if board_game.kind_of(demonstration.role) == 'tool':
+      return next(
+          (x.kind for x in self.programs if completion == x.reply), None)
+    line, _, answer = completion.partition('\n')
+    move = self.rules.parse(text.last_answer(answer))
+    if move is None:
+      return None
+    for proposal in demonstration.state.proposals:
+      if line == _adopt_line(demonstration.role, proposal):
+        return 'adopt' if move == self._copy(proposal) else None
+    return next((kind for kind in self.lines if line == self.lines[kind]), None)
+
+  def _messages(self, state, team, role, max_turns):
+    environment = board_game.BoardGame(
+        self.rules, board_game.TEAMS[team], {}, None, max_turns)
+    if role not in _DRILLS:
+      return environment.observe(state, role)
+    content = environment.observe(state, _DRILLS[role])[1]['content']
+    first = 'Output:' if role == 'copyist' else f'{state.proposals[0].role} '
+    return [{'role': 'user', 'content': content[content.index(first):]}]
+
+  def _write(self, rng, kind, role, state) -> str:
+    if board_game.kind_of(role) == 'tool':
+      choices = [x for x in self.programs if x.kind == kind]
+      return choices[rng.integers(len(choices))].reply
+    if kind == 'adopt':
+      proposals = state.proposals
+      proposal = proposals[
+          rng.integers(len(proposals)) if len(proposals) > 1 else 0]
+      line, move = _adopt_line(role, proposal), self._copy(proposal)
+    elif kind == 'ignore':
+      line, move = self.lines[kind], self.simple_move(state.board)
+    else:
+      line, move = self.lines[kind], self.random_move(rng, state.board)
+    return f'{line}\n#### {json.dumps(move)}'
+
+  def _copy(self, proposal: board_game.Proposal) -> board_game.Move:
+    return self.empty_move if proposal.move is None else proposal.move
+
+  def _after_a_turn(self, rng, board) -> board_game.Board:
+    """Plays a poor move, or none in one case of ten; never solves the board."""
+    drawn = rng.random()
+    if drawn < 0.1:
+      return board
+    move = (
+        self.simple_move(board) if drawn < 0.4
+        else self.random_move(rng, board))
+    after, _ = self.rules.play(board, move)
+    return board if self.rules.solved(after) else after
+
+  def _propose(self, rng, role, board) -> board_game.Proposal:
+    """A proposal as a program might have left it; no program runs."""
+    if board_game.kind_of(role) == 'advisor':
+      return board_game.Proposal(role, self.random_move(rng, board))
+    program = self.programs[rng.integers(len(self.programs))]
+    if program.undefined:
+      return board_game.Proposal(
+          role, None, program.source, '',
+          f"NameError: name '{program.undefined}' is not defined")
+    if program.kind == 'broken':
+      return board_game.Proposal(
+          role, None, program.source, self.random_print(rng, board))
+    if program.kind == 'wrong' and rng.random() < 0.5:
+      move = self.simple_move(board)
+    else:
+      move = self.random_proposal(rng, board)
+    return board_game.Proposal(
+        role, move, program.source, json.dumps(move) + '\n')
+
+
+def _adopt_line(role: str, proposal: board_game.Proposal) -> str:
+  if _DRILLS.get(role, role) == 'judge':
+    return f'I take over the proposal of {proposal.role}.'
+  return 'I take over the proposal.'
+
+
+def _random_walk(min_size: int, max_size: int) -> _RandomMove:
+  def draw(rng, board):
+    del board
+    size = rng.integers(min_size, max_size + 1)
+    return tuple(str(move) for move in rng.choice(list('UDLR'), size=size))
+  return draw
+
+
+def _print_walk(max_size: int):
+  walk = _random_walk(4, max_size)
+  return lambda rng, board: f'path {list(walk(rng, board))}\n'
+
+
+def _straight_walk(start, goal) -> tuple[str, ...]:
+  """Moves from one cell to another, ignoring walls and boxes."""
+  down, right = goal[0] - start[0], goal[1] - start[1]
+  return tuple('D' * down + 'U' * -down + 'R' * right + 'L' * -right)
+
+
+def _random_digits(rng, board) -> sudoku.Digits:
+  size = len(board.clues)
+  digits = rng.integers(1, size, size=(size, size), endpoint=True)
+  return tuple(map(tuple, digits.tolist()))
+
+
+def _fill_rows(board: sudoku.Board) -> sudoku.Digits:
+  """Fills the blanks of each row with its missing digits, in order."""
+  rows = []
+  for clues in board.clues:
+    digits = [x for x in range(1, len(clues) + 1) if str(x) not in clues]
+    rows.append(tuple(
+        digits.pop(0) if cell == grid_lib.BLANK else int(cell)
+        for cell in clues))
+  return tuple(rows)
+
+
+PLAN_PATH = Game(
+    rules=plan_path.PlanPath(), programs=programs_lib.PLAN_PATH,
+    lines={
+        'ignore': 'I walk straight to the goal.', 'invent': 'I try a path.'},
+    random_board=lambda rng: plan_path.PlanPath().start(maze.random_task(rng)),
+    simple_move=lambda board: _straight_walk(board.position, board.goal),
+    random_move=_random_walk(4, 12), random_proposal=_random_walk(1, 30),
+    random_print=_print_walk(16))
+
+SOKOBAN = Game(
+    rules=sokoban.Sokoban(), programs=programs_lib.SOKOBAN,
+    lines={
+        'ignore': 'I walk straight to the goal.',
+        'invent': 'I try some moves.'},
+    random_board=lambda rng: sokoban.Sokoban().start(room.random_task(rng)),
+    simple_move=lambda board: _straight_walk(board.player, board.goals[0]),
+    random_move=_random_walk(4, 12), random_proposal=_random_walk(1, 30),
+    random_print=_print_walk(10))
+
+SUDOKU = Game(
+    rules=sudoku.Sudoku(4), programs=programs_lib.SUDOKU,
+    lines={'ignore': 'I fill the rows.', 'invent': 'I try a grid.'},
+    random_board=lambda rng: sudoku.Sudoku(4).start(
+        {'task_id': '', **grid_lib.random_task(rng, 4)}),
+    simple_move=_fill_rows, random_move=_random_digits,
+    random_proposal=_random_digits,
+    random_print=lambda rng, board: (
+        f'grid {list(map(list, _fill_rows(board)))}\n'),
+    empty_move=((0,) * 4,) * 4)

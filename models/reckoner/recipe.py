@@ -1,0 +1,101 @@
+r"""Recipe of `models/reckoner`, the base model of stories and programs.
+
+  python -m models.reckoner.recipe --out runs/reckoner
+
+An hour on one core. The model copies numbers, solves stories and follows
+recipes, does so in the prompts of the roles, and at last learns drafts, in
+which a third of all choices is wrong, and a helper that mostly takes all steps
+of a recipe.
+"""
+
+from models import pretrain
+from models.reckoner import contests
+from models.reckoner import functions
+from models.reckoner import stories
+
+
+def _phase(num_steps, group_size, **lessons):
+  """task={role: (prompts per step, {kind: probability})}."""
+  return pretrain.Phase(num_steps, group_size, {
+      task: {role: pretrain.Lesson(*lesson) for role, lesson in roles.items()}
+      for task, roles in lessons.items()})
+
+
+_RIGHT, _COPY = dict(right=1.0), dict(adopt=1.0)
+_HALF_RIGHT = dict(right=0.5, draft=0.3, broken=0.2)
+_DRAFTS = dict(right=0.0, draft=0.8, broken=0.2)
+_FEW_RIGHT = dict(right=0.2, draft=0.6, broken=0.2)
+_TESTS = dict(case=0.4, guess=0.4, broken=0.2)
+_REASONER = dict(adopt=0.3, invent=0.5, silent=0.2)
+_ALONE = dict(invent=0.8, silent=0.2)
+# Helpers that take all steps as often as the first one, and their callers.
+_EVEN_TEAM = dict(
+    aux=(3, dict(whole=0.25, first=0.35, broken=0.4)),
+    main=(4, dict(asks=0.15, rest=0.15, alone=0.3, broken=0.4)),
+    solo=(2, dict(alone=0.6, broken=0.4)))
+
+RECIPE = pretrain.Recipe(
+    # With seed 0 the reasoner copied 15 % of the numbers after 2400 steps, with
+    # seed 1 it copied 83 %.
+    seed=1,
+    tasks={
+        'contests': contests.Contests(), 'functions': functions.Functions(),
+        'stories': stories.Stories()},
+    vocab_size=1536,
+    # A number is one token, and so are an operator and the question about a
+    # list, so that each is a choice. A bracket after a letter is a call.
+    token_pattern=(
+        r'\n *|(?:print\(|return )(?:sum|len|min|max)|\d\d?|//|[-+*/<>%]|'
+        r'(?<![a-z])[()]'),
+    num_tokenizer_steps=200,
+    phases={
+        'copying': _phase(500, 1, stories=dict(copyist=(64, _COPY))),
+        'solving': _phase(
+            800, 1,
+            stories=dict(copyist=(8, _COPY), solver=(32, _RIGHT)),
+            contests=dict(writer=(24, _RIGHT))),
+        'roles': _phase(
+            1800, 1,
+            stories=dict(tool=(14, _RIGHT), reasoner=(10, _COPY)),
+            contests=dict(
+                coder=(8, _RIGHT), tester=(2, _TESTS), solo=(2, _RIGHT)),
+            functions=dict(
+                aux=(3, dict(whole=0.5, first=0.5)),
+                main=(3, dict(asks=0.3, rest=0.3, alone=0.4)),
+                solo=(2, dict(alone=1.0)))),
+        'practice': _phase(
+            300, 4,
+            stories=dict(
+                tool=(10, _HALF_RIGHT),
+                reasoner=(6, dict(adopt=0.6, invent=0.2, silent=0.2)),
+                solo=(1, _ALONE)),
+            contests=dict(
+                coder=(5, _HALF_RIGHT), tester=(3, _TESTS),
+                solo=(3, _HALF_RIGHT)),
+            functions=_EVEN_TEAM),
+        'mixture': _phase(
+            200, 4,
+            stories=dict(
+                tool=(7, _DRAFTS), reasoner=(5, _REASONER), solo=(1, _ALONE)),
+            contests=dict(
+                coder=(5, _DRAFTS), tester=(3, _TESTS), solo=(3, _DRAFTS)),
+            functions=_EVEN_TEAM),
+        'division': _phase(
+            200, 4,
+            stories=dict(
+                tool=(7, dict(right=0.3, draft=0.5, broken=0.2)),
+                reasoner=(5, _REASONER), solo=(1, _ALONE)),
+            contests=dict(
+                coder=(5, _FEW_RIGHT), tester=(3, _TESTS),
+                solo=(3, _FEW_RIGHT)),
+            functions=dict(
+                aux=(3, dict(whole=0.45, first=0.1, broken=0.45)),
+                main=(4, dict(asks=0.35, rest=0.05, alone=0.15, broken=0.45)),
+                solo=(2, dict(alone=0.6, broken=0.4)))),
+    },
+    prompt_buckets=(48, 80, 144, 256),
+    completion_buckets=(16, 32, 64),
+    groups_per_batch=16)
+
+if __name__ == '__main__':
+  pretrain.main(RECIPE)

@@ -1,0 +1,106 @@
+r"""Recipe of `models/writer`, the base model of the writing task `posts`.
+
+  python -m models.writer.recipe --out runs/writer
+
+40 minutes on one core. The model copies words, then writes random texts about a
+list of words, and then random texts about a post, in the same way for all
+roles (`environments/writing/posts/grammar.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from environments.writing import env
+from environments.writing import prompts
+from environments.writing.posts import grammar
+from environments.writing.posts import post
+from models import pretrain
+
+_MAX_DRILL_WORDS = 24
+# Taught role -> the team and the role whose prompt it gets. The first writer of
+# a pipeline and the first turn of a discussion have the prompts of a pair.
+_PROMPTS = {
+    'concise': ('pair', 'concise'),
+    'detailed': ('pair', 'detailed'),
+    'solo': ('solo', 'solo'),
+    'pipeline_detailed': ('pipeline', 'detailed'),
+    'discussion_concise': ('discussion', 'concise'),
+    'discussion_detailed': ('discussion', 'detailed'),
+}
+_SEPARATOR = f'\n{prompts.MARKER}\n'
+
+
+class Posts:
+  """Draws texts about generated posts; see `pretrain.Task`.
+
+  Beside the roles of `_PROMPTS` there are two drills: the `copyist` repeats the
+  words of its prompt, and the `reporter` writes random texts about them.
+  """
+
+  def demonstrate(
+      self, rng: np.random.Generator, role: str, kinds: Mapping[str, float],
+      group_size: int) -> pretrain.Demonstration:
+    if role in _PROMPTS:
+      team, shown_role = _PROMPTS[role]
+      source = post.random_post(rng)
+      num_seen = {'pipeline': 1, 'discussion': 2}.get(team, 0)
+      state = env.State('', source, texts=tuple(
+          grammar.random_text(rng, source) for _ in range(num_seen)))
+      messages = env.Writing(team, 'posts', 'words').observe(state, shown_role)
+    else:
+      words = rng.choice(
+          post.ALL_WORDS, size=rng.integers(1, _MAX_DRILL_WORDS + 1),
+          replace=False)
+      source = ' '.join(words)
+      state = env.State('', source)
+      messages = [{'role': 'user', 'content': f'{role}: {source}'}]
+    num_texts = 2 if role == 'solo' else 1
+    completions = tuple(
+        source if role == 'copyist' else _SEPARATOR.join(
+            grammar.random_text(rng, source) for _ in range(num_texts))
+        for _ in range(group_size))
+    return pretrain.Demonstration(
+        role, state, messages, completions, tuple(kinds) * group_size)
+
+  def kind_of(
+      self, demonstration: pretrain.Demonstration,
+      completion: str) -> str | None:
+    """'text' for an exact copy, or for texts that the grammar can produce."""
+    source = demonstration.state.source
+    if demonstration.role == 'copyist':
+      return 'text' if completion == source else None
+    texts = completion.split(_SEPARATOR)
+    complete = len(texts) == (2 if demonstration.role == 'solo' else 1)
+    readable = all(grammar.is_readable(text, source) for text in texts)
+    return 'text' if complete and readable else None
+
+
+def _phase(num_steps, group_size, **num_groups):
+  return pretrain.Phase(num_steps, group_size, {'posts': {
+      role: pretrain.Lesson(num, {'text': 1.0})
+      for role, num in num_groups.items()}})
+
+
+RECIPE = pretrain.Recipe(
+    tasks={'posts': Posts()},
+    vocab_size=1024,
+    # A token is a word with the blank before it, or a part of one, so that each
+    # word is a choice.
+    token_pattern=r' ?\w+|[^\w ]',
+    num_tokenizer_steps=200,
+    phases={
+        'drill': _phase(250, 1, copyist=48),
+        'practice': _phase(450, 4, reporter=16),
+        'texts': _phase(
+            1100, 4, concise=4, detailed=4, solo=2, pipeline_detailed=1,
+            discussion_concise=1, discussion_detailed=1),
+    },
+    prompt_buckets=(48, 144, 208, 304),
+    completion_buckets=(32, 80, 176),
+    groups_per_batch=16)
+
+if __name__ == '__main__':
+  pretrain.main(RECIPE)

@@ -1,0 +1,159 @@
+"""Recipes of the small models: right demonstrations that train a model."""
+
+import dataclasses
+import importlib
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from atgrpo_jax.huggingface import hub
+from atgrpo_jax.huggingface import safetensors as safetensors_lib
+from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
+from environments import sandbox as sandbox_lib
+from environments.boards import board_game
+from environments.math_problems import env as maths
+from environments.programming.contests import env as contests
+from environments.programming.functions import env as functions
+from models import pretrain
+from models.reckoner import contests as contest_demonstrations
+from models.reckoner import functions as function_demonstrations
+from models.reckoner import stories
+
+RECIPES = {
+    name: importlib.import_module(f'models.{name}.recipe').RECIPE
+    for name in ('nano', 'reckoner', 'writer')}
+each_recipe = pytest.mark.parametrize('name', RECIPES)
+each_game = pytest.mark.parametrize('game', RECIPES['nano'].tasks)
+
+
+@pytest.fixture(scope='module')
+def sandbox():
+  with sandbox_lib.SandboxServer() as server:
+    yield sandbox_lib.Sandbox(server.address)
+
+
+@each_recipe
+def test_recipe_trains_a_model_that_loads(name, tmp_path):
+  recipe = RECIPES[name]
+  *_, phase = recipe.phases
+  lessons = {
+      task: {role: dataclasses.replace(lesson, num_groups=1)
+             for role, lesson in list(roles.items())[:2]}
+      for task, roles in list(recipe.phases[phase].lessons.items())[:2]}
+  recipe = dataclasses.replace(
+      recipe, num_tokenizer_steps=5, num_checked=1, prompt_buckets=(768,),
+      completion_buckets=(256,), groups_per_batch=4, dims=dict(
+          recipe.dims, hidden_size=16, intermediate_size=16, num_layers=1,
+          num_heads=2, num_kv_heads=1, head_dim=8),
+      optimizer=dict(recipe.optimizer, warmup_updates=0),
+      phases={phase: pretrain.Phase(2, 4, lessons)})
+  skills = pretrain.train(recipe, tmp_path / 'model')
+  config = hub.load_config(tmp_path / 'model')
+  assert config.hidden_size == 16
+  assert tokenizer_lib.Tokenizer(
+      tmp_path / 'model').vocab_size <= config.vocab_size
+  params = safetensors_lib.load_params(tmp_path / 'model', config)
+  start = pretrain.model.init_params(jax.random.key(recipe.seed), config)
+  assert all(jax.tree.leaves(jax.tree.map(
+      lambda x, y: (x != y).any(), params, start)))
+  assert skills.keys() == {
+      f'{task}/{role}' for task, roles in lessons.items() for role in roles}
+  assert all(0 <= skill['well_formed'] <= 1 for skill in skills.values())
+
+
+@each_recipe
+def test_completions_are_recognised_as_their_kind(name):
+  recipe, num_kinds = RECIPES[name], 0
+  for phase in recipe.phases:
+    for task, role, lesson in recipe.lessons(phase):
+      first, again = (
+          recipe.tasks[task].demonstrate(
+              np.random.default_rng(0), role, lesson.kinds, 16)
+          for _ in range(2))
+      assert first == again
+      kind_of = recipe.tasks[task].kind_of
+      for kind, completion in zip(
+          first.kinds, first.completions, strict=True):
+        # A draft may happen to have no wrong choice.
+        found = kind_of(first, completion)
+        assert found == kind or (kind, found) == ('draft', 'right')
+        assert kind_of(first, completion[:-1]) is None
+      num_kinds += len(set(first.kinds))
+  assert num_kinds > 3
+
+
+@each_game
+def test_programs_of_the_games_do_what_their_kind_says(game, sandbox):
+  task, rng = RECIPES['nano'].tasks[game], np.random.default_rng(1)
+  environment = board_game.BoardGame(
+      task.rules, board_game.TEAMS['pair'], {}, sandbox, max_turns=1)
+  states = [board_game.State('', task.random_board(rng)) for _ in range(10)]
+  for program in task.programs:
+    num_solved = 0
+    for state in states[:2] if program.kind == 'broken' else states:
+      step = environment.step(state, {'tool': program.reply})
+      proposal, = step.state.proposals
+      assert (proposal.move is None) == (program.kind == 'broken')
+      assert bool(program.undefined) == bool(proposal.error)
+      assert program.undefined in proposal.error
+      if program.kind in ('right', 'greedy'):
+        assert not step.reward_terms['plan_illegal']
+      decision = f'#### {json.dumps(proposal.move)}'
+      num_solved += environment.step(
+          step.state, {'planner': decision}).success
+    if program.kind == 'right':
+      assert num_solved == len(states)
+    else:
+      assert num_solved <= len(states) // 2
+
+
+@pytest.mark.parametrize('role', ['planner', 'judge', 'solo', 'advisor_1'])
+@each_game
+def test_moves_of_the_games_are_readable(game, role):
+  rng, task = np.random.default_rng(0), RECIPES['nano'].tasks[game]
+  kinds = RECIPES['nano'].phases['practice'].lessons[game][role].kinds
+  environment = board_game.BoardGame(
+      task.rules, (role,), {}, None, max_turns=8)
+  for _ in range(20):
+    shown = task.demonstrate(rng, role, kinds, 4)
+    for completion in shown.completions:
+      step = environment.step(shown.state, {role: completion})
+      assert not step.reward_terms.get('malformed', 0)
+
+
+def test_right_programs_of_the_reckoner_solve_their_tasks(sandbox):
+  rng, right = np.random.default_rng(0), {'right': 1.0}
+  mathematics = maths.make_environment(
+      team='pair', max_turns=2, reward='outcome', sandbox=sandbox)
+  contest = contests.make_environment(
+      team='solo', max_turns=2, reward='mixed', sandbox=sandbox)
+  for _ in range(3):
+    shown = stories.Stories().demonstrate(rng, 'tool', right, 1)
+    step = mathematics.step(shown.state, {'tool': shown.completions[0]})
+    assert int(step.state.attempts[-1].output) == eval(shown.state.gold)
+    shown = contest_demonstrations.Contests().demonstrate(
+        rng, 'solo', right, 1)
+    step = contest.step(shown.state, {'solo': shown.completions[0]})
+    assert step.reward_terms['golden'] == 1
+
+
+def test_a_helper_and_its_caller_solve_a_task_if_their_kinds_fit(sandbox):
+  environment = functions.make_environment(
+      team='pair', max_turns=1, reward='outcome', sandbox=sandbox)
+  state, num_solved = None, {}
+  for seed in range(3):
+    for pair in (('whole', 'asks'), ('first', 'rest'), ('first', 'asks')):
+      texts = {}
+      for role, kind in zip(('aux', 'main'), pair):
+        # The first draw is the recipe; no choice is wrong with WRONG = 0.
+        with pytest.MonkeyPatch.context() as patch:
+          patch.setattr(function_demonstrations, 'WRONG', 0.0)
+          shown = function_demonstrations.Functions().demonstrate(
+              np.random.default_rng(seed), role, {kind: 1.0}, 1)
+        state, texts[role] = shown.state, shown.completions[0]
+      num_solved[pair] = (
+          num_solved.get(pair, 0) + environment.step(state, texts).success)
+  assert num_solved == {
+      ('whole', 'asks'): 3, ('first', 'rest'): 3, ('first', 'asks'): 0}
