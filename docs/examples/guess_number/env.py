@@ -1,4 +1,4 @@
-"""Guess a number: in each turn an advisor proposes one, a guesser decides."""
+"""Guess a number: an advisor proposes one, then a guesser decides."""
 
 import dataclasses
 
@@ -18,7 +18,7 @@ class State:
 class GuessNumber:
   max_turns: int
   largest: int
-  weight: float  # Of the local reward term.
+  weight: float  # Of the local reward term `near`.
   roles = ('advisor', 'guesser')
   phases = (('advisor',), ('guesser',))
   team_reward_range = (0.0, 1.0)
