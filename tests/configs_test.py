@@ -10,13 +10,16 @@ import subprocess
 import sys
 import types
 
+import jax
 from ml_collections import config_dict
 import numpy as np
 import pytest
 
 from atgrpo_jax import builders
 from atgrpo_jax import main
+from atgrpo_jax import model
 from atgrpo_jax.huggingface import hub
+from atgrpo_jax.huggingface import safetensors as safetensors_lib
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
 from atgrpo_jax.io import workdir as workdir_lib
 from configs import common
@@ -309,7 +312,7 @@ def test_every_leaf_of_a_training_config_is_read(
 
   set_flag('_CONFIG', config)
   set_flag('_WORKDIR', str(tmp_path))
-  for flag in ('_COMPARE', '_DISTRIBUTED', '_COORDINATOR', '_NUM_PROCESSES',
+  for flag in ('_DISTRIBUTED', '_COORDINATOR', '_NUM_PROCESSES',
                '_PROCESS_ID', '_STEP', '_TASK'):
     set_flag(flag, None)
   set_flag('_CHECKPOINT', 'latest')
@@ -429,15 +432,25 @@ def test_prompts_hold_whatever_programmers_say(name, team):
 
 
 def test_debug_edition_runs(tmp_path):
+  config = dataclasses.replace(
+      hub.load_config('models/nano'), hidden_size=16, intermediate_size=16,
+      num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8)
+  folder, workdir = tmp_path / 'model', tmp_path / 'run'
+  folder.mkdir()
+  safetensors_lib.save(
+      folder, model.init_params(jax.random.key(0), config), config,
+      np.dtype('float32'))
+  tokenizer_lib.Tokenizer('models/nano').save(folder)
   done = subprocess.run(
       [sys.executable, '-m', 'atgrpo_jax.main',
-       '--config=configs/plan_path.py:debug', f'--workdir={tmp_path}'],
+       '--config=configs/plan_path.py:debug', f'--workdir={workdir}',
+       f'--config.model.folder={folder}'],
       cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
   assert done.returncode == 0, done.stderr
   *_, success, report = done.stdout.splitlines()
   assert re.fullmatch(
       r'held-out success: before \d+\.\d %, after \d+\.\d % \(2 tasks\)',
       success)
-  assert report == f'report: {tmp_path}/report.html'
-  log = (tmp_path / 'metrics.jsonl').read_text().splitlines()
+  assert report == f'report: {workdir}/report.html'
+  log = (workdir / 'metrics.jsonl').read_text().splitlines()
   assert [json.loads(line)['step'] for line in log] == [1, 2]
