@@ -31,7 +31,6 @@ from atgrpo_jax import saved_config
 from atgrpo_jax import train as train_lib
 from atgrpo_jax import types
 from atgrpo_jax.io import checkpoints as checkpoints_lib
-from atgrpo_jax.io import disk
 from atgrpo_jax.io import files
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import workers as workers_lib
@@ -91,7 +90,7 @@ class Run:
     Returns:
       'before' and 'after' -> the results of `evaluate.evaluate`.
     """
-    with disk.OneSentence(self.workdir):
+    with files.disk_errors_as_user_errors(self.workdir):
       train_lib.train(self.experiment, self.workdir)
       return {
           name: evaluate_lib.read(self.workdir, name)
@@ -104,14 +103,14 @@ class Run:
     Also writes `evals/<evaluation.name>.json`. `checkpoint` is a step, 'latest'
     or 'best'.
     """
-    with disk.OneSentence(self.workdir):
+    with files.disk_errors_as_user_errors(self.workdir):
       evaluate_lib.evaluate_run(self.experiment, self.workdir, checkpoint)
       return evaluate_lib.read(self.workdir, self.config.evaluation.name)
 
   def export(
       self, checkpoint: str = checkpoints_lib.LATEST) -> list[pathlib.Path]:
     """Writes the trained policies of a checkpoint; returns their folders."""
-    with disk.OneSentence(self.workdir):
+    with files.disk_errors_as_user_errors(self.workdir):
       export_lib.export_run(self.experiment, self.workdir, checkpoint)
     return sorted((self.workdir / 'export').iterdir())
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from atgrpo_jax import errors
-from atgrpo_jax.io import writers
+from atgrpo_jax.io import metrics as metrics_lib
 from atgrpo_jax.learner import batching
 from atgrpo_jax.learner import update
 
@@ -44,7 +44,7 @@ def check_run(config: Config) -> None:
     raise errors.UserError(
         f'train.num_steps={limits[0]} and train.completion_tokens={limits[1]} '
         'would never end; one of them must be above 0, and none below.')
-  writers.check(train['writers'])
+  metrics_lib.check_writers(train['writers'])
   if 'compile_check' in config:
     _check_compile_check(config['compile_check'])
   update.check_order(train['update_order'], train['updates_per_rollout'])

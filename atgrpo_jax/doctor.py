@@ -37,7 +37,6 @@ from atgrpo_jax.compile_check import work
 from atgrpo_jax.distributed import chips
 from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.io import checkpoints
-from atgrpo_jax.io import disk
 from atgrpo_jax.io import files
 from atgrpo_jax.io import workdir as workdir_lib
 from atgrpo_jax.learner import policy as policy_lib
@@ -103,7 +102,7 @@ def _findings(
 
 def _disk(workdir: pathlib.Path, template: experiment_lib.States) -> str:
   """Where the run goes, and whether a checkpoint has room there."""
-  needed = f'a checkpoint takes {disk.num_bytes(template) / _GIB:.2f}'
+  needed = f'a checkpoint takes {checkpoints.num_bytes(template) / _GIB:.2f}'
   if files.is_remote(workdir):
     probe = workdir / 'doctor'
     probe.write_text('')
@@ -111,7 +110,7 @@ def _disk(workdir: pathlib.Path, template: experiment_lib.States) -> str:
     return f'{workdir} can be written to, {needed} GiB'
   there = next(x for x in (workdir, *workdir.absolute().parents) if x.exists())
   with tempfile.TemporaryFile(dir=there):  # Raises where none can be.
-    disk.check_space(there, template)
+    checkpoints.check_space(there, template)
   free = shutil.disk_usage(there).free
   return f'{free / _GIB:.1f} GiB free in {there}, {needed}'
 

@@ -124,12 +124,11 @@ def run_mode(
     task_id: str | None = None) -> int:
   """Does what one of the modes of a run says; the exit status."""
   from atgrpo_jax import experiment as experiment_lib
-  from atgrpo_jax.io import disk
 
   def build(config):
     return experiment_lib.build(config, sandbox=sandbox, executor=executor)
 
-  with disk.OneSentence(workdir):
+  with files.disk_errors_as_user_errors(workdir):
     if mode == 'replay':
       from atgrpo_jax import replay
       from atgrpo_jax import saved_config
@@ -180,10 +179,9 @@ def make_report() -> int:
     raise errors.UserError(
         '--mode=report reads the config of its workdir, in one process; leave '
         'out --config and --distributed.')
-  from atgrpo_jax.io import disk
   from atgrpo_jax.viewer import report
   workdir = files.as_path(_WORKDIR.value)
-  with disk.OneSentence(workdir):
+  with files.disk_errors_as_user_errors(workdir):
     print(f'written to {report.write(workdir)}')
   return 0
 
@@ -308,8 +306,8 @@ def _with_saved_config(argv: list[str]) -> list[str]:
   if (_value_of('config', argv) or not workdir
       or _value_of('mode', argv) in ('compile_check', 'report')):
     return argv
-  with files.OfBucket(files.as_path(workdir)) as folder:
-    if not (folder / 'config.json').exists():
+  with files.disk_errors_as_user_errors(files.as_path(workdir)):
+    if not (files.as_path(workdir) / 'config.json').exists():
       return argv
   from atgrpo_jax import saved_config
   saved_config.get_config(workdir)  # Raises what cannot be read.

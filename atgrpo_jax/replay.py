@@ -29,7 +29,7 @@ from atgrpo_jax import measures
 from atgrpo_jax import train as train_lib
 from atgrpo_jax.algorithms import credit
 from atgrpo_jax.io import checkpoints as checkpoints_lib
-from atgrpo_jax.io import step_clock
+from atgrpo_jax.io import metrics as metrics_lib
 from atgrpo_jax.io import workdir as workdir_lib
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
@@ -70,24 +70,21 @@ def recorded_config(
   Raises:
     UserError: they differ in what a replay cannot have otherwise.
   """
-  now, then = (workdir_lib.flatten(x.to_dict()) for x in (config, recorded))
-  on_machine = {}
-  for name, value in now.items():
-    if _is_of(name, _OF_THE_MACHINE):
-      on_machine[name] = value
-    elif value != then[name] and (
-        not _is_of(name, _MAY_DIFFER) or name == 'rollout.num_tasks'):
+  changed = workdir_lib.changed_keys(recorded.to_dict(), config.to_dict())
+  for name, (then, now) in changed.items():
+    if not workdir_lib.is_key_of(name, _OF_THE_MACHINE) and (
+        not workdir_lib.is_key_of(name, _MAY_DIFFER)
+        or name == 'rollout.num_tasks'):
       raise errors.UserError(
-          f'--config.{name}={value!r}, but the run had {then[name]!r}, and a '
+          f'--config.{name}={now!r}, but the run had {then!r}, and a '
           'replay has its tasks and policies; what may be another is '
           f'{", ".join(_MAY_DIFFER)}.')
   merged = recorded.copy_and_resolve_references()
-  merged.update_from_flattened_dict(on_machine)
+  merged.update_from_flattened_dict({
+      name: value
+      for name, value in workdir_lib.flatten(config.to_dict()).items()
+      if workdir_lib.is_key_of(name, _OF_THE_MACHINE)})
   return merged
-
-
-def _is_of(name: str, parts: Sequence[str]) -> bool:
-  return any(name == part or name.startswith(part + '.') for part in parts)
 
 
 def replay(
@@ -156,19 +153,23 @@ def _changes(
     then: ml_collections.ConfigDict, now: ml_collections.ConfigDict,
     is_training: bool) -> list[str]:
   """Each value that the replay has otherwise; UserError if none reads it."""
-  before, after = (workdir_lib.flatten(x.to_dict()) for x in (then, now))
   changed = {
-      name: f'{name} from {before[name]!r} to {value!r}'
-      for name, value in after.items()
-      if value != before[name] and _is_of(name, _MAY_DIFFER)}
-  for name in changed:
-    if _is_of(name, _OF_EVALUATIONS_ALONE) if is_training else not _is_of(
-        name, _OF_EVALUATIONS):
+      name: values
+      for name, values in workdir_lib.changed_keys(
+          then.to_dict(), now.to_dict()).items()
+      if workdir_lib.is_key_of(name, _MAY_DIFFER)}
+  for name, (_, value) in changed.items():
+    is_unused = (
+        workdir_lib.is_key_of(name, _OF_EVALUATIONS_ALONE) if is_training
+        else not workdir_lib.is_key_of(name, _OF_EVALUATIONS))
+    if is_unused:
       raise errors.UserError(
-          f'--config.{name}={after[name]!r} changes nothing in '
+          f'--config.{name}={value!r} changes nothing in '
           + ('a training step' if is_training else 'an evaluation')
           + '; leave it out.')
-  return list(changed.values())
+  return [
+      f'{name} from {before!r} to {after!r}'
+      for name, (before, after) in changed.items()]
 
 
 def _training_step(
@@ -229,7 +230,7 @@ def _states(
   print(f'from the checkpoint of step {saved}' if saved else 'from the start',
         f'to step {step}')
   references = train_lib.load_references(run)
-  clock = step_clock.StepClock()
+  clock = metrics_lib.StepClock()
   for made in range(saved, step):
     trees, _ = train_lib.rollout(
         run, states, train_lib.draw_tasks(tasks, made, run), step=made,

@@ -24,10 +24,8 @@ from atgrpo_jax import model
 from atgrpo_jax.algorithms import credit
 from atgrpo_jax.distributed import hosts
 from atgrpo_jax.io import checkpoints as checkpoints_lib
-from atgrpo_jax.io import disk
 from atgrpo_jax.io import metrics as metrics_lib
 from atgrpo_jax.io import signals
-from atgrpo_jax.io import step_clock
 from atgrpo_jax.io import workdir as workdir_lib
 from atgrpo_jax.learner import diagnostics
 from atgrpo_jax.learner import update as update_lib
@@ -123,7 +121,7 @@ def _train(
     print('starts afresh')
   workdir_lib.write_config(workdir, config.to_dict())
   references = load_references(experiment)
-  disk.check_space(workdir, experiment.state_template())
+  checkpoints_lib.check_space(workdir, experiment.state_template())
   workdir_lib.make_checkpoints(workdir)
   writer = metrics_lib.MetricsWriter(
       workdir, offset=meta.get('metrics_offset', 0 if is_resumed else None),
@@ -138,8 +136,8 @@ def _train(
   # ---- Loop -----------------------------------------------------------------
   progress = metrics_lib.Progress(
       config.train.num_steps, num_done=loop.step,
-      share_done=loop.fraction_done(*limits))
-  compiles, clock = metrics_lib.CompileCounter(), step_clock.StepClock()
+      fraction_done=loop.fraction_done(*limits))
+  compiles, clock = metrics_lib.CompileCounter(), metrics_lib.StepClock()
   saved_step = loop.step
   values = json.loads(loop.unfinished) if loop.unfinished else None
   stop.hold()
@@ -148,7 +146,7 @@ def _train(
       if loop.fraction_done(*limits) >= 1 or any(
           hosts.exchange(stop.is_set())):
         break
-      with step_clock.profile(
+      with metrics_lib.profile(
           workdir / 'profile', loop.step, config.train.profile_steps):
         # Rollout and credit. A resumed run repeats an interrupted rollout.
         tasks = draw_tasks(train_tasks, loop.step, experiment)
@@ -187,12 +185,12 @@ def _train(
     values |= loop.validation | compiles.lap() | clock.lap()
     values |= runner_lib.worker_metrics(experiment.executor)
     values |= metrics_lib.peak_memory()
-    workdir_lib.check_there(workdir)
+    workdir_lib.check_exists(workdir)
     lock.check()
     with clock.part('log'):
       writer.write(loop.step, values)
       progress.update(
-          loop.step, share_done=loop.fraction_done(*limits), values=values)
+          loop.step, fraction_done=loop.fraction_done(*limits), values=values)
     values = None
 
     # Checkpoint.
@@ -271,7 +269,7 @@ def load_references(
 
 def rollout(
     experiment: experiment_lib.Experiment, states: experiment_lib.States,
-    tasks: Sequence[env_api.Task], *, step: int, clock: step_clock.StepClock,
+    tasks: Sequence[env_api.Task], *, step: int, clock: metrics_lib.StepClock,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> tuple[list[tree_lib.Tree], runner_lib.Usage]:
   """Plays the tasks of a step; returns trees with advantages, and the cost.
@@ -295,7 +293,7 @@ def update(
     experiment: experiment_lib.Experiment, states: experiment_lib.States,
     trees: Sequence[tree_lib.Tree], *, step: int,
     references: Mapping[str, model.Params],
-    clock: step_clock.StepClock) -> dict[str, float]:
+    clock: metrics_lib.StepClock) -> dict[str, float]:
   """Updates every trained policy and critic on the trees of a step.
 
   Args:
@@ -406,7 +404,7 @@ def _save(
   """Starts to write a checkpoint with everything that resuming needs."""
   is_best = _update_best(
       loop, experiment.config.train.checkpoint_every, limits)
-  disk.check_space(workdir, states)
+  checkpoints_lib.check_space(workdir, states)
   checkpoints.save(loop.step, states, {
       'loop': dataclasses.asdict(loop), 'metrics_offset': writer.offset(),
       **experiment.identity()}, is_best=is_best)

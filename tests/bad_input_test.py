@@ -432,11 +432,8 @@ case('data_dir is a file', lambda run: config(
 for _mode in ('train', 'evaluate', 'export'):
   case(f'workdir is a file, {_mode}',
        both(write('home', '../workdir', 'x'), mode(_mode)), '{workdir}')
-case('checkpoints is a file', write('workdir', 'checkpoints', 'x'),
-     '{workdir}/checkpoints')
-for _name in ('config.json', 'metrics.jsonl'):
-  case(f'{_name} is a folder', make_folder('workdir', _name),
-       f'{{workdir}}/{_name}')
+case('config.json is a folder', make_folder('workdir', 'config.json'),
+     '{workdir}/config.json')
 case('workdir inside a file',
      lambda run: [f'--workdir={run.model}/config.json/x'],
      '{model}/config.json')

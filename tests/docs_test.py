@@ -23,7 +23,6 @@ from atgrpo_jax.rl import advantages
 from atgrpo_jax.rl import logprobs
 from atgrpo_jax.rl import losses
 from benchmarks import credit
-from benchmarks import harm
 from benchmarks import peer
 from benchmarks import run
 from benchmarks import sandbox
@@ -520,10 +519,6 @@ def _check_tables(args):
     assert (ROOT / value).is_dir() or name == '--out', value
 
 
-def _check_harm(args):
-  assert all(value.isdigit() for _, value in _flags(harm, args))
-
-
 def _check_no_arguments(args):
   assert not args
 
@@ -543,10 +538,14 @@ def _check_one_argument(args):
   assert len(args) == 1
 
 
+def _check_pytest(args):
+  assert args[:2] == ['-m', 'long'] and (ROOT / args[2]).exists()
+
+
 def test_commands_can_be_parsed(monkeypatch):
   checks = {
       'paper.tables': _check_tables, 'benchmarks.credit': credit.parse,
-      'benchmarks.run': _check_run, 'benchmarks.harm': _check_harm,
+      'pytest': _check_pytest, 'benchmarks.run': _check_run,
       'benchmarks.sandbox': sandbox.parse,
       'environments.sandbox.gateway': gateway.parse,
       'atgrpo_jax.measures': measures.parse,

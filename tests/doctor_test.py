@@ -6,6 +6,7 @@ import re
 import pytest
 
 from atgrpo_jax import doctor
+from atgrpo_jax import errors
 from atgrpo_jax.distributed import chips
 from tests import echo
 
@@ -76,10 +77,10 @@ def test_on_a_cpu_the_environment_is_looked_at(echo_folder, monkeypatch):
 def test_without_room_on_the_disk_it_ends_there(
     echo_folder, tmp_path, monkeypatch):
   monkeypatch.setattr(
-      doctor.disk.shutil, 'disk_usage',
+      doctor.shutil, 'disk_usage',
       lambda path: doctor.shutil._ntuple_diskusage(1, 1, 0))
   found = []
-  with pytest.raises(doctor.disk.errors.UserError, match='0 bytes free'):
+  with pytest.raises(errors.UserError, match='0 bytes free'):
     for what, _ in doctor._findings(echo.experiment(echo_folder), tmp_path):
       found.append(what)
   assert found[-1] == 'sandbox'
@@ -87,6 +88,6 @@ def test_without_room_on_the_disk_it_ends_there(
 
 def test_a_workdir_that_cannot_be_made_is_refused(echo_folder, tmp_path):
   (tmp_path / 'taken').write_text('')
-  with pytest.raises(doctor.disk.errors.UserError, match='taken is a file'):
+  with pytest.raises(errors.UserError, match='taken is a file'):
     list(doctor._findings(
         echo.experiment(echo_folder), tmp_path / 'taken' / 'run'))

@@ -32,7 +32,7 @@ CASES = [
     ([CONFIG, '--mode=report'],
      ['--mode=report reads the config of its workdir', 'leave out --config']),
     (['--mode=report', '--workdir='], ['--workdir is missing']),
-    (['--mode=report'], ['no workdir', 'give that of a run']),
+    (['--mode=report'], ['not a workdir']),
     ([CONFIG, '--workdir='], ['--workdir is missing']),
     ([CONFIG, '--checkpoint=best'],
      ['--checkpoint is given without --mode=evaluate or export']),

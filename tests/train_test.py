@@ -294,7 +294,7 @@ def test_a_deleted_workdir_ends_the_run(
       echo_folder, **changes | {'train.num_steps': 1}), workdir)
   monkeypatch.setattr(credit, 'collect', vanish)
   with pytest.raises(
-      errors.LostWorkdirError, match=f'{workdir}/config.json has vanished'):
+      errors.LostWorkdirError, match=f'{workdir}/config.json was deleted'):
     train.train(echo.experiment(echo_folder, **changes), workdir)
   assert [path.name for path in tmp_path.iterdir()] == ['elsewhere']
 
@@ -308,7 +308,7 @@ def test_deleted_checkpoints_are_refused(
     (workdir / 'checkpoints').mkdir()
   with pytest.raises(errors.UserError) as error:
     train.train(echo.experiment(echo_folder, **CHANGES), workdir)
-  assert f"start afresh after `rm -r '{workdir}'`" in str(error.value)
+  assert f"start again after `rm -r '{workdir}'`" in str(error.value)
   assert _metrics(workdir) == _metrics(finished)
 
 

@@ -29,7 +29,7 @@ from atgrpo_jax.compile_check import lower
 from atgrpo_jax.compile_check import program_costs
 from atgrpo_jax.distributed import chips
 from atgrpo_jax.distributed import mesh as mesh_lib
-from atgrpo_jax.io import disk
+from atgrpo_jax.io import checkpoints as checkpoints_lib
 from atgrpo_jax.learner import batching
 from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.rollout import policies as policies_lib
@@ -239,8 +239,9 @@ def predict(
       seconds={
           'sample': sampling, 'environment': waiting, 'update': update,
           'validation': sum(validation) / config.evaluation.validate_every,
-          'checkpoint': disk.num_bytes(states) / c.disk_bytes_per_second
-                        / config.train.checkpoint_every},
+          'checkpoint': (
+              checkpoints_lib.num_bytes(states) / c.disk_bytes_per_second
+              / config.train.checkpoint_every)},
       programs=programs_seconds,
       completion_tokens=usage.completion_tokens, flops=flops,
       num_devices=len(devices))

@@ -57,7 +57,7 @@ def _from_bucket(name: str) -> pathlib.Path:
   Its name is a hash of the sizes and times of the files.
   """
   source = files.as_path(name, 'model.folder')
-  with files.OfBucket(source, 'model.folder'):
+  with files.bucket_errors_as_user_errors(source, 'model.folder'):
     paths = sorted({
         path for pattern in _DOWNLOADED for path in source.glob(pattern)})
     versions = [

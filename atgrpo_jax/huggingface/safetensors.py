@@ -31,7 +31,7 @@ from safetensors import numpy as safetensors_numpy
 from atgrpo_jax import errors
 from atgrpo_jax.huggingface import families
 from atgrpo_jax.huggingface import hub
-from atgrpo_jax.io import finite
+from atgrpo_jax.io import checkpoints as checkpoints_lib
 from atgrpo_jax.model import config as config_lib
 from atgrpo_jax.model import decoder
 
@@ -98,7 +98,7 @@ def load_params(
     sharding = default if shardings is None else families.get(
         shardings, leaf.path)
     array = _load_leaf(leaf, stored, dtype, sharding)
-    if finite.nonfinite_leaves(array):
+    if checkpoints_lib.nonfinite_leaves(array):
       _raise_nonfinite(dict(zip(leaf.tensors, stored)), dtype)
     families.put(params, leaf.path, array)
   return params
@@ -149,10 +149,11 @@ def save(
 
 def refuse_nonfinite(folder: pathlib.Path, params: Any) -> None:
   """Raises UserError if parameters to be written hold NaN or infinity."""
-  if bad := finite.nonfinite_leaves(params):
+  if bad := checkpoints_lib.nonfinite_leaves(params):
     raise errors.UserError(
         f'{folder} is not written: there is NaN or infinity in '
-        f'{finite.listed(bad)}; train again, with a smaller learning_rate.')
+        f'{checkpoints_lib.listed(bad)}; train again, with a smaller '
+        'learning_rate.')
 
 
 def read_header(path: pathlib.Path) -> dict[str, StoredTensor]:

@@ -1,53 +1,62 @@
-"""Checkpoints that are complete, and that are checked when they are read.
+"""Checkpoints that exist whole or not at all, and are verified when read.
 
-A step is one orbax composite, written beside its place and renamed once, so
-it exists whole or not at all. It holds
+A step is one orbax composite, written beside its final place and then renamed:
 
-  state  {policy: TrainState} as one flat table, leaf name -> array
+  state  {policy: TrainState} as a flat table, leaf name -> array
   meta   JSON: the step, the caller's `meta`, and shape, dtype and digest of
          every leaf
 
-orbax alone loads a file with a flipped bit as wrong numbers and casts a
-changed dtype, both in silence. So `meta` carries a SHA-256 of itself, the
-table of leaves is compared with the model before anything is loaded, and the
-digest of every leaf that is read (see `digests`) is computed again from what
-has arrived on the devices.
+orbax silently loads a file with a flipped bit as wrong numbers, and silently
+casts a changed dtype. Therefore `meta` carries a SHA-256 of itself, the table
+of leaves is compared with the model before anything is loaded, and the digest
+of every loaded leaf is recomputed on the devices.
+
+The digest is not a library hash, because no host holds the bytes of a sharded
+array and the shards differ from mesh to mesh. It is a sum of mixed 32-bit
+words: equal under every sharding, computed where the shards are, without
+communication of the data. Any change within one word changes it; other damage
+goes unnoticed with probability 2^-64. It protects against broken disks and torn
+files, not against forgery.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 import hashlib
 import json
+import math
 import os
+import pathlib
+import shutil
 from typing import Any, NamedTuple
 
 from absl import logging
 from etils import epath
 import jax
 from jax.experimental import multihost_utils
+import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
 from atgrpo_jax import errors
-from atgrpo_jax.io import digests
-from atgrpo_jax.io import finite
-from atgrpo_jax.io import leaves as leaves_lib
+from atgrpo_jax.io import files
 
-# What orbax and tensorstore raise on damaged files. Running out of memory or
-# a broken device is not among them: that says nothing about the checkpoint.
+LATEST, BEST = 'latest', 'best'  # Names of checkpoints, besides the step.
+NUM_NEWEST = 2  # Kept beside the best one: a damaged step needs an older one.
+
+# Errors of orbax and tensorstore for damaged files. Running out of memory or a
+# broken device is not among them, because the checkpoint may be sound.
 _READ_ERRORS = (AttributeError, LookupError, OSError, TypeError, ValueError)
-# What a checkpoint can be called, beside its step.
-LATEST, BEST = 'latest', 'best'
-
-# orbax takes the time from a clock that may jump: a hundred years.
-_PATIENCE_SECONDS = 100 * 365 * 24 * 60 * 60
+# orbax measures a save with the system clock, which may jump: 100 years.
+_SAVE_TIMEOUT_SECONDS = 100 * 365 * 24 * 60 * 60
+_FORMAT_BYTES = 1 << 20  # Tables of a checkpoint beside its arrays.
+_MAX_LISTED = 10  # Leaves in an error message.
 
 
 class _Unreadable(Exception):
-  """One step is damaged; an older one may do."""
+  """A step is damaged; an older one may be sound."""
 
 
 class Restored(NamedTuple):
-  """What `Checkpoints.restore` found."""
+  """The result of `Checkpoints.restore`."""
 
   step: int
   state: Any
@@ -55,62 +64,46 @@ class Restored(NamedTuple):
 
 
 class Checkpoints:
-  """The checkpoints of one run.
+  """The checkpoints of one run: the newest `NUM_NEWEST` steps and the best.
 
-  Reading changes nothing on disk, so a run may be read while it goes on. The
-  first `save` makes this object the directory's only writer.
+  Reading changes nothing on disk, so it is safe while a trainer writes. The
+  object that calls `save` must be the only writer.
   """
 
-  def __init__(self, directory: str | os.PathLike, *, max_to_keep: int = 2):
-    """Looks at `directory`; will keep the newest steps and the best one."""
-    if max_to_keep < 2:
-      raise errors.CheckpointError(
-          f'max_to_keep={max_to_keep}: expected 2 or more, so that a damaged '
-          'checkpoint has an older one behind it.'
-      )
+  def __init__(self, directory: str | os.PathLike):
     directory = str(directory)
-    if '://' not in directory:  # gs://... is absolute and must stay as it is.
+    if '://' not in directory:  # abspath would break gs://...
       directory = os.path.abspath(directory)
     self._directory = epath.Path(directory)
-    self._kept = _NewestAndBest(max_to_keep)
+    self._kept = _NewestAndBest()
     self._manager: ocp.CheckpointManager | None = None
     self._damaged_steps: set[int] = set()
 
   def save(
-      self,
-      step: int,
-      state: Any,
-      meta: Mapping[str, Any],
-      *,
-      is_best: bool = False,
-  ):
+      self, step: int, state: Any, meta: Mapping[str, Any], *,
+      is_best: bool = False) -> None:
     """Starts to write `step`; `state` may be donated when this returns.
 
-    Steps that `restore` could not read are first renamed to `<step>.corrupt`.
-    A state that is not finite is a CheckpointError, and nothing is written.
+    First renames steps that `restore` could not read to `<step>.corrupt`.
 
     Args:
-      step: larger than every step saved before.
+      step: must be larger than every saved step.
       state: pytree of jax arrays.
-      meta: what JSON gives back unchanged (no tuples, NaN or int keys).
-      is_best: keep this step, in place of the best one so far, for good.
+      meta: JSON values, returned by `restore`.
+      is_best: keep this step until a better one is saved.
+
+    Raises:
+      CheckpointError: a leaf holds NaN or infinity; nothing is written.
     """
     manager = self._writer()
-    newest = manager.latest_step()
-    if newest is not None and step <= newest:
-      raise errors.CheckpointError(
-          f'cannot save step {step}: {self._directory} already has step '
-          f'{newest}. Resume from it, or use another directory.'
-      )
-    leaves = leaves_lib.named(state)
-    if bad := finite.nonfinite_leaves(leaves):
+    leaves = named_leaves(state)
+    if bad := nonfinite_leaves(leaves):
       raise errors.CheckpointError(
           f'Step {step} is not saved: there is NaN or infinity in '
-          f'{finite.listed(bad)}. {self._directory} keeps the steps before; '
-          'start anew in another directory, with a smaller learning_rate or '
-          'max_grad_norm.'
-      )
-    leaf_digests = digests.of_leaves(leaves)
+          f'{listed(bad)}. {self._directory} keeps the earlier steps; start '
+          'again in another directory, with a smaller learning_rate or '
+          'max_grad_norm.')
+    digests = _leaf_digests(leaves)
     if is_best:
       self._kept.best_step = step
     record = {
@@ -118,58 +111,43 @@ class Checkpoints:
         'meta': dict(meta),
         'best_step': self._kept.best_step,
         'leaves': {
-            name: [*leaves_lib.signature(leaf), leaf_digests[name]]
-            for name, leaf in leaves.items()
-        },
+            name: [*_signature(leaf), digests[name]]
+            for name, leaf in leaves.items()},
     }
-    if json.loads(json.dumps(record)) != record:
-      raise errors.CheckpointError(
-          f'meta={meta}: JSON does not give it back unchanged. Use str keys, '
-          'lists for tuples, and strings for NaN.'
-      )
     record['sha256'] = _sha256(record)
     manager.save(
         step,
         args=ocp.args.Composite(
             state=ocp.args.StandardSave(leaves),
-            meta=ocp.args.JsonSave(record),
-        ),
-        force=True,  # orbax's own clock may skip a save without a word.
-    )
+            meta=ocp.args.JsonSave(record)),
+        force=True)  # Otherwise orbax may skip a save silently.
 
   def note_best(self, step: int) -> None:
-    """Makes a step that was saved the best one, from the next `save` on."""
+    """Makes a saved step the best one, from the next `save` on."""
     self._kept.best_step = step
 
   def restore(
-      self,
-      template: Any,
-      *,
-      step: int | None = None,
-      part: Callable[[Any], Any] = lambda tree: tree,
-  ) -> Restored | None:
-    """Loads the newest readable step, or None if nothing was ever saved.
+      self, template: Any, *, step: int | None = None,
+      part: Callable[[Any], Any] = lambda tree: tree) -> Restored | None:
+    """Loads the newest sound step, or returns None if none was ever saved.
 
-    Each newer step that cannot be read is reported by one warning. Raises
-    CheckpointError if no step can be read, or if the step is sound but holds
-    another model, in whatever part.
+    Warns once for each newer step that is damaged.
 
     Args:
-      template: pytree of jax.Array or ShapeDtypeStruct with the shapes,
-        dtypes and shardings to restore to.
-      step: this one or an error.
-      part: takes from such a tree what is wanted; no other leaf is read,
-        allocated, or checked for damage.
+      template: pytree of jax.Array or ShapeDtypeStruct with the shapes, dtypes
+        and shardings to restore to.
+      step: load exactly this step.
+      part: selects the subtree to return; other leaves are neither read nor
+        allocated nor verified.
+
+    Raises:
+      CheckpointError: all steps are damaged, or the step holds another model.
     """
     self.wait()
-    wanted = leaves_lib.named(template)
-    for name, leaf in wanted.items():
-      if leaf.sharding is None:
-        raise errors.CheckpointError(
-            f'template leaf {name} has no sharding: expected the sharding to '
-            'restore to. Pass it to jax.ShapeDtypeStruct.'
-        )
-      # Raises here if it does not divide the shape: the checkpoint is sound.
+    wanted = named_leaves(template)
+    for leaf in wanted.values():
+      # Raises here if the sharding does not divide the shape, which would
+      # otherwise look like damage.
       leaf.sharding.shard_shape(leaf.shape)
     names = part(jax.tree.unflatten(jax.tree.structure(template), list(wanted)))
 
@@ -177,8 +155,8 @@ class Checkpoints:
     if step is not None:
       if step not in steps:
         raise errors.CheckpointError(
-            f'no step {step} in {self._directory}: expected one of {steps}.'
-        )
+            f'There is no step {step} in {self._directory}; expected one of '
+            f'{steps}.')
       steps = [step]
     damage = {}
     for candidate in steps:
@@ -189,39 +167,34 @@ class Checkpoints:
         continue
       for damaged, reason in damage.items():
         logging.warning(
-            'checkpoint step %d: %s; using step %d; the next save keeps it '
-            'as %d.corrupt',
-            *(damaged, reason, candidate, damaged),
-        )
+            'checkpoint step %d: %s; using step %d; the next save renames it '
+            'to %d.corrupt', damaged, reason, candidate, damaged)
       self._damaged_steps |= damage.keys()
       self._kept.best_step = record['best_step']
-      state = jax.tree.map(leaves.get, names)
-      return Restored(candidate, state, record['meta'])
+      return Restored(
+          candidate, jax.tree.map(leaves.get, names), record['meta'])
 
     if damage:
       lines = [f'  step {s}: {reason}' for s, reason in damage.items()]
       raise errors.CheckpointError(
-          f'no checkpoint in {self._directory} can be read. To start from '
-          'step 0, use another directory.\n' + '\n'.join(lines)
-      )
+          f'No checkpoint in {self._directory} can be read. To start from '
+          'step 0, use another directory.\n' + '\n'.join(lines))
     corrupt = sorted(path.name for path in self._directory.glob('*.corrupt'))
     if corrupt:
       raise errors.CheckpointError(
           f'{self._directory} holds only damaged checkpoints: '
-          f'{", ".join(corrupt)}. To start from step 0, use another directory.'
-      )
+          f'{", ".join(corrupt)}. To start from step 0, use another directory.')
     return None
 
   def steps(self) -> list[int]:
-    """What is saved, damaged steps included, ascending."""
+    """The saved steps, including damaged ones, ascending."""
     found = ocp.path.step.standard_name_format().find_all(self._directory)
     return sorted(entry.step for entry in found)
 
   def find(self, name: str | int) -> int | None:
-    """The step of the checkpoint called `name`; None for the newest one.
+    """Resolves a step, 'latest' or 'best'; None means the latest.
 
-    Raises CheckpointError unless it is a step that is there, 'latest', or
-    'best' where a best one is known.
+    Raises CheckpointError if there is no such checkpoint.
     """
     if name == LATEST:
       return None
@@ -230,12 +203,12 @@ class Checkpoints:
     step = best if name == BEST else int(name) if is_number else None
     if step is None or step not in steps:
       raise errors.CheckpointError(
-          f'there is no checkpoint {name!r} in {self._directory}: expected '
+          f'There is no checkpoint {name!r} in {self._directory}; expected '
           f'one of {[LATEST, *([BEST] if best in steps else []), *steps]}.')
     return step
 
   def _best_step(self) -> int | None:
-    """As the newest step says whose record is sound."""
+    """The best step according to the newest sound record."""
     for step in reversed(self.steps()):
       try:
         return self._read_record(step)['best_step']
@@ -243,25 +216,25 @@ class Checkpoints:
         continue
     return None
 
-  def wait(self):
-    """Blocks until the last save is on disk; raises what went wrong in it."""
+  def wait(self) -> None:
+    """Blocks until the last save is on disk; raises its error."""
     if self._manager is not None:
       self._manager.wait_until_finished()
 
-  def close(self):
-    """Waits, then frees the threads."""
+  def close(self) -> None:
+    """Waits for the last save and frees the threads."""
     if self._manager is not None:
       self._manager.close()
 
   def _read(
       self, step: int, template: Mapping[str, Any], names: Sequence[str]
-  ):
-    """The verified record of `step`, and its leaves of these names."""
-    # By orbax's handlers, since the manager's `restore` ends in a barrier, at
-    # which the hosts that can read would wait for one that cannot.
+  ) -> tuple[dict[str, Any], dict[str, jax.Array]]:
+    """The verified record of `step` and the leaves `names`."""
+    # The handlers, not the manager: its `restore` ends in a barrier, at which
+    # the hosts that can read would wait for one that cannot.
     path = self._directory / str(step)
     record = self._read_record(step)
-    leaves_lib.check_same_model(path, record['leaves'], template)
+    _check_same_model(path, record['leaves'], template)
     wanted = {name: template[name] for name in names}
     with _Reading('state'):
       leaves = ocp.PyTreeCheckpointHandler().restore(
@@ -269,35 +242,30 @@ class Checkpoints:
           args=ocp.args.PyTreeRestore(
               wanted,
               ocp.checkpoint_utils.construct_restore_args(wanted),
-              partial_restore=True,
-          ),
-      )
-    # What orbax does not find it leaves as it was wanted.
-    if absent := [
-        name for name, leaf in leaves.items() if not isinstance(leaf, jax.Array)
-    ]:
-      raise _Unreadable(f'state: there is no {absent[0]}')
-    for name, digest in digests.of_leaves(leaves).items():
-      if digest != record['leaves'][name][-1]:
+              partial_restore=True))
+    # orbax returns the template of a leaf that it does not find.
+    for name, leaf in leaves.items():
+      if not isinstance(leaf, jax.Array):
+        raise _Unreadable(f'state: there is no {name}')
+    for name, digest_ in _leaf_digests(leaves).items():
+      if digest_ != record['leaves'][name][-1]:
         raise _Unreadable(f'digest of {name} differs')
-    if bad := finite.nonfinite_leaves(leaves):
-      raise _Unreadable(f'NaN or infinity in {finite.listed(bad)}')
     return record, leaves
 
   def _read_record(self, step: int) -> dict[str, Any]:
-    """What `meta` has, verified."""
+    """The verified content of `meta`."""
     with _Reading('meta'):
       record = ocp.JsonCheckpointHandler().restore(
           self._directory / str(step) / 'meta')
-      sha256, its_step = record.pop('sha256'), record['step']
+      sha256, saved_step = record.pop('sha256'), record['step']
     if sha256 != _sha256(record):
       raise _Unreadable('SHA-256 of meta differs')
-    if its_step != step:
-      raise _Unreadable(f'it is the checkpoint of step {its_step}')
+    if saved_step != step:
+      raise _Unreadable(f'it is the checkpoint of step {saved_step}')
     return record
 
   def _writer(self) -> ocp.CheckpointManager:
-    """The manager, which has never seen the damaged steps."""
+    """The manager, opened or reloaded after damaged steps were renamed."""
     for step in sorted(self._damaged_steps):
       self._set_aside(step)
     if self._manager is None:
@@ -307,25 +275,22 @@ class Checkpoints:
               preservation_policy=self._kept,
               cleanup_tmp_directories=True,
               async_options=ocp.AsyncOptions(
-                  timeout_secs=_PATIENCE_SECONDS,
+                  timeout_secs=_SAVE_TIMEOUT_SECONDS,
                   create_directories_asynchronously=False),
-              # A damaged file of orbax's own must not stop us from opening.
-              lightweight_initialize=True,
-          ),
-      )
+              # Damaged metadata must not prevent opening.
+              lightweight_initialize=True))
     elif self._damaged_steps:
       self._manager.reload()
     self._damaged_steps = set()
     return self._manager
 
-  def _set_aside(self, step: int):
-    """Renames a damaged step so that it is kept but never read again."""
-    aside = self._directory / f'{step}.corrupt'
-    repeats = 1
+  def _set_aside(self, step: int) -> None:
+    """Renames a damaged step: it is kept, but never read again."""
+    aside, repeats = self._directory / f'{step}.corrupt', 1
     while aside.exists():
       repeats += 1
       aside = self._directory / f'{step}.{repeats}.corrupt'
-    # All hosts must have looked for a free name before one of them takes it.
+    # All hosts choose the same name before the first host takes it.
     multihost_utils.sync_global_devices(f'{aside.name} is free')
     if jax.process_index() == 0:
       (self._directory / str(step)).rename(aside)
@@ -333,28 +298,21 @@ class Checkpoints:
 
 
 class _NewestAndBest:
-  """orbax preservation policy: the newest `num_newest` steps and one more."""
+  """orbax preservation policy: the newest `NUM_NEWEST` steps and the best."""
 
-  def __init__(self, num_newest: int):
-    self._num_newest = num_newest
-    self.best_step: int | None = None
+  best_step: int | None = None
 
-  def should_preserve(self, checkpoints: Sequence[Any], *, context: Any):
+  def should_preserve(
+      self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
     del context
-    first_kept = len(checkpoints) - self._num_newest
+    first_kept = len(checkpoints) - NUM_NEWEST
     return [
         i >= first_kept or checkpoint.step == self.best_step
-        for i, checkpoint in enumerate(checkpoints)
-    ]
-
-
-def _sha256(record: Mapping[str, Any]) -> str:
-  text = json.dumps(record, sort_keys=True)
-  return hashlib.sha256(text.encode()).hexdigest()
+        for i, checkpoint in enumerate(checkpoints)]
 
 
 class _Reading:
-  """Says _Unreadable, on all hosts, for what orbax raises on damaged files."""
+  """Raises _Unreadable on all hosts if orbax cannot read on one of them."""
 
   def __init__(self, item: str):
     self._item = item
@@ -363,24 +321,148 @@ class _Reading:
     return self
 
   def __exit__(self, kind, error, traceback):
-    # A chunk that cannot be decoded comes as a bare Exception, which no
-    # `except` clause can name without catching everything; its cause tells.
+    # orbax raises a bare Exception for a chunk that cannot be decoded, which no
+    # `except` can name without catching everything. Its cause has a type.
     cause = error.__cause__ if kind is Exception else error
     damaged = isinstance(cause, _READ_ERRORS)
     if error is not None and not damaged:
       return
-    # Each host reads its own part, but all must go on with the same step.
+    # Every host reads its shards, but all must continue with the same step.
     anywhere = multihost_utils.process_allgather(np.array(damaged)).any()
     if damaged:
-      # The first line says what and where; tensorstore adds its whole spec.
+      # The first line is the reason; tensorstore appends its whole spec.
       reason = str(cause).partition('\n')[0].partition(' [tensorstore_spec')[0]
       raise _Unreadable(
-          f'{self._item}: {type(cause).__name__}: {reason}'
-      ) from error
+          f'{self._item}: {type(cause).__name__}: {reason}') from error
     if anywhere:
-      raise _Unreadable(f'{self._item}: another host cannot read its part')
+      raise _Unreadable(f'{self._item}: another host cannot read its shards')
+
+
+def num_bytes(state: Any) -> int:
+  """Bytes of a checkpoint of a state or its template."""
+  return _FORMAT_BYTES + sum(
+      math.prod(leaf.shape) * leaf.dtype.itemsize
+      for leaf in jax.tree.leaves(state))
+
+
+def check_space(workdir: pathlib.Path, state: Any) -> None:
+  """Raises UserError if the disk is too full for a checkpoint of `state`."""
+  if files.is_remote(workdir):
+    return
+  needed, free = num_bytes(state), shutil.disk_usage(workdir).free
+  if free < needed:
+    raise errors.UserError(
+        f'The disk of {workdir} has {free:,} bytes free, but a checkpoint of '
+        f'this run may take {needed:,}; free some space, then run the same '
+        'command again.')
+
+
+def named_leaves(tree: Any) -> dict[str, Any]:
+  """Leaf name -> leaf, in the order of the tree, e.g. `planner/params/w`."""
+  return {
+      jax.tree_util.keystr(path, simple=True, separator='/'): leaf
+      for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def _signature(leaf: Any) -> list[Any]:
+  return [list(leaf.shape), str(leaf.dtype)]
+
+
+def _check_same_model(
+    path: Any, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+  """Raises a table of the leaves whose name, shape or dtype differ."""
+  in_file = {name: entry[:2] for name, entry in saved.items()}
+  in_model = {name: _signature(leaf) for name, leaf in wanted.items()}
+  names = [
+      name for name in {**in_file, **in_model}
+      if in_file.get(name) != in_model.get(name)]
+  if not names:
+    return
+
+  def show(signature):
+    if signature is None:
+      return 'missing'
+    shape, dtype = signature
+    return f'({",".join(map(str, shape))}) {dtype}'
+
+  rows = [('name', 'file', 'model')] + [
+      (name, show(in_file.get(name)), show(in_model.get(name)))
+      for name in names[:_MAX_LISTED]]
+  widths = [max(map(len, column)) for column in zip(*rows)]
+  raise errors.CheckpointError(
+      f'{path} holds another model; nothing was loaded. Resume with the '
+      f'config it was saved with. {len(names)} leaves differ:\n'
+      + '\n'.join(
+          '  '.join(map(str.ljust, row, widths)).rstrip() for row in rows))
+
+
+def _sha256(record: Mapping[str, Any]) -> str:
+  text = json.dumps(record, sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()
 
 
 def digest(tree: Any) -> str:
-  """16 hex digits of the bytes and names of a tree of arrays."""
-  return _sha256(digests.of_leaves(leaves_lib.named(tree)))[:16]
+  """16 hex digits that depend on the names and bytes of a tree of arrays."""
+  return _sha256(_leaf_digests(named_leaves(tree)))[:16]
+
+
+def _leaf_digests(leaves: Mapping[str, jax.Array]) -> dict[str, str]:
+  """Name -> digest, 16 hex digits."""
+  # One at a time on all devices: hundreds of small programs that wait for each
+  # other's devices deadlock a host with fewer threads than virtual devices.
+  return {
+      name: '%08x%08x' % jax.device_get(
+          jax.block_until_ready(array_digest(leaf)))
+      for name, leaf in leaves.items()}
+
+
+@jax.jit
+def array_digest(array: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Two uint32 sums over the words of `array`, equal for every sharding."""
+  if array.dtype == jnp.bool_:
+    words = array.astype(jnp.uint32)
+  else:
+    unsigned = {1: jnp.uint8, 2: jnp.uint16}.get(
+        array.dtype.itemsize, jnp.uint32)  # A 64-bit number is two words.
+    words = jax.lax.bitcast_convert_type(array, unsigned).astype(jnp.uint32)
+  index = jnp.zeros(words.shape, jnp.uint32)  # Row-major index, mod 2^32.
+  for axis, size in enumerate(words.shape):
+    iota = jax.lax.broadcasted_iota(jnp.uint32, words.shape, axis)
+    index = index * jnp.uint32(size % 2**32) + iota
+
+  def mixed_sum(multiplier: jax.Array) -> jax.Array:
+    # For a given index this is a bijection of the word (the last five lines
+    # are MurmurHash3's finaliser), so one changed word changes the sum.
+    mixed = words ^ (index * multiplier + (multiplier >> 1))
+    mixed ^= mixed >> 16
+    mixed *= jnp.uint32(0x85EBCA6B)
+    mixed ^= mixed >> 13
+    mixed *= jnp.uint32(0xC2B2AE35)
+    mixed ^= mixed >> 16
+    return jnp.sum(mixed, dtype=jnp.uint32)
+
+  return (mixed_sum(jnp.uint32(0x9E3779B1)),
+          mixed_sum(jnp.uint32(0x85EBCA77)))
+
+
+def nonfinite_leaves(tree: Any) -> list[str]:
+  """Names of the leaves with NaN or infinity, reduced on their devices.
+
+  Skips leaves without a shard on this process.
+  """
+  # One at a time, as in `_leaf_digests`.
+  return [
+      name for name, leaf in named_leaves(tree).items()
+      if leaf.addressable_shards
+      and not jax.device_get(jax.block_until_ready(_is_finite(leaf)))]
+
+
+@jax.jit
+def _is_finite(x: jax.Array) -> jax.Array:
+  return jnp.all(jnp.isfinite(x))
+
+
+def listed(names: Sequence[str]) -> str:
+  """The first names, and how many more there are."""
+  more = len(names) - _MAX_LISTED
+  return ', '.join(names[:_MAX_LISTED]) + (f' and {more} more' * (more > 0))

@@ -1,49 +1,60 @@
-"""Files and folders that several processes share, here or in a bucket.
+"""Files and folders on a disk or in a bucket, and the errors they raise.
 
-`as_path` makes of a name a `pathlib.Path`, or, of `gs://...`, an `epath.Path`,
-which has the same methods. An object of a bucket is written whole or not at
-all, and cannot be written on; folders are nothing but names.
+`as_path` returns a `pathlib.Path` for a local name and an `epath.Path`, which
+has the same methods, for `gs://...`. A bucket has no folders and no appending:
+an object is written whole, under a name with slashes.
+
+`parse_json` and `json_text` are the only JSON encoding of the project. JSON has
+no NaN or infinity, so both are written as null.
 """
+
+from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 import contextlib
+import errno
 import fcntl
 import importlib.util
 import io
 import json
 import logging
+import math
 import os
 import pathlib
 import shutil
 import tempfile
 from typing import Any, BinaryIO
 
+from absl import logging as absl_logging
 from etils import epath
 import fsspec
 
 from atgrpo_jax import errors
 
 _SCHEME = 'gs://'
-# What speaks with a bucket raises errors of its own, for which their packages
-# would have to be imported.
-_CLIENTS = ('aiohttp', 'gcsfs', 'google', 'requests')
+# Packages whose errors mean that the bucket failed. Matching by name avoids
+# importing them.
+_BUCKET_CLIENTS = ('aiohttp', 'gcsfs', 'google', 'requests')
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_UNUSABLE = (
+    errno.EROFS, errno.EACCES, errno.EPERM, errno.EEXIST, errno.ENOTDIR,
+    errno.EISDIR, errno.ENAMETOOLONG)
 
-# Others, such as tensorstore, write without gcsfs being told. It reads its
-# options there.
+# tensorstore writes without telling gcsfs, whose cached listings go stale.
 fsspec.config.conf.setdefault('gcs', {})['use_listings_cache'] = False
-# It logs what it raises, with a traceback.
+# gcsfs logs every error it raises, with a traceback.
 logging.getLogger('gcsfs').setLevel(logging.CRITICAL)
 
 
 def as_path(name: str | os.PathLike, flag: str = '--workdir') -> pathlib.Path:
-  """What a name of a folder means; UserError if it cannot be used."""
+  """The path of a local or `gs://` folder; UserError for any other scheme."""
   text = os.fspath(name)
   if '://' not in text:
     return pathlib.Path(text)
   if not text.startswith(_SCHEME) or not text.removeprefix(_SCHEME).strip('/'):
     raise errors.UserError(
-        f'{flag}={text}: give a folder, or one of a bucket, as '
-        'gs://bucket/folder.')
+        f'{flag}={text} is neither a local folder nor gs://bucket/folder; give '
+        'one of these.')
   if importlib.util.find_spec('gcsfs') is None:
     raise errors.UserError(
         f"{flag}={text} needs gcsfs; `pip install 'atgrpo_jax[gcs]'`.")
@@ -51,21 +62,18 @@ def as_path(name: str | os.PathLike, flag: str = '--workdir') -> pathlib.Path:
 
 
 def is_remote(path: pathlib.Path) -> bool:
-  """Whether it is in a bucket."""
+  """True for a path in a bucket."""
   return os.fspath(path).startswith(_SCHEME)
 
 
-class OfBucket:
-  """A context that says in one sentence what the bucket of a folder did.
+class bucket_errors_as_user_errors(contextlib.AbstractContextManager):
+  """Converts the errors of a folder's bucket into UserError.
 
-  An error of it becomes a UserError. All else, and what is here, passes.
+  Other errors, and all errors if the folder is local, pass unchanged.
   """
 
   def __init__(self, folder: pathlib.Path, flag: str = '--workdir'):
     self._folder, self._flag = folder, flag
-
-  def __enter__(self) -> pathlib.Path:
-    return self._folder
 
   def __exit__(self, kind, error, traceback):
     if (error is None or isinstance(error, errors.UserError)
@@ -73,7 +81,7 @@ class OfBucket:
       return
     client = type(error).__module__.partition('.')[0]
     bucket = os.fspath(self._folder).removeprefix(_SCHEME).partition('/')[0]
-    if client in _CLIENTS or f'/{bucket}/' in str(error):
+    if client in _BUCKET_CLIENTS or f'/{bucket}/' in str(error):
       raise errors.UserError(
           f'{self._flag}={self._folder} cannot be used '
           f'({errors.one_line(error)}); check that the bucket exists, that it '
@@ -81,28 +89,99 @@ class OfBucket:
           'application-default login`).') from error
 
 
+class disk_errors_as_user_errors(contextlib.AbstractContextManager):
+  """Converts the errors of a workdir's disk or bucket into one sentence.
+
+  A full, read-only or otherwise unusable disk becomes a UserError, a workdir
+  that was deleted a LostWorkdirError. Errors of other files pass unchanged.
+  """
+
+  def __init__(self, workdir: pathlib.Path):
+    self._workdir = workdir
+    self._prefix = os.path.abspath(workdir)
+    self._bucket = bucket_errors_as_user_errors(workdir)
+
+  def __enter__(self):
+    absl_logging.get_absl_logger().addFilter(_is_not_raised_later)
+    return self
+
+  def __exit__(self, kind, error, traceback):
+    absl_logging.get_absl_logger().removeFilter(_is_not_raised_later)
+    if error is None or isinstance(error, errors.UserError):
+      return
+    if is_remote(self._workdir):
+      self._bucket.__exit__(kind, error, traceback)
+      return
+    number = getattr(error, 'errno', None)
+    filename = getattr(error, 'filename', None)
+    if isinstance(error, OSError):
+      # Writing to an open file that fills the disk names no file.
+      concerns_workdir = (
+          number in _DISK_FULL if filename is None
+          else os.path.abspath(filename).startswith(self._prefix))
+    else:  # tensorstore raises ValueError with the system's message.
+      concerns_workdir = self._prefix in str(error)
+    if not concerns_workdir:
+      return
+    if number in _DISK_FULL or any(
+        os.strerror(full) in str(error) for full in _DISK_FULL):
+      raise errors.UserError(
+          f'The disk of {self._workdir} is full: '
+          f'{shutil.disk_usage(self._workdir).free:,} bytes are free; free '
+          'some space, then run the same command again.') from error
+    if number in _UNUSABLE:
+      raise errors.UserError(
+          f'--workdir={self._workdir} cannot be used ({error.strerror}: '
+          f'{filename}); make it writable, or choose another.') from error
+    if not self._workdir.exists():
+      raise errors.LostWorkdirError(
+          f'{self._workdir} was deleted during the run, which cannot continue.'
+      ) from error
+
+
+def _is_not_raised_later(record: logging.LogRecord) -> bool:
+  """Drops orbax's log of an error, four tracebacks, that it also raises."""
+  return not (record.exc_info and '/orbax/' in record.pathname)
+
+
 def parse_json(text: str | bytes) -> Any:
-  """What JSON says; nesting without an end is a ValueError, too."""
+  """Parses JSON; raises ValueError, also for endless nesting."""
   try:
     return json.loads(text)
   except RecursionError as error:
     raise ValueError('it is nested too deep') from error
 
 
+def json_text(value: Any, **kwargs: Any) -> str:
+  """`json.dumps`, with null for NaN and infinity."""
+  return json.dumps(nonfinite_to_none(value), allow_nan=False, **kwargs)
+
+
+def nonfinite_to_none(value: Any) -> Any:
+  """Replaces NaN and infinity by None in nested dicts and lists."""
+  if isinstance(value, dict):
+    return {name: nonfinite_to_none(item) for name, item in value.items()}
+  if isinstance(value, (list, tuple)):
+    return [nonfinite_to_none(item) for item in value]
+  if isinstance(value, float) and not math.isfinite(value):
+    return None
+  return value
+
+
 def unfinished(path: pathlib.Path) -> pathlib.Path:
-  """Where `whole_file` and `whole_folder` write what becomes `path`."""
+  """Where `whole_file` and `whole_folder` write before they rename."""
   return path.with_suffix('.unfinished')
 
 
 def write_whole(path: pathlib.Path, text: str) -> None:
-  """Writes a file that is never half there, whenever this is killed."""
+  """Writes a file atomically."""
   with whole_file(path) as file:
     file.write(text.encode())
 
 
 @contextlib.contextmanager
 def whole_file(path: pathlib.Path) -> Iterator[BinaryIO]:
-  """An empty file, which takes the place of `path` when the block ends."""
+  """Opens a new file that replaces `path` atomically when the block ends."""
   if is_remote(path):
     content = io.BytesIO()
     yield content
@@ -115,12 +194,12 @@ def whole_file(path: pathlib.Path) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def whole_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-  """An empty folder, which takes the place of `folder` when the block ends.
+  """Makes a new folder that replaces `folder` when the block ends.
 
-  Whenever this is killed, `folder` is what it was, or the new one, or, between
-  two renames, not there. Nothing of the former one enters the new one. In a
-  bucket it may also be left with some of its files; what ends in config.json
-  comes last.
+  If the process is killed, `folder` is the old one, the new one, or, between
+  two renames, missing; it never mixes both. In a bucket it may also be
+  incomplete. Files called config.json are uploaded last, so an incomplete
+  model folder has none.
   """
   if is_remote(folder):
     with uploaded_folder(folder) as new:
@@ -128,45 +207,45 @@ def whole_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
       if folder.exists():
         folder.rmtree()
     return
-  new, former = unfinished(folder), folder.with_suffix('.former')
-  shutil.rmtree(new, ignore_errors=True)  # Of a call that was killed.
+  new, old = unfinished(folder), folder.with_suffix('.former')
+  shutil.rmtree(new, ignore_errors=True)  # Left by a killed process.
   new.mkdir(parents=True)
   yield new
   if folder.exists():
-    shutil.rmtree(former, ignore_errors=True)
-    folder.rename(former)
+    shutil.rmtree(old, ignore_errors=True)
+    folder.rename(old)
   new.rename(folder)
-  shutil.rmtree(former, ignore_errors=True)
+  shutil.rmtree(old, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def uploaded_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-  """`folder`; of one in a bucket one here, which is copied to it at the end."""
+  """`folder`, or a temporary local folder that is uploaded to it at the end."""
   if not is_remote(folder):
     yield folder
     return
   with tempfile.TemporaryDirectory() as name:
-    here = pathlib.Path(name)
-    yield here
-    paths = [path for path in sorted(here.rglob('*')) if path.is_file()]
+    local = pathlib.Path(name)
+    yield local
+    paths = [path for path in sorted(local.rglob('*')) if path.is_file()]
     for path in sorted(paths, key=lambda x: x.name.endswith('config.json')):
       with (path.open('rb') as source,
-            (folder / str(path.relative_to(here))).open('wb') as target):
+            (folder / str(path.relative_to(local))).open('wb') as target):
         shutil.copyfileobj(source, target)
 
 
 def download(paths: Sequence[pathlib.Path], folder: pathlib.Path) -> None:
-  """Copies files of a bucket into a folder here, several at a time."""
+  """Copies files of a bucket into a local folder, several at a time."""
   fsspec.filesystem('gcs').get(
       [os.fspath(path) for path in paths],
       [os.fspath(folder / path.name) for path in paths])
 
 
 class GrowingFile:
-  """A file that is written on; in a bucket it is written anew each time."""
+  """A file to append to; in a bucket, every append rewrites the object."""
 
   def __init__(self, path: pathlib.Path, kept: bytes):
-    """Cuts `path` to its first bytes, which are `kept`."""
+    """Truncates `path` to `kept`, its first bytes."""
     self._remote = path if is_remote(path) else None
     if self._remote:
       self._file = io.BytesIO()
@@ -175,17 +254,17 @@ class GrowingFile:
     else:
       self._file = path.open('ab')
       self._file.truncate(len(kept))
-      self._file.seek(len(kept))  # Where `tell` counts from.
+      self._file.seek(len(kept))  # Else `tell` counts from the old end.
 
   def append(self, data: bytes) -> None:
-    """Others can read it when this returns."""
+    """Appends; other processes can read `data` when this returns."""
     self._file.write(data)
     self._file.flush()
     if self._remote:
       self._remote.write_bytes(self._file.getvalue())
 
   def sync(self) -> int:
-    """Puts it on the disk itself; the bytes there are now."""
+    """Forces the content to the disk and returns its size in bytes."""
     if not self._remote:
       os.fsync(self._file.fileno())
     return self._file.tell()
@@ -195,9 +274,10 @@ class GrowingFile:
 
 
 def try_lock(folder: pathlib.Path) -> contextlib.ExitStack | None:
-  """Locks a folder of a disk until the result is closed, or its process gone.
+  """Locks a local folder until the result is closed or this process ends.
 
-  None if another has locked it. On NFS only this host's processes are kept out.
+  Returns None if another process holds the lock. On NFS the lock excludes only
+  processes of this host.
   """
   held = contextlib.ExitStack()
   descriptor = os.open(folder, os.O_RDONLY)

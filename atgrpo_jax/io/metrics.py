@@ -1,40 +1,44 @@
-"""Where the numbers of a run go: a file, TensorBoard, and the terminal.
+"""Metrics of a run: the record, other writers, the terminal, and timers.
 
-`metrics.jsonl` in the workdir is the record: one line of JSON per write,
-`{"step": 3, "train/loss": 0.25, ...}`, holding nothing but what was passed in,
-so that two equal runs write equal files. JSON has no numbers that are not
-finite, so these are the strings "NaN", "Infinity" and "-Infinity"; Python's
-`float` reads them back. Other `writers` get the same numbers.
+`metrics.jsonl` in the workdir is the record: one JSON object per step,
+`{"step": 3, "train/loss": 0.25, ...}`, with null for NaN and infinity. It holds
+only what was passed in, so two equal runs write equal files.
 
-A resumed run writes its last steps again. It therefore opens the record with
-the offset kept in its checkpoint: what lies behind is cut off, and the writers
-are told the step from which on, so that no step is counted twice.
+A resumed run repeats the steps after its checkpoint. The checkpoint therefore
+stores the size of the record; a resumed run truncates the record to it and
+tells the writers from which step on it writes again.
 
-Of several processes only the first writes.
+Only the first process writes.
 """
 
-from collections.abc import Mapping, Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import contextlib
 import datetime
+import hashlib
+import importlib
 import json
-import math
 import pathlib
 import resource
 import sys
 import time
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 from rich import console as rich_console
 from rich import progress as rich_progress
+from tensorboardX import event_file_writer
+from tensorboardX.proto import event_pb2
+from tensorboardX.proto import summary_pb2
 
 from atgrpo_jax import errors
 from atgrpo_jax.distributed import hosts
 from atgrpo_jax.io import files
-from atgrpo_jax.io import writers as writers_lib
 
 
 class MetricsWriter:
-  """Writes named numbers by step; all is on disk when `write` returns."""
+  """Writes named numbers per step; they are on disk when `write` returns."""
 
   def __init__(
       self, workdir: pathlib.Path, *, offset: int | None = None,
@@ -42,11 +46,11 @@ class MetricsWriter:
     """Opens the record of `workdir`.
 
     Args:
-      workdir: of the run.
-      offset: None for a new run, which must find no earlier lines; to resume,
-        the bytes of `metrics.jsonl` to keep (0 keeps nothing).
-      writers: see `writers.make`.
-      config: of the run, for the writers.
+      workdir: the folder of the run.
+      offset: bytes of `metrics.jsonl` to keep when resuming; None for a new
+        run, whose workdir must hold no record.
+      writers: names for `make_writers`.
+      config: passed to the writers.
     """
     self._file = None
     if not hosts.is_first():
@@ -54,57 +58,38 @@ class MetricsWriter:
     path = workdir / 'metrics.jsonl'
     path.parent.mkdir(parents=True, exist_ok=True)
     content = path.read_bytes() if path.exists() else b''
-    size = len(content)
-    if offset is None:
-      if size:
-        raise errors.UserError(
-            f'{path} already holds {size} bytes of another run: expected a '
-            'new workdir. Resume that run, or choose another workdir.'
-        )
-      kept = b''
-    else:
-      kept = content[:offset]
-      if len(kept) < offset or (kept and not kept.endswith(b'\n')):
-        raise errors.UserError(
-            f'{path} has no line that ends at byte {offset}, where the '
-            f'checkpoint says it stopped ({size} bytes found). Restore the '
-            'file that belongs to the checkpoint, or choose another workdir.'
-        )
+    if offset is None and content:
+      raise errors.UserError(
+          f'{path} already holds {len(content)} bytes of another run. Resume '
+          'that run, or choose another workdir.')
+    kept = content[:offset or 0]
+    if offset and (len(kept) < offset or not kept.endswith(b'\n')):
+      raise errors.UserError(
+          f'{path} has {len(content)} bytes and no line that ends at byte '
+          f'{offset}, where the checkpoint continues. Restore the file that '
+          'belongs to the checkpoint, or choose another workdir.')
     self._file = files.GrowingFile(path, kept)
-
     next_step = None
     if offset is not None:
       next_step = json.loads(kept.splitlines()[-1])['step'] + 1 if kept else 0
-    self._writers = writers_lib.make(
-        writers, workdir, config or {}, next_step)
+    self._writers = make_writers(writers, workdir, config or {}, next_step)
 
-  def write(self, step: int, values: Mapping[str, float]):
-    """Appends one line; names are slashed, such as `train/grad_norm`."""
-    if 'step' in values:
-      raise ValueError("a metric is called 'step': expected another name.")
+  def write(self, step: int, values: Mapping[str, float]) -> None:
+    """Appends one line; names have slashes, e.g. `train/grad_norm`."""
     if self._file is None:
       return
     numbers = {name: float(value) for name, value in values.items()}
-    line = {'step': step}
-    line |= {name: _json_number(number) for name, number in numbers.items()}
-    self._file.append(json.dumps(line, allow_nan=False).encode() + b'\n')
-
+    line = files.json_text({'step': step} | numbers)
+    self._file.append(line.encode() + b'\n')
     for writer in self._writers:
       writer.write_scalars(step, numbers)
       writer.flush()
 
   def offset(self) -> int:
-    """Bytes written so far; goes into the checkpoint.
+    """Syncs the record to disk and returns its size, for the checkpoint."""
+    return 0 if self._file is None else self._file.sync()
 
-    First puts them on the disk itself, so that a checkpoint that outlives a
-    power cut never counts bytes that did not.
-    """
-    if self._file is None:
-      return 0
-    return self._file.sync()
-
-  def close(self):
-    """Closes the files."""
+  def close(self) -> None:
     if self._file is not None:
       self._file.close()
       for writer in self._writers:
@@ -112,60 +97,281 @@ class MetricsWriter:
 
 
 def read(workdir: pathlib.Path) -> list[dict[str, float]]:
-  """The lines of `metrics.jsonl`; a UserError if they cannot be read."""
+  """Reads `metrics.jsonl`, a dict per line; UserError if it is damaged."""
   path = workdir / 'metrics.jsonl'
   try:
     return [
-        {name: float(value) for name, value in files.parse_json(line).items()}
+        {name: float('nan' if value is None else value)
+         for name, value in files.parse_json(line).items()}
         for line in path.read_text().splitlines()]
   except OSError as error:
     raise errors.UserError(f'Cannot read the metrics of a run: {error}.'
                            ) from error
   except (ValueError, AttributeError, TypeError) as error:
     raise errors.UserError(
-        f'{path} is cut off or of another program ({error}). To train in '
-        f'{workdir} again mends what lies behind the last checkpoint; else put '
-        'the file back.') from error
+        f'{path} is cut off or not from this program ({error}). Resume the run '
+        f'in {workdir}, which repairs the lines after the last checkpoint, or '
+        'restore the file.') from error
+
+
+# Writers beside the record.
+
+
+class Writer(Protocol):
+  """The part of clu's `MetricWriter` that is used here."""
+
+  def write_scalars(self, step: int, values: Mapping[str, float]) -> None:
+    """Writes name -> number; a resumed run repeats steps."""
+
+  def flush(self) -> None:
+    """Returns when everything written is safe."""
+
+  def close(self) -> None: ...
+
+
+class TensorBoard:
+  """Event files in `tensorboard/`."""
+
+  def __init__(
+      self, workdir: pathlib.Path, config: Mapping[str, Any],
+      first_step: int | None):
+    """Tells TensorBoard to hide older events from `first_step` on."""
+    del config
+    folder = workdir / 'tensorboard'
+    folder.mkdir(exist_ok=True)
+    # tensorboardX's SummaryWriter has a queue that its flush does not empty;
+    # EventsWriter writes at once.
+    self._events = event_file_writer.EventsWriter(
+        str(folder / 'events'),
+        # Default names have whole seconds, and an equal name overwrites.
+        filename_suffix=f'.{time.time_ns()}')
+    if first_step is not None:
+      start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+      self._write(step=first_step, session_log=start)
+      self._events.flush()
+
+  def write_scalars(self, step: int, values: Mapping[str, float]) -> None:
+    self._write(step=step, summary=summary_pb2.Summary(value=[
+        summary_pb2.Summary.Value(tag=name, simple_value=number)
+        for name, number in values.items()]))
+
+  def flush(self) -> None:
+    self._events.flush()
+
+  def close(self) -> None:
+    self._events.close()
+
+  def _write(self, **fields: Any) -> None:
+    self._events.write_event(event_pb2.Event(wall_time=time.time(), **fields))
+
+
+class WandB:
+  """A run of Weights & Biases; a resumed workdir resumes it."""
+
+  def __init__(
+      self, workdir: pathlib.Path, config: Mapping[str, Any],
+      first_step: int | None):
+    try:
+      import wandb
+    except ImportError as error:
+      raise errors.UserError(
+          "train.writers names 'wandb', which is not installed; `pip install "
+          'wandb`, or remove it.') from error
+    del first_step  # wandb keeps the first value of a repeated step.
+    is_remote = files.is_remote(workdir)
+    folder = workdir if is_remote else workdir.resolve()
+    self._run = wandb.init(
+        id=hashlib.sha256(str(folder).encode()).hexdigest()[:16],
+        name=folder.name, dir=None if is_remote else str(folder),
+        config=dict(config), resume='allow')
+
+  def write_scalars(self, step: int, values: Mapping[str, float]) -> None:
+    self._run.log(dict(values), step=step)
+
+  def flush(self) -> None:
+    """Does nothing: wandb uploads in the background."""
+
+  def close(self) -> None:
+    self._run.finish()
+
+
+_WRITERS = {'tensorboard': TensorBoard, 'wandb': WandB}
+
+
+def make_writers(
+    names: Sequence[str], workdir: pathlib.Path, config: Mapping[str, Any],
+    first_step: int | None) -> list[Writer]:
+  """Makes the writers of a run.
+
+  Args:
+    names: 'tensorboard', 'wandb', or modules with a function
+      `make_writer(workdir, config, first_step)`.
+    workdir: the folder of the run.
+    config: the config of the run as nested dicts.
+    first_step: the next step of a resumed run; None for a new run.
+
+  Raises:
+    UserError: a name is unknown, or its package is not installed.
+  """
+  def make(name: str) -> Writer:
+    if name in _WRITERS:
+      return _WRITERS[name](workdir, config, first_step)
+    with _user_module(name) as make_writer:
+      return make_writer(workdir, config, first_step)
+
+  return [make(name) for name in names]
+
+
+def check_writers(names: Sequence[str]) -> None:
+  """Raises UserError unless each name can be imported and appears once."""
+  for name in names:
+    if names.count(name) > 1:
+      raise errors.UserError(
+          f'train.writers={names} names {name!r} twice; remove one.')
+    if name not in _WRITERS:
+      with _user_module(name):
+        pass
+
+
+@contextlib.contextmanager
+def _user_module(name: str) -> Iterator[Callable[..., Writer]]:
+  """Yields the module's `make_writer`; its errors become a UserError."""
+  try:
+    yield importlib.import_module(name).make_writer
+  except errors.USER_CODE_ERRORS as error:
+    raise errors.UserError(
+        f'train.writers names {name!r}, which is not {" or ".join(_WRITERS)} '
+        f'and cannot be used as a module ({errors.one_line(error)}); expected '
+        'a module with make_writer(workdir, config, first_step).') from error
+
+
+# What a step costs, and how far the run is.
+
+
+class StepClock:
+  """Wall time by part; the parts add up to nearly the whole step."""
+
+  def __init__(self):
+    self._start = time.perf_counter()
+    self._parts: dict[str, float] = {}
+
+  @contextlib.contextmanager
+  def part(self, name: str) -> Iterator[None]:
+    """Adds the time of the block to part `name`; parts do not nest."""
+    start = time.perf_counter()
+    with jax.profiler.TraceAnnotation(name):
+      yield
+    self.add(name, time.perf_counter() - start)
+
+  def add(self, name: str, seconds: float) -> None:
+    """Adds seconds that were measured elsewhere."""
+    self._parts[name] = self._parts.get(name, 0.0) + seconds
+
+  def move(self, source: str, name: str, seconds: float) -> None:
+    """Moves seconds from one part to another."""
+    self.add(source, -seconds)
+    self.add(name, seconds)
+
+  def lap(self) -> dict[str, float]:
+    """Ends a step and returns its metrics in seconds.
+
+    `time/step` is the time since the previous call.
+    """
+    now = time.perf_counter()
+    parts = {f'time/{name}': x for name, x in self._parts.items()}
+    parts['time/step'] = now - self._start
+    self._start, self._parts = now, {}
+    return parts
+
+
+@contextlib.contextmanager
+def profile(
+    folder: pathlib.Path, step: int, steps: Collection[int]) -> Iterator[None]:
+  """Writes a trace for XProf if `step` is in `steps`, one per process.
+
+  The trace names the parts of a `StepClock`.
+  """
+  if step not in steps:
+    yield
+    return
+  options = jax.profiler.ProfileOptions()
+  options.python_tracer_level = 0  # Python calls would hide the rest.
+  with (files.uploaded_folder(folder) as local,
+        jax.profiler.trace(local, profiler_options=options),
+        jax.profiler.StepTraceAnnotation('train', step_num=step)):
+    yield
+
+
+class CompileCounter:
+  """Counts the programs that jax compiles or loads from its cache."""
+
+  def __init__(self):
+    self._clear()
+    jax.monitoring.register_event_duration_secs_listener(self._on_duration)
+    jax.monitoring.register_event_listener(self._on_event)
+
+  def lap(self) -> dict[str, float]:
+    """Metrics since the last call; `seconds` includes loading."""
+    metrics = {
+        'compile/count': self._requested - self._loaded,
+        'compile/from_cache': self._loaded, 'compile/seconds': self._seconds}
+    self._clear()
+    return metrics
+
+  def _clear(self) -> None:
+    self._requested, self._loaded, self._seconds = 0, 0, 0.0
+
+  def _on_duration(self, event: str, seconds: float, **kwargs) -> None:
+    del kwargs
+    if event == '/jax/core/compile/backend_compile_duration':
+      self._requested += 1
+      self._seconds += seconds
+
+  def _on_event(self, event: str, **kwargs) -> None:
+    del kwargs
+    self._loaded += event == '/jax/compilation_cache/cache_hits'
+
+
+def peak_memory() -> dict[str, float]:
+  """Peak GiB of this process and, if known, of its fullest device."""
+  kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+  values = {'memory/host_peak_gib': kib / 2**20}
+  peaks = [
+      stats['peak_bytes_in_use'] for device in jax.local_devices()
+      if (stats := device.memory_stats())]
+  if peaks:
+    values['memory/device_peak_gib'] = max(peaks) / 2**30
+  return values
 
 
 class Progress:
-  """How far the run is: a bar on a terminal, else one line per step."""
+  """Progress of a run: a bar on a terminal, otherwise one line per step."""
 
   def __init__(
-      self, num_steps: int, *, num_done: int = 0, share_done: float = 0.0):
-    """Shows `num_done` steps, of `num_steps` or, if that is 0, of any number.
-
-    `share_done` is the part of the run that is over.
-    """
-    self._of = f'/{num_steps}' if num_steps else ''
-    self._first: tuple[int, float] | None = None
+      self, num_steps: int, *, num_done: int = 0, fraction_done: float = 0.0):
+    """Shows `num_done` of `num_steps` steps; 0 for an unknown number."""
+    self._total = f'/{num_steps}' if num_steps else ''
+    self._first: tuple[float, float] | None = None
     self._bar = None
     if sys.stdout.isatty():
       self._bar = rich_progress.Progress(
           rich_progress.TextColumn('step {task.fields[steps]}'),
           rich_progress.BarColumn(),
           rich_progress.TextColumn('{task.description}'),
-          console=rich_console.Console(),
-      )
+          console=rich_console.Console())
       self._task = self._bar.add_task(
-          'compiling', total=1.0, completed=share_done,
-          steps=f'{num_done}{self._of}',
-      )
+          'compiling', total=1.0, completed=fraction_done,
+          steps=f'{num_done}{self._total}')
       self._bar.start()
 
   def update(
-      self,
-      num_done: int,
-      *,
-      share_done: float,
-      values: Mapping[str, float],
-  ):
-    """Shows that `num_done` steps are done, and how the last one went.
+      self, num_done: int, *, fraction_done: float,
+      values: Mapping[str, float]) -> None:
+    """Shows the last step.
 
-    Of the metrics `values` it shows the success of the rollout, which the
-    selection by reward helps, and of the last validation, without it; and what
-    took the time: parts of at least a twentieth, and programs that had to be
-    compiled. After the first steps these mean a shape that was not met before.
+    Training success is best-of-G; validation success is not. Listed are the
+    parts that took at least 5 % of the step, and the number of compiled
+    programs, which should be 0 after the first steps.
     """
     now = time.monotonic()
     seconds = values['time/step']
@@ -180,80 +386,25 @@ class Progress:
         f'(step {values["validation/step"]})  '
         f'return {values["return/mean"]:.3f}  '
         f'{tokens_per_second:,.0f} tokens/s  {seconds:.1f} s: '
-        + ', '.join(f'{name} {x:.1f}' for x, name in parts)
-    )
+        + ', '.join(f'{name} {x:.1f}' for x, name in parts))
     if values['compile/count']:
-      text += (f', of these {values["compile/seconds"]:.1f} to compile '
-               f'{values["compile/count"]}')
-    if self._first is None:  # The first step compiles: it tells nothing.
-      self._first = (share_done, now)
+      text += (f', compiling {values["compile/count"]} programs '
+               f'{values["compile/seconds"]:.1f}')
+    if self._first is None:  # The first step compiles, so it predicts nothing.
+      self._first = (fraction_done, now)
     else:
-      first_share, first_time = self._first
-      pace = (now - first_time) / (share_done - first_share)
-      left = round(max(0.0, pace * (1 - share_done)))
+      first_fraction, first_time = self._first
+      pace = (now - first_time) / (fraction_done - first_fraction)
+      left = round(max(0.0, pace * (1 - fraction_done)))
       text += f'  {datetime.timedelta(seconds=left)} left'
     if self._bar is None:
-      print(f'step {num_done}{self._of}  {text}', flush=True)
+      print(f'step {num_done}{self._total}  {text}', flush=True)
     else:
       self._bar.update(
-          self._task, completed=share_done, description=text,
-          steps=f'{num_done}{self._of}',
-      )
+          self._task, completed=fraction_done, description=text,
+          steps=f'{num_done}{self._total}')
 
-  def close(self):
-    """Leaves the terminal as it was."""
+  def close(self) -> None:
+    """Restores the terminal."""
     if self._bar is not None:
       self._bar.stop()
-
-
-class CompileCounter:
-  """Counts the programs that jax asks for."""
-
-  def __init__(self):
-    self._clear()
-    jax.monitoring.register_event_duration_secs_listener(self._listen)
-    jax.monitoring.register_event_listener(self._listen_for_kept)
-
-  def lap(self) -> dict[str, float]:
-    """Metrics since the last call, or since it was made.
-
-    Programs compiled, programs that jax's cache held, seconds for both.
-    """
-    metrics = {
-        'compile/count': self._asked - self._kept,
-        'compile/from_cache': self._kept, 'compile/seconds': self._seconds}
-    self._clear()
-    return metrics
-
-  def _clear(self) -> None:
-    self._asked, self._kept, self._seconds = 0, 0, 0.0
-
-  def _listen(self, event: str, seconds: float, **kwargs):
-    del kwargs
-    if event == '/jax/core/compile/backend_compile_duration':
-      self._asked += 1
-      self._seconds += seconds
-
-  def _listen_for_kept(self, event: str, **kwargs):
-    del kwargs
-    self._kept += event == '/jax/compilation_cache/cache_hits'
-
-
-def peak_memory() -> dict[str, float]:
-  """GiB that this process, and its fullest device if it tells, have needed."""
-  kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-  values = {'memory/host_peak_gib': kib / 2**20}
-  peaks = [
-      stats['peak_bytes_in_use'] for device in jax.local_devices()
-      if (stats := device.memory_stats())]
-  if peaks:
-    values['memory/device_peak_gib'] = max(peaks) / 2**30
-  return values
-
-
-def _json_number(number: float) -> float | str:
-  if math.isnan(number):
-    return 'NaN'
-  if math.isinf(number):
-    return 'Infinity' if number > 0 else '-Infinity'
-  return number

@@ -1,7 +1,8 @@
-"""SIGINT and SIGTERM end a run at once, or after the update that it is in.
+"""SIGINT and SIGTERM end a run at once, or after the current update.
 
-jax and orbax handle neither in a single process: without this a preempted run
-would lose what it did since its last checkpoint. A second signal kills.
+jax and orbax handle neither in a single process: without this module, a
+preempted run would lose everything since its last checkpoint. A second signal
+kills the process.
 """
 
 from __future__ import annotations
@@ -14,36 +15,36 @@ import signal
 import sys
 import threading
 
-STOPPED = 42  # The exit status; the same command goes on.
+STOPPED = 42  # Exit status; the same command resumes.
 _NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopped(Exception):
-  """A rollout is dropped, because a signal has come."""
+  """The rollout is abandoned because of a signal."""
 
 
 class StopFlag:
-  """What the first SIGINT or SIGTERM does within `listen`.
+  """Handles the first SIGINT or SIGTERM within `listen`.
 
-  While a run starts or evaluates, nothing is to be saved, and the process ends
-  at once with status `STOPPED`, also in the midst of a compilation. Between
-  `hold` and `release` the signal is only noted, so that the run can save. Cloud
-  machines are taken away 30 seconds after it.
+  While a run starts or evaluates it has nothing to save, so the process exits
+  at once with status `STOPPED`, even during a compilation. Between `hold` and
+  `release` the signal is only recorded, so that the run can save a checkpoint.
+  Cloud machines disappear 30 seconds after the signal.
   """
 
   def __init__(self):
-    self.name = ''
-    self.end = end  # The process; of several, all of them.
+    self.name = ''  # The signal, e.g. 'SIGTERM'.
+    self.end = end  # Called to exit; with several processes, exits all.
     self._is_held = False
     self._lock = threading.Lock()
 
   @contextlib.contextmanager
   def listen(self) -> Iterator[None]:
-    """Takes the signals to itself; only the main thread may call this."""
+    """Handles the signals during the block; main thread only."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    # Handlers wait for the main thread, which may compile for minutes. The
-    # numbers of the signals are in the pipe at once.
+    # Python runs handlers in the main thread, which may compile for minutes.
+    # The wake-up pipe receives the signal's number immediately.
     fd_before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     before = {number: signal.signal(number, self._set) for number in _NUMBERS}
     watcher = threading.Thread(target=self._watch, args=[reader], daemon=True)
@@ -59,16 +60,16 @@ class StopFlag:
       os.close(reader)
 
   def is_set(self) -> bool:
-    """Whether a signal waits for the run to save."""
+    """True if a signal has arrived and the run should save and stop."""
     return self._is_held and bool(self.name)
 
   def hold(self) -> None:
-    """From now on there is something to save."""
+    """Marks that there is state to save."""
     with self._lock:
       self._is_held = True
 
   def release(self) -> None:
-    """All is saved; ends the process if a signal has come."""
+    """Marks that everything is saved; exits if a signal has arrived."""
     with self._lock:
       self._is_held = False
     if self.name:
@@ -95,27 +96,27 @@ class StopFlag:
         'command resumes')
 
 
-def end(status: int, sentence: str = '') -> None:
-  """Ends the process at once, from whatever thread, and says why.
+def end(status: int, message: str = '') -> None:
+  """Prints a message and exits at once, from any thread.
 
-  The main thread may be where no exception reaches it. Workers and the sandbox
-  end with their parent.
+  An exception would not reach a main thread inside a compilation. Workers and
+  the sandbox exit with their parent.
   """
   with contextlib.suppress(OSError):
-    if sentence and status == STOPPED:
-      print(sentence)
-    elif sentence:
-      print(f'error: {sentence}', file=sys.stderr)
+    if message and status == STOPPED:
+      print(message)
+    elif message:
+      print(f'error: {message}', file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()
   os._exit(status)
 
 
 def begin_worker() -> None:
-  """Makes a worker process live exactly as long as its parent.
+  """Shields a worker process from signals and ends it with its parent.
 
-  Ctrl-C and timeout(1) signal all processes of a group, and the step that the
-  trainer finishes needs its workers. A trainer that is killed tells nobody.
+  Ctrl-C and timeout(1) signal the whole process group, but the trainer needs
+  its workers to finish the step. A killed trainer cannot tell them to exit.
   """
   os.setsid()
   threading.Thread(

@@ -1,49 +1,88 @@
-"""The folder of a run: its config, whether that is the same, and its lock.
+"""The workdir of a run: its config and its lock.
 
-A config here is the nested dict of plain values that a ConfigDict stands for.
+A config is a nested dict of plain values here, as `ConfigDict.to_dict` gives
+it. One trainer at a time may use a workdir. On a disk a file lock ensures this,
+in a bucket a lease: an object that the holder rewrites `_RENEWALS` times in
+`LEASE_SECONDS`, each time on condition that nobody else has written it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import contextlib
+import datetime
 import hashlib
 import json
+import os
 import pathlib
 import shlex
+import socket
+import threading
+import time
 from typing import Any
 
 from atgrpo_jax import errors
 from atgrpo_jax.distributed import hosts
 from atgrpo_jax.io import files
-from atgrpo_jax.io import lease as lease_lib
 
-# What may stand in a workdir, beside the report.
-_FOLDERS = ('checkpoints', 'evals', 'export', 'groups', 'tensorboard')
-_FILES = ('config.json', 'metrics.jsonl')
 REPORT = 'report.html'
-# In a bucket, where no folder is empty: makes one of the checkpoints.
+LEASE = 'lease'
+LEASE_SECONDS = 60.0
+_RENEWALS = 4
+# A bucket has no empty folders. This object stands for that of checkpoints.
 _BEGUN = 'begun'
 
-# Parts of a config that may change between two starts of one run.
+# Keys, and sections of keys, that may change when a run is resumed.
 _MAY_CHANGE = ('evaluation', 'export', 'mesh', 'sandbox',
                'train.num_steps', 'train.completion_tokens', 'train.writers',
                'train.profile_steps')
 
 
+def flatten(tree: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
+  """Nested config -> {'section.key': value}."""
+  flat = {}
+  for name, value in tree.items():
+    if isinstance(value, dict):
+      flat |= flatten(value, f'{prefix}{name}.')
+    else:
+      flat[prefix + name] = value
+  return flat
+
+
+def changed_keys(
+    before: Mapping[str, Any],
+    after: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+  """'section.key' -> (value before, value after); None for a missing key.
+
+  Tuples equal lists, because `before` or `after` may have been JSON.
+  """
+  before, after = (
+      flatten(json.loads(json.dumps(config))) for config in (before, after))
+  return {
+      name: (before.get(name), after.get(name))
+      for name in sorted(before.keys() | after.keys())
+      if before.get(name) != after.get(name)}
+
+
+def is_key_of(name: str, sections: Sequence[str]) -> bool:
+  """True if 'section.key' is one of `sections` or lies in one."""
+  return any(
+      name == section or name.startswith(section + '.') for section in sections)
+
+
 def config_hash(config: Mapping[str, Any]) -> str:
-  """Names what a run computes; parts that may change do not enter."""
+  """Hash of all values that determine what a run computes."""
   flat = {
       name: value for name, value in flatten(config).items()
-      if not _may_change(name)}
+      if not is_key_of(name, _MAY_CHANGE)}
   text = json.dumps(flat, sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def print_config(config: Mapping[str, Any]) -> None:
-  """Prints every value as it would be given on the command line.
+  """Prints every value as a command-line flag, and the hash.
 
-  None, which cannot be given there, is left out.
+  None is left out: a flag cannot express it.
   """
   for name, value in sorted(flatten(config).items()):
     if value is not None:
@@ -53,67 +92,81 @@ def print_config(config: Mapping[str, Any]) -> None:
 
 def check_config(
     workdir: pathlib.Path, config: Mapping[str, Any]) -> bool:
-  """True if the workdir holds a run of this config, False if it holds none.
+  """True if the workdir holds a run of this config, False if it is empty.
 
   Raises UserError if it holds anything else.
   """
   path = workdir / 'config.json'
-  _check_kinds(workdir)
   if not path.exists():
-    begun = {files.unfinished(path), workdir / lease_lib.NAME}
+    for folder in (
+        () if files.is_remote(workdir) else (workdir, *workdir.parents)):
+      if folder.exists() and not folder.is_dir():
+        raise errors.UserError(
+            f'--workdir={workdir}: {folder} is a file; choose another.')
+    begun = {files.unfinished(path), workdir / LEASE}
     if set(workdir.glob('*')) - begun:
       raise errors.UserError(
-          f'{workdir} is not empty and holds no config.json, so it is no '
-          'workdir of ours; choose another --workdir.')
+          f'{workdir} is not empty and holds no config.json, so it is not a '
+          'workdir; choose another --workdir.')
     return False
-  theirs = flatten(read_config(workdir))
-  ours = flatten(json.loads(json.dumps(config)))
-  differ = [
-      name for name in sorted(theirs.keys() | ours.keys())
-      if theirs.get(name) != ours.get(name) and not _may_change(name)]
-  if differ:
-    changes = '; '.join(
-        f'{name}: there {theirs.get(name)!r}, now {ours.get(name)!r}'
-        for name in differ[:10])
+  changes = {
+      name: values
+      for name, values in changed_keys(read_config(workdir), config).items()
+      if not is_key_of(name, _MAY_CHANGE)}
+  if changes:
+    listed = '; '.join(
+        f'{name}: there {there!r}, now {now!r}'
+        for name, (there, now) in list(changes.items())[:10])
     raise errors.UserError(
-        f'{workdir} holds a run of another config ({changes}). Choose '
-        'another --workdir, or start with that config to resume it.')
+        f'{workdir} holds a run of another config ({listed}). Choose another '
+        '--workdir, or resume it with that config.')
   return True
 
 
 def read_config(workdir: pathlib.Path) -> dict[str, Any]:
-  """The config of a run; a UserError if `config.json` has none."""
+  """Reads the config of a run; UserError if `config.json` is unusable."""
   path = workdir / 'config.json'
-  _check_kinds(workdir)
   try:
     config = files.parse_json(path.read_text())['config']
     if not isinstance(config, dict):
       raise TypeError(f'the config is {config!r}')
     return config
-  except FileNotFoundError as error:
+  except (FileNotFoundError, NotADirectoryError) as error:
     raise errors.UserError(
-        f'There is no {path}, so {workdir} is no workdir; give that of a run.'
-        ) from error
+        f'{path} does not exist, so {workdir} is not a workdir; give the '
+        'workdir of a run.') from error
   except (ValueError, KeyError, TypeError) as error:
     raise errors.UserError(
-        f'{path} is no config that was written here ({error}); choose another '
+        f'{path} is not a config of this program ({error}); choose another '
         '--workdir.') from error
 
 
-def check_there(workdir: pathlib.Path) -> None:
-  """Raises LostWorkdirError if a workdir in use has vanished."""
-  for name in _FILES:
+def write_config(
+    workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
+  """Writes the resolved config and its hash to `config.json`."""
+  hosts.barrier()  # All processes check the old file before it is replaced.
+  if not hosts.is_first():
+    return
+  workdir.mkdir(parents=True, exist_ok=True)
+  record = {'hash': config_hash(config), 'config': dict(config)}
+  files.write_whole(
+      workdir / 'config.json', json.dumps(record, indent=2) + '\n')
+
+
+def check_exists(workdir: pathlib.Path) -> None:
+  """Raises LostWorkdirError if the files of a running run were deleted."""
+  for name in ('config.json', 'metrics.jsonl'):
     if not (workdir / name).exists():
       raise errors.LostWorkdirError(
-          f'{workdir / name} has vanished under the run, which cannot go on; '
-          'what its workdir still holds is as it was.')
+          f'{workdir / name} was deleted during the run, which cannot '
+          'continue; the rest of the workdir is untouched.')
 
 
 def check_checkpoints(workdir: pathlib.Path, every: int) -> None:
-  """Raises UserError if steps are recorded whose checkpoints were deleted.
+  """Raises UserError if steps are recorded but their checkpoints are deleted.
 
-  A run that was killed before its first checkpoint, after `every` steps, has
-  an empty folder for them and starts anew.
+  A run killed before its first checkpoint, after `every` steps, has an empty
+  folder and starts again from step 0.
   """
   metrics, folder = workdir / 'metrics.jsonl', workdir / 'checkpoints'
   num_steps = metrics.read_bytes().count(b'\n') if metrics.exists() else 0
@@ -122,12 +175,12 @@ def check_checkpoints(workdir: pathlib.Path, every: int) -> None:
   if num_steps and (not folder.exists() or is_empty and num_steps > every):
     raise errors.UserError(
         f'{metrics} has {num_steps} steps, but their checkpoints in {folder} '
-        'were deleted; put them back to go on, or start afresh after `rm -r '
+        'were deleted; restore them to resume, or start again after `rm -r '
         f'{shlex.quote(str(workdir))}`.')
 
 
 def make_checkpoints(workdir: pathlib.Path) -> None:
-  """Makes the folder whose absence `check_checkpoints` refuses."""
+  """Makes the folder of checkpoints, which `check_checkpoints` looks for."""
   if not hosts.is_first():
     return
   folder = workdir / 'checkpoints'
@@ -136,56 +189,20 @@ def make_checkpoints(workdir: pathlib.Path) -> None:
     (folder / _BEGUN).write_text('')
 
 
-def _check_kinds(workdir: pathlib.Path) -> None:
-  """Raises UserError where a file is that should be a folder, or vice versa."""
-  try:
-    for name in ('', *_FOLDERS):
-      path = workdir / name
-      if path.exists() and not path.is_dir():
-        raise errors.UserError(
-            f'{path} is a file, but must be a folder; choose another '
-            '--workdir.')
-    for name in (*_FILES, REPORT):
-      path = workdir / name
-      if path.exists() and not path.is_file():
-        kind = 'a folder' if path.is_dir() else 'a pipe or device'
-        raise errors.UserError(
-            f'{path} is {kind}, but must be a file; choose another --workdir.')
-    for parent in () if files.is_remote(workdir) else workdir.parents:
-      if parent.exists() and not parent.is_dir():
-        raise errors.UserError(
-            f'--workdir={workdir}: {parent} is a file; choose another.')
-  except OSError as error:
-    raise errors.UserError(f'--workdir cannot be used: {error}.') from error
-
-
-def write_config(
-    workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
-  """Writes `config.json`: the resolved config and its hash."""
-  hosts.barrier()  # Until all have seen what was there before.
-  if not hosts.is_first():
-    return
-  workdir.mkdir(parents=True, exist_ok=True)
-  record = {
-      'hash': config_hash(config), 'config': dict(config)}
-  files.write_whole(
-      workdir / 'config.json', json.dumps(record, indent=2) + '\n')
-
-
 class Lock:
-  """Keeps other trainers out of a workdir until it is closed, or gone.
+  """Keeps other trainers out of a workdir until `close` or the process ends.
 
-  Of several processes the first one holds it.
+  With several processes, the first one holds the lock.
   """
 
   def __init__(self, workdir: pathlib.Path):
-    """Makes the workdir if there is none; UserError if a trainer is in it."""
-    self._held: contextlib.ExitStack | lease_lib.Lease | None = None
+    """Makes the workdir; UserError if another trainer uses it."""
+    self._held: contextlib.ExitStack | Lease | None = None
     is_ours = True
     if hosts.is_first():
       workdir.mkdir(parents=True, exist_ok=True)
       if files.is_remote(workdir):
-        self._held = lease_lib.Lease(workdir)
+        self._held = Lease(workdir)
         is_ours = self._held.take()
       else:
         self._held = files.try_lock(workdir)
@@ -196,8 +213,8 @@ class Lock:
           'choose another --workdir.')
 
   def check(self) -> None:
-    """Raises LostWorkdirError if it is no longer held."""
-    if isinstance(self._held, lease_lib.Lease):
+    """Raises LostWorkdirError if the lease was lost."""
+    if isinstance(self._held, Lease):
       self._held.check()
 
   def close(self) -> None:
@@ -206,9 +223,9 @@ class Lock:
 
 
 def is_in_use(workdir: pathlib.Path) -> bool:
-  """Whether a trainer is in a workdir, as far as this host knows."""
+  """True if a trainer holds the lock; on NFS, only if it is on this host."""
   if files.is_remote(workdir):
-    return lease_lib.Lease(workdir).is_held()
+    return Lease(workdir).is_held()
   held = files.try_lock(workdir)
   if held is None:
     return True
@@ -216,17 +233,109 @@ def is_in_use(workdir: pathlib.Path) -> bool:
   return False
 
 
-def _may_change(name: str) -> bool:
-  return any(
-      name == part or name.startswith(part + '.') for part in _MAY_CHANGE)
+class Lease:
+  """The lease on a folder of a bucket, held from `take` to `close`.
 
+  A holder that was killed or cut off stops renewing. After `seconds` another
+  process may take over. The clocks of the bucket and of this host may differ,
+  so it first watches the object for a third of that time.
+  """
 
-def flatten(tree: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
-  """A config as 'section.key' -> value."""
-  flat = {}
-  for name, value in tree.items():
-    if isinstance(value, dict):
-      flat |= flatten(value, f'{prefix}{name}.')
-    else:
-      flat[prefix + name] = value
-  return flat
+  def __init__(self, folder: pathlib.Path, seconds: float | None = None):
+    """Prepares a lease; `seconds` must be the same for all processes."""
+    from google.api_core import exceptions
+    from google.cloud import storage
+    from google.cloud.storage import retry
+    self._exceptions = exceptions
+    self._folder, self._seconds = folder, seconds or LEASE_SECONDS
+    self._interval = self._seconds / _RENEWALS
+    self._retry = retry.DEFAULT_RETRY.with_timeout(self._interval)
+    bucket, _, name = os.fspath(folder / LEASE).removeprefix(
+        'gs://').partition('/')
+    self._blob = storage.Client().bucket(bucket).blob(name)
+    self._generation = 0  # The object's version that we wrote; 0 for none.
+    self._lost = ''
+    self._closed = threading.Event()
+    self._renewals = threading.Thread(target=self._renew, daemon=True)
+
+  def is_held(self) -> bool:
+    """True if some process renewed it in time."""
+    age = self._age()
+    return age is not None and age <= self._seconds
+
+  def take(self) -> bool:
+    """Waits until the lease is free and takes it; False if it is renewed."""
+    seen, start = None, time.monotonic()
+    while (age := self._age()) is not None:
+      if seen is None:
+        holder = (self._blob.metadata or {}).get('holder', 'another process')
+        print(f'{self._folder} is held by {holder}, which renewed its lease '
+              f'{max(0.0, age):.0f} s ago; it is taken over after '
+              f'{self._seconds:.0f} s without a renewal', flush=True)
+      elif seen != self._blob.generation:
+        return False
+      seen = self._blob.generation
+      watched = time.monotonic() - start
+      if age > self._seconds and watched > self._seconds / 3:
+        break
+      time.sleep(min(1.0, self._seconds / 20))
+    self._generation = self._blob.generation or 0
+    if not self._write():
+      return False
+    self._renewals.start()
+    return True
+
+  def check(self) -> None:
+    """Raises LostWorkdirError if the lease could not be renewed in time."""
+    if self._lost:
+      raise errors.LostWorkdirError(
+          f'The run in {self._folder} stops: its lease {self._lost}, so '
+          'another process may train there. The files are complete; the same '
+          'command resumes.')
+
+  def close(self) -> None:
+    """Deletes the lease, unless another process has taken it over."""
+    self._closed.set()
+    if self._renewals.is_alive():
+      self._renewals.join()
+    if self._generation and not self._lost:
+      with contextlib.suppress(
+          self._exceptions.PreconditionFailed, self._exceptions.NotFound):
+        self._blob.delete(if_generation_match=self._generation)
+    self._generation = 0
+
+  def _age(self) -> float | None:
+    """Seconds since the last renewal; None if there is no lease."""
+    try:
+      self._blob.reload()
+    except self._exceptions.NotFound:
+      # A new handle: the old one keeps the generation of the deleted object.
+      self._blob = self._blob.bucket.blob(self._blob.name)
+      return None
+    now = datetime.datetime.now(datetime.UTC)
+    return (now - self._blob.updated).total_seconds()
+
+  def _write(self) -> bool:
+    """Writes the object; False if another process has written it since."""
+    self._blob.metadata = {'holder': f'{socket.gethostname()}:{os.getpid()}'}
+    try:
+      self._blob.upload_from_string(
+          '', if_generation_match=self._generation, retry=self._retry,
+          timeout=self._interval)
+    except self._exceptions.PreconditionFailed:
+      return False
+    self._generation = self._blob.generation
+    return True
+
+  def _renew(self) -> None:
+    renewed = time.monotonic()
+    while not self._closed.wait(self._interval):
+      try:
+        if not self._write():
+          self._lost = 'was taken over because it was not renewed in time'
+          return
+        renewed = time.monotonic()
+      except (self._exceptions.GoogleAPIError, OSError) as error:
+        if time.monotonic() - renewed > self._seconds:
+          self._lost = f'could not be renewed ({errors.one_line(error)})'
+          return

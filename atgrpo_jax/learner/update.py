@@ -23,7 +23,7 @@ from atgrpo_jax import errors
 from atgrpo_jax import model
 from atgrpo_jax import types
 from atgrpo_jax.distributed import mesh as mesh_lib
-from atgrpo_jax.io import finite as finite_lib
+from atgrpo_jax.io import checkpoints as checkpoints_lib
 from atgrpo_jax.learner import batching
 from atgrpo_jax.learner import gradients
 from atgrpo_jax.learner import policy as policy_lib
@@ -246,7 +246,17 @@ def apply_gradients(
   }
   return policy_lib.TrainState(
       params, opt_state, state.num_updates + opt_state.last_finite
-  ), metrics, Finite(finite_lib.flags(grads), finite_lib.flags(params))
+  ), metrics, Finite(_are_finite(grads), _are_finite(params))
+
+
+def _are_finite(tree: Any) -> Any:
+  return jax.tree.map(lambda x: jnp.all(jnp.isfinite(x)), tree)
+
+
+def nonfinite_names(are_finite: Any) -> list[str]:
+  """Names of the leaves that are False in a field of `Finite`."""
+  leaves = checkpoints_lib.named_leaves(are_finite)
+  return [name for name, is_finite in leaves.items() if not is_finite]
 
 
 def check_order(order: str, num_updates: int) -> None:
@@ -327,16 +337,16 @@ def means(
   """
   fetched = jax.device_get([metrics for metrics, _ in updates])
   for metrics, (_, finite) in zip(fetched, updates):
-    if bad := finite_lib.names(finite.params):
+    if bad := nonfinite_names(finite.params):
       raise errors.UserError(
           f'{name}: an update produced NaN or infinity in '
-          f'{finite_lib.listed(bad)}. {_STOPPED}')
+          f'{checkpoints_lib.listed(bad)}. {_STOPPED}')
     num_nonfinite = int(metrics['nonfinite_in_a_row'])
     if num_nonfinite >= MAX_NONFINITE:
-      bad = finite_lib.names(finite.grads)
+      bad = nonfinite_names(finite.grads)
       raise errors.UserError(
           f'{name}: gradients were not finite in {MAX_NONFINITE} consecutive '
-          f'updates, last in {finite_lib.listed(bad)}, with loss '
+          f'updates, last in {checkpoints_lib.listed(bad)}, with loss '
           f'{metrics["loss"]}. {_STOPPED}')
     if num_nonfinite:
       logging.warning(

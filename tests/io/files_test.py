@@ -1,19 +1,26 @@
-"""files.py: what is written is there whole or not at all."""
+"""files.py: files exist whole or not at all; disk errors are one sentence."""
 
+import errno
 import itertools
+import json
+import logging
+import math
 import os
 import pathlib
 
+from absl import logging as absl_logging
 import pytest
 
+from atgrpo_jax import errors
 from atgrpo_jax.io import files
+from atgrpo_jax.io import workdir as workdir_lib
 
-FORMER = {'adapter': 'former', 'config': 'former'}
+OLD = {'adapter': 'old', 'config': 'old'}
 NEW = {'weights': 'new', 'config': 'new'}
 
 
 class Killed(BaseException):
-  """Nothing runs after it."""
+  """Stands for a kill: no handler of the code under test runs."""
 
 
 def _write(folder, content):
@@ -29,10 +36,10 @@ def _content(folder):
 
 
 def _kill_at(monkeypatch, number):
-  """The call with this number that changes files, and what follows, fails."""
+  """Makes the file operation `number` and all later ones raise Killed."""
   calls = itertools.count()
 
-  def killed_in_time(do):
+  def killable(do):
     def call(*args, **kwargs):
       if next(calls) >= number:
         raise Killed
@@ -42,18 +49,16 @@ def _kill_at(monkeypatch, number):
   for owner, name in (
       (pathlib.Path, 'mkdir'), (pathlib.Path, 'rename'),
       (pathlib.Path, 'write_text'), (os, 'unlink'), (os, 'rmdir')):
-    monkeypatch.setattr(owner, name, killed_in_time(getattr(owner, name)))
+    monkeypatch.setattr(owner, name, killable(getattr(owner, name)))
 
 
-@pytest.mark.parametrize('former', [FORMER, None])
-def test_a_folder_is_replaced_as_a_whole(former, tmp_path, monkeypatch):
-  # Bite: files that are written into `folder` itself, or one that is emptied
-  # before the new one is complete.
+@pytest.mark.parametrize('old', [OLD, None])
+def test_folder_is_replaced_as_a_whole(old, tmp_path, monkeypatch):
   found = []
   for number in itertools.count():
     folder = tmp_path / str(number) / 'export' / 'role'
-    if former:
-      _write(folder, former)
+    if old:
+      _write(folder, old)
     try:
       with monkeypatch.context() as patch:
         _kill_at(patch, number)
@@ -63,11 +68,96 @@ def test_a_folder_is_replaced_as_a_whole(former, tmp_path, monkeypatch):
     else:
       break
     found.append(_content(folder))
-    # The next call goes on from whatever is left, and leaves nothing else.
+    # The next call succeeds whatever the killed one left, and removes it.
     _write(folder, NEW)
     assert _content(folder) == NEW
     assert [path.name for path in folder.parent.iterdir()] == ['role']
   assert _content(folder) == NEW
   states = [state for state, _ in itertools.groupby(found)]
-  assert states == ([FORMER, None, NEW] if former else [None])
-  assert len(found) > 5 or not former
+  assert states == ([OLD, None, NEW] if old else [None])
+  assert len(found) > 5 or not old
+
+
+def test_json_has_null_for_nonfinite_numbers():
+  value = {'a': [1.0, math.nan], 'b': (-math.inf, 'NaN', 2)}
+  assert json.loads(files.json_text(value)) == {
+      'a': [1.0, None], 'b': [None, 'NaN', 2]}
+  with pytest.raises(ValueError):
+    files.parse_json('[' * 100_000)
+
+
+def _os_error(number, path=None):
+  return OSError(number, os.strerror(number), path and str(path))
+
+
+@pytest.mark.parametrize('error', [
+    lambda folder: _os_error(errno.ENOSPC),  # Writing to an open file.
+    lambda folder: _os_error(errno.EDQUOT, folder / 'metrics.jsonl'),
+    # As orbax raises it.
+    lambda folder: ValueError(
+        'RESOURCE_EXHAUSTED: Error writing "w/0.0" in OCDBT database at local '
+        f'file "{folder}/checkpoints/2.orbax-checkpoint-tmp/": Failed to write '
+        "2942679 bytes to file 4: No space left on device [os_error_code='28']"
+    )])
+def test_full_disk_is_one_sentence(error, tmp_path):
+  with pytest.raises(errors.UserError) as raised:
+    with files.disk_errors_as_user_errors(tmp_path):
+      raise error(tmp_path)
+  message = str(raised.value)
+  assert f'{tmp_path} is full' in message and '\n' not in message
+
+
+@pytest.mark.parametrize('number', [errno.EROFS, errno.EACCES, errno.EPERM])
+def test_read_only_disk_is_one_sentence(number, tmp_path):
+  with pytest.raises(errors.UserError, match=f'--workdir={tmp_path} cannot'):
+    with files.disk_errors_as_user_errors(tmp_path):
+      raise _os_error(number, tmp_path / 'config.unfinished')
+
+
+@pytest.mark.parametrize('name', ['/sys/run', 'x' * 300, 'file/run', 'file'])
+def test_workdir_that_cannot_be_made_is_one_sentence(name, tmp_path):
+  (tmp_path / 'file').touch()
+  workdir = tmp_path / name
+  with pytest.raises(errors.UserError, match=f'--workdir={workdir} cannot'):
+    with files.disk_errors_as_user_errors(workdir):
+      workdir_lib.Lock(workdir)
+
+
+def test_deleted_workdir_is_a_lost_workdir(tmp_path):
+  workdir = tmp_path / 'run'
+  with pytest.raises(errors.LostWorkdirError, match=str(workdir)):
+    with files.disk_errors_as_user_errors(workdir):
+      (workdir / 'groups').mkdir()
+
+
+@pytest.mark.parametrize('error', [
+    ValueError('shapes differ'), errors.InfrastructureError('broken'),
+    _os_error(errno.EACCES, '/elsewhere/x'), _os_error(errno.ENOENT, '/no/x'),
+    _os_error(errno.ENOSPC, '/elsewhere/x'), KeyboardInterrupt(),
+    errors.UserError('No space left on device')])
+def test_unrelated_errors_pass_unchanged(error, tmp_path):
+  with pytest.raises(type(error)) as raised:
+    with files.disk_errors_as_user_errors(tmp_path):
+      raise error
+  assert raised.value is error
+
+
+def test_raised_errors_of_orbax_are_not_logged_too(tmp_path):
+  lines = []
+  handler = logging.Handler()
+  handler.emit = lines.append
+  logger = absl_logging.get_absl_logger()
+  logger.addHandler(handler)
+
+  def log(path):
+    logger.handle(logging.LogRecord(
+        'absl', logging.ERROR, path, 1, 'failed', (), (None, None, None)))
+
+  with files.disk_errors_as_user_errors(tmp_path):
+    log('/x/orbax/checkpoint/_src/futures/future.py')
+    assert not lines
+    log('/x/other.py')
+    assert len(lines) == 1
+  log('/x/orbax/checkpoint/_src/futures/future.py')
+  logger.removeHandler(handler)
+  assert len(lines) == 2

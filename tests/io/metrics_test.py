@@ -1,18 +1,22 @@
-"""metrics.py: one line per write, no line twice after a resume."""
+"""metrics.py: one line per step, none twice after a resume; the writers."""
 
 import io
 import json
 import math
+import pathlib
 import struct
 import sys
 import time
+import types
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from tensorboardX.proto import event_pb2
 
 from atgrpo_jax import errors
+from atgrpo_jax.io import files
 from atgrpo_jax.io import metrics
 
 
@@ -27,7 +31,7 @@ def _lines(workdir):
 
 
 def _events(workdir):
-  """Every event of every file: length u64, crc u32, bytes, crc u32."""
+  """All TensorBoard events; a record is length u64, crc u32, bytes, crc u32."""
   events = []
   for path in sorted((workdir / 'tensorboard').iterdir()):
     data = path.read_bytes()
@@ -38,35 +42,30 @@ def _events(workdir):
   return events
 
 
-def test_write_is_on_disk_at_once(tmp_path):
+def test_write_is_on_disk_before_close(tmp_path):
   writer = metrics.MetricsWriter(tmp_path, writers=('tensorboard',))
   writer.write(0, {'train/loss': 0.5, 'tokens': 12})
-  # Nothing was closed: this is what is left after a kill.
   assert _lines(tmp_path) == [{'step': 0, 'train/loss': 0.5, 'tokens': 12}]
   (event,) = [e for e in _events(tmp_path) if e.HasField('summary')]
   assert event.step == 0
   assert {v.tag: v.simple_value for v in event.summary.value} == {
       'train/loss': 0.5, 'tokens': 12}
-  with pytest.raises(ValueError, match="called 'step'"):
-    writer.write(1, {'step': 1})
   writer.close()
 
 
-def test_what_is_not_finite_is_written_and_read_back(tmp_path):
+def test_nonfinite_numbers_are_null_and_read_as_nan(tmp_path):
   values = {'a': np.float32('nan'), 'b': math.inf, 'c': np.array(-np.inf)}
-  writer = metrics.MetricsWriter(tmp_path, writers=('tensorboard',))
+  writer = metrics.MetricsWriter(tmp_path)
   writer.write(1, values)
   writer.close()
-  assert _lines(tmp_path) == [
-      {'step': 1, 'a': 'NaN', 'b': 'Infinity', 'c': '-Infinity'}]
+  assert _lines(tmp_path) == [{'step': 1, 'a': None, 'b': None, 'c': None}]
   line, = metrics.read(tmp_path)
-  np.testing.assert_equal(line, {'step': 1} | {
-      name: float(value) for name, value in values.items()})
+  np.testing.assert_equal(line, {'step': 1} | dict.fromkeys('abc', math.nan))
 
 
 @pytest.mark.parametrize('text', [
-    '{"step": 1}\n{"st', '{"step": "one"}\n', '[1]\n', '{"step": null}\n'])
-def test_what_cannot_be_read_is_named(text, tmp_path):
+    '{"step": 1}\n{"st', '{"step": "one"}\n', '[1]\n', '{"step": []}\n'])
+def test_unreadable_metrics_are_a_user_error(text, tmp_path):
   with pytest.raises(errors.UserError, match='No such file.*metrics.jsonl'):
     metrics.read(tmp_path)
   (tmp_path / 'metrics.jsonl').write_text(text)
@@ -93,61 +92,121 @@ def test_resume_writes_no_line_twice(tmp_path):
   assert [line['step'] for line in _lines(tmp_path)] == [0, 1, 2, 3]
   assert resumed.offset() == (tmp_path / 'metrics.jsonl').stat().st_size
 
-  # The first writer's events are still there, and TensorBoard is told to
-  # forget those from step 3 on.
+  # TensorBoard still has the old events and is told to hide steps from 3 on.
   steps = [e.step for e in _events(tmp_path) if e.HasField('summary')]
   assert steps == [0, 1, 2, 3, 3]
   (start,) = [e for e in _events(tmp_path) if e.HasField('session_log')]
   assert start.step == 3
   assert start.session_log.status == event_pb2.SessionLog.START
-  # Before the first checkpoint nothing is kept.
+  # A run killed before its first checkpoint keeps nothing.
   metrics.MetricsWriter(tmp_path, offset=0).write(0, {'x': 7})
   assert _lines(tmp_path) == [{'step': 0, 'x': 7}]
 
 
-@pytest.mark.parametrize('offset, words', [
-    (None, 'bytes of another run'), (5, 'no line that ends at byte 5'),
-    (10_000, 'no line that ends at byte 10000')])
-def test_lines_of_another_run_are_left_alone(offset, words, tmp_path):
-  metrics.MetricsWriter(tmp_path, writers=('tensorboard',)).write(0, {'x': 1})
-  with pytest.raises(errors.UserError, match=words):
-    metrics.MetricsWriter(
-      tmp_path, offset=offset, writers=('tensorboard',))
+@pytest.mark.parametrize('offset', [None, 5, 10_000])
+def test_record_of_another_run_is_not_overwritten(offset, tmp_path):
+  metrics.MetricsWriter(tmp_path).write(0, {'x': 1})
+  with pytest.raises(errors.UserError, match=str(offset or 'another run')):
+    metrics.MetricsWriter(tmp_path, offset=offset)
   assert _lines(tmp_path) == [{'step': 0, 'x': 1}]
 
 
+# Writers beside the record.
+
+
+class _Recorder:
+  """Stands for a writer and for a wandb run: records all calls."""
+
+  def __init__(self, *args, **kwargs):
+    self.made, self.calls = (args, kwargs), []
+
+  def __getattr__(self, name):
+    return lambda *args, **kwargs: self.calls.append((name, args, kwargs))
+
+
+def test_module_of_the_user_gets_the_metrics(tmp_path, monkeypatch):
+  made = []
+  monkeypatch.setitem(sys.modules, 'my_writer', types.SimpleNamespace(
+      make_writer=lambda *args: made.append(_Recorder(*args)) or made[-1]))
+  writer = metrics.MetricsWriter(
+      tmp_path, writers=('my_writer',), config={'seed': 3})
+  writer.write(1, {'x': 2})
+  writer.close()
+  recorder, = made
+  assert recorder.made[0] == (tmp_path, {'seed': 3}, None)
+  assert recorder.calls == [
+      ('write_scalars', (1, {'x': 2.0}), {}), ('flush', (), {}),
+      ('close', (), {})]
+  # A resumed run passes its first step.
+  offset = (tmp_path / 'metrics.jsonl').stat().st_size
+  metrics.MetricsWriter(tmp_path, offset=offset, writers=('my_writer',))
+  assert made[-1].made[0][2] == 2
+
+
+def test_wandb_resumes_the_run_of_a_workdir(tmp_path, monkeypatch):
+  runs = []
+  monkeypatch.setitem(sys.modules, 'wandb', types.SimpleNamespace(
+      init=lambda **kwargs: runs.append(_Recorder(**kwargs)) or runs[-1]))
+  for first_step in (None, 1):
+    writer, = metrics.make_writers(('wandb',), tmp_path, {'a': 3}, first_step)
+    writer.write_scalars(1, {'x': 2.0})
+    writer.flush()
+    writer.close()
+  first, second = runs
+  assert first.calls == second.calls == [
+      ('log', ({'x': 2.0},), {'step': 1}), ('finish', (), {})]
+  assert first.made[1] == second.made[1]
+  assert first.made[1]['resume'] == 'allow'
+  (tmp_path / 'other').mkdir()
+  metrics.make_writers(('wandb',), tmp_path / 'other', {}, None)
+  assert runs[-1].made[1]['id'] != first.made[1]['id']
+  metrics.make_writers(('wandb',), files.as_path('gs://bucket/run'), {}, None)
+  assert runs[-1].made[1]['dir'] is None
+  assert not pathlib.Path('gs:').exists()
+
+
+def _fail(*args):
+  raise ConnectionError('no server')
+
+
+@pytest.mark.parametrize('name, module, words', [
+    ('wandb', None, 'not installed'),
+    ('tensorbord', None, 'tensorboard or wandb'),
+    ('json', json, "has no attribute 'make_writer'"),
+    ('my_writer', types.SimpleNamespace(make_writer=_fail), 'no server')])
+def test_unusable_writer_is_named(name, module, words, tmp_path, monkeypatch):
+  monkeypatch.setitem(sys.modules, name, module)
+  with pytest.raises(errors.UserError, match=f"'{name}'.*{words}"):
+    metrics.make_writers((name,), tmp_path, {}, None)
+
+
+# Progress and timers.
+
 _VALUES = {
     'rollout/success': 0.25, 'validation/success': 0.125, 'validation/step': 20,
-    'return/mean': -0.5, 'budget/completion_tokens': 2469, 'compile/count': 0,
-    'compile/seconds': 0.0, 'time/step': 2.0, 'time/sample': 0.5,
+    'return/mean': -0.5, 'budget/completion_tokens': 2469, 'compile/count': 2,
+    'compile/seconds': 1.04, 'time/step': 2.0, 'time/sample': 0.5,
     'time/update': 1.26, 'time/records': 0.09}
 _TEXT = (
     'success: rollout 0.250, validation 0.125 (step 20)  return -0.500  '
-    '1,234 tokens/s  2.0 s: update 1.3, sample 0.5')
+    '1,234 tokens/s  2.0 s: update 1.3, sample 0.5, compiling 2 programs 1.0')
 
 
-@pytest.mark.parametrize('num_steps, shares, lines', [
+@pytest.mark.parametrize('num_steps, fractions, lines', [
     (40, (1 / 40, 2 / 40, 3 / 40), [
         f'step 1/40  {_TEXT}', f'step 2/40  {_TEXT}  0:01:16 left',
         f'step 3/40  {_TEXT}  0:01:14 left']),
-    # Without a number of steps.
+    # With a budget of tokens the number of steps is unknown.
     (0, (0.25, 0.5), [f'step 1  {_TEXT}', f'step 2  {_TEXT}  0:00:04 left'])])
-def test_progress_prints_lines_into_a_file(
-    num_steps, shares, lines, monkeypatch, capsys):
+def test_progress_prints_a_line_per_step_to_a_file(
+    num_steps, fractions, lines, monkeypatch, capsys):
   clock = iter([100.0, 102.0, 104.0])
   monkeypatch.setattr(time, 'monotonic', lambda: next(clock))
   progress = metrics.Progress(num_steps)
-  for done, share in enumerate(shares, start=1):
-    progress.update(done, share_done=share, values=_VALUES)
+  for done, fraction in enumerate(fractions, start=1):
+    progress.update(done, fraction_done=fraction, values=_VALUES)
   progress.close()
   assert capsys.readouterr().out.splitlines() == lines
-
-
-def test_progress_says_what_was_compiled(capsys):
-  metrics.Progress(40).update(12, share_done=0.3, values=_VALUES | {
-      'compile/count': 2, 'compile/seconds': 1.04})
-  assert capsys.readouterr().out == (
-      f'step 12/40  {_TEXT}, of these 1.0 to compile 2\n')
 
 
 def test_progress_draws_a_bar_on_a_terminal(monkeypatch):
@@ -155,33 +214,59 @@ def test_progress_draws_a_bar_on_a_terminal(monkeypatch):
   terminal.isatty = lambda: True
   monkeypatch.setattr(sys, 'stdout', terminal)
   monkeypatch.setenv('TERM', 'xterm')
-  monkeypatch.setenv('COLUMNS', '180')
-  # rich's own clock must go on, so time is not faked here.
-  progress = metrics.Progress(40, num_done=10, share_done=0.25)
+  monkeypatch.setenv('COLUMNS', '200')
+  progress = metrics.Progress(40, num_done=10, fraction_done=0.25)
   assert '10/40' in terminal.getvalue()
-  progress.update(11, share_done=11 / 40, values=_VALUES)
+  progress.update(11, fraction_done=11 / 40, values=_VALUES)
   progress.close()
-  assert '11/40' in terminal.getvalue()
-  assert _TEXT in terminal.getvalue()
-  assert '\x1b[?25h' in terminal.getvalue()  # The cursor is back.
+  assert '11/40' in terminal.getvalue() and _TEXT in terminal.getvalue()
+  assert '\x1b[?25h' in terminal.getvalue()  # Shows the cursor again.
 
 
-def test_compiles_are_counted():
+def test_compilations_are_counted():
   counter = metrics.CompileCounter()
   assert not any(counter.lap().values())
-  now = time.time()  # So that no earlier run has kept the program.
+  now = time.time()  # Makes a program that no earlier run has cached.
 
-  def shift():  # Another function each time, as of another process.
+  def shift():  # A new function, as in another process.
     return jax.jit(lambda x: x + now)
 
-  shift_here = shift()
-  shift_here(np.zeros(3))
+  first_shift = shift()
+  first_shift(np.zeros(3))
   first = counter.lap()
   assert first.pop('compile/seconds') > 0
   assert first == {'compile/count': 1, 'compile/from_cache': 0}
-  shift_here(np.ones(3))
-  shift_here(np.ones(4))
+  first_shift(np.ones(3))
+  first_shift(np.ones(4))
   shift()(np.zeros(3))
   last = counter.lap()
   assert (last['compile/count'], last['compile/from_cache']) == (1, 1)
   assert not any(counter.lap().values())
+
+
+def test_step_clock_parts(monkeypatch):
+  # Start, update for 2 s, rollout for 10 s, lap, lap.
+  clock = iter([0.0, 1.0, 3.0, 4.0, 14.0, 15.0, 20.0])
+  monkeypatch.setattr(time, 'perf_counter', lambda: next(clock))
+  steps = metrics.StepClock()
+  with steps.part('update'):
+    pass
+  with steps.part('rollout'):
+    pass
+  steps.move('rollout', 'sample', 6.0)
+  steps.add('update', 0.5)
+  assert steps.lap() == {
+      'time/update': 2.5, 'time/rollout': 4.0, 'time/sample': 6.0,
+      'time/step': 15.0}
+  assert steps.lap() == {'time/step': 5.0}
+
+
+def test_only_the_chosen_steps_are_profiled(tmp_path):
+  steps = metrics.StepClock()
+  for step in range(3):
+    with metrics.profile(tmp_path, step, (1,)):
+      with steps.part(f'part_{step}'):
+        jnp.zeros(3).block_until_ready()
+  trace, = tmp_path.glob('plugins/profile/*/*.xplane.pb')
+  content = trace.read_bytes()
+  assert b'part_1' in content and b'part_2' not in content

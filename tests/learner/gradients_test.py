@@ -9,7 +9,6 @@ import numpy as np
 import optax
 import pytest
 
-from atgrpo_jax.io import finite as finite_lib
 from atgrpo_jax.learner import gradients
 from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.learner import update as update_lib
@@ -239,8 +238,9 @@ def test_nonfinite_gradients_skip_the_update_and_are_named(params, batch):
         state.opt_state.inner_state, before.opt_state.inner_state)
     assert int(state.num_updates) == 1
     assert metrics['nonfinite_in_a_row'] == in_a_row
-    assert finite_lib.names(finite.grads) == ['layers/down/kernel']
-    assert finite_lib.names(finite.params) == []
+    assert update_lib.nonfinite_names(finite.grads) == [
+        'layers/down/kernel']
+    assert update_lib.nonfinite_names(finite.params) == []
 
   state, metrics, finite = _update(state, good)
   assert metrics['nonfinite_in_a_row'] == 0

@@ -1,11 +1,9 @@
 """What dies or stops is replaced, and no result tells that it was."""
 
-import collections
 from concurrent import futures
 import dataclasses
 import os
 import pathlib
-import random
 import signal
 import time
 
@@ -16,11 +14,9 @@ from atgrpo_jax import errors
 from atgrpo_jax import evaluate
 from atgrpo_jax.io import signals
 from atgrpo_jax.rollout import workers as workers_lib
-from benchmarks import harm
 from environments import env_api
 from environments.sandbox import launcher
 from environments.sandbox import processes
-from tests.environments.sandbox import servers
 from tests.rollout import programs
 from tests.rollout import scripted
 
@@ -235,23 +231,6 @@ def test_what_persists_is_said_in_one_sentence(
   message = str(caught.value)
   assert words in message and '\n' not in message
   assert message.endswith('then run the same command again.')
-
-
-@pytest.mark.parametrize('level', servers.LEVELS)
-def test_the_benchmark_finds_all_parts(level):
-  with workers_lib.Workers(1, 1, level) as running:
-    running.submit(env_api.step_all, None, [], []).result()
-    found = harm.parts(os.getpid())
-    for name, victims_fn in (
-        ('server', _server), ('supervisor', _supervisors),
-        ('worker', _processes)):
-      assert set(victims_fn(running)) <= set(found[name])
-
-
-def test_the_benchmark_does_all_harms():
-  numbers = collections.Counter(harm.harms(random.Random(0), 20, 5))
-  assert sum(numbers.values()) == 25 and min(numbers.values()) == 1
-  assert numbers['server', signal.SIGKILL] == 7 and len(numbers) == 6
 
 
 def test_nothing_hangs_at_the_end(monkeypatch):

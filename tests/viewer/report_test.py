@@ -214,17 +214,6 @@ def test_nonfinite_sums_are_refused(name, workdir):
     report.write(workdir)
 
 
-@pytest.mark.parametrize('name', ['', 'report.html'])
-def test_file_in_place_of_a_folder_is_refused(name, workdir, tmp_path):
-  if name:
-    (workdir / name).mkdir()
-  else:
-    workdir = tmp_path / 'file'
-    workdir.write_text('')
-  with pytest.raises(errors.UserError, match='is a (file|folder)'):
-    report.write(workdir)
-
-
 # The page.
 
 
