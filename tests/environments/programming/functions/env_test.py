@@ -11,19 +11,21 @@ from environments import sandbox as sandbox_lib
 from environments.programming.functions import env as functions
 from environments.programming.functions import prompts
 from tests.environments.programming import examples
-from tests.environments.programming.functions import splitting
 
 Outcome = env_api.Outcome
-OK = Outcome.OK
+OK, PARSE_ERROR, PROGRAM_ERROR = (
+    Outcome.OK, Outcome.PARSE_ERROR, Outcome.PROGRAM_ERROR)
 AUX = 'def aux(x, y):\n  return x + y'
 MAIN = '''def add(x, y):
   total = aux(x, y)
   if x is None: return 0
   return total'''
+HALF = MAIN.replace('is None', 'in (1, 0.1)')  # The first two asserts fail.
 IGNORING = 'def add(x, y):\n  aux(x, y)\n  return x + y'
 WRAPPER = 'def add(x, y):\n  return aux(x, y)'
 ALONE = 'def add(x, y):\n  return x + y'
 TERMS = 'structure', 'syntax', 'tests', 'cooperation'
+BROKEN = sandbox_lib.Sandbox('/nowhere')
 
 
 @pytest.fixture(scope='module')
@@ -47,41 +49,23 @@ def prompt(environment, state, role):
       message['content'] for message in environment.observe(state, role))
 
 
-@pytest.mark.parametrize('team', ['pair', 'pipeline'])
-def test_show_has_replies_and_feedback(team, sandbox):
-  environment, state = make(sandbox, team, max_turns=2), start()
-  problem = {'problem': state.problem.statement}
-  assert environment.show(state) == problem
-  for actions in (
-      [{'aux': AUX}, {'main': MAIN}] if team == 'pipeline'
-      else [{'aux': AUX, 'main': MAIN}]):
-    state = environment.step(state, actions).state
-    if list(actions) == ['aux']:
-      assert environment.show(state) == problem | {'aux': AUX}
-  shown = environment.show(state)
-  assert (shown['turn 1, aux'], shown['turn 1, main']) == (AUX, MAIN)
-  assert 'turn 1, main: feedback' in shown
-
-
 @pytest.mark.parametrize('aux, main, points, outcomes', [
     (AUX, MAIN, (1, .5, 1, 1.5), (OK, OK)),
     (f'```python\n{AUX}\n```', f'Here:\n{MAIN}\n', (1, .5, 1, 1.5), (OK, OK)),
     (AUX, WRAPPER, (1, .5, 1, .5), (OK, OK)),
     (AUX, ALONE, (1, .5, 1, 0), (OK, OK)),
     (AUX, IGNORING, (1, .5, 1, 1), (OK, OK)),
-    ('', ALONE, (.6, .5, 1, 0), (Outcome.PARSE_ERROR, OK)),
+    ('', ALONE, (.6, .5, 1, 0), (PARSE_ERROR, OK)),
     ('def aux(x, y):\n  print(x)', ALONE, (.6, .5, 1, 0), (OK, OK)),
     # An aux without a return statement still exists.
     ('def aux(x, y): pass', 'def add(x, y):\n  z = aux(x, y)\n  if z: x = y\n'
      '  return x + y', (.6, .5, 1, 1.5), (OK, OK)),
-    ('', MAIN, (.6, .5, 0, 0), (Outcome.PARSE_ERROR, Outcome.PROGRAM_ERROR)),
-    (AUX, '', (.4, 0, 0, 0), (OK, Outcome.PARSE_ERROR)),
+    ('', MAIN, (.6, .5, 0, 0), (PARSE_ERROR, PROGRAM_ERROR)),
+    (AUX, '', (.4, 0, 0, 0), (OK, PARSE_ERROR)),
     (AUX, 'def add(x, y): pass', (.4, 0, 0, 0), (OK, OK)),
-    ('', '', (0, 0, 0, 0), (Outcome.PARSE_ERROR, Outcome.PARSE_ERROR)),
-    (AUX, 'def add(x, y):\n  return (', (1, 0, 0, 0),
-     (OK, Outcome.PROGRAM_ERROR)),
-    ('def aux(x, y):\n  return )', ALONE, (1, 0, 0, 0),
-     (Outcome.PROGRAM_ERROR, OK)),
+    ('', '', (0, 0, 0, 0), (PARSE_ERROR, PARSE_ERROR)),
+    (AUX, 'def add(x, y):\n  return (', (1, 0, 0, 0), (OK, PROGRAM_ERROR)),
+    ('def aux(x, y):\n  return )', ALONE, (1, 0, 0, 0), (PROGRAM_ERROR, OK)),
     # 3 of 5 asserts hold; strings and lists fail.
     (AUX, MAIN.replace('is None', 'in ("a", [1])'), (1, .5, .6, 1.5), (OK, OK)),
     # Cooperation needs an assert that holds.
@@ -89,8 +73,7 @@ def test_show_has_replies_and_feedback(team, sandbox):
      (1, .5, 0, 0), (OK, OK)),
 ])
 def test_reward_terms_and_outcomes(sandbox, aux, main, points, outcomes):
-  environment = make(sandbox)
-  step = environment.step(start(), {'main': main, 'aux': aux})
+  step = make(sandbox).step(start(), {'main': main, 'aux': aux})
   assert step.reward_terms == pytest.approx(dict(zip(TERMS, points)))
   assert step.team_reward == pytest.approx(sum(points) / 4)
   assert step.local_rewards == {'aux': 0.0, 'main': 0.0}
@@ -107,11 +90,9 @@ def test_solo(sandbox):
   step = environment.step(start(), {'solo': ALONE})
   assert step.reward_terms == {
       'structure': .6, 'syntax': .5, 'tests': 1, 'cooperation': 0}
-  assert step.team_reward == pytest.approx(1)
-  assert step.success
+  assert step.team_reward == pytest.approx(1) and step.success
+  assert environment.step(start(), {'solo': ''}).team_reward == 0
   assert 'aux' not in prompt(environment, start(), 'solo')
-  step = environment.step(start(), {'solo': ''})
-  assert step.team_reward == 0
 
 
 def test_pipeline(sandbox):
@@ -120,15 +101,15 @@ def test_pipeline(sandbox):
   step = environment.step(start(), {'aux': f'Look:\n{AUX}\n'})
   assert (step.team_reward, step.done, step.outcomes) == (0, False, {'aux': OK})
   assert step.reward_terms == {}
+  assert environment.show(step.state)['aux'] == f'Look:\n{AUX}\n'
   text = prompt(environment, step.state, 'main')
   assert AUX in text and 'Look' not in text
   none = environment.step(start(), {'aux': 'no'})
-  assert none.outcomes == {'aux': Outcome.PARSE_ERROR}
+  assert none.outcomes == {'aux': PARSE_ERROR}
   assert '(none)' in prompt(environment, none.state, 'main')
   step = environment.step(step.state, {'main': MAIN})
   assert step.team_reward == 1 and not step.done
-  assert step.outcomes == {'main': OK}
-  assert step.state.aux is None
+  assert step.outcomes == {'main': OK} and step.state.aux is None
   assert {x.role for x in step.state.exchanges} == {'aux', 'main'}
 
 
@@ -136,76 +117,68 @@ def test_every_turn_is_paid_and_none_ends_early(sandbox):
   environment = make(sandbox, max_turns=2)
   step = environment.step(start(), {'aux': AUX, 'main': MAIN})
   assert (step.team_reward, step.done, step.success) == (1.0, False, False)
+  shown = environment.show(step.state)
+  assert (shown['turn 1, aux'], shown['turn 1, main']) == (AUX, MAIN)
+  assert 'turn 1, main: feedback' in shown
   step = environment.step(step.state, {'aux': AUX, 'main': 'oh'})
   assert step.team_reward == pytest.approx(.1)
   assert (step.done, step.success, step.truncated) == (True, False, True)
   assert step.state.turn == 2
 
 
-# Feedback.
-
-
-def told(sandbox, mode, aux, main, role='main', tests=1, team='pair'):
-  environment = make(
-      sandbox, team, max_turns=2, feedback_mode=mode, feedback_tests=tests)
-  actions = {'solo': main} if team == 'solo' else {'aux': aux, 'main': main}
-  state = environment.step(start(), actions).state
-  messages = environment.observe(state, role)
-  assert [m['role'] for m in messages] == [
-      'system', 'user', 'assistant', 'user']
-  assert messages[2]['content'] == actions[role]
-  return messages[3]['content']
-
-
 END = 'Revise your function {}. Answer with its code alone.'
-HALF = MAIN.replace('is None', 'in (1, 0.1)')  # The first two asserts fail.
 
 
-def test_feedback_plain_and_passed(sandbox):
-  assert told(sandbox, 'plain', AUX, MAIN) == END.format('add')
-  assert told(sandbox, 'plain', AUX, MAIN, 'aux') == END.format('aux')
-  for main, words in ((MAIN, 'All levels are passed.\n'),
-                      (HALF, 'Not all levels are passed.\n'),
-                      (WRAPPER, 'Not all levels are passed.\n')):
-    assert told(sandbox, 'passed', AUX, main) == words + END.format('add')
-  # Aux does not learn how main uses it.
-  assert told(sandbox, 'passed', AUX, WRAPPER, 'aux').startswith('All levels')
+@pytest.mark.parametrize('mode, role, aux, main, text', [
+    ('plain', 'main', AUX, MAIN, ''),
+    ('plain', 'aux', AUX, MAIN, ''),
+    ('passed', 'main', AUX, MAIN, 'All levels are passed.\n'),
+    ('passed', 'main', AUX, HALF, 'Not all levels are passed.\n'),
+    ('passed', 'main', AUX, WRAPPER, 'Not all levels are passed.\n'),
+    # Aux does not learn how main uses it.
+    ('passed', 'aux', AUX, WRAPPER, 'All levels are passed.\n'),
+    ('level_passed', 'main', AUX, HALF,
+     'Definitions: passed.\nSyntax: passed.\nTests: not passed.\n'
+     'Use of aux: passed.\n'),
+    ('level_passed', 'aux', AUX, 'no',
+     'Definitions: not passed.\nSyntax: not passed.\nTests: not passed.\n'),
+    ('level_feedback', 'main', AUX, HALF,
+     'aux: found.\nadd: found.\nSyntax: right.\nTests: 0 of 1 hold.\n'
+     '  assert candidate(1, 2) == 3: AssertionError\n'
+     'aux is called and used.\n'),
+    ('level_feedback', 'main', '', 'def add(x, y):\n  pass',
+     'aux: not found.\nadd: found, without a return statement.\n'
+     'Syntax: right.\naux is not called.\n'),
+    ('level_feedback', 'aux', AUX, ALONE + ')',
+     "aux: found.\nadd: found.\nSyntax: line 5: unmatched ')'.\n"),
+    ('level_feedback', 'main', AUX, WRAPPER,
+     'aux: found.\nadd: found.\nSyntax: right.\nTests: 1 of 1 hold.\n'
+     'aux is called, but nothing else is done.\n'),
+    ('level_feedback', 'main', AUX, IGNORING,
+     'aux: found.\nadd: found.\nSyntax: right.\nTests: 1 of 1 hold.\n'
+     'aux is called, but its value is ignored.\n'),
+    ('level_feedback', 'solo', '', ALONE,
+     'add: found.\nSyntax: right.\nTests: 1 of 1 hold.\n')])
+def test_feedback(sandbox, mode, role, aux, main, text):
+  environment = make(
+      sandbox, 'solo' if role == 'solo' else 'pair', max_turns=2,
+      feedback_mode=mode)
+  actions = {'solo': main} if role == 'solo' else {'aux': aux, 'main': main}
+  state = environment.step(start(), actions).state
+  *_, reply, told = environment.observe(state, role)
+  assert reply == {'role': 'assistant', 'content': actions[role]}
+  assert told == {'role': 'user', 'content': text + END.format(
+      'aux' if role == 'aux' else 'add')}
 
 
-def test_feedback_level_passed(sandbox):
-  assert told(sandbox, 'level_passed', AUX, HALF) == (
-      'Definitions: passed.\nSyntax: passed.\nTests: not passed.\n'
-      'Use of aux: passed.\n' + END.format('add'))
-  assert told(sandbox, 'level_passed', AUX, 'no', 'aux') == (
-      'Definitions: not passed.\nSyntax: not passed.\nTests: not passed.\n'
-      + END.format('aux'))
-
-
-def test_feedback_level_feedback(sandbox):
-  assert told(sandbox, 'level_feedback', AUX, HALF) == (
-      'aux: found.\nadd: found.\nSyntax: right.\nTests: 0 of 1 hold.\n'
-      '  assert candidate(1, 2) == 3: AssertionError\n'
-      'aux is called and used.\n' + END.format('add'))
-  assert told(sandbox, 'level_feedback', '', 'def add(x, y):\n  pass') == (
-      'aux: not found.\nadd: found, without a return statement.\n'
-      'Syntax: right.\naux is not called.\n' + END.format('add'))
-  assert told(sandbox, 'level_feedback', AUX, ALONE + ')', 'aux') == (
-      "aux: found.\nadd: found.\nSyntax: line 5: unmatched ')'.\n"
-      + END.format('aux'))
-  assert 'nothing else is done' in told(sandbox, 'level_feedback', AUX, WRAPPER)
-  assert 'value is ignored' in told(sandbox, 'level_feedback', AUX, IGNORING)
-  assert told(
-      sandbox, 'level_feedback', '', ALONE, 'solo', team='solo') == (
-          'add: found.\nSyntax: right.\nTests: 1 of 1 hold.\n'
-          + END.format('add'))
-
-
-@pytest.mark.parametrize('tests, counted, num_failed', [
+@pytest.mark.parametrize('num_tests, counted, num_failed', [
     (1, '0 of 1', 1), (3, '1 of 3', 2), (0, '2 of 5', 3), (-1, '1 of 1', 0),
     (99, '2 of 5', 3)])
 def test_feedback_reports_the_chosen_asserts(
-    sandbox, tests, counted, num_failed):
-  text = told(sandbox, 'level_feedback', AUX, HALF, tests=tests)
+    sandbox, num_tests, counted, num_failed):
+  environment = make(sandbox, max_turns=2, feedback_tests=num_tests)
+  state = environment.step(start(), {'aux': AUX, 'main': HALF}).state
+  text = prompt(environment, state, 'main')
   assert f'Tests: {counted} hold.' in text
   assert text.count('AssertionError') == num_failed
 
@@ -233,32 +206,8 @@ def test_prompts_and_shown_replies_are_bounded(sandbox):
   assert len(state.exchanges[0].reply.encode()) < 3100
 
 
-# Split references.
-
-
-@pytest.mark.parametrize('reference, is_split', [
-    (ALONE, True),
-    ('def add(x, y):\n  z = x\n  z = [z, y]\n'
-     '  return sum(u for u in z) if x not in ("a", [1]) else x + y', True),
-    ('def add(x, y):\n  if True:\n    return x + y', False),
-    ('def add(x, y):\n  def plus(): return x + y\n  return plus()', False),
-])
-def test_split_reference_gets_the_full_reward(sandbox, reference, is_split):
-  parts = splitting.split(reference, 'add')
-  assert (parts is not None) is is_split
-  aux, main = parts or ('', reference)
-  step = make(sandbox).step(start(), {'aux': aux, 'main': main})
-  expected = {'structure': 1 if is_split else .6, 'syntax': .5, 'tests': 1}
-  assert {name: step.reward_terms[name] for name in expected} == expected
-  assert (step.reward_terms['cooperation'] > 0) is is_split
-
-
-# Failures.
-
-
 def test_broken_sandbox_is_an_infrastructure_failure():
-  environment = make(sandbox_lib.Sandbox('/nowhere'))
-  step = environment.step(start(), {'aux': AUX, 'main': MAIN})
+  step = make(BROKEN).step(start(), {'aux': AUX, 'main': MAIN})
   assert set(step.outcomes.values()) == {Outcome.INFRASTRUCTURE}
 
 
@@ -270,7 +219,6 @@ def test_steps_are_pure_and_picklable(sandbox):
       pickle.loads(pickle.dumps(start())), actions)
   assert first == again
   hash(first.state)
-  assert first.state.task_id == 'example/test/0'
 
 
 @pytest.mark.parametrize('options, key', [
@@ -287,12 +235,10 @@ def test_bad_options_are_named(options, key):
 
 
 def test_reset_needs_test_code_and_a_sandbox():
-  environment = make(sandbox_lib.Sandbox('/nowhere'))
-  problem = examples.make_check()
-  task = dataclasses.asdict(problem)
+  task = dataclasses.asdict(examples.make_check())
   task['tests'] = task.pop('packed_tests')
-  assert environment.reset(task) == start()
+  assert make(BROKEN).reset(task) == start()
   with pytest.raises(ValueError, match='tests of example/test/0 are not code'):
-    environment.reset(task | {'comparison': 'apps'})
+    make(BROKEN).reset(task | {'comparison': 'apps'})
   with pytest.raises(ValueError, match='sandbox=None'):
     make(None).reset(task)
