@@ -131,6 +131,7 @@ class TaskBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
   def _info(self) -> tfds.core.DatasetInfo:
     return tfds.core.DatasetInfo(
         builder=self, description=self.__doc__, disable_shuffling=True,
+        metadata=tfds.core.MetadataDict(),
         features=tfds.features.FeaturesDict(
             {'task_id': tfds.features.Text(), **self.FEATURES}))
 

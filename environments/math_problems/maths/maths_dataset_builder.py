@@ -46,7 +46,7 @@ def module_of(name: str) -> str:
 
 
 class Builder(datasets.TaskBuilder):
-  """Joined data sets of mathematical problems."""
+  """Mathematical problems to train on, and four tests."""
 
   VERSION = tfds.core.Version('1.0.0')
   BUILDER_CONFIGS = [
@@ -54,16 +54,7 @@ class Builder(datasets.TaskBuilder):
       tfds.core.BuilderConfig(name='dapo', description='Train on DAPO.'),
   ]
   DEFAULT_BUILDER_CONFIG_NAME = 'polaris'
-
-  def _info(self) -> tfds.core.DatasetInfo:
-    return tfds.core.DatasetInfo(
-        builder=self,
-        description='Mathematical problems to train on, and four tests.',
-        features=tfds.features.FeaturesDict(
-            {'task_id': tfds.features.Text(), **base.FEATURES}),
-        metadata=tfds.core.MetadataDict(),
-        disable_shuffling=True,
-    )
+  FEATURES = base.FEATURES
 
   def splits(self) -> dict[str, list[dict[str, Any]]]:
     def load(name, split):
