@@ -11,11 +11,13 @@ from collections.abc import Callable, Sequence
 import importlib
 
 import jax
+import jax.numpy as jnp
 import ml_collections
 
 from atgrpo_jax import config_checks
 from atgrpo_jax import errors
 from atgrpo_jax import model
+from atgrpo_jax.distributed import fit
 from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.huggingface import hub
 from atgrpo_jax.huggingface import peft
@@ -32,6 +34,70 @@ TRAINED = ('all', 'lora', 'none')
 _MOST_TURNS = 10_000
 
 ReadModel = Callable[[str, bool], policy_lib.Pretrained]
+
+
+def choose_mesh(
+    config: ml_collections.ConfigDict, names: Sequence[str],
+    devices: Sequence[jax.Device], chip: fit.Chip | None,
+    read_model: ReadModel) -> ml_collections.ConfigDict:
+  """The config with a mesh that fits the devices.
+
+  Replaces `mesh.fsdp` and `mesh.tensor` where they are 0, prints the choice,
+  and drops the sizes of `buckets.groups` that do not fit. A config that names
+  both is returned as it is. CPU devices (`chip` is None) share the memory of
+  the host, so the sizes become 1.
+
+  Raises:
+    fit.DoesNotFit: no mesh fits.
+  """
+  for name in ('fsdp', 'tensor'):
+    errors.check_number(f'mesh.{name}', config.mesh[name], min_value=0)
+  if config.mesh.fsdp and config.mesh.tensor:
+    return config
+  config = config.copy_and_resolve_references()
+  if chip is None:
+    config.mesh.update(
+        fsdp=config.mesh.fsdp or 1, tensor=config.mesh.tensor or 1)
+    return config
+  chosen = fit.choose(
+      _pools(config, names, devices, read_model), fit.Shapes(
+          config.buckets.prompt[-1], config.buckets.completion[-1],
+          config.rollout.group_size, config.buckets.microbatch_tokens,
+          config.buckets.groups),
+      chip, fsdp=config.mesh.fsdp, tensor=config.mesh.tensor)
+  config.mesh.update(fsdp=chosen.fsdp, tensor=chosen.tensor)
+  config.buckets.groups = tuple(
+      size for size in config.buckets.groups if size <= chosen.num_groups)
+  print(chosen.describe())
+  return config
+
+
+def _pools(config, names, devices, read_model) -> list[fit.Pool]:
+  """The models that each pool of devices has to hold."""
+  learners, held = {}, set()
+  pools = mesh_lib.split_devices(names, devices, config.mesh.pools)
+  with_critic = {'none': (), 'central': names[:1]}.get(
+      config.critic.kind, names)
+  for name, own in _policy_configs(config, names).items():
+    dimensions = read_model(own.model.folder, own.model.thinking).config
+    key = pools[name], own.model.folder, own.model.dtype
+    is_whole = own.model.trained == 'all'
+    learners.setdefault(pools[name], []).append(fit.Learner(
+        dimensions, own.model.trained, jnp.dtype(own.model.dtype).itemsize,
+        model.position_bytes(dimensions, model.cache_dtype(
+            config.rollout.kv_cache_dtype, own.model.dtype)),
+        lora_rank=own.lora.rank, has_reference=(
+            config.loss.kl_estimator != 'none'
+            or config.train.diagnose_every > 0),
+        shares_model=not is_whole and key in held))
+    if not is_whole:
+      held.add(key)
+    if name in with_critic:
+      learners[pools[name]].append(fit.Learner(
+          dimensions, 'all', jnp.dtype(own.model.dtype).itemsize, kv_bytes=0))
+  return [
+      fit.Pool(len(pool), mesh_lib.num_slices(pool), found)
+      for pool, found in learners.items()]
 
 
 def build_policies(
@@ -94,6 +160,11 @@ def _policy_configs(
       raise errors.UserError(
           f'per_policy: {item.strip()!r} should be a {type(old).__name__}, '
           f'such as {old!r}.') from error
+  for own in configs.values():
+    if own.model.trained not in TRAINED:
+      raise errors.UserError(
+          f'model.trained={own.model.trained!r} is not one of {list(TRAINED)}.')
+    config_checks.check_dtype('model.dtype', own.model.dtype)
   return configs
 
 
@@ -102,10 +173,6 @@ def _build_policy(
     config: ml_collections.ConfigDict, pretrained: policy_lib.Pretrained,
     mesh: jax.sharding.Mesh) -> policy_lib.Policy:
   """One policy from its own sections and what all policies share."""
-  if own.model.trained not in TRAINED:
-    raise errors.UserError(
-        f'model.trained={own.model.trained!r} is not one of {list(TRAINED)}.')
-  config_checks.check_dtype('model.dtype', own.model.dtype)
   lora = adapter = None
   if own.model.trained == 'lora':
     given = dict(own.lora)

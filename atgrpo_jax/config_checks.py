@@ -75,7 +75,7 @@ def check_run(config: Config) -> None:
 
 def _check_compile_check(values):
   for name in ('prompt_lengths', 'completion_lengths'):
-    lengths = values.get(name, (1, 1))
+    lengths = values[name]
     if len(lengths) != 2:
       raise errors.UserError(
           f'compile_check.{name}={lengths}, but must be a median and a 95th '
@@ -84,13 +84,9 @@ def _check_compile_check(values):
     errors.check_number(
         f'compile_check.{name}', lengths[1], min_value=lengths[0],
         advice=', the median')
-  for name in (
-      'num_turns', 'environment_seconds', 'talk_seconds', 'num_validation'):
-    errors.check_number(
-        f'compile_check.{name}', values.get(name, 0), min_value=0)
   errors.check_number(
-      'compile_check.disk_bytes_per_second',
-      values.get('disk_bytes_per_second', 1), greater_than=0)
+      'compile_check.collective_latency', values['collective_latency'],
+      min_value=0)
 
 
 def check_dtype(name: str, dtype: str) -> None:

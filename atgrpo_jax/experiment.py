@@ -18,11 +18,10 @@ import ml_collections
 from atgrpo_jax import builders
 from atgrpo_jax import config_checks
 from atgrpo_jax import errors
-from atgrpo_jax import meshes
 from atgrpo_jax import model
 from atgrpo_jax.algorithms import actor_critic
 from atgrpo_jax.algorithms import spec as spec_lib
-from atgrpo_jax.distributed import chips
+from atgrpo_jax.distributed import fit
 from atgrpo_jax.distributed import hosts
 from atgrpo_jax.io import checkpoints as checkpoints_lib
 from atgrpo_jax.io import workdir as workdir_lib
@@ -219,11 +218,8 @@ def build(
       config.policies, environment.roles)
   names = policies_lib.policy_names(policy_map)
   devices, read_model = jax.devices(), functools.cache(builders.read_model)
-  fitting = meshes.fit_to_devices(
-      config, names, devices, _chip(), read_model)
+  fitting = builders.choose_mesh(config, names, devices, _chip(), read_model)
   policies = builders.build_policies(fitting, names, devices, read_model)
-  meshes.check_pools({
-      name: policy.mesh for name, policy in policies.items()}, devices)
   buckets = batching.Buckets(**fitting.buckets)
   rollout = rollout_spec(config)
   advantage = spec_lib.AdvantageSpec(**config.advantage)
@@ -237,9 +233,9 @@ def build(
       executor=executor)
 
 
-def _chip() -> chips.Chip | None:
-  """What the devices are, with the least memory, so that all choose alike."""
-  chip = chips.chip_of(jax.local_devices()[0])
+def _chip() -> fit.Chip | None:
+  """The chip; its memory is the minimum over processes."""
+  chip = fit.chip_of(jax.local_devices()[0])
   if chip is None:
     return None
   return dataclasses.replace(chip, memory=min(hosts.exchange(chip.memory)))

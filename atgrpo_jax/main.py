@@ -43,11 +43,6 @@ _STEP = flags.DEFINE_string(
     'groups/, or an evaluation, such as after.')
 _TASK = flags.DEFINE_string(
     'task', None, 'With --mode=replay: the only task to play.')
-_FIT = flags.DEFINE_string(
-    'fit', None,
-    'With --mode=compile_check: tries sizes of buckets.groups and '
-    'buckets.microbatch_tokens, and writes the overrides of the fastest that '
-    'fit to this file.')
 _DISTRIBUTED = flags.DEFINE_bool(
     'distributed', False,
     'Join a run of several processes. On TPU pods, SLURM and Open MPI they '
@@ -88,8 +83,10 @@ def main(argv: list[str]) -> int:
   config = _CONFIG.value
   check_sections(_MODE.value, config)
   if _MODE.value == 'compile_check':
-    out = pathlib.Path(_FIT.value) if _FIT.present else None
-    return 0 if fits_slice(config, out) else DOES_NOT_FIT
+    from atgrpo_jax import config_checks
+    from atgrpo_jax.compile_check import report
+    config_checks.check_run(config)
+    return 0 if report.compile_check(config) else DOES_NOT_FIT
   workdir = files.as_path(_WORKDIR.value)
   process = {
       'coordinator_address': _COORDINATOR.value,
@@ -154,23 +151,6 @@ def run_mode(
     return 0 if train.train(experiment, workdir, stop) else STOPPED
 
 
-def fits_slice(
-    config: ml_collections.ConfigDict, out: pathlib.Path | None) -> bool:
-  """Checks a run for a slice, and says what it finds; see `fit` for `out`."""
-  from atgrpo_jax import config_checks
-  from atgrpo_jax.compile_check import fit
-  from atgrpo_jax.compile_check import report
-  from atgrpo_jax.learner import device_fit
-  config_checks.check_run(config)
-  try:
-    if out is None:
-      return report.compile_check(config)
-    return fit.fit(config, out)
-  except device_fit.DoesNotFit as error:  # Before anything is compiled.
-    print(f'DOES NOT FIT: {error}')
-    return False
-
-
 def make_report() -> int:
   """Writes `report.html` of a workdir; the exit status."""
   if not _WORKDIR.value:
@@ -190,8 +170,7 @@ def _check_flags_of_mode(mode: str) -> None:
   """Raises UserError for a flag that another mode reads, or that is missing."""
   for flag, modes in (
       (_CHECKPOINT, ('evaluate', 'export')),
-      (_STEP, ('replay',)), (_TASK, ('replay',)),
-      (_FIT, ('compile_check',))):
+      (_STEP, ('replay',)), (_TASK, ('replay',))):
     if flag.present and mode not in modes:
       raise errors.UserError(
           f'--{flag.name} is given without --mode={" or ".join(modes)}; add '

@@ -2,11 +2,11 @@
 
   python -m benchmarks.slices --out benchmarks/results/slices.json
 
-A cell is what `--mode compile_check` says of a config: `configs/pod.py` with
-each size, policies and slice, and what help and documents name beside. It takes
-two to six minutes of a core, in a process of its own. Cells that the file has
-from the same versions are kept, so that the command may be stopped and given
-again. Needs the extras `compile` and `gpu`, in an environment of their own.
+A cell is the result of `--mode compile_check` for one config: `configs/pod.py`
+with each size, policies and slice, and the configs that help texts and docs
+name. It takes two to six minutes of a core, in a process of its own. Cells of
+the same versions are kept, so the command can be stopped and repeated. It needs
+the extras `compile` and `gpu`, in separate environments.
 """
 
 from __future__ import annotations
@@ -27,16 +27,15 @@ from absl import flags
 import ml_collections
 
 from atgrpo_jax.compile_check import lower
-from atgrpo_jax.compile_check import report as report_lib
+from atgrpo_jax.compile_check import report
 from atgrpo_jax.compile_check import targets
-from atgrpo_jax.compile_check import whole_step
-from atgrpo_jax.learner import device_fit
+from atgrpo_jax.distributed import fit
 from configs import common
 
 SLICES = ('v5litepod-8', 'v5litepod-16', 'v6e-16', 'v5p-16', 'h100:8')
 POLICIES = ('shared', 'lora_per_role', 'per_role')
-SIZES = common.SIZES[1:]  # Those of Qwen3.
-# Of help and documents.
+SIZES = common.SIZES[1:]  # The sizes of Qwen3.
+# Configs that help texts and docs name.
 EXAMPLES = (
     'configs/pod.py:size=8b,policies=shared,topology=v5litepod-64',
     'configs/contests.py:size=1.7b,topology=v6e:4x4',
@@ -48,14 +47,14 @@ _OUT = flags.DEFINE_string(
     'out', 'benchmarks/results/slices.json', 'File of the cells.')
 _CELL = flags.DEFINE_string(
     'cell', '', 'Check only this config, such as '
-    'configs/pod.py:size=1.7b,topology=v5litepod-16, and print what was found.')
+    'configs/pod.py:size=1.7b,topology=v5litepod-16, and print the result.')
 
 Cell = dict[str, Any]
 
 
 def main(argv):
   if len(argv) > 1:
-    raise app.UsageError(f'No arguments are known, but there are {argv[1:]}.')
+    raise app.UsageError(f'Expected only flags, but got {argv[1:]}.')
   if _CELL.value:
     print(json.dumps(check(_CELL.value)))
   else:
@@ -69,7 +68,7 @@ def pod(size: str, policies: str, slice_name: str) -> str:
 
 
 def complete(out: pathlib.Path) -> dict[str, Cell]:
-  """Checks the configs that `out` lacks, and writes each of them to it."""
+  """Checks the configs that `out` lacks and adds each to the file."""
   cells = json.loads(out.read_text()) if out.exists() else {}
   configs = [
       pod(size, policies, name)
@@ -78,24 +77,24 @@ def complete(out: pathlib.Path) -> dict[str, Cell]:
     if cells.get(key, {}).get('versions') == versions(key):
       continue
     print(f'{key} ...', flush=True)
-    found = subprocess.run(
+    output = subprocess.run(
         [sys.executable, '-m', 'benchmarks.slices', f'--cell={key}'],
         check=True, text=True, stdout=subprocess.PIPE).stdout
-    cells[key] = json.loads(found.splitlines()[-1])
+    cells[key] = json.loads(output.splitlines()[-1])
     out.write_text(json.dumps(cells, indent=1) + '\n')
   return cells
 
 
 def versions(key: str) -> dict[str, str]:
-  """Of what compiles the cell."""
+  """Versions of the packages that compile the cell."""
   names = ['jax', 'jaxlib', 'libtpu']
-  if targets.is_gpu(config_of(key)):
+  if targets.is_gpu(config_of(key).compile_check.topology):
     names[2:] = ['jax-cuda13-plugin', 'nvidia-cudnn-cu13']
   return {name: importlib.metadata.version(name) for name in names}
 
 
 def config_of(key: str) -> ml_collections.ConfigDict:
-  """The config that a key names, as --config would."""
+  """The config that `--config` loads for a key."""
   path, _, arg = key.partition(':')
   module = importlib.import_module(
       path.removesuffix('.py').replace('/', '.'))
@@ -103,53 +102,53 @@ def config_of(key: str) -> ml_collections.ConfigDict:
 
 
 def check(key: str) -> Cell:
-  """One cell: a verdict, and where the run fits its mesh and its speed."""
+  """One cell: the verdict, the mesh, spare memory and the predicted step."""
   config = config_of(key)
-  found = {
+  cell = {
       'versions': versions(key),
       'date': datetime.datetime.now(datetime.UTC).date().isoformat()}
-  devices, chip = targets.devices_of(config)
+  devices, chip = targets.devices_of(config.compile_check.topology)
   try:
-    config = lower.fit_to_devices(config, devices, chip)
-  except device_fit.DoesNotFit as error:
-    return {'fits': False, 'refusal': str(error), **found}
-  reports = report_lib.check(config, devices)
-  worst = max(
-      (report.largest for report in reports),
-      key=lambda program: program.order)
-  found |= {
-      'fits': worst.fits(chip),
-      'spare_gib': round((chip.memory - worst.total) / 2**30, 2),
-      'largest': worst.name, 'refusal': worst.refusal,
-      'mesh': config.mesh.to_dict(), 'groups': config.buckets.groups[-1]}
-  if found['fits']:
-    step = whole_step.predict(
-        config, lower.build_policies(config, devices),
-        [program for report in reports for program in report.programs], chip)
-    found |= {
+    run = lower.build(config, devices, chip)
+  except fit.DoesNotFit as error:
+    return cell | {'fits': False, 'refusal': str(error)}
+  pools = lower.check(run)
+  largest = max(
+      (pool.largest for pool in pools),
+      key=lambda program: (bool(program.refusal), program.total))
+  cell |= {
+      'fits': largest.fits(chip),
+      'spare_gib': round((chip.memory - largest.total) / 2**30, 2),
+      'largest': largest.name, 'refusal': largest.refusal,
+      'mesh': run.config.mesh.to_dict(), 'groups': run.config.buckets.groups[-1]
+  }
+  if cell['fits']:
+    step = report.predict(run, pools, chip)
+    cell |= {
         'step_seconds': round(step.total, 1),
         'hours': round(config.train.num_steps * step.total / 3600, 1),
         'tokens_per_second_per_chip': round(
-            step.completion_tokens / step.total / step.num_devices, 1)}
-  return found
+            step.tokens_per_second_per_chip, 1)}
+  return cell
 
 
 def table(cells: Mapping[str, Cell]) -> str:
-  """Hours of a run and GiB left on each chip, in Markdown."""
+  """Hours of a run and spare GiB per chip, in Markdown."""
   def entry(*names):
     cell = cells.get(pod(*names))
     if cell is None:
       return ''
     if not cell['fits']:
       return 'does not fit'
-    return f'{cell["hours"]:.0f} h, {cell["spare_gib"]:.1f} GiB'
+    hours = f'{cell["hours"]:.0f} h, ' if 'hours' in cell else ''
+    return f'{hours}{cell["spare_gib"]:.1f} GiB'
 
-  lines = [
+  rows = [
       ['Qwen3', 'policies', *SLICES], ['---'] * (2 + len(SLICES)), *(
           [size.upper(), policies, *(
               entry(size, policies, name) for name in SLICES)]
           for policies, size in itertools.product(POLICIES, SIZES))]
-  return '\n'.join(f'| {" | ".join(line)} |' for line in lines)
+  return '\n'.join(f'| {" | ".join(row)} |' for row in rows)
 
 
 if __name__ == '__main__':

@@ -236,11 +236,10 @@ def base_config(size: str) -> config_dict.ConfigDict:
 
   c.mesh = config_dict.ConfigDict()
   # Devices that share one copy of the parameters, and devices that share the
-  # heads and hidden units; 0: as the memory of the devices allows.
+  # heads and hidden units; 0: chosen by `distributed/fit.py`.
   c.mesh.fsdp = c.mesh.tensor = 1 if size == 'nano' else 0
-  # Devices of each policy, as 'tool=0:4,planner=4:8'; '': all; 'auto': the same
-  # number for each policy, if that should be faster.
-  c.mesh.pools = '' if size == 'nano' else 'auto'
+  # Devices of each policy, as 'tool=0:4,planner=4:8'; '': all devices.
+  c.mesh.pools = ''
 
   c.environment = config_dict.ConfigDict()
   c.environment.module = config_dict.placeholder(str)

@@ -3,9 +3,9 @@
   python -m atgrpo_jax.main --mode compile_check \
       --config configs/pod.py:size=1.7b,topology=v5e:4x4
 
-says, on any machine with the extra `compile`, whether the run fits the slice;
-with the extra `gpu`, topology=h100:8 is a node of GPUs. On the slice itself,
-`launch/tpu_pod.sh` trains with the same config.
+reports whether the run fits the slice, on any machine with the extra `compile`.
+With the extra `gpu`, topology=h100:8 is a node of GPUs. `launch/tpu_pod.sh`
+trains on the slice with the same config.
 """
 
 from configs import common
@@ -14,7 +14,7 @@ from configs import slices
 
 
 def get_config(arg: str = ''):
-  """`size`, `topology`, `team`; `policies` as in common.py."""
+  """Builds the config from `size`, `topology`, `team` and `policies`."""
   arg = common.parse_arg(
       arg, size='1.7b', topology='v5e:4x4', team='pair', policies='shared')
   c = plan_path.get_config(f'size={arg.size},team={arg.team}')

@@ -1,4 +1,4 @@
-"""What --mode compile_check needs of a config: a slice, and a model's shape."""
+"""Settings of --mode compile_check: a slice and the dimensions of a model."""
 
 import math
 import re
@@ -6,8 +6,7 @@ from typing import Any
 
 from ml_collections import config_dict
 
-# Qwen3: hidden and intermediate size, layers, query heads, whether the head is
-# the embedding.
+# Qwen3: hidden size, intermediate size, layers, query heads, tied head.
 _QWEN3 = {
     '0.6b': (1024, 3072, 28, 16, True),
     '1.7b': (2048, 6144, 28, 16, True),
@@ -33,10 +32,14 @@ def dimensions(size: str) -> dict[str, Any]:
 def put_on_slice(
     c: config_dict.ConfigDict, size: str, topology: str,
     roles: tuple[str, ...] = ()) -> None:
-  """What is checked of a TPU slice, or of a node of GPUs.
+  """Adds `compile_check` to a config.
 
-  The slice is called 'v5e:4x4', or 'v5litepod-16' as by gcloud, and the node
-  'h100:8'. Each of `roles`, if there are some, has its share of the chips.
+  Args:
+    c: the config.
+    size: a size of Qwen3.
+    topology: a TPU slice, such as 'v5e:4x4' or gcloud's 'v5litepod-16', or a
+      node of GPUs, such as 'h100:8'.
+    roles: roles that each get a pool with an equal number of chips.
   """
   topology = _layout(topology)
   if roles:
@@ -47,39 +50,33 @@ def put_on_slice(
   with c.unlocked():
     c.compile_check = config_dict.ConfigDict()
     c.compile_check.topology = topology
-    # Median and 95th percentile of prompts and of answers, in tokens: of these
-    # a step is drawn. Turns of an episode; 0 for environment.max_turns.
+    # Median and 95th percentile of the lengths in tokens, which predict the
+    # seconds of a step.
     c.compile_check.prompt_lengths = (900, 3000)
     c.compile_check.completion_lengths = (600, 3000)
-    c.compile_check.num_turns = 0
-    # What a step of an environment takes of a worker, a collective beside its
-    # bytes, and the disk; and tasks of a validation.
-    c.compile_check.environment_seconds = 0.05
-    c.compile_check.talk_seconds = 5e-6
-    c.compile_check.disk_bytes_per_second = 1e9
-    c.compile_check.num_validation = 64
+    # Seconds that a collective takes beside sending its bytes.
+    c.compile_check.collective_latency = 5e-6
     c.compile_check.dimensions = config_dict.ConfigDict(dimensions(size))
 
 
 def _layout(topology: str) -> str:
-  """The chips of a slice, as in 'v5e:4x4', also of gcloud's 'v5litepod-16'."""
+  """Converts gcloud's 'v5litepod-16' into 'v5e:4x4'."""
   found = re.fullmatch(r'(v5e|v5litepod|v6e|v5p|v4)-(\d+)', topology)
   if not found:
     if not re.fullmatch(r'\w+:\d+(x\d+)*', topology):
       raise ValueError(
-          f'topology={topology!r} is no TPU slice; name one as gcloud does, '
-          'such as v5litepod-16, or by its chips, such as v5e:4x4, or a node '
-          'of GPUs, such as h100:8.')
+          f'topology={topology!r} is unknown; give a TPU slice, such as '
+          'v5litepod-16 or v5e:4x4, or a node of GPUs, such as h100:8.')
     return topology
   generation, size = found[1].replace('litepod', 'e'), int(found[2])
   num_axes = 2
-  if generation in ('v4', 'v5p'):  # Two cores a chip, which are counted.
+  if generation in ('v4', 'v5p'):  # gcloud counts two cores per chip.
     num_axes, size = 3, size // 2
   exponent = size.bit_length() - 1
   if size != 2**exponent or num_axes == 3 and exponent < 2:
     raise ValueError(
-        f'topology={topology!r}: give the chips, as in {generation}:'
-        f'{"x".join("4" * num_axes)}; only the usual slices have a number.')
+        f'topology={topology!r} does not determine a layout; give the chips, '
+        f'as in {generation}:{"x".join("4" * num_axes)}.')
   each, more = divmod(exponent, num_axes)
   sides = [2**(each + (axis >= num_axes - more)) for axis in range(num_axes)]
   if num_axes == 3 and not each:

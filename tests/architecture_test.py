@@ -20,11 +20,11 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 FLOORS = (
     'paper',
     'atgrpo_jax.main atgrpo_jax.api',
-    'atgrpo_jax.doctor',
-    'atgrpo_jax.export atgrpo_jax.replay atgrpo_jax.compile_check',
+    'atgrpo_jax.export atgrpo_jax.replay atgrpo_jax.compile_check'
+    ' atgrpo_jax.doctor',
     *(f'atgrpo_jax.{name}' for name in (
         'train', 'viewer', 'evaluate', 'saved_config', 'experiment',
-        'meshes', 'builders', 'config_checks', 'measures', 'algorithms',
+        'builders', 'config_checks', 'measures', 'algorithms',
         'rollout', 'sampling', 'learner', 'huggingface', 'model', 'rl',
         'io', 'distributed')),
     'atgrpo_jax.types atgrpo_jax.errors',

@@ -202,7 +202,7 @@ def test_slices_have_the_names_that_gcloud_gives_them(name, layout):
 @pytest.mark.parametrize('name, words', [
     ('v5p-4', 'give the chips, as in v5p:4x4x4'),
     ('v5e-12', 'give the chips, as in v5e:4x4'),
-    ('v5litepod', 'is no TPU slice'), ('v5e:x', 'no TPU')])
+    ('v5litepod', "'v5litepod' is unknown"), ('v5e:x', "'v5e:x' is unknown")])
 def test_names_of_no_slice_are_refused(name, words):
   with pytest.raises(ValueError, match=words):
     _get_config('pod', f'topology={name}')
@@ -213,7 +213,7 @@ def test_names_of_no_slice_are_refused(name, words):
     ('pod', 'plan_path'), ('maths', 'maths'), ('contests', 'contests')])
 def test_a_slice_changes_nothing_that_training_reads(size, name, without):
   config = _get_config(name, f'size={size},topology=v5e:4x4')
-  assert config.mesh.to_dict() == {'fsdp': 0, 'tensor': 0, 'pools': 'auto'}
+  assert config.mesh.to_dict() == {'fsdp': 0, 'tensor': 0, 'pools': ''}
   assert config.model.folder == f'Qwen/Qwen3-{size.upper()}'
   with config.unlocked():
     del config.compile_check

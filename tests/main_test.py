@@ -36,7 +36,7 @@ CASES = [
     ([CONFIG, '--workdir='], ['--workdir is missing']),
     ([CONFIG, '--checkpoint=best'],
      ['--checkpoint is given without --mode=evaluate or export']),
-    ([CONFIG, '--fit=x'], ['--fit is given without --mode=compile_check']),
+
     ([CONFIG, '--task=x'], ['--task is given without --mode=replay']),
     ([CONFIG, '--mode=replay'], ['--step is missing', 'such as after']),
     (['--mode=replay', '--step=0'], ['--config is missing', 'holds no run']),

@@ -1,7 +1,7 @@
-"""What a run calls: jitted functions with the shapes of their arguments.
+"""The jitted functions of a run, with the shapes of their largest arguments.
 
-Nothing is loaded and nothing runs. `calls` and `critic_calls` have the shapes
-of the largest buckets; a `Sampler` has those of any.
+Nothing is loaded and nothing runs. Each generator is used within the mesh of
+its policy or critic.
 """
 
 from __future__ import annotations
@@ -31,21 +31,23 @@ from atgrpo_jax.sampling import programs
 from atgrpo_jax.sampling import shared_prefix as shared_prefix_lib
 
 
-class Call(NamedTuple):
-  """A jitted function with its arguments, as a run calls it.
+class AbstractCall(NamedTuple):
+  """A jitted function with shapes and shardings in place of arrays.
 
   Attributes:
-    name: of the program.
-    function: that is jitted.
-    held: bytes of the arguments that the run keeps anyway, less what it needs
-      beside the arguments for this program alone.
-    args: trees of shapes with shardings.
-    kwargs: the same, and static values.
+    name: the program.
+    function: the jitted function.
+    held: bytes per device of those arguments that stay allocated throughout
+      training, minus bytes that must be allocated beside the arguments.
+    num_tokens: padded tokens that the call processes.
+    args: positional arguments.
+    kwargs: keyword arguments, including static ones.
   """
 
   name: str
   function: Callable
   held: int
+  num_tokens: int
   args: tuple
   kwargs: Mapping[str, Any]
 
@@ -53,7 +55,7 @@ class Call(NamedTuple):
 def state_and_frozen_params(
     policy: policy_lib.Policy,
 ) -> tuple[policy_lib.TrainState | None, model.Params | None]:
-  """Shapes of what is trained, and of the frozen model."""
+  """Shapes of the trained state and of the frozen model."""
   return (
       None if policy.trained == 'none' else policy.state_template(),
       None if policy.trained == 'all' else policy.params_template(
@@ -68,267 +70,184 @@ def buckets_of(
       mesh_lib.num_data_shards(policy.mesh))
 
 
-def calls(
+def policy_calls(
     config: ml_collections.ConfigDict,
-    policy: policy_lib.Policy) -> Iterator[Call]:
-  """What the run calls for the policy, in this order; in its mesh."""
+    policy: policy_lib.Policy) -> Iterator[AbstractCall]:
+  """The programs that sample and train a policy."""
   state, frozen_params = state_and_frozen_params(policy)
-  params, adapters = sampled_params(policy, state, frozen_params)
-  *fewer, num_slots = buckets_of(config, policy).groups
-  yield from _sampler_calls(
-      config, Sampler(
-          config, policy, params, adapters, config.rollout.group_size),
-      num_slots, fewer)
+  params, adapters = frozen_params, None
+  if policy.trained == 'all':
+    params = state.params
+  elif policy.trained == 'lora':
+    adapters = model.Adapters(state.params, _shape(
+        policy.mesh, PartitionSpec(), (1,), 'float32'))
+  yield from _sampler_calls(config, policy, params, adapters)
   if state is not None:
     yield from _learner_calls(config, policy, state, frozen_params)
 
 
-def sampled_params(
-    policy: policy_lib.Policy, state: policy_lib.TrainState | None,
-    frozen_params: model.Params | None,
-) -> tuple[model.Params, model.Adapters | None]:
-  """What an engine samples from."""
-  if policy.trained == 'all':
-    return state.params, None
-  if policy.trained == 'none':
-    return frozen_params, None
-  return frozen_params, model.Adapters(
-      state.params,
-      _shape(NamedSharding(policy.mesh, PartitionSpec()), (1,), 'float32'))
+def _sampler_calls(config, policy, params, adapters):
+  """The programs of an engine whose slots are full."""
+  mesh, num_shards = policy.mesh, mesh_lib.num_data_shards(policy.mesh)
+  group_size, length = config.rollout.group_size, config.buckets.prompt[-1]
+  *fewer, num_slots = buckets_of(config, policy).groups
+  num_rows = num_slots * group_size
+  capacity = placement.padded_size(config.rollout.max_new_tokens)
+  static = {'config': policy.config, 'spec': programs.SamplerSpec(
+      group_size=group_size, temperature=config.rollout.temperature,
+      stop_ids=(0,), dtype=policy.learner.dtype,
+      kv_cache_dtype=config.rollout.kv_cache_dtype)}
+  rows = functools.partial(_shape, mesh, PartitionSpec(mesh_lib.ROWS))
 
-
-def critic_calls(
-    config: ml_collections.ConfigDict,
-    critic: policy_lib.Policy) -> Iterator[Call]:
-  """What the run calls for the critic, in this order; in its mesh."""
-  rows = functools.partial(
-      _shape, NamedSharding(critic.mesh, PartitionSpec(mesh_lib.ROWS)))
-  state = critic.state_template()
-  static = {'config': critic.config, 'spec': critic.learner}
-  buckets = actor_critic.critic_buckets(
-      spec_lib.CriticSpec(**config.critic), buckets_of(config, critic))
-  length = buckets.prompt[-1]
-  num_rows = buckets.microbatch(length)
-  inputs = rows((num_rows, length), 'int32')
-  numbers = rows((num_rows,), 'float32')
-  lengths = rows((num_rows,), 'int32')
-  held = num_bytes(state.params)
-  yield Call(
-      'values', gradients.values, held, (state.params, inputs, lengths),
-      static)
-  yield Call(
-      'gradient', gradients.accumulate, held,
-      (state.params, _sums(critic, state), types.ValueBatch(
-          inputs, lengths, numbers, numbers)),
-      {'frozen_params': None, **static})
-  number = _shape(NamedSharding(critic.mesh, PartitionSpec()), (), 'float32')
-  yield Call(
-      'update', update_lib.apply_update, num_bytes(state),
-      (state, _sums(critic, state), number, number), static)
-
-
-class Sampler:
-  """The programs of a policy's engine, for slots and rows of any number."""
-
-  def __init__(
-      self, config: ml_collections.ConfigDict, policy: policy_lib.Policy,
-      params: model.Params, adapters: model.Adapters | None,
-      group_size: int):
-    """To be used in the policy's mesh; trees are of shapes.
-
-    Args:
-      config: of the run.
-      policy: whose engine.
-      params: that it samples from.
-      adapters: over these, if there are any.
-      group_size: of its groups.
-    """
-    self._mesh, self._config = policy.mesh, policy.config
-    self._dtype = policy.learner.dtype
-    self._params, self._adapters = params, adapters
-    self._group_size = group_size
-    self._static = {'config': policy.config, 'spec': programs.SamplerSpec(
-        group_size=group_size, temperature=config.rollout.temperature,
-        stop_ids=(0,), dtype=policy.learner.dtype,
-        kv_cache_dtype=config.rollout.kv_cache_dtype)}
-    self._prepared = mesh_lib.tree_template(
-        jax.eval_shape(functools.partial(
-            programs.prepare, config=policy.config, dtype=self._dtype), params),
-        self._mesh, mesh_lib.decoding_rules(policy.config.tied_head))
-    self.num_shards = mesh_lib.num_data_shards(self._mesh)
-
-  def slots(self, num_slots: int, length: int) -> programs.Slots:
-    """Shapes of slots for prompts of a padded length."""
-    return self._shapes(
-        programs.empty_slots, num_slots=num_slots, prompt_length=length)
-
-  def rows(self, num_rows: int, capacity: int) -> model.RowCache:
-    """Shapes of so many rows of all shards."""
-    return self._shapes(
-        programs.empty_rows, num_rows=num_rows, capacity=capacity)
-
-  def prepare(self) -> Call:
-    """Brings the parameters to where decoding reads them."""
-    return Call(
-        'prepare', programs.prepare, num_bytes(self._params), (self._params,),
-        {'config': self._config, 'dtype': self._dtype})
-
-  def prefill(
-      self, slots: programs.Slots, past: model.RowCache | None,
-      num_prompts: int, length: int, known: int = 0) -> Call:
-    """Prompts, all shards together; `known` of their tokens are shared."""
-    by_row = self._by_row
-    each = num_prompts // self.num_shards
-    keys = jax.eval_shape(
-        lambda: jax.random.split(jax.random.key(0), num_prompts))
-    numbers = by_row((num_prompts,), 'int32')
-    shared_prefix = None
-    if known:
-      per_shard = by_row((self.num_shards,), 'int32')
-      shared_prefix = jax.tree.map(
-          lambda x: _shape(NamedSharding(self._mesh, PartitionSpec(
-              *([None, mesh_lib.ROWS, 'tensor'] if x.ndim > 1
-                else [mesh_lib.ROWS]))), x.shape, x.dtype),
-          jax.eval_shape(
-              functools.partial(
-                  programs.prefill_shared_prefix, adapters=self._adapters,
-                  **self._static),
-              self._prepared, by_row(
-                  (self.num_shards, placement.padded_size(known)), 'int32'),
-              per_shard, per_shard))
-    return Call(
-        'prefill suffix' if known else 'prefill', programs.fill,
-        num_bytes(self._adapters) - num_bytes(past),
-        (self._prepared, slots, by_row((self.num_shards, each), 'int32'),
-         by_row((num_prompts, length), 'int32'), numbers,
-         by_row(keys.shape, keys.dtype), numbers, numbers),
-        {'shared_prefix': shared_prefix, 'adapters': self._adapters,
-         **self._static})
-
-  def decode(
-      self, slots: programs.Slots, past: model.RowCache,
-      num_rows: int | None = None) -> Call:
-    """A chunk; `num_rows` of each shard, if not all candidates have one."""
-    return Call(
-        'decode', programs.decode, num_bytes(self._adapters),
-        (self._prepared, slots, past,
-         num_rows and self._by_row((self.num_shards, num_rows), 'int32')),
-        {'adapters': self._adapters, 'num_tokens': engine.CHUNK,
-         **self._static})
-
-  def more_capacity(
-      self, slots: programs.Slots, num_rows: int, capacity: int) -> Call:
-    """Rows, of all shards, that become twice as long."""
-    return Call(
-        'more capacity', programs.move_rows,
-        -num_bytes((self._prepared, slots)),
-        (self.rows(num_rows, capacity // 2), self._by_row(
-            (self.num_shards, num_rows // self.num_shards), 'int32')),
-        {'capacity': capacity})
-
-  def more_slots(
-      self, old: programs.Slots, past: model.RowCache, num_slots: int) -> Call:
-    """More slots than the `old` ones."""
-    return Call(
-        'more slots', programs.move_slots, -num_bytes((self._prepared, past)),
-        (old, self._by_row(
-            (self.num_shards, num_slots // self.num_shards), 'int32')), {})
-
-  def _by_row(self, shape, dtype):
-    return _shape(
-        NamedSharding(self._mesh, PartitionSpec(mesh_lib.ROWS)), shape, dtype)
-
-  def _shapes(self, make_fn, **sizes):
+  def shapes_of(make_fn, **sizes):
     return jax.tree.map(
         lambda x: _shape(
-            NamedSharding(self._mesh, PartitionSpec(*programs.axes_of(x))),
-            x.shape, x.dtype),
-        jax.eval_shape(functools.partial(make_fn, **sizes, **self._static)))
+            mesh, PartitionSpec(*programs.axes_of(x)), x.shape, x.dtype),
+        jax.eval_shape(functools.partial(make_fn, **sizes, **static)))
 
+  def make_slots(number):
+    return shapes_of(
+        programs.empty_slots, num_slots=number, prompt_length=length)
 
-def _sampler_calls(config, sampler, num_slots, fewer):
-  """The programs of the engine, for slots that are full."""
-  length = config.buckets.prompt[-1]
-  capacity = placement.padded_size(config.rollout.max_new_tokens)
-  num_rows = num_slots * config.rollout.group_size
-  slots = sampler.slots(num_slots, length)
-  past = sampler.rows(num_rows, capacity)
-  num_prompts = sampler.num_shards * placement.prefill_size(
-      num_slots // sampler.num_shards)
-  yield sampler.prepare()
-  yield sampler.prefill(slots, past, num_prompts, length)
+  def make_rows(number, capacity=capacity):
+    return shapes_of(programs.empty_rows, num_rows=number, capacity=capacity)
+
+  prepare = {'config': policy.config, 'dtype': policy.learner.dtype}
+  prepared = mesh_lib.tree_template(
+      jax.eval_shape(functools.partial(programs.prepare, **prepare), params),
+      mesh, mesh_lib.decoding_rules(policy.config.tied_head))
+  slots, past = make_slots(num_slots), make_rows(num_rows)
+  yield AbstractCall(
+      'prepare', programs.prepare, num_bytes(params), 0, (params,), prepare)
+
+  each = placement.prefill_size(num_slots // num_shards)
+  num_prompts = num_shards * each
+
+  def prefill(name, length, shared_prefix):
+    keys = jax.eval_shape(
+        lambda: jax.random.split(jax.random.key(0), num_prompts))
+    numbers = rows((num_prompts,), 'int32')
+    return AbstractCall(
+        name, programs.fill, num_bytes(adapters) - num_bytes(past),
+        num_prompts * length,
+        (prepared, slots, rows((num_shards, each), 'int32'),
+         rows((num_prompts, length), 'int32'), numbers,
+         rows(keys.shape, keys.dtype), numbers, numbers),
+        {'shared_prefix': shared_prefix, 'adapters': adapters, **static})
+
+  yield prefill('prefill', length, None)
   known = shared_prefix_lib.MIN_LENGTH
   if known < length:
-    yield sampler.prefill(
-        slots, past, num_prompts,
-        min(placement.padded_size(length - known), length), known)
-  yield sampler.decode(slots, past)
-  yield sampler.more_capacity(slots, num_rows, capacity)
+    per_shard = rows((num_shards,), 'int32')
+    shared_prefix = jax.eval_shape(
+        functools.partial(
+            programs.prefill_shared_prefix, adapters=adapters, **static),
+        prepared, rows((num_shards, placement.padded_size(known)), 'int32'),
+        per_shard, per_shard)
+    yield prefill(
+        'prefill suffix', min(placement.padded_size(length - known), length),
+        jax.tree.map(
+            lambda x: _shape(
+                mesh, PartitionSpec(None, mesh_lib.ROWS, 'tensor')
+                if x.ndim > 1 else PartitionSpec(mesh_lib.ROWS), x.shape,
+                x.dtype), shared_prefix))
+  yield AbstractCall(
+      'decode', programs.decode, num_bytes(adapters), num_rows * engine.CHUNK,
+      (prepared, slots, past, None),
+      {'adapters': adapters, 'num_tokens': engine.CHUNK, **static})
+  yield AbstractCall(
+      'more capacity', programs.move_rows, -num_bytes((prepared, slots)), 0,
+      (make_rows(num_rows, capacity // 2),
+       rows((num_shards, num_rows // num_shards), 'int32')),
+      {'capacity': capacity})
   if fewer:
-    yield sampler.more_slots(
-        sampler.slots(fewer[-1], length), sampler.rows(
-            fewer[-1] * config.rollout.group_size, capacity), num_slots)
+    yield AbstractCall(
+        'more slots', programs.move_slots,
+        -num_bytes((prepared, make_rows(fewer[-1] * group_size))), 0,
+        (make_slots(fewer[-1]),
+         rows((num_shards, num_slots // num_shards), 'int32')), {})
 
 
 def _learner_calls(config, policy, state, frozen_params):
-  """The gradient of the longest microbatch, and the update."""
-  buckets = buckets_of(config, policy)
-  yield gradient(
-      config, policy, state, frozen_params, buckets.prompt[-1],
-      buckets.completion[-1], config.rollout.group_size)
-  number = _shape(NamedSharding(policy.mesh, PartitionSpec()), (), 'float32')
-  yield Call(
-      'update', update_lib.apply_update, num_bytes(state),
-      (state, _sums(policy, state), number, number),
-      {'config': policy.config, 'spec': policy.learner})
-
-
-def gradient(
-    config: ml_collections.ConfigDict, policy: policy_lib.Policy,
-    state: policy_lib.TrainState, frozen_params: model.Params | None,
-    length: int, longest: int, size: int) -> Call:
-  """A microbatch of groups of `size`, with prompts and answers of lengths."""
-  rows = functools.partial(
-      _shape, NamedSharding(policy.mesh, PartitionSpec(mesh_lib.ROWS)))
-  num_rows = buckets_of(config, policy).microbatch(length, longest, size)
-  logprobs = rows((num_rows, size, longest), 'float32')
+  """The gradient of a microbatch of the longest groups, and the update."""
+  buckets, group_size = buckets_of(config, policy), config.rollout.group_size
+  length, longest = buckets.prompt[-1], buckets.completion[-1]
+  num_rows = buckets.microbatch(length, longest, group_size)
+  rows = functools.partial(_shape, policy.mesh, PartitionSpec(mesh_lib.ROWS))
+  logprobs = rows((num_rows, group_size, longest), 'float32')
   batch = types.TrainBatch(
       prompts=rows((num_rows, length), 'int32'),
       prompt_lengths=rows((num_rows,), 'int32'),
-      completions=rows((num_rows, size, longest), 'int32'),
-      completion_lengths=rows((num_rows, size), 'int32'),
+      completions=rows((num_rows, group_size, longest), 'int32'),
+      completion_lengths=rows((num_rows, group_size), 'int32'),
       behavior_logprobs=logprobs,
-      advantages=rows((num_rows, size), 'float32'),
+      advantages=rows((num_rows, group_size), 'float32'),
       old_logprobs=(
           logprobs if config.train.updates_per_rollout > 1 else None),
       reference_logprobs=(
           logprobs if config.loss.kl_estimator != 'none' else None))
-  return Call(
+  sums = _sums_of(policy, state)
+  yield AbstractCall(
       'gradient', gradients.accumulate,
       num_bytes((state.params, frozen_params)),
-      (state.params, _sums(policy, state), batch),
+      num_rows * (length + group_size * longest), (state.params, sums, batch),
       {'frozen_params': frozen_params, 'config': policy.config,
        'spec': policy.learner})
+  number = _shape(policy.mesh, PartitionSpec(), (), 'float32')
+  yield AbstractCall(
+      'update', update_lib.apply_update, num_bytes(state), 0,
+      (state, sums, number, number),
+      {'config': policy.config, 'spec': policy.learner})
 
 
-def _sums(policy, state):
-  """Shapes of what each shard of `data` adds up."""
+def critic_calls(
+    config: ml_collections.ConfigDict,
+    critic: policy_lib.Policy) -> Iterator[AbstractCall]:
+  """The programs that evaluate and train a critic."""
+  state = critic.state_template()
+  buckets = actor_critic.critic_buckets(
+      spec_lib.CriticSpec(**config.critic), buckets_of(config, critic))
+  length = buckets.prompt[-1]
+  num_rows = buckets.microbatch(length)
+  rows = functools.partial(_shape, critic.mesh, PartitionSpec(mesh_lib.ROWS))
+  inputs = rows((num_rows, length), 'int32')
+  lengths = rows((num_rows,), 'int32')
+  numbers = rows((num_rows,), 'float32')
+  static = {'config': critic.config, 'spec': critic.learner}
+  held, num_tokens = num_bytes(state.params), num_rows * length
+  sums = _sums_of(critic, state)
+  yield AbstractCall(
+      'values', gradients.values, held, num_tokens,
+      (state.params, inputs, lengths), static)
+  yield AbstractCall(
+      'gradient', gradients.accumulate, held, num_tokens,
+      (state.params, sums, types.ValueBatch(
+          inputs, lengths, numbers, numbers)),
+      {'frozen_params': None, **static})
+  number = _shape(critic.mesh, PartitionSpec(), (), 'float32')
+  yield AbstractCall(
+      'update', update_lib.apply_update, num_bytes(state), 0,
+      (state, sums, number, number), static)
+
+
+def _sums_of(policy, state):
+  """Shapes of the sums that each shard of `data` accumulates."""
   sums = jax.eval_shape(
       functools.partial(gradients.sums_of, spec=policy.learner), state.params)
-  rules = policy_lib.sharding_rules(policy.config, policy.learner)
   return jax.tree.map(
       lambda x, spec: _shape(
-          NamedSharding(policy.mesh, spec),
-          (policy.mesh.shape['data'], *x.shape), x.dtype),
-      sums, mesh_lib.data_specs(sums, rules))
+          policy.mesh, spec, (policy.mesh.shape['data'], *x.shape), x.dtype),
+      sums, mesh_lib.data_specs(
+          sums, policy_lib.sharding_rules(policy.config, policy.learner)))
 
 
-def num_bytes(tree) -> int:
-  """On each device, of a tree of shapes with shardings."""
+def num_bytes(tree: Any) -> int:
+  """Bytes per device of a tree of shapes with shardings."""
   return sum(
       math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
       for leaf in jax.tree.leaves(tree))
 
 
-def _shape(at, shape, dtype):
-  return jax.ShapeDtypeStruct(shape, dtype, sharding=at)
+def _shape(mesh, spec, shape, dtype):
+  return jax.ShapeDtypeStruct(
+      shape, dtype, sharding=NamedSharding(mesh, spec))

@@ -1,105 +1,90 @@
-"""What the devices of a mesh tell each other in a compiled program.
+"""Counts the collectives of a compiled program and the bytes that they send.
 
-Read from the compiled program itself, with the loops that it stands in: what
-the partitioner added is in it, and what the compiler merged is merged.
+They are read from the program's HLO text, together with the loops around them,
+so collectives that the partitioner adds or the compiler merges are included.
 """
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Iterator
-import dataclasses
 import math
 import re
+from typing import NamedTuple
 
 _KINDS = (
     'all-reduce', 'all-gather', 'reduce-scatter', 'all-to-all',
     'ragged-all-to-all', 'collective-permute', 'collective-broadcast')
-# Attributes that name what an instruction runs.
+# Attributes that name the computations an instruction runs.
 _CALLS = (
     'body|branch_computations|called_computations|calls|condition|'
     'false_computation|to_apply|true_computation')
 
 
-@dataclasses.dataclass(frozen=True)
-class Collective:
-  """Collectives of a program that are alike.
+class Collective(NamedTuple):
+  """One collective instruction.
 
   Attributes:
-    kind: as XLA calls it, such as 'all-reduce'.
-    num_bytes: of one, whole: what all of its devices reduce or gather.
-    num_devices: that take part in one.
-    loops: how often each loop runs that it stands in, the outermost first.
-    number: of such collectives in the program's text.
+    kind: XLA's name, such as 'all-reduce'.
+    num_bytes: bytes of the whole array that is reduced or gathered.
+    num_devices: devices that take part.
+    loops: trip counts of the surrounding loops, outermost first.
   """
 
   kind: str
   num_bytes: int
   num_devices: int
   loops: tuple[int, ...]
-  number: int = 1
 
   @property
-  def times(self) -> int:
-    """How often they run in one call of the program, all together."""
-    return self.number * math.prod(self.loops)
+  def num_calls(self) -> int:
+    """How often it runs in one call of the program."""
+    return math.prod(self.loops)
 
   @property
-  def num_sent(self) -> float:
-    """Bytes that a device sends for all of them, at least."""
-    share = (self.num_devices - 1) / self.num_devices
-    if self.kind == 'all-reduce':  # Scattered, then gathered.
-      share *= 2
-    if self.kind in ('collective-permute', 'collective-broadcast'):
-      share = 1.0
-    elif self.kind.endswith('all-to-all'):  # Each holds its part.
-      share /= self.num_devices
-    return self.times * share * self.num_bytes
+  def bytes_sent(self) -> float:
+    """A lower bound on the bytes that a device sends in all calls."""
+    ratio = (self.num_devices - 1) / self.num_devices
+    if self.kind == 'all-reduce':  # A reduce-scatter and an all-gather.
+      ratio *= 2
+    elif self.kind in ('collective-permute', 'collective-broadcast'):
+      ratio = 1.0
+    elif self.kind.endswith('all-to-all'):  # A device holds only its shard.
+      ratio /= self.num_devices
+    return self.num_calls * ratio * self.num_bytes
 
 
 def find(text: str, while_length: int) -> list[Collective]:
-  """The collectives of a compiled program, those that send most first.
+  """The collectives of a compiled program.
 
   Args:
-    text: of the program, in HLO, of one device.
-    while_length: how often a loop runs whose length the compiler does not know.
+    text: the HLO of the program for one device.
+    while_length: trip count of loops whose length the compiler does not know.
   """
-  computations, entry = _parse(text)
-  counts = collections.Counter(_walk(computations, entry, (), while_length))
-  return sorted(
-      (dataclasses.replace(found, number=number)
-       for found, number in counts.items()),
-      key=lambda found: (-found.num_sent, found.kind, found.num_bytes))
-
-
-def _parse(text):
-  """Name of each computation -> its lines, and the name of the entry."""
-  computations, entry, current = {}, None, None
+  computations, entry, lines = {}, None, None
   for line in text.splitlines():
     if header := re.match(r'(ENTRY )?%?([\w.\-]+) .*\{$', line):
-      current = computations[header[2]] = []
-      if header[1]:
-        entry = header[2]
-    elif current is not None and ' = ' in line:
-      current.append(line)
+      lines = computations[header[2]] = []
+      entry = header[2] if header[1] else entry
+    elif lines is not None and ' = ' in line:
+      lines.append(line)
   if entry is None:
-    raise ValueError('The text is not that of a compiled program in HLO.')
-  return computations, entry
+    raise ValueError('The text has no ENTRY, so it is not a program in HLO.')
+  return list(_walk(computations, entry, (), while_length))
 
 
 def _walk(computations, name, loops, while_length) -> Iterator[Collective]:
   for line in computations[name]:
-    yield from _of_line(line, loops)
+    yield from _parse_instruction(line, loops)
     inner = loops
     if re.search(r'\swhile\(', line):
-      inner += (_length(computations, line) or while_length,)
+      inner += (_trip_count(computations, line) or while_length,)
     for called in re.findall(rf'\b(?:{_CALLS})=(\{{[^}}]*\}}|%[\w.\-]+)', line):
       for other in re.findall(r'%([\w.\-]+)', called):
         yield from _walk(computations, other, inner, while_length)
 
 
-def _length(computations, line):
-  """How often a `while` runs: as the compiler says it, or as it is compared."""
+def _trip_count(computations, line):
+  """As the compiler states it, or the constant of the loop's condition."""
   if known := re.search(r'"known_trip_count":\{"n":"(\d+)"\}', line):
     return int(known[1])
   condition = re.search(r'condition=%([\w.\-]+)', line)[1]
@@ -109,34 +94,32 @@ def _length(computations, line):
       default=0)
 
 
-def _of_line(line, loops):
-  """The collective of an instruction; the start of one that is in parts."""
+def _parse_instruction(line, loops):
+  """The collective of a line; of an asynchronous one, only its start counts."""
   found = re.search(rf'= (.*?)\s({"|".join(_KINDS)})(-start)?\(', line)
   num_devices = _num_devices(line) if found else 1
   if num_devices == 1:
     return
-  shapes, kind, start = found.groups()
+  shapes, kind, is_start = found.groups()
   sizes = [
       math.prod(map(int, filter(None, sizes.split(',')))) * _bits(dtype) // 8
       for dtype, sizes in re.findall(r'\b([a-z]\w*)\[([\d,]*)\]', shapes)]
-  if start and kind == 'collective-permute':  # With two flags.
+  if is_start and kind == 'collective-permute':  # Two flags follow.
     sizes = sizes[:2]
-  if start and kind != 'all-reduce':  # Operands, then results.
+  if is_start and kind != 'all-reduce':  # Operands precede the results.
     sizes = sizes[len(sizes) // 2:]
   num_bytes = sum(sizes)
   if kind == 'reduce-scatter' or kind.endswith('all-to-all'):
-    num_bytes *= num_devices  # The result is one device's.
+    num_bytes *= num_devices  # The result is one device's shard.
   yield Collective(kind, num_bytes, num_devices, loops)
 
 
 def _bits(dtype):
-  if dtype == 'pred':
-    return 8
-  return int(re.search(r'\d+', dtype)[0])
+  return 8 if dtype == 'pred' else int(re.search(r'\d+', dtype)[0])
 
 
 def _num_devices(line):
-  """How many take part, in any of the forms in which XLA writes it."""
+  """Devices of one group, in any of XLA's notations."""
   if groups := re.search(r'replica_groups=\{\{([\d,]*)\}', line):
     return groups[1].count(',') + 1
   if groups := re.search(r'replica_groups=\[\d+,(\d+)\]', line):
@@ -144,8 +127,8 @@ def _num_devices(line):
   if groups := re.search(r"replica_groups=mesh\[(.*?)\].*?\{('.*?)\}", line):
     sizes = dict(re.findall(r"'(\w+)'=(\d+)", groups[1]))
     return math.prod(
-        int(part or sizes[axis])
-        for axis, part in re.findall(
+        int(size or sizes[axis])
+        for axis, size in re.findall(
             r"'(\w+)'(?::\(\d+\)(\d+))?", groups[2]))
   if pairs := re.search(r'source_target_pairs=\{((?:\{.*?\})?)\}', line):
     return len(set(re.findall(r'\d+', pairs[1]))) or 1

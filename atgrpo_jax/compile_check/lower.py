@@ -1,63 +1,58 @@
-"""Which programs a run has, and what each needs on a device of a topology.
+"""Compiles the programs of a run for devices that need not exist.
 
-The programs of a policy (sampler, gradient of a microbatch, update) and of a
-critic (values and gradient of a microbatch, update) are lowered from shapes
-alone and compiled ahead of time; nothing is loaded and nothing runs. Their
-arguments have the shapes of the largest buckets.
-
-Memory is XLA's own account of each compiled program, plus what the run keeps on
-the devices meanwhile. Of what several engines hold at the same time, for other
-prompt lengths or for groups of one, only the largest part is counted: that of
-the longest prompts and of groups of rollout.group_size.
+The programs of each policy and critic are lowered from the shapes of their
+largest arguments and compiled ahead of time. Memory is XLA's account of a
+compiled program plus what the run keeps on the devices meanwhile. Engines for
+other prompt lengths, or for groups of one, are not added to the largest one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 import dataclasses
 import pathlib
-from typing import Any
+from typing import NamedTuple
 
 import jax
 import ml_collections
 
 from atgrpo_jax import builders
-from atgrpo_jax import meshes
 from atgrpo_jax import model
 from atgrpo_jax.algorithms import actor_critic
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.compile_check import calls as calls_lib
 from atgrpo_jax.compile_check import collectives as collectives_lib
 from atgrpo_jax.compile_check import work
-from atgrpo_jax.distributed import chips
+from atgrpo_jax.distributed import fit
+from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.learner import policy as policy_lib
-from atgrpo_jax.rollout import policy_map
+from atgrpo_jax.rollout import policies as policies_lib
 from atgrpo_jax.sampling import engine
-
-# A function with its arguments -> what it needs; of `check`.
-Compiled = dict[Any, 'Program']
+from atgrpo_jax.sampling import placement
 
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-  """What one compiled program needs on each device, in bytes and FLOPs.
+  """The cost of one compiled program on each device.
 
   Attributes:
-    name: of the program and its policy or critic.
-    arguments: what it is given.
-    peak: the most that it needs at one time, arguments and results included.
-    kept: what the run keeps on the device that is no argument of it.
-    flops: of all matrix products.
-    traffic: bytes that these read and write.
-    collectives: what the device and others tell each other.
-    refusal: what the compiler said where it gave up on the program. Without a
-      number of bytes in it, `peak` is what the arguments take.
+    name: the program and its policy or critic.
+    arguments: bytes of its arguments.
+    peak: bytes at the peak, arguments and results included.
+    kept: bytes that the run keeps beside the arguments.
+    num_tokens: padded tokens that one call processes on all devices.
+    flops: FLOPs of matrix products.
+    traffic: bytes that these products read and write.
+    collectives: its collectives.
+    refusal: the compiler's message if it found the program too large; then
+      `peak` is the size of the arguments.
   """
 
   name: str
   arguments: int
   peak: int
   kept: int
+  num_tokens: int
   flops: float
   traffic: float
   collectives: tuple[collectives_lib.Collective, ...] = ()
@@ -68,114 +63,175 @@ class Program:
     return self.peak + self.kept
 
   @property
-  def order(self) -> tuple[bool, int]:
-    """Of programs, the one with the largest needs most."""
-    return bool(self.refusal), self.total
-
-  def fits(self, chip: chips.Chip) -> bool:
-    return not self.refusal and self.total <= chip.memory
+  def num_collectives(self) -> int:
+    return sum(collective.num_calls for collective in self.collectives)
 
   @property
-  def num_sent(self) -> float:
-    """Bytes that a device sends to others, at least."""
-    return sum(found.num_sent for found in self.collectives)
+  def bytes_sent(self) -> float:
+    return sum(collective.bytes_sent for collective in self.collectives)
+
+  def fits(self, chip: fit.Chip) -> bool:
+    return not self.refusal and self.total <= chip.memory
+
+  def seconds(
+      self, chip: fit.Chip, collective_latency: float) -> tuple[float, str]:
+    """The roofline time of a call and the limit that it reaches."""
+    limits = {
+        'compute': self.flops / chip.flops,
+        'memory': self.traffic / chip.bandwidth,
+        'links': self.bytes_sent / chip.link_bandwidth}
+    limit = max(limits, key=limits.get)
+    return limits[limit] + self.num_collectives * collective_latency, limit
 
 
-def build_policies(
-    config: ml_collections.ConfigDict,
-    devices: Sequence[jax.Device]) -> dict[str, policy_lib.Policy]:
-  """The policies of the run, with the dimensions that the config gives."""
-  return builders.build_policies(
-      config, _names(config), devices, _read_model(config))
+@dataclasses.dataclass(frozen=True)
+class Pool:
+  """The policies and critics on one mesh; bytes are per device.
 
-
-def fit_to_devices(
-    config: ml_collections.ConfigDict, devices: Sequence[jax.Device],
-    chip: chips.Chip) -> ml_collections.ConfigDict:
-  """The config with the mesh that a run on these devices has."""
-  return meshes.fit_to_devices(
-      config, _names(config), devices, chip, _read_model(config))
-
-
-def build_critics(
-    config: ml_collections.ConfigDict,
-    policies: Mapping[str, policy_lib.Policy],
-) -> dict[str, policy_lib.Policy]:
-  """The critics of the run, with the dimensions that the config gives."""
-  return actor_critic.make_critics(
-      spec_lib.CriticSpec(**config.critic), policies)
-
-
-def _names(config):
-  """Of the policies."""
-  environment = builders.make_environment(config, sandbox=None)
-  return policy_map.policies_of(
-      policy_map.make_policy_map(config.policies, environment.roles))
-
-
-def _read_model(config):
-  """Reads nothing: all models have the dimensions of the config."""
-  dimensions = model.ModelConfig(**config.compile_check.dimensions)
-  return lambda folder, thinking: policy_lib.Pretrained(
-      pathlib.Path(folder), dimensions, tokenizer=None)
-
-
-def compile_programs(
-    config: ml_collections.ConfigDict, policy: policy_lib.Policy,
-    resident: int, compiled: Compiled) -> list[Program]:
-  """Every program of the policy, compiled for the devices of its mesh.
-
-  Args:
-    config: of the run.
-    policy: whose programs.
-    resident: bytes of parameters and optimisers that the run keeps on each
-      device of the mesh.
-    compiled: what need not be compiled again; the others are added.
+  Attributes:
+    policies: names of the policies.
+    num_devices: devices of the mesh.
+    num_slots: concurrent groups.
+    parameters: bytes of all parameters, frozen ones included.
+    optimizer: bytes of the optimizers' state.
+    cache: bytes of the keys and values that decoding may read.
+    programs: compiled programs of all learners.
   """
-  with jax.set_mesh(policy.mesh):
-    return [
-        _program(call, policy, resident, compiled)
-        for call in calls_lib.calls(config, policy)]
+
+  policies: tuple[str, ...]
+  num_devices: int
+  num_slots: int
+  parameters: int
+  optimizer: int
+  cache: int
+  programs: tuple[Program, ...]
+
+  @property
+  def largest(self) -> Program:
+    """The program that needs the most memory, or one that was refused."""
+    return max(
+        self.programs, key=lambda program: (
+            bool(program.refusal), program.total))
+
+  def fits(self, chip: fit.Chip) -> bool:
+    return self.largest.fits(chip)
 
 
-def compile_critic(
-    config: ml_collections.ConfigDict, critic: policy_lib.Policy,
-    resident: int, compiled: Compiled) -> list[Program]:
-  """Every program of the critic; arguments as of `compile_programs`."""
-  with jax.set_mesh(critic.mesh):
-    return [
-        _program(call, critic, resident, compiled)
+class Run(NamedTuple):
+  """A config with its mesh, and what it describes."""
+
+  config: ml_collections.ConfigDict
+  policy_map: policies_lib.PolicyMap
+  policies: dict[str, policy_lib.Policy]
+  critics: dict[str, policy_lib.Policy]
+
+
+def build(
+    config: ml_collections.ConfigDict, devices: Sequence[jax.Device],
+    chip: fit.Chip | None) -> Run:
+  """Builds a run whose models have the dimensions that the config gives.
+
+  No file is read. `chip` is None for CPUs, as in `builders.choose_mesh`.
+
+  Raises:
+    fit.DoesNotFit: `fit.choose` finds no mesh.
+  """
+  dimensions = model.ModelConfig(**config.compile_check.dimensions)
+
+  def read_model(folder, thinking):
+    del thinking
+    return policy_lib.Pretrained(
+        pathlib.Path(folder), dimensions, tokenizer=None)
+
+  environment = builders.make_environment(config, sandbox=None)
+  policy_map = policies_lib.make_policy_map(
+      config.policies, environment.roles)
+  names = policies_lib.policy_names(policy_map)
+  config = builders.choose_mesh(config, names, devices, chip, read_model)
+  policies = builders.build_policies(config, names, devices, read_model)
+  critics = actor_critic.make_critics(
+      spec_lib.CriticSpec(**config.critic), policies)
+  return Run(config, policy_map, policies, critics)
+
+
+def check(run: Run) -> list[Pool]:
+  """Compiles every program of every pool."""
+  meshes = dict.fromkeys(policy.mesh for policy in run.policies.values())
+  compiled = {}
+  return [_check_pool(run, mesh, compiled) for mesh in meshes]
+
+
+def _check_pool(run, mesh, compiled):
+  config = run.config
+  policies, critics = (
+      [learner for learner in learners.values() if learner.mesh == mesh]
+      for learners in (run.policies, run.critics))
+  parameters = 0
+  frozen_models = {}
+  states = [critic.state_template() for critic in critics]
+  for policy in policies:
+    state, frozen_params = calls_lib.state_and_frozen_params(policy)
+    if state is not None:
+      states.append(state)
+    if frozen_params is not None:
+      frozen_models[
+          policy.pretrained.folder, policy.learner.dtype] = frozen_params
+    if policy.trained == 'all' and config.loss.kl_estimator != 'none':
+      # The reference model of the KL penalty.
+      parameters += calls_lib.num_bytes(
+          policy.params_template(policy.learner.dtype))
+  parameters += calls_lib.num_bytes(
+      ([state.params for state in states], list(frozen_models.values())))
+  optimizer = calls_lib.num_bytes(
+      [(state.opt_state, state.num_updates) for state in states])
+
+  with jax.set_mesh(mesh):
+    calls = [
+        (policy.name, call) for policy in policies
+        for call in calls_lib.policy_calls(config, policy)]
+    calls += [
+        (critic.name, call) for critic in critics
         for call in calls_lib.critic_calls(config, critic)]
-
-
-def _program(call, learner, resident, compiled):
-  leaves, treedef = jax.tree.flatten((call.args, call.kwargs))
-  key = call.function, treedef, tuple(leaves)
-  if key not in compiled:
-    compiled[key] = _compile(call, learner.mesh.size)
-  return dataclasses.replace(
-      compiled[key], name=f'{call.name} {learner.name}',
-      kept=resident - call.held)
+    programs = []
+    for name, call in calls:
+      leaves, treedef = jax.tree.flatten((call.args, call.kwargs))
+      key = call.function, treedef, tuple(leaves)
+      if key not in compiled:  # Policies of one kind share their programs.
+        compiled[key] = _compile(call, mesh.size)
+      programs.append(dataclasses.replace(
+          compiled[key], name=f'{call.name} {name}',
+          kept=parameters + optimizer - call.held))
+  num_slots = calls_lib.buckets_of(config, policies[0]).groups[-1]
+  num_positions = config.buckets.prompt[-1] + (
+      config.rollout.group_size
+      * placement.padded_size(config.rollout.max_new_tokens))
+  cache = num_slots * num_positions * max(
+      model.position_bytes(policy.config, model.cache_dtype(
+          config.rollout.kv_cache_dtype, policy.learner.dtype))
+      for policy in policies) // (
+          mesh_lib.num_data_shards(mesh) * mesh.shape['tensor'])
+  return Pool(
+      tuple(policy.name for policy in policies), mesh.size, num_slots,
+      parameters, optimizer, cache, tuple(programs))
 
 
 def _compile(call, num_devices):
   traced = call.function.trace(*call.args, **call.kwargs)
   flops, traffic = work.count_work(traced.jaxpr, engine.CHUNK)
+  arguments = calls_lib.num_bytes([
+      leaf for leaf in jax.tree.leaves((call.args, call.kwargs))
+      if isinstance(leaf, jax.ShapeDtypeStruct)])
   program = Program(
-      name='', arguments=calls_lib.num_bytes([
-          leaf for leaf in jax.tree.leaves((call.args, call.kwargs))
-          if isinstance(leaf, jax.ShapeDtypeStruct)]),
-      peak=0, kept=0, flops=flops / num_devices,
+      name='', arguments=arguments, peak=arguments, kept=0,
+      num_tokens=call.num_tokens, flops=flops / num_devices,
       traffic=traffic / num_devices)
   try:
     compiled = traced.lower().compile()
   except jax.errors.JaxRuntimeError as error:
-    # The compiler gives up on a program that by itself is too large.
+    # The compiler gives up on a program that is too large without the rest.
     if 'RESOURCE_EXHAUSTED' not in str(error):
       raise
-    return dataclasses.replace(
-        program, peak=max(program.arguments, work.needed_bytes(str(error))),
-        refusal=str(error).splitlines()[0])
+    return dataclasses.replace(program, refusal=str(error).splitlines()[0])
   memory = compiled.memory_analysis()
   return dataclasses.replace(
       program, arguments=memory.argument_size_in_bytes,

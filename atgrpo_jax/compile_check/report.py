@@ -1,264 +1,239 @@
-"""Whether a run fits a TPU slice or GPUs, and how fast it could be there.
+"""Reports whether a run fits a TPU slice or GPUs, and how long a step takes.
 
-Neither is needed: `lower` compiles the programs of the run for a named
-topology, `work` counts what they compute.
+No accelerator is needed: `lower` compiles the programs of the run for a named
+topology. A step is predicted from the roofline seconds of these programs and
+the lengths that `compile_check` states:
+
+  decode     rounds of concurrent groups x tokens of a group's longest candidate
+             x seconds per token, for each padded prompt length
+  prefill, gradient
+             padded tokens x seconds per token
+
+Environments, validation, checkpoints, critics, Monte-Carlo continuations and
+slots that are idle at the end of a step are left out, so a step takes longer.
 """
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Sequence
 import dataclasses
+from typing import NamedTuple
 
-import jax
 import ml_collections
+import numpy as np
 
-from atgrpo_jax import meshes
-from atgrpo_jax import model
-from atgrpo_jax.compile_check import calls as calls_lib
 from atgrpo_jax.compile_check import lower
 from atgrpo_jax.compile_check import targets
-from atgrpo_jax.compile_check import whole_step
-from atgrpo_jax.compile_check import work
-from atgrpo_jax.distributed import chips
-from atgrpo_jax.distributed import mesh as mesh_lib
-from atgrpo_jax.learner import policy as policy_lib
-from atgrpo_jax.sampling import placement
+from atgrpo_jax.distributed import fit
+from atgrpo_jax.sampling import engine
 
 _GIB = 2**30
-_MAX_SHOWN = 3  # Collectives of a program.
+_NUM_DRAWS = 4096
+_Z_95 = 1.6449  # 95 % of a normal distribution lies below this.
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
-  """One pool of devices.
+class Prediction:
+  """One training step.
 
   Attributes:
-    policies: on the pool.
-    parameters: bytes on each device, of all its policies, critics and frozen
-      models.
-    optimiser: bytes on each device.
-    cache: bytes on each device of the keys and values while sampling.
-    programs: that run there.
+    seconds: program -> seconds in the slowest pool.
+    completion_tokens: generated tokens, of all pools.
+    num_devices: devices of all pools.
   """
 
-  policies: tuple[str, ...]
-  parameters: int
-  optimiser: int
-  cache: int
-  programs: tuple[lower.Program, ...]
+  seconds: dict[str, float]
+  completion_tokens: float
+  num_devices: int
 
   @property
-  def largest(self) -> lower.Program:
-    """What needs most; of what the compiler refused, if it refused some."""
-    return max(self.programs, key=lambda program: program.order)
+  def total(self) -> float:
+    return sum(self.seconds.values())
 
-  def fits(self, chip: chips.Chip) -> bool:
-    return self.largest.fits(chip)
+  @property
+  def tokens_per_second_per_chip(self) -> float:
+    return self.completion_tokens / self.total / self.num_devices
 
 
 def compile_check(config: ml_collections.ConfigDict) -> bool:
   """Prints whether the run fits `compile_check.topology`."""
-  devices, chip = targets.devices_of(config)
-  config = lower.fit_to_devices(config, devices, chip)
-  reports = check(config, devices)
-  for report in reports:
-    print_report(report, chip, config)
-  if not all(report.fits(chip) for report in reports):
+  devices, chip = targets.devices_of(config.compile_check.topology)
+  try:
+    run = lower.build(config, devices, chip)
+  except fit.DoesNotFit as error:  # Before anything is compiled.
+    print(f'DOES NOT FIT: {error}')
     return False
-  print_step(whole_step.predict(
-      config, lower.build_policies(config, devices),
-      [program for report in reports for program in report.programs], chip),
-             chip, config)
+  pools = lower.check(run)
+  for pool in pools:
+    print_pool(pool, chip, run.config)
+  if not all(pool.fits(chip) for pool in pools):
+    return False
+  print_step(predict(run, pools, chip), run.config)
   return True
 
 
-def check(
-    config: ml_collections.ConfigDict, devices: Sequence[jax.Device],
-    compiled: lower.Compiled | None = None) -> list[Report]:
-  """Compiles the programs of every policy and critic, pool by pool.
-
-  Args:
-    config: of the run.
-    devices: of the topology.
-    compiled: of earlier calls, which are not compiled again; those of this call
-      are added.
-  """
-  compiled = {} if compiled is None else compiled
-  policies = lower.build_policies(config, devices)
-  meshes.check_pools({
-      name: policy.mesh for name, policy in policies.items()}, devices)
-  critics = lower.build_critics(config, policies)
-  pools = {}
-  for policy in policies.values():
-    pools.setdefault(policy.mesh, []).append(policy)
-  return [
-      _check_pool(config, pool, [
-          critic for critic in critics.values() if critic.mesh == mesh],
-                  compiled)
-      for mesh, pool in pools.items()]
-
-
-def _check_pool(
-    config: ml_collections.ConfigDict,
-    policies: Sequence[policy_lib.Policy],
-    critics: Sequence[policy_lib.Policy],
-    compiled: lower.Compiled) -> Report:
-  """What the policies and critics on one mesh need together."""
-  parameters = optimiser = 0
-  loaded = set()
-  for policy in policies:
-    state, frozen_params = calls_lib.state_and_frozen_params(policy)
-    if state is not None:
-      parameters += calls_lib.num_bytes(state.params)
-      optimiser += calls_lib.num_bytes((state.opt_state, state.num_updates))
-    frozen = policy.pretrained.folder, policy.learner.dtype
-    if frozen_params is not None and frozen not in loaded:
-      loaded.add(frozen)
-      parameters += calls_lib.num_bytes(frozen_params)
-    if policy.trained == 'all' and config.loss.kl_estimator != 'none':
-      # Its start, which a KL penalty needs beside it.
-      parameters += calls_lib.num_bytes(
-          policy.params_template(policy.learner.dtype))
-  for critic in critics:
-    state = critic.state_template()
-    parameters += calls_lib.num_bytes(state.params)
-    optimiser += calls_lib.num_bytes((state.opt_state, state.num_updates))
-
-  programs, seen = [], set()
-  for policy in policies:
-    # Policies of one kind have the same programs.
-    kind = policy.config, policy.learner, policy.trained
-    if kind in seen:
-      continue
-    seen.add(kind)
-    programs += lower.compile_programs(
-        config, policy, parameters + optimiser, compiled)
-  for critic in critics:
-    kind = critic.config, critic.learner
-    if kind not in seen:
-      seen.add(kind)
-      programs += lower.compile_critic(
-          config, critic, parameters + optimiser, compiled)
-  cache = max(_cache_bytes(config, policy) for policy in policies)
-  return Report(
-      tuple(policy.name for policy in policies), parameters, optimiser, cache,
-      tuple(programs))
-
-
-def print_report(
-    report: Report, chip: chips.Chip,
+def print_pool(
+    pool: lower.Pool, chip: fit.Chip,
     config: ml_collections.ConfigDict) -> None:
-  """Prints a table, a verdict, and what would help."""
-  print(f'\n{", ".join(report.policies)} on '
-        f'{config.compile_check.topology}, for each device')
+  """Prints the memory and cost of each program, and the verdict."""
+  print(f'\n{", ".join(pool.policies)} on {config.compile_check.topology}, '
+        'per device')
   for name, size in (
-      ('parameters', report.parameters), ('optimiser', report.optimiser),
-      ('keys and values', report.cache)):
+      ('parameters', pool.parameters), ('optimizer', pool.optimizer),
+      ('keys and values', pool.cache)):
     print(f'  {name:16s} {size / _GIB:8.2f} GiB')
-  print(f'  {"program":24s} {"given":>7s} {"extra":>7s} {"kept":>7s} '
-        f'{"total":>7s} GiB  {"TFLOP":>7s} {"GB":>7s} {"talks":>7s} '
-        f'{"GB sent":>7s} {"at least":>10s}')
-  for program in report.programs:
-    seconds = work.min_seconds(
-        program.flops, program.traffic, program.num_sent, chip)
-    longest = max(seconds, key=seconds.get)
+  print(f'  {"program":24s} {"args":>6s} {"extra":>6s} {"kept":>6s} '
+        f'{"total":>6s} GiB {"TFLOP":>7s} {"GB":>6s} {"collectives":>11s} '
+        f'{"GB sent":>7s} {"seconds":>8s} limit')
+  for program in pool.programs:
+    seconds, limit = program.seconds(
+        chip, config.compile_check.collective_latency)
     sizes = (
         program.arguments, program.peak - program.arguments, program.kept,
         program.total)
-    talks = sum(found.times for found in program.collectives)
     print(f'  {program.name:24s} '
-          + ' '.join(f'{size / _GIB:7.2f}' for size in sizes)
-          + f'      {program.flops / 1e12:7.1f} {program.traffic / 1e9:7.1f} '
-          f'{talks:7d} {program.num_sent / 1e9:7.1f} '
-          f'{seconds[longest]:8.3f} s  {longest}')
-  print_collectives(report)
-  largest = report.largest
+          + ' '.join(f'{size / _GIB:6.2f}' for size in sizes)
+          + f'     {program.flops / 1e12:7.1f} {program.traffic / 1e9:6.1f} '
+          f'{program.num_collectives:11d} {program.bytes_sent / 1e9:7.1f} '
+          f'{seconds:8.3f} {limit}')
+  largest = pool.largest
   spare = (chip.memory - largest.total) / _GIB
-  advice = f'What would help: {"; ".join(knobs(report, config))}.'
-  if report.fits(chip):
+  if pool.fits(chip):
     print(f'FITS: {spare:.2f} of {chip.memory / _GIB:.2f} GiB are left in '
           f'{largest.name!r}.')
-  elif spare >= 0:
-    print(f'DOES NOT FIT: the compiler gives up on {largest.name!r}: '
-          f'{largest.refusal} {advice}')
-  else:
-    print(f'DOES NOT FIT: {largest.name!r} needs {-spare:.2f} GiB more than '
-          f'the {chip.memory / _GIB:.2f} GiB there are. {advice}')
+    return
+  reason = (
+      f'the compiler refuses {largest.name!r}: {largest.refusal}'
+      if largest.refusal else f'{largest.name!r} needs {-spare:.2f} GiB more '
+      f'than the {chip.memory / _GIB:.2f} GiB of a device')
+  print(f'DOES NOT FIT: {reason}. Give a larger mesh.tensor or mesh.fsdp, '
+        'fewer buckets.groups, shorter buckets, a smaller '
+        'buckets.microbatch_tokens, or policies=lora_per_role.')
+
+
+def predict(
+    run: lower.Run, pools: Sequence[lower.Pool], chip: fit.Chip) -> Prediction:
+  """Predicts a training step; see the module."""
+  lengths = _draw_lengths(run.config)
+  per_pool = []
+  for pool in pools:
+    seconds = collections.Counter()
+    for policy in pool.policies:  # Policies of a pool take turns.
+      seconds.update(_predict_policy(run, pool, policy, lengths, chip))
+    per_pool.append(seconds)
+  num_groups = sum(_num_groups(run, policy) for policy in run.policies)
+  return Prediction(
+      max(per_pool, key=lambda seconds: seconds.total()),
+      num_groups * lengths.completions.sum(axis=1).mean(),
+      sum(pool.num_devices for pool in pools))
+
+
+def _predict_policy(run, pool, policy, lengths, chip):
+  """Program -> seconds in a step."""
+  config, num_groups = run.config, _num_groups(run, policy)
+  programs = {
+      program.name.removesuffix(f' {policy}'): program
+      for program in pool.programs if program.name.endswith(f' {policy}')}
+
+  def seconds(name, num_calls, unread_bytes=0.0):
+    program = dataclasses.replace(
+        programs[name], traffic=programs[name].traffic - unread_bytes)
+    return num_calls * program.seconds(
+        chip, config.compile_check.collective_latency)[0]
+
+  prompts, completions, longest = (
+      lengths.prompts, lengths.completions, lengths.completions.max(axis=1))
+  padded_prompts = _pad(prompts, config.buckets.prompt)
+  result = {
+      'prepare': seconds('prepare', 1), 'prefill': seconds(
+          'prefill', num_groups * padded_prompts.mean()
+          / programs['prefill'].num_tokens), 'decode': 0.0}
+  group_size, max_tokens = completions.shape[1], config.rollout.max_new_tokens
+  # The turns of a task, and the roles of a turn, follow each other.
+  min_rounds = config.environment.max_turns * _num_roles(run, policy)
+  for size in config.buckets.prompt:  # Each has an engine.
+    inside = padded_prompts == size
+    if not inside.any():
+      continue
+    rounds = max(inside.mean() * num_groups / pool.num_slots, min_rounds)
+    num_tokens = longest[inside].sum()
+    # Positions that the tokens of a group read, summed over groups.
+    if targets.has_ragged_kernel(config.compile_check.topology):
+      read = prompts[inside] @ longest[inside] + (
+          completions[inside]**2).sum() / 2
+    else:
+      read = size * num_tokens + max_tokens * completions[inside].sum()
+    ratio = read / num_tokens / (
+        config.buckets.prompt[-1] + group_size * max_tokens)
+    result['decode'] += seconds(
+        'decode', rounds * longest[inside].mean() / engine.CHUNK,
+        (1 - ratio) * engine.CHUNK * pool.cache)
+  if 'gradient' in programs:
+    padded_groups = padded_prompts + group_size * _pad(
+        longest, config.buckets.completion)
+    result['gradient'] = seconds(
+        'gradient', num_groups * padded_groups.mean()
+        / programs['gradient'].num_tokens)
+    result['update'] = seconds('update', config.train.updates_per_rollout)
+  return result
+
+
+def _num_roles(run, policy):
+  return list(run.policy_map.values()).count(policy)
+
+
+def _num_groups(run, policy):
+  """Groups that a policy samples in a step."""
+  rollout, branches = run.config.rollout, 1
+  if rollout.mode == 'joint':  # Every joint action is continued.
+    branches = rollout.group_size ** (
+        len(run.policy_map) if rollout.joint_actions == 'cross' else 1)
+  turns = range(run.config.environment.max_turns)
+  return rollout.num_tasks * _num_roles(run, policy) * sum(
+      branches**turn for turn in turns)
+
+
+class _Lengths(NamedTuple):
+  prompts: np.ndarray  # [N] int
+  completions: np.ndarray  # [N, G] int
+
+
+def _draw_lengths(config):
+  """Log-normal lengths of many groups."""
+  rng, c = np.random.default_rng(0), config.compile_check
+
+  def draw(median_and_percentile_95, largest, *shape):
+    median, percentile_95 = median_and_percentile_95
+    width = np.log(percentile_95 / median) / _Z_95
+    lengths = np.exp(rng.normal(np.log(median), width, shape))
+    return np.clip(lengths.astype(int), 1, largest)
+
+  return _Lengths(
+      draw(c.prompt_lengths, config.buckets.prompt[-1], _NUM_DRAWS),
+      draw(c.completion_lengths, config.rollout.max_new_tokens, _NUM_DRAWS,
+           config.rollout.group_size))
+
+
+def _pad(lengths, buckets):
+  """Rounds lengths up to the sizes of buckets."""
+  return np.asarray(buckets)[np.searchsorted(buckets, lengths)]
 
 
 def print_step(
-    step: whole_step.Prediction, chip: chips.Chip,
-    config: ml_collections.ConfigDict) -> None:
-  """Prints what a step and the run take, and what holds them back."""
+    step: Prediction, config: ml_collections.ConfigDict) -> None:
+  """Prints the seconds of a step and the hours of a run."""
   c, num_steps = config.compile_check, config.train.num_steps
-  prompts, answers = (
-      f'{median} tokens (5 % above {most})'
-      for median, most in (c.prompt_lengths, c.completion_lengths))
+  prompts, completions = (
+      f'{median} tokens (95 % below {percentile_95})'
+      for median, percentile_95 in (c.prompt_lengths, c.completion_lengths))
   print(
-      f'\nA step takes at least {step.total:.0f} s: {config.rollout.num_tasks} '
-      f'tasks of {c.num_turns or config.environment.max_turns} turns, prompts '
-      f'of {prompts}, answers of {answers}')
+      f'\nA step takes about {step.total:.0f} s: {config.rollout.num_tasks} '
+      f'tasks of {config.environment.max_turns} turns, prompts of {prompts}, '
+      f'completions of {completions}')
   for name, seconds in step.seconds.items():
     print(f'  {name:16s} {seconds:8.1f} s  {seconds / step.total:4.0%}')
-  for (program, limit), seconds in sorted(
-      step.programs.items(), key=lambda item: -item[1])[:_MAX_SHOWN]:
-    print(f'  of which {program:10s} {seconds:5.1f} s  {limit}')
-  rate = step.completion_tokens / step.total / step.num_devices
-  share = step.flops / (step.total * step.num_devices * chip.flops)
   print(
-      f'  {rate:.0f} tokens a second and chip, {share:.1%} of the peak'
+      f'  {step.tokens_per_second_per_chip:.0f} tokens per second and chip'
       + (f'; {num_steps} steps take {num_steps * step.total / 3600:.1f} hours'
          if num_steps else ''))
-  if config.critic.kind != 'none':
-    print('  Critics are not in it.')
-
-
-def print_collectives(report: Report) -> None:
-  """Prints what each program sends most between the chips."""
-  if any(program.collectives for program in report.programs):
-    print('  sent most')
-  for program in report.programs:
-    for found in program.collectives[:_MAX_SHOWN]:
-      loops = ' in a loop of '.join(map(str, (found.number, *found.loops)))
-      print(f'    {program.name:22s} {found.num_bytes / 1e6:9.3f} MB '
-            f'{found.kind} of {found.num_devices} chips, {loops}')
-
-
-def knobs(report: Report, config: ml_collections.ConfigDict) -> list[str]:
-  """What in the config could be changed, the largest part first."""
-  largest = report.largest
-  found = []
-  if config.mesh.tensor < config.compile_check.dimensions.num_kv_heads:
-    found.append('a larger mesh.tensor')
-  if largest.name.partition(' ')[0] in ('prefill', 'decode', 'more'):
-    found.append('smaller buckets.groups')
-  else:
-    longest = (
-        config.buckets.prompt[-1]
-        + config.rollout.group_size * config.buckets.completion[-1])
-    if config.buckets.microbatch_tokens >= 2 * longest:
-      found.append('a smaller buckets.microbatch_tokens')
-    if not config.model.remat:
-      found.append('model.remat')
-  found.append('shorter buckets.prompt and rollout.max_new_tokens')
-  state = ['a larger mesh.fsdp on a larger slice']
-  if config.policies != 'lora_per_role':
-    state.append('policies=lora_per_role')
-  if report.parameters + report.optimiser > largest.total / 2:
-    return state + found
-  return found + state
-
-
-def _cache_bytes(config, policy) -> int:
-  """Keys and values of all groups that are sampled at once."""
-  groups = calls_lib.buckets_of(config, policy).groups[-1]
-  positions = (
-      config.buckets.prompt[-1]
-      + config.rollout.group_size
-      * placement.padded_size(config.rollout.max_new_tokens))
-  tensor = policy.mesh.shape['tensor']
-  dtype = model.cache_dtype(
-      config.rollout.kv_cache_dtype, policy.learner.dtype)
-  return (
-      groups * positions * model.position_bytes(policy.config, dtype)
-      // (mesh_lib.num_data_shards(policy.mesh) * tensor))

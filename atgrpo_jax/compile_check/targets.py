@@ -1,9 +1,8 @@
-"""What a run is compiled for: the chips of a TPU slice, or GPUs of one node.
+"""The devices that a run is compiled for: a TPU slice, or the GPUs of a node.
 
-None of them need be there: jax has their compilers in packages of its own, the
-extras `compile` and `gpu`. Programs for a TPU are compiled with the least
-effort, which takes a fifth of the time; for the gradient of Qwen3-8B the
-account of memory was 4 % below that of the default.
+They need not exist: the extras `compile` and `gpu` install their compilers.
+TPU programs are compiled with the lowest effort, which takes a fifth of the
+time; the memory of Qwen3-8B's gradient is then 4 % below the default's.
 """
 
 from __future__ import annotations
@@ -14,22 +13,21 @@ import os
 
 import jax
 from jax.experimental import topologies
-import ml_collections
 
 from atgrpo_jax import errors
-from atgrpo_jax.distributed import chips
+from atgrpo_jax.distributed import fit
 
-# Two processes may use the TPU's library at once; and what it would ask a TPU's
-# host for, so that it does not complain (any value will do).
+# Lets several processes load libtpu, and gives it the values that it would ask
+# a TPU host for; any value will do.
 _WITHOUT_TPU = {
     'ALLOW_MULTIPLE_LIBTPU_LOAD': '1', 'TPU_SKIP_MDS_QUERY': '1',
     'TPU_WORKER_HOSTNAMES': 'localhost', 'TPU_ACCELERATOR_TYPE': 'v5e-16'}
-_MOST_GPUS = 8  # Of a node.
+_MAX_GPUS = 8  # GPUs of a node.
 
 
 @dataclasses.dataclass(frozen=True)
 class _Gpu:
-  """What XLA asks about a GPU beside what it asks about all of them."""
+  """The properties in which GPUs differ for XLA."""
 
   name: str
   major: int
@@ -39,10 +37,10 @@ class _Gpu:
   bandwidth: int
   memory: int
   l2_cache: int
-  shared_memory: int  # Of a core; a block may have all but a KiB.
+  shared_memory: int  # Per core; a block may use all but 1 KiB.
 
 
-# SXM. Memory is what the driver says of cards of 80, 80 and 141 GB.
+# SXM cards. Memory is what the driver reports.
 _GPUS = {
     'a100': _Gpu('NVIDIA A100-SXM4-80GB', 8, 108, 64, 1.41, 2039 * 10**9,
                  85094825984, 40 << 20, 164 << 10),
@@ -53,67 +51,69 @@ _GPUS = {
 }
 
 
-def devices_of(
-    config: ml_collections.ConfigDict,
-) -> tuple[Sequence[jax.Device], chips.Chip]:
-  """The devices of `compile_check.topology`, and what they are.
+def devices_of(topology: str) -> tuple[Sequence[jax.Device], fit.Chip]:
+  """The devices of a topology, such as 'v5e:4x4' or 'h100:8', and their chip.
 
   Raises:
-    UserError: the topology is not known, or its compiler is not installed.
+    UserError: the topology is unknown, or its compiler is not installed.
   """
-  topology = config.compile_check.topology
   generation, _, layout = topology.partition(':')
-  if generation not in chips.TPUS | chips.GPUS:
+  if generation not in fit.TPUS | fit.GPUS:
     raise errors.UserError(
-        f'compile_check.topology={topology!r} is not known; name a slice '
-        f'of {", ".join(chips.TPUS)}, such as v5e:4x4, or a node of '
-        f'{", ".join(chips.GPUS)}, such as h100:8.')
-  # Nothing runs. Else jax looks for the devices, and asks NVIDIA's driver.
+        f'compile_check.topology={topology!r} is unknown; give a slice of '
+        f'{", ".join(fit.TPUS)}, such as v5e:4x4, or a node of '
+        f'{", ".join(fit.GPUS)}, such as h100:8.')
+  # Keeps jax from looking for devices and asking NVIDIA's driver.
   jax.config.update('jax_platforms', 'cpu')
-  arguments_of, extra = (
-      (_gpu_arguments, 'gpu') if is_gpu(config)
+  make_arguments, extra = (
+      (_gpu_arguments, 'gpu') if is_gpu(topology)
       else (_tpu_arguments, 'compile'))
-  arguments = arguments_of(topology, generation, layout)
+  arguments = make_arguments(topology, generation, layout)
   try:
     devices = topologies.get_topology_desc(**arguments).devices
   except (RuntimeError, ValueError) as error:
     raise errors.UserError(
-        f'There is no compiler for {topology!r}: '
+        f'compile_check.topology={topology!r} cannot be compiled for: '
         f'{str(error).splitlines()[0].rstrip(".")}. Install the extra '
-        f'`{extra}`, in an environment of its own, and check the name.'
+        f'`{extra}` in a separate environment, and check the name.'
     ) from error
-  return devices, (chips.TPUS | chips.GPUS)[generation]
+  return devices, (fit.TPUS | fit.GPUS)[generation]
 
 
-def is_gpu(config: ml_collections.ConfigDict) -> bool:
-  """Whether `compile_check.topology` is a node of GPUs."""
-  return config.compile_check.topology.partition(':')[0] in chips.GPUS
+def is_gpu(topology: str) -> bool:
+  """Whether a topology is a node of GPUs."""
+  return topology.partition(':')[0] in fit.GPUS
+
+
+def has_ragged_kernel(topology: str) -> bool:
+  """Whether decoding reads only the occupied keys and values."""
+  return not is_gpu(topology)
 
 
 def _tpu_arguments(topology, generation, layout):
   os.environ.update(_WITHOUT_TPU)
   jax.config.update('jax_exec_time_optimization_effort', -1.0)
   jax.config.update('jax_memory_fitting_effort', -1.0)
-  how, sides = {}, layout.split('x')
+  options, sides = {}, layout.split('x')
   num_axes = 2 if generation in ('v5e', 'v6e') else 3
   if len(sides) != num_axes and set(sides) != {'1'}:
     raise errors.UserError(
         f'compile_check.topology={topology!r}: a slice of {generation} has '
-        f'{num_axes} sides, as in {generation}:{"x".join("2" * num_axes)}.')
-  if set(sides) == {'1'}:  # Without it, a host has at least four.
-    how['chips_per_host_bounds'] = (1, 1, 1)
-  elif sides == ['2', '4']:  # A TPU VM of its own.
-    how['chips_per_host_bounds'] = (2, 4, 1)
-  if generation == 'v4':  # As on a TPU VM, both cores of a chip are one device.
-    how['chip_config_name'] = 'megacore'
-  return {'platform': 'tpu', 'topology_name': topology, **how}
+        f'{num_axes} sides; give {generation}:{"x".join("2" * num_axes)}.')
+  if set(sides) == {'1'}:  # The default host has at least four chips.
+    options['chips_per_host_bounds'] = (1, 1, 1)
+  elif sides == ['2', '4']:  # A TPU VM with 8 chips.
+    options['chips_per_host_bounds'] = (2, 4, 1)
+  if generation == 'v4':  # A chip's two cores are one device.
+    options['chip_config_name'] = 'megacore'
+  return {'platform': 'tpu', 'topology_name': topology, **options}
 
 
 def _gpu_arguments(topology, generation, layout):
-  if not layout.isdecimal() or not 1 <= int(layout) <= _MOST_GPUS:
+  if not layout.isdecimal() or not 1 <= int(layout) <= _MAX_GPUS:
     raise errors.UserError(
-        f'compile_check.topology={topology!r}: a node has 1 to {_MOST_GPUS} '
-        f'GPUs, as in {generation}:{_MOST_GPUS}.')
+        f'compile_check.topology={topology!r}: a node has 1 to {_MAX_GPUS} '
+        f'GPUs; give {generation}:{_MAX_GPUS}.')
   gpu = _GPUS[generation]
   return {
       'platform': 'cuda', 'topology': f'1x1x{layout}', 'target_config': f"""

@@ -39,7 +39,6 @@ import numpy as np
 from atgrpo_jax import errors
 
 AXES = ('data', 'fsdp', 'tensor')
-AUTO = 'auto'  # Pools to be chosen.
 ROWS = ('data', 'fsdp')  # The axes that shard the groups of a batch.
 
 # (pattern of leaf names, sharding). A kernel is [L, in, out].
@@ -81,11 +80,10 @@ class MeshSpec:
   """Sizes of the meshes.
 
   Attributes:
-    fsdp: size of the axis in each pool; 0 to be chosen.
-    tensor: size of the axis in each pool; 0 to be chosen. `data` takes the
-      remaining factor.
+    fsdp: size of the axis in each pool.
+    tensor: size of the axis in each pool. `data` takes the remaining factor.
     pools: devices of each policy, such as 'tool=0:4,planner=4:8', counted slice
-      by slice; '' gives all devices to every policy, AUTO is to be chosen.
+      by slice; '' gives all devices to every policy.
   """
 
   fsdp: int = 1
@@ -99,25 +97,38 @@ def make_meshes(
   """Policy -> mesh; policies of one pool share a mesh."""
   for name, size in (('fsdp', spec.fsdp), ('tensor', spec.tensor)):
     errors.check_number(f'mesh.{name}', size, min_value=1)
-  pools = _parse_pools(policies, len(devices), spec.pools)
-  devices = sorted(devices, key=_slice_of)
+  pools = split_devices(policies, devices, spec.pools)
   meshes = {}
-  for start, stop in dict.fromkeys(pools.values()):
-    data, rest = divmod(stop - start, spec.fsdp * spec.tensor)
+  for policy, pool in pools.items():
+    if pool in meshes:
+      continue
+    data, rest = divmod(len(pool), spec.fsdp * spec.tensor)
     if rest:
       raise errors.UserError(
           f'mesh.fsdp={spec.fsdp} times mesh.tensor={spec.tensor} does not '
-          f'divide the {stop - start} devices {start}:{stop}; choose a '
+          f'divide the {len(pool)} devices of policy {policy!r}; choose a '
           'divisor.')
-    meshes[start, stop] = Mesh(
-        _arrange(devices[start:stop], (data, spec.fsdp, spec.tensor)), AXES,
+    meshes[pool] = Mesh(
+        _arrange(pool, (data, spec.fsdp, spec.tensor)), AXES,
         axis_types=(jax.sharding.AxisType.Auto,) * len(AXES))
-  return {policy: meshes[pools[policy]] for policy in policies}
+    _check_processes(policy, pool, devices)
+  return {policy: meshes[pool] for policy, pool in pools.items()}
 
 
-def num_slices(mesh: Mesh) -> int:
-  """Number of TPU slices or GPU nodes of a mesh."""
-  return len({_slice_of(device) for device in mesh.devices.flat})
+def split_devices(
+    policies: Sequence[str], devices: Sequence[jax.Device],
+    pools: str) -> dict[str, tuple[jax.Device, ...]]:
+  """Policy -> the devices of its pool, slice by slice; see `MeshSpec.pools`."""
+  ranges = _parse_pools(policies, len(devices), pools)
+  devices = sorted(devices, key=_slice_of)
+  return {
+      policy: tuple(devices[start:stop])
+      for policy, (start, stop) in ranges.items()}
+
+
+def num_slices(devices: Sequence[jax.Device]) -> int:
+  """Number of TPU slices or GPU nodes that devices belong to."""
+  return len({_slice_of(device) for device in devices})
 
 
 def num_data_shards(mesh: Mesh) -> int:
@@ -369,6 +380,20 @@ def _arrange(devices, shape):
         'choose a divisor, because slices share no parameters.')
   # The network between GPU nodes is fast enough to shard parameters.
   return np.reshape(np.array(devices), shape)
+
+
+def _check_processes(policy, pool, devices):
+  """Raises UserError unless the pool has devices of every process.
+
+  orbax cannot save an array of which a process holds no shard.
+  """
+  num_processes = len({device.process_index for device in devices})
+  num_in_pool = len({device.process_index for device in pool})
+  if num_in_pool < num_processes:
+    raise errors.UserError(
+        f'mesh.pools: policy {policy!r} has devices of {num_in_pool} of '
+        f'{num_processes} processes, but a checkpoint needs devices of each; '
+        "give mesh.pools='', so that all policies use all devices.")
 
 
 def _parse_pools(policies, num_devices, pools):

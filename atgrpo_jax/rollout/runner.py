@@ -133,7 +133,6 @@ class EpisodeRunner:
     keep_truncated: whether the environment reads a completion that reached
       `max_new_tokens` without a stop token; otherwise it reads ''.
     is_stopped: whether to abandon the episodes; asked before every chunk.
-    device_of: the programs of an engine; see `Engine`.
     usage: grows with every call.
   """
 
@@ -150,8 +149,6 @@ class EpisodeRunner:
   kv_cache_dtype: str = 'auto'
   keep_truncated: bool = True
   is_stopped: Callable[[], bool] = lambda: False
-  device_of: Callable[[policies_lib.SampledModel], Any] = (
-      lambda model: programs)
   usage: Usage = dataclasses.field(default_factory=Usage)
   _engines: dict[
       tuple[policies_lib.SampledModel, tuple[int, ...], int, int],
@@ -423,7 +420,7 @@ class EpisodeRunner:
           kv_cache_dtype=self.kv_cache_dtype)
       self._engines[key] = engine_lib.Engine(
           self._decoding_params[sampled], adapters=sampled.adapters,
-          spec=spec, prompt_length=length, device=self.device_of(sampled),
+          spec=spec, prompt_length=length,
           num_slots=self.buckets.on(
               mesh_lib.num_data_shards(sampled.mesh)).groups)
     return self._engines[key]

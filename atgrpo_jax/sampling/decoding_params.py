@@ -7,11 +7,10 @@ thing on a device, so the engines of one model share it.
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 
 from atgrpo_jax import model
+from atgrpo_jax.sampling import programs
 
 
 class DecodingParams:
@@ -34,16 +33,16 @@ class DecodingParams:
     self._prepared: model.Params | None = None
     self._decoding: model.Params | None = None
 
-  def acquire(self, device: Any) -> tuple[model.Params, model.Params]:
+  def acquire(self) -> tuple[model.Params, model.Params]:
     """What prefill reads, and the same as a loop reads it.
 
-    Each call wants a `release`. `device` computes them; see `Engine`.
+    Each call wants a `release`.
     """
     if not self._num_users:
-      self._prepared = self._decoding = device.prepare(
+      self._prepared = self._decoding = programs.prepare(
           self.params, config=self.config, dtype=self._dtype)
       if self.mesh.devices.flat[0].platform == 'cpu':
-        self._decoding = device.unstack(self._prepared, config=self.config)
+        self._decoding = programs.unstack(self._prepared, config=self.config)
     self._num_users += 1
     return self._prepared, self._decoding
 

@@ -108,7 +108,7 @@ class Engine:
   def __init__(
       self, params: decoding_params.DecodingParams, *,
       adapters: model.Adapters | None, spec: programs.SamplerSpec,
-      num_slots: Sequence[int], prompt_length: int, device: Any = programs):
+      num_slots: Sequence[int], prompt_length: int):
     """An engine without work.
 
     Args:
@@ -117,10 +117,7 @@ class Engine:
       spec: of the sampler.
       num_slots: numbers of groups in flight, ascending.
       prompt_length: that prompts are padded to.
-      device: what computes, as the module `programs` does; `dry_run.DryRun`
-        computes nothing.
     """
-    self._device = device
     self._params = params
     self._prepared: model.Params | None = None
     self._decoding: model.Params | None = None  # The same, as a loop reads it.
@@ -205,7 +202,7 @@ class Engine:
     return finished
 
   def _put(self, tree: Any) -> Any:
-    return self._device.put_rows(tree, self._mesh)
+    return mesh_lib.put_rows(tree, self._mesh)
 
   @property
   def _slots_per_shard(self) -> int:
@@ -220,8 +217,8 @@ class Engine:
     num_slots = next(
         size for size in self._sizes if size >= max(wanted, fullest))
     if self._slots is None:
-      self._prepared, self._decoding = self._params.acquire(self._device)
-      self._slots = self._device.empty_slots(
+      self._prepared, self._decoding = self._params.acquire()
+      self._slots = programs.empty_slots(
           num_slots=num_slots, prompt_length=self._prompt_length,
           **self._static)
       self._held = [None] * num_slots
@@ -231,7 +228,7 @@ class Engine:
       self._held = [
           self._held[shard * old + slot] if slot < old else None
           for shard, row in enumerate(order) for slot in row]
-      self._slots = self._device.move_slots(
+      self._slots = programs.move_slots(
           self._slots, self._put(order))
 
   def _find_shared_prefixes(self) -> None:
@@ -246,7 +243,7 @@ class Engine:
       self.counts.prefilled_positions += prompts.size
       _, adapter = family
       self._shared_prefixes[family] = shared_prefix_lib.SharedPrefix(
-          tokens, self._device.prefill_shared_prefix(
+          tokens, programs.prefill_shared_prefix(
               self._prepared, *self._put(
                   (prompts, lengths, np.full(len(prompts), adapter, np.int32))),
               adapters=self._adapters, **self._static))
@@ -321,13 +318,13 @@ class Engine:
     oldest = max(group.age for group in self._held if group is not None)
     capacity = placement.padded_size(oldest + CHUNK)
     if self._past is None:
-      self._past = self._device.empty_rows(
+      self._past = programs.empty_rows(
           num_rows=self._num_shards * num_rows, capacity=capacity,
           **self._static)
     elif ((num_rows, capacity) != (self._num_rows, self._capacity)
           or (rows != old)[running & (old >= 0)].any()):
       order = placement.row_moves(running, old, rows, num_rows)
-      self._past = self._device.move_rows(
+      self._past = programs.move_rows(
           self._past, self._put(order), capacity=capacity)
       self.counts.moved_positions += order.size * capacity
     self._num_rows, self._capacity = num_rows, capacity
@@ -359,7 +356,7 @@ class Engine:
     self.counts.prefilled_positions += prompts.size
     slot_ids, prompts, lengths, keys, budgets, adapter_ids = self._put(
         (slot_ids, prompts, lengths, keys, budgets, adapter_ids))
-    self._slots = self._device.fill(
+    self._slots = programs.fill(
         self._prepared, self._slots, slot_ids, prompts, lengths,
         jax.random.wrap_key_data(keys), budgets, adapter_ids,
         shared_prefix=prefix and prefix.cache, adapters=self._adapters,
@@ -371,7 +368,7 @@ class Engine:
     if self._num_rows < running.shape[1]:
       candidate_of_row = self._put(placement.candidate_of_row(
           running, self._of_candidates('rows', -1), self._num_rows))
-    self._slots, self._past, self._chunk = self._device.decode(
+    self._slots, self._past, self._chunk = programs.decode(
         self._decoding, self._slots, self._past, candidate_of_row,
         adapters=self._adapters, num_tokens=CHUNK, **self._static)
 

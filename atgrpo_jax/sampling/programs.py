@@ -99,7 +99,6 @@ def prepare(
       params, mesh_lib.decoding_rules(config.tied_head))
 
 
-put_rows = mesh_lib.put_rows
 unstack = jax.jit(model.unstack, static_argnames='config')
 
 

@@ -1,4 +1,4 @@
-"""lower.py: what it says of a small model is what a run takes."""
+"""lower.py: the report on a small model agrees with running its programs."""
 
 import dataclasses
 import json
@@ -14,7 +14,8 @@ import pytest
 
 from atgrpo_jax.compile_check import calls as calls_lib
 from atgrpo_jax.compile_check import lower
-from atgrpo_jax.compile_check import report as report_lib
+from atgrpo_jax.compile_check import report
+from atgrpo_jax.distributed import fit
 from atgrpo_jax.sampling import engine
 from atgrpo_jax.sampling import placement
 from atgrpo_jax.sampling import shared_prefix
@@ -24,7 +25,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def small_config(**changes):
-  """`pod`, with a model and shapes for a CPU of eight devices."""
+  """`pod` with a model and shapes for eight CPU devices."""
   config = pod.get_config('size=0.6b,topology=v5e:2x4')
   dimensions = {
       'vocab_size': 256, 'hidden_size': 32, 'intermediate_size': 64,
@@ -41,7 +42,7 @@ def small_config(**changes):
 
 
 def _make(x):
-  """An array in the place of its shape."""
+  """An array of zeros for a shape."""
   if not isinstance(x, jax.ShapeDtypeStruct):
     return x
   if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
@@ -59,42 +60,46 @@ def _on_first_device(tree):
       if shard.device == jax.devices()[0])
 
 
-def report_and_run(changes):
-  """What is said of each program, and what running it allocates."""
+def check_and_run(changes):
+  """What `lower.check` reports of each program, and what running it allocates.
+
+  Also the prediction of a step on a slow chip.
+  """
   shared_prefix.MIN_LENGTH = 4
-  config = small_config(**changes)
-  report, = report_lib.check(config, jax.devices())
-  policies = lower.build_policies(config, jax.devices())
-  critics = lower.build_critics(config, policies)
-  said = {program.name: program for program in report.programs}
-  really = {}
-  for learner in (policies | critics).values():
+  run = lower.build(small_config(**changes), jax.devices(), chip=None)
+  pool, = lower.check(run)
+  reported = {program.name: program for program in pool.programs}
+  allocated = {}
+  for learner in (run.policies | run.critics).values():
     with jax.set_mesh(learner.mesh):
       for call in (
-          calls_lib.critic_calls(config, learner) if learner.name in critics
-          else calls_lib.calls(config, learner)):
-        name = f'{call.name} {learner.name}'
-        if name not in said:
-          continue
+          calls_lib.critic_calls(run.config, learner)
+          if learner.name in run.critics
+          else calls_lib.policy_calls(run.config, learner)):
         args, kwargs = jax.tree.map(_make, (call.args, call.kwargs))
         given = _on_first_device((args, kwargs))
         out = jax.block_until_ready(call.function(*args, **kwargs))
-        # Counted once where an argument's place holds a result.
-        really[name] = given, _on_first_device(
+        # A donated argument whose memory holds a result is counted once.
+        allocated[f'{call.name} {learner.name}'] = given, _on_first_device(
             (jax.tree.leaves((args, kwargs)), out))
   states = {
       name: jax.tree.map(_make, calls_lib.state_and_frozen_params(policy))
-      for name, policy in policies.items()} | {
+      for name, policy in run.policies.items()} | {
           name: jax.tree.map(_make, critic.state_template())
-          for name, critic in critics.items()}
+          for name, critic in run.critics.items()}
+  step = report.predict(run, [pool], fit.Chip(1, 1e9, 1e9, 1e6))
   return {
-      'resident': report.parameters + report.optimiser,
-      'really_resident': _on_first_device(states),
-      'said': {n: dataclasses.asdict(p) for n, p in said.items()},
-      'num_rows': calls_lib.buckets_of(config, policies['planner']).microbatch(
-          config.buckets.prompt[-1], config.buckets.completion[-1],
-          config.rollout.group_size),
-      'really': really}
+      'resident': pool.parameters + pool.optimizer,
+      'allocated_resident': _on_first_device(states),
+      'programs': {
+          name: dataclasses.asdict(program) | {'collectives': [
+              collective._asdict() for collective in program.collectives]}
+          for name, program in reported.items()},
+      'num_rows': calls_lib.buckets_of(
+          run.config, run.policies['planner']).microbatch(
+              run.config.buckets.prompt[-1], run.config.buckets.completion[-1],
+              run.config.rollout.group_size),
+      'step': step.seconds, 'allocated': allocated}
 
 
 @pytest.fixture(scope='module')
@@ -107,7 +112,7 @@ def found():
   done = subprocess.run(
       [sys.executable, '-c',
        'import json, sys\nfrom tests.compile_check import lower_test as test\n'
-       'print(json.dumps(test.report_and_run(json.loads(sys.argv[1]))))',
+       'print(json.dumps(test.check_and_run(json.loads(sys.argv[1]))))',
        json.dumps(changes)], cwd=ROOT, check=True, text=True,
       stdout=subprocess.PIPE, timeout=300, env=os.environ | {
           'JAX_PLATFORMS': 'cpu',
@@ -115,56 +120,74 @@ def found():
   return json.loads(done.stdout)
 
 
-def test_what_a_run_keeps_is_what_is_said(found):
-  assert found['really_resident'] == found['resident'] > 0
+def test_resident_memory_is_that_of_the_states(found):
+  assert found['allocated_resident'] == found['resident'] > 0
 
 
-def test_products_are_those_of_a_hand_count(found):
-  """Of the policy that is trained whole; in FLOPs of all devices."""
+def test_programs_need_the_memory_that_a_run_allocates(found):
+  programs = found['programs']
+  assert set(programs) == set(found['allocated'])
+  assert {name.rpartition(' ')[0] for name in programs} == {
+      'prepare', 'prefill', 'prefill suffix', 'decode', 'more capacity',
+      'more slots', 'gradient', 'update', 'values'}
+  assert {f'{name} critic/central' for name in (
+      'values', 'gradient', 'update')} < programs.keys()
+  for name, (given, returned) in found['allocated'].items():
+    program = programs[name]
+    # XLA adds tuples and drops unused arguments.
+    assert program['arguments'] == pytest.approx(given, rel=0.02), name
+    assert program['peak'] >= 0.98 * returned, name
+    # The cache is kept while prompts are prefilled, and the decoding
+    # parameters while rows or slots are moved.
+    assert (program['kept'] > found['resident']) == name.startswith(
+        ('prefill', 'more')), name
+
+
+def test_flops_match_a_hand_count(found):
+  """For the policy that is trained whole; FLOPs of all devices."""
   prompt, completion, size, num_layers, heads = 32, 16, 4, 2, 4 * 8
   weights = 4 * 32 * heads + 3 * 32 * 64  # Of a layer.
 
   def forward(num_prompts, num_candidates, positions):
-    """Of prompts, and of candidates that have read so many positions."""
+    """Prompts, and one token of candidates that see so many positions."""
     tokens = num_prompts * prompt + num_candidates
     pairs = num_prompts * prompt**2 + num_candidates * positions
     return num_layers * (2 * weights * tokens + 4 * heads * pairs)
 
   unembedding = 2 * 32 * 256
-  num_prompts, num_held = found['num_rows'], 16
+  num_prompts, num_slots = found['num_rows'], 16
   tokens = num_prompts * size * completion
-  # A layer is computed once more in the backward pass, which costs twice.
-  hand = {
-      'prefill': forward(num_held // 2, 0, 0),
-      # Each token reads the prompt, a padded row, and the chunk it is in.
+  # The backward pass costs twice the forward pass, which is recomputed.
+  expected = {
+      'prefill': forward(num_slots // 2, 0, 0),
+      # Each token reads the prompt, a padded row, and its chunk.
       'decode': engine.CHUNK * (
           forward(
-              0, num_held * size,
+              0, num_slots * size,
               prompt + placement.padded_size(completion) + engine.CHUNK)
-          + unembedding * num_held * size),
+          + unembedding * num_slots * size),
       'gradient': (
           4 * forward(num_prompts, tokens, prompt + completion)
           + 4 * unembedding * tokens)}
-  for name, flops in hand.items():
-    said = 8 * found['said'][f'{name} planner']['flops']
-    assert said == pytest.approx(flops, rel=0.05), name
+  for name, flops in expected.items():
+    assert 8 * found['programs'][f'{name} planner']['flops'] == pytest.approx(
+        flops, rel=0.05), name
 
 
-def test_chips_talk_twice_a_layer_and_no_more_than_that(found):
-  # Bite: heads, or what is sampled from, whose layout nobody says.
+def test_decoding_takes_two_collectives_a_layer(found):
+  # Bite: drop the sharding constraint of the heads, or of the logits.
   num_layers, hidden_size = 2, 32
   for policy in ('planner', 'tool'):
     decode, gradient = (
-        found['said'][f'{name} {policy}']['collectives']
+        found['programs'][f'{name} {policy}']['collectives']
         for name in ('decode', 'gradient'))
     inside = [each for each in decode if each['loops'] == [engine.CHUNK]]
-    assert 2 * num_layers <= sum(
-        each['number'] for each in inside) <= 2 * num_layers + 6, policy
-    # What goes between two chips for each token is of rows, not of weights.
+    assert 2 * num_layers <= len(inside) <= 2 * num_layers + 6, policy
+    # Rows are sent for each token, never weights.
     num_rows = 16 * 4 // 2
     assert max(each['num_bytes'] for each in inside) <= num_rows * max(
         4 * hidden_size, 4 * 128), policy
-    # And for each chunk of logits of hidden states, not of the head.
+    # Hidden states are sent for each chunk of logits, never the head.
     num_tokens = found['num_rows'] // 2 * 4 * 16
     chunk = max(256, min(2048, num_tokens // 8))
     chunks = [
@@ -174,19 +197,7 @@ def test_chips_talk_twice_a_layer_and_no_more_than_that(found):
         4 * chunk * hidden_size), policy
 
 
-def test_programs_need_what_a_run_allocates(found):
-  assert set(found['said']) == set(found['really'])
-  assert {name.rpartition(' ')[0] for name in found['said']} == {
-      'prepare', 'prefill', 'prefill suffix', 'decode', 'more capacity',
-      'more slots', 'gradient', 'update', 'values'}
-  assert {f'{name} critic/central' for name in (
-      'values', 'gradient', 'update')} < found['said'].keys()
-  for name, (given, returned) in found['really'].items():
-    said = found['said'][name]
-    # XLA adds what holds a tuple together, and drops what is not used.
-    assert said['arguments'] == pytest.approx(given, rel=0.02), name
-    assert said['peak'] >= 0.98 * returned, name
-    # What has been said is kept while prompts are prefilled, and what decoding
-    # reads while rows or slots are moved.
-    assert (said['kept'] > found['resident']) == name.startswith(
-        ('prefill', 'more')), name
+def test_a_step_is_predicted_from_its_programs(found):
+  assert found['step'].keys() == {
+      'prepare', 'prefill', 'decode', 'gradient', 'update'}
+  assert all(seconds > 0 for seconds in found['step'].values())

@@ -1,6 +1,4 @@
-"""report.py: the verdict on a run, and what it advises."""
-
-import re
+"""report.py: the verdict on a run, and the arithmetic of a step."""
 
 import pytest
 
@@ -8,93 +6,121 @@ from atgrpo_jax import config_checks
 from atgrpo_jax import errors
 from atgrpo_jax.compile_check import collectives
 from atgrpo_jax.compile_check import lower
-from atgrpo_jax.compile_check import report as report_lib
-from atgrpo_jax.compile_check import work
-from atgrpo_jax.distributed import chips
+from atgrpo_jax.compile_check import report
+from atgrpo_jax.compile_check import targets
+from atgrpo_jax.distributed import fit
 from configs import pod
 
-
-def _report(peak, parameters, name='decode a', **changes):
-  """A program of `peak` GiB on a pool that keeps `parameters` GiB."""
-  program = lower.Program(
-      name=name, arguments=parameters << 30, peak=peak << 30, kept=0,
-      flops=2e12, traffic=4e9, **changes)
-  return report_lib.Report(
-      ('a',), parameters=parameters << 30, optimiser=0, cache=0,
-      programs=(program,))
+CHIP = fit.TPUS['v5e']
 
 
-@pytest.mark.parametrize('peak, words', [
-    (10, ['FITS: 5.75 of 15.75 GiB', "left in 'decode a'"]),
-    (20, ["DOES NOT FIT: 'decode a' needs 4.25 GiB more", 'What would help'])])
-def test_verdict(peak, words, capsys):
-  report_lib.print_report(
-      _report(peak, 1), chips.TPUS['v5e'], pod.get_config())
+def _program(name='decode a', peak=10, **changes):
+  """A program of `peak` GiB, with 2 TFLOP and 4 GB of traffic."""
+  return lower.Program(**{
+      'name': name, 'arguments': 1 << 30, 'peak': peak << 30, 'kept': 0,
+      'num_tokens': 1000, 'flops': 2e12, 'traffic': 4e9, **changes})
+
+
+def _pool(*programs, **changes):
+  return lower.Pool(**{
+      'policies': ('a',), 'num_devices': 4, 'num_slots': 8,
+      'parameters': 1 << 30, 'optimizer': 0, 'cache': 0, 'programs': programs,
+      **changes})
+
+
+@pytest.mark.parametrize('changes, words', [
+    ({'peak': 10}, ['FITS: 5.75 of 15.75 GiB', "'decode a'", '0.010 compute']),
+    ({'peak': 20}, ["DOES NOT FIT: 'decode a' needs 4.25 GiB more"]),
+    ({'peak': 1, 'refusal': 'RESOURCE_EXHAUSTED: Out of vmem.'},
+     ['DOES NOT FIT', "refuses 'decode a'", 'Out of vmem.'])])
+def test_verdict(changes, words, capsys):
+  program = _program(**changes)
+  report.print_pool(_pool(program), CHIP, pod.get_config())
   printed = capsys.readouterr().out
-  for word in [*words, '0.010 s']:  # 2e12 FLOPs; 4e9 bytes take 0.005 s.
+  assert program.fits(CHIP) == printed.splitlines()[-1].startswith('FITS')
+  for word in words:
     assert word in printed
 
 
-@pytest.mark.parametrize('report, changes, first', [
-    (_report(20, 15), {}, ['mesh.fsdp', 'policies=lora_per_role']),
-    (_report(20, 1), {}, ['mesh.tensor', 'buckets.groups']),
-    (_report(20, 1, 'gradient a'), {'mesh.tensor': 8, 'model.remat': False},
-     ['model.remat', 'buckets.prompt']),
-    (_report(20, 1, 'gradient a'), {'buckets.microbatch_tokens': 1 << 20},
-     ['mesh.tensor', 'buckets.microbatch_tokens']),
-])
-def test_what_helps_most_is_advised_first(report, changes, first):
-  config = pod.get_config()
-  config.update_from_flattened_dict(changes)
-  for key, advice in zip(first, report_lib.knobs(report, config)):
-    assert key in advice
+def test_seconds_are_those_of_the_tightest_limit_and_of_latency():
+  program = _program()  # 2e12 FLOP at 197 TFLOP/s; 4 GB at 819 GB/s.
+  seconds, limit = program.seconds(CHIP, 5e-6)
+  assert (seconds, limit) == (pytest.approx(2 / 197), 'compute')
+  # Half of 2 GB is sent 12 times at 200 GB/s.
+  gather = collectives.Collective('all-gather', 2 * 10**9, 2, (3, 4))
+  seconds, limit = _program(collectives=(gather,)).seconds(CHIP, 1e-3)
+  assert (seconds, limit) == (pytest.approx(0.060 + 0.012), 'links')
 
 
-def test_what_the_chips_send_takes_time_too(capsys):
-  gathers = collectives.Collective('all-gather', 2 * 10**9, 2, (3,), 4)
-  report_lib.print_report(
-      _report(10, 1, collectives=(gathers,)), chips.TPUS['v5e'],
-      pod.get_config())
-  printed = capsys.readouterr().out
-  # Half of 2 GB, 12 times, at 200 GB/s.
-  assert re.search(r'decode a .* 12 +12\.0 +0\.060 s  links\n', printed)
-  assert re.search(
-      r'decode a +2000\.000 MB all-gather of 2 chips, 4 in a loop of 3\n',
-      printed)
+def _predict(topology='h100:8', mode='tree', decode_traffic=0.0, **changes):
+  """A step of policy 'a' with 2 candidates, whose lengths are all the median.
+
+  A call of decode takes 1 s, of prefill 2 s and of gradient 3 s for 1000
+  tokens, unless memory traffic takes longer.
+  """
+  config = pod.get_config(f'topology={topology}')
+  config.update_from_flattened_dict({
+      'rollout.num_tasks': 4, 'rollout.group_size': 2, 'rollout.mode': mode,
+      'environment.max_turns': 2, 'compile_check.collective_latency': 0.0,
+      'compile_check.prompt_lengths': (900, 900),
+      'compile_check.completion_lengths': (600, 600)})
+  programs = [
+      _program(f'{name} a', flops=flops, traffic=traffic)
+      for name, flops, traffic in (
+          ('prepare', 0.5, 0), ('prefill', 2, 0), ('decode', 1, decode_traffic),
+          ('gradient', 3, 0), ('update', 0.25, 0))]
+  return report.predict(
+      lower.Run(config, {'tool': 'a', 'planner': 'a'}, {'a': None}, {}),
+      [_pool(*programs, **changes)], fit.Chip(1, 1.0, 1.0, 1.0))
 
 
-def test_a_refusal_without_a_number_is_one(capsys):
-  report = _report(3, 1, refusal='RESOURCE_EXHAUSTED: Out of vmem.')
-  assert not report.fits(chips.TPUS['v5e'])
-  report_lib.print_report(report, chips.TPUS['v5e'], pod.get_config())
-  printed = capsys.readouterr().out
-  assert re.search(
-      "DOES NOT FIT: the compiler gives up on 'decode a': RESOURCE_EXHAUSTED: "
-      'Out of vmem. What would help: ', printed)
+def test_a_step_is_tokens_times_seconds():
+  # 4 tasks x 2 turns x 2 roles are 16 groups, in 8 rounds of 2 slots. Prompts
+  # are padded to 1024, completions to 1024 tokens.
+  step = _predict(num_slots=2)
+  assert step.completion_tokens == 16 * 2 * 600
+  assert step.seconds == pytest.approx({
+      'prepare': 0.5, 'prefill': 16 * 1024 / 1000 * 2, 'decode': 8 * 600 / 16,
+      'gradient': 16 * 3 * 1024 / 1000 * 3, 'update': 0.25})
+  assert step.total == pytest.approx(sum(step.seconds.values()))
+  # The 2 turns and 2 roles of a task follow each other in any case.
+  assert _predict(num_slots=999).seconds['decode'] == 4 * 600 / 16
 
 
-@pytest.mark.parametrize('message, gib', [
-    ('RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory '
-     'in memory space hbm. Used 21.50G of 15.75G hbm. Exceeded ...', 21.5),
-    ('RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required '
-     'for HLO temporaries (512.00M) exceeds available HBM (15.75G).', 0.5),
-    ('RESOURCE_EXHAUSTED: Allocation (size=34359738368) would exceed memory '
-     '(size=17179869184) :: #allocation1', 32),
-    ('RESOURCE_EXHAUSTED: Ran out of memory in memory space vmem. Used 32.42M '
-     'of 16.00M vmem.', 0)])
-def test_what_a_refused_program_needs(message, gib):
-  assert work.needed_bytes(message) == gib * 2**30
+def test_joint_mode_continues_every_joint_action():
+  # A task has 1 node in the first turn and 2 in the second.
+  assert _predict(mode='joint').completion_tokens == 4 * 2 * 3 * 2 * 600
+
+
+def test_the_kernel_reads_occupied_positions_only():
+  # Decode reads 1 MB of cache for each of 16 tokens, and nothing else.
+  cache = {'cache': 10**6, 'decode_traffic': 16e6}
+  occupied, whole_rows = 900 + 2 * 600 / 2, 1024 + 2 * 4096
+  kernel, plain = (
+      _predict(topology, **cache).seconds['decode']
+      for topology in ('v5e:4x4', 'h100:8'))
+  assert kernel / plain == pytest.approx(occupied / whole_rows)
+
+
+def test_a_run_that_cannot_fit_is_not_compiled(monkeypatch, capsys):
+  monkeypatch.setattr(
+      targets, 'devices_of', lambda topology: ([], CHIP))
+
+  def refuse(*args):
+    raise fit.DoesNotFit('No mesh fits.')
+
+  monkeypatch.setattr(lower, 'build', refuse)
+  assert not report.compile_check(pod.get_config('topology=v5e:4x4'))
+  assert 'DOES NOT FIT: No mesh fits.' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize('name, value, words', [
     ('prompt_lengths', (900,), 'a median and a 95th percentile'),
-    ('prompt_lengths', (3000, 900), 'at least 3000, the median'),
+    ('prompt_lengths', (3000, 900), 'prompt_lengths=900'),
     ('completion_lengths', (0, 0), 'completion_lengths=0'),
-    ('completion_lengths', ('a', 'b'), 'must be a number'),
-    ('num_turns', -1, 'num_turns=-1'),
-    ('talk_seconds', -1.0, 'at least 0'),
-    ('disk_bytes_per_second', 0.0, 'above 0')])
-def test_what_no_step_can_have_is_refused(name, value, words):
+    ('completion_lengths', ('a', 'b'), "completion_lengths='a'"),
+    ('collective_latency', -1.0, 'collective_latency=-1.0')])
+def test_impossible_lengths_are_refused(name, value, words):
   config = pod.get_config('topology=v5e:4x4')
   config_checks.check_run(config)
   with config.ignore_type():

@@ -1,4 +1,4 @@
-"""work.py: small programs whose work is counted by hand."""
+"""work.py: small programs whose work is also counted by hand."""
 
 import functools
 
@@ -9,12 +9,11 @@ from jax.sharding import PartitionSpec
 import pytest
 
 from atgrpo_jax.compile_check import work
-from atgrpo_jax.distributed import chips
 from atgrpo_jax.model.kernels import ragged
 from atgrpo_jax.model.kernels import splash
 
 
-def test_work_is_counted_with_its_loops():
+def test_loops_are_multiplied():
   @jax.jit
   def program(x, y):
     def body(carry, _):
@@ -47,8 +46,8 @@ def test_a_kernel_reads_its_operands_once():
 
 
 @pytest.mark.parametrize('prefix', [0, 1024])
-def test_what_a_kernel_masks_is_no_work(prefix):
-  # Four blocks of 512 queries, in a loop over layers as the model has it.
+def test_masked_blocks_are_not_counted(prefix):
+  # Four blocks of 512 queries, in a loop over layers as in the model.
   groups, heads, per_head, queries, width = 2, 2, 2, 2048, 128
   spec = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.bfloat16)
 
@@ -72,26 +71,20 @@ def test_what_a_kernel_masks_is_no_work(prefix):
   assert flops == 3 * groups * heads * per_head * seen * 4 * width
 
 
-def test_rooms_are_taken_to_be_full():
-  rooms, heads, queries, width, size = 3, 2, 4, 128, 1024
+def test_rows_of_the_cache_are_counted_as_full():
+  num_rows, heads, queries, width, size = 3, 2, 4, 128, 1024
   spec = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.bfloat16)
   flops, _ = work.count_work(
       jax.jit(ragged.attend).trace(
-          spec((rooms, heads, queries, width)),
-          spec((rooms, heads, width, size)),
-          spec((rooms, heads, size, width)),
-          jax.ShapeDtypeStruct((rooms,), jnp.int32)).jaxpr, while_length=1)
+          spec((num_rows, heads, queries, width)),
+          spec((num_rows, heads, width, size)),
+          spec((num_rows, heads, size, width)),
+          jax.ShapeDtypeStruct((num_rows,), jnp.int32)).jaxpr, while_length=1)
   # Queries fill the 16 rows of a register.
-  assert flops == rooms * heads * 16 * size * 4 * width
+  assert flops == num_rows * heads * 16 * size * 4 * width
 
 
-def test_what_a_program_takes():
-  chip = chips.Chip(memory=0, flops=100.0, bandwidth=10.0, links=5.0)
-  assert work.min_seconds(200.0, 50.0, 5.0, chip) == {
-      'products': 2, 'memory': 5, 'links': 1}
-
-
-def test_each_shard_computes_its_share():
+def test_shards_add_up():
   mesh = jax.sharding.AbstractMesh((4, 2), ('data', 'tensor'))
   spec = jax.ShapeDtypeStruct((8, 8), jnp.float32)
 

@@ -1,7 +1,6 @@
 """Shardings of every leaf, and meshes over slices and pools."""
 
 import dataclasses
-import types
 
 import jax
 from jax.experimental import mesh_utils
@@ -69,10 +68,10 @@ def test_leaves_and_rules_match_one_to_one(shapes):
     ({'pools': 'a=4:4,b=4:8'}, 'a=4:4'),
     ({'pools': 'a=0:5,b=4:8'}, 'a=0:5 and b=4:8 overlap'),
     ({'pools': 'a=0:3,b=3:8', 'tensor': 2},
-     'mesh.tensor=2 does not divide the 3 devices 0:3'),
+     'mesh.tensor=2 does not divide the 3 devices'),
 ])
 def test_indivisible_devices_and_bad_pools_are_refused(spec, words):
-  devices = [types.SimpleNamespace() for _ in range(8)]
+  devices = [object() for _ in range(8)]
   with pytest.raises(errors.UserError, match=words):
     mesh_lib.make_meshes(['a', 'b'], devices, mesh_lib.MeshSpec(**spec))
 

@@ -1,0 +1,185 @@
+"""fit.py: the mesh that is chosen, and the estimate behind the choice."""
+
+import dataclasses
+import pathlib
+
+import jax
+import pytest
+
+from atgrpo_jax import builders
+from atgrpo_jax import errors
+from atgrpo_jax import model
+from atgrpo_jax.distributed import fit
+from atgrpo_jax.learner import policy as policy_lib
+from configs import pod
+from configs import slices
+
+GIB = 2**30
+SHAPES = fit.Shapes(
+    prompt=8192, completion=4096, group_size=4, microbatch_tokens=24576,
+    groups=(4, 8, 16, 32, 64, 128))  # The defaults of configs/common.py.
+
+
+def _learner(size, trained='all', **changes):
+  config = model.ModelConfig(**slices.dimensions(size))
+  return fit.Learner(config, trained, itemsize=2, **{
+      'kv_bytes': model.position_bytes(config, 'bfloat16'), **changes})
+
+
+def _choose(learners, chip, num_devices, num_slices=1, **kwargs):
+  return fit.choose(
+      [fit.Pool(num_devices, num_slices, learners)], SHAPES,
+      (fit.TPUS | fit.GPUS)[chip], **kwargs)
+
+
+@pytest.mark.parametrize('size', ['0.6b', '1.7b', '4b', '8b'])
+def test_count_params_matches_the_model(size):
+  config = model.ModelConfig(**slices.dimensions(size))
+  norms = config.hidden_size * (2 * config.num_layers + 1) + (
+      2 * config.num_layers * config.head_dim)
+  assert fit.count_params(config) + norms == sum(
+      x.size for x in jax.tree.leaves(model.param_shapes(config)))
+
+
+# GiB per device that the TPU compiler left free on 4x4 chips with fsdp=4,
+# tensor=4 and 16 concurrent groups.
+@pytest.mark.parametrize('size, trained, chip, spare', [
+    ('1.7b', 'all', 'v5e', 9.57), ('1.7b', 'lora', 'v5e', 10.25),
+    ('1.7b', 'all', 'v6e', 25.07), ('8b', 'all', 'v5e', 1.27),
+    ('8b', 'lora', 'v5e', 4.77), ('8b', 'all', 'v6e', 16.58),
+    ('8b', 'lora', 'v6e', 20.27)])
+def test_estimate_is_close_to_the_compiler(size, trained, chip, spare):
+  needed = fit.estimate(
+      [fit.Pool(16, 1, [_learner(size, trained)])], SHAPES, fsdp=4, tensor=4,
+      num_groups=16).num_bytes
+  assert abs((fit.TPUS[chip].memory - needed) / GIB - spare) < 1.2
+
+
+# One policy unless the size is written twice: (fsdp, tensor, groups), or None
+# where nothing fits.
+_CHOICES = [
+    ('0.6b', 'v5e', 8, (1, 4, 16)),
+    ('1.7b', 'v5e', 8, (1, 4, 16)),
+    ('4b', 'v5e', 8, (2, 4, 8)),
+    ('8b', 'v5e', 8, None),
+    ('8b', 'v5e', 16, (4, 4, 8)),
+    ('8b', 'v5e', 64, (8, 4, 64)),
+    ('1.7b', 'v6e', 16, (1, 4, 64)),
+    ('4b', 'v6e', 16, (4, 4, 64)),
+    ('8b', 'v6e', 16, (2, 4, 32)),
+    ('1.7b', 'v5p', 8, (1, 4, 128)),
+    ('8b', 'v5p', 8, (1, 4, 64)),
+    # Collectives would take longer than reading 0.6B parameters.
+    ('0.6b', 'h100', 8, (1, 1, 64)),
+    ('1.7b', 'h100', 8, (1, 4, 64)),
+    ('8b', 'h100', 8, (1, 4, 32)),
+    ('0.6b', 'h100', 1, (1, 1, 8)),
+    ('1.7b 1.7b', 'v6e', 16, (1, 4, 32)),
+    ('4b 4b', 'v5e', 8, None),
+    ('8b 8b', 'h100', 8, (2, 4, 16)),
+]
+
+
+@pytest.mark.parametrize('sizes, chip, num_devices, mesh', _CHOICES)
+def test_choices(sizes, chip, num_devices, mesh):
+  learners = [_learner(size) for size in sizes.split()]
+  if mesh is None:
+    with pytest.raises(fit.DoesNotFit, match='8 GiB|15.75 GiB'):
+      _choose(learners, chip, num_devices)
+    return
+  chosen = _choose(learners, chip, num_devices)
+  assert (chosen.fsdp, chosen.tensor, chosen.num_groups) == mesh
+  assert chosen.num_bytes < (fit.TPUS | fit.GPUS)[chip].memory
+
+
+def test_given_sizes_are_kept_or_refused():
+  learners = [_learner('1.7b')]
+  assert _choose(learners, 'v5e', 16, fsdp=8).fsdp == 8
+  assert _choose(learners, 'v5e', 16, tensor=2).tensor == 2
+  with pytest.raises(errors.UserError, match='mesh.tensor=3 must divide'):
+    _choose(learners, 'v5e', 16, tensor=3)
+  with pytest.raises(fit.DoesNotFit, match='mesh.fsdp=1, mesh.tensor=1'):
+    _choose(learners, 'v5e', 16, fsdp=1, tensor=1)
+
+
+def test_parameters_stay_within_a_slice():
+  assert _choose([_learner('4b')], 'v5e', 16).num_groups
+  with pytest.raises(fit.DoesNotFit):
+    _choose([_learner('4b')], 'v5e', 16, num_slices=4)
+
+
+def test_adapters_over_one_model_hold_it_once():
+  adapter = _learner('1.7b', 'lora', lora_rank=16)
+  one, two = (
+      _choose(learners, 'v6e', 16, fsdp=4, tensor=4) for learners in (
+          [adapter], [adapter, dataclasses.replace(
+              adapter, shares_model=True)]))
+  assert one.num_groups == two.num_groups
+  assert 0 < two.num_bytes - one.num_bytes < 0.01 * one.num_bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class _Device:
+  """The attributes of a device that a choice depends on."""
+
+  id: int
+  slice_index: int = 0
+
+
+def choose_mesh(config, names, num_devices, chip):
+  """`builders.choose_mesh` for a config with `compile_check.dimensions`."""
+  dimensions = model.ModelConfig(**config.compile_check.dimensions)
+  return builders.choose_mesh(
+      config, names, [_Device(i) for i in range(num_devices)], chip,
+      lambda folder, thinking: policy_lib.Pretrained(
+          pathlib.Path(folder), dimensions, tokenizer=None))
+
+
+def _config(**changes):
+  config = pod.get_config('size=1.7b,policies=per_role,topology=v6e:4x4')
+  config.update_from_flattened_dict(changes)
+  return config
+
+
+def test_a_config_gets_the_mesh_and_loses_groups_that_do_not_fit(capsys):
+  config = _config()
+  chosen = choose_mesh(config, ['tool', 'planner'], 16, fit.TPUS['v6e'])
+  assert (chosen.mesh.fsdp, chosen.mesh.tensor) == (1, 4)
+  assert chosen.buckets.groups == (4, 8, 16, 32)
+  assert 'mesh.fsdp=1, mesh.tensor=4 and 32' in capsys.readouterr().out
+  assert (config.mesh.fsdp, config.mesh.tensor) == (0, 0)
+
+
+def test_given_pools_hold_only_their_own_policies():
+  chosen = choose_mesh(
+      _config(**{'mesh.pools': 'tool=0:8,planner=8:16'}),
+      ['tool', 'planner'], 16, fit.TPUS['v6e'])
+  alone = _choose([_learner('1.7b')], 'v6e', 8)
+  assert chosen.buckets.groups[-1] == alone.num_groups
+
+
+def test_a_critic_and_a_reference_need_memory():
+  def needed(**changes):
+    chosen = builders._pools(
+        _config(**changes), ['tool', 'planner'], [_Device(0)],
+        lambda folder, thinking: policy_lib.Pretrained(
+            pathlib.Path(folder), model.ModelConfig(
+                **slices.dimensions('1.7b')), tokenizer=None))
+    return sum(
+        learner.state_bytes for pool in chosen for learner in pool.learners)
+
+  num_params = fit.count_params(_learner('1.7b').dimensions)
+  assert needed() == 2 * 12 * num_params
+  assert needed(**{'critic.kind': 'central'}) == 3 * 12 * num_params
+  assert needed(**{'critic.kind': 'independent'}) == 4 * 12 * num_params
+  assert needed(**{'loss.kl_estimator': 'k3'}) == 2 * 14 * num_params
+
+
+def test_a_given_mesh_and_cpu_devices_are_not_estimated(capsys):
+  config = _config(**{'mesh.fsdp': 1, 'mesh.tensor': 1})
+  assert choose_mesh(config, ['tool', 'planner'], 1, fit.Chip(
+      1, 1, 1, 1)) is config
+  chosen = choose_mesh(_config(), ['tool', 'planner'], 1, chip=None)
+  assert (chosen.mesh.fsdp, chosen.mesh.tensor) == (1, 1)
+  assert chosen.buckets.groups == _config().buckets.groups
+  assert not capsys.readouterr().out
