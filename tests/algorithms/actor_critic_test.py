@@ -1,4 +1,4 @@
-"""actor_critic.py: returns, baselines and targets, by hand-worked numbers."""
+"""Returns, baselines and targets of critics, worked by hand."""
 
 import math
 
@@ -16,12 +16,12 @@ from tests.rollout import scripted
 
 Table, TWO_TURNS, CROSS = (
     magrpo_test.Table, magrpo_test.TWO_TURNS, magrpo_test.CROSS)
-# What role a, or b, is shown in TWO_TURNS -> its value.
+# Prompt of role a or b in TWO_TURNS -> its value.
 VALUES = {'a0:': .4, 'a1:0': 1, 'a1:1': 2, 'b0:': .2, 'b1:0': 0, 'b1:1': -1}
 
 
 class Spelled(scripted.Bytes):
-  """Whatever the messages say."""
+  """Encodes the text of the messages."""
 
   def encode_prompt(self, messages):
     text = '|'.join(message['content'] for message in messages)
@@ -36,9 +36,9 @@ def _scripts(monkeypatch):
 def play(environment, values, *, kind='independent', form='v', baseline=None,
          gae_lambda=0.0, scale='none', group_key=magrpo_test.GROUP_KEY,
          **switches):
-  """{(role, turn, branch): group} and {input of a critic: its mean target}.
+  """Returns {(role, turn, branch): group} and {critic input: mean target}.
 
-  `values` has what critics say of a text, each of which is asked once.
+  `values` maps critic inputs to values; each input is queried once.
   """
   asked = []
 
@@ -80,12 +80,12 @@ def test_lambda_returns_of_two_turns(gae_lambda, returns):
   groups, targets = play(
       Table(TWO_TURNS, max_turns=2), VALUES, discount=0.5,
       gae_lambda=gae_lambda)
-  # Of a, r = [1, 0] and V(next) = [1, 2]; each child's mean return is 1.
+  # For a, r = [1, 0] and V(next) = [1, 2]; the mean return of each child is 1.
   np.testing.assert_allclose(groups['a', 0, 0].returns, returns)
   np.testing.assert_allclose(
       groups['a', 0, 0].advantages, np.array(returns) - .4, rtol=1e-6)
   assert targets['a0:'] == pytest.approx(np.mean(returns))
-  # Nothing follows the second turn.
+  # The second turn is the last.
   for at, returns, advantages in (
       (('a', 1, 0), [1, 1], [0, 0]), (('a', 1, 1), [0, 2], [-2, 0]),
       (('b', 1, 1), [0, 2], [1, 3])):
@@ -94,12 +94,11 @@ def test_lambda_returns_of_two_turns(gae_lambda, returns):
   assert groups['b', 1, 1].value == -1
   assert (targets['a1:0'], targets['b1:1']) == (1, 1)
   if gae_lambda == 0:
-    # b has a critic of its own.
+    # b has another critic.
     np.testing.assert_allclose(groups['b', 0, 0].returns, [1, -.5])
 
 
-def test_monte_carlo_return_less_value():
-  """Of one candidate, with lambda and discount 1; and of many."""
+def test_lambda_one_is_monte_carlo_return_minus_value():
   rewards = {'00': 1, '00 00': 3, '00 00 00': .5}
   values = {f'{role}{turn}:{"0" * turn}': x for role in 'ab'
             for turn, x in enumerate([.25, .5, 8])}
@@ -119,17 +118,17 @@ def test_monte_carlo_return_less_value():
 
 @pytest.mark.parametrize('switches', [
     {'stop_above': .4}, {'selection': 'first'}])
-def test_a_joint_action_without_a_branch_is_bootstrapped(switches):
+def test_joint_action_without_branch_bootstraps(switches):
   groups, _ = play(
       Table(TWO_TURNS, max_turns=2), VALUES, discount=.5, gae_lambda=1.0,
       **switches)
-  # The second has no branch either way; the first has one in the second case,
-  # which knows that it is paid 1.
+  # The second joint action never has a branch. The first has one in the second
+  # case, where its return is known to be 1.
   np.testing.assert_allclose(groups['a', 0, 0].returns, [1.5, 1])
   assert (('a', 1, 0) in groups) == ('selection' in switches)
 
 
-def test_what_is_not_known_leaves_its_group():
+def test_candidates_with_unknown_returns_leave_their_group():
   nan = math.nan
   groups, targets = play(
       Table(TWO_TURNS | {'00 00': nan}, max_turns=2), VALUES, discount=.5,
@@ -137,7 +136,7 @@ def test_what_is_not_known_leaves_its_group():
   np.testing.assert_array_equal(groups['a', 1, 0].returns, [nan, 1])
   np.testing.assert_array_equal(groups['a', 1, 0].advantages, [0, 0])
   assert targets['a1:0'] == 1
-  # Nothing is known of what follows the first but its state.
+  # All steps after the first joint action failed; its next state is known.
   groups, targets = play(
       Table(TWO_TURNS | {'00 00': nan, '00 11': nan}, max_turns=2), VALUES,
       discount=.5, gae_lambda=1.0)
@@ -150,7 +149,7 @@ def test_what_is_not_known_leaves_its_group():
 
 
 def _central(said, texts=('', '')):
-  """What the central critic is shown after `said`, a string for each role."""
+  """Input of the central critic after `said`, a string per role."""
   parts = []
   for number, (role, own, text) in enumerate(zip('ab', said, texts)):
     parts += [f'[Agent {number + 1}]', f'{role}{len(own)}:{own}']
@@ -159,11 +158,11 @@ def _central(said, texts=('', '')):
   return '\n'.join(parts)
 
 
-def test_the_central_critic_sees_all_and_expects_the_mean_local_reward():
+def test_central_critic_expects_the_mean_local_reward():
   groups, targets = play(
       Table(CROSS, local=1.0), {_central(('', '')): 3.0}, kind='central',
       joint_actions='cross')
-  # Team 1, 2, 4, 8; of a, its own digit is added: (1, 2), (5, 9).
+  # Team rewards 1, 2, 4, 8; a adds its digit: (1, 2), (5, 9).
   np.testing.assert_allclose(groups['a', 0, 0].returns, [1.5, 7])
   np.testing.assert_allclose(groups['b', 0, 0].returns, [2.5, 6])
   np.testing.assert_allclose(groups['b', 0, 0].advantages, [-.5, 3])
@@ -171,7 +170,7 @@ def test_the_central_critic_sees_all_and_expects_the_mean_local_reward():
   assert targets == {_central(('', '')): (1 + 2.5 + 4.5 + 9) / 4}
 
 
-def test_the_central_critic_bootstraps_each_joint_state():
+def test_central_critic_bootstraps_each_joint_state():
   values = {_central(('', '')): 0.0} | {
       _central((x, y)): v for (x, y), v in CROSS.items()}
   groups, targets = play(
@@ -180,14 +179,14 @@ def test_the_central_critic_bootstraps_each_joint_state():
   np.testing.assert_allclose(groups['a', 0, 0].returns, [.75, 3])
   np.testing.assert_allclose(groups['b', 0, 0].returns, [1.25, 2.5])
   assert targets[_central(('', ''))] == pytest.approx(.5 * 15 / 4)
-  # An independent critic cannot tell 00 from 01.
+  # An independent critic cannot distinguish 00 from 01.
   groups, _ = play(
       Table({}, max_turns=2), VALUES, joint_actions='cross', discount=.5)
   np.testing.assert_allclose(groups['a', 0, 0].returns, [.5, 1])
   assert groups['a', 1, 0].value == groups['a', 1, 1].value == 1
 
 
-def test_values_of_joint_actions_with_a_counterfactual_baseline():
+def test_joint_action_values_give_comas_baseline():
   said = {'00': 1, '01': 3, '10': 5, '11': 9}
   values = {_central(('', ''), pair): x for pair, x in said.items()} | {
       _central(before, pair): x for before in CROSS
@@ -195,7 +194,7 @@ def test_values_of_joint_actions_with_a_counterfactual_baseline():
   groups, targets = play(
       Table(CROSS, max_turns=2), values, kind='central', form='q',
       joint_actions='cross', discount=.5)
-  # COMA: Q less its mean over the own candidates, with what the other says.
+  # COMA: Q minus its mean over the candidates of one role.
   np.testing.assert_allclose(groups['a', 0, 0].returns, [2, 7])
   np.testing.assert_allclose(groups['a', 0, 0].advantages, [-2.5, 2.5])
   np.testing.assert_allclose(groups['b', 0, 0].advantages, [-1.5, 1.5])
@@ -207,13 +206,13 @@ def test_values_of_joint_actions_with_a_counterfactual_baseline():
     assert targets[_central(pair, '11')] == 0  # The episode is over.
 
 
-def test_values_of_the_own_text():
+def test_independent_action_values():
   values = {'a0:|0': 1, 'a0:|1': 2, 'b0:|0': 7, 'b0:|1': 5}
   groups, targets = play(
       Table(CROSS | {'10': math.nan}), values, form='q',
       joint_actions='cross')
   np.testing.assert_allclose(groups['b', 0, 0].returns, [7, 5])
-  # Over the joint actions that are known.
+  # Means over the known joint actions.
   assert targets == {'a0:|0': 1.5, 'a0:|1': 8, 'b0:|0': 1, 'b0:|1': 5}
   groups, _ = play(
       Table(CROSS | {'10': math.nan, '11': math.nan}), values, form='q',
@@ -221,7 +220,7 @@ def test_values_of_the_own_text():
   np.testing.assert_array_equal(groups['a', 0, 0].returns, [1, math.nan])
 
 
-def test_who_does_not_act_next_sees_through_those_who_do():
+def test_role_that_does_not_act_next_bootstraps_from_the_mean():
   environment = Table(
       {'0': 1, '0 1': 3}, phases=(('a',), ('b', 'c')), max_turns=1)
   values = {'a0:': 0, 'b1:': 2, 'c1:': 4}
@@ -230,7 +229,7 @@ def test_who_does_not_act_next_sees_through_those_who_do():
   assert targets['a0:'] == 3.5
 
 
-def test_the_central_critic_sees_who_has_acted_in_the_turn():
+def test_central_critic_sees_roles_that_have_acted():
   environment = Table(
       {'0': 1, '1 0': 5}, phases=(('a',), ('b',)), max_turns=1)
   first, second = (
@@ -242,11 +241,11 @@ def test_the_central_critic_sees_who_has_acted_in_the_turn():
   assert targets == {'[Agent 1]\na0:': 3.5, first: 0, second: 2.5}
 
 
-def test_scale_of_a_critics_baseline():
+def test_scale_divides_by_root_mean_square():
   groups, _ = play(
       Table(TWO_TURNS, max_turns=2), VALUES, scale='std',
       group_key='agent+turn', discount=.5)
-  # Of a in the second turn the advantages are 0, 0, -2 and 0.
+  # The unscaled advantages of a in the second turn are 0, 0, -2 and 0.
   np.testing.assert_allclose(groups['a', 1, 1].advantages, [-2, 0])
   np.testing.assert_allclose(
       groups['a', 0, 0].advantages,
