@@ -86,7 +86,8 @@ def test_programs_have_at_most_one_collective(echo_folder, tmp_path):
           'JAX_PLATFORMS': 'cpu', 'JAX_NUM_CPU_DEVICES': '4',
           'JAX_ENABLE_COMPILATION_CACHE': 'false',
           'XLA_FLAGS': (
-              f'--xla_dump_to={tmp_path}/hlo --xla_dump_hlo_as_text '
+              os.environ.get('XLA_FLAGS', '')
+              + f' --xla_dump_to={tmp_path}/hlo --xla_dump_hlo_as_text '
               '--xla_dump_hlo_module_re=jit_.*')})
   metrics = json.loads((tmp_path / 'run/metrics.jsonl').read_text())
   assert metrics['second/groups'] > 2 * 40  # Two groups per microbatch.
