@@ -1,61 +1,35 @@
-"""How good is the credit that each algorithm gives? Measured exactly.
+"""Measures the advantages of each algorithm against exact ones.
 
   python -m benchmarks.credit [--turns T,T] [--group_size K,K]
       [--team at_once] [--reward outcome] [--boost] [--calls N]
       [--rollouts N] [--seeds N] [--out FILE]
 
-plays `environments.relay` with policies that are tables, through the same
-rollout and the same advantages as training, and knows the true values of all
-states. For each number of turns (T), group size (K) and way to give credit it
-prints, and writes to FILE (benchmarks/results/credit.json),
+plays `environments.relay`, where every true value is known, with policies that
+are tables, through the rollout and the advantages of training. For each number
+of turns T, group size K and method it prints, and writes to FILE
+(benchmarks/results/credit.json):
 
-  calls       answers that one rollout of all tasks samples
-  bias        root mean square, over prompts and answers as they are visited, of
-              the mean advantage less the true one
+  calls       candidates that one rollout of all tasks samples
+  bias        root mean square, over visited prompts and candidates, of the mean
+              advantage minus the true one
   deviation   root mean square of an advantage around its mean
-  cosine      of the mean gradient to the exact one: 1 is no bias in direction
-  step        mean cosine of the gradient of a single rollout to the exact one
-  learned     return of the team, as a share of the best, after as many
-              sampled answers as all others
+  cosine      of the mean gradient with the exact one; 1 is an unbiased
+              direction
+  step        mean cosine of a single rollout's gradient with the exact one
+  learned     return of the team, as a fraction of the maximum, after the same
+              number of sampled candidates for every method
 
-Credit is measured where a team is halfway: each says the letter that it sees
-with odds of 2 to 1. Learning starts from policies that know nothing. The true
-values are of the team's rewards alone, so that what a local reward adds counts
-as bias.
-
-Advantages that are measured are rewards less the mean of the others of their
-group (`leave_one_out`), in the unit of the true ones: a mean that is also of
-the candidate itself would make them smaller by 1/K, and a deviation would give
-each group a unit of its own. `learned` divides by the deviation (`std`), as
-training does.
-
-IAC and MAAC are those of training, with tables for critics. The advantages of
-form v are measured as they are; to learn, those of a role and turn are divided
-by their root mean square. An `exact` critic knows the true mean return of what
-it is shown, before each rollout. To be measured, a `learned` one first learns
-from as many other answers as it is then measured with. Its noise is then the
-same in all rollouts: it counts as bias, and no standard error knows it. In
-`learned` it learns from the same answers as the policies, after them.
-
-A gradient is a mean over all candidates; with `an update for each turn`, and
-where all branches have critics, it is the sum of the means over each turn's.
-
-Methods that the game cannot be played with, such as all branches of many turns,
-have no row, and a line says why.
-
-Behind each number stands its standard error: of `step` and `learned` that of a
-mean of rollouts and of seeds. Noise in the means of few rollouts would raise
-bias and lower deviation and cosine; the jackknife over rollouts, which alone
-are independent, takes this out and gives their errors. So an estimate of a
-cosine can exceed 1, and one of a squared bias can be negative, printed as 0.
-The error of a root is what it grows by with one error more of its square.
+docs/credit_laboratory.md explains the game, the methods and the numbers. A
+standard error follows each number. Noise in the mean of few rollouts raises the
+bias and lowers deviation and cosine; a jackknife over rollouts removes this. An
+estimated cosine can therefore exceed 1, and a negative squared bias is 0.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import gc
 import json
@@ -67,22 +41,18 @@ import numpy as np
 
 from atgrpo_jax import errors
 from atgrpo_jax.algorithms import credit as credit_lib
-from atgrpo_jax.learner import batching
-from atgrpo_jax.rollout import policies as policies_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from benchmarks import credit_methods
-from benchmarks import critics
-from benchmarks import estimates
-from benchmarks import tabular_runner
+from benchmarks import tabular
 from environments.relay import env as relay
 
-LEARNING_RATE = 1.0  # Of the logits; the same for all.
+LEARNING_RATE = 1.0  # Of the logits.
 COLUMNS = ('bias', 'deviation', 'cosine', 'step', 'learned')
 
 
 @dataclasses.dataclass(frozen=True)
 class Credit:
-  """One candidate: where it stood, what it said and what it got."""
+  """The advantage of one candidate."""
 
   prompt: str
   turn: int
@@ -92,7 +62,7 @@ class Credit:
 
 @dataclasses.dataclass
 class Laboratory:
-  """A relay of which every value is known."""
+  """A relay game with known values."""
 
   environment: relay.Relay
 
@@ -100,13 +70,12 @@ class Laboratory:
     self.tasks = relay.tasks(self.environment.max_turns)
     self.prompts = relay.prompts(self.environment)
     self.indices = {
-        place: index for index, place in enumerate(
+        key: index for index, key in enumerate(
             (prompt, answer) for prompt, answers in self.prompts.items()
             for answer in range(len(answers)))}
-    self.executor = tabular_runner.Inline()
 
   def uniform(self) -> dict[str, np.ndarray]:
-    """Logits of policies that know nothing."""
+    """Logits of uniform policies."""
     return {prompt: np.zeros(len(a)) for prompt, a in self.prompts.items()}
 
   def halfway(self) -> dict[str, np.ndarray]:
@@ -120,39 +89,32 @@ class Laboratory:
   def rollout(
       self, method: credit_methods.Method, logits: Mapping[str, np.ndarray], *,
       seed: int, step: int, measured: bool,
-      critic: critics.Critic | None = None) -> tuple[list[tree_lib.Tree], int]:
-    """A tree for each task, with advantages, and the answers it took."""
-    roles = self.environment.roles
-    runner = tabular_runner.TabularRunner(
-        environment=self.environment, policy_map={role: role for role in roles},
-        policies={
-            role: policies_lib.SamplingPolicy(
-                model=None, tokenizer=tabular_runner.Answers(
-                    self.environment.answers(role)))
-            for role in roles},
-        buckets=batching.Buckets((1,), (1,), (1,), 1), max_new_tokens=1,
-        temperature=1.0, seed=seed, train_step=step, executor=self.executor,
-        table=probabilities(logits), rng=np.random.default_rng([seed, step]))
+      critic: tabular.TabularCritic | None = None,
+  ) -> tuple[list[tree_lib.Tree], int]:
+    """A tree per task with advantages, and the number of candidates."""
+    runner = tabular.make_runner(
+        self.environment, probabilities(logits), seed=seed, step=step)
     trees = credit_lib.collect(
         runner, self.tasks, method.rollout,
-        method.advantage(measured=measured), critic and critic.critics())
+        method.advantage(measured=measured), critic and critic.bind())
     return trees, runner.usage.model_calls
 
   def critic(
       self, method: credit_methods.Method,
-      logits: Mapping[str, np.ndarray]) -> critics.Critic | None:
-    """Of a method, before the first rollout."""
+      logits: Mapping[str, np.ndarray]) -> tabular.TabularCritic | None:
+    """The critic of a method before the first rollout."""
     if method.critic is None:
       return None
-    critic = critics.Critic(self.environment, method.critic, method.rollout)
+    critic = tabular.TabularCritic(
+        self.environment, method.critic, method.rollout)
     if method.exact:
-      critic.know(probabilities(logits))
+      critic.set_exact(probabilities(logits))
     return critic
 
-  def critic_to_measure(
+  def trained_critic(
       self, method: credit_methods.Method, logits: Mapping[str, np.ndarray],
-      num_rollouts: int, num_calls: int) -> critics.Critic | None:
-    """One that has learned from other rollouts of the same policies."""
+      num_rollouts: int, num_calls: int) -> tabular.TabularCritic | None:
+    """A critic that has learned from other rollouts of the same policies."""
     critic, step, used = self.critic(method, logits), 0, 0
     while critic and not method.exact and (
         step < num_rollouts or used < num_calls):
@@ -165,33 +127,33 @@ class Laboratory:
   def measure(
       self, method: credit_methods.Method, logits: Mapping[str, np.ndarray],
       num_rollouts: int, num_calls: int = 0) -> dict[str, float]:
-    """Bias, deviation, cosines and errors; see the top of the file.
+    """Bias, deviation and cosines with errors; see the module docstring.
 
-    From `num_rollouts`, or as many more as `num_calls` answers make.
+    Uses `num_rollouts`, or more until they have sampled `num_calls` candidates.
     """
     policy = probabilities(logits)
     values = relay.exact_values(self.environment, policy)
     true = self._flat(values.advantages)
     exact = self._flat(values.gradient(policy))
-    critic = self.critic_to_measure(method, logits, num_rollouts, num_calls)
+    critic = self.trained_critic(method, logits, num_rollouts, num_calls)
     rollouts = []  # [4, N]: counts, sums, sums of squares and the gradient.
     used = 0
     while len(rollouts) < num_rollouts or used < num_calls:
       trees, calls = self.rollout(
           method, logits, seed=0, step=len(rollouts), measured=True,
           critic=critic)
-      own = credits_of(trees)
+      credits = credits_of(trees)
       used += calls
-      places = [self.indices[one.prompt, one.answer] for one in own]
-      given = np.array([one.advantage for one in own])
+      indices = [self.indices[it.prompt, it.answer] for it in credits]
+      advantages = np.array([it.advantage for it in credits])
       rollouts.append([
-          *(np.bincount(places, given**power, len(self.indices))
+          *(np.bincount(indices, advantages**power, len(self.indices))
             for power in range(3)),
-          self._flat(gradient(own, policy, method.update_order))])
+          self._flat(gradient(credits, policy, method.update_order))])
     rollouts = np.array(rollouts)
 
     def statistics(totals):
-      """[3, ...] of [..., 4, N]."""
+      """[3, ...] from [..., 4, N]."""
       counts, sums, squares, slopes = np.moveaxis(totals, -2, 0)
       weights = counts / counts.sum(axis=-1, keepdims=True)
       counts = np.maximum(counts, 1)
@@ -201,19 +163,19 @@ class Laboratory:
           (weights * (squares / counts - means**2)).sum(axis=-1),
           cosine(slopes, exact)])
 
-    bias, deviation, direction = zip(*estimates.jackknife(statistics, rollouts))
+    bias, deviation, direction = zip(*jackknife(statistics, rollouts))
     measured = {'calls': calls, 'rollouts': len(rollouts)}
     for name, (value, error) in {
-        'bias': estimates.root(*bias), 'deviation': estimates.root(*deviation),
+        'bias': root(*bias), 'deviation': root(*deviation),
         'cosine': direction,
-        'step': estimates.mean(cosine(rollouts[:, 3], exact))}.items():
+        'step': mean_and_error(cosine(rollouts[:, 3], exact))}.items():
       measured |= {name: value, f'{name}_error': error}
     return measured
 
   def learn(
       self, method: credit_methods.Method, *, seed: int,
       num_calls: int) -> float:
-    """The team's return after learning from as many answers as `num_calls`."""
+    """Return of the team after learning from `num_calls` candidates."""
     logits, step, used = self.uniform(), 0, 0
     critic = self.critic(method, logits)
     while used < num_calls:
@@ -221,18 +183,17 @@ class Laboratory:
           method, logits, seed=seed, step=step, measured=False, critic=critic)
       slopes = gradient(
           credits_of(trees), probabilities(logits), method.update_order)
-      for prompt, change in slopes.items():
-        logits[prompt] = logits[prompt] + LEARNING_RATE * change
+      for prompt, slope in slopes.items():
+        logits[prompt] = logits[prompt] + LEARNING_RATE * slope
       if critic and method.exact:
-        critic.know(probabilities(logits))
+        critic.set_exact(probabilities(logits))
       elif critic:
         critic.learn(trees)
       step, used = step + 1, used + calls
     return relay.exact_values(
         self.environment, probabilities(logits)).team_return
 
-  def best(self) -> float:
-    """The largest return of the team."""
+  def max_return(self) -> float:
     turns = self.environment.max_turns
     if self.environment.delay:
       return 1 - 1 / turns  # Without a '+', or with one in the first turn.
@@ -247,38 +208,14 @@ class Laboratory:
 
 
 def probabilities(logits: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-  """The table of a softmax."""
+  """Softmax of each prompt's logits."""
   return {
       prompt: np.exp(x - x.max()) / np.exp(x - x.max()).sum()
       for prompt, x in logits.items()}
 
 
-def gradient(
-    credits: Sequence[Credit], policy: Mapping[str, np.ndarray],
-    update_order: str) -> dict[str, np.ndarray]:
-  """Of the mean of advantage * log-probability, for the logits.
-
-  Of all candidates if `update_order` is 'mixed', else of each turn by itself;
-  the prompts of turns differ, so their updates do in any order.
-  """
-  turns = [0 if update_order == 'mixed' else one.turn for one in credits]
-  sizes, sums = collections.Counter(turns), {}
-  for one, turn in zip(credits, turns):
-    score = -policy[one.prompt]
-    score[one.answer] += 1
-    sums[one.prompt] = (
-        sums.get(one.prompt, 0.0) + one.advantage / sizes[turn] * score)
-  return sums
-
-
-def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-  """[...] of [..., N] and [N]; 0 where one is zero."""
-  length = np.linalg.norm(a, axis=-1) * np.linalg.norm(b)
-  return a @ b / np.where(length, length, 1)
-
-
 def credits_of(trees: Sequence[tree_lib.Tree]) -> list[Credit]:
-  """Of all candidates of a rollout."""
+  """Credits of all candidates of a rollout."""
   return [
       Credit(
           bytes(group.prompt).decode(), group.key.turn,
@@ -286,9 +223,60 @@ def credits_of(trees: Sequence[tree_lib.Tree]) -> list[Credit]:
       for group in tree_lib.groups_of(trees) for candidate in group.candidates]
 
 
+def gradient(
+    credits: Sequence[Credit], policy: Mapping[str, np.ndarray],
+    update_order: str) -> dict[str, np.ndarray]:
+  """Gradient of the mean of advantage * log-probability for the logits.
+
+  The mean is over all candidates if `update_order` is 'mixed', otherwise over
+  each turn. Turns share no prompts, so their updates commute.
+  """
+  turns = [0 if update_order == 'mixed' else it.turn for it in credits]
+  sizes, sums = collections.Counter(turns), {}
+  for credit, turn in zip(credits, turns):
+    score = -policy[credit.prompt]
+    score[credit.answer] += 1
+    sums[credit.prompt] = (
+        sums.get(credit.prompt, 0.0) + credit.advantage / sizes[turn] * score)
+  return sums
+
+
+def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+  """[...] from [..., N] and [N]; 0 if either is zero."""
+  length = np.linalg.norm(a, axis=-1) * np.linalg.norm(b)
+  return a @ b / np.where(length, length, 1)
+
+
+def jackknife(
+    statistics: Callable[[np.ndarray], np.ndarray],
+    parts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Estimates [S] without the bias of noise, and their standard errors [S].
+
+  Args:
+    statistics: totals [..., M, N] -> [S, ...], for any number of parts.
+    parts: [R, M, N], independent parts of the total.
+  """
+  num, total = len(parts), parts.sum(axis=0)
+  without = statistics(total - parts)  # [S, R]
+  return (
+      num * statistics(total) - (num - 1) * without.mean(axis=-1),
+      np.sqrt((num - 1) * without.var(axis=-1)))
+
+
+def root(square: float, error: float) -> tuple[float, float]:
+  """Root of an estimate and its increase with one more standard error."""
+  value = math.sqrt(max(square, 0.0))
+  return value, math.sqrt(value**2 + error) - value
+
+
+def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+  """Mean of independent values and its standard error."""
+  return np.mean(values), np.std(values, ddof=1) / math.sqrt(len(values))
+
+
 def playable(
     environment: relay.Relay, group_size: int) -> list[credit_methods.Method]:
-  """The methods that a game can be played with; says which others are not."""
+  """The methods that can play a game; prints the others with the reason."""
   found, refused = [], {}
   for method in credit_methods.methods(group_size):
     try:
@@ -305,7 +293,7 @@ def playable(
 def report(
     laboratory: Laboratory, group_size: int, *, num_rollouts: int,
     num_calls: int, seeds: Sequence[int]) -> list[dict]:
-  """A row for each method; printed as they come."""
+  """Measures and prints a row for each method."""
   turns = laboratory.environment.max_turns
   compared = playable(laboratory.environment, group_size)
   print(f'\nK = {group_size}, {laboratory.environment}\n\n'
@@ -316,9 +304,9 @@ def report(
     row = {'method': method.name, 'turns': turns, 'group_size': group_size}
     row |= laboratory.measure(
         method, laboratory.halfway(), num_rollouts, num_calls)
-    row['learned'], row['learned_error'] = estimates.mean([
+    row['learned'], row['learned_error'] = mean_and_error([
         laboratory.learn(method, seed=seed, num_calls=num_calls)
-        / laboratory.best() for seed in seeds])
+        / laboratory.max_return() for seed in seeds])
     print(f'| {method.name} | {row["calls"]} |', *(
         f'{row[name]:.3f} ± {row[f"{name}_error"]:.3f} |' for name in COLUMNS),
           flush=True)
@@ -327,12 +315,11 @@ def report(
 
 
 def integers(text: str) -> list[int]:
-  """Of a list with commas."""
+  """Integers separated by commas."""
   return [int(part) for part in text.split(',')]
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-  """The command line."""
   parser = argparse.ArgumentParser(
       prog='python -m benchmarks.credit', description=__doc__,
       formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -347,21 +334,22 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
       '--boost', action='store_true', help='whether runners may say +')
   parser.add_argument(
       '--calls', type=int, default=10_000, metavar='N',
-      help='sampled answers, to measure with and to learn from')
+      help='sampled candidates for measuring and for learning')
   parser.add_argument(
       '--rollouts', type=int, default=8, metavar='N',
-      help='at least, to measure with')
+      help='minimum number of measured rollouts')
   parser.add_argument(
-      '--seeds', type=int, default=2, metavar='N', help='to learn with')
+      '--seeds', type=int, default=2, metavar='N', help='seeds of learning')
   parser.add_argument(
       '--out', type=pathlib.Path, metavar='FILE',
       default=pathlib.Path('benchmarks/results/credit.json'))
   args = parser.parse_args(argv)
-  for name, least in (
+  for name, min_value in (
       ('turns', 2 if args.team == 'at_once' else 1), ('group_size', 2),
       ('rollouts', 2), ('seeds', 2)):
-    if np.min(getattr(args, name)) < least:
-      parser.error(f'--{name} must be at least {least}.')
+    value = getattr(args, name)
+    if np.min(value) < min_value:
+      parser.error(f'--{name} is {value}, expected at least {min_value}.')
   return args
 
 
@@ -392,10 +380,10 @@ def main(argv: Sequence[str]) -> None:
               'learned': credit_methods.LEARNED,
               'measured with a critic': credit_methods.CRITIC_MEASURED,
               'learned with a critic': credit_methods.CRITIC_LEARNED},
-          'critic_step_size': critics.STEP_SIZE},
+          'critic_step_size': tabular.CRITIC_STEP_SIZE},
       'rows': rows}, indent=2) + '\n')
 
 
 if __name__ == '__main__':
-  gc.set_threshold(100_000)  # What a rollout makes lives until its end.
+  gc.set_threshold(100_000)  # Trees live until the end of a rollout.
   main(sys.argv[1:])

@@ -1,4 +1,4 @@
-"""The ways to give credit that `benchmarks.credit` compares."""
+"""The ways to assign credit that `benchmarks.credit` compares."""
 
 from __future__ import annotations
 
@@ -12,27 +12,25 @@ from configs import common
 _CONFIG = common.game_config('plan_path', 'size=nano')
 LAMBDA = 0.95
 CRITICS = {'IAC': 'independent', 'MAAC': 'central'}
-# Advantages that are measured, and those that are learned from.
+# Advantages for measuring and for learning, without and with a value critic.
 MEASURED = {'baseline': 'leave_one_out', 'scale': 'none'}
 LEARNED = {'baseline': 'mean', 'scale': 'std'}
-# Of critics of form v.
 CRITIC_MEASURED = {'baseline': 'critic', 'scale': 'none'}
 CRITIC_LEARNED = {'baseline': 'critic', 'scale': 'std'}
 
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-  """A way to give credit: the switches of the rollout and the baseline.
+  """A rollout and a baseline.
 
   Attributes:
-    name: in the table.
+    name: row of the table.
     rollout: how tasks are played.
-    group_key: whose returns are compared.
-    critic: None without one.
-    exact: the critic knows the true mean return of what it is shown, instead of
-      learning it.
-    update_order: 'mixed', a gradient of all candidates, or 'last_turn', one for
-      each turn.
+    group_key: which candidates share a baseline.
+    critic: None without a critic.
+    exact: the critic knows the true mean returns instead of learning them.
+    update_order: 'mixed', one gradient of all candidates, or 'last_turn', one
+      gradient per turn.
   """
 
   name: str
@@ -48,7 +46,6 @@ class Method:
           self.critic, self.rollout, self.advantage(measured=True))
 
   def advantage(self, *, measured: bool) -> spec_lib.AdvantageSpec:
-    """How returns become advantages."""
     if self.critic and self.critic.form == 'v':
       kind = CRITIC_MEASURED if measured else CRITIC_LEARNED
     else:
@@ -62,65 +59,46 @@ def rollout_spec(**switches) -> spec_lib.RolloutSpec:
 
 
 def methods(group_size: int) -> list[Method]:
-  """Every mode, selection, return type and group key that go together.
+  """All valid modes, selections, return types and critics."""
+  found = []
 
-  And of the critics, those of one step and of `LAMBDA`, learned and exact.
-  """
-  def tree(name, selection, **switches):
-    return Method(
-        f'tree, {name}, {selection}',
-        rollout_spec(group_size=group_size, selection=selection, **switches),
-        'env+agent+turn')
+  def add(name, group_key, critic=None, exact=False, update_order='mixed',
+          **switches):
+    found.append(Method(
+        name, rollout_spec(group_size=group_size, **switches), group_key,
+        critic, exact, update_order))
 
-  def parallel(return_type, group_key):
-    return Method(
-        f'parallel, {return_type}, {group_key}',
-        rollout_spec(
-            mode='parallel', group_size=group_size, selection='all',
-            return_type=return_type),
-        group_key)
-
-  def joint(return_type, selection, update_order='mixed'):
-    return Method(
-        f'joint, {return_type}, {selection}'
-        + (', an update for each turn' if update_order != 'mixed' else ''),
-        rollout_spec(
-            mode='joint', group_size=group_size, selection=selection,
-            return_type=return_type),
-        'env+agent+turn+branch', update_order=update_order)
-
-  def actor_critic(name, form, gae_lambda, kind, selection):
-    return Method(
-        f'{name}, {"q" if form == "q" else f"lambda {gae_lambda:g}"}, {kind}, '
-        f'{selection}',
-        rollout_spec(
-            mode='joint', group_size=group_size, selection=selection,
-            return_type='bootstrapped'),
-        # With a critic, nothing is compared but the scale.
-        'agent+turn' if form == 'v' else 'env+agent+turn+branch',
-        dataclasses.replace(
-            spec_lib.CriticSpec(**_CONFIG.critic), kind=CRITICS[name],
-            form=form, gae_lambda=gae_lambda),
-        exact=kind == 'exact',
-        update_order='last_turn' if selection == 'all' else 'mixed')
-
-  return [
-      *(tree('immediate', selection)
-        for selection in spec_lib.SELECTIONS['tree']),
-      *(tree(f'monte_carlo {num}', selection, return_type='monte_carlo',
-             num_continuations=num)
-        for selection in spec_lib.SELECTIONS['tree'] for num in (1, 4)),
-      parallel('episode_return', 'env'),
-      *(parallel(return_type, 'env+agent+turn')
-        for return_type in ('immediate', 'return_to_go', 'episode_return')),
-      joint('return_to_go', 'all'),
-      joint('return_to_go', 'all', 'last_turn'),
-      *(joint('immediate', selection)
-        for selection in ('team_greedy', 'uniform', 'first')),
-      *(actor_critic(name, form, gae_lambda, kind, selection)
-        for name, (form, gae_lambda, selection), kind in itertools.product(
-            CRITICS,
-            [('v', 0.0, 'first'), ('v', LAMBDA, 'first'),
-             ('v', LAMBDA, 'all'), ('q', 0.0, 'all')],
-            ['exact', 'learned'])),
-  ]
+  selections = spec_lib.SELECTIONS['tree']
+  for selection in selections:
+    add(f'tree, immediate, {selection}', 'env+agent+turn', selection=selection)
+  for selection, num in itertools.product(selections, (1, 4)):
+    add(f'tree, monte_carlo {num}, {selection}', 'env+agent+turn',
+        selection=selection, return_type='monte_carlo', num_continuations=num)
+  for return_type, group_key in (
+      ('episode_return', 'env'), ('immediate', 'env+agent+turn'),
+      ('return_to_go', 'env+agent+turn'),
+      ('episode_return', 'env+agent+turn')):
+    add(f'parallel, {return_type}, {group_key}', group_key, mode='parallel',
+        selection='all', return_type=return_type)
+  branch = 'env+agent+turn+branch'
+  for update_order, suffix in (
+      ('mixed', ''), ('last_turn', ', an update for each turn')):
+    add(f'joint, return_to_go, all{suffix}', branch, mode='joint',
+        selection='all', return_type='return_to_go', update_order=update_order)
+  for selection in ('team_greedy', 'uniform', 'first'):
+    add(f'joint, immediate, {selection}', branch, mode='joint',
+        selection=selection, return_type='immediate')
+  for name, (form, gae_lambda, selection), kind in itertools.product(
+      CRITICS, [('v', 0.0, 'first'), ('v', LAMBDA, 'first'),
+                ('v', LAMBDA, 'all'), ('q', 0.0, 'all')],
+      ['exact', 'learned']):
+    critic = dataclasses.replace(
+        spec_lib.CriticSpec(**_CONFIG.critic), kind=CRITICS[name], form=form,
+        gae_lambda=gae_lambda)
+    label = 'q' if form == 'q' else f'lambda {gae_lambda:g}'
+    # The group key of a value critic only selects what is scaled together.
+    add(f'{name}, {label}, {kind}, {selection}',
+        'agent+turn' if form == 'v' else branch, critic, kind == 'exact',
+        'last_turn' if selection == 'all' else 'mixed', mode='joint',
+        selection=selection, return_type='bootstrapped')
+  return found
