@@ -1,18 +1,17 @@
-"""Data sets whose rows come from files of a Hugging Face hub repository.
+"""Data sets with rows from files of a Hugging Face hub repository.
 
-A builder inherits from `FilesBuilder` and names the repository and its files.
-The files are taken from the first of these that is there:
+A builder inherits from `FilesBuilder` and names the repository and its files,
+which are read from the first source that exists:
 
 1. `<data_dir>/downloads/manual/<name>/`, the manual directory of
-   tensorflow-datasets: a copy of the repository, or for each split a file
-   `<split>.jsonl` or `<split>.parquet`.
+   tensorflow-datasets: a copy of the repository, or one file `<split>.jsonl` or
+   `<split>.parquet` per split.
 2. The hub, through the cache of huggingface_hub.
 
-Files are parquet or JSON lines, and are read a few rows at a time. A file
-without a field, a row whose field has a wrong type or is too long, a line that
-is cut off and a split without rows are ValueErrors with the file and the number
-of the row, which counts from 1. A row that makes no task is left out, and the
-log names it.
+Files are parquet or JSON lines and are read a few rows at a time. A missing
+field, a field of the wrong type or length, a truncated line and a split without
+rows raise ValueError with the file and the number of the row, from 1. A row
+that is not usable as a task is left out, and the log names it.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ import tensorflow_datasets as tfds
 from environments import text
 
 Row = Mapping[str, Any]
-FieldType = type | types.GenericAlias  # Such as str, or list[str].
+FieldType = type | types.GenericAlias  # str, list[str], ...
 
-_BATCH_ROWS = 16  # Of a parquet file that are in memory at once.
+_BATCH_ROWS = 16  # Rows of a parquet file in memory at the same time.
 
 
 class UnusableRowError(Exception):
-  """Why a row makes no task, as the end of a sentence."""
+  """The reason for leaving out a row."""
 
 
 class FilesBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
@@ -48,13 +47,13 @@ class FilesBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
   Attributes:
     HUB_REPO: 'owner/name' of the data set on the hub.
-    HUB_REVISION: branch, tag or commit of it.
+    HUB_REVISION: its branch, tag or commit.
     SPLIT_FILES: split -> patterns of its files in the repository. The first
-      pattern that some file matches is used; '*' matches '/' as well. Files
-      are read in the order of their names.
-    FIELDS: field -> its types. Other fields are not read.
-    FEATURES: what `task` returns: name -> tensorflow-datasets feature.
-    MAX_LETTERS: of a field, with all that is in it.
+      pattern with a match is used; '*' also matches '/'. Files are read in the
+      order of their names.
+    FIELDS: field -> allowed types. Other fields are not read.
+    FEATURES: field of a task -> tensorflow-datasets feature.
+    MAX_LETTERS: maximum number of letters in a field and its items.
   """
 
   HUB_REPO: str
@@ -67,10 +66,11 @@ class FilesBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
   @abc.abstractmethod
   def task(self, row: Row) -> dict[str, Any]:
-    """The task of a row with `FIELDS`, without its task_id.
+    """Converts a row with `FIELDS` to a task without task_id.
 
-    Raises ValueError for a row that is no task, and UnusableRowError for one
-    that is to be left out.
+    Raises:
+      ValueError: the row is not a task.
+      UnusableRowError: the row should be left out.
     """
 
   def _info(self) -> tfds.core.DatasetInfo:
@@ -80,7 +80,7 @@ class FilesBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         homepage=f'https://huggingface.co/datasets/{self.HUB_REPO}',
         features=tfds.features.FeaturesDict(
             {'task_id': tfds.features.Text(), **self.FEATURES}),
-        # For what a builder leaves out, in metadata.json.
+        # Builders list the tasks that they leave out here.
         metadata=tfds.core.MetadataDict(),
         disable_shuffling=True,
     )
@@ -90,7 +90,7 @@ class FilesBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
   ) -> dict[str, Iterator[tuple[int, dict[str, Any]]]]:
     try:
       manual_dir = dl_manager.manual_dir
-    except AssertionError:  # It does not exist, or is empty.
+    except AssertionError:  # The folder does not exist or is empty.
       manual_dir = dl_manager.download_dir / 'manual'
     folder = pathlib.Path(manual_dir) / self.name
     if folder.is_dir():
@@ -128,7 +128,7 @@ class FilesBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
           f'split {split!r} has no rows in {", ".join(map(str, paths))}')
 
   def _download(self, manual_folder: pathlib.Path) -> pathlib.Path:
-    """A folder with the files of the hub."""
+    """Downloads the files and returns their folder."""
     patterns = [
         pattern for group in self.SPLIT_FILES.values() for pattern in group]
     try:
@@ -144,13 +144,13 @@ class FilesBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
       reason = ' '.join(str(error).split())
       splits = ', '.join(f'{split}.jsonl' for split in self.SPLIT_FILES)
       raise ValueError(
-          f'The data set {self.name} is not here: {manual_folder} does not '
+          f'The data set {self.name} is missing: {manual_folder} does not '
           f'exist, and {self.HUB_REPO} cannot be downloaded ({reason}).\n'
           'On a machine with a network, run\n'
           f'  hf download {self.HUB_REPO} --repo-type dataset --revision '
           f'{self.HUB_REVISION} --local-dir {manual_folder}\n'
           'and copy the folder here if that is another machine. Or write '
-          f'{splits} with the fields {", ".join(self.FIELDS)} into it.'
+          f'{splits} with the fields {", ".join(self.FIELDS)} into the folder.'
       ) from error
 
 
@@ -158,37 +158,37 @@ def read_rows(
     path: pathlib.Path, fields: Mapping[str, tuple[FieldType, ...]],
     max_letters: int = FilesBuilder.MAX_LETTERS,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-  """Yields the place and the fields of each row, with checked types."""
+  """Yields (file and row number, fields) of each row, with checked types."""
   if path.suffix == '.parquet':
     rows = _read_parquet(path, fields)
   elif path.suffix == '.jsonl':
     rows = _read_json_lines(path, fields)
   else:
-    raise ValueError(f'{path} is neither .parquet nor .jsonl')
+    raise ValueError(f'{path}: expected a .parquet or .jsonl file.')
   for number, row in rows:
     place = f'{path}, row {number}'
     for field, kinds in fields.items():
       if not any(_has_type(row[field], kind) for kind in kinds):
         expected = ' or '.join(map(_type_name, kinds))
         raise ValueError(
-            f'{place}: expected {expected} in field {field!r}, '
-            f'found {_shown(row[field])}')
+            f'{place}: field {field!r} is {_describe(row[field])}; expected '
+            f'{expected}.')
       if not _is_unicode(row[field]):
         raise ValueError(
-            f'{place}: field {field!r} has half of a surrogate pair, which is '
-            'no letter')
+            f'{place}: field {field!r} has half of a surrogate pair; expected '
+            'valid Unicode.')
       letters = _num_letters(row[field])
       if letters > max_letters:
         raise ValueError(
-            f'{place}: field {field!r} has {letters} letters; at most '
-            f'{max_letters} are expected')
+            f'{place}: field {field!r} has {letters} letters; expected at most '
+            f'{max_letters}.')
     yield place, {field: row[field] for field in fields}
 
 
 def _find_files(
     folder: pathlib.Path, split_files: Mapping[str, Sequence[str]]
 ) -> dict[str, list[pathlib.Path]]:
-  """The files of each split."""
+  """Returns the files of each split."""
   names = sorted(
       path.relative_to(folder).as_posix()
       for path in folder.rglob('*') if path.is_file())
@@ -213,10 +213,10 @@ def _read_json_lines(
         row = json.loads(line)
       except ValueError as error:
         raise ValueError(
-            f'{place}: the line is no JSON in UTF-8; is the file cut off? '
-            f'({error})') from error
+            f'{place}: the line is not JSON in UTF-8 ({error}); is the file '
+            'truncated?') from error
       if not isinstance(row, dict):
-        raise ValueError(f'{place}: the line is no JSON object')
+        raise ValueError(f'{place}: the line is not a JSON object.')
       _check_fields(place, row, fields)
       yield number, row
 
@@ -226,7 +226,7 @@ def _read_parquet(
 ) -> Iterator[tuple[int, Row]]:
   number = 0
   try:
-    # As it is, it would hold all columns that are read, of the whole file.
+    # Pre-buffering would hold these columns of the whole file in memory.
     with parquet.ParquetFile(path, memory_map=True, pre_buffer=False) as file:
       _check_fields(f'{path}', file.schema_arrow.names, fields)
       for batch in file.iter_batches(_BATCH_ROWS, columns=list(fields)):
@@ -235,19 +235,21 @@ def _read_parquet(
           yield number, row
   except (pyarrow.ArrowException, OSError) as error:
     raise ValueError(
-        f'{path}, after row {number}: cannot be read; is the file cut off? '
-        f'({error})') from error
+        f'{path}, after row {number}: cannot be read ({error}); is the file '
+        'truncated?') from error
 
 
 def _check_fields(
     place: str, found: Collection[str], fields: Collection[str]) -> None:
   for field in fields:
     if field not in found:
-      raise ValueError(f'{place}: no field {field!r}; it has {sorted(found)}')
+      raise ValueError(
+          f'{place}: field {field!r} is missing; the file has '
+          f'{sorted(found)}.')
 
 
 def _has_type(value: Any, kind: FieldType) -> bool:
-  """Exactly; a bool is no int."""
+  """Whether a value has exactly this type; a bool is not an int."""
   if isinstance(kind, types.GenericAlias):
     item_kind, = kind.__args__
     return type(value) is list and all(
@@ -256,7 +258,7 @@ def _has_type(value: Any, kind: FieldType) -> bool:
 
 
 def _is_unicode(value: Any) -> bool:
-  """Whether all texts in a value can be encoded."""
+  """Whether all texts in a value are valid Unicode."""
   try:
     json.dumps(value, ensure_ascii=False, default=str).encode()
   except UnicodeEncodeError:
@@ -265,7 +267,7 @@ def _is_unicode(value: Any) -> bool:
 
 
 def _num_letters(value: Any) -> int:
-  """Of all texts in a value."""
+  """Counts the letters of all texts in a value."""
   if isinstance(value, str):
     return len(value)
   if isinstance(value, dict):
@@ -279,6 +281,5 @@ def _type_name(kind: FieldType) -> str:
   return str(kind) if isinstance(kind, types.GenericAlias) else kind.__name__
 
 
-def _shown(value: Any) -> str:
-  """A value in a message."""
+def _describe(value: Any) -> str:
   return f'{type(value).__name__} {text.shorten(repr(value), 80)}'

@@ -1,29 +1,25 @@
-"""Strict parsing of what agents and their programs write.
+"""Strict parsing of the texts of agents and of the output of their programs.
 
 Three grammars, parsed by `json` and plain string search, never `eval`:
 
   program  The last fenced block of the reply: a line "```python", lines that
-           do not start with "```", and a line "```". An unclosed block is no
-           program. Blocks with other names than python are read by
-           `blocks_of`.
-  answer   The last line of the reply that starts with "####" and whose rest
-           is one JSON value other than null. Headings such as "#### Step 1"
-           are passed over; text after the answer is allowed.
-  box      What the last closed "\\boxed{...}" of the reply holds. Braces nest;
-           "\\{" and "\\}" are no braces.
+           do not start with "```", and a line "```". An unclosed block is not a
+           program. `blocks_of` reads blocks with any name.
+  answer   The last line of the reply that starts with "####", followed by one
+           JSON value other than null. Headings such as "#### Step 1" are
+           skipped, and text after the answer is allowed.
+  box      The content of the last closed "\\boxed{...}" of the reply. Braces
+           nest; "\\{" and "\\}" are not braces.
 
-The reply is what stands after the last `</think>`; its first line begins there.
-A text without that tag is a reply as a whole. If a `<think>` is not closed,
-there is no reply: neither what stands before it nor what stands after it
-counts. Blocks do not nest: one `</think>` closes all that is open, also what
-the prompt opened. A tag is a tag wherever it stands. In a string literal of a
-program, `</think>` cuts the program in two, so it is lost, and `<think>` leaves
-no reply. When the prompt opens the thinking and the text ends before it is
-closed, the text has no tag and is taken for a reply.
+The reply is the text after the last `</think>`, or the whole text without that
+tag. If a `<think>` is not closed, there is no reply. Thinking does not nest:
+one `</think>` closes every open tag, including one in the prompt. A tag counts
+anywhere, also in a string literal of a program: `</think>` there cuts the
+program in two and `<think>` leaves no reply. If the prompt opens the thinking
+and the text ends before closing it, the text has no tag and counts as a reply.
 
-Lines end with LF or CRLF; blanks after a fence are allowed. A parser returns
-None when the text does not follow the grammar; what that costs is the
-environment's business.
+Lines end with LF or CRLF, and blanks after a fence are allowed. A parser
+returns None if the text does not follow the grammar.
 """
 
 import json
@@ -39,25 +35,25 @@ _BLOCK = re.compile(
 
 
 def reply(text: str) -> str:
-  """What stands behind the thinking; nothing where that is not closed."""
-  behind = text.rpartition(THINK_END)[2]
-  return '' if THINK_START in behind else behind
+  """Returns the text after the thinking; '' if the thinking is not closed."""
+  after = text.rpartition(THINK_END)[2]
+  return '' if THINK_START in after else after
 
 
 def last_program(text: str) -> str | None:
-  """The source of the last closed python block."""
+  """Returns the source of the last closed python block."""
   blocks = [source for name, source in blocks_of(text) if name == 'python']
   return blocks[-1] if blocks else None
 
 
 def blocks_of(text: str) -> list[tuple[str, str]]:
-  """Name and lines of every closed block whose fence has a name."""
+  """Returns (name, lines) of every closed block whose fence has a name."""
   return _BLOCK.findall(reply(text))
 
 
 def last_answer(text: str) -> Any | None:
-  """The JSON value of the last answer line."""
-  # Not splitlines(), which also cuts at characters that JSON text may hold.
+  """Returns the JSON value of the last answer line."""
+  # splitlines() would also split at characters that JSON text may hold.
   for line in reversed(reply(text).split('\n')):
     if line.startswith(ANSWER_MARKER):
       value = parse_json(line.removeprefix(ANSWER_MARKER))
@@ -67,7 +63,7 @@ def last_answer(text: str) -> Any | None:
 
 
 def last_boxed(text: str) -> str | None:
-  r"""What the closed \boxed{...} holds that begins last."""
+  r"""Returns the content of the closed \boxed{...} that starts last."""
   text = reply(text)
   open_braces, last_start, last = [], -1, None
   for match in _BOX_OR_BRACE.finditer(text):
@@ -83,13 +79,13 @@ def last_boxed(text: str) -> str | None:
 
 
 def last_json_line(text: str) -> Any | None:
-  """The JSON value on the last line that is not blank."""
+  """Returns the JSON value on the last line that is not blank."""
   lines = text.rstrip().rsplit('\n', 1)
   return parse_json(lines[-1])
 
 
 def parse_json(text: str) -> Any | None:
-  """One JSON value, or None; numbers that are not finite are refused."""
+  """Returns one JSON value; None for anything else or a non-finite number."""
   try:
     return json.loads(
         text, parse_constant=_refuse_constant, parse_float=_finite_float)
@@ -98,10 +94,10 @@ def parse_json(text: str) -> Any | None:
 
 
 def shorten(text: str, limit: int) -> str:
-  """`text`, its middle cut out where it is longer than `limit` bytes in UTF-8.
+  """Cuts the middle out of a text that is longer than `limit` UTF-8 bytes.
 
-  In bytes, since one character may take several tokens, and hardly any byte
-  takes more than one.
+  The limit counts bytes, because a character may take several tokens and hardly
+  any byte takes more than one.
   """
   encoded = text.encode(errors='replace')
   if len(encoded) <= limit:

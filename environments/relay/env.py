@@ -1,17 +1,17 @@
-"""Relay: a game so small that all its values are known.
+"""Relay: a game so small that the value of every action is known.
 
-In every turn a *caller*, who alone sees the turn's letter, calls a letter; a
-*runner*, who sees that call alone, answers with a letter, and is paid when it
-is the turn's. Or it answers '+', once, in the place of a letter: that is paid
-nothing, and doubles what later turns pay. So whoever looks at the reward of the
-turn alone never says '+', though with three turns and more it is right to say
-it at once. `exact_values` has the value of every state and action under any
-policies.
+In every turn a *caller*, who alone sees the letter of the turn, calls a letter.
+A *runner*, who sees only the call, answers with a letter, and the team is paid
+if it is the letter of the turn. Once per episode the runner may answer '+'
+instead, which pays nothing and doubles the pay of later turns. A method that
+looks at the reward of the turn alone never learns to say '+', although with
+three or more turns the first turn is the right one to say it. `exact_values`
+computes the value of every state and action under any policies.
 
-Of the team 'pair' the runner acts after the caller. Of the team 'at_once', a
-Dec-POMDP, both act in one phase, so the runner answers the call of the turn
-before, for the letter of the turn before: the first turn pays nothing, and
-nobody answers the last call. The caller sees that letter, too.
+In the team 'pair' the runner acts after the caller. In the team 'at_once', a
+Dec-POMDP, both act in one phase: the runner answers the call of the previous
+turn, for its letter, so the first turn pays nothing and the last call has no
+answer. The caller also sees the previous letter.
 
 Reward terms, all in [0, 1]:
 
@@ -21,10 +21,9 @@ Reward terms, all in [0, 1]:
   called  caller  1 / turns for calling the letter; weight 0    the letter
                   in the preset `outcome`
 
-In the preset `outcome`, as in that of the games, nothing but the team's reward
-pays anybody.
+In the preset `outcome` only the team reward pays.
 
-`success`: every turn that can be paid was.
+`success`: every turn that can pay has paid.
 """
 
 from __future__ import annotations
@@ -52,13 +51,13 @@ class State:
   """A relay between two steps.
 
   Attributes:
-    task_id: the letters themselves.
-    letters: of all turns.
-    turn: turns that are over.
-    call: the letter that the runner is to answer; '' if there is none, '?' for
-      what was no letter.
-    boosted: '+' has been said.
-    num_paid: turns that were paid.
+    task_id: the letters.
+    letters: the letters of all turns.
+    turn: number of completed turns.
+    call: the call that the runner answers; '' without one, '?' for an invalid
+      one.
+    boosted: whether '+' has been said.
+    num_paid: number of turns that have paid.
   """
 
   task_id: str
@@ -83,11 +82,11 @@ class Relay:
 
   @property
   def delay(self) -> int:
-    """Turns between a call and the answer to it."""
+    """Turns between a call and its answer."""
     return int(len(self.phases) == 1)
 
   def answers(self, role: str) -> tuple[str, ...]:
-    """What a role may say."""
+    """The valid answers of a role."""
     return (*LETTERS, *(BOOST if self.boost and role == 'runner' else ''))
 
   def reset(self, task: env_api.Task) -> State:
@@ -102,7 +101,7 @@ class Relay:
     return [{'role': 'user', 'content': f'{role} {state.turn} {seen}{boosted}'}]
 
   def step(self, state: State, actions: Mapping[str, str]) -> env_api.Step:
-    known = {role: action in self.answers(role)
+    valid = {role: action in self.answers(role)
              for role, action in actions.items()}
     terms, local, changes = {}, dict.fromkeys(actions, 0.0), {'call': ''}
     if 'caller' in actions:
@@ -110,7 +109,7 @@ class Relay:
       terms['called'] = (
           float(call == state.letters[state.turn]) / self.max_turns)
       local['caller'] = self.weights.get('called', 0.0) * terms['called']
-      changes['call'] = call if known['caller'] else '?'
+      changes['call'] = call if valid['caller'] else '?'
     if 'runner' in actions:
       answered = state.turn - self.delay
       right = (
@@ -128,8 +127,9 @@ class Relay:
         state=after, team_reward=terms.get('paid', 0.0), local_rewards=local,
         reward_terms=terms, done=done, success=success,
         truncated=done and not success, outcomes={
-            role: env_api.Outcome.OK if it else env_api.Outcome.PARSE_ERROR
-            for role, it in known.items()})
+            role: env_api.Outcome.OK if is_valid
+            else env_api.Outcome.PARSE_ERROR
+            for role, is_valid in valid.items()})
 
   def show(self, state: State) -> dict[str, str]:
     return {
@@ -140,36 +140,36 @@ class Relay:
 def make_environment(
     *, team: str, max_turns: int, reward: str,
     sandbox: sandbox_lib.Sandbox | None, boost: bool = False) -> Relay:
-  """The environment that a config describes; `team` is one of `TEAMS`."""
+  """Builds the environment of a config; `team` is a key of `TEAMS`."""
   del sandbox  # No role writes programs.
   env_api.check_options(
       max_turns, team=(team, TEAMS), reward=(reward, REWARDS))
   relay = Relay(max_turns, boost, REWARDS[reward], TEAMS[team])
   if max_turns <= relay.delay:
     raise ValueError(
-        f'environment.team={team!r} with {max_turns} turns: no turn is paid; '
-        f'it needs {relay.delay + 1}.')
+        f'environment.max_turns={max_turns}: expected at least '
+        f'{relay.delay + 1} for the team {team!r}, or no turn pays.')
   return relay
 
 
 def tasks(max_turns: int) -> list[dict[str, Any]]:
-  """All tasks: every sequence of letters."""
+  """Returns all tasks: every sequence of letters."""
   words = map(''.join, itertools.product(LETTERS, repeat=max_turns))
   return [{'task_id': word, 'letters': word} for word in words]
 
 
-Policy = Mapping[str, np.ndarray]  # Prompt -> probability of each answer.
+Policy = Mapping[str, np.ndarray]  # Prompt -> probabilities of the answers.
 
 
 @dataclasses.dataclass(frozen=True)
 class Values:
-  """What is known of policies, over all tasks.
+  """Exact values of a policy, over all tasks.
 
   Attributes:
-    team_return: of an episode, the expected sum of the team's rewards.
-    visits: prompt -> expected visits in an episode.
-    advantages: prompt -> of each answer, the expected return of the team after
-      it less that before it. Of prompts that are visited.
+    team_return: expected sum of the team rewards of an episode.
+    visits: prompt -> expected number of visits in an episode.
+    advantages: prompt -> [A], the expected team return after each answer minus
+      the expected return before it; for prompts with visits.
   """
 
   team_return: float
@@ -177,7 +177,7 @@ class Values:
   advantages: dict[str, np.ndarray]
 
   def gradient(self, policy: Policy) -> dict[str, np.ndarray]:
-    """Of the team's return, for the logits of each prompt's answers."""
+    """Gradient of the team return for the logits of each prompt's answers."""
     return {
         prompt: self.visits[prompt] * policy[prompt] * advantage
         for prompt, advantage in self.advantages.items()}
@@ -185,12 +185,12 @@ class Values:
 
 @dataclasses.dataclass(frozen=True)
 class Position:
-  """A state that may be met, and all that may follow.
+  """A reachable state with all its successors.
 
   Attributes:
-    state: of the environment, before the end.
-    roles: who acts there.
-    steps: index of each role's answer -> what they lead to.
+    state: a state before the end.
+    roles: the roles that act.
+    steps: index of each role's answer -> step.
   """
 
   state: State
@@ -199,7 +199,7 @@ class Position:
 
 
 def positions(environment: Relay) -> list[Position]:
-  """All that may be met in any task; states before those that follow."""
+  """Returns all reachable positions, each before its successors."""
   found = []
   states = [environment.reset(task) for task in tasks(environment.max_turns)]
   for _, roles in itertools.product(
@@ -208,8 +208,8 @@ def positions(environment: Relay) -> list[Position]:
     layer = [
         Position(state, roles, {
             indices: environment.step(state, {
-                role: known[i]
-                for role, known, i in zip(roles, answers, indices)})
+                role: role_answers[i]
+                for role, role_answers, i in zip(roles, answers, indices)})
             for indices in itertools.product(*map(range, map(len, answers)))})
         for state in states]
     found += layer
@@ -220,7 +220,7 @@ def positions(environment: Relay) -> list[Position]:
 
 
 def prompts(environment: Relay) -> dict[str, tuple[str, ...]]:
-  """Every prompt that may occur -> its answers."""
+  """Every reachable prompt -> its answers."""
   return {
       prompt_of(environment, position.state, role): environment.answers(role)
       for position in positions(environment) for role in position.roles}
@@ -229,10 +229,7 @@ def prompts(environment: Relay) -> dict[str, tuple[str, ...]]:
 def visited(
     environment: Relay,
     policy: Policy) -> list[tuple[Position, float, list[np.ndarray]]]:
-  """All positions, with the probability that an episode meets them.
-
-  And with the probabilities of the answers of each role that acts there.
-  """
+  """Returns (position, probability, answer probabilities of each role)."""
   all_tasks = tasks(environment.max_turns)
   meets = {environment.reset(task): 1 / len(all_tasks) for task in all_tasks}
   found = []
@@ -250,12 +247,12 @@ def visited(
 
 
 def joint_probabilities(tables: Sequence[np.ndarray]) -> np.ndarray:
-  """[A, ...] of the answers [A] of roles that answer independently."""
+  """Outer product of the probabilities [A] of independent roles."""
   return functools.reduce(np.multiply.outer, tables)
 
 
 def exact_values(environment: Relay, policy: Policy) -> Values:
-  """Enumerates all tasks and all that can happen in them."""
+  """Computes exact values by enumerating all tasks and answers."""
   visits, returns, values = {}, {}, {}
   for position, probability, tables in reversed(visited(environment, policy)):
     joint = joint_probabilities(tables)
@@ -285,5 +282,5 @@ def exact_values(environment: Relay, policy: Policy) -> Values:
 
 
 def prompt_of(environment: Relay, state: State, role: str) -> str:
-  """What a role is shown."""
+  """The prompt of a role as text."""
   return environment.observe(state, role)[0]['content']

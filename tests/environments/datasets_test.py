@@ -1,6 +1,6 @@
 """Loading tasks: plain values, splits, one preparation, clear errors.
 
-This file is itself the builder module of a small data set, `letters`.
+This file is also the builder module of a small data set, `letters`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ROWS = [
 
 
 class Builder(tfds.core.GeneratorBasedBuilder):
-  """Every kind of value that a task row may hold."""
+  """Has every kind of value that a row may hold."""
 
   name = 'letters'
   VERSION = tfds.core.Version('1.0.0')
@@ -58,7 +58,7 @@ class Builder(tfds.core.GeneratorBasedBuilder):
   def _split_generators(self, dl_manager):
     with open(self.data_dir_root / 'preparations', 'a') as log:
       log.write('once\n')
-    time.sleep(0.5)  # Two processes that both write are sure to overlap.
+    time.sleep(0.5)  # Makes two writing processes overlap.
     return {
         'test': self._generate_examples(_ROWS),
         'train': self._generate_examples(_ROWS[:1]),
@@ -76,7 +76,7 @@ def data_dir(tmp_path_factory):
 def test_rows_come_back_as_plain_values_in_order(data_dir):
   tasks = datasets.load(__name__, 'test', data_dir)
   assert tasks == _ROWS
-  # Equality is not enough: numpy's integers equal Python's. JSON refuses them.
+  # numpy's integers equal Python's, but JSON refuses them.
   assert json.loads(json.dumps(tasks)) == _ROWS
 
 
@@ -116,9 +116,9 @@ def test_a_missing_import_of_a_builder_is_named(tmp_path, monkeypatch):
     datasets.load('nim_dataset_builder', 'test', str(tmp_path))
 
 
-def test_data_dir_may_begin_with_the_home(tmp_path, monkeypatch):
+def test_data_dir_expands_the_home_folder(tmp_path, monkeypatch):
   monkeypatch.setenv('HOME', str(tmp_path))
-  monkeypatch.chdir(tmp_path)  # Where a folder called ~ would do no harm.
+  monkeypatch.chdir(tmp_path)  # A folder called ~ would be created here.
   datasets.load(__name__, 'test', '~/data')
   assert (tmp_path / 'data' / 'letters').is_dir()
 
@@ -160,7 +160,7 @@ def test_neither_tensorflow_nor_jax_is_imported(data_dir):
   assert result.stdout == 'set()\n'
 
 
-def test_split_hash_sees_content_and_order_but_not_the_order_of_keys():
+def test_split_hash_ignores_only_the_order_of_keys():
   tasks = [{'task_id': 'a', 'pair': [1, 2]}, {'task_id': 'b', 'pair': [3, 4]}]
   # printf '[{"pair":[1,2],"task_id":"a"},{"pair":[3,4],"task_id":"b"}]' |
   #   sha256sum | cut -c -16
@@ -171,7 +171,7 @@ def test_split_hash_sees_content_and_order_but_not_the_order_of_keys():
   assert datasets.split_hash(tasks[::-1]) != expected
 
 
-def test_splits_hold_no_task_twice_and_do_not_change_the_ones_before():
+def test_splits_are_disjoint_and_independent_of_later_ones():
   def make(sizes):
     return datasets.make_splits(
         'dice', sizes, seed=0,

@@ -1,4 +1,4 @@
-"""Relay: its rules, and values that can be worked out by hand."""
+"""Relay: rules and hand-worked values."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ def make(max_turns=2, boost=False, reward='mixed', team='pair'):
 
 
 def play(environment, letters, *answers):
-  """Steps with answers of caller and runner in turn."""
+  """Steps with alternating answers of caller and runner."""
   state = environment.reset({'task_id': letters, 'letters': letters})
   steps = []
   for index, answer in enumerate(answers):
@@ -51,7 +51,7 @@ def impatient(prompt, answers):
   return honest(prompt, answers)
 
 
-def test_a_relay():
+def test_rewards_of_an_episode():
   steps = play(make(), 'ab', 'a', 'a', 'a', 'b')
   assert [step.team_reward for step in steps] == [0, 0.5, 0, 0.5]
   assert [step.local_rewards for step in steps] == [
@@ -72,7 +72,7 @@ def test_a_boost_costs_a_turn_and_doubles_the_later_ones():
       pytest.approx(1 / 6)] * 3
 
 
-def test_who_sees_what():
+def test_prompts():
   environment = make(boost=True)
   state = environment.reset({'task_id': 'ab', 'letters': 'ab'})
 
@@ -86,13 +86,13 @@ def test_who_sees_what():
   assert seen('caller') == 'caller 1 b+'
   state = environment.step(state, {'caller': 'what?'}).state
   assert seen('runner') == 'runner 1 ?+'
-  for answer in ('', 'c', '+', 'ab'):  # What is no letter, without a boost.
+  for answer in ('', 'c', '+', 'ab'):  # Invalid without a boost.
     for step in play(make(), 'ab', answer, answer):
       assert set(step.outcomes.values()) == {env_api.Outcome.PARSE_ERROR}
       assert {step.team_reward, *step.local_rewards.values()} == {0}
 
 
-def test_at_once_the_call_of_a_turn_is_answered_in_the_next():
+def test_at_once_a_call_is_answered_in_the_next_turn():
   environment = make(team='at_once')
   assert environment.phases == (environment.roles,)
   state = environment.reset({'task_id': 'ab', 'letters': 'ab'})
@@ -112,12 +112,12 @@ def test_at_once_the_call_of_a_turn_is_answered_in_the_next():
   assert (last.team_reward, last.done, last.success) == (0.5, True, True)
   last = environment.step(first.state, {'caller': 'b', 'runner': 'b'})
   assert (last.team_reward, last.success, last.truncated) == (0, False, True)
-  with pytest.raises(ValueError, match='it needs 2'):
+  with pytest.raises(ValueError, match='at least 2'):
     make(1, team='at_once')
 
 
-def test_advantages_at_once_are_those_worked_out_by_hand():
-  """All of a call's worth is in the next turn."""
+def test_advantages_at_once():
+  """The value of a call comes from the next turn."""
   environment = make(team='at_once', reward='outcome')
   values = relay.exact_values(environment, tables(environment, honest))
   assert values.team_return == pytest.approx(1 / 2)
@@ -133,20 +133,20 @@ def test_advantages_at_once_are_those_worked_out_by_hand():
     (3, True, impatient, 2 / 3),
     (2, True, impatient, 1 / 2),
 ])
-def test_returns_are_those_worked_out_by_hand(turns, boost, choose, expected):
+def test_returns(turns, boost, choose, expected):
   environment = make(turns, boost)
   values = relay.exact_values(environment, tables(environment, choose))
   assert values.team_return == pytest.approx(expected)
 
 
-def test_advantages_are_those_worked_out_by_hand():
+def test_advantages():
   environment = make(2)
   values = relay.exact_values(environment, tables(environment, honest))
-  # With an honest partner, a right letter is worth 1/2 more than a wrong one.
+  # With an honest partner a right letter is worth 1/2 more than a wrong one.
   assert values.advantages['caller 0 a'] == pytest.approx([0, -1 / 2])
   assert values.advantages['runner 1 b'] == pytest.approx([-1 / 2, 0])
   assert values.visits['caller 0 a'] == pytest.approx(1 / 2)
-  # With a partner who draws, a caller's letter is worth nothing.
+  # With a random runner a call is worth nothing.
   drawn = tables(environment, lambda prompt, answers: (
       honest if prompt.startswith('caller') else uniform)(prompt, answers))
   values = relay.exact_values(environment, drawn)
@@ -156,7 +156,7 @@ def test_advantages_are_those_worked_out_by_hand():
 
 @pytest.mark.parametrize('team', relay.TEAMS)
 @pytest.mark.parametrize('boost', [False, True])
-def test_the_gradient_is_that_of_the_return(boost, team):
+def test_gradient_agrees_with_finite_differences(boost, team):
   environment = make(2, boost, team=team)
   rng = np.random.default_rng(0)
   logits = {
@@ -183,7 +183,7 @@ def test_the_gradient_is_that_of_the_return(boost, team):
 
 
 @pytest.mark.parametrize('wrong', [{'team': 'solo'}, {'reward': 'dense'}])
-def test_what_a_relay_is_not(wrong):
+def test_invalid_arguments_are_named(wrong):
   given = {'team': 'pair', 'reward': 'mixed'} | wrong
   (key, value), = wrong.items()
   with pytest.raises(ValueError, match=f'environment.{key}={value!r}'):

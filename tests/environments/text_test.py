@@ -1,4 +1,4 @@
-"""The grammar of `environments.text`, against texts that models write."""
+"""The grammar of `environments.text`, on texts as models write them."""
 
 import time
 
@@ -6,7 +6,7 @@ import pytest
 
 from environments import text
 
-DEEP = 100_000  # More nesting than any parser's stack holds.
+DEEP = 100_000  # Nesting that overflows the stack of any parser.
 
 
 @pytest.mark.parametrize('given, program', [
@@ -15,17 +15,17 @@ DEEP = 100_000  # More nesting than any parser's stack holds.
     ('```python\n```', ''),
     ('```python\n\n```', '\n'),
     ('```python\na\n  b\n\nc\n```\n', 'a\n  b\n\nc\n'),
-    # The last block wins, closed ones only.
+    # The last closed block wins.
     ('```python\na\n```\nor\n```python\nb\n```', 'b\n'),
     ('```python\na\n```\n```python\nb', 'a\n'),
     ('```python\na\n```python\nb\n```', 'b\n'),
-    # Blocks of other languages are none of ours.
+    # Blocks of other languages are ignored.
     ('```\na\n```\n```python\nb\n```\n```text\nc\n```', 'b\n'),
     ('```python\na\n```\n```\n', 'a\n'),
     # Fences with blanks, and texts with CRLF.
     ('```python \t\na\n``` \t\n', 'a\n'),
     ('```python\r\na\r\nb\r\n```\r\n', 'a\r\nb\r\n'),
-    # Fences that begin no line are text.
+    # Fences inside a line are text.
     ('```python\nx = "```"\n ```\n```', 'x = "```"\n ```\n'),
     ('```python\n``\n```', '``\n'),
     ('```python\n# ß→😀\u2028\x0c\n```', '# ß→😀\u2028\x0c\n'),
@@ -42,7 +42,7 @@ def test_last_program(given, program):
     '```python3\nprint(1)\n```', ' ```python\nprint(1)\n```',
     'Here: ```python\nprint(1)\n```', '~~~python\nprint(1)\n~~~',
     '```python\nprint(1)\n```text\n'])
-def test_what_is_no_program(given):
+def test_malformed_program_is_none(given):
   assert text.last_program(given) is None
 
 
@@ -57,7 +57,7 @@ def test_what_is_no_program(given):
     ('#### false', False),
     ('#### ""', ''),
     ('#### "naïve ≤ \\u00df 😀"', 'naïve ≤ ß 😀'),
-    # JSON text may hold what other standards call the end of a line.
+    # JSON text may hold line separators of other standards.
     ('#### ["a\u2028b\x85c"]', ['a\u2028b\x85c']),
     ('I try.\n\n#### ["U"]\nThat is all.\n', ['U']),
     ('I try.\r\n#### ["U"]\r\nThat is all.\r\n', ['U']),
@@ -77,7 +77,7 @@ def test_what_is_no_program(given):
 ])
 def test_last_answer(given, answer):
   found = text.last_answer(given)
-  # True equals 1, so the types count too.
+  # True == 1, so types are compared too.
   assert (type(found), found) == (type(answer), answer)
 
 
@@ -90,11 +90,10 @@ def test_last_answer(given, answer):
     '#### \ufeff["U"]', '#### ["a\tb"]', '#### None', '#### NaN',
     '#### [1, Infinity]', '#### -Infinity', '#### 1e999', '#### [-1e999]',
     '#### 01', '#### __import__("os").getpid()',
-    # Huge values.
     *(pytest.param(f'#### {value}', id=value[:6]) for value in (
         '1' * 5000, '[' * DEEP, '[' * DEEP + ']' * DEEP,
         '{"a":' * DEEP + '1' + '}' * DEEP))])
-def test_what_is_no_answer(given):
+def test_malformed_answer_is_none(given):
   assert text.last_answer(given) is None
 
 
@@ -105,23 +104,21 @@ DRAFT, FINAL = '```python\na\n```\n#### 1\n', '```python\nb\n```\n#### 2'
     (FINAL, True),
     (f'<think>\n{DRAFT}</think>\n\n{FINAL}', True),
     (f'<think>\n\n</think>\n\n{FINAL}', True),
-    # Opened in the prompt; on the line of the tag; two blocks; nested ones,
-    # where what the inner one leaves open is closed with it.
+    # Opened in the prompt; on the line of the tag; two blocks; nested tags.
     (f'{DRAFT}</think>\n{FINAL}', True),
     (f'</think>{FINAL}', True),
     (f'<think>\n{DRAFT}</think>\n{DRAFT}<think>\nhm\n</think>\n{FINAL}', True),
     (f'<think>\n<think>\nhm\n</think>\n{FINAL}', True),
     (f'<think>\n<think>\n</think>\n{DRAFT}</think>\n{FINAL}', True),
-    (f'< think>\n</ think>\n<THINK>\n{FINAL}', True),  # No tags.
+    (f'< think>\n</ think>\n<THINK>\n{FINAL}', True),  # Not tags.
     # Not closed.
     (f'<think>\n{DRAFT}', False),
     (f'{DRAFT}<think>\nhm', False),
     (f'<think>\nhm\n</think>\n{DRAFT}<think>\n{DRAFT}', False),
-    # Nothing behind the tag.
+    # Nothing after the tag.
     (f'{DRAFT}<think>\n{DRAFT}</think>', False),
     (f'{DRAFT}</think>', False)])
-def test_thinking_does_not_count(given, counts):
-  # Bite: the last answer of the whole text; a block that is not closed.
+def test_thinking_is_ignored(given, counts):
   assert text.last_program(given) == ('b\n' if counts else None)
   assert text.last_answer(given) == (2 if counts else None)
 
@@ -148,7 +145,7 @@ def test_tags_in_a_program_are_tags():
     ('["U"]\n', ['U']),
     ('["U"]\r\n \t\n', ['U']),
     ('searching\nlength 2\n["U", "D"]\n', ['U', 'D']),
-    ('<think>\n["U"]', ['U']),  # Of a program.
+    ('<think>\n["U"]', ['U']),  # A program does not think.
     ('["U"]\nnull', None),
     ('["U"]\ndone', None),
     ('path ["U"]', None),
@@ -165,7 +162,7 @@ def test_last_json_line(given, value):
 @pytest.mark.parametrize('part', [
     '```python\n', '```python\nx\n', 'x\n', '#### [\n', '#', '\n', '<think>',
     '</think>'])
-def test_long_texts_take_no_time(part):
+def test_long_texts_are_parsed_in_linear_time(part):
   given = '```python\n' + part * (200_000 // len(part))
   start = time.process_time()
   assert text.last_program(given) is None
@@ -180,7 +177,7 @@ def test_shorten():
       '01234 [... 1 characters cut ...] 6789x')
   assert text.shorten('a' * 300 + 'b' * 300, 100) == (
       'a' * 50 + ' [... 500 characters cut ...] ' + 'b' * 50)
-  # Of three bytes each, of which none is shown in part.
+  # Characters of three bytes are kept whole.
   assert text.shorten('€' * 3, 9) == '€€€'
   assert text.shorten('€' * 4, 9) == '€ [... 2 characters cut ...] €'
 
@@ -201,7 +198,7 @@ def test_last_boxed(given, box):
 
 @pytest.mark.parametrize('given', [
     r'\boxed{' * DEEP, '{' * DEEP + '}' * DEEP, '}' * DEEP])
-def test_boxes_are_found_in_one_pass(given):
+def test_boxes_are_parsed_in_linear_time(given):
   started = time.monotonic()
   assert text.last_boxed(given) is None
   assert time.monotonic() - started < 2

@@ -1,4 +1,4 @@
-"""The board games as tests play them: tasks, and moves of a known effect."""
+"""Cases of the board games for tests: tasks and moves of known effect."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class Case:
   """A game with a task.
 
   Attributes:
-    module: of the environment.
-    task: what an environment reads of a row.
-    unread: what else the row has; nobody is shown it.
+    module: the module of the environment.
+    task: the fields of a row that the environment reads.
+    unread: its other fields, which no prompt may show.
     first: a move that makes progress.
     second: a move that then solves the task.
-    progress: of both.
-    stdin: what a program reads after `first`.
-    malformed: JSON values that are no move.
-    solve: of any task, a move that solves it.
-    options: of the environment.
+    progress: total progress of both moves.
+    stdin: input of a program after `first`.
+    malformed: JSON values that are not moves.
+    solve: returns a move that solves any task.
+    options: options of the environment.
   """
 
   module: Any
@@ -56,7 +56,7 @@ class Case:
 
 
 def act(role: str, move: Any) -> str:
-  """The text with which a role makes or proposes a move, if there is one."""
+  """The text with which a role plays or proposes a move; None waits."""
   if move is None:
     return 'I wait.'
   move = json.dumps(move if isinstance(move, (list, tuple)) else [*move])
@@ -68,7 +68,7 @@ def act(role: str, move: Any) -> str:
 def play(
     environment: board_game.BoardGame, state: board_game.State,
     moves: Sequence[Any]) -> tuple[list[board_game.State], list[env_api.Step]]:
-  """All states and steps of a turn, with a move for each role."""
+  """Plays a turn with one move per role; returns all states and steps."""
   states, steps = [state], []
   for role, move in zip(environment.roles, moves, strict=True):
     steps.append(environment.step(states[-1], {role: act(role, move)}))

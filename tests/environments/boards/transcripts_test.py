@@ -1,9 +1,9 @@
-"""Golden transcripts: every word that is shown, and what an answer pays.
+"""Golden transcripts: all prompts and rewards of an episode.
 
   python -m tests.environments.boards.transcripts_test
 
-writes the files anew. Do so only when the prompts are meant to change, and
-train models/nano again.
+writes the files again. Do so only to change the prompts, and then train
+models/nano again.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ SOLUTION_9 = [[*map(int, row)] for row in (
     '534678912', '672195348', '198342567', '859761423', '426853791',
     '713924856', '961537284', '287419635', '345286179')]
 
-# File -> game, its options, team, task, and what the roles answer in turn.
+# File -> game, options, team, task, and the replies of the roles in order.
 TRANSCRIPTS = {
     'plan_path_pair': ('plan_path', {}, 'pair', MAZE, (
         'I try.\n```python\nprint(\'["R", "R", "R"]\')\n```',
@@ -54,7 +54,7 @@ TRANSCRIPTS = {
         'No.\n#### ["U", "R", "D"]', 'I wait.', '#### ["D"]')),
     'sokoban_solo': ('sokoban', {}, 'solo', ROOM, (
         'I push.\n#### ["U", "R", "D"]', 'I wait.')),
-    # The advisor's box goes to the wall, from where it never comes back.
+    # The advisor pushes the box to a wall, where it is stuck.
     'sokoban_trio': ('sokoban', {}, 'trio', ROOM, (
         'I wait.', '#### ["D", "R", "R", "R"]', '#### ["R", "D", "D"]')),
     'sudoku_pair': ('sudoku', {}, 'pair', GRID, (
@@ -80,7 +80,7 @@ def programs():
 
 
 def render(programs, game, options, team, task, answers):
-  """Plays an episode to its end and writes down all of it."""
+  """Plays an episode to its end and returns its transcript."""
   case = games.CASES[game]
   environment = dataclasses.replace(
       case, options=case.options | options).make(team, sandbox=programs)

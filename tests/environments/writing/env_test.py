@@ -1,4 +1,4 @@
-"""Writers: who sees what, what is paid, and in which phase."""
+"""Writers: prompts, phases and rewards of each team."""
 
 import pickle
 import re
@@ -13,8 +13,8 @@ SOURCE = 'My cat ate the cake and my sister laughs.'
 FIRST = 'The cat of a writer ate the whole cake.'
 SECOND = ('However, the sister laughs at the cat; thus she did not eat any '
           'cake made by him.')
-# 39 and 81 characters, 8 and 16 different words, contrast and cause, and more
-# common content words (cat, cake) than the cap asks for.
+# 39 and 81 characters, 8 and 16 different words, two categories of transitions,
+# and more common content words (cat, cake) than the cap.
 POINTS = {
     'structure': .5, 'ratio': 1, 'vocabulary': .5, 'transitions': .18,
     'jaccard': .6}
@@ -82,7 +82,7 @@ def test_pair():
       environment, state, 'detailed')
 
 
-def test_thinking_and_blanks_at_the_ends_do_not_count():
+def test_thinking_and_outer_blanks_are_ignored():
   environment = make()
   step = environment.step(reset(environment), {
       'concise': f'<think>\n{SECOND}\n</think>\n\n{FIRST}\n' + 99 * ' ',
@@ -94,7 +94,7 @@ def test_thinking_and_blanks_at_the_ends_do_not_count():
     ('', {}, PARSE_ERROR), (' \n', {}, PARSE_ERROR),
     (f'<think>{SECOND}', {}, PARSE_ERROR), ('Too short.', {}, OK),
     (FIRST, {'structure': .5}, OK)])
-def test_a_gate_is_no_success(second, points, outcome):
+def test_a_closed_gate_is_not_a_success(second, points, outcome):
   environment = make()
   step = environment.step(
       reset(environment), {'concise': FIRST, 'detailed': second})
@@ -170,7 +170,7 @@ def test_steps_are_picklable():
     actions = dict.fromkeys(environment.phases[0], FIRST)
     step = environment.step(state, actions)
     assert copy == environment
-    hash(step.state)  # Frozen through and through.
+    hash(step.state)  # Frozen at every level.
     assert pickle.loads(pickle.dumps(step)) == copy.step(state, actions)
 
 
@@ -190,7 +190,7 @@ def test_invalid_arguments_are_named(wrong, words):
     writing.make_environment(**arguments | wrong)
 
 
-def test_a_reader_is_shown_the_source_and_what_was_written():
+def test_show_has_the_source_and_the_texts():
   environment = make('pipeline')
   state = reset(environment)
   assert environment.show(state) == {'source': SOURCE}

@@ -1,4 +1,4 @@
-"""The writing rewards, against numbers that were worked out by hand."""
+"""Rewards of the writing tasks, against hand-worked numbers."""
 
 import pytest
 
@@ -6,13 +6,13 @@ from environments.writing import rewards
 
 
 def w(start, stop, tokens=0):
-  """Content words from w<start> up to w<stop>; the first again to `tokens`."""
+  """Content words w<start> to w<stop-1>, and the first repeated to `tokens`."""
   words = [f'w{i}' for i in range(start, stop)]
   return ' '.join(words + words[:1] * (tokens - len(words)))
 
 
 def padded(words, chars):
-  """`words` with signs behind the last to so many characters."""
+  """`words` with signs appended up to `chars` characters."""
   assert len(words) <= chars
   return words.ljust(chars, '!')
 
@@ -21,10 +21,10 @@ TWELVE = ('also namely essentially thus however next indeed overall likewise '
           'although unless meanwhile')
 STOP_8 = 'the a of to in is it and'
 STOP_16 = f'{STOP_8} was were has have he she they we'
-E8, E16 = w(0, 8), w(8, 24)  # Nothing in common, and half as many words.
+E8, E16 = w(0, 8), w(8, 24)  # Without common words.
 
-# Of both texts words and characters; points of structure, ratio, vocabulary,
-# transitions and jaccard; their sum; the level where scoring stopped.
+# Words and characters of both texts; points of structure, ratio, vocabulary,
+# transitions and jaccard; their sum; the level at which scoring stopped.
 TLDR = [
     # Tokens: 8 to 256 each.
     ('', 0, '', 0, 0, 0, 0, 0, 0, 0, 'structure'),
@@ -60,10 +60,10 @@ TLDR = [
     (w(0, 20), 200, w(20, 60, 90), 400, .5, 1, .5, 0, 0, 2, ''),
     (E8, 100, w(8, 16, 90), 320, .5, 1, 0, 0, 0, 1.5, 'vocabulary'),
     ('W0 w0 W1 w1 W2 w2 W3 w3', 100, w(8, 16), 200, .5, 1, .5, 0, 0, 2, ''),
-    # Stop words count here: with them 16 to 8.
+    # Stop words count as different words.
     (STOP_8, 100, E16, 200, .5, 1, .5, 0, 0, 2, ''),
     ('! ! ! ! ! ! ! !', 100, E16, 200, .5, 1, 0, 0, 0, 1.5, 'vocabulary'),
-    # Categories in the second text: 0.4 x (0.4, and 0.05 for each more).
+    # Categories in the second text: 0.4 x (0.4 + 0.05 per additional one).
     (E8, 100, E16 + ' However,', 200, .5, 1, .5, .16, 0, 2.16, ''),
     (E8, 100, E16 + ' however but yet', 200, .5, 1, .5, .16, 0, 2.16, ''),
     (E8, 100, E16 + ' however thus', 200, .5, 1, .5, .18, 0, 2.18, ''),
@@ -82,14 +82,15 @@ TLDR = [
     (E8, 100, w(0, 16), 200, .5, 1, .5, 0, .6, 2.6, ''),
     (E8.upper(), 100, w(0, 16), 200, .5, 1, .5, 0, .6, 2.6, ''),
     (E8 + ' the', 100, E16 + ' the w99', 200, .5, 1, .5, 0, 0, 2, ''),
-    # No content words at all.
+    # No content words.
     (STOP_8, 100, STOP_16, 200, .5, 1, .5, 0, .6, 2.6, ''),
-    # All that can be reached.
+    # The maximum.
     (E8, 100, f'{w(0, 16)} {TWELVE}', 200, .5, 1, .5, .38, .6, 2.98, ''),
 ]
 
 F, S = w(0, 128), w(128, 256)
-# Without transitions and jaccard, in both versions; then the ratio of each.
+# Characters of the second text; points of the ratio in both versions; None if
+# scoring stops.
 ARXIV_RATIOS = [
     (799, None, None), (800, 0, 0), (900, .5, .2), (999, .995, .398),
     (1000, 1, .4), (1050, 1, .5), (1299, 1, .998), (1300, 1, 1), (1350, .75, 1),
@@ -156,29 +157,27 @@ def test_tldr(row):
   check('tldr', *row)
 
 
-@pytest.mark.parametrize('row', [
-    *(row for row in ARXIV),
-    *((F, 1000, S, chars, .5, a or 0, 0 if a is None else .5, 0, 0,
-       .5 if a is None else 1 + a, 'ratio' if a is None else '')
-      for chars, a, _ in ARXIV_RATIOS)])
-def test_arxiv_a(row):
-  check('arxiv_a', *row)
+# ARXIV has 1300 to 1000 characters, for which both versions pay the maximum.
+@pytest.mark.parametrize('kind', ['arxiv_a', 'arxiv_b'])
+@pytest.mark.parametrize('row', ARXIV)
+def test_arxiv(kind, row):
+  check(kind, *row)
 
 
-# ARXIV has 1300 to 1000 characters, for which both versions pay all.
-@pytest.mark.parametrize('row', [
-    *(row for row in ARXIV),
-    *((F, 1000, S, chars, .5, b or 0, 0 if b is None else .5, 0, 0,
-       .5 if b is None else 1 + b, 'ratio' if b is None else '')
-      for chars, _, b in ARXIV_RATIOS)])
-def test_arxiv_b(row):
-  check('arxiv_b', *row)
+@pytest.mark.parametrize('num_chars, ratio_a, ratio_b', ARXIV_RATIOS)
+def test_versions_of_arxiv_differ_in_the_window_of_the_ratio(
+    num_chars, ratio_a, ratio_b):
+  for kind, ratio in (('arxiv_a', ratio_a), ('arxiv_b', ratio_b)):
+    if ratio is None:
+      check(kind, F, 1000, S, num_chars, .5, 0, 0, 0, 0, .5, 'ratio')
+    else:
+      check(kind, F, 1000, S, num_chars, .5, ratio, .5, 0, 0, 1 + ratio, '')
 
 
 @pytest.mark.parametrize('second, points', [
     (E16 + ' also', .18), (E16 + ' person', .16), (E16 + ' butter', .16),
     (E16, 0)])
-def test_substrings_count_where_the_released_matching_is_asked_for(
+def test_substring_matching_finds_transitions_inside_words(
     second, points):
   scores = rewards.score(
       padded(E8, 100), padded(second, 200), rewards.SPECS['tldr'], 'substring')
@@ -196,7 +195,7 @@ def test_paper_metrics():
 @pytest.mark.parametrize('tokens_1, tokens_2, stopped', [
     (7, 40, 'structure'), (8, 40, ''), (40, 100, ''), (41, 100, 'structure'),
     (8, 15, 'structure'), (8, 16, ''), (40, 101, 'structure')])
-def test_posts_are_short(tokens_1, tokens_2, stopped):
+def test_numbers_of_tokens_of_posts(tokens_1, tokens_2, stopped):
   scores = rewards.score(
       padded(w(0, tokens_1), 400), padded(w(0, tokens_2), 800),
       rewards.SPECS['posts'])

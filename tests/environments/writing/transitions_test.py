@@ -1,4 +1,4 @@
-"""Transition words: the lists, and the two ways to match them."""
+"""Transition words: the lists and the two ways of matching them."""
 
 import itertools
 
@@ -7,7 +7,7 @@ import pytest
 from environments.writing import transitions
 
 
-def test_lists():
+def test_lists_have_no_duplicates():
   entries = list(itertools.chain(*transitions.CATEGORIES.values()))
   assert len(transitions.CATEGORIES) == 12
   assert len(entries) == len(set(entries))
@@ -16,7 +16,7 @@ def test_lists():
   assert 100 <= len(transitions.STOP_WORDS) <= 120
 
 
-def test_every_entry_is_found_by_itself():
+def test_every_entry_is_found_in_a_sentence():
   for category, entries in transitions.CATEGORIES.items():
     for entry in entries:
       for matching in transitions.MATCHING:
@@ -42,6 +42,6 @@ def test_matching(text, words, substring):
       substring.split())
 
 
-def test_unknown_matching():
-  with pytest.raises(ValueError, match="matching='stem' is not one of"):
+def test_unknown_matching_is_named():
+  with pytest.raises(ValueError, match="matching='stem'"):
     transitions.find_categories('so', 'stem')
