@@ -53,10 +53,6 @@ def check_run(config: Config) -> None:
       'rollout.temperature', rollout['temperature'],
       min_value=_LEAST_TEMPERATURE,
       advice='; candidates that are all alike teach nothing')
-  if rollout['read_of_cut'] not in ('all', 'nothing'):
-    raise errors.UserError(
-        f'rollout.read_of_cut={rollout["read_of_cut"]!r} is not one of '
-        "'all' and 'nothing'.")
   if rollout['kv_cache_dtype'] not in ('auto', 'int8'):
     raise errors.UserError(
         f'rollout.kv_cache_dtype={rollout["kv_cache_dtype"]!r} is not one of '

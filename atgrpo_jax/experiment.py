@@ -176,7 +176,7 @@ class Experiment:
         executor=self.executor, is_stopped=is_stopped,
         alpha=self.rollout.alpha,
         kv_cache_dtype=self.config.rollout.kv_cache_dtype,
-        keep_truncated=self.config.rollout.read_of_cut == 'all')
+        keep_truncated=self.config.rollout.keep_truncated)
 
   @property
   def critic_buckets(self) -> batching.Buckets:

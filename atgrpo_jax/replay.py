@@ -42,7 +42,7 @@ _MAY_DIFFER = (
     'environment.reward', 'environment.options', 'evaluation.temperature')
 # What an evaluation reads of these, and what a training step does not.
 _OF_EVALUATIONS = (
-    'seed', 'rollout.alpha', 'rollout.max_new_tokens', 'rollout.read_of_cut',
+    'seed', 'rollout.alpha', 'rollout.max_new_tokens', 'rollout.keep_truncated',
     'environment', 'evaluation.temperature')
 _OF_EVALUATIONS_ALONE = ('evaluation',)
 # What changes nothing that is sampled, on equal devices.
@@ -249,7 +249,7 @@ def _runner(
       run.runner(params, **how), environment=changed.environment,
       seed=changed.config.seed, alpha=changed.rollout.alpha,
       max_new_tokens=changed.config.rollout.max_new_tokens,
-      keep_truncated=changed.config.rollout.read_of_cut == 'all')
+      keep_truncated=changed.config.rollout.keep_truncated)
 
 
 def _find(

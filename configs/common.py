@@ -74,7 +74,7 @@ MAGRPO_SYSTEMS = {
     'maac': MAAC,
     'at_grpo': {
         'environment.team': 'pipeline', 'rollout.mode': 'tree',
-        'rollout.selection': 'acting_greedy',
+        'rollout.selection': 'greedy',
         'rollout.return_type': 'monte_carlo', 'rollout.num_continuations': 1,
         'rollout.discount': 1.0, 'advantage.group_key': 'env+agent+turn',
         'advantage.scale': 'std', 'loss.aggregation': 'token_mean',
@@ -275,10 +275,10 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.rollout.num_tasks = 128  # Of one step (E).
   # Candidates of one prompt, or parallel episodes of one task (K and G).
   c.rollout.group_size = 4
-  # Which candidate goes on: 'acting_greedy', 'team_greedy', 'softmax',
+  # Which candidate goes on: 'greedy', 'team_greedy', 'softmax',
   # 'uniform', 'epsilon_greedy' (tree); 'all' (parallel); 'all', 'team_greedy',
   # 'uniform', 'first' (joint).
-  c.rollout.selection = 'acting_greedy'
+  c.rollout.selection = 'greedy'
   c.rollout.selection_temperature = 1.0
   c.rollout.selection_epsilon = 0.1
   # 'immediate', 'monte_carlo' (tree), 'return_to_go' (parallel, joint),
@@ -297,9 +297,9 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.rollout.stop_above = config_dict.placeholder(float)
   c.rollout.temperature = 1.0
   c.rollout.max_new_tokens = 4096
-  # What the environment reads of an answer that these cut off: what there is of
-  # it ('all'), or an empty one ('nothing').
-  c.rollout.read_of_cut = 'all'
+  # Whether the environment reads a completion that reached max_new_tokens;
+  # otherwise it reads an empty one.
+  c.rollout.keep_truncated = True
   # Keys and values that are kept while sampling: as model.dtype ('auto'), or
   # 'int8', of which a run fits more groups and a TPU reads half as many bytes.
   c.rollout.kv_cache_dtype = 'auto'

@@ -91,7 +91,7 @@ def get_config(arg: str = ''):
     c.model.folder = 'models/reckoner'
     c.rollout.group_size = 8
     c.rollout.max_new_tokens = 48
-    c.rollout.read_of_cut = 'nothing'
+    c.rollout.keep_truncated = False
     c.optimizer.learning_rate = 3e-4
     # The last bucket leaves 48 of the model's positions for a candidate.
     c.buckets.prompt = (80, 160, 2000)

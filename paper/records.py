@@ -104,6 +104,9 @@ def read_workdirs(out: pathlib.Path) -> Records:
           'token_budget': _read_budget(workdir)}
     if 'after' in names:
       frame = pd.DataFrame(metrics.read(workdir))
+      # Stored columns keep the first name of this metric.
+      frame = frame.rename(columns=lambda name: str(name).replace(
+          '/zero_advantage', '/without_signal'))
       frame = frame.filter(regex=f'^({_STORED})$')
       _check_steps(frame, f'{workdir}/metrics.jsonl',
                    f'delete {workdir} and run it again')

@@ -12,7 +12,7 @@ from benchmarks import credit_methods
 from environments.relay import env as relay
 
 METHODS = {method.name: method for method in credit_methods.methods(4)}
-AT_GRPO = METHODS['tree, immediate, acting_greedy']
+AT_GRPO = METHODS['tree, immediate, greedy']
 GRPO = METHODS['parallel, episode_return, env']
 
 

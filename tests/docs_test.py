@@ -396,7 +396,7 @@ def test_deviations_beside_those_of_grpo(measured):
       _row(measured['credit'], 'parallel, episode_return, env', row['turns'],
            row['group_size'])['deviation'] / row['deviation']
       for row in measured['credit']['rows']
-      if row['method'] == 'tree, immediate, acting_greedy']
+      if row['method'] == 'tree, immediate, greedy']
   assert (round(max(ratios)), round(min(ratios))) == (6, 2)
   assert 'a sixth to a half of that of GRPO' in one_line(CREDIT)
 

@@ -436,7 +436,7 @@ def test_parallel_episodes_train(echo_folder, tmp_path):
       signal_of.add(task_id)
       tokens[role] += sum(len(c['ids']) for c in candidates)
   assert 0 < len(signal_of) <= 16 and len(episodes) == 16 * 16
-  assert line['first/without_signal'] == 1 - len(signal_of) / 16
+  assert line['first/zero_advantage'] == 1 - len(signal_of) / 16
   assert tokens == {role: line[f'{role}/tokens'] for role in tokens}
   assert line['rollout/success'] == np.mean([
       steps[-1]['terms']['success'] for steps in episodes.values()])
@@ -529,7 +529,7 @@ def _tokens(groups):
   return sum(len(c.completion) for group in groups for c in group.candidates)
 
 
-def _without_signal(groups):
+def _zero_advantage(groups):
   return [
       dataclasses.replace(group, candidates=tuple(
           dataclasses.replace(candidate, advantage=0.0)
@@ -542,7 +542,7 @@ def test_the_loss_is_the_mean_over_all_candidates(experiment, groups, caplog):
   assert 0 < len(with_signal) < len(groups) == 32
   state, metrics = _update(experiment, groups)
   assert metrics['groups'] == 32
-  assert metrics['groups_without_signal'] == 32 - len(with_signal)
+  assert metrics['groups_zero_advantage'] == 32 - len(with_signal)
   # Groups without an advantage are not computed.
   assert metrics['tokens'] == _tokens(with_signal)
   _, alone = _update(experiment, with_signal)
@@ -554,9 +554,9 @@ def test_the_loss_is_the_mean_over_all_candidates(experiment, groups, caplog):
 
   assert not caplog.messages
   first = experiment.initial_states()['shared']
-  state, metrics = _update(experiment, _without_signal(groups), first)
+  state, metrics = _update(experiment, _zero_advantage(groups), first)
   assert state is first
-  assert metrics == {'groups': 32, 'groups_without_signal': 32}
+  assert metrics == {'groups': 32, 'groups_zero_advantage': 32}
   message, = caplog.messages
   assert 'Step 1, shared' in message
 
@@ -576,9 +576,9 @@ def test_the_kl_penalty_applies_to_groups_without_advantage(
   assert far['loss'] > same['loss'] + 0.01
 
   # Bite: leaving out groups without an advantage.
-  state, metrics = _update(penalised, _without_signal(groups), reference=other)
+  state, metrics = _update(penalised, _zero_advantage(groups), reference=other)
   assert metrics['tokens'] == _tokens(groups)
-  assert metrics['groups_without_signal'] == 32
+  assert metrics['groups_zero_advantage'] == 32
   assert state.num_updates == 1 and metrics['grad_norm'] > 1e-4
   assert specs.loss(entropy_coefficient=0.1).has_penalty
 
@@ -694,12 +694,12 @@ def test_metrics(finished):
         line['first/groups'] + line['second/groups'])
     for role in ('first', 'second'):
       assert line[f'{role}/num_updates'] == line['step']
-      assert line[f'{role}/without_signal'] == pytest.approx(
-          line[f'{role}/groups_without_signal'] / line[f'{role}/groups'])
+      assert line[f'{role}/zero_advantage'] == pytest.approx(
+          line[f'{role}/groups_zero_advantage'] / line[f'{role}/groups'])
       # Each group with an advantage has mean 0 and deviation 1.
       assert line[f'{role}/advantage_mean'] == pytest.approx(0, abs=1e-6)
       assert line[f'{role}/advantage_std'] ** 2 == pytest.approx(
-          1 - line[f'{role}/without_signal'], abs=1e-5)
+          1 - line[f'{role}/zero_advantage'], abs=1e-5)
     assert line['first/learning_rate'] == pytest.approx(5e-3)
   # Steps 1 and 2 repeat the validation of step 0; 3 and 4 show that of step 3.
   shown = [line['validation/success'] for line in lines]

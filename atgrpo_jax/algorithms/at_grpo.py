@@ -55,7 +55,7 @@ def play_task(
     # Select the candidate that continues.
     tree_lib.check_any_known(returns, node)
     chosen = spec.select(
-        returns, team_returns.astype(np.float32), runner.rng(group.key))
+        returns, team_returns.astype(np.float32), runner.node_rng(group.key))
     nodes.append(
         dataclasses.replace(node.with_returns([returns]), chosen=chosen))
     step = node.steps[chosen]

@@ -62,7 +62,8 @@ def _expand(
   continued = range(num_actions)
   if spec.selection != 'all':
     tree_lib.check_any_known(weighted, node)
-    chosen = spec.select(weighted, weighted, runner.rng(node.groups[0].key))
+    chosen = spec.select(
+        weighted, weighted, runner.node_rng(node.groups[0].key))
     node, continued = dataclasses.replace(node, chosen=chosen), [chosen]
   continued = [j for j in continued if not node.is_leaf(j)]
   if (spec.stop_above is not None and continued

@@ -21,7 +21,7 @@ RETURN_TYPES = {
 # Which candidate, or joint action, goes on in each mode.
 SELECTIONS = {
     'tree': (
-        'acting_greedy', 'team_greedy', 'softmax', 'uniform',
+        'greedy', 'team_greedy', 'softmax', 'uniform',
         'epsilon_greedy'),
     'parallel': ('all',),
     'joint': ('all', 'team_greedy', 'uniform', 'first'),
@@ -40,7 +40,7 @@ class RolloutSpec:
     mode: 'tree' is AT-GRPO (`at_grpo`); 'parallel' plays independent episodes
       (`grpo`); 'joint' is MAGRPO (`magrpo`).
     group_size: candidates of one prompt, or episodes of one task (G).
-    selection: which candidate's state goes on. In a tree, 'acting_greedy': the
+    selection: which candidate's state goes on. In a tree, 'greedy': the
       largest return (the paper); 'team_greedy': the largest team reward;
       'softmax': drawn with probability softmax(return /
       selection_temperature); 'uniform': drawn; 'epsilon_greedy': drawn with
@@ -148,7 +148,7 @@ class RolloutSpec:
     errors.check_number(
         'rollout.selection_temperature', self.selection_temperature,
         greater_than=0,
-        advice="; for the largest reward use selection='acting_greedy'")
+        advice="; for the largest reward use selection='greedy'")
     if not 0 <= self.selection_epsilon <= 1:
       raise errors.UserError(
           f'selection_epsilon={self.selection_epsilon} is no probability; '
@@ -182,7 +182,7 @@ class RolloutSpec:
       scaled = returns[known] / self.selection_temperature
       weights = np.exp(scaled - scaled.max())
       return int(rng.choice(known, p=weights / weights.sum()))
-    if self.selection in ('acting_greedy', 'epsilon_greedy'):
+    if self.selection in ('greedy', 'epsilon_greedy'):
       return int(known[np.argmax(returns[known])])
     raise NotImplementedError(f'No rule for selection={self.selection!r}.')
 

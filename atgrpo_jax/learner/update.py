@@ -123,7 +123,7 @@ def update_policy(
       update[0]['tokens'] = tokens
       updates.append(tuple(update))
   return state, Updates({
-      'groups': len(groups), 'groups_without_signal': sum(
+      'groups': len(groups), 'groups_zero_advantage': sum(
           not np.any(group.advantages) for group in groups)}, updates)
 
 

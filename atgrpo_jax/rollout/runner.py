@@ -318,7 +318,7 @@ class EpisodeRunner:
                     group.completions, group.logprobs, texts[index]))))
         for index, (key, group) in enumerate(zip(keys, sampled))))
 
-  def rng(self, key: types.GroupKey) -> np.random.Generator:
+  def node_rng(self, key: types.GroupKey) -> np.random.Generator:
     """A generator for choices at a node, from the seed, step and key."""
     return np.random.default_rng([
         self.seed, self.train_step, key.turn,

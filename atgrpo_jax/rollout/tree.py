@@ -255,7 +255,7 @@ def value_examples_of(trees: Sequence[Tree]) -> list[types.ValueExample]:
 def metrics(trees: Sequence[Tree]) -> dict[str, float]:
   """Success, returns, advantages and outcomes of a rollout, for the log.
 
-  `<role>/without_signal` is the fraction of baselines whose candidates all have
+  `<role>/zero_advantage` is the fraction of baselines whose candidates all have
   the advantage 0: of prompts in AT-GRPO, of tasks in plain GRPO.
   """
   groups = groups_of(trees)
@@ -275,7 +275,7 @@ def metrics(trees: Sequence[Tree]) -> dict[str, float]:
     of_role = [group for group in groups if group.key.role == role]
     values |= _role_metrics(role, of_role)
     compared = {group.baseline_id for group in of_role}
-    values[f'{role}/without_signal'] = 1 - (
+    values[f'{role}/zero_advantage'] = 1 - (
         len(with_signal & compared) / len(compared))
   return values
 

@@ -134,7 +134,7 @@ def test_selection_rules(valid):
   warm = allowed * np.exp(RETURNS / 0.7)
   team = np.eye(4)[2]
   for expected, selection, switches in (
-      (greedy, 'acting_greedy', {}), (team, 'team_greedy', {}),
+      (greedy, 'greedy', {}), (team, 'team_greedy', {}),
       (uniform, 'uniform', {}),
       (warm / warm.sum(), 'softmax', {'selection_temperature': 0.7}),
       (greedy, 'softmax', {'selection_temperature': 1e-3})
@@ -227,7 +227,7 @@ def test_the_team_is_judged_by_its_continuations_too():
   script = {
       'A/a turn 0 total 0': ('1', '9'),
       'A/b turn 0 total 1': ('0', '4'), 'A/b turn 0 total 9': ('0', '0')}
-  for selection, chosen in (('acting_greedy', 1), ('team_greedy', 0)):
+  for selection, chosen in (('greedy', 1), ('team_greedy', 0)):
     tree, _ = play_continued(
         script, 5, group_size=2, max_turns=1, selection=selection)
     root = tree.nodes[0]

@@ -223,7 +223,7 @@ def test_one_agent_is_grpo():
   joint, _ = play(environment, **changes)
   tree, _ = play(
       environment, group_key='env+agent+turn', mode='tree',
-      selection='acting_greedy', return_type='immediate', **changes)
+      selection='greedy', return_type='immediate', **changes)
   for ours, theirs in zip(joint['a', 0, 0].candidates,
                           tree['a', 0, 0].candidates, strict=True):
     ours, theirs = map(dataclasses.asdict, (ours, theirs))

@@ -12,8 +12,8 @@ from tests import specs
 @pytest.mark.parametrize('switches, words', [
     ({'group_size': 1}, 'group_size=1: an advantage compares'),
     ({'mode': 'bush'}, "mode='bush' is not one of ['tree', "),
-    ({'selection': 'greedy'},
-     "selection='greedy' is not one of ['acting_greedy', "),
+    ({'selection': 'best'},
+     "selection='best' is not one of ['greedy', "),
     ({'return_type': 'reward'},
      "return_type='reward' is not one of ['immediate', "),
     ({'return_type': 'return_to_go'},
@@ -22,8 +22,8 @@ from tests import specs
      "['immediate', 'monte_carlo'], or another mode."),
     ({'return_type': 'return_to_go', 'mode': 'joint', 'selection': 'first'},
      "return_type='return_to_go' with selection='first': a joint action that"),
-    ({'mode': 'joint', 'selection': 'acting_greedy'},
-     "selection='acting_greedy' with mode='joint': all joint actions go on"),
+    ({'mode': 'joint', 'selection': 'greedy'},
+     "selection='greedy' with mode='joint': all joint actions go on"),
     ({'joint_actions': 'paired'}, "is not one of ['aligned', 'cross']"),
     *(({name: value}, f"{name}={value!r} is of mode='joint' alone; leave")
       for name, value in (
