@@ -41,7 +41,6 @@ INSTALL_REQUIRES = [
     'optax>=0.2.8,<0.3',
     'orbax-checkpoint>=0.12.8,<0.13',
     'pyarrow>=26.0.1,<27',
-    'rich>=15,<16',
     'safetensors>=0.8,<0.9',
     'tensorboardX>=2.6.5,<3',
     'tensorflow-datasets>=4.9.10,<5',

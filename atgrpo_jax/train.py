@@ -122,7 +122,6 @@ def _train(
   workdir_lib.write_config(workdir, config.to_dict())
   references = load_references(experiment)
   checkpoints_lib.check_space(workdir, experiment.state_template())
-  workdir_lib.make_checkpoints(workdir)
   writer = metrics_lib.MetricsWriter(
       workdir, offset=meta.get('metrics_offset', 0 if is_resumed else None),
       writers=config.train.writers, config=config.to_dict())
@@ -134,9 +133,7 @@ def _train(
     loop.validation = _validate(experiment, states, validation_tasks, 0)
 
   # ---- Loop -----------------------------------------------------------------
-  progress = metrics_lib.Progress(
-      config.train.num_steps, num_done=loop.step,
-      fraction_done=loop.fraction_done(*limits))
+  progress = metrics_lib.Progress(config.train.num_steps)
   compiles, clock = metrics_lib.CompileCounter(), metrics_lib.StepClock()
   saved_step = loop.step
   values = json.loads(loop.unfinished) if loop.unfinished else None
@@ -201,7 +198,6 @@ def _train(
       with clock.part('checkpoint'):
         _save(experiment, checkpoints, states, loop, writer, workdir, limits)
       saved_step = loop.step
-  progress.close()
 
   # ---- End ------------------------------------------------------------------
   # A step that completes the run is saved only after its validation, because

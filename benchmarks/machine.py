@@ -1,7 +1,7 @@
-"""What the machine is, and what it can do, as cases of a benchmark.
+"""Measures the machine: matrix products per second and memory bandwidth.
 
-They are timed in turn with what is compared with them, since a shared machine
-is not the same a minute later.
+These cases are interleaved with the benchmark they are compared with, because
+the speed of a shared machine changes within a minute.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import jax.numpy as jnp
 
 from benchmarks import timing
 
-# Rows, inner and columns. The last two are those of the benchmarks' model: a
-# token of 64 rows, and a whole batch.
+# (rows, inner, columns). The last two occur in the benchmarks' model: one token
+# of 64 rows, and a whole batch.
 PRODUCTS = (
     (1024, 1024, 1024), (2048, 2048, 2048), (64, 256, 768), (5120, 256, 768))
-COPY_BYTES = 1 << 29  # More than a cache holds.
+COPY_BYTES = 1 << 29  # Larger than any cache.
 FLOPS, BYTES = 'GFLOP', 'GB'
 
 
@@ -34,13 +34,13 @@ def cases(
 def rates(
     found: Sequence[timing.Case],
     seconds: Sequence[dict[str, list[float]]]) -> timing.Amounts:
-  """What the machine did in a second at its best."""
+  """The best measured rates of the machine, per second."""
   return timing.Amounts(*(
       1e9 * timing.fastest(found, seconds, unit) for unit in (FLOPS, BYTES)))
 
 
 def describe() -> dict:
-  """What a result must say about where it comes from."""
+  """The provenance that is stored with every result."""
   device = jax.devices()[0]
   kind = device.device_kind
   if device.platform == 'cpu':
@@ -57,14 +57,14 @@ def describe() -> dict:
 
 def _product(rows: int, inner: int, columns: int) -> timing.Case:
   flops = 2 * rows * inner * columns
-  # A small product is over before the clock can tell: several in a row, each
-  # with an operand of its own, so that none can be left out.
+  # A small product is shorter than the clock's resolution, so several run in a
+  # row, with different operands so that the compiler cannot drop any.
   times = max(1, int(2e9 / flops))
   left = jax.random.normal(jax.random.key(0), (rows, inner))
   right = jax.random.normal(jax.random.key(1), (times, inner, columns))
   multiply = jax.jit(
       lambda left, right: jax.lax.scan(
-          lambda total, one: (total + left @ one, None),
+          lambda total, matrix: (total + left @ matrix, None),
           jnp.zeros((rows, columns)), right)[0])
   return timing.Case(
       f'float32 product {rows} x {inner} x {columns}',
@@ -74,7 +74,7 @@ def _product(rows: int, inner: int, columns: int) -> timing.Case:
 
 
 def _copy(num_bytes: int) -> timing.Case:
-  # In place: the pages of a new array would be touched for the first time.
+  # In place, because the pages of a new array fault on the first write.
   add = jax.jit(lambda x: x + 1, donate_argnums=0)
   x = jnp.zeros(num_bytes // 4, jnp.float32)
 

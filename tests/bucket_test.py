@@ -107,7 +107,7 @@ def test_lease_has_one_holder(folder, leases, capsys):
   assert second.is_held()
   time.sleep(1.5)  # Longer than its lifetime: it is renewed.
   assert not second.take()
-  assert f':{os.getpid()}, ' in capsys.readouterr().out
+  assert f':{os.getpid()}; ' in capsys.readouterr().out
   first.check()
   first.close()
   assert not (folder / workdir_lib.LEASE).exists()
@@ -115,26 +115,15 @@ def test_lease_has_one_holder(folder, leases, capsys):
   second.check()
 
 
-def test_expired_lease_is_taken_over(folder, emulator, leases):
-  first, second = leases(), leases(3.0)
-  assert first.take()
-  emulator.age(_name(folder / workdir_lib.LEASE), 1)
+def test_lease_that_is_not_renewed_is_taken_over(folder, leases):
+  first, second = leases(), leases(1.0)
+  assert first.take()  # Renews after 15 s.
   start = time.monotonic()
   assert second.take()
-  assert time.monotonic() - start > 1.5  # It waited for the rest.
+  assert time.monotonic() - start > 1.0
   # The first holder does not delete the lease of the second.
   first.close()
   assert (folder / workdir_lib.LEASE).exists()
-
-
-def test_wrong_clock_takes_nothing_over(leases, monkeypatch):
-  first, second = leases(2.0), leases(2.0)
-  assert first.take()
-  age = second._age
-  monkeypatch.setattr(second, '_age', lambda: age() + 60)
-  assert not second.is_held()
-  assert not second.take()  # It sees a renewal.
-  first.check()
 
 
 @pytest.mark.parametrize('is_down, words', [
@@ -210,7 +199,6 @@ def test_killed_run_resumes_with_equal_results(
   process.send_signal(signal.SIGKILL)
   process.wait()
   assert 'still running' in report.read_run(folder)['state']
-  emulator.age(_name(folder / workdir_lib.LEASE), workdir_lib.LEASE_SECONDS)
   monkeypatch.setattr(workdir_lib, 'LEASE_SECONDS', 3.0)
 
   with api.Run(None, os.fspath(folder)) as run:

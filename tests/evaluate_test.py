@@ -236,9 +236,9 @@ def test_deleted_checkpoints_are_refused(
     echo_folder, tmp_path):
   experiment = echo.experiment(echo_folder)
   workdir_lib.write_config(tmp_path, experiment.config.to_dict())
-  (tmp_path / 'metrics.jsonl').write_text('{"step": 1}\n')
+  (tmp_path / 'metrics.jsonl').write_text('{"step": 1}\n' * 1000)
   for use in (evaluate.evaluate_run, export.export_run):
-    with pytest.raises(errors.UserError, match='1 steps.*were deleted'):
+    with pytest.raises(errors.UserError, match='1000 steps.*were deleted'):
       use(experiment, tmp_path)
   assert not (tmp_path / 'evals').exists()
   assert not (tmp_path / 'export').exists()

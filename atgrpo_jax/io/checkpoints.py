@@ -286,15 +286,13 @@ class Checkpoints:
 
   def _set_aside(self, step: int) -> None:
     """Renames a damaged step: it is kept, but never read again."""
-    aside, repeats = self._directory / f'{step}.corrupt', 1
-    while aside.exists():
-      repeats += 1
-      aside = self._directory / f'{step}.{repeats}.corrupt'
-    # All hosts choose the same name before the first host takes it.
-    multihost_utils.sync_global_devices(f'{aside.name} is free')
     if jax.process_index() == 0:
+      aside, repeats = self._directory / f'{step}.corrupt', 1
+      while aside.exists():
+        repeats += 1
+        aside = self._directory / f'{step}.{repeats}.corrupt'
       (self._directory / str(step)).rename(aside)
-    multihost_utils.sync_global_devices(f'{aside.name} is taken')
+    multihost_utils.sync_global_devices(f'step {step} is set aside')
 
 
 class _NewestAndBest:

@@ -1,4 +1,4 @@
-"""Metrics of a run: the record, other writers, the terminal, and timers.
+"""Metrics of a run: the record, other writers, timers, and progress.
 
 `metrics.jsonl` in the workdir is the record: one JSON object per step,
 `{"step": 3, "train/loss": 0.25, ...}`, with null for NaN and infinity. It holds
@@ -21,13 +21,10 @@ import importlib
 import json
 import pathlib
 import resource
-import sys
 import time
-from typing import Any, Protocol
+from typing import Any
 
 import jax
-from rich import console as rich_console
-from rich import progress as rich_progress
 from tensorboardX import event_file_writer
 from tensorboardX.proto import event_pb2
 from tensorboardX.proto import summary_pb2
@@ -114,19 +111,8 @@ def read(workdir: pathlib.Path) -> list[dict[str, float]]:
         'restore the file.') from error
 
 
-# Writers beside the record.
-
-
-class Writer(Protocol):
-  """The part of clu's `MetricWriter` that is used here."""
-
-  def write_scalars(self, step: int, values: Mapping[str, float]) -> None:
-    """Writes name -> number; a resumed run repeats steps."""
-
-  def flush(self) -> None:
-    """Returns when everything written is safe."""
-
-  def close(self) -> None: ...
+# Writers beside the record, with the methods of clu's MetricWriter: a resumed
+# run repeats steps in `write_scalars`, and `flush` returns when all is safe.
 
 
 class TensorBoard:
@@ -200,7 +186,7 @@ _WRITERS = {'tensorboard': TensorBoard, 'wandb': WandB}
 
 def make_writers(
     names: Sequence[str], workdir: pathlib.Path, config: Mapping[str, Any],
-    first_step: int | None) -> list[Writer]:
+    first_step: int | None) -> list[Any]:
   """Makes the writers of a run.
 
   Args:
@@ -213,7 +199,7 @@ def make_writers(
   Raises:
     UserError: a name is unknown, or its package is not installed.
   """
-  def make(name: str) -> Writer:
+  def make(name: str) -> Any:
     if name in _WRITERS:
       return _WRITERS[name](workdir, config, first_step)
     with _user_module(name) as make_writer:
@@ -234,7 +220,7 @@ def check_writers(names: Sequence[str]) -> None:
 
 
 @contextlib.contextmanager
-def _user_module(name: str) -> Iterator[Callable[..., Writer]]:
+def _user_module(name: str) -> Iterator[Callable[..., Any]]:
   """Yields the module's `make_writer`; its errors become a UserError."""
   try:
     yield importlib.import_module(name).make_writer
@@ -345,29 +331,17 @@ def peak_memory() -> dict[str, float]:
 
 
 class Progress:
-  """Progress of a run: a bar on a terminal, otherwise one line per step."""
+  """Prints one line per step."""
 
-  def __init__(
-      self, num_steps: int, *, num_done: int = 0, fraction_done: float = 0.0):
-    """Shows `num_done` of `num_steps` steps; 0 for an unknown number."""
+  def __init__(self, num_steps: int):
+    """`num_steps` is the length of the run, or 0 if it is unknown."""
     self._total = f'/{num_steps}' if num_steps else ''
     self._first: tuple[float, float] | None = None
-    self._bar = None
-    if sys.stdout.isatty():
-      self._bar = rich_progress.Progress(
-          rich_progress.TextColumn('step {task.fields[steps]}'),
-          rich_progress.BarColumn(),
-          rich_progress.TextColumn('{task.description}'),
-          console=rich_console.Console())
-      self._task = self._bar.add_task(
-          'compiling', total=1.0, completed=fraction_done,
-          steps=f'{num_done}{self._total}')
-      self._bar.start()
 
   def update(
       self, num_done: int, *, fraction_done: float,
       values: Mapping[str, float]) -> None:
-    """Shows the last step.
+    """Prints the metrics of the last step and the time left.
 
     Training success is best-of-G; validation success is not. Listed are the
     parts that took at least 5 % of the step, and the number of compiled
@@ -397,14 +371,4 @@ class Progress:
       pace = (now - first_time) / (fraction_done - first_fraction)
       left = round(max(0.0, pace * (1 - fraction_done)))
       text += f'  {datetime.timedelta(seconds=left)} left'
-    if self._bar is None:
-      print(f'step {num_done}{self._total}  {text}', flush=True)
-    else:
-      self._bar.update(
-          self._task, completed=fraction_done, description=text,
-          steps=f'{num_done}{self._total}')
-
-  def close(self) -> None:
-    """Restores the terminal."""
-    if self._bar is not None:
-      self._bar.stop()
+    print(f'step {num_done}{self._total}  {text}', flush=True)

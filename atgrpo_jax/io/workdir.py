@@ -29,8 +29,6 @@ REPORT = 'report.html'
 LEASE = 'lease'
 LEASE_SECONDS = 60.0
 _RENEWALS = 4
-# A bucket has no empty folders. This object stands for that of checkpoints.
-_BEGUN = 'begun'
 
 # Keys, and sections of keys, that may change when a run is resumed.
 _MAY_CHANGE = ('evaluation', 'export', 'mesh', 'sandbox',
@@ -165,28 +163,16 @@ def check_exists(workdir: pathlib.Path) -> None:
 def check_checkpoints(workdir: pathlib.Path, every: int) -> None:
   """Raises UserError if steps are recorded but their checkpoints are deleted.
 
-  A run killed before its first checkpoint, after `every` steps, has an empty
-  folder and starts again from step 0.
+  A run killed before its first checkpoint, after `every` steps, starts again
+  from step 0.
   """
   metrics, folder = workdir / 'metrics.jsonl', workdir / 'checkpoints'
   num_steps = metrics.read_bytes().count(b'\n') if metrics.exists() else 0
-  is_empty = folder.exists() and not (
-      {path.name for path in folder.iterdir()} - {_BEGUN})
-  if num_steps and (not folder.exists() or is_empty and num_steps > every):
+  if num_steps > every and not any(folder.glob('*')):
     raise errors.UserError(
         f'{metrics} has {num_steps} steps, but their checkpoints in {folder} '
         'were deleted; restore them to resume, or start again after `rm -r '
         f'{shlex.quote(str(workdir))}`.')
-
-
-def make_checkpoints(workdir: pathlib.Path) -> None:
-  """Makes the folder of checkpoints, which `check_checkpoints` looks for."""
-  if not hosts.is_first():
-    return
-  folder = workdir / 'checkpoints'
-  folder.mkdir(exist_ok=True)
-  if files.is_remote(folder):
-    (folder / _BEGUN).write_text('')
 
 
 class Lock:
@@ -236,9 +222,9 @@ def is_in_use(workdir: pathlib.Path) -> bool:
 class Lease:
   """The lease on a folder of a bucket, held from `take` to `close`.
 
-  A holder that was killed or cut off stops renewing. After `seconds` another
-  process may take over. The clocks of the bucket and of this host may differ,
-  so it first watches the object for a third of that time.
+  A holder that was killed or cut off stops renewing, so another process may
+  take over a lease that it has watched for `seconds` without a renewal. Clocks
+  are not compared.
   """
 
   def __init__(self, folder: pathlib.Path, seconds: float | None = None):
@@ -250,36 +236,37 @@ class Lease:
     self._folder, self._seconds = folder, seconds or LEASE_SECONDS
     self._interval = self._seconds / _RENEWALS
     self._retry = retry.DEFAULT_RETRY.with_timeout(self._interval)
-    bucket, _, name = os.fspath(folder / LEASE).removeprefix(
+    bucket, _, self._name = os.fspath(folder / LEASE).removeprefix(
         'gs://').partition('/')
-    self._blob = storage.Client().bucket(bucket).blob(name)
+    self._bucket = storage.Client().bucket(bucket)
     self._generation = 0  # The object's version that we wrote; 0 for none.
     self._lost = ''
     self._closed = threading.Event()
     self._renewals = threading.Thread(target=self._renew, daemon=True)
 
   def is_held(self) -> bool:
-    """True if some process renewed it in time."""
-    age = self._age()
-    return age is not None and age <= self._seconds
+    """True if some process renewed it in time, by the clock of this host."""
+    blob = self._bucket.get_blob(self._name)
+    if blob is None:
+      return False
+    age = datetime.datetime.now(datetime.UTC) - blob.updated
+    return age.total_seconds() <= self._seconds
 
   def take(self) -> bool:
     """Waits until the lease is free and takes it; False if it is renewed."""
     seen, start = None, time.monotonic()
-    while (age := self._age()) is not None:
+    while blob := self._bucket.get_blob(self._name):
       if seen is None:
-        holder = (self._blob.metadata or {}).get('holder', 'another process')
-        print(f'{self._folder} is held by {holder}, which renewed its lease '
-              f'{max(0.0, age):.0f} s ago; it is taken over after '
+        holder = (blob.metadata or {}).get('holder', 'another process')
+        print(f'{self._folder} is held by {holder}; it is taken over after '
               f'{self._seconds:.0f} s without a renewal', flush=True)
-      elif seen != self._blob.generation:
+        seen = blob.generation
+      elif seen != blob.generation:
         return False
-      seen = self._blob.generation
-      watched = time.monotonic() - start
-      if age > self._seconds and watched > self._seconds / 3:
+      if time.monotonic() - start > self._seconds:
         break
       time.sleep(min(1.0, self._seconds / 20))
-    self._generation = self._blob.generation or 0
+    self._generation = blob.generation if blob else 0
     if not self._write():
       return False
     self._renewals.start()
@@ -301,30 +288,21 @@ class Lease:
     if self._generation and not self._lost:
       with contextlib.suppress(
           self._exceptions.PreconditionFailed, self._exceptions.NotFound):
-        self._blob.delete(if_generation_match=self._generation)
+        self._bucket.blob(self._name).delete(
+            if_generation_match=self._generation)
     self._generation = 0
-
-  def _age(self) -> float | None:
-    """Seconds since the last renewal; None if there is no lease."""
-    try:
-      self._blob.reload()
-    except self._exceptions.NotFound:
-      # A new handle: the old one keeps the generation of the deleted object.
-      self._blob = self._blob.bucket.blob(self._blob.name)
-      return None
-    now = datetime.datetime.now(datetime.UTC)
-    return (now - self._blob.updated).total_seconds()
 
   def _write(self) -> bool:
     """Writes the object; False if another process has written it since."""
-    self._blob.metadata = {'holder': f'{socket.gethostname()}:{os.getpid()}'}
+    blob = self._bucket.blob(self._name)
+    blob.metadata = {'holder': f'{socket.gethostname()}:{os.getpid()}'}
     try:
-      self._blob.upload_from_string(
+      blob.upload_from_string(
           '', if_generation_match=self._generation, retry=self._retry,
           timeout=self._interval)
     except self._exceptions.PreconditionFailed:
       return False
-    self._generation = self._blob.generation
+    self._generation = blob.generation
     return True
 
   def _renew(self) -> None:

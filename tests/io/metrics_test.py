@@ -1,6 +1,5 @@
 """metrics.py: one line per step, none twice after a resume; the writers."""
 
-import io
 import json
 import math
 import pathlib
@@ -198,29 +197,14 @@ _TEXT = (
         f'step 3/40  {_TEXT}  0:01:14 left']),
     # With a budget of tokens the number of steps is unknown.
     (0, (0.25, 0.5), [f'step 1  {_TEXT}', f'step 2  {_TEXT}  0:00:04 left'])])
-def test_progress_prints_a_line_per_step_to_a_file(
+def test_progress_prints_a_line_per_step(
     num_steps, fractions, lines, monkeypatch, capsys):
   clock = iter([100.0, 102.0, 104.0])
   monkeypatch.setattr(time, 'monotonic', lambda: next(clock))
   progress = metrics.Progress(num_steps)
   for done, fraction in enumerate(fractions, start=1):
     progress.update(done, fraction_done=fraction, values=_VALUES)
-  progress.close()
   assert capsys.readouterr().out.splitlines() == lines
-
-
-def test_progress_draws_a_bar_on_a_terminal(monkeypatch):
-  terminal = io.StringIO()
-  terminal.isatty = lambda: True
-  monkeypatch.setattr(sys, 'stdout', terminal)
-  monkeypatch.setenv('TERM', 'xterm')
-  monkeypatch.setenv('COLUMNS', '200')
-  progress = metrics.Progress(40, num_done=10, fraction_done=0.25)
-  assert '10/40' in terminal.getvalue()
-  progress.update(11, fraction_done=11 / 40, values=_VALUES)
-  progress.close()
-  assert '11/40' in terminal.getvalue() and _TEXT in terminal.getvalue()
-  assert '\x1b[?25h' in terminal.getvalue()  # Shows the cursor again.
 
 
 def test_compilations_are_counted():
