@@ -7,7 +7,6 @@ import sys
 import jax
 import pytest
 
-from atgrpo_jax import errors
 from atgrpo_jax import model
 from benchmarks import cases
 from benchmarks import peer
@@ -70,20 +69,6 @@ def test_bad_arguments_exit_with_status_2(argv, words, capsys):
   captured = capsys.readouterr()
   assert captured.err.startswith('error: ') and words in captured.err
   assert captured.err.count('\n') == 1 and not captured.out
-
-
-def test_best_median_and_ratios():
-  case = timing.Case('work', {}, counts={'tokens': 12})
-  summary = timing.summarise(
-      case, {'ours': [4.0, 2.0, 3.0], 'theirs': [6.0, 12.0, 7.5]}, None)
-  first, theirs = (
-      summary['contestants'][name] for name in ('ours', 'theirs'))
-  assert (first['best'], first['median']) == (2.0, 3.0)
-  assert (theirs['best'], theirs['median']) == (6.0, 7.5)
-  assert theirs['times_ours'] == {'best': 3.0, 'median': 2.5}
-  assert first['per_second'] == {'tokens': 6.0}
-  assert theirs['per_second'] == {'tokens': 2.0}
-  assert 'ours x 3.00 (best), 2.50' in timing.describe(summary)
 
 
 @pytest.mark.parametrize('min_work', [
@@ -173,23 +158,6 @@ def test_every_benchmark_in_tiny(name, tmp_path, monkeypatch, capsys):
         f'GRPO step, agents: 2, {_LOAD}']
 
 
-def test_contestants_alternate(fake):
-  def call():
-    with open(f'{fake.script}.calls', 'a') as calls:
-      calls.write('ours\n')
-    return 1.0
-
-  with peer.Process('fake', fake, sys.executable) as process:
-    found = timing.run(
-        [timing.Case(name, {
-            'ours': call, 'fake': process.contestant({'work': name})})
-         for name in ('a', 'b')], repeats=2)
-  # A call that compiles, then two repeats.
-  assert _calls(fake) == 3 * [
-      'ours', 'theirs {"work": "a"}', 'ours', 'theirs {"work": "b"}']
-  assert found == 2 * [{'ours': [1.0, 1.0], 'fake': [2.5, 2.5]}]
-
-
 def test_peer_receives_the_request(fake, tmp_path, monkeypatch):
   monkeypatch.setattr(cases, 'Sizes', lambda: _SIZES)
   monkeypatch.setitem(peer.PEERS, 'comlrl', fake)
@@ -206,20 +174,6 @@ def test_peer_receives_the_request(fake, tmp_path, monkeypatch):
   assert result['peers']['comlrl'].keys() == {'numpy'}
   case, = result['cases']
   assert case['contestants']['comlrl']['median'] == 2.5
-
-
-def test_output_of_a_dead_peer_is_reported(fake):
-  fake.script.write_text('raise SystemExit("no memory left")')
-  with peer.Process('fake', fake, sys.executable) as process:
-    with pytest.raises(RuntimeError, match='fake (.|\n)*no memory left'):
-      process.contestant({})()
-
-
-def test_missing_package_names_the_install_command(fake):
-  absent = peer.Peer(fake.script, ('no-such-package',), 'no-such-package==1')
-  with pytest.raises(
-      errors.UserError, match='-m pip install no-such-package==1'):
-    peer.versions('fake', absent, sys.executable)
 
 
 def test_sandbox_benchmark(capsys):

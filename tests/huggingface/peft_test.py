@@ -87,18 +87,6 @@ def test_export_equals_the_files_of_peft(name, tmp_path):
   jax.tree.map(np.testing.assert_array_equal, restored, weights)
 
 
-def test_export_casts_weights(tmp_path):
-  weights, _ = peft.load(GOLDENS / 'peft_some', CONFIG)
-  peft.save(
-      tmp_path, weights, 0, alpha=2.5, base_folder='x', dtype=jnp.bfloat16)
-  tensors = safetensors_numpy.load_file(tmp_path / WEIGHTS)
-  assert {x.dtype for x in tensors.values()} == {jnp.dtype(jnp.bfloat16)}
-  restored, alpha = peft.load(tmp_path, CONFIG)
-  assert alpha == 2.5
-  assert {x.dtype for x in jax.tree.leaves(restored)} == {
-      jnp.dtype(jnp.float32)}
-
-
 def _without_rank(folder):
   fields = _fields(folder)
   del fields['r']
@@ -126,14 +114,12 @@ def _put_nan(folder):
     (_put_nan, [f'{WEIGHTS}: the adapter of self_attn.q_proj holds NaN']),
     *(({name: value}, [f'{name}={value!r} is not supported'])
       for name, value in (
-          ('peft_type', 'LOHA'), ('task_type', 'SEQ_CLS'), ('bias', 'all'),
-          ('use_rslora', True), ('use_dora', True), ('fan_in_fan_out', True),
+          ('peft_type', 'LOHA'), ('bias', 'all'), ('use_rslora', True),
           ('modules_to_save', ['lm_head']), ('rank_pattern', {'q_proj': 8}),
-          ('alpha_pattern', {'q_proj': 8}), ('layers_to_transform', [1]),
-          ('init_lora_weights', 'pissa'), ('target_modules', '.*q_proj'),
-          ('target_modules', []), ('target_modules', ['q_proj', 'lm_head']),
+          ('use_new_feature', True), ('init_lora_weights', 'pissa'),
+          ('target_modules', '.*q_proj'), ('target_modules', []),
+          ('target_modules', ['q_proj', 'lm_head']),
           ('target_modules', ['layers.0.self_attn.q_proj']))),
-    ({'use_new_feature': True}, ['use_new_feature=True is not supported']),
     ({'r': 5}, ['has shape (4, 32), expected (5, 32)']),
     (_without_rank, ['lacks r.']),
     (_damage_tensors, [

@@ -6,7 +6,6 @@ cuDNN.
 
 import dataclasses
 import functools
-import itertools
 
 import jax
 import jax.numpy as jnp
@@ -98,37 +97,6 @@ def test_kernels_equal_plain_attention(kernel, prefix_length):
   jax.tree.map(
       lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4),
       run(kernel), run(plain))
-
-
-@pytest.mark.parametrize('candidates, prefix_length', [
-    (1, 0), (3, 0), (3, 64), (2, 256)])
-def test_every_block_of_the_mask(candidates, prefix_length):
-  queries, size = 128, 64
-  mask = splash._Mask(candidates, queries, prefix_length)
-  whole = np.block([
-      np.ones((candidates * queries, prefix_length), bool),
-      np.kron(np.eye(candidates, dtype=bool),
-              np.tril(np.ones((queries, queries), bool)))])
-  assert mask.shape == whole.shape
-  rows, columns = (range(0, length, size) for length in whole.shape)
-  for row, column in itertools.product(rows, columns):
-    at = slice(row, row + size), slice(column, column + size)
-    np.testing.assert_array_equal(mask[at], whole[at])
-
-
-def test_short_prefix_is_copied_per_candidate(monkeypatch):
-  # One sequence of all 16 would need a mask of 256 x 1025 blocks.
-  made = []
-  kernel = splash._kernel
-  monkeypatch.setattr(
-      splash, '_kernel', lambda *args: made.append(args) or kernel(*args))
-  spec = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.bfloat16)
-  jax.jit(splash.attend).trace(
-      spec((1, 1, 16, 1024, 2, 128)), spec((1, 1, 16, 128, 1024)),
-      spec((1, 1, 16, 1024, 128)),
-      (spec((1, 1, 128, 256)), spec((1, 1, 256, 128))),
-      jax.ShapeDtypeStruct((1, 256), bool))
-  assert made == [(1, 1024, 256, 2, False)]
 
 
 @pytest.mark.parametrize('sizes', [(2, 1, 2), (2, 2, 1), (4, 1, 1)])

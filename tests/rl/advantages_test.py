@@ -118,14 +118,6 @@ def test_leave_one_out_leaves_out_the_episode():
   np.testing.assert_allclose(found, [-5, -4, 5.25, -6, 0, 0], rtol=1e-6)
 
 
-def test_wrong_arguments():
-  for variant in (('median', 'std'), ('mean', 'range')):
-    with pytest.raises(KeyError):
-      _advantages(REWARDS, IDS, variant=variant)
-  with pytest.raises(ValueError, match=r'\(6,\).*\(5,\)'):
-    _advantages(REWARDS, IDS[:5])
-
-
 def test_without_baseline_advantages_are_returns():
   found = _advantages([3, 3, 2], [0, 0, 1], variant=('none', 'none'))
   np.testing.assert_array_equal(found, [3, 3, 2])

@@ -240,18 +240,3 @@ def test_clipped_tokens_have_no_gradient():
 def test_bad_switches_are_refused(switches, words):
   with pytest.raises(ValueError, match=words):
     specs.loss(**switches)
-
-
-def test_wrong_arguments():
-  args = _arrays()
-  with pytest.raises(ValueError, match="'none'.*given"):
-    losses.policy_loss(*args, SPEC)
-  with pytest.raises(ValueError, match="'k3'.*missing"):
-    losses.policy_loss(*args[:-1], None, SPECS[0])
-  for index, change in (
-      (1, lambda x: x[:, :4]), (4, lambda x: x[:, None]),
-      (5, lambda x: x.astype(jnp.float32))):
-    wrong = [*args[:-1], None]
-    wrong[index] = change(wrong[index])
-    with pytest.raises(AssertionError):
-      losses.policy_loss(*wrong, SPEC)
