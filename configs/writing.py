@@ -3,18 +3,17 @@
   python -m atgrpo_jax.main --config configs/writing.py:kind=posts,size=nano \
       --workdir runs/writing
 
-trains a small model of the grammar of `environments/writing/posts` on two CPU
-cores, and
+trains two copies of `models/writer` on two CPU cores, and
 
   python -m atgrpo_jax.main --config configs/writing.py:kind=tldr,size=1.7b \
       --config.dataset.data_dir=DATA --workdir runs/tldr
 
-two Qwen3-1.7B with the settings of the paper (arXiv 2508.04652): groups of 4,
-256 tokens, temperature 0.7, a learning rate of 5e-6, two epochs of 1000 tasks
-with an update for each. With topology=v5e:2x4 each writer has four TPU v5e
-chips; docs/hardware.md says what fits. It has not been run here. The paper
-reports a return of 94.5 % for tldr and 93.1 % for arxiv, and samples with top-p
-0.9, which we do not: what is scored is what was sampled.
+trains two Qwen3-1.7B with the settings of the paper (arXiv 2508.04652): groups
+of 4, 256 tokens, temperature 0.7, a learning rate of 5e-6, two epochs of 1000
+tasks with one update per task. With topology=v5e:2x4 each writer has four TPU
+v5e chips; docs/hardware.md says what fits. It has not been run. The paper
+reports a return of 94.5 % for tldr and 93.1 % for arxiv. It samples with top-p
+0.9; we do not, because the learner scores exactly what was sampled.
 """
 
 from configs import common
@@ -46,12 +45,12 @@ def get_config(arg: str = ''):
   c.dataset.train = 'train[:1000]'
   c.evaluation.validation = 'validation[:64]'
   c.evaluation.test = 'test[:1000]'
-  if task == 'arxiv':  # Has one split beside train.
+  if task == 'arxiv':  # The only other split is `val`.
     c.evaluation.validation, c.evaluation.test = 'val[1000:1064]', 'val[:1000]'
   c.evaluation.temperature = 0.7
   c.rollout.num_tasks = 1
   c.rollout.temperature = 0.7
-  # Of one writer of both texts, as in the released baseline.
+  # A single writer of both texts has 260, as in the released baseline.
   c.rollout.max_new_tokens = 260 if c.environment.team == 'solo' else 256
   c.optimizer.learning_rate = 5e-6
   c.buckets.prompt = (512, 1024, 2048)

@@ -109,20 +109,6 @@ def test_programs_of_the_games_do_what_their_kind_says(game, sandbox):
       assert num_solved <= len(states) // 2
 
 
-@pytest.mark.parametrize('role', ['planner', 'judge', 'solo', 'advisor_1'])
-@each_game
-def test_moves_of_the_games_are_readable(game, role):
-  rng, task = np.random.default_rng(0), RECIPES['nano'].tasks[game]
-  kinds = RECIPES['nano'].phases['practice'].lessons[game][role].kinds
-  environment = board_game.BoardGame(
-      task.rules, (role,), {}, None, max_turns=8)
-  for _ in range(20):
-    shown = task.demonstrate(rng, role, kinds, 4)
-    for completion in shown.completions:
-      step = environment.step(shown.state, {role: completion})
-      assert not step.reward_terms.get('malformed', 0)
-
-
 def test_right_programs_of_the_reckoner_solve_their_tasks(sandbox):
   rng, right = np.random.default_rng(0), {'right': 1.0}
   mathematics = maths.make_environment(

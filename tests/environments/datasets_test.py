@@ -100,34 +100,11 @@ def test_split_without_tasks_names_the_choices(data_dir, split):
   assert '\n' not in message
 
 
-@pytest.mark.parametrize('module, options, named', [
-    ('environments.nim', (), "dataset.builder='environments.nim'"),
-    (__name__, (None, 'greek'), "dataset.config='greek'"),
-    (__name__, ('gs://bucket/data',), "data_dir='gs://bucket/data' is remote")])
-def test_an_unusable_argument_is_named(module, options, named):
-  with pytest.raises(ValueError, match=named):
-    datasets.load(module, 'test', *options)
-
-
-def test_a_missing_import_of_a_builder_is_named(tmp_path, monkeypatch):
-  monkeypatch.syspath_prepend(tmp_path)
-  (tmp_path / 'nim_dataset_builder.py').write_text('import no_such_library\n')
-  with pytest.raises(ValueError, match='cannot be imported.*no_such_library'):
-    datasets.load('nim_dataset_builder', 'test', str(tmp_path))
-
-
 def test_data_dir_expands_the_home_folder(tmp_path, monkeypatch):
   monkeypatch.setenv('HOME', str(tmp_path))
   monkeypatch.chdir(tmp_path)  # A folder called ~ would be created here.
   datasets.load(__name__, 'test', '~/data')
   assert (tmp_path / 'data' / 'letters').is_dir()
-
-
-def test_damaged_data_set_is_named(tmp_path):
-  folder = tmp_path / 'letters' / '1.0.0'
-  folder.mkdir(parents=True)
-  with pytest.raises(ValueError, match=f'{folder} holds no complete data set'):
-    datasets.load(__name__, 'test', str(tmp_path))
 
 
 def _load_with_seeded_random(data_dir):

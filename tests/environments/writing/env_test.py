@@ -110,6 +110,8 @@ def test_pipeline():
   assert FIRST in prompt(environment, step.state, 'detailed')
   step = environment.step(step.state, {'detailed': SECOND})
   check_scored(step, POINTS, {'detailed': OK}, True)
+  assert environment.show(step.state) == {
+      'source': SOURCE, 'concise': FIRST, 'detailed': SECOND}
   step = environment.step(state, {'concise': '<think>hm'})
   check_unscored(step, {'concise': PARSE_ERROR})
   assert '(no text)' in prompt(environment, step.state, 'detailed')
@@ -175,9 +177,8 @@ def test_steps_are_picklable():
 
 
 @pytest.mark.parametrize('wrong, words', [
-    ({'team': 'trio'}, "environment.team='trio' is not one of ['discussion'"),
-    ({'kind': 'arxiv'}, "environment.options.kind='arxiv' is not one of "
-                        "['arxiv_a', 'arxiv_b', 'posts', 'tldr']"),
+    ({'team': 'trio'}, "environment.team='trio'"),
+    ({'kind': 'arxiv'}, "environment.options.kind='arxiv'"),
     ({'matching': 'stem'}, "environment.options.matching='stem'"),
     ({'reward': 'mixed'}, "environment.reward='mixed'"),
     ({'max_turns': 2}, 'environment.max_turns=2: expected 1'),
@@ -188,13 +189,3 @@ def test_invalid_arguments_are_named(wrong, words):
       team='pair', max_turns=1, reward='outcome', sandbox=None, kind='tldr')
   with pytest.raises(ValueError, match=re.escape(words)):
     writing.make_environment(**arguments | wrong)
-
-
-def test_show_has_the_source_and_the_texts():
-  environment = make('pipeline')
-  state = reset(environment)
-  assert environment.show(state) == {'source': SOURCE}
-  state = environment.step(state, {'concise': FIRST}).state
-  assert environment.show(state) == {'source': SOURCE, 'concise': FIRST}
-  state = environment.step(state, {'detailed': SECOND}).state
-  assert environment.show(state)['detailed'] == SECOND

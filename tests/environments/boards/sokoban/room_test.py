@@ -17,7 +17,7 @@ def tasks():
   rng = np.random.default_rng(0)
   return [
       room.random_task(rng, num_boxes)
-      for num_boxes in [1] * 200 + [2] * 30]
+      for num_boxes in [1] * 60 + [2] * 8]
 
 
 def _position(task):
@@ -158,11 +158,6 @@ def test_distance(boxes, goals, expected):
   assert room.distance(boxes, goals) == expected
 
 
-def test_unequal_numbers_of_boxes_and_goals_are_refused():
-  with pytest.raises(ValueError, match='1 boxes and 2 goals'):
-    room.solve(['....'], [0, 0], [[0, 1]], [[0, 2], [0, 3]])
-
-
 def _moved(task, rows, move):
   """The room with the grid `rows` and its cells mapped by `move`."""
   return {
@@ -172,7 +167,7 @@ def _moved(task, rows, move):
 
 
 def test_canonical_form_ignores_rotation_and_reflection(tasks):
-  for task in tasks[:50] + tasks[-20:]:
+  for task in tasks:
     copies = [task]
     for _ in range(3):  # Quarter turns to the right.
       copies.append(_moved(
