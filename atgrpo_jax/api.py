@@ -23,9 +23,9 @@ from typing import Any
 
 import ml_collections
 
+from atgrpo_jax import config as config_lib
 from atgrpo_jax import errors
 from atgrpo_jax import evaluate as evaluate_lib
-from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax import export as export_lib
 from atgrpo_jax import saved_config
 from atgrpo_jax import train as train_lib
@@ -76,12 +76,12 @@ class Run:
     self._opened = None
 
   @functools.cached_property
-  def experiment(self) -> experiment_lib.Experiment:
+  def experiment(self) -> config_lib.Experiment:
     """The typed objects of the run, built on first use."""
     if self._opened is None:
       raise errors.UserError(
           'The run is not open; use it inside `with api.Run(...) as run:`.')
-    return experiment_lib.build(
+    return config_lib.build(
         self.config, sandbox=self._workers.sandbox, executor=self._workers)
 
   def train(self) -> dict[str, dict[str, Any]]:

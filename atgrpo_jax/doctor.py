@@ -21,7 +21,7 @@ import time
 import jax
 import numpy as np
 
-from atgrpo_jax import experiment as experiment_lib
+from atgrpo_jax import config as config_lib
 from atgrpo_jax import train as train_lib
 from atgrpo_jax import types
 from atgrpo_jax.distributed import fit
@@ -38,14 +38,14 @@ _NUM_TOKENS = 8  # Of the decoded completion.
 
 
 def examine(
-    experiment: experiment_lib.Experiment, workdir: pathlib.Path) -> None:
+    experiment: config_lib.Experiment, workdir: pathlib.Path) -> None:
   """Prints a line per check; raises the error that a run would raise."""
   for check, line in check_all(experiment, workdir):
     print(f'{check:10s} {line}', flush=True)
 
 
 def check_all(
-    experiment: experiment_lib.Experiment,
+    experiment: config_lib.Experiment,
     workdir: pathlib.Path) -> Iterator[tuple[str, str]]:
   """Yields the name and the result of each check."""
   config, device = experiment.config, jax.local_devices()[0]
@@ -65,7 +65,7 @@ def check_all(
           config.dataset.train, config.evaluation.validation,
           config.evaluation.test))
   states = experiment.initial_states()
-  params = experiment_lib.params_of(states)
+  params = config_lib.params_of(states)
   for name, policy in experiment.policies.items():
     weights = (
         params[name] if policy.trained == 'all'
@@ -87,7 +87,7 @@ def check_all(
 
 
 def _check_disk(
-    workdir: pathlib.Path, template: experiment_lib.States) -> str:
+    workdir: pathlib.Path, template: config_lib.States) -> str:
   """Raises unless the workdir can be written and holds a checkpoint."""
   size = f'a checkpoint takes {checkpoints.num_bytes(template) / _GIB:.2f} GiB'
   if files.is_remote(workdir):
@@ -104,8 +104,8 @@ def _check_disk(
 
 
 def _check_decode(
-    experiment: experiment_lib.Experiment,
-    params: experiment_lib.Params) -> Iterator[tuple[str, str]]:
+    experiment: config_lib.Experiment,
+    params: config_lib.Params) -> Iterator[tuple[str, str]]:
   """Decodes greedily for the roles that act first in the first test task."""
   task = experiment.tasks(experiment.config.evaluation.test)[0]
   state = experiment.environment.reset(task)
@@ -129,7 +129,7 @@ def _check_decode(
 
 
 def _check_gradient(
-    experiment: experiment_lib.Experiment, states: experiment_lib.States,
+    experiment: config_lib.Experiment, states: config_lib.States,
     policy: policy_lib.Policy, reference: object) -> str:
   """Updates a policy on one microbatch of the longest groups, twice."""
   length, longest = (

@@ -16,8 +16,8 @@ import pathlib
 import statistics
 from typing import Any
 
+from atgrpo_jax import config as config_lib
 from atgrpo_jax import errors
-from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax import measures
 from atgrpo_jax.distributed import hosts
 from atgrpo_jax.io import checkpoints as checkpoints_lib
@@ -137,7 +137,7 @@ def _check_num_failed(
 
 
 def evaluate_run(
-    experiment: experiment_lib.Experiment, workdir: pathlib.Path,
+    experiment: config_lib.Experiment, workdir: pathlib.Path,
     checkpoint: str = checkpoints_lib.LATEST) -> None:
   """Evaluates a checkpoint of `workdir`, or the untrained team.
 
@@ -201,7 +201,7 @@ def evaluate_run(
 # ---- Files ------------------------------------------------------------------
 
 
-def describe(experiment: experiment_lib.Experiment) -> dict[str, Any]:
+def describe(experiment: config_lib.Experiment) -> dict[str, Any]:
   """Returns the fields of an evaluation that identify its run."""
   config = experiment.config
   return {

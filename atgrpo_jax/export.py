@@ -8,9 +8,8 @@ import pathlib
 import jax
 import jax.numpy as jnp
 
-from atgrpo_jax import config_checks
+from atgrpo_jax import config as config_lib
 from atgrpo_jax import errors
-from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax.distributed import hosts
 from atgrpo_jax.huggingface import peft
 from atgrpo_jax.huggingface import safetensors as safetensors_lib
@@ -20,7 +19,7 @@ from atgrpo_jax.io import workdir as workdir_lib
 
 
 def export_run(
-    experiment: experiment_lib.Experiment, workdir: pathlib.Path,
+    experiment: config_lib.Experiment, workdir: pathlib.Path,
     checkpoint: str = checkpoints_lib.LATEST) -> None:
   """Exports every trained policy of a checkpoint to `workdir/export/<policy>`.
 
@@ -33,7 +32,7 @@ def export_run(
     checkpoint: see `Experiment.trained_params`.
   """
   config = experiment.config.export
-  config_checks.check_dtype('export.dtype', config.dtype)
+  config_lib.check_dtype('export.dtype', config.dtype)
   if not workdir_lib.check_config(workdir, experiment.config.to_dict()):
     raise errors.UserError(
         f'--workdir={workdir} holds no run to export; give the workdir of a '

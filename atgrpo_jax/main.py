@@ -83,9 +83,9 @@ def main(argv: list[str]) -> int:
   config = _CONFIG.value
   check_sections(_MODE.value, config)
   if _MODE.value == 'compile_check':
-    from atgrpo_jax import config_checks
+    from atgrpo_jax import config as config_lib
     from atgrpo_jax.compile_check import report
-    config_checks.check_run(config)
+    config_lib.check_run(config)
     return 0 if report.compile_check(config) else DOES_NOT_FIT
   workdir = files.as_path(_WORKDIR.value)
   process = {
@@ -120,10 +120,10 @@ def run_mode(
     stop: signals.StopFlag, checkpoint: str = 'latest', step: str | None = None,
     task_id: str | None = None) -> int:
   """Does what one of the modes of a run says; the exit status."""
-  from atgrpo_jax import experiment as experiment_lib
+  from atgrpo_jax import config as config_lib
 
   def build(config):
-    return experiment_lib.build(config, sandbox=sandbox, executor=executor)
+    return config_lib.build(config, sandbox=sandbox, executor=executor)
 
   with files.disk_errors_as_user_errors(workdir):
     if mode == 'replay':

@@ -22,9 +22,9 @@ import jax
 import ml_collections
 import numpy as np
 
+from atgrpo_jax import config as config_lib
 from atgrpo_jax import errors
 from atgrpo_jax import evaluate
-from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax import measures
 from atgrpo_jax import train as train_lib
 from atgrpo_jax.algorithms import credit
@@ -88,7 +88,7 @@ def recorded_config(
 
 
 def replay(
-    run: experiment_lib.Experiment, changed: experiment_lib.Experiment,
+    run: config_lib.Experiment, changed: config_lib.Experiment,
     workdir: pathlib.Path, *, step: str, task_id: str | None = None) -> bool:
   """Plays it, prints how it compares, and writes it into `replays/`.
 
@@ -173,13 +173,13 @@ def _changes(
 
 
 def _training_step(
-    run: experiment_lib.Experiment, changed: experiment_lib.Experiment,
+    run: config_lib.Experiment, changed: config_lib.Experiment,
     workdir: pathlib.Path, step: str,
     task_ids: Sequence[str]) -> list[tree_lib.Tree]:
   """The trees of these tasks in a training step."""
   tasks = run.tasks(run.config.dataset.train)
   states = _states(run, workdir, int(step), tasks)
-  params = experiment_lib.params_of(states)
+  params = config_lib.params_of(states)
   drawn = _find(
       train_lib.draw_tasks(tasks, int(step), run), task_ids, workdir)
   credit.check(changed.environment, changed.rollout)
@@ -191,7 +191,7 @@ def _training_step(
 
 
 def _evaluation(
-    run: experiment_lib.Experiment, changed: experiment_lib.Experiment,
+    run: config_lib.Experiment, changed: config_lib.Experiment,
     workdir: pathlib.Path, name: str,
     task_ids: Sequence[str]) -> list[tree_lib.Tree]:
   """The episodes of these tasks in an evaluation."""
@@ -210,7 +210,7 @@ def _evaluation(
   states = _states(
       run, workdir, result['step'], run.tasks(run.config.dataset.train))
   runner = _runner(
-      run, changed, experiment_lib.params_of(states), step=result['step'],
+      run, changed, config_lib.params_of(states), step=result['step'],
       temperature=temperature, policy_map=result['policy_map'])
   drawn = _find(tasks, task_ids, workdir)
   return [
@@ -219,8 +219,8 @@ def _evaluation(
 
 
 def _states(
-    run: experiment_lib.Experiment, workdir: pathlib.Path, step: int,
-    tasks: Sequence[env_api.Task]) -> experiment_lib.States:
+    run: config_lib.Experiment, workdir: pathlib.Path, step: int,
+    tasks: Sequence[env_api.Task]) -> config_lib.States:
   """What was trained, before a step; what no checkpoint has is made again."""
   checkpoints = checkpoints_lib.Checkpoints(workdir / 'checkpoints')
   saved = max((s for s in checkpoints.steps() if s <= step), default=0)
@@ -242,8 +242,8 @@ def _states(
 
 
 def _runner(
-    run: experiment_lib.Experiment, changed: experiment_lib.Experiment,
-    params: experiment_lib.Params, **how: Any) -> runner_lib.EpisodeRunner:
+    run: config_lib.Experiment, changed: config_lib.Experiment,
+    params: config_lib.Params, **how: Any) -> runner_lib.EpisodeRunner:
   """Plays the changed environment with the policies of the run."""
   return dataclasses.replace(
       run.runner(params, **how), environment=changed.environment,

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from atgrpo_jax import config as config_lib
 from atgrpo_jax import errors
 from atgrpo_jax import evaluate
-from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax import model
 from atgrpo_jax.algorithms import credit
 from atgrpo_jax.distributed import hosts
@@ -75,7 +75,7 @@ class LoopState:
 
 
 def train(
-    experiment: experiment_lib.Experiment, workdir: pathlib.Path,
+    experiment: config_lib.Experiment, workdir: pathlib.Path,
     stop: signals.StopFlag | None = None) -> bool:
   """Trains until `config.train` says so; False if `stop` was set before."""
   with contextlib.ExitStack() as stack:
@@ -83,7 +83,7 @@ def train(
 
 
 def _train(
-    experiment: experiment_lib.Experiment, workdir: pathlib.Path,
+    experiment: config_lib.Experiment, workdir: pathlib.Path,
     stop: signals.StopFlag, stack: contextlib.ExitStack) -> bool:
   config = experiment.config
   limits = config.train.num_steps, config.train.completion_tokens
@@ -231,7 +231,7 @@ def _train(
 
 def draw_tasks(
     tasks: Sequence[env_api.Task], step: int,
-    experiment: experiment_lib.Experiment) -> list[env_api.Task]:
+    experiment: config_lib.Experiment) -> list[env_api.Task]:
   """Returns the tasks of a step: shuffled epochs, one after another.
 
   Depends on the seed and the step alone, so a resumed run needs no cursor. The
@@ -246,7 +246,7 @@ def draw_tasks(
 
 
 def load_references(
-    experiment: experiment_lib.Experiment) -> dict[str, model.Params]:
+    experiment: config_lib.Experiment) -> dict[str, model.Params]:
   """Loads the initial model of each trained policy.
 
   For an adapter this is the model under it. Empty unless a KL penalty or the
@@ -264,7 +264,7 @@ def load_references(
 
 
 def rollout(
-    experiment: experiment_lib.Experiment, states: experiment_lib.States,
+    experiment: config_lib.Experiment, states: config_lib.States,
     tasks: Sequence[env_api.Task], *, step: int, clock: metrics_lib.StepClock,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> tuple[list[tree_lib.Tree], runner_lib.Usage]:
@@ -272,7 +272,7 @@ def rollout(
 
   Raises Stopped soon after `is_stopped` returns True.
   """
-  params = experiment_lib.params_of(states)
+  params = config_lib.params_of(states)
   runner = experiment.runner(
       params, step=step, temperature=experiment.config.rollout.temperature,
       policy_map=experiment.policy_map, is_stopped=is_stopped)
@@ -286,7 +286,7 @@ def rollout(
 
 
 def update(
-    experiment: experiment_lib.Experiment, states: experiment_lib.States,
+    experiment: config_lib.Experiment, states: config_lib.States,
     trees: Sequence[tree_lib.Tree], *, step: int,
     references: Mapping[str, model.Params],
     clock: metrics_lib.StepClock) -> dict[str, float]:
@@ -343,12 +343,12 @@ def update(
 
 
 def _test(
-    experiment: experiment_lib.Experiment, states: experiment_lib.States,
+    experiment: config_lib.Experiment, states: config_lib.States,
     tasks: Sequence[env_api.Task], step: int, workdir: pathlib.Path,
     name: str) -> dict[str, Any]:
   """Evaluates the test split and writes `evals/<name>.json`."""
   runner = experiment.runner(
-      experiment_lib.params_of(states), step=step,
+      config_lib.params_of(states), step=step,
       temperature=experiment.config.evaluation.temperature,
       policy_map=experiment.policy_map)
   result = evaluate.describe(experiment) | evaluate.evaluate(
@@ -358,12 +358,12 @@ def _test(
 
 
 def _validate(
-    experiment: experiment_lib.Experiment, states: experiment_lib.States,
+    experiment: config_lib.Experiment, states: config_lib.States,
     tasks: Sequence[env_api.Task], step: int,
     is_stopped: Callable[[], bool] = lambda: False) -> dict[str, float]:
   """Returns metrics of the validation split at the training temperature."""
   runner = experiment.runner(
-      experiment_lib.params_of(states), step=step,
+      config_lib.params_of(states), step=step,
       temperature=experiment.config.rollout.temperature,
       policy_map=experiment.policy_map, is_stopped=is_stopped)
   result = evaluate.evaluate(runner, tasks)
@@ -393,8 +393,8 @@ def _update_best(
 
 
 def _save(
-    experiment: experiment_lib.Experiment,
-    checkpoints: checkpoints_lib.Checkpoints, states: experiment_lib.States,
+    experiment: config_lib.Experiment,
+    checkpoints: checkpoints_lib.Checkpoints, states: config_lib.States,
     loop: LoopState, writer: metrics_lib.MetricsWriter, workdir: pathlib.Path,
     limits: tuple[int, int]) -> None:
   """Starts to write a checkpoint with everything that resuming needs."""

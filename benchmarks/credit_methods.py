@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 
-from atgrpo_jax import experiment
+from atgrpo_jax import config as config_lib
 from atgrpo_jax.algorithms import spec as spec_lib
 from configs import common
 
@@ -55,7 +55,7 @@ class Method:
 
 def rollout_spec(**switches) -> spec_lib.RolloutSpec:
   """The rollout of the default config, with changes."""
-  return dataclasses.replace(experiment.rollout_spec(_CONFIG), **switches)
+  return dataclasses.replace(config_lib.rollout_spec(_CONFIG), **switches)
 
 
 def methods(group_size: int) -> list[Method]:

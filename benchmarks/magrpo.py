@@ -16,7 +16,7 @@ import pathlib
 import jax
 import numpy as np
 
-from atgrpo_jax import experiment
+from atgrpo_jax import config as config_lib
 from atgrpo_jax import model
 from atgrpo_jax.algorithms import credit as credit_lib
 from atgrpo_jax.algorithms import spec as spec_lib
@@ -103,7 +103,7 @@ class Step:
         groups=(load.num_prompts,), microbatch_tokens=load.num_prompts * (
             load.prompt_length + load.group_size * load.new_tokens))
     self._rollout = dataclasses.replace(
-        experiment.rollout_spec(_CONFIG), group_size=load.group_size)
+        config_lib.rollout_spec(_CONFIG), group_size=load.group_size)
     self._steps = itertools.count()
     self._executor = futures.ThreadPoolExecutor(1)
 

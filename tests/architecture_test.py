@@ -23,10 +23,9 @@ FLOORS = (
     'atgrpo_jax.export atgrpo_jax.replay atgrpo_jax.compile_check'
     ' atgrpo_jax.doctor',
     *(f'atgrpo_jax.{name}' for name in (
-        'train', 'viewer', 'evaluate', 'saved_config', 'experiment',
-        'builders', 'config_checks', 'measures', 'algorithms',
-        'rollout', 'sampling', 'learner', 'huggingface', 'model', 'rl',
-        'io', 'distributed')),
+        'train', 'viewer', 'evaluate', 'saved_config', 'config',
+        'measures', 'algorithms', 'rollout', 'sampling', 'learner',
+        'huggingface', 'model', 'rl', 'io', 'distributed')),
     'atgrpo_jax.types atgrpo_jax.errors',
 )
 _FLOOR_OF = {
@@ -160,7 +159,7 @@ def owner_problems(path: str, tree: ast.Module) -> Iterator[str]:
     if _is_in(name, 'flax.linen') and not path.startswith('atgrpo_jax/model/'):
       yield f'{path}:{line}: uses {name}; only model/ knows flax.linen'
     if (_is_in(name, 'ml_collections')
-        and _floor(_module(path)) < _floor('atgrpo_jax.builders')):
+        and _floor(_module(path)) < _floor('atgrpo_jax.config')):
       yield f'{path}:{line}: uses {name}; take typed arguments, not a config'
 
 

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from atgrpo_jax import builders
+from atgrpo_jax import config as config_lib
 from atgrpo_jax.distributed import fit
 from atgrpo_jax.rollout import policies as policies_lib
 from benchmarks import slices
@@ -98,7 +98,7 @@ def test_the_table_of_the_docs_is_up_to_date():
 def test_a_cell_has_the_mesh_that_a_run_chooses(key):
   config = slices.config_of(key)
   generation, _, layout = config.compile_check.topology.partition(':')
-  environment = builders.make_environment(config, sandbox=None)
+  environment = config_lib.make_environment(config, sandbox=None)
   names = policies_lib.policy_names(policies_lib.make_policy_map(
       config.policies, environment.roles))
   chosen = None

@@ -15,7 +15,7 @@ from ml_collections import config_dict
 import numpy as np
 import pytest
 
-from atgrpo_jax import builders
+from atgrpo_jax import config as config_lib
 from atgrpo_jax import main
 from atgrpo_jax import model
 from atgrpo_jax.huggingface import hub
@@ -134,7 +134,7 @@ def test_each_writer_has_half_of_the_chips(kind, folder):
   config = _get_config('writing', f'kind={kind},size=1.7b,topology=v5e:2x4')
   assert config.dataset.builder == (
       f'environments.writing.{folder}.{folder}_dataset_builder')
-  environment = builders.make_environment(config, sandbox=None)
+  environment = config_lib.make_environment(config, sandbox=None)
   first, second = environment.roles
   assert config.mesh.pools == f'{first}=0:4,{second}=4:8'
   assert (config.mesh.fsdp, config.mesh.tensor) == (0, 0)
@@ -179,7 +179,7 @@ def test_functions_have_the_numbers_of_the_paper(
       2e-5, 256)
   assert config.environment.options.feedback_tests == 1
   importlib.import_module(config.dataset.builder)
-  environment = builders.make_environment(config, sandbox=None)
+  environment = config_lib.make_environment(config, sandbox=None)
   assert environment.phases == (('aux', 'main'),)
 
 
@@ -357,7 +357,7 @@ def test_prompts_hold_whatever_is_said(size, name, random_task, result):
   task = {'task_id': '0', **random_task(np.random.default_rng(0))}
   for team in ('pair', 'septet'):
     config.environment.team = team
-    environment = builders.make_environment(config, _Printing(*result))
+    environment = config_lib.make_environment(config, _Printing(*result))
     state = environment.reset(task)
     for role in environment.roles:
       prompt = tokenizer.encode_prompt(environment.observe(state, role))
@@ -381,7 +381,7 @@ def test_prompts_of_maths_hold_whatever_is_said(size, status, stdout, stderr):
       'reasoner': '\ufffd' * (longest // 2 - 8) + (
           '\\boxed{' + '\ufffd' * (longest // 2 - 8) + '}')}
   environment = dataclasses.replace(
-      builders.make_environment(config, None),
+      config_lib.make_environment(config, None),
       sandbox=echo_sandbox.Constant(status, stdout, stderr))
   state = environment.reset(stories_dataset_builder.make_splits(
       {'test': 1})['test'][0])
@@ -418,7 +418,7 @@ def test_prompts_hold_whatever_programmers_say(name, team):
       'main': f'def add(x, y):\n  return "{large}"',
       'tester': 5 * f'```input\n{large}\n```\n```output\n{large}\n```\n'}
   with sandbox.SandboxServer(2) as server:
-    environment = builders.make_environment(
+    environment = config_lib.make_environment(
         config, sandbox.Sandbox(server.address))
     state = environment.reset(task)
     for phase in environment.phases * 2:

@@ -158,11 +158,11 @@ def experiment(folder: pathlib.Path, **changes: Any):
 
   The game is stepped in a thread of this process.
   """
-  from atgrpo_jax import experiment as experiment_lib
+  from atgrpo_jax import config as config_lib
 
   config = get_config()
   config.update_from_flattened_dict({'model.folder': str(folder)} | changes)
-  return experiment_lib.build(
+  return config_lib.build(
       config, sandbox=None, executor=Thread(1))
 
 

@@ -12,8 +12,8 @@ from absl import flags
 from ml_collections import config_flags
 import pytest
 
+from atgrpo_jax import config as config_lib
 from atgrpo_jax import errors
-from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax import main
 from atgrpo_jax import replay
 from atgrpo_jax import saved_config
@@ -63,7 +63,7 @@ def _replay(workdir, step, task_id=None, **changes):
       config, saved_config.get_config(str(workdir)))
   executor = echo.Thread(1)
   return replay.replay(
-      *(experiment_lib.build(x, sandbox=None, executor=executor)
+      *(config_lib.build(x, sandbox=None, executor=executor)
         for x in (recorded, config)),
       workdir, step=step, task_id=task_id)
 

@@ -20,9 +20,9 @@ import jax
 import numpy as np
 import pytest
 
+from atgrpo_jax import config as config_lib
 from atgrpo_jax import errors
 from atgrpo_jax import evaluate
-from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax import main
 from atgrpo_jax import train
 from atgrpo_jax.algorithms import credit
@@ -72,7 +72,7 @@ def _collect(experiment, states, step, tasks_of):
   """Plays the tasks of one step with the keys of another."""
   return credit.collect(
       experiment.runner(
-          experiment_lib.params_of(states), step=step, temperature=1.0,
+          config_lib.params_of(states), step=step, temperature=1.0,
           policy_map=experiment.policy_map),
       train.draw_tasks(experiment.tasks('train'), tasks_of, experiment),
       experiment.rollout, experiment.advantage)
@@ -231,7 +231,7 @@ def test_a_killed_and_then_stopped_run_resumes_bit_for_bit(
 @pytest.mark.parametrize('step', [1, 3], ids=['rollout', 'validation'])
 def test_an_interrupted_rollout_or_validation_is_repeated(
     finished, echo_folder, tmp_path, capsys, monkeypatch, step):
-  stop, make_runner = signals.StopFlag(), experiment_lib.Experiment.runner
+  stop, make_runner = signals.StopFlag(), config_lib.Experiment.runner
 
   def runner(*args, **kwargs):
     if kwargs['step'] == step:
@@ -240,7 +240,7 @@ def test_an_interrupted_rollout_or_validation_is_repeated(
 
   experiment = echo.experiment(echo_folder, **CHANGES)
   with monkeypatch.context() as patched:
-    patched.setattr(experiment_lib.Experiment, 'runner', runner)
+    patched.setattr(config_lib.Experiment, 'runner', runner)
     assert not train.train(experiment, tmp_path, stop)
   assert f'stopped by SIGTERM after step {step};' in capsys.readouterr().out
   # The line of step 3 is missing until its validation is done.

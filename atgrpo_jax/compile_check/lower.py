@@ -16,7 +16,7 @@ from typing import NamedTuple
 import jax
 import ml_collections
 
-from atgrpo_jax import builders
+from atgrpo_jax import config as config_lib
 from atgrpo_jax import model
 from atgrpo_jax.algorithms import actor_critic
 from atgrpo_jax.algorithms import spec as spec_lib
@@ -131,7 +131,7 @@ def build(
     chip: fit.Chip | None) -> Run:
   """Builds a run whose models have the dimensions that the config gives.
 
-  No file is read. `chip` is None for CPUs, as in `builders.choose_mesh`.
+  No file is read. `chip` is None for CPUs, as in `config_lib.choose_mesh`.
 
   Raises:
     fit.DoesNotFit: `fit.choose` finds no mesh.
@@ -143,12 +143,12 @@ def build(
     return policy_lib.Pretrained(
         pathlib.Path(folder), dimensions, tokenizer=None)
 
-  environment = builders.make_environment(config, sandbox=None)
+  environment = config_lib.make_environment(config, sandbox=None)
   policy_map = policies_lib.make_policy_map(
       config.policies, environment.roles)
   names = policies_lib.policy_names(policy_map)
-  config = builders.choose_mesh(config, names, devices, chip, read_model)
-  policies = builders.build_policies(config, names, devices, read_model)
+  config = config_lib.choose_mesh(config, names, devices, chip, read_model)
+  policies = config_lib.build_policies(config, names, devices, read_model)
   critics = actor_critic.make_critics(
       spec_lib.CriticSpec(**config.critic), policies)
   return Run(config, policy_map, policies, critics)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from atgrpo_jax import config_checks
+from atgrpo_jax import config as config_lib
 from atgrpo_jax import errors
 from atgrpo_jax.compile_check import collectives
 from atgrpo_jax.compile_check import lower
@@ -122,8 +122,8 @@ def test_a_run_that_cannot_fit_is_not_compiled(monkeypatch, capsys):
     ('collective_latency', -1.0, 'collective_latency=-1.0')])
 def test_impossible_lengths_are_refused(name, value, words):
   config = pod.get_config('topology=v5e:4x4')
-  config_checks.check_run(config)
+  config_lib.check_run(config)
   with config.ignore_type():
     config.compile_check[name] = value
   with pytest.raises(errors.UserError, match=words):
-    config_checks.check_run(config)
+    config_lib.check_run(config)

@@ -6,7 +6,7 @@ import pathlib
 import jax
 import pytest
 
-from atgrpo_jax import builders
+from atgrpo_jax import config as config_lib
 from atgrpo_jax import errors
 from atgrpo_jax import model
 from atgrpo_jax.distributed import fit
@@ -127,9 +127,9 @@ class _Device:
 
 
 def choose_mesh(config, names, num_devices, chip):
-  """`builders.choose_mesh` for a config with `compile_check.dimensions`."""
+  """`config_lib.choose_mesh` for a config with `compile_check.dimensions`."""
   dimensions = model.ModelConfig(**config.compile_check.dimensions)
-  return builders.choose_mesh(
+  return config_lib.choose_mesh(
       config, names, [_Device(i) for i in range(num_devices)], chip,
       lambda folder, thinking: policy_lib.Pretrained(
           pathlib.Path(folder), dimensions, tokenizer=None))
@@ -160,7 +160,7 @@ def test_given_pools_hold_only_their_own_policies():
 
 def test_a_critic_and_a_reference_need_memory():
   def needed(**changes):
-    chosen = builders._pools(
+    chosen = config_lib._pools(
         _config(**changes), ['tool', 'planner'], [_Device(0)],
         lambda folder, thinking: policy_lib.Pretrained(
             pathlib.Path(folder), model.ModelConfig(

@@ -7,8 +7,8 @@ import jax
 import numpy as np
 import pytest
 
+from atgrpo_jax import config as config_lib
 from atgrpo_jax import errors
-from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax import train
 from atgrpo_jax.algorithms import credit
 from atgrpo_jax.learner import update
@@ -22,7 +22,7 @@ def _bytes(tree):
 
 def _runner(experiment, states):
   return experiment.runner(
-      experiment_lib.params_of(states), step=0, temperature=1.0,
+      config_lib.params_of(states), step=0, temperature=1.0,
       policy_map=experiment.policy_map)
 
 

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from atgrpo_jax import config as config_lib
 from atgrpo_jax import errors
-from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax import train as train_lib
 from atgrpo_jax.algorithms import credit
 from atgrpo_jax.learner import policy as policy_lib
@@ -28,7 +28,7 @@ def groups(experiment):
   states = experiment.initial_states()
   return tree_lib.groups_of(credit.collect(
       experiment.runner(
-          experiment_lib.params_of(states), step=0, temperature=1.0,
+          config_lib.params_of(states), step=0, temperature=1.0,
           policy_map=experiment.policy_map),
       train_lib.draw_tasks(experiment.tasks('train'), 0, experiment),
       experiment.rollout, experiment.advantage))

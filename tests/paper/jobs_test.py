@@ -12,9 +12,8 @@ import threading
 
 import pytest
 
-from atgrpo_jax import builders
+from atgrpo_jax import config as config_lib
 from atgrpo_jax import errors
-from atgrpo_jax import experiment
 from atgrpo_jax.algorithms import credit
 from atgrpo_jax.algorithms import spec as spec_lib
 from paper import experiments
@@ -40,14 +39,14 @@ def test_jobs_are_valid_configs(scale):
     config = module.get_config(arg)
     # Raises for an unknown key and for a value of another type.
     config.update_from_flattened_dict(dict(job.overrides))
-    rollout = experiment.rollout_spec(config)
+    rollout = config_lib.rollout_spec(config)
     spec_lib.check_critic(
         spec_lib.CriticSpec(**config.critic), rollout,
         spec_lib.AdvantageSpec(**config.advantage))
-    environment = builders.make_environment(config, None)
+    environment = config_lib.make_environment(config, None)
     credit.check(environment, rollout)
     if config.per_policy:
-      builders._policy_configs(config, environment.roles)
+      config_lib._policy_configs(config, environment.roles)
 
 
 def test_each_job_comes_once_and_after_its_needs():

@@ -1,0 +1,568 @@
+"""ConfigDict -> the typed objects of a run, with the checks of its values.
+
+`build` returns the `Experiment` that training, evaluation, export and replay
+share. No module below this one sees a ConfigDict. Values that belong to a spec
+(`RolloutSpec`, `LossSpec`, `OptimizerSpec`, ...) are checked there.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+import dataclasses
+import functools
+import importlib
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+
+from atgrpo_jax import errors
+from atgrpo_jax import model
+from atgrpo_jax.algorithms import actor_critic
+from atgrpo_jax.algorithms import spec as spec_lib
+from atgrpo_jax.distributed import fit
+from atgrpo_jax.distributed import hosts
+from atgrpo_jax.distributed import mesh as mesh_lib
+from atgrpo_jax.huggingface import hub
+from atgrpo_jax.huggingface import peft
+from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
+from atgrpo_jax.io import checkpoints as checkpoints_lib
+from atgrpo_jax.io import metrics as metrics_lib
+from atgrpo_jax.io import workdir as workdir_lib
+from atgrpo_jax.learner import batching
+from atgrpo_jax.learner import policy as policy_lib
+from atgrpo_jax.learner import update
+from atgrpo_jax.rl import losses
+from atgrpo_jax.rollout import policies as policies_lib
+from atgrpo_jax.rollout import runner as runner_lib
+from atgrpo_jax.rollout import workers as workers_lib
+from environments import datasets
+from environments import env_api
+from environments import sandbox as sandbox_lib
+
+# Trained policy or critic -> its state, or its parameters.
+States = dict[str, policy_lib.TrainState]
+Params = dict[str, policy_lib.Params]
+# (model.folder, model.thinking) -> model dimensions and tokenizer.
+ReadModel = Callable[[str, bool], policy_lib.Pretrained]
+
+DTYPES = ('float32', 'bfloat16')
+TRAINED = ('all', 'lora', 'none')
+# Sections that `per_policy` may change for a single policy.
+_POLICY_SECTIONS = ('model', 'lora', 'optimizer')
+_MAX_TURNS = 10_000
+# Logits divided by a smaller temperature may overflow.
+_MIN_TEMPERATURE = 1e-6
+
+
+# ---- The experiment ---------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+  """The typed objects of a run.
+
+  Attributes:
+    config: the config that describes the run.
+    environment: the environment, with its team.
+    policy_map: role -> policy.
+    policies: name -> policy.
+    buckets: static shapes.
+    rollout: switches of the rollout.
+    advantage: switches of the advantage.
+    critic: switches of the critics.
+    critics: name -> critic.
+    executor: worker processes that step environments.
+  """
+
+  config: ml_collections.ConfigDict
+  environment: env_api.Environment
+  policy_map: policies_lib.PolicyMap
+  policies: dict[str, policy_lib.Policy]
+  buckets: batching.Buckets
+  rollout: spec_lib.RolloutSpec
+  advantage: spec_lib.AdvantageSpec
+  critic: spec_lib.CriticSpec
+  critics: dict[str, policy_lib.Policy]
+  executor: workers_lib.Workers
+
+  @functools.cached_property
+  def frozen_params(self) -> dict[str, model.Params]:
+    """Policy -> its frozen model; each model is loaded once per pool."""
+    loaded, frozen = {}, {}
+    for name, policy in self.policies.items():
+      if policy.trained != 'all':
+        dtype = policy.learner.dtype
+        key = policy.pretrained.folder, dtype, policy.mesh
+        if key not in loaded:
+          loaded[key] = policy.load_params(dtype)
+        frozen[name] = loaded[key]
+    return frozen
+
+  def initial_states(self) -> States:
+    """Returns every trained policy and critic before its first update."""
+    return {
+        name: learner.initial_state()
+        for name, learner in self._learners.items()}
+
+  def state_template(self) -> States:
+    """Returns shapes, dtypes and shardings of `initial_states`."""
+    return {
+        name: learner.state_template()
+        for name, learner in self._learners.items()}
+
+  @property
+  def _learners(self) -> dict[str, policy_lib.Policy]:
+    return {
+        name: policy for name, policy in self.policies.items()
+        if policy.trained != 'none'} | self.critics
+
+  def identity(self) -> dict[str, Any]:
+    """Returns what a checkpoint must match: config and frozen models."""
+    return {
+        'config_hash': workdir_lib.config_hash(self.config.to_dict()),
+        'frozen': self._frozen_digests}
+
+  @functools.cached_property
+  def _frozen_digests(self) -> dict[str, str]:
+    """Policy -> digest of its frozen model."""
+    params = {id(frozen): frozen for frozen in self.frozen_params.values()}
+    digests = {
+        key: checkpoints_lib.digest(frozen) for key, frozen in params.items()}
+    return {
+        name: digests[id(frozen)]
+        for name, frozen in self.frozen_params.items()}
+
+  def restore(
+      self, checkpoints: checkpoints_lib.Checkpoints, workdir: pathlib.Path,
+      step: int | None = None) -> tuple[States, dict[str, Any]]:
+    """Restores the checkpoint of `step`, or the newest one.
+
+    Returns:
+      The states and the metadata; without a checkpoint the initial states and
+      an empty dict.
+    """
+    digests = self._frozen_digests
+    restored = checkpoints.restore(self.state_template(), step=step)
+    if restored is None:
+      return self.initial_states(), {}
+    prefix = f'The checkpoint of step {restored.step} in {workdir}'
+    if restored.meta['config_hash'] != self.identity()['config_hash']:
+      raise errors.UserError(
+          f'{prefix} was saved with a config other than config.json; choose '
+          'another --workdir.')
+    for name, digest in restored.meta['frozen'].items():
+      if digest != digests[name]:
+        raise errors.UserError(
+            f'{prefix} used another frozen model for policy {name!r}: the '
+            f'weights in {self.policies[name].pretrained.folder} have changed. '
+            'Restore them, or choose another --workdir.')
+    return restored.state, restored.meta
+
+  def trained_params(
+      self, workdir: pathlib.Path, checkpoint: str = checkpoints_lib.LATEST,
+  ) -> tuple[Params, int]:
+    """Loads the parameters of a checkpoint without optimizers and critics.
+
+    Args:
+      workdir: the folder of the run.
+      checkpoint: a step, 'latest' or 'best'; see `Checkpoints.find`.
+
+    Returns:
+      The parameters and the step; without a checkpoint the initial parameters
+      and 0.
+    """
+    checkpoints = checkpoints_lib.Checkpoints(workdir / 'checkpoints')
+    restored = checkpoints.restore(
+        self.state_template(), step=checkpoints.find(checkpoint),
+        part=lambda states: params_of({
+            name: state for name, state in states.items()
+            if name in self.policies}))
+    checkpoints.close()
+    if restored is not None:
+      return restored.state, restored.step
+    return {
+        name: policy.initial_params()
+        for name, policy in self.policies.items()
+        if policy.trained != 'none'}, 0
+
+  def runner(
+      self, params: Params, *, step: int, temperature: float,
+      policy_map: policies_lib.PolicyMap,
+      is_stopped: Callable[[], bool] = lambda: False,
+  ) -> runner_lib.EpisodeRunner:
+    """Returns a runner that plays with the policies of a training step."""
+    return runner_lib.EpisodeRunner(
+        environment=self.environment, policy_map=policy_map,
+        policies=policies_lib.sampling_policies(
+            self.policies, params, self.frozen_params), buckets=self.buckets,
+        max_new_tokens=self.config.rollout.max_new_tokens,
+        temperature=temperature, seed=self.config.seed, train_step=step,
+        executor=self.executor, is_stopped=is_stopped,
+        alpha=self.rollout.alpha,
+        kv_cache_dtype=self.config.rollout.kv_cache_dtype,
+        keep_truncated=self.config.rollout.keep_truncated)
+
+  @property
+  def critic_buckets(self) -> batching.Buckets:
+    """Static shapes of the critics."""
+    return actor_critic.critic_buckets(self.critic, self.buckets)
+
+  def bound_critics(self, params: Params) -> actor_critic.Critics | None:
+    """Returns the critics with these parameters; None without critics."""
+    return actor_critic.bind_critics(
+        self.critic, self.critics, params, self.critic_buckets)
+
+  def tasks(self, split: str) -> list[env_api.Task]:
+    """Loads the tasks of a split and checks that their prompts fit."""
+    with errors.as_user_error():
+      tasks = datasets.load(
+          self.config.dataset.builder, split,
+          self.config.dataset.data_dir or None,
+          self.config.dataset.config or None)
+    policies_lib.check_first_prompts(self.environment, tasks, {
+        role: (self.policies[policy].tokenizer, policies_lib.PromptLimit(
+            self.buckets.prompt[-1], self.config.rollout.max_new_tokens,
+            self.policies[policy].config.max_positions))
+        for role, policy in self.policy_map.items()})
+    return tasks
+
+
+def params_of(states: States) -> Params:
+  """Returns the parameters of each state."""
+  return {name: state.params for name, state in states.items()}
+
+
+def build(
+    config: ml_collections.ConfigDict, *, sandbox: sandbox_lib.Sandbox | None,
+    executor: workers_lib.Workers) -> Experiment:
+  """Builds the experiment; raises UserError if it cannot work."""
+  check_run(config)
+  environment = make_environment(config, sandbox)
+  policy_map = policies_lib.make_policy_map(config.policies, environment.roles)
+  names = policies_lib.policy_names(policy_map)
+  devices, read_model_once = jax.devices(), functools.cache(read_model)
+  fitting = choose_mesh(config, names, devices, _chip(), read_model_once)
+  policies = build_policies(fitting, names, devices, read_model_once)
+  rollout = rollout_spec(config)
+  advantage = spec_lib.AdvantageSpec(**config.advantage)
+  critic = spec_lib.CriticSpec(**config.critic)
+  spec_lib.check_critic(critic, rollout, advantage)
+  return Experiment(
+      config=config, environment=environment, policy_map=policy_map,
+      policies=policies, buckets=batching.Buckets(**fitting.buckets),
+      rollout=rollout, advantage=advantage, critic=critic,
+      critics=actor_critic.make_critics(critic, policies), executor=executor)
+
+
+def rollout_spec(config: ml_collections.ConfigDict) -> spec_lib.RolloutSpec:
+  """Returns the switches of the rollout."""
+  return spec_lib.RolloutSpec(**{
+      field.name: config.rollout[field.name]
+      for field in dataclasses.fields(spec_lib.RolloutSpec)})
+
+
+# ---- Environment and models -------------------------------------------------
+
+
+def make_environment(
+    config: ml_collections.ConfigDict,
+    sandbox: sandbox_lib.Sandbox | None) -> env_api.Environment:
+  """Returns the environment; it cannot be stepped without a sandbox."""
+  name = config.environment.module
+  try:
+    make = importlib.import_module(name).make_environment
+  except (SystemExit, *errors.USER_CODE_ERRORS) as error:
+    raise errors.UserError(
+        f'environment.module={name!r} cannot be used '
+        f'({errors.one_line(error)}); it must be a module with '
+        'make_environment, such as environments.boards.plan_path.env.'
+        ) from error
+  with errors.as_user_error():
+    try:
+      environment = make(
+          team=config.environment.team, max_turns=config.environment.max_turns,
+          reward=config.environment.reward, sandbox=sandbox,
+          **config.environment.options)
+    except (LookupError, TypeError) as error:
+      raise errors.UserError(
+          f'environment.module={name!r}: make_environment cannot be called '
+          'with team, max_turns, reward, sandbox and environment.options '
+          f'({errors.one_line(error)}).') from error
+  _check_environment(name, environment)
+  return environment
+
+
+def _check_environment(name: str, environment: env_api.Environment) -> None:
+  """Raises UserError unless it satisfies `env_api.Environment`."""
+  missing = [
+      attribute for attribute in (
+          'roles', 'phases', 'max_turns', 'team_reward_range', 'reset',
+          'observe', 'step', 'show')
+      if not hasattr(environment, attribute)]
+  if missing:
+    raise errors.UserError(
+        f'environment.module={name!r}: the environment lacks '
+        f'{", ".join(missing)}; see environments/env_api.py.')
+  errors.check_number(
+      f'environment.module={name!r}: max_turns', environment.max_turns,
+      min_value=1, less_than=_MAX_TURNS)
+  acting = [role for phase in environment.phases for role in phase]
+  if not acting or sorted(acting) != sorted(environment.roles):
+    raise errors.UserError(
+        f'environment.module={name!r}: each of the roles {environment.roles} '
+        f'must act in exactly one of the phases {environment.phases}.')
+
+
+def read_model(name: str, thinking: bool) -> policy_lib.Pretrained:
+  """Reads the config and tokenizer of a folder or of a model on the hub."""
+  folder = hub.resolve_folder(name)
+  config = hub.load_config(folder)
+  tokenizer = tokenizer_lib.Tokenizer(folder, thinking=thinking)
+  if tokenizer.vocab_size > config.vocab_size:
+    raise errors.UserError(
+        f'{folder}: the tokenizer has {tokenizer.vocab_size} ids, but the '
+        f'model only {config.vocab_size}; use both from the same model.')
+  return policy_lib.Pretrained(folder, config, tokenizer)
+
+
+# ---- Policies and meshes ----------------------------------------------------
+
+
+def build_policies(
+    config: ml_collections.ConfigDict, names: Sequence[str],
+    devices: Sequence[jax.Device],
+    read_model: ReadModel,
+) -> dict[str, policy_lib.Policy]:
+  """Returns name -> policy, each on its mesh."""
+  meshes = mesh_lib.make_meshes(
+      names, devices, mesh_lib.MeshSpec(**config.mesh))
+  policies = {}
+  for name, own in _policy_configs(config, names).items():
+    pretrained = read_model(own.model.folder, own.model.thinking)
+    policies[name] = _build_policy(name, own, config, pretrained, meshes[name])
+  return policies
+
+
+def _policy_configs(
+    config: ml_collections.ConfigDict,
+    names: Sequence[str]) -> dict[str, ml_collections.ConfigDict]:
+  """Returns the sections of each policy, after `per_policy`."""
+  configs = {}
+  for name in names:
+    configs[name] = ml_collections.ConfigDict({
+        section: dict(config[section]) for section in _POLICY_SECTIONS})
+    if policies_lib.uses_adapters(config.policies):
+      if config.model.trained == 'none':
+        raise errors.UserError(
+            f"policies={config.policies!r} with model.trained='none': expected "
+            "adapters to train; use policies='per_role' to train nothing.")
+      configs[name].model.trained = 'lora'
+  given = set()
+  for item in filter(None, config.per_policy.split(';')):
+    place, equals, text = item.strip().partition('=')
+    name, _, key = place.partition('.')
+    section, _, field = key.partition('.')
+    if (not equals or name not in configs or section not in _POLICY_SECTIONS
+        or field not in config[section]):
+      raise errors.UserError(
+          f'per_policy: {item.strip()!r} is not of the form '
+          'POLICY.SECTION.KEY=VALUE, with one of the policies '
+          f'{", ".join(names)} and a key of config.'
+          f'{", config.".join(_POLICY_SECTIONS)}.')
+    if place in given:
+      raise errors.UserError(
+          f'per_policy: {place} is given twice; leave one of them out.')
+    given.add(place)
+    old = configs[name][section][field]
+    try:
+      value = text if isinstance(old, str) else ast.literal_eval(text)
+      configs[name][section][field] = value
+    except (SyntaxError, TypeError, ValueError) as error:
+      raise errors.UserError(
+          f'per_policy: {item.strip()!r} should be a {type(old).__name__}, '
+          f'such as {old!r}.') from error
+  for own in configs.values():
+    if own.model.trained not in TRAINED:
+      raise errors.UserError(
+          f'model.trained={own.model.trained!r} is not one of {list(TRAINED)}.')
+    check_dtype('model.dtype', own.model.dtype)
+  return configs
+
+
+def _build_policy(
+    name: str, own: ml_collections.ConfigDict,
+    config: ml_collections.ConfigDict, pretrained: policy_lib.Pretrained,
+    mesh: jax.sharding.Mesh) -> policy_lib.Policy:
+  """Builds one policy from its sections and the shared ones."""
+  lora = adapter = None
+  if own.model.trained == 'lora':
+    given = dict(own.lora)
+    if given.pop('folder'):
+      adapter, given['alpha'] = peft.load(own.lora.folder, pretrained.config)
+      given['rank'], given['targets'] = model.describe(adapter)
+    lora = model.LoraSpec(**given)
+    if lora.rank > pretrained.config.hidden_size:
+      raise errors.UserError(
+          f'lora.rank={lora.rank} exceeds the hidden size of the model, '
+          f'{pretrained.config.hidden_size}; 8 to 64 are common.')
+  with errors.as_user_error():
+    learner = policy_lib.LearnerSpec(
+        optimizer=policy_lib.OptimizerSpec(**own.optimizer),
+        loss=losses.LossSpec(**config.loss),
+        temperature=config.rollout.temperature,
+        dtype=own.model.dtype, remat=own.model.remat,
+        adapter_scale=lora and lora.scale)
+  policy = policy_lib.Policy(
+      name=name, pretrained=pretrained, trained=own.model.trained, lora=lora,
+      adapter=adapter, learner=learner, mesh=mesh)
+  if lora is not None:
+    policy.state_template()  # Raises if targets match no kernel.
+  return policy
+
+
+def choose_mesh(
+    config: ml_collections.ConfigDict, names: Sequence[str],
+    devices: Sequence[jax.Device], chip: fit.Chip | None,
+    read_model: ReadModel) -> ml_collections.ConfigDict:
+  """Returns a config whose mesh fits the devices.
+
+  Chooses `mesh.fsdp` and `mesh.tensor` if they are 0, prints the choice, and
+  drops the sizes of `buckets.groups` that do not fit. CPU devices (`chip` is
+  None) share the memory of the host, so these sizes become 1.
+
+  Raises:
+    fit.DoesNotFit: no mesh fits.
+  """
+  for name in ('fsdp', 'tensor'):
+    errors.check_number(f'mesh.{name}', config.mesh[name], min_value=0)
+  if config.mesh.fsdp and config.mesh.tensor:
+    return config
+  config = config.copy_and_resolve_references()
+  if chip is None:
+    config.mesh.update(
+        fsdp=config.mesh.fsdp or 1, tensor=config.mesh.tensor or 1)
+    return config
+  chosen = fit.choose(
+      _pools(config, names, devices, read_model), fit.Shapes(
+          config.buckets.prompt[-1], config.buckets.completion[-1],
+          config.rollout.group_size, config.buckets.microbatch_tokens,
+          config.buckets.groups),
+      chip, fsdp=config.mesh.fsdp, tensor=config.mesh.tensor)
+  config.mesh.update(fsdp=chosen.fsdp, tensor=chosen.tensor)
+  config.buckets.groups = tuple(
+      size for size in config.buckets.groups if size <= chosen.num_groups)
+  print(chosen.describe())
+  return config
+
+
+def _pools(config, names, devices, read_model) -> list[fit.Pool]:
+  """Returns the models that each pool of devices must hold."""
+  learners, held = {}, set()
+  pools = mesh_lib.split_devices(names, devices, config.mesh.pools)
+  with_critic = {'none': (), 'central': names[:1]}.get(
+      config.critic.kind, names)
+  for name, own in _policy_configs(config, names).items():
+    dimensions = read_model(own.model.folder, own.model.thinking).config
+    key = pools[name], own.model.folder, own.model.dtype
+    is_whole = own.model.trained == 'all'
+    learners.setdefault(pools[name], []).append(fit.Learner(
+        dimensions, own.model.trained, jnp.dtype(own.model.dtype).itemsize,
+        model.position_bytes(dimensions, model.cache_dtype(
+            config.rollout.kv_cache_dtype, own.model.dtype)),
+        lora_rank=own.lora.rank, has_reference=(
+            config.loss.kl_estimator != 'none'
+            or config.train.diagnose_every > 0),
+        shares_model=not is_whole and key in held))
+    if not is_whole:
+      held.add(key)
+    if name in with_critic:
+      learners[pools[name]].append(fit.Learner(
+          dimensions, 'all', jnp.dtype(own.model.dtype).itemsize, kv_bytes=0))
+  return [
+      fit.Pool(len(pool), mesh_lib.num_slices(pool), found)
+      for pool, found in learners.items()]
+
+
+def _chip() -> fit.Chip | None:
+  """Returns the chip, with the smallest memory of all processes."""
+  chip = fit.chip_of(jax.local_devices()[0])
+  if chip is None:
+    return None
+  return dataclasses.replace(chip, memory=min(hosts.exchange(chip.memory)))
+
+
+# ---- Checks -----------------------------------------------------------------
+
+
+def check_run(config: ml_collections.ConfigDict) -> None:
+  """Raises UserError for values that no spec checks."""
+  rollout, train, evaluation = config.rollout, config.train, config.evaluation
+  errors.check_number(
+      'seed', config.seed, min_value=0, less_than=2**32,
+      advice='; jax uses seeds modulo 2**32')
+  for name, value in (
+      ('rollout.num_tasks', rollout.num_tasks),
+      ('rollout.max_new_tokens', rollout.max_new_tokens),
+      ('train.updates_per_rollout', train.updates_per_rollout),
+      ('train.checkpoint_every', train.checkpoint_every),
+      ('train.groups_every', train.groups_every),
+      ('evaluation.validate_every', evaluation.validate_every),
+      ('evaluation.num_samples', evaluation.num_samples)):
+    errors.check_number(name, value, min_value=1)
+  for name, value in (
+      ('train.diagnose_every', train.diagnose_every),
+      ('evaluation.num_timed', evaluation.num_timed)):
+    errors.check_number(name, value, min_value=0)
+  if min(train.num_steps, train.completion_tokens) < 0 or not (
+      train.num_steps or train.completion_tokens):
+    raise errors.UserError(
+        f'train.num_steps={train.num_steps} and train.completion_tokens='
+        f'{train.completion_tokens}: the run would never end; expected one of '
+        'them above 0 and neither below.')
+  metrics_lib.check_writers(train.writers)
+  update.check_order(train.update_order, train.updates_per_rollout)
+  errors.check_number(
+      'rollout.temperature', rollout.temperature, min_value=_MIN_TEMPERATURE,
+      advice='; equal candidates have no advantage')
+  if evaluation.temperature:
+    errors.check_number(
+        'evaluation.temperature', evaluation.temperature,
+        min_value=_MIN_TEMPERATURE, advice=', or 0 for greedy decoding')
+  if rollout.kv_cache_dtype not in ('auto', 'int8'):
+    raise errors.UserError(
+        f"rollout.kv_cache_dtype={rollout.kv_cache_dtype!r}: expected 'auto' "
+        "(the dtype of the model) or 'int8'.")
+  max_completion = batching.Buckets(**config.buckets).completion[-1]
+  if rollout.max_new_tokens > max_completion:
+    raise errors.UserError(
+        f'rollout.max_new_tokens={rollout.max_new_tokens} exceeds the largest '
+        f'of buckets.completion, {max_completion}; lower it or raise the '
+        'bucket.')
+  if 'compile_check' in config:
+    _check_compile_check(config.compile_check)
+
+
+def _check_compile_check(config: ml_collections.ConfigDict) -> None:
+  for name in ('prompt_lengths', 'completion_lengths'):
+    lengths = config[name]
+    if len(lengths) != 2:
+      raise errors.UserError(
+          f'compile_check.{name}={lengths}: expected a median and a 95th '
+          'percentile, such as (900, 3000).')
+    errors.check_number(f'compile_check.{name}', lengths[0], min_value=1)
+    errors.check_number(
+        f'compile_check.{name}', lengths[1], min_value=lengths[0],
+        advice=', the median')
+  errors.check_number(
+      'compile_check.collective_latency', config.collective_latency,
+      min_value=0)
+
+
+def check_dtype(name: str, dtype: str) -> None:
+  """Raises UserError unless weights may have this dtype."""
+  if dtype not in DTYPES:
+    raise errors.UserError(f'{name}={dtype!r}: expected one of {list(DTYPES)}.')
