@@ -110,8 +110,7 @@ class Engine:
   made = []  # Since `follow_scripts`.
 
   def __init__(
-      self, params, *, adapters, spec, num_slots, prompt_length, device):
-    del device
+      self, params, *, adapters, spec, num_slots, prompt_length):
     assert adapters is None
     self.params, self.spec = params.params, spec
     self.num_slots = num_slots
