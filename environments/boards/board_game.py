@@ -45,9 +45,9 @@ Presets of weights (`REWARDS`):
                       for the board and a proposer for its copy
   outcome             no local term: only the team's checker pays
 
-With `outcome` the step of a proposer pays nothing at once, so proposers have no
-signal with the return type `immediate`. `monte_carlo` in a tree and
-`return_to_go` and `episode_return` in parallel episodes look further.
+With `outcome` the step of a proposer has no reward, so proposers have no signal
+with the return type `immediate`. `monte_carlo` in a tree and `return_to_go` and
+`episode_return` in parallel episodes look further.
 
 The outcome of an action is the first that applies: the failure of the program;
 PARSE_ERROR without a move; NO_EFFECT if the move, or the proposal on its copy,
@@ -353,7 +353,7 @@ class BoardGame:
   ) -> tuple[Board, bool, dict[str, float], env_api.Outcome]:
     """Returns the board after a move, whether it is solved, terms and outcome.
 
-    The given outcome is that of parsing, and stays without a move.
+    `outcome` is the result of parsing; it is returned if there is no move.
     """
     after, illegal, idle = board, 0.0, False
     if move is not None:
