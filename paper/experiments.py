@@ -2,40 +2,28 @@
 
 Games (arXiv 2510.11062, sections 5.2 and 5.3):
 
-  main         all systems on all games. AT-GRPO with one policy runs first, for
-               `train.num_steps`. Every other system may generate as many tokens
-               as AT-GRPO did with the same seed, in steps whose number of tasks
-               gives about as many updates (`NUM_TASKS_RATIO`).
-               `mas_grpo_same_tasks` has as many tasks per step as AT-GRPO
-  reward       `outcome`, where only the task's checker pays (the tool's step
-               then pays nothing at once, so the tool has no signal);
-               `outcome_and_plans`, where the checker also pays for proposals;
-               on Sokoban `oracle`, with a term that sees dead ends
+  main         all systems. AT-GRPO with one policy runs first, for
+               `train.num_steps`; the others may generate as many tokens with
+               the same seed; `NUM_TASKS_RATIO` scales their tasks per step
+  reward       other presets of the reward. With `outcome` the tool's step pays
+               nothing at once, so the tool has no advantage
   roles        each role trained beside the untrained other one, with half of
-               the tokens each; the two combined; and roles played by each
-               other's policies
+               the tokens each; both combined; policies of roles swapped
   cross_play   each role played by the policies of each role and seed
   agents       1, 3, 5 and 7 agents; `main` has 2
-  rollout      independent episodes that compare the prompts of one agent and
-               turn, with the step's reward and with the return to go: AT-GRPO
-               without its tree. All use a third of the tasks per step
+  rollout      AT-GRPO without its tree: independent episodes that compare the
+               prompts of one agent and turn
   selection, return_type, advantage, loss, group_size, turns
                other values of these switches
   unchanged    AT-GRPO with a third of its tokens, like `rollout` and the
                switches: early enough that something is left to learn
 
-Mathematics and code (arXiv 2510.11062, section 5.2):
+Mathematics and code (arXiv 2510.11062, section 5.2) are in `problems`. Beyond
+nano the trained policies are exported and evaluated on each benchmark, in
+`OUT/problems/<task>/<row>/<benchmark>/seed-<n>`.
 
-  problems     untrained teams and single agents, AT-GRPO, and the other systems
-               with as many tokens. Beyond nano the trained policies are
-               exported and evaluated on each benchmark, in
-               `OUT/problems/<task>/<row>/<benchmark>/seed-<n>`
-
-MAGRPO's tasks (arXiv 2508.04652):
-
-  writing      teams that write: untrained teams, MAGRPO, and the other systems
-               with as many tokens. Response times are measured as well
-  functions    the same for a helper and the function that calls it
+MAGRPO's tasks (arXiv 2508.04652) are in `writing` and `functions`: untrained
+teams, MAGRPO, and the other systems with as many tokens.
 """
 
 from __future__ import annotations

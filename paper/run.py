@@ -11,9 +11,8 @@ starts from their checkpoints), and finished runs are added to the records.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent import futures
-import contextlib
 import os
 import pathlib
 import queue
@@ -36,52 +35,13 @@ from paper import records as records_lib
 _HARDWARE = '16 TPU v6e chips (4x4), or with 1.7b also v5e'
 
 
-class _Trainers:
-  """The running trainers. After `stop` no other starts."""
-
-  def __init__(self):
-    self._lock = threading.Lock()
-    self._running: set[subprocess.Popen] = set()
-    self.is_stopping = False
-
-  def stop(self, signal_number: int | None = None) -> None:
-    """Starts no more trainers, and passes on a signal to running ones."""
-    with self._lock:
-      self.is_stopping = True
-      for process in self._running:
-        if signal_number is not None:
-          process.send_signal(signal_number)
-
-  def run(
-      self, line: Sequence[str], log_path: pathlib.Path,
-      cores: Sequence[int]) -> int:
-    """Runs Python on these cores and returns its exit status."""
-    # With two devices on one core, each would slow down the other.
-    env = {'JAX_NUM_CPU_DEVICES': '1'} if len(cores) == 1 else {}
-    log_path.parent.mkdir(parents=True, exist_ok=True)
-    with self._lock:
-      if self.is_stopping:
-        return 0
-      with log_path.open('a') as log:
-        # In a new session Ctrl-C reaches the trainer only through `stop`.
-        process = subprocess.Popen(
-            [sys.executable, *line], stdout=log, stderr=subprocess.STDOUT,
-            start_new_session=True, env=os.environ | env)
-      os.sched_setaffinity(process.pid, cores)
-      self._running.add(process)
-    status = process.wait()
-    with self._lock:
-      self._running.discard(process)
-    return status
-
-
 def run_jobs(
     jobs: Sequence[jobs_lib.Job], out: pathlib.Path, num_parallel: int,
     records: records_lib.Records) -> int:
   """Runs unfinished jobs in a pool of `num_parallel` processes.
 
   The cores are divided among the processes. After a failure or a signal no job
-  starts; SIGINT, SIGTERM and SIGHUP are passed on, so that trainers save.
+  starts; a signal also terminates the running trainers, which save.
 
   Returns:
     The first exit status that is not 0; else 128 + the signal; or 0.
@@ -90,11 +50,19 @@ def run_jobs(
   core_sets: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
   for i in range(num_parallel):
     core_sets.put(all_cores[i::num_parallel])
-  trainers = _Trainers()
+  trainers: list[subprocess.Popen] = []
+  signals: list[int] = []
+  failed = threading.Event()
+
+  def handle(number, frame):
+    del frame
+    signals.append(number)
+    for trainer in trainers:
+      trainer.terminate()
 
   def run(number: int, job: jobs_lib.Job, needs: list[futures.Future]) -> int:
     futures.wait(needs)
-    if trainers.is_stopping:
+    if failed.is_set() or signals:
       return 0
     line = [
         '-m', 'atgrpo_jax.main',
@@ -102,10 +70,14 @@ def run_jobs(
     print(f'[{number}/{len(jobs)}] python {shlex.join(line)}', flush=True)
     log_path = out / 'logs' / f'{job.path}.{job.mode}'
     cores = core_sets.get()
-    status = trainers.run(line, log_path, cores)
+    trainer = _start(line, log_path, cores)
+    trainers.append(trainer)
+    if signals:  # Received while the trainer started.
+      trainer.terminate()
+    status = trainer.wait()
     core_sets.put(cores)
     if status:
-      trainers.stop()
+      failed.set()
       print(f'error: the job ended with status {status}; see {log_path}. The '
             'same command continues from here.', file=sys.stderr)
     return status
@@ -116,37 +88,38 @@ def run_jobs(
     depths[job.key] = 1 + max(
         (depths.get(key, -1) for key in job.needs), default=-1)
   started: dict[jobs_lib.Key, futures.Future] = {}
-  with (_handled(trainers) as signals,
-        futures.ThreadPoolExecutor(num_parallel) as pool):
-    for number, job in sorted(
-        enumerate(jobs, 1), key=lambda item: depths[item[1].key]):
-      if not job.is_done(out):
-        needs = [started[key] for key in job.needs if key in started]
-        started[job.key] = pool.submit(run, number, job, needs)
-    statuses = [future.result() for future in started.values()]
-  failed = next(filter(None, statuses), 0)
-  return failed or (128 + signals[0] if signals else 0)
-
-
-@contextlib.contextmanager
-def _handled(trainers: _Trainers) -> Iterator[list[int]]:
-  """Stops the trainers on a signal; yields the signals received so far."""
-  received = []
-
-  def handle(number, frame):
-    del frame
-    received.append(number)
-    trainers.stop(signal.SIGTERM if number == signal.SIGHUP else number)
-
-  numbers = [signal.SIGINT, signal.SIGTERM]
+  handled = [signal.SIGINT, signal.SIGTERM]
   if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup ignores it.
-    numbers.append(signal.SIGHUP)
-  before = {number: signal.signal(number, handle) for number in numbers}
+    handled.append(signal.SIGHUP)
+  before = {number: signal.signal(number, handle) for number in handled}
   try:
-    yield received
+    with futures.ThreadPoolExecutor(num_parallel) as pool:
+      for number, job in sorted(
+          enumerate(jobs, 1), key=lambda item: depths[item[1].key]):
+        if not job.is_done(out):
+          needs = [started[key] for key in job.needs if key in started]
+          started[job.key] = pool.submit(run, number, job, needs)
+      statuses = [future.result() for future in started.values()]
   finally:
     for number, handler in before.items():
       signal.signal(number, handler)
+  return next(filter(None, statuses), 128 + signals[0] if signals else 0)
+
+
+def _start(
+    line: Sequence[str], log_path: pathlib.Path,
+    cores: Sequence[int]) -> subprocess.Popen:
+  """Starts Python on these cores."""
+  # Two devices on one core would slow each other down.
+  env = {'JAX_NUM_CPU_DEVICES': '1'} if len(cores) == 1 else {}
+  log_path.parent.mkdir(parents=True, exist_ok=True)
+  with log_path.open('a') as log:
+    # In a new session Ctrl-C reaches the trainer only through `handle`.
+    process = subprocess.Popen(
+        [sys.executable, *line], stdout=log, stderr=subprocess.STDOUT,
+        start_new_session=True, env=os.environ | env)
+  os.sched_setaffinity(process.pid, cores)
+  return process
 
 
 def _max_tokens(

@@ -22,38 +22,22 @@ f(clusters) = clusters - 1 and f(both) their product.
   V(seeds) and V(both) are pooled, because three seeds say little about a
   variance; f(seeds) is the sum of both rows'. V is at least (1 / clusters)^2.
 
-Rate of p < 0.05 when an algorithm is compared with itself (success 93 %,
-standard deviation between seeds 2 points; the simulation is in
-tests/paper/statistics_test.py; 1500 comparisons for this test, 1000 for each
-other method):
-
-                                     this   naive   seeds    sign
-                                     test  bootstr.  only    flips
-  200 tasks                         3.7 %   3.6 %  18.4 %  19.2 %
-  1000 tasks                        4.8    11.6    19.6    50.0
-  1000 tasks in 509 clusters        5.9    11.5    21.5    51.5
-  each row fails in other clusters  5.3     8.4    33.3    52.8
-  1000 tasks, 3 and 5 seeds         5.5     8.5    15.2    51.4
-
-The naive bootstrap resamples seeds and clusters: with three seeds its variance
-is too small, with few tasks too large. "Seeds only" resamples no clusters. Sign
-flips of the tasks' differences take the seeds as fixed. Welch's t test of the
-seeds' means takes the tasks as fixed: 3.2 to 5.1 %, but 9.1 % in the fourth
-line. The intervals cover the truth in 93.1 to 95.7 %, in 92.6 to 97.0 % at a
-success of 99 % with a deviation of half a point, and with 2 seeds only in 89.7
-to 92.6 %.
-
-A true difference of 6 points is found in 52 % (200 tasks) and 72 % (1000 tasks)
-of comparisons with 3 seeds, and in 89 % with 3 and 5. If the seeds of one row
-deviate by 3 points and those of the other by 1, p < 0.05 in 6.1 % with 3 seeds
-each, but in 12.1 % if the former has 3 and the latter 5: give rows the same
-number of seeds.
+Calibration (tests/paper/statistics_test.py has the simulation): when an
+algorithm is compared with itself, with three seeds per row, p < 0.05 in 3.7 to
+5.9 %. A bootstrap that resamples seeds only gives 15 to 33 %, sign flips of the
+tasks' differences 19 to 53 %, a naive bootstrap over seeds and clusters 3.6 to
+11.6 %, and Welch's t test of the seeds' means 3.2 to 5.1 %, but 9.1 % if each
+row fails in other clusters. The intervals cover the truth in 93.1 to 95.7 %,
+with 2 seeds only in 89.7 to 92.6 %. A true difference of 6 points is found in
+52 % (200 tasks) and 72 % (1000 tasks) of comparisons with 3 seeds. If the seeds
+of one row deviate by 3 points and those of the other by 1, give both rows the
+same number of seeds: p < 0.05 in 6.1 % with 3 and 3, 12.1 % with 3 and 5.
 
 The mean and the interquartile mean over games follow rliable (Agarwal et al.,
 2021, arXiv 2108.13264). Their interval is a percentile bootstrap that resamples
 seeds within each game and takes the tasks as fixed. It is too narrow for few
-seeds: for the mean over three games it covers the truth in 74, 85, 89 and 93 %
-with 2, 3, 5 and 10 seeds.
+seeds: over three games it covers the truth in 74, 85, 89 and 93 % with 2, 3, 5
+and 10 seeds.
 """
 
 from __future__ import annotations

@@ -103,46 +103,56 @@ def _published_cells(title: str, task: str) -> dict[str, str]:
   return dict(zip(_PUBLISHED_COLUMNS, published.qwen3_success(name, task)))
 
 
-def _game_table(
-    task: str, name: str, rows: Mapping[str, rows_lib.Row | None],
-    baseline: str) -> formats.Table:
-  """A table of rows on one game.
+def _success_table(
+    title: str, columns: Sequence[str],
+    rows: Mapping[str, rows_lib.Row | None], baseline: str, task: str,
+    note: str) -> formats.Table:
+  """A table of rows on the same tasks.
 
   Args:
-    task: the game.
-    name: of the table.
+    title: of the table.
+    columns: the columns to show.
     rows: title -> row, None if only the paper may have it.
     baseline: title of the row that others are compared with, unless
       `experiments.SAME_STEPS` names another.
+    task: its name in `published`.
+    note: below the table.
   """
-  title = f'{experiments.GAMES[task]}: {name}'
-  known = [row for row in rows.values() if row is not None]
-  rows_lib.check_comparable(f'{title}: rows', known)
+  rows_lib.check_comparable(
+      f'{title}: rows', [row for row in rows.values() if row is not None])
   lines = []
-  for row_title, row in rows.items():
-    cells = _published_cells(row_title, task)
+  for name, row in rows.items():
+    cells = _published_cells(name, task)
     if row is not None:
-      to_solve = row.mean('mean_turns_to_solve')
+      turns, to_solve = row.mean('mean_turns'), row.mean('mean_turns_to_solve')
       cells |= {
-          **row.success_cells(),
-          'turns an episode': f'{row.mean("mean_turns"):.2f}',
+          **row.success_cells(), **row.training_cells(),
+          'turns': f'{turns:.2f}', 'turns an episode': f'{turns:.2f}',
           'turns to solve': '' if math.isnan(to_solve) else f'{to_solve:.2f}',
-          'tokens a task': f'{row.tokens_per_task():.0f}',
-          **row.training_cells()}
-      other_title = experiments.SAME_STEPS.get(row_title, baseline)
-      other = rows.get(other_title)
-      if row_title != baseline and other is not None:
+          'tokens a task': f'{row.tokens_per_task():.0f}'}
+      other_name = experiments.SAME_STEPS.get(name, baseline)
+      other = rows.get(other_name)
+      if name != baseline and other is not None:
         difference, p = formats.comparison(
             row.successes, other.successes, row.clusters)
-        cells |= {
-            'compared with': other_title, 'minus that': difference, 'p': p}
+        cells |= {'compared with': other_name, 'minus that': difference,
+                  'minus AT-GRPO': difference, 'p': p}
     if any(cells.values()):
-      lines.append({'': row_title, **cells})
-  clusters = known[0].clusters
+      lines.append({'': name, **cells})
+  return formats.table(title, columns, lines, note)
+
+
+def _game_table(
+    task: str, name: str, rows: Mapping[str, rows_lib.Row | None],
+    baseline: str) -> formats.Table:
+  """A table of rows on one game; see `_success_table`."""
+  clusters = next(
+      row.clusters for row in rows.values() if row is not None)
   note = _INTERVAL_NOTE + _STATISTICS_NOTE.format(
       tasks=len(clusters), clusters=len(set(clusters)))
-  return formats.table(
-      title, _GAME_COLUMNS, lines, _ROLES_NOTE * (name == 'roles') + note)
+  return _success_table(
+      f'{experiments.GAMES[task]}: {name}', _GAME_COLUMNS, rows, baseline, task,
+      _ROLES_NOTE * (name == 'roles') + note)
 
 
 def main_tables(systems: rows_lib.SystemRows) -> list[formats.Table]:
@@ -208,45 +218,27 @@ def ablation_tables(records: records_lib.Records) -> list[formats.Table]:
 
 def problem_tables(records: records_lib.Records) -> list[formats.Table]:
   """Success on each benchmark of mathematics and code."""
-  tables = []
+  found = []  # (benchmark, title, rows)
   for task, benchmarks in experiments.BENCHMARKS.items():
-    nano, nano_title = experiments.NANO_BENCHMARK[task]
-    systems = rows_lib.read_systems(records, [task], 'problems')[task]
-    tables.append(_problem_table(nano, nano_title, systems))
+    found.append((*experiments.NANO_BENCHMARK[task], rows_lib.read_systems(
+        records, [task], 'problems')[task]))
     folders = {
         title: system if evaluation == 'after'
         else f'untrained_{experiments.TEAM_OF_SYSTEM.get(system)}'
         for title, (system, evaluation, _) in rows_lib.SYSTEMS.items()}
-    for benchmark, benchmark_title in benchmarks.items():
-      tables.append(_problem_table(benchmark, benchmark_title, {
-          title: rows_lib.read_row(
+    for benchmark, title in benchmarks.items():
+      found.append((benchmark, title, {
+          name: rows_lib.read_row(
               records, f'problems/{task}/{folder}/{benchmark}', 'evaluation')
-          for title, folder in folders.items()}))
-  return [table for table in tables if table is not None]
-
-
-def _problem_table(
-    benchmark: str, title: str,
-    rows: Mapping[str, rows_lib.Row | None]) -> formats.Table | None:
-  known = {name: row for name, row in rows.items() if row is not None}
-  if not known:
-    return None
-  title = f'{title}: problems'
-  rows_lib.check_comparable(f'{title}: rows', known.values())
-  baseline = known.get(rows_lib.AT_GRPO)
-  lines = []
-  for name, row in known.items():
-    cells = {
-        '': name, **row.success_cells(),
-        'turns': f'{row.mean("mean_turns"):.2f}',
-        'tokens a task': f'{row.tokens_per_task():.0f}',
-        **row.training_cells(), **_published_cells(name, benchmark)}
-    if baseline is not None and name != rows_lib.AT_GRPO:
-      cells['minus AT-GRPO'], cells['p'] = formats.comparison(
-          row.successes, baseline.successes, row.clusters)
-    lines.append(cells)
-  return formats.table(
-      title, _PROBLEM_COLUMNS, lines, _INTERVAL_NOTE + _PROBLEMS_NOTE)
+          for name, folder in folders.items()}))
+  tables = []
+  for benchmark, title, rows in found:
+    known = {name: row for name, row in rows.items() if row is not None}
+    if known:
+      tables.append(_success_table(
+          f'{title}: problems', _PROBLEM_COLUMNS, known, rows_lib.AT_GRPO,
+          benchmark, _INTERVAL_NOTE + _PROBLEMS_NOTE))
+  return tables
 
 
 def cross_play_tables(records: records_lib.Records) -> list[formats.Table]:
