@@ -1,20 +1,62 @@
 """Published rows of the hub become tasks; training has no test problems."""
 
+import json
 import logging
 import random
 
+import pyarrow
+from pyarrow import parquet
 import pytest
 
 from environments import datasets
 from environments.math_problems.dapo import dapo_dataset_builder as dapo
 from environments.math_problems.maths import maths_dataset_builder as maths
-from tests.environments.math_problems import published
+
+# Data set -> file in its repository, and a published row.
+ROWS = {
+    'aime24': ('data/train-00000-of-00001.parquet', {
+        'id': 60, 'problem': 'Find $x+1$. ', 'solution': 'By hand.',
+        'answer': '025', 'url': 'https://example.org', 'year': '2024'}),
+    'aime25': ('aime2025-II.jsonl', {
+        'question': 'Find $x+1$.', 'answer': '025'}),
+    'olympiadbench': (
+        'OlympiadBench/OE_TO_maths_en_COMP/OE_TO_maths_en_COMP.parquet', {
+            'id': 1, 'question': 'Find $x+1$.', 'solution': ['By hand.'],
+            'final_answer': ['025'], 'context': None, 'unit': None,
+            'is_multiple_answer': False}),
+    'gsm8k': ('main/test-00000-of-00001.parquet', {
+        'question': 'Find $x+1$.', 'answer': 'It is <<24+1=25>>25.\n#### 025'}),
+    'polaris': ('polaris-data-53K.jsonl', {
+        'problem': 'Find $x+1$.', 'answer': '025', 'difficulty': '3/8'}),
+    'dapo': ('data/dapo-math-17k.parquet', {
+        'data_source': 'math_dapo', 'ability': 'MATH', 'prompt': [{
+            'content': f'{dapo.PREFIX}\n\nFind $x+1$.\n\n{dapo.SUFFIX}',
+            'role': 'user'}],
+        'reward_model': {'ground_truth': '025', 'style': 'rule'},
+        'extra_info': {'index': 'a'}}),
+}
 
 
-@pytest.mark.parametrize('name', published.ROWS)
+def write(root, name, rows, file=None):
+  path = root / 'downloads' / 'manual' / name / (file or ROWS[name][0])
+  path.parent.mkdir(parents=True, exist_ok=True)
+  if path.suffix == '.parquet':
+    parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+  else:
+    path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
+
+
+def load(root, name):
+  split = 'train' if name in ('polaris', 'dapo') else 'test'
+  if name == 'gsm8k':
+    write(root, name, [ROWS[name][1]], 'main/train-00000-of-00001.parquet')
+  return datasets.load(maths.module_of(name), split, str(root))
+
+
+@pytest.mark.parametrize('name', ROWS)
 def test_published_row_becomes_a_task(tmp_path, name):
-  published.write(tmp_path, name, [published.ROWS[name][1]])
-  task, = published.load(tmp_path, name)
+  write(tmp_path, name, [ROWS[name][1]])
+  task, = load(tmp_path, name)
   split = 'train' if name in ('polaris', 'dapo') else 'test'
   assert task == {
       'task_id': f'{name}/{split}/0', 'problem': 'Find $x+1$.',
@@ -33,13 +75,13 @@ def test_published_row_becomes_a_task(tmp_path, name):
     ('dapo', {'reward_model': {'ground_truth': 25}}, 'row 2: .*=25'),
 ])
 def test_bad_row_is_named(tmp_path, name, change, words):
-  row = published.ROWS[name][1]
-  published.write(tmp_path, name, [row, row | change], 'all.jsonl')
+  row = ROWS[name][1]
+  write(tmp_path, name, [row, row | change], 'all.jsonl')
   split = 'train' if name in ('polaris', 'dapo') else 'test'
   folder = tmp_path / 'downloads' / 'manual' / name
   (folder / 'all.jsonl').rename(folder / f'{split}.jsonl')
   with pytest.raises(ValueError, match=words):
-    published.load(tmp_path, name)
+    load(tmp_path, name)
 
 
 @pytest.mark.parametrize('change, problem, answer', [
@@ -49,17 +91,17 @@ def test_bad_row_is_named(tmp_path, name, change, words):
     ({'unit': 'km'}, 'Find $x+1$.', '025'),
     ({'context': 'Let $x=24$.'}, 'Let $x=24$.\nFind $x+1$.', '025')])
 def test_olympiadbench_answers_and_context(tmp_path, change, problem, answer):
-  row = published.ROWS['olympiadbench'][1]
-  published.write(tmp_path, 'olympiadbench', [row | change])
-  task, = published.load(tmp_path, 'olympiadbench')
+  row = ROWS['olympiadbench'][1]
+  write(tmp_path, 'olympiadbench', [row | change])
+  task, = load(tmp_path, 'olympiadbench')
   assert (task['problem'], task['answer']) == (problem, answer)
 
 
 def test_dapo_drops_and_counts_repeated_rows(tmp_path):
-  row = published.ROWS['dapo'][1]
+  row = ROWS['dapo'][1]
   other = row | {'reward_model': {'ground_truth': '26', 'style': 'rule'}}
-  published.write(tmp_path, 'dapo', [row, row, other, row, other])
-  assert [task['task_id'] for task in published.load(tmp_path, 'dapo')] == [
+  write(tmp_path, 'dapo', [row, row, other, row, other])
+  assert [task['task_id'] for task in load(tmp_path, 'dapo')] == [
       'dapo/train/0', 'dapo/train/2']
   assert dapo.Builder(data_dir=tmp_path).info.metadata['repeated_rows'] == 3
 
@@ -70,26 +112,29 @@ def test_joined_data_set_trains_on_no_test_problem(
   for name in maths.TESTS:
     field = 'problem' if name == 'aime24' else 'question'
     texts = ' '.join(f'{name}{word}' for word in range(30))
-    row = published.ROWS[name][1] | {field: f'Compute {texts}.'}
-    published.write(tmp_path, name, [row])
+    row = ROWS[name][1] | {field: f'Compute {texts}.'}
+    write(tmp_path, name, [row])
     if name == 'gsm8k':
-      published.write(
-          tmp_path, name, [published.ROWS[name][1]],
+      write(
+          tmp_path, name, [ROWS[name][1]],
           'main/train-00000-of-00001.parquet')
   rows = [
       {'problem': ' '.join(f'w{i}x{j}' for j in range(20)), 'answer': str(i)}
       for i in range(20)]
   copied = {'problem': 'compute ' + ' '.join(
       f'AIME24{word}' for word in range(30)), 'answer': '1'}
-  published.write(tmp_path, 'polaris', [*rows[:7], copied, *rows[7:], rows[3]])
-  module = published.module('maths')
+  write(tmp_path, 'polaris', [*rows[:7], copied, *rows[7:], rows[3]])
+
+  def load_split(split):
+    return datasets.load(maths.module_of('maths'), split, str(tmp_path))
+
   with caplog.at_level(logging.WARNING):
-    train = datasets.load(module, 'train', str(tmp_path))
-  validation = datasets.load(module, 'validation', str(tmp_path))
+    train = load_split('train')
+  validation = load_split('validation')
   ids = [task['task_id'] for task in train + validation]
   assert 'polaris/train/7' not in ids
   assert len(validation) == 2
-  tests = datasets.load(module, '+'.join(maths.TESTS), str(tmp_path))
+  tests = load_split('+'.join(maths.TESTS))
   assert [x['task_id'] for x in tests] == [f'{x}/test/0' for x in maths.TESTS]
   removed = maths.Builder(
       data_dir=tmp_path, config='polaris').info.metadata['removed']

@@ -1,5 +1,6 @@
 """The grader process: limits, replacement, and the measured figures."""
 
+import json
 import os
 import signal
 
@@ -7,7 +8,6 @@ import pytest
 
 from environments.math_problems import grader
 from environments.math_problems import measure
-from tests.environments.math_problems import published
 
 EQUAL, DIFFERENT = grader.Verdict.EQUAL, grader.Verdict.DIFFERENT
 CUT_OFF, FAILED = grader.Verdict.CUT_OFF, grader.Verdict.FAILED
@@ -83,9 +83,11 @@ def test_perturbed_answer(gold, wrong):
 
 
 def test_measure_prints_every_exception(tmp_path, capsys):
-  row = published.ROWS['aime25'][1]
-  published.write(tmp_path, 'aime25', [
-      row, row | {'answer': '$x+y$, where $y>3$'}])
+  path = tmp_path / 'downloads' / 'manual' / 'aime25' / 'test.jsonl'
+  path.parent.mkdir(parents=True)
+  path.write_text(''.join(
+      json.dumps({'question': 'Find $x$.', 'answer': answer}) + '\n'
+      for answer in ('025', '$x+y$, where $y>3$')))
   measure.main(str(tmp_path), 'aime25')
   lines = capsys.readouterr().out.splitlines()
   assert lines[-1] == (

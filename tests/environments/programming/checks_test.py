@@ -97,15 +97,13 @@ def check(candidate):
 
 
 def test_prompt_helpers_and_mutated_arguments(sandbox):
-  prompt = 'def twice(x):\n    return 2 * x\n\n' + examples.STUB
-  check = '''
+  problem = examples.make_check('''
 def check(candidate):
     a = [twice(1)]
     assert candidate(a, [3]) == [2, 3]
     a.append(9)
     assert candidate(a, []) == [2, 9]
-'''
-  problem = examples.make_check(check, preamble=prompt)
+''', preamble=f'def twice(x):\n    return 2 * x\n\n{examples.STUB}')
   program = 'def add(x, y):\n  x += y\n  return x'
   assert checks.check(sandbox, problem, program).passed
 
@@ -154,11 +152,11 @@ def test_endless_tests_give_no_verdict(sandbox, monkeypatch):
   assert checks.check(sandbox, problem, examples.ADD).passed
 
 
-def test_tests_without_an_assert_are_not_passed(sandbox):
-  for body in ('pass', 'assert True', 'candidate(1, 2)'):
-    problem = examples.make_check(f'def check(candidate):\n  {body}\n')
-    verdict = checks.check(sandbox, problem, examples.ADD)
-    assert not verdict.passed and not verdict.failed
+@pytest.mark.parametrize('body', ['pass', 'assert True', 'candidate(1, 2)'])
+def test_tests_without_an_assert_are_not_passed(sandbox, body):
+  problem = examples.make_check(f'def check(candidate):\n  {body}\n')
+  verdict = checks.check(sandbox, problem, examples.ADD)
+  assert not verdict.passed and not verdict.failed
 
 
 # Programs that pass in one process with the asserts, or search for answers.

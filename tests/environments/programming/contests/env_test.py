@@ -59,18 +59,6 @@ def code(environment, state, program, role='coder'):
   return environment.step(state, {role: program})
 
 
-def test_show_has_program_pass_rate_and_cases(sandbox):
-  environment, state = make(sandbox), start()
-  assert environment.show(state) == {'problem': state.problem.statement}
-  state = code(environment, state, block(RIGHT)).state
-  shown = environment.show(state)
-  assert shown['program'].strip() == RIGHT
-  assert shown['golden tests passed'] == '100.0%'
-  state = environment.step(state, {'tester': written(('1 2', '4'))}).state
-  assert environment.show(state)['cases of the last turn'] == (
-      '1, of which the program differs in 1')
-
-
 # The coder.
 
 
@@ -89,9 +77,11 @@ def test_show_has_program_pass_rate_and_cases(sandbox):
     ('pass', (0, 0, 0), Outcome.NO_EFFECT),
     ('print()', (0, 0, 0), Outcome.NO_EFFECT),
     ('x = [0] * 10**9', (1, 0, 0), Outcome.RESOURCE_LIMIT),
+    ('while True: pass', (1, 0, 0), Outcome.TIMEOUT),
 ])
 def test_coder_terms_and_outcome(sandbox, program, terms, outcome):
-  step = code(make(sandbox), start(), block(program))
+  problem = examples.make(GOLDEN, reference=REFERENCE, time_limit=0.5)
+  step = code(make(sandbox), start(problem), block(program))
   compiles, smoke, golden = terms
   assert step.reward_terms == {
       'improvement': golden, 'compiles': compiles, 'smoke': smoke,
@@ -101,7 +91,7 @@ def test_coder_terms_and_outcome(sandbox, program, terms, outcome):
       'coder': pytest.approx(.1 * compiles + .1 * smoke + .8 * golden)}
   assert step.outcomes == {'coder': outcome}
   assert (step.done, step.success, step.truncated) == (False, False, False)
-  assert step.program_runs == 4
+  assert step.program_runs == (3 if outcome is Outcome.TIMEOUT else 4)
   assert step.state.program == f'{program}\n'
 
 
@@ -116,33 +106,20 @@ def test_reply_without_a_program_loses_the_last_one(action):
   assert step.state.program == ''
 
 
-def test_coder_timeout(sandbox):
-  problem = examples.make(GOLDEN[:1], time_limit=0.3)
-  step = code(make(sandbox), start(problem), block('while True: pass'))
-  assert step.outcomes == {'coder': Outcome.TIMEOUT}
-  assert step.local_rewards == {'coder': pytest.approx(.1)}  # It compiles.
-
-
-def test_team_rewards_add_up_to_the_last_pass_rate(sandbox):
-  environment, total, state = make(sandbox, max_turns=3), 0.0, start()
-  for program, improvement in ((HALF, .5), (RIGHT, .5), (HALF, -.5)):
+def test_team_rewards_are_the_changes_of_the_pass_rate(sandbox):
+  environment, state = make(sandbox, max_turns=4), start()
+  for program, reward, local, outcome in (
+      (HALF, .5, .6, Outcome.OK), (RIGHT, .5, 1.0, Outcome.OK),
+      (RIGHT, 0, 1.0, Outcome.NO_EFFECT), (HALF, -.5, .6, Outcome.OK)):
     step = code(environment, state, block(program))
-    assert step.team_reward == improvement
-    total += step.team_reward
+    assert step.team_reward == reward
+    assert step.local_rewards == {'coder': pytest.approx(local)}
+    assert step.outcomes == {'coder': outcome}
     step = environment.step(step.state, {'tester': written(('1 1', '3'))})
     assert step.team_reward == 0.0
     state = step.state
-  assert total == state.pass_rate == .5
+  assert state.pass_rate == .5
   assert step.done and not step.success and step.truncated
-
-
-def test_unchanged_program_pays_the_coder_but_not_the_team(sandbox):
-  environment = make(sandbox)
-  state = code(environment, start(), block(RIGHT)).state
-  step = code(environment, state, block(RIGHT))
-  assert step.outcomes == {'coder': Outcome.NO_EFFECT}
-  assert step.team_reward == 0
-  assert step.local_rewards == {'coder': pytest.approx(1.0)}
 
 
 def test_problems_that_call_a_function(sandbox):
@@ -274,24 +251,20 @@ def test_prompts_show_the_previous_turn_and_nothing_golden(sandbox):
     assert '7700' not in text and 'reference' not in text
 
 
-@pytest.mark.parametrize('program, got', [
-    ('1 / 0', 'ZeroDivisionError: division by zero'),
-    ('print("a" * 9000)', 'characters cut'), ('pass', 'Got:\n')])
-def test_prompts_show_the_output_of_the_program(sandbox, program, got):
-  environment = make(sandbox, max_turns=3)
+@pytest.mark.parametrize('program, cases, texts', [
+    ('1 / 0', [('1 2', '3')], ['ZeroDivisionError: division by zero']),
+    ('print("a" * 9000)', [('1 2', '3')], ['characters cut']),
+    ('pass', [('1 2', '3')], ['Got:\n']),
+    ('', [], ['of yours had no program', 'cases of the last turn could not'])])
+def test_next_prompt_shows_output_or_its_absence(
+    sandbox, program, cases, texts):
+  environment = make(sandbox)
   state = environment.step(
-      start(program=program), {'tester': written(('1 2', '3'))}).state
+      start(program=program), {'tester': written(*cases)}).state
+  assert environment.show(state)['cases of the last turn'].startswith(
+      f'{len(cases)}, of which')
   text = prompt(environment, state, 'coder')
-  assert got in text and len(text) < 3000
-
-
-def test_prompts_after_an_empty_turn(sandbox):
-  environment = make(sandbox, max_turns=3)
-  state = environment.step(start(), {'tester': 'none'}).state
-  text = prompt(environment, state, 'coder')
-  assert 'of yours had no program' in text
-  assert 'test cases of the last turn could not be used' in text
-  assert 'of the coder had no program' in prompt(environment, state, 'tester')
+  assert all(x in text for x in texts) and len(text) < 3000
 
 
 @pytest.mark.parametrize('team', contests.TEAMS)
