@@ -66,7 +66,8 @@ class Run:
     with contextlib.ExitStack() as stack:
       self._workers = stack.enter_context(workers_lib.Workers(
           self.config.environment.num_workers,
-          self.config.environment.program_slots, **self.config.sandbox))
+          self.config.environment.program_slots, self.config.sandbox.level,
+          self.config.sandbox.url))
       self.config.sandbox.level = self._workers.level  # Resolves 'auto'.
       self._opened = stack.pop_all()
     return self

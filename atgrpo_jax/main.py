@@ -98,8 +98,8 @@ def main(argv: list[str]) -> int:
     # Before jax runs: such a process must not fork.
     workers = stack.enter_context(workers_lib.Workers(
         config.environment.num_workers, config.environment.program_slots,
-        **config.sandbox, is_stopped=stop.is_set))
-    config.sandbox.level = workers.level  # What 'auto' or 'remote' came to.
+        config.sandbox.level, config.sandbox.url, is_stopped=stop.is_set))
+    config.sandbox.level = workers.level  # Resolves 'auto'.
     from atgrpo_jax.distributed import hosts
     if _DISTRIBUTED.value:
       stack.enter_context(hosts.ExitOnError(_report))

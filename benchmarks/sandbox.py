@@ -1,18 +1,18 @@
-"""How many programs a sandbox runs in a second, and whether it leaks.
+"""Measures programs per second of a sandbox, and checks that it leaks nothing.
 
   python -m benchmarks.sandbox [--level LEVEL] [--programs N] [--rounds N]
       [--soak N]
 
-Three ways to run the same trivial program take turns, on every core:
+Three ways to run a trivial program take turns on every core:
 
-  fork       `Sandbox.run`: each program is a fork of a warm interpreter
-  packages   the same, of an interpreter that has numpy and sympy
-  fresh      an interpreter for each program, that enters the same isolation;
-             at the level bwrap inside bubblewrap, as the sandbox is
+  fork      `Sandbox.run`: each program is a fork of a warm interpreter
+  packages  the same, of an interpreter with numpy and sympy
+  fresh     a new interpreter per program, which enters the same isolation; at
+            the level bwrap inside bubblewrap
 
-Then, with --soak, so many programs of several kinds run on one server, and the
-processes, descriptors, files and memory of the server are counted before and
-after. Ends with status 1 if there are more of them, or a wrong status.
+With --soak, that many programs of several kinds run on one server. Exits with
+status 1 after a wrong status, or if the server then has more processes,
+descriptors, files or (above 10 %) memory than before.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from environments import sandbox
 from environments.sandbox import launcher
 
 _PROGRAM = 'print(int(input()) + 1)'
-# A fresh interpreter enters the isolation, then runs a program.
+# Enters the isolation, then runs a program.
 _FRESH = f'''
 import os, sys
 for name in 'environments', 'environments.sandbox':
@@ -44,7 +44,7 @@ isolation.Isolation(protocol.Level(sys.argv[1]), '/').enter(protocol.Limits())
 os.closerange(3, 1 << 16)
 exec(compile(sys.argv[2], '<program>', 'exec'), {{'__name__': '__main__'}})
 '''
-# Kinds of the soak: program -> its status.
+# Programs of the soak -> the expected status.
 _KINDS = {
     _PROGRAM: sandbox.Status.OK,
     'import numpy; print(numpy.zeros(3).sum())': sandbox.Status.OK,
@@ -66,26 +66,23 @@ _TIMEOUT_EVERY = 200
 
 
 def fresh(level: str, source: str, stdin: str) -> str:
-  """What a program prints that has an interpreter to itself."""
+  """Output of a program in a new interpreter."""
   command = [
       os.path.realpath(sys.executable), '-s', '-P', '-S', '-X', 'utf8', '-c',
       _FRESH, level, source]
   if level == sandbox.Level.BWRAP.value:
-    # What enters the isolation begins a session.
-    begins = {'--as-pid-1', '--new-session'}
+    # Entering the isolation starts a session.
+    skipped = {'--as-pid-1', '--new-session'}
     command = [
-        *(x for x in launcher._bwrap([]) if x not in begins), '--', *command]
+        *(x for x in launcher._bwrap([]) if x not in skipped), '--', *command]
   return subprocess.run(
       command, input=stdin, capture_output=True, text=True, env={}).stdout
 
 
 def measure(server: sandbox.SandboxServer, num: int, rounds: int) -> None:
-  """Prints programs a second, the median of rounds that take turns."""
+  """Prints programs per second: median, minimum and maximum of the rounds."""
   programs = sandbox.Sandbox(server.address)
   level = server.level.value
-
-  def run_fresh(number: int) -> str:
-    return fresh(level, _PROGRAM, str(number))
 
   def run_fork(number: int, source: str = _PROGRAM) -> str:
     return programs.run(source, str(number)).stdout
@@ -93,10 +90,11 @@ def measure(server: sandbox.SandboxServer, num: int, rounds: int) -> None:
   ways = {
       'fork': (run_fork, num),
       'packages': (lambda n: run_fork(n, f'{_PROGRAM}  # numpy'), num),
-      'fresh': (run_fresh, max(num // 10, 1))}
+      'fresh': (
+          lambda n: fresh(level, _PROGRAM, str(n)), max(num // 10, 1))}
   rates, costs = collections.defaultdict(list), collections.defaultdict(list)
   with futures.ThreadPoolExecutor(server.num_slots) as pool:
-    run_fork(1, f'{_PROGRAM}  # numpy')  # Starts what has the packages.
+    run_fork(1, f'{_PROGRAM}  # numpy')  # Starts the fork with packages.
     for _ in range(rounds):
       for name, (function, count) in ways.items():
         cpu, start = cpu_seconds(server), time.perf_counter()
@@ -115,7 +113,7 @@ def measure(server: sandbox.SandboxServer, num: int, rounds: int) -> None:
 
 
 def cpu_seconds(server: sandbox.SandboxServer) -> float:
-  """Of this process, the server, and all that the server has waited for."""
+  """CPU time of this process, the server, and its finished children."""
   ticks = 0
   for pid in family(server):
     stat = pathlib.Path(f'/proc/{pid}/stat').read_text()
@@ -133,22 +131,21 @@ def family(server: sandbox.SandboxServer) -> list[int]:
 
 
 def held(server: sandbox.SandboxServer) -> dict[str, int]:
-  """What the server and its descendants hold."""
+  """Resources of the server and its descendants."""
   pids = family(server)
   status = [pathlib.Path(f'/proc/{pid}/status').read_text() for pid in pids]
-  sizes = [
-      int(text.partition('VmRSS:')[2].split()[0]) for text in status]
+  sizes = [int(text.partition('VmRSS:')[2].split()[0]) for text in status]
   return {
       'processes': len(pids),
       'descriptors': sum(len(os.listdir(f'/proc/{pid}/fd')) for pid in pids),
       'files': sum(
           1 for _ in pathlib.Path(server.address).parent.rglob('*')),
       'memory_mib': sum(sizes) // 1024,
-      'own_descriptors': len(os.listdir('/proc/self/fd'))}
+      'client_descriptors': len(os.listdir('/proc/self/fd'))}
 
 
 def soak(server: sandbox.SandboxServer, num: int) -> bool:
-  """Runs programs of all kinds; whether nothing leaked or went wrong."""
+  """Runs programs of all kinds; True if nothing leaked or went wrong."""
   limits = sandbox.Limits(wall_seconds=1.0)
   programs = sandbox.Sandbox(server.address, limits)
   kinds = list(_KINDS.items())
@@ -157,7 +154,7 @@ def soak(server: sandbox.SandboxServer, num: int) -> bool:
     source, expected = kinds[number % len(kinds)]
     if number % _TIMEOUT_EVERY == 0:
       source, expected = _TIMEOUT
-    elif number % len(kinds) == 0:  # Another request each time.
+    elif number % len(kinds) == 0:  # A different text each time.
       source += f'  # {number}'
     return source, expected, programs.run(source, str(number)).status
 
@@ -174,13 +171,11 @@ def soak(server: sandbox.SandboxServer, num: int) -> bool:
   print(f'soak: {num} programs in {seconds:.0f} s, {len(wrong)} with a wrong '
         f'status {collections.Counter(wrong).most_common(3)}')
   print(f'before: {json.dumps(before)}\nafter:  {json.dumps(after)}')
-  room = {'memory_mib': before['memory_mib'] // 10}
-  return not wrong and all(
-      after[name] <= before[name] + room.get(name, 0) for name in before)
+  before['memory_mib'] += before['memory_mib'] // 10
+  return not wrong and all(after[name] <= before[name] for name in before)
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-  """The command line."""
   parser = argparse.ArgumentParser(
       prog='python -m benchmarks.sandbox', description=__doc__,
       formatter_class=argparse.RawDescriptionHelpFormatter)

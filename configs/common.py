@@ -253,13 +253,11 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.environment.program_slots = 2  # Programs that run at the same time.
 
   c.sandbox = config_dict.ConfigDict()
-  # How models' programs are kept apart: 'bwrap', 'kernel', the better of them
-  # that works ('auto'), not at all ('unsafe_rlimit'), or none run ('none').
-  # 'remote': as on another machine, where a gateway runs them.
+  # Isolation of model-written programs: 'bwrap', 'kernel', 'auto' (the stronger
+  # one that works), 'unsafe_rlimit' (none), 'remote' (a SandboxFusion service),
+  # or 'none' (programs are refused).
   c.sandbox.level = 'auto'
-  c.sandbox.url = ''  # Of the gateway: 'tcp://HOST:PORT'.
-  # The environment variable that has its token.
-  c.sandbox.token_variable = 'SANDBOX_TOKEN'
+  c.sandbox.url = ''  # Of the service: 'http://HOST:PORT'.
 
   c.dataset = config_dict.ConfigDict()
   c.dataset.builder = config_dict.placeholder(str)

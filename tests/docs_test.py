@@ -32,7 +32,6 @@ from configs import maths as maths_config
 from configs import pod
 from configs import sudoku
 from environments.boards import board_game
-from environments.sandbox import gateway
 from environments.writing import env as writing
 from environments.writing import rewards
 from paper import experiments
@@ -547,7 +546,6 @@ def test_commands_can_be_parsed(monkeypatch):
       'paper.tables': _check_tables, 'benchmarks.credit': credit.parse,
       'pytest': _check_pytest, 'benchmarks.run': _check_run,
       'benchmarks.sandbox': sandbox.parse,
-      'environments.sandbox.gateway': gateway.parse,
       'atgrpo_jax.measures': measures.parse,
       'tests.viewer.screenshots': _check_one_argument,
       'environments.math_problems.measure': _check_measure,

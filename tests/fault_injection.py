@@ -49,7 +49,7 @@ def processes(trainer: int) -> dict[str, list[int]]:
   """'server', 'supervisor', 'worker' -> process ids below a trainer."""
   found = collections.defaultdict(list)
   for pid, line in _children(trainer):
-    if 'start_server.py' in line:
+    if 'environments.sandbox.server' in line:
       if line.partition('\0')[0].endswith('bwrap'):
         (pid, _), = _children(pid)
       found['server'].append(pid)

@@ -13,9 +13,8 @@ gives the same bits as if nothing had happened.
                   server, then, if they failed again, one by one, each on a
                   fresh server. So a program that ends the server harms no
                   other. What still fails stays a failure.
-  gateway         To a server on another machine. It replaces that server by
-                  itself. Instead of being replaced it is waited for, a minute
-                  at a time; then steps are done again as above.
+  remote service  Waited for, a minute at a time; then steps are repeated as
+                  above.
   supervisor      The server replaces it, and `Sandbox.run` tries again.
 
 What is replaced again and again without a step done in between stops the run.
@@ -40,7 +39,8 @@ from environments import sandbox as sandbox_lib
 from environments.sandbox import processes
 
 NO_PROGRAMS = 'none'  # No server at all.
-LEVELS = (*sandbox_lib.LEVELS, *sandbox_lib.REMOTE_LEVELS, NO_PROGRAMS)
+REMOTE = sandbox_lib.Level.REMOTE.value
+LEVELS = (*sandbox_lib.LEVELS, REMOTE, NO_PROGRAMS)
 # Replacements without a step done in between; the next one stops the run.
 MAX_IN_A_ROW = 8
 _TICK = 1.0  # Seconds between two looks at the server and the processes.
@@ -81,13 +81,11 @@ class Workers:
 
   def __init__(
       self, num_workers: int, program_slots: int, level: str, url: str = '',
-      token_variable: str = '',
       is_stopped: Callable[[], bool] = lambda: False):
     """`program_slots` programs run at a time, at a level of LEVELS.
 
-    With a remote level they run behind the gateway at `url`, tcp://HOST:PORT,
-    as many at a time as it has slots. Its token is in the environment variable
-    `token_variable`. When `is_stopped` says so, whoever waits for steps gets
+    With `level='remote'` they run on the SandboxFusion service at `url`,
+    http://HOST:PORT. When `is_stopped` says so, whoever waits for steps gets
     `signals.Stopped`.
 
     Raises UserError for numbers and levels that there cannot be.
@@ -96,7 +94,7 @@ class Workers:
         ('num_workers', num_workers), ('program_slots', program_slots)):
       errors.check_number(
           f'environment.{name}', number, min_value=1,
-          less_than=sandbox_lib.MOST_SLOTS + 1, advice='; each is a process')
+          less_than=sandbox_lib.MAX_SLOTS + 1, advice='; each is a process')
     if level not in LEVELS:
       raise errors.UserError(
           f'sandbox.level={level!r} is unknown; give one of '
@@ -105,12 +103,13 @@ class Workers:
     self._counts = dict.fromkeys(COUNTS, 0)
     self._num_workers = num_workers
     self._server = None
-    if level in sandbox_lib.REMOTE_LEVELS:
-      self._server = sandbox_lib.RemoteServer(level, url, token_variable)
+    if level == REMOTE:
+      with errors.as_user_error():
+        self._server = sandbox_lib.RemoteServer(url)
     elif url:
       raise errors.UserError(
-          f'sandbox.url is given, but with sandbox.level={level} no program '
-          "runs there; give sandbox.level=remote, or sandbox.url=''.")
+          f'sandbox.url={url!r} has no effect with sandbox.level={level}; set '
+          "sandbox.level=remote or sandbox.url=''.")
     elif level != NO_PROGRAMS:
       self._server = sandbox_lib.SandboxServer(program_slots, level)
     self._calls: list[StepBatch] = []  # Since the last `finish`.
@@ -123,7 +122,7 @@ class Workers:
 
   @property
   def level(self) -> str:
-    """At which programs run: of LEVELS, but never 'auto' or 'remote'."""
+    """At which programs run: of LEVELS, but never 'auto'."""
     return self._server.level.value if self._server else NO_PROGRAMS
 
   def submit(

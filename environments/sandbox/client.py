@@ -1,14 +1,10 @@
-"""Asks the fork-server to run programs.
+"""Runs programs on the sandbox server and collects their results.
 
-A program can end or stop the supervisor that watches it. It is told apart from
-a broken sandbox in this way. A supervisor that fails says so before it ends; a
-server that is dead takes its supervisors and its queue with it; a supervisor
-that is stopped is killed by the server. So a supervisor that ends without a
-word while it runs a program has been killed. If that happens twice to the same
-program, on the same server, and that server still answers by itself, the
-program did it: its status is ERROR. Everything else is INFRASTRUCTURE, also a
-connection to a gateway that is cut: then nobody knows what became of the
-program.
+A supervisor that ends without a report while a program runs was killed: a
+supervisor that fails sends a fault first, a dead server takes its supervisors
+and its queue with it, and the server kills stopped supervisors. If this happens
+twice to one program on one server that still answers, the program did it, and
+its status is ERROR. Every other failure is INFRASTRUCTURE.
 """
 
 from __future__ import annotations
@@ -21,44 +17,42 @@ import signal
 import socket
 from typing import Any
 
-from environments.sandbox import connections
 from environments.sandbox import literals
 from environments.sandbox import protocol
 
-_NUM_CONNECTIONS = 64  # At most, of one call.
+_MAX_THREADS = 64  # Programs that one call runs side by side.
 _FUNCTION = re.compile(r'[^\W\d]\w*(\(\))?(\.[^\W\d]\w*(\(\))?)*')
-_LEAST_LIMITS = protocol.Limits(
+_MIN_LIMITS = protocol.Limits(
     cpu_seconds=0.01, wall_seconds=0.01, memory_bytes=64 << 20, output_bytes=1)
-_MOST_LIMITS = protocol.Limits(
+_MAX_LIMITS = protocol.Limits(
     cpu_seconds=1e6, wall_seconds=1e6, memory_bytes=1 << 44,
     output_bytes=1 << 32)
-_GRACE_SECONDS = 30.0  # For a reply, beyond the program's wall-clock limit.
-# Who waits for a slot asks the server so often whether it lives, and waits so
-# long for its answer, which takes a second.
-_PATIENCE_SECONDS = 10.0
+_REPLY_SECONDS = 30.0  # Timeout of a reply after the wall-clock limit.
+# A client that waits for a slot checks the server's health this often. The
+# server answers within a second unless it is dead or stopped.
+_CHECK_SECONDS = 10.0
 _HEALTH_SECONDS = 60.0
 
 
 class _KilledSupervisorError(OSError):
-  """A supervisor of `server` ended without a word while a program ran."""
+  """A supervisor of the server `server_id` was killed while a program ran."""
 
-  def __init__(self, server: int):
-    super().__init__('the process that watched the program has been killed')
-    self.server = server
+  def __init__(self, server_id: int):
+    super().__init__('the process that watched the program was killed')
+    self.server_id = server_id
 
 
 @dataclasses.dataclass(frozen=True)
 class ProgramResult:
-  """What a program did.
+  """Output and exit status of a program.
 
   Attributes:
-    status: how it ended.
-    exit_code: -N after signal N; None when the sandbox failed. A program that
-      ends its supervisor is killed with it.
-    stdout: at most `output_bytes`, undecodable bytes replaced.
-    stderr: the same; its last line says why the sandbox stopped the program.
+    status: how the program ended.
+    exit_code: -N after signal N; None if the sandbox failed.
+    stdout: at most `output_bytes`; undecodable bytes are replaced.
+    stderr: as `stdout`; the last line says why the sandbox stopped the program.
     cpu_seconds: user and system time of the program and its children.
-    wall_seconds: from its start to its end.
+    wall_seconds: time from its start to its end.
   """
 
   status: protocol.Status
@@ -71,11 +65,10 @@ class ProgramResult:
 
 @dataclasses.dataclass(frozen=True)
 class CallResult(ProgramResult):
-  """What a program did whose function was called.
+  """A `ProgramResult` with the value that a function returned.
 
   Attributes:
-    value: what the function returned if the status is OK, else None. Made of
-      Python's own types alone, so it can be compared with the right answer.
+    value: built from Python's own types only; None unless the status is OK.
   """
 
   value: Any = None
@@ -83,34 +76,33 @@ class CallResult(ProgramResult):
 
 @dataclasses.dataclass(frozen=True)
 class Sandbox:
-  """A handle on a running server; picklable, for any process and thread.
+  """Runs programs on a server; picklable and thread-safe.
 
   Attributes:
-    address: of the server on this machine, or a `Remote` for one behind a
-      gateway.
-    limits: what each program may use.
+    address: the socket of the server.
+    limits: resources of each program.
 
-  Raises ValueError for limits that are too low, or too high, for any program.
+  Raises ValueError for limits that are too low or too high.
   """
 
-  address: str | connections.Remote
+  address: str
   limits: protocol.Limits = protocol.Limits()
 
   def __post_init__(self):
-    for name, least in _LEAST_LIMITS._asdict().items():
-      value, most = getattr(self.limits, name), getattr(_MOST_LIMITS, name)
-      if not isinstance(value, (int, float)) or not least <= value <= most:
+    for name, value in self.limits._asdict().items():
+      low, high = getattr(_MIN_LIMITS, name), getattr(_MAX_LIMITS, name)
+      if not isinstance(value, (int, float)) or not low <= value <= high:
         raise ValueError(
-            f'Sandbox limit {name}={value!r} fits no program; give at least '
-            f'{least} and at most {most}.')
+            f'Sandbox limit {name}={value!r} must be at least {low} and at '
+            f'most {high}.')
 
   def run(self, source: str, stdin: str = '') -> ProgramResult:
-    """Runs one program to its end. Never raises for what it does.
+    """Runs one program. A failing program never raises.
 
-    What fails is tried once more. Waits as long as the queue for a slot is, but
-    not for a server that is dead or stopped.
+    Retries once if the sandbox fails. Waits for a free slot as long as the
+    server is alive.
     """
-    result, _ = self._answer(
+    result, _ = self._execute(
         protocol.Request(source, stdin, '', '', self.limits))
     return result
 
@@ -120,28 +112,27 @@ class Sandbox:
 
   def run_tests(
       self, source: str, stdins: Sequence[str]) -> list[ProgramResult]:
-    """Runs one program on each input, every time in a fresh process."""
+    """Runs one program on each input, each time in a new process."""
     return self.run_many([(source, stdin) for stdin in stdins])
 
   def call(
       self, source: str, function: str,
       calls: Sequence[tuple]) -> list[CallResult]:
-    """Runs a program, then calls its function, afresh for each call.
+    """Runs a program and calls its function, in a new process for each call.
 
     Args:
-      source: is run as a module: its `__name__` is 'program'. Its stdin is
-        empty.
-      function: a name, or names with dots in between. A name that ends in `()`
-        is called without arguments: 'solve', 'Solution().solve', or
+      source: runs as a module whose `__name__` is 'program', with empty stdin.
+      function: a name, or names joined by dots. A name that ends in `()` is
+        called without arguments: 'solve', 'Solution().solve', or
         'Solution.solve' for a static method.
-      calls: the arguments of each call, by position. They and what is returned
-        are None, bool, int, float, complex, str, bytes, and lists, tuples,
-        dicts, sets and frozensets of these; `literals` has the limits.
+      calls: positional arguments of each call. Arguments and values are None,
+        bool, int, float, complex, str, bytes, and lists, tuples, dicts, sets
+        and frozensets of these; `literals` has the limits.
 
-    A function that returns nothing else has the status OK, whatever it returns.
-    No value, or one of another kind, is an ERROR, and stderr says which.
+    A call that returns a value of another type, or ends the program, has the
+    status ERROR.
 
-    Raises ValueError for another function or arguments.
+    Raises ValueError for other functions or arguments.
     """
     if not _FUNCTION.fullmatch(function):
       raise ValueError(
@@ -151,8 +142,8 @@ class Sandbox:
     for arguments in calls:
       if not isinstance(arguments, (list, tuple)):
         raise ValueError(
-            f'{function} cannot be called with {arguments!r}; each of the '
-            'calls must be a tuple of arguments.')
+            f'{function} cannot be called with {arguments!r}; each call must '
+            'be a tuple of arguments.')
       try:
         text = literals.encode(tuple(arguments))
       except ValueError as error:
@@ -163,111 +154,115 @@ class Sandbox:
     return _side_by_side(self._call, requests)
 
   def _call(self, request: protocol.Request) -> CallResult:
-    result, text = self._answer(request)
+    result, text = self._execute(request)
     fields = dataclasses.asdict(result)
     if result.status is not protocol.Status.OK:
       return CallResult(**fields)
     try:
       return CallResult(**fields, value=literals.decode(text))
     except ValueError:
-      # It ended before its function did, or wrote beside it.
+      # The program ended inside the function, or wrote to the value's channel.
       reason = f'stopped: no value of {request.function} came back'
       return CallResult(**fields | {
           'status': protocol.Status.ERROR,
-          'stderr': _join(result.stderr, reason)})
+          'stderr': join_lines(result.stderr, reason)})
 
-  def _answer(self, request: protocol.Request) -> tuple[ProgramResult, bytes]:
-    """What `run` says, and what the program's function returned, as text."""
+  def _execute(self, request: protocol.Request) -> tuple[ProgramResult, bytes]:
+    """The result, and the function's value as `literals` text."""
     failures = []
     for _ in range(2):
       try:
         return self._request(request)
       except (OSError, ValueError) as error:
         failures.append(error)
-    if self._is_own_doing(failures):
+    if self._program_killed_supervisor(failures):
       return ProgramResult(
           protocol.Status.ERROR, -signal.SIGKILL, '',
-          'stopped: it ended or stopped the process that watched it',
-          0., 0.), b''
-    error = failures[-1]
-    return ProgramResult(
-        protocol.Status.INFRASTRUCTURE, None, '',
-        f'The sandbox failed twice: {type(error).__name__}: {error}',
-        0., 0.), b''
+          'stopped: the program ended or stopped the process that watched it',
+          0.0, 0.0), b''
+    return infrastructure_failure(failures[-1]), b''
 
-  def _is_own_doing(self, failures: Sequence[Exception]) -> bool:
-    """Whether the program itself ended its supervisors; see the module."""
+  def _program_killed_supervisor(self, failures: Sequence[Exception]) -> bool:
     if not all(isinstance(x, _KilledSupervisorError) for x in failures):
       return False
     try:
-      return {x.server for x in failures} == {self._ask_server()}
+      return {x.server_id for x in failures} == {self._server_id()}
     except OSError:
       return False
 
-  def _ask_server(self) -> int:
-    """The server's id; an OSError if it is dead or stopped."""
-    connection, _ = connections.connect(
-        self.address, connections.HEALTH, _HEALTH_SECONDS)
-    with connection:
-      return protocol.await_greeting(connection)
+  def _server_id(self) -> int:
+    """Asks the server for its id; OSError if it is dead or stopped."""
+    with self._connect('health', _HEALTH_SECONDS) as connection:
+      return protocol.receive_greeting(connection)
+
+  def _connect(self, socket_name: str, timeout: float) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+      connection.settimeout(timeout)
+      connection.connect(protocol.socket_path(self.address, socket_name))
+    except BaseException:
+      connection.close()
+      raise
+    return connection
 
   def _request(
       self, request: protocol.Request) -> tuple[ProgramResult, bytes]:
-    name = connections.PROGRAMS
-    if any(package in request.source for package in protocol.PACKAGES):
-      name = connections.PACKAGES
-    connection, end = connections.connect(
-        self.address, name, _PATIENCE_SECONDS)
-    with connection:
-      server = None
-      while server is None:  # The greeting says that a slot is free.
+    needs_packages = any(
+        package in request.source for package in protocol.PACKAGES)
+    with self._connect(
+        'packages' if needs_packages else 'socket',
+        _CHECK_SECONDS) as connection:
+      server_id = None
+      while server_id is None:  # The greeting says that a slot is free.
         try:
-          server = protocol.await_greeting(connection)
+          server_id = protocol.receive_greeting(connection)
         except TimeoutError:
-          self._ask_server()
-      connection.settimeout(self.limits.wall_seconds + _GRACE_SECONDS)
+          self._server_id()
+      connection.settimeout(self.limits.wall_seconds + _REPLY_SECONDS)
       connection.sendall(protocol.pack(request))
       connection.shutdown(socket.SHUT_WR)
       try:
         with connection.makefile('rb') as stream:
-          data = stream.read()
+          reply = protocol.unpack_reply(stream.read())
       except ConnectionError as error:
-        if end:
-          raise
-        raise _KilledSupervisorError(server) from error
-    if not data.endswith(end):
-      raise ConnectionError('the connection to the gateway was cut')
-    reply = protocol.unpack_reply(data.removesuffix(end))
+        raise _KilledSupervisorError(server_id) from error
     report = reply.report
     if report is None:
-      raise _KilledSupervisorError(server)
+      raise _KilledSupervisorError(server_id)
     stdout, stderr = (
         output.decode('utf-8', 'replace')
         for output in (reply.stdout, reply.stderr))
     return ProgramResult(
-        report.status, report.exit_code, stdout, _join(stderr, report.reason),
-        report.cpu_seconds, report.wall_seconds), reply.value
+        report.status, report.exit_code, stdout,
+        join_lines(stderr, report.reason), report.cpu_seconds,
+        report.wall_seconds), reply.value
+
+
+def infrastructure_failure(error: Exception) -> ProgramResult:
+  return ProgramResult(
+      protocol.Status.INFRASTRUCTURE, None, '',
+      f'The sandbox failed repeatedly: {type(error).__name__}: {error}',
+      0.0, 0.0)
 
 
 def check_given(sandbox: Sandbox | None, writers: object) -> None:
-  """Raises ValueError without a sandbox; `writers` write programs."""
+  """Raises ValueError without a sandbox if `writers` write programs."""
   if sandbox is None:
     raise ValueError(
-        f'sandbox=None, but {writers} write programs; give a Sandbox, as '
-        'sandbox.level does unless it is none')
+        f'sandbox=None, but {writers} write programs; give a Sandbox, or set '
+        'sandbox.level to a level other than none')
 
 
-def _join(stderr: str, reason: str) -> str:
-  """The reason in a line of its own."""
+def join_lines(stderr: str, reason: str) -> str:
+  """Appends the reason as a new line."""
   if reason and stderr and not stderr.endswith('\n'):
     return f'{stderr}\n{reason}'
   return stderr + reason
 
 
 def _side_by_side(function: Callable[[Any], Any], jobs: Sequence) -> list:
-  """What the function returns for each job, in their order."""
+  """Maps `function` over jobs in threads, keeping the order."""
   if not jobs:
     return []
-  num_threads = min(len(jobs), _NUM_CONNECTIONS)
-  with futures.ThreadPoolExecutor(num_threads) as pool:
+  with futures.ThreadPoolExecutor(min(len(jobs), _MAX_THREADS)) as pool:
     return list(pool.map(function, jobs))

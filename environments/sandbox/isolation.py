@@ -1,76 +1,207 @@
-"""What keeps a program apart from everything else.
+"""The limits and walls that a program enters before it runs.
 
-The server prepares it once, and each program, a fork of the server, enters it
-for good. At the level UNSAFE_RLIMIT only the limits and the loss of privileges
-are left.
+The server prepares an `Isolation` once, and each program, a fork of the server,
+enters it for good: resource limits, no capabilities, Landlock, and `seccomp`.
+UNSAFE_RLIMIT has only the limits and the loss of capabilities.
+
+Landlock, see landlock(7), refuses every access to files that no rule allows:
+reading, writing, making, removing, running. From Linux 6.7 it also refuses TCP,
+from 6.12 signals and abstract Unix sockets; `seccomp` refuses these on any
+kernel.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+import contextlib
+import ctypes
+import errno
 import math
 import os
 import resource
+import stat
+import struct
+import sys
 
-from environments.sandbox import landlock
 from environments.sandbox import processes
 from environments.sandbox import protocol
 from environments.sandbox import seccomp
 
-OPEN_FILES = 64
-# Room above what the whole machine runs now: the kernel counts all processes
-# and threads of the user, the trainer's too, so a fixed number cannot serve.
+MAX_OPEN_FILES = 64
+# Added to the number of tasks of the whole machine: the kernel counts all
+# processes and threads of the user, so a fixed number cannot serve.
 EXTRA_PROCESSES = 64
-_PENDING_SIGNALS = 64
+_MAX_PENDING_SIGNALS = 64
+
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_VERSION = 1  # Flag of _CREATE_RULESET.
+_PATH_BENEATH = 1
+# Version of Landlock -> the accesses to files that it handles.
+_FILES = {1: 0x1FFF, 2: 0x3FFF, 3: 0x7FFF, 4: 0x7FFF, 5: 0xFFFF}
+_TCP = 0x3  # From version 4.
+_SCOPES = 0x3  # Signals and abstract sockets; from version 6.
+WRITE_FILE, READ_FILE, READ_FOLDER = 0x2, 0x4, 0x8
+
+_DEVICES = {
+    '/dev/null': READ_FILE | WRITE_FILE, '/dev/zero': READ_FILE,
+    '/dev/random': READ_FILE, '/dev/urandom': READ_FILE}
+_PUBLIC = ('/etc/ld.so.cache', '/usr/share/zoneinfo')
+_INSTALLED = ('site-packages', 'dist-packages')  # Not the standard library.
 
 
 class Isolation:
-  """What the programs of one server have in common."""
+  """The walls shared by all programs of one server."""
 
   def __init__(self, level: protocol.Level, work_directory: str):
-    """Call it when all is loaded that programs shall find.
+    """Call it after loading everything that programs shall find.
 
-    Raises OSError if the kernel has not what the level needs.
+    Raises OSError if the kernel lacks a part of the level.
     """
     self._work_directory = work_directory
-    self._own_bytes = processes.address_space()
+    self._interpreter_bytes = processes.address_space()
     self._ruleset = self._filter = None
     if level is not protocol.Level.UNSAFE_RLIMIT:
-      self._ruleset = landlock.Ruleset(landlock.readable_paths())
+      self._ruleset = Ruleset(readable_paths())
       self._filter = seccomp.Filter()
 
   def enter(self, limits: protocol.Limits) -> None:
-    """Turns a fork into a process fit to run a program."""
+    """Confines the calling process for good."""
     os.setsid()
     processes.set_option(processes.PR_SET_CHILD_SUBREAPER, 0)
     processes.set_option(processes.PR_SET_NO_NEW_PRIVS, 1)
     os.chdir(self._work_directory)
     cpu_limit = math.ceil(limits.cpu_seconds)
     _set_limit(resource.RLIMIT_CPU, cpu_limit, cpu_limit + 1)
-    _set_limit(resource.RLIMIT_AS, self._own_bytes + limits.memory_bytes)
+    _set_limit(
+        resource.RLIMIT_AS, self._interpreter_bytes + limits.memory_bytes)
     _set_limit(resource.RLIMIT_FSIZE, 0)
-    _set_limit(resource.RLIMIT_NOFILE, OPEN_FILES)
-    _set_limit(resource.RLIMIT_NPROC, _count_tasks() + EXTRA_PROCESSES)
-    _set_limit(resource.RLIMIT_SIGPENDING, _PENDING_SIGNALS)
+    _set_limit(resource.RLIMIT_NOFILE, MAX_OPEN_FILES)
+    _set_limit(resource.RLIMIT_NPROC, _num_tasks() + EXTRA_PROCESSES)
+    _set_limit(resource.RLIMIT_SIGPENDING, _MAX_PENDING_SIGNALS)
     # 1, not 0: the kernel starts a core-dump program even at 0.
     _set_limit(resource.RLIMIT_CORE, 1)
     processes.drop_capabilities()
     if self._ruleset is not None:
-      self._ruleset.bind()
+      self._ruleset.restrict_self()
       self._filter.install()
 
 
 def _set_limit(kind: int, soft: int, hard: int | None = None) -> None:
-  """Lowers a limit for good; one that is lower already stays."""
-  _, most = resource.getrlimit(kind)
+  """Lowers a limit for good; a lower limit stays."""
+  _, present = resource.getrlimit(kind)
   hard = soft if hard is None else hard
-  if most != resource.RLIM_INFINITY:
-    soft, hard = min(soft, most), min(hard, most)
+  if present != resource.RLIM_INFINITY:
+    soft, hard = min(soft, present), min(hard, present)
   resource.setrlimit(kind, (soft, hard))
 
 
-def _count_tasks() -> int:
+def _num_tasks() -> int:
   """Number of processes and threads on the machine."""
   fd = os.open('/proc/loadavg', os.O_RDONLY)  # `open` costs a program 10 %.
   text = os.read(fd, 100)
   os.close(fd)
   return int(text.split()[3].partition(b'/')[2])
+
+
+def landlock_version() -> int:
+  """Version of the kernel's Landlock; OSError if it has none."""
+  return _landlock(_CREATE_RULESET, None, ctypes.c_size_t(0), _VERSION)
+
+
+class Ruleset:
+  """Landlock rules, made once and entered by many forks."""
+
+  def __init__(self, readable: Iterable[tuple[str, int]]):
+    """`readable` holds paths and the accesses allowed there and below."""
+    version = landlock_version()
+    attributes = struct.pack(
+        '=QQQ', _FILES[min(version, max(_FILES))], _TCP if version >= 4 else 0,
+        _SCOPES if version >= 6 else 0)
+    self._fd = _landlock(
+        _CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), 0)
+    for path, access in readable:
+      with contextlib.suppress(FileNotFoundError, PermissionError):
+        self._add(path, access)
+
+  def _add(self, path: str, access: int) -> None:
+    fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+      if not stat.S_ISDIR(os.fstat(fd).st_mode):
+        access &= ~READ_FOLDER  # Landlock refuses it for files.
+      rule = struct.pack('=Qi', access, fd)
+      _landlock(_ADD_RULE, self._fd, _PATH_BENEATH, rule, 0)
+    finally:
+      os.close(fd)
+
+  def restrict_self(self) -> None:
+    """Binds this process for good; it must have PR_SET_NO_NEW_PRIVS."""
+    _landlock(_RESTRICT_SELF, self._fd, 0)
+
+
+def readable_paths() -> list[tuple[str, int]]:
+  """Paths that forks of this interpreter need, with their accesses.
+
+  These are the standard library, the loaded packages, the loaded shared
+  libraries, a few devices, and the time zones. Other installed packages are
+  left out: the trainer's code may be among them.
+  """
+  read = READ_FILE | READ_FOLDER
+  standard = {path for path in sys.path if os.path.isdir(path)}
+  rules = [*_DEVICES.items(), *((path, read) for path in _PUBLIC)]
+  for folder in standard:
+    rules.append((folder, READ_FOLDER))
+    rules += [
+        (os.path.join(folder, name), read) for name in os.listdir(folder)
+        if name not in _INSTALLED]
+  packages = _loaded_packages(standard)
+  rules += [(path, read) for path in packages]
+  for folder in _library_folders():
+    if any(_is_below(folder, path) for path in (*standard, *packages)):
+      continue
+    if any(_is_below(path, folder) for path in (*standard, *packages)):
+      # It holds more than libraries, so each library gets its rule.
+      rules += [
+          (os.path.join(folder, name), READ_FILE)
+          for name in os.listdir(folder) if '.so' in name]
+    else:
+      rules.append((folder, read))
+  return rules
+
+
+def _loaded_packages(standard: Iterable[str]) -> list[str]:
+  """Folders of the loaded packages and of their shared libraries."""
+  found = set()
+  for name, module in list(sys.modules.items()):
+    path = getattr(module, '__file__', None)
+    if '.' in name or not path or name in ('__main__', 'environments'):
+      continue
+    folder = os.path.dirname(path)
+    if os.path.basename(path).startswith('__init__.'):
+      path, folder = folder, os.path.dirname(folder)
+    if folder not in standard:
+      found |= {path, os.path.join(folder, f'{name}.libs')}
+  return sorted(found)
+
+
+def _library_folders() -> set[str]:
+  """Folders of the shared libraries in this process's memory."""
+  with open('/proc/self/maps', encoding='utf-8') as file:
+    paths = [line.split(None, 5)[-1].strip() for line in file]
+  return {
+      os.path.dirname(path) for path in paths
+      if path.startswith('/') and '.so' in os.path.basename(path)}
+
+
+def _is_below(path: str, folder: str) -> bool:
+  return path == folder or path.startswith(folder.rstrip('/') + '/')
+
+
+def _landlock(number: int, *arguments) -> int:
+  result = processes.libc.syscall(number, *arguments)
+  if result < 0:
+    error = ctypes.get_errno()
+    reasons = {
+        errno.ENOSYS: 'this kernel has none, or a container hides it',
+        errno.EOPNOTSUPP: 'this kernel was started without it'}
+    raise OSError(error, f'Landlock: {reasons.get(error, os.strerror(error))}')
+  return result

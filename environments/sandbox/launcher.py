@@ -20,103 +20,117 @@ import tempfile
 import time
 
 from environments.sandbox import client
-from environments.sandbox import landlock
+from environments.sandbox import isolation
 from environments.sandbox import processes
 from environments.sandbox import protocol
 from environments.sandbox import seccomp
 
-AUTO = 'auto'  # The first of these that works.
+AUTO = 'auto'  # The first level of _AUTOMATIC that works.
 _AUTOMATIC = (protocol.Level.BWRAP, protocol.Level.KERNEL)
-LEVELS = (AUTO, *(level.value for level in protocol.Level))
-MOST_SLOTS = 1024  # Of a server.
+LOCAL_LEVELS = (*_AUTOMATIC, protocol.Level.UNSAFE_RLIMIT)
+LEVELS = (AUTO, *(level.value for level in LOCAL_LEVELS))
+MAX_SLOTS = 1024  # A process waits in each.
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
-_START_SERVER = os.path.join(_FOLDER, 'start_server.py')
-_PREFIX = 'atgrpo-sandbox-'  # Of the names of their folders.
-_OLD_SECONDS = 3600.0
 _BACKLOG = 4096
 _MAX_ADDRESS_BYTES = 107  # Of a Unix socket.
-_START_SECONDS = 60.0  # For bubblewrap.
-_END_SECONDS = 10.0  # For the server to end by itself.
+_START_SECONDS = 60.0  # Timeout of bubblewrap's start.
+_END_SECONDS = 10.0  # Timeout of the server's end.
 _USERNS_SWITCH = '/proc/sys/kernel/apparmor_restrict_unprivileged_userns'
 
-# What programs find of the machine inside bubblewrap, beside the interpreter;
-# they may read less, see `landlock`.
+# Visible inside bubblewrap besides the interpreter. Programs may read less, see
+# `isolation`.
 _SYSTEM = ('/usr', '/lib', '/lib64', '/etc/ld.so.cache')
 
-# Says 'ready', and which walls are missing.
+# Loads the modules of this folder as a package without its `__init__`, which
+# would load the client. Then forgets their names: programs are forks of this
+# process, and must import only the standard library and PACKAGES.
+_START_SERVER = '''
+import importlib, json, sys, types
+folder, settings = sys.argv[1:]
+for name, path in ('environments', []), ('environments.sandbox', [folder]):
+  sys.modules[name] = types.ModuleType(name)
+  sys.modules[name].__path__ = path
+server = importlib.import_module('environments.sandbox.server')
+for name in list(sys.modules):
+  if name.partition('.')[0] == 'environments':
+    del sys.modules[name]
+server.main(**json.loads(settings))
+'''
+
+# Prints its input, and the walls that are missing.
 _TRIAL = '''
 import os, socket
-def tries(name, function):
+def attempt(name, function):
   try: function()
   except OSError: return
   print(name)
 print(input())
-tries('folders', lambda: os.listdir('/'))
-tries('files', lambda: open('/proc/self/environ').read())
-tries('writing', lambda: open('file', 'w'))
-tries('sockets', socket.socket)
-tries('signals', lambda: os.kill(os.getppid(), 0))
-tries('processes', lambda: os.fork() or os._exit(0))
+attempt('folders', lambda: os.listdir('/'))
+attempt('files', lambda: open('/proc/self/environ').read())
+attempt('writing', lambda: open('file', 'w'))
+attempt('sockets', socket.socket)
+attempt('signals', lambda: os.kill(os.getppid(), 0))
+attempt('processes', lambda: os.fork() or os._exit(0))
 '''
 
 
 class NoSandboxError(RuntimeError):
-  """This machine has no isolation that was allowed."""
+  """This machine offers no allowed level of isolation."""
 
 
 class SandboxServer:
   """Owns the fork-server's process; a context manager.
 
-  Start it early: a process of its own, it costs nothing to keep, and the
-  programs' forks then never touch a process that holds JAX.
+  Start it before jax: a process that runs jax must not fork.
   """
 
   name = 'sandbox server'
 
   def __init__(self, num_slots: int | None = None, level: str = AUTO):
-    """`num_slots` programs run at a time; by default one on each core.
+    """Checks the arguments.
 
-    `level` is one of LEVELS.
+    Args:
+      num_slots: programs that run at a time; by default one per core.
+      level: one of LEVELS.
     """
     if num_slots is None:
       num_slots = len(os.sched_getaffinity(0))
-    if not 1 <= num_slots <= MOST_SLOTS:
+    if not 1 <= num_slots <= MAX_SLOTS:
       raise ValueError(
-          f'sandbox num_slots={num_slots}, but must be from 1 to {MOST_SLOTS}; '
-          'a process waits in each.')
+          f'num_slots={num_slots} must be from 1 to {MAX_SLOTS}; a process '
+          'waits in each slot.')
     if level not in LEVELS:
       raise ValueError(
-          f'sandbox level={level!r} is unknown; give one of '
-          f'{", ".join(LEVELS)}.')
+          f'level={level!r} is unknown; give one of {", ".join(LEVELS)}.')
     self.num_slots = num_slots
     self._wanted = level
     self._level: protocol.Level | None = None
     self._directory: str | None = None
     self._process: subprocess.Popen | None = None
     self._pid: int | None = None
-    self._server: int | None = None  # A descriptor of `pid`.
+    self._pidfd: int | None = None  # A process descriptor of `pid`.
 
   @property
   def address(self) -> str:
-    """Where clients connect, for `Sandbox(address)`."""
+    """The socket for `Sandbox(address)`."""
     self._check_started()
-    return os.path.join(self._directory, 'socket')
+    return os.path.join(self._directory, protocol.SOCKETS[0])
 
   @property
   def sandbox(self) -> client.Sandbox:
-    """For programs; stays good when the server is replaced."""
+    """Runs programs here; stays valid after a restart."""
     return client.Sandbox(self.address)
 
   @property
   def level(self) -> protocol.Level:
-    """How programs are kept apart from everything else."""
+    """How programs are isolated."""
     self._check_started()
     return self._level
 
   @property
   def pid(self) -> int:
-    """Of the server, as this process sees it."""
+    """Process id of the server."""
     self._check_started()
     return self._pid
 
@@ -127,19 +141,18 @@ class SandboxServer:
   def start(self) -> None:
     """Starts the server and runs one program to see that it works.
 
-    Raises NoSandboxError if it works at none of the levels that may be.
+    Raises NoSandboxError if it works at none of the allowed levels.
     """
     if not sys.platform.startswith('linux'):
       raise NoSandboxError(
-          f'The sandbox needs Linux, and this is {sys.platform!r}; run tasks '
-          'whose agents write programs on a Linux machine.')
+          f'The sandbox needs Linux, not {sys.platform!r}; run tasks whose '
+          'agents write programs on a Linux machine.')
     if self._directory is not None:
       raise RuntimeError(
           f'The sandbox server already runs at {self.address!r}; call close() '
-          'before a second start().')
+          'before start().')
     _open_standard_streams()
-    _remove_old_folders()
-    self._directory = tempfile.mkdtemp(prefix=_PREFIX)  # Mode 0700.
+    self._directory = tempfile.mkdtemp(prefix='atgrpo-sandbox-')  # Mode 0700.
     try:
       self._choose_level()
     except BaseException:
@@ -147,7 +160,7 @@ class SandboxServer:
       raise
     if self._level is protocol.Level.UNSAFE_RLIMIT:
       logging.warning(
-          'Sandbox level unsafe_rlimit: programs of models run with your '
+          'Sandbox level unsafe_rlimit: model-written programs run with your '
           'rights. They can read and delete your files and use the network.')
 
   def _choose_level(self) -> None:
@@ -157,7 +170,7 @@ class SandboxServer:
     reasons = []
     for level in levels:
       self._level = level
-      reason = _what_is_missing(level)
+      reason = _missing(level)
       if not reason:
         try:
           return self._launch()
@@ -166,23 +179,24 @@ class SandboxServer:
           self._end()
       reasons.append(f'{level.value}: {reason}')
     raise NoSandboxError(
-        f'No sandbox for models\' programs ({"; ".join(reasons)}). Use Linux '
-        '5.13 or newer with Landlock, and better also install bubblewrap; or, '
-        'to run them with your own rights, set sandbox.level=unsafe_rlimit. '
-        'See docs/sandbox.md.')
+        'No sandbox for model-written programs '
+        f'({"; ".join(reasons)}). Use Linux 5.13 or newer with Landlock, and '
+        'install bubblewrap for the strongest level; or set '
+        'sandbox.level=unsafe_rlimit to run programs with your rights. See '
+        'docs/sandbox.md.')
 
   def is_running(self) -> bool:
-    """Whether its process is there, and not stopped."""
+    """True if the process is alive and not stopped."""
     return (
         self._process is not None and self._process.poll() is None
         and not processes.is_stopped(self._pid))
 
   def restart(self) -> None:
-    """A fresh server at the same address, so every `Sandbox` stays good.
+    """Starts a new server at the same address, so every `Sandbox` stays valid.
 
-    Programs in progress end, and who waits for them asks again. Starts no fork
-    of the caller, which may hold JAX by now. Raises RuntimeError or OSError if
-    the new server cannot run programs; it may be tried again.
+    Running programs end, and their clients ask again. Does not fork the caller,
+    which may run jax by now. Raises RuntimeError or OSError if the new server
+    cannot run programs; call it again to retry.
     """
     self._end()
     self._launch()
@@ -190,17 +204,27 @@ class SandboxServer:
   def _launch(self) -> None:
     """Starts the process and runs one program to see that it works."""
     self._spawn()
-    try_out(self.sandbox, self._level)
+    self._run_trial()
+
+  def _run_trial(self) -> None:
+    """Raises RuntimeError if no program runs, or a wall is missing."""
+    result = self.sandbox.run(_TRIAL, 'ready')
+    first, *missing = result.stdout.split() or ['']
+    if first != 'ready':
+      raise RuntimeError(
+          'the server cannot run programs; its stderr has the reason. A trial '
+          f'program gave {result}')
+    if missing and self._level is not protocol.Level.UNSAFE_RLIMIT:
+      raise RuntimeError(f'a trial program could use {", ".join(missing)}')
 
   def _spawn(self) -> None:
-    addresses = (
-        self.address, protocol.packages_address(self.address),
-        protocol.health_address(self.address))
+    addresses = [
+        protocol.socket_path(self.address, name) for name in protocol.SOCKETS]
     if len(os.fsencode(max(addresses, key=len))) > _MAX_ADDRESS_BYTES:
       raise ValueError(
           f'The socket path {self.address!r} is longer than '
           f'{_MAX_ADDRESS_BYTES} bytes; set TMPDIR to a shorter folder.')
-    # An empty folder for the programs, in which they cannot write.
+    # Programs run in an empty folder where they cannot write.
     work_directory = os.path.join(self._directory, protocol.WORK_DIRECTORY)
     os.makedirs(self._directory, 0o700, exist_ok=True)  # If it was removed.
     os.makedirs(work_directory, 0o500, exist_ok=True)
@@ -215,15 +239,14 @@ class SandboxServer:
         listeners[-1].listen(_BACKLOG)
         fds.append(listeners[-1].fileno())
       settings = {
-          **dict(zip(('listener_fd', 'packages_fd', 'health_fd'), fds)),
-          'num_slots': self.num_slots, 'level': self._level.value,
-          'directory': self._directory,
+          'socket_fds': fds, 'num_slots': self.num_slots,
+          'level': self._level.value, 'directory': self._directory,
           'package_folders': folders}
-      # No user packages, no current folder, no site-packages: what a program
-      # can import does not depend on the trainer's environment.
+      # No user packages, current folder or site-packages: imports of programs
+      # do not depend on the trainer's environment.
       command = [
           os.path.realpath(sys.executable), '-s', '-P', '-S', '-X', 'utf8',
-          _START_SERVER, json.dumps(settings)]
+          '-c', _START_SERVER, _FOLDER, json.dumps(settings)]
       info, info_fd = os.pipe()
       if is_bwrap:
         command = [
@@ -234,9 +257,8 @@ class SandboxServer:
         try:
           self._process = subprocess.Popen(
               command,
-              # One arena, else a few threads use up the address space; a fixed
-              # hash seed, so that sets of strings have the same order every
-              # run.
+              # With more arenas, a few threads use up the address space. A
+              # fixed hash seed gives sets of strings the same order every run.
               env={'MALLOC_ARENA_MAX': '1', 'PYTHONHASHSEED': '0'},
               stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
               pass_fds=fds, start_new_session=True)
@@ -244,14 +266,14 @@ class SandboxServer:
           os.close(info_fd)
         self._pid = self._process.pid
         if is_bwrap:
-          self._pid = _child_of(info_pipe)
-        self._server = os.pidfd_open(self._pid)
+          self._pid = _bwrap_child(info_pipe)
+        self._pidfd = os.pidfd_open(self._pid)
     finally:
       for listener in listeners:
         listener.close()
 
   def close(self) -> None:
-    """Ends the server and every program; calls in progress fail."""
+    """Ends the server and every program; pending calls fail."""
     self._end()
     if self._directory is not None:
       shutil.rmtree(self._directory, ignore_errors=True)
@@ -261,18 +283,18 @@ class SandboxServer:
     if self._process is None:
       return
     self._process.stdin.close()
-    if self._server is None:  # bubblewrap did not start it.
+    if self._pidfd is None:  # bubblewrap did not start it.
       self._process.kill()
     else:
-      # Not our child if bubblewrap started it; that ends with it.
+      # Under bubblewrap it is not our child; bubblewrap ends with it.
       for number in (signal.SIGTERM, signal.SIGCONT):  # It may be stopped.
-        _send(self._server, number)
-      if not select.select([self._server], [], [], _END_SECONDS)[0]:
-        _send(self._server, signal.SIGKILL)
-      os.close(self._server)
+        _send(self._pidfd, number)
+      if not select.select([self._pidfd], [], [], _END_SECONDS)[0]:
+        _send(self._pidfd, signal.SIGKILL)
+      os.close(self._pidfd)
     self._process.send_signal(signal.SIGCONT)  # bubblewrap may be stopped.
     self._process.wait()
-    self._process = self._server = None
+    self._process = self._pidfd = None
 
   def __enter__(self) -> SandboxServer:
     self.start()
@@ -282,27 +304,12 @@ class SandboxServer:
     self.close()
 
 
-def try_out(programs: client.Sandbox, level: protocol.Level) -> None:
-  """Runs one program to see that it works, and what holds it.
-
-  Raises RuntimeError if it does not run, or if a wall of the level is missing.
-  """
-  result = programs.run(_TRIAL, 'ready')
-  first, *open_ways = result.stdout.split() or ['']
-  if first != 'ready':
-    raise RuntimeError(
-        'the server cannot run programs; its own stderr says why. A '
-        f'trial program gave {result}')
-  if open_ways and level is not protocol.Level.UNSAFE_RLIMIT:
-    raise RuntimeError(f'a trial program could use {", ".join(open_ways)}')
-
-
-def _what_is_missing(level: protocol.Level) -> str:
-  """Why there cannot be a server at this level; '' if nothing is in sight."""
+def _missing(level: protocol.Level) -> str:
+  """Why a level cannot work; '' if no reason is known yet."""
   if level is protocol.Level.UNSAFE_RLIMIT:
     return ''
   try:
-    landlock.version()
+    isolation.landlock_version()
     seccomp.Filter()
   except OSError as error:
     return error.strerror
@@ -327,7 +334,7 @@ def _what_is_missing(level: protocol.Level) -> str:
 
 
 def _bwrap(package_folders: Sequence[str]) -> list[str]:
-  """The command that puts what follows into namespaces of its own."""
+  """The command that starts another command in new namespaces."""
   command = [
       shutil.which('bwrap'), '--unshare-all', '--as-pid-1', '--new-session',
       '--cap-drop', 'ALL', '--proc', '/proc', '--dev', '/dev', '--chdir', '/']
@@ -340,46 +347,33 @@ def _bwrap(package_folders: Sequence[str]) -> list[str]:
 
 
 def _open_standard_streams() -> None:
-  """Else the server's sockets would take the place of what is closed."""
+  """Opens closed ones; otherwise the server's sockets would replace them."""
   while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
     pass
   os.close(fd)
 
 
-def _remove_old_folders() -> None:
-  """Those that servers in bubblewrap had to leave, whose owner was killed.
-
-  They are empty, and that of a server that lives is not.
-  """
-  with contextlib.suppress(OSError):
-    for entry in os.scandir(tempfile.gettempdir()):
-      if entry.name.startswith(_PREFIX):
-        with contextlib.suppress(OSError):  # Not empty, or of somebody else.
-          if time.time() - entry.stat().st_mtime > _OLD_SECONDS:
-            os.rmdir(entry)
-
-
-def _child_of(info: io.FileIO) -> int:
-  """The id of the process that bubblewrap started, from what it tells."""
+def _bwrap_child(info: io.FileIO) -> int:
+  """Id of the process that bubblewrap started, read from its --info-fd."""
   told, end = b'', time.monotonic() + _START_SECONDS
   while not told.endswith(b'}\n'):
     if not select.select([info], [], [], max(0.0, end - time.monotonic()))[0]:
       raise RuntimeError(
-          f'bubblewrap has started nothing within {_START_SECONDS:.0f} s')
+          f'bubblewrap started nothing within {_START_SECONDS:.0f} s')
     part = info.read(1000)
     if not part:
-      raise RuntimeError('bubblewrap ended; it printed its reason above')
+      raise RuntimeError('bubblewrap ended; it printed the reason above')
     told += part
   return json.loads(told)['child-pid']
 
 
-def _send(process: int, number: int) -> None:
+def _send(pidfd: int, number: int) -> None:
   with contextlib.suppress(ProcessLookupError):
-    signal.pidfd_send_signal(process, number)
+    signal.pidfd_send_signal(pidfd, number)
 
 
 def _package_folders() -> list[str]:
-  """Where the packages are that programs may import."""
+  """Folders of the packages that programs may import."""
   folders = []
   for name in protocol.PACKAGES:
     found = importlib.util.find_spec(name)

@@ -1,19 +1,19 @@
 """Values of plain types as JSON text, and back.
 
-Arguments go into a program in this form, and its answer comes out in it. JSON
-has no tuples, sets, bytes, complex numbers and keys that are no strings; such
-values are objects with one key, which names the type:
+Arguments enter a program in this form, and its values leave in it. JSON lacks
+tuples, sets, bytes, complex numbers and keys other than strings; such values
+become objects with one key, which names the type:
 
   (1, 'a')   {"tuple": [1, "a"]}
   {1: b'x'}  {"dict": [[1, {"bytes": "x"}]]}
 
-Reading makes values of exactly the built-in types, whatever the text: no code
-of a program runs, and `==`, `repr` and UTF-8 work on the result. JSON and not
-`ast.literal_eval`, which a text can crash together with its process.
+Decoding builds values of exactly the built-in types, whatever the text: no code
+of a program runs, and `==`, `repr` and UTF-8 work on the result. A text can
+crash `ast.literal_eval` together with its process, so it is not used.
 
-Writing takes three more kinds of values, as programs often return them: scalars
-of numpy, and the Counter, defaultdict and OrderedDict of `collections`. They
-are read as Python's own numbers and dictionaries.
+Encoding also takes numpy scalars, and the Counter, defaultdict and OrderedDict
+of `collections`, which programs often return. They are decoded as Python's
+numbers and dictionaries.
 """
 
 from __future__ import annotations
@@ -25,25 +25,26 @@ import sys
 from typing import Any
 
 MAX_DEPTH = 100
-# Of one set or dictionary: a program can choose elements whose hashes are
-# equal, and reading n of those takes n**2 comparisons.
+# Elements of one set or dictionary: a program can choose elements with equal
+# hashes, and decoding n of them takes n**2 comparisons.
 MAX_HASHED = 10_000
-_SIMPLE = (type(None), bool, int, float)  # No int has over 4300 digits.
+# Python converts no ints of over 4300 digits to text.
+_SIMPLE = (type(None), bool, int, float)
 _DICTS = (
     dict, collections.Counter, collections.defaultdict, collections.OrderedDict)
 
 
 def encode(value: Any) -> str:
-  """The text of a value; ValueError for one that is not plain, or too deep."""
+  """Text of a value; ValueError if it is not plain or nested too deep."""
   return json.dumps(_to_json(value, MAX_DEPTH))
 
 
 def decode(text: str | bytes) -> Any:
-  """The value of a text; ValueError if `encode` cannot have written it."""
+  """Value of a text; ValueError if `encode` cannot have written it."""
   try:
     return _from_json(json.loads(text), MAX_DEPTH)
   except (TypeError, RecursionError) as error:
-    raise ValueError(f'no value: {error}') from error
+    raise ValueError(f'not a value: {error}') from error
 
 
 def _to_json(value: Any, depth: int) -> Any:
@@ -73,11 +74,11 @@ def _to_json(value: Any, depth: int) -> Any:
         for k, v in value.items()]}
   if 'numpy' in sys.modules and isinstance(value, sys.modules['numpy'].generic):
     plain = value.item()
-    if type(plain) is kind:  # Of more bits than Python's.
+    if type(plain) is kind:  # It has more bits than Python's type.
       is_complex = isinstance(value, sys.modules['numpy'].complexfloating)
       plain = complex(value) if is_complex else float(value)
     return _to_json(plain, depth - 1)
-  raise ValueError(f'it has a {kind.__name__!r}, which is no plain type')
+  raise ValueError(f'it has a {kind.__name__!r}, which is not a plain type')
 
 
 def _from_json(node: Any, depth: int) -> Any:
@@ -107,12 +108,12 @@ def _from_json(node: Any, depth: int) -> Any:
   if kind == 'dict':
     return {
         _from_json(k, depth - 1): _from_json(v, depth - 1) for k, v in content}
-  raise ValueError(f'no value: unknown type {kind!r}')
+  raise ValueError(f'not a value: unknown type {kind!r}')
 
 
 def _checked(content: Any, kind: type) -> Any:
   if type(content) is not kind:
-    raise ValueError(f'no value: {kind.__name__} expected')
+    raise ValueError(f'not a value: {kind.__name__} expected')
   return content
 
 

@@ -1,4 +1,4 @@
-"""Options, states and ends of processes, as Linux has them."""
+"""Options, states and ends of Linux processes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
 
 libc = ctypes.CDLL(None, use_errno=True)
-# Of capset(2): version 3, the calling process; two words each of effective,
-# permitted and inheritable capabilities.
+# Arguments of capset(2): version 3 and the calling process; two words each of
+# effective, permitted and inheritable capabilities, all zero.
 _CAPABILITIES = struct.pack('=Ii', 0x20080522, 0), bytes(24)
 
 
@@ -24,19 +24,19 @@ def set_option(option: int, value: int) -> None:
 
 
 def die_with(parent: int) -> None:
-  """Has this process killed when its parent ends, or at once if it has."""
+  """Kills this process when its parent ends, or now if it already has."""
   set_option(PR_SET_PDEATHSIG, signal.SIGKILL)
   if os.getppid() != parent:
     os._exit(1)
 
 
 def drop_capabilities() -> None:
-  """All that the calling process has, for good; root keeps its files."""
+  """Drops all capabilities of this process for good; root keeps its files."""
   _check(libc.capset(*_CAPABILITIES), 'capset')
 
 
 def reap() -> set[int]:
-  """Ids of the children that have ended; kills those that are stopped."""
+  """Ids of the children that have ended; kills stopped children."""
   ended = set()
   try:
     while True:
@@ -52,26 +52,26 @@ def reap() -> set[int]:
 
 
 def address_space() -> int:
-  """Bytes of the calling process's."""
+  """Size of this process's address space in bytes."""
   with open('/proc/self/statm', encoding='ascii') as file:
     return int(file.read().split()[0]) * os.sysconf('SC_PAGESIZE')
 
 
 def is_stopped(pid: int) -> bool:
-  """Whether a process got SIGSTOP or its like, and no SIGCONT since."""
+  """True if a signal stopped the process and no SIGCONT followed."""
   return _stat(pid)[0] == b'T'
 
 
 def num_threads(pid: int) -> int:
-  """Of a process; 0 if it is gone."""
+  """Number of threads of a process; 0 if it is gone."""
   return int(_stat(pid)[17])
 
 
 def kill_descendants() -> None:
   """Kills and reaps every descendant.
 
-  A dead child's children become ours (PR_SET_CHILD_SUBREAPER), so also those
-  that left the process group are found, one generation in each round.
+  A dead child's children become ours (PR_SET_CHILD_SUBREAPER), so this also
+  finds processes that left the group, one generation per round.
   """
   while True:
     try:
@@ -93,9 +93,9 @@ def children() -> set[int]:
 
 
 def _stat(pid: int) -> list[bytes]:
-  """State, parent and so on of a process, as /proc has them; 0 if it is gone.
+  """Fields of /proc/PID/stat from the state on; zeros if it is gone.
 
-  Without `open`, which takes five times as long.
+  Reads without `open`, which takes five times as long.
   """
   try:
     fd = os.open(f'/proc/{pid}/stat', os.O_RDONLY)
@@ -107,7 +107,7 @@ def _stat(pid: int) -> list[bytes]:
     return [b'0'] * 20
 
 
-def _check(result: int, what: str) -> None:
+def _check(result: int, name: str) -> None:
   if result:
     error = ctypes.get_errno()
-    raise OSError(error, f'{what}: {os.strerror(error)}')
+    raise OSError(error, f'{name}: {os.strerror(error)}')

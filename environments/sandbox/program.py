@@ -1,4 +1,4 @@
-"""What happens in a program's process, before its text runs and around it."""
+"""The life of a program's process: reads a request, runs it, and ends."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from environments.sandbox import literals
 from environments.sandbox import protocol
 
 TRACEBACK_CHARS = 4000
-# Where what a function returns is written; closed if none is called.
+# Receives the value of a function; closed if none is called.
 VALUE_FD = 3
-# How a program that ran out of memory tells its supervisor.
+# A program that ran out of memory ends by this signal.
 OUT_OF_MEMORY = signal.SIGUSR1
 
 
 def main(
     connection: socket.socket, isolation: isolation_lib.Isolation,
     stdout_fd: int, stderr_fd: int, value_fd: int, ready_fd: int) -> NoReturn:
-  """Runs the program that the client asks for; the life of a fresh fork.
+  """Runs the program that a client requests; never returns.
 
   Args:
-    connection: holds the request. Without one the fork ends with exit code 0.
-    isolation: what it enters before.
-    stdout_fd: a pipe for what it prints.
-    stderr_fd: the same.
-    value_fd: a pipe for what its function returns.
-    ready_fd: a pipe for the packed limits, written when the program starts.
+    connection: holds the request. Without one the process exits with 0.
+    isolation: entered before the program runs.
+    stdout_fd: a pipe.
+    stderr_fd: a pipe.
+    value_fd: a pipe for the value of the function.
+    ready_fd: a pipe that gets the packed limits when the program starts.
   """
   exit_code = 1
   try:
@@ -45,13 +45,13 @@ def main(
       os._exit(0)
     stdin_fd = _set_up(request.stdin)
     isolation.enter(request.limits)
-    # Until now a fault is told on the server's own stderr.
+    # Before this line, faults go to the server's stderr.
     for target, fd in enumerate((stdin_fd, stdout_fd, stderr_fd, value_fd)):
       os.dup2(fd, target)
     os.write(ready_fd, protocol.pack(request.limits))
     os.closerange(VALUE_FD + bool(request.function), 1 << 16)
     exit_code = _run(request)
-  except BaseException:  # A fault before that leaves `ready_fd` silent.
+  except BaseException:  # The supervisor sees that `ready_fd` stayed empty.
     traceback.print_exc()
   finally:
     _leave(exit_code)
@@ -63,28 +63,28 @@ def _receive(connection: socket.socket) -> protocol.Request | None:
 
 
 def _set_up(stdin: str) -> int:
-  """Gives this fork input, signals and random numbers; the input's fd."""
+  """Sets up input, signals and random numbers; returns the input's fd."""
   stdin_fd = os.memfd_create('stdin', os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-  # A lone surrogate is the program's to stumble on, not ours.
+  # A lone surrogate shall fail in the program, not here.
   os.write(stdin_fd, stdin.encode('utf-8', 'surrogatepass'))
   os.lseek(stdin_fd, 0, os.SEEK_SET)
-  # Else it is memory that no limit counts.
+  # Unsealed, it would be memory without a limit.
   fcntl.fcntl(stdin_fd, fcntl.F_ADD_SEALS, (
       fcntl.F_SEAL_SEAL | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW
       | fcntl.F_SEAL_SHRINK))
   # Python ignores it; a limit that is hit should stop the program.
   signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-  signal.signal(signal.SIGINT, signal.default_int_handler)  # As any Python.
-  if 'numpy' in sys.modules:  # Python's own generator does so by itself.
+  signal.signal(signal.SIGINT, signal.default_int_handler)  # As in any Python.
+  if 'numpy' in sys.modules:  # `random` reseeds itself.
     sys.modules['numpy'].random.seed()
   return stdin_fd
 
 
 def _run(request: protocol.Request) -> int:
-  """Runs the program as a script would run; returns -N to end by signal N.
+  """Runs the program as a script; returns -N to end by signal N.
 
-  A program whose function is called is a module, so what it guards by `if
-  __name__ == '__main__'` does not run.
+  A program whose function is called is a module, so its `if __name__ ==
+  '__main__'` block does not run.
   """
   source = request.source
   sys.argv[:] = ['<program>']
@@ -102,7 +102,7 @@ def _run(request: protocol.Request) -> int:
   gc.enable()
   exit_code = 0
   try:
-    # A file may begin with a mark of its encoding.
+    # A file may begin with a byte-order mark.
     text = source.removeprefix('\ufeff')
     code = compile(text, '<program>', 'exec', dont_inherit=True)
     exec(code, module.__dict__)
@@ -111,14 +111,14 @@ def _run(request: protocol.Request) -> int:
   except SystemExit as error:
     exit_code = _exit_code_of(error)
   except MemoryError as error:
-    traceback.clear_frames(error.__traceback__)  # Room for the message.
+    traceback.clear_frames(error.__traceback__)  # Frees memory for the message.
     module.__dict__.clear()
     _report(error)
     exit_code = -OUT_OF_MEMORY
   except BaseException as error:
     _report(error)
     exit_code = 1
-  if 'threading' in sys.modules:  # Wait for threads, as any interpreter does.
+  if 'threading' in sys.modules:  # Waits for threads.
     sys.modules['threading']._shutdown()
   atexit._run_exitfuncs()
   return exit_code
@@ -142,11 +142,11 @@ def _call(module: types.ModuleType, request: protocol.Request) -> None:
 
 
 def _leave(exit_code: int) -> NoReturn:
-  """Ends the process without the interpreter's slow tearing down."""
+  """Ends the process without the interpreter's slow finalization."""
   for name in ('stdout', '__stdout__', 'stderr'):
     try:
       vars(sys)[name].flush()
-    except Exception:  # Closed, replaced or deleted: a program may do that.
+    except Exception:  # The program may have closed or replaced it.
       pass
   if exit_code < 0:
     os.kill(os.getpid(), -exit_code)
@@ -154,7 +154,7 @@ def _leave(exit_code: int) -> NoReturn:
 
 
 def _report(error: BaseException) -> None:
-  """Tells of an uncaught exception, without our own frames."""
+  """Reports an uncaught exception without the frames of this module."""
   frames = error.__traceback__
   while frames and frames.tb_frame.f_code.co_filename == __file__:
     frames = frames.tb_next
@@ -164,8 +164,7 @@ def _report(error: BaseException) -> None:
 def _print_exception(*exception) -> None:
   """Prints a traceback with source lines.
 
-  Cut in its middle, so that a long line or message is not taken for a flood of
-  output.
+  Long texts are cut in the middle, so that they do not hit the output limit.
   """
   text = ''.join(traceback.format_exception(*exception))
   if len(text) > TRACEBACK_CHARS:
@@ -178,7 +177,7 @@ def _exit_code_of(error: SystemExit) -> int:
   if error.code is None:
     return 0
   if isinstance(error.code, int):
-    is_long = -2**63 <= error.code < 2**63
-    return error.code & 0xFF if is_long else 0xFF  # As any Python.
+    fits_long = -2**63 <= error.code < 2**63
+    return error.code & 0xFF if fits_long else 0xFF  # As in any Python.
   print(error.code, file=sys.stderr)
   return 1

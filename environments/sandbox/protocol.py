@@ -1,22 +1,18 @@
-"""What client, supervisor and program tell each other, and the bytes of it.
+"""Messages between client, supervisor and program.
 
-The talk on a connection: a supervisor writes a greeting when it is free, the
-client answers with a packed `Request` and closes its side, the supervisor
-writes frames and closes. A frame is its kind, its length, and that many bytes:
-of kind `STDOUT` or `STDERR` what the program printed, of kind `VALUE` what its
-function returned, and at the end of kind `REPORT` a packed `ExitReport`, or of
-kind `FAULT` why the supervisor cannot give one. A supervisor that closes with
-neither has been killed.
+A supervisor sends a greeting when it is free. The client answers with a packed
+`Request` and closes its side. The supervisor sends frames (kind, length, data)
+and closes: `STDOUT`, `STDERR` and `VALUE` carry output, and at the end `REPORT`
+carries a packed `ExitReport`, or `FAULT` the reason why there is none. A
+supervisor that closes with neither was killed.
 
-A greeting names the server, by a number that no other has. The server itself
-writes one on each connection to its socket `health`.
+The greeting holds the server's random id. The server also sends it on each
+connection to the socket `health`. Programs that mention one of PACKAGES go to
+the socket `packages`, which a fork of the server with these packages serves;
+without them, forks are five times as fast.
 
-Programs that name one of PACKAGES go to a socket of their own, `packages`: a
-fork of the server with these packages serves it. Without them forks are five
-times as fast.
-
-Tuples and not dataclasses: that module and what it imports would lengthen the
-server's start by a quarter.
+Messages are NamedTuples: importing dataclasses would lengthen the server's
+start by a quarter.
 """
 
 from __future__ import annotations
@@ -29,54 +25,51 @@ import struct
 from typing import NamedTuple
 
 STDOUT, STDERR, VALUE, REPORT, FAULT = b'o', b'e', b'v', b'r', b'f'
+SOCKETS = ('socket', 'packages', 'health')  # Names in the server's directory.
+WORK_DIRECTORY = 'empty'  # Of the programs, in the same directory.
+# Packages for programs besides the standard library, if they are installed.
+PACKAGES = ('numpy', 'sympy')
 _HEADER = struct.Struct('>cI')
 _GREETING = struct.Struct('>Q')
-
-
-WORK_DIRECTORY = 'empty'  # Of programs, beside the sockets.
-# Beside the standard library, if they are installed.
-PACKAGES = ('numpy', 'sympy')
 
 
 class Status(enum.Enum):
   """How a program ended."""
 
-  OK = 'ok'  # By itself, with exit status 0.
+  OK = 'ok'  # Exit status 0.
   ERROR = 'error'  # An uncaught exception, a signal, or a non-zero exit.
-  TIMEOUT = 'timeout'  # CPU or wall clock.
+  TIMEOUT = 'timeout'  # CPU or wall-clock limit.
   RESOURCE_LIMIT = 'resource_limit'  # Memory, output, or size of a file.
   INFRASTRUCTURE = 'infrastructure'  # The sandbox failed, not the program.
 
 
 class Level(enum.Enum):
-  """How programs are kept apart from everything else."""
+  """How programs are isolated."""
 
-  BWRAP = 'bwrap'  # As KERNEL, inside namespaces that bubblewrap makes.
+  BWRAP = 'bwrap'  # KERNEL inside namespaces that bubblewrap makes.
   KERNEL = 'kernel'  # Landlock, a filter of system calls, and limits.
-  UNSAFE_RLIMIT = 'unsafe_rlimit'  # Limits alone: no boundary.
+  UNSAFE_RLIMIT = 'unsafe_rlimit'  # Limits only: no boundary.
+  REMOTE = 'remote'  # By a SandboxFusion service.
 
 
 class Limits(NamedTuple):
-  """What one program may use; `Sandbox` refuses what is too low for any."""
+  """Resources of one program."""
 
   cpu_seconds: float = 2.0
-  wall_seconds: float = 5.0  # From its start; waiting for a slot is free.
-  # Address space of a process, beyond the interpreter's own.
-  memory_bytes: int = 256 << 20
-  # Of stdout, as much of stderr, and as much of what a function returns.
-  output_bytes: int = 64 << 10
+  wall_seconds: float = 5.0  # From the program's start; a queue is free.
+  memory_bytes: int = 256 << 20  # Address space beyond the interpreter's.
+  output_bytes: int = 64 << 10  # Of stdout, of stderr, and of a value.
 
 
 class Request(NamedTuple):
-  """A program that is to be run.
+  """A program to run.
 
   Attributes:
-    source: its text.
-    stdin: its input.
-    function: which of its functions is called once the text has run; '' for
-      none. `Sandbox.call` says how it is named.
-    arguments: of the function, a tuple as `literals` writes it.
-    limits: what the program may use.
+    source: Python text.
+    stdin: text of its input.
+    function: called after the text has run, see `Sandbox.call`; '' for none.
+    arguments: of the function, a tuple encoded by `literals`.
+    limits: resources of the program.
   """
 
   source: str
@@ -87,15 +80,14 @@ class Request(NamedTuple):
 
 
 class ExitReport(NamedTuple):
-  """How a program ended, without what it printed or returned.
+  """How a program ended, without its output.
 
   Attributes:
-    status: how.
+    status: how it ended.
     exit_code: -N after signal N.
-    reason: why the sandbox, or a signal, stopped it; '' when nothing did.
-    cpu_seconds: user and system time of the program and of those children
-      whose end it has waited for.
-    wall_seconds: from its start to its end.
+    reason: why the sandbox, or a signal, stopped it; '' if nothing did.
+    cpu_seconds: user and system time, including children it waited for.
+    wall_seconds: time from its start to its end.
   """
 
   status: Status
@@ -106,7 +98,7 @@ class ExitReport(NamedTuple):
 
 
 class Reply(NamedTuple):
-  """What a supervisor said; no report if it was killed before that."""
+  """Everything a supervisor sent; `report` is None if it was killed."""
 
   stdout: bytes
   stderr: bytes
@@ -114,39 +106,25 @@ class Reply(NamedTuple):
   report: ExitReport | None
 
 
-def health_address(address: str) -> str:
-  """Where a server says that it lives, beside its own address."""
-  return os.path.join(os.path.dirname(address), 'health')
+def socket_path(address: str, name: str) -> str:
+  """Path of one of SOCKETS on the server whose first socket is `address`."""
+  return os.path.join(os.path.dirname(address), name)
 
 
-def packages_address(address: str) -> str:
-  """Where it runs programs with PACKAGES, beside its own address."""
-  return os.path.join(os.path.dirname(address), 'packages')
+def send_greeting(connection: socket.socket, server_id: int) -> None:
+  connection.sendall(_GREETING.pack(server_id))
 
 
-def greet(connection: socket.socket, server: int) -> None:
-  connection.sendall(_GREETING.pack(server))
-
-
-def await_greeting(connection: socket.socket) -> int:
-  """The id of the server; an OSError if it closes, or is silent too long.
-
-  A TimeoutError says that nothing came, so that one can go on waiting.
-  """
+def receive_greeting(connection: socket.socket) -> int:
+  """The server's id; TimeoutError after silence, OSError if it closed."""
   data = connection.recv(_GREETING.size)
-  try:
-    while data and len(data) < _GREETING.size:  # As TCP may cut it.
-      part = connection.recv(_GREETING.size - len(data))
-      data = part and data + part
-  except TimeoutError as error:
-    raise ConnectionError('the server fell silent in its greeting') from error
-  if not data:
+  if len(data) < _GREETING.size:
     raise ConnectionError('the server closed the connection')
   return _GREETING.unpack(data)[0]
 
 
 def pack(message: Request | Limits | ExitReport) -> bytes:
-  """The fields as a JSON list, a status by its value."""
+  """The fields as a JSON list."""
   return json.dumps(message, default=lambda status: status.value).encode()
 
 
@@ -160,7 +138,6 @@ def unpack_limits(data: bytes) -> Limits:
 
 
 def frame_header(kind: bytes, length: int) -> bytes:
-  """What stands before the `length` bytes of a frame."""
   return _HEADER.pack(kind, length)
 
 
@@ -169,7 +146,7 @@ def frame(kind: bytes, data: bytes) -> bytes:
 
 
 def unpack_reply(data: bytes) -> Reply:
-  """Raises OSError if the supervisor says that it failed."""
+  """Raises OSError if the supervisor sent a fault."""
   parts = {kind: [] for kind in (STDOUT, STDERR, VALUE, REPORT, FAULT)}
   position = 0
   while position + _HEADER.size <= len(data):

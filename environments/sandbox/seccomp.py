@@ -1,11 +1,11 @@
-"""The system calls that a program may make, as a filter of the kernel's.
+"""The filter of system calls that a program may make.
 
-A list of what is allowed; everything else fails with EPERM. `_CALLS` has the
-numbers on x86-64 and on aarch64, and `_CHECKS` what some calls may be asked.
-Calls of another instruction set, such as 32-bit ones, end the program.
+`_CALLS` lists the allowed calls with their numbers on x86-64 and aarch64, and
+`_CHECKS` restricts the arguments of some. Every other call fails with EPERM. A
+call of another instruction set, such as a 32-bit one, ends the program.
 
-The filter is classic BPF, see seccomp(2): eight bytes for each instruction,
-which loads a word of the call, compares it, or returns a verdict.
+The filter is classic BPF, see seccomp(2): instructions of eight bytes that load
+a word of the call, compare it, or return a decision.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from environments.sandbox import processes
 
 _PR_SET_SECCOMP, _MODE_FILTER = 22, 2
 
-# Name, number on x86-64, number on aarch64; - where there is none.
+# Name, number on x86-64, number on aarch64; - for none.
 _CALLS = '''
 read 0 63, write 1 64, readv 19 65, writev 20 66, pread64 17 67,
 pwrite64 18 68, preadv 295 69, pwritev 296 70, lseek 8 62, close 3 57,
@@ -49,51 +49,51 @@ getresgid 120 150, getgroups 115 158, prlimit64 302 261, getrlimit 97 163,
 setrlimit 160 164, prctl 157 167, uname 63 160, sysinfo 99 179,
 getrandom 318 278
 '''
-# Machine, as `os.uname` names it -> column above, and AUDIT_ARCH_*.
+# Machine (`os.uname`) -> column above, and AUDIT_ARCH_*.
 _MACHINES = {'x86_64': (1, 0xC000003E), 'aarch64': (2, 0xC00000B7)}
 
 _ALL = 0xFFFFFFFF
 _NEGATIVE = 0x80000000
-_OWN_PID = object()  # Stands for the id of the program's process.
+_SELF_PID = object()  # Placeholder for the id of the program's process.
 _CLONE_THREAD = 0x10000
-# What pthread_create asks for, and nothing else: no process, no namespace.
+# The flags of pthread_create only: no process, no namespace.
 _CLONE_FLAGS = 0x3D0F00 | 0x400000
 _O_TRUNC = 0o1000
 _TRUNC = (_O_TRUNC | 3, (0, 1, 2, _O_TRUNC | 1, _O_TRUNC | 2))
-# Name -> checks, all of which must hold: the word of the arguments (2 * i is
-# the lower half of argument i), a mask, and the values that are allowed.
+# Name -> checks, all of which must hold: a word of the arguments (2 * i is the
+# lower half of argument i), a mask, and the allowed values.
 _CHECKS = {
     'clone': [
         (0, _ALL & ~_CLONE_FLAGS, (0,)), (0, _CLONE_THREAD, (_CLONE_THREAD,))],
-    # To itself alone.
-    'kill': [(0, _ALL, (_OWN_PID,))],
-    'tgkill': [(0, _ALL, (_OWN_PID,))],
-    'prlimit64': [(0, _ALL, (0, _OWN_PID))],
-    'sched_getaffinity': [(0, _ALL, (0, _OWN_PID))],
-    # Not the clocks that are made of the id of a process.
+    # Only to itself.
+    'kill': [(0, _ALL, (_SELF_PID,))],
+    'tgkill': [(0, _ALL, (_SELF_PID,))],
+    'prlimit64': [(0, _ALL, (0, _SELF_PID))],
+    'sched_getaffinity': [(0, _ALL, (0, _SELF_PID))],
+    # Not the clocks derived from the id of a process.
     'clock_gettime': [(0, _NEGATIVE, (0,))],
     'clock_getres': [(0, _NEGATIVE, (0,))],
     'clock_nanosleep': [(0, _NEGATIVE, (0,))],
-    # Truncates what is open for reading; Landlock says no from Linux 6.2 on.
+    # O_TRUNC with read access truncates; Landlock refuses it from Linux 6.2.
     'open': [(2, *_TRUNC)],
     'openat': [(4, *_TRUNC)],
-    # Not F_SETOWN, F_SETSIG and their like, which send signals to others, nor
-    # locks on files that others use, nor larger pipes.
+    # Neither F_SETOWN, F_SETSIG and the like, which send signals to others, nor
+    # locks on shared files, nor larger pipes.
     'fcntl': [(2, _ALL, (
         0, 1, 2, 3, 4,  # F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL
         1030, 1034))],  # F_DUPFD_CLOEXEC, F_GET_SEALS
     'ioctl': [(2, _ALL, (
         0x5401, 0x5413, 0x541B,  # TCGETS, TIOCGWINSZ, FIONREAD
         0x5421, 0x5450, 0x5451))],  # FIONBIO, FIONCLEX, FIOCLEX
-    # Waiting and waking, not the kinds that change priorities.
+    # Waiting and waking, not the operations that change priorities.
     'futex': [(2, 0x7F, (0, 1, 3, 4, 5, 9, 10))],
     'prctl': [(0, _ALL, (15,))],  # PR_SET_NAME, of a thread
-    # Pairs of stream sockets, as asyncio makes one, and no other sockets. The
-    # address of `sendto` is NULL.
+    # Only pairs of stream sockets, which asyncio needs. The address of `sendto`
+    # must be NULL.
     'socketpair': [(0, _ALL, (1,)), (2, 0xF, (1,))],
     'sendto': [(8, _ALL, (0,)), (9, _ALL, (0,))],
 }
-# glibc takes that for an old kernel and calls `clone`, whose flags can be read.
+# Fails with ENOSYS: glibc then calls `clone`, whose flags can be checked.
 _ABSENT = 'clone3'
 
 _LOAD, _AND, _EQUAL, _RETURN = 0x20, 0x54, 0x15, 0x06
@@ -103,31 +103,31 @@ _INSTRUCTION = struct.Struct('=HBBI')
 
 
 class Filter:
-  """The filter for this machine, made once and used by many forks.
+  """The filter for this machine, made once and installed by many forks.
 
-  Raises OSError on a machine whose calls are not in the table.
+  Raises OSError for machines that are not in _MACHINES.
   """
 
   def __init__(self):
     machine = os.uname().machine
     if machine not in _MACHINES:
       raise OSError(
-          errno.ENOSYS, f'the system calls of {machine!r} are not known, but '
-          f'those of {" and ".join(_MACHINES)}')
+          errno.ENOSYS, f'the system calls of {machine!r} are unknown; the '
+          f'sandbox supports {" and ".join(_MACHINES)}')
     code = assemble(machine)
-    self._places = [
-        8 * i + 4 for i, (*_, k) in enumerate(code) if k is _OWN_PID]
+    self._pid_offsets = [
+        8 * i + 4 for i, (*_, k) in enumerate(code) if k is _SELF_PID]
     self._code = ctypes.create_string_buffer(b''.join(
-        _INSTRUCTION.pack(*head, 0 if k is _OWN_PID else k)
+        _INSTRUCTION.pack(*head, 0 if k is _SELF_PID else k)
         for *head, k in code))
-    # struct sock_fprog: how many instructions, and where they are.
+    # struct sock_fprog: number and address of the instructions.
     self._program = ctypes.create_string_buffer(struct.pack(
         'HxxxxxxQ', len(code), ctypes.addressof(self._code)))
 
   def install(self) -> None:
-    """For this process, for good; it must have PR_SET_NO_NEW_PRIVS."""
-    for place in self._places:
-      struct.pack_into('=I', self._code, place, os.getpid())
+    """Binds this process for good; it must have PR_SET_NO_NEW_PRIVS."""
+    for offset in self._pid_offsets:
+      struct.pack_into('=I', self._code, offset, os.getpid())
     if processes.libc.prctl(
         _PR_SET_SECCOMP, _MODE_FILTER, self._program, 0, 0):
       error = ctypes.get_errno()
@@ -160,7 +160,7 @@ def assemble(machine: str) -> list[tuple]:
 
 
 def _block(checks: Iterable[tuple[int, int, tuple]]) -> list[tuple]:
-  """What follows once the call is known; it never goes on behind itself."""
+  """Checks the arguments of one call; always ends in a return."""
   block = []
   for word, mask, values in checks:
     block.append((_LOAD, 0, 0, _ARGUMENTS + 4 * word))

@@ -1,23 +1,21 @@
 """The fork-server: keeps a supervisor waiting in every slot.
 
-Four kinds of process, so that each is simple:
+There are four kinds of processes:
 
-  server      Keeps `num_slots` supervisors waiting on the listening socket
-              and does nothing else. The socket's backlog is the queue. A
-              supervisor that ends is replaced, one that is stopped is killed,
-              and what its program leaves behind is killed. On the socket
-              `health` the server answers itself, as long as it has
-              supervisors: who waits long for a slot can tell a long queue
-              from a server that is dead or stopped.
-  packages    A fork of the server that has loaded numpy and the like, with
-              supervisors of its own on a socket of its own. It is started when
-              the first program asks for it; the server ends if it does.
+  server      Keeps `num_slots` supervisors waiting on the listening socket,
+              whose backlog is the queue. It replaces supervisors that ended,
+              kills stopped ones, and kills processes that programs left behind.
+              It answers on the socket `health` while it has supervisors, so
+              clients can tell a long queue from a dead or stopped server.
+  packages    A fork of the server that has loaded numpy and sympy, with its own
+              supervisors and socket. It starts with the first program that
+              asks for it; the server ends if it does.
   supervisor  Takes one connection after another. For each it forks a program,
-              watches it, sweeps up, and says how it ended.
-  program     A fork, so a warm interpreter: no start-up, no imports to pay. It
-              reads its own request, then runs it.
+              watches it, sweeps up, and reports how it ended.
+  program     A fork, so a warm interpreter without start-up or imports. It
+              reads its request and runs it.
 
-The server ends within a second of its parent. `start_server.py` starts it.
+The server ends within a second of its parent.
 """
 
 from __future__ import annotations
@@ -39,43 +37,37 @@ from environments.sandbox import processes
 from environments.sandbox import protocol
 from environments.sandbox import supervisor
 
-# What programs import most, beside what the server itself does: free in every
-# fork.
+# Modules that programs import most, besides those of the server.
 _PRELOADED = (
     'bisect', 'collections', 'functools', 'heapq', 'operator', 're', 'string',
     'typing')
-# And with the packages.
-_PARTS_OF_PACKAGES = ('numpy.random',)
+_PRELOADED_PACKAGES = (*protocol.PACKAGES, 'numpy.random')
 _ONE_THREAD = dict.fromkeys(
     ('OPENBLAS_NUM_THREADS', 'OMP_NUM_THREADS', 'MKL_NUM_THREADS'), '1')
-# Seconds between two looks whether the parent lives, or somebody asks for
-# health or packages.
+# Seconds between checks of the parent and of the sockets health and packages.
 _TICK = 1.0
 _WAKEUPS = {signal.SIGCHLD, signal.SIGTERM}
 
 
 def main(
-    listener_fd: int, packages_fd: int, health_fd: int, num_slots: int,
-    level: str, directory: str, package_folders: Sequence[str]) -> None:
-  """Serves until SIGTERM, or until the parent has gone.
+    socket_fds: Sequence[int], num_slots: int, level: str, directory: str,
+    package_folders: Sequence[str]) -> None:
+  """Serves until SIGTERM, or until the parent is gone.
 
   Args:
-    listener_fd: of the socket for programs, which is bound and listens.
-    packages_fd: of the socket for programs with packages, which does so too.
-    health_fd: of the socket `health`, which does so too.
+    socket_fds: listening sockets in the order of `protocol.SOCKETS`.
     num_slots: programs that run at a time, and as many with packages.
     level: a `protocol.Level`.
-    directory: of the sockets, and of an empty folder where programs run;
-      removed in the end.
-    package_folders: where the packages are.
+    directory: holds the sockets and the empty folder where programs run;
+      removed at the end.
+    package_folders: where the packages are installed.
 
-  Standard input is a pipe, whose other end the parent holds while it lives.
+  Standard input is a pipe whose other end the parent keeps open.
   """
   if level == protocol.Level.BWRAP.value:
-    # The parent ends bubblewrap's process, and that must end us.
+    # The parent ends bubblewrap's process, and that must end this one.
     processes.set_option(processes.PR_SET_PDEATHSIG, signal.SIGKILL)
-  listener, packages, health = (
-      socket.socket(fileno=fd) for fd in (listener_fd, packages_fd, health_fd))
+  listener, packages, health = (socket.socket(fileno=fd) for fd in socket_fds)
   health.setblocking(False)
   for name in _PRELOADED:
     importlib.import_module(name)
@@ -85,17 +77,17 @@ def main(
   _end_loading()
   work_directory = os.path.join(directory, protocol.WORK_DIRECTORY)
   isolation = isolation_lib.Isolation(protocol.Level(level), work_directory)
-  number = int.from_bytes(os.urandom(8))
+  server_id = int.from_bytes(os.urandom(8))
 
   def serve_packages() -> None:
     health.close()
     listener.close()
     _load_packages(package_folders)
-    _Server(packages, num_slots, number, isolation_lib.Isolation(
+    _Server(packages, num_slots, server_id, isolation_lib.Isolation(
         protocol.Level(level), work_directory)).serve()
 
   _Server(
-      listener, num_slots, number, isolation, health, packages,
+      listener, num_slots, server_id, isolation, health, packages,
       serve_packages).serve()
   for name in os.listdir(directory):
     supervisor.remove_tree(os.path.join(directory, name))
@@ -104,16 +96,16 @@ def main(
 
 
 class _Server:
-  """Keeps its supervisors, and the fork with the packages, alive."""
+  """Keeps its supervisors and the fork with the packages alive."""
 
   def __init__(
-      self, listener: socket.socket, num_slots: int, number: int,
+      self, listener: socket.socket, num_slots: int, server_id: int,
       isolation: isolation_lib.Isolation, health: socket.socket | None = None,
       packages: socket.socket | None = None,
       serve_packages: Callable[[], None] | None = None):
     self._listener = listener
     self._num_slots = num_slots
-    self._number = number  # In greetings.
+    self._server_id = server_id
     self._isolation = isolation
     self._health = health
     self._packages = packages
@@ -124,9 +116,9 @@ class _Server:
   def serve(self) -> None:
     processes.set_option(processes.PR_SET_CHILD_SUBREAPER, 1)
     signal.pthread_sigmask(signal.SIG_BLOCK, _WAKEUPS)
-    while not _is_readable(0):  # The end: nobody writes there.
+    while not _is_readable(0):  # Readable once the parent's end is closed.
       try:
-        self._fork_what_is_missing()
+        self._fork_missing()
       except OSError as error:  # Out of processes or memory: try again later.
         print(f'sandbox: cannot fork: {error}', file=sys.stderr)
       wakeup = signal.sigtimedwait(_WAKEUPS, _TICK)
@@ -134,10 +126,10 @@ class _Server:
         break
       self._sweep(processes.reap())
       if self._health is not None and self._supervisors:
-        _say_healthy(self._health, self._number)
+        _answer_health(self._health, self._server_id)
     processes.kill_descendants()
 
-  def _fork_what_is_missing(self) -> None:
+  def _fork_missing(self) -> None:
     while len(self._supervisors) < self._num_slots and not _is_readable(0):
       parent = os.getpid()
       pid = os.fork()
@@ -146,7 +138,7 @@ class _Server:
           if other is not None:
             other.close()
         supervisor.serve(
-            self._listener, self._isolation, self._number, parent)
+            self._listener, self._isolation, self._server_id, parent)
       self._supervisors.add(pid)
     if (self._packages is not None and self._packages_pid is None
         and _is_readable(self._packages)):
@@ -163,17 +155,17 @@ class _Server:
       self._packages_pid = pid
 
   def _sweep(self, ended: set[int]) -> None:
-    """Forgets the dead, and ends what they can no longer end.
+    """Forgets dead supervisors and kills the processes of their programs.
 
-    The processes of a dead supervisor's program have become ours. Without the
-    packages there would be programs that wait for ever, so all ends then.
+    These processes have become ours. If the fork with the packages has ended,
+    its programs would wait forever, so the server ends as well.
     """
     self._supervisors -= ended
     if self._packages_pid in ended:
       sys.exit('sandbox: the process with the packages has ended')
     if ended:
-      own = self._supervisors | {self._packages_pid}
-      for pid in processes.children() - own:
+      keep = self._supervisors | {self._packages_pid}
+      for pid in processes.children() - keep:
         os.kill(pid, signal.SIGKILL)
 
 
@@ -181,21 +173,20 @@ def _is_readable(stream: socket.socket | int) -> bool:
   return bool(select.select([stream], [], [], 0)[0])
 
 
-def _say_healthy(health: socket.socket, number: int) -> None:
-  """Answers all who ask."""
+def _answer_health(health: socket.socket, server_id: int) -> None:
   try:
     while True:
       with health.accept()[0] as connection:
-        protocol.greet(connection, number)
-  except OSError:  # Nobody asks any more, or who asked has gone.
+        protocol.send_greeting(connection, server_id)
+  except OSError:  # Nobody asks any more, or a client has gone.
     pass
 
 
 def _load_packages(folders: Sequence[str]) -> None:
-  """Loads those that are installed; a program need not find them by itself."""
+  """Loads the packages that are installed."""
   sys.path += folders
-  os.environ.update(_ONE_THREAD)  # A fork has no others.
-  for name in (*protocol.PACKAGES, *_PARTS_OF_PACKAGES):
+  os.environ.update(_ONE_THREAD)  # Threads would not survive a fork.
+  for name in _PRELOADED_PACKAGES:
     try:
       importlib.import_module(name)
     except ImportError:
@@ -208,7 +199,7 @@ def _load_packages(folders: Sequence[str]) -> None:
 
 
 def _end_loading() -> None:
-  """Makes this the interpreter that programs start with."""
+  """Prepares the interpreter for forking."""
   gc.collect()
-  gc.freeze()  # Else a child's first collection copies every page.
+  gc.freeze()  # Otherwise a child's first collection copies every page.
   gc.disable()

@@ -1,8 +1,8 @@
-"""A slot: starts a program, watches it, sweeps up, and says how it ended.
+"""Starts a program, watches it, sweeps up, and reports how it ended.
 
-A supervisor never holds a request, nor what a program prints, which the kernel
-moves from the program's pipe to the connection. So no program finds another's
-source, input or output in its memory.
+The program reads its own request, and the kernel moves its output from a pipe
+to the connection. A supervisor never holds either, so no program, a fork of it,
+finds another's source, input or output in its memory.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ from environments.sandbox import program
 from environments.sandbox import protocol
 
 MAX_THREADS = 64
-_TICK = 0.01  # Seconds between two counts of them.
-PATIENCE = 60  # Seconds that a supervisor waits for its client.
-START_SECONDS = 2 * PATIENCE  # For the program to begin; it waits for it too.
+_TICK = 0.01  # Seconds between two counts of threads.
+_CLIENT_SECONDS = 60  # Timeout of the client's side of a connection.
+_START_SECONDS = 2 * _CLIENT_SECONDS  # The program waits for the client too.
 
 
 def serve(
     listener: socket.socket, isolation: isolation_lib.Isolation,
-    server: int, parent: int) -> NoReturn:
-  """Serves one connection after another; the life of a fork of the server.
+    server_id: int, parent: int) -> NoReturn:
+  """Serves one connection after another; never returns.
 
   Args:
     listener: where clients connect.
-    isolation: what the programs enter.
-    server: its number, for greetings.
-    parent: the id of the process whose fork this is.
+    isolation: entered by the programs.
+    server_id: sent in greetings.
+    parent: id of the process that forked this one.
   """
   try:
     processes.die_with(parent)
     processes.set_option(processes.PR_SET_CHILD_SUBREAPER, 1)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Silent, as others are.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ends without a traceback.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     while True:
-      with _accept(listener, server) as connection:
+      with _accept(listener, server_id) as connection:
         try:
           report = _supervise(connection, isolation)
         except BaseException as error:
-          _tell_fault(connection, error)
+          _send_fault(connection, error)
           raise
         finally:
           processes.kill_descendants()
@@ -62,37 +62,37 @@ def serve(
           connection.sendall(
               protocol.frame(protocol.REPORT, protocol.pack(report)))
   except ConnectionError:
-    pass  # The caller has gone; there is nobody to tell.
+    pass  # The client has gone.
   except BaseException:
     traceback.print_exc()
   finally:
     os._exit(0)
 
 
-def _accept(listener: socket.socket, server: int) -> socket.socket:
-  """A connection whose client knows that its turn has come."""
+def _accept(listener: socket.socket, server_id: int) -> socket.socket:
+  """Takes a connection and greets its client."""
   connection, _ = listener.accept()
-  # Not `settimeout`, which makes a socket that `splice` would not wait for.
+  # Not `settimeout`: it makes the socket non-blocking, also for `splice`.
   for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
     connection.setsockopt(
-        socket.SOL_SOCKET, option, struct.pack('ll', PATIENCE, 0))
-  protocol.greet(connection, server)
+        socket.SOL_SOCKET, option, struct.pack('ll', _CLIENT_SECONDS, 0))
+  protocol.send_greeting(connection, server_id)
   return connection
 
 
-def _tell_fault(connection: socket.socket, error: BaseException) -> None:
-  """Else silence would mean that the program has ended this process."""
+def _send_fault(connection: socket.socket, error: BaseException) -> None:
+  """Sends the reason; silence would blame the program."""
   fault = f'{type(error).__name__}: {error}'.encode(errors='replace')
   try:
     connection.sendall(protocol.frame(protocol.FAULT, fault))
-  except OSError:  # The caller has gone, or does not read.
+  except OSError:  # The client has gone, or does not read.
     pass
 
 
 def _supervise(
     connection: socket.socket, isolation: isolation_lib.Isolation,
     ) -> protocol.ExitReport | None:
-  """Runs one program to its end; None if nothing was asked."""
+  """Runs one program to its end; None without a request."""
   readers, writers = zip(*(os.pipe() for _ in range(4)))
   parent = os.getpid()
   pid = os.fork()
@@ -104,25 +104,25 @@ def _supervise(
   with contextlib.ExitStack() as stack:
     *pipes, ready = (
         stack.enter_context(open(fd, 'rb', 0)) for fd in readers)
-    if not select.select([ready], [], [], START_SECONDS)[0]:
-      raise TimeoutError(f'no program after {START_SECONDS} s')
+    if not select.select([ready], [], [], _START_SECONDS)[0]:
+      raise TimeoutError(f'no program started within {_START_SECONDS} s')
     limits = ready.read(4096)
     if not limits:
       if os.waitpid(pid, 0)[1]:
         raise RuntimeError(
-            'sandbox: a program process died before its program')
+            'a process died before its program started')
       return None
     limits = protocol.unpack_limits(limits)
     kinds = protocol.STDOUT, protocol.STDERR, protocol.VALUE
     outputs = [
-        Output(kind, pipe, limits.output_bytes)
+        _Output(kind, pipe, limits.output_bytes)
         for kind, pipe in zip(kinds, pipes)]
     started = time.monotonic()
     end = _watch(pid, connection, outputs, started + limits.wall_seconds)
-    os.killpg(pid, signal.SIGKILL)  # All at once: none can fork away.
+    os.killpg(pid, signal.SIGKILL)  # The whole group: none can fork away.
     _, wait_status, usage = os.wait4(pid, 0)
     wall = time.monotonic() - started
-    for output in outputs:  # Never waits, whoever holds the pipe.
+    for output in outputs:  # Never waits for a holder of the pipe.
       output.move(connection)
       if output.flooded:
         end = _End.FLOOD
@@ -136,7 +136,7 @@ def _supervise(
 def _classify(
     limits: protocol.Limits, end: _End, cpu_seconds: float,
     exit_code: int) -> tuple[protocol.Status, str]:
-  """How a program ended, and why the sandbox or a signal stopped it."""
+  """The status, and why the sandbox or a signal stopped the program."""
   status = protocol.Status
   if end is _End.FLOOD:
     return status.RESOURCE_LIMIT, (
@@ -159,27 +159,27 @@ def _classify(
 
 
 def _signal_name(number: int) -> str:
-  """Most real-time signals have no name."""
+  """Name of a signal; most real-time signals have none."""
   known = {signal.value: signal.name for signal in signal.Signals}
   return known.get(number, f'signal {number}')
 
 
-class Output:
-  """A stream of a program, on its way to the client."""
+class _Output:
+  """Moves a stream of a program to the client."""
 
-  def __init__(self, kind: bytes, pipe: io.FileIO, most: int):
+  def __init__(self, kind: bytes, pipe: io.FileIO, max_bytes: int):
     self.kind = kind
     self.pipe = pipe
-    self.left = most  # Bytes that may still come.
-    self.flooded = False  # More came.
+    self.bytes_left = max_bytes
+    self.flooded = False  # More than `max_bytes` came.
 
   def move(self, connection: socket.socket) -> int:
-    """Sends what the pipe holds now, up to the limit; how much it held."""
+    """Sends the pipe's content up to the limit; returns the content's size."""
     held = struct.unpack('i', fcntl.ioctl(
         self.pipe, termios.FIONREAD, bytes(4)))[0]
-    self.flooded |= held > self.left
-    length = min(held, self.left)
-    self.left -= length
+    self.flooded |= held > self.bytes_left
+    length = min(held, self.bytes_left)
+    self.bytes_left -= length
     if length:
       connection.sendall(protocol.frame_header(self.kind, length))
     while length:
@@ -191,7 +191,7 @@ class Output:
       except BlockingIOError:
         pass
       if not sent:
-        # The program has read its own pipe: what is missing counts as zeros.
+        # The program has read its own pipe: fill the frame with zeros.
         connection.sendall(bytes(length))
         break
       length -= sent
@@ -199,22 +199,21 @@ class Output:
 
 
 class _End(enum.Enum):
-  """What ended a program, or is about to."""
+  """Why a program ends."""
 
-  ITSELF = enum.auto()
+  EXIT = enum.auto()
   FLOOD = enum.auto()
   THREADS = enum.auto()
   WALL_CLOCK = enum.auto()
 
 
 def _watch(
-    pid: int, connection: socket.socket, outputs: Sequence[Output],
+    pid: int, connection: socket.socket, outputs: Sequence[_Output],
     deadline: float) -> _End:
-  """Sends outputs until the program ends, or must be ended.
+  """Sends outputs until the program ends or must be ended.
 
-  The end is the end of the process, not of the pipe, which a grandchild can
-  hold open for as long as it likes. Threads are counted here because the kernel
-  does not limit those of root.
+  Waits for the process and not for its pipes, which a grandchild can hold open.
+  Counts threads because the kernel does not limit those of root.
   """
   poll = select.poll()
   with open(os.pidfd_open(pid), 'rb', 0) as process:
@@ -228,13 +227,13 @@ def _watch(
         event = ready.get(output.pipe.fileno())
         if event is not None:
           held = output.move(connection)
-          # Empty is not yet closed: the program can read its own pipe.
+          # An empty pipe may still be open: the program can read it.
           if not held and event & select.POLLHUP:
             poll.unregister(output.pipe)
           if output.flooded:
             return _End.FLOOD
       if process.fileno() in ready:
-        return _End.ITSELF
+        return _End.EXIT
       now = time.monotonic()
       if now >= deadline:
         return _End.WALL_CLOCK
@@ -245,7 +244,9 @@ def _watch(
 
 
 def remove_tree(directory: str) -> None:
-  """Removes a directory that a program may have filled with traps."""
-  # The tools stand any depth of nesting, and folders without rights.
+  """Removes a directory that a program may have filled with traps.
+
+  The tools survive any depth of nesting and folders without permissions.
+  """
   for command in (('chmod', '-R', 'u+rwX'), ('rm', '-rf')):
     os.spawnlp(os.P_WAIT, command[0], *command, '--', directory)

@@ -7,10 +7,7 @@ from environments import sandbox
 
 @dataclasses.dataclass(frozen=True)
 class Echo:
-  """In the place of `sandbox.Sandbox`: a program prints its own source.
-
-  The program `cat` prints its input.
-  """
+  """A `Sandbox` whose programs print their source; `cat` prints its input."""
 
   def run(self, source, stdin=''):
     printed = stdin if source == 'cat\n' else source
@@ -19,7 +16,7 @@ class Echo:
 
 @dataclasses.dataclass(frozen=True)
 class Constant:
-  """In the place of `sandbox.Sandbox`: every program ends in the same way."""
+  """A `Sandbox` in which every program has the same result."""
 
   status: sandbox.Status
   stdout: str

@@ -224,7 +224,7 @@ def test_what_persists_is_said_in_one_sentence(
     runner = dataclasses.replace(play(), executor=running, environment=(
         programs.Programs(running.sandbox, str(tmp_path / 'mark'))))
     if what == 'server':
-      monkeypatch.setattr(launcher, '_START_SERVER', str(tmp_path / 'none.py'))
+      monkeypatch.setattr(launcher, '_START_SERVER', '1 / 0')
       os.kill(*_server(running), signal.SIGKILL)
     with pytest.raises(errors.InfrastructureError) as caught:
       _step(runner, 'end worker' if what == 'worker' else 'one')
@@ -255,6 +255,6 @@ def test_without_programs_there_is_no_server():
 
 def test_a_machine_without_a_sandbox_is_refused(monkeypatch):
   # Bite: it slides to the level without walls, or exits as if to be resumed.
-  monkeypatch.setattr(launcher, '_what_is_missing', lambda level: 'nothing')
+  monkeypatch.setattr(launcher, '_missing', lambda level: 'nothing')
   with pytest.raises(errors.UserError, match='set sandbox.level=unsafe_rlimit'):
     workers_lib.Workers(1, 1, 'auto').__enter__()

@@ -1,7 +1,7 @@
-"""What a hostile program may try: name -> a line of Python that does it.
+"""Attacks of a hostile program: name -> a line of Python.
 
-A line that is refused raises OSError, or another error that it names. PRELUDE
-stands before each; VICTIM, CANARY and the like are written into it by the test.
+A refused line raises OSError. PRELUDE and the values of VICTIM, CANARY and the
+like precede each line.
 """
 
 import textwrap
@@ -238,7 +238,7 @@ ATTACKS = FILES | NETWORK | PROCESSES | PRIVILEGES
 
 
 def program(line, names):
-  """Says 'begun', then what became of the line, with names of the world."""
+  """A program that prints 'begun', and then what became of the line."""
   given = ''.join(f'{name} = {value!r}\n' for name, value in names.items())
   body = textwrap.indent(textwrap.dedent(line).strip(), '  ')
   return (

@@ -1,6 +1,6 @@
-"""Attacks are refused, and limits hold, at every level but the unsafe one.
+"""Attacks are refused and limits hold at every level but the unsafe one.
 
-As the user of these tests, and, if that is root, as an ordinary one as well.
+The tests run as the present user, and if that is root, as an ordinary user too.
 """
 
 import os
@@ -12,22 +12,24 @@ import time
 import pytest
 
 from environments import sandbox
+from environments.sandbox import protocol
 from environments.sandbox import Status
 from tests.environments.sandbox import attacks
 from tests.environments.sandbox import servers
 
 CANARY = 'canary-1f9c'
+NUM_ATTACKS = 139
 _OTHER_PYTHON = servers.other_python() if os.getuid() == 0 else None
 _USERS = ['self'] + ['ordinary'] * (_OTHER_PYTHON is not None)
 
 
 @pytest.fixture(scope='module')
 def world(tmp_path_factory):
-  """Names for the attacks; none of it may be touched."""
+  """Names for the attacks, of things that must stay untouched."""
   folder = tmp_path_factory.mktemp('world')
   for parent in (folder, *folder.parents):
     if parent.owner() == folder.owner() and parent != pathlib.Path('/tmp'):
-      parent.chmod(0o755)  # So that nothing but the sandbox keeps others out.
+      parent.chmod(0o755)  # Only the sandbox keeps others out.
   secret = folder / 'secret.txt'
   secret.write_text(CANARY)
   secret.chmod(0o666)
@@ -66,7 +68,7 @@ def address(request):
 
 @pytest.fixture(scope='module')
 def results(address, world):
-  """Name of an attack -> what came of it."""
+  """Name of an attack -> its result."""
   jobs = [
       (attacks.program(line, {**world, 'SERVER': address}), 'input')
       for line in attacks.ATTACKS.values()]
@@ -81,13 +83,13 @@ def test_an_attack_is_refused(results, name):
   assert 'ESCAPED' not in result.stdout and CANARY not in result.stdout, result
   refused = result.stdout.startswith('begun\nrefused')
   assert refused or result.stderr.strip().endswith((
-      # How Python says it, or how the program ends by it.
+      # A ValueError of Python, or a signal.
       'not allowed to raise maximum limit', 'killed by SIGXFSZ',
       'it wrote to a file')), result
 
 
-def test_there_are_enough_attacks():
-  assert len(attacks.ATTACKS) >= 40
+def test_no_attack_was_removed():
+  assert len(attacks.ATTACKS) == NUM_ATTACKS
 
 
 # Calls of other instruction sets.
@@ -100,7 +102,7 @@ _MACHINE_CODE = '''
         ctypes.addressof(ctypes.c_char.from_buffer(page)))
     print('begun', flush=True)
     result = call()
-    if result == 0: os._exit(7)  # A child.
+    if result == 0: os._exit(7)  # The child.
     print('ESCAPED' if result > 0 else f'refused {{result}}')
     '''
 
@@ -110,7 +112,7 @@ _MACHINE_CODE = '''
     ('b802000000cd80c3', 'killed by SIGSYS'),  # 32-bit fork.
     ('b839000040 0f05 c3', 'refused -1'),  # x32's.
     ('b839000000 0f05 c3', 'refused -1')])  # And the usual.
-def test_raw_calls(address, code, end):
+def test_calls_of_other_instruction_sets_are_refused(address, code, end):
   result = servers.run(address, _MACHINE_CODE.format(code=code))
   assert 'ESCAPED' not in result.stdout
   assert (result.stdout + result.stderr).strip().endswith(end), result
@@ -123,8 +125,7 @@ def test_raw_calls(address, code, end):
     'import signal; signal.signal(signal.SIGXCPU, signal.SIG_IGN)\n'
     'while True: pass',
     '10 ** 10 ** 10'])  # Inside one operation of the interpreter.
-def test_cpu_time(address, program):
-  # Time enough for two seconds of a core that others use as well.
+def test_cpu_time_is_limited(address, program):
   result = servers.run(address, program, wall_seconds=30.0, cpu_seconds=0.5)
   assert result.status is Status.TIMEOUT, result
   assert result.stderr.endswith('stopped: CPU limit of 0.5 s')
@@ -134,10 +135,10 @@ def test_cpu_time(address, program):
     'import os, signal; os.kill(os.getpid(), signal.SIGSTOP)',
     'import signal, time\nfor s in (1, 2, 3, 15): signal.signal(s, print)\n'
     'while True: time.sleep(1)',
-    # It keeps the one who watches it busy.
+    # It keeps its supervisor busy.
     'import os\nwhile True: os.write(1, b"x"); __import__("time").sleep(0.001)',
 ])
-def test_wall_clock(address, program):
+def test_wall_clock_time_is_limited(address, program):
   start = time.monotonic()
   result = servers.run(address, program, wall_seconds=0.3)
   assert result.status is Status.TIMEOUT, result
@@ -151,7 +152,7 @@ def test_wall_clock(address, program):
     'import mmap\nx = []\nwhile True: x.append(mmap.mmap(-1, 1 << 22))',
     'import resource\nresource.setrlimit(9, (200 << 20, 200 << 20))\n'
     '[0] * 10**9'])
-def test_memory(address, program):
+def test_memory_is_limited(address, program):
   result = servers.run(address, f'print("before")\n{program}')
   assert result.stdout == 'before\n'
   assert result.stderr.endswith((
@@ -160,7 +161,7 @@ def test_memory(address, program):
       'not allowed to raise maximum limit\n')), result
 
 
-def test_number_of_threads(address):
+def test_the_number_of_threads_is_limited(address):
   result = servers.run(address, '''
       import threading, time
       threading.stack_size(65536)
@@ -175,17 +176,17 @@ def test_number_of_threads(address):
 
 @pytest.mark.parametrize('stream', ['stdout', 'stderr'])
 @pytest.mark.parametrize('ending', ['while True: pass', ''])
-def test_output(address, stream, ending):
+def test_output_is_limited(address, stream, ending):
   result = servers.run(
       address, f'import sys; sys.{stream}.write("x" * 20_000)\n'
       f'sys.{stream}.flush()\n{ending}')
   assert result.status is Status.RESOURCE_LIMIT, result
   assert result.stderr.endswith('stopped: more than 10000 bytes of output')
   assert (result.stdout + result.stderr).count('x' * 10_000) == 1
-  assert result.cpu_seconds < 0.5  # Stopped at once, not by another limit.
+  assert result.cpu_seconds < 0.5  # No other limit stopped it.
 
 
-def test_a_program_that_reads_its_own_output(address):
+def test_a_program_may_read_its_own_output(address):
   result = servers.run(address, '''
       import os, threading, time
       fd = os.open('/proc/self/fd/1', os.O_RDONLY)
@@ -203,7 +204,7 @@ def test_a_program_that_reads_its_own_output(address):
 
 
 @pytest.mark.parametrize('package', ['', '# numpy'])
-def test_a_program_sees_nothing_of_the_trainer(address, package):
+def test_nothing_of_the_trainer_is_inherited(address, package):
   result = servers.run(address, f'''
       {package}
       import ctypes, os, stat, sys
@@ -230,7 +231,7 @@ def test_capabilities_are_gone(address):
       libc = ctypes.CDLL(None, use_errno=True)
       print(libc.capget(header, found), ctypes.get_errno(), found.raw.hex())
       ''')
-  # The call itself is refused: nobody needs it.
+  # The call itself is refused.
   assert result.stdout == f'-1 1 {"00" * 24}\n', result
 
 
@@ -239,5 +240,5 @@ def test_nothing_is_left_and_the_server_lives(address):
   directory = os.path.dirname(address)
   assert servers.run(address, 'print(1)').stdout == '1\n'
   assert set(os.listdir(directory)) == {
-      'socket', 'health', 'packages', 'empty'}
+      *protocol.SOCKETS, protocol.WORK_DIRECTORY}
   assert not os.listdir(os.path.join(directory, 'empty'))

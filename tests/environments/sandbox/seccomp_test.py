@@ -1,4 +1,4 @@
-"""The filter, run by an interpreter of its own, allows what it should."""
+"""The filter allows and refuses the right calls, run by a small interpreter."""
 
 import errno
 import pathlib
@@ -17,23 +17,23 @@ HEADERS = {
     'aarch64': '/usr/include/asm-generic/unistd.h'}
 
 
-def verdict(machine, number, *arguments, arch=None):
-  """What the kernel would say to a call; the loads, jumps and returns."""
+def decide(machine, number, *arguments, arch=None):
+  """The kernel's decision on a call."""
   arguments = [a % (1 << 64) for a in arguments] + [0] * (6 - len(arguments))
   data = struct.pack(
       '=IIQ6Q', number, arch or MACHINES[machine], 0, *arguments)
   code = seccomp.assemble(machine)
-  place = word = 0
+  position = word = 0
   while True:
-    kind, if_true, if_false, k = code[place]
-    k = PID if k is seccomp._OWN_PID else k
-    place += 1
+    kind, if_true, if_false, k = code[position]
+    k = PID if k is seccomp._SELF_PID else k
+    position += 1
     if kind == 0x20:
       word, = struct.unpack_from('=I', data, k)
     elif kind == 0x54:
       word &= k
     elif kind == 0x15:
-      place += if_true if word == k else if_false
+      position += if_true if word == k else if_false
     else:
       assert kind == 0x06
       return k
@@ -46,34 +46,34 @@ def numbers(machine):
 
 
 @pytest.mark.parametrize('machine', MACHINES)
-def test_what_is_not_listed_is_refused(machine):
+def test_other_calls_are_refused(machine):
   listed = set(numbers(machine).values())
   assert len(listed) == len(numbers(machine)) > 80
   for number in range(600):
     if number not in listed:
-      assert verdict(machine, number) == ERRNO | errno.EPERM, number
-  # x32 has the numbers of x86-64, and a bit more.
+      assert decide(machine, number) == ERRNO | errno.EPERM, number
+  # x32 has the numbers of x86-64 with another bit.
   for number in listed:
-    assert verdict(machine, number | 1 << 30) == ERRNO | errno.EPERM
+    assert decide(machine, number | 1 << 30) == ERRNO | errno.EPERM
 
 
 @pytest.mark.parametrize('machine', MACHINES)
-def test_what_is_listed_without_checks_is_allowed(machine):
+def test_calls_without_checks_are_allowed(machine):
   for name, number in numbers(machine).items():
     if name == 'clone3':
-      assert verdict(machine, number) == ERRNO | errno.ENOSYS
+      assert decide(machine, number) == ERRNO | errno.ENOSYS
     elif name not in seccomp._CHECKS:
-      assert verdict(machine, number, *[-1] * 6) == ALLOW, name
+      assert decide(machine, number, *[-1] * 6) == ALLOW, name
 
 
 @pytest.mark.parametrize('machine', MACHINES)
 def test_other_instruction_sets_end_the_program(machine):
   for arch in (0x40000003, 0x40000028, *set(MACHINES.values()) - {
       MACHINES[machine]}):
-    assert verdict(machine, numbers(machine)['read'], arch=arch) == KILL
+    assert decide(machine, numbers(machine)['read'], arch=arch) == KILL
 
 
-_THREAD = 0x3D0F00  # As glibc's pthread_create has it.
+_THREAD = 0x3D0F00  # The flags of glibc's pthread_create.
 CASES = [
     ('clone', (_THREAD,), True), ('clone', (_THREAD | 0x400000,), True),
     ('clone', (17,), False), ('clone', (0x4111,), False),
@@ -117,24 +117,24 @@ CASES = [
 
 @pytest.mark.parametrize('machine', MACHINES)
 @pytest.mark.parametrize('name, arguments, is_allowed', CASES)
-def test_checks(machine, name, arguments, is_allowed):
-  found = verdict(machine, numbers(machine)[name], *arguments)
+def test_arguments_are_checked(machine, name, arguments, is_allowed):
+  found = decide(machine, numbers(machine)[name], *arguments)
   assert found == (ALLOW if is_allowed else ERRNO | errno.EPERM)
 
 
-def test_every_check_has_a_case_on_both_sides():
-  for name in seccomp._CHECKS.keys() - {'open'}:  # As openat.
+def test_every_check_has_cases_of_both_outcomes():
+  for name in seccomp._CHECKS.keys() - {'open'}:  # Checked like openat.
     assert {case[2] for case in CASES if case[0] == name} == {True, False}
 
 
 @pytest.mark.parametrize('machine', MACHINES)
-def test_the_numbers_are_the_kernels(machine):
+def test_numbers_match_the_headers_of_the_kernel(machine):
   path = pathlib.Path(HEADERS[machine])
   if not path.exists():
     pytest.skip(f'{path} is not installed')
   found = {}
   for line in path.read_text().splitlines():
-    # The generic header gives some numbers to a name of either word size.
+    # The generic header has some names for both word sizes.
     match = re.match(r'#define __NR3?2?6?4?_(\w+)\s+(\d+)$', line.strip())
     match = match or re.match(
         r'#define __NR3264_(\w+)\s+(\d+)$', line.strip())

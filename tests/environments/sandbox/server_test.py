@@ -1,4 +1,4 @@
-"""The server and its supervisors: what dies or stops, and what is left."""
+"""The server and its supervisors survive what dies, stops or is left behind."""
 
 from concurrent import futures
 import json
@@ -20,29 +20,20 @@ from environments.sandbox import launcher
 from environments.sandbox import protocol
 from environments.sandbox import Status
 from tests.environments.sandbox import servers
+from tests.environments.sandbox.servers import children
+from tests.environments.sandbox.servers import descendants
 from tests.environments.sandbox.servers import exists
 from tests.environments.sandbox.servers import LIMITS
 from tests.environments.sandbox.servers import wait_until
 
 UNSAFE = 'unsafe_rlimit'
-FILES = {'socket', 'health', 'packages', 'empty'}  # In a server's folder.
+FILES = {*protocol.SOCKETS, protocol.WORK_DIRECTORY}  # In a server's folder.
 
 
 @pytest.fixture(scope='module')
 def server():
-  """At the level where programs can reach what watches them."""
+  """At the level where programs can reach the processes that watch them."""
   with sandbox.SandboxServer(num_slots=2, level=UNSAFE) as running:
-    yield running
-
-
-@pytest.fixture
-def programs(server):
-  return sandbox.Sandbox(server.address, LIMITS)
-
-
-@pytest.fixture
-def lone_unsafe():
-  with sandbox.SandboxServer(num_slots=1, level=UNSAFE) as running:
     yield running
 
 
@@ -53,28 +44,22 @@ def single():
     yield running
 
 
-def descendants(pid):
-  """Ids of all processes below one."""
-  found = []
-  for parent in children(pid):
-    found += [parent, *descendants(parent)]
-  return found
-
-
-def children(pid):
-  with open(f'/proc/{pid}/task/{pid}/children') as file:
-    return [int(child) for child in file.read().split()]
+@pytest.fixture
+def fragile():
+  """A server that a test may damage."""
+  with sandbox.SandboxServer(num_slots=1) as running:
+    yield running
 
 
 def run(server, text, stdin='', **limits):
   return servers.run(server.address, text, stdin, **limits)
 
 
-# Processes; at the other levels there are none.
+# Processes of programs; at the other levels there are none.
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason='the kernel exempts root')
-def test_number_of_processes(server, programs):
+def test_the_number_of_processes_is_limited(server):
   result = run(server, '''
       import os, time
       for i in range(2000):
@@ -92,7 +77,7 @@ def test_number_of_processes(server, programs):
 
 
 @pytest.mark.parametrize('detach', ['', 'os.setsid()', 'os.setpgid(0, 0)'])
-def test_processes_left_behind(server, detach):
+def test_no_process_is_left_behind(server, detach):
   start = time.monotonic()
   result = run(server, f'''
       import os, time
@@ -109,7 +94,7 @@ def test_processes_left_behind(server, detach):
   assert time.monotonic() - start < 2.0
 
 
-def test_processes_left_behind_at_a_time_out(server):
+def test_no_process_is_left_behind_after_a_timeout(server):
   result = run(server, '''
       import os, time
       for _ in range(3):
@@ -121,13 +106,17 @@ def test_processes_left_behind_at_a_time_out(server):
   assert not any(exists(pid) for pid in pids)
 
 
-def test_memory_of_other_programs(lone_unsafe):
-  single = lone_unsafe  # Which lets a program read its own.
+def test_no_text_of_another_program_is_in_memory():
+  with sandbox.SandboxServer(num_slots=1, level=UNSAFE) as server:
+    _search_memory(server)
+
+
+def _search_memory(server):
   words = ['told-to-the-earlier', 'told-to-nobody-else', 'told-to-the-present']
-  run(single, f'print("{words[0]}")', words[0] * 100)
-  # The program gets the words backwards, so that it cannot find its own text;
-  # a search always meets the copy that it searches for.
-  result = run(single, f'''
+  run(server, f'print("{words[0]}")', words[0] * 100)
+  # The program gets the words backwards, so that it does not find its source; a
+  # search always finds the copy that it searches for.
+  result = run(server, f'''
       words = {[word[::-1] for word in words]}
       words = [word[::-1].encode() for word in words]
       found = [0, 0, 0]
@@ -149,39 +138,38 @@ def test_memory_of_other_programs(lone_unsafe):
 # The server.
 
 
-def test_nothing_is_left_and_the_server_lives(server, programs):
-  # Runs after tests that left something.
+def test_nothing_is_left_and_the_server_lives(server):
+  # Runs after the tests above.
   directory = os.path.dirname(server.address)
   pid = server.pid
-  assert programs.run('print(1)').stdout == '1\n'
+  assert run(server, 'print(1)').stdout == '1\n'
   assert set(os.listdir(directory)) == FILES
   assert len(os.listdir(f'/proc/{pid}/fd')) == 6  # 0, 1, 2 and the sockets.
   assert len(children(pid)) <= 2  # The waiting supervisors.
 
 
 @pytest.mark.parametrize('level', servers.LEVELS)
-def test_close_kills_and_removes(level):
+def test_close_kills_programs_and_removes_files(level):
   server = sandbox.SandboxServer(num_slots=1, level=level)
   server.start()
   address = server.address
   with futures.ThreadPoolExecutor(1) as pool:
     running = pool.submit(
-        sandbox.Sandbox(address).run, 'import time; time.sleep(4)')
+        sandbox.Sandbox(address).run, 'import time; time.sleep(9)')
     wait_until(lambda: len(descendants(server.pid)) == 2)
     pids = [server.pid, *descendants(server.pid)]
     server.close()
     assert running.result().status is Status.INFRASTRUCTURE
   assert not os.path.exists(os.path.dirname(address))
-  wait_until(lambda: not any(map(exists, pids)))  # Or zombies of init's.
-  server.close()  # Twice is harmless.
-  # Without a server a call fails, and says why.
+  wait_until(lambda: not any(map(exists, pids)))
+  server.close()  # A second call is harmless.
   result = sandbox.Sandbox(address).run('print(1)')
   assert result.status is Status.INFRASTRUCTURE
   assert 'FileNotFoundError' in result.stderr
 
 
 @pytest.mark.parametrize('level', servers.LEVELS)
-def test_server_ends_with_its_parent(level):
+def test_the_server_ends_with_its_parent(level):
   program = f'''
       import os
       from environments import sandbox
@@ -195,28 +183,25 @@ def test_server_ends_with_its_parent(level):
   address, pid = child.stdout.split()
   assert child.returncode == -signal.SIGKILL
   wait_until(lambda: not exists(int(pid)))
-  # What bubblewrap has mounted cannot be removed from inside.
+  # The server cannot remove the folder that bubblewrap mounted.
   wait_until(lambda: not os.path.exists(address))
   assert level == 'bwrap' or not os.path.exists(os.path.dirname(address))
 
 
-def test_a_failure_of_the_sandbox_is_retried_once(programs, tmp_path):
+def test_a_program_is_retried_once(server, tmp_path):
   kill = 'import os; os.kill(os.getppid(), 9)'
   mark = str(tmp_path / 'first')
-  result = programs.run(
+  result = server.sandbox.run(
       f'import os\nif not os.path.exists({mark!r}):\n'
       f'  open({mark!r}, "w").close(); {kill}\nprint("second")')
   assert result.stdout == 'second\n'
 
 
-# The process that watches a program, and the server.
-
-
 @pytest.mark.parametrize('attack', [
     *(f'os.kill(os.getppid(), {int(number)})' for number in (
         signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGSTOP)),
-    # And then whatever has adopted it, if it lives long enough. The parent is
-    # read once: asked twice, it may have become the server in between.
+    # And then every process that adopts it. The parent is read once: between
+    # two reads it may become the server.
     'while (parent := os.getppid()) != SERVER: os.kill(parent, 9)'])
 def test_a_program_that_ends_its_supervisor_has_failed(server, attack):
   # Bite: silence counts as INFRASTRUCTURE.
@@ -230,8 +215,8 @@ def test_a_program_that_ends_its_supervisor_has_failed(server, attack):
   assert run(server, 'print(1)').stdout == '1\n'
 
 
-def test_what_it_leaves_behind_is_swept_up(server, tmp_path):
-  pids = tmp_path  # Each makes a folder there, named for itself.
+def test_processes_of_a_killed_supervisor_are_killed(server, tmp_path):
+  pids = tmp_path  # Each process makes a folder named by its id.
   result = run(server, f'''
       import os, time
       supervisor = os.getppid()
@@ -251,11 +236,11 @@ def test_what_it_leaves_behind_is_swept_up(server, tmp_path):
   wait_until(lambda: set(os.listdir(directory)) == FILES)
 
 
-def test_a_supervisor_that_fails_says_so(single):
-  # Else it would look like one that was killed.
+def test_a_failing_supervisor_sends_a_fault(single):
+  # Silence would blame the program.
   with socket.socket(socket.AF_UNIX) as connection:
     connection.connect(single.address)
-    protocol.await_greeting(connection)
+    protocol.receive_greeting(connection)
     connection.sendall(b'{"source": ')
     connection.shutdown(socket.SHUT_WR)
     with connection.makefile('rb') as stream:
@@ -264,77 +249,64 @@ def test_a_supervisor_that_fails_says_so(single):
     protocol.unpack_reply(reply)
 
 
-@pytest.fixture
-def lone():
-  """A server that may be harmed."""
-  with sandbox.SandboxServer(num_slots=1) as running:
-    yield running
-
-
-def supervisor_of(server):
-  return children(server.pid)[0]
-
-
-def test_a_supervisor_that_is_stopped_is_replaced(lone):
+def test_a_stopped_or_killed_supervisor_is_replaced(fragile):
   for number in (signal.SIGSTOP, signal.SIGKILL):
-    first = supervisor_of(lone)
+    first = children(fragile.pid)[0]
     os.kill(first, number)
-    # It waited for a client, so nobody has to try again.
-    assert sandbox.Sandbox(lone.address).run('print(1)').stdout == '1\n'
-    assert supervisor_of(lone) != first
-  assert lone.is_running()
+    assert fragile.sandbox.run('print(1)').stdout == '1\n'
+    assert children(fragile.pid)[0] != first
+  assert fragile.is_running()
 
 
-def test_a_dead_or_stopped_server_is_told_from_a_long_queue(
-    lone, monkeypatch):
-  monkeypatch.setattr(client, '_PATIENCE_SECONDS', 0.1)
-  programs = sandbox.Sandbox(lone.address)
-  # Half a second each, and only the first has a slot.
-  slow = [('import time; time.sleep(0.5); print(1)', '')] * 4
-  assert [r.stdout for r in programs.run_many(slow)] == ['1\n'] * 4
+def test_a_dead_or_stopped_server_is_no_long_queue(fragile, monkeypatch):
+  monkeypatch.setattr(client, '_CHECK_SECONDS', 0.1)
+  programs = fragile.sandbox
+  # Only one of them has a slot.
+  slow = [('import time; time.sleep(0.3); print(1)', '')] * 3
+  assert [r.stdout for r in programs.run_many(slow)] == ['1\n'] * 3
 
-  os.kill(lone.pid, signal.SIGSTOP)
-  os.kill(supervisor_of(lone), signal.SIGSTOP)
-  wait_until(lambda: not lone.is_running())
+  os.kill(fragile.pid, signal.SIGSTOP)
+  os.kill(children(fragile.pid)[0], signal.SIGSTOP)
+  wait_until(lambda: not fragile.is_running())
   with monkeypatch.context() as patch:
     patch.setattr(client, '_HEALTH_SECONDS', 0.1)
     result = programs.run('print(1)')
   assert result.status is Status.INFRASTRUCTURE and 'imed' in result.stderr
-  lone.restart()
-  assert lone.is_running() and programs.run('print(1)').stdout == '1\n'
+  fragile.restart()
+  assert fragile.is_running() and programs.run('print(1)').stdout == '1\n'
 
-  lone._process.kill()
-  wait_until(lambda: not lone.is_running())
+  fragile._process.kill()
+  wait_until(lambda: not fragile.is_running())
   assert programs.run('print(1)').status is Status.INFRASTRUCTURE
-  lone.restart()
+  fragile.restart()
   assert programs.run('print(1)').stdout == '1\n'
 
 
-def test_a_program_that_dies_with_the_server_is_not_to_blame(lone):
-  # Bite: whoever answers in the end counts as the server that was there.
-  programs = sandbox.Sandbox(lone.address)
-  here = programs._ask_server()
-  for numbers, own_doing in (
+def test_a_program_that_dies_with_its_server_is_not_blamed(fragile):
+  # Bite: comparing the failures with any server that answers.
+  programs = fragile.sandbox
+  here = programs._server_id()
+  for server_ids, blamed in (
       ([here, here], True), ([here - 1, here - 1], False),
       ([here - 1, here], False)):
-    failures = [client._KilledSupervisorError(server) for server in numbers]
-    assert programs._is_own_doing(failures) == own_doing
+    failures = list(map(client._KilledSupervisorError, server_ids))
+    assert programs._program_killed_supervisor(failures) == blamed
   failures = [client._KilledSupervisorError(here)] * 2
-  assert not programs._is_own_doing([failures[0], TimeoutError()])
-  lone._process.kill()
-  wait_until(lambda: not lone.is_running())
-  assert not programs._is_own_doing(failures)
+  assert not programs._program_killed_supervisor([failures[0], TimeoutError()])
+  fragile._process.kill()
+  wait_until(lambda: not fragile.is_running())
+  assert not programs._program_killed_supervisor(failures)
 
 
-def test_a_server_whose_folder_is_gone_can_be_restarted(lone):
-  programs = sandbox.Sandbox(lone.address)
-  shutil.rmtree(os.path.dirname(lone.address))
+def test_a_server_whose_folder_is_gone_can_be_restarted(fragile):
+  programs = fragile.sandbox
+  shutil.rmtree(os.path.dirname(fragile.address))
   assert programs.run('print(1)').status is Status.INFRASTRUCTURE
-  lone.restart()
+  fragile.restart()
   assert programs.run('print(1)').stdout == '1\n'
 
 
-def test_clients_that_go_away_are_no_harm(single):
+def test_clients_may_disconnect(single):
   for half in (b'', b'{"source": '):  # And never the rest.
     with socket.socket(socket.AF_UNIX) as connection:
       connection.connect(single.address)
@@ -349,7 +321,7 @@ def test_clients_that_go_away_are_no_harm(single):
     ('x' * 100, ValueError, 'set TMPDIR to a shorter')])
 def test_a_server_that_cannot_start(
     monkeypatch, tmp_path, folder, error, words):
-  monkeypatch.setattr(launcher, '_START_SERVER', str(tmp_path / 'missing.py'))
+  monkeypatch.setattr(launcher, '_START_SERVER', '1 / 0')
   monkeypatch.setattr(launcher.tempfile, 'tempdir', str(tmp_path / folder))
   (tmp_path / folder).mkdir()
   with pytest.raises(error, match=words):
@@ -357,23 +329,31 @@ def test_a_server_that_cannot_start(
   assert not list((tmp_path / folder).iterdir())
 
 
-def test_errors_say_what_to_do(server):
-  for call, error, words in (
-      (lambda: sandbox.Sandbox('', sandbox.Limits(memory_bytes=1000)),
-       ValueError, 'memory_bytes=1000 .* at least'),
-      (lambda: sandbox.Sandbox('', sandbox.Limits(wall_seconds=float('nan'))),
-       ValueError, 'wall_seconds=nan'),
-      (lambda: sandbox.Sandbox('', sandbox.Limits(cpu_seconds=float('inf'))),
-       ValueError, 'cpu_seconds=inf .* at most'),
-      (lambda: sandbox.SandboxServer(num_slots=1025), ValueError, '1 to 1024'),
-      (lambda: sandbox.SandboxServer(num_slots=0), ValueError, 'num_slots=0'),
-      (lambda: sandbox.SandboxServer().address, RuntimeError, 'call start'),
-      (server.start, RuntimeError, 'already runs')):
-    with pytest.raises(error, match=words):
-      call()
+@pytest.mark.parametrize('name, value', [
+    ('memory_bytes', 1000), ('wall_seconds', float('nan')),
+    ('cpu_seconds', float('inf')), ('output_bytes', 'x')])
+def test_impossible_limits_are_refused(name, value):
+  with pytest.raises(ValueError, match=f'{name}={value!r}'):
+    sandbox.Sandbox('', sandbox.Limits(**{name: value}))
 
 
-def test_a_handle_is_a_value(programs):
+@pytest.mark.parametrize('num_slots, level, words', [
+    (0, 'auto', 'num_slots=0'), (1025, 'auto', 'num_slots=1025'),
+    (1, 'remote', "level='remote'"), (1, 'x', "level='x'")])
+def test_impossible_servers_are_refused(num_slots, level, words):
+  with pytest.raises(ValueError, match=words):
+    sandbox.SandboxServer(num_slots, level)
+
+
+def test_a_server_is_started_once(server):
+  with pytest.raises(RuntimeError, match='already runs'):
+    server.start()
+  with pytest.raises(RuntimeError, match='call start'):
+    sandbox.SandboxServer().address  # noqa: B018
+
+
+def test_a_handle_is_a_value(server):
+  programs = sandbox.Sandbox(server.address, LIMITS)
   copy = pickle.loads(pickle.dumps(programs))
   assert copy == programs and hash(copy) == hash(programs)
   assert copy.run('print(1)').stdout == '1\n'

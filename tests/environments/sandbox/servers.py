@@ -1,4 +1,4 @@
-"""Servers for the tests: at each level that this machine offers."""
+"""Servers at each level that this machine offers."""
 
 import contextlib
 import os
@@ -16,18 +16,29 @@ ROOT = pathlib.Path(__file__).parents[3]
 LIMITS = sandbox.Limits(
     cpu_seconds=1.0, wall_seconds=4.0, memory_bytes=128 << 20,
     output_bytes=10_000)
-ORDINARY = 54321  # An id of a user without privileges, and without a name.
+ORDINARY = 54321  # Id of a user without privileges or a name.
 
-MISSING = {
-    level: launcher._what_is_missing(level) for level in sandbox.Level}
+MISSING = {level: launcher._missing(level) for level in launcher.LOCAL_LEVELS}
 LEVELS = [level.value for level, reason in MISSING.items() if not reason]
 CONFINED = [level for level in LEVELS if level != 'unsafe_rlimit']
 
 
 def run(address, text, stdin='', **limits):
-  """Runs an indented program under limits of its own."""
+  """Runs an indented program with changes to LIMITS."""
   return sandbox.Sandbox(address, LIMITS._replace(**limits)).run(
       textwrap.dedent(text), stdin)
+
+
+def children(pid):
+  with open(f'/proc/{pid}/task/{pid}/children') as file:
+    return [int(child) for child in file.read().split()]
+
+
+def descendants(pid):
+  found = []
+  for child in children(pid):
+    found += [child, *descendants(child)]
+  return found
 
 
 def exists(pid):
@@ -49,20 +60,17 @@ def other_python():
   """An interpreter that ORDINARY may run; None if there is none."""
   for python in (sys.executable, '/usr/bin/python3', '/usr/local/bin/python3'):
     if shutil.which(python) and shutil.which('setpriv'):
-      version = as_ordinary(
-          [python, '-c', 'import os, sys; print(sys.version_info >= (3, 11) '
-           'and os.access(os.path.realpath(sys.executable), os.X_OK))'],
-          capture_output=True)
+      version = subprocess.run(
+          _as_ordinary([
+              python, '-c', 'import os, sys; print(sys.version_info >= (3, 11) '
+              'and os.access(os.path.realpath(sys.executable), os.X_OK))']),
+          cwd='/', capture_output=True)
       if version.stdout == b'True\n':
         return python
   return None
 
 
-def as_ordinary(command, **options):
-  return subprocess.run(_ordinary(command), cwd='/', **options)
-
-
-def _ordinary(command):
+def _as_ordinary(command):
   return [
       'setpriv', f'--reuid={ORDINARY}', f'--regid={ORDINARY}',
       '--clear-groups', '--inh-caps=-all', '--bounding-set=-all', *command]
@@ -80,7 +88,7 @@ def ordinary_server(python, level):
         sys.stdin.read()
       ''')
   with subprocess.Popen(
-      _ordinary([python, '-c', program]), cwd='/', stdin=subprocess.PIPE,
+      _as_ordinary([python, '-c', program]), cwd='/', stdin=subprocess.PIPE,
       stdout=subprocess.PIPE, text=True, env={'HF_TOKEN': 'canary-1f9c'},
       ) as process:
     address, found = process.stdout.readline().split()
