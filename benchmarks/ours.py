@@ -25,8 +25,6 @@ from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.learner import update as update_lib
 from atgrpo_jax.rl import advantages as advantages_lib
 from atgrpo_jax.rl import losses
-from atgrpo_jax.sampling import categorical
-from atgrpo_jax.sampling import decoding_params
 from atgrpo_jax.sampling import engine as engine_lib
 from atgrpo_jax.sampling import programs
 from benchmarks import workload
@@ -83,7 +81,7 @@ def make_engine(
     num_slots: Sequence[int] = ()) -> engine_lib.Engine:
   """An engine with requests for prompts [P, S]; P slots by default."""
   engine = engine_lib.Engine(
-      decoding_params.DecodingParams(
+      engine_lib.DecodingParams(
           policy.params, policy.mesh, policy.config, 'float32'),
       adapters=None, spec=programs.SamplerSpec(
           group_size=group_size, temperature=1.0, stop_ids=tuple(stop_ids),
@@ -118,7 +116,7 @@ class _Groups:
 
   def _make_engine(self, prompts: np.ndarray) -> engine_lib.Engine:
     ids = np.arange(len(prompts), dtype=np.uint32)[:, None]
-    keys = categorical.group_keys(jax.random.key(next(self._seeds)), ids)
+    keys = programs.group_keys(jax.random.key(next(self._seeds)), ids)
     return make_engine(
         self._policy, prompts, keys, group_size=self._load.group_size,
         budget=self._load.new_tokens)
@@ -189,7 +187,7 @@ class Stopping:
     prompt = workload.prompts(load, config, seed=0)[:1]
     policy, = make_policies(config, 1)
     for seed in itertools.count():
-      keys = categorical.group_keys(
+      keys = programs.group_keys(
           jax.random.key(seed), np.zeros((rows, 1), np.uint32))
       self._sample = functools.partial(
           sample, policy, np.repeat(prompt, rows, 0), keys, group_size=1)
@@ -227,7 +225,7 @@ class Uneven:
     ids[:, 0] = np.arange(load.num_prompts)
     early = True
     while np.any(early):
-      self._keys = categorical.group_keys(jax.random.key(0), ids)
+      self._keys = programs.group_keys(jax.random.key(0), ids)
       early = (self.continuous(shortest) < shortest).any(axis=1)
       ids[:, 1] += early
     self.lengths = self.continuous()  # [P, G]
@@ -276,7 +274,7 @@ class Team:
           self._policies[agent], params=self._states[agent].params)
       engines.append(make_engine(
           policy, self._prompts[agent],
-          categorical.group_keys(seed, ids.astype(np.uint32)),
+          programs.group_keys(seed, ids.astype(np.uint32)),
           group_size=load.group_size, budget=load.new_tokens))
     samples = engine_lib.drain(engines)
     # Aligned joint actions; the reward is the fraction of odd ids.

@@ -35,8 +35,6 @@ from atgrpo_jax.learner import batching
 from atgrpo_jax.learner import gradients
 from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.learner import update as update_lib
-from atgrpo_jax.sampling import categorical
-from atgrpo_jax.sampling import decoding_params
 from atgrpo_jax.sampling import engine as engine_lib
 from atgrpo_jax.sampling import programs
 from environments import env_api
@@ -204,12 +202,12 @@ def train(recipe: Recipe, folder: pathlib.Path) -> dict[str, dict[str, float]]:
   # Measured with the saved weights, which are rounded.
   saved = put_on_mesh(safetensors_lib.load_params(folder, config))
   return measure_skills(
-      decoding_params.DecodingParams(saved, mesh, config, spec.dtype),
+      engine_lib.DecodingParams(saved, mesh, config, spec.dtype),
       tokenizer, recipe, steps[-1], buckets)
 
 
 def measure_skills(
-    params: decoding_params.DecodingParams, tokenizer: tokenizer_lib.Tokenizer,
+    params: engine_lib.DecodingParams, tokenizer: tokenizer_lib.Tokenizer,
     recipe: Recipe, phase: str,
     buckets: batching.Buckets) -> dict[str, dict[str, float]]:
   """Ratios of the kinds that the model samples, for each role of a phase.
@@ -232,7 +230,7 @@ def measure_skills(
     prompts = [tokenizer.encode_prompt(d.messages) for d in shown]
     length = batching.bucket(
         max(map(len, prompts)), buckets.prompt, 'prompt length')
-    keys = np.asarray(jax.random.key_data(categorical.group_keys(
+    keys = np.asarray(jax.random.key_data(programs.group_keys(
         jax.random.key(recipe.seed),
         np.arange(recipe.num_checked, dtype=np.uint32)[:, None])))
     engine = engine_lib.Engine(

@@ -24,11 +24,9 @@ from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.learner import update as update_lib
 from atgrpo_jax.rollout import policies as policies_lib
 from atgrpo_jax.rollout import runner as runner_lib
-from atgrpo_jax.sampling import categorical
 from atgrpo_jax.sampling import engine as engine_lib
 from atgrpo_jax.sampling import placement
 from atgrpo_jax.sampling import programs
-from atgrpo_jax.sampling import shared_prefix
 from tests import specs
 from tests.learner import critic_test
 from tests.rl import tiny
@@ -80,7 +78,7 @@ def run(mesh: jax.sharding.Mesh, lora: bool):
   state = policy_lib.TrainState.create(trained, spec.optimizer)
   state = place(state, mesh, rules)
   # Each slot is filled twice and decoded for two chunks.
-  keys = categorical.group_keys(jax.random.key(5), np.arange(16)[:, None])
+  keys = programs.group_keys(jax.random.key(5), np.arange(16)[:, None])
   rows = batch()
   sample = functools.partial(
       tiny.sample, params, mesh, num_slots=(8,), adapters=adapters,
@@ -203,7 +201,7 @@ def main(folder: pathlib.Path) -> None:
   report = {'waits': {
       pools: waits(pools) for pools in ('a=0:1,b=7:8', 'a=0:1,b=0:1')}}
   placement._MIN_SIZE = 4  # Small groups of rows are not padded.
-  shared_prefix.MIN_LENGTH = 4
+  placement.MIN_PREFIX_LENGTH = 4
   single = {
       lora: run(mesh_lib.make_meshes(
           ['p'], jax.devices()[:1], mesh_lib.MeshSpec())['p'], lora)

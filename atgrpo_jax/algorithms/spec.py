@@ -1,10 +1,15 @@
-"""The switches of the algorithms; the config has their defaults."""
+"""The switches of the algorithms and their selection rules.
+
+The config has the defaults. To add a selection rule, name it in `SELECTIONS`
+and implement it in `RolloutSpec.select`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 import dataclasses
 import itertools
+from typing import Any
 
 import numpy as np
 
@@ -12,66 +17,72 @@ from atgrpo_jax import errors
 from atgrpo_jax.learner import batching
 from atgrpo_jax.rl import advantages
 
-# What a candidate's return may be in each mode.
+# Mode -> return types of a candidate.
 RETURN_TYPES = {
+    # A candidate that is not selected has no continuation of its own.
     'tree': ('immediate', 'monte_carlo'),
     'parallel': ('immediate', 'return_to_go', 'episode_return'),
     'joint': ('immediate', 'return_to_go', 'bootstrapped'),
 }
-# Which candidate, or joint action, goes on in each mode.
+# Mode -> rules for the candidate, or joint action, that continues.
 SELECTIONS = {
-    'tree': (
-        'greedy', 'team_greedy', 'softmax', 'uniform',
-        'epsilon_greedy'),
+    'tree': ('greedy', 'team_greedy', 'softmax', 'uniform', 'epsilon_greedy'),
     'parallel': ('all',),
     'joint': ('all', 'team_greedy', 'uniform', 'first'),
 }
-JOINT_ACTIONS = ('aligned', 'cross')
-CROSS_CREDITS = ('mean', 'sum')
+# Switches of mode 'joint' -> their values in the other modes.
+_JOINT_ONLY = {
+    'joint_actions': 'aligned', 'cross_credit': 'mean', 'stop_above': None}
+_DISCOUNTED = ('return_to_go', 'bootstrapped', 'monte_carlo')
+
+
+def _check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
+  if value not in choices:
+    raise errors.UserError(
+        f'{name}={value!r} is not one of {list(choices)}.')
+
+
+def _check_fraction(name: str, value: float) -> None:
+  if not 0 <= value <= 1:
+    raise errors.UserError(f'{name}={value} must be a number from 0 to 1.')
 
 
 @dataclasses.dataclass(frozen=True)
 class RolloutSpec:
   """The switches of the rollout.
 
-  A step pays alpha * team reward + local reward of the role that acts.
+  A reward is alpha * team reward + local reward of the acting role.
 
   Attributes:
     mode: 'tree' is AT-GRPO (`at_grpo`); 'parallel' plays independent episodes
       (`grpo`); 'joint' is MAGRPO (`magrpo`).
     group_size: candidates of one prompt, or episodes of one task (G).
-    selection: which candidate's state goes on. In a tree, 'greedy': the
-      largest return (the paper); 'team_greedy': the largest team reward;
-      'softmax': drawn with probability softmax(return /
-      selection_temperature); 'uniform': drawn; 'epsilon_greedy': drawn with
-      probability epsilon, else the largest return. Of parallel episodes, 'all'.
-      Of joint actions, 'all' (the paper), or one: 'team_greedy', 'uniform' or
+    selection: which candidate's state continues. In a tree: 'greedy', the
+      largest return (the paper); 'team_greedy', the largest team part of it;
+      'softmax', drawn with probability softmax(return /
+      selection_temperature); 'uniform', drawn; 'epsilon_greedy', 'uniform' with
+      probability selection_epsilon, otherwise 'greedy'. For parallel episodes:
+      'all'. For joint actions: 'all' (the paper), 'team_greedy', 'uniform' or
       'first'.
     selection_temperature: of 'softmax'.
     selection_epsilon: of 'epsilon_greedy'.
-    return_type: what a candidate's return is. 'immediate': what its step pays
-      (AT-GRPO).
-      In a tree, 'monte_carlo': that, and alpha * the mean team reward of
-      `num_continuations` episodes from its state, sampled by the same policies.
-      Selection sees it too.
-      Of parallel episodes, 'return_to_go' and 'episode_return' (plain GRPO,
-      with advantage.group_key='env'), see `rl.returns`. All actions of a role
-      in an episode have one episode return; roles without local rewards share
-      one.
-      Of joint actions that all go on, 'return_to_go' (MAGRPO). Of joint
-      actions, 'bootstrapped': what the step pays and what a critic expects to
-      follow, see `CriticSpec`.
+    return_type: 'immediate' is the reward (AT-GRPO). 'monte_carlo' (tree) adds
+      alpha * the mean team return of `num_continuations` episodes sampled from
+      the candidate's state. 'return_to_go' (parallel, joint) adds the later
+      team rewards. 'episode_return' (parallel) is one return for all actions of
+      a role in an episode (plain GRPO, with advantage.group_key='env').
+      'bootstrapped' (joint) adds what a critic predicts, see `CriticSpec`.
     num_continuations: of each candidate, for 'monte_carlo'.
-    alpha: weight of the team reward; the local terms carry their own.
-    discount: of the rewards of each later step, in 'return_to_go',
-      'bootstrapped' and 'monte_carlo'.
-    joint_actions: of a phase with several roles. 'aligned': the candidates of
-      one index; 'cross': all combinations.
-    cross_credit: the return of a candidate is the 'mean' or the 'sum' of those
-      of its joint actions; one, where they are aligned.
-    max_joint_actions: of one task; a rollout that may have more is refused.
-    stop_above: nothing follows joint actions of one state whose mean team
-      reward, times alpha, is larger; None for never.
+    alpha: weight of the team reward; local terms have their own weights.
+    discount: of each later step, for 'return_to_go', 'bootstrapped' and
+      'monte_carlo'.
+    joint_actions: of a phase with several roles. 'aligned': candidates of equal
+      index; 'cross': all combinations.
+    cross_credit: the return of a candidate is the 'mean' or the 'sum' over its
+      joint actions.
+    max_joint_actions: of one task; larger rollouts are refused.
+    stop_above: a state whose joint actions have a mean alpha * team reward
+      above this is not continued; None for never.
   """
 
   mode: str
@@ -89,74 +100,52 @@ class RolloutSpec:
   stop_above: float | None
 
   def __post_init__(self):
-    for name, value, known in (
-        ('mode', self.mode, tuple(RETURN_TYPES)),
-        ('selection', self.selection, _all(SELECTIONS)),
-        ('return_type', self.return_type, _all(RETURN_TYPES)),
-        ('joint_actions', self.joint_actions, JOINT_ACTIONS),
-        ('cross_credit', self.cross_credit, CROSS_CREDITS)):
-      if value not in known:
+    for name, choices in (
+        ('mode', tuple(RETURN_TYPES)), ('selection', _all(SELECTIONS)),
+        ('return_type', _all(RETURN_TYPES)),
+        ('joint_actions', ('aligned', 'cross')),
+        ('cross_credit', ('mean', 'sum'))):
+      _check_choice(f'rollout.{name}', getattr(self, name), choices)
+    for name, by_mode in (
+        ('selection', SELECTIONS), ('return_type', RETURN_TYPES)):
+      if getattr(self, name) not in by_mode[self.mode]:
         raise errors.UserError(
-            f'{name}={value!r} is not one of {list(known)}.')
-    for name, value, known, why in (
-        ('selection', self.selection, SELECTIONS, {
-            'tree': 'one candidate goes on',
-            'parallel': 'every candidate goes on in an episode of its own',
-            'joint': 'all joint actions go on, or one whatever its roles'}),
-        ('return_type', self.return_type, RETURN_TYPES, {
-            'tree': 'a candidate that is not chosen has no continuation, so '
-                    'what follows it is unknown',
-            'parallel': 'every candidate goes on in an episode of its own',
-            'joint': 'what follows a joint action is known from its own '
-                     'branches, or from a critic'})):
-      if value not in known[self.mode]:
+            f'rollout.{name}={getattr(self, name)!r} does not exist with '
+            f'mode={self.mode!r}; use one of {list(by_mode[self.mode])}, or '
+            'another mode.')
+    if self.mode == 'joint' and self.selection != 'all' and (
+        self.return_type == 'return_to_go'):
+      raise errors.UserError(
+          f"rollout.return_type='return_to_go' with selection="
+          f'{self.selection!r}: a joint action that is not selected has no '
+          "continuation; use selection='all' or return_type='immediate'.")
+    for name, unused in _JOINT_ONLY.items():
+      if self.mode != 'joint' and getattr(self, name) != unused:
         raise errors.UserError(
-            f'{name}={value!r} with mode={self.mode!r}: {why[self.mode]}; use '
-            f'one of {list(known[self.mode])}, or another mode.')
-    if self.mode == 'joint' and (
-        self.return_type == 'return_to_go' and self.selection != 'all'):
+            f'rollout.{name}={getattr(self, name)!r} has no effect with '
+            f"mode={self.mode!r}; leave {unused!r}, or use mode='joint'.")
+    _check_fraction('rollout.discount', self.discount)
+    if self.discount != 1 and self.return_type not in _DISCOUNTED:
       raise errors.UserError(
-          f"return_type='return_to_go' with selection={self.selection!r}: a "
-          'joint action that is not chosen has no continuation, so what '
-          "follows it is unknown; use selection='all' or "
-          "return_type='immediate'.")
-    if self.mode != 'joint':
-      for name, value, unused in (
-          ('joint_actions', self.joint_actions, 'aligned'),
-          ('cross_credit', self.cross_credit, 'mean'),
-          ('stop_above', self.stop_above, None)):
-        if value != unused:
-          raise errors.UserError(
-              f"{name}={value!r} is of mode='joint' alone; leave {unused!r} "
-              f'with mode={self.mode!r}.')
-    if not 0 <= self.discount <= 1:
+          f'rollout.discount={self.discount} has no effect with return_type='
+          f'{self.return_type!r}; use one of {list(_DISCOUNTED)}, or '
+          'discount=1.0.')
+    min_size = 1 if self.return_type == 'bootstrapped' else 2
+    if self.group_size < min_size:
       raise errors.UserError(
-          f'discount={self.discount} must be a number from 0 to 1.')
-    if self.discount != 1 and self.return_type not in (
-        'return_to_go', 'bootstrapped', 'monte_carlo'):
-      raise errors.UserError(
-          f'discount={self.discount} with return_type={self.return_type!r}: '
-          "nothing that follows is weighed there; use 'return_to_go', "
-          "'bootstrapped' or 'monte_carlo', or discount=1.0.")
-    if self.group_size < 1 or (
-        self.group_size == 1 and self.return_type != 'bootstrapped'):
-      raise errors.UserError(
-          f'group_size={self.group_size}: an advantage compares the '
-          'candidates of a group, so it must be at least 2 (1, where a '
-          "critic's value of the prompt is the baseline).")
+          f'rollout.group_size={self.group_size} must be at least {min_size}: '
+          'an advantage compares the candidates of a group (or, with a critic, '
+          'one candidate with the value of its prompt).')
     errors.check_number('rollout.alpha', self.alpha, min_value=0)
     errors.check_number(
         'rollout.selection_temperature', self.selection_temperature,
         greater_than=0,
-        advice="; for the largest reward use selection='greedy'")
-    if not 0 <= self.selection_epsilon <= 1:
-      raise errors.UserError(
-          f'selection_epsilon={self.selection_epsilon} is no probability; '
-          'give a number from 0 to 1.')
+        advice="; for the largest return use selection='greedy'")
+    _check_fraction('rollout.selection_epsilon', self.selection_epsilon)
     if self.num_continuations < 1:
       raise errors.UserError(
-          f'num_continuations={self.num_continuations} must be at least 1; '
-          "for no continuation use return_type='immediate'.")
+          f'rollout.num_continuations={self.num_continuations} must be at '
+          "least 1; for no continuation use return_type='immediate'.")
 
   def select(
       self, returns: np.ndarray, team_returns: np.ndarray,
@@ -188,20 +177,20 @@ class RolloutSpec:
 
   def num_joint_actions(
       self, phases: Sequence[Sequence[str]], turns: int) -> int:
-    """The most that a task may have, of mode 'joint'."""
-    total, states = 0, 1
+    """The largest number that a task may have in mode 'joint'."""
+    total, num_states = 0, 1
     for _ in range(turns):
       for roles in phases:
-        each = self.group_size**(
+        per_state = self.group_size**(
             len(roles) if self.joint_actions == 'cross' else 1)
-        total += states * each
-        states *= each if self.selection == 'all' else 1
+        total += num_states * per_state
+        num_states *= per_state if self.selection == 'all' else 1
     return total
 
 
-def _all(known: Mapping[str, Sequence[str]]) -> list[str]:
-  """The values of any mode."""
-  return list(dict.fromkeys(itertools.chain(*known.values())))
+def _all(by_mode: Mapping[str, Sequence[str]]) -> list[str]:
+  """The values of all modes."""
+  return list(dict.fromkeys(itertools.chain(*by_mode.values())))
 
 
 # Parts of a group key as the config names them -> fields of `GroupKey`.
@@ -211,7 +200,7 @@ GROUP_KEY_PARTS = {
 
 @dataclasses.dataclass(frozen=True)
 class AdvantageSpec:
-  """Who is compared, and how.
+  """Which candidates are compared, and how.
 
   Attributes:
     group_key: which candidates share a baseline, as parts joined by '+':
@@ -232,20 +221,17 @@ class AdvantageSpec:
       raise errors.UserError(
           f'advantage.group_key={self.group_key!r}: expected some of '
           f'{list(GROUP_KEY_PARTS)}, joined by +, each at most once.')
-    for name, value, known in (
-        ('baseline', self.baseline, (*advantages.BASELINES, 'critic')),
-        ('scale', self.scale, advantages.SCALES)):
-      if value not in known:
-        raise errors.UserError(
-            f'advantage.{name}={value!r} is not one of {list(known)}.')
+    _check_choice('advantage.baseline', self.baseline, (
+        *advantages.BASELINES, 'critic'))
+    _check_choice('advantage.scale', self.scale, advantages.SCALES)
     if self.baseline == 'none' and self.scale != 'none':
       raise errors.UserError(
-          f"advantage.baseline='none' with scale={self.scale!r}: returns that "
-          "are all equal have no deviation; use scale='none'.")
+          f"advantage.baseline='none' with scale={self.scale!r}: equal returns "
+          "have no deviation to divide by; use scale='none'.")
 
   @property
   def fields(self) -> tuple[str, ...]:
-    """Of `GroupKey`, those that candidates of one baseline have in common."""
+    """The fields of `GroupKey` that candidates of one baseline share."""
     return tuple(GROUP_KEY_PARTS[part] for part in self.group_key.split('+'))
 
 
@@ -275,11 +261,8 @@ class CriticSpec:
   prompt_buckets: tuple[int, ...]
 
   def __post_init__(self):
-    for name, value, known in (
-        ('kind', self.kind, CRITIC_KINDS), ('form', self.form, CRITIC_FORMS)):
-      if value not in known:
-        raise errors.UserError(
-            f'critic.{name}={value!r} is not one of {list(known)}.')
+    _check_choice('critic.kind', self.kind, CRITIC_KINDS)
+    _check_choice('critic.form', self.form, CRITIC_FORMS)
     if self.kind == 'none':
       for name, unused in (
           ('form', 'v'), ('gae_lambda', 0), ('prompt_buckets', ())):
@@ -290,9 +273,7 @@ class CriticSpec:
               "'independent' or 'central'.")
     errors.check_number(
         'critic.learning_rate', self.learning_rate, min_value=0)
-    if not 0 <= self.gae_lambda <= 1:
-      raise errors.UserError(
-          f'critic.gae_lambda={self.gae_lambda} must be a number from 0 to 1.')
+    _check_fraction('critic.gae_lambda', self.gae_lambda)
     batching.check_sizes('critic.prompt_buckets', self.prompt_buckets)
     if self.form == 'q' and self.gae_lambda:
       raise errors.UserError(

@@ -28,7 +28,6 @@ from atgrpo_jax.learner import update as update_lib
 from atgrpo_jax.sampling import engine
 from atgrpo_jax.sampling import placement
 from atgrpo_jax.sampling import programs
-from atgrpo_jax.sampling import shared_prefix as shared_prefix_lib
 
 
 class AbstractCall(NamedTuple):
@@ -136,7 +135,7 @@ def _sampler_calls(config, policy, params, adapters):
         {'shared_prefix': shared_prefix, 'adapters': adapters, **static})
 
   yield prefill('prefill', length, None)
-  known = shared_prefix_lib.MIN_LENGTH
+  known = placement.MIN_PREFIX_LENGTH
   if known < length:
     per_shard = rows((num_shards,), 'int32')
     shared_prefix = jax.eval_shape(

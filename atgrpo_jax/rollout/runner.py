@@ -28,8 +28,6 @@ from atgrpo_jax.learner import batching
 from atgrpo_jax.rollout import policies as policies_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from atgrpo_jax.rollout import workers as workers_lib
-from atgrpo_jax.sampling import categorical
-from atgrpo_jax.sampling import decoding_params
 from atgrpo_jax.sampling import engine as engine_lib
 from atgrpo_jax.sampling import programs
 from environments import env_api
@@ -154,7 +152,7 @@ class EpisodeRunner:
       tuple[policies_lib.SampledModel, tuple[int, ...], int, int],
       engine_lib.Engine] = dataclasses.field(default_factory=dict, init=False)
   _decoding_params: dict[
-      policies_lib.SampledModel, decoding_params.DecodingParams] = (
+      policies_lib.SampledModel, engine_lib.DecodingParams] = (
           dataclasses.field(default_factory=dict, init=False))
   _requests: list[tuple[engine_lib.Engine, np.ndarray, engine_lib.Request]] = (
       dataclasses.field(default_factory=list, init=False))
@@ -412,7 +410,7 @@ class EpisodeRunner:
     key = sampled, stop_ids, length, group_size
     if key not in self._engines:
       if sampled not in self._decoding_params:
-        self._decoding_params[sampled] = decoding_params.DecodingParams(
+        self._decoding_params[sampled] = engine_lib.DecodingParams(
             sampled.params, sampled.mesh, sampled.config, sampled.dtype)
       spec = programs.SamplerSpec(
           group_size=group_size, temperature=self.temperature,
@@ -437,7 +435,7 @@ class EpisodeRunner:
     key_data = np.zeros((2**len(self._requests).bit_length(), 5), np.uint32)
     key_data[:len(self._requests)] = [row for _, row, _ in self._requests]
     keys = np.asarray(jax.random.key_data(
-        categorical.group_keys(jax.random.key(self.seed), key_data)))
+        programs.group_keys(jax.random.key(self.seed), key_data)))
     for (engine, _, request), key in zip(self._requests, keys):
       engine.add(dataclasses.replace(request, key=key))
     self._requests.clear()

@@ -28,10 +28,8 @@ import numpy as np
 from atgrpo_jax import model
 from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.learner import batching
-from atgrpo_jax.sampling import decoding_params
 from atgrpo_jax.sampling import placement
 from atgrpo_jax.sampling import programs
-from atgrpo_jax.sampling import shared_prefix as shared_prefix_lib
 
 CHUNK = 16  # Tokens between two looks at who has ended.
 
@@ -57,7 +55,7 @@ class Request:
   role: str = ''
 
   @property
-  def family(self) -> shared_prefix_lib.Family:
+  def family(self) -> placement.Family:
     """Of whose prompts it may share a prefix."""
     return self.role, self.adapter
 
@@ -102,11 +100,48 @@ class Counts:
   moved_positions: int = 0  # Of rows that were moved.
 
 
+class DecodingParams:
+  """A model's parameters prepared for decoding, shared by its engines.
+
+  A run has an engine for each padded prompt length and group size. The prepared
+  copy (see `programs.prepare`) may be the largest array on a device, so it is
+  made when the first engine has work and dropped when no engine has any.
+  """
+
+  def __init__(
+      self, params: model.Params, mesh: jax.sharding.Mesh,
+      config: model.ModelConfig, dtype: str):
+    self.mesh, self.config = mesh, config
+    self.params, self._dtype = params, dtype
+    self._num_users = 0
+    self._prepared: model.Params | None = None
+    self._decoding: model.Params | None = None
+
+  def acquire(self) -> tuple[model.Params, model.Params]:
+    """Parameters for prefill and for the decoding loop.
+
+    Every call needs a `release`.
+    """
+    if not self._num_users:
+      self._prepared = self._decoding = programs.prepare(
+          self.params, config=self.config, dtype=self._dtype)
+      if self.mesh.devices.flat[0].platform == 'cpu':
+        self._decoding = programs.unstack(self._prepared, config=self.config)
+    self._num_users += 1
+    return self._prepared, self._decoding
+
+  def release(self) -> None:
+    """Undoes one `acquire`; the last one frees the memory."""
+    self._num_users -= 1
+    if not self._num_users:
+      self._prepared = self._decoding = None
+
+
 class Engine:
   """Samples groups of one model whose prompts have one padded length."""
 
   def __init__(
-      self, params: decoding_params.DecodingParams, *,
+      self, params: DecodingParams, *,
       adapters: model.Adapters | None, spec: programs.SamplerSpec,
       num_slots: Sequence[int], prompt_length: int):
     """An engine without work.
@@ -129,7 +164,7 @@ class Engine:
     self._num_shards = mesh_lib.num_data_shards(params.mesh)
     self._waiting: list[Request] = []
     self._shared_prefixes: dict[
-        shared_prefix_lib.Family, shared_prefix_lib.SharedPrefix] = {}
+        placement.Family, placement.SharedPrefix] = {}
     self._slots: programs.Slots | None = None
     self._held: list[_HeldGroup | None] = []  # What each slot holds.
     self._past: model.RowCache | None = None
@@ -234,7 +269,7 @@ class Engine:
   def _find_shared_prefixes(self) -> None:
     """Prefills the prefixes that waiting prompts share, if they are long."""
     waiting = [(request.family, request.prompt) for request in self._waiting]
-    for family, tokens in shared_prefix_lib.find_new(
+    for family, tokens in placement.new_shared_prefixes(
         waiting, self._shared_prefixes):
       prompts, lengths = batching.pad_prompts(
           [tokens] * self._num_shards, self._num_shards,
@@ -242,19 +277,19 @@ class Engine:
       self.counts.shared_prefixes += 1
       self.counts.prefilled_positions += prompts.size
       _, adapter = family
-      self._shared_prefixes[family] = shared_prefix_lib.SharedPrefix(
+      self._shared_prefixes[family] = placement.SharedPrefix(
           tokens, programs.prefill_shared_prefix(
               self._prepared, *self._put(
                   (prompts, lengths, np.full(len(prompts), adapter, np.int32))),
               adapters=self._adapters, **self._static))
 
   def _shared_prefix_of(
-      self, request: Request) -> shared_prefix_lib.SharedPrefix | None:
+      self, request: Request) -> placement.SharedPrefix | None:
     known = self._shared_prefixes.get(request.family)
     return known if known and known.begins(request.prompt) else None
 
   def _admit(
-      self) -> list[tuple[np.ndarray, shared_prefix_lib.SharedPrefix | None]]:
+      self) -> list[tuple[np.ndarray, placement.SharedPrefix | None]]:
     """Moves from the queue into free slots, and says into which.
 
     Each [N, B] is to be prefilled at once, behind one shared prefix: for each
@@ -331,7 +366,7 @@ class Engine:
 
   def _prefill(
       self, slot_ids: np.ndarray,
-      prefix: shared_prefix_lib.SharedPrefix | None) -> None:
+      prefix: placement.SharedPrefix | None) -> None:
     """Prefills the prompts of groups in slots, as `_admit` names them."""
     each = self._slots_per_shard
     requests = [

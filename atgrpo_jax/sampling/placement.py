@@ -7,11 +7,22 @@ one shard to another.
 
 from __future__ import annotations
 
+import collections
+from collections.abc import Iterator, Sequence
+import dataclasses
+
 import numpy as np
+
+from atgrpo_jax import model
 
 # Fewer rows or positions would save little. Also, XLA's CPU backend rounds
 # products of fewer rows in another way.
 _MIN_SIZE = 64
+
+# Shorter common beginnings of prompts are not prefilled separately.
+MIN_PREFIX_LENGTH = 128
+
+Family = tuple[str, int]  # Role and adapter of prompts that may share a prefix.
 
 
 def padded_size(count: int) -> int:
@@ -75,3 +86,42 @@ def row_moves(
   order = np.zeros((len(rows), num_rows), np.int32)
   order[np.nonzero(moved)[0], rows[moved]] = old[moved]
   return order
+
+
+@dataclasses.dataclass(frozen=True)
+class SharedPrefix:
+  """The beginning of many prompts, prefilled once."""
+
+  tokens: np.ndarray  # [C] int32
+  cache: model.PromptCache
+
+  def begins(self, prompt: np.ndarray) -> bool:
+    """Whether a prompt [S] starts with it and has at least one more token."""
+    length = len(self.tokens)
+    return len(prompt) > length and np.array_equal(
+        prompt[:length], self.tokens)
+
+
+def new_shared_prefixes(
+    waiting: Sequence[tuple[Family, np.ndarray]],
+    known: dict[Family, SharedPrefix]) -> Iterator[tuple[Family, np.ndarray]]:
+  """Families with a new or shorter common prefix, and its tokens [C]."""
+  by_family = collections.defaultdict(list)
+  for family, prompt in waiting:
+    # A prefix never includes the last token of a prompt.
+    by_family[family].append(prompt[:-1])
+  for family, prompts in by_family.items():
+    if family in known:
+      prompts.append(known[family].tokens)
+    length = common_length(prompts)
+    if (len(prompts) > 1 and length >= MIN_PREFIX_LENGTH
+        and (family not in known or length < len(known[family].tokens))):
+      yield family, prompts[0][:length]
+
+
+def common_length(prompts: Sequence[np.ndarray]) -> int:
+  """Length of the longest common prefix of all prompts."""
+  shortest = min(map(len, prompts))
+  same = np.all(
+      [prompt[:shortest] == prompts[0][:shortest] for prompt in prompts], 0)
+  return shortest if same.all() else int(np.argmin(same))

@@ -25,7 +25,11 @@ import numpy as np
 
 from atgrpo_jax import model
 from atgrpo_jax.distributed import mesh as mesh_lib
-from atgrpo_jax.sampling import categorical
+from atgrpo_jax.rl import logprobs as logprobs_lib
+
+# Blocks of the vocabulary in `sample_tokens`. A power of two, so that each
+# device has whole blocks if the vocabulary is sharded.
+_NUM_BLOCKS = 128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -300,7 +304,7 @@ def decode(
           cache=state['cache'],
           cache_index=index, rows=rows, dtype=jnp.dtype(spec.dtype))
       logits = model.unembed(params, config, hidden[:, 0, 0])
-      tokens, logprobs = categorical.sample_tokens(
+      tokens, logprobs = sample_tokens(
           logits, fold(keys, ages + index), spec.temperature)
       stopped = (
           jnp.isin(tokens, jnp.array(spec.stop_ids))
@@ -394,3 +398,73 @@ def axes_of(x: jax.Array) -> tuple:
 
 def _constrain(tree):
   return jax.tree.map(lambda x: mesh_lib.constrain(x, *axes_of(x)), tree)
+
+def sample_tokens(
+    logits: jax.Array, keys: jax.Array,
+    temperature: float) -> tuple[jax.Array, jax.Array]:
+  """Samples a token from each row of logits.
+
+  Each row has its own key, so its token does not depend on its neighbours. Two
+  random numbers choose a token: one selects a block of the vocabulary, the
+  other a token in it. One number per vocabulary entry would cost more than the
+  logits.
+
+  If the vocabulary is sharded, devices exchange only the largest logit, the
+  weight of each block, and the logits of the selected block.
+
+  Args:
+    logits: [R, V] float32.
+    keys: [R] typed keys.
+    temperature: 0 for the most likely token.
+
+  Returns:
+    tokens: [R] int32.
+    logprobs: [R] float32, as `logprobs.token_logprobs` computes them.
+  """
+  if temperature == 0.0:
+    tokens = jnp.argmax(logits, axis=-1).astype(jnp.int32)
+    return tokens, logprobs_lib.token_logprobs(logits, tokens, temperature)
+  scaled = logits / temperature
+  top = jnp.max(scaled, axis=-1, keepdims=True)
+  scaled = jnp.pad(
+      scaled, ((0, 0), (0, -scaled.shape[1] % _NUM_BLOCKS)),
+      constant_values=-jnp.inf)
+  scaled = scaled.reshape(len(scaled), _NUM_BLOCKS, -1)
+  weights = mesh_lib.constrain(
+      jnp.sum(jnp.exp(scaled - top[:, :, None]), axis=-1))
+  numbers = jax.vmap(lambda key: jax.random.uniform(key, 2))(keys)
+  block = _draw(weights, numbers[:, 0])
+  block_logits = mesh_lib.constrain(
+      jnp.take_along_axis(scaled, block[:, None, None], axis=1)[:, 0])
+  in_block = _draw(jnp.exp(block_logits - top), numbers[:, 1])
+  tokens = block * block_logits.shape[1] + in_block
+  picked = jnp.take_along_axis(block_logits, in_block[:, None], axis=1)
+  logprobs = picked - top - jnp.log(jnp.sum(weights, axis=-1, keepdims=True))
+  return tokens.astype(jnp.int32), logprobs[:, 0]
+
+
+def _draw(weights, numbers):
+  """Indices [R] drawn in proportion to `weights` [R, N].
+
+  `numbers` [R] are uniform in [0, 1). An index of weight 0 is never drawn: the
+  cumulative sums before and after it may differ by rounding.
+  """
+  ends = jnp.where(weights > 0, jnp.cumsum(weights, axis=-1), 0)
+  total = jnp.max(ends, axis=-1, keepdims=True)
+  return jnp.argmax(ends > numbers[:, None] * total, axis=-1)
+
+
+@jax.jit
+def group_keys(seed: jax.Array, ids: jax.Array) -> jax.Array:
+  """Counter-based keys [P], folded from `seed` and the columns of `ids`.
+
+  Args:
+    seed: a typed key.
+    ids: [P, N] uint32, for example step, task, turn, role and branch.
+  """
+  def fold_all(row):
+    key = seed
+    for number in row:
+      key = jax.random.fold_in(key, number)
+    return key
+  return jax.vmap(fold_all)(ids)

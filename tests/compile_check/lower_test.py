@@ -18,7 +18,6 @@ from atgrpo_jax.compile_check import report
 from atgrpo_jax.distributed import fit
 from atgrpo_jax.sampling import engine
 from atgrpo_jax.sampling import placement
-from atgrpo_jax.sampling import shared_prefix
 from configs import pod
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -65,7 +64,7 @@ def check_and_run(changes):
 
   Also the prediction of a step on a slow chip.
   """
-  shared_prefix.MIN_LENGTH = 4
+  placement.MIN_PREFIX_LENGTH = 4
   run = lower.build(small_config(**changes), jax.devices(), chip=None)
   pool, = lower.check(run)
   reported = {program.name: program for program in pool.programs}

@@ -15,7 +15,6 @@ import numpy as np
 
 from atgrpo_jax import model
 from atgrpo_jax import types
-from atgrpo_jax.sampling import decoding_params
 from atgrpo_jax.sampling import engine as engine_lib
 from atgrpo_jax.sampling import programs
 
@@ -123,7 +122,7 @@ def sample(
     adapter_ids: Sequence[int] | None = None) -> Samples:
   """Samples completions of prompts [P, S] with a new engine."""
   engine = engine_lib.Engine(
-      decoding_params.DecodingParams(params, mesh, config, spec.dtype),
+      engine_lib.DecodingParams(params, mesh, config, spec.dtype),
       adapters=adapters, spec=spec,
       num_slots=num_slots, prompt_length=prompts.shape[1])
   for index, (prompt, length, key, adapter) in enumerate(zip(

@@ -8,12 +8,9 @@ import numpy as np
 import pytest
 
 from atgrpo_jax import model
-from atgrpo_jax.sampling import categorical
-from atgrpo_jax.sampling import decoding_params
 from atgrpo_jax.sampling import engine as engine_lib
 from atgrpo_jax.sampling import placement
 from atgrpo_jax.sampling import programs
-from atgrpo_jax.sampling import shared_prefix
 from tests.rl import tiny
 from tests.rollout import scripted
 
@@ -32,7 +29,7 @@ def params():
 def make_engine(
     params, num_slots=(8,), prompt_length=7, adapters=None, **changes):
   return engine_lib.Engine(
-      decoding_params.DecodingParams(
+      engine_lib.DecodingParams(
           params, scripted.one_device(), CONFIG, SPEC.dtype),
       adapters=adapters, spec=dataclasses.replace(SPEC, **changes),
       num_slots=num_slots, prompt_length=prompt_length)
@@ -41,7 +38,7 @@ def make_engine(
 def make_requests(num=24, budget=100):
   """Distinct prompts of three lengths."""
   prompts = tiny.ids(num, 7)
-  keys = np.asarray(jax.random.key_data(categorical.group_keys(
+  keys = np.asarray(jax.random.key_data(programs.group_keys(
       jax.random.key(2), np.arange(num, dtype=np.uint32)[:, None])))
   return [
       engine_lib.Request(i, prompts[i, :(7, 4, 1)[i % 3]], keys[i], budget)
@@ -177,7 +174,7 @@ def test_who_has_ended_costs_nothing(params):
 
 @pytest.fixture
 def short_shared_prefixes(monkeypatch):
-  monkeypatch.setattr(shared_prefix, 'MIN_LENGTH', 4)
+  monkeypatch.setattr(placement, 'MIN_PREFIX_LENGTH', 4)
   monkeypatch.setattr(placement, '_MIN_SIZE', 4)
 
 
@@ -269,3 +266,25 @@ def test_shared_prefixes_with_adapters(params, short_shared_prefixes):
     assert engine.counts.shared_prefixes == 2
     expected, _ = drain_apart(params, requests, adapters=adapters)
     assert num_different(found, expected) <= 1
+
+
+def test_engines_of_one_model_share_one_copy(monkeypatch):
+  made, original = [], programs.prepare
+
+  def prepare(*args, **kwargs):
+    made.append(original(*args, **kwargs))
+    return made[-1]
+
+  monkeypatch.setattr(programs, 'prepare', prepare)
+  params = engine_lib.DecodingParams(
+      tiny.make_params(), scripted.one_device(), CONFIG, 'float32')
+  engines = [
+      engine_lib.Engine(
+          params, adapters=None, spec=SPEC, num_slots=(8,),
+          prompt_length=length) for length in (7, 8)]
+  for rounds in (1, 2):  # The copy is dropped when both engines are idle.
+    for engine, request in zip(engines, make_requests(2)):
+      engine.add(request)
+    engine_lib.drain(engines)
+    assert len(made) == rounds
+  assert params.acquire() == (made[2], params.acquire()[1])

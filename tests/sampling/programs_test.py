@@ -11,7 +11,6 @@ import pytest
 
 from atgrpo_jax import types
 from atgrpo_jax.learner import gradients
-from atgrpo_jax.sampling import categorical
 from atgrpo_jax.sampling import engine as engine_lib
 from atgrpo_jax.sampling import programs
 from tests import specs
@@ -30,7 +29,7 @@ def params():
 
 
 def _keys(num):
-  return categorical.group_keys(
+  return programs.group_keys(
       jax.random.key(11), np.arange(num, dtype=np.uint32)[:, None])
 
 
@@ -112,7 +111,7 @@ def test_a_loop_over_the_learner_samples_the_same(params, temperature):
       keys = jax.vmap(lambda key: jax.random.fold_in(
           jax.random.fold_in(key, candidate), index))(_keys(3))
       expected, logprobs = map(
-          np.asarray, categorical.sample_tokens(scores, keys, temperature))
+          np.asarray, programs.sample_tokens(scores, keys, temperature))
       np.testing.assert_allclose(
           samples.logprobs[:, candidate, index], logprobs, atol=1e-5)
     else:

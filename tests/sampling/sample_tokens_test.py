@@ -1,4 +1,4 @@
-"""categorical.py: tokens follow the softmax, and each row has its own key."""
+"""sample_tokens: tokens follow the softmax, and each row has its own key."""
 
 import jax
 import jax.numpy as jnp
@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from atgrpo_jax.rl import logprobs as logprobs_lib
-from atgrpo_jax.sampling import categorical
+from atgrpo_jax.sampling import programs
 
-sample_tokens = jax.jit(categorical.sample_tokens, static_argnums=2)
+sample_tokens = jax.jit(programs.sample_tokens, static_argnums=2)
 
 LOGITS = np.array([1.5, 0.0, -1.0, 2.0, 0.3, -0.5, 1.0, -2.0], np.float32)
 
@@ -86,7 +86,7 @@ def test_no_number_draws_what_has_no_weight():
       np.zeros(len(weights)), ends[rows, rows % 64] / ends[:, -1],
       np.full(len(weights), np.nextafter(np.float32(1), np.float32(0)))):
     numbers = np.minimum(numbers, 1 - 2**-24).astype(np.float32)
-    drawn = np.asarray(categorical._draw(jnp.array(weights), numbers))
+    drawn = np.asarray(programs._draw(jnp.array(weights), numbers))
     assert weights[rows, drawn].min() > 0
     # Where the sums end, whatever their rounding.
     error = 1e-5 * ends[:, -1]
@@ -127,7 +127,7 @@ def test_half_precision_is_widened_first():
 
 
 def _data(seed, ids):
-  keys = categorical.group_keys(
+  keys = programs.group_keys(
       jax.random.key(seed), np.array(ids, np.uint32).reshape(len(ids), -1))
   return [tuple(row) for row in np.asarray(jax.random.key_data(keys))]
 
