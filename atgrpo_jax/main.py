@@ -1,4 +1,4 @@
-"""Flags to train, evaluate, export, report and so on; see `--help`."""
+"""The command line: flags, and the mode that they select; see `--help`."""
 
 from concurrent import futures
 import contextlib
@@ -22,12 +22,11 @@ from environments import sandbox as sandbox_lib
 
 _CONFIG = config_flags.DEFINE_config_file(
     'config', None,
-    'Config file, as in configs/plan_path.py:size=nano. Override its values '
-    'with --config.a.b=value. Without it, the config of the run in --workdir.'
-    )
+    'Config file, e.g. configs/plan_path.py:size=nano. --config.a.b=value '
+    'overrides a value. By default the config of the run in --workdir.')
 _WORKDIR = flags.DEFINE_string(
-    'workdir', None, 'Folder of the run, here or gs://...; a run that was '
-    'stopped is resumed.')
+    'workdir', None, 'Folder of the run, local or gs://...; an existing run is '
+    'resumed.')
 _MODE = flags.DEFINE_enum(
     'mode', 'train',
     ['train', 'evaluate', 'export', 'replay', 'compile_check', 'doctor',
@@ -35,67 +34,63 @@ _MODE = flags.DEFINE_enum(
     'What to do.')
 _CHECKPOINT = flags.DEFINE_string(
     'checkpoint', 'latest',
-    'With --mode=evaluate and --mode=export: the step of a checkpoint, or '
-    'latest, or best, of the highest validation success.')
+    'With --mode=evaluate and --mode=export: the step of a checkpoint, '
+    '"latest", or "best" (highest validation success).')
 _STEP = flags.DEFINE_string(
     'step', None,
     'With --mode=replay: a recorded training step, counted from 0 as in '
-    'groups/, or an evaluation, such as after.')
+    'groups/, or the name of an evaluation, such as after.')
 _TASK = flags.DEFINE_string(
-    'task', None, 'With --mode=replay: the only task to play.')
+    'task', None, 'With --mode=replay: the id of the only task to replay.')
 _DISTRIBUTED = flags.DEFINE_bool(
     'distributed', False,
     'Join a run of several processes. On TPU pods, SLURM and Open MPI they '
-    'find each other; elsewhere give the three flags below as well.')
+    'find each other; elsewhere give the following three flags, too.')
 _COORDINATOR = flags.DEFINE_string(
-    'coordinator_address', None, 'HOST:PORT of the first process.')
+    'coordinator_address', None, 'HOST:PORT of process 0.')
 _NUM_PROCESSES = flags.DEFINE_integer(
-    'num_processes', None, 'Processes of the run.', lower_bound=1)
+    'num_processes', None, 'Number of processes of the run.', lower_bound=1)
 _PROCESS_ID = flags.DEFINE_integer(
-    'process_id', None, 'Which of them this is, from 0.', lower_bound=0)
+    'process_id', None, 'Index of this process, from 0.', lower_bound=0)
 _TRACEBACK = flags.DEFINE_bool(
-    'traceback', False, 'Show where in the code a user error was found.')
+    'traceback', False, 'Print the traceback of user errors.')
 
-# What a config must have.
-_RUN = (
+# Flags that only some modes read.
+_MODE_FLAGS = (
+    (_CHECKPOINT, ('evaluate', 'export')), (_STEP, ('replay',)),
+    (_TASK, ('replay',)))
+_SECTIONS = (
     'seed', 'policies', 'per_policy', 'model', 'lora', 'mesh', 'environment',
-    'sandbox', 'dataset', 'rollout', 'advantage', 'critic', 'loss',
-    'optimizer', 'buckets',
-    'train', 'evaluation', 'export')
+    'sandbox', 'dataset', 'rollout', 'advantage', 'critic', 'loss', 'optimizer',
+    'buckets', 'train', 'evaluation', 'export')
 
-# Exit statuses: 0 done; those of the errors; and
-DOES_NOT_FIT = 3  # With --mode compile_check.
-DIFFERS = 1  # With --mode replay.
-STOPPED = signals.STOPPED  # By a signal; the same command resumes.
+# Exit statuses besides 0 and those of `errors`.
+DOES_NOT_FIT = 3  # --mode=compile_check.
+DIFFERS = 1  # --mode=replay.
+STOPPED = signals.STOPPED  # Stopped by a signal; the same command resumes.
 
 
 def main(argv: list[str]) -> int:
+  """Runs the selected mode; returns the exit status."""
   errors.refuse_arguments(argv)
-  _check_flags_of_mode(_MODE.value)
-  if _MODE.value == 'report':
-    return make_report()
-  if not _WORKDIR.value and _MODE.value != 'compile_check':
-    raise errors.UserError('--workdir is missing; see --help.')
-  if not _CONFIG.value:
-    raise errors.UserError(
-        '--config is missing, and --workdir holds no run whose config could be '
-        'taken; see --help.')
+  mode = _MODE.value
+  process = {
+      'coordinator_address': _COORDINATOR.value,
+      'num_processes': _NUM_PROCESSES.value, 'process_id': _PROCESS_ID.value}
+  _check_flags(mode, process)
+  if mode == 'report':
+    return _write_report()
   config = _CONFIG.value
-  check_sections(_MODE.value, config)
-  if _MODE.value == 'compile_check':
+  check_sections(mode, config)
+  if mode == 'compile_check':
     from atgrpo_jax import config as config_lib
     from atgrpo_jax.compile_check import report
     config_lib.check_run(config)
     return 0 if report.compile_check(config) else DOES_NOT_FIT
-  workdir = files.as_path(_WORKDIR.value)
-  process = {
-      'coordinator_address': _COORDINATOR.value,
-      'num_processes': _NUM_PROCESSES.value, 'process_id': _PROCESS_ID.value}
-  _check_process(process)
   stop = signals.StopFlag()
   with contextlib.ExitStack() as stack:
     stack.enter_context(stop.listen())
-    # Before jax runs: such a process must not fork.
+    # Workers are forked before jax starts its threads.
     workers = stack.enter_context(workers_lib.Workers(
         config.environment.num_workers, config.environment.program_slots,
         config.sandbox.level, config.sandbox.url, is_stopped=stop.is_set))
@@ -105,10 +100,10 @@ def main(argv: list[str]) -> int:
       stack.enter_context(hosts.ExitOnError(_report))
       hosts.initialize(**process)
     if not hosts.is_first():
-      silence = stack.enter_context(open(os.devnull, 'w'))
-      stack.enter_context(contextlib.redirect_stdout(silence))
+      null = stack.enter_context(open(os.devnull, 'w'))
+      stack.enter_context(contextlib.redirect_stdout(null))
     return run_mode(
-        _MODE.value, config, workdir, sandbox=workers.sandbox,
+        mode, config, files.as_path(_WORKDIR.value), sandbox=workers.sandbox,
         executor=workers, stop=stop, checkpoint=_CHECKPOINT.value,
         step=_STEP.value, task_id=_TASK.value)
 
@@ -119,7 +114,7 @@ def run_mode(
     executor: futures.Executor | workers_lib.Workers,
     stop: signals.StopFlag, checkpoint: str = 'latest', step: str | None = None,
     task_id: str | None = None) -> int:
-  """Does what one of the modes of a run says; the exit status."""
+  """Runs a mode that needs an experiment; returns the exit status."""
   from atgrpo_jax import config as config_lib
 
   def build(config):
@@ -129,36 +124,29 @@ def run_mode(
     if mode == 'replay':
       from atgrpo_jax import replay
       from atgrpo_jax import saved_config
-      run = replay.recorded_config(
+      recorded = replay.recorded_config(
           config, saved_config.get_config(str(workdir)))
-      is_as_expected = replay.replay(
-          build(run), build(config), workdir, step=step, task_id=task_id)
-      return 0 if is_as_expected else DIFFERS
+      is_equal = replay.replay(
+          build(recorded), build(config), workdir, step=step, task_id=task_id)
+      return 0 if is_equal else DIFFERS
     experiment = build(config)
     if mode == 'evaluate':
       from atgrpo_jax import evaluate
       evaluate.evaluate_run(experiment, workdir, checkpoint)
-      return 0
-    if mode == 'doctor':
+    elif mode == 'doctor':
       from atgrpo_jax import doctor
       doctor.examine(experiment, workdir)
-      return 0
-    if mode == 'export':
+    elif mode == 'export':
       from atgrpo_jax import export
       export.export_run(experiment, workdir, checkpoint)
-      return 0
-    from atgrpo_jax import train
-    return 0 if train.train(experiment, workdir, stop) else STOPPED
+    else:
+      from atgrpo_jax import train
+      return 0 if train.train(experiment, workdir, stop) else STOPPED
+  return 0
 
 
-def make_report() -> int:
-  """Writes `report.html` of a workdir; the exit status."""
-  if not _WORKDIR.value:
-    raise errors.UserError('--workdir is missing; see --help.')
-  if _CONFIG.value or _DISTRIBUTED.value:
-    raise errors.UserError(
-        '--mode=report reads the config of its workdir, in one process; leave '
-        'out --config and --distributed.')
+def _write_report() -> int:
+  """Writes the report of a workdir; returns the exit status."""
   from atgrpo_jax.viewer import report
   workdir = files.as_path(_WORKDIR.value)
   with files.disk_errors_as_user_errors(workdir):
@@ -166,85 +154,92 @@ def make_report() -> int:
   return 0
 
 
-def _check_flags_of_mode(mode: str) -> None:
-  """Raises UserError for a flag that another mode reads, or that is missing."""
-  for flag, modes in (
-      (_CHECKPOINT, ('evaluate', 'export')),
-      (_STEP, ('replay',)), (_TASK, ('replay',))):
+# ---- Checks of the flags ----------------------------------------------------
+
+
+def _check_flags(mode: str, process: dict[str, str | int | None]) -> None:
+  """Raises UserError for missing, surplus or contradictory flags."""
+  for flag, modes in _MODE_FLAGS:
     if flag.present and mode not in modes:
       raise errors.UserError(
           f'--{flag.name} is given without --mode={" or ".join(modes)}; add '
-          'it.')
+          'the mode.')
   if mode == 'replay' and not _STEP.value:
     raise errors.UserError(
-        '--step is missing; give a recorded step, such as 0, or an evaluation, '
+        '--step is missing; give a recorded step such as 0, or an evaluation '
         'such as after.')
-
-
-def check_sections(mode: str, config: ml_collections.ConfigDict) -> None:
-  """Raises UserError for a config of another mode, or a part of one."""
-  needed = _RUN
-  if mode == 'compile_check':
-    needed += ('compile_check',)
-  missing = [name for name in needed if name not in config]
-  if missing:
-    example = (
-        'configs/pod.py' if mode == 'compile_check' else 'configs/plan_path.py')
+  if not _WORKDIR.value and mode != 'compile_check':
+    raise errors.UserError('--workdir is missing; see --help.')
+  if mode == 'report':
+    if _CONFIG.value or _DISTRIBUTED.value:
+      raise errors.UserError(
+          '--mode=report reads the config in its workdir and runs in one '
+          'process; omit --config and --distributed.')
+  elif not _CONFIG.value:
     raise errors.UserError(
-        f'--mode={mode}: the config has no {", ".join(missing)}; give one like '
-        f'{example}.')
-
-
-def _check_process(process: dict[str, str | int | None]) -> None:
-  """Says what does not fit together before the processes wait in vain."""
+        '--config is missing, and --workdir holds no run with a config; see '
+        '--help.')
   given = [name for name, value in process.items() if value is not None]
   if given and not _DISTRIBUTED.value:
     raise errors.UserError(
-        f'--{given[0]} is given without --distributed; add that to join a run '
-        'of several processes.')
+        f'--{given[0]} is given without --distributed; add --distributed.')
   if given and len(given) < len(process):
     raise errors.UserError(
-        f'--{given[0]} is given, but not --'
+        f'--{given[0]} is given without --'
         f'{", --".join(process.keys() - given)}; give all three or none.')
   if given and process['process_id'] >= process['num_processes']:
     raise errors.UserError(
-        f'--process_id={process["process_id"]} is none of the '
-        f'{process["num_processes"]} processes, which count from 0.')
+        f'--process_id={process["process_id"]}: expected less than '
+        f'--num_processes={process["num_processes"]}.')
+
+
+def check_sections(mode: str, config: ml_collections.ConfigDict) -> None:
+  """Raises UserError if a config lacks a section that the mode reads."""
+  sections, example = _SECTIONS, 'configs/plan_path.py'
+  if mode == 'compile_check':
+    sections, example = (*sections, 'compile_check'), 'configs/pod.py'
+  missing = [name for name in sections if name not in config]
+  if missing:
+    raise errors.UserError(
+        f'--mode={mode}: the config lacks {", ".join(missing)}; see {example}.')
+
+
+# ---- Parsing and errors -----------------------------------------------------
 
 
 def run() -> None:
-  """Parses the flags and exits with a status; user errors are one line."""
+  """Parses the flags and exits; a user error is printed as one line."""
   logging.set_verbosity(logging.WARNING)
-  # It would report at every start that PyTorch, which we do not use, is absent.
+  # transformers would report at every start that PyTorch is not installed.
   os.environ.setdefault('TRANSFORMERS_VERBOSITY', 'error')
-  # Python's own clean-up would complain after a run that ends at once.
+  # Python's resource tracker would complain after a run that exits at once.
   os.environ.setdefault('PYTHONWARNINGS', 'ignore:resource_tracker')
   try:
     app.run(main, flags_parser=parse_flags)
   except errors.REPORTED_ERRORS as error:
     sys.exit(_report(error))
   except BrokenPipeError:
-    if not _lost_output():
+    if not _is_output_closed():
       raise
     sys.exit(_report(errors.UserError(
-        'standard output was closed while there was more to print; give it a '
-        'file, as in `> run.log`, and run the same command again, which '
-        'resumes a run.')))
+        'standard output was closed while there was more to print; redirect it '
+        'to a file, such as > run.log, and run the same command again, which '
+        'resumes the run.')))
 
 
-def _lost_output() -> bool:
-  """Whether nobody reads what is printed, which then goes nowhere."""
+def _is_output_closed() -> bool:
+  """Returns whether standard output is closed; if so, redirects it."""
   output = select.poll()
   output.register(sys.stdout.fileno(), 0)
   if not output.poll(0):
     return False
-  # Else Python would try again at its end.
+  # Python would try to flush the closed pipe at exit.
   os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
   return True
 
 
 def _report(error: BaseException) -> int:
-  """Prints what has ended the program; the exit status."""
+  """Prints the error that ended the program; returns the exit status."""
   wants_traceback = flags.FLAGS.is_parsed() and _TRACEBACK.value
   if isinstance(error, errors.REPORTED_ERRORS) and not wants_traceback:
     print(f'error: {error}', file=sys.stderr)
@@ -255,48 +250,46 @@ def _report(error: BaseException) -> int:
 
 def parse_flags(
     argv: list[str], values: flags.FlagValues = flags.FLAGS) -> list[str]:
-  """Parses the flags; what is wrong in them or the config is a UserError."""
-  argv = _with_saved_config(argv)
-  path = _value_of('config', argv).partition(':')[0]
+  """Parses the flags; raises UserError for errors in them or in the config."""
+  argv = _add_saved_config(argv)
+  path = _flag_value('config', argv).partition(':')[0]
   if path and not pathlib.Path(path).is_file():
     raise errors.UserError(
         f'--config: there is no file {path!r} in {os.getcwd()}; give a config '
         'such as configs/plan_path.py:size=nano.')
   try:
     rest = values(argv)
-    # If there was an OSError in the file, this raises it.
+    # The first access raises an OSError of the config file.
     is_config = hasattr(values.config, 'to_dict')
-  except errors.USER_CODE_ERRORS as error:
-    raise errors.UserError(_flag_error(path, error)) from error
-  except SystemExit as error:  # As --help does.
-    if not _lines_in(path, error):
-      raise
-    raise errors.UserError(_flag_error(path, error)) from error
+  except (SystemExit, *errors.USER_CODE_ERRORS) as error:
+    if isinstance(error, SystemExit) and not _lines_in(path, error):
+      raise  # --help.
+    raise errors.UserError(_describe(path, error)) from error
   if path and not is_config:
     raise errors.UserError(
-        f'{path}: get_config() returned {values.config!r}; it must return an '
-        'ml_collections.ConfigDict, as configs/common.py makes one.')
+        f'{path}: get_config() returned {values.config!r}; expected an '
+        'ml_collections.ConfigDict, see configs/common.py.')
   return rest
 
 
-def _with_saved_config(argv: list[str]) -> list[str]:
-  """The same with the config of the run in --workdir, if none is given."""
-  workdir = _value_of('workdir', argv)
-  if (_value_of('config', argv) or not workdir
-      or _value_of('mode', argv) in ('compile_check', 'report')):
+def _add_saved_config(argv: list[str]) -> list[str]:
+  """Adds the config of the run in --workdir if --config is not given."""
+  workdir = _flag_value('workdir', argv)
+  if (_flag_value('config', argv) or not workdir
+      or _flag_value('mode', argv) in ('compile_check', 'report')):
     return argv
   with files.disk_errors_as_user_errors(files.as_path(workdir)):
     if not (files.as_path(workdir) / 'config.json').exists():
       return argv
   from atgrpo_jax import saved_config
-  saved_config.get_config(workdir)  # Raises what cannot be read.
-  # Where `config_flags` looks for overrides, before which it must stand.
+  saved_config.get_config(workdir)  # Raises if it is unreadable.
+  # config_flags looks for overrides in sys.argv, after --config.
   sys.argv = [argv[0], f'--config={saved_config.__file__}:{workdir}', *argv[1:]]
   return sys.argv
 
 
-def _value_of(flag: str, argv: list[str]) -> str:
-  """What a flag is given on the command line; '' for nothing."""
+def _flag_value(flag: str, argv: list[str]) -> str:
+  """Returns the value of a flag before flags are parsed; '' if not given."""
   for argument, following in zip(argv, [*argv[1:], '']):
     name, equals, value = argument.partition('=')
     if name in (f'-{flag}', f'--{flag}'):
@@ -305,33 +298,32 @@ def _value_of(flag: str, argv: list[str]) -> str:
 
 
 def _lines_in(path: str, error: BaseException) -> list[int]:
-  """Where an error came through a file."""
+  """Returns the lines of a file through which an error passed."""
   return [
       frame.lineno for frame in traceback.extract_tb(error.__traceback__)
       if frame.filename == path]
 
 
-def _flag_error(path: str, error: BaseException) -> str:
-  """What is wrong in the flags, or in the config file at `path`."""
+def _describe(path: str, error: BaseException) -> str:
+  """Describes an error in the flags or in the config file at `path`."""
   lines = _lines_in(path, error)
   if isinstance(error, SyntaxError):
     return f'{path} cannot be read: {errors.one_line(error)}.'
   if lines:
     return f'{path}, line {lines[-1]}: {errors.one_line(error)}.'
   if isinstance(error, (AttributeError, KeyError)):
-    # An AttributeError may have the KeyError inside. Its text is 'group_sise'
-    # and, on a line of its own, the nearest valid name, if one is near.
+    # For an unknown key, the text is the key, followed on a second line by the
+    # nearest valid key. AttributeError may contain the KeyError.
     inner = error.args[0]
-    found = inner.args[0] if isinstance(inner, KeyError) else str(inner)
-    if 'get_config' in found:
+    text = inner.args[0] if isinstance(inner, KeyError) else str(inner)
+    if 'get_config' in text:
       return f'{path}: {errors.one_line(error)}.'
-    name, _, advice = found.partition('\n')
-    return (f'Unknown config key {name}. '
-            f'{advice or "See the config file for those it has."}')
-  # An error inside the config file comes with its traceback as text.
+    key, _, advice = text.partition('\n')
+    return f'Unknown config key {key}. {advice or "See the config file."}'
   text = str(error).strip()
   if not isinstance(error, OSError) and 'parsing config file' not in text:
     return ' '.join(text.split())
+  # ml_collections puts the traceback of the config file into the text.
   message = text.rpartition('\n')[2]
   message = (message.partition('ValueError: ')[2] or message).strip()
   return f'{path}: {message}'

@@ -1,8 +1,8 @@
-"""The config of a run, read from its workdir, as a config file.
+"""A config file that returns the config of a run in a workdir.
 
   --config atgrpo_jax/saved_config.py:WORKDIR
 
-`main` adds this where `--workdir` is given alone.
+`main` uses it if `--workdir` is given without `--config`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from atgrpo_jax.io import workdir as workdir_lib
 
 
 def get_config(workdir: str) -> config_dict.ConfigDict:
-  """The config in `WORKDIR/config.json`; UserError if there is none."""
+  """Returns the config in `WORKDIR/config.json`; UserError if unreadable."""
   return config_dict.ConfigDict(_with_types(
       workdir_lib.read_config(files.as_path(workdir))))
 
 
 def _with_types(value: Any) -> Any:
-  """The same with what JSON has no words for: tuples and placeholders."""
+  """Restores what JSON cannot express: tuples and placeholders."""
   if isinstance(value, dict):
     return {name: _with_types(part) for name, part in value.items()}
   if isinstance(value, list):
