@@ -35,7 +35,7 @@ class Method:
 
   name: str
   rollout: spec_lib.RolloutSpec
-  group_key: str
+  group_key: tuple[str, ...]
   critic: spec_lib.CriticSpec | None = None
   exact: bool = False
   update_order: str = 'mixed'
@@ -70,17 +70,18 @@ def methods(group_size: int) -> list[Method]:
 
   selections = spec_lib.SELECTIONS['tree']
   for selection in selections:
-    add(f'tree, immediate, {selection}', 'env+agent+turn', selection=selection)
+    add(f'tree, immediate, {selection}', ('env', 'agent', 'turn'),
+        selection=selection)
   for selection, num in itertools.product(selections, (1, 4)):
-    add(f'tree, monte_carlo {num}, {selection}', 'env+agent+turn',
+    add(f'tree, monte_carlo {num}, {selection}', ('env', 'agent', 'turn'),
         selection=selection, return_type='monte_carlo', num_continuations=num)
   for return_type, group_key in (
-      ('episode_return', 'env'), ('immediate', 'env+agent+turn'),
-      ('return_to_go', 'env+agent+turn'),
-      ('episode_return', 'env+agent+turn')):
-    add(f'parallel, {return_type}, {group_key}', group_key, mode='parallel',
-        selection='all', return_type=return_type)
-  branch = 'env+agent+turn+branch'
+      ('episode_return', ('env',)), ('immediate', ('env', 'agent', 'turn')),
+      ('return_to_go', ('env', 'agent', 'turn')),
+      ('episode_return', ('env', 'agent', 'turn'))):
+    add(f'parallel, {return_type}, {"+".join(group_key)}', group_key,
+        mode='parallel', selection='all', return_type=return_type)
+  branch = ('env', 'agent', 'turn', 'branch')
   for update_order, suffix in (
       ('mixed', ''), ('last_turn', ', an update for each turn')):
     add(f'joint, return_to_go, all{suffix}', branch, mode='joint',
@@ -98,7 +99,7 @@ def methods(group_size: int) -> list[Method]:
     label = 'q' if form == 'q' else f'lambda {gae_lambda:g}'
     # The group key of a value critic only selects what is scaled together.
     add(f'{name}, {label}, {kind}, {selection}',
-        'agent+turn' if form == 'v' else branch, critic, kind == 'exact',
+        ('agent', 'turn') if form == 'v' else branch, critic, kind == 'exact',
         'last_turn' if selection == 'all' else 'mixed', mode='joint',
         selection=selection, return_type='bootstrapped')
   return found

@@ -16,7 +16,7 @@ _EPISODES = {
 MAGRPO = {
     'policies': 'per_role', 'rollout.mode': 'joint', 'rollout.selection': 'all',
     'rollout.return_type': 'return_to_go',
-    'advantage.group_key': 'env+agent+turn+branch',
+    'advantage.group_key': ('env', 'agent', 'turn', 'branch'),
     'loss.aggregation': 'constant', 'optimizer.warmup_updates': 0,
     'optimizer.max_grad_norm': 1e9,  # Nothing is clipped.
 }
@@ -47,12 +47,13 @@ _MAGRPO_OF_A_PAIR = {
 SYSTEMS = {
     'sa_grpo': {'environment.team': 'solo', 'environment.max_turns': 1},
     'sa_grpo_turns': {
-        'environment.team': 'solo', 'advantage.group_key': 'env', **_EPISODES},
-    'mas_grpo': {'advantage.group_key': 'env', **_EPISODES},
-    'mas_grpo_agent': {'advantage.group_key': 'env+agent', **_EPISODES},
-    'mas_grpo_turn': {'advantage.group_key': 'env+turn', **_EPISODES},
+        'environment.team': 'solo', 'advantage.group_key': ('env',),
+        **_EPISODES},
+    'mas_grpo': {'advantage.group_key': ('env',), **_EPISODES},
+    'mas_grpo_agent': {'advantage.group_key': ('env', 'agent'), **_EPISODES},
+    'mas_grpo_turn': {'advantage.group_key': ('env', 'turn'), **_EPISODES},
     'mas_grpo_agent_turn': {
-        'advantage.group_key': 'env+agent+turn', **_EPISODES},
+        'advantage.group_key': ('env', 'agent', 'turn'), **_EPISODES},
     'at_grpo': {},
     'at_grpo_per_role': {'policies': 'per_role'},
     'at_grpo_lora': {'policies': 'lora_per_role'},
@@ -76,7 +77,8 @@ MAGRPO_SYSTEMS = {
         'environment.team': 'pipeline', 'rollout.mode': 'tree',
         'rollout.selection': 'greedy',
         'rollout.return_type': 'monte_carlo', 'rollout.num_continuations': 1,
-        'rollout.discount': 1.0, 'advantage.group_key': 'env+agent+turn',
+        'rollout.discount': 1.0,
+        'advantage.group_key': ('env', 'agent', 'turn'),
         'advantage.scale': 'std', 'loss.aggregation': 'token_mean',
         'optimizer.max_grad_norm': 1.0, 'train.update_order': 'mixed'},
 }
@@ -303,9 +305,9 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.rollout.kv_cache_dtype = 'auto'
 
   c.advantage = config_dict.ConfigDict()
-  # Which candidates share a baseline: some of 'env', 'agent', 'turn' and
-  # 'branch', joined by +; 'env' for plain GRPO, all for MAGRPO.
-  c.advantage.group_key = 'env+agent+turn'
+  # Candidates that agree in these parts share a baseline: some of 'env',
+  # 'agent', 'turn' and 'branch'. ('env',) is plain GRPO, all four are MAGRPO.
+  c.advantage.group_key = ('env', 'agent', 'turn')
   # Or 'leave_one_out', 'max', 'none'; 'critic' for the value of the prompt.
   c.advantage.baseline = 'mean'
   c.advantage.scale = 'std'  # Or 'none'.

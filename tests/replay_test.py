@@ -30,11 +30,12 @@ ALGORITHMS = {
     'at_grpo': {},
     'grpo': {
         'rollout.mode': 'parallel', 'rollout.selection': 'all',
-        'rollout.return_type': 'episode_return', 'advantage.group_key': 'env'},
+        'rollout.return_type': 'episode_return',
+        'advantage.group_key': ('env',)},
     'magrpo': {
         'rollout.mode': 'joint', 'rollout.selection': 'all',
         'rollout.return_type': 'return_to_go',
-        'advantage.group_key': 'env+agent+turn+branch',
+        'advantage.group_key': ('env', 'agent', 'turn', 'branch'),
         'rollout.group_size': 2}}
 
 

@@ -418,7 +418,8 @@ def test_parallel_episodes_train(echo_folder, tmp_path):
   assert train.train(echo.experiment(echo_folder, **CHANGES | {
       'train.num_steps': 1, 'rollout.mode': 'parallel',
       'rollout.selection': 'all',
-      'rollout.return_type': 'episode_return', 'advantage.group_key': 'env',
+      'rollout.return_type': 'episode_return',
+      'advantage.group_key': ('env',),
   }), tmp_path)
   line, = _metrics(tmp_path)
   episodes, tokens = {}, dict.fromkeys(('first', 'second'), 0)

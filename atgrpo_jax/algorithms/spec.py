@@ -70,7 +70,8 @@ class RolloutSpec:
       alpha * the mean team return of `num_continuations` episodes sampled from
       the candidate's state. 'return_to_go' (parallel, joint) adds the later
       team rewards. 'episode_return' (parallel) is one return for all actions of
-      a role in an episode (plain GRPO, with advantage.group_key='env').
+      a role in an episode (plain GRPO, with
+      advantage.group_key=('env',)).
       'bootstrapped' (joint) adds what a critic predicts, see `CriticSpec`.
     num_continuations: of each candidate, for 'monte_carlo'.
     alpha: weight of the team reward; local terms have their own weights.
@@ -193,7 +194,7 @@ def _all(by_mode: Mapping[str, Sequence[str]]) -> list[str]:
   return list(dict.fromkeys(itertools.chain(*by_mode.values())))
 
 
-# Parts of a group key as the config names them -> fields of `GroupKey`.
+# Part of a group key in the config -> field of `GroupKey`.
 GROUP_KEY_PARTS = {
     'env': 'task_id', 'agent': 'role', 'turn': 'turn', 'branch': 'branch'}
 
@@ -203,24 +204,24 @@ class AdvantageSpec:
   """Which candidates are compared, and how.
 
   Attributes:
-    group_key: which candidates share a baseline, as parts joined by '+':
-      'env+agent+turn' is AT-GRPO, 'env' plain GRPO on a team,
-      'env+agent+turn+branch' MAGRPO.
+    group_key: candidates that agree in these parts share a baseline.
+      ('env', 'agent', 'turn') is AT-GRPO, ('env',) plain GRPO on a team, and
+      ('env', 'agent', 'turn', 'branch') MAGRPO.
     baseline: see `rl.advantages`; 'critic' is the value of the prompt.
     scale: see `rl.advantages`.
   """
 
-  group_key: str
+  group_key: tuple[str, ...]
   baseline: str
   scale: str
 
   def __post_init__(self):
-    parts = self.group_key.split('+')
-    unknown = set(parts) - GROUP_KEY_PARTS.keys()
-    if unknown or len(set(parts)) < len(parts):
+    parts = self.group_key
+    if (not parts or set(parts) - GROUP_KEY_PARTS.keys()
+        or len(set(parts)) < len(parts)):
       raise errors.UserError(
-          f'advantage.group_key={self.group_key!r}: expected some of '
-          f'{list(GROUP_KEY_PARTS)}, joined by +, each at most once.')
+          f'advantage.group_key={parts!r}: expected a tuple of some of '
+          f'{list(GROUP_KEY_PARTS)}, each at most once.')
     _check_choice('advantage.baseline', self.baseline, (
         *advantages.BASELINES, 'critic'))
     _check_choice('advantage.scale', self.scale, advantages.SCALES)
@@ -232,7 +233,7 @@ class AdvantageSpec:
   @property
   def fields(self) -> tuple[str, ...]:
     """The fields of `GroupKey` that candidates of one baseline share."""
-    return tuple(GROUP_KEY_PARTS[part] for part in self.group_key.split('+'))
+    return tuple(GROUP_KEY_PARTS[part] for part in self.group_key)
 
 
 CRITIC_KINDS = ('none', 'independent', 'central')

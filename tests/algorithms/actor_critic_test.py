@@ -244,7 +244,7 @@ def test_central_critic_sees_roles_that_have_acted():
 def test_scale_divides_by_root_mean_square():
   groups, _ = play(
       Table(TWO_TURNS, max_turns=2), VALUES, scale='std',
-      group_key='agent+turn', discount=.5)
+      group_key=('agent', 'turn'), discount=.5)
   # The unscaled advantages of a in the second turn are 0, 0, -2 and 0.
   np.testing.assert_allclose(groups['a', 1, 1].advantages, [-2, 0])
   np.testing.assert_allclose(

@@ -49,14 +49,14 @@ def assign(
 
 
 @pytest.mark.parametrize('group_key, expected', [
-    ('env+agent+turn', [0, 0, 1, 2, 3]),
-    ('turn+env+agent', [0, 0, 1, 2, 3]),
-    ('env+agent', [0, 0, 1, 2, 0]),
-    ('env+turn', [0, 0, 1, 0, 2]),
-    ('agent+turn', [0, 0, 0, 1, 2]),
-    ('env', [0, 0, 1, 0, 0]),
-    ('agent', [0, 0, 0, 1, 0]),
-    ('turn', [0, 0, 0, 0, 1]),
+    (('env', 'agent', 'turn'), [0, 0, 1, 2, 3]),
+    (('turn', 'env', 'agent'), [0, 0, 1, 2, 3]),
+    (('env', 'agent'), [0, 0, 1, 2, 0]),
+    (('env', 'turn'), [0, 0, 1, 0, 2]),
+    (('agent', 'turn'), [0, 0, 0, 1, 2]),
+    (('env',), [0, 0, 1, 0, 0]),
+    (('agent',), [0, 0, 0, 1, 0]),
+    (('turn',), [0, 0, 0, 0, 1]),
 ])
 def test_baseline_ids(group_key, expected):
   # Another episode, another task, another role and another turn.
@@ -75,7 +75,8 @@ def test_two_tasks_never_share_a_baseline():
   trees = [
       make_tree(task_id, dict.fromkeys(keys, (0,)))
       for task_id in ('1', '11', '1+a', 'a', '')]
-  for group_key in ('env', 'env+agent', 'env+turn', 'env+agent+turn'):
+  for group_key in (
+      ('env',), ('env', 'agent'), ('env', 'turn'), ('env', 'agent', 'turn')):
     groups = assign(trees, group_key)
     assert len({g.baseline_id for g in groups}) == len(
         {(g.key.task_id, g.baseline_id) for g in groups})
@@ -88,24 +89,24 @@ def test_two_tasks_never_share_a_baseline():
 @pytest.mark.parametrize('episodes, return_type, group_key, baselines', [
     # Of a in turn 0, b in turn 0, a in turn 1 and b in turn 1, worked by hand.
     # Each action counts:
-    (UNEVEN, 'return_to_go', 'env', (4.3 / 9,) * 4),
-    (UNEVEN, 'return_to_go', 'env+agent', (2.5 / 5, 1.8 / 4) * 2),
-    (UNEVEN, 'return_to_go', 'env+turn',
+    (UNEVEN, 'return_to_go', ('env',), (4.3 / 9,) * 4),
+    (UNEVEN, 'return_to_go', ('env', 'agent'), (2.5 / 5, 1.8 / 4) * 2),
+    (UNEVEN, 'return_to_go', ('env', 'turn'),
      (2.65 / 5, 2.65 / 5, 1.65 / 4, 1.65 / 4)),
-    (UNEVEN, 'return_to_go', 'env+agent+turn',
+    (UNEVEN, 'return_to_go', ('env', 'agent', 'turn'),
      (1.75 / 3, .9 / 2, .75 / 2, .9 / 2)),
     # Each return once, however many actions share it: a's .6, 1 and .15, and
     # b's .65 and .25.
-    (UNEVEN, 'episode_return', 'env', (2.65 / 5,) * 4),
-    (UNEVEN, 'episode_return', 'env+agent', (1.75 / 3, .9 / 2) * 2),
+    (UNEVEN, 'episode_return', ('env',), (2.65 / 5,) * 4),
+    (UNEVEN, 'episode_return', ('env', 'agent'), (1.75 / 3, .9 / 2) * 2),
     # Episode 1 has no second turn.
-    (UNEVEN, 'episode_return', 'env+turn',
+    (UNEVEN, 'episode_return', ('env', 'turn'),
      (2.65 / 5, 2.65 / 5, 1.65 / 4, 1.65 / 4)),
-    (UNEVEN, 'episode_return', 'env+agent+turn',
+    (UNEVEN, 'episode_return', ('env', 'agent', 'turn'),
      (1.75 / 3, .9 / 2, .75 / 2, .9 / 2)),
     # Both episodes have both turns, so the turn changes nothing.
-    (EVEN, 'episode_return', 'env', (1.75 / 4,) * 4),
-    (EVEN, 'episode_return', 'env+turn', (1.75 / 4,) * 4),
+    (EVEN, 'episode_return', ('env',), (1.75 / 4,) * 4),
+    (EVEN, 'episode_return', ('env', 'turn'), (1.75 / 4,) * 4),
 ])
 def test_baselines(episodes, return_type, group_key, baselines):
   baselines = dict(zip((('a', 0), ('b', 0), ('a', 1), ('b', 1)), baselines))
@@ -127,20 +128,20 @@ def test_baselines(episodes, return_type, group_key, baselines):
 def test_actions_of_a_role_share_the_advantage_of_its_return(
     baseline, scale, a, b):
   tree = make_tree('A', UNEVEN)
-  groups = assign([tree], 'env', baseline, scale, 'episode_return')
+  groups = assign([tree], ('env',), baseline, scale, 'episode_return')
   np.testing.assert_allclose(
       np.concatenate([group.advantages for group in groups]),
       (*a, *b, a[0], a[2], *b), atol=1e-5)
   assert [c.weight for group in groups for c in group.candidates] == [
       .5, 1, .5, .5, .5, .5, .5, .5, .5]
   assert {
-      c.weight for group in assign([tree], 'env')
+      c.weight for group in assign([tree], ('env',))
       for c in group.candidates} == {1}
 
 
 def test_a_candidate_without_a_return_is_left_out():
   tree = make_tree('A', {('a', 0, 0): (1, math.nan, 3)})
-  group, = assign([tree], 'env')
+  group, = assign([tree], ('env',))
   np.testing.assert_array_equal(group.advantages, [-1, 0, 1])
 
 
@@ -155,11 +156,11 @@ def test_a_candidate_without_a_return_is_left_out():
     ('local rewards', EVEN, False)])
 def test_keys_that_give_the_same_advantages(
     mode, episodes, same, baseline, scale):
-  for turn in ('', '+turn'):
+  for turn in ((), ('turn',)):
     found, expected = (
         np.concatenate([group.advantages for group in assign(
             [make_tree('A', episodes)], key + turn, baseline, scale,
-            'episode_return')]) for key in ('env', 'env+agent'))
+            'episode_return')]) for key in (('env',), ('env', 'agent')))
     assert np.allclose(found, expected, atol=1e-6) == same, mode
 
 
@@ -170,7 +171,7 @@ KINDS = (
     {'return_type': 'monte_carlo', 'num_continuations': 2},
     {'mode': 'parallel', 'return_type': 'return_to_go'},
     {'mode': 'joint', 'return_type': 'return_to_go',
-     'group_key': 'env+agent+turn+branch'},
+     'group_key': ('env', 'agent', 'turn', 'branch')},
 )
 
 

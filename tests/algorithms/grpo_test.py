@@ -48,7 +48,7 @@ def play(return_type, policies=None):
   runner = scripted.make_runner(
       policies or dict.fromkeys(('one', 'two'), SCRIPT))
   trees = scripted.collect(
-      runner, {'A': 5}, group_key='env', scale='none', mode='parallel',
+      runner, {'A': 5}, group_key=('env',), scale='none', mode='parallel',
       group_size=3, return_type=return_type, alpha=0.5)
   return trees[0], tree_lib.groups_of(trees), runner
 

@@ -21,7 +21,7 @@ from tests.rollout import scripted
 MAGRPO = {
     'mode': 'joint', 'group_size': 2, 'selection': 'all',
     'return_type': 'return_to_go'}
-GROUP_KEY = 'env+agent+turn+branch'
+GROUP_KEY = ('env', 'agent', 'turn', 'branch')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,7 +222,7 @@ def test_one_agent_is_grpo():
   changes = {'group_size': 4, 'alpha': 0.5, 'scale': 'std'}
   joint, _ = play(environment, **changes)
   tree, _ = play(
-      environment, group_key='env+agent+turn', mode='tree',
+      environment, group_key=('env', 'agent', 'turn'), mode='tree',
       selection='greedy', return_type='immediate', **changes)
   for ours, theirs in zip(joint['a', 0, 0].candidates,
                           tree['a', 0, 0].candidates, strict=True):

@@ -40,7 +40,7 @@ def test_rollout_is_refused(switches, named):
 
 @pytest.mark.parametrize('switches, named', [
     *(({'group_key': key}, f'group_key={key!r}')
-      for key in ('', 'task', 'env+', 'env,agent', 'env+env', 'env + agent')),
+      for key in ((), ('task',), ('env', 'env'), 'env', 'env+agent')),
     ({'baseline': 'median'}, "baseline='median'"),
     ({'scale': 'range'}, "scale='range'"),
     ({'baseline': 'none'}, "baseline='none' with scale='std'"),

@@ -188,7 +188,7 @@ def wait_for(runner: runner_lib.EpisodeRunner, pending):
 
 def collect(
     runner: runner_lib.EpisodeRunner, goals: Mapping[str, int],
-    group_key: str = 'env+agent+turn', scale: str = 'std',
+    group_key: tuple[str, ...] = ('env', 'agent', 'turn'), scale: str = 'std',
     **switches) -> list[tree_lib.Tree]:
   """The trees of the tasks {task_id: goal} of `Counting`."""
   rollout = specs.rollout(**switches)

@@ -116,7 +116,8 @@ class Script(scripted.Dice):
     {'group_size': 4},
     {'group_size': 4, 'mode': 'parallel'},
     {'group_size': 2, 'mode': 'joint', 'joint_actions': 'cross',
-     'return_type': 'return_to_go', 'group_key': 'env+agent+turn+branch'}],
+     'return_type': 'return_to_go',
+     'group_key': ('env', 'agent', 'turn', 'branch')}],
                 ids=['tree', 'parallel', 'joint'])
 def _trees(request, monkeypatch):
   """The trees of two tasks; in the first, a candidate fails."""
