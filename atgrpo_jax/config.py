@@ -7,7 +7,6 @@ share. No module below this one sees a ConfigDict. Values that belong to a spec
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Sequence
 import dataclasses
 import functools
@@ -242,7 +241,8 @@ def build(
   """Builds the experiment; raises UserError if it cannot work."""
   check_run(config)
   environment = make_environment(config, sandbox)
-  policy_map = policies_lib.make_policy_map(config.policies, environment.roles)
+  policy_map = policies_lib.make_policy_map(
+      config.policies, environment.roles, config.policy_map)
   names = policies_lib.policy_names(policy_map)
   devices, read_model_once = jax.devices(), functools.cache(read_model)
   fitting = choose_mesh(config, names, devices, _chip(), read_model_once)
@@ -361,30 +361,21 @@ def _policy_configs(
             f"policies={config.policies!r} with model.trained='none': expected "
             "adapters to train; use policies='per_role' to train nothing.")
       configs[name].model.trained = 'lora'
-  given = set()
-  for item in filter(None, config.per_policy.split(';')):
-    place, equals, text = item.strip().partition('=')
-    name, _, key = place.partition('.')
-    section, _, field = key.partition('.')
-    if (not equals or name not in configs or section not in _POLICY_SECTIONS
-        or field not in config[section]):
+  keys = [
+      f'{section}.{key}' for section in _POLICY_SECTIONS
+      for key in config[section]]
+  for item in config.per_policy:
+    if (not isinstance(item, tuple) or len(item) != 3
+        or item[0] not in configs or item[1] not in keys):
       raise errors.UserError(
-          f'per_policy: {item.strip()!r} is not of the form '
-          'POLICY.SECTION.KEY=VALUE, with one of the policies '
-          f'{", ".join(names)} and a key of config.'
-          f'{", config.".join(_POLICY_SECTIONS)}.')
-    if place in given:
-      raise errors.UserError(
-          f'per_policy: {place} is given twice; leave one of them out.')
-    given.add(place)
-    old = configs[name][section][field]
+          f'per_policy: {item!r}: expected (policy, key, value) with one of '
+          f'the policies {list(names)} and one of the keys {keys}.')
+    name, key, value = item
     try:
-      value = text if isinstance(old, str) else ast.literal_eval(text)
-      configs[name][section][field] = value
-    except (SyntaxError, TypeError, ValueError) as error:
+      configs[name].update_from_flattened_dict({key: value})
+    except (TypeError, ValueError) as error:
       raise errors.UserError(
-          f'per_policy: {item.strip()!r} should be a {type(old).__name__}, '
-          f'such as {old!r}.') from error
+          f'per_policy: {item!r}: {errors.one_line(error)}.') from error
   for own in configs.values():
     if own.model.trained not in TRAINED:
       raise errors.UserError(

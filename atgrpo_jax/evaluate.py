@@ -159,15 +159,15 @@ def evaluate_run(
         'plays equal episodes; raise the temperature.')
   tasks = experiment.tasks(config.evaluation.test)
   policy_map = experiment.policy_map
-  if config.evaluation.policies:
-    policy_map = policies_lib.make_policy_map(
-        config.evaluation.policies, experiment.environment.roles,
-        'evaluation.policies')
+  if config.evaluation.policy_map:
+    policy_map = policies_lib.read_policy_map(
+        'evaluation.policy_map', config.evaluation.policy_map,
+        experiment.environment.roles)
     trained = set(experiment.policy_map.values())
     unknown = set(policy_map.values()) - trained
     if unknown:
       raise errors.UserError(
-          f'evaluation.policies={config.evaluation.policies!r} names '
+          f'evaluation.policy_map={config.evaluation.policy_map!r} names '
           f'{sorted(unknown)}, but the run trains {sorted(trained)}.')
   if not workdir_lib.check_config(workdir, config.to_dict()):
     workdir_lib.write_config(workdir, config.to_dict())

@@ -60,9 +60,9 @@ _MODE_FLAGS = (
     (_CHECKPOINT, ('evaluate', 'export')), (_STEP, ('replay',)),
     (_TASK, ('replay',)))
 _SECTIONS = (
-    'seed', 'policies', 'per_policy', 'model', 'lora', 'mesh', 'environment',
-    'sandbox', 'dataset', 'rollout', 'advantage', 'critic', 'loss', 'optimizer',
-    'buckets', 'train', 'evaluation', 'export')
+    'seed', 'policies', 'policy_map', 'per_policy', 'model', 'lora', 'mesh',
+    'environment', 'sandbox', 'dataset', 'rollout', 'advantage', 'critic',
+    'loss', 'optimizer', 'buckets', 'train', 'evaluation', 'export')
 
 # Exit statuses besides 0 and those of `errors`.
 DOES_NOT_FIT = 3  # --mode=compile_check.

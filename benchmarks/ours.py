@@ -61,10 +61,10 @@ class Policy:
 def make_policies(config: model.ModelConfig, num: int) -> list[Policy]:
   """Policies on disjoint devices, if there are enough."""
   names = [f'policy{i}' for i in range(num)]
-  pools = ''
+  pools = ()
   if each := jax.device_count() // num:
-    pools = ','.join(
-        f'{name}={i * each}:{(i + 1) * each}' for i, name in enumerate(names))
+    pools = tuple(
+        (name, i * each, (i + 1) * each) for i, name in enumerate(names))
   meshes = mesh_lib.make_meshes(
       names, jax.devices(), mesh_lib.MeshSpec(pools=pools))
   init = jax.jit(model.init_params, static_argnums=1)

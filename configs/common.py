@@ -209,11 +209,14 @@ def base_config(size: str) -> config_dict.ConfigDict:
     raise ValueError(f'size={size!r} is not one of {list(SIZES)}.')
   c = config_dict.ConfigDict()
   c.seed = 0
-  # 'shared', 'per_role', 'lora_per_role', or a map as 'tool=a,planner=b'.
+  # Policies of the roles: one for all ('shared'), one for each ('per_role'), or
+  # one LoRA adapter for each ('lora_per_role').
   c.policies = 'shared'
-  # What one policy has otherwise in its model, lora and optimizer, such as
-  # 'tool.model.trained=none;planner.optimizer.learning_rate=1e-5'.
-  c.per_policy = ''
+  # Any other assignment: a (role, policy) pair for each role.
+  c.policy_map = ()
+  # (policy, key, value) overrides of model, lora and optimizer, such as
+  # (('tool', 'model.trained', 'none'),).
+  c.per_policy = ()
 
   c.model = config_dict.ConfigDict()
   # A Hugging Face folder (config.json, tokenizer files, safetensors), or the
@@ -240,8 +243,9 @@ def base_config(size: str) -> config_dict.ConfigDict:
   # Devices that share one copy of the parameters, and devices that share the
   # heads and hidden units; 0: chosen by `distributed/fit.py`.
   c.mesh.fsdp = c.mesh.tensor = 1 if size == 'nano' else 0
-  # Devices of each policy, as 'tool=0:4,planner=4:8'; '': all devices.
-  c.mesh.pools = ''
+  # Devices of each policy as (policy, first device, end), such as
+  # (('tool', 0, 4), ('planner', 4, 8)); () gives every policy all devices.
+  c.mesh.pools = ()
 
   c.environment = config_dict.ConfigDict()
   c.environment.module = config_dict.placeholder(str)
@@ -379,10 +383,10 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.evaluation.validate_every = 10  # Steps; one candidate each.
   c.evaluation.test = 'test'
   c.evaluation.temperature = 1.0  # 0 is greedy.
-  # With --mode evaluate: the name of the file in evals/, and another map from
-  # roles to the trained policies; '' is the one they were trained with.
+  # With --mode evaluate: the name of the file in evals/, and (role, policy)
+  # pairs that assign the trained policies to other roles.
   c.evaluation.name = 'evaluation'
-  c.evaluation.policies = ''
+  c.evaluation.policy_map = ()
   # With --mode evaluate: test tasks that are also played one by one, for the
   # response time.
   c.evaluation.num_timed = 0

@@ -45,8 +45,8 @@ def put_on_slice(
   if roles:
     chips = math.prod(map(int, topology.partition(':')[2].split('x')))
     chips //= len(roles)
-    c.mesh.pools = ','.join(
-        f'{role}={i * chips}:{(i + 1) * chips}' for i, role in enumerate(roles))
+    c.mesh.pools = tuple(
+        (role, i * chips, (i + 1) * chips) for i, role in enumerate(roles))
   with c.unlocked():
     c.compile_check = config_dict.ConfigDict()
     c.compile_check.topology = topology

@@ -273,7 +273,7 @@ def _roles(scale: str, seed: int) -> Iterator[jobs_lib.Job]:
   for role, other in (('tool', 'planner'), ('planner', 'tool')):
     job = _train_game(
         f'roles/{ABLATED}/only_{role}', scale, seed,
-        {'per_policy': f'{other}.model.trained=none'}, 0.5,
+        {'per_policy': ((other, 'model.trained', 'none'),)}, 0.5,
         system='at_grpo_per_role')
     yield job
     yield _export(job, role)
@@ -301,8 +301,8 @@ def _play(
     path: str, scale: str, seed: int,
     exports: Mapping[str, tuple[str, str]]) -> jobs_lib.Job:
   """Evaluates exported policies: role -> (path of a training, policy)."""
-  per_policy = ';'.join(
-      f'{role}.model.folder={{out}}/{trained}/export/{policy}'
+  per_policy = tuple(
+      (role, 'model.folder', f'{{out}}/{trained}/export/{policy}')
       for role, (trained, policy) in exports.items())
   needs = [('export', trained) for trained, _ in exports.values()]
   if path.startswith('roles/'):
@@ -350,8 +350,9 @@ def _benchmarks(
   models, last = {'model.folder': f'{folder}/shared'}, 'shared'
   if system == 'at_grpo_per_role':
     roles = _PROBLEM_TEAMS[task]['pair']
-    models, last = {'per_policy': ';'.join(
-        f'{role}.model.folder={folder}/{role}' for role in roles)}, roles[-1]
+    last = roles[-1]
+    models = {'per_policy': tuple(
+        (role, 'model.folder', f'{folder}/{role}') for role in roles)}
   export = _export(job, last)
   yield export
   for benchmark in BENCHMARKS[task]:

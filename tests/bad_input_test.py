@@ -314,9 +314,11 @@ for _item in (
     'optimizer.learning_rate=fast', 'rollout.alpha=1e300',
     'environment.max_turns=x', 'environment.max_turns=0',
     'environment.max_turns=2147483648', 'buckets.prompt=(4', 'mesh.fsdp=3',
-    'policies=first=,second=b', 'policies=first=../evals,second=b',
-    f'policies=first=a,second={"b" * 65}', 'per_policy=shared.model',
-    'per_policy=shared.optimizer.b1=x', "train.writers=('os',)",
+    'policies=x', "policy_map=(('first', 'a'),)",
+    "policy_map=(('first', '../evals'), ('second', 'b'))",
+    f"policy_map=(('first', 'a'), ('second', '{'b' * 65}'))",
+    "per_policy=(('shared', 'model'),)",
+    "per_policy=(('shared', 'optimizer.b1', 'x'),)", "train.writers=('os',)",
     "train.writers=('tensorboard','tensorboard')", 'environment.module=.x',
     'dataset.builder=', 'dataset.builder=no.such'):
   case(_item, config(_item), _item.partition('=')[0].rpartition('.')[2])
@@ -334,7 +336,7 @@ case('prompts longer than the buckets', config('buckets.prompt=(2,)'),
 case('prompts longer than the model',
      edit('model', 'config.json', max_position_embeddings=4), '4 positions')
 case('no positions for a prompt',
-     edit('model', 'config.json', max_position_embeddings=2), '2 positions')
+     edit('model', 'config.json', max_position_embeddings=2), 'rollout.max_new_tokens=2')
 case('one prompt too long', letters("splits['train'][7]['letter'] = 'a a a'"),
      "'first'", "'letters/train/7'", '5 tokens')
 

@@ -70,8 +70,10 @@ def _unordered(computations):
 # more microbatches than the 32 programs that XLA's CPU client queues.
 CHANGES = common.MAGRPO | common.IAC | {
     'train.num_steps': 1, 'train.diagnose_every': 1, 'rollout.num_tasks': 48,
-    'rollout.group_size': 2, 'per_policy': 'first.model.trained=lora',
-    'mesh.pools': 'first=0:2,second=2:4', 'loss.kl_estimator': 'k3',
+    'rollout.group_size': 2,
+    'per_policy': (('first', 'model.trained', 'lora'),),
+    'mesh.pools': (('first', 0, 2), ('second', 2, 4)),
+    'loss.kl_estimator': 'k3',
     'loss.kl_coefficient': 0.1, 'buckets.microbatch_tokens': 1}
 
 

@@ -23,7 +23,8 @@ PLAN_PATH = 'environments.boards.plan_path.env'
     *(('rollout.temperature', value)
       for value in (0.0, -1.0, 1e-9, math.inf, math.nan)),
     ('rollout.selection_temperature', math.inf), ('rollout.selection', 'best'),
-    ('policies', 'one'), ('policies', 'first=a'), ('advantage.baseline', 'rms'),
+    ('policies', 'one'), ('policy_map', (('first', 'a'),)),
+    ('advantage.baseline', 'rms'),
     ('train.update_order', 'last'), ('train.updates_per_rollout', 0),
     ('train.checkpoint_every', 0), ('train.groups_every', 0),
     ('train.diagnose_every', -1), ('evaluation.validate_every', 0),
@@ -69,7 +70,7 @@ def test_bad_values_are_named(name, value, echo_folder):
     (IAC | {'critic.learning_rate': -1.0}, 'learning_rate=-1.0'),
     *(({'model.trained': 'lora', 'lora.alpha': alpha}, f'lora.alpha={alpha}')
       for alpha in (math.nan, math.inf, 0.0, -1.0)),
-    ({'per_policy': 'shared.optimizer.learning_rate=1e999'},
+    ({'per_policy': (('shared', 'optimizer.learning_rate', 1e999),)},
      'learning_rate=inf'),
     (IAC | {'critic.prompt_buckets': (8, 4)}, 'critic.prompt_buckets'),
     ({'dataset.builder': 'environments.no_dataset_builder'}, 'dataset.builder'),
@@ -79,13 +80,13 @@ def test_contradictions_are_named(changes, words, echo_folder):
     echo.experiment(echo_folder, **changes).tasks('train')
 
 
-@pytest.mark.parametrize('policies, names', [
-    ('shared', ['shared']),
-    ('per_role', ['first', 'second']),
-    ('second=a,first=b', ['b', 'a']),
+@pytest.mark.parametrize('changes, names', [
+    ({}, ['shared']),
+    ({'policies': 'per_role'}, ['first', 'second']),
+    ({'policy_map': (('second', 'a'), ('first', 'b'))}, ['b', 'a']),
 ])
-def test_every_policy_has_its_own_buffers(policies, names, echo_folder):
-  experiment = echo.experiment(echo_folder, policies=policies)
+def test_every_policy_has_its_own_buffers(changes, names, echo_folder):
+  experiment = echo.experiment(echo_folder, **changes)
   states = experiment.initial_states()
   assert list(states) == names
 

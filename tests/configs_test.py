@@ -136,7 +136,7 @@ def test_each_writer_has_half_of_the_chips(kind, folder):
       f'environments.writing.{folder}.{folder}_dataset_builder')
   environment = config_lib.make_environment(config, sandbox=None)
   first, second = environment.roles
-  assert config.mesh.pools == f'{first}=0:4,{second}=4:8'
+  assert config.mesh.pools == ((first, 0, 4), (second, 4, 8))
   assert (config.mesh.fsdp, config.mesh.tensor) == (0, 0)
 
 
@@ -185,7 +185,7 @@ def test_functions_have_the_numbers_of_the_paper(
 
 def test_each_programmer_has_half_of_the_chips():
   config = _get_config('functions', 'topology=v5e:2x4')
-  assert config.mesh.pools == 'aux=0:4,main=4:8'
+  assert config.mesh.pools == (('aux', 0, 4), ('main', 4, 8))
 
 
 @pytest.mark.parametrize('name, layout', [
@@ -213,7 +213,7 @@ def test_names_of_no_slice_are_refused(name, words):
     ('pod', 'plan_path'), ('maths', 'maths'), ('contests', 'contests')])
 def test_a_slice_changes_nothing_that_training_reads(size, name, without):
   config = _get_config(name, f'size={size},topology=v5e:4x4')
-  assert config.mesh.to_dict() == {'fsdp': 0, 'tensor': 0, 'pools': ''}
+  assert config.mesh.to_dict() == {'fsdp': 0, 'tensor': 0, 'pools': ()}
   assert config.model.folder == f'Qwen/Qwen3-{size.upper()}'
   with config.unlocked():
     del config.compile_check
@@ -318,7 +318,7 @@ def test_every_leaf_of_a_training_config_is_read(
   set_flag('_CHECKPOINT', 'latest')
   exported = {'export.dtype', 'export.merged'}
   for mode, unread in (
-      ('train', {'evaluation.name', 'evaluation.policies'} | exported),
+      ('train', {'evaluation.name', 'evaluation.policy_map'} | exported),
       ('evaluate', exported), ('export', set())):
     set_flag('_MODE', mode)
     assert main.main([]) == 0

@@ -147,14 +147,15 @@ def relative(tree, other) -> float:
   return float(norm(jax.tree.map(np.subtract, tree, other)) / norm(other))
 
 
-def waits(pools: str) -> bool:
-  """Whether a short chunk of one policy waits for a long one of another.
+def waits(second: tuple[str, int, int]) -> bool:
+  """Whether a short chunk of policy a waits for a long one of policy b.
 
   Each policy has one device, because XLA's CPU backend runs only one program
   with several devices at a time.
   """
   meshes = mesh_lib.make_meshes(
-      ('a', 'b'), jax.devices(), mesh_lib.MeshSpec(pools=pools))
+      ('a', 'b'), jax.devices(), mesh_lib.MeshSpec(
+          pools=(('a', 0, 1), second)))
   config = dataclasses.replace(scripted.CONFIG, max_positions=LONG + 64)
 
   def policy(name, stop_ids):
@@ -199,7 +200,7 @@ def waits(pools: str) -> bool:
 
 def main(folder: pathlib.Path) -> None:
   report = {'waits': {
-      pools: waits(pools) for pools in ('a=0:1,b=7:8', 'a=0:1,b=0:1')}}
+      'disjoint': waits(('b', 7, 8)), 'equal': waits(('b', 0, 1))}}
   placement._MIN_SIZE = 4  # Small groups of rows are not padded.
   placement.MIN_PREFIX_LENGTH = 4
   single = {

@@ -170,7 +170,7 @@ def test_tasks_of_one_kind_share_a_cluster():
 def test_evaluate_run_writes_its_result(echo_folder, tmp_path, capsys):
   experiment = echo.experiment(
       echo_folder, policies='per_role', **{
-          'evaluation.policies': 'first=second,second=first',
+          'evaluation.policy_map': (('first', 'second'), ('second', 'first')),
           'evaluation.name': 'swapped', 'evaluation.temperature': 0.0,
           'evaluation.test': 'validation', 'environment.max_turns': 2,
           'evaluation.num_timed': 3, 'evaluation.num_samples': 3})
@@ -247,9 +247,10 @@ def test_deleted_checkpoints_are_refused(
 @pytest.mark.parametrize('changes, words', [
     ({'evaluation.name': 'after'}, "name='after'.*plain file name"),
     ({'evaluation.name': '../x'}, "name='../x'.*plain file name"),
-    ({'evaluation.policies': 'first=shared,second=critic'},
+    ({'evaluation.policy_map': (('first', 'shared'), ('second', 'critic'))},
      r"'critic'\], but the run trains \['shared'\]"),
-    ({'evaluation.policies': 'per_role'}, r"'first', 'second'\], but")])
+    ({'evaluation.policy_map': (('first', 'first'), ('second', 'second'))},
+     r"'first', 'second'\], but")])
 def test_unusable_settings_are_refused(
     changes, words, echo_folder, tmp_path):
   with pytest.raises(errors.UserError, match=words):

@@ -61,8 +61,9 @@ def test_training_starts_from_an_exported_adapter(adapters, echo_folder):
   # The rank of the folder overrides the config.
   policy = echo.experiment(
       echo_folder, policies='lora_per_role',
-      per_policy=f'second.lora.folder={adapters / "export" / "second"};'
-      'second.lora.rank=7').policies['second']
+      per_policy=(
+          ('second', 'lora.folder', str(adapters / 'export' / 'second')),
+          ('second', 'lora.rank', 7))).policies['second']
   assert policy.lora.rank == 4
   started = policy.initial_params()
   jax.tree.map(np.testing.assert_array_equal, started, params['second'])

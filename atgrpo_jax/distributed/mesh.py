@@ -82,13 +82,14 @@ class MeshSpec:
   Attributes:
     fsdp: size of the axis in each pool.
     tensor: size of the axis in each pool. `data` takes the remaining factor.
-    pools: devices of each policy, such as 'tool=0:4,planner=4:8', counted slice
-      by slice; '' gives all devices to every policy.
+    pools: (policy, first device, end) of each policy, counted slice by slice,
+      such as (('tool', 0, 4), ('planner', 4, 8)). () gives every policy all
+      devices.
   """
 
   fsdp: int = 1
   tensor: int = 1
-  pools: str = ''
+  pools: tuple[tuple[str, int, int], ...] = ()
 
 
 def make_meshes(
@@ -117,9 +118,10 @@ def make_meshes(
 
 def split_devices(
     policies: Sequence[str], devices: Sequence[jax.Device],
-    pools: str) -> dict[str, tuple[jax.Device, ...]]:
+    pools: Sequence[tuple[str, int, int]],
+) -> dict[str, tuple[jax.Device, ...]]:
   """Policy -> the devices of its pool, slice by slice; see `MeshSpec.pools`."""
-  ranges = _parse_pools(policies, len(devices), pools)
+  ranges = _check_pools(policies, len(devices), pools)
   devices = sorted(devices, key=_slice_of)
   return {
       policy: tuple(devices[start:stop])
@@ -393,31 +395,30 @@ def _check_processes(policy, pool, devices):
     raise errors.UserError(
         f'mesh.pools: policy {policy!r} has devices of {num_in_pool} of '
         f'{num_processes} processes, but a checkpoint needs devices of each; '
-        "give mesh.pools='', so that all policies use all devices.")
+        'use mesh.pools=(), which gives every policy all devices.')
 
 
-def _parse_pools(policies, num_devices, pools):
-  """Policy -> (first device, one past the last)."""
+def _check_pools(policies, num_devices, pools):
+  """Returns policy -> (first device, end)."""
   if not pools:
     return dict.fromkeys(policies, (0, num_devices))
-  found = re.findall(r'(\w+)=(\d+):(\d+)', pools)
-  slices = {name: (int(start), int(stop)) for name, start, stop in found}
-  example = ','.join(f'{name}=0:{num_devices}' for name in policies)
-  if (','.join(f'{name}={a}:{b}' for name, a, b in found) != pools
-      or set(slices) != set(policies) or len(found) != len(slices)):
+  example = tuple((name, 0, num_devices) for name in policies)
+  if (any(not isinstance(pool, tuple) or len(pool) != 3 for pool in pools)
+      or sorted(name for name, _, _ in pools) != sorted(policies)):
     raise errors.UserError(
-        f'mesh.pools={pools!r} must give the devices of every policy once, '
-        f'such as {example!r}.')
-  for name, (start, stop) in slices.items():
-    if not start < stop <= num_devices:
+        f'mesh.pools={pools!r}: expected (policy, first device, end) of every '
+        f'policy once, such as {example!r}.')
+  ranges = {name: (start, end) for name, start, end in pools}
+  for name, (start, end) in ranges.items():
+    if not 0 <= start < end <= num_devices:
       raise errors.UserError(
-          f'mesh.pools: {name}={start}:{stop} is not a range of the '
+          f'mesh.pools: {(name, start, end)} is not a range of the '
           f'{num_devices} devices.')
-    for other, (other_start, other_stop) in slices.items():
-      if (start, stop) != (other_start, other_stop) and (
-          start < other_stop and other_start < stop):
+    for other, (other_start, other_end) in ranges.items():
+      if (start, end) != (other_start, other_end) and (
+          start < other_end and other_start < end):
         raise errors.UserError(
-            f'mesh.pools: {name}={start}:{stop} and '
-            f'{other}={other_start}:{other_stop} overlap; use equal or '
-            'disjoint ranges.')
-  return slices
+            f'mesh.pools: {(name, start, end)} and '
+            f'{(other, other_start, other_end)} overlap; use equal or disjoint '
+            'ranges.')
+  return ranges

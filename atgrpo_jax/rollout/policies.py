@@ -27,37 +27,42 @@ _NUM_ENCODED = 8
 
 
 def make_policy_map(
-    policies: str, roles: Sequence[str], key: str = 'policies') -> PolicyMap:
-  """Reads the config's `policies`, or another key, for a team of these roles.
+    policies: str, roles: Sequence[str],
+    pairs: Sequence[tuple[str, str]] = ()) -> PolicyMap:
+  """Returns the policy map of a config's `policies` and `policy_map`.
 
-  'shared' is one policy for all roles. 'per_role' and 'lora_per_role' are one
-  policy for each role, with its name. 'tool=a,planner=b' names the policy of
-  every role.
+  'shared' is one policy for all roles; 'per_role' and 'lora_per_role' are one
+  policy for each role, with its name. (role, policy) `pairs` take precedence.
   """
+  if policies not in ('shared', 'per_role', 'lora_per_role'):
+    raise errors.UserError(
+        f"policies={policies!r}: expected 'shared', 'per_role' or "
+        "'lora_per_role'; any other assignment goes to policy_map.")
+  if pairs:
+    return read_policy_map('policy_map', pairs, roles)
   if policies == 'shared':
     return {role: 'shared' for role in roles}
-  if policies in ('per_role', 'lora_per_role'):
-    return _check_names({role: role for role in roles}, key)
-  pairs = [pair.strip().partition('=') for pair in policies.split(',')]
-  policy_map = {role: policy for role, _, policy in pairs}
-  if (len(policy_map) != len(pairs) or set(policy_map) != set(roles)
-      or not all(policy_map.values())):
-    example = ','.join(f'{role}=a' for role in roles)
+  return read_policy_map('policies', [(role, role) for role in roles], roles)
+
+
+def read_policy_map(
+    key: str, pairs: Sequence[tuple[str, str]],
+    roles: Sequence[str]) -> PolicyMap:
+  """Returns the policy map of (role, policy) pairs, one for each role."""
+  if (any(not isinstance(pair, tuple) or len(pair) != 2 for pair in pairs)
+      or sorted(role for role, _ in pairs) != sorted(roles)):
+    example = tuple((role, 'a') for role in roles)
     raise errors.UserError(
-        f"{key}={policies!r}: expected 'shared', 'per_role', 'lora_per_role', "
-        'or a map that names the policy of every role once, such as '
-        f'{example!r}.')
-  return _check_names({role: policy_map[role] for role in roles}, key)
-
-
-def _check_names(policy_map, key):
-  """Policies name folders, for example those of `export`."""
+        f'{key}={pairs!r}: expected a (role, policy) pair for every role, such '
+        f'as {example!r}.')
+  policy_map = dict(pairs)
   for policy in policy_map.values():
+    # Policies name folders, for example those of `export`.
     if not re.fullmatch(r'[A-Za-z0-9_]{1,64}', policy):
       raise errors.UserError(
           f'{key}: {policy!r} cannot name a policy; use at most 64 letters, '
           'digits and underscores.')
-  return policy_map
+  return {role: policy_map[role] for role in roles}
 
 
 def uses_adapters(policies: str) -> bool:

@@ -12,7 +12,8 @@ from tests import specs
 from tests.environments.boards import games
 from tests.rollout import scripted
 
-GROUP_KEYS = ('env', 'env+agent', 'env+turn', 'env+agent+turn')
+GROUP_KEYS = (
+    ('env',), ('env', 'agent'), ('env', 'turn'), ('env', 'agent', 'turn'))
 
 
 class Drawn:

@@ -31,7 +31,7 @@ def small_config(**changes):
       'num_layers': 2,
       'num_heads': 4, 'num_kv_heads': 4, 'head_dim': 8}
   config.update_from_flattened_dict({
-      'mesh.fsdp': 2, 'mesh.tensor': 4, 'mesh.pools': '',
+      'mesh.fsdp': 2, 'mesh.tensor': 4, 'mesh.pools': (),
       'buckets.groups': (8,), 'buckets.prompt': (32,),
       'buckets.completion': (16,),
       'rollout.max_new_tokens': 16, 'lora.rank': 2, **changes, **{
@@ -107,7 +107,8 @@ def found():
   changes = {
       'buckets.groups': (8, 16),
       'critic.kind': 'central',
-      'policies': 'per_role', 'per_policy': 'tool.model.trained=lora'}
+      'policies': 'per_role',
+      'per_policy': (('tool', 'model.trained', 'lora'),)}
   done = subprocess.run(
       [sys.executable, '-c',
        'import json, sys\nfrom tests.compile_check import lower_test as test\n'

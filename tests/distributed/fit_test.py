@@ -152,7 +152,7 @@ def test_a_config_gets_the_mesh_and_loses_groups_that_do_not_fit(capsys):
 
 def test_given_pools_hold_only_their_own_policies():
   chosen = choose_mesh(
-      _config(**{'mesh.pools': 'tool=0:8,planner=8:16'}),
+      _config(**{'mesh.pools': (('tool', 0, 8), ('planner', 8, 16))}),
       ['tool', 'planner'], 16, fit.TPUS['v6e'])
   alone = _choose([_learner('1.7b')], 'v6e', 8)
   assert chosen.buckets.groups[-1] == alone.num_groups

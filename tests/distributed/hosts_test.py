@@ -163,7 +163,8 @@ def test_a_lost_process_ends_the_other_within_the_heartbeat_timeout(
 def test_an_error_ends_all_processes_before_anything_is_written(
     echo_folder, tmp_path):
   processes = _start(echo_folder, tmp_path, 2, **{
-      'policies': 'per_role', 'mesh.pools': 'first=0:1,second=1:2'})
+      'policies': 'per_role',
+      'mesh.pools': (('first', 0, 1), ('second', 1, 2))})
   for process in processes:
     _, stderr = process.communicate(timeout=300)
     # The first to exit may abort the other.

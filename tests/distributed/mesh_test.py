@@ -61,13 +61,13 @@ def test_leaves_and_rules_match_one_to_one(shapes):
 @pytest.mark.parametrize('spec, words', [
     ({'fsdp': 3}, 'mesh.fsdp=3 times mesh.tensor=1 does not divide the 8'),
     ({'fsdp': 0}, 'mesh.fsdp=0'),
-    ({'pools': 'a=0:4'}, "mesh.pools='a=0:4' .* 'a=0:8,b=0:8'"),
-    ({'pools': 'a=0:4,b=4:8,c=4:8'}, 'every policy once'),
-    ({'pools': 'a=0-4,b=4:8'}, 'every policy once'),
-    ({'pools': 'a=0:4,b=4:9'}, 'b=4:9 .* 8 devices'),
-    ({'pools': 'a=4:4,b=4:8'}, 'a=4:4'),
-    ({'pools': 'a=0:5,b=4:8'}, 'a=0:5 and b=4:8 overlap'),
-    ({'pools': 'a=0:3,b=3:8', 'tensor': 2},
+    ({'pools': (('a', 0, 4),)}, 'every policy once'),
+    ({'pools': (('a', 0, 4), ('b', 4, 8), ('c', 4, 8))}, 'every policy once'),
+    ({'pools': ('a', 'b')}, 'every policy once'),
+    ({'pools': (('a', 0, 4), ('b', 4, 9))}, "'b', 4, 9.*8 devices"),
+    ({'pools': (('a', 4, 4), ('b', 4, 8))}, "'a', 4, 4"),
+    ({'pools': (('a', 0, 5), ('b', 4, 8))}, 'overlap'),
+    ({'pools': (('a', 0, 3), ('b', 3, 8)), 'tensor': 2},
      'mesh.tensor=2 does not divide the 3 devices'),
 ])
 def test_indivisible_devices_and_bad_pools_are_refused(spec, words):
@@ -79,7 +79,7 @@ def test_indivisible_devices_and_bad_pools_are_refused(spec, words):
 def test_policies_of_one_pool_share_a_mesh():
   devices = jax.devices()[:1]
   meshes = mesh_lib.make_meshes(
-      ['a', 'b'], devices, mesh_lib.MeshSpec(pools='a=0:1,b=0:1'))
+      ['a', 'b'], devices, mesh_lib.MeshSpec(pools=(('a', 0, 1), ('b', 0, 1))))
   assert meshes['a'] is meshes['b']
   assert dict(meshes['a'].shape) == {'data': 1, 'fsdp': 1, 'tensor': 1}
   assert set(meshes['a'].axis_types) == {jax.sharding.AxisType.Auto}
@@ -136,14 +136,15 @@ def test_physical_axes_may_be_split(kind, spec):
 
 def test_pools_are_counted_slice_by_slice():
   meshes = mesh_lib.make_meshes(
-      ['a', 'b'], _slices(2, 4), mesh_lib.MeshSpec(fsdp=2, pools='a=0:2,b=2:8'))
+      ['a', 'b'], _slices(2, 4),
+      mesh_lib.MeshSpec(fsdp=2, pools=(('a', 0, 2), ('b', 2, 8))))
   assert [
       [row[0, 0].slice_index for row in meshes[name].devices]
       for name in 'ab'] == [[0], [0, 1, 1]]
 
 
 @pytest.mark.parametrize('spec, sizes', [
-    ({'fsdp': 8}, '4, 4'), ({'pools': 'a=0:6', 'fsdp': 3}, '4, 2')])
+    ({'fsdp': 8}, '4, 4'), ({'pools': (('a', 0, 6),), 'fsdp': 3}, '4, 2')])
 def test_only_gpus_share_parameters_across_nodes(spec, sizes):
   with pytest.raises(
       errors.UserError, match=f'devices of each slice, {sizes}'):

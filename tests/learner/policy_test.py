@@ -51,7 +51,7 @@ def _step(experiment, before):
 def test_adapters_train_separately_over_one_frozen_model(echo_folder):
   experiment = echo.experiment(
       echo_folder, policies='lora_per_role',
-      per_policy='second.lora.alpha=4.0')
+      per_policy=(('second', 'lora.alpha', 4.0),))
   states = experiment.initial_states()
   # One call samples both adapters.
   sampled = _runner(experiment, states).policies
@@ -91,8 +91,8 @@ def test_policies_with_different_models_and_tokenizers(
   (other / 'tokenizer.json').write_text(json.dumps(tokenizer))
   experiment = echo.experiment(
       echo_folder, policies='per_role', per_policy=(
-          f'second.model.folder={other};'
-          'second.optimizer.learning_rate=1e-4'))
+          ('second', 'model.folder', str(other)),
+          ('second', 'optimizer.learning_rate', 1e-4)))
   rates = [
       policy.learner.optimizer.learning_rate
       for policy in experiment.policies.values()]
@@ -117,7 +117,8 @@ def test_thinking_differs_between_policies(echo_folder, tmp_path):
   (folder / 'chat_template.jinja').write_text(
       '{{ messages[0].content }}{% if enable_thinking %} say{% endif %}')
   experiment = echo.experiment(
-      folder, policies='lora_per_role', per_policy='second.model.thinking=True')
+      folder, policies='lora_per_role',
+      per_policy=(('second', 'model.thinking', True),))
   last_words = {'first': set(), 'second': set()}
   for group in _groups(experiment, experiment.initial_states()):
     role = group.key.role
@@ -131,7 +132,8 @@ def test_frozen_policy_plays_but_is_not_saved(echo_folder, tmp_path):
   folder = shutil.copytree(echo_folder, tmp_path / 'model')
   workdir = tmp_path / 'run'
   changes = {
-      'policies': 'per_role', 'per_policy': 'first.model.trained=none',
+      'policies': 'per_role',
+      'per_policy': (('first', 'model.trained', 'none'),),
       'train.num_steps': 1, 'train.checkpoint_every': 1,
       'evaluation.validate_every': 1}
   experiment = echo.experiment(folder, **changes)
@@ -149,18 +151,18 @@ def test_frozen_policy_plays_but_is_not_saved(echo_folder, tmp_path):
   weights.write_bytes(content)
   again = echo.experiment(folder, **changes | {'train.num_steps': 2})
   with pytest.raises(
-      errors.UserError, match=f"'first'.*{folder}.*other weights"):
+      errors.UserError, match=f"'first'.*{folder}.*have changed"):
     train.train(again, workdir)
 
 
 @pytest.mark.parametrize('changes, words', [
-    ({'per_policy': 'shared.model.trained=some'}, "model.trained='some'"),
-    ({'per_policy': 'other.model.trained=none'}, 'other.model.trained=none'),
-    ({'per_policy': 'shared.loss.clip_low=0.1'}, 'shared.loss.clip_low'),
-    ({'per_policy': 'shared.model.trained'}, 'shared.model.trained'),
-    ({'per_policy': 'shared.lora.rank=1.5'}, 'shared.lora.rank=1.5'),
+    ({'per_policy': (('shared', 'model.trained', 'x'),)}, "model.trained='x'"),
+    ({'per_policy': (('other', 'model.trained', 'none'),)}, "'other'"),
+    ({'per_policy': (('shared', 'loss.clip_low', 0.1),)}, "'loss.clip_low'"),
+    ({'per_policy': ('shared',)}, "'shared'"),
+    ({'per_policy': (('shared', 'lora.rank', 1.5),)}, "'lora.rank', 1.5"),
     ({'model.trained': 'lora', 'lora.rank': 0}, 'lora.rank=0'),
-    ({'mesh.pools': 'shared=0:99'}, '=0:99 is not a range'),
+    ({'mesh.pools': (('shared', 0, 99),)}, '99.* is not a range'),
 ])
 def test_bad_policies_are_refused(changes, words, echo_folder):
   with pytest.raises(errors.UserError, match=words):

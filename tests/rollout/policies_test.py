@@ -6,41 +6,36 @@ from atgrpo_jax import errors
 from atgrpo_jax.rollout import policies as policies_lib
 
 ROLES = ('tool', 'planner', 'critic')
+# Policies may be named after other roles.
+PAIRS = (('critic', 'shared'), ('tool', 'planner'), ('planner', 'tool'))
 
 
-@pytest.mark.parametrize('policies, expected', [
-    ('shared', {'tool': 'shared', 'planner': 'shared', 'critic': 'shared'}),
-    ('per_role', {'tool': 'tool', 'planner': 'planner', 'critic': 'critic'}),
-    ('lora_per_role',
-     {'tool': 'tool', 'planner': 'planner', 'critic': 'critic'}),
-    ('tool=a,planner=b,critic=a', {'tool': 'a', 'planner': 'b', 'critic': 'a'}),
-    # A policy may have the name of a role or a keyword.
-    (' critic=shared, tool=planner, planner=tool',
-     {'tool': 'planner', 'planner': 'tool', 'critic': 'shared'}),
+@pytest.mark.parametrize('policies, pairs, expected', [
+    ('shared', (), dict.fromkeys(ROLES, 'shared')),
+    ('per_role', (), {role: role for role in ROLES}),
+    ('lora_per_role', (), {role: role for role in ROLES}),
+    ('shared', PAIRS, dict(PAIRS)),
 ])
-def test_a_map_names_the_policy_of_each_role(policies, expected):
-  found = policies_lib.make_policy_map(policies, ROLES)
-  assert found == expected
-  assert tuple(found) == ROLES
+def test_a_map_names_the_policy_of_each_role(policies, pairs, expected):
+  policy_map = policies_lib.make_policy_map(policies, ROLES, pairs)
+  assert policy_map == expected
+  assert tuple(policy_map) == ROLES
 
 
 def test_policies_are_listed_once_in_role_order():
-  found = policies_lib.make_policy_map('critic=x,tool=z,planner=x', ROLES)
-  assert policies_lib.policy_names(found) == ('z', 'x')
-  shared = policies_lib.make_policy_map('shared', ROLES)
-  assert policies_lib.policy_names(shared) == ('shared',)
+  policy_map = policies_lib.make_policy_map(
+      'shared', ROLES, (('critic', 'x'), ('tool', 'z'), ('planner', 'x')))
+  assert policies_lib.policy_names(policy_map) == ('z', 'x')
 
 
-@pytest.mark.parametrize('policies', [
-    '', 'per-role', 'tool=a', 'tool=a,planner=b',
-    'tool=a,planner=b,critic=', 'tool=a,planner=b,critic',
-    'tool=a,planner=b,critic=c,', 'tool=a,planner=b,critic=c,judge=d',
-    'tool=a,tool=a,planner=b,critic=c', 'tool=a,planner=b,judge=c'])
-def test_an_ambiguous_map_is_refused(policies):
+@pytest.mark.parametrize('policies, pairs, words', [
+    ('', (), "policies=''"), ('per-role', (), "policies='per-role'"),
+    ('shared', (('tool', 'a'),), 'policy_map='),
+    ('shared', (*PAIRS, ('tool', 'a')), 'policy_map='),
+    ('shared', (*PAIRS[1:], ('judge', 'a')), 'policy_map='),
+    ('shared', ('tool', 'planner', 'critic'), 'policy_map='),
+    ('shared', (*PAIRS[1:], ('critic', '../evals')), "'../evals'")])
+def test_an_ambiguous_map_is_refused(policies, pairs, words):
   with pytest.raises(errors.UserError) as error:
-    policies_lib.make_policy_map(policies, ROLES)
-  message = str(error.value)
-  assert f'policies={policies!r}' in message
-  # The example in the message is a valid map.
-  example = message.rpartition('such as ')[2].strip(".'")
-  assert set(policies_lib.make_policy_map(example, ROLES)) == set(ROLES)
+    policies_lib.make_policy_map(policies, ROLES, pairs)
+  assert words in str(error.value)
