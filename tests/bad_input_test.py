@@ -336,7 +336,8 @@ case('prompts longer than the buckets', config('buckets.prompt=(2,)'),
 case('prompts longer than the model',
      edit('model', 'config.json', max_position_embeddings=4), '4 positions')
 case('no positions for a prompt',
-     edit('model', 'config.json', max_position_embeddings=2), 'rollout.max_new_tokens=2')
+     edit('model', 'config.json', max_position_embeddings=2),
+     'rollout.max_new_tokens=2')
 case('one prompt too long', letters("splits['train'][7]['letter'] = 'a a a'"),
      "'first'", "'letters/train/7'", '5 tokens')
 
