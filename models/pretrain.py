@@ -38,6 +38,7 @@ from atgrpo_jax.learner import update as update_lib
 from atgrpo_jax.sampling import engine as engine_lib
 from atgrpo_jax.sampling import programs
 from environments import env_api
+from models import train_tokenizer
 
 _SAVE_DTYPE = 'bfloat16'
 _LOG_EVERY = 20  # Steps.
@@ -278,7 +279,7 @@ def _train_tokenizer(recipe: Recipe) -> tokenizer_lib.Tokenizer:
       for demonstration in draw(recipe, phase, rng)
       for text in tokenizer_texts(demonstration)]
   with tempfile.TemporaryDirectory() as folder:
-    tokenizer_lib.train(
+    train_tokenizer.train(
         texts, recipe.vocab_size, recipe.token_pattern, pathlib.Path(folder))
     return tokenizer_lib.Tokenizer(folder)
 

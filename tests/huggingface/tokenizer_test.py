@@ -10,6 +10,7 @@ import tokenizers
 
 from atgrpo_jax import errors
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
+from models import train_tokenizer
 from models.nano import recipe
 
 GOLDENS = pathlib.Path(__file__).parents[1] / 'goldens'
@@ -28,7 +29,7 @@ TEXTS = [
 def trained(tmp_path_factory):
   """A folder with a trained tokenizer; never written to."""
   folder = tmp_path_factory.mktemp('tokenizer')
-  tokenizer_lib.train(TEXTS, VOCAB_SIZE, PIECES, folder)
+  train_tokenizer.train(TEXTS, VOCAB_SIZE, PIECES, folder)
   return folder
 
 
@@ -210,24 +211,24 @@ def test_training_respects_the_vocabulary_size(tokenizer, trained, tmp_path):
   assert sorted(_vocab(trained).values()) == list(range(VOCAB_SIZE))
   assert tokenizer.vocab_size == VOCAB_SIZE
   # Too little text for this many tokens.
-  tokenizer_lib.train(['abc'], VOCAB_SIZE, PIECES, tmp_path)
+  train_tokenizer.train(['abc'], VOCAB_SIZE, PIECES, tmp_path)
   assert tokenizer_lib.Tokenizer(tmp_path).vocab_size < VOCAB_SIZE
   # The smallest size that encodes every text.
-  tokenizer_lib.train(TEXTS, 261, PIECES, tmp_path)
+  train_tokenizer.train(TEXTS, 261, PIECES, tmp_path)
   smallest = tokenizer_lib.Tokenizer(tmp_path)
   assert smallest.vocab_size == 261
   assert smallest.decode(smallest.encode_completion('ñ\n')) == 'ñ\n'
   with pytest.raises(errors.UserError, match='at least 261'):
-    tokenizer_lib.train(TEXTS, 260, PIECES, tmp_path)
+    train_tokenizer.train(TEXTS, 260, PIECES, tmp_path)
   # Training is deterministic.
-  tokenizer_lib.train(TEXTS, VOCAB_SIZE, PIECES, tmp_path)
+  train_tokenizer.train(TEXTS, VOCAB_SIZE, PIECES, tmp_path)
   for name in ('tokenizer.json', 'generation_config.json'):
     assert (tmp_path / name).read_bytes() == (trained / name).read_bytes()
 
 
 def test_learned_tokens_stay_within_pieces(tmp_path):
   # Without pieces, whole lines would become tokens.
-  tokenizer_lib.train(TEXTS, 500, PIECES, tmp_path)
+  train_tokenizer.train(TEXTS, 500, PIECES, tmp_path)
   tokenizer = tokenizer_lib.Tokenizer(tmp_path)
   for text in ('1010', '"U", "R", "R", "D"'):
     assert len(tokenizer.encode_completion(text)) == 4 + 1
