@@ -130,7 +130,7 @@ def one_line(text: str) -> str:
 
 
 def test_readme_is_one_page():
-  assert len(PAGES['README.md'].splitlines()) <= 150
+  assert len(PAGES['README.md'].splitlines()) <= 120
 
 
 def test_readme_names_every_page_and_folder():
@@ -138,7 +138,7 @@ def test_readme_names_every_page_and_folder():
   for name in PAGES:
     assert name == 'README.md' or name.startswith('models/') or (
         f']({name})' in readme), name
-  tree = section(readme, '## The code')
+  tree = section(readme, '## Where to start reading')
   for path in [*ROOT.glob('*/*.py'), *ROOT.glob('atgrpo_jax/*/*.py')]:
     assert f'{path.parent.name}/' in tree, path
 
@@ -449,11 +449,13 @@ def results_table(tables: Sequence[formats.Table]) -> str:
   return ''.join([header, '|---' * (1 + len(GAMES)) + '|\n', *lines])
 
 
-def test_results_are_those_of_the_runs_that_are_kept():
-  shown = table(section(PAGES['README.md'], '## Results'), '| system |')
-  assert shown == results_table(kept_tables()), (
-      'Put what `python -m tests.docs_test` prints in the place of the '
-      'table under Results in README.md.')
+def test_results_are_those_of_the_records():
+  header, rule, *lines = table(
+      section(PAGES['README.md'], '## Results'), '| system |').splitlines()
+  expected = results_table(kept_tables()).splitlines()
+  assert [header, rule] == expected[:2] and len(lines) == 5
+  assert set(lines) <= set(expected), (
+      'Copy the rows that `python -m tests.docs_test` prints.')
 
 
 def test_configs_say_what_is_kept_and_what_is_published():
