@@ -1,4 +1,4 @@
-"""A recorded step or evaluation once more, compared with its record.
+"""Replays a recorded step or evaluation and compares it with the record.
 
   python -m atgrpo_jax.main --mode replay --workdir W --step 20 --task T
   python -m atgrpo_jax.main --mode replay --workdir W --step after
@@ -139,7 +139,7 @@ def replay(
 
 
 def _recorded_steps(workdir: pathlib.Path) -> list[str]:
-  """What `--step` can be."""
+  """All valid values of `--step`."""
   steps = [
       str(int(path.name.partition('.')[0]))
       for path in sorted((workdir / 'groups').glob('*.jsonl.gz'))]
@@ -152,7 +152,7 @@ def _recorded_steps(workdir: pathlib.Path) -> list[str]:
 def _changes(
     then: ml_collections.ConfigDict, now: ml_collections.ConfigDict,
     is_training: bool) -> list[str]:
-  """Each value that the replay has otherwise; UserError if none reads it."""
+  """The values that the replay changes; UserError if one has no effect."""
   changed = {
       name: values
       for name, values in workdir_lib.changed_keys(
@@ -221,7 +221,7 @@ def _evaluation(
 def _states(
     run: config_lib.Experiment, workdir: pathlib.Path, step: int,
     tasks: Sequence[env_api.Task]) -> config_lib.States:
-  """What was trained, before a step; what no checkpoint has is made again."""
+  """The states before a step; steps after the last checkpoint are repeated."""
   checkpoints = checkpoints_lib.Checkpoints(workdir / 'checkpoints')
   saved = max((s for s in checkpoints.steps() if s <= step), default=0)
   states = (run.restore(checkpoints, workdir, step=saved)[0] if saved

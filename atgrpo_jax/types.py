@@ -1,4 +1,4 @@
-"""Words and axes of the rollout and of the batches made from it.
+"""Data types of the rollout and its batches, and their axes.
 
 Axes: E environments, A agents, U turns, P groups in flight, G group size
 (the papers' K and G), S prompt length, T completion length, V vocabulary; of a
@@ -22,7 +22,7 @@ NO_BASELINE = -1
 
 
 class GroupKey(NamedTuple):
-  """Names a group: what is sampled depends on it, the seed and the step alone.
+  """Names a group; its samples depend only on this, the seed and the step.
 
   Attributes:
     task_id: names the environment's task.
@@ -40,21 +40,21 @@ class GroupKey(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-  """One sample of a group and what came of it.
+  """A sampled completion and the result of its step.
 
   Attributes:
     completion: [T] int32; the stop token, if any, is the last.
     behavior_logprobs: [T] float32 from the sampler.
-    text: the completion as the environment read it.
+    text: the completion as the environment reads it.
     reward: alpha * team reward + local reward of its step, as float64; the mean
       over its joint actions. NaN if every step failed for a reason outside the
       model.
     return_: the reward and what follows it, according to the return type;
       advantages compare it. NaN if it is unknown.
-    advantage: return minus baseline, perhaps scaled; 0 until it is known.
-    weight: how much it counts in its baseline.
+    advantage: return minus baseline, optionally scaled; 0 until it is assigned.
+    weight: weight of the return in its baseline.
     reward_terms: name -> value before weighting.
-    outcome: what became of the action.
+    outcome: how the environment judged the action.
   """
 
   completion: np.ndarray

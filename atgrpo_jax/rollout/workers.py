@@ -50,7 +50,7 @@ COUNTS = 'server_restarts', 'pool_restarts', 'repeated_steps'
 
 @dataclasses.dataclass(eq=False)
 class StepBatch:
-  """Steps that were asked for."""
+  """A batch of steps that one message asks for."""
 
   workers: Workers
   step_all: Callable[..., list[env_api.Step]]
@@ -61,12 +61,12 @@ class StepBatch:
   steps: list[env_api.Step] | None = None
 
   def result(self) -> list[env_api.Step]:
-    """Waits for all calls, so that nothing runs beside what is done again."""
+    """Waits for all batches, so that retries run alone."""
     self.workers.finish()
     return self.steps
 
   def failed(self) -> list[int]:
-    """Indices of its steps that failed with the sandbox."""
+    """Indices of the steps that failed because of the sandbox."""
     return [
         index for index, step in enumerate(self.steps)
         if env_api.Outcome.INFRASTRUCTURE in step.outcomes.values()]
@@ -152,7 +152,7 @@ class Workers:
       self._do_again([one])
 
   def take_counts(self) -> dict[str, int]:
-    """What was replaced and done again since the last call, by name."""
+    """Restarts and repeated steps since the last call, by name."""
     counts, self._counts = self._counts, dict.fromkeys(COUNTS, 0)
     return counts
 
@@ -177,7 +177,7 @@ class Workers:
       call.future.set_exception(error)
 
   def _wait(self, calls: Sequence[StepBatch]) -> None:
-    """Until all calls have steps, whatever must be replaced for that."""
+    """Waits until all batches have steps, replacing broken parts."""
     while unfinished := [call for call in calls if call.steps is None]:
       if self._is_stopped():
         raise signals.Stopped
@@ -202,7 +202,7 @@ class Workers:
         self._restart_server()
 
   def _restart_server(self) -> None:
-    """Until it runs programs."""
+    """Restarts the server until it runs programs."""
     self._counts['server_restarts'] += 1
     while True:
       self._count_in_a_row(self._server.name)
@@ -235,7 +235,7 @@ class Workers:
         initializer=signals.begin_worker)
 
   def _end_pool(self, seconds: float) -> None:
-    """Lets the processes end by themselves so long, then kills them."""
+    """Waits this long for the processes to exit, then kills them."""
     self._pool.shutdown(wait=False, cancel_futures=True)
     deadline = time.monotonic() + seconds
     for worker in self._context.started:
@@ -261,7 +261,7 @@ class Workers:
 
 
 class _Context(context.SpawnContext):
-  """Remembers the processes that it started; a pool does not tell."""
+  """Remembers its processes, which a pool does not expose."""
 
   def __init__(self):
     self.started: list[multiprocessing.Process] = []

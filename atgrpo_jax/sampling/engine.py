@@ -36,7 +36,7 @@ CHUNK = 16  # Tokens between two looks at who has ended.
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-  """A prompt that wants a group of completions.
+  """A prompt to sample a group of completions for.
 
   Attributes:
     tag: of the caller, to know it again.
@@ -56,7 +56,7 @@ class Request:
 
   @property
   def family(self) -> placement.Family:
-    """Of whose prompts it may share a prefix."""
+    """Requests of one family may share a prefix."""
     return self.role, self.adapter
 
 
@@ -71,7 +71,7 @@ class SampledGroup:
 
 @dataclasses.dataclass
 class _HeldGroup:
-  """What a slot holds."""
+  """The group in a slot."""
 
   request: Request
   tokens: list[list[np.ndarray]]  # For each candidate its chunks.
@@ -89,7 +89,7 @@ class _HeldGroup:
 
 @dataclasses.dataclass
 class Counts:
-  """What an engine has computed; padding counts."""
+  """Work done by an engine, including padding."""
 
   prefilled_rows: int = 0  # Prompts.
   prefilled_positions: int = 0  # Of prompts and shared prefixes.
@@ -174,12 +174,12 @@ class Engine:
     self.counts = Counts()
 
   def add(self, request: Request) -> None:
-    """Puts a prompt into the queue."""
+    """Queues a prompt."""
     self._waiting.append(request)
 
   @property
   def busy(self) -> bool:
-    """Whether anything waits or runs."""
+    """Whether any group is waiting or running."""
     return bool(self._waiting) or any(self._held)
 
   def dispatch(self) -> None:
@@ -244,7 +244,7 @@ class Engine:
     return len(self._held) // self._num_shards
 
   def _resize_slots(self) -> None:
-    """Slots for all who run and as many as may of those who wait."""
+    """Makes slots for running groups and as many waiting ones as fit."""
     held = np.array([x is not None for x in self._held], bool)
     wanted = min(held.sum() + len(self._waiting), self._sizes[-1])
     held = held.reshape(self._num_shards, -1)
@@ -335,7 +335,7 @@ class Engine:
         for group in self._held]).reshape(self._num_shards, -1)
 
   def _resize_rows(self) -> None:
-    """A row for each candidate that runs, which can hold the next chunk."""
+    """Gives each running candidate a row with capacity for the next chunk."""
     running = self._of_candidates('running', False)
     old = self._of_candidates('rows', -1)
     num_rows = placement.padded_size(int(running.sum(axis=1).max()))
