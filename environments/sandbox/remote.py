@@ -29,7 +29,7 @@ from environments.sandbox import literals
 from environments.sandbox import protocol
 
 _PAUSES = (0.5, 2.0)  # Seconds before the second and the third attempt.
-_REPLY_SECONDS = 120.0  # Timeout after the wall-clock limit; includes a queue.
+_TRIAL_SECONDS = 10.0  # Timeout of the trial program's reply.
 _COMPILE_SECONDS = 10.0  # Unused for Python; the interface has it.
 _RESTART_SECONDS = 60.0
 _RESTART_PAUSE = 1.0
@@ -58,8 +58,16 @@ with open(1, 'w', closefd=False) as stdout:
 '''
 
 
+@dataclasses.dataclass(frozen=True)
 class RemoteSandbox(client.Sandbox):
-  """A `Sandbox` whose address is the URL of a SandboxFusion service."""
+  """A `Sandbox` whose address is the URL of a SandboxFusion service.
+
+  Attributes:
+    reply_seconds: timeout of a reply after the wall-clock limit; includes the
+      time in the service's queue.
+  """
+
+  reply_seconds: float = 120.0
 
   def _execute(
       self, request: protocol.Request) -> tuple[client.ProgramResult, bytes]:
@@ -70,7 +78,7 @@ class RemoteSandbox(client.Sandbox):
           names=request.function.split('.'), arguments=request.arguments,
           function=request.function, mark=mark)
     try:
-      code.encode(), request.stdin.encode()
+      (code + request.stdin).encode()
     except UnicodeEncodeError as error:  # The service would call this its own.
       return client.ProgramResult(
           protocol.Status.ERROR, 1, '', f'stopped: {error}', 0.0, 0.0), b''
@@ -102,7 +110,8 @@ class RemoteSandbox(client.Sandbox):
         {'Content-Type': 'application/json'})
     max_bytes = (1 << 20) + 20 * self.limits.output_bytes
     with urllib.request.urlopen(
-        request, timeout=self.limits.wall_seconds + _REPLY_SECONDS) as response:
+        request,
+        timeout=self.limits.wall_seconds + self.reply_seconds) as response:
       data = response.read(max_bytes + 1)
     if len(data) > max_bytes:
       return client.ProgramResult(
@@ -184,7 +193,8 @@ class RemoteServer:
       raise launcher.NoSandboxError(f'{error}. See docs/sandbox.md.') from error
 
   def _run_trial(self) -> None:
-    result = self.sandbox.run('print(input())', 'ready')
+    sandbox = dataclasses.replace(self.sandbox, reply_seconds=_TRIAL_SECONDS)
+    result = sandbox.run('print(input())', 'ready')
     if result.stdout != 'ready\n':
       raise RuntimeError(
           f'The sandbox service at {self.sandbox.address} runs no programs: '

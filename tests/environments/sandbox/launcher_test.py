@@ -158,8 +158,10 @@ def test_the_unsafe_level_warns_and_is_no_boundary(caplog):
         socket.socket()
         if os.fork() == 0: os._exit(0)
         os.kill(os.getppid(), 0)
-        print(os.memfd_create('x') > 0)''')
+        print(os.memfd_create('x') > 0, flush=True)
+        os.write(os.memfd_create('x'), b'x')''')
   assert result.stdout == 'True True\nTrue\n', result
+  assert result.stderr == 'stopped: it wrote to a file'  # A limit.
   assert 'unsafe_rlimit' in caplog.text
   caplog.clear()
   start()

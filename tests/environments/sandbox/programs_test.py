@@ -156,6 +156,21 @@ def test_a_program_may_break_its_streams(programs, program, status):
   assert programs.run(program).status is status
 
 
+@pytest.mark.parametrize('program, limits, status, reason', [
+    ('import time\nwhile time.process_time() < 0.2: pass',
+     {'cpu_seconds': 0.1}, Status.TIMEOUT, 'CPU limit of 0.1 s'),
+    ('import time; time.sleep(9)', {'wall_seconds': 0.2}, Status.TIMEOUT,
+     'wall-clock limit of 0.2 s'),
+    ('[0] * 10**9', {}, Status.RESOURCE_LIMIT,
+     'memory limit of 134217728 bytes'),
+    ('print("x" * 20_000)', {}, Status.RESOURCE_LIMIT,
+     'more than 10000 bytes of output')])
+def test_limits_hold(server, program, limits, status, reason):
+  result = servers.run(server.address, program, **limits)
+  assert result.status is status, result
+  assert result.stderr.endswith(f'stopped: {reason}')
+
+
 def test_traceback_and_times_belong_to_the_program(programs):
   result = programs.run(
       'import time\ntime.sleep(0.3)\nwhile time.process_time() < 0.2: pass\n'
