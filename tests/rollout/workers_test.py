@@ -193,7 +193,7 @@ def test_a_program_that_ends_the_server_harms_no_other(play, workers):
 @pytest.mark.parametrize('share, text', [(0.5, '01-'), (0.3, None)])
 def test_an_evaluation_leaves_out_what_ends_the_server(
     share, text, play, monkeypatch):
-  monkeypatch.setattr(evaluate, 'MAX_SHARE_LEFT_OUT', share)
+  monkeypatch.setattr(evaluate, 'MAX_FAILED_FRACTION', share)
   tasks = [scripted.task(*pair) for pair in (('A', 9), ('B', 1), ('C', 2))]
   runner = play(max_turns=1)
   _step(runner, 'one')  # What other tests have ended counts no longer.
