@@ -1,4 +1,4 @@
-"""What every training config shares, with the defaults of AT-GRPO."""
+"""Shared parts of the training configs; the defaults are AT-GRPO."""
 
 from collections.abc import Collection, Mapping
 import re
@@ -12,17 +12,16 @@ _EPISODES = {
     'rollout.mode': 'parallel', 'rollout.selection': 'all',
     'rollout.return_type': 'episode_return'}
 
-# What MAGRPO changes of AT-GRPO (arXiv 2508.04652).
+# Overrides of MAGRPO relative to AT-GRPO (arXiv 2508.04652).
 MAGRPO = {
     'policies': 'per_role', 'rollout.mode': 'joint', 'rollout.selection': 'all',
     'rollout.return_type': 'return_to_go',
     'advantage.group_key': ('env', 'agent', 'turn', 'branch'),
     'loss.aggregation': 'constant', 'optimizer.warmup_updates': 0,
-    'optimizer.max_grad_norm': 1e9,  # Nothing is clipped.
+    'optimizer.max_grad_norm': 1e9,  # The gradient is not clipped.
 }
-# The two versions of MAGRPO, in all values in which they differ: arXiv
-# 2508.04652, and the defaults of its released code, CoMLRL 1.4.3. That stops a
-# branch above -0.2 of rewards from -4 to 0.
+# Two versions of MAGRPO: arXiv 2508.04652, and the defaults of its released
+# code, CoMLRL 1.4.3, which stops a branch above -0.2 of rewards from -4 to 0.
 MAGRPO_PRESETS = {
     'paper': {
         'rollout.discount': 0.9, 'rollout.cross_credit': 'mean',
@@ -33,8 +32,8 @@ MAGRPO_PRESETS = {
         'rollout.stop_above': 0.95, 'advantage.scale': 'std',
         'optimizer.weight_decay': 0.01, 'train.update_order': 'first_turn'},
 }
-# What actor-critic changes of that (the controls of arXiv 2601.21972): a critic
-# for each policy, or one that sees the prompts of all roles.
+# Overrides of actor-critic relative to MAGRPO (controls of arXiv 2601.21972): a
+# critic for each policy, or one that sees the prompts of all roles.
 _ACTOR_CRITIC = {
     'rollout.return_type': 'bootstrapped', 'rollout.cross_credit': 'mean',
     'advantage.baseline': 'critic', 'advantage.scale': 'none'}
@@ -43,7 +42,7 @@ MAAC = {'critic.kind': 'central', **_ACTOR_CRITIC}
 
 _MAGRPO_OF_A_PAIR = {
     **MAGRPO, **MAGRPO_PRESETS['paper'], 'policies': 'shared'}
-# What each compared system changes of AT-GRPO with one policy for a pair.
+# Overrides of each system relative to AT-GRPO with one policy for a pair.
 SYSTEMS = {
     'sa_grpo': {'environment.team': 'solo', 'environment.max_turns': 1},
     'sa_grpo_turns': {
@@ -57,10 +56,10 @@ SYSTEMS = {
     'at_grpo': {},
     'at_grpo_per_role': {'policies': 'per_role'},
     'at_grpo_lora': {'policies': 'lora_per_role'},
-    # With two candidates of each prompt, as the paper has for four turns.
+    # Two candidates of each prompt, as in the paper for four turns.
     'magrpo': {**_MAGRPO_OF_A_PAIR, 'rollout.group_size': 2},
-    # As many candidates as AT-GRPO has, of which one goes on; what would follow
-    # the others a critic says.
+    # As many candidates as AT-GRPO. One continues; a critic estimates what
+    # would follow the others.
     'iac': {**_MAGRPO_OF_A_PAIR, **IAC, 'rollout.selection': 'uniform'},
     'maac': {**_MAGRPO_OF_A_PAIR, **MAAC, 'rollout.selection': 'uniform'},
 }
@@ -185,8 +184,7 @@ def game_config(name: str, arg: str) -> config_dict.ConfigDict:
     c.optimizer.learning_rate = 1e-4
     c.optimizer.warmup_updates = 0
     c.optimizer.weight_decay = 0.0
-    # The last is what the model has positions for beside an answer, and holds
-    # whatever programs print.
+    # The largest leaves room for one completion and holds any program output.
     c.buckets.prompt = (128, 320, 1904)
     c.buckets.completion = (40, 104, 144)
     c.buckets.groups = (16, 64)
@@ -204,9 +202,13 @@ def game_config(name: str, arg: str) -> config_dict.ConfigDict:
 
 
 def base_config(size: str) -> config_dict.ConfigDict:
-  """The parts of a config that do not depend on the task."""
+  """Returns every key of a run with its default.
+
+  The environment, its team and the data set are set by the config of a task.
+  """
   if size not in SIZES:
     raise ValueError(f'size={size!r} is not one of {list(SIZES)}.')
+  is_nano = size == 'nano'
   c = config_dict.ConfigDict()
   c.seed = 0
   # Policies of the roles: one for all ('shared'), one for each ('per_role'), or
@@ -219,30 +221,29 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.per_policy = ()
 
   c.model = config_dict.ConfigDict()
-  # A Hugging Face folder (config.json, tokenizer files, safetensors), or the
-  # name of one on the hub.
-  c.model.folder = (
-      'models/nano' if size == 'nano' else f'Qwen/Qwen3-{size.upper()}')
-  c.model.trained = 'all'  # Parameters; or 'lora', or 'none'.
-  # Of the matrix products: 'float32' or 'bfloat16'.
-  c.model.dtype = 'float32' if size == 'nano' else 'bfloat16'
+  # A Hugging Face folder, or the name of a model on the hub.
+  c.model.folder = 'models/nano' if is_nano else f'Qwen/Qwen3-{size.upper()}'
+  c.model.trained = 'all'  # All parameters; or 'lora', or 'none'.
+  # Dtype of matrix products, 'float32' or 'bfloat16'.
+  c.model.dtype = 'float32' if is_nano else 'bfloat16'
   c.model.remat = True  # Recompute each layer in the backward pass.
-  c.model.thinking = False  # Whether prompts ask for a thought first.
+  c.model.thinking = False  # `enable_thinking` of the chat template.
 
   c.lora = config_dict.ConfigDict()
-  # A PEFT folder to start from, which has its own rank, alpha and targets; ''
-  # starts from an adapter that changes nothing.
+  # A PEFT folder to start from; it determines rank, alpha and targets. ''
+  # starts from the identity.
   c.lora.folder = ''
   c.lora.rank = 16
   c.lora.alpha = 32.0
-  # Regular expressions; kernels whose names match one get an adapter.
+  # Regular expressions; a kernel whose whole name matches gets an adapter.
   c.lora.targets = (
       'attention/[qkvo]/kernel', 'gate/kernel', 'up/kernel', 'down/kernel')
 
   c.mesh = config_dict.ConfigDict()
-  # Devices that share one copy of the parameters, and devices that share the
-  # heads and hidden units; 0: chosen by `distributed/fit.py`.
-  c.mesh.fsdp = c.mesh.tensor = 1 if size == 'nano' else 0
+  # Devices that share one copy of the parameters (fsdp), and devices that share
+  # heads, hidden units and vocabulary (tensor);
+  # 0 is chosen by distributed/fit.py.
+  c.mesh.fsdp = c.mesh.tensor = 1 if is_nano else 0
   # Devices of each policy as (policy, first device, end), such as
   # (('tool', 0, 4), ('planner', 4, 8)); () gives every policy all devices.
   c.mesh.pools = ()
@@ -251,9 +252,10 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.environment.module = config_dict.placeholder(str)
   c.environment.team = config_dict.placeholder(str)
   c.environment.max_turns = 4
-  # Or 'outcome'; of the games also 'outcome_and_plans', of Sokoban 'oracle'.
+  # Reward preset: 'mixed' or 'outcome'; games also have 'outcome_and_plans',
+  # Sokoban 'oracle'.
   c.environment.reward = 'mixed'
-  # What else the module's make_environment takes.
+  # Additional arguments of the module's make_environment.
   c.environment.options = config_dict.ConfigDict()
   c.environment.num_workers = 2  # Processes that step environments.
   c.environment.program_slots = 2  # Programs that run at the same time.
@@ -263,38 +265,40 @@ def base_config(size: str) -> config_dict.ConfigDict:
   # one that works), 'unsafe_rlimit' (none), 'remote' (a SandboxFusion service),
   # or 'none' (programs are refused).
   c.sandbox.level = 'auto'
-  c.sandbox.url = ''  # Of the service: 'http://HOST:PORT'.
+  c.sandbox.url = ''  # The service of 'remote', 'http://HOST:PORT'.
 
   c.dataset = config_dict.ConfigDict()
   c.dataset.builder = config_dict.placeholder(str)
-  c.dataset.config = ''  # Of the builder, such as '2boxes'; '' is its default.
+  c.dataset.config = ''  # A config of the builder, such as '2boxes'.
   c.dataset.train = 'train'
   # '' is $TFDS_DATA_DIR or ~/tensorflow_datasets.
   c.dataset.data_dir = ''
 
+  # docs/algorithms.md explains the switches of rollout, advantage and critic.
   c.rollout = config_dict.ConfigDict()
-  # 'tree' is AT-GRPO; 'parallel': independent episodes, as in plain GRPO;
-  # 'joint' is MAGRPO.
+  # 'tree' (AT-GRPO), 'parallel' (independent episodes, plain GRPO) or 'joint'
+  # (MAGRPO).
   c.rollout.mode = 'tree'
-  c.rollout.num_tasks = 128  # Of one step (E).
-  # Candidates of one prompt, or parallel episodes of one task (K and G).
+  c.rollout.num_tasks = 128  # Tasks of one step (E).
+  # Candidates of one prompt, or parallel episodes of one task (G).
   c.rollout.group_size = 4
-  # Which candidate goes on: 'greedy', 'team_greedy', 'softmax',
-  # 'uniform', 'epsilon_greedy' (tree); 'all' (parallel); 'all', 'team_greedy',
-  # 'uniform', 'first' (joint).
+  # Which candidate continues. tree: 'greedy', 'team_greedy', 'softmax',
+  # 'uniform', 'epsilon_greedy'; parallel: 'all'; joint: 'all', 'team_greedy',
+  # 'uniform', 'first'.
   c.rollout.selection = 'greedy'
-  c.rollout.selection_temperature = 1.0
-  c.rollout.selection_epsilon = 0.1
+  c.rollout.selection_temperature = 1.0  # For 'softmax'.
+  c.rollout.selection_epsilon = 0.1  # For 'epsilon_greedy'.
   # 'immediate', 'monte_carlo' (tree), 'return_to_go' (parallel, joint),
-  # 'episode_return' (parallel) or 'bootstrapped' (joint, with a critic).
+  # 'episode_return' (parallel), 'bootstrapped' (joint, with a critic).
   c.rollout.return_type = 'immediate'
-  c.rollout.num_continuations = 4  # Of each candidate, for 'monte_carlo'.
+  c.rollout.num_continuations = 4  # Episodes per candidate, for 'monte_carlo'.
   c.rollout.alpha = 1.0  # Weight of the team reward.
-  # Of each later step, in 'return_to_go', 'bootstrapped' and 'monte_carlo'.
+  # Discount per step in 'return_to_go', 'bootstrapped' and 'monte_carlo'.
   c.rollout.discount = 1.0
-  # Of mode 'joint': candidates of one index ('aligned') or all combinations
-  # ('cross'), of which a candidate gets the 'mean' or the 'sum' of the returns;
-  # the most of one task; and the mean reward above which nothing follows.
+  # For mode 'joint'. Joint actions are candidates of equal index ('aligned') or
+  # all combinations ('cross'). A candidate's return is the 'mean' or the 'sum'
+  # over its joint actions. A task with more than max_joint_actions is refused.
+  # A state whose mean reward exceeds stop_above is not continued.
   c.rollout.joint_actions = 'aligned'
   c.rollout.cross_credit = 'mean'
   c.rollout.max_joint_actions = 1000
@@ -304,15 +308,15 @@ def base_config(size: str) -> config_dict.ConfigDict:
   # Whether the environment reads a completion that reached max_new_tokens;
   # otherwise it reads an empty one.
   c.rollout.keep_truncated = True
-  # Keys and values that are kept while sampling: as model.dtype ('auto'), or
-  # 'int8', of which a run fits more groups and a TPU reads half as many bytes.
+  # Dtype of the sampler's keys and values: 'auto' (model.dtype) or 'int8', with
+  # about half of the memory.
   c.rollout.kv_cache_dtype = 'auto'
 
   c.advantage = config_dict.ConfigDict()
   # Candidates that agree in these parts share a baseline: some of 'env',
   # 'agent', 'turn' and 'branch'. ('env',) is plain GRPO, all four are MAGRPO.
   c.advantage.group_key = ('env', 'agent', 'turn')
-  # Or 'leave_one_out', 'max', 'none'; 'critic' for the value of the prompt.
+  # 'mean', 'leave_one_out', 'max', 'none', or 'critic' (value of the prompt).
   c.advantage.baseline = 'mean'
   c.advantage.scale = 'std'  # Or 'none'.
 
@@ -327,73 +331,72 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.critic.prompt_buckets = ()  # Padded input lengths; () is buckets.prompt.
 
   c.loss = config_dict.ConfigDict()
+  # The ratio is clipped to [1 - clip_low, 1 + clip_high].
   c.loss.clip_low = 0.2
   c.loss.clip_high = 0.2
-  c.loss.dual_clip = 0.0  # 0 for none.
+  c.loss.dual_clip = 0.0  # Bound for negative advantages; 0 for none.
   c.loss.ratio_level = 'token'  # Or 'sequence'.
   c.loss.aggregation = 'token_mean'  # Or 'sequence_mean', 'constant'.
-  # Largest weight of a token for what sampler and learner differ in; 0: none.
+  # Cap of the importance weight between sampler and learner; 0 for no weight.
   c.loss.importance_cap = 2.0
-  # A penalty on the distance to the policy that training starts from. 'k3' has
-  # the gradient of KL(policy || start), the reverse KL; 'k3_forward' that of
-  # KL(start || policy), the forward KL, as in GRPO; 'none'.
+  # KL penalty against the initial policy: 'none', 'k3' (gradient of
+  # KL(policy || initial), reverse) or 'k3_forward' (forward, as in GRPO).
   c.loss.kl_estimator = 'none'
   c.loss.kl_coefficient = 0.0
   c.loss.entropy_coefficient = 0.0
 
-  c.optimizer = config_dict.ConfigDict()
+  c.optimizer = config_dict.ConfigDict()  # AdamW.
   c.optimizer.learning_rate = 1e-6
   c.optimizer.warmup_updates = 10
-  c.optimizer.decay_updates = 0  # 0: the rate stays.
-  c.optimizer.final_lr_ratio = 0.0  # Final rate / learning_rate.
   c.optimizer.weight_decay = 0.01
   c.optimizer.max_grad_norm = 1.0
   c.optimizer.b1 = 0.9
   c.optimizer.b2 = 0.999
 
+  # Static shapes, ascending: padded lengths of prompts and completions, and
+  # numbers of prompts that are sampled at the same time.
   c.buckets = config_dict.ConfigDict()
   c.buckets.prompt = (1024, 2048, 4096, 8192)
   c.buckets.completion = (512, 1024, 2048, 4096)
   c.buckets.groups = (4, 8, 16, 32, 64, 128)
-  # Of one microbatch, for each shard of the groups.
+  # Tokens of a microbatch with padding, for each shard of the groups.
   c.buckets.microbatch_tokens = 24576
 
   c.train = config_dict.ConfigDict()
-  c.train.num_steps = 150  # 0: as many as completion_tokens allow.
-  # The step after which the rollouts have generated so many is the last; 0 for
-  # any number.
+  c.train.num_steps = 150  # 0 for no limit.
+  # The run ends at the step closest to this number of generated tokens; 0 for
+  # no limit.
   c.train.completion_tokens = 0
   c.train.updates_per_rollout = 1
-  # 'mixed' deals the groups out to so many updates; 'first_turn' and
-  # 'last_turn' make an update for each turn, beginning with that.
+  # 'mixed' splits the groups among these updates; 'first_turn' and 'last_turn'
+  # make one update per turn and begin with that turn.
   c.train.update_order = 'mixed'
   c.train.checkpoint_every = 10  # Steps.
-  c.train.groups_every = 10  # Steps whose groups are written.
-  # Who gets the metrics beside metrics.jsonl: 'tensorboard', 'wandb', or a
-  # module with make_writer; and the steps, from 0, of which a trace is written.
+  c.train.groups_every = 10  # Steps between recordings of all groups.
+  # Metrics besides metrics.jsonl: 'tensorboard', 'wandb', or a module with
+  # make_writer(workdir, config, first_step).
   c.train.writers = ('tensorboard',)
-  c.train.profile_steps = ()
-  # Steps that measure gradients, entropy and distance to the start of each
-  # role; 0 for none. Costs another pass over the groups, a copy of the start,
-  # and memory for a gradient of each role.
+  c.train.profile_steps = ()  # Steps, from 0, with an XProf trace.
+  # Steps between diagnoses: gradient norm, entropy and KL to the initial policy
+  # for each role, and the cosine between gradients of roles that share a
+  # policy. 0 for none. Costs another pass over the groups.
   c.train.diagnose_every = 0
 
   c.evaluation = config_dict.ConfigDict()
-  c.evaluation.validation = 'validation'
-  c.evaluation.validate_every = 10  # Steps; one candidate each.
-  c.evaluation.test = 'test'
+  c.evaluation.validation = 'validation'  # Split; one candidate per prompt.
+  c.evaluation.validate_every = 10  # Steps.
+  c.evaluation.test = 'test'  # Split, evaluated before and after training.
   c.evaluation.temperature = 1.0  # 0 is greedy.
-  # With --mode evaluate: the name of the file in evals/, and (role, policy)
-  # pairs that assign the trained policies to other roles.
+  # The remaining keys are for --mode evaluate. The name of the file in evals/;
+  # (role, policy) pairs that assign trained policies to other roles; tasks that
+  # are also played one by one, for the response time; and episodes per task,
+  # for avg@k and pass@k.
   c.evaluation.name = 'evaluation'
   c.evaluation.policy_map = ()
-  # With --mode evaluate: test tasks that are also played one by one, for the
-  # response time.
   c.evaluation.num_timed = 0
-  # With --mode evaluate: episodes of each test task, for avg@k and pass@k.
   c.evaluation.num_samples = 1
 
-  c.export = config_dict.ConfigDict()  # With --mode export.
+  c.export = config_dict.ConfigDict()  # For --mode export.
   c.export.dtype = 'bfloat16'  # Or 'float32'.
-  c.export.merged = False  # Adapters into their models.
+  c.export.merged = False  # Merge adapters into their models.
   return c

@@ -56,12 +56,12 @@ class OptimizerSpec:
 
   learning_rate: float
   warmup_updates: int
-  decay_updates: int
-  final_lr_ratio: float
   weight_decay: float
   max_grad_norm: float
   b1: float
   b2: float
+  decay_updates: int = 0
+  final_lr_ratio: float = 0.0
 
   def __post_init__(self):
     for name in (
