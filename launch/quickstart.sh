@@ -51,6 +51,7 @@ tune_for_cpu
 cd "$ROOT"
 command=("$VENV/bin/python" -m atgrpo_jax.main
   --config configs/plan_path.py:size=nano
+  --config.train.diagnose_every=0
   --workdir "$workdir" --config.seed="$seed" ${rest[@]+"${rest[@]}"})
 say "running $(show "${command[@]}")"
 exec "${command[@]}"
