@@ -1,26 +1,23 @@
 """Trains the small models of `models/` on generated demonstrations.
 
-A demonstration is a group: several completions of one prompt. The learner that
-trains on groups of a rollout also trains on these, with every advantage set to
-1, so the loss is the mean negative log-likelihood of the completions.
+A demonstration is a group: several completions of one prompt. The learner of
+the rollouts trains on it with every advantage set to 1, so the loss is the mean
+negative log-likelihood of the completions.
 
-A base model that reinforcement learning can improve must be able to do the
-right thing and mostly not do it. So completions are drawn from several *kinds*
-of behaviour. Training has phases: drills of single skills, practice of every
-kind until it is spelled without a mistake, and last the kinds in the
-proportions that the finished model should have.
+Reinforcement learning can improve a base model that is sometimes right and
+mostly wrong. So completions are drawn from several *kinds* of behaviour. Drills
+of single skills come first, then practice of every kind until the model spells
+it without a mistake, and last the proportions of the finished model.
 """
 
 from __future__ import annotations
 
 import argparse
-import collections
 from collections.abc import Iterator, Mapping
 import dataclasses
-import json
 import pathlib
 import tempfile
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
@@ -35,8 +32,6 @@ from atgrpo_jax.learner import batching
 from atgrpo_jax.learner import gradients
 from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.learner import update as update_lib
-from atgrpo_jax.sampling import engine as engine_lib
-from atgrpo_jax.sampling import programs
 from environments import env_api
 from models import train_tokenizer
 
@@ -44,41 +39,33 @@ _SAVE_DTYPE = 'bfloat16'
 _LOG_EVERY = 20  # Steps.
 
 
-@dataclasses.dataclass(frozen=True)
-class Demonstration:
-  """Several completions of one prompt.
+class Demonstration(NamedTuple):
+  """Several completions of the prompt that a role gets in `state`."""
 
-  Attributes:
-    role: the role that acts, or the name of a drill.
-    state: the state from which the prompt was rendered.
-    messages: the prompt.
-    completions: the texts.
-    kinds: the kind of each completion.
-  """
-
-  role: str
   state: Any
   messages: list[env_api.Message]
   completions: tuple[str, ...]
-  kinds: tuple[str, ...]
 
 
-class Task(Protocol):
+class Demonstrate(Protocol):
   """Draws the demonstrations of one task."""
 
-  def demonstrate(
+  def __call__(
       self, rng: np.random.Generator, role: str, kinds: Mapping[str, float],
       group_size: int) -> Demonstration:
-    """Draws a prompt and `group_size` completions; kinds: probabilities."""
+    """Draws a prompt and completions.
 
-  def kind_of(
-      self, demonstration: Demonstration, completion: str) -> str | None:
-    """The kind of any completion of this prompt; None if it is malformed."""
+    Args:
+      rng: source of randomness.
+      role: a role of the task or a drill.
+      kinds: kind of behaviour -> probability.
+      group_size: number of completions.
+    """
 
 
 @dataclasses.dataclass(frozen=True)
 class Lesson:
-  """What one role of a task learns in each step of a phase."""
+  """The groups of one role in each step of a phase."""
 
   num_groups: int
   kinds: Mapping[str, float]  # Kind -> probability.
@@ -95,24 +82,20 @@ class Phase:
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-  """How a small model is made.
+  """Everything that decides the weights of a small model.
 
   Attributes:
-    tasks: name -> task.
-    phases: name -> phase, in order.
-    vocab_size: ids of the tokenizer.
+    phases: name -> phase, in the order of training.
     token_pattern: a regular expression; no token crosses the ends of a match.
-    num_tokenizer_steps: steps of the last phase whose demonstrations train the
-      tokenizer.
+    num_tokenizer_steps: the tokenizer is trained on this many steps of the last
+      phase.
     prompt_buckets, completion_buckets: padded lengths in tokens.
-    groups_per_batch: groups of a batch; chunks have 1024 tokens.
-    seed: of the weights and of every draw.
-    dims: sizes of the model beside `vocab_size`.
-    optimizer: sizes of the optimizer beside `decay_updates`.
-    num_checked: prompts of each role on which skills are measured.
+    seed: for the weights and all demonstrations.
+    dims: fields of `model.ModelConfig` except `vocab_size`.
+    optimizer: fields of `OptimizerSpec` except `decay_updates`.
   """
 
-  tasks: Mapping[str, Task]
+  tasks: Mapping[str, Demonstrate]
   phases: Mapping[str, Phase]
   vocab_size: int
   token_pattern: str
@@ -129,32 +112,23 @@ class Recipe:
       default_factory=lambda: dict(
           learning_rate=2e-3, warmup_updates=30, final_lr_ratio=0.03,
           weight_decay=0.0, max_grad_norm=1.0, b1=0.9, b2=0.95))
-  num_checked: int = 128
-
-  def lessons(self, phase: str) -> list[tuple[str, str, Lesson]]:
-    """(task, role, lesson), sorted: draws ignore the order of the recipe."""
-    return [
-        (name, role, lesson)
-        for name, lessons in sorted(self.phases[phase].lessons.items())
-        for role, lesson in sorted(lessons.items())]
 
 
 def main(recipe: Recipe) -> None:
   parser = argparse.ArgumentParser(
-      description='Trains the model from scratch and prints its skills.')
+      description='Trains the model from scratch.')
   parser.add_argument(
       '--out', type=pathlib.Path, required=True,
       help='New folder for weights and tokenizer.')
   out = parser.parse_args().out
   if out.exists():
     parser.error(f'--out={out} exists; name a new folder.')
-  skills = train(recipe, out)
-  print(json.dumps(skills, indent=2))
+  train(recipe, out)
   print(f'The model is in {out}.')
 
 
-def train(recipe: Recipe, folder: pathlib.Path) -> dict[str, dict[str, float]]:
-  """Trains a model from nothing, saves it, and returns its skills."""
+def train(recipe: Recipe, folder: pathlib.Path) -> None:
+  """Trains a tokenizer and a model from scratch and saves them."""
   steps = [
       name for name, phase in recipe.phases.items()
       for _ in range(phase.num_steps)]
@@ -170,13 +144,10 @@ def train(recipe: Recipe, folder: pathlib.Path) -> dict[str, dict[str, float]]:
       groups=(recipe.groups_per_batch,), microbatch_tokens=1024,
   ).on(mesh_lib.num_data_shards(mesh))
   tokenizer = _train_tokenizer(recipe)
-
-  def put_on_mesh(params):
-    return jax.device_put(params, mesh_lib.tree_shardings(
-        params, mesh, mesh_lib.param_rules(config.tied_head)))
-
   params = model.init_params(jax.random.key(recipe.seed), config)
-  state = put_on_mesh(policy_lib.TrainState.create(params, spec.optimizer))
+  state = policy_lib.TrainState.create(params, spec.optimizer)
+  state = jax.device_put(state, mesh_lib.tree_shardings(
+      state, mesh, mesh_lib.param_rules(config.tied_head)))
   rng = np.random.default_rng([recipe.seed, 2])
   for step, phase in enumerate(steps):
     groups = [
@@ -200,56 +171,6 @@ def train(recipe: Recipe, folder: pathlib.Path) -> dict[str, dict[str, float]]:
   with files.whole_folder(folder) as new:
     safetensors_lib.save(new, state.params, config, np.dtype(_SAVE_DTYPE))
     tokenizer.save(new)
-  # Measured with the saved weights, which are rounded.
-  saved = put_on_mesh(safetensors_lib.load_params(folder, config))
-  return measure_skills(
-      engine_lib.DecodingParams(saved, mesh, config, spec.dtype),
-      tokenizer, recipe, steps[-1], buckets)
-
-
-def measure_skills(
-    params: engine_lib.DecodingParams, tokenizer: tokenizer_lib.Tokenizer,
-    recipe: Recipe, phase: str,
-    buckets: batching.Buckets) -> dict[str, dict[str, float]]:
-  """Ratios of the kinds that the model samples, for each role of a phase.
-
-  Eight completions for each of `num_checked` prompts that were not trained on,
-  at temperature 1. 'well_formed' is the ratio of those that have a kind.
-  """
-  spec = programs.SamplerSpec(
-      group_size=8, temperature=1.0, stop_ids=tokenizer.stop_ids,
-      dtype='float32')
-  num_shards = mesh_lib.num_data_shards(params.mesh)
-  num_slots = -(-recipe.num_checked // num_shards) * num_shards
-  rng = np.random.default_rng([recipe.seed, 3])
-  skills = {}
-  for name, role, lesson in recipe.lessons(phase):
-    task = recipe.tasks[name]
-    shown = [
-        task.demonstrate(rng, role, lesson.kinds, 1)
-        for _ in range(recipe.num_checked)]
-    prompts = [tokenizer.encode_prompt(d.messages) for d in shown]
-    length = batching.bucket(
-        max(map(len, prompts)), buckets.prompt, 'prompt length')
-    keys = np.asarray(jax.random.key_data(programs.group_keys(
-        jax.random.key(recipe.seed),
-        np.arange(recipe.num_checked, dtype=np.uint32)[:, None])))
-    engine = engine_lib.Engine(
-        params, adapters=None, spec=spec, num_slots=[num_slots],
-        prompt_length=length)
-    for index, (prompt, key) in enumerate(zip(prompts, keys)):
-      engine.add(engine_lib.Request(
-          index, prompt, key, buckets.completion[-1]))
-    sampled, = engine_lib.drain([engine])
-    counts = collections.Counter(
-        task.kind_of(demonstration, tokenizer.decode(ids))
-        for demonstration, group in zip(shown, sampled)
-        for ids in group.completions)
-    skills[f'{name}/{role}'] = {
-        'well_formed': 1 - counts[None] / counts.total(),
-        **{kind: counts[kind] / counts.total()
-           for kind in sorted(lesson.kinds)}}
-  return skills
 
 
 def draw_kinds(
@@ -264,32 +185,28 @@ def draw_kinds(
 def draw(
     recipe: Recipe, phase: str,
     rng: np.random.Generator) -> Iterator[Demonstration]:
-  """The demonstrations of one step."""
+  """Yields the demonstrations of one step, sorted by task and role."""
   group_size = recipe.phases[phase].group_size
-  for name, role, lesson in recipe.lessons(phase):
-    for _ in range(lesson.num_groups):
-      yield recipe.tasks[name].demonstrate(rng, role, lesson.kinds, group_size)
+  for task, lessons in sorted(recipe.phases[phase].lessons.items()):
+    for role, lesson in sorted(lessons.items()):
+      for _ in range(lesson.num_groups):
+        yield recipe.tasks[task](rng, role, lesson.kinds, group_size)
 
 
 def _train_tokenizer(recipe: Recipe) -> tokenizer_lib.Tokenizer:
   rng = np.random.default_rng([recipe.seed, 1])
   *_, phase = recipe.phases
-  texts = [
-      text for _ in range(recipe.num_tokenizer_steps)
-      for demonstration in draw(recipe, phase, rng)
-      for text in tokenizer_texts(demonstration)]
+  texts = []
+  for _ in range(recipe.num_tokenizer_steps):
+    for demonstration in draw(recipe, phase, rng):
+      texts += [
+          f'{message["role"]}\n{message["content"]}\n'
+          for message in demonstration.messages]
+      texts += ['assistant\n', *demonstration.completions]
   with tempfile.TemporaryDirectory() as folder:
     train_tokenizer.train(
         texts, recipe.vocab_size, recipe.token_pattern, pathlib.Path(folder))
     return tokenizer_lib.Tokenizer(folder)
-
-
-def tokenizer_texts(demonstration: Demonstration) -> Iterator[str]:
-  """The texts from which the tokenizer learns."""
-  for message in demonstration.messages:
-    yield f'{message["role"]}\n{message["content"]}\n'
-  yield 'assistant\n'
-  yield from demonstration.completions
 
 
 def _encode(
@@ -298,7 +215,7 @@ def _encode(
   completions = [
       tokenizer.encode_completion(text) for text in demonstration.completions]
   return types.Group(
-      key=types.GroupKey('', demonstration.role, 0, 0), policy='',
+      key=types.GroupKey('', '', 0, 0), policy='',
       prompt=tokenizer.encode_prompt(demonstration.messages),
       candidates=tuple(
           types.Candidate(ids, np.zeros(len(ids)), advantage=1.0)

@@ -1,8 +1,8 @@
 """Demonstrations of the board games, of mixed quality.
 
 Tools write one of the programs of `models.nano.programs`. All other roles
-answer with a move: `adopt` copies a proposal; `ignore` heads straight for the
-goal, or fills each row with its missing digits in order; `invent` is random.
+write a move: `adopt` copies a proposal, `ignore` walks straight to the goal or
+fills each row with its missing digits in order, and `invent` is random.
 The first line of a completion announces its kind.
 """
 
@@ -14,7 +14,6 @@ import json
 
 import numpy as np
 
-from environments import text
 from environments.boards import board_game
 from environments.boards.plan_path import env as plan_path
 from environments.boards.plan_path import maze
@@ -35,19 +34,19 @@ _RandomMove = Callable[
 
 @dataclasses.dataclass(frozen=True)
 class Game:
-  """Draws demonstrations of one game; see `pretrain.Task`.
+  """Draws demonstrations of one game.
 
   Attributes:
     rules: the game.
-    programs: what tools write.
-    lines: move kind -> first line of the reply; `_adopt_line` has the others.
+    programs: the programs of tools.
+    lines: 'ignore' or 'invent' -> first line of the completion.
     random_board: the board of a new task.
     simple_move: the move of `ignore`.
     random_move: the move of `invent`.
     random_proposal: a move to copy. Copying is learned only if the prompt gives
       no other hint, so this move has nothing to do with the board.
     random_print: what a broken program prints.
-    empty_move: what `adopt` answers to a proposal without a move.
+    empty_move: the copy of a proposal without a move.
   """
 
   rules: board_game.Game
@@ -67,7 +66,7 @@ class Game:
     board, limit = self.random_board(rng), int(rng.choice(MAX_TURNS))
     turn = int(rng.integers(limit))
     if turn:
-      board = self._after_a_turn(rng, board)
+      board = self._after_turn(rng, board)
     team = next(
         name for name, roles in board_game.TEAMS.items()
         if _DRILLS.get(role, role) in roles)
@@ -84,29 +83,13 @@ class Game:
     elif role == 'judge':
       team = str(rng.choice(['trio', 'quintet', 'septet']))
       proposals = [
-          self._propose(rng, name, board)
-          for name in board_game.TEAMS[team][:-1]]
+          self._propose(rng, proposer, board)
+          for proposer in board_game.TEAMS[team][:-1]]
     state = board_game.State('', board, turn, tuple(proposals))
-    drawn = pretrain.draw_kinds(rng, kinds, group_size)
-    return pretrain.Demonstration(
-        role, state, self._messages(state, team, role, limit),
-        tuple(self._write(rng, kind, role, state) for kind in drawn), drawn)
-
-  def kind_of(
-      self, demonstration: pretrain.Demonstration,
-      completion: str) -> str | None:
-    """A copy must be exact; any other move must be announced and readable."""
-    if board_game.kind_of(demonstration.role) == 'tool':
-      return next(
-          (x.kind for x in self.programs if completion == x.reply), None)
-    line, _, answer = completion.partition('\n')
-    move = self.rules.parse(text.last_answer(answer))
-    if move is None:
-      return None
-    for proposal in demonstration.state.proposals:
-      if line == _adopt_line(demonstration.role, proposal):
-        return 'adopt' if move == self._copy(proposal) else None
-    return next((kind for kind in self.lines if line == self.lines[kind]), None)
+    messages = self._messages(state, team, role, limit)
+    return pretrain.Demonstration(state, messages, tuple(
+        self._write(rng, kind, role, state)
+        for kind in pretrain.draw_kinds(rng, kinds, group_size)))
 
   def _messages(self, state, team, role, max_turns):
     environment = board_game.BoardGame(
@@ -135,7 +118,7 @@ class Game:
   def _copy(self, proposal: board_game.Proposal) -> board_game.Move:
     return self.empty_move if proposal.move is None else proposal.move
 
-  def _after_a_turn(self, rng, board) -> board_game.Board:
+  def _after_turn(self, rng, board) -> board_game.Board:
     """Plays a poor move, or none in one case of ten; never solves the board."""
     drawn = rng.random()
     if drawn < 0.1:

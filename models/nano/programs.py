@@ -14,11 +14,11 @@ class Program(NamedTuple):
 
   Attributes:
     kind: 'right', 'greedy', 'wrong' or 'broken'.
-    line: first line of the reply. It differs for each program of a game, so the
-      choice among them is one early token.
+    line: first line of the completion. It differs for each program of a game,
+      so the choice among them is one early token.
     source: the Python source.
-    undefined: the name that a broken program looks up in vain; empty if it
-      prints something other than a move instead.
+    undefined: an undefined name in a broken program; '' if the program prints
+      something other than a move instead.
   """
 
   kind: str
@@ -29,6 +29,17 @@ class Program(NamedTuple):
   @property
   def reply(self) -> str:
     return f'{self.line}\n```python\n{self.source}```'
+
+
+def _straight(end: str, start: str, letters: str = 'DURL') -> str:
+  down, up, right, left = letters
+  return f'''\
+down = {end}[0] - {start}[0]
+right = {end}[1] - {start}[1]
+path = ["{down}"] * down + ["{up}"] * -down
+path += ["{right}"] * right + ["{left}"] * -right
+print(json.dumps(path))
+'''
 
 
 _MAZE = '''\
@@ -68,20 +79,9 @@ while (row, column) != goal:
   path.append(move)
 print(json.dumps(path))
 '''
-_MAZE_STRAIGHT = _MAZE + '''\
-down = goal[0] - start[0]
-right = goal[1] - start[1]
-path = ["D"] * down + ["U"] * -down
-path += ["R"] * right + ["L"] * -right
-print(json.dumps(path))
-'''
-_MAZE_MIXED_UP = _MAZE + '''\
-down = goal[0] - start[0]
-right = goal[1] - start[1]
-path = ["R"] * down + ["L"] * -down
-path += ["D"] * right + ["U"] * -right
-print(json.dumps(path))
-'''
+_MAZE_STRAIGHT = _MAZE + _straight('goal', 'start')
+# Confuses rows with columns.
+_MAZE_MIXED_UP = _MAZE + _straight('goal', 'start', 'RLDU')
 PLAN_PATH = (
     Program('right', 'I search breadth first.', _MAZE_SEARCH),
     Program('greedy', 'I step towards the goal.', _MAZE_GREEDY),
@@ -127,20 +127,8 @@ print(json.dumps(paths[player, boxes]))
 '''
 _ROOM_GREEDY = _ROOM_SEARCH.replace(
     'sorted(boxes) == goals:', 'sorted(boxes) == goals or len(queue) > 80:')
-_ROOM_STRAIGHT = _ROOM + '''\
-down = goals[0][0] - player[0]
-right = goals[0][1] - player[1]
-path = ["D"] * down + ["U"] * -down
-path += ["R"] * right + ["L"] * -right
-print(json.dumps(path))
-'''
-_ROOM_TO_BOX = _ROOM + '''\
-down = boxes[0][0] - player[0]
-right = boxes[0][1] - player[1]
-path = ["D"] * down + ["U"] * -down
-path += ["R"] * right + ["L"] * -right
-print(json.dumps(path))
-'''
+_ROOM_STRAIGHT = _ROOM + _straight('goals[0]', 'player')
+_ROOM_TO_BOX = _ROOM + _straight('boxes[0]', 'player')
 SOKOBAN = (
     Program('right', 'I search all states.', _ROOM_SEARCH),
     Program('greedy', 'I search some states.', _ROOM_GREEDY),

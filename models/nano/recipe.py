@@ -10,13 +10,9 @@ reinforcement learning has something to select.
 from models import pretrain
 from models.nano import demonstrations
 
-_TASKS = {
-    'plan_path': demonstrations.PLAN_PATH,
-    'sokoban': demonstrations.SOKOBAN,
-    'sudoku': demonstrations.SUDOKU,
-}
-# Prompts per step that drill copying the proposal, and copying one of several.
-# A path is longer than a small grid, and Sokoban's moves are paths as well.
+# Game -> prompts per step that drill copying the only proposal, and copying one
+# of several. A path is longer than a small grid. Plan-Path teaches the paths of
+# Sokoban as well.
 _COPIES = {'plan_path': (26, 12), 'sokoban': (2, 4), 'sudoku': (4, 8)}
 _PROGRAMS = dict(right=0.25, greedy=0.25, wrong=0.25, broken=0.25)
 _COPY = dict(adopt=1.0)
@@ -34,8 +30,8 @@ def _drill(num_steps, group_size, num_tools, copyist_ratio, chooser=None):
 
 
 def _team(num_steps, programs, decisions, inventions):
-  """All roles: tools, those that decide, and those that invent a move."""
-  return pretrain.Phase(num_steps, 4, dict.fromkeys(_TASKS, {
+  """A phase with all roles."""
+  return pretrain.Phase(num_steps, 4, dict.fromkeys(_COPIES, {
       'tool': pretrain.Lesson(3, programs),
       'tool_1': pretrain.Lesson(1, programs),
       'planner': pretrain.Lesson(4, decisions),
@@ -45,7 +41,10 @@ def _team(num_steps, programs, decisions, inventions):
 
 
 RECIPE = pretrain.Recipe(
-    tasks=_TASKS,
+    tasks={
+        'plan_path': demonstrations.PLAN_PATH.demonstrate,
+        'sokoban': demonstrations.SOKOBAN.demonstrate,
+        'sudoku': demonstrations.SUDOKU.demonstrate},
     vocab_size=2048,
     # No token crosses a newline and its indentation, a quoted move and its
     # comma, a digit, or five cells of a grid. Tokens may cross word boundaries,

@@ -17,7 +17,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from environments import text as text_lib
 from environments.programming import problems
 from environments.programming.contests import env
 from environments.programming.contests import prompts
@@ -31,58 +30,30 @@ _MAX_NUMBER, _MAX_LENGTH = 30, 3  # Of a tester's list.
 _NO_TEST = 'I have no test.'
 
 
-class Contests:
-  """Draws completions for recipes; see `pretrain.Task`.
+def demonstrate(
+    rng: np.random.Generator, role: str, kinds: Mapping[str, float],
+    group_size: int) -> pretrain.Demonstration:
+  """Draws a recipe at any turn of an episode, and completions of `role`.
 
-  Beside the roles of the teams there is a drill: the `writer` is a coder whose
-  prompt is the recipe alone.
+  The drill `writer` is a coder whose prompt is the recipe alone.
   """
-
-  def demonstrate(
-      self, rng: np.random.Generator, role: str, kinds: Mapping[str, float],
-      group_size: int) -> pretrain.Demonstration:
-    """Draws a recipe at any turn of an episode, and completions of `role`."""
-    recipe, text, tests = recipe_lib.random_recipe(rng)
-    limit = int(rng.choice(_MAX_TURNS))
-    turn = 0 if role == 'writer' else int(rng.integers(limit))
-    task = problem_lib.contest(recipe, text, tests) | {'task_id': ''}
-    state = env.State(
-        problems.from_task(task), turn,
-        report=_random_report(rng, recipe, role) if turn else None)
-    if role == 'writer':
-      messages = [{'role': 'user', 'content': state.problem.statement}]
-    else:
-      messages = env.Contest(
-          env.TEAMS['solo' if role == 'solo' else 'pair'], {}, None, limit
-      ).observe(state, role)
-    drawn = pretrain.draw_kinds(rng, kinds, group_size)
-    write = _write_test if role == 'tester' else _write_program
-    return pretrain.Demonstration(
-        role, state, messages,
-        tuple(write(rng, kind, recipe) for kind in drawn), drawn)
-
-  def kind_of(
-      self, demonstration: pretrain.Demonstration,
-      completion: str) -> str | None:
-    """A draft must have the numbers of the recipe."""
-    recipe = recipe_lib.parse(demonstration.state.problem.reference)
-    if demonstration.role == 'tester':
-      return _kind_of_test(recipe, completion)
-    program = text_lib.last_program(completion)
-    if program is None or completion != _block('python', program):
-      return None
-    found = recipe_lib.parse(program)
-    if found == recipe:
-      return 'right'
-    if found is not None:
-      return 'draft' if _numbers(found) == _numbers(recipe) else None
-    mended = (
-        f'{recipe_lib.FIRST_LINE}\n{program}', program.rstrip('\n') + ')\n')
-    return 'broken' if any(map(recipe_lib.parse, mended)) else None
-
-
-def _numbers(recipe: recipe_lib.Recipe) -> list[int]:
-  return sorted(step.number for step in recipe.steps)
+  recipe, text, tests = recipe_lib.random_recipe(rng)
+  limit = int(rng.choice(_MAX_TURNS))
+  turn = 0 if role == 'writer' else int(rng.integers(limit))
+  task = problem_lib.contest(recipe, text, tests) | {'task_id': ''}
+  state = env.State(
+      problems.from_task(task), turn,
+      report=_random_report(rng, recipe, role) if turn else None)
+  if role == 'writer':
+    messages = [{'role': 'user', 'content': state.problem.statement}]
+  else:
+    messages = env.Contest(
+        env.TEAMS['solo' if role == 'solo' else 'pair'], {}, None, limit
+    ).observe(state, role)
+  write = _write_test if role == 'tester' else _write_program
+  return pretrain.Demonstration(state, messages, tuple(
+      write(rng, kind, recipe)
+      for kind in pretrain.draw_kinds(rng, kinds, group_size)))
 
 
 def _write_program(
@@ -103,21 +74,6 @@ def _write_test(
     return _NO_TEST
   given, expected = _random_case(rng, recipe, kind == 'case')
   return f'{_block("input", given)}\n{_block("output", expected)}'
-
-
-def _kind_of_test(recipe: recipe_lib.Recipe, completion: str) -> str | None:
-  if completion == _NO_TEST:
-    return 'broken'
-  (name, given), *others = text_lib.blocks_of(completion) or [('', '')]
-  numbers = given.split()
-  if name != 'input' or not numbers or not all(map(str.isdigit, numbers)) or (
-      given != ' '.join(numbers) + '\n'):
-    return None
-  expected = others[0][1] if others else ''
-  if completion != f'{_block("input", given)}\n{_block("output", expected)}':
-    return None
-  right = problem_lib.make_case(recipe, map(int, numbers)).answers
-  return 'case' if expected in right else 'guess'
 
 
 def _random_case(

@@ -14,8 +14,7 @@ that learns that broken ones do not pay would unlearn that ending.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-import re
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -27,87 +26,29 @@ from environments.programming.recipes import recipe as recipe_lib
 from models import pretrain
 
 WRONG = 0.3
-_NOTHING = 'pass'
 _CALL = f'a={source.AUX}(a)'
 
 
-class Functions:
-  """Draws first-turn completions for recipes; see `pretrain.Task`."""
-
-  def demonstrate(
-      self, rng: np.random.Generator, role: str, kinds: Mapping[str, float],
-      group_size: int) -> pretrain.Demonstration:
-    recipe, text, tests = recipe_lib.random_recipe(rng)
-    task = problem_lib.function(recipe, text, tests) | {'task_id': ''}
-    state = env.State(problems.from_task(task))
-    environment = env.make_environment(
-        team='solo' if role == 'solo' else 'pair', max_turns=1,
-        reward='outcome', sandbox=None)
-    drawn = pretrain.draw_kinds(rng, kinds, group_size)
-    return pretrain.Demonstration(
-        role, state, environment.observe(state, role), tuple(
-            write(kind, recipe_lib.change(rng, recipe, WRONG), role)
-            for kind in drawn), drawn)
-
-  def kind_of(
-      self, demonstration: pretrain.Demonstration,
-      completion: str) -> str | None:
-    """A function must have the numbers of the steps that it takes."""
-    role = demonstration.role
-    head, *lines = completion.split('\n')
-    if head != _head(role) or not all(x.startswith('    ') for x in lines):
-      return None
-    lines = [line.removeprefix('    ') for line in lines]
-    recipe = _parse_function(demonstration.state.problem.reference)
-    calls = role == 'main' and lines[:1] == [_CALL]
-    found = _parse_lines(lines[calls:], role)
-    if found is None:
-      return 'broken' if lines == [_NOTHING] else None
-    numbers = [step.number for step in recipe.steps]
-    found_numbers = [step.number for step in found.steps]
-    if sorted(found_numbers) == sorted(numbers):
-      return 'whole' if role == 'aux' else 'alone' if not calls else None
-    if role == 'aux':
-      is_first = len(found_numbers) == 1 and found_numbers[0] in numbers
-      return 'first' if is_first else None
-    if not calls:
-      return None
-    if not found_numbers:
-      return 'asks'
-    is_rest = len(found_numbers) == len(numbers) - 1 and (
-        set(found_numbers) <= set(numbers))
-    return 'rest' if is_rest else None
+def demonstrate(
+    rng: np.random.Generator, role: str, kinds: Mapping[str, float],
+    group_size: int) -> pretrain.Demonstration:
+  """Draws a recipe and completions of `role` in the first turn."""
+  recipe, text, tests = recipe_lib.random_recipe(rng)
+  task = problem_lib.function(recipe, text, tests) | {'task_id': ''}
+  state = env.State(problems.from_task(task))
+  environment = env.make_environment(
+      team='solo' if role == 'solo' else 'pair', max_turns=1,
+      reward='outcome', sandbox=None)
+  return pretrain.Demonstration(state, environment.observe(state, role), tuple(
+      _write(kind, recipe_lib.change(rng, recipe, WRONG), role)
+      for kind in pretrain.draw_kinds(rng, kinds, group_size)))
 
 
-def _head(role: str) -> str:
-  return f'def {source.AUX if role == "aux" else problem_lib.FUNCTION}(a):'
-
-
-def _return(role: str, result: str) -> str:
-  return 'return a' if role == 'aux' else f'return {result}'
-
-
-def write(kind: str, recipe: recipe_lib.Recipe, role: str) -> str:
+def _write(kind: str, recipe: recipe_lib.Recipe, role: str) -> str:
   lines = {
-      'broken': [_NOTHING], 'first': recipe.lines[:1], 'asks': [_CALL],
+      'broken': ['pass'], 'first': recipe.lines[:1], 'asks': [_CALL],
       'rest': [_CALL, *recipe.lines[1:]]}.get(kind, recipe.lines)
   if kind != 'broken':
-    lines = [*lines, _return(role, recipe.result)]
-  return '\n'.join((_head(role), *(f'    {line}' for line in lines)))
-
-
-def _parse_lines(
-    lines: Sequence[str], role: str) -> recipe_lib.Recipe | None:
-  """The steps of a body. Aux returns its list and asks no question."""
-  *steps, last = lines or ['']
-  found = re.fullmatch(r'return (.*)', last)
-  if not found or (role == 'aux') != (found[1] == 'a'):
-    return None
-  return recipe_lib.parse_lines(
-      steps, 'sum(a)' if role == 'aux' else found[1])
-
-
-def _parse_function(text: str) -> recipe_lib.Recipe:
-  """The recipe of a reference solution."""
-  _, *lines, _ = text.split('\n')
-  return _parse_lines([line.strip() for line in lines], 'main')
+    lines = [*lines, f'return {"a" if role == "aux" else recipe.result}']
+  name = source.AUX if role == 'aux' else problem_lib.FUNCTION
+  return '\n'.join((f'def {name}(a):', *(f'    {line}' for line in lines)))

@@ -11,11 +11,9 @@ box. The first words of a completion announce its kind.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-import re
 
 import numpy as np
 
-from environments import text
 from environments.math_problems import env
 from environments.math_problems import prompts
 from environments.math_problems import rewards
@@ -31,70 +29,37 @@ _MAX_DRILL_NUMBERS, _MAX_DRILL_DIGITS = 5, 2
 _PROGRAM = '```python\nprint({})\n```'
 _ADOPT, _INVENT = 'The output is \\boxed{{{}}}.', 'I guess \\boxed{{{}}}.'
 _SILENT = 'I do not know.'
-_EXPRESSION = re.compile(r'[\d+\-*/()]+')
 
 
-class Stories:
-  """Draws completions for stories; see `pretrain.Task`.
+def demonstrate(
+    rng: np.random.Generator, role: str, kinds: Mapping[str, float],
+    group_size: int) -> pretrain.Demonstration:
+  """Draws a story at any turn of an episode, and completions of `role`.
 
-  Beside the roles of the teams there are two drills: the `copyist` repeats the
-  numbers of its prompt, and the `solver` is a tool without a system message.
+  The drill `copyist` repeats the numbers of its prompt. The drill `solver` is a
+  tool without a system message.
   """
-
-  def demonstrate(
-      self, rng: np.random.Generator, role: str, kinds: Mapping[str, float],
-      group_size: int) -> pretrain.Demonstration:
-    """Draws a story at any turn of an episode, and completions of `role`."""
-    if role == 'copyist':
-      return _drill(rng, group_size)
-    problem, solution = story.random_story(rng)
-    limit = int(rng.choice(_MAX_TURNS))
-    roles = env.TEAMS['solo' if role == 'solo' else 'pair']
-    shown_role = 'tool' if role == 'solver' else role
-    turn = 0 if role == 'solver' else int(rng.integers(limit))
-    attempts = []
-    for _ in range(turn):
-      attempts += _random_turn(rng, roles, solution)
-    if shown_role == 'reasoner':
-      attempts.append(_random_program(rng, solution))
-    state = env.State(
-        '', problem, solution.expression, turn, tuple(attempts))
-    messages = env.Mathematics(
-        roles, rewards.REWARDS['outcome'], None, limit
-    ).observe(state, shown_role)
-    if role == 'solver':
-      messages = [{'role': 'user', 'content': problem}]
-    drawn = pretrain.draw_kinds(rng, kinds, group_size)
-    return pretrain.Demonstration(
-        role, state, messages, tuple(
-            _write(rng, kind, solution, attempts) for kind in drawn), drawn)
-
-  def kind_of(
-      self, demonstration: pretrain.Demonstration,
-      completion: str) -> str | None:
-    """A draft must have the story's numbers and compile; a copy is exact."""
-    state = demonstration.state
-    if demonstration.role == 'copyist':
-      return 'adopt' if completion == state.problem else None
-    if demonstration.role in ('tool', 'solver'):
-      program = text.last_program(completion)
-      if program is None or completion != f'```python\n{program}```':
-        return None
-      inside = program.removeprefix('print(').removesuffix(')\n')
-      if not _EXPRESSION.fullmatch(inside) or not _compiles(program):
-        return 'broken'
-      if inside == state.gold:
-        return 'right'
-      same_numbers = sorted(re.findall(r'\d+', inside)) == sorted(
-          re.findall(r'\d+', state.gold))
-      return 'draft' if same_numbers else None
-    if completion == _SILENT:
-      return 'silent'
-    answer = text.last_boxed(completion) or ''
-    if completion == _ADOPT.format(answer):
-      return 'adopt' if answer == _last_output(state.attempts) else None
-    is_guess = completion == _INVENT.format(answer) and answer.isdigit()
-    return 'invent' if is_guess else None
+  if role == 'copyist':
+    return _drill(rng, group_size)
+  problem, solution = story.random_story(rng)
+  limit = int(rng.choice(_MAX_TURNS))
+  roles = env.TEAMS['solo' if role == 'solo' else 'pair']
+  shown_role = 'tool' if role == 'solver' else role
+  turn = 0 if role == 'solver' else int(rng.integers(limit))
+  attempts = []
+  for _ in range(turn):
+    attempts += _random_turn(rng, roles, solution)
+  if shown_role == 'reasoner':
+    attempts.append(_random_program(rng, solution))
+  state = env.State('', problem, solution.expression, turn, tuple(attempts))
+  messages = env.Mathematics(
+      roles, rewards.REWARDS['outcome'], None, limit
+  ).observe(state, shown_role)
+  if role == 'solver':
+    messages = [{'role': 'user', 'content': problem}]
+  return pretrain.Demonstration(state, messages, tuple(
+      _write(rng, kind, solution, attempts)
+      for kind in pretrain.draw_kinds(rng, kinds, group_size)))
 
 
 def _drill(
@@ -104,9 +69,8 @@ def _drill(
       str(rng.integers(10 ** digits))
       for digits in rng.integers(1, _MAX_DRILL_DIGITS + 1, size))
   return pretrain.Demonstration(
-      'copyist', env.State('', numbers, ''),
-      [{'role': 'user', 'content': numbers}], (numbers,) * group_size,
-      ('adopt',) * group_size)
+      env.State('', numbers, ''), [{'role': 'user', 'content': numbers}],
+      (numbers,) * group_size)
 
 
 def _write(
@@ -164,11 +128,3 @@ def _broken(rng: np.random.Generator, solution: story.Solution) -> str:
   if rng.random() < 0.5:
     return 'total'
   return '(' + story.change(rng, solution, WRONG).expression
-
-
-def _compiles(program: str) -> bool:
-  try:
-    compile(program, '<program>', 'exec')
-  except SyntaxError:
-    return False
-  return True

@@ -30,52 +30,35 @@ _PROMPTS = {
     'discussion_concise': ('discussion', 'concise'),
     'discussion_detailed': ('discussion', 'detailed'),
 }
-_SEPARATOR = f'\n{prompts.MARKER}\n'
 
 
-class Posts:
-  """Draws texts about generated posts; see `pretrain.Task`.
+def demonstrate(
+    rng: np.random.Generator, role: str, kinds: Mapping[str, float],
+    group_size: int) -> pretrain.Demonstration:
+  """Draws texts about a generated post.
 
-  Beside the roles of `_PROMPTS` there are two drills: the `copyist` repeats the
-  words of its prompt, and the `reporter` writes random texts about them.
+  Besides the roles of `_PROMPTS` there are two drills: the `copyist` repeats
+  the words of its prompt, and the `reporter` writes random texts about them.
   """
-
-  def demonstrate(
-      self, rng: np.random.Generator, role: str, kinds: Mapping[str, float],
-      group_size: int) -> pretrain.Demonstration:
-    if role in _PROMPTS:
-      team, shown_role = _PROMPTS[role]
-      source = post.random_post(rng)
-      num_seen = {'pipeline': 1, 'discussion': 2}.get(team, 0)
-      state = env.State('', source, texts=tuple(
-          grammar.random_text(rng, source) for _ in range(num_seen)))
-      messages = env.Writing(team, 'posts', 'words').observe(state, shown_role)
-    else:
-      words = rng.choice(
-          post.ALL_WORDS, size=rng.integers(1, _MAX_DRILL_WORDS + 1),
-          replace=False)
-      source = ' '.join(words)
-      state = env.State('', source)
-      messages = [{'role': 'user', 'content': f'{role}: {source}'}]
-    num_texts = 2 if role == 'solo' else 1
-    completions = tuple(
-        source if role == 'copyist' else _SEPARATOR.join(
-            grammar.random_text(rng, source) for _ in range(num_texts))
-        for _ in range(group_size))
-    return pretrain.Demonstration(
-        role, state, messages, completions, tuple(kinds) * group_size)
-
-  def kind_of(
-      self, demonstration: pretrain.Demonstration,
-      completion: str) -> str | None:
-    """'text' for an exact copy, or for texts that the grammar can produce."""
-    source = demonstration.state.source
-    if demonstration.role == 'copyist':
-      return 'text' if completion == source else None
-    texts = completion.split(_SEPARATOR)
-    complete = len(texts) == (2 if demonstration.role == 'solo' else 1)
-    readable = all(grammar.is_readable(text, source) for text in texts)
-    return 'text' if complete and readable else None
+  del kinds  # All completions are random texts.
+  if role in _PROMPTS:
+    team, shown_role = _PROMPTS[role]
+    source = post.random_post(rng)
+    num_seen = {'pipeline': 1, 'discussion': 2}.get(team, 0)
+    state = env.State('', source, texts=tuple(
+        grammar.random_text(rng, source) for _ in range(num_seen)))
+    messages = env.Writing(team, 'posts', 'words').observe(state, shown_role)
+  else:
+    source = ' '.join(rng.choice(
+        post.ALL_WORDS, size=rng.integers(1, _MAX_DRILL_WORDS + 1),
+        replace=False))
+    state = env.State('', source)
+    messages = [{'role': 'user', 'content': f'{role}: {source}'}]
+  num_texts = 2 if role == 'solo' else 1
+  return pretrain.Demonstration(state, messages, tuple(
+      source if role == 'copyist' else f'\n{prompts.MARKER}\n'.join(
+          grammar.random_text(rng, source) for _ in range(num_texts))
+      for _ in range(group_size)))
 
 
 def _phase(num_steps, group_size, **num_groups):
@@ -85,7 +68,7 @@ def _phase(num_steps, group_size, **num_groups):
 
 
 RECIPE = pretrain.Recipe(
-    tasks={'posts': Posts()},
+    tasks={'posts': demonstrate},
     vocab_size=1024,
     # A token is a word with the blank before it, or a part of one, so that each
     # word is a choice.
