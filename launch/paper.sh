@@ -35,8 +35,8 @@ jobs.
 
 --dry-run shows all paths. They begin with the table: main (systems on games),
 problems (mathematics and code), writing, functions, reward, roles (apart,
-combined, swapped), cross_play, agents, unchanged, rollout, selection,
-return_type, advantage, loss, group_size or turns.
+combined, swapped), agents, unchanged, rollout, selection, return_type,
+advantage, loss, group_size or turns.
 EOF
 }
 

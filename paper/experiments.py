@@ -9,7 +9,6 @@ Games (arXiv 2510.11062, sections 5.2 and 5.3):
                nothing at once, so the tool has no advantage
   roles        each role trained beside the untrained other one, with half of
                the tokens each; both combined; policies of roles swapped
-  cross_play   each role played by the policies of each role and seed
   agents       1, 3, 5 and 7 agents; `main` has 2
   rollout      AT-GRPO without its tree: independent episodes that compare the
                prompts of one agent and turn
@@ -30,7 +29,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 import dataclasses
-import itertools
 from typing import Any
 
 from configs import common
@@ -165,7 +163,6 @@ def make_jobs(
     jobs += _roles(scale, seed)
     jobs += _problems(scale, seed)
     jobs += _joint(scale, seed)
-  jobs += _cross_play(scale, num_seeds)
   if sandbox_level == 'auto':
     return jobs
   return [
@@ -268,7 +265,7 @@ def _agents(scale: str, seed: int) -> Iterator[jobs_lib.Job]:
 
 
 def _roles(scale: str, seed: int) -> Iterator[jobs_lib.Job]:
-  """Roles trained apart, combined and swapped; exports for `_cross_play`."""
+  """Roles trained apart, combined and swapped."""
   trained_apart = {}
   for role, other in (('tool', 'planner'), ('planner', 'tool')):
     job = _train_game(
@@ -286,17 +283,6 @@ def _roles(scale: str, seed: int) -> Iterator[jobs_lib.Job]:
       'tool': (together.path, 'planner'), 'planner': (together.path, 'tool')})
 
 
-def _cross_play(scale: str, num_seeds: int) -> Iterator[jobs_lib.Job]:
-  """Each role played by each role's policy of each seed."""
-  exports = {
-      f'{role}-{seed}': (f'{_PER_ROLE}/seed-{seed}', role)
-      for seed in range(num_seeds) for role in ('tool', 'planner')}
-  for tool, planner in itertools.product(exports, exports):
-    yield _play(
-        f'cross_play/{ABLATED}/{tool}/{planner}', scale, 0,
-        {'tool': exports[tool], 'planner': exports[planner]})
-
-
 def _play(
     path: str, scale: str, seed: int,
     exports: Mapping[str, tuple[str, str]]) -> jobs_lib.Job:
@@ -305,8 +291,7 @@ def _play(
       (role, 'model.folder', f'{{out}}/{trained}/export/{policy}')
       for role, (trained, policy) in exports.items())
   needs = [('export', trained) for trained, _ in exports.values()]
-  if path.startswith('roles/'):
-    needs.append(('train', f'{_PER_ROLE}/seed-{seed}'))
+  needs.append(('train', f'{_PER_ROLE}/seed-{seed}'))
   return jobs_lib.Job(
       path, _config(ABLATED, scale, system='at_grpo_per_role'),
       {'seed': seed, 'evaluation.test': 'test', 'per_policy': per_policy},

@@ -241,24 +241,6 @@ def problem_tables(records: records_lib.Records) -> list[formats.Table]:
   return tables
 
 
-def cross_play_tables(records: records_lib.Records) -> list[formats.Table]:
-  """Success of each role played by each role's policy of each seed."""
-  tables = []
-  for task, task_title in experiments.GAMES.items():
-    played = [
-        (*workdir.split('/')[2:], formats.percent(evaluation['success']))
-        for (workdir, name), evaluation in records.evaluations.items()
-        if workdir.startswith(f'cross_play/{task}/') and name == 'evaluation']
-    if played:
-      matrix = pd.DataFrame(played, columns=['', 'planner', 'success']).pivot(
-          index='', columns='planner', values='success')
-      tables.append(formats.Table(
-          f'{task_title}: success % of the tool (rows) and the planner '
-          '(columns) played by the policy ROLE-SEED',
-          matrix.fillna('').reset_index()))
-  return tables
-
-
 def credit_tables(systems: rows_lib.SystemRows) -> list[formats.Table]:
   """Groups, advantages and gradients of each role, one table per game."""
   tables = []
@@ -304,8 +286,7 @@ def write_tables(
   tables = [
       *main_tables(systems), *all_games_table(systems),
       *ablation_tables(records), *problem_tables(records),
-      *joint_tables.make_tables(records), *cross_play_tables(records),
-      *credit_tables(systems)]
+      *joint_tables.make_tables(records), *credit_tables(systems)]
   folder.mkdir(parents=True, exist_ok=True)
   markdown, latex = folder / 'tables.md', folder / 'tables.tex'
   markdown.write_text('\n'.join(table.markdown() for table in tables))

@@ -103,7 +103,7 @@ def test_at_grpo_learns_more_than_grpo_from_equal_budgets():
     # Two continuations of each candidate, of 3, 2, 1 and no steps.
     (credit_methods.Method('', credit_methods.rollout_spec(
         group_size=4, return_type='monte_carlo', num_continuations=2),
-        'env+agent+turn'), 4 * 4 * 4 + 4 * 4 * 2 * (3 + 2 + 1))])
+        ('env', 'agent', 'turn')), 4 * 4 * 4 + 4 * 4 * 2 * (3 + 2 + 1))])
 def test_calls_are_counted(method, calls):
   laboratory = make(2)  # Four tasks, two roles, two turns.
   trees, counted = laboratory.rollout(

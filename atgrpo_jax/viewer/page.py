@@ -191,11 +191,7 @@ def _evaluations(run: Mapping[str, Any]) -> str:
       ', '.join(f'{role}: {policy}'
                 for role, policy in it['policy_map'].items())]
       for it in run['evaluations']]
-  return table(header, rows) + ''.join(
-      element('h3', matrix['title']) + table(matrix['header'], (
-          [first, *('–' if x is None else _percent(x) for x in rest)]
-          for first, *rest in matrix['rows']))
-      for matrix in run['cross_play'])
+  return table(header, rows)
 
 
 def _plot(

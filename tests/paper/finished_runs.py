@@ -74,9 +74,7 @@ def some() -> records.Records:
       seeds('reward/plan_path/outcome', 0),
       seeds('group_size/plan_path/16', 40),
       seeds('group_size/plan_path/2', 40),
-      seeds('unchanged/plan_path/at_grpo', 42),
-      run('cross_play/plan_path/tool-0/tool-0', evaluation=25),
-      run('cross_play/plan_path/tool-0/planner-0', evaluation=40))
+      seeds('unchanged/plan_path/at_grpo', 42))
 
 
 def write(out: pathlib.Path, runs: records.Records) -> None:

@@ -177,12 +177,6 @@ def test_credit():
        '50.000', '0.000', '0.750', '2.000', '0.500', '0.300', '−0.250']]
 
 
-def test_cross_play():
-  table, = tables.cross_play_tables(finished_runs.some())
-  assert list(table.frame) == ['', 'planner-0', 'tool-0']
-  assert table.frame.to_numpy().tolist() == [['tool-0', '80.0', '50.0']]
-
-
 def test_peak_memory_prefers_devices():
   runs = finished_runs.seeds(f'{MAIN}/at_grpo', 48, 46)
   row = rows_lib.read_row(runs, f'{MAIN}/at_grpo', 'after')
@@ -388,7 +382,7 @@ def test_workdirs_and_records_give_the_same_files(tmp_path, monkeypatch):
   for block in markdown.split('## ')[1:]:
     assert len({x.count('|') for x in block.splitlines() if x[:1] == '|'}) == 1
   assert r'Plan-Path: group\_size. ' in latex and r'success \%' in latex
-  assert latex.count(r'\begin{tab') == latex.count(r'\end{tab') == 10
+  assert latex.count(r'\begin{tab') == latex.count(r'\end{tab') == 8
   assert '…' not in latex and '−' not in latex
   monkeypatch.setattr(tables.curves, 'draw', lambda *args: [])
   for again in (tables.make(str(out), str(kept), ''),

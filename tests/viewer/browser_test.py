@@ -247,19 +247,6 @@ def test_new_run_has_empty_sections(browser, reports, tmp_path):
   _assert_quiet(page)
 
 
-def test_policies_in_other_roles_make_a_matrix(browser, workdir):
-  after = json.loads((workdir / 'evals/after.json').read_text())
-  roles, policies = zip(*after['policy_map'].items())
-  num = after['num_tasks']
-  (workdir / 'evals/swapped.json').write_text(json.dumps(after | {
-      'policy_map': dict(zip(roles, reversed(policies))), 'success': 0.5,
-      'successes': '10' * (num // 2)}))
-  page = browser.open(report.write(workdir))
-  title = f'{roles[0]} (rows) and {roles[1]} (columns) played by these policies'
-  assert title in page.text('#evaluations h3')
-  assert '50.0 %' in page.texts('#evaluations table')[1]
-
-
 @pytest.mark.parametrize('level, is_noted', [
     ('kernel', False), ('bwrap', True)])
 def test_different_sandboxes_are_not_compared(

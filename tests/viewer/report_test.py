@@ -90,34 +90,6 @@ def test_plots_have_one_line_per_role_and_skip_nonfinite_values():
   assert report.plots([]) == []
 
 
-# Evaluations whose roles were played by other policies.
-
-
-def _evaluation(policy_map, success, **changes):
-  return {'policy_map': policy_map, 'success': success, 'split': 'test',
-          'step': 3, 'sampling': {'temperature': 1.0}, 'sandbox': ''} | changes
-
-
-def test_cross_play_matrix():
-  matrix, = report.cross_play([
-      _evaluation({'a': 'x', 'b': 'x'}, 0.1),
-      _evaluation({'a': 'x', 'b': 'y'}, 0.2),
-      _evaluation({'a': 'y', 'b': 'y'}, 0.3),
-      _evaluation({'a': 'y', 'b': 'y'}, 0.4)])
-  assert matrix['header'] == ['a \\ b', 'x', 'y']
-  assert matrix['rows'] == [['x', 0.1, 0.2], ['y', None, 0.4]]
-
-
-@pytest.mark.parametrize('changes', [
-    {'split': 'other'}, {'step': 4}, {'sampling': {'temperature': 0.5}},
-    {'sandbox': 'bwrap'}, {'policy_map': {'a': 'y'}}])
-def test_cross_play_needs_equal_conditions(changes):
-  first = _evaluation({'a': 'x', 'b': 'x'}, 0.1)
-  second = _evaluation({'a': 'y', 'b': 'x'}, 0.2)
-  assert report.cross_play([first, second])
-  assert not report.cross_play([first, second | changes])
-
-
 # States of a run.
 
 
@@ -192,26 +164,6 @@ def test_damaged_file_gives_one_line(file, content, workdir):
     report.write(workdir)
   assert str(workdir) in str(error.value) and '\n' not in str(error.value)
   assert not (workdir / 'report.html').exists()
-
-
-@pytest.mark.parametrize('name, value', [
-    ('interval', None), ('interval', [0.1]), ('sampling', None),
-    ('policy_map', 3)])
-def test_evaluation_of_another_version_is_refused(name, value, workdir):
-  _edit_json(workdir / 'evals/before.json', lambda it: it | {name: value})
-  with pytest.raises(errors.UserError, match=f'before.json .*{name}'):
-    report.write(workdir)
-
-
-@pytest.mark.parametrize('name', [
-    'step', 'time/step', 'budget/completion_tokens'])
-def test_nonfinite_sums_are_refused(name, workdir):
-  path = workdir / 'metrics.jsonl'
-  first, *lines = path.read_text().splitlines()
-  first = json.dumps(json.loads(first) | {name: 'NaN'})
-  path.write_text('\n'.join([first, *lines]) + '\n')
-  with pytest.raises(errors.UserError, match=f'line 1: {name} is nan'):
-    report.write(workdir)
 
 
 # The page.
