@@ -26,6 +26,7 @@ from atgrpo_jax import errors
 from atgrpo_jax import evaluate
 from atgrpo_jax.io import files
 from atgrpo_jax.io import metrics
+from atgrpo_jax.io import workdir as workdir_lib
 
 EVALUATIONS, SPLITS, STEPS = 'evaluations.jsonl', 'splits.jsonl', 'steps.csv'
 
@@ -46,8 +47,6 @@ _REQUIRED = (
 _STORED = '|'.join([
     *_REQUIRED, 'validation/(?!step).*', 'memory/.*', f'.*{UPDATES}',
     '.*/without_signal', '.*/advantage_.*', 'diagnosis/.*'])
-_REQUIRED_OF_EVALUATION = (
-    'success', 'mean_turns', 'mean_turns_to_solve', 'budget', 'token_budget')
 
 
 def _no_steps() -> pd.DataFrame:
@@ -99,42 +98,22 @@ def read_workdirs(out: pathlib.Path) -> Records:
     workdir = folder.parent
     names = sorted(path.stem for path in folder.glob('*.json'))
     path = workdir.relative_to(out).as_posix()
+    budget = workdir_lib.read_config(workdir)['train']['completion_tokens']
     for name in names:
       evaluations[path, name] = evaluate.read(workdir, name) | {
-          'token_budget': _read_budget(workdir)}
+          'token_budget': budget}
     if 'after' in names:
       frame = pd.DataFrame(metrics.read(workdir))
       # Stored columns keep the first name of this metric.
       frame = frame.rename(columns=lambda name: str(name).replace(
           '/zero_advantage', '/without_signal'))
       frame = frame.filter(regex=f'^({_STORED})$')
-      _check_steps(frame, f'{workdir}/metrics.jsonl',
-                   f'delete {workdir} and run it again')
+      if missing := set(_REQUIRED) - set(frame):
+        raise errors.UserError(
+            f'{workdir}/metrics.jsonl has no {", ".join(sorted(missing))}: '
+            f'another version wrote it; delete {workdir} and run it again.')
       steps.append(frame.assign(workdir=path).set_index('workdir'))
   return Records(evaluations, pd.concat(steps))
-
-
-def _read_budget(workdir: pathlib.Path) -> int:
-  path = workdir / 'config.json'
-  try:
-    return json.loads(path.read_text())['config']['train']['completion_tokens']
-  except (OSError, ValueError, LookupError, TypeError) as error:
-    raise errors.UserError(
-        f'{path} is not the config of a run ({error!r}); restore it, or delete '
-        f'{workdir} and run it again.') from error
-
-
-def _check_steps(frame: pd.DataFrame, source: str, fix: str) -> None:
-  """Raises UserError if a step lacks a metric that every step has."""
-  missing = [
-      name for name in _REQUIRED
-      if name not in frame or frame[name].isna().any()]
-  if frame.filter(regex=f'{UPDATES}$').isna().all(axis=1).any():
-    missing.append(f'POLICY{UPDATES}')
-  if missing or frame.empty:
-    raise errors.UserError(
-        f'{source} has steps without {", ".join(missing) or "metrics"}: it is '
-        f'cut off, or another version wrote it; {fix}.')
 
 
 def write(folder: pathlib.Path, records: Records) -> None:
@@ -164,39 +143,26 @@ def write(folder: pathlib.Path, records: Records) -> None:
 
 
 def read(folder: pathlib.Path) -> Records:
-  """Reads what `write` wrote; UserError names a damaged file."""
-  fix = 'restore the file, or write it again from the workdirs with --keep'
+  """Reads what `write` wrote; UserError names a file that is damaged."""
   path = folder / SPLITS
   try:
     clusters = {
         line['split_hash']: line['clusters'] for line in _read_json(path)}
-    path = folder / STEPS
-    text = path.read_text()
-    steps = pd.read_csv(
-        io.StringIO(text), index_col='workdir', dtype={'workdir': str})
-    if not text.endswith('\n') or not all(
-        pd.api.types.is_numeric_dtype(x) for x in steps.dtypes):
-      raise ValueError('a line is cut off or has no number')
-    _check_steps(steps, str(path), fix)
-    num_steps = steps.index.value_counts()
     path = folder / EVALUATIONS
     evaluations = {}
     for line in _read_json(path):
-      workdir, name = line.pop('workdir'), line.pop('name')
       line['clusters'] = clusters[line['split_hash']]
-      if missing := set(_REQUIRED_OF_EVALUATION) - line.keys():
-        raise ValueError(f'{workdir} has no {", ".join(sorted(missing))}')
-      if len(line['successes']) != len(line['clusters']):
-        raise ValueError(f'successes of {workdir} do not match {SPLITS}')
-      if name == 'after' and num_steps.get(workdir, 0) != line['step']:
-        raise ValueError(f'{STEPS} lacks steps of {workdir}')
-      evaluations[workdir, name] = line
+      evaluations[line.pop('workdir'), line.pop('name')] = line
+    path = folder / STEPS
+    steps = pd.read_csv(
+        path, index_col='workdir', dtype={'workdir': str}).astype(float)
   except OSError as error:
     raise errors.UserError(f'Cannot read records: {error}.') from error
-  except (ValueError, LookupError, TypeError, AttributeError) as error:
+  except (ValueError, LookupError, TypeError) as error:
     raise errors.UserError(
-        f'{path} is damaged ({error!r}); {fix}.') from error
-  return Records(evaluations, steps.astype(float))
+        f'{path} is damaged ({error!r}); restore the file, or write it again '
+        'from the workdirs with --keep.') from error
+  return Records(evaluations, steps)
 
 
 def _read_json(path: pathlib.Path) -> list[dict[str, Any]]:

@@ -1,8 +1,5 @@
 """Records survive storage unchanged, and errors name the damaged file."""
 
-import pathlib
-import re
-
 import pandas as pd
 import pytest
 
@@ -45,41 +42,24 @@ def test_workdirs_are_stored_bit_for_bit(tmp_path):
         check_like=True)
 
 
-@pytest.mark.parametrize('file, old, new, named', [
-    ('metrics.jsonl', '.*', '', 'step'),
-    ('metrics.jsonl', 'shared/num_updates', 'shared/updates',
-     'POLICY/num_updates'),
-    ('config.json', '.*', '{}', 'not the config'),
-    ('config.json', '}', '', 'not the config'),
-    ('evals/after.json', 'clusters', 'kinds', 'clusters')])
-def test_damaged_workdir_is_named(tmp_path, file, old, new, named):
+@pytest.mark.parametrize('file, old, new', [
+    ('metrics.jsonl', 'time/step', 'x'), ('config.json', '}', ''),
+    ('evals/after.json', 'clusters', 'kinds')])
+def test_damaged_workdir_is_named(tmp_path, file, old, new):
   finished_runs.write(tmp_path, finished_runs.some())
   path = tmp_path / WORKDIR / file
-  path.write_text(re.sub(old, new, path.read_text(), flags=re.DOTALL))
-  with pytest.raises(errors.UserError, match=f'{file}.*{named}'):
+  path.write_text(path.read_text().replace(old, new))
+  with pytest.raises(errors.UserError, match=file):
     records.read_workdirs(tmp_path)
 
 
-# A changed line, and the file that the error names.
-@pytest.mark.parametrize('file, number, change, named', [
-    ('evaluations.jsonl', 2, lambda x: x[:40] + '\n', 'evaluations'),
-    ('evaluations.jsonl', 3, lambda x: x.replace('mean_turns"', 'x"'),
-     'evaluations.*no mean_turns'),
-    ('evaluations.jsonl', 1, lambda x: x.replace('s": "1', 's": "'),
-     'evaluations.*splits'),
-    ('splits.jsonl', 1, lambda x: x.replace('abc', 'x'), "evaluations.*'abc'"),
-    ('splits.jsonl', 1, lambda x: '[]\n', 'splits'),
-    ('steps.csv', 1, lambda x: x.replace('time/step', 'x'),
-     'steps.*time/step'),
-    ('steps.csv', 5, lambda x: x[:40] + '\n', 'steps'),
-    ('steps.csv', 28, lambda x: x[:-2], 'steps'),
-    ('steps.csv', 28, lambda x: '', 'evaluations.*lacks steps'),
-    ('steps.csv', 2, lambda x: x.replace('400000', 'many'), 'steps')])
-def test_damaged_records_are_named(tmp_path, file, number, change, named):
+@pytest.mark.parametrize('file, old, new', [
+    ('evaluations.jsonl', '}', ''), ('evaluations.jsonl', 'name', 'x'),
+    ('splits.jsonl', 'clusters', 'x'), ('steps.csv', 'workdir', 'x'),
+    ('steps.csv', '400000', 'many')])
+def test_damaged_records_are_named(tmp_path, file, old, new):
   records.write(tmp_path, finished_runs.some())
-  path: pathlib.Path = tmp_path / file
-  lines = path.read_text().splitlines(keepends=True)
-  lines[number - 1] = change(lines[number - 1])
-  path.write_text(''.join(lines))
-  with pytest.raises(errors.UserError, match=f'{named}.*--keep'):
+  path = tmp_path / file
+  path.write_text(path.read_text().replace(old, new))
+  with pytest.raises(errors.UserError, match=file):
     records.read(tmp_path)
