@@ -13,15 +13,21 @@ import numpy as np
 
 from atgrpo_jax import model
 from benchmarks import machine
-from benchmarks import magrpo
 from benchmarks import ours
 from benchmarks import peer as peer_lib
 from benchmarks import timing
+from benchmarks import training
 from benchmarks import workload
+from configs import common
+from configs import writing
 from environments import sandbox as sandbox_lib
 from environments.boards.plan_path import env as plan_path
 from environments.boards.plan_path import maze
 from models.nano import programs
+
+# Configs with the loss and optimizer of a step.
+_GRPO = common.game_config('plan_path', 'size=nano')
+_MAGRPO = writing.get_config()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,12 +40,11 @@ class Sizes:
   step: workload.Load = workload.Load(8, 8, 128, 64)
   agent: workload.Load = workload.Load(1, 8, 128, 64)  # Per agent of MAGRPO.
   scaling: Sequence[workload.Load] = (
-      *(workload.Load(8, size, 1024, 64) for size in (1, 2, 4, 8)),
-      *(workload.Load(8, 8, length, 64) for length in (128, 256, 512)),
-      *(workload.Load(8, 8, 128, new) for new in (32, 128)))
+      workload.Load(8, 1, 1024, 64), workload.Load(8, 8, 1024, 64),
+      *(workload.Load(8, 8, 128, new) for new in (32, 64, 128)))
   budgets: Sequence[int] = (64, 128)  # For `step`, which needs the first.
-  turns: Sequence[int] = (1, 2, 4)  # With the load of `step`.
-  agents: Sequence[int] = (1, 2, 4)  # Each with the load of `step`.
+  turns: Sequence[int] = (1, 4)  # With the load of `step`.
+  agents: Sequence[int] = (1, 4)  # Each with the load of `step`.
   uneven: workload.Load = workload.Load(128, 8, 128, 256)
   mean_length: int = 64
   shortest: int = 8
@@ -85,27 +90,22 @@ def sampling(setup: Setup) -> list[timing.Case]:
 
 def step(setup: Setup) -> list[timing.Case]:
   """A GRPO step: rollout, reward on the host, gradient, Adam."""
-  return [_team('GRPO step', setup, [setup.sizes.step])]
+  return [_step('GRPO step', setup, setup.sizes.step, 1, _GRPO)]
 
 
 def magrpo_step(setup: Setup) -> list[timing.Case]:
   """A MAGRPO step of two agents: rollout, reward, gradients, AdamW."""
-  config, loads = setup.sizes.config, [setup.sizes.agent] * 2
-  return [timing.Case(
-      f'MAGRPO step of 2 agents, {loads[0]}',
-      _against(
-          magrpo.Step(config, loads), setup.peers,
-          workload.request('step', loads, config)),
-      counts={'tokens': sum(load.completion_tokens for load in loads)})]
+  return [_step(
+      'MAGRPO step of 2 agents', setup, setup.sizes.agent, 2, _MAGRPO)]
 
 
 def update(setup: Setup) -> list[timing.Case]:
   """Gradient and Adam of one batch."""
   sizes = setup.sizes
-  team = ours.Team(sizes.config, [sizes.step])
-  batches = team.sample()
+  trained = training.Step(sizes.config, sizes.step, 1, _GRPO)
+  groups = trained.rollout()
   return [timing.Case(
-      f'update, {sizes.step}', _against(lambda: team.update(batches)),
+      f'update, {sizes.step}', _against(lambda: trained.update(groups)),
       counts={'tokens': sizes.step.completion_tokens},
       min_work=workload.update_needs(sizes.config, sizes.step))] + rates(setup)
 
@@ -135,7 +135,7 @@ def scaling(setup: Setup) -> list[timing.Case]:
           counts={'tokens': turns * sizes.step.completion_tokens})
       for turns in sizes.turns
   ] + [
-      _team(f'GRPO step, agents: {agents}', setup, [sizes.step] * agents)
+      _step(f'GRPO step, agents: {agents}', setup, sizes.step, agents, _GRPO)
       for agents in sizes.agents]
 
 
@@ -162,17 +162,11 @@ def uneven(setup: Setup) -> list[timing.Case]:
 
 @dataclasses.dataclass(frozen=True)
 class _FreshInterpreter:
-  """Runs each program as `python -c` instead of in a sandbox.
-
-  With `-I -S` an interpreter starts about twice as fast, because it looks for
-  no site-packages. Neither does the sandbox.
-  """
-
-  options: tuple[str, ...] = ()
+  """Runs each program as `python -c` instead of in a sandbox."""
 
   def run(self, source: str, stdin: str = '') -> sandbox_lib.ProgramResult:
     done = subprocess.run(
-        [sys.executable, *self.options, '-c', source], input=stdin,
+        [sys.executable, '-c', source], input=stdin,
         capture_output=True, text=True)
     status = sandbox_lib.Status
     return sandbox_lib.ProgramResult(
@@ -204,14 +198,13 @@ class _PlanPathSteps:
 
 
 def environment(setup: Setup) -> list[timing.Case]:
-  """Plan-Path steps with programs: the sandbox and fresh interpreters."""
+  """Plan-Path steps with programs: in the sandbox and in new interpreters."""
   sizes = setup.sizes
   server = setup.stack.enter_context(
       sandbox_lib.SandboxServer(num_slots=sizes.slots))
   contestants = {
       timing.OURS: sandbox_lib.Sandbox(server.address),
-      'python': _FreshInterpreter(),
-      'python -I -S': _FreshInterpreter(('-I', '-S'))}
+      'python': _FreshInterpreter()}
   return [timing.Case(
       f'{sizes.programs} Plan-Path steps, {sizes.slots} slots',
       {name: timing.timed(_PlanPathSteps(runner, sizes.programs, sizes.slots))
@@ -228,7 +221,7 @@ def rates(setup: Setup) -> list[timing.Case]:
 BENCHMARKS = {
     'sampling': sampling, 'step': step, 'magrpo_step': magrpo_step,
     'update': update, 'scaling': scaling, 'uneven': uneven,
-    'environment': environment, 'machine': rates,
+    'environment': environment,
 }
 # Name -> peer that can do the same work.
 RIVALS = {'sampling': 'tunix', 'step': 'tunix', 'magrpo_step': 'comlrl'}
@@ -244,14 +237,14 @@ def _decoding(config, load):
       min_work=workload.decoding_needs(config, load, decoding.done))
 
 
-def _team(name, setup, loads):
+def _step(name, setup, load, num_agents, run_config):
   config = setup.sizes.config
   return timing.Case(
-      f'{name}, {loads[0]}',
+      f'{name}, {load}',
       _against(
-          ours.Team(config, loads).step, setup.peers,
-          workload.request('step', loads, config)),
-      counts={'tokens': sum(load.completion_tokens for load in loads)})
+          training.Step(config, load, num_agents, run_config), setup.peers,
+          workload.request('step', [load] * num_agents, config)),
+      counts={'tokens': num_agents * load.completion_tokens})
 
 
 def _against(function, peers=(), request=None):

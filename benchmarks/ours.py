@@ -1,6 +1,6 @@
-"""Our side of the benchmarks: the calls that a training run makes.
+"""Our side of the sampling benchmarks, through the engine of a training run.
 
-One policy has all devices, and of several each has its share of them.
+One policy has all devices; several policies share them equally.
 """
 
 from __future__ import annotations
@@ -13,35 +13,13 @@ import time
 from typing import Any
 
 import jax
-import ml_collections
 import numpy as np
 
 from atgrpo_jax import model
-from atgrpo_jax import types
 from atgrpo_jax.distributed import mesh as mesh_lib
-from atgrpo_jax.learner import batching
-from atgrpo_jax.learner import gradients
-from atgrpo_jax.learner import policy as policy_lib
-from atgrpo_jax.learner import update as update_lib
-from atgrpo_jax.rl import advantages as advantages_lib
-from atgrpo_jax.rl import losses
 from atgrpo_jax.sampling import engine as engine_lib
 from atgrpo_jax.sampling import programs
 from benchmarks import workload
-from configs import common
-
-_CONFIG = common.game_config('plan_path', 'size=nano')
-
-
-def learner_spec(config: ml_collections.ConfigDict) -> policy_lib.LearnerSpec:
-  """The loss and optimizer of a config, in float32."""
-  return policy_lib.LearnerSpec(
-      optimizer=policy_lib.OptimizerSpec(**config.optimizer),
-      loss=losses.LossSpec(**config.loss), temperature=1.0, dtype='float32',
-      remat=True, adapter_scale=None)
-
-
-_LEARNER = learner_spec(_CONFIG)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -243,84 +221,3 @@ class Uneven:
       self._sample(
           self._prompts[batch], self._keys[batch],
           budget=int(self.lengths[batch].max()))
-
-
-class Team:
-  """A step of agents with one model each and a common reward.
-
-  With one agent this is a GRPO step.
-  """
-
-  def __init__(self, config: model.ModelConfig, loads: Sequence[workload.Load]):
-    self._loads = loads
-    self._policies = make_policies(config, len(loads))
-    self._prompts = [
-        workload.prompts(load, config, seed=agent)
-        for agent, load in enumerate(loads)]
-    self._states = [
-        policy.place(policy_lib.TrainState.create(
-            policy.params, _LEARNER.optimizer))
-        for policy in self._policies]
-    self._seeds = itertools.count()
-
-  def sample(self) -> list[types.TrainBatch]:
-    """The rollout; returns a batch for each agent."""
-    seed = jax.random.key(next(self._seeds))
-    engines = []
-    for agent, load in enumerate(self._loads):
-      ids = np.stack([
-          np.arange(load.num_prompts), np.full(load.num_prompts, agent)], 1)
-      policy = dataclasses.replace(
-          self._policies[agent], params=self._states[agent].params)
-      engines.append(make_engine(
-          policy, self._prompts[agent],
-          programs.group_keys(seed, ids.astype(np.uint32)),
-          group_size=load.group_size, budget=load.new_tokens))
-    samples = engine_lib.drain(engines)
-    # Aligned joint actions; the reward is the fraction of odd ids.
-    rewards = np.mean(
-        [[[np.mean(ids % 2) for ids in group.completions] for group in groups]
-         for groups in samples], axis=0)
-    advantages = advantages_lib.group_advantages(
-        rewards.ravel(), np.repeat(np.arange(len(rewards)), rewards.shape[1]),
-        np.ones(rewards.size, bool), baseline='mean',
-        scale='std').reshape(rewards.shape)
-    return [
-        _make_batch(load, prompts, groups, advantages)
-        for load, prompts, groups in zip(
-            self._loads, self._prompts, samples)]
-
-  def update(self, batches: Sequence[types.TrainBatch]) -> None:
-    for agent, (policy, batch) in enumerate(zip(self._policies, batches)):
-      static = {'config': policy.config, 'spec': _LEARNER}
-      state = self._states[agent]
-      with jax.set_mesh(policy.mesh):
-        sums = gradients.zero_sums(state.params, **static)
-        sums = gradients.accumulate(
-            state.params, sums, mesh_lib.put_rows(batch, policy.mesh),
-            **static)
-        num_tokens = np.float32(batch.completion_lengths.sum())
-        self._states[agent], _, _ = update_lib.apply_update(
-            state, sums, num_tokens, num_tokens, **static)
-    jax.block_until_ready(self._states)
-
-  def step(self) -> None:
-    self.update(self.sample())
-
-
-def _make_batch(load, prompts, samples, advantages):
-  groups = [
-      types.Group(
-          key=types.GroupKey(str(index), 'agent', 0, 0), policy='',
-          prompt=prompt, candidates=tuple(
-              types.Candidate(completion, logprobs, advantage=advantage)
-              for completion, logprobs, advantage in zip(
-                  sampled.completions, sampled.logprobs, x)))
-      for index, (prompt, sampled, x) in enumerate(
-          zip(prompts, samples, advantages))]
-  batch, = batching.make_batches(groups, batching.Buckets(
-      prompt=(load.prompt_length,), completion=(load.new_tokens,),
-      groups=(load.num_prompts,),
-      microbatch_tokens=load.num_prompts * (
-          load.prompt_length + load.group_size * load.new_tokens)))
-  return batch

@@ -1,9 +1,9 @@
 """Times atgrpo_jax against its peers and the limits of the machine.
 
-  python -m benchmarks.run NAME [--against tunix,comlrl]
-      [--peer_python tunix=PATH,comlrl=PATH] [--repeats N] [--out FOLDER]
+  python -m benchmarks.run NAME [--against PEER --peer_python PEER=PATH]
+      [--repeats N] [--out FOLDER]
 
-NAME is one of
+NAME is one of (with its peer)
 
   sampling     prompts to completions and log-probabilities,   tunix
                and decoding alone
@@ -14,12 +14,10 @@ NAME is one of
                steps over agents
   uneven       completions of geometric lengths, compared with lockstep
   environment  environment steps that run programs
-  machine      matrix products and copies of this machine
-  all          all of the above
 
 Weights are random and float32. Stop tokens exist only in `uneven` and for the
-budgets of `scaling`. Each peer runs in the environment of the interpreter given
-by --peer_python. Contestants are timed in turn, after a call that compiles.
+budgets of `scaling`. A peer runs in the environment of the interpreter given by
+--peer_python. Contestants are timed in turn, after a call that compiles.
 Results go to FOLDER/NAME.json.
 """
 
@@ -49,70 +47,55 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-  """Parses `names`, `peers` (name -> interpreter), `repeats` and `out`.
+  """Parses `name`, `peer`, `python` (its interpreter), `repeats` and `out`.
 
-  `command` is the command line without paths, for the results.
+  `peer` is '' without --against. `command` is the command line without paths,
+  for the results.
   """
   parser = _Parser(
       prog='python -m benchmarks.run', description=__doc__,
       formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument('name', metavar='NAME')
-  parser.add_argument('--against', default='', metavar='PEERS')
+  parser.add_argument('name', metavar='NAME', choices=cases_lib.BENCHMARKS)
+  parser.add_argument('--against', default='', metavar='PEER')
   parser.add_argument('--peer_python', default='', metavar='PEER=PATH')
   parser.add_argument('--repeats', type=int, default=5)
   parser.add_argument('--out', type=pathlib.Path, default=_RESULTS)
   args = parser.parse_args(argv)
-
-  known = cases_lib.BENCHMARKS
-  if args.name not in (*known, 'all'):
-    raise errors.UserError(
-        f'There is no benchmark {args.name!r}; expected one of '
-        f'{", ".join(known)} or all.')
   if args.repeats < 1:
-    raise errors.UserError(f'--repeats={args.repeats} must be at least 1.')
-  names = tuple(known) if args.name == 'all' else (args.name,)
-  pythons = {}
-  for item in filter(None, args.peer_python.split(',')):
-    peer, equals, path = item.partition('=')
-    if not equals or peer not in peer_lib.PEERS:
-      raise errors.UserError(
-          f'--peer_python {item!r} must be PEER=PATH, where PEER is one of '
-          f'{", ".join(peer_lib.PEERS)}.')
-    pythons[peer] = os.path.abspath(path)
-  against = tuple(filter(None, args.against.split(',')))
-  for peer in against:
-    if peer not in (cases_lib.RIVALS.get(name) for name in names):
-      pairs = [f'{rival} in {name}'
-               for name, rival in cases_lib.RIVALS.items()]
-      raise errors.UserError(
-          f'--against {peer}: not a peer of {args.name}; expected '
-          f'{", ".join(pairs)}.')
-    if peer not in pythons:
-      raise errors.UserError(
-          f'--against {peer} needs --peer_python {peer}=PATH, the interpreter '
-          'of an environment after `pip install '
-          f'{peer_lib.PEERS[peer].install}`.')
-  if unused := ', '.join(pythons.keys() - set(against)):
     raise errors.UserError(
-        f'--peer_python names {unused}, but --against does not.')
-  args.names, args.peers = names, pythons
+        f'--repeats={args.repeats}: expected at least 1.')
+  args.peer, (name, _, python) = args.against, args.peer_python.partition('=')
+  if args.peer and args.peer != cases_lib.RIVALS.get(args.name):
+    rivals = ', '.join(
+        f'{peer} in {name}' for name, peer in cases_lib.RIVALS.items())
+    raise errors.UserError(
+        f'--against={args.peer} is not a peer of {args.name}; expected '
+        f'{rivals}.')
+  if name != args.peer or bool(python) != bool(args.peer):
+    install = (
+        f' after `pip install {peer_lib.PEERS[args.peer].install}`'
+        if args.peer else '')
+    raise errors.UserError(
+        f'--peer_python={args.peer_python!r} with --against={args.peer!r}: '
+        'expected --against PEER --peer_python PEER=PATH, the interpreter of '
+        f'an environment{install}.')
+  args.python = os.path.abspath(python)
   args.command = (
       f'python -m benchmarks.run {args.name} --repeats {args.repeats}')
-  if against:
-    args.command += f' --against {",".join(against)}'
+  if args.peer:
+    args.command += f' --against {args.peer}'
   return args
 
 
-def run(
-    name: str, options: argparse.Namespace, sizes: cases_lib.Sizes) -> dict:
-  """Runs and prints one benchmark and returns its result."""
+def run(options: argparse.Namespace, sizes: cases_lib.Sizes) -> dict:
+  """Runs and prints a benchmark and returns its result."""
+  name = options.name
   load_before = os.getloadavg()[0]
   with contextlib.ExitStack() as stack:
-    peers = {
-        peer: stack.enter_context(
-            peer_lib.Process(peer, peer_lib.PEERS[peer], python))
-        for peer, python in options.peers.items()
-        if peer == cases_lib.RIVALS.get(name)}
+    peers = {}
+    if options.peer:
+      peers[options.peer] = stack.enter_context(peer_lib.Process(
+          options.peer, peer_lib.PEERS[options.peer], options.python))
     setup = cases_lib.Setup(sizes, peers, stack)
     cases = cases_lib.BENCHMARKS[name](setup)
     seconds = timing.run(cases, options.repeats)
@@ -137,13 +120,10 @@ def run(
 def main(argv: Sequence[str]) -> int:
   try:
     options = parse(argv)
-    for name, python in options.peers.items():  # Before anything is timed.
-      peer_lib.versions(name, peer_lib.PEERS[name], python)
-    for name in options.names:
-      result = run(name, options, cases_lib.Sizes())
-      options.out.mkdir(parents=True, exist_ok=True)
-      (options.out / f'{name}.json').write_text(
-          json.dumps(result, indent=2) + '\n')
+    result = run(options, cases_lib.Sizes())
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / f'{options.name}.json').write_text(
+        json.dumps(result, indent=2) + '\n')
   except errors.UserError as error:
     print(f'error: {error}', file=sys.stderr)
     return 2

@@ -3,12 +3,8 @@
   python -m benchmarks.sandbox [--level LEVEL] [--programs N] [--rounds N]
       [--soak N]
 
-Three ways to run a trivial program take turns on every core:
-
-  fork      `Sandbox.run`: each program is a fork of a warm interpreter
-  packages  the same, of an interpreter with numpy and sympy
-  fresh     a new interpreter per program, which enters the same isolation; at
-            the level bwrap inside bubblewrap
+Two trivial programs take turns on every core: a plain one, and one in an
+interpreter with numpy and sympy. Each runs in a fork of a warm interpreter.
 
 With --soak, that many programs of several kinds run on one server. Exits with
 status 1 after a wrong status, or if the server then has more processes,
@@ -25,7 +21,6 @@ import json
 import os
 import pathlib
 import statistics
-import subprocess
 import sys
 import time
 
@@ -33,17 +28,7 @@ from environments import sandbox
 from environments.sandbox import launcher
 
 _PROGRAM = 'print(int(input()) + 1)'
-# Enters the isolation, then runs a program.
-_FRESH = f'''
-import os, sys
-for name in 'environments', 'environments.sandbox':
-  sys.modules[name] = type(sys)(name)
-  sys.modules[name].__path__ = [{launcher._FOLDER!r}]
-from environments.sandbox import isolation, protocol
-isolation.Isolation(protocol.Level(sys.argv[1]), '/').enter(protocol.Limits())
-os.closerange(3, 1 << 16)
-exec(compile(sys.argv[2], '<program>', 'exec'), {{'__name__': '__main__'}})
-'''
+_PACKAGES = f'{_PROGRAM}  # numpy'
 # Programs of the soak -> the expected status.
 _KINDS = {
     _PROGRAM: sandbox.Status.OK,
@@ -65,60 +50,23 @@ _TIMEOUT = 'import time; time.sleep(60)', sandbox.Status.TIMEOUT
 _TIMEOUT_EVERY = 200
 
 
-def fresh(level: str, source: str, stdin: str) -> str:
-  """Output of a program in a new interpreter."""
-  command = [
-      os.path.realpath(sys.executable), '-s', '-P', '-S', '-X', 'utf8', '-c',
-      _FRESH, level, source]
-  if level == sandbox.Level.BWRAP.value:
-    # Entering the isolation starts a session.
-    skipped = {'--as-pid-1', '--new-session'}
-    command = [
-        *(x for x in launcher._bwrap([]) if x not in skipped), '--', *command]
-  return subprocess.run(
-      command, input=stdin, capture_output=True, text=True, env={}).stdout
-
-
 def measure(server: sandbox.SandboxServer, num: int, rounds: int) -> None:
   """Prints programs per second: median, minimum and maximum of the rounds."""
   programs = sandbox.Sandbox(server.address)
-  level = server.level.value
-
-  def run_fork(number: int, source: str = _PROGRAM) -> str:
-    return programs.run(source, str(number)).stdout
-
-  ways = {
-      'fork': (run_fork, num),
-      'packages': (lambda n: run_fork(n, f'{_PROGRAM}  # numpy'), num),
-      'fresh': (
-          lambda n: fresh(level, _PROGRAM, str(n)), max(num // 10, 1))}
-  rates, costs = collections.defaultdict(list), collections.defaultdict(list)
+  rates = collections.defaultdict(list)
   with futures.ThreadPoolExecutor(server.num_slots) as pool:
-    run_fork(1, f'{_PROGRAM}  # numpy')  # Starts the fork with packages.
+    programs.run(_PACKAGES, '1')  # Starts the interpreter with packages.
     for _ in range(rounds):
-      for name, (function, count) in ways.items():
-        cpu, start = cpu_seconds(server), time.perf_counter()
-        printed = list(pool.map(function, range(count)))
-        rates[name].append(count / (time.perf_counter() - start))
-        costs[name].append(1000 * (cpu_seconds(server) - cpu) / count)
-        assert printed == [f'{n + 1}\n' for n in range(count)], printed[:3]
+      for name, source in (('plain', _PROGRAM), ('packages', _PACKAGES)):
+        start = time.perf_counter()
+        results = list(pool.map(
+            programs.run, [source] * num, map(str, range(num))))
+        rates[name].append(num / (time.perf_counter() - start))
+        assert [it.stdout for it in results] == [
+            f'{n + 1}\n' for n in range(num)], results[:3]
   for name, found in rates.items():
-    cost = (
-        '' if name == 'fresh' else
-        f', {statistics.median(costs[name]):.1f} ms of CPU time each')
     print(f'{name:9s} {statistics.median(found):7.1f} programs/s  '
-          f'({min(found):.1f} to {max(found):.1f}){cost}')
-  ratios = [a / b for a, b in zip(rates['fork'], rates['fresh'])]
-  print(f'fork is {statistics.median(ratios):.1f} times as fast as fresh')
-
-
-def cpu_seconds(server: sandbox.SandboxServer) -> float:
-  """CPU time of this process, the server, and its finished children."""
-  ticks = 0
-  for pid in family(server):
-    stat = pathlib.Path(f'/proc/{pid}/stat').read_text()
-    ticks += sum(map(int, stat.rpartition(')')[2].split()[11:15]))
-  return ticks / os.sysconf('SC_CLK_TCK') + time.process_time()
+          f'({min(found):.1f} to {max(found):.1f})')
 
 
 def family(server: sandbox.SandboxServer) -> list[int]:

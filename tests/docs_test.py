@@ -335,7 +335,7 @@ def test_each_row_of_the_speed_was_made_by_the_command_beside_it(kept):
     assert (python, m, module) == ('python', '-m', 'benchmarks.run')
     options = run.parse([*args, *(
         f'--peer_python={it}=python' for it in result['peers'])])
-    assert (options.names, options.repeats) == ((name,), result['repeats'])
+    assert (options.name, options.repeats) == (name, result['repeats'])
     for it in result['peers']:
       assert f'`pip install {peer.PEERS[it].install}`' in one_line(SPEED)
 
@@ -503,7 +503,7 @@ def python_commands() -> Iterator[tuple[str, str, list[str]]]:
 
 
 def _check_run(args):
-  run.parse(['all' if word == 'NAME' else word for word in args])
+  run.parse(['step' if word == 'NAME' else word for word in args])
 
 
 def _flags(module, args):

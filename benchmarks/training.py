@@ -1,8 +1,9 @@
-"""Our side of the MAGRPO benchmark, with the calls of a training step.
+"""A training step with random weights, through the calls of a training run.
 
-Two agents with one model each act on one prompt at the same time; the policies
-share the devices equally. The reward equals that of
-`benchmarks.peers.comlrl_peer`.
+Agents with one model each act on the same prompts at the same time, and the
+policies share the devices equally. The reward equals that of
+`benchmarks.peers`. With one agent this is a GRPO step, with several a MAGRPO
+step.
 """
 
 from __future__ import annotations
@@ -14,15 +15,18 @@ import itertools
 import pathlib
 
 import jax
+import ml_collections
 import numpy as np
 
 from atgrpo_jax import config as config_lib
 from atgrpo_jax import model
+from atgrpo_jax import types
 from atgrpo_jax.algorithms import credit as credit_lib
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.learner import batching
 from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.learner import update as update_lib
+from atgrpo_jax.rl import losses
 from atgrpo_jax.rollout import policies as policies_lib
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
@@ -31,8 +35,8 @@ from benchmarks import workload
 from configs import writing
 from environments import env_api
 
+# Each agent samples one aligned candidate per joint action.
 _CONFIG = writing.get_config()
-_LEARNER = ours.learner_spec(_CONFIG)
 
 
 class Ids:
@@ -81,19 +85,25 @@ class OddIds:
 
 
 class Step:
-  """A MAGRPO step of agents with equal loads."""
+  """A step of `num_agents` agents, each with the same load."""
 
-  def __init__(self, config: model.ModelConfig, loads: Sequence[workload.Load]):
-    load, *_ = loads
+  def __init__(
+      self, config: model.ModelConfig, load: workload.Load, num_agents: int,
+      run_config: ml_collections.ConfigDict):
+    """`run_config` has the loss and the optimizer."""
+    learner = policy_lib.LearnerSpec(
+        optimizer=policy_lib.OptimizerSpec(**run_config.optimizer),
+        loss=losses.LossSpec(**run_config.loss), temperature=1.0,
+        dtype='float32', remat=True, adapter_scale=None)
     pretrained = policy_lib.Pretrained(pathlib.Path(), config, Ids())
     self._policies, self._states = {}, {}
-    for index, policy in enumerate(ours.make_policies(config, len(loads))):
+    for index, policy in enumerate(ours.make_policies(config, num_agents)):
       name = f'agent{index}'
       self._policies[name] = policy_lib.Policy(
           name, pretrained, trained='all', lora=None, adapter=None,
-          learner=_LEARNER, mesh=policy.mesh)
+          learner=learner, mesh=policy.mesh)
       self._states[name] = policy.place(
-          policy_lib.TrainState.create(policy.params, _LEARNER.optimizer))
+          policy_lib.TrainState.create(policy.params, learner.optimizer))
     self._tasks = [
         {'task_id': str(index), 'text': ' '.join(map(str, prompt))}
         for index, prompt in enumerate(workload.prompts(load, config, seed=0))]
@@ -108,6 +118,10 @@ class Step:
     self._executor = futures.ThreadPoolExecutor(1)
 
   def __call__(self) -> None:
+    self.update(self.rollout())
+
+  def rollout(self) -> list[types.Group]:
+    """Groups of all agents, with advantages."""
     runner = runner_lib.EpisodeRunner(
         environment=OddIds(tuple(self._policies)),
         policy_map={name: name for name in self._policies},
@@ -120,11 +134,15 @@ class Step:
         buckets=self._buckets, max_new_tokens=self._load.new_tokens,
         temperature=1.0, seed=0, train_step=next(self._steps),
         executor=self._executor)
-    groups = tree_lib.groups_of(credit_lib.collect(
+    trees = credit_lib.collect(
         runner, self._tasks, self._rollout,
-        spec_lib.AdvantageSpec(**_CONFIG.advantage)))
+        spec_lib.AdvantageSpec(**_CONFIG.advantage))
     assert runner.usage.completion_tokens == (
         len(self._policies) * self._load.completion_tokens)
+    return list(tree_lib.groups_of(trees))
+
+  def update(self, groups: Sequence[types.Group]) -> None:
+    """Gradient and optimizer of each policy."""
     updates = {}
     for name, state in self._states.items():
       self._states[name], updates[name] = update_lib.update_policy(
