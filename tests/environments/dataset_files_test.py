@@ -33,31 +33,27 @@ def no_network(monkeypatch):
   monkeypatch.setattr(huggingface_hub, 'snapshot_download', fail)
 
 
-def test_split_files_in_the_manual_directory(tmp_path, no_network):
-  folder = tmp_path / 'downloads' / 'manual' / 'tldr'
+def test_manual_files_are_read_by_split_and_in_order(tmp_path, no_network):
+  manual = tmp_path / 'downloads' / 'manual'
   posts = [{'prompt': f'naïve\n{i}', 'completion': i} for i in range(13)]
-  write(folder / 'train.jsonl', posts)
-  write(folder / 'validation.parquet', posts[:2])
-  write(folder / 'test.jsonl', posts[:1])
-  tasks = datasets.load(TLDR, 'train', str(tmp_path))
-  assert tasks == [
-      {'task_id': f'tldr/train/{i}', 'text': f'naïve\n{i}'} for i in range(13)]
-  assert datasets.load(TLDR, 'validation[1:]', str(tmp_path)) == [
+  write(manual / 'tldr' / 'train.jsonl', posts)
+  write(manual / 'tldr' / 'validation.parquet', posts[:2])
+  write(manual / 'tldr' / 'test.jsonl', posts[:1])
+  assert datasets.load(TLDR, 'train+validation[1:]', str(tmp_path)) == [
+      *({'task_id': f'tldr/train/{i}', 'text': f'naïve\n{i}'}
+        for i in range(13)),
       {'task_id': 'tldr/validation/1', 'text': 'naïve\n1'}]
-
-
-def test_a_copy_of_the_repository_in_the_manual_directory(
-    tmp_path, no_network):
-  data = tmp_path / 'downloads' / 'manual' / 'arxiv' / 'data'
+  # A copy of the repository.
+  data = manual / 'arxiv' / 'data'
   write(data / 'val-00000-of-00001.parquet', [{'abstract_text': 'We prove.'}])
   for shard, text in ((1, 'third'), (0, 'first')):
     write(data / f'train-0000{shard}-of-00002.parquet', [
         {'abstract_text': [f'the {text} .', 'it is .'], 'article_id': 3}])
   write(data / 'train.jsonl', [{'abstract_text': 'a later pattern'}])
-  tasks = datasets.load(ARXIV, 'train+val', str(tmp_path))
-  assert [(task['task_id'], task['text']) for task in tasks] == [
-      ('arxiv/train/0', 'the first . it is .'),
-      ('arxiv/train/1', 'the third . it is .'), ('arxiv/val/0', 'We prove.')]
+  assert datasets.load(ARXIV, 'train+val', str(tmp_path)) == [
+      {'task_id': 'arxiv/train/0', 'text': 'the first . it is .'},
+      {'task_id': 'arxiv/train/1', 'text': 'the third . it is .'},
+      {'task_id': 'arxiv/val/0', 'text': 'We prove.'}]
 
 
 def test_files_of_the_hub(tmp_path, monkeypatch):
@@ -78,21 +74,8 @@ def test_files_of_the_hub(tmp_path, monkeypatch):
   assert 'data/test-*.parquet' in asked['allow_patterns']
 
 
-def test_missing_files_give_the_folder_and_the_download_command(
-    tmp_path, no_network):
-  # Files of another data set do not help.
-  manual = tmp_path / 'downloads' / 'manual'
-  write(manual / 'arxiv' / 'train.jsonl', [{'abstract_text': 'a'}])
-  with pytest.raises(ValueError) as error:
-    datasets.load(TLDR, 'train', str(tmp_path))
-  for words in (
-      f'{manual / "tldr"} does not exist', 'no network',
-      'hf download trl-lib/tldr --repo-type dataset --revision main '
-      f'--local-dir {manual / "tldr"}\n'):
-    assert words in str(error.value)
-
-
 @pytest.mark.parametrize('splits, words', [
+    ((), 'hf download trl-lib/tldr --repo-type dataset --revision main'),
     (('train', 'test'), "no files of the split 'validation'"),
     (('train', 'test', 'validation'), "split 'test' has no rows")])
 def test_missing_and_empty_splits_are_named(
@@ -112,25 +95,12 @@ def read(path, *args):
   return list(dataset_files.read_rows(path, FIELDS, *args))
 
 
-@pytest.mark.parametrize('name', ['rows.jsonl', 'rows.parquet'])
-def test_types_of_fields_are_checked(tmp_path, name):
-  path = tmp_path / name
-  for field in ('text', 'level'):
-    write(path, [GOOD, GOOD, GOOD | {field: None}])
-    with pytest.raises(ValueError, match=(
-        f"{path}, row 3: field '{field}' is NoneType None")):
-      read(path)
-  write(path, [GOOD])
-  assert read(path) == [(f'{path}, row 1', {'text': 'a', 'level': 1})]
-
-
 @pytest.mark.parametrize('content, row, words', [
     (b'{"text": "a", "level": true}\n', 1, "field 'level' is bool"),
     (b'{"text": ["a", 1], "level": 1}\n', 1, 'expected str or list'),
     (b'{"text": "a", "level": 1}\n{"text": "b"}\n', 2, "'level' is missing"),
     (b'{"text": "a", "level": 1}\n{"text": "b", "le', 2, 'truncated'),
     (b'{"text": "a\\ud800", "level": 1}\n', 1, 'surrogate pair'),
-    (b'{"text": "a", "level": 1}\n\n', 2, 'not JSON'),
     (b'{"text": "\xff", "level": 1}\n', 1, 'not JSON in UTF-8'),
     (b'[1]\n', 1, 'not a JSON object'),
 ])
@@ -142,10 +112,14 @@ def test_damaged_lines_are_named(tmp_path, content, row, words):
 
 
 def test_damaged_parquet_and_other_files_are_named(tmp_path):
-  path = write(tmp_path / 'rows.parquet', [{'text': 'a'}])
-  with pytest.raises(ValueError, match=f"{path}: field 'level' is missing"):
-    read(path)
-  path = write(tmp_path / 'rows.parquet', [GOOD] * 1000)
+  path = tmp_path / 'rows.parquet'
+  assert read(write(path, [GOOD])) == [
+      (f'{path}, row 1', {'text': 'a', 'level': 1})]
+  for rows, words in (
+      ([{'text': 'a'}], f"{path}: field 'level' is missing"),
+      ([GOOD, GOOD | {'level': None}], f"{path}, row 2: field 'level'")):
+    with pytest.raises(ValueError, match=words):
+      read(write(path, rows))
   path.write_bytes(path.read_bytes()[:-9])
   with pytest.raises(ValueError, match='after row 0: .*truncated'):
     read(path)
@@ -157,7 +131,7 @@ def test_damaged_parquet_and_other_files_are_named(tmp_path):
 def test_a_long_field_is_named(tmp_path, value):
   path = write(tmp_path / 'rows.jsonl', [GOOD, GOOD | {'text': value}])
   assert len(read(path, 11)) == 2
-  with pytest.raises(ValueError, match="row 2: field 'text' has 11 letters"):
+  with pytest.raises(ValueError, match="row 2: field 'text'.* 11 "):
     read(path, 10)
 
 

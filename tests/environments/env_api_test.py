@@ -13,30 +13,20 @@ GOOD = env_api.Step(
 
 
 class Returns:
-  """Each step is what its state is."""
+  """Returns each state as the step."""
 
   def step(self, state, actions):
     del actions
     return state
 
 
-def _step_all(step):
-  return env_api.step_all(Returns(), [GOOD, step], [{'a': 'text'}] * 2)
-
-
-def test_good_steps():
-  assert _step_all(GOOD) == [GOOD, GOOD]
-
-
 @pytest.mark.parametrize('step, words', [
-    (None, 'Returns.step returned None, which is not a Step'),
-    ({'local_rewards': {'b': 1}}, r"local_rewards of \['b'\], but \['a'\]"),
-    ({'outcomes': {}}, r"outcomes of \[\], but \['a'\] acted"),
-    ({'team_reward': '1'}, "reward '1', which is not a number"),
+    (None, 'Returns.step returned None'), ({'local_rewards': {'b': 1}}, "'b'"),
+    ({'outcomes': {}}, 'outcomes'), ({'team_reward': '1'}, "reward '1'"),
     ({'local_rewards': {'a': None}}, 'reward None'),
     ({'done': False}, 'success=True with done=False')])
 def test_an_invalid_step_is_named(step, words):
   if step is not None:
     step = dataclasses.replace(GOOD, **step)
   with pytest.raises(env_api.ContractError, match=words):
-    _step_all(step)
+    env_api.step_all(Returns(), [GOOD, step], [{'a': 'text'}] * 2)

@@ -14,7 +14,7 @@ def make(max_turns=2, boost=False, reward='mixed', team='pair'):
 
 
 def play(environment, letters, *answers):
-  """Steps with alternating answers of caller and runner."""
+  """Steps with answers of caller and runner in turn."""
   state = environment.reset({'task_id': letters, 'letters': letters})
   steps = []
   for index, answer in enumerate(answers):
@@ -37,7 +37,7 @@ def uniform(prompt, answers):
 
 
 def honest(prompt, answers):
-  """Everybody says the letter that it sees; a letter has no other use."""
+  """Each role repeats the letter that it sees."""
   seen = prompt.split()[2][0]
   if seen == '-':
     return uniform(prompt, answers)
@@ -64,32 +64,29 @@ def test_rewards_of_an_episode():
   assert not steps[-1].success and steps[-1].truncated
 
 
-def test_a_boost_costs_a_turn_and_doubles_the_later_ones():
-  steps = play(make(3, boost=True), 'aab', 'a', '+', 'a', 'a', 'b', '+')
-  assert [step.team_reward for step in steps[1::2]] == [0, 1 / 3, 0]
-  steps = play(make(3, boost=True), 'aab', 'a', 'a', 'a', 'a', 'b', 'b')
-  assert [step.team_reward for step in steps[1::2]] == [
-      pytest.approx(1 / 6)] * 3
+def test_boost_costs_a_turn_and_doubles_later_pay():
+  for answers, paid in (
+      (('a', '+', 'a', 'a', 'b', '+'), [0, 1 / 3, 0]),
+      (('a', 'a', 'a', 'a', 'b', 'b'), [1 / 6] * 3)):
+    steps = play(make(3, boost=True), 'aab', *answers)
+    assert [step.team_reward for step in steps[1::2]] == pytest.approx(paid)
 
 
-def test_prompts():
+def test_prompts_show_letter_call_and_boost():
   environment = make(boost=True)
   state = environment.reset({'task_id': 'ab', 'letters': 'ab'})
+  for role, prompt, answer in (
+      ('caller', 'caller 0 a', 'b'), ('runner', 'runner 0 b', '+'),
+      ('caller', 'caller 1 b+', 'what?'), ('runner', 'runner 1 ?+', 'a')):
+    assert relay.prompt_of(environment, state, role) == prompt
+    state = environment.step(state, {role: answer}).state
 
-  def seen(role):
-    return environment.observe(state, role)[0]['content']
 
-  assert seen('caller') == 'caller 0 a'
-  state = environment.step(state, {'caller': 'b'}).state
-  assert seen('runner') == 'runner 0 b'
-  state = environment.step(state, {'runner': '+'}).state
-  assert seen('caller') == 'caller 1 b+'
-  state = environment.step(state, {'caller': 'what?'}).state
-  assert seen('runner') == 'runner 1 ?+'
-  for answer in ('', 'c', '+', 'ab'):  # Invalid without a boost.
-    for step in play(make(), 'ab', answer, answer):
-      assert set(step.outcomes.values()) == {env_api.Outcome.PARSE_ERROR}
-      assert {step.team_reward, *step.local_rewards.values()} == {0}
+@pytest.mark.parametrize('answer', ['', 'c', '+', 'ab'])
+def test_invalid_answer_pays_nothing(answer):
+  for step in play(make(), 'ab', answer, answer):  # '+' needs a boost.
+    assert set(step.outcomes.values()) == {env_api.Outcome.PARSE_ERROR}
+    assert {step.team_reward, *step.local_rewards.values()} == {0}
 
 
 def test_at_once_a_call_is_answered_in_the_next_turn():
@@ -99,7 +96,7 @@ def test_at_once_a_call_is_answered_in_the_next_turn():
 
   def seen(state):
     return [
-        environment.observe(state, role)[0]['content']
+        relay.prompt_of(environment, state, role)
         for role in environment.roles]
 
   assert seen(state) == ['caller 0 a', 'runner 0 -']
@@ -116,16 +113,6 @@ def test_at_once_a_call_is_answered_in_the_next_turn():
     make(1, team='at_once')
 
 
-def test_advantages_at_once():
-  """The value of a call comes from the next turn."""
-  environment = make(team='at_once', reward='outcome')
-  values = relay.exact_values(environment, tables(environment, honest))
-  assert values.team_return == pytest.approx(1 / 2)
-  assert values.advantages['caller 0 a'] == pytest.approx([0, -1 / 2])
-  assert values.advantages['runner 1 a'] == pytest.approx([0, -1 / 2])
-  assert values.advantages['caller 1 ba'] == pytest.approx([0, 0])
-
-
 @pytest.mark.parametrize('turns, boost, choose, expected', [
     (3, False, uniform, 1 / 2),
     (3, False, honest, 1.0),
@@ -140,6 +127,13 @@ def test_returns(turns, boost, choose, expected):
 
 
 def test_advantages():
+  # In one phase the value of a call comes from the next turn.
+  environment = make(team='at_once', reward='outcome')
+  values = relay.exact_values(environment, tables(environment, honest))
+  assert values.team_return == pytest.approx(1 / 2)
+  assert values.advantages['caller 0 a'] == pytest.approx([0, -1 / 2])
+  assert values.advantages['runner 1 a'] == pytest.approx([0, -1 / 2])
+  assert values.advantages['caller 1 ba'] == pytest.approx([0, 0])
   environment = make(2)
   values = relay.exact_values(environment, tables(environment, honest))
   # With an honest partner a right letter is worth 1/2 more than a wrong one.
@@ -170,8 +164,8 @@ def test_gradient_agrees_with_finite_differences(boost, team):
   gradient = relay.exact_values(
       environment, policy(logits)).gradient(policy(logits))
   assert gradient.keys() == logits.keys()
-  for prompt, own in gradient.items():
-    for index, slope in enumerate(own):
+  for prompt, slopes in gradient.items():
+    for index, slope in enumerate(slopes):
       returns = []
       for change in (1e-5, -1e-5):
         moved = {**logits, prompt: logits[prompt].copy()}

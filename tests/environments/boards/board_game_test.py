@@ -22,7 +22,7 @@ def user_message(environment, state, role):
   return environment.observe(state, role)[1]['content']
 
 
-@pytest.mark.parametrize('team', ['trio', 'quintet', 'septet'])
+@pytest.mark.parametrize('team', ['trio', 'septet'])
 def test_proposals_are_tried_on_copies_and_the_decision_is_played(team):
   environment = MAZE.make(team)
   *proposers, judge = environment.roles
@@ -69,6 +69,10 @@ def test_an_episode_continues_from_the_last_board_to_success(team, case):
     assert (played.team_reward, played.success, played.done) == (solved,) * 3
     assert len(states[-2].proposals) == len(tried)
     state, progress = played.state, progress + played.reward_terms['progress']
+    if team == 'pair' and not solved:  # A program reads the current board.
+      report, = environment.step(
+          state, {'tool': '```python\ncat\n```'}).state.proposals
+      assert json.loads(report.output) == case.stdin
   assert not played.truncated  # Solved in the last turn.
   assert (state.turn, state.proposals) == (2, ())
   assert progress == pytest.approx(case.progress)
@@ -88,13 +92,12 @@ def test_a_malformed_move_is_a_parse_error(case):
 
 @pytest.mark.parametrize('status, stdout, stderr, outcome, error', [
     ('OK', '', '', 'PARSE_ERROR', ''),
-    ('OK', "['R']", '', 'PARSE_ERROR', ''),
     ('OK', '["R"]\ndone', '', 'PARSE_ERROR', ''),
     ('OK', 'go:\n["R"]\n', 'A warning.', 'OK', ''),
     ('ERROR', '["R"]', 'at 1\nNo: x\n', 'PROGRAM_ERROR', 'No: x'),
     ('TIMEOUT', '["R"]', 'stopped', 'TIMEOUT', 'stopped'),
     ('RESOURCE_LIMIT', 'x' * 9999, 'y' * 9999, 'RESOURCE_LIMIT', 'y' * 9999),
-    ('INFRASTRUCTURE', '', 'failed twice', 'INFRASTRUCTURE', 'failed twice')])
+    ('INFRASTRUCTURE', '', 'failed', 'INFRASTRUCTURE', 'failed')])
 def test_status_of_a_program_decides_the_outcome(
     status, stdout, stderr, outcome, error):
   environment = MAZE.make('pair', sandbox=echo_sandbox.Constant(
@@ -108,18 +111,7 @@ def test_status_of_a_program_decides_the_outcome(
   assert step.reward_terms['plan_malformed'] == -(outcome != 'OK')
   prompt = user_message(environment, step.state, 'planner')
   assert ('It failed' in prompt) == bool(error)
-  # However much was printed.
   assert max(len(prompt), len(str(environment.show(step.state)))) < 2500
-
-
-@each_game
-def test_a_program_reads_the_current_board(case):
-  environment = case.make('pair')
-  states, _ = games.play(
-      environment, environment.reset(case.task), [None, case.first])
-  report, = environment.step(
-      states[-1], {'tool': '```python\ncat\n```'}).state.proposals
-  assert json.loads(report.output) == case.stdin
 
 
 @each_game
@@ -165,5 +157,5 @@ def test_invalid_arguments_are_named(game, key, value):
 def test_a_task_of_another_size_is_refused():
   case = games.CASES['sudoku']
   environment = dataclasses.replace(case, options={'size': 9}).make('solo')
-  with pytest.raises(ValueError, match="size=9.*'grid' has 4 rows"):
+  with pytest.raises(ValueError, match="size=9.*'grid'"):
     environment.reset(case.task)

@@ -11,9 +11,6 @@ def test_lists_have_no_duplicates():
   entries = list(itertools.chain(*transitions.CATEGORIES.values()))
   assert len(transitions.CATEGORIES) == 12
   assert len(entries) == len(set(entries))
-  assert min(map(len, transitions.CATEGORIES.values())) > 15
-  assert all(entry == entry.lower().strip() for entry in entries)
-  assert 100 <= len(transitions.STOP_WORDS) <= 120
 
 
 def test_every_entry_is_found_in_a_sentence():
@@ -40,8 +37,3 @@ def test_matching(text, words, substring):
   assert transitions.find_categories(text) == set(words.split())
   assert transitions.find_categories(text, 'substring') == set(
       substring.split())
-
-
-def test_unknown_matching_is_named():
-  with pytest.raises(ValueError, match="matching='stem'"):
-    transitions.find_categories('so', 'stem')

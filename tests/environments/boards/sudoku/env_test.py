@@ -45,7 +45,7 @@ def test_a_grid_is_written_onto_the_clues():
     # Repeated clues are legal and change nothing.
     (CLUES, CLUES, 0),
 ])
-def test_illegal_digits_are_left_out(board, filled, illegal):
+def test_illegal_digits_are_not_written(board, filled, illegal):
   step = fill(CASE.make('solo'), board)
   assert step.state.board.filled == filled
   assert step.reward_terms['illegal'] == pytest.approx(-illegal)
