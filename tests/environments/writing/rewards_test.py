@@ -6,13 +6,13 @@ from environments.writing import rewards
 
 
 def w(start, stop, tokens=0):
-  """Content words w<start> to w<stop-1>, and the first repeated to `tokens`."""
+  """Content words from w<start>; the first repeats up to `tokens` words."""
   words = [f'w{i}' for i in range(start, stop)]
   return ' '.join(words + words[:1] * (tokens - len(words)))
 
 
 def padded(words, chars):
-  """`words` with signs appended up to `chars` characters."""
+  """Appends '!' up to `chars` characters."""
   assert len(words) <= chars
   return words.ljust(chars, '!')
 
@@ -28,7 +28,6 @@ E8, E16 = w(0, 8), w(8, 24)  # Without common words.
 TLDR = [
     # Tokens: 8 to 256 each.
     ('', 0, '', 0, 0, 0, 0, 0, 0, 0, 'structure'),
-    (E8, 100, '', 200, 0, 0, 0, 0, 0, 0, 'structure'),
     (w(0, 7), 100, E16, 200, 0, 0, 0, 0, 0, 0, 'structure'),
     (E8, 100, w(8, 15), 200, 0, 0, 0, 0, 0, 0, 'structure'),
     (E8, 100, w(8, 16), 200, .5, 1, 0, 0, 0, 1.5, 'vocabulary'),
@@ -38,17 +37,12 @@ TLDR = [
     (E8, 1000, w(8, 264), 2000, .5, 1, .5, 0, 0, 2, ''),
     ('a-1 a-2 a-3 a-4 a-5 a-6 a-7', 100, E16, 200, 0, 0, 0, 0, 0, 0,
      'structure'),
-    ('w0\nw1\tw2  w3 w4 w5 w6 w7', 100, E16, 200, .5, 1, .5, 0, 0, 2, ''),
     # Ratio of characters: 1.1, 1.6, 3.2, 5.
-    (E8, 100, E16, 80, .5, 0, 0, 0, 0, .5, 'ratio'),
     (E8, 100, E16, 109, .5, 0, 0, 0, 0, .5, 'ratio'),
     (E8, 100, E16, 110, .5, 0, .5, 0, 0, 1, ''),
     (E8, 100, E16, 120, .5, .2, .5, 0, 0, 1.2, ''),
-    (E8, 100, E16, 135, .5, .5, .5, 0, 0, 1.5, ''),
-    (E8, 100, E16, 159, .5, .98, .5, 0, 0, 1.98, ''),
     (E8, 100, E16, 160, .5, 1, .5, 0, 0, 2, ''),
     (E8, 100, E16, 320, .5, 1, .5, 0, 0, 2, ''),
-    (E8, 100, E16, 338, .5, .9, .5, 0, 0, 1.9, ''),
     (E8, 100, E16, 410, .5, .5, .5, 0, 0, 1.5, ''),
     (E8, 100, E16, 500, .5, 0, .5, 0, 0, 1, ''),
     (E8, 100, E16, 501, .5, 0, 0, 0, 0, .5, 'ratio'),
@@ -57,7 +51,6 @@ TLDR = [
     (w(0, 20), 100, w(20, 46), 200, .5, 1, 0, 0, 0, 1.5, ''),
     (w(0, 20), 100, w(20, 53), 200, .5, 1, .25, 0, 0, 1.75, ''),
     (w(0, 20), 100, w(20, 60), 200, .5, 1, .5, 0, 0, 2, ''),
-    (w(0, 20), 200, w(20, 60, 90), 400, .5, 1, .5, 0, 0, 2, ''),
     (E8, 100, w(8, 16, 90), 320, .5, 1, 0, 0, 0, 1.5, 'vocabulary'),
     ('W0 w0 W1 w1 W2 w2 W3 w3', 100, w(8, 16), 200, .5, 1, .5, 0, 0, 2, ''),
     # Stop words count as different words.
@@ -65,12 +58,10 @@ TLDR = [
     ('! ! ! ! ! ! ! !', 100, E16, 200, .5, 1, 0, 0, 0, 1.5, 'vocabulary'),
     # Categories in the second text: 0.4 x (0.4 + 0.05 per additional one).
     (E8, 100, E16 + ' However,', 200, .5, 1, .5, .16, 0, 2.16, ''),
-    (E8, 100, E16 + ' however but yet', 200, .5, 1, .5, .16, 0, 2.16, ''),
     (E8, 100, E16 + ' however thus', 200, .5, 1, .5, .18, 0, 2.18, ''),
     (E8, 100, E16 + ' however thus next', 200, .5, 1, .5, .2, 0, 2.2, ''),
     (E8, 100, f'{E16} {TWELVE}', 200, .5, 1, .5, .38, 0, 2.38, ''),
     (E8, 100, E16 + ' for\nexample', 200, .5, 1, .5, .16, 0, 2.16, ''),
-    (E8, 100, E16 + ' example for', 200, .5, 1, .5, 0, 0, 2, ''),
     (E8, 100, E16 + ' person butter', 200, .5, 1, .5, 0, 0, 2, ''),
     (E8 + ' however', 100, w(8, 26), 200, .5, 1, .5, 0, 0, 2, ''),
     # Common content words: 1, 2, 3 and 4 of 100, 3 of 200, 8 of 16.
@@ -80,7 +71,6 @@ TLDR = [
     (w(0, 30), 300, w(26, 100), 600, .5, 1, .5, 0, .6, 2.6, ''),
     (w(0, 60), 400, w(57, 200), 800, .5, 1, .5, 0, .3, 2.3, ''),
     (E8, 100, w(0, 16), 200, .5, 1, .5, 0, .6, 2.6, ''),
-    (E8.upper(), 100, w(0, 16), 200, .5, 1, .5, 0, .6, 2.6, ''),
     (E8 + ' the', 100, E16 + ' the w99', 200, .5, 1, .5, 0, 0, 2, ''),
     # No content words.
     (STOP_8, 100, STOP_16, 200, .5, 1, .5, 0, .6, 2.6, ''),
@@ -99,7 +89,6 @@ ARXIV_RATIOS = [
 ]
 ARXIV = [
     # Tokens: 128 to 256 each.
-    ('', 0, '', 0, 0, 0, 0, 0, 0, 0, 'structure'),
     (w(0, 127), 1000, S, 1300, 0, 0, 0, 0, 0, 0, 'structure'),
     (F, 1000, w(128, 255), 1300, 0, 0, 0, 0, 0, 0, 'structure'),
     (w(0, 257), 2000, w(257, 513), 2600, 0, 0, 0, 0, 0, 0, 'structure'),
@@ -111,11 +100,9 @@ ARXIV = [
      'vocabulary'),
     (w(0, 200), 1000, w(200, 300, 128), 1300, .5, 1, 0, 0, 0, 1.5, ''),
     (w(0, 200), 1000, w(200, 320, 128), 1300, .5, 1, .25, 0, 0, 1.75, ''),
-    (w(0, 200), 1000, w(200, 336), 1300, .5, 1, .45, 0, 0, 1.95, ''),
     (w(0, 200), 1000, w(200, 340), 1300, .5, 1, .5, 0, 0, 2, ''),
     (w(0, 100, 128), 1000, w(200, 330), 1300, .5, 1, .5, 0, 0, 2, ''),
     (w(0, 100, 128), 1000, w(200, 350), 1300, .5, 1, .25, 0, 0, 1.75, ''),
-    (w(0, 100, 128), 1000, w(200, 360), 1300, .5, 1, .125, 0, 0, 1.625, ''),
     (w(0, 100, 128), 1000, w(200, 370), 1300, .5, 1, 0, 0, 0, 1.5, ''),
     (w(0, 100, 128), 1000, w(200, 371), 1300, .5, 1, 0, 0, 0, 1.5,
      'vocabulary'),
@@ -124,18 +111,13 @@ ARXIV = [
     (F + ' however', 1000, S, 1300, .5, 1, .5, .16, 0, 2.16, ''),
     (F, 1000, S + ' however', 1300, .5, 1, .5, .16, 0, 2.16, ''),
     (F + ' but', 1000, S + ' yet', 1300, .5, 1, .5, .16, 0, 2.16, ''),
-    (F + ' but', 1000, S + ' thus', 1300, .5, 1, .5, .18, 0, 2.18, ''),
     (F + ' but also', 1000, S + ' thus next', 1300, .5, 1, .5, .22, 0, 2.22,
      ''),
     (f'{F} {TWELVE}', 1000, S, 1300, .5, 1, .5, .38, 0, 2.38, ''),
-    (F, 1000, f'{S} {TWELVE}', 1300, .5, 1, .5, .38, 0, 2.38, ''),
-    (F, 1000, S + ' persons', 1300, .5, 1, .5, 0, 0, 2, ''),
-    # Common content words: 23 of 200, 46 and 48 of 200, 23 of 250, all.
+    # Common content words: 23 of 200, 46 of 200, 23 of 250, all.
     (w(0, 100, 128), 1000, w(77, 200, 128), 1300, .5, 1, .5, 0, .3, 2.3, ''),
     (w(0, 123, 128), 1000, w(77, 200, 128), 1300, .5, 1, .5, 0, .6, 2.6, ''),
-    (w(0, 124, 128), 1000, w(76, 200, 128), 1300, .5, 1, .5, 0, .6, 2.6, ''),
     (w(0, 136), 1000, w(113, 250), 1300, .5, 1, .5, 0, .24, 2.24, ''),
-    (F, 1000, F, 1300, .5, 1, .5, 0, .6, 2.6, ''),
     ('the of ' * 64, 1000, 'is of ' * 64, 1300, .5, 1, .5, 0, .6, 2.6, ''),
     (F, 1000, f'{F} {TWELVE}', 1300, .5, 1, .5, .38, .6, 2.98, ''),
 ]
@@ -152,15 +134,11 @@ def check(kind, first, chars_1, second, chars_2, *expected):
   assert 0 <= scores.normalised <= 1
 
 
-@pytest.mark.parametrize('row', TLDR)
-def test_tldr(row):
-  check('tldr', *row)
-
-
 # ARXIV has 1300 to 1000 characters, for which both versions pay the maximum.
-@pytest.mark.parametrize('kind', ['arxiv_a', 'arxiv_b'])
-@pytest.mark.parametrize('row', ARXIV)
-def test_arxiv(kind, row):
+@pytest.mark.parametrize('kind, row', [
+    *(('tldr', row) for row in TLDR),
+    *((kind, row) for kind in ('arxiv_a', 'arxiv_b') for row in ARXIV)])
+def test_points_of_each_level(kind, row):
   check(kind, *row)
 
 
