@@ -1,7 +1,7 @@
 """Log-probabilities of tokens, and entropies.
 
 The learner scores with `token_logprobs`. The sampler computes the same number
-while it draws the token (`sampling.categorical`).
+while it draws the token (`sampling.programs.sample_tokens`).
 """
 
 from __future__ import annotations

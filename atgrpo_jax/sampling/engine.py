@@ -1,18 +1,18 @@
 """Continuous batching whose unit is the group.
 
 Prompts wait until a slot is free. All slots are decoded together, a chunk of
-tokens at a time. After each chunk finished groups leave, waiting ones take
-their slots, and the others go on. Only unfinished candidates own a row, which
-holds their keys and values; `placement` says where. The attention to the prompt
-is computed for whole groups, so there a finished candidate still costs its
-share. (With adapters every candidate keeps its row.)
+tokens at a time. After each chunk, finished groups leave and waiting groups
+take their slots. Only unfinished candidates own a row, which holds their keys
+and values; `placement` assigns the rows. Attention to the prompt is computed
+for whole groups, so finished candidates still take part in it. With adapters,
+every candidate keeps its row.
 
-The number of slots, the number of rows and their length grow and shrink with
-what is held. A prefix that many prompts of a role share is prefilled once. A
-run has an engine for each model, padded prompt length and group size.
+The number of slots, the number of rows and the length of rows follow the load.
+A prefix that many prompts of a role share is prefilled once. A run has an
+engine for each model, padded prompt length and group size.
 
-What a group samples depends on its prompt, key and budget alone, up to the
-rounding of products of another shape.
+The completions of a group depend only on its prompt, key and budget, up to
+rounding: matrix products of other shapes round differently.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from atgrpo_jax.learner import batching
 from atgrpo_jax.sampling import placement
 from atgrpo_jax.sampling import programs
 
-CHUNK = 16  # Tokens between two looks at who has ended.
+CHUNK = 16  # Tokens decoded between two checks for finished candidates.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,11 +39,11 @@ class Request:
   """A prompt to sample a group of completions for.
 
   Attributes:
-    tag: of the caller, to know it again.
+    tag: lets the caller recognise the request.
     prompt: [S] int32.
     key: key data, uint32.
     budget: longest completion, stop token included.
-    adapter: which of the engine's adapters.
+    adapter: index of the adapter in the engine.
     role: prompts of one role may share a prefix.
   """
 
@@ -74,17 +74,17 @@ class _HeldGroup:
   """The group in a slot."""
 
   request: Request
-  tokens: list[list[np.ndarray]]  # For each candidate its chunks.
+  tokens: list[list[np.ndarray]]  # The chunks of each candidate.
   logprobs: list[list[np.ndarray]]
   running: np.ndarray  # [G] bool
-  rows: np.ndarray  # [G] int32, in its shard; -1 for none
+  rows: np.ndarray  # [G] int32, rows of its shard or `placement.NO_ROW`
   age: int = 0  # Tokens of its longest candidate.
 
   @classmethod
-  def of(cls, request: Request, size: int) -> _HeldGroup:
+  def create(cls, request: Request, size: int) -> _HeldGroup:
     return cls(
         request, [[] for _ in range(size)], [[] for _ in range(size)],
-        np.ones(size, bool), np.full(size, -1, np.int32))
+        np.ones(size, bool), np.full(size, placement.NO_ROW, np.int32))
 
 
 @dataclasses.dataclass
@@ -92,12 +92,12 @@ class Counts:
   """Work done by an engine, including padding."""
 
   prefilled_rows: int = 0  # Prompts.
-  prefilled_positions: int = 0  # Of prompts and shared prefixes.
+  prefilled_positions: int = 0  # Positions of prompts and shared prefixes.
   shared_prefixes: int = 0
-  decoded_rows: int = 0  # Tokens of rows.
-  read_positions: int = 0  # Of rows, for each decoded token.
-  read_prefix_positions: int = 0  # Of slots, for each decoded token.
-  moved_positions: int = 0  # Of rows that were moved.
+  decoded_rows: int = 0  # Rows times decoded tokens.
+  read_positions: int = 0  # Row positions read, summed over decoded tokens.
+  read_prefix_positions: int = 0  # Slot positions, likewise.
+  moved_positions: int = 0  # Row positions copied when rows move.
 
 
 class DecodingParams:
@@ -144,18 +144,18 @@ class Engine:
       self, params: DecodingParams, *,
       adapters: model.Adapters | None, spec: programs.SamplerSpec,
       num_slots: Sequence[int], prompt_length: int):
-    """An engine without work.
+    """Creates an idle engine.
 
     Args:
-      params: of the model; other engines may share them.
-      adapters: over the model, one for each role; None for none.
-      spec: of the sampler.
-      num_slots: numbers of groups in flight, ascending.
-      prompt_length: that prompts are padded to.
+      params: may be shared with other engines.
+      adapters: an adapter per role over the model, or None.
+      spec: static switches of the sampler.
+      num_slots: allowed numbers of groups in flight, ascending.
+      prompt_length: length that prompts are padded to.
     """
     self._params = params
     self._prepared: model.Params | None = None
-    self._decoding: model.Params | None = None  # The same, as a loop reads it.
+    self._decoding: model.Params | None = None  # As a loop reads it.
     self._mesh = params.mesh
     self._static = {'config': params.config, 'spec': spec}
     self._adapters = adapters
@@ -168,8 +168,8 @@ class Engine:
     self._slots: programs.Slots | None = None
     self._held: list[_HeldGroup | None] = []  # What each slot holds.
     self._past: model.RowCache | None = None
-    self._num_rows = 0  # Of each shard.
-    self._capacity = 0  # Positions of a row.
+    self._num_rows = 0  # Rows per shard.
+    self._capacity = 0  # Positions per row.
     self._chunk: jax.Array | None = None
     self.counts = Counts()
 
@@ -183,7 +183,7 @@ class Engine:
     return bool(self._waiting) or any(self._held)
 
   def dispatch(self) -> None:
-    """Gives the device its next chunk, if it has none and there is work."""
+    """Starts the next chunk on the device unless one is running."""
     if self._chunk is not None or not self.busy:
       return
     with jax.set_mesh(self._mesh):
@@ -202,24 +202,24 @@ class Engine:
     chunk = programs.Chunk.read(self._chunk)
     self._chunk = None
     longest = int(chunk.lengths.max())
-    # A shard ends with its longest candidate; if its devices talk to each
-    # other, all shards end together.
+    # A shard stops after its longest candidate. If a shard has several devices,
+    # all shards stop together.
     tokens = chunk.lengths.reshape(self._num_shards, -1).max(axis=1)
     if self._mesh.shape['tensor'] > 1:
       tokens[:] = longest
     num_tokens = int(tokens.sum())
-    each = len(self._held) // self._num_shards
+    slots_per_shard = self._slots_per_shard
     self.counts.decoded_rows += num_tokens * self._num_rows
     self.counts.read_positions += num_tokens * self._num_rows * self._capacity
     self.counts.read_prefix_positions += (
-        num_tokens * each * self._prompt_length)
+        num_tokens * slots_per_shard * self._prompt_length)
     finished = []
     for slot, group in enumerate(self._held):
       if group is None:
         continue
       group.age += longest
       for candidate in np.flatnonzero(group.running):
-        row = slot // each * self._num_rows + group.rows[candidate]
+        row = slot // slots_per_shard * self._num_rows + group.rows[candidate]
         length = chunk.lengths[row]
         group.tokens[candidate].append(chunk.tokens[row, :length])
         group.logprobs[candidate].append(chunk.logprobs[row, :length])
@@ -267,7 +267,7 @@ class Engine:
           self._slots, self._put(order))
 
   def _find_shared_prefixes(self) -> None:
-    """Prefills the prefixes that waiting prompts share, if they are long."""
+    """Prefills the long prefixes that waiting prompts share."""
     waiting = [(request.family, request.prompt) for request in self._waiting]
     for family, tokens in placement.new_shared_prefixes(
         waiting, self._shared_prefixes):
@@ -290,45 +290,47 @@ class Engine:
 
   def _admit(
       self) -> list[tuple[np.ndarray, placement.SharedPrefix | None]]:
-    """Moves from the queue into free slots, and says into which.
+    """Moves requests from the queue into free slots.
 
-    Each [N, B] is to be prefilled at once, behind one shared prefix: for each
-    shard its slots, and one beyond the last for rows that only fill the shape.
+    Returns:
+      The slots [N, B] int32 of each prefill, by shard, and its shared prefix.
+      A padding row has a slot beyond the last one.
     """
-    size, each = self._static['spec'].group_size, self._slots_per_shard
+    size, num_slots = self._static['spec'].group_size, self._slots_per_shard
     free = [
-        [slot for slot in range(each)
-         if self._held[shard * each + slot] is None]
+        [slot for slot in range(num_slots)
+         if self._held[shard * num_slots + slot] is None]
         for shard in range(self._num_shards)]
     admitted = []
     prefixes = [self._shared_prefix_of(request) for request in self._waiting]
     while self._waiting and any(free):
-      # All that go on from what the first one does.
+      # All requests with the prefix of the first one.
       prefix = prefixes[0]
-      alike = [
-          request for request, own in zip(self._waiting, prefixes)
-          if own is prefix]
-      # The same number of prompts for each shard, of few sizes.
+      same = [
+          request for request, other in zip(self._waiting, prefixes)
+          if other is prefix]
+      # Every shard prefills the same number of prompts; few sizes are compiled.
       wanted = min(
-          max(map(len, free)), -(-len(alike) // self._num_shards))
+          max(map(len, free)), -(-len(same) // self._num_shards))
       num_prompts = placement.prefill_size(wanted)
-      slot_ids = np.full((self._num_shards, num_prompts), each, np.int32)
+      slot_ids = np.full((self._num_shards, num_prompts), num_slots, np.int32)
       for column in range(num_prompts):
         for shard, slots in enumerate(free):
-          if slots and alike:
+          if slots and same:
             slot_ids[shard, column] = slot = slots.pop(0)
-            self._held[shard * each + slot] = _HeldGroup.of(alike.pop(0), size)
+            self._held[shard * num_slots + slot] = _HeldGroup.create(
+                same.pop(0), size)
       admitted.append((slot_ids, prefix))
-      left = {id(request) for request in alike}
+      left = {id(request) for request in same}
       stay = [
-          own is not prefix or id(request) in left
-          for request, own in zip(self._waiting, prefixes)]
+          other is not prefix or id(request) in left
+          for request, other in zip(self._waiting, prefixes)]
       self._waiting = list(itertools.compress(self._waiting, stay))
       prefixes = list(itertools.compress(prefixes, stay))
     return admitted
 
-  def _of_candidates(self, name: str, free: Any) -> np.ndarray:
-    """[N, P / N * G] of what groups have for each candidate, or `free`."""
+  def _per_candidate(self, name: str, free: Any) -> np.ndarray:
+    """Attribute `name` of all groups, [N, P / N * G]; `free` in free slots."""
     size = self._static['spec'].group_size
     return np.array([
         np.full(size, free) if group is None else getattr(group, name)
@@ -336,20 +338,21 @@ class Engine:
 
   def _resize_rows(self) -> None:
     """Gives each running candidate a row with capacity for the next chunk."""
-    running = self._of_candidates('running', False)
-    old = self._of_candidates('rows', -1)
+    running = self._per_candidate('running', False)
+    old = self._per_candidate('rows', placement.NO_ROW)
     num_rows = placement.padded_size(int(running.sum(axis=1).max()))
     if self._adapters is not None or num_rows >= running.shape[1]:
       num_rows = running.shape[1]
       rows = np.tile(
           np.arange(num_rows, dtype=np.int32), (self._num_shards, 1))
     else:
-      keep = old if num_rows == self._num_rows else np.full_like(old, -1)
+      keep = old if num_rows == self._num_rows else np.full_like(
+          old, placement.NO_ROW)
       rows = placement.assign_rows(running, keep, num_rows)
-    for group, own in zip(
+    for group, group_rows in zip(
         self._held, rows.reshape(len(self._held), -1)):
       if group is not None:
-        group.rows = own
+        group.rows = group_rows
     oldest = max(group.age for group in self._held if group is not None)
     capacity = placement.padded_size(oldest + CHUNK)
     if self._past is None:
@@ -357,7 +360,7 @@ class Engine:
           num_rows=self._num_shards * num_rows, capacity=capacity,
           **self._static)
     elif ((num_rows, capacity) != (self._num_rows, self._capacity)
-          or (rows != old)[running & (old >= 0)].any()):
+          or (rows != old)[running & (old != placement.NO_ROW)].any()):
       order = placement.row_moves(running, old, rows, num_rows)
       self._past = programs.move_rows(
           self._past, self._put(order), capacity=capacity)
@@ -367,10 +370,11 @@ class Engine:
   def _prefill(
       self, slot_ids: np.ndarray,
       prefix: placement.SharedPrefix | None) -> None:
-    """Prefills the prompts of groups in slots, as `_admit` names them."""
-    each = self._slots_per_shard
+    """Prefills the prompts that `_admit` has placed in slots."""
+    num_slots = self._slots_per_shard
     requests = [
-        self._held[shard * each + slot].request if slot < each else None
+        self._held[shard * num_slots + slot].request
+        if slot < num_slots else None
         for shard, row in enumerate(slot_ids) for slot in row]
     known, length = 0, self._prompt_length
     if prefix is not None:
@@ -398,24 +402,29 @@ class Engine:
         **self._static)
 
   def _decode(self) -> None:
-    running = self._of_candidates('running', False)
+    running = self._per_candidate('running', False)
     candidate_of_row = None
     if self._num_rows < running.shape[1]:
       candidate_of_row = self._put(placement.candidate_of_row(
-          running, self._of_candidates('rows', -1), self._num_rows))
+          running, self._per_candidate('rows', placement.NO_ROW),
+          self._num_rows))
     self._slots, self._past, self._chunk = programs.decode(
         self._decoding, self._slots, self._past, candidate_of_row,
         adapters=self._adapters, num_tokens=CHUNK, **self._static)
 
 
 def drain(engines: Sequence[Engine]) -> list[list[SampledGroup]]:
-  """What each engine samples until none is busy, in the order of the tags."""
+  """Runs the engines until all are idle.
+
+  Returns:
+    The groups of each engine, sorted by tag.
+  """
   sampled = [[] for _ in engines]
   while any(engine.busy for engine in engines):
     for engine in engines:
       engine.dispatch()
-    for engine, own in zip(engines, sampled):
-      own.extend(engine.collect())
-  for own in sampled:
-    own.sort(key=lambda group: group.request.tag)
+    for engine, groups in zip(engines, sampled):
+      groups.extend(engine.collect())
+  for groups in sampled:
+    groups.sort(key=lambda group: group.request.tag)
   return sampled

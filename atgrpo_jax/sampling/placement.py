@@ -1,8 +1,8 @@
-"""Which slot and which row everything lies in: pure functions of numpy arrays.
+"""Assigns groups to slots and candidates to rows; functions of numpy arrays.
 
 A slot holds a group, a row the keys and values of an unfinished candidate. Each
-of the N shards of a mesh has slots and rows of its own, and nothing moves from
-one shard to another.
+of the N shards of a mesh has separate slots and rows, and nothing moves between
+shards.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ import numpy as np
 
 from atgrpo_jax import model
 
-# Fewer rows or positions would save little. Also, XLA's CPU backend rounds
-# products of fewer rows in another way.
+NO_ROW = -1  # The row of a finished candidate.
+
+# Fewer rows or positions would save little, and XLA's CPU backend rounds
+# products of fewer rows differently.
 _MIN_SIZE = 64
 
 # Shorter common beginnings of prompts are not prefilled separately.
@@ -26,21 +28,21 @@ Family = tuple[str, int]  # Role and adapter of prompts that may share a prefix.
 
 
 def padded_size(count: int) -> int:
-  """The rows, or positions of a row, that are computed for so many."""
+  """`count` rows, or positions of a row, rounded up to a static shape."""
   return max(_MIN_SIZE, 2**(count - 1).bit_length())
 
 
 def prefill_size(num_prompts: int) -> int:
-  """How many of the waiting prompts are prefilled at once: 1, 4, 16, ..."""
+  """Prompts of one prefill: 1, 4, 16, ..., at most `num_prompts`."""
   return 4**((num_prompts.bit_length() - 1) // 2)
 
 
 def pack_slots(held: np.ndarray, num_slots: int) -> np.ndarray:
-  """Slots [N, num_slots] int32 that stay, the first ones first.
+  """The old slot [N, num_slots] int32 of each new slot; B if it is free.
 
   Args:
-    held: [N, B] bool, whether a slot holds a group.
-    num_slots: from now on, in each shard; B stands for a free one.
+    held: [N, B] bool, True if a slot holds a group.
+    num_slots: new number of slots per shard.
   """
   order = np.full((len(held), num_slots), held.shape[1], np.int32)
   for shard, row in zip(held, order):
@@ -51,25 +53,26 @@ def pack_slots(held: np.ndarray, num_slots: int) -> np.ndarray:
 
 def assign_rows(
     running: np.ndarray, old: np.ndarray, num_rows: int) -> np.ndarray:
-  """Row [N, C] int32 of each candidate, -1 for one that has ended.
+  """The row [N, C] int32 of each candidate; `NO_ROW` if it has finished.
 
   Args:
     running: [N, C] bool, in the order of slots and candidates.
-    old: [N, C] int32, rows that they keep if they run; -1 for none.
-    num_rows: of each shard.
+    old: [N, C] int32, the rows that running candidates keep; `NO_ROW` for
+      candidates that need a new one.
+    num_rows: number of rows per shard.
   """
-  rows = np.where(running, old, -1)
+  rows = np.where(running, old, NO_ROW)
   for shard, row_of in zip(running, rows):
-    new = np.flatnonzero(shard & (row_of < 0))
+    new = np.flatnonzero(shard & (row_of == NO_ROW))
     row_of[new] = np.setdiff1d(np.arange(num_rows), row_of)[:len(new)]
   return rows
 
 
 def candidate_of_row(
     running: np.ndarray, rows: np.ndarray, num_rows: int) -> np.ndarray:
-  """Candidate [N, num_rows] int32 of each row.
+  """The candidate [N, num_rows] int32 of each row.
 
-  A free row stands for a candidate that has ended; there is one in each shard.
+  A free row names a finished candidate of its shard; there must be one.
   """
   candidates = np.repeat(
       np.argmin(running, axis=1)[:, None], num_rows, axis=1)
@@ -81,8 +84,8 @@ def candidate_of_row(
 def row_moves(
     running: np.ndarray, old: np.ndarray, rows: np.ndarray,
     num_rows: int) -> np.ndarray:
-  """Former row [N, num_rows] int32 of each row; 0 for a free one."""
-  moved = running & (old >= 0)
+  """The old row [N, num_rows] int32 of each new row; 0 if it is free."""
+  moved = running & (old != NO_ROW)
   order = np.zeros((len(rows), num_rows), np.int32)
   order[np.nonzero(moved)[0], rows[moved]] = old[moved]
   return order
@@ -96,7 +99,7 @@ class SharedPrefix:
   cache: model.PromptCache
 
   def begins(self, prompt: np.ndarray) -> bool:
-    """Whether a prompt [S] starts with it and has at least one more token."""
+    """Whether a prompt [S] starts with the prefix and is longer."""
     length = len(self.tokens)
     return len(prompt) > length and np.array_equal(
         prompt[:length], self.tokens)

@@ -1,15 +1,16 @@
-"""The compiled programs of the sampler, over slots that hold a group each.
+"""The compiled programs of the sampler.
 
-A slot holds a prompt's keys and values once for its G candidates. Completions
-stand in rows, which only unfinished candidates own; `engine` keeps the map.
-`fill` prefills prompts into free slots, `decode` samples a few tokens for all
-rows, `move_slots` and `move_rows` make them fewer or more.
+A slot holds the keys and values of a prompt, once for its G candidates. Only
+unfinished candidates own a row, which holds the keys and values of a
+completion; `engine` keeps the map. `fill` prefills prompts into free slots,
+`decode` samples a few tokens for all rows, and `move_slots` and `move_rows`
+change the number of slots and rows.
 
 The last prompt token is the first token of every private suffix, so the
-prefill needs no logits and the learner's forward (`learner.gradients`) has the
-same form. The prefill computes that token too, though none of its keys are
-seen: the longest prefix has the length of the bucket then, and a TPU's compiler
-is 5 to 16 times faster with 8192 positions than with 8191.
+prefill needs no logits and the learner's forward pass (`learner.gradients`) has
+the same form. The prefill computes that token too, although its keys are
+masked. The longest prefix then has the length of its bucket, and the TPU
+compiler is 5 to 16 times faster with 8192 positions than with 8191.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ _NUM_BLOCKS = 128
 
 @dataclasses.dataclass(frozen=True)
 class SamplerSpec:
-  """What a compiled sampler is fixed to.
+  """Static switches of the compiled sampler.
 
   Attributes:
     group_size: candidates of a group (G).
     temperature: 0 for greedy decoding.
     stop_ids: ids that end a completion.
-    dtype: name of the type of the matrix products.
-    kv_cache_dtype: name of the type of keys and values that are kept; 'auto'
-      for `dtype`, 'int8' for `model.Quantized`.
+    dtype: name of the dtype of the matrix products.
+    kv_cache_dtype: name of the dtype of cached keys and values; 'auto' for
+      `dtype`, 'int8' for `model.Quantized`.
   """
 
   group_size: int
@@ -58,28 +59,28 @@ class SamplerSpec:
 
 @struct.dataclass
 class Slots:
-  """P groups that are decoded together, each with tokens of its own number."""
+  """P groups of different ages that are decoded together."""
 
   prefix: model.PromptCache  # One array per layer.
-  lengths: jax.Array  # [P] int32, what the longest candidate has said
-  last: jax.Array  # [P, G] int32, the token that is fed next
-  running: jax.Array  # [P, G] bool, False for who has ended and in free slots
-  budgets: jax.Array  # [P] int32, the longest completion, stop token included
-  keys: jax.Array  # [P, G] typed keys; a token's is folded from its candidate's
+  lengths: jax.Array  # [P] int32, tokens of the longest candidate
+  last: jax.Array  # [P, G] int32, the next input token
+  running: jax.Array  # [P, G] bool, False if finished and in free slots
+  budgets: jax.Array  # [P] int32, longest completion, stop token included
+  keys: jax.Array  # [P, G] typed keys; each token folds in its index
   adapter_ids: jax.Array  # [P] int32
 
 
 class Chunk(NamedTuple):
-  """What candidates said in one call; nothing counts behind a length."""
+  """The tokens of one call; positions beyond a row's length are arbitrary."""
 
   tokens: np.ndarray  # [N * R, T] int32
   logprobs: np.ndarray  # [N * R, T] float32
   lengths: np.ndarray  # [N * R] int32
-  running: np.ndarray  # [N * R] bool, who goes on
+  running: np.ndarray  # [N * R] bool, False if finished
 
   @classmethod
   def read(cls, chunk: jax.Array) -> Chunk:
-    """Waits for what `decode` returned and splits it."""
+    """Waits for the chunk of `decode` and splits it."""
     chunk = np.asarray(jax.device_get(chunk))
     tokens, logprobs = np.split(chunk[:, :-2], 2, axis=1)
     return cls(
@@ -91,10 +92,10 @@ class Chunk(NamedTuple):
 def prepare(
     params: model.Params, *, config: model.ModelConfig,
     dtype: str) -> model.Params:
-  """The parameters as decoding wants them: once for each update, not token.
+  """The parameters for decoding, prepared once per update.
 
-  Decoding reads every parameter for every token, so each device gets all that
-  it needs, in the type that it needs.
+  Decoding reads every parameter for every token, so each device holds all that
+  it needs, in the dtype of the matrix products.
   """
   params = mesh_lib.constrain_tree(
       model.cast(params, jnp.dtype(dtype)),
@@ -144,20 +145,20 @@ def fill(
   """Prefills prompts, each once for its group, into free slots.
 
   Args:
-    params: of the model, as `prepare` returns them.
-    slots: see `Slots`; donated.
-    slot_ids: [N, B] int32, the slots that the B prompts of each of the N shards
-      take; a number beyond the last slot for rows that only fill the shape.
-    prompts: [N * B, S] int32, padded at the end; without the shared prefix.
-    prompt_lengths: [N * B] int32, at least 1; of `prompts`.
-    keys: [N * B] typed keys; a candidate's is folded from it and its index.
-    budgets: [N * B] int32, tokens that a candidate may say.
-    adapter_ids: [N * B] int32, which adapter each prompt uses; with a shared
-      prefix the same for all.
-    shared_prefix: from `prefill_shared_prefix`; None for none.
-    adapters: over the model, one for each role.
-    config: the model's dimensions.
-    spec: see `SamplerSpec`.
+    params: from `prepare`.
+    slots: donated.
+    slot_ids: [N, B] int32, slots of the B prompts of each of the N shards;
+      padding rows have a number beyond the last slot.
+    prompts: [N * B, S] int32, padded at the end, without the shared prefix.
+    prompt_lengths: [N * B] int32, tokens of `prompts`; at least 1.
+    keys: [N * B] typed keys; each candidate folds in its index.
+    budgets: [N * B] int32, longest completion, stop token included.
+    adapter_ids: [N * B] int32, adapter of each prompt; all equal with a shared
+      prefix.
+    shared_prefix: from `prefill_shared_prefix`, or None.
+    adapters: an adapter per role, or None.
+    config: dimensions of the model.
+    spec: static switches.
   """
   if adapters is not None:
     ids = adapter_ids
@@ -178,11 +179,11 @@ def fill(
     return mesh_lib.scatter_per_shard(x, slot_ids, y)
 
   shape = len(prompts), spec.group_size
-  rooms = slots.prefix.keys, slots.prefix.values
-  new = model.cast_like(model.RowCache(*rooms), prefix)
+  old = slots.prefix.keys, slots.prefix.values
+  new = model.cast_like(model.RowCache(*old), prefix)
   return _constrain(slots.replace(
       prefix=model.PromptCache(
-          *jax.tree.map(put, rooms, (new.keys, new.values)),
+          *jax.tree.map(put, old, (new.keys, new.values)),
           put(slots.prefix.lengths, prefix.lengths)),
       lengths=put(slots.lengths, jnp.zeros_like(prompt_lengths)),
       last=put(slots.last, jnp.broadcast_to(last, shape)),
@@ -199,16 +200,16 @@ def prefill_shared_prefix(
     params: model.Params, tokens: jax.Array, lengths: jax.Array,
     adapter_ids: jax.Array, *, adapters: model.Adapters | None,
     config: model.ModelConfig, spec: SamplerSpec) -> model.PromptCache:
-  """Keys and values of a prefix that prompts share, on each of N shards.
+  """Keys and values of a shared prefix, once for each of the N shards.
 
   Args:
-    params: of the model, as `prepare` returns them.
-    tokens: [N, C] int32, the same for each shard, padded at the end.
+    params: from `prepare`.
+    tokens: [N, C] int32, equal for all shards, padded at the end.
     lengths: [N] int32.
     adapter_ids: [N] int32.
-    adapters: over the model, one for each role.
-    config: the model's dimensions.
-    spec: see `SamplerSpec`.
+    adapters: an adapter per role, or None.
+    config: dimensions of the model.
+    spec: static switches.
   """
   if adapters is not None:
     params = model.with_adapters(params, adapters, adapter_ids)
@@ -219,7 +220,7 @@ def prefill_shared_prefix(
 def _join(
     shared_prefix: model.PromptCache, suffix: model.PromptCache,
     length: int) -> model.PromptCache:
-  """P suffixes behind N shared prefixes, as prompts of `length` positions."""
+  """Appends P suffixes to N shared prefixes, padded to `length` positions."""
   start = shared_prefix.lengths[0]
   num_suffixes = len(suffix.lengths) // len(shared_prefix.lengths)
 
@@ -246,30 +247,29 @@ def decode(
     candidate_of_row: jax.Array | None, *, adapters: model.Adapters | None,
     config: model.ModelConfig, spec: SamplerSpec,
     num_tokens: int) -> tuple[Slots, model.RowCache, jax.Array]:
-  """Samples up to `num_tokens` for every candidate that runs.
+  """Samples up to `num_tokens` tokens for every unfinished candidate.
 
-  The rows of a shard end when none of them runs, whatever other shards do.
+  A shard on a single device stops as soon as its candidates have finished.
 
   Args:
-    params: of the model, as `prepare` returns them; perhaps with its layers
-      out of their stacks, as `unstack` returns them.
-    slots: see `Slots`; donated.
+    params: from `prepare`, or from `unstack` after it.
+    slots: donated.
     past: earlier tokens of N * R rows, with capacity for `num_tokens` more;
       donated.
-    candidate_of_row: [N, R] int32, for each row of a shard the number of its
-      candidate in the flat [P / N * G]. Every unfinished candidate has a row; a
-      free row has the number of any finished one. None where the rows are all
-      candidates in their order.
-    adapters: over the model, one for each role; needs the rows of all
-      candidates.
-    config: the model's dimensions.
-    spec: see `SamplerSpec`.
-    num_tokens: the longest chunk (T).
+    candidate_of_row: [N, R] int32, index of each row's candidate among the
+      P / N * G candidates of its shard. Every unfinished candidate has a row; a
+      free row names any finished one. None if the rows are all candidates in
+      order.
+    adapters: an adapter per role, or None; needs a row for every candidate.
+    config: dimensions of the model.
+    spec: static switches.
+    num_tokens: longest chunk (T).
 
   Returns:
-    slots, past: after the chunk.
-    chunk: [N * R, 2 T + 2] int32, see `Chunk.read`: one array, so that one
-      transfer brings all of it.
+    slots: updated.
+    past: updated.
+    chunk: [N * R, 2 T + 2] int32, see `Chunk.read`. One array needs only one
+      transfer.
   """
   def decode_shard(whole, split):
     params, adapters = whole
@@ -280,19 +280,19 @@ def decode(
     ages, budgets = map(rows.take_groups, (slots.lengths, slots.budgets))
     if adapters is not None:
       params = model.with_adapters(params, adapters, slots.adapter_ids)
-    if isinstance(params['layers'], tuple):  # Adapters too, once for the loop.
+    if isinstance(params['layers'], tuple):  # Unstacks the adapters, too.
       params = model.unstack(params, config)
     fold = jax.vmap(jax.random.fold_in)
-    # Who has ended sees nothing, so that a kernel reads nothing for it.
+    # Finished groups have no prefix, so a kernel reads nothing for them.
     prefix = slots.prefix.replace(
         lengths=jnp.any(slots.running, axis=1) * slots.prefix.lengths)
 
     def keep_going(state):
       any_running = jnp.any(state['running'])
       if mesh_lib.current_size() > 1:
-        # The devices of a shard talk to each other for each token. Whether
-        # those of one shard may while another's have stopped is not known of
-        # every kind of device, so all go on together.
+        # The devices of a shard communicate for each token. Not every kind of
+        # device may allow this after another shard has stopped, so all shards
+        # continue together.
         any_running = mesh_lib.any_shard(any_running)
       return (state['index'] < num_tokens) & any_running
 
@@ -357,12 +357,12 @@ def decode(
 
 @jax.jit
 def move_slots(slots: Slots, order: jax.Array) -> Slots:
-  """Other slots with the same groups.
+  """Reorders slots, or changes their number.
 
   Args:
-    slots: see `Slots`.
-    order: [N, B] int32, for each shard the slots of that shard that
-      stay; a number beyond the last for a free slot.
+    slots: current slots.
+    order: [N, B] int32, old slot of each new slot within its shard; a number
+      beyond the last one for a free slot.
   """
   num_slots = slots.running.shape[0] // len(order)
   moved = jax.tree.map(lambda x: mesh_lib.gather_per_shard(x, order), slots)
@@ -373,31 +373,32 @@ def move_slots(slots: Slots, order: jax.Array) -> Slots:
 @functools.partial(jax.jit, static_argnames='capacity')
 def move_rows(
     past: model.RowCache, order: jax.Array, *, capacity: int) -> model.RowCache:
-  """Other rows with the same past.
+  """Reorders rows, or changes their number and capacity.
 
   Args:
-    past: as of `decode`.
-    order: [N, B] int32, for each shard the rows of that shard that
-      stay; any for a free row.
-    capacity: positions of the past, from now on.
+    past: as in `decode`.
+    order: [N, B] int32, old row of each new row within its shard; arbitrary for
+      a free row.
+    capacity: new number of positions per row.
   """
   def moved(axis, x):
-    have = x.shape[axis]
-    x = jax.lax.slice_in_dim(x, 0, min(capacity, have), axis=axis)
+    size = x.shape[axis]
+    x = jax.lax.slice_in_dim(x, 0, min(capacity, size), axis=axis)
     pad = [(0, 0)] * x.ndim
-    pad[axis] = 0, max(capacity - have, 0)
+    pad[axis] = 0, max(capacity - size, 0)
     return jnp.pad(mesh_lib.gather_per_shard(x, order), pad)
 
   return _constrain(model.along_positions(moved, past))
 
 
 def axes_of(x: jax.Array) -> tuple:
-  """The axes of the mesh that an array of slots, or of rows, is split over."""
+  """The mesh axes that shard an array of slots or rows."""
   return (mesh_lib.ROWS, 'tensor') if x.ndim > 2 else (mesh_lib.ROWS,)
 
 
 def _constrain(tree):
   return jax.tree.map(lambda x: mesh_lib.constrain(x, *axes_of(x)), tree)
+
 
 def sample_tokens(
     logits: jax.Array, keys: jax.Array,
@@ -459,7 +460,7 @@ def group_keys(seed: jax.Array, ids: jax.Array) -> jax.Array:
   """Counter-based keys [P], folded from `seed` and the columns of `ids`.
 
   Args:
-    seed: a typed key.
+    seed: typed key.
     ids: [P, N] uint32, for example step, task, turn, role and branch.
   """
   def fold_all(row):
