@@ -6,7 +6,7 @@
 prints one line per check, in the order in which a run would fail: devices,
 mesh, sandbox, disk, tasks, model and tokenizer, one decode and one gradient.
 The gradient has the largest shapes of the run, so it also shows that they fit.
-Nothing stays on the disk, and the updated weights are dropped.
+Nothing is left on the disk.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from atgrpo_jax.learner import update as update_lib
 from atgrpo_jax.rollout import runner as runner_lib
 
 _GIB = 2**30
-_NUM_TOKENS = 8  # Of the decoded completion.
+_NUM_TOKENS = 8  # Decoded tokens.
 
 
 def examine(

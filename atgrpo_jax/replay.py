@@ -3,11 +3,11 @@
   python -m atgrpo_jax.main --mode replay --workdir W --step 20 --task T
   python -m atgrpo_jax.main --mode replay --workdir W --step after
 
-The policies are those of the newest checkpoint that is not beyond the step;
-from there the steps between are made again. What is sampled is a function of
-the seed, the step, the task, the turn, the role and the candidate, so on equal
-devices a replay equals the record. Changed values of the config (see
-`_MAY_DIFFER`) play the same tasks with the same policies in another way.
+A replay restores the newest checkpoint before the step and repeats the steps
+since then. Every sampled token is a function of the seed, step, task, turn,
+role and candidate, so on equal devices a replay equals the record. With changed
+config values (see `_MAY_DIFFER`) the same policies play the same tasks under
+other settings.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ from atgrpo_jax.rollout import tree as tree_lib
 from environments import datasets
 from environments import env_api
 
-# Values of the config, or sections, that a replay may have otherwise.
+# Keys and sections of the config that a replay may change.
 _MAY_DIFFER = (
     'seed', 'rollout', 'advantage', 'environment.max_turns',
     'environment.reward', 'environment.options', 'evaluation.temperature')
-# What an evaluation reads of these, and what a training step does not.
-_OF_EVALUATIONS = (
+# Keys that an evaluation reads, and keys that only an evaluation reads.
+_EVALUATION_KEYS = (
     'seed', 'rollout.alpha', 'rollout.max_new_tokens', 'rollout.keep_truncated',
     'environment', 'evaluation.temperature')
-_OF_EVALUATIONS_ALONE = ('evaluation',)
-# What changes nothing that is sampled, on equal devices.
-_OF_THE_MACHINE = (
+_EVALUATION_ONLY_KEYS = ('evaluation',)
+# Keys that do not affect the samples on equal devices.
+_MACHINE_KEYS = (
     'mesh', 'sandbox', 'environment.num_workers', 'environment.program_slots')
 
-# A task alone is computed in smaller products than among others, whose rounding
-# moves a log-probability by less than this.
+# A single task is computed in smaller matrix products, which round differently.
+# Log-probabilities then differ by less than this.
 _ROUNDING = 1e-4
-_BEFORE, _SHOWN = 20, 80  # Characters of a text that differs.
-# What is compared before what follows from it.
+_NUM_BEFORE, _NUM_SHOWN = 20, 80  # Characters of a text that differs.
+# Causes are compared before their effects.
 _FIRST = ('state', 'messages', 'prompt_ids', 'ids', 'text')
 _LAST = ('joint_action', 'chosen')
 
@@ -61,46 +61,46 @@ _LAST = ('joint_action', 'chosen')
 def recorded_config(
     config: ml_collections.ConfigDict,
     recorded: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
-  """The config of a run, on the machine of a replay.
+  """The config of a run with the machine settings of its replay.
 
   Args:
-    config: of the replay.
-    recorded: of the run.
+    config: config of the replay.
+    recorded: config of the run.
 
   Raises:
-    UserError: they differ in what a replay cannot have otherwise.
+    UserError: they differ in a key that a replay cannot change.
   """
   changed = workdir_lib.changed_keys(recorded.to_dict(), config.to_dict())
   for name, (then, now) in changed.items():
-    if not workdir_lib.is_key_of(name, _OF_THE_MACHINE) and (
+    if not workdir_lib.is_key_of(name, _MACHINE_KEYS) and (
         not workdir_lib.is_key_of(name, _MAY_DIFFER)
         or name == 'rollout.num_tasks'):
       raise errors.UserError(
-          f'--config.{name}={now!r}, but the run had {then!r}, and a '
-          'replay has its tasks and policies; what may be another is '
+          f'--config.{name}={now!r}: the run had {then!r}, and a replay has '
+          'the tasks and policies of the run; it can change '
           f'{", ".join(_MAY_DIFFER)}.')
   merged = recorded.copy_and_resolve_references()
   merged.update_from_flattened_dict({
       name: value
       for name, value in workdir_lib.flatten(config.to_dict()).items()
-      if workdir_lib.is_key_of(name, _OF_THE_MACHINE)})
+      if workdir_lib.is_key_of(name, _MACHINE_KEYS)})
   return merged
 
 
 def replay(
     run: config_lib.Experiment, changed: config_lib.Experiment,
     workdir: pathlib.Path, *, step: str, task_id: str | None = None) -> bool:
-  """Plays it, prints how it compares, and writes it into `replays/`.
+  """Plays a step again, prints a comparison, and writes it to `replays/`.
 
   Args:
-    run: of `recorded_config`.
-    changed: of the config of the replay.
-    workdir: of the run; a trainer may be in it.
+    run: made from `recorded_config`.
+    changed: made from the config of the replay.
+    workdir: the workdir of the run; a trainer may be using it.
     step: a training step, from 0, or the name of an evaluation.
     task_id: the only task to play; None for all.
 
   Returns:
-    False if it differs from the record although nothing was changed.
+    False if the replay differs although nothing was changed.
   """
   is_training = step.isdecimal()
   changes = _changes(run.config, changed.config, is_training)
@@ -108,9 +108,8 @@ def replay(
           else evaluate.transcripts_path(workdir, step))
   if not path.exists():
     raise errors.UserError(
-        f'--step={step}: there is no {path}; give one of '
-        f'{", ".join(_recorded_steps(workdir)) or "none: nothing is recorded"}.'
-        )
+        f'--step={step}: {path} does not exist; expected one of '
+        f'{_recorded_steps(workdir)}.')
   recorded = list(tree_lib.read(path))
   if task_id is not None:
     known = [tree.task_id for tree in recorded]
@@ -119,8 +118,8 @@ def replay(
       raise errors.UserError(
           f'--task={task_id} is not in {path}, which has {len(known)} tasks, '
           f'such as {", ".join(known[:10])}.')
-  play_again = _training_step if is_training else _evaluation
-  trees = play_again(
+  play = _play_training_step if is_training else _play_evaluation
+  trees = play(
       run, changed, workdir, step, [tree.task_id for tree in recorded])
   new = workdir / 'replays' / path.name
   tree_lib.write(
@@ -129,8 +128,8 @@ def replay(
 
   for change in changes:
     print(f'changed: {change}')
-  for name, found in (('recorded', recorded), ('replayed', replayed)):
-    print(f'{name}  {_summary(found)}')
+  for name, compared in (('recorded', recorded), ('replayed', replayed)):
+    print(f'{name}  {_summary(compared)}')
   is_equal = _compare(
       recorded, replayed, is_alone=task_id is not None,
       is_changed=bool(changes))
@@ -152,7 +151,7 @@ def _recorded_steps(workdir: pathlib.Path) -> list[str]:
 def _changes(
     then: ml_collections.ConfigDict, now: ml_collections.ConfigDict,
     is_training: bool) -> list[str]:
-  """The values that the replay changes; UserError if one has no effect."""
+  """Describes each changed key; UserError if one has no effect."""
   changed = {
       name: values
       for name, values in workdir_lib.changed_keys(
@@ -160,11 +159,11 @@ def _changes(
       if workdir_lib.is_key_of(name, _MAY_DIFFER)}
   for name, (_, value) in changed.items():
     is_unused = (
-        workdir_lib.is_key_of(name, _OF_EVALUATIONS_ALONE) if is_training
-        else not workdir_lib.is_key_of(name, _OF_EVALUATIONS))
+        workdir_lib.is_key_of(name, _EVALUATION_ONLY_KEYS) if is_training
+        else not workdir_lib.is_key_of(name, _EVALUATION_KEYS))
     if is_unused:
       raise errors.UserError(
-          f'--config.{name}={value!r} changes nothing in '
+          f'--config.{name}={value!r} has no effect on '
           + ('a training step' if is_training else 'an evaluation')
           + '; leave it out.')
   return [
@@ -172,7 +171,7 @@ def _changes(
       for name, (before, after) in changed.items()]
 
 
-def _training_step(
+def _play_training_step(
     run: config_lib.Experiment, changed: config_lib.Experiment,
     workdir: pathlib.Path, step: str,
     task_ids: Sequence[str]) -> list[tree_lib.Tree]:
@@ -190,7 +189,7 @@ def _training_step(
       drawn, changed.rollout, changed.advantage, run.bound_critics(params))
 
 
-def _evaluation(
+def _play_evaluation(
     run: config_lib.Experiment, changed: config_lib.Experiment,
     workdir: pathlib.Path, name: str,
     task_ids: Sequence[str]) -> list[tree_lib.Tree]:
@@ -199,9 +198,9 @@ def _evaluation(
   tasks = run.tasks(result['split'])
   if datasets.split_hash(tasks) != result['split_hash']:
     raise errors.UserError(
-        f'evals/{name}.json is of the split {result["split"]!r} with the hash '
-        f'{result["split_hash"]}, which is now {datasets.split_hash(tasks)}; '
-        'prepare the data set as it was.')
+        f'The split {result["split"]!r} has the hash '
+        f'{datasets.split_hash(tasks)}, but evals/{name}.json was made with '
+        f'{result["split_hash"]}; restore that version of the data set.')
   temperature = changed.config.evaluation.temperature
   if temperature == run.config.evaluation.temperature:
     temperature = result['sampling']['temperature']
@@ -227,8 +226,8 @@ def _states(
   states = (run.restore(checkpoints, workdir, step=saved)[0] if saved
             else run.initial_states())
   checkpoints.close()
-  print(f'from the checkpoint of step {saved}' if saved else 'from the start',
-        f'to step {step}')
+  start = f'the checkpoint of step {saved}' if saved else 'the start'
+  print(f'from {start} to step {step}')
   references = train_lib.load_references(run)
   clock = metrics_lib.StepClock()
   for made in range(saved, step):
@@ -237,16 +236,16 @@ def _states(
         clock=clock)
     train_lib.update(
         run, states, trees, step=made, references=references, clock=clock)
-    print(f'made step {made} again')
+    print(f'repeated step {made}')
   return states
 
 
 def _runner(
     run: config_lib.Experiment, changed: config_lib.Experiment,
-    params: config_lib.Params, **how: Any) -> runner_lib.EpisodeRunner:
+    params: config_lib.Params, **kwargs: Any) -> runner_lib.EpisodeRunner:
   """Plays the changed environment with the policies of the run."""
   return dataclasses.replace(
-      run.runner(params, **how), environment=changed.environment,
+      run.runner(params, **kwargs), environment=changed.environment,
       seed=changed.config.seed, alpha=changed.rollout.alpha,
       max_new_tokens=changed.config.rollout.max_new_tokens,
       keep_truncated=changed.config.rollout.keep_truncated)
@@ -260,8 +259,8 @@ def _find(
   missing = [task_id for task_id in task_ids if task_id not in by_id]
   if missing:
     raise errors.UserError(
-        f'The data set has no task {missing[0]!r} where {workdir} has one; '
-        'prepare it as it was.')
+        f'The data set lacks the task {missing[0]!r} of {workdir}; restore the '
+        'version of the data set that the run used.')
   return [by_id[task_id] for task_id in task_ids]
 
 
@@ -280,9 +279,9 @@ def _summary(trees: Sequence[tree_lib.Tree]) -> str:
 def _compare(
     recorded: Sequence[tree_lib.Tree], replayed: Sequence[tree_lib.Tree], *,
     is_alone: bool, is_changed: bool) -> bool:
-  """Prints where the trees differ first; whether they are equal.
+  """Prints the first difference; returns True if the trees are equal.
 
-  Of a task alone, log-probabilities may differ by `_ROUNDING`.
+  The log-probabilities of a single task may differ by `_ROUNDING`.
   """
   num_equal, first, distance = 0, '', 0.0
   for then, now in zip(recorded, replayed):
@@ -295,7 +294,7 @@ def _compare(
           and abs(x - y) <= _ROUNDING):
         distance = max(distance, abs(x - y))
       else:
-        difference = difference or _sentence(then, where, x, y)
+        difference = difference or _describe(then, where, x, y)
     num_equal += difference is None
     first = first or difference
   num_different = len(recorded) - num_equal
@@ -303,8 +302,8 @@ def _compare(
     devices = jax.devices()
     print(f'{num_different} of {len(recorded)} trees differ. First: {first}')
     if not is_changed:
-      print(f'Rounding depends on the devices, which are {len(devices)} of '
-            f'kind {devices[0].device_kind!r} now.')
+      print('Rounding depends on the devices. This machine has '
+            f'{len(devices)} x {devices[0].device_kind!r}.')
   elif distance:
     print('equal to the record; log-probabilities differ by at most '
           f'{distance:.0e}')
@@ -324,7 +323,7 @@ def _renumber_baselines(tree: tree_lib.Tree) -> tree_lib.Tree:
 def _differences(
     then: Any, now: Any, where: tuple[str | int, ...],
 ) -> Iterator[tuple[tuple[str | int, ...], Any, Any]]:
-  """(where, recorded, replayed) of all leaves that differ; causes first."""
+  """Yields (path, recorded, replayed) of leaves that differ, causes first."""
   if isinstance(then, dict) and isinstance(now, dict):
     names = dict.fromkeys([*then, *now])
     for name in sorted(names, key=lambda name: (
@@ -339,17 +338,17 @@ def _differences(
     yield where, then, now
 
 
-def _from(text: str, start: int) -> str:
-  """What stands there, with some characters before it."""
-  begin = max(0, start - _BEFORE)
-  end = begin + _SHOWN
+def _excerpt(text: str, start: int) -> str:
+  """The text around `start`, with an ellipsis where it is cut."""
+  begin = max(0, start - _NUM_BEFORE)
+  end = begin + _NUM_SHOWN
   return '…' * (begin > 0) + text[begin:end] + '…' * (len(text) > end)
 
 
-def _sentence(
+def _describe(
     tree: tree_lib.Tree, where: tuple[str | int, ...], then: Any,
     now: Any) -> str:
-  """Where in a tree something differs, and in what."""
+  """Describes a difference and its location in a tree."""
   words, rest = [f'task {tree.task_id}'], list(where)
   if rest[:1] == ['nodes'] and len(rest) > 2:
     node, rest = tree.nodes[rest[1]], rest[2:]
@@ -364,5 +363,5 @@ def _sentence(
   words.append(' '.join(map(str, rest)))
   if isinstance(then, str) and isinstance(now, str):
     start = len(os.path.commonprefix([then, now]))
-    then, now = _from(then, start), _from(now, start)
+    then, now = _excerpt(then, start), _excerpt(now, start)
   return f'{", ".join(words)}: recorded {then!r}, replayed {now!r}'

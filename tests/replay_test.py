@@ -93,7 +93,7 @@ def test_a_replay_equals_its_record(finished, capsys):
     assert _replay(finished, step)
     out = capsys.readouterr().out
     assert start in out
-    assert ('made step 2 again' in out) == (step == '3')
+    assert ('repeated step 2' in out) == (step == '3')
     assert 'equal to the record: ' in out
     assert 'tasks' not in out and 'differ' not in out
   recorded = tree_lib.groups_path(finished, 3)
@@ -133,9 +133,9 @@ def test_what_is_changed_is_played_beside_it(at_grpo, name, value, capsys):
 @pytest.mark.parametrize('step, name, value, what', [
     ('2', 'evaluation.temperature', 0.3, 'a training step'),
     ('after', 'rollout.selection', 'uniform', 'an evaluation')])
-def test_what_would_change_nothing_is_refused(at_grpo, step, name, value, what):
+def test_a_change_without_effect_is_an_error(at_grpo, step, name, value, what):
   with pytest.raises(errors.UserError, match=(
-      f'--config.{name}={value!r} changes nothing in {what}; leave it out')):
+      f'--config.{name}={value!r} has no effect on {what}; leave it out')):
     _replay(at_grpo, step, **{name: value})
 
 
@@ -181,8 +181,8 @@ def test_another_weight_is_seen(echo_folder, at_grpo, tmp_path, capsys):
 
 
 @pytest.mark.parametrize('step, task_id, changes, words', [
-    ('9', None, {}, ['--step=9', 'give one of 0, 1, 2, 3, after, before']),
-    ('exam', None, {}, ['--step=exam', 'give one of 0, 1, 2, 3']),
+    ('9', None, {}, ['--step=9', "'2', '3', 'after', 'before'"]),
+    ('exam', None, {}, ['--step=exam', "'2', '3', 'after', 'before'"]),
     ('2', 'nobody', {},
      ['--task=nobody', 'which has 16 tasks, such as echo/train/']),
     ('2', None, {'optimizer.learning_rate': 0.5},
@@ -228,6 +228,6 @@ def test_a_workdir_is_enough(at_grpo, monkeypatch):
     (('x' * 100 + 'a', 'x' * 100 + 'b'),
      (f"'…{'x' * 20}a'", f"'…{'x' * 20}b'")),
     (('a' * 100, 'b' * 80), (f"'{'a' * 80}…'", f"'{'b' * 80}'"))])
-def test_of_long_texts_is_shown_where_they_part(texts, shown):
-  assert replay._sentence(tree_lib.Tree('t', ()), ('text',), *texts) == (
+def test_long_texts_are_cut_around_the_difference(texts, shown):
+  assert replay._describe(tree_lib.Tree('t', ()), ('text',), *texts) == (
       'task t, text: recorded {}, replayed {}'.format(*shown))

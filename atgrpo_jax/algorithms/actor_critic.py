@@ -1,6 +1,6 @@
 """Actor-critic on the trees of MAGRPO: IAC and MAAC (arXiv 2601.21972).
 
-Groups, batches and policy loss are those of `magrpo`. Independent critics
+Groups, batches and policy loss are the same as in `magrpo`. Independent critics
 (IAC), one per policy, see the prompt of the acting role. A central critic
 (MAAC) sees the prompts of all acting roles and of the roles that have acted in
 this turn, each after its marker '[Agent k]'. Critics are used only in training.

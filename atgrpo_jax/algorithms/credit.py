@@ -44,9 +44,9 @@ def check(
   for phase in environment.phases:
     if len(phase) != 1:
       raise errors.UserError(
-          f'The roles {phase} act at once, but rollout.mode={rollout.mode!r} '
-          'compares the candidates of one role at a time. Give each role its '
-          "own phase, or use mode='joint'.")
+          f'The roles {phase} act together, but rollout.mode={rollout.mode!r} '
+          'compares the candidates of one role at a time. Give each role a '
+          "separate phase, or use mode='joint'.")
 
 
 def collect(

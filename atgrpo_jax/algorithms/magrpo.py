@@ -1,9 +1,9 @@
-"""MAGRPO: joint actions of agents that act at once, with a joint reward.
+"""MAGRPO: joint actions of agents that act simultaneously, with one reward.
 
 Multi-agent GRPO on a Dec-POMDP (arXiv 2508.04652). In every turn each agent
-samples G candidates from its own history. Candidates of all agents form joint
-actions, each with one team reward and its own branch. The return of a joint
-action is its reward plus the discounted mean return of the joint actions that
+samples G candidates from its history. Candidates of all agents form joint
+actions, each with one team reward and one branch. The return of a joint action
+is its reward plus the discounted mean return of the joint actions that
 follow. All agents compare the returns of one state.
 
 Deviations from the paper:
@@ -51,8 +51,9 @@ def _expand(
   """Plays everything that follows a state.
 
   Returns:
-    nodes: of the subtree, parents first.
-    team_returns: [J] float64 without `alpha`, of the joint actions of its root.
+    nodes: the nodes of the subtree, parents first.
+    team_returns: [J] float64, returns of the root's joint actions without
+      `alpha`.
   """
   position, *later = positions
   node = yield from runner.expand(

@@ -19,7 +19,7 @@ from atgrpo_jax.rl import advantages
 
 # Mode -> return types of a candidate.
 RETURN_TYPES = {
-    # A candidate that is not selected has no continuation of its own.
+    # Candidates that are not selected have no continuation.
     'tree': ('immediate', 'monte_carlo'),
     'parallel': ('immediate', 'return_to_go', 'episode_return'),
     'joint': ('immediate', 'return_to_go', 'bootstrapped'),
@@ -64,26 +64,25 @@ class RolloutSpec:
       probability selection_epsilon, otherwise 'greedy'. For parallel episodes:
       'all'. For joint actions: 'all' (the paper), 'team_greedy', 'uniform' or
       'first'.
-    selection_temperature: of 'softmax'.
-    selection_epsilon: of 'epsilon_greedy'.
+    selection_temperature: temperature of 'softmax'.
+    selection_epsilon: probability of a uniform choice in 'epsilon_greedy'.
     return_type: 'immediate' is the reward (AT-GRPO). 'monte_carlo' (tree) adds
       alpha * the mean team return of `num_continuations` episodes sampled from
       the candidate's state. 'return_to_go' (parallel, joint) adds the later
       team rewards. 'episode_return' (parallel) is one return for all actions of
-      a role in an episode (plain GRPO, with
-      advantage.group_key=('env',)).
-      'bootstrapped' (joint) adds what a critic predicts, see `CriticSpec`.
-    num_continuations: of each candidate, for 'monte_carlo'.
-    alpha: weight of the team reward; local terms have their own weights.
-    discount: of each later step, for 'return_to_go', 'bootstrapped' and
+      a role in an episode (plain GRPO, with advantage.group_key=('env',)).
+      'bootstrapped' (joint) adds the prediction of a critic, see `CriticSpec`.
+    num_continuations: sampled episodes per candidate, for 'monte_carlo'.
+    alpha: weight of the team reward; each local term has a separate weight.
+    discount: factor per later step, for 'return_to_go', 'bootstrapped' and
       'monte_carlo'.
-    joint_actions: of a phase with several roles. 'aligned': candidates of equal
-      index; 'cross': all combinations.
+    joint_actions: combinations of the candidates of several roles. 'aligned':
+      candidates of equal index; 'cross': all combinations.
     cross_credit: the return of a candidate is the 'mean' or the 'sum' over its
       joint actions.
-    max_joint_actions: of one task; larger rollouts are refused.
-    stop_above: a state whose joint actions have a mean alpha * team reward
-      above this is not continued; None for never.
+    max_joint_actions: limit per task; larger rollouts raise an error.
+    stop_above: a state is not continued if the mean alpha * team reward of its
+      joint actions exceeds this; None continues every state.
   """
 
   mode: str
@@ -154,10 +153,10 @@ class RolloutSpec:
     """Index of the candidate, or joint action, whose state continues.
 
     Args:
-      returns: [J] float, of the acting agent or the team; a non-finite one is
-        never selected.
-      team_returns: [J] float, the team part alone.
-      rng: for the rules that draw.
+      returns: [J] float, returns of the acting agent or the team; non-finite
+        ones are never selected.
+      team_returns: [J] float, the team part of `returns`.
+      rng: for random rules.
     """
     known = np.flatnonzero(np.isfinite(returns))
     if self.selection == 'first':
@@ -178,7 +177,7 @@ class RolloutSpec:
 
   def num_joint_actions(
       self, phases: Sequence[Sequence[str]], turns: int) -> int:
-    """The largest number that a task may have in mode 'joint'."""
+    """The maximum number of joint actions of a task in mode 'joint'."""
     total, num_states = 0, 1
     for _ in range(turns):
       for roles in phases:
@@ -247,10 +246,11 @@ class CriticSpec:
   Attributes:
     kind: 'none'; 'independent' (IAC), a critic per policy that sees the prompt
       of the acting role; 'central' (MAAC), one critic that sees the prompts of
-      the acting roles and of those that have acted in this turn.
+      all roles that act or have acted in this turn.
     form: 'v' values a prompt; 'q' values a prompt with its candidate, or with
       the candidates of all acting roles for a central critic.
-    learning_rate: the other optimizer settings are those of the policy.
+    learning_rate: the critic shares all other optimizer settings with the
+      policy.
     gae_lambda: see `rl.td`.
     prompt_buckets: padded input lengths, ascending; () for buckets.prompt.
   """
@@ -278,8 +278,9 @@ class CriticSpec:
     batching.check_sizes('critic.prompt_buckets', self.prompt_buckets)
     if self.form == 'q' and self.gae_lambda:
       raise errors.UserError(
-          f"critic.gae_lambda={self.gae_lambda} with critic.form='q', whose "
-          "target bootstraps after one step; leave 0.0, or use form='v'.")
+          f"critic.gae_lambda={self.gae_lambda} has no effect with "
+          "critic.form='q', which bootstraps after one step; leave 0.0, or use "
+          "form='v'.")
 
 
 def check_critic(

@@ -86,7 +86,7 @@ def policy_calls(
 
 
 def _sampler_calls(config, policy, params, adapters):
-  """The programs of an engine whose slots are full."""
+  """The programs of a full engine."""
   mesh, num_shards = policy.mesh, mesh_lib.num_data_shards(policy.mesh)
   group_size, length = config.rollout.group_size, config.buckets.prompt[-1]
   *fewer, num_slots = buckets_of(config, policy).groups

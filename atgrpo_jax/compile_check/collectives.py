@@ -58,7 +58,7 @@ def find(text: str, while_length: int) -> list[Collective]:
 
   Args:
     text: the HLO of the program for one device.
-    while_length: trip count of loops whose length the compiler does not know.
+    while_length: trip count of loops of unknown length.
   """
   computations, entry, lines = {}, None, None
   for line in text.splitlines():
@@ -84,7 +84,7 @@ def _walk(computations, name, loops, while_length) -> Iterator[Collective]:
 
 
 def _trip_count(computations, line):
-  """As the compiler states it, or the constant of the loop's condition."""
+  """The compiler's trip count, or the constant in the loop's condition."""
   if known := re.search(r'"known_trip_count":\{"n":"(\d+)"\}', line):
     return int(known[1])
   condition = re.search(r'condition=%([\w.\-]+)', line)[1]
@@ -95,7 +95,7 @@ def _trip_count(computations, line):
 
 
 def _parse_instruction(line, loops):
-  """The collective of a line; of an asynchronous one, only its start counts."""
+  """Yields the collective of a line; skips the end of an asynchronous one."""
   found = re.search(rf'= (.*?)\s({"|".join(_KINDS)})(-start)?\(', line)
   num_devices = _num_devices(line) if found else 1
   if num_devices == 1:

@@ -2,8 +2,8 @@
 
 The programs of each policy and critic are lowered from the shapes of their
 largest arguments and compiled ahead of time. Memory is XLA's account of a
-compiled program plus what the run keeps on the devices meanwhile. Engines for
-other prompt lengths, or for groups of one, are not added to the largest one.
+compiled program plus the arrays that the run keeps on the devices. Only the
+largest engine is counted, not those for other prompt lengths or groups of one.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Pool:
 
 
 class Run(NamedTuple):
-  """A config with its mesh, and what it describes."""
+  """A config with its mesh, policies and critics."""
 
   config: ml_collections.ConfigDict
   policy_map: policies_lib.PolicyMap
@@ -129,9 +129,9 @@ class Run(NamedTuple):
 def build(
     config: ml_collections.ConfigDict, devices: Sequence[jax.Device],
     chip: fit.Chip | None) -> Run:
-  """Builds a run whose models have the dimensions that the config gives.
+  """Builds a run with the model dimensions of the config; reads no files.
 
-  No file is read. `chip` is None for CPUs, as in `config_lib.choose_mesh`.
+  `chip` is None for CPUs, as in `config_lib.choose_mesh`.
 
   Raises:
     fit.DoesNotFit: `fit.choose` finds no mesh.

@@ -47,8 +47,8 @@ def resolve_folder(name: str) -> pathlib.Path:
   except (OSError, huggingface_hub.errors.HFValidationError) as error:
     reason = ' '.join(str(error).split()).rstrip('.')
     raise errors.UserError(
-        f'{name!r} is not a folder and cannot be downloaded; {expected}; the '
-        f'hub needs a network or a filled cache ({reason}).') from error
+        f'{name!r} is not a folder and cannot be downloaded ({reason}); '
+        f'{expected}, and a network or a filled cache.') from error
 
 
 def _from_bucket(name: str) -> pathlib.Path:

@@ -104,10 +104,10 @@ def save(
   Args:
     folder: created if needed.
     weights: leaves [A, L, in, R] and [A, L, R, out].
-    index: of the adapter, below A.
+    index: index of the adapter on the axis A.
     alpha: scale of the adapter times R.
     base_folder: folder or hub name of the base model, stored for PEFT.
-    dtype: of the stored tensors.
+    dtype: dtype of the stored tensors.
   """
   processes = safetensors_lib.holders(weights)
   if jax.process_index() not in processes:
@@ -147,7 +147,7 @@ def merge(
   Args:
     params: base model; leaves without an adapter are shared with the result.
     weights: leaves [A, L, in, R] and [A, L, R, out].
-    index: of the adapter, below A.
+    index: index of the adapter on the axis A.
     alpha: scale of the adapter times R.
   """
   layers = jax.tree.map(lambda x: x, params['layers'])

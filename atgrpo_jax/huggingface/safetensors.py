@@ -3,7 +3,7 @@
 `families` maps tensors to parameters. Both directions demand a bijection: a
 missing, surplus or mis-shaped tensor raises an error that lists the names.
 
-Files are mapped into memory, and a process reads only the shards of its own
+Files are mapped into memory, and a process reads only the shards of its
 devices, one parameter at a time. Export fetches one tensor at a time and holds
 one file of at most `_MAX_FILE_BYTES`. All processes call both functions.
 `safetensors.safe_open(...).get_slice` is not used because it reads the whole
@@ -46,8 +46,8 @@ class StoredTensor:
   """Location of a tensor on disk."""
 
   path: pathlib.Path
-  offset: int  # Of its first byte in the file.
-  type: str  # As safetensors calls it.
+  offset: int  # Of the first byte in the file.
+  type: str  # Name in safetensors, e.g. BF16.
   shape: tuple[int, ...]
 
   def map(self) -> np.ndarray:
@@ -64,7 +64,7 @@ def load_params(
   Args:
     folder: a Hugging Face model folder.
     config: the content of its `config.json`.
-    dtype: of the parameters.
+    dtype: dtype of the parameters.
     shardings: a tree like the parameters, of `jax.sharding.Sharding`s; None
       for the default device.
 
@@ -151,7 +151,7 @@ def refuse_nonfinite(folder: pathlib.Path, params: Any) -> None:
   """Raises UserError if parameters to be written hold NaN or infinity."""
   if bad := checkpoints_lib.nonfinite_leaves(params):
     raise errors.UserError(
-        f'{folder} is not written: there is NaN or infinity in '
+        f'{folder} is not written because of NaN or infinity in '
         f'{checkpoints_lib.listed(bad)}; train again, with a smaller '
         'learning_rate.')
 
@@ -248,7 +248,7 @@ def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
 def _load_leaf(
     leaf: families.Leaf, tensors: Sequence[StoredTensor], dtype: np.dtype,
     sharding: jax.sharding.Sharding) -> jax.Array:
-  """One parameter, of which only the shards of this process are read."""
+  """Loads a parameter; reads only the shards of this process."""
   step = -1 if leaf.transposed else 1
   shape = tensors[0].shape[::step]
   if leaf.stacked:
@@ -271,7 +271,7 @@ def _load_leaf(
 
   def callback(index):
     if not sharding.addressable_devices:
-      return np.empty(0, dtype)  # jax asks for replicated arrays all the same.
+      return np.empty(0, dtype)  # jax calls this for replicated arrays, too.
     return read(*(
         side.indices(size)[:2] for side, size in zip(index, shape)))
 

@@ -22,7 +22,7 @@ from atgrpo_jax.huggingface import hub
 class Tokenizer:
   """A Hugging Face tokenizer with a chat template.
 
-  Raises UserError for a folder whose tokenizer or template would garble text.
+  Raises UserError if the tokenizer or the template would garble text.
   """
 
   def __init__(self, folder: str | pathlib.Path, *, thinking: bool = False):
@@ -55,7 +55,7 @@ class Tokenizer:
     Only the chat template writes control tokens. A message that spells one,
     such as a program that prints `<|im_end|>` or `</think>`, must not end its
     turn or a thought. A zero-width space after the first character turns it
-    into ordinary text, also for the template.
+    into ordinary text for the template and the tokenizer.
 
     Raises UserError if the template cannot render the messages or drops one.
     """

@@ -99,7 +99,7 @@ class Checkpoints:
     leaves = named_leaves(state)
     if bad := nonfinite_leaves(leaves):
       raise errors.CheckpointError(
-          f'Step {step} is not saved: there is NaN or infinity in '
+          f'Step {step} is not saved because of NaN or infinity in '
           f'{listed(bad)}. {self._directory} keeps the earlier steps; start '
           'again in another directory, with a smaller learning_rate or '
           'max_grad_norm.')
@@ -246,7 +246,7 @@ class Checkpoints:
     # orbax returns the template of a leaf that it does not find.
     for name, leaf in leaves.items():
       if not isinstance(leaf, jax.Array):
-        raise _Unreadable(f'state: there is no {name}')
+        raise _Unreadable(f'state: {name} is missing')
     for name, digest_ in _leaf_digests(leaves).items():
       if digest_ != record['leaves'][name][-1]:
         raise _Unreadable(f'digest of {name} differs')
@@ -368,7 +368,7 @@ def _signature(leaf: Any) -> list[Any]:
 
 def _check_same_model(
     path: Any, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-  """Raises a table of the leaves whose name, shape or dtype differ."""
+  """Raises CheckpointError with a table of the leaves that differ."""
   in_file = {name: entry[:2] for name, entry in saved.items()}
   in_model = {name: _signature(leaf) for name, leaf in wanted.items()}
   names = [

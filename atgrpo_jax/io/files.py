@@ -90,10 +90,10 @@ class bucket_errors_as_user_errors(contextlib.AbstractContextManager):
 
 
 class disk_errors_as_user_errors(contextlib.AbstractContextManager):
-  """Converts the errors of a workdir's disk or bucket into one sentence.
+  """Converts the errors of a workdir's disk or bucket.
 
-  A full, read-only or otherwise unusable disk becomes a UserError, a workdir
-  that was deleted a LostWorkdirError. Errors of other files pass unchanged.
+  A full, read-only or otherwise unusable disk becomes a UserError, a deleted
+  workdir a LostWorkdirError. Errors of other files pass unchanged.
   """
 
   def __init__(self, workdir: pathlib.Path):

@@ -111,8 +111,8 @@ def read(workdir: pathlib.Path) -> list[dict[str, float]]:
         'restore the file.') from error
 
 
-# Writers beside the record, with the methods of clu's MetricWriter: a resumed
-# run repeats steps in `write_scalars`, and `flush` returns when all is safe.
+# Writers beside the record have the methods of clu's MetricWriter. A resumed
+# run repeats steps in `write_scalars`; `flush` returns when the data is safe.
 
 
 class TensorBoard:
@@ -126,7 +126,7 @@ class TensorBoard:
     folder = workdir / 'tensorboard'
     folder.mkdir(exist_ok=True)
     # tensorboardX's SummaryWriter has a queue that its flush does not empty;
-    # EventsWriter writes at once.
+    # EventsWriter has no queue.
     self._events = event_file_writer.EventsWriter(
         str(folder / 'events'),
         # Default names have whole seconds, and an equal name overwrites.
@@ -231,7 +231,7 @@ def _user_module(name: str) -> Iterator[Callable[..., Any]]:
         'a module with make_writer(workdir, config, first_step).') from error
 
 
-# What a step costs, and how far the run is.
+# Timers and progress.
 
 
 class StepClock:

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM end a run at once, or after the current update.
+"""SIGINT and SIGTERM end a run immediately, or after the current update.
 
 jax and orbax handle neither in a single process: without this module, a
 preempted run would lose everything since its last checkpoint. A second signal
@@ -27,8 +27,8 @@ class StopFlag:
   """Handles the first SIGINT or SIGTERM within `listen`.
 
   While a run starts or evaluates it has nothing to save, so the process exits
-  at once with status `STOPPED`, even during a compilation. Between `hold` and
-  `release` the signal is only recorded, so that the run can save a checkpoint.
+  immediately with status `STOPPED`, even during a compilation. Between `hold`
+  and `release` the signal is only recorded, and the run saves a checkpoint.
   Cloud machines disappear 30 seconds after the signal.
   """
 
@@ -64,7 +64,7 @@ class StopFlag:
     return self._is_held and bool(self.name)
 
   def hold(self) -> None:
-    """Marks that there is state to save."""
+    """Marks that the run has unsaved state."""
     with self._lock:
       self._is_held = True
 
@@ -97,7 +97,7 @@ class StopFlag:
 
 
 def end(status: int, message: str = '') -> None:
-  """Prints a message and exits at once, from any thread.
+  """Prints a message and exits immediately, from any thread.
 
   An exception would not reach a main thread inside a compilation. Workers and
   the sandbox exit with their parent.

@@ -20,7 +20,7 @@ class Buckets:
     completion: padded completion lengths, ascending (T).
     groups: numbers of prompts sampled together, ascending (P).
     microbatch_tokens: tokens of a learner microbatch on each shard of the mesh,
-      padding included. A larger group is a microbatch on its own.
+      padding included. A larger group forms a microbatch alone.
     num_shards: shards that the mesh splits the groups into.
   """
 
@@ -66,14 +66,14 @@ def check_sizes(name: str, sizes: Sequence[int]) -> None:
         'each once.')
 
 
-def bucket(length: int, sizes: Sequence[int], what: str) -> int:
+def bucket(length: int, sizes: Sequence[int], name: str) -> int:
   """The smallest of the ascending `sizes` that holds `length`."""
   for size in sizes:
     if length <= size:
       return size
   raise errors.UserError(
-      f'A {what} of {length} does not fit the largest bucket, {sizes[-1]}; '
-      f'raise buckets.{what.split()[0]} in the config.')
+      f'A {name} of {length} exceeds the largest bucket, {sizes[-1]}; raise '
+      f'buckets.{name.split()[0]} in the config.')
 
 
 def pad_prompts(
@@ -95,7 +95,7 @@ def make_batches(
     groups: Sequence[types.Group], buckets: Buckets) -> list[types.TrainBatch]:
   """Microbatches of groups with the same padded shape, sorted by shape.
 
-  Each group is padded to its own bucket, not to the longest of the step.
+  Each group is padded to the smallest bucket that holds it.
   """
   return [
       _pad(chunk, buckets.microbatch(*shape), *shape)

@@ -2,8 +2,8 @@
 
 A policy is updated with the sum of its roles' gradients. Whether they agree,
 and how far each role has moved from the reference, decides between shared and
-separate policies. Both are measured on the groups of the next update, which
-stays unchanged.
+separate policies. Both are measured on the groups of the next update and do not
+change it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from atgrpo_jax.rl import losses
 
 @dataclasses.dataclass(frozen=True)
 class RoleBatches:
-  """The part of one role in the next update.
+  """The batches of one role in the next update.
 
   Attributes:
     batches: microbatches on the mesh.

@@ -2,8 +2,8 @@
 
 As in the sampler, the prompt (without its last token) is computed once per
 group, and each completion is a private suffix that starts with that last token.
-The cost of a prompt does not depend on the group size, and the gradient equals
-that of repeated prompts up to rounding.
+The cost of a prompt does not depend on the group size. Repeating the prompt for
+each candidate gives the same gradient up to rounding.
 
 A step is `zero_sums`, `accumulate` per microbatch, `update.apply_update`. Each
 shard of `data` sums losses and gradients over its microbatches. The shards are
@@ -150,7 +150,7 @@ def completion_mask(batch: types.TrainBatch) -> jax.Array:
 
 
 def _whole(params, frozen_params, spec):
-  """The scored model."""
+  """The model, with the adapter if there is one."""
   if frozen_params is None:
     return params
   return model.with_adapters(frozen_params, model.Adapters(
@@ -187,7 +187,7 @@ def _score(params, config, batch, spec):
           -1, chunk, *x.shape[1:])
 
     # The inner checkpoint keeps logits out of the residuals of `cond`. The
-    # outer one keeps each chunk from saving its own copy of the head.
+    # outer one keeps each chunk from saving a copy of the head.
     @jax.checkpoint
     def score_chunk(hidden, tokens):
       logits = mesh_lib.constrain(

@@ -1,8 +1,8 @@
 """Updates of policies and critics.
 
 `update_policy` and `update_critic` only dispatch programs. Their metrics are
-fetched later, by `Updates.metrics`, so that policies on different pools update
-at the same time.
+fetched later, by `Updates.metrics`, so policies on different pools update at
+the same time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ UPDATE_ORDERS = ('mixed', 'first_turn', 'last_turn')
 # Consecutive updates with non-finite gradients that stop the run.
 MAX_NONFINITE = 5
 _STOPPED = (
-    'The step is not saved; start anew in another --workdir, with a smaller '
+    'The step is not saved; start again in another --workdir, with a smaller '
     'learning_rate or max_grad_norm.')
 
 

@@ -72,12 +72,12 @@ def forward(
     config: dimensions.
     tokens: [P, G, X] int32, padded at the end.
     prefix: the shared prompts, or None.
-    past: tokens of each row before those of the cache.
+    past: tokens of each row that precede the cache.
     cache: earlier tokens of each row; the new token is added.
     cache_index: number of tokens in the cache.
     rows: the decoding candidates, with a cache. All arguments but the prefix
       then have N * R for P, G = 1 and X = 1.
-    dtype: of the matrix products.
+    dtype: dtype of the matrix products.
     remat: recompute each layer in the backward pass instead of storing its
       activations.
 
@@ -114,7 +114,7 @@ def forward(
     return block.apply(
         variables, x, angles, mask, prefix=layer_prefix, **masks, **cache_args)
 
-  # The hidden axis is replicated, like that of the embedding rows.
+  # The hidden axis is replicated.
   table = mesh_lib.constrain(params['embedding'].astype(dtype), 'tensor')
   x = mesh_lib.constrain(table[tokens], mesh_lib.ROWS)
   if cache is None:

@@ -36,9 +36,9 @@ KVArray = jax.Array | Quantized  # Keys or values.
 class PromptCache:
   """Keys and values of the prompts of P groups.
 
-  The head axis comes first, so that the scores of a head are one matrix
-  product. Scanned layers are stacked; unrolled layers have one array each,
-  because slicing a stack would copy.
+  The head axis comes first, so the scores of a head are one matrix product.
+  Scanned layers are stacked; unrolled layers have one array each, because
+  slicing a stack would copy.
   """
 
   keys: KVArray | tuple[KVArray, ...]  # [L, P, K, H, S]
@@ -145,7 +145,7 @@ def init_cache(
 
 
 def cache_dtype(kv_cache_dtype: str, dtype: str) -> jnp.dtype:
-  """The dtype that `rollout.kv_cache_dtype` stands for."""
+  """The dtype for `rollout.kv_cache_dtype`; 'auto' means `dtype`."""
   return jnp.dtype(dtype if kv_cache_dtype == 'auto' else kv_cache_dtype)
 
 

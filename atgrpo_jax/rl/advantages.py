@@ -7,7 +7,7 @@ baseline; plain GRPO on a team has one id per task.
 Deviations from the authors' code:
 1. Equal returns give advantages of exactly 0, tested by max == min. Otherwise
    rounding alone can cause advantages near 1.
-2. The standard deviation is that of the population.
+2. The standard deviation divides by N, not N - 1.
 3. A single candidate has advantage 0 instead of its return.
 """
 
@@ -39,8 +39,8 @@ def group_advantages(
     weights: [N] float, weights in the mean and the deviation, see
       `return_weights`; None for 1.
     episodes: [N] int, equal for candidates of one episode; 'leave_one_out'
-      leaves out the whole episode, whose returns an action affects. None for
-      one episode per candidate.
+      leaves out the whole episode, because an action affects all its returns.
+      None for one episode per candidate.
   """
   if not returns.shape == baseline_ids.shape == valid.shape:
     raise ValueError(

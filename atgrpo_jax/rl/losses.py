@@ -62,8 +62,8 @@ class LossSpec:
       microbatches).
     importance_cap: upper bound of w; 0 for w = 1.
     kl_estimator: penalty towards the reference. 'k3' has the gradient of the
-      reverse KL, KL(policy || reference) (as DeepSeek-V3.2); 'k3_forward' that
-      of the forward KL, KL(reference || policy) (GRPO, arXiv 2402.03300);
+      reverse KL, KL(policy || reference) (DeepSeek-V3.2), 'k3_forward' that of
+      the forward KL, KL(reference || policy) (GRPO, arXiv 2402.03300);
       'none' for no penalty.
     kl_coefficient: weight of the penalty.
     entropy_coefficient: weight of the entropy bonus.
@@ -99,8 +99,8 @@ class LossSpec:
     errors.check_number('loss.entropy_coefficient', self.entropy_coefficient)
     if 0 < self.dual_clip <= 1:
       raise errors.UserError(
-          f'loss.dual_clip={self.dual_clip} would clip tokens whose ratio is '
-          '1; use more than 1, such as 3, or 0 for none.')
+          f'loss.dual_clip={self.dual_clip} would clip tokens with a ratio '
+          'of 1; use more than 1, such as 3, or 0 for none.')
     if (self.kl_estimator == 'none') != (self.kl_coefficient == 0.0):
       raise errors.UserError(
           f'loss.kl_estimator={self.kl_estimator!r} and kl_coefficient='
@@ -180,7 +180,7 @@ def policy_loss(
 def kl_value(logprobs: jax.Array, other_logprobs: jax.Array) -> jax.Array:
   """k3, a nonnegative estimate of KL(policy || other) per sampled token.
 
-  Its gradient is that of KL(other || policy).
+  Its gradient estimates the gradient of KL(other || policy).
   """
   difference = other_logprobs - logprobs
   return jnp.exp(difference) - 1.0 - difference

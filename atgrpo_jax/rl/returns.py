@@ -1,4 +1,4 @@
-"""Returns: the reward of a step plus what follows it.
+"""Returns: the reward of a step plus discounted later rewards.
 
 Every return is `reward + alpha * continuation`. The continuation is the
 expected discounted team reward of later steps. Local rewards judge single
@@ -40,12 +40,12 @@ def continuation(following: np.ndarray, discount: float) -> float:
   """The discounted mean of the team returns that may follow a step.
 
   For MAGRPO these are the returns of the next joint actions (arXiv 2508.04652,
-  section 4), for AT-GRPO those of sampled episodes.
+  section 4), for AT-GRPO the returns of sampled episodes.
 
   Args:
     following: [N] float64; NaN entries are unknown and left out. The result is
       NaN if all are.
-    discount: of one step.
+    discount: factor per step.
   """
   known = following[np.isfinite(following)]
   return discount * known.mean() if len(known) else math.nan
@@ -67,12 +67,12 @@ def episode_returns(
   Args:
     rewards: [U] float64, alpha * team reward + local reward of each step.
     team: [U] float64, the team rewards.
-    roles: of the U actions.
+    roles: the acting role of each step.
     return_type: 'immediate': the reward. 'return_to_go': the reward and the
       later team rewards. 'episode_return': the team rewards of the whole
-      episode and the mean of the role's own local rewards.
+      episode and the mean of the role's local rewards.
     alpha: weight of the team reward.
-    discount: of each later step, in 'return_to_go'.
+    discount: factor per step, for 'return_to_go'.
   """
   if return_type == 'immediate':
     return rewards
@@ -84,7 +84,7 @@ def episode_returns(
     means = np.array([local[roles == role].mean() for role in roles])
     return np.round(alpha * team.sum() + means, _DECIMALS)
   raise NotImplementedError(
-      f'No parallel rollout knows return_type={return_type!r}.')
+      f'No rule for return_type={return_type!r} in parallel episodes.')
 
 
 def candidate_returns(

@@ -102,15 +102,15 @@ def sampling_policies(
     policies: Mapping[str, policy_lib.Policy],
     params: Mapping[str, model.Params | model.LoraWeights],
     frozen_params: Mapping[str, model.Params]) -> dict[str, SamplingPolicy]:
-  """Policy -> what the sampler needs of it.
+  """Policy -> model, tokenizer and adapter for the sampler.
 
-  Adapters over one model are stacked and sampled together. Each policy keeps
-  its own tokenizer.
+  Adapters over one model are stacked and sampled together. Each policy has a
+  tokenizer.
 
   Args:
     policies: all policies of the run.
-    params: parameters of each trained policy.
-    frozen_params: parameters of each policy with a frozen model.
+    params: trained parameters by policy.
+    frozen_params: frozen models by policy.
   """
   sampled, stacks = {}, {}
   for name, policy in policies.items():
@@ -150,8 +150,8 @@ class PromptLimit:
 
   Attributes:
     max_bucket: the largest of `buckets.prompt`.
-    max_new_tokens: of a completion.
-    max_positions: of the model, for a prompt and its completion.
+    max_new_tokens: longest completion.
+    max_positions: positions of the model, for a prompt and its completion.
   """
 
   max_bucket: int

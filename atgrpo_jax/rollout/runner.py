@@ -1,4 +1,4 @@
-"""Plays many episodes at once, between the engines and the environments.
+"""Plays many episodes concurrently, on engines and environment workers.
 
 An episode is a coroutine. It yields requests for candidates, environment steps,
 or other episodes, and is sent the results. One engine per model and shape
@@ -75,7 +75,7 @@ EpisodeCoroutine = Generator[
 
 @dataclasses.dataclass
 class Usage:
-  """What the episodes of a runner cost: the budget of a run."""
+  """The cost of a runner's episodes, logged as `budget/...`."""
 
   prompt_tokens: int = 0  # Once for all completions of a prompt.
   completion_tokens: int = 0
@@ -118,11 +118,10 @@ class EpisodeRunner:
   Attributes:
     environment: defines roles, prompts and steps.
     policy_map: role -> policy.
-    policies: policy -> what is sampled; policies with one model are sampled
-      together.
+    policies: policies by name; those with one model are sampled together.
     buckets: static shapes.
     max_new_tokens: longest completion.
-    temperature: of the sampler.
+    temperature: sampling temperature.
     seed: base of all random keys.
     train_step: training step of the parameters; part of every random key.
     executor: steps environments; `workers.Workers` in a training run.
@@ -300,8 +299,8 @@ class EpisodeRunner:
         else ((i,) * len(roles) for i in candidates))
     steps = yield self.step_environments(
         [state] * len(joint_actions), [
-            {role: of_role[i]
-             for role, of_role, i in zip(roles, texts, joint_action)}
+            {role: role_texts[i]
+             for role, role_texts, i in zip(roles, texts, joint_action)}
             for joint_action in joint_actions])
     self._check_range(steps)
     node = tree_lib.Node(turn, phase, state, (), joint_actions, tuple(steps))
@@ -351,9 +350,9 @@ class EpisodeRunner:
     if not pending:
       return []
     start = time.perf_counter()
-    problem, own_parts, is_stopped = '', None, False
+    problem, local_parts, is_stopped = '', None, False
     try:
-      own_parts = [
+      local_parts = [
           {index: part.result()
            for index, part in enumerate(steps.parts) if part}
           for steps in pending]
@@ -364,7 +363,7 @@ class EpisodeRunner:
     except signals.Stopped:
       is_stopped = True
     problems, all_parts, stopped = zip(*hosts.exchange(
-        (problem, own_parts, is_stopped)))
+        (problem, local_parts, is_stopped)))
     if any(stopped):
       raise signals.Stopped
     if any(problems):
@@ -470,13 +469,13 @@ def _candidate(
     node: tree_lib.Node, group: int, candidate: int, role: str, alpha: float,
     completion: np.ndarray, logprobs: np.ndarray, text: str) -> types.Candidate:
   """A candidate from the steps of its joint actions, except failed ones."""
-  own = [
+  joint_actions = [
       j for j, action in enumerate(node.joint_actions)
       if action[group] == candidate]
-  known = [j for j in own if not node.failed(j)]
+  known = [j for j in joint_actions if not node.failed(j)]
   rewards = node.rewards(role, alpha)[known]
   reward = float(np.mean(rewards)) if known else np.nan
-  steps = [node.steps[j] for j in known or own]
+  steps = [node.steps[j] for j in known or joint_actions]
   return types.Candidate(
       completion=completion, behavior_logprobs=logprobs, text=text,
       reward=reward, return_=np.float32(reward), reward_terms={

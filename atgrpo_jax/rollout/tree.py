@@ -34,9 +34,9 @@ _LOGPROB_DECIMALS = 6  # In JSON.
 
 
 def failed(step: env_api.Step) -> bool:
-  """Whether a step failed for a reason outside the model.
+  """True if a step failed for a reason outside the model.
 
-  A reward that float32 cannot represent is a fault of the environment.
+  A reward that float32 cannot represent is a failure of the environment.
   """
   rewards = step.team_reward, *step.local_rewards.values()
   return (
@@ -75,11 +75,11 @@ class Node:
   value_examples: tuple[types.ValueExample, ...] = ()
 
   def failed(self, joint_action: int) -> bool:
-    """Whether a joint action failed for a reason outside the model."""
+    """True if a joint action failed for a reason outside the model."""
     return failed(self.steps[joint_action])
 
   def is_leaf(self, joint_action: int) -> bool:
-    """Whether nothing can follow a joint action."""
+    """True if nothing can follow a joint action."""
     return self.steps[joint_action].done or self.failed(joint_action)
 
   def with_returns(self, returns: Sequence[np.ndarray]) -> Node:
@@ -125,7 +125,7 @@ class Node:
 
   @classmethod
   def from_json(cls, task_id: str, record: Json) -> Node:
-    """Raises LookupError, TypeError or ValueError for another form."""
+    """Raises LookupError, TypeError or ValueError for a malformed record."""
     turn = int(record['turn'])
     groups = tuple(
         _group_from_json(task_id, turn, x) for x in record['groups'])
@@ -199,8 +199,8 @@ class Tree:
     Tokens that were left out become empty arrays.
 
     Raises:
-      LookupError, TypeError, ValueError or AttributeError: `record` has another
-        form.
+      LookupError, TypeError, ValueError or AttributeError: `record` is
+        malformed.
     """
     nodes = tuple(
         Node.from_json(record['task_id'], node) for node in record['nodes'])
@@ -213,7 +213,7 @@ class Tree:
 def chain(task_id: str, nodes: Sequence[Node]) -> Tree:
   """A tree without branches: every node follows the one before it.
 
-  The joint action that leads on is the chosen one, or the only one.
+  A node follows the chosen joint action of its parent, or the only one.
   """
   return Tree(task_id, tuple(
       dataclasses.replace(
@@ -336,7 +336,7 @@ def read(path: pathlib.Path) -> Iterator[Tree]:
   """Reads the trees of a file.
 
   Raises:
-    UserError: the file is empty, damaged, or has another form.
+    UserError: the file is empty, damaged or malformed.
   """
   is_empty = True
   try:

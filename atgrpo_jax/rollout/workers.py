@@ -1,24 +1,24 @@
-"""Where environments are stepped: worker processes beside a sandbox server.
+"""Steps environments in worker processes, with a sandbox for their programs.
 
-`Workers` owns both, and does again what fails with them. It stands in rollout/,
-the lowest folder that sees environments/, and imports no jax: it is started
-before that is. A step is a function of its state and actions, so doing it again
-gives the same bits as if nothing had happened.
+`Workers` owns the worker processes and the sandbox server, replaces them when
+they break, and repeats the steps that failed. A step is a function of its state
+and actions, so repeating it gives the same bits.
 
-  worker process  Dead or stopped: all are ended and started anew, and their
-                  unfinished steps are done again.
-  server          Dead or stopped: a fresh one is started at the same address,
-                  which the environments know. Steps that failed as
-                  INFRASTRUCTURE are done again: first all of them on a fresh
-                  server, then, if they failed again, one by one, each on a
-                  fresh server. So a program that ends the server harms no
-                  other. What still fails stays a failure.
-  remote service  Waited for, a minute at a time; then steps are repeated as
-                  above.
+  worker process  If one is dead or stopped, all are replaced and their
+                  unfinished steps are repeated.
+  server          If it is dead or stopped, a new one is started at the same
+                  address. All steps that failed as INFRASTRUCTURE are repeated
+                  on a new server. Those that fail again are repeated one by
+                  one, each on a new server, so a program that kills the server
+                  harms no other step. After that they remain failures.
+  remote service  The run waits for it, a minute at a time, then repeats steps
+                  as above.
   supervisor      The server replaces it, and `Sandbox.run` tries again.
 
-What is replaced again and again without a step done in between stops the run.
-Nothing is waited for without a look at all of these; a slow step is no failure.
+The run stops after `MAX_IN_A_ROW` replacements without a successful step. A
+slow step is not a failure.
+
+This module starts processes before jax is imported, so it must not import jax.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from environments import env_api
 from environments import sandbox as sandbox_lib
 from environments.sandbox import processes
 
-NO_PROGRAMS = 'none'  # No server at all.
+NO_PROGRAMS = 'none'  # The level without a sandbox server.
 REMOTE = sandbox_lib.Level.REMOTE.value
 LEVELS = (*sandbox_lib.LEVELS, REMOTE, NO_PROGRAMS)
-# Replacements without a step done in between; the next one stops the run.
+# Consecutive replacements without a successful step; one more stops the run.
 MAX_IN_A_ROW = 8
-_TICK = 1.0  # Seconds between two looks at the server and the processes.
-_END_SECONDS = 10.0  # For the processes to end by themselves.
+_TICK = 1.0  # Seconds between two checks of the server and the processes.
+_END_SECONDS = 10.0  # Time for the processes to exit before they are killed.
 COUNTS = 'server_restarts', 'pool_restarts', 'repeated_steps'
 
 
 @dataclasses.dataclass(eq=False)
 class StepBatch:
-  """A batch of steps that one message asks for."""
+  """The steps of one message to a worker."""
 
   workers: Workers
   step_all: Callable[..., list[env_api.Step]]
@@ -75,20 +75,25 @@ class StepBatch:
 class Workers:
   """Owns the sandbox server and the worker processes; a context manager.
 
-  In the place of an executor that steps environments. Start it before jax, of
-  which a process must not be forked; what is replaced later needs no fork.
+  Enter it before jax is imported, because a process with jax must not fork.
+  Later replacements need no fork.
   """
 
   def __init__(
       self, num_workers: int, program_slots: int, level: str, url: str = '',
       is_stopped: Callable[[], bool] = lambda: False):
-    """`program_slots` programs run at a time, at a level of LEVELS.
+    """Starts nothing yet.
 
-    With `level='remote'` they run on the SandboxFusion service at `url`,
-    http://HOST:PORT. When `is_stopped` says so, whoever waits for steps gets
-    `signals.Stopped`.
+    Args:
+      num_workers: number of worker processes.
+      program_slots: programs that run at a time.
+      level: one of `LEVELS`.
+      url: http://HOST:PORT of a SandboxFusion service for level 'remote'.
+      is_stopped: if it returns True, waiting for steps raises
+        `signals.Stopped`.
 
-    Raises UserError for numbers and levels that there cannot be.
+    Raises:
+      UserError: an argument is invalid.
     """
     for name, number in (
         ('num_workers', num_workers), ('program_slots', program_slots)):
@@ -117,28 +122,28 @@ class Workers:
 
   @property
   def sandbox(self) -> sandbox_lib.Sandbox | None:
-    """For the environments; good for as long as this lives."""
+    """The sandbox of the environments; survives restarts of the server."""
     return self._server and self._server.sandbox
 
   @property
   def level(self) -> str:
-    """At which programs run: of LEVELS, but never 'auto'."""
+    """The level at which programs run; 'auto' is resolved."""
     return self._server.level.value if self._server else NO_PROGRAMS
 
   def submit(
       self, step_all: Callable[..., list[env_api.Step]],
       environment: env_api.Environment, states: Sequence[env_api.State],
       actions: Sequence[Mapping[str, str]]) -> StepBatch:
-    """Begins to step each state with its actions, by `env_api.step_all`."""
+    """Starts to step each state with its actions, by `env_api.step_all`."""
     call = StepBatch(self, step_all, environment, states, actions)
     self._start(call)
     self._calls.append(call)
     return call
 
   def finish(self) -> None:
-    """Waits for all calls, and does again what failed; see the module.
+    """Waits for all batches and repeats failed steps; see the module.
 
-    Raises InfrastructureError if that persists, and Stopped.
+    Raises InfrastructureError if the failures persist, or Stopped.
     """
     calls, self._calls = self._calls, []
     num_restarts = self._counts['server_restarts']
@@ -146,33 +151,33 @@ class Workers:
     if failed := _failed(calls):
       if self._counts['server_restarts'] == num_restarts:
         self._restart_server()
-      self._do_again(failed)
-    for one in _failed(calls):
+      self._repeat(failed)
+    for step in _failed(calls):
       self._restart_server()
-      self._do_again([one])
+      self._repeat([step])
 
   def take_counts(self) -> dict[str, int]:
     """Restarts and repeated steps since the last call, by name."""
     counts, self._counts = self._counts, dict.fromkeys(COUNTS, 0)
     return counts
 
-  def _do_again(self, failed: Sequence[tuple[StepBatch, int]]) -> None:
+  def _repeat(self, failed: Sequence[tuple[StepBatch, int]]) -> None:
     self._counts['repeated_steps'] += len(failed)
-    again = [
+    repeats = [
         dataclasses.replace(
             call, states=[call.states[i]], actions=[call.actions[i]],
             steps=None) for call, i in failed]
-    for call in again:
+    for call in repeats:
       self._start(call)
-    self._wait(again)
-    for (call, i), repeated in zip(failed, again):
+    self._wait(repeats)
+    for (call, i), repeated in zip(failed, repeats):
       call.steps[i], = repeated.steps
 
   def _start(self, call: StepBatch) -> None:
     try:
       call.future = self._pool.submit(
           call.step_all, call.environment, call.states, call.actions)
-    except process.BrokenProcessPool as error:  # As if it broke a bit later.
+    except process.BrokenProcessPool as error:  # `_wait` handles it.
       call.future = futures.Future()
       call.future.set_exception(error)
 
@@ -218,15 +223,14 @@ class Workers:
     self._end_pool(seconds=0.0)
     self._start_pool()
 
-  def _count_in_a_row(self, what: str) -> None:
+  def _count_in_a_row(self, name: str) -> None:
     self._in_a_row += 1
     if self._in_a_row > MAX_IN_A_ROW:
       raise errors.InfrastructureError(
-          'Steps of the environment fail through no fault of the model: the '
-          f'{what} had to be replaced again, after {MAX_IN_A_ROW} replacements '
-          'without a good step in between; look for the reason above, then '
-          'run the same command again.')
-    logging.warning('The %s will be replaced, and work done again.', what)
+          f'The {name} failed again after {MAX_IN_A_ROW} replacements without '
+          'a successful step, for a reason outside the model; find the reason '
+          'in the log above, then run the same command again.')
+    logging.warning('The %s failed and will be replaced.', name)
 
   def _start_pool(self) -> None:
     self._context = _Context()
@@ -251,7 +255,7 @@ class Workers:
       except sandbox_lib.NoSandboxError as error:
         raise errors.UserError(str(error)) from error
     self._start_pool()
-    self._pool.submit(int)  # It takes a second; jax is imported meanwhile.
+    self._pool.submit(int)  # Starts a worker while jax is imported.
     return self
 
   def __exit__(self, *exception) -> None:

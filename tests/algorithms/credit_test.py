@@ -202,7 +202,7 @@ def test_groups_do_not_depend_on_the_other_tasks(kind, monkeypatch):
 @pytest.mark.parametrize('mode', ['tree', 'parallel'])
 def test_roles_that_act_at_once_are_refused(mode):
   environment = scripted.Counting((('a',), ('b', 'c')))
-  with pytest.raises(errors.UserError, match=r"\('b', 'c'\) act at once"):
+  with pytest.raises(errors.UserError, match=r"\('b', 'c'\) act together"):
     credit.check(environment, specs.rollout(
         mode=mode, selection=spec_lib.SELECTIONS[mode][0]))
 

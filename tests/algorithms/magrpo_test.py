@@ -246,7 +246,7 @@ def test_roles_that_act_in_turn_branch_in_turn():
     ({'stop_above': 9.0}, ['stop_above=9.0', 'never', '9.0']),
     ({'stop_above': -1.5}, ['stop_above=-1.5', 'always']),
     ({'mode': 'tree', 'selection': 'uniform', 'return_type': 'immediate'},
-     ["('a', 'b') act at once", "mode='joint'"])])
+     ["('a', 'b') act together", "mode='joint'"])])
 def test_refused_before_anything_is_sampled(switches, words):
   with pytest.raises(errors.UserError) as error:
     credit.check(

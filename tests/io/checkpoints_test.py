@@ -234,7 +234,7 @@ def test_renamed_leaf_is_damage(run, caplog):
   # orbax alone would return the template of the missing leaf.
   template = _abstract(_state(0))
   assert checkpoints.Checkpoints(run).restore(template).step == 5
-  assert 'there is no planner/params/w; using step 5' in caplog.text
+  assert 'planner/params/w is missing; using step 5' in caplog.text
 
 
 def test_training_continues_after_damage(run):

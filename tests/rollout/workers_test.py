@@ -215,8 +215,8 @@ def test_an_evaluation_leaves_out_what_ends_the_server(
 
 
 @pytest.mark.parametrize('what, words', [
-    ('server', 'the sandbox server had to be replaced again, after 2 rep'),
-    ('worker', 'the worker processes had to be replaced again, after 2 rep')])
+    ('server', 'The sandbox server failed again after 2 replacements'),
+    ('worker', 'The worker processes failed again after 2 replacements')])
 def test_what_persists_is_said_in_one_sentence(
     what, words, play, tmp_path, monkeypatch):
   monkeypatch.setattr(workers_lib, 'MAX_IN_A_ROW', 2)
