@@ -1,4 +1,4 @@
-"""AT-GRPO: the exact spine of a scripted team, and which candidate goes on."""
+"""AT-GRPO: the exact spine of a scripted team, and selection rules."""
 
 import dataclasses
 import math
@@ -30,8 +30,6 @@ def play_once(texts, max_new_tokens=12, **switches):
   return node
 
 
-# The exact table.
-
 ONE = {  # Plays role a.
     'A/a turn 0 total 0': ('1', '3', '2'),
     'B/a turn 0 total 0': ('0', '1', '1'),
@@ -45,8 +43,8 @@ TWO = {  # Plays role b.
     'C/b turn 0 total 2': ('1', '0', '1'),
     'C/b turn 1 total 4': ('2', '1', '3'),
 }
-# Advantages are (return - mean) / std, worked by hand: of (.1, .3, .2) the
-# mean is .2 and the std sqrt(.02 / 3) = .0816.
+# Advantages are (return - mean) / std: (.1, .3, .2) has the mean .2 and the std
+# sqrt(.02 / 3) = .0816.
 R2, R15 = math.sqrt(2), math.sqrt(1.5)
 # (task, role, turn), prompt, returns, advantages, chosen
 TABLE = (
@@ -56,13 +54,13 @@ TABLE = (
      (-R2, R2 / 2, R2 / 2), 1),
     (('C', 'a', 0), 'C/a turn 0 total 0', (.2, .2, .1),
      (R2 / 2, R2 / 2, -R2), 0),
-    # Role b acts on what role a's chosen candidate left in the same turn.
+    # Role b acts on the state after role a's chosen candidate.
     (('A', 'b', 0), 'A/b turn 0 total 3', (.1, 1.2, .1),
      (-R2 / 2, R2, -R2 / 2), 1),  # Three and two is five: A ends.
     (('B', 'b', 0), 'B/b turn 0 total 1', (0, 0, 0), (0, 0, 0), 0),
     (('C', 'b', 0), 'C/b turn 0 total 2', (.1, 0, .1),
      (R2 / 2, -R2, R2 / 2), 0),
-    # The first agent ends B; its group stays, and the second is not asked.
+    # The first agent ends B; its group stays, and the second does not act.
     (('B', 'a', 1), 'B/a turn 1 total 1', (1.4, .2, .3),
      (1.41023, -.79708, -.61314), 0),
     (('C', 'a', 1), 'C/a turn 1 total 3', (0, 0, .1),
@@ -93,9 +91,6 @@ def test_exact_table():
           ('A', 1, True, False), ('B', 2, True, False), ('C', 2, False, True)]
   assert runner.usage.model_calls == 3 * len(TABLE)
   assert runner.usage.environment_steps == 3 * len(TABLE)
-
-
-# Which candidate goes on.
 
 
 def test_alpha_weighs_the_team_reward():
@@ -148,13 +143,10 @@ def test_selection_rules(valid):
     assert not found[~np.array(valid)].any()
 
 
-# Failures that are not the model's own.
-
-
 @pytest.mark.parametrize('failing', [
-    '5 broken', '5 nan', '5' + '0' * 41])  # The last is no float32.
+    '5 broken', '5 nan', '5' + '0' * 41])  # The last overflows float32.
 @pytest.mark.parametrize('selection', spec_lib.SELECTIONS['tree'])
-def test_a_failed_candidate_leaves_its_group(failing, selection):
+def test_failed_candidate_leaves_its_group(failing, selection):
   node = play_once(
       (failing, '1', '2', failing), max_new_tokens=44, selection=selection)
   group, = node.groups
@@ -166,7 +158,7 @@ def test_a_failed_candidate_leaves_its_group(failing, selection):
   assert group.candidates[0].outcome is env_api.Outcome.INFRASTRUCTURE
 
 
-def test_a_group_of_failures_alone_stops_the_run():
+def test_group_of_failures_stops_the_run():
   words = (
       r"All 3 candidates of GroupKey\(task_id='A', role='a', turn=0.*"
       r"'infrastructure', 'infrastructure', 'infrastructure'")
@@ -174,10 +166,7 @@ def test_a_group_of_failures_alone_stops_the_run():
     play_once(('5 broken', '1 nan', '2 broken'))
 
 
-# Continuations.
-
-
-CONTINUED = {  # The first text is that of a lone episode.
+CONTINUED = {
     'A/a turn 0 total 0': ('1', '2'),
     'A/b turn 0 total 1': ('3', '0'), 'A/b turn 0 total 2': ('0', '4'),
     'A/a turn 1 total 4': ('5', '0'), 'A/a turn 1 total 1': ('2', '1'),
@@ -185,8 +174,8 @@ CONTINUED = {  # The first text is that of a lone episode.
     'A/b turn 1 total 3': ('6', '5'), 'A/b turn 1 total 7': ('0', '0'),
     'A/b turn 1 total 4': ('1', '0'), 'A/b turn 1 total 2': ('7', '0'),
 }
-# With the goal 9. What follows the first candidate: b says 3 and a 5, or b 0, a
-# 2 and b 6; both pay the team 1. So its return is .1 + 1.
+# With the goal 9. The first candidate is continued by b 3, a 5, and by b 0,
+# a 2, b 6; both pay the team 1. So its return is .1 + 1.
 CONTINUED_TABLE = (  # Role, turn, returns, chosen.
     ('a', 0, (1.1, .2 + .5), 0),
     ('b', 0, (.3 + .5, 1), 1),
@@ -223,7 +212,7 @@ def test_returns_of_continuations():
   assert len({tuple(r.key.tolist()) for r in requests}) == len(requests)
 
 
-def test_the_team_is_judged_by_its_continuations_too():
+def test_team_return_includes_continuations():
   script = {
       'A/a turn 0 total 0': ('1', '9'),
       'A/b turn 0 total 1': ('0', '4'), 'A/b turn 0 total 9': ('0', '0')}
@@ -235,7 +224,7 @@ def test_the_team_is_judged_by_its_continuations_too():
     assert root.chosen == chosen
 
 
-def test_a_failure_in_a_continuation():
+def test_failed_continuations_are_ignored():
   script = {
       'A/a turn 0 total 0': ('1', '2', '3'),
       'A/b turn 0 total 1': ('4', '0 broken', '1'),

@@ -1,11 +1,10 @@
-"""Who is compared with whom: hand-worked baselines for every group key."""
+"""Hand-worked baselines for every group key."""
 
 import math
 
 import numpy as np
 import pytest
 
-from atgrpo_jax import errors
 from atgrpo_jax import types
 from atgrpo_jax.algorithms import credit
 from atgrpo_jax.algorithms import spec as spec_lib
@@ -13,20 +12,13 @@ from atgrpo_jax.rollout import tree as tree_lib
 from tests import specs
 from tests.rollout import scripted
 
-# (role, turn, branch) -> returns, which all actions of a role in an episode
-# share.
+# (role, turn, branch) -> returns; a role has one return per episode.
 UNEVEN = {  # Episode 1 ends with the first action; the others have two turns.
     ('a', 0, 0): (.6, 1, .15), ('b', 0, 0): (.65,), ('b', 0, 2): (.25,),
     ('a', 1, 0): (.6,), ('a', 1, 2): (.15,),
     ('b', 1, 0): (.65,), ('b', 1, 2): (.25,)}
-EVEN = {  # Two episodes of two turns.
-    ('a', 0, 0): (.7, .25), ('b', 0, 0): (.75,), ('b', 0, 1): (.05,),
-    ('a', 1, 0): (.7,), ('a', 1, 1): (.25,),
-    ('b', 1, 0): (.75,), ('b', 1, 1): (.05,)}
-
-
 def make_tree(task_id, returns):
-  """A tree of which nothing but the keys and returns is read."""
+  """A tree with keys and returns only."""
   none = np.zeros(0)
   return tree_lib.Tree(task_id, tuple(
       tree_lib.Node(turn, 'ab'.index(role), None, (types.Group(
@@ -38,14 +30,11 @@ def make_tree(task_id, returns):
 
 def assign(
     trees, group_key, baseline='mean', scale='none', return_type='immediate'):
-  """The groups, compared."""
+  """The groups with advantages."""
   return tree_lib.groups_of(credit.assign_advantages(
       trees, specs.advantage(
           group_key=group_key, baseline=baseline, scale=scale),
       return_type=return_type))
-
-
-# Group keys.
 
 
 @pytest.mark.parametrize('group_key, expected', [
@@ -70,59 +59,38 @@ def test_baseline_ids(group_key, expected):
   assert [group.baseline_id for group in groups] == expected
 
 
-def test_two_tasks_never_share_a_baseline():
-  keys = [(role, turn, 0) for role in 'ab' for turn in (0, 1, 11)]
-  trees = [
-      make_tree(task_id, dict.fromkeys(keys, (0,)))
-      for task_id in ('1', '11', '1+a', 'a', '')]
-  for group_key in (
-      ('env',), ('env', 'agent'), ('env', 'turn'), ('env', 'agent', 'turn')):
-    groups = assign(trees, group_key)
-    assert len({g.baseline_id for g in groups}) == len(
-        {(g.key.task_id, g.baseline_id) for g in groups})
-  assert len({group.baseline_id for group in groups}) == len(groups) == 30
-
-
-# Baselines.
-
-
-@pytest.mark.parametrize('episodes, return_type, group_key, baselines', [
-    # Of a in turn 0, b in turn 0, a in turn 1 and b in turn 1, worked by hand.
-    # Each action counts:
-    (UNEVEN, 'return_to_go', ('env',), (4.3 / 9,) * 4),
-    (UNEVEN, 'return_to_go', ('env', 'agent'), (2.5 / 5, 1.8 / 4) * 2),
-    (UNEVEN, 'return_to_go', ('env', 'turn'),
+@pytest.mark.parametrize('return_type, group_key, baselines', [
+    # Baselines of a and b in turn 0, then in turn 1. Each action has weight 1:
+    ('return_to_go', ('env',), (4.3 / 9,) * 4),
+    ('return_to_go', ('env', 'agent'), (2.5 / 5, 1.8 / 4) * 2),
+    ('return_to_go', ('env', 'turn'),
      (2.65 / 5, 2.65 / 5, 1.65 / 4, 1.65 / 4)),
-    (UNEVEN, 'return_to_go', ('env', 'agent', 'turn'),
+    ('return_to_go', ('env', 'agent', 'turn'),
      (1.75 / 3, .9 / 2, .75 / 2, .9 / 2)),
-    # Each return once, however many actions share it: a's .6, 1 and .15, and
-    # b's .65 and .25.
-    (UNEVEN, 'episode_return', ('env',), (2.65 / 5,) * 4),
-    (UNEVEN, 'episode_return', ('env', 'agent'), (1.75 / 3, .9 / 2) * 2),
+    # Each return has weight 1: a's .6, 1 and .15, and b's .65 and .25.
+    ('episode_return', ('env',), (2.65 / 5,) * 4),
+    ('episode_return', ('env', 'agent'), (1.75 / 3, .9 / 2) * 2),
     # Episode 1 has no second turn.
-    (UNEVEN, 'episode_return', ('env', 'turn'),
+    ('episode_return', ('env', 'turn'),
      (2.65 / 5, 2.65 / 5, 1.65 / 4, 1.65 / 4)),
-    (UNEVEN, 'episode_return', ('env', 'agent', 'turn'),
+    ('episode_return', ('env', 'agent', 'turn'),
      (1.75 / 3, .9 / 2, .75 / 2, .9 / 2)),
-    # Both episodes have both turns, so the turn changes nothing.
-    (EVEN, 'episode_return', ('env',), (1.75 / 4,) * 4),
-    (EVEN, 'episode_return', ('env', 'turn'), (1.75 / 4,) * 4),
 ])
-def test_baselines(episodes, return_type, group_key, baselines):
+def test_baselines(return_type, group_key, baselines):
   baselines = dict(zip((('a', 0), ('b', 0), ('a', 1), ('b', 1)), baselines))
   for group in assign(
-      [make_tree('A', episodes)], group_key, return_type=return_type):
+      [make_tree('A', UNEVEN)], group_key, return_type=return_type):
     np.testing.assert_allclose(
         group.advantages,
         group.returns - baselines[group.key.role, group.key.turn], atol=1e-6)
 
 
 @pytest.mark.parametrize('baseline, scale, a, b', [
-    # Less the mean, .53, the returns are .07, .47, -.38, .12 and -.28; their
+    # Minus the mean of .53, the returns are .07, .47, -.38, .12 and -.28; their
     # squares sum to .463, so the std is sqrt(.463 / 5) = .30430.
     ('mean', 'std', (.23003, 1.54452, -1.24876), (.39434, -.92014)),
-    # An episode against the others. 0: their mean is (1 + .15 + .25) / 3, 1:
-    # (.6 + .65 + .15 + .25) / 4 = .4125, 2: (.6 + .65 + 1) / 3 = .75.
+    # Means of the other episodes: (1 + .15 + .25) / 3 for episode 0,
+    # (.6 + .65 + .15 + .25) / 4 = .4125 for 1, (.6 + .65 + 1) / 3 = .75 for 2.
     ('leave_one_out', 'none', (.6 - 1.4 / 3, .5875, -.6), (.65 - 1.4 / 3, -.5)),
 ])
 def test_actions_of_a_role_share_the_advantage_of_its_return(
@@ -139,32 +107,11 @@ def test_actions_of_a_role_share_the_advantage_of_its_return(
       for c in group.candidates} == {1}
 
 
-def test_a_candidate_without_a_return_is_left_out():
+def test_candidate_without_return_has_no_advantage():
   tree = make_tree('A', {('a', 0, 0): (1, math.nan, 3)})
   group, = assign([tree], ('env',))
   np.testing.assert_array_equal(group.advantages, [-1, 0, 1])
 
-
-@pytest.mark.parametrize('baseline, scale', [
-    ('mean', 'std'), ('mean', 'none'), ('leave_one_out', 'none')])
-@pytest.mark.parametrize('mode, episodes, same', [
-    ('a single agent', {k: v for k, v in UNEVEN.items() if k[0] == 'a'}, True),
-    # Of an even number of actions each.
-    ('no local rewards', EVEN | {
-        ('b', 0, 0): (.7,), ('b', 1, 0): (.7,),
-        ('b', 0, 1): (.25,), ('b', 1, 1): (.25,)}, True),
-    ('local rewards', EVEN, False)])
-def test_keys_that_give_the_same_advantages(
-    mode, episodes, same, baseline, scale):
-  for turn in ((), ('turn',)):
-    found, expected = (
-        np.concatenate([group.advantages for group in assign(
-            [make_tree('A', episodes)], key + turn, baseline, scale,
-            'episode_return')]) for key in (('env',), ('env', 'agent')))
-    assert np.allclose(found, expected, atol=1e-6) == same, mode
-
-
-# Rollouts of several tasks.
 
 KINDS = (
     *({'selection': selection} for selection in spec_lib.SELECTIONS['tree']),
@@ -176,7 +123,7 @@ KINDS = (
 
 
 @pytest.mark.parametrize('kind', KINDS)
-def test_groups_do_not_depend_on_the_other_tasks(kind, monkeypatch):
+def test_groups_do_not_depend_on_other_tasks(kind, monkeypatch):
   scripted.follow_scripts(monkeypatch)
 
   def play(names, **changes):
@@ -197,18 +144,3 @@ def test_groups_do_not_depend_on_the_other_tasks(kind, monkeypatch):
   draws = kind.get('selection') in ('softmax', 'uniform', 'epsilon_greedy')
   assert (play('ABCDEFGHIJ', seed=1) != many) == draws
   assert (play('ABCDEFGHIJ', train_step=6) != many) == draws
-
-
-@pytest.mark.parametrize('mode', ['tree', 'parallel'])
-def test_roles_that_act_at_once_are_refused(mode):
-  environment = scripted.Counting((('a',), ('b', 'c')))
-  with pytest.raises(errors.UserError, match=r"\('b', 'c'\) act together"):
-    credit.check(environment, specs.rollout(
-        mode=mode, selection=spec_lib.SELECTIONS[mode][0]))
-
-
-def test_equal_task_ids_are_refused():
-  with pytest.raises(ValueError, match='the same task_id'):
-    credit.collect(
-        scripted.make_runner({}), [scripted.task('A', 5)] * 2, specs.rollout(),
-        specs.advantage())

@@ -1,7 +1,6 @@
 """Exact returns of one scripted task in every mode.
 
-The hand-worked tables of the other tests agree with these up to rounding. Here
-every bit is pinned, because advantages amplify differences between returns.
+Advantages amplify differences between returns, so every bit is pinned.
 """
 
 import numpy as np
@@ -26,7 +25,7 @@ SWITCHES = {
     'joint, cross': {
         'mode': 'joint', 'return_type': 'return_to_go', 'discount': 0.9,
         'joint_actions': 'cross'},
-    'joint, one goes on': {
+    'joint, team_greedy': {
         'mode': 'joint', 'selection': 'team_greedy',
         'joint_actions': 'cross', 'cross_credit': 'sum'},
 }
@@ -43,7 +42,7 @@ RETURNS = {
     'joint, cross': [
         0.1575, 0.17875, 0.4575, 0.07875, 0.1, 0.7, 0.55, 0.55, 0.0,
         0.2, 0.1, 0.0, 0.2, 0.2, 0.1, 0.0, 0.45, 0.2, 0.65, 0.1],
-    'joint, one goes on': [0.0, 0.2, 0.6, 0.0, 0.2, 1.4, 1.1, 1.1],
+    'joint, team_greedy': [0.0, 0.2, 0.6, 0.0, 0.2, 1.4, 1.1, 1.1],
 }
 
 
