@@ -59,12 +59,10 @@ def _read_back(batches):
 def test_smallest_bucket_that_fits():
   found = [batching.bucket(n, (4, 8), 'x') for n in (0, 1, 4, 5, 8)]
   assert found == [4, 4, 4, 8, 8]
-  for group, size, words in (
-      (_group(9, [2, 2]), 8, 'prompt length of 9'),
-      (_group(3, [2, 7]), 6, 'completion length of 7')):
-    with pytest.raises(errors.UserError, match=(
-        f'{words} does .* {size}; raise buckets.{words.split()[0]} ')):
-      batching.make_batches([_group(3, [2, 2]), group], BUCKETS)
+  with pytest.raises(errors.UserError, match='buckets.prompt '):
+    batching.make_batches([_group(9, [2, 2])], BUCKETS)
+  with pytest.raises(errors.UserError, match='buckets.completion '):
+    batching.make_batches([_group(3, [2, 7])], BUCKETS)
 
 
 def test_every_group_is_in_one_batch():

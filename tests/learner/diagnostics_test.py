@@ -54,7 +54,6 @@ def _merged(params, adapter):
 
 @pytest.mark.parametrize('adapted', [False, True])
 def test_values_equal_a_plain_model(adapted):
-  # Bite: gradients of the base model, a missing or unscaled adapter.
   params, batch = tiny.make_params(), tiny.make_batch()
   trained, frozen_params, spec, whole = params, None, SPEC, lambda x: x
   reference = jax.tree.map(lambda x: 1.1 * x, params)

@@ -1,4 +1,4 @@
-"""Policies train only their own parameters, in every policy mode."""
+"""Each policy trains its parameters only, in every policy mode."""
 
 import json
 import shutil
@@ -53,7 +53,7 @@ def test_adapters_train_separately_over_one_frozen_model(echo_folder):
       echo_folder, policies='lora_per_role',
       per_policy=(('second', 'lora.alpha', 4.0),))
   states = experiment.initial_states()
-  # One call samples both adapters.
+  # One sampling call serves both adapters.
   sampled = _runner(experiment, states).policies
   assert sampled['first'].model is sampled['second'].model
   assert (sampled['first'].adapter, sampled['second'].adapter) == (0, 1)
@@ -90,13 +90,8 @@ def test_policies_with_different_models_and_tokenizers(
       zip(words, [vocab[words[0]], *range(len(words) - 1, 0, -1)]))
   (other / 'tokenizer.json').write_text(json.dumps(tokenizer))
   experiment = echo.experiment(
-      echo_folder, policies='per_role', per_policy=(
-          ('second', 'model.folder', str(other)),
-          ('second', 'optimizer.learning_rate', 1e-4)))
-  rates = [
-      policy.learner.optimizer.learning_rate
-      for policy in experiment.policies.values()]
-  assert rates == [5e-3, 1e-4]
+      echo_folder, policies='per_role',
+      per_policy=(('second', 'model.folder', str(other)),))
   states = experiment.initial_states()
   before = _bytes(states)
   after = _step(experiment, states)
@@ -111,24 +106,7 @@ def test_policies_with_different_models_and_tokenizers(
   assert not tokenizers[0].decode(second.prompt).startswith('second')
 
 
-def test_thinking_differs_between_policies(echo_folder, tmp_path):
-  # Bite: one tokenizer for all adapters of a sampling call.
-  folder = shutil.copytree(echo_folder, tmp_path / 'model')
-  (folder / 'chat_template.jinja').write_text(
-      '{{ messages[0].content }}{% if enable_thinking %} say{% endif %}')
-  experiment = echo.experiment(
-      folder, policies='lora_per_role',
-      per_policy=(('second', 'model.thinking', True),))
-  last_words = {'first': set(), 'second': set()}
-  for group in _groups(experiment, experiment.initial_states()):
-    role = group.key.role
-    last_words[role].add(experiment.policies[role].tokenizer.decode(
-        group.prompt).split()[-1])
-  assert last_words['first'] <= set(echo.LETTERS)
-  assert last_words['second'] == {'say'}
-
-
-def test_frozen_policy_plays_but_is_not_saved(echo_folder, tmp_path):
+def test_frozen_policy_acts_but_is_not_saved(echo_folder, tmp_path):
   folder = shutil.copytree(echo_folder, tmp_path / 'model')
   workdir = tmp_path / 'run'
   changes = {
@@ -153,17 +131,3 @@ def test_frozen_policy_plays_but_is_not_saved(echo_folder, tmp_path):
   with pytest.raises(
       errors.UserError, match=f"'first'.*{folder}.*have changed"):
     train.train(again, workdir)
-
-
-@pytest.mark.parametrize('changes, words', [
-    ({'per_policy': (('shared', 'model.trained', 'x'),)}, "model.trained='x'"),
-    ({'per_policy': (('other', 'model.trained', 'none'),)}, "'other'"),
-    ({'per_policy': (('shared', 'loss.clip_low', 0.1),)}, "'loss.clip_low'"),
-    ({'per_policy': ('shared',)}, "'shared'"),
-    ({'per_policy': (('shared', 'lora.rank', 1.5),)}, "'lora.rank', 1.5"),
-    ({'model.trained': 'lora', 'lora.rank': 0}, 'lora.rank=0'),
-    ({'mesh.pools': (('shared', 0, 99),)}, '99.* is not a range'),
-])
-def test_bad_policies_are_refused(changes, words, echo_folder):
-  with pytest.raises(errors.UserError, match=words):
-    echo.experiment(echo_folder, **changes)

@@ -1,6 +1,5 @@
 """The groups and the order of updates, and non-finite updates."""
 
-import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -54,34 +53,6 @@ def test_one_update_per_turn(experiment, groups):
       jax.tree.leaves(states[order].params)
       for order in ('first_turn', 'last_turn'))
   assert any(np.any(x != y) for x, y in zip(first, last, strict=True))
-
-
-def test_turn_without_advantages_has_no_update(experiment, groups):
-  groups = [
-      group if group.key.turn else dataclasses.replace(
-          group, candidates=tuple(
-              dataclasses.replace(candidate, advantage=0.0)
-              for candidate in group.candidates)) for group in groups]
-  state, _ = _update(experiment, groups, 'last_turn')
-  only, _ = _update(
-      experiment, [group for group in groups if group.key.turn], 'mixed')
-  assert state.num_updates == only.num_updates == 1
-  for ours, theirs in zip(*map(
-      jax.tree.leaves, (state.params, only.params)), strict=True):
-    # Adam amplifies the rounding of small gradients.
-    np.testing.assert_allclose(ours, theirs, atol=1e-4)
-
-
-def test_skipped_update_is_logged(caplog):
-  spec = specs.optimizer(warmup_updates=0)
-  state = policy_lib.TrainState.create({'moved': jnp.zeros(2)}, spec)
-  for gradient in (1.0, np.inf, 1.0):
-    caplog.clear()
-    state, *update = update_lib.apply_gradients(
-        state, {'moved': jnp.full(2, gradient)}, spec)
-    update[0]['loss'] = gradient
-    update_lib.means('Step 2, solo', [update])
-    assert ('Step 2, solo' in caplog.text) == np.isinf(gradient)
 
 
 def test_nonfinite_parameters_stop_the_run():

@@ -72,7 +72,7 @@ def test_single_candidate_has_no_advantage(variant):
   found = _advantages([5, 1, 3, 8], [0, 1, 1, 2], variant=variant)
   assert found[0] == found[3] == 0
   assert np.any(found[1:3] != 0)
-  # Also if all others failed.
+  # Also if all other candidates failed.
   found = _advantages([5, 1], [0, 0], [True, False], variant)
   np.testing.assert_array_equal(found, [0, 0])
 
@@ -88,26 +88,7 @@ def test_invalid_candidates_are_ignored(variant, junk):
   np.testing.assert_array_equal(found[[1, 4]], [0, 0])
 
 
-@every_variant
-def test_shared_return_counts_once_per_group(variant):
-  rewards, ids, returns = zip(*(
-      (1, 0, 4), (1, 0, 4), (1, 0, 4), (2, 0, 5), (6, 0, 6), (6, 0, 6),
-      # Another group with the same return ids.
-      (0, 1, 4), (3, 1, 5), (3, 1, 5)))
-  ids = np.array(ids)
-  weights = advantages.return_weights(ids, np.array(returns))
-  np.testing.assert_allclose(
-      weights, [1 / 3, 1 / 3, 1 / 3, 1, .5, .5, 1, .5, .5])
-  found = advantages.group_advantages(
-      np.array(rewards, np.float32), ids, np.ones(9, bool),
-      baseline=variant[0], scale=variant[1], weights=weights,
-      episodes=np.array(returns))
-  a, b, c = _advantages([1, 2, 6], [0, 0, 0], variant=variant)
-  d, e = _advantages([0, 3], [0, 0], variant=variant)
-  np.testing.assert_allclose(found, [a, a, a, b, c, c, d, e, e], rtol=1e-6)
-
-
-def test_leave_one_out_leaves_out_the_episode():
+def test_leave_one_out_excludes_the_whole_episode():
   found = advantages.group_advantages(
       np.array([1, 2, 6, 0, 4, 5], np.float32), np.array([0, 0, 0, 0, 1, 1]),
       np.ones(6, bool), baseline='leave_one_out', scale='none',

@@ -1,4 +1,4 @@
-"""returns.py: hand-worked tables of one episode."""
+"""Hand-worked returns of one episode."""
 
 import itertools
 
@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from atgrpo_jax.rl import returns
+from atgrpo_jax.rl import td
 
 
 def _returns(team, local, roles, return_type, discount=1.0):
@@ -32,24 +33,15 @@ def test_table(return_type, expected):
 @pytest.mark.parametrize('return_type, known', [
     ('immediate', [1, 1, 0]), ('return_to_go', [0, 0, 0]),
     ('episode_return', [0, 0, 0])])
-def test_what_a_failure_follows_is_unknown(return_type, known):
+def test_returns_before_a_failure_are_unknown(return_type, known):
   found = _returns(
       [0., 1, np.nan], [.1, .2, np.nan], 'aba', return_type)
   np.testing.assert_array_equal(np.isfinite(found), np.array(known, bool))
 
 
 @pytest.mark.parametrize('return_type', ['return_to_go', 'episode_return'])
-def test_putting_off_the_end_pays_nothing(return_type):
-  # Both reach the goal: at once, or by way of another turn that pays its
-  # agents as much as the first did.
-  early, = _returns([1.], [.4], 'a', return_type)
-  late, *_ = _returns([0., 0, 1], [.2, 0, .2], 'aba', return_type)
-  assert early > late
-
-
-@pytest.mark.parametrize('return_type', ['return_to_go', 'episode_return'])
-def test_rewards_that_add_up_to_nothing_are_nothing(return_type):
-  rewards = [-0.08, -0.07, 0.15]  # As they stand, -7e-18 or -1e-17.
+def test_rewards_that_cancel_give_exactly_zero(return_type):
+  rewards = [-0.08, -0.07, 0.15]  # Summed in float64: -7e-18 or -1e-17.
   assert sum(rewards) != 0
   found = {
       _returns(order, order, 'aaa', 'episode_return')[0]
@@ -62,16 +54,16 @@ def test_rewards_that_add_up_to_nothing_are_nothing(return_type):
 def test_discount():
   np.testing.assert_allclose(
       _returns([4., 0, 2], [.1, .2, .3], 'aba', 'return_to_go', 0.5),
-      # 4 + 0 / 2 + 2 / 4, 0 + 2 / 2 and 2, of which alpha is a half.
+      # alpha = 1/2 times 4 + 0 / 2 + 2 / 4, 0 + 2 / 2 and 2.
       [2.25 + .1, .5 + .2, 1 + .3])
 
 
-def test_continuation_is_the_discounted_mean_of_what_is_known():
+def test_continuation_is_the_discounted_mean_of_known_returns():
   assert returns.continuation(np.array([1., np.nan, 3]), 0.5) == 1.0
   assert np.isnan(returns.continuation(np.array([np.nan]), 0.5))
 
 
-def test_returns_are_rounded_only_where_something_follows():
+def test_only_continued_returns_are_rounded():
   found = returns.add_continuations(
       np.array([1 / 3, 1 / 3, np.nan, 1.]), np.array([0, 1., 0, np.nan]), 0.5)
   np.testing.assert_array_equal(found, [1 / 3, 0.833333333, np.nan, np.nan])
@@ -79,13 +71,30 @@ def test_returns_are_rounded_only_where_something_follows():
 
 @pytest.mark.parametrize('credit, expected', [
     ('mean', [2, 4, np.nan]), ('sum', [4, 4, np.nan])])
-def test_candidates_of_joint_actions(credit, expected):
+def test_candidate_returns_of_joint_actions(credit, expected):
   np.testing.assert_array_equal(
       returns.candidate_returns(
           np.array([1., 3, 4, np.nan, np.nan]), np.array([0, 0, 1, 1, 2]), 3,
           credit), expected)
 
 
-def test_every_return_type_has_a_rule():
-  with pytest.raises(NotImplementedError, match="return_type='last'"):
-    _returns([0.], [0.], 'a', 'last')
+def test_chain_equals_generalised_advantage_estimation():
+  rewards, values = np.array([1.0, 0.5, 2.0]), np.array([0.2, 3.0, -1.0])
+  discount, gae_lambda = 0.9, 0.7
+  next_values = np.append(values[1:], 0)
+  errors = rewards + discount * next_values - values
+  following = np.nan
+  for step in (2, 1, 0):
+    found, = td.lambda_returns(
+        rewards[step:step + 1], next_values[step:step + 1],
+        np.array([following]), discount=discount, gae_lambda=gae_lambda)
+    following = found
+    weights = (discount * gae_lambda)**np.arange(3 - step)
+    assert found - values[step] == pytest.approx(weights @ errors[step:])
+
+
+def test_explained_variance():
+  targets = np.array([1.0, 2, 3])
+  assert td.explained_variance(targets + 5, targets) == 1
+  assert td.explained_variance(np.zeros(3), targets) == 0
+  assert np.isnan(td.explained_variance(targets, np.ones(3)))

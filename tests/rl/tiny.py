@@ -1,15 +1,14 @@
-"""A tiny model and batch, and a counter of the work in a jaxpr.
+"""A tiny model and batch.
 
 Ids follow a formula, so golden numbers do not depend on a random generator.
 Padding holds junk on purpose, so reading it changes results.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 import dataclasses
 import math
 
 import jax
-from jax.extend import core
 import jax.numpy as jnp
 import numpy as np
 
@@ -22,11 +21,6 @@ CONFIG = model.ModelConfig(
     vocab_size=32, hidden_size=16, intermediate_size=40, num_layers=2,
     num_heads=4, num_kv_heads=2, head_dim=4, rope_theta=10_000.0, norm_eps=1e-6,
     tied_head=True, max_positions=64, init_std=0.3)
-
-EMBEDDING = (CONFIG.vocab_size, CONFIG.hidden_size)
-# Kernel of the MLP's first two products; no other operand has this shape.
-MLP_KERNEL = (CONFIG.hidden_size, CONFIG.intermediate_size)
-
 
 def make_params() -> model.Params:
   init = jax.jit(model.init_params, static_argnums=1)
@@ -61,7 +55,7 @@ def make_batch() -> types.TrainBatch:
 
 
 def plain_logits(params: model.Params, batch: types.TrainBatch) -> jax.Array:
-  """Logits [P * G, T, V], one row per completion with its own prompt."""
+  """Logits [P * G, T, V]; each row repeats its prompt."""
   _, size, length = batch.completions.shape
   starts = np.repeat(batch.prompt_lengths, size)
   tokens = np.pad(
@@ -71,37 +65,6 @@ def plain_logits(params: model.Params, batch: types.TrainBatch) -> jax.Array:
   hidden, _ = model.forward(params, CONFIG, tokens[:, None])
   logits = model.unembed(params, CONFIG, hidden[:, 0])
   return jnp.take_along_axis(logits, at[..., None] - 1, axis=1)
-
-
-def count_rows(
-    fn: Callable, args: Sequence, operand: tuple[int, ...],
-    while_length: int = 1) -> int:
-  """Counts the rows that `fn(*args)` gathers from or multiplies by an operand.
-
-  Args:
-    fn: traced function.
-    args: arguments of `fn`.
-    operand: shape of the table or kernel, which identifies it in the jaxpr.
-    while_length: assumed number of iterations of while loops.
-  """
-  return _count(jax.make_jaxpr(fn)(*args).jaxpr, operand, while_length)
-
-
-def _count(jaxpr, operand, while_length):
-  total = 0
-  for equation in jaxpr.eqns:
-    name = equation.primitive.name
-    shapes = [variable.aval.shape for variable in equation.invars]
-    if name == 'gather' and shapes[0] == operand:
-      total += math.prod(equation.outvars[0].aval.shape[:-1])
-    if name == 'dot_general' and shapes[1] == operand:
-      (_, contracted), _ = equation.params['dimension_numbers']
-      if contracted == (0,):
-        total += math.prod(shapes[0][:-1])
-    repeats = {'scan': equation.params.get('length'), 'while': while_length}
-    for inner in core.jaxprs_in_params(equation.params):
-      total += repeats.get(name, 1) * _count(inner, operand, while_length)
-  return total
 
 
 @dataclasses.dataclass(frozen=True)
