@@ -4,9 +4,9 @@
 
 A cell is the result of `--mode compile_check` for one config: `configs/pod.py`
 with each size, policies and slice, and the configs that help texts and docs
-name. It takes two to six minutes of a core, in a process of its own. Cells of
-the same versions are kept, so the command can be stopped and repeated. It needs
-the extras `compile` and `gpu`, in separate environments.
+name. Each cell runs in a new process and takes two to six minutes of a core.
+Cells of the same versions are kept, so the command resumes. It needs the extras
+`compile` and `gpu`, in separate environments.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def fastest(
 def summarise(
     case: Case, seconds: Mapping[str, Sequence[float]],
     rates: Amounts | None) -> dict:
-  """The result of a case; `rates` are those of the machine."""
+  """The result of a case; `rates` are the best rates of the machine."""
   summary = {'name': case.name, 'contestants': {}}
   ours = None
   for name, all_seconds in seconds.items():

@@ -14,7 +14,6 @@ index. Run it again to resume.
 
   --seed N        seed of the run (default 0)
   --workdir DIR   folder of the run (default runs/quickstart-seed-N)
-  --fresh         start afresh; an earlier run in that folder is renamed
   --help          print this
 
 Example:
@@ -23,8 +22,8 @@ Example:
 EOF
 }
 
-seed=0 workdir='' fresh=false
-parse_options 'seed workdir' fresh "$@"
+seed=0 workdir=''
+parse_options 'seed workdir' '' "$@"
 [[ "$seed" =~ ^[0-9]+$ ]] ||
   stop "--seed is '$seed', but must be a whole number, such as 0"
 workdir="${workdir:-$ROOT/runs/quickstart-seed-$seed}"
@@ -32,19 +31,8 @@ workdir="${workdir%/}"
 resolve_workdir
 
 ensure_installed ''
-if [[ -e "$workdir" ]] && "$fresh"; then
-  [[ -f "$workdir/config.json" ]] ||
-    stop "--fresh does not rename $workdir, which holds no earlier run (no" \
-      'config.json); name another --workdir'
-  number=1
-  while [[ -e "$workdir.old-$number" ]]; do number=$((number + 1)); done
-  mv "$workdir" "$workdir.old-$number"
-  say "kept the earlier run as $workdir.old-$number"
-fi
 if [[ -e "$workdir" ]]; then
-  say "resuming the run in $workdir (--fresh starts afresh)"
-else
-  say "starting afresh in $workdir"
+  say "resuming the run in $workdir; delete the folder to start afresh"
 fi
 
 tune_for_cpu

@@ -54,7 +54,7 @@ def draw(
                 linewidth=1.2, drawstyle='steps-post')
       axes.set_xlabel('generated tokens (millions); a line for each seed')
       axes.set_ylabel(label)
-      axes.set_title(f'{name}, validation, one answer per prompt')
+      axes.set_title(f'{name}, validation, one candidate per prompt')
       axes.legend(fontsize='small')
       paths.append(folder / f'{task}_{file}.png')
       drawing.savefig(paths[-1], dpi=150)

@@ -7,7 +7,7 @@ Games (arXiv 2510.11062, sections 5.2 and 5.3):
                the same seed; `NUM_TASKS_RATIO` scales their tasks per step
   reward       other presets of the reward. With `outcome` the tool's step pays
                nothing at once, so the tool has no advantage
-  roles        each role trained beside the untrained other one, with half of
+  roles        each role trained beside the untrained other role, with half of
                the tokens each; both combined; policies of roles swapped
   agents       1, 3, 5 and 7 agents; `main` has 2
   rollout      AT-GRPO without its tree: independent episodes that compare the
@@ -15,7 +15,7 @@ Games (arXiv 2510.11062, sections 5.2 and 5.3):
   selection, return_type, advantage, loss, group_size, turns
                other values of these switches
   unchanged    AT-GRPO with a third of its tokens, like `rollout` and the
-               switches: early enough that something is left to learn
+               switches, so that no row is fully trained
 
 Mathematics and code (arXiv 2510.11062, section 5.2) are in `problems`. Beyond
 nano the trained policies are exported and evaluated on each benchmark, in

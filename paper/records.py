@@ -55,7 +55,7 @@ def _no_steps() -> pd.DataFrame:
 
 @dataclasses.dataclass(frozen=True)
 class Records:
-  """Everything that tables and curves are made of.
+  """The evaluations and steps behind all tables and curves.
 
   Attributes:
     evaluations: (workdir, name) -> evaluation with its `token_budget`.

@@ -47,7 +47,7 @@ def untouched(tmp_path_factory):
 
 @pytest.mark.parametrize('script, args, words', [
     ('quickstart.sh', '--sed 1', ['--sed', '--help']),
-    ('quickstart.sh', '--seed --fresh', ['--seed']),
+    ('quickstart.sh', '--seed --workdir', ['--seed']),
     ('quickstart.sh', '--seed one', ["'one'"]),
     ('paper.sh', '--scale 70b', ["'70b'", 'nano']),
     ('paper.sh', '--sandbox none', ["'none'", 'bwrap']),
@@ -126,16 +126,10 @@ def test_quickstart_trains(checkout):
   assert call.endswith(' --config.team=solo')
 
 
-def test_fresh_quickstart_keeps_the_earlier_run(checkout):
+def test_quickstart_resumes(checkout):
   workdir = checkout.root / 'runs/quickstart-seed-0'
   workdir.mkdir(parents=True)
-  (workdir / 'config.json').write_text('earlier')
   assert 'resuming' in checkout.run('quickstart.sh').stdout
-  assert checkout.run('quickstart.sh', '--fresh').returncode == 0
-  assert not workdir.exists()
-  kept = workdir.with_name('quickstart-seed-0.old-1')
-  assert (kept / 'config.json').read_text() == 'earlier'
-
 
 
 @pytest.mark.parametrize('nvidia_smi, words', [
