@@ -1,7 +1,7 @@
 """Data sets with rows from files of a Hugging Face hub repository.
 
 A builder inherits from `FilesBuilder` and names the repository and its files,
-which are read from the first source that exists:
+which it reads from the first source that exists:
 
 1. `<data_dir>/downloads/manual/<name>/`, the manual directory of
    tensorflow-datasets: a copy of the repository, or one file `<split>.jsonl` or
@@ -10,8 +10,8 @@ which are read from the first source that exists:
 
 Files are parquet or JSON lines and are read a few rows at a time. A missing
 field, a field of the wrong type or length, a truncated line and a split without
-rows raise ValueError with the file and the number of the row, from 1. A row
-that is not usable as a task is left out, and the log names it.
+rows raise ValueError with the file and the row number, from 1. A row that is
+not usable as a task is skipped, and the log names it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Collection, Iterator, Mapping, Sequence
 import fnmatch
+import itertools
 import json
 import logging
 import pathlib
@@ -39,7 +40,7 @@ _BATCH_ROWS = 16  # Rows of a parquet file in memory at the same time.
 
 
 class UnusableRowError(Exception):
-  """The reason for leaving out a row."""
+  """The row is skipped for this reason."""
 
 
 class FilesBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
@@ -47,11 +48,11 @@ class FilesBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
   Attributes:
     HUB_REPO: 'owner/name' of the data set on the hub.
-    HUB_REVISION: its branch, tag or commit.
+    HUB_REVISION: branch, tag or commit of the repository.
     SPLIT_FILES: split -> patterns of its files in the repository. The first
       pattern with a match is used; '*' also matches '/'. Files are read in the
       order of their names.
-    FIELDS: field -> allowed types. Other fields are not read.
+    FIELDS: field of a row -> allowed types. Other fields are not read.
     FEATURES: field of a task -> tensorflow-datasets feature.
     MAX_LETTERS: maximum number of letters in a field and its items.
   """
@@ -70,7 +71,7 @@ class FilesBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
     Raises:
       ValueError: the row is not a task.
-      UnusableRowError: the row should be left out.
+      UnusableRowError: the row is to be skipped.
     """
 
   def _info(self) -> tfds.core.DatasetInfo:
@@ -80,7 +81,7 @@ class FilesBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         homepage=f'https://huggingface.co/datasets/{self.HUB_REPO}',
         features=tfds.features.FeaturesDict(
             {'task_id': tfds.features.Text(), **self.FEATURES}),
-        # Builders list the tasks that they leave out here.
+        # Builders list skipped tasks here.
         metadata=tfds.core.MetadataDict(),
         disable_shuffling=True,
     )
@@ -94,17 +95,14 @@ class FilesBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
       manual_dir = dl_manager.download_dir / 'manual'
     folder = pathlib.Path(manual_dir) / self.name
     if folder.is_dir():
-      named = {
+      files = _find_files(folder, {
           split: (f'{split}.jsonl', f'{split}.parquet', *patterns)
-          for split, patterns in self.SPLIT_FILES.items()
-      }
-      files = _find_files(folder, named)
+          for split, patterns in self.SPLIT_FILES.items()})
     else:
       files = _find_files(self._download(folder), self.SPLIT_FILES)
     return {
         split: self._generate_examples(split, paths)
-        for split, paths in files.items()
-    }
+        for split, paths in files.items()}
 
   def _generate_examples(
       self, split: str, paths: Sequence[pathlib.Path]
@@ -118,7 +116,7 @@ class FilesBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
       try:
         task = self.task(row)
       except UnusableRowError as error:
-        logging.warning('%s is left out: %s', task_id, error)
+        logging.warning('%s is skipped: %s', task_id, error)
         continue
       except ValueError as error:
         raise ValueError(f'{place}: {error}') from error
@@ -129,17 +127,10 @@ class FilesBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
   def _download(self, manual_folder: pathlib.Path) -> pathlib.Path:
     """Downloads the files and returns their folder."""
-    patterns = [
-        pattern for group in self.SPLIT_FILES.values() for pattern in group]
     try:
-      return pathlib.Path(
-          huggingface_hub.snapshot_download(
-              self.HUB_REPO,
-              repo_type='dataset',
-              revision=self.HUB_REVISION,
-              allow_patterns=patterns,
-          )
-      )
+      return pathlib.Path(huggingface_hub.snapshot_download(
+          self.HUB_REPO, repo_type='dataset', revision=self.HUB_REVISION,
+          allow_patterns=[*itertools.chain(*self.SPLIT_FILES.values())]))
     except OSError as error:
       reason = ' '.join(str(error).split())
       splits = ', '.join(f'{split}.jsonl' for split in self.SPLIT_FILES)
@@ -169,19 +160,23 @@ def read_rows(
     place = f'{path}, row {number}'
     for field, kinds in fields.items():
       if not any(_has_type(row[field], kind) for kind in kinds):
-        expected = ' or '.join(map(_type_name, kinds))
+        expected = ' or '.join(
+            str(kind) if isinstance(kind, types.GenericAlias) else kind.__name__
+            for kind in kinds)
         raise ValueError(
-            f'{place}: field {field!r} is {_describe(row[field])}; expected '
-            f'{expected}.')
-      if not _is_unicode(row[field]):
+            f'{place}: field {field!r} is {type(row[field]).__name__} '
+            f'{text.shorten(repr(row[field]), 80)}; expected {expected}.')
+      letters = ''.join(_texts(row[field]))
+      try:
+        letters.encode()
+      except UnicodeEncodeError as error:
         raise ValueError(
             f'{place}: field {field!r} has half of a surrogate pair; expected '
-            'valid Unicode.')
-      letters = _num_letters(row[field])
-      if letters > max_letters:
+            'valid Unicode.') from error
+      if len(letters) > max_letters:
         raise ValueError(
-            f'{place}: field {field!r} has {letters} letters; expected at most '
-            f'{max_letters}.')
+            f'{place}: field {field!r} has {len(letters)} letters; expected at '
+            f'most {max_letters}.')
     yield place, {field: row[field] for field in fields}
 
 
@@ -249,7 +244,7 @@ def _check_fields(
 
 
 def _has_type(value: Any, kind: FieldType) -> bool:
-  """Whether a value has exactly this type; a bool is not an int."""
+  """True if a value has exactly this type; a bool is not an int."""
   if isinstance(kind, types.GenericAlias):
     item_kind, = kind.__args__
     return type(value) is list and all(
@@ -257,29 +252,10 @@ def _has_type(value: Any, kind: FieldType) -> bool:
   return type(value) is kind
 
 
-def _is_unicode(value: Any) -> bool:
-  """Whether all texts in a value are valid Unicode."""
-  try:
-    json.dumps(value, ensure_ascii=False, default=str).encode()
-  except UnicodeEncodeError:
-    return False
-  return True
-
-
-def _num_letters(value: Any) -> int:
-  """Counts the letters of all texts in a value."""
+def _texts(value: Any) -> Iterator[str]:
+  """Yields all texts in a value."""
   if isinstance(value, str):
-    return len(value)
-  if isinstance(value, dict):
-    return sum(map(_num_letters, value.values()))
-  if isinstance(value, list):
-    return sum(map(_num_letters, value))
-  return 0
-
-
-def _type_name(kind: FieldType) -> str:
-  return str(kind) if isinstance(kind, types.GenericAlias) else kind.__name__
-
-
-def _describe(value: Any) -> str:
-  return f'{type(value).__name__} {text.shorten(repr(value), 80)}'
+    yield value
+  elif isinstance(value, (dict, list)):
+    for item in value.values() if isinstance(value, dict) else value:
+      yield from _texts(item)

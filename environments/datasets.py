@@ -17,6 +17,7 @@ import hashlib
 import importlib
 import json
 import os
+import textwrap
 from typing import Any
 
 from google.protobuf import json_format
@@ -25,17 +26,17 @@ import tensorflow_datasets as tfds
 
 from environments.env_api import Task
 
-# Splits are drawn in this order and each skips the tasks of the earlier ones,
-# so the test tasks do not depend on the sizes of other splits.
+# Splits are drawn in this order, and each skips the tasks of earlier splits, so
+# test tasks do not depend on the sizes of other splits.
 SPLIT_SIZES = {'test': 1_000, 'validation': 200, 'train': 10_000}
 
-# Errors that a builder, or the code that reads its files, may raise.
+# Errors of a builder or of the libraries that read its files.
 _USER_CODE_ERRORS = (
     ArithmeticError, AssertionError, AttributeError, ImportError, LookupError,
     NameError, OSError, RuntimeError, SyntaxError, TypeError, ValueError,
     json_format.Error)
 
-_MAX_REASON = 300  # Letters of another library's error in a message.
+_MAX_REASON = 300  # Letters of another library's error in our message.
 
 
 def load(
@@ -51,20 +52,20 @@ def load(
       'environments.boards.plan_path.plan_path_dataset_builder'.
     split: a name, a slice or a sum in the syntax of tensorflow-datasets:
       'train', 'test[:200]', 'train[:10%]+validation'.
-    data_dir: local folder of all data sets; the default is $TFDS_DATA_DIR or
+    data_dir: local folder of all data sets; by default $TFDS_DATA_DIR or
       ~/tensorflow_datasets.
-    builder_config: a config of the builder; the default is its
+    builder_config: a config of the builder; by default its
       DEFAULT_BUILDER_CONFIG_NAME.
 
   Raises:
-    ValueError: names the argument, the builder or the file to fix.
+    ValueError: the split, the builder or its files cannot be used.
   """
   if data_dir is not None:
     data_dir = os.path.expanduser(data_dir)
     if '://' in data_dir:
       raise ValueError(
-          f'dataset.data_dir={data_dir!r} is remote, and array_record needs a '
-          'local folder; name one (every host can make a copy).')
+          f'dataset.data_dir={data_dir!r} is remote, but array_record needs a '
+          'local folder; each host can make its copy.')
   tfds.disable_progress_bar()
   builder = _prepared_builder(builder_module, data_dir, builder_config)
   sizes = ', '.join(
@@ -79,7 +80,7 @@ def load(
     raise ValueError(f'split {split!r} of {builder.name} has no tasks{hint}')
   with _errors_as_value_error(lambda reason: (
       f'{builder.data_dir} is damaged: the split {split!r} cannot be read '
-      f'({reason}); delete the folder, and the next start makes it again.')):
+      f'({reason}); delete the folder to make it again.')):
     tasks = [_to_plain(row) for row in builder.as_data_source(split)]
   _check_task_ids(tasks, f'split {split!r} of {builder.name}')
   return tasks
@@ -92,14 +93,16 @@ def make_splits(
     random_task: Callable[[np.random.Generator, str], dict[str, Any]],
     key: Callable[[dict[str, Any]], str],
 ) -> dict[str, list[dict[str, Any]]]:
-  """Draws each split from a generator of its seed and name.
+  """Draws distinct tasks for each split.
+
+  The random generator of a split depends only on `seed` and its name.
 
   Args:
     name: name of the data set; a task_id is 'name/split/number'.
     sizes: split name -> number of tasks, in the order of drawing.
-    seed: common to all splits.
+    seed: shared by all splits.
     random_task: draws a task for the named split.
-    key: equal for two tasks that count as the same; only the first is kept.
+    key: equal for tasks of which only the first is kept.
   """
   splits, seen = {}, set()
   for split, size in sizes.items():
@@ -169,7 +172,6 @@ def _prepared_builder(
       raise ValueError(
           f'dataset.builder={builder_module!r} does not exist{expected}'
       ) from error
-    # The module exists, and something that it imports does not.
     raise ValueError(
         f'dataset.builder={builder_module!r} cannot be imported '
         f'({_one_line(error)}){expected}') from error
@@ -200,12 +202,12 @@ def _prepared_builder(
         f'the data set {builder.name} of dataset.builder={builder_module!r} '
         f'cannot be made ({_one_line(error)}); fix the builder or its input '
         'files.') from error
-  # Opened again: another process may have written the data during the wait.
+  # Another process may have written the data during the wait for the lock.
   builder = _open(module, data_dir, options)
   if not builder.info.splits:
     raise ValueError(
-        f'{builder.data_dir} holds no complete data set; delete it, and the '
-        'next start makes it again.')
+        f'{builder.data_dir} has no complete data set; delete the folder to '
+        'make it again.')
   return builder
 
 
@@ -216,13 +218,13 @@ def _open(
   with _errors_as_value_error(lambda reason: (
       f'the data set {module.Builder.name} in {root}: its dataset_info.json, '
       f'or the builder, cannot be used ({reason}); delete the folder of the '
-      'data set, and the next start makes it again.')):
+      'data set to make it again.')):
     return module.Builder(**options)
 
 
 @contextlib.contextmanager
 def _errors_as_value_error(message: Callable[[str], str]) -> Iterator[None]:
-  """Turns an error of a builder, or of the files it reads, into ValueError."""
+  """Raises errors of a builder or of its files as ValueError."""
   try:
     yield
   except _USER_CODE_ERRORS as error:
@@ -230,33 +232,26 @@ def _errors_as_value_error(message: Callable[[str], str]) -> Iterator[None]:
 
 
 def _check_task_ids(tasks: Sequence[Task], source: str) -> None:
-  """Raises ValueError unless every task has a unique id."""
   seen = set()
   for number, task in enumerate(tasks):
     task_id = task.get('task_id')
-    if not isinstance(task_id, str) or not task_id:
+    if not isinstance(task_id, str) or not task_id or task_id in seen:
       raise ValueError(
-          f'{source}, row {number}: task_id={task_id!r} must be a text of at '
-          'least one letter; is a file damaged?')
-    if task_id in seen:
-      raise ValueError(
-          f'{source}, row {number}: task_id={task_id!r} is not unique; give '
-          'each task another id.')
+          f'{source}, row {number}: task_id={task_id!r}; expected a unique '
+          'text that is not empty.')
     seen.add(task_id)
 
 
 def _one_line(error: BaseException) -> str:
-  text = ' '.join(str(error).split())
-  if len(text) > _MAX_REASON:
-    text = text[:_MAX_REASON] + ' …'
-  return f'{type(error).__name__}: {text}'
+  reason = textwrap.shorten(str(error), _MAX_REASON, placeholder=' …')
+  return f'{type(error).__name__}: {reason}'
 
 
 @contextlib.contextmanager
 def _lock(data_dir: os.PathLike, name: str) -> Iterator[None]:
-  """Lets one process at a time write a data set; released if it dies.
+  """Lets one process at a time write a data set.
 
-  tensorflow-datasets writes to a temporary folder and renames it, so a reader
+  tensorflow-datasets writes to a temporary folder and renames it. A reader
   never sees half a data set, but the second of two renames raises.
   """
   os.makedirs(data_dir, exist_ok=True)

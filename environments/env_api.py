@@ -19,13 +19,13 @@ from environments import sandbox as sandbox_lib
 
 Message = dict[str, str]  # {'role': 'system' | 'user' | ..., 'content': text}
 State = Any  # Frozen and picklable; each environment has another type.
-# One row of a data set. 'task_id' is unique. Tasks that are copies of each
-# other up to symmetry or names share their 'kind', if the rows have that field.
+# One row of a data set. 'task_id' is unique. If rows have the field 'kind',
+# tasks that are equal up to symmetry or names share it.
 Task = Mapping[str, Any]
 
 
 class Outcome(enum.Enum):
-  """What happened to the action of one role. Counted and logged per role.
+  """The result of one role's action, counted and logged per role.
 
   `NO_EFFECT` takes precedence over `ILLEGAL_ACTION`.
   """

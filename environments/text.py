@@ -12,14 +12,14 @@ Three grammars, parsed by `json` and plain string search, never `eval`:
            nest; "\\{" and "\\}" are not braces.
 
 The reply is the text after the last `</think>`, or the whole text without that
-tag. If a `<think>` is not closed, there is no reply. Thinking does not nest:
-one `</think>` closes every open tag, including one in the prompt. A tag counts
-anywhere, also in a string literal of a program: `</think>` there cuts the
-program in two and `<think>` leaves no reply. If the prompt opens the thinking
-and the text ends before closing it, the text has no tag and counts as a reply.
+tag. An unclosed `<think>` leaves no reply. Thinking does not nest: one
+`</think>` closes every open tag, including one in the prompt. Tags are found
+everywhere, even in a string literal of a program: `</think>` there cuts the
+program in two, and `<think>` leaves no reply. If the prompt opens the thinking
+and the text does not close it, the text has no tag and is the reply.
 
-Lines end with LF or CRLF, and blanks after a fence are allowed. A parser
-returns None if the text does not follow the grammar.
+Lines end with LF or CRLF, and blanks after a fence are allowed. Parsers return
+None for a text that does not follow the grammar.
 """
 
 import json
@@ -96,8 +96,8 @@ def parse_json(text: str) -> Any | None:
 def shorten(text: str, limit: int) -> str:
   """Cuts the middle out of a text that is longer than `limit` UTF-8 bytes.
 
-  The limit counts bytes, because a character may take several tokens and hardly
-  any byte takes more than one.
+  The limit is in bytes, because a character may take several tokens, but a byte
+  hardly ever takes more than one.
   """
   encoded = text.encode(errors='replace')
   if len(encoded) <= limit:

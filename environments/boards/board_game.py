@@ -1,6 +1,6 @@
 """How a team plays a board game: some roles propose, one decides.
 
-The common part of Plan-Path, Sokoban and Sudoku (arXiv 2510.11062, section 5).
+Shared by Plan-Path, Sokoban and Sudoku (arXiv 2510.11062, section 5).
 A *move* is a list of steps or a filled grid.
 
 Teams:
@@ -9,9 +9,9 @@ Teams:
   pair     A *tool* agent writes a program that proposes a move. Then a
            *planner* sees the program, its output and the proposal, and decides.
   trio, quintet, septet
-           One, two or three tools and as many *advisors*, who propose a move
-           directly. No one sees another proposal. Then a *judge* sees all
-           proposals and decides.
+           One, two or three tools and as many *advisors*, which propose a
+           move directly. Proposers do not see each other's proposals. Then a
+           *judge* sees all proposals and decides.
 
 A proposal is tried on a copy of the board. The move of the deciding role is
 played, and the next turn starts from its result.
@@ -33,10 +33,10 @@ Reward terms, all in [-1, 1] (`reward_terms` logs them before weighting):
   plan_malformed   proposes  -1 if the program fails or there   the text, or
                              is no move                         the run
 
-None of these is an oracle; a game may add oracle terms, weighted in another
-preset. Progress is undiscounted potential shaping, so it telescopes and a
-circle pays nothing. A move without effect pays less than a random one. No move
-pays less than a malformed answer.
+No term is an oracle. A game may add oracle terms and weight them in another
+preset. Progress is undiscounted potential shaping, so it telescopes and a loop
+pays nothing. A move without effect pays less than a random one. No move pays
+less than a malformed answer.
 
 Presets of weights (`REWARDS`):
 
@@ -45,13 +45,13 @@ Presets of weights (`REWARDS`):
                       for the board and a proposer for its copy
   outcome             no local term: only the team's checker pays
 
-With `outcome` the step of a proposer has no reward, so proposers have no signal
-with the return type `immediate`. `monte_carlo` in a tree and `return_to_go` and
-`episode_return` in parallel episodes look further.
+With `outcome` the step of a proposer has no reward, so the return type
+`immediate` gives proposers no signal. `monte_carlo` in a tree, and
+`return_to_go` and `episode_return` in parallel episodes, include later rewards.
 
-The outcome of an action is the first that applies: the failure of the program;
-PARSE_ERROR without a move; NO_EFFECT if the move, or the proposal on its copy,
-leaves the board unchanged; ILLEGAL_ACTION if a part of it is illegal; OK.
+The outcome of an action is the first that applies: the failure of the program,
+PARSE_ERROR without a move, NO_EFFECT if the move or the proposal leaves the
+board or its copy unchanged, ILLEGAL_ACTION if a part is illegal, and OK.
 
 Deviations from the authors' code:
 
@@ -60,7 +60,7 @@ Deviations from the authors' code:
 3. Shaping is not discounted.
 4. Answers are parsed, never evaluated.
 5. The deciding role sees the proposals of the same turn.
-6. A program that exits normally has not failed, whatever it wrote to stderr.
+6. A program that exits normally has not failed, even if it wrote to stderr.
 """
 
 from __future__ import annotations
@@ -92,10 +92,10 @@ TEAMS = {
     for num, name in enumerate(('trio', 'quintet', 'septet'), 1)
 }
 
-# Weights of the local terms; the algorithm weights the team's term with alpha.
-# The first random move of an episode pays -0.14 to -0.01 on average and a legal
-# one more, so `idle` is below both. `malformed` is the pay of a move that loses
-# all progress and is illegal in nearly all parts.
+# Weights of the local terms; alpha weights the term of the team. The first
+# random move of an episode pays -0.14 to -0.01 on average and a legal one more,
+# so an idle move pays less than both. A malformed answer pays as little as a
+# move that loses all progress and is illegal in nearly all parts.
 REWARDS = {
     'mixed': {
         'progress': 0.5, 'idle': 0.2, 'illegal': 0.2, 'malformed': 0.7,
@@ -117,10 +117,10 @@ class Words:
     alone: what the single agent does, as a sentence.
     board: the input of a program.
     schema: the form of `Game.program_input`.
-    move: a move in general.
+    move: the form of a move.
     solution: the output of a program.
     example: a move as JSON that solves no task.
-    name: the name of a proposed move.
+    name: noun for a proposed move.
     played: what happens to the decision, as a sentence.
     article: text before the name in a sentence.
   """
@@ -165,7 +165,7 @@ class Words:
 
 
 class Game(Protocol):
-  """The rules of a game and the phrases of its prompts."""
+  """The rules of a game and the phrases of its prompts; inherit from it."""
 
   words: Words
 
@@ -197,7 +197,9 @@ class Game(Protocol):
     """The decrease of a potential, in [-1, 1]; 0 for equal boards."""
 
   def oracle_terms(self, board: Board) -> Mapping[str, float]:
-    """Terms that use more than the players know; may be empty."""
+    """Terms that use more than the players know."""
+    del board
+    return {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -353,7 +355,7 @@ class BoardGame:
   ) -> tuple[Board, bool, dict[str, float], env_api.Outcome]:
     """Returns the board after a move, whether it is solved, terms and outcome.
 
-    `outcome` is the result of parsing; it is returned if there is no move.
+    Without a move the outcome is `outcome`, the result of parsing.
     """
     after, illegal, idle = board, 0.0, False
     if move is not None:

@@ -1,17 +1,17 @@
 """Relay: a game so small that the value of every action is known.
 
-In every turn a *caller*, who alone sees the letter of the turn, calls a letter.
-A *runner*, who sees only the call, answers with a letter, and the team is paid
-if it is the letter of the turn. Once per episode the runner may answer '+'
-instead, which pays nothing and doubles the pay of later turns. A method that
-looks at the reward of the turn alone never learns to say '+', although with
-three or more turns the first turn is the right one to say it. `exact_values`
-computes the value of every state and action under any policies.
+In every turn a *caller*, which alone sees the letter of the turn, calls a
+letter. A *runner*, which sees only the call, answers with a letter, and the
+team is paid if it is the letter of the turn. Once per episode the runner may
+answer '+' instead. It pays nothing and doubles the pay of later turns. With
+three or more turns the best first answer is '+', but a method that uses only
+the reward of the turn never learns it. `exact_values` computes the value of
+every state and action under any policies.
 
 In the team 'pair' the runner acts after the caller. In the team 'at_once', a
 Dec-POMDP, both act in one phase: the runner answers the call of the previous
-turn, for its letter, so the first turn pays nothing and the last call has no
-answer. The caller also sees the previous letter.
+turn and is paid for that turn's letter. So the first turn pays nothing, and the
+last call gets no answer. The caller also sees the previous letter.
 
 Reward terms, all in [0, 1]:
 
@@ -56,7 +56,7 @@ class State:
     turn: number of completed turns.
     call: the call that the runner answers; '' without one, '?' for an invalid
       one.
-    boosted: whether '+' has been said.
+    boosted: True after the answer '+'.
     num_paid: number of turns that have paid.
   """
 
@@ -148,7 +148,7 @@ def make_environment(
   if max_turns <= relay.delay:
     raise ValueError(
         f'environment.max_turns={max_turns}: expected at least '
-        f'{relay.delay + 1} for the team {team!r}, or no turn pays.')
+        f'{relay.delay + 1} for the team {team!r}; otherwise no turn pays.')
   return relay
 
 

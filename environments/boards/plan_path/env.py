@@ -9,7 +9,7 @@ the maximum. Teams and reward terms are those of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 import dataclasses
 import json
 from typing import Any
@@ -41,7 +41,7 @@ class Board:
 
 
 @dataclasses.dataclass(frozen=True)
-class PlanPath:
+class PlanPath(board_game.Game):
   """The game; see `environments.boards.board_game.Game`."""
 
   words = board_game.Words(
@@ -92,10 +92,6 @@ class PlanPath:
 
   def progress(self, before: Board, after: Board) -> float:
     return (_distance(before) - _distance(after)) / 18
-
-  def oracle_terms(self, board: Board) -> Mapping[str, float]:
-    del board
-    return {}
 
 
 def make_environment(

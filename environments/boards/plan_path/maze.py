@@ -15,7 +15,7 @@ SIZE = 10
 WALL_PROBABILITY = 0.22
 WALL, FREE = '#', '.'
 # Twenty random moves reach a goal at distance 2 in 43% of mazes, at distance 4
-# in 15% and at distance 6 in 5%, so shorter tasks would pay a team that cannot
+# in 15% and at distance 6 in 5%. Shorter tasks would pay a team that cannot
 # plan.
 MIN_SHORTEST_PATH = 6
 

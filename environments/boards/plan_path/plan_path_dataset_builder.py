@@ -1,7 +1,7 @@
 """The Plan-Path data set: 10x10 mazes with a start and a goal.
 
-Generated as in the paper (arXiv 2510.11062), but from fixed seeds, so that
-every machine gets the same rows.
+Generated as in the paper (arXiv 2510.11062), but from fixed seeds, so every
+machine gets the same rows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def make_splits(sizes: Mapping[str, int]) -> dict[str, list[dict[str, Any]]]:
 class Builder(datasets.TaskBuilder):
   """Mazes whose shortest path from start to goal has at least 6 moves.
 
-  `shortest_path` serves reports; agents never see it.
+  `shortest_path` is for reports. Agents never see it.
   """
 
   VERSION = tfds.core.Version('1.0.0')

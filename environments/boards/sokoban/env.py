@@ -9,8 +9,8 @@ terms are those of `environments.boards.board_game`, with an additional oracle:
   deadlock (plan_deadlock)   -1 if a box can never reach a goal again; sees
                              which cells are dead, which takes a search
 
-Only the preset `oracle` weights it. There a malformed answer costs more by the
-same amount, so that it remains the worst.
+Only the preset `oracle` weights it. There a malformed answer costs as much
+more, so it still pays least.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Board:
 
 
 @dataclasses.dataclass(frozen=True)
-class Sokoban:
+class Sokoban(board_game.Game):
   """The game; see `environments.boards.board_game.Game`."""
 
   words = board_game.Words(

@@ -7,9 +7,9 @@ solved when every box is on a goal; there are as many goals as boxes.
 
 The solver handles all states of a room together: a set of states is an integer
 with one bit per state, and a shift moves all of them. The number of a state has
-base `cells`; its last digit is the player's cell, and each digit before is the
-cell of a box. Cells are numbered row by row, with one column of wall right of
-the grid and one row below, so that a state that leaves the grid on any side
+base `cells`. Its last digit is the player's cell, and each digit before is the
+cell of a box. Cells are numbered row by row, with a column of wall to the right
+of the grid and a row of wall below, so a state that leaves the grid on any side
 lands on a wall. Time and memory grow with cells**(boxes + 1): a 6x6 room takes
 0.2 ms with 1 box, 2 ms with 2 boxes and 0.2 s with 3 boxes.
 """
@@ -37,7 +37,7 @@ Cell = tuple[int, int]
 def random_task(rng: np.random.Generator, num_boxes: int = 1) -> dict[str, Any]:
   """Draws whole rooms until a solution needs more pushes than boxes.
 
-  So the example in the prompts, which pushes no box twice, solves no task.
+  The example in the prompts pushes no box twice, so it solves no task.
   Walls are independent; player, boxes and goals are uniform over free cells.
   """
   while True:
@@ -50,8 +50,8 @@ def random_task(rng: np.random.Generator, num_boxes: int = 1) -> dict[str, Any]:
       continue
     pushes = fewest_pushes(grid, player, boxes, goals)
     # Twenty random moves solve 0.8% of the remaining rooms with one box (2.5%
-    # of those with 2 pushes) and 0.04% with two boxes; a hundred moves solve
-    # 4.2% and 0.5%.
+    # if 2 pushes suffice) and 0.04% with two boxes. A hundred moves solve 4.2%
+    # and 0.5%.
     if pushes is not None and pushes > num_boxes:
       return dict(
           grid=grid, player=player, boxes=boxes, goals=goals, pushes=pushes,
@@ -135,10 +135,10 @@ def is_deadlocked(
     grid: Sequence[str], boxes: Sequence[Sequence[int]],
     goals: Sequence[Sequence[int]],
 ) -> bool:
-  """Whether some box could not reach any goal if it were alone in the room.
+  """True if a box could not reach any goal even if it were alone in the room.
 
-  True means that the room is unsolvable. False does not mean that it is
-  solvable, because boxes may block each other.
+  Then the room is unsolvable. The converse does not hold, because boxes may
+  block each other.
   """
   alive = [tuple(goal) for goal in goals]
   for row, col in alive:  # Grows during the iteration.

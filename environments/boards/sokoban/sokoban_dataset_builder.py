@@ -40,8 +40,8 @@ class Config(tfds.core.BuilderConfig):
 class Builder(datasets.TaskBuilder):
   """Rooms that need more pushes than they have boxes.
 
-  `pushes` and `moves` are the minimum numbers. They serve reports; agents never
-  see them.
+  `pushes` and `moves` are the minimum numbers, for reports. Agents never see
+  them.
   """
 
   VERSION = tfds.core.Version('1.0.0')

@@ -1,12 +1,12 @@
 """Sudoku: a team fills a grid of 4x4 or 9x9 cells (arXiv 2510.11062).
 
-A move is a whole grid. It replaces the digits of earlier moves: its digits are
-written one by one, row by row, onto the clues until the grid is solved, and the
-rest is ignored. A digit is left out and counts as illegal if it contradicts a
-clue or repeats a digit of its row, column or box. A 0 leaves the cell as it is
-in the clues. The potential of `progress` is the ratio of blank cells that are
-filled. Teams and reward terms are those of `environments.boards.board_game`; no
-term sees the solution.
+A move is a whole grid, which replaces the digits of earlier moves. Its digits
+are written row by row onto the clues until the grid is solved, and the rest is
+ignored. A digit that contradicts a clue or repeats a digit of its row, column
+or box is illegal and not written. A 0 keeps the cell of the clues. The
+potential of `progress` is the ratio of blank cells that are filled. Teams and
+reward terms are those of `environments.boards.board_game`; no term sees the
+solution.
 
 Deviation from the authors' code: a move never changes a clue, so a grid that
 contradicts the clues does not win.
@@ -14,7 +14,6 @@ contradicts the clues does not win.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 import dataclasses
 import json
 from typing import Any
@@ -36,7 +35,7 @@ class Board:
 
 
 @dataclasses.dataclass(frozen=True)
-class Sudoku:
+class Sudoku(board_game.Game):
   """The game; see `environments.boards.board_game.Game`."""
 
   size: int  # Number of rows and of digits: 4 or 9.
@@ -105,10 +104,6 @@ class Sudoku:
     return (
         grid.progress(after.clues, after.filled)
         - grid.progress(before.clues, before.filled))
-
-  def oracle_terms(self, board: Board) -> Mapping[str, float]:
-    del board
-    return {}
 
 
 def make_environment(

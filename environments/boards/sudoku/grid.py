@@ -49,10 +49,8 @@ def random_task(rng: np.random.Generator, size: int) -> dict[str, Any]:
     for cell in rng.permutation(len(cells)).tolist():
       before, clue, after = cells[:cell], cells[cell], cells[cell + 1:]
       others = digits - {clue} - {cells[peer] for peer in peers[cell]}
-      if any(
-          solutions(_rows([*before, other, *after]), limit=1)
-          for other in others
-      ):
+      if any(solutions(_rows([*before, other, *after]), limit=1)
+             for other in others):
         continue  # Without this clue there are two completions.
       cells[cell] = BLANK
       if cells.count(BLANK) == num_blanks:
@@ -62,7 +60,7 @@ def random_task(rng: np.random.Generator, size: int) -> dict[str, Any]:
 
 
 def is_solution(clues: Sequence[str], filled: Sequence[str]) -> bool:
-  """Whether `filled` is complete, keeps the clues and breaks no rule."""
+  """True if `filled` is complete, keeps the clues and breaks no rule."""
   digits = set(map(str, range(1, len(clues) + 1)))
   peers = _peers(math.isqrt(len(clues)))
   cells = ''.join(filled)
@@ -82,18 +80,18 @@ def write(
 ) -> tuple[Board, int, int]:
   """Writes digits onto the clues, row by row, until the board is full.
 
-  A digit that changes a clue or repeats one of its row, column or box is left
-  out, so a legal board stays legal and a full one is solved.
+  A digit that changes a clue or repeats a digit of its row, column or box is
+  skipped, so a legal board stays legal and a full one is solved.
 
   Args:
     clues: a legal board.
-    rows: digits; 0 leaves a cell as it is in the clues.
+    rows: digits; 0 keeps the cell of the clues.
 
   Returns:
-    the board and the numbers of digits written and left out.
+    the board and the numbers of digits written and skipped.
   """
   cells = list(''.join(clues))
-  written = left_out = 0
+  written = skipped = 0
   num_blanks = cells.count(BLANK)
   peers = _peers(math.isqrt(len(clues)))
   for cell, digit in enumerate(map(str, itertools.chain(*rows))):
@@ -103,24 +101,24 @@ def write(
       continue
     held = [cells[peer] for peer in peers[cell]]
     if cells[cell] != BLANK or digit in held:
-      left_out += 1
+      skipped += 1
     else:
       cells[cell] = digit
       written += 1
-  return _rows(cells), written, left_out
+  return _rows(cells), written, skipped
 
 
 def canonical_form(board: Sequence[str]) -> str:
-  """Equal for boards that differ only by names of digits or by symmetry.
+  """Equal for boards that differ only by the names of digits or by symmetry.
 
-  A 4x4 board has 128 symmetries: swaps of rows within a band and of bands, the
-  same for columns, and the transpose. A 9x9 board has 3359232, too many to try,
-  so there only the names of digits are ignored.
+  A 4x4 board has 128 symmetries: swaps of rows within a band, of bands, of
+  columns and of stacks, and the transpose. A 9x9 board has 3359232, too many to
+  try, so its form ignores only the names of digits.
   """
   cells = ''.join(board)
   if len(board) != 4:
     return _renamed(cells)
-  # Renaming is slow, so only the copies with the smallest set of blanks count.
+  # Renaming is slow: rename only the copies with the smallest set of blanks.
   blanks = ''.join(min(cell, '1') for cell in cells)
   copies = [symmetry(blanks) for symmetry in _SYMMETRIES_4X4]
   smallest = min(copies)
@@ -230,9 +228,6 @@ def _peers(box: int) -> list[list[int]]:
   """Per cell: the other cells of its row, column and box."""
   units = _units(box)
   return [
-      [
-          peer for peer, others in enumerate(units)
-          if peer != cell and set(cell_units) & set(others)
-      ]
-      for cell, cell_units in enumerate(units)
-  ]
+      [peer for peer, others in enumerate(units)
+       if peer != cell and set(cell_units) & set(others)]
+      for cell, cell_units in enumerate(units)]

@@ -3,13 +3,13 @@
 Generated from fixed seeds, so that every machine gets the same rows.
 
 Up to symmetry and the names of digits there are only 4004 kinds of 4x4 puzzles
-with one solution and 6 to 12 blank cells. So each kind belongs to one split, by
-its hash: a quarter of the kinds to test, a quarter to validation, half to
-train. About 1050 kinds fall to test, and some are hardly ever drawn, so a split
-holds several boards of a kind, but no board twice: the 1000 test tasks have 509
-kinds, and 52 of them are of one kind. Each row names its `kind`, which lets
-statistics count the tasks of a kind once. No two 9x9 puzzles differ only by the
-names of digits.
+with one solution and 6 to 12 blank cells. A hash assigns each kind to a split:
+a quarter of the kinds to test, a quarter to validation, half to train. About
+1050 kinds belong to test, and some are hardly ever drawn, so a split has
+several boards of a kind, but no board twice. The 1000 test tasks have 509
+kinds, and 52 tasks share a kind. Each row names its `kind`, so statistics can
+count the tasks of a kind once. No two 9x9 puzzles differ only by the names of
+digits.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class Builder(datasets.TaskBuilder):
   """Boards with exactly one completion.
 
   `kind` is equal for boards that differ only by the names of digits, and for
-  4x4 boards also by symmetry. It and `solution` serve reports; agents never see
-  them.
+  4x4 boards also by symmetry. It and `solution` are for reports. Agents never
+  see them.
   """
 
   VERSION = tfds.core.Version('1.1.0')
