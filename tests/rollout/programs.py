@@ -1,7 +1,4 @@
-"""A game of programs, for tests of what runs them.
-
-It imports no jax, so that the workers that step it start quickly.
-"""
+"""A game of programs; it imports no jax, so that workers start quickly."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -16,7 +13,7 @@ supervisor = os.getppid()
 server = int(open(f'/proc/{supervisor}/stat').read().split()[3])
 os.kill(%s, 9)
 import time; time.sleep(60)'''
-# What an agent may say -> the program that it means. MARK is a file.
+# Action -> program. MARK is a file.
 PROGRAMS = {
     'one': 'print(1)',
     'two': 'print(2)',
@@ -38,7 +35,7 @@ class State:
 class Programs:
   """One agent's programs print numbers, which should add up to the goal.
 
-  'end worker' is no program; it ends the process that steps the game.
+  The action 'end worker' ends the process that steps the game.
   """
 
   sandbox: sandbox_lib.Sandbox

@@ -1,7 +1,6 @@
-"""A game, a tokenizer and policies for tests that need to know every number.
+"""A game, a tokenizer and scripted policies.
 
-A policy's parameters are its script: {prompt: texts}. Only the engine is
-replaced; prompts, requests, counters and steps are the real ones.
+A policy's parameters are its script, {prompt: texts}. The rest is real code.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +34,7 @@ CONFIG = model.ModelConfig(
 
 
 class Dice:
-  """A script for any prompt: digits, drawn by the prompt alone."""
+  """A script for any prompt: pseudorandom digits."""
 
   def __getitem__(self, prompt):
     rng = np.random.default_rng(zlib.crc32(prompt.encode()))
@@ -57,10 +56,10 @@ class Bytes:
 
 @dataclasses.dataclass(frozen=True)
 class Counting:
-  """Each agent adds a number; the team wants to meet the goal exactly.
+  """Each agent adds a number; the team must meet the goal exactly.
 
-  The team's reward is 1 at the goal; an agent's own is a tenth of its number.
-  '7 broken' makes the sandbox fail, '7 nan' makes the agent's reward NaN.
+  The team reward is 1 at the goal, the local reward a tenth of the number.
+  '7 broken' makes the sandbox fail, '7 nan' makes the local reward NaN.
   """
 
   phases: tuple[tuple[str, ...], ...] = (('a',), ('b',))
@@ -105,7 +104,7 @@ class Counting:
 
 
 class Engine:
-  """Samples what the script has for a prompt, cut to the longest completion."""
+  """Samples the texts of a script, truncated to the budget."""
 
   made = []  # Since `follow_scripts`.
 
@@ -178,7 +177,7 @@ def make_runner(
 
 
 def wait_for(runner: runner_lib.EpisodeRunner, pending):
-  """What an episode is sent for `runner.sample` or its steps."""
+  """The result of `runner.sample` or `runner.step_environments`."""
   def episode():
     return (yield pending)
 

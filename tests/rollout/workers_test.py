@@ -1,4 +1,4 @@
-"""What dies or stops is replaced, and no result tells that it was."""
+"""Dead and stopped processes are replaced without a trace in the results."""
 
 from concurrent import futures
 import dataclasses
@@ -12,7 +12,6 @@ import pytest
 
 from atgrpo_jax import errors
 from atgrpo_jax import evaluate
-from atgrpo_jax.io import signals
 from atgrpo_jax.rollout import workers as workers_lib
 from environments import env_api
 from environments.sandbox import launcher
@@ -21,20 +20,20 @@ from tests.rollout import programs
 from tests.rollout import scripted
 
 OUTCOME = env_api.Outcome
-# Where programs can reach the server.
+# A level at which programs can reach the server.
 UNSAFE = 'unsafe_rlimit'
 GOALS = {'A': 3, 'B': 5}
 
 
 @pytest.fixture(scope='module')
 def workers():
-  """The same for most tests: they must survive them."""
+  """Shared by most tests, which it must survive."""
   with workers_lib.Workers(2, 2, UNSAFE) as running:
     yield running
 
 
 class _Script:
-  """Every prompt of the game has the same answers."""
+  """The same texts for every prompt."""
 
   def __init__(self, *texts):
     self._texts = texts
@@ -72,16 +71,6 @@ def _step(runner, *texts):
       [state] * len(texts), [{'a': text} for text in texts]))
 
 
-def test_who_waits_for_steps_is_told_of_a_signal(workers, play, monkeypatch):
-  with monkeypatch.context() as patched:
-    patched.setattr(workers, '_is_stopped', lambda: True)
-    with pytest.raises(signals.Stopped):
-      _step(play('slow'), 'slow')
-
-
-# Harm -> whom it hits, and what is replaced for it.
-
-
 def _server(workers):
   return [workers._server.pid]
 
@@ -96,76 +85,74 @@ def _processes(workers):
   return [process.pid for process in workers._context.started]
 
 
-HARMS = {
-    f'{name} {number.name}': (victims_fn, number, replaced)
-    for name, victims_fn, replaced in (
+# Name -> (processes, signal, counter of the replacement).
+FAULTS = {
+    f'{name} {number.name}': (pids_fn, number, replaced)
+    for name, pids_fn, replaced in (
         ('server', _server, 'server_restarts'),
         ('supervisor', lambda workers: _supervisors(workers)[:1], None),
         ('worker', lambda workers: _processes(workers)[:1], 'pool_restarts'))
     for number in (signal.SIGKILL, signal.SIGSTOP)}
-HARMS['server and supervisors SIGSTOP'] = (
+FAULTS['server and supervisors SIGSTOP'] = (
     lambda workers: _server(workers) + _supervisors(workers), signal.SIGSTOP,
     'server_restarts')
 
 
-def _harm(workers, mark, name):
-  """Once a program runs."""
-  victims_fn, number, _ = HARMS[name]
+def _inject(workers, mark, name):
+  """Sends the signal as soon as a program runs."""
+  pids_fn, number, _ = FAULTS[name]
   _wait_until(mark.exists)
-  for pid in victims_fn(workers):
+  for pid in pids_fn(workers):
     os.kill(pid, number)
 
 
 @pytest.fixture(scope='module')
 def undisturbed():
-  """Number of the work -> what came of it when nothing happened."""
-  return {}
+  """The trees without a fault, once they are known."""
+  return []
 
 
-@pytest.mark.parametrize('name', HARMS)
-def test_a_rollout_and_an_evaluation_are_as_if_nothing_had_been(
-    name, play, workers, undisturbed):
-  tasks = [scripted.task(*pair) for pair in GOALS.items()]
-  works = (
-      lambda: list(map(dataclasses.asdict, scripted.collect(
-          play('slow', 'one', 'slow', 'two'), GOALS, group_size=4))),
-      lambda: evaluate.evaluate(play('slow'), tasks))
-  workers.take_counts()
-  for index, work in enumerate(works):
-    if index not in undisturbed:
-      undisturbed[index] = work()
-      assert not any(workers.take_counts().values())
-      play.mark.unlink()
-    expected = undisturbed[index]
-    with futures.ThreadPoolExecutor(1) as pool:
-      harm = pool.submit(_harm, workers, play.mark, name)
-      np.testing.assert_equal(work(), expected)
-      harm.result()
+@pytest.mark.parametrize('name', FAULTS)
+def test_faults_do_not_change_rollouts(name, play, workers, undisturbed):
+  def rollout():
+    trees = scripted.collect(
+        play('slow', 'one', 'slow', 'two'), GOALS, group_size=4)
     play.mark.unlink()
-    counts = workers.take_counts()
-    for kind in ('server_restarts', 'pool_restarts'):
-      assert counts[kind] == (kind == HARMS[name][2]), counts
-  assert expected['num_left_out'] == 0 and expected['success'] == 0.5
+    return [dataclasses.asdict(tree) for tree in trees]
 
-
-def test_what_is_harmed_between_two_calls_is_replaced(play, workers):
-  runner = play()
-  _step(runner, 'one')  # There are processes to harm.
   workers.take_counts()
-  for victims_fn, number, replaced in HARMS.values():
-    victims = victims_fn(workers)
-    for pid in victims:
+  if not undisturbed:
+    undisturbed.extend(rollout())
+    assert not any(workers.take_counts().values())
+  with futures.ThreadPoolExecutor(1) as pool:
+    fault = pool.submit(_inject, workers, play.mark, name)
+    np.testing.assert_equal(rollout(), undisturbed)
+    fault.result()
+  counts = workers.take_counts()
+  for kind in ('server_restarts', 'pool_restarts'):
+    assert counts[kind] == (kind == FAULTS[name][2]), counts
+
+
+def test_faults_between_calls_are_repaired(play, workers):
+  runner = play()
+  _step(runner, 'one')  # Starts the processes.
+  workers.take_counts()
+  for pids_fn, number, replaced in FAULTS.values():
+    pids = pids_fn(workers)
+    for pid in pids:
       os.kill(pid, number)
-    steps = _step(runner, 'one', 'two')
-    assert [step.state.total for step in steps] == [1, 2]
-    counts = workers.take_counts()
-    assert replaced is None or counts[replaced] == 1, counts
-    _wait_until(lambda victims=victims: not any(
-        map(processes.is_stopped, victims)))
+
+    def is_replaced(counter=replaced):
+      steps = _step(runner, 'one', 'two')
+      assert [step.state.total for step in steps] == [1, 2]
+      return counter is None or workers.take_counts()[counter] == 1
+
+    _wait_until(is_replaced)
+    _wait_until(lambda pids=pids: not any(
+        map(processes.is_stopped, pids)))
 
 
-def test_a_program_that_ends_its_supervisor_is_penalised(play, workers):
-  # Bite: it leaves its group, or its task an evaluation.
+def test_program_that_kills_its_supervisor_is_penalised(play, workers):
   workers.take_counts()
   runner = play('end supervisor', 'one', 'two', max_turns=1)
   tree, = scripted.collect(runner, {'A': 2}, group_size=3)
@@ -179,7 +166,7 @@ def test_a_program_that_ends_its_supervisor_is_penalised(play, workers):
   assert not any(workers.take_counts().values())
 
 
-def test_a_program_that_ends_the_server_harms_no_other(play, workers):
+def test_program_that_kills_the_server_affects_no_other(play, workers):
   texts = ['one', 'end server', 'two', 'slow', 'end server', 'one', 'two']
   steps = _step(play(), *texts)
   failed = [step.outcomes['a'] is OUTCOME.INFRASTRUCTURE for step in steps]
@@ -190,50 +177,22 @@ def test_a_program_that_ends_the_server_harms_no_other(play, workers):
   assert step.state.total == 1
 
 
-@pytest.mark.parametrize('share, text', [(0.5, '01-'), (0.3, None)])
-def test_an_evaluation_leaves_out_what_ends_the_server(
-    share, text, play, monkeypatch):
-  monkeypatch.setattr(evaluate, 'MAX_FAILED_FRACTION', share)
-  tasks = [scripted.task(*pair) for pair in (('A', 9), ('B', 1), ('C', 2))]
-  runner = play(max_turns=1)
-  _step(runner, 'one')  # What other tests have ended counts no longer.
-
-  class ByTask:
-    def __getitem__(self, prompt):
-      return ['end server' if prompt.startswith('C') else 'one']
-
-  runner.policies['one'] = dataclasses.replace(
-      runner.policies['one'], model=dataclasses.replace(
-          runner.policies['one'].model, params=ByTask()))
-  if text is None:
-    with pytest.raises(errors.InfrastructureError, match='1 of 3 tasks'):
-      evaluate.evaluate(runner, tasks)
-    return
-  result = evaluate.evaluate(runner, tasks)
-  assert (result['successes'], result['success']) == (text, 0.5)
-  assert (result['num_tasks'], result['num_left_out']) == (3, 1)
-
-
-@pytest.mark.parametrize('what, words', [
-    ('server', 'The sandbox server failed again after 2 replacements'),
-    ('worker', 'The worker processes failed again after 2 replacements')])
-def test_what_persists_is_said_in_one_sentence(
-    what, words, play, tmp_path, monkeypatch):
+@pytest.mark.parametrize('kind, words', [
+    ('server', 'The sandbox server'), ('worker', 'The worker processes')])
+def test_persistent_faults_stop_the_run(
+    kind, words, play, tmp_path, monkeypatch):
   monkeypatch.setattr(workers_lib, 'MAX_IN_A_ROW', 2)
   with workers_lib.Workers(1, 1, 'auto') as running:
     runner = dataclasses.replace(play(), executor=running, environment=(
         programs.Programs(running.sandbox, str(tmp_path / 'mark'))))
-    if what == 'server':
+    if kind == 'server':
       monkeypatch.setattr(launcher, '_START_SERVER', '1 / 0')
       os.kill(*_server(running), signal.SIGKILL)
-    with pytest.raises(errors.InfrastructureError) as caught:
-      _step(runner, 'end worker' if what == 'worker' else 'one')
-  message = str(caught.value)
-  assert words in message and '\n' not in message
-  assert message.endswith('then run the same command again.')
+    with pytest.raises(errors.InfrastructureError, match=words):
+      _step(runner, 'end worker' if kind == 'worker' else 'one')
 
 
-def test_nothing_hangs_at_the_end(monkeypatch):
+def test_stopped_processes_do_not_block_the_exit(monkeypatch):
   monkeypatch.setattr(workers_lib, '_END_SECONDS', 0.5)
   with workers_lib.Workers(1, 1, 'auto') as running:
     running.submit(env_api.step_all, None, [], []).result()
@@ -245,16 +204,7 @@ def test_nothing_hangs_at_the_end(monkeypatch):
       os.kill(pid, 0)
 
 
-def test_without_programs_there_is_no_server():
-  with workers_lib.Workers(1, 1, 'none') as running:
-    assert running.sandbox is None and running.level == 'none'
-    call = running.submit(env_api.step_all, None, [], [])
-    running.finish()
-    assert call.steps == []
-
-
-def test_a_machine_without_a_sandbox_is_refused(monkeypatch):
-  # Bite: it slides to the level without walls, or exits as if to be resumed.
+def test_machine_without_a_sandbox_is_refused(monkeypatch):
   monkeypatch.setattr(launcher, '_missing', lambda level: 'nothing')
   with pytest.raises(errors.UserError, match='set sandbox.level=unsafe_rlimit'):
     workers_lib.Workers(1, 1, 'auto').__enter__()
