@@ -1,10 +1,8 @@
 """Counts, comparisons and results of the benchmarks, in tiny sizes."""
 
 import json
-import math
 import sys
 
-import jax
 import pytest
 
 from atgrpo_jax import model
@@ -48,27 +46,6 @@ def _calls(fake):
   return fake.script.with_name('fake.py.calls').read_text().splitlines()
 
 
-@pytest.mark.parametrize('argv, words', [
-    ([], 'NAME'),
-    (['sample'], "'sample'"),
-    (['step', '--repeats', '0'], '--repeats=0'),
-    (['step', '--against', 'comlrl'], 'tunix in step'),
-    (['step', '--against', 'tunix'], 'pip install google-tunix'),
-    (['step', '--peer_python', 'tunix'], "'tunix'"),
-    (['step', '--peer_python', 'tunix=python'], '--against'),
-    (['step', '--against', 'tunix', '--peer_python', 'tunix=nowhere'],
-     'no such program'),
-    # The interpreter that runs the tests has no peer.
-    (['step', '--against', 'tunix', '--peer_python',
-      f'tunix={sys.executable}'], '-m pip install google-tunix=='),
-])
-def test_bad_arguments_exit_with_status_2(argv, words, capsys):
-  assert run.main(argv) == 2
-  captured = capsys.readouterr()
-  assert captured.err.startswith('error: ') and words in captured.err
-  assert captured.err.count('\n') == 1 and not captured.out
-
-
 @pytest.mark.parametrize('min_work', [
     # 100 / 200 = 0.5 s of arithmetic and 30 / 20 = 1.5 s of memory, or vice
     # versa, of 2 s.
@@ -103,16 +80,6 @@ def test_lower_bounds_by_hand():
       2 * 34 * 2 + 8 * 8 + 2 * 10 * 2, 4 * (44 + 4 * (2 + 2 * 2)))
   assert workload.update_needs(config, load) == timing.Amounts(
       3 * 624, 4 * 6 * 44)
-
-
-def test_kernel_size_equals_the_model():
-  leaves = jax.tree_util.tree_leaves_with_path(
-      model.param_shapes(workload.MODEL))
-  kernels = [
-      math.prod(leaf.shape) for path, leaf in leaves
-      if path[-1].key == 'kernel']
-  assert workload.kernel_size(workload.MODEL) == sum(kernels)
-  assert round(sum(leaf.size for _, leaf in leaves) / 1e6, 1) == 3.3
 
 
 @pytest.mark.parametrize('name', cases.BENCHMARKS)

@@ -62,12 +62,6 @@ def test_other_schemes_are_refused(name):
     files.as_path(name)
 
 
-def test_missing_gcsfs_is_named(monkeypatch):
-  monkeypatch.setattr(files.importlib.util, 'find_spec', lambda name: None)
-  with pytest.raises(errors.UserError, match=r"pip install 'atgrpo_jax\[gcs\]"):
-    files.as_path('gs://bucket/run')
-
-
 def test_files_are_written_whole(folder):
   files.write_whole(folder / 'a.json', '{}')
   assert (folder / 'a.json').read_text() == '{}'
@@ -163,18 +157,6 @@ def test_unknown_bucket_is_one_sentence(emulator):
         errors.UserError, match='--workdir=gs://another/run cannot be used'):
       with files.disk_errors_as_user_errors(folder):
         use(folder)
-
-
-def test_only_errors_of_the_bucket_are_converted():
-  # An error of aiohttp, whose class is not imported.
-  unreachable = type('DNSError', (OSError,), {'__module__': 'aiohttp.client'})
-  folder = files.as_path('gs://another/run')
-  for error, kind in (
-      (unreachable('no host'), errors.UserError),
-      (ZeroDivisionError(), ZeroDivisionError)):
-    with pytest.raises(kind):
-      with files.bucket_errors_as_user_errors(folder):
-        raise error
 
 
 def test_killed_run_resumes_with_equal_results(

@@ -6,7 +6,6 @@ import math
 import numpy as np
 import pytest
 
-from atgrpo_jax.algorithms import actor_critic
 from benchmarks import credit
 from benchmarks import credit_methods
 from environments.relay import env as relay
@@ -19,22 +18,6 @@ GRPO = METHODS['parallel, episode_return, env']
 def make(turns, reward='mixed', boost=False, team='pair'):
   return credit.Laboratory(relay.make_environment(
       team=team, max_turns=turns, reward=reward, sandbox=None, boost=boost))
-
-
-@pytest.mark.parametrize('team, turns, modes', [
-    ('pair', 2, {'tree', 'parallel', 'joint'}), ('at_once', 4, {'joint'})])
-def test_methods_that_cannot_play_are_printed(team, turns, modes, capsys):
-  found = credit.playable(make(turns, team=team).environment, 4)
-  assert {method.rollout.mode for method in found} == modes
-  printed = capsys.readouterr().out
-  left_out = METHODS.keys() - {method.name for method in found}
-  assert all(name in printed for name in left_out)
-
-
-def test_too_many_joint_actions_cannot_be_played(capsys):
-  found = credit.playable(make(4).environment, 4)
-  assert METHODS['joint, return_to_go, all'] not in found
-  assert '87380 joint actions' in capsys.readouterr().out
 
 
 def test_command_writes_a_row_per_method_and_group_size(tmp_path, capsys):
@@ -58,16 +41,6 @@ def test_command_writes_a_row_per_method_and_group_size(tmp_path, capsys):
         f' {row[name]:.3f} ± {row[f"{name}_error"]:.3f} |'
         for name in credit.COLUMNS)
     assert f'| {row["method"]} | {row["calls"]} |{numbers}\n' in printed
-
-
-@pytest.mark.parametrize('options, named', [
-    ('--turns=0,2', '--turns'), ('--team=at_once --turns=1', '--turns'),
-    ('--turns=2;4', "'2;4'"), ('--group_size=4,1', '--group_size'),
-    ('--seeds=1', '--seeds')])
-def test_invalid_option_is_named(options, named, capsys):
-  with pytest.raises(SystemExit):
-    credit.parse(options.split())
-  assert named in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_jackknife_removes_the_bias_of_a_square():
@@ -156,12 +129,6 @@ def test_gradient_by_hand():
     np.testing.assert_allclose(found['y'], of_y / num_y)
 
 
-@pytest.mark.parametrize('turns, boost, expected', [
-    (4, False, 1.0), (2, True, 1 / 2), (4, True, 3 / 4)])
-def test_max_return(turns, boost, expected):
-  assert make(turns, boost=boost).max_return() == pytest.approx(expected)
-
-
 def test_all_branches_are_unbiased_but_weigh_late_turns_more():
   laboratory = make(2, reward='outcome', team='at_once')
   logits = laboratory.halfway()
@@ -199,21 +166,6 @@ def test_critic_learns_the_exact_values(name, rest, team):
   known = np.array(list(exact.table.values()))
   found = np.array([learned.table[seen] for seen in exact.table])
   assert np.linalg.norm(found - known) < 0.3 * np.linalg.norm(known)
-
-
-@pytest.mark.parametrize('team', relay.TEAMS)
-@pytest.mark.parametrize('kind', credit_methods.CRITICS.values())
-def test_exact_value_of_the_first_states_is_the_team_return(kind, team):
-  laboratory = make(2, reward='outcome', team=team)
-  name, = (n for n, it in credit_methods.CRITICS.items() if it == kind)
-  logits, environment = laboratory.halfway(), laboratory.environment
-  exact = laboratory.critic(METHODS[f'{name}, lambda 0, exact, first'], logits)
-  first = [
-      exact.encode_prompt(messages) for task in laboratory.tasks
-      for messages in actor_critic.critic_prompts(
-          environment, kind, environment.reset(task), phase=0).values()]
-  assert exact.values(first).mean() == pytest.approx(relay.exact_values(
-      environment, credit.probabilities(logits)).team_return)
 
 
 @pytest.mark.parametrize('team, turns', [('pair', 1), ('at_once', 2)])

@@ -1,15 +1,14 @@
-"""The figures, commands, keys and links of README.md and docs/ are true.
+"""Numbers, commands, keys and links in README.md and docs/ are correct.
 
   python -m tests.docs_test
 
-prints the table of README's Results, made from the kept results.
+prints all rows of the table under Results in README.md, made from the stored records.
 """
 
 from collections.abc import Iterator, Sequence
 import functools
 import importlib.util
 import json
-import pathlib
 import re
 import shlex
 
@@ -23,20 +22,14 @@ from atgrpo_jax.rl import advantages
 from atgrpo_jax.rl import logprobs
 from atgrpo_jax.rl import losses
 from benchmarks import credit
-from benchmarks import peer
 from benchmarks import run
 from benchmarks import sandbox
 from benchmarks import timing
 from configs import common
-from configs import maths as maths_config
 from configs import pod
 from configs import sudoku
-from environments.boards import board_game
-from environments.writing import env as writing
-from environments.writing import rewards
 from paper import experiments
 from paper import formats
-from paper import published
 from paper import records
 from paper import rows as paper_rows
 from paper import tables as paper_tables
@@ -50,9 +43,9 @@ PAGES = {
     for path in [
         ROOT / 'README.md', *sorted((ROOT / 'models').glob('*/README.md')),
         *sorted((ROOT / 'docs').glob('*.md'))]}
-ALGORITHMS, CONFIGURATION, CREDIT, SPEED = (
+ALGORITHMS, CREDIT, SPEED = (
     PAGES[f'docs/{name}.md'] for name in (
-        'algorithms', 'configuration', 'credit_laboratory', 'speed'))
+        'algorithms', 'credit_laboratory', 'speed'))
 RESULTS = ROOT / 'paper/results/nano'
 GAMES = ('Plan-Path', 'Sokoban', 'Sudoku 4x4')  # As in experiments.GAMES.
 
@@ -72,7 +65,7 @@ _GROWS = {
         'GRPO step, agents: {}, 8 prompts x 8 samples, prompt 128, '
         '64 new tokens',
 }
-# A column of a table of credit -> file, turns and what that file calls it.
+# Column of a credit table -> file, turns, name in the file.
 _CREDIT = {
     'bias': ('credit', 4, 'bias'),
     'deviation': ('credit', 4, 'deviation'),
@@ -85,18 +78,18 @@ _CREDIT = {
 _CREDIT_AT_ONCE = {
     column: ('credit_at_once', *found)
     for column, (file, *found) in _CREDIT.items() if file == 'credit'}
-_GROUP_SIZE = 4  # Of the tables of credit.
+_GROUP_SIZE = 4  # In the credit tables.
 
 
 def section(page: str, title: str) -> str:
-  """What stands under a heading, up to the next one."""
+  """Text between a heading and the next one."""
   _, found, rest = page.partition(f'\n{title}\n')
   assert found, f'There is no heading {title!r}.'
   return re.split(r'^#+ ', rest, maxsplit=1, flags=re.MULTILINE)[0]
 
 
 def table(page: str, header: str) -> str:
-  """The table that begins with the line `header`."""
+  """The table whose first line is `header`."""
   _, found, rest = page.partition(f'\n{header}')
   assert found, f'There is no table with {header!r}.'
   return header + rest.split('\n\n')[0].rstrip('\n') + '\n'
@@ -117,30 +110,9 @@ def numbers(text: str) -> list[str]:
 
 
 def rounded(value: float, shown: str) -> str:
-  """`value` with as many decimals as the figure in `shown` has."""
+  """`value` with as many decimals as the number in `shown`."""
   number, = numbers(shown)
   return f'{value:.{len(number.partition(".")[2])}f}'
-
-
-def one_line(text: str) -> str:
-  return ' '.join(text.split())
-
-
-# The pages.
-
-
-def test_readme_is_one_page():
-  assert len(PAGES['README.md'].splitlines()) <= 120
-
-
-def test_readme_names_every_page_and_folder():
-  readme = PAGES['README.md']
-  for name in PAGES:
-    assert name == 'README.md' or name.startswith('models/') or (
-        f']({name})' in readme), name
-  tree = section(readme, '## Where to start reading')
-  for path in [*ROOT.glob('*/*.py'), *ROOT.glob('atgrpo_jax/*/*.py')]:
-    assert f'{path.parent.name}/' in tree, path
 
 
 def test_links_resolve():
@@ -161,7 +133,7 @@ def _anchors(page):
       for heading in headings}
 
 
-def test_named_files_are_there():
+def test_named_files_exist():
   for name, page in PAGES.items():
     for path in re.findall(r'`((?:\w+/)+\w+\.(?:py|sh))`', page):
       assert any(
@@ -183,7 +155,7 @@ def _leaves(config):
   return leaves
 
 
-def test_named_keys_are_there():
+def test_named_keys_exist():
   known = set()
   for config in (
       sudoku.get_config(), pod.get_config()):
@@ -198,17 +170,6 @@ def test_named_keys_are_there():
       # The keys of options belong to the environment's module.
       assert name in known or name.startswith('environment.options.'), (
           f'{page}: {name}')
-
-
-def test_all_arguments_of_a_config():
-  named = set(re.findall(r'`([\w.]+)`', CONFIGURATION))
-  assert {
-      *common.SIZES, *common.SYSTEMS, *board_game.TEAMS, *writing.TEAMS,
-      *common.MAGRPO_SYSTEMS, *common.MAGRPO_PRESETS, *rewards.SPECS} <= named
-  for page in PAGES.values():
-    assert set(re.findall(r'\bsystem=(\w+)', page)) <= (
-        maths_config.SYSTEMS.keys() | common.MAGRPO_SYSTEMS.keys())
-    assert set(re.findall(r'(?<!\.)\bsize=([\w.]+)', page)) <= {*common.SIZES}
 
 
 # The worked example.
@@ -256,7 +217,7 @@ def test_worked_example():
 
 @pytest.fixture(scope='module')
 def kept():
-  """Name of a benchmark -> what is kept of it."""
+  """Benchmark name -> stored result."""
   found = {}
   for path in (ROOT / 'benchmarks/results').glob('*.json'):
     if not path.stem.startswith(('credit', 'slices')):
@@ -279,20 +240,20 @@ def test_times_beside_others(kept):
   for name, work, ours, other, ratio in rows(
       SPEED, 'NAME', 'work', 'ours', 'other', 'ratio'):
     name = name.strip('`')
-    # The one case with the numbers that are shown of the work, in this order.
+    # The case whose name has the numbers of the work in this order.
     fits = re.compile('.*'.join(rf'\b{x}\b' for x in numbers(work)))
     case, = [
         case for case in kept[name]['cases']
         if len(case['contestants']) > 1 and fits.search(case['name'])]
     shown.append((name, case['name']))
-    contestant = list(case['contestants'])[1]  # Behind ours.
+    contestant = list(case['contestants'])[1]  # After ours.
     seconds, theirs = _best(case), _best(case, contestant)
     assert ours == f'{rounded(seconds, ours)} s', work
     assert other == (
         f'{_OTHERS[contestant]}, '
         f'{rounded(theirs, other.rpartition(",")[2])} s'), work
     assert ratio == rounded(theirs / seconds, ratio), work
-  # Whatever was compared has a row.
+  # Every comparison has a row.
   assert sorted(shown) == sorted(
       (name, case['name']) for name, result in kept.items()
       for case in result['cases'] if len(case['contestants']) > 1)
@@ -302,7 +263,7 @@ def test_growth(kept):
   shown, grows = [], ''
   for name, what, growth, by in rows(
       SPEED, 'NAME', 'work', 'change', 'time grows by'):
-    grows = what or grows  # An empty cell is like the one above it.
+    grows = what or grows  # An empty cell repeats the one above.
     less, more, of = re.fullmatch(
         r'(?:budget )?(\d+) -> (\d+) (.*)', growth).groups()
     shown.append(of)
@@ -315,37 +276,12 @@ def test_growth(kept):
   assert shown == list(_GROWS)
 
 
-def test_shares_of_the_machine(kept):
-  known = {64}  # Rows of a token, and the last candidates.
-  for case in kept['sampling']['cases'] + kept['update']['cases']:
-    if 'share_of_machine' in case:
-      known.add(round(100 * case['share_of_machine']))
-    elif 'product' in case['name']:
-      rates = case['contestants'][timing.OURS]['per_second']
-      known.add(round(rates['GFLOP']))
-  shown = numbers(section(SPEED, '## Limits'))
-  assert shown and known.issuperset(map(int, shown))
-
-
-def test_each_row_of_the_speed_was_made_by_the_command_beside_it(kept):
-  names = set(re.findall(r'^\| `(\w+)` \|', SPEED, re.MULTILINE))
-  assert names | {'update'} == kept.keys()
-  for name, result in kept.items():
-    python, m, module, *args = shlex.split(result['command'])
-    assert (python, m, module) == ('python', '-m', 'benchmarks.run')
-    options = run.parse([*args, *(
-        f'--peer_python={it}=python' for it in result['peers'])])
-    assert (options.name, options.repeats) == (name, result['repeats'])
-    for it in result['peers']:
-      assert f'`pip install {peer.PEERS[it].install}`' in one_line(SPEED)
-
-
 # The credit.
 
 
 @pytest.fixture(scope='module')
 def measured():
-  """File -> what `benchmarks.credit` wrote to it."""
+  """File -> stored result of `benchmarks.credit`."""
   return {
       path.stem: json.loads(path.read_text())
       for path in (ROOT / 'benchmarks/results').glob('credit*.json')}
@@ -361,7 +297,7 @@ def _row(result, method, turns, group_size):
 
 @pytest.mark.parametrize('columns', [_CREDIT, _CREDIT_AT_ONCE])
 def test_table_of_credit(columns, measured):
-  """A row has the numbers of one method of this mode and return type."""
+  """Each row has the numbers of one stored method."""
   def fits(method, cells):
     for (file, turns, column), cell in zip(columns.values(), cells):
       row = _row(measured[file], method, turns, _GROUP_SIZE)
@@ -378,55 +314,25 @@ def test_table_of_credit(columns, measured):
     found = [
         method for method in methods
         if method.startswith(', '.join(parts[:2])) and fits(method, cells)]
-    if len(found) > 1:  # The row has the words of one of them.
+    if len(found) > 1:  # The method whose words are all in the row.
       found = [it for it in found if set(parts) <= set(it.split(', '))]
     method, = found
     methods.remove(method)
-
-
-def test_every_file_of_the_credit_is_shown(measured):
-  assert measured.keys() == {
-      file for columns in (_CREDIT, _CREDIT_AT_ONCE)
-      for file, *_ in columns.values()}
-
-
-def test_deviations_beside_those_of_grpo(measured):
-  ratios = [
-      _row(measured['credit'], 'parallel, episode_return, env', row['turns'],
-           row['group_size'])['deviation'] / row['deviation']
-      for row in measured['credit']['rows']
-      if row['method'] == 'tree, immediate, greedy']
-  assert (round(max(ratios)), round(min(ratios))) == (6, 2)
-  assert 'a sixth to a half of that of GRPO' in one_line(CREDIT)
-
-
-def test_commands_of_the_credit(measured):
-  found = {}
-  for _, module, args in python_commands():
-    if module == 'benchmarks.credit':
-      given = vars(credit.parse(args))
-      found[given.pop('out')] = given
-  assert found.keys() == {
-      pathlib.Path('benchmarks/results', f'{name}.json') for name in measured}
-  for path, given in found.items():
-    settings = measured[path.stem]['settings']
-    assert given == {name: settings[name] for name in given}
 
 
 # The results.
 
 
 def kept_tables() -> list[formats.Table]:
-  """The tables of the systems, of the runs that are kept."""
+  """The main tables of the stored records."""
   return paper_tables.main_tables(paper_rows.read_systems(
       records.read(RESULTS), experiments.GAMES))
 
 
 def results_table(tables: Sequence[formats.Table]) -> str:
-  """README's table of the systems, of those that `main_tables` makes.
+  """The table in README.md: success in percent, interval, number of seeds.
 
-  A cell is the success in per cent, with its interval, and the number of
-  seeds. It is empty where nothing was run; so are whole rows left out.
+  Cells without a run are empty; rows without any run are omitted.
   """
   games = {
       f'{name}: systems': game
@@ -449,7 +355,7 @@ def results_table(tables: Sequence[formats.Table]) -> str:
   return ''.join([header, '|---' * (1 + len(GAMES)) + '|\n', *lines])
 
 
-def test_results_are_those_of_the_records():
+def test_results_equal_the_stored_records():
   header, rule, *lines = table(
       section(PAGES['README.md'], '## Results'), '| system |').splitlines()
   expected = results_table(kept_tables()).splitlines()
@@ -458,28 +364,12 @@ def test_results_are_those_of_the_records():
       'Copy the rows that `python -m tests.docs_test` prints.')
 
 
-def test_configs_say_what_is_kept_and_what_is_published():
-  shown = {
-      row[0]: [number for cell in row[1:] for number in numbers(cell)[:1]]
-      for row in rows(PAGES['README.md'], 'system', *GAMES)}
-  before, after = shown['Team'], shown['Team + AT-GRPO, shared']
-  for task, *kept in zip(experiments.GAMES, before, after):
-    config = importlib.import_module(f'configs.{task}').__doc__
-    shown = re.search(
-        r'from (\S+) to (\S+) %.*reports (\S+) % with 1.7B and (\S+) % with 8B',
-        one_line(config)).groups()
-    assert list(shown[:2]) == kept
-    assert [float(number) for number in shown[2:]] == [
-        table['shared'][task] for table in (
-            published._TABLE_1, published._TABLE_2)]
-
-
 # The commands.
 
 
 @functools.cache
 def commands() -> list[tuple[str, list[str]]]:
-  """(page, words) of each command, be it in a block or in a sentence."""
+  """(page, words) of each command in a block or a sentence."""
   start = r'(?:[A-Z_]+=\S+ )*(?:python -m|bash launch/)'
   found = []
   for name, page in PAGES.items():
@@ -487,14 +377,13 @@ def commands() -> list[tuple[str, list[str]]]:
     lines = re.findall(rf'^ *({start}.*)$', page, re.MULTILINE)
     lines += re.findall(rf'`({start}[^`]*)`', page)
     assert len(lines) == len(re.findall(start, page)), (
-        f'A command in {name} stands neither on a line of its own nor between '
-        'backticks.')
+        f'{name}: a command must be on a separate line or in backticks.')
     found += [(name, shlex.split(line, comments=True)) for line in lines]
   return found
 
 
 def python_commands() -> Iterator[tuple[str, str, list[str]]]:
-  """Page, module and arguments of each `python -m`."""
+  """(page, module, arguments) of each `python -m`."""
   for page, words in commands():
     while '=' in words[0]:
       words = words[1:]
@@ -506,53 +395,16 @@ def _check_run(args):
   run.parse(['step' if word == 'NAME' else word for word in args])
 
 
-def _flags(module, args):
-  """Flags and values, of a module that defines such flags."""
-  source = pathlib.Path(module.__file__).read_text()
-  found = list(zip(args[::2], args[1::2], strict=True))
-  for name, _ in found:
-    assert re.search(rf"flags\.DEFINE_\w+\(\s*'{name[2:]}'", source), name
-  return found
-
-
 def _check_tables(args):
-  for name, value in _flags(paper_tables, args):
-    assert (ROOT / value).is_dir() or name == '--out', value
-
-
-def _check_no_arguments(args):
-  assert not args
-
-
-def _check_measure(args):
-  for name in args[1:]:
-    assert importlib.util.find_spec(
-        f'environments.math_problems.{name}.{name}_dataset_builder')
-
-
-def _check_out(args):
-  name, _ = args
-  assert name == '--out'
-
-
-def _check_one_argument(args):
-  assert len(args) == 1
-
-
-def _check_pytest(args):
-  assert args[:2] == ['-m', 'long'] and (ROOT / args[2]).exists()
+  flags = dict(zip(args[::2], args[1::2], strict=True))
+  assert flags.keys() <= {'--out', '--results', '--keep'}
 
 
 def test_commands_can_be_parsed(monkeypatch):
   checks = {
       'paper.tables': _check_tables, 'benchmarks.credit': credit.parse,
-      'pytest': _check_pytest, 'benchmarks.run': _check_run,
-      'benchmarks.sandbox': sandbox.parse,
-      'atgrpo_jax.measures': measures.parse,
-      'tests.viewer.screenshots': _check_one_argument,
-      'environments.math_problems.measure': _check_measure,
-      **{f'models.{name}.recipe': _check_out
-         for name in ('nano', 'reckoner', 'writer')}}
+      'benchmarks.run': _check_run, 'benchmarks.sandbox': sandbox.parse,
+      'atgrpo_jax.measures': measures.parse}
   for page, module, args in python_commands():
     assert importlib.util.find_spec(module), module
     if module == 'atgrpo_jax.main':
@@ -562,11 +414,11 @@ def test_commands_can_be_parsed(monkeypatch):
       assert values.config.is_locked
       assert bool(values.step) == (values.mode == 'replay')
       assert values.workdir or values.mode == 'compile_check'
-    else:
-      checks.get(module, _check_no_arguments)(args)
+    elif module in checks:
+      checks[module](args)
 
 
-def test_scripts_are_there():
+def test_named_scripts_exist():
   scripts = [words[1:] for _, words in commands() if words[0] == 'bash']
   assert {script for script, *_ in scripts} == {
       f'launch/{path.name}' for path in (ROOT / 'launch').glob('[a-z]*.sh')}

@@ -16,11 +16,9 @@ from environments import sandbox as sandbox_lib
 from environments.boards import board_game
 from environments.math_problems import env as maths
 from environments.programming.contests import env as contests
-from environments.programming.functions import env as functions
 from models import pretrain
 from models.nano import demonstrations
 from models.reckoner import contests as contest_demonstrations
-from models.reckoner import functions as function_demonstrations
 from models.reckoner import stories
 
 RECIPES = {
@@ -114,23 +112,3 @@ def test_right_programs_of_the_reckoner_solve_their_tasks(sandbox):
     shown = contest_demonstrations.demonstrate(rng, 'solo', right, 1)
     step = contest.step(shown.state, {'solo': shown.completions[0]})
     assert step.reward_terms['golden'] == 1
-
-
-def test_a_helper_and_its_caller_solve_a_task_if_their_kinds_fit(sandbox):
-  environment = functions.make_environment(
-      team='pair', max_turns=1, reward='outcome', sandbox=sandbox)
-  state, num_solved = None, {}
-  for seed in range(3):
-    for pair in (('whole', 'asks'), ('first', 'rest'), ('first', 'asks')):
-      texts = {}
-      for role, kind in zip(('aux', 'main'), pair):
-        # The first draw is the recipe; no choice is wrong with WRONG = 0.
-        with pytest.MonkeyPatch.context() as patch:
-          patch.setattr(function_demonstrations, 'WRONG', 0.0)
-          shown = function_demonstrations.demonstrate(
-              np.random.default_rng(seed), role, {kind: 1.0}, 1)
-        state, texts[role] = shown.state, shown.completions[0]
-      num_solved[pair] = (
-          num_solved.get(pair, 0) + environment.step(state, texts).success)
-  assert num_solved == {
-      ('whole', 'asks'): 3, ('first', 'rest'): 3, ('first', 'asks'): 0}

@@ -69,7 +69,7 @@ def groups(experiment):
 
 
 def _collect(experiment, states, step, tasks_of):
-  """Plays the tasks of one step with the keys of another."""
+  """Plays the tasks of step `tasks_of` with the random keys of `step`."""
   return credit.collect(
       experiment.runner(
           config_lib.params_of(states), step=step, temperature=1.0,
@@ -91,7 +91,7 @@ def _metrics(workdir):
 
 
 def _groups(workdir, step):
-  """Returns the recorded groups of a step with fields of their nodes."""
+  """Returns the recorded groups of a step, merged with their nodes."""
   return [
       group | {'task_id': tree['task_id']} | {
           name: node[name] for name in ('turn', 'chosen', 'steps')}
@@ -186,7 +186,7 @@ def _signalled_in_step(step, number, command, workdir, other_trainer):
     out, _ = child.communicate(timeout=300)
   finally:
     child.kill()
-  # A run that is killed has not renamed the pipe.
+  # A killed run has not renamed the pipe.
   (pipe if pipe.exists() else groups).unlink()
   groups.write_bytes(content)
   return child.returncode, out
@@ -247,16 +247,6 @@ def test_an_interrupted_rollout_or_validation_is_repeated(
   assert [line['step'] for line in _metrics(tmp_path)] == [1, 2][:step]
   assert train.train(experiment, tmp_path)
   _assert_same_run(tmp_path, finished, experiment)
-
-
-def test_a_failed_report_does_not_fail_the_run(finished, tmp_path, capsys):
-  assert (finished / 'report.html').exists()
-  workdir = shutil.copytree(finished, tmp_path / 'run')
-  (workdir / 'groups/000000.jsonl.gz').write_bytes(b'')
-  train._write_report(workdir)
-  out = capsys.readouterr().out
-  assert 'no report was written' in out and '000000.jsonl.gz' in out
-  assert out.count('\n') == 1
 
 
 # Disk and workdir.
@@ -368,23 +358,6 @@ def test_a_damaged_checkpoint_falls_back_to_the_older_one(
   _assert_same_run(workdir, finished, experiment)
 
 
-def test_evaluate_repeats_the_result_of_the_run(
-    finished, echo_folder, tmp_path):
-  workdir = shutil.copytree(finished, tmp_path / 'copy')
-  experiment = echo.experiment(echo_folder, **CHANGES)
-  evaluate.evaluate_run(experiment, workdir)
-  before, after, again = (
-      evaluate.read(workdir, name)
-      for name in ('before', 'after', experiment.config.evaluation.name))
-  assert again == after
-  assert before.keys() == after.keys()
-  assert before['split_hash'] == after['split_hash']
-  assert (before['step'], after['step']) == (0, 4)
-  assert after['policy_map'] == {'first': 'first', 'second': 'second'}
-  config = json.loads((workdir / 'config.json').read_text())
-  assert after['config_hash'] == config['hash']
-
-
 def test_the_best_checkpoint_is_kept(
     echo_folder, tmp_path, monkeypatch):
   # The test before, validations at steps 0 to 4, and the test after.
@@ -411,37 +384,6 @@ def test_the_best_checkpoint_is_kept(
       'train.num_steps': 5})
   assert train.train(experiment, tmp_path)
   assert experiment.trained_params(tmp_path, 'best')[1] == 2
-
-
-def test_parallel_episodes_train(echo_folder, tmp_path):
-  """Plain GRPO compares the episodes of a task."""
-  assert train.train(echo.experiment(echo_folder, **CHANGES | {
-      'train.num_steps': 1, 'rollout.mode': 'parallel',
-      'rollout.selection': 'all',
-      'rollout.return_type': 'episode_return',
-      'advantage.group_key': ('env',),
-  }), tmp_path)
-  line, = _metrics(tmp_path)
-  episodes, tokens = {}, dict.fromkeys(('first', 'second'), 0)
-  signal_of = set()
-  for group in _groups(tmp_path, 0):
-    task_id, role, turn, branch = (
-        group[name] for name in ('task_id', 'role', 'turn', 'branch'))
-    candidates = group['candidates']
-    # The episodes of a task share its first prompt.
-    assert len(candidates) == (16 if (role, turn) == ('first', 0) else 1)
-    for i, step in enumerate(group['steps']):
-      episodes.setdefault((task_id, branch + i), []).append(step)
-    # Groups without an advantage are not computed.
-    if any(candidate['advantage'] for candidate in candidates):
-      signal_of.add(task_id)
-      tokens[role] += sum(len(c['ids']) for c in candidates)
-  assert 0 < len(signal_of) <= 16 and len(episodes) == 16 * 16
-  assert line['first/zero_advantage'] == 1 - len(signal_of) / 16
-  assert tokens == {role: line[f'{role}/tokens'] for role in tokens}
-  assert line['rollout/success'] == np.mean([
-      steps[-1]['terms']['success'] for steps in episodes.values()])
-  assert line['budget/model_calls'] == sum(map(len, episodes.values()))
 
 
 def test_the_token_limit_ends_a_run(echo_folder, tmp_path, capsys):
@@ -496,24 +438,10 @@ def test_a_run_of_another_config_does_not_resume(
     assert (workdir / name).read_bytes() == (finished / name).read_bytes()
 
 
-@pytest.mark.parametrize('changes, words', [
-    ({'train.num_steps': 0}, 'would never end'),
-    ({'train.num_steps': -1}, 'would never end'),
-    ({'model.trained': 'none'}, "model.trained='none'.*--mode=evaluate"),
-    ({'rollout.num_tasks': 49}, "num_tasks=49, but the split 'train' has 48"),
-    ({'evaluation.validation': 'empty'}, "split 'empty' of echo has no tasks"),
-    ({'evaluation.test': 'exam'}, "echo has no split 'exam'.*validation")])
-def test_an_impossible_run_leaves_no_workdir(
-    changes, words, echo_folder, tmp_path):
-  with pytest.raises(errors.UserError, match=words):
-    train.train(echo.experiment(echo_folder, **changes), tmp_path / 'run')
-  assert not (tmp_path / 'run').exists()
-
-
 # Updates.
 
 
-def test_lasting_nonfinite_gradients_stop_the_run(
+def test_repeated_nonfinite_gradients_stop_the_run(
     echo_folder, tmp_path, monkeypatch):
   def with_infinity(groups, *args, make_batches=batching.make_batches):
     return make_batches([
@@ -537,14 +465,13 @@ def _zero_advantage(groups):
           for candidate in group.candidates)) for group in groups]
 
 
-def test_the_loss_is_the_mean_over_all_candidates(experiment, groups, caplog):
-  # Bite: a mean over the groups with an advantage alone.
+def test_loss_is_the_mean_over_all_candidates(experiment, groups, caplog):
   with_signal = [g for g in groups if len(set(g.returns)) > 1]
   assert 0 < len(with_signal) < len(groups) == 32
   state, metrics = _update(experiment, groups)
   assert metrics['groups'] == 32
   assert metrics['groups_zero_advantage'] == 32 - len(with_signal)
-  # Groups without an advantage are not computed.
+  # Groups with zero advantage are skipped.
   assert metrics['tokens'] == _tokens(with_signal)
   _, alone = _update(experiment, with_signal)
   share = _tokens(with_signal) / _tokens(groups)
@@ -562,7 +489,7 @@ def test_the_loss_is_the_mean_over_all_candidates(experiment, groups, caplog):
   assert 'Step 1, shared' in message
 
 
-def test_the_kl_penalty_applies_to_groups_without_advantage(
+def test_kl_penalty_applies_to_groups_with_zero_advantage(
     experiment, groups, echo_folder):
   penalised = echo.experiment(
       echo_folder, **{'loss.kl_estimator': 'k3', 'loss.kl_coefficient': 0.5})
@@ -576,7 +503,7 @@ def test_the_kl_penalty_applies_to_groups_without_advantage(
   _, far = _update(penalised, groups, reference=other)
   assert far['loss'] > same['loss'] + 0.01
 
-  # Bite: leaving out groups without an advantage.
+  # Groups with zero advantage still have a penalty.
   state, metrics = _update(penalised, _zero_advantage(groups), reference=other)
   assert metrics['tokens'] == _tokens(groups)
   assert metrics['groups_zero_advantage'] == 32
@@ -656,7 +583,7 @@ def test_several_updates_of_one_rollout(experiment, groups, echo_folder):
 # Tasks.
 
 
-def test_tasks_of_a_step(experiment, echo_folder):
+def test_epochs_visit_tasks_once_in_different_orders(experiment, echo_folder):
   tasks = experiment.tasks('train')
   experiment = echo.experiment(echo_folder, **{'rollout.num_tasks': 20})
 
@@ -680,53 +607,26 @@ def test_tasks_of_a_step(experiment, echo_folder):
 # Records.
 
 
-def test_metrics(finished):
+def test_metrics_are_consistent(finished):
   lines = _metrics(finished)
   assert [line['step'] for line in lines] == [1, 2, 3, 4]
   for line in lines:
     for name in ('rollout/success', 'validation/success', 'first/outcome/ok'):
       assert 0 <= line[name] <= 1, name
-    assert 1 <= line['rollout/turns'] <= 2
-    # The mean over solved tasks is undefined if there are none.
-    assert ('validation/turns_to_solve' in line) == (
-        line['validation/success'] > 0)
     assert line['budget/environment_steps'] == line['budget/model_calls']
     assert line['budget/model_calls'] == 16 * (
         line['first/groups'] + line['second/groups'])
     for role in ('first', 'second'):
-      assert line[f'{role}/num_updates'] == line['step']
-      assert line[f'{role}/zero_advantage'] == pytest.approx(
-          line[f'{role}/groups_zero_advantage'] / line[f'{role}/groups'])
       # Each group with an advantage has mean 0 and deviation 1.
       assert line[f'{role}/advantage_mean'] == pytest.approx(0, abs=1e-6)
       assert line[f'{role}/advantage_std'] ** 2 == pytest.approx(
           1 - line[f'{role}/zero_advantage'], abs=1e-5)
-    assert line['first/learning_rate'] == pytest.approx(5e-3)
   # Steps 1 and 2 repeat the validation of step 0; 3 and 4 show that of step 3.
-  shown = [line['validation/success'] for line in lines]
-  assert shown[0] == shown[1] != shown[2] == shown[3]
   assert [line['validation/step'] for line in lines] == [0, 0, 3, 3]
-  assert (finished / 'tensorboard').is_dir()
-
-
-def test_the_parts_of_a_step_add_up(finished):
-  for line in map(
-      json.loads, (finished / 'metrics.jsonl').read_text().splitlines()):
-    parts = sum(
-        seconds for name, seconds in line.items()
-        if name.startswith('time/') and name != 'time/step')
-    assert 0.97 * line['time/step'] <= parts <= line['time/step']
-    assert {'time/sample', 'time/environment', 'time/algorithm', 'time/update',
-            'time/records'} <= line.keys()
-    assert ('time/validation' in line) == (line['step'] == 3)
-    assert ('time/checkpoint' in line) == (line['step'] == 3)  # Saving step 2.
 
 
 def test_every_group_is_recorded(finished, echo_folder):
   tokenizer = echo.experiment(echo_folder).policies['shared'].tokenizer
-  letters = {
-      task['task_id']: task['letter'] for task in echo.Builder(
-          data_dir=None, file_format='').as_data_source('train')}
   for step, line in enumerate(_metrics(finished)):
     groups = _groups(finished, step)
     assert len(groups) == line['first/groups'] + line['second/groups']
@@ -735,18 +635,11 @@ def test_every_group_is_recorded(finished, echo_folder):
         for group in groups]
     assert len(set(keys)) == len(keys)
     for group in groups:
-      assert group['policy'] == group['role']
-      prompt = tokenizer.decode(group['prompt_ids'])
-      if group['policy'] == 'first':
-        assert prompt == f'first {letters[group["task_id"]]} say'
       candidates = group['candidates']
       assert len(candidates) == 16
       for candidate in candidates:
         assert candidate['text'] == tokenizer.decode(candidate['ids'])
         assert len(candidate['logprobs']) == len(candidate['ids'])
-        assert candidate['outcome'] in ('ok', 'parse_error')
       rewards = [candidate['reward'] for candidate in candidates]
       assert rewards[group['chosen']] == max(rewards)
-      advantages = [candidate['advantage'] for candidate in candidates]
-      assert sum(advantages) == pytest.approx(0, abs=1e-4)
-      assert any(advantages) == (len(set(rewards)) > 1)
+      assert any(c['advantage'] for c in candidates) == (len(set(rewards)) > 1)

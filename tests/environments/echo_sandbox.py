@@ -21,6 +21,7 @@ class Constant:
   status: sandbox.Status
   stdout: str
   stderr: str = ''
+  limits: sandbox.Limits = sandbox.Limits()
 
   def run(self, source, stdin=''):
     del source, stdin

@@ -237,19 +237,6 @@ def test_renamed_leaf_is_damage(run, caplog):
   assert 'planner/params/w is missing; using step 5' in caplog.text
 
 
-def test_training_continues_after_damage(run):
-  for aside in ('10.corrupt', '10.2.corrupt'):
-    _flip(run / '10/meta/metadata', 100)
-    saved = checkpoints.Checkpoints(run)
-    assert saved.restore(_state(0)).step == 5
-    assert '10' in _names(run)  # Reading moves nothing.
-    saved.save(10, _state(10), {'again': True})
-    assert saved.restore(_state(0)).meta == {'again': True}
-    saved.close()
-    assert aside in _names(run)
-  assert _names(run) == ['10', '10.2.corrupt', '10.corrupt', '5']
-
-
 def test_step_in_the_folder_of_another_is_damage(run, caplog):
   (run / '10').rename(run / '12')
   saved = checkpoints.Checkpoints(run)
@@ -309,15 +296,6 @@ def test_nonfinite_state_is_not_saved(value, run):
   assert _names(run) == ['10', '5']
 
 
-def test_missing_step_is_an_error(run):
-  saved = checkpoints.Checkpoints(run)
-  assert (saved.find('latest'), saved.find('5')) == (None, 5)
-  for find in (lambda: saved.restore(_state(0), step=7),
-               lambda: saved.find('7'), lambda: saved.find('best')):
-    with pytest.raises(errors.CheckpointError, match=f'{run}.*5.*10|10.*5'):
-      find()
-
-
 def test_checkpoint_must_fit_on_the_disk(tmp_path, monkeypatch):
   template = {
       'w': jax.ShapeDtypeStruct((3, 5), jnp.float32),
@@ -333,21 +311,6 @@ def test_checkpoint_must_fit_on_the_disk(tmp_path, monkeypatch):
     checkpoints.check_space(tmp_path, template)
   for words in (str(tmp_path), f'{free:,} bytes free', f'{needed:,}'):
     assert words in str(error.value)
-
-
-def test_clock_jump_does_not_end_a_save(tmp_path, monkeypatch):
-  clock, calls = time.time, []
-
-  def jump():
-    calls.append(None)
-    return clock() + 3600 * len(calls)
-
-  saved = checkpoints.Checkpoints(tmp_path)
-  monkeypatch.setattr(time, 'time', jump)
-  for step in (1, 2):
-    saved.save(step, {'w': jnp.ones(3)}, {})
-  saved.close()
-  assert calls and _names(tmp_path) == ['1', '2']
 
 
 # A process killed during a save.

@@ -9,7 +9,6 @@ import time
 import types
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from tensorboardX.proto import event_pb2
@@ -123,25 +122,6 @@ class _Recorder:
     return lambda *args, **kwargs: self.calls.append((name, args, kwargs))
 
 
-def test_module_of_the_user_gets_the_metrics(tmp_path, monkeypatch):
-  made = []
-  monkeypatch.setitem(sys.modules, 'my_writer', types.SimpleNamespace(
-      make_writer=lambda *args: made.append(_Recorder(*args)) or made[-1]))
-  writer = metrics.MetricsWriter(
-      tmp_path, writers=('my_writer',), config={'seed': 3})
-  writer.write(1, {'x': 2})
-  writer.close()
-  recorder, = made
-  assert recorder.made[0] == (tmp_path, {'seed': 3}, None)
-  assert recorder.calls == [
-      ('write_scalars', (1, {'x': 2.0}), {}), ('flush', (), {}),
-      ('close', (), {})]
-  # A resumed run passes its first step.
-  offset = (tmp_path / 'metrics.jsonl').stat().st_size
-  metrics.MetricsWriter(tmp_path, offset=offset, writers=('my_writer',))
-  assert made[-1].made[0][2] == 2
-
-
 def test_wandb_resumes_the_run_of_a_workdir(tmp_path, monkeypatch):
   runs = []
   monkeypatch.setitem(sys.modules, 'wandb', types.SimpleNamespace(
@@ -164,47 +144,7 @@ def test_wandb_resumes_the_run_of_a_workdir(tmp_path, monkeypatch):
   assert not pathlib.Path('gs:').exists()
 
 
-def _fail(*args):
-  raise ConnectionError('no server')
-
-
-@pytest.mark.parametrize('name, module, words', [
-    ('wandb', None, 'not installed'),
-    ('tensorbord', None, 'tensorboard or wandb'),
-    ('json', json, "has no attribute 'make_writer'"),
-    ('my_writer', types.SimpleNamespace(make_writer=_fail), 'no server')])
-def test_unusable_writer_is_named(name, module, words, tmp_path, monkeypatch):
-  monkeypatch.setitem(sys.modules, name, module)
-  with pytest.raises(errors.UserError, match=f"'{name}'.*{words}"):
-    metrics.make_writers((name,), tmp_path, {}, None)
-
-
 # Progress and timers.
-
-_VALUES = {
-    'rollout/success': 0.25, 'validation/success': 0.125, 'validation/step': 20,
-    'return/mean': -0.5, 'budget/completion_tokens': 2469, 'compile/count': 2,
-    'compile/seconds': 1.04, 'time/step': 2.0, 'time/sample': 0.5,
-    'time/update': 1.26, 'time/records': 0.09}
-_TEXT = (
-    'success: rollout 0.250, validation 0.125 (step 20)  return -0.500  '
-    '1,234 tokens/s  2.0 s: update 1.3, sample 0.5, compiling 2 programs 1.0')
-
-
-@pytest.mark.parametrize('num_steps, fractions, lines', [
-    (40, (1 / 40, 2 / 40, 3 / 40), [
-        f'step 1/40  {_TEXT}', f'step 2/40  {_TEXT}  0:01:16 left',
-        f'step 3/40  {_TEXT}  0:01:14 left']),
-    # With a budget of tokens the number of steps is unknown.
-    (0, (0.25, 0.5), [f'step 1  {_TEXT}', f'step 2  {_TEXT}  0:00:04 left'])])
-def test_progress_prints_a_line_per_step(
-    num_steps, fractions, lines, monkeypatch, capsys):
-  clock = iter([100.0, 102.0, 104.0])
-  monkeypatch.setattr(time, 'monotonic', lambda: next(clock))
-  progress = metrics.Progress(num_steps)
-  for done, fraction in enumerate(fractions, start=1):
-    progress.update(done, fraction_done=fraction, values=_VALUES)
-  assert capsys.readouterr().out.splitlines() == lines
 
 
 def test_compilations_are_counted():
@@ -226,31 +166,3 @@ def test_compilations_are_counted():
   last = counter.lap()
   assert (last['compile/count'], last['compile/from_cache']) == (1, 1)
   assert not any(counter.lap().values())
-
-
-def test_step_clock_parts(monkeypatch):
-  # Start, update for 2 s, rollout for 10 s, lap, lap.
-  clock = iter([0.0, 1.0, 3.0, 4.0, 14.0, 15.0, 20.0])
-  monkeypatch.setattr(time, 'perf_counter', lambda: next(clock))
-  steps = metrics.StepClock()
-  with steps.part('update'):
-    pass
-  with steps.part('rollout'):
-    pass
-  steps.move('rollout', 'sample', 6.0)
-  steps.add('update', 0.5)
-  assert steps.lap() == {
-      'time/update': 2.5, 'time/rollout': 4.0, 'time/sample': 6.0,
-      'time/step': 15.0}
-  assert steps.lap() == {'time/step': 5.0}
-
-
-def test_only_the_chosen_steps_are_profiled(tmp_path):
-  steps = metrics.StepClock()
-  for step in range(3):
-    with metrics.profile(tmp_path, step, (1,)):
-      with steps.part(f'part_{step}'):
-        jnp.zeros(3).block_until_ready()
-  trace, = tmp_path.glob('plugins/profile/*/*.xplane.pb')
-  content = trace.read_bytes()
-  assert b'part_1' in content and b'part_2' not in content

@@ -2,7 +2,6 @@
 
 import fnmatch
 import importlib
-import itertools
 import os
 import pathlib
 import re
@@ -13,15 +12,11 @@ import threading
 import pytest
 
 from atgrpo_jax import config as config_lib
-from atgrpo_jax import errors
 from atgrpo_jax.algorithms import credit
 from atgrpo_jax.algorithms import spec as spec_lib
 from paper import experiments
 from paper import jobs as jobs_lib
-from paper import joint_tables
-from paper import published
 from paper import records
-from paper import rows
 from paper import run
 from tests import checkout
 from tests.paper import finished_runs
@@ -57,14 +52,6 @@ def test_each_job_comes_once_and_after_its_needs():
     before.add(job.key)
 
 
-@pytest.mark.parametrize('scale, size', [('nano', '8'), ('8b', '4')])
-def test_rows_equal_to_at_grpo_are_left_out(scale, size):
-  sizes = {
-      job.path.split('/')[2] for job in experiments.make_jobs(scale, 1)
-      if job.path.startswith('group_size/')}
-  assert sizes == {'2', '4', '8', '16'} - {size}
-
-
 def test_compared_jobs_have_the_same_budget_and_tasks():
   for job in JOBS:
     is_timed = job.result == 'evals/timed.json'
@@ -95,43 +82,6 @@ def test_same_steps_rows_have_equal_steps():
       for name in ('rollout.num_tasks', 'train.updates_per_rollout'):
         assert job.overrides.get(name) == baseline.overrides.get(name)
       assert job.budget_of == baseline.budget_of
-
-
-def test_tables_show_every_job_and_every_published_number():
-  names = {
-      (job.path.split('/')[0], job.path.split('/')[2])
-      for job in experiments.make_jobs('8b', 1)}
-  shown = {system for system, *_ in rows.SYSTEMS.values()}
-  assert {row for table, row in names if table == 'main'} <= shown
-  assert {row.replace('untrained_', '') for table, row in names
-          if table == 'problems'} <= shown | {'pair', 'solo', 'tool'}
-  titles = {title for *_, title in rows.SYSTEMS.values()} | {
-      row for _, row in names}
-  for table in (published.QWEN3_1_7B, published.QWEN3_8B):
-    assert table.keys() <= titles
-    assert {task for row in table.values() for task in row} <= {
-        *experiments.GAMES,
-        *itertools.chain(*experiments.BENCHMARKS.values())}
-  for table, kinds in experiments.JOINT_TASKS.items():
-    assert {row for name, row in names if name == table} <= {
-        folder for folder, _ in joint_tables.ROWS.values()}
-    for numbers in published.JOINT[table].values():
-      assert numbers.keys() <= kinds.keys()
-      for found in numbers.values():
-        assert found.keys() <= joint_tables.ROWS.keys()
-
-
-def test_untrained_team_plays_as_many_turns_as_the_trained_team():
-  configs = {
-      job.path: job.config for job in experiments.make_jobs('1.7b', 1)
-      if job.mode == 'evaluate'}
-  for system, team in experiments.TEAM_OF_SYSTEM.items():
-    for task, benchmarks in experiments.BENCHMARKS.items():
-      if system in experiments.PROBLEM_SYSTEMS[task]:
-        for name in benchmarks:
-          folder = f'problems/{task}'
-          assert configs[f'{folder}/untrained_{team}/{name}/seed-0'] == (
-              configs[f'{folder}/{system}/{name}/seed-0'])
 
 
 # Selection.
@@ -174,21 +124,6 @@ def test_kept_results_are_not_computed_again(only, needed, tmp_path):
   jobs = jobs_lib.with_needs(
       jobs_lib.choose(JOBS, [only]), JOBS, tmp_path, kept)
   assert {job.path.rpartition('/')[0] for job in jobs} == set(needed)
-
-
-def test_pattern_without_a_job_is_named():
-  chosen = jobs_lib.choose(JOBS, ['agents/*/seed-0', 'turns/*'])
-  assert {job.path.split('/')[0] for job in chosen} == {'agents', 'turns'}
-  for patterns, named in ((['turns/*', 'agent/*'], "'agent/.'"), ([], "''")):
-    with pytest.raises(errors.UserError, match=named):
-      jobs_lib.choose(JOBS, patterns)
-
-
-def test_all_jobs_have_one_sandbox_level():
-  jobs = experiments.make_jobs('nano', 1, 'kernel')
-  assert all(
-      '--config.sandbox.level=kernel' in job.arguments(pathlib.Path('out'), 1)
-      for job in jobs)
 
 
 # The pool.
@@ -296,19 +231,3 @@ def test_signals_terminate_the_trainers(out, number, capsys):
     thread.join()
     signal.signal(number, before)
   assert capsys.readouterr().out.count('atgrpo_jax.main') == 2
-
-
-def test_printed_commands_mark_finished_jobs(tmp_path, capsys):
-  jobs = experiments.make_jobs('8b', 1)
-  done = tmp_path / jobs[2].path / jobs[2].result
-  done.parent.mkdir(parents=True)
-  done.touch()
-  run.print_jobs(jobs, tmp_path, '8b')
-  first, *lines = capsys.readouterr().out.splitlines()
-  assert '16 TPU v6e' in first
-  for line, job in zip(lines, jobs, strict=True):
-    assert line.startswith('python -m atgrpo_jax.main') and '{out}' not in line
-    assert line.endswith('  # done') == (job is jobs[2])
-    for ratio, text in ((1, ''), (1 / 2, '0.5 x the '), (1 / 3, '0.33 x the ')):
-      assert (f'=<{text}tokens of {job.budget_of}>' in line) == bool(
-          job.budget_of and job.budget_ratio == ratio)

@@ -5,8 +5,6 @@ import pandas as pd
 import pytest
 
 from atgrpo_jax import errors
-from paper import curves
-from paper import formats
 from paper import joint_tables
 from paper import published
 from paper import records as records_lib
@@ -81,24 +79,6 @@ def test_ablations():
       'success %': '6.0', 'minus that': '−92.0', 'paper, 1.7B': '6'}.items()
 
 
-def test_updates_and_used_budget():
-  runs = []
-  for seed, (tool, planner) in enumerate([(30, 27), (31, 29), (32, 28)]):
-    # Each seed generates 1.2 M tokens.
-    runs.append(_run(
-        f'{MAIN}/at_grpo_per_role/seed-{seed}', after=49,
-        updates={'tool': tool, 'planner': planner},
-        budget=1_220_000 + 5_000 * seed))
-    runs.append(_run(
-        f'{MAIN}/mas_grpo/seed-{seed}', after=10,
-        updates={'shared': 47 + seed}, budget=1_200_000 + 25_000 * seed))
-  rows = _read(_main_table(finished_runs.merge(finished_runs.some(), *runs)))
-  assert rows['Team + AT-GRPO, per role'].items() >= {
-      'updates': 'planner 28, tool 31', 'budget used': '98 %'}.items()
-  assert rows['Team + GRPO, by task'].items() >= {
-      'updates': '48', 'budget used': '98 % (96 … 100)'}.items()
-
-
 def test_all_games():
   assert not tables.all_games_table(_systems(finished_runs.some()))
   solved = {'plan_path': (48, 46), 'sokoban': (30, 40), 'sudoku': (50, 49, 50)}
@@ -128,32 +108,6 @@ def test_all_games():
       '95 % of the IQM': ''}.items()
 
 
-def test_equal_seeds_give_no_nan():
-  table = _main_table(finished_runs.merge(
-      finished_runs.seeds(f'{MAIN}/at_grpo', 50, 50, 50),
-      finished_runs.seeds(f'{MAIN}/mas_grpo', 50, 50, 50),
-      finished_runs.seeds(f'{MAIN}/mas_grpo_turn', 0, 0, 0)))
-  assert 'nan' not in table.markdown()
-  assert [row['p'] for row in _read(table).values() if row['p']] == [
-      '1.0000', '< 0.0001']
-
-
-def test_rows_are_compared_in_equal_steps():
-  rollout = 'rollout/plan_path'
-  rows = _read(_ablations(finished_runs.merge(
-      finished_runs.some(),
-      finished_runs.seeds(f'{rollout}/tree_immediate', 45),
-      finished_runs.seeds(f'{rollout}/parallel_immediate', 20, 20),
-  ))['rollout'])
-  assert rows['parallel_immediate'].items() >= {
-      'compared with': 'tree_immediate', 'minus that': '−50.0', 'p': '',
-      'seeds': '2'}.items()
-  assert rows['parallel_immediate']['95 %']
-  assert rows['tree_immediate'].items() >= {
-      'compared with': 'unchanged', 'minus that': '+6.0'}.items()
-  assert not rows['unchanged']['compared with']
-
-
 def test_credit():
   # The last two of three steps are diagnosed; the planner has no signal.
   logged = pd.DataFrame([
@@ -177,37 +131,6 @@ def test_credit():
        '50.000', '0.000', '0.750', '2.000', '0.500', '0.300', '−0.250']]
 
 
-def test_peak_memory_prefers_devices():
-  runs = finished_runs.seeds(f'{MAIN}/at_grpo', 48, 46)
-  row = rows_lib.read_row(runs, f'{MAIN}/at_grpo', 'after')
-  assert row.peak_gib() == 1.3
-  runs.steps['memory/device_peak_gib'] = 9.0
-  row = rows_lib.read_row(runs, f'{MAIN}/at_grpo', 'after')
-  assert row.peak_gib() == 9.0
-
-
-def test_row_names_are_matched_whole():
-  runs = finished_runs.seeds(f'{MAIN}/at_grpo_per_role', 48)
-  assert rows_lib.read_row(runs, f'{MAIN}/at_grpo', 'after') is None
-
-
-def test_curves_leave_out_steps_without_the_metric():
-  steps = pd.DataFrame([
-      {'budget/completion_tokens': 5e5, 'validation/success': 0.0},
-      {'budget/completion_tokens': 1e6, 'validation/success': 0.5,
-       'validation/turns_to_solve': 3.0}])
-  for metric, expected in (
-      ('validation/success', {0.5: 0.0, 1.5: 0.5}),
-      ('validation/turns_to_solve', {1.5: 3.0}), ('unknown', {})):
-    assert curves.curve(steps, metric).to_dict() == expected
-
-
-def test_numbers_are_short():
-  assert [formats.short(x) for x in (
-      0.0, 999.4, 999.6, 12_340, 999_700, 2.5e9)] == [
-          '0', '999', '1 k', '12.3 k', '1 M', '2.5 G']
-
-
 # Mathematics and code.
 
 
@@ -226,18 +149,6 @@ def test_nano_problems_use_the_evaluation_before_training():
       'minus AT-GRPO': '−38.0', 'p': '', 'budget used': '120 %',
       'minutes': '2.0', 'paper, 8B': ''}.items()
   assert rows['Team']['minutes'] == ''
-
-
-def test_benchmark_beside_the_paper():
-  table, = tables.problem_tables(finished_runs.merge(*(
-      _run(f'problems/contests/{row}/apps/seed-0', evaluation=number)
-      for row, number in (('untrained_solo', 1), ('at_grpo', 10)))))
-  assert table.title == 'APPS: problems'
-  rows = _read(table)
-  assert rows['Single agent'].items() >= {
-      'success %': '2.0', 'paper, 1.7B': '16.2', 'paper, 8B': '30.2'}.items()
-  assert rows['Team + AT-GRPO, shared'].items() >= {
-      'success %': '20.0', 'paper, 1.7B': '17.6', 'minutes': ''}.items()
 
 
 # MAGRPO's tasks.
@@ -297,19 +208,6 @@ def test_writing():
       'arXiv 2601.21972, response s': '1.8'}.items()
 
 
-def test_return_of_functions_is_the_mean_over_turns():
-  terms = {'structure': 1., 'syntax': .5, 'tests': .25, 'cooperation': 1.5}
-  table, = joint_tables.make_tables(_joint_run(
-      'functions/humaneval/magrpo/seed-0', 1.5, terms, mean_turns=2.0,
-      after=30))
-  assert table.title == 'HumanEval: functions'
-  assert _read(table)['MAGRPO'].items() >= {
-      'return %': '75.0', 'structure %': '100.0', 'syntax %': '100.0',
-      'tests %': '25.0', 'cooperation %': '100.0', 'all tests %': '60.0',
-      'arXiv 2508.04652, return %': '86.7',
-      'arXiv 2508.04652, tests %': '68.4'}.items()
-
-
 # Rows that must not be compared.
 
 
@@ -342,13 +240,6 @@ def test_tasks_without_a_result_are_refused(name, remedy):
   evaluation['successes'] = '-' + evaluation['successes'][1:]
   with pytest.raises(errors.UserError, match=f'{name}.*delete its {remedy}'):
     rows_lib.read_row(runs, f'{MAIN}/at_grpo', name)
-
-
-def test_row_with_the_name_of_the_baseline_is_refused(tmp_path):
-  runs = finished_runs.merge(finished_runs.some(), finished_runs.seeds(
-      'group_size/plan_path/unchanged', 1))
-  with pytest.raises(errors.UserError, match='plan_path/unchanged.*rename'):
-    tables.write_tables(runs, tmp_path)
 
 
 # The files.
@@ -415,14 +306,3 @@ def test_finished_runs_are_added_to_records(tmp_path, no_curves):
   with pytest.raises(errors.UserError, match='different tasks'):
     tables.make(str(third), str(kept), '')
   assert [path.read_text() for path in sorted(kept.iterdir())] == before
-
-
-@pytest.mark.parametrize('given, named', [
-    (('', '', ''), '--out.*--results'), (('a', '', 'b'), '--out.*--results'),
-    (('', 'b', 'a'), '--out.*--keep'), (('a', '', ''), '--out=a'),
-    (('', '', 'a'), 'a/splits.jsonl')])
-def test_flags_without_tables(tmp_path, monkeypatch, given, named):
-  monkeypatch.chdir(tmp_path)
-  with pytest.raises(errors.UserError, match=named):
-    tables.make(*given)
-  assert not list(tmp_path.iterdir())

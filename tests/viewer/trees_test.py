@@ -60,23 +60,6 @@ def test_records_are_in_the_order_of_training_with_replays(make):
   assert all(it.num_trees == it.num_packed == 4 for it in sources)
 
 
-def test_evaluation_without_a_result_or_a_record_is_left_out(make):
-  workdir = make()
-  (workdir / 'evals/before.jsonl.gz').unlink()
-  names = [it.name for it in trees.read(workdir, ['before'], 1)]
-  assert names == ['000000', '000002']
-
-
-def test_summary_of_a_spine(make):
-  t1, t4, t9, _ = (tree['summary'] for tree in _unpack(_read(make())[1]))
-  assert (t4['episodes'], t4['solved']) == (1, 1)
-  assert (t9['episodes'], t9['solved']) == (1, 0)
-  assert t1['roles'].keys() == {'a'}  # Solved before b acts.
-  # In T9 the third candidate of b is not a number, and those of a are equal.
-  assert t9['roles']['b']['outcomes'] == ['ok', 'parse_error']
-  assert t4['roles']['a']['signal']
-
-
 def test_summary_counts_each_chain(make):
   tree = _unpack(_read(make(**CHAINS))[1])[1]
   assert tree['task'] == 'T4'
@@ -84,26 +67,6 @@ def test_summary_counts_each_chain(make):
   ends = [
       step for node in tree['nodes'] for step in node['steps'] if step['done']]
   assert tree['summary']['solved'] == sum(end['success'] for end in ends) >= 1
-
-
-@pytest.mark.parametrize('reward, episodes', [(1.0, 1), (None, 0)])
-def test_summary_of_a_single_node(reward, episodes):
-  """Equal returns have no signal; a failed episode is not counted."""
-  candidate = {
-      'text': '', 'reward': reward, 'return': reward, 'weight': 1.0,
-      'advantage': 0.0, 'outcome': 'ok'}
-  tree = tree_lib.Tree.from_json({'task_id': 't', 'nodes': [{
-      'turn': 0, 'phase': 0, 'parent': None, 'joint_action': None,
-      'chosen': None, 'state': {}, 'groups': [{
-          'role': 'a', 'branch': 0, 'policy': 'p', 'baseline_id': 0,
-          'messages': [], 'candidates': [candidate]}],
-      'joint_actions': [[0]], 'steps': [{
-          'state': {}, 'team_reward': reward, 'local_rewards': {'a': 0.0},
-          'terms': {}, 'outcomes': {'a': 'ok'}, 'done': True, 'success': True,
-          'truncated': False}]}]})
-  assert trees.to_json(tree)['summary'] == {
-      'episodes': episodes, 'solved': episodes,
-      'roles': {'a': {'outcomes': ['ok'], 'signal': False}}}
 
 
 def test_trees_beyond_the_size_limit_are_counted(make):
