@@ -30,7 +30,8 @@ def on_files(
 ) -> files_lib.Files:
   """Puts the pages and what they link to in the place of the files of docs/."""
   paths = [
-      ROOT / 'README.md', *sorted(ROOT.glob('docs/*.md')),
+      ROOT / 'README.md', ROOT / 'CHANGELOG.md',
+      *sorted(ROOT.glob('docs/*.md')),
       *sorted(ROOT.glob('models/*/README.md'))]
   found = [file for file in files if file.src_dir != config.docs_dir]
   for path in paths:  # Which grows.

@@ -2,7 +2,7 @@
 
   python -m tests.docs_test
 
-prints all rows of the table under Results in README.md, made from the stored records.
+prints all rows of the table under Results in README.md.
 """
 
 from collections.abc import Iterator, Sequence
