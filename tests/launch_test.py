@@ -131,7 +131,6 @@ def test_quickstart_resumes(checkout):
   workdir.mkdir(parents=True)
   assert 'resuming' in checkout.run('quickstart.sh').stdout
 
-
 @pytest.mark.parametrize('nvidia_smi, words', [
     ('print("550.54.15")', ['550.54.15', '580', 'jax[cuda12]']),
     ('print("No devices\\nwere found"); raise SystemExit(6)',

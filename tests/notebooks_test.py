@@ -31,7 +31,7 @@ def test_notebooks_run(tmp_path, monkeypatch):
   for name in NAMES:
     notebook = nbformat.read(FOLDER / f'{name}.ipynb', as_version=4)
     if name == 'train_a_team':
-      settings = notebook.cells[4]
+      settings = notebook.cells[3]
       for old, new in CHANGES.items():
         assert old in settings.source
         settings.source = settings.source.replace(old, new)

@@ -318,11 +318,12 @@ def test_critics_resume(system, echo_folder, tmp_path):
   changes = CHANGES | common.MAGRPO | system | {
       'environment.max_turns': 1, 'rollout.num_tasks': 4,
       'rollout.group_size': 2, 'critic.prompt_buckets': (4, 12),
-      'critic.learning_rate': 1e-2, 'optimizer.learning_rate': 5e-3}
+      'critic.learning_rate': 1e-2, 'optimizer.learning_rate': 5e-3,
+      'train.num_steps': 2, 'train.checkpoint_every': 1}
   finished, stopped = tmp_path / 'finished', tmp_path / 'stopped'
   experiment = echo.experiment(echo_folder, **changes)
   assert train.train(experiment, finished)
-  for num_steps in (2, 4):
+  for num_steps in (1, 2):
     assert train.train(echo.experiment(
         echo_folder, **changes | {'train.num_steps': num_steps}), stopped)
   states, _ = _saved(experiment, stopped)
@@ -333,8 +334,8 @@ def test_critics_resume(system, echo_folder, tmp_path):
   for name in experiment.critics:
     values = [line[f'{name}/value_mean'] for line in lines]
     assert values[0] == 0 != values[-1]
-    assert lines[-1][f'{name}/num_updates'] == 4
-  record, *_ = _groups(finished, 3)
+    assert lines[-1][f'{name}/num_updates'] == 2
+  record, *_ = _groups(finished, 1)
   for candidate in record['candidates']:
     assert candidate['advantage'] == pytest.approx(
         candidate['return'] - record['value'])
@@ -365,8 +366,10 @@ def test_the_best_checkpoint_is_kept(
   evaluate_ = evaluate.evaluate
   monkeypatch.setattr(evaluate, 'evaluate', lambda *args: evaluate_(*args) | {
       'success': next(successes)})
-  experiment = echo.experiment(echo_folder, **CHANGES | {
-      'train.checkpoint_every': 1, 'evaluation.validate_every': 1})
+  changes = CHANGES | {
+      'policies': 'shared', 'environment.max_turns': 1,
+      'train.checkpoint_every': 1, 'evaluation.validate_every': 1}
+  experiment = echo.experiment(echo_folder, **changes)
   assert train.train(experiment, tmp_path)
   kept = sorted(path.name for path in (tmp_path / 'checkpoints').iterdir())
   assert kept == ['2', '3', '4']
@@ -379,9 +382,8 @@ def test_the_best_checkpoint_is_kept(
 
   # A resumed run remembers the best success.
   successes = iter([0.7, 0.0])
-  experiment = echo.experiment(echo_folder, **CHANGES | {
-      'train.checkpoint_every': 1, 'evaluation.validate_every': 1,
-      'train.num_steps': 5})
+  experiment = echo.experiment(
+      echo_folder, **changes | {'train.num_steps': 5})
   assert train.train(experiment, tmp_path)
   assert experiment.trained_params(tmp_path, 'best')[1] == 2
 
