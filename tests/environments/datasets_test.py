@@ -9,8 +9,6 @@ import json
 import multiprocessing
 import os
 import random
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -112,19 +110,6 @@ def test_two_processes_prepare_a_data_set_once(tmp_path):
   assert loaded == [_ROWS, _ROWS]
   assert (tmp_path / 'preparations').read_text() == 'once\n'
   assert os.listdir(tmp_path / 'letters') == ['1.0.0']
-
-
-def test_neither_tensorflow_nor_jax_is_imported(data_dir):
-  datasets.load(__name__, 'test', data_dir)
-  program = (
-      'import sys\n'
-      'from environments import datasets\n'
-      f'datasets.load({__name__!r}, "test", {data_dir!r})\n'
-      'print({"jax", "tensorflow"} & set(sys.modules))\n')
-  result = subprocess.run(
-      [sys.executable, '-c', program], capture_output=True, text=True,
-      check=True, env=os.environ | {'PYTHONPATH': os.pathsep.join(sys.path)})
-  assert result.stdout == 'set()\n'
 
 
 def test_split_hash_ignores_only_the_order_of_keys():

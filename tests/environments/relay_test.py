@@ -113,33 +113,24 @@ def test_at_once_a_call_is_answered_in_the_next_turn():
     make(1, team='at_once')
 
 
-@pytest.mark.parametrize('turns, boost, choose, expected', [
-    (3, False, uniform, 1 / 2),
-    (3, False, honest, 1.0),
-    (3, True, honest, 1 / 2),
-    (3, True, impatient, 2 / 3),
-    (2, True, impatient, 1 / 2),
-])
-def test_returns(turns, boost, choose, expected):
-  environment = make(turns, boost)
+@pytest.mark.parametrize('turns, boost, team, choose, expected', [
+    (3, False, 'pair', uniform, 1 / 2),
+    (3, False, 'pair', honest, 1.0),
+    (3, True, 'pair', honest, 1 / 2),
+    (3, True, 'pair', impatient, 2 / 3),
+    (2, True, 'pair', impatient, 1 / 2),
+    (2, False, 'at_once', honest, 1 / 2)])
+def test_exact_team_returns(turns, boost, team, choose, expected):
+  environment = make(turns, boost, team=team)
   values = relay.exact_values(environment, tables(environment, choose))
   assert values.team_return == pytest.approx(expected)
 
 
-def test_advantages():
-  # In one phase the value of a call comes from the next turn.
-  environment = make(team='at_once', reward='outcome')
-  values = relay.exact_values(environment, tables(environment, honest))
-  assert values.team_return == pytest.approx(1 / 2)
-  assert values.advantages['caller 0 a'] == pytest.approx([0, -1 / 2])
-  assert values.advantages['runner 1 a'] == pytest.approx([0, -1 / 2])
-  assert values.advantages['caller 1 ba'] == pytest.approx([0, 0])
+def test_partner_decides_the_advantage_of_a_call():
   environment = make(2)
   values = relay.exact_values(environment, tables(environment, honest))
-  # With an honest partner a right letter is worth 1/2 more than a wrong one.
-  assert values.advantages['caller 0 a'] == pytest.approx([0, -1 / 2])
-  assert values.advantages['runner 1 b'] == pytest.approx([-1 / 2, 0])
   assert values.visits['caller 0 a'] == pytest.approx(1 / 2)
+  assert values.advantages['caller 0 a'] == pytest.approx([0, -1 / 2])
   # With a random runner a call is worth nothing.
   drawn = tables(environment, lambda prompt, answers: (
       honest if prompt.startswith('caller') else uniform)(prompt, answers))

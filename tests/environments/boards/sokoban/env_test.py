@@ -15,33 +15,6 @@ TASK = {
     'goals': [[4, 2]]}
 
 
-@pytest.mark.parametrize('moves, player, boxes, illegal', [
-    ('', (1, 1), ((2, 2),), 0),
-    ('U', (1, 1), ((2, 2),), 1),  # A wall.
-    ('RD', (2, 2), ((3, 2),), 0),  # A push.
-    ('DR', (2, 2), ((2, 3),), 0),
-    ('DRRR', (2, 3), ((2, 4),), 1 / 4),  # Into a wall.
-    ('RDDDDUUU', (3, 2), ((4, 2),), 0),  # Moves after the solution.
-    ('URDDUUUU', (3, 2), ((4, 2),), 1 / 4),  # Four moves were made.
-])
-def test_moves(moves, player, boxes, illegal):
-  environment = CASE.make('pair')
-  start = environment.reset(TASK)
-  (_, state, end), (tried, made) = games.play(environment, start, [moves] * 2)
-  assert (end.board.player, end.board.boxes) == (player, boxes)
-  assert made.success == (boxes == ((4, 2),))
-  assert made.reward_terms == pytest.approx({
-      'solved': float(made.success),
-      'progress': (2 - abs(4 - boxes[0][0]) - abs(2 - boxes[0][1])) / 10,
-      'idle': -(moves in ('', 'U')), 'illegal': -illegal, 'malformed': 0,
-      # A box at the right wall never comes back.
-      'deadlock': -(boxes == ((2, 4),))})
-  # The proposal is tried in the same way, on a copy.
-  assert state.board == start.board
-  assert tried.reward_terms == {
-      f'plan_{name}': value for name, value in made.reward_terms.items()}
-
-
 def test_two_boxes_cannot_be_pushed_and_goals_are_interchangeable():
   environment = CASE.make('solo')
   state = environment.reset(TASK | {
