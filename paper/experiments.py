@@ -232,8 +232,6 @@ def _main(scale: str, seed: int) -> Iterator[jobs_lib.Job]:
           changes['evaluation.validate_every'] = 25
         yield _train_game(
             f'main/{task}/{system}', scale, seed, changes, system=system)
-    yield _train_game(
-        f'main/{task}/mas_grpo_same_tasks', scale, seed, system='mas_grpo')
     rewards = ['outcome', 'outcome_and_plans']
     if task == 'sokoban':
       rewards.append('oracle')

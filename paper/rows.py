@@ -17,8 +17,7 @@ from paper import records as records_lib
 from paper import statistics
 
 # Title -> system, evaluation, and row of the paper's tables 1 and 2. The
-# systems are `configs.common.SYSTEMS`, `sa_tool_grpo` of configs/maths.py, and
-# `mas_grpo_same_tasks`, another number of tasks per step.
+# systems are `configs.common.SYSTEMS` and `sa_tool_grpo` of configs/maths.py.
 SYSTEMS = {
     'Single agent': ('sa_grpo', 'before', 'SA'),
     'Single agent, several turns': ('sa_grpo_turns', 'before', ''),
@@ -28,8 +27,6 @@ SYSTEMS = {
     'Single agent with the tool + GRPO': ('sa_tool_grpo', 'after', ''),
     'Team': ('at_grpo', 'before', 'MAS'),
     'Team + GRPO, by task': ('mas_grpo', 'after', 'MAS+GRPO'),
-    'Team + GRPO, by task, as many tasks in a step as AT-GRPO':
-        ('mas_grpo_same_tasks', 'after', ''),
     'Team + GRPO, by task and agent': ('mas_grpo_agent', 'after', ''),
     'Team + GRPO, by task and turn': ('mas_grpo_turn', 'after', ''),
     'Team + GRPO, by task, agent and turn':

@@ -63,9 +63,9 @@ def test_jackknife_removes_the_bias_of_a_square():
 
 
 def test_at_grpo_learns_more_than_grpo_from_equal_budgets():
-  laboratory = make(3)
+  laboratory = make(2)
   at_grpo, grpo = (
-      [laboratory.learn(method, seed=seed, num_calls=6000)
+      [laboratory.learn(method, seed=seed, num_calls=3000)
        for seed in range(2)] for method in (AT_GRPO, GRPO))
   assert min(at_grpo) > max(grpo) + 0.05
   assert min(grpo) > 0.5
@@ -162,7 +162,7 @@ def test_critic_learns_the_exact_values(name, rest, team):
       METHODS[f'{name}, {rest.format(kind)}'] for kind in ('exact', 'learned'))
   logits = laboratory.halfway()
   exact = laboratory.critic(method, logits)
-  learned = laboratory.trained_critic(learning, logits, 15, 0)
+  learned = laboratory.trained_critic(learning, logits, 8, 0)
   known = np.array(list(exact.table.values()))
   found = np.array([learned.table[seen] for seen in exact.table])
   assert np.linalg.norm(found - known) < 0.3 * np.linalg.norm(known)
