@@ -31,7 +31,7 @@ def test_a_cell_has_the_mesh_that_a_run_chooses(key):
   generation, _, layout = config.compile_check.topology.partition(':')
   environment = config_lib.make_environment(config, sandbox=None)
   names = policies_lib.policy_names(policies_lib.make_policy_map(
-      config.policies, environment.roles))
+      config.policies, environment.roles, config.policy_map))
   chosen = None
   with contextlib.suppress(fit.DoesNotFit):
     chosen = fit_test.choose_mesh(

@@ -185,18 +185,9 @@ def _learner_calls(config, policy, state, frozen_params):
           logprobs if config.train.updates_per_rollout > 1 else None),
       reference_logprobs=(
           logprobs if config.loss.kl_estimator != 'none' else None))
-  sums = _sums_of(policy, state)
-  yield AbstractCall(
-      'gradient', gradients.accumulate,
-      num_bytes((state.params, frozen_params)),
-      num_rows * (length + group_size * longest), (state.params, sums, batch),
-      {'frozen_params': frozen_params, 'config': policy.config,
-       'spec': policy.learner})
-  number = _shape(policy.mesh, PartitionSpec(), (), 'float32')
-  yield AbstractCall(
-      'update', update_lib.apply_update, num_bytes(state), 0,
-      (state, sums, number, number),
-      {'config': policy.config, 'spec': policy.learner})
+  yield from _update_calls(
+      policy, state, frozen_params, batch,
+      num_rows * (length + group_size * longest))
 
 
 def critic_calls(
@@ -212,32 +203,33 @@ def critic_calls(
   inputs = rows((num_rows, length), 'int32')
   lengths = rows((num_rows,), 'int32')
   numbers = rows((num_rows,), 'float32')
-  static = {'config': critic.config, 'spec': critic.learner}
-  held, num_tokens = num_bytes(state.params), num_rows * length
-  sums = _sums_of(critic, state)
   yield AbstractCall(
-      'values', gradients.values, held, num_tokens,
-      (state.params, inputs, lengths), static)
-  yield AbstractCall(
-      'gradient', gradients.accumulate, held, num_tokens,
-      (state.params, sums, types.ValueBatch(
-          inputs, lengths, numbers, numbers)),
-      {'frozen_params': None, **static})
-  number = _shape(critic.mesh, PartitionSpec(), (), 'float32')
-  yield AbstractCall(
-      'update', update_lib.apply_update, num_bytes(state), 0,
-      (state, sums, number, number), static)
+      'values', gradients.values, num_bytes(state.params), num_rows * length,
+      (state.params, inputs, lengths),
+      {'config': critic.config, 'spec': critic.learner})
+  yield from _update_calls(
+      critic, state, None,
+      types.ValueBatch(inputs, lengths, numbers, numbers), num_rows * length)
 
 
-def _sums_of(policy, state):
-  """Shapes of the sums that each shard of `data` accumulates."""
+def _update_calls(policy, state, frozen_params, batch, num_tokens):
+  """The gradient of a microbatch, and the update."""
+  static = {'config': policy.config, 'spec': policy.learner}
   sums = jax.eval_shape(
       functools.partial(gradients.sums_of, spec=policy.learner), state.params)
-  return jax.tree.map(
+  sums = jax.tree.map(
       lambda x, spec: _shape(
           policy.mesh, spec, (policy.mesh.shape['data'], *x.shape), x.dtype),
       sums, mesh_lib.data_specs(
           sums, policy_lib.sharding_rules(policy.config, policy.learner)))
+  yield AbstractCall(
+      'gradient', gradients.accumulate,
+      num_bytes((state.params, frozen_params)), num_tokens,
+      (state.params, sums, batch), {'frozen_params': frozen_params, **static})
+  number = _shape(policy.mesh, PartitionSpec(), (), 'float32')
+  yield AbstractCall(
+      'update', update_lib.apply_update, num_bytes(state), 0,
+      (state, sums, number, number), static)
 
 
 def num_bytes(tree: Any) -> int:

@@ -145,7 +145,7 @@ def build(
 
   environment = config_lib.make_environment(config, sandbox=None)
   policy_map = policies_lib.make_policy_map(
-      config.policies, environment.roles)
+      config.policies, environment.roles, config.policy_map)
   names = policies_lib.policy_names(policy_map)
   config = config_lib.choose_mesh(config, names, devices, chip, read_model)
   policies = config_lib.build_policies(config, names, devices, read_model)

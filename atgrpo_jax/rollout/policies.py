@@ -28,7 +28,7 @@ _NUM_ENCODED = 8
 
 def make_policy_map(
     policies: str, roles: Sequence[str],
-    pairs: Sequence[tuple[str, str]] = ()) -> PolicyMap:
+    pairs: Sequence[tuple[str, str]]) -> PolicyMap:
   """Returns the policy map of a config's `policies` and `policy_map`.
 
   'shared' is one policy for all roles; 'per_role' and 'lora_per_role' are one

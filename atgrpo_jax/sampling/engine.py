@@ -95,9 +95,7 @@ class Counts:
   prefilled_positions: int = 0  # Positions of prompts and shared prefixes.
   shared_prefixes: int = 0
   decoded_rows: int = 0  # Rows times decoded tokens.
-  read_positions: int = 0  # Row positions read, summed over decoded tokens.
-  read_prefix_positions: int = 0  # Slot positions, likewise.
-  moved_positions: int = 0  # Row positions copied when rows move.
+  read_prefix_positions: int = 0  # Prompt positions times decoded tokens.
 
 
 class DecodingParams:
@@ -210,7 +208,6 @@ class Engine:
     num_tokens = int(tokens.sum())
     slots_per_shard = self._slots_per_shard
     self.counts.decoded_rows += num_tokens * self._num_rows
-    self.counts.read_positions += num_tokens * self._num_rows * self._capacity
     self.counts.read_prefix_positions += (
         num_tokens * slots_per_shard * self._prompt_length)
     finished = []
@@ -364,7 +361,6 @@ class Engine:
       order = placement.row_moves(running, old, rows, num_rows)
       self._past = programs.move_rows(
           self._past, self._put(order), capacity=capacity)
-      self.counts.moved_positions += order.size * capacity
     self._num_rows, self._capacity = num_rows, capacity
 
   def _prefill(
