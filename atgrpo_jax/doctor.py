@@ -148,11 +148,11 @@ def _check_gradient(
           np.zeros(length, np.int32), candidates) for i in range(num_groups)]
   for _ in range(2):  # The first call compiles.
     start = time.perf_counter()
-    states[policy.name], made = update_lib.update_policy(
+    states[policy.name], updates = update_lib.update_policy(
         policy, states[policy.name], groups, num_updates=1, order='mixed',
         buckets=experiment.buckets, reference=reference,
         frozen_params=experiment.frozen_params.get(policy.name))
-    made.metrics('doctor')  # Raises for a gradient that is not finite.
+    updates.metrics('doctor')  # Raises if a gradient is not finite.
     seconds = time.perf_counter() - start
   return (
       f'{policy.name}: {seconds:.3f} s for {num_groups} group(s) of '

@@ -71,13 +71,13 @@ def recorded_config(
     UserError: they differ in a key that a replay cannot change.
   """
   changed = workdir_lib.changed_keys(recorded.to_dict(), config.to_dict())
-  for name, (then, now) in changed.items():
+  for name, (value, new_value) in changed.items():
     if not workdir_lib.is_key_of(name, _MACHINE_KEYS) and (
         not workdir_lib.is_key_of(name, _MAY_DIFFER)
         or name == 'rollout.num_tasks'):
       raise errors.UserError(
-          f'--config.{name}={now!r}: the run had {then!r}, and a replay has '
-          'the tasks and policies of the run; it can change '
+          f'--config.{name}={new_value!r}: the run had {value!r}, and a replay '
+          'has the tasks and policies of the run; it can change '
           f'{", ".join(_MAY_DIFFER)}.')
   merged = recorded.copy_and_resolve_references()
   merged.update_from_flattened_dict({
@@ -149,13 +149,13 @@ def _recorded_steps(workdir: pathlib.Path) -> list[str]:
 
 
 def _changes(
-    then: ml_collections.ConfigDict, now: ml_collections.ConfigDict,
+    before: ml_collections.ConfigDict, after: ml_collections.ConfigDict,
     is_training: bool) -> list[str]:
   """Describes each changed key; UserError if one has no effect."""
   changed = {
       name: values
       for name, values in workdir_lib.changed_keys(
-          then.to_dict(), now.to_dict()).items()
+          before.to_dict(), after.to_dict()).items()
       if workdir_lib.is_key_of(name, _MAY_DIFFER)}
   for name, (_, value) in changed.items():
     is_unused = (
@@ -167,8 +167,8 @@ def _changes(
           + ('a training step' if is_training else 'an evaluation')
           + '; leave it out.')
   return [
-      f'{name} from {before!r} to {after!r}'
-      for name, (before, after) in changed.items()]
+      f'{name} from {value!r} to {new_value!r}'
+      for name, (value, new_value) in changed.items()]
 
 
 def _play_training_step(
@@ -230,13 +230,13 @@ def _states(
   print(f'from {start} to step {step}')
   references = train_lib.load_references(run)
   clock = metrics_lib.StepClock()
-  for made in range(saved, step):
+  for past_step in range(saved, step):
     trees, _ = train_lib.rollout(
-        run, states, train_lib.draw_tasks(tasks, made, run), step=made,
-        clock=clock)
+        run, states, train_lib.draw_tasks(tasks, past_step, run),
+        step=past_step, clock=clock)
     train_lib.update(
-        run, states, trees, step=made, references=references, clock=clock)
-    print(f'repeated step {made}')
+        run, states, trees, step=past_step, references=references, clock=clock)
+    print(f'repeated step {past_step}')
   return states
 
 
@@ -284,17 +284,17 @@ def _compare(
   The log-probabilities of a single task may differ by `_ROUNDING`.
   """
   num_equal, first, distance = 0, '', 0.0
-  for then, now in zip(recorded, replayed):
+  for old, new in zip(recorded, replayed):
     difference = None
-    for where, x, y in _differences(
-        _renumber_baselines(then).to_json(), _renumber_baselines(now).to_json(),
+    for path, x, y in _differences(
+        _renumber_baselines(old).to_json(), _renumber_baselines(new).to_json(),
         ()):
       numbers = isinstance(x, float) and isinstance(y, float)
-      if (is_alone and numbers and 'logprobs' in where
+      if (is_alone and numbers and 'logprobs' in path
           and abs(x - y) <= _ROUNDING):
         distance = max(distance, abs(x - y))
       else:
-        difference = difference or _describe(then, where, x, y)
+        difference = difference or _describe(old, path, x, y)
     num_equal += difference is None
     first = first or difference
   num_different = len(recorded) - num_equal
@@ -321,21 +321,21 @@ def _renumber_baselines(tree: tree_lib.Tree) -> tree_lib.Tree:
 
 
 def _differences(
-    then: Any, now: Any, where: tuple[str | int, ...],
+    old: Any, new: Any, path: tuple[str | int, ...],
 ) -> Iterator[tuple[tuple[str | int, ...], Any, Any]]:
   """Yields (path, recorded, replayed) of leaves that differ, causes first."""
-  if isinstance(then, dict) and isinstance(now, dict):
-    names = dict.fromkeys([*then, *now])
+  if isinstance(old, dict) and isinstance(new, dict):
+    names = dict.fromkeys([*old, *new])
     for name in sorted(names, key=lambda name: (
         name not in _FIRST, name in _LAST)):
-      yield from _differences(then.get(name), now.get(name), (*where, name))
-  elif isinstance(then, list) and isinstance(now, list):
-    for index, pair in enumerate(zip(then, now)):
-      yield from _differences(*pair, (*where, index))
-    if len(then) != len(now):
-      yield (*where, 'number'), len(then), len(now)
-  elif then != now:
-    yield where, then, now
+      yield from _differences(old.get(name), new.get(name), (*path, name))
+  elif isinstance(old, list) and isinstance(new, list):
+    for index, pair in enumerate(zip(old, new)):
+      yield from _differences(*pair, (*path, index))
+    if len(old) != len(new):
+      yield (*path, 'number'), len(old), len(new)
+  elif old != new:
+    yield path, old, new
 
 
 def _excerpt(text: str, start: int) -> str:
@@ -346,10 +346,10 @@ def _excerpt(text: str, start: int) -> str:
 
 
 def _describe(
-    tree: tree_lib.Tree, where: tuple[str | int, ...], then: Any,
-    now: Any) -> str:
+    tree: tree_lib.Tree, path: tuple[str | int, ...], old: Any,
+    new: Any) -> str:
   """Describes a difference and its location in a tree."""
-  words, rest = [f'task {tree.task_id}'], list(where)
+  words, rest = [f'task {tree.task_id}'], list(path)
   if rest[:1] == ['nodes'] and len(rest) > 2:
     node, rest = tree.nodes[rest[1]], rest[2:]
     words.append(f'turn {node.turn + 1}')
@@ -361,7 +361,7 @@ def _describe(
       words.append(f'{index} {rest[1]}')
       rest = rest[2:]
   words.append(' '.join(map(str, rest)))
-  if isinstance(then, str) and isinstance(now, str):
-    start = len(os.path.commonprefix([then, now]))
-    then, now = _excerpt(then, start), _excerpt(now, start)
-  return f'{", ".join(words)}: recorded {then!r}, replayed {now!r}'
+  if isinstance(old, str) and isinstance(new, str):
+    start = len(os.path.commonprefix([old, new]))
+    old, new = _excerpt(old, start), _excerpt(new, start)
+  return f'{", ".join(words)}: recorded {old!r}, replayed {new!r}'

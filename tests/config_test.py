@@ -136,6 +136,6 @@ def test_a_workdir_has_one_config_and_one_trainer(tmp_path):
       {'seed': 3, 'loss.clip_high': 0.3, 'buckets.prompt': (4, 8)})
   with pytest.raises(errors.UserError) as error:
     workdir_lib.check_config(tmp_path, config.to_dict())
-  for words in ('buckets.prompt: there [4], now [4, 8]',
-                'loss.clip_high: there 0.2, now 0.3', 'seed: there 0, now 3'):
+  for words in ('buckets.prompt was [4], is now [4, 8]',
+                'loss.clip_high was 0.2, is now 0.3', 'seed was 0, is now 3'):
     assert words in str(error.value)

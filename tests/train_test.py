@@ -427,7 +427,7 @@ def test_diagnosis_changes_nothing(finished, echo_folder, tmp_path):
 
 @pytest.mark.parametrize('changes, words', [
     ({'seed': 1, 'loss.clip_high': 0.3},
-     'loss.clip_high: there 0.2, now 0.3; seed: there 0, now 1'),
+     'loss.clip_high was 0.2, is now 0.3; seed was 0, is now 1'),
     # Evaluations of different tasks must not be compared.
     ({'evaluation.test': 'validation'}, "evals/before.json.*split 'test'"),
     ({'evaluation.temperature': 0.5}, 'evaluation.temperature=0.5')])

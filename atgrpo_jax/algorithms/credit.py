@@ -83,11 +83,11 @@ def assign_advantages(
   flat_ids = np.repeat(baseline_ids, sizes)
   weights, episodes = np.ones(len(flat_ids)), None
   if return_type == 'episode_return':
-    owners = [
+    return_keys = [
         (group.key.task_id, group.key.branch + i, group.key.role)
         for group in groups for i in range(len(group.candidates))]
-    weights = advantages_lib.return_weights(flat_ids, _number(owners))
-    episodes = _number([owner[:2] for owner in owners])
+    weights = advantages_lib.return_weights(flat_ids, _number(return_keys))
+    episodes = _number([key[:2] for key in return_keys])
   returns = np.concatenate([group.returns for group in groups])
   valid = np.concatenate([group.valid for group in groups])
   if spec.baseline == 'critic':

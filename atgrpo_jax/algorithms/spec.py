@@ -303,26 +303,26 @@ def check_critic(
         "use mode='joint' with return_type='bootstrapped', or "
         "critic.kind='none'.")
   if (critic.form == 'v') != (advantage.baseline == 'critic'):
-    wanted = "'critic'" if critic.form == 'v' else (
+    expected = "'critic'" if critic.form == 'v' else (
         "'mean', 'leave_one_out', 'max' or 'none'")
     raise errors.UserError(
         f'critic.form={critic.form!r} with advantage.baseline='
         f'{advantage.baseline!r}: form v gives the baseline of a prompt, form '
-        f'q the return of a candidate; use baseline={wanted}, or the other '
+        f'q the return of a candidate; use baseline={expected}, or the other '
         'form.')
   if rollout.cross_credit != 'mean':
     raise errors.UserError(
         f'rollout.cross_credit={rollout.cross_credit!r} with critic.kind='
         f"{critic.kind!r}: critics predict means; use cross_credit='mean'.")
   if critic.form == 'q':
-    for name, value, wanted in (
+    for name, value, expected in (
         ('selection', rollout.selection, 'all'),
         ('stop_above', rollout.stop_above, None)):
-      if value != wanted:
+      if value != expected:
         raise errors.UserError(
             f"rollout.{name}={value!r} with critic.form='q': a branch that "
             'stops early has no next joint action to bootstrap from; use '
-            f"{name}={wanted!r}, or form='v'.")
+            f"{name}={expected!r}, or form='v'.")
     if rollout.group_size < 2:
       raise errors.UserError(
           f"rollout.group_size={rollout.group_size} with critic.form='q': the "

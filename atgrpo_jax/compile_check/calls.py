@@ -119,8 +119,8 @@ def _sampler_calls(config, policy, params, adapters):
   yield AbstractCall(
       'prepare', programs.prepare, num_bytes(params), 0, (params,), prepare)
 
-  each = placement.prefill_size(num_slots // num_shards)
-  num_prompts = num_shards * each
+  prompts_per_shard = placement.prefill_size(num_slots // num_shards)
+  num_prompts = num_shards * prompts_per_shard
 
   def prefill(name, length, shared_prefix):
     keys = jax.eval_shape(
@@ -129,7 +129,7 @@ def _sampler_calls(config, policy, params, adapters):
     return AbstractCall(
         name, programs.fill, num_bytes(adapters) - num_bytes(past),
         num_prompts * length,
-        (prepared, slots, rows((num_shards, each), 'int32'),
+        (prepared, slots, rows((num_shards, prompts_per_shard), 'int32'),
          rows((num_prompts, length), 'int32'), numbers,
          rows(keys.shape, keys.dtype), numbers, numbers),
         {'shared_prefix': shared_prefix, 'adapters': adapters, **static})

@@ -96,11 +96,11 @@ def _trip_count(computations, line):
 
 def _parse_instruction(line, loops):
   """Yields the collective of a line; skips the end of an asynchronous one."""
-  found = re.search(rf'= (.*?)\s({"|".join(_KINDS)})(-start)?\(', line)
-  num_devices = _num_devices(line) if found else 1
+  match = re.search(rf'= (.*?)\s({"|".join(_KINDS)})(-start)?\(', line)
+  num_devices = _num_devices(line) if match else 1
   if num_devices == 1:
     return
-  shapes, kind, is_start = found.groups()
+  shapes, kind, is_start = match.groups()
   sizes = [
       math.prod(map(int, filter(None, sizes.split(',')))) * _bits(dtype) // 8
       for dtype, sizes in re.findall(r'\b([a-z]\w*)\[([\d,]*)\]', shapes)]

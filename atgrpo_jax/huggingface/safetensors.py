@@ -203,18 +203,18 @@ def holders(params: Any) -> list[int]:
 
 
 def compare(
-    folder: pathlib.Path, found: Mapping[str, StoredTensor],
+    folder: pathlib.Path, actual: Mapping[str, StoredTensor],
     expected: Mapping[str, tuple[int, ...]], fit: str = 'config.json') -> None:
   """Raises UserError, which lists all tensors that differ from `expected`."""
-  problems = [f'missing {name}' for name in sorted(expected.keys() - found)]
-  problems += [f'surplus {name}' for name in sorted(found.keys() - expected)]
-  for name in sorted(found.keys() & expected):
-    if found[name].shape != tuple(expected[name]):
+  problems = [f'missing {name}' for name in sorted(expected.keys() - actual)]
+  problems += [f'surplus {name}' for name in sorted(actual.keys() - expected)]
+  for name in sorted(actual.keys() & expected):
+    if actual[name].shape != tuple(expected[name]):
       problems.append(
-          f'{name} has shape {found[name].shape}, expected {expected[name]}')
-    elif found[name].type not in _TYPES:
+          f'{name} has shape {actual[name].shape}, expected {expected[name]}')
+    elif actual[name].type not in _TYPES:
       problems.append(
-          f'{name} has type {found[name].type}, expected one of '
+          f'{name} has type {actual[name].type}, expected one of '
           f'{", ".join(_TYPES)}')
   if problems:
     shown = '; '.join(problems[:10])

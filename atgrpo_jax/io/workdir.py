@@ -113,8 +113,8 @@ def check_config(
       if not is_key_of(name, _MAY_CHANGE)}
   if changes:
     listed = '; '.join(
-        f'{name}: there {there!r}, now {now!r}'
-        for name, (there, now) in list(changes.items())[:10])
+        f'{name} was {before!r}, is now {after!r}'
+        for name, (before, after) in list(changes.items())[:10])
     raise errors.UserError(
         f'{workdir} holds a run of another config ({listed}). Choose another '
         '--workdir, or resume it with that config.')

@@ -98,10 +98,10 @@ def diagnose(
   throttled = functools.partial(mesh_lib.throttle_cpu_dispatch, mesh=mesh)
   static = {'config': config, 'spec': spec}
   sums = {}
-  for role, part in roles.items():
+  for role, role_batches in roles.items():
     total = gradients.zero_sums(params, **static)
     kl = jnp.zeros_like(total.loss)
-    for batch in part.batches:
+    for batch in role_batches.batches:
       reference = throttled(reference_fn(batch))
       kl = throttled(_add_kl(kl, batch, reference))
       if spec.loss.kl_estimator != 'none':
@@ -113,11 +113,11 @@ def diagnose(
   products = np.asarray(_products([total.grads for total in sums.values()]))
   norms = np.sqrt(np.diag(products))
   values = {}
-  for (role, part), norm in zip(roles.items(), norms):
-    values[f'{role}/grad_norm'] = norm / part.num_units
+  for (role, role_batches), norm in zip(roles.items(), norms):
+    values[f'{role}/grad_norm'] = norm / role_batches.num_units
     for name in ('entropy', 'kl_to_start'):
       values[f'{role}/{name}'] = (
-          float(sums[role].metrics[name]) / part.num_tokens)
+          float(sums[role].metrics[name]) / role_batches.num_tokens)
   for (i, role), (j, other) in itertools.combinations(enumerate(sums), 2):
     values[f'cosine/{role}+{other}'] = products[i, j] / (norms[i] * norms[j])
   return values

@@ -100,8 +100,8 @@ def update_policy(
   updates, prepared = [], []
   with jax.set_mesh(policy.mesh):
     dealt = _deal(groups, num_updates, order)
-    for part in dealt:
-      scored = scored_groups(loss, part)
+    for update_groups in dealt:
+      scored = scored_groups(loss, update_groups)
       if not scored:
         continue
       batches = make_batches(policy, scored, buckets)
@@ -115,7 +115,7 @@ def update_policy(
             dataclasses.replace(b, reference_logprobs=throttled(
                 score_reference(policy, reference, b))) for b in batches]
       prepared.append((
-          batches, num_units(part, loss.aggregation),
+          batches, num_units(update_groups, loss.aggregation),
           num_units(scored, 'token_mean')))
     for batches, units, tokens in prepared:
       state, *update = _update(

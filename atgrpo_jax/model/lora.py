@@ -79,12 +79,12 @@ def init_lora(
       if leaf.ndim == 3}
   chosen = set()
   for target in spec.targets:
-    found = {name for name in kernels if re.fullmatch(target, name)}
-    if not found:
+    matches = {name for name in kernels if re.fullmatch(target, name)}
+    if not matches:
       raise errors.UserError(
           f'lora.targets: {target!r} matches no kernel; expected some of '
           f'{", ".join(kernels)}.')
-    chosen |= found
+    chosen |= matches
   if not chosen:
     raise errors.UserError(
         'lora.targets is empty; name the adapted kernels, such as '
@@ -94,8 +94,8 @@ def init_lora(
     num_layers, num_in, num_out = kernels[name]
     *parents, module = name.removesuffix('/kernel').split('/')
     parent = weights
-    for part in parents:
-      parent = parent.setdefault(part, {})
+    for module_name in parents:
+      parent = parent.setdefault(module_name, {})
     bound = num_in**-0.5
     parent[module] = {
         'a': jax.random.uniform(

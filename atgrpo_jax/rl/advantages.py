@@ -58,15 +58,16 @@ def group_advantages(
       advantages[compared] = group
     if baseline == 'none' or group.max() == group.min():
       continue
-    counts = weights[compared]
-    centred = group - np.average(group, weights=counts)
+    group_weights = weights[compared]
+    centred = group - np.average(group, weights=group_weights)
     deviation = {
-        'std': lambda: np.sqrt(np.average(centred**2, weights=counts)),
+        'std': lambda: np.sqrt(
+            np.average(centred**2, weights=group_weights)),
         'none': lambda: 1.0}[scale]()
     centred -= {
         'mean': lambda: 0.0,
         'leave_one_out': lambda: _mean_of_others(
-            centred, counts, episodes[compared]),
+            centred, group_weights, episodes[compared]),
         'max': lambda: centred.max()}[baseline]()
     advantages[compared] = centred / deviation
   return advantages
@@ -101,12 +102,12 @@ def _mean_of_others(
     returns: np.ndarray, weights: np.ndarray,
     episodes: np.ndarray) -> np.ndarray:
   """Means [N] over other episodes; the return itself if there are none."""
-  _, owners = np.unique(episodes, return_inverse=True)
+  _, indices = np.unique(episodes, return_inverse=True)
 
   def sum_of_others(x):
-    return x.sum() - np.bincount(owners, x)[owners]
+    return x.sum() - np.bincount(indices, x)[indices]
 
-  if owners.max() == 0:
+  if indices.max() == 0:
     return returns
   return sum_of_others(weights * returns) / sum_of_others(weights)
 
@@ -121,7 +122,7 @@ def return_weights(baseline_ids: np.ndarray, returns: np.ndarray) -> np.ndarray:
     baseline_ids: [N] int, equal for candidates with a common baseline.
     returns: [N] int, equal for candidates that share a return.
   """
-  _, owners, counts = np.unique(
+  _, indices, counts = np.unique(
       np.stack([baseline_ids, returns]), axis=1, return_inverse=True,
       return_counts=True)
-  return 1 / counts[owners.ravel()]
+  return 1 / counts[indices.ravel()]

@@ -272,9 +272,9 @@ def metrics(trees: Sequence[Tree]) -> dict[str, float]:
   with_signal = {
       group.baseline_id for group in groups if np.any(group.advantages)}
   for role in dict.fromkeys(group.key.role for group in groups):
-    of_role = [group for group in groups if group.key.role == role]
-    values |= _role_metrics(role, of_role)
-    compared = {group.baseline_id for group in of_role}
+    role_groups = [group for group in groups if group.key.role == role]
+    values |= _role_metrics(role, role_groups)
+    compared = {group.baseline_id for group in role_groups}
     values[f'{role}/zero_advantage'] = 1 - (
         len(with_signal & compared) / len(compared))
   return values
