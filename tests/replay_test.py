@@ -1,6 +1,6 @@
-"""What was recorded is played again, and what differs is named.
+"""Replays equal the record; differences are located.
 
-Most tests replay one finished run; nothing is written to that.
+Most tests replay one finished run and do not write to it.
 """
 
 import gzip
@@ -103,7 +103,7 @@ def test_a_replay_equals_its_record(finished, capsys):
       finished / 'evals/after.jsonl.gz').read_bytes()
 
 
-def test_a_task_alone_equals_its_record(finished, capsys):
+def test_a_single_task_equals_its_record(finished, capsys):
   for step in ('2', '3'):
     task_id = _some_task(finished, int(step))
     assert _replay(finished, step, task_id)
@@ -116,7 +116,7 @@ def test_a_task_alone_equals_its_record(finished, capsys):
 @pytest.mark.parametrize('name, value', [
     ('seed', 7), ('rollout.temperature', 0.5),
     ('rollout.selection', 'uniform')])
-def test_what_is_changed_is_played_beside_it(at_grpo, name, value, capsys):
+def test_a_changed_config_is_played_and_listed(at_grpo, name, value, capsys):
   assert _replay(at_grpo, '2', **{name: value})
   out = capsys.readouterr().out
   then = saved_config.get_config(str(at_grpo))
@@ -130,7 +130,7 @@ def test_what_is_changed_is_played_beside_it(at_grpo, name, value, capsys):
   assert recorded != replayed
 
 
-def test_a_record_of_another_program_is_refused(at_grpo, tmp_path):
+def test_a_malformed_record_is_an_error(at_grpo, tmp_path):
   workdir = shutil.copytree(at_grpo, tmp_path / 'run')
   path = tree_lib.groups_path(workdir, 2)
   path.write_bytes(gzip.compress(b'{"a": 1}\n'))
@@ -162,14 +162,15 @@ def test_the_first_candidate_that_differs_is_named(at_grpo, tmp_path, capsys):
     ('2', None, {'optimizer.learning_rate': 0.5},
      ['--config.optimizer.learning_rate=0.5', 'the run had']),
     ('2', None, {'rollout.num_tasks': 3}, ['--config.rollout.num_tasks=3'])])
-def test_what_cannot_be_replayed(at_grpo, step, task_id, changes, words):
+def test_invalid_steps_tasks_and_keys_are_errors(
+    at_grpo, step, task_id, changes, words):
   with pytest.raises(errors.UserError) as error:
     _replay(at_grpo, step, task_id, **changes)
   for word in words:
     assert word in str(error.value)
 
 
-def test_a_workdir_is_enough(at_grpo, monkeypatch):
+def test_a_workdir_replaces_the_config_flag(at_grpo, monkeypatch):
   def parse(*args):
     values = flags.FlagValues()
     config_flags.DEFINE_config_file('config', flag_values=values)

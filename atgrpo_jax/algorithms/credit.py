@@ -3,12 +3,14 @@
 AT-GRPO and MAGRPO compare the candidates of one prompt; plain GRPO on a team
 compares all actions of a task (arXiv 2510.11062, sections 4.1 and 5.1). The
 group key decides which candidates share a baseline. Without 'agent' in the key
-all roles share one, so a role with larger rewards gets larger advantages.
+all roles share a baseline, and a role with larger rewards gets larger
+advantages.
 
-With episode returns some keys give equal advantages. With and without 'agent':
-for a single agent, or without local rewards if every episode ends after a whole
-turn. With and without 'turn': if all episodes of a task end in the same turn
-with the same role.
+With episode returns some keys give equal advantages:
+- with and without 'agent' for a single agent, or without local rewards if every
+  episode ends after a whole turn;
+- with and without 'turn' if all episodes of a task end in the same turn with
+  the same role.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ the lengths that `compile_check` states:
              padded tokens x seconds per token
 
 Environments, validation, checkpoints, critics, Monte-Carlo continuations and
-slots that are idle at the end of a step are left out, so a step takes longer.
+slots that are idle at the end of a step are not included, so a real step takes
+longer.
 """
 
 from __future__ import annotations
@@ -150,7 +151,7 @@ def _predict_policy(run, pool, policy, lengths, chip):
           'prefill', num_groups * padded_prompts.mean()
           / programs['prefill'].num_tokens), 'decode': 0.0}
   group_size, max_tokens = completions.shape[1], config.rollout.max_new_tokens
-  # The turns of a task, and the roles of a turn, follow each other.
+  # The turns of a task, and the roles of a turn, are sequential.
   min_rounds = config.environment.max_turns * _num_roles(run, policy)
   for size in config.buckets.prompt:  # Each has an engine.
     inside = padded_prompts == size

@@ -1,6 +1,6 @@
 """Checkpoints that exist whole or not at all, and are verified when read.
 
-A step is one orbax composite, written beside its final place and then renamed:
+A step is one orbax composite, written under a temporary name and then renamed:
 
   state  {policy: TrainState} as a flat table, leaf name -> array
   meta   JSON: the step, the caller's `meta`, and shape, dtype and digest of

@@ -3,7 +3,7 @@
 A config is a nested dict of plain values here, as `ConfigDict.to_dict` gives
 it. One trainer at a time may use a workdir. On a disk a file lock ensures this,
 in a bucket a lease: an object that the holder rewrites `_RENEWALS` times in
-`LEASE_SECONDS`, each time on condition that nobody else has written it.
+`LEASE_SECONDS`, provided that no other process has written it.
 """
 
 from __future__ import annotations

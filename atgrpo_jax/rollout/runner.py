@@ -59,7 +59,7 @@ class PendingSteps:
   """Steps that an episode waits for, split into messages to the workers.
 
   Attributes:
-    parts: a few steps each; None if another process takes them.
+    parts: messages of a few steps; None if another process computes them.
     indices: for each requested step, its index among the steps of all parts.
   """
 
@@ -67,8 +67,8 @@ class PendingSteps:
   indices: list[int]
 
 
-# Yields requests, is sent their results, and returns its own result. Episodes
-# yielded as a list run concurrently.
+# Yields requests, receives their results, and returns a result. Episodes that
+# are yielded as a list run concurrently.
 EpisodeCoroutine = Generator[
     PendingSamples | PendingSteps | list['EpisodeCoroutine'], Any, Any]
 

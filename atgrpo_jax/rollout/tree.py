@@ -255,8 +255,8 @@ def value_examples_of(trees: Sequence[Tree]) -> list[types.ValueExample]:
 def metrics(trees: Sequence[Tree]) -> dict[str, float]:
   """Success, returns, advantages and outcomes of a rollout, for the log.
 
-  `<role>/zero_advantage` is the fraction of baselines whose candidates all have
-  the advantage 0: of prompts in AT-GRPO, of tasks in plain GRPO.
+  `<role>/zero_advantage` is the fraction of prompts (AT-GRPO) or tasks (plain
+  GRPO) without a nonzero advantage.
   """
   groups = groups_of(trees)
   episodes = [episode for tree in trees for episode in tree.episodes()]
@@ -318,8 +318,8 @@ def write(
     with_tokens: bool) -> None:
   """Writes trees as gzipped JSON lines; equal trees give equal bytes.
 
-  The folder of `path` is created if only that one is missing. The other
-  arguments are those of `Tree.to_json`.
+  Creates the folder of `path`. The other arguments are passed to
+  `Tree.to_json`.
   """
   if not hosts.is_first():
     return

@@ -164,7 +164,7 @@ class Engine:
     self._shared_prefixes: dict[
         placement.Family, placement.SharedPrefix] = {}
     self._slots: programs.Slots | None = None
-    self._held: list[_HeldGroup | None] = []  # What each slot holds.
+    self._held: list[_HeldGroup | None] = []  # The group in each slot.
     self._past: model.RowCache | None = None
     self._num_rows = 0  # Rows per shard.
     self._capacity = 0  # Positions per row.
