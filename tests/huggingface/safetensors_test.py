@@ -1,8 +1,7 @@
-"""Import and export are inverse; damaged folders are refused by name.
+"""Import and export are inverse, on one and on several processes.
 
-transformers wrote the folders in tests/goldens/: one file, a tied model; one
-file, untied; bfloat16 shards with an index. Tests with several devices run in
-subprocesses.
+transformers wrote the folders in tests/goldens/: a tied model in one file, an
+untied model in one file, and bfloat16 shards with an index.
 """
 
 import dataclasses
@@ -69,8 +68,6 @@ def _edit(folder, edit_fn):
 
 @pytest.mark.parametrize('name', DTYPES)
 def test_export_inverts_import(name, tmp_path):
-  # Bite: a transposition in one direction only, gate and up exchanged in one,
-  # a second rounding.
   folder, stored = tmp_path / 'new' / 'model', DTYPES[name]
   for dtype in {jnp.float32, stored}:
     params, config = _load(GOLDENS / name, dtype)
@@ -121,15 +118,6 @@ def _change_head(tensors):
   tensors['lm_head.weight'][3, 4] += 1
 
 
-def _quantise(tensors):
-  tensors['model.norm.weight'] = tensors['model.norm.weight'].astype(np.int8)
-
-
-def _cut_off(folder):
-  path = folder / 'model.safetensors'
-  path.write_bytes(path.read_bytes()[:-1])
-
-
 @pytest.mark.parametrize('name, damage, words', [
     ('untied', lambda folder: _edit(folder, _misfit), [
         'missing lm_head.weight;',
@@ -139,12 +127,6 @@ def _cut_off(folder):
         '(48, 32)', 'Take both files from the same model.']),
     ('tied', lambda folder: _edit(folder, _change_head), [
         'lm_head.weight is not model.embed_tokens.weight']),
-    ('tied', lambda folder: _edit(folder, _quantise), [
-        'model.norm.weight has type I8, expected one of F32']),
-    ('tied', lambda folder: (folder / 'model.safetensors').unlink(), [
-        'neither model.safetensors nor model.safetensors.index.json']),
-    ('tied', _cut_off, ['model.safetensors is not a complete']),
-    ('sharded', lambda folder: (folder / FIRST_SHARD).unlink(), [FIRST_SHARD]),
     ('sharded', lambda folder: shutil.copy(
         folder / FIRST_SHARD, folder / SECOND_SHARD), [
             f'in {SECOND_SHARD} and in another file'])])
@@ -157,30 +139,12 @@ def test_damaged_folders_are_refused(name, damage, words, tmp_path):
     assert text in str(error.value) and '\n' not in str(error.value)
 
 
-@pytest.mark.parametrize('name, tensor, value, dtype', [
-    ('tied', 'model.layers.1.mlp.up_proj.weight', np.nan, jnp.float32),
-    ('untied', 'lm_head.weight', -np.inf, jnp.float32),
-    # Finite in the file.
-    ('tied', 'model.norm.weight', 3.4e38, jnp.bfloat16)])
-def test_nonfinite_tensor_is_named(name, tensor, value, dtype, tmp_path):
-  folder = shutil.copytree(GOLDENS / f'qwen3_{name}', tmp_path / 'model')
-  _edit(folder, lambda tensors: tensors.update({
-      tensor: np.where(
-          np.arange(tensors[tensor].size).reshape(tensors[tensor].shape) == 7,
-          np.float32(value), tensors[tensor])}))
-  with pytest.raises(errors.UserError) as error:
-    _load(folder, dtype)
-  assert (f'{folder / "model.safetensors"}: {tensor} holds NaN or infinity as '
-          f'{jnp.dtype(dtype)}') in str(error.value)
-
-
 def test_nonfinite_parameters_are_not_written(tmp_path):
   params, config = _load(GOLDENS / 'qwen3_tied')
   kernel = params['layers']['gate']['kernel']
   params['layers']['gate']['kernel'] = kernel.at[1, 2, 3].set(np.nan)
   with pytest.raises(
-      errors.UserError,
-      match=f'{tmp_path}/new is not written: .* in layers/gate/kernel;'):
+      errors.UserError, match='is not written.*layers/gate/kernel'):
     safetensors_lib.save(tmp_path / 'new', params, config, jnp.float32)
   assert not (tmp_path / 'new').exists()
 
@@ -188,13 +152,16 @@ def test_nonfinite_parameters_are_not_written(tmp_path):
 def test_large_models_are_split_into_files(tmp_path, monkeypatch):
   params, config = _load(GOLDENS / 'qwen3_untied')
   monkeypatch.setattr(safetensors_lib, '_MAX_FILE_BYTES', 30_000)
+  old_umask = os.umask(0o027)
   safetensors_lib.save(tmp_path, params, config, jnp.float32)
-  assert not (tmp_path / 'model.safetensors').exists()
+  os.umask(old_umask)
   files = sorted(tmp_path.glob('*.safetensors'))
   assert len(files) > 2
   for i, path in enumerate(files, start=1):
     assert path.name == f'model-{i:05}-of-{len(files):05}.safetensors'
     assert path.stat().st_size < 30_000 + 5_000  # The header.
+    # safetensors creates its files as 0600.
+    assert path.stat().st_mode & 0o777 == 0o640
   expected = _tensors(GOLDENS / 'qwen3_untied')
   assert _tensors(tmp_path) == expected
   index = json.loads((tmp_path / 'model.safetensors.index.json').read_text())
@@ -203,23 +170,6 @@ def test_large_models_are_split_into_files(tmp_path, monkeypatch):
       len(data) for _, _, data in expected.values())
   restored, _ = _load(tmp_path)
   jax.tree.map(np.testing.assert_array_equal, restored, params)
-
-
-def test_files_follow_the_umask(tmp_path):
-  # safetensors creates its files as 0600.
-  params, config = _load(GOLDENS / 'qwen3_tied')
-  before = os.umask(0o027)
-  try:
-    safetensors_lib.save(tmp_path / 'model', params, config, jnp.float32)
-  finally:
-    os.umask(before)
-  assert {
-      path.name: path.stat().st_mode & 0o777
-      for path in (tmp_path / 'model').iterdir()
-  } == {'config.json': 0o640, 'model.safetensors': 0o640}
-
-
-# Several devices.
 
 
 CONFIG = model.ModelConfig(
@@ -238,31 +188,24 @@ SPECS = {
 }
 
 
-def _run(function, folder, num_processes):
-  """Runs a function of this file in processes that share eight devices."""
+def _run_in_two_processes(folder):
+  """Runs `_check_process` in two processes with four devices each."""
   with socket.socket() as free:
     free.bind(('localhost', 0))
     address = f'localhost:{free.getsockname()[1]}'
-  processes = []
-  for i in range(num_processes):
-    code = (
-        'import jax; jax.distributed.initialize('
-        f'{address!r}, {num_processes}, {i}); '
-        'from tests.huggingface import safetensors_test as here; '
-        f'here.{function}({str(folder)!r})')
-    processes.append(subprocess.Popen(
-        [sys.executable, '-c', code], cwd=GOLDENS.parents[1],
-        env=os.environ | {
-            'JAX_PLATFORMS': 'cpu',
-            'JAX_NUM_CPU_DEVICES': str(8 // num_processes),
-            'JAX_CPU_COLLECTIVES_IMPLEMENTATION': 'gloo'},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
-  try:
-    outputs = [process.communicate(timeout=900)[0] for process in processes]
-  finally:
-    for process in processes:
-      process.kill()
-  for process, output in zip(processes, outputs):
+  processes = [
+      subprocess.Popen(
+          [sys.executable, '-c',
+           f'import jax; jax.distributed.initialize({address!r}, 2, {i}); '
+           'from tests.huggingface import safetensors_test as test; '
+           f'test._check_process({str(folder)!r})'],
+          cwd=GOLDENS.parents[1], text=True, stdout=subprocess.PIPE,
+          stderr=subprocess.STDOUT, env=os.environ | {
+              'JAX_PLATFORMS': 'cpu', 'JAX_NUM_CPU_DEVICES': '4',
+              'JAX_CPU_COLLECTIVES_IMPLEMENTATION': 'gloo'})
+      for i in range(2)]
+  for process in processes:
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
 
 
@@ -292,43 +235,25 @@ def _check_shards(params, whole, shardings):
   jax.tree.map(check, params, whole, shardings)
 
 
-def test_all_shardings_load_equal_weights(tmp_path):
-  # Bite: swapped axes of a transposed leaf, a shard read from row 0, a wrong
-  # layer.
-  _write_model(tmp_path, LARGE, jnp.bfloat16)
-  _run('_check_every_sharding', tmp_path, num_processes=1)
+def test_processes_read_only_their_shards_and_export_together(tmp_path):
+  _write_model(tmp_path / 'model', CONFIG, jnp.float32)
+  _write_model(tmp_path / 'large', LARGE, jnp.bfloat16)
+  _run_in_two_processes(tmp_path)
+  for name in ('all', 'second process'):
+    assert _tensors(tmp_path / name) == _tensors(tmp_path / 'model')
 
 
-def _check_every_sharding(folder):
-  whole, config = _load(folder)
-  whole = jax.device_get(whole)
-  load = functools.partial(
-      safetensors_lib.load_params, folder, config, jnp.float32)
-  for specs in SPECS.values():
-    shardings = _shardings(whole, specs)
-    _check_shards(load(shardings), whole, shardings)
-  device = jax.sharding.SingleDeviceSharding(jax.devices()[3])
-  shardings = jax.tree.map(lambda _: device, whole)
-  _check_shards(load(shardings), whole, shardings)
-
-  # The host holds one parameter at a time. Bite: a whole file, or a copy for
-  # each device. Only numpy's memory is counted; CPU devices may keep some.
-  largest = 4 * 256 * 2000 * 4
-  total = sum(leaf.nbytes for leaf in jax.tree.leaves(whole))
+def _check_peak_memory(folder, config):
+  """The host holds one parameter at a time, not a file."""
+  shapes = model.param_shapes(config)
+  sizes = [4 * x.size for x in jax.tree.leaves(shapes)]
   tracemalloc.start()
-  params = load(_shardings(whole, SPECS['two axes']))
-  kept, peak = tracemalloc.get_traced_memory()
+  params = safetensors_lib.load_params(
+      folder, config, jnp.float32, _shardings(shapes, SPECS['two axes']))
+  kept, peak = tracemalloc.get_traced_memory()  # numpy's memory only.
   tracemalloc.stop()
   del params
-  assert largest < peak < 1.5 * largest + kept < total + kept
-
-
-def test_processes_read_their_shards_and_export_together(tmp_path):
-  # Bite: each process exports its own shards, or reads all.
-  _write_model(tmp_path / 'model', CONFIG, jnp.float32)
-  _run('_check_process', tmp_path, num_processes=2)
-  for name in ('all', 'last axis', 'two axes'):
-    assert _tensors(tmp_path / name) == _tensors(tmp_path / 'model')
+  assert peak < 1.5 * max(sizes) + kept < sum(sizes) + kept
 
 
 def _check_process(root):
@@ -349,11 +274,16 @@ def _check_process(root):
     return make_array(shape, sharding, read, **kwargs)
 
   jax.make_array_from_callback = counting
+  for specs in SPECS.values():
+    shardings = _shardings(shapes, specs)
+    _check_shards(load(shardings), whole, shardings)
+  _check_peak_memory(root / 'large', LARGE)
+
+  num_read.clear()
   for name, specs, devices in (
       ('all', SPECS['two axes'], None),
-      # Pools without a device of the first process.
-      ('last axis', SPECS['last axis'], jax.devices()[4:]),
-      ('two axes', SPECS['two axes'], jax.devices()[4:])):
+      # A pool without a device of the first process.
+      ('second process', SPECS['two axes'], jax.devices()[4:])):
     shardings = _shardings(shapes, specs, devices)
     params = load(shardings)
     _check_shards(params, whole, shardings)

@@ -58,7 +58,6 @@ def _edit(path, **fields):
 @pytest.mark.parametrize('name, switches', [
     ('not_thinking', {}), ('thinking', {'thinking': True})])
 def test_prompts_equal_qwen3(trained, name, switches):
-  # Bite: enable_thinking not forwarded, an extra newline, trimmed content.
   tokenizer = tokenizer_lib.Tokenizer(trained, **switches)
   vocab = _vocab(trained)
   for prompt in PROMPTS:
@@ -84,8 +83,6 @@ PARSES_CONTENTS = (
 
 
 def test_messages_cannot_spell_control_tokens(copy):
-  # Bite: content that is not defused, or only after rendering; a pattern of
-  # special tokens alone: most of Qwen3's control tokens are not special.
   bpe = tokenizers.Tokenizer.from_file(str(copy / 'tokenizer.json'))
   bpe.add_tokens([
       tokenizers.AddedToken(token, special=False, normalized=False)
@@ -166,19 +163,6 @@ def test_stop_ids(trained, copy):
   assert tokenizer_lib.Tokenizer(copy).stop_ids == (turn,)
 
 
-@pytest.mark.parametrize('remove, words', [
-    (lambda folder: (
-        (folder / 'generation_config.json').unlink(),
-        _edit(folder / 'tokenizer_config.json', eos_token=None)),
-     'names an eos token'),
-    (lambda folder: (folder / 'chat_template.jinja').unlink(),
-     'no chat_template')])
-def test_incomplete_folders_are_refused(remove, words, copy):
-  remove(copy)
-  with pytest.raises(errors.UserError, match=f'{copy}.*{words}'):
-    tokenizer_lib.Tokenizer(copy)
-
-
 def test_saved_tokenizers_load_equal(tokenizer, tmp_path):
   tokenizer.save(tmp_path)
   saved = tokenizer_lib.Tokenizer(tmp_path)
@@ -207,28 +191,14 @@ def test_lossy_or_random_tokenizers_are_refused(damage, words, copy):
     tokenizer_lib.Tokenizer(copy)
 
 
-def test_training_respects_the_vocabulary_size(tokenizer, trained, tmp_path):
-  assert sorted(_vocab(trained).values()) == list(range(VOCAB_SIZE))
+def test_training_is_deterministic_and_encodes_every_text(
+    tokenizer, trained, tmp_path):
   assert tokenizer.vocab_size == VOCAB_SIZE
-  # Too little text for this many tokens.
-  train_tokenizer.train(['abc'], VOCAB_SIZE, PIECES, tmp_path)
-  assert tokenizer_lib.Tokenizer(tmp_path).vocab_size < VOCAB_SIZE
-  # The smallest size that encodes every text.
-  train_tokenizer.train(TEXTS, 261, PIECES, tmp_path)
-  smallest = tokenizer_lib.Tokenizer(tmp_path)
-  assert smallest.vocab_size == 261
-  assert smallest.decode(smallest.encode_completion('ñ\n')) == 'ñ\n'
-  with pytest.raises(errors.UserError, match='at least 261'):
-    train_tokenizer.train(TEXTS, 260, PIECES, tmp_path)
-  # Training is deterministic.
   train_tokenizer.train(TEXTS, VOCAB_SIZE, PIECES, tmp_path)
   for name in ('tokenizer.json', 'generation_config.json'):
     assert (tmp_path / name).read_bytes() == (trained / name).read_bytes()
-
-
-def test_learned_tokens_stay_within_pieces(tmp_path):
-  # Without pieces, whole lines would become tokens.
-  train_tokenizer.train(TEXTS, 500, PIECES, tmp_path)
-  tokenizer = tokenizer_lib.Tokenizer(tmp_path)
-  for text in ('1010', '"U", "R", "R", "D"'):
-    assert len(tokenizer.encode_completion(text)) == 4 + 1
+  train_tokenizer.train(TEXTS, 261, PIECES, tmp_path)  # The smallest size.
+  smallest = tokenizer_lib.Tokenizer(tmp_path)
+  assert smallest.decode(smallest.encode_completion('ñ\n')) == 'ñ\n'
+  with pytest.raises(errors.UserError, match='261'):
+    train_tokenizer.train(TEXTS, 260, PIECES, tmp_path)

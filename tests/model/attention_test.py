@@ -71,8 +71,6 @@ def _values_and_gradients(attend, inputs):
     (9, 1, 'bfloat16', 1, 2**-7)])
 def test_spans_and_blocks_equal_plain_attention(
     num_prefix, block, dtype, scale, tolerance, monkeypatch):
-  # Bite: keys truncated before the end of a span, the mask of another block,
-  # prefix keys truncated like suffix keys.
   (q, *keys), *masks = _inputs(num_prefix, dtype)
   inputs = (scale * q, *keys), *masks
   if block:
@@ -86,7 +84,6 @@ def test_spans_and_blocks_equal_plain_attention(
 
 
 def test_cache_of_one_token_sees_the_past():
-  # Bite: treating one query and one key of a cache as a sequence.
   rng = np.random.default_rng(0)
   q, k, v, *past = (
       jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in (
@@ -102,7 +99,6 @@ def test_cache_of_one_token_sees_the_past():
 
 
 def test_long_prompts_never_hold_all_scores():
-  # Bite: without a checkpoint, all blocks store their scores.
   length, heads, per_head, width = 8192, 8, 4, 128  # Qwen3-8B.
   spec = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.bfloat16)
   shapes = (

@@ -86,8 +86,6 @@ def _group(config):
 
 @pytest.mark.parametrize('name', NAMES)
 def test_logits_match_transformers(name):
-  # Bite: default rope_theta or norm_eps, interleaved rotary pairs, unscaled
-  # scores, swapped norms, a query head with the wrong key head.
   config, params, reference = _golden(name)
   prompts = reference['prompts']
   mask = _mask(reference['lengths'], prompts.shape[1])
@@ -99,7 +97,6 @@ def test_logits_match_transformers(name):
 
 @pytest.mark.parametrize('name', NAMES)
 def test_greedy_decoding_matches_transformers(name):
-  # Bite: cache index off by one, positions without the prompt.
   config, params, reference = _golden(name)
   prompts, lengths = reference['prompts'], reference['lengths']
   expected = reference['continuations']
@@ -116,8 +113,6 @@ def test_causality_by_gradient():
   All tokens differ and the head is untied, so each row of the embedding's
   gradient belongs to one position.
   """
-  # Bite: `<` for `<=` in the mask, candidates that see each other, no prefix
-  # mask.
   config, params, _ = _golden('qwen3_untied')
   assert not config.tied_head
   prompts, lengths, suffixes = _group(config)
@@ -137,26 +132,6 @@ def test_causality_by_gradient():
     seen = np.flatnonzero(np.asarray(grads['embedding']).any(axis=1))
     expected = [*prompts[p, :lengths[p]], *suffixes[p, g, :x + 1]]
     assert seen.tolist() == expected, (p, g, x)
-
-
-@pytest.mark.parametrize(
-    'width, intermediate_size, num_layers, num_heads, tied_head, expected', [
-        # As reported by transformers for the models on the hub.
-        (1024, 3072, 28, 16, True, 596_049_920),
-        (2048, 6144, 28, 16, True, 1_720_574_976),
-        (2560, 9728, 36, 32, True, 4_022_468_096),
-        (4096, 12288, 36, 32, False, 8_190_735_360)])
-def test_numbers_of_parameters(
-    width, intermediate_size, num_layers, num_heads, tied_head, expected):
-  # Bite: head_dim = hidden_size / num_heads, a head next to a tied one.
-  shapes = model.param_shapes(model.ModelConfig(
-      vocab_size=151936, hidden_size=width, intermediate_size=intermediate_size,
-      num_layers=num_layers, num_heads=num_heads, num_kv_heads=8,
-      head_dim=128, rope_theta=1e6, norm_eps=1e-6, tied_head=tied_head,
-      max_positions=40960, init_std=0.02))
-  assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == expected
-  assert {leaf.dtype for leaf in jax.tree.leaves(shapes)} == {
-      jnp.dtype('float32')}
 
 
 def test_initial_parameters():

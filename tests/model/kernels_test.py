@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.model import attention
 from atgrpo_jax.model import decoder
 from atgrpo_jax.model import kv_cache
@@ -99,40 +98,6 @@ def test_kernels_equal_plain_attention(kernel, prefix_length):
       run(kernel), run(plain))
 
 
-@pytest.mark.parametrize('sizes', [(2, 1, 2), (2, 2, 1), (4, 1, 1)])
-def test_learner_on_four_gpus_uses_cudnn(sizes, monkeypatch):
-  calls, attend = [], jax.nn.dot_product_attention
-
-  def record(q, k, v, *, implementation, **kwargs):
-    calls.append((implementation, q.shape, k.shape, v.shape))
-    return attend(q, k, v, implementation='xla', **kwargs)
-
-  monkeypatch.setattr(jax.nn, 'dot_product_attention', record)
-  config = dataclasses.replace(tiny.CONFIG, head_dim=16)
-
-  def total(params, batch):
-    prompts, lengths, completions = batch
-    prefix = decoder.prefill(
-        params, config, prompts, lengths, dtype=jnp.bfloat16)
-    hidden, _ = decoder.forward(
-        params, config, completions, prefix=prefix, dtype=jnp.bfloat16)
-    return jnp.sum(hidden.astype(jnp.float32))
-
-  def gradients(params, batch):  # Per shard of `data`, as in the learner.
-    return jax.tree.map(lambda x: x[None], jax.grad(total)(params, batch))
-
-  integers = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.int32)
-  with jax.sharding.use_abstract_mesh(_mesh(*GPU, *sizes)):
-    jax.jit(mesh_lib.per_shard(gradients, ['data'])).trace(
-        decoder.param_shapes(config),
-        (integers((4, 32)), integers((4,)), integers((4, 2, 16))))
-  # Prompts alone, with the groups and heads of one device.
-  data, fsdp, tensor = sizes
-  groups, heads = 4 // (data * fsdp), config.num_kv_heads // tensor
-  query, key = (groups, 32, 2 * heads, 16), (groups, 32, heads, 16)
-  assert set(calls) == {('cudnn', query, key, key)}
-
-
 def _rows(rng, prefix_lengths, past_lengths):
   """Arguments of `attention.attend`: four rows of three groups of two."""
   def draw(*shape):
@@ -160,11 +125,9 @@ def _rows(rng, prefix_lengths, past_lengths):
 
 @pytest.mark.parametrize('prefix_lengths, past_lengths', [
     ((300, 512, 1), (128, 1, 77, 0)),
-    # Empty caches: the first and some.
+    # Empty prefixes and empty pasts.
     ((0, 0, 256), (0, 0, 3, 0))])
 def test_ragged_attention_skips_padding(prefix_lengths, past_lengths):
-  # Bite: a masked block before the end, an unmasked one after it, the maximum
-  # of another part, queries of other rows.
   args = _rows(np.random.default_rng(0), prefix_lengths, past_lengths)
   expected = attention.attend(*args)
   found = jax.jit(functools.partial(
@@ -176,7 +139,6 @@ def test_ragged_attention_skips_padding(prefix_lengths, past_lengths):
 
 @pytest.mark.parametrize('is_kernel', [True, False])
 def test_quantized_caches_equal_dequantized_ones(is_kernel):
-  # Bite: scales of other positions, other heads, or of keys for values.
   args = _rows(np.random.default_rng(0), (300, 512, 1), (128, 1, 77, 0))
   quantized = [
       (kv_cache.quantize(k, -2), kv_cache.quantize(v, -1))
