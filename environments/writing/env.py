@@ -1,10 +1,10 @@
 """Two texts about one source, by a team of writers (MAGRPO, arXiv 2508.04652).
 
-`kind` names the task and its reward; `rewards.py` has the numbers of each:
+`kind` names the task and its reward (see `rewards.py`):
 
   tldr               a concise and a detailed summary of a Reddit post
-  arxiv_a, arxiv_b   background, and methods, of an introduction to a paper;
-                     two versions of the released reward
+  arxiv_a, arxiv_b   the background and the methods in an introduction to a
+                     paper; two versions of the released reward
   posts              tldr for a model of a million parameters, on generated
                      posts; a text counts as empty if a sentence is not in the
                      grammar, or if two are about the same fact
@@ -19,7 +19,7 @@ Teams; the first role writes the first text, the second role the second:
 
 A text is the reply after the thinking part, stripped of blanks.
 
-Reward terms, all of the team, in the points of the paper (`rewards.py`):
+Reward terms, all paid to the team, in the points of the paper (`rewards.py`):
 
   name         range       value                                 sees
   structure    0 or 0.5    lengths in tokens                     both texts
@@ -29,11 +29,11 @@ Reward terms, all of the team, in the points of the paper (`rewards.py`):
                                                                  arxiv: both
   jaccard      0 to 0.6    common content words                  both texts
 
-The team reward is their sum divided by the maximum, 2.98, so it lies in [0, 1].
-There are no local rewards, and the only preset is `outcome`. A phase before the
-last one of its episode has no terms and pays 0.
+The team reward is their sum divided by the maximum, 2.98, so it is in [0, 1].
+There are no local rewards, and the only preset is `outcome`. Only the last
+phase of an episode has terms and pays.
 
-`success`: no gate stopped the scoring, so all four levels were scored.
+`success`: all four levels were scored.
 
 PARSE_ERROR: an empty text, or a reply of `solo` without the marker line. Such a
 reply has no second text and pays 0; the released baseline cuts it at a random
@@ -122,8 +122,7 @@ class Writing:
       texts = prompts.split(replies['solo'])
       complete = {'solo': all(texts)}
     else:
-      texts = tuple(
-          replies[role] for role in self.roles if role in replies)
+      texts = tuple(replies[role] for role in self.roles if role in replies)
       complete = {role: bool(reply) for role, reply in replies.items()}
     outcomes = {
         role: env_api.Outcome.OK if is_complete

@@ -2,8 +2,8 @@
 
 Four levels (arXiv 2508.04652 and its released code):
 
-  level  term         points          of
-  1      structure    0.5             both texts have their number of tokens
+  level  term         points          condition or value
+  1      structure    0.5             both texts have a valid number of tokens
                                       (words between blanks)
   2      ratio        0 to 1          characters of the second text / characters
                                       of the first
@@ -17,17 +17,17 @@ Four levels (arXiv 2508.04652 and its released code):
                                       sets is 1
 
 The first three levels are gates: if the structure is wrong or a ratio is
-outside of its window, scoring stops and keeps the points so far. At the ends of
-a window a level has 0 points and scoring continues. A word is `\\w+` in lower
-case. Level 3 includes stop words, the Jaccard index does not.
+outside its window, scoring stops and keeps the points so far. At the ends of a
+window a level pays 0 and scoring continues. A word is `\\w+` in lower case.
+Level 3 includes stop words; the Jaccard index excludes them.
 
-`SPECS` has the numbers of each task:
+`SPECS` has the windows of each task:
 
   tldr      Summaries of a post.
   arxiv_a   Two parts of an introduction. The window of the ratio is 1.0 to 1.3,
             as in the released docstring and one of the released commits.
-  arxiv_b   The same with a window of 1.3 to 1.6, as in another commit with the
-            same docstring.
+  arxiv_b   `arxiv_a` with a window of 1.3 to 1.6, as in another commit with
+            the same docstring.
   posts     `tldr` for a model of a million parameters. A text counts as empty
             if a sentence is not in the grammar or two are about the same fact,
             and only facts are content words (environments/writing/posts).
@@ -79,17 +79,17 @@ class Window:
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-  """The numbers of a task.
+  """The windows of a task.
 
   Attributes:
-    first_tokens: fewest and most tokens of the first text.
-    second_tokens: of the second.
-    ratio: of characters.
-    vocabulary: of different words.
+    first_tokens: minimum and maximum number of tokens of the first text.
+    second_tokens: minimum and maximum for the second text.
+    ratio: window of the ratio of characters.
+    vocabulary: window of the ratio of different words.
     jaccard_cap: a larger Jaccard index pays no more.
-    stop_words: no content words.
-    transitions_in_both: transitions are looked for in both texts, and not in
-      the second alone.
+    transitions_in_both: True if transitions of both texts count, False if only
+      those of the second text count.
+    stop_words: words that are not content words.
   """
 
   first_tokens: tuple[int, int]

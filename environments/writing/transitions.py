@@ -1,9 +1,8 @@
 """Lists of transition words and stop words.
 
-The categories are those of MAGRPO (arXiv 2508.04652). The lists are ours, about
-as long as the released ones, and copy nothing from them, so coherence is
-comparable in kind but not to the last digit. An entry is a word or a phrase in
-lower case.
+The categories are MAGRPO's (arXiv 2508.04652). The lists are ours: about as
+long as the released ones, but not copied, so values of coherence differ
+slightly from the paper's. An entry is a word or a phrase in lower case.
 
 Matching:
 
@@ -19,8 +18,8 @@ import re
 
 MATCHING = ('words', 'substring')
 
-# Category -> entries. No entry is in two categories, but one may contain
-# another: 'even so' also counts for the category of 'so'.
+# Category -> entries. No entry is in two categories, but entries may overlap:
+# 'even so' also belongs to the category of 'so'.
 CATEGORIES = {
     'elaboration': (
         'also', 'furthermore', 'moreover', 'besides', 'additionally',
@@ -120,7 +119,7 @@ _PATTERNS = {
 
 
 def find_categories(text: str, matching: str = 'words') -> frozenset[str]:
-  """Categories with an entry in the text; `matching` is one of `MATCHING`."""
+  """Categories with an entry in the text; `matching` is in `MATCHING`."""
   text = text.lower()
   if matching == 'words':
     return frozenset(

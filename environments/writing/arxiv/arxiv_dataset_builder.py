@@ -10,11 +10,7 @@ from environments import dataset_files
 
 
 class Builder(dataset_files.FilesBuilder):
-  """Abstracts; see `environments.dataset_files.FilesBuilder`.
-
-  An abstract may be a list of sentences, as its authors describe it; they are
-  joined by blanks.
-  """
+  """Joins an abstract that is a list of sentences, as its authors describe."""
 
   VERSION = tfds.core.Version('1.0.0')
   RELEASE_NOTES = {'1.0.0': 'The field abstract_text of each row.'}

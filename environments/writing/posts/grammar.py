@@ -1,14 +1,13 @@
 """A grammar of short texts about a post.
 
-Each sentence is about one fact of the post, and the next sentence about the
-next fact. The first fact, the number of sentences, their transitions, subjects,
-verbs, articles and other words are drawn independently, in the same way for all
-roles. So two random texts seldom fit together: writers have to choose lengths,
-categories of transitions and facts in a way that both can rely on, such as
-starting at the first fact of the post.
+Consecutive sentences are about consecutive facts of the post. The first fact,
+the number of sentences and all other words are drawn independently and in the
+same way for all roles, so two random texts seldom fit together. Writers have to
+agree on lengths, categories of transitions and facts, for example by starting
+at the first fact of the post.
 
-A text is not readable (`is_readable`) if a sentence is not in the grammar or if
-two are about the same fact. Only facts are content words.
+A text is readable if every sentence is in the grammar and about a different
+fact of the post. Only facts are content words.
 """
 
 from __future__ import annotations
@@ -43,8 +42,7 @@ TRANSITIONS = {
 }
 _ALL_TRANSITIONS = tuple(itertools.chain(*TRANSITIONS.values()))
 
-# Choices as regular expressions; an option that is listed twice is twice as
-# likely.
+# Choices as regular expressions. Repeating an option doubles its probability.
 _THE = '(the|this|that|one)'
 _THIS = '(the|this|that)'
 _IT = '(it|this|all of it|most of it)'
@@ -95,7 +93,7 @@ _SENTENCES = {
         f'{_WERE} (here|there|out) on {{fact}}'),
 }
 
-# All words of sentences except facts.
+# All words of sentences that are not facts.
 FUNCTION_WORDS = frozenset(
     word for text in (
         *_ALL_TRANSITIONS, *itertools.chain(*_SENTENCES.values()))
@@ -118,7 +116,7 @@ class Outline:
 def random_outline(rng: np.random.Generator, source: str) -> Outline:
   """Draws up to `MAX_SENTENCES` consecutive facts and random transitions.
 
-  The first fact starts a sentence of the post that enough facts follow.
+  The first fact starts a sentence of the post and has enough facts after it.
   """
   facts = post.find_facts(source)
   size = min(int(rng.integers(1, MAX_SENTENCES + 1)), len(facts))
@@ -149,7 +147,7 @@ def random_text(rng: np.random.Generator, source: str) -> str:
 
 
 def is_readable(text: str, source: str) -> bool:
-  """Whether each sentence is in the grammar, about a different fact."""
+  """True if each sentence is in the grammar and about a different fact."""
   facts = post.find_facts(text)
   sentences = [_sentence_about(fact) for fact in post.find_facts(source)]
   return len(set(facts)) == len(facts) and all(

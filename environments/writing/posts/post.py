@@ -1,8 +1,8 @@
 """Generated posts.
 
 A post has 5 to 7 short sentences about people, places, things and events. Its
-*facts* are the words that fill the templates, 4 or 5 per sentence. A word has
-one kind and occurs in a post once, so facts can be read from the text.
+*facts* are the words that fill the templates, 4 or 5 per sentence. A word has a
+single kind and occurs at most once in a post, so the text determines its facts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 
 import numpy as np
 
-# Kind -> words. None is a transition or a stop word.
+# Kind -> words, which are neither transitions nor stop words.
 WORDS = {
     kind: tuple(words.split()) for kind, words in {
         'person': """

@@ -1,7 +1,4 @@
-"""The posts data set: short generated posts.
-
-Generated from fixed seeds, so that every machine gets the same rows.
-"""
+"""The posts data set, generated from fixed seeds."""
 
 from __future__ import annotations
 

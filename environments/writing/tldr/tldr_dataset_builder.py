@@ -10,8 +10,6 @@ from environments import dataset_files
 
 
 class Builder(dataset_files.FilesBuilder):
-  """Posts; see `environments.dataset_files.FilesBuilder`."""
-
   VERSION = tfds.core.Version('1.0.0')
   RELEASE_NOTES = {'1.0.0': 'The field prompt of each row.'}
   HUB_REPO = 'trl-lib/tldr'
