@@ -1,4 +1,4 @@
-"""Shardings of every leaf, and meshes over slices and pools."""
+"""Shardings of all leaves; meshes over slices and pools."""
 
 import dataclasses
 
@@ -50,9 +50,6 @@ def test_leaves_and_rules_match_one_to_one(shapes):
     _specs(shapes, mesh_lib.param_rules(tied_head=False))
   with pytest.raises(ValueError, match='head matches 0 sharding rules'):
     _specs(shapes | {'head': shapes['embedding']})
-  twice = (*RULES, ('embed.*', PartitionSpec()))
-  with pytest.raises(ValueError, match='embedding matches 2 sharding rules'):
-    _specs(shapes, twice)
   with pytest.raises(
       errors.UserError, match='mesh.tensor=3 .* 32 of embedding'):
     _specs(shapes, mesh=AbstractMesh((1, 1, 3), mesh_lib.AXES))
@@ -60,15 +57,9 @@ def test_leaves_and_rules_match_one_to_one(shapes):
 
 @pytest.mark.parametrize('spec, words', [
     ({'fsdp': 3}, 'mesh.fsdp=3 times mesh.tensor=1 does not divide the 8'),
-    ({'fsdp': 0}, 'mesh.fsdp=0'),
     ({'pools': (('a', 0, 4),)}, 'every policy once'),
-    ({'pools': (('a', 0, 4), ('b', 4, 8), ('c', 4, 8))}, 'every policy once'),
-    ({'pools': ('a', 'b')}, 'every policy once'),
     ({'pools': (('a', 0, 4), ('b', 4, 9))}, "'b', 4, 9.*8 devices"),
-    ({'pools': (('a', 4, 4), ('b', 4, 8))}, "'a', 4, 4"),
     ({'pools': (('a', 0, 5), ('b', 4, 8))}, 'overlap'),
-    ({'pools': (('a', 0, 3), ('b', 3, 8)), 'tensor': 2},
-     'mesh.tensor=2 does not divide the 3 devices'),
 ])
 def test_indivisible_devices_and_bad_pools_are_refused(spec, words):
   devices = [object() for _ in range(8)]
@@ -124,17 +115,7 @@ def test_only_data_is_split_over_slices(platform, num_slices, spec):
       for row in mesh.devices)
 
 
-@pytest.mark.parametrize('kind', ['TPU v5 lite', 'TPU v6 lite', 'TPU v4'])
-@pytest.mark.parametrize('spec', [
-    {'fsdp': 2, 'tensor': 4}, {'fsdp': 4, 'tensor': 2}, {'fsdp': 8}])
-def test_physical_axes_may_be_split(kind, spec):
-  devices = [
-      _Device(i, 0, 'tpu', (i % 4, i // 4, 0), kind) for i in range(16)]
-  mesh = _mesh(devices, **spec)
-  assert {device.id for device in mesh.devices.flat} == set(range(16))
-
-
-def test_pools_are_counted_slice_by_slice():
+def test_pools_number_devices_slice_by_slice():
   meshes = mesh_lib.make_meshes(
       ['a', 'b'], _slices(2, 4),
       mesh_lib.MeshSpec(fsdp=2, pools=(('a', 0, 2), ('b', 2, 8))))

@@ -1,4 +1,4 @@
-"""engine.py: who samples when changes the work, and never the samples."""
+"""Scheduling changes the work of the engine, never the completions."""
 
 import dataclasses
 import gc
@@ -46,15 +46,16 @@ def make_requests(num=24, budget=100):
 
 
 def drain(engine, requests):
-  """What one engine samples for the requests."""
+  """The sampled groups of the requests."""
   for request in requests:
     engine.add(request)
   sampled, = engine_lib.drain([engine])
   return sampled
 
 
+# Products of another shape may be rounded differently, which decides ties.
 def num_different(first, second):
-  """How many completions of two lists of groups are not the same."""
+  """Number of completions that differ between two lists of groups."""
   return sum(
       not np.array_equal(p, q)
       for x, y in zip(first, second, strict=True)
@@ -67,12 +68,9 @@ def sampled(params):
   return drain(make_engine(params), make_requests())
 
 
-# The samples.
-
-
-def test_samples_are_not_all_alike(sampled):
+def test_completions_differ_and_end_at_stop_ids(sampled):
   lengths = [len(ids) for one in sampled for ids in one.completions]
-  # Some of one chunk and some of several, some cut.
+  # Some need one chunk, some several, some are truncated.
   assert min(lengths) < engine_lib.CHUNK < 4 * engine_lib.CHUNK < max(lengths)
   assert len({tuple(ids) for x in sampled for ids in x.completions}) > 150
   for one in sampled:
@@ -83,10 +81,7 @@ def test_samples_are_not_all_alike(sampled):
       assert ended[-1] or len(ids) == 100
 
 
-# Products of another shape may be rounded in another way, which decides ties.
-
-
-def test_when_a_request_comes_changes_ties_alone(params, sampled):
+def test_arrival_of_requests_changes_ties_only(params, sampled):
   rng = np.random.default_rng(0)
   engine = make_engine(params)
   requests = make_requests()
@@ -101,56 +96,21 @@ def test_when_a_request_comes_changes_ties_alone(params, sampled):
   assert num_different(found, sampled) <= 1
 
 
-def test_whole_numbers_move_with_their_scales(params, sampled):
-  # Slots, rows and their length change meanwhile.
-  together = drain(
-      make_engine(params, kv_cache_dtype='int8'), make_requests())
-  engine = make_engine(params, num_slots=(2, 8), kv_cache_dtype='int8')
-  engine.add(make_requests()[0])
-  engine.dispatch()
-  found = engine.collect() + drain(engine, make_requests()[1:])
-  found.sort(key=lambda one: one.request.tag)
-  assert num_different(found, together) <= 1 < num_different(sampled, together)
-
-
-def test_a_budget_cuts_and_changes_nothing_else(params, sampled):
-  requests = [
-      dataclasses.replace(request, budget=1 + request.tag)
-      for request in make_requests()]
-  for one, other in zip(drain(make_engine(params), requests), sampled):
-    for ids, longer in zip(one.completions, other.completions):
-      np.testing.assert_array_equal(ids, longer[:one.request.budget])
-
-
-# The work.
-
-
-def test_room_that_is_allowed_and_not_used_is_free(params):
-  counts = []
-  for budget in (100, 200):
-    engine = make_engine(params, stop_ids=tuple(range(8)))
-    sampled = drain(engine, make_requests(budget=budget))
-    counts.append(engine.counts)
-    assert max(len(x) for one in sampled for x in one.completions) <= 100
-  assert counts[0] == counts[1]
-  assert counts[0].prefilled_rows == 24  # Each prompt once.
-
-
-def test_waiting_groups_take_the_slots_of_finished_ones(params):
+def test_waiting_groups_reuse_free_slots(params):
   engine = make_engine(params, stop_ids=NEVER)
   drain(engine, [
       dataclasses.replace(request, budget=16 if request.tag else 64)
       for request in make_requests(29)])
-  # Beside the long one, seven at a time.
+  # Seven short groups at a time beside the long one.
   assert engine.counts.decoded_rows == 4 * 64 * 16
 
 
-def test_who_has_ended_costs_nothing(params):
+def test_finished_groups_cost_nothing(params):
   def cache_bytes():
     return sum(x.nbytes for x in jax.live_arrays() if x.ndim == 4)
 
   gc.collect()
-  of_other_tests = cache_bytes()
+  before = cache_bytes()
   engine = make_engine(params, (8, 32), stop_ids=NEVER)
   for request in make_requests(32):
     engine.add(dataclasses.replace(
@@ -159,17 +119,12 @@ def test_who_has_ended_costs_nothing(params):
   while engine.busy:
     engine.dispatch()
     engine.collect()
-    kept.append(cache_bytes() - of_other_tests)
-  # 32 groups for 16 tokens, then 8 for 48. Their prompts are read once for all
-  # candidates. Bite: a count of rows in the place of slots, slots that are not
-  # in flight.
+    kept.append(cache_bytes() - before)
+  # 32 groups for 16 tokens, then 8 for 48. Prompts are read once per group.
   assert engine.counts.decoded_rows == 8 * (32 * 16 + 8 * 48)
   assert engine.counts.read_prefix_positions == 7 * (32 * 16 + 8 * 48)
-  # Memory shrinks, and is given back in the end.
+  # Memory shrinks, and is freed in the end.
   assert kept[1] < 0.6 * kept[0] and kept[-1] == 0
-
-
-# What prompts have in common.
 
 
 @pytest.fixture
@@ -178,20 +133,20 @@ def short_shared_prefixes(monkeypatch):
   monkeypatch.setattr(placement, '_MIN_SIZE', 4)
 
 
-def make_alike(num=8, budget=14):
-  """Prompts of two roles, each with instructions of its own, 8 to 12 tokens."""
+def make_shared(num=8, budget=14):
+  """Prompts of 8 to 12 tokens; each of the two roles has instructions."""
   texts = {'tool': tiny.ids(7, seed=5), 'planner': tiny.ids(5, seed=6)}
   requests = []
   for request, role in zip(
       make_requests(num, budget), ['tool', 'planner'] * num):
-    own = np.concatenate([texts[role], request.prompt[:4], [1]])
+    prompt = np.concatenate([texts[role], request.prompt[:4], [1]])
     requests.append(dataclasses.replace(
-        request, prompt=own.astype(np.int32), role=role))
+        request, prompt=prompt.astype(np.int32), role=role))
   return requests
 
 
-def drain_apart(params, requests, **changes):
-  """Samples of an engine that shares nothing, as each has its own role."""
+def drain_unshared(params, requests, **changes):
+  """Drains without shared prefixes, because all roles differ."""
   engine = make_engine(params, prompt_length=16, **changes)
   sampled = drain(engine, [
       dataclasses.replace(request, role=str(request.tag))
@@ -200,17 +155,17 @@ def drain_apart(params, requests, **changes):
   return sampled, engine.counts
 
 
-def test_common_beginnings_are_prefilled_once(params, short_shared_prefixes):
+def test_shared_prefixes_are_prefilled_once(params, short_shared_prefixes):
   engine = make_engine(params, prompt_length=16)
-  found = drain(engine, make_alike())
+  found = drain(engine, make_shared())
   assert engine.counts.shared_prefixes == 2
   # Shared prefixes of 8 and 8, and 4 prompts of each role with 8 and 8.
   assert engine.counts.prefilled_positions == 8 + 8 + 4 * 8 + 4 * 8
-  # More of the same find them there.
-  drain(engine, make_alike())
+  # Later requests reuse the prefixes.
+  drain(engine, make_shared())
   assert engine.counts.shared_prefixes == 2
   assert engine.counts.prefilled_positions == 8 + 8 + 2 * (4 * 8 + 4 * 8)
-  expected, counts = drain_apart(params, make_alike())
+  expected, counts = drain_unshared(params, make_shared())
   assert counts.prefilled_positions == 8 * 16
   assert num_different(found, expected) <= 1
   for one, other in zip(found, expected):
@@ -219,26 +174,11 @@ def test_common_beginnings_are_prefilled_once(params, short_shared_prefixes):
         np.testing.assert_allclose(x, y, atol=1e-4)
 
 
-def test_a_prompt_that_begins_in_another_way(params, short_shared_prefixes):
-  engine = make_engine(params, prompt_length=16)
-  drain(engine, make_alike())
-  assert engine.counts.shared_prefixes == 2
-  requests = make_alike()
-  for tag, length in ((6, 1), (7, 4)):  # Of the first, too little is alike.
-    prompt = requests[tag].prompt.copy()
-    prompt[length] += 1
-    requests[tag] = dataclasses.replace(requests[tag], prompt=prompt)
-  found = drain(engine, requests)
-  # The planners' has become shorter; that of the tools is as it was.
-  assert engine.counts.shared_prefixes == 3
-  assert num_different(found, drain_apart(params, requests)[0]) <= 1
-
-
 @pytest.mark.parametrize('prompts, num_shared', [
     ([[1]], 0), ([[1], [1]], 0), ([[1, 2, 3, 4, 5]], 0),
-    # The last token of a prompt is no part of what it shares.
+    # The last token of a prompt is never shared.
     ([range(9), range(9)], 1), ([range(4), range(4)], 0)])
-def test_what_has_a_shared_prefix(
+def test_number_of_shared_prefixes(
     params, short_shared_prefixes, prompts, num_shared):
   engine = make_engine(params, prompt_length=16)
   requests = [
@@ -246,7 +186,7 @@ def test_what_has_a_shared_prefix(
       for request, prompt in zip(make_requests(budget=14), prompts)]
   found = drain(engine, requests)
   assert engine.counts.shared_prefixes == num_shared
-  assert num_different(found, drain_apart(params, requests)[0]) <= 1
+  assert num_different(found, drain_unshared(params, requests)[0]) <= 1
 
 
 def test_shared_prefixes_with_adapters(params, short_shared_prefixes):
@@ -255,36 +195,14 @@ def test_shared_prefixes_with_adapters(params, short_shared_prefixes):
       lambda x: x + 0.1 * np.arange(1, 3).reshape(2, *[1] * (x.ndim - 1)),
       model.init_lora(jax.random.key(0), CONFIG, lora, 2))
   adapters = model.Adapters(weights, np.full(2, lora.scale, np.float32))
-  # One role's beginning, with the other's adapter, is another prefix.
+  # Equal prompts with different adapters have different prefixes.
   for requests in (
       [dataclasses.replace(request, adapter=int(request.role == 'tool'))
-       for request in make_alike()],
+       for request in make_shared()],
       [dataclasses.replace(request, role='tool', adapter=index % 2)
-       for index, request in enumerate(make_alike()[::2])]):
+       for index, request in enumerate(make_shared()[::2])]):
     engine = make_engine(params, prompt_length=16, adapters=adapters)
     found = drain(engine, requests)
     assert engine.counts.shared_prefixes == 2
-    expected, _ = drain_apart(params, requests, adapters=adapters)
+    expected, _ = drain_unshared(params, requests, adapters=adapters)
     assert num_different(found, expected) <= 1
-
-
-def test_engines_of_one_model_share_one_copy(monkeypatch):
-  made, original = [], programs.prepare
-
-  def prepare(*args, **kwargs):
-    made.append(original(*args, **kwargs))
-    return made[-1]
-
-  monkeypatch.setattr(programs, 'prepare', prepare)
-  params = engine_lib.DecodingParams(
-      tiny.make_params(), scripted.one_device(), CONFIG, 'float32')
-  engines = [
-      engine_lib.Engine(
-          params, adapters=None, spec=SPEC, num_slots=(8,),
-          prompt_length=length) for length in (7, 8)]
-  for rounds in (1, 2):  # The copy is dropped when both engines are idle.
-    for engine, request in zip(engines, make_requests(2)):
-      engine.add(request)
-    engine_lib.drain(engines)
-    assert len(made) == rounds
-  assert params.acquire() == (made[2], params.acquire()[1])

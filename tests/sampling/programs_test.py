@@ -1,7 +1,4 @@
-"""What is sampled is what is scored, row by row on its own.
-
-programs.py, through the engine that calls it.
-"""
+"""Sampling equals scoring; each row is independent of the others."""
 
 import dataclasses
 
@@ -20,7 +17,7 @@ from tests.rollout import scripted
 SPEC = programs.SamplerSpec(
     group_size=4, temperature=1.0, stop_ids=(3, 7), dtype='float32')
 BUDGET = 5
-NEVER = tiny.CONFIG.vocab_size  # Stop id of those who want full lengths.
+NEVER = tiny.CONFIG.vocab_size  # A stop id that is never sampled.
 
 
 @pytest.fixture(scope='module')
@@ -36,7 +33,7 @@ def _keys(num):
 def _sample(
     params, rows=(0, 1, 2), keys=None, width=7, budget=BUDGET, num_slots=(8,),
     **changes):
-  """Samples the tiny prompts `rows`, each with its own key."""
+  """Samples the tiny prompts `rows` with a key each."""
   prompts, lengths = tiny.make_prompts()
   prompts = np.pad(prompts, ((0, 0), (0, width - prompts.shape[1])))
   rows = np.array(rows)
@@ -60,15 +57,15 @@ def _score(params, prompts, prompt_lengths, completions, temperature):
 
 
 def _tokens(samples):
-  """The completions without what stands behind them."""
+  """The completions without padding."""
   return [
       [row[:n].tolist() for row, n in zip(rows, lengths)]
       for rows, lengths in zip(samples.completions, samples.lengths)]
 
 
 @pytest.mark.parametrize('temperature', [1.0, 0.7])
-def test_sampled_logprobs_are_those_of_the_learner(params, temperature):
-  # Also behind the end of a chunk.
+def test_sampled_logprobs_equal_the_learners(params, temperature):
+  # Longer than a chunk.
   budget = 2 * engine_lib.CHUNK + 3
   samples = _sample(
       params, temperature=temperature, stop_ids=(NEVER,), budget=budget)
@@ -78,7 +75,7 @@ def test_sampled_logprobs_are_those_of_the_learner(params, temperature):
   assert np.abs(scores - samples.logprobs).max() <= 1e-5
   other = _score(params, *prompts, samples.completions, 1.7 - temperature)
   assert np.abs(other - samples.logprobs).max() > 0.1
-  # The key of a token is that of its place, whatever may follow.
+  # The key of a token depends on its position only.
   short = _sample(
       params, temperature=temperature, stop_ids=(NEVER,),
       budget=engine_lib.CHUNK - 1)
@@ -86,8 +83,7 @@ def test_sampled_logprobs_are_those_of_the_learner(params, temperature):
       short.completions, samples.completions[..., :engine_lib.CHUNK - 1])
 
 
-def test_whole_numbers_are_near_the_learner_and_not_equal(params):
-  # Bite: scales that are left out, or of other positions.
+def test_int8_cache_is_close_to_the_learner(params):
   samples = _sample(
       params, kv_cache_dtype='int8', stop_ids=(NEVER,),
       budget=2 * engine_lib.CHUNK + 3)
@@ -97,7 +93,7 @@ def test_whole_numbers_are_near_the_learner_and_not_equal(params):
 
 
 @pytest.mark.parametrize('temperature', [0.0, 0.7])
-def test_a_loop_over_the_learner_samples_the_same(params, temperature):
+def test_loop_over_the_learner_samples_the_same(params, temperature):
   samples = _sample(params, temperature=temperature, stop_ids=(NEVER,))
   candidate = 2
   tokens, lengths = tiny.make_prompts()
@@ -105,7 +101,7 @@ def test_a_loop_over_the_learner_samples_the_same(params, temperature):
   every = np.broadcast_to(
       np.arange(NEVER, dtype=np.int32)[:, None], (3, NEVER, 1))
   for index in range(BUDGET):
-    # Of every id as the next one, [3, V].
+    # Log-probabilities of all next tokens, [3, V].
     scores = _score(params, tokens, lengths, every, 1.0)[..., 0]
     if temperature:
       keys = jax.vmap(lambda key: jax.random.fold_in(
@@ -125,10 +121,7 @@ def test_a_loop_over_the_learner_samples_the_same(params, temperature):
     lengths = lengths + 1
 
 
-# A row on its own.
-
-
-def test_neighbours_and_padding_change_nothing(params):
+def test_neighbours_and_padding_have_no_effect(params):
   together = _tokens(_sample(params))
   assert together[1:2] == _tokens(_sample(params, rows=(1,)))
   shuffled = _tokens(_sample(params, rows=(2, 0, 1)))
@@ -143,42 +136,3 @@ def test_neighbours_and_padding_change_nothing(params):
   assert together == cut[:3] != longer[:3]
   # They are not all the same by chance.
   assert len({str(x) for group in together for x in group}) > 9
-
-
-def test_the_key_alone_tells_candidates_and_groups_apart(params):
-  one, same, other = _sample(
-      params, rows=(0, 0, 0), keys=(0, 0, 1), stop_ids=(NEVER,)).completions
-  np.testing.assert_array_equal(one, same)
-  assert not np.array_equal(one, other)
-  assert len(np.unique(one, axis=0)) == 4
-
-
-def test_stop_ids_end_a_row(params):
-  free = _sample(params, stop_ids=(NEVER,))
-  assert (free.lengths == 5).all()
-  samples = _sample(params)
-  for row, length, unstopped in zip(
-      samples.completions.reshape(12, 5), samples.lengths.ravel(),
-      free.completions.reshape(12, 5)):
-    stops = np.flatnonzero(np.isin(unstopped, SPEC.stop_ids))
-    assert length == (stops[0] + 1 if len(stops) else 5)
-    # Until then, nothing is different.
-    np.testing.assert_array_equal(row[:length], unstopped[:length])
-  assert 1 < len(np.unique(samples.lengths))
-
-
-def test_a_prompt_is_computed_once_for_its_group(params):
-  """Eight candidates cost the prefill no more operations than one."""
-  flops = []
-  for size in (1, 8):
-    static = {
-        'config': tiny.CONFIG, 'spec': dataclasses.replace(
-            SPEC, group_size=size)}
-    prompts, lengths = tiny.make_prompts()
-    ones = np.ones(3, np.int32)
-    slots = programs.empty_slots(num_slots=3, prompt_length=7, **static)
-    filled = programs.fill.lower(
-        params, slots, np.arange(3)[None], prompts, lengths, _keys(3), ones,
-        ones, shared_prefix=None, adapters=None, **static)
-    flops.append(filled.cost_analysis()['flops'])
-  assert flops[1] < 1.05 * flops[0]
