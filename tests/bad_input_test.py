@@ -1,8 +1,8 @@
 """Bad input ends with exit status 2 and one line that names it.
 
-Each case damages one thing of a run that would work: its model folder, adapter,
-config, modules, data set or workdir. The whole program runs in this process,
-from the command line to the printed line, without workers or a sandbox.
+Each case damages one input of a valid run: its model folder, adapter, config,
+modules, data set or workdir. The whole program runs in this process, from the
+command line to the printed line, without workers or a sandbox.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Run:
 
   Attributes:
     model: the model folder.
-    adapter: a PEFT adapter of the model, used if a case asks for it.
-    data: data sets of `tests.letters_dataset_builder`, used if asked for.
+    adapter: a PEFT adapter of the model; see `use_adapter`.
+    data: data sets of `tests.letters_dataset_builder`; see `use_data`.
     home: an empty folder on the module path.
     workdir: does not exist yet.
   """
@@ -104,13 +104,6 @@ def change(folder: str, file: str, change_fn: Callable) -> Damage:
 
 def remove(folder: str, file: str) -> Damage:
   return change(folder, file, pathlib.Path.unlink)
-
-
-def make_folder(folder: str, file: str) -> Damage:
-  def replace(path):
-    path.unlink(missing_ok=True)
-    path.mkdir(parents=True)
-  return change(folder, file, replace)
 
 
 def edit(folder: str, file: str, **fields: Any) -> Damage:
@@ -184,7 +177,7 @@ def letters(statement: str) -> Damage:
 # ---- Model folders ----------------------------------------------------------
 
 _BROKEN_JSON = {
-    'truncated': '{"a": ', 'list': '[]', 'empty': '', 'binary': b'\xff\xfe\x80',
+    'truncated': '{"a": ', 'list': '[]', 'binary': b'\xff\xfe\x80',
     'nested': '[' * 100_000}
 for _file in (
     'config.json', 'generation_config.json', 'tokenizer.json',
@@ -198,10 +191,9 @@ case('tokenizer.json, unknown type',
      edit('model', 'tokenizer.json', model={'type': 'Unknown'}),
      '{model}: tokenizer.json')
 for _key, _value in (
-    ('hidden_size', '32'), ('num_hidden_layers', 0),
-    ('num_attention_heads', None), ('vocab_size', 16.0), ('rope_theta', 0.0),
-    ('rms_norm_eps', math.nan), ('tie_word_embeddings', 1),
-    ('rope_parameters', 'default'), ('model_type', 'unknown')):
+    ('hidden_size', '32'), ('num_hidden_layers', 0), ('rms_norm_eps', math.nan),
+    ('tie_word_embeddings', 1), ('rope_parameters', 'default'),
+    ('model_type', 'unknown')):
   case(f'config.json, {_key}={_value}',
        edit('model', 'config.json', **{_key: _value}),
        '{model}/config.json', f'{_key}={_value!r}')
@@ -211,15 +203,13 @@ case('config.json of another tokenizer',
      edit('model', 'config.json', vocab_size=15), '16', '15')
 case('config.json of another model',
      edit('model', 'config.json', num_hidden_layers=3), 'model.layers.2.')
-for _value in ('<end>', 16, -1, True, 1.5, [0, 99], [[0]]):
+for _value in ('<end>', 16, True, [0, 99]):
   case(f'eos_token_id={_value}',
        edit('model', 'generation_config.json', eos_token_id=_value),
        '{model}/generation_config.json', f'eos_token_id={_value!r}')
 for _template, _words in {
     '{% for m in messages %}': ['TemplateSyntaxError'],
     "{{ raise_exception('no system role') }}": ['no system role'],
-    '{{ messages[7].content }}': ['UndefinedError'],
-    '{{ 1 / 0 }}': ['ZeroDivisionError'],
     '': ["'user'"],
     '{{ messages[0].content | upper }}': [],
     '{{ messages[0].content }}'
@@ -233,7 +223,7 @@ case('chat template, missing', remove('model', 'chat_template.jinja'),
 
 _WEIGHTS = 'model.safetensors'
 case('weights, missing', remove('model', _WEIGHTS), '{model}')
-for _size in (0, 1000, -1):
+for _size in (0, 1000):
   case(f'weights, {_size} bytes',
        change_bytes('model', _WEIGHTS, lambda old, size=_size: old[:size]),
        f'{{model}}/{_WEIGHTS}')
@@ -246,7 +236,7 @@ case('weights that overflow bfloat16', both(
     config('model.trained=lora', 'model.dtype=bfloat16')),
      'model.norm.weight', 'NaN or infinity', 'bfloat16')
 _INDEX = 'model.safetensors.index.json'
-for _content in ('{', '{}', '{"weight_map": {"a": 3}}'):
+for _content in ('{', '{"weight_map": {"a": 3}}'):
   case(f'index {_content}', both(
       remove('model', _WEIGHTS), write('model', _INDEX, _content)),
        f'{{model}}/{_INDEX}')
@@ -263,13 +253,8 @@ case('model.folder is empty', config('model.folder='), "''")
 
 _ADAPTER = 'adapter_config.json'
 _ADAPTER_WEIGHTS = 'adapter_model.safetensors'
-for _how, _content in _BROKEN_JSON.items():
-  case(f'{_ADAPTER}, {_how}',
-       both(write('adapter', _ADAPTER, _content), use_adapter),
-       f'{{adapter}}/{_ADAPTER}')
 for _key, _value in (
-    ('r', 'x'), ('r', 0), ('r', 2.0), ('lora_alpha', 0),
-    ('lora_alpha', math.nan), ('target_modules', [1])):
+    ('r', 'x'), ('r', 0), ('lora_alpha', math.nan), ('target_modules', [1])):
   case(f'{_ADAPTER}, {_key}={_value!r}',
        both(edit('adapter', _ADAPTER, **{_key: _value}), use_adapter),
        f'{{adapter}}/{_ADAPTER}', _key)
@@ -294,12 +279,10 @@ for _content, _words in {
     'def get_config(:\n': ['config.py', 'SyntaxError'],
     '1 / 0\n': ['config.py, line 1', 'ZeroDivisionError'],
     'import no_such_module\n': ['config.py, line 1', 'no_such_module'],
-    'open("no/such/file")\n': ['config.py', "'no/such/file'"],
     'x = 1\n': ['config.py', 'get_config'],
     'def get_config(arg):\n  pass\n': ['config.py', 'positional'],
     'def get_config():\n  raise ValueError("no luck")\n': [
         'config.py', 'no luck'],
-    'def get_config():\n  return {}["size"]\n': ['line 2', "'size'"],
     'def get_config():\n  return {"seed": 1}\n': ["{'seed': 1}"],
     'import sys\ndef get_config():\n  sys.exit(0)\n': ['line 3', 'SystemExit'],
 }.items():
@@ -312,8 +295,8 @@ case('compile_check without a topology', mode('compile_check'), 'compile_check')
 for _item in (
     'seed=4294967296', 'optimizer.learning_rate=1e39', 'optimizer=3',
     'optimizer.learning_rate=fast', 'rollout.alpha=1e300',
-    'environment.max_turns=x', 'environment.max_turns=0',
-    'environment.max_turns=2147483648', 'buckets.prompt=(4', 'mesh.fsdp=3',
+    'environment.max_turns=x', 'environment.max_turns=0', 'buckets.prompt=(4',
+    'mesh.fsdp=3', 'train.num_steps=0',
     'policies=x', "policy_map=(('first', 'a'),)",
     "policy_map=(('first', '../evals'), ('second', 'b'))",
     f"policy_map=(('first', 'a'), ('second', '{'b' * 65}'))",
@@ -368,7 +351,7 @@ _PLAN = f'{_ENV}=environments.boards.plan_path.env'
 for _item in ('environment.team=crowd', 'environment.reward=both'):
   case(_item, config(_PLAN, _item), _item.replace('=', "='"))
 case('programs without a sandbox', config(_PLAN), 'sandbox')
-for _content in ('def f(:\n', 'raise RuntimeError("no luck")\n', 'x = 1\n'):
+for _content in ('def f(:\n', 'x = 1\n'):
   case(f'builder {_content!r}', module('dataset.builder', _content),
        "dataset.builder='hostile_")
 case('dataset.config', both(use_data, config('dataset.config=x')), "'x'")
@@ -418,14 +401,12 @@ case('records, missing', both(use_data, remove('data', _FILE)), _FILE)
 for _how, _change in {
     'truncated header': lambda old: old[:100],
     'truncated': lambda old: old[:-1000],
-    'flipped header': lambda old: _flip(old, 70),
     'flipped data': lambda old: _flip(old, 65600)}.items():
   case(f'records, {_how}', both(
       use_data, change_bytes('data', _FILE, _change)), f'{{data}}/{_SET}')
-for _how, _content in (_BROKEN_JSON | {'other': '{"a": 1}'}).items():
-  case(f'dataset_info.json, {_how}',
-       both(use_data, write('data', f'{_SET}/dataset_info.json', _content)),
-       'dataset_info.json')
+case('dataset_info.json',
+     both(use_data, write('data', f'{_SET}/dataset_info.json', '[]')),
+     'dataset_info.json')
 case('data_dir is a file', lambda run: config(
     'dataset.builder=tests.letters_dataset_builder',
     f'dataset.data_dir={run.model}/config.json')(run), '{model}/config.json')
@@ -435,8 +416,6 @@ case('data_dir is a file', lambda run: config(
 for _mode in ('train', 'evaluate', 'export'):
   case(f'workdir is a file, {_mode}',
        both(write('home', '../workdir', 'x'), mode(_mode)), '{workdir}')
-case('config.json is a folder', make_folder('workdir', 'config.json'),
-     '{workdir}/config.json')
 case('workdir inside a file',
      lambda run: [f'--workdir={run.model}/config.json/x'],
      '{model}/config.json')
@@ -445,9 +424,8 @@ case('workdir with a long name',
      lambda run: [f'--workdir={run.home}/{"x" * 300}'], '--workdir')
 case('workdir with other files', write('workdir', 'thesis.tex', 'x'),
      '{workdir}')
-for _how, _content in _BROKEN_JSON.items():
-  case(f'config.json of a workdir, {_how}',
-       write('workdir', 'config.json', _content), '{workdir}/config.json')
+case('config.json of a workdir', write('workdir', 'config.json', '[]'),
+     '{workdir}/config.json')
 case('workdir of another config', write(
     'workdir', 'config.json', '{"config": {"seed": 5}}'),
      '{workdir}', 'advantage.baseline')
@@ -536,7 +514,6 @@ def test_bad_input_is_named(
 
 
 def test_an_undamaged_run_works(run, monkeypatch):
-  # Bite: a case that fails whatever it damages.
   quick = config('train.num_steps=1', 'model.trained=lora')(run)
   for arguments in (use_adapter(run), use_data(run)):
     shutil.rmtree(run.workdir, ignore_errors=True)

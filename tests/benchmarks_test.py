@@ -12,7 +12,6 @@ from benchmarks import run
 from benchmarks import sandbox
 from benchmarks import timing
 from benchmarks import workload
-from tests import checkout
 from tests.rl import tiny
 
 _LOAD = workload.Load(2, 2, 5, 3)
@@ -86,14 +85,8 @@ def test_lower_bounds_by_hand():
 def test_every_benchmark_in_tiny(name, tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(cases, 'Sizes', lambda: _SIZES)
   assert run.main([name, '--repeats', '2', '--out', str(tmp_path)]) == 0
-  text = (tmp_path / f'{name}.json').read_text()
-  for path in (tmp_path, checkout.ROOT, sys.prefix):
-    assert str(path) not in text
-  result = json.loads(text)
+  result = json.loads((tmp_path / f'{name}.json').read_text())
   assert result['benchmark'] == name and result['repeats'] == 2
-  assert result['command'] == f'python -m benchmarks.run {name} --repeats 2'
-  assert result['peers'] == {}
-  assert {'device', 'cores', 'jax', 'date'} <= result['machine'].keys()
   printed = capsys.readouterr().out
   for case in result['cases']:
     assert case['name'] in printed
@@ -104,17 +97,6 @@ def test_every_benchmark_in_tiny(name, tmp_path, monkeypatch, capsys):
     assert first['share_of_machine'] == pytest.approx(
         max(first['least_seconds'].values())
         / first['contestants']['ours']['best'])
-    assert result['cases'][-1]['contestants']['ours']['per_second']['GB'] > 0
-  if name == 'sampling':
-    decoding = result['cases'][1]
-    assert decoding['name'] == f'decoding alone, the last 2 tokens of {_LONG}'
-    row = decoding['contestants']['ours']
-    assert row['per_second']['tokens'] == pytest.approx(8 / row['best'])
-    assert printed.count('% of the machine') == 2
-  if name == 'environment':
-    assert set(first['contestants']) == {'ours', 'python'}
-  if name == 'uneven':
-    assert set(first['contestants']) == {'ours', 'lockstep'}
   if name == 'scaling':
     assert [case['name'] for case in result['cases']] == [
         str(_LOAD), '3 new tokens of a budget of 3',

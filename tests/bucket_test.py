@@ -163,7 +163,7 @@ def test_killed_run_resumes_with_equal_results(
     folder, emulator, echo_folder, tmp_path, monkeypatch):
   config = echo.get_config()
   changes = {
-      'model.folder': str(echo_folder), 'train.num_steps': 6,
+      'model.folder': str(echo_folder), 'train.num_steps': 4,
       'train.checkpoint_every': 2, 'evaluation.validate_every': 2}
   config.update_from_flattened_dict(changes)
   with api.Run(config, tmp_path / 'run') as run:
@@ -203,7 +203,7 @@ def test_killed_run_resumes_with_equal_results(
         'metrics.jsonl', 'report.html', 'tensorboard'}
   exported = json.loads((folder / 'export/shared/config.json').read_text())
   assert exported['model_type'] == 'qwen3'
-  assert report.read_run(folder)['state'] == 'finished after step 6'
+  assert report.read_run(folder)['state'] == 'finished after step 4'
 
 
 def test_weights_are_downloaded_once(

@@ -20,19 +20,11 @@ def steps(workdir: pathlib.Path) -> list[dict[str, float]]:
       for line in (workdir / 'metrics.jsonl').read_text().splitlines()]
 
 
-def results(
-    workdir: pathlib.Path, newest_only: bool = False) -> dict[str, str]:
-  """Digests of everything that must be equal in two equal runs.
-
-  With `newest_only`, parameters are those of the newest checkpoint: a run that
-  received SIGTERM has saved additional ones.
-  """
+def results(workdir: pathlib.Path) -> dict[str, str]:
+  """Digests of everything that must be equal in two equal runs."""
   leaves = {
       path.parent.parent.name: json.loads(path.read_text())['leaves']
       for path in sorted(workdir.glob('checkpoints/*/meta/metadata'))}
-  if newest_only:
-    newest = max(leaves, key=int)
-    leaves = {newest: leaves[newest]}
   files = {
       folder: [
           (path.name, path.read_bytes().hex())

@@ -4,14 +4,13 @@
     subprocess.run(..., env=os.environ | emulator.env)
 
 It has uploads (media, multipart, resumable), ranged downloads, listings,
-copies, batched deletions, and preconditions on generations. Leases depend on
-those preconditions, which the packages that emulate this API do not implement.
+deletions, and preconditions on generations. Leases depend on preconditions,
+which packages that emulate this API do not implement.
 """
 
 from __future__ import annotations
 
 import base64
-import collections
 import dataclasses
 import datetime
 import email.parser
@@ -28,8 +27,6 @@ import google_crc32c
 
 BUCKET = 'bucket'
 _OBJECT = re.compile(r'/(?:download/)?storage/v1/b/([^/]+)/o/([^/]+)')
-_COPY = re.compile(
-    r'/storage/v1/b/[^/]+/o/([^/]+)/(?:copyTo|rewriteTo)/b/[^/]+/o/([^/]+)')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,14 +61,12 @@ class Emulator:
 
   Attributes:
     objects: object name -> object.
-    requests: 'METHOD kind' -> number of requests.
     env: environment variables that direct clients to the server.
     is_down: answer every request with status 503.
   """
 
   def __init__(self):
     self.objects: dict[str, _Object] = {}
-    self.requests = collections.Counter()
     self.is_down = False
     self._uploads: dict[str, tuple[str, bytearray]] = {}
     self._lock = threading.Lock()
@@ -118,16 +113,8 @@ class Emulator:
         raise _HttpError(503)
       if bucket and bucket[1] != BUCKET:
         raise _HttpError(404)
-      if split.path.startswith('/batch'):
-        return self._batch(headers, body)
       if split.path.startswith('/upload/'):
         return self._upload(query, headers, body)
-      if match := _COPY.fullmatch(split.path):
-        source, target = map(parse.unquote, match.groups())
-        self.requests['POST copy'] += 1
-        new = self._put(target, self._get(source, {}).data, query)
-        return _json({'done': True, 'resource': new.fields()}
-                     if 'rewriteTo' in split.path else new.fields())
       if match := _OBJECT.fullmatch(split.path):
         return self._object(
             method, parse.unquote(match[2]), query, headers,
@@ -142,7 +129,6 @@ class Emulator:
       raise _HttpError(404)
 
   def _object(self, method, name, query, headers, *, is_media):
-    self.requests[f'{method} object'] += 1
     stored = self._get(name, query)
     if method == 'DELETE':
       del self.objects[name]
@@ -168,7 +154,6 @@ class Emulator:
     }, stored.data[first:last + 1]
 
   def _list(self, query):
-    self.requests['GET list'] += 1
     prefix, delimiter = query.get('prefix', ''), query.get('delimiter')
     items, prefixes = [], set()
     for name, stored in sorted(self.objects.items()):
@@ -186,7 +171,6 @@ class Emulator:
         'prefixes': sorted(prefixes)})
 
   def _upload(self, query, headers, body):
-    self.requests['POST upload'] += 1
     kind = query.get('uploadType')
     if 'upload_id' in query:  # A chunk of a resumable upload.
       name, content = self._uploads[query['upload_id']]
@@ -214,24 +198,6 @@ class Emulator:
     fields = json.loads(fields)
     return _json(self._put(
         fields['name'], content, query, fields.get('metadata')).fields())
-
-  def _batch(self, headers, body):
-    self.requests['POST batch'] += 1
-    responses = b''
-    for index, part in enumerate(_parts(headers['Content-Type'], body)):
-      method, url, *_ = part.decode().split()
-      path = parse.urlsplit(url).path
-      name = parse.unquote(_OBJECT.fullmatch(path)[2])
-      assert method == 'DELETE', method
-      status = '204 No Content' if self.objects.pop(name, None) else (
-          '404 Not Found')
-      responses += (
-          f'--part\r\nContent-Type: application/http\r\nContent-ID: '
-          f'<response-{index + 1}>\r\n\r\nHTTP/1.1 {status}\r\n'
-          'Content-Length: 0\r\n\r\n\r\n').encode()
-    return 200, {
-        'Content-Type': 'multipart/mixed; boundary=part'
-    }, responses + b'--part--\r\n'
 
   def _next_generation(self) -> int:
     """Returns the time in microseconds, made unique and increasing."""
@@ -290,7 +256,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
   server_emulator: Emulator
 
   def _serve(self):
-    body = self._body()
+    body = self.rfile.read(int(self.headers.get('Content-Length', 0)))
     try:
       status, headers, content = self.server_emulator.answer(
           self.command, self.path, self.headers, body)
@@ -306,16 +272,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     self.end_headers()
     if self.command != 'HEAD':
       self.wfile.write(content)
-
-  def _body(self) -> bytes:
-    if self.headers.get('Transfer-Encoding') != 'chunked':
-      return self.rfile.read(int(self.headers.get('Content-Length', 0)))
-    chunks = []
-    while size := int(self.rfile.readline(), 16):
-      chunks.append(self.rfile.read(size))
-      self.rfile.readline()
-    self.rfile.readline()
-    return b''.join(chunks)
 
   do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = do_PATCH = _serve
 

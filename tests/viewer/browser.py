@@ -34,9 +34,7 @@ _READY = "document.body.dataset.ready === 'true'"
 
 # Name -> key code, typed text.
 _KEYS = {
-    'Tab': (9, ''), 'Enter': (13, '\r'), 'End': (35, ''), 'Home': (36, ''),
-    'ArrowLeft': (37, ''), 'ArrowUp': (38, ''), 'ArrowRight': (39, ''),
-    'ArrowDown': (40, ''), ' ': (32, ' ')}
+    'Tab': (9, ''), 'Enter': (13, '\r'), 'ArrowRight': (39, ''), ' ': (32, ' ')}
 
 
 def find() -> str | None:
@@ -105,8 +103,8 @@ class Browser:
 
   def open(
       self, path: pathlib.Path, *, width: int = 1400, height: int = 900,
-      scheme: str = 'light', anchor: str = '', ready: str = _READY) -> Page:
-    """Opens a file and waits until `ready` is true in the page."""
+      scheme: str = 'light', anchor: str = '') -> Page:
+    """Opens a file and waits until its scripts are done."""
     target = self.command('Target.createTarget', url='about:blank')['targetId']
     session = self.command(
         'Target.attachToTarget', targetId=target, flatten=True)['sessionId']
@@ -119,7 +117,7 @@ class Browser:
     page.command('Emulation.setEmulatedMedia', features=[
         {'name': 'prefers-color-scheme', 'value': scheme}])
     page.command('Page.navigate', url=page.url + anchor)
-    page.wait_for(f'document.body && {ready}')
+    page.wait_for(f'document.body && {_READY}')
     return page
 
 
@@ -178,10 +176,9 @@ class Page:
         f'it.value = {json.dumps(value)}; '
         "it.dispatchEvent(new Event('change', {bubbles: true})); })()")
 
-  def screenshot(self, path: pathlib.Path, *, whole: bool = False) -> None:
-    """Writes a PNG of the viewport or the whole page."""
-    found = self.command(
-        'Page.captureScreenshot', format='png', captureBeyondViewport=whole)
+  def screenshot(self, path: pathlib.Path) -> None:
+    """Writes a PNG of the viewport."""
+    found = self.command('Page.captureScreenshot', format='png')
     path.write_bytes(base64.b64decode(found['data']))
 
   def requests(self) -> list[str]:
