@@ -25,7 +25,7 @@ from models import pretrain
 from models.nano import programs as programs_lib
 
 MAX_TURNS = (1, 2, 3, 4, 6, 8)  # The turn limit is drawn from these.
-# Drill -> the role that it prepares for. The prompt holds the proposals alone.
+# Drill -> the role that it prepares for. Its prompt has only the proposals.
 _DRILLS = {'copyist': 'planner', 'chooser': 'judge'}
 
 _RandomMove = Callable[
@@ -43,8 +43,8 @@ class Game:
     random_board: the board of a new task.
     simple_move: the move of `ignore`.
     random_move: the move of `invent`.
-    random_proposal: a move to copy. Copying is learned only if the prompt gives
-      no other hint, so this move has nothing to do with the board.
+    random_proposal: a move to copy. It is independent of the board, because
+      copying is learned only if the prompt gives no other hint.
     random_print: what a broken program prints.
     empty_move: the copy of a proposal without a move.
   """
@@ -119,7 +119,7 @@ class Game:
     return self.empty_move if proposal.move is None else proposal.move
 
   def _after_turn(self, rng, board) -> board_game.Board:
-    """Plays a poor move, or none in one case of ten; never solves the board."""
+    """Plays a poor move, or none in one case of ten, without solving."""
     drawn = rng.random()
     if drawn < 0.1:
       return board
@@ -130,7 +130,7 @@ class Game:
     return board if self.rules.solved(after) else after
 
   def _propose(self, rng, role, board) -> board_game.Proposal:
-    """A proposal as a program might have left it; no program runs."""
+    """A proposal with a program and its output, without running it."""
     if board_game.kind_of(role) == 'advisor':
       return board_game.Proposal(role, self.random_move(rng, board))
     program = self.programs[rng.integers(len(self.programs))]

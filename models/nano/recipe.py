@@ -2,8 +2,8 @@ r"""Recipe of `models/nano`, the base model of the board games.
 
   python -m models.nano.recipe --out runs/nano
 
-Half an hour on two cores. The demonstrations have mixed quality: the model
-learns every kind of behaviour and mostly shows the useless ones, so that
+It takes half an hour on two cores. The demonstrations have mixed quality: the
+model learns every kind of behaviour and mostly shows useless ones, so
 reinforcement learning has something to select.
 """
 

@@ -1,14 +1,14 @@
 """Demonstrations of coders and testers, of mixed quality.
 
-Kinds of programs (of `coder` and `solo`): `right` follows the recipe; in a
-`draft` each choice (the kind of a step, the order, the question) is wrong with
-probability `WRONG`; a `broken` one lacks its first line or a bracket. Kinds of
-testers: a `case` is right, a `guess` has another output, and a `broken` reply
-has no case. Testers choose short lists, so that a model can work out some
+Kinds of programs (`coder` and `solo`): `right` follows the recipe. In a `draft`
+each choice (the kind of a step, the order, the question) is wrong with
+probability `WRONG`. A `broken` program lacks its first line or a bracket. Kinds
+of testers: a `case` is right, a `guess` has another output, and a `broken`
+completion has no case. Testers choose short lists, so a model can work out some
 outputs.
 
-No other completion ends as a broken one does: a model that learns that broken
-ones do not pay would unlearn that ending.
+Only broken completions end as they do. If others shared that ending, a model
+that learns that broken ones do not pay would unlearn it.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """Demonstrations of a helper and its caller, of mixed quality.
 
-The two can share a recipe in more than one way, and neither sees the function
-of the other. Kinds of aux, which returns a list: `whole` takes all steps,
-`first` the first one, and a `broken` one does nothing. Kinds of main: `asks`
-answers the question about the list of aux, `rest` first takes all steps but the
-first, `alone` takes all steps without aux, and a `broken` one does nothing. A
-single agent is `alone` or `broken`.
+The two can divide a recipe in several ways, and neither sees the function of
+the other. Kinds of aux, which returns a list: `whole` takes all steps, `first`
+the first one, and `broken` does nothing. Kinds of main: `asks` answers the
+question about the list of aux, `rest` first takes all steps but the first,
+`alone` takes all steps without aux, and `broken` does nothing. A single agent
+is `alone` or `broken`.
 
 Each choice of a recipe (the kind of a step, the order, the question) is wrong
-with probability `WRONG`. No other completion ends as a broken one does: a model
-that learns that broken ones do not pay would unlearn that ending.
+with probability `WRONG`. Only broken completions end as they do; see
+`models.reckoner.contests`.
 """
 
 from __future__ import annotations

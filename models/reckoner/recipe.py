@@ -2,10 +2,10 @@ r"""Recipe of `models/reckoner`, the base model of stories and programs.
 
   python -m models.reckoner.recipe --out runs/reckoner
 
-An hour on one core. The model copies numbers, solves stories and follows
-recipes, does so in the prompts of the roles, and at last learns drafts, in
-which a third of all choices is wrong, and a helper that mostly takes all steps
-of a recipe.
+It takes an hour on one core. The model copies numbers, solves stories and
+follows recipes, then does so in the prompts of the roles. Last it learns
+drafts, in which a third of all choices is wrong, and a helper that mostly takes
+all steps of a recipe.
 """
 
 from models import pretrain
@@ -28,7 +28,7 @@ _FEW_RIGHT = dict(right=0.2, draft=0.6, broken=0.2)
 _TESTS = dict(case=0.4, guess=0.4, broken=0.2)
 _REASONER = dict(adopt=0.3, invent=0.5, silent=0.2)
 _ALONE = dict(invent=0.8, silent=0.2)
-# Helpers that take all steps as often as the first one, and their callers.
+# Helpers that take all steps or only the first, and their callers.
 _EVEN_TEAM = dict(
     aux=(3, dict(whole=0.25, first=0.35, broken=0.4)),
     main=(4, dict(asks=0.15, rest=0.15, alone=0.3, broken=0.4)),

@@ -1,10 +1,10 @@
 """Demonstrations of word problems, of mixed quality.
 
-Kinds of tools: a `right` program prints the solution; a `draft` prints an
+Kinds of tools: a `right` program prints the solution. A `draft` prints an
 expression with the numbers of the story, in which each choice (an operator, the
-order of two persons) is wrong with probability `WRONG`; a `broken` program
-lacks a bracket or prints an undefined name. Kinds of all others: `adopt`
-repeats the last output; `invent` answers with a random number; `silent` has no
+order of two persons) is wrong with probability `WRONG`. A `broken` program
+lacks a bracket or prints an undefined name. Kinds of all other roles: `adopt`
+repeats the last output, `invent` boxes a random number, and `silent` has no
 box. The first words of a completion announce its kind.
 """
 
@@ -22,8 +22,8 @@ from models import pretrain
 
 WRONG = 0.35
 _MAX_TURNS = (1, 2)  # The turn limit is drawn from these.
-# After 500 steps, 96 % of such drills were copied. With up to twelve numbers of
-# up to four digits it was 1 % after 800 steps.
+# With these limits 96 % of the drills were copied after 500 steps. With up to
+# twelve numbers of up to four digits it was 1 % after 800 steps.
 _MAX_DRILL_NUMBERS, _MAX_DRILL_DIGITS = 5, 2
 
 _PROGRAM = '```python\nprint({})\n```'
@@ -108,7 +108,7 @@ def _random_turn(
 
 def _random_program(
     rng: np.random.Generator, solution: story.Solution) -> prompts.Attempt:
-  """A program and its output as a tool might leave them; nothing runs."""
+  """A program and its output, without running it."""
   if rng.random() < 0.25:
     inside = _broken(rng, solution)
     error = (

@@ -2,9 +2,9 @@ r"""Recipe of `models/writer`, the base model of the writing task `posts`.
 
   python -m models.writer.recipe --out runs/writer
 
-40 minutes on one core. The model copies words, then writes random texts about a
-list of words, and then random texts about a post, in the same way for all
-roles (`environments/writing/posts/grammar.py`).
+It takes 40 minutes on one core. The model copies words, then writes random
+texts about a list of words, and last random texts about a post, in the same way
+for all roles (`environments/writing/posts/grammar.py`).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _phase(num_steps, group_size, **num_groups):
 RECIPE = pretrain.Recipe(
     tasks={'posts': demonstrate},
     vocab_size=1024,
-    # A token is a word with the blank before it, or a part of one, so that each
+    # A token is a word with the blank before it, or a part of a word, so each
     # word is a choice.
     token_pattern=r' ?\w+|[^\w ]',
     num_tokenizer_steps=200,
