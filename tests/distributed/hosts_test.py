@@ -16,18 +16,12 @@ import pytest
 
 from atgrpo_jax import errors
 from atgrpo_jax import train
-from atgrpo_jax.distributed import hosts
 from atgrpo_jax.rollout import tree as tree_lib
 from tests import echo
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# jax aborts a process that learns of a lost one before a computation fails.
+# jax aborts a process if it notices a lost one before a computation fails.
 PEER_LOST = errors.InfrastructureError.status, -signal.SIGABRT
-
-
-def test_address_without_a_port_is_refused():
-  with pytest.raises(errors.UserError, match="'none' must be HOST:PORT"):
-    hosts.initialize('none', 2, 0)
 
 
 def _start(folder, workdir, num_processes, num_devices=1, **changes):
@@ -69,7 +63,7 @@ def _wait_for_steps(workdir, num_steps, processes):
 
 
 def _groups(workdir):
-  """The recorded trees without the digits of the log-probabilities."""
+  """The recorded trees without log-probabilities, which are rounded."""
   trees = []
   for path in sorted((workdir / 'groups').iterdir()):
     for tree in map(tree_lib.Tree.to_json, tree_lib.read(path)):
@@ -127,7 +121,7 @@ def test_two_processes_equal_one_after_a_stop_and_a_kill(
   _assert_same_parameters(experiment, workdir, alone)
 
 
-def test_a_run_resumes_with_other_devices_and_processes(echo_folder, tmp_path):
+def test_run_resumes_with_other_devices_and_processes(echo_folder, tmp_path):
   changes = {'train.checkpoint_every': 1}
   alone, workdir = tmp_path / 'alone', tmp_path / 'run'
   experiment = echo.experiment(
@@ -146,7 +140,7 @@ def test_a_run_resumes_with_other_devices_and_processes(echo_folder, tmp_path):
 @pytest.mark.long
 @pytest.mark.parametrize('victim', [0, 1])
 @pytest.mark.parametrize('number', [signal.SIGKILL, signal.SIGSTOP])
-def test_a_lost_process_ends_the_other_within_the_heartbeat_timeout(
+def test_lost_process_ends_the_other_within_the_heartbeat_timeout(
     number, victim, echo_folder, tmp_path):
   processes = _start(echo_folder, tmp_path, 2, **{'train.num_steps': 10_000})
   _wait_for_steps(tmp_path, 1, processes)
@@ -160,7 +154,7 @@ def test_a_lost_process_ends_the_other_within_the_heartbeat_timeout(
       process.communicate()
 
 
-def test_an_error_ends_all_processes_before_anything_is_written(
+def test_error_ends_all_processes_before_writing(
     echo_folder, tmp_path):
   processes = _start(echo_folder, tmp_path, 2, **{
       'policies': 'per_role',
