@@ -34,9 +34,8 @@ def sandbox():
     yield sandbox_lib.Sandbox(server.address)
 
 
-@pytest.mark.parametrize('name', RECIPES)
-def test_recipe_trains_a_model_that_loads(name, tmp_path):
-  recipe = RECIPES[name]
+def test_recipe_trains_a_model_that_loads(tmp_path):
+  recipe = RECIPES['writer']
   *_, phase = recipe.phases
   lessons = {
       task: {role: dataclasses.replace(lesson, num_groups=1)
