@@ -365,7 +365,7 @@ def test_the_best_checkpoint_is_kept(
   successes = iter([0.0, 0.99, 0.5, 0.9, 0.3, 0.9, 0.0])
   evaluate_ = evaluate.evaluate
   monkeypatch.setattr(evaluate, 'evaluate', lambda *args: evaluate_(*args) | {
-      'success': next(successes)})
+      'success': next(successes), 'mean_turns_to_solve': 1.0})
   changes = CHANGES | {
       'policies': 'shared', 'environment.max_turns': 1,
       'train.checkpoint_every': 1, 'evaluation.validate_every': 1}
