@@ -62,7 +62,7 @@ def check_number(
     advice: appended to the sentence, e.g. '; choose a smaller one'.
   """
   if not isinstance(value, (int, float)):
-    raise UserError(f'{name}={value!r}, but must be a number{advice}.')
+    raise UserError(f'{name}={value!r} must be a number{advice}.')
   is_finite = abs(value) < 3.4e38
   limits = [] if is_finite else ['finite, and below 3.4e38 as a float32']
   limits += [
@@ -74,7 +74,7 @@ def check_number(
       or greater_than is not None and value <= greater_than
       or less_than is not None and value >= less_than):
     raise UserError(
-        f'{name}={value}, but must be {" and ".join(limits)}{advice}.')
+        f'{name}={value} must be {" and ".join(limits)}{advice}.')
 
 
 def one_line(error: BaseException) -> str:

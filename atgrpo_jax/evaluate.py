@@ -240,7 +240,7 @@ def read(workdir: pathlib.Path, name: str) -> dict[str, Any]:
     result = files.parse_json(path.read_text())
     for field in ('successes', 'clusters'):
       if len(result[field]) != result['num_tasks']:
-        raise ValueError(f'{field} has not one value for each task')
+        raise ValueError(f'{field} does not have one value per task')
     num_finished = result['num_tasks'] - result.get('num_left_out', 0)
     if result['successes'].count('1') != round(
         result['success'] * num_finished):

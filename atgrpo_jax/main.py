@@ -162,8 +162,7 @@ def _check_flags(mode: str, process: dict[str, str | int | None]) -> None:
   for flag, modes in _MODE_FLAGS:
     if flag.present and mode not in modes:
       raise errors.UserError(
-          f'--{flag.name} is given without --mode={" or ".join(modes)}; add '
-          'the mode.')
+          f'--{flag.name} needs --mode={" or --mode=".join(modes)}.')
   if mode == 'replay' and not _STEP.value:
     raise errors.UserError(
         '--step is missing; give a recorded step such as 0, or an evaluation '
@@ -189,7 +188,7 @@ def _check_flags(mode: str, process: dict[str, str | int | None]) -> None:
         f'{", --".join(process.keys() - given)}; give all three or none.')
   if given and process['process_id'] >= process['num_processes']:
     raise errors.UserError(
-        f'--process_id={process["process_id"]}: expected less than '
+        f'--process_id={process["process_id"]} must be less than '
         f'--num_processes={process["num_processes"]}.')
 
 

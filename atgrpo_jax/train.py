@@ -60,7 +60,9 @@ class LoopState:
 
   def fraction_done(
       self, max_steps: int, max_tokens: int, step: int | None = None) -> float:
-    """Progress after `step`, by default now; a limit of 0 is not set.
+    """Returns the fraction done after `step`, by default the current step.
+
+    A limit of 0 means no limit.
 
     The step that ends closest to `max_tokens` is the last one, assuming that
     the next step generates as many tokens as this one.
@@ -77,7 +79,7 @@ class LoopState:
 def train(
     experiment: config_lib.Experiment, workdir: pathlib.Path,
     stop: signals.StopFlag | None = None) -> bool:
-  """Trains until `config.train` says so; False if `stop` was set before."""
+  """Trains to the limit of `config.train`; False if `stop` was set first."""
   with contextlib.ExitStack() as stack:
     return _train(experiment, workdir, stop or signals.StopFlag(), stack)
 

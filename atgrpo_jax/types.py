@@ -28,8 +28,8 @@ class GroupKey(NamedTuple):
     task_id: names the environment's task.
     role: the agent.
     turn: the turn of the episode, from 0.
-    branch: which episode of the task; 0 where there is only one. Where several
-      episodes share a prompt, candidate i is that of episode branch + i.
+    branch: index of the episode within its task. If episodes share a prompt,
+      candidate i belongs to episode branch + i.
   """
 
   task_id: str

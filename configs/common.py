@@ -22,6 +22,7 @@ MAGRPO = {
 }
 # Two versions of MAGRPO: arXiv 2508.04652, and the defaults of its released
 # code, CoMLRL 1.4.3, which stops a branch above -0.2 of rewards from -4 to 0.
+# Neither original clips the ratio; both presets do.
 MAGRPO_PRESETS = {
     'paper': {
         'rollout.discount': 0.9, 'rollout.cross_credit': 'mean',
@@ -339,8 +340,9 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.loss.aggregation = 'token_mean'  # Or 'sequence_mean', 'constant'.
   # Cap of the importance weight between sampler and learner; 0 for no weight.
   c.loss.importance_cap = 2.0
-  # KL penalty against the initial policy: 'none', 'k3' (gradient of
-  # KL(policy || initial), reverse) or 'k3_forward' (forward, as in GRPO).
+  # KL penalty against the initial model, without an adapter: 'none', 'k3'
+  # (gradient of KL(policy || initial), reverse) or 'k3_forward' (forward, as in
+  # GRPO).
   c.loss.kl_estimator = 'none'
   c.loss.kl_coefficient = 0.0
   c.loss.entropy_coefficient = 0.0

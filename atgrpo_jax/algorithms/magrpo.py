@@ -10,6 +10,8 @@ Deviations from the paper:
 1. A role's local reward, if the environment has one, is added to the return of
    its candidate.
 2. Roles that act one after another (a phase each) branch one after another.
+3. The presets keep the loss of AT-GRPO: a ratio clipped at 0.2 and importance
+   weights capped at 2. The paper has neither.
 
 Deviations from the authors' code, CoMLRL 1.4.3, each with a test:
 1. The discount is not ignored.

@@ -1,8 +1,8 @@
 """Metrics of a run: the record, other writers, timers, and progress.
 
 `metrics.jsonl` in the workdir is the record: one JSON object per step,
-`{"step": 3, "train/loss": 0.25, ...}`, with null for NaN and infinity. It holds
-only what was passed in, so two equal runs write equal files.
+`{"step": 3, "shared/loss": 0.25, ...}`, with null for NaN and infinity. It
+holds only what was passed in, so two equal runs write equal files.
 
 A resumed run repeats the steps after its checkpoint. The checkpoint therefore
 stores the size of the record; a resumed run truncates the record to it and

@@ -13,15 +13,16 @@ update. w = min(pi_old / pi_sampler, cap) corrects the sampler-learner mismatch
 
 A penalty keeps the policy near a reference. It estimates the KL of each sampled
 token given the preceding tokens; its gradient ignores the effect on later
-tokens. With k3 = ref / pi - 1 - log(ref / pi) (joschu.net/blog/kl-approx.html)
+tokens. Let k3 = ref / pi - 1 - log(ref / pi) (joschu.net/blog/kl-approx.html).
+The penalties, which are neither clipped nor averaged by `ratio_level`, are
 
   k3          w rho k3: value and gradient of KL(pi || ref)
   k3_forward  w rho k3 with constant rho: value of KL(pi || ref), gradient of
               KL(ref || pi)
 
-are neither clipped nor averaged by `ratio_level`. Two estimators are left out:
-log(pi / ref) (k1), whose expected gradient is 0, and log(pi / ref)^2 / 2 (k2)
-with constant w rho, whose gradient equals that of k3.
+Two estimators are left out: log(pi / ref) (k1), whose expected gradient is 0,
+and log(pi / ref)^2 / 2 (k2) with constant w rho, whose gradient equals that of
+k3.
 
 Deviations from the authors' code:
 1. The dual clip is off by default.

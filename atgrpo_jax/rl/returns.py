@@ -1,8 +1,9 @@
 """Returns: the reward of a step plus discounted later rewards.
 
-Every return is `reward + alpha * continuation`. The continuation is the
-expected discounted team reward of later steps. Local rewards judge single
-actions and are never summed over turns, because that would reward delay.
+A return is `reward + alpha * continuation`, where the continuation is the
+expected discounted team reward of later steps. `episode_return` differs. Local
+rewards judge single actions and are not summed over turns, because that would
+reward delay. (A critic's lambda-returns in `td` do sum them.)
 
 Sums are rounded to 1e-9. Otherwise rewards that add up to 0 in one order and to
 1e-17 in another would differ, and dividing by their standard deviation would

@@ -53,7 +53,7 @@ class Isolation:
   """The walls shared by all programs of one server."""
 
   def __init__(self, level: protocol.Level, work_directory: str):
-    """Call it after loading everything that programs shall find.
+    """Construct it after importing everything that programs may use.
 
     Raises OSError if the kernel lacks a part of the level.
     """
