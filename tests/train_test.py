@@ -318,12 +318,11 @@ def test_critics_resume(system, echo_folder, tmp_path):
   changes = CHANGES | common.MAGRPO | system | {
       'environment.max_turns': 1, 'rollout.num_tasks': 4,
       'rollout.group_size': 2, 'critic.prompt_buckets': (4, 12),
-      'critic.learning_rate': 1e-2, 'optimizer.learning_rate': 5e-3,
-      'train.num_steps': 2, 'train.checkpoint_every': 1}
+      'critic.learning_rate': 1e-2, 'optimizer.learning_rate': 5e-3}
   finished, stopped = tmp_path / 'finished', tmp_path / 'stopped'
   experiment = echo.experiment(echo_folder, **changes)
   assert train.train(experiment, finished)
-  for num_steps in (1, 2):
+  for num_steps in (2, 4):
     assert train.train(echo.experiment(
         echo_folder, **changes | {'train.num_steps': num_steps}), stopped)
   states, _ = _saved(experiment, stopped)
@@ -334,8 +333,8 @@ def test_critics_resume(system, echo_folder, tmp_path):
   for name in experiment.critics:
     values = [line[f'{name}/value_mean'] for line in lines]
     assert values[0] == 0 != values[-1]
-    assert lines[-1][f'{name}/num_updates'] == 2
-  record, *_ = _groups(finished, 1)
+    assert lines[-1][f'{name}/num_updates'] == 4
+  record, *_ = _groups(finished, 3)
   for candidate in record['candidates']:
     assert candidate['advantage'] == pytest.approx(
         candidate['return'] - record['value'])
@@ -367,7 +366,6 @@ def test_the_best_checkpoint_is_kept(
   monkeypatch.setattr(evaluate, 'evaluate', lambda *args: evaluate_(*args) | {
       'success': next(successes), 'mean_turns_to_solve': 1.0})
   changes = CHANGES | {
-      'policies': 'shared', 'environment.max_turns': 1,
       'train.checkpoint_every': 1, 'evaluation.validate_every': 1}
   experiment = echo.experiment(echo_folder, **changes)
   assert train.train(experiment, tmp_path)
