@@ -179,7 +179,7 @@ def test_mbpp(tmp_path, caplog, config, fields):
   for number, reason in (
       (1, 'its tests call 0 functions'), (2, 'its tests use the class Pair'),
       (3, 'its tests call 2 functions')):
-    assert f'mbpp/validation/{number} is left out: {reason}' in caplog.text
+    assert f'mbpp/validation/{number} is skipped: {reason}' in caplog.text
   assert (found.task_id, found.entry_point) == ('mbpp/validation/0', 'f')
   assert found.statement == found.starter_code == (
       "def f(x, y=2):\n    \"\"\"Say '''\\\\d'''.\n\n"
@@ -270,7 +270,7 @@ def test_bad_rows_are_left_out_and_named(tmp_path, caplog, name):
       record.getMessage().partition(': ')[0]: record.getMessage()
       for record in caplog.records}
   for number, (_, reason) in enumerate(bad, 1):
-    assert reason in messages[f'{name}/{split}/{number} is left out']
+    assert reason in messages[f'{name}/{split}/{number} is skipped']
 
 
 def test_large_and_excess_tests_are_dropped(tmp_path, caplog, monkeypatch):
