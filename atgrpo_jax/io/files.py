@@ -145,7 +145,7 @@ def _is_not_raised_later(record: logging.LogRecord) -> bool:
 
 
 def parse_json(text: str | bytes) -> Any:
-  """Parses JSON; raises ValueError, also for endless nesting."""
+  """Parses JSON; raises ValueError, including for endless nesting."""
   try:
     return json.loads(text)
   except RecursionError as error:

@@ -1,9 +1,9 @@
 """Compares the gradients of the roles that share a policy.
 
 A policy is updated with the sum of its roles' gradients. Whether they agree,
-and how far each role has moved from the reference, decides between shared and
-separate policies. Both are measured on the groups of the next update and do not
-change it.
+and how far each role has moved from the reference, helps to choose between
+shared and separate policies. Both are measured on the groups of the next update
+and do not change it.
 """
 
 from __future__ import annotations

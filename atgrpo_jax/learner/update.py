@@ -66,7 +66,8 @@ class Updates:
     `means`).
     """
     if not self.updates:
-      logging.warning('%s: nothing to learn from in this step', name)
+      logging.warning(
+          '%s: no group has an advantage; skipping the update', name)
       return self.summary
     return self.summary | means(name, self.updates)
 

@@ -93,9 +93,9 @@ TEAMS = {
 }
 
 # Weights of the local terms; alpha weights the term of the team. The first
-# random move of an episode pays -0.14 to -0.01 on average and a legal one more,
-# so an idle move pays less than both. A malformed answer pays as little as a
-# move that loses all progress and is illegal in nearly all parts.
+# random move of an episode earns -0.14 to -0.01 on average, and a legal one
+# earns more; an idle move earns less than either. A malformed answer earns as
+# little as a move that loses all progress and is illegal in nearly all parts.
 REWARDS = {
     'mixed': {
         'progress': 0.5, 'idle': 0.2, 'illegal': 0.2, 'malformed': 0.7,

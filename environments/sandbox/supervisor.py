@@ -1,8 +1,9 @@
 """Starts a program, watches it, sweeps up, and reports how it ended.
 
 The program reads its own request, and the kernel moves its output from a pipe
-to the connection. A supervisor never holds either, so no program, a fork of it,
-finds another's source, input or output in its memory.
+to the connection. A supervisor never holds either. Programs are forks of the
+supervisor, so this keeps one program from finding another's source, input or
+output in inherited memory.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def serve(
 def _accept(listener: socket.socket, server_id: int) -> socket.socket:
   """Takes a connection and greets its client."""
   connection, _ = listener.accept()
-  # Not `settimeout`: it makes the socket non-blocking, also for `splice`.
+  # Not `settimeout`: it makes the socket non-blocking, `splice` included.
   for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
     connection.setsockopt(
         socket.SOL_SOCKET, option, struct.pack('ll', _CLIENT_SECONDS, 0))
