@@ -45,6 +45,15 @@ def own_signals():
     signal.signal(number, handler)
 
 
+def pytest_collection_modifyitems(items):
+  """Runs the files directly in tests/ first, because they take longest.
+
+  pytest-xdist gives whole files to its workers in this order; a long file at
+  the end would leave the other workers idle.
+  """
+  items.sort(key=lambda item: len(item.path.parts))
+
+
 def pytest_terminal_summary(terminalreporter):
   """Counts the tests that were skipped because no browser was found."""
   num_skipped = sum(
