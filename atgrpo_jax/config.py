@@ -366,11 +366,14 @@ def _policy_configs(
       for key in config[section]]
   for item in config.per_policy:
     if (not isinstance(item, tuple) or len(item) != 3
-        or item[0] not in configs or item[1] not in keys):
+        or item[0] not in names or item[1] not in keys):
       raise errors.UserError(
           f'per_policy: {item!r}: expected (policy, key, value) with one of '
           f'the policies {list(names)} and one of the keys {keys}.')
     name, key, value = item
+    if [other[:2] for other in config.per_policy].count((name, key)) > 1:
+      raise errors.UserError(
+          f'per_policy gives {key} of {name} twice; omit one of them.')
     try:
       configs[name].update_from_flattened_dict({key: value})
     except (TypeError, ValueError) as error:

@@ -74,6 +74,13 @@ def test_bad_values_are_named(name, value, echo_folder):
      'learning_rate=inf'),
     (IAC | {'critic.prompt_buckets': (8, 4)}, 'critic.prompt_buckets'),
     ({'dataset.builder': 'environments.no_dataset_builder'}, 'dataset.builder'),
+    ({'per_policy': ('shared',)}, "'shared'"),
+    ({'per_policy': ((['shared'], 'model.trained', 'all'),)}, 'per_policy'),
+    ({'per_policy': (('shared', 'lora.rank', 2), ('shared', 'lora.rank', 2))},
+     'lora.rank of shared twice'),
+    ({'policy_map': ((1, 'a'), ('second', 'b'))}, 'policy_map'),
+    ({'mesh.pools': (('shared', '0', 8),)}, 'mesh.pools'),
+    ({'advantage.group_key': (['env'],)}, 'group_key'),
 ])
 def test_contradictions_are_named(changes, words, echo_folder):
   with pytest.raises(errors.UserError, match=words):

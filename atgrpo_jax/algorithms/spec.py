@@ -216,7 +216,7 @@ class AdvantageSpec:
 
   def __post_init__(self):
     parts = self.group_key
-    if (not parts or set(parts) - GROUP_KEY_PARTS.keys()
+    if (not parts or any(part not in [*GROUP_KEY_PARTS] for part in parts)
         or len(set(parts)) < len(parts)):
       raise errors.UserError(
           f'advantage.group_key={parts!r}: expected a tuple of some of '

@@ -403,7 +403,8 @@ def _check_pools(policies, num_devices, pools):
   if not pools:
     return dict.fromkeys(policies, (0, num_devices))
   example = tuple((name, 0, num_devices) for name in policies)
-  if (any(not isinstance(pool, tuple) or len(pool) != 3 for pool in pools)
+  if (any(not isinstance(pool, tuple) or [*map(type, pool)] != [str, int, int]
+          for pool in pools)
       or sorted(name for name, _, _ in pools) != sorted(policies)):
     raise errors.UserError(
         f'mesh.pools={pools!r}: expected (policy, first device, end) of every '

@@ -49,7 +49,8 @@ def read_policy_map(
     key: str, pairs: Sequence[tuple[str, str]],
     roles: Sequence[str]) -> PolicyMap:
   """Returns the policy map of (role, policy) pairs, one for each role."""
-  if (any(not isinstance(pair, tuple) or len(pair) != 2 for pair in pairs)
+  if (any(not isinstance(pair, tuple) or [*map(type, pair)] != [str, str]
+          for pair in pairs)
       or sorted(role for role, _ in pairs) != sorted(roles)):
     example = tuple((role, 'a') for role in roles)
     raise errors.UserError(
