@@ -1,7 +1,7 @@
-"""Data sets with rows from files of a Hugging Face hub repository.
+"""Data sets whose rows come from files of a Hugging Face hub repository.
 
-A builder inherits from `FilesBuilder` and names the repository and its files,
-which it reads from the first source that exists:
+A builder inherits from `FilesBuilder` and names the repository and its files.
+They are read from the first source that exists:
 
 1. `<data_dir>/downloads/manual/<name>/`, the manual directory of
    tensorflow-datasets: a copy of the repository, or one file `<split>.jsonl` or
@@ -9,9 +9,9 @@ which it reads from the first source that exists:
 2. The hub, through the cache of huggingface_hub.
 
 Files are parquet or JSON lines and are read a few rows at a time. A missing
-field, a field of the wrong type or length, a truncated line and a split without
-rows raise ValueError with the file and the row number, from 1. A row that is
-not usable as a task is skipped, and the log names it.
+field, a field of the wrong type, a truncated line and a split without rows
+raise ValueError with the file and the row number, from 1. A row that cannot be
+used as a task is skipped, and the log names it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from typing import Any
 import huggingface_hub
 import pyarrow
 from pyarrow import parquet
-import tensorflow_datasets as tfds
 
+from environments import datasets
 from environments import text
 
 Row = Mapping[str, Any]
@@ -43,7 +43,7 @@ class UnusableRowError(Exception):
   """The row is skipped for this reason."""
 
 
-class FilesBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+class FilesBuilder(datasets.TaskBuilder, skip_registration=True):
   """Writes the rows of files as tasks, in the order of the files.
 
   Attributes:
@@ -53,17 +53,17 @@ class FilesBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
       pattern with a match is used; '*' also matches '/'. Files are read in the
       order of their names.
     FIELDS: field of a row -> allowed types. Other fields are not read.
-    FEATURES: field of a task -> tensorflow-datasets feature.
-    MAX_LETTERS: maximum number of letters in a field and its items.
   """
 
   HUB_REPO: str
-  HUB_REVISION: str
+  HUB_REVISION = 'main'
   SPLIT_FILES: Mapping[str, Sequence[str]]
   FIELDS: Mapping[str, tuple[FieldType, ...]]
-  FEATURES: Mapping[str, Any]
-  MAX_LETTERS = 1 << 20
-  MANUAL_DOWNLOAD_INSTRUCTIONS = 'See environments/dataset_files.py.'
+
+  @property
+  def source(self) -> str:
+    """Name of the manual folder, and the first part of every task_id."""
+    return self.builder_config.name if self.builder_config else self.name
 
   @abc.abstractmethod
   def task(self, row: Row) -> dict[str, Any]:
@@ -74,53 +74,34 @@ class FilesBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
       UnusableRowError: the row is to be skipped.
     """
 
-  def _info(self) -> tfds.core.DatasetInfo:
-    return tfds.core.DatasetInfo(
-        builder=self,
-        description=f'The data set {self.HUB_REPO} of the Hugging Face hub.',
-        homepage=f'https://huggingface.co/datasets/{self.HUB_REPO}',
-        features=tfds.features.FeaturesDict(
-            {'task_id': tfds.features.Text(), **self.FEATURES}),
-        # Builders list skipped tasks here.
-        metadata=tfds.core.MetadataDict(),
-        disable_shuffling=True,
-    )
-
-  def _split_generators(
-      self, dl_manager: tfds.download.DownloadManager
-  ) -> dict[str, Iterator[tuple[int, dict[str, Any]]]]:
-    try:
-      manual_dir = dl_manager.manual_dir
-    except AssertionError:  # The folder does not exist or is empty.
-      manual_dir = dl_manager.download_dir / 'manual'
-    folder = pathlib.Path(manual_dir) / self.name
+  def splits(self) -> dict[str, list[pathlib.Path]]:
+    """Returns the files of each split."""
+    folder = pathlib.Path(
+        self.data_dir_root, 'downloads', 'manual', self.source)
+    patterns = self.SPLIT_FILES
     if folder.is_dir():
-      files = _find_files(folder, {
-          split: (f'{split}.jsonl', f'{split}.parquet', *patterns)
-          for split, patterns in self.SPLIT_FILES.items()})
+      patterns = {
+          split: (f'{split}.jsonl', f'{split}.parquet', *names)
+          for split, names in patterns.items()}
     else:
-      files = _find_files(self._download(folder), self.SPLIT_FILES)
-    return {
-        split: self._generate_examples(split, paths)
-        for split, paths in files.items()}
+      folder = self._download(folder)
+    return _find_files(folder, patterns)
 
   def _generate_examples(
       self, split: str, paths: Sequence[pathlib.Path]
   ) -> Iterator[tuple[int, dict[str, Any]]]:
     index = -1
-    rows = (
-        row for path in paths
-        for row in read_rows(path, self.FIELDS, self.MAX_LETTERS))
-    for index, (place, row) in enumerate(rows):
-      task_id = f'{self.name}/{split}/{index}'
+    rows = (row for path in paths for row in read_rows(path, self.FIELDS))
+    for index, (location, row) in enumerate(rows):
+      task_id = f'{self.source}/{split}/{index}'
       try:
         task = self.task(row)
       except UnusableRowError as error:
         logging.warning('%s is skipped: %s', task_id, error)
         continue
       except ValueError as error:
-        raise ValueError(f'{place}: {error}') from error
-      yield index, {'task_id': task_id} | task
+        raise ValueError(f'{location}: {error}') from error
+      yield index, task | {'task_id': task_id}
     if index < 0:
       raise ValueError(
           f'split {split!r} has no rows in {", ".join(map(str, paths))}')
@@ -135,7 +116,7 @@ class FilesBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
       reason = ' '.join(str(error).split())
       splits = ', '.join(f'{split}.jsonl' for split in self.SPLIT_FILES)
       raise ValueError(
-          f'The data set {self.name} is missing: {manual_folder} does not '
+          f'The data set {self.source} is missing: {manual_folder} does not '
           f'exist, and {self.HUB_REPO} cannot be downloaded ({reason}).\n'
           'On a machine with a network, run\n'
           f'  hf download {self.HUB_REPO} --repo-type dataset --revision '
@@ -146,44 +127,33 @@ class FilesBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
 
 def read_rows(
-    path: pathlib.Path, fields: Mapping[str, tuple[FieldType, ...]],
-    max_letters: int = FilesBuilder.MAX_LETTERS,
+    path: pathlib.Path, fields: Mapping[str, tuple[FieldType, ...]]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
   """Yields (file and row number, fields) of each row, with checked types."""
   if path.suffix == '.parquet':
     rows = _read_parquet(path, fields)
   elif path.suffix == '.jsonl':
-    rows = _read_json_lines(path, fields)
+    rows = _read_json_lines(path)
   else:
     raise ValueError(f'{path}: expected a .parquet or .jsonl file.')
-  for number, row in rows:
-    place = f'{path}, row {number}'
+  for number, row in enumerate(rows, 1):
+    location = f'{path}, row {number}'
+    _check_fields(location, row, fields)
     for field, kinds in fields.items():
       if not any(_has_type(row[field], kind) for kind in kinds):
         expected = ' or '.join(
             str(kind) if isinstance(kind, types.GenericAlias) else kind.__name__
             for kind in kinds)
         raise ValueError(
-            f'{place}: field {field!r} is {type(row[field]).__name__} '
+            f'{location}: field {field!r} is {type(row[field]).__name__} '
             f'{text.shorten(repr(row[field]), 80)}; expected {expected}.')
-      letters = ''.join(_texts(row[field]))
-      try:
-        letters.encode()
-      except UnicodeEncodeError as error:
-        raise ValueError(
-            f'{place}: field {field!r} has half of a surrogate pair; expected '
-            'valid Unicode.') from error
-      if len(letters) > max_letters:
-        raise ValueError(
-            f'{place}: field {field!r} has {len(letters)} letters; expected at '
-            f'most {max_letters}.')
-    yield place, {field: row[field] for field in fields}
+    yield location, {field: row[field] for field in fields}
 
 
 def _find_files(
     folder: pathlib.Path, split_files: Mapping[str, Sequence[str]]
 ) -> dict[str, list[pathlib.Path]]:
-  """Returns the files of each split."""
+  """Returns the files of each split, or raises ValueError without any."""
   names = sorted(
       path.relative_to(folder).as_posix()
       for path in folder.rglob('*') if path.is_file())
@@ -198,48 +168,43 @@ def _find_files(
   return found
 
 
-def _read_json_lines(
-    path: pathlib.Path, fields: Collection[str]
-) -> Iterator[tuple[int, Row]]:
+def _read_json_lines(path: pathlib.Path) -> Iterator[Row]:
   with open(path, 'rb') as file:
     for number, line in enumerate(file, 1):
-      place = f'{path}, row {number}'
       try:
         row = json.loads(line)
+        json.dumps(row, ensure_ascii=False).encode()  # No lone surrogates.
       except ValueError as error:
         raise ValueError(
-            f'{place}: the line is not JSON in UTF-8 ({error}); is the file '
-            'truncated?') from error
+            f'{path}, row {number}: the line is not JSON in UTF-8 ({error}); '
+            'is the file truncated?') from error
       if not isinstance(row, dict):
-        raise ValueError(f'{place}: the line is not a JSON object.')
-      _check_fields(place, row, fields)
-      yield number, row
+        raise ValueError(
+            f'{path}, row {number}: the line is not a JSON object.')
+      yield row
 
 
-def _read_parquet(
-    path: pathlib.Path, fields: Collection[str]
-) -> Iterator[tuple[int, Row]]:
-  number = 0
+def _read_parquet(path: pathlib.Path, fields: Collection[str]) -> Iterator[Row]:
+  num_rows = 0
   try:
     # Pre-buffering would hold these columns of the whole file in memory.
     with parquet.ParquetFile(path, memory_map=True, pre_buffer=False) as file:
       _check_fields(f'{path}', file.schema_arrow.names, fields)
       for batch in file.iter_batches(_BATCH_ROWS, columns=list(fields)):
-        for row in batch.to_pylist():
-          number += 1
-          yield number, row
+        num_rows += len(batch)
+        yield from batch.to_pylist()
   except (pyarrow.ArrowException, OSError) as error:
     raise ValueError(
-        f'{path}, after row {number}: cannot be read ({error}); is the file '
+        f'{path}, after row {num_rows}: cannot be read ({error}); is the file '
         'truncated?') from error
 
 
 def _check_fields(
-    place: str, found: Collection[str], fields: Collection[str]) -> None:
+    location: str, found: Collection[str], fields: Collection[str]) -> None:
   for field in fields:
     if field not in found:
       raise ValueError(
-          f'{place}: field {field!r} is missing; the file has '
+          f'{location}: field {field!r} is missing; the file has '
           f'{sorted(found)}.')
 
 
@@ -250,12 +215,3 @@ def _has_type(value: Any, kind: FieldType) -> bool:
     return type(value) is list and all(
         _has_type(item, item_kind) for item in value)
   return type(value) is kind
-
-
-def _texts(value: Any) -> Iterator[str]:
-  """Yields all texts in a value."""
-  if isinstance(value, str):
-    yield value
-  elif isinstance(value, (dict, list)):
-    for item in value.values() if isinstance(value, dict) else value:
-      yield from _texts(item)

@@ -1,10 +1,11 @@
 """Loads the tasks of an environment from its tensorflow-datasets builder.
 
-A builder is a module `<name>/<name>_dataset_builder.py` with a class `Builder`.
-Its rows are written once as array_record and read as plain Python values.
-TensorFlow is not needed, except for a feature with two axes of unknown length
-(a list of lists): use a list of dicts, which is read as a dict of lists, or fix
-one length. Generated tasks have a `TaskBuilder`, and `make_splits` draws them.
+A builder is a module `<name>_dataset_builder.py` with a class `Builder`. Its
+rows are written once as array_record and read as plain Python values.
+TensorFlow is needed only for a feature with two axes of unknown length (a list
+of lists). Use a list of dicts, which is read as a dict of lists, or fix one
+length. Builders of generated tasks inherit from `TaskBuilder` and call
+`make_splits`.
 """
 
 from __future__ import annotations
@@ -26,17 +27,15 @@ import tensorflow_datasets as tfds
 
 from environments.env_api import Task
 
-# Splits are drawn in this order, and each skips the tasks of earlier splits, so
+# Splits are drawn in this order. Each skips the tasks of earlier splits, so the
 # test tasks do not depend on the sizes of other splits.
 SPLIT_SIZES = {'test': 1_000, 'validation': 200, 'train': 10_000}
 
 # Errors of a builder or of the libraries that read its files.
 _USER_CODE_ERRORS = (
     ArithmeticError, AssertionError, AttributeError, ImportError, LookupError,
-    NameError, OSError, RuntimeError, SyntaxError, TypeError, ValueError,
+    NameError, OSError, RuntimeError, SyntaxError, TypeError,
     json_format.Error)
-
-_MAX_REASON = 300  # Letters of another library's error in our message.
 
 
 def load(
@@ -60,12 +59,11 @@ def load(
   Raises:
     ValueError: the split, the builder or its files cannot be used.
   """
-  if data_dir is not None:
-    data_dir = os.path.expanduser(data_dir)
-    if '://' in data_dir:
-      raise ValueError(
-          f'dataset.data_dir={data_dir!r} is remote, but array_record needs a '
-          'local folder; each host can make its copy.')
+  data_dir = data_dir and os.path.expanduser(data_dir)
+  if data_dir and '://' in data_dir:
+    raise ValueError(
+        f'dataset.data_dir={data_dir!r} is remote, but array_record needs a '
+        'local folder; each host can make its copy.')
   tfds.disable_progress_bar()
   builder = _prepared_builder(builder_module, data_dir, builder_config)
   sizes = ', '.join(
@@ -78,11 +76,18 @@ def load(
     raise ValueError(f'{builder.name} has no split {split!r}{hint}') from error
   if not num_tasks:
     raise ValueError(f'split {split!r} of {builder.name} has no tasks{hint}')
-  with _errors_as_value_error(lambda reason: (
-      f'{builder.data_dir} is damaged: the split {split!r} cannot be read '
-      f'({reason}); delete the folder to make it again.')):
+  with _errors_as_value_error(
+      f'the split {split!r} of {builder.data_dir} cannot be read',
+      'delete the folder to make it again'):
     tasks = [_to_plain(row) for row in builder.as_data_source(split)]
-  _check_task_ids(tasks, f'split {split!r} of {builder.name}')
+  seen = set()
+  for number, task in enumerate(tasks):
+    task_id = task.get('task_id')
+    if not isinstance(task_id, str) or not task_id or task_id in seen:
+      raise ValueError(
+          f'split {split!r} of {builder.name}, row {number}: '
+          f'task_id={task_id!r}; expected a unique text that is not empty.')
+    seen.add(task_id)
   return tasks
 
 
@@ -102,7 +107,7 @@ def make_splits(
     sizes: split name -> number of tasks, in the order of drawing.
     seed: shared by all splits.
     random_task: draws a task for the named split.
-    key: equal for tasks of which only the first is kept.
+    key: identifies a task; later tasks with an equal key are dropped.
   """
   splits, seen = {}, set()
   for split, size in sizes.items():
@@ -114,7 +119,7 @@ def make_splits(
       content = key(task)
       if content not in seen:
         seen.add(content)
-        tasks.append({'task_id': f'{name}/{split}/{len(tasks)}'} | task)
+        tasks.append(task | {'task_id': f'{name}/{split}/{len(tasks)}'})
   return splits
 
 
@@ -128,7 +133,7 @@ class TaskBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
   FEATURES: Mapping[str, Any]
 
   @abc.abstractmethod
-  def splits(self) -> dict[str, list[dict[str, Any]]]:
+  def splits(self) -> dict[str, list[Any]]:
     """Generates the tasks of each split, with their task_ids."""
 
   def _info(self) -> tfds.core.DatasetInfo:
@@ -141,14 +146,15 @@ class TaskBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
   def _split_generators(
       self, dl_manager: tfds.download.DownloadManager
   ) -> dict[str, Iterator[tuple[int, dict[str, Any]]]]:
-    del dl_manager  # Nothing is downloaded.
+    del dl_manager  # Unused.
     return {
-        split: self._generate_examples(tasks)
+        split: self._generate_examples(split, tasks)
         for split, tasks in self.splits().items()}
 
   def _generate_examples(
-      self, tasks: list[dict[str, Any]]
+      self, split: str, tasks: Sequence[Any]
   ) -> Iterator[tuple[int, dict[str, Any]]]:
+    del split  # Unused.
     yield from enumerate(tasks)
 
 
@@ -161,23 +167,15 @@ def split_hash(tasks: Sequence[Task]) -> str:
 def _prepared_builder(
     builder_module: str, data_dir: str | None, builder_config: str | None
 ) -> tfds.core.DatasetBuilder:
-  expected = (
-      '; expected a module with a class Builder, such as '
-      "'environments.boards.plan_path.plan_path_dataset_builder'.")
-  try:
+  """Opens the builder and writes its data set on first use."""
+  key = f'dataset.builder={builder_module!r}'
+  hint = (
+      'expected a module with a class Builder, such as '
+      "'environments.boards.plan_path.plan_path_dataset_builder'")
+  with _errors_as_value_error(f'{key} cannot be imported', hint):
     module = importlib.import_module(builder_module)
-  except _USER_CODE_ERRORS as error:
-    if isinstance(error, ModuleNotFoundError) and (
-        f'{builder_module}.'.startswith(f'{error.name}.')):
-      raise ValueError(
-          f'dataset.builder={builder_module!r} does not exist{expected}'
-      ) from error
-    raise ValueError(
-        f'dataset.builder={builder_module!r} cannot be imported '
-        f'({_one_line(error)}){expected}') from error
   if not isinstance(getattr(module, 'Builder', None), type):
-    raise ValueError(
-        f'dataset.builder={builder_module!r} has no class Builder{expected}')
+    raise ValueError(f'{key} has no class Builder; {hint}.')
   options = {'data_dir': data_dir, 'file_format': 'array_record'}
   if builder_config is not None:
     if builder_config not in module.Builder.builder_configs:
@@ -185,25 +183,32 @@ def _prepared_builder(
           f'dataset.config={builder_config!r} is not a config of '
           f'{builder_module}; it has {list(module.Builder.builder_configs)}.')
     options['config'] = builder_config
-  builder = _open(module, data_dir, options)
+  root = data_dir or os.environ.get('TFDS_DATA_DIR', '~/tensorflow_datasets')
+  name = module.Builder.name
+
+  def open_builder():
+    with _errors_as_value_error(
+        f'the data set {name} in {root}: its dataset_info.json, or the '
+        'builder, cannot be used',
+        'delete the folder of the data set to make it again'):
+      return module.Builder(**options)
+
+  builder = open_builder()
   if builder.info.splits:
     return builder
-  try:
-    with _lock(builder.data_dir_root, builder.name):
+  with _errors_as_value_error(
+      f'the data set {name} of {key} cannot be made in {root}',
+      'fix the builder or its input files, or choose another dataset.data_dir',
+      _USER_CODE_ERRORS):  # The builder's own ValueErrors name their file.
+    os.makedirs(builder.data_dir_root, exist_ok=True)
+    lock_path = os.path.join(builder.data_dir_root, f'{name}.lock')
+    with open(lock_path, 'w') as lock:
+      # tensorflow-datasets renames a temporary folder. If two processes wrote
+      # the data set, the second rename would fail.
+      fcntl.flock(lock, fcntl.LOCK_EX)
       builder.download_and_prepare()
-  except ValueError:
-    raise
-  except OSError as error:
-    raise ValueError(
-        f'dataset.data_dir: {builder.data_dir} cannot be written ({error}); '
-        'name another folder.') from error
-  except _USER_CODE_ERRORS as error:
-    raise ValueError(
-        f'the data set {builder.name} of dataset.builder={builder_module!r} '
-        f'cannot be made ({_one_line(error)}); fix the builder or its input '
-        'files.') from error
   # Another process may have written the data during the wait for the lock.
-  builder = _open(module, data_dir, options)
+  builder = open_builder()
   if not builder.info.splits:
     raise ValueError(
         f'{builder.data_dir} has no complete data set; delete the folder to '
@@ -211,53 +216,17 @@ def _prepared_builder(
   return builder
 
 
-def _open(
-    module: Any, data_dir: str | None, options: Mapping[str, Any]
-) -> tfds.core.DatasetBuilder:
-  root = data_dir or os.environ.get('TFDS_DATA_DIR', '~/tensorflow_datasets')
-  with _errors_as_value_error(lambda reason: (
-      f'the data set {module.Builder.name} in {root}: its dataset_info.json, '
-      f'or the builder, cannot be used ({reason}); delete the folder of the '
-      'data set to make it again.')):
-    return module.Builder(**options)
-
-
 @contextlib.contextmanager
-def _errors_as_value_error(message: Callable[[str], str]) -> Iterator[None]:
+def _errors_as_value_error(
+    problem: str, fix: str, errors: tuple[type[Exception], ...] = (
+        *_USER_CODE_ERRORS, ValueError)) -> Iterator[None]:
   """Raises errors of a builder or of its files as ValueError."""
   try:
     yield
-  except _USER_CODE_ERRORS as error:
-    raise ValueError(message(_one_line(error))) from error
-
-
-def _check_task_ids(tasks: Sequence[Task], source: str) -> None:
-  seen = set()
-  for number, task in enumerate(tasks):
-    task_id = task.get('task_id')
-    if not isinstance(task_id, str) or not task_id or task_id in seen:
-      raise ValueError(
-          f'{source}, row {number}: task_id={task_id!r}; expected a unique '
-          'text that is not empty.')
-    seen.add(task_id)
-
-
-def _one_line(error: BaseException) -> str:
-  reason = textwrap.shorten(str(error), _MAX_REASON, placeholder=' …')
-  return f'{type(error).__name__}: {reason}'
-
-
-@contextlib.contextmanager
-def _lock(data_dir: os.PathLike, name: str) -> Iterator[None]:
-  """Lets one process at a time write a data set.
-
-  tensorflow-datasets writes to a temporary folder and renames it. A reader
-  never sees half a data set, but the second of two renames raises.
-  """
-  os.makedirs(data_dir, exist_ok=True)
-  with open(os.path.join(data_dir, f'{name}.lock'), 'w') as file:
-    fcntl.flock(file, fcntl.LOCK_EX)
-    yield
+  except errors as error:
+    reason = textwrap.shorten(str(error), 300, placeholder=' …')
+    raise ValueError(
+        f'{problem} ({type(error).__name__}: {reason}); {fix}.') from error
 
 
 def _to_plain(value: Any) -> Any:

@@ -111,7 +111,7 @@ class _Splits(dict):
 class Builder:
   """What `environments.datasets` asks of a builder; nothing is on a disk."""
 
-  name = 'echo'
+  name, data_dir = 'echo', ''
 
   def __init__(self, *, data_dir: str | None, file_format: str):
     del data_dir, file_format

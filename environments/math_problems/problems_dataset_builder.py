@@ -15,9 +15,7 @@ class ProblemsBuilder(dataset_files.FilesBuilder, skip_registration=True):
   """Reads `problem` or `question` and `answer`; see `FilesBuilder`."""
 
   VERSION = tfds.core.Version('1.0.0')
-  HUB_REVISION = 'main'
   FEATURES = FEATURES
-  MAX_LETTERS = 1 << 16  # Of one field.
 
   def task(self, row: dataset_files.Row) -> dict[str, Any]:
     problem = row['problem' if 'problem' in row else 'question']

@@ -15,7 +15,6 @@ class Builder(dataset_files.FilesBuilder):
   VERSION = tfds.core.Version('1.0.0')
   RELEASE_NOTES = {'1.0.0': 'The field abstract_text of each row.'}
   HUB_REPO = 'OpenMLRL/arXiv_abstract'
-  HUB_REVISION = 'main'
   SPLIT_FILES = {
       split: (f'data/{split}-*.parquet', f'*{split}*.parquet',
               f'*{split}*.jsonl')

@@ -13,7 +13,6 @@ class Builder(dataset_files.FilesBuilder):
   VERSION = tfds.core.Version('1.0.0')
   RELEASE_NOTES = {'1.0.0': 'The field prompt of each row.'}
   HUB_REPO = 'trl-lib/tldr'
-  HUB_REVISION = 'main'
   SPLIT_FILES = {
       split: (f'data/{split}-*.parquet', f'*{split}*.parquet')
       for split in ('train', 'validation', 'test')
