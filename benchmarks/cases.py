@@ -22,7 +22,6 @@ from configs import common
 from configs import writing
 from environments import sandbox as sandbox_lib
 from environments.boards.plan_path import env as plan_path
-from environments.boards.plan_path import maze
 from models.nano import programs
 
 # Configs with the loss and optimizer of a step.
@@ -184,7 +183,8 @@ class _PlanPathSteps:
         team='pair', max_turns=4, reward='mixed', sandbox=sandbox)
     rng = np.random.default_rng(0)
     self._states = [
-        self._environment.reset({'task_id': str(i), **maze.random_task(rng)})
+        self._environment.reset(
+            {'task_id': str(i), **plan_path.random_task(rng)})
         for i in range(num_steps)]
     self._action = {'tool': programs.PLAN_PATH[0].reply}
     self._num_slots = num_slots

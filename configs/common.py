@@ -253,8 +253,7 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.environment.module = config_dict.placeholder(str)
   c.environment.team = config_dict.placeholder(str)
   c.environment.max_turns = 4
-  # Reward preset: 'mixed' or 'outcome'; games also have 'outcome_and_plans',
-  # Sokoban 'oracle'.
+  # Reward preset: 'mixed' or 'outcome'; games also have 'outcome_and_plans'.
   c.environment.reward = 'mixed'
   # Additional arguments of the module's make_environment.
   c.environment.options = config_dict.ConfigDict()

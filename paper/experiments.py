@@ -232,10 +232,7 @@ def _main(scale: str, seed: int) -> Iterator[jobs_lib.Job]:
           changes['evaluation.validate_every'] = 25
         yield _train_game(
             f'main/{task}/{system}', scale, seed, changes, system=system)
-    rewards = ['outcome', 'outcome_and_plans']
-    if task == 'sokoban':
-      rewards.append('oracle')
-    for reward in rewards:
+    for reward in ('outcome', 'outcome_and_plans'):
       yield _train_game(
           f'reward/{task}/{reward}', scale, seed,
           {'environment.reward': reward})

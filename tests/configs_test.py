@@ -23,9 +23,9 @@ from atgrpo_jax.huggingface import safetensors as safetensors_lib
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
 from configs import common
 from environments import sandbox
-from environments.boards.plan_path import maze
-from environments.boards.sokoban import room
-from environments.boards.sudoku import grid
+from environments.boards.plan_path import env as plan_path
+from environments.boards.sokoban import env as sokoban
+from environments.boards.sudoku import env as sudoku
 from environments.math_problems.stories import stories_dataset_builder
 from environments.programming import problems_dataset_builder
 from tests import command_line
@@ -203,9 +203,9 @@ def _story(rng):
     (sandbox.Status.ERROR, '█' * 9999, '\ufffd' * 9999),
     (sandbox.Status.OK, '😀' * 999 + '\n["U"' + ', "D"' * 99 + ']', '')])
 @pytest.mark.parametrize('name, make_task, teams', [
-    ('plan_path', maze.random_task, ('pair', 'septet')),
-    ('sokoban', room.random_task, ('pair', 'septet')),
-    ('sudoku', lambda rng: grid.random_task(rng, 4), ('pair', 'septet')),
+    ('plan_path', plan_path.random_task, ('pair', 'septet')),
+    ('sokoban', sokoban.random_task, ('pair', 'septet')),
+    ('sudoku', lambda rng: sudoku.random_task(rng, 4), ('pair', 'septet')),
     ('maths', _story, ('pair',))])
 @pytest.mark.parametrize('size', ['nano', '8b'])
 def test_long_completions_and_outputs_fit_the_prompt_buckets(

@@ -1,4 +1,4 @@
-"""How a team plays a board game: some roles propose, one decides.
+"""How a team plays a board game: some roles propose, the last one decides.
 
 Shared by Plan-Path, Sokoban and Sudoku (arXiv 2510.11062, section 5).
 A *move* is a list of steps or a filled grid.
@@ -33,10 +33,9 @@ Reward terms, all in [-1, 1] (`reward_terms` logs them before weighting):
   plan_malformed   proposes  -1 if the program fails or there   the text, or
                              is no move                         the run
 
-No term is an oracle. A game may add oracle terms and weight them in another
-preset. Progress is undiscounted potential shaping, so it telescopes and a loop
-pays nothing. A move without effect pays less than a random one. No move pays
-less than a malformed answer.
+No term is an oracle. Progress is undiscounted potential shaping, so it
+telescopes and a loop pays nothing. A move without effect pays less than a
+random one. No move pays less than a malformed answer.
 
 Presets of weights (`REWARDS`):
 
@@ -50,8 +49,8 @@ With `outcome` the step of a proposer has no reward, so the return type
 `return_to_go` and `episode_return` in parallel episodes, include later rewards.
 
 The outcome of an action is the first that applies: the failure of the program,
-PARSE_ERROR without a move, NO_EFFECT if the move or the proposal leaves the
-board or its copy unchanged, ILLEGAL_ACTION if a part is illegal, and OK.
+PARSE_ERROR without a move, NO_EFFECT if the board or its copy is unchanged,
+ILLEGAL_ACTION if a part of the move is illegal, and OK.
 
 Deviations from the authors' code:
 
@@ -79,8 +78,8 @@ Move = Any  # Frozen; each game has another type.
 
 # A program may print 64 KiB. Prompts hold at most this many bytes of its output
 # and of its source.
-SHOWN_OUTPUT = 600
-SHOWN_PROGRAM = 6000
+MAX_OUTPUT_BYTES = 600
+MAX_PROGRAM_BYTES = 6000
 
 # Team -> roles in the order in which they act; the last one decides.
 TEAMS = {
@@ -92,7 +91,7 @@ TEAMS = {
     for num, name in enumerate(('trio', 'quintet', 'septet'), 1)
 }
 
-# Weights of the local terms; alpha weights the term of the team. The first
+# Weights of the local terms; `rollout.alpha` weights the team's term. The first
 # random move of an episode earns -0.14 to -0.01 on average, and a legal one
 # earns more; an idle move earns less than either. A malformed answer earns as
 # little as a move that loses all progress and is illegal in nearly all parts.
@@ -108,66 +107,66 @@ REWARDS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Words:
+class Phrases:
   """The phrases of a game's prompts.
 
   Attributes:
     rules: first line of every prompt.
-    does: what the team does, after 'a team that'.
-    alone: what the single agent does, as a sentence.
+    activity: follows 'a team that'.
+    solo: the task of a single agent, as a sentence.
     board: the input of a program.
     schema: the form of `Game.program_input`.
     move: the form of a move.
     solution: the output of a program.
     example: a move as JSON that solves no task.
-    name: noun for a proposed move.
-    played: what happens to the decision, as a sentence.
-    article: text before the name in a sentence.
+    noun: a proposed move.
+    effect: how the decision is used, as a sentence.
+    article: precedes the noun in a sentence.
   """
 
   rules: str
-  does: str
-  alone: str
+  activity: str
+  solo: str
   board: str
   schema: str
   move: str
   solution: str
   example: str
-  name: str
-  played: str
+  noun: str
+  effect: str
   article: str = ''
 
-  def system_message(self, kind: str, decides: str) -> str:
+  def system_message(self, kind: str, deciding_role: str) -> str:
     """The system message of a kind of role ('tool', 'planner', ...)."""
     answer = (
         f'End with one line that holds #### and {self.move}, such as '
         f'#### {self.example}.')
-    team = f'of a team that {self.does}.'
-    named = self.article + self.name
+    team = f'of a team that {self.activity}.'
+    proposal = self.article + self.noun
     return {
         'tool': (
             f'You are the tool agent {team} Write one Python program in a '
             f'```python block. It reads {self.board} as JSON from stdin, '
             f'{self.schema}, and prints {self.solution}, such as '
-            f'{self.example}. The {decides} sees its output.'),
+            f'{self.example}. The {deciding_role} sees its output.'),
         'advisor': (
-            f'You are an advisor {team} Propose {named}; the {decides} '
-            f'decides. {answer}'),
+            f'You are an advisor {team} Propose {proposal}; the '
+            f'{deciding_role} decides. {answer}'),
         'planner': (
             f'You are the planner {team} The tool agent wrote a program that '
-            f'proposes {named}. Check the proposal, then take it over or '
-            f'decide yourself. {self.played} {answer}'),
+            f'proposes {proposal}. Check the proposal, then take it over or '
+            f'decide yourself. {self.effect} {answer}'),
         'judge': (
-            f'You are the judge {team} Each of the others proposed {named}. '
-            f'Take over a proposal or decide yourself. {self.played} {answer}'),
-        'solo': f'{self.alone} {self.played} {answer}',
+            f'You are the judge {team} Each of the others proposed {proposal}. '
+            f'Take over a proposal or decide yourself. {self.effect} {answer}'),
+        'solo': f'{self.solo} {self.effect} {answer}',
     }[kind]
 
 
 class Game(Protocol):
   """The rules of a game and the phrases of its prompts; inherit from it."""
 
-  words: Words
+  phrases: Phrases
 
   def start(self, task: env_api.Task) -> Board:
     """The board of a task."""
@@ -195,11 +194,6 @@ class Game(Protocol):
 
   def progress(self, before: Board, after: Board) -> float:
     """The decrease of a potential, in [-1, 1]; 0 for equal boards."""
-
-  def oracle_terms(self, board: Board) -> Mapping[str, float]:
-    """Terms that use more than the players know."""
-    del board
-    return {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -263,7 +257,7 @@ class BoardGame:
     game, kind = self.game, kind_of(role)
     turn = f'Turn {state.turn + 1} of {self.max_turns}.'
     parts = [
-        game.words.rules, game.show(state.board),
+        game.phrases.rules, game.show(state.board),
         f'{turn} {game.describe(state.board)}']
     if kind == 'planner':
       parts.append(self._report(*state.proposals))
@@ -273,19 +267,37 @@ class BoardGame:
           for proposal in state.proposals)
     return [
         {'role': 'system',
-         'content': game.words.system_message(kind, self.roles[-1])},
+         'content': game.phrases.system_message(kind, self.roles[-1])},
         {'role': 'user', 'content': '\n'.join(parts)}]
 
   def step(self, state: State, actions: Mapping[str, str]) -> env_api.Step:
     (role, action), = actions.items()
     if kind_of(role) == 'tool':
-      return self._propose(state, *self._run(state, role, action))
-    move = self.game.parse(text.last_answer(action))
-    outcome = (
-        env_api.Outcome.PARSE_ERROR if move is None else env_api.Outcome.OK)
-    if kind_of(role) == 'advisor':
-      return self._propose(state, Proposal(role, move), outcome)
-    return self._decide(state, role, move, outcome)
+      proposal, outcome = self._run_program(state, role, action)
+    else:
+      proposal = Proposal(role, self.game.parse(text.last_answer(action)))
+      outcome = env_api.Outcome.OK
+    after, terms, outcome = self._try_move(state.board, proposal.move, outcome)
+    solved = self.game.solved(after)
+    if role != self.roles[-1]:
+      terms = {'plan_solved': float(solved)} | {
+          f'plan_{name}': value for name, value in terms.items()}
+      state = dataclasses.replace(
+          state, proposals=(*state.proposals, proposal))
+      success = truncated = False
+    else:
+      state = State(state.task_id, after, state.turn + 1)
+      success = solved
+      truncated = not success and state.turn >= self.max_turns
+      terms = {'solved': float(success)} | terms
+    return env_api.Step(
+        state=state, team_reward=float(success),
+        local_rewards={role: sum(
+            self.weights.get(name, 0.0) * value
+            for name, value in terms.items())},
+        reward_terms=terms, done=success or truncated, success=success,
+        truncated=truncated, outcomes={role: outcome},
+        program_runs=int(proposal.program is not None))
 
   def show(self, state: State) -> dict[str, str]:
     shown = {
@@ -293,104 +305,66 @@ class BoardGame:
         'description': self.game.describe(state.board)}
     for proposal in state.proposals:
       for name, content, limit in (
-          ('program', proposal.program, SHOWN_PROGRAM),
-          ('output', proposal.output, SHOWN_OUTPUT),
-          ('error', proposal.error, SHOWN_OUTPUT)):
+          ('program', proposal.program, MAX_PROGRAM_BYTES),
+          ('output', proposal.output, MAX_OUTPUT_BYTES),
+          ('error', proposal.error, MAX_OUTPUT_BYTES)):
         if content:
           shown[f'{proposal.role}: {name}'] = text.shorten(content, limit)
     return shown
 
-  def _run(
+  def _run_program(
       self, state: State, role: str,
       action: str) -> tuple[Proposal, env_api.Outcome]:
-    """Runs the program of a tool."""
     program = text.last_program(action)
     if program is None:
-      return Proposal(role, None), env_api.Outcome.PARSE_ERROR
+      return Proposal(role, None), env_api.Outcome.OK
     result = self.sandbox.run(
         program, stdin=json.dumps(self.game.program_input(state.board)))
-    outcome, move = env_api.STATUS_TO_OUTCOME[result.status], None
-    if outcome is env_api.Outcome.OK:
+    move, error = None, ''
+    if result.status is sandbox_lib.Status.OK:
       move = self.game.parse(text.last_json_line(result.stdout))
-      if move is None:
-        outcome = env_api.Outcome.PARSE_ERROR
-    error = ''
-    if result.status is not sandbox_lib.Status.OK:
+    else:
       error = result.stderr.strip().rsplit('\n', 1)[-1]
-    return Proposal(role, move, program, result.stdout, error), outcome
+    return (
+        Proposal(role, move, program, result.stdout, error),
+        env_api.STATUS_TO_OUTCOME[result.status])
 
-  def _propose(
-      self, state: State, proposal: Proposal,
-      outcome: env_api.Outcome) -> env_api.Step:
-    """Tries a proposal on a copy of the board."""
-    _, solved, tried, outcome = self._try(state.board, proposal.move, outcome)
-    terms = {'plan_solved': float(solved)} | {
-        f'plan_{name}': value for name, value in tried.items()}
-    return env_api.Step(
-        state=dataclasses.replace(
-            state, proposals=(*state.proposals, proposal)),
-        team_reward=0.0,
-        local_rewards={proposal.role: self._weigh(terms)},
-        reward_terms=terms, done=False, success=False, truncated=False,
-        outcomes={proposal.role: outcome},
-        program_runs=int(proposal.program is not None))
-
-  def _decide(
-      self, state: State, role: str, move: Move | None,
-      outcome: env_api.Outcome) -> env_api.Step:
-    """Plays the move of the deciding role."""
-    board, success, terms, outcome = self._try(state.board, move, outcome)
-    turn = state.turn + 1
-    truncated = not success and turn >= self.max_turns
-    return env_api.Step(
-        state=State(state.task_id, board, turn),
-        team_reward=float(success),
-        local_rewards={role: self._weigh(terms)},
-        reward_terms={'solved': float(success), **terms},
-        done=success or truncated, success=success, truncated=truncated,
-        outcomes={role: outcome})
-
-  def _try(
+  def _try_move(
       self, board: Board, move: Move | None, outcome: env_api.Outcome,
-  ) -> tuple[Board, bool, dict[str, float], env_api.Outcome]:
-    """Returns the board after a move, whether it is solved, terms and outcome.
-
-    Without a move the outcome is `outcome`, the result of parsing.
-    """
+  ) -> tuple[Board, dict[str, float], env_api.Outcome]:
+    """Returns the board after a move, the reward terms and the outcome."""
     after, illegal, idle = board, 0.0, False
     if move is not None:
       after, illegal = self.game.play(board, move)
       idle = after == board
-      if idle:
+    if outcome is env_api.Outcome.OK:
+      if move is None:
+        outcome = env_api.Outcome.PARSE_ERROR
+      elif idle:
         outcome = env_api.Outcome.NO_EFFECT
       elif illegal:
         outcome = env_api.Outcome.ILLEGAL_ACTION
-    return after, self.game.solved(after), {
+    return after, {
         'progress': self.game.progress(board, after),
         'idle': -float(idle),
         'illegal': -illegal,
-        'malformed': -float(move is None),
-        **self.game.oracle_terms(after)}, outcome
-
-  def _weigh(self, terms: Mapping[str, float]) -> float:
-    return sum(self.weights.get(name, 0.0) * x for name, x in terms.items())
+        'malformed': -float(move is None)}, outcome
 
   def _report(self, proposal: Proposal) -> str:
-    """The planner's view of the tool's program."""
+    """What the planner sees about the tool's program."""
     if proposal.program is None:
       return 'The tool agent wrote no program.'
-    program = text.shorten(proposal.program, SHOWN_PROGRAM)
-    lines = [f'Program of the tool agent:\n```python\n{program}```']
-    if proposal.error:
-      lines.append(f'It failed: {text.shorten(proposal.error, SHOWN_OUTPUT)}')
-    output = text.shorten(proposal.output, SHOWN_OUTPUT).rstrip()
-    lines.append(f'Output:\n{output}')
-    lines.append(f'Proposed {self._move_text(proposal)}')
-    return '\n'.join(lines)
+    program = text.shorten(proposal.program, MAX_PROGRAM_BYTES)
+    output = text.shorten(proposal.output, MAX_OUTPUT_BYTES).rstrip()
+    error = text.shorten(proposal.error, MAX_OUTPUT_BYTES)
+    failure = f'It failed: {error}\n' if error else ''
+    return (
+        f'Program of the tool agent:\n```python\n{program}```\n{failure}'
+        f'Output:\n{output}\nProposed {self._move_text(proposal)}')
 
   def _move_text(self, proposal: Proposal) -> str:
     move = 'none' if proposal.move is None else json.dumps(proposal.move)
-    return f'{self.game.words.name}: {move}'
+    return f'{self.game.phrases.noun}: {move}'
 
 
 def kind_of(role: str) -> str:
@@ -398,30 +372,28 @@ def kind_of(role: str) -> str:
   return role.partition('_')[0]
 
 
-def parse_list(
-    value: Any, words: Container[str], max_size: int) -> tuple[str, ...] | None:
-  """Returns `value` as a tuple if it is a list of at most `max_size` words."""
+def parse_moves(
+    value: Any, names: Container[str], max_size: int) -> tuple[str, ...] | None:
+  """Returns `value` as a tuple if it is a list of at most `max_size` names."""
   if not isinstance(value, list) or len(value) > max_size:
     return None
-  if not all(isinstance(word, str) and word in words for word in value):
+  if not all(isinstance(name, str) and name in names for name in value):
     return None
   return tuple(value)
 
 
 def make_environment(
     game: Game, *, team: str, max_turns: int, reward: str,
-    sandbox: sandbox_lib.Sandbox | None,
-    rewards: Mapping[str, Mapping[str, float]] = REWARDS) -> BoardGame:
+    sandbox: sandbox_lib.Sandbox | None) -> BoardGame:
   """Builds the environment of a config.
 
   Args:
     game: the rules.
     team: a key of `TEAMS`.
     max_turns: turns before an episode is truncated.
-    reward: a key of `rewards`.
+    reward: a key of `REWARDS`.
     sandbox: runs the programs of tools.
-    rewards: preset -> weights of the local terms.
   """
   env_api.check_options(
-      max_turns, team=(team, TEAMS), reward=(reward, rewards))
-  return BoardGame(game, TEAMS[team], rewards[reward], sandbox, max_turns)
+      max_turns, team=(team, TEAMS), reward=(reward, REWARDS))
+  return BoardGame(game, TEAMS[team], REWARDS[reward], sandbox, max_turns)

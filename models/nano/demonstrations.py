@@ -16,11 +16,8 @@ import numpy as np
 
 from environments.boards import board_game
 from environments.boards.plan_path import env as plan_path
-from environments.boards.plan_path import maze
 from environments.boards.sokoban import env as sokoban
-from environments.boards.sokoban import room
 from environments.boards.sudoku import env as sudoku
-from environments.boards.sudoku import grid as grid_lib
 from models import pretrain
 from models.nano import programs as programs_lib
 
@@ -186,7 +183,7 @@ def _fill_rows(board: sudoku.Board) -> sudoku.Digits:
   for clues in board.clues:
     digits = [x for x in range(1, len(clues) + 1) if str(x) not in clues]
     rows.append(tuple(
-        digits.pop(0) if cell == grid_lib.BLANK else int(cell)
+        digits.pop(0) if cell == sudoku.BLANK else int(cell)
         for cell in clues))
   return tuple(rows)
 
@@ -195,7 +192,8 @@ PLAN_PATH = Game(
     rules=plan_path.PlanPath(), programs=programs_lib.PLAN_PATH,
     lines={
         'ignore': 'I walk straight to the goal.', 'invent': 'I try a path.'},
-    random_board=lambda rng: plan_path.PlanPath().start(maze.random_task(rng)),
+    random_board=lambda rng: plan_path.PlanPath().start(
+        plan_path.random_task(rng)),
     simple_move=lambda board: _straight_walk(board.position, board.goal),
     random_move=_random_walk(4, 12), random_proposal=_random_walk(1, 30),
     random_print=_print_walk(16))
@@ -205,7 +203,8 @@ SOKOBAN = Game(
     lines={
         'ignore': 'I walk straight to the goal.',
         'invent': 'I try some moves.'},
-    random_board=lambda rng: sokoban.Sokoban().start(room.random_task(rng)),
+    random_board=lambda rng: sokoban.Sokoban().start(
+        sokoban.random_task(rng)),
     simple_move=lambda board: _straight_walk(board.player, board.goals[0]),
     random_move=_random_walk(4, 12), random_proposal=_random_walk(1, 30),
     random_print=_print_walk(10))
@@ -214,7 +213,7 @@ SUDOKU = Game(
     rules=sudoku.Sudoku(4), programs=programs_lib.SUDOKU,
     lines={'ignore': 'I fill the rows.', 'invent': 'I try a grid.'},
     random_board=lambda rng: sudoku.Sudoku(4).start(
-        {'task_id': '', **grid_lib.random_task(rng, 4)}),
+        {'task_id': '', **sudoku.random_task(rng, 4)}),
     simple_move=_fill_rows, random_move=_random_digits,
     random_proposal=_random_digits,
     random_print=lambda rng, board: (

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from environments import datasets
-from environments.boards.plan_path import maze
+from environments.boards.plan_path import env
 
 SEED = 2510_11062
 
@@ -23,7 +23,7 @@ def make_splits(sizes: Mapping[str, int]) -> dict[str, list[dict[str, Any]]]:
   """Generates splits of distinct mazes."""
   return datasets.make_splits(
       'plan_path', sizes, SEED,
-      random_task=lambda rng, split: maze.random_task(rng), key=json.dumps)
+      random_task=lambda rng, split: env.random_task(rng), key=json.dumps)
 
 
 class Builder(datasets.TaskBuilder):
@@ -34,7 +34,7 @@ class Builder(datasets.TaskBuilder):
 
   VERSION = tfds.core.Version('1.0.0')
   FEATURES = {
-      'grid': tfds.features.Sequence(tfds.features.Text(), length=maze.SIZE),
+      'grid': tfds.features.Sequence(tfds.features.Text(), length=env.SIZE),
       'start': tfds.features.Tensor(shape=(2,), dtype=np.int32),
       'goal': tfds.features.Tensor(shape=(2,), dtype=np.int32),
       'shortest_path': np.int32,

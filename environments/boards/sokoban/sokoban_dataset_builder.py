@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from environments import datasets
-from environments.boards.sokoban import room
+from environments.boards.sokoban import env
 
 SEED = 2510_11062
 
@@ -26,8 +26,8 @@ def make_splits(
   num_boxes = Builder.builder_configs[config].num_boxes
   return datasets.make_splits(
       f'sokoban/{config}', sizes, SEED + num_boxes,
-      random_task=lambda rng, split: room.random_task(rng, num_boxes),
-      key=room.canonical_form)
+      random_task=lambda rng, split: env.random_task(rng, num_boxes),
+      key=env.canonical_form)
 
 
 @dataclasses.dataclass(eq=False)
@@ -60,7 +60,7 @@ class Builder(datasets.TaskBuilder):
     cells = tfds.features.Tensor(
         shape=(self.builder_config.num_boxes, 2), dtype=np.int32)
     return {
-        'grid': tfds.features.Sequence(tfds.features.Text(), length=room.SIZE),
+        'grid': tfds.features.Sequence(tfds.features.Text(), length=env.SIZE),
         'player': tfds.features.Tensor(shape=(2,), dtype=np.int32),
         'boxes': cells,
         'goals': cells,

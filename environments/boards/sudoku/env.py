@@ -1,12 +1,13 @@
 """Sudoku: a team fills a grid of 4x4 or 9x9 cells (arXiv 2510.11062).
 
-A move is a whole grid, which replaces the digits of earlier moves. Its digits
-are written row by row onto the clues until the grid is solved, and the rest is
-ignored. A digit that contradicts a clue or repeats a digit of its row, column
-or box is illegal and not written. A 0 keeps the cell of the clues. The
-potential of `progress` is the ratio of blank cells that are filled. Teams and
-reward terms are those of `environments.boards.board_game`; no term sees the
-solution.
+A grid has `size` rows of digits from 1 to `size`; no row, column or box (2x2 or
+3x3 cells) may hold a digit twice. A move is a whole grid. Its digits are
+written onto the clues of the task, row by row, until the grid is full; the rest
+is ignored. A digit that contradicts a clue or repeats a digit of its row,
+column or box is illegal and not written. A 0 keeps the cell of the clues. The
+potential of `progress` is the ratio of blank cells that are filled.
+`environments.boards.board_game` describes teams and reward terms; no term sees
+the solution.
 
 Deviation from the authors' code: a move never changes a clue, so a grid that
 contradicts the clues does not win.
@@ -14,21 +15,31 @@ contradicts the clues does not win.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 import dataclasses
+import functools
+import itertools
 import json
+import math
+import operator
 from typing import Any
 
+import numpy as np
+
 from environments import env_api
-from environments import sandbox as sandbox_lib
 from environments.boards import board_game
-from environments.boards.sudoku import grid
+
+BLANK = '.'
+# Size -> minimum and maximum number of blank cells of a task.
+NUM_BLANKS = {4: (6, 12), 9: (30, 50)}
 
 Digits = tuple[tuple[int, ...], ...]  # Rows; 0 is blank.
+Rows = Sequence[str]  # Rows of digits, with '.' for a blank cell.
 
 
 @dataclasses.dataclass(frozen=True)
 class Board:
-  """Rows of digits, with '.' for a blank cell."""
+  """A grid with its clues."""
 
   clues: tuple[str, ...]
   filled: tuple[str, ...]
@@ -36,29 +47,29 @@ class Board:
 
 @dataclasses.dataclass(frozen=True)
 class Sudoku(board_game.Game):
-  """The game; see `environments.boards.board_game.Game`."""
+  """The rules; see `environments.boards.board_game.Game`."""
 
   size: int  # Number of rows and of digits: 4 or 9.
 
   @property
-  def words(self) -> board_game.Words:
-    box = {4: 2, 9: 3}[self.size]
+  def phrases(self) -> board_game.Phrases:
+    box = math.isqrt(self.size)
     rows = [[*range(1, self.size + 1)], *[[0] * self.size] * (self.size - 1)]
-    return board_game.Words(
+    return board_game.Phrases(
         rules=(
             f'Every row, every column and every {box}x{box} box must hold each '
             f'digit from 1 to {self.size} once. A dot is a blank cell. A digit '
             'that breaks a rule or a clue is left out.'),
-        does='fills a Sudoku grid',
-        alone='You fill a Sudoku grid alone.',
+        activity='fills a Sudoku grid',
+        solo='You fill a Sudoku grid alone.',
         board='the clues',
         schema='{"clues": [rows of digits, 0 for blank]}',
         move='a JSON list of rows, 0 for blank',
         solution='the filled grid as a JSON list of rows',
         example=json.dumps(rows),
-        name='grid',
+        noun='grid',
         article='a ',
-        played='Your grid is written onto the clues.')
+        effect='Your grid is written onto the clues.')
 
   def start(self, task: env_api.Task) -> Board:
     clues = tuple(task['board'])
@@ -78,7 +89,7 @@ class Sudoku(board_game.Game):
 
   def program_input(self, board: Board) -> dict[str, Any]:
     return {'clues': [
-        [0 if cell == grid.BLANK else int(cell) for cell in row]
+        [0 if cell == BLANK else int(cell) for cell in row]
         for row in board.clues]}
 
   def parse(self, value: Any) -> Digits | None:
@@ -92,25 +103,188 @@ class Sudoku(board_game.Game):
     return tuple(map(tuple, value))
 
   def play(self, board: Board, move: Digits) -> tuple[Board, float]:
-    filled, written, illegal = grid.write(board.clues, move)
+    cells = list(''.join(board.clues))
+    num_blanks = cells.count(BLANK)
+    num_written = num_illegal = 0
+    peers = _peers(self.size)
+    for cell, digit in enumerate(map(str, itertools.chain(*move))):
+      if num_written == num_blanks:
+        break
+      if digit in ('0', cells[cell]):
+        continue
+      if cells[cell] != BLANK or digit in [cells[i] for i in peers[cell]]:
+        num_illegal += 1
+      else:
+        cells[cell] = digit
+        num_written += 1
     return (
-        dataclasses.replace(board, filled=tuple(filled)),
-        illegal / max(written + illegal, 1))
+        dataclasses.replace(board, filled=tuple(_rows(cells))),
+        num_illegal / max(num_written + num_illegal, 1))
 
   def solved(self, board: Board) -> bool:
-    return grid.is_solution(board.clues, board.filled)
+    cells = ''.join(board.filled)
+    return BLANK not in cells and all(
+        clue in (BLANK, digit) and digit not in [cells[i] for i in peers]
+        for clue, digit, peers in zip(
+            ''.join(board.clues), cells, _peers(self.size), strict=True))
 
   def progress(self, before: Board, after: Board) -> float:
-    return (
-        grid.progress(after.clues, after.filled)
-        - grid.progress(before.clues, before.filled))
+    return _ratio_filled(after) - _ratio_filled(before)
 
 
-def make_environment(
-    *, team: str, max_turns: int, reward: str,
-    sandbox: sandbox_lib.Sandbox | None, size: int) -> board_game.BoardGame:
-  """Builds the environment of a config."""
-  env_api.check_options(max_turns, **{'options.size': (size, (4, 9))})
-  return board_game.make_environment(
-      Sudoku(size), team=team, max_turns=max_turns, reward=reward,
-      sandbox=sandbox)
+def make_environment(*, size: int, **arguments: Any) -> board_game.BoardGame:
+  """Builds the environment of a config; see `board_game.make_environment`."""
+  env_api.check_options(
+      arguments['max_turns'], **{'options.size': (size, NUM_BLANKS)})
+  return board_game.make_environment(Sudoku(size), **arguments)
+
+
+def _ratio_filled(board: Board) -> float:
+  return 1 - ''.join(board.filled).count(BLANK) / ''.join(
+      board.clues).count(BLANK)
+
+
+# Tasks.
+
+
+def random_task(rng: np.random.Generator, size: int) -> dict[str, Any]:
+  """Blanks cells of a random complete board while it has one completion.
+
+  The number of blank cells is drawn from `NUM_BLANKS[size]`. Cells are tried in
+  random order. If every clue is needed before that number is reached, another
+  board is drawn.
+
+  Returns:
+    `board` (the clues), its only `solution`, and `num_clues`.
+  """
+  min_blanks, max_blanks = NUM_BLANKS[size]
+  while True:
+    solution = next(completions([BLANK * size] * size, rng))
+    num_blanks = int(rng.integers(min_blanks, max_blanks, endpoint=True))
+    cells = list(''.join(solution))
+    for cell in rng.permutation(len(cells)).tolist():
+      clue, cells[cell] = cells[cell], BLANK
+      if len(list(itertools.islice(completions(_rows(cells)), 2))) > 1:
+        cells[cell] = clue
+      elif cells.count(BLANK) == num_blanks:
+        return dict(
+            board=_rows(cells), solution=solution,
+            num_clues=len(cells) - num_blanks)
+
+
+def canonical_form(board: Rows) -> str:
+  """Equal for boards that differ only by the names of digits or by symmetry.
+
+  A 4x4 board has 128 symmetries: swaps of rows within a band, of bands, of
+  columns and of stacks, and the transpose. A 9x9 board has 3359232, too many to
+  try, so its form ignores only the names of digits.
+  """
+  cells = ''.join(board)
+  if len(board) != 4:
+    return _rename_digits(cells)
+  # Renaming is slow: rename only the copies with the smallest set of blanks.
+  blanks = ''.join(min(cell, '1') for cell in cells)
+  symmetries = _symmetries_4x4()
+  copies = [symmetry(blanks) for symmetry in symmetries]
+  smallest = min(copies)
+  return min(
+      _rename_digits(symmetry(cells))
+      for symmetry, copy in zip(symmetries, copies) if copy == smallest)
+
+
+def completions(
+    board: Rows, rng: np.random.Generator | None = None
+) -> Iterator[list[str]]:
+  """Yields all completions; none if the board breaks a rule.
+
+  The blank cell with the fewest possible digits is filled first. With `rng`,
+  digits are tried in random order.
+  """
+  size = len(board)
+  units = _units(size)
+  cells = [0 if cell == BLANK else 1 << int(cell) for cell in ''.join(board)]
+  used = [0] * (3 * size)  # Bit d of a unit is set if it holds the digit d.
+  blanks = []
+  for cell, digit in enumerate(cells):
+    if not digit:
+      blanks.append(cell)
+    for unit in units[cell]:
+      if used[unit] & digit:
+        return
+      used[unit] |= digit
+
+  def search() -> Iterator[list[str]]:
+    if not blanks:
+      yield _rows([str(digit.bit_length() - 1) for digit in cells])
+      return
+    min_count = size + 1
+    for index, cell in enumerate(blanks):
+      row, column, box = units[cell]
+      options = all_digits & ~(used[row] | used[column] | used[box])
+      count = options.bit_count()
+      if count < min_count:
+        min_count, best, best_options = count, index, options
+        if count < 2:
+          break
+    cell = blanks[best]
+    blanks[best] = blanks[-1]
+    blanks.pop()
+    digits = [1 << d for d in range(1, size + 1) if best_options >> d & 1]
+    if rng is not None:
+      rng.shuffle(digits)
+    for digit in digits:
+      cells[cell] = digit
+      for unit in units[cell]:
+        used[unit] ^= digit
+      yield from search()
+      for unit in units[cell]:
+        used[unit] ^= digit
+    blanks.append(cell)
+    blanks[best], blanks[-1] = blanks[-1], blanks[best]
+
+  all_digits = (2 << size) - 2
+  yield from search()
+
+
+def _rows(cells: Sequence[str]) -> list[str]:
+  size = math.isqrt(len(cells))
+  return [''.join(cells[i:i + size]) for i in range(0, len(cells), size)]
+
+
+def _rename_digits(cells: Sequence[str]) -> str:
+  """Renames digits to 1, 2, ... in the order of their first occurrence."""
+  names = {BLANK: BLANK}
+  return ''.join(names.setdefault(cell, str(len(names))) for cell in cells)
+
+
+@functools.cache
+def _symmetries_4x4() -> list[operator.itemgetter]:
+  """Getters that map the cells of a 4x4 board to a symmetric one."""
+  lines = [
+      [*first, *second]
+      for a in ([0, 1], [1, 0]) for b in ([2, 3], [3, 2])
+      for first, second in ((a, b), (b, a))]
+  copies = [
+      [4 * row + column for row in rows for column in columns]
+      for rows in lines for columns in lines]
+  copies += [[cell % 4 * 4 + cell // 4 for cell in copy] for copy in copies]
+  return [operator.itemgetter(*copy) for copy in copies]
+
+
+@functools.cache
+def _units(size: int) -> list[tuple[int, int, int]]:
+  """Row, column and box of each cell, numbered 0 to 3 * size - 1."""
+  box = math.isqrt(size)
+  return [
+      (row, size + column, 2 * size + row // box * box + column // box)
+      for row in range(size) for column in range(size)]
+
+
+@functools.cache
+def _peers(size: int) -> list[list[int]]:
+  """Per cell: the other cells of its row, column and box."""
+  units = _units(size)
+  return [
+      [peer for peer, others in enumerate(units)
+       if peer != cell and set(cell_units) & set(others)]
+      for cell, cell_units in enumerate(units)]

@@ -23,7 +23,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from environments import datasets
-from environments.boards.sudoku import grid
+from environments.boards.sudoku import env
 
 SEED = 2510_11062
 SPLIT_SIZES = {
@@ -40,8 +40,8 @@ def make_splits(
 
   def random_task(rng: np.random.Generator, split: str) -> dict[str, Any]:
     while True:
-      task = grid.random_task(rng, size)
-      task['kind'] = grid.canonical_form(task['board'])
+      task = env.random_task(rng, size)
+      task['kind'] = env.canonical_form(task['board'])
       if size == 9 or split_of_4x4(task['kind']) == split:
         return task
 

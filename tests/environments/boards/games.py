@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
+import functools
 import json
 from typing import Any
 
 from environments import env_api
 from environments.boards import board_game
 from environments.boards.plan_path import env as plan_path
-from environments.boards.plan_path import maze
 from environments.boards.sokoban import env as sokoban
-from environments.boards.sokoban import room
 from environments.boards.sudoku import env as sudoku
 from tests.environments import echo_sandbox
 
@@ -76,20 +75,19 @@ def play(
   return states, steps
 
 
-def _walk(task: env_api.Task) -> list[str]:
-  rules = plan_path.PlanPath()
-  board, moves = rules.start(task), []
-  while not rules.solved(board):
-    tried = {move: rules.play(board, (move,))[0] for move in plan_path.DELTAS}
-    moves.append(min(tried, key=lambda move: maze.shortest_path_length(
-        board.grid, tried[move].position, board.goal)))
-    board = tried[moves[-1]]
-  return moves
-
-
-def _push(task: env_api.Task) -> list[str]:
-  return room.solve(*(
-      task[name] for name in ('grid', 'player', 'boxes', 'goals')))
+def _search(rules: board_game.Game, task: env_api.Task) -> tuple[str, ...]:
+  """A shortest solution of a task whose moves are directions."""
+  start = rules.start(task)
+  queue, paths = [start], {start: ()}
+  for board in queue:
+    if rules.solved(board):
+      return paths[board]
+    for direction in 'UDLR':
+      after, _ = rules.play(board, (direction,))
+      if after not in paths:
+        paths[after] = (*paths[board], direction)
+        queue.append(after)
+  raise ValueError('The task has no solution.')
 
 
 def _fill(task: env_api.Task) -> list[list[int]]:
@@ -109,7 +107,7 @@ CASES = {
             'goal': [1, 1]},
         {'shortest_path': 2}, 'R', 'D', 2 / 18,
         {'grid': ['.' * 10] * 10, 'position': [0, 1], 'goal': [1, 1]},
-        _NO_MOVES, _walk),
+        _NO_MOVES, functools.partial(_search, plan_path.PlanPath())),
     'sokoban': Case(
         sokoban, {
             'task_id': 'room', 'grid': ['.' * 6] * 6, 'player': [0, 0],
@@ -117,7 +115,7 @@ CASES = {
         {'pushes': 2, 'moves': 3}, 'RD', 'D', 2 / 10,
         {'grid': ['.' * 6] * 6, 'player': [1, 1], 'boxes': [[2, 1]],
          'goals': [[3, 1]]},
-        _NO_MOVES, _push),
+        _NO_MOVES, functools.partial(_search, sokoban.Sokoban())),
     'sudoku': Case(
         sudoku, {'task_id': 'grid', 'board': ['1.3.', '..12', '2.4.', '...1']},
         {'solution': ['1234', '3412', '2143', '4321'], 'num_clues': 7,

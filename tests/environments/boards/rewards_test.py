@@ -10,19 +10,14 @@ import pytest
 from environments import env_api
 from environments.boards import board_game
 from environments.boards.plan_path import plan_path_dataset_builder
-from environments.boards.sokoban import env as sokoban
 from environments.boards.sokoban import sokoban_dataset_builder
 from environments.boards.sudoku import sudoku_dataset_builder
 from tests.environments.boards import games
 
 TURNS = 4
-
-# The tables of reward terms in the docstrings.
+# The table of reward terms in the docstring.
 TERMS = dict(re.findall(
     r'^  (\w+) +(team|decides|proposes) +\S', board_game.__doc__, re.MULTILINE))
-DECIDES, PROPOSES = re.search(
-    r'^  (\w+) \((\w+)\)  ', sokoban.__doc__, re.MULTILINE).groups()
-ORACLE_TERMS = {DECIDES: 'decides', PROPOSES: 'proposes'}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,21 +96,18 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize('presets, terms', [
-    pytest.param(board_game.REWARDS, TERMS, id='games'),
-    pytest.param(sokoban.REWARDS, TERMS | ORACLE_TERMS, id='sokoban')])
-def test_presets_weight_the_documented_terms(presets, terms):
-  local = {name for name, kind in terms.items() if kind != 'team'}
-  assert set().union(*presets.values()) == local
-  assert presets['mixed'].keys() == TERMS.keys() & local
+def test_presets_weight_the_documented_terms():
+  presets = board_game.REWARDS
+  local = {name for name, kind in TERMS.items() if kind != 'team'}
+  assert presets['mixed'].keys() == local
   assert presets['outcome'] == {}
-  for weights in presets.values():
-    for prefix in ('', 'plan_'):
-      malformed, progress, idle, *others = (
-          weights.get(f'{prefix}{name}', 0.0) for name in (
-              'malformed', 'progress', 'idle', 'illegal', 'deadlock'))
-      # No move pays less than a malformed answer; an idle one has no progress.
-      assert malformed >= max(progress, idle) + sum(others) - 1e-12
+  assert presets['outcome_and_plans'].keys() <= local
+  for prefix in ('', 'plan_'):
+    malformed, progress, idle, illegal = (
+        presets['mixed'][f'{prefix}{name}']
+        for name in ('malformed', 'progress', 'idle', 'illegal'))
+    # No move pays less than a malformed answer; an idle one has no progress.
+    assert malformed >= max(progress, idle) + illegal - 1e-12
 
 
 MALFORMED, ILLEGAL, EMPTY, UNCHANGED, UNIFORM, LEGAL = range(6)
@@ -124,12 +116,9 @@ OUTCOMES = {
     EMPTY: env_api.Outcome.NO_EFFECT, UNCHANGED: env_api.Outcome.NO_EFFECT}
 
 
-@pytest.mark.parametrize('name, reward', [
-    *((name, 'mixed') for name in CASES), ('sokoban', 'oracle')])
-def test_useless_moves_pay_less_than_random_play(name, reward):
-  case = CASES[name]
-  terms = TERMS | (ORACLE_TERMS if case.game.module is sokoban else {})
-  environment = case.game.make('pair', reward=reward, max_turns=TURNS)
+@pytest.mark.parametrize('case', CASES.values(), ids=CASES)
+def test_useless_moves_pay_less_than_random_play(case):
+  environment = case.game.make('pair', max_turns=TURNS)
   rules, rng = environment.game, np.random.default_rng(0)
   moves = {
       MALFORMED: lambda board: None,
@@ -153,7 +142,7 @@ def test_useless_moves_pay_less_than_random_play(name, reward):
             for step in steps])
         for step, kinds in zip(steps, (['proposes'], ['team', 'decides'])):
           assert step.reward_terms.keys() == {
-              term for term, kind in terms.items() if kind in kinds}
+              term for term, kind in TERMS.items() if kind in kinds}
           assert all(-1 <= x <= 1 for x in step.reward_terms.values())
           outcome, = step.outcomes.values()
           assert state.turn or outcome is OUTCOMES.get(way, outcome)

@@ -1,28 +1,36 @@
-"""Sudoku: how a grid is written onto the clues."""
+"""Sudoku: writing on clues, and a solver checked by brute force."""
 
+import itertools
+import math
+
+import numpy as np
 import pytest
 
 from environments import env_api
-from environments.boards.sudoku import grid
+from environments.boards.sudoku import env as sudoku
 from tests.environments.boards import games
 
 CASE = games.CASES['sudoku']
 CLUES = ('1.3.', '..12', '2.4.', '...1')
 TASK = {'task_id': 'grid 7', 'board': CLUES}
+RULES = sudoku.Sudoku(4)
+# Needs far more search than a random task.
+HARD = [
+    '8........', '..36.....', '.7..9.2..', '.5...7...', '....457..',
+    '...1...3.', '..1....68', '..85...1.', '.9....4..']
+HARD_SOLVED = [
+    '812753649', '943682175', '675491283', '154237896', '369845721',
+    '287169534', '521974368', '438526917', '796318452']
 
 
-def rows(board):
-  return [[int(cell) if cell != '.' else 0 for cell in row] for row in board]
-
-
-def fill(environment, board, state=None):
+def fill(environment, rows, state=None):
   """The step of a single agent that writes a grid."""
-  state = state or environment.reset(TASK)
-  _, (step,) = games.play(environment, state, [rows(board)])
+  move = [[int(cell) if cell != '.' else 0 for cell in row] for row in rows]
+  _, (step,) = games.play(environment, state or environment.reset(TASK), [move])
   return step
 
 
-def test_a_grid_is_written_onto_the_clues():
+def test_each_grid_is_written_onto_the_clues():
   environment = CASE.make('solo', max_turns=3)
   step = fill(environment, ('1234', '....', '....', '....'))
   assert step.state.board.filled == ('1234', '..12', '2.4.', '...1')
@@ -33,7 +41,7 @@ def test_a_grid_is_written_onto_the_clues():
   assert step.reward_terms['progress'] == pytest.approx(-1 / 9)
 
 
-@pytest.mark.parametrize('board, filled, illegal', [
+@pytest.mark.parametrize('rows, filled, illegal', [
     # A clue is not changed.
     (('2...', '....', '....', '....'), CLUES, 1),
     # Twice in a row, a column, a box.
@@ -45,8 +53,8 @@ def test_a_grid_is_written_onto_the_clues():
     # Repeated clues are legal and change nothing.
     (CLUES, CLUES, 0),
 ])
-def test_illegal_digits_are_not_written(board, filled, illegal):
-  step = fill(CASE.make('solo'), board)
+def test_illegal_digits_are_not_written(rows, filled, illegal):
+  step = fill(CASE.make('solo'), rows)
   assert step.state.board.filled == filled
   assert step.reward_terms['illegal'] == pytest.approx(-illegal)
   unchanged = filled == CLUES
@@ -57,11 +65,11 @@ def test_illegal_digits_are_not_written(board, filled, illegal):
 
 
 def test_digits_after_the_solution_are_ignored():
-  for board, illegal, outcome in (
+  for rows, illegal, outcome in (
       ('1234 3412 2143 4322', 0, env_api.Outcome.OK),
       # A wrong digit before the solution counts.
       ('2234 3412 2143 4322', 1 / 10, env_api.Outcome.ILLEGAL_ACTION)):
-    step = fill(CASE.make('solo'), board.split())
+    step = fill(CASE.make('solo'), rows.split())
     assert step.success
     assert step.reward_terms['illegal'] == pytest.approx(-illegal)
     assert step.outcomes == {'solo': outcome}
@@ -69,7 +77,114 @@ def test_digits_after_the_solution_are_ignored():
 
 def test_a_full_grid_that_contradicts_the_clues_never_wins():
   """With the authors' checker the grid of an example solved every task."""
-  board = ('2143', '4321', '1234', '3412')
-  assert grid.is_solution(['....'] * 4, board)
-  step = fill(CASE.make('solo', max_turns=1), board)
+  rows = ('2143', '4321', '1234', '3412')
+  assert RULES.solved(sudoku.Board(('....',) * 4, rows))
+  step = fill(CASE.make('solo', max_turns=1), rows)
   assert (step.success, step.truncated) == (False, True)
+
+
+def _units(size):
+  """The cells of each row, column and box, numbered row by row."""
+  cells = np.arange(size * size).reshape(size, size)
+  box = math.isqrt(size)
+  boxes = cells.reshape(box, box, box, box).swapaxes(1, 2).reshape(size, size)
+  return [*cells, *cells.T, *boxes]
+
+
+@pytest.fixture(scope='module')
+def all_4x4():
+  """All complete 4x4 boards, as digits [288, 16]."""
+  rows = list(itertools.permutations('1234'))
+  boards = np.array(list(itertools.product(rows, repeat=4))).reshape(-1, 16)
+  for unit in _units(4):
+    boards = boards[(np.sort(boards[:, unit]) == list('1234')).all(axis=1)]
+  assert len(boards) == 288
+  return boards
+
+
+@pytest.fixture(scope='module')
+def tasks_4x4():
+  rng = np.random.default_rng(0)
+  return [sudoku.random_task(rng, 4) for _ in range(200)]
+
+
+def _rows(cells):
+  return [''.join(row) for row in np.reshape(cells, (4, 4))]
+
+
+def _completions(boards, clues):
+  """The boards that agree with `clues`."""
+  clues = np.array(list(''.join(clues)))
+  return boards[((boards == clues) | (clues == '.')).all(axis=1)]
+
+
+def test_4x4_tasks_have_one_completion(tasks_4x4, all_4x4):
+  for task in tasks_4x4:
+    completion, = _completions(all_4x4, task['board'])
+    assert ''.join(completion) == ''.join(task['solution'])
+
+
+def test_all_completions_are_found(all_4x4):
+  rng = np.random.default_rng(0)
+  counts = set()
+  for board in all_4x4[rng.integers(288, size=100)]:
+    clues = _rows(np.where(rng.random(16) < 0.2, board, '.'))
+    found = list(sudoku.completions(clues))
+    expected = [_rows(cells) for cells in _completions(all_4x4, clues)]
+    assert sorted(found) == sorted(expected)
+    counts.add(len(found))
+  assert len(counts) > 10
+  assert list(sudoku.completions(HARD)) == [HARD_SOLVED]
+  for contradictory in (
+      ['11..', '....', '....', '....'], ['123.', '...4', '....', '....']):
+    assert not list(sudoku.completions(contradictory))
+
+
+def test_checker_agrees_with_brute_force(all_4x4):
+  clues = ['1...', '..1.', '....', '....']
+  for board in all_4x4:
+    filled = _rows(board)
+    assert RULES.solved(sudoku.Board(clues, filled)) == (
+        filled[0][0] == filled[1][2] == '1')
+    swapped = [filled[1][:1] + filled[0][1:], filled[0][:1] + filled[1][1:]]
+    assert not RULES.solved(sudoku.Board(['....'] * 4, swapped + filled[2:]))
+
+
+def _shuffled_lines(rng, box):
+  """A random order of rows that keeps each band's rows together."""
+  return np.concatenate([
+      band * box + rng.permutation(box) for band in rng.permutation(box)])
+
+
+def _renamed(rng, cells):
+  names = rng.permutation(list('123456789'[:len(cells)]))
+  names = dict(zip('123456789', names)) | {'.': '.'}
+  return [''.join(names[cell] for cell in row) for row in cells]
+
+
+def test_canonical_form_ignores_symmetry_and_names_of_digits(tasks_4x4):
+  rng = np.random.default_rng(0)
+  for task in tasks_4x4:
+    cells = np.array([list(row) for row in task['board']])
+    cells = cells[_shuffled_lines(rng, 2)][:, _shuffled_lines(rng, 2)]
+    copy = _renamed(rng, cells if rng.integers(2) else cells.T)
+    assert sudoku.canonical_form(copy) == sudoku.canonical_form(task['board'])
+  # Only names of digits are ignored in a 9x9 board.
+  assert sudoku.canonical_form(_renamed(rng, HARD)) == (
+      sudoku.canonical_form(HARD))
+  other = [*HARD[:8], '.9....3..']
+  assert sudoku.canonical_form(other) != sudoku.canonical_form(HARD)
+
+
+def test_canonical_form_separates_all_kinds(all_4x4):
+  # 2 kinds of complete boards and 13 kinds of puzzles with 4 clues are known.
+  kinds = {sudoku.canonical_form(_rows(cells)): cells for cells in all_4x4}
+  assert len(kinds) == 2
+  puzzles = set()
+  for cells in kinds.values():
+    agreeing = all_4x4 == cells
+    for clues in itertools.combinations(range(16), 4):
+      if agreeing[:, clues].all(axis=1).sum() == 1:
+        puzzles.add(sudoku.canonical_form(_rows(
+            np.where(np.isin(range(16), clues), cells, '.'))))
+  assert len(puzzles) == 13
