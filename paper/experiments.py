@@ -1,18 +1,21 @@
 """All jobs of the paper's tables.
 
+A job is one process of `atgrpo_jax.main` in the workdir
+`OUT/<table>/<task>/<row>/seed-<n>`.
+
 Games (arXiv 2510.11062, sections 5.2 and 5.3):
 
   main         all systems. AT-GRPO with one policy runs first, for
                `train.num_steps`; the others may generate as many tokens with
                the same seed; `NUM_TASKS_RATIO` scales their tasks per step
   reward       other presets of the reward. With `outcome` the tool's step pays
-               nothing at once, so the tool has no advantage
+               nothing immediately, so the tool has no advantage
   roles        each role trained beside the untrained other role, with half of
                the tokens each; both combined; policies of roles swapped
   agents       1, 3, 5 and 7 agents; `main` has 2
   rollout      AT-GRPO without its tree: independent episodes that compare the
                prompts of one agent and turn
-  selection, return_type, advantage, loss, group_size, turns
+  selection, return_type, group_size, turns
                other values of these switches
   unchanged    AT-GRPO with a third of its tokens, like `rollout` and the
                switches, so that no row is fully trained
@@ -29,6 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 import dataclasses
+import pathlib
 from typing import Any
 
 from configs import common
@@ -39,7 +43,6 @@ from environments.math_problems import env as maths
 from environments.programming.contests import env as contests
 from environments.programming.functions import env as functions
 from environments.writing import env as writing
-from paper import jobs as jobs_lib
 
 AT_GRPO = 'at_grpo'
 # Config and folder of a game -> its name in tables.
@@ -65,22 +68,6 @@ SWITCHES = {
         'monte_carlo_small_steps': {
             'rollout.return_type': 'monte_carlo',
             'rollout.num_continuations': 1}},
-    'advantage': {
-        'without_scale': {'advantage.scale': 'none'}},
-    # The ratio of a single update is 1, so its level and the dual clip are
-    # compared with four updates.
-    'loss': {
-        'sequence_mean': {'loss.aggregation': 'sequence_mean'},
-        'constant': {'loss.aggregation': 'constant'},
-        'kl': {'loss.kl_estimator': 'k3', 'loss.kl_coefficient': 0.01},
-        'kl_forward': {
-            'loss.kl_estimator': 'k3_forward', 'loss.kl_coefficient': 0.01},
-        'entropy': {'loss.entropy_coefficient': 0.01},
-        'four_updates': {'train.updates_per_rollout': 4},
-        'four_updates_sequence': {
-            'train.updates_per_rollout': 4, 'loss.ratio_level': 'sequence'},
-        'four_updates_dual_clip': {
-            'train.updates_per_rollout': 4, 'loss.dual_clip': 3.0}},
     'group_size': {
         str(size): {'rollout.group_size': size} for size in (2, 4, 8, 16)},
     'turns': {
@@ -101,14 +88,12 @@ NUM_TASKS_RATIO = {
     # Continuations cost tokens; smaller steps keep the number of updates.
     'immediate_small_steps': 1 / 8, 'monte_carlo_small_steps': 1 / 8}
 
-# Row -> the AT-GRPO row with as many tasks and updates per step, which it is
-# compared with. Other rows are compared with the AT-GRPO of their table.
+# Row -> the AT-GRPO row with as many tasks per step, which it is compared with.
+# Other rows are compared with the AT-GRPO of their table.
 SAME_STEPS = {
     'parallel_immediate': 'tree_immediate',
     'parallel_return_to_go': 'tree_immediate',
     'monte_carlo_small_steps': 'immediate_small_steps',
-    'four_updates_sequence': 'four_updates',
-    'four_updates_dual_clip': 'four_updates',
 }
 
 # Config of a problem -> benchmark -> its name in tables.
@@ -150,16 +135,52 @@ _JOINT_TEAMS = {'writing': writing.TEAMS, 'functions': functions.TEAMS}
 MAGRPO = 'magrpo'
 _NUM_TIMED = 50  # Tasks.
 
+Key = tuple[str, str]  # (mode, path)
+_TRAINED = pathlib.PurePath('evals/after.json')
+_EVALUATED = pathlib.PurePath('evals/evaluation.json')
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+  """One process.
+
+  Attributes:
+    path: workdir, relative to OUT.
+    config: value of --config.
+    overrides: config key -> value; `{out}` stands for OUT.
+    mode: value of --mode.
+    result: file in the workdir that marks the job as done.
+    budget_of: path of the training whose generated tokens limit this one; ''
+      if the number of steps does.
+    budget_ratio: fraction of these tokens that this job may generate.
+    needs: keys of the jobs that it starts from or is compared with.
+  """
+
+  path: str
+  config: str
+  overrides: Mapping[str, Any]
+  mode: str = 'train'
+  result: pathlib.PurePath = _TRAINED
+  budget_of: str = ''
+  budget_ratio: float = 1.0
+  needs: tuple[Key, ...] = ()
+
+  @property
+  def key(self) -> Key:
+    """(mode, path), unique among jobs."""
+    return self.mode, self.path
+
+  def is_done(self, out: pathlib.Path) -> bool:
+    return (out / self.path / self.result).exists()
+
 
 def make_jobs(
-    scale: str, num_seeds: int,
-    sandbox_level: str = 'auto') -> list[jobs_lib.Job]:
+    scale: str, num_seeds: int, sandbox_level: str = 'auto') -> list[Job]:
   """All jobs, each after the jobs it needs."""
   jobs = []
   for seed in range(num_seeds):
     jobs += _main(scale, seed)
-    jobs += _switches(scale, seed)
-    jobs += _agents(scale, seed)
+    jobs += _ablations(scale, seed)
     jobs += _roles(scale, seed)
     jobs += _problems(scale, seed)
     jobs += _joint(scale, seed)
@@ -177,13 +198,25 @@ def _config(file: str, scale: str, **arguments: str) -> str:
   return f'configs/{file}.py:size={scale}{given}'
 
 
-def _export(job: jobs_lib.Job, last_policy: str) -> jobs_lib.Job:
+def _train_after(
+    first: str, path: str, config: str, overrides: Mapping[str, Any],
+    budget_ratio: float = 1.0) -> Job:
+  """Trains with the tokens of the training `first`, unless it is `first`."""
+  if path == first:
+    return Job(path, config, overrides)
+  return Job(
+      path, config, overrides, budget_of=first, budget_ratio=budget_ratio,
+      needs=(('train', first),))
+
+
+def _export(job: Job, last_policy: str) -> Job:
   """Exports the policies of a training."""
-  return dataclasses.replace(
-      job, mode='export', budget_of='', budget_ratio=1.0,
-      overrides={**job.overrides, 'export.dtype': 'float32'},
+  return Job(
+      job.path, job.config, {**job.overrides, 'export.dtype': 'float32'},
+      mode='export',
       # Each policy's folder is written atomically.
-      result=f'export/{last_policy}/tokenizer.json', needs=(job.key,))
+      result=pathlib.PurePath('export', last_policy, 'tokenizer.json'),
+      needs=(job.key,))
 
 
 # The games.
@@ -192,33 +225,29 @@ def _export(job: jobs_lib.Job, last_policy: str) -> jobs_lib.Job:
 def _train_game(
     row_path: str, scale: str, seed: int,
     changes: Mapping[str, Any] | None = None, budget_ratio: float = 1.0,
-    **arguments: str) -> jobs_lib.Job:
+    **arguments: str) -> Job:
   """Trains a row, with AT-GRPO's budget unless it is AT-GRPO itself."""
   table, task, row = row_path.split('/')
   # Every row is tested on the whole split, so all rows are comparable.
-  overrides = {'seed': seed, 'evaluation.test': 'test'}
+  overrides = {'seed': seed, 'evaluation.test': 'test', **(changes or {})}
   if row in NUM_TASKS_RATIO:
     num_tasks = common.game_config(task, f'size={scale}').rollout.num_tasks
     overrides['rollout.num_tasks'] = int(NUM_TASKS_RATIO[row] * num_tasks)
-  at_grpo = f'main/{task}/{AT_GRPO}'
-  needs = []
-  if row_path != at_grpo:
-    needs.append(at_grpo)
+  job = _train_after(
+      f'main/{task}/{AT_GRPO}/seed-{seed}', f'{row_path}/seed-{seed}',
+      _config(task, scale, **arguments), overrides, budget_ratio)
+  compared_with = []
   if table in SWITCHES:
-    needs.append(f'unchanged/{task}/{AT_GRPO}')
+    compared_with.append(f'unchanged/{task}/{AT_GRPO}')
   if table == 'roles':
-    needs.append(_PER_ROLE)
+    compared_with.append(_PER_ROLE)
   if row in SAME_STEPS:
-    needs.append(f'{table}/{task}/{SAME_STEPS[row]}')
-  return jobs_lib.Job(
-      f'{row_path}/seed-{seed}', _config(task, scale, **arguments),
-      overrides | (changes or {}),
-      budget_of='' if row_path == at_grpo else f'{at_grpo}/seed-{seed}',
-      budget_ratio=budget_ratio,
-      needs=tuple(('train', f'{path}/seed-{seed}') for path in needs))
+    compared_with.append(f'{table}/{task}/{SAME_STEPS[row]}')
+  return dataclasses.replace(job, needs=job.needs + tuple(
+      ('train', f'{path}/seed-{seed}') for path in compared_with))
 
 
-def _main(scale: str, seed: int) -> Iterator[jobs_lib.Job]:
+def _main(scale: str, seed: int) -> Iterator[Job]:
   for task in GAMES:
     yield _train_game(f'main/{task}/{AT_GRPO}', scale, seed)
     for system in common.SYSTEMS:
@@ -238,7 +267,8 @@ def _main(scale: str, seed: int) -> Iterator[jobs_lib.Job]:
           {'environment.reward': reward})
 
 
-def _switches(scale: str, seed: int) -> Iterator[jobs_lib.Job]:
+def _ablations(scale: str, seed: int) -> Iterator[Job]:
+  """Switches and numbers of agents."""
   yield _train_game(
       f'unchanged/{ABLATED}/{AT_GRPO}', scale, seed, budget_ratio=1 / 3)
   config = common.game_config(ABLATED, f'size={scale}')
@@ -250,16 +280,13 @@ def _switches(scale: str, seed: int) -> Iterator[jobs_lib.Job]:
       if changed != config or row in NUM_TASKS_RATIO:
         yield _train_game(
             f'{table}/{ABLATED}/{row}', scale, seed, changes, 1 / 3)
-
-
-def _agents(scale: str, seed: int) -> Iterator[jobs_lib.Job]:
   for team, roles in board_game.TEAMS.items():
     if team != 'pair':
       yield _train_game(
           f'agents/{ABLATED}/{len(roles)}', scale, seed, team=team)
 
 
-def _roles(scale: str, seed: int) -> Iterator[jobs_lib.Job]:
+def _roles(scale: str, seed: int) -> Iterator[Job]:
   """Roles trained apart, combined and swapped."""
   trained_apart = {}
   for role, other in (('tool', 'planner'), ('planner', 'tool')):
@@ -280,23 +307,23 @@ def _roles(scale: str, seed: int) -> Iterator[jobs_lib.Job]:
 
 def _play(
     path: str, scale: str, seed: int,
-    exports: Mapping[str, tuple[str, str]]) -> jobs_lib.Job:
+    exports: Mapping[str, tuple[str, str]]) -> Job:
   """Evaluates exported policies: role -> (path of a training, policy)."""
   per_policy = tuple(
       (role, 'model.folder', f'{{out}}/{trained}/export/{policy}')
       for role, (trained, policy) in exports.items())
   needs = [('export', trained) for trained, _ in exports.values()]
   needs.append(('train', f'{_PER_ROLE}/seed-{seed}'))
-  return jobs_lib.Job(
+  return Job(
       path, _config(ABLATED, scale, system='at_grpo_per_role'),
       {'seed': seed, 'evaluation.test': 'test', 'per_policy': per_policy},
-      mode='evaluate', result='evals/evaluation.json', needs=tuple(needs))
+      mode='evaluate', result=_EVALUATED, needs=tuple(needs))
 
 
 # Mathematics and code.
 
 
-def _problems(scale: str, seed: int) -> Iterator[jobs_lib.Job]:
+def _problems(scale: str, seed: int) -> Iterator[Job]:
   for task, benchmarks in BENCHMARKS.items():
     folder = f'problems/{task}'
     if scale != 'nano':
@@ -305,26 +332,23 @@ def _problems(scale: str, seed: int) -> Iterator[jobs_lib.Job]:
           yield _evaluate_benchmark(
               f'{folder}/untrained_{team}', task, benchmark, scale, seed,
               _SYSTEM_OF_TEAM[team], {})
-    at_grpo = f'{folder}/{AT_GRPO}/seed-{seed}'
     for system, ratio in PROBLEM_SYSTEMS[task].items():
-      path = f'{folder}/{system}/seed-{seed}'
       config = _PROBLEM_CONFIGS[task].get_config(f'size={scale}')
-      is_first = path == at_grpo
-      job = jobs_lib.Job(
-          path, _config(task, scale, system=system), {
-              'seed': seed,
-              'rollout.num_tasks': int(ratio * config.rollout.num_tasks),
-              **({'evaluation.test': 'test'} if scale == 'nano' else {})},
-          budget_of='' if is_first else at_grpo,
-          needs=() if is_first else (('train', at_grpo),))
+      overrides = {
+          'seed': seed,
+          'rollout.num_tasks': int(ratio * config.rollout.num_tasks)}
+      if scale == 'nano':
+        overrides['evaluation.test'] = 'test'
+      job = _train_after(
+          f'{folder}/{AT_GRPO}/seed-{seed}', f'{folder}/{system}/seed-{seed}',
+          _config(task, scale, system=system), overrides)
       yield job
       if scale != 'nano':
         yield from _benchmarks(job, task, system, scale, seed)
 
 
 def _benchmarks(
-    job: jobs_lib.Job, task: str, system: str, scale: str,
-    seed: int) -> Iterator[jobs_lib.Job]:
+    job: Job, task: str, system: str, scale: str, seed: int) -> Iterator[Job]:
   """Evaluates a training on all benchmarks."""
   folder = f'{{out}}/{job.path}/export'
   models, last = {'model.folder': f'{folder}/shared'}, 'shared'
@@ -343,23 +367,22 @@ def _benchmarks(
 
 def _evaluate_benchmark(
     row: str, task: str, benchmark: str, scale: str, seed: int, system: str,
-    models: Mapping[str, Any],
-    needs: tuple[jobs_lib.Key, ...] = ()) -> jobs_lib.Job:
+    models: Mapping[str, Any], needs: tuple[Key, ...] = ()) -> Job:
   """Evaluates on a benchmark, with `models` instead of the config's."""
   arguments, changes = {'system': system}, {'seed': seed, **models}
   if task == 'contests':
     arguments['data'] = benchmark
   else:
     changes['evaluation.test'] = benchmark
-  return jobs_lib.Job(
+  return Job(
       f'{row}/{benchmark}/seed-{seed}', _config(task, scale, **arguments),
-      changes, mode='evaluate', result='evals/evaluation.json', needs=needs)
+      changes, mode='evaluate', result=_EVALUATED, needs=needs)
 
 
 # MAGRPO's tasks.
 
 
-def _joint(scale: str, seed: int) -> Iterator[jobs_lib.Job]:
+def _joint(scale: str, seed: int) -> Iterator[Job]:
   for table, kinds in JOINT_TASKS.items():
     for kind in kinds:
       if (kind in _NANO_KINDS) == (scale == 'nano'):
@@ -367,7 +390,7 @@ def _joint(scale: str, seed: int) -> Iterator[jobs_lib.Job]:
 
 
 def _joint_kind(
-    table: str, kind: str, scale: str, seed: int) -> Iterator[jobs_lib.Job]:
+    table: str, kind: str, scale: str, seed: int) -> Iterator[Job]:
   folder = f'{table}/{kind}'
   timed = {'seed': seed, 'evaluation.num_timed': _NUM_TIMED}
   # HumanEval has one split, of which a part is tested; arXiv has one split for
@@ -375,24 +398,21 @@ def _joint_kind(
   is_humaneval, is_arxiv = 'humaneval' in kind, 'arxiv' in kind
   tested = {} if is_humaneval or is_arxiv else {'evaluation.test': 'test'}
   for team in _JOINT_TEAMS[table]:
-    yield jobs_lib.Job(
+    yield Job(
         f'{folder}/untrained_{team}/seed-{seed}',
         _config(table, scale, kind=kind, team=team), timed | tested,
-        mode='evaluate', result='evals/evaluation.json')
-  magrpo = f'{folder}/{MAGRPO}/seed-{seed}'
+        mode='evaluate', result=_EVALUATED)
   for system in common.MAGRPO_SYSTEMS:
-    path = f'{folder}/{system}/seed-{seed}'
-    is_first = path == magrpo
-    job = jobs_lib.Job(
-        path, _config(table, scale, kind=kind, system=system),
-        {'seed': seed, **tested}, budget_of='' if is_first else magrpo,
-        needs=() if is_first else (('train', magrpo),))
+    job = _train_after(
+        f'{folder}/{MAGRPO}/seed-{seed}', f'{folder}/{system}/seed-{seed}',
+        _config(table, scale, kind=kind, system=system),
+        {'seed': seed, **tested})
     yield job
     timed_tasks = {}
     if not is_humaneval:  # Its test has fewer tasks.
       split = 'val' if is_arxiv else 'test'
       timed_tasks = {'evaluation.test': f'{split}[:{_NUM_TIMED}]'}
-    yield dataclasses.replace(
-        job, mode='evaluate', result='evals/timed.json', budget_of='',
-        overrides={**timed, **timed_tasks, 'evaluation.name': 'timed'},
-        needs=(job.key,))
+    yield Job(
+        job.path, job.config,
+        {**timed, **timed_tasks, 'evaluation.name': 'timed'}, mode='evaluate',
+        result=pathlib.PurePath('evals/timed.json'), needs=(job.key,))

@@ -7,7 +7,7 @@ _TASKS = (
 
 
 def _table(rows: dict[str, str]) -> dict[str, dict[str, float]]:
-  """Row -> task -> success in per cent; - is unknown."""
+  """Row -> task -> success in percent; - is unknown."""
   return {
       name: {
           task: float(number) for task, number in zip(_TASKS, text.split())
@@ -45,7 +45,7 @@ _TABLE_4 = {
 # Table 6: outcome rewards only, with Qwen3-8B.
 _TABLE_6 = {'outcome': {'plan_path': 89, 'sokoban': 93, 'sudoku': 99.5}}
 
-# Row -> task -> success in per cent.
+# Row -> task -> success in percent.
 QWEN3_1_7B = _TABLE_1 | _TABLE_4
 QWEN3_8B = _TABLE_2 | _TABLE_6
 
@@ -56,13 +56,13 @@ def qwen3_success(row: str, task: str) -> list[str]:
   return ['' if number is None else f'{number:g}' for number in numbers]
 
 
-# Returns in per cent with Qwen3-1.7B (Qwen3-4B for a single agent), from
+# Returns in percent with Qwen3-1.7B (Qwen3-4B for a single agent), from
 # MAGRPO's paper and from its authors' paper on critics (arXiv 2601.21972).
 # Neither states the window of arXiv's reward.
-_MAGRPO_TLDR = {'MAGRPO': '94.5'}
+_ARXIV_KINDS = ('arxiv_a', 'arxiv_b')
 _MAGRPO_ARXIV = {
     'Single agent': '44.9', 'Parallel generation': '59.6', 'MAGRPO': '93.1'}
-# Row -> return and response seconds on TL;DR, then on arXiv.
+# Row -> return on TL;DR, response seconds there, and both on arXiv.
 _CRITICS = {
     'Single agent': ('30.3', '5.0', '44.0', '5.1'),
     'Parallel generation': ('22.7', '2.3', '49.0', '2.3'),
@@ -73,32 +73,25 @@ _CRITICS = {
     'MAAC': ('95.2', '1.8', '95.0', '1.9'),
     'MAGRPO': ('93.5', '1.8', '93.1', '2.0'),
 }
+_RETURN, _SECONDS, _ARXIV_RETURN, _ARXIV_SECONDS = (
+    dict(zip(_CRITICS, column)) for column in zip(*_CRITICS.values()))
 
-
-def _of_critics(tldr: int, arxiv: int) -> dict[str, dict[str, str]]:
-  """Kind -> row -> number in these columns of `_CRITICS`."""
-  return {
-      kind: {row: numbers[column] for row, numbers in _CRITICS.items()}
-      for kind, column in (
-          ('tldr', tldr), ('arxiv_a', arxiv), ('arxiv_b', arxiv))}
-
-
-# HumanEval and CoopHumanEval with Qwen2.5-Coder-3B and two turns.
-_MAGRPO_CODE = {
-    'return': ('86.7', '88.5'), 'tests': ('68.4', '75.0'),
-    'cooperation': ('84.9', '86.3')}
-
-# Table -> column -> kind -> row -> number.
+# Task -> column -> kind -> row -> number.
 JOINT = {
     'writing': {
         'arXiv 2508.04652, return %': {
-            'tldr': _MAGRPO_TLDR,
-            'arxiv_a': _MAGRPO_ARXIV, 'arxiv_b': _MAGRPO_ARXIV},
-        'arXiv 2601.21972, return %': _of_critics(0, 2),
-        'arXiv 2601.21972, response s': _of_critics(1, 3)},
+            'tldr': {'MAGRPO': '94.5'},
+            **dict.fromkeys(_ARXIV_KINDS, _MAGRPO_ARXIV)},
+        'arXiv 2601.21972, return %': {
+            'tldr': _RETURN, **dict.fromkeys(_ARXIV_KINDS, _ARXIV_RETURN)},
+        'arXiv 2601.21972, response s': {
+            'tldr': _SECONDS, **dict.fromkeys(_ARXIV_KINDS, _ARXIV_SECONDS)}},
+    # HumanEval and CoopHumanEval with Qwen2.5-Coder-3B and two turns.
     'functions': {
         f'arXiv 2508.04652, {name} %': {
-            kind: {'MAGRPO': number}
-            for kind, number in zip(('humaneval', 'coop_humaneval'), numbers)}
-        for name, numbers in _MAGRPO_CODE.items()},
+            'humaneval': {'MAGRPO': humaneval},
+            'coop_humaneval': {'MAGRPO': coop_humaneval}}
+        for name, humaneval, coop_humaneval in (
+            ('return', '86.7', '88.5'), ('tests', '68.4', '75.0'),
+            ('cooperation', '84.9', '86.3'))},
 }

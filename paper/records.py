@@ -15,7 +15,6 @@ Numbers survive writing and reading bit for bit.
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 import pathlib
 from typing import Any
@@ -31,7 +30,7 @@ from atgrpo_jax.io import workdir as workdir_lib
 EVALUATIONS, SPLITS, STEPS = 'evaluations.jsonl', 'splits.jsonl', 'steps.csv'
 
 # Cost of a run: title -> metric of a step.
-LEDGER = {
+COSTS = {
     'generated tokens': 'budget/completion_tokens',
     'prompt tokens': 'budget/prompt_tokens',
     'model calls': 'budget/model_calls',
@@ -43,14 +42,10 @@ UPDATES = '/num_updates'
 
 _REQUIRED = (
     'step', 'rollout/success', 'validation/success', 'time/step',
-    'memory/host_peak_gib', *LEDGER.values())
+    'memory/host_peak_gib', *COSTS.values())
 _STORED = '|'.join([
     *_REQUIRED, 'validation/(?!step).*', 'memory/.*', f'.*{UPDATES}',
     '.*/without_signal', '.*/advantage_.*', 'diagnosis/.*'])
-
-
-def _no_steps() -> pd.DataFrame:
-  return pd.DataFrame(index=pd.Index([], name='workdir'))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +60,8 @@ class Records:
 
   evaluations: dict[tuple[str, str], dict[str, Any]] = dataclasses.field(
       default_factory=dict)
-  steps: pd.DataFrame = dataclasses.field(default_factory=_no_steps)
+  steps: pd.DataFrame = dataclasses.field(
+      default_factory=lambda: pd.DataFrame(index=pd.Index([], name='workdir')))
 
   def workdirs(self) -> set[str]:
     return {workdir for workdir, _ in self.evaluations}
@@ -90,8 +86,8 @@ class Records:
 
 
 def read_workdirs(out: pathlib.Path) -> Records:
-  """Reads all workdirs below OUT; UserError names a file that is damaged."""
-  evaluations, steps = {}, [_no_steps()]
+  """Reads all workdirs below OUT; UserError names a damaged file."""
+  evaluations, steps = {}, [Records().steps]
   # Benchmarks have a folder between row and seed.
   for folder in sorted([*out.glob('*/*/*/*/evals'),
                         *out.glob('*/*/*/*/*/evals')]):
@@ -129,28 +125,26 @@ def write(folder: pathlib.Path, records: Records) -> None:
           'evaluate all runs with one version.')
     lines.append(line)
   metric_names = sorted(set(records.steps.columns) - {'step'})
-  steps = io.StringIO()
-  records.steps.sort_index(kind='stable').to_csv(
-      steps, columns=['step', *metric_names], lineterminator='\n',
-      float_format=lambda value: repr(float(value)).removesuffix('.0'))
   folder.mkdir(parents=True, exist_ok=True)
-  for file, objects in ((EVALUATIONS, lines), (SPLITS, [
+  _write_lines(folder / EVALUATIONS, lines)
+  _write_lines(folder / SPLITS, [
       {'split_hash': split, 'clusters': clusters}
-      for split, clusters in sorted(splits.items())])):
-    files.write_whole(
-        folder / file, ''.join(json.dumps(line) + '\n' for line in objects))
-  files.write_whole(folder / STEPS, steps.getvalue())
+      for split, clusters in sorted(splits.items())])
+  files.write_whole(
+      folder / STEPS, records.steps.sort_index(kind='stable').to_csv(
+          columns=['step', *metric_names], lineterminator='\n',
+          float_format=lambda value: repr(float(value)).removesuffix('.0')))
 
 
 def read(folder: pathlib.Path) -> Records:
-  """Reads what `write` wrote; UserError names a file that is damaged."""
+  """Reads the files of `write`; UserError names a damaged file."""
   path = folder / SPLITS
   try:
     clusters = {
-        line['split_hash']: line['clusters'] for line in _read_json(path)}
+        line['split_hash']: line['clusters'] for line in _read_lines(path)}
     path = folder / EVALUATIONS
     evaluations = {}
-    for line in _read_json(path):
+    for line in _read_lines(path):
       line['clusters'] = clusters[line['split_hash']]
       evaluations[line.pop('workdir'), line.pop('name')] = line
     path = folder / STEPS
@@ -165,5 +159,9 @@ def read(folder: pathlib.Path) -> Records:
   return Records(evaluations, steps)
 
 
-def _read_json(path: pathlib.Path) -> list[dict[str, Any]]:
+def _write_lines(path: pathlib.Path, lines: list[dict[str, Any]]) -> None:
+  files.write_whole(path, ''.join(json.dumps(line) + '\n' for line in lines))
+
+
+def _read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
   return [json.loads(line) for line in path.read_text().splitlines()]

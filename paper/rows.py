@@ -1,8 +1,11 @@
-"""A row of a table: the seeds `<table>/<task>/<row>/seed-<n>` together."""
+"""A row of a table: the seeds `<table>/<task>/<row>/seed-<n>` together.
+
+Also formats the cells of a row.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
 from typing import Any
 
@@ -12,7 +15,6 @@ import pandas as pd
 from atgrpo_jax import errors
 from atgrpo_jax import evaluate
 from atgrpo_jax import measures
-from paper import formats
 from paper import records as records_lib
 from paper import statistics
 
@@ -61,8 +63,8 @@ class Row:
   def successes(self) -> np.ndarray:
     """[seeds, tasks] bool."""
     return np.array([
-        [success == '1' for success in found['successes']]
-        for found in self.evaluations])
+        [success == '1' for success in evaluation['successes']]
+        for evaluation in self.evaluations])
 
   @property
   def clusters(self) -> Sequence[int]:
@@ -76,62 +78,44 @@ class Row:
 
   def mean(self, name: str) -> float:
     """Mean of a field over the seeds that know it; NaN if none does."""
-    values = [found[name] for found in self.evaluations]
+    values = [evaluation[name] for evaluation in self.evaluations]
     return pd.Series(values, dtype=float).mean()
 
-  def tokens_per_task(self) -> float:
-    return float(np.mean([
-        found['budget']['completion_tokens']
-        for found in self.evaluations])) / len(self.clusters)
+  def mean_per_task(self, cost: str) -> float:
+    """Mean of a field of `budget` over seeds and tasks."""
+    totals = [evaluation['budget'][cost] for evaluation in self.evaluations]
+    return float(np.mean(totals)) / len(self.clusters)
 
-  def total(self, metric: str) -> float:
-    """Sum over the steps of a run, averaged over seeds."""
-    return self._seeds()[metric].sum().mean()
-
-  def num_updates(self) -> dict[str, float]:
-    """Policy or critic -> number of updates, averaged over seeds."""
-    counts = self._seeds().last().filter(regex=f'{records_lib.UPDATES}$')
-    means = counts.mean().dropna()
-    return means.rename(
-        lambda name: name.removesuffix(records_lib.UPDATES)).to_dict()
-
-  def peak_gib(self) -> float:
-    """Peak memory of a device, or of the host if devices report none."""
-    device = 'memory/device_peak_gib'
-    if device in self.steps and self.steps[device].notna().any():
-      return self.steps[device].max()
-    return self.steps['memory/host_peak_gib'].max()
-
-  def budget_used(self) -> list[float]:
-    """Fraction of the token budget, for each seed that had one."""
-    generated = self._seeds()[records_lib.LEDGER['generated tokens']].sum()
-    return [
-        tokens / found['token_budget']
-        for tokens, found in zip(generated, self.evaluations)
-        if found['token_budget']]
-
-  def _seeds(self):
-    return self.steps.groupby(level='workdir', sort=False)
-
-  def success_cells(self) -> dict[str, str]:
-    successes = self.successes
+  def score_cells(
+      self, title: str, values: np.ndarray,
+      interval: Callable[..., tuple[float, float]]) -> dict[str, str]:
+    """Mean of [seeds, tasks] values in percent, its interval, the seeds."""
     return {
-        'success %': formats.percent(successes.mean()),
-        '95 %': '' if len(successes) < 2 else formats.interval(
-            *statistics.success_interval(successes, self.clusters)),
-        'seeds': str(len(successes))}
+        f'{title} %': percent(values.mean()),
+        '95 %': '' if len(values) < 2 else between(
+            *interval(values, self.clusters)),
+        'seeds': str(len(values))}
 
   def training_cells(self) -> dict[str, str]:
     """Cost of the training; empty if nothing was trained."""
     if self.steps.empty:
       return {}
+    seeds = self.steps.groupby(level='workdir', sort=False)
+    totals = seeds.sum().mean()
+    num_updates = seeds.last().filter(regex=f'{records_lib.UPDATES}$').mean()
+    generated = seeds[records_lib.COSTS['generated tokens']].sum()
+    budgets = np.array([found['token_budget'] for found in self.evaluations])
+    # Devices of a CPU report no memory.
+    peaks = self.steps.filter(
+        items=['memory/device_peak_gib', 'memory/host_peak_gib']).max()
     return {
-        'updates': formats.updates(self.num_updates()),
-        'budget used': formats.ratios(self.budget_used()),
-        **{title: formats.short(self.total(metric))
-           for title, metric in records_lib.LEDGER.items()},
-        'minutes': f'{self.total("time/step") / 60:.1f}',
-        'peak GiB': f'{self.peak_gib():.1f}'}
+        'updates': _updates(num_updates.dropna()),
+        'budget used': _ratios(
+            generated.to_numpy()[budgets > 0] / budgets[budgets > 0]),
+        **{title: _short(totals[metric])
+           for title, metric in records_lib.COSTS.items()},
+        'minutes': f'{totals["time/step"] / 60:.1f}',
+        'peak GiB': f'{peaks.dropna().iloc[0]:.1f}'}
 
 
 # Game -> title -> row, for all of SYSTEMS.
@@ -191,3 +175,58 @@ def check_comparable(title: str, rows: Iterable[Row]) -> None:
         f'{title} were evaluated at different sandbox levels '
         f'({", ".join(levels)}); evaluate all at the same '
         'config.sandbox.level.')
+
+
+def comparison(
+    values: np.ndarray, others: np.ndarray,
+    clusters: Sequence[int]) -> tuple[str, str]:
+  """Difference of two [seeds, tasks] in points; p unless a row has one seed."""
+  difference = signed(f'{100 * (values.mean() - others.mean()):+.1f}')
+  if min(len(values), len(others)) < 2:
+    return difference, ''
+  p = statistics.p_value(values, others, clusters)
+  return difference, f'{p:.4f}' if p >= 1e-4 else '< 0.0001'
+
+
+def percent(mean: float) -> str:
+  return f'{100 * mean:.1f}'
+
+
+def between(low: float, high: float) -> str:
+  return f'{percent(low)} … {percent(high)}'
+
+
+def signed(number: str) -> str:
+  return number.replace('-', '−')
+
+
+def _short(number: float) -> str:
+  """Three significant digits with a unit."""
+  number = float(f'{number:.3g}')  # 999 700 is 1 M.
+  for size, unit in ((1e9, ' G'), (1e6, ' M'), (1e3, ' k')):
+    if number >= size:
+      return f'{number / size:.3g}{unit}'
+  return f'{number:.0f}'
+
+
+def _updates(num_updates: pd.Series) -> str:
+  """Updates of each policy, then of each critic."""
+  if len(num_updates) == 1:
+    return f'{num_updates.iloc[0]:.0f}'
+  learners = {
+      name.removesuffix(records_lib.UPDATES): num
+      for name, num in num_updates.items()}
+  return ', '.join(
+      f'{learner} {learners[learner]:.0f}'
+      for learner in sorted(learners, key=lambda name: ('/' in name, name)))
+
+
+def _ratios(values: np.ndarray) -> str:
+  """Mean of ratios in percent, and their range if they differ."""
+  if not len(values):
+    return ''
+  percents = 100 * values
+  text = f'{percents.mean():.0f} %'
+  if percents.max() - percents.min() > 1:
+    text += f' ({percents.min():.0f} … {percents.max():.0f})'
+  return text

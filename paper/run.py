@@ -11,16 +11,15 @@ starts from their checkpoints), and finished runs are added to the records.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
-from concurrent import futures
+import fnmatch
 import os
 import pathlib
-import queue
 import shlex
 import signal
 import subprocess
 import sys
-import threading
 
 from absl import app
 from absl import flags
@@ -28,17 +27,57 @@ from absl import flags
 from atgrpo_jax import errors
 from atgrpo_jax.io import metrics
 from paper import experiments
-from paper import jobs as jobs_lib
 from paper import records as records_lib
 
 # The policy of each role fits as well: docs/hardware.md.
 _HARDWARE = '16 TPU v6e chips (4x4), or with 1.7b also v5e'
 
 
-def run_jobs(
-    jobs: Sequence[jobs_lib.Job], out: pathlib.Path, num_parallel: int,
+def choose(
+    jobs: Sequence[experiments.Job],
+    patterns: Sequence[str]) -> list[experiments.Job]:
+  """Jobs whose path matches a pattern; UserError if a pattern matches none."""
+  paths = [job.path for job in jobs]
+  for pattern in patterns or ['']:
+    if not fnmatch.filter(paths, pattern):
+      raise errors.UserError(
+          f'--only={pattern!r} matches no job; --dry_run prints all paths.')
+  return [
+      job for job in jobs
+      if any(fnmatch.fnmatch(job.path, pattern) for pattern in patterns)]
+
+
+def with_needs(
+    chosen: Sequence[experiments.Job], jobs: Sequence[experiments.Job],
+    out: pathlib.Path,
+    records: records_lib.Records) -> list[experiments.Job]:
+  """`chosen` and their unfinished needs, in the order of `jobs`.
+
+  A job whose result is in `records` is left out, unless the checkpoints in its
+  workdir are needed.
+  """
+  def is_kept(job):
+    return (job.path, job.result.stem) in records.evaluations
+
+  by_key = {job.key: job for job in jobs}
+  wanted = {job.key for job in chosen if not is_kept(job)}
+  stack = [by_key[key] for key in wanted if not by_key[key].is_done(out)]
+  while stack:
+    job = stack.pop()
+    for key in job.needs:
+      other = by_key[key]
+      is_unneeded = other.is_done(out) or (
+          is_kept(other) and other.path != job.path)
+      if key not in wanted and not is_unneeded:
+        wanted.add(key)
+        stack.append(other)
+  return [job for job in jobs if job.key in wanted]
+
+
+async def run_jobs(
+    jobs: Sequence[experiments.Job], out: pathlib.Path, num_parallel: int,
     records: records_lib.Records) -> int:
-  """Runs unfinished jobs in a pool of `num_parallel` processes.
+  """Runs unfinished jobs, `num_parallel` processes at a time.
 
   The cores are divided among the processes. After a failure or a signal no job
   starts; a signal also terminates the running trainers, which save.
@@ -47,88 +86,85 @@ def run_jobs(
     The first exit status that is not 0; else 128 + the signal; or 0.
   """
   all_cores = sorted(os.sched_getaffinity(0))
-  core_sets: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
+  core_sets: asyncio.Queue[list[int]] = asyncio.Queue()
   for i in range(num_parallel):
-    core_sets.put(all_cores[i::num_parallel])
-  trainers: list[subprocess.Popen] = []
+    core_sets.put_nowait(all_cores[i::num_parallel])
+  trainers: list[asyncio.subprocess.Process] = []
   signals: list[int] = []
-  failed = threading.Event()
+  statuses: list[int] = []  # Of failures.
 
-  def handle(number, frame):
-    del frame
+  def stop(number: int) -> None:
     signals.append(number)
     for trainer in trainers:
-      trainer.terminate()
+      if trainer.returncode is None:
+        trainer.terminate()
 
-  def run(number: int, job: jobs_lib.Job, needs: list[futures.Future]) -> int:
-    futures.wait(needs)
-    if failed.is_set() or signals:
-      return 0
-    line = [
-        '-m', 'atgrpo_jax.main',
-        *job.arguments(out, _max_tokens(job, out, records))]
-    print(f'[{number}/{len(jobs)}] python {shlex.join(line)}', flush=True)
-    log_path = out / 'logs' / f'{job.path}.{job.mode}'
-    cores = core_sets.get()
-    trainer = _start(line, log_path, cores)
-    trainers.append(trainer)
-    if signals:  # Received while the trainer started.
-      trainer.terminate()
-    status = trainer.wait()
-    core_sets.put(cores)
-    if status:
-      failed.set()
-      print(f'error: the job ended with status {status}; see {log_path}. The '
-            'same command continues from here.', file=sys.stderr)
-    return status
+  async def run(number: int, job: experiments.Job) -> None:
+    await asyncio.gather(*(tasks[key] for key in job.needs if key in tasks))
+    cores = await core_sets.get()
+    if not signals and not statuses:
+      command = _command(job, out, _max_tokens(job, out, records))
+      print(f'[{number}/{len(jobs)}] {shlex.join(command)}', flush=True)
+      log_path = out / 'logs' / f'{job.path}.{job.mode}'
+      trainer = await _start(command[1:], log_path, cores)
+      trainers.append(trainer)
+      if signals:  # Received while the trainer started.
+        trainer.terminate()
+      if status := await trainer.wait():
+        statuses.append(status)
+        print(f'error: the job ended with status {status}; see {log_path}. The '
+              'same command continues from here.', file=sys.stderr)
+    core_sets.put_nowait(cores)
 
-  # A job waits in the pool for its needs, so jobs without needs come first.
-  depths: dict[jobs_lib.Key, int] = {}
-  for job in jobs:
-    depths[job.key] = 1 + max(
-        (depths.get(key, -1) for key in job.needs), default=-1)
-  started: dict[jobs_lib.Key, futures.Future] = {}
-  handled = [signal.SIGINT, signal.SIGTERM]
-  if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup ignores it.
-    handled.append(signal.SIGHUP)
-  before = {number: signal.signal(number, handle) for number in handled}
-  try:
-    with futures.ThreadPoolExecutor(num_parallel) as pool:
-      for number, job in sorted(
-          enumerate(jobs, 1), key=lambda item: depths[item[1].key]):
-        if not job.is_done(out):
-          needs = [started[key] for key in job.needs if key in started]
-          started[job.key] = pool.submit(run, number, job, needs)
-      statuses = [future.result() for future in started.values()]
-  finally:
-    for number, handler in before.items():
-      signal.signal(number, handler)
-  return next(filter(None, statuses), 128 + signals[0] if signals else 0)
+  loop = asyncio.get_running_loop()
+  for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP.
+      loop.add_signal_handler(number, stop, number)
+  tasks: dict[experiments.Key, asyncio.Task] = {}
+  for number, job in enumerate(jobs, 1):
+    if not job.is_done(out):
+      tasks[job.key] = asyncio.create_task(run(number, job))
+  await asyncio.gather(*tasks.values())
+  return next(iter(statuses), 128 + signals[0] if signals else 0)
 
 
-def _start(
-    line: Sequence[str], log_path: pathlib.Path,
-    cores: Sequence[int]) -> subprocess.Popen:
+async def _start(
+    arguments: Sequence[str], log_path: pathlib.Path,
+    cores: Sequence[int]) -> asyncio.subprocess.Process:
   """Starts Python on these cores."""
   # Two devices on one core would slow each other down.
   env = {'JAX_NUM_CPU_DEVICES': '1'} if len(cores) == 1 else {}
   log_path.parent.mkdir(parents=True, exist_ok=True)
   with log_path.open('a') as log:
-    # In a new session Ctrl-C reaches the trainer only through `handle`.
-    process = subprocess.Popen(
-        [sys.executable, *line], stdout=log, stderr=subprocess.STDOUT,
+    # In a new session Ctrl-C reaches the trainer only through `stop`.
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *arguments, stdout=log, stderr=subprocess.STDOUT,
         start_new_session=True, env=os.environ | env)
   os.sched_setaffinity(process.pid, cores)
   return process
 
 
+def _command(
+    job: experiments.Job, out: pathlib.Path, max_tokens: int | str,
+) -> list[str]:
+  """The command of a job; `max_tokens` applies if it has a budget."""
+  overrides = dict(job.overrides)
+  if job.budget_of:
+    overrides |= {'train.num_steps': 0, 'train.completion_tokens': max_tokens}
+  return [
+      'python', '-m', 'atgrpo_jax.main', '--mode', job.mode, '--config',
+      job.config, '--workdir', str(out / job.path), *(
+          f'--config.{key}={value}'.replace('{out}', str(out))
+          for key, value in overrides.items())]
+
+
 def _max_tokens(
-    job: jobs_lib.Job, out: pathlib.Path,
+    job: experiments.Job, out: pathlib.Path,
     records: records_lib.Records) -> int:
   """Completion tokens that a job may generate; 0 if its steps are limited."""
   if not job.budget_of:
     return 0
-  metric = records_lib.LEDGER['generated tokens']
+  metric = records_lib.COSTS['generated tokens']
   if (job.budget_of, 'after') in records.evaluations:
     generated = records.steps.loc[[job.budget_of], metric].sum()
   else:
@@ -137,16 +173,14 @@ def _max_tokens(
 
 
 def print_jobs(
-    jobs: Sequence[jobs_lib.Job], out: pathlib.Path, scale: str) -> None:
+    jobs: Sequence[experiments.Job], out: pathlib.Path, scale: str) -> None:
   """Prints the commands instead of running them."""
   if scale != 'nano':
     print(f'Each of these {len(jobs)} jobs needs {_HARDWARE}; docs/hardware.md '
           'says how to start one.')
   for job in jobs:
     ratio = '' if job.budget_ratio == 1 else f'{job.budget_ratio:.2g} x the '
-    line = shlex.join([
-        'python', '-m', 'atgrpo_jax.main',
-        *job.arguments(out, f'<{ratio}tokens of {job.budget_of}>')])
+    line = shlex.join(_command(job, out, f'<{ratio}tokens of {job.budget_of}>'))
     print(line + ('  # done' if job.is_done(out) else ''))
 
 
@@ -156,7 +190,7 @@ def main(argv: list[str]) -> int:
   try:
     errors.refuse_arguments(argv)
     jobs = experiments.make_jobs(given.scale, given.seeds, given.sandbox)
-    chosen = jobs_lib.choose(jobs, given.only)
+    chosen = choose(jobs, given.only)
     if given.keep and given.scale != 'nano':
       raise errors.UserError(
           f'--keep={given.keep} with --scale={given.scale}: only jobs of nano '
@@ -164,7 +198,7 @@ def main(argv: list[str]) -> int:
     records = (
         records_lib.read(pathlib.Path(given.keep)) if given.keep
         else records_lib.Records())
-    jobs = jobs_lib.with_needs(chosen, jobs, out, records)
+    jobs = with_needs(chosen, jobs, out, records)
     if given.dry_run or given.scale != 'nano':
       print_jobs(jobs, out, given.scale)
       return 0
@@ -174,8 +208,9 @@ def main(argv: list[str]) -> int:
           f'--jobs={given.jobs}: expected at most {num_cores}, the number of '
           'cores.')
     keep = ['--keep', given.keep] if given.keep else []
-    return run_jobs(jobs, out, given.jobs, records) or subprocess.call(
-        [sys.executable, '-m', 'paper.tables', '--out', str(out), *keep])
+    return asyncio.run(run_jobs(jobs, out, given.jobs, records)) or (
+        subprocess.call(
+            [sys.executable, '-m', 'paper.tables', '--out', str(out), *keep]))
   except errors.UserError as error:
     print(f'error: {error}', file=sys.stderr)
     return 2

@@ -1,42 +1,35 @@
 """Intervals and tests that treat both seeds and tasks as random.
 
 A row holds outcomes y[s, t] of seed s on task t: 0, 1 or a return. Tasks of one
-kind form a cluster. Seeds, clusters, and the interaction of a seed with a
-cluster are random, so the variance of a row's mean is the two-way cluster
+kind form a cluster. The variance of a row's mean is the two-way cluster
 variance (Cameron, Gelbach and Miller, 2011):
 
   V = V(seeds) + V(clusters) - V(both), at least V(seeds) and V(clusters)
 
 V(seeds) is estimated from the means of the seeds, V(clusters) from the sums of
-the clusters, and V(both) from the residuals; V(seeds) and V(clusters) each
-contain it once. The degrees of freedom are Satterthwaite's: V^2 divided by the
-sum over the three of V(i)^2 / f(i), with f(seeds) = seeds - 1,
-f(clusters) = clusters - 1 and f(both) their product.
+the clusters, and V(both) from the residuals. The degrees of freedom are
+Satterthwaite's.
 
-  Interval of a success: Wilson's, with t instead of z, for mean (1 - mean) / V
-  trials. If nothing varies (say, everything is solved), each cluster is one
-  trial. Interval of a return: mean +- t sqrt(V).
+  success   Wilson's interval, with t instead of z, for mean (1 - mean) / V
+            trials. If nothing varies (say, everything is solved), each cluster
+            is one trial.
+  return    mean +- t sqrt(V)
+  p         two-sided t test of the difference of two rows on the same tasks.
+            V is the variance of the difference, so tasks that are hard for
+            both rows cancel. V(seeds) and V(both) are pooled, because three
+            seeds say little about a variance. V is at least (1 / clusters)^2.
 
-  p: two-sided t test of the difference of two rows on the same tasks. V is the
-  variance of the difference, so tasks that are hard for both rows cancel.
-  V(seeds) and V(both) are pooled, because three seeds say little about a
-  variance; f(seeds) is the sum of both rows'. V is at least (1 / clusters)^2.
-
-Calibration (tests/paper/statistics_test.py has the simulation): when an
-algorithm is compared with itself, with three seeds per row, p < 0.05 in 3.7 to
-5.9 %. A bootstrap that resamples seeds only gives 15 to 33 %, sign flips of the
-tasks' differences 19 to 53 %, a naive bootstrap over seeds and clusters 3.6 to
-11.6 %, and Welch's t test of the seeds' means 3.2 to 5.1 %, but 9.1 % if each
-row fails in other clusters. The intervals cover the truth in 93.1 to 95.7 %,
-with 2 seeds only in 89.7 to 92.6 %. A true difference of 6 points is found in
-52 % (200 tasks) and 72 % (1000 tasks) of comparisons with 3 seeds. If the seeds
-of one row deviate by 3 points and those of the other by 1, give both rows the
-same number of seeds: p < 0.05 in 6.1 % with 3 and 3, 12.1 % with 3 and 5.
+In the simulations of tests/paper/statistics_test.py an algorithm compared with
+itself, with three seeds per row, has p < 0.05 in 3.7 to 5.9 %, and 95 %
+intervals cover the truth in 93.1 to 95.7 % (with two seeds in 89.7 to 92.6 %).
+A bootstrap over seeds only would reject 15 to 33 %. A true difference of 6
+points is found in 52 % (200 tasks) and 72 % (1000 tasks) of comparisons. If the
+seeds of one row deviate by 3 points and those of the other by 1, p < 0.05 in
+6.1 % with 3 and 3 seeds, but in 12.1 % with 3 and 5: use equal numbers.
 
 The mean and the interquartile mean over games follow rliable (Agarwal et al.,
-2021, arXiv 2108.13264). Their interval is a percentile bootstrap that resamples
-seeds within each game and takes the tasks as fixed. It is too narrow for few
-seeds: over three games it covers the truth in 74, 85, 89 and 93 % with 2, 3, 5
+2021, arXiv 2108.13264): a percentile bootstrap that resamples seeds within each
+game. Over three games it covers the truth in 74, 85, 89 and 93 % with 2, 3, 5
 and 10 seeds.
 """
 
@@ -70,12 +63,7 @@ def success_interval(
 
 def mean_interval(
     values: np.ndarray, clusters: Sequence[int]) -> tuple[float, float]:
-  """95 % interval of the mean of new seeds on new tasks.
-
-  Args:
-    values: [seeds, tasks] float; at least two seeds.
-    clusters: [tasks], the same number for tasks of one kind.
-  """
+  """95 % interval of the mean of [seeds, tasks]; see `success_interval`."""
   variance, freedom, _ = _variance([values], clusters)
   spread = stats.t.ppf(0.975, freedom) * math.sqrt(variance)
   return float(values.mean() - spread), float(values.mean() + spread)
@@ -83,12 +71,9 @@ def mean_interval(
 
 def p_value(
     first: np.ndarray, second: np.ndarray, clusters: Sequence[int]) -> float:
-  """p of the difference between the means of two rows on the same tasks.
+  """p of the difference of two rows [seeds, tasks] on the same tasks.
 
-  Args:
-    first: [seeds, tasks] bool or float; at least two seeds.
-    second: [seeds, tasks], perhaps with another number of seeds.
-    clusters: [tasks], the same number for tasks of one kind.
+  The rows may have different numbers of seeds, at least two each.
   """
   variance, freedom, num_clusters = _variance([first, second], clusters)
   error = math.sqrt(max(variance, num_clusters**-2))

@@ -18,20 +18,23 @@ one kind as one cluster (`paper/statistics.py`). One seed has neither.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import functools
 import math
 import pathlib
 import sys
 
 from absl import app
 from absl import flags
+from matplotlib import colormaps
+from matplotlib import figure
+import numpy as np
 import pandas as pd
 
 from atgrpo_jax import errors
-from paper import curves
+from environments.writing import rewards
 from paper import experiments
-from paper import formats
-from paper import joint_tables
 from paper import published
 from paper import records as records_lib
 from paper import rows as rows_lib
@@ -43,10 +46,29 @@ _UNCHANGED = {
     'roles': 'trained together',
     **dict.fromkeys(experiments.SWITCHES, 'unchanged')}
 
-_ROLES_NOTE = (
-    "The paper's only_tool and only_planner were trained and played alone. "
-    "Here the other role is played by the untrained model, and the row's "
-    'budget, half of the tokens, counts what it says as well. ')
+# Title of a row of MAGRPO's tasks -> its folder and evaluation.
+JOINT_ROWS = {
+    'Single agent': ('untrained_solo', 'evaluation'),
+    'Parallel generation': ('untrained_pair', 'evaluation'),
+    'Sequential pipeline': ('untrained_pipeline', 'evaluation'),
+    'One-round discussion': ('untrained_discussion', 'evaluation'),
+    'Single agent + GRPO': ('sa_grpo', 'after'),
+    'Pipeline + AT-GRPO': ('at_grpo', 'after'),
+    'IAC': ('iac', 'after'),
+    'MAAC': ('maac', 'after'),
+    'MAGRPO, all combinations': ('magrpo_cross', 'after'),
+    'MAGRPO': (experiments.MAGRPO, 'after'),
+}
+MAGRPO = 'MAGRPO'  # The row that the others of its tasks are compared with.
+
+# Task of MAGRPO -> columns of quality; the last one is the success.
+_QUALITY = {
+    'writing': ('structure', 'style', 'coherence', 'all levels'),
+    'functions': (
+        'structure', 'syntax', 'tests', 'cooperation', 'all tests')}
+# Maximum of the reward terms of `functions`.
+_MAX_POINTS = {
+    'structure': 1.0, 'syntax': 0.5, 'tests': 1.0, 'cooperation': 1.5}
 
 # Column of the credit table -> metric of a role, its unit, and whether the last
 # value is shown instead of the mean over the steps.
@@ -60,34 +82,17 @@ _CREDIT = {
 }
 _COSINE_COLUMN = 'cosine with the gradients of other roles'
 _COSINE = 'diagnosis/cosine/'
-_CREDIT_NOTE = (
-    'Gradients, entropy and KL are over groups with a signal, in the steps '
-    'that were diagnosed. GRPO weighs an episode once, however many answers it '
-    'has; the mean of its advantages here weighs answers.')
 
-_INTERVAL_NOTE = (
-    '95 %: interval of the success of new seeds on new tasks. p: two-sided t '
-    'test of the difference on the same tasks, not corrected for the number of '
-    'rows. Both count seeds and tasks as drawn at random')
-_STATISTICS_NOTE = (
-    ': the seeds that a row has, and {tasks} tasks in {clusters} clusters, '
-    'since copies of a task, turned or renamed, are one cluster. One seed '
-    "gives no interval and no p. updates: of each policy's optimiser. budget "
-    'used: share of the tokens that a run was allowed to generate (least … '
-    'most of the seeds).')
-_PROBLEMS_NOTE = (
-    '; one seed gives neither. budget used: share of the tokens that a run was '
-    "allowed to generate, those of AT-GRPO's.")
-_GAMES_NOTE = (
-    'Systems with at least two seeds on each game. IQM: interquartile mean, '
-    'that of the middle half of the scores of all seeds on all games. 95 %: '
-    'percentiles of a bootstrap that draws seeds anew within each game, as in '
-    'rliable (arXiv 2108.13264), and leaves the tasks as they are. With few '
-    'seeds it is too narrow: in simulations with 3 seeds on each of three '
-    'games it covered the truth in 85 % instead of 95 %, and with 2 in 74 to '
-    '78 %. It is left out where no seed differs from another.')
+# Suffix of a curve's file -> label of the y axis, and metric -> line style.
+_CURVES = {
+    'success': ('success', {'validation/success': '-'}),
+    'turns': ('turns to solve', {'validation/turns_to_solve': '-'}),
+    'rollout': (
+        'success (dotted: rollout)',
+        {'validation/success': '-', 'rollout/success': ':'}),
+}
 
-_COST_COLUMNS = ('updates', 'budget used', *records_lib.LEDGER, 'minutes')
+_COST_COLUMNS = ('updates', 'budget used', *records_lib.COSTS, 'minutes')
 _PUBLISHED_COLUMNS = ('paper, 1.7B', 'paper, 8B')
 _GAME_COLUMNS = (
     '', 'success %', '95 %', 'seeds', 'compared with', 'minus that', 'p',
@@ -96,18 +101,108 @@ _GAME_COLUMNS = (
 _PROBLEM_COLUMNS = (
     '', 'success %', '95 %', 'seeds', 'minus AT-GRPO', 'p', 'turns',
     'tokens a task', *_COST_COLUMNS, *_PUBLISHED_COLUMNS)
+_JOINT_COSTS = (
+    'response s', 'tokens/s', 'tokens a task', 'calls a task', 'updates',
+    'budget used', 'generated tokens', 'minutes')
+
+# Notes below the tables. The stored tables contain them, so a new wording
+# changes paper/results.
+_INTERVAL_NOTE = (
+    '95 %: interval of the {score} of new seeds on new tasks. p: two-sided t '
+    'test of the difference on the same tasks, not corrected for the number of '
+    'rows. Both count seeds and tasks as drawn at random')
+_GAME_NOTE = (
+    ': the seeds that a row has, and {tasks} tasks in {clusters} clusters, '
+    'since copies of a task, turned or renamed, are one cluster. One seed '
+    "gives no interval and no p. updates: of each policy's optimiser. budget "
+    'used: share of the tokens that a run was allowed to generate (least … '
+    'most of the seeds).')
+_PROBLEM_NOTE = (
+    '; one seed gives neither. budget used: share of the tokens that a run was '
+    "allowed to generate, those of AT-GRPO's.")
+_JOINT_NOTE = (
+    '; one seed gives neither. {success}response s: tasks are played one by '
+    'one; the time of the slowest agent, summed over what is done one after '
+    'another. tokens/s: generated tokens over that time. calls: completions. '
+    "budget used: share of the tokens that a run was allowed to generate, "
+    "those of MAGRPO's.")
+_SUCCESS_NOTE = {
+    'writing': (
+        'all levels: share of the tasks in which nothing stopped the '
+        'scoring. Published single agents are Qwen3-4B, all else Qwen3-1.7B. '
+        ),
+    'functions': (
+        'Of several turns the return is the mean, and all else is of the last '
+        'one. That of a single agent is a share of 2.1 points, of all others '
+        'of 4: it writes no helper, so 60 % is all of its structure, and it '
+        'has no cooperation. all tests: share of the tasks whose tests all '
+        'pass. ')}
+_ROLES_NOTE = (
+    " The paper's only_tool and only_planner were trained and played alone. "
+    "Here the other role is played by the untrained model, and the row's "
+    'budget, half of the tokens, counts what it says as well.')
+_ALL_GAMES_NOTE = (
+    'Systems with at least two seeds on each game. IQM: interquartile mean, '
+    'that of the middle half of the scores of all seeds on all games. 95 %: '
+    'percentiles of a bootstrap that draws seeds anew within each game, as in '
+    'rliable (arXiv 2108.13264), and leaves the tasks as they are. With few '
+    'seeds it is too narrow: in simulations with 3 seeds on each of three '
+    'games it covered the truth in 85 % instead of 95 %, and with 2 in 74 to '
+    '78 %. It is left out where no seed differs from another.')
+_CREDIT_NOTE = (
+    'Gradients, entropy and KL are over groups with a signal, in the steps '
+    'that were diagnosed. GRPO weighs an episode once, however many answers it '
+    'has; the mean of its advantages here weighs answers.')
 
 
-def _published_cells(title: str, task: str) -> dict[str, str]:
-  name = rows_lib.SYSTEMS[title][2] if title in rows_lib.SYSTEMS else title
-  return dict(zip(_PUBLISHED_COLUMNS, published.qwen3_success(name, task)))
+@dataclasses.dataclass(frozen=True)
+class Table:
+  """A titled table of text with a note below it."""
+
+  title: str
+  frame: pd.DataFrame
+  note: str
+
+  @classmethod
+  def create(
+      cls, title: str, columns: Sequence[str],
+      rows: Sequence[Mapping[str, str]], note: str) -> Table:
+    """A table of rows {column: text}; a missing column is left empty."""
+    frame = pd.DataFrame(rows, columns=list(columns), dtype=object)
+    return cls(title, frame.fillna(''), note)
+
+  def markdown(self) -> str:
+    header = list(self.frame.columns)
+    lines = [header, ['---'] * len(header), *self.frame.itertuples(index=False)]
+    table = ''.join(f'| {" | ".join(line)} |\n' for line in lines)
+    return f'## {self.title}\n\n{table}\n{self.note}\n'
+
+  def latex(self) -> str:
+    escaped = str.maketrans({
+        '\\': r'\textbackslash{}', '%': r'\%', '_': r'\_', '&': r'\&',
+        '#': r'\#', '…': r'\ldots{}', '−': '$-$', '<': '$<$'})
+
+    def line(texts):
+      cells = [text.translate(escaped) for text in texts]
+      return f'  {" & ".join(cells)} \\\\\n'
+
+    caption = f'{self.title}. {self.note}'.translate(escaped)
+    return (
+        '\\begin{table}\n'
+        f'  \\caption{{{caption}}}\n'
+        f'  \\begin{{tabular}}{{l{"r" * (self.frame.shape[1] - 1)}}}\n'
+        '  \\toprule\n' + line(self.frame.columns) + '  \\midrule\n'
+        + ''.join(map(line, self.frame.itertuples(index=False)))
+        + '  \\bottomrule\n  \\end{tabular}\n\\end{table}\n')
 
 
-def _success_table(
+def _compare(
     title: str, columns: Sequence[str],
-    rows: Mapping[str, rows_lib.Row | None], baseline: str, task: str,
-    note: str) -> formats.Table:
-  """A table of rows on the same tasks.
+    rows: Mapping[str, rows_lib.Row | None], baseline: str, note: str,
+    *, values_fn: Callable[[rows_lib.Row], np.ndarray],
+    cells_fn: Callable[[rows_lib.Row], Mapping[str, str]],
+    published_fn: Callable[[str], Mapping[str, str]]) -> Table:
+  """A table of rows that played the same tasks.
 
   Args:
     title: of the table.
@@ -115,54 +210,79 @@ def _success_table(
     rows: title -> row, None if only the paper may have it.
     baseline: title of the row that others are compared with, unless
       `experiments.SAME_STEPS` names another.
-    task: its name in `published`.
     note: below the table.
+    values_fn: row -> [seeds, tasks], the compared values.
+    cells_fn: row -> {column: text} of its scores.
+    published_fn: title of a row -> {column: text} of the papers.
   """
   rows_lib.check_comparable(
       f'{title}: rows', [row for row in rows.values() if row is not None])
   lines = []
   for name, row in rows.items():
-    cells = _published_cells(name, task)
+    cells = dict(published_fn(name))
     if row is not None:
-      turns, to_solve = row.mean('mean_turns'), row.mean('mean_turns_to_solve')
       cells |= {
-          **row.success_cells(), **row.training_cells(),
-          'turns': f'{turns:.2f}', 'turns an episode': f'{turns:.2f}',
-          'turns to solve': '' if math.isnan(to_solve) else f'{to_solve:.2f}',
-          'tokens a task': f'{row.tokens_per_task():.0f}'}
+          **cells_fn(row), **row.training_cells(),
+          'tokens a task': f'{row.mean_per_task("completion_tokens"):.0f}'}
       other_name = experiments.SAME_STEPS.get(name, baseline)
       other = rows.get(other_name)
       if name != baseline and other is not None:
-        difference, p = formats.comparison(
-            row.successes, other.successes, row.clusters)
-        cells |= {'compared with': other_name, 'minus that': difference,
-                  'minus AT-GRPO': difference, 'p': p}
+        difference, cells['p'] = rows_lib.comparison(
+            values_fn(row), values_fn(other), row.clusters)
+        cells |= {'compared with': other_name} | dict.fromkeys(
+            ('minus that', 'minus AT-GRPO', f'minus {MAGRPO}'), difference)
     if any(cells.values()):
       lines.append({'': name, **cells})
-  return formats.table(title, columns, lines, note)
+  return Table.create(title, columns, lines, note)
+
+
+# Games and problems.
+
+
+def _success_table(
+    title: str, columns: Sequence[str],
+    rows: Mapping[str, rows_lib.Row | None], baseline: str, task: str,
+    note: str) -> Table:
+  """A table of success; `task` is its name in `published`."""
+  def cells(row):
+    turns, to_solve = row.mean('mean_turns'), row.mean('mean_turns_to_solve')
+    return {
+        **row.score_cells(
+            'success', row.successes, statistics.success_interval),
+        'turns': f'{turns:.2f}', 'turns an episode': f'{turns:.2f}',
+        'turns to solve': '' if math.isnan(to_solve) else f'{to_solve:.2f}'}
+
+  def published_cells(name):
+    _, _, name = rows_lib.SYSTEMS.get(name, ('', '', name))
+    return dict(zip(_PUBLISHED_COLUMNS, published.qwen3_success(name, task)))
+
+  return _compare(
+      title, columns, rows, baseline,
+      _INTERVAL_NOTE.format(score='success') + note,
+      values_fn=lambda row: row.successes, cells_fn=cells,
+      published_fn=published_cells)
 
 
 def _game_table(
     task: str, name: str, rows: Mapping[str, rows_lib.Row | None],
-    baseline: str) -> formats.Table:
-  """A table of rows on one game; see `_success_table`."""
+    baseline: str) -> Table:
   clusters = next(
       row.clusters for row in rows.values() if row is not None)
-  note = _INTERVAL_NOTE + _STATISTICS_NOTE.format(
+  note = _GAME_NOTE.format(
       tasks=len(clusters), clusters=len(set(clusters)))
   return _success_table(
       f'{experiments.GAMES[task]}: {name}', _GAME_COLUMNS, rows, baseline, task,
-      _ROLES_NOTE * (name == 'roles') + note)
+      note + _ROLES_NOTE * (name == 'roles'))
 
 
-def main_tables(systems: rows_lib.SystemRows) -> list[formats.Table]:
+def main_tables(systems: rows_lib.SystemRows) -> list[Table]:
   """The compared systems, one table per game."""
   return [
       _game_table(task, 'systems', rows, rows_lib.AT_GRPO)
       for task, rows in systems.items() if any(rows.values())]
 
 
-def all_games_table(systems: rows_lib.SystemRows) -> list[formats.Table]:
+def all_games_table(systems: rows_lib.SystemRows) -> list[Table]:
   """Systems with several seeds on each game, aggregated over games."""
   lines = []
   for title in rows_lib.SYSTEMS:
@@ -175,19 +295,19 @@ def all_games_table(systems: rows_lib.SystemRows) -> list[formats.Table]:
     for name, statistic in (('mean', statistics.mean_over_games),
                             ('IQM', statistics.interquartile_mean)):
       low, high = statistics.bootstrap_interval(scores, statistic)
-      cells[f'{name} %'] = formats.percent(statistic(scores))
+      cells[f'{name} %'] = rows_lib.percent(statistic(scores))
       if low < high:
-        cells[f'95 % of the {name}'] = formats.interval(low, high)
+        cells[f'95 % of the {name}'] = rows_lib.between(low, high)
     lines.append(cells)
   if not lines:
     return []
-  return [formats.table(
+  return [Table.create(
       f'All games ({", ".join(experiments.GAMES.values())}): systems',
       ['', 'mean %', '95 % of the mean', 'IQM %', '95 % of the IQM',
-       'seeds of each game'], lines, _GAMES_NOTE)]
+       'seeds of each game'], lines, _ALL_GAMES_NOTE)]
 
 
-def ablation_tables(records: records_lib.Records) -> list[formats.Table]:
+def ablation_tables(records: records_lib.Records) -> list[Table]:
   """The other tables of games, beside AT-GRPO."""
   tables = []
   for table, unchanged in _UNCHANGED.items():
@@ -216,7 +336,7 @@ def ablation_tables(records: records_lib.Records) -> list[formats.Table]:
   return tables
 
 
-def problem_tables(records: records_lib.Records) -> list[formats.Table]:
+def problem_tables(records: records_lib.Records) -> list[Table]:
   """Success on each benchmark of mathematics and code."""
   found = []  # (benchmark, title, rows)
   for task, benchmarks in experiments.BENCHMARKS.items():
@@ -237,11 +357,76 @@ def problem_tables(records: records_lib.Records) -> list[formats.Table]:
     if known:
       tables.append(_success_table(
           f'{title}: problems', _PROBLEM_COLUMNS, known, rows_lib.AT_GRPO,
-          benchmark, _INTERVAL_NOTE + _PROBLEMS_NOTE))
+          benchmark, _PROBLEM_NOTE))
   return tables
 
 
-def credit_tables(systems: rows_lib.SystemRows) -> list[formats.Table]:
+# MAGRPO's tasks (arXiv 2508.04652).
+
+
+def joint_tables(records: records_lib.Records) -> list[Table]:
+  """Quality and cost, one table for each task with a finished run.
+
+  Quality has the paper's columns: `environments.writing.rewards.paper_metrics`
+  for writing, and for functions the fraction of the points of each term in
+  `environments.programming.functions.rewards`.
+  """
+  tables = []
+  for task, kinds in experiments.JOINT_TASKS.items():
+    for kind, title in kinds.items():
+      rows = {
+          name: row for name, (folder, evaluation) in JOINT_ROWS.items()
+          if (row := rows_lib.read_row(
+              records, f'{task}/{kind}/{folder}', evaluation)) is not None}
+      reported = published.JOINT[task]
+      columns = [
+          '', 'return %', '95 %', 'seeds', f'minus {MAGRPO}', 'p',
+          *(f'{name} %' for name in _QUALITY[task]), *_JOINT_COSTS, *reported]
+      note = (_INTERVAL_NOTE + _JOINT_NOTE).format(
+          score='return', success=_SUCCESS_NOTE[task])
+      if rows:
+        tables.append(_compare(
+            f'{title}: {task}', columns, rows, MAGRPO, note,
+            values_fn=functools.partial(_returns, task=task),
+            cells_fn=functools.partial(_joint_cells, task=task),
+            published_fn=lambda name, kind=kind, reported=reported: {
+                column: numbers.get(kind, {}).get(name, '')
+                for column, numbers in reported.items()}))
+  return tables
+
+
+def _returns(row: rows_lib.Row, task: str) -> np.ndarray:
+  """[seeds, tasks] float, 0 to 1."""
+  returns = np.array([x['returns'] for x in row.evaluations], np.float64)
+  if task == 'functions':  # Each turn is rewarded.
+    returns /= np.array([[x['mean_turns']] for x in row.evaluations])
+  return returns
+
+
+def _joint_cells(row: rows_lib.Row, task: str) -> dict[str, str]:
+  metrics = pd.DataFrame([
+      rewards.paper_metrics(x['reward_terms']) if task == 'writing'
+      else {name: x['reward_terms'][name] / points
+            for name, points in _MAX_POINTS.items()}
+      for x in row.evaluations]).mean()
+  *terms, success = _QUALITY[task]
+  cells = {
+      **row.score_cells(
+          'return', _returns(row, task), statistics.mean_interval),
+      **{f'{name} %': rows_lib.percent(metrics[name]) for name in terms},
+      f'{success} %': rows_lib.percent(row.successes.mean()),
+      'calls a task': f'{row.mean_per_task("model_calls"):g}'}
+  if row.timed:
+    timed = pd.DataFrame(row.timed)[['response_seconds', 'tokens_per_second']]
+    seconds, speed = timed.mean()
+    cells |= {'response s': f'{seconds:.2f}', 'tokens/s': f'{speed:.0f}'}
+  return cells
+
+
+# Credit.
+
+
+def credit_tables(systems: rows_lib.SystemRows) -> list[Table]:
   """Groups, advantages and gradients of each role, one table per game."""
   tables = []
   for task, rows in systems.items():
@@ -262,7 +447,7 @@ def credit_tables(systems: rows_lib.SystemRows) -> list[formats.Table]:
                for column, (metric, unit, is_last) in _CREDIT.items()},
             _COSINE_COLUMN: _logged(steps, cosines, 1, False)})
     if lines:
-      tables.append(formats.table(
+      tables.append(Table.create(
           f'{experiments.GAMES[task]}: credit, mean over the steps that tell '
           'it', ['', *_CREDIT, _COSINE_COLUMN], lines, _CREDIT_NOTE))
   return tables
@@ -276,7 +461,46 @@ def _logged(
   values = (seeds.last() if is_last else seeds.mean()).stack()
   if values.empty:
     return ''
-  return formats.signed(f'{round(unit * values.mean(), 3) + 0.0:.3f}')
+  return rows_lib.signed(f'{round(unit * values.mean(), 3) + 0.0:.3f}')
+
+
+# The files.
+
+
+def draw_curves(
+    systems: rows_lib.SystemRows, folder: pathlib.Path) -> list[pathlib.Path]:
+  """Draws learning curves against generated tokens; returns the files."""
+  paths = []
+  for task, game in experiments.GAMES.items():
+    trained = {
+        title: row for title, row in systems[task].items()
+        if row is not None and not row.steps.empty}
+    colors = dict(zip(trained, colormaps['tab20'].colors, strict=False))
+    for file, (label, styles) in _CURVES.items():
+      titles = [
+          title for title in trained
+          if file != 'rollout' or title.startswith('Team + AT-GRPO')]
+      if not titles:
+        continue
+      drawing = figure.Figure(figsize=(7, 4.5), layout='constrained')
+      axes = drawing.subplots()
+      for title in titles:
+        axes.plot([], [], color=colors[title], label=title)
+        for _, steps in trained[title].steps.groupby(level='workdir'):
+          tokens = steps[records_lib.COSTS['generated tokens']].cumsum() / 1e6
+          for metric, style in styles.items():
+            values = steps.set_index(tokens).get(
+                metric, pd.Series(dtype=float)).dropna()
+            axes.plot(
+                values.index, values, style, color=colors[title], alpha=0.8,
+                linewidth=1.2, drawstyle='steps-post')
+      axes.set_xlabel('generated tokens (millions); a line for each seed')
+      axes.set_ylabel(label)
+      axes.set_title(f'{game}, validation, one candidate per prompt')
+      axes.legend(fontsize='small')
+      paths.append(folder / f'{task}_{file}.png')
+      drawing.savefig(paths[-1], dpi=150)
+  return paths
 
 
 def write_tables(
@@ -286,21 +510,22 @@ def write_tables(
   tables = [
       *main_tables(systems), *all_games_table(systems),
       *ablation_tables(records), *problem_tables(records),
-      *joint_tables.make_tables(records), *credit_tables(systems)]
+      *joint_tables(records), *credit_tables(systems)]
   folder.mkdir(parents=True, exist_ok=True)
   markdown, latex = folder / 'tables.md', folder / 'tables.tex'
   markdown.write_text('\n'.join(table.markdown() for table in tables))
   latex.write_text('\n'.join(table.latex() for table in tables))
-  return [markdown, latex, *curves.draw(systems, folder)]
+  return [markdown, latex, *draw_curves(systems, folder)]
 
 
 def make(out: str, keep: str, results: str) -> list[pathlib.Path]:
   """Writes the tables that flags of these names ask for."""
   if bool(out) == bool(results) or (keep and results):
     raise errors.UserError(
-        'Give either --out, a folder of workdirs such as runs/paper/nano, with '
-        'or without --keep; or --results, a folder that --keep has written, '
-        'such as paper/results/nano.')
+        f'--out={out!r}, --keep={keep!r}, --results={results!r}: expected '
+        'either --out, a folder of workdirs such as runs/paper/nano, with or '
+        'without --keep; or --results, a folder that --keep has written, such '
+        'as paper/results/nano.')
   folder = pathlib.Path(results or keep or f'{out}/tables')
   if results:
     return write_tables(records_lib.read(folder), folder)

@@ -1,11 +1,11 @@
-"""Numbers, commands, keys and links in README.md and docs/ are correct.
+"""Numbers, commands, keys and files in README.md and docs/ are correct.
 
   python -m tests.docs_test
 
 prints all rows of the table under Results in README.md.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 import functools
 import importlib.util
 import json
@@ -29,7 +29,6 @@ from configs import common
 from configs import pod
 from configs import sudoku
 from paper import experiments
-from paper import formats
 from paper import records
 from paper import rows as paper_rows
 from paper import tables as paper_tables
@@ -65,7 +64,7 @@ _GROWS = {
         'GRPO step, agents: {}, 8 prompts x 8 samples, prompt 128, '
         '64 new tokens',
 }
-# Column of a credit table -> file, turns, name in the file.
+# Column of a table in docs/credit_laboratory.md -> file, turns, name there.
 _CREDIT = {
     'bias': ('credit', 4, 'bias'),
     'deviation': ('credit', 4, 'deviation'),
@@ -78,7 +77,6 @@ _CREDIT = {
 _CREDIT_AT_ONCE = {
     column: ('credit_at_once', *found)
     for column, (file, *found) in _CREDIT.items() if file == 'credit'}
-_GROUP_SIZE = 4  # In the credit tables.
 
 
 def section(page: str, title: str) -> str:
@@ -115,24 +113,6 @@ def rounded(value: float, shown: str) -> str:
   return f'{value:.{len(number.partition(".")[2])}f}'
 
 
-def test_links_resolve():
-  for name, page in PAGES.items():
-    links = re.findall(r'\]\(([^)\s]+)\)', page)
-    for link in links:
-      if not link.startswith('https://'):
-        file, _, anchor = link.partition('#')
-        path = (ROOT / name).parent / file if file else ROOT / name
-        assert path.exists(), f'{name}: {link}'
-        assert not anchor or anchor in _anchors(path.read_text()), link
-
-
-def _anchors(page):
-  headings = re.findall(r'^#+ (.*)$', page, re.MULTILINE)
-  return {
-      re.sub(r'[^\w -]', '', heading).lower().replace(' ', '-')
-      for heading in headings}
-
-
 def test_named_files_exist():
   for name, page in PAGES.items():
     for path in re.findall(r'`((?:\w+/)+\w+\.(?:py|sh))`', page):
@@ -141,27 +121,16 @@ def test_named_files_exist():
       ), f'{name}: {path}'
 
 
-# The keys.
-
-
 def _leaves(config):
-  """Name -> value of each leaf of a config."""
-  leaves = {}
+  """Names of the leaves of a config and of the sections around them."""
   for name, value in config.items():
+    yield name
     if hasattr(value, 'items'):
-      leaves |= {f'{name}.{key}': x for key, x in _leaves(value).items()}
-    else:
-      leaves[name] = value
-  return leaves
+      yield from (f'{name}.{key}' for key in _leaves(value))
 
 
 def test_named_keys_exist():
-  known = set()
-  for config in (
-      sudoku.get_config(), pod.get_config()):
-    for name in _leaves(config):
-      parts = name.split('.')
-      known |= {'.'.join(parts[:i + 1]) for i in range(len(parts))}
+  known = {*_leaves(sudoku.get_config()), *_leaves(pod.get_config())}
   sections = '|'.join(common.base_config('nano'))
   for page, text in PAGES.items():
     named = re.findall(r'--config\.(\w+(?:\.\w+)*)', text)
@@ -170,9 +139,6 @@ def test_named_keys_exist():
       # The keys of options belong to the environment's module.
       assert name in known or name.startswith('environment.options.'), (
           f'{page}: {name}')
-
-
-# The worked example.
 
 
 def test_worked_example():
@@ -212,18 +178,10 @@ def test_worked_example():
   assert f'{ratios[0]:.1f} and {ratios[1]:.1f}' in ' '.join(text.split())
 
 
-# The speed.
-
-
-@pytest.fixture(scope='module')
-def kept():
-  """Benchmark name -> stored result."""
-  found = {}
-  for path in (ROOT / 'benchmarks/results').glob('*.json'):
-    if not path.stem.startswith(('credit', 'slices')):
-      found[path.stem] = json.loads(path.read_text())
-      assert found[path.stem]['benchmark'] == path.stem
-  return found
+@functools.cache
+def stored(name: str) -> dict:
+  """A stored result of a benchmark."""
+  return json.loads((ROOT / f'benchmarks/results/{name}.json').read_text())
 
 
 def _case(result, name):
@@ -235,17 +193,14 @@ def _best(case, contestant=timing.OURS):
   return case['contestants'][contestant]['best']
 
 
-def test_times_beside_others(kept):
-  shown = []
+def test_times_beside_others():
   for name, work, ours, other, ratio in rows(
       SPEED, 'NAME', 'work', 'ours', 'other', 'ratio'):
-    name = name.strip('`')
     # The case whose name has the numbers of the work in this order.
     fits = re.compile('.*'.join(rf'\b{x}\b' for x in numbers(work)))
     case, = [
-        case for case in kept[name]['cases']
+        case for case in stored(name.strip('`'))['cases']
         if len(case['contestants']) > 1 and fits.search(case['name'])]
-    shown.append((name, case['name']))
     contestant = list(case['contestants'])[1]  # After ours.
     seconds, theirs = _best(case), _best(case, contestant)
     assert ours == f'{rounded(seconds, ours)} s', work
@@ -253,97 +208,47 @@ def test_times_beside_others(kept):
         f'{_OTHERS[contestant]}, '
         f'{rounded(theirs, other.rpartition(",")[2])} s'), work
     assert ratio == rounded(theirs / seconds, ratio), work
-  # Every comparison has a row.
-  assert sorted(shown) == sorted(
-      (name, case['name']) for name, result in kept.items()
-      for case in result['cases'] if len(case['contestants']) > 1)
 
 
-def test_growth(kept):
-  shown, grows = [], ''
-  for name, what, growth, by in rows(
+def test_growth():
+  shown = []
+  for name, _, growth, by in rows(
       SPEED, 'NAME', 'work', 'change', 'time grows by'):
-    grows = what or grows  # An empty cell repeats the one above.
-    less, more, of = re.fullmatch(
+    less, more, unit = re.fullmatch(
         r'(?:budget )?(\d+) -> (\d+) (.*)', growth).groups()
-    shown.append(of)
-    result = kept[name.strip('`')]
+    shown.append(unit)
     small, large = (
-        _case(result, _GROWS[of].format(num)) for num in (less, more))
-    assert set(numbers(grows)) <= set(numbers(large['name'])), growth
-    assert ('GRPO step' in grows) == ('GRPO step' in large['name'])
-    assert by == rounded(_best(large) / _best(small), by), growth
+        _best(_case(stored(name.strip('`')), _GROWS[unit].format(num)))
+        for num in (less, more))
+    assert by == rounded(large / small, by), growth
   assert shown == list(_GROWS)
 
 
-# The credit.
-
-
-@pytest.fixture(scope='module')
-def measured():
-  """File -> stored result of `benchmarks.credit`."""
-  return {
-      path.stem: json.loads(path.read_text())
-      for path in (ROOT / 'benchmarks/results').glob('credit*.json')}
-
-
-def _row(result, method, turns, group_size):
-  row, = [
-      row for row in result['rows']
-      if (row['method'], row['turns'], row['group_size'])
-      == (method, turns, group_size)]
-  return row
-
-
 @pytest.mark.parametrize('columns', [_CREDIT, _CREDIT_AT_ONCE])
-def test_table_of_credit(columns, measured):
-  """Each row has the numbers of one stored method."""
-  def fits(method, cells):
-    for (file, turns, column), cell in zip(columns.values(), cells):
-      row = _row(measured[file], method, turns, _GROUP_SIZE)
-      if cell != rounded(row[column], cell):
-        return False
-    return True
-
-  (file, *_), *_ = columns.values()
-  methods = {
-      row['method'] for row in measured[file]['rows']
-      if (row['turns'], row['group_size']) == (4, _GROUP_SIZE)}
+def test_credit_equals_the_stored_records(columns):
   for name, *cells in rows(CREDIT, 'credit', *columns):
-    parts = re.sub(r'`| critic| \(.*\)', '', name).split(', ')
-    found = [
-        method for method in methods
-        if method.startswith(', '.join(parts[:2])) and fits(method, cells)]
-    if len(found) > 1:  # The method whose words are all in the row.
-      found = [it for it in found if set(parts) <= set(it.split(', '))]
-    method, = found
-    methods.remove(method)
+    method = re.sub(r'`| \(.*\)', '', name)
+    for (file, turns, column), cell in zip(columns.values(), cells):
+      row, = [
+          row for row in stored(file)['rows']
+          if (row['method'], row['turns'], row['group_size'])
+          == (method, turns, 4)]
+      assert cell == rounded(row[column], cell), (method, column)
 
 
-# The results.
-
-
-def kept_tables() -> list[formats.Table]:
-  """The main tables of the stored records."""
-  return paper_tables.main_tables(paper_rows.read_systems(
-      records.read(RESULTS), experiments.GAMES))
-
-
-def results_table(tables: Sequence[formats.Table]) -> str:
+def results_table() -> str:
   """The table in README.md: success in percent, interval, number of seeds.
 
   Cells without a run are empty; rows without any run are omitted.
   """
-  games = {
-      f'{name}: systems': game
-      for name, game in zip(experiments.GAMES.values(), GAMES)}
+  tables = paper_tables.main_tables(paper_rows.read_systems(
+      records.read(RESULTS), experiments.GAMES))
   cells = {}
-  for one in tables:
-    for row in one.frame.to_dict('records'):
+  for game, table in zip(GAMES, tables, strict=True):
+    for row in table.frame.to_dict('records'):
       if row['success %']:
         interval = row['95 %'] and f'{row["95 %"]}; '
-        cells[row[''], games[one.title]] = (
-            f'{row["success %"]} ({interval}{row["seeds"]})')
+        cells[row[''], game] = f'{row["success %"]} ({interval}{row["seeds"]})'
   lines = [['system', *GAMES]]
   for title in paper_rows.SYSTEMS:
     line = [cells.get((title, game), '') for game in GAMES]
@@ -358,13 +263,10 @@ def results_table(tables: Sequence[formats.Table]) -> str:
 def test_results_equal_the_stored_records():
   header, rule, *lines = table(
       section(PAGES['README.md'], '## Results'), '| system |').splitlines()
-  expected = results_table(kept_tables()).splitlines()
+  expected = results_table().splitlines()
   assert [header, rule] == expected[:2] and len(lines) == 5
   assert set(lines) <= set(expected), (
       'Copy the rows that `python -m tests.docs_test` prints.')
-
-
-# The commands.
 
 
 @functools.cache
@@ -428,4 +330,4 @@ def test_named_scripts_exist():
 
 
 if __name__ == '__main__':
-  print(results_table(kept_tables()), end='')
+  print(results_table(), end='')

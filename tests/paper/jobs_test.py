@@ -1,5 +1,6 @@
 """Jobs are valid, ordered, comparable and run once in a pool."""
 
+import asyncio
 import fnmatch
 import importlib
 import os
@@ -15,7 +16,6 @@ from atgrpo_jax import config as config_lib
 from atgrpo_jax.algorithms import credit
 from atgrpo_jax.algorithms import spec as spec_lib
 from paper import experiments
-from paper import jobs as jobs_lib
 from paper import records
 from paper import run
 from tests import checkout
@@ -38,10 +38,7 @@ def test_jobs_are_valid_configs(scale):
     spec_lib.check_critic(
         spec_lib.CriticSpec(**config.critic), rollout,
         spec_lib.AdvantageSpec(**config.advantage))
-    environment = config_lib.make_environment(config, None)
-    credit.check(environment, rollout)
-    if config.per_policy:
-      config_lib._policy_configs(config, environment.roles)
+    credit.check(config_lib.make_environment(config, None), rollout)
 
 
 def test_each_job_comes_once_and_after_its_needs():
@@ -52,39 +49,27 @@ def test_each_job_comes_once_and_after_its_needs():
     before.add(job.key)
 
 
-def test_compared_jobs_have_the_same_budget_and_tasks():
-  for job in JOBS:
-    is_timed = job.result == 'evals/timed.json'
-    assert job.overrides['evaluation.test'] == (
-        'test[:50]' if is_timed else 'test')
-    if job.mode != 'train':
-      assert not job.budget_of
-      continue
-    table, task, row, seed = job.path.split('/')
+def test_compared_jobs_have_equal_budgets_tasks_and_steps():
+  jobs = {job.path: job for job in JOBS if job.mode == 'train'}
+  for path, job in jobs.items():
+    table, task, row, seed = path.split('/')
     first = {
         'writing': f'writing/{task}/magrpo/{seed}',
         'functions': f'functions/{task}/magrpo/{seed}',
         'problems': f'problems/{task}/at_grpo/{seed}',
     }.get(table, f'main/{task}/at_grpo/{seed}')
-    assert job.budget_of == ('' if job.path == first else first)
+    assert job.budget_of == ('' if path == first else first)
     ratio = 1 / 3 if table in (*experiments.SWITCHES, 'unchanged') else 1.0
     assert job.budget_ratio == (0.5 if row.startswith('only_') else ratio)
+    assert job.overrides['evaluation.test'] == 'test'
+    if row in experiments.SAME_STEPS:
+      other = jobs[path.replace(row, experiments.SAME_STEPS[row])]
+      assert job.overrides['rollout.num_tasks'] == (
+          other.overrides['rollout.num_tasks'])
 
 
-def test_same_steps_rows_have_equal_steps():
-  jobs = {job.path: job for job in JOBS}
-  for row, other in experiments.SAME_STEPS.items():
-    pairs = [
-        (job, jobs[path.replace(f'/{row}/', f'/{other}/')])
-        for path, job in jobs.items() if f'/{row}/' in path]
-    assert pairs
-    for job, baseline in pairs:
-      for name in ('rollout.num_tasks', 'train.updates_per_rollout'):
-        assert job.overrides.get(name) == baseline.overrides.get(name)
-      assert job.budget_of == baseline.budget_of
-
-
-# Selection.
+def _rows(jobs):
+  return {job.path.rpartition('/')[0] for job in jobs}
 
 
 @pytest.mark.parametrize('only, needed', [
@@ -95,20 +80,17 @@ def test_same_steps_rows_have_equal_steps():
         'main/plan_path/at_grpo', 'unchanged/plan_path/at_grpo',
         'rollout/plan_path/tree_immediate']),
     ('writing/posts/sa_grpo/*', ['writing/posts/magrpo'])])
-def test_needs_are_added(only, needed, tmp_path):
-  chosen = jobs_lib.choose(JOBS, [only])
-  jobs = jobs_lib.with_needs(chosen, JOBS, tmp_path, NO_RECORDS)
+def test_needs_are_added_until_they_are_finished(only, needed, tmp_path):
+  chosen = run.choose(JOBS, [only])
+  jobs = run.with_needs(chosen, JOBS, tmp_path, NO_RECORDS)
   assert jobs == [job for job in JOBS if job in jobs]
-  assert {job.path.rpartition('/')[0] for job in jobs} == {
-      only.removesuffix('/*'), *needed}
-
-  # Finished jobs are not needed again, nor what only they needed.
+  assert _rows(jobs) == {only.removesuffix('/*'), *needed}
   for job in jobs:
     if job not in chosen:
       result = tmp_path / job.path / job.result
       result.parent.mkdir(parents=True, exist_ok=True)
       result.touch()
-  assert jobs_lib.with_needs(chosen, JOBS, tmp_path, NO_RECORDS) == chosen
+  assert run.with_needs(chosen, JOBS, tmp_path, NO_RECORDS) == chosen
 
 
 @pytest.mark.parametrize('only, needed', [
@@ -121,20 +103,16 @@ def test_kept_results_are_not_computed_again(only, needed, tmp_path):
   kept = finished_runs.merge(*(
       finished_runs.run(job.path, before=1, after=2) for job in JOBS
       if job.path.split('/')[2] in ('at_grpo', 'at_grpo_per_role')))
-  jobs = jobs_lib.with_needs(
-      jobs_lib.choose(JOBS, [only]), JOBS, tmp_path, kept)
-  assert {job.path.rpartition('/')[0] for job in jobs} == set(needed)
+  chosen = run.choose(JOBS, [only])
+  assert _rows(run.with_needs(chosen, JOBS, tmp_path, kept)) == set(needed)
 
 
 # The pool.
-
 
 # Writes the files that a trainer would.
 TRAINER = """
 import json, os, pathlib, signal, sys, time
 given = dict(zip(sys.argv[1::2], sys.argv[2::2]))
-workdir = pathlib.Path(given['--workdir'])
-print('log', flush=True)
 if pathlib.Path('wait').exists():
   signal.signal(signal.SIGTERM, lambda *_: sys.exit(43))
   (pathlib.Path('wait') / str(os.getpid())).touch()
@@ -147,7 +125,7 @@ results = {
     'export': ['export/tool/tokenizer.json', 'export/planner/tokenizer.json'],
 }[given['--mode']]
 for result in results:
-  path = workdir / result
+  path = pathlib.Path(given['--workdir'], result)
   path.parent.mkdir(parents=True, exist_ok=True)
   path.write_text(''.join(
       json.dumps({'budget/completion_tokens': x}) + chr(10)
@@ -157,12 +135,11 @@ POOL_JOBS = [
     job for job in experiments.make_jobs('nano', 1)
     if job.path.split('/')[0] in ('roles', 'unchanged')
     or fnmatch.fnmatch(job.path, 'main/plan_path/*')]
-INDEPENDENT = [job for job in JOBS if not job.needs][:4]
 
 
 @pytest.fixture
-def out(tmp_path, monkeypatch):
-  """OUT, with a stand-in for `atgrpo_jax.main` in the current folder."""
+def run_jobs(tmp_path, monkeypatch):
+  """Runs jobs, with a stand-in for `atgrpo_jax.main` in the current folder."""
   package = tmp_path / 'atgrpo_jax'
   package.mkdir()
   (package / '__init__.py').touch()
@@ -174,60 +151,51 @@ def out(tmp_path, monkeypatch):
   monkeypatch.setattr(sys, 'executable', str(python))
   monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: {0, 1})
   monkeypatch.setattr(os, 'sched_setaffinity', lambda pid, cores: None)
-  return tmp_path / 'out'
+  return lambda jobs, num_parallel, kept=NO_RECORDS: asyncio.run(
+      run.run_jobs(jobs, tmp_path / 'out', num_parallel, kept))
 
 
 @pytest.mark.parametrize('num_parallel', [1, 2])
 def test_jobs_run_once_with_the_budget_of_their_needs(
-    out, num_parallel, capsys):
-  assert run.run_jobs(POOL_JOBS, out, num_parallel, NO_RECORDS) == 0
+    run_jobs, num_parallel, capsys):
+  assert run_jobs(POOL_JOBS, num_parallel) == 0
   printed = capsys.readouterr().out
   assert printed.count('python -m atgrpo_jax.main') == len(POOL_JOBS)
-  assert all(job.is_done(out) for job in POOL_JOBS)
+  assert all(job.is_done(pathlib.Path('out')) for job in POOL_JOBS)
   limits = set(re.findall(r'--config.train.completion_tokens=(\S*)', printed))
   assert limits == {'123', '61', '41'} and '{out}' not in printed
-  assert (out / 'logs' / f'{POOL_JOBS[0].path}.train').read_text() == 'log\n'
 
-  (out / POOL_JOBS[4].path / 'evals/after.json').unlink()
-  assert run.run_jobs(POOL_JOBS, out, num_parallel, NO_RECORDS) == 0
-  printed = capsys.readouterr().out
+  pathlib.Path('out', POOL_JOBS[4].path, 'evals/after.json').unlink()
+  assert run_jobs(POOL_JOBS, num_parallel) == 0
+  printed, = capsys.readouterr().out.splitlines()
   assert printed.startswith(f'[5/{len(POOL_JOBS)}]')
-  assert printed.count('\n') == 1
 
 
-def test_budget_is_read_from_records(out, capsys):
+def test_budget_is_read_from_records(run_jobs, capsys):
   job = next(job for job in JOBS if job.budget_of)
-  kept = finished_runs.run(job.budget_of, after=2)
-  assert run.run_jobs([job], out, 1, kept) == 0
+  assert run_jobs([job], 1, finished_runs.run(job.budget_of, after=2)) == 0
   assert '--config.train.completion_tokens=1200000' in capsys.readouterr().out
 
 
-def test_failure_stops_the_pool(out, capsys):
+def test_failure_stops_the_pool(run_jobs, capsys):
   pathlib.Path('fail').touch()
-  assert run.run_jobs(POOL_JOBS, out, 1, NO_RECORDS) == 3
+  assert run_jobs(POOL_JOBS, 1) == 3
   captured = capsys.readouterr()
   assert captured.out.count('atgrpo_jax.main') == 1
-  assert 'status 3' in captured.err and f'{POOL_JOBS[0].path}.train' in (
-      captured.err)
+  assert 'status 3' in captured.err
+  assert f'{POOL_JOBS[0].path}.train' in captured.err
 
 
-@pytest.mark.parametrize('number', [
-    signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signals_terminate_the_trainers(out, number, capsys):
+def test_a_signal_terminates_the_trainers(run_jobs, capsys):
   waits = pathlib.Path('wait')
   waits.mkdir()
 
   def stop():
     checkout.wait_until(lambda: len(list(waits.iterdir())) == 2)
-    os.kill(os.getpid(), number)
+    os.kill(os.getpid(), signal.SIGTERM)
 
-  before = signal.signal(number, signal.SIG_DFL)  # nohup ignores SIGHUP.
   thread = threading.Thread(target=stop)
   thread.start()
-  try:
-    assert run.run_jobs(INDEPENDENT, out, 2, NO_RECORDS) == 43
-    assert signal.getsignal(number) is signal.SIG_DFL
-  finally:
-    thread.join()
-    signal.signal(number, before)
+  assert run_jobs([job for job in JOBS if not job.needs][:4], 2) == 43
+  thread.join()
   assert capsys.readouterr().out.count('atgrpo_jax.main') == 2
