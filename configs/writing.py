@@ -38,7 +38,6 @@ def get_config(arg: str = ''):
   c = common.magrpo_config(arg, 'environments.writing.env')
   c.environment.max_turns = 2 if c.environment.team == 'discussion' else 1
   c.environment.options.kind = arg.kind
-  c.environment.options.matching = 'words'  # Or 'substring', as released.
   task = arg.kind.partition('_')[0]
   c.dataset.builder = f'environments.writing.{task}.{task}_dataset_builder'
 

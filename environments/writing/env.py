@@ -17,27 +17,19 @@ Teams; the first role writes the first text, the second role the second:
               both texts and writes again. Only the second turn is paid.
   solo        One agent writes both texts, with a marker line between them.
 
-A text is the reply after the thinking part, stripped of blanks.
+As in the released code, the prompts of a pair hold the source and the request,
+without the numbers of the reward. The second writer of a pipeline, the writers
+of a second turn and the single agent also read how the texts should fit. The
+wording is ours.
 
-Reward terms, all paid to the team, in the points of the paper (`rewards.py`):
-
-  name         range       value                                 sees
-  structure    0 or 0.5    lengths in tokens                     both texts
-  ratio        0 to 1      ratio of lengths in characters        both texts
-  vocabulary   0 to 0.5    ratio of different words              both texts
-  transitions  0 to 0.38   categories of transition words        the second;
-                                                                 arxiv: both
-  jaccard      0 to 0.6    common content words                  both texts
-
-The team reward is their sum divided by the maximum, 2.98, so it is in [0, 1].
-There are no local rewards, and the only preset is `outcome`. Only the last
-phase of an episode has terms and pays.
-
-`success`: all four levels were scored.
+The only preset is `outcome`: the team reward is the return of `rewards.py`, in
+[0, 1], and there are no local rewards. Only the last phase of an episode has
+reward terms, the points of `rewards.py`. `success` means that all four levels
+were scored.
 
 PARSE_ERROR: an empty text, or a reply of `solo` without the marker line. Such a
 reply has no second text and pays 0; the released baseline cuts it at a random
-character.
+character. A text is the reply after the thinking part, stripped of blanks.
 """
 
 from __future__ import annotations
@@ -48,12 +40,77 @@ import dataclasses
 from environments import env_api
 from environments import sandbox as sandbox_lib
 from environments import text as text_lib
-from environments.writing import prompts
 from environments.writing import rewards
-from environments.writing import transitions
 from environments.writing.posts import grammar
 
 TEAMS = ('discussion', 'pair', 'pipeline', 'solo')
+# The line between the two texts of one writer, as in the released baseline.
+MARKER = '[PARAGRAPH_SPLIT]'
+
+
+@dataclasses.dataclass(frozen=True)
+class Phrases:
+  """The phrases of a task's prompts.
+
+  Attributes:
+    source: name of the source.
+    roles: the writers of the first and the second text.
+    requests: the request to each role.
+    relation: how the second text should fit the first.
+    solo_request: the request to a writer of both texts.
+  """
+
+  source: str
+  roles: tuple[str, str]
+  requests: tuple[str, str]
+  relation: str
+  solo_request: str
+
+
+_SUMMARIES = 'concise', 'detailed'
+PHRASES = {
+    'tldr': Phrases(
+        source='Post', roles=_SUMMARIES,
+        requests=(
+            'Write a concise summary of the post: one or a few sentences that '
+            'keep to its facts. Answer with the summary alone.',
+            'Write a detailed summary of the post. Use many different words, '
+            'and join the sentences with transition words. Answer with the '
+            'summary alone.'),
+        relation=(
+            'The detailed summary is two to three times as long as the concise '
+            'one and agrees with it in style.'),
+        solo_request=(
+            'Write two summaries of the post: first a concise one of one or a '
+            'few sentences that keep to its facts, then a detailed one with '
+            'many different words and with transition words between the '
+            'sentences.')),
+    'arxiv': Phrases(
+        source='Abstract', roles=('background', 'method'),
+        requests=(
+            'Write the part of an introduction to the paper with this abstract '
+            'that gives background and motivation. Another writer covers '
+            'methods and implications: do not repeat those. Answer with the '
+            'text alone.',
+            'Write the part of an introduction to the paper with this abstract '
+            'that presents methods and implications. Another writer covers '
+            'background and motivation: do not repeat those. Answer with the '
+            'text alone.'),
+        relation=(
+            'The second part is about as long as the first, goes on from it, '
+            'and does not repeat it.'),
+        solo_request=(
+            'Write an introduction to the paper with this abstract in two '
+            'paragraphs of about the same length: first background and '
+            'motivation, then methods and implications.')),
+    'posts': Phrases(
+        source='Post', roles=_SUMMARIES,
+        requests=(
+            'Write a concise text about the post.',
+            'Write a detailed text about the post.'),
+        relation='The detailed text goes on from the concise one.',
+        solo_request='Write a concise and a detailed text about the post.'),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +121,8 @@ class State:
     task_id: id of the task.
     source: the post or the abstract.
     turn: number of completed turns.
-    texts: the texts that the next phase sees.
+    texts: the texts that the next phase sees: the first one for the second
+      writer of a pipeline, both in the second turn of a discussion.
   """
 
   task_id: str
@@ -77,25 +135,21 @@ class State:
 class Writing:
   """The environment; see `environments.env_api.Environment`.
 
-  Attributes:
-    team: one of `TEAMS`.
-    kind: a key of `rewards.SPECS`.
-    matching: how transition words are found; one of `transitions.MATCHING`.
+  `team` is one of `TEAMS` and `kind` a key of `rewards.SPECS`.
   """
 
   team: str
   kind: str
-  matching: str
 
   team_reward_range = (0.0, 1.0)
 
   @property
-  def words(self) -> prompts.Words:
-    return prompts.WORDS[self.kind.partition('_')[0]]
+  def phrases(self) -> Phrases:
+    return PHRASES[self.kind.partition('_')[0]]
 
   @property
   def roles(self) -> tuple[str, ...]:
-    return ('solo',) if self.team == 'solo' else self.words.roles
+    return ('solo',) if self.team == 'solo' else self.phrases.roles
 
   @property
   def phases(self) -> tuple[tuple[str, ...], ...]:
@@ -105,58 +159,73 @@ class Writing:
 
   @property
   def max_turns(self) -> int:
-    return _num_turns(self.team)
+    return 2 if self.team == 'discussion' else 1
 
   def reset(self, task: env_api.Task) -> State:
     return State(task['task_id'], task['text'])
 
   def observe(self, state: State, role: str) -> list[env_api.Message]:
-    return prompts.messages(
-        self.words, self.team, role, state.source, state.texts)
+    phrases = self.phrases
+    if role == 'solo':
+      system = (
+          f'{phrases.solo_request} Write {MARKER} on a line of its own between '
+          'the two.')
+    else:
+      system = phrases.requests[phrases.roles.index(role)]
+    if state.texts:
+      system += f' {phrases.relation}'
+    if len(state.texts) == 2:
+      system += (
+          ' You see what both writers wrote before. Refine your own text so '
+          'that the two go together.')
+    parts = [f'{phrases.source}:\n{state.source}']
+    parts += [
+        f'The {name} text:\n{text or "(no text)"}'
+        for name, text in zip(phrases.roles, state.texts)]
+    return [
+        {'role': 'system', 'content': system},
+        {'role': 'user', 'content': '\n\n'.join(parts)}]
 
   def step(self, state: State, actions: Mapping[str, str]) -> env_api.Step:
     replies = {
         role: text_lib.reply(action).strip()
         for role, action in actions.items()}
     if self.team == 'solo':
-      texts = prompts.split(replies['solo'])
-      complete = {'solo': all(texts)}
+      texts = _split(replies['solo'])
+      is_complete = {'solo': all(texts)}
     else:
       texts = tuple(replies[role] for role in self.roles if role in replies)
-      complete = {role: bool(reply) for role, reply in replies.items()}
+      is_complete = {role: bool(reply) for role, reply in replies.items()}
     outcomes = {
-        role: env_api.Outcome.OK if is_complete
-        else env_api.Outcome.PARSE_ERROR
-        for role, is_complete in complete.items()}
+        role: env_api.Outcome.OK if complete else env_api.Outcome.PARSE_ERROR
+        for role, complete in is_complete.items()}
     if self.team == 'pipeline':
       texts = (*state.texts, *texts)
     turn = state.turn + (len(texts) == 2)
     state = dataclasses.replace(state, turn=turn, texts=texts)
-    local_rewards = dict.fromkeys(actions, 0.0)
-    if turn < self.max_turns:
-      return env_api.Step(
-          state=state, team_reward=0.0, local_rewards=local_rewards,
-          reward_terms={}, done=False, success=False, truncated=False,
-          outcomes=outcomes)
-    if self.kind == 'posts':
-      texts = tuple(
-          text if grammar.is_readable(text, state.source) else ''
-          for text in texts)
-    scores = rewards.score(*texts, rewards.SPECS[self.kind], self.matching)
-    success = not scores.stopped
+    done = turn == self.max_turns
+    scores = rewards.Scores({})
+    if done:
+      if self.kind == 'posts':
+        texts = tuple(
+            text if grammar.is_readable(text, state.source) else ''
+            for text in texts)
+      scores = rewards.score(*texts, rewards.SPECS[self.kind])
+    success = done and not scores.stopped
     return env_api.Step(
-        state=state, team_reward=scores.normalised, local_rewards=local_rewards,
-        reward_terms=scores.terms, done=True, success=success,
-        truncated=not success, outcomes=outcomes)
+        state=state, team_reward=scores.normalised,
+        local_rewards=dict.fromkeys(actions, 0.0), reward_terms=scores.terms,
+        done=done, success=success, truncated=done and not success,
+        outcomes=outcomes)
 
   def show(self, state: State) -> dict[str, str]:
-    return {'source': state.source, **dict(zip(self.words.roles, state.texts))}
+    return {
+        'source': state.source, **dict(zip(self.phrases.roles, state.texts))}
 
 
 def make_environment(
     *, team: str, max_turns: int, reward: str,
-    sandbox: sandbox_lib.Sandbox | None, kind: str,
-    matching: str = 'words') -> Writing:
+    sandbox: sandbox_lib.Sandbox | None, kind: str) -> Writing:
   """Builds the environment of a config.
 
   Args:
@@ -165,22 +234,25 @@ def make_environment(
     reward: 'outcome'.
     sandbox: ignored; no role writes programs.
     kind: a key of `rewards.SPECS`.
-    matching: 'words', or 'substring' as in the released code.
   """
   del sandbox
-  env_api.check_options(max_turns, team=(team, TEAMS), **{
-      'options.kind': (kind, rewards.SPECS),
-      'options.matching': (matching, transitions.MATCHING)})
-  if reward != 'outcome':
+  env_api.check_options(
+      max_turns, team=(team, TEAMS), reward=(reward, ['outcome']),
+      **{'options.kind': (kind, rewards.SPECS)})
+  environment = Writing(team, kind)
+  if max_turns != environment.max_turns:
     raise ValueError(
-        f"environment.reward={reward!r}: expected 'outcome', because writers "
-        'have no local terms.')
-  if max_turns != _num_turns(team):
-    raise ValueError(
-        f'environment.max_turns={max_turns}: expected {_num_turns(team)} for '
-        f'the team {team!r}.')
-  return Writing(team, kind, matching)
+        f'environment.max_turns={max_turns}: expected {environment.max_turns} '
+        f'for the team {team!r}.')
+  return environment
 
 
-def _num_turns(team: str) -> int:
-  return 2 if team == 'discussion' else 1
+def _split(text: str) -> tuple[str, str]:
+  """Splits a text at the first marker line; without it the second is empty."""
+  lines = text.split('\n')
+  for index, line in enumerate(lines):
+    if line.strip() == MARKER:
+      return (
+          '\n'.join(lines[:index]).strip(),
+          '\n'.join(lines[index + 1:]).strip())
+  return text.strip(), ''

@@ -21,16 +21,9 @@ outside its window, scoring stops and keeps the points so far. At the ends of a
 window a level pays 0 and scoring continues. A word is `\\w+` in lower case.
 Level 3 includes stop words; the Jaccard index excludes them.
 
-`SPECS` has the windows of each task:
-
-  tldr      Summaries of a post.
-  arxiv_a   Two parts of an introduction. The window of the ratio is 1.0 to 1.3,
-            as in the released docstring and one of the released commits.
-  arxiv_b   `arxiv_a` with a window of 1.3 to 1.6, as in another commit with
-            the same docstring.
-  posts     `tldr` for a model of a million parameters. A text counts as empty
-            if a sentence is not in the grammar or two are about the same fact,
-            and only facts are content words (environments/writing/posts).
+`SPECS` has the windows of each task. The window of `arxiv_a` is in the released
+docstring and in one of the released commits, the window of `arxiv_b` in another
+commit with the same docstring.
 
 Deviations from the released code:
 
@@ -54,7 +47,7 @@ import re
 from environments.writing import transitions
 from environments.writing.posts import grammar
 
-_WORD = re.compile(r'\w+')
+MAX_TOTAL = 2.98
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,8 +80,8 @@ class Spec:
     ratio: window of the ratio of characters.
     vocabulary: window of the ratio of different words.
     jaccard_cap: a larger Jaccard index pays no more.
-    transitions_in_both: True if transitions of both texts count, False if only
-      those of the second text count.
+    transitions_in_both: True if transitions of both texts are scored, False for
+      the second text only.
     stop_words: words that are not content words.
   """
 
@@ -103,44 +96,20 @@ class Spec:
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-  """Points of each term, and the level at which scoring stopped.
+  """Points of each term.
 
-  Attributes:
-    structure: 0 or 0.5.
-    ratio: 0 to 1.
-    vocabulary: 0 to 0.5.
-    transitions: 0 to 0.38.
-    jaccard: 0 to 0.6.
-    stopped: 'structure', 'ratio', 'vocabulary', or '' if all four levels were
-      scored.
+  `stopped` is the level at which scoring stopped ('structure', 'ratio' or
+  'vocabulary'), or '' if all four levels were scored.
   """
 
-  structure: float = 0.0
-  ratio: float = 0.0
-  vocabulary: float = 0.0
-  transitions: float = 0.0
-  jaccard: float = 0.0
+  terms: Mapping[str, float]
   stopped: str = ''
-
-  @property
-  def terms(self) -> dict[str, float]:
-    """The points by name; their sum is the total."""
-    terms = dataclasses.asdict(self)
-    del terms['stopped']
-    return terms
-
-  @property
-  def total(self) -> float:
-    """All points, 0 to 2.98."""
-    return sum(self.terms.values())
 
   @property
   def normalised(self) -> float:
     """The return: points divided by the maximum, 0 to 1."""
-    return self.total / MAX_TOTAL
+    return sum(self.terms.values()) / MAX_TOTAL
 
-
-MAX_TOTAL = 2.98
 
 _ARXIV_A = Spec(
     first_tokens=(128, 256), second_tokens=(128, 256),
@@ -163,37 +132,35 @@ SPECS = {
 }
 
 
-def score(
-    first: str, second: str, spec: Spec, matching: str = 'words') -> Scores:
-  """Scores two texts.
-
-  Args:
-    first: the text of the first role (concise or background).
-    second: the text of the second role (detailed or method).
-    spec: a value of `SPECS`.
-    matching: how transition words are found; one of `transitions.MATCHING`.
-  """
+def score(first: str, second: str, spec: Spec) -> Scores:
+  """Scores the first text (concise, background) and the second."""
+  terms = dict.fromkeys(
+      ('structure', 'ratio', 'vocabulary', 'transitions', 'jaccard'), 0.0)
   for text, (min_tokens, max_tokens) in (
       (first, spec.first_tokens), (second, spec.second_tokens)):
     if not min_tokens <= len(text.split()) <= max_tokens:
-      return Scores(stopped='structure')
-  scores = Scores(structure=0.5)
+      return Scores(terms, 'structure')
+  terms['structure'] = 0.5
   ratio = spec.ratio.value(len(second) / len(first))
   if ratio is None:
-    return dataclasses.replace(scores, stopped='ratio')
-  scores = dataclasses.replace(scores, ratio=ratio)
-  words = find_words(first), find_words(second)
+    return Scores(terms, 'ratio')
+  terms['ratio'] = ratio
+  first_words, second_words = (
+      set(re.findall(r'\w+', text.lower())) for text in (first, second))
   vocabulary = None
-  if words[0]:
-    vocabulary = spec.vocabulary.value(len(words[1]) / len(words[0]))
+  if first_words:
+    vocabulary = spec.vocabulary.value(len(second_words) / len(first_words))
   if vocabulary is None:
-    return dataclasses.replace(scores, stopped='vocabulary')
+    return Scores(terms, 'vocabulary')
+  terms['vocabulary'] = 0.5 * vocabulary
   searched = f'{first} {second}' if spec.transitions_in_both else second
-  return dataclasses.replace(
-      scores, vocabulary=0.5 * vocabulary,
-      transitions=0.4 * transition_ratio(
-          len(transitions.find_categories(searched, matching))),
-      jaccard=0.6 * jaccard_ratio(*words, spec))
+  num_categories = len(transitions.find_categories(searched))
+  if num_categories:
+    terms['transitions'] = 0.4 * min(0.4 + 0.05 * (num_categories - 1), 1.0)
+  terms['jaccard'] = 0.6 * _jaccard_ratio(
+      first_words - spec.stop_words, second_words - spec.stop_words,
+      spec.jaccard_cap)
+  return Scores(terms)
 
 
 def paper_metrics(terms: Mapping[str, float]) -> dict[str, float]:
@@ -209,20 +176,7 @@ def paper_metrics(terms: Mapping[str, float]) -> dict[str, float]:
       'return': sum(terms.values()) / MAX_TOTAL}
 
 
-def transition_ratio(num_categories: int) -> float:
-  """t: 0.4 for one category and 0.05 for each additional one, up to 1."""
-  return min(0.4 + 0.05 * (num_categories - 1), 1.0) if num_categories else 0.0
-
-
-def find_words(text: str) -> set[str]:
-  """The different words of a text, in lower case."""
-  return set(_WORD.findall(text.lower()))
-
-
-def jaccard_ratio(first: set[str], second: set[str], spec: Spec) -> float:
-  """min(J, cap) / cap of two sets of words, without stop words."""
-  first, second = first - spec.stop_words, second - spec.stop_words
+def _jaccard_ratio(first: set[str], second: set[str], cap: float) -> float:
   if not first and not second:
     return 1.0
-  index = len(first & second) / len(first | second)
-  return min(index, spec.jaccard_cap) / spec.jaccard_cap
+  return min(len(first & second) / len(first | second), cap) / cap

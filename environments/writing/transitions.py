@@ -2,21 +2,14 @@
 
 The categories are MAGRPO's (arXiv 2508.04652). The lists are ours: about as
 long as the released ones, but not copied, so values of coherence differ
-slightly from the paper's. An entry is a word or a phrase in lower case.
-
-Matching:
-
-  words      An entry starts and ends at word boundaries; any blanks separate
-             the words of a phrase. The default.
-  substring  An entry matches anywhere, as in the released code: 'so' in 'also',
-             'yet' in 'Yeti'.
+slightly from the paper's. An entry is a word or a phrase in lower case. It must
+start and end at word boundaries, and any blanks separate the words of a phrase.
+The released code matches anywhere, so it finds 'so' in 'also'.
 """
 
 from __future__ import annotations
 
 import re
-
-MATCHING = ('words', 'substring')
 
 # Category -> entries. No entry is in two categories, but entries may overlap:
 # 'even so' also belongs to the category of 'so'.
@@ -118,14 +111,8 @@ _PATTERNS = {
     for category, entries in CATEGORIES.items()}
 
 
-def find_categories(text: str, matching: str = 'words') -> frozenset[str]:
-  """Categories with an entry in the text; `matching` is in `MATCHING`."""
+def find_categories(text: str) -> frozenset[str]:
+  """Categories with an entry in the text."""
   text = text.lower()
-  if matching == 'words':
-    return frozenset(
-        name for name, pattern in _PATTERNS.items() if pattern.search(text))
-  if matching == 'substring':
-    return frozenset(
-        name for name, entries in CATEGORIES.items()
-        if any(entry in text for entry in entries))
-  raise ValueError(f'matching={matching!r} is not one of {list(MATCHING)}.')
+  return frozenset(
+      name for name, pattern in _PATTERNS.items() if pattern.search(text))

@@ -14,9 +14,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from environments.writing import env
-from environments.writing import prompts
 from environments.writing.posts import grammar
-from environments.writing.posts import post
 from models import pretrain
 
 _MAX_DRILL_WORDS = 24
@@ -43,20 +41,20 @@ def demonstrate(
   del kinds  # All completions are random texts.
   if role in _PROMPTS:
     team, shown_role = _PROMPTS[role]
-    source = post.random_post(rng)
+    source = grammar.random_post(rng)
     num_seen = {'pipeline': 1, 'discussion': 2}.get(team, 0)
     state = env.State('', source, texts=tuple(
         grammar.random_text(rng, source) for _ in range(num_seen)))
-    messages = env.Writing(team, 'posts', 'words').observe(state, shown_role)
+    messages = env.Writing(team, 'posts').observe(state, shown_role)
   else:
     source = ' '.join(rng.choice(
-        post.ALL_WORDS, size=rng.integers(1, _MAX_DRILL_WORDS + 1),
+        grammar.ALL_WORDS, size=rng.integers(1, _MAX_DRILL_WORDS + 1),
         replace=False))
     state = env.State('', source)
     messages = [{'role': 'user', 'content': f'{role}: {source}'}]
   num_texts = 2 if role == 'solo' else 1
   return pretrain.Demonstration(state, messages, tuple(
-      source if role == 'copyist' else f'\n{prompts.MARKER}\n'.join(
+      source if role == 'copyist' else f'\n{env.MARKER}\n'.join(
           grammar.random_text(rng, source) for _ in range(num_texts))
       for _ in range(group_size)))
 

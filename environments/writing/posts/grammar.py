@@ -1,10 +1,14 @@
-"""A grammar of short texts about a post.
+"""Generated posts, and a grammar of short texts about a post.
 
-Consecutive sentences are about consecutive facts of the post. The first fact,
-the number of sentences and all other words are drawn independently and in the
-same way for all roles, so two random texts seldom fit together. Writers have to
-agree on lengths, categories of transitions and facts, for example by starting
-at the first fact of the post.
+A post has 5 to 7 short sentences about people, places, things and events. Its
+*facts* are the words that fill the templates, 4 or 5 per sentence. A word has a
+single kind and occurs at most once in a post, so the text determines its facts.
+
+Consecutive sentences of a text are about consecutive facts of the post. The
+first fact, the number of sentences and all other words are drawn independently
+and in the same way for all roles, so two random texts seldom fit together.
+Writers have to agree on lengths, categories of transitions and facts, for
+example by starting at the first fact of the post.
 
 A text is readable if every sentence is in the grammar and about a different
 fact of the post. Only facts are content words.
@@ -20,10 +24,71 @@ import re
 
 import numpy as np
 
-from environments.writing.posts import post
-
 MAX_SENTENCES = 8
 TRANSITION_PROBABILITY = 0.3
+
+# Kind -> words, which are neither transitions nor stop words.
+WORDS = {
+    kind: tuple(words.split()) for kind, words in {
+        'person': """
+            anna ben cara dan ella finn gus hana ian jane karl lena max nina
+            otto pia ralf sara tom uma vera walt zoe adam beth carl dora emil
+            fay greg hugo iris jack kate liam mona nils olga""",
+        'place': """
+            bridge lake farm harbor forest market station library castle garden
+            valley island museum school mill beach tower square chapel cave barn
+            river canal meadow shop bakery theater camp hotel field cabin dock
+            church stadium bank hill pond road park yard""",
+        'thing': """
+            kite lamp basket drum wagon clock carpet mirror ladder rope bottle
+            candle blanket letter map coin whistle hammer bicycle boat piano
+            guitar camera telescope robot puppet umbrella suitcase helmet crown
+            ring shell stone feather flag mask wheel bell bucket cake pie melon
+            cheese honey soup bread apple""",
+        'animal': """
+            dog cat horse goat sheep duck goose fox owl bear wolf rabbit turtle
+            parrot donkey pony frog snake spider crow swan deer mouse hen""",
+        'event': """
+            wedding fair parade concert picnic race storm party meeting contest
+            auction harvest flood fire birthday lesson festival journey feast
+            opera""",
+        'activity': """
+            dancing singing fishing cooking baking reading swimming climbing
+            sailing rowing skating jumping digging trading hiding laughing
+            crying shouting knitting carving planting writing drawing juggling
+            hiking running sleeping fighting playing cleaning building
+            whistling""",
+        'quality': """
+            old red blue green yellow silver golden heavy tiny huge broken
+            wooden dusty shiny quiet loud warm cold wet dry soft sharp sweet
+            sour round narrow wide steep dark bright clean dirty strange famous
+            cheap rare fresh gentle""",
+        'mood': """
+            happy sad angry tired calm glad nervous bored hungry thirsty lonely
+            excited curious jealous afraid sleepy proud brave""",
+        'day': 'monday tuesday wednesday thursday friday saturday sunday',
+    }.items()}
+
+_POST_OPENINGS = (
+    '{person} was at the {quality} {place} on {day} with the {animal}.',
+    'on {day} {person} came to the {quality} {place} for the {event}.',
+    'this {day} the {place} was {quality} and {mood} {person} was there.',
+    'it was {day} and {person} had the {quality} {thing} at the {place}.',
+)
+_POST_SENTENCES = (
+    'there was the {quality} {event} with the {thing} by the {place}.',
+    '{mood} {person} had the {quality} {thing} from the {place}.',
+    'the {mood} {animal} was by the {quality} {thing} of {person}.',
+    'they saw {activity} and {activity} by the {quality} {place}.',
+    'the {animal} and the {animal} were {mood} at the {quality} {event}.',
+    '{person} was {mood} about the {activity} at the {place}.',
+    'the {event} by the {place} was {quality} for the {animal}.',
+    '{person} and {person} were {activity} with the {quality} {animal}.',
+    'the {quality} {thing} at the {event} was for {mood} {person}.',
+    'the {place} was {quality} and {quality} on {day}.',
+    'they had the {thing} and the {thing} at the {quality} {event}.',
+    '{person} was {activity} under the {quality} {thing} of the {animal}.',
+)
 
 # Two entries per category; none contains another.
 TRANSITIONS = {
@@ -101,62 +166,87 @@ FUNCTION_WORDS = frozenset(
 
 
 @dataclasses.dataclass(frozen=True)
-class Outline:
-  """The facts of a text and the transitions of its sentences.
+class Fact:
+  """A word of a post and its kind."""
 
-  Attributes:
-    facts: one per sentence, in order.
-    transitions: one per sentence; '' for none.
+  word: str
+  kind: str
+
+
+_FACTS = {
+    word: Fact(word, kind) for kind, words in WORDS.items() for word in words}
+ALL_WORDS = tuple(_FACTS)
+
+
+def random_post(rng: np.random.Generator) -> str:
+  """Draws a post without repeated facts."""
+  num_sentences = int(rng.integers(5, 8))
+  templates = [_POST_OPENINGS[rng.integers(len(_POST_OPENINGS))]]
+  templates += [
+      _POST_SENTENCES[i] for i in rng.permutation(len(_POST_SENTENCES))[
+          :num_sentences - 1]]
+  unused = {
+      kind: iter(rng.permutation(words).tolist())
+      for kind, words in WORDS.items()}
+  return re.sub(
+      r'\{(\w+)\}', lambda match: next(unused[match[1]]), ' '.join(templates))
+
+
+def find_facts(text: str) -> tuple[Fact, ...]:
+  """The facts of a text, in order."""
+  return tuple(
+      _FACTS[word] for word in re.findall(r'\w+', text) if word in _FACTS)
+
+
+def random_outline(
+    rng: np.random.Generator, source: str
+) -> tuple[tuple[Fact, ...], tuple[str, ...]]:
+  """Draws the fact and the transition ('' for none) of each sentence.
+
+  There are up to `MAX_SENTENCES` consecutive facts. The first one starts a
+  sentence of the post and has enough facts after it.
   """
-
-  facts: tuple[post.Fact, ...]
-  transitions: tuple[str, ...]
-
-
-def random_outline(rng: np.random.Generator, source: str) -> Outline:
-  """Draws up to `MAX_SENTENCES` consecutive facts and random transitions.
-
-  The first fact starts a sentence of the post and has enough facts after it.
-  """
-  facts = post.find_facts(source)
+  facts = find_facts(source)
   size = min(int(rng.integers(1, MAX_SENTENCES + 1)), len(facts))
   starts = np.cumsum([0, *(
-      len(post.find_facts(sentence)) for sentence in source.split('.'))])
+      len(find_facts(sentence)) for sentence in source.split('.'))])
   start = rng.choice(starts[starts + size <= len(facts)])
-  drawn = facts[start:start + size]
-  return Outline(drawn, tuple(
+  transitions = tuple(
       _choose(rng, _ALL_TRANSITIONS)
-      if rng.random() < TRANSITION_PROBABILITY else '' for _ in drawn))
+      if rng.random() < TRANSITION_PROBABILITY else '' for _ in range(size))
+  return facts[start:start + size], transitions
 
 
-def write(rng: np.random.Generator, outline: Outline) -> str:
-  """Draws a text with this outline."""
+def write(
+    rng: np.random.Generator, facts: Sequence[Fact],
+    transitions: Sequence[str]) -> str:
+  """Draws a text with these facts and transitions."""
   sentences = []
-  for fact, transition in zip(outline.facts, outline.transitions):
+  for fact, transition in zip(facts, transitions):
     sentence = re.sub(
         r'\(([^)]*)\)', lambda match: _choose(rng, match[1].split('|')),
         _choose(rng, _SENTENCES[fact.kind])).format(fact=fact.word)
-    sentences.append(f'{transition}, {sentence}.' if transition
-                     else f'{sentence}.')
+    start = f'{transition}, ' if transition else ''
+    sentences.append(f'{start}{sentence}.')
   return ' '.join(sentences)
 
 
 def random_text(rng: np.random.Generator, source: str) -> str:
   """Draws a text about the post `source`."""
-  return write(rng, random_outline(rng, source))
+  return write(rng, *random_outline(rng, source))
 
 
 def is_readable(text: str, source: str) -> bool:
   """True if each sentence is in the grammar and about a different fact."""
-  facts = post.find_facts(text)
-  sentences = [_sentence_about(fact) for fact in post.find_facts(source)]
+  facts = find_facts(text)
+  sentences = [_sentence_about(fact) for fact in find_facts(source)]
   return len(set(facts)) == len(facts) and all(
       any(sentence.fullmatch(written) for sentence in sentences)
       for written in re.split(r'(?<=\.) ', text))
 
 
 @functools.cache
-def _sentence_about(fact: post.Fact) -> re.Pattern[str]:
+def _sentence_about(fact: Fact) -> re.Pattern[str]:
   return re.compile('(?:(?:{}), )?(?:{})[.]'.format(
       '|'.join(_ALL_TRANSITIONS), '|'.join(
           frame.format(fact=fact.word) for frame in _SENTENCES[fact.kind])))

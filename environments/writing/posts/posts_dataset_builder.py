@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow_datasets as tfds
 
 from environments import datasets
-from environments.writing.posts import post
+from environments.writing.posts import grammar
 
 SEED = 2508_04652
 
@@ -17,7 +17,7 @@ def make_splits(sizes: Mapping[str, int]) -> dict[str, list[dict[str, Any]]]:
   """Generates splits of distinct posts."""
   return datasets.make_splits(
       'posts', sizes, SEED,
-      random_task=lambda rng, split: {'text': post.random_post(rng)},
+      random_task=lambda rng, split: {'text': grammar.random_post(rng)},
       key=lambda task: task['text'])
 
 

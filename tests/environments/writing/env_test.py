@@ -21,10 +21,10 @@ POINTS = {
 NOTHING = dict.fromkeys(POINTS, 0)
 
 
-def make(team='pair', kind='tldr', **options):
+def make(team='pair', kind='tldr'):
   return writing.make_environment(
       team=team, max_turns=2 if team == 'discussion' else 1, reward='outcome',
-      sandbox=None, kind=kind, **options)
+      sandbox=None, kind=kind)
 
 
 def reset(environment):
@@ -47,83 +47,72 @@ def test_teams_and_pure_picklable_steps(team, kind, phases):
   assert environment.phases == phases
   state, copy = reset(environment), pickle.loads(pickle.dumps(environment))
   for role in environment.roles:
-    system, user = environment.observe(state, role)
-    assert (system['role'], user['role']) == ('system', 'user')
-    assert SOURCE in user['content']
+    assert SOURCE in prompt(environment, state, role)
   actions = dict.fromkeys(phases[0], FIRST)
   step = environment.step(state, actions)
   hash(step.state)  # Frozen at every level.
   assert pickle.loads(pickle.dumps(step)) == copy.step(state, actions)
 
 
-def check_scored(step, points, outcomes, success):
+def check(step, points, outcomes, success=None):
+  """Checks a step; `success=None` for one that does not end the episode."""
   assert step.reward_terms == pytest.approx(points)
   assert step.team_reward == pytest.approx(sum(points.values()) / 2.98)
   assert step.outcomes == outcomes
-  assert set(step.local_rewards.values()) == {0.0}
-  assert step.local_rewards.keys() == outcomes.keys()
-  assert (step.done, step.success, step.truncated) == (
-      True, success, not success)
-
-
-def check_unscored(step, outcomes):
-  assert (step.team_reward, step.reward_terms) == (0.0, {})
   assert step.local_rewards == dict.fromkeys(outcomes, 0.0)
-  assert step.outcomes == outcomes
-  assert (step.done, step.success, step.truncated) == (False, False, False)
+  assert (step.done, step.success, step.truncated) == (
+      success is not None, success is True, success is False)
 
 
-def test_pair_ignores_thinking_and_outer_blanks():
+def test_thinking_and_outer_blanks_are_ignored():
   environment = make()
   for concise in (
       FIRST, f'<think>\n{SECOND}\n</think>\n\n{FIRST}\n' + 99 * ' '):
     step = environment.step(
         reset(environment), {'detailed': SECOND, 'concise': concise})
-    check_scored(step, POINTS, {'concise': OK, 'detailed': OK}, True)
+    check(step, POINTS, {'concise': OK, 'detailed': OK}, True)
 
 
 @pytest.mark.parametrize('second, points, outcome', [
     (' \n', {}, PARSE_ERROR), (f'<think>{SECOND}', {}, PARSE_ERROR),
-    ('Too short.', {}, OK),
-    (FIRST, {'structure': .5}, OK)])
+    ('Too short.', {}, OK), (FIRST, {'structure': .5}, OK)])
 def test_a_closed_gate_is_not_a_success(second, points, outcome):
   environment = make()
   step = environment.step(
       reset(environment), {'concise': FIRST, 'detailed': second})
-  check_scored(
-      step, NOTHING | points, {'concise': OK, 'detailed': outcome}, False)
+  check(step, NOTHING | points, {'concise': OK, 'detailed': outcome}, False)
 
 
-def test_pipeline():
+def test_second_writer_of_a_pipeline_sees_the_first_text():
   environment = make('pipeline')
   state = reset(environment)
   step = environment.step(state, {'concise': FIRST})
-  check_unscored(step, {'concise': OK})
+  check(step, {}, {'concise': OK})
   assert FIRST in prompt(environment, step.state, 'detailed')
   step = environment.step(step.state, {'detailed': SECOND})
-  check_scored(step, POINTS, {'detailed': OK}, True)
+  check(step, POINTS, {'detailed': OK}, True)
   assert environment.show(step.state) == {
       'source': SOURCE, 'concise': FIRST, 'detailed': SECOND}
   step = environment.step(state, {'concise': '<think>hm'})
-  check_unscored(step, {'concise': PARSE_ERROR})
+  check(step, {}, {'concise': PARSE_ERROR})
   assert '(no text)' in prompt(environment, step.state, 'detailed')
   step = environment.step(step.state, {'detailed': SECOND})
-  check_scored(step, NOTHING, {'detailed': OK}, False)
+  check(step, NOTHING, {'detailed': OK}, False)
 
 
-def test_discussion():
+def test_discussion_is_paid_for_the_second_texts():
   environment = make('discussion')
   state, pair = reset(environment), make()
   for role in environment.roles:
     assert environment.observe(state, role) == pair.observe(state, role)
   step = environment.step(
       state, {'concise': 'A cat.', 'detailed': 'A cake is gone.'})
-  check_unscored(step, {'concise': OK, 'detailed': OK})
+  check(step, {}, {'concise': OK, 'detailed': OK})
   for role in environment.roles:
     shown = prompt(environment, step.state, role)
     assert 'A cat.' in shown and 'A cake is gone.' in shown
   step = environment.step(step.state, {'concise': FIRST, 'detailed': SECOND})
-  check_scored(step, POINTS, {'concise': OK, 'detailed': OK}, True)
+  check(step, POINTS, {'concise': OK, 'detailed': OK}, True)
 
 
 @pytest.mark.parametrize('reply, points, outcome', [
@@ -134,30 +123,17 @@ def test_discussion():
     (f'{FIRST} [PARAGRAPH_SPLIT] {SECOND}', NOTHING, PARSE_ERROR),
     (f'{FIRST}\n[PARAGRAPH_SPLIT]', NOTHING, PARSE_ERROR),
     (f'[PARAGRAPH_SPLIT]\n{SECOND}', NOTHING, PARSE_ERROR)])
-def test_solo(reply, points, outcome):
+def test_single_agent_separates_its_texts_by_a_marker(reply, points, outcome):
   environment = make('solo')
   state = reset(environment)
   assert '[PARAGRAPH_SPLIT]' in prompt(environment, state, 'solo')
   step = environment.step(state, {'solo': reply})
-  check_scored(step, points, {'solo': outcome}, outcome is OK)
-
-
-def test_options_reach_the_reward():
-  texts = {'concise': FIRST, 'detailed': SECOND + ' A yeti and a gift.'}
-  for matching, points in (('words', .18), ('substring', .2)):
-    environment = make(matching=matching)
-    step = environment.step(reset(environment), texts)
-    assert step.reward_terms['transitions'] == pytest.approx(points)
-  environment = make(kind='arxiv_a')
-  step = environment.step(
-      reset(environment), {'background': FIRST, 'method': SECOND})
-  assert step.reward_terms == NOTHING
+  check(step, points, {'solo': outcome}, outcome is OK)
 
 
 @pytest.mark.parametrize('wrong, words', [
     ({'team': 'trio'}, "environment.team='trio'"),
     ({'kind': 'arxiv'}, "environment.options.kind='arxiv'"),
-    ({'matching': 'stem'}, "environment.options.matching='stem'"),
     ({'reward': 'mixed'}, "environment.reward='mixed'"),
     ({'max_turns': 2}, 'environment.max_turns=2'),
     ({'team': 'discussion'}, 'environment.max_turns=1'),
