@@ -134,7 +134,7 @@ class Workers:
       self, step_all: Callable[..., list[env_api.Step]],
       environment: env_api.Environment, states: Sequence[env_api.State],
       actions: Sequence[Mapping[str, str]]) -> StepBatch:
-    """Starts to step each state with its actions, by `env_api.step_all`."""
+    """Starts to step each state with its actions, by `step_all`."""
     call = StepBatch(self, step_all, environment, states, actions)
     self._start(call)
     self._calls.append(call)
