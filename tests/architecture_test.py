@@ -48,7 +48,7 @@ VISIBLE_FROM = {
 # Source text -> the only file that may contain it.
 OWNERS = {
     r'\bMesh\(': 'atgrpo_jax/distributed/mesh.py',
-    r'\benv\w*\.step(_all)?\b': 'atgrpo_jax/rollout/runner.py'}
+    r'(?<!`)\benv\w*\.step(_all)?\b': 'atgrpo_jax/rollout/runner.py'}
 
 
 def _sources(*folders: str) -> dict[str, str]:
