@@ -1,9 +1,8 @@
 """Data types of the rollout and its batches, and their axes.
 
 Axes: E environments, A agents, U turns, P groups in flight, G group size
-(the papers' K and G), S prompt length, T completion length, V vocabulary; of a
-critic, B inputs of length S.
-The model's own axes are listed in `atgrpo_jax.model.decoder`.
+(the papers' K and G), S prompt length, T completion length, V vocabulary, and
+B inputs of a critic. `atgrpo_jax.model.decoder` lists the axes of the model.
 """
 
 from __future__ import annotations
@@ -75,10 +74,10 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-  """G candidates for one prompt.
+  """G candidates for one prompt; see `Candidate` for the arrays over G.
 
   Attributes:
-    key: see `GroupKey`.
+    key: the name of the group.
     policy: the policy that was sampled.
     prompt: [S] int32 ids.
     candidates: the G candidates.
@@ -97,40 +96,29 @@ class Group:
   baseline_id: int = NO_BASELINE
 
   @property
-  def rewards(self) -> np.ndarray:
-    """[G] float64."""
+  def rewards(self) -> np.ndarray:  # [G] float64
     return np.array([c.reward for c in self.candidates])
 
   @property
-  def returns(self) -> np.ndarray:
-    """[G] float32."""
+  def returns(self) -> np.ndarray:  # [G] float32
     return np.array([c.return_ for c in self.candidates], np.float32)
 
   @property
-  def advantages(self) -> np.ndarray:
-    """[G] float32."""
+  def advantages(self) -> np.ndarray:  # [G] float32
     return np.array([c.advantage for c in self.candidates], np.float32)
 
   @property
-  def valid(self) -> np.ndarray:
-    """[G] bool."""
+  def valid(self) -> np.ndarray:  # [G] bool
     return np.array([c.valid for c in self.candidates], bool)
 
 
 @dataclasses.dataclass(frozen=True)
 class ValueExample:
-  """One training example of a critic.
-
-  Attributes:
-    critic: name of the critic.
-    inputs: [S] int32 ids.
-    value: the critic's value at the time of the rollout.
-    target: the regression target.
-  """
+  """One training example of a critic."""
 
   critic: str
-  inputs: np.ndarray
-  value: float
+  inputs: np.ndarray  # [S] int32 ids
+  value: float  # The critic's value at the time of the rollout.
   target: float
 
 
@@ -146,19 +134,18 @@ class ValueBatch:
 
 @struct.dataclass
 class TrainBatch:
-  """One microbatch of groups, padded to a static shape.
+  """One microbatch of groups, padded at the end of rows to a static shape.
 
-  Pads stand at the end of each row; masks come from the lengths, never from
-  the pad id.
+  Masks come from the lengths, never from the pad id.
   """
 
   prompts: jax.Array  # [P, S] int32
   prompt_lengths: jax.Array  # [P] int32, at least 1
   completions: jax.Array  # [P, G, T] int32
-  completion_lengths: jax.Array  # [P, G] int32, 0 where a row does not count
+  completion_lengths: jax.Array  # [P, G] int32, 0 for padding and failures
   behavior_logprobs: jax.Array  # [P, G, T] float32
   advantages: jax.Array  # [P, G] float32
-  # Of the learner before the first of several updates; None for one update.
+  # The learner's before the first of several updates; None for one update.
   old_logprobs: jax.Array | None = None  # [P, G, T] float32
-  # Of the reference policy; None without a KL penalty.
+  # The reference policy's; None without a KL penalty.
   reference_logprobs: jax.Array | None = None  # [P, G, T] float32

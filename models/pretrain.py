@@ -162,7 +162,7 @@ def train(recipe: Recipe, folder: pathlib.Path) -> None:
       num_tokens = np.float32(sum(
           len(candidate.completion)
           for group in groups for candidate in group.candidates))
-      state, metrics, _ = update_lib.apply_update(
+      state, metrics = update_lib.apply_update(
           state, sums, num_tokens, num_tokens, config=config, spec=spec)
     if step % _LOG_EVERY == 0:
       print(f'{phase} {step}/{len(steps)}  loss {metrics["loss"]:.4f}',

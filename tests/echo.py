@@ -1,17 +1,16 @@
 """A game of two agents that a random model of 20 000 weights learns in seconds.
 
 `first` is shown a letter and must say it. `second` is shown what `first` said
-and must say it as a capital, so neither can play the other's part. The episode
-succeeds when both are right; only an answer's first word counts.
+and must say it as a capital, so no policy can play both roles. The episode
+succeeds if both are right. Only the first word of a completion is read.
 
-This module is at once the config, the environment's module and the builder's
-module of a run, so the whole program can be run on it:
+This module is the config, the environment and the dataset builder of a run:
 
   python -m atgrpo_jax.main --config tests/echo.py \
       --config.model.folder=FOLDER --workdir WORKDIR
 
-with a folder made by `write_model`. What only tests need is imported where it
-is used, so that the workers that step the game start quickly.
+`write_model` makes the folder. Imports that only tests need are inside of
+functions, so that the workers that step the game start quickly.
 """
 
 from __future__ import annotations
@@ -33,16 +32,8 @@ _SPLIT_SIZES = {'train': 48, 'validation': 16, 'test': 48, 'empty': 0}
 
 @dataclasses.dataclass(frozen=True)
 class State:
-  """A letter on its way.
-
-  Attributes:
-    letter: what the task shows.
-    said: what `first` said in this turn.
-    turn: turns that are over.
-  """
-
   letter: str
-  said: str = ''
+  said: str = ''  # By `first` in this turn.
   turn: int = 0
 
 
@@ -89,12 +80,12 @@ class Echo:
 
 def make_environment(
     *, team: str | None, max_turns: int, reward: str, sandbox: Any) -> Echo:
-  del team, reward, sandbox  # The game has one of each, and no programs.
+  del team, reward, sandbox
   return Echo(max_turns)
 
 
 class Thread(futures.ThreadPoolExecutor):
-  """In the place of `rollout.workers.Workers`: nothing is ever replaced."""
+  """Replaces `rollout.workers.Workers`; it never restarts anything."""
 
   def take_counts(self) -> dict[str, int]:
     from atgrpo_jax.rollout import workers
@@ -109,7 +100,7 @@ class _Splits(dict):
 
 
 class Builder:
-  """What `environments.datasets` asks of a builder; nothing is on a disk."""
+  """A dataset builder without files."""
 
   name, data_dir = 'echo', ''
 
@@ -127,7 +118,7 @@ class Builder:
 
 def get_config():
   c = common.base_config('nano')
-  c.model.folder = ''  # Of `write_model`.
+  c.model.folder = ''  # From `write_model`.
   c.environment.module = 'tests.echo'
   c.environment.team = 'pair'
   c.environment.max_turns = 1
@@ -164,6 +155,19 @@ def experiment(folder: pathlib.Path, **changes: Any):
   config.update_from_flattened_dict({'model.folder': str(folder)} | changes)
   return config_lib.build(
       config, sandbox=None, executor=Thread(1))
+
+
+def groups(experiment, states, step: int = 0):
+  """The groups of a rollout, with advantages."""
+  from atgrpo_jax import train
+  from atgrpo_jax.io import metrics
+  from atgrpo_jax.rollout import tree
+
+  trees, _ = train.rollout(
+      experiment, states,
+      train.draw_tasks(experiment.tasks('train'), step, experiment),
+      step=step, clock=metrics.StepClock())
+  return tree.groups_of(trees)
 
 
 def write_model(folder: pathlib.Path) -> pathlib.Path:

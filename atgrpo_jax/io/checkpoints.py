@@ -122,10 +122,6 @@ class Checkpoints:
             meta=ocp.args.JsonSave(record)),
         force=True)  # Otherwise orbax may skip a save silently.
 
-  def note_best(self, step: int) -> None:
-    """Makes a saved step the best one, from the next `save` on."""
-    self._kept.best_step = step
-
   def restore(
       self, template: Any, *, step: int | None = None,
       part: Callable[[Any], Any] = lambda tree: tree) -> Restored | None:

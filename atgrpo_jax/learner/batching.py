@@ -36,11 +36,9 @@ class Buckets:
       check_sizes(f'buckets.{name}', sizes)
       if not sizes:
         raise errors.UserError(
-            f'buckets.{name}={sizes} is empty; give ascending sizes above 0.')
-    if self.microbatch_tokens < 1:
-      raise errors.UserError(
-          f'buckets.microbatch_tokens={self.microbatch_tokens} must be at '
-          'least 1.')
+            f'buckets.{name}={sizes} is empty; give at least one size.')
+    errors.check_number(
+        'buckets.microbatch_tokens', self.microbatch_tokens, min_value=1)
 
   def on(self, num_shards: int) -> Buckets:
     """The shapes on a mesh that splits the groups into `num_shards`."""
@@ -97,15 +95,6 @@ def make_batches(
 
   Each group is padded to the smallest bucket that holds it.
   """
-  return [
-      _pad(chunk, buckets.microbatch(*shape), *shape)
-      for shape, chunk in split(groups, buckets)]
-
-
-def split(
-    groups: Sequence[types.Group], buckets: Buckets,
-) -> list[tuple[tuple[int, int, int], Sequence[types.Group]]]:
-  """The padded shape (S, T, G) of each microbatch, and its groups."""
   by_shape = {}
   for group in groups:
     shape = (
@@ -115,9 +104,11 @@ def split(
             buckets.completion, 'completion length'),
         len(group.candidates))
     by_shape.setdefault(shape, []).append(group)
-  return [
-      (shape, chunk) for shape, same in sorted(by_shape.items())
-      for chunk in _chunks(same, buckets.microbatch(*shape))]
+  batches = []
+  for shape, same in sorted(by_shape.items()):
+    num_rows = buckets.microbatch(*shape)
+    batches += [_pad(x, num_rows, *shape) for x in _chunks(same, num_rows)]
+  return batches
 
 
 def make_value_batches(
@@ -156,10 +147,7 @@ def _chunks(items, size):
 def _pad(
     groups: Sequence[types.Group], num_rows: int, prompt_length: int,
     completion_length: int, group_size: int) -> types.TrainBatch:
-  """One microbatch.
-
-  Padding rows and invalid candidates have no completion tokens.
-  """
+  """A microbatch; padding rows and invalid candidates have no tokens."""
   prompts, prompt_lengths = pad_prompts(
       [group.prompt for group in groups], num_rows, prompt_length)
   shape = (num_rows, group_size)

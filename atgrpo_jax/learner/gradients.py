@@ -69,17 +69,16 @@ def accumulate(
     batch: types.TrainBatch | types.ValueBatch, *,
     frozen_params: model.Params | None = None, config: model.ModelConfig,
     spec: policy_lib.LearnerSpec) -> Sums:
-  """Adds the gradient of a microbatch.
+  """Adds the gradient of a microbatch; donates `sums`.
 
   Args:
     params: trained parameters.
-    sums: donated.
+    sums: from `zero_sums` or an earlier call.
     batch: a `ValueBatch` for a critic.
     frozen_params: the model under an adapter, or None.
     config: dimensions of the model.
     spec: switches of the learner.
   """
-
   def accumulate_shard(whole, split):
     params, frozen_params = whole
     sums, batch = split

@@ -156,13 +156,7 @@ def init_value_head(config: model.ModelConfig) -> dict[str, jax.Array]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pretrained:
-  """A Hugging Face model folder.
-
-  Attributes:
-    folder: the weights.
-    config: the dimensions.
-    tokenizer: None if nothing is sampled.
-  """
+  """A Hugging Face model folder; `tokenizer` is None if nothing is sampled."""
 
   folder: pathlib.Path
   config: model.ModelConfig
@@ -217,7 +211,7 @@ class Policy:
       params = jax.eval_shape(self._init_adapter, None)
     elif self.learner.value_head:
       params = jax.eval_shape(
-          self._add_value_head, _trunk(model.param_shapes(self.config)))
+          self._with_value_head, model.param_shapes(self.config))
     else:
       params = model.param_shapes(self.config)
     return mesh_lib.tree_template(
@@ -230,11 +224,10 @@ class Policy:
       return jax.jit(self._init_adapter, out_shardings=self._shardings())(
           jax.tree.map(np.asarray, self.adapter))
     params = self.load_params('float32')
-    if not self.learner.value_head:
-      return params
-    return jax.jit(
-        self._add_value_head, donate_argnums=0,
-        out_shardings=self._shardings())(_trunk(params))
+    if self.learner.value_head:
+      params = jax.device_put(
+          self._with_value_head(params), self._shardings())
+    return params
 
   def initial_state(self) -> TrainState:
     """The state before the first update; float32."""
@@ -252,7 +245,8 @@ class Policy:
     rng = jax.random.key(zlib.crc32(self.name.encode()))
     return model.init_lora(rng, self.config, self.lora, num_roles=1)
 
-  def _add_value_head(self, trunk: model.Params) -> Params:
+  def _with_value_head(self, params: model.Params) -> Params:
+    trunk = {name: x for name, x in params.items() if name != 'head'}
     return {'model': trunk, 'head': init_value_head(self.config)}
 
   def _create_state(self, params: Params) -> TrainState:
@@ -260,8 +254,3 @@ class Policy:
 
   def _shardings(self):
     return jax.tree.map(lambda x: x.sharding, self.state_template().params)
-
-
-def _trunk(params: model.Params) -> model.Params:
-  """The parameters without the output head."""
-  return {name: leaf for name, leaf in params.items() if name != 'head'}

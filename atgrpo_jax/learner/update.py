@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 import dataclasses
 import functools
-from typing import Any
 
 from absl import logging
-from flax import struct
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,7 +21,6 @@ from atgrpo_jax import errors
 from atgrpo_jax import model
 from atgrpo_jax import types
 from atgrpo_jax.distributed import mesh as mesh_lib
-from atgrpo_jax.io import checkpoints as checkpoints_lib
 from atgrpo_jax.learner import batching
 from atgrpo_jax.learner import gradients
 from atgrpo_jax.learner import policy as policy_lib
@@ -39,37 +36,48 @@ _STOPPED = (
     'learning_rate or max_grad_norm.')
 
 
-@struct.dataclass
-class Finite:
-  """Trees of [] bool: which gradients and new parameters are finite."""
-
-  grads: Any
-  params: Any
-
-
 @dataclasses.dataclass(frozen=True)
 class Updates:
   """Dispatched updates of one policy or critic in one step.
 
   Attributes:
     summary: metrics that the host knows.
-    updates: (metrics, finite) of each update, still on the devices.
+    updates: metrics of each update, still on the devices.
   """
 
   summary: dict[str, float]
-  updates: list[tuple[dict[str, jax.Array], Finite]]
+  updates: list[dict[str, jax.Array]]
 
   def metrics(self, name: str) -> dict[str, float]:
     """Waits for the updates and averages their metrics.
 
-    Raises UserError, with `name` in the message, if training has diverged (see
-    `means`).
+    Raises UserError, with `name` in the message, if new parameters are not
+    finite, or after `MAX_NONFINITE` consecutive non-finite gradients.
     """
     if not self.updates:
       logging.warning(
           '%s: no group has an advantage; skipping the update', name)
       return self.summary
-    return self.summary | means(name, self.updates)
+    fetched = jax.device_get(self.updates)
+    for metrics in fetched:
+      if not np.isfinite(metrics['param_norm']):
+        raise errors.UserError(
+            f'{name}: an update produced NaN or infinity. {_STOPPED}')
+      num_nonfinite = int(metrics['nonfinite_in_a_row'])
+      if num_nonfinite >= MAX_NONFINITE:
+        raise errors.UserError(
+            f'{name}: gradients were not finite in {MAX_NONFINITE} consecutive '
+            f'updates, last with loss {metrics["loss"]}. {_STOPPED}')
+      if num_nonfinite:
+        logging.warning(
+            '%s: skipped an update with non-finite gradients and loss %s (%d '
+            'in a row; %d stop the run)', name, metrics['loss'], num_nonfinite,
+            MAX_NONFINITE)
+    means = {
+        key: float(np.mean([metrics[key] for metrics in fetched]))
+        for key in fetched[0]}
+    means['nonfinite_in_a_row'] = float(fetched[-1]['nonfinite_in_a_row'])
+    return self.summary | means
 
 
 def update_policy(
@@ -77,7 +85,7 @@ def update_policy(
     groups: Sequence[types.Group], *, num_updates: int, order: str,
     buckets: batching.Buckets, frozen_params: model.Params | None,
     reference: model.Params | None) -> tuple[policy_lib.TrainState, Updates]:
-  """Dispatches the updates of a policy in one step.
+  """Dispatches the updates of a policy in one step; donates `state`.
 
   The loss is the mean over all candidates (Algorithm 1 of arXiv 2510.11062), as
   `loss.aggregation` defines it. Groups without an advantage contribute nothing
@@ -85,7 +93,7 @@ def update_policy(
 
   Args:
     policy: the trained policy.
-    state: donated.
+    state: its state.
     groups: the groups of its roles.
     num_updates: with order 'mixed', the groups are dealt out to this many
       updates.
@@ -95,9 +103,11 @@ def update_policy(
     reference: the reference model of the KL penalty; None without a penalty.
   """
   loss = policy.learner.loss
-  static = {'config': policy.config, 'spec': policy.learner}
   throttled = functools.partial(
       mesh_lib.throttle_cpu_dispatch, mesh=policy.mesh)
+  summary = {
+      'groups': len(groups), 'groups_zero_advantage': sum(
+          not np.any(group.advantages) for group in groups)}
   updates, prepared = [], []
   with jax.set_mesh(policy.mesh):
     dealt = _deal(groups, num_updates, order)
@@ -109,8 +119,8 @@ def update_policy(
       if len(dealt) > 1:
         batches = [
             dataclasses.replace(b, old_logprobs=throttled(gradients.score(
-                state.params, b, frozen_params=frozen_params, **static)))
-            for b in batches]
+                state.params, b, frozen_params=frozen_params,
+                config=policy.config, spec=policy.learner))) for b in batches]
       if loss.kl_estimator != 'none':
         batches = [
             dataclasses.replace(b, reference_logprobs=throttled(
@@ -119,13 +129,10 @@ def update_policy(
           batches, num_units(update_groups, loss.aggregation),
           num_units(scored, 'token_mean')))
     for batches, units, tokens in prepared:
-      state, *update = _update(
+      state, metrics = _update(
           policy, state, batches, units, tokens, frozen_params)
-      update[0]['tokens'] = tokens
-      updates.append(tuple(update))
-  return state, Updates({
-      'groups': len(groups), 'groups_zero_advantage': sum(
-          not np.any(group.advantages) for group in groups)}, updates)
+      updates.append(metrics | {'tokens': tokens})
+  return state, Updates(summary, updates)
 
 
 def update_critic(
@@ -151,9 +158,9 @@ def update_critic(
         for batch in batching.make_value_batches(
             examples, _on_mesh(critic, buckets))]
     num_examples = np.float32(len(examples))
-    state, *update = _update(
+    state, metrics = _update(
         critic, state, batches, num_examples, num_examples)
-  return state, Updates(summary, [tuple(update)])
+  return state, Updates(summary, [metrics])
 
 
 def critic_values(
@@ -165,13 +172,9 @@ def critic_values(
   the model.
   """
   limit = min(buckets.prompt[-1], critic.config.max_positions)
-  longest = max(map(len, inputs), default=0)
-  if longest > limit:
-    raise errors.UserError(
-        f'{critic.name} has an input of {longest} tokens, expected at most '
-        f'{limit}; raise critic.prompt_buckets (the largest is '
-        f'{buckets.prompt[-1]}; the model has {critic.config.max_positions} '
-        'positions).')
+  errors.check_number(
+      f'{critic.name}: tokens of an input', max(map(len, inputs), default=0),
+      less_than=limit + 1, advice='; raise critic.prompt_buckets')
   values = np.zeros(len(inputs), np.float32)
   dispatched = []
   with jax.set_mesh(critic.mesh):
@@ -203,11 +206,12 @@ def _update(policy, state, batches, units, tokens, frozen_params=None):
 def apply_update(
     state: policy_lib.TrainState, sums: gradients.Sums, num_units: jax.Array,
     num_tokens: jax.Array, *, config: model.ModelConfig,
-    spec: policy_lib.LearnerSpec):
-  """One optimizer update.
+    spec: policy_lib.LearnerSpec,
+) -> tuple[policy_lib.TrainState, dict[str, jax.Array]]:
+  """One optimizer update; donates `state`.
 
   Args:
-    state: donated.
+    state: before the update.
     sums: over all microbatches.
     num_units: [] float32, the divisor of the loss (`losses.num_units`).
     num_tokens: [] float32, the divisor of the metrics.
@@ -215,49 +219,27 @@ def apply_update(
     spec: switches of the learner.
 
   Returns:
-    state: unchanged if a gradient is not finite.
-    metrics: name -> [] float32.
-    finite: which gradients and parameters are finite.
+    The new state, and metrics by name, each [] float32. Parameters and
+    optimizer stay as they are if a gradient is not finite.
   """
   rules = policy_lib.sharding_rules(config, spec)
   sums = mesh_lib.sum_over_data(sums, rules)
   grads = jax.tree.map(lambda g: g / num_units, sums.grads)
-  state, metrics, finite = apply_gradients(state, grads, spec.optimizer)
-  metrics |= {
-      name: total / num_tokens for name, total in sums.metrics.items()}
-  metrics['loss'] = sums.loss / num_units
-  return mesh_lib.constrain_tree(state, rules), metrics, finite
-
-
-def apply_gradients(
-    state: policy_lib.TrainState, grads: policy_lib.Params,
-    spec: policy_lib.OptimizerSpec,
-) -> tuple[policy_lib.TrainState, dict[str, jax.Array], Finite]:
-  """`apply_update` with a given gradient."""
-  updates, opt_state = policy_lib.make_optimizer(spec).update(
+  updates, opt_state = policy_lib.make_optimizer(spec.optimizer).update(
       grads, state.opt_state, state.params)
   params = optax.apply_updates(state.params, updates)
-  rate = policy_lib.learning_rate(spec)(state.num_updates)
+  rate = policy_lib.learning_rate(spec.optimizer)(state.num_updates)
   metrics = {
       'learning_rate': jnp.asarray(rate, jnp.float32),
       'grad_norm': optax.tree.norm(grads),
       'update_norm': optax.tree.norm(updates),
       'param_norm': optax.tree.norm(params),
       'nonfinite_in_a_row': opt_state.notfinite_count.astype(jnp.float32),
-  }
-  return policy_lib.TrainState(
-      params, opt_state, state.num_updates + opt_state.last_finite
-  ), metrics, Finite(_are_finite(grads), _are_finite(params))
-
-
-def _are_finite(tree: Any) -> Any:
-  return jax.tree.map(lambda x: jnp.all(jnp.isfinite(x)), tree)
-
-
-def nonfinite_names(are_finite: Any) -> list[str]:
-  """Names of the leaves that are False in a field of `Finite`."""
-  leaves = checkpoints_lib.named_leaves(are_finite)
-  return [name for name, is_finite in leaves.items() if not is_finite]
+  } | {name: total / num_tokens for name, total in sums.metrics.items()}
+  metrics['loss'] = sums.loss / num_units
+  state = policy_lib.TrainState(
+      params, opt_state, state.num_updates + opt_state.last_finite)
+  return mesh_lib.constrain_tree(state, rules), metrics
 
 
 def check_order(order: str, num_updates: int) -> None:
@@ -278,8 +260,7 @@ def _deal(
   if order == 'mixed':
     return [groups[i::num_updates] for i in range(num_updates)]
   turns = sorted(
-      {group.key.turn for group in groups},
-      reverse={'first_turn': False, 'last_turn': True}[order])
+      {group.key.turn for group in groups}, reverse=order == 'last_turn')
   return [
       [group for group in groups if group.key.turn == turn] for turn in turns]
 
@@ -322,40 +303,3 @@ def num_units(
 
 def _on_mesh(policy, buckets):
   return buckets.on(mesh_lib.num_data_shards(policy.mesh))
-
-
-def means(
-    name: str, updates: Sequence[tuple[dict[str, jax.Array], Finite]],
-) -> dict[str, float]:
-  """Waits for updates and averages their metrics.
-
-  Raises UserError if new parameters are not finite, or after `MAX_NONFINITE`
-  consecutive updates with non-finite gradients.
-
-  Args:
-    name: starts the error message.
-    updates: (metrics, finite) of each update.
-  """
-  fetched = jax.device_get([metrics for metrics, _ in updates])
-  for metrics, (_, finite) in zip(fetched, updates):
-    if bad := nonfinite_names(finite.params):
-      raise errors.UserError(
-          f'{name}: an update produced NaN or infinity in '
-          f'{checkpoints_lib.listed(bad)}. {_STOPPED}')
-    num_nonfinite = int(metrics['nonfinite_in_a_row'])
-    if num_nonfinite >= MAX_NONFINITE:
-      bad = nonfinite_names(finite.grads)
-      raise errors.UserError(
-          f'{name}: gradients were not finite in {MAX_NONFINITE} consecutive '
-          f'updates, last in {checkpoints_lib.listed(bad)}, with loss '
-          f'{metrics["loss"]}. {_STOPPED}')
-    if num_nonfinite:
-      logging.warning(
-          '%s: skipped an update with non-finite gradients and loss %s (%d in '
-          'a row; %d stop the run)', name, metrics['loss'], num_nonfinite,
-          MAX_NONFINITE)
-  averaged = {
-      key: float(np.mean([metrics[key] for metrics in fetched]))
-      for key in fetched[0]}
-  averaged['nonfinite_in_a_row'] = float(fetched[-1]['nonfinite_in_a_row'])
-  return averaged

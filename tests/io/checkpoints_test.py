@@ -165,8 +165,7 @@ def test_newest_steps_and_the_best_are_kept(tmp_path):
   assert saved.find('best') == 1
   _assert_same(saved.restore(state(0), step=1).state, state(1))
   for step in (5, 6, 7):
-    saved.save(step, state(step), {}, is_best=step == 5)
-  saved.note_best(7)
+    saved.save(step, state(step), {}, is_best=step in (5, 7))
   for step in (8, 9, 10):
     saved.save(step, state(step), {})
   saved.close()

@@ -3,7 +3,6 @@
 import collections
 import dataclasses
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -82,18 +81,6 @@ def test_every_group_is_in_one_batch():
   assert batching.make_batches([], BUCKETS) == []
 
 
-def test_groups_of_equal_shape_share_a_batch():
-  groups = [_group(3, [2, 3]), _group(5, [2, 3]), _group(3, [2, 4]),
-            _group(3, [2, 3, 1]), _group(2, [1, 1])]
-  shapes = [
-      (*batch.prompts.shape, *batch.completions.shape)
-      for batch in batching.make_batches(groups, BUCKETS)]
-  assert sorted(shapes) == [
-      (1, 4, 1, 2, 6), (1, 4, 1, 3, 3), (1, 8, 1, 2, 3),
-      # The first and the last group.
-      (2, 4, 2, 2, 3)]
-
-
 def test_masks_come_from_lengths():
   group = _make(
       prompt=np.array([0, 5, 0], np.int32),
@@ -112,11 +99,6 @@ def test_masks_come_from_lengths():
   # The padding row has a prompt of one token and no completion.
   assert batch.prompt_lengths.tolist() == [3, 1]
   assert not mask[1].any() and not batch.advantages[1].any()
-  for field, dtype in (
-      ('prompts', jnp.int32), ('prompt_lengths', jnp.int32),
-      ('completions', jnp.int32), ('completion_lengths', jnp.int32),
-      ('behavior_logprobs', jnp.float32), ('advantages', jnp.float32)):
-    assert vars(batch)[field].dtype == dtype, field
 
 
 def test_shapes_are_multiples_of_the_shards():

@@ -10,29 +10,33 @@ import optax
 import pytest
 
 from atgrpo_jax import model
-from atgrpo_jax.distributed import mesh as mesh_lib
+from atgrpo_jax import types
+from atgrpo_jax.learner import batching
 from atgrpo_jax.learner import diagnostics
 from atgrpo_jax.learner import gradients
+from atgrpo_jax.learner import policy as policy_lib
 from tests import specs
 from tests.rl import tiny
+from tests.rollout import scripted
 
 SPEC = specs.learner(
     loss=specs.loss(kl_estimator='k3', kl_coefficient=0.5))
-STATIC = {'config': tiny.CONFIG, 'spec': SPEC}
 LORA = model.LoraSpec(
     rank=2, alpha=3.0, targets=('gate/kernel', 'down/kernel'))
 
 
-def _diagnose(trained, batches, reference, spec, frozen_params):
-  mesh, = mesh_lib.make_meshes(
-      ['all'], jax.devices()[:1], mesh_lib.MeshSpec()).values()
-  roles = {}
-  for role, part in batches.items():
-    num_tokens = sum(batch.completion_lengths.sum().item() for batch in part)
-    roles[role] = diagnostics.RoleBatches(part, num_tokens, num_tokens)
-  return diagnostics.diagnose(
-      trained, roles, functools.partial(gradients.score, reference, **STATIC),
-      frozen_params=frozen_params, mesh=mesh, config=tiny.CONFIG, spec=spec)
+def _groups(role, batch, advantages, logprobs):
+  """The groups of a batch, with other advantages [P, G]."""
+  return [
+      types.Group(
+          key=types.GroupKey('A', role, 0, 0), policy='p',
+          prompt=batch.prompts[i, :batch.prompt_lengths[i]],
+          candidates=tuple(
+              types.Candidate(
+                  batch.completions[i, j, :length], logprobs[i, j, :length],
+                  advantage=advantages[i, j])
+              for j, length in enumerate(batch.completion_lengths[i])))
+      for i in range(len(batch.prompts))]
 
 
 def _plain(params, batch):
@@ -65,7 +69,8 @@ def test_values_equal_a_plain_model(adapted):
     spec = dataclasses.replace(SPEC, adapter_scale=LORA.scale)
     whole = functools.partial(_merged, params)
   mask = np.asarray(gradients.completion_mask(batch))
-  reference_logprobs = gradients.score(reference, batch, **STATIC)
+  reference_logprobs = gradients.score(
+      reference, batch, config=tiny.CONFIG, spec=SPEC)
 
   @jax.jit
   @functools.partial(jax.grad, has_aux=True)
@@ -80,13 +85,17 @@ def test_values_equal_a_plain_model(adapted):
   advantages = batch.advantages, np.roll(batch.advantages, 1, axis=0)
   first, (logprobs, entropy) = plain_gradient(trained, advantages[0])
   second, _ = plain_gradient(trained, advantages[1])
-  values = _diagnose(
-      trained, {
-          # Repeating a batch does not change a mean.
-          role: repeats * [dataclasses.replace(
-              batch, advantages=x, behavior_logprobs=logprobs)]
-          for role, x, repeats in zip(('a', 'b'), advantages, (1, 2))},
-      reference, spec, frozen_params)
+  logprobs = np.asarray(logprobs)
+  policy = policy_lib.Policy(
+      'p', policy_lib.Pretrained(None, tiny.CONFIG, None), 'all', None, None,
+      spec, scripted.one_device())
+  # Repeating the groups of a role does not change a mean.
+  values = diagnostics.diagnose(
+      policy, trained, [
+          *_groups('a', batch, advantages[0], logprobs),
+          *_groups('b', batch, advantages[1], logprobs) * 2],
+      buckets=batching.Buckets((7,), (5,), (3,), microbatch_tokens=60),
+      frozen_params=frozen_params, reference=reference)
   norms = float(optax.tree.norm(first)), float(optax.tree.norm(second))
   cosine = float(optax.tree.vdot(first, second)) / norms[0] / norms[1]
   entropy = np.mean(np.asarray(entropy)[mask])
@@ -94,8 +103,9 @@ def test_values_equal_a_plain_model(adapted):
   kl = np.mean(np.exp(log_ratio) - 1 - log_ratio)
   assert kl > 0.01 and abs(cosine) < 0.9
   assert 0.5 < entropy < 0.95 * np.log(tiny.CONFIG.vocab_size)
-  assert values == pytest.approx({
+  expected = {
       'a/grad_norm': norms[0], 'b/grad_norm': norms[1], 'cosine/a+b': cosine,
       'a/entropy': entropy, 'b/entropy': entropy, 'a/kl_to_start': kl,
-      'b/kl_to_start': kl,
-  }, rel=1e-4)
+      'b/kl_to_start': kl}
+  assert values == pytest.approx({
+      f'diagnosis/{name}': value for name, value in expected.items()}, rel=1e-4)

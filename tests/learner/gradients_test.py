@@ -63,11 +63,6 @@ def _update(state, sums):
       state, sums, NUM_TOKENS, NUM_TOKENS, config=tiny.CONFIG, spec=SPEC)
 
 
-def _traced(spec):
-  """`accumulate` from zero, to count its operations."""
-  return lambda params, batch: _accumulate(params, [batch], spec)
-
-
 def _state(params):
   """A state with fresh buffers, which updates donate."""
   return policy_lib.TrainState.create(
@@ -100,8 +95,7 @@ GOLDEN = {
 
 
 def test_golden_step(params, batch):
-  state, metrics, _ = _update(
-      _state(params), _accumulate(params, [batch]))
+  state, metrics = _update(_state(params), _accumulate(params, [batch]))
   assert int(state.num_updates) == 1
   found = {name: float(metrics[name]) for name in GOLDEN}
   assert found == pytest.approx(GOLDEN, rel=1e-4), (
@@ -116,7 +110,7 @@ def test_supervised_loss_is_the_mean_score_and_falls(params):
   state, found = _state(params), [np.inf]
   for _ in range(3):
     expected = -np.mean(np.asarray(_score(state.params, batch))[mask])
-    state, metrics, _ = _update(state, _accumulate(
+    state, metrics = _update(state, _accumulate(
         state.params, [batch], dataclasses.replace(SPEC, loss=None)))
     np.testing.assert_allclose(metrics['loss'], expected, rtol=1e-5)
     assert expected < found[-1]
@@ -189,16 +183,16 @@ def _flops(fn, params, batch):
   return jax.jit(fn).lower(params, batch).cost_analysis()['flops']
 
 
-def test_remat_recomputes_and_keeps_the_numbers(params, batch):
-  plain, remat = (
-      _flops(_traced(spec), params, batch) for spec in (SPEC, REMAT))
-  assert remat > 1.1 * plain
+def test_remat_keeps_the_numbers(params, batch):
   _assert_close(
       _accumulate(params, [batch], REMAT), _accumulate(params, [batch]), 1e-6)
 
 
 def test_prompt_is_computed_once_per_group(params):
-  for fn in (_traced(ON_POLICY), _score):
+  def gradient(params, batch):
+    return _accumulate(params, [batch], ON_POLICY)
+
+  for fn in (gradient, _score):
     one, eight = (
         _flops(fn, params, dataclasses.replace(
             tiny.make_batch(), prompts=tiny.ids(3, 50),
@@ -223,9 +217,9 @@ def test_first_update_on_policy_has_ratio_one(params):
       batch.completion_lengths * batch.advantages), rtol=1e-4)
 
 
-def test_nonfinite_gradients_skip_the_update_and_are_named(params, batch):
+def test_nonfinite_gradients_skip_the_update(params, batch):
   good = _accumulate(params, [batch])
-  state, _, _ = _update(_state(params), good)
+  state, _ = _update(_state(params), good)
   before = jax.device_get(state)
   grads = jax.tree.map(jnp.copy, good.grads)
   down = grads['layers']['down']
@@ -233,19 +227,15 @@ def test_nonfinite_gradients_skip_the_update_and_are_named(params, batch):
   bad = dataclasses.replace(good, grads=grads)
 
   for in_a_row in (1, 2):
-    state, metrics, finite = _update(state, bad)
+    state, metrics = _update(state, bad)
     _assert_same_bits(state.params, before.params)
     _assert_same_bits(
         state.opt_state.inner_state, before.opt_state.inner_state)
     assert int(state.num_updates) == 1
     assert metrics['nonfinite_in_a_row'] == in_a_row
-    assert update_lib.nonfinite_names(finite.grads) == [
-        'layers/down/kernel']
-    assert update_lib.nonfinite_names(finite.params) == []
 
-  state, metrics, finite = _update(state, good)
+  state, metrics = _update(state, good)
   assert metrics['nonfinite_in_a_row'] == 0
-  assert jax.tree.all((finite.grads, finite.params))
   assert int(state.num_updates) == 2
   assert not np.array_equal(
       state.params['embedding'], before.params['embedding'])

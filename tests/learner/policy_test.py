@@ -1,4 +1,4 @@
-"""Each policy trains its parameters only, in every policy mode."""
+"""Each policy trains only its parameters, in every policy mode."""
 
 import json
 import shutil
@@ -10,9 +10,7 @@ import pytest
 from atgrpo_jax import config as config_lib
 from atgrpo_jax import errors
 from atgrpo_jax import train
-from atgrpo_jax.algorithms import credit
 from atgrpo_jax.learner import update
-from atgrpo_jax.rollout import tree
 from tests import echo
 
 
@@ -20,29 +18,15 @@ def _bytes(tree):
   return jax.tree.map(lambda x: np.asarray(x).tobytes(), tree)
 
 
-def _runner(experiment, states):
-  return experiment.runner(
-      config_lib.params_of(states), step=0, temperature=1.0,
-      policy_map=experiment.policy_map)
-
-
-def _groups(experiment, states):
-  return tree.groups_of(credit.collect(
-      _runner(experiment, states),
-      train.draw_tasks(experiment.tasks('train'), 0, experiment),
-      experiment.rollout, experiment.advantage))
-
-
 def _step(experiment, before):
   """One step of all policies."""
-  groups = _groups(experiment, before)
+  groups = echo.groups(experiment, before)
   after = {}
   for name, state in before.items():
     after[name], updates = update.update_policy(
         experiment.policies[name], state,
         [group for group in groups if group.policy == name], num_updates=1,
-        order='mixed',
-        buckets=experiment.buckets,
+        order='mixed', buckets=experiment.buckets,
         frozen_params=experiment.frozen_params.get(name), reference=None)
     assert updates.metrics(name)['grad_norm'] > 0
   return after
@@ -54,7 +38,9 @@ def test_adapters_train_separately_over_one_frozen_model(echo_folder):
       per_policy=(('second', 'lora.alpha', 4.0),))
   states = experiment.initial_states()
   # One sampling call serves both adapters.
-  sampled = _runner(experiment, states).policies
+  sampled = experiment.runner(
+      config_lib.params_of(states), step=0, temperature=1.0,
+      policy_map=experiment.policy_map).policies
   assert sampled['first'].model is sampled['second'].model
   assert (sampled['first'].adapter, sampled['second'].adapter) == (0, 1)
   np.testing.assert_allclose(
@@ -63,7 +49,7 @@ def test_adapters_train_separately_over_one_frozen_model(echo_folder):
   assert experiment.frozen_params['second'] is base
   unchanged, before = _bytes(base), _bytes(states)  # Updates donate.
   after = _step(experiment, states)
-  assert _bytes(experiment.frozen_params['first']) == unchanged
+  assert _bytes(base) == unchanged
   for name, state in after.items():
     # The optimizer holds two moments per adapter weight and a few counters.
     sizes = [
@@ -92,18 +78,14 @@ def test_policies_with_different_models_and_tokenizers(
   experiment = echo.experiment(
       echo_folder, policies='per_role',
       per_policy=(('second', 'model.folder', str(other)),))
-  states = experiment.initial_states()
-  before = _bytes(states)
-  after = _step(experiment, states)
-  assert all(
-      _bytes(after[name].params) != before[name].params for name in after)
-  first, second = (
-      next(g for g in _groups(experiment, after) if g.key.role == role)
-      for role in ('first', 'second'))
-  tokenizers = [p.tokenizer for p in experiment.policies.values()]
-  assert tokenizers[0].decode(first.prompt).startswith('first')
-  assert tokenizers[1].decode(second.prompt).startswith('second')
-  assert not tokenizers[0].decode(second.prompt).startswith('second')
+  after = _step(experiment, experiment.initial_states())
+  prompts = {
+      group.key.role: group.prompt for group in echo.groups(experiment, after)}
+  tokenizers = {
+      name: policy.tokenizer for name, policy in experiment.policies.items()}
+  for role, prompt in prompts.items():
+    assert tokenizers[role].decode(prompt).startswith(role)
+  assert not tokenizers['first'].decode(prompts['second']).startswith('second')
 
 
 def test_frozen_policy_acts_but_is_not_saved(echo_folder, tmp_path):

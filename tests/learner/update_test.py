@@ -1,71 +1,165 @@
-"""The groups and the order of updates, and non-finite updates."""
+"""Updates of a policy on the groups of a rollout of the echo game."""
 
+import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from atgrpo_jax import config as config_lib
 from atgrpo_jax import errors
-from atgrpo_jax import train as train_lib
-from atgrpo_jax.algorithms import credit
-from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.learner import update as update_lib
-from atgrpo_jax.rollout import tree as tree_lib
 from tests import echo
 from tests import specs
 
 
 @pytest.fixture(scope='module')
 def experiment(echo_folder):
-  return echo.experiment(echo_folder, **{'environment.max_turns': 2})
+  return echo.experiment(echo_folder)
 
 
 @pytest.fixture(scope='module')
 def groups(experiment):
-  states = experiment.initial_states()
-  return tree_lib.groups_of(credit.collect(
-      experiment.runner(
-          config_lib.params_of(states), step=0, temperature=1.0,
-          policy_map=experiment.policy_map),
-      train_lib.draw_tasks(experiment.tasks('train'), 0, experiment),
-      experiment.rollout, experiment.advantage))
+  """The 32 groups of a step."""
+  return echo.groups(experiment, experiment.initial_states())
 
 
-def _update(experiment, groups, order):
-  state, found = update_lib.update_policy(
+def _update(experiment, groups, reference=None, order='mixed'):
+  """Updates the initial state."""
+  state, updates = update_lib.update_policy(
       experiment.policies['shared'], experiment.initial_states()['shared'],
-      groups, num_updates=1, order=order, buckets=experiment.buckets,
-      frozen_params=None, reference=None)
-  return state, found.metrics('shared')
+      groups, num_updates=experiment.config.train.updates_per_rollout,
+      order=order, buckets=experiment.buckets, frozen_params=None,
+      reference=reference)
+  return state, updates.metrics('Step 1, shared')
 
 
-def test_one_update_per_turn(experiment, groups):
-  turns = {group.key.turn for group in groups if np.any(group.advantages)}
-  assert turns == {0, 1}
-  states = {}
+def _with_candidate(group, index, **changes):
+  candidates = list(group.candidates)
+  candidates[index] = dataclasses.replace(candidates[index], **changes)
+  return dataclasses.replace(group, candidates=tuple(candidates))
+
+
+def _zero_advantage(groups):
+  return [
+      dataclasses.replace(group, candidates=tuple(
+          dataclasses.replace(candidate, advantage=0.0)
+          for candidate in group.candidates)) for group in groups]
+
+
+def _tokens(groups):
+  return sum(len(c.completion) for group in groups for c in group.candidates)
+
+
+def test_loss_is_the_mean_over_all_candidates(experiment, groups, caplog):
+  with_signal = [g for g in groups if len(set(g.returns)) > 1]
+  assert 0 < len(with_signal) < len(groups) == 32
+  _, metrics = _update(experiment, groups)
+  assert metrics['groups'] == 32
+  assert metrics['groups_zero_advantage'] == 32 - len(with_signal)
+  # Groups with zero advantage are skipped.
+  assert metrics['tokens'] == _tokens(with_signal)
+  _, alone = _update(experiment, with_signal)
+  fraction = _tokens(with_signal) / _tokens(groups)
+  assert fraction < 0.9
+  for name in ('loss', 'grad_norm'):
+    assert metrics[name] == pytest.approx(fraction * alone[name], rel=1e-4)
+  assert metrics['entropy'] == pytest.approx(alone['entropy'], rel=1e-5)
+
+  assert not caplog.messages
+  state, metrics = _update(experiment, _zero_advantage(groups))
+  assert state.num_updates == 0
+  assert metrics == {'groups': 32, 'groups_zero_advantage': 32}
+  message, = caplog.messages
+  assert 'Step 1, shared' in message
+
+
+def test_kl_penalty_applies_to_groups_with_zero_advantage(
+    experiment, groups, echo_folder):
+  penalised = echo.experiment(
+      echo_folder, **{'loss.kl_estimator': 'k3', 'loss.kl_coefficient': 0.5})
+  reference = penalised.policies['shared'].load_params('float32')
+  _, plain = _update(experiment, groups)
+  _, same = _update(penalised, groups, reference)
+  # k3 and its gradient are 0 where policy and reference agree.
+  for name in ('loss', 'grad_norm'):
+    assert same[name] == pytest.approx(plain[name], abs=1e-5), name
+  other = jax.tree.map(lambda x: 1.5 * x, reference)
+  _, far = _update(penalised, groups, other)
+  assert far['loss'] > same['loss'] + 0.01
+
+  state, metrics = _update(penalised, _zero_advantage(groups), other)
+  assert metrics['tokens'] == _tokens(groups)
+  assert metrics['groups_zero_advantage'] == 32
+  assert state.num_updates == 1 and metrics['grad_norm'] > 1e-4
+  assert specs.loss(entropy_coefficient=0.1).has_penalty
+
+
+def test_invalid_candidates_have_no_gradient(experiment, groups):
+  index, group = next(
+      (i, g) for i, g in enumerate(groups) if g.returns[0] < max(g.returns))
+  params = []
+  for completion in (group.candidates[0].completion, np.array([5, 6])):
+    broken = _with_candidate(
+        group, 0, return_=np.nan, advantage=1.0, completion=completion,
+        behavior_logprobs=np.zeros(len(completion), np.float32))
+    state, _ = _update(
+        experiment, [*groups[:index], broken, *groups[index + 1:]])
+    params.append(state.params)
+  jax.tree.map(np.testing.assert_array_equal, *params)
+
+
+def test_several_updates_of_one_rollout(experiment, groups, echo_folder):
+  twice = echo.experiment(echo_folder, **{'train.updates_per_rollout': 2})
+  state, metrics = _update(experiment, groups)
+  assert state.num_updates == 1
+  assert metrics['approx_kl'] == 0
+
+  state, metrics_twice = _update(twice, groups)
+  assert state.num_updates == 2
+  # The second update is compared with the policy before the first.
+  assert metrics_twice['approx_kl'] > 0
+  # Metrics are means over both updates, each of half of the groups.
+  assert metrics_twice['tokens'] == metrics['tokens'] / 2
+  halves = [
+      _update(experiment, groups[i::2])[1]['entropy'] for i in (0, 1)]
+  assert halves[0] != pytest.approx(halves[1], rel=1e-4)
+  assert metrics_twice['entropy'] < max(halves)
+
+
+def test_one_update_per_turn(echo_folder):
+  experiment = echo.experiment(echo_folder, **{'environment.max_turns': 2})
+  groups = echo.groups(experiment, experiment.initial_states())
+  params = []
   for order in ('first_turn', 'last_turn'):
-    states[order], metrics = _update(experiment, groups, order)
-    assert states[order].num_updates == 2
+    state, metrics = _update(experiment, groups, order=order)
+    assert state.num_updates == 2
     assert metrics['approx_kl'] > 0  # The second is off policy.
-  first, last = (
-      jax.tree.leaves(states[order].params)
-      for order in ('first_turn', 'last_turn'))
-  assert any(np.any(x != y) for x, y in zip(first, last, strict=True))
+    params.append(jax.tree.leaves(state.params))
+  assert any(np.any(x != y) for x, y in zip(*params, strict=True))
 
 
-def test_nonfinite_parameters_stop_the_run():
-  # Each step of Adam is 2e38 here, so the second overflows.
-  spec = specs.optimizer(
-      learning_rate=2e38, warmup_updates=0, weight_decay=0.0, b1=0.0, b2=0.0)
-  state = policy_lib.TrainState.create(
-      {'still': jnp.zeros(2), 'moved': jnp.zeros(2)}, spec)
-  grads = {'still': jnp.zeros(2), 'moved': jnp.array([0.0, 1.0])}
-  state, *first = update_lib.apply_gradients(state, grads, spec)
-  assert update_lib.means('Step 3, solo', [first])['param_norm'] > 0
-  _, *second = update_lib.apply_gradients(state, grads, spec)
-  with pytest.raises(
-      errors.UserError,
-      match='Step 3, solo: .* NaN or infinity in moved'):
-    update_lib.means('Step 3, solo', [first, second])
+def test_nonfinite_parameters_stop_the_run(groups, echo_folder):
+  experiment = echo.experiment(
+      echo_folder, **{'optimizer.learning_rate': 3e38})
+  with pytest.raises(errors.UserError, match='Step 1, shared: .* NaN'):
+    _update(experiment, groups)
+
+
+def test_repeated_nonfinite_gradients_stop_the_run(
+    experiment, groups, caplog):
+  state = experiment.initial_states()['shared']
+  broken = [_with_candidate(group, 0, advantage=np.inf) for group in groups]
+
+  def update():
+    nonlocal state
+    state, updates = update_lib.update_policy(
+        experiment.policies['shared'], state, broken, num_updates=1,
+        order='mixed', buckets=experiment.buckets, frozen_params=None,
+        reference=None)
+    return updates.metrics('shared')
+
+  for in_a_row in range(1, update_lib.MAX_NONFINITE):
+    assert update()['nonfinite_in_a_row'] == in_a_row
+    assert 'skipped an update' in caplog.messages[-1]
+  with pytest.raises(errors.UserError, match='shared: gradients were not'):
+    update()
