@@ -222,11 +222,9 @@ class Experiment:
           self.config.dataset.builder, split,
           self.config.dataset.data_dir or None,
           self.config.dataset.config or None)
-    policies_lib.check_first_prompts(self.environment, tasks, {
-        role: (self.policies[policy].tokenizer, policies_lib.PromptLimit(
-            self.buckets.prompt[-1], self.config.rollout.max_new_tokens,
-            self.policies[policy].config.max_positions))
-        for role, policy in self.policy_map.items()})
+    policies_lib.check_first_prompts(
+        self.environment, tasks, self.policies, self.policy_map,
+        buckets=self.buckets, max_new_tokens=self.config.rollout.max_new_tokens)
     return tasks
 
 
@@ -355,7 +353,7 @@ def _policy_configs(
   for name in names:
     configs[name] = ml_collections.ConfigDict({
         section: dict(config[section]) for section in _POLICY_SECTIONS})
-    if policies_lib.uses_adapters(config.policies):
+    if config.policies == 'lora_per_role':
       if config.model.trained == 'none':
         raise errors.UserError(
             f"policies={config.policies!r} with model.trained='none': expected "

@@ -17,6 +17,7 @@ from atgrpo_jax import errors
 from atgrpo_jax import model
 from atgrpo_jax import types
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
+from atgrpo_jax.learner import batching
 from atgrpo_jax.learner import policy as policy_lib
 from environments import env_api
 
@@ -66,11 +67,6 @@ def read_policy_map(
   return {role: policy_map[role] for role in roles}
 
 
-def uses_adapters(policies: str) -> bool:
-  """Whether the policies are LoRA adapters unless the config overrides it."""
-  return policies == 'lora_per_role'
-
-
 def policy_names(policy_map: PolicyMap) -> tuple[str, ...]:
   """The policies in the order of their first role."""
   return tuple(dict.fromkeys(policy_map.values()))
@@ -105,8 +101,7 @@ def sampling_policies(
     frozen_params: Mapping[str, model.Params]) -> dict[str, SamplingPolicy]:
   """Policy -> model, tokenizer and adapter for the sampler.
 
-  Adapters over one model are stacked and sampled together. Each policy has a
-  tokenizer.
+  Adapters over one model are stacked and sampled together.
 
   Args:
     policies: all policies of the run.
@@ -120,75 +115,48 @@ def sampling_policies(
       stacks.setdefault(key, []).append(name)
     else:
       source = params if policy.trained == 'all' else frozen_params
-      sampled[name] = SamplingPolicy(
-          _sampled_model(policy, source[name]), policy.tokenizer)
+      sampled[name] = SamplingPolicy(SampledModel(
+          source[name], policy.config, policy.learner.dtype, policy.mesh,
+      ), policy.tokenizer)
   for names in stacks.values():
     policy = policies[names[0]]
     with jax.set_mesh(policy.mesh):
       adapters = model.stack(
           [params[name] for name in names],
           [policies[name].lora.scale for name in names])
-    stacked = _sampled_model(policy, frozen_params[names[0]], adapters)
+    stacked = SampledModel(
+        frozen_params[names[0]], policy.config, policy.learner.dtype,
+        policy.mesh, adapters)
     for index, name in enumerate(names):
       sampled[name] = SamplingPolicy(stacked, policies[name].tokenizer, index)
   return sampled
 
 
-def _sampled_model(
-    policy: policy_lib.Policy, params: model.Params,
-    adapters: model.Adapters | None = None) -> SampledModel:
-  return SampledModel(
-      params=params, config=policy.config, dtype=policy.learner.dtype,
-      mesh=policy.mesh, adapters=adapters)
-
-
 # Prompts.
 
 
-@dataclasses.dataclass(frozen=True)
-class PromptLimit:
-  """The longest prompt of a role, in tokens.
-
-  Attributes:
-    max_bucket: the largest of `buckets.prompt`.
-    max_new_tokens: longest completion.
-    max_positions: positions of the model, for a prompt and its completion.
-  """
-
-  max_bucket: int
-  max_new_tokens: int
-  max_positions: int
-
-  def check(self, length: int, key: types.GroupKey) -> None:
-    """Raises UserError if a prompt is too long; prompts are never cut."""
-    limit = min(self.max_bucket, self.max_positions - self.max_new_tokens)
-    if limit < 1:
-      raise errors.UserError(
-          f'rollout.max_new_tokens={self.max_new_tokens} leaves no position '
-          f'for a prompt: the model has {self.max_positions}. Lower it, or use '
-          'a model with more positions.')
-    if length > limit:
-      raise errors.UserError(
-          f'The prompt of role {key.role!r} in task {key.task_id!r}, turn '
-          f'{key.turn + 1}, has {length} tokens; at most {limit} fit. Raise '
-          f'buckets.prompt (largest: {self.max_bucket}) or lower '
-          f'rollout.max_new_tokens ({self.max_new_tokens} of the model\'s '
-          f'{self.max_positions} positions).')
+def check_prompt(
+    length: int, key: types.GroupKey, *, buckets: batching.Buckets,
+    max_new_tokens: int, config: model.ModelConfig) -> None:
+  """Raises UserError if a prompt is too long; prompts are never cut."""
+  limit = min(buckets.prompt[-1], config.max_positions - max_new_tokens)
+  if length > limit:
+    raise errors.UserError(
+        f'The prompt of role {key.role!r} in task {key.task_id!r}, turn '
+        f'{key.turn + 1}, has {length} tokens; at most {max(limit, 0)} fit. '
+        f'Raise buckets.prompt (largest: {buckets.prompt[-1]}) or lower '
+        f'rollout.max_new_tokens={max_new_tokens}; the model has '
+        f'{config.max_positions} positions.')
 
 
 def check_first_prompts(
     environment: env_api.Environment, tasks: Sequence[env_api.Task],
-    policies: Mapping[str, tuple[tokenizer_lib.Tokenizer, PromptLimit]],
-) -> None:
+    policies: Mapping[str, policy_lib.Policy], policy_map: PolicyMap, *,
+    buckets: batching.Buckets, max_new_tokens: int) -> None:
   """Raises UserError unless every task starts and its first prompts fit.
 
   The prompts of the first phase depend on the task alone. Later prompts contain
   completions; the runner checks those.
-
-  Args:
-    environment: resets each task.
-    tasks: all tasks of a split.
-    policies: role -> tokenizer and limit.
   """
   num_characters = {role: [] for role in environment.phases[0]}
   for number, task in enumerate(tasks):
@@ -205,11 +173,12 @@ def check_first_prompts(
           f'{number} of its split ({errors.one_line(error)}). Check that row, '
           'and that dataset.builder matches environment.module.') from error
   for role, counts in num_characters.items():
-    tokenizer, limit = policies[role]
+    policy = policies[policy_map[role]]
     for number in heapq.nlargest(
         _NUM_ENCODED, range(len(tasks)), key=counts.__getitem__):
       task = tasks[number]
-      prompt = tokenizer.encode_prompt(
+      prompt = policy.tokenizer.encode_prompt(
           environment.observe(environment.reset(task), role))
-      limit.check(
-          len(prompt), types.GroupKey(task['task_id'], role, turn=0, branch=0))
+      check_prompt(
+          len(prompt), types.GroupKey(task['task_id'], role, turn=0, branch=0),
+          buckets=buckets, max_new_tokens=max_new_tokens, config=policy.config)

@@ -77,7 +77,7 @@ EpisodeCoroutine = Generator[
 class Usage:
   """The cost of a runner's episodes, logged as `budget/...`."""
 
-  prompt_tokens: int = 0  # Once for all completions of a prompt.
+  prompt_tokens: int = 0  # Counted once for all completions of a prompt.
   completion_tokens: int = 0
   model_calls: int = 0  # Completions.
   cut_completions: int = 0  # Completions without a stop token.
@@ -92,15 +92,6 @@ class Usage:
     return {
         name: count for name, count in dataclasses.asdict(self).items()
         if not name.endswith('_seconds')}
-
-  def metrics(self) -> dict[str, int]:
-    """The counts with the names of the log."""
-    return {f'budget/{name}': count for name, count in self.counts().items()}
-
-  def seconds(self) -> dict[str, float]:
-    """Part of the step -> seconds."""
-    return {
-        'sample': self.sample_seconds, 'environment': self.environment_seconds}
 
 
 def positions(
@@ -217,26 +208,22 @@ class EpisodeRunner:
     A candidate depends on the seed, the training step, the group's key and its
     index, not on other requests.
     """
-    prompts = [
-        self.policy_of(request.key.role).tokenizer.encode_prompt(
-            self.environment.observe(request.state, request.key.role))
-        for request in requests]
-    for request, prompt in zip(requests, prompts):
-      policies_lib.PromptLimit(
-          self.buckets.prompt[-1], self.max_new_tokens,
-          self.policy_of(request.key.role).model.config.max_positions,
-      ).check(len(prompt), request.key)
     groups = [None] * len(requests)
-    for index, (request, prompt) in enumerate(zip(requests, prompts)):
+    for index, request in enumerate(requests):
       key = request.key
       policy = self.policy_of(key.role)
+      prompt = policy.tokenizer.encode_prompt(
+          self.environment.observe(request.state, key.role))
+      policies_lib.check_prompt(
+          len(prompt), key, buckets=self.buckets,
+          max_new_tokens=self.max_new_tokens, config=policy.model.config)
       key_data = np.array([
           self.train_step, zlib.crc32(key.task_id.encode()), key.turn,
           zlib.crc32(key.role.encode()), key.branch], np.uint32)
       engine = self.engine(policy, len(prompt), group_size)
       self._requests.append((engine, key_data, engine_lib.Request(
           tag=(groups, index, policy.tokenizer), prompt=prompt, key=None,
-          budget=self.max_new_tokens, adapter=policy.adapter, role=key.role)))
+          budget=self.max_new_tokens, adapter=policy.adapter)))
     return PendingSamples(groups)
 
   def step_environments(
@@ -338,7 +325,11 @@ class EpisodeRunner:
       for sampled in engine.collect():
         groups, index, tokenizer = sampled.request.tag
         groups[index] = sampled
-        self._count(sampled, tokenizer.stop_ids)
+        self.usage.prompt_tokens += len(sampled.request.prompt)
+        self.usage.completion_tokens += sum(map(len, sampled.completions))
+        self.usage.model_calls += len(sampled.completions)
+        self.usage.cut_completions += sum(
+            ids[-1] not in tokenizer.stop_ids for ids in sampled.completions)
     self.usage.sample_seconds += time.perf_counter() - start
 
   def _finish_steps(
@@ -350,7 +341,7 @@ class EpisodeRunner:
     if not pending:
       return []
     start = time.perf_counter()
-    problem, local_parts, is_stopped = '', None, False
+    failure, local_parts = None, None
     try:
       local_parts = [
           {index: part.result()
@@ -358,30 +349,23 @@ class EpisodeRunner:
           for steps in pending]
     except env_api.ContractError as error:
       raise errors.UserError(str(error)) from error
-    except errors.InfrastructureError as error:
-      problem = str(error)
-    except signals.Stopped:
-      is_stopped = True
-    problems, all_parts, stopped = zip(*hosts.exchange(
-        (problem, local_parts, is_stopped)))
-    if any(stopped):
-      raise signals.Stopped
-    if any(problems):
-      raise errors.InfrastructureError(max(problems))
+    except (errors.InfrastructureError, signals.Stopped) as error:
+      failure = error
+    failures, all_parts = zip(*hosts.exchange((failure, local_parts)))
+    for failure in filter(None, failures):
+      raise failure
     finished = []
     for number, steps in enumerate(pending):
       parts = {}
       for process_parts in all_parts:
         parts |= process_parts[number]
       distinct = [
-          _mark_failure(step)
-          for index in range(len(steps.parts)) for step in parts[index]]
+          step for index in range(len(steps.parts)) for step in parts[index]]
       self.usage.program_runs += sum(
           step.program_runs for step in distinct)
       finished.append([distinct[index] for index in steps.indices])
     self.usage.infrastructure_failures += sum(
-        env_api.Outcome.INFRASTRUCTURE in step.outcomes.values()
-        for steps in finished for step in steps)
+        tree_lib.failed(step) for steps in finished for step in steps)
     self.usage.environment_seconds += time.perf_counter() - start
     return finished
 
@@ -425,8 +409,7 @@ class EpisodeRunner:
   def _submit_requests(self) -> None:
     """Passes the requests since the last chunk to the engines.
 
-    Computing their keys earlier would wait for a device that is busy with the
-    chunk.
+    Their keys are computed here, because the devices are idle.
     """
     if not self._requests:
       return
@@ -439,14 +422,6 @@ class EpisodeRunner:
       engine.add(dataclasses.replace(request, key=key))
     self._requests.clear()
 
-  def _count(
-      self, sampled: engine_lib.SampledGroup, stop_ids: Sequence[int]) -> None:
-    self.usage.prompt_tokens += len(sampled.request.prompt)
-    self.usage.completion_tokens += sum(map(len, sampled.completions))
-    self.usage.model_calls += len(sampled.completions)
-    self.usage.cut_completions += sum(
-        ids[-1] not in stop_ids for ids in sampled.completions)
-
 
 def worker_metrics(workers: workers_lib.Workers) -> dict[str, int]:
   """Restarts and repeated steps of all processes since the last call."""
@@ -454,15 +429,6 @@ def worker_metrics(workers: workers_lib.Workers) -> dict[str, int]:
   return {
       f'workers/{name}': sum(count[name] for count in counts)
       for name in counts[0]}
-
-
-def _mark_failure(step: env_api.Step) -> env_api.Step:
-  """Gives a step with an unknown reward the outcome of a failure."""
-  failure = env_api.Outcome.INFRASTRUCTURE
-  if failure in step.outcomes.values() or not tree_lib.failed(step):
-    return step
-  return dataclasses.replace(
-      step, outcomes=dict.fromkeys(step.outcomes, failure))
 
 
 def _candidate(

@@ -131,9 +131,6 @@ class Node:
         _group_from_json(task_id, turn, x) for x in record['groups'])
     joint_actions = tuple(map(tuple, record['joint_actions']))
     steps = tuple(map(_step_from_json, record['steps']))
-    for action, _ in zip(joint_actions, steps, strict=True):
-      for group, candidate in zip(groups, action, strict=True):
-        group.candidates[candidate]  # Raises IndexError if there is none.
     return cls(
         turn, record['phase'], record['state'], groups, joint_actions, steps,
         record['parent'], record['joint_action'], record['chosen'])
@@ -202,12 +199,8 @@ class Tree:
       LookupError, TypeError, ValueError or AttributeError: `record` is
         malformed.
     """
-    nodes = tuple(
-        Node.from_json(record['task_id'], node) for node in record['nodes'])
-    for index, node in enumerate(nodes):
-      if index and not 0 <= node.parent < index:
-        raise ValueError(f'node {index} has the parent {node.parent}')
-    return cls(record['task_id'], nodes)
+    return cls(record['task_id'], tuple(
+        Node.from_json(record['task_id'], node) for node in record['nodes']))
 
 
 def chain(task_id: str, nodes: Sequence[Node]) -> Tree:

@@ -34,7 +34,7 @@ CONFIG = model.ModelConfig(
 
 
 class Dice:
-  """A script for any prompt: pseudorandom digits."""
+  """A script of pseudorandom digits for any prompt."""
 
   def __getitem__(self, prompt):
     rng = np.random.default_rng(zlib.crc32(prompt.encode()))

@@ -47,7 +47,9 @@ def _write(path, trees, with_tokens=True):
 
 
 def test_read_inverts_write(trees, tmp_path):
-  path = _write(tmp_path / 'groups' / '000000.jsonl.gz', trees)
+  path, again = (
+      _write(tmp_path / name / 'trees.gz', trees) for name in 'ab')
+  assert path.read_bytes() == again.read_bytes()
   show = scripted.Counting().show
   for tree, read in zip(trees, tree_lib.read(path), strict=True):
     assert read.to_json() == tree.to_json(show)
@@ -55,34 +57,26 @@ def test_read_inverts_write(trees, tmp_path):
     for node, node_read in zip(tree.nodes, read.nodes, strict=True):
       assert node_read.state == show(node.state)
       assert node_read.joint_actions == node.joint_actions
-      for group, group_read in zip(node.groups, node_read.groups, strict=True):
-        assert (group_read.key, group_read.policy) == (group.key, group.policy)
-        assert scripted.texts_of(group_read) == scripted.texts_of(group)
-        for name in ('prompt', 'returns', 'advantages', 'valid'):
-          np.testing.assert_array_equal(
-              getattr(group_read, name), getattr(group, name))
-        for candidate, candidate_read in zip(
-            group.candidates, group_read.candidates, strict=True):
-          np.testing.assert_array_equal(
-              candidate_read.completion, candidate.completion)
-          np.testing.assert_allclose(
-              candidate_read.behavior_logprobs, candidate.behavior_logprobs,
-              atol=1e-6)
-
-
-def test_unknown_rewards_are_null(trees):
-  root = trees[0].to_json(scripted.Counting().show)['nodes'][0]
+    for group, group_read in zip(tree.groups(), read.groups(), strict=True):
+      assert (group_read.key, group_read.policy) == (group.key, group.policy)
+      assert scripted.texts_of(group_read) == scripted.texts_of(group)
+      for name in ('prompt', 'returns', 'advantages', 'valid'):
+        np.testing.assert_array_equal(
+            getattr(group_read, name), getattr(group, name))
+      for candidate, candidate_read in zip(
+          group.candidates, group_read.candidates, strict=True):
+        np.testing.assert_array_equal(
+            candidate_read.completion, candidate.completion)
+        np.testing.assert_allclose(
+            candidate_read.behavior_logprobs, candidate.behavior_logprobs,
+            atol=1e-6)
+  root = trees[0].to_json(show)['nodes'][0]
   assert root['groups'][0]['candidates'][0]['return'] is None
   assert root['steps'][0]['local_rewards']['a'] is None
 
 
-def test_equal_trees_give_equal_bytes(trees, tmp_path):
-  first, second = (_write(tmp_path / name, trees) for name in 'ab')
-  assert first.read_bytes() == second.read_bytes()
-
-
 def test_write_can_omit_tokens(trees, tmp_path):
-  path = _write(tmp_path / 'x.gz', trees, with_tokens=False)
+  path = _write(tmp_path / 'trees.gz', trees, with_tokens=False)
   text = gzip.open(path, 'rt').read()
   assert '"ids"' not in text and '"prompt_ids"' not in text
   for tree in tree_lib.read(path):

@@ -15,7 +15,8 @@ from atgrpo_jax import evaluate
 from atgrpo_jax.rollout import workers as workers_lib
 from environments import env_api
 from environments.sandbox import launcher
-from environments.sandbox import processes
+from environments.sandbox import remote
+from tests.environments.sandbox import fusion
 from tests.rollout import programs
 from tests.rollout import scripted
 
@@ -23,6 +24,7 @@ OUTCOME = env_api.Outcome
 # A level at which programs can reach the server.
 UNSAFE = 'unsafe_rlimit'
 GOALS = {'A': 3, 'B': 5}
+_BUSY = 503, b'busy'  # A reply of a SandboxFusion service.
 
 
 @pytest.fixture(scope='module')
@@ -106,14 +108,7 @@ def _inject(workers, mark, name):
     os.kill(pid, number)
 
 
-@pytest.fixture(scope='module')
-def undisturbed():
-  """The trees without a fault, once they are known."""
-  return []
-
-
-@pytest.mark.parametrize('name', FAULTS)
-def test_faults_do_not_change_rollouts(name, play, workers, undisturbed):
+def test_faults_do_not_change_rollouts(play, workers):
   def rollout():
     trees = scripted.collect(
         play('slow', 'one', 'slow', 'two'), GOALS, group_size=4)
@@ -121,35 +116,16 @@ def test_faults_do_not_change_rollouts(name, play, workers, undisturbed):
     return [dataclasses.asdict(tree) for tree in trees]
 
   workers.take_counts()
-  if not undisturbed:
-    undisturbed.extend(rollout())
-    assert not any(workers.take_counts().values())
-  with futures.ThreadPoolExecutor(1) as pool:
-    fault = pool.submit(_inject, workers, play.mark, name)
-    np.testing.assert_equal(rollout(), undisturbed)
-    fault.result()
-  counts = workers.take_counts()
-  for kind in ('server_restarts', 'pool_restarts'):
-    assert counts[kind] == (kind == FAULTS[name][2]), counts
-
-
-def test_faults_between_calls_are_repaired(play, workers):
-  runner = play()
-  _step(runner, 'one')  # Starts the processes.
-  workers.take_counts()
-  for pids_fn, number, replaced in FAULTS.values():
-    pids = pids_fn(workers)
-    for pid in pids:
-      os.kill(pid, number)
-
-    def is_replaced(counter=replaced):
-      steps = _step(runner, 'one', 'two')
-      assert [step.state.total for step in steps] == [1, 2]
-      return counter is None or workers.take_counts()[counter] == 1
-
-    _wait_until(is_replaced)
-    _wait_until(lambda pids=pids: not any(
-        map(processes.is_stopped, pids)))
+  undisturbed = rollout()
+  assert not any(workers.take_counts().values())
+  for name, (_, _, replaced) in FAULTS.items():
+    with futures.ThreadPoolExecutor(1) as pool:
+      fault = pool.submit(_inject, workers, play.mark, name)
+      np.testing.assert_equal(rollout(), undisturbed, name)
+      fault.result()
+    counts = workers.take_counts()
+    for kind in ('server_restarts', 'pool_restarts'):
+      assert counts[kind] == (kind == replaced), (name, counts)
 
 
 def test_program_that_kills_its_supervisor_is_penalised(play, workers):
@@ -190,6 +166,44 @@ def test_persistent_faults_stop_the_run(
       os.kill(*_server(running), signal.SIGKILL)
     with pytest.raises(errors.InfrastructureError, match=words):
       _step(runner, 'end worker' if kind == 'worker' else 'one')
+
+
+@pytest.fixture
+def remote_step(tmp_path, monkeypatch):
+  """Steps the game of programs once with `remote_step.service`."""
+  monkeypatch.setattr(remote, '_PAUSES', ())
+  monkeypatch.setattr(remote, '_RESTART_SECONDS', 0.2)
+  monkeypatch.setattr(remote, '_RESTART_PAUSE', 0.1)
+  with (fusion.running() as service,
+        workers_lib.Workers(1, 1, 'remote', service.url) as running):
+    environment = programs.Programs(running.sandbox, str(tmp_path / 'mark'))
+
+    def step():
+      call = running.submit(
+          env_api.step_all, environment, [programs.State('A', 3)],
+          [{'a': 'one'}])
+      return call.result()[0]
+
+    step.workers, step.service = running, service
+    yield step
+
+
+def test_step_is_repeated_after_an_outage_of_the_service(
+    remote_step, monkeypatch):
+  expected = remote_step()
+  workers = remote_step.workers
+  assert workers.level == 'remote' and expected.state.total == 1
+  assert not any(workers.take_counts().values())
+  # Three attempts and the first trial.
+  remote_step.service.failures[:] = [_BUSY] * 4
+  assert remote_step() == expected
+  assert workers.take_counts() == {
+      'server_restarts': 1, 'pool_restarts': 0, 'repeated_steps': 1}
+
+  monkeypatch.setattr(workers_lib, 'MAX_IN_A_ROW', 2)
+  remote_step.service.failures[:] = [_BUSY] * 1000
+  with pytest.raises(errors.InfrastructureError, match='sandbox service'):
+    remote_step()
 
 
 def test_stopped_processes_do_not_block_the_exit(monkeypatch):
