@@ -1,4 +1,4 @@
-"""One device and eight compute the same step; pools do not wait."""
+"""One device and eight compute the same step."""
 
 import json
 import os
@@ -49,15 +49,3 @@ def test_finished_candidates_are_not_decoded(report):
   assert found['decoded_rows'] == found['longest']
   # Four shards of two groups, whose devices share heads, stop together.
   assert report['all three']['decoded_rows'] > found['longest']
-
-
-def test_shared_prefixes_on_each_shard(report):
-  found = report['all three, adapter']
-  assert found['shared_prefixes'] == 2  # One per adapter.
-  assert found['alike']
-
-
-def test_disjoint_pools_sample_concurrently(report):
-  # Bite: collecting one engine before dispatching the next, or a dispatch that
-  # waits for its device.
-  assert report['waits'] == {'disjoint': False, 'equal': True}

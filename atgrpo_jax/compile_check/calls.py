@@ -26,7 +26,6 @@ from atgrpo_jax.learner import gradients
 from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.learner import update as update_lib
 from atgrpo_jax.sampling import engine
-from atgrpo_jax.sampling import placement
 from atgrpo_jax.sampling import programs
 
 
@@ -91,7 +90,7 @@ def _sampler_calls(config, policy, params, adapters):
   group_size, length = config.rollout.group_size, config.buckets.prompt[-1]
   *fewer, num_slots = buckets_of(config, policy).groups
   num_rows = num_slots * group_size
-  capacity = placement.padded_size(config.rollout.max_new_tokens)
+  capacity = engine.padded_size(config.rollout.max_new_tokens)
   static = {'config': policy.config, 'spec': programs.SamplerSpec(
       group_size=group_size, temperature=config.rollout.temperature,
       stop_ids=(0,), dtype=policy.learner.dtype,
@@ -119,37 +118,18 @@ def _sampler_calls(config, policy, params, adapters):
   yield AbstractCall(
       'prepare', programs.prepare, num_bytes(params), 0, (params,), prepare)
 
-  prompts_per_shard = placement.prefill_size(num_slots // num_shards)
+  prompts_per_shard = engine.prefill_size(num_slots // num_shards)
   num_prompts = num_shards * prompts_per_shard
-
-  def prefill(name, length, shared_prefix):
-    keys = jax.eval_shape(
-        lambda: jax.random.split(jax.random.key(0), num_prompts))
-    numbers = rows((num_prompts,), 'int32')
-    return AbstractCall(
-        name, programs.fill, num_bytes(adapters) - num_bytes(past),
-        num_prompts * length,
-        (prepared, slots, rows((num_shards, prompts_per_shard), 'int32'),
-         rows((num_prompts, length), 'int32'), numbers,
-         rows(keys.shape, keys.dtype), numbers, numbers),
-        {'shared_prefix': shared_prefix, 'adapters': adapters, **static})
-
-  yield prefill('prefill', length, None)
-  known = placement.MIN_PREFIX_LENGTH
-  if known < length:
-    per_shard = rows((num_shards,), 'int32')
-    shared_prefix = jax.eval_shape(
-        functools.partial(
-            programs.prefill_shared_prefix, adapters=adapters, **static),
-        prepared, rows((num_shards, placement.padded_size(known)), 'int32'),
-        per_shard, per_shard)
-    yield prefill(
-        'prefill suffix', min(placement.padded_size(length - known), length),
-        jax.tree.map(
-            lambda x: _shape(
-                mesh, PartitionSpec(None, mesh_lib.ROWS, 'tensor')
-                if x.ndim > 1 else PartitionSpec(mesh_lib.ROWS), x.shape,
-                x.dtype), shared_prefix))
+  keys = jax.eval_shape(
+      lambda: jax.random.split(jax.random.key(0), num_prompts))
+  numbers = rows((num_prompts,), 'int32')
+  yield AbstractCall(
+      'prefill', programs.fill, num_bytes(adapters) - num_bytes(past),
+      num_prompts * length,
+      (prepared, slots, rows((num_shards, prompts_per_shard), 'int32'),
+       rows((num_prompts, length), 'int32'), numbers,
+       rows(keys.shape, keys.dtype), numbers, numbers),
+      {'adapters': adapters, **static})
   yield AbstractCall(
       'decode', programs.decode, num_bytes(adapters), num_rows * engine.CHUNK,
       (prepared, slots, past, None),

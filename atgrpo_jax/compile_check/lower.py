@@ -28,7 +28,6 @@ from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.rollout import policies as policies_lib
 from atgrpo_jax.sampling import engine
-from atgrpo_jax.sampling import placement
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,7 +203,7 @@ def _check_pool(run, mesh, compiled):
   num_slots = calls_lib.buckets_of(config, policies[0]).groups[-1]
   num_positions = config.buckets.prompt[-1] + (
       config.rollout.group_size
-      * placement.padded_size(config.rollout.max_new_tokens))
+      * engine.padded_size(config.rollout.max_new_tokens))
   cache = num_slots * num_positions * max(
       model.position_bytes(policy.config, model.cache_dtype(
           config.rollout.kv_cache_dtype, policy.learner.dtype))

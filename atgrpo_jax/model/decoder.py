@@ -153,8 +153,7 @@ def forward(
 
 def prefill(
     params: Params, config: config_lib.ModelConfig, prompts: jax.Array,
-    lengths: jax.Array, *, shared_prefix: kv_cache.PromptCache | None = None,
-    dtype: jnp.dtype = jnp.float32,
+    lengths: jax.Array, *, dtype: jnp.dtype = jnp.float32,
     remat: bool = False) -> kv_cache.PromptCache:
   """Keys and values of P prompts.
 
@@ -163,16 +162,11 @@ def prefill(
     config: dimensions.
     prompts: [P, S] int32, padded at the end.
     lengths: [P] int32, number of tokens.
-    shared_prefix: common start of the P / N prompts of each of N shards, or
-      None. Adapters then belong to N groups.
     dtype: as in `forward`.
     remat: as in `forward`.
   """
-  num_groups = len(
-      prompts if shared_prefix is None else shared_prefix.lengths)
   _, kv = forward(
-      params, config, prompts.reshape(num_groups, -1, prompts.shape[1]),
-      prefix=shared_prefix, dtype=dtype, remat=remat)
+      params, config, prompts[:, None], dtype=dtype, remat=remat)
   keys, values = (
       mesh_lib.constrain(
           jnp.moveaxis(x, 3, 2).reshape(len(x), -1, x.shape[2], *x.shape[4:]),

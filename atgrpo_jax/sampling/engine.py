@@ -3,13 +3,12 @@
 Prompts wait until a slot is free. All slots are decoded together, a chunk of
 tokens at a time. After each chunk, finished groups leave and waiting groups
 take their slots. Only unfinished candidates own a row, which holds their keys
-and values; `placement` assigns the rows. Attention to the prompt is computed
-for whole groups, so finished candidates still take part in it. With adapters,
-every candidate keeps its row.
+and values. Attention to the prompt is computed for whole groups, so finished
+candidates still take part in it. With adapters, every candidate keeps its row.
+Each shard of the mesh has separate slots and rows.
 
 The number of slots, the number of rows and the length of rows follow the load.
-A prefix that many prompts of a role share is prefilled once. A run has an
-engine for each model, padded prompt length and group size.
+A run has an engine for each model, padded prompt length and group size.
 
 The completions of a group depend only on its prompt, key and budget, up to
 rounding: matrix products of other shapes round differently.
@@ -19,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import dataclasses
-import itertools
 from typing import Any
 
 import jax
@@ -28,10 +26,14 @@ import numpy as np
 from atgrpo_jax import model
 from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.learner import batching
-from atgrpo_jax.sampling import placement
 from atgrpo_jax.sampling import programs
 
 CHUNK = 16  # Tokens decoded between two checks for finished candidates.
+NO_ROW = -1  # The row of a finished candidate.
+
+# Fewer rows or positions would save little, and XLA's CPU backend rounds
+# products of fewer rows differently.
+_MIN_SIZE = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +46,6 @@ class Request:
     key: key data, uint32.
     budget: longest completion, stop token included.
     adapter: index of the adapter in the engine.
-    role: prompts of one role may share a prefix.
   """
 
   tag: Any
@@ -52,12 +53,6 @@ class Request:
   key: np.ndarray
   budget: int
   adapter: int = 0
-  role: str = ''
-
-  @property
-  def family(self) -> placement.Family:
-    """Requests of one family may share a prefix."""
-    return self.role, self.adapter
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,23 +72,20 @@ class _HeldGroup:
   tokens: list[list[np.ndarray]]  # The chunks of each candidate.
   logprobs: list[list[np.ndarray]]
   running: np.ndarray  # [G] bool
-  rows: np.ndarray  # [G] int32, rows of its shard or `placement.NO_ROW`
+  rows: np.ndarray  # [G] int32, rows of its shard or `NO_ROW`
   age: int = 0  # Tokens of its longest candidate.
 
   @classmethod
   def create(cls, request: Request, size: int) -> _HeldGroup:
     return cls(
         request, [[] for _ in range(size)], [[] for _ in range(size)],
-        np.ones(size, bool), np.full(size, placement.NO_ROW, np.int32))
+        np.ones(size, bool), np.full(size, NO_ROW, np.int32))
 
 
 @dataclasses.dataclass
 class Counts:
   """Work done by an engine, including padding."""
 
-  prefilled_rows: int = 0  # Prompts.
-  prefilled_positions: int = 0  # Positions of prompts and shared prefixes.
-  shared_prefixes: int = 0
   decoded_rows: int = 0  # Rows times decoded tokens.
   read_prefix_positions: int = 0  # Prompt positions times decoded tokens.
 
@@ -161,8 +153,6 @@ class Engine:
     self._prompt_length = prompt_length
     self._num_shards = mesh_lib.num_data_shards(params.mesh)
     self._waiting: list[Request] = []
-    self._shared_prefixes: dict[
-        placement.Family, placement.SharedPrefix] = {}
     self._slots: programs.Slots | None = None
     self._held: list[_HeldGroup | None] = []  # The group in each slot.
     self._past: model.RowCache | None = None
@@ -186,11 +176,10 @@ class Engine:
       return
     with jax.set_mesh(self._mesh):
       self._resize_slots()
-      self._find_shared_prefixes()
       admitted = self._admit()
       self._resize_rows()
-      for slot_ids, prefix in admitted:
-        self._prefill(slot_ids, prefix)
+      for slot_ids in admitted:
+        self._prefill(slot_ids)
       self._decode()
 
   def collect(self) -> list[SampledGroup]:
@@ -256,42 +245,22 @@ class Engine:
       self._held = [None] * num_slots
     elif num_slots != len(self._held):
       old = self._slots_per_shard
-      order = placement.pack_slots(held, num_slots // self._num_shards)
+      # Held groups move to the first slots; free slots have the number `old`.
+      order = np.full(
+          (self._num_shards, num_slots // self._num_shards), old, np.int32)
+      for shard, row in zip(held, order):
+        row[:shard.sum()] = np.flatnonzero(shard)
       self._held = [
           self._held[shard * old + slot] if slot < old else None
           for shard, row in enumerate(order) for slot in row]
-      self._slots = programs.move_slots(
-          self._slots, self._put(order))
+      self._slots = programs.move_slots(self._slots, self._put(order))
 
-  def _find_shared_prefixes(self) -> None:
-    """Prefills the long prefixes that waiting prompts share."""
-    waiting = [(request.family, request.prompt) for request in self._waiting]
-    for family, tokens in placement.new_shared_prefixes(
-        waiting, self._shared_prefixes):
-      prompts, lengths = batching.pad_prompts(
-          [tokens] * self._num_shards, self._num_shards,
-          min(placement.padded_size(len(tokens)), self._prompt_length))
-      self.counts.shared_prefixes += 1
-      self.counts.prefilled_positions += prompts.size
-      _, adapter = family
-      self._shared_prefixes[family] = placement.SharedPrefix(
-          tokens, programs.prefill_shared_prefix(
-              self._prepared, *self._put(
-                  (prompts, lengths, np.full(len(prompts), adapter, np.int32))),
-              adapters=self._adapters, **self._static))
-
-  def _shared_prefix_of(
-      self, request: Request) -> placement.SharedPrefix | None:
-    known = self._shared_prefixes.get(request.family)
-    return known if known and known.begins(request.prompt) else None
-
-  def _admit(
-      self) -> list[tuple[np.ndarray, placement.SharedPrefix | None]]:
+  def _admit(self) -> list[np.ndarray]:
     """Moves requests from the queue into free slots.
 
     Returns:
-      The slots [N, B] int32 of each prefill, by shard, and its shared prefix.
-      A padding row has a slot beyond the last one.
+      The slots [N, B] int32 of each prefill, by shard. A padding row has a slot
+      beyond the last one.
     """
     size, num_slots = self._static['spec'].group_size, self._slots_per_shard
     free = [
@@ -299,31 +268,18 @@ class Engine:
          if self._held[shard * num_slots + slot] is None]
         for shard in range(self._num_shards)]
     admitted = []
-    prefixes = [self._shared_prefix_of(request) for request in self._waiting]
     while self._waiting and any(free):
-      # All requests with the prefix of the first one.
-      prefix = prefixes[0]
-      same = [
-          request for request, other in zip(self._waiting, prefixes)
-          if other is prefix]
       # Every shard prefills the same number of prompts; few sizes are compiled.
-      wanted = min(
-          max(map(len, free)), -(-len(same) // self._num_shards))
-      num_prompts = placement.prefill_size(wanted)
+      num_prompts = prefill_size(min(
+          max(map(len, free)), -(-len(self._waiting) // self._num_shards)))
       slot_ids = np.full((self._num_shards, num_prompts), num_slots, np.int32)
       for column in range(num_prompts):
         for shard, slots in enumerate(free):
-          if slots and same:
+          if slots and self._waiting:
             slot_ids[shard, column] = slot = slots.pop(0)
             self._held[shard * num_slots + slot] = _HeldGroup.create(
-                same.pop(0), size)
-      admitted.append((slot_ids, prefix))
-      left = {id(request) for request in same}
-      stay = [
-          other is not prefix or id(request) in left
-          for request, other in zip(self._waiting, prefixes)]
-      self._waiting = list(itertools.compress(self._waiting, stay))
-      prefixes = list(itertools.compress(prefixes, stay))
+                self._waiting.pop(0), size)
+      admitted.append(slot_ids)
     return admitted
 
   def _per_candidate(self, name: str, free: Any) -> np.ndarray:
@@ -336,91 +292,116 @@ class Engine:
   def _resize_rows(self) -> None:
     """Gives each running candidate a row with capacity for the next chunk."""
     running = self._per_candidate('running', False)
-    old = self._per_candidate('rows', placement.NO_ROW)
-    num_rows = placement.padded_size(int(running.sum(axis=1).max()))
+    old = self._per_candidate('rows', NO_ROW)
+    num_rows = padded_size(int(running.sum(axis=1).max()))
     if self._adapters is not None or num_rows >= running.shape[1]:
       num_rows = running.shape[1]
       rows = np.tile(
           np.arange(num_rows, dtype=np.int32), (self._num_shards, 1))
     else:
       keep = old if num_rows == self._num_rows else np.full_like(
-          old, placement.NO_ROW)
-      rows = placement.assign_rows(running, keep, num_rows)
+          old, NO_ROW)
+      rows = _assign_rows(running, keep, num_rows)
     for group, group_rows in zip(
         self._held, rows.reshape(len(self._held), -1)):
       if group is not None:
         group.rows = group_rows
     oldest = max(group.age for group in self._held if group is not None)
-    capacity = placement.padded_size(oldest + CHUNK)
+    capacity = padded_size(oldest + CHUNK)
     if self._past is None:
       self._past = programs.empty_rows(
           num_rows=self._num_shards * num_rows, capacity=capacity,
           **self._static)
     elif ((num_rows, capacity) != (self._num_rows, self._capacity)
-          or (rows != old)[running & (old != placement.NO_ROW)].any()):
-      order = placement.row_moves(running, old, rows, num_rows)
+          or (rows != old)[running & (old != NO_ROW)].any()):
+      order = _row_moves(running, old, rows, num_rows)
       self._past = programs.move_rows(
           self._past, self._put(order), capacity=capacity)
     self._num_rows, self._capacity = num_rows, capacity
 
-  def _prefill(
-      self, slot_ids: np.ndarray,
-      prefix: placement.SharedPrefix | None) -> None:
+  def _prefill(self, slot_ids: np.ndarray) -> None:
     """Prefills the prompts that `_admit` has placed in slots."""
     num_slots = self._slots_per_shard
     requests = [
         self._held[shard * num_slots + slot].request
         if slot < num_slots else None
         for shard, row in enumerate(slot_ids) for slot in row]
-    known, length = 0, self._prompt_length
-    if prefix is not None:
-      known = len(prefix.tokens)
-      longest = max(len(request.prompt) for request in requests if request)
-      length = min(placement.padded_size(longest - known), length)
     filler = dataclasses.replace(
-        next(filter(None, requests)), prompt=np.zeros(known + 1, np.int32),
-        budget=1)
+        next(filter(None, requests)), prompt=np.zeros(1, np.int32), budget=1)
     requests = [request or filler for request in requests]
     prompts, lengths = batching.pad_prompts(
-        [request.prompt[known:] for request in requests], len(requests),
-        length)
+        [request.prompt for request in requests], len(requests),
+        self._prompt_length)
     keys = np.array([request.key for request in requests])
     budgets = np.array([request.budget for request in requests], np.int32)
     adapter_ids = np.array([request.adapter for request in requests], np.int32)
-    self.counts.prefilled_rows += len(requests)
-    self.counts.prefilled_positions += prompts.size
     slot_ids, prompts, lengths, keys, budgets, adapter_ids = self._put(
         (slot_ids, prompts, lengths, keys, budgets, adapter_ids))
     self._slots = programs.fill(
         self._prepared, self._slots, slot_ids, prompts, lengths,
         jax.random.wrap_key_data(keys), budgets, adapter_ids,
-        shared_prefix=prefix and prefix.cache, adapters=self._adapters,
-        **self._static)
+        adapters=self._adapters, **self._static)
 
   def _decode(self) -> None:
     running = self._per_candidate('running', False)
     candidate_of_row = None
     if self._num_rows < running.shape[1]:
-      candidate_of_row = self._put(placement.candidate_of_row(
-          running, self._per_candidate('rows', placement.NO_ROW),
+      candidate_of_row = self._put(_candidates_of_rows(
+          running, self._per_candidate('rows', NO_ROW),
           self._num_rows))
     self._slots, self._past, self._chunk = programs.decode(
         self._decoding, self._slots, self._past, candidate_of_row,
         adapters=self._adapters, num_tokens=CHUNK, **self._static)
 
 
-def drain(engines: Sequence[Engine]) -> list[list[SampledGroup]]:
-  """Runs the engines until all are idle.
+# ---- Rows -------------------------------------------------------------------
 
-  Returns:
-    The groups of each engine, sorted by tag.
+
+def padded_size(count: int) -> int:
+  """`count` rows, or positions of a row, rounded up to a static shape."""
+  return max(_MIN_SIZE, 2**(count - 1).bit_length())
+
+
+def prefill_size(num_prompts: int) -> int:
+  """Prompts of one prefill: 1, 4, 16, ..., at most `num_prompts`."""
+  return 4**((num_prompts.bit_length() - 1) // 2)
+
+
+def _assign_rows(
+    running: np.ndarray, old: np.ndarray, num_rows: int) -> np.ndarray:
+  """The row [N, C] int32 of each candidate; `NO_ROW` if it has finished.
+
+  Args:
+    running: [N, C] bool, in the order of slots and candidates.
+    old: [N, C] int32, the rows that running candidates keep; `NO_ROW` for
+      candidates that need a new one.
+    num_rows: number of rows per shard.
   """
-  sampled = [[] for _ in engines]
-  while any(engine.busy for engine in engines):
-    for engine in engines:
-      engine.dispatch()
-    for engine, groups in zip(engines, sampled):
-      groups.extend(engine.collect())
-  for groups in sampled:
-    groups.sort(key=lambda group: group.request.tag)
-  return sampled
+  rows = np.where(running, old, NO_ROW)
+  for shard, row_of in zip(running, rows):
+    new = np.flatnonzero(shard & (row_of == NO_ROW))
+    row_of[new] = np.setdiff1d(np.arange(num_rows), row_of)[:len(new)]
+  return rows
+
+
+def _candidates_of_rows(
+    running: np.ndarray, rows: np.ndarray, num_rows: int) -> np.ndarray:
+  """The candidate [N, num_rows] int32 of each row.
+
+  A free row names a finished candidate of its shard; there must be one.
+  """
+  candidates = np.repeat(
+      np.argmin(running, axis=1)[:, None], num_rows, axis=1)
+  shard, candidate = np.nonzero(running)
+  candidates[shard, rows[running]] = candidate
+  return candidates.astype(np.int32)
+
+
+def _row_moves(
+    running: np.ndarray, old: np.ndarray, rows: np.ndarray,
+    num_rows: int) -> np.ndarray:
+  """The old row [N, num_rows] int32 of each new row; 0 if it is free."""
+  moved = running & (old != NO_ROW)
+  order = np.zeros((len(rows), num_rows), np.int32)
+  order[np.nonzero(moved)[0], rows[moved]] = old[moved]
+  return order

@@ -139,37 +139,29 @@ def empty_rows(
 def fill(
     params: model.Params, slots: Slots, slot_ids: jax.Array, prompts: jax.Array,
     prompt_lengths: jax.Array, keys: jax.Array, budgets: jax.Array,
-    adapter_ids: jax.Array, *, shared_prefix: model.PromptCache | None,
-    adapters: model.Adapters | None, config: model.ModelConfig,
-    spec: SamplerSpec) -> Slots:
+    adapter_ids: jax.Array, *, adapters: model.Adapters | None,
+    config: model.ModelConfig, spec: SamplerSpec) -> Slots:
   """Prefills prompts, each once for its group, into free slots.
 
   Args:
     params: from `prepare`.
-    slots: donated.
+    slots: current slots; donated.
     slot_ids: [N, B] int32, slots of the B prompts of each of the N shards;
       padding rows have a number beyond the last slot.
-    prompts: [N * B, S] int32, padded at the end, without the shared prefix.
+    prompts: [N * B, S] int32, padded at the end.
     prompt_lengths: [N * B] int32, tokens of `prompts`; at least 1.
     keys: [N * B] typed keys; each candidate folds in its index.
     budgets: [N * B] int32, longest completion, stop token included.
-    adapter_ids: [N * B] int32, adapter of each prompt; all equal with a shared
-      prefix.
-    shared_prefix: from `prefill_shared_prefix`, or None.
+    adapter_ids: [N * B] int32, adapter of each prompt.
     adapters: an adapter per role, or None.
     config: dimensions of the model.
     spec: static switches.
   """
   if adapters is not None:
-    ids = adapter_ids
-    if shared_prefix is not None:
-      ids = adapter_ids.reshape(len(slot_ids), -1)[:, 0]
-    params = model.with_adapters(params, adapters, ids)
+    params = model.with_adapters(params, adapters, adapter_ids)
   prefix = model.prefill(
-      params, config, prompts, prompt_lengths - 1, shared_prefix=shared_prefix,
+      params, config, prompts, prompt_lengths - 1,
       dtype=jnp.dtype(spec.dtype))
-  if shared_prefix is not None:
-    prefix = _join(shared_prefix, prefix, slots.prefix.keys[0].shape[-1])
   last = jnp.take_along_axis(prompts, prompt_lengths[:, None] - 1, axis=1)
   candidates = jnp.arange(spec.group_size)
   candidate_keys = jax.vmap(
@@ -195,50 +187,6 @@ def fill(
       adapter_ids=put(slots.adapter_ids, adapter_ids)))
 
 
-@functools.partial(jax.jit, static_argnames=('config', 'spec'))
-def prefill_shared_prefix(
-    params: model.Params, tokens: jax.Array, lengths: jax.Array,
-    adapter_ids: jax.Array, *, adapters: model.Adapters | None,
-    config: model.ModelConfig, spec: SamplerSpec) -> model.PromptCache:
-  """Keys and values of a shared prefix, once for each of the N shards.
-
-  Args:
-    params: from `prepare`.
-    tokens: [N, C] int32, equal for all shards, padded at the end.
-    lengths: [N] int32.
-    adapter_ids: [N] int32.
-    adapters: an adapter per role, or None.
-    config: dimensions of the model.
-    spec: static switches.
-  """
-  if adapters is not None:
-    params = model.with_adapters(params, adapters, adapter_ids)
-  return model.prefill(
-      params, config, tokens, lengths, dtype=jnp.dtype(spec.dtype))
-
-
-def _join(
-    shared_prefix: model.PromptCache, suffix: model.PromptCache,
-    length: int) -> model.PromptCache:
-  """Appends P suffixes to N shared prefixes, padded to `length` positions."""
-  start = shared_prefix.lengths[0]
-  num_suffixes = len(suffix.lengths) // len(shared_prefix.lengths)
-
-  def join(axis, before, after):
-    at = jnp.arange(length)
-    before = jnp.repeat(
-        jnp.take(before, at, axis=axis, mode='clip'), num_suffixes,
-        axis=1)
-    after = jnp.take(after, at - start, axis=axis, mode='clip')
-    shape = [1] * after.ndim
-    shape[axis] = length
-    return jnp.where((at < start).reshape(shape), before, after)
-
-  return model.PromptCache(
-      join(4, shared_prefix.keys, suffix.keys),
-      join(3, shared_prefix.values, suffix.values), suffix.lengths + start)
-
-
 @functools.partial(
     jax.jit, static_argnames=('config', 'spec', 'num_tokens'),
     donate_argnames=('slots', 'past'))
@@ -253,7 +201,7 @@ def decode(
 
   Args:
     params: from `prepare`, or from `unstack` after it.
-    slots: donated.
+    slots: current slots; donated.
     past: earlier tokens of N * R rows, with capacity for `num_tokens` more;
       donated.
     candidate_of_row: [N, R] int32, index of each row's candidate among the
@@ -359,10 +307,8 @@ def decode(
 def move_slots(slots: Slots, order: jax.Array) -> Slots:
   """Reorders slots, or changes their number.
 
-  Args:
-    slots: current slots.
-    order: [N, B] int32, old slot of each new slot within its shard; a number
-      beyond the last one for a free slot.
+  `order` [N, B] int32 is the old slot of each new slot within its shard, or a
+  number beyond the last one for a free slot.
   """
   num_slots = slots.running.shape[0] // len(order)
   moved = jax.tree.map(lambda x: mesh_lib.gather_per_shard(x, order), slots)
@@ -373,13 +319,10 @@ def move_slots(slots: Slots, order: jax.Array) -> Slots:
 @functools.partial(jax.jit, static_argnames='capacity')
 def move_rows(
     past: model.RowCache, order: jax.Array, *, capacity: int) -> model.RowCache:
-  """Reorders rows, or changes their number and capacity.
+  """Reorders rows, or changes their number and capacity (positions per row).
 
-  Args:
-    past: as in `decode`.
-    order: [N, B] int32, old row of each new row within its shard; arbitrary for
-      a free row.
-    capacity: new number of positions per row.
+  `order` [N, B] int32 is the old row of each new row within its shard; it is
+  arbitrary for a free row.
   """
   def moved(axis, x):
     size = x.shape[axis]
@@ -405,8 +348,8 @@ def sample_tokens(
     temperature: float) -> tuple[jax.Array, jax.Array]:
   """Samples a token from each row of logits.
 
-  Each row has its own key, so its token does not depend on its neighbours. Two
-  random numbers choose a token: one selects a block of the vocabulary, the
+  Each row has a separate key, so its token does not depend on its neighbours.
+  Two random numbers choose a token: one selects a block of the vocabulary, the
   other a token in it. One number per vocabulary entry would cost more than the
   logits.
 
@@ -457,11 +400,9 @@ def _draw(weights, numbers):
 
 @jax.jit
 def group_keys(seed: jax.Array, ids: jax.Array) -> jax.Array:
-  """Counter-based keys [P], folded from `seed` and the columns of `ids`.
+  """Typed keys [P], folded from the key `seed` and the columns of `ids`.
 
-  Args:
-    seed: typed key.
-    ids: [P, N] uint32, for example step, task, turn, role and branch.
+  `ids` [P, N] uint32 are, for example, step, task, turn, role and branch.
   """
   def fold_all(row):
     key = seed

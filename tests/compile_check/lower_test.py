@@ -15,7 +15,6 @@ import pytest
 from atgrpo_jax.compile_check import calls as calls_lib
 from atgrpo_jax.compile_check import lower
 from atgrpo_jax.sampling import engine
-from atgrpo_jax.sampling import placement
 from configs import pod
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -59,7 +58,6 @@ def _on_first_device(tree):
 
 def check_and_run(changes):
   """The report of `lower.check` and the memory that each program allocates."""
-  placement.MIN_PREFIX_LENGTH = 4
   run = lower.build(small_config(**changes), jax.devices(), chip=None)
   pool, = lower.check(run)
   reported = {program.name: program for program in pool.programs}
@@ -122,7 +120,7 @@ def test_reported_memory_equals_the_allocated(found):
   programs = found['programs']
   assert set(programs) == set(found['allocated'])
   assert {name.rpartition(' ')[0] for name in programs} == {
-      'prepare', 'prefill', 'prefill suffix', 'decode', 'more capacity',
+      'prepare', 'prefill', 'decode', 'more capacity',
       'more slots', 'gradient', 'update', 'values'}
   assert {f'{name} critic/central' for name in (
       'values', 'gradient', 'update')} < programs.keys()
@@ -158,7 +156,7 @@ def test_flops_match_a_hand_count(found):
       'decode': engine.CHUNK * (
           forward(
               0, num_slots * size,
-              prompt + placement.padded_size(completion) + engine.CHUNK)
+              prompt + engine.padded_size(completion) + engine.CHUNK)
           + unembedding * num_slots * size),
       'gradient': (
           4 * forward(num_prompts, tokens, prompt + completion)

@@ -77,6 +77,15 @@ class Samples:
   counts: engine_lib.Counts
 
 
+def drain(engine: engine_lib.Engine) -> list[engine_lib.SampledGroup]:
+  """Runs an engine until it is idle; returns its groups by tag."""
+  sampled = []
+  while engine.busy:
+    engine.dispatch()
+    sampled += engine.collect()
+  return sorted(sampled, key=lambda group: group.request.tag)
+
+
 def sample(
     params: model.Params, mesh: jax.sharding.Mesh, prompts: np.ndarray,
     lengths: np.ndarray, keys: jax.Array, *, spec: programs.SamplerSpec,
@@ -93,7 +102,7 @@ def sample(
       adapter_ids or [0] * len(prompts))):
     engine.add(engine_lib.Request(
         index, prompt[:length], key, budget, adapter))
-  sampled, = engine_lib.drain([engine])
+  sampled = drain(engine)
 
   def padded(rows):
     return np.array([

@@ -7,9 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from atgrpo_jax import model
 from atgrpo_jax.sampling import engine as engine_lib
-from atgrpo_jax.sampling import placement
 from atgrpo_jax.sampling import programs
 from tests.rl import tiny
 from tests.rollout import scripted
@@ -27,11 +25,11 @@ def params():
 
 
 def make_engine(
-    params, num_slots=(8,), prompt_length=7, adapters=None, **changes):
+    params, num_slots=(8,), prompt_length=7, **changes):
   return engine_lib.Engine(
       engine_lib.DecodingParams(
           params, scripted.one_device(), CONFIG, SPEC.dtype),
-      adapters=adapters, spec=dataclasses.replace(SPEC, **changes),
+      adapters=None, spec=dataclasses.replace(SPEC, **changes),
       num_slots=num_slots, prompt_length=prompt_length)
 
 
@@ -49,8 +47,7 @@ def drain(engine, requests):
   """The sampled groups of the requests."""
   for request in requests:
     engine.add(request)
-  sampled, = engine_lib.drain([engine])
-  return sampled
+  return tiny.drain(engine)
 
 
 # Products of another shape may be rounded differently, which decides ties.
@@ -125,84 +122,3 @@ def test_finished_groups_cost_nothing(params):
   assert engine.counts.read_prefix_positions == 7 * (32 * 16 + 8 * 48)
   # Memory shrinks, and is freed in the end.
   assert kept[1] < 0.6 * kept[0] and kept[-1] == 0
-
-
-@pytest.fixture
-def short_shared_prefixes(monkeypatch):
-  monkeypatch.setattr(placement, 'MIN_PREFIX_LENGTH', 4)
-  monkeypatch.setattr(placement, '_MIN_SIZE', 4)
-
-
-def make_shared(num=8, budget=14):
-  """Prompts of 8 to 12 tokens; each of the two roles has instructions."""
-  texts = {'tool': tiny.ids(7, seed=5), 'planner': tiny.ids(5, seed=6)}
-  requests = []
-  for request, role in zip(
-      make_requests(num, budget), ['tool', 'planner'] * num):
-    prompt = np.concatenate([texts[role], request.prompt[:4], [1]])
-    requests.append(dataclasses.replace(
-        request, prompt=prompt.astype(np.int32), role=role))
-  return requests
-
-
-def drain_unshared(params, requests, **changes):
-  """Drains without shared prefixes, because all roles differ."""
-  engine = make_engine(params, prompt_length=16, **changes)
-  sampled = drain(engine, [
-      dataclasses.replace(request, role=str(request.tag))
-      for request in requests])
-  assert engine.counts.shared_prefixes == 0
-  return sampled, engine.counts
-
-
-def test_shared_prefixes_are_prefilled_once(params, short_shared_prefixes):
-  engine = make_engine(params, prompt_length=16)
-  found = drain(engine, make_shared())
-  assert engine.counts.shared_prefixes == 2
-  # Shared prefixes of 8 and 8, and 4 prompts of each role with 8 and 8.
-  assert engine.counts.prefilled_positions == 8 + 8 + 4 * 8 + 4 * 8
-  # Later requests reuse the prefixes.
-  drain(engine, make_shared())
-  assert engine.counts.shared_prefixes == 2
-  assert engine.counts.prefilled_positions == 8 + 8 + 2 * (4 * 8 + 4 * 8)
-  expected, counts = drain_unshared(params, make_shared())
-  assert counts.prefilled_positions == 8 * 16
-  assert num_different(found, expected) <= 1
-  for one, other in zip(found, expected):
-    for x, y in zip(one.logprobs, other.logprobs):
-      if len(x) == len(y):
-        np.testing.assert_allclose(x, y, atol=1e-4)
-
-
-@pytest.mark.parametrize('prompts, num_shared', [
-    ([[1]], 0), ([[1], [1]], 0), ([[1, 2, 3, 4, 5]], 0),
-    # The last token of a prompt is never shared.
-    ([range(9), range(9)], 1), ([range(4), range(4)], 0)])
-def test_number_of_shared_prefixes(
-    params, short_shared_prefixes, prompts, num_shared):
-  engine = make_engine(params, prompt_length=16)
-  requests = [
-      dataclasses.replace(request, prompt=np.array(prompt, np.int32))
-      for request, prompt in zip(make_requests(budget=14), prompts)]
-  found = drain(engine, requests)
-  assert engine.counts.shared_prefixes == num_shared
-  assert num_different(found, drain_unshared(params, requests)[0]) <= 1
-
-
-def test_shared_prefixes_with_adapters(params, short_shared_prefixes):
-  lora = model.LoraSpec(rank=2, alpha=4.0, targets=('attention/[qv]/kernel',))
-  weights = jax.tree.map(
-      lambda x: x + 0.1 * np.arange(1, 3).reshape(2, *[1] * (x.ndim - 1)),
-      model.init_lora(jax.random.key(0), CONFIG, lora, 2))
-  adapters = model.Adapters(weights, np.full(2, lora.scale, np.float32))
-  # Equal prompts with different adapters have different prefixes.
-  for requests in (
-      [dataclasses.replace(request, adapter=int(request.role == 'tool'))
-       for request in make_shared()],
-      [dataclasses.replace(request, role='tool', adapter=index % 2)
-       for index, request in enumerate(make_shared()[::2])]):
-    engine = make_engine(params, prompt_length=16, adapters=adapters)
-    found = drain(engine, requests)
-    assert engine.counts.shared_prefixes == 2
-    expected, _ = drain_unshared(params, requests, adapters=adapters)
-    assert num_different(found, expected) <= 1
