@@ -4,7 +4,7 @@
       --workdir runs/contests
 
 trains `models/reckoner` on generated recipes
-(`environments/programming/recipes`) on two CPU cores, and
+(`environments/programming/recipes.py`) on two CPU cores, and
 
   python -m atgrpo_jax.main --config configs/contests.py:size=1.7b \
       --workdir runs/contests-1.7b
@@ -68,8 +68,8 @@ def get_config(arg: str = ''):
   c.environment.module = 'environments.programming.contests.env'
   c.environment.num_workers = 8
   c.environment.program_slots = 16
-  c.dataset.builder = (
-      f'environments.programming.{arg.data}.{arg.data}_dataset_builder')
+  c.dataset.builder = 'environments.programming.benchmarks_dataset_builder'
+  c.dataset.config = arg.data
   c.dataset.train, c.evaluation.validation, c.evaluation.test = (
       _SPLITS[arg.data])
   c.evaluation.temperature = 0.6
@@ -81,6 +81,7 @@ def get_config(arg: str = ''):
     c.environment.max_turns = 2
     c.environment.num_workers = 2
     c.environment.program_slots = 2
+    c.dataset.builder = 'environments.programming.recipes_dataset_builder'
     c.dataset.config = 'contests'
     c.evaluation.temperature = 1.0
     c.rollout.num_tasks = 16

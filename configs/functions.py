@@ -4,7 +4,7 @@
       --workdir runs/functions
 
 trains two copies of `models/reckoner` on generated recipes
-(`environments/programming/recipes`) in one turn on two CPU cores, and
+(`environments/programming/recipes.py`) in one turn on two CPU cores, and
 
   python -m atgrpo_jax.main --config configs/functions.py:size=1.7b \
       --workdir runs/functions-1.7b
@@ -65,11 +65,9 @@ def get_config(arg: str = ''):
         "programs for 'recipes' only, which are too easy for other sizes.")
   c = common.magrpo_config(arg, 'environments.programming.functions.env')
   c.environment.max_turns = arg.turns
-  c.environment.options.feedback_mode = 'level_feedback'
   c.environment.options.feedback_tests = 1
-  c.dataset.builder = (
-      f'environments.programming.{arg.kind}.{arg.kind}_dataset_builder')
-  c.dataset.config = 'functions' if is_small else ''
+  c.dataset.builder = 'environments.programming.benchmarks_dataset_builder'
+  c.dataset.config = arg.kind
   (c.dataset.train, c.evaluation.validation, c.evaluation.test,
    c.rollout.num_tasks, temperature, num_steps) = _KINDS[arg.kind]
   c.evaluation.temperature = temperature
@@ -89,6 +87,8 @@ def get_config(arg: str = ''):
 
   if is_small:
     c.model.folder = 'models/reckoner'
+    c.dataset.builder = 'environments.programming.recipes_dataset_builder'
+    c.dataset.config = 'functions'
     c.rollout.group_size = 8
     c.rollout.max_new_tokens = 48
     c.rollout.keep_truncated = False

@@ -27,7 +27,7 @@ from environments.boards.plan_path import env as plan_path
 from environments.boards.sokoban import env as sokoban
 from environments.boards.sudoku import env as sudoku
 from environments.math_problems.stories import stories_dataset_builder
-from environments.programming import problems_dataset_builder
+from environments.programming import benchmarks_dataset_builder
 from tests import command_line
 from tests import echo
 from tests.environments import echo_sandbox
@@ -242,7 +242,7 @@ def test_long_programs_and_problems_fit_the_prompt_buckets(name, team):
   config.environment.team = team
   config.environment.options.update(
       {'feedback_tests': 0} if name == 'functions' else {})
-  longest = problems_dataset_builder.MAX_STATEMENT_BYTES
+  longest = benchmarks_dataset_builder.MAX_STATEMENT_BYTES
   tests = [(str(i), ['1']) for i in range(5)]
   fields = dict(statement='\ufffd' * (longest // 3), starter_code='')
   if name == 'functions':
@@ -252,7 +252,6 @@ def test_long_programs_and_problems_fit_the_prompt_buckets(name, team):
   else:
     problem = examples.make(tests, **fields)
   task = dataclasses.asdict(problem)
-  task['tests'] = task.pop('packed_tests')
   large = '\ufffd' * 9999
   actions = {
       'coder': f'```python\nprint("{large}")\n```',

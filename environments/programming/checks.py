@@ -15,8 +15,8 @@ assert in a loop holds if it holds every time. Each call has the CPU time that
 the official graders give to all calls together. The tests' random numbers have
 a fixed seed.
 
-Arguments must be positional and plain (`Sandbox.call`); other calls count as
-raised.
+Arguments must be positional and plain (`Sandbox.call`); other calls raise
+TypeError in the tests.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
-import logging
 import re
 
 from environments import sandbox as sandbox_lib
@@ -37,15 +36,13 @@ _LIMITS = sandbox_lib.Limits(
     output_bytes=16 << 20)
 _ERROR = re.compile(r'([A-Za-z_][\w.]*)(?:: (.*))?')
 _MESSAGE_CHARS = 200
-_REPORT = '__report__'  # A function of `_REPLAY`.
 
-_TIMEOUT = True, ('TimeoutError', '')
+_Status = sandbox_lib.Status
 
 # The program that runs the asserts. `run` returns
 #   calls   (key, arguments) of calls without a known result
 #   held    index of an assert -> its error, '' if it held
 #   error   the error that ended `check` early, or ''
-#   odd     arguments that cannot be sent to a program
 # `known` is key -> (False, value), or (True, (name, message)) of an error.
 _REPLAY = '''
 import builtins
@@ -83,7 +80,7 @@ def describe(error):
 
 
 def run(check, preamble, name, known):
-  calls, held, odd = {}, {}, []
+  calls, held = {}, {}
 
   def candidate(*args, **kwargs):
     key = repr((args, kwargs))
@@ -93,7 +90,6 @@ def run(check, preamble, name, known):
         raise make_error(*value)
       return copy.deepcopy(value)
     if kwargs or not is_plain(args):
-      odd.append(key[:200])
       raise TypeError('arguments that are not plain')
     calls.setdefault(key, copy.deepcopy(args))
     return NotKnown()
@@ -117,7 +113,7 @@ def run(check, preamble, name, known):
     names['check'](candidate)
   except Exception as raised:
     error = describe(raised)
-  return list(calls.items()), held, error, odd
+  return list(calls.items()), held, error
 '''
 
 
@@ -129,27 +125,21 @@ class Verdict:
     passed: there are asserts, all held, and `check` ran to its end.
     asserts: their texts, in order.
     errors: the error of each assert, '' if it held.
-    status: of the first call that failed; OK if none did.
+    status: of the first call that failed; OK if none did; INFRASTRUCTURE if the
+      sandbox failed, so that the verdict is unknown.
     program_runs: number of calls of the program.
   """
 
   passed: bool
   asserts: tuple[str, ...]
   errors: tuple[str, ...]
-  status: sandbox_lib.Status
+  status: _Status
   program_runs: int
 
   @property
   def pass_rate(self) -> float:
     """Fraction of asserts that held; 0 without asserts."""
-    if not self.errors:
-      return 0.0
-    return self.errors.count('') / len(self.errors)
-
-  @property
-  def failed(self) -> bool:
-    """True if the sandbox failed, so that the verdict is unknown."""
-    return self.status is sandbox_lib.Status.INFRASTRUCTURE
+    return self.errors.count('') / max(1, len(self.errors))
 
 
 class _SandboxError(Exception):
@@ -160,44 +150,35 @@ def check(
     sandbox: sandbox_lib.Sandbox, problem: problems.Problem,
     program: str) -> Verdict:
   """Runs the tests of a problem whose tests are code."""
-  text, asserts = soften(problem.check_code)
-  ok = sandbox_lib.Status.OK
-  status, num_runs = ok, 0
+  code, asserts = soften(problem.check_code)
+  tests = code, problem.preamble, problem.entry_point
   errors = dict.fromkeys(range(len(asserts)), 'not reached')
+  known, results = {}, []
   try:
-    calls, *report = _first_calls(
-        sandbox, text, problem.preamble, problem.entry_point)
-    known = {}
+    calls, held, error = _first_report(sandbox, tests)
     for _ in range(MAX_ROUNDS):
       if not calls:
         break
-      results = grading.run(
+      found = grading.run(
           sandbox, problem, program, [arguments for _, arguments in calls],
           _LIMITS.output_bytes // 4)
-      num_runs += len(results)
-      if grading.any_failed(results):
+      results += found
+      if grading.any_failed(found):
         raise _SandboxError
-      if status is ok:
-        status = next((r.status for r in results if r.status is not ok), ok)
-      known |= {
-          key: _TIMEOUT for key, _ in calls[len(results):]}
-      known |= {
-          key: _outcome(result) for (key, _), result in zip(calls, results)}
-      calls, *report = _replay(
-          sandbox, text, problem.preamble, problem.entry_point, known)
+      known |= dict.fromkeys(
+          (key for key, _ in calls), (True, ('TimeoutError', '')))
+      known |= {key: _outcome(result) for (key, _), result in zip(calls, found)}
+      calls, held, error = _report(sandbox, tests, known)
   except _SandboxError:
     return Verdict(
-        False, asserts, tuple(errors.values()),
-        sandbox_lib.Status.INFRASTRUCTURE, num_runs)
-  held, error, odd = report
-  for arguments in odd:
-    logging.warning(
-        '%s: its tests call %s with arguments that are not plain: %s',
-        problem.task_id, problem.entry_point, arguments)
+        False, asserts, tuple(errors.values()), _Status.INFRASTRUCTURE,
+        len(results))
   errors = tuple((errors | held).values())
+  status = next(
+      (x.status for x in results if x.status is not _Status.OK), _Status.OK)
   return Verdict(
       bool(asserts) and not error and not any(errors) and not calls, asserts,
-      errors, status, num_runs)
+      errors, status, len(results))
 
 
 @functools.lru_cache(1024)
@@ -209,7 +190,7 @@ def soften(check_code: str) -> tuple[str, tuple[str, ...]]:
 
 
 class _Softener(ast.NodeTransformer):
-  """Replaces `assert x` by `try: report(index, x)`."""
+  """Replaces `assert x` by a call of `report` that never raises."""
 
   def __init__(self):
     self.asserts: list[str] = []
@@ -220,59 +201,47 @@ class _Softener(ast.NodeTransformer):
     text = f'assert {ast.unparse(node.test)}'
     if text not in self.asserts:
       self.asserts.append(text)
-    index = ast.Constant(self.asserts.index(text))
-    return ast.Try(
-        body=[_call_report(index, node.test)],
-        handlers=[ast.ExceptHandler(
-            type=ast.Name('Exception', ast.Load()), name='error',
-            body=[_call_report(
-                index, ast.Constant(False), ast.Name('error', ast.Load()))])],
-        orelse=[], finalbody=[])
-
-
-def _call_report(*arguments: ast.expr) -> ast.stmt:
-  return ast.Expr(ast.Call(
-      ast.Name(_REPORT, ast.Load()), list(arguments), keywords=[]))
+    index = self.asserts.index(text)
+    softened, = ast.parse(
+        'try:\n'
+        f'  __report__({index}, condition)\n'
+        'except Exception as error:\n'
+        f'  __report__({index}, False, error)\n').body
+    softened.body[0].value.args[1] = node.test
+    return softened
 
 
 @functools.lru_cache(256)
-def _first_calls(
-    sandbox: sandbox_lib.Sandbox, text: str, preamble: str, name: str) -> tuple:
-  """Returns the result of `run` without known calls, for every program."""
-  result = _run_tests(sandbox, text, preamble, name, {})
-  if result.status is not sandbox_lib.Status.OK:  # No program ran yet.
-    raise _SandboxError
-  return result.value
+def _first_report(
+    sandbox: sandbox_lib.Sandbox, tests: tuple[str, str, str]) -> tuple:
+  """Returns the report without known calls, shared by all programs."""
+  return _report(sandbox, tests, {})
 
 
-def _replay(
-    sandbox: sandbox_lib.Sandbox, text: str, preamble: str, name: str,
+def _report(
+    sandbox: sandbox_lib.Sandbox, tests: tuple[str, str, str],
     known: dict[str, tuple]) -> tuple:
-  """Returns the result of `run` with known calls."""
-  result = _run_tests(sandbox, text, preamble, name, known)
-  if result.status is sandbox_lib.Status.INFRASTRUCTURE:
-    raise _SandboxError
-  if result.status is not sandbox_lib.Status.OK:  # The values are huge.
-    return [], {}, grading.last_line(result.stderr), []
-  return result.value
+  """Returns the result of `run` in `_REPLAY`.
 
-
-def _run_tests(
-    sandbox: sandbox_lib.Sandbox, text: str, preamble: str, name: str,
-    known: dict[str, tuple]) -> sandbox_lib.CallResult:
+  Raises:
+    _SandboxError: the sandbox failed, or the tests fail before any program ran.
+  """
   sandbox = dataclasses.replace(sandbox, limits=_LIMITS)
-  result, = sandbox.call(_REPLAY, 'run', [(text, preamble, name, known)])
-  return result
+  result, = sandbox.call(_REPLAY, 'run', [(*tests, known)])
+  if result.status is _Status.OK:
+    return result.value
+  if result.status is _Status.INFRASTRUCTURE or not known:
+    raise _SandboxError
+  return [], {}, grading.last_line(result.stderr)  # The values are huge.
 
 
 def _outcome(result: sandbox_lib.CallResult) -> tuple[bool, object]:
   """Returns an entry of `known` for a call."""
-  status = sandbox_lib.Status
-  if result.status is status.OK:
+  if result.status is _Status.OK:
     return False, result.value
-  if result.status is status.TIMEOUT:
-    return _TIMEOUT
-  if result.status is status.RESOURCE_LIMIT:
+  if result.status is _Status.TIMEOUT:
+    return True, ('TimeoutError', '')
+  if result.status is _Status.RESOURCE_LIMIT:
     return True, ('MemoryError', '')
   name, message = 'RuntimeError', ''
   found = _ERROR.fullmatch(grading.last_line(result.stderr))

@@ -38,11 +38,6 @@ class Grade:
   def pass_rate(self) -> float:
     return sum(self.passed) / len(self.passed)
 
-  @property
-  def failed(self) -> bool:
-    """True if the sandbox failed, so that the grade is unknown."""
-    return any_failed(self.results)
-
 
 def grade(
     sandbox: sandbox_lib.Sandbox, problem: problems.Problem, program: str,
@@ -98,15 +93,21 @@ def is_correct(
   """True if the program ended without an error and gave an answer."""
   if result.status is not Status.OK:
     return False
-  if problem.entry_point:
-    return any(
-        comparisons.same_value(result.value, answer) for answer in answers)
-  same = comparisons.COMPARISONS[problem.comparison]
-  return any(same(result.stdout, answer) for answer in answers)
+  same = (
+      comparisons.same_value if problem.entry_point
+      else comparisons.COMPARISONS[problem.comparison])
+  found = output(problem, result)
+  return any(same(found, answer) for answer in answers)
+
+
+def output(
+    problem: problems.Problem, result: sandbox_lib.ProgramResult) -> Any:
+  """Returns the value of the called function, or the text on stdout."""
+  return result.value if problem.entry_point else result.stdout
 
 
 def any_failed(results: Sequence[sandbox_lib.ProgramResult]) -> bool:
-  """True if the sandbox failed in one of the runs."""
+  """True if the sandbox failed in a run, so that the grade is unknown."""
   return any(result.status is Status.INFRASTRUCTURE for result in results)
 
 

@@ -8,7 +8,8 @@ There are three kinds of tests:
           correct values.
   check   The benchmark has a function `check` that asserts (HumanEval, MBPP).
 
-Some tasks have megabytes of tests, so tests are stored compressed in one text.
+A task is a `Problem` as a dict. Some tasks have megabytes of tests, so tests
+are stored as compressed text.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ import zlib
 from environments import env_api
 from environments.sandbox import literals
 
-# Tasks whose tests a process keeps unpacked, because the candidates of a group
-# are graded one after another.
+# Tasks whose tests stay unpacked in a process. The candidates of a group are
+# graded one after another.
 _NUM_UNPACKED = 4
 
 
@@ -41,49 +42,46 @@ class Case:
   answers: tuple[Any, ...]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Problem:
   """A task of one of the builders.
 
   Attributes:
+    comparison: a key of `comparisons.COMPARISONS`, or 'check'.
+    tests: compressed; see `cases` and `check_code`.
+    time_limit: CPU seconds of one test.
     starter_code: the beginning of a program to complete, or ''.
     entry_point: the function that is called, or '' for stdin.
     preamble: text that precedes every program.
-    comparison: a key of `comparisons.COMPARISONS`, or 'check'.
     reference: a correct program, or ''.
-    time_limit: CPU seconds of one test.
-    packed_tests: see `tests` and `check_code`.
   """
 
-  task_id: str
+  task_id: str = ''
   statement: str
-  starter_code: str
-  entry_point: str
-  preamble: str
   comparison: str
-  reference: str
+  tests: str
   time_limit: float
-  packed_tests: str
+  starter_code: str = ''
+  entry_point: str = ''
+  preamble: str = ''
+  reference: str = ''
 
   @property
-  def tests(self) -> tuple[Case, ...]:
+  def cases(self) -> tuple[Case, ...]:
     """Tests of the kinds stdin and call, in the order of the data."""
-    return _unpack_tests(self.packed_tests)
+    return _unpack_cases(self.tests)
 
   @property
   def check_code(self) -> str:
     """Tests of the kind check: text that defines `check(candidate)`."""
-    return unpack(self.packed_tests)
+    return unpack(self.tests)
 
 
 def from_task(task: env_api.Task) -> Problem:
   """Returns the problem of a row; ValueError for a row of other data."""
   try:
-    return Problem(
-        packed_tests=task['tests'], **{
-            field.name: task[field.name]
-            for field in dataclasses.fields(Problem)
-            if field.name != 'packed_tests'})
+    return Problem(**{
+        field.name: task[field.name] for field in dataclasses.fields(Problem)})
   except KeyError as error:
     raise ValueError(
         f'the task {task.get("task_id")!r} has no field {error}, so it is not '
@@ -101,10 +99,10 @@ def unpack(text: str) -> Any:
   return literals.decode(zlib.decompress(base64.b64decode(text)))
 
 
-def pack_tests(tests: Sequence[Case]) -> str:
-  return pack([(test.input, test.answers) for test in tests])
+def pack_cases(cases: Sequence[Case]) -> str:
+  return pack([(case.input, case.answers) for case in cases])
 
 
 @functools.lru_cache(_NUM_UNPACKED)
-def _unpack_tests(text: str) -> tuple[Case, ...]:
-  return tuple(Case(*test) for test in unpack(text))
+def _unpack_cases(text: str) -> tuple[Case, ...]:
+  return tuple(Case(*case) for case in unpack(text))

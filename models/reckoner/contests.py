@@ -17,11 +17,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from environments.programming import problems
+from environments.programming import recipes
 from environments.programming.contests import env
 from environments.programming.contests import prompts
-from environments.programming.recipes import problem as problem_lib
-from environments.programming.recipes import recipe as recipe_lib
 from models import pretrain
 
 WRONG = 0.3
@@ -37,12 +35,11 @@ def demonstrate(
 
   The drill `writer` is a coder whose prompt is the recipe alone.
   """
-  recipe, text, tests = recipe_lib.random_recipe(rng)
+  recipe, text, tests = recipes.random_recipe(rng)
   limit = int(rng.choice(_MAX_TURNS))
   turn = 0 if role == 'writer' else int(rng.integers(limit))
-  task = problem_lib.contest(recipe, text, tests) | {'task_id': ''}
   state = env.State(
-      problems.from_task(task), turn,
+      recipes.contest(recipe, text, tests), turn,
       report=_random_report(rng, recipe, role) if turn else None)
   if role == 'writer':
     messages = [{'role': 'user', 'content': state.problem.statement}]
@@ -57,19 +54,19 @@ def demonstrate(
 
 
 def _write_program(
-    rng: np.random.Generator, kind: str, recipe: recipe_lib.Recipe) -> str:
+    rng: np.random.Generator, kind: str, recipe: recipes.Recipe) -> str:
   if kind == 'right':
     return _block('python', recipe.program)
-  program = recipe_lib.change(rng, recipe, WRONG).program
+  program = recipes.change(rng, recipe, WRONG).program
   if kind == 'broken':
     program = (
-        program.removeprefix(f'{recipe_lib.FIRST_LINE}\n')
+        program.removeprefix(f'{recipes.FIRST_LINE}\n')
         if rng.random() < 0.5 else program.removesuffix(')\n') + '\n')
   return _block('python', program)
 
 
 def _write_test(
-    rng: np.random.Generator, kind: str, recipe: recipe_lib.Recipe) -> str:
+    rng: np.random.Generator, kind: str, recipe: recipes.Recipe) -> str:
   if kind == 'broken':
     return _NO_TEST
   given, expected = _random_case(rng, recipe, kind == 'case')
@@ -77,12 +74,12 @@ def _write_test(
 
 
 def _random_case(
-    rng: np.random.Generator, recipe: recipe_lib.Recipe,
+    rng: np.random.Generator, recipe: recipes.Recipe,
     is_right: bool) -> tuple[str, str]:
   """Input and expected output."""
   numbers = rng.integers(
       1, _MAX_NUMBER + 1, rng.integers(1, _MAX_LENGTH + 1)).tolist()
-  case = problem_lib.make_case(recipe, numbers)
+  case = recipes.make_case(recipe, numbers)
   right, = case.answers
   while True:
     value = rng.integers(_MAX_NUMBER + 1)
@@ -91,20 +88,20 @@ def _random_case(
 
 
 def _random_report(
-    rng: np.random.Generator, recipe: recipe_lib.Recipe,
+    rng: np.random.Generator, recipe: recipes.Recipe,
     role: str) -> prompts.Report:
   """The report of a turn that does not end the episode."""
-  draft = recipe_lib.change(rng, recipe, WRONG)
+  draft = recipes.change(rng, recipe, WRONG)
   program, error = draft.program, ''
   if rng.random() < 0.25:
-    program = program.removeprefix(f'{recipe_lib.FIRST_LINE}\n')
+    program = program.removeprefix(f'{recipes.FIRST_LINE}\n')
     error = "NameError: name 'a' is not defined"
   if role == 'solo':
     return prompts.Report(program)
   if rng.random() < 0.25:  # The tester had no usable case.
     return prompts.Report(program)
   given, expected = _random_case(rng, recipe, rng.random() < 0.3)
-  got = error or problem_lib.make_case(
+  got = error or recipes.make_case(
       draft, map(int, given.split())).answers[0]
   is_same = got == expected
   return prompts.Report(

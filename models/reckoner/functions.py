@@ -18,11 +18,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from environments.programming import problems
+from environments.programming import recipes
 from environments.programming.functions import env
 from environments.programming.functions import source
-from environments.programming.recipes import problem as problem_lib
-from environments.programming.recipes import recipe as recipe_lib
 from models import pretrain
 
 WRONG = 0.3
@@ -33,22 +31,21 @@ def demonstrate(
     rng: np.random.Generator, role: str, kinds: Mapping[str, float],
     group_size: int) -> pretrain.Demonstration:
   """Draws a recipe and completions of `role` in the first turn."""
-  recipe, text, tests = recipe_lib.random_recipe(rng)
-  task = problem_lib.function(recipe, text, tests) | {'task_id': ''}
-  state = env.State(problems.from_task(task))
+  recipe, text, tests = recipes.random_recipe(rng)
+  state = env.State(recipes.function(recipe, text, tests))
   environment = env.make_environment(
       team='solo' if role == 'solo' else 'pair', max_turns=1,
       reward='outcome', sandbox=None)
   return pretrain.Demonstration(state, environment.observe(state, role), tuple(
-      _write(kind, recipe_lib.change(rng, recipe, WRONG), role)
+      _write(kind, recipes.change(rng, recipe, WRONG), role)
       for kind in pretrain.draw_kinds(rng, kinds, group_size)))
 
 
-def _write(kind: str, recipe: recipe_lib.Recipe, role: str) -> str:
+def _write(kind: str, recipe: recipes.Recipe, role: str) -> str:
   lines = {
       'broken': ['pass'], 'first': recipe.lines[:1], 'asks': [_CALL],
       'rest': [_CALL, *recipe.lines[1:]]}.get(kind, recipe.lines)
   if kind != 'broken':
     lines = [*lines, f'return {"a" if role == "aux" else recipe.result}']
-  name = source.AUX if role == 'aux' else problem_lib.FUNCTION
+  name = source.AUX if role == 'aux' else recipes.FUNCTION
   return '\n'.join((f'def {name}(a):', *(f'    {line}' for line in lines)))

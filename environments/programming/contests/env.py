@@ -10,8 +10,7 @@ Teams:
 The episode ends when the program gives the expected output in all of the
 tester's cases, at least one of which the empty program must fail, or when the
 turns run out. `success` means that the last program passes all golden tests;
-agreement alone is no success. `rewards.py` defines the rewards, `cases.py` the
-grammar of cases.
+agreement alone is no success. `cases.py` defines the grammar of cases.
 
 An action has the first outcome that applies:
 
@@ -22,6 +21,37 @@ An action has the first outcome that applies:
   tester  PARSE_ERROR    no readable case
           NO_EFFECT      the empty program passes all cases
           ILLEGAL_ACTION the reference solution runs on none of the cases
+
+`reward_terms` logs these terms before weighting (arXiv 2510.11062, appendix):
+
+  name         role    range    value                              computed from
+  improvement  team    -1 to 1  fraction of golden tests passed    golden tests
+                                by the program, minus that of the
+                                previous program
+  compiles     coder   0 or 1   no golden run ends with a syntax   golden inputs
+                                or import error
+  smoke        coder   0 or 1   the first 3 golden tests end       golden inputs
+                                without an error, whatever they
+                                print
+  golden       coder   0 to 1   fraction of golden tests passed    golden tests
+  valid        tester  0 to 1   fraction of cases on which the     reference
+                                reference gives the same output
+                                twice
+  correct      tester  0 to 1   fraction of cases whose expected   reference
+                                output the reference gives
+
+All terms are oracles: no agent sees golden tests or the reference. The team's
+rewards of an episode add up to the fraction of golden tests that the last
+program passes. Candidates of one group share the previous program, so their
+differences are those of the paper's team reward.
+
+Doing nothing earns nothing. A reply without a program submits an empty one,
+which passes nothing. `compiles` and `smoke` are 0 for a program that prints
+nothing or returns None. A case counts as wrong if the empty program passes it,
+or if it repeats another case with different spacing. A coder's terms are paid
+for the submitted program in every turn, even if it is unchanged; the team is
+paid for improvements only. Without a reference solution the tester's terms are
+unknown: they are not logged and pay 0.
 
 Deviations from the authors' code, each with a test: roles act one after another
 and see the complete previous turn; golden tests decide success, and evaluation
@@ -35,7 +65,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 import dataclasses
 import re
-from typing import Any
 
 from environments import env_api
 from environments import sandbox as sandbox_lib
@@ -44,10 +73,19 @@ from environments.programming import grading
 from environments.programming import problems
 from environments.programming.contests import cases as cases_lib
 from environments.programming.contests import prompts
-from environments.programming.contests import rewards
 
 # Team -> roles in the order they act.
 TEAMS = {'pair': ('coder', 'tester'), 'solo': ('solo',)}
+# Preset -> weights of the local terms. With `outcome` only golden tests pay,
+# and they pay the team. A tester's step then has no immediate reward, so it has
+# no signal with the return `immediate`.
+REWARDS = {
+    'mixed': {  # As in the paper.
+        'compiles': 0.1, 'smoke': 0.1, 'golden': 0.8, 'valid': 0.2,
+        'correct': 0.8},
+    'outcome': {},
+}
+_SMOKE_TESTS = 3
 
 _Outcome = env_api.Outcome
 _OK = sandbox_lib.Status.OK
@@ -128,22 +166,25 @@ class Contest:
   def _code(self, state: State, role: str, action: str) -> env_api.Step:
     """Grades the program of a reply."""
     program = text_lib.last_program(action) or ''
-    tests = state.problem.tests
+    tests = state.problem.cases
     grade = grading.Grade((), (False,) * len(tests))
     if program:
       grade = grading.grade(self.sandbox, state.problem, program, tests)
-    smoke = grade.results[:rewards.SMOKE_TESTS]
+    smoke = grade.results[:_SMOKE_TESTS]
     has_effect = bool(program) and (
         grade.pass_rate > 0 or not all(map(_is_silent, smoke)))
-    terms = {'compiles': 0.0, 'smoke': 0.0, 'golden': grade.pass_rate}
+    improvement = grade.pass_rate - state.pass_rate
+    terms = {
+        'improvement': improvement, 'compiles': 0.0, 'smoke': 0.0,
+        'golden': grade.pass_rate}
     if has_effect:
       terms['compiles'] = float(not any(
           _DOES_NOT_COMPILE.match(grading.last_line(result.stderr))
           for result in grade.results))
       terms['smoke'] = float(
-          len(smoke) == min(rewards.SMOKE_TESTS, len(tests))
+          len(smoke) == min(_SMOKE_TESTS, len(tests))
           and all(result.status is _OK for result in smoke))
-    if grade.failed:
+    if grading.any_failed(grade.results):
       outcome = _Outcome.INFRASTRUCTURE
     elif not program:
       outcome = _Outcome.PARSE_ERROR
@@ -152,7 +193,6 @@ class Contest:
     else:
       outcome = env_api.STATUS_TO_OUTCOME[next(
           (x.status for x in smoke if x.status is not _OK), _OK)]
-    improvement = grade.pass_rate - state.pass_rate
     after = dataclasses.replace(
         state, program=program, pass_rate=grade.pass_rate)
     done = False
@@ -161,18 +201,19 @@ class Contest:
       after = dataclasses.replace(
           after, turn=state.turn + 1, report=prompts.Report(program))
     return self._make_step(
-        after, role, {'improvement': improvement, **terms}, outcome,
-        team_reward=improvement, done=done, program_runs=len(grade.results))
+        after, role, terms, outcome, team_reward=improvement, done=done,
+        program_runs=len(grade.results))
 
   def _test(self, state: State, action: str) -> env_api.Step:
     """Grades the cases of a reply and runs the coder's program on them."""
-    written = cases_lib.parse(action, state.problem)
+    problem = state.problem
+    written = cases_lib.parse(action, problem)
     usable = {}
     for case in written:
-      if case is not None and not cases_lib.is_worthless(case, state.problem):
-        usable.setdefault(cases_lib.normalize(case, state.problem), case)
+      if case is not None and not cases_lib.is_worthless(case, problem):
+        usable.setdefault(cases_lib.normalize(case, problem), case)
     usable = list(usable.values())
-    terms, results = self._grade_cases(state.problem, usable, len(written))
+    terms, results = self._grade_cases(problem, usable, len(written))
     outcome = _Outcome.OK
     if not any(written):
       outcome = _Outcome.PARSE_ERROR
@@ -181,14 +222,15 @@ class Contest:
     elif terms.get('valid') == 0.0:
       outcome = _Outcome.ILLEGAL_ACTION
     mismatches = ()
-    if state.program and usable:
-      grade = grading.grade(
-          self.sandbox, state.problem, state.program, usable)
-      results = [*results, *grade.results]
-      mismatches = _find_mismatches(state.problem, usable, grade)
-    elif usable:
+    if usable:
+      grade = grading.Grade((), (False,) * len(usable))
+      if state.program:
+        grade = grading.grade(self.sandbox, problem, state.program, usable)
+        results = [*results, *grade.results]
       mismatches = tuple(
-          _make_mismatch(state.problem, case, 'no program') for case in usable)
+          prompts.make_mismatch(problem, case, _describe(
+              problem, grade, index) if state.program else 'no program')
+          for index, case in enumerate(usable) if not grade.passed[index])
     if grading.any_failed(results):
       outcome = _Outcome.INFRASTRUCTURE
     agree = bool(usable) and not mismatches
@@ -214,7 +256,7 @@ class Contest:
         for _ in range(2))
     is_valid = [
         a.status is b.status is _OK
-        and _output(problem, a) == _output(problem, b)
+        and grading.output(problem, a) == grading.output(problem, b)
         for a, b in zip(first.results, second.results)]
     num_correct = sum(
         valid and passed for valid, passed in zip(is_valid, first.passed))
@@ -248,12 +290,12 @@ def make_environment(
   Args:
     team: one of `TEAMS`.
     max_turns: turns before an episode is truncated.
-    reward: one of `rewards.REWARDS`.
+    reward: one of `REWARDS`.
     sandbox: runs programs.
   """
   env_api.check_options(
-      max_turns, team=(team, TEAMS), reward=(reward, rewards.REWARDS))
-  return Contest(TEAMS[team], rewards.REWARDS[reward], sandbox, max_turns)
+      max_turns, team=(team, TEAMS), reward=(reward, REWARDS))
+  return Contest(TEAMS[team], REWARDS[reward], sandbox, max_turns)
 
 
 def _is_silent(result: sandbox_lib.ProgramResult) -> bool:
@@ -263,33 +305,12 @@ def _is_silent(result: sandbox_lib.ProgramResult) -> bool:
       and getattr(result, 'value', None) is None)
 
 
-def _output(
-    problem: problems.Problem, result: sandbox_lib.ProgramResult) -> Any:
-  return result.value if problem.entry_point else result.stdout
-
-
-def _find_mismatches(
-    problem: problems.Problem, cases: Sequence[problems.Case],
-    grade: grading.Grade) -> tuple[prompts.Mismatch, ...]:
-  found = []
-  for index, case in enumerate(cases):
-    if grade.passed[index]:
-      continue
-    got = 'not run: it took too long before'
-    if index < len(grade.results):
-      result = grade.results[index]
-      if result.status is _OK:
-        got = cases_lib.show_output(problem, _output(problem, result))
-      else:
-        got = grading.last_line(result.stderr) or result.status.value
-    found.append(_make_mismatch(problem, case, got))
-  return tuple(found)
-
-
-def _make_mismatch(
-    problem: problems.Problem, case: problems.Case,
-    got: str) -> prompts.Mismatch:
-  return prompts.Mismatch(*(
-      text_lib.shorten(text, prompts.SHOWN_TEXT) for text in (
-          cases_lib.show_input(problem, case.input),
-          cases_lib.show_output(problem, case.answers[0]), got)))
+def _describe(
+    problem: problems.Problem, grade: grading.Grade, index: int) -> str:
+  """Returns the output or the error of a run, for the mismatch of a case."""
+  if index >= len(grade.results):
+    return 'not run: it took too long before'
+  result = grade.results[index]
+  if result.status is _OK:
+    return cases_lib.show_output(problem, grading.output(problem, result))
+  return grading.last_line(result.stderr) or result.status.value

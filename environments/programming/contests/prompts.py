@@ -47,6 +47,14 @@ class Report:
   mismatches: tuple[Mismatch, ...] = ()
 
 
+def make_mismatch(
+    problem: problems.Problem, case: problems.Case, got: str) -> Mismatch:
+  return Mismatch(*(
+      text_lib.shorten(text, SHOWN_TEXT) for text in (
+          cases.show_input(problem, case.input),
+          cases.show_output(problem, case.answers[0]), got)))
+
+
 def messages(
     role: str, problem: problems.Problem, turn: int, max_turns: int,
     report: Report | None) -> list[env_api.Message]:

@@ -10,13 +10,42 @@ Teams:
   pipeline  Main sees the function aux of the same turn.
   solo      One agent writes the requested function.
 
-Every turn is paid (`rewards.py`), and feedback follows it (`prompts.py`). An
-episode always has `max_turns` turns, because ending early would forgo the
-rewards of further turns. `success` means that all tests pass in the last turn.
+Every turn is paid, and feedback follows it (`prompts.py`). An episode always
+has `max_turns` turns, because ending early would forgo the rewards of further
+turns. `success` means that all tests pass in the last turn.
+
+The reward has four terms, in points:
+
+  level  term         points    condition
+  1      structure    0.4       `aux` exists and has a return statement
+                      0.6       the main function exists and has one; otherwise
+                                scoring stops
+  2      syntax       0.5       imports of the prompt, aux and main are Python;
+                                otherwise scoring stops
+  3      tests        0 to 1    fraction of asserts that hold
+  4      cooperation  0.5       main calls aux
+                      +1.0      and does more than return its value
+                      -0.5      but ignores the value of a call
+                                (all only if aux exists and an assert holds)
+
+The team's reward is the sum divided by its maximum: 4, or 2.1 for one agent,
+which writes no aux. Roles have no rewards of their own.
 
 The outcome of an action is PARSE_ERROR without the function and PROGRAM_ERROR
 if the function is not Python. For main and solo it is otherwise the first
 failure of a call.
+
+Deviations from the released code:
+
+1. Asserts run in another process (`environments.programming.checks`). Asserts
+   in loops, over several lines, and on variables count; the released code drops
+   or fails them.
+2. The deduction for an ignored value works; the pattern of the released code
+   never matches. A value bound to a name that is never read is ignored, too.
+3. The program can call everything that the prompt defines.
+4. After a batch with the third timeout the remaining calls are not made, and
+   their asserts fail. A call may take 3 s instead of 10 s.
+5. There is one kind of feedback, the most detailed of four.
 """
 
 from __future__ import annotations
@@ -30,13 +59,13 @@ from environments import text as text_lib
 from environments.programming import checks
 from environments.programming import problems
 from environments.programming.functions import prompts
-from environments.programming.functions import rewards
 from environments.programming.functions import source
 
 # Team -> phases.
 TEAMS = {
     'pair': (('aux', 'main'),), 'pipeline': (('aux',), ('main',)),
     'solo': (('solo',),)}
+MAX_POINTS = {'pair': 4.0, 'pipeline': 4.0, 'solo': 2.1}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +96,6 @@ class Functions:
   team: str
   max_turns: int
   sandbox: sandbox_lib.Sandbox | None
-  feedback_mode: str
   feedback_tests: int
 
   team_reward_range = (0.0, 1.0)
@@ -107,20 +135,13 @@ class Functions:
     return shown
 
   def step(self, state: State, actions: Mapping[str, str]) -> env_api.Step:
-    if self.team == 'pipeline' and 'aux' in actions:
-      return self._pass_on(state, actions['aux'])
-    return self._score(state, actions)
-
-  def _pass_on(self, state: State, action: str) -> env_api.Step:
-    """First phase of a pipeline, which pays nothing."""
-    function = source.find_function(action, source.AUX)
-    return env_api.Step(
-        state=dataclasses.replace(state, aux=action), team_reward=0.0,
-        local_rewards={'aux': 0.0}, reward_terms={}, done=False, success=False,
-        truncated=False, outcomes={'aux': _text_outcome(function)})
-
-  def _score(self, state: State, actions: Mapping[str, str]) -> env_api.Step:
-    """Last phase of a turn: scores the functions and writes the feedback."""
+    if self.team == 'pipeline' and 'aux' in actions:  # This phase pays nothing.
+      function = source.find_function(actions['aux'], source.AUX)
+      return env_api.Step(
+          state=dataclasses.replace(state, aux=actions['aux']), team_reward=0.0,
+          local_rewards={'aux': 0.0}, reward_terms={}, done=False,
+          success=False, truncated=False,
+          outcomes={'aux': _text_outcome(function)})
     replies = dict(actions)
     if self.team == 'pipeline':
       replies = {'aux': state.aux, **replies}
@@ -129,16 +150,14 @@ class Functions:
     aux = source.find_function(replies.get('aux', ''), source.AUX)
     main = source.find_function(replies[writer], problem.entry_point)
     imports = source.find_imports(f'{problem.preamble}\n{problem.statement}')
-    program = source.join(imports, aux, main)
-    scores, verdict = rewards.score_text(aux, main, program), None
+    program = '\n\n'.join(filter(None, (imports, aux, main))) + '\n'
+    terms, verdict = self._score(problem, aux, main, program)
     outcomes = {
         role: _text_outcome(main if role == writer else aux)
         for role in actions}
-    if not scores.stopped:
-      verdict = checks.check(self.sandbox, problem, program)
-      scores = rewards.score_tests(scores, aux, main, verdict)
+    if verdict is not None:
       outcomes[writer] = env_api.STATUS_TO_OUTCOME[verdict.status]
-      if verdict.failed:
+      if verdict.status is sandbox_lib.Status.INFRASTRUCTURE:
         outcomes = dict.fromkeys(actions, env_api.Outcome.INFRASTRUCTURE)
     turn = state.turn + 1
     done = turn >= self.max_turns
@@ -148,22 +167,49 @@ class Functions:
             role, text_lib.shorten(
                 text_lib.reply(reply).strip(), prompts.SHOWN_REPLY),
             prompts.feedback(
-                self.feedback_mode, self.feedback_tests, role,
-                problem.entry_point, aux, main, program, scores, verdict))
+                role, problem.entry_point, aux, main, program, verdict,
+                self.feedback_tests))
         for role, reply in replies.items())
     return env_api.Step(
         state=State(problem, turn, (*state.exchanges, *exchanges)),
-        team_reward=scores.total / rewards.MAX_TOTAL[self.team],
-        local_rewards=dict.fromkeys(actions, 0.0), reward_terms=scores.terms,
+        team_reward=sum(terms.values()) / MAX_POINTS[self.team],
+        local_rewards=dict.fromkeys(actions, 0.0), reward_terms=terms,
         done=done, success=success, truncated=done and not success,
         outcomes=outcomes,
         program_runs=verdict.program_runs if verdict else 0)
 
+  def _score(
+      self, problem: problems.Problem, aux: str, main: str, program: str
+  ) -> tuple[dict[str, float], checks.Verdict | None]:
+    """Returns the terms, and the verdict if the tests ran.
+
+    Args:
+      problem: has the tests.
+      aux: source of the function `aux`, or ''.
+      main: source of the main function, or ''.
+      program: both, after the imports.
+    """
+    terms = {'structure': 0.0, 'syntax': 0.0, 'tests': 0.0, 'cooperation': 0.0}
+    if source.has_return(aux):
+      terms['structure'] = 0.4
+    if not source.has_return(main):
+      return terms, None
+    terms['structure'] += 0.6
+    if source.syntax_error(program):
+      return terms, None
+    terms['syntax'] = 0.5
+    verdict = checks.check(self.sandbox, problem, program)
+    terms['tests'] = verdict.pass_rate
+    if verdict.pass_rate > 0 and aux and source.calls_aux(main):
+      terms['cooperation'] = (
+          0.5 + 1.0 * (not source.is_wrapper(main))
+          - 0.5 * source.ignores_aux(main))
+    return terms, verdict
+
 
 def make_environment(
     *, team: str, max_turns: int, reward: str,
-    sandbox: sandbox_lib.Sandbox | None, feedback_mode: str = 'level_feedback',
-    feedback_tests: int = 1) -> Functions:
+    sandbox: sandbox_lib.Sandbox | None, feedback_tests: int = 1) -> Functions:
   """Builds the environment from `config.environment`.
 
   Args:
@@ -171,17 +217,14 @@ def make_environment(
     max_turns: turns of every episode.
     reward: 'outcome'.
     sandbox: runs programs.
-    feedback_mode: one of `prompts.FEEDBACK_MODES`.
-    feedback_tests: number of asserts that feedback reports, the first ones or,
-      if negative, the last ones; 0 reports all.
+    feedback_tests: number of asserts that feedback reports; 0 reports all.
   """
-  env_api.check_options(max_turns, team=(team, TEAMS), **{
-      'options.feedback_mode': (feedback_mode, prompts.FEEDBACK_MODES)})
+  env_api.check_options(max_turns, team=(team, TEAMS))
   if reward != 'outcome':
     raise ValueError(
         f"environment.reward={reward!r} must be 'outcome': the team is paid as "
         'a whole, and roles have no reward terms.')
-  return Functions(team, max_turns, sandbox, feedback_mode, feedback_tests)
+  return Functions(team, max_turns, sandbox, feedback_tests)
 
 
 def _text_outcome(function: str) -> env_api.Outcome:

@@ -1,13 +1,6 @@
 """Prompts of the writers of a helper and of the main function, and feedback.
 
-An agent sees its own replies with the feedback on them. The feedback modes are
-
-  level_feedback  per level: definitions, the line of a syntax error, and the
-                  asserts that fail with their errors; for main also how it uses
-                  aux
-  level_passed    per level: passed or not
-  passed          whether all levels passed
-  plain           only the request to revise
+An agent sees its own replies with the feedback on them.
 """
 
 from __future__ import annotations
@@ -19,10 +12,8 @@ from environments import env_api
 from environments import text as text_lib
 from environments.programming import checks
 from environments.programming import problems
-from environments.programming.functions import rewards
 from environments.programming.functions import source
 
-FEEDBACK_MODES = ('level_feedback', 'level_passed', 'passed', 'plain')
 # Maximum bytes of a reply, and of an assert or its error, in a prompt.
 SHOWN_REPLY, SHOWN_TEST = 3000, 300
 SHOWN_TESTS = 10
@@ -77,74 +68,39 @@ def _system(role: str, team: str, name: str) -> str:
 
 
 def feedback(
-    mode: str, num_tests: int, role: str, name: str, aux: str, main: str,
-    program: str, scores: rewards.Scores,
-    verdict: checks.Verdict | None) -> str:
-  """Writes the feedback on a turn.
+    role: str, name: str, aux: str, main: str, program: str,
+    verdict: checks.Verdict | None, num_tests: int) -> str:
+  """Describes definitions, syntax and failing asserts, and how main uses aux.
 
   Args:
-    mode: one of `FEEDBACK_MODES`.
-    num_tests: number of asserts to report, the first ones or, if negative, the
-      last ones; 0 reports all.
-    role: 'aux', 'main' or 'solo'.
+    role: 'aux', 'main' or 'solo'. Only main is told how it uses aux.
     name: name of the main function.
     aux: source of the function `aux`, or ''.
     main: source of the main function, or ''.
     program: both, after the imports.
-    scores: their points.
     verdict: test results, if the tests ran.
+    num_tests: number of asserts to report; 0 reports all.
   """
-  tests = _shown_tests(verdict, num_tests)
-  held = [not error for _, error in tests]
-  levels = {
-      'definitions': scores.stopped != 'structure',
-      'syntax': scores.stopped == '',
-      'tests': bool(held) and all(held)}
-  if role == 'main':
-    levels['use of aux'] = scores.cooperation == 1.5
-  lines = []
-  if mode == 'level_feedback':
-    if role != 'solo':
-      lines.append(_definition(source.AUX, aux))
-    lines.append(_definition(name, main))
-    error = source.syntax_error(program)
-    lines.append(f'Syntax: {error or "right"}.')
-    if tests:
-      lines.append(f'Tests: {sum(held)} of {len(held)} hold.')
-    wrong = [test for test in tests if test[1]]
+  lines = [] if role == 'solo' else [_describe_definition(source.AUX, aux)]
+  lines.append(_describe_definition(name, main))
+  lines.append(f'Syntax: {source.syntax_error(program) or "right"}.')
+  if verdict is not None and verdict.asserts:
+    tests = list(zip(verdict.asserts, verdict.errors))[:num_tests or None]
+    failing = [(test, error) for test, error in tests if error]
+    lines.append(f'Tests: {len(tests) - len(failing)} of {len(tests)} hold.')
     lines += [
         f'  {text_lib.shorten(test, SHOWN_TEST)}: '
         f'{text_lib.shorten(error, SHOWN_TEST)}'
-        for test, error in wrong[:SHOWN_TESTS]]
-    if role == 'main' and main:
-      lines.append(_use_of_aux(main))
-  elif mode == 'level_passed':
-    lines += [
-        f'{level.capitalize()}: {"passed" if ok else "not passed"}.'
-        for level, ok in levels.items()]
-  elif mode == 'passed':
-    lines.append(
-        'All levels are passed.' if all(levels.values())
-        else 'Not all levels are passed.')
+        for test, error in failing[:SHOWN_TESTS]]
+  if role == 'main' and main:
+    lines.append(_describe_use_of_aux(main))
   function = source.AUX if role == 'aux' else name
   lines.append(
       f'Revise your function {function}. Answer with its code alone.')
   return '\n'.join(lines)
 
 
-def _shown_tests(
-    verdict: checks.Verdict | None,
-    num_tests: int) -> Sequence[tuple[str, str]]:
-  """Returns (assert, error) pairs."""
-  if verdict is None:
-    return []
-  tests = list(zip(verdict.asserts, verdict.errors))
-  if not num_tests:
-    return tests
-  return tests[:num_tests] if num_tests > 0 else tests[num_tests:]
-
-
-def _definition(name: str, function: str) -> str:
+def _describe_definition(name: str, function: str) -> str:
   if not function:
     return f'{name}: not found.'
   if not source.has_return(function):
@@ -152,7 +108,7 @@ def _definition(name: str, function: str) -> str:
   return f'{name}: found.'
 
 
-def _use_of_aux(main: str) -> str:
+def _describe_use_of_aux(main: str) -> str:
   if not source.calls_aux(main):
     return 'aux is not called.'
   if source.ignores_aux(main):

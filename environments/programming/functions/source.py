@@ -44,10 +44,6 @@ def find_imports(prompt: str) -> str:
   return '\n'.join(dict.fromkeys(filter(_IMPORT.fullmatch, lines)))
 
 
-def join(imports: str, aux: str, main: str) -> str:
-  return '\n\n'.join(filter(None, (imports, aux, main))) + '\n'
-
-
 def syntax_error(program: str) -> str:
   """Returns an error such as 'line 3: invalid syntax', or ''."""
   try:

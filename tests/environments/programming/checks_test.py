@@ -9,12 +9,6 @@ from tests.environments.programming import examples
 Status = sandbox_lib.Status
 
 
-@pytest.fixture(scope='module')
-def sandbox():
-  with sandbox_lib.SandboxServer(2) as server:
-    yield sandbox_lib.Sandbox(server.address)
-
-
 def test_correct_program_passes(sandbox):
   verdict = checks.check(sandbox, examples.make_check(), examples.ADD)
   assert verdict == checks.Verdict(True, (
@@ -108,7 +102,7 @@ def check(candidate):
   assert checks.check(sandbox, problem, program).passed
 
 
-def test_unsupported_arguments_are_logged(sandbox, caplog):
+def test_other_arguments_fail_their_asserts(sandbox):
   check = '''
 class Node: pass
 def check(candidate):
@@ -119,7 +113,6 @@ def check(candidate):
   verdict = checks.check(sandbox, examples.make_check(check), examples.ADD)
   assert verdict.errors == (
       '', *['TypeError: arguments that are not plain'] * 2)
-  assert caplog.text.count('arguments that are not plain: ') == 2
 
 
 def test_third_timeout_ends_the_calls(sandbox):
@@ -133,22 +126,17 @@ def test_third_timeout_ends_the_calls(sandbox):
   assert verdict.errors == ('', *['TimeoutError'] * 3, 'not reached')
 
 
-def test_broken_sandbox_gives_no_verdict_and_is_not_cached(sandbox):
+def test_sandbox_failures_are_not_cached(sandbox, monkeypatch):
   problem = examples.make_check()
   broken = sandbox_lib.Sandbox('/nowhere')
   verdict = checks.check(broken, problem, examples.ADD)
-  assert verdict.failed and not verdict.passed
-  assert checks.check(sandbox, problem, examples.ADD).passed
-
-
-def test_endless_tests_give_no_verdict(sandbox, monkeypatch):
-  problem = examples.make_check()
-  checks._first_calls.cache_clear()
-  with monkeypatch.context() as patch:
+  assert verdict.status is Status.INFRASTRUCTURE and not verdict.passed
+  checks._first_report.cache_clear()
+  with monkeypatch.context() as patch:  # The tests run out of time.
     patch.setattr(checks, '_LIMITS', checks._LIMITS._replace(cpu_seconds=0.1))
-    patch.setattr(
-        checks, '_REPLAY', checks._REPLAY + '\nwhile True: pass\n')
-    assert checks.check(sandbox, problem, examples.ADD).failed
+    patch.setattr(checks, '_REPLAY', 'while True: pass\n')
+    verdict = checks.check(sandbox, problem, examples.ADD)
+  assert verdict.status is Status.INFRASTRUCTURE
   assert checks.check(sandbox, problem, examples.ADD).passed
 
 
@@ -156,7 +144,8 @@ def test_endless_tests_give_no_verdict(sandbox, monkeypatch):
 def test_tests_without_an_assert_are_not_passed(sandbox, body):
   problem = examples.make_check(f'def check(candidate):\n  {body}\n')
   verdict = checks.check(sandbox, problem, examples.ADD)
-  assert not verdict.passed and not verdict.failed
+  assert not verdict.passed
+  assert verdict.status is not Status.INFRASTRUCTURE
 
 
 # Programs that pass in one process with the asserts, or search for answers.
@@ -301,7 +290,8 @@ def add(x, y):
 @pytest.mark.parametrize('name', FORGERIES)
 def test_no_forgery_passes(sandbox, name):
   verdict = checks.check(sandbox, examples.make_check(), FORGERIES[name])
-  assert not verdict.passed and not verdict.failed
+  assert not verdict.passed
+  assert verdict.status is not Status.INFRASTRUCTURE
   # A constant may be correct once.
   assert verdict.pass_rate <= 0.2
 

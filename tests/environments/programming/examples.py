@@ -2,18 +2,6 @@
 
 from environments.programming import problems
 
-
-def make(cases=(), check='', **fields):
-  """Returns a problem with these cases, or with `check` as its test code."""
-  values = dict(
-      task_id='example/test/0', statement='Add two numbers.', starter_code='',
-      entry_point='', preamble='', comparison='code_contests', reference='',
-      time_limit=2.0) | fields
-  packed = problems.pack(check) if check else problems.pack_tests(
-      [problems.Case(given, tuple(answers)) for given, answers in cases])
-  return problems.Problem(packed_tests=packed, **values)
-
-
 CHECK = '''
 def check(candidate):
     assert True, 'never fails'
@@ -30,7 +18,17 @@ STUB = 'def add(x, y):\n    """Adds."""\n'
 ADD = 'def add(x, y):\n    return x + y\n'
 
 
+def make(cases=(), **fields):
+  """Returns a problem with (input, answers) pairs as tests."""
+  tests = problems.pack_cases(
+      [problems.Case(given, tuple(answers)) for given, answers in cases])
+  return problems.Problem(**dict(
+      task_id='example/test/0', statement='Add two numbers.', tests=tests,
+      comparison='code_contests', time_limit=2.0) | fields)
+
+
 def make_check(check=CHECK, **fields):
-  return make(check=check, **dict(
-      entry_point='add', comparison='check', statement=STUB, starter_code=STUB,
-      preamble=STUB, reference=ADD) | fields)
+  """Returns a problem whose tests are code."""
+  return make(**dict(
+      tests=problems.pack(check), entry_point='add', comparison='check',
+      statement=STUB, starter_code=STUB, preamble=STUB, reference=ADD) | fields)

@@ -35,9 +35,11 @@ _SWAPS = {
 def read_problems():
   rows = map(json.loads, pathlib.Path(_FILE).read_text().splitlines())
   return [problems.Problem(
-      row['task_id'], row['prompt'], row['prompt'], row['entry_point'],
-      row['prompt'], 'check', row['prompt'] + row['canonical_solution'],
-      1.0, problems.pack(row['test'])) for row in rows]
+      task_id=row['task_id'], statement=row['prompt'],
+      starter_code=row['prompt'], entry_point=row['entry_point'],
+      preamble=row['prompt'], comparison='check',
+      reference=row['prompt'] + row['canonical_solution'], time_limit=1.0,
+      tests=problems.pack(row['test'])) for row in rows]
 
 
 def mutate(program, first_line, rng):
@@ -120,7 +122,7 @@ def test_verdicts_equal_direct_runs():
 
   def compare(pair):
     verdict = checks.check(sandbox, *pair)
-    assert not verdict.failed
+    assert verdict.status is not sandbox_lib.Status.INFRASTRUCTURE
     return verdict.passed, run_directly(direct, *pair)
 
   with sandbox_lib.SandboxServer() as server:

@@ -28,12 +28,6 @@ TERMS = 'structure', 'syntax', 'tests', 'cooperation'
 BROKEN = sandbox_lib.Sandbox('/nowhere')
 
 
-@pytest.fixture(scope='module')
-def sandbox():
-  with sandbox_lib.SandboxServer(2) as server:
-    yield sandbox_lib.Sandbox(server.address)
-
-
 def make(sandbox, team='pair', max_turns=1, **options):
   return functions.make_environment(
       team=team, max_turns=max_turns, reward='outcome', sandbox=sandbox,
@@ -129,40 +123,29 @@ def test_every_turn_is_paid_and_none_ends_early(sandbox):
 END = 'Revise your function {}. Answer with its code alone.'
 
 
-@pytest.mark.parametrize('mode, role, aux, main, text', [
-    ('plain', 'main', AUX, MAIN, ''),
-    ('plain', 'aux', AUX, MAIN, ''),
-    ('passed', 'main', AUX, MAIN, 'All levels are passed.\n'),
-    ('passed', 'main', AUX, HALF, 'Not all levels are passed.\n'),
-    ('passed', 'main', AUX, WRAPPER, 'Not all levels are passed.\n'),
-    # Aux does not learn how main uses it.
-    ('passed', 'aux', AUX, WRAPPER, 'All levels are passed.\n'),
-    ('level_passed', 'main', AUX, HALF,
-     'Definitions: passed.\nSyntax: passed.\nTests: not passed.\n'
-     'Use of aux: passed.\n'),
-    ('level_passed', 'aux', AUX, 'no',
-     'Definitions: not passed.\nSyntax: not passed.\nTests: not passed.\n'),
-    ('level_feedback', 'main', AUX, HALF,
+@pytest.mark.parametrize('role, aux, main, text', [
+    ('main', AUX, HALF,
      'aux: found.\nadd: found.\nSyntax: right.\nTests: 0 of 1 hold.\n'
      '  assert candidate(1, 2) == 3: AssertionError\n'
      'aux is called and used.\n'),
-    ('level_feedback', 'main', '', 'def add(x, y):\n  pass',
+    ('main', '', 'def add(x, y):\n  pass',
      'aux: not found.\nadd: found, without a return statement.\n'
      'Syntax: right.\naux is not called.\n'),
-    ('level_feedback', 'aux', AUX, ALONE + ')',
+    # Aux does not learn how main uses it.
+    ('aux', AUX, WRAPPER,
+     'aux: found.\nadd: found.\nSyntax: right.\nTests: 1 of 1 hold.\n'),
+    ('aux', AUX, ALONE + ')',
      "aux: found.\nadd: found.\nSyntax: line 5: unmatched ')'.\n"),
-    ('level_feedback', 'main', AUX, WRAPPER,
+    ('main', AUX, WRAPPER,
      'aux: found.\nadd: found.\nSyntax: right.\nTests: 1 of 1 hold.\n'
      'aux is called, but nothing else is done.\n'),
-    ('level_feedback', 'main', AUX, IGNORING,
+    ('main', AUX, IGNORING,
      'aux: found.\nadd: found.\nSyntax: right.\nTests: 1 of 1 hold.\n'
      'aux is called, but its value is ignored.\n'),
-    ('level_feedback', 'solo', '', ALONE,
+    ('solo', '', ALONE,
      'add: found.\nSyntax: right.\nTests: 1 of 1 hold.\n')])
-def test_feedback(sandbox, mode, role, aux, main, text):
-  environment = make(
-      sandbox, 'solo' if role == 'solo' else 'pair', max_turns=2,
-      feedback_mode=mode)
+def test_feedback(sandbox, role, aux, main, text):
+  environment = make(sandbox, 'solo' if role == 'solo' else 'pair', max_turns=2)
   actions = {'solo': main} if role == 'solo' else {'aux': aux, 'main': main}
   state = environment.step(start(), actions).state
   *_, reply, told = environment.observe(state, role)
@@ -172,9 +155,8 @@ def test_feedback(sandbox, mode, role, aux, main, text):
 
 
 @pytest.mark.parametrize('num_tests, counted, num_failed', [
-    (1, '0 of 1', 1), (3, '1 of 3', 2), (0, '2 of 5', 3), (-1, '1 of 1', 0),
-    (99, '2 of 5', 3)])
-def test_feedback_reports_the_chosen_asserts(
+    (1, '0 of 1', 1), (3, '1 of 3', 2), (0, '2 of 5', 3), (99, '2 of 5', 3)])
+def test_feedback_reports_the_first_asserts(
     sandbox, num_tests, counted, num_failed):
   environment = make(sandbox, max_turns=2, feedback_tests=num_tests)
   state = environment.step(start(), {'aux': AUX, 'main': HALF}).state
@@ -224,9 +206,7 @@ def test_steps_are_pure_and_picklable(sandbox):
 @pytest.mark.parametrize('options, key', [
     ({'team': 'trio'}, "environment.team='trio'"),
     ({'max_turns': 0}, 'environment.max_turns=0'),
-    ({'reward': 'mixed'}, "environment.reward='mixed'"),
-    ({'feedback_mode': 'silence'},
-     "environment.options.feedback_mode='silence'")])
+    ({'reward': 'mixed'}, "environment.reward='mixed'")])
 def test_bad_options_are_named(options, key):
   with pytest.raises(ValueError, match=re.escape(key)):
     functions.make_environment(**{
@@ -236,7 +216,6 @@ def test_bad_options_are_named(options, key):
 
 def test_reset_needs_test_code_and_a_sandbox():
   task = dataclasses.asdict(examples.make_check())
-  task['tests'] = task.pop('packed_tests')
   assert make(BROKEN).reset(task) == start()
   with pytest.raises(ValueError, match='tests of example/test/0 are not code'):
     make(BROKEN).reset(task | {'comparison': 'apps'})

@@ -1,7 +1,7 @@
 """The recipes data set: generated programming problems.
 
-Generated from fixed seeds, so that every machine gets the same rows. No two
-tasks have the same program.
+The seeds are fixed, so every machine generates the same rows. No two tasks have
+the same program.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from environments import datasets
-from environments.programming import problems_dataset_builder as base
-from environments.programming.recipes import problem
-from environments.programming.recipes import recipe as recipe_lib
+from environments.programming import benchmarks_dataset_builder
+from environments.programming import recipes
 
 SEED = 2510_11062
-_MAKERS = {'contests': problem.contest, 'functions': problem.function}
+_MAKERS = {'contests': recipes.contest, 'functions': recipes.function}
 
 
 def make_splits(
@@ -31,7 +30,7 @@ def make_splits(
   """
   def random_task(rng: np.random.Generator, split: str) -> dict[str, Any]:
     del split
-    return _MAKERS[kind](*recipe_lib.random_recipe(rng))
+    return vars(_MAKERS[kind](*recipes.random_recipe(rng)))
 
   return datasets.make_splits(
       'recipes', sizes, SEED, random_task, key=lambda task: task['reference'])
@@ -44,17 +43,12 @@ class Builder(datasets.TaskBuilder):
   """
 
   VERSION = tfds.core.Version('3.0.0')
-  RELEASE_NOTES = {
-      '2.0.0': 'No program without steps, and no constant 0, passes a test.',
-      '3.0.0': 'No program that lacks one step passes a test.',
-  }
   BUILDER_CONFIGS = [
       tfds.core.BuilderConfig(
           name='contests', description='Programs that read stdin.'),
       tfds.core.BuilderConfig(
           name='functions', description='A function, and asserts.')]
-
-  FEATURES = base.ProblemsBuilder.FEATURES
+  FEATURES = benchmarks_dataset_builder.FEATURES
 
   def splits(self) -> dict[str, list[dict[str, Any]]]:
     return make_splits(self.builder_config.name, datasets.SPLIT_SIZES)
