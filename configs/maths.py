@@ -4,18 +4,17 @@
       --workdir runs/maths
 
 trains `models/reckoner` on generated word problems
-(`environments/math_problems/stories`) on two CPU cores, and
+(`environments/math_problems/stories.py`) on two CPU cores, and
 
   python -m atgrpo_jax.main --config configs/maths.py:size=1.7b \
       --config.dataset.data_dir=DATA --workdir runs/maths
 
-trains Qwen3-1.7B (size=8b: Qwen3-8B) on Polaris, or with
---config.dataset.config=dapo on DAPO. Groups of 4, 4 turns, a learning rate of
-1e-6 and 20 s per program are those of arXiv 2510.11062. 128 problems in a step,
-150 steps, prompts of 8192 and candidates of 4096 tokens, temperature 1 in
-training and 0.6 in evaluation are those of a later paper on the same tasks. The
-paper used a node of 8 H100. With topology=v6e:4x4, --mode compile_check checks
-the run for a TPU v6e slice. Qwen3 has not been run here.
+trains Qwen3-1.7B (size=8b: Qwen3-8B) on Polaris. Groups of 4, 4 turns, a
+learning rate of 1e-6 and 20 s per program are those of arXiv 2510.11062. 128
+problems in a step, 150 steps, prompts of 8192 and candidates of 4096 tokens,
+temperature 1 in training and 0.6 in evaluation are those of a later paper on
+the same tasks. The paper used a node of 8 H100. With topology=v6e:4x4, --mode
+compile_check checks the run for a TPU v6e slice. Qwen3 has not been run here.
 
 With one policy for all roles the paper reports, for 1.7B, 16.7 % on AIME24,
 16.7 % on AIME25 and 39.6 % on OlympiadBench, and for 8B 50.0, 35.2 and 56.8 %.
@@ -49,7 +48,7 @@ def get_config(arg: str = ''):
   c = common.base_config(arg.size)
   c.environment.module = 'environments.math_problems.env'
   c.environment.options.program_seconds = 20.0
-  c.dataset.builder = 'environments.math_problems.maths.maths_dataset_builder'
+  c.dataset.builder = 'environments.math_problems.maths_dataset_builder'
   c.evaluation.validation = 'validation[:64]'
   c.evaluation.test = 'aime24+aime25+olympiadbench'
   c.evaluation.temperature = 0.6
@@ -59,7 +58,7 @@ def get_config(arg: str = ''):
     c.environment.max_turns = 2
     c.environment.options.program_seconds = 2.0
     c.dataset.builder = (
-        'environments.math_problems.stories.stories_dataset_builder')
+        'environments.math_problems.stories_dataset_builder')
     c.evaluation.test = 'test[:200]'
     c.evaluation.temperature = 1.0
     c.rollout.num_tasks = 16

@@ -26,7 +26,7 @@ from environments import sandbox
 from environments.boards.plan_path import env as plan_path
 from environments.boards.sokoban import env as sokoban
 from environments.boards.sudoku import env as sudoku
-from environments.math_problems.stories import stories_dataset_builder
+from environments.math_problems import stories_dataset_builder
 from environments.programming import benchmarks_dataset_builder
 from tests import command_line
 from tests import echo

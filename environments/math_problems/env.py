@@ -13,8 +13,34 @@ The answer of a program is the last line that it prints. An episode ends when
 the reasoner's answer equals the program's answer of the same turn (one agent:
 its answer of the previous turn), or when the turns run out. `success` means
 that the last answer of the role that acts last equals the gold answer;
-agreement alone is no success. `rewards.py` defines the rewards, `grader.py`
-compares answers.
+agreement alone is no success. `grader.py` compares answers.
+
+Reward terms, all 0 or 1 (`reward_terms` logs them before weighting):
+
+  name          role       1 if                                   computed from
+  solved        team       the episode ends with a correct        the checker
+                           answer of the role that acts last
+  boxed         reasoner   there is a box that is not empty       the text
+  right         reasoner   the boxed answer is correct            the checker
+  ran           tool       the program ended without an error     the run
+                           and printed something
+  printed       tool       the last printed line is a number or   the run
+                           several numbers
+  output_right  tool       the last printed line is correct       the checker
+
+The team's term is paid once, when the episode ends. No term is an oracle.
+
+The *quality* of an action, from 0 to 1, is the weighted sum of its role's
+terms. A role is paid the difference to the quality of its action in the
+previous turn. All candidates of a group share the previous turn, so AT-GRPO
+compares the quality, which is the paper's local reward. Over an episode the
+differences add up to the quality of the last action, so late answers and
+disagreement earn nothing, and an empty action has the minimum, 0.
+
+Presets (`REWARDS`): `mixed` has the weights of the paper. With `outcome` only
+the team's checker pays, so a step that does not end the episode has no
+immediate reward; environments/boards/board_game.py lists return types that
+include later rewards.
 
 An action has the first outcome that applies: INFRASTRUCTURE if the sandbox or
 the grader failed; the failure of the program; TIMEOUT for an answer that could
@@ -37,14 +63,43 @@ from environments import sandbox as sandbox_lib
 from environments import text as text_lib
 from environments.math_problems import grader
 from environments.math_problems import notation
-from environments.math_problems import prompts
-from environments.math_problems import rewards
 
 # Team -> roles in the order they act; the last one decides.
 TEAMS = {
     'pair': ('tool', 'reasoner'), 'solo': ('solo',), 'tool': ('tool',)}
 
-_MAX_LINE = 200  # Letters; a longer line is not read as a number.
+_REASONER_WEIGHTS = {'boxed': 0.2, 'right': 0.8}
+# Preset -> role -> weights of its terms.
+REWARDS = {
+    'mixed': {
+        'tool': {'ran': 0.1, 'printed': 0.1, 'output_right': 0.8},
+        'reasoner': _REASONER_WEIGHTS, 'solo': _REASONER_WEIGHTS},
+    'outcome': {'tool': {}, 'reasoner': {}, 'solo': {}},
+}
+
+# Bytes in prompts. Of turns before the previous one, only answers are shown.
+MAX_PROGRAM_BYTES, MAX_OUTPUT_BYTES, MAX_ERROR_BYTES = 1500, 400, 200
+MAX_REASONING_BYTES, MAX_ANSWER_BYTES = 1000, 100
+
+_BOX = (
+    'Put your final answer into \\boxed{}; separate several values by commas.')
+SYSTEM_MESSAGES = {
+    'tool': (
+        'You are the tool agent of a team that solves a problem. Write one '
+        'Python program in a ```python block that computes the answer and '
+        'prints it, and nothing else, on its last line. The reasoner sees its '
+        'output.'),
+    'reasoner': (
+        'You are the reasoner of a team that solves a problem. The tool agent '
+        'wrote a program. Check its output, and decide yourself. ' + _BOX),
+    'solo': 'Solve the problem. ' + _BOX,
+}
+_DISAGREEMENT = (
+    'The answers were not the same. Find out which is right, or find a better '
+    'one.')
+_SECOND_LOOK = 'Check your answer, and correct it or repeat it.'
+
+_MAX_LINE = 200  # Characters; a longer line is not read as a number.
 _VERDICT_OUTCOMES = {
     grader.Verdict.CUT_OFF: env_api.Outcome.TIMEOUT,
     grader.Verdict.FAILED: env_api.Outcome.INFRASTRUCTURE,
@@ -52,18 +107,43 @@ _VERDICT_OUTCOMES = {
 
 
 @dataclasses.dataclass(frozen=True)
+class Attempt:
+  """An action of a role.
+
+  Attributes:
+    role: the role that acted.
+    answer: None if there is no box or printed line.
+    quality: the weighted sum of the reward terms.
+    text: the program of a tool; the reply of another role.
+    output: stdout of the program.
+    error: the last line of its stderr, if the program failed.
+  """
+
+  role: str
+  answer: str | None
+  quality: float = 0.0
+  text: str = ''
+  output: str = ''
+  error: str = ''
+
+
+@dataclasses.dataclass(frozen=True)
 class State:
   """An episode between two steps.
 
-  `gold` is the correct answer, which no prompt contains. `turn` counts finished
-  turns.
+  Attributes:
+    task_id: id of the task.
+    problem: the text that every prompt contains.
+    gold: the correct answer, which no prompt contains.
+    turn: number of completed turns.
+    attempts: the attempts of all turns, in order.
   """
 
   task_id: str
   problem: str
   gold: str
   turn: int = 0
-  attempts: tuple[prompts.Attempt, ...] = ()
+  attempts: tuple[Attempt, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,29 +167,49 @@ class Mathematics:
     return State(task['task_id'], task['problem'], task['answer'])
 
   def observe(self, state: State, role: str) -> list[env_api.Message]:
-    return prompts.messages(
-        role, state.problem, state.turn, self.max_turns, state.attempts,
-        len(self.roles))
+    parts = [f'Problem:\n{state.problem}']
+    num_roles = len(self.roles)
+    for turn in range(state.turn):
+      parts.append(f'Turn {turn + 1}:')
+      describe = _report if turn == state.turn - 1 else _answer_line
+      parts += map(
+          describe, state.attempts[turn * num_roles:(turn + 1) * num_roles])
+    if state.turn:
+      parts.append(_SECOND_LOOK if num_roles == 1 else _DISAGREEMENT)
+    if self.max_turns > 1:
+      parts.append(f'Turn {state.turn + 1} of {self.max_turns}.')
+    parts += map(_report, state.attempts[state.turn * num_roles:])
+    return [
+        {'role': 'system', 'content': SYSTEM_MESSAGES[role]},
+        {'role': 'user', 'content': '\n'.join(parts)}]
 
   def step(self, state: State, actions: Mapping[str, str]) -> env_api.Step:
     (role, action), = actions.items()
     if role == 'tool':
       return self._run_program(state, action)
-    return self._read_box(state, role, action)
+    answer = (text_lib.last_boxed(action) or '').strip() or None
+    verdict = _grade(answer, state.gold)
+    is_correct = verdict is grader.Verdict.EQUAL
+    terms = {'boxed': float(answer is not None), 'right': float(is_correct)}
+    outcome = (
+        env_api.Outcome.PARSE_ERROR if answer is None else env_api.Outcome.OK)
+    return self._end_step(
+        state, Attempt(role, answer, text=text_lib.reply(action)), terms,
+        _VERDICT_OUTCOMES.get(verdict, outcome), is_correct)
 
   def show(self, state: State) -> dict[str, str]:
     shown = {'problem': state.problem, 'gold answer': state.gold}
     for number, attempt in enumerate(state.attempts):
       turn = number // len(self.roles) + 1
-      text = 'program' if attempt.role == 'tool' else 'text'
-      for name, part, limit in (
-          (text, attempt.text, prompts.SHOWN_PROGRAM),
-          ('output', attempt.output, prompts.SHOWN_OUTPUT),
-          ('error', attempt.error, prompts.SHOWN_ERROR),
-          ('answer', attempt.answer, prompts.SHOWN_ANSWER)):
-        if part:
+      kind = 'program' if attempt.role == 'tool' else 'text'
+      for name, content, limit in (
+          (kind, attempt.text, MAX_PROGRAM_BYTES),
+          ('output', attempt.output, MAX_OUTPUT_BYTES),
+          ('error', attempt.error, MAX_ERROR_BYTES),
+          ('answer', attempt.answer, MAX_ANSWER_BYTES)):
+        if content:
           shown[f'turn {turn}, {attempt.role}: {name}'] = text_lib.shorten(
-              part, limit)
+              content, limit)
     return shown
 
   def _run_program(self, state: State, action: str) -> env_api.Step:
@@ -118,12 +218,11 @@ class Mathematics:
     program = text_lib.last_program(action)
     if not (program or '').strip():
       return self._end_step(
-          state, prompts.Attempt('tool', None), terms,
-          env_api.Outcome.PARSE_ERROR)
+          state, Attempt('tool', None), terms, env_api.Outcome.PARSE_ERROR)
     result = self.sandbox.run(program)
     outcome, answer, error = env_api.STATUS_TO_OUTCOME[result.status], None, ''
     if outcome is env_api.Outcome.OK:
-      answer = printed_answer(result.stdout)
+      answer = _printed_answer(result.stdout)
       terms['ran'] = float(bool(result.stdout.strip()))
       terms['printed'] = float(
           answer is not None and len(answer) <= _MAX_LINE
@@ -135,27 +234,15 @@ class Mathematics:
       outcome = _VERDICT_OUTCOMES.get(verdict, outcome)
     else:
       error = result.stderr.strip().rsplit('\n', 1)[-1] or result.status.value
+    attempt = Attempt(
+        'tool', answer, text=program, output=result.stdout, error=error)
     return self._end_step(
-        state, prompts.Attempt(
-            'tool', answer, text=program, output=result.stdout, error=error),
-        terms, outcome, is_correct=bool(terms['output_right']), program_runs=1)
-
-  def _read_box(self, state: State, role: str, action: str) -> env_api.Step:
-    """Step of a role that answers in a box."""
-    answer = (text_lib.last_boxed(action) or '').strip() or None
-    verdict = _grade(answer, state.gold)
-    is_correct = verdict is grader.Verdict.EQUAL
-    terms = {'boxed': float(answer is not None), 'right': float(is_correct)}
-    outcome = _VERDICT_OUTCOMES.get(
-        verdict, env_api.Outcome.PARSE_ERROR if answer is None
-        else env_api.Outcome.OK)
-    return self._end_step(
-        state, prompts.Attempt(role, answer, text=text_lib.reply(action)),
-        terms, outcome, is_correct=is_correct)
+        state, attempt, terms, outcome, bool(terms['output_right']),
+        program_runs=1)
 
   def _end_step(
-      self, state: State, attempt: prompts.Attempt, terms: dict[str, float],
-      outcome: env_api.Outcome, *, is_correct: bool = False,
+      self, state: State, attempt: Attempt, terms: dict[str, float],
+      outcome: env_api.Outcome, is_correct: bool = False,
       program_runs: int = 0) -> env_api.Step:
     """Computes the rewards; the last role also ends the turn."""
     role = attempt.role
@@ -186,7 +273,36 @@ class Mathematics:
         outcomes={role: outcome}, program_runs=program_runs)
 
 
-def printed_answer(output: str) -> str | None:
+def make_environment(
+    *, team: str, max_turns: int, reward: str,
+    sandbox: sandbox_lib.Sandbox | None,
+    program_seconds: float = 20.0) -> Mathematics:
+  """Builds the environment of a config.
+
+  Args:
+    team: a key of `TEAMS`.
+    max_turns: turns before an episode is truncated.
+    reward: a key of `REWARDS`.
+    sandbox: runs the programs of tools.
+    program_seconds: CPU time of a program. The wall-clock limit is 1.5 times
+      as long, for machines under load.
+  """
+  env_api.check_options(
+      max_turns, team=(team, TEAMS), reward=(reward, REWARDS))
+  grader.check_installed()
+  if sandbox is not None:
+    sandbox = dataclasses.replace(sandbox, limits=sandbox.limits._replace(
+        cpu_seconds=program_seconds, wall_seconds=1.5 * program_seconds))
+  return Mathematics(TEAMS[team], REWARDS[reward], sandbox, max_turns)
+
+
+def _grade(answer: str | None, other: str | None) -> grader.Verdict:
+  if answer is None or other is None:
+    return grader.Verdict.DIFFERENT
+  return grader.grade(answer, other)
+
+
+def _printed_answer(output: str) -> str | None:
   """Returns the last non-blank line as mathematics, or None.
 
   The brackets of a list or set are dropped, and `Fraction(1, 2)` becomes 1/2.
@@ -198,30 +314,24 @@ def printed_answer(output: str) -> str | None:
   return (bracketed[1] if bracketed else line) or None
 
 
-def make_environment(
-    *, team: str, max_turns: int, reward: str,
-    sandbox: sandbox_lib.Sandbox | None,
-    program_seconds: float = 20.0) -> Mathematics:
-  """Builds the environment from `config.environment`.
-
-  Args:
-    team: one of `TEAMS`.
-    max_turns: turns before an episode is truncated.
-    reward: one of `rewards.REWARDS`.
-    sandbox: runs the programs of tools.
-    program_seconds: CPU time of a program. The wall-clock limit is 1.5 times
-      as long, for machines under load.
-  """
-  env_api.check_options(
-      max_turns, team=(team, TEAMS), reward=(reward, rewards.REWARDS))
-  grader.check_installed()
-  if sandbox is not None:
-    sandbox = dataclasses.replace(sandbox, limits=sandbox.limits._replace(
-        cpu_seconds=program_seconds, wall_seconds=1.5 * program_seconds))
-  return Mathematics(TEAMS[team], rewards.REWARDS[reward], sandbox, max_turns)
+def _answer_line(attempt: Attempt) -> str:
+  subject = ('program printed' if attempt.role == 'tool' else
+             f'{attempt.role} answered')
+  answer = 'nothing' if attempt.answer is None else (
+      text_lib.shorten(attempt.answer, MAX_ANSWER_BYTES))
+  return f'The {subject} {answer}.'
 
 
-def _grade(answer: str | None, other: str | None) -> grader.Verdict:
-  if answer is None or other is None:
-    return grader.Verdict.DIFFERENT
-  return grader.grade(answer, other)
+def _report(attempt: Attempt) -> str:
+  if attempt.role != 'tool':
+    reasoning = text_lib.shorten(attempt.text.strip(), MAX_REASONING_BYTES)
+    return f'{_answer_line(attempt)}\n{reasoning}'
+  if not attempt.text:
+    return 'The tool agent wrote no program.'
+  program = text_lib.shorten(attempt.text, MAX_PROGRAM_BYTES).rstrip()
+  output = text_lib.shorten(attempt.output, MAX_OUTPUT_BYTES).rstrip()
+  error = text_lib.shorten(attempt.error, MAX_ERROR_BYTES)
+  failure = f'It failed: {error}\n' if error else ''
+  return (
+      f'Program of the tool agent:\n```python\n{program}\n```\n{failure}'
+      f'Output:\n{output}')

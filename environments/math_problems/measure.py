@@ -28,8 +28,8 @@ def main(data_dir: str, *names: str) -> None:
   for name in names:
     golds = [
         task['answer'] for task in datasets.load(
-            f'environments.math_problems.{name}.{name}_dataset_builder',
-            'test', data_dir)]
+            'environments.math_problems.problems_dataset_builder', 'test',
+            data_dir, name)]
     num_accepted = num_refused = 0
     for gold in golds:
       wrong = perturb(gold)

@@ -15,9 +15,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from environments.math_problems import env
-from environments.math_problems import prompts
-from environments.math_problems import rewards
-from environments.math_problems.stories import story
+from environments.math_problems import stories as story
 from models import pretrain
 
 WRONG = 0.35
@@ -53,7 +51,7 @@ def demonstrate(
     attempts.append(_random_program(rng, solution))
   state = env.State('', problem, solution.expression, turn, tuple(attempts))
   messages = env.Mathematics(
-      roles, rewards.REWARDS['outcome'], None, limit
+      roles, env.REWARDS['outcome'], None, limit
   ).observe(state, shown_role)
   if role == 'solver':
     messages = [{'role': 'user', 'content': problem}]
@@ -75,7 +73,7 @@ def _drill(
 
 def _write(
     rng: np.random.Generator, kind: str, solution: story.Solution,
-    attempts: Sequence[prompts.Attempt]) -> str:
+    attempts: Sequence[env.Attempt]) -> str:
   if kind in ('right', 'draft'):
     return _PROGRAM.format(story.change(
         rng, solution, WRONG if kind == 'draft' else 0.0).expression)
@@ -87,7 +85,7 @@ def _write(
       rng.integers(1, 1000))
 
 
-def _last_output(attempts: Sequence[prompts.Attempt]) -> str:
+def _last_output(attempts: Sequence[env.Attempt]) -> str:
   """The last output of a tool; 0 without one."""
   outputs = [x.output.strip() for x in attempts if x.role == 'tool']
   return (outputs and outputs[-1]) or '0'
@@ -95,30 +93,30 @@ def _last_output(attempts: Sequence[prompts.Attempt]) -> str:
 
 def _random_turn(
     rng: np.random.Generator, roles: Sequence[str],
-    solution: story.Solution) -> list[prompts.Attempt]:
+    solution: story.Solution) -> list[env.Attempt]:
   """The attempts of a turn that does not end the episode."""
   answer = str(rng.integers(1, 1000))
   decided = (
-      prompts.Attempt(roles[-1], None, text=_SILENT) if rng.random() < 0.3
-      else prompts.Attempt(roles[-1], answer, text=_INVENT.format(answer)))
+      env.Attempt(roles[-1], None, text=_SILENT) if rng.random() < 0.3
+      else env.Attempt(roles[-1], answer, text=_INVENT.format(answer)))
   if len(roles) == 1:
     return [decided]
   return [_random_program(rng, solution), decided]
 
 
 def _random_program(
-    rng: np.random.Generator, solution: story.Solution) -> prompts.Attempt:
+    rng: np.random.Generator, solution: story.Solution) -> env.Attempt:
   """A program and its output, without running it."""
   if rng.random() < 0.25:
     inside = _broken(rng, solution)
     error = (
         "NameError: name 'total' is not defined" if inside == 'total' else
         "SyntaxError: '(' was never closed")
-    return prompts.Attempt(
+    return env.Attempt(
         'tool', None, text=f'print({inside})\n', error=error)
   drawn = story.change(rng, solution, WRONG)
   output = str(drawn.value)
-  return prompts.Attempt(
+  return env.Attempt(
       'tool', output, text=f'print({drawn.expression})\n',
       output=f'{output}\n')
 

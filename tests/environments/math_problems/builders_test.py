@@ -2,15 +2,14 @@
 
 import json
 import logging
-import random
 
 import pyarrow
 from pyarrow import parquet
 import pytest
 
 from environments import datasets
-from environments.math_problems.dapo import dapo_dataset_builder as dapo
-from environments.math_problems.maths import maths_dataset_builder as maths
+from environments.math_problems import maths_dataset_builder as maths
+from environments.math_problems import problems_dataset_builder as problems
 
 # Data set -> file in its repository, and a published row.
 ROWS = {
@@ -28,13 +27,11 @@ ROWS = {
         'question': 'Find $x+1$.', 'answer': 'It is <<24+1=25>>25.\n#### 025'}),
     'polaris': ('polaris-data-53K.jsonl', {
         'problem': 'Find $x+1$.', 'answer': '025', 'difficulty': '3/8'}),
-    'dapo': ('data/dapo-math-17k.parquet', {
-        'data_source': 'math_dapo', 'ability': 'MATH', 'prompt': [{
-            'content': f'{dapo.PREFIX}\n\nFind $x+1$.\n\n{dapo.SUFFIX}',
-            'role': 'user'}],
-        'reward_model': {'ground_truth': '025', 'style': 'rule'},
-        'extra_info': {'index': 'a'}}),
 }
+
+
+def split_of(name):
+  return 'train' if name == 'polaris' else 'test'
 
 
 def write(root, name, rows, file=None):
@@ -47,38 +44,27 @@ def write(root, name, rows, file=None):
 
 
 def load(root, name):
-  split = 'train' if name in ('polaris', 'dapo') else 'test'
   if name == 'gsm8k':
     write(root, name, [ROWS[name][1]], 'main/train-00000-of-00001.parquet')
-  return datasets.load(maths.module_of(name), split, str(root))
+  return datasets.load(problems.__name__, split_of(name), str(root), name)
 
 
 @pytest.mark.parametrize('name', ROWS)
 def test_published_row_becomes_a_task(tmp_path, name):
   write(tmp_path, name, [ROWS[name][1]])
-  task, = load(tmp_path, name)
-  split = 'train' if name in ('polaris', 'dapo') else 'test'
-  assert task == {
-      'task_id': f'{name}/{split}/0', 'problem': 'Find $x+1$.',
-      'answer': '025'}
+  assert load(tmp_path, name) == [{
+      'task_id': f'{name}/{split_of(name)}/0', 'problem': 'Find $x+1$.',
+      'answer': '025'}]
 
 
 @pytest.mark.parametrize('name, change, words', [
     ('aime24', {'problem': ' '}, 'row 2: the problem is empty'),
     ('aime25', {'answer': ''}, 'row 2: the answer is empty'),
     ('aime25', {'answer': None}, "row 2: .*'answer'"),
-    ('gsm8k', {'answer': 'It is 25.'}, "row 2: no #### in field 'answer'"),
-    ('dapo', {'prompt': [{'content': 'Find it.', 'role': 'user'}]},
-     'row 2: expected a prompt'),
-    ('dapo', {'prompt': []}, 'row 2: expected prompt'),
-    ('dapo', {'reward_model': {'ground_truth': 25}}, 'row 2: .*=25'),
-])
+    ('gsm8k', {'answer': 'It is 25.'}, "row 2: no #### in field 'answer'")])
 def test_bad_row_is_named(tmp_path, name, change, words):
   row = ROWS[name][1]
-  write(tmp_path, name, [row, row | change], 'all.jsonl')
-  split = 'train' if name in ('polaris', 'dapo') else 'test'
-  folder = tmp_path / 'downloads' / 'manual' / name
-  (folder / 'all.jsonl').rename(folder / f'{split}.jsonl')
+  write(tmp_path, name, [row, row | change], f'{split_of(name)}.jsonl')
   with pytest.raises(ValueError, match=words):
     load(tmp_path, name)
 
@@ -89,20 +75,9 @@ def test_bad_row_is_named(tmp_path, name, change, words):
     ({'unit': '%', 'final_answer': [r'$8\%$']}, 'Find $x+1$.', r'$8\%$'),
     ({'unit': 'km'}, 'Find $x+1$.', '025'),
     ({'context': 'Let $x=24$.'}, 'Let $x=24$.\nFind $x+1$.', '025')])
-def test_olympiadbench_answers_and_context(tmp_path, change, problem, answer):
-  row = ROWS['olympiadbench'][1]
-  write(tmp_path, 'olympiadbench', [row | change])
-  task, = load(tmp_path, 'olympiadbench')
-  assert (task['problem'], task['answer']) == (problem, answer)
-
-
-def test_dapo_drops_and_counts_repeated_rows(tmp_path):
-  row = ROWS['dapo'][1]
-  other = row | {'reward_model': {'ground_truth': '26', 'style': 'rule'}}
-  write(tmp_path, 'dapo', [row, row, other, row, other])
-  assert [task['task_id'] for task in load(tmp_path, 'dapo')] == [
-      'dapo/train/0', 'dapo/train/2']
-  assert dapo.Builder(data_dir=tmp_path).info.metadata['repeated_rows'] == 3
+def test_olympiadbench_answers_and_context(change, problem, answer):
+  _, row = ROWS['olympiadbench']
+  assert problems._olympiadbench(row | change) == (problem, answer)
 
 
 def test_joined_data_set_trains_on_no_test_problem(
@@ -110,9 +85,8 @@ def test_joined_data_set_trains_on_no_test_problem(
   monkeypatch.setattr(maths, 'NUM_VALIDATION', 2)
   for name in maths.TESTS:
     field = 'problem' if name == 'aime24' else 'question'
-    texts = ' '.join(f'{name}{word}' for word in range(30))
-    row = ROWS[name][1] | {field: f'Compute {texts}.'}
-    write(tmp_path, name, [row])
+    text = ' '.join(f'{name}{word}' for word in range(30))
+    write(tmp_path, name, [ROWS[name][1] | {field: f'Compute {text}.'}])
     if name == 'gsm8k':
       write(
           tmp_path, name, [ROWS[name][1]],
@@ -125,7 +99,7 @@ def test_joined_data_set_trains_on_no_test_problem(
   write(tmp_path, 'polaris', [*rows[:7], copied, *rows[7:], rows[3]])
 
   def load_split(split):
-    return datasets.load(maths.module_of('maths'), split, str(tmp_path))
+    return datasets.load(maths.__name__, split, str(tmp_path))
 
   with caplog.at_level(logging.WARNING):
     train = load_split('train')
@@ -135,10 +109,9 @@ def test_joined_data_set_trains_on_no_test_problem(
   assert len(validation) == 2
   tests = load_split('+'.join(maths.TESTS))
   assert [x['task_id'] for x in tests] == [f'{x}/test/0' for x in maths.TESTS]
-  removed = maths.Builder(
-      data_dir=tmp_path, config='polaris').info.metadata['removed']
+  removed = maths.Builder(data_dir=tmp_path).info.metadata['removed']
   assert removed[0] == {
-      'task_id': 'polaris/train/7', 'overlaps': 'aime24/test/0', 'share': 1.0}
+      'task_id': 'polaris/train/7', 'overlaps': 'aime24/test/0', 'ratio': 1.0}
   assert len(ids) + len(removed) == 22
   assert caplog.text.count('polaris/train/7: aime24/test/0') == 1
 
@@ -156,13 +129,13 @@ WORDS, TERMS = (
     ' '.join(f'{name}{i}x' for i in range(60)) for name in ('word', 'term'))
 
 
-def find(*problems, tests=(TEST,)):
-  """(index, name of the test) of each removed problem."""
+def find_overlap(problem, tests):
+  """Index of the test that a problem overlaps; None if it is kept."""
   kept, removed = maths.remove_overlaps(
-      [{'task_id': i, 'problem': x} for i, x in enumerate(problems)],
-      [{'task_id': f't{i}', 'problem': x} for i, x in enumerate(tests)])
-  assert len(kept) + len(removed) == len(problems)
-  return [(x['task_id'], x['overlaps']) for x in removed]
+      [{'task_id': 'p', 'problem': problem}],
+      [{'task_id': i, 'problem': x} for i, x in enumerate(tests)])
+  assert len(kept) + len(removed) == 1
+  return removed[0]['overlaps'] if removed else None
 
 
 @pytest.mark.parametrize('copy', [
@@ -171,26 +144,21 @@ def find(*problems, tests=(TEST,)):
     TEST.replace(' ', '\n'), f'Problem 3. {TEST} Prove it.',
     TEST.replace('42', '43'), TEST[:-40]])
 def test_copies_overlap(copy):
-  assert find('Something else.', copy) == [(1, 't0')]
+  assert find_overlap(copy, [TEST]) == 0
 
 
-@pytest.mark.parametrize('problem, tests, found', [
-    ('Find the number of ordered pairs of primes.', [TEST], []),
-    ('', [TEST], []), ('$17$', [TEST], []),
+@pytest.mark.parametrize('problem, tests, index', [
+    ('Find the number of ordered pairs of primes.', [TEST], None),
+    ('', [TEST], None), ('$17$', [TEST], None),
     ('How many triangles have a perimeter of 17, if no side is longer than the '
-     'sum of all digits of its area, and the area is at least 42?', [TEST], []),
-    (WORDS + CLOSING, [TERMS + CLOSING], []),
-    (WORDS + CLOSING, [WORDS + CLOSING], [(0, 't0')]),
+     'sum of all digits of its area, and the area is at least 42?', [TEST],
+     None),
+    (WORDS + CLOSING, [TERMS + CLOSING], None),
+    (WORDS + CLOSING, [WORDS + CLOSING], 0),
     # Short problems overlap only if their words are the same.
-    ('Solve x + 1 = 2.', ['Solve $x+1=2$'], [(0, 't0')]),
-    ('Solve x + 1 = 3.', ['Solve $x+1=2$'], []),
-    # The largest share is named, and then the first test.
-    (TEST, [HALF, TEST, TEST], [(0, 't1')])])
-def test_overlap_needs_half_of_the_runs(problem, tests, found):
-  assert find(problem, tests=tests) == found
-
-
-def test_order_of_problems_does_not_matter():
-  problems = [TEST, 'Nothing.', TEST.replace('17', '19')]
-  random.Random(0).shuffle(problems)
-  assert len(find(*problems)) == 2
+    ('Solve x + 1 = 2.', ['Solve $x+1=2$'], 0),
+    ('Solve x + 1 = 3.', ['Solve $x+1=2$'], None),
+    # The largest ratio is named, and then the first test.
+    (TEST, [HALF, TEST, TEST], 1)])
+def test_overlap_needs_half_of_the_runs(problem, tests, index):
+  assert find_overlap(problem, tests) == index

@@ -9,7 +9,6 @@ from environments import env_api
 from environments import sandbox as sandbox_lib
 from environments.math_problems import env as maths
 from environments.math_problems import grader
-from environments.math_problems import rewards
 from tests.environments import echo_sandbox
 
 Outcome, Status = env_api.Outcome, sandbox_lib.Status
@@ -144,11 +143,6 @@ def test_outcome_preset_pays_only_the_checker():
   assert steps[0].reward_terms['output_right'] == 1  # Logged, not paid.
 
 
-def test_weights_of_a_role_add_up_to_one():
-  for role, weights in rewards.REWARDS['mixed'].items():
-    assert sum(weights.values()) == pytest.approx(1), role
-
-
 def test_failed_grader_is_an_infrastructure_failure(monkeypatch):
   environment = make()
   monkeypatch.setattr(
@@ -163,14 +157,13 @@ def test_prompts_are_bounded_and_never_show_the_gold_answer():
   steps = play(
       environment, *[program(), r'I think \boxed{42}.'] * 2, program(),
       task=task)
-  reasoner, tool, second, _, third = (
+  reasoner, tool, _, _, third = (
       prompt(environment, step.state, role)
       for step, role in zip(steps, environment.roles[::-1] * 3))
   assert 'print(6 * 7)' in reasoner and 'Output:\n41' in reasoner
   assert 'Turn 1 of 4.' in reasoner and TASK['problem'] in reasoner
   assert 'print(6 * 7)' in tool and r'I think \boxed{42}.' in tool
   assert 'The answers were not the same.' in tool and 'Turn 2 of 4.' in tool
-  assert second.count('print(6 * 7)') == 2
   # Only answers of turns before the previous one.
   assert third.count(r'I think \boxed{42}.') == 1
   assert third.count('The reasoner answered 42.') == 2
@@ -179,22 +172,15 @@ def test_prompts_are_bounded_and_never_show_the_gold_answer():
   for step in steps:
     for role in environment.roles:
       assert task['answer'] not in prompt(environment, step.state, role)
+  assert environment.show(steps[1].state) == {
+      'problem': TASK['problem'], 'gold answer': task['answer'],
+      'turn 1, tool: program': 'print(6 * 7)\n',
+      'turn 1, tool: output': '41\n', 'turn 1, tool: answer': '41',
+      'turn 1, reasoner: text': r'I think \boxed{42}.',
+      'turn 1, reasoner: answer': '42'}
   environment, long = make('1' * 60_000), 'x' * 50_000
   steps = play(environment, *[program(f'# {long}'), f'{long}\\boxed{{1}}'] * 3)
   assert len(prompt(environment, steps[-1].state, 'tool')) < 8_000
-
-
-def test_show_lists_all_attempts():
-  environment = make('41\n')
-  *_, last = play(environment, program(), r'No: \boxed{42}', program('1 / 0'))
-  assert environment.show(last.state) == {
-      'problem': TASK['problem'], 'gold answer': '42',
-      'turn 1, tool: program': 'print(6 * 7)\n',
-      'turn 1, tool: output': '41\n', 'turn 1, tool: answer': '41',
-      'turn 1, reasoner: text': r'No: \boxed{42}',
-      'turn 1, reasoner: answer': '42',
-      'turn 2, tool: program': '1 / 0\n', 'turn 2, tool: output': '41\n',
-      'turn 2, tool: answer': '41'}
 
 
 def test_solo_ends_when_it_repeats_its_answer():
@@ -242,17 +228,6 @@ def test_steps_are_pure_and_picklable():
   assert environment.step(state, {'tool': program()}) == first
   assert pickle.loads(pickle.dumps((environment, first))) == (
       environment, first)
-
-
-@pytest.mark.parametrize('options, key', [
-    ({'team': 'trio'}, "environment.team='trio'"),
-    ({'max_turns': 0}, 'environment.max_turns=0'),
-    ({'reward': 'dense'}, "environment.reward='dense'")])
-def test_bad_options_are_named(options, key):
-  with pytest.raises(ValueError, match=key):
-    maths.make_environment(**{
-        'team': 'pair', 'max_turns': 4, 'reward': 'mixed', 'sandbox': None,
-        **options})
 
 
 def test_real_sandbox_with_the_time_limit_of_the_config():

@@ -18,12 +18,6 @@ def empty_cache():
   grader._grade.cache_clear()
 
 
-@pytest.mark.parametrize('answer, gold, verdict', [
-    (r'\frac{1}{2}', '0.5', EQUAL), (r'\frac{1}{2}', '0.51', DIFFERENT)])
-def test_verdicts(answer, gold, verdict):
-  assert grader.grade(answer, gold) is verdict
-
-
 def test_integers_and_long_answers_need_no_process(monkeypatch):
   monkeypatch.setattr(grader, '_grade', None)
   assert grader.grade('-12', '-012') is EQUAL
@@ -33,7 +27,9 @@ def test_integers_and_long_answers_need_no_process(monkeypatch):
 
 def test_endless_comparison_is_cut_off():
   assert grader.grade(r'9^{9^{9^{9}}}', '7') is CUT_OFF
-  assert grader.grade('7.0', '7') is EQUAL  # The grader still runs.
+  # The grader still runs.
+  assert grader.grade(r'\frac{1}{2}', '0.5') is EQUAL
+  assert grader.grade(r'\frac{1}{2}', '0.51') is DIFFERENT
 
 
 @pytest.mark.parametrize('answer', [
@@ -83,7 +79,7 @@ def test_perturbed_answer(gold, wrong):
 
 
 def test_measure_prints_every_exception(tmp_path, capsys):
-  path = tmp_path / 'downloads' / 'manual' / 'aime25' / 'test.jsonl'
+  path = tmp_path / 'downloads/manual/aime25/test.jsonl'
   path.parent.mkdir(parents=True)
   path.write_text(''.join(
       json.dumps({'question': 'Find $x$.', 'answer': answer}) + '\n'

@@ -9,10 +9,10 @@ import pytest
 from environments import datasets
 from environments import sandbox
 from environments.math_problems import env as maths
-from environments.math_problems.stories import stories_dataset_builder
-from environments.math_problems.stories import story
+from environments.math_problems import stories
+from environments.math_problems import stories_dataset_builder
 from models.reckoner import recipe as recipe_lib
-from models.reckoner import stories
+from models.reckoner import stories as demonstrations
 from tests.environments import echo_sandbox
 
 
@@ -30,11 +30,11 @@ def evaluate(text):
 
 
 def test_expressions_have_the_necessary_brackets():
-  chain = story.Chain(47, ('+', '*', '-', '//'), (3, 6, 30, 9))
+  chain = stories.Chain(47, ('+', '*', '-', '//'), (3, 6, 30, 9))
   assert (chain.expression, chain.value) == ('((47+3)*6-30)//9', 30)
-  other = story.Chain(5, ('*', '*'), (2, 3))
+  other = stories.Chain(5, ('*', '*'), (2, 3))
   assert other.expression == '5*2*3'
-  both = story.Solution((chain, other), '-', True)
+  both = stories.Solution((chain, other), '-', True)
   assert both.expression == '(5*2*3)-(((47+3)*6-30)//9)'
   assert both.value == 0
 
@@ -42,24 +42,24 @@ def test_expressions_have_the_necessary_brackets():
 def test_random_solutions_are_correct():
   rng = np.random.default_rng(0)
   for _ in range(300):
-    problem, solution = story.random_story(rng)
+    problem, solution = stories.random_story(rng)
     assert evaluate(solution.expression) == solution.value
-    assert 0 < solution.value <= story.MAX_VALUE
+    assert 0 < solution.value <= stories.MAX_VALUE
     assert sorted(re.findall(r'\d+', problem)) == sorted(
         re.findall(r'\d+', solution.expression))
-    changed = story.change(rng, solution, 0.5)
+    changed = stories.change(rng, solution, 0.5)
     assert evaluate(changed.expression) == changed.value
 
 
 @pytest.mark.parametrize('probability, low, high', [
-    (.75, 0, 30), (stories.WRONG, 100, 250), (0.0, 1000, 1000)])
+    (.75, 0, 30), (demonstrations.WRONG, 100, 250), (0.0, 1000, 1000)])
 def test_random_solutions_fail_and_one_draft_in_six_is_correct(
     probability, low, high):
   rng = np.random.default_rng(1)
   num_correct = 0
   for _ in range(1000):
-    _, solution = story.random_story(rng)
-    num_correct += story.change(
+    _, solution = stories.random_story(rng)
+    num_correct += stories.change(
         rng, solution, probability).value == solution.value
   assert low <= num_correct <= high
 
@@ -73,10 +73,10 @@ def test_warm_start_shows_at_most_one_percent_of_held_out_solutions():
         lesson.num_groups for role, lesson in phase.lessons['stories'].items()
         if role in ('tool', 'solver'))
     for _ in range(num_stories // 4):
-      _, solution = story.random_story(rng)
+      _, solution = stories.random_story(rng)
       shown.add(solution.expression)
       shown.update(
-          story.change(rng, solution, stories.WRONG).expression
+          stories.change(rng, solution, demonstrations.WRONG).expression
           for _ in range(phase.group_size))
   assert len(shown) > 10_000
   assert sum(task['solution'] in shown for task in held_out) <= 2

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from environments import datasets
-from environments.math_problems.stories import story
+from environments.math_problems import stories
 
 SEED = 2510_11062
 
@@ -27,7 +27,7 @@ def make_splits(sizes: Mapping[str, int]) -> dict[str, list[dict[str, Any]]]:
 
 def _random_task(rng: np.random.Generator, split: str) -> dict[str, str]:
   del split
-  problem, solution = story.random_story(rng)
+  problem, solution = stories.random_story(rng)
   return {
       'problem': problem, 'answer': str(solution.value),
       'solution': solution.expression}

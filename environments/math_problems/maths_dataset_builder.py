@@ -1,17 +1,16 @@
 """Training problems and four tests, with no problem in both.
 
-The train split is Polaris or DAPO, chosen by the builder's config, and
-`validation` is drawn from it by a hash of the problems. AIME24, AIME25,
-OlympiadBench and GSM8K are one split each. Training problems that overlap with
-a test, and then with validation, are removed; their names are logged and stored
-in `metadata.json`.
+The train split is Polaris, and `validation` is drawn from it by a hash of the
+problems. AIME24, AIME25, OlympiadBench and GSM8K are one split each. Training
+problems that overlap with a test, and then with validation, are removed; their
+names are logged and stored in `metadata.json`.
 
-Two problems overlap if they have the same words, or if they share at least
-`MIN_SHARED_RUNS` runs of `RUN_WORDS` words and these are at least `MIN_OVERLAP`
-of the runs of the shorter problem. Words are lower-case letters and numbers;
-LaTeX layout commands are ignored. The rule finds problems in other typesetting
-or with one number changed. The closing sentences of competitions ("where m and
-n are relatively prime ...") are too short to match.
+Two problems overlap if they have the same words, or if they have at least
+`MIN_COMMON_RUNS` runs of `RUN_WORDS` words in common and these are at least
+`MIN_OVERLAP` of the runs of the shorter problem. Words are lower-case letters
+and numbers; LaTeX layout commands are ignored. The rule finds problems in other
+typesetting or with one number changed. The closing sentences of competitions
+("where m and n are relatively prime ...") are too short to match.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Sequence
 import hashlib
+import itertools
 import logging
 import re
 from typing import Any
@@ -28,11 +28,11 @@ import tensorflow_datasets as tfds
 
 from environments import datasets
 from environments.env_api import Task
-from environments.math_problems import problems_dataset_builder as base
+from environments.math_problems import problems_dataset_builder
 
 TESTS = ('aime24', 'aime25', 'olympiadbench', 'gsm8k')
 NUM_VALIDATION = 200
-RUN_WORDS, MIN_SHARED_RUNS, MIN_OVERLAP = 8, 5, 0.5
+RUN_WORDS, MIN_COMMON_RUNS, MIN_OVERLAP = 8, 5, 0.5
 
 _LAYOUT = re.compile(
     r'\\(?:left|right|displaystyle|quad|qquad|text|textbf|mathrm|mathbf|rm|bf|'
@@ -40,38 +40,29 @@ _LAYOUT = re.compile(
 _WORD = re.compile(r'[^\W\d_]+|\d+')
 
 
-def module_of(name: str) -> str:
-  """Returns the builder module of one of the joined data sets."""
-  return f'environments.math_problems.{name}.{name}_dataset_builder'
-
-
 class Builder(datasets.TaskBuilder):
   """Mathematical problems to train on, and four tests."""
 
   VERSION = tfds.core.Version('1.0.0')
-  BUILDER_CONFIGS = [
-      tfds.core.BuilderConfig(name='polaris', description='Train on Polaris.'),
-      tfds.core.BuilderConfig(name='dapo', description='Train on DAPO.'),
-  ]
-  DEFAULT_BUILDER_CONFIG_NAME = 'polaris'
-  FEATURES = base.FEATURES
+  FEATURES = problems_dataset_builder.FEATURES
 
   def splits(self) -> dict[str, list[dict[str, Any]]]:
     def load(name, split):
-      return datasets.load(module_of(name), split, str(self.data_dir_root))
+      return datasets.load(
+          problems_dataset_builder.__name__, split, str(self.data_dir_root),
+          name)
 
-    source = self.builder_config.name
     tests = {name: load(name, 'test') for name in TESTS}
     train, removed = remove_overlaps(
-        load(source, 'train'), [task for x in tests.values() for task in x])
+        load('polaris', 'train'), [*itertools.chain(*tests.values())])
     train, validation = _hold_out(train)
     train, like_validation = remove_overlaps(train, validation)
     removed += like_validation
     self.info.metadata['removed'] = removed
     logging.warning(
-        'removed %d problems of %s that overlap with a test or with validation'
-        '%s', len(removed), source, ''.join(
-            f'\n  {x["task_id"]}: {x["overlaps"]}, share {x["share"]:.2f}'
+        'removed %d training problems that overlap with a test or with '
+        'validation%s', len(removed), ''.join(
+            f'\n  {x["task_id"]}: {x["overlaps"]}, ratio {x["ratio"]:.2f}'
             for x in removed))
     return {'train': train, 'validation': validation, **tests}
 
@@ -82,41 +73,39 @@ def remove_overlaps(
   """Returns the tasks without overlap, and a record of each removed one.
 
   A record has `task_id`, the `task_id` of the test that it `overlaps` most, and
-  their `share` of common runs, 1 for equal words. Ties name the first test.
+  the `ratio` of common runs, 1 for equal words. Ties name the first test.
   """
   test_words = [_words(test['problem']) for test in tests]
   test_runs = list(map(_runs, test_words))
   first_with_words = {}
+  for index, words in enumerate(test_words):
+    first_with_words.setdefault(words, index)
   tests_with_run = collections.defaultdict(list)
-  for number, (words, runs) in enumerate(zip(test_words, test_runs)):
-    first_with_words.setdefault(words, number)
+  for index, runs in enumerate(test_runs):
     for run in runs:
-      tests_with_run[run].append(number)
+      tests_with_run[run].append(index)
 
-  def find_overlap(words):
-    """(number, share) of the test with the largest share, or None."""
+  def best_overlap(words: tuple[str, ...]) -> tuple[float, int]:
+    """The largest ratio of common runs, and the negative index of its test."""
     if words in first_with_words:
-      return first_with_words[words], 1.0
+      return 1.0, -first_with_words[words]
     runs = _runs(words)
-    num_shared = collections.Counter(
-        number for run in runs for number in tests_with_run.get(run, ()))
-    shares = {
-        number: num / min(len(runs), len(test_runs[number]))
-        for number, num in num_shared.items() if num >= MIN_SHARED_RUNS}
-    return max(
-        ((number, x) for number, x in shares.items() if x >= MIN_OVERLAP),
-        key=lambda found: (found[1], -found[0]), default=None)
+    num_common = collections.Counter(
+        index for run in runs for index in tests_with_run.get(run, ()))
+    return max((
+        (num / min(len(runs), len(test_runs[index])), -index)
+        for index, num in num_common.items() if num >= MIN_COMMON_RUNS),
+        default=(0.0, 0))
 
   kept, removed = [], []
   for task in tasks:
-    overlap = find_overlap(_words(task['problem']))
-    if overlap is None:
+    ratio, index = best_overlap(_words(task['problem']))
+    if ratio < MIN_OVERLAP:
       kept.append(task)
     else:
-      number, share = overlap
       removed.append({
-          'task_id': task['task_id'], 'overlaps': tests[number]['task_id'],
-          'share': share})
+          'task_id': task['task_id'], 'overlaps': tests[-index]['task_id'],
+          'ratio': ratio})
   return kept, removed
 
 
