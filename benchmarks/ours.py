@@ -1,25 +1,47 @@
-"""Our side of the sampling benchmarks, through the engine of a training run.
+"""Our side of the benchmarks, through the calls of a training run.
 
-One policy has all devices; several policies share them equally.
+Weights are random. One policy has all devices; several policies share them
+equally. Agents with one model each act on the same prompts at the same time.
+With one agent a step is a GRPO step, with several a MAGRPO step. The reward
+equals that of `benchmarks.peers`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent import futures
 import dataclasses
 import functools
 import itertools
+import pathlib
 import time
 from typing import Any
 
 import jax
+import ml_collections
 import numpy as np
 
+from atgrpo_jax import config as config_lib
 from atgrpo_jax import model
+from atgrpo_jax import types
+from atgrpo_jax.algorithms import credit as credit_lib
+from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.distributed import mesh as mesh_lib
+from atgrpo_jax.learner import batching
+from atgrpo_jax.learner import policy as policy_lib
+from atgrpo_jax.learner import update as update_lib
+from atgrpo_jax.rl import losses
+from atgrpo_jax.rollout import policies as policies_lib
+from atgrpo_jax.rollout import runner as runner_lib
+from atgrpo_jax.rollout import tree as tree_lib
 from atgrpo_jax.sampling import engine as engine_lib
 from atgrpo_jax.sampling import programs
 from benchmarks import workload
+from configs import writing
+from environments import env_api
+
+# Each agent samples one aligned candidate per joint action.
+_CONFIG = writing.get_config()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,20 +93,16 @@ def make_engine(
   return engine
 
 
-def sample(*args, **kwargs) -> list[engine_lib.SampledGroup]:
-  """Samples completions; see `make_engine`."""
-  sampled, = engine_lib.drain([make_engine(*args, **kwargs)])
-  return sampled
-
-
 def lengths(sampled: Sequence[engine_lib.SampledGroup]) -> np.ndarray:
   """Lengths [P, G] of the completions."""
   return np.array([
       [len(ids) for ids in group.completions] for group in sampled])
 
 
-class _Groups:
-  """Prompts [P, S] of one load; each engine has new keys."""
+class Sampling:
+  """Samples one load, with new keys at each call."""
+
+  done = engine_lib.CHUNK  # Tokens of each candidate before `decode`.
 
   def __init__(self, config: model.ModelConfig, load: workload.Load):
     self._load = load
@@ -92,58 +110,15 @@ class _Groups:
     self._prompts = workload.prompts(load, config, seed=0)
     self._seeds = itertools.count()
 
-  def _make_engine(self, prompts: np.ndarray) -> engine_lib.Engine:
-    ids = np.arange(len(prompts), dtype=np.uint32)[:, None]
-    keys = programs.group_keys(jax.random.key(next(self._seeds)), ids)
-    return make_engine(
-        self._policy, prompts, keys, group_size=self._load.group_size,
-        budget=self._load.new_tokens)
-
-  def _drain(self, engine: engine_lib.Engine) -> list[engine_lib.SampledGroup]:
-    sampled, = engine_lib.drain([engine])
-    assert (lengths(sampled) == self._load.new_tokens).all()
-    return sampled
-
-
-class Sampling(_Groups):
-  """Samples one load, with new keys at each call."""
-
   def __call__(self) -> None:
-    self._drain(self._make_engine(self._prompts))
+    self._drain(self._make_engine())
 
+  def decode(self) -> float:
+    """Samples and returns the seconds after the first chunk, without prefill.
 
-class Turns(_Groups):
-  """Samples a load for several turns.
-
-  Each turn appends the first candidate of a group to its prompt. As in
-  training, no cache is kept between turns. Padding, environments and tokenizers
-  are left out.
-  """
-
-  def __init__(
-      self, config: model.ModelConfig, load: workload.Load, num_turns: int):
-    super().__init__(config, load)
-    self._num_turns = num_turns
-
-  def __call__(self) -> None:
-    prompts = self._prompts
-    for _ in range(self._num_turns):
-      sampled = self._drain(self._make_engine(prompts))
-      prompts = np.concatenate(
-          [prompts, [group.completions[0] for group in sampled]], axis=1)
-
-
-class Decoding(_Groups):
-  """Samples a load and returns the seconds after its first chunk.
-
-  This excludes prefill. Work of the host between chunks and moves of the cache
-  are included.
-  """
-
-  done = engine_lib.CHUNK  # Untimed tokens of each candidate.
-
-  def __call__(self) -> float:
-    engine = self._make_engine(self._prompts)
+    Work of the host between chunks and moves of the cache are included.
+    """
+    engine = self._make_engine()
     engine.dispatch()
     engine.collect()
     assert engine.busy  # Otherwise nothing is left to time.
@@ -151,33 +126,16 @@ class Decoding(_Groups):
     self._drain(engine)
     return time.perf_counter() - start
 
+  def _make_engine(self) -> engine_lib.Engine:
+    ids = np.arange(len(self._prompts), dtype=np.uint32)[:, None]
+    keys = programs.group_keys(jax.random.key(next(self._seeds)), ids)
+    return make_engine(
+        self._policy, self._prompts, keys, group_size=self._load.group_size,
+        budget=self._load.new_tokens)
 
-class Stopping:
-  """Samples a load that stops after `new_tokens`, with a larger budget.
-
-  All rows share one prompt and one key, so they are equal. The stop id is the
-  last token of a completion in which it does not occur earlier.
-  """
-
-  def __init__(
-      self, config: model.ModelConfig, load: workload.Load, budget: int):
-    rows = load.num_prompts * load.group_size
-    prompt = workload.prompts(load, config, seed=0)[:1]
-    policy, = make_policies(config, 1)
-    for seed in itertools.count():
-      keys = programs.group_keys(
-          jax.random.key(seed), np.zeros((rows, 1), np.uint32))
-      self._sample = functools.partial(
-          sample, policy, np.repeat(prompt, rows, 0), keys, group_size=1)
-      *before, last = self._sample(
-          budget=load.new_tokens)[0].completions[0].tolist()
-      if last not in before:
-        break
-    self._budget, self._stop_id, self._length = budget, last, load.new_tokens
-
-  def __call__(self) -> None:
-    sampled = self._sample(budget=self._budget, stop_ids=[self._stop_id])
-    assert (lengths(sampled) == self._length).all()
+  def _drain(self, engine: engine_lib.Engine) -> None:
+    sampled, = engine_lib.drain([engine])
+    assert (lengths(sampled) == self._load.new_tokens).all()
 
 
 class Uneven:
@@ -193,8 +151,8 @@ class Uneven:
       num_slots: Sequence[int], mean_length: int, shortest: int):
     self._prompts = workload.prompts(load, config, seed=0)
     self._batch_size = num_slots[-1]
-    self._sample = functools.partial(
-        sample, *make_policies(config, 1), group_size=load.group_size,
+    self._make_engine = functools.partial(
+        make_engine, *make_policies(config, 1), group_size=load.group_size,
         num_slots=num_slots)
     self._stop_ids = range(
         round(config.vocab_size / (mean_length - shortest + 1)))
@@ -210,14 +168,131 @@ class Uneven:
 
   def continuous(self, budget: int | None = None) -> np.ndarray:
     """Lengths [P, G] with continuous batching."""
-    return lengths(self._sample(
+    sampled, = engine_lib.drain([self._make_engine(
         self._prompts, self._keys, budget=budget or self._budget,
-        stop_ids=self._stop_ids))
+        stop_ids=self._stop_ids)])
+    return lengths(sampled)
 
   def lockstep(self) -> None:
     """Decodes all slots until the longest candidate is finished."""
     for first in range(0, len(self._prompts), self._batch_size):
       batch = slice(first, first + self._batch_size)
-      self._sample(
+      engine_lib.drain([self._make_engine(
           self._prompts[batch], self._keys[batch],
-          budget=int(self.lengths[batch].max()))
+          budget=int(self.lengths[batch].max()))])
+
+
+class Ids:
+  """Tokenizer of texts that consist of ids separated by spaces."""
+
+  stop_ids = ()
+
+  def encode_prompt(self, messages: Sequence[env_api.Message]) -> np.ndarray:
+    return np.array(messages[0]['content'].split(), np.int32)
+
+  def decode(self, ids: Sequence[int]) -> str:
+    return ' '.join(map(str, ids))
+
+
+@dataclasses.dataclass(frozen=True)
+class OddIds:
+  """Each agent sees the task; the team reward is the fraction of odd ids."""
+
+  roles: tuple[str, ...]
+
+  max_turns = 1
+  team_reward_range = (0.0, 1.0)
+
+  @property
+  def phases(self) -> tuple[tuple[str, ...], ...]:
+    return (self.roles,)
+
+  def reset(self, task: env_api.Task) -> str:
+    return task['text']
+
+  def observe(self, state: str, role: str) -> list[env_api.Message]:
+    del role
+    return [{'role': 'user', 'content': state}]
+
+  def show(self, state: str) -> dict[str, str]:
+    return {'text': state}
+
+  def step(self, state: str, actions: Mapping[str, str]) -> env_api.Step:
+    reward = float(np.mean([
+        int(word) % 2 for text in actions.values() for word in text.split()]))
+    return env_api.Step(
+        state=state, team_reward=reward,
+        local_rewards=dict.fromkeys(actions, 0.0), reward_terms={}, done=True,
+        success=True, truncated=False,
+        outcomes=dict.fromkeys(actions, env_api.Outcome.OK))
+
+
+class Step:
+  """A step of `num_agents` agents, each with the same load."""
+
+  def __init__(
+      self, config: model.ModelConfig, load: workload.Load, num_agents: int,
+      run_config: ml_collections.ConfigDict):
+    """`run_config` has the loss and the optimizer."""
+    learner = policy_lib.LearnerSpec(
+        optimizer=policy_lib.OptimizerSpec(**run_config.optimizer),
+        loss=losses.LossSpec(**run_config.loss), temperature=1.0,
+        dtype='float32', remat=True, adapter_scale=None)
+    pretrained = policy_lib.Pretrained(pathlib.Path(), config, Ids())
+    self._policies, self._states = {}, {}
+    for index, policy in enumerate(make_policies(config, num_agents)):
+      name = f'agent{index}'
+      self._policies[name] = policy_lib.Policy(
+          name, pretrained, trained='all', lora=None, adapter=None,
+          learner=learner, mesh=policy.mesh)
+      self._states[name] = policy.place(
+          policy_lib.TrainState.create(policy.params, learner.optimizer))
+    self._tasks = [
+        {'task_id': str(index), 'text': ' '.join(map(str, prompt))}
+        for index, prompt in enumerate(workload.prompts(load, config, seed=0))]
+    self._load = load
+    self._buckets = batching.Buckets(
+        prompt=(load.prompt_length,), completion=(load.new_tokens,),
+        groups=(load.num_prompts,), microbatch_tokens=load.num_prompts * (
+            load.prompt_length + load.group_size * load.new_tokens))
+    self._rollout = dataclasses.replace(
+        config_lib.rollout_spec(_CONFIG), group_size=load.group_size)
+    self._steps = itertools.count()
+    self._executor = futures.ThreadPoolExecutor(1)
+
+  def __call__(self) -> None:
+    self.update(self.rollout())
+
+  def rollout(self) -> list[types.Group]:
+    """Groups of all agents, with advantages."""
+    runner = runner_lib.EpisodeRunner(
+        environment=OddIds(tuple(self._policies)),
+        policy_map={name: name for name in self._policies},
+        policies={
+            name: policies_lib.SamplingPolicy(
+                policies_lib.SampledModel(
+                    self._states[name].params, policy.config,
+                    policy.learner.dtype, policy.mesh), policy.tokenizer)
+            for name, policy in self._policies.items()},
+        buckets=self._buckets, max_new_tokens=self._load.new_tokens,
+        temperature=1.0, seed=0, train_step=next(self._steps),
+        executor=self._executor)
+    trees = credit_lib.collect(
+        runner, self._tasks, self._rollout,
+        spec_lib.AdvantageSpec(**_CONFIG.advantage))
+    assert runner.usage.completion_tokens == (
+        len(self._policies) * self._load.completion_tokens)
+    return list(tree_lib.groups_of(trees))
+
+  def update(self, groups: Sequence[types.Group]) -> None:
+    """Gradient and optimizer of each policy."""
+    updates = {}
+    for name, state in self._states.items():
+      self._states[name], updates[name] = update_lib.update_policy(
+          self._policies[name], state,
+          [group for group in groups if group.policy == name],
+          num_updates=1, order=_CONFIG.train.update_order,
+          buckets=self._buckets, frozen_params=None, reference=None)
+    for name, update in updates.items():
+      update.metrics(name)
+    jax.block_until_ready(self._states)

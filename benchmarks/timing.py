@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
+import datetime
+import os
+import pathlib
+import re
 import statistics
 import time
+from typing import Any
+
+import jax
 
 OURS = 'ours'
-
-
-@dataclasses.dataclass(frozen=True)
-class Amounts:
-  """A lower bound of the work of a task, or the rate of a machine."""
-
-  flops: float  # In float32 matrix products.
-  bytes: float  # Read or written.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,14 +30,13 @@ class Case:
     name: description.
     contestants: name -> function that does the task and returns its seconds;
       `OURS` comes first.
-    counts: unit -> number of units that the task produces.
-    min_work: lower bound for any program.
+    counts: unit -> number of units that the task produces, or that any program
+      for it must compute or move.
   """
 
   name: str
   contestants: Mapping[str, Callable[[], float]]
   counts: Mapping[str, float] = dataclasses.field(default_factory=dict)
-  min_work: Amounts | None = None
 
 
 def timed(function: Callable[[], None]) -> Callable[[], float]:
@@ -64,39 +62,23 @@ def run(cases: Sequence[Case], repeats: int) -> list[dict[str, list[float]]]:
   return seconds
 
 
-def fastest(
-    cases: Sequence[Case], seconds: Sequence[Mapping[str, Sequence[float]]],
-    unit: str) -> float:
-  """The highest measured rate of a unit."""
-  return max(
-      case.counts[unit] / min(times[OURS])
-      for case, times in zip(cases, seconds) if unit in case.counts)
-
-
 def summarise(
-    case: Case, seconds: Mapping[str, Sequence[float]],
-    rates: Amounts | None) -> dict:
-  """The result of a case; `rates` are the best rates of the machine."""
-  summary = {'name': case.name, 'contestants': {}}
-  ours = None
+    case: Case, seconds: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+  """The result of a case."""
+  contestants = {}
   for name, all_seconds in seconds.items():
     best, median = min(all_seconds), statistics.median(all_seconds)
-    ours = ours or (best, median)
-    summary['contestants'][name] = {
+    contestants[name] = {
         'best': best, 'median': median, 'seconds': list(all_seconds),
         'per_second': {
-            unit: count / best for unit, count in case.counts.items()},
-        'times_ours': {'best': best / ours[0], 'median': median / ours[1]}}
-  if case.min_work is not None:
-    min_seconds = {
-        'arithmetic': case.min_work.flops / rates.flops,
-        'memory': case.min_work.bytes / rates.bytes}
-    summary['least_seconds'] = min_seconds
-    summary['share_of_machine'] = max(min_seconds.values()) / ours[0]
-  return summary
+            unit: count / best for unit, count in case.counts.items()}}
+    ours = contestants[OURS]
+    contestants[name]['times_ours'] = {
+        'best': best / ours['best'], 'median': median / ours['median']}
+  return {'name': case.name, 'contestants': contestants}
 
 
-def describe(summary: Mapping) -> str:
+def describe(summary: Mapping[str, Any]) -> str:
   """The summary of a case as text."""
   lines = [summary['name']]
   for name, row in summary['contestants'].items():
@@ -108,10 +90,20 @@ def describe(summary: Mapping) -> str:
       times = row['times_ours']
       line += f'   ours x {times["best"]:.2f} (best), {times["median"]:.2f}'
     lines.append(line)
-  if 'share_of_machine' in summary:
-    min_seconds = summary['least_seconds']
-    lines.append(
-        f'  {100 * summary["share_of_machine"]:.0f} % of the machine: at least '
-        f'{min_seconds["arithmetic"]:.4f} s of arithmetic, '
-        f'{min_seconds["memory"]:.4f} s of memory')
   return '\n'.join(lines)
+
+
+def describe_machine() -> dict[str, Any]:
+  """The provenance that is stored with every result."""
+  device = jax.devices()[0]
+  kind = device.device_kind
+  if device.platform == 'cpu':
+    found = re.search(
+        r'model name\s*:\s*(.+)', pathlib.Path('/proc/cpuinfo').read_text())
+    kind = found[1] if found else kind
+  return {
+      'device': kind, 'num_devices': jax.device_count(),
+      'cores': len(os.sched_getaffinity(0)), 'jax': jax.__version__,
+      'date': datetime.datetime.now(datetime.UTC).isoformat(
+          timespec='seconds'),
+  }

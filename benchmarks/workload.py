@@ -1,4 +1,7 @@
-"""The model, the prompts and lower bounds of the work."""
+"""The model, the prompts and lower bounds of the work.
+
+Bounds are {unit: number}: GFLOP of matrix products, and GB read or written.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,6 @@ import dataclasses
 import numpy as np
 
 from atgrpo_jax import model
-from benchmarks import timing
 
 # 3.3 million float32 parameters: fits a laptop, yet matrix products dominate.
 MODEL = model.ModelConfig(
@@ -16,8 +18,6 @@ MODEL = model.ModelConfig(
     num_heads=4, num_kv_heads=2, head_dim=64, rope_theta=1_000_000.0,
     norm_eps=1e-6,
     tied_head=True, max_positions=8192, init_std=0.02)
-
-_FLOAT_BYTES = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,32 +78,34 @@ def forward_flops(config: model.ModelConfig, load: Load) -> float:
       + 2 * config.hidden_size * config.vocab_size * rows * new)
 
 
-def sampling_needs(config: model.ModelConfig, load: Load) -> timing.Amounts:
-  """Each new token reads the weights and the cache once.
+def sampling_work(
+    config: model.ModelConfig, load: Load, done: int = 0) -> dict[str, float]:
+  """The work after the first `done` tokens of each candidate.
 
-  The group shares one read of its prompt's keys and values.
+  Each new token reads the weights and the cache once. The group shares one read
+  of its prompt's keys and values.
   """
+  if done:
+    total, before = (
+        sampling_work(config, dataclasses.replace(load, new_tokens=new))
+        for new in (load.new_tokens, done))
+    return {unit: total[unit] - before[unit] for unit in total}
   prefix, new = load.prompt_length - 1, load.new_tokens
-  weights = kernel_size(config) + config.hidden_size * config.vocab_size
   position = 2 * config.num_layers * config.num_kv_heads * config.head_dim
   cached = load.num_prompts * (
       new * prefix + load.group_size * new * (new + 1) / 2)
-  return timing.Amounts(
-      forward_flops(config, load),
-      _FLOAT_BYTES * (new * weights + position * cached))
+  num_floats = new * num_weights(config) + position * cached
+  return _work(forward_flops(config, load), num_floats)
 
 
-def decoding_needs(
-    config: model.ModelConfig, load: Load, done: int) -> timing.Amounts:
-  """`sampling_needs` after the first `done` tokens of each candidate."""
-  total, prefix = (
-      sampling_needs(config, dataclasses.replace(load, new_tokens=new))
-      for new in (load.new_tokens, done))
-  return timing.Amounts(total.flops - prefix.flops, total.bytes - prefix.bytes)
-
-
-def update_needs(config: model.ModelConfig, load: Load) -> timing.Amounts:
+def update_work(config: model.ModelConfig, load: Load) -> dict[str, float]:
   """Forward and backward pass; reads and writes weights and moments."""
-  weights = kernel_size(config) + config.hidden_size * config.vocab_size
-  return timing.Amounts(
-      3 * forward_flops(config, load), _FLOAT_BYTES * 2 * 3 * weights)
+  return _work(3 * forward_flops(config, load), 2 * 3 * num_weights(config))
+
+
+def num_weights(config: model.ModelConfig) -> int:
+  return kernel_size(config) + config.hidden_size * config.vocab_size
+
+
+def _work(flops: float, num_floats: float) -> dict[str, float]:
+  return {'GFLOP': flops / 1e9, 'GB': 4 * num_floats / 1e9}

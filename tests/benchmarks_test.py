@@ -1,60 +1,38 @@
 """Counts, comparisons and results of the benchmarks, in tiny sizes."""
 
 import json
+import os
 import sys
 
 import pytest
 
 from atgrpo_jax import model
 from benchmarks import cases
-from benchmarks import peer
 from benchmarks import run
 from benchmarks import sandbox
-from benchmarks import timing
 from benchmarks import workload
 from tests.rl import tiny
 
 _LOAD = workload.Load(2, 2, 5, 3)
 _LONG = workload.Load(2, 2, 5, 18)  # More than a chunk.
-_UNEVEN = workload.Load(4, 2, 5, 6)
 _SIZES = cases.Sizes(
     config=tiny.CONFIG, sampling=(_LONG,), step=_LOAD, agent=_LOAD,
-    scaling=(_LOAD,), budgets=(3, 6), turns=(1, 2), agents=(1, 2),
-    uneven=_UNEVEN, mean_length=4, shortest=2, uneven_slots=(2,), programs=3,
-    products=((512, 512, 512),), copy_bytes=1 << 12)
+    scaling=(_LOAD,), agents=(1, 2), uneven=workload.Load(4, 2, 5, 6),
+    mean_length=4, shortest=2, uneven_slots=(2,))
 
 _FAKE_PEER = '''
 import sys
 for line in sys.stdin:
   with open(__file__ + '.calls', 'a') as calls:
-    calls.write('theirs ' + line)
+    calls.write(line)
   print('chatter')
   print('{"seconds": 2.5}', flush=True)
 '''
 
 
-@pytest.fixture
-def fake(tmp_path):
-  """A peer that logs its requests."""
-  script = tmp_path / 'fake.py'
-  script.write_text(_FAKE_PEER)
-  return peer.Peer(script, ('numpy',), 'numpy')
-
-
-def _calls(fake):
-  return fake.script.with_name('fake.py.calls').read_text().splitlines()
-
-
-@pytest.mark.parametrize('min_work', [
-    # 100 / 200 = 0.5 s of arithmetic and 30 / 20 = 1.5 s of memory, or vice
-    # versa, of 2 s.
-    timing.Amounts(flops=100.0, bytes=30.0),
-    timing.Amounts(flops=300.0, bytes=10.0)])
-def test_machine_utilisation_is_that_of_the_tighter_limit(min_work):
-  summary = timing.summarise(
-      timing.Case('work', {}, min_work=min_work), {'ours': [2.0, 5.0]},
-      timing.Amounts(flops=200.0, bytes=20.0))
-  assert summary['share_of_machine'] == 0.75
+@pytest.fixture(autouse=True)
+def tiny_sizes(monkeypatch):
+  monkeypatch.setattr(cases, 'Sizes', lambda: _SIZES)
 
 
 def test_lower_bounds_by_hand():
@@ -72,18 +50,18 @@ def test_lower_bounds_by_hand():
   assert workload.forward_flops(config, load) == flops == 624
   # Two reads of all weights, two of the prompt's 2 positions, and 1, then 2
   # positions of each candidate. A position has a key and a value of 2 numbers.
-  sampling = workload.sampling_needs(config, load)
-  assert sampling == timing.Amounts(624, 4 * (2 * 44 + 4 * (4 + 2 * 3)))
-  # After the first token: 2 inputs that see 4 positions each.
-  assert workload.decoding_needs(config, load, 1) == timing.Amounts(
-      2 * 34 * 2 + 8 * 8 + 2 * 10 * 2, 4 * (44 + 4 * (2 + 2 * 2)))
-  assert workload.update_needs(config, load) == timing.Amounts(
-      3 * 624, 4 * 6 * 44)
+  for found, flops, num_bytes in (
+      (workload.sampling_work(config, load), 624,
+       4 * (2 * 44 + 4 * (4 + 2 * 3))),
+      # After the first token: 2 inputs that see 4 positions each.
+      (workload.sampling_work(config, load, 1),
+       2 * 34 * 2 + 8 * 8 + 2 * 10 * 2, 4 * (44 + 4 * (2 + 2 * 2))),
+      (workload.update_work(config, load), 3 * 624, 4 * 6 * 44)):
+    assert found == pytest.approx({'GFLOP': flops / 1e9, 'GB': num_bytes / 1e9})
 
 
 @pytest.mark.parametrize('name', cases.BENCHMARKS)
-def test_every_benchmark_in_tiny(name, tmp_path, monkeypatch, capsys):
-  monkeypatch.setattr(cases, 'Sizes', lambda: _SIZES)
+def test_every_benchmark_writes_a_result(name, tmp_path, capsys):
   assert run.main([name, '--repeats', '2', '--out', str(tmp_path)]) == 0
   result = json.loads((tmp_path / f'{name}.json').read_text())
   assert result['benchmark'] == name and result['repeats'] == 2
@@ -92,26 +70,20 @@ def test_every_benchmark_in_tiny(name, tmp_path, monkeypatch, capsys):
     assert case['name'] in printed
     row = case['contestants']['ours']
     assert len(row['seconds']) == 2 and min(row['seconds']) == row['best']
-  first = result['cases'][0]
   if name in ('sampling', 'update'):
-    assert first['share_of_machine'] == pytest.approx(
-        max(first['least_seconds'].values())
-        / first['contestants']['ours']['best'])
-  if name == 'scaling':
-    assert [case['name'] for case in result['cases']] == [
-        str(_LOAD), '3 new tokens of a budget of 3',
-        '3 new tokens of a budget of 6', f'turns: 1, {_LOAD}',
-        f'turns: 2, {_LOAD}', f'GRPO step, agents: 1, {_LOAD}',
-        f'GRPO step, agents: 2, {_LOAD}']
+    assert row['per_second'].keys() == {'tokens', 'GFLOP', 'GB'}
 
 
-def test_peer_receives_the_request(fake, tmp_path, monkeypatch):
-  monkeypatch.setattr(cases, 'Sizes', lambda: _SIZES)
-  monkeypatch.setitem(peer.PEERS, 'comlrl', fake)
+def test_peer_receives_the_request(tmp_path, monkeypatch):
+  script = tmp_path / 'comlrl_peer.py'
+  script.write_text(_FAKE_PEER)
+  monkeypatch.setattr(run, '_PEERS', tmp_path)
+  monkeypatch.setitem(run.PEERS, 'comlrl', (('magrpo_step',), {'numpy': ''}))
   assert run.main([
-      'magrpo_step', '--against', 'comlrl', '--repeats', '2', '--peer_python',
-      f'comlrl={sys.executable}', '--out', str(tmp_path)]) == 0
-  request = json.loads(_calls(fake)[0].removeprefix('theirs '))
+      'magrpo_step', '--comlrl', sys.executable, '--repeats', '2', '--out',
+      str(tmp_path)]) == 0
+  calls = tmp_path / 'comlrl_peer.py.calls'
+  request = json.loads(calls.read_text().splitlines()[0])
   agent = dict(num_prompts=2, group_size=2, prompt_length=5, new_tokens=3)
   assert request['work'] == 'step' and request['loads'] == [agent, agent]
   assert request['model']['hidden_size'] == tiny.CONFIG.hidden_size
@@ -121,6 +93,32 @@ def test_peer_receives_the_request(fake, tmp_path, monkeypatch):
   assert result['peers']['comlrl'].keys() == {'numpy'}
   case, = result['cases']
   assert case['contestants']['comlrl']['median'] == 2.5
+
+
+def test_missing_peer_is_refused(capsys):
+  assert run.main(['step', '--tunix', sys.executable]) == 2
+  assert 'google-tunix==0.1.7' in capsys.readouterr().err
+
+
+# Stands in for `benchmarks.run` in two folders, here twice as slow.
+_FAKE_BENCHMARK = """
+import json, os, pathlib, sys
+seconds = 2.0 if os.path.basename(os.getcwd()) == 'here' else 1.0
+pathlib.Path(sys.argv[-1], 'step.json').write_text(json.dumps({'cases': [
+    {'name': 'work', 'contestants': {'ours': {'best': seconds}}}]}))
+"""
+
+
+def test_checkouts_are_compared(tmp_path, monkeypatch, capsys):
+  for name in ('here', 'there'):
+    package = tmp_path / name / 'benchmarks'
+    package.mkdir(parents=True)
+    (package / '__init__.py').touch()
+    (package / 'run.py').write_text(_FAKE_BENCHMARK)
+  monkeypatch.chdir(tmp_path / 'here')
+  checkout = os.fspath(tmp_path / 'there')
+  assert run.main(['step', '--checkout', checkout, '--repeats', '2']) == 0
+  assert 'ratio 2.000' in capsys.readouterr().out
 
 
 def test_sandbox_benchmark(capsys):

@@ -50,16 +50,12 @@ GAMES = ('Plan-Path', 'Sokoban', 'Sudoku 4x4')  # As in experiments.GAMES.
 
 # Contestant -> its name in docs/speed.md.
 _OTHERS = {
-    'tunix': 'tunix', 'comlrl': 'CoMLRL', 'lockstep': 'our lockstep mode',
-    'python': '`python -c`'}
+    'tunix': 'tunix', 'comlrl': 'CoMLRL', 'lockstep': 'our lockstep mode'}
 # Unit of a change in docs/speed.md -> case of `scaling`.
 _GROWS = {
     'samples per prompt': '8 prompts x {} samples, prompt 1024, 64 new tokens',
     'prompt tokens': '8 prompts x 8 samples, prompt {}, 64 new tokens',
     'new tokens': '8 prompts x 8 samples, prompt 128, {} new tokens',
-    'tokens, 64 used': '64 new tokens of a budget of {}',
-    'turns, with growing prompts':
-        'turns: {}, 8 prompts x 8 samples, prompt 128, 64 new tokens',
     'agents with one model each':
         'GRPO step, agents: {}, 8 prompts x 8 samples, prompt 128, '
         '64 new tokens',
@@ -215,7 +211,7 @@ def test_growth():
   for name, _, growth, by in rows(
       SPEED, 'NAME', 'work', 'change', 'time grows by'):
     less, more, unit = re.fullmatch(
-        r'(?:budget )?(\d+) -> (\d+) (.*)', growth).groups()
+        r'(\d+) -> (\d+) (.*)', growth).groups()
     shown.append(unit)
     small, large = (
         _best(_case(stored(name.strip('`')), _GROWS[unit].format(num)))
