@@ -235,7 +235,7 @@ def _report(
   return [], {}, grading.last_line(result.stderr)  # The values are huge.
 
 
-def _outcome(result: sandbox_lib.CallResult) -> tuple[bool, object]:
+def _outcome(result: sandbox_lib.ProgramResult) -> tuple[bool, object]:
   """Returns an entry of `known` for a call."""
   if result.status is _Status.OK:
     return False, result.value

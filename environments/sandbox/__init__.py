@@ -31,7 +31,6 @@ them all.
   processes   Options, states and ends of processes.
 """
 
-from environments.sandbox.client import CallResult
 from environments.sandbox.client import check_given
 from environments.sandbox.client import ProgramResult
 from environments.sandbox.client import Sandbox

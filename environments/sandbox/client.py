@@ -1,10 +1,10 @@
 """Runs programs on the sandbox server and collects their results.
 
-A supervisor that ends without a report while a program runs was killed: a
-supervisor that fails sends a fault first, a dead server takes its supervisors
-and its queue with it, and the server kills stopped supervisors. If this happens
-twice to one program on one server that still answers, the program did it, and
-its status is ERROR. Every other failure is INFRASTRUCTURE.
+A supervisor that closes a connection without a reply was killed: a supervisor
+that fails replies, and a dead server takes its supervisors and its queue with
+it. If this happens twice to one program while the server goes on, the program
+killed its supervisor, and its status is ERROR. Every other failure is
+INFRASTRUCTURE.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent import futures
 import dataclasses
+import math
+import os
 import re
 import signal
 import socket
+import time
 from typing import Any
 
 from environments.sandbox import literals
@@ -24,22 +27,16 @@ _MAX_THREADS = 64  # Programs that one call runs side by side.
 _FUNCTION = re.compile(r'[^\W\d]\w*(\(\))?(\.[^\W\d]\w*(\(\))?)*')
 _MIN_LIMITS = protocol.Limits(
     cpu_seconds=0.01, wall_seconds=0.01, memory_bytes=64 << 20, output_bytes=1)
-_MAX_LIMITS = protocol.Limits(
-    cpu_seconds=1e6, wall_seconds=1e6, memory_bytes=1 << 44,
-    output_bytes=1 << 32)
-_REPLY_SECONDS = 30.0  # Timeout of a reply after the wall-clock limit.
-# A client that waits for a slot checks the server's health this often. The
-# server answers within a second unless it is dead or stopped.
-_CHECK_SECONDS = 10.0
-_HEALTH_SECONDS = 60.0
+_PAUSES = (0.0,)  # Seconds before each further attempt.
+_SERVER_END_SECONDS = 0.1  # The sockets of a killed server close sooner.
 
 
 class _KilledSupervisorError(OSError):
-  """A supervisor of the server `server_id` was killed while a program ran."""
+  """A supervisor of the server of this start time sent no reply."""
 
-  def __init__(self, server_id: int):
+  def __init__(self, server_start: int):
     super().__init__('the process that watched the program was killed')
-    self.server_id = server_id
+    self.server_start = server_start
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +50,8 @@ class ProgramResult:
     stderr: as `stdout`; the last line says why the sandbox stopped the program.
     cpu_seconds: user and system time of the program and its children.
     wall_seconds: time from its start to its end.
+    value: returned by the function of `Sandbox.call`, built from Python's own
+      types only; None otherwise, and unless the status is OK.
   """
 
   status: protocol.Status
@@ -61,16 +60,6 @@ class ProgramResult:
   stderr: str
   cpu_seconds: float
   wall_seconds: float
-
-
-@dataclasses.dataclass(frozen=True)
-class CallResult(ProgramResult):
-  """A `ProgramResult` with the value that a function returned.
-
-  Attributes:
-    value: built from Python's own types only; None unless the status is OK.
-  """
-
   value: Any = None
 
 
@@ -81,43 +70,38 @@ class Sandbox:
   Attributes:
     address: the socket of the server.
     limits: resources of each program.
+    reply_seconds: timeout of the reply beyond the wall-clock limit. It includes
+      the time in the queue.
 
-  Raises ValueError for limits that are too low or too high.
+  Raises ValueError for limits that are too low.
   """
 
   address: str
   limits: protocol.Limits = protocol.Limits()
+  reply_seconds: float = 3600.0
 
   def __post_init__(self):
-    for name, value in self.limits._asdict().items():
-      low, high = getattr(_MIN_LIMITS, name), getattr(_MAX_LIMITS, name)
-      if not isinstance(value, (int, float)) or not low <= value <= high:
+    for name, value, low in zip(self.limits._fields, self.limits, _MIN_LIMITS):
+      if not low <= value < math.inf:
         raise ValueError(
-            f'Sandbox limit {name}={value!r} must be at least {low} and at '
-            f'most {high}.')
+            f'Sandbox limit {name}={value!r} must be finite and at least '
+            f'{low}.')
 
   def run(self, source: str, stdin: str = '') -> ProgramResult:
     """Runs one program. A failing program never raises.
 
-    Retries once if the sandbox fails. Waits for a free slot as long as the
-    server is alive.
+    Retries if the sandbox fails.
     """
-    result, _ = self._execute(
-        protocol.Request(source, stdin, '', '', self.limits))
-    return result
-
-  def run_many(self, jobs: Sequence[tuple[str, str]]) -> list[ProgramResult]:
-    """Runs (source, stdin) pairs side by side; results in the same order."""
-    return _side_by_side(lambda job: self.run(*job), jobs)
+    return self._execute(protocol.Request(source, stdin, '', '', self.limits))
 
   def run_tests(
       self, source: str, stdins: Sequence[str]) -> list[ProgramResult]:
-    """Runs one program on each input, each time in a new process."""
-    return self.run_many([(source, stdin) for stdin in stdins])
+    """Runs one program on each input, side by side in new processes."""
+    return _side_by_side(lambda stdin: self.run(source, stdin), stdins)
 
   def call(
       self, source: str, function: str,
-      calls: Sequence[tuple]) -> list[CallResult]:
+      calls: Sequence[tuple]) -> list[ProgramResult]:
     """Runs a program and calls its function, in a new process for each call.
 
     Args:
@@ -140,10 +124,6 @@ class Sandbox:
           "'solve' or 'Solution().solve'.")
     requests = []
     for arguments in calls:
-      if not isinstance(arguments, (list, tuple)):
-        raise ValueError(
-            f'{function} cannot be called with {arguments!r}; each call must '
-            'be a tuple of arguments.')
       try:
         text = literals.encode(tuple(arguments))
       except ValueError as error:
@@ -151,55 +131,62 @@ class Sandbox:
             f'{function} cannot be called with these arguments: '
             f'{error}.') from error
       requests.append(protocol.Request(source, '', function, text, self.limits))
-    return _side_by_side(self._call, requests)
+    return _side_by_side(self._execute, requests)
 
-  def _call(self, request: protocol.Request) -> CallResult:
-    result, text = self._execute(request)
-    fields = dataclasses.asdict(result)
-    if result.status is not protocol.Status.OK:
-      return CallResult(**fields)
-    try:
-      return CallResult(**fields, value=literals.decode(text))
-    except ValueError:
-      # The program ended inside the function, or wrote to the value's channel.
-      reason = f'stopped: no value of {request.function} came back'
-      return CallResult(**fields | {
-          'status': protocol.Status.ERROR,
-          'stderr': join_lines(result.stderr, reason)})
-
-  def _execute(self, request: protocol.Request) -> tuple[ProgramResult, bytes]:
-    """The result, and the function's value as `literals` text."""
+  def _execute(
+      self, request: protocol.Request,
+      pauses: Sequence[float] = _PAUSES) -> ProgramResult:
+    """Runs a program, again after each pause if the sandbox fails."""
     failures = []
-    for _ in range(2):
+    for pause in (0.0, *pauses):
+      time.sleep(pause)
       try:
-        return self._request(request)
+        result, value = self._request(request)
+        break
       except (OSError, ValueError) as error:
         failures.append(error)
-    if self._program_killed_supervisor(failures):
+    else:
+      return self._failed(failures)
+    if not request.function or result.status is not protocol.Status.OK:
+      return result
+    try:
+      return dataclasses.replace(result, value=literals.decode(value))
+    except ValueError:
+      # The program ended inside the function, or wrote to the value's file.
+      return dataclasses.replace(
+          result, status=protocol.Status.ERROR, stderr=join_lines(
+              result.stderr,
+              f'stopped: no value of {request.function} came back'))
+
+  def _failed(self, failures: Sequence[Exception]) -> ProgramResult:
+    if all(
+        isinstance(failure, _KilledSupervisorError)
+        and self._is_running(failure.server_start) for failure in failures):
       return ProgramResult(
           protocol.Status.ERROR, -signal.SIGKILL, '',
           'stopped: the program ended or stopped the process that watched it',
-          0.0, 0.0), b''
-    return infrastructure_failure(failures[-1]), b''
+          0.0, 0.0)
+    error = failures[-1]
+    return ProgramResult(
+        protocol.Status.INFRASTRUCTURE, None, '',
+        f'The sandbox failed repeatedly: {type(error).__name__}: {error}',
+        0.0, 0.0)
 
-  def _program_killed_supervisor(self, failures: Sequence[Exception]) -> bool:
-    if not all(isinstance(x, _KilledSupervisorError) for x in failures):
-      return False
+  def _is_running(self, server_start: int) -> bool:
+    """True if the server that was started then still serves."""
+    time.sleep(_SERVER_END_SECONDS)
     try:
-      return {x.server_id for x in failures} == {self._server_id()}
+      with self._connect(protocol.SOCKETS[0]):
+        return os.stat(self.address).st_mtime_ns == server_start
     except OSError:
       return False
 
-  def _server_id(self) -> int:
-    """Asks the server for its id; OSError if it is dead or stopped."""
-    with self._connect('health', _HEALTH_SECONDS) as connection:
-      return protocol.receive_greeting(connection)
-
-  def _connect(self, socket_name: str, timeout: float) -> socket.socket:
+  def _connect(self, socket_name: str) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX)
     try:
-      connection.settimeout(timeout)
-      connection.connect(protocol.socket_path(self.address, socket_name))
+      connection.settimeout(self.limits.wall_seconds + self.reply_seconds)
+      connection.connect(
+          os.path.join(os.path.dirname(self.address), socket_name))
     except BaseException:
       connection.close()
       raise
@@ -207,42 +194,37 @@ class Sandbox:
 
   def _request(
       self, request: protocol.Request) -> tuple[ProgramResult, bytes]:
+    """The result, and the function's value as `literals` text.
+
+    Raises OSError or ValueError if the sandbox fails.
+    """
     needs_packages = any(
         package in request.source for package in protocol.PACKAGES)
-    with self._connect(
-        'packages' if needs_packages else 'socket',
-        _CHECK_SECONDS) as connection:
-      server_id = None
-      while server_id is None:  # The greeting says that a slot is free.
-        try:
-          server_id = protocol.receive_greeting(connection)
-        except TimeoutError:
-          self._server_id()
-      connection.settimeout(self.limits.wall_seconds + _REPLY_SECONDS)
-      connection.sendall(protocol.pack(request))
-      connection.shutdown(socket.SHUT_WR)
+    server_start = os.stat(self.address).st_mtime_ns
+    with self._connect(protocol.SOCKETS[needs_packages]) as connection:
       try:
+        connection.sendall(protocol.pack(request))
+        connection.shutdown(socket.SHUT_WR)
         with connection.makefile('rb') as stream:
-          reply = protocol.unpack_reply(stream.read())
+          reply = stream.read()
       except ConnectionError as error:
-        raise _KilledSupervisorError(server_id) from error
-    report = reply.report
-    if report is None:
-      raise _KilledSupervisorError(server_id)
-    stdout, stderr = (
-        output.decode('utf-8', 'replace')
-        for output in (reply.stdout, reply.stderr))
+        raise _KilledSupervisorError(server_start) from error
+    if not reply:
+      raise _KilledSupervisorError(server_start)
+    head, _, output = reply.partition(b'\n')
+    report = protocol.unpack_report(head)
+    if report.status is protocol.Status.INFRASTRUCTURE:
+      raise OSError(f'a supervisor failed: {report.reason}')
+    stdout_size, stderr_size, value_size = report.output_sizes
+    if len(output) != stdout_size + stderr_size + value_size:
+      raise OSError('a supervisor sent only a part of the output')
+    stdout = output[:stdout_size].decode('utf-8', 'replace')
+    stderr = output[stdout_size:stdout_size + stderr_size].decode(
+        'utf-8', 'replace')
     return ProgramResult(
         report.status, report.exit_code, stdout,
         join_lines(stderr, report.reason), report.cpu_seconds,
-        report.wall_seconds), reply.value
-
-
-def infrastructure_failure(error: Exception) -> ProgramResult:
-  return ProgramResult(
-      protocol.Status.INFRASTRUCTURE, None, '',
-      f'The sandbox failed repeatedly: {type(error).__name__}: {error}',
-      0.0, 0.0)
+        report.wall_seconds), output[len(output) - value_size:]
 
 
 def check_given(sandbox: Sandbox | None, writers: object) -> None:

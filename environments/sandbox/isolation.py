@@ -58,7 +58,9 @@ class Isolation:
     Raises OSError if the kernel lacks a part of the level.
     """
     self._work_directory = work_directory
-    self._interpreter_bytes = processes.address_space()
+    with open('/proc/self/statm', encoding='ascii') as file:
+      num_pages = int(file.read().split()[0])
+    self._interpreter_bytes = num_pages * os.sysconf('SC_PAGESIZE')
     self._ruleset = self._filter = None
     if level is not protocol.Level.UNSAFE_RLIMIT:
       self._ruleset = Ruleset(readable_paths())
@@ -74,7 +76,8 @@ class Isolation:
     _set_limit(resource.RLIMIT_CPU, cpu_limit, cpu_limit + 1)
     _set_limit(
         resource.RLIMIT_AS, self._interpreter_bytes + limits.memory_bytes)
-    _set_limit(resource.RLIMIT_FSIZE, 0)
+    # One byte more shows that the output was longer.
+    _set_limit(resource.RLIMIT_FSIZE, int(limits.output_bytes) + 1)
     _set_limit(resource.RLIMIT_NOFILE, MAX_OPEN_FILES)
     _set_limit(resource.RLIMIT_NPROC, _num_tasks() + EXTRA_PROCESSES)
     _set_limit(resource.RLIMIT_SIGPENDING, _MAX_PENDING_SIGNALS)

@@ -22,6 +22,7 @@ import collections
 from collections.abc import Sized
 import json
 import sys
+import types
 from typing import Any
 
 MAX_DEPTH = 100
@@ -45,6 +46,28 @@ def decode(text: str | bytes) -> Any:
     return _from_json(json.loads(text), MAX_DEPTH)
   except (TypeError, RecursionError) as error:
     raise ValueError(f'not a value: {error}') from error
+
+
+def call(module: types.ModuleType, function: str, arguments: str) -> str:
+  """Calls a function of a program, see `Sandbox.call`.
+
+  Args:
+    module: the program.
+    function: a name, or names joined by dots.
+    arguments: text of a tuple.
+
+  Returns the text of its value. Raises SystemExit if there is none.
+  """
+  target = module
+  for name in function.split('.'):
+    target = getattr(target, name.removesuffix('()'))
+    if name.endswith('()'):
+      target = target()
+  value = target(*decode(arguments))
+  try:
+    return encode(value)
+  except ValueError as error:
+    sys.exit(f'The value of {function} cannot be returned: {error}.')
 
 
 def _to_json(value: Any, depth: int) -> Any:

@@ -51,12 +51,6 @@ def reap() -> set[int]:
     return ended
 
 
-def address_space() -> int:
-  """Size of this process's address space in bytes."""
-  with open('/proc/self/statm', encoding='ascii') as file:
-    return int(file.read().split()[0]) * os.sysconf('SC_PAGESIZE')
-
-
 def is_stopped(pid: int) -> bool:
   """True if a signal stopped the process and no SIGCONT followed."""
   return _stat(pid)[0] == b'T'
@@ -79,14 +73,14 @@ def kill_descendants() -> None:
         continue
     except ChildProcessError:
       return
-    for pid in children():
+    for pid in children(os.getpid()):
       os.kill(pid, signal.SIGKILL)
     os.waitpid(-1, 0)
 
 
-def children() -> set[int]:
-  """Ids of this process's children."""
-  parent = str(os.getpid()).encode()
+def children(pid: int) -> set[int]:
+  """Ids of the children of a process."""
+  parent = str(pid).encode()
   return {
       int(name) for name in os.listdir('/proc')
       if name.isdigit() and _stat(int(name))[1] == parent}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+from collections.abc import Sequence
 import fcntl
 import gc
 import linecache
@@ -23,30 +24,30 @@ TRACEBACK_CHARS = 4000
 VALUE_FD = 3
 # A program that ran out of memory ends by this signal.
 OUT_OF_MEMORY = signal.SIGUSR1
+_OWN_FILES = __file__, literals.__file__
 
 
 def main(
     connection: socket.socket, isolation: isolation_lib.Isolation,
-    stdout_fd: int, stderr_fd: int, value_fd: int, ready_fd: int) -> NoReturn:
+    output_fds: Sequence[int], ready_fd: int) -> NoReturn:
   """Runs the program that a client requests; never returns.
 
   Args:
     connection: holds the request. Without one the process exits with 0.
     isolation: entered before the program runs.
-    stdout_fd: a pipe.
-    stderr_fd: a pipe.
-    value_fd: a pipe for the value of the function.
+    output_fds: files for stdout, stderr and the value of the function.
     ready_fd: a pipe that gets the packed limits when the program starts.
   """
   exit_code = 1
   try:
-    request = _receive(connection)
-    if request is None:  # The caller has gone.
+    data = b''.join(iter(lambda: connection.recv(1 << 16), b''))
+    if not data:  # The client has gone.
       os._exit(0)
+    request = protocol.unpack_request(data)
     stdin_fd = _set_up(request.stdin)
     isolation.enter(request.limits)
     # Before this line, faults go to the server's stderr.
-    for target, fd in enumerate((stdin_fd, stdout_fd, stderr_fd, value_fd)):
+    for target, fd in enumerate((stdin_fd, *output_fds)):
       os.dup2(fd, target)
     os.write(ready_fd, protocol.pack(request.limits))
     os.closerange(VALUE_FD + bool(request.function), 1 << 16)
@@ -55,11 +56,6 @@ def main(
     traceback.print_exc()
   finally:
     _leave(exit_code)
-
-
-def _receive(connection: socket.socket) -> protocol.Request | None:
-  data = b''.join(iter(lambda: connection.recv(1 << 16), b''))
-  return protocol.unpack_request(data) if data else None
 
 
 def _set_up(stdin: str) -> int:
@@ -107,7 +103,9 @@ def _run(request: protocol.Request) -> int:
     code = compile(text, '<program>', 'exec', dont_inherit=True)
     exec(code, module.__dict__)
     if request.function:
-      _call(module, request)
+      value = literals.call(module, request.function, request.arguments)
+      with open(VALUE_FD, 'w') as file:
+        file.write(value)
   except SystemExit as error:
     exit_code = _exit_code_of(error)
   except MemoryError as error:
@@ -124,23 +122,6 @@ def _run(request: protocol.Request) -> int:
   return exit_code
 
 
-def _call(module: types.ModuleType, request: protocol.Request) -> None:
-  """Calls the function and writes what it returns."""
-  arguments = literals.decode(request.arguments)
-  function = module
-  for name in request.function.split('.'):
-    function = getattr(function, name.removesuffix('()'))
-    if name.endswith('()'):
-      function = function()
-  value = function(*arguments)
-  try:
-    text = literals.encode(value)
-  except ValueError as error:
-    sys.exit(f'The value of {request.function} cannot be returned: {error}.')
-  with open(VALUE_FD, 'w') as file:
-    file.write(text)
-
-
 def _leave(exit_code: int) -> NoReturn:
   """Ends the process without the interpreter's slow finalization."""
   for name in ('stdout', '__stdout__', 'stderr'):
@@ -154,9 +135,9 @@ def _leave(exit_code: int) -> NoReturn:
 
 
 def _report(error: BaseException) -> None:
-  """Reports an uncaught exception without the frames of this module."""
+  """Reports an uncaught exception without the frames of the sandbox."""
   frames = error.__traceback__
-  while frames and frames.tb_frame.f_code.co_filename == __file__:
+  while frames and frames.tb_frame.f_code.co_filename in _OWN_FILES:
     frames = frames.tb_next
   sys.excepthook(type(error), error.with_traceback(frames), frames)
 

@@ -1,15 +1,14 @@
 """Messages between client, supervisor and program.
 
-A supervisor sends a greeting when it is free. The client answers with a packed
-`Request` and closes its side. The supervisor sends frames (kind, length, data)
-and closes: `STDOUT`, `STDERR` and `VALUE` carry output, and at the end `REPORT`
-carries a packed `ExitReport`, or `FAULT` the reason why there is none. A
-supervisor that closes with neither was killed.
+A client connects, sends a `Request` and closes its side of the connection. The
+supervisor replies with an `ExitReport` on one line, followed by the bytes of
+stdout, of stderr and of a function's value. A supervisor that is killed closes
+the connection without a reply. Connections wait in the socket's backlog for a
+free slot.
 
-The greeting holds the server's random id. The server also sends it on each
-connection to the socket `health`. Programs that mention one of PACKAGES go to
-the socket `packages`, which a fork of the server with these packages serves;
-without them, forks are five times as fast.
+Programs that mention one of PACKAGES go to the socket `packages`, which a fork
+of the server with these packages serves. Without them, forks are five times as
+fast.
 
 Messages are NamedTuples: importing dataclasses would lengthen the server's
 start by a quarter.
@@ -19,18 +18,12 @@ from __future__ import annotations
 
 import enum
 import json
-import os
-import socket
-import struct
 from typing import NamedTuple
 
-STDOUT, STDERR, VALUE, REPORT, FAULT = b'o', b'e', b'v', b'r', b'f'
-SOCKETS = ('socket', 'packages', 'health')  # Names in the server's directory.
-WORK_DIRECTORY = 'empty'  # Of the programs, in the same directory.
+SOCKETS = ('socket', 'packages')  # File names in the server's directory.
+WORK_DIRECTORY = 'empty'  # Programs run here; in the server's directory too.
 # Packages for programs besides the standard library, if they are installed.
 PACKAGES = ('numpy', 'sympy')
-_HEADER = struct.Struct('>cI')
-_GREETING = struct.Struct('>Q')
 
 
 class Status(enum.Enum):
@@ -39,7 +32,7 @@ class Status(enum.Enum):
   OK = 'ok'  # Exit status 0.
   ERROR = 'error'  # An uncaught exception, a signal, or a non-zero exit.
   TIMEOUT = 'timeout'  # CPU or wall-clock limit.
-  RESOURCE_LIMIT = 'resource_limit'  # Memory, output, or size of a file.
+  RESOURCE_LIMIT = 'resource_limit'  # Memory, threads or output.
   INFRASTRUCTURE = 'infrastructure'  # The sandbox failed, not the program.
 
 
@@ -56,7 +49,7 @@ class Limits(NamedTuple):
   """Resources of one program."""
 
   cpu_seconds: float = 2.0
-  wall_seconds: float = 5.0  # From the program's start; a queue is free.
+  wall_seconds: float = 5.0  # From the program's start, without the queue.
   memory_bytes: int = 256 << 20  # Address space beyond the interpreter's.
   output_bytes: int = 64 << 10  # Of stdout, of stderr, and of a value.
 
@@ -83,11 +76,12 @@ class ExitReport(NamedTuple):
   """How a program ended, without its output.
 
   Attributes:
-    status: how it ended.
+    status: how it ended; INFRASTRUCTURE if the supervisor failed.
     exit_code: -N after signal N.
-    reason: why the sandbox, or a signal, stopped it; '' if nothing did.
+    reason: why the sandbox or a signal stopped the program; '' if nothing did.
     cpu_seconds: user and system time, including children it waited for.
     wall_seconds: time from its start to its end.
+    output_sizes: number of bytes of stdout, stderr and value that follow.
   """
 
   status: Status
@@ -95,36 +89,11 @@ class ExitReport(NamedTuple):
   reason: str
   cpu_seconds: float
   wall_seconds: float
-
-
-class Reply(NamedTuple):
-  """Everything a supervisor sent; `report` is None if it was killed."""
-
-  stdout: bytes
-  stderr: bytes
-  value: bytes
-  report: ExitReport | None
-
-
-def socket_path(address: str, name: str) -> str:
-  """Path of one of SOCKETS on the server whose first socket is `address`."""
-  return os.path.join(os.path.dirname(address), name)
-
-
-def send_greeting(connection: socket.socket, server_id: int) -> None:
-  connection.sendall(_GREETING.pack(server_id))
-
-
-def receive_greeting(connection: socket.socket) -> int:
-  """The server's id; TimeoutError after silence, OSError if it closed."""
-  data = connection.recv(_GREETING.size)
-  if len(data) < _GREETING.size:
-    raise ConnectionError('the server closed the connection')
-  return _GREETING.unpack(data)[0]
+  output_sizes: tuple[int, ...]
 
 
 def pack(message: Request | Limits | ExitReport) -> bytes:
-  """The fields as a JSON list."""
+  """The fields as a JSON list on one line."""
   return json.dumps(message, default=lambda status: status.value).encode()
 
 
@@ -137,26 +106,6 @@ def unpack_limits(data: bytes) -> Limits:
   return Limits(*json.loads(data))
 
 
-def frame_header(kind: bytes, length: int) -> bytes:
-  return _HEADER.pack(kind, length)
-
-
-def frame(kind: bytes, data: bytes) -> bytes:
-  return frame_header(kind, len(data)) + data
-
-
-def unpack_reply(data: bytes) -> Reply:
-  """Raises OSError if the supervisor sent a fault."""
-  parts = {kind: [] for kind in (STDOUT, STDERR, VALUE, REPORT, FAULT)}
-  position = 0
-  while position + _HEADER.size <= len(data):
-    kind, length = _HEADER.unpack_from(data, position)
-    position += _HEADER.size + length
-    parts[kind].append(data[position - length:position])
-  *outputs, report, fault = map(b''.join, parts.values())
-  if fault:
-    raise OSError(f'a supervisor failed: {fault.decode(errors="replace")}')
-  if not report:
-    return Reply(*outputs, None)
-  status, *fields = json.loads(report)
-  return Reply(*outputs, ExitReport(Status(status), *fields))
+def unpack_report(data: bytes) -> ExitReport:
+  status, *fields = json.loads(data)
+  return ExitReport(Status(status), *fields)

@@ -3,10 +3,8 @@
 There are four kinds of processes:
 
   server      Keeps `num_slots` supervisors waiting on the listening socket,
-              whose backlog is the queue. It replaces supervisors that ended,
-              kills stopped ones, and kills processes that programs left behind.
-              It answers on the socket `health` while it has supervisors, so
-              clients can tell a long queue from a dead or stopped server.
+              whose backlog is the queue. It replaces supervisors that ended and
+              kills stopped ones.
   packages    A fork of the server that has loaded numpy and sympy, with its own
               supervisors and socket. It starts with the first program that
               asks for it; the server ends if it does.
@@ -44,8 +42,7 @@ _PRELOADED = (
 _PRELOADED_PACKAGES = (*protocol.PACKAGES, 'numpy.random')
 _ONE_THREAD = dict.fromkeys(
     ('OPENBLAS_NUM_THREADS', 'OMP_NUM_THREADS', 'MKL_NUM_THREADS'), '1')
-# Seconds between checks of the parent and of the sockets health and packages.
-_TICK = 1.0
+_TICK = 1.0  # Seconds between checks of the parent and of `packages`.
 _WAKEUPS = {signal.SIGCHLD, signal.SIGTERM}
 
 
@@ -67,119 +64,77 @@ def main(
   if level == protocol.Level.BWRAP.value:
     # The parent ends bubblewrap's process, and that must end this one.
     processes.set_option(processes.PR_SET_PDEATHSIG, signal.SIGKILL)
-  listener, packages, health = (socket.socket(fileno=fd) for fd in socket_fds)
-  health.setblocking(False)
+  listener, packages = (socket.socket(fileno=fd) for fd in socket_fds)
   for name in _PRELOADED:
     importlib.import_module(name)
   site.setquit()  # `exit()` and `quit()`, which -S leaves out.
   compile('0', '<warm up>', 'exec')  # Its first call builds lasting tables.
   os.environ.clear()
   _end_loading()
-  work_directory = os.path.join(directory, protocol.WORK_DIRECTORY)
-  isolation = isolation_lib.Isolation(protocol.Level(level), work_directory)
-  server_id = int.from_bytes(os.urandom(8))
+  isolation_args = (
+      protocol.Level(level), os.path.join(directory, protocol.WORK_DIRECTORY))
 
   def serve_packages() -> None:
-    health.close()
-    listener.close()
     _load_packages(package_folders)
-    _Server(packages, num_slots, server_id, isolation_lib.Isolation(
-        protocol.Level(level), work_directory)).serve()
+    _serve(packages, num_slots, isolation_lib.Isolation(*isolation_args))
 
-  _Server(
-      listener, num_slots, server_id, isolation, health, packages,
-      serve_packages).serve()
-  for name in os.listdir(directory):
-    supervisor.remove_tree(os.path.join(directory, name))
+  _serve(
+      listener, num_slots, isolation_lib.Isolation(*isolation_args), packages,
+      serve_packages)
+  os.spawnlp(
+      os.P_WAIT, 'rm', 'rm', '-rf', '--',
+      *(os.path.join(directory, name) for name in os.listdir(directory)))
   with contextlib.suppress(OSError):  # bubblewrap has mounted it.
     os.rmdir(directory)
 
 
-class _Server:
-  """Keeps its supervisors and the fork with the packages alive."""
+def _serve(
+    listener: socket.socket, num_slots: int, isolation: isolation_lib.Isolation,
+    packages: socket.socket | None = None,
+    serve_packages: Callable[[], None] | None = None) -> None:
+  """Keeps the supervisors and the fork with the packages alive.
 
-  def __init__(
-      self, listener: socket.socket, num_slots: int, server_id: int,
-      isolation: isolation_lib.Isolation, health: socket.socket | None = None,
-      packages: socket.socket | None = None,
-      serve_packages: Callable[[], None] | None = None):
-    self._listener = listener
-    self._num_slots = num_slots
-    self._server_id = server_id
-    self._isolation = isolation
-    self._health = health
-    self._packages = packages
-    self._serve_packages = serve_packages
-    self._supervisors: set[int] = set()
-    self._packages_pid: int | None = None
-
-  def serve(self) -> None:
-    processes.set_option(processes.PR_SET_CHILD_SUBREAPER, 1)
-    signal.pthread_sigmask(signal.SIG_BLOCK, _WAKEUPS)
-    while not _is_readable(0):  # Readable once the parent's end is closed.
-      try:
-        self._fork_missing()
-      except OSError as error:  # Out of processes or memory: try again later.
-        print(f'sandbox: cannot fork: {error}', file=sys.stderr)
-      wakeup = signal.sigtimedwait(_WAKEUPS, _TICK)
-      if wakeup and wakeup.si_signo == signal.SIGTERM:
-        break
-      self._sweep(processes.reap())
-      if self._health is not None and self._supervisors:
-        _answer_health(self._health, self._server_id)
-    processes.kill_descendants()
-
-  def _fork_missing(self) -> None:
-    while len(self._supervisors) < self._num_slots and not _is_readable(0):
-      parent = os.getpid()
-      pid = os.fork()
-      if not pid:
-        for other in (self._health, self._packages):
-          if other is not None:
-            other.close()
-        supervisor.serve(
-            self._listener, self._isolation, self._server_id, parent)
-      self._supervisors.add(pid)
-    if (self._packages is not None and self._packages_pid is None
-        and _is_readable(self._packages)):
-      parent = os.getpid()
-      pid = os.fork()
-      if not pid:
-        try:
-          processes.die_with(parent)
-          self._serve_packages()
-        except BaseException:
-          traceback.print_exc()
-        finally:
-          os._exit(1)
-      self._packages_pid = pid
-
-  def _sweep(self, ended: set[int]) -> None:
-    """Forgets dead supervisors and kills the processes of their programs.
-
-    These processes have become ours. If the fork with the packages has ended,
-    its programs would wait forever, so the server ends as well.
-    """
-    self._supervisors -= ended
-    if self._packages_pid in ended:
+  If the fork with the packages ends, its programs would wait forever, so the
+  server ends as well.
+  """
+  processes.set_option(processes.PR_SET_CHILD_SUBREAPER, 1)
+  signal.pthread_sigmask(signal.SIG_BLOCK, _WAKEUPS)
+  supervisors, packages_pid = set(), None
+  while not _is_readable(0):  # Readable once the parent's end is closed.
+    try:
+      while len(supervisors) < num_slots:
+        supervisors.add(_fork(supervisor.serve, listener, isolation))
+      if packages and packages_pid is None and _is_readable(packages):
+        packages_pid = _fork(serve_packages)
+    except OSError as error:  # Out of processes or memory: try again later.
+      print(f'sandbox: cannot fork: {error}', file=sys.stderr)
+    wakeup = signal.sigtimedwait(_WAKEUPS, _TICK)
+    if wakeup and wakeup.si_signo == signal.SIGTERM:
+      break
+    ended = processes.reap()
+    supervisors -= ended
+    if packages_pid in ended:
       sys.exit('sandbox: the process with the packages has ended')
-    if ended:
-      keep = self._supervisors | {self._packages_pid}
-      for pid in processes.children() - keep:
-        os.kill(pid, signal.SIGKILL)
+  processes.kill_descendants()
+
+
+def _fork(function: Callable[..., None], *arguments) -> int:
+  """Runs a function in a new process that dies with this one."""
+  parent = os.getpid()
+  pid = os.fork()
+  if pid:
+    return pid
+  try:
+    processes.die_with(parent)
+    function(*arguments)
+  except BaseException:
+    traceback.print_exc()
+  finally:
+    os._exit(1)
 
 
 def _is_readable(stream: socket.socket | int) -> bool:
   return bool(select.select([stream], [], [], 0)[0])
-
-
-def _answer_health(health: socket.socket, server_id: int) -> None:
-  try:
-    while True:
-      with health.accept()[0] as connection:
-        protocol.send_greeting(connection, server_id)
-  except OSError:  # Nobody asks any more, or a client has gone.
-    pass
 
 
 def _load_packages(folders: Sequence[str]) -> None:

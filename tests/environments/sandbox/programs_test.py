@@ -10,12 +10,6 @@ from environments.sandbox import Status
 from tests.environments.sandbox import servers
 
 
-@pytest.fixture(scope='module', params=servers.LEVELS)
-def server(request):
-  with sandbox.SandboxServer(num_slots=2, level=request.param) as running:
-    yield running
-
-
 @pytest.fixture
 def programs(server):
   return sandbox.Sandbox(server.address, servers.LIMITS)
@@ -70,7 +64,7 @@ ORDINARY = [
 
 
 @pytest.mark.parametrize('program, stdin, stdout', ORDINARY)
-def test_an_ordinary_program_runs(programs, program, stdin, stdout):
+def test_ordinary_program_runs(programs, program, stdin, stdout):
   result = programs.run(program, stdin)
   assert (result.status, result.exit_code) == (Status.OK, 0), result
   assert (result.stdout, result.stderr) == (stdout, '')
@@ -93,7 +87,7 @@ def test_numpy_and_sympy_work(server, program, stdout):
 
 
 def test_packages_are_loaded_already(server):
-  # Bite: a program that loads them needs a good part of a second.
+  # A program that loads them needs half a second.
   pytest.importorskip('sympy')
   program = 'import sys, sympy; print(len(sys.modules) > 500)'
   servers.run(server.address, program)  # Starts the fork with packages.
@@ -135,7 +129,7 @@ FAILING = [
 
 
 @pytest.mark.parametrize('program, exit_code, stderr', FAILING)
-def test_a_failing_program_says_why(programs, program, exit_code, stderr):
+def test_failing_program_says_why(programs, program, exit_code, stderr):
   result = programs.run(program, '\ud800')
   assert (result.status, result.exit_code) == (Status.ERROR, exit_code), result
   assert result.stderr.endswith(stderr) and bool(result.stderr) == bool(stderr)
@@ -152,7 +146,7 @@ def test_a_failing_program_says_why(programs, program, exit_code, stderr):
     ('import builtins; builtins.print = builtins.open = None', Status.OK),
     ('import os; os._exit = os.kill = None', Status.ERROR),
 ])
-def test_a_program_may_break_its_streams(programs, program, status):
+def test_program_may_break_its_streams(programs, program, status):
   assert programs.run(program).status is status
 
 
@@ -186,25 +180,24 @@ def test_traceback_and_times_belong_to_the_program(programs):
 def test_sets_are_reproducible_and_random_numbers_are_not(programs, package):
   program = (
       f'import os{package}\nprint(list({{str(i) for i in range(50)}}))')
-  results = programs.run_many([(program, '')] * 3)
+  results = programs.run_tests(program, [''] * 3)
   assert len({result.stdout for result in results}) == 1, results
   for numbers in (
       'random.random()', 'os.urandom(4)',
       'numpy.random.rand()' if package else 'random.getrandbits(64)'):
-    results = programs.run_many(
-        [(f'import os, random{package}\nprint({numbers})', '')] * 3)
+    results = programs.run_tests(
+        f'import os, random{package}\nprint({numbers})', [''] * 3)
     assert len({result.stdout for result in results}) == 3, results
 
 
-def test_waiting_for_a_slot_costs_no_time():
+def test_waiting_for_a_slot_costs_no_time(server):
   # Requests and outputs are larger than the buffers of the sockets.
   limits = sandbox.Limits(output_bytes=1 << 20, wall_seconds=0.6)
   program = (
       f'{"#" * 500_000}\nimport time; time.sleep(0.3)\nprint("\\0" * 300_000)')
-  with sandbox.SandboxServer(num_slots=1) as single:
-    start = time.monotonic()
-    results = sandbox.Sandbox(single.address, limits).run_many(
-        [(program, '')] * 3)
-  assert time.monotonic() - start > 0.9  # One after the other.
+  start = time.monotonic()
+  results = sandbox.Sandbox(server.address, limits).run_tests(
+      program, [''] * 6)
+  assert time.monotonic() - start > 0.9  # Two at a time.
   assert {(r.status, len(r.stdout)) for r in results} == {
       (Status.OK, 300_001)}

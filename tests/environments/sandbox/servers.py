@@ -1,5 +1,6 @@
-"""Servers at each level that this machine offers."""
+"""Programs and processes of servers at each level that this machine offers."""
 
+from concurrent import futures
 import contextlib
 import os
 import pathlib
@@ -11,8 +12,10 @@ import time
 
 from environments import sandbox
 from environments.sandbox import launcher
+from environments.sandbox import processes
 
 ROOT = pathlib.Path(__file__).parents[3]
+CANARY = 'canary-1f9c'
 LIMITS = sandbox.Limits(
     cpu_seconds=1.0, wall_seconds=4.0, memory_bytes=128 << 20,
     output_bytes=10_000)
@@ -29,24 +32,21 @@ def run(address, text, stdin='', **limits):
       textwrap.dedent(text), stdin)
 
 
-def children(pid):
-  with open(f'/proc/{pid}/task/{pid}/children') as file:
-    return [int(child) for child in file.read().split()]
+def run_all(programs, sources):
+  """Runs programs side by side; results in the same order."""
+  with futures.ThreadPoolExecutor(16) as pool:
+    return list(pool.map(programs.run, sources))
 
 
 def descendants(pid):
   found = []
-  for child in children(pid):
+  for child in processes.children(pid):
     found += [child, *descendants(child)]
   return found
 
 
 def exists(pid):
-  try:
-    os.kill(pid, 0)
-  except ProcessLookupError:
-    return False
-  return True
+  return pathlib.Path(f'/proc/{pid}').exists()
 
 
 def wait_until(condition, seconds=10.0):
@@ -89,8 +89,8 @@ def ordinary_server(python, level):
       ''')
   with subprocess.Popen(
       _as_ordinary([python, '-c', program]), cwd='/', stdin=subprocess.PIPE,
-      stdout=subprocess.PIPE, text=True, env={'HF_TOKEN': 'canary-1f9c'},
-      ) as process:
+      stdout=subprocess.PIPE, text=True,
+      env={'HF_TOKEN': CANARY, 'PATH': os.environ['PATH']}) as process:
     address, found = process.stdout.readline().split()
     assert found == level
     yield address
