@@ -4,9 +4,9 @@
       --config configs/plan_path.py:size=nano --workdir runs/x
 
 prints one line per check, in the order in which a run would fail: devices,
-mesh, sandbox, disk, tasks, model and tokenizer, one decode and one gradient.
-The gradient has the largest shapes of the run, so it also shows that they fit.
-Nothing is left on the disk.
+mesh, sandbox, disk, tokenizer, one decode and one gradient. The gradient has
+the largest shapes of the run, so it also shows that they fit. Nothing is left
+on the disk.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ import numpy as np
 from atgrpo_jax import config as config_lib
 from atgrpo_jax import train as train_lib
 from atgrpo_jax import types
-from atgrpo_jax.distributed import fit
 from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.io import checkpoints
 from atgrpo_jax.io import files
@@ -40,45 +39,28 @@ _NUM_TOKENS = 8  # Decoded tokens.
 def examine(
     experiment: config_lib.Experiment, workdir: pathlib.Path) -> None:
   """Prints a line per check; raises the error that a run would raise."""
-  for check, line in check_all(experiment, workdir):
+  for check, line in _run_checks(experiment, workdir):
     print(f'{check:10s} {line}', flush=True)
 
 
-def check_all(
-    experiment: config_lib.Experiment,
-    workdir: pathlib.Path) -> Iterator[tuple[str, str]]:
+def _run_checks(experiment, workdir) -> Iterator[tuple[str, str]]:
   """Yields the name and the result of each check."""
-  config, device = experiment.config, jax.local_devices()[0]
-  chip = fit.chip_of(device)
+  config = experiment.config
   yield 'devices', (
-      f'{jax.device_count()} x {device.device_kind}'
-      + (f', {chip.memory / _GIB:.2f} GiB each' if chip else '')
-      + f', in {jax.process_count()} process(es); jax {jax.__version__}')
+      f'{jax.device_count()} x {jax.local_devices()[0].device_kind} in '
+      f'{jax.process_count()} process(es); jax {jax.__version__}')
   for name, policy in experiment.policies.items():
     yield 'mesh', f'{name}: ' + ', '.join(
         f'{axis}={size}' for axis, size in policy.mesh.shape.items())
   yield 'sandbox', config.sandbox.level
   workdir_lib.check_config(workdir, config.to_dict())
   yield 'disk', _check_disk(workdir, experiment.state_template())
-  yield 'tasks', ', '.join(
-      f'{len(experiment.tasks(split))} in {split}' for split in (
-          config.dataset.train, config.evaluation.validation,
-          config.evaluation.test))
-  states = experiment.initial_states()
-  params = config_lib.params_of(states)
   for name, policy in experiment.policies.items():
-    weights = (
-        params[name] if policy.trained == 'all'
-        else experiment.frozen_params[name])
-    num_params = sum(x.size for x in jax.tree.leaves(weights))
-    yield 'model', (
-        f'{name}: {policy.pretrained.folder}, {num_params:,} parameters, '
-        f'digest {checkpoints.digest(weights)}')
     yield 'tokenizer', (
         f'{name}: {policy.tokenizer.vocab_size} ids, stops at '
         f'{" or ".join(map(str, policy.tokenizer.stop_ids))}')
-  yield from _check_decode(experiment, params)
-  del params  # The update donates their memory.
+  states = experiment.initial_states()
+  yield from _check_decode(experiment, config_lib.params_of(states))
   references = train_lib.load_references(experiment)
   for name, policy in experiment.policies.items():
     if policy.trained != 'none':
@@ -103,9 +85,7 @@ def _check_disk(
   return f'{free / _GIB:.1f} GiB free in {existing}, {size}'
 
 
-def _check_decode(
-    experiment: config_lib.Experiment,
-    params: config_lib.Params) -> Iterator[tuple[str, str]]:
+def _check_decode(experiment, params) -> Iterator[tuple[str, str]]:
   """Decodes greedily for the roles that act first in the first test task."""
   task = experiment.tasks(experiment.config.evaluation.test)[0]
   state = experiment.environment.reset(task)
@@ -131,30 +111,27 @@ def _check_decode(
 def _check_gradient(
     experiment: config_lib.Experiment, states: config_lib.States,
     policy: policy_lib.Policy, reference: object) -> str:
-  """Updates a policy on one microbatch of the longest groups, twice."""
+  """Updates a policy on one microbatch of the longest groups."""
   length, longest = (
       experiment.buckets.prompt[-1], experiment.buckets.completion[-1])
   group_size = experiment.config.rollout.group_size
   num_groups = experiment.buckets.on(
       mesh_lib.num_data_shards(policy.mesh)).microbatch(
           length, longest, group_size)
-  candidates = tuple(
-      types.Candidate(
-          np.zeros(longest, np.int32), np.zeros(longest, np.float32),
-          advantage=1.0) for _ in range(group_size))
+  candidate = types.Candidate(
+      np.zeros(longest, np.int32), np.zeros(longest, np.float32), advantage=1.0)
   groups = [
       types.Group(
           types.GroupKey('doctor', 'any', 0, i), policy.name,
-          np.zeros(length, np.int32), candidates) for i in range(num_groups)]
-  for _ in range(2):  # The first call compiles.
-    start = time.perf_counter()
-    states[policy.name], updates = update_lib.update_policy(
-        policy, states[policy.name], groups, num_updates=1, order='mixed',
-        buckets=experiment.buckets, reference=reference,
-        frozen_params=experiment.frozen_params.get(policy.name))
-    updates.metrics('doctor')  # Raises if a gradient is not finite.
-    seconds = time.perf_counter() - start
+          np.zeros(length, np.int32), (candidate,) * group_size)
+      for i in range(num_groups)]
+  start = time.perf_counter()
+  states[policy.name], updates = update_lib.update_policy(
+      policy, states[policy.name], groups, num_updates=1, order='mixed',
+      buckets=experiment.buckets, reference=reference,
+      frozen_params=experiment.frozen_params.get(policy.name))
+  updates.metrics('doctor')  # Raises if a gradient is not finite.
   return (
-      f'{policy.name}: {seconds:.3f} s for {num_groups} group(s) of '
-      f'{group_size} candidates, prompts of {length} and completions of '
-      f'{longest} tokens')
+      f'{policy.name}: {num_groups} group(s) of {group_size} candidates, '
+      f'prompts of {length} and completions of {longest} tokens; '
+      f'{time.perf_counter() - start:.1f} s with compilation')
