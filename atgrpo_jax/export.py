@@ -47,14 +47,14 @@ def export_run(
     kind = 'model' if policy.lora is None or merged else 'adapter'
     if policy.lora is not None and merged:
       params = peft.merge(
-          policy.load_params('float32'), params, 0, policy.lora.alpha)
+          policy.load_params('float32'), params, policy.lora.alpha)
     # All processes that hold the policy take part; the first writes.
     writes = jax.process_index() == safetensors_lib.holders(params)[0]
     with (files.whole_folder(folder) if writes
           else contextlib.nullcontext(folder)) as new:
       if kind == 'adapter':
         peft.save(
-            new, params, 0, alpha=policy.lora.alpha,
+            new, params, alpha=policy.lora.alpha,
             base_folder=policy.pretrained.folder, dtype=dtype)
       else:
         safetensors_lib.save(new, params, policy.config, dtype)

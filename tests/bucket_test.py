@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +14,6 @@ import pytest
 from atgrpo_jax import api
 from atgrpo_jax import errors
 from atgrpo_jax import evaluate
-from atgrpo_jax.huggingface import hub
 from atgrpo_jax.io import checkpoints as checkpoints_lib
 from atgrpo_jax.io import files
 from atgrpo_jax.io import workdir as workdir_lib
@@ -204,22 +202,3 @@ def test_killed_run_resumes_with_equal_results(
   exported = json.loads((folder / 'export/shared/config.json').read_text())
   assert exported['model_type'] == 'qwen3'
   assert report.read_run(folder)['state'] == 'finished after step 4'
-
-
-def test_weights_are_downloaded_once(
-    folder, emulator, echo_folder, tmp_path, monkeypatch):
-  monkeypatch.setattr(hub.constants, 'HF_HOME', str(tmp_path))
-  with pytest.raises(errors.UserError, match='holds no model files'):
-    hub.resolve_folder(os.fspath(folder))
-  with files.whole_folder(folder) as new:
-    shutil.copytree(echo_folder, new, dirs_exist_ok=True)
-  found = hub.resolve_folder(os.fspath(folder))
-  assert found.parent == tmp_path / 'atgrpo_jax'
-  weights = 'model.safetensors'
-  assert (found / weights).read_bytes() == (echo_folder / weights).read_bytes()
-
-  monkeypatch.setattr(files, 'download', lambda paths, folder: 1 / 0)
-  assert hub.resolve_folder(os.fspath(folder)) == found
-  emulator.age(_name(folder / weights), 60)  # Another version.
-  with pytest.raises(ZeroDivisionError):
-    hub.resolve_folder(os.fspath(folder))

@@ -65,7 +65,7 @@ def run(mesh: jax.sharding.Mesh, lora: bool):
     rules = mesh_lib.ADAPTER_RULES
     trained = jax.tree.map(
         lambda x: 0.1 * jax.random.normal(jax.random.key(x.size), x.shape),
-        model.init_lora(jax.random.key(1), CONFIG, LORA, 1))
+        model.init_lora(jax.random.key(1), CONFIG, LORA))
     trained, base = place(trained, mesh, rules), params
     other = jax.tree.map(lambda x: 2 * x, trained)
     adapters = model.stack([trained, other], [LORA.scale, 1.0])

@@ -1,19 +1,16 @@
 """Resolves model names to local folders and reads their config.json.
 
-A model is a Hugging Face folder: local, in a bucket, or on the hub.
+A model is a Hugging Face folder, local or on the hub.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import pathlib
 import re
-import time
 from typing import Any
 
 import huggingface_hub
-from huggingface_hub import constants
 import jax.numpy as jnp
 
 from atgrpo_jax import errors
@@ -28,13 +25,11 @@ def resolve_folder(name: str) -> pathlib.Path:
   """The local folder of a model, which is downloaded if needed.
 
   Args:
-    name: a folder, `gs://bucket/folder`, or a hub repository `owner/name`.
+    name: a folder, or a hub repository `owner/name`.
 
   Raises:
     UserError: for other names and failed downloads.
   """
-  if '://' in name:
-    return _from_bucket(name)
   folder = pathlib.Path(name)
   if name and folder.is_dir():
     return folder
@@ -51,40 +46,13 @@ def resolve_folder(name: str) -> pathlib.Path:
         f'{expected}, and a network or a filled cache.') from error
 
 
-def _from_bucket(name: str) -> pathlib.Path:
-  """A local copy below HF_HOME, made once by the processes of a machine.
-
-  Its name is a hash of the sizes and times of the files.
-  """
-  source = files.as_path(name, 'model.folder')
-  with files.bucket_errors_as_user_errors(source, 'model.folder'):
-    paths = sorted({
-        path for pattern in _DOWNLOADED for path in source.glob(pattern)})
-    versions = [
-        (path.name, stat.length, stat.mtime)
-        for path, stat in ((path, path.stat()) for path in paths)]
-    if not paths:
-      raise errors.UserError(
-          f'model.folder={name} holds no model files; give a model folder in a '
-          'bucket.')
-    key = hashlib.sha256(json.dumps([name, versions]).encode()).hexdigest()
-    folder = pathlib.Path(constants.HF_HOME) / 'atgrpo_jax' / key[:16]
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    while (held := files.try_lock(folder.parent)) is None:
-      time.sleep(0.2)
-    with held:
-      if not folder.is_dir():
-        with files.whole_folder(folder) as new:
-          files.download(paths, new)
-  return folder
-
-
 def load_config(folder: str | pathlib.Path) -> config_lib.ModelConfig:
   """Reads the `config.json` of a folder; UserError if it is unsupported."""
   path = pathlib.Path(folder) / 'config.json'
+  fields = read_json(path)
   try:
-    return config_lib.from_hf(read_json(path))
-  except config_lib.ModelConfigError as error:
+    return config_lib.from_hf(fields)
+  except errors.UserError as error:
     raise errors.UserError(f'{path}: {error}') from error
 
 

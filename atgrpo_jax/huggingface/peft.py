@@ -7,11 +7,9 @@ A folder holds one adapter: `adapter_config.json` and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 import json
 import math
 import pathlib
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -34,19 +32,19 @@ _LINEAR = {
     for name, (path, transposed) in families.LAYER.items()
     if transposed}
 
-_REQUIRED = ('peft_type', 'r', 'lora_alpha', 'target_modules')
 _SUPPORTED = {
     'peft_type': ('LORA',),
     'task_type': ('CAUSAL_LM', None),
     'bias': ('none',),
     'init_lora_weights': (True, False, 'gaussian'),  # Others change the base.
 }
-# Fields without effect on a trained adapter. All other fields belong to
-# features of PEFT and must be off: absent, null, false, 0 or empty.
-_IGNORED = frozenset({
+# Fields that are read here, or have no effect on a trained adapter. All other
+# fields belong to features of PEFT and must be off: absent, null, false, 0 or
+# empty. The tensors show which layers are adapted.
+_ALLOWED = frozenset({
     'auto_mapping', 'base_model_name_or_path', 'ensure_weight_tying',
-    'inference_mode', 'lora_dropout', 'megatron_core', 'peft_version',
-    'qalora_group_size', 'revision',
+    'inference_mode', 'lora_alpha', 'lora_dropout', 'megatron_core',
+    'peft_version', 'qalora_group_size', 'r', 'revision', 'target_modules',
 })
 
 
@@ -63,18 +61,18 @@ def load(
       raise errors.UserError(
           f'{folder / name} does not exist: expected a PEFT adapter with '
           f'{_CONFIG} and {_WEIGHTS}.')
-  fields = hub.read_json(folder / _CONFIG)
-  _check(folder, fields)
-  names = _adapted(folder, fields['target_modules'], config)
+  rank, alpha = _read_config(folder / _CONFIG)
+  tensors = safetensors_lib.open_tensors(folder / _WEIGHTS)
+  names = [
+      name for name in _LINEAR if any(f'.{name}.' in x for x in tensors)]
   shapes = decoder.param_shapes(config)['layers']
   expected = {}
   for name in names:
     num_layers, num_in, num_out = families.get(
         shapes, f'{_LINEAR[name]}.kernel').shape
     for i in range(num_layers):
-      expected[_tensor(i, name, 'A')] = (fields['r'], num_in)
-      expected[_tensor(i, name, 'B')] = (num_out, fields['r'])
-  tensors = safetensors_lib.read_header(folder / _WEIGHTS)
+      expected[_tensor(i, name, 'A')] = (rank, num_in)
+      expected[_tensor(i, name, 'B')] = (num_out, rank)
   safetensors_lib.compare(
       folder, tensors, expected, fit=f'{_CONFIG} and base model')
 
@@ -82,29 +80,25 @@ def load(
   for name in names:
     for leaf, letter in (('a', 'A'), ('b', 'B')):
       stacked = np.stack([
-          tensors[_tensor(i, name, letter)].map().T.astype(np.float32)
+          tensors[_tensor(i, name, letter)][:].T.astype(np.float32)
           for i in range(config.num_layers)])
-      if not np.isfinite(stacked).all():
-        raise errors.UserError(
-            f'{folder / _WEIGHTS}: the adapter of {name} holds NaN or '
-            'infinity; get the weights from another source, or train them '
-            'again.')
+      safetensors_lib.check_finite(
+          folder / _WEIGHTS, f'the adapter of {name}', stacked)
       families.put(
           weights, f'{_LINEAR[name]}.{leaf}', jnp.asarray(stacked[None]))
-  return weights, float(fields['lora_alpha'])
+  return weights, alpha
 
 
 def save(
-    folder: str | pathlib.Path, weights: lora.Weights, index: int, *,
-    alpha: float, base_folder: str | pathlib.Path, dtype: jnp.dtype) -> None:
+    folder: str | pathlib.Path, weights: lora.Weights, *, alpha: float,
+    base_folder: str | pathlib.Path, dtype: jnp.dtype) -> None:
   """Writes an adapter for PEFT.
 
   All processes call this; the first that holds `weights` writes.
 
   Args:
     folder: created if needed.
-    weights: leaves [A, L, in, R] and [A, L, R, out].
-    index: index of the adapter on the axis A.
+    weights: leaves [1, L, in, R] and [1, L, R, out].
     alpha: scale of the adapter times R.
     base_folder: folder or hub name of the base model, stored for PEFT.
     dtype: dtype of the stored tensors.
@@ -112,14 +106,11 @@ def save(
   processes = safetensors_lib.holders(weights)
   if jax.process_index() not in processes:
     return
-  folder = pathlib.Path(folder)
-  safetensors_lib.refuse_nonfinite(folder, weights)
-  names = _names(weights)
-  tensors = {}
+  folder, names, tensors = pathlib.Path(folder), _names(weights), {}
   for name in names:
     adapter = families.get(weights, _LINEAR[name])
     for leaf, letter in (('a', 'A'), ('b', 'B')):
-      stacked = safetensors_lib.fetch(adapter[leaf][index].astype(dtype))
+      stacked = safetensors_lib.fetch(adapter[leaf][0].astype(dtype))
       for i, layer in enumerate(stacked):
         tensors[_tensor(i, name, letter)] = layer.T
   if jax.process_index() != processes[0]:
@@ -140,14 +131,13 @@ def save(
 
 
 def merge(
-    params: decoder.Params, weights: lora.Weights, index: int,
+    params: decoder.Params, weights: lora.Weights,
     alpha: float) -> decoder.Params:
   """The base model with an adapter added to its kernels.
 
   Args:
     params: base model; leaves without an adapter are shared with the result.
-    weights: leaves [A, L, in, R] and [A, L, R, out].
-    index: index of the adapter on the axis A.
+    weights: leaves [1, L, in, R] and [1, L, R, out].
     alpha: scale of the adapter times R.
   """
   layers = jax.tree.map(lambda x: x, params['layers'])
@@ -155,15 +145,14 @@ def merge(
     adapter = families.get(weights, _LINEAR[name])
     path = f'{_LINEAR[name]}.kernel'
     families.put(layers, path, _merge_kernel(
-        families.get(layers, path), adapter['a'], adapter['b'], index,
+        families.get(layers, path), adapter['a'][0], adapter['b'][0],
         alpha / adapter['a'].shape[-1]))
   return params | {'layers': layers}
 
 
 @jax.jit
-def _merge_kernel(kernel, a, b, index, scale):
-  delta = jnp.einsum(
-      'lir,lro->lio', a[index], b[index], precision='highest')
+def _merge_kernel(kernel, a, b, scale):
+  delta = jnp.einsum('lir,lro->lio', a, b, precision='highest')
   return (kernel.astype(jnp.float32) + scale * delta).astype(kernel.dtype)
 
 
@@ -179,55 +168,23 @@ def _names(weights: lora.Weights) -> list[str]:
   return [name for name, path in _LINEAR.items() if path in adapted]
 
 
-def _check(folder: pathlib.Path, fields: Mapping[str, Any]) -> None:
-  """Raises UserError for unsupported features."""
-  path = folder / _CONFIG
-  if missing := [name for name in _REQUIRED if name not in fields]:
-    raise errors.UserError(f'{path} lacks {", ".join(missing)}.')
+def _read_config(path: pathlib.Path) -> tuple[int, float]:
+  """The rank and alpha; UserError for unsupported features."""
+  fields = hub.read_json(path)
   for name, value in fields.items():
     if name in _SUPPORTED and value not in _SUPPORTED[name]:
       raise errors.UserError(
           f'{path}: {name}={value!r} is not supported; expected '
           f'{" or ".join(map(repr, _SUPPORTED[name]))}.')
-    if value and name not in {*_REQUIRED, *_SUPPORTED, *_IGNORED}:
+    if value and name not in _ALLOWED | _SUPPORTED.keys():
       raise errors.UserError(
           f'{path}: {name}={value!r} is not supported; expected null or false, '
           'or an adapter without this feature.')
-  rank, alpha = fields['r'], fields['lora_alpha']
+  rank, alpha = fields.get('r'), fields.get('lora_alpha')
   if type(rank) is not int or rank < 1:
     raise errors.UserError(
         f'{path}: r={rank!r} must be a whole number of at least 1.')
   if type(alpha) not in (int, float) or not 0 < alpha < math.inf:
     raise errors.UserError(
         f'{path}: lora_alpha={alpha!r} must be a finite number above 0.')
-  targets = fields['target_modules']
-  if (not isinstance(targets, list)
-      or not all(isinstance(target, str) for target in targets)):
-    raise errors.UserError(
-        f'{path}: target_modules={targets!r} is not supported; expected a list '
-        'of modules, such as ["q_proj"].')
-
-
-def _adapted(
-    folder: pathlib.Path, targets: list[str],
-    config: config_lib.ModelConfig) -> list[str]:
-  """The linear layers named by `target_modules`, each in every layer."""
-  def layers_of(target, name):
-    return {
-        i for i in range(config.num_layers)
-        if f'.model.layers.{i}.{name}'.endswith(f'.{target}')}
-
-  layers = {
-      name: set().union(*(layers_of(target, name) for target in targets))
-      for name in _LINEAR}
-  unknown = [
-      target for target in targets
-      if not any(layers_of(target, name) for name in _LINEAR)]
-  if unknown or not targets or any(
-      0 < len(indices) < config.num_layers for indices in layers.values()):
-    raise errors.UserError(
-        f'{folder / _CONFIG}: target_modules={targets!r} is not supported; '
-        'expected some of the linear layers '
-        f'{", ".join(name.rpartition(".")[2] for name in _LINEAR)}, each in '
-        f'all {config.num_layers} layers.')
-  return [name for name, indices in layers.items() if indices]
+  return rank, float(alpha)

@@ -3,17 +3,14 @@
 `families` maps tensors to parameters. Both directions demand a bijection: a
 missing, surplus or mis-shaped tensor raises an error that lists the names.
 
-Files are mapped into memory, and a process reads only the shards of its
-devices, one parameter at a time. Export fetches one tensor at a time and holds
-one file of at most `_MAX_FILE_BYTES`. All processes call both functions.
-`safetensors.safe_open(...).get_slice` is not used because it reads the whole
-tensor for each slice.
+A process reads only the shards of its devices, one parameter at a time. Export
+fetches one tensor at a time and holds one file of at most `_MAX_FILE_BYTES`.
+All processes call both functions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-import dataclasses
+from collections.abc import Mapping
 import functools
 import json
 import math
@@ -31,29 +28,17 @@ from safetensors import numpy as safetensors_numpy
 from atgrpo_jax import errors
 from atgrpo_jax.huggingface import families
 from atgrpo_jax.huggingface import hub
-from atgrpo_jax.io import checkpoints as checkpoints_lib
 from atgrpo_jax.model import config as config_lib
 from atgrpo_jax.model import decoder
 
 _WEIGHTS = 'model.safetensors'
 _INDEX = 'model.safetensors.index.json'
-_TYPES = {'F32': np.float32, 'F16': np.float16, 'BF16': jnp.bfloat16}
+_TYPES = ('F32', 'F16', 'BF16')
 _MAX_FILE_BYTES = 4 * 10**9
 
-
-@dataclasses.dataclass(frozen=True)
-class StoredTensor:
-  """Location of a tensor on disk."""
-
-  path: pathlib.Path
-  offset: int  # Of the first byte in the file.
-  type: str  # Name in safetensors, e.g. BF16.
-  shape: tuple[int, ...]
-
-  def map(self) -> np.ndarray:
-    """The tensor, mapped into memory."""
-    return np.memmap(
-        self.path, _TYPES[self.type], 'r', self.offset, self.shape)
+# Tensor name -> a lazy tensor, which reads only the elements of a slice. It has
+# `get_shape` and `get_dtype`.
+Tensors = dict[str, Any]
 
 
 def load_params(
@@ -69,23 +54,18 @@ def load_params(
       for the default device.
 
   Raises:
-    UserError: names all tensors that do not fit the config, or the first with
-      NaN or infinity.
+    UserError: names all tensors that do not fit the config, or one with NaN or
+      infinity.
   """
   folder, dtype = pathlib.Path(folder), np.dtype(dtype)
   tensors = {}
   for path in _weight_files(folder):
-    header = read_header(path)
-    if duplicates := sorted(header.keys() & tensors):
-      raise errors.UserError(
-          f'{folder} holds {", ".join(duplicates)} in {path.name} and in '
-          'another file; remove one of them.')
-    tensors |= header
+    tensors |= open_tensors(path)
   head = tensors.pop(families.HEAD, None) if config.tied_head else None
   compare(folder, tensors, families.tensor_shapes(config))
   # Qwen3-0.6B and 1.7B are tied but store the head anyway.
   if head is not None and not np.array_equal(
-      head.map(), tensors[families.EMBEDDING].map()):
+      head[:], tensors[families.EMBEDDING][:]):
     raise errors.UserError(
         f'{folder}: config.json has tie_word_embeddings=true, but '
         f'{families.HEAD} is not {families.EMBEDDING}; set it to false '
@@ -94,13 +74,10 @@ def load_params(
   default = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
   params = {}
   for leaf in families.leaves(config):
-    stored = [tensors[name] for name in leaf.tensors]
     sharding = default if shardings is None else families.get(
         shardings, leaf.path)
-    array = _load_leaf(leaf, stored, dtype, sharding)
-    if checkpoints_lib.nonfinite_leaves(array):
-      _raise_nonfinite(dict(zip(leaf.tensors, stored)), dtype)
-    families.put(params, leaf.path, array)
+    families.put(
+        params, leaf.path, _load_leaf(folder, leaf, tensors, dtype, sharding))
   return params
 
 
@@ -118,7 +95,6 @@ def save(
     return
   is_writer = jax.process_index() == processes[0]
   folder, dtype = pathlib.Path(folder), jnp.dtype(dtype)
-  refuse_nonfinite(folder, params)
   if is_writer:
     folder.mkdir(parents=True, exist_ok=True)
     hub.save_config(folder, config, dtype)
@@ -147,34 +123,15 @@ def save(
     }, indent=2) + '\n')
 
 
-def refuse_nonfinite(folder: pathlib.Path, params: Any) -> None:
-  """Raises UserError if parameters to be written hold NaN or infinity."""
-  if bad := checkpoints_lib.nonfinite_leaves(params):
-    raise errors.UserError(
-        f'{folder} is not written because of NaN or infinity in '
-        f'{checkpoints_lib.listed(bad)}; train again, with a smaller '
-        'learning_rate.')
-
-
-def read_header(path: pathlib.Path) -> dict[str, StoredTensor]:
-  """The tensors of a safetensors file, by name."""
+def open_tensors(path: pathlib.Path) -> Tensors:
+  """The tensors of a safetensors file."""
   try:
-    with safetensors.safe_open(path, framework='np'):
-      pass  # Opening checks the header against the length of the file.
+    file = safetensors.safe_open(path, framework='np')
   except safetensors.SafetensorError as error:
     raise errors.UserError(
         f'{path} is not a complete safetensors file ({error}); copy or '
         'download it again.') from error
-  with path.open('rb') as file:
-    header_size = int.from_bytes(file.read(8), 'little')
-    header = json.loads(file.read(header_size))
-  header.pop('__metadata__', None)
-  start = 8 + header_size
-  return {
-      name: StoredTensor(
-          path, start + entry['data_offsets'][0], entry['dtype'],
-          tuple(entry['shape']))
-      for name, entry in header.items()}
+  return {name: file.get_slice(name) for name in file.keys()}
 
 
 def write_tensors(
@@ -202,20 +159,28 @@ def holders(params: Any) -> list[int]:
   return sorted({device.process_index for device in devices})
 
 
+def check_finite(
+    folder: pathlib.Path, name: str, array: np.ndarray) -> None:
+  """Raises UserError if a tensor of a folder holds NaN or infinity."""
+  if not np.isfinite(array).all():
+    raise errors.UserError(
+        f'{folder}: {name} holds NaN or infinity as {array.dtype}; get the '
+        'weights from another source, or train them again.')
+
+
 def compare(
-    folder: pathlib.Path, actual: Mapping[str, StoredTensor],
+    folder: pathlib.Path, actual: Tensors,
     expected: Mapping[str, tuple[int, ...]], fit: str = 'config.json') -> None:
-  """Raises UserError, which lists all tensors that differ from `expected`."""
+  """Raises UserError, which lists the tensors that differ from `expected`."""
   problems = [f'missing {name}' for name in sorted(expected.keys() - actual)]
   problems += [f'surplus {name}' for name in sorted(actual.keys() - expected)]
   for name in sorted(actual.keys() & expected):
-    if actual[name].shape != tuple(expected[name]):
+    shape, kind = tuple(actual[name].get_shape()), actual[name].get_dtype()
+    if shape != tuple(expected[name]):
+      problems.append(f'{name} has shape {shape}, expected {expected[name]}')
+    elif kind not in _TYPES:
       problems.append(
-          f'{name} has shape {actual[name].shape}, expected {expected[name]}')
-    elif actual[name].type not in _TYPES:
-      problems.append(
-          f'{name} has type {actual[name].type}, expected one of '
-          f'{", ".join(_TYPES)}')
+          f'{name} has type {kind}, expected one of {", ".join(_TYPES)}')
   if problems:
     shown = '; '.join(problems[:10])
     more = f'; and {len(problems) - 10} more' if len(problems) > 10 else ''
@@ -232,8 +197,8 @@ def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
         f'{folder} has neither {_WEIGHTS} nor {_INDEX}: expected the weights '
         'of a Hugging Face model.')
   index = hub.read_json(folder / _INDEX).get('weight_map')
-  if (not isinstance(index, dict) or not index
-      or not all(isinstance(name, str) for name in index.values())):
+  if not isinstance(index, dict) or not all(
+      isinstance(name, str) for name in index.values()):
     raise errors.UserError(
         f'{folder / _INDEX} has no weight_map from tensors to files; '
         'download it again.')
@@ -246,27 +211,26 @@ def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _load_leaf(
-    leaf: families.Leaf, tensors: Sequence[StoredTensor], dtype: np.dtype,
-    sharding: jax.sharding.Sharding) -> jax.Array:
+    folder: pathlib.Path, leaf: families.Leaf, tensors: Tensors,
+    dtype: np.dtype, sharding: jax.sharding.Sharding) -> jax.Array:
   """Loads a parameter; reads only the shards of this process."""
   step = -1 if leaf.transposed else 1
-  shape = tensors[0].shape[::step]
+  shape = tensors[leaf.tensors[0]].get_shape()[::step]
   if leaf.stacked:
-    shape = (len(tensors), *shape)
-
-  def view(tensor):
-    return tensor.map().T if leaf.transposed else tensor.map()
+    shape = [len(leaf.tensors), *shape]
 
   @functools.cache  # Replicas share one copy.
   def read(*bounds):
     """The part of the leaf between (start, stop) of each axis."""
+    sides = [slice(*bound) for bound in bounds]
     piece = np.empty([stop - start for start, stop in bounds], dtype)
-    index = tuple(slice(*bound) for bound in bounds)
+    layers, names = piece[None], leaf.tensors
     if leaf.stacked:
-      for i, tensor in enumerate(tensors[index[0]]):
-        piece[i] = view(tensor)[index[1:]]
-    else:
-      piece[:] = view(tensors[0])[index]
+      layers, names = piece, names[sides.pop(0)]
+    for layer, name in zip(layers, names):
+      tensor = tensors[name][tuple(sides[::step])]
+      layer[...] = tensor.T if leaf.transposed else tensor
+      check_finite(folder, name, layer)
     return piece
 
   def callback(index):
@@ -277,18 +241,7 @@ def _load_leaf(
 
   # Blocking keeps host copies from piling up behind slow transfers.
   return jax.block_until_ready(jax.make_array_from_callback(
-      shape, sharding, callback, dtype=dtype))
-
-
-def _raise_nonfinite(
-    tensors: Mapping[str, StoredTensor], dtype: np.dtype) -> None:
-  """Raises a UserError that names the first non-finite tensor."""
-  name = next(
-      name for name, tensor in tensors.items()
-      if not np.isfinite(tensor.map().astype(dtype)).all())
-  raise errors.UserError(
-      f'{tensors[name].path}: {name} holds NaN or infinity as {dtype}; get the '
-      'weights from another source, or train them again.')
+      tuple(shape), sharding, callback, dtype=dtype))
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3))

@@ -10,7 +10,7 @@ no NaN or infinity, so both are written as null.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 import contextlib
 import errno
 import fcntl
@@ -232,13 +232,6 @@ def uploaded_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
       with (path.open('rb') as source,
             (folder / str(path.relative_to(local))).open('wb') as target):
         shutil.copyfileobj(source, target)
-
-
-def download(paths: Sequence[pathlib.Path], folder: pathlib.Path) -> None:
-  """Copies files of a bucket into a local folder, several at a time."""
-  fsspec.filesystem('gcs').get(
-      [os.fspath(path) for path in paths],
-      [os.fspath(folder / path.name) for path in paths])
 
 
 class GrowingFile:

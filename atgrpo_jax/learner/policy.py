@@ -243,7 +243,7 @@ class Policy:
     # Each policy draws its adapter from its name: runs are reproducible and no
     # two policies start equal.
     rng = jax.random.key(zlib.crc32(self.name.encode()))
-    return model.init_lora(rng, self.config, self.lora, num_roles=1)
+    return model.init_lora(rng, self.config, self.lora)
 
   def _with_value_head(self, params: model.Params) -> Params:
     trunk = {name: x for name, x in params.items() if name != 'head'}

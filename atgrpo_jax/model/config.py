@@ -14,10 +14,6 @@ from typing import Any
 from atgrpo_jax import errors
 
 
-class ModelConfigError(errors.UserError):
-  """An unsupported `config.json`."""
-
-
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
   """Dimensions of Qwen3; letters as in `atgrpo_jax.model.decoder`."""
@@ -39,22 +35,22 @@ class ModelConfig:
     for name, ours in _SIZES.items():
       value = getattr(self, ours)
       if type(value) is not int or value < 1:
-        raise ModelConfigError(
+        raise errors.UserError(
             f'{name}={value!r} must be a whole number of at least 1.')
     for name, ours in _SCALES.items():
       value = getattr(self, ours)
       if type(value) not in (int, float) or not 0 < value < math.inf:
-        raise ModelConfigError(
+        raise errors.UserError(
             f'{name}={value!r} must be a finite number above 0.')
     if type(self.tied_head) is not bool:
-      raise ModelConfigError(
+      raise errors.UserError(
           f'tie_word_embeddings={self.tied_head!r} must be true or false.')
     if self.num_heads % self.num_kv_heads:
-      raise ModelConfigError(
+      raise errors.UserError(
           f'num_attention_heads={self.num_heads} is not a multiple of '
           f'num_key_value_heads={self.num_kv_heads}.')
     if self.head_dim % 2:
-      raise ModelConfigError(
+      raise errors.UserError(
           f'head_dim={self.head_dim} is odd; rotary embeddings need pairs.')
 
 
@@ -102,26 +98,26 @@ _WITHOUT_EFFECT = frozenset({
 def from_hf(fields: Mapping[str, Any]) -> ModelConfig:
   """Converts the content of a `config.json`."""
   if not isinstance(fields, dict):
-    raise ModelConfigError('holds no JSON object.')
+    raise errors.UserError('holds no JSON object.')
   missing = sorted(_USED.keys() - fields.keys())
   if missing:
-    raise ModelConfigError(f'lacks {", ".join(missing)}.')
+    raise errors.UserError(f'lacks {", ".join(missing)}.')
   known = _USED.keys() | _REQUIRED.keys() | _WITHOUT_EFFECT
   known |= {'rope_theta', 'rope_parameters', 'layer_types'}
   unknown = sorted(fields.keys() - known)
   if unknown:
-    raise ModelConfigError(
+    raise errors.UserError(
         f'has unknown fields: {", ".join(unknown)}. Remove them if they do '
         'not change the model.')
   for name, allowed in _REQUIRED.items():
     if name in fields and fields[name] not in allowed:
-      raise ModelConfigError(
+      raise errors.UserError(
           f'{name}={fields[name]!r} is not supported; expected '
           f'{" or ".join(repr(value) for value in allowed)}.')
   layer_types = fields.get('layer_types') or []
   if (not isinstance(layer_types, list)
       or any(layer != 'full_attention' for layer in layer_types)):
-    raise ModelConfigError(
+    raise errors.UserError(
         f'layer_types={layer_types!r} is not supported; expected '
         "'full_attention' throughout.")
   return ModelConfig(
@@ -145,25 +141,15 @@ def to_hf(config: ModelConfig, dtype: str) -> dict[str, Any]:
 
 
 def _rope_theta(fields: Mapping[str, Any]) -> float:
-  """The base of the rotary angles; newer files nest it."""
+  """The base of the rotary angles, which newer files nest."""
   rope = fields.get('rope_parameters') or {}
-  if not isinstance(rope, dict):
-    raise ModelConfigError(
-        f'rope_parameters={rope!r} must be a JSON object.')
-  rope = dict(rope)
-  if rope.pop('rope_type', 'default') != 'default':
-    raise ModelConfigError(
-        f"rope_parameters={fields['rope_parameters']!r} is not "
-        "supported; expected rope_type 'default'.")
-  theta = rope.pop('rope_theta', fields.get('rope_theta'))
-  if rope:
-    raise ModelConfigError(
-        f'rope_parameters has unknown fields: {", ".join(sorted(rope))}. '
-        'Remove them if they do not change the model.')
+  supported = {'rope_theta', 'rope_type'}
+  if (not isinstance(rope, dict) or rope.keys() - supported
+      or rope.get('rope_type', 'default') != 'default'):
+    raise errors.UserError(
+        f'rope_parameters={rope!r} is not supported; expected only rope_theta '
+        "and rope_type 'default'.")
+  theta = rope.get('rope_theta', fields.get('rope_theta'))
   if theta is None:
-    raise ModelConfigError('lacks rope_theta.')
-  if fields.get('rope_theta') not in (None, theta):
-    raise ModelConfigError(
-        f"rope_theta={fields['rope_theta']!r} contradicts "
-        f"rope_parameters={fields['rope_parameters']!r}; remove one of them.")
+    raise errors.UserError('lacks rope_theta.')
   return float(theta) if type(theta) is int else theta

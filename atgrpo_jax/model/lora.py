@@ -66,9 +66,8 @@ class Adapters:
 
 
 def init_lora(
-    rng: jax.Array, config: config_lib.ModelConfig, spec: LoraSpec,
-    num_roles: int) -> Weights:
-  """Adapters without effect: `b` is 0.
+    rng: jax.Array, config: config_lib.ModelConfig, spec: LoraSpec) -> Weights:
+  """An adapter (A = 1) without effect: `b` is 0.
 
   `a` is uniform within 1 / sqrt(in), as in PEFT.
   """
@@ -100,9 +99,9 @@ def init_lora(
     parent[module] = {
         'a': jax.random.uniform(
             jax.random.fold_in(rng, index),
-            (num_roles, num_layers, num_in, spec.rank),
+            (1, num_layers, num_in, spec.rank),
             minval=-bound, maxval=bound),
-        'b': jnp.zeros((num_roles, num_layers, spec.rank, num_out)),
+        'b': jnp.zeros((1, num_layers, spec.rank, num_out)),
     }
   return weights
 

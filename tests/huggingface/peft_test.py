@@ -40,31 +40,22 @@ def test_logits_equal_peft(name):
   params = safetensors_lib.load_params(GOLDENS / 'qwen3_tied', CONFIG)
   with np.load(GOLDENS / 'peft_reference.npz') as file:
     prompts, expected = file[f'{name}/prompts'], file[f'{name}/logits']
-  several = jax.tree.map(
-      lambda x: jnp.concatenate([jnp.full_like(x, 7), x]), weights)
-  merged = peft.merge(params, several, 1, alpha)
+  merged = peft.merge(params, weights, alpha)
   np.testing.assert_allclose(
       _logits(merged, prompts), expected, atol=1e-4, rtol=0)
   assert np.abs(_logits(params, prompts) - expected).max() > 1
-  adapters = model.Adapters(
-      several, jnp.full(2, alpha / model.describe(several)[0]))
-  ids = jnp.ones(len(prompts), jnp.int32)
+  adapters = model.stack([weights], [alpha / model.describe(weights)[0]])
   np.testing.assert_allclose(
-      _logits(model.with_adapters(params, adapters, ids), prompts), expected,
+      _logits(model.with_adapters(params, adapters), prompts), expected,
       atol=1e-4, rtol=0)
-  # Leaves without an adapter are shared.
-  assert merged['layers']['mlp_norm']['scale'] is (
-      params['layers']['mlp_norm']['scale'])
 
 
 @pytest.mark.parametrize('name', NAMES)
 def test_export_equals_the_files_of_peft(name, tmp_path):
   weights, alpha = peft.load(GOLDENS / name, CONFIG)
-  several = jax.tree.map(
-      lambda x: jnp.concatenate([jnp.full_like(x, 7), x]), weights)
   folder = tmp_path / 'new' / 'adapter'
   peft.save(
-      folder, several, 1, alpha=alpha, base_folder='qwen3_tied',
+      folder, weights, alpha=alpha, base_folder='qwen3_tied',
       dtype=jnp.float32)
   exported = safetensors_numpy.load_file(folder / WEIGHTS)
   expected = safetensors_numpy.load_file(GOLDENS / name / WEIGHTS)
@@ -89,7 +80,7 @@ def test_export_equals_the_files_of_peft(name, tmp_path):
 def _damage_tensors(folder):
   tensors = safetensors_numpy.load_file(folder / WEIGHTS)
   del tensors[f'{LAYER}.self_attn.q_proj.lora_A.weight']
-  tensors[f'{LAYER}.self_attn.k_proj.lora_A.weight'] = np.zeros(
+  tensors[f'{LAYER}.self_attn.q_norm.lora_A.weight'] = np.zeros(
       (4, 32), np.float32)
   # The right size, but transposed.
   tensors[f'{LAYER}.mlp.down_proj.lora_B.weight'] = np.zeros(
@@ -102,14 +93,11 @@ def _damage_tensors(folder):
       for name, value in (
           ('peft_type', 'LOHA'), ('bias', 'all'), ('use_rslora', True),
           ('modules_to_save', ['lm_head']), ('rank_pattern', {'q_proj': 8}),
-          ('use_new_feature', True), ('init_lora_weights', 'pissa'),
-          ('target_modules', '.*q_proj'), ('target_modules', []),
-          ('target_modules', ['q_proj', 'lm_head']),
-          ('target_modules', ['layers.0.self_attn.q_proj']))),
+          ('use_new_feature', True), ('init_lora_weights', 'pissa'))),
     ({'r': 5}, ['has shape (4, 32), expected (5, 32)']),
     (_damage_tensors, [
         f'missing {LAYER}.self_attn.q_proj.lora_A.weight;',
-        f'surplus {LAYER}.self_attn.k_proj.lora_A.weight;',
+        f'surplus {LAYER}.self_attn.q_norm.lora_A.weight;',
         f'{LAYER}.mlp.down_proj.lora_B.weight has shape (4, 32), expected '
         '(32, 4)'])])
 def test_unsupported_adapters_are_refused(damage, words, tmp_path):

@@ -129,7 +129,7 @@ def _change_head(tensors):
         'lm_head.weight is not model.embed_tokens.weight']),
     ('sharded', lambda folder: shutil.copy(
         folder / FIRST_SHARD, folder / SECOND_SHARD), [
-            f'in {SECOND_SHARD} and in another file'])])
+            'missing model.layers.'])])
 def test_damaged_folders_are_refused(name, damage, words, tmp_path):
   folder = shutil.copytree(GOLDENS / f'qwen3_{name}', tmp_path / 'model')
   damage(folder)
@@ -137,16 +137,6 @@ def test_damaged_folders_are_refused(name, damage, words, tmp_path):
     _load(folder)
   for text in (*words, str(folder)):
     assert text in str(error.value) and '\n' not in str(error.value)
-
-
-def test_nonfinite_parameters_are_not_written(tmp_path):
-  params, config = _load(GOLDENS / 'qwen3_tied')
-  kernel = params['layers']['gate']['kernel']
-  params['layers']['gate']['kernel'] = kernel.at[1, 2, 3].set(np.nan)
-  with pytest.raises(
-      errors.UserError, match='is not written.*layers/gate/kernel'):
-    safetensors_lib.save(tmp_path / 'new', params, config, jnp.float32)
-  assert not (tmp_path / 'new').exists()
 
 
 def test_large_models_are_split_into_files(tmp_path, monkeypatch):
@@ -180,12 +170,10 @@ LARGE = dataclasses.replace(
     CONFIG, vocab_size=2056, hidden_size=256, intermediate_size=2000)
 
 # Number of axes of a leaf -> its sharding over a 2 x 4 mesh.
-SPECS = {
-    'last axis': {3: (None, None, 'y'), 2: (None, 'y'), 1: ('y',)},
-    'two axes': {3: (None, 'x', 'y'), 2: ('y', 'x')},
-    'all devices': {3: (None, ('x', 'y')), 2: (None, ('y', 'x'))},
-    'layers': {3: ('y', None, 'x'), 2: ('y', 'x')},
-}
+SPECS = (
+    {3: (None, 'x', 'y'), 2: ('y', 'x')},
+    {3: (None, ('x', 'y')), 2: (None, ('y', 'x'))},
+    {3: ('y', None, 'x'), 2: ('y', 'x'), 1: ('y',)})
 
 
 def _run_in_two_processes(folder):
@@ -249,7 +237,7 @@ def _check_peak_memory(folder, config):
   sizes = [4 * x.size for x in jax.tree.leaves(shapes)]
   tracemalloc.start()
   params = safetensors_lib.load_params(
-      folder, config, jnp.float32, _shardings(shapes, SPECS['two axes']))
+      folder, config, jnp.float32, _shardings(shapes, SPECS[0]))
   kept, peak = tracemalloc.get_traced_memory()  # numpy's memory only.
   tracemalloc.stop()
   del params
@@ -274,17 +262,17 @@ def _check_process(root):
     return make_array(shape, sharding, read, **kwargs)
 
   jax.make_array_from_callback = counting
-  for specs in SPECS.values():
+  for specs in SPECS:
     shardings = _shardings(shapes, specs)
     _check_shards(load(shardings), whole, shardings)
   _check_peak_memory(root / 'large', LARGE)
 
   num_read.clear()
-  for name, specs, devices in (
-      ('all', SPECS['two axes'], None),
+  for name, devices in (
+      ('all', None),
       # A pool without a device of the first process.
-      ('second process', SPECS['two axes'], jax.devices()[4:])):
-    shardings = _shardings(shapes, specs, devices)
+      ('second process', jax.devices()[4:])):
+    shardings = _shardings(shapes, SPECS[0], devices)
     params = load(shardings)
     _check_shards(params, whole, shardings)
     if name == 'all':

@@ -64,7 +64,7 @@ def test_values_equal_a_plain_model(adapted):
   if adapted:
     trained = jax.tree.map(
         lambda x: x + tiny.ids(*x.shape) / 64 - 0.25,
-        model.init_lora(jax.random.key(1), tiny.CONFIG, LORA, 1))
+        model.init_lora(jax.random.key(1), tiny.CONFIG, LORA))
     frozen_params = reference = params
     spec = dataclasses.replace(SPEC, adapter_scale=LORA.scale)
     whole = functools.partial(_merged, params)

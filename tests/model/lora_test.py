@@ -20,10 +20,10 @@ def params():
   return tiny.make_params()
 
 
-def _random(num_roles, spec=SPEC, seed=1):
-  """Adapters whose `b` is not 0."""
-  shapes = jax.eval_shape(lambda: model.init_lora(
-      jax.random.key(0), tiny.CONFIG, spec, num_roles))
+def _random(spec=SPEC, seed=1):
+  """An adapter whose `b` is not 0."""
+  shapes = jax.eval_shape(
+      lambda: model.init_lora(jax.random.key(0), tiny.CONFIG, spec))
   rng = np.random.default_rng(seed)
   return jax.tree.map(
       lambda x: 0.3 * rng.normal(size=x.shape).astype(np.float32), shapes)
@@ -41,7 +41,7 @@ def _adapted(params, weights, scales):
 
 
 def test_initial_adapters_have_no_effect(params):
-  weights = model.init_lora(jax.random.key(1), tiny.CONFIG, SPEC, 1)
+  weights = model.init_lora(jax.random.key(1), tiny.CONFIG, SPEC)
   bound = tiny.CONFIG.intermediate_size**-0.5
   assert np.abs(weights['down']['a']).max() <= bound
   assert np.std(weights['down']['a']) > 0.4 * bound
@@ -52,7 +52,7 @@ def test_initial_adapters_have_no_effect(params):
 
 def test_groups_of_a_batch_use_different_adapters(params):
   # The ranks differ, so the smaller one is padded.
-  weights = _random(1), _random(1, dataclasses.replace(SPEC, rank=5), seed=2)
+  weights = _random(), _random(dataclasses.replace(SPEC, rank=5), seed=2)
   scales, ids = [0.5, 2.0], np.array([1, 0, 1])
   stacked = model.stack(weights, scales)
   assert stacked.weights['down']['a'].shape[-1] == 5
@@ -65,7 +65,7 @@ def test_groups_of_a_batch_use_different_adapters(params):
 
 
 def test_decoding_uses_the_adapter_of_each_row(params):
-  adapters = model.Adapters(_random(2), jnp.array([0.5, 2.0]))
+  adapters = model.stack([_random(), _random(seed=2)], [0.5, 2.0])
   bound = model.with_adapters(params, adapters, np.array([1, 0, 1]))
   expected, _ = model.forward(bound, tiny.CONFIG, TOKENS)
   cache = model.init_cache(tiny.CONFIG, 6, 4, jnp.float32)
