@@ -202,7 +202,6 @@ class Experiment:
         temperature=temperature, seed=self.config.seed, train_step=step,
         executor=self.executor, is_stopped=is_stopped,
         alpha=self.rollout.alpha,
-        kv_cache_dtype=self.config.rollout.kv_cache_dtype,
         keep_truncated=self.config.rollout.keep_truncated)
 
   @property
@@ -463,8 +462,7 @@ def _pools(config, names, devices, read_model) -> list[fit.Pool]:
     is_whole = own.model.trained == 'all'
     learners.setdefault(pools[name], []).append(fit.Learner(
         dimensions, own.model.trained, jnp.dtype(own.model.dtype).itemsize,
-        model.position_bytes(dimensions, model.cache_dtype(
-            config.rollout.kv_cache_dtype, own.model.dtype)),
+        model.position_bytes(dimensions, own.model.dtype),
         lora_rank=own.lora.rank, has_reference=(
             config.loss.kl_estimator != 'none'
             or config.train.diagnose_every > 0),
@@ -524,10 +522,6 @@ def check_run(config: ml_collections.ConfigDict) -> None:
     errors.check_number(
         'evaluation.temperature', evaluation.temperature,
         min_value=_MIN_TEMPERATURE, advice=', or 0 for greedy decoding')
-  if rollout.kv_cache_dtype not in ('auto', 'int8'):
-    raise errors.UserError(
-        f"rollout.kv_cache_dtype={rollout.kv_cache_dtype!r}: expected 'auto' "
-        "(the dtype of the model) or 'int8'.")
   max_completion = batching.Buckets(**config.buckets).completion[-1]
   if rollout.max_new_tokens > max_completion:
     raise errors.UserError(
@@ -535,23 +529,11 @@ def check_run(config: ml_collections.ConfigDict) -> None:
         f'of buckets.completion, {max_completion}; lower it or raise the '
         'bucket.')
   if 'compile_check' in config:
-    _check_compile_check(config.compile_check)
-
-
-def _check_compile_check(config: ml_collections.ConfigDict) -> None:
-  for name in ('prompt_lengths', 'completion_lengths'):
-    lengths = config[name]
-    if len(lengths) != 2:
-      raise errors.UserError(
-          f'compile_check.{name}={lengths}: expected a median and a 95th '
-          'percentile, such as (900, 3000).')
-    errors.check_number(f'compile_check.{name}', lengths[0], min_value=1)
+    c = config.compile_check
+    for name in ('prompt_tokens', 'completion_tokens', 'longest_tokens'):
+      errors.check_number(f'compile_check.{name}', c[name], min_value=1)
     errors.check_number(
-        f'compile_check.{name}', lengths[1], min_value=lengths[0],
-        advice=', the median')
-  errors.check_number(
-      'compile_check.collective_latency', config.collective_latency,
-      min_value=0)
+        'compile_check.collective_latency', c.collective_latency, min_value=0)
 
 
 def check_dtype(name: str, dtype: str) -> None:

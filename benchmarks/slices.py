@@ -5,8 +5,8 @@
 A cell is the result of `--mode compile_check` for one config: `configs/pod.py`
 with each size, policies and slice, and the configs that help texts and docs
 name. Each cell runs in a new process and takes two to six minutes of a core.
-Cells of the same versions are kept, so the command resumes. It needs the extras
-`compile` and `gpu`, in separate environments.
+Existing cells are kept, so the command resumes. It needs the extras `compile`
+and `gpu`, in separate environments.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 import datetime
 import importlib
-import importlib.metadata
+from importlib import metadata
 import itertools
 import json
 import pathlib
@@ -74,7 +74,7 @@ def complete(out: pathlib.Path) -> dict[str, Cell]:
       pod(size, policies, name)
       for policies, size, name in itertools.product(POLICIES, SIZES, SLICES)]
   for key in (*EXAMPLES, *configs):
-    if cells.get(key, {}).get('versions') == versions(key):
+    if key in cells:
       continue
     print(f'{key} ...', flush=True)
     output = subprocess.run(
@@ -83,14 +83,6 @@ def complete(out: pathlib.Path) -> dict[str, Cell]:
     cells[key] = json.loads(output.splitlines()[-1])
     out.write_text(json.dumps(cells, indent=1) + '\n')
   return cells
-
-
-def versions(key: str) -> dict[str, str]:
-  """Versions of the packages that compile the cell."""
-  names = ['jax', 'jaxlib', 'libtpu']
-  if targets.is_gpu(config_of(key).compile_check.topology):
-    names[2:] = ['jax-cuda13-plugin', 'nvidia-cudnn-cu13']
-  return {name: importlib.metadata.version(name) for name in names}
 
 
 def config_of(key: str) -> ml_collections.ConfigDict:
@@ -104,10 +96,14 @@ def config_of(key: str) -> ml_collections.ConfigDict:
 def check(key: str) -> Cell:
   """One cell: the verdict, the mesh, spare memory and the predicted step."""
   config = config_of(key)
+  topology = config.compile_check.topology
+  packages = ['jax', 'jaxlib', *(
+      ['jax-cuda13-plugin', 'nvidia-cudnn-cu13'] if targets.is_gpu(topology)
+      else ['libtpu'])]
   cell = {
-      'versions': versions(key),
+      'versions': {name: metadata.version(name) for name in packages},
       'date': datetime.datetime.now(datetime.UTC).date().isoformat()}
-  devices, chip = targets.devices_of(config.compile_check.topology)
+  devices, chip = targets.devices_of(topology)
   try:
     run = lower.build(config, devices, chip)
   except fit.DoesNotFit as error:

@@ -308,9 +308,6 @@ def base_config(size: str) -> config_dict.ConfigDict:
   # Whether the environment reads a completion that reached max_new_tokens;
   # otherwise it reads an empty one.
   c.rollout.keep_truncated = True
-  # Dtype of the sampler's keys and values: 'auto' (model.dtype) or 'int8', with
-  # about half of the memory.
-  c.rollout.kv_cache_dtype = 'auto'
 
   c.advantage = config_dict.ConfigDict()
   # Candidates that agree in these parts share a baseline: some of 'env',

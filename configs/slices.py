@@ -50,10 +50,11 @@ def put_on_slice(
   with c.unlocked():
     c.compile_check = config_dict.ConfigDict()
     c.compile_check.topology = topology
-    # Median and 95th percentile of the lengths in tokens, which predict the
-    # seconds of a step.
-    c.compile_check.prompt_lengths = (900, 3000)
-    c.compile_check.completion_lengths = (600, 3000)
+    # Mean tokens of a prompt, of a completion, and of the longest completion of
+    # a group. They predict the seconds of a step.
+    c.compile_check.prompt_tokens = 1200
+    c.compile_check.completion_tokens = 900
+    c.compile_check.longest_tokens = 1900
     # Seconds that a collective takes beside sending its bytes.
     c.compile_check.collective_latency = 5e-6
     c.compile_check.dimensions = config_dict.ConfigDict(dimensions(size))

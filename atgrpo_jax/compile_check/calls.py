@@ -30,29 +30,19 @@ from atgrpo_jax.sampling import programs
 
 
 class AbstractCall(NamedTuple):
-  """A jitted function with shapes and shardings in place of arrays.
-
-  Attributes:
-    name: the program.
-    function: the jitted function.
-    held: bytes per device of those arguments that stay allocated throughout
-      training, minus bytes that must be allocated beside the arguments.
-    num_tokens: padded tokens that the call processes.
-    args: positional arguments.
-    kwargs: keyword arguments, including static ones.
-  """
+  """A jitted function with shapes and shardings in place of arrays."""
 
   name: str
   function: Callable
+  # Bytes per device of those arguments that stay allocated throughout training,
+  # minus bytes that must be allocated beside the arguments.
   held: int
-  num_tokens: int
+  num_tokens: int  # Padded tokens that the call processes.
   args: tuple
-  kwargs: Mapping[str, Any]
+  kwargs: Mapping[str, Any]  # Includes static arguments.
 
 
-def state_and_frozen_params(
-    policy: policy_lib.Policy,
-) -> tuple[policy_lib.TrainState | None, model.Params | None]:
+def state_and_frozen_params(policy: policy_lib.Policy):
   """Shapes of the trained state and of the frozen model."""
   return (
       None if policy.trained == 'none' else policy.state_template(),
@@ -93,8 +83,7 @@ def _sampler_calls(config, policy, params, adapters):
   capacity = engine.padded_size(config.rollout.max_new_tokens)
   static = {'config': policy.config, 'spec': programs.SamplerSpec(
       group_size=group_size, temperature=config.rollout.temperature,
-      stop_ids=(0,), dtype=policy.learner.dtype,
-      kv_cache_dtype=config.rollout.kv_cache_dtype)}
+      stop_ids=(0,), dtype=policy.learner.dtype)}
   rows = functools.partial(_shape, mesh, PartitionSpec(mesh_lib.ROWS))
 
   def shapes_of(make_fn, **sizes):

@@ -21,8 +21,7 @@ from atgrpo_jax import model
 from atgrpo_jax.algorithms import actor_critic
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.compile_check import calls as calls_lib
-from atgrpo_jax.compile_check import collectives as collectives_lib
-from atgrpo_jax.compile_check import work
+from atgrpo_jax.compile_check import costs
 from atgrpo_jax.distributed import fit
 from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.learner import policy as policy_lib
@@ -32,29 +31,18 @@ from atgrpo_jax.sampling import engine
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-  """The cost of one compiled program on each device.
+  """The cost of one compiled program on each device."""
 
-  Attributes:
-    name: the program and its policy or critic.
-    arguments: bytes of its arguments.
-    peak: bytes at the peak, arguments and results included.
-    kept: bytes that the run keeps beside the arguments.
-    num_tokens: padded tokens that one call processes on all devices.
-    flops: FLOPs of matrix products.
-    traffic: bytes that these products read and write.
-    collectives: its collectives.
-    refusal: the compiler's message if it found the program too large; then
-      `peak` is the size of the arguments.
-  """
-
-  name: str
-  arguments: int
-  peak: int
-  kept: int
-  num_tokens: int
-  flops: float
-  traffic: float
-  collectives: tuple[collectives_lib.Collective, ...] = ()
+  name: str  # The program and its policy or critic.
+  arguments: int  # Bytes.
+  peak: int  # Bytes, arguments and results included.
+  kept: int  # Bytes that the run keeps beside the arguments.
+  num_tokens: int  # Padded tokens of one call, on all devices.
+  flops: float  # Of matrix products.
+  traffic: float  # Bytes that matrix products read and write.
+  collectives: tuple[costs.Collective, ...] = ()
+  # The compiler's message if it found the program too large; `peak` is then the
+  # size of the arguments.
   refusal: str = ''
 
   @property
@@ -85,25 +73,14 @@ class Program:
 
 @dataclasses.dataclass(frozen=True)
 class Pool:
-  """The policies and critics on one mesh; bytes are per device.
-
-  Attributes:
-    policies: names of the policies.
-    num_devices: devices of the mesh.
-    num_slots: concurrent groups.
-    parameters: bytes of all parameters, frozen ones included.
-    optimizer: bytes of the optimizers' state.
-    cache: bytes of the keys and values that decoding may read.
-    programs: compiled programs of all learners.
-  """
+  """The policies and critics on one mesh; bytes are per device."""
 
   policies: tuple[str, ...]
   num_devices: int
-  num_slots: int
-  parameters: int
-  optimizer: int
-  cache: int
-  programs: tuple[Program, ...]
+  num_slots: int  # Concurrent groups.
+  state: int  # Bytes of all parameters and optimizers.
+  cache: int  # Bytes of the keys and values that decoding may read.
+  programs: tuple[Program, ...]  # Of all policies and critics.
 
   @property
   def largest(self) -> Program:
@@ -165,24 +142,17 @@ def _check_pool(run, mesh, compiled):
   policies, critics = (
       [learner for learner in learners.values() if learner.mesh == mesh]
       for learners in (run.policies, run.critics))
-  parameters = 0
-  frozen_models = {}
-  states = [critic.state_template() for critic in critics]
+  states, frozen_models = [critic.state_template() for critic in critics], {}
   for policy in policies:
     state, frozen_params = calls_lib.state_and_frozen_params(policy)
-    if state is not None:
-      states.append(state)
+    states.append(state)
     if frozen_params is not None:
       frozen_models[
           policy.pretrained.folder, policy.learner.dtype] = frozen_params
     if policy.trained == 'all' and config.loss.kl_estimator != 'none':
       # The reference model of the KL penalty.
-      parameters += calls_lib.num_bytes(
-          policy.params_template(policy.learner.dtype))
-  parameters += calls_lib.num_bytes(
-      ([state.params for state in states], list(frozen_models.values())))
-  optimizer = calls_lib.num_bytes(
-      [(state.opt_state, state.num_updates) for state in states])
+      states.append(policy.params_template(policy.learner.dtype))
+  resident = calls_lib.num_bytes((states, list(frozen_models.values())))
 
   with jax.set_mesh(mesh):
     calls = [
@@ -199,24 +169,23 @@ def _check_pool(run, mesh, compiled):
         compiled[key] = _compile(call, mesh.size)
       programs.append(dataclasses.replace(
           compiled[key], name=f'{call.name} {name}',
-          kept=parameters + optimizer - call.held))
+          kept=resident - call.held))
   num_slots = calls_lib.buckets_of(config, policies[0]).groups[-1]
   num_positions = config.buckets.prompt[-1] + (
       config.rollout.group_size
       * engine.padded_size(config.rollout.max_new_tokens))
   cache = num_slots * num_positions * max(
-      model.position_bytes(policy.config, model.cache_dtype(
-          config.rollout.kv_cache_dtype, policy.learner.dtype))
+      model.position_bytes(policy.config, policy.learner.dtype)
       for policy in policies) // (
           mesh_lib.num_data_shards(mesh) * mesh.shape['tensor'])
   return Pool(
       tuple(policy.name for policy in policies), mesh.size, num_slots,
-      parameters, optimizer, cache, tuple(programs))
+      resident, cache, tuple(programs))
 
 
 def _compile(call, num_devices):
   traced = call.function.trace(*call.args, **call.kwargs)
-  flops, traffic = work.count_work(traced.jaxpr, engine.CHUNK)
+  flops, traffic = costs.count_work(traced.jaxpr, engine.CHUNK)
   arguments = calls_lib.num_bytes([
       leaf for leaf in jax.tree.leaves((call.args, call.kwargs))
       if isinstance(leaf, jax.ShapeDtypeStruct)])
@@ -235,4 +204,4 @@ def _compile(call, num_devices):
   return dataclasses.replace(
       program, arguments=memory.argument_size_in_bytes,
       peak=memory.peak_memory_in_bytes, collectives=tuple(
-          collectives_lib.find(compiled.as_text(), engine.CHUNK)))
+          costs.find_collectives(compiled.as_text(), engine.CHUNK)))

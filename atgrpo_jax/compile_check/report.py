@@ -1,17 +1,16 @@
 """Reports whether a run fits a TPU slice or GPUs, and how long a step takes.
 
 No accelerator is needed: `lower` compiles the programs of the run for a named
-topology. A step is predicted from the roofline seconds of these programs and
-the lengths that `compile_check` states:
+topology. A step is predicted from their roofline seconds and the mean lengths
+in the section `compile_check` of the config:
 
   decode     rounds of concurrent groups x tokens of a group's longest candidate
-             x seconds per token, for each padded prompt length
+             x seconds per token
   prefill, gradient
              padded tokens x seconds per token
 
 Environments, validation, checkpoints, critics, Monte-Carlo continuations and
-slots that are idle at the end of a step are not included, so a real step takes
-longer.
+idle slots are not included, so a real step takes longer.
 """
 
 from __future__ import annotations
@@ -19,32 +18,23 @@ from __future__ import annotations
 import collections
 from collections.abc import Sequence
 import dataclasses
-from typing import NamedTuple
 
 import ml_collections
-import numpy as np
 
 from atgrpo_jax.compile_check import lower
 from atgrpo_jax.compile_check import targets
 from atgrpo_jax.distributed import fit
+from atgrpo_jax.learner import batching
 from atgrpo_jax.sampling import engine
 
 _GIB = 2**30
-_NUM_DRAWS = 4096
-_Z_95 = 1.6449  # 95 % of a normal distribution lies below this.
 
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-  """One training step.
+  """One training step, on the devices of all pools."""
 
-  Attributes:
-    seconds: program -> seconds in the slowest pool.
-    completion_tokens: generated tokens, of all pools.
-    num_devices: devices of all pools.
-  """
-
-  seconds: dict[str, float]
+  seconds: dict[str, float]  # Program -> seconds in the slowest pool.
   completion_tokens: float
   num_devices: int
 
@@ -81,9 +71,8 @@ def print_pool(
   print(f'\n{", ".join(pool.policies)} on {config.compile_check.topology}, '
         'per device')
   for name, size in (
-      ('parameters', pool.parameters), ('optimizer', pool.optimizer),
-      ('keys and values', pool.cache)):
-    print(f'  {name:16s} {size / _GIB:8.2f} GiB')
+      ('model and optimizer', pool.state), ('keys and values', pool.cache)):
+    print(f'  {name:20s} {size / _GIB:6.2f} GiB')
   print(f'  {"program":24s} {"args":>6s} {"extra":>6s} {"kept":>6s} '
         f'{"total":>6s} GiB {"TFLOP":>7s} {"GB":>6s} {"collectives":>11s} '
         f'{"GB sent":>7s} {"seconds":>8s} limit')
@@ -116,68 +105,67 @@ def print_pool(
 def predict(
     run: lower.Run, pools: Sequence[lower.Pool], chip: fit.Chip) -> Prediction:
   """Predicts a training step; see the module."""
-  lengths = _draw_lengths(run.config)
   per_pool = []
   for pool in pools:
     seconds = collections.Counter()
     for policy in pool.policies:  # Policies of a pool take turns.
-      seconds.update(_predict_policy(run, pool, policy, lengths, chip))
+      seconds.update(_predict_policy(run, pool, policy, chip))
     per_pool.append(seconds)
   num_groups = sum(_num_groups(run, policy) for policy in run.policies)
   return Prediction(
       max(per_pool, key=lambda seconds: seconds.total()),
-      num_groups * lengths.completions.sum(axis=1).mean(),
+      num_groups * run.config.rollout.group_size
+      * _mean_lengths(run.config)[1],
       sum(pool.num_devices for pool in pools))
 
 
-def _predict_policy(run, pool, policy, lengths, chip):
+def _predict_policy(run, pool, policy, chip):
   """Program -> seconds in a step."""
-  config, num_groups = run.config, _num_groups(run, policy)
+  config, c = run.config, run.config.compile_check
+  num_groups, group_size = _num_groups(run, policy), config.rollout.group_size
   programs = {
       program.name.removesuffix(f' {policy}'): program
       for program in pool.programs if program.name.endswith(f' {policy}')}
+  prompt, completion, longest = _mean_lengths(config)
+  padded_prompt = batching.bucket(prompt, config.buckets.prompt, 'prompt')
+  padded_group = padded_prompt + group_size * batching.bucket(
+      longest, config.buckets.completion, 'completion')
 
-  def seconds(name, num_calls, unread_bytes=0.0):
-    program = dataclasses.replace(
-        programs[name], traffic=programs[name].traffic - unread_bytes)
-    return num_calls * program.seconds(
-        chip, config.compile_check.collective_latency)[0]
+  def seconds(program, num_calls):
+    return num_calls * program.seconds(chip, c.collective_latency)[0]
 
-  prompts, completions, longest = (
-      lengths.prompts, lengths.completions, lengths.completions.max(axis=1))
-  padded_prompts = _pad(prompts, config.buckets.prompt)
-  result = {
-      'prepare': seconds('prepare', 1), 'prefill': seconds(
-          'prefill', num_groups * padded_prompts.mean()
-          / programs['prefill'].num_tokens), 'decode': 0.0}
-  group_size, max_tokens = completions.shape[1], config.rollout.max_new_tokens
+  prefill, decode = programs['prefill'], programs['decode']
+  # The compiled program reads the keys and values of the largest shapes.
+  num_private = group_size * config.rollout.max_new_tokens
+  max_positions = config.buckets.prompt[-1] + num_private
+  positions = padded_prompt + num_private
+  if not targets.is_gpu(c.topology):  # The kernel skips padding.
+    positions = prompt + group_size * completion / 2
+  decode = dataclasses.replace(decode, traffic=decode.traffic - (
+      1 - positions / max_positions) * engine.CHUNK * pool.cache)
   # The turns of a task, and the roles of a turn, are sequential.
-  min_rounds = config.environment.max_turns * _num_roles(run, policy)
-  for size in config.buckets.prompt:  # Each has an engine.
-    inside = padded_prompts == size
-    if not inside.any():
-      continue
-    rounds = max(inside.mean() * num_groups / pool.num_slots, min_rounds)
-    num_tokens = longest[inside].sum()
-    # Positions that the tokens of a group read, summed over groups.
-    if targets.has_ragged_kernel(config.compile_check.topology):
-      read = prompts[inside] @ longest[inside] + (
-          completions[inside]**2).sum() / 2
-    else:
-      read = size * num_tokens + max_tokens * completions[inside].sum()
-    ratio = read / num_tokens / (
-        config.buckets.prompt[-1] + group_size * max_tokens)
-    result['decode'] += seconds(
-        'decode', rounds * longest[inside].mean() / engine.CHUNK,
-        (1 - ratio) * engine.CHUNK * pool.cache)
-  if 'gradient' in programs:
-    padded_groups = padded_prompts + group_size * _pad(
-        longest, config.buckets.completion)
+  rounds = max(
+      num_groups / pool.num_slots,
+      config.environment.max_turns * _num_roles(run, policy))
+  result = {
+      'prepare': seconds(programs['prepare'], 1),
+      'prefill': seconds(
+          prefill, num_groups * padded_prompt / prefill.num_tokens),
+      'decode': seconds(decode, rounds * longest / engine.CHUNK)}
+  if gradient := programs.get('gradient'):
     result['gradient'] = seconds(
-        'gradient', num_groups * padded_groups.mean()
-        / programs['gradient'].num_tokens)
-    result['update'] = seconds('update', config.train.updates_per_rollout)
+        gradient, num_groups * padded_group / gradient.num_tokens)
+    result['update'] = seconds(
+        programs['update'], config.train.updates_per_rollout)
   return result
+
+
+def _mean_lengths(config):
+  """Tokens of a prompt, a completion, and the longest one of a group."""
+  c, max_tokens = config.compile_check, config.rollout.max_new_tokens
+  return (
+      min(c.prompt_tokens, config.buckets.prompt[-1]),
+      min(c.completion_tokens, max_tokens), min(c.longest_tokens, max_tokens))
 
 
 def _num_roles(run, policy):
@@ -195,43 +183,15 @@ def _num_groups(run, policy):
       branches**turn for turn in turns)
 
 
-class _Lengths(NamedTuple):
-  prompts: np.ndarray  # [N] int
-  completions: np.ndarray  # [N, G] int
-
-
-def _draw_lengths(config):
-  """Log-normal lengths of many groups."""
-  rng, c = np.random.default_rng(0), config.compile_check
-
-  def draw(median_and_percentile_95, largest, *shape):
-    median, percentile_95 = median_and_percentile_95
-    width = np.log(percentile_95 / median) / _Z_95
-    lengths = np.exp(rng.normal(np.log(median), width, shape))
-    return np.clip(lengths.astype(int), 1, largest)
-
-  return _Lengths(
-      draw(c.prompt_lengths, config.buckets.prompt[-1], _NUM_DRAWS),
-      draw(c.completion_lengths, config.rollout.max_new_tokens, _NUM_DRAWS,
-           config.rollout.group_size))
-
-
-def _pad(lengths, buckets):
-  """Rounds lengths up to the sizes of buckets."""
-  return np.asarray(buckets)[np.searchsorted(buckets, lengths)]
-
-
 def print_step(
     step: Prediction, config: ml_collections.ConfigDict) -> None:
   """Prints the seconds of a step and the hours of a run."""
-  c, num_steps = config.compile_check, config.train.num_steps
-  prompts, completions = (
-      f'{median} tokens (95 % below {percentile_95})'
-      for median, percentile_95 in (c.prompt_lengths, c.completion_lengths))
+  prompt, completion, _ = _mean_lengths(config)
+  num_steps = config.train.num_steps
   print(
       f'\nA step takes about {step.total:.0f} s: {config.rollout.num_tasks} '
-      f'tasks of {config.environment.max_turns} turns, prompts of {prompts}, '
-      f'completions of {completions}')
+      f'tasks of {config.environment.max_turns} turns, prompts of {prompt} '
+      f'tokens, completions of {completion}')
   for name, seconds in step.seconds.items():
     print(f'  {name:16s} {seconds:8.1f} s  {seconds / step.total:4.0%}')
   print(

@@ -8,7 +8,6 @@ time; the memory of Qwen3-8B's gradient is then 4 % below the default's.
 from __future__ import annotations
 
 from collections.abc import Sequence
-import dataclasses
 import os
 
 import jax
@@ -25,30 +24,45 @@ _WITHOUT_TPU = {
 _MAX_GPUS = 8  # GPUs of a node.
 
 
-@dataclasses.dataclass(frozen=True)
-class _Gpu:
-  """The properties in which GPUs differ for XLA."""
-
-  name: str
-  major: int
-  cores: int
-  fpus_per_core: int
-  clock_rate_ghz: float
-  bandwidth: int
-  memory: int
-  l2_cache: int
-  shared_memory: int  # Per core; a block may use all but 1 KiB.
-
-
-# SXM cards. Memory is what the driver reports.
+# SXM cards. Memory is what the driver reports; a block may use all but 1 KiB of
+# a core's shared memory.
 _GPUS = {
-    'a100': _Gpu('NVIDIA A100-SXM4-80GB', 8, 108, 64, 1.41, 2039 * 10**9,
-                 85094825984, 40 << 20, 164 << 10),
-    'h100': _Gpu('NVIDIA H100 80GB HBM3', 9, 132, 128, 1.98, 3352 * 10**9,
-                 84929347584, 50 << 20, 228 << 10),
-    'h200': _Gpu('NVIDIA H200', 9, 132, 128, 1.98, 4800 * 10**9,
-                 150109880320, 50 << 20, 228 << 10),
+    'a100': dict(
+        name='NVIDIA A100-SXM4-80GB', major=8, cores=108, fpus_per_core=64,
+        clock_rate_ghz=1.41, bandwidth=2039 * 10**9, memory=85094825984,
+        l2_cache=40 << 20, shared_memory=164 << 10),
+    'h100': dict(
+        name='NVIDIA H100 80GB HBM3', major=9, cores=132, fpus_per_core=128,
+        clock_rate_ghz=1.98, bandwidth=3352 * 10**9, memory=84929347584,
+        l2_cache=50 << 20, shared_memory=228 << 10),
 }
+_GPUS['h200'] = _GPUS['h100'] | dict(
+    name='NVIDIA H200', bandwidth=4800 * 10**9, memory=150109880320)
+_TARGET = """
+  platform_name: "CUDA"
+  device_description_str: "{name}"
+  runtime_version {{ major: 13 }}
+  dnn_version_info {{ major: 9 minor: 10 }}
+  gpu_device_info {{
+    cuda_compute_capability {{ major: {major} }}
+    core_count: {cores}
+    fpus_per_core: {fpus_per_core}
+    clock_rate_ghz: {clock_rate_ghz}
+    memory_bandwidth: {bandwidth}
+    device_memory_size: {memory}
+    l2_cache_size: {l2_cache}
+    shared_memory_per_core: {shared_memory}
+    shared_memory_per_block: 49152
+    shared_memory_per_block_optin: {max_shared_memory}
+    threads_per_block_limit: 1024
+    threads_per_core_limit: 2048
+    threads_per_warp: 32
+    registers_per_core_limit: 65536
+    registers_per_block_limit: 65536
+    block_dim_limit_x: 2147483647
+    block_dim_limit_y: 65535
+    block_dim_limit_z: 65535
+  }}"""
 
 
 def devices_of(topology: str) -> tuple[Sequence[jax.Device], fit.Chip]:
@@ -85,11 +99,6 @@ def is_gpu(topology: str) -> bool:
   return topology.partition(':')[0] in fit.GPUS
 
 
-def has_ragged_kernel(topology: str) -> bool:
-  """Whether decoding reads only the occupied keys and values."""
-  return not is_gpu(topology)
-
-
 def _tpu_arguments(topology, generation, layout):
   os.environ.update(_WITHOUT_TPU)
   jax.config.update('jax_exec_time_optimization_effort', -1.0)
@@ -116,28 +125,6 @@ def _gpu_arguments(topology, generation, layout):
         f'GPUs; give {generation}:{_MAX_GPUS}.')
   gpu = _GPUS[generation]
   return {
-      'platform': 'cuda', 'topology': f'1x1x{layout}', 'target_config': f"""
-          platform_name: "CUDA"
-          device_description_str: "{gpu.name}"
-          runtime_version {{ major: 13 }}
-          dnn_version_info {{ major: 9 minor: 10 }}
-          gpu_device_info {{
-            cuda_compute_capability {{ major: {gpu.major} }}
-            core_count: {gpu.cores}
-            fpus_per_core: {gpu.fpus_per_core}
-            clock_rate_ghz: {gpu.clock_rate_ghz}
-            memory_bandwidth: {gpu.bandwidth}
-            device_memory_size: {gpu.memory}
-            l2_cache_size: {gpu.l2_cache}
-            shared_memory_per_core: {gpu.shared_memory}
-            shared_memory_per_block: 49152
-            shared_memory_per_block_optin: {gpu.shared_memory - 1024}
-            threads_per_block_limit: 1024
-            threads_per_core_limit: 2048
-            threads_per_warp: 32
-            registers_per_core_limit: 65536
-            registers_per_block_limit: 65536
-            block_dim_limit_x: 2147483647
-            block_dim_limit_y: 65535
-            block_dim_limit_z: 65535
-          }}"""}
+      'platform': 'cuda', 'topology': f'1x1x{layout}',
+      'target_config': _TARGET.format(
+          max_shared_memory=gpu['shared_memory'] - 1024, **gpu)}

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 import dataclasses
 import math
-from typing import Protocol
+from typing import Any
 
 import jax
 
@@ -37,19 +37,12 @@ class DoesNotFit(errors.UserError):
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-  """The published limits of one device.
+  """The published limits of one device."""
 
-  Attributes:
-    memory: bytes that programs may use.
-    flops: peak bfloat16 FLOP/s.
-    bandwidth: memory bandwidth in bytes/s.
-    link_bandwidth: bytes/s sent to other chips, which is half of the published
-      bidirectional number.
-  """
-
-  memory: int
-  flops: float
-  bandwidth: float
+  memory: int  # Bytes that programs may use.
+  flops: float  # Peak bfloat16 FLOP/s.
+  bandwidth: float  # Of the memory, in bytes/s.
+  # Bytes/s sent to other chips, half of the published bidirectional number.
   link_bandwidth: float
 
 
@@ -92,40 +85,18 @@ def chip_of(device: jax.Device) -> Chip | None:
   return dataclasses.replace(known, memory=memory or known.memory)
 
 
-class Dimensions(Protocol):
-  """The fields of a `ModelConfig` that the estimate reads."""
-
-  vocab_size: int
-  hidden_size: int
-  intermediate_size: int
-  num_layers: int
-  num_heads: int
-  num_kv_heads: int
-  head_dim: int
-  tied_head: bool
-
-
 @dataclasses.dataclass(frozen=True)
 class Learner:
-  """The memory that one policy or critic needs, before it is sharded.
+  """One policy or critic, before it is sharded."""
 
-  Attributes:
-    dimensions: the model.
-    trained: 'all', 'lora' or 'none'.
-    itemsize: bytes of a number in matrix products.
-    kv_bytes: bytes of the keys and values of one token; 0 for a critic.
-    lora_rank: rank of the adapter.
-    has_reference: whether a copy of the initial model is kept.
-    shares_model: whether an earlier learner of the pool holds the same frozen
-      model. Adapters over one model are sampled together.
-  """
-
-  dimensions: Dimensions
-  trained: str
-  itemsize: int
-  kv_bytes: int
+  dimensions: Any  # A `ModelConfig`, which lies above this layer.
+  trained: str  # 'all', 'lora' or 'none'.
+  itemsize: int  # Bytes of a number in matrix products.
+  kv_bytes: int  # Keys and values of one token; 0 for a critic.
   lora_rank: int = 0
-  has_reference: bool = False
+  has_reference: bool = False  # Keeps a copy of the initial model.
+  # An earlier learner of the pool holds the same frozen model. Adapters over
+  # one model are sampled together.
   shares_model: bool = False
 
   @property
@@ -135,52 +106,38 @@ class Learner:
   @property
   def state_bytes(self) -> int:
     """Bytes that stay allocated throughout training."""
-    num_params = count_params(self.dimensions)
+    d, num_params = self.dimensions, count_params(self.dimensions)
     if self.trained == 'all':
       return num_params * (
           _TRAINED_BYTES + self.has_reference * self.itemsize)
-    d, projected = self.dimensions, 2 * (
-        self.dimensions.num_heads + self.dimensions.num_kv_heads
-    ) * self.dimensions.head_dim
-    adapter = self.lora_rank * d.num_layers * (
-        7 * d.hidden_size + projected + 3 * d.intermediate_size)
-    return (not self.shares_model) * self.itemsize * num_params + (
-        (self.trained == 'lora') * _TRAINED_BYTES * adapter)
+    size = 0 if self.shares_model else self.itemsize * num_params
+    if self.trained == 'lora':
+      # Inputs and outputs of the seven kernels of a layer.
+      size += _TRAINED_BYTES * self.lora_rank * d.num_layers * (
+          7 * d.hidden_size + 3 * d.intermediate_size
+          + 2 * d.head_dim * (d.num_heads + d.num_kv_heads))
+    return size
 
 
 @dataclasses.dataclass(frozen=True)
 class Pool:
-  """Devices and the learners on them.
-
-  Attributes:
-    num_devices: all devices of the pool.
-    num_slices: TPU slices, or nodes with GPUs, that the pool spans. `fsdp` and
-      `tensor` stay within one.
-    learners: policies and critics.
-  """
+  """Devices, and the policies and critics on them."""
 
   num_devices: int
+  # TPU slices or GPU nodes; `fsdp` and `tensor` stay within one.
   num_slices: int
   learners: Sequence[Learner]
 
 
 @dataclasses.dataclass(frozen=True)
 class Shapes:
-  """The largest shapes of a run.
-
-  Attributes:
-    prompt: tokens of a prompt.
-    completion: tokens of a completion.
-    group_size: candidates of a prompt.
-    microbatch_tokens: tokens of a microbatch on each shard.
-    groups: possible numbers of concurrent groups, ascending.
-  """
+  """The largest shapes of a run, in tokens."""
 
   prompt: int
   completion: int
   group_size: int
-  microbatch_tokens: int
-  groups: Sequence[int]
+  microbatch_tokens: int  # On each shard.
+  groups: Sequence[int]  # Possible numbers of concurrent groups, ascending.
 
   @property
   def group_tokens(self) -> int:
@@ -189,21 +146,13 @@ class Shapes:
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-  """A mesh and the memory that it needs on a device of the fullest pool.
-
-  Attributes:
-    fsdp: size of that axis.
-    tensor: size of that axis.
-    num_groups: concurrent groups.
-    sampling_bytes: bytes while rollouts are sampled.
-    learning_bytes: bytes while a gradient is computed.
-  """
+  """A mesh and the memory that it needs on a device of the fullest pool."""
 
   fsdp: int
   tensor: int
-  num_groups: int
-  sampling_bytes: float
-  learning_bytes: float
+  num_groups: int  # Concurrent groups.
+  sampling_bytes: float  # While rollouts are sampled.
+  learning_bytes: float  # While a gradient is computed.
 
   @property
   def num_bytes(self) -> float:
@@ -226,22 +175,22 @@ def choose(
     UserError: the given sizes do not divide the devices or the heads.
     DoesNotFit: no mesh fits.
   """
-  num_devices = math.gcd(*(pool.num_devices // pool.num_slices
-                           for pool in pools))
+  num_devices = math.gcd(*(
+      pool.num_devices // pool.num_slices for pool in pools))
   learners = [learner for pool in pools for learner in pool.learners]
   num_heads = math.gcd(*(
       learner.dimensions.num_kv_heads for learner in learners))
-  if num_devices % (fsdp or 1) or math.gcd(num_devices, num_heads) % (
-      tensor or 1) or num_devices % ((fsdp or 1) * (tensor or 1)):
+  if (num_devices % ((fsdp or 1) * (tensor or 1))
+      or num_heads % (tensor or 1)):
     raise errors.UserError(
         f'mesh.fsdp={fsdp} and mesh.tensor={tensor} must divide the '
         f'{num_devices} devices of a pool and slice, and mesh.tensor the '
         f'{num_heads} key/value heads; give 0 to have a size chosen.')
   tensor = tensor or math.gcd(
       num_devices // (fsdp or 1), num_heads, _preferred_tensor(learners, chip))
+  per_tensor = num_devices // tensor
   sizes = [fsdp] if fsdp else [
-      size for size in range(1, num_devices // tensor + 1)
-      if num_devices // tensor % size == 0]
+      size for size in range(1, per_tensor + 1) if per_tensor % size == 0]
   for num_groups in reversed(shapes.groups):
     for size in sizes:
       fit = estimate(pools, shapes, size, tensor, num_groups)
@@ -255,7 +204,7 @@ def choose(
       'a smaller model.')
 
 
-def count_params(dimensions: Dimensions) -> int:
+def count_params(dimensions: Any) -> int:
   """Parameters of a model, without the scales of its norms."""
   d = dimensions
   attention = 2 * d.hidden_size * d.head_dim * (d.num_heads + d.num_kv_heads)

@@ -77,18 +77,13 @@ def decoding_rules(tied_head: bool) -> Rules:
 
 @dataclasses.dataclass(frozen=True)
 class MeshSpec:
-  """Sizes of the meshes.
+  """Sizes of the meshes."""
 
-  Attributes:
-    fsdp: size of the axis in each pool.
-    tensor: size of the axis in each pool. `data` takes the remaining factor.
-    pools: (policy, first device, end) of each policy, counted slice by slice,
-      such as (('tool', 0, 4), ('planner', 4, 8)). () gives every policy all
-      devices.
-  """
-
+  # Sizes of two axes in each pool; `data` takes the remaining factor.
   fsdp: int = 1
   tensor: int = 1
+  # (policy, first device, end) of each policy, counted slice by slice, such as
+  # (('tool', 0, 4), ('planner', 4, 8)). () gives every policy all devices.
   pools: tuple[tuple[str, int, int], ...] = ()
 
 
@@ -112,7 +107,14 @@ def make_meshes(
     meshes[pool] = Mesh(
         _arrange(pool, (data, spec.fsdp, spec.tensor)), AXES,
         axis_types=(jax.sharding.AxisType.Auto,) * len(AXES))
-    _check_processes(policy, pool, devices)
+    num_processes, num_in_pool = (
+        len({device.process_index for device in x}) for x in (devices, pool))
+    if num_in_pool < num_processes:
+      # orbax cannot save an array of which a process holds no shard.
+      raise errors.UserError(
+          f'mesh.pools: policy {policy!r} has devices of {num_in_pool} of '
+          f'{num_processes} processes, but a checkpoint needs devices of each; '
+          'use mesh.pools=(), which gives every policy all devices.')
   return {policy: meshes[pool] for policy, pool in pools.items()}
 
 
@@ -121,7 +123,7 @@ def split_devices(
     pools: Sequence[tuple[str, int, int]],
 ) -> dict[str, tuple[jax.Device, ...]]:
   """Policy -> the devices of its pool, slice by slice; see `MeshSpec.pools`."""
-  ranges = _check_pools(policies, len(devices), pools)
+  ranges = _pool_ranges(policies, len(devices), pools)
   devices = sorted(devices, key=_slice_of)
   return {
       policy: tuple(devices[start:stop])
@@ -384,42 +386,21 @@ def _arrange(devices, shape):
   return np.reshape(np.array(devices), shape)
 
 
-def _check_processes(policy, pool, devices):
-  """Raises UserError unless the pool has devices of every process.
-
-  orbax cannot save an array of which a process holds no shard.
-  """
-  num_processes = len({device.process_index for device in devices})
-  num_in_pool = len({device.process_index for device in pool})
-  if num_in_pool < num_processes:
-    raise errors.UserError(
-        f'mesh.pools: policy {policy!r} has devices of {num_in_pool} of '
-        f'{num_processes} processes, but a checkpoint needs devices of each; '
-        'use mesh.pools=(), which gives every policy all devices.')
-
-
-def _check_pools(policies, num_devices, pools):
-  """Returns policy -> (first device, end)."""
+def _pool_ranges(policies, num_devices, pools):
+  """Policy -> (first device, end)."""
   if not pools:
     return dict.fromkeys(policies, (0, num_devices))
-  example = tuple((name, 0, num_devices) for name in policies)
-  if (any(not isinstance(pool, tuple) or [*map(type, pool)] != [str, int, int]
-          for pool in pools)
-      or sorted(name for name, _, _ in pools) != sorted(policies)):
+  is_valid = all(
+      isinstance(pool, tuple) and [*map(type, pool)] == [str, int, int]
+      and 0 <= pool[1] < pool[2] <= num_devices for pool in pools)
+  is_valid = is_valid and sorted(
+      name for name, _, _ in pools) == sorted(policies)
+  if not is_valid or any(
+      first[1:] != second[1:] and first[1] < second[2] and second[1] < first[2]
+      for first, second in itertools.combinations(pools, 2)):
+    example = tuple((name, 0, num_devices) for name in policies)
     raise errors.UserError(
         f'mesh.pools={pools!r}: expected (policy, first device, end) of every '
-        f'policy once, such as {example!r}.')
-  ranges = {name: (start, end) for name, start, end in pools}
-  for name, (start, end) in ranges.items():
-    if not 0 <= start < end <= num_devices:
-      raise errors.UserError(
-          f'mesh.pools: {(name, start, end)} is not a range of the '
-          f'{num_devices} devices.')
-    for other, (other_start, other_end) in ranges.items():
-      if (start, end) != (other_start, other_end) and (
-          start < other_end and other_start < end):
-        raise errors.UserError(
-            f'mesh.pools: {(name, start, end)} and '
-            f'{(other, other_start, other_end)} overlap; use equal or disjoint '
-            'ranges.')
-  return ranges
+        f'policy once, with equal or disjoint ranges of the {num_devices} '
+        f'devices, such as {example!r}.')
+  return {name: (start, end) for name, start, end in pools}

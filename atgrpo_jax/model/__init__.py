@@ -11,13 +11,10 @@ from atgrpo_jax.model.decoder import prefill
 from atgrpo_jax.model.decoder import unembed
 from atgrpo_jax.model.decoder import unstack
 from atgrpo_jax.model.kv_cache import along_positions
-from atgrpo_jax.model.kv_cache import cache_dtype
-from atgrpo_jax.model.kv_cache import cast_like
 from atgrpo_jax.model.kv_cache import CompletionCache
 from atgrpo_jax.model.kv_cache import init_cache
 from atgrpo_jax.model.kv_cache import position_bytes
 from atgrpo_jax.model.kv_cache import PromptCache
-from atgrpo_jax.model.kv_cache import Quantized
 from atgrpo_jax.model.kv_cache import RowCache
 from atgrpo_jax.model.kv_cache import Rows
 from atgrpo_jax.model.lora import Adapters

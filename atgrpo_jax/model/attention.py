@@ -22,8 +22,6 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from atgrpo_jax.model import kv_cache
-
 # Bound of the float32 scores of one group, over all heads and candidates.
 _MAX_SCORE_BYTES = 256 * 2**20
 
@@ -44,11 +42,10 @@ def attend(
     k: [P, K, G, H, Y] suffix keys.
     v: [P, K, G, Y, H] suffix values.
     suffix_mask: [X, Y] bool; causal with X = Y, except over a cache.
-    prefix: keys [P, K, H, S] and values [P, K, S, H], or None. With `rows`,
-      they may be `kv_cache.Quantized`.
+    prefix: keys [P, K, H, S] and values [P, K, S, H], or None.
     prefix_mask: [P, S] bool, or None without a prefix.
-    past: earlier keys [N * R, K, H, Z] and values [N * R, K, Z, H] of each row,
-      possibly `kv_cache.Quantized`; None without `rows`.
+    past: earlier keys [N * R, K, H, Z] and values [N * R, K, Z, H] of each row;
+      None without `rows`.
     past_mask: [N * R, Z] bool, or None without a past.
     rows: `kv_cache.Rows` while decoding. All arguments but the prefix then have
       N * R for P, G = 1 and X = 1, and keys and values have no axis G (with an
@@ -133,25 +130,26 @@ def _attend_block(
     bias = jnp.where(past_mask, 0.0, _MASKED)
     blocks.append((*past, bias[:, None, None, :]))
   private = [
-      _score('...qh,...hy->...qy', private_rows(q), keys) + bias
+      _einsum('...qh,...hy->...qy', private_rows(q), keys) + bias
       for keys, _, bias in blocks]
   top = functools.reduce(
       jnp.maximum, [jnp.max(x, axis=-1, keepdims=True) for x in private])
   if prefix is not None:
     bias = jnp.where(prefix_mask, 0.0, _MASKED)[:, None, None, :]
-    shared = _score('pkqh,pkhs->pkqs', shared_rows(q), prefix[0]) + bias
+    shared = _einsum('pkqh,pkhs->pkqs', shared_rows(q), prefix[0]) + bias
     top = jnp.maximum(
         top, split_rows(jnp.max(shared, axis=-1, keepdims=True)))
   top = jax.lax.stop_gradient(top)
   private = [jnp.exp(x - top) for x in private]
   total = sum(jnp.sum(x, axis=-1, keepdims=True) for x in private)
   mixed = sum(
-      _mix('...qy,...yh->...qh', x, values, v.dtype)
+      _einsum('...qy,...yh->...qh', x.astype(v.dtype), values)
       for x, (_, values, _) in zip(private, blocks))
   if prefix is not None:
     shared = jnp.exp(shared - shared_rows(top))
     total += split_rows(jnp.sum(shared, axis=-1, keepdims=True))
-    mixed += split_rows(_mix('pkqs,pksh->pkqh', shared, prefix[1], v.dtype))
+    mixed += split_rows(
+        _einsum('pkqs,pksh->pkqh', shared.astype(v.dtype), prefix[1]))
   mixed = (mixed / total).astype(q.dtype)
   return mixed.reshape(groups, heads, candidates, queries, -1, width)
 
@@ -178,16 +176,13 @@ def attend_ragged(
     [N * R, K, 1, 1, M, H]
   """
   queries = q[:, :, 0, 0]
-  scores = jnp.einsum(
-      'rkmh,rkhy->rkmy', queries, k, preferred_element_type=jnp.float32)
+  scores = _einsum('rkmh,rkhy->rkmy', queries, k)
   scores = jnp.where(suffix_mask, scores, _MASKED)
   top = jnp.max(scores, axis=-1, keepdims=True)
   weights = jnp.exp(scores - top)
   parts = [(
-      jnp.einsum(
-          'rkmy,rkyh->rkmh', weights.astype(v.dtype), v,
-          preferred_element_type=jnp.float32),
-      top, jnp.sum(weights, axis=-1, keepdims=True))]
+      _einsum('rkmy,rkyh->rkmh', weights.astype(v.dtype), v), top,
+      jnp.sum(weights, axis=-1, keepdims=True))]
   if past is not None:
     parts.append(ragged_fn(queries, *past, _count(past_mask)))
   if prefix is not None:
@@ -206,22 +201,9 @@ def attend_ragged(
   return (mixed / total).astype(q.dtype)[:, :, None, None]
 
 
-def _score(equation, q, keys):
-  """Scores in float32; `kv_cache.Quantized` keys are scaled afterwards."""
-  scales = None
-  if isinstance(keys, kv_cache.Quantized):
-    keys, scales = keys.codes.astype(q.dtype), keys.scales[..., None, :]
-  scores = jnp.einsum(equation, q, keys, preferred_element_type=jnp.float32)
-  return scores if scales is None else scores * scales
-
-
-def _mix(equation, weights, values, dtype):
-  """Weighted sums in float32; `kv_cache.Quantized` values scale the weights."""
-  if isinstance(values, kv_cache.Quantized):
-    weights, values = weights * values.scales[..., None, :], values.codes
-  return jnp.einsum(
-      equation, weights.astype(dtype), values.astype(dtype),
-      preferred_element_type=jnp.float32)
+def _einsum(equation, x, y):
+  """A matrix product of the dtype of the operands, summed in float32."""
+  return jnp.einsum(equation, x, y, preferred_element_type=jnp.float32)
 
 
 def _count(mask):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+import functools
 
 from flax import struct
 import jax
@@ -10,26 +11,6 @@ import jax.numpy as jnp
 
 from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.model import config as config_lib
-
-
-@struct.dataclass
-class Quantized:
-  """Keys or values as int8 with a scale for each head and position.
-
-  Decoding reads the cache for each token. Half the bytes take up to half the
-  time, and twice as many groups fit.
-  """
-
-  codes: jax.Array  # int8, keys [..., H, S] or values [..., S, H]
-  scales: jax.Array  # [..., S] float32
-
-  @property
-  def shape(self) -> tuple[int, ...]:
-    """Shape of the keys or values."""
-    return self.codes.shape
-
-
-KVArray = jax.Array | Quantized  # Keys or values.
 
 
 @struct.dataclass
@@ -41,8 +22,8 @@ class PromptCache:
   slicing a stack would copy.
   """
 
-  keys: KVArray | tuple[KVArray, ...]  # [L, P, K, H, S]
-  values: KVArray | tuple[KVArray, ...]  # [L, P, K, S, H]
+  keys: jax.Array | tuple[jax.Array, ...]  # [L, P, K, H, S]
+  values: jax.Array | tuple[jax.Array, ...]  # [L, P, K, S, H]
   lengths: jax.Array  # [P] int32, unmasked positions
 
 
@@ -53,8 +34,8 @@ class RowCache:
   One array per layer: a stacked cache would be copied at every token.
   """
 
-  keys: tuple[KVArray, ...]  # L x [N * R, K, H, T]
-  values: tuple[KVArray, ...]  # L x [N * R, K, T, H]
+  keys: tuple[jax.Array, ...]  # L x [N * R, K, H, T]
+  values: tuple[jax.Array, ...]  # L x [N * R, K, T, H]
 
 
 @struct.dataclass
@@ -127,74 +108,35 @@ class Rows:
 def init_cache(
     config: config_lib.ModelConfig, num_rows: int, length: int,
     dtype: jnp.dtype) -> RowCache:
-  """An empty cache for `length` tokens per row; int8 is `Quantized`."""
-  def zeros(dtype, *shape):
+  """An empty cache for `length` tokens per row."""
+  def zeros(*shape):
     shape = num_rows, config.num_kv_heads, *shape
     return mesh_lib.constrain(
         jnp.zeros(shape, dtype), mesh_lib.ROWS, 'tensor')
 
-  def kv_array(*shape):
-    if dtype != jnp.int8:
-      return zeros(dtype, *shape)
-    return Quantized(zeros(dtype, *shape), zeros(jnp.float32, length))
-
   layers = range(config.num_layers)
   return RowCache(
-      keys=tuple(kv_array(config.head_dim, length) for _ in layers),
-      values=tuple(kv_array(length, config.head_dim) for _ in layers))
-
-
-def cache_dtype(kv_cache_dtype: str, dtype: str) -> jnp.dtype:
-  """The dtype for `rollout.kv_cache_dtype`; 'auto' means `dtype`."""
-  return jnp.dtype(dtype if kv_cache_dtype == 'auto' else kv_cache_dtype)
+      keys=tuple(zeros(config.head_dim, length) for _ in layers),
+      values=tuple(zeros(length, config.head_dim) for _ in layers))
 
 
 def position_bytes(
     config: config_lib.ModelConfig, dtype: jnp.dtype | str) -> int:
   """Bytes of the keys and values of one position, over layers and heads."""
-  dtype = jnp.dtype(dtype)
-  head = config.head_dim * dtype.itemsize
-  if dtype == jnp.int8:
-    head += jnp.dtype(jnp.float32).itemsize
-  return 2 * config.num_layers * config.num_kv_heads * head
-
-
-def quantize(x: jax.Array, axis: int) -> Quantized:
-  """Quantizes keys (`axis=-2`, the axis of H) or values (-1).
-
-  The largest number of a head and position becomes 127, so no error exceeds
-  1 / 254 of it.
-  """
-  x = x.astype(jnp.float32)
-  scales = jnp.max(jnp.abs(x), axis=axis, keepdims=True) / 127
-  codes = jnp.round(x / jnp.where(scales > 0, scales, 1.0))
-  return Quantized(codes.astype(jnp.int8), jnp.squeeze(scales, axis))
-
-
-def cast_like(cache: RowCache, new: RowCache | PromptCache) -> RowCache:
-  """New keys and values, layer by layer, in the dtype of a cache."""
-  def cast(old, new, axis):
-    return tuple(
-        quantize(new[layer], axis) if isinstance(x, Quantized)
-        else new[layer].astype(x.dtype) for layer, x in enumerate(old))
-
-  return RowCache(
-      cast(cache.keys, new.keys, -2), cast(cache.values, new.values, -1))
+  return (
+      2 * config.num_layers * config.num_kv_heads * config.head_dim
+      * jnp.dtype(dtype).itemsize)
 
 
 def along_positions(
     function: Callable[..., jax.Array], *caches: RowCache) -> RowCache:
   """Maps `function(axis, *arrays)` over the arrays of caches.
 
-  `axis` is the axis of positions, which differs between keys and values.
+  `axis` is the axis of positions: the last of keys, the second last of values.
   """
-  def apply(axis, *each):
-    if isinstance(each[0], Quantized):
-      return Quantized(
-          function(axis, *(x.codes for x in each)),
-          function(-1, *(x.scales for x in each)))
-    return function(axis, *each)
+  def apply(axis, *arrays):
+    return jax.tree.map(functools.partial(function, axis), *arrays)
 
   return RowCache(
-      tuple(apply(-1, *each) for each in zip(*(x.keys for x in caches))),
-      tuple(apply(-2, *each) for each in zip(*(x.values for x in caches))))
+      apply(-1, *(cache.keys for cache in caches)),
+      apply(-2, *(cache.values for cache in caches)))

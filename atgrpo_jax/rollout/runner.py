@@ -117,7 +117,6 @@ class EpisodeRunner:
     train_step: training step of the parameters; part of every random key.
     executor: steps environments; `workers.Workers` in a training run.
     alpha: weight of the team reward in a candidate's reward.
-    kv_cache_dtype: see `programs.SamplerSpec`.
     keep_truncated: whether the environment reads a completion that reached
       `max_new_tokens` without a stop token; otherwise it reads ''.
     is_stopped: whether to abandon the episodes; asked before every chunk.
@@ -134,7 +133,6 @@ class EpisodeRunner:
   train_step: int
   executor: futures.Executor | workers_lib.Workers
   alpha: float = 1.0
-  kv_cache_dtype: str = 'auto'
   keep_truncated: bool = True
   is_stopped: Callable[[], bool] = lambda: False
   usage: Usage = dataclasses.field(default_factory=Usage)
@@ -397,8 +395,7 @@ class EpisodeRunner:
             sampled.params, sampled.mesh, sampled.config, sampled.dtype)
       spec = programs.SamplerSpec(
           group_size=group_size, temperature=self.temperature,
-          stop_ids=stop_ids, dtype=sampled.dtype,
-          kv_cache_dtype=self.kv_cache_dtype)
+          stop_ids=stop_ids, dtype=sampled.dtype)
       self._engines[key] = engine_lib.Engine(
           self._decoding_params[sampled], adapters=sampled.adapters,
           spec=spec, prompt_length=length,

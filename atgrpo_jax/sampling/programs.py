@@ -41,20 +41,13 @@ class SamplerSpec:
     group_size: candidates of a group (G).
     temperature: 0 for greedy decoding.
     stop_ids: ids that end a completion.
-    dtype: name of the dtype of the matrix products.
-    kv_cache_dtype: name of the dtype of cached keys and values; 'auto' for
-      `dtype`, 'int8' for `model.Quantized`.
+    dtype: name of the dtype of matrix products, keys and values.
   """
 
   group_size: int
   temperature: float
   stop_ids: tuple[int, ...]
   dtype: str
-  kv_cache_dtype: str = 'auto'
-
-  @property
-  def cache_dtype(self) -> jnp.dtype:
-    return model.cache_dtype(self.kv_cache_dtype, self.dtype)
 
 
 @struct.dataclass
@@ -115,7 +108,7 @@ def empty_slots(
   """Free slots for prompts of `prompt_length`."""
   shape = num_slots, spec.group_size
   prefix = model.init_cache(
-      config, num_slots, prompt_length, spec.cache_dtype)
+      config, num_slots, prompt_length, jnp.dtype(spec.dtype))
   zeros = jnp.zeros(num_slots, jnp.int32)
   slots = Slots(
       prefix=model.PromptCache(prefix.keys, prefix.values, zeros),
@@ -131,7 +124,7 @@ def empty_rows(
     *, num_rows: int, capacity: int, config: model.ModelConfig,
     spec: SamplerSpec) -> model.RowCache:
   """Free rows for `capacity` tokens."""
-  return model.init_cache(config, num_rows, capacity, spec.cache_dtype)
+  return model.init_cache(config, num_rows, capacity, jnp.dtype(spec.dtype))
 
 
 @functools.partial(
@@ -171,11 +164,14 @@ def fill(
     return mesh_lib.scatter_per_shard(x, slot_ids, y)
 
   shape = len(prompts), spec.group_size
-  old = slots.prefix.keys, slots.prefix.values
-  new = model.cast_like(model.RowCache(*old), prefix)
+
+  def put_layers(old, new):
+    return tuple(put(x, new[layer]) for layer, x in enumerate(old))
+
   return _constrain(slots.replace(
       prefix=model.PromptCache(
-          *jax.tree.map(put, old, (new.keys, new.values)),
+          put_layers(slots.prefix.keys, prefix.keys),
+          put_layers(slots.prefix.values, prefix.values),
           put(slots.prefix.lengths, prefix.lengths)),
       lengths=put(slots.lengths, jnp.zeros_like(prompt_lengths)),
       last=put(slots.last, jnp.broadcast_to(last, shape)),
@@ -288,8 +284,7 @@ def decode(
     slots = slots.replace(
         lengths=slots.lengths + state['index'], last=spread('last'),
         running=slots.running & spread('running'))
-    past = model.along_positions(
-        appended, past, model.cast_like(past, state['cache']))
+    past = model.along_positions(appended, past, state['cache'])
     chunk = jnp.concatenate([
         state['tokens'],
         jax.lax.bitcast_convert_type(state['logprobs'], jnp.int32),

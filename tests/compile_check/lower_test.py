@@ -80,7 +80,7 @@ def check_and_run(changes):
           name: jax.tree.map(_make, critic.state_template())
           for name, critic in run.critics.items()}
   return {
-      'resident': pool.parameters + pool.optimizer,
+      'resident': pool.state,
       'allocated_resident': _on_first_device(states),
       'programs': {
           name: dataclasses.asdict(program) | {'collectives': [

@@ -2,7 +2,7 @@
 
 import pytest
 
-from atgrpo_jax.compile_check import collectives
+from atgrpo_jax.compile_check import costs
 from atgrpo_jax.compile_check import lower
 from atgrpo_jax.compile_check import report
 from atgrpo_jax.compile_check import targets
@@ -22,8 +22,7 @@ def _program(name='decode a', peak=10, **changes):
 def _pool(*programs, **changes):
   return lower.Pool(**{
       'policies': ('a',), 'num_devices': 4, 'num_slots': 8,
-      'parameters': 1 << 30, 'optimizer': 0, 'cache': 0, 'programs': programs,
-      **changes})
+      'state': 1 << 30, 'cache': 0, 'programs': programs, **changes})
 
 
 @pytest.mark.parametrize('changes, words', [
@@ -45,13 +44,13 @@ def test_seconds_follow_the_tightest_limit_and_latency():
   seconds, limit = program.seconds(CHIP, 5e-6)
   assert (seconds, limit) == (pytest.approx(2 / 197), 'compute')
   # Half of 2 GB is sent 12 times at 200 GB/s.
-  gather = collectives.Collective('all-gather', 2 * 10**9, 2, (3, 4))
+  gather = costs.Collective('all-gather', 2 * 10**9, 2, (3, 4))
   seconds, limit = _program(collectives=(gather,)).seconds(CHIP, 1e-3)
   assert (seconds, limit) == (pytest.approx(0.060 + 0.012), 'links')
 
 
 def _predict(mode='tree', **changes):
-  """A step of policy 'a' with 2 candidates of equal lengths.
+  """A step of policy 'a' with 2 candidates.
 
   For 1000 tokens, decoding takes 1 s, prefill 2 s and the gradient 3 s.
   """
@@ -59,8 +58,9 @@ def _predict(mode='tree', **changes):
   config.update_from_flattened_dict({
       'rollout.num_tasks': 4, 'rollout.group_size': 2, 'rollout.mode': mode,
       'environment.max_turns': 2, 'compile_check.collective_latency': 0.0,
-      'compile_check.prompt_lengths': (900, 900),
-      'compile_check.completion_lengths': (600, 600)})
+      'compile_check.prompt_tokens': 900,
+      'compile_check.completion_tokens': 600,
+      'compile_check.longest_tokens': 800})
   programs = [
       _program(f'{name} a', flops=flops, traffic=0)
       for name, flops in (
@@ -77,11 +77,11 @@ def test_step_is_tokens_times_seconds():
   step = _predict(num_slots=2)
   assert step.completion_tokens == 16 * 2 * 600
   assert step.seconds == pytest.approx({
-      'prepare': 0.5, 'prefill': 16 * 1024 / 1000 * 2, 'decode': 8 * 600 / 16,
+      'prepare': 0.5, 'prefill': 16 * 1024 / 1000 * 2, 'decode': 8 * 800 / 16,
       'gradient': 16 * 3 * 1024 / 1000 * 3, 'update': 0.25})
   assert step.total == pytest.approx(sum(step.seconds.values()))
   # The 2 turns and 2 roles of a task are always sequential.
-  assert _predict(num_slots=999).seconds['decode'] == 4 * 600 / 16
+  assert _predict(num_slots=999).seconds['decode'] == 4 * 800 / 16
 
 
 def test_joint_mode_continues_every_joint_action():

@@ -137,31 +137,6 @@ def test_ragged_attention_skips_padding(prefix_lengths, past_lengths):
   np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize('is_kernel', [True, False])
-def test_quantized_caches_equal_dequantized_ones(is_kernel):
-  args = _rows(np.random.default_rng(0), (300, 512, 1), (128, 1, 77, 0))
-  quantized = [
-      (kv_cache.quantize(k, -2), kv_cache.quantize(v, -1))
-      for k, v in (args[4], args[6])]
-  dequantized = [
-      (k.codes * k.scales[..., None, :], v.codes * v.scales[..., None])
-      for k, v in quantized]
-  attend = attention.attend
-  if is_kernel:
-    attend = functools.partial(
-        attention.attend_ragged,
-        functools.partial(ragged.attend, interpret=True))
-  found, expected = (
-      jax.jit(function)(
-          *args[:4], prefix, args[5], past, *args[7:])
-      for function, (prefix, past) in (
-          (attend, quantized), (attention.attend, dequantized)))
-  np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-  exact = attention.attend(*args)
-  error = np.abs(found - exact).max() / np.abs(exact).max()
-  assert 1e-5 < error < 0.02
-
-
 @pytest.mark.parametrize('device, changes, expected', [
     (TPU, {}, True), (TPU, {'past': 64}, True), (TPU, {'past': 200}, False),
     (TPU, {'width': 64}, False), (TPU, {'tensor': 2 * HEADS}, False),

@@ -18,8 +18,6 @@ from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
 import numpy as np
 
-from atgrpo_jax.model import kv_cache
-
 BLOCK = 256  # Positions read in one step.
 
 _LANES = 128  # Width of a TPU register.
@@ -45,7 +43,7 @@ def attend(q, k, v, lengths, interpret: bool = False):
 
   Args:
     q: [B, K, Q, H] scaled queries.
-    k: [B, K, H, S] keys; may be `kv_cache.Quantized` if the values are.
+    k: [B, K, H, S] keys.
     v: [B, K, S, H] values.
     lengths: [B] int32, number of unmasked positions.
     interpret: run without a TPU, for tests.
@@ -76,29 +74,20 @@ def attend(q, k, v, lengths, interpret: bool = False):
   def value_block(step, lengths, row, index):
     return row[step], 0, index[step], 0
 
-  def scale_block(step, lengths, row, index):
-    return row[step], 0, index[step]
-
   query_spec = pl.BlockSpec((1, heads, num_queries + pad, width), query_block)
   lanes_spec = pl.BlockSpec((1, heads, num_queries + pad, _LANES), query_block)
   lanes = jax.ShapeDtypeStruct((*q.shape[:-1], _LANES), jnp.float32)
-  kv_specs = [
-      pl.BlockSpec((1, heads, width, block), key_block),
-      pl.BlockSpec((1, heads, block, width), value_block)]
-  if isinstance(k, kv_cache.Quantized):
-    kv_specs += [pl.BlockSpec((1, heads, block), scale_block)] * 2
-    kv = k.codes, v.codes, k.scales, v.scales
-  else:
-    kv = k, v
   mixed, top, total = pl.pallas_call(
       functools.partial(_attend_block, block),
       grid_spec=pltpu.PrefetchScalarGridSpec(
           num_scalar_prefetch=3, grid=(jnp.maximum(ends[-1], 1),),
-          in_specs=[query_spec, *kv_specs],
+          in_specs=[
+              query_spec, pl.BlockSpec((1, heads, width, block), key_block),
+              pl.BlockSpec((1, heads, block, width), value_block)],
           out_specs=[query_spec, lanes_spec, lanes_spec]),
       out_shape=[jax.ShapeDtypeStruct(q.shape, jnp.float32), lanes, lanes],
       interpret=interpret, name='ragged_attention',
-  )(lengths, row, index, q, *kv)
+  )(lengths, row, index, q, k, v)
   # The kernel writes nothing for rows without keys.
   return tuple(
       jnp.where(lengths[:, None, None, None] > 0, x[:, :, :num_queries], empty)
@@ -106,9 +95,9 @@ def attend(q, k, v, lengths, interpret: bool = False):
           (mixed, top[..., :1], total[..., :1]), (0.0, _MASKED, 0.0)))
 
 
-def _attend_block(block, lengths, row, index, q, k, v, *rest):
+def _attend_block(
+    block, lengths, row, index, q, k, v, mixed, top, total):
   """Adds one block of a row to its results."""
-  *scales, mixed, top, total = rest
   step = pl.program_id(0)
   length, start = lengths[row[step]], index[step] * block
 
@@ -120,10 +109,7 @@ def _attend_block(block, lengths, row, index, q, k, v, *rest):
 
   for head in range(q.shape[1]):
     scores = jnp.dot(
-        q[0, head], k[0, head].astype(q.dtype),
-        preferred_element_type=jnp.float32)
-    if scales:
-      scores *= scales[0][0, head:head + 1]
+        q[0, head], k[0, head], preferred_element_type=jnp.float32)
     positions = start + jax.lax.broadcasted_iota(jnp.int32, scores.shape, 1)
     scores = jnp.where(positions < length, scores, _MASKED)
     before = top[0, head][:, :1]
@@ -131,9 +117,7 @@ def _attend_block(block, lengths, row, index, q, k, v, *rest):
     shrink, weights = jnp.exp(before - now), jnp.exp(scores - now)
     total[0, head] = total[0, head] * shrink + jnp.sum(
         weights, axis=-1, keepdims=True)
-    if scales:
-      weights *= scales[1][0, head:head + 1]
     mixed[0, head] = mixed[0, head] * shrink + jnp.dot(
-        weights.astype(q.dtype), v[0, head].astype(q.dtype),
+        weights.astype(q.dtype), v[0, head],
         preferred_element_type=jnp.float32)
     top[0, head] = jnp.broadcast_to(now, top.shape[2:])

@@ -1,8 +1,14 @@
-"""Collectives of HLO text."""
+"""FLOPs, traffic and collectives of small programs, counted by hand."""
 
 import collections
+import functools
 
-from atgrpo_jax.compile_check import collectives
+import jax
+import jax.numpy as jnp
+import pytest
+
+from atgrpo_jax.compile_check import costs
+from atgrpo_jax.model.kernels import splash
 
 # As XLA prints them for CPUs and TPUs, shortened.
 MODULE = """
@@ -64,7 +70,7 @@ body=%inner
 def test_collectives_are_counted_with_their_loops():
   found = collections.Counter(
       (*collective, collective.num_calls, collective.bytes_sent)
-      for collective in collectives.find(MODULE, while_length=16))
+      for collective in costs.find_collectives(MODULE, while_length=16))
   # Kind, bytes, devices and loops; calls, and bytes sent in all of them.
   assert found == {
       # Twice three quarters of 64 bytes, two instructions per layer.
@@ -74,3 +80,45 @@ def test_collectives_are_counted_with_their_loops():
       ('all-reduce', 1, 2, (16,), 16, 16): 1,
       ('all-gather', 64, 4, (), 1, 48): 1,
       ('collective-permute', 12, 3, (), 1, 12): 1}
+
+
+def test_loops_are_multiplied():
+  @jax.jit
+  def program(x, y):
+    def body(carry, _):
+      return carry @ y, None
+    x, _ = jax.lax.scan(body, x, length=5)
+    return jax.lax.while_loop(
+        lambda s: s[0] < 3, lambda s: (s[0] + 1, s[1] @ y), (0, x))[1]
+
+  spec = jax.ShapeDtypeStruct((2, 2), jnp.float32)
+  flops, traffic = costs.count_work(
+      program.trace(spec, spec).jaxpr, while_length=7)
+  assert flops == (5 + 7) * 2 * 2 * 2 * 2
+  assert traffic == (5 + 7) * 3 * 4 * 4
+
+
+@pytest.mark.parametrize('prefix', [0, 1024])
+def test_masked_blocks_are_not_counted(prefix):
+  # Four blocks of 512 queries, in a loop over layers as in the model.
+  groups, heads, per_head, queries, width = 2, 2, 2, 2048, 128
+  spec = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.bfloat16)
+
+  def layers(q, k, v, past, mask):
+    @jax.checkpoint
+    def layer(q, _):
+      return splash.attend(
+          q, k, v, past if prefix else None, mask, interpret=True), None
+
+    return jax.lax.scan(layer, q, None, length=3)[0]
+
+  flops, _ = costs.count_work(
+      jax.jit(layers).trace(
+          spec((groups, heads, 1, queries, per_head, width)),
+          spec((groups, heads, 1, width, queries)),
+          spec((groups, heads, 1, queries, width)),
+          (spec((groups, heads, width, prefix)),
+           spec((groups, heads, prefix, width))),
+          jax.ShapeDtypeStruct((groups, prefix), bool)).jaxpr, while_length=1)
+  seen = 512**2 * (1 + 2 + 3 + 4) + queries * prefix
+  assert flops == 3 * groups * heads * per_head * seen * 4 * width
