@@ -23,8 +23,8 @@ def export_run(
     checkpoint: str = checkpoints_lib.LATEST) -> None:
   """Exports every trained policy of a checkpoint to `workdir/export/<policy>`.
 
-  Models become Hugging Face folders. Adapters become PEFT folders, or merged
-  models with `export.merged`. A folder replaces an earlier one atomically.
+  Models become Hugging Face folders, and adapters PEFT folders. A folder
+  replaces an earlier one atomically.
 
   Args:
     experiment: the run.
@@ -40,14 +40,11 @@ def export_run(
   workdir_lib.check_checkpoints(
       workdir, experiment.config.train.checkpoint_every)
   trained, step = experiment.trained_params(workdir, checkpoint)
-  dtype, merged = jnp.dtype(config.dtype), config.merged
+  dtype = jnp.dtype(config.dtype)
   for name, params in trained.items():
     policy = experiment.policies[name]
     folder = workdir / 'export' / name
-    kind = 'model' if policy.lora is None or merged else 'adapter'
-    if policy.lora is not None and merged:
-      params = peft.merge(
-          policy.load_params('float32'), params, policy.lora.alpha)
+    kind = 'model' if policy.lora is None else 'adapter'
     # All processes that hold the policy take part; the first writes.
     writes = jax.process_index() == safetensors_lib.holders(params)[0]
     with (files.whole_folder(folder) if writes

@@ -86,7 +86,7 @@ def main(argv: list[str]) -> int:
     from atgrpo_jax import config as config_lib
     from atgrpo_jax.compile_check import report
     config_lib.check_run(config)
-    return 0 if report.compile_check(config) else DOES_NOT_FIT
+    return 0 if report.compile_check(config)['fits'] else DOES_NOT_FIT
   stop = signals.StopFlag()
   with contextlib.ExitStack() as stack:
     stack.enter_context(stop.listen())

@@ -26,10 +26,8 @@ from absl import app
 from absl import flags
 import ml_collections
 
-from atgrpo_jax.compile_check import lower
 from atgrpo_jax.compile_check import report
 from atgrpo_jax.compile_check import targets
-from atgrpo_jax.distributed import fit
 from configs import common
 
 SLICES = ('v5litepod-8', 'v5litepod-16', 'v6e-16', 'v5p-16', 'h100:8')
@@ -96,36 +94,13 @@ def config_of(key: str) -> ml_collections.ConfigDict:
 def check(key: str) -> Cell:
   """One cell: the verdict, the mesh, spare memory and the predicted step."""
   config = config_of(key)
-  topology = config.compile_check.topology
   packages = ['jax', 'jaxlib', *(
-      ['jax-cuda13-plugin', 'nvidia-cudnn-cu13'] if targets.is_gpu(topology)
-      else ['libtpu'])]
-  cell = {
+      ['jax-cuda13-plugin', 'nvidia-cudnn-cu13']
+      if targets.is_gpu(config.compile_check.topology) else ['libtpu'])]
+  return {
       'versions': {name: metadata.version(name) for name in packages},
-      'date': datetime.datetime.now(datetime.UTC).date().isoformat()}
-  devices, chip = targets.devices_of(topology)
-  try:
-    run = lower.build(config, devices, chip)
-  except fit.DoesNotFit as error:
-    return cell | {'fits': False, 'refusal': str(error)}
-  pools = lower.check(run)
-  largest = max(
-      (pool.largest for pool in pools),
-      key=lambda program: (bool(program.refusal), program.total))
-  cell |= {
-      'fits': largest.fits(chip),
-      'spare_gib': round((chip.memory - largest.total) / 2**30, 2),
-      'largest': largest.name, 'refusal': largest.refusal,
-      'mesh': run.config.mesh.to_dict(), 'groups': run.config.buckets.groups[-1]
-  }
-  if cell['fits']:
-    step = report.predict(run, pools, chip)
-    cell |= {
-        'step_seconds': round(step.total, 1),
-        'hours': round(config.train.num_steps * step.total / 3600, 1),
-        'tokens_per_second_per_chip': round(
-            step.tokens_per_second_per_chip, 1)}
-  return cell
+      'date': datetime.datetime.now(datetime.UTC).date().isoformat(),
+      **report.compile_check(config)}
 
 
 def table(cells: Mapping[str, Cell]) -> str:

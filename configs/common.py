@@ -396,5 +396,4 @@ def base_config(size: str) -> config_dict.ConfigDict:
 
   c.export = config_dict.ConfigDict()  # For --mode export.
   c.export.dtype = 'bfloat16'  # Or 'float32'.
-  c.export.merged = False  # Merge adapters into their models.
   return c

@@ -182,7 +182,7 @@ def test_every_leaf_of_a_training_config_is_read(
                '_PROCESS_ID', '_STEP', '_TASK'):
     set_flag(flag, None)
   set_flag('_CHECKPOINT', 'latest')
-  exported = {'export.dtype', 'export.merged'}
+  exported = {'export.dtype'}
   for mode, unread in (
       ('train', {'evaluation.name', 'evaluation.policy_map'} | exported),
       ('evaluate', exported), ('export', set())):

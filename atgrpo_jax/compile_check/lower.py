@@ -8,7 +8,7 @@ largest engine is counted, not those for other prompt lengths or groups of one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 import dataclasses
 import pathlib
 from typing import NamedTuple
@@ -82,15 +82,11 @@ class Pool:
   cache: int  # Bytes of the keys and values that decoding may read.
   programs: tuple[Program, ...]  # Of all policies and critics.
 
-  @property
-  def largest(self) -> Program:
-    """The program that needs the most memory, or one that was refused."""
-    return max(
-        self.programs, key=lambda program: (
-            bool(program.refusal), program.total))
 
-  def fits(self, chip: fit.Chip) -> bool:
-    return self.largest.fits(chip)
+def largest(programs: Iterable[Program]) -> Program:
+  """The program that needs the most memory, or one that was refused."""
+  return max(
+      programs, key=lambda program: (bool(program.refusal), program.total))
 
 
 class Run(NamedTuple):

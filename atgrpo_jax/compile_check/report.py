@@ -18,6 +18,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Sequence
 import dataclasses
+from typing import Any
 
 import ml_collections
 
@@ -47,21 +48,34 @@ class Prediction:
     return self.completion_tokens / self.total / self.num_devices
 
 
-def compile_check(config: ml_collections.ConfigDict) -> bool:
-  """Prints whether the run fits `compile_check.topology`."""
+def compile_check(config: ml_collections.ConfigDict) -> dict[str, Any]:
+  """Prints and returns whether the run fits `compile_check.topology`."""
   devices, chip = targets.devices_of(config.compile_check.topology)
   try:
     run = lower.build(config, devices, chip)
   except fit.DoesNotFit as error:  # Before anything is compiled.
     print(f'DOES NOT FIT: {error}')
-    return False
+    return {'fits': False, 'refusal': str(error)}
   pools = lower.check(run)
   for pool in pools:
     print_pool(pool, chip, run.config)
-  if not all(pool.fits(chip) for pool in pools):
-    return False
-  print_step(predict(run, pools, chip), run.config)
-  return True
+  largest = lower.largest(
+      program for pool in pools for program in pool.programs)
+  verdict = {
+      'fits': largest.fits(chip),
+      'spare_gib': round((chip.memory - largest.total) / _GIB, 2),
+      'largest': largest.name, 'refusal': largest.refusal,
+      'mesh': run.config.mesh.to_dict(),
+      'groups': run.config.buckets.groups[-1]}
+  if largest.fits(chip):
+    step = predict(run, pools, chip)
+    print_step(step, run.config)
+    verdict |= {
+        'step_seconds': round(step.total, 1),
+        'hours': round(config.train.num_steps * step.total / 3600, 1),
+        'tokens_per_second_per_chip': round(
+            step.tokens_per_second_per_chip, 1)}
+  return verdict
 
 
 def print_pool(
@@ -87,9 +101,9 @@ def print_pool(
           + f'     {program.flops / 1e12:7.1f} {program.traffic / 1e9:6.1f} '
           f'{program.num_collectives:11d} {program.bytes_sent / 1e9:7.1f} '
           f'{seconds:8.3f} {limit}')
-  largest = pool.largest
+  largest = lower.largest(pool.programs)
   spare = (chip.memory - largest.total) / _GIB
-  if pool.fits(chip):
+  if largest.fits(chip):
     print(f'FITS: {spare:.2f} of {chip.memory / _GIB:.2f} GiB are left in '
           f'{largest.name!r}.')
     return

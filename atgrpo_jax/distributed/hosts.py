@@ -50,25 +50,17 @@ def initialize(
   """
   # jax would claim SIGTERM, and a run could not be stopped while it starts.
   jax.config.update('jax_enable_preemption_service', False)
-  if coordinator_address is not None and not re.fullmatch(
-      r'.+:\d+', coordinator_address):
-    raise errors.UserError(
-        f'--coordinator_address={coordinator_address!r} must be HOST:PORT, '
-        'such as 10.0.0.2:8476.')
   try:
     jax.distributed.initialize(
         coordinator_address, num_processes, process_id,
         heartbeat_timeout_seconds=_HEARTBEAT_TIMEOUT,
         shutdown_timeout_seconds=_SHUTDOWN_TIMEOUT)
-  except ValueError as error:
-    raise errors.UserError(
-        f'--distributed: found no TPU pod and no job of SLURM or Open MPI '
-        f'({error}) Give --coordinator_address, --num_processes and '
-        '--process_id.') from error
-  except jax.errors.JaxRuntimeError as error:
+  except (ValueError, jax.errors.JaxRuntimeError) as error:
     raise errors.UserError(
         f'--coordinator_address={coordinator_address} cannot be used '
-        f'({errors.one_line(error)}); choose another port.') from error
+        f'({errors.one_line(error)}); give HOST:PORT with a free port, '
+        '--num_processes and --process_id, or start a TPU pod or a job of '
+        'SLURM or Open MPI.') from error
   jax.devices()  # Loads libraries while this process has a single thread.
 
 

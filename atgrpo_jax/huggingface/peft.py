@@ -130,32 +130,6 @@ def save(
   (folder / _CONFIG).write_text(json.dumps(fields, indent=2) + '\n')
 
 
-def merge(
-    params: decoder.Params, weights: lora.Weights,
-    alpha: float) -> decoder.Params:
-  """The base model with an adapter added to its kernels.
-
-  Args:
-    params: base model; leaves without an adapter are shared with the result.
-    weights: leaves [1, L, in, R] and [1, L, R, out].
-    alpha: scale of the adapter times R.
-  """
-  layers = jax.tree.map(lambda x: x, params['layers'])
-  for name in _names(weights):
-    adapter = families.get(weights, _LINEAR[name])
-    path = f'{_LINEAR[name]}.kernel'
-    families.put(layers, path, _merge_kernel(
-        families.get(layers, path), adapter['a'][0], adapter['b'][0],
-        alpha / adapter['a'].shape[-1]))
-  return params | {'layers': layers}
-
-
-@jax.jit
-def _merge_kernel(kernel, a, b, scale):
-  delta = jnp.einsum('lir,lro->lio', a, b, precision='highest')
-  return (kernel.astype(jnp.float32) + scale * delta).astype(kernel.dtype)
-
-
 def _tensor(layer: int, name: str, letter: str) -> str:
   return f'base_model.model.model.layers.{layer}.{name}.lora_{letter}.weight'
 

@@ -40,9 +40,6 @@ def test_logits_equal_peft(name):
   params = safetensors_lib.load_params(GOLDENS / 'qwen3_tied', CONFIG)
   with np.load(GOLDENS / 'peft_reference.npz') as file:
     prompts, expected = file[f'{name}/prompts'], file[f'{name}/logits']
-  merged = peft.merge(params, weights, alpha)
-  np.testing.assert_allclose(
-      _logits(merged, prompts), expected, atol=1e-4, rtol=0)
   assert np.abs(_logits(params, prompts) - expected).max() > 1
   adapters = model.stack([weights], [alpha / model.describe(weights)[0]])
   np.testing.assert_allclose(

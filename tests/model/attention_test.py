@@ -83,21 +83,6 @@ def test_spans_and_blocks_equal_plain_attention(
   assert max(jax.tree.leaves(differences)) < tolerance, differences
 
 
-def test_cache_of_one_token_sees_the_past():
-  rng = np.random.default_rng(0)
-  q, k, v, *past = (
-      jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in (
-          (2, 2, 1, 1, 2, 8), (2, 2, 8, 2), (2, 2, 2, 8), (2, 2, 8, 3),
-          (2, 2, 3, 8)))
-
-  def mixed(length):
-    return attention.attend(
-        q, k[..., :length], v[..., :length, :], jnp.arange(length)[None] < 1,
-        None, None, tuple(past), jnp.ones((2, 3), bool))
-
-  np.testing.assert_allclose(mixed(1), mixed(2), rtol=1e-5)
-
-
 def test_long_prompts_never_hold_all_scores():
   length, heads, per_head, width = 8192, 8, 4, 128  # Qwen3-8B.
   spec = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.bfloat16)

@@ -15,7 +15,6 @@ import pytest
 from atgrpo_jax.model import attention
 from atgrpo_jax.model import decoder
 from atgrpo_jax.model import kv_cache
-from atgrpo_jax.model.kernels import cudnn
 from atgrpo_jax.model.kernels import ragged
 from atgrpo_jax.model.kernels import select
 from atgrpo_jax.model.kernels import splash
@@ -23,6 +22,7 @@ from atgrpo_jax.sampling import programs
 from tests.rl import tiny
 
 GROUPS, HEADS, CANDIDATES, QUERIES, PER_HEAD, WIDTH = 2, 2, 2, 128, 2, 128
+CUDNN = select.attend_with_cudnn
 TPU, GPU = ('TPU v6 lite', 'tpu'), ('NVIDIA H100 80GB HBM3', 'gpu')
 
 
@@ -34,18 +34,19 @@ def _mesh(kind, platform, *sizes):
 
 @pytest.mark.parametrize('device, dtype, changes, expected', [
     # TPUs use splash if lengths and widths are multiples of 128.
-    (TPU, 'float32', {}, splash), (TPU, 'bfloat16', {'prefix': 256}, splash),
+    (TPU, 'float32', {}, splash.attend),
+    (TPU, 'bfloat16', {'prefix': 256}, splash.attend),
     (TPU, 'bfloat16', {'prefix': 7}, None),
     (TPU, 'bfloat16', {'queries': 64}, None),
     (TPU, 'bfloat16', {'width': 64}, None),
     # NVIDIA GPUs use cuDNN for prompts in half precision.
-    (GPU, 'bfloat16', {}, cudnn),
-    (GPU, 'float16', {'queries': 7, 'width': 64}, cudnn),
+    (GPU, 'bfloat16', {}, CUDNN),
+    (GPU, 'float16', {'queries': 7, 'width': 64}, CUDNN),
     (GPU, 'float32', {}, None), (GPU, 'bfloat16', {'width': 12}, None),
     (GPU, 'bfloat16', {'width': 256}, None),
     (GPU, 'bfloat16', {'prefix': 128}, None),
     # The mesh must divide the heads.
-    (GPU, 'bfloat16', {'tensor': HEADS}, cudnn),
+    (GPU, 'bfloat16', {'tensor': HEADS}, CUDNN),
     (GPU, 'bfloat16', {'tensor': 2 * HEADS}, None),
     (('AMD Instinct MI300X', 'gpu'), 'bfloat16', {}, None),
     (('cpu', 'cpu'), 'bfloat16', {}, None), (None, 'bfloat16', {}, None)])
@@ -57,11 +58,11 @@ def test_kernel_of_each_device(device, dtype, changes, expected):
   with jax.sharding.use_abstract_mesh(
       mesh or jax.sharding.get_abstract_mesh()):
     found = select.find(q, changes.get('prefix', 0))
-  assert (found and found.args[0]) == (expected and expected.attend)
+  assert (found and found.args[0]) == expected
 
 
 @pytest.mark.parametrize('kernel, prefix_length', [
-    (functools.partial(cudnn.attend, implementation='xla'), 0),
+    (functools.partial(select.attend_with_cudnn, implementation='xla'), 0),
     (functools.partial(splash.attend, interpret=True), 0),
     # The second is a separate sequence per candidate.
     (functools.partial(splash.attend, interpret=True), 128),

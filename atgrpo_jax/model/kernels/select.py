@@ -1,4 +1,10 @@
-"""Chooses the attention kernel for a device.
+"""Chooses the attention kernel for a device, and runs it on each one.
+
+TPUs use `splash` and `ragged`. NVIDIA GPUs use cuDNN through `jax.nn`, only for
+sequences without a prefix. Suffixes would need either the log-sum of the scores
+of two calls, which jax rounds to the dtype of the values and whose gradient
+cuDNN's rule drops, or a mask, which jax turns into a bias with a gradient, each
+as large as the scores of a head.
 
 Letters as in `atgrpo_jax.model.decoder`.
 """
@@ -9,14 +15,12 @@ from collections.abc import Callable, Sequence
 import functools
 
 import jax
+import jax.numpy as jnp
 
 from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.model import attention
-from atgrpo_jax.model.kernels import cudnn
 from atgrpo_jax.model.kernels import ragged
 from atgrpo_jax.model.kernels import splash
-
-_KERNELS = (splash, cudnn)
 
 
 def find(q: jax.Array, prefix_length: int) -> Callable[..., jax.Array] | None:
@@ -26,11 +30,16 @@ def find(q: jax.Array, prefix_length: int) -> Callable[..., jax.Array] | None:
   `set_mesh`; without a mesh there is no kernel.
   """
   device = _device(q)
-  for kernel in _KERNELS:
-    if device is not None and kernel.fits(device, q, prefix_length):
-      return functools.partial(
-          _on_each_device, kernel.attend, (True,) * 4 + (False,))
-  return None
+  if device is None:
+    return None
+  if splash.fits(device, q, prefix_length):
+    attend = splash.attend
+  elif _fits_cudnn(device, q, prefix_length):
+    attend = attend_with_cudnn
+  else:
+    return None
+  return functools.partial(
+      _on_each_device, attend, (True, True, True, True, False))
 
 
 def find_for_rows(
@@ -44,6 +53,44 @@ def find_for_rows(
       _on_each_device,
       functools.partial(attention.attend_ragged, ragged.attend),
       (True, True, True, None, True, False, True, False, False))
+
+
+def _fits_cudnn(device, q, prefix_length):
+  """Whether cuDNN supports these queries; it needs Ampere or newer."""
+  width = q.shape[-1]
+  return (
+      device.device_kind.startswith('NVIDIA') and not prefix_length
+      and q.dtype in (jnp.bfloat16, jnp.float16)
+      and width <= 128 and not width % 8)
+
+
+def attend_with_cudnn(
+    q, k, v, prefix, prefix_mask, implementation: str = 'cudnn'):
+  """`attention.attend` for causal suffixes without prefix or past.
+
+  Args:
+    q: [P, K, G, X, M, H] scaled queries.
+    k: [P, K, G, H, X] suffix keys.
+    v: [P, K, G, X, H] suffix values.
+    prefix: None.
+    prefix_mask: None.
+    implementation: for `jax.nn.dot_product_attention`; tests use 'xla'.
+
+  Returns:
+    [P, K, G, X, M, H]
+  """
+  del prefix, prefix_mask
+  groups, heads, candidates, queries, per_head, width = q.shape
+  rows = groups * candidates
+  # The M queries of a key head are adjacent.
+  q = q.transpose(0, 2, 3, 1, 4, 5).reshape(
+      rows, queries, heads * per_head, width)
+  k = k.transpose(0, 2, 4, 1, 3).reshape(rows, queries, heads, width)
+  v = v.transpose(0, 2, 3, 1, 4).reshape(rows, queries, heads, width)
+  mixed = jax.nn.dot_product_attention(
+      q, k, v, is_causal=True, scale=1.0, implementation=implementation)
+  mixed = mixed.reshape(groups, candidates, queries, heads, per_head, width)
+  return mixed.transpose(0, 3, 1, 2, 4, 5)
 
 
 def _device(q):
