@@ -13,14 +13,16 @@ it without a mistake, and last the proportions of the finished model.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 import dataclasses
 import pathlib
 import tempfile
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import tokenizers
+import transformers
 
 from atgrpo_jax import model
 from atgrpo_jax import types
@@ -33,10 +35,23 @@ from atgrpo_jax.learner import gradients
 from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.learner import update as update_lib
 from environments import env_api
-from models import train_tokenizer
 
 _SAVE_DTYPE = 'bfloat16'
 _LOG_EVERY = 20  # Steps.
+
+# Qwen3's ChatML without tools. `enable_thinking=False` closes the thinking part
+# before the completion starts.
+_CHAT_TEMPLATE = (
+    "{%- for message in messages %}"
+    "{{- '<|im_start|>' + message.role + '\\n' + message.content"
+    " + '<|im_end|>\\n' }}"
+    "{%- endfor %}"
+    "{%- if add_generation_prompt %}"
+    "{{- '<|im_start|>assistant\\n' }}"
+    "{%- if enable_thinking is defined and enable_thinking is false %}"
+    "{{- '<think>\\n\\n</think>\\n\\n' }}"
+    "{%- endif %}"
+    "{%- endif %}")
 
 
 class Demonstration(NamedTuple):
@@ -47,20 +62,10 @@ class Demonstration(NamedTuple):
   completions: tuple[str, ...]
 
 
-class Demonstrate(Protocol):
-  """Draws the demonstrations of one task."""
-
-  def __call__(
-      self, rng: np.random.Generator, role: str, kinds: Mapping[str, float],
-      group_size: int) -> Demonstration:
-    """Draws a prompt and completions.
-
-    Args:
-      rng: source of randomness.
-      role: a role of the task or a drill.
-      kinds: kind of behaviour -> probability.
-      group_size: number of completions.
-    """
+# (rng, role or drill, {kind of behaviour: probability}, group_size) -> prompt
+# and completions.
+Demonstrate = Callable[
+    [np.random.Generator, str, Mapping[str, float], int], Demonstration]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,9 +209,38 @@ def _train_tokenizer(recipe: Recipe) -> tokenizer_lib.Tokenizer:
           for message in demonstration.messages]
       texts += ['assistant\n', *demonstration.completions]
   with tempfile.TemporaryDirectory() as folder:
-    train_tokenizer.train(
+    train_tokenizer(
         texts, recipe.vocab_size, recipe.token_pattern, pathlib.Path(folder))
     return tokenizer_lib.Tokenizer(folder)
+
+
+def train_tokenizer(
+    texts: Iterable[str], vocab_size: int, token_pattern: str,
+    folder: pathlib.Path) -> None:
+  """Trains a byte-level BPE tokenizer and saves it.
+
+  `token_pattern` is a regular expression; no token crosses the ends of a match.
+  """
+  pre_tokenizers = tokenizers.pre_tokenizers
+  bpe = tokenizers.Tokenizer(tokenizers.models.BPE())
+  bpe.pre_tokenizer = pre_tokenizers.Sequence([
+      pre_tokenizers.Split(
+          tokenizers.Regex(token_pattern), behavior='isolated'),
+      pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+  bpe.decoder = tokenizers.decoders.ByteLevel()
+  end_of_text, turn_end = '<|endoftext|>', '<|im_end|>'
+  bpe.train_from_iterator(texts, tokenizers.trainers.BpeTrainer(
+      vocab_size=vocab_size, show_progress=False,
+      special_tokens=[
+          end_of_text, '<|im_start|>', turn_end, '<think>', '</think>'],
+      initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+      max_token_length=16))  # Bytes.
+  fast = transformers.PreTrainedTokenizerFast(
+      tokenizer_object=bpe, eos_token=turn_end, pad_token=end_of_text)
+  fast.chat_template = _CHAT_TEMPLATE
+  fast.save_pretrained(folder)
+  stop_ids = bpe.token_to_id(turn_end), bpe.token_to_id(end_of_text)
+  tokenizer_lib.write_generation_config(folder, stop_ids, stop_ids[1])
 
 
 def _encode(

