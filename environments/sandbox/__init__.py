@@ -23,9 +23,10 @@ them all.
 
   launcher    Starts the server and chooses its level.
   client      `Sandbox`, which runs a program, and its results.
-  remote      The same for a service on other machines.
-  protocol    Messages between client, supervisor and program.
-  server      The fork-server, with `supervisor` and `program`.
+  remote      Both for a service on other machines.
+  protocol    Messages between client, server and program.
+  server      The fork-server.
+  program     The life of a program's process.
   isolation   Limits, Landlock and `seccomp`, entered before a program runs.
   literals    Arguments and values of functions as text.
   processes   Options, states and ends of processes.

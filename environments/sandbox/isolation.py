@@ -144,9 +144,9 @@ class Ruleset:
 def readable_paths() -> list[tuple[str, int]]:
   """Paths that forks of this interpreter need, with their accesses.
 
-  These are the standard library, the loaded packages, the loaded shared
-  libraries, a few devices, and the time zones. Other installed packages are
-  left out: the trainer's code may be among them.
+  These are the standard library, the loaded packages, the shared libraries next
+  to the loaded ones, a few devices, and the time zones. Other installed
+  packages are left out: the trainer's code may be among them.
   """
   read = READ_FILE | READ_FOLDER
   standard = {path for path in sys.path if os.path.isdir(path)}
@@ -156,47 +156,23 @@ def readable_paths() -> list[tuple[str, int]]:
     rules += [
         (os.path.join(folder, name), read) for name in os.listdir(folder)
         if name not in _INSTALLED]
-  packages = _loaded_packages(standard)
-  rules += [(path, read) for path in packages]
-  for folder in _library_folders():
-    if any(_is_below(folder, path) for path in (*standard, *packages)):
-      continue
-    if any(_is_below(path, folder) for path in (*standard, *packages)):
-      # It holds more than libraries, so each library gets its rule.
-      rules += [
-          (os.path.join(folder, name), READ_FILE)
-          for name in os.listdir(folder) if '.so' in name]
-    else:
-      rules.append((folder, read))
-  return rules
-
-
-def _loaded_packages(standard: Iterable[str]) -> list[str]:
-  """Folders of the loaded packages and of their shared libraries."""
-  found = set()
   for name, module in list(sys.modules.items()):
     path = getattr(module, '__file__', None)
     if '.' in name or not path or name in ('__main__', 'environments'):
       continue
-    folder = os.path.dirname(path)
     if os.path.basename(path).startswith('__init__.'):
-      path, folder = folder, os.path.dirname(folder)
-    if folder not in standard:
-      found |= {path, os.path.join(folder, f'{name}.libs')}
-  return sorted(found)
-
-
-def _library_folders() -> set[str]:
-  """Folders of the shared libraries in this process's memory."""
+      path = os.path.dirname(path)
+    if os.path.dirname(path) not in standard:
+      rules.append((path, read))  # A loaded package.
   with open('/proc/self/maps', encoding='utf-8') as file:
-    paths = [line.split(None, 5)[-1].strip() for line in file]
-  return {
-      os.path.dirname(path) for path in paths
-      if path.startswith('/') and '.so' in os.path.basename(path)}
-
-
-def _is_below(path: str, folder: str) -> bool:
-  return path == folder or path.startswith(folder.rstrip('/') + '/')
+    loaded = [line.split(None, 5)[-1].strip() for line in file]
+  for folder in {
+      os.path.dirname(path) for path in loaded
+      if path.startswith('/') and '.so' in os.path.basename(path)}:
+    rules += [
+        (os.path.join(folder, name), READ_FILE) for name in os.listdir(folder)
+        if '.so' in name]
+  return rules
 
 
 def _landlock(number: int, *arguments) -> int:

@@ -96,11 +96,7 @@ def _to_json(value: Any, depth: int) -> Any:
         [_to_json(k, depth - 1), _to_json(v, depth - 1)]
         for k, v in value.items()]}
   if 'numpy' in sys.modules and isinstance(value, sys.modules['numpy'].generic):
-    plain = value.item()
-    if type(plain) is kind:  # It has more bits than Python's type.
-      is_complex = isinstance(value, sys.modules['numpy'].complexfloating)
-      plain = complex(value) if is_complex else float(value)
-    return _to_json(plain, depth - 1)
+    return _to_json(value.item(), depth - 1)
   raise ValueError(f'it has a {kind.__name__!r}, which is not a plain type')
 
 

@@ -30,7 +30,6 @@ from environments.sandbox import protocol
 
 _PAUSES = (0.5, 2.0)  # Seconds before the second and the third attempt.
 _TRIAL_SECONDS = 10.0  # Timeout of the trial program's reply.
-_COMPILE_SECONDS = 10.0  # Unused for Python, but part of the interface.
 _RESTART_SECONDS = 60.0
 _RESTART_PAUSE = 1.0
 _LITERALS = pathlib.Path(literals.__file__).read_text(encoding='utf-8')
@@ -72,8 +71,7 @@ class RemoteSandbox(client.Sandbox):
           protocol.Status.ERROR, 1, '', f'stopped: {error}', 0.0, 0.0), b''
     result = self._post({
         'code': code, 'language': 'python', 'stdin': request.stdin,
-        'run_timeout': self.limits.wall_seconds,
-        'compile_timeout': _COMPILE_SECONDS})
+        'run_timeout': self.limits.wall_seconds})
     stdout, *marked = result.stdout.split(mark)
     value = ''
     if len(marked) == 2:
