@@ -93,6 +93,15 @@ def make_engine(
   return engine
 
 
+def drain(engine: engine_lib.Engine) -> list[engine_lib.SampledGroup]:
+  """Runs an engine until it is idle; returns its groups in their order."""
+  sampled = []
+  while engine.busy:
+    engine.dispatch()
+    sampled += engine.collect()
+  return sorted(sampled, key=lambda group: group.request.tag)
+
+
 def lengths(sampled: Sequence[engine_lib.SampledGroup]) -> np.ndarray:
   """Lengths [P, G] of the completions."""
   return np.array([
@@ -134,8 +143,7 @@ class Sampling:
         budget=self._load.new_tokens)
 
   def _drain(self, engine: engine_lib.Engine) -> None:
-    sampled, = engine_lib.drain([engine])
-    assert (lengths(sampled) == self._load.new_tokens).all()
+    assert (lengths(drain(engine)) == self._load.new_tokens).all()
 
 
 class Uneven:
@@ -168,18 +176,17 @@ class Uneven:
 
   def continuous(self, budget: int | None = None) -> np.ndarray:
     """Lengths [P, G] with continuous batching."""
-    sampled, = engine_lib.drain([self._make_engine(
+    return lengths(drain(self._make_engine(
         self._prompts, self._keys, budget=budget or self._budget,
-        stop_ids=self._stop_ids)])
-    return lengths(sampled)
+        stop_ids=self._stop_ids)))
 
   def lockstep(self) -> None:
     """Decodes all slots until the longest candidate is finished."""
     for first in range(0, len(self._prompts), self._batch_size):
       batch = slice(first, first + self._batch_size)
-      engine_lib.drain([self._make_engine(
+      drain(self._make_engine(
           self._prompts[batch], self._keys[batch],
-          budget=int(self.lengths[batch].max()))])
+          budget=int(self.lengths[batch].max())))
 
 
 class Ids:
