@@ -49,7 +49,7 @@ Params = dict[str, policy_lib.Params]
 ReadModel = Callable[[str, bool], policy_lib.Pretrained]
 
 DTYPES = ('float32', 'bfloat16')
-TRAINED = ('all', 'lora', 'none')
+_TRAINED = ('all', 'lora', 'none')
 # Sections that `per_policy` may change for a single policy.
 _POLICY_SECTIONS = ('model', 'lora', 'optimizer')
 _MAX_TURNS = 10_000
@@ -62,20 +62,7 @@ _MIN_TEMPERATURE = 1e-6
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-  """The typed objects of a run.
-
-  Attributes:
-    config: the config that describes the run.
-    environment: the environment, with its team.
-    policy_map: role -> policy.
-    policies: name -> policy.
-    buckets: static shapes.
-    rollout: switches of the rollout.
-    advantage: switches of the advantage.
-    critic: switches of the critics.
-    critics: name -> critic.
-    executor: worker processes that step environments.
-  """
+  """The typed objects of a run; policies and critics are keyed by name."""
 
   config: ml_collections.ConfigDict
   environment: env_api.Environment
@@ -207,7 +194,8 @@ class Experiment:
   @property
   def critic_buckets(self) -> batching.Buckets:
     """Static shapes of the critics."""
-    return actor_critic.critic_buckets(self.critic, self.buckets)
+    return dataclasses.replace(
+        self.buckets, prompt=self.critic.prompt_buckets or self.buckets.prompt)
 
   def bound_critics(self, params: Params) -> actor_critic.Critics | None:
     """Returns the critics with these parameters; None without critics."""
@@ -295,15 +283,13 @@ def make_environment(
 
 def _check_environment(name: str, environment: env_api.Environment) -> None:
   """Raises UserError unless it satisfies `env_api.Environment`."""
-  missing = [
-      attribute for attribute in (
-          'roles', 'phases', 'max_turns', 'team_reward_range', 'reset',
-          'observe', 'step', 'show')
-      if not hasattr(environment, attribute)]
-  if missing:
-    raise errors.UserError(
-        f'environment.module={name!r}: the environment lacks '
-        f'{", ".join(missing)}; see environments/env_api.py.')
+  for attribute in (
+      'roles', 'phases', 'max_turns', 'team_reward_range', 'reset', 'observe',
+      'step', 'show'):
+    if not hasattr(environment, attribute):
+      raise errors.UserError(
+          f'environment.module={name!r}: the environment lacks {attribute}; '
+          'see environments/env_api.py.')
   errors.check_number(
       f'environment.module={name!r}: max_turns', environment.max_turns,
       min_value=1, less_than=_MAX_TURNS)
@@ -348,39 +334,32 @@ def _policy_configs(
     config: ml_collections.ConfigDict,
     names: Sequence[str]) -> dict[str, ml_collections.ConfigDict]:
   """Returns the sections of each policy, after `per_policy`."""
-  configs = {}
-  for name in names:
-    configs[name] = ml_collections.ConfigDict({
-        section: dict(config[section]) for section in _POLICY_SECTIONS})
-    if config.policies == 'lora_per_role':
-      if config.model.trained == 'none':
-        raise errors.UserError(
-            f"policies={config.policies!r} with model.trained='none': expected "
-            "adapters to train; use policies='per_role' to train nothing.")
-      configs[name].model.trained = 'lora'
-  keys = [
-      f'{section}.{key}' for section in _POLICY_SECTIONS
-      for key in config[section]]
+  sections = {section: dict(config[section]) for section in _POLICY_SECTIONS}
+  configs = {
+      name: ml_collections.ConfigDict(sections).lock() for name in names}
+  if config.policies == 'lora_per_role':
+    if config.model.trained == 'none':
+      raise errors.UserError(
+          f"policies={config.policies!r} with model.trained='none': expected "
+          "adapters to train; use policies='per_role' to train nothing.")
+    for policy_config in configs.values():
+      policy_config.model.trained = 'lora'
+  given = set()
   for item in config.per_policy:
-    if (not isinstance(item, tuple) or len(item) != 3
-        or item[0] not in names or item[1] not in keys):
-      raise errors.UserError(
-          f'per_policy: {item!r}: expected (policy, key, value) with one of '
-          f'the policies {list(names)} and one of the keys {keys}.')
-    name, key, value = item
-    if [other[:2] for other in config.per_policy].count((name, key)) > 1:
-      raise errors.UserError(
-          f'per_policy gives {key} of {name} twice; omit one of them.')
     try:
+      name, key, value = item
+      if (name, key) in given:
+        raise ValueError('it is given twice')
       configs[name].update_from_flattened_dict({key: value})
-    except (TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
       raise errors.UserError(
-          f'per_policy: {item!r}: {errors.one_line(error)}.') from error
-  for own in configs.values():
-    if own.model.trained not in TRAINED:
-      raise errors.UserError(
-          f'model.trained={own.model.trained!r} is not one of {list(TRAINED)}.')
-    check_dtype('model.dtype', own.model.dtype)
+          f'per_policy: {item!r} ({errors.one_line(error)}): expected (policy, '
+          f'key, value) with one of the policies {list(names)} and a key of '
+          f'{", ".join(_POLICY_SECTIONS)}, each pair once.') from error
+    given.add((name, key))
+  for policy_config in configs.values():
+    errors.check_choice('model.trained', policy_config.model.trained, _TRAINED)
+    errors.check_choice('model.dtype', policy_config.model.dtype, DTYPES)
   return configs
 
 
@@ -494,25 +473,19 @@ def check_run(config: ml_collections.ConfigDict) -> None:
   errors.check_number(
       'seed', config.seed, min_value=0, less_than=2**32,
       advice='; jax uses seeds modulo 2**32')
-  for name, value in (
-      ('rollout.num_tasks', rollout.num_tasks),
-      ('rollout.max_new_tokens', rollout.max_new_tokens),
-      ('train.updates_per_rollout', train.updates_per_rollout),
-      ('train.checkpoint_every', train.checkpoint_every),
-      ('train.groups_every', train.groups_every),
-      ('evaluation.validate_every', evaluation.validate_every),
-      ('evaluation.num_samples', evaluation.num_samples)):
-    errors.check_number(name, value, min_value=1)
-  for name, value in (
-      ('train.diagnose_every', train.diagnose_every),
-      ('evaluation.num_timed', evaluation.num_timed)):
-    errors.check_number(name, value, min_value=0)
-  if min(train.num_steps, train.completion_tokens) < 0 or not (
-      train.num_steps or train.completion_tokens):
+  for section, min_value, keys in (
+      ('rollout', 1, ('num_tasks', 'max_new_tokens')),
+      ('train', 1, ('updates_per_rollout', 'checkpoint_every', 'groups_every')),
+      ('train', 0, ('num_steps', 'completion_tokens', 'diagnose_every')),
+      ('evaluation', 1, ('validate_every', 'num_samples')),
+      ('evaluation', 0, ('num_timed',))):
+    for key in keys:
+      errors.check_number(
+          f'{section}.{key}', config[section][key], min_value=min_value)
+  if not train.num_steps and not train.completion_tokens:
     raise errors.UserError(
-        f'train.num_steps={train.num_steps} and train.completion_tokens='
-        f'{train.completion_tokens}: the run would never end; expected one of '
-        'them above 0 and neither below.')
+        'train.num_steps=0 and train.completion_tokens=0: the run would never '
+        'end; set one of them.')
   metrics_lib.check_writers(train.writers)
   update.check_order(train.update_order, train.updates_per_rollout)
   errors.check_number(
@@ -528,15 +501,3 @@ def check_run(config: ml_collections.ConfigDict) -> None:
         f'rollout.max_new_tokens={rollout.max_new_tokens} exceeds the largest '
         f'of buckets.completion, {max_completion}; lower it or raise the '
         'bucket.')
-  if 'compile_check' in config:
-    c = config.compile_check
-    for name in ('prompt_tokens', 'completion_tokens', 'longest_tokens'):
-      errors.check_number(f'compile_check.{name}', c[name], min_value=1)
-    errors.check_number(
-        'compile_check.collective_latency', c.collective_latency, min_value=0)
-
-
-def check_dtype(name: str, dtype: str) -> None:
-  """Raises UserError unless weights may have this dtype."""
-  if dtype not in DTYPES:
-    raise errors.UserError(f'{name}={dtype!r}: expected one of {list(DTYPES)}.')

@@ -4,8 +4,10 @@ A message is one sentence or a short table: the given value, what was expected,
 and the fix.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 import contextlib
+import math
+from typing import Any
 
 from absl import flags
 
@@ -47,9 +49,15 @@ def refuse_arguments(argv: Sequence[str]) -> None:
     raise UserError(f'Unexpected arguments: {" ".join(argv[1:])}; see --help.')
 
 
+def check_choice(name: str, value: Any, choices: Collection[Any]) -> None:
+  """Raises UserError unless a value of the config is one of `choices`."""
+  if value not in choices:
+    raise UserError(f'{name}={value!r}: expected one of {list(choices)}.')
+
+
 def check_number(
-    name: str, value: float, *, min_value: float | None = None,
-    greater_than: float | None = None, less_than: float | None = None,
+    name: str, value: float, *, min_value: float = -math.inf,
+    greater_than: float = -math.inf, less_than: float = math.inf,
     advice: str = '') -> None:
   """Raises UserError unless a number is finite as a float32 and in bounds.
 
@@ -61,20 +69,16 @@ def check_number(
     less_than: exclusive upper bound.
     advice: appended to the sentence, e.g. '; choose a smaller one'.
   """
-  if not isinstance(value, (int, float)):
-    raise UserError(f'{name}={value!r} must be a number{advice}.')
-  is_finite = abs(value) < 3.4e38
-  limits = [] if is_finite else ['finite, and below 3.4e38 as a float32']
-  limits += [
-      f'{words} {limit}' for words, limit in (
+  if (isinstance(value, (int, float)) and abs(value) < 3.4e38
+      and value >= min_value and greater_than < value < less_than):
+    return
+  bounds = [
+      f', {words} {bound}' for words, bound in (
           ('at least', min_value), ('above', greater_than),
           ('below', less_than))
-      if limit is not None]
-  if (not is_finite or min_value is not None and value < min_value
-      or greater_than is not None and value <= greater_than
-      or less_than is not None and value >= less_than):
-    raise UserError(
-        f'{name}={value} must be {" and ".join(limits)}{advice}.')
+      if math.isfinite(bound)]
+  raise UserError(
+      f'{name}={value!r}: expected a finite number{"".join(bounds)}{advice}.')
 
 
 def one_line(error: BaseException) -> str:

@@ -32,7 +32,7 @@ def export_run(
     checkpoint: see `Experiment.trained_params`.
   """
   config = experiment.config.export
-  config_lib.check_dtype('export.dtype', config.dtype)
+  errors.check_choice('export.dtype', config.dtype, config_lib.DTYPES)
   if not workdir_lib.check_config(workdir, experiment.config.to_dict()):
     raise errors.UserError(
         f'--workdir={workdir} holds no run to export; give the workdir of a '

@@ -46,7 +46,7 @@ class Method:
           self.critic, self.rollout, self.advantage(measured=True))
 
   def advantage(self, *, measured: bool) -> spec_lib.AdvantageSpec:
-    if self.critic and self.critic.form == 'v':
+    if self.critic:
       kind = CRITIC_MEASURED if measured else CRITIC_LEARNED
     else:
       kind = MEASURED if measured else LEARNED
@@ -89,17 +89,15 @@ def methods(group_size: int) -> list[Method]:
   for selection in ('team_greedy', 'uniform', 'first'):
     add(f'joint, immediate, {selection}', branch, mode='joint',
         selection=selection, return_type='immediate')
-  for name, (form, gae_lambda, selection), kind in itertools.product(
-      CRITICS, [('v', 0.0, 'first'), ('v', LAMBDA, 'first'),
-                ('v', LAMBDA, 'all'), ('q', 0.0, 'all')],
+  for name, (gae_lambda, selection), kind in itertools.product(
+      CRITICS, [(0.0, 'first'), (LAMBDA, 'first'), (LAMBDA, 'all')],
       ['exact', 'learned']):
     critic = dataclasses.replace(
-        spec_lib.CriticSpec(**_CONFIG.critic), kind=CRITICS[name], form=form,
+        spec_lib.CriticSpec(**_CONFIG.critic), kind=CRITICS[name],
         gae_lambda=gae_lambda)
-    label = 'q' if form == 'q' else f'lambda {gae_lambda:g}'
     # The group key of a value critic only selects what is scaled together.
-    add(f'{name}, {label}, {kind}, {selection}',
-        ('agent', 'turn') if form == 'v' else branch, critic, kind == 'exact',
+    add(f'{name}, lambda {gae_lambda:g}, {kind}, {selection}',
+        ('agent', 'turn'), critic, kind == 'exact',
         'last_turn' if selection == 'all' else 'mixed', mode='joint',
         selection=selection, return_type='bootstrapped')
   return found

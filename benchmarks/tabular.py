@@ -134,12 +134,8 @@ class TabularCritic:
       expected[position.state] = {}
       for indices, step in position.steps.items():
         after = {} if step.done else expected[step.state]
-        texts = {
-            role: environment.answers(role)[index]
-            for role, index in zip(position.roles, indices)}
         for view, messages in actor_critic.critic_prompts(
-            environment, self.spec.kind, position.state, phase,
-            texts if self.spec.form == 'q' else None).items():
+            environment, self.spec.kind, position.state, phase).items():
           return_ = self._reward(step, view) + self.rollout.discount * (
               after[view] if view in after
               else np.mean(list(after.values()) or [0.0]))

@@ -102,8 +102,7 @@ def parse_arg(arg: str, **defaults):
   return values
 
 
-def check_choices(
-    arg: config_dict.ConfigDict, **choices: Collection[Any]) -> None:
+def check_choices(arg: Mapping[str, Any], **choices: Collection[Any]) -> None:
   """Raises ValueError for an argument that is not one of its choices."""
   for name, valid in choices.items():
     if arg[name] not in valid:
@@ -144,10 +143,34 @@ def magrpo_config(
   return c
 
 
-def use_single_candidates(c: config_dict.ConfigDict) -> None:
-  """Replaces groups by as many prompts: a critic needs no group."""
-  c.rollout.num_tasks *= c.rollout.group_size
-  c.rollout.group_size = 1
+def adapt_to_critic(
+    c: config_dict.ConfigDict, arg: config_dict.ConfigDict,
+    central_prompt_buckets: tuple[int, ...]) -> None:
+  """Sets batches and input lengths of actor-critic, if `c` has a critic."""
+  if c.critic.kind == 'central':  # Sees the prompts of all roles.
+    c.critic.prompt_buckets = central_prompt_buckets
+  # A critic needs no group, so each prompt has a single candidate. With nano
+  # this would take five times as long, so it keeps MAGRPO's groups.
+  if arg.system in ('iac', 'maac') and arg.size != 'nano':
+    c.rollout.num_tasks *= c.rollout.group_size
+    c.rollout.group_size = 1
+
+
+def use_small_model(
+    c: config_dict.ConfigDict, folder: str, *, max_new_tokens: int,
+    prompt_buckets: tuple[int, ...], completion_buckets: tuple[int, ...],
+    learning_rate: float) -> None:
+  """Adapts a config to a stored model of one million parameters."""
+  c.model.folder = folder
+  c.rollout.num_tasks = 16
+  c.rollout.group_size = 8
+  c.rollout.max_new_tokens = max_new_tokens
+  c.optimizer.learning_rate = learning_rate
+  c.buckets.prompt = prompt_buckets
+  c.buckets.completion = completion_buckets
+  c.buckets.groups = (16, 64)
+  c.buckets.microbatch_tokens = 2400
+  c.critic.learning_rate = 1e-3
 
 
 def shrink_for_debug(c: config_dict.ConfigDict) -> None:
@@ -179,18 +202,13 @@ def game_config(name: str, arg: str) -> config_dict.ConfigDict:
   c.evaluation.test = 'test[:200]'
 
   if arg.size == 'nano':
-    c.rollout.num_tasks = 16
-    c.rollout.group_size = 8
-    c.rollout.max_new_tokens = 144
-    c.optimizer.learning_rate = 1e-4
+    # The largest prompt bucket holds any program output and leaves 144 of the
+    # model's positions for a candidate.
+    use_small_model(
+        c, 'models/nano', max_new_tokens=144, prompt_buckets=(128, 320, 1904),
+        completion_buckets=(40, 104, 144), learning_rate=1e-4)
     c.optimizer.warmup_updates = 0
     c.optimizer.weight_decay = 0.0
-    # The largest leaves room for one completion and holds any program output.
-    c.buckets.prompt = (128, 320, 1904)
-    c.buckets.completion = (40, 104, 144)
-    c.buckets.groups = (16, 64)
-    c.buckets.microbatch_tokens = 2400
-    c.critic.learning_rate = 1e-3
     c.train.num_steps = 30
     c.train.checkpoint_every = 5
     c.train.diagnose_every = 10
@@ -207,8 +225,7 @@ def base_config(size: str) -> config_dict.ConfigDict:
 
   The environment, its team and the data set are set by the config of a task.
   """
-  if size not in SIZES:
-    raise ValueError(f'size={size!r} is not one of {list(SIZES)}.')
+  check_choices({'size': size}, size=SIZES)
   is_nano = size == 'nano'
   c = config_dict.ConfigDict()
   c.seed = 0
@@ -313,7 +330,7 @@ def base_config(size: str) -> config_dict.ConfigDict:
   # Candidates that agree in these parts share a baseline: some of 'env',
   # 'agent', 'turn' and 'branch'. ('env',) is plain GRPO, all four are MAGRPO.
   c.advantage.group_key = ('env', 'agent', 'turn')
-  # 'mean', 'leave_one_out', 'max', 'none', or 'critic' (value of the prompt).
+  # 'mean', 'leave_one_out', 'none', or 'critic' (value of the prompt).
   c.advantage.baseline = 'mean'
   c.advantage.scale = 'std'  # Or 'none'.
 
@@ -322,7 +339,6 @@ def base_config(size: str) -> config_dict.ConfigDict:
   # (IAC); 'central': one critic that sees the prompts of the acting roles and
   # of those that have acted in this turn (MAAC).
   c.critic.kind = 'none'
-  c.critic.form = 'v'  # Value of a prompt; 'q': of a prompt with its candidate.
   c.critic.learning_rate = 5e-6  # Otherwise the optimizer of the policy.
   c.critic.gae_lambda = 0.0  # 0: one-step TD; 1: Monte Carlo.
   c.critic.prompt_buckets = ()  # Padded input lengths; () is buckets.prompt.

@@ -3,26 +3,21 @@
   python -m atgrpo_jax.main --config configs/contests.py:size=nano \
       --workdir runs/contests
 
-trains `models/reckoner` on generated recipes
-(`environments/programming/recipes.py`) on two CPU cores, and
+trains `models/reckoner` on generated recipes on two CPU cores, and
 
   python -m atgrpo_jax.main --config configs/contests.py:size=1.7b \
       --workdir runs/contests-1.7b
 
-trains Qwen3-1.7B on APPS (size=8b: Qwen3-8B on CodeContests) with groups of 4,
-4 turns and a learning rate of 1e-6 (arXiv 2510.11062). 128 problems in a step,
-150 steps, prompts of 8192 and candidates of 4096 tokens, temperature 1 in
-training and 0.6 in evaluation are those of a later paper on the same tasks,
-whose rollout of a step with 1.7B took 512 s on 8 H20. The first paper used a
-node of 8 H100. With topology=v6e:4x4, --mode compile_check checks the run for a
-TPU v6e slice. Qwen3 has not been run here.
+trains Qwen3-1.7B on APPS (size=8b: Qwen3-8B on CodeContests). Groups of 4, 4
+turns and a learning rate of 1e-6 come from arXiv 2510.11062. The number of
+problems and steps, the lengths and the temperatures come from a later paper on
+the same tasks. Qwen3 has not been run here.
 
 With one policy for all roles and with one per role, the first paper reports for
 1.7B 17.6 and 18.6 % on APPS, 4.8 and 7.8 % on CodeContests and 20.9 and 24.0 %
-on LiveCodeBench v6; for 8B 45.8 and 46.5, 18.1 and 18.1, 30.3 and 33.1 %. The
-second reports 16.4 % on APPS and 16.7 % on LiveCodeBench for an untrained 1.7B
-alone. Both evaluate with top-p 0.95 and top-k 20; we use neither. The first
-grades with fewer tests.
+on LiveCodeBench v6; for 8B 45.8 and 46.5, 18.1 and 18.1, 30.3 and 33.1 %. It
+evaluates with top-p 0.95 and top-k 20, which we do not use, and grades with
+fewer tests.
 
 APPS is tested on 500 problems in the proportions of its levels. To test on
 another benchmark, evaluate exported policies:
@@ -34,7 +29,7 @@ another benchmark, evaluate exported policies:
 """
 
 from configs import common
-from configs import slices
+from configs import pod
 
 # Data set -> splits for training, validation and test.
 _SPLITS = {
@@ -77,32 +72,25 @@ def get_config(arg: str = ''):
   c.buckets.prompt = (1024, 2048, 4096, 8192, 32768)
 
   if arg.size == 'nano':
-    c.model.folder = 'models/reckoner'
+    # The largest prompt bucket holds the longest possible program output.
+    common.use_small_model(
+        c, 'models/reckoner', max_new_tokens=48, prompt_buckets=(80, 160, 2000),
+        completion_buckets=(24, 48), learning_rate=3e-4)
     c.environment.max_turns = 2
     c.environment.num_workers = 2
     c.environment.program_slots = 2
     c.dataset.builder = 'environments.programming.recipes_dataset_builder'
     c.dataset.config = 'contests'
     c.evaluation.temperature = 1.0
-    c.rollout.num_tasks = 16
-    c.rollout.group_size = 8
-    c.rollout.max_new_tokens = 48
     c.rollout.keep_truncated = False
-    c.optimizer.learning_rate = 3e-4
     c.optimizer.warmup_updates = 0
     c.optimizer.weight_decay = 0.0
-    # The last bucket holds the longest possible program output.
-    c.buckets.prompt = (80, 160, 2000)
-    c.buckets.completion = (24, 48)
-    c.buckets.groups = (16, 64)
-    c.buckets.microbatch_tokens = 2400
-    c.critic.learning_rate = 1e-3
     c.train.num_steps = 150
 
   if arg.debug:
     common.shrink_for_debug(c)
   common.apply_system(c, arg, common.SYSTEMS[arg.system])
   if arg.topology:
-    slices.put_on_slice(c, arg.size, arg.topology)
+    pod.put_on_slice(c, arg.size, arg.topology)
   c.lock()
   return c

@@ -3,8 +3,8 @@
   python -m atgrpo_jax.main --config configs/functions.py:size=nano \
       --workdir runs/functions
 
-trains two copies of `models/reckoner` on generated recipes
-(`environments/programming/recipes.py`) in one turn on two CPU cores, and
+trains two copies of `models/reckoner` on generated recipes in one turn on two
+CPU cores, and
 
   python -m atgrpo_jax.main --config configs/functions.py:size=1.7b \
       --workdir runs/functions-1.7b
@@ -24,7 +24,7 @@ two (tests 75.0, cooperation 86.3 %). The return is the team's reward.
 """
 
 from configs import common
-from configs import slices
+from configs import pod
 
 # Kind -> splits for training, validation and test, tasks per update,
 # temperature, and steps by number of turns. HumanEval and CoopHumanEval have no
@@ -78,40 +78,28 @@ def get_config(arg: str = ''):
   c.buckets.prompt = (512, 1024, 2048, 32768)
   c.buckets.completion = (128, 256)
   c.buckets.groups = (1, 4, 32)
-  if c.critic.kind == 'central':  # Reads both prompts.
-    c.critic.prompt_buckets = (1024, 2048, 4096, 32768)
   c.train.num_steps = num_steps[arg.turns]
   c.train.checkpoint_every = 50
   c.train.groups_every = 50
   c.evaluation.validate_every = 50
 
   if is_small:
-    c.model.folder = 'models/reckoner'
+    # The largest prompt bucket leaves 48 of the model's positions.
+    common.use_small_model(
+        c, 'models/reckoner', max_new_tokens=48, prompt_buckets=(80, 160, 2000),
+        completion_buckets=(24, 48), learning_rate=3e-4)
     c.dataset.builder = 'environments.programming.recipes_dataset_builder'
     c.dataset.config = 'functions'
-    c.rollout.group_size = 8
-    c.rollout.max_new_tokens = 48
     c.rollout.keep_truncated = False
-    c.optimizer.learning_rate = 3e-4
-    # The last bucket leaves 48 of the model's positions for a candidate.
-    c.buckets.prompt = (80, 160, 2000)
-    c.buckets.completion = (24, 48)
-    c.buckets.groups = (16, 64)
-    c.buckets.microbatch_tokens = 2400
-    if c.critic.kind == 'central':
-      c.critic.prompt_buckets = (160, 320, 4000)
-    c.critic.learning_rate = 1e-3
     c.train.checkpoint_every = c.train.groups_every = 10
     c.evaluation.validate_every = 10
 
-  # With nano this would take five times as long, so it keeps MAGRPO's prompts.
-  if arg.system in ('iac', 'maac') and not is_small:
-    common.use_single_candidates(c)
-
+  common.adapt_to_critic(
+      c, arg, (160, 320, 4000) if is_small else (1024, 2048, 4096, 32768))
   if arg.debug:
     common.shrink_for_debug(c)
   if arg.topology:
-    slices.put_on_slice(
+    pod.put_on_slice(
         c, arg.size, arg.topology,
         () if c.environment.team == 'solo' else ('aux', 'main'))
   c.lock()

@@ -8,9 +8,35 @@ With the extra `gpu`, topology=h100:8 is a node of GPUs. `launch/tpu_pod.sh`
 trains on the slice with the same config.
 """
 
+import math
+import re
+from typing import Any
+
+from ml_collections import config_dict
+
 from configs import common
 from configs import plan_path
-from configs import slices
+
+# Qwen3: hidden size, intermediate size, layers, query heads, tied head.
+_QWEN3 = {
+    '0.6b': (1024, 3072, 28, 16, True),
+    '1.7b': (2048, 6144, 28, 16, True),
+    '4b': (2560, 9728, 36, 32, True),
+    '8b': (4096, 12288, 36, 32, False),
+}
+# Layouts of slices that gcloud names by their number of chips (v5e, v6e), or by
+# their number of cores, two per chip (v4, v5p).
+_LAYOUTS = {
+    'v5e': {
+        1: '1x1', 4: '2x2', 8: '2x4', 16: '4x4', 32: '4x8', 64: '8x8',
+        128: '8x16', 256: '16x16'},
+    'v5p': {
+        8: '2x2x1', 16: '2x2x2', 32: '2x2x4', 64: '2x4x4', 128: '4x4x4',
+        256: '4x4x8'},
+}
+_LAYOUTS |= {
+    'v5litepod': _LAYOUTS['v5e'], 'v6e': _LAYOUTS['v5e'],
+    'v4': _LAYOUTS['v5p']}
 
 
 def get_config(arg: str = ''):
@@ -19,5 +45,60 @@ def get_config(arg: str = ''):
       arg, size='1.7b', topology='v5e:4x4', team='pair', policies='shared')
   c = plan_path.get_config(f'size={arg.size},team={arg.team}')
   c.policies = arg.policies
-  slices.put_on_slice(c, arg.size, arg.topology)
+  put_on_slice(c, arg.size, arg.topology)
   return c
+
+
+def dimensions(size: str) -> dict[str, Any]:
+  """Fields of the `ModelConfig` of a Qwen3."""
+  common.check_choices({'size': size}, size=_QWEN3)
+  hidden_size, intermediate_size, num_layers, num_heads, tied_head = (
+      _QWEN3[size])
+  return {
+      'vocab_size': 151936, 'hidden_size': hidden_size,
+      'intermediate_size': intermediate_size, 'num_layers': num_layers,
+      'num_heads': num_heads, 'num_kv_heads': 8, 'head_dim': 128,
+      'rope_theta': 1e6, 'norm_eps': 1e-6, 'tied_head': tied_head,
+      'max_positions': 40960, 'init_std': 0.02}
+
+
+def put_on_slice(
+    c: config_dict.ConfigDict, size: str, topology: str,
+    roles: tuple[str, ...] = ()) -> None:
+  """Adds `compile_check` to a config.
+
+  Args:
+    c: the config.
+    size: a size of Qwen3.
+    topology: a TPU slice, such as 'v5e:4x4' or gcloud's 'v5litepod-16', or a
+      node of GPUs, such as 'h100:8'.
+    roles: roles that each get a pool with an equal number of chips.
+  """
+  topology = _layout(topology)
+  if roles:
+    chips = math.prod(map(int, topology.partition(':')[2].split('x')))
+    chips //= len(roles)
+    c.mesh.pools = tuple(
+        (role, i * chips, (i + 1) * chips) for i, role in enumerate(roles))
+  with c.unlocked():
+    c.compile_check = config_dict.ConfigDict({
+        'topology': topology,
+        # Mean tokens of a prompt, of a completion, and of the longest
+        # completion of a group. They predict the seconds of a step.
+        'prompt_tokens': 1200, 'completion_tokens': 900, 'longest_tokens': 1900,
+        # Seconds that a collective takes beside sending its bytes.
+        'collective_latency': 5e-6,
+        'dimensions': dimensions(size)})
+
+
+def _layout(topology: str) -> str:
+  """Converts gcloud's 'v5litepod-16' into 'v5e:4x4'."""
+  if re.fullmatch(r'\w+:\d+(x\d+)*', topology):
+    return topology
+  generation, _, size = topology.partition('-')
+  layouts = _LAYOUTS.get(generation, {})
+  if not size.isdigit() or int(size) not in layouts:
+    raise ValueError(
+        f'topology={topology!r} is unknown; give a TPU slice, such as '
+        'v5litepod-16 or v5e:4x4, or a node of GPUs, such as h100:8.')
+  return f'{generation.replace("litepod", "e")}:{layouts[int(size)]}'

@@ -17,7 +17,7 @@ reports a return of 94.5 % for tldr and 93.1 % for arxiv. It samples with top-p
 """
 
 from configs import common
-from configs import slices
+from configs import pod
 
 _ROLES = {
     'posts': ('concise', 'detailed'), 'tldr': ('concise', 'detailed'),
@@ -55,43 +55,32 @@ def get_config(arg: str = ''):
   c.buckets.prompt = (512, 1024, 2048)
   c.buckets.completion = (128, c.rollout.max_new_tokens)
   c.buckets.groups = (1, 4, 32)
-  if c.critic.kind == 'central':  # Sees both prompts.
-    c.critic.prompt_buckets = (1024, 2048, 4096)
   c.train.num_steps = 2000
   c.train.checkpoint_every = 100
   c.train.groups_every = 100
   c.evaluation.validate_every = 100
 
   if arg.size == 'nano':
-    c.model.folder = 'models/writer'
+    common.use_small_model(
+        c, 'models/writer',
+        max_new_tokens=160 if c.environment.team == 'solo' else 80,
+        prompt_buckets=(144, 208, 304), completion_buckets=(32, 80, 160),
+        learning_rate=3e-4)
     c.dataset.train = 'train'
     c.evaluation.test = 'test[:200]'
     c.evaluation.temperature = 1.0
     c.rollout.temperature = 1.0
-    c.rollout.num_tasks = 16
-    c.rollout.group_size = 8
-    c.rollout.max_new_tokens = 160 if c.environment.team == 'solo' else 80
-    c.optimizer.learning_rate = 3e-4
-    c.buckets.prompt = (144, 208, 304)
-    c.buckets.completion = (32, 80, 160)
-    c.buckets.groups = (16, 64)
-    c.buckets.microbatch_tokens = 2400
-    if c.critic.kind == 'central':
-      c.critic.prompt_buckets = (208, 304, 512)
-    c.critic.learning_rate = 1e-3
     c.train.num_steps = 300
     c.train.checkpoint_every = 50
     c.train.groups_every = 50
     c.evaluation.validate_every = 20
 
-  # With nano this would take five times as long, so it keeps MAGRPO's prompts.
-  if arg.system in ('iac', 'maac') and arg.size != 'nano':
-    common.use_single_candidates(c)
-
+  common.adapt_to_critic(
+      c, arg, (208, 304, 512) if arg.size == 'nano' else (1024, 2048, 4096))
   if arg.debug:
     common.shrink_for_debug(c)
   if arg.topology:
-    slices.put_on_slice(
+    pod.put_on_slice(
         c, arg.size, arg.topology,
         () if c.environment.team == 'solo' else _ROLES[task])
   c.lock()

@@ -8,7 +8,6 @@ import re
 import shlex
 import subprocess
 import sys
-import types
 
 import jax
 from ml_collections import config_dict
@@ -21,6 +20,7 @@ from atgrpo_jax import model
 from atgrpo_jax.huggingface import hub
 from atgrpo_jax.huggingface import safetensors as safetensors_lib
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
+from atgrpo_jax.io import signals
 from configs import common
 from environments import sandbox
 from environments.boards.plan_path import env as plan_path
@@ -36,12 +36,10 @@ from tests.environments.programming import examples
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 NAMES = sorted(
     path.stem for path in (ROOT / 'configs').glob('*.py')
-    if path.stem not in ('__init__', 'common', 'slices'))
+    if path.stem not in ('__init__', 'common'))
 # Mode of the command in the config's docstring, if it is not training.
 MODES = {'pod': 'compile_check'}
 TRAINING = [name for name in NAMES if name not in MODES]
-# Their default is Qwen3-1.7B.
-LARGE = 'contests', 'functions'
 
 
 def _get_config(name, arg=''):
@@ -76,23 +74,19 @@ def test_a_system_changes_only_its_overrides(system):
 @pytest.mark.parametrize('name, arg, message', [
     ('plan_path', 'system=grpo', "system='grpo' .*'mas_grpo'"),
     ('plan_path', 'system=sa_grpo,team=trio', "team='trio' .*'sa_grpo'"),
-    ('writing', 'preset=v2', "preset='v2' .*'comlrl143'"),
     ('writing', 'preset=comlrl143,system=at_grpo', 'preset=.*at_grpo'),
     ('contests', 'size=nano,data=apps', "size='nano' .*data='apps'"),
     ('functions', 'kind=recipes', "size='1.7b' .*kind='recipes'"),
-    ('functions', 'kind=apps', "kind='apps' .*'mbpp'"),
-    ('functions', 'turns=3', r'turns=3 .*\[1, 2\]')])
+    ('pod', 'topology=v5x-16', "topology='v5x-16'")])
 def test_bad_config_arguments_are_named(name, arg, message):
   with pytest.raises(ValueError, match=message):
     _get_config(name, arg)
 
 
 @pytest.mark.parametrize('name, layout', [
-    ('v5litepod-1', 'v5e:1x1'), ('v5litepod-8', 'v5e:2x4'),
-    ('v5e-16', 'v5e:4x4'), ('v6e-32', 'v6e:4x8'), ('v6e-256', 'v6e:16x16'),
-    # v4 and v5p count cores, two per chip.
-    ('v4-8', 'v4:2x2x1'), ('v5p-16', 'v5p:2x2x2'), ('v5p-64', 'v5p:2x4x4'),
-    ('v5p:2x2x4', 'v5p:2x2x4')])
+    ('v5litepod-8', 'v5e:2x4'), ('v6e-32', 'v6e:4x8'),
+    ('v4-8', 'v4:2x2x1'),  # v4 and v5p count cores, two per chip.
+    ('v5p-16', 'v5p:2x2x2'), ('v5p:2x2x4', 'v5p:2x2x4')])
 def test_gcloud_names_give_the_topology(name, layout):
   config = _get_config('pod', f'topology={name}')
   assert config.compile_check.topology == layout
@@ -153,12 +147,6 @@ def _record_reads(monkeypatch):
   return read
 
 
-def _unread(leaves, read):
-  return {
-      name for name, (part, key) in leaves.items()
-      if (id(part), key) not in read}
-
-
 def test_every_leaf_of_a_training_config_is_read(
     echo_folder, tmp_path, monkeypatch):
   config = echo.get_config()
@@ -171,24 +159,17 @@ def test_every_leaf_of_a_training_config_is_read(
         if not leaf.startswith('environment.options.')}
     assert shared == leaves.keys(), name
   read = _record_reads(monkeypatch)
-
-  def set_flag(name, value):
-    monkeypatch.setattr(
-        main, name, types.SimpleNamespace(value=value, present=False))
-
-  set_flag('_CONFIG', config)
-  set_flag('_WORKDIR', str(tmp_path))
-  for flag in ('_DISTRIBUTED', '_COORDINATOR', '_NUM_PROCESSES',
-               '_PROCESS_ID', '_STEP', '_TASK'):
-    set_flag(flag, None)
-  set_flag('_CHECKPOINT', 'latest')
-  exported = {'export.dtype'}
-  for mode, unread in (
-      ('train', {'evaluation.name', 'evaluation.policy_map'} | exported),
-      ('evaluate', exported), ('export', set())):
-    set_flag('_MODE', mode)
-    assert main.main([]) == 0
-    assert _unread(leaves, read) == unread
+  with echo.Thread(1) as executor:
+    for mode in ('train', 'evaluate', 'export'):
+      assert main.run_mode(
+          mode, config, tmp_path, sandbox=None, executor=executor,
+          stop=signals.StopFlag()) == 0
+  # `main` starts the sandbox and the workers.
+  unread = {
+      name for name, (part, key) in leaves.items()
+      if (id(part), key) not in read}
+  assert unread == {
+      'environment.num_workers', 'environment.program_slots', 'sandbox.url'}
 
 
 # The largest prompt bucket holds every prompt.
@@ -202,55 +183,51 @@ def _story(rng):
 @pytest.mark.parametrize('status, stdout, stderr', [
     (sandbox.Status.ERROR, '█' * 9999, '\ufffd' * 9999),
     (sandbox.Status.OK, '😀' * 999 + '\n["U"' + ', "D"' * 99 + ']', '')])
-@pytest.mark.parametrize('name, make_task, teams', [
-    ('plan_path', plan_path.random_task, ('pair', 'septet')),
-    ('sokoban', sokoban.random_task, ('pair', 'septet')),
-    ('sudoku', lambda rng: sudoku.random_task(rng, 4), ('pair', 'septet')),
-    ('maths', _story, ('pair',))])
+@pytest.mark.parametrize('name, make_task, team', [
+    ('plan_path', plan_path.random_task, 'septet'),
+    ('sokoban', sokoban.random_task, 'septet'),
+    ('sudoku', lambda rng: sudoku.random_task(rng, 4), 'septet'),
+    ('maths', _story, 'pair')])
 @pytest.mark.parametrize('size', ['nano', '8b'])
-def test_long_completions_and_outputs_fit_the_prompt_buckets(
-    size, name, make_task, teams, status, stdout, stderr):
+def test_longest_prompts_of_games_and_maths_fit(
+    size, name, make_task, team, status, stdout, stderr):
   config = _get_config(name, f'size={size}')
-  # Both tokenizers need at most one token per byte; only nano's is stored.
-  tokenizer = tokenizer_lib.Tokenizer('models/nano')
+  config.environment.team = team
   longest = config.rollout.max_new_tokens
-  # One token per undecodable byte, shown as a character of three bytes.
+  # Both tokenizers need at most one token per byte; only nano's is stored. An
+  # undecodable byte is one token, shown as a character of three bytes.
+  tokenizer = tokenizer_lib.Tokenizer('models/nano')
   program = '```python\n' + '\ufffd' * (longest - 12) + '\n```'
   half = '\ufffd' * (longest // 2 - 8)
   actions = {'reasoner': half + '\\boxed{' + half + '}'}
-  task = {'task_id': '0', **make_task(np.random.default_rng(0))}
-  for team in teams:
-    config.environment.team = team
-    environment = config_lib.make_environment(
-        config, echo_sandbox.Constant(status, stdout, stderr))
-    state = environment.reset(task)
-    for _ in range(config.environment.max_turns if name == 'maths' else 1):
-      for role in environment.roles:
-        prompt = tokenizer.encode_prompt(environment.observe(state, role))
-        assert len(prompt) <= config.buckets.prompt[-1]
-        state = environment.step(
-            state, {role: actions.get(role, program)}).state
+  environment = config_lib.make_environment(
+      config, echo_sandbox.Constant(status, stdout, stderr))
+  state = environment.reset(
+      {'task_id': '0', **make_task(np.random.default_rng(0))})
+  for _ in range(config.environment.max_turns if name == 'maths' else 1):
+    for role in environment.roles:
+      prompt = tokenizer.encode_prompt(environment.observe(state, role))
+      assert len(prompt) <= config.buckets.prompt[-1]
+      state = environment.step(state, {role: actions.get(role, program)}).state
   if size == 'nano' and name != 'maths':
     model_config = hub.load_config(config.model.folder)
     assert config.buckets.prompt[-1] + longest == model_config.max_positions
 
 
-@pytest.mark.parametrize('name', LARGE)
+@pytest.mark.parametrize('name', ['contests', 'functions'])
 @pytest.mark.parametrize('team', ['pair', 'solo'])
-def test_long_programs_and_problems_fit_the_prompt_buckets(name, team):
-  config = _get_config(name)
+def test_longest_prompts_of_programming_fit(name, team):
+  config = _get_config(name, 'size=1.7b')
   config.environment.team = team
-  config.environment.options.update(
-      {'feedback_tests': 0} if name == 'functions' else {})
-  longest = benchmarks_dataset_builder.MAX_STATEMENT_BYTES
-  tests = [(str(i), ['1']) for i in range(5)]
-  fields = dict(statement='\ufffd' * (longest // 3), starter_code='')
+  longest = benchmarks_dataset_builder.MAX_STATEMENT_BYTES // 3
+  fields = {'statement': '\ufffd' * longest, 'starter_code': ''}
   if name == 'functions':
+    config.environment.options.feedback_tests = 0
     problem = examples.make_check(check='def check(candidate):\n' + ''.join(
         f'  assert candidate({i}, {i}) == "{"█" * 999}"\n' for i in range(99)),
         **fields, preamble='')
   else:
-    problem = examples.make(tests, **fields)
+    problem = examples.make([(str(i), ['1']) for i in range(5)], **fields)
   task = dataclasses.asdict(problem)
   large = '\ufffd' * 9999
   actions = {
@@ -270,7 +247,6 @@ def test_long_programs_and_problems_fit_the_prompt_buckets(name, team):
         assert len(prompt.encode()) <= config.buckets.prompt[-1]
       state = environment.step(
           state, {role: actions[role] for role in phase}).state
-  assert config.buckets.prompt[-1] + config.rollout.max_new_tokens <= 40960
 
 
 def test_debug_edition_runs(tmp_path):

@@ -155,7 +155,7 @@ def test_all_branches_are_unbiased_but_weigh_late_turns_more():
 
 @pytest.mark.parametrize('team', relay.TEAMS)
 @pytest.mark.parametrize('name, rest', [
-    ('IAC', 'lambda 0, {}, first'), ('MAAC', 'q, {}, all')])
+    ('IAC', 'lambda 0, {}, first'), ('MAAC', 'lambda 0, {}, first')])
 def test_critic_learns_the_exact_values(name, rest, team):
   laboratory = make(2, team=team)
   method, learning = (

@@ -19,7 +19,6 @@ import pytest
 
 from atgrpo_jax import measures
 from atgrpo_jax.rl import advantages
-from atgrpo_jax.rl import logprobs
 from atgrpo_jax.rl import losses
 from benchmarks import credit
 from benchmarks import run
@@ -153,7 +152,7 @@ def test_worked_example():
 
   def loss(logits, old):
     def score(x):
-      return logprobs.token_logprobs(
+      return losses.token_logprobs(
           jnp.broadcast_to(x, (4, 1, 3)), tokens[:, None], 1.0)
 
     old = score(old)

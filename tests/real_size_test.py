@@ -12,7 +12,7 @@ import pytest
 
 from atgrpo_jax import model
 from atgrpo_jax.huggingface import safetensors as safetensors_lib
-from configs import slices
+from configs import pod
 from tests import checkout
 
 _NANO = checkout.ROOT / 'models' / 'nano'
@@ -31,7 +31,7 @@ _OVERRIDES = {
 def test_qwen3_06b_trains_within_12_gib(tmp_path):
   folder = tmp_path / 'model'
   with jax.default_device(jax.devices('cpu')[0]):
-    config = model.ModelConfig(**slices.dimensions('0.6b'))
+    config = model.ModelConfig(**pod.dimensions('0.6b'))
     params = jax.jit(model.init_params, static_argnums=1)(
         jax.random.key(0), config)
     safetensors_lib.save(folder, params, config, jnp.bfloat16)

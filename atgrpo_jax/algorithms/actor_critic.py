@@ -5,23 +5,16 @@ Groups, batches and policy loss are the same as in `magrpo`. Independent critics
 (MAAC) sees the prompts of all acting roles and of the roles that have acted in
 this turn, each after its marker '[Agent k]'. Critics are used only in training.
 
-Joint action j pays a role r_j = alpha * team reward + local reward of the role.
-The central critic has one value for all roles and expects the mean of r_j.
-
-Form v. The value V of a prompt is the baseline of its candidates. The return of
-a joint action is its lambda-return (`rl.td`). The return of a candidate is the
-mean over its joint actions; the target of V is the mean over all joint actions
-of the node.
-
-Form q. The return of a candidate is the mean value Q of its joint actions, and
-the baseline comes from its group. With all combinations as joint actions and
-the baseline 'mean' this is a Monte Carlo estimate of COMA's counterfactual
-baseline (arXiv 1705.08926). The target of Q is r_j + discount * mean Q of the
-following joint actions.
+The value V of a prompt is the baseline of its candidates. Joint action j pays a
+role the reward r_j = alpha * team reward + local reward of the role; its return
+is the lambda-return of `returns.lambda_returns`. The return of a candidate is
+the mean over its joint actions. The target of V is the mean over all joint
+actions of the node.
 
 A role bootstraps from its critic if it acts in the next phase, otherwise from
-the mean over the roles that do, because they share the team reward. With a
-central critic, a candidate still receives the local reward of its role.
+the mean over the roles that do, because they share the team reward. The central
+critic has one value for all roles and expects the mean of r_j; a candidate
+still receives the local reward of its role.
 
 Deviations from the authors' code, CoMLRL 1.4.3:
 1. Several joint actions of a state may be continued.
@@ -48,7 +41,6 @@ from atgrpo_jax.learner import batching
 from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.learner import update as update_lib
 from atgrpo_jax.rl import returns as returns_lib
-from atgrpo_jax.rl import td
 from atgrpo_jax.rollout import policies as policies_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from environments import env_api
@@ -106,13 +98,6 @@ def make_critics(
       for key, policy in policies.items()}
 
 
-def critic_buckets(
-    spec: spec_lib.CriticSpec, buckets: batching.Buckets) -> batching.Buckets:
-  """The static shapes of critics."""
-  return dataclasses.replace(
-      buckets, prompt=spec.prompt_buckets or buckets.prompt)
-
-
 def bind_critics(
     spec: spec_lib.CriticSpec, critics: Mapping[str, policy_lib.Policy],
     params: Mapping[str, policy_lib.Params],
@@ -129,8 +114,7 @@ def bind_critics(
 
 def critic_prompts(
     environment: env_api.Environment, kind: str, state: env_api.State,
-    phase: int, texts: Mapping[str, str] | None = None,
-) -> dict[str, list[env_api.Message]]:
+    phase: int) -> dict[str, list[env_api.Message]]:
   """The messages that critics see before a phase of a turn.
 
   Args:
@@ -138,27 +122,21 @@ def critic_prompts(
     kind: 'independent' or 'central'.
     state: before the roles of the phase act.
     phase: index into `environment.phases`.
-    texts: role -> its candidate, for form q.
 
   Returns:
     View -> messages. The views are the roles of the phase, or `CENTRAL`.
   """
-  texts = texts or {}
-  if kind == 'central':
-    lines = []
-    for role in itertools.chain(*environment.phases[:phase + 1]):
-      number = environment.roles.index(role) + 1
-      messages = environment.observe(state, role)
-      lines += [f'[Agent {number}]', *(m['content'] for m in messages)]
-      if role in texts:
-        lines += [f'[Agent {number} answers]', texts[role]]
-    return {CENTRAL: [{'role': 'user', 'content': '\n'.join(lines)}]}
-  prompts = {}
-  for role in environment.phases[phase]:
-    prompts[role] = [*environment.observe(state, role)]
-    if role in texts:
-      prompts[role].append({'role': 'assistant', 'content': texts[role]})
-  return prompts
+  if kind != 'central':
+    return {
+        role: [*environment.observe(state, role)]
+        for role in environment.phases[phase]}
+  lines = []
+  for role in itertools.chain(*environment.phases[:phase + 1]):
+    messages = environment.observe(state, role)
+    lines += [
+        f'[Agent {environment.roles.index(role) + 1}]',
+        *(message['content'] for message in messages)]
+  return {CENTRAL: [{'role': 'user', 'content': '\n'.join(lines)}]}
 
 
 def with_values(
@@ -167,218 +145,169 @@ def with_values(
     critics: Critics) -> list[tree_lib.Tree]:
   """Adds returns, baselines and critic examples to trees.
 
-  Candidates receive their returns, groups the values of their prompts (form v),
-  and nodes the examples.
+  Candidates receive their returns, groups the values of their prompts, and
+  nodes the examples.
   """
   queries = _Queries(environment, policy_map, critics)
   by_tree = [[queries.add_node(node) for node in tree.nodes] for tree in trees]
-  values = queries.values()
+  evaluation = _Evaluation(queries.values(), queries.inputs, rollout, critics)
   return [
-      _Evaluation(
-          tree, nodes, queries.inputs, values, rollout, critics.spec).tree()
-      for tree, nodes in zip(trees, by_tree)]
+      evaluation.evaluate(tree, nodes) for tree, nodes in zip(trees, by_tree)]
 
 
-# View -> index of its input.
-_Query = dict[str, int]
+# A distinct input of a critic: (policy or `CENTRAL`, bytes of its token ids).
+_Input = tuple[str, bytes]
 
 
 @dataclasses.dataclass(frozen=True)
 class NodeQueries:
-  """The critic inputs of a node.
+  """The critic inputs of a node, by view.
 
   Attributes:
-    prompts: the prompts of the node; empty for form q.
-    successors: [J] the prompts after each joint action, empty at the end of an
-      episode; no entries for form q.
-    actions: [J] the prompts with each joint action; no entries for form v.
+    prompts: the prompts of the node.
+    successors: [J] the prompts after each joint action; empty at the end of an
+      episode.
   """
 
-  prompts: _Query
-  successors: list[_Query]
-  actions: list[_Query]
+  prompts: Mapping[str, _Input]
+  successors: Sequence[Mapping[str, _Input]]
 
 
+@dataclasses.dataclass
 class _Queries:
-  """Collects the distinct inputs of all critics."""
+  """Collects the distinct inputs of all critics, with their token ids."""
 
-  def __init__(
-      self, environment: env_api.Environment,
-      policy_map: policies_lib.PolicyMap, critics: Critics):
-    self.inputs: list[tuple[BoundCritic, np.ndarray]] = []
-    self._environment = environment
-    self._policy_map = policy_map
-    self._critics = critics
-    self._indices: dict[tuple[str, bytes], int] = {}
+  environment: env_api.Environment
+  policy_map: policies_lib.PolicyMap
+  critics: Critics
+  inputs: dict[_Input, np.ndarray] = dataclasses.field(default_factory=dict)
 
   def add_node(self, node: tree_lib.Node) -> NodeQueries:
     """Adds all inputs that a node needs."""
-    if self._critics.spec.form == 'q':
-      return NodeQueries({}, [], [
-          self._add(node.state, node.phase, {
-              group.key.role: group.candidates[candidate].text
-              for group, candidate in zip(node.groups, joint_action)})
-          for joint_action in node.joint_actions])
-    next_phase = (node.phase + 1) % len(self._environment.phases)
+    next_phase = (node.phase + 1) % len(self.environment.phases)
     return NodeQueries(
         self._add(node.state, node.phase),
         [{} if node.is_leaf(j) else self._add(step.state, next_phase)
-         for j, step in enumerate(node.steps)], [])
+         for j, step in enumerate(node.steps)])
 
-  def values(self) -> np.ndarray:
-    """Values [N] float64 of all inputs, with one call per critic."""
-    values = np.zeros(len(self.inputs))
-    by_critic = {}
-    for index, (critic, _) in enumerate(self.inputs):
-      by_critic.setdefault(critic.name, []).append(index)
-    for indices in by_critic.values():
-      critic = self.inputs[indices[0]][0]
-      values[indices] = critic.values_fn([self.inputs[i][1] for i in indices])
+  def values(self) -> dict[_Input, float]:
+    """The value of each input, with one call per critic."""
+    values = {}
+    for name, critic in self.critics.bound.items():
+      inputs = [key for key in self.inputs if key[0] == name]
+      if inputs:
+        found = critic.values_fn([self.inputs[key] for key in inputs])
+        values |= zip(inputs, map(float, found))
     return values
 
-  def _add(self, state, phase, texts=None):
-    kind, bound = self._critics.spec.kind, self._critics.bound
-    query = {}
+  def _add(self, state: env_api.State, phase: int) -> dict[str, _Input]:
+    kind, query = self.critics.spec.kind, {}
     for view, messages in critic_prompts(
-        self._environment, kind, state, phase, texts).items():
-      critic = bound[view if kind == 'central' else self._policy_map[view]]
-      ids = critic.tokenizer.encode_prompt(messages)
-      index = self._indices.setdefault(
-          (critic.name, ids.tobytes()), len(self.inputs))
-      if index == len(self.inputs):
-        self.inputs.append((critic, ids))
-      query[view] = index
+        self.environment, kind, state, phase).items():
+      name = CENTRAL if kind == 'central' else self.policy_map[view]
+      ids = self.critics.bound[name].tokenizer.encode_prompt(messages)
+      query[view] = name, ids.tobytes()
+      self.inputs.setdefault(query[view], ids)
     return query
 
 
 @dataclasses.dataclass(frozen=True)
 class _Evaluation:
-  """Turns values into the returns and targets of one tree."""
+  """Turns the values of critics into returns and targets."""
 
-  source: tree_lib.Tree
-  queries: Sequence[NodeQueries]
-  inputs: Sequence[tuple[BoundCritic, np.ndarray]]
-  values: np.ndarray
+  values: Mapping[_Input, float]
+  inputs: Mapping[_Input, np.ndarray]
   rollout: spec_lib.RolloutSpec
-  spec: spec_lib.CriticSpec
+  critics: Critics
 
-  def tree(self) -> tree_lib.Tree:
-    children = {
-        (node.parent, node.joint_action): index
-        for index, node in enumerate(self.source.nodes)}
-    nodes = list(self.source.nodes)
-    # Per node: view -> lambda-returns [J]. Children come before their parents.
-    returns: list[dict[str, np.ndarray]] = [{} for _ in nodes]
-    for index in reversed(range(len(nodes))):
-      successors = [
-          children.get((index, j)) for j in range(len(nodes[index].steps))]
-      if self.spec.form == 'v':
-        returns[index] = self._lambda_returns(index, successors, returns)
-        nodes[index] = self._with_baseline(index, returns[index])
-      else:
-        nodes[index] = self._with_action_values(
-            index, self._action_targets(index, successors))
-    return dataclasses.replace(self.source, nodes=tuple(nodes))
+  def evaluate(
+      self, tree: tree_lib.Tree,
+      queries: Sequence[NodeQueries]) -> tree_lib.Tree:
+    nodes = list(tree.nodes)
+    # View -> mean of the known lambda-returns that follow a joint action.
+    following: dict[tuple[int, int], dict[str, float]] = {}
+    for index in reversed(range(len(nodes))):  # Children before parents.
+      node = nodes[index]
+      next_returns = [
+          following.get((index, j), {}) for j in range(len(node.steps))]
+      returns = {
+          view: self._lambda_returns(
+              node, view, queries[index].successors, next_returns)
+          for view in queries[index].prompts}
+      following[node.parent, node.joint_action] = {
+          view: _finite_mean(x) for view, x in returns.items()}
+      nodes[index] = self._with_returns(node, queries[index].prompts, returns)
+    return dataclasses.replace(tree, nodes=tuple(nodes))
 
-  def _lambda_returns(self, index, successors, returns):
-    """View -> lambda-returns [J] of a node."""
-    node, queries = self.source.nodes[index], self.queries[index]
-    node_returns = {}
-    for view in queries.prompts:
-      next_values = np.array([
-          value_for_role(view, self._lookup(query)) if query else 0.0
-          for query in queries.successors])
-      next_returns = np.array([
-          math.nan if child is None else value_for_role(view, {
-              other: _finite_mean(x) for other, x in returns[child].items()})
-          for child in successors])
-      node_returns[view] = td.lambda_returns(
-          self._rewards(node, view), next_values, next_returns,
-          discount=self.rollout.discount, gae_lambda=self.spec.gae_lambda)
-    return node_returns
+  def _lambda_returns(
+      self, node: tree_lib.Node, view: str,
+      successors: Sequence[Mapping[str, _Input]],
+      next_returns: Sequence[Mapping[str, float]]) -> np.ndarray:
+    """Lambda-returns [J] of a view; nothing follows an empty mapping."""
+    return returns_lib.lambda_returns(
+        self._rewards(node, view),
+        np.array([
+            value_for_role(view, self._lookup(query)) if query else 0.0
+            for query in successors]),
+        np.array([
+            value_for_role(view, x) if x else math.nan for x in next_returns]),
+        discount=self.rollout.discount,
+        gae_lambda=self.critics.spec.gae_lambda)
 
-  def _with_baseline(self, index, returns):
-    """Form v: the node with returns and values of its groups."""
-    node, queries = self.source.nodes[index], self.queries[index]
-    node = self._with_returns(node, {
-        group.key.role: self._returns_of_role(node, group.key.role, returns)
-        for group in node.groups})
+  def _with_returns(
+      self, node: tree_lib.Node, prompts: Mapping[str, _Input],
+      returns: Mapping[str, np.ndarray]) -> tree_lib.Node:
+    """The node with returns, values of its groups and critic examples."""
+    joint_actions = np.array(node.joint_actions)
+    node = node.with_returns([
+        returns_lib.candidate_returns(
+            self._returns_of_role(node, group.key.role, returns),
+            joint_actions[:, column], len(group.candidates), 'mean'
+            ).astype(np.float32)
+        for column, group in enumerate(node.groups)])
     targets = {}  # Roles that share a critic may share an input.
     for view, view_returns in returns.items():
-      targets.setdefault(queries.prompts[view], []).extend(view_returns)
-    values = self._lookup(queries.prompts)
+      targets.setdefault(prompts[view], []).extend(view_returns)
+    values = self._lookup(prompts)
     return dataclasses.replace(
         node, value_examples=self._examples(targets), groups=tuple(
             dataclasses.replace(group, value=float(
                 value_for_role(group.key.role, values)))
             for group in node.groups))
 
-  def _action_targets(self, index, successors):
-    """Form q: index of an input -> targets of its joint actions."""
-    node, queries = self.source.nodes[index], self.queries[index]
-    targets = {}
-    for view in queries.actions[0]:
-      rewards = self._rewards(node, view)
-      for j, child in enumerate(successors):
-        target = rewards[j]
-        if child is not None:
-          target += self.rollout.discount * np.mean([
-              value_for_role(view, self._lookup(query))
-              for query in self.queries[child].actions])
-        targets.setdefault(queries.actions[j][view], []).append(target)
-    return targets
-
-  def _with_action_values(self, index, targets):
-    """Form q: the node with the returns of its candidates."""
-    node, queries = self.source.nodes[index], self.queries[index]
-    failed = np.array([node.failed(j) for j in range(len(node.steps))])
-    returns = {
-        group.key.role: np.where(failed, math.nan, np.array([
-            value_for_role(group.key.role, self._lookup(query))
-            for query in queries.actions]))
-        for group in node.groups}
-    return dataclasses.replace(
-        self._with_returns(node, returns),
-        value_examples=self._examples(targets))
-
-  def _rewards(self, node, view):
+  def _rewards(self, node: tree_lib.Node, view: str) -> np.ndarray:
     """[J] float64 that the critic of a view expects; NaN for failed steps."""
-    roles = (
-        [group.key.role for group in node.groups] if view == CENTRAL
-        and self.spec.kind == 'central' else [view])
+    roles = [view]
+    if self.critics.spec.kind == 'central':
+      roles = [group.key.role for group in node.groups]
     return np.mean(
         [node.rewards(role, self.rollout.alpha) for role in roles], axis=0)
 
-  def _returns_of_role(self, node, role, returns):
+  def _returns_of_role(
+      self, node: tree_lib.Node, role: str,
+      returns: Mapping[str, np.ndarray]) -> np.ndarray:
     """Lambda-returns [J] with the local reward of the role."""
-    if self.spec.kind == 'independent':
+    if self.critics.spec.kind == 'independent':
       return returns[role]
     return returns[CENTRAL] - self._rewards(node, CENTRAL) + node.rewards(
         role, self.rollout.alpha)
 
-  def _with_returns(self, node, returns):
-    """The node whose candidates have the means of `returns` {role: [J]}."""
-    joint_actions = np.array(node.joint_actions)
-    return node.with_returns([
-        returns_lib.candidate_returns(
-            returns[group.key.role], joint_actions[:, column],
-            len(group.candidates), 'mean').astype(np.float32)
-        for column, group in enumerate(node.groups)])
-
-  def _examples(self, targets: Mapping[int, Sequence[float]]):
+  def _examples(
+      self, targets: Mapping[_Input, Sequence[float]],
+  ) -> tuple[types.ValueExample, ...]:
     """One example per input, with the mean of its known targets.
 
     The squared error of the mean has the mean of the gradients.
     """
     return tuple(
         types.ValueExample(
-            self.inputs[index][0].name, self.inputs[index][1],
-            float(self.values[index]), float(target))
-        for index, input_targets in targets.items()
+            self.critics.bound[key[0]].name, self.inputs[key],
+            self.values[key], target)
+        for key, input_targets in targets.items()
         if np.isfinite(target := _finite_mean(input_targets)))
 
-  def _lookup(self, query: _Query) -> dict[str, float]:
-    return {view: self.values[index] for view, index in query.items()}
+  def _lookup(self, query: Mapping[str, _Input]) -> dict[str, float]:
+    return {view: self.values[key] for view, key in query.items()}
 
 
 def value_for_role(view: str, values: Mapping[str, float]) -> float:

@@ -21,7 +21,6 @@ import dataclasses
 import numpy as np
 
 from atgrpo_jax import errors
-from atgrpo_jax import types
 from atgrpo_jax.algorithms import actor_critic
 from atgrpo_jax.algorithms import at_grpo
 from atgrpo_jax.algorithms import grpo
@@ -102,22 +101,16 @@ def assign_advantages(
         weights=weights, episodes=episodes)
   ends = np.cumsum(sizes)[:-1]
   compared = {
-      group.key: _with_credit(group, *values)
-      for group, *values in zip(
+      group.key: dataclasses.replace(
+          group, baseline_id=int(baseline_id), candidates=tuple(
+              dataclasses.replace(candidate, advantage=advantage, weight=weight)
+              for candidate, advantage, weight in zip(
+                  group.candidates, group_advantages, group_weights)))
+      for group, baseline_id, group_advantages, group_weights in zip(
           groups, baseline_ids, np.split(advantages, ends),
           np.split(weights, ends))}
   return [
       tree.map_groups(lambda group: compared[group.key]) for tree in trees]
-
-
-def _with_credit(
-    group: types.Group, baseline_id: int, advantages: np.ndarray,
-    weights: np.ndarray) -> types.Group:
-  return dataclasses.replace(
-      group, baseline_id=int(baseline_id), candidates=tuple(
-          dataclasses.replace(candidate, advantage=advantage, weight=weight)
-          for candidate, advantage, weight in zip(
-              group.candidates, advantages, weights)))
 
 
 def _number(items: Sequence[Sequence[Hashable]]) -> np.ndarray:

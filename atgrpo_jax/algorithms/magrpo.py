@@ -107,7 +107,7 @@ def _attach(
 
 def check(
     environment: env_api.Environment, spec: spec_lib.RolloutSpec) -> None:
-  """Raises UserError if a tree is too large or `stop_above` has no effect."""
+  """Raises UserError if a tree may become too large."""
   num = spec.num_joint_actions(environment.phases, environment.max_turns)
   if num > spec.max_joint_actions:
     raise errors.UserError(
@@ -116,10 +116,3 @@ def check(
         f'phases {environment.phases}, {environment.max_turns} turns), more '
         f'than rollout.max_joint_actions={spec.max_joint_actions}. Lower the '
         'group size or the turns, select one joint action, or raise the limit.')
-  low, high = (spec.alpha * x for x in environment.team_reward_range)
-  if spec.stop_above is not None and not low <= spec.stop_above < high:
-    when = 'always' if spec.stop_above < low else 'never'
-    raise errors.UserError(
-        f'rollout.stop_above={spec.stop_above} would {when} stop a branch: '
-        f'alpha * team reward is between {low} and {high}. Give a number '
-        'between them, or None.')

@@ -26,7 +26,6 @@ from atgrpo_jax import model
 from atgrpo_jax import types
 from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.learner import policy as policy_lib
-from atgrpo_jax.rl import logprobs as logprobs_lib
 from atgrpo_jax.rl import losses
 
 # Bounds of the number of tokens whose logits exist at once on one device.
@@ -191,8 +190,8 @@ def _score(params, config, batch, spec):
     def score_chunk(hidden, tokens):
       logits = mesh_lib.constrain(
           model.unembed(head, config, hidden), None, 'tensor')
-      logprobs = logprobs_lib.token_logprobs(logits, tokens, spec.temperature)
-      return logprobs, logprobs_lib.entropy(logits, spec.temperature)
+      logprobs = losses.token_logprobs(logits, tokens, spec.temperature)
+      return logprobs, losses.entropy(logits, spec.temperature)
 
     @functools.partial(jax.checkpoint, prevent_cse=False)
     def score_unless_masked(xs):

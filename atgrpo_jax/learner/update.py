@@ -25,7 +25,7 @@ from atgrpo_jax.learner import batching
 from atgrpo_jax.learner import gradients
 from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.rl import losses
-from atgrpo_jax.rl import td
+from atgrpo_jax.rl import returns as returns_lib
 
 UPDATE_ORDERS = ('mixed', 'first_turn', 'last_turn')
 
@@ -149,7 +149,7 @@ def update_critic(
   summary |= {
       'value_mean': float(np.mean(values)),
       'target_mean': float(np.mean(targets))}
-  explained = td.explained_variance(values, targets)
+  explained = returns_lib.explained_variance(values, targets)
   if np.isfinite(explained):
     summary['explained_variance'] = explained
   with jax.set_mesh(critic.mesh):

@@ -13,9 +13,10 @@ Deviations from the authors' code:
 
 from __future__ import annotations
 
+import chex
 import numpy as np
 
-BASELINES = ('mean', 'leave_one_out', 'max', 'none')
+BASELINES = ('mean', 'leave_one_out', 'none')
 SCALES = ('std', 'none')
 
 
@@ -32,8 +33,7 @@ def group_advantages(
     baseline_ids: [N] int, equal for candidates with a common baseline.
     valid: [N] bool; invalid candidates are ignored and have advantage 0.
     baseline: 'mean' of the group (GRPO); 'leave_one_out', the mean of the
-      others (RLOO, arXiv 2402.14740); 'max' of the group, so that no advantage
-      is above 0; 'none' (REINFORCE).
+      others (RLOO, arXiv 2402.14740); 'none' (REINFORCE).
     scale: 'std' divides by the group's standard deviation (GRPO), 'none' does
       not (Dr. GRPO, arXiv 2503.20783; MAGRPO).
     weights: [N] float, weights in the mean and the deviation, see
@@ -42,10 +42,7 @@ def group_advantages(
       leaves out the whole episode, because an action affects all its returns.
       None for one episode per candidate.
   """
-  if not returns.shape == baseline_ids.shape == valid.shape:
-    raise ValueError(
-        f'returns {returns.shape}, baseline_ids {baseline_ids.shape} and valid '
-        f'{valid.shape} differ in shape.')
+  chex.assert_equal_shape([returns, baseline_ids, valid])
   if weights is None:
     weights = np.ones(returns.shape)
   if episodes is None:
@@ -60,15 +57,11 @@ def group_advantages(
       continue
     group_weights = weights[compared]
     centred = group - np.average(group, weights=group_weights)
-    deviation = {
-        'std': lambda: np.sqrt(
-            np.average(centred**2, weights=group_weights)),
-        'none': lambda: 1.0}[scale]()
-    centred -= {
-        'mean': lambda: 0.0,
-        'leave_one_out': lambda: _mean_of_others(
-            centred, group_weights, episodes[compared]),
-        'max': lambda: centred.max()}[baseline]()
+    deviation = 1.0
+    if scale == 'std':
+      deviation = np.sqrt(np.average(centred**2, weights=group_weights))
+    if baseline == 'leave_one_out':
+      centred -= _mean_of_others(centred, group_weights, episodes[compared])
     advantages[compared] = centred / deviation
   return advantages
 

@@ -1,4 +1,4 @@
-"""Losses over arrays.
+"""Log-probabilities, entropies and losses over arrays.
 
 A loss is a sum over its microbatch. The caller divides once, after all
 microbatches and devices, by `num_units` of all candidates of the step.
@@ -20,9 +20,8 @@ The penalties, which are neither clipped nor averaged by `ratio_level`, are
   k3_forward  w rho k3 with constant rho: value of KL(pi || ref), gradient of
               KL(ref || pi)
 
-Two estimators are left out: log(pi / ref) (k1), whose expected gradient is 0,
-and log(pi / ref)^2 / 2 (k2) with constant w rho, whose gradient equals that of
-k3.
+Two estimators are left out: k1, log(pi / ref), has an expected gradient of 0;
+k2, log(pi / ref)^2 / 2 with constant w rho, has the gradient of k3.
 
 Deviations from the authors' code:
 1. The dual clip is off by default.
@@ -86,13 +85,10 @@ class LossSpec:
     return bool(self.kl_coefficient or self.entropy_coefficient)
 
   def __post_init__(self):
-    for name, value, known in (
-        ('ratio_level', self.ratio_level, RATIO_LEVELS),
-        ('aggregation', self.aggregation, AGGREGATIONS),
-        ('kl_estimator', self.kl_estimator, KL_ESTIMATORS)):
-      if value not in known:
-        raise errors.UserError(
-            f'loss.{name}={value!r} is not one of {list(known)}.')
+    for name, choices in (
+        ('ratio_level', RATIO_LEVELS), ('aggregation', AGGREGATIONS),
+        ('kl_estimator', KL_ESTIMATORS)):
+      errors.check_choice(f'loss.{name}', getattr(self, name), choices)
     for name in (
         'clip_low', 'clip_high', 'dual_clip', 'importance_cap',
         'kl_coefficient'):
@@ -106,6 +102,25 @@ class LossSpec:
       raise errors.UserError(
           f'loss.kl_estimator={self.kl_estimator!r} and kl_coefficient='
           f'{self.kl_coefficient}: set both or neither.')
+
+
+def token_logprobs(
+    logits: jax.Array, tokens: jax.Array, temperature: float) -> jax.Array:
+  """Log-probabilities [...] float32 of `tokens` [...] under `logits` [..., V].
+
+  The sampler and the learner both call this. Temperature 0 means greedy
+  decoding, with the log-probabilities of temperature 1.
+  """
+  scaled = logits.astype(jnp.float32) / (temperature or 1.0)
+  picked = jnp.take_along_axis(scaled, tokens[..., None], axis=-1)[..., 0]
+  return picked - jax.nn.logsumexp(scaled, axis=-1)
+
+
+def entropy(logits: jax.Array, temperature: float) -> jax.Array:
+  """Entropy [...] float32, in nats, of the distributions `logits` [..., V]."""
+  logprobs = jax.nn.log_softmax(
+      logits.astype(jnp.float32) / (temperature or 1.0))
+  return -jnp.sum(jnp.exp(logprobs) * logprobs, axis=-1)
 
 
 def policy_loss(
@@ -133,11 +148,6 @@ def policy_loss(
       [logprobs, old_logprobs, behavior_logprobs, entropy, mask])
   chex.assert_equal_shape_prefix([logprobs, advantages], 1)
   chex.assert_type(mask, bool)
-  if (reference_logprobs is None) != (spec.kl_estimator == 'none'):
-    raise ValueError(
-        f'kl_estimator={spec.kl_estimator!r}, but reference_logprobs are '
-        f'{"missing" if reference_logprobs is None else "given"}; pass them '
-        'only with a penalty.')
 
   def masked(x):
     return jnp.where(mask, x, 0.0)
@@ -164,7 +174,7 @@ def policy_loss(
   if spec.importance_cap:
     weight = jnp.minimum(jnp.exp(mismatch), spec.importance_cap)
   loss = -weight * gain - spec.entropy_coefficient * entropy
-  if reference_logprobs is not None:
+  if spec.kl_estimator != 'none':
     kl = _kl_penalty(
         logprobs, old_logprobs, masked(reference_logprobs), spec.kl_estimator)
     loss += spec.kl_coefficient * weight * kl
@@ -197,10 +207,7 @@ def _kl_penalty(
     # would cancel to rounding noise.
     return jnp.exp(reference_logprobs - old_logprobs) - ratio * (
         1.0 + reference_logprobs - logprobs)
-  if estimator == 'k3_forward':
-    return jax.lax.stop_gradient(ratio) * kl_value(
-        logprobs, reference_logprobs)
-  raise NotImplementedError(f'No rule for kl_estimator={estimator!r}.')
+  return jax.lax.stop_gradient(ratio) * kl_value(logprobs, reference_logprobs)
 
 
 def aggregate(

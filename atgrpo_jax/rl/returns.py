@@ -3,7 +3,7 @@
 A return is `reward + alpha * continuation`, where the continuation is the
 expected discounted team reward of later steps. `episode_return` differs. Local
 rewards judge single actions and are not summed over turns, because that would
-reward delay. (A critic's lambda-returns in `td` do sum them.)
+reward delay. Only the lambda-returns of a critic sum them.
 
 Sums are rounded to 1e-9. Otherwise rewards that add up to 0 in one order and to
 1e-17 in another would differ, and dividing by their standard deviation would
@@ -80,12 +80,9 @@ def episode_returns(
   if return_type == 'return_to_go':
     later = discount * returns_to_go(team, discount)[1:]
     return add_continuations(rewards, np.append(later, 0.0), alpha)
-  if return_type == 'episode_return':
-    roles, local = np.array(roles), rewards - alpha * team
-    means = np.array([local[roles == role].mean() for role in roles])
-    return np.round(alpha * team.sum() + means, _DECIMALS)
-  raise NotImplementedError(
-      f'No rule for return_type={return_type!r} in parallel episodes.')
+  roles, local = np.array(roles), rewards - alpha * team
+  means = np.array([local[roles == role].mean() for role in roles])
+  return np.round(alpha * team.sum() + means, _DECIMALS)
 
 
 def candidate_returns(
@@ -107,3 +104,40 @@ def candidate_returns(
   divisor = {'mean': counts, 'sum': counts > 0}[cross_credit]
   with np.errstate(invalid='ignore'):
     return sums / divisor  # 0 / 0 is NaN: nothing is known.
+
+
+def lambda_returns(
+    rewards: np.ndarray, next_values: np.ndarray, next_returns: np.ndarray, *,
+    discount: float, gae_lambda: float) -> np.ndarray:
+  """Lambda-returns [J] float64 of the joint actions of one node.
+
+  With the reward r_j of joint action j, the value V of a state, the discount g
+  and the joint actions k that follow j,
+
+    R_j = r_j + g ((1 - lambda) V(next_j) + lambda mean_k R_k)
+
+  A joint action that is not continued bootstraps: R_j = r_j + g V(next_j). In a
+  tree without branches, R_j - V is generalised advantage estimation (arXiv
+  1506.02438): lambda = 0 gives the one-step TD error, lambda = 1 the Monte
+  Carlo return minus the value.
+
+  Args:
+    rewards: [J] float64; unknown rewards are NaN and stay NaN.
+    next_values: [J] float64 of the next states; 0 at the end of an episode.
+    next_returns: [J] float64, means of the known lambda-returns that follow;
+      NaN if there are none.
+    discount: g.
+    gae_lambda: lambda.
+  """
+  is_continued = np.isfinite(next_returns)
+  mixed = (1 - gae_lambda) * next_values + gae_lambda * np.where(
+      is_continued, next_returns, 0.0)
+  return rewards + discount * np.where(is_continued, mixed, next_values)
+
+
+def explained_variance(values: np.ndarray, targets: np.ndarray) -> float:
+  """1 - Var(targets - values) / Var(targets) of [N]; NaN if constant."""
+  variance = np.var(targets, dtype=np.float64)
+  if variance == 0:
+    return math.nan
+  return float(1 - np.var(targets - values, dtype=np.float64) / variance)

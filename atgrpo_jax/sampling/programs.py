@@ -26,7 +26,7 @@ import numpy as np
 
 from atgrpo_jax import model
 from atgrpo_jax.distributed import mesh as mesh_lib
-from atgrpo_jax.rl import logprobs as logprobs_lib
+from atgrpo_jax.rl import losses
 
 # Blocks of the vocabulary in `sample_tokens`. A power of two, so that each
 # device has whole blocks if the vocabulary is sharded.
@@ -362,7 +362,7 @@ def sample_tokens(
   """
   if temperature == 0.0:
     tokens = jnp.argmax(logits, axis=-1).astype(jnp.int32)
-    return tokens, logprobs_lib.token_logprobs(logits, tokens, temperature)
+    return tokens, losses.token_logprobs(logits, tokens, temperature)
   scaled = logits / temperature
   top = jnp.max(scaled, axis=-1, keepdims=True)
   scaled = jnp.pad(

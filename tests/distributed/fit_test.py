@@ -12,7 +12,6 @@ from atgrpo_jax import model
 from atgrpo_jax.distributed import fit
 from atgrpo_jax.learner import policy as policy_lib
 from configs import pod
-from configs import slices
 
 GIB = 2**30
 SHAPES = fit.Shapes(
@@ -21,7 +20,7 @@ SHAPES = fit.Shapes(
 
 
 def _learner(size, trained='all', **changes):
-  config = model.ModelConfig(**slices.dimensions(size))
+  config = model.ModelConfig(**pod.dimensions(size))
   return fit.Learner(config, trained, itemsize=2, **{
       'kv_bytes': model.position_bytes(config, 'bfloat16'), **changes})
 
@@ -37,7 +36,7 @@ def _choose(learners, chip, num_devices, num_slices=1, **kwargs):
     ('0.6b', 596_049_920), ('1.7b', 1_720_574_976), ('4b', 4_022_468_096),
     ('8b', 8_190_735_360)])
 def test_number_of_parameters(size, expected):
-  config = model.ModelConfig(**slices.dimensions(size))
+  config = model.ModelConfig(**pod.dimensions(size))
   assert expected == sum(
       x.size for x in jax.tree.leaves(model.param_shapes(config)))
   norms = config.hidden_size * (2 * config.num_layers + 1) + (

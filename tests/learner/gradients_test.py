@@ -12,7 +12,6 @@ import pytest
 from atgrpo_jax.learner import gradients
 from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.learner import update as update_lib
-from atgrpo_jax.rl import logprobs as logprobs_lib
 from atgrpo_jax.rl import losses
 from tests import specs
 from tests.rl import tiny
@@ -162,9 +161,9 @@ def _plain_sums(params, batch):
   def loss_fn(params):
     logits = tiny.plain_logits(params, batch)
     total, metrics = losses.policy_loss(
-        logprobs_lib.token_logprobs(logits, rows(batch.completions), 1.0),
+        losses.token_logprobs(logits, rows(batch.completions), 1.0),
         rows(batch.old_logprobs), rows(batch.behavior_logprobs),
-        logprobs_lib.entropy(logits, 1.0), rows(batch.advantages),
+        losses.entropy(logits, 1.0), rows(batch.advantages),
         rows(gradients.completion_mask(batch)),
         rows(batch.reference_logprobs), SPEC.loss)
     return total, metrics

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from atgrpo_jax.rl import returns
-from atgrpo_jax.rl import td
 
 
 def _returns(team, local, roles, return_type, discount=1.0):
@@ -85,7 +84,7 @@ def test_chain_equals_generalised_advantage_estimation():
   errors = rewards + discount * next_values - values
   following = np.nan
   for step in (2, 1, 0):
-    found, = td.lambda_returns(
+    found, = returns.lambda_returns(
         rewards[step:step + 1], next_values[step:step + 1],
         np.array([following]), discount=discount, gae_lambda=gae_lambda)
     following = found
@@ -95,6 +94,6 @@ def test_chain_equals_generalised_advantage_estimation():
 
 def test_explained_variance():
   targets = np.array([1.0, 2, 3])
-  assert td.explained_variance(targets + 5, targets) == 1
-  assert td.explained_variance(np.zeros(3), targets) == 0
-  assert np.isnan(td.explained_variance(targets, np.ones(3)))
+  assert returns.explained_variance(targets + 5, targets) == 1
+  assert returns.explained_variance(np.zeros(3), targets) == 0
+  assert np.isnan(returns.explained_variance(targets, np.ones(3)))

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from atgrpo_jax.rl import logprobs as logprobs_lib
+from atgrpo_jax.rl import losses
 from atgrpo_jax.sampling import programs
 
 sample_tokens = jax.jit(programs.sample_tokens, static_argnums=2)
@@ -57,7 +57,7 @@ def test_sampled_logprobs_equal_the_learners(size, temperature):
       logits, jax.random.split(jax.random.key(3), 500), temperature)
   assert logprobs.dtype == jnp.float32
   np.testing.assert_allclose(
-      logprobs, logprobs_lib.token_logprobs(logits, tokens, temperature),
+      logprobs, losses.token_logprobs(logits, tokens, temperature),
       atol=1e-4)
 
 
@@ -70,22 +70,22 @@ def test_logprobs_and_entropy(temperature, divisor):
   probabilities = _softmax(logits / divisor)
   tokens = np.array([4, 0])
   np.testing.assert_allclose(
-      logprobs_lib.token_logprobs(jnp.array(logits), tokens, temperature),
+      losses.token_logprobs(jnp.array(logits), tokens, temperature),
       np.log(probabilities[[0, 1], tokens]), rtol=1e-5)
   np.testing.assert_allclose(
-      logprobs_lib.entropy(jnp.array(logits), temperature),
+      losses.entropy(jnp.array(logits), temperature),
       -np.sum(probabilities * np.log(probabilities), axis=-1),
       rtol=1e-5, atol=1e-6)
 
 
 def test_half_precision_is_widened_first():
   logits = jnp.array(LOGITS, jnp.bfloat16)
-  exact = logprobs_lib.token_logprobs(
+  exact = losses.token_logprobs(
       logits.astype(jnp.float32), jnp.array(2), 0.7)
-  found = logprobs_lib.token_logprobs(logits, jnp.array(2), 0.7)
+  found = losses.token_logprobs(logits, jnp.array(2), 0.7)
   assert found.dtype == jnp.float32
   assert found == exact
-  assert logprobs_lib.entropy(logits, 0.7) == logprobs_lib.entropy(
+  assert losses.entropy(logits, 0.7) == losses.entropy(
       logits.astype(jnp.float32), 0.7)
 
 
