@@ -369,7 +369,7 @@ def joint_tables(records: records_lib.Records) -> list[Table]:
 
   Quality has the paper's columns: `environments.writing.rewards.paper_metrics`
   for writing, and for functions the fraction of the points of each term in
-  `environments.programming.functions.rewards`.
+  `environments.programming.functions.env`.
   """
   tables = []
   for task, kinds in experiments.JOINT_TASKS.items():

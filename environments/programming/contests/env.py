@@ -10,7 +10,8 @@ Teams:
 The episode ends when the program gives the expected output in all of the
 tester's cases, at least one of which the empty program must fail, or when the
 turns run out. `success` means that the last program passes all golden tests;
-agreement alone is no success. `cases.py` defines the grammar of cases.
+agreement alone is no success. `prompts.py` defines the grammar of
+cases.
 
 An action has the first outcome that applies:
 
@@ -71,7 +72,6 @@ from environments import sandbox as sandbox_lib
 from environments import text as text_lib
 from environments.programming import grading
 from environments.programming import problems
-from environments.programming.contests import cases as cases_lib
 from environments.programming.contests import prompts
 
 # Team -> roles in the order they act.
@@ -207,11 +207,11 @@ class Contest:
   def _test(self, state: State, action: str) -> env_api.Step:
     """Grades the cases of a reply and runs the coder's program on them."""
     problem = state.problem
-    written = cases_lib.parse(action, problem)
+    written = prompts.parse_cases(action, problem)
     usable = {}
     for case in written:
-      if case is not None and not cases_lib.is_worthless(case, problem):
-        usable.setdefault(cases_lib.normalize(case, problem), case)
+      if case is not None and not prompts.is_worthless(case, problem):
+        usable.setdefault(prompts.normalize_case(case, problem), case)
     usable = list(usable.values())
     terms, results = self._grade_cases(problem, usable, len(written))
     outcome = _Outcome.OK
@@ -228,7 +228,7 @@ class Contest:
         grade = grading.grade(self.sandbox, problem, state.program, usable)
         results = [*results, *grade.results]
       mismatches = tuple(
-          prompts.make_mismatch(problem, case, _describe(
+          prompts.make_mismatch(case, problem, _describe_run(
               problem, grade, index) if state.program else 'no program')
           for index, case in enumerate(usable) if not grade.passed[index])
     if grading.any_failed(results):
@@ -305,12 +305,13 @@ def _is_silent(result: sandbox_lib.ProgramResult) -> bool:
       and getattr(result, 'value', None) is None)
 
 
-def _describe(
+def _describe_run(
     problem: problems.Problem, grade: grading.Grade, index: int) -> str:
   """Returns the output or the error of a run, for the mismatch of a case."""
   if index >= len(grade.results):
     return 'not run: it took too long before'
   result = grade.results[index]
-  if result.status is _OK:
-    return cases_lib.show_output(problem, grading.output(problem, result))
-  return grading.last_line(result.stderr) or result.status.value
+  if result.status is not _OK:
+    return grading.last_line(result.stderr) or result.status.value
+  return prompts.to_json(
+      result.value) if problem.entry_point else result.stdout

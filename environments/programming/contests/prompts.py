@@ -1,17 +1,32 @@
-"""Prompts of coders and testers.
+"""Prompts of coders and testers, and the grammar of a tester's cases.
 
 No prompt contains golden tests or the reference solution.
+
+A case is a block named `input` followed by a block named `output`. For programs
+that read stdin both hold text. For functions the input has one JSON value per
+line, one for each argument, and the output is one JSON value.
+
+    ```input
+    3 4
+    ```
+    ```output
+    7
+    ```
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import re
+from typing import Any
 
 from environments import env_api
 from environments import text as text_lib
+from environments.programming import comparisons
 from environments.programming import problems
-from environments.programming.contests import cases
 
+MAX_CASES = 5  # Later cases are ignored.
 # Maximum bytes of a program, and of each text of a mismatch, in a prompt.
 SHOWN_PROGRAM = 6000
 SHOWN_TEXT = 300
@@ -47,14 +62,6 @@ class Report:
   mismatches: tuple[Mismatch, ...] = ()
 
 
-def make_mismatch(
-    problem: problems.Problem, case: problems.Case, got: str) -> Mismatch:
-  return Mismatch(*(
-      text_lib.shorten(text, SHOWN_TEXT) for text in (
-          cases.show_input(problem, case.input),
-          cases.show_output(problem, case.answers[0]), got)))
-
-
 def messages(
     role: str, problem: problems.Problem, turn: int, max_turns: int,
     report: Report | None) -> list[env_api.Message]:
@@ -79,8 +86,9 @@ def _system(role: str, problem: problems.Problem) -> str:
         'their order, and an output is one JSON value.')
   else:
     task = 'It reads from stdin and prints to stdout.'
-    form = 'An input is what a program reads from stdin, an output what it '
-    form += 'prints.'
+    form = (
+        'An input is what a program reads from stdin, an output what it '
+        'prints.')
   program = (
       'Write one Python 3 program in a ```python block. '
       f'{task} Every reply holds the whole program.')
@@ -92,7 +100,7 @@ def _system(role: str, problem: problems.Problem) -> str:
           'for the same problem. You both see where your program and the cases '
           'do not agree: find out who is wrong, and mend your part.'),
       'tester': (
-          f'You are the tester {team} Write 1 to {cases.MAX_CASES} different '
+          f'You are the tester {team} Write 1 to {MAX_CASES} different '
           'test cases that a wrong program would fail. Write each as an '
           '```input block and an ```output block behind it. '
           f'{form} Work the outputs out from the problem. The coder writes a '
@@ -122,3 +130,74 @@ def _describe(role: str, report: Report) -> str:
             ('Input', mismatch.given), ('Expected', mismatch.expected),
             ('Got', mismatch.got))]
   return '\n'.join(lines)
+
+
+def parse_cases(
+    text: str, problem: problems.Problem) -> list[problems.Case | None]:
+  """Returns the cases of a reply in order, None for malformed ones."""
+  cases, given = [], None
+  for name, content in text_lib.blocks_of(text):
+    if name == 'input':
+      if given is not None:
+        cases.append(None)  # It has no output.
+      given = content
+    elif name == 'output' and given is not None:
+      cases.append(_make_case(given, content, problem))
+      given = None
+  if given is not None:
+    cases.append(None)
+  return cases[:MAX_CASES]
+
+
+def _make_case(
+    given: str, expected: str,
+    problem: problems.Problem) -> problems.Case | None:
+  if not problem.entry_point:
+    return problems.Case(given, (expected,))
+  lines = [line for line in given.split('\n') if line.strip()]
+  # In brackets, because the parser returns None for null and for other text.
+  values = [text_lib.parse_json(f'[{line}]') for line in (*lines, expected)]
+  if any(value is None or len(value) != 1 for value in values):
+    return None
+  *arguments, answer = (value for value, in values)
+  return problems.Case(tuple(arguments), (answer,))
+
+
+def is_worthless(case: problems.Case, problem: problems.Problem) -> bool:
+  """True if the empty program passes; it has no function to call."""
+  if problem.entry_point:
+    return False
+  same = comparisons.COMPARISONS[problem.comparison]
+  return any(same('', answer) for answer in case.answers)
+
+
+def normalize_case(case: problems.Case, problem: problems.Problem) -> str:
+  """Returns a text without differences in spacing and leading zeros."""
+  if problem.entry_point:
+    return repr(case)
+  lines = [
+      line.split() for text in (case.input, '->', *case.answers)
+      for line in text.splitlines()]
+  return '\n'.join(
+      ' '.join(re.sub(r'^([+-]?)0+(?=\d)', r'\1', word) for word in line)
+      for line in lines if line)
+
+
+def make_mismatch(
+    case: problems.Case, problem: problems.Problem, got: str) -> Mismatch:
+  """Writes a case in its grammar; `got` is the output of the program."""
+  if problem.entry_point:
+    given = '\n'.join(map(to_json, case.input))
+    expected = to_json(case.answers[0])
+  else:
+    given, (expected, *_) = case.input, case.answers
+  return Mismatch(*(
+      text_lib.shorten(text, SHOWN_TEXT) for text in (given, expected, got)))
+
+
+def to_json(value: Any) -> str:
+  """Writes JSON, or Python for values that JSON lacks."""
+  try:
+    return json.dumps(value)
+  except (TypeError, ValueError):
+    return repr(value)

@@ -52,7 +52,7 @@ def test_called_functions(sandbox, program, passed):
 
 @dataclasses.dataclass(frozen=True)
 class Spy:
-  """Records what it is given and returns results of given statuses."""
+  """Records its inputs and returns results with the given statuses."""
 
   told: list
   statuses: tuple = ()
@@ -83,30 +83,24 @@ def test_sandbox_never_sees_answers():
 def test_output_limit_is_twice_the_longest_answer(sandbox):
   problem = examples.make([('', ['a' * 200_000])])
   assert grade(sandbox, problem, 'print("a" * 200_000)').passed == (True,)
-  assert grade(
-      sandbox, problem, 'print("a" * 500_000)'
-      ).results[0].status is Status.RESOURCE_LIMIT
+  result, = grade(sandbox, problem, 'print("a" * 500_000)').results
+  assert result.status is Status.RESOURCE_LIMIT
 
 
-@pytest.mark.parametrize('statuses, num_runs, failed', [
-    ('ooooooooo', 9, False),
-    ('ttooooooo', 9, False),
-    ('tttoooooo', 3, False),
-    ('ototootoo', 7, False),
-    ('oeeeeeeee', 9, False),
-    ('oiooooooo', 3, True),
-])
-def test_third_timeout_or_failure_ends_the_run(statuses, num_runs, failed):
+@pytest.mark.parametrize('statuses, num_runs', [
+    ('ooooooooo', 9), ('ttooooooo', 9), ('tttoooooo', 3), ('ototootoo', 7),
+    ('oeeeeeeee', 9), ('oiooooooo', 3)])
+def test_third_timeout_or_sandbox_failure_ends_the_run(statuses, num_runs):
   problem = examples.make([(str(i), ['3']) for i in range(9)])
   meaning = {
       'o': Status.OK, 't': Status.TIMEOUT, 'e': Status.ERROR,
       'i': Status.INFRASTRUCTURE}
   found = grade(
       Spy([], tuple(map(meaning.get, statuses))), problem, 'program')
-  assert len(found.results) == num_runs and len(found.passed) == 9
+  assert len(found.results) == num_runs
   assert found.passed == tuple(
       i < num_runs and status == 'o' for i, status in enumerate(statuses))
-  assert grading.any_failed(found.results) is failed
+  assert grading.any_failed(found.results) is ('i' in statuses)
 
 
 def test_time_limit_of_the_problem_holds(sandbox):
