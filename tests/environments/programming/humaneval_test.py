@@ -1,7 +1,7 @@
 """Verdicts on HumanEval equal those of its tests run directly.
 
 $HUMANEVAL_JSONL names data/HumanEval.jsonl of openai/human-eval. Without it the
-tests are skipped.
+test is skipped.
 """
 
 import ast
@@ -19,7 +19,6 @@ import pytest
 from environments import sandbox as sandbox_lib
 from environments.programming import checks
 from environments.programming import problems
-from environments.programming.functions import env as functions
 
 _FILE = os.environ.get('HUMANEVAL_JSONL', '')
 pytestmark = pytest.mark.skipif(not _FILE, reason='$HUMANEVAL_JSONL is not set')
@@ -72,37 +71,6 @@ def mutate(program, first_line, rng):
   raise ValueError(f'no token of {program!r} can be changed')
 
 
-def split(program, name):
-  """Moves the value of the last return statement into a helper `aux`.
-
-  Returns the sources of `aux` and the function, or None if impossible.
-  """
-  function = next(
-      node for node in ast.parse(program).body
-      if isinstance(node, ast.FunctionDef) and node.name == name)
-  last = function.body[-1]
-  if not isinstance(last, ast.Return) or last.value is None:
-    return None
-  nodes = list(ast.walk(last.value))
-  stored = {
-      node.id for node in nodes
-      if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-  bound = {argument.arg for argument in function.args.args} | {
-      node.id for node in ast.walk(function)
-      if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-  defined = {  # Names that cannot be passed to the helper.
-      node.name for node in ast.walk(function)
-      if isinstance(node, (ast.FunctionDef, ast.alias))} - {name}
-  names = {node.id for node in nodes if isinstance(node, ast.Name)} - stored
-  if names & defined or any(isinstance(node, ast.Lambda) for node in nodes):
-    return None
-  parameters = ', '.join(sorted(names & bound))
-  aux = f'def aux({parameters}):\n    return {ast.unparse(last.value)}'
-  last.value = ast.parse(f'aux({parameters})', mode='eval').body
-  function.returns = None
-  return aux, ast.unparse(function)
-
-
 def run_directly(sandbox, problem, program):
   """Returns True if a program passes in one process with its tests."""
   source = (
@@ -137,24 +105,3 @@ def test_verdicts_equal_direct_runs():
   references, mutants = found[::2], found[1::2]
   assert len(references) == 164 and all(ours for ours, _ in references)
   assert 100 < sum(not ours for ours, _ in mutants) < 164
-
-
-def test_split_references_pass_as_helper_and_main():
-  def play(problem):
-    parts = split(problem.reference, problem.entry_point)
-    aux, main = parts or ('', problem.reference)
-    step = environment.step(
-        functions.State(problem), {'aux': aux, 'main': main})
-    return parts is not None, step.reward_terms
-
-  with sandbox_lib.SandboxServer() as server:
-    environment = functions.make_environment(
-        team='pair', max_turns=1, reward='outcome',
-        sandbox=sandbox_lib.Sandbox(server.address))
-    with futures.ThreadPoolExecutor(8) as pool:
-      found = list(pool.map(play, read_problems()))
-  assert len(found) == 164
-  for is_split, terms in found:
-    assert (terms['syntax'], terms['tests']) == (0.5, 1.0)
-    assert terms['structure'] == (1.0 if is_split else 0.6)
-  assert sum(is_split for is_split, _ in found) == 140

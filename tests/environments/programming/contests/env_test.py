@@ -259,18 +259,6 @@ def test_next_prompt_shows_output_or_its_absence(
   assert all(x in text for x in texts) and len(text) < 3000
 
 
-@pytest.mark.parametrize('team', contests.TEAMS)
-def test_prompts_are_bounded(team):
-  environment = make(None, team, max_turns=9)
-  problem = examples.make([], statement='', entry_point='f', starter_code='x')
-  mismatch = prompts.Mismatch(*['█' * 100] * 3)
-  report = prompts.Report('█' * 99_999, 5, (mismatch,) * prompts.MAX_CASES)
-  for role in environment.roles:
-    text = prompt(
-        environment, start(problem, turn=8, report=report), role)
-    assert len(text.encode()) < 13_000
-
-
 # Failures and options.
 
 
