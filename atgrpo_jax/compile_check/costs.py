@@ -103,24 +103,12 @@ def _num_blocks(equation, constants):
 
 
 class Collective(NamedTuple):
-  """One collective instruction.
+  """One collective instruction."""
 
-  Attributes:
-    kind: XLA's name, such as 'all-reduce'.
-    num_bytes: bytes of the whole array that is reduced or gathered.
-    num_devices: devices that take part.
-    loops: trip counts of the surrounding loops, outermost first.
-  """
-
-  kind: str
-  num_bytes: int
+  kind: str  # XLA's name, such as 'all-reduce'.
+  num_bytes: int  # Of the whole array that is reduced or gathered.
   num_devices: int
-  loops: tuple[int, ...]
-
-  @property
-  def num_calls(self) -> int:
-    """How often it runs in one call of the program."""
-    return math.prod(self.loops)
+  num_calls: int  # In one call of the program, loops included.
 
   @property
   def bytes_sent(self) -> float:
@@ -151,18 +139,18 @@ def find_collectives(text: str, while_length: int) -> list[Collective]:
       lines.append(line)
   if entry is None:
     raise ValueError('The text has no ENTRY, so it is not a program in HLO.')
-  return list(_walk(computations, entry, (), while_length))
+  return list(_walk(computations, entry, 1, while_length))
 
 
-def _walk(computations, name, loops, while_length) -> Iterator[Collective]:
+def _walk(computations, name, num_calls, while_length) -> Iterator[Collective]:
   for line in computations[name]:
-    yield from _parse_instruction(line, loops)
-    inner = loops
+    yield from _parse_instruction(line, num_calls)
+    inner = num_calls
     if re.search(r'\swhile\(', line):
-      inner += (_trip_count(computations, line) or while_length,)
+      inner *= _trip_count(computations, line) or while_length
     for called in re.findall(rf'\b(?:{_CALLS})=(\{{[^}}]*\}}|%[\w.\-]+)', line):
-      for other in re.findall(r'%([\w.\-]+)', called):
-        yield from _walk(computations, other, inner, while_length)
+      for callee in re.findall(r'%([\w.\-]+)', called):
+        yield from _walk(computations, callee, inner, while_length)
 
 
 def _trip_count(computations, line):
@@ -176,7 +164,7 @@ def _trip_count(computations, line):
       default=0)
 
 
-def _parse_instruction(line, loops):
+def _parse_instruction(line, num_calls):
   """Yields the collective of a line; skips the end of an asynchronous one."""
   match = re.search(rf'= (.*?)\s({"|".join(_KINDS)})(-start)?\(', line)
   num_devices = _num_devices(line) if match else 1
@@ -193,7 +181,7 @@ def _parse_instruction(line, loops):
   num_bytes = sum(sizes)
   if kind == 'reduce-scatter' or kind.endswith('all-to-all'):
     num_bytes *= num_devices  # The result is one device's shard.
-  yield Collective(kind, num_bytes, num_devices, loops)
+  yield Collective(kind, num_bytes, num_devices, num_calls)
 
 
 def _bits(dtype):

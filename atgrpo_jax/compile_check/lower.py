@@ -2,8 +2,8 @@
 
 The programs of each policy and critic are lowered from the shapes of their
 largest arguments and compiled ahead of time. Memory is XLA's account of a
-compiled program plus the arrays that the run keeps on the devices. Only the
-largest engine is counted, not those for other prompt lengths or groups of one.
+compiled program plus the arrays that the run keeps on the devices. Engines for
+shorter prompts or for groups of one are not counted.
 """
 
 from __future__ import annotations

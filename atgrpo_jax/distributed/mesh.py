@@ -20,7 +20,6 @@ in any order, and devices that start them in different orders wait forever.
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Callable, Sequence
 import dataclasses
 import itertools
@@ -324,15 +323,15 @@ def _specs(tree, rules):
     if not leaf.ndim:
       return PartitionSpec()
     name = _name(path)
-    found = [
+    matches = [
         (rule, spec) for rule, spec in rules
         if re.fullmatch(f'(.*/)?(?:{rule})', name)]
-    if len(found) != 1:
+    if len(matches) != 1:
       raise ValueError(
-          f'{name} matches {len(found)} sharding rules, expected one: '
-          f'{[rule for rule, _ in found]}.')
-    used.add(found[0][0])
-    return found[0][1]
+          f'{name} matches {len(matches)} sharding rules, expected one: '
+          f'{[rule for rule, _ in matches]}.')
+    used.add(matches[0][0])
+    return matches[0][1]
 
   return jax.tree_util.tree_map_with_path(spec, tree), used
 
@@ -361,18 +360,16 @@ def _slice_of(device):
 
 
 def _arrange(devices, shape):
-  """The devices of a mesh as an array of shape (data, fsdp, tensor)."""
+  """Devices, ordered by slice, as an array of shape (data, fsdp, tensor)."""
   _, fsdp, tensor = shape
-  slices = collections.defaultdict(list)
-  for device in devices:
-    slices[_slice_of(device)].append(device)
-  parts = list(slices.values())
-  if all(len(part) % (fsdp * tensor) == 0 for part in parts):
+  slices = [
+      list(each) for _, each in itertools.groupby(devices, _slice_of)]
+  if all(len(each) % (fsdp * tensor) == 0 for each in slices):
     try:  # Splitting a physical axis allows 2 and 4 on 4x4 chips.
       return np.concatenate([
           mesh_utils.create_device_mesh(
-              (len(part) // (fsdp * tensor), fsdp, tensor), part,
-              allow_split_physical_axes=True) for part in parts])
+              (len(each) // (fsdp * tensor), fsdp, tensor), each,
+              allow_split_physical_axes=True) for each in slices])
     except AssertionError as error:
       raise errors.UserError(
           f'mesh.pools: the {len(devices)} devices from {devices[0]} do not '
@@ -380,7 +377,7 @@ def _arrange(devices, shape):
   if devices[0].platform == 'tpu':
     raise errors.UserError(
         f'mesh.fsdp={fsdp} times mesh.tensor={tensor} does not divide the '
-        f'devices of each slice, {", ".join(str(len(p)) for p in parts)}; '
+        f'devices of each slice, {", ".join(str(len(x)) for x in slices)}; '
         'choose a divisor, because slices share no parameters.')
   # The network between GPU nodes is fast enough to shard parameters.
   return np.reshape(np.array(devices), shape)

@@ -180,22 +180,22 @@ def attend_ragged(
   scores = jnp.where(suffix_mask, scores, _MASKED)
   top = jnp.max(scores, axis=-1, keepdims=True)
   weights = jnp.exp(scores - top)
-  parts = [(
+  partial = [(
       _einsum('rkmy,rkyh->rkmh', weights.astype(v.dtype), v), top,
       jnp.sum(weights, axis=-1, keepdims=True))]
   if past is not None:
-    parts.append(ragged_fn(queries, *past, _count(past_mask)))
+    partial.append(ragged_fn(queries, *past, _count(past_mask)))
   if prefix is not None:
     by_group = rows.spread_heads(queries)  # [P, K, G, M, H]
     groups, heads, *_, width = by_group.shape
     results = ragged_fn(
         by_group.reshape(groups, heads, -1, width), *prefix,
         _count(prefix_mask))
-    parts.append(tuple(
+    partial.append(tuple(
         rows.take_heads(x.reshape(*by_group.shape[:-1], -1)) for x in results))
-  mixed, tops, totals = zip(*parts)
+  mixed, tops, totals = zip(*partial)
   top = functools.reduce(jnp.maximum, tops)
-  scales = [jnp.exp(part_top - top) for part_top in tops]
+  scales = [jnp.exp(x - top) for x in tops]
   total = sum(x * scale for x, scale in zip(totals, scales))
   mixed = sum(x * scale for x, scale in zip(mixed, scales))
   return (mixed / total).astype(q.dtype)[:, :, None, None]

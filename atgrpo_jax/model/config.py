@@ -6,7 +6,6 @@ fields are refused too, because ignoring one may change the model silently.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 import dataclasses
 import math
 from typing import Any
@@ -32,19 +31,18 @@ class ModelConfig:
   init_std: float  # Standard deviation of random weights.
 
   def __post_init__(self):
-    for name, ours in _SIZES.items():
+    for name, ours in _FIELDS.items():
       value = getattr(self, ours)
-      if type(value) is not int or value < 1:
-        raise errors.UserError(
-            f'{name}={value!r} must be a whole number of at least 1.')
-    for name, ours in _SCALES.items():
-      value = getattr(self, ours)
-      if type(value) not in (int, float) or not 0 < value < math.inf:
-        raise errors.UserError(
-            f'{name}={value!r} must be a finite number above 0.')
-    if type(self.tied_head) is not bool:
-      raise errors.UserError(
-          f'tie_word_embeddings={self.tied_head!r} must be true or false.')
+      if name == 'tie_word_embeddings':
+        expected, is_valid = 'true or false', type(value) is bool
+      elif name in _SCALES:
+        expected = 'a finite number above 0'
+        is_valid = type(value) in (int, float) and 0 < value < math.inf
+      else:
+        expected = 'a whole number of at least 1'
+        is_valid = type(value) is int and value >= 1
+      if not is_valid:
+        raise errors.UserError(f'{name}={value!r} must be {expected}.')
     if self.num_heads % self.num_kv_heads:
       raise errors.UserError(
           f'num_attention_heads={self.num_heads} is not a multiple of '
@@ -55,7 +53,7 @@ class ModelConfig:
 
 
 # Name in the file -> name here.
-_SIZES = {
+_FIELDS = {
     'vocab_size': 'vocab_size',
     'hidden_size': 'hidden_size',
     'intermediate_size': 'intermediate_size',
@@ -64,15 +62,12 @@ _SIZES = {
     'num_key_value_heads': 'num_kv_heads',
     'head_dim': 'head_dim',
     'max_position_embeddings': 'max_positions',
-}
-_SCALES = {
     'rope_theta': 'rope_theta',
     'rms_norm_eps': 'norm_eps',
     'initializer_range': 'init_std',
+    'tie_word_embeddings': 'tied_head',
 }
-_USED = {
-    name: ours for name, ours in (_SIZES | _SCALES).items()
-    if name != 'rope_theta'} | {'tie_word_embeddings': 'tied_head'}
+_SCALES = ('rope_theta', 'rms_norm_eps', 'initializer_range')
 
 # Fields that must have one of these values if present.
 _REQUIRED = {
@@ -95,25 +90,22 @@ _WITHOUT_EFFECT = frozenset({
 })
 
 
-def from_hf(fields: Mapping[str, Any]) -> ModelConfig:
+def from_hf(fields: dict[str, Any]) -> ModelConfig:
   """Converts the content of a `config.json`."""
-  if not isinstance(fields, dict):
-    raise errors.UserError('holds no JSON object.')
-  missing = sorted(_USED.keys() - fields.keys())
-  if missing:
-    raise errors.UserError(f'lacks {", ".join(missing)}.')
-  known = _USED.keys() | _REQUIRED.keys() | _WITHOUT_EFFECT
-  known |= {'rope_theta', 'rope_parameters', 'layer_types'}
-  unknown = sorted(fields.keys() - known)
-  if unknown:
-    raise errors.UserError(
-        f'has unknown fields: {", ".join(unknown)}. Remove them if they do '
-        'not change the model.')
   for name, allowed in _REQUIRED.items():
     if name in fields and fields[name] not in allowed:
       raise errors.UserError(
           f'{name}={fields[name]!r} is not supported; expected '
           f'{" or ".join(repr(value) for value in allowed)}.')
+  fields = fields | {'rope_theta': _rope_theta(fields)}
+  if missing := sorted(_FIELDS.keys() - fields.keys()):
+    raise errors.UserError(f'lacks {", ".join(missing)}.')
+  known = _FIELDS.keys() | _REQUIRED.keys() | _WITHOUT_EFFECT
+  known |= {'rope_parameters', 'layer_types'}
+  if unknown := sorted(fields.keys() - known):
+    raise errors.UserError(
+        f'has unknown fields: {", ".join(unknown)}. Remove them if they do '
+        'not change the model.')
   layer_types = fields.get('layer_types') or []
   if (not isinstance(layer_types, list)
       or any(layer != 'full_attention' for layer in layer_types)):
@@ -121,26 +113,23 @@ def from_hf(fields: Mapping[str, Any]) -> ModelConfig:
         f'layer_types={layer_types!r} is not supported; expected '
         "'full_attention' throughout.")
   return ModelConfig(
-      rope_theta=_rope_theta(fields),
-      **{ours: fields[theirs] for theirs, ours in _USED.items()})
+      **{ours: fields[theirs] for theirs, ours in _FIELDS.items()})
 
 
 def to_hf(config: ModelConfig, dtype: str) -> dict[str, Any]:
   """The content of a `config.json` for weights stored as `dtype`."""
-  fields = {theirs: getattr(config, ours) for theirs, ours in _USED.items()}
   return {
       'architectures': ['Qwen3ForCausalLM'],
       'model_type': 'qwen3',
       'hidden_act': 'silu',
       'attention_bias': False,
       'attention_dropout': 0.0,
-      'rope_theta': config.rope_theta,
       'torch_dtype': dtype,
-      **fields,
+      **{theirs: getattr(config, ours) for theirs, ours in _FIELDS.items()},
   }
 
 
-def _rope_theta(fields: Mapping[str, Any]) -> float:
+def _rope_theta(fields: dict[str, Any]) -> float:
   """The base of the rotary angles, which newer files nest."""
   rope = fields.get('rope_parameters') or {}
   supported = {'rope_theta', 'rope_type'}

@@ -43,7 +43,7 @@ def test_seconds_follow_the_tightest_limit_and_latency():
   seconds, limit = program.seconds(CHIP, 5e-6)
   assert (seconds, limit) == (pytest.approx(2 / 197), 'compute')
   # Half of 2 GB is sent 12 times at 200 GB/s.
-  gather = costs.Collective('all-gather', 2 * 10**9, 2, (3, 4))
+  gather = costs.Collective('all-gather', 2 * 10**9, 2, 12)
   seconds, limit = _program(collectives=(gather,)).seconds(CHIP, 1e-3)
   assert (seconds, limit) == (pytest.approx(0.060 + 0.012), 'links')
 

@@ -38,18 +38,12 @@ FIRST_SHARD, SECOND_SHARD = (
 
 
 def _tensors(folder):
-  """Name -> (type, shape, bytes), read without a library."""
+  """Name -> (dtype, shape, bytes)."""
   tensors = {}
   for path in sorted(folder.glob('*.safetensors')):
-    data = path.read_bytes()
-    size = int.from_bytes(data[:8], 'little')
-    header = json.loads(data[8:8 + size])
-    assert header.pop('__metadata__') == {'format': 'pt'}
-    for name, entry in header.items():
-      start, end = entry['data_offsets']
+    for name, tensor in safetensors_numpy.load_file(path).items():
       assert name not in tensors
-      tensors[name] = (
-          entry['dtype'], entry['shape'], data[8 + size:][start:end])
+      tensors[name] = tensor.dtype, tensor.shape, tensor.tobytes()
   return tensors
 
 

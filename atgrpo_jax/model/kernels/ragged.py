@@ -112,12 +112,13 @@ def _attend_block(
         q[0, head], k[0, head], preferred_element_type=jnp.float32)
     positions = start + jax.lax.broadcasted_iota(jnp.int32, scores.shape, 1)
     scores = jnp.where(positions < length, scores, _MASKED)
-    before = top[0, head][:, :1]
-    now = jnp.maximum(before, jnp.max(scores, axis=-1, keepdims=True))
-    shrink, weights = jnp.exp(before - now), jnp.exp(scores - now)
+    old_top = top[0, head][:, :1]
+    new_top = jnp.maximum(
+        old_top, jnp.max(scores, axis=-1, keepdims=True))
+    shrink, weights = jnp.exp(old_top - new_top), jnp.exp(scores - new_top)
     total[0, head] = total[0, head] * shrink + jnp.sum(
         weights, axis=-1, keepdims=True)
     mixed[0, head] = mixed[0, head] * shrink + jnp.dot(
         weights.astype(q.dtype), v[0, head],
         preferred_element_type=jnp.float32)
-    top[0, head] = jnp.broadcast_to(now, top.shape[2:])
+    top[0, head] = jnp.broadcast_to(new_top, top.shape[2:])
