@@ -118,9 +118,8 @@ def check_options(
     max_turns: int, **choices: tuple[Any, Collection[Any]]) -> None:
   """Raises ValueError for a bad option of `make_environment`.
 
-  Args:
-    max_turns: at least 1.
-    **choices: option of `config.environment` -> its value and all valid values.
+  `choices` are options of `config.environment`, each with its value and all
+  valid values.
   """
   for name, (value, valid) in choices.items():
     if value not in valid:

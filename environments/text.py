@@ -12,11 +12,10 @@ Three grammars, parsed by `json` and plain string search, never `eval`:
            nest; "\\{" and "\\}" are not braces.
 
 The reply is the text after the last `</think>`, or the whole text without that
-tag. An unclosed `<think>` leaves no reply. Thinking does not nest: one
-`</think>` closes every open tag, including one in the prompt. Tags are found
-everywhere, even in a string literal of a program: `</think>` there cuts the
-program in two, and `<think>` leaves no reply. If the prompt opens the thinking
-and the text does not close it, the text has no tag and is the reply.
+tag. An unclosed `<think>` leaves no reply. Thinking does not nest, and tags are
+found everywhere, even in a string literal of a program: `</think>` there cuts
+the program in two. If the prompt opens the thinking and the text does not close
+it, the text has no tag and is the reply.
 
 Lines end with LF or CRLF, and blanks after a fence are allowed. Parsers return
 None for a text that does not follow the grammar.

@@ -28,11 +28,11 @@ In the preset `outcome` only the team reward pays.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import functools
 import itertools
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -101,35 +101,32 @@ class Relay:
     return [{'role': 'user', 'content': f'{role} {state.turn} {seen}{boosted}'}]
 
   def step(self, state: State, actions: Mapping[str, str]) -> env_api.Step:
-    valid = {role: action in self.answers(role)
-             for role, action in actions.items()}
+    outcomes = {
+        role: env_api.Outcome.OK if action in self.answers(role)
+        else env_api.Outcome.PARSE_ERROR for role, action in actions.items()}
     terms, local, changes = {}, dict.fromkeys(actions, 0.0), {'call': ''}
     if 'caller' in actions:
       call = actions['caller']
       terms['called'] = (
           float(call == state.letters[state.turn]) / self.max_turns)
       local['caller'] = self.weights.get('called', 0.0) * terms['called']
-      changes['call'] = call if valid['caller'] else '?'
+      changes['call'] = call if call in self.answers('caller') else '?'
     if 'runner' in actions:
-      answered = state.turn - self.delay
-      right = (
-          answered >= 0 and actions['runner'] == state.letters[answered])
+      answered_turn = state.turn - self.delay
+      right = (answered_turn >= 0
+               and actions['runner'] == state.letters[answered_turn])
       terms['paid'] = (
           right * (1 + state.boosted) / (1 + self.boost) / self.max_turns)
-      changes |= {
-          'turn': state.turn + 1, 'num_paid': state.num_paid + right,
-          'boosted': state.boosted or (
-              self.boost and actions['runner'] == BOOST)}
+      boosted = state.boosted or (self.boost and actions['runner'] == BOOST)
+      changes |= dict(
+          turn=state.turn + 1, num_paid=state.num_paid + right, boosted=boosted)
     after = dataclasses.replace(state, **changes)
     done = after.turn == self.max_turns
     success = done and after.num_paid == self.max_turns - self.delay
     return env_api.Step(
         state=after, team_reward=terms.get('paid', 0.0), local_rewards=local,
         reward_terms=terms, done=done, success=success,
-        truncated=done and not success, outcomes={
-            role: env_api.Outcome.OK if is_valid
-            else env_api.Outcome.PARSE_ERROR
-            for role, is_valid in valid.items()})
+        truncated=done and not success, outcomes=outcomes)
 
   def show(self, state: State) -> dict[str, str]:
     return {
@@ -161,8 +158,15 @@ def tasks(max_turns: int) -> list[dict[str, Any]]:
 Policy = Mapping[str, np.ndarray]  # Prompt -> probabilities of the answers.
 
 
-@dataclasses.dataclass(frozen=True)
-class Values:
+class Position(NamedTuple):
+  """A reachable state with all its successors."""
+
+  state: State
+  roles: tuple[str, ...]  # The roles that act.
+  steps: Mapping[tuple[int, ...], env_api.Step]  # Index of each answer -> step.
+
+
+class Values(NamedTuple):
   """Exact values of a policy, over all tasks.
 
   Attributes:
@@ -183,40 +187,21 @@ class Values:
         for prompt, advantage in self.advantages.items()}
 
 
-@dataclasses.dataclass(frozen=True)
-class Position:
-  """A reachable state with all its successors.
-
-  Attributes:
-    state: a state before the end.
-    roles: the roles that act.
-    steps: index of each role's answer -> step.
-  """
-
-  state: State
-  roles: tuple[str, ...]
-  steps: Mapping[tuple[int, ...], env_api.Step]
-
-
-def positions(environment: Relay) -> list[Position]:
-  """Returns all reachable positions, each before its successors."""
-  found = []
+def positions(environment: Relay) -> Iterator[Position]:
+  """Yields all reachable positions, each before its successors."""
   states = [environment.reset(task) for task in tasks(environment.max_turns)]
-  for _, roles in itertools.product(
-      range(environment.max_turns), environment.phases):
+  for roles in environment.phases * environment.max_turns:
     answers = list(map(environment.answers, roles))
-    layer = [
-        Position(state, roles, {
-            indices: environment.step(state, {
-                role: role_answers[i]
-                for role, role_answers, i in zip(roles, answers, indices)})
-            for indices in itertools.product(*map(range, map(len, answers)))})
-        for state in states]
-    found += layer
-    states = dict.fromkeys(
-        step.state for position in layer for step in position.steps.values()
-        if not step.done)
-  return found
+    successors = {}
+    for state in states:
+      steps = {
+          indices: environment.step(state, {
+              role: role_answers[index]
+              for role, role_answers, index in zip(roles, answers, indices)})
+          for indices in itertools.product(*map(range, map(len, answers)))}
+      yield Position(state, roles, steps)
+      successors |= {step.state: None for step in steps.values()}
+    states = list(successors)
 
 
 def prompts(environment: Relay) -> dict[str, tuple[str, ...]]:
@@ -231,17 +216,18 @@ def visited(
     policy: Policy) -> list[tuple[Position, float, list[np.ndarray]]]:
   """Returns (position, probability, answer probabilities of each role)."""
   all_tasks = tasks(environment.max_turns)
-  meets = {environment.reset(task): 1 / len(all_tasks) for task in all_tasks}
+  probabilities = {
+      environment.reset(task): 1 / len(all_tasks) for task in all_tasks}
   found = []
   for position in positions(environment):
-    probability = meets[position.state]
+    probability = probabilities[position.state]
     tables = [
         policy[prompt_of(environment, position.state, role)]
         for role in position.roles]
     joint = joint_probabilities(tables)
     for indices, step in position.steps.items():
-      meets[step.state] = (
-          meets.get(step.state, 0.0) + probability * joint[indices])
+      probabilities[step.state] = (
+          probabilities.get(step.state, 0.0) + probability * joint[indices])
     found.append((position, probability, tables))
   return found
 

@@ -165,11 +165,3 @@ def test_gradient_agrees_with_finite_differences(boost, team):
             relay.exact_values(environment, policy(moved)).team_return)
       assert slope == pytest.approx(
           (returns[0] - returns[1]) / 2e-5, abs=1e-8)
-
-
-@pytest.mark.parametrize('wrong', [{'team': 'solo'}, {'reward': 'dense'}])
-def test_invalid_arguments_are_named(wrong):
-  given = {'team': 'pair', 'reward': 'mixed'} | wrong
-  (key, value), = wrong.items()
-  with pytest.raises(ValueError, match=f'environment.{key}={value!r}'):
-    relay.make_environment(**given, max_turns=2, sandbox=None)
