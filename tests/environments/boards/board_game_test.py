@@ -1,14 +1,15 @@
-"""Board games: teams of any size, programs, and the environment contract."""
+"""Board games: programs, malformed moves, and the environment contract.
+
+`transcripts_test.py` plays whole episodes of each team.
+"""
 
 import dataclasses
-import json
 import pickle
 
 import pytest
 
 from environments import env_api
 from environments import sandbox
-from environments.boards import board_game
 from tests.environments import echo_sandbox
 from tests.environments.boards import games
 
@@ -16,64 +17,6 @@ MAZE = games.CASES['plan_path']
 
 each_game = pytest.mark.parametrize(
     'case', games.CASES.values(), ids=games.CASES)
-
-
-def user_message(environment, state, role):
-  return environment.observe(state, role)[1]['content']
-
-
-@pytest.mark.parametrize('team', ['trio', 'septet'])
-def test_proposals_are_tried_on_copies_and_the_decision_is_played(team):
-  environment = MAZE.make(team)
-  *proposers, judge = environment.roles
-  assert environment.phases == tuple((role,) for role in environment.roles)
-  # All solve the task and differ after the solution.
-  proposed = ['RD' + 'U' * i for i in range(len(proposers))]
-  states, steps = games.play(
-      environment, environment.reset(MAZE.task), [*proposed, 'R'])
-  first = user_message(environment, states[0], proposers[0])
-  for role, state, step in zip(proposers, states, steps):
-    assert user_message(environment, state, role) == first
-    assert step.state.board == states[0].board
-    assert step.reward_terms == {
-        'plan_solved': 1, 'plan_progress': pytest.approx(2 / 18),
-        'plan_idle': 0, 'plan_illegal': 0, 'plan_malformed': 0}
-    assert (step.team_reward, step.done, step.success) == (0, False, False)
-  assert user_message(environment, states[-2], judge) == '\n'.join([first, *(
-      f'{role} proposed moves: {json.dumps([*moves])}'
-      for role, moves in zip(proposers, proposed))])
-  assert steps[-1].state == board_game.State(
-      'maze', dataclasses.replace(states[0].board, position=(0, 1)), turn=1)
-  assert (steps[-1].team_reward, steps[-1].done) == (0, False)
-  again = environment.step(states[-2], {judge: games.act(judge, 'RD')})
-  assert (again.team_reward, again.success, again.done) == (1, True, True)
-
-
-@pytest.mark.parametrize('team', ['solo', 'pair', 'quintet'])
-@each_game
-def test_an_episode_continues_from_the_last_board_to_success(team, case):
-  environment = case.make(team)
-  state, progress = environment.reset(case.task), 0.0
-  for solved, move in ((False, case.first), (True, case.second)):
-    states, steps = games.play(
-        environment, state, [move] * len(environment.roles))
-    *tried, played = steps
-    for step in tried:
-      assert step.reward_terms['plan_solved'] == solved
-      assert step.reward_terms['plan_progress'] == pytest.approx(
-          played.reward_terms['progress'])
-    assert {x for step in steps for x in step.outcomes.values()} == {
-        env_api.Outcome.OK}
-    assert (played.team_reward, played.success, played.done) == (solved,) * 3
-    assert len(states[-2].proposals) == len(tried)
-    state, progress = played.state, progress + played.reward_terms['progress']
-    if team == 'pair' and not solved:  # A program reads the current board.
-      report, = environment.step(
-          state, {'tool': '```python\ncat\n```'}).state.proposals
-      assert json.loads(report.output) == case.stdin
-  assert not played.truncated  # Solved in the last turn.
-  assert (state.turn, state.proposals) == (2, ())
-  assert progress == pytest.approx(case.progress)
 
 
 @each_game
@@ -107,7 +50,7 @@ def test_status_of_a_program_decides_the_outcome(
   assert (proposal.error, step.program_runs) == (error, 1)
   assert (proposal.move is None) == (outcome != 'OK')
   assert step.reward_terms['plan_malformed'] == -(outcome != 'OK')
-  prompt = user_message(environment, step.state, 'planner')
+  prompt = environment.observe(step.state, 'planner')[1]['content']
   assert ('It failed' in prompt) == bool(error)
   assert max(len(prompt), len(str(environment.show(step.state)))) < 2500
 

@@ -163,27 +163,24 @@ def test_useless_moves_pay_less_than_random_play(case):
 
 
 @pytest.mark.parametrize('case', CASES.values(), ids=CASES)
-def test_progress_telescopes_and_a_loop_pays_nothing(case):
+def test_a_loop_pays_nothing(case):
   rng, num_loops = np.random.default_rng(0), 0
   environment = case.game.make('solo', max_turns=12)
   rules = environment.game
   for task in case.tasks[:20]:
     state, done = environment.reset(task), False
-    start, boards, rewards, total = state.board, [state.board], [], 0.0
+    boards, rewards = [state.board], []
     pool = [list(x) for x in ('', *'UDLR', 'UU', 'DD', 'RL', 'UDLR')]
     if case.size:
       pool = [
-          case.join([]), case.illegal(rules, start),
-          *(case.legal(rng, rules, start) for _ in range(2))]
-    pool.append(case.uniform(rng))
+          case.join([]), case.illegal(rules, state.board),
+          *(case.legal(rng, rules, state.board) for _ in range(2))]
     while not done:
       _, (step,) = games.play(
           environment, state, [pool[rng.integers(len(pool))]])
       state, done = step.state, step.done
       boards.append(state.board)
       rewards.append(step.local_rewards['solo'])
-      total += step.reward_terms['progress']
-    assert total == pytest.approx(rules.progress(start, state.board))
     for i, j in itertools.combinations(range(len(boards)), 2):
       if boards[i] == boards[j]:
         num_loops += 1

@@ -102,12 +102,6 @@ def all_4x4():
   return boards
 
 
-@pytest.fixture(scope='module')
-def tasks_4x4():
-  rng = np.random.default_rng(0)
-  return [sudoku.random_task(rng, 4) for _ in range(200)]
-
-
 def _rows(cells):
   return [''.join(row) for row in np.reshape(cells, (4, 4))]
 
@@ -116,12 +110,6 @@ def _completions(boards, clues):
   """The boards that agree with `clues`."""
   clues = np.array(list(''.join(clues)))
   return boards[((boards == clues) | (clues == '.')).all(axis=1)]
-
-
-def test_4x4_tasks_have_one_completion(tasks_4x4, all_4x4):
-  for task in tasks_4x4:
-    completion, = _completions(all_4x4, task['board'])
-    assert ''.join(completion) == ''.join(task['solution'])
 
 
 def test_all_completions_are_found(all_4x4):
@@ -162,9 +150,10 @@ def _renamed(rng, cells):
   return [''.join(names[cell] for cell in row) for row in cells]
 
 
-def test_canonical_form_ignores_symmetry_and_names_of_digits(tasks_4x4):
+def test_canonical_form_ignores_symmetry_and_names_of_digits():
   rng = np.random.default_rng(0)
-  for task in tasks_4x4:
+  for _ in range(100):
+    task = sudoku.random_task(rng, 4)
     cells = np.array([list(row) for row in task['board']])
     cells = cells[_shuffled_lines(rng, 2)][:, _shuffled_lines(rng, 2)]
     copy = _renamed(rng, cells if rng.integers(2) else cells.T)
