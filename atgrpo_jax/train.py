@@ -163,7 +163,7 @@ def _train(
 
     # Validation.
     if loop.step % config.evaluation.validate_every == 0:
-      with clock.part('validation'):
+      with clock.part('validation'), stop.deferred():
         loop.validation = _validate(
             experiment, states, validation_tasks, loop.step)
     values |= loop.validation | compiles.lap() | clock.lap()

@@ -4,11 +4,9 @@ Most tests compare a run with one that finished undisturbed.
 """
 
 import dataclasses
-import fcntl
 import json
 import os
 import pathlib
-import select
 import shutil
 import signal
 import subprocess
@@ -26,7 +24,6 @@ from atgrpo_jax import evaluate
 from atgrpo_jax import main
 from atgrpo_jax import train
 from atgrpo_jax.io import checkpoints as checkpoints_lib
-from atgrpo_jax.io import files
 from atgrpo_jax.io import signals
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
@@ -93,44 +90,21 @@ def _assert_same_run(experiment, workdir, finished):
 # Stop and resume.
 
 
-def _wait_for(condition, child):
-  deadline = time.monotonic() + 300
-  while not condition():
-    assert child.poll() is None and time.monotonic() < deadline
-    time.sleep(0.01)
-
-
-def _signalled_in_step(step, number, command, workdir, other_trainer):
-  """Signals a training process within a step; returns exit status and output.
-
-  The groups of the step are written to a small pipe, which blocks the run in
-  the middle of the step until the test reads them.
-  """
-  groups = tree_lib.groups_path(workdir, step - 1)
-  pipe = files.unfinished(groups)
+def _signalled(condition, number, command):
+  """Signals a training process; returns its exit status and output."""
   child = subprocess.Popen(
       command, start_new_session=True, cwd=ROOT, text=True,
       stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+  deadline = time.monotonic() + 300
   try:
-    _wait_for((workdir / 'config.json').exists, child)
-    pipe.parent.mkdir(exist_ok=True)
-    os.mkfifo(pipe)
-    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 4096)
-    _wait_for(lambda: select.select([reader], [], [], 0)[0], child)
-    with pytest.raises(errors.UserError, match='Another process trains in'):
-      train.train(other_trainer, workdir)
+    while not condition():
+      assert child.poll() is None and time.monotonic() < deadline
+      time.sleep(0.01)
     # Ctrl-C and timeout(1) signal the whole process group, too.
     os.killpg(child.pid, number)
-    os.set_blocking(reader, True)
-    with open(reader, 'rb') as file:
-      content = file.read()
     out, _ = child.communicate(timeout=300)
   finally:
     child.kill()
-  # A killed run has not renamed the pipe.
-  (pipe if pipe.exists() else groups).unlink()
-  groups.write_bytes(content)
   return child.returncode, out
 
 
@@ -142,43 +116,41 @@ def test_a_killed_and_then_stopped_run_resumes_bit_for_bit(
       sys.executable, '-m', 'atgrpo_jax.main', '--config=tests/echo.py',
       f'--config.model.folder={echo_folder}', f'--workdir={workdir}',
       *(f'--config.{name}={value}' for name, value in CHANGES.items())]
-  status, out = _signalled_in_step(
-      3, signal.SIGKILL, command, workdir, experiment)
+  status, out = _signalled(
+      (workdir / 'checkpoints/2').exists, signal.SIGKILL, command)
   assert status == -signal.SIGKILL, out
 
-  tree_lib.groups_path(workdir, 2).unlink()
-  status, out = _signalled_in_step(
-      4, signal.SIGTERM, command, workdir, experiment)
+  # The groups are written between the rollout and the update of a step.
+  groups = tree_lib.groups_path(workdir, 2)
+  groups.unlink(missing_ok=True)
+  status, out = _signalled(groups.exists, signal.SIGTERM, command)
   assert status == main.STOPPED == 42, out
   assert 'resumes after step 2' in out
-  assert 'stopped by SIGTERM after step 4; the same command resumes' in out
+  assert 'stopped by SIGTERM after step 3; the same command resumes' in out
   assert not (workdir / 'evals/after.json').exists()
   # The compilation cache serves the resumed run; restoring adds 7 programs.
-  lines = [
-      json.loads(line)
-      for line in (workdir / 'metrics.jsonl').read_text().splitlines()]
-  assert [line['step'] for line in lines] == [1, 2, 3, 4]
-  compiled, cached = (
-      sum(line[f'compile/{name}'] for line in lines[2:])
-      for name in ('count', 'from_cache'))
-  assert compiled < 10 < cached
+  *_, line = (workdir / 'metrics.jsonl').read_text().splitlines()
+  line = json.loads(line)
+  assert line['step'] == 3
+  assert line['compile/count'] < 10 < line['compile/from_cache']
 
   # The second start finds a finished run and prints its result again.
-  for _ in range(2):
+  for step in (3, 4):
     assert train.train(experiment, workdir)
     out = capsys.readouterr().out
-    assert 'resumes after step 4' in out
+    assert f'resumes after step {step}' in out
     assert 'held-out success: before' in out
     assert f'report: {workdir}/report.html' in out
     _assert_same_run(experiment, workdir, finished)
 
 
-def test_an_interrupted_rollout_is_repeated(
-    finished, echo_folder, tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize('step', [1, 3], ids=['rollout', 'validation'])
+def test_a_rollout_is_repeated_and_a_validation_finished(
+    finished, echo_folder, tmp_path, capsys, monkeypatch, step):
   stop, make_runner = signals.StopFlag(), config_lib.Experiment.runner
 
   def runner(*args, **kwargs):
-    if kwargs['step'] == 1:
+    if kwargs['step'] == step:
       stop.name = 'SIGTERM'
     return make_runner(*args, **kwargs)
 
@@ -186,8 +158,8 @@ def test_an_interrupted_rollout_is_repeated(
   with monkeypatch.context() as patched:
     patched.setattr(config_lib.Experiment, 'runner', runner)
     assert not train.train(experiment, tmp_path, stop)
-  assert 'stopped by SIGTERM after step 1;' in capsys.readouterr().out
-  assert [line['step'] for line in _metrics(tmp_path)] == [1]
+  assert f'stopped by SIGTERM after step {step};' in capsys.readouterr().out
+  assert [line['step'] for line in _metrics(tmp_path)] == [1, 2, 3][:step]
   assert train.train(experiment, tmp_path)
   _assert_same_run(experiment, tmp_path, finished)
 

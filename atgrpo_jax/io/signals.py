@@ -36,6 +36,7 @@ class StopFlag:
     self.name = ''  # The signal, e.g. 'SIGTERM'.
     self.end = end  # Called to exit; with several processes, exits all.
     self._is_held = False
+    self._is_deferred = False
     self._lock = threading.Lock()
 
   @contextlib.contextmanager
@@ -61,7 +62,16 @@ class StopFlag:
 
   def is_set(self) -> bool:
     """True if a signal has arrived and the run should save and stop."""
-    return self._is_held and bool(self.name)
+    return self._is_held and not self._is_deferred and bool(self.name)
+
+  @contextlib.contextmanager
+  def deferred(self) -> Iterator[None]:
+    """Keeps `is_set` False during the block, so that the block finishes."""
+    self._is_deferred = True
+    try:
+      yield
+    finally:
+      self._is_deferred = False
 
   def hold(self) -> None:
     """Marks that the run has unsaved state."""

@@ -6,13 +6,12 @@ and actions, so repeating it gives the same bits.
 
   worker process  If one is dead or stopped, all are replaced and their
                   unfinished steps are repeated.
-  server          If it is dead or stopped, a new one is started at the same
-                  address. All steps that failed as INFRASTRUCTURE are repeated
-                  on a new server. Those that fail again are repeated one by
-                  one, each on a new server, so a program that kills the server
-                  harms no other step. After that they remain failures.
+  server          If it is dead or stopped, a new one starts at its address.
+                  Failed steps are repeated together on a new server, then one
+                  by one, each on a new server. A program that kills the server
+                  therefore harms no other step.
   remote service  The run waits for it, a minute at a time, then repeats steps
-                  as above.
+                  in the same way.
   supervisor      The server replaces it, and `Sandbox.run` tries again.
 
 The run stops after `MAX_IN_A_ROW` replacements without a successful step. A

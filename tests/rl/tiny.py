@@ -78,7 +78,7 @@ class Samples:
 
 
 def drain(engine: engine_lib.Engine) -> list[engine_lib.SampledGroup]:
-  """Runs an engine until it is idle; returns its groups by tag."""
+  """Runs an engine until it is idle; returns its groups, sorted by tag."""
   sampled = []
   while engine.busy:
     engine.dispatch()
