@@ -159,42 +159,21 @@ def test_number_of_threads_is_limited(address):
   assert result.stdout.count('1') < 2000
 
 
-@pytest.mark.parametrize('stream', ['stdout', 'stderr'])
-@pytest.mark.parametrize('ending', ['while True: pass', ''])
-def test_output_is_limited(address, stream, ending):
-  result = servers.run(
-      address, f'import sys; sys.{stream}.write("x" * 20_000)\n'
-      f'sys.{stream}.flush()\n{ending}')
-  assert result.status is Status.RESOURCE_LIMIT, result
-  assert result.stderr.endswith('stopped: more than 10000 bytes of output')
-  assert (result.stdout + result.stderr).count('x' * 10_000) == 1
-  assert result.cpu_seconds < 0.5  # No other limit stopped it.
-
-
 @pytest.mark.parametrize('program', [
-    # It ignores the signal, and takes or makes space by other calls.
+    'print("x" * 20_000)',
+    'import sys\nwhile True: print("x" * 99, file=sys.stderr)',
+    # They ignore the signal, or take space in other ways.
     'import os, signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n'
     'try:\n  while True: os.write(1, b"x" * 4096)\nexcept OSError: pass',
     'import os\nos.write(1, b"x" * 20_000)',
     'import os\nos.lseek(1, 1 << 40, 0); os.write(1, b"x")',
     'import os\nos.lseek(1, 10_000, 0); os.write(1, b"x")'])
-def test_output_has_no_other_way_to_grow(address, program):
+def test_output_is_limited(address, program):
   result = servers.run(address, program)
   assert result.status is Status.RESOURCE_LIMIT, result
-  assert len(result.stdout) <= 10_000
+  assert len(result.stdout) in (0, 10_000)
   assert result.stderr.endswith('stopped: more than 10000 bytes of output')
-
-
-def test_program_may_read_and_overwrite_its_output(address):
-  result = servers.run(address, '''
-      import mmap, os
-      os.write(1, b'x' * 4096)
-      print(os.pread(1, 3, 4093), flush=True)
-      page = mmap.mmap(1, 4096)
-      page[:3] = b'abc'
-      ''')
-  assert result.status is Status.OK, result
-  assert result.stdout == "abc" + 'x' * 4093 + "b'xxx'\n"
+  assert result.cpu_seconds < 0.5  # No other limit stopped it.
 
 
 @pytest.mark.parametrize('package', ['', '# numpy'])
@@ -215,18 +194,6 @@ def test_nothing_of_the_trainer_is_inherited(address, package):
       '{} 0\n0 /memfd:stdin (deleted)\n1 /memfd:stdout (deleted)\n'
       '2 /memfd:stderr (deleted)\nset()\nTrue\n'), result
   assert result.stderr.endswith("No module named 'environments'\n"), result
-
-
-def test_capabilities_are_gone(address):
-  result = servers.run(address, '''
-      import ctypes, struct
-      found = ctypes.create_string_buffer(24)
-      header = struct.pack('=Ii', 0x20080522, 0)
-      libc = ctypes.CDLL(None, use_errno=True)
-      print(libc.capget(header, found), ctypes.get_errno(), found.raw.hex())
-      ''')
-  # The call itself is refused.
-  assert result.stdout == f'-1 1 {"00" * 24}\n', result
 
 
 def test_attacks_leave_nothing_and_the_server_lives(address, results):
