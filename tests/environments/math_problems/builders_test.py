@@ -14,15 +14,13 @@ from environments.math_problems import problems_dataset_builder as problems
 # Data set -> file in its repository, and a published row.
 ROWS = {
     'aime24': ('data/train-00000-of-00001.parquet', {
-        'id': 60, 'problem': 'Find $x+1$. ', 'solution': 'By hand.',
-        'answer': '025', 'url': 'https://example.org', 'year': '2024'}),
+        'id': 60, 'problem': 'Find $x+1$. ', 'answer': '025'}),
     'aime25': ('aime2025-II.jsonl', {
         'question': 'Find $x+1$.', 'answer': '025'}),
     'olympiadbench': (
         'OlympiadBench/OE_TO_maths_en_COMP/OE_TO_maths_en_COMP.parquet', {
-            'id': 1, 'question': 'Find $x+1$.', 'solution': ['By hand.'],
-            'final_answer': ['025'], 'context': None, 'unit': None,
-            'is_multiple_answer': False}),
+            'id': 1, 'question': 'Find $x+1$.', 'final_answer': ['025'],
+            'context': None, 'unit': None}),
     'gsm8k': ('main/test-00000-of-00001.parquet', {
         'question': 'Find $x+1$.', 'answer': 'It is <<24+1=25>>25.\n#### 025'}),
     'polaris': ('polaris-data-53K.jsonl', {

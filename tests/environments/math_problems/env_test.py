@@ -198,24 +198,15 @@ def test_solo_ends_when_it_repeats_its_answer():
 @pytest.mark.parametrize('stdout, is_correct', [
     ('42\n', True), ('41\n', False)])
 def test_tool_alone_answers_with_its_output(stdout, is_correct):
-  alone, pair = make(stdout, team='tool'), make(stdout)
+  alone = make(stdout, team='tool')
   start = alone.reset(TASK)
-  assert alone.observe(start, 'tool') == pair.observe(start, 'tool')
+  assert alone.observe(start, 'tool') == make().observe(start, 'tool')
   steps = play(alone, program(), program('print(42)'))
   assert [step.done for step in steps] == [False, True]
   assert [step.team_reward for step in steps] == [0, is_correct]
-  assert steps[1].success is is_correct and not steps[1].truncated
   assert steps[0].local_rewards == {'tool': 1.0 if is_correct else 0.2}
-  assert steps[1].reward_terms['solved'] == is_correct
   seen = prompt(alone, steps[0].state, 'tool')
   assert 'print(6 * 7)' in seen and 'Check your answer' in seen
-
-
-@pytest.mark.parametrize('team', ['pair', 'tool'])
-def test_tool_needs_a_sandbox(team):
-  with pytest.raises(ValueError, match='sandbox=None'):
-    dataclasses.replace(make(team=team), sandbox=None).reset(TASK)
-  dataclasses.replace(make(team='solo'), sandbox=None).reset(TASK)
 
 
 def test_steps_are_pure_and_picklable():

@@ -71,13 +71,6 @@ def test_missing_math_verify_is_reported(monkeypatch):
     grader.check_installed()
 
 
-@pytest.mark.parametrize('gold, wrong', [
-    ('204', '205'), ('$2^{1009}$', '$2^{1000}$'), ('$f(x)=x$.', '$f(x)=x+1'),
-    ('62.5%', '62.6%')])
-def test_perturbed_answer(gold, wrong):
-  assert measure.perturb(gold) == wrong
-
-
 def test_measure_prints_every_exception(tmp_path, capsys):
   path = tmp_path / 'downloads/manual/aime25/test.jsonl'
   path.parent.mkdir(parents=True)
