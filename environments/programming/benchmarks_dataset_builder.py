@@ -268,7 +268,7 @@ def _texts(*names: str) -> dict[str, tuple[type]]:
   return dict.fromkeys(names, (str,))
 
 
-_BENCHMARKS = (
+_BENCHMARKS = [
     Benchmark(
         name='apps', parse=_apps, hub_repo='codeparrot/apps',
         split_files={
@@ -311,7 +311,7 @@ _BENCHMARKS = (
             for x in ('train', 'validation', 'test', 'prompt')},
         fields=_texts('prompt', 'code') | {
             'test_imports': (list[str],), 'test_list': (list[str],)}),
-)
+]
 
 
 class Builder(dataset_files.FilesBuilder):
@@ -319,7 +319,7 @@ class Builder(dataset_files.FilesBuilder):
 
   VERSION = tfds.core.Version('1.0.0')
   FEATURES = FEATURES
-  BUILDER_CONFIGS = list(_BENCHMARKS)
+  BUILDER_CONFIGS = _BENCHMARKS
   HUB_REPO = property(lambda self: self.builder_config.hub_repo)
   SPLIT_FILES = property(lambda self: self.builder_config.split_files)
   FIELDS = property(lambda self: self.builder_config.fields)
@@ -327,9 +327,16 @@ class Builder(dataset_files.FilesBuilder):
   def task(self, row: dataset_files.Row) -> _Fields:
     try:
       fields = vars(problems.Problem(**self.builder_config.parse(row)))
-      _check_texts(fields)
-      if fields['comparison'] != 'check':
-        fields['tests'] = _encode_cases(fields)
+      text = fields['statement'] + fields['starter_code']
+      size = len(text.encode(errors='replace'))
+      if size > MAX_STATEMENT_BYTES:
+        raise ValueError(
+            f'its statement has {size} bytes, more than {MAX_STATEMENT_BYTES}')
+      name, is_code = fields['entry_point'], fields['comparison'] == 'check'
+      if (name or is_code) and not name.isidentifier():
+        raise ValueError(f'entry_point={name!r} is not the name of a function')
+      if not is_code:
+        fields['tests'] = _encode_cases(fields['tests'], is_stdin=not name)
     except _ROW_ERRORS as error:
       raise dataset_files.UnusableRowError(
           f'{type(error).__name__}: {error}') from error
@@ -337,13 +344,12 @@ class Builder(dataset_files.FilesBuilder):
 
   def _generate_examples(self, split, paths):
     """Packs the tests, without those that are too many or too large."""
+    max_tests = MAX_TRAIN_TESTS if split == 'train' else None
     for index, task in super()._generate_examples(split, paths):
       if task['comparison'] == 'check':
         yield index, task | {'tests': problems.pack(task['tests'])}
         continue
-      cases = list(task['tests'].items())
-      if split == 'train':
-        cases = cases[:MAX_TRAIN_TESTS]
+      cases = list(task['tests'].items())[:max_tests]
       kept, total = [], 0
       for text, case in cases:
         if len(text) <= MAX_TEST_BYTES and total + len(text) <= MAX_TASK_BYTES:
@@ -358,29 +364,19 @@ class Builder(dataset_files.FilesBuilder):
         yield index, task | {'tests': problems.pack_cases(kept)}
 
 
-def _check_texts(fields: _Fields) -> None:
-  """Raises ValueError for a long statement or a bad name of a function."""
-  text = fields['statement'] + fields['starter_code']
-  size = len(text.encode(errors='replace'))
-  if size > MAX_STATEMENT_BYTES:
-    raise ValueError(
-        f'its statement has {size} bytes, more than {MAX_STATEMENT_BYTES}')
-  name = fields['entry_point']
-  if (name or fields['comparison'] == 'check') and not name.isidentifier():
-    raise ValueError(f'entry_point={name!r} is not the name of a function')
+def _encode_cases(
+    cases: Sequence[problems.Case], is_stdin: bool) -> dict[str, problems.Case]:
+  """Returns literal -> case without repeated cases.
 
-
-def _encode_cases(fields: _Fields) -> dict[str, problems.Case]:
-  """Returns literal -> case, without repeated cases.
-
-  Raises ValueError for a case that cannot be sent to a program, or without any.
+  Raises:
+    ValueError: there is no case, or one cannot be sent to a program.
   """
-  cases = {}
-  for case in fields['tests']:
-    texts = case.input, *case.answers
-    if not fields['entry_point'] and not all(isinstance(x, str) for x in texts):
+  encoded = {}
+  for case in cases:
+    if is_stdin and not all(
+        isinstance(text, str) for text in (case.input, *case.answers)):
       raise ValueError('an input or output is not a string')
-    cases.setdefault(literals.encode((case.input, case.answers)), case)
-  if not cases:
+    encoded.setdefault(literals.encode((case.input, case.answers)), case)
+  if not encoded:
     raise ValueError('it has no tests')
-  return cases
+  return encoded

@@ -30,7 +30,7 @@ from environments import sandbox as sandbox_lib
 from environments.programming import grading
 from environments.programming import problems
 
-MAX_ROUNDS = 8  # Of steps 2 and 3.
+MAX_ROUNDS = 8  # Maximum repetitions of steps 2 and 3.
 _LIMITS = sandbox_lib.Limits(
     cpu_seconds=10.0, wall_seconds=30.0, memory_bytes=512 << 20,
     output_bytes=16 << 20)
@@ -125,8 +125,8 @@ class Verdict:
     passed: there are asserts, all held, and `check` ran to its end.
     asserts: their texts, in order.
     errors: the error of each assert, '' if it held.
-    status: of the first call that failed; OK if none did; INFRASTRUCTURE if the
-      sandbox failed, so that the verdict is unknown.
+    status: the first failure of a call, or OK. INFRASTRUCTURE means that the
+      sandbox failed, so the verdict is unknown.
     program_runs: number of calls of the program.
   """
 

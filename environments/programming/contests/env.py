@@ -7,13 +7,13 @@ Teams:
         on which it disagreed in the previous turn, and write theirs again.
   solo  One agent writes a program. In later turns it sees its previous one.
 
-The episode ends when the program gives the expected output in all of the
-tester's cases, at least one of which the empty program must fail, or when the
-turns run out. `success` means that the last program passes all golden tests;
-agreement alone is no success. `prompts.py` defines the grammar of
+The episode ends when program and cases agree, or when the turns run out. They
+agree if the program gives the expected output in all cases, and the empty
+program fails at least one. `success` means that the last program passes all
+golden tests; agreement alone is not enough. `prompts.py` defines the grammar of
 cases.
 
-An action has the first outcome that applies:
+The outcome of an action is the first that applies:
 
   coder   PARSE_ERROR    no program
           NO_EFFECT      a program that does nothing, or the previous one again
@@ -25,40 +25,39 @@ An action has the first outcome that applies:
 
 `reward_terms` logs these terms before weighting (arXiv 2510.11062, appendix):
 
-  name         role    range    value                              computed from
-  improvement  team    -1 to 1  fraction of golden tests passed    golden tests
-                                by the program, minus that of the
-                                previous program
-  compiles     coder   0 or 1   no golden run ends with a syntax   golden inputs
-                                or import error
-  smoke        coder   0 or 1   the first 3 golden tests end       golden inputs
-                                without an error, whatever they
-                                print
-  golden       coder   0 to 1   fraction of golden tests passed    golden tests
-  valid        tester  0 to 1   fraction of cases on which the     reference
-                                reference gives the same output
-                                twice
-  correct      tester  0 to 1   fraction of cases whose expected   reference
-                                output the reference gives
+  name         role    range    value
+  improvement  team    -1 to 1  change of `golden` since the previous program
+  compiles     coder   0 or 1   no golden test ends with a syntax or import
+                                error
+  smoke        coder   0 or 1   the first 3 golden tests end without an error,
+                                with any output
+  golden       coder   0 to 1   fraction of golden tests that the program passes
+  valid        tester  0 to 1   fraction of cases on which the reference
+                                solution gives the same output twice
+  correct      tester  0 to 1   fraction of cases whose expected output the
+                                reference solution gives
 
-All terms are oracles: no agent sees golden tests or the reference. The team's
-rewards of an episode add up to the fraction of golden tests that the last
-program passes. Candidates of one group share the previous program, so their
-differences are those of the paper's team reward.
+All terms are oracles: no agent sees golden tests or the reference solution. The
+team's rewards of an episode add up to the pass rate of the last program.
+Candidates of one group share the previous program, so their team rewards differ
+as in the paper.
 
 Doing nothing earns nothing. A reply without a program submits an empty one,
 which passes nothing. `compiles` and `smoke` are 0 for a program that prints
-nothing or returns None. A case counts as wrong if the empty program passes it,
-or if it repeats another case with different spacing. A coder's terms are paid
-for the submitted program in every turn, even if it is unchanged; the team is
-paid for improvements only. Without a reference solution the tester's terms are
-unknown: they are not logged and pay 0.
+nothing or returns None. A case is wrong if the empty program passes it, or if
+it repeats another case with different spacing. Local terms are paid in every
+turn, also for an unchanged program. Without a reference solution the tester's
+terms are not logged and pay 0.
 
-Deviations from the authors' code, each with a test: roles act one after another
-and see the complete previous turn; golden tests decide success, and evaluation
-uses all of them; the team is paid once for a golden test; the reference
-solution runs, so that the tester can be paid; blocks are parsed, never
-evaluated; output on stderr is no error; a sandbox failure is no reward.
+Deviations from the authors' code:
+
+1. Roles act one after another and see the complete previous turn.
+2. Golden tests decide success, and evaluation uses all of them.
+3. The team is paid once for a golden test.
+4. The reference solution runs, so that the tester can be paid.
+5. Blocks are parsed, never evaluated.
+6. Output on stderr is not an error.
+7. A failure of the sandbox is not a reward of 0.
 """
 
 from __future__ import annotations
@@ -103,7 +102,7 @@ class State:
     turn: number of finished turns.
     program: the coder's last program, or ''.
     pass_rate: fraction of golden tests that the program passes.
-    report: of the previous turn.
+    report: describes the previous turn, or None in the first.
   """
 
   problem: problems.Problem

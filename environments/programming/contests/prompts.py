@@ -175,12 +175,9 @@ def normalize_case(case: problems.Case, problem: problems.Problem) -> str:
   """Returns a text without differences in spacing and leading zeros."""
   if problem.entry_point:
     return repr(case)
-  lines = [
-      line.split() for text in (case.input, '->', *case.answers)
-      for line in text.splitlines()]
-  return '\n'.join(
-      ' '.join(re.sub(r'^([+-]?)0+(?=\d)', r'\1', word) for word in line)
-      for line in lines if line)
+  text = '\n->\n'.join((case.input, *case.answers))
+  text = re.sub(r'(?<!\S)([+-]?)0+(?=\d)', r'\1', text)
+  return repr([line.split() for line in text.splitlines() if line.strip()])
 
 
 def make_mismatch(

@@ -31,8 +31,8 @@ The reward has four terms, in points:
 The team's reward is the sum divided by its maximum: 4, or 2.1 for one agent,
 which writes no aux. Roles have no rewards of their own.
 
-The outcome of an action is PARSE_ERROR without the function and PROGRAM_ERROR
-if the function is not Python. For main and solo it is otherwise the first
+An action without the function is a PARSE_ERROR, and a function that is not
+Python is a PROGRAM_ERROR. Otherwise the outcome of main and solo is the first
 failure of a call.
 
 Deviations from the released code:
@@ -75,7 +75,7 @@ class State:
   Attributes:
     problem: prompts show only the tests that feedback reports.
     turn: number of finished turns.
-    exchanges: of all roles in these turns.
+    exchanges: replies and feedback of these turns, of all roles.
     aux: aux's reply between the phases of a pipeline, otherwise None.
   """
 
