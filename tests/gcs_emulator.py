@@ -18,7 +18,6 @@ import hashlib
 import http.server
 import json
 import re
-import sys
 import threading
 import time
 from urllib import parse
@@ -36,7 +35,6 @@ class _Object:
   name: str
   data: bytes
   generation: int
-  metadata: dict[str, str] | None = None
 
   def fields(self) -> dict[str, object]:
     now = datetime.datetime.fromtimestamp(
@@ -47,7 +45,7 @@ class _Object:
         'name': self.name, 'bucket': BUCKET, 'size': str(len(self.data)),
         'generation': str(self.generation), 'metageneration': '1',
         'timeCreated': now, 'updated': now, 'storageClass': 'STANDARD',
-        'contentType': 'application/octet-stream', 'metadata': self.metadata,
+        'contentType': 'application/octet-stream',
         'crc32c': base64.b64encode(crc32c).decode(),
         'md5Hash': base64.b64encode(hashlib.md5(self.data).digest()).decode()}
 
@@ -76,7 +74,7 @@ class Emulator:
     class Handler(_Handler):
       server_emulator = emulator
 
-    self._server = _Server(('127.0.0.1', 0), Handler)
+    self._server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Handler)
     url = f'http://127.0.0.1:{self._server.server_port}'
     self.env = {
         'STORAGE_EMULATOR_HOST': url, 'TENSORSTORE_GCS_HTTP_URL': url,
@@ -94,12 +92,6 @@ class Emulator:
   def __exit__(self, *exception):
     self._server.shutdown()
     self._server.server_close()
-
-  def age(self, name: str, seconds: float) -> None:
-    """Moves the creation time of an object into the past."""
-    stored = self.objects[name]
-    self.objects[name] = dataclasses.replace(
-        stored, generation=stored.generation - int(seconds * 1e6))
 
   def answer(
       self, method: str, url: str, headers, body: bytes
@@ -195,9 +187,8 @@ class Emulator:
                       f'/{BUCKET}/o?{location}'}, b''
     # Multipart: metadata, then content.
     fields, content = _parts(headers['Content-Type'], body)
-    fields = json.loads(fields)
-    return _json(self._put(
-        fields['name'], content, query, fields.get('metadata')).fields())
+    name = json.loads(fields)['name']
+    return _json(self._put(name, content, query).fields())
 
   def _next_generation(self) -> int:
     """Returns the time in microseconds, made unique and increasing."""
@@ -210,10 +201,9 @@ class Emulator:
     _check(self.objects[name].generation, query)
     return self.objects[name]
 
-  def _put(self, name, data, query, metadata=None) -> _Object:
+  def _put(self, name, data, query) -> _Object:
     _check(self.objects[name].generation if name in self.objects else 0, query)
-    self.objects[name] = _Object(
-        name, data, self._next_generation(), metadata)
+    self.objects[name] = _Object(name, data, self._next_generation())
     return self.objects[name]
 
 
@@ -238,16 +228,6 @@ def _parts(content_type: str, body: bytes) -> list[bytes]:
       if b'\r\n\r\n' in part else
       part.partition(b'\n\n')[2].removesuffix(b'\n')
       for part in body.split(b'--' + boundary)[1:-1]]
-
-
-class _Server(http.server.ThreadingHTTPServer):
-  """Prints no traceback when a client disconnects."""
-
-  daemon_threads = True
-
-  def handle_error(self, request, client_address):
-    if not isinstance(sys.exception(), OSError):
-      super().handle_error(request, client_address)
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):

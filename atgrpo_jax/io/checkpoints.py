@@ -1,4 +1,4 @@
-"""Checkpoints that exist whole or not at all, and are verified when read.
+"""Checkpoints that are whole or absent, and are verified when read.
 
 A step is one orbax composite, written under a temporary name and then renamed:
 
@@ -6,17 +6,16 @@ A step is one orbax composite, written under a temporary name and then renamed:
   meta   JSON: the step, the caller's `meta`, and shape, dtype and digest of
          every leaf
 
-orbax silently loads a file with a flipped bit as wrong numbers, and silently
-casts a changed dtype. Therefore `meta` carries a SHA-256 of itself, the table
-of leaves is compared with the model before anything is loaded, and the digest
-of every loaded leaf is recomputed on the devices.
+orbax loads a file with a flipped bit as wrong numbers and casts a changed dtype
+without an error. Therefore `meta` contains a SHA-256 of itself, the table of
+leaves is compared with the model before anything is loaded, and the digest of
+every loaded leaf is recomputed.
 
-The digest is not a library hash, because no host holds the bytes of a sharded
-array and the shards differ from mesh to mesh. It is a sum of mixed 32-bit
-words: equal under every sharding, computed where the shards are, without
-communication of the data. Any change within one word changes it; other damage
-goes unnoticed with probability 2^-64. It protects against broken disks and torn
-files, not against forgery.
+The digest is computed on the devices: no host holds a whole sharded array, and
+the shards differ from mesh to mesh. It is a sum of mixed 32-bit words, so it is
+equal under every sharding. Any change within one word changes it; other damage
+goes unnoticed with probability 2^-64. It detects broken disks and torn files,
+not forgery.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,10 +41,10 @@ from atgrpo_jax.io import files
 LATEST, BEST = 'latest', 'best'  # Names of checkpoints, besides the step.
 NUM_NEWEST = 2  # Kept beside the best one: a damaged step needs an older one.
 
-# Errors of orbax and tensorstore for damaged files. Running out of memory or a
-# broken device is not among them, because the checkpoint may be sound.
+# Errors of orbax and tensorstore for damaged files. Other errors, such as a
+# lack of memory, say nothing about the checkpoint.
 _READ_ERRORS = (AttributeError, LookupError, OSError, TypeError, ValueError)
-# orbax measures a save with the system clock, which may jump: 100 years.
+# 100 years. orbax measures a save with the system clock, which may jump.
 _SAVE_TIMEOUT_SECONDS = 100 * 365 * 24 * 60 * 60
 _FORMAT_BYTES = 1 << 20  # Tables of a checkpoint beside its arrays.
 _MAX_LISTED = 10  # Leaves in an error message.
@@ -66,8 +65,8 @@ class Restored(NamedTuple):
 class Checkpoints:
   """The checkpoints of one run: the newest `NUM_NEWEST` steps and the best.
 
-  Reading changes nothing on disk, so it is safe while a trainer writes. The
-  object that calls `save` must be the only writer.
+  Reading changes nothing on disk, so it is safe while a trainer writes. Only
+  one object may call `save`.
   """
 
   def __init__(self, directory: str | os.PathLike):
@@ -84,7 +83,7 @@ class Checkpoints:
       is_best: bool = False) -> None:
     """Starts to write `step`; `state` may be donated when this returns.
 
-    First renames steps that `restore` could not read to `<step>.corrupt`.
+    Renames steps that `restore` could not read to `<step>.corrupt`.
 
     Args:
       step: must be larger than every saved step.
@@ -133,8 +132,7 @@ class Checkpoints:
       template: pytree of jax.Array or ShapeDtypeStruct with the shapes, dtypes
         and shardings to restore to.
       step: load exactly this step.
-      part: selects the subtree to return; other leaves are neither read nor
-        allocated nor verified.
+      part: selects the subtree to read; other leaves are not allocated.
 
     Raises:
       CheckpointError: all steps are damaged, or the step holds another model.
@@ -147,13 +145,7 @@ class Checkpoints:
       leaf.sharding.shard_shape(leaf.shape)
     names = part(jax.tree.unflatten(jax.tree.structure(template), list(wanted)))
 
-    steps = self.steps()[::-1]
-    if step is not None:
-      if step not in steps:
-        raise errors.CheckpointError(
-            f'There is no step {step} in {self._directory}; expected one of '
-            f'{steps}.')
-      steps = [step]
+    steps = self.steps()[::-1] if step is None else [self.find(step)]
     damage = {}
     for candidate in steps:
       try:
@@ -226,8 +218,8 @@ class Checkpoints:
       self, step: int, template: Mapping[str, Any], names: Sequence[str]
   ) -> tuple[dict[str, Any], dict[str, jax.Array]]:
     """The verified record of `step` and the leaves `names`."""
-    # The handlers, not the manager: its `restore` ends in a barrier, at which
-    # the hosts that can read would wait for one that cannot.
+    # The manager's `restore` ends in a barrier, where the hosts that can read
+    # would wait for one that cannot. The handlers have no barrier.
     path = self._directory / str(step)
     record = self._read_record(step)
     _check_same_model(path, record['leaves'], template)
@@ -283,10 +275,9 @@ class Checkpoints:
   def _set_aside(self, step: int) -> None:
     """Renames a damaged step: it is kept, but never read again."""
     if jax.process_index() == 0:
-      aside, repeats = self._directory / f'{step}.corrupt', 1
-      while aside.exists():
-        repeats += 1
-        aside = self._directory / f'{step}.{repeats}.corrupt'
+      aside = self._directory / f'{step}.corrupt'
+      if aside.exists():
+        aside.rmtree()
       (self._directory / str(step)).rename(aside)
     multihost_utils.sync_global_devices(f'step {step} is set aside')
 
@@ -306,7 +297,7 @@ class _NewestAndBest:
 
 
 class _Reading:
-  """Raises _Unreadable on all hosts if orbax cannot read on one of them."""
+  """Raises _Unreadable on all hosts if one of them cannot read its shards."""
 
   def __init__(self, item: str):
     self._item = item
@@ -315,13 +306,13 @@ class _Reading:
     return self
 
   def __exit__(self, kind, error, traceback):
-    # orbax raises a bare Exception for a chunk that cannot be decoded, which no
-    # `except` can name without catching everything. Its cause has a type.
+    # For a chunk that it cannot decode, orbax raises a bare Exception, whose
+    # cause has a type.
     cause = error.__cause__ if kind is Exception else error
     damaged = isinstance(cause, _READ_ERRORS)
     if error is not None and not damaged:
       return
-    # Every host reads its shards, but all must continue with the same step.
+    # All hosts must continue with the same step.
     anywhere = multihost_utils.process_allgather(np.array(damaged)).any()
     if damaged:
       # The first line is the reason; tensorstore appends its whole spec.
@@ -364,7 +355,7 @@ def _signature(leaf: Any) -> list[Any]:
 
 def _check_same_model(
     path: Any, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-  """Raises CheckpointError with a table of the leaves that differ."""
+  """Raises CheckpointError with the leaves that differ, one per line."""
   in_file = {name: entry[:2] for name, entry in saved.items()}
   in_model = {name: _signature(leaf) for name, leaf in wanted.items()}
   names = [
@@ -374,20 +365,15 @@ def _check_same_model(
     return
 
   def show(signature):
-    if signature is None:
-      return 'missing'
-    shape, dtype = signature
-    return f'({",".join(map(str, shape))}) {dtype}'
+    return ' '.join(map(str, signature)) if signature else 'missing'
 
-  rows = [('name', 'file', 'model')] + [
-      (name, show(in_file.get(name)), show(in_model.get(name)))
-      for name in names[:_MAX_LISTED]]
-  widths = [max(map(len, column)) for column in zip(*rows)]
+  lines = [
+      f'  {name}: {show(in_file.get(name))} in the checkpoint, '
+      f'{show(in_model.get(name))} in the model' for name in names]
   raise errors.CheckpointError(
       f'{path} holds another model; nothing was loaded. Resume with the '
       f'config it was saved with. {len(names)} leaves differ:\n'
-      + '\n'.join(
-          '  '.join(map(str.ljust, row, widths)).rstrip() for row in rows))
+      + '\n'.join(lines[:_MAX_LISTED]))
 
 
 def _sha256(record: Mapping[str, Any]) -> str:

@@ -3,9 +3,6 @@
 `as_path` returns a `pathlib.Path` for a local name and an `epath.Path`, which
 has the same methods, for `gs://...`. A bucket has no folders and no appending:
 an object is written whole, under a name with slashes.
-
-`parse_json` and `json_text` are the only JSON encoding of the project. JSON has
-no NaN or infinity, so both are written as null.
 """
 
 from __future__ import annotations
@@ -18,7 +15,6 @@ import importlib.util
 import io
 import json
 import logging
-import math
 import os
 import pathlib
 import shutil
@@ -47,7 +43,7 @@ logging.getLogger('gcsfs').setLevel(logging.CRITICAL)
 
 
 def as_path(name: str | os.PathLike, flag: str = '--workdir') -> pathlib.Path:
-  """The path of a local or `gs://` folder; UserError for any other scheme."""
+  """Returns a local or `gs://` path; UserError for any other scheme."""
   text = os.fspath(name)
   if '://' not in text:
     return pathlib.Path(text)
@@ -66,40 +62,16 @@ def is_remote(path: pathlib.Path) -> bool:
   return os.fspath(path).startswith(_SCHEME)
 
 
-class bucket_errors_as_user_errors(contextlib.AbstractContextManager):
-  """Converts the errors of a folder's bucket into UserError.
+class disk_errors_as_user_errors(contextlib.AbstractContextManager):
+  """Converts errors of a folder's disk or bucket.
 
-  Other errors, and all errors if the folder is local, pass unchanged.
+  A disk that is full or read-only and a bucket that cannot be reached become a
+  UserError, a deleted workdir a LostWorkdirError. Errors of other files pass
+  unchanged.
   """
 
   def __init__(self, folder: pathlib.Path, flag: str = '--workdir'):
     self._folder, self._flag = folder, flag
-
-  def __exit__(self, kind, error, traceback):
-    if (error is None or isinstance(error, errors.UserError)
-        or not is_remote(self._folder)):
-      return
-    client = type(error).__module__.partition('.')[0]
-    bucket = os.fspath(self._folder).removeprefix(_SCHEME).partition('/')[0]
-    if client in _BUCKET_CLIENTS or f'/{bucket}/' in str(error):
-      raise errors.UserError(
-          f'{self._flag}={self._folder} cannot be used '
-          f'({errors.one_line(error)}); check that the bucket exists, that it '
-          'can be reached, and that these credentials may use it (`gcloud auth '
-          'application-default login`).') from error
-
-
-class disk_errors_as_user_errors(contextlib.AbstractContextManager):
-  """Converts the errors of a workdir's disk or bucket.
-
-  A full, read-only or otherwise unusable disk becomes a UserError, a deleted
-  workdir a LostWorkdirError. Errors of other files pass unchanged.
-  """
-
-  def __init__(self, workdir: pathlib.Path):
-    self._workdir = workdir
-    self._prefix = os.path.abspath(workdir)
-    self._bucket = bucket_errors_as_user_errors(workdir)
 
   def __enter__(self):
     absl_logging.get_absl_logger().addFilter(_is_not_raised_later)
@@ -109,38 +81,52 @@ class disk_errors_as_user_errors(contextlib.AbstractContextManager):
     absl_logging.get_absl_logger().removeFilter(_is_not_raised_later)
     if error is None or isinstance(error, errors.UserError):
       return
-    if is_remote(self._workdir):
-      self._bucket.__exit__(kind, error, traceback)
-      return
+    if is_remote(self._folder):
+      self._raise_bucket_error(error)
+    else:
+      self._raise_disk_error(error)
+
+  def _raise_bucket_error(self, error):
+    client = type(error).__module__.partition('.')[0]
+    bucket = os.fspath(self._folder).removeprefix(_SCHEME).partition('/')[0]
+    if client in _BUCKET_CLIENTS or f'/{bucket}/' in str(error):
+      raise errors.UserError(
+          f'{self._flag}={self._folder} cannot be used '
+          f'({errors.one_line(error)}); check the name of the bucket, the '
+          'network, and the credentials (`gcloud auth application-default '
+          'login`).') from error
+
+  def _raise_disk_error(self, error):
     number = getattr(error, 'errno', None)
     filename = getattr(error, 'filename', None)
+    prefix = os.path.abspath(self._folder)
     if isinstance(error, OSError):
       # Writing to an open file that fills the disk names no file.
-      concerns_workdir = (
+      is_ours = (
           number in _DISK_FULL if filename is None
-          else os.path.abspath(filename).startswith(self._prefix))
+          else os.path.abspath(filename).startswith(prefix))
     else:  # tensorstore raises ValueError with the system's message.
-      concerns_workdir = self._prefix in str(error)
-    if not concerns_workdir:
+      is_ours = prefix in str(error)
+    if not is_ours:
       return
     if number in _DISK_FULL or any(
         os.strerror(full) in str(error) for full in _DISK_FULL):
       raise errors.UserError(
-          f'The disk of {self._workdir} is full: '
-          f'{shutil.disk_usage(self._workdir).free:,} bytes are free; free '
-          'some space, then run the same command again.') from error
+          f'The disk of {self._folder} is full: '
+          f'{shutil.disk_usage(self._folder).free:,} bytes are free; free some '
+          'space, then run the same command again.') from error
     if number in _UNUSABLE:
       raise errors.UserError(
-          f'--workdir={self._workdir} cannot be used ({error.strerror}: '
+          f'{self._flag}={self._folder} cannot be used ({error.strerror}: '
           f'{filename}); make it writable, or choose another.') from error
-    if not self._workdir.exists():
+    if not self._folder.exists():
       raise errors.LostWorkdirError(
-          f'{self._workdir} was deleted during the run, which cannot continue.'
+          f'{self._folder} was deleted during the run, which cannot continue.'
       ) from error
 
 
 def _is_not_raised_later(record: logging.LogRecord) -> bool:
-  """Drops orbax's log of an error, four tracebacks, that it also raises."""
+  """Drops the four tracebacks that orbax logs for an error it also raises."""
   return not (record.exc_info and '/orbax/' in record.pathname)
 
 
@@ -150,22 +136,6 @@ def parse_json(text: str | bytes) -> Any:
     return json.loads(text)
   except RecursionError as error:
     raise ValueError('it is nested too deep') from error
-
-
-def json_text(value: Any, **kwargs: Any) -> str:
-  """`json.dumps`, with null for NaN and infinity."""
-  return json.dumps(nonfinite_to_none(value), allow_nan=False, **kwargs)
-
-
-def nonfinite_to_none(value: Any) -> Any:
-  """Replaces NaN and infinity by None in nested dicts and lists."""
-  if isinstance(value, dict):
-    return {name: nonfinite_to_none(item) for name, item in value.items()}
-  if isinstance(value, (list, tuple)):
-    return [nonfinite_to_none(item) for item in value]
-  if isinstance(value, float) and not math.isfinite(value):
-    return None
-  return value
 
 
 def unfinished(path: pathlib.Path) -> pathlib.Path:
@@ -197,9 +167,8 @@ def whole_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
   """Makes a new folder that replaces `folder` when the block ends.
 
   If the process is killed, `folder` is the old one, the new one, or, between
-  two renames, missing; it never mixes both. In a bucket it may also be
-  incomplete. Files called config.json are uploaded last, so an incomplete
-  model folder has none.
+  two renames, missing; it never mixes both. In a bucket it may be incomplete,
+  but then it has no config.json and is not a model.
   """
   if is_remote(folder):
     with uploaded_folder(folder) as new:
@@ -220,7 +189,10 @@ def whole_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
 
 @contextlib.contextmanager
 def uploaded_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-  """`folder`, or a temporary local folder that is uploaded to it at the end."""
+  """Yields `folder`, or a local folder that is uploaded to it at the end.
+
+  Uploads config.json last.
+  """
   if not is_remote(folder):
     yield folder
     return
@@ -232,38 +204,6 @@ def uploaded_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
       with (path.open('rb') as source,
             (folder / str(path.relative_to(local))).open('wb') as target):
         shutil.copyfileobj(source, target)
-
-
-class GrowingFile:
-  """A file to append to; in a bucket, every append rewrites the object."""
-
-  def __init__(self, path: pathlib.Path, kept: bytes):
-    """Truncates `path` to `kept`, its first bytes."""
-    self._remote = path if is_remote(path) else None
-    if self._remote:
-      self._file = io.BytesIO()
-      self._file.write(kept)
-      self._remote.write_bytes(kept)
-    else:
-      self._file = path.open('ab')
-      self._file.truncate(len(kept))
-      self._file.seek(len(kept))  # Else `tell` counts from the old end.
-
-  def append(self, data: bytes) -> None:
-    """Appends; other processes can read `data` when this returns."""
-    self._file.write(data)
-    self._file.flush()
-    if self._remote:
-      self._remote.write_bytes(self._file.getvalue())
-
-  def sync(self) -> int:
-    """Forces the content to the disk and returns its size in bytes."""
-    if not self._remote:
-      os.fsync(self._file.fileno())
-    return self._file.tell()
-
-  def close(self) -> None:
-    self._file.close()
 
 
 def try_lock(folder: pathlib.Path) -> contextlib.ExitStack | None:

@@ -4,11 +4,9 @@
 `{"step": 3, "shared/loss": 0.25, ...}`, with null for NaN and infinity. It
 holds only what was passed in, so two equal runs write equal files.
 
-A resumed run repeats the steps after its checkpoint. The checkpoint therefore
-stores the size of the record; a resumed run truncates the record to it and
-tells the writers from which step on it writes again.
-
-Only the first process writes.
+Every checkpoint stores the size of the record. A resumed run truncates the
+record to that size, tells the writers the first step that it repeats, and
+repeats the steps after its checkpoint. Only the first process writes.
 """
 
 from __future__ import annotations
@@ -19,15 +17,15 @@ import datetime
 import hashlib
 import importlib
 import json
+import math
+import os
 import pathlib
 import resource
 import time
 from typing import Any
 
 import jax
-from tensorboardX import event_file_writer
-from tensorboardX.proto import event_pb2
-from tensorboardX.proto import summary_pb2
+import tensorboardX
 
 from atgrpo_jax import errors
 from atgrpo_jax.distributed import hosts
@@ -46,51 +44,65 @@ class MetricsWriter:
       workdir: the folder of the run.
       offset: bytes of `metrics.jsonl` to keep when resuming; None for a new
         run, whose workdir must hold no record.
-      writers: names for `make_writers`.
-      config: passed to the writers.
+      writers: see `check_writers`.
+      config: the config of the run, passed to the writers.
     """
-    self._file = None
+    self._path = workdir / 'metrics.jsonl'
+    self._writers: list[Any] = []
     if not hosts.is_first():
       return
-    path = workdir / 'metrics.jsonl'
-    path.parent.mkdir(parents=True, exist_ok=True)
-    content = path.read_bytes() if path.exists() else b''
+    workdir.mkdir(parents=True, exist_ok=True)
+    content = self._path.read_bytes() if self._path.exists() else b''
     if offset is None and content:
       raise errors.UserError(
-          f'{path} already holds {len(content)} bytes of another run. Resume '
-          'that run, or choose another workdir.')
+          f'{self._path} already holds {len(content)} bytes of another run. '
+          'Resume that run, or choose another workdir.')
     kept = content[:offset or 0]
     if offset and (len(kept) < offset or not kept.endswith(b'\n')):
       raise errors.UserError(
-          f'{path} has {len(content)} bytes and no line that ends at byte '
-          f'{offset}, where the checkpoint continues. Restore the file that '
-          'belongs to the checkpoint, or choose another workdir.')
-    self._file = files.GrowingFile(path, kept)
-    next_step = None
+          f'{self._path} has {len(content)} bytes and no line that ends at '
+          f'byte {offset}, where the checkpoint continues. Restore the file '
+          'that belongs to the checkpoint, or choose another workdir.')
+    with files.whole_file(self._path) as file:
+      file.write(kept)
+    self._size = len(kept)
+    first_step = None
     if offset is not None:
-      next_step = json.loads(kept.splitlines()[-1])['step'] + 1 if kept else 0
-    self._writers = make_writers(writers, workdir, config or {}, next_step)
+      first_step = json.loads(kept.splitlines()[-1])['step'] + 1 if kept else 0
+    self._writers = [
+        _writer_factory(name)(workdir, config or {}, first_step)
+        for name in writers]
 
   def write(self, step: int, values: Mapping[str, float]) -> None:
     """Appends one line; names have slashes, e.g. `train/grad_norm`."""
-    if self._file is None:
+    if not hosts.is_first():
       return
     numbers = {name: float(value) for name, value in values.items()}
-    line = files.json_text({'step': step} | numbers)
-    self._file.append(line.encode() + b'\n')
+    record = {'step': step} | {
+        name: number if math.isfinite(number) else None
+        for name, number in numbers.items()}
+    line = json.dumps(record, allow_nan=False).encode() + b'\n'
+    if files.is_remote(self._path):  # An object in a bucket cannot grow.
+      self._path.write_bytes(self._path.read_bytes() + line)
+    else:
+      with self._path.open('ab') as file:
+        file.write(line)
+    self._size += len(line)
     for writer in self._writers:
       writer.write_scalars(step, numbers)
-      writer.flush()
 
   def offset(self) -> int:
     """Syncs the record to disk and returns its size, for the checkpoint."""
-    return 0 if self._file is None else self._file.sync()
+    if not hosts.is_first():
+      return 0
+    if not files.is_remote(self._path):
+      with self._path.open('rb') as file:
+        os.fsync(file.fileno())
+    return self._size
 
   def close(self) -> None:
-    if self._file is not None:
-      self._file.close()
-      for writer in self._writers:
-        writer.close()
+    for writer in self._writers:
+      writer.close()
 
 
 def read(workdir: pathlib.Path) -> list[dict[str, float]]:
@@ -111,8 +123,8 @@ def read(workdir: pathlib.Path) -> list[dict[str, float]]:
         'restore the file.') from error
 
 
-# Writers beside the record have the methods of clu's MetricWriter. A resumed
-# run repeats steps in `write_scalars`; `flush` returns when the data is safe.
+# Writers beside the record have two methods of clu's MetricWriter,
+# `write_scalars` and `close`. A resumed run repeats steps.
 
 
 class TensorBoard:
@@ -123,32 +135,17 @@ class TensorBoard:
       first_step: int | None):
     """Tells TensorBoard to hide older events from `first_step` on."""
     del config
-    folder = workdir / 'tensorboard'
-    folder.mkdir(exist_ok=True)
-    # tensorboardX's SummaryWriter has a queue that its flush does not empty;
-    # EventsWriter has no queue.
-    self._events = event_file_writer.EventsWriter(
-        str(folder / 'events'),
+    self._writer = tensorboardX.SummaryWriter(
+        str(workdir / 'tensorboard'), purge_step=first_step, flush_secs=10,
         # Default names have whole seconds, and an equal name overwrites.
         filename_suffix=f'.{time.time_ns()}')
-    if first_step is not None:
-      start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-      self._write(step=first_step, session_log=start)
-      self._events.flush()
 
   def write_scalars(self, step: int, values: Mapping[str, float]) -> None:
-    self._write(step=step, summary=summary_pb2.Summary(value=[
-        summary_pb2.Summary.Value(tag=name, simple_value=number)
-        for name, number in values.items()]))
-
-  def flush(self) -> None:
-    self._events.flush()
+    for name, value in values.items():
+      self._writer.add_scalar(name, value, step)
 
   def close(self) -> None:
-    self._events.close()
-
-  def _write(self, **fields: Any) -> None:
-    self._events.write_event(event_pb2.Event(wall_time=time.time(), **fields))
+    self._writer.close()
 
 
 class WandB:
@@ -174,9 +171,6 @@ class WandB:
   def write_scalars(self, step: int, values: Mapping[str, float]) -> None:
     self._run.log(dict(values), step=step)
 
-  def flush(self) -> None:
-    """Does nothing: wandb uploads in the background."""
-
   def close(self) -> None:
     self._run.finish()
 
@@ -184,46 +178,25 @@ class WandB:
 _WRITERS = {'tensorboard': TensorBoard, 'wandb': WandB}
 
 
-def make_writers(
-    names: Sequence[str], workdir: pathlib.Path, config: Mapping[str, Any],
-    first_step: int | None) -> list[Any]:
-  """Makes the writers of a run.
-
-  Args:
-    names: 'tensorboard', 'wandb', or modules with a function
-      `make_writer(workdir, config, first_step)`.
-    workdir: the folder of the run.
-    config: the config of the run as nested dicts.
-    first_step: the next step of a resumed run; None for a new run.
-
-  Raises:
-    UserError: a name is unknown, or its package is not installed.
-  """
-  def make(name: str) -> Any:
-    if name in _WRITERS:
-      return _WRITERS[name](workdir, config, first_step)
-    with _user_module(name) as make_writer:
-      return make_writer(workdir, config, first_step)
-
-  return [make(name) for name in names]
-
-
 def check_writers(names: Sequence[str]) -> None:
-  """Raises UserError unless each name can be imported and appears once."""
+  """Raises UserError unless every name can be used and appears once.
+
+  A name is 'tensorboard', 'wandb', or a module with a function
+  `make_writer(workdir, config, first_step)`, where `first_step` is the next
+  step of a resumed run and None for a new one.
+  """
   for name in names:
     if names.count(name) > 1:
       raise errors.UserError(
           f'train.writers={names} names {name!r} twice; remove one.')
-    if name not in _WRITERS:
-      with _user_module(name):
-        pass
+    _writer_factory(name)
 
 
-@contextlib.contextmanager
-def _user_module(name: str) -> Iterator[Callable[..., Any]]:
-  """Yields the module's `make_writer`; its errors become a UserError."""
+def _writer_factory(name: str) -> Callable[..., Any]:
+  if name in _WRITERS:
+    return _WRITERS[name]
   try:
-    yield importlib.import_module(name).make_writer
+    return importlib.import_module(name).make_writer
   except errors.USER_CODE_ERRORS as error:
     raise errors.UserError(
         f'train.writers names {name!r}, which is not {" or ".join(_WRITERS)} '
@@ -343,13 +316,11 @@ class Progress:
       values: Mapping[str, float]) -> None:
     """Prints the metrics of the last step and the time left.
 
-    Training success is best-of-G; validation success is not. Listed are the
-    parts that took at least 5 % of the step, and the number of compiled
-    programs, which should be 0 after the first steps.
+    Lists the parts that took at least 5 % of the step. The number of compiled
+    programs should be 0 after the first steps.
     """
     now = time.monotonic()
     seconds = values['time/step']
-    tokens_per_second = values['budget/completion_tokens'] / seconds
     parts = sorted((
         (x, name.removeprefix('time/')) for name, x in values.items()
         if name.startswith('time/') and name != 'time/step'
@@ -359,7 +330,8 @@ class Progress:
         f'validation {values["validation/success"]:.3f} '
         f'(step {values["validation/step"]})  '
         f'return {values["return/mean"]:.3f}  '
-        f'{tokens_per_second:,.0f} tokens/s  {seconds:.1f} s: '
+        f'{values["budget/completion_tokens"] / seconds:,.0f} tokens/s  '
+        f'{seconds:.1f} s: '
         + ', '.join(f'{name} {x:.1f}' for x, name in parts))
     if values['compile/count']:
       text += (f', compiling {values["compile/count"]} programs '

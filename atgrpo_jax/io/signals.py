@@ -26,7 +26,7 @@ class Stopped(Exception):
 class StopFlag:
   """Handles the first SIGINT or SIGTERM within `listen`.
 
-  While a run starts or evaluates it has nothing to save, so the process exits
+  A run that starts or evaluates has nothing to save, so the process exits
   immediately with status `STOPPED`, even during a compilation. Between `hold`
   and `release` the signal is only recorded, and the run saves a checkpoint.
   Cloud machines disappear 30 seconds after the signal.
@@ -34,7 +34,6 @@ class StopFlag:
 
   def __init__(self):
     self.name = ''  # The signal, e.g. 'SIGTERM'.
-    self.end = end  # Called to exit; with several processes, exits all.
     self._is_held = False
     self._is_deferred = False
     self._lock = threading.Lock()
@@ -83,7 +82,7 @@ class StopFlag:
     with self._lock:
       self._is_held = False
     if self.name:
-      self._end()
+      self._exit()
 
   def _set(self, number, frame):
     del frame
@@ -98,28 +97,16 @@ class StopFlag:
             self.name = signal.Signals(number).name
             is_held = self._is_held
           if not is_held:
-            self._end()
+            self._exit()
 
-  def _end(self):
-    self.end(
-        STOPPED, f'stopped by {self.name}, with nothing to save; the same '
-        'command resumes')
-
-
-def end(status: int, message: str = '') -> None:
-  """Prints a message and exits immediately, from any thread.
-
-  An exception would not reach a main thread inside a compilation. Workers and
-  the sandbox exit with their parent.
-  """
-  with contextlib.suppress(OSError):
-    if message and status == STOPPED:
-      print(message)
-    elif message:
-      print(f'error: {message}', file=sys.stderr)
-    sys.stdout.flush()
-    sys.stderr.flush()
-  os._exit(status)
+  def _exit(self):
+    # An exception would not reach a main thread inside a compilation. Workers
+    # and the sandbox exit with their parent.
+    with contextlib.suppress(OSError):
+      print(f'stopped by {self.name}, with nothing to save; the same command '
+            'resumes', flush=True)
+      sys.stderr.flush()
+    os._exit(STOPPED)
 
 
 def begin_worker() -> None:

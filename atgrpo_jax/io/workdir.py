@@ -1,9 +1,8 @@
 """The workdir of a run: its config and its lock.
 
-A config is a nested dict of plain values here, as `ConfigDict.to_dict` gives
-it. One trainer at a time may use a workdir. On a disk a file lock ensures this,
-in a bucket a lease: an object that the holder rewrites `_RENEWALS` times in
-`LEASE_SECONDS`, provided that no other process has written it.
+A config is a nested dict here, as returned by `ConfigDict.to_dict`. One trainer
+at a time may use a workdir: a file lock ensures this on a disk, a lease in a
+bucket.
 """
 
 from __future__ import annotations
@@ -16,10 +15,11 @@ import json
 import os
 import pathlib
 import shlex
-import socket
 import threading
 import time
 from typing import Any
+
+from flax import traverse_util
 
 from atgrpo_jax import errors
 from atgrpo_jax.distributed import hosts
@@ -28,7 +28,6 @@ from atgrpo_jax.io import files
 REPORT = 'report.html'
 LEASE = 'lease'
 LEASE_SECONDS = 60.0
-_RENEWALS = 4
 
 # Keys, and sections of keys, that may change when a run is resumed.
 _MAY_CHANGE = ('evaluation', 'export', 'mesh', 'sandbox',
@@ -36,15 +35,9 @@ _MAY_CHANGE = ('evaluation', 'export', 'mesh', 'sandbox',
                'train.profile_steps')
 
 
-def flatten(tree: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
+def flatten(tree: Mapping[str, Any]) -> dict[str, Any]:
   """Nested config -> {'section.key': value}."""
-  flat = {}
-  for name, value in tree.items():
-    if isinstance(value, dict):
-      flat |= flatten(value, f'{prefix}{name}.')
-    else:
-      flat[prefix + name] = value
-  return flat
+  return traverse_util.flatten_dict(tree, sep='.')
 
 
 def changed_keys(
@@ -220,21 +213,22 @@ def is_in_use(workdir: pathlib.Path) -> bool:
 
 
 class Lease:
-  """The lease on a folder of a bucket, held from `take` to `close`.
+  """The lock of a folder in a bucket, held from `take` to `close`.
 
-  A holder that was killed or cut off stops renewing, so another process may
-  take over a lease that it has watched for `seconds` without a renewal. Clocks
-  are not compared.
+  The holder rewrites an object every quarter of the lifetime, on condition
+  that its generation is still the holder's. Another process may take over a
+  lease that it has watched for a lifetime without a renewal. Clocks are not
+  compared.
   """
 
   def __init__(self, folder: pathlib.Path, seconds: float | None = None):
-    """Prepares a lease; `seconds` must be the same for all processes."""
+    """`seconds` is the lifetime, by default `LEASE_SECONDS`."""
     from google.api_core import exceptions
     from google.cloud import storage
     from google.cloud.storage import retry
     self._exceptions = exceptions
     self._folder, self._seconds = folder, seconds or LEASE_SECONDS
-    self._interval = self._seconds / _RENEWALS
+    self._interval = self._seconds / 4
     self._retry = retry.DEFAULT_RETRY.with_timeout(self._interval)
     bucket, _, self._name = os.fspath(folder / LEASE).removeprefix(
         'gs://').partition('/')
@@ -245,7 +239,7 @@ class Lease:
     self._renewals = threading.Thread(target=self._renew, daemon=True)
 
   def is_held(self) -> bool:
-    """True if some process renewed it in time, by the clock of this host."""
+    """True if it was renewed within a lifetime, by the clock of this host."""
     blob = self._bucket.get_blob(self._name)
     if blob is None:
       return False
@@ -253,19 +247,18 @@ class Lease:
     return age.total_seconds() <= self._seconds
 
   def take(self) -> bool:
-    """Waits until the lease is free and takes it; False if it is renewed."""
-    seen, start = None, time.monotonic()
-    while blob := self._bucket.get_blob(self._name):
-      if seen is None:
-        holder = (blob.metadata or {}).get('holder', 'another process')
-        print(f'{self._folder} is held by {holder}; it is taken over after '
-              f'{self._seconds:.0f} s without a renewal', flush=True)
-        seen = blob.generation
-      elif seen != blob.generation:
-        return False
-      if time.monotonic() - start > self._seconds:
-        break
-      time.sleep(min(1.0, self._seconds / 20))
+    """Takes the lease when it is free; False if another process renews it."""
+    blob = self._bucket.get_blob(self._name)
+    if blob:
+      print(f'{self._folder} has a lease; it is taken over after '
+            f'{self._seconds:.0f} s without a renewal', flush=True)
+      deadline = time.monotonic() + self._seconds
+      self._generation = blob.generation
+      while blob and time.monotonic() < deadline:
+        time.sleep(self._seconds / 20)
+        blob = self._bucket.get_blob(self._name)
+        if blob and blob.generation != self._generation:
+          return False
     self._generation = blob.generation if blob else 0
     if not self._write():
       return False
@@ -285,17 +278,14 @@ class Lease:
     self._closed.set()
     if self._renewals.is_alive():
       self._renewals.join()
-    if self._generation and not self._lost:
       with contextlib.suppress(
           self._exceptions.PreconditionFailed, self._exceptions.NotFound):
         self._bucket.blob(self._name).delete(
             if_generation_match=self._generation)
-    self._generation = 0
 
   def _write(self) -> bool:
     """Writes the object; False if another process has written it since."""
     blob = self._bucket.blob(self._name)
-    blob.metadata = {'holder': f'{socket.gethostname()}:{os.getpid()}'}
     try:
       blob.upload_from_string(
           '', if_generation_match=self._generation, retry=self._retry,

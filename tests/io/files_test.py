@@ -2,8 +2,6 @@
 
 import errno
 import itertools
-import json
-import math
 import os
 import pathlib
 
@@ -73,14 +71,6 @@ def test_folder_is_replaced_as_a_whole(old, tmp_path, monkeypatch):
   states = [state for state, _ in itertools.groupby(found)]
   assert states == ([OLD, None, NEW] if old else [None])
   assert len(found) > 5 or not old
-
-
-def test_json_has_null_for_nonfinite_numbers():
-  value = {'a': [1.0, math.nan], 'b': (-math.inf, 'NaN', 2)}
-  assert json.loads(files.json_text(value)) == {
-      'a': [1.0, None], 'b': [None, 'NaN', 2]}
-  with pytest.raises(ValueError):
-    files.parse_json('[' * 100_000)
 
 
 def _os_error(number, path=None):

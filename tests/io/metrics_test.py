@@ -2,7 +2,6 @@
 
 import json
 import math
-import pathlib
 import struct
 import sys
 import time
@@ -14,7 +13,6 @@ import pytest
 from tensorboardX.proto import event_pb2
 
 from atgrpo_jax import errors
-from atgrpo_jax.io import files
 from atgrpo_jax.io import metrics
 
 
@@ -40,15 +38,15 @@ def _events(workdir):
   return events
 
 
-def test_write_is_on_disk_before_close(tmp_path):
+def test_a_line_is_on_disk_when_write_returns(tmp_path):
   writer = metrics.MetricsWriter(tmp_path, writers=('tensorboard',))
   writer.write(0, {'train/loss': 0.5, 'tokens': 12})
   assert _lines(tmp_path) == [{'step': 0, 'train/loss': 0.5, 'tokens': 12}]
-  (event,) = [e for e in _events(tmp_path) if e.HasField('summary')]
-  assert event.step == 0
-  assert {v.tag: v.simple_value for v in event.summary.value} == {
-      'train/loss': 0.5, 'tokens': 12}
   writer.close()
+  assert {
+      (event.step, value.tag, value.simple_value)
+      for event in _events(tmp_path) for value in event.summary.value} == {
+          (0, 'train/loss', 0.5), (0, 'tokens', 12)}
 
 
 def test_nonfinite_numbers_are_null_and_read_as_nan(tmp_path):
@@ -91,6 +89,8 @@ def test_resume_writes_no_line_twice(tmp_path):
   assert resumed.offset() == (tmp_path / 'metrics.jsonl').stat().st_size
 
   # TensorBoard still has the old events and is told to hide steps from 3 on.
+  writer.close()
+  resumed.close()
   steps = [e.step for e in _events(tmp_path) if e.HasField('summary')]
   assert steps == [0, 1, 2, 3, 3]
   (start,) = [e for e in _events(tmp_path) if e.HasField('session_log')]
@@ -109,39 +109,34 @@ def test_record_of_another_run_is_not_overwritten(offset, tmp_path):
   assert _lines(tmp_path) == [{'step': 0, 'x': 1}]
 
 
-# Writers beside the record.
+class _Run:
+  """Stands for a wandb run: records the calls of `log`."""
 
+  def __init__(self, **kwargs):
+    self.kwargs, self.logged = kwargs, []
 
-class _Recorder:
-  """Stands for a writer and for a wandb run: records all calls."""
+  def log(self, values, step):
+    self.logged.append((step, values))
 
-  def __init__(self, *args, **kwargs):
-    self.made, self.calls = (args, kwargs), []
-
-  def __getattr__(self, name):
-    return lambda *args, **kwargs: self.calls.append((name, args, kwargs))
+  def finish(self):
+    pass
 
 
 def test_wandb_resumes_the_run_of_a_workdir(tmp_path, monkeypatch):
   runs = []
   monkeypatch.setitem(sys.modules, 'wandb', types.SimpleNamespace(
-      init=lambda **kwargs: runs.append(_Recorder(**kwargs)) or runs[-1]))
-  for first_step in (None, 1):
-    writer, = metrics.make_writers(('wandb',), tmp_path, {'a': 3}, first_step)
-    writer.write_scalars(1, {'x': 2.0})
-    writer.flush()
+      init=lambda **kwargs: runs.append(_Run(**kwargs)) or runs[-1]))
+  for folder, offset in (('a', None), ('a', 0), ('b', None)):
+    writer = metrics.MetricsWriter(
+        tmp_path / folder, offset=offset, writers=('wandb',), config={'c': 3})
+    writer.write(1, {'x': 2.0})
     writer.close()
-  first, second = runs
-  assert first.calls == second.calls == [
-      ('log', ({'x': 2.0},), {'step': 1}), ('finish', (), {})]
-  assert first.made[1] == second.made[1]
-  assert first.made[1]['resume'] == 'allow'
-  (tmp_path / 'other').mkdir()
-  metrics.make_writers(('wandb',), tmp_path / 'other', {}, None)
-  assert runs[-1].made[1]['id'] != first.made[1]['id']
-  metrics.make_writers(('wandb',), files.as_path('gs://bucket/run'), {}, None)
-  assert runs[-1].made[1]['dir'] is None
-  assert not pathlib.Path('gs:').exists()
+  first, second, other = runs
+  assert first.logged == second.logged == [(1, {'x': 2.0})]
+  assert first.kwargs == second.kwargs
+  assert first.kwargs['resume'] == 'allow'
+  assert first.kwargs['config'] == {'c': 3}
+  assert first.kwargs['id'] != other.kwargs['id']
 
 
 # Progress and timers.
