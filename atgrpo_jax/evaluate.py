@@ -1,8 +1,7 @@
 """Evaluates a team on held-out tasks: one candidate per prompt, no selection.
 
-An evaluation is a JSON file, `evals/<name>.json`, and the trees of its
-episodes, `evals/<name>.jsonl.gz`. On request it also reports pass@k and the
-response time of the team.
+Writes the result to `evals/<name>.json` and the trees of its episodes to
+`evals/<name>.jsonl.gz`.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from environments import datasets
 from environments import env_api
 
 # Failed tasks are excluded from all means. Above this fraction the remaining
-# tasks no longer represent the split, and the evaluation is an error.
+# tasks no longer represent the split, so the evaluation fails.
 MAX_FAILED_FRACTION = 0.01
 
 
@@ -43,8 +42,7 @@ def evaluate(
   """Plays each task once (K = 1) and reports success, returns and cost.
 
   Args:
-    runner: fixes environment, policies and temperature. The reported budget
-      includes everything that the runner has sampled before.
+    runner: a new runner; the result includes all of its usage.
     tasks: the held-out tasks.
     transcripts: file for the trees of all episodes, or None.
 
@@ -276,8 +274,7 @@ def check_comparable(
 def sandbox_of(result: Mapping[str, Any]) -> str:
   """Returns the isolation level of an evaluation; '' if no program ran.
 
-  Evaluations without the field are older than the levels and ran under
-  resource limits alone.
+  Evaluations made before there were levels ran under resource limits alone.
   """
   if not result['budget']['program_runs']:
     return ''
@@ -286,19 +283,10 @@ def sandbox_of(result: Mapping[str, Any]) -> str:
 
 def print_comparison(
     before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-  """Prints both evaluations if they ran at the same isolation level."""
-  levels = [
-      level for result in (before, after) if (level := sandbox_of(result))]
-  success = f'{100 * after["success"]:.1f} % ({after["num_tasks"]} tasks)'
-  if len(set(levels)) > 1:
-    print_table({'after': after})
-    print(f'held-out success: after {success}. The evaluation before training '
-          f'is omitted: it ran at sandbox level {levels[0]}, this one at '
-          f'{levels[1]}.')
-    return
+  """Prints both evaluations."""
   print_table({'before': before, 'after': after})
   print(f'held-out success: before {100 * before["success"]:.1f} %, after '
-        f'{success}')
+        f'{100 * after["success"]:.1f} % ({after["num_tasks"]} tasks)')
 
 
 def print_table(results: Mapping[str, Mapping[str, Any]]) -> None:

@@ -17,7 +17,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from atgrpo_jax import measures
 from atgrpo_jax.rl import advantages
 from atgrpo_jax.rl import losses
 from benchmarks import credit
@@ -300,8 +299,7 @@ def _check_tables(args):
 def test_commands_can_be_parsed(monkeypatch):
   checks = {
       'paper.tables': _check_tables, 'benchmarks.credit': credit.parse,
-      'benchmarks.run': _check_run, 'benchmarks.sandbox': sandbox.parse,
-      'atgrpo_jax.measures': measures.parse}
+      'benchmarks.run': _check_run, 'benchmarks.sandbox': sandbox.parse}
   for page, module, args in python_commands():
     assert importlib.util.find_spec(module), module
     if module == 'atgrpo_jax.main':

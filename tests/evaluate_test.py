@@ -226,7 +226,7 @@ def test_too_many_failed_tasks_write_no_evaluation(
         '"success": 0.3}')),
     ('{"successes": "011", "num_tasks": 3}',
      'damaged.*clusters')])
-def test_a_damaged_evaluation_is_refused(text, words, tmp_path):
+def test_damaged_evaluation_is_refused(text, words, tmp_path):
   (tmp_path / 'evals').mkdir()
   if text is not None:
     (tmp_path / 'evals/after.json').write_text(text)
