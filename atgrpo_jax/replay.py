@@ -4,10 +4,10 @@
   python -m atgrpo_jax.main --mode replay --workdir W --step after
 
 A replay restores the newest checkpoint before the step and repeats the steps
-since then. Every sampled token is a function of the seed, step, task, turn,
-role and candidate, so on equal devices a replay equals the record. With changed
-config values (see `_MAY_DIFFER`) the same policies play the same tasks under
-other settings.
+after it. Every sampled token is a function of the seed, step, task, turn, role
+and candidate, so on equal devices a replay equals the record. With other config
+values (see `_MAY_DIFFER`) the same policies play the same tasks under other
+settings.
 """
 
 from __future__ import annotations
@@ -40,28 +40,22 @@ from environments import env_api
 _MAY_DIFFER = (
     'seed', 'rollout', 'advantage', 'environment.max_turns',
     'environment.reward', 'environment.options', 'evaluation.temperature')
-# Keys that an evaluation reads, and keys that only an evaluation reads.
-_EVALUATION_KEYS = (
-    'seed', 'rollout.alpha', 'rollout.max_new_tokens', 'rollout.keep_truncated',
-    'environment', 'evaluation.temperature')
-_EVALUATION_ONLY_KEYS = ('evaluation',)
-# Keys that do not affect the samples on equal devices.
+# Keys that do not affect the candidates on equal devices.
 _MACHINE_KEYS = (
     'mesh', 'sandbox', 'environment.num_workers', 'environment.program_slots')
 
 # A single task is computed in smaller matrix products, which round differently.
 # Log-probabilities then differ by less than this.
 _ROUNDING = 1e-4
-_NUM_BEFORE, _NUM_SHOWN = 20, 80  # Characters of a text that differs.
-# Causes are compared before their effects.
-_FIRST = ('state', 'messages', 'prompt_ids', 'ids', 'text')
-_LAST = ('joint_action', 'chosen')
+# Fields of a node that follow from its other fields are compared last.
+_CONSEQUENCES = ('joint_action', 'chosen')
+_MAX_SHOWN = 80  # Characters of a text that differs.
 
 
 def recorded_config(
     config: ml_collections.ConfigDict,
     recorded: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
-  """The config of a run with the machine settings of its replay.
+  """Returns the config of a run with the machine settings of its replay.
 
   Args:
     config: config of the replay.
@@ -76,9 +70,8 @@ def recorded_config(
         not workdir_lib.is_key_of(name, _MAY_DIFFER)
         or name == 'rollout.num_tasks'):
       raise errors.UserError(
-          f'--config.{name}={new_value!r}: the run had {value!r}, and a replay '
-          'has the tasks and policies of the run; it can change '
-          f'{", ".join(_MAY_DIFFER)}.')
+          f'--config.{name}={new_value!r}: the run had {value!r}; a replay can '
+          f'only change {", ".join(_MAY_DIFFER)}.')
   merged = recorded.copy_and_resolve_references()
   merged.update_from_flattened_dict({
       name: value
@@ -103,7 +96,11 @@ def replay(
     False if the replay differs although nothing was changed.
   """
   is_training = step.isdecimal()
-  changes = _changes(run.config, changed.config, is_training)
+  changes = {
+      name: values
+      for name, values in workdir_lib.changed_keys(
+          run.config.to_dict(), changed.config.to_dict()).items()
+      if workdir_lib.is_key_of(name, _MAY_DIFFER)}
   path = (tree_lib.groups_path(workdir, int(step)) if is_training
           else evaluate.transcripts_path(workdir, step))
   if not path.exists():
@@ -126,8 +123,8 @@ def replay(
       new, trees, changed.environment.show, with_tokens=is_training)
   replayed = list(tree_lib.read(new))
 
-  for change in changes:
-    print(f'changed: {change}')
+  for name, (value, new_value) in changes.items():
+    print(f'changed: {name} from {value!r} to {new_value!r}')
   for name, compared in (('recorded', recorded), ('replayed', replayed)):
     print(f'{name}  {_summary(compared)}')
   is_equal = _compare(
@@ -148,34 +145,11 @@ def _recorded_steps(workdir: pathlib.Path) -> list[str]:
   return steps + evaluations
 
 
-def _changes(
-    before: ml_collections.ConfigDict, after: ml_collections.ConfigDict,
-    is_training: bool) -> list[str]:
-  """Describes each changed key; UserError if one has no effect."""
-  changed = {
-      name: values
-      for name, values in workdir_lib.changed_keys(
-          before.to_dict(), after.to_dict()).items()
-      if workdir_lib.is_key_of(name, _MAY_DIFFER)}
-  for name, (_, value) in changed.items():
-    is_unused = (
-        workdir_lib.is_key_of(name, _EVALUATION_ONLY_KEYS) if is_training
-        else not workdir_lib.is_key_of(name, _EVALUATION_KEYS))
-    if is_unused:
-      raise errors.UserError(
-          f'--config.{name}={value!r} has no effect on '
-          + ('a training step' if is_training else 'an evaluation')
-          + '; leave it out.')
-  return [
-      f'{name} from {value!r} to {new_value!r}'
-      for name, (value, new_value) in changed.items()]
-
-
 def _play_training_step(
     run: config_lib.Experiment, changed: config_lib.Experiment,
     workdir: pathlib.Path, step: str,
     task_ids: Sequence[str]) -> list[tree_lib.Tree]:
-  """The trees of these tasks in a training step."""
+  """Plays these tasks of a training step."""
   tasks = run.tasks(run.config.dataset.train)
   states = _states(run, workdir, int(step), tasks)
   params = config_lib.params_of(states)
@@ -193,7 +167,7 @@ def _play_evaluation(
     run: config_lib.Experiment, changed: config_lib.Experiment,
     workdir: pathlib.Path, name: str,
     task_ids: Sequence[str]) -> list[tree_lib.Tree]:
-  """The episodes of these tasks in an evaluation."""
+  """Plays these tasks of an evaluation."""
   result = evaluate.read(workdir, name)
   tasks = run.tasks(result['split'])
   if datasets.split_hash(tasks) != result['split_hash']:
@@ -220,7 +194,7 @@ def _play_evaluation(
 def _states(
     run: config_lib.Experiment, workdir: pathlib.Path, step: int,
     tasks: Sequence[env_api.Task]) -> config_lib.States:
-  """The states before a step; steps after the last checkpoint are repeated."""
+  """Returns the states before a step; repeats steps without a checkpoint."""
   checkpoints = checkpoints_lib.Checkpoints(workdir / 'checkpoints')
   saved = max((s for s in checkpoints.steps() if s <= step), default=0)
   states = (run.restore(checkpoints, workdir, step=saved)[0] if saved
@@ -254,7 +228,7 @@ def _runner(
 def _find(
     tasks: Sequence[env_api.Task], task_ids: Sequence[str],
     workdir: pathlib.Path) -> list[env_api.Task]:
-  """The tasks of these ids, in their order."""
+  """Returns the tasks with these ids, in their order."""
   by_id = {task['task_id']: task for task in tasks}
   missing = [task_id for task_id in task_ids if task_id not in by_id]
   if missing:
@@ -283,24 +257,22 @@ def _compare(
 
   The log-probabilities of a single task may differ by `_ROUNDING`.
   """
-  num_equal, first, distance = 0, '', 0.0
+  different, distance = [], 0.0
   for old, new in zip(recorded, replayed):
-    difference = None
+    first = ''
     for path, x, y in _differences(
         _renumber_baselines(old).to_json(), _renumber_baselines(new).to_json(),
-        ()):
-      numbers = isinstance(x, float) and isinstance(y, float)
-      if (is_alone and numbers and 'logprobs' in path
-          and abs(x - y) <= _ROUNDING):
+        path=''):
+      if is_alone and '/logprobs/' in path and abs(x - y) <= _ROUNDING:
         distance = max(distance, abs(x - y))
       else:
-        difference = difference or _describe(old, path, x, y)
-    num_equal += difference is None
-    first = first or difference
-  num_different = len(recorded) - num_equal
-  if num_different:
+        first = first or f'task {old.task_id}, {_describe(path, x, y)}'
+    if first:
+      different.append(first)
+  if different:
     devices = jax.devices()
-    print(f'{num_different} of {len(recorded)} trees differ. First: {first}')
+    print(f'{len(different)} of {len(recorded)} trees differ. First: '
+          f'{different[0]}')
     if not is_changed:
       print('Rounding depends on the devices. This machine has '
             f'{len(devices)} x {devices[0].device_kind!r}.')
@@ -308,60 +280,36 @@ def _compare(
     print('equal to the record; log-probabilities differ by at most '
           f'{distance:.0e}')
   else:
-    print(f'equal to the record: {num_equal} '
-          f'{"tree" if num_equal == 1 else "trees"}')
-  return not num_different
+    print(f'equal to the record: {len(recorded)} trees')
+  return not different
 
 
 def _renumber_baselines(tree: tree_lib.Tree) -> tree_lib.Tree:
-  """Numbers the baselines within this tree instead of the whole step."""
+  """Numbers the baselines within this tree instead of within the step."""
   ids = {}
   return tree.map_groups(lambda group: dataclasses.replace(
       group, baseline_id=ids.setdefault(group.baseline_id, len(ids))))
 
 
 def _differences(
-    old: Any, new: Any, path: tuple[str | int, ...],
-) -> Iterator[tuple[tuple[str | int, ...], Any, Any]]:
-  """Yields (path, recorded, replayed) of leaves that differ, causes first."""
+    old: Any, new: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
+  """Yields (path, recorded, replayed) of JSON leaves that differ."""
   if isinstance(old, dict) and isinstance(new, dict):
     names = dict.fromkeys([*old, *new])
-    for name in sorted(names, key=lambda name: (
-        name not in _FIRST, name in _LAST)):
-      yield from _differences(old.get(name), new.get(name), (*path, name))
+    for name in sorted(names, key=lambda name: name in _CONSEQUENCES):
+      yield from _differences(old.get(name), new.get(name), f'{path}/{name}')
   elif isinstance(old, list) and isinstance(new, list):
     for index, pair in enumerate(zip(old, new)):
-      yield from _differences(*pair, (*path, index))
+      yield from _differences(*pair, f'{path}/{index}')
     if len(old) != len(new):
-      yield (*path, 'number'), len(old), len(new)
+      yield f'{path}/length', len(old), len(new)
   elif old != new:
     yield path, old, new
 
 
-def _excerpt(text: str, start: int) -> str:
-  """The text around `start`, with an ellipsis where it is cut."""
-  begin = max(0, start - _NUM_BEFORE)
-  end = begin + _NUM_SHOWN
-  return '…' * (begin > 0) + text[begin:end] + '…' * (len(text) > end)
-
-
-def _describe(
-    tree: tree_lib.Tree, path: tuple[str | int, ...], old: Any,
-    new: Any) -> str:
-  """Describes a difference and its location in a tree."""
-  words, rest = [f'task {tree.task_id}'], list(path)
-  if rest[:1] == ['nodes'] and len(rest) > 2:
-    node, rest = tree.nodes[rest[1]], rest[2:]
-    words.append(f'turn {node.turn + 1}')
-    if rest[0] == 'groups' and len(rest) > 2:
-      group, rest = node.groups[rest[1]], rest[2:]
-      words.append(group.key.role)
-  for part, index in (('candidates', 'candidate'), ('steps', 'joint action')):
-    if rest[0] == part and len(rest) > 2:
-      words.append(f'{index} {rest[1]}')
-      rest = rest[2:]
-  words.append(' '.join(map(str, rest)))
+def _describe(path: str, old: Any, new: Any) -> str:
+  """Describes a difference; long texts are shown from where they differ."""
   if isinstance(old, str) and isinstance(new, str):
     start = len(os.path.commonprefix([old, new]))
-    old, new = _excerpt(old, start), _excerpt(new, start)
-  return f'{", ".join(words)}: recorded {old!r}, replayed {new!r}'
+    old, new = (text[start:start + _MAX_SHOWN] for text in (old, new))
+  return f'{path}: recorded {old!r}, replayed {new!r}'
