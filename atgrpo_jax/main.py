@@ -1,10 +1,10 @@
 """The command line: flags, and the mode that they select; see `--help`."""
 
+import argparse
 from concurrent import futures
 import contextlib
 import os
 import pathlib
-import select
 import sys
 import traceback
 
@@ -59,10 +59,6 @@ _TRACEBACK = flags.DEFINE_bool(
 _MODE_FLAGS = (
     (_CHECKPOINT, ('evaluate', 'export')), (_STEP, ('replay',)),
     (_TASK, ('replay',)))
-_SECTIONS = (
-    'seed', 'policies', 'policy_map', 'per_policy', 'model', 'lora', 'mesh',
-    'environment', 'sandbox', 'dataset', 'rollout', 'advantage', 'critic',
-    'loss', 'optimizer', 'buckets', 'train', 'evaluation', 'export')
 
 # Exit statuses besides 0 and those of `errors`.
 DOES_NOT_FIT = 3  # --mode=compile_check.
@@ -79,10 +75,17 @@ def main(argv: list[str]) -> int:
       'num_processes': _NUM_PROCESSES.value, 'process_id': _PROCESS_ID.value}
   _check_flags(mode, process)
   if mode == 'report':
-    return _write_report()
+    from atgrpo_jax.viewer import report as report_lib
+    workdir = files.as_path(_WORKDIR.value)
+    with files.disk_errors_as_user_errors(workdir):
+      print(f'written to {report_lib.write(workdir)}')
+    return 0
   config = _CONFIG.value
-  check_sections(mode, config)
   if mode == 'compile_check':
+    if 'compile_check' not in config:
+      raise errors.UserError(
+          '--mode=compile_check: --config has no section compile_check; see '
+          'configs/pod.py.')
     from atgrpo_jax import config as config_lib
     from atgrpo_jax.compile_check import report
     config_lib.check_run(config)
@@ -145,15 +148,6 @@ def run_mode(
   return 0
 
 
-def _write_report() -> int:
-  """Writes the report of a workdir; returns the exit status."""
-  from atgrpo_jax.viewer import report
-  workdir = files.as_path(_WORKDIR.value)
-  with files.disk_errors_as_user_errors(workdir):
-    print(f'written to {report.write(workdir)}')
-  return 0
-
-
 # ---- Checks of the flags ----------------------------------------------------
 
 
@@ -169,12 +163,7 @@ def _check_flags(mode: str, process: dict[str, str | int | None]) -> None:
         'such as after.')
   if not _WORKDIR.value and mode != 'compile_check':
     raise errors.UserError('--workdir is missing; see --help.')
-  if mode == 'report':
-    if _CONFIG.value or _DISTRIBUTED.value:
-      raise errors.UserError(
-          '--mode=report reads the config in its workdir and runs in one '
-          'process; omit --config and --distributed.')
-  elif not _CONFIG.value:
+  if mode != 'report' and not _CONFIG.value:
     raise errors.UserError(
         '--config is missing, and --workdir holds no run with a config; see '
         '--help.')
@@ -182,25 +171,6 @@ def _check_flags(mode: str, process: dict[str, str | int | None]) -> None:
   if given and not _DISTRIBUTED.value:
     raise errors.UserError(
         f'--{given[0]} is given without --distributed; add --distributed.')
-  if given and len(given) < len(process):
-    raise errors.UserError(
-        f'--{given[0]} is given without --'
-        f'{", --".join(process.keys() - given)}; give all three or none.')
-  if given and process['process_id'] >= process['num_processes']:
-    raise errors.UserError(
-        f'--process_id={process["process_id"]} must be less than '
-        f'--num_processes={process["num_processes"]}.')
-
-
-def check_sections(mode: str, config: ml_collections.ConfigDict) -> None:
-  """Raises UserError if a config lacks a section that the mode reads."""
-  sections, example = _SECTIONS, 'configs/plan_path.py'
-  if mode == 'compile_check':
-    sections, example = (*sections, 'compile_check'), 'configs/pod.py'
-  missing = [name for name in sections if name not in config]
-  if missing:
-    raise errors.UserError(
-        f'--mode={mode}: the config lacks {", ".join(missing)}; see {example}.')
 
 
 # ---- Parsing and errors -----------------------------------------------------
@@ -211,30 +181,12 @@ def run() -> None:
   logging.set_verbosity(logging.WARNING)
   # transformers would report at every start that PyTorch is not installed.
   os.environ.setdefault('TRANSFORMERS_VERBOSITY', 'error')
-  # Python's resource tracker would complain after a run that exits at once.
+  # Python's resource tracker would complain after a run that exits early.
   os.environ.setdefault('PYTHONWARNINGS', 'ignore:resource_tracker')
   try:
     app.run(main, flags_parser=parse_flags)
   except errors.REPORTED_ERRORS as error:
     sys.exit(_report(error))
-  except BrokenPipeError:
-    if not _is_output_closed():
-      raise
-    sys.exit(_report(errors.UserError(
-        'standard output was closed while there was more to print; redirect it '
-        'to a file, such as > run.log, and run the same command again, which '
-        'resumes the run.')))
-
-
-def _is_output_closed() -> bool:
-  """Returns whether standard output is closed; if so, redirects it."""
-  output = select.poll()
-  output.register(sys.stdout.fileno(), 0)
-  if not output.poll(0):
-    return False
-  # Python would try to flush the closed pipe at exit.
-  os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-  return True
 
 
 def _report(error: BaseException) -> int:
@@ -249,20 +201,27 @@ def _report(error: BaseException) -> int:
 
 def parse_flags(
     argv: list[str], values: flags.FlagValues = flags.FLAGS) -> list[str]:
-  """Parses the flags; raises UserError for errors in them or in the config."""
-  argv = _add_saved_config(argv)
-  path = _flag_value('config', argv).partition(':')[0]
+  """Parses the flags; raises UserError for errors in them or in the config.
+
+  Without --config, reads the config of the run in --workdir.
+  """
+  parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+  for name in ('config', 'workdir', 'mode'):
+    parser.add_argument(f'--{name}', f'-{name}', nargs='?', default='')
+  given, _ = parser.parse_known_args(argv)
+  path = (given.config or '').partition(':')[0]
   if path and not pathlib.Path(path).is_file():
     raise errors.UserError(
         f'--config: there is no file {path!r} in {os.getcwd()}; give a config '
         'such as configs/plan_path.py:size=nano.')
+  if (given.workdir and not path
+      and given.mode not in ('compile_check', 'report')):
+    argv = _add_saved_config(argv, given.workdir)
   try:
     rest = values(argv)
     # The first access raises an OSError of the config file.
     is_config = hasattr(values.config, 'to_dict')
-  except (SystemExit, *errors.USER_CODE_ERRORS) as error:
-    if isinstance(error, SystemExit) and not _lines_in(path, error):
-      raise  # --help.
+  except errors.USER_CODE_ERRORS as error:
     raise errors.UserError(_describe(path, error)) from error
   if path and not is_config:
     raise errors.UserError(
@@ -271,12 +230,8 @@ def parse_flags(
   return rest
 
 
-def _add_saved_config(argv: list[str]) -> list[str]:
-  """Adds the config of the run in --workdir if --config is not given."""
-  workdir = _flag_value('workdir', argv)
-  if (_flag_value('config', argv) or not workdir
-      or _flag_value('mode', argv) in ('compile_check', 'report')):
-    return argv
+def _add_saved_config(argv: list[str], workdir: str) -> list[str]:
+  """Adds the config of the run in `workdir`, if there is one."""
   with files.disk_errors_as_user_errors(files.as_path(workdir)):
     if not (files.as_path(workdir) / 'config.json').exists():
       return argv
@@ -287,45 +242,22 @@ def _add_saved_config(argv: list[str]) -> list[str]:
   return sys.argv
 
 
-def _flag_value(flag: str, argv: list[str]) -> str:
-  """Returns the value of a flag before flags are parsed; '' if not given."""
-  for argument, following in zip(argv, [*argv[1:], '']):
-    name, equals, value = argument.partition('=')
-    if name in (f'-{flag}', f'--{flag}'):
-      return value if equals else following
-  return ''
-
-
-def _lines_in(path: str, error: BaseException) -> list[int]:
-  """Returns the lines of a file through which an error passed."""
-  return [
-      frame.lineno for frame in traceback.extract_tb(error.__traceback__)
-      if frame.filename == path]
-
-
 def _describe(path: str, error: BaseException) -> str:
   """Describes an error in the flags or in the config file at `path`."""
-  lines = _lines_in(path, error)
-  if isinstance(error, SyntaxError):
-    return f'{path} cannot be read: {errors.one_line(error)}.'
+  lines = [
+      frame.lineno for frame in traceback.extract_tb(error.__traceback__)
+      if frame.filename == path]
   if lines:
     return f'{path}, line {lines[-1]}: {errors.one_line(error)}.'
-  if isinstance(error, (AttributeError, KeyError)):
-    # For an unknown key, the text is the key, followed on a second line by the
-    # nearest valid key. AttributeError may contain the KeyError.
-    inner = error.args[0]
-    text = inner.args[0] if isinstance(inner, KeyError) else str(inner)
-    if 'get_config' in text:
-      return f'{path}: {errors.one_line(error)}.'
-    key, _, advice = text.partition('\n')
-    return f'Unknown config key {key}. {advice or "See the config file."}'
-  text = str(error).strip()
-  if not isinstance(error, OSError) and 'parsing config file' not in text:
-    return ' '.join(text.split())
-  # ml_collections puts the traceback of the config file into the text.
-  message = text.rpartition('\n')[2]
-  message = (message.partition('ValueError: ')[2] or message).strip()
-  return f'{path}: {message}'
+  if isinstance(error, AttributeError) and isinstance(error.args[0], KeyError):
+    error = error.args[0]
+  if isinstance(error, KeyError):
+    # The nearest valid key is on a second line.
+    return f'{path} has no key {" ".join(error.args[0].split())}'
+  if isinstance(error, flags.Error):
+    # ml_collections puts the traceback of the config file into the message.
+    return str(error).strip().rpartition('\n')[2].removeprefix('ValueError: ')
+  return f'{path}: {errors.one_line(error)}.'
 
 
 if __name__ == '__main__':

@@ -282,14 +282,11 @@ for _content, _words in {
     'def get_config():\n  raise ValueError("no luck")\n': [
         'config.py', 'no luck'],
     'def get_config():\n  return {"seed": 1}\n': ["{'seed': 1}"],
-    'import sys\ndef get_config():\n  sys.exit(0)\n': ['line 3', 'SystemExit'],
 }.items():
   case(f'config {_content!r}', config_file(_content), *_words)
-case('config without a section', changed_echo('del c.loss'), 'loss')
 case('config with a text as seed', changed_echo(
     'del c.seed; c.seed = "x"'), "seed='x'")
 case('config is a folder', lambda run: [f'--config={run.home}'], '{home}')
-case('compile_check without a topology', mode('compile_check'), 'compile_check')
 for _item in (
     'seed=4294967296', 'optimizer.learning_rate=1e39', 'optimizer=3',
     'optimizer.learning_rate=fast', 'rollout.alpha=1e300',
@@ -483,7 +480,6 @@ def _run_program(run, arguments, monkeypatch):
 
   def run_app(_, flags_parser):
     flags_parser(argv, values)
-    main.check_sections(values.mode, values.config)
     with echo.Thread(1) as executor:
       sys.exit(main.run_mode(
           values.mode, values.config, pathlib.Path(values.workdir),
