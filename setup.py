@@ -73,6 +73,7 @@ EXTRAS_REQUIRE = {
         'mkdocstrings-python>=2.0.11,<3',
         'nbclient>=0.11,<0.12',
         'pandas>=3.1.1,<4',
+        'playwright>=1.65,<2',
         'scipy>=1.17.1,<2',
         'pytest>=9.2,<10',
         'pytest-xdist>=3.8,<4',

@@ -1,9 +1,9 @@
 """The HTML of a report: static sections, and scripts that draw the trees.
 
-Everything that a run or a model wrote is data. Static sections escape it; trees
-are compressed, base64-encoded, and inserted as text nodes by the scripts. So no
-completion can end an element or run. The content security policy allows only
-the scripts of the page, by their hashes, and loads nothing.
+Text written by a run or a model is never markup. Static sections escape it.
+Trees are compressed, base64-encoded, and inserted as text nodes by the scripts.
+The content security policy allows only the scripts of the page, by their
+hashes, and no requests.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import math
 import pathlib
 import re
 from typing import Any
+
+import numpy as np
 
 from atgrpo_jax.viewer import trees
 
@@ -116,41 +118,23 @@ def _number(value: float | None) -> str:
   return f'{value:.3g}'.replace('-', '−')
 
 
-def _interval(evaluation: Mapping[str, Any]) -> Markup:
-  """The 95 % interval and the success on a scale from 0 to 100 %."""
-  low, high = (100 * x for x in evaluation['interval'])
-  middle = 100 * evaluation['success']
-  return element(
-      'svg', element('rect', width=100, height=8, class_='scale'),
-      element('rect', x=low, width=high - low, height=8, class_='range'),
-      element('rect', x=middle - 0.7, width=1.4, height=8, class_='mean'),
-      viewBox='0 0 100 8', preserveAspectRatio='none', class_='interval',
-      aria_hidden='true')
-
-
-def _interval_text(evaluation: Mapping[str, Any]) -> str:
+def _interval(evaluation: Mapping[str, Any]) -> str:
   low, high = evaluation['interval']
   return f'{100 * low:.1f} … {_percent(high)}'
 
 
 def _head(run: Mapping[str, Any], name: str) -> Markup:
   evaluations = {it['name']: it for it in run['evaluations']}
-  levels = [
-      evaluations[name]['sandbox'] for name in ('before', 'after')
-      if name in evaluations and evaluations[name]['sandbox']]
   figures = []
   for moment in ('before', 'after'):
     label = f'Success {moment} training'
     evaluation = evaluations.get(moment)
-    if moment == 'before' and len(set(levels)) > 1:
-      figures.append(_figure(
-          label, '–', f'sandbox level {levels[0]}, and {levels[1]} after'))
-    elif evaluation is None:
+    if evaluation is None:
       figures.append(_figure(label, '–'))
     else:
       figures.append(_figure(
-          label, _percent(evaluation['success']), _interval(evaluation),
-          f'95 %: {_interval_text(evaluation)}, '
+          label, _percent(evaluation['success']),
+          f'95 %: {_interval(evaluation)}, '
           f'{evaluation["num_tasks"]} tasks'))
   minutes = run['seconds'] / 60
   figures += [
@@ -182,8 +166,8 @@ def _evaluations(run: Mapping[str, Any]) -> str:
       'turns to solve', 'truncated', 'after step', 'temperature', 'split',
       'sandbox', 'policies')
   rows = [[
-      it['name'], Markup(_percent(it['success']) + _interval(it)),
-      _interval_text(it), it['num_tasks'] - it['num_left_out'],
+      it['name'], _percent(it['success']), _interval(it),
+      it['num_tasks'] - it['num_left_out'],
       _number(it['mean_return']), _number(it['mean_turns']),
       _number(it['mean_turns_to_solve']), _percent(it['truncated']),
       it['step'], it['sampling']['temperature'], it['split'],
@@ -200,48 +184,36 @@ def _plot(
   """A line plot over steps, as SVG.
 
   Args:
-    title: of the plot.
-    is_ratio: whether the axis goes from 0 to 100 %.
+    title: the caption.
+    is_ratio: the axis goes from 0 to 100 %.
     lines: label -> points (step, value).
   """
-  points = [point for line in lines.values() for point in line]
-  first, last = min(x for x, _ in points), max(x for x, _ in points)
-  low, high = 0.0, 1.0
-  if not is_ratio:
-    low = min(0.0, *(y for _, y in points))
-    high = max(y for _, y in points)
-  width, height = last - first or 1, high - low or 1
+  points = np.concatenate([np.array(line) for line in lines.values()])
+  (first, low), (last, high) = points.min(axis=0), points.max(axis=0)
+  low, high = (0.0, 1.0) if is_ratio else (min(0.0, low), high)
+  show = _percent if is_ratio else _number
   left, top, right, bottom = 44, 8, _PLOT_WIDTH - 8, _PLOT_HEIGHT - 22
 
   def place(x, y):
-    return (round(left + (right - left) * (x - first) / width, 1),
-            round(bottom - (bottom - top) * (y - low) / height, 1))
+    return (round(left + (right - left) * (x - first) / (last - first or 1), 1),
+            round(bottom - (bottom - top) * (y - low) / (high - low or 1), 1))
 
-  shapes = []
+  shapes, legend = [], []
   for value in (low, (low + high) / 2, high):
     _, y = place(first, value)
-    label = f'{100 * value:.0f} %' if is_ratio else _number(value)
     shapes += [
         element('line', x1=left, x2=right, y1=y, y2=y, class_='grid'),
-        element('text', label, x=left - 6, y=y + 4, class_='right')]
+        element('text', show(value), x=left - 6, y=y + 4, class_='right')]
   for x, side in ((first, 'left'), (last, 'right')):
     shapes.append(element(
         'text', f'step {x:.0f}', x=place(x, low)[0], y=_PLOT_HEIGHT - 6,
         class_=side))
-  legend = []
   for number, (label, line) in enumerate(lines.items()):
     color = f'line-{number % _NUM_COLORS}'
-    placed = [place(*point) for point in line]
-    shapes.append(element(
-        'polyline', points=' '.join(f'{x},{y}' for x, y in placed),
-        class_=color))
-    if len(placed) < 20:
-      shapes += [
-          element('circle', cx=x, cy=y, r=3, class_=color) for x, y in placed]
-    value = line[-1][1]
+    corners = ' '.join('%s,%s' % place(*point) for point in line)
+    shapes.append(element('polyline', points=corners, class_=color))
     legend.append(element(
-        'span', element('i', class_=color),
-        f'{label} {_percent(value) if is_ratio else _number(value)}'))
+        'span', element('i', class_=color), f'{label} {show(line[-1][1])}'))
   return element(
       'figure', element('figcaption', title),
       element('svg', *shapes, viewBox=f'0 0 {_PLOT_WIDTH} {_PLOT_HEIGHT}',

@@ -44,12 +44,12 @@ class Source:
 def read(
     workdir: pathlib.Path, evaluations: Sequence[str],
     max_bytes: int) -> list[Source]:
-  """Reads all records of a workdir, in the order of training.
+  """Reads all records of a workdir, each followed by its replay.
 
-  Each record is followed by its replay, if there is one.
+  Training steps come between the evaluation 'before' and the others.
 
   Args:
-    workdir: of a run.
+    workdir: the workdir of a run.
     evaluations: names of evaluations whose results exist.
     max_bytes: total size of the chunks. Each gets an equal part and leaves out
       the trees after it is full, but never the first one.
@@ -57,27 +57,23 @@ def read(
   Raises:
     UserError: a record is damaged.
   """
-  evaluated = [
-      (name, 'evaluation', workdir / 'evals' / f'{name}.jsonl.gz')
-      for name in sorted(evaluations, key=lambda name: name != 'before')]
-  steps = [
-      (path.name.removesuffix('.jsonl.gz'), 'step', path)
-      for path in sorted((workdir / 'groups').glob('*.jsonl.gz'))]
-  num_before = sum(name == 'before' for name, *_ in evaluated)
+  steps = (workdir / 'groups').glob('*.jsonl.gz')
+  found = [('step', path) for path in sorted(steps)]
+  for name in sorted(evaluations, key=lambda name: name != 'before'):
+    path = workdir / 'evals' / f'{name}.jsonl.gz'
+    found.insert(0 if name == 'before' else len(found), ('evaluation', path))
   records = []
-  for name, kind, path in (
-      *evaluated[:num_before], *steps, *evaluated[num_before:]):
+  for kind, path in found:
+    replay = workdir / 'replays' / path.name
     if path.exists():
-      records.append((name, kind, path))
-      replay = workdir / 'replays' / path.name
+      records.append((kind, path))
       if replay.exists():
-        records.append((name, 'replay', replay))
+        records.append(('replay', replay))
   return [
-      _pack(name, kind, path, max_bytes // len(records))
-      for name, kind, path in records]
+      _pack(kind, path, max_bytes // len(records)) for kind, path in records]
 
 
-def _pack(name: str, kind: str, path: pathlib.Path, max_bytes: int) -> Source:
+def _pack(kind: str, path: pathlib.Path, max_bytes: int) -> Source:
   packer = zlib.compressobj(_GZIP_LEVEL, wbits=_GZIP_FORMAT)
   chunk, num_trees, num_packed = bytearray(packer.compress(b'[')), 0, 0
   for tree in tree_lib.read(path):
@@ -92,30 +88,26 @@ def _pack(name: str, kind: str, path: pathlib.Path, max_bytes: int) -> Source:
     num_packed += 1
   chunk += packer.compress(b']') + packer.flush()
   return Source(
-      name, kind, f'{path.parent.name}/{path.name}', num_trees, num_packed,
-      bytes(chunk))
+      path.name.removesuffix('.jsonl.gz'), kind,
+      f'{path.parent.name}/{path.name}', num_trees, num_packed, bytes(chunk))
 
 
 def to_json(tree: tree_lib.Tree) -> dict[str, Any]:
-  """The tree as the scripts read it.
+  """Converts a tree for the scripts of the page.
 
   Returns:
     `task`, `nodes` as in `Tree.to_json`, and `summary` with the number of
-    `episodes` that no failure ended, how many were `solved`, and for each role
-    in `roles` the `outcomes` of its candidates and whether any of them has a
-    `signal`, an advantage other than 0.
+    `episodes` that no failure ended, how many were `solved`, the `outcomes` of
+    all candidates, and `signal`, whether any advantage is not 0.
   """
-  roles: dict[str, Any] = {}
-  for group in tree.groups():
-    role = roles.setdefault(group.key.role, {'outcomes': [], 'signal': False})
-    for candidate in group.candidates:
-      role['signal'] |= bool(candidate.advantage)
-      if candidate.outcome.value not in role['outcomes']:
-        role['outcomes'].append(candidate.outcome.value)
+  candidates = [
+      candidate for group in tree.groups() for candidate in group.candidates]
   episodes = list(tree.episodes())
   return {
       'task': tree.task_id,
       'nodes': tree.to_json(with_tokens=False)['nodes'],
       'summary': {
-          'episodes': len(episodes), 'roles': roles,
-          'solved': sum(episode.success for episode in episodes)}}
+          'episodes': len(episodes),
+          'solved': sum(episode.success for episode in episodes),
+          'outcomes': sorted({x.outcome.value for x in candidates}),
+          'signal': any(bool(x.advantage) for x in candidates)}}

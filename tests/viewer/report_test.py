@@ -5,23 +5,16 @@ import contextlib
 import gzip
 import hashlib
 import json
-import pathlib
 import re
 import shutil
-import subprocess
-import sys
 
 import pytest
 
 from atgrpo_jax import errors
 from atgrpo_jax.io import workdir as workdir_lib
-from atgrpo_jax.viewer import page
 from atgrpo_jax.viewer import report
-from tests import checkout
 from tests.rollout import scripted
 from tests.viewer import runs
-
-STATIC = pathlib.Path(page.__file__).parent / 'static'
 
 
 @pytest.fixture(scope='module')
@@ -152,13 +145,3 @@ def test_policy_allows_only_the_scripts_of_the_page(workdir):
   assert sorted(re.findall(r"'sha256-([^']*)'", policy)) == sorted(digests)
   assert 'unsafe' not in policy and len(digests) == 2
   assert not re.search(r'\b(src|href)="(?!#)|\bstyle="', text)
-
-
-def test_static_files_are_installed(tmp_path):
-  subprocess.run(
-      [sys.executable, 'setup.py', '--quiet', 'build', '--build-base',
-       tmp_path, 'build_py', '--build-lib', tmp_path / 'lib'],
-      cwd=checkout.ROOT, check=True, capture_output=True)
-  installed = tmp_path / 'lib/atgrpo_jax/viewer/static'
-  assert {path.name for path in installed.iterdir()} == {
-      path.name for path in STATIC.iterdir()}

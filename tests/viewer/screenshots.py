@@ -6,12 +6,11 @@
 import pathlib
 import sys
 
-from atgrpo_jax import errors
 from atgrpo_jax.viewer import report
 from tests import checkout
 from tests.viewer import browser as browser_lib
 
-# File -> arguments of `Browser.open`.
+# File -> arguments of `open_page`.
 PICTURES = {
     'report_tree.png': {
         'width': 1280, 'height': 860, 'anchor': '#tree/step/000000/2'},
@@ -22,18 +21,13 @@ PICTURES = {
 
 
 def main(workdir: str) -> None:
-  program = browser_lib.find()
-  if program is None:
-    raise errors.UserError(
-        f'no browser on the PATH; install one of {browser_lib.NAMES}.')
   path = report.write(pathlib.Path(workdir))
-  with browser_lib.start(program) as browser:
+  with browser_lib.start(browser_lib.find()) as browser:
     for name, options in PICTURES.items():
-      page = browser.open(path, **options)
+      page = browser_lib.open_page(browser, path, **options)
       if options['width'] < 600:
         page.evaluate("document.getElementById('trees').scrollIntoView()")
-      page.evaluate('new Promise(requestAnimationFrame)')
-      page.screenshot(checkout.ROOT / 'docs' / name)
+      page.screenshot(path=checkout.ROOT / 'docs' / name)
 
 
 if __name__ == '__main__':

@@ -67,6 +67,7 @@ def test_summary_counts_each_chain(make):
   ends = [
       step for node in tree['nodes'] for step in node['steps'] if step['done']]
   assert tree['summary']['solved'] == sum(end['success'] for end in ends) >= 1
+  assert tree['summary']['signal'] and 'ok' in tree['summary']['outcomes']
 
 
 def test_trees_beyond_the_size_limit_are_counted(make):

@@ -16,7 +16,7 @@ function sourceLabel(source) {
     : `evaluation ${source.name}`;
 }
 
-/** The record drawn beside one: before and after, or replay and original. */
+/** The record drawn beside another: before and after, or replay and record. */
 function partnerOf(source, sources) {
   if (source.kind === 'step') return -1;
   return sources.findIndex(({kind, name}) => (source.kind === 'replay'
@@ -30,10 +30,6 @@ const address = (source) =>
 
 const isSolved = (tree) => tree.summary.solved > 0;
 
-/** Whether all advantages are zero, of one role or of all. */
-const isZero = (tree, role) => Object.entries(tree.summary.roles).every(
-    ([name, it]) => (role && role !== name) || !it.signal);
-
 function result({episodes, solved}) {
   if (!episodes) return 'no result';
   if (episodes > 1) return `${solved} of ${episodes} solved`;
@@ -43,17 +39,12 @@ function result({episodes, solved}) {
 /** The trees that pass the filters of the page. */
 function filtered(trees) {
   const solved = byId('solved').value;
-  const role = byId('role').value;
   const outcome = byId('outcome').value;
   const zero = byId('zero-advantage');
-  return trees.filter((tree) => {
-    if (solved && isSolved(tree) !== (solved === 'solved')) return false;
-    if (zero.checked && !zero.disabled && !isZero(tree, role)) return false;
-    const roles = Object.entries(tree.summary.roles).filter(
-        ([name]) => !role || name === role);
-    return roles.length > 0 && (
-      !outcome || roles.some(([, it]) => it.outcomes.includes(outcome)));
-  });
+  return trees.filter((tree) => (
+    (!solved || isSolved(tree) === (solved === 'solved'))
+    && (!outcome || tree.summary.outcomes.includes(outcome))
+    && (!zero.checked || zero.disabled || !tree.summary.signal)));
 }
 
 /** Sets the choices of a filter and keeps a choice that still exists. */
@@ -87,11 +78,11 @@ async function main() {
   slider.addEventListener('input', guarded(() => show(Number(slider.value))));
   byId('previous').addEventListener('click', guarded(() => show(index - 1)));
   byId('next').addEventListener('click', guarded(() => show(index + 1)));
-  for (const id of ['solved', 'role', 'outcome', 'zero-advantage']) {
+  for (const id of ['solved', 'outcome', 'zero-advantage']) {
     byId(id).addEventListener('change', guarded(drawList));
   }
 
-  /** Shows a record, and the same task if it has that. */
+  /** Shows a record, with the same task if the record has it. */
   async function show(to, wanted = task) {
     index = Math.max(0, Math.min(sources.length - 1, to));
     const source = sources[index];
@@ -104,9 +95,7 @@ async function main() {
     if (source !== sources[index]) return;  // Another record was chosen.
     trees = found;
     task = wanted;
-    const roles = trees.flatMap((it) => Object.entries(it.summary.roles));
-    setOptions('role', roles.map(([name]) => name));
-    setOptions('outcome', roles.flatMap(([, role]) => role.outcomes));
+    setOptions('outcome', trees.flatMap((tree) => tree.summary.outcomes));
     byId('zero-advantage').disabled = !hasAdvantages(source);
     await drawList();
   }
@@ -124,7 +113,8 @@ async function main() {
       onclick: guarded(() => drawTask(tree.task))},
       h('span', {class: 'task'}, tree.task),
       h('span', {class: 'result'}, result(tree.summary),
-        hasAdvantages(source) && isZero(tree) && ', all advantages zero')))));
+        hasAdvantages(source) && !tree.summary.signal
+          && ', all advantages zero')))));
     const first = listed.find((tree) => tree.task === task) || listed[0];
     if (first) {
       await drawTask(first.task);
@@ -171,8 +161,8 @@ async function main() {
       return figure;
     });
     fill('drawn', drawn);
-    const own = drawn[both.indexOf(index)];
-    own.choose(0, own.first);
+    const current = drawn[both.indexOf(index)];
+    current.choose(0, current.first);
   }
 
   byId('browser').hidden = false;

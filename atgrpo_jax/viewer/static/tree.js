@@ -31,19 +31,6 @@ function rowName(node, row) {
     + `${noun} ${row + 1} of ${node.steps.length}`;
 }
 
-/** A row for screen readers. */
-function rowLabel(node, row, hasCredit) {
-  const parts = joined(node, row).map(({role, candidate}) => [
-    node.groups.length > 1 && `${role}:`,
-    hasCredit && `advantage ${signed(candidate.advantage)},`,
-    words(candidate.outcome)].filter(Boolean).join(' '));
-  parts.push(`reward ${number(rewardOf(node, row))}`);
-  if (node.chosen === row) parts.push('chosen');
-  const end = endOf(node.steps[row]);
-  if (end) parts.push(end);
-  return `${rowName(node, row)}: ${parts.join(', ')}`;
-}
-
 /** An advantage on a color; `largest` has the strongest color. */
 function heat(advantage, largest) {
   const chip = h('span', {
@@ -123,7 +110,6 @@ function drawTree(tree, title, hasCredit, onselect) {
   const buttons = nodes.map((node, i) => node.steps.map((_, row) => h(
       'button', {
         type: 'button', class: node.chosen === row ? 'row chosen' : 'row',
-        'aria-label': rowLabel(node, row, hasCredit),
         onclick: () => choose(i, row),
       }, rowContent(node, row, hasCredit, largest))));
   const canvas = h('div', {class: 'canvas'},
