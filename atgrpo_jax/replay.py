@@ -25,7 +25,6 @@ import numpy as np
 from atgrpo_jax import config as config_lib
 from atgrpo_jax import errors
 from atgrpo_jax import evaluate
-from atgrpo_jax import measures
 from atgrpo_jax import train as train_lib
 from atgrpo_jax.algorithms import credit
 from atgrpo_jax.io import checkpoints as checkpoints_lib
@@ -188,7 +187,7 @@ def _play_evaluation(
   drawn = _find(tasks, task_ids, workdir)
   return [
       tree_lib.chain(task['task_id'], nodes)
-      for task, nodes in zip(drawn, measures.play_episodes(runner, drawn))]
+      for task, nodes in zip(drawn, evaluate.play_episodes(runner, drawn))]
 
 
 def _states(

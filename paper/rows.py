@@ -14,7 +14,6 @@ import pandas as pd
 
 from atgrpo_jax import errors
 from atgrpo_jax import evaluate
-from atgrpo_jax import measures
 from paper import records as records_lib
 from paper import statistics
 
@@ -144,7 +143,7 @@ def read_row(
   if not found:
     return None
   evaluations = list(found.values())
-  if any(measures.FAILED in x['successes'] for x in evaluations):
+  if any(evaluate.FAILED in x['successes'] for x in evaluations):
     # A training that resumes reads `before` instead of making it again.
     remedy = 'workdir' if name == 'before' else f'evals/{name}.json'
     raise errors.UserError(

@@ -41,7 +41,7 @@ import math
 import numpy as np
 from scipy import stats
 
-from atgrpo_jax import measures
+from atgrpo_jax import evaluate
 
 _NUM_DRAWS = 10_000
 
@@ -57,7 +57,7 @@ def success_interval(
   mean = float(successes.mean())
   variance, freedom, num_clusters = _variance([successes], clusters)
   num_trials = mean * (1 - mean) / variance if variance else num_clusters
-  return measures.wilson_interval(
+  return evaluate.wilson_interval(
       mean * num_trials, num_trials, z=stats.t.ppf(0.975, freedom))
 
 

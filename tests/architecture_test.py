@@ -23,7 +23,7 @@ LAYERS = (
     ' atgrpo_jax.doctor',
     *(f'atgrpo_jax.{name}' for name in (
         'train', 'viewer', 'evaluate', 'saved_config', 'config',
-        'measures', 'algorithms', 'rollout', 'sampling', 'learner',
+        'algorithms', 'rollout', 'sampling', 'learner',
         'huggingface', 'model', 'rl', 'io', 'distributed')),
     'atgrpo_jax.types atgrpo_jax.errors',
 )

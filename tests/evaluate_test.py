@@ -8,7 +8,6 @@ import pytest
 
 from atgrpo_jax import errors
 from atgrpo_jax import evaluate
-from atgrpo_jax import measures
 from atgrpo_jax import train
 from atgrpo_jax.io import workdir as workdir_lib
 from environments import datasets
@@ -29,7 +28,7 @@ from tests.rollout import scripted
     (0, 1, 0.0, 0.7935),
 ])
 def test_wilson_interval(num_success, num_trials, low, high):
-  found = measures.wilson_interval(num_success, num_trials)
+  found = evaluate.wilson_interval(num_success, num_trials)
   assert found == pytest.approx((low, high), abs=5e-5)
   assert 0 <= found[0] <= num_success / num_trials <= found[1] <= 1
 
@@ -61,7 +60,7 @@ def test_exact_result(monkeypatch, capsys):
       'success': 1.0,
       'successes': '11-1',
       'clusters': [0, 1, 2, 3],
-      'interval': measures.wilson_interval(3, 3),
+      'interval': evaluate.wilson_interval(3, 3),
       'mean_return': 1.0,
       'returns': [1.0, 1.0, None, 1.0],
       'reward_terms': {'total': (5 + 2 + 1) / 3},
@@ -92,7 +91,7 @@ def test_response_time(monkeypatch):
   """A phase takes as long as its slowest role; the first task is repeated."""
   scripted.follow_scripts(monkeypatch)
   clock = [0.0]
-  monkeypatch.setattr(measures.time, 'perf_counter', lambda: clock[0])
+  monkeypatch.setattr(evaluate.time, 'perf_counter', lambda: clock[0])
 
   class Slow(scripted.Dice):
     """Role a takes 1 s, role b 3 s, and the first call 100 s more."""
@@ -111,7 +110,7 @@ def test_response_time(monkeypatch):
         {'one': Slow(), 'two': Slow()},
         environment=scripted.Counting(phases, max_turns=2))
     tasks = [{'task_id': name, 'goal': 9} for name in 'xy']
-    assert measures.response_time(runner, tasks) == {
+    assert evaluate.response_time(runner, tasks) == {
         'response_seconds': seconds, 'num_timed': 2,
         # Each role writes a digit and the end in each of two turns.
         'tokens_per_second': 8 / seconds}
@@ -134,7 +133,7 @@ def test_pass_at_k(capsys):
     environment = scripted.Counting((('a',),), max_turns=1)
 
   tasks = [task | {'goal': 1} for task in tasks]
-  found = measures.pass_at_k(Played(), tasks, rounds[0], [0, 1, 2, 3], 4)
+  found = evaluate.pass_at_k(Played(), tasks, rounds[0], [0, 1, 2, 3], 4)
   assert found['num_samples'] == 4 and found['samples'] == rounds
   # Solved of known: 0 of 4, 4 of 4, 2 of 3, 1 of 2.
   assert found['pass_at_k'] == pytest.approx({
@@ -142,12 +141,12 @@ def test_pass_at_k(capsys):
       '4': (0 + 1) / 2})
   for k, (low, high) in found['pass_at_k_interval'].items():
     assert 0 <= low < found['pass_at_k'][k] < high <= 1
-  measures.print_extras(found)
+  evaluate.print_extras(found)
   printed = capsys.readouterr().out.splitlines()
   assert printed[0].startswith('avg@4     54.2 % ')
   assert printed[1].startswith('pass@2    75.0 % ')
   # The bootstrap draws tasks of one kind together.
-  alike = measures.pass_at_k(Played(), tasks, rounds[0], [0, 0, 0, 0], 4)
+  alike = evaluate.pass_at_k(Played(), tasks, rounds[0], [0, 0, 0, 0], 4)
   assert alike['pass_at_k_interval']['1'] == pytest.approx(
       [found['pass_at_k']['1']] * 2)
 
@@ -205,7 +204,7 @@ def test_too_many_failed_tasks_write_no_evaluation(
     train.train(experiment, tmp_path)
   assert not (tmp_path / 'evals').exists()
   with pytest.raises(errors.InfrastructureError, match='echo/test/0. failed'):
-    measures.response_time(
+    evaluate.response_time(
         experiment.runner(
             experiment.trained_params(tmp_path)[0], step=0, temperature=1.0,
             policy_map=experiment.policy_map), experiment.tasks('test'))

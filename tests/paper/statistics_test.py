@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from atgrpo_jax import measures
+from atgrpo_jax import evaluate
 from paper import statistics
 
 SINGLES = {num: np.arange(num) for num in (200, 1000)}
@@ -108,7 +108,7 @@ def test_variance_by_hand():
   freedom = variance**2 / (seeds**2 + clusters**2 + both**2)
   t = stats.t.ppf(0.975, freedom)
   assert statistics.success_interval(row, [7, 4, 4]) == pytest.approx(
-      measures.wilson_interval(0.125 / variance, 0.25 / variance, t))
+      evaluate.wilson_interval(0.125 / variance, 0.25 / variance, t))
   # The interval of returns is symmetric.
   spread = 3 * t * variance**0.5
   assert statistics.mean_interval(3.0 * row, [7, 4, 4]) == pytest.approx(
@@ -128,7 +128,7 @@ def test_equal_seeds_do_not_prove_certainty():
   t = stats.t.ppf(0.975, 49)
   for row, num in ((solved, 50), (~solved, 0)):
     low, high = statistics.success_interval(row, clusters)
-    assert (low, high) == pytest.approx(measures.wilson_interval(num, 50, t))
+    assert (low, high) == pytest.approx(evaluate.wilson_interval(num, 50, t))
     assert high - low > 0.05
   assert statistics.p_value(solved, solved[:2], clusters) == 1
   assert statistics.p_value(solved, ~solved, clusters) < 1e-10
