@@ -256,7 +256,9 @@ def _describe(path: str, error: BaseException) -> str:
     return f'{path} has no key {" ".join(error.args[0].split())}'
   if isinstance(error, flags.Error):
     # ml_collections puts the traceback of the config file into the message.
-    return str(error).strip().rpartition('\n')[2].removeprefix('ValueError: ')
+    first, *others = str(error).strip().splitlines()
+    message = others[-1].removeprefix('ValueError: ') if others else first
+    return f'{path}: {message}' if others else message
   return f'{path}: {errors.one_line(error)}.'
 
 

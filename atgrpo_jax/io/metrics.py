@@ -25,7 +25,9 @@ import time
 from typing import Any
 
 import jax
-import tensorboardX
+from tensorboardX import event_file_writer
+from tensorboardX.proto import event_pb2
+from tensorboardX.proto import summary_pb2
 
 from atgrpo_jax import errors
 from atgrpo_jax.distributed import hosts
@@ -135,17 +137,29 @@ class TensorBoard:
       first_step: int | None):
     """Tells TensorBoard to hide older events from `first_step` on."""
     del config
-    self._writer = tensorboardX.SummaryWriter(
-        str(workdir / 'tensorboard'), purge_step=first_step, flush_secs=10,
+    folder = workdir / 'tensorboard'
+    folder.mkdir(exist_ok=True)
+    # tensorboardX's SummaryWriter has a queue that its flush does not empty;
+    # EventsWriter has no queue.
+    self._events = event_file_writer.EventsWriter(
+        str(folder / 'events'),
         # Default names have whole seconds, and an equal name overwrites.
         filename_suffix=f'.{time.time_ns()}')
+    if first_step is not None:
+      start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+      self._write(step=first_step, session_log=start)
 
   def write_scalars(self, step: int, values: Mapping[str, float]) -> None:
-    for name, value in values.items():
-      self._writer.add_scalar(name, value, step)
+    self._write(step=step, summary=summary_pb2.Summary(value=[
+        summary_pb2.Summary.Value(tag=name, simple_value=number)
+        for name, number in values.items()]))
 
   def close(self) -> None:
-    self._writer.close()
+    self._events.close()
+
+  def _write(self, **fields: Any) -> None:
+    self._events.write_event(event_pb2.Event(wall_time=time.time(), **fields))
+    self._events.flush()
 
 
 class WandB:

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from atgrpo_jax import evaluate
 from atgrpo_jax.viewer import trees
 
 _STATIC = pathlib.Path(__file__).parent / 'static'
@@ -171,7 +172,7 @@ def _evaluations(run: Mapping[str, Any]) -> str:
       _number(it['mean_return']), _number(it['mean_turns']),
       _number(it['mean_turns_to_solve']), _percent(it['truncated']),
       it['step'], it['sampling']['temperature'], it['split'],
-      it['sandbox'] or 'no programs',
+      evaluate.sandbox_of(it) or 'no programs',
       ', '.join(f'{role}: {policy}'
                 for role, policy in it['policy_map'].items())]
       for it in run['evaluations']]

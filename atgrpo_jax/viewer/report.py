@@ -1,9 +1,9 @@
-"""A run as one HTML file: its numbers, a few curves and its trees.
+"""The report of a run: one HTML file with numbers, curves and trees.
 
   python -m atgrpo_jax.main --mode report --workdir W
 
-The file needs no network. Sections that a running or stopped run has not
-reached yet are left out. TensorBoard draws all other curves.
+The file needs no network. Sections without data are left out. TensorBoard draws
+all other curves.
 """
 
 from __future__ import annotations
@@ -24,11 +24,6 @@ from atgrpo_jax.viewer import trees
 # Maximum size of the embedded trees, compressed. Base64 adds a third.
 MAX_BYTES = 12 << 20
 
-# Fields of an evaluation that the page shows.
-_EVALUATION = (
-    'num_tasks', 'num_left_out', 'success', 'interval', 'mean_return',
-    'mean_turns', 'mean_turns_to_solve', 'truncated', 'policy_map', 'step',
-    'split', 'sampling')
 # Plot -> whether its axis is a ratio, and label -> metric; `{}` is a role.
 _PLOTS = {
     'Success': (True, {
@@ -46,54 +41,50 @@ def write(
   """Writes the report of a run into its workdir and returns its path.
 
   Args:
-    workdir: the run.
+    workdir: the workdir of the run.
     max_bytes: see `trees.read`.
 
   Raises:
     UserError: a file of the workdir cannot be read.
   """
-  run = read_run(workdir)
-  sources = trees.read(
-      workdir, [it['name'] for it in run['evaluations']], max_bytes)
-  path = workdir / workdir_lib.REPORT
-  files.write_whole(path, page.render(run, sources))
-  return path
-
-
-def read_run(workdir: pathlib.Path) -> dict[str, Any]:
-  """Everything that a report says about a run, except its trees."""
-  config = workdir_lib.read_config(workdir)
-  steps = []
-  if (workdir / 'metrics.jsonl').exists():
-    steps = metrics_lib.read(workdir)
-  evaluations = {}
-  for name in _evaluation_names(workdir):
-    found = evaluate.read(workdir, name)
-    evaluations[name] = found | {'sandbox': evaluate.sandbox_of(found)}
   try:
-    return {
-        'name': workdir.resolve().name,
-        'task': config['environment']['module'],
-        'team': config['environment']['team'],
-        'algorithm': _algorithm(config),
-        'hash': workdir_lib.config_hash(config),
-        'state': _state(workdir, config, steps, evaluations),
-        'steps': int(steps[-1]['step']) if steps else 0,
-        'tokens': sum(step['budget/completion_tokens'] for step in steps),
-        'seconds': sum(step['time/step'] for step in steps),
-        'evaluations': [
-            {'name': name, 'sandbox': found['sandbox']}
-            | {field: found[field] for field in _EVALUATION}
-            for name, found in evaluations.items()],
-        'config': {
-            name: repr(value)
-            for name, value in sorted(workdir_lib.flatten(config).items())},
-        'plots': plots(steps)}
-  except (LookupError, TypeError, ValueError) as error:
+    run = read_run(workdir)
+    sources = trees.read(
+        workdir, [it['name'] for it in run['evaluations']], max_bytes)
+    text = page.render(run, sources)
+  except (LookupError, TypeError) as error:
     raise errors.UserError(
         f'{workdir} lacks {errors.one_line(error)}, which a report needs: it '
         'was written by another version. Give a workdir of --mode=train or '
         '--mode=evaluate.') from error
+  path = workdir / workdir_lib.REPORT
+  files.write_whole(path, text)
+  return path
+
+
+def read_run(workdir: pathlib.Path) -> dict[str, Any]:
+  """Reads the content of a report, except its trees."""
+  config = workdir_lib.read_config(workdir)
+  has_steps = (workdir / 'metrics.jsonl').exists()
+  steps = metrics_lib.read(workdir) if has_steps else []
+  evaluations = [
+      {'name': name} | evaluate.read(workdir, name)
+      for name in _evaluation_names(workdir)]
+  return {
+      'name': workdir.resolve().name,
+      'task': config['environment']['module'],
+      'team': config['environment']['team'],
+      'algorithm': _algorithm(config),
+      'hash': workdir_lib.config_hash(config),
+      'state': _state(workdir, config, steps, evaluations),
+      'steps': int(steps[-1]['step']) if steps else 0,
+      'tokens': sum(step['budget/completion_tokens'] for step in steps),
+      'seconds': sum(step['time/step'] for step in steps),
+      'evaluations': evaluations,
+      'config': {
+          name: repr(value)
+          for name, value in sorted(workdir_lib.flatten(config).items())},
+      'plots': plots(steps)}
 
 
 def _evaluation_names(workdir: pathlib.Path) -> list[str]:
@@ -116,15 +107,16 @@ def _algorithm(config: Mapping[str, Any]) -> str:
 def _state(
     workdir: pathlib.Path, config: Mapping[str, Any],
     steps: Sequence[Mapping[str, float]],
-    evaluations: Mapping[str, Mapping[str, Any]]) -> str:
+    evaluations: Sequence[Mapping[str, Any]]) -> str:
   step = int(steps[-1]['step']) if steps else 0
   num_steps = config['train']['num_steps']
   progress = f'step {step} of {num_steps}' if num_steps else f'step {step}'
+  done = {evaluation['name']: evaluation['step'] for evaluation in evaluations}
   if workdir_lib.is_in_use(workdir):
     return f'still running, after {progress}'
-  if 'after' in evaluations and evaluations['after']['step'] == step:
+  if done.get('after') == step:
     return f'finished after step {step}'
-  if steps or 'before' in evaluations:
+  if steps or 'before' in done:
     return f'stopped after {progress}; the same command resumes'
   return 'evaluated only' if evaluations else 'nothing recorded yet'
 

@@ -42,11 +42,11 @@ def test_a_line_is_on_disk_when_write_returns(tmp_path):
   writer = metrics.MetricsWriter(tmp_path, writers=('tensorboard',))
   writer.write(0, {'train/loss': 0.5, 'tokens': 12})
   assert _lines(tmp_path) == [{'step': 0, 'train/loss': 0.5, 'tokens': 12}]
-  writer.close()
   assert {
       (event.step, value.tag, value.simple_value)
       for event in _events(tmp_path) for value in event.summary.value} == {
           (0, 'train/loss', 0.5), (0, 'tokens', 12)}
+  writer.close()
 
 
 def test_nonfinite_numbers_are_null_and_read_as_nan(tmp_path):
@@ -89,8 +89,6 @@ def test_resume_writes_no_line_twice(tmp_path):
   assert resumed.offset() == (tmp_path / 'metrics.jsonl').stat().st_size
 
   # TensorBoard still has the old events and is told to hide steps from 3 on.
-  writer.close()
-  resumed.close()
   steps = [e.step for e in _events(tmp_path) if e.HasField('summary')]
   assert steps == [0, 1, 2, 3, 3]
   (start,) = [e for e in _events(tmp_path) if e.HasField('session_log')]
