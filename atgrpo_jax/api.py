@@ -14,7 +14,6 @@ processes that step environments import the main module.
 from __future__ import annotations
 
 from collections.abc import Sequence
-import contextlib
 import dataclasses
 import functools
 import os
@@ -48,8 +47,8 @@ def train(
 class Run:
   """A config, a workdir, and the sandbox and worker processes of the run.
 
-  A context manager, which ends these processes on exit. Errors that a user can
-  fix are those of `atgrpo_jax.errors`.
+  A context manager, which ends these processes on exit. Raises the errors of
+  `atgrpo_jax.errors` for input that a user can fix.
   """
 
   def __init__(
@@ -60,26 +59,25 @@ class Run:
     if config is None:
       config = saved_config.get_config(str(self.workdir))
     self.config = config.copy_and_resolve_references()
-    self._opened: contextlib.ExitStack | None = None
+    self._workers: workers_lib.Workers | None = None
 
   def __enter__(self) -> Run:
-    with contextlib.ExitStack() as stack:
-      self._workers = stack.enter_context(workers_lib.Workers(
-          self.config.environment.num_workers,
-          self.config.environment.program_slots, self.config.sandbox.level,
-          self.config.sandbox.url))
-      self.config.sandbox.level = self._workers.level  # Resolves 'auto'.
-      self._opened = stack.pop_all()
+    workers = workers_lib.Workers(
+        self.config.environment.num_workers,
+        self.config.environment.program_slots, self.config.sandbox.level,
+        self.config.sandbox.url)
+    self._workers = workers.__enter__()
+    self.config.sandbox.level = workers.level  # Resolves 'auto'.
     return self
 
   def __exit__(self, *exception) -> None:
-    self._opened.close()
-    self._opened = None
+    self._workers.__exit__(*exception)
+    self._workers = None
 
   @functools.cached_property
   def experiment(self) -> config_lib.Experiment:
     """The typed objects of the run, built on first use."""
-    if self._opened is None:
+    if self._workers is None:
       raise errors.UserError(
           'The run is not open; use it inside `with api.Run(...) as run:`.')
     return config_lib.build(

@@ -82,47 +82,40 @@ class disk_errors_as_user_errors(contextlib.AbstractContextManager):
     if error is None or isinstance(error, errors.UserError):
       return
     if is_remote(self._folder):
-      self._raise_bucket_error(error)
+      is_ours = self._is_of_bucket(error)
+      advice = (
+          'check the name of the bucket, the network, and the credentials '
+          '(`gcloud auth application-default login`)')
     else:
-      self._raise_disk_error(error)
-
-  def _raise_bucket_error(self, error):
-    client = type(error).__module__.partition('.')[0]
-    bucket = os.fspath(self._folder).removeprefix(_SCHEME).partition('/')[0]
-    if client in _BUCKET_CLIENTS or f'/{bucket}/' in str(error):
+      is_ours = self._is_of_disk(error)
+      advice = 'free some space, make it writable, or choose another'
+    if is_ours:
       raise errors.UserError(
           f'{self._flag}={self._folder} cannot be used '
-          f'({errors.one_line(error)}); check the name of the bucket, the '
-          'network, and the credentials (`gcloud auth application-default '
-          'login`).') from error
+          f'({errors.one_line(error)}); {advice}.') from error
 
-  def _raise_disk_error(self, error):
-    number = getattr(error, 'errno', None)
+  def _is_of_bucket(self, error):
+    client = type(error).__module__.partition('.')[0]
+    bucket = os.fspath(self._folder).removeprefix(_SCHEME).partition('/')[0]
+    return client in _BUCKET_CLIENTS or f'/{bucket}/' in str(error)
+
+  def _is_of_disk(self, error):
+    prefix, text = os.path.abspath(self._folder), str(error)
     filename = getattr(error, 'filename', None)
-    prefix = os.path.abspath(self._folder)
+    is_full = any(os.strerror(number) in text for number in _DISK_FULL)
+    # tensorstore raises ValueError with the system's message. Writing to an
+    # open file that fills the disk names no file.
+    is_here = prefix in text
     if isinstance(error, OSError):
-      # Writing to an open file that fills the disk names no file.
-      is_ours = (
-          number in _DISK_FULL if filename is None
+      is_here = (
+          is_full if filename is None
           else os.path.abspath(filename).startswith(prefix))
-    else:  # tensorstore raises ValueError with the system's message.
-      is_ours = prefix in str(error)
-    if not is_ours:
-      return
-    if number in _DISK_FULL or any(
-        os.strerror(full) in str(error) for full in _DISK_FULL):
-      raise errors.UserError(
-          f'The disk of {self._folder} is full: '
-          f'{shutil.disk_usage(self._folder).free:,} bytes are free; free some '
-          'space, then run the same command again.') from error
-    if number in _UNUSABLE:
-      raise errors.UserError(
-          f'{self._flag}={self._folder} cannot be used ({error.strerror}: '
-          f'{filename}); make it writable, or choose another.') from error
-    if not self._folder.exists():
+    is_unusable = is_full or getattr(error, 'errno', None) in _UNUSABLE
+    if is_here and not is_unusable and not self._folder.exists():
       raise errors.LostWorkdirError(
           f'{self._folder} was deleted during the run, which cannot continue.'
       ) from error
+    return is_here and is_unusable
 
 
 def _is_not_raised_later(record: logging.LogRecord) -> bool:

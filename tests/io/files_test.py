@@ -91,7 +91,8 @@ def test_full_disk_is_one_sentence(error, tmp_path):
     with files.disk_errors_as_user_errors(tmp_path):
       raise error(tmp_path)
   message = str(raised.value)
-  assert f'{tmp_path} is full' in message and '\n' not in message
+  assert f'--workdir={tmp_path} cannot be used' in message
+  assert 'free some space' in message and '\n' not in message
 
 
 @pytest.mark.parametrize('number', [errno.EROFS, errno.EACCES, errno.EPERM])
