@@ -63,15 +63,15 @@ def is_remote(path: pathlib.Path) -> bool:
 
 
 class disk_errors_as_user_errors(contextlib.AbstractContextManager):
-  """Converts errors of a folder's disk or bucket.
+  """Converts errors of the disk or bucket of a workdir.
 
   A disk that is full or read-only and a bucket that cannot be reached become a
   UserError, a deleted workdir a LostWorkdirError. Errors of other files pass
   unchanged.
   """
 
-  def __init__(self, folder: pathlib.Path, flag: str = '--workdir'):
-    self._folder, self._flag = folder, flag
+  def __init__(self, workdir: pathlib.Path):
+    self._workdir = workdir
 
   def __enter__(self):
     absl_logging.get_absl_logger().addFilter(_is_not_raised_later)
@@ -81,7 +81,7 @@ class disk_errors_as_user_errors(contextlib.AbstractContextManager):
     absl_logging.get_absl_logger().removeFilter(_is_not_raised_later)
     if error is None or isinstance(error, errors.UserError):
       return
-    if is_remote(self._folder):
+    if is_remote(self._workdir):
       is_ours = self._is_of_bucket(error)
       advice = (
           'check the name of the bucket, the network, and the credentials '
@@ -91,16 +91,16 @@ class disk_errors_as_user_errors(contextlib.AbstractContextManager):
       advice = 'free some space, make it writable, or choose another'
     if is_ours:
       raise errors.UserError(
-          f'{self._flag}={self._folder} cannot be used '
+          f'--workdir={self._workdir} cannot be used '
           f'({errors.one_line(error)}); {advice}.') from error
 
   def _is_of_bucket(self, error):
     client = type(error).__module__.partition('.')[0]
-    bucket = os.fspath(self._folder).removeprefix(_SCHEME).partition('/')[0]
+    bucket = os.fspath(self._workdir).removeprefix(_SCHEME).partition('/')[0]
     return client in _BUCKET_CLIENTS or f'/{bucket}/' in str(error)
 
   def _is_of_disk(self, error):
-    prefix, text = os.path.abspath(self._folder), str(error)
+    prefix, text = os.path.abspath(self._workdir), str(error)
     filename = getattr(error, 'filename', None)
     is_full = any(os.strerror(number) in text for number in _DISK_FULL)
     # tensorstore raises ValueError with the system's message. Writing to an
@@ -111,9 +111,9 @@ class disk_errors_as_user_errors(contextlib.AbstractContextManager):
           is_full if filename is None
           else os.path.abspath(filename).startswith(prefix))
     is_unusable = is_full or getattr(error, 'errno', None) in _UNUSABLE
-    if is_here and not is_unusable and not self._folder.exists():
+    if is_here and not is_unusable and not self._workdir.exists():
       raise errors.LostWorkdirError(
-          f'{self._folder} was deleted during the run, which cannot continue.'
+          f'{self._workdir} was deleted during the run, which cannot continue.'
       ) from error
     return is_here and is_unusable
 

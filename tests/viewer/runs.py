@@ -88,7 +88,9 @@ def make(
     tree_lib.write(
         tree_lib.groups_path(workdir, step), trees, environment.show,
         with_tokens=True)
-  values = tree_lib.metrics(trees) | played.usage.metrics() | {
+  values = tree_lib.metrics(trees) | {
+      f'budget/{name}': count
+      for name, count in played.usage.counts().items()} | {
       f'{policy}/{metric}': 1.0 for policy in ('one', 'two')
       for metric in ('num_updates', 'entropy')} | {
       'time/update': 0.5, 'time/step': 3.0}
