@@ -2,6 +2,7 @@
 
 import shutil
 
+from playwright import sync_api
 import pytest
 
 from atgrpo_jax.viewer import report
@@ -106,7 +107,7 @@ def test_slider_goes_through_the_records(tree):
     names.append(tree.inner_text('#source-name'))
   assert names == ['step 0', 'step 2', 'after training']
   # The task is kept, and both evaluations are drawn.
-  tree.wait_for_function("document.querySelectorAll('.tree').length === 2")
+  sync_api.expect(tree.locator('.tree')).to_have_count(2)
   assert _texts(tree, '.tree figcaption') == [
       'T4, before training: not solved', 'T4, after training: not solved']
   assert tree.is_disabled('#next')
