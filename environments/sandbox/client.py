@@ -15,7 +15,6 @@ import dataclasses
 import math
 import os
 import re
-import signal
 import socket
 import time
 from typing import Any
@@ -41,25 +40,19 @@ class _KilledSupervisorError(OSError):
 
 @dataclasses.dataclass(frozen=True)
 class ProgramResult:
-  """Output and exit status of a program.
+  """How a program ended, and its output.
 
   Attributes:
     status: how the program ended.
-    exit_code: -N after signal N; None if the sandbox failed.
     stdout: at most `output_bytes`; undecodable bytes are replaced.
     stderr: as `stdout`; the last line says why the sandbox stopped the program.
-    cpu_seconds: user and system time of the program and its children.
-    wall_seconds: time from its start to its end.
     value: returned by the function of `Sandbox.call`, built from Python's own
       types only; None otherwise, and unless the status is OK.
   """
 
   status: protocol.Status
-  exit_code: int | None
   stdout: str
   stderr: str
-  cpu_seconds: float
-  wall_seconds: float
   value: Any = None
 
 
@@ -163,14 +156,12 @@ class Sandbox:
         isinstance(failure, _KilledSupervisorError)
         and self._is_running(failure.server_start) for failure in failures):
       return ProgramResult(
-          protocol.Status.ERROR, -signal.SIGKILL, '',
-          'stopped: the program ended or stopped the process that watched it',
-          0.0, 0.0)
+          protocol.Status.ERROR, '',
+          'stopped: the program ended or stopped the process that watched it')
     error = failures[-1]
     return ProgramResult(
-        protocol.Status.INFRASTRUCTURE, None, '',
-        f'The sandbox failed repeatedly: {type(error).__name__}: {error}',
-        0.0, 0.0)
+        protocol.Status.INFRASTRUCTURE, '',
+        f'The sandbox failed repeatedly: {type(error).__name__}: {error}')
 
   def _is_running(self, server_start: int) -> bool:
     """True if the server that was started then still serves."""
@@ -221,10 +212,9 @@ class Sandbox:
     stdout = output[:stdout_size].decode('utf-8', 'replace')
     stderr = output[stdout_size:stdout_size + stderr_size].decode(
         'utf-8', 'replace')
-    return ProgramResult(
-        report.status, report.exit_code, stdout,
-        join_lines(stderr, report.reason), report.cpu_seconds,
-        report.wall_seconds), output[len(output) - value_size:]
+    result = ProgramResult(
+        report.status, stdout, join_lines(stderr, report.reason))
+    return result, output[len(output) - value_size:]
 
 
 def check_given(sandbox: Sandbox | None, writers: object) -> None:

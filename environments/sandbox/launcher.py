@@ -90,22 +90,16 @@ class SandboxServer:
   name = 'sandbox server'
 
   def __init__(self, num_slots: int | None = None, level: str = AUTO):
-    """Checks the arguments.
+    """Starts nothing yet.
 
     Args:
       num_slots: programs that run at a time; by default one per core.
-      level: one of LEVELS.
+      level: one of LEVELS; ValueError for another.
     """
-    if num_slots is None:
-      num_slots = len(os.sched_getaffinity(0))
-    if not 1 <= num_slots <= MAX_SLOTS:
-      raise ValueError(
-          f'num_slots={num_slots} must be from 1 to {MAX_SLOTS}; a process '
-          'waits in each slot.')
     if level not in LEVELS:
       raise ValueError(
           f'level={level!r} is unknown; give one of {", ".join(LEVELS)}.')
-    self.num_slots = num_slots
+    self.num_slots = num_slots or len(os.sched_getaffinity(0))
     self.level: protocol.Level | None = None
     self.address = ''
     self.pid = 0

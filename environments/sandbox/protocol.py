@@ -77,18 +77,12 @@ class ExitReport(NamedTuple):
 
   Attributes:
     status: how it ended; INFRASTRUCTURE if the supervisor failed.
-    exit_code: -N after signal N.
     reason: why the sandbox or a signal stopped the program; '' if nothing did.
-    cpu_seconds: user and system time, including children it waited for.
-    wall_seconds: time from its start to its end.
     output_sizes: number of bytes of stdout, stderr and value that follow.
   """
 
   status: Status
-  exit_code: int
   reason: str
-  cpu_seconds: float
-  wall_seconds: float
   output_sizes: tuple[int, ...]
 
 

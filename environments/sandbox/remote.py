@@ -17,7 +17,6 @@ import http.client
 import json
 import pathlib
 import secrets
-import signal
 import time
 from typing import Any
 import urllib.parse
@@ -68,7 +67,7 @@ class RemoteSandbox(client.Sandbox):
       (code + request.stdin).encode()
     except UnicodeEncodeError as error:  # The service would call this its own.
       return client.ProgramResult(
-          protocol.Status.ERROR, 1, '', f'stopped: {error}', 0.0, 0.0), b''
+          protocol.Status.ERROR, '', f'stopped: {error}'), b''
     result = self._post({
         'code': code, 'language': 'python', 'stdin': request.stdin,
         'run_timeout': self.limits.wall_seconds})
@@ -101,8 +100,7 @@ class RemoteSandbox(client.Sandbox):
         data = response.read(max_bytes + 1)
       if len(data) > max_bytes:
         return client.ProgramResult(
-            protocol.Status.RESOURCE_LIMIT, -signal.SIGKILL, '',
-            self._flood_reason(), 0.0, 0.0)
+            protocol.Status.RESOURCE_LIMIT, '', self._flood_reason())
       reply = json.loads(data)
       run = reply['run_result']
       if reply['status'] == 'SandboxError' or run['status'] == 'Error':
@@ -113,19 +111,17 @@ class RemoteSandbox(client.Sandbox):
       stdout, stderr = (
           (run[name] or '').encode('utf-8', 'replace').decode()
           for name in ('stdout', 'stderr'))
-      wall = float(run['execution_time'] or 0.0)
       if run['status'] == 'TimeLimitExceeded':
         return client.ProgramResult(
-            protocol.Status.TIMEOUT, -signal.SIGKILL, stdout,
-            client.join_lines(
-                stderr, f'stopped: wall-clock limit of {seconds} s'), 0.0, wall)
-      exit_code = int(run['return_code'])
+            protocol.Status.TIMEOUT, stdout, client.join_lines(
+                stderr, f'stopped: wall-clock limit of {seconds} s'))
+      has_failed = run['return_code'] != 0
     except (http.client.HTTPException, LookupError, TypeError) as error:
       raise OSError(
           f'{self.address} sent no reply of SandboxFusion ({error!r})'
           ) from error
-    status = protocol.Status.ERROR if exit_code else protocol.Status.OK
-    return client.ProgramResult(status, exit_code, stdout, stderr, 0.0, wall)
+    status = protocol.Status.ERROR if has_failed else protocol.Status.OK
+    return client.ProgramResult(status, stdout, stderr)
 
   def _flood_reason(self) -> str:
     return f'stopped: more than {self.limits.output_bytes} bytes of output'

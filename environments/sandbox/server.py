@@ -184,8 +184,8 @@ def _supervise_all(
       except BaseException as error:
         # Silence would blame the program. The server replaces this process.
         report = protocol.ExitReport(
-            protocol.Status.INFRASTRUCTURE, -1,
-            f'{type(error).__name__}: {error}', 0.0, 0.0, (0, 0, 0))
+            protocol.Status.INFRASTRUCTURE,
+            f'{type(error).__name__}: {error}', (0, 0, 0))
         with contextlib.suppress(OSError):
           connection.sendall(protocol.pack(report) + b'\n')
         raise
@@ -216,21 +216,19 @@ def _supervise(
         raise RuntimeError('a process died before its program started')
       return  # The client has gone.
     limits = protocol.unpack_limits(packed_limits)
-    started = time.monotonic()
-    end = _watch(pid, started + limits.wall_seconds)
+    end = _watch(pid, time.monotonic() + limits.wall_seconds)
     os.killpg(pid, signal.SIGKILL)  # The whole group: none can fork away.
     _, wait_status, usage = os.wait4(pid, 0)
-    wall = time.monotonic() - started
     processes.kill_descendants()  # They could still write.
 
     sizes = [os.fstat(file.fileno()).st_size for file in outputs]
-    exit_code = os.waitstatus_to_exitcode(wait_status)
-    cpu = usage.ru_utime + usage.ru_stime
-    is_flooded = max(sizes) > limits.output_bytes
+    status, reason = _classify(
+        limits, end, is_flooded=max(sizes) > limits.output_bytes,
+        cpu_seconds=usage.ru_utime + usage.ru_stime,
+        exit_code=os.waitstatus_to_exitcode(wait_status))
     sizes = [min(size, limits.output_bytes) for size in sizes]
-    status, reason = _classify(limits, end, is_flooded, cpu, exit_code)
-    connection.sendall(protocol.pack(protocol.ExitReport(
-        status, exit_code, reason, cpu, wall, sizes)) + b'\n')
+    report = protocol.ExitReport(status, reason, sizes)
+    connection.sendall(protocol.pack(report) + b'\n')
     for file, size in zip(outputs, sizes):
       if size:
         connection.sendfile(file, 0, size)

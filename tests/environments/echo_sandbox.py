@@ -11,7 +11,7 @@ class Echo:
 
   def run(self, source, stdin=''):
     printed = stdin if source == 'cat\n' else source
-    return sandbox.ProgramResult(sandbox.Status.OK, 0, printed, '', 0., 0.)
+    return sandbox.ProgramResult(sandbox.Status.OK, printed, '')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,5 +25,4 @@ class Constant:
 
   def run(self, source, stdin=''):
     del source, stdin
-    return sandbox.ProgramResult(
-        self.status, 0, self.stdout, self.stderr, 0., 0.)
+    return sandbox.ProgramResult(self.status, self.stdout, self.stderr)

@@ -169,11 +169,10 @@ def test_number_of_threads_is_limited(address):
     'import os\nos.lseek(1, 1 << 40, 0); os.write(1, b"x")',
     'import os\nos.lseek(1, 10_000, 0); os.write(1, b"x")'])
 def test_output_is_limited(address, program):
-  result = servers.run(address, program)
+  result = servers.run(address, program, wall_seconds=1.0)
   assert result.status is Status.RESOURCE_LIMIT, result
   assert len(result.stdout) in (0, 10_000)
   assert result.stderr.endswith('stopped: more than 10000 bytes of output')
-  assert result.cpu_seconds < 0.5  # No other limit stopped it.
 
 
 @pytest.mark.parametrize('package', ['', '# numpy'])

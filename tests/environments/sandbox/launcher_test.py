@@ -120,8 +120,6 @@ def test_unsafe_level_warns_and_is_no_boundary(caplog):
 
 
 @pytest.mark.parametrize('make, words', [
-    (lambda: sandbox.SandboxServer(0), 'num_slots=0'),
-    (lambda: sandbox.SandboxServer(1025), 'num_slots=1025'),
     (lambda: sandbox.SandboxServer(1, 'remote'), "level='remote'"),
     *((lambda limit=limit: sandbox.Sandbox('', sandbox.Limits(**limit)), name)
       for limit, name in (

@@ -1,6 +1,5 @@
 """Ordinary programs run at every level, and failing programs say why."""
 
-import signal
 import time
 
 import pytest
@@ -71,8 +70,7 @@ ORDINARY = [
 @pytest.mark.parametrize('program, stdin, stdout', ORDINARY)
 def test_ordinary_program_runs(programs, program, stdin, stdout):
   result = programs.run(program, stdin)
-  assert (result.status, result.exit_code) == (Status.OK, 0), result
-  assert (result.stdout, result.stderr) == (stdout, '')
+  assert result == sandbox.ProgramResult(Status.OK, stdout, '')
 
 
 def test_packages_are_loaded_already(server):
@@ -90,36 +88,34 @@ def test_other_packages_cannot_be_imported(programs):
 
 
 FAILING = [
-    ('import sys; sys.exit(3)', 3, ''),
-    ('exit("no")', 1, 'no\n'), ('exit(10**30)', 255, ''),
-    ('import os; os._exit(4)', 4, ''),
-    ('1 / 0', 1, '\nZeroDivisionError: division by zero\n'),
-    ('raise KeyboardInterrupt', 1, '\nKeyboardInterrupt\n'),
+    ('import sys; sys.exit(3)', ''),
+    ('exit("no")', 'no\n'), ('exit(10**30)', ''),
+    ('import os; os._exit(4)', ''),
+    ('1 / 0', '\nZeroDivisionError: division by zero\n'),
+    ('raise KeyboardInterrupt', '\nKeyboardInterrupt\n'),
     # Not Python, or not Unicode.
-    ('f(', 1, "\nSyntaxError: '(' was never closed\n"),
-    ('(' * 100_000, 1, 'too many nested parentheses\n'),
-    ('print("a\0b")', 1, 'null bytes\n'),
-    ('print("\ud800")', 1, 'surrogates not allowed\n'),
-    ('input()', 1, 'invalid continuation byte\n'),
-    ('def f(): f()\nf()', 1, 'maximum recursion depth exceeded\n'),
-    ('raise ValueError("x" * 100_000 + "end")', 1, 'xend\n'),
+    ('f(', "\nSyntaxError: '(' was never closed\n"),
+    ('(' * 100_000, 'too many nested parentheses\n'),
+    ('print("a\0b")', 'null bytes\n'),
+    ('print("\ud800")', 'surrogates not allowed\n'),
+    ('input()', 'invalid continuation byte\n'),
+    ('def f(): f()\nf()', 'maximum recursion depth exceeded\n'),
+    ('raise ValueError("x" * 100_000 + "end")', 'xend\n'),
     # Refused by the system.
-    ('import mmap; mmap.mmap(-1, 1 << 30)', 1, 'Cannot allocate memory\n'),
-    ('x = [open("/dev/null") for _ in range(1000)]', 1,
+    ('import mmap; mmap.mmap(-1, 1 << 30)', 'Cannot allocate memory\n'),
+    ('x = [open("/dev/null") for _ in range(1000)]',
      "Too many open files: '/dev/null'\n"),
-    ('import ctypes; ctypes.string_at(0)', -signal.SIGSEGV,
-     'killed by SIGSEGV'),
-    ('import os; os.abort()', -signal.SIGABRT, 'killed by SIGABRT'),
-    ('import os; os.kill(os.getpid(), 9)', -signal.SIGKILL,
-     'killed by SIGKILL'),
-    ('import os; os.kill(os.getpid(), 40)', -40, 'killed by signal 40'),
+    ('import ctypes; ctypes.string_at(0)', 'killed by SIGSEGV'),
+    ('import os; os.abort()', 'killed by SIGABRT'),
+    ('import os; os.kill(os.getpid(), 9)', 'killed by SIGKILL'),
+    ('import os; os.kill(os.getpid(), 40)', 'killed by signal 40'),
 ]
 
 
-@pytest.mark.parametrize('program, exit_code, stderr', FAILING)
-def test_failing_program_says_why(programs, program, exit_code, stderr):
+@pytest.mark.parametrize('program, stderr', FAILING)
+def test_failing_program_says_why(programs, program, stderr):
   result = programs.run(program, '\ud800')
-  assert (result.status, result.exit_code) == (Status.ERROR, exit_code), result
+  assert result.status is Status.ERROR, result
   assert result.stderr.endswith(stderr) and bool(result.stderr) == bool(stderr)
 
 
@@ -153,15 +149,11 @@ def test_limits_hold(server, program, limits, status, reason):
   assert result.stderr.endswith(f'stopped: {reason}')
 
 
-def test_traceback_and_times_belong_to_the_program(programs):
-  result = programs.run(
-      'import time\ntime.sleep(0.3)\nwhile time.process_time() < 0.2: pass\n'
-      'def f(x):\n  return x / 0\n\nprint(f(1))\n')
-  assert 'line 7, in <module>\n    print(f(1))\n' in result.stderr
-  assert 'line 5, in f\n    return x / 0\n' in result.stderr
+def test_traceback_shows_only_the_program(programs):
+  result = programs.run('def f(x):\n  return x / 0\n\nprint(f(1))\n')
+  assert 'line 4, in <module>\n    print(f(1))\n' in result.stderr
+  assert 'line 2, in f\n    return x / 0\n' in result.stderr
   assert result.stderr.count('File "') == 2
-  assert 0.45 < result.wall_seconds < 3.0
-  assert 0.15 < result.cpu_seconds < 0.5
 
 
 @pytest.mark.parametrize('package', ['', ', numpy'])

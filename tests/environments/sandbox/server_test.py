@@ -146,7 +146,7 @@ def test_program_that_ends_its_supervisor_has_failed(unsafe, attack):
       SERVER = {unsafe.pid}
       {attack}
       time.sleep(1)''', wall_seconds=60.0)
-  assert (result.status, result.exit_code) == (Status.ERROR, -9), result
+  assert result.status is Status.ERROR, result
   assert 'ended or stopped the process that watched it' in result.stderr
   assert run(unsafe, 'print(1)').stdout == '1\n'
 
