@@ -143,28 +143,20 @@ python_version() {
 # Sets PYTHON_FOUND and PYTHON_VERSION: $PYTHON if that is set, otherwise the
 # first suitable candidate.
 find_python() {
-  local candidate version problem=''
-  local advice='install Python 3.11 or newer, or name one in PYTHON'
-  local candidates=(
+  local candidate candidates=(
     "$VENV/bin/python" python3.13 python3.12 python3.11 python3)
   if [[ -n "${PYTHON:-}" ]]; then candidates=("$PYTHON"); fi
   for candidate in "${candidates[@]}"; do
-    if ! version="$(python_version "$candidate" sys)"; then
-      continue
-    elif [[ ! "$version" =~ ^3\.([0-9]+)$ ]] || ((BASH_REMATCH[1] < 11)); then
-      problem="${problem:-$candidate is Python $version, but atgrpo_jax needs \
-3.11 or newer; $advice}"
-    elif ! python_version "$candidate" 'ensurepip, sys, venv' > /dev/null; then
-      problem="${problem:-$candidate (Python $version) lacks the module venv or \
-ensurepip; install them (Debian, Ubuntu: apt-get install python$version-venv) \
-or name another Python in PYTHON}"
-    else
+    if PYTHON_VERSION="$(python_version "$candidate" 'ensurepip, sys, venv')" &&
+      [[ "$PYTHON_VERSION" =~ ^3\.([0-9]+)$ ]] &&
+      ((BASH_REMATCH[1] >= 11)); then
       PYTHON_FOUND="$candidate"
-      PYTHON_VERSION="$version"
       return
     fi
   done
-  stop "${problem:-${PYTHON:-python3} does not run; $advice}"
+  stop "no Python 3.11 or newer with the modules venv and ensurepip among" \
+    "${candidates[*]}; install one (Debian, Ubuntu: apt-get install" \
+    "python3-venv) or name one in PYTHON"
 }
 
 # ensure_installed EXTRA: installs this checkout into .venv, with the extra EXTRA

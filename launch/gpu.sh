@@ -10,7 +10,7 @@ Usage: bash launch/gpu.sh --config CONFIG --workdir DIR [OPTION ...]
 
 Installs atgrpo_jax with its gpu extra into .venv and runs the trainer: one
 process on all GPUs of this machine, or on those in CUDA_VISIBLE_DEVICES. Run it
-again to resume. The exit status is the trainer's; 42 means that a signal
+again to resume. Needs a driver for CUDA 13 (580 or newer). The exit status is the trainer's; 42 means that a signal
 stopped it after it had saved.
 
   --config CONFIG   config file and its arguments
@@ -26,26 +26,8 @@ Example:
 EOF
 }
 
-MIN_DRIVER=580  # The first driver for CUDA 13, which the gpu extra installs.
-
-check_driver() {
-  local driver
-  command -v nvidia-smi > /dev/null ||
-    stop 'nvidia-smi is not on the PATH; this needs an NVIDIA GPU and driver' \
-      '(launch/quickstart.sh runs a small model without one)'
-  driver="$(
-    nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>&1)" ||
-    stop "nvidia-smi finds no working GPU: ${driver//$'\n'/ }"
-  [[ "${driver%%.*}" =~ ^[0-9]+$ ]] || stop "nvidia-smi printed '$driver'"
-  ((${driver%%.*} >= MIN_DRIVER)) ||
-    stop "the NVIDIA driver is ${driver%%$'\n'*}, but CUDA 13 needs" \
-      "$MIN_DRIVER or newer; update it, or install 'jax[cuda12]' into another" \
-      'environment and run python -m atgrpo_jax.main there'
-}
-
 parse_trainer_options '' '' "$@"
 resolve_workdir
-"$dry_run" || check_driver
 ensure_installed gpu
 trainer_command cuda,cpu
 run cd "$ROOT"

@@ -20,23 +20,13 @@ RUN = ('--config', CONFIG, '--workdir', 'w')
 # An override that a careless shell script would split or expand.
 OVERRIDE = """--config.dataset.train=it's  "a" $(false) *"""
 
-# Prints its arguments and platforms; exits as the file `status-I` says.
-TRAINER = r"""
-import os, pathlib, re, sys
-print('arguments:', *sys.argv[1:], sep='|')
-print('platforms:', os.environ['JAX_PLATFORMS'])
-print('gpu:', os.environ.get('JAX_LOCAL_DEVICE_IDS'))
-i = re.findall(r'--process_id=(\d+)', ' '.join(sys.argv))
-path = pathlib.Path(os.environ['HOME'], f'status-{i[0] if i else 0}')
-sys.exit(int(path.read_text()) if path.exists() else 0)
-"""
+# Prints its arguments.
+TRAINER = "import sys; print('arguments:', *sys.argv[1:], sep='|')"
 
 
 @pytest.fixture
 def checkout(tmp_path):
-  checkout = checkout_lib.Checkout(tmp_path)
-  checkout.write_program('nvidia-smi', 'print("580.65.06\\n580.65.06")')
-  return checkout
+  return checkout_lib.Checkout(tmp_path)
 
 
 @pytest.fixture(scope='module')
@@ -49,16 +39,12 @@ def untouched(tmp_path_factory):
     ('quickstart.sh', '--sed 1', ['--sed', '--help']),
     ('quickstart.sh', '--seed --workdir', ['--seed']),
     ('quickstart.sh', '--seed one', ["'one'"]),
-    ('paper.sh', '--scale 70b', ["'70b'", 'nano']),
-    ('paper.sh', '--sandbox none', ["'none'", 'bwrap']),
     ('slurm.sh', '--workdir w', ['--config']),
     ('gpu.sh', '--config configs/no.py:a --workdir w',
      ["'configs/no.py'"]),
     ('slurm.sh', f'--config {CONFIG} --workdir s3://b/x', ["'s3://b/x'"]),
     ('gpu.sh', f'--config {CONFIG} --workdir w --mode replay', ["'replay'"]),
     ('slurm.sh', f'--config {CONFIG} --workdir w --nodes 0', ["'0'"]),
-    ('slurm.sh', f'--config {CONFIG} --workdir w --time 00:19:59',
-     ['00:19:59', '--grace']),
     ('tpu_pod.sh', f'--name pod --zone z --config {CONFIG} --workdir runs/x',
      ["'runs/x'", 'gs://']),
 ])
@@ -101,13 +87,12 @@ def test_an_installation_is_reused_until_setup_py_changes(checkout):
   assert checkout.calls()[0].endswith(f'--editable {checkout.root}[test]')
 
 
-@pytest.mark.parametrize('script, words', [
-    ('echo 3.9', ['python-to-use is Python 3.9', '3.11', 'PYTHON']),
-    ('case "$2" in *venv*) exit 1;; esac; echo 3.12',
-     ['python-to-use', 'venv', 'python3.12-venv'])])
-def test_unsuitable_python_is_refused(checkout, script, words):
+@pytest.mark.parametrize('script', [
+    'echo 3.9', 'case "$2" in *venv*) exit 1;; esac; echo 3.12'])
+def test_unsuitable_python_is_refused(checkout, script):
   checkout.write_python(f'#!/bin/sh\n{script}\n')
-  checkout_lib.assert_stops_with(checkout.run('quickstart.sh'), *words)
+  checkout_lib.assert_stops_with(
+      checkout.run('quickstart.sh'), 'python-to-use', '3.11', 'PYTHON')
   assert not (checkout.root / '.venv').exists()
 
 
@@ -131,13 +116,11 @@ def test_quickstart_resumes(checkout):
   workdir.mkdir(parents=True)
   assert 'resuming' in checkout.run('quickstart.sh').stdout
 
-@pytest.mark.parametrize('nvidia_smi, words', [
-    ('print("550.54.15")', ['550.54.15', '580', 'jax[cuda12]']),
-    ('print("No devices\\nwere found"); raise SystemExit(6)',
-     ['No devices were found'])])
-def test_unusable_gpus_are_refused(checkout, nvidia_smi, words):
-  checkout.write_program('nvidia-smi', nvidia_smi)
-  checkout_lib.assert_stops_with(checkout.run('gpu.sh', *RUN), *words)
+
+def test_paper_passes_its_options_on(checkout):
+  result = checkout.run('paper.sh', '--only', 'main/*', '--dry-run')
+  assert result.returncode == 0, result.stderr
+  assert checkout.calls()[-1] == '-m paper.run --only main/* --dry_run'
 
 
 def test_a_dry_run_can_be_pasted(checkout):
