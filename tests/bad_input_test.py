@@ -59,13 +59,13 @@ class Run:
 
 # Damages a run; returns additional command line arguments.
 Damage = Callable[[Run], Sequence[str]]
-# (damage, words of the message); '{model}' stands for the folder.
-CASES: dict[str, tuple[Damage, tuple[str, ...]]] = {}
+# Name -> (damages, words of the message); '{model}' stands for the folder.
+CASES: dict[str, tuple[Sequence[Damage], Sequence[str]]] = {}
 
 
-def case(name: str, damage: Damage, *words: str) -> None:
+def case(name: str, words: Sequence[str], *damages: Damage) -> None:
   assert name not in CASES
-  CASES[name] = damage, words
+  CASES[name] = damages, words
 
 
 # ---- Ways to damage a run ---------------------------------------------------
@@ -75,13 +75,8 @@ def config(*items: str) -> Damage:
   return lambda run: [f'--config.{item}' for item in items]
 
 
-def mode(name: str, *items: str) -> Damage:
-  return lambda run: [f'--mode={name}', *config(*items)(run)]
-
-
-def both(*damages: Damage) -> Damage:
-  return lambda run: [
-      argument for damage in damages for argument in damage(run)]
+def mode(name: str) -> Damage:
+  return lambda run: [f'--mode={name}']
 
 
 def write(folder: str, file: str, content: str | bytes) -> Damage:
@@ -111,10 +106,9 @@ def edit(folder: str, file: str, **fields: Any) -> Damage:
       json.dumps(json.loads(path.read_text()) | fields)))
 
 
-def change_bytes(
-    folder: str, file: str, change_fn: Callable[[bytes], bytes]) -> Damage:
+def truncate(folder: str, file: str, size: int) -> Damage:
   return change(
-      folder, file, lambda path: path.write_bytes(change_fn(path.read_bytes())))
+      folder, file, lambda path: path.write_bytes(path.read_bytes()[:size]))
 
 
 def set_weight(folder: str, file: str, tensor: str, value: float) -> Damage:
@@ -125,7 +119,7 @@ def set_weight(folder: str, file: str, tensor: str, value: float) -> Damage:
   return change(folder, file, replace)
 
 
-def config_file(content: str | bytes) -> Damage:
+def config_file(content: str) -> Damage:
   return lambda run: [
       *write('home', 'config.py', content)(run),
       f'--config={run.home / "config.py"}']
@@ -149,6 +143,13 @@ def module(key: str, content: str) -> Damage:
     write('home', f'{name}.py', content)(run)
     return config(f'{key}={name}')(run)
   return damage
+
+
+def environment(*lines: str) -> Damage:
+  """The echo game with other lines in its class."""
+  return module('environment.module', '\n'.join([
+      'from tests import echo', 'class Env(echo.Echo):', *lines,
+      'def make_environment(**_): return Env(1)', '']))
 
 
 def use_adapter(run: Run) -> Sequence[str]:
@@ -176,254 +177,192 @@ def letters(statement: str) -> Damage:
 
 # ---- Model folders ----------------------------------------------------------
 
-_BROKEN_JSON = {
-    'truncated': '{"a": ', 'list': '[]', 'binary': b'\xff\xfe\x80',
-    'nested': '[' * 100_000}
-for _file in (
-    'config.json', 'generation_config.json', 'tokenizer.json',
-    'tokenizer_config.json'):
-  for _how, _content in _BROKEN_JSON.items():
-    case(f'{_file}, {_how}', write('model', _file, _content),
-         f'{{model}}/{_file}')
 for _file in ('config.json', 'tokenizer.json', 'tokenizer_config.json'):
-  case(f'{_file}, missing', remove('model', _file), f'{{model}}/{_file}')
-case('tokenizer.json, unknown type',
-     edit('model', 'tokenizer.json', model={'type': 'Unknown'}),
-     '{model}: tokenizer.json')
+  case(f'{_file}, truncated', [f'{{model}}/{_file}'],
+       write('model', _file, '{"a": '))
+  case(f'{_file}, missing', [f'{{model}}/{_file}'], remove('model', _file))
+for _content in ('[]', b'\xff\xfe\x80', '[' * 100_000):
+  case(f'generation_config.json, {_content[:3]!r}',
+       ['{model}/generation_config.json'],
+       write('model', 'generation_config.json', _content))
+case('tokenizer.json, unknown type', ['{model}: tokenizer.json'],
+     edit('model', 'tokenizer.json', model={'type': 'Unknown'}))
 for _key, _value in (
-    ('hidden_size', '32'), ('num_hidden_layers', 0), ('rms_norm_eps', math.nan),
-    ('tie_word_embeddings', 1), ('rope_parameters', 'default'),
-    ('model_type', 'unknown')):
-  case(f'config.json, {_key}={_value}',
-       edit('model', 'config.json', **{_key: _value}),
-       '{model}/config.json', f'{_key}={_value!r}')
-case('config.json, mixture of experts',
-     edit('model', 'config.json', num_experts=8), 'config.json', 'num_experts')
-case('config.json of another tokenizer',
-     edit('model', 'config.json', vocab_size=15), '16', '15')
-case('config.json of another model',
-     edit('model', 'config.json', num_hidden_layers=3), 'model.layers.2.')
-for _value in ('<end>', 16, True, [0, 99]):
+    ('hidden_size', '32'), ('rms_norm_eps', math.nan),
+    ('rope_parameters', 'default'), ('model_type', 'unknown')):
+  case(f'config.json, {_key}', ['{model}/config.json', _key, repr(_value)],
+       edit('model', 'config.json', **{_key: _value}))
+case('config.json, mixture of experts', ['config.json', 'num_experts'],
+     edit('model', 'config.json', num_experts=8))
+case('config.json of another tokenizer', ['16', '15'],
+     edit('model', 'config.json', vocab_size=15))
+case('config.json of another model', ['model.layers.2.'],
+     edit('model', 'config.json', num_hidden_layers=3))
+for _value in ('<end>', [0, 99]):
   case(f'eos_token_id={_value}',
-       edit('model', 'generation_config.json', eos_token_id=_value),
-       '{model}/generation_config.json', f'eos_token_id={_value!r}')
+       ['{model}/generation_config.json', f'eos_token_id={_value!r}'],
+       edit('model', 'generation_config.json', eos_token_id=_value))
 for _template, _words in {
-    '{% for m in messages %}': ['TemplateSyntaxError'],
-    "{{ raise_exception('no system role') }}": ['no system role'],
-    '': ["'user'"],
-    '{{ messages[0].content | upper }}': [],
+    '{% for m in messages %}': 'TemplateSyntaxError',
+    "{{ raise_exception('no system role') }}": 'no system role',
+    '': "'user'",
 }.items():
-  case(f'chat template {_template!r}',
-       write('model', 'chat_template.jinja', _template),
-       '{model}', 'chat template', *_words)
-case('chat template, missing', remove('model', 'chat_template.jinja'),
-     '{model}', 'chat_template')
+  case(f'chat template {_template!r}', ['{model}', 'chat template', _words],
+       write('model', 'chat_template.jinja', _template))
+case('chat template, missing', ['{model}', 'chat_template'],
+     remove('model', 'chat_template.jinja'))
 
 _WEIGHTS = 'model.safetensors'
-case('weights, missing', remove('model', _WEIGHTS), '{model}')
-for _size in (0, 1000):
-  case(f'weights, {_size} bytes',
-       change_bytes('model', _WEIGHTS, lambda old, size=_size: old[:size]),
-       f'{{model}}/{_WEIGHTS}')
-for _value in (math.nan, math.inf):
-  case(f'weights, {_value}',
-       set_weight('model', _WEIGHTS, 'model.norm.weight', _value),
-       '{model}', 'model.norm.weight', 'NaN or infinity')
-case('weights that overflow bfloat16', both(
-    set_weight('model', _WEIGHTS, 'model.norm.weight', 3.4e38),
-    config('model.trained=lora', 'model.dtype=bfloat16')),
-     'model.norm.weight', 'NaN or infinity', 'bfloat16')
 _INDEX = 'model.safetensors.index.json'
-for _content in ('{', '{"weight_map": {"a": 3}}'):
-  case(f'index {_content}', both(
-      remove('model', _WEIGHTS), write('model', _INDEX, _content)),
-       f'{{model}}/{_INDEX}')
-case('index of a missing file', both(
-    remove('model', _WEIGHTS),
-    write('model', _INDEX, '{"weight_map": {"a": "x.safetensors"}}')),
-     '{model}', 'x.safetensors')
-case('model.folder is a file',
-     lambda run: config(f'model.folder={run.model}/config.json')(run),
-     '{model}/config.json')
-case('model.folder is empty', config('model.folder='), "''")
+case('weights, missing', ['{model}'], remove('model', _WEIGHTS))
+for _size in (0, 1000):
+  case(f'weights, {_size} bytes', [f'{{model}}/{_WEIGHTS}'],
+       truncate('model', _WEIGHTS, _size))
+case('weights, NaN',
+     ['{model}', 'model.norm.weight', 'NaN or infinity'],
+     set_weight('model', _WEIGHTS, 'model.norm.weight', math.nan))
+case('weights that overflow bfloat16',
+     ['model.norm.weight', 'NaN or infinity', 'bfloat16'],
+     set_weight('model', _WEIGHTS, 'model.norm.weight', 3.4e38),
+     config('model.trained=lora', 'model.dtype=bfloat16'))
+for _content, _words in {
+    '{"weight_map": {"a": 3}}': f'{{model}}/{_INDEX}',
+    '{"weight_map": {"a": "x.safetensors"}}': 'x.safetensors'}.items():
+  case(f'index {_content}', ['{model}', _words],
+       remove('model', _WEIGHTS), write('model', _INDEX, _content))
+case('model.folder is a file', ['{model}/config.json'],
+     lambda run: config(f'model.folder={run.model}/config.json')(run))
+case('model.folder is empty', ["''"], config('model.folder='))
 
 # ---- Adapters ---------------------------------------------------------------
 
 _ADAPTER = 'adapter_config.json'
 _ADAPTER_WEIGHTS = 'adapter_model.safetensors'
 for _key, _value in (
-    ('r', 'x'), ('r', 0), ('lora_alpha', math.nan)):
-  case(f'{_ADAPTER}, {_key}={_value!r}',
-       both(edit('adapter', _ADAPTER, **{_key: _value}), use_adapter),
-       f'{{adapter}}/{_ADAPTER}', _key)
-case('adapter, missing',
-     config('model.trained=lora', 'lora.folder=no/such'), f'no/such/{_ADAPTER}')
-case('adapter, truncated', both(
-    change_bytes('adapter', _ADAPTER_WEIGHTS, lambda old: old[:99]),
-    use_adapter), _ADAPTER_WEIGHTS)
-case('adapter, NaN', both(
-    set_weight(
-        'adapter', _ADAPTER_WEIGHTS,
-        'base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight',
-        math.nan),
-    use_adapter), _ADAPTER_WEIGHTS, 'self_attn.q_proj', 'NaN')
-for _targets in ("('attention/[',)", "('x',)", '()'):
-  case(f'lora.targets={_targets}',
-       config('model.trained=lora', f'lora.targets={_targets}'), 'lora.targets')
+    ('r', 'x'), ('lora_alpha', math.nan)):
+  case(f'{_ADAPTER}, {_key}={_value!r}', [f'{{adapter}}/{_ADAPTER}', _key],
+       edit('adapter', _ADAPTER, **{_key: _value}), use_adapter)
+case('adapter, missing', [f'no/such/{_ADAPTER}'],
+     config('model.trained=lora', 'lora.folder=no/such'))
+case('adapter, truncated', [_ADAPTER_WEIGHTS],
+     truncate('adapter', _ADAPTER_WEIGHTS, 99), use_adapter)
+case('adapter, NaN', [_ADAPTER_WEIGHTS, 'self_attn.q_proj', 'NaN'],
+     set_weight(
+         'adapter', _ADAPTER_WEIGHTS,
+         'base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight',
+         math.nan), use_adapter)
+for _targets in ("('attention/[',)", '()'):
+  case(f'lora.targets={_targets}', ['lora.targets'],
+       config('model.trained=lora', f'lora.targets={_targets}'))
 
 # ---- Configs ----------------------------------------------------------------
 
 for _content, _words in {
     'def get_config(:\n': ['config.py', 'SyntaxError'],
-    '1 / 0\n': ['config.py, line 1', 'ZeroDivisionError'],
     'import no_such_module\n': ['config.py, line 1', 'no_such_module'],
     'x = 1\n': ['config.py', 'get_config'],
-    'def get_config(arg):\n  pass\n': ['config.py', 'positional'],
     'def get_config():\n  raise ValueError("no luck")\n': [
         'config.py', 'no luck'],
     'def get_config():\n  return {"seed": 1}\n': ["{'seed': 1}"],
 }.items():
-  case(f'config {_content!r}', config_file(_content), *_words)
-case('config with a text as seed', changed_echo(
-    'del c.seed; c.seed = "x"'), "seed='x'")
-case('config is a folder', lambda run: [f'--config={run.home}'], '{home}')
+  case(f'config {_content!r}', _words, config_file(_content))
+case('config with a text as seed', ["seed='x'"],
+     changed_echo('del c.seed; c.seed = "x"'))
+case('config is a folder', ['{home}'], lambda run: [f'--config={run.home}'])
 for _item in (
-    'seed=4294967296', 'optimizer.learning_rate=1e39', 'optimizer=3',
-    'optimizer.learning_rate=fast', 'rollout.alpha=1e300',
-    'environment.max_turns=x', 'environment.max_turns=0', 'buckets.prompt=(4',
-    'mesh.fsdp=3', 'train.num_steps=0',
-    'policies=x', "policy_map=(('first', 'a'),)",
-    "policy_map=(('first', '../evals'), ('second', 'b'))",
+    'seed=4294967296', 'optimizer=3', 'optimizer.learning_rate=fast',
+    'environment.max_turns=0', 'buckets.prompt=(4', 'mesh.fsdp=3',
+    'train.num_steps=0', "policy_map=(('first', '../evals'), ('second', 'b'))",
     f"policy_map=(('first', 'a'), ('second', '{'b' * 65}'))",
-    "per_policy=(('shared', 'model'),)",
     "per_policy=(('shared', 'optimizer.b1', 'x'),)", "train.writers=('os',)",
     "train.writers=('tensorboard','tensorboard')", 'environment.module=.x',
-    'dataset.builder=', 'dataset.builder=no.such'):
-  case(_item, config(_item), _item.partition('=')[0].rpartition('.')[2])
-case('lora.rank', config('model.trained=lora', 'lora.rank=1000000'),
-     'lora.rank=1000000')
-case('export.dtype', mode('export', 'export.dtype=int8'), "export.dtype='int8'")
-case('export without a run', mode('export'), '{workdir}')
-case('evaluation.name', mode('evaluate', 'evaluation.name=../x'),
-     "evaluation.name='../x'")
+    'dataset.builder=no.such'):
+  case(_item, [_item.partition('=')[0].rpartition('.')[2]], config(_item))
+case('lora.rank', ['lora.rank=1000000'],
+     config('model.trained=lora', 'lora.rank=1000000'))
+case('export.dtype', ["export.dtype='int8'"],
+     mode('export'), config('export.dtype=int8'))
+case('export without a run', ['{workdir}'], mode('export'))
+case('evaluation.name', ["evaluation.name='../x'"],
+     mode('evaluate'), config('evaluation.name=../x'))
 
 # ---- Prompts that do not fit ------------------------------------------------
 
-case('prompts longer than the buckets', config('buckets.prompt=(2,)'),
-     "'first'", 'buckets.prompt')
-case('prompts longer than the model',
-     edit('model', 'config.json', max_position_embeddings=4), '4 positions')
-case('no positions for a prompt',
-     edit('model', 'config.json', max_position_embeddings=2),
-     'rollout.max_new_tokens=2')
-case('one prompt too long', letters("splits['train'][7]['letter'] = 'a a a'"),
-     "'first'", "'letters/train/7'", '5 tokens')
+case('prompts longer than the buckets', ["'first'", 'buckets.prompt'],
+     config('buckets.prompt=(2,)'))
+case('prompts longer than the model', ['4 positions'],
+     edit('model', 'config.json', max_position_embeddings=4))
+case('no positions for a prompt', ['rollout.max_new_tokens=2'],
+     edit('model', 'config.json', max_position_embeddings=2))
+case('one prompt too long', ["'first'", "'letters/train/7'", '5 tokens'],
+     letters("splits['train'][7]['letter'] = 'a a a'"))
 
 # ---- Modules of the user ----------------------------------------------------
 
 _ENV = 'environment.module'
 for _content, _words in {
-    'def f(:\n': 'SyntaxError', 'raise RuntimeError("no luck")\n': 'no luck',
-    'import sys\nsys.exit(0)\n': 'SystemExit', 'x = 1\n': 'make_environment',
+    'def f(:\n': 'SyntaxError', 'import sys\nsys.exit(0)\n': 'SystemExit',
+    'x = 1\n': 'make_environment', 'def make_environment(**_): pass\n': 'roles',
     'def make_environment(team): pass\n': 'unexpected keyword argument',
-    'def make_environment(**_): pass\n': 'roles',
-    'from tests import echo\n'
-    'class Env(echo.Echo):\n  phases = (("third",),)\n'
-    'def make_environment(**_): return Env(1)\n': 'phases',
 }.items():
-  case(f'environment {_content!r}', module(_ENV, _content), _ENV, _words)
-for _messages in ("'text'", "[{'content': 'a'}]",
-                  "[{'role': 'user', 'content': 3}]"):
-  case(f'messages {_messages}', module(_ENV, (
-      'from tests import echo\n'
-      'class Env(echo.Echo):\n'
-      '  def observe(self, state, role):\n'
-      f'    return {_messages}\n'
-      'def make_environment(**_): return Env(1)\n')), "'echo/train/0'")
-case('environment.options', changed_echo(
-    'c.environment.options.colour = "red"'), "'colour'")
+  case(f'environment {_content!r}', [_ENV, _words], module(_ENV, _content))
+case('environment with an unknown role', [_ENV, 'phases'],
+     environment('  phases = (("third",),)'))
+for _messages in ("'text'", "[{'content': 'a'}]"):
+  case(f'messages {_messages}', ["'echo/train/0'"], environment(
+      '  def observe(self, state, role):', f'    return {_messages}'))
+case('environment.options', ["'colour'"],
+     changed_echo('c.environment.options.colour = "red"'))
 _PLAN = f'{_ENV}=environments.boards.plan_path.env'
-for _item in ('environment.team=crowd', 'environment.reward=both'):
-  case(_item, config(_PLAN, _item), _item.replace('=', "='"))
-case('programs without a sandbox', config(_PLAN), 'sandbox')
+case('environment.team', ["environment.team='crowd"],
+     config(_PLAN, 'environment.team=crowd'))
+case('programs without a sandbox', ['sandbox'], config(_PLAN))
 for _content in ('def f(:\n', 'x = 1\n'):
-  case(f'builder {_content!r}', module('dataset.builder', _content),
-       "dataset.builder='hostile_")
-case('dataset.config', both(use_data, config('dataset.config=x')), "'x'")
-case('tasks of another environment',
-     both(use_data, config(_PLAN, 'environment.team=solo')),
-     "'letters/train/0'", "'grid'")
+  case(f'builder {_content!r}', ["dataset.builder='hostile_"],
+       module('dataset.builder', _content))
 
 # ---- Data sets --------------------------------------------------------------
 
 for _statement, _words in {
     "splits['train'][3]['task_id'] = splits['train'][2]['task_id']":
         'letters/train/2',
-    "splits['test'][5]['task_id'] = ''": "task_id=''",
     "splits['train'] = []": 'No examples',
     "del splits['validation']": "'validation'",
-    "splits['train'][3]['letter'] = 3": 'letter',
     "del splits['train'][3]['letter']": "'letter'",
 }.items():
-  case(f'rows: {_statement}', letters(_statement), _words)
-case('too few tasks', both(use_data, config('rollout.num_tasks=41')), '40')
-case('an empty slice', both(
-    use_data, config('evaluation.test=test[3:3]')), "'test[3:3]'")
-case('a split taken twice', both(
-    use_data, config('dataset.train=train+train')), "'letters/train/0'")
-_ROW = '{"prompt": "a b", "completion": "c"}\n'
-_MANUAL = 'downloads/manual/tldr'
-for _rows, _words in {
-    _ROW + '{"prompt": 3, "completion": "c"}\n': 'row 2',
-    _ROW + '{"completion": "c"}\n': "'prompt'", _ROW * 4 + _ROW[:20]: 'row 5',
-    _ROW + '[]\n': 'row 2', '': 'no rows'}.items():
-  case(f'rows of a file {_rows!r}', both(
-      *(write('data', f'{_MANUAL}/{split}.jsonl',
-              _rows if split == 'train' else _ROW)
-        for split in ('train', 'validation', 'test')),
-      config('dataset.builder=environments.writing.tldr.tldr_dataset_builder'),
-      lambda run: [f'--config.dataset.data_dir={run.data}']),
-       f'{{data}}/{_MANUAL}/train.jsonl', _words)
-
-
-def _flip(content: bytes, at: int) -> bytes:
-  return content[:at] + bytes([content[at] ^ 255]) + content[at + 1:]
-
+  case(f'rows: {_statement}', [_words], letters(_statement))
+case('dataset.config', ["'x'"], use_data, config('dataset.config=x'))
+case('too few tasks', ['40'], use_data, config('rollout.num_tasks=41'))
+case('an empty slice', ["'test[3:3]'"],
+     use_data, config('evaluation.test=test[3:3]'))
+case('a split taken twice', ["'letters/train/0'"],
+     use_data, config('dataset.train=train+train'))
 
 _SET = 'echo_letters/1.0.0'
 _FILE = f'{_SET}/echo_letters-train.array_record-00000-of-00001'
-case('records, missing', both(use_data, remove('data', _FILE)), _FILE)
-for _how, _change in {
-    'truncated header': lambda old: old[:100],
-    'truncated': lambda old: old[:-1000],
-    'flipped data': lambda old: _flip(old, 65600)}.items():
-  case(f'records, {_how}', both(
-      use_data, change_bytes('data', _FILE, _change)), f'{{data}}/{_SET}')
-case('dataset_info.json',
-     both(use_data, write('data', f'{_SET}/dataset_info.json', '[]')),
-     'dataset_info.json')
-case('data_dir is a file', lambda run: config(
-    'dataset.builder=tests.letters_dataset_builder',
-    f'dataset.data_dir={run.model}/config.json')(run), '{model}/config.json')
+case('records, missing', [_FILE], use_data, remove('data', _FILE))
+case('records, truncated', [f'{{data}}/{_SET}'],
+     use_data, truncate('data', _FILE, 100))
+case('records, flipped', [f'{{data}}/{_SET}'], use_data, change(
+    'data', _FILE, lambda path: path.write_bytes(
+        path.read_bytes()[:65600] + b'x' + path.read_bytes()[65601:])))
+case('dataset_info.json', ['dataset_info.json'],
+     use_data, write('data', f'{_SET}/dataset_info.json', '[]'))
 
 # ---- Workdirs ---------------------------------------------------------------
 
-for _mode in ('train', 'evaluate', 'export'):
-  case(f'workdir is a file, {_mode}',
-       both(write('home', '../workdir', 'x'), mode(_mode)), '{workdir}')
-case('workdir inside a file',
-     lambda run: [f'--workdir={run.model}/config.json/x'],
-     '{model}/config.json')
-case('unwritable workdir', lambda run: ['--workdir=/sys/run'], '/sys/run')
-case('workdir with a long name',
-     lambda run: [f'--workdir={run.home}/{"x" * 300}'], '--workdir')
-case('workdir with other files', write('workdir', 'thesis.tex', 'x'),
-     '{workdir}')
-case('config.json of a workdir', write('workdir', 'config.json', '[]'),
-     '{workdir}/config.json')
-case('workdir of another config', write(
-    'workdir', 'config.json', '{"config": {"seed": 5}}'),
-     '{workdir}', 'advantage.baseline')
+for _mode in ('train', 'evaluate'):
+  case(f'workdir is a file, {_mode}', ['{workdir}'],
+       write('home', '../workdir', 'x'), mode(_mode))
+case('unwritable workdir', ['/sys/run'], lambda run: ['--workdir=/sys/run'])
+case('workdir with a long name', ['--workdir'],
+     lambda run: [f'--workdir={run.home}/{"x" * 300}'])
+case('workdir with other files', ['{workdir}'],
+     write('workdir', 'thesis.tex', 'x'))
+case('config.json of a workdir', ['{workdir}/config.json'],
+     write('workdir', 'config.json', '[]'))
+case('workdir of another config', ['{workdir}', 'advantage.baseline'],
+     write('workdir', 'config.json', '{"config": {"seed": 5}}'))
 
 
 # ---- Running a case ---------------------------------------------------------
@@ -491,10 +430,10 @@ def _run_program(run, arguments, monkeypatch):
   return end.value.code
 
 
-@pytest.mark.parametrize('damage, words', CASES.values(), ids=CASES)
+@pytest.mark.parametrize('damages, words', CASES.values(), ids=CASES)
 def test_bad_input_is_named(
-    damage, words, run, compiles, monkeypatch, capsys):
-  arguments = damage(run)
+    damages, words, run, compiles, monkeypatch, capsys):
+  arguments = [argument for damage in damages for argument in damage(run)]
   capsys.readouterr()
   compiles.lap()
   assert _run_program(run, arguments, monkeypatch) == 2
