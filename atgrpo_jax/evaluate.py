@@ -396,8 +396,10 @@ def write(
 def read(workdir: pathlib.Path, name: str) -> dict[str, Any]:
   """Reads `evals/<name>.json`; UserError if it is missing or inconsistent."""
   path = workdir / 'evals' / f'{name}.json'
-  try:
-    result = files.parse_json(path.read_text())
+  with files.read_errors_as_user_errors(
+      path, 'restore it, or evaluate the checkpoint again with --mode=evaluate '
+      'and another evaluation.name'):
+    result = json.loads(path.read_text())
     for field in ('successes', 'clusters'):
       if len(result[field]) != result['num_tasks']:
         raise ValueError(f'{field} does not have one value per task')
@@ -405,13 +407,6 @@ def read(workdir: pathlib.Path, name: str) -> dict[str, Any]:
     if result['successes'].count('1') != round(
         result['success'] * num_finished):
       raise ValueError('successes do not match success')
-  except OSError as error:
-    raise errors.UserError(f'Cannot read an evaluation: {error}.') from error
-  except (ValueError, KeyError, TypeError) as error:
-    raise errors.UserError(
-        f'{path} is damaged ({errors.one_line(error)}); restore it. '
-        '--mode=evaluate evaluates the checkpoints again under another '
-        'evaluation.name.') from error
   return result
 
 

@@ -218,7 +218,7 @@ def test_too_many_failed_tasks_write_no_evaluation(
 
 @pytest.mark.parametrize('text, words', [
     (None, 'No such file.*after.json'),
-    *((text, 'after.json is damaged') for text in (
+    *((text, 'after.json is missing or damaged') for text in (
         '', '[]',
         '{"successes": "01", "num_tasks": 3, "clusters": [0, 1, 2]}',
         '{"successes": "011", "num_tasks": 3, "clusters": [0, 1, 2], '

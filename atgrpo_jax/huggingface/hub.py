@@ -64,11 +64,8 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
         f'{path} {problem}: expected a Hugging Face model folder with '
         'config.json, tokenizer.json, tokenizer_config.json and '
         'model.safetensors.')
-  try:
-    fields = files.parse_json(path.read_text('utf-8'))
-  except ValueError as error:
-    raise errors.UserError(
-        f'{path} is not JSON ({error}); copy or download it again.') from error
+  with files.read_errors_as_user_errors(path, 'copy or download it again'):
+    fields = json.loads(path.read_text('utf-8'))
   if not isinstance(fields, dict):
     raise errors.UserError(
         f'{path} holds a {type(fields).__name__}, expected a JSON object; copy '

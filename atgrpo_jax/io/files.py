@@ -13,13 +13,13 @@ import errno
 import fcntl
 import importlib.util
 import io
-import json
 import logging
 import os
 import pathlib
 import shutil
 import tempfile
-from typing import Any, BinaryIO
+from typing import BinaryIO
+import zlib
 
 from absl import logging as absl_logging
 from etils import epath
@@ -31,6 +31,10 @@ _SCHEME = 'gs://'
 # Packages whose errors mean that the bucket failed. Matching by name avoids
 # importing them.
 _BUCKET_CLIENTS = ('aiohttp', 'gcsfs', 'google', 'requests')
+# RecursionError: JSON with very deep nesting.
+_READ_ERRORS = (
+    AttributeError, EOFError, LookupError, OSError, RecursionError, TypeError,
+    ValueError, zlib.error)
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _UNUSABLE = (
     errno.EROFS, errno.EACCES, errno.EPERM, errno.EEXIST, errno.ENOTDIR,
@@ -123,12 +127,16 @@ def _is_not_raised_later(record: logging.LogRecord) -> bool:
   return not (record.exc_info and '/orbax/' in record.pathname)
 
 
-def parse_json(text: str | bytes) -> Any:
-  """Parses JSON; raises ValueError, including for endless nesting."""
+@contextlib.contextmanager
+def read_errors_as_user_errors(
+    path: pathlib.Path, advice: str) -> Iterator[None]:
+  """Converts errors of reading and parsing `path`; `advice` names the fix."""
   try:
-    return json.loads(text)
-  except RecursionError as error:
-    raise ValueError('it is nested too deep') from error
+    yield
+  except _READ_ERRORS as error:
+    raise errors.UserError(
+        f'{path} is missing or damaged ({errors.one_line(error)}); {advice}.'
+    ) from error
 
 
 def unfinished(path: pathlib.Path) -> pathlib.Path:

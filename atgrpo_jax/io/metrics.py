@@ -110,19 +110,13 @@ class MetricsWriter:
 def read(workdir: pathlib.Path) -> list[dict[str, float]]:
   """Reads `metrics.jsonl`, a dict per line; UserError if it is damaged."""
   path = workdir / 'metrics.jsonl'
-  try:
+  with files.read_errors_as_user_errors(
+      path, f'resume the run in {workdir}, which repairs the lines after the '
+      'last checkpoint, or restore the file'):
     return [
         {name: float('nan' if value is None else value)
-         for name, value in files.parse_json(line).items()}
+         for name, value in json.loads(line).items()}
         for line in path.read_text().splitlines()]
-  except OSError as error:
-    raise errors.UserError(f'Cannot read the metrics of a run: {error}.'
-                           ) from error
-  except (ValueError, AttributeError, TypeError) as error:
-    raise errors.UserError(
-        f'{path} is cut off or not from this program ({error}). Resume the run '
-        f'in {workdir}, which repairs the lines after the last checkpoint, or '
-        'restore the file.') from error
 
 
 # Writers beside the record have two methods of clu's MetricWriter,

@@ -117,19 +117,11 @@ def check_config(
 def read_config(workdir: pathlib.Path) -> dict[str, Any]:
   """Reads the config of a run; UserError if `config.json` is unusable."""
   path = workdir / 'config.json'
-  try:
-    config = files.parse_json(path.read_text())['config']
+  with files.read_errors_as_user_errors(path, 'give the workdir of a run'):
+    config = json.loads(path.read_text())['config']
     if not isinstance(config, dict):
       raise TypeError(f'the config is {config!r}')
-    return config
-  except (FileNotFoundError, NotADirectoryError) as error:
-    raise errors.UserError(
-        f'{path} does not exist, so {workdir} is not a workdir; give the '
-        'workdir of a run.') from error
-  except (ValueError, KeyError, TypeError) as error:
-    raise errors.UserError(
-        f'{path} is not a config of this program ({error}); choose another '
-        '--workdir.') from error
+  return config
 
 
 def write_config(

@@ -16,7 +16,6 @@ import json
 import math
 import pathlib
 from typing import Any
-import zlib
 
 import numpy as np
 
@@ -332,19 +331,14 @@ def read(path: pathlib.Path) -> Iterator[Tree]:
     UserError: the file is empty, damaged or malformed.
   """
   is_empty = True
-  try:
-    with (path.open('rb') as file,
-          gzip.open(file, 'rt', encoding='utf-8') as lines):
-      for line in lines:
-        is_empty = False
-        yield Tree.from_json(files.parse_json(line))
+  with (files.read_errors_as_user_errors(path, 'restore it, or delete it'),
+        path.open('rb') as file,
+        gzip.open(file, 'rt', encoding='utf-8') as lines):
+    for line in lines:
+      is_empty = False
+      yield Tree.from_json(json.loads(line))
     if is_empty:
       raise ValueError('it is empty')
-  except (OSError, EOFError, zlib.error, LookupError, TypeError, ValueError,
-          AttributeError) as error:
-    raise errors.UserError(
-        f'{path} is damaged or is not a record of trees '
-        f'({errors.one_line(error)}); delete it.') from error
 
 
 def _group_to_json(group: types.Group, with_tokens: bool) -> Json:

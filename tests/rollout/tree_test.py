@@ -91,5 +91,5 @@ def test_write_can_omit_tokens(trees, tmp_path):
 def test_damaged_file_is_refused(content, tmp_path):
   path = tmp_path / 'x.jsonl.gz'
   path.write_bytes(content)
-  with pytest.raises(errors.UserError, match=f'{path} is damaged or is not'):
+  with pytest.raises(errors.UserError, match=f'{path} is missing or damaged'):
     list(tree_lib.read(path))

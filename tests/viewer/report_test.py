@@ -12,9 +12,16 @@ import pytest
 
 from atgrpo_jax import errors
 from atgrpo_jax.io import workdir as workdir_lib
+from atgrpo_jax.rollout import tree as tree_lib
 from atgrpo_jax.viewer import report
+from atgrpo_jax.viewer import trees
 from tests.rollout import scripted
 from tests.viewer import runs
+
+CHAINS = {'mode': 'parallel', 'return_type': 'return_to_go'}
+JOINT = {
+    'mode': 'joint', 'phases': (('a', 'b'),), 'group_size': 2,
+    'return_type': 'return_to_go', 'joint_actions': 'cross'}
 
 
 @pytest.fixture(scope='module')
@@ -145,3 +152,66 @@ def test_policy_allows_only_the_scripts_of_the_page(workdir):
   assert sorted(re.findall(r"'sha256-([^']*)'", policy)) == sorted(digests)
   assert 'unsafe' not in policy and len(digests) == 2
   assert not re.search(r'\b(src|href)="(?!#)|\bstyle="', text)
+
+
+# The trees.
+
+
+def _unpack(source):
+  return json.loads(gzip.decompress(source.chunk))
+
+
+def _read(workdir, max_bytes=1 << 20):
+  return trees.read(workdir, ['before', 'after'], max_bytes)
+
+
+@pytest.mark.parametrize('changes', [{}, CHAINS, JOINT])
+def test_trees_have_everything_but_tokens(changes, tmp_path, monkeypatch):
+  scripted.follow_scripts(monkeypatch)
+  workdir = runs.make(tmp_path / 'run', **changes)
+  step = _read(workdir)[1]
+  written = tree_lib.read(workdir / step.file)
+  for tree, record in zip(_unpack(step), written, strict=True):
+    assert tree['task'] == record.task_id
+    assert tree['nodes'] == record.to_json(with_tokens=False)['nodes']
+    assert '"ids"' not in json.dumps(tree)
+
+
+def test_records_are_in_the_order_of_training_with_replays(workdir):
+  assert [(it.kind, it.name) for it in _read(workdir)] == [
+      ('evaluation', 'before'), ('step', '000000'), ('step', '000002'),
+      ('evaluation', 'after')]
+  (workdir / 'replays').mkdir()
+  for path in ('groups/000002.jsonl.gz', 'evals/before.jsonl.gz'):
+    shutil.copy(workdir / path, workdir / 'replays')
+  sources = _read(workdir)
+  assert [(it.kind, it.name) for it in sources] == [
+      ('evaluation', 'before'), ('replay', 'before'), ('step', '000000'),
+      ('step', '000002'), ('replay', '000002'), ('evaluation', 'after')]
+  assert sources[4].file == 'replays/000002.jsonl.gz'
+  assert _unpack(sources[4]) == _unpack(sources[3])
+  assert all(it.num_trees == it.num_packed == 4 for it in sources)
+
+
+def test_summary_counts_each_chain(tmp_path, monkeypatch):
+  scripted.follow_scripts(monkeypatch)
+  workdir = runs.make(tmp_path / 'run', **CHAINS)
+  tree = _unpack(_read(workdir)[1])[1]
+  assert tree['task'] == 'T4'
+  assert tree['summary']['episodes'] == 4
+  ends = [
+      step for node in tree['nodes'] for step in node['steps'] if step['done']]
+  assert tree['summary']['solved'] == sum(end['success'] for end in ends) >= 1
+  assert tree['summary']['signal'] and 'ok' in tree['summary']['outcomes']
+
+
+def test_trees_beyond_the_size_limit_are_counted(finished):
+  first_only = _read(finished, max_bytes=4)
+  assert [(it.num_packed, it.num_trees) for it in first_only] == [(1, 4)] * 4
+  assert [tree['task'] for tree in _unpack(first_only[1])] == ['T1']
+  # About half of the longest source fits.
+  sizes = [len(it.chunk) for it in _read(finished)]
+  some = _read(finished, max_bytes=4 * max(sizes) // 2)
+  assert {it.num_packed for it in some} & {2, 3}
+  for it in some:
+    assert len(_unpack(it)) == it.num_packed
