@@ -24,7 +24,6 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
-import re
 
 from environments import sandbox as sandbox_lib
 from environments.programming import grading
@@ -34,8 +33,7 @@ MAX_ROUNDS = 8  # Maximum repetitions of steps 2 and 3.
 _LIMITS = sandbox_lib.Limits(
     cpu_seconds=10.0, wall_seconds=30.0, memory_bytes=512 << 20,
     output_bytes=16 << 20)
-_ERROR = re.compile(r'([A-Za-z_][\w.]*)(?:: (.*))?')
-_MESSAGE_CHARS = 200
+_ERROR_CHARS = 200
 
 _Status = sandbox_lib.Status
 
@@ -71,7 +69,7 @@ def make_error(name, message):
       return kind(message) if message else kind()
     except TypeError:
       pass
-  return RuntimeError(name + ': ' + message)
+  return RuntimeError(name + (': ' + message if message else ''))
 
 
 def describe(error):
@@ -243,8 +241,6 @@ def _outcome(result: sandbox_lib.ProgramResult) -> tuple[bool, object]:
     return True, ('TimeoutError', '')
   if result.status is _Status.RESOURCE_LIMIT:
     return True, ('MemoryError', '')
-  name, message = 'RuntimeError', ''
-  found = _ERROR.fullmatch(grading.last_line(result.stderr))
-  if found:
-    name, message = found[1], (found[2] or '')[:_MESSAGE_CHARS]
+  error = grading.last_line(result.stderr)[:_ERROR_CHARS]
+  name, _, message = error.partition(': ')
   return True, (name, message)

@@ -47,10 +47,14 @@ def grade(
       (_size(answer) for case in cases for answer in case.answers), default=0)
   results = run(
       sandbox, problem, program, [case.input for case in cases], longest)
-  passed = [
-      is_correct(problem, result, case.answers)
-      for result, case in zip(results, cases)]
-  passed += [False] * (len(cases) - len(results))
+  same = (
+      comparisons.same_value if problem.entry_point
+      else comparisons.COMPARISONS[problem.comparison])
+  passed = [False] * len(cases)
+  for index, (case, result) in enumerate(zip(cases, results)):
+    if result.status is Status.OK:
+      found = output(problem, result)
+      passed[index] = any(same(found, answer) for answer in case.answers)
   return Grade(tuple(results), tuple(passed))
 
 
@@ -85,19 +89,6 @@ def run(
     else:
       results += sandbox.run_tests(source, batch)
   return results
-
-
-def is_correct(
-    problem: problems.Problem, result: sandbox_lib.ProgramResult,
-    answers: Sequence[Any]) -> bool:
-  """True if the program ended without an error and gave an answer."""
-  if result.status is not Status.OK:
-    return False
-  same = (
-      comparisons.same_value if problem.entry_point
-      else comparisons.COMPARISONS[problem.comparison])
-  found = output(problem, result)
-  return any(same(found, answer) for answer in answers)
 
 
 def output(

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import dataclasses
 import functools
 import itertools
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,21 +32,13 @@ _TIME_LIMIT = 1.0
 _LAST = 'Before all that: '  # Introduces a first step described last.
 
 
-@dataclasses.dataclass(frozen=True)
-class _Kind:
-  """A kind of step.
+class _Kind(NamedTuple):
+  """A kind of step."""
 
-  Attributes:
-    family: mistakes replace a kind by another of its family.
-    code: the new list `a`, with {n} for the number.
-    numbers: range of the number, inclusive.
-    sentences: descriptions of the step.
-  """
-
-  family: str
-  code: str
-  numbers: tuple[int, int]
-  sentences: tuple[str, ...]
+  family: str  # Mistakes replace a kind by another of its family.
+  code: str  # The new list `a`, with {n} for the number.
+  numbers: tuple[int, int]  # Range of the number, inclusive.
+  sentences: tuple[str, ...]  # Descriptions of the step.
 
 
 KINDS = {

@@ -118,19 +118,3 @@ def test_split_hash_ignores_only_the_order_of_keys():
   #   sha256sum | cut -c -16
   assert datasets.split_hash(tasks) == '52a480a16b55e507'
   assert datasets.split_hash(tasks[::-1]) != datasets.split_hash(tasks)
-
-
-def test_splits_are_disjoint_and_independent_of_later_ones():
-  def make(sizes):
-    return datasets.make_splits(
-        'dice', sizes, seed=0,
-        random_task=lambda rng, split: {'face': int(rng.integers(6))},
-        key=lambda task: str(task['face']))
-
-  splits = make({'test': 2, 'train': 4})
-  assert sorted(
-      task['face'] for tasks in splits.values() for task in tasks) == [
-          0, 1, 2, 3, 4, 5]
-  assert [task['task_id'] for task in splits['test']] == [
-      'dice/test/0', 'dice/test/1']
-  assert make({'test': 2})['test'] == splits['test']

@@ -50,21 +50,6 @@ def test_recipe_worked_out_by_hand():
   assert recipe.solve([]) == 0
 
 
-def test_programs_compute_what_recipes_compute(drawn):
-  rng = np.random.default_rng(0)
-  for recipe, text, tests in drawn[:100]:
-    changed = recipes.change(rng, recipe, 0.5)
-    for problem in (
-        recipes.contest(recipe, text, tests),
-        recipes.contest(changed, text, [*tests, [7], []])):
-      for case in problem.cases:
-        assert run(problem.reference, case.input) == case.answers[0]
-    function = recipes.function(changed, text, tests)
-    for numbers in tests:
-      assert call(function.reference, numbers) == changed.solve(numbers)
-    assert all(f' {step.number}' in text for step in recipe.steps)
-
-
 def test_tests_fail_for_neighbours_and_missing_steps(drawn):
   for recipe, _, tests in drawn[:50]:
     answers = solve_all(recipe, tests)
@@ -111,7 +96,7 @@ def test_warm_start_shows_at_most_five_percent_of_held_out_programs():
   assert sum(task['reference'] in shown for task in held_out) <= 5
 
 
-def test_splits_are_reproducible_and_disjoint():
+def test_splits_are_reproducible_disjoint_and_solved_by_references():
   splits = builder.make_splits(
       'contests', {'test': 50, 'validation': 20, 'train': 100})
   assert datasets.split_hash(splits['test']) == 'c3243da0a39bc613'
@@ -123,4 +108,5 @@ def test_splits_are_reproducible_and_disjoint():
   for task, other in zip(splits['test'], functions):
     for case in problems.from_task(task).cases:
       numbers = map(int, case.input.split())
+      assert run(task['reference'], case.input) == case.answers[0]
       assert f'{call(other["reference"], numbers)}\n' == case.answers[0]
