@@ -10,7 +10,7 @@ upper bound the next release that is free to break us. The extras:
   gcs      workdirs and models in Google Cloud Storage; part of tpu and gpu
   paper    to make the paper's tables and curves: `bash launch/paper.sh`
            installs it
-  docs     what builds the documentation site: `bash launch/docs.sh` installs it
+  docs     to build the documentation site: `python -m mkdocs build`
   notebooks
            JupyterLab, for notebooks/
   compile  the TPU compiler alone, to compile a pod's step on a machine that

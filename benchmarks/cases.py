@@ -30,10 +30,6 @@ class Sizes:
       workload.Load(8, 1, 1024, 64), workload.Load(8, 8, 1024, 64),
       *(workload.Load(8, 8, 128, new) for new in (32, 64, 128)))
   agents: Sequence[int] = (1, 4)  # Each with the load of `step`.
-  uneven: workload.Load = workload.Load(128, 8, 128, 256)
-  mean_length: int = 64
-  shortest: int = 8
-  uneven_slots: Sequence[int] = (16, 64)  # As in configs/plan_path.py.
 
 
 # Returns a contestant that does the work of a request.
@@ -100,32 +96,10 @@ def scaling(sizes: Sizes, peers: Mapping[str, AskPeer]) -> list[timing.Case]:
       for agents in sizes.agents]
 
 
-def uneven(sizes: Sizes, peers: Mapping[str, AskPeer]) -> list[timing.Case]:
-  """Completions of geometric lengths: continuous batching and lockstep.
-
-  There are more prompts than slots. Continuous batching refills a slot when its
-  group is finished, lockstep when all groups are.
-  """
-  del peers
-  load = sizes.uneven
-  contestant = ours.Uneven(
-      sizes.config, load, sizes.uneven_slots, sizes.mean_length,
-      sizes.shortest)
-  lengths = contestant.lengths
-  return [timing.Case(
-      f'{load.num_prompts} prompts x {load.group_size} samples in '
-      f'{sizes.uneven_slots[-1]} slots, prompt {load.prompt_length}, geometric '
-      f'lengths from {lengths.min()} to {lengths.max()}, {lengths.mean():.0f} '
-      'in the mean',
-      {timing.OURS: timing.timed(contestant.continuous),
-       'lockstep': timing.timed(contestant.lockstep)},
-      counts={'tokens': int(lengths.sum())})]
-
-
 # Name -> function that makes its cases.
 BENCHMARKS = {
     'sampling': sampling, 'step': step, 'magrpo_step': magrpo_step,
-    'update': update, 'scaling': scaling, 'uneven': uneven,
+    'update': update, 'scaling': scaling,
 }
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent import futures
 import dataclasses
-import functools
 import itertools
 import pathlib
 import time
@@ -75,39 +74,6 @@ def make_policies(config: model.ModelConfig, num: int) -> list[Policy]:
       for i, policy in enumerate(policies)]
 
 
-def make_engine(
-    policy: Policy, prompts: np.ndarray, keys: jax.Array, *, group_size: int,
-    budget: int, stop_ids: Sequence[int] = (),
-    num_slots: Sequence[int] = ()) -> engine_lib.Engine:
-  """An engine with requests for prompts [P, S]; P slots by default."""
-  engine = engine_lib.Engine(
-      engine_lib.DecodingParams(
-          policy.params, policy.mesh, policy.config, 'float32'),
-      adapters=None, spec=programs.SamplerSpec(
-          group_size=group_size, temperature=1.0, stop_ids=tuple(stop_ids),
-          dtype='float32'),
-      num_slots=num_slots or (len(prompts),), prompt_length=prompts.shape[1])
-  for index, (prompt, key) in enumerate(
-      zip(prompts, np.asarray(jax.random.key_data(keys)))):
-    engine.add(engine_lib.Request(index, prompt, key, budget))
-  return engine
-
-
-def drain(engine: engine_lib.Engine) -> list[engine_lib.SampledGroup]:
-  """Runs an engine until it is idle; returns its groups in their order."""
-  sampled = []
-  while engine.busy:
-    engine.dispatch()
-    sampled += engine.collect()
-  return sorted(sampled, key=lambda group: group.request.tag)
-
-
-def lengths(sampled: Sequence[engine_lib.SampledGroup]) -> np.ndarray:
-  """Lengths [P, G] of the completions."""
-  return np.array([
-      [len(ids) for ids in group.completions] for group in sampled])
-
-
 class Sampling:
   """Samples one load, with new keys at each call."""
 
@@ -136,57 +102,27 @@ class Sampling:
     return time.perf_counter() - start
 
   def _make_engine(self) -> engine_lib.Engine:
-    ids = np.arange(len(self._prompts), dtype=np.uint32)[:, None]
+    policy, load = self._policy, self._load
+    engine = engine_lib.Engine(
+        engine_lib.DecodingParams(
+            policy.params, policy.mesh, policy.config, 'float32'),
+        adapters=None, spec=programs.SamplerSpec(
+            group_size=load.group_size, temperature=1.0, stop_ids=(),
+            dtype='float32'),
+        num_slots=(load.num_prompts,), prompt_length=load.prompt_length)
+    ids = np.arange(load.num_prompts, dtype=np.uint32)[:, None]
     keys = programs.group_keys(jax.random.key(next(self._seeds)), ids)
-    return make_engine(
-        self._policy, self._prompts, keys, group_size=self._load.group_size,
-        budget=self._load.new_tokens)
+    for index, (prompt, key) in enumerate(
+        zip(self._prompts, np.asarray(jax.random.key_data(keys)))):
+      engine.add(engine_lib.Request(index, prompt, key, load.new_tokens))
+    return engine
 
   def _drain(self, engine: engine_lib.Engine) -> None:
-    assert (lengths(drain(engine)) == self._load.new_tokens).all()
-
-
-class Uneven:
-  """Completions of geometric lengths, truncated at the load's `new_tokens`.
-
-  No completion is shorter than `shortest`: each group uses its first key
-  without an earlier stop. The geometric distribution is memoryless, so
-  `mean_length` is the mean before truncation.
-  """
-
-  def __init__(
-      self, config: model.ModelConfig, load: workload.Load,
-      num_slots: Sequence[int], mean_length: int, shortest: int):
-    self._prompts = workload.prompts(load, config, seed=0)
-    self._batch_size = num_slots[-1]
-    self._make_engine = functools.partial(
-        make_engine, *make_policies(config, 1), group_size=load.group_size,
-        num_slots=num_slots)
-    self._stop_ids = range(
-        round(config.vocab_size / (mean_length - shortest + 1)))
-    self._budget = load.new_tokens
-    ids = np.zeros((load.num_prompts, 2), np.uint32)
-    ids[:, 0] = np.arange(load.num_prompts)
-    early = True
-    while np.any(early):
-      self._keys = programs.group_keys(jax.random.key(0), ids)
-      early = (self.continuous(shortest) < shortest).any(axis=1)
-      ids[:, 1] += early
-    self.lengths = self.continuous()  # [P, G]
-
-  def continuous(self, budget: int | None = None) -> np.ndarray:
-    """Lengths [P, G] with continuous batching."""
-    return lengths(drain(self._make_engine(
-        self._prompts, self._keys, budget=budget or self._budget,
-        stop_ids=self._stop_ids)))
-
-  def lockstep(self) -> None:
-    """Decodes all slots until the longest candidate is finished."""
-    for first in range(0, len(self._prompts), self._batch_size):
-      batch = slice(first, first + self._batch_size)
-      drain(self._make_engine(
-          self._prompts[batch], self._keys[batch],
-          budget=int(self.lengths[batch].max())))
+    while engine.busy:
+      engine.dispatch()
+      for group in engine.collect():
+        assert {len(ids) for ids in group.completions} == {
+            self._load.new_tokens}
 
 
 class Ids:

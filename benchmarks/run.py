@@ -13,11 +13,10 @@ NAME is one of (with its peer)
   update       gradient and Adam alone
   scaling      sampling over group size, prompt and new tokens;
                steps over agents
-  uneven       completions of geometric lengths, compared with lockstep
 
-Weights are random and float32. Stop tokens exist only in `uneven`. A peer runs
-in the environment of the given Python interpreter. Contestants are timed in
-turn, after a call that compiles. Results go to FOLDER/NAME.json.
+Weights are random and float32, and no token stops a completion. A peer runs in
+the environment of the given Python interpreter. Contestants are timed in turn,
+after a call that compiles. Results go to FOLDER/NAME.json.
 
 --checkout runs the benchmark of the current folder and that of FOLDER in turn,
 each --repeats times in a new process, and prints the ratio of the best times.

@@ -1,8 +1,8 @@
-"""What mkdocs.yml needs beyond its plugins: events, and how sources are read.
+"""Hooks of mkdocs.yml: which files the site has, and how sources are read.
 
-A page keeps its path of the checkout, so a link that holds there holds in the
-site. What pages link to comes along. A linked folder becomes a page with the
-texts of its files, and so does a file that is neither a page nor a picture.
+A page has the same path as in the checkout, so its links work in both. Linked
+files are added to the site. A linked folder becomes a page with the text of its
+files. A linked file that is neither Markdown nor a picture becomes a page too.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from mkdocs.structure import files as files_lib
 from mkdocs.structure import pages
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-# The path in a link to something in the checkout.
+# The path in a link to a file or folder of the checkout.
 _LINK = re.compile(r'(?<=\]\()[^)\s#:]+(?=[)#])')
 
-# It tells each module.
+# The plugin logs a line per module.
 logging.getLogger('mkdocs.plugins.api-autonav').setLevel(logging.WARNING)
 
 
 def on_files(
     files: files_lib.Files, *, config: defaults.MkDocsConfig
 ) -> files_lib.Files:
-  """Puts the pages and what they link to in the place of the files of docs/."""
+  """Replaces the files of docs/ by all pages and the files they link to."""
   paths = [
       ROOT / 'README.md', ROOT / 'CHANGELOG.md',
       *sorted(ROOT.glob('docs/*.md')),
       *sorted(ROOT.glob('models/*/README.md'))]
   found = [file for file in files if file.src_dir != config.docs_dir]
-  for path in paths:  # Which grows.
+  for path in paths:  # Grows in the loop.
     name = path.relative_to(ROOT).as_posix()
     if _is_shown(path):
       found.append(files_lib.File.generated(
@@ -52,7 +52,7 @@ def on_files(
 
 
 def on_page_markdown(markdown: str, *, page: pages.Page, **_) -> str:
-  """Leads links to folders and files to the pages that show them."""
+  """Redirects links to folders and files to the pages that show them."""
   folder = (ROOT / page.file.src_uri).parent
   return _LINK.sub(
       lambda link: link[0] + '.md' * _is_shown(folder / link[0]), markdown)
@@ -63,7 +63,7 @@ def _is_shown(path: pathlib.Path) -> bool:
 
 
 def _page_of(path: pathlib.Path) -> str:
-  """A page with the text of a file, or of each file of a folder."""
+  """Markdown with the text of a file, or of each file in a folder."""
   parts = [f'# {path.name}\n']
   for file in sorted(path.glob('*.*')) if path.is_dir() else [path]:
     if text := file.read_text('utf-8'):
@@ -73,32 +73,32 @@ def _page_of(path: pathlib.Path) -> str:
 
 
 class HouseStyle(griffe.Extension):
-  """Gives docstrings and comments the form that mkdocstrings renders."""
+  """Converts docstrings and comments to the form that mkdocstrings renders."""
 
   def on_object(self, *, obj: griffe.Object, **_) -> None:
     if obj.docstring:
       obj.docstring.value = _indent_more(obj.docstring.value)
 
   def on_attribute(self, *, attr: griffe.Attribute, **_) -> None:
-    """Where there is no docstring, the comment is one."""
+    """Uses the comment of an attribute as its docstring."""
     if not attr.docstring and (comment := _comment(attr)):
       attr.docstring = griffe.Docstring(
           comment, lineno=attr.lineno, parent=attr)
 
 
 def _indent_more(docstring: str) -> str:
-  """Code and tables, indented by two, become indented by four: Markdown's."""
+  """Indents code and tables by four, as Markdown needs, instead of two."""
   return '\n\n'.join(
       textwrap.indent(part, '  ') if re.match(r'  [^\s\d-]', part) else part
       for part in docstring.split('\n\n'))
 
 
 def _comment(attr: griffe.Attribute) -> str:
-  """The comment behind an attribute, or the lines of it above."""
+  """The comment at the end of an attribute's line, or in the lines above."""
   lines = attr.filepath.read_text('utf-8').splitlines()
-  _, found, behind = lines[attr.endlineno - 1].partition('  # ')
+  _, found, comment = lines[attr.endlineno - 1].partition('  # ')
   if found:
-    return behind
+    return comment
   above = []
   for line in reversed(lines[:attr.lineno - 1]):
     if not line.strip().startswith('# '):

@@ -49,7 +49,8 @@ ensure_installed test
 cd "$ROOT"
 say 'running ruff check'
 "$VENV/bin/python" -m ruff check
-# One worker per core, up to eight; the tests of a file stay together.
-options=(-q -n auto --maxprocesses 8 --dist loadfile)
+# One worker per core, up to eight. A worker takes over tests of another one as
+# soon as it has none left.
+options=(-q -n auto --maxprocesses 8 --dist worksteal)
 say "running pytest ${options[*]}${*:+ $*}"
 exec "$VENV/bin/python" -m pytest "${options[@]}" "$@"

@@ -17,8 +17,7 @@ _LOAD = workload.Load(2, 2, 5, 3)
 _LONG = workload.Load(2, 2, 5, 18)  # More than a chunk.
 _SIZES = cases.Sizes(
     config=tiny.CONFIG, sampling=(_LONG,), step=_LOAD, agent=_LOAD,
-    scaling=(_LOAD,), agents=(1, 2), uneven=workload.Load(4, 2, 5, 6),
-    mean_length=4, shortest=2, uneven_slots=(2,))
+    scaling=(_LOAD,), agents=(1, 2))
 
 _FAKE_PEER = '''
 import sys

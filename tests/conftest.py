@@ -37,7 +37,7 @@ def echo_folder(tmp_path_factory) -> pathlib.Path:
 
 @pytest.fixture(scope='module', autouse=True)
 def own_signals():
-  """Takes back the signals that a training run has claimed."""
+  """Restores the signal handlers that a training run has replaced."""
   numbers = signal.SIGINT, signal.SIGTERM
   handlers = [signal.getsignal(number) for number in numbers]
   yield
@@ -48,8 +48,8 @@ def own_signals():
 def pytest_collection_modifyitems(items):
   """Runs the files directly in tests/ first, because they take longest.
 
-  pytest-xdist gives whole files to its workers in this order; a long file at
-  the end would leave the other workers idle.
+  An idle worker of pytest-xdist takes over the last tests of another one, so
+  these should be short.
   """
   items.sort(key=lambda item: len(item.path.parts))
 

@@ -47,8 +47,7 @@ RESULTS = ROOT / 'paper/results/nano'
 GAMES = ('Plan-Path', 'Sokoban', 'Sudoku 4x4')  # As in experiments.GAMES.
 
 # Contestant -> its name in docs/speed.md.
-_OTHERS = {
-    'tunix': 'tunix', 'comlrl': 'CoMLRL', 'lockstep': 'our lockstep mode'}
+_OTHERS = {'tunix': 'tunix', 'comlrl': 'CoMLRL'}
 # Unit of a change in docs/speed.md -> case of `scaling`.
 _GROWS = {
     'samples per prompt': '8 prompts x {} samples, prompt 1024, 64 new tokens',
