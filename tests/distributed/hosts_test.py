@@ -75,15 +75,7 @@ def _groups(workdir):
   return trees
 
 
-def _assert_same_parameters(experiment, *workdirs):
-  (found, step), (expected, last) = map(experiment.trained_params, workdirs)
-  assert step == last == experiment.config.train.num_steps
-  jax.tree.map(
-      lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5),
-      found, expected)
-
-
-def test_two_processes_equal_one_after_a_stop_and_a_kill(
+def test_two_processes_equal_one_after_a_stop_a_kill_and_other_devices(
     echo_folder, tmp_path):
   changes = {
       'train.num_steps': 4, 'train.checkpoint_every': 1,
@@ -108,6 +100,8 @@ def test_two_processes_equal_one_after_a_stop_and_a_kill(
   assert re.search('Another process of the run|another task died', stderr)
   processes[1].communicate()
 
+  _run(echo_folder, workdir, 1, num_devices=4, **changes | {
+      'train.num_steps': 3})
   first, second = _run(echo_folder, workdir, 2, **changes)
   assert 'held-out success: before' in first and 'success' not in second
   assert _groups(workdir) == _groups(alone)
@@ -118,23 +112,12 @@ def test_two_processes_equal_one_after_a_stop_and_a_kill(
     del found['config_hash'], expected['config_hash']
     assert found == expected
   assert (workdir / 'metrics.jsonl').read_text().count('\n') == 4
-  _assert_same_parameters(experiment, workdir, alone)
-
-
-def test_run_resumes_with_other_devices_and_processes(echo_folder, tmp_path):
-  changes = {'train.checkpoint_every': 1}
-  alone, workdir = tmp_path / 'alone', tmp_path / 'run'
-  experiment = echo.experiment(
-      echo_folder, **changes | {'train.num_steps': 1})
-  assert train.train(experiment, workdir)
-  _run(echo_folder, workdir, 1, num_devices=4, **changes | {
-      'train.num_steps': 2, 'mesh.fsdp': 2, 'mesh.tensor': 1})
-  _run(echo_folder, workdir, 2, **changes | {
-      'train.num_steps': 3, 'mesh.fsdp': 2})
-  experiment = echo.experiment(
-      echo_folder, **changes | {'train.num_steps': 3})
-  assert train.train(experiment, alone)
-  _assert_same_parameters(experiment, workdir, alone)
+  (found, step), (expected, _) = map(
+      experiment.trained_params, (workdir, alone))
+  assert step == 4
+  jax.tree.map(
+      lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5),
+      found, expected)
 
 
 @pytest.mark.long
