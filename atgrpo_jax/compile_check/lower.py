@@ -76,7 +76,6 @@ class Pool:
   """The policies and critics on one mesh; bytes are per device."""
 
   policies: tuple[str, ...]
-  num_devices: int
   num_slots: int  # Concurrent groups.
   state: int  # Bytes of all parameters and optimizers.
   cache: int  # Bytes of the keys and values that decoding may read.
@@ -175,8 +174,8 @@ def _check_pool(run, mesh, compiled):
       for policy in policies) // (
           mesh_lib.num_data_shards(mesh) * mesh.shape['tensor'])
   return Pool(
-      tuple(policy.name for policy in policies), mesh.size, num_slots,
-      resident, cache, tuple(programs))
+      tuple(policy.name for policy in policies), num_slots, resident, cache,
+      tuple(programs))
 
 
 def _compile(call, num_devices):

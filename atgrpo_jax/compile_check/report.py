@@ -31,23 +31,6 @@ from atgrpo_jax.sampling import engine
 _GIB = 2**30
 
 
-@dataclasses.dataclass(frozen=True)
-class Prediction:
-  """One training step, on the devices of all pools."""
-
-  seconds: dict[str, float]  # Program -> seconds in the slowest pool.
-  completion_tokens: float
-  num_devices: int
-
-  @property
-  def total(self) -> float:
-    return sum(self.seconds.values())
-
-  @property
-  def tokens_per_second_per_chip(self) -> float:
-    return self.completion_tokens / self.total / self.num_devices
-
-
 def compile_check(config: ml_collections.ConfigDict) -> dict[str, Any]:
   """Prints and returns whether the run fits `compile_check.topology`."""
   devices, chip = targets.devices_of(config.compile_check.topology)
@@ -68,13 +51,18 @@ def compile_check(config: ml_collections.ConfigDict) -> dict[str, Any]:
       'mesh': run.config.mesh.to_dict(),
       'groups': run.config.buckets.groups[-1]}
   if largest.fits(chip):
-    step = predict(run, pools, chip)
-    print_step(step, run.config)
+    seconds, num_tokens = predict(run, pools, chip)
+    total = sum(seconds.values())
     verdict |= {
-        'step_seconds': round(step.total, 1),
-        'hours': round(config.train.num_steps * step.total / 3600, 1),
-        'tokens_per_second_per_chip': round(
-            step.tokens_per_second_per_chip, 1)}
+        'step_seconds': round(total, 1),
+        'hours': round(config.train.num_steps * total / 3600, 1),
+        'tokens_per_second_per_chip': round(num_tokens / total / len(devices))}
+    print(f'\nA step takes about {total:.0f} s:')
+    for name, each in seconds.items():
+      print(f'  {name:16s} {each:8.1f} s  {each / total:4.0%}')
+    print(
+        f'  {verdict["tokens_per_second_per_chip"]} tokens per second and '
+        f'chip; {config.train.num_steps} steps take {verdict["hours"]} hours')
   return verdict
 
 
@@ -117,8 +105,13 @@ def print_pool(
 
 
 def predict(
-    run: lower.Run, pools: Sequence[lower.Pool], chip: fit.Chip) -> Prediction:
-  """Predicts a training step; see the module."""
+    run: lower.Run, pools: Sequence[lower.Pool],
+    chip: fit.Chip) -> tuple[dict[str, float], float]:
+  """Predicts a training step; see the module.
+
+  Returns:
+    Program -> seconds in the slowest pool, and completion tokens of all pools.
+  """
   per_pool = []
   for pool in pools:
     seconds = collections.Counter()
@@ -126,11 +119,10 @@ def predict(
       seconds.update(_predict_policy(run, pool, policy, chip))
     per_pool.append(seconds)
   num_groups = sum(_num_groups(run, policy) for policy in run.policies)
-  return Prediction(
+  num_candidates = num_groups * run.config.rollout.group_size
+  return (
       max(per_pool, key=lambda seconds: seconds.total()),
-      num_groups * run.config.rollout.group_size
-      * _mean_lengths(run.config)[1],
-      sum(pool.num_devices for pool in pools))
+      num_candidates * _mean_lengths(run.config)[1])
 
 
 def _predict_policy(run, pool, policy, chip):
@@ -195,20 +187,3 @@ def _num_groups(run, policy):
   turns = range(run.config.environment.max_turns)
   return rollout.num_tasks * _num_roles(run, policy) * sum(
       branches**turn for turn in turns)
-
-
-def print_step(
-    step: Prediction, config: ml_collections.ConfigDict) -> None:
-  """Prints the seconds of a step and the hours of a run."""
-  prompt, completion, _ = _mean_lengths(config)
-  num_steps = config.train.num_steps
-  print(
-      f'\nA step takes about {step.total:.0f} s: {config.rollout.num_tasks} '
-      f'tasks of {config.environment.max_turns} turns, prompts of {prompt} '
-      f'tokens, completions of {completion}')
-  for name, seconds in step.seconds.items():
-    print(f'  {name:16s} {seconds:8.1f} s  {seconds / step.total:4.0%}')
-  print(
-      f'  {step.tokens_per_second_per_chip:.0f} tokens per second and chip'
-      + (f'; {num_steps} steps take {num_steps * step.total / 3600:.1f} hours'
-         if num_steps else ''))
