@@ -18,8 +18,6 @@ import ml_collections
 
 from atgrpo_jax import model
 from atgrpo_jax import types
-from atgrpo_jax.algorithms import actor_critic
-from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.learner import batching
 from atgrpo_jax.learner import gradients
@@ -164,10 +162,8 @@ def critic_calls(
     critic: policy_lib.Policy) -> Iterator[AbstractCall]:
   """The programs that evaluate and train a critic."""
   state = critic.state_template()
-  buckets = actor_critic.critic_buckets(
-      spec_lib.CriticSpec(**config.critic), buckets_of(config, critic))
-  length = buckets.prompt[-1]
-  num_rows = buckets.microbatch(length)
+  length = (config.critic.prompt_buckets or config.buckets.prompt)[-1]
+  num_rows = buckets_of(config, critic).microbatch(length)
   rows = functools.partial(_shape, critic.mesh, PartitionSpec(mesh_lib.ROWS))
   inputs = rows((num_rows, length), 'int32')
   lengths = rows((num_rows,), 'int32')
