@@ -324,9 +324,11 @@ def build_policies(
   meshes = mesh_lib.make_meshes(
       names, devices, mesh_lib.MeshSpec(**config.mesh))
   policies = {}
-  for name, own in _policy_configs(config, names).items():
-    pretrained = read_model(own.model.folder, own.model.thinking)
-    policies[name] = _build_policy(name, own, config, pretrained, meshes[name])
+  for name, policy_config in _policy_configs(config, names).items():
+    pretrained = read_model(
+        policy_config.model.folder, policy_config.model.thinking)
+    policies[name] = _build_policy(
+        name, policy_config, config, pretrained, meshes[name])
   return policies
 
 
@@ -364,15 +366,16 @@ def _policy_configs(
 
 
 def _build_policy(
-    name: str, own: ml_collections.ConfigDict,
+    name: str, policy_config: ml_collections.ConfigDict,
     config: ml_collections.ConfigDict, pretrained: policy_lib.Pretrained,
     mesh: jax.sharding.Mesh) -> policy_lib.Policy:
   """Builds one policy from its sections and the shared ones."""
   lora = adapter = None
-  if own.model.trained == 'lora':
-    given = dict(own.lora)
+  if policy_config.model.trained == 'lora':
+    given = dict(policy_config.lora)
     if given.pop('folder'):
-      adapter, given['alpha'] = peft.load(own.lora.folder, pretrained.config)
+      adapter, given['alpha'] = peft.load(
+          policy_config.lora.folder, pretrained.config)
       given['rank'], given['targets'] = model.describe(adapter)
     lora = model.LoraSpec(**given)
     if lora.rank > pretrained.config.hidden_size:
@@ -381,14 +384,14 @@ def _build_policy(
           f'{pretrained.config.hidden_size}; 8 to 64 are common.')
   with errors.as_user_error():
     learner = policy_lib.LearnerSpec(
-        optimizer=policy_lib.OptimizerSpec(**own.optimizer),
+        optimizer=policy_lib.OptimizerSpec(**policy_config.optimizer),
         loss=losses.LossSpec(**config.loss),
         temperature=config.rollout.temperature,
-        dtype=own.model.dtype, remat=own.model.remat,
+        dtype=policy_config.model.dtype, remat=policy_config.model.remat,
         adapter_scale=lora and lora.scale)
   policy = policy_lib.Policy(
-      name=name, pretrained=pretrained, trained=own.model.trained, lora=lora,
-      adapter=adapter, learner=learner, mesh=mesh)
+      name=name, pretrained=pretrained, trained=policy_config.model.trained,
+      lora=lora, adapter=adapter, learner=learner, mesh=mesh)
   if lora is not None:
     policy.state_template()  # Raises if targets match no kernel.
   return policy
@@ -431,29 +434,31 @@ def choose_mesh(
 
 def _pools(config, names, devices, read_model) -> list[fit.Pool]:
   """Returns the models that each pool of devices must hold."""
-  learners, held = {}, set()
+  learners, loaded = {}, set()
   pools = mesh_lib.split_devices(names, devices, config.mesh.pools)
+  has_reference = (
+      config.loss.kl_estimator != 'none' or config.train.diagnose_every > 0)
   with_critic = {'none': (), 'central': names[:1]}.get(
       config.critic.kind, names)
-  for name, own in _policy_configs(config, names).items():
-    dimensions = read_model(own.model.folder, own.model.thinking).config
-    key = pools[name], own.model.folder, own.model.dtype
-    is_whole = own.model.trained == 'all'
-    learners.setdefault(pools[name], []).append(fit.Learner(
-        dimensions, own.model.trained, jnp.dtype(own.model.dtype).itemsize,
-        model.position_bytes(dimensions, own.model.dtype),
-        lora_rank=own.lora.rank, has_reference=(
-            config.loss.kl_estimator != 'none'
-            or config.train.diagnose_every > 0),
-        shares_model=not is_whole and key in held))
-    if not is_whole:
-      held.add(key)
+  for name, policy_config in _policy_configs(config, names).items():
+    base, pool = policy_config.model, pools[name]
+    dimensions = read_model(base.folder, base.thinking).config
+    itemsize = jnp.dtype(base.dtype).itemsize
+    key = pool, base.folder, base.dtype
+    is_frozen = base.trained != 'all'
+    learners.setdefault(pool, []).append(fit.Learner(
+        dimensions, base.trained, itemsize,
+        model.position_bytes(dimensions, base.dtype),
+        lora_rank=policy_config.lora.rank, has_reference=has_reference,
+        shares_model=is_frozen and key in loaded))
+    if is_frozen:
+      loaded.add(key)
     if name in with_critic:
-      learners[pools[name]].append(fit.Learner(
-          dimensions, 'all', jnp.dtype(own.model.dtype).itemsize, kv_bytes=0))
+      learners[pool].append(
+          fit.Learner(dimensions, 'all', itemsize, kv_bytes=0))
   return [
-      fit.Pool(len(pool), mesh_lib.num_slices(pool), found)
-      for pool, found in learners.items()]
+      fit.Pool(len(pool), mesh_lib.num_slices(pool), pool_learners)
+      for pool, pool_learners in learners.items()]
 
 
 def _chip() -> fit.Chip | None:
