@@ -10,10 +10,10 @@ FOLDER = checkout.ROOT / 'notebooks'
 NAMES = 'train_a_team', 'read_a_run', 'write_an_environment'
 # Smaller settings for the test.
 CHANGES = {
-    'num_tasks = 8': 'num_tasks = 2', 'num_steps = 8': 'num_steps = 2',
-    'validate_every = 4': 'validate_every = 2',
-    'checkpoint_every = 4': 'checkpoint_every = 2',
-    'validation[:32]': 'validation[:4]', 'test[:50]': 'test[:8]'}
+    'num_tasks = 8': 'num_tasks = 2', 'num_steps = 8': 'num_steps = 1',
+    'validate_every = 4': 'validate_every = 1',
+    'checkpoint_every = 4': 'checkpoint_every = 1',
+    'validation[:32]': 'validation[:4]', 'test[:50]': 'test[:4]'}
 
 
 def _printed(notebook):
@@ -46,3 +46,9 @@ def test_notebooks_run(tmp_path, monkeypatch):
   assert 'turn 1, advisor: You are the advisor.' in (
       printed['write_an_environment'][3])
   assert (tmp_path / 'runs/notebook/report.html').exists()
+
+
+def test_the_page_shows_the_environment_of_the_example():
+  page = (checkout.ROOT / 'docs/environments.md').read_text()
+  example = checkout.ROOT / 'docs/examples/guess_number/env.py'
+  assert f'```python\n{example.read_text()}```' in page
