@@ -244,6 +244,7 @@ def _add_saved_config(argv: list[str], workdir: str) -> list[str]:
 
 def _describe(path: str, error: BaseException) -> str:
   """Describes an error in the flags or in the config file at `path`."""
+  path = path or '--config'
   lines = [
       frame.lineno for frame in traceback.extract_tb(error.__traceback__)
       if frame.filename == path]

@@ -86,24 +86,24 @@ class disk_errors_as_user_errors(contextlib.AbstractContextManager):
     if error is None or isinstance(error, errors.UserError):
       return
     if is_remote(self._workdir):
-      is_ours = self._is_of_bucket(error)
+      concerns_workdir = self._concerns_bucket(error)
       advice = (
           'check the name of the bucket, the network, and the credentials '
           '(`gcloud auth application-default login`)')
     else:
-      is_ours = self._is_of_disk(error)
+      concerns_workdir = self._concerns_disk(error)
       advice = 'free some space, make it writable, or choose another'
-    if is_ours:
+    if concerns_workdir:
       raise errors.UserError(
           f'--workdir={self._workdir} cannot be used '
           f'({errors.one_line(error)}); {advice}.') from error
 
-  def _is_of_bucket(self, error):
+  def _concerns_bucket(self, error):
     client = type(error).__module__.partition('.')[0]
     bucket = os.fspath(self._workdir).removeprefix(_SCHEME).partition('/')[0]
     return client in _BUCKET_CLIENTS or f'/{bucket}/' in str(error)
 
-  def _is_of_disk(self, error):
+  def _concerns_disk(self, error):
     prefix, text = os.path.abspath(self._workdir), str(error)
     filename = getattr(error, 'filename', None)
     is_full = any(os.strerror(number) in text for number in _DISK_FULL)
