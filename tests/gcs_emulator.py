@@ -69,12 +69,8 @@ class Emulator:
     self._uploads: dict[str, tuple[str, bytearray]] = {}
     self._lock = threading.Lock()
     self._generation = 0
-    emulator = self
-
-    class Handler(_Handler):
-      server_emulator = emulator
-
-    self._server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Handler)
+    self._server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), _Handler)
+    self._server.emulator = self
     url = f'http://127.0.0.1:{self._server.server_port}'
     self.env = {
         'STORAGE_EMULATOR_HOST': url, 'TENSORSTORE_GCS_HTTP_URL': url,
@@ -233,12 +229,11 @@ def _parts(content_type: str, body: bytes) -> list[bytes]:
 class _Handler(http.server.BaseHTTPRequestHandler):
 
   protocol_version = 'HTTP/1.1'
-  server_emulator: Emulator
 
   def _serve(self):
     body = self.rfile.read(int(self.headers.get('Content-Length', 0)))
     try:
-      status, headers, content = self.server_emulator.answer(
+      status, headers, content = self.server.emulator.answer(
           self.command, self.path, self.headers, body)
     except _HttpError as error:
       status, headers, content = error.args[0], {}, json.dumps(

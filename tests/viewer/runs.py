@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 import dataclasses
-import json
 import pathlib
-from typing import Any
 
 from atgrpo_jax import evaluate
+from atgrpo_jax.io import metrics as metrics_lib
 from atgrpo_jax.io import workdir as workdir_lib
 from atgrpo_jax.rollout import tree as tree_lib
-from environments import env_api
 from tests import echo
 from tests.rollout import scripted
 
@@ -54,64 +52,46 @@ COMPLETIONS = Script({
 })
 
 
-def runner(environment: env_api.Environment):
-  """Plays the script; call `scripted.follow_scripts` first."""
-  return scripted.make_runner(
-      {'one': COMPLETIONS, 'two': COMPLETIONS}, environment=environment,
-      max_new_tokens=30)
-
-
 def make(
-    workdir: pathlib.Path, *, steps: Sequence[int] = (0, 2),
-    num_steps: int = 4, phases=(('a',), ('b',)), group_size: int = 4,
-    changes: Mapping[str, Any] | None = None, **switches) -> pathlib.Path:
-  """A workdir of a finished run.
+    workdir: pathlib.Path, *, phases=(('a',), ('b',)), group_size: int = 4,
+    **switches) -> pathlib.Path:
+  """Makes the workdir of a finished run; call `scripted.follow_scripts` first.
 
   Args:
     workdir: the folder to create.
-    steps: recorded steps.
-    num_steps: trained steps.
-    phases: of the game.
-    group_size: of the rollout.
-    changes: config key -> value.
+    phases: phases of the game.
+    group_size: number of candidates of a prompt.
     **switches: fields of the rollout spec.
   """
-  environment = Game(phases)
+  environment, num_steps = Game(phases), 4
   config = echo.get_config()
   config.update_from_flattened_dict({
-      'train.num_steps': num_steps, 'evaluation.validate_every': 2,
-      **(changes or {})})
+      'train.num_steps': num_steps, 'evaluation.validate_every': 2})
   workdir_lib.write_config(workdir, config.to_dict())
-  played = runner(environment)
+
+  def runner():
+    return scripted.make_runner(
+        {'one': COMPLETIONS, 'two': COMPLETIONS}, environment=environment,
+        max_new_tokens=30)
+
+  played = runner()
   trees = scripted.collect(played, GOALS, group_size=group_size, **switches)
-  for step in steps:
+  for step in (0, 2):
     tree_lib.write(
         tree_lib.groups_path(workdir, step), trees, environment.show,
         with_tokens=True)
   values = tree_lib.metrics(trees) | {
       f'budget/{name}': count
-      for name, count in played.usage.counts().items()} | {
-      f'{policy}/{metric}': 1.0 for policy in ('one', 'two')
-      for metric in ('num_updates', 'entropy')} | {
-      'time/update': 0.5, 'time/step': 3.0}
-  lines = []
+      for name, count in played.usage.counts().items()} | {'time/step': 3.0}
+  writer = metrics_lib.MetricsWriter(workdir)
   for step in range(1, num_steps + 1):
     validated = step - step % 2  # The step of the last validation.
-    lines.append({'step': step} | values | {
+    writer.write(step, values | {
         'validation/step': validated, 'validation/success': validated / 10,
         'validation/return': 0.5})
-  (workdir / 'metrics.jsonl').write_text(
-      ''.join(json.dumps(line, default=float) + '\n' for line in lines))
   tasks = [scripted.task(*pair) for pair in GOALS.items()]
   for name, step in (('before', 0), ('after', num_steps)):
-    add_evaluation(workdir, name, environment, tasks, step)
+    result = evaluate.evaluate(
+        runner(), tasks, evaluate.transcripts_path(workdir, name))
+    evaluate.write(workdir, name, result | {'split': 'test', 'step': step})
   return workdir
-
-
-def add_evaluation(
-    workdir: pathlib.Path, name: str, environment: env_api.Environment,
-    tasks: Sequence[env_api.Task], step: int) -> None:
-  """Writes an evaluation and its episodes."""
-  result = evaluate.evaluate(
-      runner(environment), tasks, evaluate.transcripts_path(workdir, name))
-  evaluate.write(workdir, name, result | {'split': 'test', 'step': step})

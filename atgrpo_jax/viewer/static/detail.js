@@ -58,11 +58,6 @@ const entry = (name, text, isOpen) => h('details', {open: isOpen},
 const facts = (pairs) => h('dl', {class: 'facts'}, pairs.filter(Boolean).map(
     ([name, value]) => h('div', {}, h('dt', {}, name), h('dd', {}, value))));
 
-/** How many candidates of a tree share a baseline. */
-const numCompared = (tree, id) => tree.nodes.flatMap((node) => node.groups)
-  .filter((group) => group.baseline_id === id)
-  .reduce((sum, group) => sum + group.candidates.length, 0);
-
 function drawRewards(step) {
   const terms = Object.entries(step.terms);
   return h('section', {}, h('h4', {}, 'Rewards of the step'),
@@ -76,7 +71,7 @@ function drawRewards(step) {
       facts(terms.map(([name, value]) => [words(name), number(value)]))]);
 }
 
-function drawCandidate(tree, node, part, hasCredit, largest) {
+function drawCandidate(node, part, hasCredit, largest) {
   const {group, role, index, candidate} = part;
   return h('section', {class: 'candidate'},
     h('h4', {}, `Completion of ${role}`, node.groups.length > 1
@@ -89,9 +84,6 @@ function drawCandidate(tree, node, part, hasCredit, largest) {
         class: candidate.outcome === 'ok' ? '' : 'outcome'},
         words(candidate.outcome))],
       isNumber(group.value) && ['value of the prompt', number(group.value)],
-      candidate.weight !== 1 && ['weight', number(candidate.weight)],
-      hasCredit && ['compared with', count(
-          numCompared(tree, group.baseline_id) - 1, 'candidate')],
       ['policy', group.policy],
     ]),
     h('pre', {class: 'completion'}, String(candidate.text)),
@@ -114,6 +106,6 @@ function drawDetail(tree, index, row, hasCredit) {
       end && h('span', {class: `end ${end.replaceAll(' ', '-')}`}, end)),
     h('div', {class: 'columns'},
       h('div', {}, joined(node, row).map((part) => drawCandidate(
-          tree, node, part, hasCredit, largest))),
+          node, part, hasCredit, largest))),
       h('div', {}, drawRewards(step), drawStates(node.state, step.state))));
 }
