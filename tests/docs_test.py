@@ -230,27 +230,18 @@ def test_credit_equals_the_stored_records(columns):
 
 
 def results_table() -> str:
-  """The table in README.md: success in percent, interval, number of seeds.
-
-  Cells without a run are empty; rows without any run are omitted.
-  """
+  """The table in README.md: success in percent, interval, number of seeds."""
   tables = paper_tables.main_tables(paper_rows.read_systems(
       records.read(RESULTS), experiments.GAMES))
-  cells = {}
-  for game, table in zip(GAMES, tables, strict=True):
-    for row in table.frame.to_dict('records'):
-      if row['success %']:
-        interval = row['95 %'] and f'{row["95 %"]}; '
-        cells[row[''], game] = f'{row["success %"]} ({interval}{row["seeds"]})'
-  lines = [['system', *GAMES]]
-  for title in paper_rows.SYSTEMS:
-    line = [cells.get((title, game), '') for game in GAMES]
-    if any(line):
-      lines.append([title, *line])
-  header, *lines = [
-      ''.join(f'| {cell} ' if cell else '| ' for cell in line) + '|\n'
-      for line in lines]
-  return ''.join([header, '|---' * (1 + len(GAMES)) + '|\n', *lines])
+  lines = [f'| system | {" | ".join(GAMES)} |', '|---' * (1 + len(GAMES)) + '|']
+  for rows_of_games in zip(
+      *(table.frame.to_dict('records') for table in tables), strict=True):
+    if rows_of_games[0]['success %']:
+      cells = [
+          f'{row["success %"]} ({row["95 %"]}; {row["seeds"]})'
+          for row in rows_of_games]
+      lines.append(f'| {rows_of_games[0][""]} | {" | ".join(cells)} |')
+  return '\n'.join(lines)
 
 
 def test_results_equal_the_stored_records():
@@ -262,44 +253,33 @@ def test_results_equal_the_stored_records():
       'Copy the rows that `python -m tests.docs_test` prints.')
 
 
-@functools.cache
-def commands() -> list[tuple[str, list[str]]]:
+def commands() -> Iterator[tuple[str, list[str]]]:
   """(page, words) of each command in a block or a sentence."""
   start = r'(?:[A-Z_]+=\S+ )*(?:python -m|bash launch/)'
-  found = []
   for name, page in PAGES.items():
     page = page.replace('\\\n', ' ')
     lines = re.findall(rf'^ *({start}.*)$', page, re.MULTILINE)
     lines += re.findall(rf'`({start}[^`]*)`', page)
     assert len(lines) == len(re.findall(start, page)), (
         f'{name}: a command must be on a separate line or in backticks.')
-    found += [(name, shlex.split(line, comments=True)) for line in lines]
-  return found
-
-
-def python_commands() -> Iterator[tuple[str, str, list[str]]]:
-  """(page, module, arguments) of each `python -m`."""
-  for page, words in commands():
-    while '=' in words[0]:
-      words = words[1:]
-    if words[0] == 'python':
-      yield page, words[2], words[3:]
-
-
-def _check_run(args):
-  run.parse(['step' if word == 'NAME' else word for word in args])
-
-
-def _check_tables(args):
-  flags = dict(zip(args[::2], args[1::2], strict=True))
-  assert flags.keys() <= {'--out', '--results', '--keep'}
+    for line in lines:
+      words = shlex.split(line, comments=True)
+      while '=' in words[0]:
+        words = words[1:]
+      yield name, words
 
 
 def test_commands_can_be_parsed(monkeypatch):
-  checks = {
-      'paper.tables': _check_tables, 'benchmarks.credit': credit.parse,
-      'benchmarks.run': _check_run, 'benchmarks.sandbox': sandbox.parse}
-  for page, module, args in python_commands():
+  parsers = {
+      'benchmarks.credit': credit.parse, 'benchmarks.sandbox': sandbox.parse,
+      'benchmarks.run': lambda args: run.parse(
+          ['step' if word == 'NAME' else word for word in args])}
+  for page, (program, *words) in commands():
+    if program == 'bash':
+      for path in words:
+        assert '/' not in path or '*' in path or (ROOT / path).exists(), path
+      continue
+    _, module, *args = words
     assert importlib.util.find_spec(module), module
     if module == 'atgrpo_jax.main':
       is_example = page == 'docs/environments.md' and 'guess_number' in args[1]
@@ -308,18 +288,9 @@ def test_commands_can_be_parsed(monkeypatch):
       assert values.config.is_locked
       assert bool(values.step) == (values.mode == 'replay')
       assert values.workdir or values.mode == 'compile_check'
-    elif module in checks:
-      checks[module](args)
-
-
-def test_named_scripts_exist():
-  scripts = [words[1:] for _, words in commands() if words[0] == 'bash']
-  assert {script for script, *_ in scripts} == {
-      f'launch/{path.name}' for path in (ROOT / 'launch').glob('[a-z]*.sh')}
-  for _, *args in scripts:
-    assert all((ROOT / arg).exists() for arg in args
-               if '/' in arg and '*' not in arg), args
+    elif module in parsers:
+      parsers[module](args)
 
 
 if __name__ == '__main__':
-  print(results_table(), end='')
+  print(results_table())
