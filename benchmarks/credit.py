@@ -4,10 +4,10 @@
       [--team at_once] [--reward outcome] [--boost] [--calls N]
       [--rollouts N] [--seeds N] [--out FILE]
 
-plays `environments.relay`, where every true value is known, with policies that
-are tables, through the rollout and the advantages of training. For each number
-of turns T, group size K and method it prints, and writes to FILE
-(benchmarks/results/credit.json):
+The game is `environments.relay`, where every true value is known. Policies are
+tables; rollouts and advantages are those of training. For each number of turns
+T, group size K and method the command prints these numbers and writes them to
+FILE (benchmarks/results/credit.json):
 
   calls       candidates that one rollout of all tasks samples
   bias        root mean square, over visited prompts and candidates, of the mean
@@ -19,10 +19,10 @@ of turns T, group size K and method it prints, and writes to FILE
   learned     return of the team, as a fraction of the maximum, after the same
               number of sampled candidates for every method
 
-docs/credit_laboratory.md explains the game, the methods and the numbers. A
-standard error follows each number. Noise in the mean of few rollouts raises the
-bias and lowers deviation and cosine; a jackknife over rollouts removes this. An
-estimated cosine can therefore exceed 1, and a negative squared bias is 0.
+A standard error follows each number. The noise of few rollouts raises the bias
+and lowers deviation and cosine; a jackknife over rollouts removes it. An
+estimated cosine can therefore exceed 1, and a negative squared bias counts as
+0. docs/credit_laboratory.md explains the game, the methods and the numbers.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Laboratory:
     return {prompt: np.zeros(len(a)) for prompt, a in self.prompts.items()}
 
   def halfway(self) -> dict[str, np.ndarray]:
-    """Logits of policies that say the letter they see, with odds of 2 to 1."""
+    """Logits that prefer the letter of the prompt with odds of 2 to 1."""
     return {
         prompt: np.array([
             math.log(2) * (answer == prompt.split()[2][0])
@@ -144,8 +144,8 @@ class Laboratory:
           critic=critic)
       credits = credits_of(trees)
       used += calls
-      indices = [self.indices[it.prompt, it.answer] for it in credits]
-      advantages = np.array([it.advantage for it in credits])
+      indices = [self.indices[x.prompt, x.answer] for x in credits]
+      advantages = np.array([x.advantage for x in credits])
       rollouts.append([
           *(np.bincount(indices, advantages**power, len(self.indices))
             for power in range(3)),
@@ -231,7 +231,7 @@ def gradient(
   The mean is over all candidates if `update_order` is 'mixed', otherwise over
   each turn. Turns share no prompts, so their updates commute.
   """
-  turns = [0 if update_order == 'mixed' else it.turn for it in credits]
+  turns = [0 if update_order == 'mixed' else x.turn for x in credits]
   sizes, sums = collections.Counter(turns), {}
   for credit, turn in zip(credits, turns):
     score = -policy[credit.prompt]
@@ -276,18 +276,15 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
 
 def playable(
     environment: relay.Relay, group_size: int) -> list[credit_methods.Method]:
-  """The methods that can play a game; prints the others with the reason."""
-  found, refused = [], {}
+  """The methods that can play a game; prints why others cannot."""
+  methods = []
   for method in credit_methods.methods(group_size):
     try:
       credit_lib.check(environment, method.rollout)
+      methods.append(method)
     except errors.UserError as error:
-      refused.setdefault(str(error), []).append(method.name)
-    else:
-      found.append(method)
-  for error, names in refused.items():
-    print(f'\nNo row: {"; ".join(names)}. {error}')
-  return found
+      print(f'\nNo row: {method.name}. {error}')
+  return methods
 
 
 def report(
@@ -349,7 +346,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
       ('rollouts', 2), ('seeds', 2)):
     value = getattr(args, name)
     if np.min(value) < min_value:
-      parser.error(f'--{name} is {value}, expected at least {min_value}.')
+      parser.error(f'--{name}={value}: expected at least {min_value}.')
   return args
 
 
@@ -364,10 +361,10 @@ def main(argv: Sequence[str]) -> None:
       rows += report(
           laboratory, group_size, num_rollouts=args.rollouts,
           num_calls=args.calls, seeds=range(args.seeds))
-  settings = {name: it for name, it in vars(args).items() if name != 'out'}
+  settings = {name: x for name, x in vars(args).items() if name != 'out'}
   options = [
-      f'--{name} {",".join(map(str, it)) if isinstance(it, list) else it}'
-      for name, it in settings.items() if name != 'boost']
+      f'--{name} {",".join(map(str, x)) if isinstance(x, list) else x}'
+      for name, x in settings.items() if name != 'boost']
   args.out.parent.mkdir(parents=True, exist_ok=True)
   args.out.write_text(json.dumps({
       'benchmark': 'credit',

@@ -1,4 +1,4 @@
-"""Tables in place of models: a runner and critics for `benchmarks.credit`.
+"""Tables instead of models: a runner and critics for `benchmarks.credit`.
 
 A completion is one id, the index of an answer of `environments.relay`.
 """
@@ -88,7 +88,7 @@ def make_runner(
 
 @dataclasses.dataclass
 class TabularCritic:
-  """Critics whose values are a table: input -> mean return from there on.
+  """Critics with a table of values: input -> mean later return.
 
   Independent critics share the table, because their prompts name the role.
   """
