@@ -1,7 +1,7 @@
 """Data sets whose rows come from files of a Hugging Face hub repository.
 
-A builder inherits from `FilesBuilder` and names the repository and its files.
-They are read from the first source that exists:
+A builder inherits from `FilesBuilder`. Each of its configs names a repository
+and files, which are read from the first source that exists:
 
 1. `<data_dir>/downloads/manual/<name>/`, the manual directory of
    tensorflow-datasets: a copy of the repository, or one file `<split>.jsonl` or
@@ -16,8 +16,8 @@ used as a task is skipped, and the log names it.
 
 from __future__ import annotations
 
-import abc
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import dataclasses
 import fnmatch
 import itertools
 import json
@@ -29,6 +29,7 @@ from typing import Any
 import huggingface_hub
 import pyarrow
 from pyarrow import parquet
+import tensorflow_datasets as tfds
 
 from environments import datasets
 from environments import text
@@ -43,42 +44,43 @@ class UnusableRowError(Exception):
   """The row is skipped for this reason."""
 
 
+@dataclasses.dataclass(eq=False, kw_only=True)
+class Files(tfds.core.BuilderConfig):
+  """The files of a data set, and the tasks of their rows.
+
+  Attributes:
+    hub_repo: 'owner/name' on the hub.
+    hub_revision: branch, tag or commit of the repository.
+    split_files: split -> patterns of its files in the repository. The first
+      pattern with a match is used; '*' also matches '/'. Files are read in the
+      order of their names.
+    fields: field of a row -> allowed types. Other fields are not read.
+    parse: converts a row to a task without task_id. It raises ValueError if the
+      file is damaged, and UnusableRowError for a row to skip.
+  """
+
+  hub_repo: str
+  hub_revision: str = 'main'
+  split_files: Mapping[str, Sequence[str]]
+  fields: Mapping[str, tuple[FieldType, ...]]
+  parse: Callable[[Row], dict[str, Any]]
+
+
 class FilesBuilder(datasets.TaskBuilder, skip_registration=True):
   """Writes the rows of files as tasks, in the order of the files.
 
-  Attributes:
-    HUB_REPO: 'owner/name' of the data set on the hub.
-    HUB_REVISION: branch, tag or commit of the repository.
-    SPLIT_FILES: split -> patterns of its files in the repository. The first
-      pattern with a match is used; '*' also matches '/'. Files are read in the
-      order of their names.
-    FIELDS: field of a row -> allowed types. Other fields are not read.
+  `BUILDER_CONFIGS` are `Files`. A task_id is 'name of the config/split/row'.
   """
 
-  HUB_REPO: str
-  HUB_REVISION = 'main'
-  SPLIT_FILES: Mapping[str, Sequence[str]]
-  FIELDS: Mapping[str, tuple[FieldType, ...]]
-
-  @property
-  def source(self) -> str:
-    """Name of the manual folder, and the first part of every task_id."""
-    return self.builder_config.name if self.builder_config else self.name
-
-  @abc.abstractmethod
   def task(self, row: Row) -> dict[str, Any]:
-    """Converts a row with `FIELDS` to a task without task_id.
-
-    Raises:
-      ValueError: the row is not a task.
-      UnusableRowError: the row is to be skipped.
-    """
+    """Converts a row to a task without task_id; see `Files.parse`."""
+    return self.builder_config.parse(row)
 
   def splits(self) -> dict[str, list[pathlib.Path]]:
     """Returns the files of each split."""
-    folder = pathlib.Path(
-        self.data_dir_root, 'downloads', 'manual', self.source)
-    patterns = self.SPLIT_FILES
+    files = self.builder_config
+    folder = pathlib.Path(self.data_dir_root, 'downloads', 'manual', files.name)
+    patterns = files.split_files
     if folder.is_dir():
       patterns = {
           split: (f'{split}.jsonl', f'{split}.parquet', *names)
@@ -90,10 +92,10 @@ class FilesBuilder(datasets.TaskBuilder, skip_registration=True):
   def _generate_examples(
       self, split: str, paths: Sequence[pathlib.Path]
   ) -> Iterator[tuple[int, dict[str, Any]]]:
-    index = -1
-    rows = (row for path in paths for row in read_rows(path, self.FIELDS))
+    index, files = -1, self.builder_config
+    rows = (row for path in paths for row in read_rows(path, files.fields))
     for index, (location, row) in enumerate(rows):
-      task_id = f'{self.source}/{split}/{index}'
+      task_id = f'{files.name}/{split}/{index}'
       try:
         task = self.task(row)
       except UnusableRowError as error:
@@ -108,21 +110,22 @@ class FilesBuilder(datasets.TaskBuilder, skip_registration=True):
 
   def _download(self, manual_folder: pathlib.Path) -> pathlib.Path:
     """Downloads the files and returns their folder."""
+    files = self.builder_config
     try:
       return pathlib.Path(huggingface_hub.snapshot_download(
-          self.HUB_REPO, repo_type='dataset', revision=self.HUB_REVISION,
-          allow_patterns=[*itertools.chain(*self.SPLIT_FILES.values())]))
+          files.hub_repo, repo_type='dataset', revision=files.hub_revision,
+          allow_patterns=[*itertools.chain(*files.split_files.values())]))
     except OSError as error:
       reason = ' '.join(str(error).split())
-      splits = ', '.join(f'{split}.jsonl' for split in self.SPLIT_FILES)
+      splits = ', '.join(f'{split}.jsonl' for split in files.split_files)
       raise ValueError(
-          f'The data set {self.source} is missing: {manual_folder} does not '
-          f'exist, and {self.HUB_REPO} cannot be downloaded ({reason}).\n'
+          f'The data set {files.name} is missing: {manual_folder} does not '
+          f'exist, and {files.hub_repo} cannot be downloaded ({reason}).\n'
           'On a machine with a network, run\n'
-          f'  hf download {self.HUB_REPO} --repo-type dataset --revision '
-          f'{self.HUB_REVISION} --local-dir {manual_folder}\n'
+          f'  hf download {files.hub_repo} --repo-type dataset --revision '
+          f'{files.hub_revision} --local-dir {manual_folder}\n'
           'and copy the folder here if that is another machine. Or write '
-          f'{splits} with the fields {", ".join(self.FIELDS)} into the folder.'
+          f'{splits} with the fields {", ".join(files.fields)} into the folder.'
       ) from error
 
 

@@ -20,8 +20,7 @@ from __future__ import annotations
 
 import ast
 import base64
-from collections.abc import Callable, Iterable, Mapping, Sequence
-import dataclasses
+from collections.abc import Iterable, Sequence
 import io
 import json
 import logging
@@ -247,35 +246,18 @@ def _first_python(programs: Iterable[str]) -> str:
   return next((x for x in programs if not source.syntax_error(x)), '')
 
 
-@dataclasses.dataclass(eq=False, kw_only=True)
-class Benchmark(tfds.core.BuilderConfig):
-  """The files of a benchmark.
-
-  Attributes:
-    hub_repo: see `dataset_files.FilesBuilder`, like the next two.
-    split_files: split -> patterns of its files.
-    fields: field of a row -> allowed types.
-    parse: converts a row; raises one of `_ROW_ERRORS` for a damaged row.
-  """
-
-  hub_repo: str
-  split_files: Mapping[str, Sequence[str]]
-  fields: Mapping[str, tuple[dataset_files.FieldType, ...]]
-  parse: Callable[[dataset_files.Row], _Fields]
-
-
 def _texts(*names: str) -> dict[str, tuple[type]]:
   return dict.fromkeys(names, (str,))
 
 
 _BENCHMARKS = [
-    Benchmark(
+    dataset_files.Files(
         name='apps', parse=_apps, hub_repo='codeparrot/apps',
         split_files={
             x: (f'{x}.jsonl', f'all/{x}-*.parquet', f'*{x}*.parquet')
             for x in ('train', 'test')},
         fields=_texts('question', 'solutions', 'input_output', 'starter_code')),
-    Benchmark(
+    dataset_files.Files(
         name='code_contests', parse=_code_contests,
         hub_repo='deepmind/code_contests',
         split_files={
@@ -285,26 +267,26 @@ _BENCHMARKS = [
             'public_tests': (dict,), 'private_tests': (dict,),
             'generated_tests': (dict,), 'solutions': (dict,),
             'time_limit': (dict, type(None))}),
-    Benchmark(
+    dataset_files.Files(
         name='livecodebench', parse=_livecodebench,
         hub_repo='livecodebench/code_generation_lite',
         split_files={'v6': ('test6.jsonl',)},
         fields=_texts(
             'question_content', 'starter_code', 'public_test_cases',
             'private_test_cases', 'metadata')),
-    Benchmark(
+    dataset_files.Files(
         name='humaneval', parse=_humaneval, hub_repo='openai/openai_humaneval',
         split_files={
             'test': ('openai_humaneval/test-*.parquet', '*test*.parquet')},
         fields=_texts('prompt', 'canonical_solution', 'test', 'entry_point')),
-    Benchmark(
+    dataset_files.Files(
         name='coop_humaneval', parse=_coop_humaneval,
         hub_repo='OpenMLRL/CoopHumanEval',
         split_files={'test': (  # The hub has named the split test and train.
             'data/test-*.parquet', 'data/train-*.parquet', '*.parquet',
             '*.jsonl')},
         fields=_texts('prompt', 'test', 'entry_point')),
-    Benchmark(
+    dataset_files.Files(
         name='mbpp', parse=_mbpp, hub_repo='google-research-datasets/mbpp',
         split_files={
             x: (f'sanitized/{x}-*.parquet',)
@@ -320,13 +302,10 @@ class Builder(dataset_files.FilesBuilder):
   VERSION = tfds.core.Version('1.0.0')
   FEATURES = FEATURES
   BUILDER_CONFIGS = _BENCHMARKS
-  HUB_REPO = property(lambda self: self.builder_config.hub_repo)
-  SPLIT_FILES = property(lambda self: self.builder_config.split_files)
-  FIELDS = property(lambda self: self.builder_config.fields)
 
   def task(self, row: dataset_files.Row) -> _Fields:
     try:
-      fields = vars(problems.Problem(**self.builder_config.parse(row)))
+      fields = vars(problems.Problem(**super().task(row)))
       text = fields['statement'] + fields['starter_code']
       size = len(text.encode(errors='replace'))
       if size > MAX_STATEMENT_BYTES:

@@ -75,7 +75,8 @@ def test_bad_row_is_named(tmp_path, name, change, words):
     ({'context': 'Let $x=24$.'}, 'Let $x=24$.\nFind $x+1$.', '025')])
 def test_olympiadbench_answers_and_context(change, problem, answer):
   _, row = ROWS['olympiadbench']
-  assert problems._olympiadbench(row | change) == (problem, answer)
+  assert problems._olympiadbench(row | change) == {
+      'problem': problem, 'answer': answer}
 
 
 def test_joined_data_set_trains_on_no_test_problem(
