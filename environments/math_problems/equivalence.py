@@ -59,13 +59,13 @@ def _rename_capitals(answer: str, gold: str) -> tuple[str, str]:
 
   math-verify reads `R` and `r` as the same variable.
   """
-  found = [
+  letters = [
       {x for x in _LETTER.findall(text) if len(x) == 1}
       for text in (answer, gold)]
   capitals = sorted({
-      x for letters in found for x in letters
-      if x.isupper() and x.lower() in letters})
-  used = {x.lower() for letters in found for x in letters}
+      x for text_letters in letters for x in text_letters
+      if x.isupper() and x.lower() in text_letters})
+  used = {x.lower() for text_letters in letters for x in text_letters}
   names = dict(zip(capitals, (x for x in _FREE_LETTERS if x not in used)))
   return tuple(
       _LETTER.sub(lambda match: names.get(match[0], match[0]), text)
@@ -73,15 +73,16 @@ def _rename_capitals(answer: str, gold: str) -> tuple[str, str]:
 
 
 def _same_items(answers: list[str], golds: list[str]) -> bool:
-  """True if every gold item has an equal answer of its own, in any order."""
-  left = list(answers)
+  """True if every gold item equals another answer, in any order."""
+  unmatched = list(answers)
   for gold in golds:
     # Equal texts first, because formulas are slow to compare.
-    ordered = sorted(left, key=lambda x: not notation.same_text(x, gold))
+    ordered = sorted(
+        unmatched, key=lambda x: not notation.same_text(x, gold))
     match = next((x for x in ordered if _same_item(x, gold)), None)
     if match is None:
       return False
-    left.remove(match)
+    unmatched.remove(match)
   return True
 
 

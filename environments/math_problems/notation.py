@@ -34,7 +34,7 @@ _REWRITES = tuple((re.compile(pattern, re.DOTALL), new) for pattern, new in (
 _DIGITS = r'(?:\d{1,3}(?:[, ]\d{3})+|\d+)'
 _NUMBER = re.compile(
     rf'(?P<sign>-?)\s*(?P<dollar>\\?\$)?\s*'
-    rf'(?:(?P<above>{_DIGITS})\s*/\s*(?P<below>{_DIGITS})'
+    rf'(?:(?P<numerator>{_DIGITS})\s*/\s*(?P<denominator>{_DIGITS})'
     r'|\\frac\s*\{\s*(?P<top>-?\d+)\s*\}\s*\{\s*(?P<bottom>-?\d+)\s*\}'
     rf'|(?P<decimal>{_DIGITS}(?:\.\d*)?|\.\d+)'
     r'(?:[eE](?P<power>[-+]?\d{1,3}))?)'
@@ -91,26 +91,25 @@ def items(text: str) -> list[str]:
   text = text.strip()
   if text.startswith(r'\{') and text.find(r'\}') == len(text) - 2:
     text = text[2:-2]
-  found, depth, start = [], 0, 0
+  parts, depth, start = [], 0, 0
   for i, letter in enumerate(text + ','):
     if letter in '([{':
       depth += 1
     elif letter in ')]}':
       depth -= 1
     elif letter in ',;' and (depth <= 0 or i == len(text)):
-      item = text[start:i]
+      parts.append(text[start:i])
       start = i + 1
-      found += [item.replace(r'\pm', sign, 1) for sign in '+-'] if (
-          r'\pm' in item) else [item]
-  return [item.strip().removeprefix('+') for item in found if item.strip()]
+  signed = [
+      part.replace(r'\pm', sign, 1) for part in parts
+      for sign in ('+-' if r'\pm' in part else '+')]
+  return [item.strip().removeprefix('+') for item in signed if item.strip()]
 
 
 def number_of(text: str) -> Number | None:
   """Reads a text that is a number, perhaps with a unit; None for others."""
   match = _NUMBER.fullmatch(text.strip())
-  if match is None:
-    return None
-  unit = _unit_of(match['unit'].strip())
+  unit = None if match is None else _unit_of(match['unit'].strip())
   if unit is None:
     return None
   if match['dollar'] and not unit:
@@ -122,12 +121,13 @@ def number_of(text: str) -> Number | None:
     value = fractions.Fraction(digits) * fractions.Fraction(10) ** int(
         match['power'] or 0)
   else:
-    above, below = (
-        int(re.sub('[, ]', '', part)) for part in (
-            match['above'] or match['top'], match['below'] or match['bottom']))
-    if not below:
+    numerator, denominator = (
+        int(re.sub('[, ]', '', digits)) for digits in (
+            match['numerator'] or match['top'],
+            match['denominator'] or match['bottom']))
+    if not denominator:
       return None
-    value = fractions.Fraction(above, below)
+    value = fractions.Fraction(numerator, denominator)
   if match['sign']:
     value = -value
   return Number(value, is_exact, bool(match['percent']), unit)
@@ -135,8 +135,9 @@ def number_of(text: str) -> Number | None:
 
 def is_number(text: str) -> bool:
   """True for a number or several numbers, with or without brackets."""
-  found = items(re.sub(r'[()\[\]]', '', clean(text)))
-  return bool(found) and all(map(number_of, found))
+  numbers = [
+      number_of(item) for item in items(re.sub(r'[()\[\]]', '', clean(text)))]
+  return bool(numbers) and all(numbers)
 
 
 def same_number(answer: Number, gold: Number) -> bool:

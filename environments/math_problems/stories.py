@@ -118,10 +118,10 @@ def random_story(rng: np.random.Generator) -> tuple[str, Solution]:
     things = _choose(rng, _THINGS)
     sizes = [(3,), (4,), (1, 2), (2, 1), (2, 2)][rng.integers(5)]
     chains = tuple(_random_chain(rng, size) for size in sizes)
-    asked = [('+', False), ('-', False), ('-', True)][rng.integers(3)]
+    question = [('+', False), ('-', False), ('-', True)][rng.integers(3)]
     if len(chains) == 1:
-      asked = '', False
-    solution = Solution(chains, *asked)
+      question = '', False
+    solution = Solution(chains, *question)
     if 0 < solution.value <= MAX_VALUE:
       break
   sentences = []
@@ -130,7 +130,7 @@ def random_story(rng: np.random.Generator) -> tuple[str, Solution]:
     sentences += [
         _choose(rng, _EVENTS[operator]).format(name=name, n=number)
         for operator, number in zip(chain.operators, chain.numbers)]
-  questions = _QUESTIONS[asked] if asked[0] else _ALONE
+  questions = _QUESTIONS[question] if question[0] else _ALONE
   sentences.append(
       _choose(rng, questions).format(first=names[0], things=things))
   return ' '.join(sentences), solution

@@ -218,7 +218,7 @@ def visited(
   all_tasks = tasks(environment.max_turns)
   probabilities = {
       environment.reset(task): 1 / len(all_tasks) for task in all_tasks}
-  found = []
+  result = []
   for position in positions(environment):
     probability = probabilities[position.state]
     tables = [
@@ -228,8 +228,8 @@ def visited(
     for indices, step in position.steps.items():
       probabilities[step.state] = (
           probabilities.get(step.state, 0.0) + probability * joint[indices])
-    found.append((position, probability, tables))
-  return found
+    result.append((position, probability, tables))
+  return result
 
 
 def joint_probabilities(tables: Sequence[np.ndarray]) -> np.ndarray:
