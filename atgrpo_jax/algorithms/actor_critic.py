@@ -52,10 +52,7 @@ CENTRAL = 'central'  # Name and view of the central critic.
 class BoundCritic:
   """A critic with its current parameters.
 
-  Attributes:
-    name: key of the critic.
-    tokenizer: encodes its inputs.
-    values_fn: inputs, each [S] int32 -> values [N] float32.
+  `values_fn` maps N inputs, each [S] int32, to values [N] float32.
   """
 
   name: str
@@ -65,12 +62,7 @@ class BoundCritic:
 
 @dataclasses.dataclass(frozen=True)
 class Critics:
-  """The critics of a step.
-
-  Attributes:
-    spec: the switches.
-    bound: policy, or `CENTRAL` -> critic.
-  """
+  """The critics of a step; `bound` is keyed by policy, or by `CENTRAL`."""
 
   spec: spec_lib.CriticSpec
   bound: Mapping[str, BoundCritic]
@@ -163,10 +155,8 @@ _Input = tuple[str, bytes]
 class NodeQueries:
   """The critic inputs of a node, by view.
 
-  Attributes:
-    prompts: the prompts of the node.
-    successors: [J] the prompts after each joint action; empty at the end of an
-      episode.
+  `successors` [J] holds the prompts after each joint action. It is empty where
+  an episode ends.
   """
 
   prompts: Mapping[str, _Input]
