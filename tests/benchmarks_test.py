@@ -120,11 +120,11 @@ def test_checkouts_are_compared(tmp_path, monkeypatch, capsys):
   assert 'ratio 2.000' in capsys.readouterr().out
 
 
-def test_sandbox_benchmark(capsys):
+def test_sandbox_benchmark(tmp_path):
+  out = tmp_path / 'sandbox.json'
   assert not sandbox.main([
       '--level', 'unsafe_rlimit', '--programs', '3', '--rounds', '1', '--soak',
-      '30'])
-  printed = capsys.readouterr().out
-  for words in ('plain ', 'packages ', 'soak: 30 programs',
-                '0 with a wrong status'):
-    assert words in printed, printed
+      '30', '--out', str(out)])
+  record = json.loads(out.read_text())['unsafe_rlimit']
+  assert record['rates'].keys() == {'plain', 'packages'}
+  assert record['soak']['num_wrong'] == 0

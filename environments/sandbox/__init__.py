@@ -10,16 +10,9 @@ values. Grade outside: a program and its input never contain expected answers.
 The status INFRASTRUCTURE means that the sandbox failed. The owner of the server
 then restarts it and repeats the work, as `atgrpo_jax.rollout.workers` does.
 
-A server takes the strongest `Level` that the machine offers:
-
-  bwrap          bubblewrap's namespaces, and inside them all of `kernel`
-  kernel         Landlock, a list of allowed system calls, no capabilities, and
-                 limits; for any user, also in a container
-  unsafe_rlimit  limits only, never chosen by default: no boundary
-
-`RemoteServer` replaces it by a SandboxFusion service. docs/sandbox.md lists the
-attacks that are covered and those that are not; tests/environments/sandbox/ has
-them all.
+A server takes the strongest `Level` that the machine offers, and never
+UNSAFE_RLIMIT by default. `RemoteServer` replaces it by a SandboxFusion service.
+docs/sandbox.md lists the attacks that are covered and those that are not.
 
   launcher    Starts the server and chooses its level.
   client      `Sandbox`, which runs a program, and its results.

@@ -19,7 +19,6 @@ import errno
 import math
 import os
 import resource
-import stat
 import struct
 import sys
 
@@ -123,18 +122,13 @@ class Ruleset:
     self._fd = _landlock(
         _CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), 0)
     for path, access in readable:
-      with contextlib.suppress(FileNotFoundError, PermissionError):
-        self._add(path, access)
-
-  def _add(self, path: str, access: int) -> None:
-    fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    try:
-      if not stat.S_ISDIR(os.fstat(fd).st_mode):
+      if not os.path.isdir(path):
         access &= ~READ_FOLDER  # Landlock refuses it for files.
-      rule = struct.pack('=Qi', access, fd)
-      _landlock(_ADD_RULE, self._fd, _PATH_BENEATH, rule, 0)
-    finally:
-      os.close(fd)
+      with contextlib.suppress(FileNotFoundError, PermissionError):
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        rule = struct.pack('=Qi', access, fd)
+        _landlock(_ADD_RULE, self._fd, _PATH_BENEATH, rule, 0)
+        os.close(fd)
 
   def restrict_self(self) -> None:
     """Binds this process for good; it must have PR_SET_NO_NEW_PRIVS."""

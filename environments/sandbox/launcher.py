@@ -176,8 +176,8 @@ class SandboxServer:
     first, *missing = result.stdout.split() or ['']
     if first != 'ready':
       raise RuntimeError(
-          'the server cannot run programs; its stderr has the reason. A trial '
-          f'program gave {result}')
+          'the server cannot run programs, for the reason printed above; a '
+          f'trial program gave {result}')
     if missing and self.level is not protocol.Level.UNSAFE_RLIMIT:
       raise RuntimeError(f'a trial program could use {", ".join(missing)}')
     self.pid = self._process.pid
@@ -250,24 +250,15 @@ class SandboxServer:
 
 def _missing(level: protocol.Level) -> str:
   """Why a level cannot work; '' if no reason is known yet."""
-  if level is protocol.Level.UNSAFE_RLIMIT:
-    return ''
-  try:
-    isolation.landlock_version()
-    seccomp.Filter()
-  except OSError as error:
-    return error.strerror
-  if level is protocol.Level.KERNEL:
-    return ''
-  if shutil.which('bwrap') is None:
+  if level is not protocol.Level.UNSAFE_RLIMIT:
+    try:
+      isolation.landlock_version()
+      seccomp.Filter()
+    except OSError as error:
+      return error.strerror
+  if level is protocol.Level.BWRAP and shutil.which('bwrap') is None:
     return 'bubblewrap is not installed'
-  trial = subprocess.run(
-      [*_bwrap([]), '--', os.path.realpath(sys.executable), '-I', '-S', '-c',
-       ''], stdin=subprocess.DEVNULL, capture_output=True, text=True)
-  if not trial.returncode:
-    return ''
-  reason = trial.stderr.strip() or f'exit status {trial.returncode}'
-  return f'bubblewrap does not work: {reason}'
+  return ''
 
 
 def _bwrap(package_folders: Sequence[str]) -> list[str]:

@@ -31,6 +31,7 @@ MAX_DEPTH = 100
 MAX_HASHED = 10_000
 # Python converts no ints of over 4300 digits to text.
 _SIMPLE = (type(None), bool, int, float)
+_CONTAINERS = {'tuple': tuple, 'set': set, 'frozenset': frozenset}
 _DICTS = (
     dict, collections.Counter, collections.defaultdict, collections.OrderedDict)
 
@@ -85,10 +86,9 @@ def _to_json(value: Any, depth: int) -> Any:
     return {'bytes': value.decode('latin-1')}
   if kind is list:
     return [_to_json(x, depth - 1) for x in value]
-  if kind is tuple:
-    return {'tuple': [_to_json(x, depth - 1) for x in value]}
-  if kind in (set, frozenset):
-    _check_hashed(value)
+  if kind in _CONTAINERS.values():
+    if kind is not tuple:
+      _check_hashed(value)
     return {kind.__name__: [_to_json(x, depth - 1) for x in value]}
   if kind in _DICTS:
     _check_hashed(value)
@@ -117,17 +117,14 @@ def _from_json(node: Any, depth: int) -> Any:
   if kind == 'complex':
     real, imaginary = content
     return complex(_checked(real, float), _checked(imaginary, float))
-  if kind == 'tuple':
-    return tuple(_from_json(x, depth - 1) for x in content)
-  _check_hashed(content)
-  if kind == 'set':
-    return {_from_json(x, depth - 1) for x in content}
-  if kind == 'frozenset':
-    return frozenset(_from_json(x, depth - 1) for x in content)
+  if kind != 'tuple':
+    _check_hashed(content)
   if kind == 'dict':
     return {
         _from_json(k, depth - 1): _from_json(v, depth - 1) for k, v in content}
-  raise ValueError(f'not a value: unknown type {kind!r}')
+  if kind not in _CONTAINERS:
+    raise ValueError(f'not a value: unknown type {kind!r}')
+  return _CONTAINERS[kind](_from_json(x, depth - 1) for x in content)
 
 
 def _checked(content: Any, kind: type) -> Any:

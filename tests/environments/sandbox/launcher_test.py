@@ -36,11 +36,7 @@ def test_strongest_level_is_chosen():
 @needs_kernel
 @pytest.mark.parametrize('script, reason', [
     (None, 'bubblewrap is not installed'),
-    ('echo bwrap: No permissions to create new namespace >&2; exit 1',
-     'bubblewrap does not work: bwrap: No permissions to create new namespace'),
-    # It works in a trial, but does not start the server.
-    ('case "$*" in *package_folders*) exit 1;; esac',
-     'the server cannot run programs')])
+    ('exit 1', 'the server cannot run programs')])
 def test_without_bubblewrap_the_level_is_kernel(
     monkeypatch, tmp_path, script, reason):
   monkeypatch.setenv('PATH', str(tmp_path))
