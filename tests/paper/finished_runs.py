@@ -16,8 +16,7 @@ NUM_TASKS = 50
 
 def run(
     workdir: str, *, turns_to_solve: float = 1.5, split_hash: str = 'abc',
-    num_steps: int = 3, updates: Mapping[str, int] | None = None,
-    budget: int = 0, sandbox: str = 'kernel',
+    num_steps: int = 3, budget: int = 0, sandbox: str = 'kernel',
     clusters: Sequence[int] = range(NUM_TASKS),
     extra: Mapping[str, Any] | None = None, **num_solved: int,
 ) -> records.Records:
@@ -34,7 +33,6 @@ def run(
       for name, num in num_solved.items()}
   if 'after' not in num_solved:
     return records.Records(evaluations)
-  updates = updates or {'shared': num_steps}
   steps = pd.DataFrame([{
       'workdir': workdir, 'step': float(step),
       'validation/success': step / num_steps,
@@ -43,8 +41,7 @@ def run(
       'budget/completion_tokens': 400_000.0, 'budget/prompt_tokens': 1_000.0,
       'budget/model_calls': 7.0, 'budget/program_runs': 0.0,
       'budget/environment_steps': 30.0,
-      **{f'{policy}/num_updates': step * num / num_steps
-         for policy, num in updates.items()},
+      'shared/num_updates': float(step),
   } for step in range(1, num_steps + 1)])
   return records.Records(evaluations, steps.set_index('workdir'))
 

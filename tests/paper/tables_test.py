@@ -1,11 +1,9 @@
 """Content of each table, and the runs that tables and records are made of."""
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from atgrpo_jax import errors
-from paper import published
 from paper import records as records_lib
 from paper import rows as rows_lib
 from paper import statistics
@@ -28,19 +26,9 @@ def _systems(runs):
   return rows_lib.read_systems(runs, tables.experiments.GAMES)
 
 
-def _main_table(runs):
-  table, = tables.main_tables(_systems(runs))
-  return table
-
-
-def _ablations(runs):
-  return {
-      table.title.removeprefix('Plan-Path: '): table
-      for table in tables.ablation_tables(runs)}
-
-
 def test_systems_beside_the_paper():
-  rows = _read(_main_table(finished_runs.some()))
+  table, = tables.main_tables(_systems(finished_runs.some()))
+  rows = _read(table)
   low, high = statistics.success_interval(
       np.arange(NUM_TASKS) < np.array([[48], [46]]), range(NUM_TASKS))
   assert rows['Team + AT-GRPO, shared'].items() >= {
@@ -62,7 +50,9 @@ def test_systems_beside_the_paper():
 
 
 def test_ablations():
-  found = _ablations(finished_runs.some())
+  found = {
+      table.title.removeprefix('Plan-Path: '): table
+      for table in tables.ablation_tables(finished_runs.some())}
   assert found.keys() == {'reward', 'roles', 'group_size'}
   reward, roles = _read(found['reward']), _read(found['roles'])
   sizes = _read(found['group_size'])
@@ -100,88 +90,33 @@ def test_all_games_need_two_seeds_on_each():
       'mean %': '100.0', '95 % of the mean': '', '95 % of the IQM': ''}.items()
 
 
-def test_credit():
-  # The last two of three steps are diagnosed; the planner has no signal.
-  logged = pd.DataFrame([
-      {'tool/without_signal': 0.25, 'tool/advantage_mean': -1e-9,
-       'tool/advantage_std': 0.5},
-      {'tool/without_signal': 0.75, 'tool/advantage_mean': 1e-9,
-       'tool/advantage_std': 1.0, 'diagnosis/tool/grad_norm': 2.0,
-       'diagnosis/tool/entropy': 0.5, 'diagnosis/tool/kl_to_start': 0.1,
-       'diagnosis/cosine/tool+planner': -0.25, 'planner/without_signal': 1.0},
-      {'tool/without_signal': 0.5, 'diagnosis/tool/kl_to_start': 0.3}])
-  runs = finished_runs.seeds(f'{MAIN}/at_grpo', 48, 46)
-  both = pd.concat([logged, logged]).set_index(runs.steps.index)
-  runs = records_lib.Records(
-      runs.evaluations, pd.concat([runs.steps, both], axis='columns'))
-  table, = tables.credit_tables(_systems(runs))
-  assert table.title.startswith('Plan-Path: credit')
-  assert table.frame.to_numpy().tolist() == [
-      ['Team + AT-GRPO, shared: planner',
-       '100.000', '', '', '', '', '', '−0.250'],
-      ['Team + AT-GRPO, shared: tool',
-       '50.000', '0.000', '0.750', '2.000', '0.500', '0.300', '−0.250']]
-
-
-def test_nano_problems_use_the_evaluation_before_training():
-  folder = 'problems/maths'
-  table, = tables.problem_tables(finished_runs.merge(
-      finished_runs.seeds(f'{folder}/at_grpo', 40, 38, before=5),
-      _run(f'{folder}/sa_grpo/seed-0', before=1, after=20, budget=1_000_000)))
-  rows = _read(table)
-  assert {name: row['success %'] for name, row in rows.items()} == {
-      'Single agent': '2.0', 'Single agent + GRPO': '40.0', 'Team': '10.0',
-      'Team + AT-GRPO, shared': '78.0'}
-  assert rows['Single agent + GRPO'].items() >= {
-      'minus AT-GRPO': '−38.0', 'p': '', 'budget used': '120 %',
-      'minutes': '2.0', 'paper, 8B': ''}.items()
-  assert rows['Team']['minutes'] == ''
-
-
-def test_writing():
+def test_joint_tasks_beside_the_papers():
+  returns = 0.9 + 0.1 * (-1.0)**np.arange(NUM_TASKS)
   terms = {
       'structure': 0.5, 'ratio': 1.0, 'vocabulary': 0.1, 'transitions': 0.2,
       'jaccard': 0.3}
-
-  def joint_run(workdir, mean_return, **given):
-    """Tasks return alternately 0.1 more and less than the mean."""
-    return _run(f'writing/{workdir}', extra={
-        'returns': (mean_return + 0.1 * (-1.0)**np.arange(NUM_TASKS)).tolist(),
-        'reward_terms': terms, 'mean_turns': 1.0,
-        'budget': {'completion_tokens': 50 * NUM_TASKS,
-                   'model_calls': 2 * NUM_TASKS, 'program_runs': 0},
-    }, **given)
-
-  runs = finished_runs.merge(
-      joint_run('posts/magrpo/seed-0', 0.90, after=45),
-      joint_run('posts/magrpo/seed-1', 0.80, after=40),
-      joint_run('posts/sa_grpo/seed-0', 0.70, after=30, budget=1_000_000),
-      joint_run('posts/untrained_pair/seed-0', 0.3, evaluation=5),
-      joint_run('tldr/magrpo/seed-0', 0.9, after=45))
-  runs.evaluations['writing/posts/magrpo/seed-0', 'timed'] = {
+  runs = finished_runs.merge(*(
+      _run(f'writing/tldr/{row}/seed-0', extra={
+          'returns': (scale * returns).tolist(), 'reward_terms': terms,
+          'budget': {'completion_tokens': 50 * NUM_TASKS,
+                     'model_calls': 2 * NUM_TASKS, 'program_runs': 0}},
+           after=45)
+      for row, scale in (('magrpo', 1.0), ('sa_grpo', 0.5))))
+  runs.evaluations['writing/tldr/magrpo/seed-0', 'timed'] = {
       'response_seconds': 0.25, 'tokens_per_second': 200.0, 'num_timed': 5}
-  table, other = tables.joint_tables(runs)
-  assert (table.title, other.title) == ('Posts: writing', 'TL;DR: writing')
+  table, = tables.joint_tables(runs)
+  assert table.title == 'TL;DR: writing'
   rows = _read(table)
-  assert list(rows) == ['Parallel generation', 'Single agent + GRPO', 'MAGRPO']
-  returns = np.array([[0.9], [0.8]]) + 0.1 * (-1.0)**np.arange(NUM_TASKS)
-  low, high = statistics.mean_interval(returns, range(NUM_TASKS))
-  assert rows['MAGRPO'] == {
-      '': 'MAGRPO', 'return %': '85.0', 'seeds': '2',
-      '95 %': f'{100 * low:.1f} … {100 * high:.1f}', 'minus MAGRPO': '',
-      'p': '', 'structure %': '80.0', 'style %': '50.0', 'coherence %': '50.0',
-      'all levels %': '85.0', 'response s': '0.25', 'tokens/s': '200',
-      'tokens a task': '50', 'calls a task': '2', 'updates': '3',
-      'budget used': '', 'generated tokens': '1.2 M', 'minutes': '2.0',
-      **dict.fromkeys(published.JOINT['writing'], '')}
-  assert rows['Single agent + GRPO'].items() >= {
-      'minus MAGRPO': '−15.0', 'p': '', 'budget used': '120 %'}.items()
-  assert rows['Parallel generation'].items() >= {
-      'return %': '30.0', 'updates': ''}.items()
-  assert _read(other)['MAGRPO'].items() >= {
+  assert list(rows) == ['Single agent + GRPO', 'MAGRPO']
+  assert rows['MAGRPO'].items() >= {
+      'return %': '90.0', '95 %': '', 'minus MAGRPO': '', 'structure %': '80.0',
+      'style %': '50.0', 'coherence %': '50.0', 'all levels %': '90.0',
+      'response s': '0.25', 'tokens/s': '200', 'calls a task': '2',
       'arXiv 2508.04652, return %': '94.5',
       'arXiv 2601.21972, return %': '93.5',
       'arXiv 2601.21972, response s': '1.8'}.items()
+  assert rows['Single agent + GRPO'].items() >= {
+      'return %': '45.0', 'minus MAGRPO': '−45.0', 'response s': ''}.items()
 
 
 @pytest.mark.parametrize('row', [
