@@ -115,7 +115,7 @@ class RemoteSandbox(client.Sandbox):
         return client.ProgramResult(
             protocol.Status.TIMEOUT, stdout, client.join_lines(
                 stderr, f'stopped: wall-clock limit of {seconds} s'))
-      has_failed = run['return_code'] != 0
+      has_failed = int(run['return_code']) != 0
     except (http.client.HTTPException, LookupError, TypeError) as error:
       raise OSError(
           f'{self.address} sent no reply of SandboxFusion ({error!r})'
