@@ -72,7 +72,7 @@ MBPP = {
     'test_list': ['assert f(1) == 2', 'assert f("a\\n")==("a\\na\\n")']}
 
 
-def test_apps(tmp_path):
+def test_apps_rows_become_problems(tmp_path):
   rows = [
       apps_row({'inputs': ['1\n', '2\n'], 'outputs': ['2\n', '3\n']},
                ['print "old"', 'print(2)', 'print(3)']),
@@ -92,7 +92,7 @@ def test_apps(tmp_path):
   exec(third.preamble, {})
 
 
-def test_code_contests(tmp_path):
+def test_code_contests_rows_become_problems(tmp_path):
   rows = [
       CODE_CONTESTS, CODE_CONTESTS | {'time_limit': None, 'solutions': {
           'language': [3], 'solution': ['print(']}}]
@@ -107,7 +107,7 @@ def test_code_contests(tmp_path):
   assert (second.time_limit, second.reference) == (4.0, '')
 
 
-def test_livecodebench(tmp_path):
+def test_livecodebench_rows_become_problems(tmp_path):
   functional = json.dumps([
       {'input': '[1, 2]\n"a"', 'output': '[2, 4]', 'testtype': 'functional'}])
   rows = [
@@ -125,7 +125,7 @@ def test_livecodebench(tmp_path):
   assert third.cases == (Case(([1, 2], 'a'), ([2, 4],)),)
 
 
-def test_humaneval_and_coop_humaneval(tmp_path):
+def test_humaneval_and_coop_humaneval_rows_become_problems(tmp_path):
   name = 'openai_humaneval/test-00000-of-00001.parquet'
   found, = load(tmp_path, 'humaneval', {name: [HUMANEVAL]}, 'test')
   prompt = HUMANEVAL['prompt']
@@ -141,7 +141,7 @@ def test_humaneval_and_coop_humaneval(tmp_path):
   assert (found.reference, found.check_code) == ('', row['test'])
 
 
-def test_mbpp(tmp_path):
+def test_mbpp_rows_become_problems(tmp_path):
   files = {
       f'sanitized/{split}-00000-of-00001.parquet': [MBPP]
       for split in ('train', 'validation', 'test', 'prompt')}

@@ -28,7 +28,7 @@ def test_correct_program_passes(sandbox):
     ('if x == [1]: raise KeyError\n  return x + y', [4], Status.ERROR),
     ('return (x + y) * 1.0 if x == 1 else x + y', [], Status.OK),
 ])
-def test_failing_asserts(sandbox, body, errors, status):
+def test_failing_asserts_lower_the_pass_rate(sandbox, body, errors, status):
   verdict = checks.check(
       sandbox, examples.make_check(), f'def add(x, y):\n  {body}')
   assert [i for i, error in enumerate(verdict.errors) if error] == errors

@@ -66,7 +66,7 @@ TEXTS = [
 @pytest.mark.parametrize('number, name', list(enumerate((
     'apps', 'code_contests', 'livecodebench'), 2)))
 @pytest.mark.parametrize('pair', TEXTS)
-def test_compared_outputs(pair, number, name):
+def test_outputs_are_compared_as_by_each_benchmark(pair, number, name):
   same = comparisons.COMPARISONS[name](*pair[:2])
   assert same is bool(pair[number])
 
@@ -101,5 +101,5 @@ def test_compared_outputs(pair, number, name):
     (10**30, 10**30 + 1, False),
     (1j, 1j, True),
 ])
-def test_compared_values(value, expected, same):
+def test_values_are_compared_without_types_of_sequences(value, expected, same):
   assert comparisons.same_value(value, expected) is same

@@ -29,7 +29,7 @@ def grade(sandbox, problem, program):
     ('print(', [0, 0, 0]),
     ('', [0, 0, 0]),
 ])
-def test_stdin_programs(sandbox, program, passed):
+def test_stdin_programs_pass_with_equal_output(sandbox, program, passed):
   found = grade(sandbox, examples.make(CASES), program)
   assert found.passed == tuple(map(bool, passed))
   assert found.pass_rate == sum(passed) / 3
@@ -43,7 +43,7 @@ def test_stdin_programs(sandbox, program, passed):
     ('def f(a: List[int], b): return list(chain(a, b)) if a[0] == 1 else "ab"',
      [1, 1]),
 ])
-def test_called_functions(sandbox, program, passed):
+def test_functions_pass_with_equal_values(sandbox, program, passed):
   problem = examples.make(
       [(([1], [2]), [[1, 2]]), (('a', 'b'), ['ab'])], entry_point='f',
       preamble='from itertools import *\nfrom typing import *\n')
@@ -54,13 +54,13 @@ def test_called_functions(sandbox, program, passed):
 class Spy:
   """Records its inputs and returns results with the given statuses."""
 
-  told: list
+  requests: list
   statuses: tuple = ()
   limits: sandbox_lib.Limits = sandbox_lib.Limits()
 
   def run_tests(self, source, stdins):
-    start = sum(len(inputs) for _, inputs, _ in self.told)
-    self.told.append((source, list(stdins), self.limits))
+    start = sum(len(inputs) for _, inputs, _ in self.requests)
+    self.requests.append((source, list(stdins), self.limits))
     return [
         sandbox_lib.ProgramResult(status, '3', '')
         for status in self.statuses[start:start + len(stdins)]]
@@ -68,14 +68,14 @@ class Spy:
 
 def test_sandbox_never_sees_answers():
   secret = 'the answer'
-  told = []
+  requests = []
   problem = examples.make([(str(i), [secret]) for i in range(6)], time_limit=4.)
-  found = grade(Spy(told, (Status.OK,) * 6), problem, 'program')
+  found = grade(Spy(requests, (Status.OK,) * 6), problem, 'program')
   assert found.passed == (False,) * 6
-  assert [inputs for _, inputs, _ in told] == [
+  assert [inputs for _, inputs, _ in requests] == [
       ['0'], ['1', '2'], ['3', '4', '5']]
-  assert secret not in str(told)
-  assert {limits for _, _, limits in told} == {sandbox_lib.Limits(
+  assert secret not in str(requests)
+  assert {limits for _, _, limits in requests} == {sandbox_lib.Limits(
       cpu_seconds=4.0, wall_seconds=10.0, memory_bytes=512 << 20,
       output_bytes=64 << 10)}
 

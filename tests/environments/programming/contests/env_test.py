@@ -211,7 +211,7 @@ def test_agreement_ends_the_episode_and_golden_tests_decide_success(
   assert step.state.turn == 1
 
 
-def test_solo(sandbox):
+def test_solo_agent_revises_its_program(sandbox):
   environment, state = make(sandbox, 'solo'), start()
   assert 'tester' not in prompt(environment, state, 'solo')
   step = code(environment, state, HALF, 'solo')

@@ -77,7 +77,7 @@ def test_reward_terms_and_outcomes(sandbox, aux, main, points, outcomes):
   assert (step.program_runs > 0) is (points[1] > 0)
 
 
-def test_solo(sandbox):
+def test_solo_agent_needs_no_aux(sandbox):
   environment = make(sandbox, 'solo')
   assert environment.roles == ('solo',)
   step = environment.step(start(), {'solo': ALONE})
@@ -88,7 +88,7 @@ def test_solo(sandbox):
   assert 'aux' not in prompt(environment, start(), 'solo')
 
 
-def test_pipeline(sandbox):
+def test_pipeline_shows_aux_to_main(sandbox):
   environment = make(sandbox, 'pipeline', max_turns=2)
   assert environment.phases == (('aux',), ('main',))
   step = environment.step(start(), {'aux': f'Look:\n{AUX}\n'})
@@ -143,7 +143,8 @@ END = 'Revise your function {}. Answer with its code alone.'
      'aux is called, but its value is ignored.\n'),
     ('solo', '', ALONE,
      'add: found.\nSyntax: right.\nTests: 1 of 1 hold.\n')])
-def test_feedback(sandbox, role, aux, main, text):
+def test_feedback_names_missing_functions_and_failing_asserts(
+    sandbox, role, aux, main, text):
   environment = make(sandbox, 'solo' if role == 'solo' else 'pair', max_turns=2)
   actions = {'solo': main} if role == 'solo' else {'aux': aux, 'main': main}
   state = environment.step(start(), actions).state
