@@ -104,9 +104,9 @@ class Sampling:
   def _make_engine(self) -> engine_lib.Engine:
     policy, load = self._policy, self._load
     engine = engine_lib.Engine(
-        engine_lib.DecodingParams(
-            policy.params, policy.mesh, policy.config, 'float32'),
-        adapters=None, spec=programs.SamplerSpec(
+        engine_lib.SampledModel(
+            policy.params, policy.config, 'float32', policy.mesh),
+        spec=programs.SamplerSpec(
             group_size=load.group_size, temperature=1.0, stop_ids=(),
             dtype='float32'),
         num_slots=(load.num_prompts,), prompt_length=load.prompt_length)
@@ -213,7 +213,7 @@ class Step:
         policy_map={name: name for name in self._policies},
         policies={
             name: policies_lib.SamplingPolicy(
-                policies_lib.SampledModel(
+                engine_lib.SampledModel(
                     self._states[name].params, policy.config,
                     policy.learner.dtype, policy.mesh), policy.tokenizer)
             for name, policy in self._policies.items()},

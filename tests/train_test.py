@@ -375,7 +375,7 @@ def test_metrics_are_consistent(finished):
       assert line[f'{role}/advantage_mean'] == pytest.approx(0, abs=1e-6)
       assert line[f'{role}/advantage_std'] ** 2 == pytest.approx(
           1 - line[f'{role}/zero_advantage'], abs=1e-5)
-  # Steps 1 and 2 repeat the validation of step 0; 3 and 4 show that of step 3.
+  # Steps 1 and 2 repeat the validation of step 0; 3 and 4 show step 3's.
   assert [line['validation/step'] for line in lines] == [0, 0, 3, 3]
 
 

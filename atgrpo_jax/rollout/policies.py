@@ -19,6 +19,7 @@ from atgrpo_jax import types
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
 from atgrpo_jax.learner import batching
 from atgrpo_jax.learner import policy as policy_lib
+from atgrpo_jax.sampling import engine as engine_lib
 from environments import env_api
 
 PolicyMap = Mapping[str, str]  # role -> policy
@@ -75,22 +76,11 @@ def policy_names(policy_map: PolicyMap) -> tuple[str, ...]:
 # Sampling.
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class SampledModel:
-  """A model in the sampler; with `adapters`, it serves several policies."""
-
-  params: model.Params
-  config: model.ModelConfig
-  dtype: str
-  mesh: jax.sharding.Mesh
-  adapters: model.Adapters | None = None
-
-
 @dataclasses.dataclass(frozen=True)
 class SamplingPolicy:
   """A model, its tokenizer, and the index of the policy's adapter."""
 
-  model: SampledModel
+  model: engine_lib.SampledModel
   tokenizer: tokenizer_lib.Tokenizer
   adapter: int = 0
 
@@ -115,7 +105,7 @@ def sampling_policies(
       stacks.setdefault(key, []).append(name)
     else:
       source = params if policy.trained == 'all' else frozen_params
-      sampled[name] = SamplingPolicy(SampledModel(
+      sampled[name] = SamplingPolicy(engine_lib.SampledModel(
           source[name], policy.config, policy.learner.dtype, policy.mesh,
       ), policy.tokenizer)
   for names in stacks.values():
@@ -124,7 +114,7 @@ def sampling_policies(
       adapters = model.stack(
           [params[name] for name in names],
           [policies[name].lora.scale for name in names])
-    stacked = SampledModel(
+    stacked = engine_lib.SampledModel(
         frozen_params[names[0]], policy.config, policy.learner.dtype,
         policy.mesh, adapters)
     for index, name in enumerate(names):

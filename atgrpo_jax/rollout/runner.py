@@ -137,11 +137,8 @@ class EpisodeRunner:
   is_stopped: Callable[[], bool] = lambda: False
   usage: Usage = dataclasses.field(default_factory=Usage)
   _engines: dict[
-      tuple[policies_lib.SampledModel, tuple[int, ...], int, int],
+      tuple[engine_lib.SampledModel, tuple[int, ...], int, int],
       engine_lib.Engine] = dataclasses.field(default_factory=dict, init=False)
-  _decoding_params: dict[
-      policies_lib.SampledModel, engine_lib.DecodingParams] = (
-          dataclasses.field(default_factory=dict, init=False))
   _requests: list[tuple[engine_lib.Engine, np.ndarray, engine_lib.Request]] = (
       dataclasses.field(default_factory=list, init=False))
   _next_process: int = dataclasses.field(default=0, init=False)
@@ -390,16 +387,11 @@ class EpisodeRunner:
     sampled, stop_ids = policy.model, policy.tokenizer.stop_ids
     key = sampled, stop_ids, length, group_size
     if key not in self._engines:
-      if sampled not in self._decoding_params:
-        self._decoding_params[sampled] = engine_lib.DecodingParams(
-            sampled.params, sampled.mesh, sampled.config, sampled.dtype)
       spec = programs.SamplerSpec(
           group_size=group_size, temperature=self.temperature,
           stop_ids=stop_ids, dtype=sampled.dtype)
       self._engines[key] = engine_lib.Engine(
-          self._decoding_params[sampled], adapters=sampled.adapters,
-          spec=spec, prompt_length=length,
-          num_slots=self.buckets.on(
+          sampled, spec=spec, prompt_length=length, num_slots=self.buckets.on(
               mesh_lib.num_data_shards(sampled.mesh)).groups)
     return self._engines[key]
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -90,68 +91,53 @@ class Counts:
   read_prefix_positions: int = 0  # Prompt positions times decoded tokens.
 
 
-class DecodingParams:
-  """A model's parameters prepared for decoding, shared by its engines.
+@dataclasses.dataclass(frozen=True, eq=False)
+class SampledModel:
+  """A model in the sampler; with `adapters`, it serves several policies.
 
-  A run has an engine for each padded prompt length and group size. The prepared
-  copy (see `programs.prepare`) may be the largest array on a device, so it is
-  made when the first engine has work and dropped when no engine has any.
+  Its engines share the parameters prepared for decoding, which may be the
+  largest arrays on a device. They are freed with this object, after a rollout.
   """
 
-  def __init__(
-      self, params: model.Params, mesh: jax.sharding.Mesh,
-      config: model.ModelConfig, dtype: str):
-    self.mesh, self.config = mesh, config
-    self.params, self._dtype = params, dtype
-    self._num_users = 0
-    self._prepared: model.Params | None = None
-    self._decoding: model.Params | None = None
+  params: model.Params
+  config: model.ModelConfig
+  dtype: str
+  mesh: jax.sharding.Mesh
+  adapters: model.Adapters | None = None
 
-  def acquire(self) -> tuple[model.Params, model.Params]:
-    """Parameters for prefill and for the decoding loop.
+  @functools.cached_property
+  def prepared(self) -> model.Params:
+    """Parameters for prefill."""
+    return programs.prepare(self.params, config=self.config, dtype=self.dtype)
 
-    Every call needs a `release`.
-    """
-    if not self._num_users:
-      self._prepared = self._decoding = programs.prepare(
-          self.params, config=self.config, dtype=self._dtype)
-      if self.mesh.devices.flat[0].platform == 'cpu':
-        self._decoding = programs.unstack(self._prepared, config=self.config)
-    self._num_users += 1
-    return self._prepared, self._decoding
-
-  def release(self) -> None:
-    """Undoes one `acquire`; the last one frees the memory."""
-    self._num_users -= 1
-    if not self._num_users:
-      self._prepared = self._decoding = None
+  @functools.cached_property
+  def decoding(self) -> model.Params:
+    """Parameters for the decoding loop."""
+    if self.mesh.devices.flat[0].platform == 'cpu':
+      return programs.unstack(self.prepared, config=self.config)
+    return self.prepared
 
 
 class Engine:
   """Samples groups of one model whose prompts have one padded length."""
 
   def __init__(
-      self, params: DecodingParams, *,
-      adapters: model.Adapters | None, spec: programs.SamplerSpec,
+      self, sampled: SampledModel, *, spec: programs.SamplerSpec,
       num_slots: Sequence[int], prompt_length: int):
     """Creates an idle engine.
 
     Args:
-      params: may be shared with other engines.
-      adapters: an adapter per role over the model, or None.
+      sampled: the model; other engines may share it.
       spec: static switches of the sampler.
       num_slots: allowed numbers of groups in flight, ascending.
       prompt_length: length that prompts are padded to.
     """
-    self._params = params
-    self._prepared: model.Params | None = None
-    self._decoding: model.Params | None = None  # As a loop reads it.
-    self._mesh = params.mesh
-    self._static = {'config': params.config, 'spec': spec}
-    self._adapters = adapters
+    self._model = sampled
+    self._mesh = sampled.mesh
+    self._static = {'config': sampled.config, 'spec': spec}
     self._sizes = tuple(num_slots)
     self._prompt_length = prompt_length
-    self._num_shards = mesh_lib.num_data_shards(params.mesh)
+    self._num_shards = mesh_lib.num_data_shards(sampled.mesh)
     self._waiting: list[Request] = []
     self._slots: programs.Slots | None = None
     self._held: list[_HeldGroup | None] = []  # The group in each slot.
@@ -216,9 +202,8 @@ class Engine:
             tuple(map(np.concatenate, group.logprobs))))
         self._held[slot] = None
     if not self.busy:
-      # Another engine, or the learner, may need the memory.
-      self._prepared = self._decoding = self._slots = self._past = None
-      self._params.release()
+      # Another engine may need the memory.
+      self._slots = self._past = None
       self._held = []
     return finished
 
@@ -238,7 +223,6 @@ class Engine:
     num_slots = next(
         size for size in self._sizes if size >= max(wanted, fullest))
     if self._slots is None:
-      self._prepared, self._decoding = self._params.acquire()
       self._slots = programs.empty_slots(
           num_slots=num_slots, prompt_length=self._prompt_length,
           **self._static)
@@ -294,7 +278,7 @@ class Engine:
     running = self._per_candidate('running', False)
     old = self._per_candidate('rows', NO_ROW)
     num_rows = padded_size(int(running.sum(axis=1).max()))
-    if self._adapters is not None or num_rows >= running.shape[1]:
+    if self._model.adapters is not None or num_rows >= running.shape[1]:
       num_rows = running.shape[1]
       rows = np.tile(
           np.arange(num_rows, dtype=np.int32), (self._num_shards, 1))
@@ -338,9 +322,9 @@ class Engine:
     slot_ids, prompts, lengths, keys, budgets, adapter_ids = self._put(
         (slot_ids, prompts, lengths, keys, budgets, adapter_ids))
     self._slots = programs.fill(
-        self._prepared, self._slots, slot_ids, prompts, lengths,
+        self._model.prepared, self._slots, slot_ids, prompts, lengths,
         jax.random.wrap_key_data(keys), budgets, adapter_ids,
-        adapters=self._adapters, **self._static)
+        adapters=self._model.adapters, **self._static)
 
   def _decode(self) -> None:
     running = self._per_candidate('running', False)
@@ -350,8 +334,8 @@ class Engine:
           running, self._per_candidate('rows', NO_ROW),
           self._num_rows))
     self._slots, self._past, self._chunk = programs.decode(
-        self._decoding, self._slots, self._past, candidate_of_row,
-        adapters=self._adapters, num_tokens=CHUNK, **self._static)
+        self._model.decoding, self._slots, self._past, candidate_of_row,
+        adapters=self._model.adapters, num_tokens=CHUNK, **self._static)
 
 
 # ---- Rows -------------------------------------------------------------------

@@ -94,8 +94,8 @@ def sample(
     adapter_ids: Sequence[int] | None = None) -> Samples:
   """Samples completions of prompts [P, S] with a new engine."""
   engine = engine_lib.Engine(
-      engine_lib.DecodingParams(params, mesh, config, spec.dtype),
-      adapters=adapters, spec=spec,
+      engine_lib.SampledModel(params, config, spec.dtype, mesh, adapters),
+      spec=spec,
       num_slots=num_slots, prompt_length=prompts.shape[1])
   for index, (prompt, length, key, adapter) in enumerate(zip(
       prompts, lengths, np.asarray(jax.random.key_data(keys)),

@@ -109,9 +109,8 @@ class Engine:
   made = []  # Since `follow_scripts`.
 
   def __init__(
-      self, params, *, adapters, spec, num_slots, prompt_length):
-    assert adapters is None
-    self.params, self.spec = params.params, spec
+      self, sampled, *, spec, num_slots, prompt_length):
+    self.params, self.spec = sampled.params, spec
     self.num_slots = num_slots
     self.prompt_length = prompt_length
     self.requests, self.waiting = [], []
@@ -166,7 +165,7 @@ def make_runner(
   return runner_lib.EpisodeRunner(
       environment=environment, policy_map=policy_map,
       policies={
-          name: policies_lib.SamplingPolicy(policies_lib.SampledModel(
+          name: policies_lib.SamplingPolicy(engine_lib.SampledModel(
               params, CONFIG, 'float32', one_device()), tokenizer())
           for name, params in policies.items()},
       buckets=batching.Buckets(

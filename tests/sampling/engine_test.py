@@ -27,9 +27,9 @@ def params():
 def make_engine(
     params, num_slots=(8,), prompt_length=7, **changes):
   return engine_lib.Engine(
-      engine_lib.DecodingParams(
-          params, scripted.one_device(), CONFIG, SPEC.dtype),
-      adapters=None, spec=dataclasses.replace(SPEC, **changes),
+      engine_lib.SampledModel(
+          params, CONFIG, SPEC.dtype, scripted.one_device()),
+      spec=dataclasses.replace(SPEC, **changes),
       num_slots=num_slots, prompt_length=prompt_length)
 
 
