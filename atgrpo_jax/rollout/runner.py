@@ -355,7 +355,8 @@ class EpisodeRunner:
       for process_parts in all_parts:
         parts |= process_parts[number]
       distinct = [
-          step for index in range(len(steps.parts)) for step in parts[index]]
+          _mark_failure(step)
+          for index in range(len(steps.parts)) for step in parts[index]]
       self.usage.program_runs += sum(
           step.program_runs for step in distinct)
       finished.append([distinct[index] for index in steps.indices])
@@ -418,6 +419,15 @@ def worker_metrics(workers: workers_lib.Workers) -> dict[str, int]:
   return {
       f'workers/{name}': sum(count[name] for count in counts)
       for name in counts[0]}
+
+
+def _mark_failure(step: env_api.Step) -> env_api.Step:
+  """Gives a step with an unknown reward the outcome of a failure."""
+  failure = env_api.Outcome.INFRASTRUCTURE
+  if failure in step.outcomes.values() or not tree_lib.failed(step):
+    return step
+  return dataclasses.replace(
+      step, outcomes=dict.fromkeys(step.outcomes, failure))
 
 
 def _candidate(
