@@ -14,12 +14,12 @@ CELLS = json.loads(
     (checkout.ROOT / 'benchmarks/results/slices.json').read_text())
 
 
-def test_the_table_of_the_docs_is_up_to_date():
+def test_docs_show_the_stored_cells():
   assert slices.table(CELLS) in (
       checkout.ROOT / 'docs/hardware.md').read_text()
 
 
-def test_the_smallest_cell_is_checked_again():
+def test_smallest_cell_is_reproduced():
   if not importlib.util.find_spec('libtpu'):
     pytest.skip('libtpu is not installed: install the extra `compile`')
   key = slices.pod('0.6b', 'lora_per_role', 'v5litepod-8')

@@ -15,7 +15,7 @@ def _checks(capsys):
   return [line.split()[0] for line in capsys.readouterr().out.splitlines()]
 
 
-def test_every_check_is_printed_in_order_and_nothing_is_written(
+def test_checks_are_printed_in_order_and_write_nothing(
     echo_folder, tmp_path, capsys):
   experiment = echo.experiment(echo_folder, policies='lora_per_role')
   doctor.examine(experiment, tmp_path / 'new' / 'run')
@@ -26,7 +26,7 @@ def test_every_check_is_printed_in_order_and_nothing_is_written(
   assert checks.count('decode') == 1 and checks.count('gradient') == 2
 
 
-def test_a_full_disk_is_refused_before_weights_are_read(
+def test_full_disk_is_refused_before_weights_are_read(
     echo_folder, tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(
       doctor.shutil, 'disk_usage',
@@ -36,7 +36,7 @@ def test_a_full_disk_is_refused_before_weights_are_read(
   assert _checks(capsys)[-1] == 'sandbox'
 
 
-def test_a_workdir_below_a_file_is_refused(echo_folder, tmp_path):
+def test_workdir_below_a_file_is_refused(echo_folder, tmp_path):
   (tmp_path / 'taken').write_text('')
   with pytest.raises(errors.UserError, match='taken is a file'):
     doctor.examine(

@@ -33,19 +33,12 @@ LAYER = {
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-  """A leaf of the parameters.
+  """A leaf of the parameters."""
 
-  Attributes:
-    path: dotted, such as `layers.attention.q.kernel`.
-    tensors: names of its tensors; L names if it is stacked, otherwise 1.
-    transposed: the tensor is [out, in], the leaf [in, out].
-    stacked: the first axis of the leaf is the layer.
-  """
-
-  path: str
-  tensors: tuple[str, ...]
-  transposed: bool = False
-  stacked: bool = False
+  path: str  # Dotted, such as `layers.attention.q.kernel`.
+  tensors: tuple[str, ...]  # Their names; L if the leaf is stacked, else 1.
+  transposed: bool = False  # The tensor is [out, in], the leaf [in, out].
+  stacked: bool = False  # The first axis of the leaf is the layer.
 
 
 def leaves(config: config_lib.ModelConfig) -> list[Leaf]:

@@ -26,23 +26,16 @@ Weights = dict
 
 @dataclasses.dataclass(frozen=True)
 class LoraSpec:
-  """Shape and targets of adapters.
+  """Shape and targets of adapters."""
 
-  Attributes:
-    rank: R.
-    alpha: adapter outputs are scaled by alpha / R.
-    targets: regular expressions; kernels whose full name (such as
-      `attention/q/kernel` or `gate/kernel`) matches have an adapter.
-  """
-
-  rank: int
-  alpha: float
+  rank: int  # R
+  alpha: float  # Adapter outputs are scaled by alpha / R.
+  # Regular expressions. A kernel whose whole name matches has an adapter, such
+  # as `attention/q/kernel` or `gate/kernel`.
   targets: tuple[str, ...]
 
   def __post_init__(self):
-    if self.rank < 1:
-      raise errors.UserError(
-          f'lora.rank={self.rank} must be at least 1.')
+    errors.check_number('lora.rank', self.rank, min_value=1)
     errors.check_number('lora.alpha', self.alpha, greater_than=0)
     for target in self.targets:
       try:

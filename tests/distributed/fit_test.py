@@ -125,24 +125,14 @@ class _Device:
   slice_index: int = 0
 
 
-def choose_mesh(config, names, num_devices, chip):
-  """`config_lib.choose_mesh` for a config with `compile_check.dimensions`."""
+def test_config_gets_the_mesh_and_the_groups_that_fit(capsys):
+  config = pod.get_config('size=1.7b,policies=per_role,topology=v6e:4x4')
   dimensions = model.ModelConfig(**config.compile_check.dimensions)
-  return config_lib.choose_mesh(
-      config, names, [_Device(i) for i in range(num_devices)], chip,
+  chosen = config_lib.choose_mesh(
+      config, ['tool', 'planner'], [_Device(i) for i in range(16)],
+      fit.TPUS['v6e'],
       lambda folder, thinking: policy_lib.Pretrained(
           pathlib.Path(folder), dimensions, tokenizer=None))
-
-
-def _config(**changes):
-  config = pod.get_config('size=1.7b,policies=per_role,topology=v6e:4x4')
-  config.update_from_flattened_dict(changes)
-  return config
-
-
-def test_config_gets_the_mesh_and_the_groups_that_fit(capsys):
-  config = _config()
-  chosen = choose_mesh(config, ['tool', 'planner'], 16, fit.TPUS['v6e'])
   assert (chosen.mesh.fsdp, chosen.mesh.tensor) == (1, 4)
   assert chosen.buckets.groups == (4, 8, 16, 32)
   assert 'mesh.fsdp=1, mesh.tensor=4 and 32' in capsys.readouterr().out
