@@ -27,9 +27,10 @@ The only preset is `outcome`: the team reward is the return of `rewards.py`, in
 reward terms, the points of `rewards.py`. `success` means that all four levels
 were scored.
 
-PARSE_ERROR: an empty text, or a reply of `solo` without the marker line. Such a
-reply has no second text and pays 0; the released baseline cuts it at a random
-character. A text is the reply after the thinking part, stripped of blanks.
+A text is the reply without the thinking part and without outer blanks. An empty
+text is a PARSE_ERROR, and so is a reply of `solo` without the marker line. Such
+a reply has no second text and pays 0. The released baseline cuts it at a random
+character.
 """
 
 from __future__ import annotations
