@@ -18,7 +18,7 @@ from environments.math_problems import env as maths
 from environments.programming.contests import env as contests
 from models import pretrain
 from models.nano import demonstrations
-from models.reckoner import contests as contest_demonstrations
+from models.reckoner import programs
 from models.reckoner import stories
 
 RECIPES = {
@@ -102,6 +102,6 @@ def test_right_programs_of_the_reckoner_solve_their_tasks(sandbox):
     shown = stories.demonstrate(rng, 'tool', right, 1)
     step = mathematics.step(shown.state, {'tool': shown.completions[0]})
     assert int(step.state.attempts[-1].output) == eval(shown.state.gold)
-    shown = contest_demonstrations.demonstrate(rng, 'solo', right, 1)
+    shown = programs.demonstrate_contest(rng, 'solo', right, 1)
     step = contest.step(shown.state, {'solo': shown.completions[0]})
     assert step.reward_terms['golden'] == 1

@@ -9,8 +9,7 @@ all steps of a recipe.
 """
 
 from models import pretrain
-from models.reckoner import contests
-from models.reckoner import functions
+from models.reckoner import programs
 from models.reckoner import stories
 
 
@@ -39,7 +38,8 @@ RECIPE = pretrain.Recipe(
     # seed 1 it copied 83 %.
     seed=1,
     tasks={
-        'contests': contests.demonstrate, 'functions': functions.demonstrate,
+        'contests': programs.demonstrate_contest,
+        'functions': programs.demonstrate_function,
         'stories': stories.demonstrate},
     vocab_size=1536,
     # A number is one token, and so are an operator and the question about a

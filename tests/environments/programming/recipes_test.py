@@ -10,7 +10,7 @@ from environments import datasets
 from environments.programming import problems
 from environments.programming import recipes
 from environments.programming import recipes_dataset_builder as builder
-from models.reckoner import contests
+from models.reckoner import programs
 from models.reckoner import recipe as reckoner
 
 
@@ -65,7 +65,7 @@ def test_tests_fail_for_neighbours_and_missing_steps(drawn):
 
 
 @pytest.mark.parametrize('probability, low, high', [
-    (.75, 0, 10), (contests.WRONG, 40, 100), (0.0, 400, 400)])
+    (.75, 0, 10), (programs.WRONG, 40, 100), (0.0, 400, 400)])
 def test_random_programs_fail_and_one_draft_in_six_is_correct(
     drawn, probability, low, high):
   rng = np.random.default_rng(2)
@@ -89,7 +89,7 @@ def test_warm_start_shows_at_most_five_percent_of_held_out_programs():
       recipe = recipes.draw_recipe(rng)
       shown.add(recipe.program)
       shown.update(
-          recipes.change(rng, recipe, contests.WRONG).program
+          recipes.change(rng, recipe, programs.WRONG).program
           for _ in range(phase.group_size))
   assert len(shown) > 10_000
   held_out = builder.make_splits('contests', {'test': 400})['test']

@@ -1,11 +1,19 @@
-"""Demonstrations of coders and testers, of mixed quality.
+"""Demonstrations of programs that follow a recipe, of mixed quality.
 
-Kinds of programs (`coder` and `solo`): `right` follows the recipe. In a `draft`
-each choice (the kind of a step, the order, the question) is wrong with
-probability `WRONG`. A `broken` program lacks its first line or a bracket. Kinds
-of testers: a `case` is right, a `guess` has another output, and a `broken`
-completion has no case. Testers choose short lists, so a model can work out some
-outputs.
+Contests. Kinds of programs (`coder` and `solo`): `right` follows the recipe. In
+a `draft` each choice (the kind of a step, the order, the question) is wrong
+with probability `WRONG`. A `broken` program lacks its first line or a bracket.
+Kinds of testers: a `case` is right, a `guess` has another output, and a
+`broken` completion has no case. Testers choose short lists, so a model can work
+out some outputs.
+
+Functions. A helper and its caller can divide a recipe in several ways, and
+neither sees the function of the other. Kinds of aux, which returns a list:
+`whole` takes all steps, `first` the first one, and `broken` does nothing. Kinds
+of main: `asks` answers the question about the list of aux, `rest` first takes
+all steps but the first, `alone` takes all steps without aux, and `broken` does
+nothing. A single agent is `alone` or `broken`. Each choice of a recipe is wrong
+with probability `WRONG`.
 
 Only broken completions end as they do. If others shared that ending, a model
 that learns that broken ones do not pay would unlearn it.
@@ -18,17 +26,20 @@ from collections.abc import Mapping
 import numpy as np
 
 from environments.programming import recipes
-from environments.programming.contests import env
+from environments.programming.contests import env as contests
 from environments.programming.contests import prompts
+from environments.programming.functions import env as functions
+from environments.programming.functions import source
 from models import pretrain
 
 WRONG = 0.3
 _MAX_TURNS = (1, 2)  # The turn limit is drawn from these.
 _MAX_NUMBER, _MAX_LENGTH = 30, 3  # Of a tester's list.
 _NO_TEST = 'I have no test.'
+_CALL = f'a={source.AUX}(a)'
 
 
-def demonstrate(
+def demonstrate_contest(
     rng: np.random.Generator, role: str, kinds: Mapping[str, float],
     group_size: int) -> pretrain.Demonstration:
   """Draws a recipe at any turn of an episode, and completions of `role`.
@@ -38,18 +49,32 @@ def demonstrate(
   recipe, text, tests = recipes.random_recipe(rng)
   limit = int(rng.choice(_MAX_TURNS))
   turn = 0 if role == 'writer' else int(rng.integers(limit))
-  state = env.State(
+  state = contests.State(
       recipes.contest(recipe, text, tests), turn,
       report=_random_report(rng, recipe, role) if turn else None)
   if role == 'writer':
     messages = [{'role': 'user', 'content': state.problem.statement}]
   else:
-    messages = env.Contest(
-        env.TEAMS['solo' if role == 'solo' else 'pair'], {}, None, limit
+    messages = contests.Contest(
+        contests.TEAMS['solo' if role == 'solo' else 'pair'], {}, None, limit
     ).observe(state, role)
   write = _write_test if role == 'tester' else _write_program
   return pretrain.Demonstration(state, messages, tuple(
       write(rng, kind, recipe)
+      for kind in pretrain.draw_kinds(rng, kinds, group_size)))
+
+
+def demonstrate_function(
+    rng: np.random.Generator, role: str, kinds: Mapping[str, float],
+    group_size: int) -> pretrain.Demonstration:
+  """Draws a recipe and completions of `role` in the first turn."""
+  recipe, text, tests = recipes.random_recipe(rng)
+  state = functions.State(recipes.function(recipe, text, tests))
+  environment = functions.make_environment(
+      team='solo' if role == 'solo' else 'pair', max_turns=1,
+      reward='outcome', sandbox=None)
+  return pretrain.Demonstration(state, environment.observe(state, role), tuple(
+      _write_function(kind, recipes.change(rng, recipe, WRONG), role)
       for kind in pretrain.draw_kinds(rng, kinds, group_size)))
 
 
@@ -110,3 +135,13 @@ def _random_report(
 
 def _block(name: str, content: str) -> str:
   return f'```{name}\n{content}```'
+
+
+def _write_function(kind: str, recipe: recipes.Recipe, role: str) -> str:
+  lines = {
+      'broken': ['pass'], 'first': recipe.lines[:1], 'asks': [_CALL],
+      'rest': [_CALL, *recipe.lines[1:]]}.get(kind, recipe.lines)
+  if kind != 'broken':
+    lines = [*lines, f'return {"a" if role == "aux" else recipe.result}']
+  name = source.AUX if role == 'aux' else recipes.FUNCTION
+  return '\n'.join((f'def {name}(a):', *(f'    {line}' for line in lines)))
