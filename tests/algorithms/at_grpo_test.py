@@ -10,6 +10,7 @@ from atgrpo_jax import errors
 from atgrpo_jax import types
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.rollout import tree as tree_lib
+from environments import env_api
 from tests import specs
 from tests.rollout import scripted
 
@@ -155,6 +156,7 @@ def test_failed_candidate_leaves_its_group(failing, selection):
       group.returns, [math.nan, .1, .2, math.nan], atol=1e-6)
   np.testing.assert_allclose(group.advantages, [0, -1, 1, 0], atol=1e-5)
   assert node.chosen in (1, 2)  # `select` never draws another.
+  assert group.candidates[0].outcome is env_api.Outcome.INFRASTRUCTURE
 
 
 def test_group_of_failures_stops_the_run():
