@@ -27,7 +27,6 @@ from absl import flags
 import ml_collections
 
 from atgrpo_jax.compile_check import report
-from atgrpo_jax.compile_check import targets
 from configs import common
 
 SLICES = ('v5litepod-8', 'v5litepod-16', 'v6e-16', 'v5p-16', 'h100:8')
@@ -96,7 +95,7 @@ def check(key: str) -> Cell:
   config = config_of(key)
   packages = ['jax', 'jaxlib', *(
       ['jax-cuda13-plugin', 'nvidia-cudnn-cu13']
-      if targets.is_gpu(config.compile_check.topology) else ['libtpu'])]
+      if config.compile_check.topology.startswith('h100') else ['libtpu'])]
   return {
       'versions': {name: metadata.version(name) for name in packages},
       'date': datetime.datetime.now(datetime.UTC).date().isoformat(),

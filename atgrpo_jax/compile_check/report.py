@@ -1,8 +1,9 @@
 """Reports whether a run fits a TPU slice or GPUs, and how long a step takes.
 
 No accelerator is needed: `lower` compiles the programs of the run for a named
-topology. A step is predicted from their roofline seconds and the mean lengths
-in the section `compile_check` of the config:
+topology. The predicted step is a lower bound. It multiplies the roofline
+seconds of the programs by the mean lengths in the section `compile_check` of
+the config:
 
   decode     rounds of concurrent groups x tokens of a group's longest candidate
              x seconds per token
@@ -10,12 +11,11 @@ in the section `compile_check` of the config:
              padded tokens x seconds per token
 
 Environments, validation, checkpoints, critics, Monte-Carlo continuations and
-idle slots are not included, so a real step takes longer.
+idle slots are not included.
 """
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Sequence
 import dataclasses
 from typing import Any
@@ -41,35 +41,12 @@ def compile_check(config: ml_collections.ConfigDict) -> dict[str, Any]:
     return {'fits': False, 'refusal': str(error)}
   pools = lower.check(run)
   for pool in pools:
-    print_pool(pool, chip, run.config)
-  largest = lower.largest(
-      program for pool in pools for program in pool.programs)
-  verdict = {
-      'fits': largest.fits(chip),
-      'spare_gib': round((chip.memory - largest.total) / _GIB, 2),
-      'largest': largest.name, 'refusal': largest.refusal,
-      'mesh': run.config.mesh.to_dict(),
-      'groups': run.config.buckets.groups[-1]}
-  if largest.fits(chip):
-    seconds, num_tokens = predict(run, pools, chip)
-    total = sum(seconds.values())
-    verdict |= {
-        'step_seconds': round(total, 1),
-        'hours': round(config.train.num_steps * total / 3600, 1),
-        'tokens_per_second_per_chip': round(num_tokens / total / len(devices))}
-    print(f'\nA step takes about {total:.0f} s:')
-    for name, each in seconds.items():
-      print(f'  {name:16s} {each:8.1f} s  {each / total:4.0%}')
-    print(
-        f'  {verdict["tokens_per_second_per_chip"]} tokens per second and '
-        f'chip; {config.train.num_steps} steps take {verdict["hours"]} hours')
-  return verdict
+    _print_programs(pool, chip, run.config)
+  return _verdict(run, pools, chip)
 
 
-def print_pool(
-    pool: lower.Pool, chip: fit.Chip,
-    config: ml_collections.ConfigDict) -> None:
-  """Prints the memory and cost of each program, and the verdict."""
+def _print_programs(pool, chip, config):
+  """Prints the memory and cost of each program."""
   print(f'\n{", ".join(pool.policies)} on {config.compile_check.topology}, '
         'per device')
   for name, size in (
@@ -89,101 +66,83 @@ def print_pool(
           + f'     {program.flops / 1e12:7.1f} {program.traffic / 1e9:6.1f} '
           f'{program.num_collectives:11d} {program.bytes_sent / 1e9:7.1f} '
           f'{seconds:8.3f} {limit}')
-  largest = lower.largest(pool.programs)
+
+
+def _verdict(
+    run: lower.Run, pools: Sequence[lower.Pool],
+    chip: fit.Chip) -> dict[str, Any]:
+  """Prints and returns whether the largest program fits, and a step's time."""
+  largest = lower.largest(pools)
   spare = (chip.memory - largest.total) / _GIB
-  if largest.fits(chip):
+  verdict = {
+      'fits': largest.fits(chip), 'spare_gib': round(spare, 2),
+      'largest': largest.name, 'refusal': largest.refusal,
+      'mesh': run.config.mesh.to_dict(),
+      'groups': run.config.buckets.groups[-1]}
+  if largest.refusal:
+    print(f'DOES NOT FIT: the compiler refuses {largest.name!r}: '
+          f'{largest.refusal}')
+  elif not verdict['fits']:
+    print(f'DOES NOT FIT: {largest.name!r} needs {-spare:.2f} GiB more than '
+          f'the {chip.memory / _GIB:.2f} GiB of a device.')
+  else:
     print(f'FITS: {spare:.2f} of {chip.memory / _GIB:.2f} GiB are left in '
           f'{largest.name!r}.')
-    return
-  reason = (
-      f'the compiler refuses {largest.name!r}: {largest.refusal}'
-      if largest.refusal else f'{largest.name!r} needs {-spare:.2f} GiB more '
-      f'than the {chip.memory / _GIB:.2f} GiB of a device')
-  print(f'DOES NOT FIT: {reason}. Give a larger mesh.tensor or mesh.fsdp, '
-        'fewer buckets.groups, shorter buckets, a smaller '
-        'buckets.microbatch_tokens, or policies=lora_per_role.')
+    seconds = max(step_seconds(run, pool, chip) for pool in pools)
+    num_steps = run.config.train.num_steps
+    hours = num_steps * seconds / 3600
+    verdict |= {'step_seconds': round(seconds, 1), 'hours': round(hours, 1)}
+    print(f'A step takes at least {seconds:.0f} s, and {num_steps} steps '
+          f'{hours:.1f} hours.')
+  return verdict
 
 
-def predict(
-    run: lower.Run, pools: Sequence[lower.Pool],
-    chip: fit.Chip) -> tuple[dict[str, float], float]:
-  """Predicts a training step; see the module.
-
-  Returns:
-    Program -> seconds in the slowest pool, and completion tokens of all pools.
-  """
-  per_pool = []
-  for pool in pools:
-    seconds = collections.Counter()
-    for policy in pool.policies:  # Policies of a pool take turns.
-      seconds.update(_predict_policy(run, pool, policy, chip))
-    per_pool.append(seconds)
-  num_groups = sum(_num_groups(run, policy) for policy in run.policies)
-  num_candidates = num_groups * run.config.rollout.group_size
-  return (
-      max(per_pool, key=lambda seconds: seconds.total()),
-      num_candidates * _mean_lengths(run.config)[1])
+def step_seconds(run: lower.Run, pool: lower.Pool, chip: fit.Chip) -> float:
+  """A lower bound on the seconds of a step; policies of a pool take turns."""
+  return sum(_policy_seconds(run, pool, name, chip) for name in pool.policies)
 
 
-def _predict_policy(run, pool, policy, chip):
-  """Program -> seconds in a step."""
+def _policy_seconds(run, pool, policy, chip):
   config, c = run.config, run.config.compile_check
-  num_groups, group_size = _num_groups(run, policy), config.rollout.group_size
+  rollout, group_size = config.rollout, config.rollout.group_size
+  max_turns = config.environment.max_turns
   programs = {
       program.name.removesuffix(f' {policy}'): program
       for program in pool.programs if program.name.endswith(f' {policy}')}
-  prompt, completion, longest = _mean_lengths(config)
+  # Mean tokens of a prompt, a completion, and the longest one of a group.
+  prompt = min(c.prompt_tokens, config.buckets.prompt[-1])
+  completion, longest = (
+      min(size, rollout.max_new_tokens)
+      for size in (c.completion_tokens, c.longest_tokens))
   padded_prompt = batching.bucket(prompt, config.buckets.prompt, 'prompt')
   padded_group = padded_prompt + group_size * batching.bucket(
       longest, config.buckets.completion, 'completion')
 
+  branches = 1
+  if rollout.mode == 'joint':  # Every joint action is continued.
+    branches = group_size ** (
+        len(run.policy_map) if rollout.joint_actions == 'cross' else 1)
+  num_roles = list(run.policy_map.values()).count(policy)
+  num_groups = rollout.num_tasks * num_roles * sum(
+      branches**turn for turn in range(max_turns))
+
   def seconds(program, num_calls):
     return num_calls * program.seconds(chip, c.collective_latency)[0]
 
-  prefill, decode = programs['prefill'], programs['decode']
   # The compiled program reads the keys and values of the largest shapes.
-  num_private = group_size * config.rollout.max_new_tokens
-  max_positions = config.buckets.prompt[-1] + num_private
-  positions = padded_prompt + num_private
-  if not targets.is_gpu(c.topology):  # The kernel skips padding.
-    positions = prompt + group_size * completion / 2
-  decode = dataclasses.replace(decode, traffic=decode.traffic - (
-      1 - positions / max_positions) * engine.CHUNK * pool.cache)
+  occupied = prompt + group_size * completion / 2
+  largest = config.buckets.prompt[-1] + group_size * rollout.max_new_tokens
+  decode = dataclasses.replace(programs['decode'], traffic=(
+      programs['decode'].traffic
+      - (1 - occupied / largest) * engine.CHUNK * pool.cache))
   # The turns of a task, and the roles of a turn, are sequential.
-  rounds = max(
-      num_groups / pool.num_slots,
-      config.environment.max_turns * _num_roles(run, policy))
-  result = {
-      'prepare': seconds(programs['prepare'], 1),
-      'prefill': seconds(
-          prefill, num_groups * padded_prompt / prefill.num_tokens),
-      'decode': seconds(decode, rounds * longest / engine.CHUNK)}
+  rounds = max(num_groups / pool.num_slots, max_turns * num_roles)
+  prefill = programs['prefill']
+  total = (
+      seconds(programs['prepare'], 1)
+      + seconds(prefill, num_groups * padded_prompt / prefill.num_tokens)
+      + seconds(decode, rounds * longest / engine.CHUNK))
   if gradient := programs.get('gradient'):
-    result['gradient'] = seconds(
-        gradient, num_groups * padded_group / gradient.num_tokens)
-    result['update'] = seconds(
-        programs['update'], config.train.updates_per_rollout)
-  return result
-
-
-def _mean_lengths(config):
-  """Tokens of a prompt, a completion, and the longest one of a group."""
-  c, max_tokens = config.compile_check, config.rollout.max_new_tokens
-  return (
-      min(c.prompt_tokens, config.buckets.prompt[-1]),
-      min(c.completion_tokens, max_tokens), min(c.longest_tokens, max_tokens))
-
-
-def _num_roles(run, policy):
-  return list(run.policy_map.values()).count(policy)
-
-
-def _num_groups(run, policy):
-  """Groups that a policy samples in a step."""
-  rollout, branches = run.config.rollout, 1
-  if rollout.mode == 'joint':  # Every joint action is continued.
-    branches = rollout.group_size ** (
-        len(run.policy_map) if rollout.joint_actions == 'cross' else 1)
-  turns = range(run.config.environment.max_turns)
-  return rollout.num_tasks * _num_roles(run, policy) * sum(
-      branches**turn for turn in turns)
+    total += seconds(gradient, num_groups * padded_group / gradient.num_tokens)
+    total += seconds(programs['update'], config.train.updates_per_rollout)
+  return total

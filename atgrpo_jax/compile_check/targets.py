@@ -23,37 +23,26 @@ _WITHOUT_TPU = {
     'TPU_WORKER_HOSTNAMES': 'localhost', 'TPU_ACCELERATOR_TYPE': 'v5e-16'}
 _MAX_GPUS = 8  # GPUs of a node.
 
-
-# SXM cards. Memory is what the driver reports; a block may use all but 1 KiB of
-# a core's shared memory.
+# SXM cards: name, bytes/s and bytes of memory, as the driver reports them.
 _GPUS = {
-    'a100': dict(
-        name='NVIDIA A100-SXM4-80GB', major=8, cores=108, fpus_per_core=64,
-        clock_rate_ghz=1.41, bandwidth=2039 * 10**9, memory=85094825984,
-        l2_cache=40 << 20, shared_memory=164 << 10),
-    'h100': dict(
-        name='NVIDIA H100 80GB HBM3', major=9, cores=132, fpus_per_core=128,
-        clock_rate_ghz=1.98, bandwidth=3352 * 10**9, memory=84929347584,
-        l2_cache=50 << 20, shared_memory=228 << 10),
-}
-_GPUS['h200'] = _GPUS['h100'] | dict(
-    name='NVIDIA H200', bandwidth=4800 * 10**9, memory=150109880320)
-_TARGET = """
+    'h100': ('NVIDIA H100 80GB HBM3', 3352 * 10**9, 84929347584),
+    'h200': ('NVIDIA H200', 4800 * 10**9, 150109880320)}
+_GPU_TARGET = """
   platform_name: "CUDA"
   device_description_str: "{name}"
   runtime_version {{ major: 13 }}
   dnn_version_info {{ major: 9 minor: 10 }}
   gpu_device_info {{
-    cuda_compute_capability {{ major: {major} }}
-    core_count: {cores}
-    fpus_per_core: {fpus_per_core}
-    clock_rate_ghz: {clock_rate_ghz}
+    cuda_compute_capability {{ major: 9 }}
+    core_count: 132
+    fpus_per_core: 128
+    clock_rate_ghz: 1.98
     memory_bandwidth: {bandwidth}
     device_memory_size: {memory}
-    l2_cache_size: {l2_cache}
-    shared_memory_per_core: {shared_memory}
+    l2_cache_size: 52428800
+    shared_memory_per_core: 233472
     shared_memory_per_block: 49152
-    shared_memory_per_block_optin: {max_shared_memory}
+    shared_memory_per_block_optin: 232448
     threads_per_block_limit: 1024
     threads_per_core_limit: 2048
     threads_per_warp: 32
@@ -72,15 +61,15 @@ def devices_of(topology: str) -> tuple[Sequence[jax.Device], fit.Chip]:
     UserError: the topology is unknown, or its compiler is not installed.
   """
   generation, _, layout = topology.partition(':')
-  if generation not in fit.TPUS | fit.GPUS:
+  if generation not in fit.TPUS | _GPUS:
     raise errors.UserError(
         f'compile_check.topology={topology!r} is unknown; give a slice of '
         f'{", ".join(fit.TPUS)}, such as v5e:4x4, or a node of '
-        f'{", ".join(fit.GPUS)}, such as h100:8.')
+        f'{", ".join(_GPUS)}, such as h100:8.')
   # Keeps jax from looking for devices and asking NVIDIA's driver.
   jax.config.update('jax_platforms', 'cpu')
   make_arguments, extra = (
-      (_gpu_arguments, 'gpu') if is_gpu(topology)
+      (_gpu_arguments, 'gpu') if generation in _GPUS
       else (_tpu_arguments, 'compile'))
   arguments = make_arguments(topology, generation, layout)
   try:
@@ -92,11 +81,6 @@ def devices_of(topology: str) -> tuple[Sequence[jax.Device], fit.Chip]:
         f'`{extra}` in a separate environment, and check the name.'
     ) from error
   return devices, (fit.TPUS | fit.GPUS)[generation]
-
-
-def is_gpu(topology: str) -> bool:
-  """Whether a topology is a node of GPUs."""
-  return topology.partition(':')[0] in fit.GPUS
 
 
 def _tpu_arguments(topology, generation, layout):
@@ -123,8 +107,8 @@ def _gpu_arguments(topology, generation, layout):
     raise errors.UserError(
         f'compile_check.topology={topology!r}: a node has 1 to {_MAX_GPUS} '
         f'GPUs; give {generation}:{_MAX_GPUS}.')
-  gpu = _GPUS[generation]
+  name, bandwidth, memory = _GPUS[generation]
   return {
       'platform': 'cuda', 'topology': f'1x1x{layout}',
-      'target_config': _TARGET.format(
-          max_shared_memory=gpu['shared_memory'] - 1024, **gpu)}
+      'target_config': _GPU_TARGET.format(
+          name=name, bandwidth=bandwidth, memory=memory)}

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from atgrpo_jax.compile_check import calls as calls_lib
 from atgrpo_jax.compile_check import lower
 from atgrpo_jax.sampling import engine
 from configs import pod
@@ -29,8 +28,7 @@ def small_config(**changes):
       'num_heads': 4, 'num_kv_heads': 4, 'head_dim': 8}
   config.update_from_flattened_dict({
       'mesh.fsdp': 2, 'mesh.tensor': 2, 'mesh.pools': (),
-      'buckets.groups': (8,), 'buckets.prompt': (32,),
-      'buckets.completion': (16,),
+      'buckets.prompt': (32,), 'buckets.completion': (16,),
       'rollout.max_new_tokens': 16, 'lora.rank': 2, **changes, **{
           f'compile_check.dimensions.{name}': size
           for name, size in dimensions.items()}})
@@ -60,34 +58,26 @@ def check_and_run(changes):
   """The report of `lower.check` and the memory that each program allocates."""
   run = lower.build(small_config(**changes), jax.devices(), chip=None)
   pool, = lower.check(run)
-  reported = {program.name: program for program in pool.programs}
-  allocated = {}
+  allocated, states = {}, []
   for learner in (run.policies | run.critics).values():
-    with jax.set_mesh(learner.mesh):
-      for call in (
-          calls_lib.critic_calls(run.config, learner)
-          if learner.name in run.critics
-          else calls_lib.policy_calls(run.config, learner)):
+    states.append(jax.tree.map(_make, lower.state_and_frozen_params(learner)))
+    for call in lower.calls(run, learner):
+      with jax.set_mesh(learner.mesh):
         args, kwargs = jax.tree.map(_make, (call.args, call.kwargs))
         given = _on_first_device((args, kwargs))
         out = jax.block_until_ready(call.function(*args, **kwargs))
         # A donated argument whose memory holds a result is counted once.
         allocated[f'{call.name} {learner.name}'] = given, _on_first_device(
             (jax.tree.leaves((args, kwargs)), out))
-  states = {
-      name: jax.tree.map(_make, calls_lib.state_and_frozen_params(policy))
-      for name, policy in run.policies.items()} | {
-          name: jax.tree.map(_make, critic.state_template())
-          for name, critic in run.critics.items()}
   return {
       'resident': pool.state,
       'allocated_resident': _on_first_device(states),
       'programs': {
-          name: dataclasses.asdict(program) | {'collectives': [
+          program.name: dataclasses.asdict(program) | {'collectives': [
               collective._asdict() for collective in program.collectives]}
-          for name, program in reported.items()},
-      'num_rows': calls_lib.buckets_of(
-          run.config, run.policies['planner']).microbatch(
+          for program in pool.programs},
+      'num_rows': lower.buckets_of(
+          run.config, run.policies['planner'].mesh).microbatch(
               run.config.buckets.prompt[-1], run.config.buckets.completion[-1],
               run.config.rollout.group_size),
       'allocated': allocated}
@@ -95,9 +85,9 @@ def check_and_run(changes):
 
 @pytest.fixture(scope='module')
 def found():
-  # A whole model beside an adapter, two numbers of slots, and a critic.
+  # A whole model beside an adapter, and a critic.
   changes = {
-      'buckets.groups': (8, 16),
+      'buckets.groups': (16,),
       'critic.kind': 'central',
       'policies': 'per_role',
       'per_policy': (('tool', 'model.trained', 'lora'),)}
@@ -112,16 +102,13 @@ def found():
   return json.loads(done.stdout)
 
 
-def test_resident_memory_equals_the_states(found):
-  assert found['allocated_resident'] == found['resident'] > 0
-
-
 def test_reported_memory_equals_the_allocated(found):
+  assert found['allocated_resident'] == found['resident'] > 0
   programs = found['programs']
   assert set(programs) == set(found['allocated'])
   assert {name.rpartition(' ')[0] for name in programs} == {
-      'prepare', 'prefill', 'decode', 'more capacity',
-      'more slots', 'gradient', 'update', 'values'}
+      'prepare', 'prefill', 'decode', 'more capacity', 'gradient', 'update',
+      'values'}
   assert {f'{name} critic/central' for name in (
       'values', 'gradient', 'update')} < programs.keys()
   for name, (given, returned) in found['allocated'].items():
@@ -130,7 +117,7 @@ def test_reported_memory_equals_the_allocated(found):
     assert program['arguments'] == pytest.approx(given, rel=0.02), name
     assert program['peak'] >= 0.98 * returned, name
     # The cache is kept while prompts are prefilled, and the decoding
-    # parameters while rows or slots are moved.
+    # parameters while rows are moved.
     assert (program['kept'] > found['resident']) == name.startswith(
         ('prefill', 'more')), name
 

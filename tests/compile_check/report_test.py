@@ -1,4 +1,4 @@
-"""The verdict on a run and the predicted seconds of a step."""
+"""The verdict on a run and the lower bound on the seconds of a step."""
 
 import pytest
 
@@ -14,28 +14,28 @@ CHIP = fit.TPUS['v5e']
 def _program(name='decode a', peak=10, **changes):
   """A program of `peak` GiB, with 2 TFLOP and 4 GB of traffic."""
   return lower.Program(**{
-      'name': name, 'arguments': 1 << 30, 'peak': peak << 30, 'kept': 0,
+      'name': name, 'arguments': 1 << 30, 'peak': peak << 30,
       'num_tokens': 1000, 'flops': 2e12, 'traffic': 4e9, **changes})
 
 
-def _pool(*programs, **changes):
-  return lower.Pool(**{
-      'policies': ('a',), 'num_slots': 8,
-      'state': 1 << 30, 'cache': 0, 'programs': programs, **changes})
-
-
 @pytest.mark.parametrize('changes, words', [
-    ({'peak': 10}, ['FITS: 5.75 of 15.75 GiB', "'decode a'", '0.010 compute']),
-    ({'peak': 20}, ["DOES NOT FIT: 'decode a' needs 4.25 GiB more"]),
-    ({'peak': 1, 'refusal': 'RESOURCE_EXHAUSTED: Out of vmem.'},
-     ['DOES NOT FIT', "refuses 'decode a'", 'Out of vmem.'])])
-def test_verdict(changes, words, capsys):
-  program = _program(**changes)
-  report.print_pool(_pool(program), CHIP, pod.get_config())
+    ({'peak': 10}, ['FITS: 5.75 of 15.75 GiB']),
+    ({'peak': 20}, ['DOES NOT FIT', "'decode a'", '4.25 GiB more']),
+    ({'peak': 0, 'refusal': 'RESOURCE_EXHAUSTED: Out of vmem.'},
+     ['DOES NOT FIT', "'decode a'", 'Out of vmem.'])])
+def test_verdict(changes, words, monkeypatch, capsys):
+  pool = lower.Pool(('a',), 8, 1 << 30, 0, (_program(**changes),))
+  config = pod.get_config('topology=v5e:4x4')
+  monkeypatch.setattr(report.targets, 'devices_of', lambda _: ([], CHIP))
+  monkeypatch.setattr(
+      lower, 'build', lambda config, *_: lower.Run(config, {}, {}, {}))
+  monkeypatch.setattr(lower, 'check', lambda run: [pool])
+  monkeypatch.setattr(report, 'step_seconds', lambda *_: 36.0)
+  verdict = report.compile_check(config)
   printed = capsys.readouterr().out
-  assert program.fits(CHIP) == printed.splitlines()[-1].startswith('FITS')
-  for word in words:
-    assert word in printed
+  assert '0.010 compute' in printed
+  assert all(word in printed for word in words)
+  assert verdict['fits'] == ('hours' in verdict) == ('\nFITS' in printed)
 
 
 def test_seconds_follow_the_tightest_limit_and_latency():
@@ -48,10 +48,10 @@ def test_seconds_follow_the_tightest_limit_and_latency():
   assert (seconds, limit) == (pytest.approx(0.060 + 0.012), 'links')
 
 
-def _predict(mode='tree', **changes):
-  """A step of policy 'a' with 2 candidates.
+def _step_seconds(num_slots, mode='tree'):
+  """A step of policy 'a', which plays two roles with 2 candidates.
 
-  For 1000 tokens, decoding takes 1 s, prefill 2 s and the gradient 3 s.
+  1000 tokens take 1 s to decode, 2 s to prefill and 3 s for the gradient.
   """
   config = pod.get_config('topology=h100:8')
   config.update_from_flattened_dict({
@@ -60,28 +60,27 @@ def _predict(mode='tree', **changes):
       'compile_check.prompt_tokens': 900,
       'compile_check.completion_tokens': 600,
       'compile_check.longest_tokens': 800})
-  programs = [
+  programs = tuple(
       _program(f'{name} a', flops=flops, traffic=0)
       for name, flops in (
           ('prepare', 0.5), ('prefill', 2), ('decode', 1), ('gradient', 3),
-          ('update', 0.25))]
-  return report.predict(
+          ('update', 0.25)))
+  return report.step_seconds(
       lower.Run(config, {'tool': 'a', 'planner': 'a'}, {'a': None}, {}),
-      [_pool(*programs, **changes)], fit.Chip(1, 1.0, 1.0, 1.0))
+      lower.Pool(('a',), num_slots, 1 << 30, 0, programs),
+      fit.Chip(1, 1.0, 1.0, 1.0))
 
 
-def test_step_is_tokens_times_seconds():
-  # 4 tasks x 2 turns x 2 roles are 16 groups, in 8 rounds of 2 slots. Prompts
-  # are padded to 1024, completions to 1024 tokens.
-  seconds, num_tokens = _predict(num_slots=2)
-  assert num_tokens == 16 * 2 * 600
-  assert seconds == pytest.approx({
-      'prepare': 0.5, 'prefill': 16 * 1024 / 1000 * 2, 'decode': 8 * 800 / 16,
-      'gradient': 16 * 3 * 1024 / 1000 * 3, 'update': 0.25})
-  # The 2 turns and 2 roles of a task are always sequential.
-  assert _predict(num_slots=999)[0]['decode'] == 4 * 800 / 16
-
-
-def test_joint_mode_continues_every_joint_action():
-  # A task has 1 node in the first turn and 2 in the second.
-  assert _predict(mode='joint')[1] == 4 * 2 * 3 * 2 * 600
+@pytest.mark.parametrize('mode, num_groups, num_slots, num_rounds', [
+    # 4 tasks x 2 turns x 2 roles are 16 groups.
+    ('tree', 16, 2, 8),
+    # The 2 turns and 2 roles of a task are always sequential.
+    ('tree', 16, 999, 4),
+    # Every joint action is continued: 1 node in the first turn, 2 in the second.
+    ('joint', 24, 2, 12)])
+def test_step_is_tokens_times_seconds(mode, num_groups, num_slots, num_rounds):
+  # Prompts are padded to 1024 tokens, completions to 1024.
+  expected = (
+      0.5 + num_groups * 1024 / 1000 * 2 + num_rounds * 800 / 16
+      + num_groups * 3 * 1024 / 1000 * 3 + 0.25)
+  assert _step_seconds(num_slots, mode) == pytest.approx(expected)
