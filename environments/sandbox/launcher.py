@@ -30,6 +30,7 @@ LEVELS = (AUTO, *(level.value for level in LOCAL_LEVELS))
 MAX_SLOTS = 1024  # A process waits in each.
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
+_PYTHON = os.path.realpath(sys.executable)
 _BACKLOG = 4096
 _START_SECONDS = 60.0  # Timeout of the trial program.
 _END_SECONDS = 10.0  # Timeout of the server's end.
@@ -207,8 +208,8 @@ class SandboxServer:
       # No user packages, current folder or site-packages: imports of programs
       # do not depend on the trainer's environment.
       command = [
-          os.path.realpath(sys.executable), '-s', '-P', '-S', '-X', 'utf8',
-          '-c', _START_SERVER, _FOLDER, json.dumps(settings)]
+          _PYTHON, '-s', '-P', '-S', '-X', 'utf8', '-c', _START_SERVER, _FOLDER,
+          json.dumps(settings)]
       if self.level is protocol.Level.BWRAP:
         command = [
             *_bwrap(folders), '--bind', directory, directory, '--', *command]
@@ -256,8 +257,15 @@ def _missing(level: protocol.Level) -> str:
       seccomp.Filter()
     except OSError as error:
       return error.strerror
-  if level is protocol.Level.BWRAP and shutil.which('bwrap') is None:
-    return 'bubblewrap is not installed'
+  if level is protocol.Level.BWRAP:
+    if shutil.which('bwrap') is None:
+      return 'bubblewrap is not installed'
+    trial = subprocess.run(
+        [*_bwrap(()), _PYTHON, '-S', '-c', ''], stdin=subprocess.DEVNULL,
+        capture_output=True, text=True)
+    if trial.returncode:
+      reason = ' '.join(trial.stderr.split())
+      return reason or f'bubblewrap exits with {trial.returncode}'
   return ''
 
 
@@ -266,9 +274,8 @@ def _bwrap(package_folders: Sequence[str]) -> list[str]:
   command = [
       shutil.which('bwrap'), '--unshare-all', '--as-pid-1', '--new-session',
       '--cap-drop', 'ALL', '--proc', '/proc', '--dev', '/dev', '--chdir', '/']
-  python = os.path.realpath(sys.executable)
   for path in (
-      *_SYSTEM, sys.base_prefix, sys.base_exec_prefix, python, _FOLDER,
+      *_SYSTEM, sys.base_prefix, sys.base_exec_prefix, _PYTHON, _FOLDER,
       *package_folders):
     command += ['--ro-bind-try', path, path]
   return command

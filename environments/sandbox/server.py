@@ -50,6 +50,7 @@ _ONE_THREAD = dict.fromkeys(
     ('OPENBLAS_NUM_THREADS', 'OMP_NUM_THREADS', 'MKL_NUM_THREADS'), '1')
 _WAKEUPS = {signal.SIGCHLD, signal.SIGTERM}
 _SERVER_TICK = 1.0  # Seconds between checks of the parent and of `packages`.
+_FORK_SECONDS = 10.0  # A server that cannot fork for so long ends.
 _PROGRAM_TICK = 0.01  # Seconds between two counts of threads.
 _CLIENT_SECONDS = 60  # Timeout of the client's side of a connection.
 _START_SECONDS = 2 * _CLIENT_SECONDS  # The program waits for the client too.
@@ -103,20 +104,24 @@ def _serve(
     serve_packages: Callable[[], None] | None = None) -> None:
   """Keeps the supervisors and the fork with the packages alive.
 
-  If the fork with the packages ends, its programs would wait forever, so the
-  server ends as well.
+  If the fork with the packages ends, or no process can start for _FORK_SECONDS,
+  programs would wait in the queue. The server ends instead, so that their
+  clients report INFRASTRUCTURE.
   """
   processes.set_option(processes.PR_SET_CHILD_SUBREAPER, 1)
   signal.pthread_sigmask(signal.SIG_BLOCK, _WAKEUPS)
   supervisors, packages_pid = set(), None
+  last_success = time.monotonic()
   while not _is_readable(0):  # Readable once the parent's end is closed.
     try:
       while len(supervisors) < num_slots:
         supervisors.add(_fork(_supervise_all, listener, isolation))
       if packages and packages_pid is None and _is_readable(packages):
         packages_pid = _fork(serve_packages)
-    except OSError as error:  # Out of processes or memory: try again later.
-      print(f'sandbox: cannot fork: {error}', file=sys.stderr)
+      last_success = time.monotonic()
+    except OSError as error:  # Out of processes or memory: try again.
+      if time.monotonic() - last_success > _FORK_SECONDS:
+        sys.exit(f'sandbox: no fork for {_FORK_SECONDS} s: {error}')
     wakeup = signal.sigtimedwait(_WAKEUPS, _SERVER_TICK)
     if wakeup and wakeup.si_signo == signal.SIGTERM:
       break

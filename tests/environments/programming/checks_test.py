@@ -5,6 +5,7 @@ import pytest
 from environments import sandbox as sandbox_lib
 from environments.programming import checks
 from tests.environments.programming import examples
+from tests.environments.sandbox import forgeries
 
 Status = sandbox_lib.Status
 
@@ -117,9 +118,12 @@ def check(candidate):
 
 def test_third_timeout_ends_the_calls(sandbox):
   problem = examples.make_check(time_limit=0.2)
-  verdict = checks.check(
-      sandbox, problem,
-      'def add(x, y):\n  while x in (0.1, "a", 0): pass\n  return x + y')
+  verdict = checks.check(sandbox, problem, '''
+import time
+def add(x, y):
+  while x in (0.1, 'a', 0) and time.process_time() < 0.3: pass
+  return x + y
+''')
   # Batches of one, two and four calls; three of them time out.
   assert verdict.status is Status.TIMEOUT
   assert verdict.program_runs == 7
@@ -132,9 +136,8 @@ def test_sandbox_failures_are_not_cached(sandbox, monkeypatch):
   verdict = checks.check(broken, problem, examples.ADD)
   assert verdict.status is Status.INFRASTRUCTURE and not verdict.passed
   checks._first_report.cache_clear()
-  with monkeypatch.context() as patch:  # The tests run out of time.
-    patch.setattr(checks, '_LIMITS', checks._LIMITS._replace(cpu_seconds=0.1))
-    patch.setattr(checks, '_REPLAY', 'while True: pass\n')
+  with monkeypatch.context() as patch:  # The tests fail without a program.
+    patch.setattr(checks, '_REPLAY', '1 / 0')
     verdict = checks.check(sandbox, problem, examples.ADD)
   assert verdict.status is Status.INFRASTRUCTURE
   assert checks.check(sandbox, problem, examples.ADD).passed
@@ -148,157 +151,19 @@ def test_tests_without_an_assert_are_not_passed(sandbox, body):
   assert verdict.status is not Status.INFRASTRUCTURE
 
 
-# Programs that pass in one process with the asserts, or search for answers.
-FORGERIES = {
-    'always_equal': '''
-class Equal:
-  def __eq__(self, other): return True
-  def __len__(self): return 2
-  def __getitem__(self, i): return 2
-def add(x, y): return Equal()
-''',
-    'int_subclass': '''
-class Number(int):
-  def __eq__(self, other): return True
-  __hash__ = int.__hash__
-def add(x, y): return Number(0)
-''',
-    'str_subclass': '''
-class Text(str):
-  def __eq__(self, other): return True
-  __hash__ = str.__hash__
-def add(x, y): return Text('')
-''',
-    'list_subclass': '''
-class List(list):
-  def __eq__(self, other): return True
-def add(x, y): return List([1, 2])
-''',
-    'class_lies_about_its_name': '''
-class int(int):
-  def __eq__(self, other): return True
-int.__module__ = 'builtins'
-def add(x, y): return int(0)
-''',
-    'frame_walk': '''
-import sys
-def add(x, y):
-  frame = sys._getframe()
-  while frame:
-    for names in (frame.f_globals, frame.f_locals):
-      for key in list(names):
-        if key in ('passed', 'result', 'results', 'held', 'report', 'known'):
-          names[key] = 'passed'
-    frame = frame.f_back
-  return 0
-''',
-    'reads_the_asserts_on_the_stack': '''
-import re, sys, linecache
-def add(x, y):
-  frame = sys._getframe()
-  while frame:
-    text = ''.join(linecache.getlines(frame.f_code.co_filename))
-    found = re.search(r'assert candidate\\(%r, %r\\) == (.+)' % (x, y), text)
-    if found:
-      return eval(found[1])
-    frame = frame.f_back
-  return 0
-''',
-    'reads_its_own_file': '''
-import sys
-def add(x, y):
-  try:
-    text = open(sys.argv[0]).read() + open(__file__).read()
-  except Exception:
-    return 0
-  return 3 if 'assert' in text else 0
-''',
-    'searches_memory': '''
-import gc
-def add(x, y):
-  wanted = ' '.join(['assert', 'candidate'])
-  for thing in gc.get_objects():
-    if isinstance(thing, (list, tuple, dict)) and wanted in str(thing)[:10000]:
-      return x + y
-  return 0
-''',
-    'patched_checker': '''
-import sys, builtins
-for module in list(sys.modules.values()):
-  for name in ('check', 'same_value', 'is_right', '_call', 'run'):
-    if hasattr(module, name):
-      setattr(module, name, lambda *args, **kwargs: None)
-def check(candidate): pass
-def add(x, y): return 0
-''',
-    'patched_builtins': '''
-import builtins
-builtins.AssertionError = type('Never', (Exception,), {})
-builtins.bool = lambda x: True
-builtins.all = builtins.any = lambda x: True
-builtins.len = lambda x: 2
-def add(x, y): return 0
-''',
-    'patched_json': '''
-import json
-json.dumps = lambda value, **kwargs: '3'
-json.encoder.JSONEncoder.encode = lambda self, value: '3'
-def add(x, y): return 0
-''',
-    'sys_exit': 'import sys\nsys.exit(0)\n',
-    'sys_exit_when_called': 'import sys\ndef add(x, y): sys.exit(0)\n',
-    'os_exit': 'import os\nos._exit(0)\n',
-    'os_exit_when_called': 'import os\ndef add(x, y): os._exit(0)\n',
-    'exit_at_exit': '''
-import atexit, os
-atexit.register(lambda: os._exit(0))
-def add(x, y): return 0
-''',
-    'prints_that_it_passed': '''
-print('passed'); print('OK'); print('{"passed": true}')
-def add(x, y): print(3); return 0
-''',
-    'writes_values_of_its_own': '''
-import os
-for fd in range(3, 10):
-  try: os.write(fd, b'true')
-  except OSError: pass
-def add(x, y): return 0
-''',
-    'raises_a_pass': '''
-class Passed(BaseException): pass
-def add(x, y): raise Passed
-''',
-    'traces_the_checker': '''
-import sys
-sys.settrace(lambda *args: None)
-sys.setprofile(lambda *args: None)
-def add(x, y): return 0
-''',
-    'forks': '''
-import os
-def add(x, y):
-  if os.fork(): return 0
-  return 1
-''',
-    'no_function': 'x = 3\n',
-    'no_program': 'def add(x, y: return',
-    'nothing': '',
-}
-
-
-@pytest.mark.parametrize('name', FORGERIES)
+@pytest.mark.parametrize('name', forgeries.FORGERIES)
 def test_no_forgery_passes(sandbox, name):
-  verdict = checks.check(sandbox, examples.make_check(), FORGERIES[name])
+  verdict = checks.check(
+      sandbox, examples.make_check(), forgeries.FORGERIES[name])
   assert not verdict.passed
   assert verdict.status is not Status.INFRASTRUCTURE
   # A constant may be correct once.
   assert verdict.pass_rate <= 0.2
 
 
-@pytest.mark.parametrize('name', ['always_equal', 'sys_exit', 'os_exit'])
+@pytest.mark.parametrize('name', ['equal object', 'sys.exit', 'os._exit'])
 def test_forgery_passes_if_asserts_share_its_process(sandbox, name):
   """Shows that the test above can fail."""
   check = examples.CHECK.partition('    for i')[0]
-  result = sandbox.run(f'{FORGERIES[name]}\n{check}\ncheck(add)')
+  result = sandbox.run(f'{forgeries.FORGERIES[name]}\n{check}\ncheck(add)')
   assert result.status is Status.OK

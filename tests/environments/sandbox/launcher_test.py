@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+import time
 import types
 
 import pytest
@@ -18,9 +19,8 @@ needs_kernel = pytest.mark.skipif(
 
 def start(level='auto'):
   """The level of a server, or why there is none."""
-  server = sandbox.SandboxServer(1, level)
   try:
-    with server:
+    with sandbox.SandboxServer(1, level) as server:
       assert server.sandbox.run('print(1)').stdout == '1\n'
       return server.level.value
   except sandbox.NoSandboxError as error:
@@ -36,7 +36,7 @@ def test_strongest_level_is_chosen():
 @needs_kernel
 @pytest.mark.parametrize('script, reason', [
     (None, 'bubblewrap is not installed'),
-    ('exit 1', 'the server cannot run programs')])
+    ('echo no namespaces >&2; exit 1', 'no namespaces')])
 def test_without_bubblewrap_the_level_is_kernel(
     monkeypatch, tmp_path, script, reason):
   monkeypatch.setenv('PATH', str(tmp_path))
@@ -91,10 +91,21 @@ def test_trial_finds_a_missing_wall(
   assert f'kernel: a trial program could use {walls}' in start('kernel')
 
 
-def test_server_that_cannot_start_leaves_nothing(monkeypatch, tmp_path):
-  monkeypatch.setattr(launcher, '_START_SERVER', '1 / 0')
+def test_server_that_cannot_fork_ends_and_leaves_nothing(
+    monkeypatch, capfd, tmp_path):
+  without_fork = """
+def fork():
+  raise BlockingIOError('out of processes')
+server.os.fork, server._FORK_SECONDS = fork, 0.5
+server.main"""
+  monkeypatch.setattr(
+      launcher, '_START_SERVER',
+      launcher._START_SERVER.replace('server.main', without_fork))
   monkeypatch.setattr(launcher.tempfile, 'tempdir', str(tmp_path))
-  assert 'cannot run programs' in start()
+  begin = time.monotonic()
+  assert 'cannot run programs' in start('unsafe_rlimit')
+  assert time.monotonic() - begin < 10.0
+  assert 'out of processes' in capfd.readouterr().err
   assert not list(tmp_path.iterdir())
 
 

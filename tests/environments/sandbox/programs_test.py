@@ -30,12 +30,6 @@ ORDINARY = [
     ('def f(n): return n and 1 + f(n - 1)\nprint(f(950))', '', '950\n'),
     ('import sys; sys.setrecursionlimit(20_000)\n'
      'def f(n): return n and 1 + f(n - 1)\nprint(f(10_000))', '', '10000\n'),
-    ('import resource, sys, threading\n'
-     'resource.setrlimit(resource.RLIMIT_STACK, (1 << 26, -1))\n'
-     'threading.stack_size(1 << 26)\nsys.setrecursionlimit(100_000)\n'
-     'def f(n): return n and 1 + f(n - 1)\n'
-     't = threading.Thread(target=lambda: print(f(50_000)))\n'
-     't.start(); t.join()', '', '50000\n'),
     ('import atexit; atexit.register(print, "bye")', '', 'bye\n'),
     ('print("x", end=""); exit()', '', 'x'),
     ('\ufeffprint(1)', '', '1\n'),
@@ -54,8 +48,6 @@ ORDINARY = [
      '\n  print(sum(p.map(abs, range(-9, 0))))', '', '45\n'),
     ('import asyncio\nasync def main():\n  await asyncio.sleep(0.01)\n'
      '  print("slept")\nasyncio.run(main())', '', 'slept\n'),
-    ('import os, sys; sys.stderr = open(os.devnull, "w"); 1 / 1\n'
-     'print(len(os.urandom(4)), os.getcwd() != "")', '', '4 True\n'),
     ('import signal, time\nsignal.signal(signal.SIGALRM, lambda *_: '
      'print("rang"))\nsignal.setitimer(signal.ITIMER_REAL, 0.01)\n'
      'time.sleep(0.1)', '', 'rang\n'),
@@ -132,21 +124,6 @@ def test_failing_program_says_why(programs, program, stderr):
 ])
 def test_program_may_break_its_streams(programs, program, status):
   assert programs.run(program).status is status
-
-
-@pytest.mark.parametrize('program, limits, status, reason', [
-    ('import time\nwhile time.process_time() < 0.2: pass',
-     {'cpu_seconds': 0.1}, Status.TIMEOUT, 'CPU limit of 0.1 s'),
-    ('import time; time.sleep(9)', {'wall_seconds': 0.2}, Status.TIMEOUT,
-     'wall-clock limit of 0.2 s'),
-    ('[0] * 10**9', {}, Status.RESOURCE_LIMIT,
-     'memory limit of 134217728 bytes'),
-    ('print("x" * 20_000)', {}, Status.RESOURCE_LIMIT,
-     'more than 10000 bytes of output')])
-def test_limits_hold(server, program, limits, status, reason):
-  result = servers.run(server.address, program, **limits)
-  assert result.status is status, result
-  assert result.stderr.endswith(f'stopped: {reason}')
 
 
 def test_traceback_shows_only_the_program(programs):

@@ -48,17 +48,13 @@ def test_no_process_is_left_behind(unsafe, detach, end, status):
   assert not exists(int(result.stdout))
 
 
-def test_no_text_of_another_program_is_in_memory():
-  with sandbox.SandboxServer(num_slots=1, level='unsafe_rlimit') as server:
-    _search_memory(server)
-
-
-def _search_memory(server):
+def test_no_text_of_another_program_is_in_memory(unsafe):
   words = ['told-to-the-earlier', 'told-to-nobody-else', 'told-to-the-present']
-  run(server, f'print("{words[0]}")', words[0] * 100)
+  for _ in range(4):  # Both slots have seen it.
+    run(unsafe, f'print("{words[0]}")', words[0] * 100)
   # The program gets the words backwards, so that it does not find its source; a
   # search always finds the copy that it searches for.
-  result = run(server, f'''
+  result = run(unsafe, f'''
       words = {[word[::-1] for word in words]}
       words = [word[::-1].encode() for word in words]
       found = [0, 0, 0]
@@ -80,12 +76,11 @@ def _search_memory(server):
 def test_root_has_no_capabilities_inside(unsafe):
   # At this level, programs may read it.
   status = run(unsafe, 'print(open("/proc/self/status").read())').stdout
-  for line in ('CapInh', 'CapPrm', 'CapEff', 'CapAmb'):
-    assert f'{line}:\t{"0" * 16}\n' in status
+  assert f'CapPrm:\t{"0" * 16}\nCapEff:\t{"0" * 16}\n' in status
   assert 'NoNewPrivs:\t1\n' in status
 
 
-@pytest.mark.parametrize('level', servers.LEVELS)
+@pytest.mark.parametrize('level', servers.CONFINED)
 def test_close_kills_programs_and_removes_files(level):
   server = sandbox.SandboxServer(num_slots=1, level=level)
   server.start()
@@ -105,7 +100,7 @@ def test_close_kills_programs_and_removes_files(level):
   assert 'FileNotFoundError' in result.stderr
 
 
-@pytest.mark.parametrize('level', servers.LEVELS)
+@pytest.mark.parametrize('level', servers.CONFINED)
 def test_server_ends_with_its_parent(level):
   program = f'''
       import os
@@ -123,15 +118,6 @@ def test_server_ends_with_its_parent(level):
   # The server cannot remove the folder that bubblewrap mounted.
   wait_until(lambda: not os.path.exists(address))
   assert level == 'bwrap' or not os.path.exists(os.path.dirname(address))
-
-
-def test_program_is_retried_once(unsafe, tmp_path):
-  kill = 'import os; os.kill(os.getppid(), 9)'
-  mark = str(tmp_path / 'first')
-  result = unsafe.sandbox.run(
-      f'import os\nif not os.path.exists({mark!r}):\n'
-      f'  open({mark!r}, "w").close(); {kill}\nprint("second")')
-  assert result.stdout == 'second\n'
 
 
 @pytest.mark.parametrize('attack', [
@@ -166,16 +152,21 @@ def test_program_that_dies_with_its_server_is_not_blamed(fragile):
   assert programs._failed(failures).status is Status.INFRASTRUCTURE
 
 
-def test_failing_supervisor_reports_the_reason(unsafe):
-  # Silence would blame the program.
+def test_supervisor_survives_clients_that_disconnect(unsafe):
+  for half in (b'', b'{"source": '):
+    with socket.socket(socket.AF_UNIX) as connection:
+      connection.connect(unsafe.address)
+      connection.sendall(half)
+  # `half` is not a request. Silence would blame the program.
   with socket.socket(socket.AF_UNIX) as connection:
     connection.connect(unsafe.address)
-    connection.sendall(b'{"source": ')
+    connection.sendall(half)
     connection.shutdown(socket.SHUT_WR)
     with connection.makefile('rb') as stream:
       report = protocol.unpack_report(stream.read())
   assert report.status is Status.INFRASTRUCTURE
   assert 'RuntimeError: a process died' in report.reason
+  assert run(unsafe, 'print(1)').stdout == '1\n'
 
 
 def test_stopped_or_killed_supervisor_is_replaced(fragile):
@@ -200,14 +191,6 @@ def test_damaged_server_can_be_restarted(fragile, damage):
     assert programs.run('print(1)').status is Status.INFRASTRUCTURE
   fragile.restart()
   assert fragile.is_running() and programs.run('print(1)').stdout == '1\n'
-
-
-def test_clients_may_disconnect(fragile):
-  for half in (b'', b'{"source": '):
-    with socket.socket(socket.AF_UNIX) as connection:
-      connection.connect(fragile.address)
-      connection.sendall(half)
-  assert run(fragile, 'print(1)').stdout == '1\n'
 
 
 def test_unsafe_server_is_left_as_it_was(unsafe):

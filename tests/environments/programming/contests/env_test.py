@@ -1,13 +1,9 @@
 """Coder and tester: prompts, rewards and the end of an episode."""
 
-import dataclasses
-import pickle
-import re
-
 import pytest
 
 from environments import env_api
-from environments import sandbox as sandbox_lib
+from environments import text as text_lib
 from environments.programming.contests import env as contests
 from environments.programming.contests import prompts
 from tests.environments.programming import examples
@@ -18,7 +14,6 @@ GOLDEN = [(f'{i} 77001', [f'{i + 77001}']) for i in (1, 2, 3, 4)]
 REFERENCE = 'a, b = map(int, input().split())\nprint(a + b)  # reference'
 RIGHT = 'print(sum(map(int, input().split())))'
 HALF = 'a, b = map(int, input().split())\nprint(a + b if a < 3 else 0)'
-BROKEN = sandbox_lib.Sandbox('/nowhere')
 
 
 def make(sandbox, team='pair', max_turns=2, reward='mixed'):
@@ -55,67 +50,60 @@ def run_cases(environment, state, *cases):
   return environment.step(state, {'tester': written(*cases)})
 
 
-# The coder.
+SPIN = 'import time\nwhile time.process_time() < 0.25: pass'
 
 
-@pytest.mark.parametrize('program, terms, outcome', [
-    (RIGHT, (1, 1, 1), Outcome.OK),
-    (HALF, (1, 1, .5), Outcome.OK),
-    ('print(0)', (1, 1, 0), Outcome.OK),
-    (f'import sys\nprint("hm", file=sys.stderr)\n{RIGHT}', (1, 1, 1),
-     Outcome.OK),
-    ('1 / 0', (1, 0, 0), Outcome.PROGRAM_ERROR),
-    ('print(1)\nexit("SyntaxErrors are none")', (1, 0, 0),
-     Outcome.PROGRAM_ERROR),
-    ('print(', (0, 0, 0), Outcome.PROGRAM_ERROR),
-    ('import no_such_module', (0, 0, 0), Outcome.PROGRAM_ERROR),
+# Previous program and its pass rate, reply, outcome, compiles, smoke, golden.
+@pytest.mark.parametrize('previous, rate, action, outcome, terms', [
+    ('', 0, block(RIGHT), Outcome.OK, (1, 1, 1)),
+    (HALF, .5, block(RIGHT), Outcome.OK, (1, 1, 1)),
+    (RIGHT, 1, block(RIGHT), Outcome.NO_EFFECT, (1, 1, 1)),
+    (RIGHT, 1, block(HALF), Outcome.OK, (1, 1, .5)),
+    ('', 0, block('print(0)'), Outcome.OK, (1, 1, 0)),
+    ('', 0, block(f'import sys\nprint("hm", file=sys.stderr)\n{RIGHT}'),
+     Outcome.OK, (1, 1, 1)),
+    ('', 0, block('1 / 0'), Outcome.PROGRAM_ERROR, (1, 0, 0)),
+    ('', 0, block('print(1)\nexit("SyntaxErrors are none")'),
+     Outcome.PROGRAM_ERROR, (1, 0, 0)),
+    ('', 0, block('print('), Outcome.PROGRAM_ERROR, (0, 0, 0)),
+    ('', 0, block('import no_such_module'), Outcome.PROGRAM_ERROR, (0, 0, 0)),
     # Doing nothing earns nothing.
-    ('pass', (0, 0, 0), Outcome.NO_EFFECT),
-    ('print()', (0, 0, 0), Outcome.NO_EFFECT),
-    ('x = [0] * 10**9', (1, 0, 0), Outcome.RESOURCE_LIMIT),
-    ('while True: pass', (1, 0, 0), Outcome.TIMEOUT),
+    ('', 0, block('pass'), Outcome.NO_EFFECT, (0, 0, 0)),
+    ('', 0, block('print()'), Outcome.NO_EFFECT, (0, 0, 0)),
+    ('', 0, block('x = [0] * 10**9'), Outcome.RESOURCE_LIMIT, (1, 0, 0)),
+    ('', 0, block(SPIN), Outcome.TIMEOUT, (1, 0, 0)),
+    # A reply without a program loses the previous one.
+    ('x', .75, '', Outcome.PARSE_ERROR, (0, 0, 0)),
+    ('x', .75, '```\nprint(1)\n```', Outcome.PARSE_ERROR, (0, 0, 0)),
+    ('x', .75, '```python\nprint(1)', Outcome.PARSE_ERROR, (0, 0, 0)),
+    ('x', .75, f'<think>{block(RIGHT)}', Outcome.PARSE_ERROR, (0, 0, 0)),
 ])
-def test_coder_terms_and_outcome(sandbox, program, terms, outcome):
-  problem = examples.make(GOLDEN, reference=REFERENCE, time_limit=0.3)
-  step = code(make(sandbox), start(problem), program)
+def test_coder_is_paid_for_passed_tests(
+    sandbox, previous, rate, action, outcome, terms):
+  problem = examples.make(GOLDEN, reference=REFERENCE, time_limit=0.2)
+  state = start(problem, program=f'{previous}\n', pass_rate=rate)
+  step = make(sandbox).step(state, {'coder': action})
   compiles, smoke, golden = terms
   assert step.reward_terms == {
-      'improvement': golden, 'compiles': compiles, 'smoke': smoke,
+      'improvement': golden - rate, 'compiles': compiles, 'smoke': smoke,
       'golden': golden}
-  assert step.team_reward == golden
+  assert step.team_reward == golden - rate
   assert step.local_rewards == {
       'coder': pytest.approx(.1 * compiles + .1 * smoke + .8 * golden)}
   assert step.outcomes == {'coder': outcome}
-  assert (step.done, step.success, step.truncated) == (False, False, False)
-  assert step.program_runs == (3 if outcome is Outcome.TIMEOUT else 4)
-  assert step.state.program == f'{program}\n'
+  assert not step.done
+  assert step.program_runs == {
+      Outcome.TIMEOUT: 3, Outcome.PARSE_ERROR: 0}.get(outcome, 4)
+  assert step.state.pass_rate == golden
+  assert step.state.program == (text_lib.last_program(action) or '')
 
 
-@pytest.mark.parametrize('action', [
-    '', '```\nprint(1)\n```', '```python\nprint(1)', '<think>' + block(RIGHT)])
-def test_reply_without_a_program_loses_the_last_one(action):
-  step = make(BROKEN).step(
-      start(program='x', pass_rate=.75), {'coder': action})
-  assert step.outcomes == {'coder': Outcome.PARSE_ERROR}
-  assert step.local_rewards == {'coder': 0.0}
-  assert (step.team_reward, step.program_runs) == (-.75, 0)
-  assert step.state.program == ''
-
-
-def test_team_rewards_are_the_changes_of_the_pass_rate(sandbox):
-  environment, state = make(sandbox, max_turns=4), start()
-  for program, reward, local, outcome in (
-      (HALF, .5, .6, Outcome.OK), (RIGHT, .5, 1.0, Outcome.OK),
-      (RIGHT, 0, 1.0, Outcome.NO_EFFECT), (HALF, -.5, .6, Outcome.OK)):
-    step = code(environment, state, program)
-    assert step.team_reward == reward
-    assert step.local_rewards == {'coder': pytest.approx(local)}
-    assert step.outcomes == {'coder': outcome}
-    step = run_cases(environment, step.state, ('1 1', '3'))
-    assert step.team_reward == 0.0
-    state = step.state
-  assert state.pass_rate == .5
-  assert step.done and not step.success and step.truncated
+def test_outcome_preset_pays_only_golden_tests(sandbox):
+  environment = make(sandbox, reward='outcome')
+  step = code(environment, start(), HALF)
+  assert (step.team_reward, step.local_rewards) == (.5, {'coder': 0})
+  step = run_cases(environment, step.state, ('1 2', '3'))
+  assert step.local_rewards == {'tester': 0}
 
 
 def test_problems_that_call_a_function(sandbox):
@@ -144,9 +132,6 @@ def test_problems_that_call_a_function(sandbox):
   first, second = step.state.report.mismatches
   assert first == prompts.Mismatch('"a"\n"b"', '"c"', '"ab"')
   assert second.given == 'null\n1' and second.got.startswith('TypeError: ')
-
-
-# The tester.
 
 
 @pytest.mark.parametrize('action, valid, correct, outcome', [
@@ -189,9 +174,6 @@ def test_reference_must_exist_and_be_deterministic(sandbox, reference, terms):
   assert step.done  # The program and the case agree.
 
 
-# The end of an episode.
-
-
 @pytest.mark.parametrize('program, rate, cases, last, done, success, trunc', [
     (RIGHT, 1.0, [('1 2', '3')], False, True, True, False),
     (HALF, .5, [('1 2', '3')], False, True, False, False),
@@ -223,9 +205,6 @@ def test_solo_agent_revises_its_program(sandbox):
   assert (step.done, step.success, step.truncated) == (True, False, True)
 
 
-# Prompts.
-
-
 def test_prompts_show_the_previous_turn_and_nothing_golden(sandbox):
   environment = make(sandbox, max_turns=3)
   state, shown = start(), []
@@ -244,64 +223,12 @@ def test_prompts_show_the_previous_turn_and_nothing_golden(sandbox):
     assert '7700' not in text and 'reference' not in text
 
 
-@pytest.mark.parametrize('program, cases, texts', [
-    ('1 / 0', [('1 2', '3')], ['ZeroDivisionError: division by zero']),
-    ('print("a" * 9000)', [('1 2', '3')], ['characters cut']),
-    ('pass', [('1 2', '3')], ['Got:\n']),
-    ('', [], ['of yours had no program', 'cases of the last turn could not'])])
-def test_next_prompt_shows_output_or_its_absence(
-    sandbox, program, cases, texts):
+@pytest.mark.parametrize('program, text', [
+    ('1 / 0', 'ZeroDivisionError: division by zero'),
+    ('print("a" * 9000)', 'characters cut'),
+    ('', 'of yours had no program')])
+def test_next_prompt_shows_output_or_its_absence(sandbox, program, text):
   environment = make(sandbox)
-  state = run_cases(environment, start(program=program), *cases).state
-  assert environment.show(state)['cases of the last turn'].startswith(
-      f'{len(cases)}, of which')
-  text = prompt(environment, state, 'coder')
-  assert all(x in text for x in texts) and len(text) < 3000
-
-
-# Failures and options.
-
-
-@pytest.mark.parametrize('role, action', [
-    ('coder', block(RIGHT)), ('tester', written(('1 2', '3'))),
-    ('solo', block(RIGHT))])
-def test_broken_sandbox_is_an_infrastructure_failure(role, action):
-  environment = make(BROKEN, 'solo' if role == 'solo' else 'pair')
-  step = environment.step(start(program=RIGHT), {role: action})
-  assert step.outcomes == {role: Outcome.INFRASTRUCTURE}
-
-
-def test_steps_are_pure_and_picklable(sandbox):
-  environment, state = make(sandbox), start()
-  first = code(environment, state, HALF)
-  again = code(
-      *pickle.loads(pickle.dumps((environment, state))), HALF)
-  assert first == again
-  hash(first.state)
-
-
-def test_outcome_preset_pays_only_golden_tests(sandbox):
-  environment = make(sandbox, reward='outcome')
-  step = code(environment, start(), HALF)
-  assert (step.team_reward, step.local_rewards) == (.5, {'coder': 0})
-  step = run_cases(environment, step.state, ('1 2', '3'))
-  assert step.local_rewards == {'tester': 0}
-
-
-@pytest.mark.parametrize('options, key', [
-    ({'team': 'trio'}, "environment.team='trio'"),
-    ({'reward': 'oracle'}, "environment.reward='oracle'"),
-    ({'max_turns': 0}, 'environment.max_turns=0')])
-def test_bad_options_are_named(options, key):
-  with pytest.raises(ValueError, match=re.escape(key)):
-    make(None, **options)
-
-
-def test_reset_needs_input_output_tests_and_a_sandbox():
-  problem = examples.make(GOLDEN)
-  task = dataclasses.asdict(problem)
-  assert make(BROKEN).reset(task) == start(problem)
-  with pytest.raises(ValueError, match='tests of example/test/0 are code'):
-    make(BROKEN).reset(task | {'comparison': 'check'})
-  with pytest.raises(ValueError, match='sandbox=None'):
-    make(None).reset(task)
+  state = run_cases(environment, start(program=program), ('1 2', '3')).state
+  shown = prompt(environment, state, 'coder')
+  assert text in shown and len(shown) < 3000

@@ -1,13 +1,8 @@
 """A helper and the function that uses it: rewards, feedback and prompts."""
 
-import dataclasses
-import pickle
-import re
-
 import pytest
 
 from environments import env_api
-from environments import sandbox as sandbox_lib
 from environments.programming.functions import env as functions
 from tests.environments.programming import examples
 
@@ -24,7 +19,6 @@ IGNORING = 'def add(x, y):\n  aux(x, y)\n  return x + y'
 WRAPPER = 'def add(x, y):\n  return aux(x, y)'
 ALONE = 'def add(x, y):\n  return x + y'
 TERMS = 'structure', 'syntax', 'tests', 'cooperation'
-BROKEN = sandbox_lib.Sandbox('/nowhere')
 
 
 def make(sandbox, team='pair', max_turns=1, **options):
@@ -175,38 +169,3 @@ def test_roles_see_only_their_own_replies(sandbox):
   assert 'sesame' not in prompt(environment, state, 'main')
   assert 'total' not in prompt(environment, state, 'aux')
   assert len(environment.observe(state, 'aux')) == 6
-
-
-def test_broken_sandbox_is_an_infrastructure_failure():
-  step = make(BROKEN).step(start(), {'aux': AUX, 'main': MAIN})
-  assert set(step.outcomes.values()) == {Outcome.INFRASTRUCTURE}
-
-
-def test_steps_are_pure_and_picklable(sandbox):
-  environment = make(sandbox, max_turns=2)
-  actions = {'aux': AUX, 'main': MAIN}
-  first = environment.step(start(), actions)
-  again = pickle.loads(pickle.dumps(environment)).step(
-      pickle.loads(pickle.dumps(start())), actions)
-  assert first == again
-  hash(first.state)
-
-
-@pytest.mark.parametrize('options, key', [
-    ({'team': 'trio'}, "environment.team='trio'"),
-    ({'max_turns': 0}, 'environment.max_turns=0'),
-    ({'reward': 'mixed'}, "environment.reward='mixed'")])
-def test_bad_options_are_named(options, key):
-  with pytest.raises(ValueError, match=re.escape(key)):
-    functions.make_environment(**{
-        'team': 'pair', 'max_turns': 1, 'reward': 'outcome', 'sandbox': None,
-        **options})
-
-
-def test_reset_needs_test_code_and_a_sandbox():
-  task = dataclasses.asdict(examples.make_check())
-  assert make(BROKEN).reset(task) == start()
-  with pytest.raises(ValueError, match='tests of example/test/0 are not code'):
-    make(BROKEN).reset(task | {'comparison': 'apps'})
-  with pytest.raises(ValueError, match='sandbox=None'):
-    make(None).reset(task)

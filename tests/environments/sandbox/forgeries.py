@@ -1,0 +1,186 @@
+"""Programs that forge a passed test without knowing the right value.
+
+Each should define `add(x, y)`. Many pass if asserts share their process, or
+search for the answers.
+"""
+
+_EQUAL = '''
+class Equal({base}):
+  def __eq__(self, other): return True
+  def __ne__(self, other): return False
+  def __hash__(self): return 0
+  def __len__(self): return 2
+  def __getitem__(self, i): return 2
+  def __repr__(self): return 'passed'
+def add(x, y): return {value}
+'''
+
+
+def _equal(value='Equal()', base='object'):
+  return _EQUAL.format(value=value, base=base)
+
+
+FORGERIES = {
+    'equal object': _equal(),
+    'equal int': _equal(base='int'),
+    'equal str': _equal(base='str'),
+    'equal list': _equal('Equal([1, 2])', base='list'),
+    'equal in a list': _equal('[Equal()]'),
+    'equal key': _equal('{Equal(): 1}', base='int'),
+    'class lies about its name': _equal(base='int') + '''
+Equal.__name__ = 'int'
+Equal.__module__ = 'builtins'
+''',
+    'patched types': _equal(base='int') + '''
+import builtins
+builtins.type = lambda x: int
+''',
+    'patched builtins': '''
+import builtins
+builtins.AssertionError = type('Never', (Exception,), {})
+builtins.bool = lambda x: True
+builtins.all = builtins.any = lambda x: True
+builtins.len = lambda x: 2
+def add(x, y): return 0
+''',
+    'patched checker': '''
+import sys, builtins
+for module in list(sys.modules.values()):
+  for name in ('check', 'same_value', 'is_right', '_call', 'run'):
+    if hasattr(module, name):
+      setattr(module, name, lambda *args, **kwargs: None)
+def check(candidate): pass
+def add(x, y): return 0
+''',
+    'patched json': '''
+import json
+json.dumps = lambda value, **kwargs: '3'
+json.encoder.JSONEncoder.encode = lambda self, value: '3'
+def add(x, y): return 0
+''',
+    'patched json of an unknown class': '''
+import json
+json.dumps = lambda *_, **__: '{"Equal": []}'
+def add(x, y): return 1
+''',
+    'frame walk': '''
+import sys
+def add(x, y):
+  frame = sys._getframe()
+  while frame:
+    for names in (frame.f_globals, frame.f_locals):
+      for key, value in list(names.items()):
+        if isinstance(value, list): value.append('passed')
+        if key in ('passed', 'result', 'results', 'held', 'report', 'known'):
+          names[key] = 'passed'
+        if key in ('expected', 'answer', 'SECRET'): return value
+    frame = frame.f_back
+  return 0
+''',
+    'reads the asserts on the stack': '''
+import re, sys, linecache
+def add(x, y):
+  frame = sys._getframe()
+  while frame:
+    text = ''.join(linecache.getlines(frame.f_code.co_filename))
+    found = re.search(r'assert candidate\\(%r, %r\\) == (.+)' % (x, y), text)
+    if found:
+      return eval(found[1])
+    frame = frame.f_back
+  return 0
+''',
+    'reads its file': '''
+import sys
+def add(x, y):
+  try:
+    text = open(sys.argv[0]).read() + open(__file__).read()
+  except Exception:
+    return 0
+  return 3 if 'assert' in text else 0
+''',
+    'searches memory for asserts': '''
+import gc
+def add(x, y):
+  wanted = ' '.join(['assert', 'candidate'])
+  for thing in gc.get_objects():
+    if isinstance(thing, (list, tuple, dict)) and wanted in str(thing)[:10000]:
+      return x + y
+  return 0
+''',
+    'searches memory for arguments': '''
+import gc
+def add(x, y):
+  return [o for o in gc.get_objects() if type(o) is tuple and x in o][:1]
+''',
+    'sys.exit': 'import sys\nsys.exit(0)\n',
+    'sys.exit when called': 'import sys\ndef add(x, y): sys.exit(0)\n',
+    'os._exit': 'import os\nos._exit(0)\n',
+    'os._exit when called': 'import os\ndef add(x, y): os._exit(0)\n',
+    'os._exit at exit': '''
+import atexit, os
+atexit.register(lambda: os._exit(0))
+def add(x, y): return 0
+''',
+    'a pass on every stream': '''
+import sys
+def add(x, y):
+  for stream in sys.stdout, sys.stderr:
+    print('passed\\nOK\\nPASSED\\n1 passed\\n{"passed": true}\\n3', file=stream)
+  return True
+''',
+    'a value on every descriptor': '''
+import os
+for fd in range(3, 10):
+  try: os.write(fd, b'true')
+  except OSError: pass
+def add(x, y): return 0
+''',
+    'a report on every descriptor': '''
+import os, struct
+report = b'["ok", 0, "", 0.0, 0.0]'
+for fd in range(1, 64):
+  for kind in (b'v', b'r'):
+    try: os.write(fd, kind + struct.pack('>I', len(report)) + report)
+    except OSError: pass
+os._exit(0)
+''',
+    'a value without a return': '''
+import os
+def add(x, y):
+  os.write(3, b'true')
+  os._exit(0)
+''',
+    'code instead of a value': '''
+import os
+def add(x, y):
+  os.write(3, b'__import__("os").system("touch /tmp/forged")')
+  os._exit(0)
+''',
+    'two values': '''
+import os
+def add(x, y):
+  os.write(3, b'[1]')
+  return [1]
+''',
+    'raises a pass': '''
+class Passed(BaseException): pass
+def add(x, y): raise Passed
+''',
+    'traces the checker': '''
+import sys
+sys.settrace(lambda *args: None)
+sys.setprofile(lambda *args: None)
+def add(x, y): return 0
+''',
+    'forks': '''
+import os
+def add(x, y):
+  if os.fork(): return 0
+  return 1
+''',
+    'not a number': 'def add(x, y): return float("nan")',
+    'everything': 'def add(x, y): return list(range(1000))',
+    'no function': 'x = 3\n',
+    'no program': 'def add(x, y: return',
+    'nothing': '',
+}
