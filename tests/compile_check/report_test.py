@@ -76,7 +76,7 @@ def _step_seconds(num_slots, mode='tree'):
     ('tree', 16, 2, 8),
     # The 2 turns and 2 roles of a task are always sequential.
     ('tree', 16, 999, 4),
-    # Every joint action is continued: 1 node in the first turn, 2 in the second.
+    # Every joint action is continued: 1 node in turn 1, 2 in turn 2.
     ('joint', 24, 2, 12)])
 def test_step_is_tokens_times_seconds(mode, num_groups, num_slots, num_rounds):
   # Prompts are padded to 1024 tokens, completions to 1024.
