@@ -1,9 +1,8 @@
-"""Relay: rules and hand-worked values."""
+"""Relay: exact values; `transcripts_test.py` plays whole episodes."""
 
 import numpy as np
 import pytest
 
-from environments import env_api
 from environments.relay import env as relay
 
 
@@ -11,17 +10,6 @@ def make(max_turns=2, boost=False, reward='mixed', team='pair'):
   return relay.make_environment(
       team=team, max_turns=max_turns, reward=reward, sandbox=None,
       boost=boost)
-
-
-def play(environment, letters, *answers):
-  """Steps with answers of caller and runner in turn."""
-  state = environment.reset({'task_id': letters, 'letters': letters})
-  steps = []
-  for index, answer in enumerate(answers):
-    steps.append(
-        environment.step(state, {environment.roles[index % 2]: answer}))
-    state = steps[-1].state
-  return steps
 
 
 def tables(environment, choose):
@@ -51,63 +39,16 @@ def impatient(prompt, answers):
   return honest(prompt, answers)
 
 
-def test_rewards_of_an_episode():
-  steps = play(make(), 'ab', 'a', 'a', 'a', 'b')
-  assert [step.team_reward for step in steps] == [0, 0.5, 0, 0.5]
-  assert [step.local_rewards for step in steps] == [
-      {'caller': 0.5}, {'runner': 0}, {'caller': 0}, {'runner': 0}]
-  assert [step.done for step in steps] == [False, False, False, True]
-  assert steps[-1].success and not steps[-1].truncated
-  steps = play(make(reward='outcome'), 'ab', 'a', 'b', 'b', 'b')
-  assert [step.team_reward for step in steps] == [0, 0, 0, 0.5]
-  assert steps[0].local_rewards == {'caller': 0}
-  assert not steps[-1].success and steps[-1].truncated
-
-
-def test_boost_costs_a_turn_and_doubles_later_pay():
-  for answers, paid in (
-      (('a', '+', 'a', 'a', 'b', '+'), [0, 1 / 3, 0]),
-      (('a', 'a', 'a', 'a', 'b', 'b'), [1 / 6] * 3)):
-    steps = play(make(3, boost=True), 'aab', *answers)
-    assert [step.team_reward for step in steps[1::2]] == pytest.approx(paid)
-
-
-def test_prompts_show_letter_call_and_boost():
-  environment = make(boost=True)
+def test_outcome_preset_does_not_pay_for_calls():
+  environment = make(reward='outcome')
   state = environment.reset({'task_id': 'ab', 'letters': 'ab'})
-  for role, prompt, answer in (
-      ('caller', 'caller 0 a', 'b'), ('runner', 'runner 0 b', '+'),
-      ('caller', 'caller 1 b+', 'what?'), ('runner', 'runner 1 ?+', 'c')):
-    assert relay.prompt_of(environment, state, role) == prompt
-    step = environment.step(state, {role: answer})
-    state = step.state
-    is_valid = answer in ('b', '+')
-    assert step.outcomes == {role: (
-        env_api.Outcome.OK if is_valid else env_api.Outcome.PARSE_ERROR)}
-  assert step.team_reward == 0
+  step = environment.step(state, {'caller': 'a'})
+  assert step.local_rewards == {'caller': 0}
+  assert step.reward_terms == {'called': 0.5}
 
 
-def test_at_once_a_call_is_answered_in_the_next_turn():
-  environment = make(team='at_once')
-  assert environment.phases == (environment.roles,)
-  state = environment.reset({'task_id': 'ab', 'letters': 'ab'})
-
-  def seen(state):
-    return [
-        relay.prompt_of(environment, state, role)
-        for role in environment.roles]
-
-  assert seen(state) == ['caller 0 a', 'runner 0 -']
-  first = environment.step(state, {'caller': 'a', 'runner': 'a'})
-  assert (first.team_reward, first.done) == (0, False)
-  assert first.local_rewards == {'caller': 0.5, 'runner': 0}
-  assert first.reward_terms == {'called': 0.5, 'paid': 0}
-  assert seen(first.state) == ['caller 1 ba', 'runner 1 a']
-  last = environment.step(first.state, {'caller': 'a', 'runner': 'a'})
-  assert (last.team_reward, last.done, last.success) == (0.5, True, True)
-  last = environment.step(first.state, {'caller': 'b', 'runner': 'b'})
-  assert (last.team_reward, last.success, last.truncated) == (0, False, True)
-  with pytest.raises(ValueError, match='at least 2'):
+def test_a_game_in_which_no_turn_pays_is_refused():
+  with pytest.raises(ValueError, match='max_turns=1.*at least 2'):
     make(1, team='at_once')
 
 
@@ -122,19 +63,6 @@ def test_exact_team_returns(turns, boost, team, choose, expected):
   environment = make(turns, boost, team=team)
   values = relay.exact_values(environment, tables(environment, choose))
   assert values.team_return == pytest.approx(expected)
-
-
-def test_partner_decides_the_advantage_of_a_call():
-  environment = make(2)
-  values = relay.exact_values(environment, tables(environment, honest))
-  assert values.visits['caller 0 a'] == pytest.approx(1 / 2)
-  assert values.advantages['caller 0 a'] == pytest.approx([0, -1 / 2])
-  # With a random runner a call is worth nothing.
-  drawn = tables(environment, lambda prompt, answers: (
-      honest if prompt.startswith('caller') else uniform)(prompt, answers))
-  values = relay.exact_values(environment, drawn)
-  assert values.advantages['caller 0 a'] == pytest.approx([0, 0])
-  assert values.advantages['runner 0 a'] == pytest.approx([1 / 4, -1 / 4])
 
 
 @pytest.mark.parametrize('team', relay.TEAMS)

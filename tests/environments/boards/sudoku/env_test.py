@@ -138,35 +138,16 @@ def test_checker_agrees_with_brute_force(all_4x4):
     assert not RULES.solved(sudoku.Board(['....'] * 4, swapped + filled[2:]))
 
 
-def _shuffled_lines(rng, box):
-  """A random order of rows that keeps each band's rows together."""
-  return np.concatenate([
-      band * box + rng.permutation(box) for band in rng.permutation(box)])
+def test_canonical_form_of_9x9_ignores_names_of_digits():
+  names = str.maketrans('123456789', '312975864')
+  renamed = [row.translate(names) for row in HARD]
+  form = sudoku.canonical_form(HARD)
+  assert sudoku.canonical_form(renamed) == form
+  assert sudoku.canonical_form([*HARD[:8], '.9....3..']) != form
 
 
-def _renamed(rng, cells):
-  names = rng.permutation(list('123456789'[:len(cells)]))
-  names = dict(zip('123456789', names)) | {'.': '.'}
-  return [''.join(names[cell] for cell in row) for row in cells]
-
-
-def test_canonical_form_ignores_symmetry_and_names_of_digits():
-  rng = np.random.default_rng(0)
-  for _ in range(100):
-    task = sudoku.random_task(rng, 4)
-    cells = np.array([list(row) for row in task['board']])
-    cells = cells[_shuffled_lines(rng, 2)][:, _shuffled_lines(rng, 2)]
-    copy = _renamed(rng, cells if rng.integers(2) else cells.T)
-    assert sudoku.canonical_form(copy) == sudoku.canonical_form(task['board'])
-  # Only names of digits are ignored in a 9x9 board.
-  assert sudoku.canonical_form(_renamed(rng, HARD)) == (
-      sudoku.canonical_form(HARD))
-  other = [*HARD[:8], '.9....3..']
-  assert sudoku.canonical_form(other) != sudoku.canonical_form(HARD)
-
-
-def test_canonical_form_separates_all_kinds(all_4x4):
-  # 2 kinds of complete boards and 13 kinds of puzzles with 4 clues are known.
+def test_canonical_form_counts_the_known_kinds(all_4x4):
+  """2 kinds of complete boards and 13 kinds of puzzles with 4 clues."""
   kinds = {sudoku.canonical_form(_rows(cells)): cells for cells in all_4x4}
   assert len(kinds) == 2
   puzzles = set()

@@ -1,0 +1,138 @@
+"""Golden transcripts: all prompts and rewards of an episode.
+
+Each step is also repeated on pickled copies, as worker processes do.
+
+A file holds the replies of the roles and everything that the environment made
+of them.
+
+  python -m tests.environments.transcripts_test
+
+plays the replies again and rewrites the files. Do so only to change the
+prompts, and then train models/nano, models/reckoner or models/writer again.
+"""
+
+import dataclasses
+import pathlib
+import pickle
+import re
+from typing import Any
+
+import pytest
+
+from environments import sandbox
+from environments.boards.plan_path import env as plan_path
+from environments.boards.sokoban import env as sokoban
+from environments.boards.sudoku import env as sudoku
+from environments.math_problems import env as maths
+from environments.relay import env as relay
+from environments.writing import env as writing
+
+FOLDER = pathlib.Path(__file__).parent / 'transcripts'
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+  """The task of a folder of transcripts; a file is named after its team."""
+
+  module: Any
+  task: dict[str, Any]
+  options: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+_POST = {
+    'task_id': 'post 7', 'text': 'My cat ate the cake and my sister laughs.'}
+_PROBLEM = {
+    'task_id': 'problem 7', 'problem': 'What is six times seven?',
+    'answer': '42'}
+EXAMPLES = {
+    'plan_path': Example(plan_path, {
+        'task_id': 'maze 7', 'start': [0, 0], 'goal': [0, 4],
+        'grid': ['..#.......', '..#.......', *['..........'] * 8]}),
+    'sokoban': Example(sokoban, {
+        'task_id': 'room 7', 'player': [1, 1], 'boxes': [[2, 2]],
+        'goals': [[4, 2]], 'grid': [
+            '######', '#....#', '#....#', '#..#.#', '#....#', '######']}),
+    'sudoku': Example(sudoku, {
+        'task_id': 'grid', 'board': ['1.3.', '..12', '2.4.', '...1']},
+        {'size': 4}),
+    'sudoku_9x9': Example(sudoku, {
+        'task_id': 'grid 9', 'board': [
+            '53..7....', '6..195...', '.98....6.', '8...6...3', '4..8.3..1',
+            '7...2...6', '.6....28.', '...419..5', '....8..79']}, {'size': 9}),
+    'maths': Example(maths, _PROBLEM, {'max_turns': 4}),
+    'maths_wrong_agreement': Example(maths, _PROBLEM),
+    'maths_truncated': Example(maths, _PROBLEM),
+    'relay': Example(relay, {'task_id': 'ab', 'letters': 'ab'}),
+    'relay_boost': Example(
+        relay, {'task_id': 'aab', 'letters': 'aab'},
+        {'max_turns': 3, 'boost': True}),
+    'tldr': Example(
+        writing, _POST, {'max_turns': 1, 'reward': 'outcome', 'kind': 'tldr'}),
+    'tldr_no_text': Example(
+        writing, _POST, {'max_turns': 1, 'reward': 'outcome', 'kind': 'tldr'}),
+    'tldr_two_turns': Example(
+        writing, _POST, {'reward': 'outcome', 'kind': 'tldr'}),
+}
+NAMES = sorted(
+    f'{path.parent.name}/{path.stem}' for path in FOLDER.glob('*/*.txt'))
+
+
+@pytest.fixture(scope='module')
+def programs():
+  with sandbox.SandboxServer(num_slots=1) as server:
+    yield sandbox.Sandbox(server.address)
+
+
+def play_again(programs, name):
+  """Plays the replies of a transcript and returns the new transcript."""
+  folder, team = name.split('/')
+  example = EXAMPLES[folder]
+  options = {'max_turns': 2, 'reward': 'mixed'} | example.options
+  environment = example.module.make_environment(
+      team=team, sandbox=programs, **options)
+  replies = iter(re.findall(
+      rf'^--- (?:{"|".join(environment.roles)})\n(.*?)\n(?=---)',
+      (FOLDER / f'{name}.txt').read_text(), re.MULTILINE | re.DOTALL))
+  copy = pickle.loads(pickle.dumps(environment))
+  state, lines = environment.reset(example.task), []
+  for phase in environment.phases * environment.max_turns:
+    actions = {}
+    for role in phase:
+      for message in environment.observe(state, role):
+        if message['role'] == 'user' or message['content'] not in lines:
+          lines += [f'--- {message["role"]}', message['content']]
+      actions[role] = next(replies)
+      lines += [f'--- {role}', actions[role]]
+    before = pickle.dumps(state)
+    step = environment.step(state, actions)
+    assert pickle.dumps(state) == before
+    assert copy.step(pickle.loads(before), actions) == step
+    hash(step.state)  # Frozen at every level.
+    outcomes = ', '.join(step.outcomes[role].value for role in phase)
+    local = ', '.join(f'{step.local_rewards[role]:.6g}' for role in phase)
+    terms = ''.join(
+        f', {name} {value:.6g}' for name, value in step.reward_terms.items()
+        if value)
+    flags = ''.join(
+        f', {flag}' for flag in ('done', 'success', 'truncated')
+        if getattr(step, flag))
+    lines.append(
+        f'--- {outcomes}: team {step.team_reward:.6g}, local {local}{terms}'
+        f'{flags}')
+    state = step.state
+    if step.done:
+      break
+  assert step.done and not list(replies)
+  return '\n'.join(lines) + '\n'
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_golden_transcript(programs, name):
+  assert play_again(programs, name) == (FOLDER / f'{name}.txt').read_text()
+
+
+if __name__ == '__main__':
+  with sandbox.SandboxServer(num_slots=1) as running:
+    for file in NAMES:
+      (FOLDER / f'{file}.txt').write_text(
+          play_again(sandbox.Sandbox(running.address), file))
