@@ -10,6 +10,8 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+# A config override that a careless shell script would split or expand.
+OVERRIDE = """--config.dataset.train=it's  "a" $(false) *"""
 
 # Answers `-c` with the real Python, makes a .venv that holds this recorder,
 # runs the program `trainer` for atgrpo_jax.main if that exists, and accepts any
