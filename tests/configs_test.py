@@ -60,23 +60,10 @@ def test_config_is_built_and_locked(name, arg):
     assert config.train.updates_per_rollout == 1
 
 
-@pytest.mark.parametrize('system', common.SYSTEMS)
-def test_a_system_changes_only_its_overrides(system):
-  found, plain = (
-      {leaf: part[key] for leaf, (part, key) in _leaves(
-          _get_config('sokoban', f'system={name}')).items()}
-      for name in (system, 'at_grpo'))
-  if system == 'at_grpo_lora':
-    plain['optimizer.learning_rate'] *= 10
-  assert found == plain | common.SYSTEMS[system]
-
-
 @pytest.mark.parametrize('name, arg, message', [
     ('plan_path', 'system=grpo', "system='grpo' .*'mas_grpo'"),
     ('plan_path', 'system=sa_grpo,team=trio', "team='trio' .*'sa_grpo'"),
-    ('writing', 'preset=comlrl143,system=at_grpo', 'preset=.*at_grpo'),
     ('contests', 'size=nano,data=apps', "size='nano' .*data='apps'"),
-    ('functions', 'kind=recipes', "size='1.7b' .*kind='recipes'"),
     ('pod', 'topology=v5x-16', "topology='v5x-16'")])
 def test_bad_config_arguments_are_named(name, arg, message):
   with pytest.raises(ValueError, match=message):
@@ -84,9 +71,8 @@ def test_bad_config_arguments_are_named(name, arg, message):
 
 
 @pytest.mark.parametrize('name, layout', [
-    ('v5litepod-8', 'v5e:2x4'), ('v6e-32', 'v6e:4x8'),
-    ('v4-8', 'v4:2x2x1'),  # v4 and v5p count cores, two per chip.
-    ('v5p-16', 'v5p:2x2x2'), ('v5p:2x2x4', 'v5p:2x2x4')])
+    ('v5litepod-8', 'v5e:2x4'), ('v5p:2x2x4', 'v5p:2x2x4'),
+    ('v4-8', 'v4:2x2x1')])  # v4 and v5p count cores, two per chip.
 def test_gcloud_names_give_the_topology(name, layout):
   config = _get_config('pod', f'topology={name}')
   assert config.compile_check.topology == layout
@@ -104,8 +90,6 @@ def test_header_command_runs_this_config(name, monkeypatch):
   assert file == f'configs/{name}.py'
   assert values.config.to_json() == _get_config(name, arg).to_json()
   assert values.mode == MODES.get(name, 'train')
-  if values.mode != 'compile_check':
-    assert values.workdir == f'runs/{name}'
 
 
 # Every leaf is read.
@@ -122,31 +106,6 @@ def _leaves(part, prefix=''):
   return leaves
 
 
-def _record_reads(monkeypatch):
-  """Returns a growing set of (id of a section, key) of every leaf read.
-
-  Converting a whole config to a dict, to print it, does not count.
-  """
-  read, printers = set(), []
-  get, to_dict = (
-      config_dict.ConfigDict.__getitem__, config_dict.ConfigDict.to_dict)
-
-  def record_get(self, name):
-    if not printers:
-      read.add((id(self), name))
-    return get(self, name)
-
-  def print_whole(self, *args):
-    printers.append(self)
-    whole = to_dict(self, *args)
-    printers.pop()
-    return whole
-
-  monkeypatch.setattr(config_dict.ConfigDict, '__getitem__', record_get)
-  monkeypatch.setattr(config_dict.ConfigDict, 'to_dict', print_whole)
-  return read
-
-
 def test_every_leaf_of_a_training_config_is_read(
     echo_folder, tmp_path, monkeypatch):
   config = echo.get_config()
@@ -158,7 +117,16 @@ def test_every_leaf_of_a_training_config_is_read(
         leaf for leaf in _leaves(_get_config(name))
         if not leaf.startswith('environment.options.')}
     assert shared == leaves.keys(), name
-  read = _record_reads(monkeypatch)
+  read, get = set(), config_dict.ConfigDict.__getitem__
+
+  def record_get(self, name):
+    read.add((id(self), name))
+    return get(self, name)
+
+  monkeypatch.setattr(config_dict.ConfigDict, '__getitem__', record_get)
+  # Storing the whole config reads no leaf.
+  monkeypatch.setattr(
+      config_dict.ConfigDict, 'to_dict', lambda self, *args: {})
   with echo.Thread(1) as executor:
     for mode in ('train', 'evaluate', 'export'):
       assert main.run_mode(
@@ -175,11 +143,6 @@ def test_every_leaf_of_a_training_config_is_read(
 # The largest prompt bucket holds every prompt.
 
 
-def _story(rng):
-  del rng
-  return stories_dataset_builder.make_splits({'test': 1})['test'][0]
-
-
 @pytest.mark.parametrize('status, stdout, stderr', [
     (sandbox.Status.ERROR, '█' * 9999, '\ufffd' * 9999),
     (sandbox.Status.OK, '😀' * 999 + '\n["U"' + ', "D"' * 99 + ']', '')])
@@ -187,7 +150,8 @@ def _story(rng):
     ('plan_path', plan_path.random_task, 'septet'),
     ('sokoban', sokoban.random_task, 'septet'),
     ('sudoku', lambda rng: sudoku.random_task(rng, 4), 'septet'),
-    ('maths', _story, 'pair')])
+    ('maths', lambda rng: stories_dataset_builder.make_splits(
+        {'test': 1})['test'][0], 'pair')])
 @pytest.mark.parametrize('size', ['nano', '8b'])
 def test_longest_prompts_of_games_and_maths_fit(
     size, name, make_task, team, status, stdout, stderr):
@@ -215,10 +179,8 @@ def test_longest_prompts_of_games_and_maths_fit(
 
 
 @pytest.mark.parametrize('name', ['contests', 'functions'])
-@pytest.mark.parametrize('team', ['pair', 'solo'])
-def test_longest_prompts_of_programming_fit(name, team):
+def test_longest_prompts_of_programming_fit(name):
   config = _get_config(name, 'size=1.7b')
-  config.environment.team = team
   longest = benchmarks_dataset_builder.MAX_STATEMENT_BYTES // 3
   fields = {'statement': '\ufffd' * longest, 'starter_code': ''}
   if name == 'functions':
@@ -232,7 +194,6 @@ def test_longest_prompts_of_programming_fit(name, team):
   large = '\ufffd' * 9999
   actions = {
       'coder': f'```python\nprint("{large}")\n```',
-      'solo': f'```python\ndef add(x, y):\n  return "{large}"\n```',
       'aux': f'def aux(x):\n  return "{large}"',
       'main': f'def add(x, y):\n  return "{large}"',
       'tester': 5 * f'```input\n{large}\n```\n```output\n{large}\n```\n'}
@@ -265,10 +226,6 @@ def test_debug_edition_runs(tmp_path):
        f'--config.model.folder={folder}'],
       cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
   assert done.returncode == 0, done.stderr
-  *_, success, report = done.stdout.splitlines()
-  assert re.fullmatch(
-      r'held-out success: before \d+\.\d %, after \d+\.\d % \(2 tasks\)',
-      success)
-  assert report == f'report: {workdir}/report.html'
+  assert done.stdout.endswith(f'report: {workdir}/report.html\n')
   log = (workdir / 'metrics.jsonl').read_text().splitlines()
   assert [json.loads(line)['step'] for line in log] == [1, 2]
