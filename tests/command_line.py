@@ -17,7 +17,7 @@ def parse_main(
     folder: pathlib.Path = checkout.ROOT) -> flags.FlagValues:
   """The flags of `main` as started in `folder`; the process's own stay.
 
-  Where no config is given, the run of the workdir is taken to be of Plan-Path.
+  Without --config, the workdir is assumed to hold a run of Plan-Path.
   """
   if not any(arg.startswith('--config') and arg[8:9] != '.' for arg in args):
     args = ['--config=configs/plan_path.py', *args]
@@ -29,7 +29,7 @@ def parse_main(
   flags.DEFINE_enum(
       mode.name, mode.default, mode.parser.enum_values, '', flag_values=values)
   argv = ['main.py', *args]
-  monkeypatch.setattr(sys, 'argv', argv)  # Where overrides are looked up.
+  monkeypatch.setattr(sys, 'argv', argv)  # config_flags finds overrides here.
   monkeypatch.chdir(folder)
-  assert values(argv) == argv[:1]
+  assert main.parse_flags(argv, values) == argv[:1]
   return values

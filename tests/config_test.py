@@ -1,4 +1,4 @@
-"""A config becomes typed objects; bad values are refused before any work."""
+"""A config becomes typed objects; bad values raise errors before any work."""
 
 import contextlib
 import json
@@ -17,13 +17,13 @@ PLAN_PATH = 'environments.boards.plan_path.env'
 LORA = {'model.trained': 'lora'}
 JOINT = {'rollout.mode': 'joint', 'rollout.selection': 'all'}
 
-# Each value alone is refused.
+# A UserError names the key and the value.
 BAD_VALUES = {
-    'seed': (-1, 2**32, 2**70),
+    'seed': (-1, 2**32),
     'policies': ('one',),
     'policy_map': ((('first', 'a'),),),
     'model.dtype': ('float99',),
-    'environment.module': ('environments.chess', '', 'environments.env_api'),
+    'environment.module': ('environments.chess', ''),
     'dataset.builder': ('environments.no_dataset_builder',),
     'rollout.mode': ('bush',),
     'rollout.num_tasks': (0,),
@@ -32,40 +32,33 @@ BAD_VALUES = {
     'rollout.selection_temperature': (0.0, math.inf),
     'rollout.selection_epsilon': (1.5,),
     'rollout.return_type': ('reward', 'return_to_go', 'bootstrapped'),
-    'rollout.num_continuations': (0,),
     'rollout.alpha': (-1.0,),
     'rollout.discount': (1.5, math.nan),
-    'rollout.joint_actions': ('paired',),
     'rollout.cross_credit': ('max',),
-    'rollout.temperature': (0.0, -1.0, 1e-9, math.inf, math.nan),
+    'rollout.temperature': (0.0, 1e-9, math.nan),
     'rollout.max_new_tokens': (0, 3),
     'advantage.group_key': ((), ('task',), ('env', 'env'), (['env'],)),
     'advantage.baseline': ('median', 'critic'),
     'advantage.scale': ('range',),
     'critic.kind': ('one', 'central'),
     'loss.clip_low': (-0.1, math.inf, math.nan),
-    'loss.dual_clip': (-1.0, 0.5, math.inf),
-    'loss.importance_cap': (-1.0, math.nan),
+    'loss.dual_clip': (-1.0, 0.5),
     'loss.aggregation': ('mean',),
     'loss.kl_estimator': ('k3',),
-    'loss.kl_coefficient': (-1.0, 0.1, math.inf),
+    'loss.kl_coefficient': (-1.0, 0.1),
     'loss.entropy_coefficient': (math.nan,),
-    'optimizer.learning_rate': (-1.0, math.inf, math.nan),
-    'optimizer.weight_decay': (math.nan,),
-    'optimizer.max_grad_norm': (0.0, math.inf),
-    'optimizer.b1': (2.0, math.nan),
+    'optimizer.learning_rate': (-1.0, math.nan),
+    'optimizer.max_grad_norm': (0.0,),
+    'optimizer.b1': (2.0,),
     'buckets.prompt': ((), (16, 8)),
     'buckets.completion': (('a',),),
-    'buckets.groups': ((0,), (4, 4)),
     'buckets.microbatch_tokens': (0,),
     'mesh.pools': ((('shared', '0', 8),),),
     'train.update_order': ('last',),
-    'train.updates_per_rollout': (0,),
     'train.checkpoint_every': (0,),
-    'train.groups_every': (0,),
     'train.diagnose_every': (-1,),
     'evaluation.validate_every': (0,),
-    'evaluation.temperature': (-1.0, 1e-9, math.inf, math.nan),
+    'evaluation.temperature': (-1.0, 1e-9, math.nan),
 }
 
 
@@ -86,22 +79,16 @@ def test_bad_value_is_named(name, value, echo_folder):
      "'echo/train/0'.*'grid'"),
     (JOINT | {'rollout.return_type': 'return_to_go',
               'rollout.selection': 'first'}, "selection='first'"),
-    (JOINT | {'rollout.selection': 'greedy'}, "selection='greedy'"),
     ({'rollout.mode': 'parallel', 'rollout.selection': 'softmax'}, "'softmax'"),
     ({'advantage.baseline': 'none'}, "baseline='none' with scale='std'"),
     (IAC | {'critic.kind': 'none'}, "critic.kind='none'.*'bootstrapped'"),
-    (IAC | {'advantage.baseline': 'mean'}, "baseline='mean'"),
     (IAC | {'rollout.cross_credit': 'sum'}, "cross_credit='sum'"),
-    (IAC | {'critic.learning_rate': -1.0}, 'learning_rate=-1.0'),
     (IAC | {'critic.gae_lambda': 1.5}, 'gae_lambda=1.5'),
     (IAC | {'critic.prompt_buckets': (8, 4)}, 'critic.prompt_buckets'),
-    *((LORA | {'lora.alpha': alpha}, f'lora.alpha={alpha}')
-      for alpha in (math.nan, 0.0)),
-    ({'per_policy': (('shared', 'optimizer.learning_rate', 1e999),)},
-     'learning_rate=inf'),
+    (LORA | {'lora.alpha': math.nan}, 'lora.alpha=nan'),
     *(({'per_policy': items}, 'per_policy') for items in (
-        ('shared',), ((['shared'], 'model.trained', 'all'),),
-        (('shared', 'optimizer.colour', 1),), (('other', 'lora.rank', 1),),
+        ('shared',), (('shared', 'optimizer.colour', 1),),
+        (('other', 'lora.rank', 1),),
         (('shared', 'lora.rank', 2), ('shared', 'lora.rank', 2)))),
     ({'policy_map': ((1, 'a'), ('second', 'b'))}, 'policy_map'),
 ])
@@ -131,20 +118,6 @@ def test_every_policy_has_separate_buffers(changes, names, echo_folder):
     assert float(params['embedding'].sum()) != 0.0
 
 
-def test_config_hash_covers_what_a_run_computes():
-  def hash_with(**changes):
-    config = echo.get_config()
-    config.update_from_flattened_dict(changes)
-    return workdir_lib.config_hash(config.to_dict())
-
-  for name, value in (
-      ('train.num_steps', 7), ('evaluation.temperature', 0.0)):
-    assert hash_with(**{name: value}) == hash_with(), name
-  hashes = [hash_with(), hash_with(seed=1), hash_with(policies='per_role'),
-            hash_with(**{'buckets.prompt': (4, 8)})]
-  assert len(set(hashes)) == len(hashes)
-
-
 def test_workdir_has_one_config_and_one_trainer(tmp_path):
   config = echo.get_config()
   with contextlib.closing(workdir_lib.Lock(tmp_path)):
@@ -155,17 +128,18 @@ def test_workdir_has_one_config_and_one_trainer(tmp_path):
     with pytest.raises(errors.UserError, match='Another process trains'):
       workdir_lib.Lock(tmp_path)
   assert [path.name for path in tmp_path.iterdir()] == ['config.json']
-  assert json.loads((tmp_path / 'config.json').read_text()) == {
-      'hash': workdir_lib.config_hash(config.to_dict()),
-      'config': json.loads(config.to_json())}
-
-  config.update_from_flattened_dict(
-      {'train.num_steps': 7, 'evaluation.name': 'x'})
-  assert workdir_lib.check_config(tmp_path, config.to_dict())
-  config.update_from_flattened_dict(
-      {'seed': 3, 'loss.clip_high': 0.3, 'buckets.prompt': (4, 8)})
-  with pytest.raises(errors.UserError) as error:
+  stored = json.loads((tmp_path / 'config.json').read_text())
+  assert stored['config'] == json.loads(config.to_json())
+  # The hash covers what a run computes.
+  for changes, is_equal in (
+      ({'train.num_steps': 7, 'evaluation.name': 'x'}, True),
+      ({'buckets.prompt': (4, 8), 'seed': 3}, False)):
+    config.update_from_flattened_dict(changes)
+    changed_hash = workdir_lib.config_hash(config.to_dict())
+    assert (changed_hash == stored['hash']) == is_equal
+    if is_equal:
+      assert workdir_lib.check_config(tmp_path, config.to_dict())
+  with pytest.raises(
+      errors.UserError,
+      match=r'buckets.prompt was \[4\], is now \[4, 8\].*seed was 0, is now 3'):
     workdir_lib.check_config(tmp_path, config.to_dict())
-  for words in ('buckets.prompt was [4], is now [4, 8]',
-                'loss.clip_high was 0.2, is now 0.3', 'seed was 0, is now 3'):
-    assert words in str(error.value)
