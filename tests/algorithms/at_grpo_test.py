@@ -1,4 +1,7 @@
-"""AT-GRPO: the exact spine of a scripted team, and selection rules."""
+"""AT-GRPO: the exact spine of a scripted team, and selection rules.
+
+Advantages amplify differences between returns, so these are compared exactly.
+"""
 
 import dataclasses
 import math
@@ -83,7 +86,7 @@ def test_exact_table():
     assert scripted.texts_of(group) == (ONE | TWO)[prompt]
     assert group.valid.all()
     assert group.baseline_id == index
-    np.testing.assert_allclose(group.returns, returns, atol=1e-6)
+    np.testing.assert_array_equal(group.returns, np.float32(returns))
     np.testing.assert_allclose(group.advantages, advantages, atol=1e-4)
     assert nodes[group.key].chosen == chosen
   assert [
@@ -99,49 +102,34 @@ def test_alpha_weighs_the_team_reward():
   for alpha, returns, chosen in (
       (1.0, (.9, 1.5, .2), 1), (0.1, (.9, .6, .2), 0), (0.0, (.9, .5, .2), 0)):
     node = play_once(texts, alpha=alpha)
-    np.testing.assert_allclose(node.groups[0].returns, returns, atol=1e-6)
+    np.testing.assert_array_equal(node.groups[0].returns, np.float32(returns))
     assert node.chosen == chosen
     assert play_once(texts, alpha=alpha, selection='team_greedy').chosen == 1
 
 
-# The return of the acting agent is highest for candidate 1.
-RETURNS = np.array([0.5, 2.0, 1.0, 2.0], np.float32)
-TEAM = np.array([0.0, 0.0, 1.0, 1.0], np.float32)
+# Candidate 1 failed; the acting agent prefers 3 or 4, the team 2 or 4.
+RETURNS = np.array([0.5, np.nan, 1.0, 2.0, 2.0], np.float32)
+TEAM_RETURNS = np.array([0.0, 9.0, 1.0, 0.0, 1.0], np.float32)
+SOFTMAX = np.exp([0.5 / 0.7, -np.inf, 1 / 0.7, 2 / 0.7, 2 / 0.7])
 
 
-def frequencies(selection, valid, **switches):
+@pytest.mark.parametrize('selection, switches, expected', [
+    ('greedy', {}, (0, 0, 0, 1, 0)),
+    ('team_greedy', {}, (0, 0, 1, 0, 0)),
+    ('uniform', {}, (.25, 0, .25, .25, .25)),
+    ('softmax', {'selection_temperature': 0.7}, SOFTMAX / SOFTMAX.sum()),
+    ('softmax', {'selection_temperature': 1e-3}, (0, 0, 0, .5, .5)),
+    ('softmax', {'selection_temperature': 1e6}, (.25, 0, .25, .25, .25)),
+    ('epsilon_greedy', {'selection_epsilon': 0.0}, (0, 0, 0, 1, 0)),
+    ('epsilon_greedy', {'selection_epsilon': 0.4}, (.1, 0, .1, .7, .1)),
+])
+def test_selection_rules(selection, switches, expected):
   spec = specs.rollout(selection=selection, **switches)
   rng = np.random.default_rng(0)
-  num = 1000
-  drawn = [
-      spec.select(np.where(valid, RETURNS, np.nan), TEAM, rng)
-      for _ in range(num)]
-  return np.bincount(drawn, minlength=4) / num
-
-
-@pytest.mark.parametrize('valid', [
-    (True, True, True, True), (True, False, True, True),
-    (True, False, True, False)])
-def test_selection_rules(valid):
-  allowed = np.array(valid, float)
-  best = np.flatnonzero(valid)[np.argmax(RETURNS[list(valid)])]
-  greedy = np.eye(4)[best]
-  uniform = allowed / allowed.sum()
-  warm = allowed * np.exp(RETURNS / 0.7)
-  team = np.eye(4)[2]
-  for expected, selection, switches in (
-      (greedy, 'greedy', {}), (team, 'team_greedy', {}),
-      (uniform, 'uniform', {}),
-      (warm / warm.sum(), 'softmax', {'selection_temperature': 0.7}),
-      (greedy, 'softmax', {'selection_temperature': 1e-3})
-      if best == 2 else (uniform, 'softmax', {'selection_temperature': 1e6}),
-      (0.3 * uniform + 0.7 * greedy, 'epsilon_greedy',
-       {'selection_epsilon': 0.3}),
-      (greedy, 'epsilon_greedy', {'selection_epsilon': 0.0}),
-      (uniform, 'epsilon_greedy', {'selection_epsilon': 1.0})):
-    found = frequencies(selection, valid, **switches)
-    np.testing.assert_allclose(found, expected, atol=0.06)
-    assert not found[~np.array(valid)].any()
+  chosen = [spec.select(RETURNS, TEAM_RETURNS, rng) for _ in range(1000)]
+  frequencies = np.bincount(chosen, minlength=5) / 1000
+  np.testing.assert_allclose(frequencies, expected, atol=0.06)
+  assert frequencies[1] == 0
 
 
 @pytest.mark.parametrize('failing', [
@@ -152,8 +140,8 @@ def test_failed_candidate_leaves_its_group(failing, selection):
       (failing, '1', '2', failing), max_new_tokens=44, selection=selection)
   group, = node.groups
   assert group.valid.tolist() == [False, True, True, False]
-  np.testing.assert_allclose(
-      group.returns, [math.nan, .1, .2, math.nan], atol=1e-6)
+  np.testing.assert_array_equal(
+      group.returns, np.float32([math.nan, .1, .2, math.nan]))
   np.testing.assert_allclose(group.advantages, [0, -1, 1, 0], atol=1e-5)
   assert node.chosen in (1, 2)  # `select` never draws another.
   assert group.candidates[0].outcome is env_api.Outcome.INFRASTRUCTURE
@@ -173,7 +161,7 @@ CONTINUED = {
     'A/b turn 1 total 4': ('1', '0'), 'A/b turn 1 total 2': ('7', '0'),
 }
 # With the goal 9. The first candidate is continued by b 3, a 5, and by b 0,
-# a 2, b 6; both pay the team 1. So its return is .1 + 1.
+# a 2, b 6. Both pay the team 1, so its return is .1 + 1.
 CONTINUED_TABLE = (  # Role, turn, returns, chosen.
     ('a', 0, (1.1, .2 + .5), 0),
     ('b', 0, (.3 + .5, 1), 1),
@@ -198,7 +186,7 @@ def test_returns_of_continuations():
       tree.nodes, CONTINUED_TABLE, strict=True):
     group, = node.groups
     assert group.key == types.GroupKey('A', role, turn, 0)
-    np.testing.assert_allclose(group.returns, returns, atol=1e-6)
+    np.testing.assert_array_equal(group.returns, np.float32(returns))
     assert node.chosen == chosen
   assert list(tree.episodes()) == [
       tree_lib.EpisodeResult('A', turns=2, success=True, truncated=False)]
@@ -210,6 +198,15 @@ def test_returns_of_continuations():
   assert len({tuple(r.key.tolist()) for r in requests}) == len(requests)
 
 
+def test_continuations_are_discounted():
+  script = CONTINUED | {'A/b turn 1 total 6': ('0', '0')}
+  tree, _ = play_continued(script, 9, group_size=2, discount=0.5)
+  # Two steps later the team reward weighs 1/4, three steps later 1/8.
+  np.testing.assert_array_equal(
+      tree.nodes[0].groups[0].returns,
+      np.float32((.1 + (1 / 4 + 1 / 8) / 2, .2 + (1 / 4 + 0) / 2)))
+
+
 def test_team_return_includes_continuations():
   script = {
       'A/a turn 0 total 0': ('1', '9'),
@@ -218,7 +215,7 @@ def test_team_return_includes_continuations():
     tree, _ = play_continued(
         script, 5, group_size=2, max_turns=1, selection=selection)
     root = tree.nodes[0]
-    np.testing.assert_allclose(root.groups[0].returns, (.6, .9), atol=1e-6)
+    np.testing.assert_array_equal(root.groups[0].returns, np.float32((.6, .9)))
     assert root.chosen == chosen
 
 
@@ -231,6 +228,6 @@ def test_failed_continuations_are_ignored():
   tree, _ = play_continued(script, 5, group_size=3, max_turns=1)
   root = tree.nodes[0]
   assert root.groups[0].valid.tolist() == [True, False, True]
-  np.testing.assert_allclose(
-      root.groups[0].returns, (1.1, math.nan, .8), atol=1e-6)
+  np.testing.assert_array_equal(
+      root.groups[0].returns, np.float32((1.1, math.nan, .8)))
   assert root.chosen == 0

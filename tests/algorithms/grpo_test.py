@@ -26,15 +26,17 @@ GROUPS = (
 # .1 .2 .1 .1, episode 1 pays .5, episode 2 pays .3 .4 0 .1.
 RETURNS = {
     'immediate': (.1, 1, .3, .2, .4, .1, 0, .6, .1),
-    # Role a in turn 0 of episode 0: .1 local and .5 of the team.
-    'return_to_go': (.6, 1, .3, .7, .4, .6, 0, .6, .1),
+    # Role a in turn 0 of episode 0: .1 local, and .5 of the team three steps
+    # later, discounted by .5 for each.
+    'return_to_go': (.1625, 1, .3, .325, .4, .35, 0, .6, .1),
     # Role a: .5 + (.1 + .1) / 2 = .6, .5 + .5 = 1 and (.3 + 0) / 2 = .15.
     # Role b: .5 + (.2 + .1) / 2 = .65, no action, and (.4 + .1) / 2 = .25.
     'episode_return': (.6, 1, .15, .65, .25, .6, .15, .65, .25),
 }
 # Means over actions; an episode return has weight 1 per role and episode.
 MEANS = {
-    'immediate': 2.8 / 9, 'return_to_go': 4.3 / 9, 'episode_return': 2.65 / 5}
+    'immediate': 2.8 / 9, 'return_to_go': 3.2375 / 9,
+    'episode_return': 2.65 / 5}
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +50,7 @@ def play(return_type, policies=None):
       policies or dict.fromkeys(('one', 'two'), SCRIPT))
   trees = scripted.collect(
       runner, {'A': 5}, group_key=('env',), scale='none', mode='parallel',
-      group_size=3, return_type=return_type, alpha=0.5)
+      group_size=3, return_type=return_type, alpha=0.5, discount=0.5)
   return trees[0], tree_lib.groups_of(trees), runner
 
 
@@ -59,9 +61,9 @@ def test_exact_table(return_type):
       (types.GroupKey('A', *key), texts) for key, texts in GROUPS]
   assert all(node.chosen is None for node in tree.nodes)
   assert all(group.valid.all() for group in groups)
-  np.testing.assert_allclose(
+  np.testing.assert_array_equal(
       np.concatenate([group.returns for group in groups]),
-      RETURNS[return_type], atol=1e-6)
+      np.float32(RETURNS[return_type]))
   np.testing.assert_allclose(
       np.concatenate([group.advantages for group in groups]),
       np.subtract(RETURNS[return_type], MEANS[return_type]), atol=1e-6)
