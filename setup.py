@@ -65,13 +65,11 @@ EXTRAS_REQUIRE = {
         'ipywidgets>=8.1,<9', 'jupyterlab>=4.6,<5', 'matplotlib>=3.11.2,<4'],
     'test': [
         *_GCS,
-        'ipykernel>=7.4,<8',
         'math-verify>=0.9,<0.10',
         'matplotlib>=3.11.2,<4',
         'mkdocs-api-autonav>=0.4,<0.5',
         'mkdocs-material>=9.8.1,<10',
         'mkdocstrings-python>=2.0.11,<3',
-        'nbclient>=0.11,<0.12',
         'pandas>=3.1.1,<4',
         'playwright>=1.65,<2',
         'scipy>=1.17.1,<2',
