@@ -5,9 +5,10 @@ the rollouts trains on it with every advantage set to 1, so the loss is the mean
 negative log-likelihood of the completions.
 
 Reinforcement learning can improve a base model that is sometimes right and
-mostly wrong. So completions are drawn from several *kinds* of behaviour. Drills
-of single skills come first, then practice of every kind until the model spells
-it without a mistake, and last the proportions of the finished model.
+mostly wrong, so completions are drawn from several *kinds* of behaviour. Drills
+of single skills come first. Then the model practises every kind until it writes
+each without a mistake. The last phase has the proportions of the finished
+model.
 """
 
 from __future__ import annotations

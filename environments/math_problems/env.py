@@ -77,7 +77,7 @@ REWARDS = {
     'outcome': {'tool': {}, 'reasoner': {}, 'solo': {}},
 }
 
-# Bytes in prompts. Of turns before the previous one, only answers are shown.
+# Bytes in prompts. Turns before the previous one are shown by their answers.
 MAX_PROGRAM_BYTES, MAX_OUTPUT_BYTES, MAX_ERROR_BYTES = 1500, 400, 200
 MAX_REASONING_BYTES, MAX_ANSWER_BYTES = 1000, 100
 

@@ -1,11 +1,12 @@
 """Decides whether an answer equals the gold answer.
 
-math-verify compares formulas, tuples, intervals, sets and words. Handled here,
-because it accepts wrong answers or refuses correct ones: numbers with units,
-percent signs and thousands separators (`notation.py`), lists with repeated
-items, `R` and `r` as different variables, and definitions such as f(x) = 2x.
+math-verify compares formulas, tuples, intervals, sets and words. This module
+handles the notations for which math-verify accepts wrong answers or refuses
+correct ones: numbers with units, percent signs and thousands separators
+(`notation.py`), lists with repeated items, `R` and `r` as different variables,
+and definitions such as f(x) = 2x.
 
-Nothing limits time or memory here; `grader.py` does.
+`grader.py` limits time and memory.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ def _definition(text: str) -> tuple[str, str] | None:
 
 
 def _same_formula(answer: str, gold: str) -> bool:
-  """math-verify's verdict, which depends on the order: gold first."""
+  """Returns math-verify's verdict. It depends on the order: gold first."""
   parsed = [
       math_verify.parse(f'${text}$', _EXTRACTION, parsing_timeout=None)
       for text in (gold, answer)]

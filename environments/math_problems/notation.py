@@ -57,9 +57,9 @@ _UNIT = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Number:
-  """A number as written: `value` of its digits, and what stands around them.
+  """A number as written: 50 % has the value 50 and `is_percent`.
 
-  `is_exact` is True for integers and fractions. `unit` is its canonical name,
+  `is_exact` is True for integers and fractions. `unit` is the canonical name,
   or '' for none.
   """
 

@@ -1,17 +1,18 @@
 """Relay: a game so small that the value of every action is known.
 
-In every turn a *caller*, which alone sees the letter of the turn, calls a
-letter. A *runner*, which sees only the call, answers with a letter, and the
-team is paid if it is the letter of the turn. Once per episode the runner may
-answer '+' instead. It pays nothing and doubles the pay of later turns. With
-three or more turns the best first answer is '+', but a method that uses only
-the reward of the turn never learns it. `exact_values` computes the value of
-every state and action under any policies.
+Each turn has a letter. A *caller* sees it and calls a letter. A *runner* sees
+only the call and answers with a letter. The team is paid if the answer is the
+letter of the turn. With the option `boost`, the runner may answer '+' once per
+episode: this pays nothing and doubles the pay of later turns. With three or
+more turns the best first answer is '+', but a method that uses only the reward
+of the turn never learns it. `exact_values` computes the value of every state
+and action under any policies.
 
-In the team 'pair' the runner acts after the caller. In the team 'at_once', a
-Dec-POMDP, both act in one phase: the runner answers the call of the previous
-turn and is paid for that turn's letter. So the first turn pays nothing, and the
-last call gets no answer. The caller also sees the previous letter.
+In the team 'pair' the runner acts after the caller. The team 'at_once' is a
+Dec-POMDP in which both act in one phase. There the runner answers the call of
+the previous turn and is paid for that turn's letter, so the first turn pays
+nothing and the last call gets no answer. The caller also sees the previous
+letter.
 
 Reward terms, all in [0, 1]:
 

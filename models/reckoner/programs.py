@@ -7,16 +7,17 @@ Kinds of testers: a `case` is right, a `guess` has another output, and a
 `broken` completion has no case. Testers choose short lists, so a model can work
 out some outputs.
 
-Functions. A helper and its caller can divide a recipe in several ways, and
-neither sees the function of the other. Kinds of aux, which returns a list:
-`whole` takes all steps, `first` the first one, and `broken` does nothing. Kinds
-of main: `asks` answers the question about the list of aux, `rest` first takes
-all steps but the first, `alone` takes all steps without aux, and `broken` does
-nothing. A single agent is `alone` or `broken`. Each choice of a recipe is wrong
-with probability `WRONG`.
+Functions. A helper `aux` and its caller `main` can divide a recipe in several
+ways, and neither sees the function of the other. Kinds of aux, which returns a
+list: `whole` takes all steps, `first` takes the first one, and `broken` does
+nothing. Kinds of main: `asks` passes its list through aux and answers the
+question about the result. `rest` also takes all steps but the first in between.
+`alone` takes all steps without aux, and `broken` does nothing. A single agent
+is `alone` or `broken`. Each choice of a recipe is wrong with probability
+`WRONG`.
 
-Only broken completions end as they do. If others shared that ending, a model
-that learns that broken ones do not pay would unlearn it.
+No other kind ends like a broken completion. Otherwise a model that learns to
+avoid broken completions would also unlearn that ending.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from models import pretrain
 
 WRONG = 0.3
 _MAX_TURNS = (1, 2)  # The turn limit is drawn from these.
-_MAX_NUMBER, _MAX_LENGTH = 30, 3  # Of a tester's list.
+_MAX_NUMBER, _MAX_LENGTH = 30, 3  # In a tester's list.
 _NO_TEST = 'I have no test.'
 _CALL = f'a={source.AUX}(a)'
 

@@ -18,7 +18,7 @@ class State:
 class GuessNumber:
   max_turns: int
   largest: int
-  weight: float  # Of the local reward term `near`.
+  weight: float  # Weight of the local reward term `near`.
   roles = ('advisor', 'guesser')
   phases = (('advisor',), ('guesser',))
   team_reward_range = (0.0, 1.0)

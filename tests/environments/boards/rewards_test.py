@@ -122,7 +122,7 @@ def test_useless_moves_pay_less_than_random_play(case):
       UNIFORM: lambda board: case.uniform(rng),
       LEGAL: lambda board: case.legal(rng, rules, board),
   }
-  rewards = {way: [] for way in moves}  # Of both roles [2] in each turn.
+  rewards = {way: [] for way in moves}  # Episodes of [num_turns, 2 roles].
   for way, choose in moves.items():
     for task in case.tasks:
       if choose(rules.start(task)) is None and way is not MALFORMED:

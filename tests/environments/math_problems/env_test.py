@@ -10,7 +10,7 @@ from environments.math_problems import env as maths
 from environments.math_problems import grader
 from tests.environments import echo_sandbox
 
-Outcome, Status = env_api.Outcome, sandbox_lib.Status
+Outcome = env_api.Outcome
 OK, PARSE_ERROR = Outcome.OK, Outcome.PARSE_ERROR
 TASK = {'task_id': 'aime24/test/7', 'problem': 'What is six times seven?',
         'answer': '42'}
@@ -20,13 +20,11 @@ def program(source='print(6 * 7)'):
   return f'I compute it.\n```python\n{source}\n```'
 
 
-def make(stdout='42\n', status=Status.OK, stderr='', team='pair',
-         reward='mixed', max_turns=4):
+def make(stdout='42\n', stderr='', reward='mixed'):
   environment = maths.make_environment(
-      team=team, max_turns=max_turns, reward=reward, sandbox=None)
-  return dataclasses.replace(
-      environment,
-      sandbox=echo_sandbox.Constant(status, stdout, stderr))
+      team='pair', max_turns=4, reward=reward, sandbox=None)
+  return dataclasses.replace(environment, sandbox=echo_sandbox.Constant(
+      sandbox_lib.Status.OK, stdout, stderr))
 
 
 def play(environment, *actions, task=TASK):
@@ -68,32 +66,6 @@ def test_tool_reward_and_outcome(stdout, quality, outcome):
   assert step.outcomes == {'tool': outcome}
 
 
-@pytest.mark.parametrize('status, outcome', [
-    (Status.ERROR, Outcome.PROGRAM_ERROR), (Status.TIMEOUT, Outcome.TIMEOUT),
-    (Status.RESOURCE_LIMIT, Outcome.RESOURCE_LIMIT),
-    (Status.INFRASTRUCTURE, Outcome.INFRASTRUCTURE)])
-def test_failed_program_earns_nothing(status, outcome):
-  environment = make('42\n', status, 'Traceback\nZeroDivisionError: by zero')
-  step, = play(environment, program())
-  assert step.local_rewards == {'tool': 0}
-  assert step.outcomes == {'tool': outcome}
-  assert 'It failed: ZeroDivisionError: by zero' in prompt(
-      environment, step.state, 'reasoner')
-
-
-@pytest.mark.parametrize('reply', [
-    '', 'print(42)', '```python\nprint(42)', '```python\n \n```'])
-def test_reply_without_a_program(reply):
-  environment = make()
-  step, = play(environment, reply)
-  assert step.local_rewards == {'tool': 0}
-  assert step.outcomes == {'tool': PARSE_ERROR} and step.program_runs == 0
-  assert 'wrote no program' in prompt(environment, step.state, 'reasoner')
-  # There is no answer to agree with.
-  after = environment.step(step.state, {'reasoner': r'\boxed{42}'})
-  assert not after.done and after.local_rewards == {'reasoner': 1}
-
-
 def test_outcome_preset_pays_only_the_checker():
   steps = play(make(reward='outcome'), program(), r'\boxed{42}')
   assert [step.local_rewards for step in steps] == [
@@ -111,35 +83,27 @@ def test_failed_grader_is_an_infrastructure_failure(monkeypatch):
 
 
 def test_prompts_are_bounded_and_never_show_the_gold_answer():
-  environment = make('41\n')
+  environment, long = make('1' * 60_000), 'x' * 50_000
   task = TASK | {'answer': '987654321'}
   steps = play(
-      environment, *[program(), r'I think \boxed{42}.'] * 2, program(),
+      environment, *[program(f'# {long}'), f'{long}\\boxed{{1}}'] * 3,
       task=task)
-  reasoner, tool, _, _, third = (
-      prompt(environment, step.state, role)
-      for step, role in zip(steps, environment.roles[::-1] * 3))
-  assert 'print(6 * 7)' in reasoner and 'Output:\n41' in reasoner
-  assert 'Turn 1 of 4.' in reasoner and TASK['problem'] in reasoner
-  assert 'print(6 * 7)' in tool and r'I think \boxed{42}.' in tool
-  assert 'The answers were not the same.' in tool and 'Turn 2 of 4.' in tool
-  # Only answers of turns before the previous one.
-  assert third.count(r'I think \boxed{42}.') == 1
-  assert third.count('The reasoner answered 42.') == 2
-  assert third.count('The program printed 41.') == 1
-  assert third.count('print(6 * 7)') == 2
   for step in steps:
     for role in environment.roles:
-      assert task['answer'] not in prompt(environment, step.state, role)
-  assert environment.show(steps[1].state) == {
-      'problem': TASK['problem'], 'gold answer': task['answer'],
+      shown = prompt(environment, step.state, role)
+      assert task['answer'] not in shown
+      assert len(shown) < 8_000
+
+
+def test_viewers_see_every_attempt_and_the_gold_answer():
+  environment = make('41\n')
+  *_, step = play(environment, program(), r'I think \boxed{42}.')
+  assert environment.show(step.state) == {
+      'problem': TASK['problem'], 'gold answer': TASK['answer'],
       'turn 1, tool: program': 'print(6 * 7)\n',
       'turn 1, tool: output': '41\n', 'turn 1, tool: answer': '41',
       'turn 1, reasoner: text': r'I think \boxed{42}.',
       'turn 1, reasoner: answer': '42'}
-  environment, long = make('1' * 60_000), 'x' * 50_000
-  steps = play(environment, *[program(f'# {long}'), f'{long}\\boxed{{1}}'] * 3)
-  assert len(prompt(environment, steps[-1].state, 'tool')) < 8_000
 
 
 def test_real_sandbox_with_the_time_limit_of_the_config():
