@@ -159,7 +159,6 @@ def _completions(
     messages: Sequence[env_api.Message],
     num_samples: int) -> runner_lib.EpisodeCoroutine:
   key = types.GroupKey(task_id='chat', role=role, turn=0, branch=0)
-  group, = yield runner.sample(
-      [runner_lib.SampleRequest(key, messages)], group_size=num_samples)
+  group, = yield runner.sample({key: messages}, group_size=num_samples)
   tokenizer = runner.policy_of(role).tokenizer
   return [tokenizer.decode(ids) for ids in group.completions]

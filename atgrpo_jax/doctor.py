@@ -30,7 +30,6 @@ from atgrpo_jax.io import files
 from atgrpo_jax.io import workdir as workdir_lib
 from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.learner import update as update_lib
-from atgrpo_jax.rollout import runner as runner_lib
 
 _GIB = 2**30
 _NUM_TOKENS = 8  # Decoded tokens.
@@ -96,8 +95,7 @@ def _check_decode(experiment, params) -> Iterator[tuple[str, str]]:
 
   def decode(role):
     key = types.GroupKey(task['task_id'], role, 0, 0)
-    group, = yield runner.sample(
-        [runner_lib.SampleRequest(key, state)], group_size=1)
+    group, = yield runner.sample({key: state}, group_size=1)
     return group
 
   roles = experiment.environment.phases[0]

@@ -275,8 +275,7 @@ def _timed_episode(
     for role in environment.phases[phase]:
       key = types.GroupKey(task['task_id'], role, turn, branch=0)
       start = time.perf_counter()
-      group, = yield runner.sample(
-          [runner_lib.SampleRequest(key, state)], group_size=1)
+      group, = yield runner.sample({key: state}, group_size=1)
       role_seconds.append(time.perf_counter() - start)
       ids, = group.completions
       tokens += len(ids)

@@ -21,19 +21,13 @@ NO_BASELINE = -1
 
 
 class GroupKey(NamedTuple):
-  """Names a group; its samples depend only on this, the seed and the step.
-
-  Attributes:
-    task_id: names the environment's task.
-    role: the agent.
-    turn: the turn of the episode, from 0.
-    branch: index of the episode within its task. If episodes share a prompt,
-      candidate i belongs to episode branch + i.
-  """
+  """Names a group; its candidates depend on the key, the seed and the step."""
 
   task_id: str
   role: str
-  turn: int
+  turn: int  # Turn of the episode, from 0.
+  # Index of the episode within its task. If episodes share a prompt, candidate
+  # i belongs to episode branch + i.
   branch: int
 
 
@@ -42,57 +36,41 @@ class Candidate:
   """A sampled completion and the result of its step.
 
   Attributes:
-    completion: [T] int32; the stop token, if any, is the last.
-    behavior_logprobs: [T] float32 from the sampler.
-    text: the completion as the environment reads it.
-    reward: alpha * team reward + local reward of its step, as float64; the mean
-      over its joint actions. NaN if every step failed for a reason outside the
-      model.
-    return_: the reward and what follows it, according to the return type;
-      advantages compare it. NaN if it is unknown.
+    reward: alpha * team reward + local reward, as float64; the mean over its
+      joint actions. NaN if every step failed for a reason outside the model.
+    return_: the return that advantages compare, see
+      `algorithms.spec.RolloutSpec`. NaN if it is unknown.
     advantage: return minus baseline, optionally scaled; 0 until it is assigned.
-    weight: weight of the return in its baseline.
     reward_terms: name -> value before weighting.
-    outcome: how the environment judged the action.
   """
 
-  completion: np.ndarray
-  behavior_logprobs: np.ndarray
-  text: str = ''
+  completion: np.ndarray  # [T] int32, with the stop token if there is one
+  behavior_logprobs: np.ndarray  # [T] float32 from the sampler
+  text: str = ''  # The text that the environment reads.
   reward: float = 0.0
   return_: float = 0.0
   advantage: float = 0.0
-  weight: float = 1.0
+  weight: float = 1.0  # Weight of the return in its baseline.
   reward_terms: Mapping[str, float] = dataclasses.field(default_factory=dict)
   outcome: enum.Enum | None = None
 
   @property
   def valid(self) -> bool:
-    """Whether its return is known; otherwise it leaves its group."""
+    """True if the return is known; other candidates leave their group."""
     return math.isfinite(self.return_)
 
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-  """G candidates for one prompt; see `Candidate` for the arrays over G.
-
-  Attributes:
-    key: the name of the group.
-    policy: the policy that was sampled.
-    prompt: [S] int32 ids.
-    candidates: the G candidates.
-    messages: the chat messages that `prompt` encodes.
-    value: a critic's value of the prompt; None without such a critic.
-    baseline_id: equal for groups of a step whose candidates share a baseline;
-      `NO_BASELINE` until advantages are assigned.
-  """
+  """G candidates for one prompt; see `Candidate` for the arrays over G."""
 
   key: GroupKey
   policy: str
-  prompt: np.ndarray
+  prompt: np.ndarray  # [S] int32
   candidates: tuple[Candidate, ...]
-  messages: Sequence[Mapping[str, str]] = ()
-  value: float | None = None
+  messages: Sequence[Mapping[str, str]] = ()  # The chat that `prompt` encodes.
+  value: float | None = None  # A critic's value of the prompt.
+  # Equal for groups of a step whose candidates share a baseline.
   baseline_id: int = NO_BASELINE
 
   @property

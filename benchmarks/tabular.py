@@ -11,6 +11,7 @@ import dataclasses
 
 import numpy as np
 
+from atgrpo_jax import types
 from atgrpo_jax.algorithms import actor_critic
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.learner import batching
@@ -51,11 +52,11 @@ class TabularRunner(runner_lib.EpisodeRunner):
   table_rng: np.random.Generator = dataclasses.field(kw_only=True)
 
   def sample(
-      self, requests: Sequence[runner_lib.SampleRequest], *,
+      self, states: Mapping[types.GroupKey, env_api.State], *,
       group_size: int) -> runner_lib.PendingSamples:
     groups = []
-    for request in requests:
-      message, = self.environment.observe(request.state, request.key.role)
+    for key, state in states.items():
+      message, = self.environment.observe(state, key.role)
       prompt = message['content']
       probability = self.table[prompt]
       drawn = self.table_rng.choice(

@@ -50,7 +50,8 @@ GAMES = ('Plan-Path', 'Sokoban', 'Sudoku 4x4')  # As in experiments.GAMES.
 _OTHERS = {'tunix': 'tunix', 'comlrl': 'CoMLRL'}
 # Unit of a change in docs/speed.md -> case of `scaling`.
 _GROWS = {
-    'samples per prompt': '8 prompts x {} samples, prompt 1024, 64 new tokens',
+    'candidates per prompt':
+        '8 prompts x {} samples, prompt 1024, 64 new tokens',
     'prompt tokens': '8 prompts x 8 samples, prompt {}, 64 new tokens',
     'new tokens': '8 prompts x 8 samples, prompt 128, {} new tokens',
     'agents with one model each':

@@ -1,16 +1,16 @@
 """A game of two agents that a random model of 20 000 weights learns in seconds.
 
-`first` is shown a letter and must say it. `second` is shown what `first` said
-and must say it as a capital, so no policy can play both roles. The episode
-succeeds if both are right. Only the first word of a completion is read.
+`first` sees a letter and must repeat it. `second` sees the word of `first` and
+must capitalise it. The episode succeeds if both are right. The game reads only
+the first word of a completion.
 
 This module is the config, the environment and the dataset builder of a run:
 
   python -m atgrpo_jax.main --config tests/echo.py \
       --config.model.folder=FOLDER --workdir WORKDIR
 
-`write_model` makes the folder. Imports that only tests need are inside of
-functions, so that the workers that step the game start quickly.
+`write_model` makes the folder. Some imports are inside functions, so that
+workers start quickly.
 """
 
 from __future__ import annotations

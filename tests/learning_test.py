@@ -1,4 +1,4 @@
-"""AT-GRPO teaches a team from nothing what neither agent can do at first."""
+"""AT-GRPO teaches the echo game to a team with random weights."""
 
 import pytest
 
@@ -8,8 +8,8 @@ from tests import echo
 
 
 def _success(experiment, params, policy_map):
-  """Success on the held-out tasks, one answer to each prompt."""
-  # Under a frozen head of this size no letter gets more than 0.6.
+  """Success on the held-out tasks, with one candidate per prompt."""
+  # With a frozen head of this size, no letter exceeds a probability of 0.6.
   temperature = 0.0 if experiment.frozen_params else 1.0
   return evaluate.evaluate(
       experiment.runner(
@@ -30,6 +30,6 @@ def test_a_team_learns_the_echo_game(policies, echo_folder, tmp_path):
   # Seeds 0 to 2 gave 0.979 or more.
   assert _success(experiment, params, experiment.policy_map) > 0.9
   if policies != 'shared':
-    # The policies have become specialists: neither can play the other's part.
+    # Each policy has learned only one role.
     swapped = {'first': 'second', 'second': 'first'}
     assert _success(experiment, params, swapped) < 0.1

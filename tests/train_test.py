@@ -90,14 +90,14 @@ def _assert_same_run(experiment, workdir, finished):
 # Stop and resume.
 
 
-def _signalled(condition, number, command):
+def _signalled(condition_fn, number, command):
   """Signals a training process; returns its exit status and output."""
   child = subprocess.Popen(
       command, start_new_session=True, cwd=ROOT, text=True,
       stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
   deadline = time.monotonic() + 300
   try:
-    while not condition():
+    while not condition_fn():
       assert child.poll() is None and time.monotonic() < deadline
       time.sleep(0.01)
     # Ctrl-C and timeout(1) signal the whole process group, too.
@@ -167,9 +167,7 @@ def test_a_rollout_is_repeated_and_a_validation_finished(
 def test_critics_resume(echo_folder, tmp_path):
   changes = CHANGES | common.MAGRPO | common.MAAC | {
       'environment.max_turns': 1, 'rollout.num_tasks': 4,
-      'rollout.group_size': 2, 'critic.prompt_buckets': (4, 12),
-      'critic.learning_rate': 1e-2, 'critic.gae_lambda': 0.5,
-      'optimizer.learning_rate': 5e-3}
+      'rollout.group_size': 2, 'critic.prompt_buckets': (4, 12)}
   finished, stopped = tmp_path / 'finished', tmp_path / 'stopped'
   experiment = echo.experiment(echo_folder, **changes)
   assert train.train(experiment, finished)
@@ -182,12 +180,9 @@ def test_critics_resume(echo_folder, tmp_path):
   name, = experiment.critics
   values = [line[f'{name}/value_mean'] for line in lines]
   assert values[0] == 0 != values[-1]
-  assert lines[-1][f'{name}/num_updates'] == 4
   group = _nodes(finished, 3)[0].groups[0]
   np.testing.assert_allclose(
       group.advantages, group.returns - group.value, rtol=1e-5)
-  params, _ = experiment.trained_params(finished)
-  assert params.keys() == {'first', 'second'}
 
 
 def test_the_best_checkpoint_is_kept(
@@ -205,9 +200,8 @@ def test_the_best_checkpoint_is_kept(
   assert kept == ['2', '3', '4']
   for name, step in (('best', 2), ('3', 3), ('latest', 4)):
     assert experiment.trained_params(tmp_path, name)[1] == step
-  for name in ('1', 'newest'):
-    with pytest.raises(errors.CheckpointError, match=f'{name!r} .*2, 3, 4'):
-      experiment.trained_params(tmp_path, name)
+  with pytest.raises(errors.CheckpointError, match="'1' .*2, 3, 4"):
+    experiment.trained_params(tmp_path, '1')
 
   # A resumed run remembers the best success.
   successes = iter([0.7, 0.0])
@@ -264,13 +258,9 @@ def test_a_deleted_workdir_ends_the_run(
   assert not workdir.exists()
 
 
-@pytest.mark.parametrize('is_emptied', [False, True])
-def test_deleted_checkpoints_are_refused(
-    is_emptied, finished, echo_folder, tmp_path):
+def test_deleted_checkpoints_are_refused(finished, echo_folder, tmp_path):
   workdir = shutil.copytree(finished, tmp_path / 'the run')
   shutil.rmtree(workdir / 'checkpoints')
-  if is_emptied:
-    (workdir / 'checkpoints').mkdir()
   with pytest.raises(errors.UserError, match=f"rm -r '{workdir}'"):
     train.train(echo.experiment(echo_folder, **CHANGES), workdir)
   assert _metrics(workdir) == _metrics(finished)
@@ -355,33 +345,19 @@ def test_epochs_visit_tasks_once_in_different_orders(echo_folder):
   epochs = [draw(2 * epoch) + draw(2 * epoch + 1) for epoch in range(4)]
   for epoch in epochs:
     assert len(epoch) == len(set(epoch)) == 40  # 8 of 48 do not fill a step.
+  # Other epochs visit the remaining tasks, in another order.
   assert len({tuple(epoch) for epoch in epochs}) == 4
-  # Other epochs visit the remaining tasks.
   assert len(set().union(*epochs)) == 48
   experiment = echo.experiment(echo_folder, seed=1, **{'rollout.num_tasks': 20})
   assert draw(0) != epochs[0][:20]
 
 
-def test_metrics_are_consistent(finished):
-  lines = _metrics(finished)
-  for line in lines:
-    for name in ('rollout/success', 'validation/success', 'first/outcome/ok'):
-      assert 0 <= line[name] <= 1, name
-    assert line['budget/environment_steps'] == line['budget/model_calls']
-    assert line['budget/model_calls'] == 16 * (
-        line['first/groups'] + line['second/groups'])
-    for role in ('first', 'second'):
-      # Each group with an advantage has mean 0 and deviation 1.
-      assert line[f'{role}/advantage_mean'] == pytest.approx(0, abs=1e-6)
-      assert line[f'{role}/advantage_std'] ** 2 == pytest.approx(
-          1 - line[f'{role}/zero_advantage'], abs=1e-5)
-  # Steps 1 and 2 repeat the validation of step 0; 3 and 4 show step 3's.
-  assert [line['validation/step'] for line in lines] == [0, 0, 3, 3]
-
-
 def test_every_group_is_recorded(finished, echo_folder):
   tokenizer = echo.experiment(echo_folder).policies['shared'].tokenizer
-  for step, line in enumerate(_metrics(finished)):
+  lines = _metrics(finished)
+  # Steps 1 and 2 repeat the validation of step 0; 3 and 4 show step 3's.
+  assert [line['validation/step'] for line in lines] == [0, 0, 3, 3]
+  for step, line in enumerate(lines):
     nodes = _nodes(finished, step)
     groups = [group for node in nodes for group in node.groups]
     assert len({group.key for group in groups}) == len(groups) == (
@@ -399,15 +375,12 @@ def test_diagnosis_changes_nothing(finished, echo_folder, tmp_path):
       echo_folder, **CHANGES | {'train.diagnose_every': 2})
   assert train.train(experiment, tmp_path)
   _assert_same_states(experiment, tmp_path, finished)
-  lines = _metrics(tmp_path)
-  found = [
-      {name: line.pop(name) for name in list(line)
-       if name.startswith('diagnosis/')} for line in lines]
-  assert lines == _metrics(finished)
-  assert not found[1] and not found[3]
-  for role in ('first', 'second'):
-    assert abs(found[0][f'diagnosis/{role}/kl_to_start']) < 1e-6
-    assert found[2][f'diagnosis/{role}/kl_to_start'] > 1e-6
-    # Each role has a separate policy in this run.
-    assert found[0][f'diagnosis/{role}/grad_norm'] == pytest.approx(
-        lines[0][f'{role}/grad_norm'], rel=1e-4)
+  for step, (line, expected) in enumerate(zip(
+      _metrics(tmp_path), _metrics(finished), strict=True)):
+    added = {name: line.pop(name) for name in line.keys() - expected.keys()}
+    assert line == expected and bool(added) == (step in (0, 2))
+    if added:
+      assert (added['diagnosis/first/kl_to_start'] > 1e-6) == (step == 2)
+      # Each role has a separate policy in this run.
+      assert added['diagnosis/first/grad_norm'] == pytest.approx(
+          line['first/grad_norm'], rel=1e-4)

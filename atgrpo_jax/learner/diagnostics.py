@@ -1,9 +1,9 @@
 """Compares the gradients of the roles that share a policy.
 
-A policy is updated with the sum of its roles' gradients. Whether they agree,
-and how far each role has moved from the reference, helps to choose between
-shared and separate policies. Both are measured on the groups of the next update
-and do not change it.
+A policy is updated with the sum of its roles' gradients. Their cosine and each
+role's distance from the reference help to choose between shared and separate
+policies. Both are measured on the groups of the next update and do not change
+it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def diagnose(
     groups: the groups of the next update.
     buckets: static shapes.
     frozen_params: the model under an adapter, or None.
-    reference: the reference model.
+    reference: the model before training.
 
   Returns:
     `diagnosis/{role}/grad_norm` of the role's mean loss, `{role}/entropy` and

@@ -5,9 +5,9 @@ group, and each completion is a private suffix that starts with that last token.
 The cost of a prompt does not depend on the group size. Repeating the prompt for
 each candidate gives the same gradient up to rounding.
 
-A step is `zero_sums`, `accumulate` per microbatch, `update.apply_update`. Each
-shard of `data` sums losses and gradients over its microbatches. The shards are
-added and the sum is divided once, by a count that the host knows.
+An update calls `zero_sums`, `accumulate` for each microbatch, and
+`update.apply_update`. Each shard of `data` sums losses and gradients over its
+microbatches. The sum over shards is divided once, by a number from the host.
 
 Gradients exist only for the trained parameters: a whole model, an adapter over
 a frozen model, or a critic (see `policy`). The value of an input is
@@ -76,7 +76,7 @@ def accumulate(
     batch: a `ValueBatch` for a critic.
     frozen_params: the model under an adapter, or None.
     config: dimensions of the model.
-    spec: switches of the learner.
+    spec: static switches.
   """
   def accumulate_shard(whole, split):
     params, frozen_params = whole

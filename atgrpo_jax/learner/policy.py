@@ -43,15 +43,12 @@ class OptimizerSpec:
   """AdamW with gradient clipping.
 
   Attributes:
-    learning_rate: after the warm-up.
+    learning_rate: the rate after the warm-up.
     warmup_updates: updates over which the rate rises linearly from 0.
-    decay_updates: the rate follows a cosine to `final_lr_ratio` of itself,
-      reached at this update; 0 keeps it constant.
-    final_lr_ratio: see `decay_updates`.
-    weight_decay: decoupled.
     max_grad_norm: bound of the global gradient norm.
-    b1: decay of the first moment.
-    b2: decay of the second moment.
+    decay_updates: the update at which a cosine decay of the rate ends; 0 keeps
+      the rate constant.
+    final_lr_ratio: rate after the decay, divided by `learning_rate`.
   """
 
   learning_rate: float
@@ -121,7 +118,6 @@ class LearnerSpec:
   """Static switches of the compiled learner.
 
   Attributes:
-    optimizer: AdamW and its schedule.
     loss: switches of the policy loss; None for supervised learning and critics.
     temperature: sampling temperature of the completions.
     dtype: name of the dtype of the matrix products.
@@ -169,11 +165,9 @@ class Policy:
 
   Attributes:
     name: key of its parameters and metrics.
-    pretrained: the base model.
     trained: 'all' parameters, 'lora' for an adapter, or 'none'.
     lora: shape of the adapter, or None.
     adapter: initial adapter weights; None for an adapter without effect.
-    learner: switches of the learner.
     mesh: the devices of its pool.
   """
 

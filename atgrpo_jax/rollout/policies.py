@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 import dataclasses
-import heapq
 import re
 
 import jax
@@ -23,9 +22,6 @@ from atgrpo_jax.sampling import engine as engine_lib
 from environments import env_api
 
 PolicyMap = Mapping[str, str]  # role -> policy
-
-# Only the longest prompts of each role, by characters, are encoded in advance.
-_NUM_ENCODED = 8
 
 
 def make_policy_map(
@@ -145,30 +141,29 @@ def check_first_prompts(
     buckets: batching.Buckets, max_new_tokens: int) -> None:
   """Raises UserError unless every task starts and its first prompts fit.
 
-  The prompts of the first phase depend on the task alone. Later prompts contain
-  completions; the runner checks those.
+  Only the longest prompt of each role, by characters, is encoded. The runner
+  checks all others, including the prompts that contain completions.
   """
-  num_characters = {role: [] for role in environment.phases[0]}
+  longest = {role: (-1, None, None) for role in environment.phases[0]}
   for number, task in enumerate(tasks):
     try:
       state = environment.reset(task)
       environment.show(state)
-      for role, counts in num_characters.items():
-        counts.append(sum(
-            len(message['role'] + message['content'])
-            for message in environment.observe(state, role)))
+      for role, (length, *_) in longest.items():
+        messages = environment.observe(state, role)
+        num_characters = sum(
+            len(message['role'] + message['content']) for message in messages)
+        if num_characters > length:
+          longest[role] = num_characters, task['task_id'], messages
     except errors.USER_CODE_ERRORS as error:
       raise errors.UserError(
           f'The environment cannot start task {task["task_id"]!r}, row '
           f'{number} of its split ({errors.one_line(error)}). Check that row, '
           'and that dataset.builder matches environment.module.') from error
-  for role, counts in num_characters.items():
+  for role, (_, task_id, messages) in longest.items():
     policy = policies[policy_map[role]]
-    for number in heapq.nlargest(
-        _NUM_ENCODED, range(len(tasks)), key=counts.__getitem__):
-      task = tasks[number]
-      prompt = policy.tokenizer.encode_prompt(
-          environment.observe(environment.reset(task), role))
+    if messages is not None:
       check_prompt(
-          len(prompt), types.GroupKey(task['task_id'], role, turn=0, branch=0),
+          len(policy.tokenizer.encode_prompt(messages)),
+          types.GroupKey(task_id, role, turn=0, branch=0),
           buckets=buckets, max_new_tokens=max_new_tokens, config=policy.config)

@@ -40,16 +40,8 @@ _STEPS_PER_MESSAGE = 4
 
 
 @dataclasses.dataclass(frozen=True)
-class SampleRequest:
-  """A prompt for a group of candidates."""
-
-  key: types.GroupKey
-  state: env_api.State
-
-
-@dataclasses.dataclass(frozen=True)
 class PendingSamples:
-  """Groups that an episode waits for; None until they are sampled."""
+  """Groups that an episode waits for; each is None until it is sampled."""
 
   groups: list[engine_lib.SampledGroup | None]
 
@@ -107,19 +99,15 @@ class EpisodeRunner:
   """Plays an environment with a map from roles to policies.
 
   Attributes:
-    environment: defines roles, prompts and steps.
-    policy_map: role -> policy.
-    policies: policies by name; those with one model are sampled together.
-    buckets: static shapes.
-    max_new_tokens: longest completion.
-    temperature: sampling temperature.
+    policies: policies by name; policies with one model are sampled together.
+    max_new_tokens: longest completion, stop token included.
     seed: base of all random keys.
     train_step: training step of the parameters; part of every random key.
     executor: steps environments; `workers.Workers` in a training run.
     alpha: weight of the team reward in a candidate's reward.
-    keep_truncated: whether the environment reads a completion that reached
-      `max_new_tokens` without a stop token; otherwise it reads ''.
-    is_stopped: whether to abandon the episodes; asked before every chunk.
+    keep_truncated: if False, the environment reads '' instead of a completion
+      without a stop token.
+    is_stopped: True abandons the episodes; called before every chunk.
     usage: grows with every call.
   """
 
@@ -147,11 +135,11 @@ class EpisodeRunner:
     """Plays all episodes to their ends and returns their results.
 
     While the devices sample a chunk for some episodes, the workers step the
-    environments of others. The next chunk waits for both. Batches, and hence
-    every bit of the result, therefore do not depend on how long programs take,
-    and are the same in every process of a run.
+    environments of others. The next chunk waits for both. No bit of the result
+    therefore depends on how long programs take, and all processes of a run
+    sample the same batches.
 
-    Raises Stopped in all processes if `is_stopped` is true in one.
+    Raises Stopped in all processes if `is_stopped` returns True in one.
     """
     started, results, waiting = [], {}, {}
 
@@ -196,26 +184,25 @@ class EpisodeRunner:
     return [results[index] for index in indices]
 
   def sample(
-      self, requests: Sequence[SampleRequest], *,
+      self, states: Mapping[types.GroupKey, env_api.State], *,
       group_size: int) -> PendingSamples:
-    """Requests `group_size` candidates of each prompt.
+    """Requests `group_size` candidates for the prompt of each key.
 
     A candidate depends on the seed, the training step, the group's key and its
     index, not on other requests.
     """
-    groups = [None] * len(requests)
-    for index, request in enumerate(requests):
-      key = request.key
+    groups = [None] * len(states)
+    for index, (key, state) in enumerate(states.items()):
       policy = self.policy_of(key.role)
       prompt = policy.tokenizer.encode_prompt(
-          self.environment.observe(request.state, key.role))
+          self.environment.observe(state, key.role))
       policies_lib.check_prompt(
           len(prompt), key, buckets=self.buckets,
           max_new_tokens=self.max_new_tokens, config=policy.model.config)
       key_data = np.array([
           self.train_step, zlib.crc32(key.task_id.encode()), key.turn,
           zlib.crc32(key.role.encode()), key.branch], np.uint32)
-      engine = self.engine(policy, len(prompt), group_size)
+      engine = self._engine(policy, len(prompt), group_size)
       self._requests.append((engine, key_data, engine_lib.Request(
           tag=(groups, index, policy.tokenizer), prompt=prompt, key=None,
           budget=self.max_new_tokens, adapter=policy.adapter)))
@@ -255,13 +242,13 @@ class EpisodeRunner:
     rewards.
 
     Args:
-      task_id: name of the task.
-      state: state that all candidates are tried from.
+      task_id: names the groups.
+      state: the state before the phase.
       position: turn and phase.
       group_size: candidates of each role (G).
       branch: see `types.GroupKey`.
-      cross: joint actions are all combinations of the roles' candidates instead
-        of the candidates with equal index.
+      cross: if True, all combinations of the roles' candidates are joint
+        actions; otherwise only candidates with equal index.
 
     Returns:
       A `Node` whose returns are the candidates' rewards. The reward of a
@@ -271,7 +258,7 @@ class EpisodeRunner:
     roles = self.environment.phases[phase]
     keys = [types.GroupKey(task_id, role, turn, branch) for role in roles]
     sampled = yield self.sample(
-        [SampleRequest(key, state) for key in keys], group_size=group_size)
+        dict.fromkeys(keys, state), group_size=group_size)
     texts = [
         [self.text_of(role, ids) for ids in group.completions]
         for role, group in zip(roles, sampled)]
@@ -279,11 +266,11 @@ class EpisodeRunner:
     joint_actions = tuple(
         itertools.product(candidates, repeat=len(roles)) if cross
         else ((i,) * len(roles) for i in candidates))
-    steps = yield self.step_environments(
-        [state] * len(joint_actions), [
-            {role: role_texts[i]
-             for role, role_texts, i in zip(roles, texts, joint_action)}
-            for joint_action in joint_actions])
+    actions = [
+        {role: role_texts[i]
+         for role, role_texts, i in zip(roles, texts, joint_action)}
+        for joint_action in joint_actions]
+    steps = yield self.step_environments([state] * len(actions), actions)
     self._check_range(steps)
     node = tree_lib.Node(turn, phase, state, (), joint_actions, tuple(steps))
     return dataclasses.replace(node, groups=tuple(
@@ -331,7 +318,7 @@ class EpisodeRunner:
       self, pending: Collection[PendingSteps]) -> list[list[env_api.Step]]:
     """Waits for environments and exchanges their steps between processes.
 
-    A failure in one process stops all of them.
+    A failure in one process stops every process.
     """
     if not pending:
       return []
@@ -380,7 +367,7 @@ class EpisodeRunner:
             f'{step.team_reward}, outside its team_reward_range '
             f'({low}, {high}).')
 
-  def engine(
+  def _engine(
       self, policy: policies_lib.SamplingPolicy, length: int,
       group_size: int) -> engine_lib.Engine:
     """The engine for prompts of this length and groups of this size."""

@@ -27,7 +27,7 @@ from environments import env_api
 
 Json = dict[str, Any]
 
-_LARGEST = float(np.finfo(np.float32).max)
+_MAX_REWARD = float(np.finfo(np.float32).max)
 _GZIP_LEVEL = 6
 _LOGPROB_DECIMALS = 6  # In JSON.
 
@@ -40,7 +40,7 @@ def failed(step: env_api.Step) -> bool:
   rewards = step.team_reward, *step.local_rewards.values()
   return (
       env_api.Outcome.INFRASTRUCTURE in step.outcomes.values()
-      or not all(abs(reward) <= _LARGEST for reward in rewards))
+      or not all(abs(reward) <= _MAX_REWARD for reward in rewards))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +50,8 @@ class Node:
   Attributes:
     turn: turn of the episode, from 0.
     phase: index in `Environment.phases`.
-    state: the state that the roles observed. In a tree read from JSON it is the
-      text that `Environment.show` returned.
+    state: the observed state; in a tree read from JSON, its text from
+      `Environment.show`.
     groups: one for each role of the phase.
     joint_actions: [J] the candidate of each group in a joint action. Aligned
       joint action i consists of candidate i of every role.
@@ -153,7 +153,7 @@ class Tree:
   nodes: tuple[Node, ...]
 
   def episodes(self) -> Iterator[EpisodeResult]:
-    """The spine, or every chain, except episodes that a failure ended."""
+    """Yields the episodes that did not end in a failure."""
     continued = {(node.parent, node.joint_action) for node in self.nodes}
     for index, node in enumerate(self.nodes):
       ends = range(len(node.steps)) if node.chosen is None else [node.chosen]
@@ -178,10 +178,10 @@ class Tree:
   def to_json(
       self, show: Callable[[env_api.State], Mapping[str, str]] = dict,
       with_tokens: bool = True) -> Json:
-    """The tree as plain lists and dicts; non-finite numbers become None.
+    """The tree as lists and dicts; non-finite numbers become None.
 
     Args:
-      show: `Environment.show`; the default suits a tree read from JSON.
+      show: `Environment.show`; the default is for a tree read from JSON.
       with_tokens: include ids and log-probabilities, rounded to 1e-6.
     """
     return {
@@ -190,13 +190,10 @@ class Tree:
 
   @classmethod
   def from_json(cls, record: Json) -> Tree:
-    """The inverse of `to_json`; states are the shown texts.
+    """The inverse of `to_json`; omitted tokens become empty arrays.
 
-    Tokens that were left out become empty arrays.
-
-    Raises:
-      LookupError, TypeError, ValueError or AttributeError: `record` is
-        malformed.
+    Raises LookupError, TypeError, ValueError or AttributeError for a malformed
+    record.
     """
     return cls(record['task_id'], tuple(
         Node.from_json(record['task_id'], node) for node in record['nodes']))
@@ -261,14 +258,14 @@ def metrics(trees: Sequence[Tree]) -> dict[str, float]:
       'return/mean': np.mean(returns[valid]),
       'return/invalid': np.sum(~valid),
   }
-  with_signal = {
+  nonzero = {
       group.baseline_id for group in groups if np.any(group.advantages)}
   for role in dict.fromkeys(group.key.role for group in groups):
     role_groups = [group for group in groups if group.key.role == role]
     values |= _role_metrics(role, role_groups)
     compared = {group.baseline_id for group in role_groups}
     values[f'{role}/zero_advantage'] = 1 - (
-        len(with_signal & compared) / len(compared))
+        len(nonzero & compared) / len(compared))
   return values
 
 
@@ -310,8 +307,7 @@ def write(
     with_tokens: bool) -> None:
   """Writes trees as gzipped JSON lines; equal trees give equal bytes.
 
-  Creates the folder of `path`. The other arguments are passed to
-  `Tree.to_json`.
+  Creates the folder of `path`; `show` and `with_tokens` go to `Tree.to_json`.
   """
   if not hosts.is_first():
     return
@@ -325,10 +321,9 @@ def write(
 
 
 def read(path: pathlib.Path) -> Iterator[Tree]:
-  """Reads the trees of a file.
+  """Yields the trees of a file.
 
-  Raises:
-    UserError: the file is empty, damaged or malformed.
+  Raises UserError if the file is empty, damaged or malformed.
   """
   is_empty = True
   with (files.read_errors_as_user_errors(path, 'restore it, or delete it'),

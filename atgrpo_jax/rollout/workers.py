@@ -1,7 +1,7 @@
 """Steps environments in worker processes, with a sandbox for their programs.
 
-`Workers` owns the worker processes and the sandbox server, replaces them when
-they break, and repeats the steps that failed. A step is a function of its state
+`Workers` owns the worker processes and the sandbox server. It replaces them
+after a fault and repeats the failed steps. A step is a function of its state
 and actions, so repeating it gives the same bits.
 
   worker process  If one is dead or stopped, all are replaced and their
@@ -116,7 +116,7 @@ class Workers:
           "sandbox.level=remote or sandbox.url=''.")
     elif level != NO_PROGRAMS:
       self._server = sandbox_lib.SandboxServer(program_slots, level)
-    self._calls: list[StepBatch] = []  # Since the last `finish`.
+    self._batches: list[StepBatch] = []  # Since the last `finish`.
     self._in_a_row = 0
 
   @property
@@ -134,24 +134,24 @@ class Workers:
       environment: env_api.Environment, states: Sequence[env_api.State],
       actions: Sequence[Mapping[str, str]]) -> StepBatch:
     """Starts to step each state with its actions, by `step_all`."""
-    call = StepBatch(self, step_all, environment, states, actions)
-    self._start(call)
-    self._calls.append(call)
-    return call
+    batch = StepBatch(self, step_all, environment, states, actions)
+    self._start(batch)
+    self._batches.append(batch)
+    return batch
 
   def finish(self) -> None:
     """Waits for all batches and repeats failed steps; see the module.
 
     Raises InfrastructureError if the failures persist, or Stopped.
     """
-    calls, self._calls = self._calls, []
+    batches, self._batches = self._batches, []
     num_restarts = self._counts['server_restarts']
-    self._wait(calls)
-    if failed := _failed(calls):
+    self._wait(batches)
+    if failed := _failed(batches):
       if self._counts['server_restarts'] == num_restarts:
         self._restart_server()
       self._repeat(failed)
-    for step in _failed(calls):
+    for step in _failed(batches):
       self._restart_server()
       self._repeat([step])
 
@@ -164,44 +164,44 @@ class Workers:
     self._counts['repeated_steps'] += len(failed)
     repeats = [
         dataclasses.replace(
-            call, states=[call.states[i]], actions=[call.actions[i]],
-            steps=None) for call, i in failed]
-    for call in repeats:
-      self._start(call)
+            batch, states=[batch.states[i]], actions=[batch.actions[i]],
+            steps=None) for batch, i in failed]
+    for batch in repeats:
+      self._start(batch)
     self._wait(repeats)
-    for (call, i), repeated in zip(failed, repeats):
-      call.steps[i], = repeated.steps
+    for (batch, i), repeated in zip(failed, repeats):
+      batch.steps[i], = repeated.steps
 
-  def _start(self, call: StepBatch) -> None:
+  def _start(self, batch: StepBatch) -> None:
     try:
-      call.future = self._pool.submit(
-          call.step_all, call.environment, call.states, call.actions)
+      batch.future = self._pool.submit(
+          batch.step_all, batch.environment, batch.states, batch.actions)
     except process.BrokenProcessPool as error:  # `_wait` handles it.
-      call.future = futures.Future()
-      call.future.set_exception(error)
+      batch.future = futures.Future()
+      batch.future.set_exception(error)
 
-  def _wait(self, calls: Sequence[StepBatch]) -> None:
+  def _wait(self, batches: Sequence[StepBatch]) -> None:
     """Waits until all batches have steps, replacing broken parts."""
-    while unfinished := [call for call in calls if call.steps is None]:
+    while unfinished := [batch for batch in batches if batch.steps is None]:
       if self._is_stopped():
         raise signals.Stopped
-      futures.wait([call.future for call in unfinished], _TICK)
+      futures.wait([batch.future for batch in unfinished], _TICK)
       is_broken = any(
           processes.is_stopped(worker.pid) for worker in self._context.started)
-      for call in unfinished:
-        if call.future.done():
+      for batch in unfinished:
+        if batch.future.done():
           try:
-            call.steps = call.future.result()
+            batch.steps = batch.future.result()
           except process.BrokenProcessPool:
             is_broken = True
           else:
-            if not call.failed():
+            if not batch.failed():
               self._in_a_row = 0
       if is_broken:
         self._replace_pool()
-        for call in unfinished:
-          if call.steps is None:
-            self._start(call)
+        for batch in unfinished:
+          if batch.steps is None:
+            self._start(batch)
       if self._server is not None and not self._server.is_running():
         self._restart_server()
 
@@ -274,5 +274,5 @@ class _Context(context.SpawnContext):
     return self.started[-1]
 
 
-def _failed(calls: Sequence[StepBatch]) -> list[tuple[StepBatch, int]]:
-  return [(call, index) for call in calls for index in call.failed()]
+def _failed(batches: Sequence[StepBatch]) -> list[tuple[StepBatch, int]]:
+  return [(batch, index) for batch in batches for index in batch.failed()]

@@ -95,8 +95,8 @@ class Counts:
 class SampledModel:
   """A model in the sampler; with `adapters`, it serves several policies.
 
-  Its engines share the parameters prepared for decoding, which may be the
-  largest arrays on a device. They are freed with this object, after a rollout.
+  Its engines share the prepared parameters, which may be the largest arrays on
+  a device. They are freed with this object, after a rollout.
   """
 
   params: model.Params
@@ -266,11 +266,12 @@ class Engine:
       admitted.append(slot_ids)
     return admitted
 
-  def _per_candidate(self, name: str, free: Any) -> np.ndarray:
-    """Attribute `name` of all groups, [N, P / N * G]; `free` in free slots."""
+  def _per_candidate(self, name: str, default: Any) -> np.ndarray:
+    """Attribute `name` of the groups, [N, P / N * G]; `default` in free slots.
+    """
     size = self._static['spec'].group_size
     return np.array([
-        np.full(size, free) if group is None else getattr(group, name)
+        np.full(size, default) if group is None else getattr(group, name)
         for group in self._held]).reshape(self._num_shards, -1)
 
   def _resize_rows(self) -> None:

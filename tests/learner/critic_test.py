@@ -1,6 +1,7 @@
 """Critics: values, gradients and updates against a plain forward pass."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -51,62 +52,48 @@ def make_examples():
           target=1.0 - 0.5 * i) for i, length in enumerate(LENGTHS)]
 
 
-@pytest.fixture(scope='module', name='params')
-def _params():
-  return make_params()
-
-
-@pytest.fixture(scope='module', name='examples')
-def _examples():
-  return make_examples()
-
-
-@pytest.fixture(scope='module', name='inputs')
-def _inputs(examples):
-  return [example.inputs for example in examples]
-
-
-def _plain(params, inputs):
-  """Values [N] of unpadded inputs, one forward pass each."""
-  head = params['head']
+def _hidden(params, examples):
+  """Last hidden states [N, D] of unpadded inputs, one forward pass each."""
   return jnp.stack([
-      model.forward(params['model'], CONFIG, ids[None, None])[0][0, 0, -1]
-      @ head['kernel'] + head['bias'] for ids in inputs])
+      model.forward(params['model'], CONFIG, x.inputs[None, None])[0][0, 0, -1]
+      for x in examples])
 
 
-def test_values_equal_a_plain_forward(params, inputs):
-  expected = _plain(params, inputs)
-  for shapes, remat in VARIANTS:
-    values = update_lib.critic_values(
-        make(remat=remat), params, inputs,
-        dataclasses.replace(BUCKETS, **shapes))
-    np.testing.assert_allclose(values, expected, rtol=1e-5, atol=1e-5)
-
-
-def test_gradient_equals_the_plain_model(params, inputs, examples):
+def test_values_and_gradient_equal_the_plain_model():
+  params, examples = make_params(), make_examples()
   targets = np.array([example.target for example in examples])
-  loss, grads = jax.jit(jax.value_and_grad(lambda params: jnp.sum(
-      jnp.square(_plain(params, inputs) - targets)) / 2))(params)
+
+  @jax.jit
+  @functools.partial(jax.value_and_grad, has_aux=True)
+  def plain(params):
+    head = params['head']
+    values = _hidden(params, examples) @ head['kernel'] + head['bias']
+    return jnp.sum(jnp.square(values - targets)) / 2, values
+
+  (loss, expected), grads = plain(params)
   for shapes, remat in VARIANTS:
-    static = {'config': CONFIG, 'spec': make(remat=remat).learner}
+    critic = make(remat=remat)
+    buckets = dataclasses.replace(BUCKETS, **shapes)
+    values = update_lib.critic_values(
+        critic, params, [example.inputs for example in examples], buckets)
+    np.testing.assert_allclose(values, expected, rtol=1e-5, atol=1e-5)
+    static = {'config': CONFIG, 'spec': critic.learner}
     sums = gradients.zero_sums(params, **static)
-    for batch in batching.make_value_batches(
-        examples, dataclasses.replace(BUCKETS, **shapes)):
+    for batch in batching.make_value_batches(examples, buckets):
       sums = gradients.accumulate(params, sums, batch, **static)
     total = gradients.add_up(sums, **static)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(
         x, y, rtol=1e-4, atol=1e-4), (total.loss, total.grads), (loss, grads))
 
 
-def test_first_update_by_hand(params, inputs, examples):
+def test_first_update_by_hand():
   """The head's gradient is the mean of (value - target) * hidden state."""
-  hidden = np.stack([
-      model.forward(params['model'], CONFIG, ids[None, None])[0][0, 0, -1]
-      for ids in inputs])
+  examples = make_examples()
+  hidden = _hidden(make_params(), examples)
   targets = np.array([example.target for example in examples])
   critic = make()
   state = policy_lib.TrainState.create(
-      jax.tree.map(jnp.copy, make_params(policy_lib.init_value_head(CONFIG))),
+      make_params(policy_lib.init_value_head(CONFIG)),
       critic.learner.optimizer)
   state, update = update_lib.update_critic(critic, state, [
       *examples, dataclasses.replace(examples[0], critic='critic/q')], BUCKETS)

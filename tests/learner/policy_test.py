@@ -51,11 +51,6 @@ def test_adapters_train_separately_over_one_frozen_model(echo_folder):
   after = _step(experiment, states)
   assert _bytes(base) == unchanged
   for name, state in after.items():
-    # The optimizer holds two moments per adapter weight and a few counters.
-    sizes = [
-        sum(x.size for x in jax.tree.leaves(tree))
-        for tree in (state.params, state.opt_state)]
-    assert 2 * sizes[0] <= sizes[1] < 2 * sizes[0] + 10
     # The first update moves only `b`: while it is 0, `a` has no gradient.
     moved = jax.tree.map(
         lambda x, old: x != old, _bytes(state.params), before[name].params)
@@ -101,8 +96,7 @@ def test_frozen_policy_acts_but_is_not_saved(echo_folder, tmp_path):
   params, step = experiment.trained_params(workdir)
   assert step == 1 and set(params) == {'second'}
   line = json.loads((workdir / 'metrics.jsonl').read_text())
-  assert 'second/grad_norm' in line and 'first/grad_norm' not in line
-  assert 'first/return' in line
+  assert 'first/return' in line and 'first/grad_norm' not in line
 
   # A checkpoint is tied to the weights of its frozen models.
   weights = folder / 'model.safetensors'

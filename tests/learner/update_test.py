@@ -33,10 +33,10 @@ def _update(experiment, groups, reference=None, order='mixed'):
   return state, updates.metrics('Step 1, shared')
 
 
-def _with_candidate(group, index, **changes):
-  candidates = list(group.candidates)
-  candidates[index] = dataclasses.replace(candidates[index], **changes)
-  return dataclasses.replace(group, candidates=tuple(candidates))
+def _with_first_candidate(group, **changes):
+  first, *others = group.candidates
+  return dataclasses.replace(group, candidates=(
+      dataclasses.replace(first, **changes), *others))
 
 
 def _zero_advantage(groups):
@@ -69,8 +69,7 @@ def test_loss_is_the_mean_over_all_candidates(experiment, groups, caplog):
   state, metrics = _update(experiment, _zero_advantage(groups))
   assert state.num_updates == 0
   assert metrics == {'groups': 32, 'groups_zero_advantage': 32}
-  message, = caplog.messages
-  assert 'Step 1, shared' in message
+  assert 'Step 1, shared' in caplog.text
 
 
 def test_kl_penalty_applies_to_groups_with_zero_advantage(
@@ -99,8 +98,8 @@ def test_invalid_candidates_have_no_gradient(experiment, groups):
       (i, g) for i, g in enumerate(groups) if g.returns[0] < max(g.returns))
   params = []
   for completion in (group.candidates[0].completion, np.array([5, 6])):
-    broken = _with_candidate(
-        group, 0, return_=np.nan, advantage=1.0, completion=completion,
+    broken = _with_first_candidate(
+        group, return_=np.nan, advantage=1.0, completion=completion,
         behavior_logprobs=np.zeros(len(completion), np.float32))
     state, _ = _update(
         experiment, [*groups[:index], broken, *groups[index + 1:]])
@@ -120,10 +119,6 @@ def test_several_updates_of_one_rollout(experiment, groups, echo_folder):
   assert metrics_twice['approx_kl'] > 0
   # Metrics are means over both updates, each of half of the groups.
   assert metrics_twice['tokens'] == metrics['tokens'] / 2
-  halves = [
-      _update(experiment, groups[i::2])[1]['entropy'] for i in (0, 1)]
-  assert halves[0] != pytest.approx(halves[1], rel=1e-4)
-  assert metrics_twice['entropy'] < max(halves)
 
 
 def test_one_update_per_turn(echo_folder):
@@ -148,7 +143,8 @@ def test_nonfinite_parameters_stop_the_run(groups, echo_folder):
 def test_repeated_nonfinite_gradients_stop_the_run(
     experiment, groups, caplog):
   state = experiment.initial_states()['shared']
-  broken = [_with_candidate(group, 0, advantage=np.inf) for group in groups]
+  broken = [
+      _with_first_candidate(group, advantage=np.inf) for group in groups]
 
   def update():
     nonlocal state
@@ -160,6 +156,6 @@ def test_repeated_nonfinite_gradients_stop_the_run(
 
   for in_a_row in range(1, update_lib.MAX_NONFINITE):
     assert update()['nonfinite_in_a_row'] == in_a_row
-    assert 'skipped an update' in caplog.messages[-1]
+  assert len(caplog.messages) == in_a_row
   with pytest.raises(errors.UserError, match='shared: gradients were not'):
     update()

@@ -1,4 +1,4 @@
-"""Sampling and stepping: batched, counted and independent."""
+"""Candidates and steps do not depend on batching or timing."""
 
 from concurrent import futures
 import dataclasses
@@ -10,7 +10,6 @@ import pytest
 
 from atgrpo_jax import model
 from atgrpo_jax import types
-from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from atgrpo_jax.sampling import engine as engine_lib
 from environments import env_api
@@ -18,33 +17,24 @@ from tests.rollout import scripted
 
 
 class Names:
-  """A script for any prompt: its first letters, then 0, 1, ..."""
+  """A script for any prompt: its first letters, then 0 or 1."""
 
-  def __init__(self, num_letters=3):
+  def __init__(self, num_letters):
     self._num_letters = num_letters
 
   def __getitem__(self, prompt):
     return [f'{prompt[:self._num_letters]}{i}' for i in range(2)]
 
 
-class Shifted(scripted.Bytes):
-  """Another prompt for the same messages."""
-
-  stop_ids = (scripted.STOP, 1)
-
-  def encode_prompt(self, messages):
-    return super().encode_prompt(messages) + 1
-
-
-def make_request(task_id, role='a', turn=0, branch=0, total=0):
-  return runner_lib.SampleRequest(
-      types.GroupKey(task_id, role, turn, branch),
-      scripted.State(task_id, goal=5, total=total, turn=turn))
+def make_request(task_id, role='a', branch=0, total=0):
+  return (
+      types.GroupKey(task_id, role, 0, branch),
+      scripted.State(task_id, goal=5, total=total))
 
 
 def sample(runner, requests, group_size=2):
   return scripted.wait_for(
-      runner, runner.sample(requests, group_size=group_size))
+      runner, runner.sample(dict(requests), group_size=group_size))
 
 
 def step(runner, states, actions):
@@ -55,25 +45,8 @@ def ids_of(group):
   return [tuple(ids) for ids in group.completions]
 
 
-@pytest.fixture
-def engines(monkeypatch):
-  """The scripted engines, as they are made."""
+def test_usage_adds_up(monkeypatch):
   scripted.follow_scripts(monkeypatch)
-  return scripted.Engine.made
-
-
-def test_policies_of_one_model_have_separate_tokenizers(engines):
-  runner = scripted.make_runner({'one': Names()})
-  runner.policies['two'] = dataclasses.replace(
-      runner.policies['one'], tokenizer=Shifted())
-  groups = sample(runner, [make_request('A', 'a'), make_request('B', 'b')])
-  assert bytes(groups[0].request.prompt.tolist()) == b'A/a turn 0 total 0'
-  assert bytes((groups[1].request.prompt - 1).tolist()) == (
-      b'B/b turn 0 total 0')
-  assert [e.spec.stop_ids for e in engines] == [(0,), (0, 1)]
-
-
-def test_usage_adds_up(engines):
   runner = scripted.make_runner({'one': Names(3), 'two': Names(99)})
   requests = [
       make_request('A', 'a'), make_request('B', 'b'),
@@ -89,8 +62,8 @@ def test_usage_adds_up(engines):
   assert usage.sample_seconds > 0
   assert (usage.environment_steps, usage.environment_seconds) == (0, 0)
 
-  states = [request.state for request in requests]
-  # Failures of the sandbox, and rewards that are not finite.
+  states = [state for _, state in requests]
+  # A failure of the sandbox, and a reward that is not finite.
   actions = [{'a': '2'}, {'b': '3 broken'}, {'a': '3 nan'}]
   steps = step(runner, states, actions)
   assert [x.state.total for x in steps] == [2, 3, 13]
@@ -128,7 +101,7 @@ def test_equal_actions_are_stepped_once():
           super().step(state, actions), program_runs=1)
 
   runner = scripted.make_runner({}, environment=Running())
-  one, other = make_request('A').state, make_request('A', total=1).state
+  one, other = (make_request('A', total=total)[1] for total in (0, 1))
   asked = [
       (one, {'a': '1'}), (one, {'a': '2'}), (one, {'a': '1'}),
       (other, {'a': '1'}), (one, {'b': '1'}), (one, {'a': '1'}),
@@ -166,14 +139,14 @@ def test_completions_depend_on_key_and_policy_only():
   assert ids_of(together[1]) == ids(requests[1])
   assert len({tuple(ids_of(x)) for x in together}) == len(requests)
 
-  request = make_request('A')
+  request = key, state = make_request('A')
   first = ids_of(together[0])
   for changed in (
       ids(request, train_step=1), ids(request, seed=1),
       ids(request, policies=(1, 0)), ids(make_request('A', branch=1)),
       # The same prompt under other keys.
-      *(ids(dataclasses.replace(request, key=types.GroupKey(*key)))
-        for key in (('B', 'a', 0, 0), ('A', 'a', 1, 0)))):
+      ids((key._replace(task_id='B'), state)),
+      ids((key._replace(turn=1), state))):
     assert changed != first
   assert ids(request, policies=(0, 0)) == first
 
@@ -193,16 +166,11 @@ class Letters(scripted.Bytes):
 
 
 class Executor(futures.ThreadPoolExecutor):
-  """Sleeps up to `max_seconds` in each call, so that the devices continue."""
+  """Sleeps up to `max_seconds` in each call."""
 
   def __init__(self, max_seconds):
     super().__init__(4)
     self._rng, self._max_seconds = np.random.default_rng(0), max_seconds
-    self._submitted = []
-
-  @property
-  def late(self):
-    return not all(call.done() for call in self._submitted)
 
   def submit(self, fn, /, *args):
     seconds = self._rng.uniform(0, self._max_seconds)
@@ -211,38 +179,26 @@ class Executor(futures.ThreadPoolExecutor):
       time.sleep(seconds)
       return fn(*args)
 
-    self._submitted.append(super().submit(call))
-    if not self._max_seconds:
-      futures.wait(self._submitted)
-    return self._submitted[-1]
+    return super().submit(call)
 
 
 @pytest.mark.parametrize('mode', ['tree', 'joint'])
 def test_no_bit_depends_on_the_duration_of_steps(mode, monkeypatch):
   monkeypatch.setattr(engine_lib, 'CHUNK', 4)
-  overlaps, dispatch = [], engine_lib.Engine.dispatch
-
-  def dispatch_and_tell(engine):
-    dispatch(engine)
-    overlaps.append(engine.busy and runner.executor.late)
-
-  monkeypatch.setattr(engine_lib.Engine, 'dispatch', dispatch_and_tell)
   params = [
       model.init_params(jax.random.key(seed), scripted.CONFIG)
       for seed in (0, 1)]
   played = []
   for max_seconds in (0.0, 0.05):
-    executor = Executor(max_seconds)
-    overlaps.clear()
     # A product of one row is rounded differently from eight.
     runner = scripted.make_runner(
         dict(zip(('one', 'two'), params)), environment=Adding(max_turns=3),
-        group_buckets=(1, 8), tokenizer=Letters, executor=executor)
-    with executor:
+        group_buckets=(1, 8), tokenizer=Letters,
+        executor=Executor(max_seconds))
+    with runner.executor:
       played.append(scripted.collect(
           runner, {name: 2 + i % 3 for i, name in enumerate('ABCDEF')},
           mode=mode, group_size=2 if mode == 'joint' else 4))
-    assert any(overlaps) == (max_seconds > 0)
 
   expected, late = played
   np.testing.assert_equal(

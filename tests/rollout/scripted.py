@@ -42,7 +42,7 @@ class Dice:
 
 
 class Bytes:
-  """Bytes are ids, and the last message is the prompt."""
+  """A tokenizer whose ids are bytes; the last message is the prompt."""
 
   stop_ids = (STOP,)
 
@@ -108,17 +108,10 @@ class Engine:
 
   made = []  # Since `follow_scripts`.
 
-  def __init__(
-      self, sampled, *, spec, num_slots, prompt_length):
+  def __init__(self, sampled, *, spec, num_slots, prompt_length):
     self.params, self.spec = sampled.params, spec
-    self.num_slots = num_slots
-    self.prompt_length = prompt_length
     self.requests, self.waiting = [], []
     Engine.made.append(self)
-
-  @property
-  def busy(self):
-    return bool(self.waiting)
 
   def add(self, request):
     self.requests.append(request)

@@ -1,4 +1,4 @@
-"""Dead and stopped processes are replaced without a trace in the results."""
+"""Faults of workers and the sandbox do not change results."""
 
 from concurrent import futures
 import dataclasses
@@ -168,42 +168,32 @@ def test_persistent_faults_stop_the_run(
       _step(runner, 'end worker' if kind == 'worker' else 'one')
 
 
-@pytest.fixture
-def remote_step(tmp_path, monkeypatch):
-  """Steps the game of programs once with `remote_step.service`."""
+def test_step_is_repeated_after_an_outage_of_the_service(
+    tmp_path, monkeypatch):
   monkeypatch.setattr(remote, '_PAUSES', ())
   monkeypatch.setattr(remote, '_RESTART_SECONDS', 0.2)
   monkeypatch.setattr(remote, '_RESTART_PAUSE', 0.1)
+  monkeypatch.setattr(workers_lib, 'MAX_IN_A_ROW', 2)
   with (fusion.running() as service,
         workers_lib.Workers(1, 1, 'remote', service.url) as running):
     environment = programs.Programs(running.sandbox, str(tmp_path / 'mark'))
 
     def step():
-      call = running.submit(
+      return running.submit(
           env_api.step_all, environment, [programs.State('A', 3)],
-          [{'a': 'one'}])
-      return call.result()[0]
+          [{'a': 'one'}]).result()
 
-    step.workers, step.service = running, service
-    yield step
-
-
-def test_step_is_repeated_after_an_outage_of_the_service(
-    remote_step, monkeypatch):
-  expected = remote_step()
-  workers = remote_step.workers
-  assert workers.level == 'remote' and expected.state.total == 1
-  assert not any(workers.take_counts().values())
-  # Three attempts and the first trial.
-  remote_step.service.failures[:] = [_BUSY] * 4
-  assert remote_step() == expected
-  assert workers.take_counts() == {
-      'server_restarts': 1, 'pool_restarts': 0, 'repeated_steps': 1}
-
-  monkeypatch.setattr(workers_lib, 'MAX_IN_A_ROW', 2)
-  remote_step.service.failures[:] = [_BUSY] * 1000
-  with pytest.raises(errors.InfrastructureError, match='sandbox service'):
-    remote_step()
+    expected = step()
+    assert expected[0].state.total == 1
+    assert not any(running.take_counts().values())
+    # Three attempts and the first trial.
+    service.failures[:] = [_BUSY] * 4
+    assert step() == expected
+    assert running.take_counts() == {
+        'server_restarts': 1, 'pool_restarts': 0, 'repeated_steps': 1}
+    service.failures[:] = [_BUSY] * 1000
+    with pytest.raises(errors.InfrastructureError, match='sandbox service'):
+      step()
 
 
 def test_stopped_processes_do_not_block_the_exit(monkeypatch):
@@ -216,9 +206,3 @@ def test_stopped_processes_do_not_block_the_exit(monkeypatch):
   for pid in pids:
     with pytest.raises(ProcessLookupError):
       os.kill(pid, 0)
-
-
-def test_machine_without_a_sandbox_is_refused(monkeypatch):
-  monkeypatch.setattr(launcher, '_missing', lambda level: 'nothing')
-  with pytest.raises(errors.UserError, match='set sandbox.level=unsafe_rlimit'):
-    workers_lib.Workers(1, 1, 'auto').__enter__()
