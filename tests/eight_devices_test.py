@@ -84,7 +84,7 @@ def run(mesh: jax.sharding.Mesh, lora: bool):
       budget=20)
   found = {
       'completions': samples.completions,
-      'decoded_rows': samples.counts.decoded_rows,
+      'decoded_rows': samples.decoded_rows,
       # Rows decoded if each group stops after its longest candidate.
       'longest': 4 * int(samples.lengths.max(axis=1).sum())}
   static = {'config': CONFIG, 'spec': spec}
@@ -105,12 +105,7 @@ def run(mesh: jax.sharding.Mesh, lora: bool):
       'params': jax.device_get(state.params),
       'sharding_kept': jax.tree.all(jax.tree.map(
           lambda x, at: x.sharding.is_equivalent_to(at, x.ndim), state,
-          placed)),
-      'bytes': max(
-          sum(shard.data.nbytes for leaf in jax.tree.leaves(
-              (state.params, state.opt_state))
-              for shard in leaf.addressable_shards if shard.device == device)
-          for device in mesh.devices.flat)}
+          placed))}
 
 
 def update_critic(mesh: jax.sharding.Mesh):
@@ -161,8 +156,6 @@ def main(folder: pathlib.Path) -> None:
         value = relative(value, expected)
       elif key == 'loss':
         value = float(abs(value - expected))
-      elif key == 'bytes':
-        value /= expected
       report[name][key] = value
   report['critic'] = relative(
       update_critic(mesh_of(2, 2)), update_critic(one_device()))
@@ -187,10 +180,6 @@ def test_step_equals_one_device(report, name):
   assert found['loss'] < 1e-6
   assert found['grads'] < 1e-5
   assert found['params'] < 1e-5
-  # Norms are replicated, and adapters are not sharded over `tensor`.
-  fsdp, tensor, lora = CASES[name]
-  fraction = 1 / (fsdp if lora else fsdp * tensor)
-  assert fraction <= found['bytes'] < fraction + 0.02
   assert found['sharding_kept']
 
 

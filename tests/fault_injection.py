@@ -20,15 +20,17 @@ def steps(workdir: pathlib.Path) -> list[dict[str, float]]:
 
 def results(workdir: pathlib.Path) -> dict[str, str]:
   """Digests of everything that must be equal in two equal runs."""
-  leaves = {
-      path.parent.parent.name: json.loads(path.read_text())['leaves']
-      for path in sorted(workdir.glob('checkpoints/*/meta/metadata'))}
+  newest = max(
+      (path for path in (workdir / 'checkpoints').iterdir()
+       if path.name.isdigit()), key=lambda path: int(path.name))
+  leaves = json.loads((newest / 'meta/metadata').read_text())['leaves']
   files = {
       folder: [
           (path.name, path.read_bytes().hex())
           for path in sorted((workdir / folder).iterdir())]
       for folder in ('groups', 'evals')}
-  found = {'metrics': steps(workdir), 'parameters': leaves} | files
+  found = files | {
+      'metrics': steps(workdir), 'parameters': [newest.name, leaves]}
   assert all(found.values())
   return {
       name: hashlib.sha256(json.dumps(value).encode()).hexdigest()

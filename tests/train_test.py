@@ -14,7 +14,6 @@ import sys
 import time
 import types
 
-import jax
 import numpy as np
 import pytest
 
@@ -23,13 +22,13 @@ from atgrpo_jax import errors
 from atgrpo_jax import evaluate
 from atgrpo_jax import main
 from atgrpo_jax import train
-from atgrpo_jax.io import checkpoints as checkpoints_lib
 from atgrpo_jax.io import signals
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from configs import common
 from environments import env_api
 from tests import echo
+from tests import fault_injection
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
@@ -48,43 +47,10 @@ def finished(echo_folder, tmp_path_factory):
   return workdir
 
 
-def _metrics(workdir):
-  """Returns the lines of metrics.jsonl without measured quantities."""
-  return [
-      {name: value for name, value in json.loads(line).items()
-       if not name.startswith(('time/', 'compile/', 'memory/'))}
-      for line in (workdir / 'metrics.jsonl').read_text().splitlines()]
-
-
 def _nodes(workdir, step):
   """Returns the recorded nodes of a step."""
   path = tree_lib.groups_path(workdir, step)
   return [node for tree in tree_lib.read(path) for node in tree.nodes]
-
-
-def _saved(experiment, workdir):
-  """Returns the states and step of the newest checkpoint."""
-  checkpoints = checkpoints_lib.Checkpoints(workdir / 'checkpoints')
-  restored = checkpoints.restore(experiment.state_template())
-  checkpoints.close()
-  return restored.state, restored.step
-
-
-def _assert_same_states(experiment, workdir, other):
-  jax.tree.map(
-      np.testing.assert_array_equal, _saved(experiment, workdir),
-      _saved(experiment, other))
-
-
-def _assert_same_run(experiment, workdir, finished):
-  """Asserts equal metrics, groups, evaluations and parameters, bit for bit."""
-  _assert_same_states(experiment, workdir, finished)
-  # Compared as text, which includes the order of names.
-  assert json.dumps(_metrics(workdir)) == json.dumps(_metrics(finished))
-  for pattern in ('groups/*', 'evals/*'):
-    expected = {path.name: path.read_bytes() for path in finished.glob(pattern)}
-    found = {path.name: path.read_bytes() for path in workdir.glob(pattern)}
-    assert found == expected
 
 
 # Stop and resume.
@@ -141,7 +107,7 @@ def test_a_killed_and_then_stopped_run_resumes_bit_for_bit(
     assert f'resumes after step {step}' in out
     assert 'held-out success: before' in out
     assert f'report: {workdir}/report.html' in out
-    _assert_same_run(experiment, workdir, finished)
+    assert fault_injection.results(workdir) == fault_injection.results(finished)
 
 
 @pytest.mark.parametrize('step', [1, 3], ids=['rollout', 'validation'])
@@ -159,9 +125,9 @@ def test_a_rollout_is_repeated_and_a_validation_finished(
     patched.setattr(config_lib.Experiment, 'runner', runner)
     assert not train.train(experiment, tmp_path, stop)
   assert f'stopped by SIGTERM after step {step};' in capsys.readouterr().out
-  assert [line['step'] for line in _metrics(tmp_path)] == [1, 2, 3][:step]
+  assert len(fault_injection.steps(tmp_path)) == step
   assert train.train(experiment, tmp_path)
-  _assert_same_run(experiment, tmp_path, finished)
+  assert fault_injection.results(tmp_path) == fault_injection.results(finished)
 
 
 def test_critics_resume(echo_folder, tmp_path):
@@ -174,9 +140,8 @@ def test_critics_resume(echo_folder, tmp_path):
   for num_steps in (2, 4):
     assert train.train(echo.experiment(
         echo_folder, **changes | {'train.num_steps': num_steps}), stopped)
-  _assert_same_states(experiment, stopped, finished)
-  lines = _metrics(finished)
-  assert json.dumps(lines) == json.dumps(_metrics(stopped))
+  assert fault_injection.results(stopped) == fault_injection.results(finished)
+  lines = fault_injection.steps(finished)
   name, = experiment.critics
   values = [line[f'{name}/value_mean'] for line in lines]
   assert values[0] == 0 != values[-1]
@@ -215,12 +180,12 @@ def test_the_token_limit_ends_a_run(echo_folder, tmp_path):
   """The run ends at the step closest to the limit."""
   changes = {'train.num_steps': 1, 'train.checkpoint_every': 1}
   assert train.train(echo.experiment(echo_folder, **changes), tmp_path)
-  step_tokens = _metrics(tmp_path)[0]['budget/completion_tokens']
+  step_tokens = fault_injection.steps(tmp_path)[0]['budget/completion_tokens']
   for fraction, num_steps in ((1.3, 1), (1.7, 2)):
     assert train.train(echo.experiment(echo_folder, **changes | {
         'train.num_steps': 0,
         'train.completion_tokens': int(fraction * step_tokens)}), tmp_path)
-    assert len(_metrics(tmp_path)) == num_steps
+    assert len(fault_injection.steps(tmp_path)) == num_steps
 
 
 # Disk and workdir.
@@ -238,7 +203,7 @@ def test_a_full_disk_is_detected_before_work_starts(
       train.train(experiment, workdir)
   assert not (tmp_path / 'before/evals').exists()
   assert not list(tmp_path.glob('later/checkpoints/*'))
-  assert [line['step'] for line in _metrics(tmp_path / 'later')] == [1, 2]
+  assert len(fault_injection.steps(tmp_path / 'later')) == 2
 
 
 def test_a_deleted_workdir_ends_the_run(
@@ -263,7 +228,7 @@ def test_deleted_checkpoints_are_refused(finished, echo_folder, tmp_path):
   shutil.rmtree(workdir / 'checkpoints')
   with pytest.raises(errors.UserError, match=f"rm -r '{workdir}'"):
     train.train(echo.experiment(echo_folder, **CHANGES), workdir)
-  assert _metrics(workdir) == _metrics(finished)
+  assert fault_injection.steps(workdir) == fault_injection.steps(finished)
 
 
 def test_a_damaged_checkpoint_falls_back_to_the_older_one(
@@ -277,7 +242,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_older_one(
   assert 'resumes after step 2' in capsys.readouterr().out
   assert any('checkpoint step 4: ' in message for message in caplog.messages)
   assert (workdir / 'checkpoints/4.corrupt').is_dir()
-  _assert_same_run(experiment, workdir, finished)
+  assert fault_injection.results(workdir) == fault_injection.results(finished)
 
 
 @pytest.mark.parametrize('changes, words', [
@@ -317,17 +282,15 @@ def test_infrastructure_failures_are_masked_and_counted(
       echo.experiment(
           echo_folder, **{'train.num_steps': 1, 'train.groups_every': 1}),
       environment=_Unreliable(max_turns=1))
-  experiment.executor.take_counts = lambda: {'server_restarts': 2}
   assert train.train(experiment, tmp_path)
   invalid = [
       candidate for node in _nodes(tmp_path, 0) for group in node.groups
       for candidate in group.candidates if not candidate.valid]
   assert invalid and all('a' in c.text for c in invalid)
   assert all(np.isnan(c.reward) and c.advantage == 0 for c in invalid)
-  metrics, = _metrics(tmp_path)
+  metrics, = fault_injection.steps(tmp_path)
   assert metrics['return/invalid'] == len(invalid)
   assert metrics['budget/infrastructure_failures'] == len(invalid)
-  assert metrics['workers/server_restarts'] == 2
   assert 0 <= metrics['return/mean'] <= 2
 
 
@@ -354,7 +317,7 @@ def test_epochs_visit_tasks_once_in_different_orders(echo_folder):
 
 def test_every_group_is_recorded(finished, echo_folder):
   tokenizer = echo.experiment(echo_folder).policies['shared'].tokenizer
-  lines = _metrics(finished)
+  lines = fault_injection.steps(finished)
   # Steps 1 and 2 repeat the validation of step 0; 3 and 4 show step 3's.
   assert [line['validation/step'] for line in lines] == [0, 0, 3, 3]
   for step, line in enumerate(lines):
@@ -374,9 +337,10 @@ def test_diagnosis_changes_nothing(finished, echo_folder, tmp_path):
   experiment = echo.experiment(
       echo_folder, **CHANGES | {'train.diagnose_every': 2})
   assert train.train(experiment, tmp_path)
-  _assert_same_states(experiment, tmp_path, finished)
+  found, expected = map(fault_injection.results, (tmp_path, finished))
+  assert found['parameters'] == expected['parameters']
   for step, (line, expected) in enumerate(zip(
-      _metrics(tmp_path), _metrics(finished), strict=True)):
+      *map(fault_injection.steps, (tmp_path, finished)), strict=True)):
     added = {name: line.pop(name) for name in line.keys() - expected.keys()}
     assert line == expected and bool(added) == (step in (0, 2))
     if added:

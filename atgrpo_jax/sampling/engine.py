@@ -83,14 +83,6 @@ class _HeldGroup:
         np.ones(size, bool), np.full(size, NO_ROW, np.int32))
 
 
-@dataclasses.dataclass
-class Counts:
-  """Work done by an engine, including padding."""
-
-  decoded_rows: int = 0  # Rows times decoded tokens.
-  read_prefix_positions: int = 0  # Prompt positions times decoded tokens.
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class SampledModel:
   """A model in the sampler; with `adapters`, it serves several policies.
@@ -145,7 +137,7 @@ class Engine:
     self._num_rows = 0  # Rows per shard.
     self._capacity = 0  # Positions per row.
     self._chunk: jax.Array | None = None
-    self.counts = Counts()
+    self.decoded_rows = 0  # Rows times decoded tokens, padding included.
 
   def add(self, request: Request) -> None:
     """Queues a prompt."""
@@ -180,11 +172,8 @@ class Engine:
     tokens = chunk.lengths.reshape(self._num_shards, -1).max(axis=1)
     if self._mesh.shape['tensor'] > 1:
       tokens[:] = longest
-    num_tokens = int(tokens.sum())
     slots_per_shard = self._slots_per_shard
-    self.counts.decoded_rows += num_tokens * self._num_rows
-    self.counts.read_prefix_positions += (
-        num_tokens * slots_per_shard * self._prompt_length)
+    self.decoded_rows += int(tokens.sum()) * self._num_rows
     finished = []
     for slot, group in enumerate(self._held):
       if group is None:

@@ -99,7 +99,7 @@ def test_waiting_groups_reuse_free_slots(params):
       dataclasses.replace(request, budget=16 if request.tag else 64)
       for request in make_requests(29)])
   # Seven short groups at a time beside the long one.
-  assert engine.counts.decoded_rows == 4 * 64 * 16
+  assert engine.decoded_rows == 4 * 64 * 16
 
 
 def test_finished_groups_cost_nothing(params):
@@ -117,8 +117,7 @@ def test_finished_groups_cost_nothing(params):
     engine.dispatch()
     engine.collect()
     kept.append(cache_bytes() - before)
-  # 32 groups for 16 tokens, then 8 for 48. Prompts are read once per group.
-  assert engine.counts.decoded_rows == 8 * (32 * 16 + 8 * 48)
-  assert engine.counts.read_prefix_positions == 7 * (32 * 16 + 8 * 48)
+  # 32 groups for 16 tokens, then 8 for 48.
+  assert engine.decoded_rows == 8 * (32 * 16 + 8 * 48)
   # Memory shrinks, and is freed in the end.
   assert kept[1] < 0.6 * kept[0] and kept[-1] == 0
