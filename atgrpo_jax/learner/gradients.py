@@ -28,8 +28,8 @@ from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.rl import losses
 
-# Bounds of the number of tokens whose logits exist at once on one device.
-# Between them it is an eighth of all tokens, so that few chunks hold padding.
+# Bounds of the chunk of tokens whose logits a device holds at a time. Between
+# them, a chunk is an eighth of all tokens, so that few chunks hold padding.
 _MIN_LOGIT_CHUNK, _MAX_LOGIT_CHUNK = 256, 2048
 
 

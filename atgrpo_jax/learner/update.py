@@ -95,9 +95,9 @@ def update_policy(
     policy: the trained policy.
     state: its state.
     groups: the groups of its roles.
-    num_updates: with order 'mixed', the groups are dealt out to this many
-      updates.
-    order: 'mixed', or one update per turn from 'first_turn' or 'last_turn'.
+    num_updates: order 'mixed' splits the groups among this many updates.
+    order: 'mixed', or one update per turn, starting with 'first_turn' or
+      'last_turn'.
     buckets: static shapes.
     frozen_params: the model under an adapter, or None.
     reference: the reference model of the KL penalty; None without a penalty.

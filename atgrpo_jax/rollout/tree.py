@@ -1,9 +1,8 @@
-"""The record of a rollout of one task, as data with a JSON form.
+"""The tree of one task's rollout, and its JSON form.
 
-AT-GRPO's tree is a spine, plain GRPO's a root with G chains, and MAGRPO's
-branches at every joint action. Returns, advantages, batches, metrics, replay
-and the viewer all read this structure. It is the host's counterpart of
-`mctx.Tree`: nodes with their parent and the action that led to them.
+The tree of AT-GRPO is a spine, the tree of plain GRPO is a root with G chains,
+and the tree of MAGRPO branches at every joint action. Like `mctx.Tree`, it
+stores nodes with their parent and the action that led to them.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class Node:
     steps: [J] the result of each joint action.
     parent: index of the preceding node in `Tree.nodes`; None for the root.
     joint_action: the parent's joint action that led here; None for the root.
-    chosen: the only joint action that continues; None if all may.
+    chosen: the only joint action that continues; None if every one may.
     value_examples: training examples for critics.
   """
 

@@ -2,10 +2,10 @@
 
 Prompts wait until a slot is free. All slots are decoded together, a chunk of
 tokens at a time. After each chunk, finished groups leave and waiting groups
-take their slots. Only unfinished candidates own a row, which holds their keys
-and values. Attention to the prompt is computed for whole groups, so finished
-candidates still take part in it. With adapters, every candidate keeps its row.
-Each shard of the mesh has separate slots and rows.
+take their slots. Only unfinished candidates own a row, which holds the keys and
+values of their completion. Attention to the prompt covers whole groups,
+finished candidates included. With adapters, every candidate keeps its row. Each
+shard of the mesh has separate slots and rows.
 
 The number of slots, the number of rows and the length of rows follow the load.
 A run has an engine for each model, padded prompt length and group size.

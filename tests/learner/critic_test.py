@@ -18,14 +18,14 @@ from tests import specs
 from tests.rl import tiny
 from tests.rollout import scripted
 
-CONFIG = dataclasses.replace(tiny.CONFIG, tied_head=False)
+CONFIG = dataclasses.replace(tiny.CONFIG, num_layers=1, tied_head=False)
 BUCKETS = batching.Buckets(
     prompt=(4, 8), completion=(1,), groups=(1,), microbatch_tokens=16)
 # (shapes, remat) that leave the result unchanged.
 VARIANTS = (
     ({}, False), ({'microbatch_tokens': 1}, True),
     ({'prompt': (11,), 'microbatch_tokens': 999}, False))
-LENGTHS = 3, 7, 1, 8, 5
+LENGTHS = 3, 8, 1, 5
 
 
 def make(mesh=None, **changes):
@@ -89,7 +89,7 @@ def test_values_and_gradient_equal_the_plain_model():
 def test_first_update_by_hand():
   """The head's gradient is the mean of (value - target) * hidden state."""
   examples = make_examples()
-  hidden = _hidden(make_params(), examples)
+  hidden = jax.jit(lambda params: _hidden(params, examples))(make_params())
   targets = np.array([example.target for example in examples])
   critic = make()
   state = policy_lib.TrainState.create(
@@ -99,11 +99,11 @@ def test_first_update_by_hand():
       *examples, dataclasses.replace(examples[0], critic='critic/q')], BUCKETS)
   metrics = update.metrics('critic/p')
   # The kernel is zero, so the trunk has no gradient yet.
-  kernel, bias = -hidden.T @ targets / 5, -targets.mean()
+  kernel, bias = -hidden.T @ targets / len(targets), -targets.mean()
   assert metrics['grad_norm'] == pytest.approx(
       np.sqrt(np.sum(kernel**2) + bias**2), rel=1e-5)
   assert metrics['loss'] == pytest.approx(np.mean(targets**2) / 2)
-  assert (metrics['examples'], metrics['target_mean']) == (5, targets.mean())
+  assert metrics['target_mean'] == targets.mean()
   # Adam's first step is one learning rate against the sign of the gradient.
   np.testing.assert_allclose(
       state.params['head']['kernel'], -1e-2 * np.sign(kernel), rtol=1e-3)

@@ -1,6 +1,6 @@
-"""A game, a tokenizer and scripted policies.
+"""A game, a tokenizer and scripted policies for the real runner.
 
-A policy's parameters are its script, {prompt: texts}. The rest is real code.
+The parameters of a policy are its script, {prompt: texts}.
 """
 
 from collections.abc import Mapping, Sequence
