@@ -48,7 +48,7 @@ INSTALL_REQUIRES = [
     'transformers>=5.23,<6',
 ]
 
-_GCS = ['gcsfs>=2026.10.1,<2027', 'google-cloud-storage>=3.17.1,<4']
+_GCS = ['gcsfs>=2026.10.1,<2027']
 
 EXTRAS_REQUIRE = {
     'maths': ['math-verify>=0.9,<0.10'],

@@ -100,7 +100,7 @@ def _train(
   # ---- Workdir --------------------------------------------------------------
   is_resumed = workdir_lib.check_config(workdir, config.to_dict())
   workdir_lib.check_checkpoints(workdir, config.train.checkpoint_every)
-  lock = stack.enter_context(contextlib.closing(workdir_lib.Lock(workdir)))
+  lock = stack.enter_context(workdir_lib.lock(workdir))
   workdir_lib.print_config(config.to_dict())
 
   # ---- State ----------------------------------------------------------------
@@ -170,7 +170,6 @@ def _train(
     values |= runner_lib.worker_metrics(experiment.executor)
     values |= metrics_lib.peak_memory()
     workdir_lib.check_exists(workdir)
-    lock.check()
     with clock.part('log'):
       writer.write(loop.step, values)
       progress.update(

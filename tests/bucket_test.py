@@ -1,6 +1,5 @@
-"""Runs in an emulated bucket: files, checkpoints, lease, kill and resume."""
+"""Runs in an emulated bucket: files, checkpoints, kill and resume."""
 
-import contextlib
 import json
 import os
 import signal
@@ -16,7 +15,7 @@ from atgrpo_jax import errors
 from atgrpo_jax import evaluate
 from atgrpo_jax.io import checkpoints as checkpoints_lib
 from atgrpo_jax.io import files
-from atgrpo_jax.io import workdir as workdir_lib
+from atgrpo_jax.io import metrics
 from atgrpo_jax.viewer import report
 from tests import echo
 from tests import fault_injection
@@ -37,14 +36,6 @@ def make_folder(emulator, request):
   """An empty folder of the bucket for one test."""
   del emulator
   return files.as_path(f'gs://{gcs_emulator.BUCKET}/{request.node.name}/run')
-
-
-@pytest.fixture(name='leases')
-def make_leases(folder):
-  """Makes leases on the folder with a given lifetime, and closes them."""
-  with contextlib.ExitStack() as stack:
-    yield lambda seconds=60.0: stack.enter_context(
-        contextlib.closing(workdir_lib.Lease(folder, seconds)))
 
 
 def _name(path):
@@ -70,46 +61,13 @@ def test_files_are_written_whole(folder):
   assert (folder / 'a.json').read_text() == '{}'
 
 
-def test_lease_has_one_holder(folder, leases):
-  first, second = leases(1.0), leases(1.0)
-  assert not first.is_held()
-  assert first.take()
-  assert second.is_held()
-  time.sleep(1.5)  # Longer than its lifetime: it is renewed.
-  assert not second.take()
-  first.check()
-  first.close()
-  assert not (folder / workdir_lib.LEASE).exists()
-  assert second.take()
-  second.check()
-
-
-def test_lease_that_is_not_renewed_is_taken_over(folder, leases):
-  first, second = leases(), leases(1.0)
-  assert first.take()  # Renews after 15 s.
-  start = time.monotonic()
-  assert second.take()
-  assert time.monotonic() - start > 1.0
-  # The first holder does not delete the lease of the second.
-  first.close()
-  assert (folder / workdir_lib.LEASE).exists()
-
-
-@pytest.mark.parametrize('is_down, words', [
-    (False, 'taken over'), (True, 'could not be renewed')])
-def test_holder_of_a_lost_lease_stops(
-    is_down, words, folder, leases, emulator, monkeypatch):
-  lease = leases(0.4)
-  assert lease.take()
-  if is_down:
-    monkeypatch.setattr(emulator, 'is_down', True)
-  else:
-    (folder / workdir_lib.LEASE).write_text('')  # As another holder.
-  deadline = time.monotonic() + 20
-  with pytest.raises(errors.LostWorkdirError, match=words):
-    while time.monotonic() < deadline:
-      lease.check()
-      time.sleep(0.05)
+def test_a_second_trainer_ends_the_first(folder):
+  first = metrics.MetricsWriter(folder)
+  first.write(1, {'x': 1})
+  metrics.MetricsWriter(folder, offset=first.offset()).write(2, {'x': 2})
+  with pytest.raises(errors.LostWorkdirError, match='Another process wrote to'):
+    first.write(2, {'x': 3})
+  assert [line['x'] for line in metrics.read(folder)] == [1, 2]
 
 
 def test_unfinished_checkpoint_is_ignored(folder):
@@ -127,15 +85,14 @@ def test_unfinished_checkpoint_is_ignored(folder):
 
 def test_unknown_bucket_is_named(emulator):
   folder = files.as_path('gs://another/run')
-  for use in (workdir_lib.Lock, lambda x: (x / 'a').write_text('')):
-    with pytest.raises(
-        errors.UserError, match='--workdir=gs://another/run cannot be used'):
-      with files.disk_errors_as_user_errors(folder):
-        use(folder)
+  with pytest.raises(
+      errors.UserError, match='--workdir=gs://another/run cannot be used'):
+    with files.disk_errors_as_user_errors(folder):
+      (folder / 'a').write_text('')
 
 
 def test_killed_run_resumes_with_equal_results(
-    folder, emulator, echo_folder, tmp_path, monkeypatch):
+    folder, emulator, echo_folder, tmp_path):
   config = echo.get_config()
   changes = {
       'model.folder': str(echo_folder), 'train.num_steps': 4,
@@ -155,18 +112,12 @@ def test_killed_run_resumes_with_equal_results(
     time.sleep(0.02)
   process.send_signal(signal.SIGKILL)
   process.wait()
-  assert 'still running' in report.read_run(folder)['state']
-  monkeypatch.setattr(workdir_lib, 'LEASE_SECONDS', 3.0)
+  assert 'running or stopped' in report.read_run(folder)['state']
 
   with api.Run(None, os.fspath(folder)) as run:
     assert run.train() == undisturbed
     assert run.evaluate() == undisturbed['after']
     assert run.export() == [folder / 'export/shared']
-    with contextlib.closing(workdir_lib.Lock(folder)):
-      with pytest.raises(errors.UserError, match='Another process trains in'):
-        with pytest.MonkeyPatch.context() as patch:
-          patch.setattr(workdir_lib.Lease, 'take', lambda self: False)
-          run.train()
   assert fault_injection.steps(folder) == fault_injection.steps(
       tmp_path / 'run')
   assert evaluate.read(folder, 'before') == undisturbed['before']

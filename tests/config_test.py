@@ -1,6 +1,5 @@
 """A config becomes typed objects; bad values raise errors before any work."""
 
-import contextlib
 import json
 import math
 
@@ -120,13 +119,13 @@ def test_every_policy_has_separate_buffers(changes, names, echo_folder):
 
 def test_workdir_has_one_config_and_one_trainer(tmp_path):
   config = echo.get_config()
-  with contextlib.closing(workdir_lib.Lock(tmp_path)):
+  with workdir_lib.lock(tmp_path):
     # A kill may leave this file behind.
     (tmp_path / 'config.unfinished').touch()
     assert not workdir_lib.check_config(tmp_path, config.to_dict())
     workdir_lib.write_config(tmp_path, config.to_dict())
     with pytest.raises(errors.UserError, match='Another process trains'):
-      workdir_lib.Lock(tmp_path)
+      workdir_lib.lock(tmp_path)
   assert [path.name for path in tmp_path.iterdir()] == ['config.json']
   stored = json.loads((tmp_path / 'config.json').read_text())
   assert stored['config'] == json.loads(config.to_json())

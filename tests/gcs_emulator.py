@@ -4,7 +4,7 @@
     subprocess.run(..., env=os.environ | emulator.env)
 
 It has uploads (media, multipart, resumable), ranged downloads, listings,
-deletions, and preconditions on generations. Leases depend on preconditions,
+deletions, and preconditions on generations. tensorstore needs preconditions,
 which packages that emulate this API do not implement.
 """
 
@@ -60,12 +60,10 @@ class Emulator:
   Attributes:
     objects: object name -> object.
     env: environment variables that direct clients to the server.
-    is_down: answer every request with status 503.
   """
 
   def __init__(self):
     self.objects: dict[str, _Object] = {}
-    self.is_down = False
     self._uploads: dict[str, tuple[str, bytearray]] = {}
     self._lock = threading.Lock()
     self._generation = 0
@@ -97,8 +95,6 @@ class Emulator:
     query = dict(parse.parse_qsl(split.query, keep_blank_values=True))
     bucket = re.search(r'/b/([^/]+)', split.path)
     with self._lock:
-      if self.is_down:
-        raise _HttpError(503)
       if bucket and bucket[1] != BUCKET:
         raise _HttpError(404)
       if split.path.startswith('/upload/'):

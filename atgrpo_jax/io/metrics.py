@@ -76,7 +76,10 @@ class MetricsWriter:
         for name in writers]
 
   def write(self, step: int, values: Mapping[str, float]) -> None:
-    """Appends one line; names have slashes, e.g. `train/grad_norm`."""
+    """Appends one line; names have slashes, e.g. `train/grad_norm`.
+
+    Raises LostWorkdirError if the file has changed since the last line.
+    """
     if not hosts.is_first():
       return
     numbers = {name: float(value) for name, value in values.items()}
@@ -84,8 +87,16 @@ class MetricsWriter:
         name: number if math.isfinite(number) else None
         for name, number in numbers.items()}
     line = json.dumps(record, allow_nan=False).encode() + b'\n'
-    if files.is_remote(self._path):  # An object in a bucket cannot grow.
-      self._path.write_bytes(self._path.read_bytes() + line)
+    is_remote = files.is_remote(self._path)
+    content = self._path.read_bytes() if is_remote else b''
+    size = len(content) if is_remote else self._path.stat().st_size
+    if size != self._size:
+      raise errors.LostWorkdirError(
+          f'Another process wrote to {self._path}, which has {size} bytes '
+          f'instead of {self._size}. Stop the other run, then run the same '
+          'command again.')
+    if is_remote:  # An object in a bucket cannot grow.
+      self._path.write_bytes(content + line)
     else:
       with self._path.open('ab') as file:
         file.write(line)

@@ -1,22 +1,16 @@
 """The workdir of a run: its config and its lock.
 
-A config is a nested dict here, as returned by `ConfigDict.to_dict`. One trainer
-at a time may use a workdir: a file lock ensures this on a disk, a lease in a
-bucket.
+A config is a nested dict here, as returned by `ConfigDict.to_dict`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 import contextlib
-import datetime
 import hashlib
 import json
-import os
 import pathlib
 import shlex
-import threading
-import time
 from typing import Any
 
 from flax import traverse_util
@@ -26,8 +20,6 @@ from atgrpo_jax.distributed import hosts
 from atgrpo_jax.io import files
 
 REPORT = 'report.html'
-LEASE = 'lease'
-LEASE_SECONDS = 60.0
 
 # Keys, and sections of keys, that may change when a run is resumed.
 _MAY_CHANGE = ('evaluation', 'export', 'mesh', 'sandbox',
@@ -94,8 +86,7 @@ def check_config(
       if folder.exists() and not folder.is_dir():
         raise errors.UserError(
             f'--workdir={workdir}: {folder} is a file; choose another.')
-    begun = {files.unfinished(path), workdir / LEASE}
-    if set(workdir.glob('*')) - begun:
+    if set(workdir.glob('*')) - {files.unfinished(path)}:
       raise errors.UserError(
           f'{workdir} is not empty and holds no config.json, so it is not a '
           'workdir; choose another --workdir.')
@@ -160,142 +151,37 @@ def check_checkpoints(workdir: pathlib.Path, every: int) -> None:
         f'{shlex.quote(str(workdir))}`.')
 
 
-class Lock:
-  """Keeps other trainers out of a workdir until `close` or the process ends.
+def lock(workdir: pathlib.Path) -> contextlib.ExitStack:
+  """Keeps other trainers out of a workdir; makes the folder.
 
-  With several processes, the first one holds the lock.
+  The lock ends with `close` or with this process. With several processes, the
+  first one holds it. A bucket has no lock: `MetricsWriter.write` notices a
+  second trainer at its first step.
+
+  Raises:
+    UserError: another process trains in the workdir.
   """
-
-  def __init__(self, workdir: pathlib.Path):
-    """Makes the workdir; UserError if another trainer uses it."""
-    self._held: contextlib.ExitStack | Lease | None = None
-    is_ours = True
-    if hosts.is_first():
-      workdir.mkdir(parents=True, exist_ok=True)
-      if files.is_remote(workdir):
-        self._held = Lease(workdir)
-        is_ours = self._held.take()
-      else:
-        self._held = files.try_lock(workdir)
-        is_ours = self._held is not None
-    if not all(hosts.exchange(is_ours)):
-      raise errors.UserError(
-          f'Another process trains in {workdir}. Wait for it, stop it, or '
-          'choose another --workdir.')
-
-  def check(self) -> None:
-    """Raises LostWorkdirError if the lease was lost."""
-    if isinstance(self._held, Lease):
-      self._held.check()
-
-  def close(self) -> None:
-    if self._held is not None:
-      self._held.close()
+  held = contextlib.ExitStack()
+  if hosts.is_first():
+    workdir.mkdir(parents=True, exist_ok=True)
+    if not files.is_remote(workdir):
+      held = files.try_lock(workdir)
+  if not all(hosts.exchange(held is not None)):
+    raise errors.UserError(
+        f'Another process trains in {workdir}. Wait for it, stop it, or '
+        'choose another --workdir.')
+  return held
 
 
 def is_in_use(workdir: pathlib.Path) -> bool:
-  """True if a trainer holds the lock; on NFS, only if it is on this host."""
+  """True if a trainer holds the lock; a bucket has none.
+
+  On NFS only a lock of this host is seen.
+  """
   if files.is_remote(workdir):
-    return Lease(workdir).is_held()
+    return False
   held = files.try_lock(workdir)
   if held is None:
     return True
   held.close()
   return False
-
-
-class Lease:
-  """The lock of a folder in a bucket, held from `take` to `close`.
-
-  The holder rewrites an object every quarter of the lifetime, on condition
-  that its generation is still the holder's. Another process may take over a
-  lease that it has watched for a lifetime without a renewal. Clocks are not
-  compared.
-  """
-
-  def __init__(self, folder: pathlib.Path, seconds: float | None = None):
-    """`seconds` is the lifetime, by default `LEASE_SECONDS`."""
-    from google.api_core import exceptions
-    from google.cloud import storage
-    from google.cloud.storage import retry
-    self._exceptions = exceptions
-    self._folder, self._seconds = folder, seconds or LEASE_SECONDS
-    self._interval = self._seconds / 4
-    self._retry = retry.DEFAULT_RETRY.with_timeout(self._interval)
-    bucket, _, self._name = os.fspath(folder / LEASE).removeprefix(
-        'gs://').partition('/')
-    self._bucket = storage.Client().bucket(bucket)
-    self._generation = 0  # The object's version that we wrote; 0 for none.
-    self._lost = ''
-    self._closed = threading.Event()
-    self._renewals = threading.Thread(target=self._renew, daemon=True)
-
-  def is_held(self) -> bool:
-    """True if it was renewed within a lifetime, by the clock of this host."""
-    blob = self._bucket.get_blob(self._name)
-    if blob is None:
-      return False
-    age = datetime.datetime.now(datetime.UTC) - blob.updated
-    return age.total_seconds() <= self._seconds
-
-  def take(self) -> bool:
-    """Takes the lease when it is free; False if another process renews it."""
-    blob = self._bucket.get_blob(self._name)
-    if blob:
-      print(f'{self._folder} has a lease; it is taken over after '
-            f'{self._seconds:.0f} s without a renewal', flush=True)
-      deadline = time.monotonic() + self._seconds
-      self._generation = blob.generation
-      while blob and time.monotonic() < deadline:
-        time.sleep(self._seconds / 20)
-        blob = self._bucket.get_blob(self._name)
-        if blob and blob.generation != self._generation:
-          return False
-    self._generation = blob.generation if blob else 0
-    if not self._write():
-      return False
-    self._renewals.start()
-    return True
-
-  def check(self) -> None:
-    """Raises LostWorkdirError if the lease could not be renewed in time."""
-    if self._lost:
-      raise errors.LostWorkdirError(
-          f'The run in {self._folder} stops: its lease {self._lost}, so '
-          'another process may train there. The files are complete; the same '
-          'command resumes.')
-
-  def close(self) -> None:
-    """Deletes the lease, unless another process has taken it over."""
-    self._closed.set()
-    if self._renewals.is_alive():
-      self._renewals.join()
-      with contextlib.suppress(
-          self._exceptions.PreconditionFailed, self._exceptions.NotFound):
-        self._bucket.blob(self._name).delete(
-            if_generation_match=self._generation)
-
-  def _write(self) -> bool:
-    """Writes the object; False if another process has written it since."""
-    blob = self._bucket.blob(self._name)
-    try:
-      blob.upload_from_string(
-          '', if_generation_match=self._generation, retry=self._retry,
-          timeout=self._interval)
-    except self._exceptions.PreconditionFailed:
-      return False
-    self._generation = blob.generation
-    return True
-
-  def _renew(self) -> None:
-    renewed = time.monotonic()
-    while not self._closed.wait(self._interval):
-      try:
-        if not self._write():
-          self._lost = 'was taken over because it was not renewed in time'
-          return
-        renewed = time.monotonic()
-      except (self._exceptions.GoogleAPIError, OSError) as error:
-        if time.monotonic() - renewed > self._seconds:
-          self._lost = f'could not be renewed ({errors.one_line(error)})'
-          return

@@ -117,7 +117,9 @@ def _state(
   if done.get('after') == step:
     return f'finished after step {step}'
   if steps or 'before' in done:
-    return f'stopped after {progress}; the same command resumes'
+    # A bucket has no lock that would tell.
+    state = 'running or stopped' if files.is_remote(workdir) else 'stopped'
+    return f'{state} after {progress}; the same command resumes'
   return 'evaluated only' if evaluations else 'nothing recorded yet'
 
 

@@ -107,6 +107,15 @@ def test_record_of_another_run_is_not_overwritten(offset, tmp_path):
   assert _lines(tmp_path) == [{'step': 0, 'x': 1}]
 
 
+def test_a_second_trainer_ends_the_first(tmp_path):
+  first = metrics.MetricsWriter(tmp_path)
+  first.write(1, {'x': 1})
+  metrics.MetricsWriter(tmp_path, offset=first.offset()).write(2, {'x': 2})
+  with pytest.raises(errors.LostWorkdirError, match='Another process wrote to'):
+    first.write(2, {'x': 3})
+  assert [line['x'] for line in _lines(tmp_path)] == [1, 2]
+
+
 class _Run:
   """Stands for a wandb run: records the calls of `log`."""
 
