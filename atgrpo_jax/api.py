@@ -1,4 +1,4 @@
-"""Train, evaluate, export and sample from Python or a notebook.
+"""The modes of a run, and sampling, from Python or a notebook.
 
   from atgrpo_jax import api
   from configs import plan_path
@@ -14,6 +14,8 @@ processes that step environments import the main module.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent import futures
+import contextlib
 import dataclasses
 import functools
 import os
@@ -23,14 +25,17 @@ from typing import Any
 import ml_collections
 
 from atgrpo_jax import config as config_lib
+from atgrpo_jax import doctor as doctor_lib
 from atgrpo_jax import errors
 from atgrpo_jax import evaluate as evaluate_lib
 from atgrpo_jax import export as export_lib
+from atgrpo_jax import replay as replay_lib
 from atgrpo_jax import saved_config
 from atgrpo_jax import train as train_lib
 from atgrpo_jax import types
 from atgrpo_jax.io import checkpoints as checkpoints_lib
 from atgrpo_jax.io import files
+from atgrpo_jax.io import signals
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import workers as workers_lib
 from environments import env_api
@@ -47,53 +52,69 @@ def train(
 class Run:
   """A config, a workdir, and the sandbox and worker processes of the run.
 
-  A context manager, which ends these processes on exit. Raises the errors of
-  `atgrpo_jax.errors` for input that a user can fix.
+  A context manager, which starts these processes and ends them on exit. Its
+  methods are the modes of `main`. Raises the errors of `atgrpo_jax.errors` for
+  input that a user can fix.
   """
 
   def __init__(
       self, config: ml_collections.ConfigDict | None,
-      workdir: str | os.PathLike):
-    """Copies `config`; None reads the config of the run in `workdir`."""
+      workdir: str | os.PathLike, *, stop: signals.StopFlag | None = None,
+      executor: futures.Executor | None = None):
+    """Copies `config`.
+
+    Args:
+      config: None reads the config of the run in `workdir`.
+      workdir: a local folder or gs://bucket/folder.
+      stop: ends the training when it is set.
+      executor: steps environments that run no programs; by default, worker
+        processes and a sandbox.
+    """
     self.workdir = files.as_path(workdir, 'workdir')
     if config is None:
       config = saved_config.get_config(str(self.workdir))
     self.config = config.copy_and_resolve_references()
-    self._workers: workers_lib.Workers | None = None
+    self._stop = stop or signals.StopFlag()
+    self._executor = executor
+    self._sandbox = None
+    self._processes = contextlib.ExitStack()
 
   def __enter__(self) -> Run:
-    workers = workers_lib.Workers(
-        self.config.environment.num_workers,
-        self.config.environment.program_slots, self.config.sandbox.level,
-        self.config.sandbox.url)
-    self._workers = workers.__enter__()
-    self.config.sandbox.level = workers.level  # Resolves 'auto'.
+    if self._executor is None:
+      workers = self._processes.enter_context(workers_lib.Workers(
+          self.config.environment.num_workers,
+          self.config.environment.program_slots, self.config.sandbox.level,
+          self.config.sandbox.url, is_stopped=self._stop.is_set))
+      self._executor, self._sandbox = workers, workers.sandbox
+      self.config.sandbox.level = workers.level  # Resolves 'auto'.
     return self
 
   def __exit__(self, *exception) -> None:
-    self._workers.__exit__(*exception)
-    self._workers = None
+    self._executor = None
+    self._processes.__exit__(*exception)
 
   @functools.cached_property
   def experiment(self) -> config_lib.Experiment:
     """The typed objects of the run, built on first use."""
-    if self._workers is None:
+    if self._executor is None:
       raise errors.UserError(
           'The run is not open; use it inside `with api.Run(...) as run:`.')
     return config_lib.build(
-        self.config, sandbox=self._workers.sandbox, executor=self._workers)
+        self.config, sandbox=self._sandbox, executor=self._executor)
 
   def train(self) -> dict[str, dict[str, Any]]:
     """Trains, or resumes a run that was stopped.
 
     Returns:
-      'before' and 'after' -> the results of `evaluate.evaluate`.
+      'before' and 'after' -> the results of `evaluate.evaluate`; no 'after' if
+      a signal stopped the training.
     """
     with files.disk_errors_as_user_errors(self.workdir):
-      train_lib.train(self.experiment, self.workdir)
+      is_finished = train_lib.train(
+          self.experiment, self.workdir, self._stop)
       return {
           name: evaluate_lib.read(self.workdir, name)
-          for name in ('before', 'after')}
+          for name in ('before', 'after')[:1 + is_finished]}
 
   def evaluate(
       self, checkpoint: str = checkpoints_lib.LATEST) -> dict[str, Any]:
@@ -111,7 +132,18 @@ class Run:
     """Writes the trained policies of a checkpoint; returns their folders."""
     with files.disk_errors_as_user_errors(self.workdir):
       export_lib.export_run(self.experiment, self.workdir, checkpoint)
-    return sorted((self.workdir / 'export').iterdir())
+      return sorted((self.workdir / 'export').iterdir())
+
+  def replay(self, step: str, task_id: str | None = None) -> bool:
+    """Plays a recorded step again; False if it differs from the record."""
+    with files.disk_errors_as_user_errors(self.workdir):
+      return replay_lib.replay(
+          self.experiment, self.workdir, step=step, task_id=task_id)
+
+  def examine(self) -> None:
+    """Prints whether the run can start on this machine."""
+    with files.disk_errors_as_user_errors(self.workdir):
+      doctor_lib.examine(self.experiment, self.workdir)
 
   def generate(
       self, role: str, messages: Sequence[env_api.Message], *,

@@ -1,24 +1,26 @@
 """The command line: flags, and the mode that they select; see `--help`."""
 
+from __future__ import annotations
+
 import argparse
-from concurrent import futures
 import contextlib
 import os
 import pathlib
 import sys
 import traceback
+import typing
 
 from absl import app
 from absl import flags
 from absl import logging
-import ml_collections
 from ml_collections import config_flags
 
 from atgrpo_jax import errors
 from atgrpo_jax.io import files
 from atgrpo_jax.io import signals
-from atgrpo_jax.rollout import workers as workers_lib
-from environments import sandbox as sandbox_lib
+
+if typing.TYPE_CHECKING:
+  from atgrpo_jax import api
 
 _CONFIG = config_flags.DEFINE_config_file(
     'config', None,
@@ -80,8 +82,8 @@ def main(argv: list[str]) -> int:
     with files.disk_errors_as_user_errors(workdir):
       print(f'written to {report_lib.write(workdir)}')
     return 0
-  config = _CONFIG.value
   if mode == 'compile_check':
+    config = _CONFIG.value
     if 'compile_check' not in config:
       raise errors.UserError(
           '--mode=compile_check: --config has no section compile_check; see '
@@ -93,12 +95,12 @@ def main(argv: list[str]) -> int:
   stop = signals.StopFlag()
   with contextlib.ExitStack() as stack:
     stack.enter_context(stop.listen())
-    # Workers are forked before jax starts its threads.
-    workers = stack.enter_context(workers_lib.Workers(
-        config.environment.num_workers, config.environment.program_slots,
-        config.sandbox.level, config.sandbox.url, is_stopped=stop.is_set))
-    config.sandbox.level = workers.level  # Resolves 'auto'.
+    # jax is imported here, so that mistakes in the flags are reported sooner.
+    from atgrpo_jax import api
     from atgrpo_jax.distributed import hosts
+    # The processes of the run start before jax has threads.
+    run = stack.enter_context(api.Run(
+        _CONFIG.value, files.as_path(_WORKDIR.value), stop=stop))
     if _DISTRIBUTED.value:
       stack.enter_context(hosts.ExitOnError(_report))
       hosts.initialize(**process)
@@ -106,45 +108,24 @@ def main(argv: list[str]) -> int:
       null = stack.enter_context(open(os.devnull, 'w'))
       stack.enter_context(contextlib.redirect_stdout(null))
     return run_mode(
-        mode, config, files.as_path(_WORKDIR.value), sandbox=workers.sandbox,
-        executor=workers, stop=stop, checkpoint=_CHECKPOINT.value,
-        step=_STEP.value, task_id=_TASK.value)
+        mode, run, checkpoint=_CHECKPOINT.value, step=_STEP.value,
+        task_id=_TASK.value)
 
 
 def run_mode(
-    mode: str, config: ml_collections.ConfigDict, workdir: pathlib.Path, *,
-    sandbox: sandbox_lib.Sandbox | None,
-    executor: futures.Executor | workers_lib.Workers,
-    stop: signals.StopFlag, checkpoint: str = 'latest', step: str | None = None,
-    task_id: str | None = None) -> int:
+    mode: str, run: api.Run, *, checkpoint: str = 'latest',
+    step: str | None = None, task_id: str | None = None) -> int:
   """Runs a mode that needs an experiment; returns the exit status."""
-  from atgrpo_jax import config as config_lib
-
-  def build(config):
-    return config_lib.build(config, sandbox=sandbox, executor=executor)
-
-  with files.disk_errors_as_user_errors(workdir):
-    if mode == 'replay':
-      from atgrpo_jax import replay
-      from atgrpo_jax import saved_config
-      recorded = replay.recorded_config(
-          config, saved_config.get_config(str(workdir)))
-      is_equal = replay.replay(
-          build(recorded), build(config), workdir, step=step, task_id=task_id)
-      return 0 if is_equal else DIFFERS
-    experiment = build(config)
-    if mode == 'evaluate':
-      from atgrpo_jax import evaluate
-      evaluate.evaluate_run(experiment, workdir, checkpoint)
-    elif mode == 'doctor':
-      from atgrpo_jax import doctor
-      doctor.examine(experiment, workdir)
-    elif mode == 'export':
-      from atgrpo_jax import export
-      export.export_run(experiment, workdir, checkpoint)
-    else:
-      from atgrpo_jax import train
-      return 0 if train.train(experiment, workdir, stop) else STOPPED
+  if mode == 'evaluate':
+    run.evaluate(checkpoint)
+  elif mode == 'export':
+    run.export(checkpoint)
+  elif mode == 'replay':
+    return 0 if run.replay(step, task_id) else DIFFERS
+  elif mode == 'doctor':
+    run.examine()
+  elif 'after' not in run.train():
+    return STOPPED
   return 0
 
 
@@ -181,16 +162,17 @@ def run() -> None:
   logging.set_verbosity(logging.WARNING)
   # transformers would report at every start that PyTorch is not installed.
   os.environ.setdefault('TRANSFORMERS_VERBOSITY', 'error')
-  # Python's resource tracker would complain after a run that exits early.
-  os.environ.setdefault('PYTHONWARNINGS', 'ignore:resource_tracker')
   try:
     app.run(main, flags_parser=parse_flags)
-  except errors.REPORTED_ERRORS as error:
+  except (*errors.REPORTED_ERRORS, signals.Stopped) as error:
     sys.exit(_report(error))
 
 
 def _report(error: BaseException) -> int:
-  """Prints the error that ended the program; returns the exit status."""
+  """Prints why the program ends early; returns the exit status."""
+  if isinstance(error, signals.Stopped):
+    print(error, flush=True)
+    return error.status
   wants_traceback = flags.FLAGS.is_parsed() and _TRACEBACK.value
   if isinstance(error, errors.REPORTED_ERRORS) and not wants_traceback:
     print(f'error: {error}', file=sys.stderr)

@@ -18,7 +18,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 # From the top. Modules of one layer do not import each other.
 LAYERS = (
     'paper',
-    'atgrpo_jax.main atgrpo_jax.api',
+    'atgrpo_jax.main',
+    'atgrpo_jax.api',
     'atgrpo_jax.export atgrpo_jax.replay atgrpo_jax.compile_check'
     ' atgrpo_jax.doctor',
     *(f'atgrpo_jax.{name}' for name in (

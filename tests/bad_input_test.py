@@ -22,13 +22,13 @@ import jax.numpy as jnp
 import pytest
 from safetensors import numpy as safetensors_numpy
 
+from atgrpo_jax import api
 from atgrpo_jax import errors
 from atgrpo_jax import main
 from atgrpo_jax import model
 from atgrpo_jax.huggingface import hub
 from atgrpo_jax.huggingface import peft
 from atgrpo_jax.io import metrics as metrics_lib
-from atgrpo_jax.io import signals
 from environments import datasets
 from tests import command_line
 from tests import echo
@@ -309,10 +309,9 @@ def _run_program(root, arguments, monkeypatch):
     defaults += [
         '--config=tests/echo.py', f'--config.model.folder={root}/model']
   values = command_line.parse_main([*defaults, *arguments], monkeypatch)
-  with echo.Thread(1) as executor:
-    return main.run_mode(
-        values.mode, values.config, pathlib.Path(values.workdir),
-        sandbox=None, executor=executor, stop=signals.StopFlag())
+  with echo.Thread(1) as executor, api.Run(
+      values.config, values.workdir, executor=executor) as run:
+    return main.run_mode(values.mode, run)
 
 
 @pytest.mark.parametrize('message, damages', CASES, ids=range(len(CASES)))

@@ -14,13 +14,13 @@ from ml_collections import config_dict
 import numpy as np
 import pytest
 
+from atgrpo_jax import api
 from atgrpo_jax import config as config_lib
 from atgrpo_jax import main
 from atgrpo_jax import model
 from atgrpo_jax.huggingface import hub
 from atgrpo_jax.huggingface import safetensors as safetensors_lib
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
-from atgrpo_jax.io import signals
 from configs import common
 from environments import sandbox
 from environments.boards.plan_path import env as plan_path
@@ -123,15 +123,15 @@ def test_every_leaf_of_a_training_config_is_read(
     read.add((id(self), name))
     return get(self, name)
 
-  monkeypatch.setattr(config_dict.ConfigDict, '__getitem__', record_get)
-  # Storing the whole config reads no leaf.
-  monkeypatch.setattr(
-      config_dict.ConfigDict, 'to_dict', lambda self, *args: {})
-  with echo.Thread(1) as executor:
+  with echo.Thread(1) as executor, api.Run(
+      config, tmp_path, executor=executor) as run:
+    leaves = _leaves(run.config)
+    monkeypatch.setattr(config_dict.ConfigDict, '__getitem__', record_get)
+    # Storing the whole config reads no leaf.
+    monkeypatch.setattr(
+        config_dict.ConfigDict, 'to_dict', lambda self, *args: {})
     for mode in ('train', 'evaluate', 'export'):
-      assert main.run_mode(
-          mode, config, tmp_path, sandbox=None, executor=executor,
-          stop=signals.StopFlag()) == 0
+      assert main.run_mode(mode, run) == 0
   # `main` starts the sandbox and the workers.
   unread = {
       name for name, (part, key) in leaves.items()

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM end a run immediately, or after the current update.
+"""SIGINT and SIGTERM end a run after the current update.
 
 jax and orbax handle neither in a single process: without this module, a
 preempted run would lose everything since its last checkpoint. A second signal
@@ -12,56 +12,50 @@ import contextlib
 import multiprocessing
 import os
 import signal
-import sys
 import threading
+from types import FrameType
 
 STOPPED = 42  # Exit status; the same command resumes.
 _NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
-class Stopped(Exception):
-  """The rollout is abandoned because of a signal."""
+class Stopped(BaseException):
+  """A signal ends the run or its rollout; no `except Exception` catches it."""
+
+  status = STOPPED
 
 
 class StopFlag:
   """Handles the first SIGINT or SIGTERM within `listen`.
 
-  A run that starts or evaluates has nothing to save, so the process exits
-  immediately with status `STOPPED`, even during a compilation. Between `hold`
-  and `release` the signal is only recorded, and the run saves a checkpoint.
-  Cloud machines disappear 30 seconds after the signal.
+  A run that starts or evaluates has nothing to save, so the handler raises
+  Stopped. Between `hold` and `release` it only sets the name of the signal, and
+  the run saves a checkpoint. Python runs handlers between two bytecodes of the
+  main thread: during a compilation, the handler waits for its end.
+
+  Attributes:
+    name: the signal, such as 'SIGTERM', or ''.
   """
 
   def __init__(self):
-    self.name = ''  # The signal, e.g. 'SIGTERM'.
+    self.name = ''
     self._is_held = False
     self._is_deferred = False
-    self._lock = threading.Lock()
 
   @contextlib.contextmanager
   def listen(self) -> Iterator[None]:
     """Handles the signals during the block; main thread only."""
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    # Python runs handlers in the main thread, which may compile for minutes.
-    # The wake-up pipe receives the signal's number immediately.
-    fd_before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    before = {number: signal.signal(number, self._set) for number in _NUMBERS}
-    watcher = threading.Thread(target=self._watch, args=[reader], daemon=True)
-    watcher.start()
+    before = {
+        number: signal.signal(number, self._handle) for number in _NUMBERS}
     try:
       yield
     finally:
-      signal.set_wakeup_fd(fd_before)
       for number, handler in before.items():
         signal.signal(number, handler)
-      os.close(writer)
-      watcher.join()
-      os.close(reader)
 
   def is_set(self) -> bool:
     """True if a signal has arrived and the run should save and stop."""
-    return self._is_held and not self._is_deferred and bool(self.name)
+    return bool(self.name) and not self._is_deferred
 
   @contextlib.contextmanager
   def deferred(self) -> Iterator[None]:
@@ -74,39 +68,25 @@ class StopFlag:
 
   def hold(self) -> None:
     """Marks that the run has unsaved state."""
-    with self._lock:
-      self._is_held = True
+    self._is_held = True
 
   def release(self) -> None:
-    """Marks that everything is saved; exits if a signal has arrived."""
-    with self._lock:
-      self._is_held = False
+    """Marks that all is saved; raises Stopped if a signal has arrived."""
+    self._is_held = False
     if self.name:
-      self._exit()
+      raise Stopped(self._message())
 
-  def _set(self, number, frame):
+  def _handle(self, number: int, frame: FrameType | None) -> None:
     del frame
     self.name = signal.Signals(number).name
-    signal.signal(number, signal.SIG_DFL)
+    for each in _NUMBERS:
+      signal.signal(each, signal.SIG_DFL)
+    if not self._is_held:
+      raise Stopped(self._message())
 
-  def _watch(self, reader):
-    while numbers := os.read(reader, 64):
-      for number in numbers:
-        if number in _NUMBERS:
-          with self._lock:
-            self.name = signal.Signals(number).name
-            is_held = self._is_held
-          if not is_held:
-            self._exit()
-
-  def _exit(self):
-    # An exception would not reach a main thread inside a compilation. Workers
-    # and the sandbox exit with their parent.
-    with contextlib.suppress(OSError):
-      print(f'stopped by {self.name}, with nothing to save; the same command '
-            'resumes', flush=True)
-      sys.stderr.flush()
-    os._exit(STOPPED)
+  def _message(self) -> str:
+    return (f'stopped by {self.name}, with nothing to save; the same command '
+            'resumes')
 
 
 def begin_worker() -> None:

@@ -26,7 +26,7 @@ class Source:
 
   Attributes:
     name: name of the evaluation, or a step such as '000010'.
-    kind: 'step', 'evaluation', or 'replay' of the record with this name.
+    kind: 'step' or 'evaluation'.
     file: path in the workdir, with all trees.
     num_trees: number of trees in the file.
     num_packed: number of leading trees in `chunk`.
@@ -44,7 +44,7 @@ class Source:
 def read(
     workdir: pathlib.Path, evaluations: Sequence[str],
     max_bytes: int) -> list[Source]:
-  """Reads all records of a workdir, each followed by its replay.
+  """Reads all records of a workdir.
 
   Training steps come between the evaluation 'before' and the others.
 
@@ -62,13 +62,7 @@ def read(
   for name in sorted(evaluations, key=lambda name: name != 'before'):
     path = workdir / 'evals' / f'{name}.jsonl.gz'
     found.insert(0 if name == 'before' else len(found), ('evaluation', path))
-  records = []
-  for kind, path in found:
-    replay = workdir / 'replays' / path.name
-    if path.exists():
-      records.append((kind, path))
-      if replay.exists():
-        records.append(('replay', replay))
+  records = [(kind, path) for kind, path in found if path.exists()]
   return [
       _pack(kind, path, max_bytes // len(records)) for kind, path in records]
 

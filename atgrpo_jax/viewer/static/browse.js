@@ -3,26 +3,18 @@
 const PARTNER = {before: 'after', after: 'before'};
 
 /** Whether candidates have advantages, as in a training step. */
-const hasAdvantages = ({kind, name}) =>
-  kind === 'step' || (kind === 'replay' && /^\d+$/.test(name));
+const hasAdvantages = (source) => source.kind === 'step';
 
 function sourceLabel(source) {
-  if (source.kind === 'replay') {
-    const kind = hasAdvantages(source) ? 'step' : 'evaluation';
-    return `replay of ${sourceLabel({kind, name: source.name})}`;
-  }
   if (source.kind === 'step') return `step ${Number(source.name)}`;
   return source.name in PARTNER ? `${source.name} training`
     : `evaluation ${source.name}`;
 }
 
-/** The record drawn beside another: before and after, or replay and record. */
-function partnerOf(source, sources) {
-  if (source.kind === 'step') return -1;
-  return sources.findIndex(({kind, name}) => (source.kind === 'replay'
-    ? kind !== 'replay' && name === source.name
-    : kind === 'evaluation' && name === PARTNER[source.name]));
-}
+/** The evaluation drawn beside another: before and after training. */
+const partnerOf = (source, sources) => sources.findIndex(
+    ({kind, name}) => kind === 'evaluation' && source.kind === 'evaluation'
+      && name === PARTNER[source.name]);
 
 /** The address of a record in the page's URL. */
 const address = (source) =>
@@ -40,11 +32,9 @@ function result({episodes, solved}) {
 function filtered(trees) {
   const solved = byId('solved').value;
   const outcome = byId('outcome').value;
-  const zero = byId('zero-advantage');
   return trees.filter((tree) => (
     (!solved || isSolved(tree) === (solved === 'solved'))
-    && (!outcome || tree.summary.outcomes.includes(outcome))
-    && (!zero.checked || zero.disabled || !tree.summary.signal)));
+    && (!outcome || tree.summary.outcomes.includes(outcome))));
 }
 
 /** Sets the choices of a filter and keeps a choice that still exists. */
@@ -76,27 +66,22 @@ async function main() {
   const guarded = (action) => (...args) => action(...args).catch(fail);
   slider.max = sources.length - 1;
   slider.addEventListener('input', guarded(() => show(Number(slider.value))));
-  byId('previous').addEventListener('click', guarded(() => show(index - 1)));
-  byId('next').addEventListener('click', guarded(() => show(index + 1)));
-  for (const id of ['solved', 'outcome', 'zero-advantage']) {
+  for (const id of ['solved', 'outcome']) {
     byId(id).addEventListener('change', guarded(drawList));
   }
 
   /** Shows a record, with the same task if the record has it. */
   async function show(to, wanted = task) {
-    index = Math.max(0, Math.min(sources.length - 1, to));
+    index = to;
     const source = sources[index];
     slider.value = index;
     slider.setAttribute('aria-valuetext', sourceLabel(source));
-    byId('previous').disabled = index === 0;
-    byId('next').disabled = index === sources.length - 1;
     byId('source-name').textContent = sourceLabel(source);
     const found = await load(index);
     if (source !== sources[index]) return;  // Another record was chosen.
     trees = found;
     task = wanted;
     setOptions('outcome', trees.flatMap((tree) => tree.summary.outcomes));
-    byId('zero-advantage').disabled = !hasAdvantages(source);
     await drawList();
   }
 
@@ -129,13 +114,12 @@ async function main() {
     task = name;
     const list = byId('tasks');
     for (const button of list.querySelectorAll('button')) {
-      const isCurrent = button.dataset.task === name;
-      button.toggleAttribute('aria-current', isCurrent);
-      const top = button.offsetTop - list.scrollTop;
-      if (isCurrent && (
-        top < 0 || top + button.offsetHeight > list.clientHeight)) {
-        list.scrollTop = button.offsetTop;  // Does not scroll the page.
-      }
+      button.toggleAttribute('aria-current', button.dataset.task === name);
+    }
+    const {offsetTop, offsetHeight} = list.querySelector('[aria-current]');
+    if (offsetTop < list.scrollTop || offsetTop + offsetHeight
+        > list.scrollTop + list.clientHeight) {
+      list.scrollTop = offsetTop;  // Does not scroll the page.
     }
     const source = sources[index];
     const position = trees.findIndex((tree) => tree.task === name);
