@@ -18,7 +18,8 @@ goes unnoticed with probability 2^-64. It detects broken disks and torn files,
 not forgery.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
 import hashlib
 import json
 import math
@@ -30,12 +31,11 @@ from typing import Any, NamedTuple
 from absl import logging
 from etils import epath
 import jax
-from jax.experimental import multihost_utils
 import jax.numpy as jnp
-import numpy as np
 import orbax.checkpoint as ocp
 
 from atgrpo_jax import errors
+from atgrpo_jax.distributed import hosts
 from atgrpo_jax.io import files
 
 LATEST, BEST = 'latest', 'best'  # Names of checkpoints, besides the step.
@@ -70,9 +70,8 @@ class Checkpoints:
   """
 
   def __init__(self, directory: str | os.PathLike):
-    directory = str(directory)
-    if '://' not in directory:  # abspath would break gs://...
-      directory = os.path.abspath(directory)
+    if not files.is_remote(directory):
+      directory = os.path.abspath(directory)  # orbax needs it.
     self._directory = epath.Path(directory)
     self._kept = _NewestAndBest()
     self._manager: ocp.CheckpointManager | None = None
@@ -95,13 +94,13 @@ class Checkpoints:
       CheckpointError: a leaf holds NaN or infinity; nothing is written.
     """
     manager = self._writer()
-    leaves = named_leaves(state)
-    if bad := nonfinite_leaves(leaves):
+    leaves = _named_leaves(state)
+    if bad := _nonfinite_leaves(leaves):
       raise errors.CheckpointError(
-          f'Step {step} is not saved because of NaN or infinity in '
-          f'{listed(bad)}. {self._directory} keeps the earlier steps; start '
-          'again in another directory, with a smaller learning_rate or '
-          'max_grad_norm.')
+          f'Step {step} is not saved because of NaN or infinity in {len(bad)} '
+          f'leaves, such as {", ".join(bad[:_MAX_LISTED])}. {self._directory} '
+          'keeps the earlier steps; start again in another directory, with a '
+          'smaller learning_rate or max_grad_norm.')
     digests = _leaf_digests(leaves)
     if is_best:
       self._kept.best_step = step
@@ -110,7 +109,7 @@ class Checkpoints:
         'meta': dict(meta),
         'best_step': self._kept.best_step,
         'leaves': {
-            name: [*_signature(leaf), digests[name]]
+            name: [list(leaf.shape), str(leaf.dtype), digests[name]]
             for name, leaf in leaves.items()},
     }
     record['sha256'] = _sha256(record)
@@ -138,7 +137,7 @@ class Checkpoints:
       CheckpointError: all steps are damaged, or the step holds another model.
     """
     self.wait()
-    wanted = named_leaves(template)
+    wanted = _named_leaves(template)
     for leaf in wanted.values():
       # Raises here if the sharding does not divide the shape, which would
       # otherwise look like damage.
@@ -224,7 +223,7 @@ class Checkpoints:
     record = self._read_record(step)
     _check_same_model(path, record['leaves'], template)
     wanted = {name: template[name] for name in names}
-    with _Reading('state'):
+    with _reading('state'):
       leaves = ocp.PyTreeCheckpointHandler().restore(
           path / 'state',
           args=ocp.args.PyTreeRestore(
@@ -242,7 +241,7 @@ class Checkpoints:
 
   def _read_record(self, step: int) -> dict[str, Any]:
     """The verified content of `meta`."""
-    with _Reading('meta'):
+    with _reading('meta'):
       record = ocp.JsonCheckpointHandler().restore(
           self._directory / str(step) / 'meta')
       sha256, saved_step = record.pop('sha256'), record['step']
@@ -255,7 +254,12 @@ class Checkpoints:
   def _writer(self) -> ocp.CheckpointManager:
     """The manager, opened or reloaded after damaged steps were renamed."""
     for step in sorted(self._damaged_steps):
-      self._set_aside(step)
+      if hosts.is_first():
+        aside = self._directory / f'{step}.corrupt'
+        if aside.exists():
+          aside.rmtree()
+        (self._directory / str(step)).rename(aside)
+      hosts.barrier()
     if self._manager is None:
       self._manager = ocp.CheckpointManager(
           self._directory,
@@ -272,15 +276,6 @@ class Checkpoints:
     self._damaged_steps = set()
     return self._manager
 
-  def _set_aside(self, step: int) -> None:
-    """Renames a damaged step: it is kept, but never read again."""
-    if jax.process_index() == 0:
-      aside = self._directory / f'{step}.corrupt'
-      if aside.exists():
-        aside.rmtree()
-      (self._directory / str(step)).rename(aside)
-    multihost_utils.sync_global_devices(f'step {step} is set aside')
-
 
 class _NewestAndBest:
   """orbax preservation policy: the newest `NUM_NEWEST` steps and the best."""
@@ -296,31 +291,27 @@ class _NewestAndBest:
         for i, checkpoint in enumerate(checkpoints)]
 
 
-class _Reading:
+@contextlib.contextmanager
+def _reading(item: str) -> Iterator[None]:
   """Raises _Unreadable on all hosts if one of them cannot read its shards."""
-
-  def __init__(self, item: str):
-    self._item = item
-
-  def __enter__(self):
-    return self
-
-  def __exit__(self, kind, error, traceback):
+  failure = None
+  try:
+    yield
+  except Exception as error:
     # For a chunk that it cannot decode, orbax raises a bare Exception, whose
     # cause has a type.
-    cause = error.__cause__ if kind is Exception else error
-    damaged = isinstance(cause, _READ_ERRORS)
-    if error is not None and not damaged:
-      return
-    # All hosts must continue with the same step.
-    anywhere = multihost_utils.process_allgather(np.array(damaged)).any()
-    if damaged:
-      # The first line is the reason; tensorstore appends its whole spec.
-      reason = str(cause).partition('\n')[0].partition(' [tensorstore_spec')[0]
-      raise _Unreadable(
-          f'{self._item}: {type(cause).__name__}: {reason}') from error
-    if anywhere:
-      raise _Unreadable(f'{self._item}: another host cannot read its shards')
+    failure = error.__cause__ if type(error) is Exception else error
+    if not isinstance(failure, _READ_ERRORS):
+      raise
+  # All hosts must continue with the same step.
+  anywhere = hosts.any_process(failure is not None)
+  if failure is not None:
+    # The first line is the reason; tensorstore appends its whole spec.
+    reason = str(failure).partition('\n')[0].partition(' [tensorstore_spec')[0]
+    raise _Unreadable(
+        f'{item}: {type(failure).__name__}: {reason}') from failure
+  if anywhere:
+    raise _Unreadable(f'{item}: another host cannot read its shards')
 
 
 def num_bytes(state: Any) -> int:
@@ -342,38 +333,29 @@ def check_space(workdir: pathlib.Path, state: Any) -> None:
         'command again.')
 
 
-def named_leaves(tree: Any) -> dict[str, Any]:
+def _named_leaves(tree: Any) -> dict[str, Any]:
   """Leaf name -> leaf, in the order of the tree, e.g. `planner/params/w`."""
   return {
       jax.tree_util.keystr(path, simple=True, separator='/'): leaf
       for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
-def _signature(leaf: Any) -> list[Any]:
-  return [list(leaf.shape), str(leaf.dtype)]
-
-
 def _check_same_model(
     path: Any, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
   """Raises CheckpointError with the leaves that differ, one per line."""
-  in_file = {name: entry[:2] for name, entry in saved.items()}
-  in_model = {name: _signature(leaf) for name, leaf in wanted.items()}
-  names = [
-      name for name in {**in_file, **in_model}
-      if in_file.get(name) != in_model.get(name)]
-  if not names:
-    return
-
-  def show(signature):
-    return ' '.join(map(str, signature)) if signature else 'missing'
-
+  in_file = {
+      name: f'{shape} {dtype}' for name, (shape, dtype, _) in saved.items()}
+  in_model = {
+      name: f'{list(leaf.shape)} {leaf.dtype}' for name, leaf in wanted.items()}
   lines = [
-      f'  {name}: {show(in_file.get(name))} in the checkpoint, '
-      f'{show(in_model.get(name))} in the model' for name in names]
-  raise errors.CheckpointError(
-      f'{path} holds another model; nothing was loaded. Resume with the '
-      f'config it was saved with. {len(names)} leaves differ:\n'
-      + '\n'.join(lines[:_MAX_LISTED]))
+      f'  {name}: {in_file.get(name, "missing")} in the checkpoint, '
+      f'{in_model.get(name, "missing")} in the model'
+      for name in in_file | in_model if in_file.get(name) != in_model.get(name)]
+  if lines:
+    raise errors.CheckpointError(
+        f'{path} holds another model; nothing was loaded. Resume with the '
+        f'config it was saved with. {len(lines)} leaves differ:\n'
+        + '\n'.join(lines[:_MAX_LISTED]))
 
 
 def _sha256(record: Mapping[str, Any]) -> str:
@@ -383,7 +365,7 @@ def _sha256(record: Mapping[str, Any]) -> str:
 
 def digest(tree: Any) -> str:
   """16 hex digits that depend on the names and bytes of a tree of arrays."""
-  return _sha256(_leaf_digests(named_leaves(tree)))[:16]
+  return _sha256(_leaf_digests(_named_leaves(tree)))[:16]
 
 
 def _leaf_digests(leaves: Mapping[str, jax.Array]) -> dict[str, str]:
@@ -425,14 +407,14 @@ def array_digest(array: jax.Array) -> tuple[jax.Array, jax.Array]:
           mixed_sum(jnp.uint32(0x85EBCA77)))
 
 
-def nonfinite_leaves(tree: Any) -> list[str]:
-  """Names of the leaves with NaN or infinity, reduced on their devices.
+def _nonfinite_leaves(leaves: Mapping[str, jax.Array]) -> list[str]:
+  """Names of the leaves with NaN or infinity.
 
   Skips leaves without a shard on this process.
   """
   # One at a time, as in `_leaf_digests`.
   return [
-      name for name, leaf in named_leaves(tree).items()
+      name for name, leaf in leaves.items()
       if leaf.addressable_shards
       and not jax.device_get(jax.block_until_ready(_is_finite(leaf)))]
 
@@ -440,9 +422,3 @@ def nonfinite_leaves(tree: Any) -> list[str]:
 @jax.jit
 def _is_finite(x: jax.Array) -> jax.Array:
   return jnp.all(jnp.isfinite(x))
-
-
-def listed(names: Sequence[str]) -> str:
-  """The first names, and how many more there are."""
-  more = len(names) - _MAX_LISTED
-  return ', '.join(names[:_MAX_LISTED]) + (f' and {more} more' * (more > 0))
