@@ -32,8 +32,8 @@ from atgrpo_jax.rollout import tree as tree_lib
 from environments import datasets
 from environments import env_api
 
-# Failed tasks are excluded from all means. Above this fraction the remaining
-# tasks no longer represent the split, so the evaluation fails.
+# Failed tasks are excluded from all means. Above this fraction the other tasks
+# no longer represent the split, so the evaluation fails.
 MAX_FAILED_FRACTION = 0.01
 # Marks a failed task in `successes`.
 FAILED = '-'
@@ -48,10 +48,8 @@ def evaluate(
     transcripts: pathlib.Path | None = None) -> dict[str, Any]:
   """Plays each task once (K = 1) and reports success, returns and cost.
 
-  Args:
-    runner: a new runner; the result includes all of its usage.
-    tasks: the held-out tasks.
-    transcripts: file for the trees of all episodes, or None.
+  Writes the trees of the episodes to `transcripts`. The result includes the
+  whole usage of `runner`, so the runner should be new.
 
   Raises:
     InfrastructureError: more than `MAX_FAILED_FRACTION` of the tasks failed
@@ -63,6 +61,7 @@ def evaluate(
   for node in itertools.chain(*episodes):
     for role, outcome in node.steps[0].outcomes.items():
       outcomes[role][outcome.value] += 1
+
   finished = [nodes for nodes in episodes if not nodes[-1].failed(0)]
   num_failed = len(tasks) - len(finished)
   _check_num_failed(num_failed, len(tasks))
@@ -72,6 +71,7 @@ def evaluate(
             tree_lib.chain(task['task_id'], nodes)
             for task, nodes in zip(tasks, episodes)],
         environment.show, with_tokens=False)
+
   last_steps = [nodes[-1].steps[0] for nodes in finished]
   num_turns = [nodes[-1].turn + 1 for nodes in finished]
   turns_to_solve = [
@@ -83,6 +83,7 @@ def evaluate(
   for step in last_steps:
     for name, value in step.reward_terms.items():
       terms[name].append(value)
+
   return {
       'num_tasks': len(tasks),
       'num_left_out': num_failed,  # Excluded from all means below.
@@ -109,9 +110,7 @@ def evaluate(
       'step': runner.train_step,
       'sampling': {
           'temperature': runner.temperature,
-          'max_new_tokens': runner.max_new_tokens,
-      },
-  }
+          'max_new_tokens': runner.max_new_tokens}}
 
 
 def play_episodes(
@@ -191,15 +190,14 @@ def pass_at_k(
   fewer than k finished episodes are excluded.
 
   Args:
-    runner: the runner of the evaluation.
+    runner: plays the episodes.
     tasks: the tasks of the evaluation.
     first: `successes` of the first episodes, which are not played again.
     clusters: [num_tasks], equal for tasks of one kind.
     num_samples: number of episodes of each task, including the first.
 
   Returns:
-    num_samples: as given.
-    samples: `successes` of each round of episodes.
+    num_samples and samples: the `successes` of each round of episodes.
     pass_at_k: k -> estimate, for powers of 2 and num_samples.
     pass_at_k_interval: k -> 95 % interval from a bootstrap over clusters.
   """
@@ -298,12 +296,9 @@ def _timed_episode(
 def evaluate_run(
     experiment: config_lib.Experiment, workdir: pathlib.Path,
     checkpoint: str = checkpoints_lib.LATEST) -> None:
-  """Evaluates a checkpoint of `workdir`, or the untrained team.
+  """Evaluates a checkpoint, or the untrained team if the workdir has none.
 
-  Args:
-    experiment: the run.
-    workdir: its folder, which may be empty.
-    checkpoint: see `Experiment.trained_params`.
+  Writes `evals/<evaluation.name>.json`; see `Experiment.trained_params`.
   """
   config = experiment.config
   name = config.evaluation.name
@@ -353,7 +348,7 @@ def evaluate_run(
         make_runner(), tasks[:config.evaluation.num_timed])
   path = write(workdir, name, result)
   print_table({name: result})
-  print_extras(result)
+  _print_extras(result)
   print(f'written to {path}')
 
 
@@ -369,8 +364,7 @@ def describe(experiment: config_lib.Experiment) -> dict[str, Any]:
       'split': config.evaluation.test,
       'max_turns': config.environment.max_turns,
       'sandbox': config.sandbox.level,
-      'config_hash': workdir_lib.config_hash(config.to_dict()),
-  }
+      'config_hash': workdir_lib.config_hash(config.to_dict())}
 
 
 def transcripts_path(workdir: pathlib.Path, name: str) -> pathlib.Path:
@@ -383,12 +377,12 @@ def write(
     result: Mapping[str, Any]) -> pathlib.Path:
   """Writes `evals/<name>.json`."""
   path = workdir / 'evals' / f'{name}.json'
-  if not hosts.is_first():
-    return path
-  # Without `parents`: a workdir that was deleted is not created again.
-  path.parent.mkdir(exist_ok=True)
-  # The file marks everything before it as done, so it is written atomically.
-  files.write_whole(path, json.dumps(result, indent=2) + '\n')
+  if hosts.is_first():
+    # Without `parents`: a workdir that was deleted is not created again.
+    path.parent.mkdir(exist_ok=True)
+    # The file marks everything before it as done, so it is written atomically.
+    files.write_whole(path, json.dumps(result, indent=2) + '\n')
+  hosts.barrier()  # Other processes may read it.
   return path
 
 
@@ -428,12 +422,10 @@ def check_comparable(
 
 
 def sandbox_of(result: Mapping[str, Any]) -> str:
-  """Returns the isolation level of an evaluation; '' if no program ran.
-
-  Evaluations made before there were levels ran under resource limits alone.
-  """
+  """Returns the isolation level of an evaluation; '' if no program ran."""
   if not result['budget']['program_runs']:
     return ''
+  # Evaluations without the field ran under resource limits alone.
   return result.get('sandbox', 'unsafe_rlimit')
 
 
@@ -460,7 +452,7 @@ def print_table(results: Mapping[str, Mapping[str, Any]]) -> None:
           f'{result["step"]:5d}')
 
 
-def print_extras(result: Mapping[str, Any]) -> None:
+def _print_extras(result: Mapping[str, Any]) -> None:
   """Prints pass@k and the response time, if the evaluation has them."""
   for k, value in result.get('pass_at_k', {}).items():
     low, high = result['pass_at_k_interval'][k]
