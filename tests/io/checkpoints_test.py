@@ -289,7 +289,7 @@ def test_nonfinite_state_is_not_saved(value, run):
   params['w'] = params['w'].at[3, 4].set(value)
   saved = checkpoints.Checkpoints(run)
   with pytest.raises(
-      errors.CheckpointError, match='Step 11 .* in planner/params/w. '):
+      errors.CheckpointError, match='Step 11 .* planner/params/w'):
     saved.save(11, state, {})
   saved.close()
   assert _names(run) == ['10', '5']
