@@ -7,13 +7,12 @@ import pathlib
 import pickle
 import zlib
 
-import pyarrow
-from pyarrow import parquet
 import pytest
 
 from environments import datasets
 from environments.programming import benchmarks_dataset_builder as benchmarks
 from environments.programming import problems
+from tests.environments import dataset_files_test
 from tests.environments.programming import examples
 
 Case = problems.Case
@@ -23,12 +22,7 @@ def load(tmp_path, name, files, split):
   """Returns the problems of a split, from a copy of the repository."""
   folder = tmp_path / 'downloads' / 'manual' / name
   for path, rows in files.items():
-    path = folder / path
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == '.parquet':
-      parquet.write_table(pyarrow.Table.from_pylist(rows), path)
-    else:
-      path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
+    dataset_files_test.write(folder / path, rows)
   tasks = datasets.load(
       'environments.programming.benchmarks_dataset_builder', split,
       str(tmp_path), name)
@@ -166,32 +160,24 @@ BAD_ROWS = {
     'apps': (apps_row({'inputs': ['1'], 'outputs': ['1']}), [
         ({'input_output': ''}, 'it has no tests'),
         ({'input_output': '{"inputs": ["1"], "outputs": []}'}, 'shorter'),
-        ({'input_output': '[1]'}, "'list'"),
         ({'input_output': '{"inputs": ["1"'}, 'JSONDecodeError'),
         ({'input_output': '{"inputs": [1], "outputs": ["1"]}'}, 'int found'),
         ({'input_output': '{"fn_name": "f", "inputs": [1], "outputs": [1]}'},
          'the arguments of a test'),
-        ({'input_output':
-          '{"fn_name": "a b", "inputs": [[1]], "outputs": [1]}'}, "'a b'"),
         ({'input_output': f'{{"inputs": [{"9" * 9000}]}}'}, 'Exceeds'),
         ({'solutions': '[1]'}, 'a string'),
         ({'question': 'a' * 30_000}, '30000 bytes')]),
     'code_contests': (CODE_CONTESTS, [
         ({'private_tests': {'input': ['1'], 'output': []}}, 'shorter'),
-        ({'public_tests': {'input': [1], 'output': ['1']}}, 'not a string'),
         ({'solutions': {'language': [3]}}, 'solution'),
-        ({'time_limit': {'seconds': '2'}}, 'TypeError'),
         ({'time_limit': {'seconds': 10**9, 'nanos': 0}}, 'time_limit=')]),
     'livecodebench': (LIVECODEBENCH, [
         ({'private_test_cases': packed([STDIN])}, 'not list'),
         ({'private_test_cases': packed(len)}, 'names builtins.len'),
         ({'private_test_cases': packed(STDIN)[:-8]}, 'Error'),
-        ({'private_test_cases': '%%'}, 'Error'),
-        ({'private_test_cases': packed('[{"input": 1}]')}, 'output'),
         ({'metadata': '[]'}, "'list'")]),
     'humaneval': (HUMANEVAL, [
         ({'test': 'x = 1'}, 'no function check'),
-        ({'test': 'def check('}, 'SyntaxError'),
         ({'test': 'def check(candidate):\n    assert True\n'},
          'assert nothing'),
         ({'entry_point': ''}, 'entry_point')]),
@@ -222,19 +208,20 @@ def test_bad_rows_are_skipped_and_named(tmp_path, caplog, name):
 def test_large_and_excess_tests_are_dropped(tmp_path, caplog, monkeypatch):
   monkeypatch.setattr(benchmarks, 'MAX_TEST_BYTES', 400)
   monkeypatch.setattr(benchmarks, 'MAX_TASK_BYTES', 1000)
-  inputs = ['a' * 300, 'a' * 500, 'b' * 300, 'c' * 300, 'd' * 300]
-  row = apps_row({'inputs': inputs, 'outputs': list('12345')})
-  short = {'inputs': list(map(str, range(20))), 'outputs': ['1'] * 20}
-  too_large = apps_row({'inputs': ['a' * 500], 'outputs': ['1']})
-  rows = [row, apps_row(short), too_large]
+  inputs = [letter * size for letter, size in (
+      ('a', 300), ('a', 500), ('b', 300), ('c', 300), ('d', 300))]
+  rows = [
+      apps_row({'inputs': inputs, 'outputs': list('12345')}),
+      apps_row({'inputs': list(map(str, range(20))), 'outputs': ['1'] * 20}),
+      apps_row({'inputs': ['a' * 500], 'outputs': ['1']})]
   files = {'train.jsonl': rows, 'test.jsonl': rows}
   first, second = load(tmp_path, 'apps', files, 'test')
   assert [case.input[0] for case in first.cases] == ['a', 'b', 'c']
   assert len(second.cases) == 20
   assert 'apps/test/0: 2 of 5 tests are dropped' in caplog.text
   assert 'apps/test/2: 1 of 1 tests are dropped' in caplog.text
-  first, second = load(tmp_path, 'apps', {}, 'train')
-  assert [case.input for case in second.cases] == list(map(str, range(16)))
+  _, second = load(tmp_path, 'apps', {}, 'train')
+  assert len(second.cases) == 16
 
 
 class Evil:
@@ -256,15 +243,12 @@ def test_pickles_run_no_code(tmp_path):
   assert path.exists()  # The unrestricted loader runs it.
 
 
-def test_row_of_another_data_set_is_refused():
-  with pytest.raises(ValueError, match="has no field 'statement'"):
-    problems.from_task({'task_id': 'posts/test/0', 'text': 'a', 'tests': ''})
-
-
 def test_packed_tests_are_small_and_equal():
-  cases = [
-      Case(((1, 2), {3: 'é'}, b'\x00'), ([None, True], 1.5))] * 1000
+  cases = (Case(((1, 2), {3: 'é'}, b'\x00'), ([None, True], 1.5)),) * 1000
   problem = examples.make(tests=problems.pack_cases(cases))
-  assert len(problem.tests) < 1000
-  assert problem.cases == tuple(cases)
-  assert problems.from_task(dataclasses.asdict(problem)) == problem
+  assert len(problem.tests) < 1000 and problem.cases == cases
+  task = dataclasses.asdict(problem)
+  assert problems.from_task(task) == problem
+  del task['statement']
+  with pytest.raises(ValueError, match="has no field 'statement'"):
+    problems.from_task(task)

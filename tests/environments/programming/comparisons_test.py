@@ -11,16 +11,12 @@ BIG = 10**17
 TEXTS = [
     ('3', '3', 1, 1, 1),
     ('3\n', '3', 1, 1, 1),
-    ('3\r\n', '3\n', 1, 1, 1),
     ('  3  ', '3', 1, 1, 1),
-    ('\n\n3', '3', 1, 1, 1),
     ('', '3', 0, 0, 0),
     ('3', '', 0, 0, 0),
     ('1  2', '1 2', 1, 1, 1),
-    ('1\t2', '1 2', 1, 1, 1),
     ('1 2', '2 1', 0, 0, 0),
     ('1 1 2', '2 1', 0, 0, 0),  # The same set of words.
-    ('1 2', '1', 0, 0, 0),
     ('12', '1 2', 0, 0, 0),
     ('1\n2', '1 2', 0, 1, 0),  # CodeContests compares words only.
     ('1\n\n2', '1\n2', 1, 1, 0),  # LiveCodeBench compares empty lines.
@@ -31,19 +27,15 @@ TEXTS = [
     ('x 1.0', 'x 1.00', 1, 1, 0),
     ('1.0', '1', 1, 1, 1),
     ('.5', '0.5', 1, 1, 1),
-    ('5.', '5', 1, 1, 1),
     ('1e3', '1000', 1, 1, 1),
-    ('+1', '1', 1, 1, 1),
     ('-0.0', '0.0', 1, 1, 1),
     ('007', '7', 1, 1, 1),
     ('0.333333', '0.3333331', 1, 1, 0),  # 1e-7 apart.
     ('0.33333', '0.333333333', 1, 1, 0),  # 3.3e-6 apart, 1e-5 x is 3.3e-6.
     ('0.3333', '0.333333333', 0, 0, 0),  # 3.3e-5 apart.
     ('1000.001', '1000.0', 1, 0, 0),  # 1e-3 apart; 1e-5 x is 1e-2.
-    ('1000.02', '1000.0', 0, 0, 0),
     ('0.000009', '0.0', 0, 1, 0),  # 9e-6 apart.
     ('0.000000009', '0.0', 1, 1, 0),  # 9e-9 apart.
-    ('0.00002', '0.0', 0, 0, 0),
     ('1000001', '1000000', 0, 0, 0),  # Close as floats.
     (str(BIG + 1), str(BIG), 0, 0, 0),
     (f'{BIG}.0', str(BIG), 1, 1, 1),
@@ -52,14 +44,11 @@ TEXTS = [
     ('1e999', '1e998', 0, 0, 0),
     ('nan', 'nan', 1, 1, 1),
     ('nan', '1.0', 0, 0, 0),
-    ('inf', '1.0', 0, 0, 0),
     ('1_000', '1000', 0, 0, 0),
     ('٣', '3', 0, 0, 0),  # Not an ASCII digit.
     ('0x10', '16', 0, 0, 0),
-    ('1 2\n3 4.0', '1 2\n3 4', 1, 1, 1),
     ('Case #1: 0.50000001', 'Case #1: 0.5', 1, 1, 0),
     ('True', '1', 0, 0, 0),
-    ('[1, 2]', '[1,2]', 0, 0, 0),
 ]
 
 
@@ -72,34 +61,27 @@ def test_outputs_are_compared_as_by_each_benchmark(pair, number, name):
 
 
 @pytest.mark.parametrize('value, expected, same', [
-    (3, 4, False),
     (3, 3.0, True),
     (0.1 + 0.2, 0.3, False),  # As in the official graders.
     (True, 1, False),
     (0, False, False),
-    (1.0, True, False),
     ([True], [1], False),
     ({True: 1}, {1: 1}, False),
     ({1: 2}, {1: 2.0}, True),
     ({1: [2, (3,)]}, {1: [2, [3]]}, True),
     (None, 0, False),
-    (None, [], False),
     ('3', 3, False),
     ('a ', 'a', False),
     (b'a', 'a', False),
     ([(1, 2), (3,)], [[1, 2], [3]], True),
     ([1, 2], [2, 1], False),
-    ([], [], True),
-    ([[]], [], False),
     ({1, 2}, {2, 1}, True),
     ({1, 2}, [1, 2], False),
-    ({1}, {True}, False),
     (frozenset({1}), {1}, True),
     ({'a': 1, 'b': 2}, {'b': 2, 'a': 1}, True),
     (float('nan'), float('nan'), False),
     (float('inf'), float('inf'), True),
     (10**30, 10**30 + 1, False),
-    (1j, 1j, True),
 ])
 def test_values_are_compared_without_types_of_sequences(value, expected, same):
   assert comparisons.same_value(value, expected) is same

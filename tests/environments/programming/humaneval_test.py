@@ -4,15 +4,13 @@ $HUMANEVAL_JSONL names data/HumanEval.jsonl of openai/human-eval. Without it the
 test is skipped.
 """
 
-import ast
 from concurrent import futures
 import dataclasses
-import io
 import json
 import os
 import pathlib
 import random
-import tokenize
+import re
 
 import pytest
 
@@ -23,12 +21,14 @@ from environments.programming import problems
 _FILE = os.environ.get('HUMANEVAL_JSONL', '')
 pytestmark = pytest.mark.skipif(not _FILE, reason='$HUMANEVAL_JSONL is not set')
 
+# Replaced operators and numbers: most mutants run, and fail.
 _SWAPS = {
-    '+': '-', '-': '+', '*': '+', '/': '*', '//': '*', '%': '//', '<': '<=',
-    '<=': '<', '>': '>=', '>=': '>', '==': '!=', '!=': '==', '+=': '-=',
-    '-=': '+=', 'and': 'or', 'or': 'and', 'True': 'False', 'False': 'True',
-    'not': '', 'min': 'max', 'max': 'min', 'any': 'all', 'all': 'any',
-    'append': 'extend', 'break': 'continue', 'sorted': 'list'}
+    ' + ': ' - ', ' - ': ' + ', ' * ': ' + ', ' / ': ' * ', ' // ': ' * ',
+    ' % ': ' // ', ' < ': ' <= ', ' <= ': ' < ', ' > ': ' >= ', ' >= ': ' > ',
+    ' == ': ' != ', ' != ': ' == ', ' and ': ' or ', ' or ': ' and ',
+    ' not ': ' ', 'True': 'False', 'False': 'True', 'min(': 'max(',
+    'max(': 'min(', '.append': '.extend', 'sorted(': 'list(', '0': '1',
+    '1': '2', '2': '3'}
 
 
 def read_problems():
@@ -41,34 +41,16 @@ def read_problems():
       tests=problems.pack(row['test'])) for row in rows]
 
 
-def mutate(program, first_line, rng):
-  """Changes one token in or after a line, counted from 1."""
-  tokens = [
-      token for token in tokenize.generate_tokens(io.StringIO(program).readline)
-      if token.start[0] >= first_line]
-  names = sorted({
-      token.string for token in tokens
-      if token.type == tokenize.NAME and token.string not in _SWAPS
-      and not token.string.startswith('__')})
-  rng.shuffle(tokens)
-  for token in tokens:
-    if token.string in _SWAPS:
-      other = _SWAPS[token.string]
-    elif token.type == tokenize.NUMBER and token.string.isdigit():
-      other = str(int(token.string) + 1)
-    elif token.type == tokenize.NAME and token.string in names:
-      other = rng.choice(names)
-    else:
-      continue
-    lines = program.split('\n')
-    (row, start), (_, end) = token.start, token.end
-    lines[row - 1] = lines[row - 1][:start] + other + lines[row - 1][end:]
-    try:
-      ast.parse('\n'.join(lines))
-    except SyntaxError:
-      continue
-    return '\n'.join(lines)
-  raise ValueError(f'no token of {program!r} can be changed')
+def mutate(problem, rng):
+  """Replaces one operator or number of the solution; 'pass' if it has none."""
+  body = problem.reference.removeprefix(problem.statement)
+  found = list(re.finditer('|'.join(map(re.escape, _SWAPS)), body))
+  if not found:
+    return f'{problem.statement}    pass\n'
+  change = rng.choice(found)
+  return (
+      problem.statement + body[:change.start()] + _SWAPS[change[0]]
+      + body[change.end():])
 
 
 def run_directly(sandbox, problem, program):
@@ -83,10 +65,7 @@ def test_verdicts_equal_direct_runs():
   rng = random.Random(0)
   programs = []
   for problem in read_problems():
-    first_line = problem.statement.count('\n') + 1
-    programs += [
-        (problem, problem.reference),
-        (problem, mutate(problem.reference, first_line, rng))]
+    programs += [(problem, problem.reference), (problem, mutate(problem, rng))]
 
   def compare(pair):
     verdict = checks.check(sandbox, *pair)

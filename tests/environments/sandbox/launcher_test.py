@@ -114,16 +114,11 @@ def test_unsafe_level_warns_and_is_no_boundary(caplog):
   with sandbox.SandboxServer(1, 'unsafe_rlimit') as server:
     result = servers.run(server.address, '''
         import os, socket
-        print(len(os.listdir('/')) > 0, 'root' in open('/etc/passwd').read())
         socket.socket()
-        if os.fork() == 0: os._exit(0)
-        os.kill(os.getppid(), 0)
-        print(os.memfd_create('x') > 0)''')
-  assert result.stdout == 'True True\nTrue\n', result
+        os.fork() or os._exit(0)
+        print('root' in open('/etc/passwd').read())''')
+  assert result.stdout == 'True\n', result
   assert 'unsafe_rlimit' in caplog.text
-  caplog.clear()
-  start()
-  assert not caplog.text
 
 
 @pytest.mark.parametrize('make, words', [

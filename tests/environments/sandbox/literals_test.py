@@ -32,15 +32,9 @@ def test_plain_value_comes_back(value):
   assert same(literals.decode(literals.encode(value)), value)
 
 
-def test_nan_comes_back():
-  value = literals.decode(literals.encode([math.nan]))
-  assert type(value[0]) is float and math.isnan(value[0])
-
-
 @pytest.mark.parametrize('value, plain', [
     (np.int64(3), 3), (np.float32(0.5), 0.5), (np.bool_(True), True),
     (np.str_('a'), 'a'), (np.complex128(1j), 1j), ([np.float64(2)], [2.0]),
-
     (collections.Counter('aab'), {'a': 2, 'b': 1}),
     (collections.OrderedDict(b=1, a=2), {'b': 1, 'a': 2}),
     (collections.defaultdict(list, {1: [2]}), {1: [2]})])

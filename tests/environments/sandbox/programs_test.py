@@ -18,25 +18,19 @@ ORDINARY = [
     ('print(int(input()) + 1)', '41', '42\n'),
     ('import sys; print(sys.stdin.buffer.read())', 'ß\n', "b'\\xc3\\x9f\\n'\n"),
     ('import sys; sys.stdout.write(sys.stdin.read())', 'ß→😀', 'ß→😀'),
-    ('print(open(0).read(), end="")', 'x\n', 'x\n'),
     ('print(open("/dev/stdin").read(), end="")', 'x\n', 'x\n'),
-    ('import json, math, re, heapq; print(json.dumps(math.pi))', '',
-     '3.141592653589793\n'),
     # Loaded when the program asks for them, some with shared libraries.
     ('import bz2, csv, ctypes, hashlib, lzma, sqlite3, ssl, zoneinfo\n'
      'import concurrent.futures, decimal, fractions, itertools, statistics\n'
      'print(decimal.Decimal(1) / 8)', '', '0.125\n'),
     ('print(__name__)', '', '__main__\n'),
-    ('def f(n): return n and 1 + f(n - 1)\nprint(f(950))', '', '950\n'),
     ('import sys; sys.setrecursionlimit(20_000)\n'
      'def f(n): return n and 1 + f(n - 1)\nprint(f(10_000))', '', '10000\n'),
     ('import atexit; atexit.register(print, "bye")', '', 'bye\n'),
     ('print("x", end=""); exit()', '', 'x'),
     ('\ufeffprint(1)', '', '1\n'),
-    ('import sys; print(len(sys.argv), sys.flags.utf8_mode)', '', '1 1\n'),
     pytest.param(f'text = {"x" * 1_000_000!r}\nprint(len(text))', '',
                  '1000000\n', id='a megabyte'),
-    pytest.param('x = 1\n' * 33_333 + 'print(x)', '', '1\n', id='200 KB'),
     ('import dataclasses, pickle\n@dataclasses.dataclass\nclass Point:\n'
      '  x: int\nprint(pickle.loads(pickle.dumps(Point(3))))', '',
      'Point(x=3)\n'),
@@ -44,8 +38,6 @@ ORDINARY = [
     ('import threading, time\nthreading.Thread(target=lambda: ('
      'time.sleep(0.1), print("late"))).start()\nprint("early")', '',
      'early\nlate\n'),
-    ('from concurrent import futures\nwith futures.ThreadPoolExecutor(8) as p:'
-     '\n  print(sum(p.map(abs, range(-9, 0))))', '', '45\n'),
     ('import asyncio\nasync def main():\n  await asyncio.sleep(0.01)\n'
      '  print("slept")\nasyncio.run(main())', '', 'slept\n'),
     ('import signal, time\nsignal.signal(signal.SIGALRM, lambda *_: '
@@ -73,12 +65,6 @@ def test_packages_are_loaded_already(server):
   assert result.stdout == 'True\n', result
 
 
-def test_other_packages_cannot_be_imported(programs):
-  for package in ('', 'numpy, '):
-    result = programs.run(f'import {package}pytest')
-    assert result.stderr.endswith("No module named 'pytest'\n")
-
-
 FAILING = [
     ('import sys; sys.exit(3)', ''),
     ('exit("no")', 'no\n'), ('exit(10**30)', ''),
@@ -93,6 +79,8 @@ FAILING = [
     ('input()', 'invalid continuation byte\n'),
     ('def f(): f()\nf()', 'maximum recursion depth exceeded\n'),
     ('raise ValueError("x" * 100_000 + "end")', 'xend\n'),
+    ('import pytest', "No module named 'pytest'\n"),
+    ('import numpy, pytest', "No module named 'pytest'\n"),
     # Refused by the system.
     ('import mmap; mmap.mmap(-1, 1 << 30)', 'Cannot allocate memory\n'),
     ('x = [open("/dev/null") for _ in range(1000)]',

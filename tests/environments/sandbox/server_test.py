@@ -13,7 +13,6 @@ import textwrap
 import pytest
 
 from environments import sandbox
-from environments.sandbox import client
 from environments.sandbox import protocol
 from environments.sandbox import Status
 from environments.sandbox.processes import children
@@ -95,9 +94,6 @@ def test_close_kills_programs_and_removes_files(level):
   assert not os.path.exists(os.path.dirname(address))
   wait_until(lambda: not any(map(exists, pids)))
   server.close()  # A second call is harmless.
-  result = sandbox.Sandbox(address).run('print(1)')
-  assert result.status is Status.INFRASTRUCTURE
-  assert 'FileNotFoundError' in result.stderr
 
 
 @pytest.mark.parametrize('level', servers.CONFINED)
@@ -138,18 +134,11 @@ def test_program_that_ends_its_supervisor_has_failed(unsafe, attack):
 
 
 def test_program_that_dies_with_its_server_is_not_blamed(fragile):
-  programs = fragile.sandbox
   with futures.ThreadPoolExecutor(1) as pool:
-    running = pool.submit(programs.run, 'import time; time.sleep(60)')
+    running = pool.submit(fragile.sandbox.run, 'import time; time.sleep(60)')
     wait_until(lambda: len(descendants(fragile.pid)) == 2)
-    before = os.stat(fragile.address).st_mtime_ns
     os.kill(fragile.pid, signal.SIGKILL)
     assert running.result().status is Status.INFRASTRUCTURE
-  failures = [client._KilledSupervisorError(before)] * 2
-  assert programs._failed(failures).status is Status.INFRASTRUCTURE
-  wait_until(lambda: not fragile.is_running())
-  fragile.restart()  # The new server is not the one that died.
-  assert programs._failed(failures).status is Status.INFRASTRUCTURE
 
 
 def test_supervisor_survives_clients_that_disconnect(unsafe):

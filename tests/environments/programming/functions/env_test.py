@@ -78,22 +78,19 @@ def test_solo_agent_needs_no_aux(sandbox):
   assert step.reward_terms == {
       'structure': .6, 'syntax': .5, 'tests': 1, 'cooperation': 0}
   assert step.team_reward == pytest.approx(1) and step.success
-  assert environment.step(start(), {'solo': ''}).team_reward == 0
   assert 'aux' not in prompt(environment, start(), 'solo')
 
 
 def test_pipeline_shows_aux_to_main(sandbox):
   environment = make(sandbox, 'pipeline', max_turns=2)
   assert environment.phases == (('aux',), ('main',))
-  step = environment.step(start(), {'aux': f'Look:\n{AUX}\n'})
-  assert (step.team_reward, step.done, step.outcomes) == (0, False, {'aux': OK})
-  assert step.reward_terms == {}
-  assert environment.show(step.state)['aux'] == f'Look:\n{AUX}\n'
-  text = prompt(environment, step.state, 'main')
-  assert AUX in text and 'Look' not in text
-  none = environment.step(start(), {'aux': 'no'})
-  assert none.outcomes == {'aux': PARSE_ERROR}
-  assert '(none)' in prompt(environment, none.state, 'main')
+  for reply, outcome, shown in (
+      ('no', PARSE_ERROR, '(none)'), (f'Look:\n{AUX}\n', OK, AUX)):
+    step = environment.step(start(), {'aux': reply})
+    assert (step.team_reward, step.reward_terms, step.done) == (0, {}, False)
+    assert step.outcomes == {'aux': outcome}
+    text = prompt(environment, step.state, 'main')
+    assert shown in text and 'Look' not in text
   step = environment.step(step.state, {'main': MAIN})
   assert step.team_reward == 1 and not step.done
   assert step.outcomes == {'main': OK} and step.state.aux is None
@@ -104,13 +101,9 @@ def test_every_turn_is_paid_and_none_ends_early(sandbox):
   environment = make(sandbox, max_turns=2)
   step = environment.step(start(), {'aux': AUX, 'main': MAIN})
   assert (step.team_reward, step.done, step.success) == (1.0, False, False)
-  shown = environment.show(step.state)
-  assert (shown['turn 1, aux'], shown['turn 1, main']) == (AUX, MAIN)
-  assert 'turn 1, main: feedback' in shown
   step = environment.step(step.state, {'aux': AUX, 'main': 'oh'})
   assert step.team_reward == pytest.approx(.1)
   assert (step.done, step.success, step.truncated) == (True, False, True)
-  assert step.state.turn == 2
 
 
 END = 'Revise your function {}. Answer with its code alone.'
@@ -148,15 +141,12 @@ def test_feedback_names_missing_functions_and_failing_asserts(
       'aux' if role == 'aux' else 'add')}
 
 
-@pytest.mark.parametrize('num_tests, counted, num_failed', [
-    (1, '0 of 1', 1), (3, '1 of 3', 2), (0, '2 of 5', 3), (99, '2 of 5', 3)])
-def test_feedback_reports_the_first_asserts(
-    sandbox, num_tests, counted, num_failed):
+@pytest.mark.parametrize('num_tests, text', [
+    (1, '0 of 1'), (3, '1 of 3'), (0, '2 of 5'), (99, '2 of 5')])
+def test_feedback_reports_the_first_asserts(sandbox, num_tests, text):
   environment = make(sandbox, max_turns=2, feedback_tests=num_tests)
   state = environment.step(start(), {'aux': AUX, 'main': HALF}).state
-  text = prompt(environment, state, 'main')
-  assert f'Tests: {counted} hold.' in text
-  assert text.count('AssertionError') == num_failed
+  assert f'Tests: {text} hold.' in prompt(environment, state, 'main')
 
 
 def test_roles_see_only_their_own_replies(sandbox):
