@@ -53,6 +53,10 @@ _TRAINED = ('all', 'lora', 'none')
 # Sections that `per_policy` may change for a single policy.
 _POLICY_SECTIONS = ('model', 'lora', 'optimizer')
 _MAX_TURNS = 10_000
+# Attributes of an `env_api.Environment`.
+_ENVIRONMENT = (
+    'roles', 'phases', 'max_turns', 'team_reward_range', 'reset', 'observe',
+    'step', 'show')
 # Logits divided by a smaller temperature may overflow.
 _MIN_TEMPERATURE = 1e-6
 
@@ -125,11 +129,9 @@ class Experiment:
   def restore(
       self, checkpoints: checkpoints_lib.Checkpoints, workdir: pathlib.Path,
       step: int | None = None) -> tuple[States, dict[str, Any]]:
-    """Restores the checkpoint of `step`, or the newest one.
+    """Restores the states and metadata of `step`, or of the newest checkpoint.
 
-    Returns:
-      The states and the metadata; without a checkpoint the initial states and
-      an empty dict.
+    Without a checkpoint these are the initial states and an empty dict.
     """
     digests = self._frozen_digests
     restored = checkpoints.restore(self.state_template(), step=step)
@@ -151,15 +153,10 @@ class Experiment:
   def trained_params(
       self, workdir: pathlib.Path, checkpoint: str = checkpoints_lib.LATEST,
   ) -> tuple[Params, int]:
-    """Loads the parameters of a checkpoint without optimizers and critics.
+    """Loads the parameters of the policies, and the step of the checkpoint.
 
-    Args:
-      workdir: the folder of the run.
-      checkpoint: a step, 'latest' or 'best'; see `Checkpoints.find`.
-
-    Returns:
-      The parameters and the step; without a checkpoint the initial parameters
-      and 0.
+    Without a checkpoint these are the initial parameters and 0. `checkpoint` is
+    a step, 'latest' or 'best'; see `Checkpoints.find`.
     """
     checkpoints = checkpoints_lib.Checkpoints(workdir / 'checkpoints')
     restored = checkpoints.restore(
@@ -277,19 +274,11 @@ def make_environment(
           f'environment.module={name!r}: make_environment cannot be called '
           'with team, max_turns, reward, sandbox and environment.options '
           f'({errors.one_line(error)}).') from error
-  _check_environment(name, environment)
-  return environment
-
-
-def _check_environment(name: str, environment: env_api.Environment) -> None:
-  """Raises UserError unless it satisfies `env_api.Environment`."""
-  for attribute in (
-      'roles', 'phases', 'max_turns', 'team_reward_range', 'reset', 'observe',
-      'step', 'show'):
-    if not hasattr(environment, attribute):
-      raise errors.UserError(
-          f'environment.module={name!r}: the environment lacks {attribute}; '
-          'see environments/env_api.py.')
+  missing = [x for x in _ENVIRONMENT if not hasattr(environment, x)]
+  if missing:
+    raise errors.UserError(
+        f'environment.module={name!r}: the environment lacks '
+        f'{", ".join(missing)}; see environments/env_api.py.')
   errors.check_number(
       f'environment.module={name!r}: max_turns', environment.max_turns,
       min_value=1, less_than=_MAX_TURNS)
@@ -298,6 +287,7 @@ def _check_environment(name: str, environment: env_api.Environment) -> None:
     raise errors.UserError(
         f'environment.module={name!r}: each of the roles {environment.roles} '
         f'must act in exactly one of the phases {environment.phases}.')
+  return environment
 
 
 def read_model(name: str, thinking: bool) -> policy_lib.Pretrained:
@@ -340,10 +330,6 @@ def _policy_configs(
   configs = {
       name: ml_collections.ConfigDict(sections).lock() for name in names}
   if config.policies == 'lora_per_role':
-    if config.model.trained == 'none':
-      raise errors.UserError(
-          f"policies={config.policies!r} with model.trained='none': expected "
-          "adapters to train; use policies='per_role' to train nothing.")
     for policy_config in configs.values():
       policy_config.model.trained = 'lora'
   given = set()
@@ -382,13 +368,12 @@ def _build_policy(
       raise errors.UserError(
           f'lora.rank={lora.rank} exceeds the hidden size of the model, '
           f'{pretrained.config.hidden_size}; 8 to 64 are common.')
-  with errors.as_user_error():
-    learner = policy_lib.LearnerSpec(
-        optimizer=policy_lib.OptimizerSpec(**policy_config.optimizer),
-        loss=losses.LossSpec(**config.loss),
-        temperature=config.rollout.temperature,
-        dtype=policy_config.model.dtype, remat=policy_config.model.remat,
-        adapter_scale=lora and lora.scale)
+  learner = policy_lib.LearnerSpec(
+      optimizer=policy_lib.OptimizerSpec(**policy_config.optimizer),
+      loss=losses.LossSpec(**config.loss),
+      temperature=config.rollout.temperature,
+      dtype=policy_config.model.dtype, remat=policy_config.model.remat,
+      adapter_scale=lora and lora.scale)
   policy = policy_lib.Policy(
       name=name, pretrained=pretrained, trained=policy_config.model.trained,
       lora=lora, adapter=adapter, learner=learner, mesh=mesh)
@@ -410,8 +395,6 @@ def choose_mesh(
   Raises:
     fit.DoesNotFit: no mesh fits.
   """
-  for name in ('fsdp', 'tensor'):
-    errors.check_number(f'mesh.{name}', config.mesh[name], min_value=0)
   if config.mesh.fsdp and config.mesh.tensor:
     return config
   config = config.copy_and_resolve_references()
@@ -478,15 +461,14 @@ def check_run(config: ml_collections.ConfigDict) -> None:
   errors.check_number(
       'seed', config.seed, min_value=0, less_than=2**32,
       advice='; jax uses seeds modulo 2**32')
-  for section, min_value, keys in (
-      ('rollout', 1, ('num_tasks', 'max_new_tokens')),
-      ('train', 1, ('updates_per_rollout', 'checkpoint_every', 'groups_every')),
-      ('train', 0, ('num_steps', 'completion_tokens', 'diagnose_every')),
-      ('evaluation', 1, ('validate_every', 'num_samples')),
-      ('evaluation', 0, ('num_timed',))):
-    for key in keys:
-      errors.check_number(
-          f'{section}.{key}', config[section][key], min_value=min_value)
+  for section, key, min_value in (
+      ('rollout', 'num_tasks', 1), ('rollout', 'max_new_tokens', 1),
+      ('train', 'num_steps', 0), ('train', 'completion_tokens', 0),
+      ('train', 'updates_per_rollout', 1), ('train', 'checkpoint_every', 1),
+      ('train', 'groups_every', 1), ('train', 'diagnose_every', 0),
+      ('evaluation', 'validate_every', 1), ('evaluation', 'num_samples', 1)):
+    errors.check_number(
+        f'{section}.{key}', config[section][key], min_value=min_value)
   if not train.num_steps and not train.completion_tokens:
     raise errors.UserError(
         'train.num_steps=0 and train.completion_tokens=0: the run would never '

@@ -61,24 +61,17 @@ def check_number(
     advice: str = '') -> None:
   """Raises UserError unless a number is finite as a float32 and in bounds.
 
-  Args:
-    name: its key in the config.
-    value: the number to check.
-    min_value: inclusive lower bound.
-    greater_than: exclusive lower bound.
-    less_than: exclusive upper bound.
-    advice: appended to the sentence, e.g. '; choose a smaller one'.
+  `min_value` is inclusive, the other bounds are exclusive. `advice` ends the
+  message, e.g. '; choose a smaller one'.
   """
   if (isinstance(value, (int, float)) and abs(value) < 3.4e38
       and value >= min_value and greater_than < value < less_than):
     return
-  bounds = [
-      f', {words} {bound}' for words, bound in (
-          ('at least', min_value), ('above', greater_than),
-          ('below', less_than))
-      if math.isfinite(bound)]
+  bounds = {'at least': min_value, 'above': greater_than, 'below': less_than}
+  given = [
+      f', {words} {x}' for words, x in bounds.items() if math.isfinite(x)]
   raise UserError(
-      f'{name}={value!r}: expected a finite number{"".join(bounds)}{advice}.')
+      f'{name}={value!r}: expected a finite number{"".join(given)}{advice}.')
 
 
 def one_line(error: BaseException) -> str:

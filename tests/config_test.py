@@ -71,7 +71,6 @@ def test_bad_value_is_named(name, value, echo_folder):
 
 
 @pytest.mark.parametrize('changes, words', [
-    ({'policies': 'lora_per_role', 'model.trained': 'none'}, "'lora_per_role'"),
     ({'environment.module': PLAN_PATH, 'environment.reward': 'both'},
      "reward='both'"),
     ({'environment.module': PLAN_PATH, 'environment.team': 'solo'},
