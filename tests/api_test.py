@@ -44,13 +44,3 @@ def test_train_evaluate_export_and_generate(config, tmp_path):
     api.Run(config, workdir).train()
   with pytest.raises(errors.UserError, match='config.json'):
     api.Run(None, tmp_path / 'nothing')
-
-
-def test_bad_worker_settings_are_named(config, tmp_path):
-  config = config.copy_and_resolve_references()
-  config.sandbox.level = 'strong'
-  with pytest.raises(errors.UserError, match="sandbox.level='strong'"):
-    api.train(config, tmp_path)
-  config.sandbox.level, config.environment.num_workers = 'none', 0
-  with pytest.raises(errors.UserError, match='environment.num_workers=0'):
-    api.train(config, tmp_path)

@@ -27,11 +27,6 @@ class Spelled(scripted.Bytes):
     return np.frombuffer(text.encode(), np.uint8).astype(np.int32)
 
 
-@pytest.fixture(autouse=True)
-def _scripts(monkeypatch):
-  scripted.follow_scripts(monkeypatch)
-
-
 def play(
     environment, values, *, kind='independent', gae_lambda=0.0, **switches):
   """Returns {(role, turn, branch): group} and {critic input: mean target}.
@@ -93,19 +88,6 @@ def test_lambda_returns_of_two_turns(gae_lambda, returns):
   if gae_lambda == 0:
     # b has another critic.
     np.testing.assert_allclose(groups['b', 0, 0].returns, [1, -.5])
-
-
-def test_lambda_one_is_monte_carlo_return_minus_value():
-  rewards = {'00': 1, '00 00': 3, '00 00 00': .5}
-  values = {f'{role}{turn}:{"0" * turn}': x for role in 'ab'
-            for turn, x in enumerate([.25, .5, 8])}
-  groups, targets = play(
-      Table(rewards, max_turns=3), values, gae_lambda=1.0, group_size=1)
-  for turn, return_ in enumerate([4.5, 3.5, .5]):
-    group = groups['b', turn, 0]
-    np.testing.assert_allclose(group.returns, [return_])
-    np.testing.assert_allclose(group.advantages, [return_ - group.value])
-    assert targets[f'b{turn}:{"0" * turn}'] == return_
 
 
 @pytest.mark.parametrize('switches', [

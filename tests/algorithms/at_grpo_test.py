@@ -18,11 +18,6 @@ from tests import specs
 from tests.rollout import scripted
 
 
-@pytest.fixture(autouse=True)
-def _scripts(monkeypatch):
-  scripted.follow_scripts(monkeypatch)
-
-
 def play_once(texts, max_new_tokens=12, **switches):
   """The only node of a game of one agent and one turn."""
   runner = scripted.make_runner(

@@ -39,11 +39,6 @@ MEANS = {
     'episode_return': 2.65 / 5}
 
 
-@pytest.fixture(autouse=True)
-def _scripts(monkeypatch):
-  scripted.follow_scripts(monkeypatch)
-
-
 def play(return_type, policies=None):
   """The tree of one task, its groups, and the runner."""
   runner = scripted.make_runner(

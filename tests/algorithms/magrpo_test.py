@@ -66,11 +66,6 @@ class Digits:
     return '0123'
 
 
-@pytest.fixture(autouse=True)
-def _scripts(monkeypatch):
-  scripted.follow_scripts(monkeypatch)
-
-
 def play(environment, group_key=GROUP_KEY, baseline='mean', scale='none',
          **switches):
   """{(role, turn, branch): group} and the nodes of the tree of one task."""

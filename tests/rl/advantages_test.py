@@ -85,17 +85,6 @@ def test_invalid_candidates_are_ignored(variant, junk):
   np.testing.assert_array_equal(found[[1, 4]], [0, 0])
 
 
-def test_leave_one_out_excludes_the_whole_episode():
-  found = advantages.group_advantages(
-      np.array([1, 2, 6, 0, 4, 5], np.float32), np.array([0, 0, 0, 0, 1, 1]),
-      np.ones(6, bool), baseline='leave_one_out', scale='none',
-      weights=np.array([.5, .5, 1, 1, 1, 1]),
-      episodes=np.array([7, 7, 8, 7, 8, 8]))
-  # Episode 7 is compared with 6, episode 8 with (1 / 2 + 2 / 2 + 0) / (1 / 2 +
-  # 1 / 2 + 1) = .75. The second group has a single episode.
-  np.testing.assert_allclose(found, [-5, -4, 5.25, -6, 0, 0], rtol=1e-6)
-
-
 def test_without_baseline_advantages_are_returns():
   found = _advantages([3, 3, 2], [0, 0, 1], variant=('none', 'none'))
   np.testing.assert_array_equal(found, [3, 3, 2])

@@ -27,24 +27,10 @@ def test_rewards_that_cancel_give_exactly_zero(return_type):
   assert found == {0.0}
 
 
-def test_continuation_is_the_discounted_mean_of_known_returns():
-  assert returns.continuation(np.array([1., np.nan, 3]), 0.5) == 1.0
-  assert np.isnan(returns.continuation(np.array([np.nan]), 0.5))
-
-
 def test_only_continued_returns_are_rounded():
   found = returns.add_continuations(
       np.array([1 / 3, 1 / 3, np.nan, 1.]), np.array([0, 1., 0, np.nan]), 0.5)
   np.testing.assert_array_equal(found, [1 / 3, 0.833333333, np.nan, np.nan])
-
-
-@pytest.mark.parametrize('credit, expected', [
-    ('mean', [2, 4, np.nan]), ('sum', [4, 4, np.nan])])
-def test_candidate_returns_of_joint_actions(credit, expected):
-  np.testing.assert_array_equal(
-      returns.candidate_returns(
-          np.array([1., 3, 4, np.nan, np.nan]), np.array([0, 0, 1, 1, 2]), 3,
-          credit), expected)
 
 
 def test_chain_equals_generalised_advantage_estimation():
