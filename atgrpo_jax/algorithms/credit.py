@@ -6,11 +6,11 @@ group key decides which candidates share a baseline. Without 'agent' in the key
 all roles share a baseline, and a role with larger rewards gets larger
 advantages.
 
-With episode returns some keys give equal advantages:
-- with and without 'agent' for a single agent, or without local rewards if every
-  episode ends after a whole turn;
-- with and without 'turn' if all episodes of a task end in the same turn with
-  the same role.
+With episode returns, two different keys may give equal advantages:
+- 'agent' has no effect if there is one agent, or if there are no local rewards
+  and every episode ends after a whole turn;
+- 'turn' has no effect if all episodes of a task end in the same turn with the
+  same role.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Log-probabilities, entropies and losses over arrays.
 
 A loss is a sum over its microbatch. The caller divides once, after all
-microbatches and devices, by `num_units` of all candidates of the step.
-Candidates without an advantage count there, although their terms are 0 and need
-not be computed. With the ratio rho = pi / pi_old of a token,
+microbatches and devices, by `num_units` of all candidates of the step. This
+includes candidates without an advantage; their terms are 0, so the learner
+skips them. With the ratio rho = pi / pi_old of a token,
 
   surrogate = -w min(rho A, clip(rho, 1 - low, 1 + high) A)
 

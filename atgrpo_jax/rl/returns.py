@@ -1,7 +1,7 @@
 """Returns: the reward of a step plus discounted later rewards.
 
-A return is `reward + alpha * continuation`, where the continuation is the
-expected discounted team reward of later steps. `episode_return` differs. Local
+Except for 'episode_return', a return is `reward + alpha * continuation`. The
+continuation is the expected discounted team reward of later steps. Local
 rewards judge single actions and are not summed over turns, because that would
 reward delay. Only the lambda-returns of a critic sum them.
 
