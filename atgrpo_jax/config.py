@@ -311,8 +311,7 @@ def build_policies(
     read_model: ReadModel,
 ) -> dict[str, policy_lib.Policy]:
   """Returns name -> policy, each on its mesh."""
-  meshes = mesh_lib.make_meshes(
-      names, devices, mesh_lib.MeshSpec(**config.mesh))
+  meshes = mesh_lib.make_meshes(names, devices, **config.mesh)
   policies = {}
   for name, policy_config in _policy_configs(config, names).items():
     pretrained = read_model(

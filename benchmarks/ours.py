@@ -65,7 +65,7 @@ def make_policies(config: model.ModelConfig, num: int) -> list[Policy]:
     pools = tuple(
         (name, i * each, (i + 1) * each) for i, name in enumerate(names))
   meshes = mesh_lib.make_meshes(
-      names, jax.devices(), mesh_lib.MeshSpec(pools=pools))
+      names, jax.devices(), pools=pools)
   init = jax.jit(model.init_params, static_argnums=1)
   policies = [Policy({}, config, meshes[name]) for name in names]
   return [

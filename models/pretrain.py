@@ -143,8 +143,7 @@ def train(recipe: Recipe, folder: pathlib.Path) -> None:
           decay_updates=len(steps), **recipe.optimizer), loss=None,
       temperature=1.0, dtype='float32', remat=False, adapter_scale=None)
   config = model.ModelConfig(vocab_size=recipe.vocab_size, **recipe.dims)
-  mesh, = mesh_lib.make_meshes(
-      ['all'], jax.devices(), mesh_lib.MeshSpec()).values()
+  mesh, = mesh_lib.make_meshes(['all'], jax.devices()).values()
   buckets = batching.Buckets(
       prompt=recipe.prompt_buckets, completion=recipe.completion_buckets,
       groups=(recipe.groups_per_batch,), microbatch_tokens=1024,

@@ -137,12 +137,11 @@ def main(folder: pathlib.Path) -> None:
   engine_lib._MIN_SIZE = 4  # Small groups of rows are not padded.
 
   def one_device():
-    return mesh_lib.make_meshes(
-        ['p'], jax.devices()[:1], mesh_lib.MeshSpec())['p']
+    return mesh_lib.make_meshes(['p'], jax.devices()[:1])['p']
 
   def mesh_of(fsdp, tensor):
     return mesh_lib.make_meshes(
-        ['p'], jax.devices(), mesh_lib.MeshSpec(fsdp, tensor))['p']
+        ['p'], jax.devices(), fsdp=fsdp, tensor=tensor)['p']
 
   single = {lora: run(one_device(), lora) for lora in (False, True)}
   for name, (fsdp, tensor, lora) in CASES.items():

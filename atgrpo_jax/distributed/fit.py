@@ -70,19 +70,16 @@ _KINDS = {
 def chip_of(device: jax.Device) -> Chip | None:
   """The chip of a device, with the memory that the device reports.
 
-  None for a CPU, whose devices share the host's memory, and for an unknown
-  device that reports no memory. An unknown device that does is treated as a
-  v5e with that memory.
+  None for a CPU, whose devices share the host's memory. Other devices are
+  treated as a v5e if they are unknown.
   """
   if device.platform == 'cpu':
     return None
-  known = next((
+  chip = next((
       (TPUS | GPUS)[name] for kind, name in _KINDS.items()
-      if device.device_kind.startswith(kind)), None)
-  memory = (device.memory_stats() or {}).get('bytes_limit')
-  if known is None:
-    return memory and dataclasses.replace(TPUS['v5e'], memory=memory)
-  return dataclasses.replace(known, memory=memory or known.memory)
+      if device.device_kind.startswith(kind)), TPUS['v5e'])
+  memory = (device.memory_stats() or {}).get('bytes_limit', chip.memory)
+  return dataclasses.replace(chip, memory=memory)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,19 +148,13 @@ class Fit:
   fsdp: int
   tensor: int
   num_groups: int  # Concurrent groups.
-  sampling_bytes: float  # While rollouts are sampled.
-  learning_bytes: float  # While a gradient is computed.
-
-  @property
-  def num_bytes(self) -> float:
-    return max(self.sampling_bytes, self.learning_bytes)
+  num_bytes: float  # While rollouts are sampled or a gradient is computed.
 
   def describe(self) -> str:
     return (
         f'mesh.fsdp={self.fsdp}, mesh.tensor={self.tensor} and '
         f'{self.num_groups} concurrent groups need about '
-        f'{self.sampling_bytes / _GIB:.1f} GiB per device to sample and '
-        f'{self.learning_bytes / _GIB:.1f} GiB for a gradient')
+        f'{self.num_bytes / _GIB:.1f} GiB per device')
 
 
 def choose(
@@ -171,21 +162,13 @@ def choose(
     tensor: int = 0) -> Fit:
   """Chooses the sizes that are 0, by the rule above.
 
-  Raises:
-    UserError: the given sizes do not divide the devices or the heads.
-    DoesNotFit: no mesh fits.
+  Raises DoesNotFit if no mesh fits.
   """
   num_devices = math.gcd(*(
       pool.num_devices // pool.num_slices for pool in pools))
   learners = [learner for pool in pools for learner in pool.learners]
   num_heads = math.gcd(*(
       learner.dimensions.num_kv_heads for learner in learners))
-  if (num_devices % ((fsdp or 1) * (tensor or 1))
-      or num_heads % (tensor or 1)):
-    raise errors.UserError(
-        f'mesh.fsdp={fsdp} and mesh.tensor={tensor} must divide the '
-        f'{num_devices} devices of a pool and slice, and mesh.tensor the '
-        f'{num_heads} key/value heads; give 0 to have a size chosen.')
   tensor = tensor or math.gcd(
       num_devices // (fsdp or 1), num_heads, _preferred_tensor(learners, chip))
   per_tensor = num_devices // tensor
@@ -232,7 +215,7 @@ def estimate(
   State, keys and values are exact. Intermediate results are those of the
   largest layer.
   """
-  sampling = learning = 0.0
+  num_bytes = 0.0
   for pool in pools:
     groups_per_shard = -(-num_groups // (pool.num_devices // tensor))
     sampled = [learner for learner in pool.learners if learner.is_sampled]
@@ -242,13 +225,14 @@ def estimate(
         learner.itemsize * count_params(learner.dimensions)
         + groups_per_shard * shapes.group_tokens * learner.kv_bytes
         for learner in sampled) / tensor
-    sampling = max(sampling, state + decoding + max((
+    sampling = decoding + max((
         _prefill_bytes(learner, groups_per_shard * shapes.prompt, tensor)
-        for learner in sampled), default=0.0))
-    learning = max(learning, state + max(
+        for learner in sampled), default=0.0)
+    learning = max(
         _gradient_bytes(learner, shapes, fsdp, tensor)
-        for learner in pool.learners))
-  return Fit(fsdp, tensor, num_groups, sampling, learning)
+        for learner in pool.learners)
+    num_bytes = max(num_bytes, state + max(sampling, learning))
+  return Fit(fsdp, tensor, num_groups, num_bytes)
 
 
 def _prefill_bytes(learner, num_tokens, tensor):

@@ -117,9 +117,7 @@ def exchange(value: Any) -> list[Any]:
 
 def any_process(flag: bool) -> bool:
   """True if `flag` is true in any process; every process must call it."""
-  if jax.process_count() == 1:
-    return flag
-  return bool(multihost_utils.process_allgather(np.array(flag)).any())
+  return any(exchange(flag))
 
 
 def barrier() -> None:

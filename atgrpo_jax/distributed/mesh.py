@@ -6,11 +6,9 @@ A mesh has three axes:
   fsdp    shards the groups and the parameters
   tensor  shards heads, hidden units and vocabulary
 
-Each policy runs on the mesh of its pool, a subset of the devices. A single
-device is a mesh of one.
-
-TPU slices and GPU nodes are connected by slower networks than the devices
-within them, so `data` is split over slices or nodes first.
+Each policy runs on the mesh of its pool, a subset of the devices. The network
+between TPU slices or GPU nodes is slower than the one within them, so `data` is
+split over slices or nodes first.
 
 Computations on groups run in `per_shard`, where a shard sees only its groups.
 `sum_over_data` adds the shards once, so a program has a single collective over
@@ -21,13 +19,13 @@ in any order, and devices that start them in different orders wait forever.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-import dataclasses
 import itertools
 import math
 import re
 from typing import Any
 
 import jax
+from jax import flatten_util
 from jax.experimental import mesh_utils
 import jax.numpy as jnp
 from jax.sharding import Mesh
@@ -74,37 +72,33 @@ def decoding_rules(tied_head: bool) -> Rules:
       for rule, spec in param_rules(tied_head)]
 
 
-@dataclasses.dataclass(frozen=True)
-class MeshSpec:
-  """Sizes of the meshes."""
-
-  # Sizes of two axes in each pool; `data` takes the remaining factor.
-  fsdp: int = 1
-  tensor: int = 1
-  # (policy, first device, end) of each policy, counted slice by slice, such as
-  # (('tool', 0, 4), ('planner', 4, 8)). () gives every policy all devices.
-  pools: tuple[tuple[str, int, int], ...] = ()
-
-
 def make_meshes(
-    policies: Sequence[str], devices: Sequence[jax.Device],
-    spec: MeshSpec) -> dict[str, Mesh]:
-  """Policy -> mesh; policies of one pool share a mesh."""
-  for name, size in (('fsdp', spec.fsdp), ('tensor', spec.tensor)):
+    policies: Sequence[str], devices: Sequence[jax.Device], *, fsdp: int = 1,
+    tensor: int = 1, pools: Sequence[tuple[str, int, int]] = (),
+) -> dict[str, Mesh]:
+  """Policy -> mesh; policies of one pool share a mesh.
+
+  Args:
+    policies: names of all policies.
+    devices: all devices.
+    fsdp: size of this axis in each pool; `data` takes the remaining factor.
+    tensor: size of this axis.
+    pools: (policy, first device, end) of each policy, counted slice by slice,
+      such as (('tool', 0, 4), ('planner', 4, 8)). () gives every policy all
+      devices.
+  """
+  for name, size in (('fsdp', fsdp), ('tensor', tensor)):
     errors.check_number(f'mesh.{name}', size, min_value=1)
-  pools = split_devices(policies, devices, spec.pools)
-  meshes = {}
-  for policy, pool in pools.items():
+  devices_of, meshes = split_devices(policies, devices, pools), {}
+  for policy, pool in devices_of.items():
     if pool in meshes:
       continue
-    data, rest = divmod(len(pool), spec.fsdp * spec.tensor)
-    if rest:
+    if len(pool) % (fsdp * tensor):
       raise errors.UserError(
-          f'mesh.fsdp={spec.fsdp} times mesh.tensor={spec.tensor} does not '
-          f'divide the {len(pool)} devices of policy {policy!r}; choose a '
-          'divisor.')
+          f'mesh.fsdp={fsdp} times mesh.tensor={tensor} does not divide the '
+          f'{len(pool)} devices of policy {policy!r}; choose a divisor.')
     meshes[pool] = Mesh(
-        _arrange(pool, (data, spec.fsdp, spec.tensor)), AXES,
+        _arrange(pool, fsdp, tensor), AXES,
         axis_types=(jax.sharding.AxisType.Auto,) * len(AXES))
     num_processes, num_in_pool = (
         len({device.process_index for device in x}) for x in (devices, pool))
@@ -114,19 +108,29 @@ def make_meshes(
           f'mesh.pools: policy {policy!r} has devices of {num_in_pool} of '
           f'{num_processes} processes, but a checkpoint needs devices of each; '
           'use mesh.pools=(), which gives every policy all devices.')
-  return {policy: meshes[pool] for policy, pool in pools.items()}
+  return {policy: meshes[pool] for policy, pool in devices_of.items()}
 
 
 def split_devices(
     policies: Sequence[str], devices: Sequence[jax.Device],
     pools: Sequence[tuple[str, int, int]],
 ) -> dict[str, tuple[jax.Device, ...]]:
-  """Policy -> the devices of its pool, slice by slice; see `MeshSpec.pools`."""
-  ranges = _pool_ranges(policies, len(devices), pools)
+  """Policy -> the devices of its pool, slice by slice; see `make_meshes`."""
   devices = sorted(devices, key=_slice_of)
-  return {
-      policy: tuple(devices[start:stop])
-      for policy, (start, stop) in ranges.items()}
+  pools = pools or [(policy, 0, len(devices)) for policy in policies]
+  is_valid = all(
+      isinstance(pool, tuple) and [*map(type, pool)] == [str, int, int]
+      and 0 <= pool[1] < pool[2] <= len(devices) for pool in pools)
+  is_valid = is_valid and sorted(
+      name for name, _, _ in pools) == sorted(policies)
+  if not is_valid or any(
+      first[1:] != second[1:] and first[1] < second[2] and second[1] < first[2]
+      for first, second in itertools.combinations(pools, 2)):
+    raise errors.UserError(
+        f'mesh.pools={pools!r}: expected (policy, first device, end) of every '
+        f'policy once, with equal or disjoint ranges of the {len(devices)} '
+        f'devices, such as ({policies[0]!r}, 0, {len(devices)}).')
+  return {name: tuple(devices[start:end]) for name, start, end in pools}
 
 
 def num_slices(devices: Sequence[jax.Device]) -> int:
@@ -208,7 +212,7 @@ def per_shard(
   """Runs `function(whole, split)` on each shard of `axes`.
 
   `whole` is replicated; `split` and the result are sharded on their first axis.
-  No shard waits for another. Sums the gradient of `whole` over shards once.
+  No shard waits for another. The gradient of `whole` is summed once.
   """
   sizes = free_axes()
   axes = tuple(axis for axis in axes if sizes.get(axis, 1) > 1)
@@ -225,20 +229,15 @@ def any_shard(x: jax.Array) -> jax.Array:
   return jax.lax.pmax(x.astype(jnp.int32), axes) > 0 if axes else x
 
 
-def data_size() -> int:
-  """Size of the axis `data` of the current mesh; 1 without a mesh."""
-  return free_axes().get('data', 1)
-
-
 def zeros_over_data(tree: Any, rules: Rules) -> Any:
   """Zeros like `tree`, with a leading axis for the shards of `data`.
 
-  Each shard adds to its own; `sum_over_data` adds the shards. `rules` shard the
-  other axes.
+  `rules` shard the other axes. `sum_over_data` adds the shards.
   """
+  num_shards = free_axes().get('data', 1)
   return jax.tree.map(
       lambda x, spec: constrain(
-          jnp.zeros((data_size(), *x.shape), x.dtype), *spec),
+          jnp.zeros((num_shards, *x.shape), x.dtype), *spec),
       tree, data_specs(tree, rules))
 
 
@@ -247,19 +246,16 @@ def sum_over_data(tree: Any, rules: Rules) -> Any:
 
   All leaves are float32.
   """
-  if data_size() == 1:
+  def first(tree):
     return jax.tree.map(lambda x: x[0], tree)
 
   def add(tree):
-    leaves, structure = jax.tree.flatten(tree)
-    total = jax.lax.psum(
-        jnp.concatenate([leaf.ravel() for leaf in leaves]), 'data')
-    ends = list(itertools.accumulate(leaf.size for leaf in leaves))
-    return jax.tree.unflatten(structure, [
-        part.reshape(leaf.shape[1:])
-        for part, leaf in zip(jnp.split(total, ends[:-1]), leaves)])
+    flat, unravel = flatten_util.ravel_pytree(first(tree))
+    return unravel(jax.lax.psum(flat, 'data'))
 
-  shapes = jax.eval_shape(lambda: jax.tree.map(lambda x: x[0], tree))
+  if free_axes().get('data', 1) == 1:
+    return first(tree)
+  shapes = jax.eval_shape(first, tree)
   return jax.shard_map(
       add, in_specs=(data_specs(shapes, rules),),
       out_specs=_specs(shapes, rules)[0], check_vma=False)(tree)
@@ -283,10 +279,10 @@ def put_rows(tree: Any, mesh: Mesh) -> Any:
 def throttle_cpu_dispatch(result: Any, mesh: Mesh) -> Any:
   """Returns `result`; on a CPU, every eighth call waits for it.
 
-  This avoids a deadlock. XLA's CPU client launches and runs the programs of all
-  devices on one pool with a thread per device. A launch blocks while 32
-  programs of its device are pending. If one of them is in a collective, the
-  launch occupies the thread that another device needs to join it.
+  This avoids a deadlock. XLA's CPU client has one pool with a thread per
+  device, and a launch blocks while 32 programs of its device are pending. If
+  one of them is in a collective, the launch holds the thread that another
+  device needs to join it.
   """
   if (mesh.devices.flat[0].platform == 'cpu'
       and next(_num_dispatched) % 8 == 7):
@@ -359,45 +355,20 @@ def _slice_of(device):
   return getattr(device, 'slice_index', 0)
 
 
-def _arrange(devices, shape):
-  """Devices, ordered by slice, as an array of shape (data, fsdp, tensor)."""
-  _, fsdp, tensor = shape
+def _arrange(devices, fsdp, tensor):
+  """Devices, ordered by slice, as an array [data, fsdp, tensor]."""
   slices = [
       list(each) for _, each in itertools.groupby(devices, _slice_of)]
   if all(len(each) % (fsdp * tensor) == 0 for each in slices):
-    try:  # Splitting a physical axis allows 2 and 4 on 4x4 chips.
-      return np.concatenate([
-          mesh_utils.create_device_mesh(
-              (len(each) // (fsdp * tensor), fsdp, tensor), each,
-              allow_split_physical_axes=True) for each in slices])
-    except AssertionError as error:
-      raise errors.UserError(
-          f'mesh.pools: the {len(devices)} devices from {devices[0]} do not '
-          'form a rectangle of chips; use pools of equal size.') from error
+    # Splitting a physical axis allows 2 and 4 on 4x4 chips.
+    return np.concatenate([
+        mesh_utils.create_device_mesh(
+            (len(each) // (fsdp * tensor), fsdp, tensor), each,
+            allow_split_physical_axes=True) for each in slices])
   if devices[0].platform == 'tpu':
     raise errors.UserError(
         f'mesh.fsdp={fsdp} times mesh.tensor={tensor} does not divide the '
         f'devices of each slice, {", ".join(str(len(x)) for x in slices)}; '
         'choose a divisor, because slices share no parameters.')
   # The network between GPU nodes is fast enough to shard parameters.
-  return np.reshape(np.array(devices), shape)
-
-
-def _pool_ranges(policies, num_devices, pools):
-  """Policy -> (first device, end)."""
-  if not pools:
-    return dict.fromkeys(policies, (0, num_devices))
-  is_valid = all(
-      isinstance(pool, tuple) and [*map(type, pool)] == [str, int, int]
-      and 0 <= pool[1] < pool[2] <= num_devices for pool in pools)
-  is_valid = is_valid and sorted(
-      name for name, _, _ in pools) == sorted(policies)
-  if not is_valid or any(
-      first[1:] != second[1:] and first[1] < second[2] and second[1] < first[2]
-      for first, second in itertools.combinations(pools, 2)):
-    example = tuple((name, 0, num_devices) for name in policies)
-    raise errors.UserError(
-        f'mesh.pools={pools!r}: expected (policy, first device, end) of every '
-        f'policy once, with equal or disjoint ranges of the {num_devices} '
-        f'devices, such as {example!r}.')
-  return {name: (start, end) for name, start, end in pools}
+  return np.array(devices).reshape(-1, fsdp, tensor)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 
+from flax import traverse_util
+
 from atgrpo_jax.model import config as config_lib
 from atgrpo_jax.model import decoder
 
-EMBEDDING = 'model.embed_tokens.weight'
 HEAD = 'lm_head.weight'
 
 # Module of a layer -> (path of the leaf below `layers`, transposed).
@@ -45,7 +46,7 @@ def leaves(config: config_lib.ModelConfig) -> list[Leaf]:
   """All leaves of the parameters."""
   head = [] if config.tied_head else [Leaf('head', (HEAD,), transposed=True)]
   return [
-      Leaf('embedding', (EMBEDDING,)),
+      Leaf('embedding', ('model.embed_tokens.weight',)),
       Leaf('norm.scale', ('model.norm.weight',)),
       *head,
       *(Leaf(f'layers.{path}', tuple(
@@ -57,26 +58,11 @@ def leaves(config: config_lib.ModelConfig) -> list[Leaf]:
 def tensor_shapes(
     config: config_lib.ModelConfig) -> dict[str, tuple[int, ...]]:
   """The shape of every tensor of a model folder."""
-  params = decoder.param_shapes(config)
+  params = traverse_util.flatten_dict(decoder.param_shapes(config), sep='.')
   shapes = {}
   for leaf in leaves(config):
-    shape = get(params, leaf.path).shape
+    shape = params[leaf.path].shape
     shape = shape[1:] if leaf.stacked else shape
     shapes |= dict.fromkeys(
         leaf.tensors, shape[::-1] if leaf.transposed else shape)
   return shapes
-
-
-def get(tree, path: str):
-  """The value of a nested dict at a dotted path."""
-  for name in path.split('.'):
-    tree = tree[name]
-  return tree
-
-
-def put(tree: dict, path: str, value) -> None:
-  """Sets the value of a nested dict at a dotted path."""
-  *parents, leaf = path.split('.')
-  for name in parents:
-    tree = tree.setdefault(name, {})
-  tree[leaf] = value

@@ -11,7 +11,6 @@ import re
 from typing import Any
 
 import huggingface_hub
-import jax.numpy as jnp
 
 from atgrpo_jax import errors
 from atgrpo_jax.io import files
@@ -59,11 +58,9 @@ def load_config(folder: str | pathlib.Path) -> config_lib.ModelConfig:
 def read_json(path: pathlib.Path) -> dict[str, Any]:
   """Reads a JSON object from a model file; UserError if it is malformed."""
   if not path.is_file():
-    problem = 'is not a file' if path.exists() else 'does not exist'
     raise errors.UserError(
-        f'{path} {problem}: expected a Hugging Face model folder with '
-        'config.json, tokenizer.json, tokenizer_config.json and '
-        'model.safetensors.')
+        f'{path} is not a file: expected a Hugging Face model folder with '
+        'config.json, tokenizer.json and model.safetensors, or a PEFT adapter.')
   with files.read_errors_as_user_errors(path, 'copy or download it again'):
     fields = json.loads(path.read_text('utf-8'))
   if not isinstance(fields, dict):
@@ -71,11 +68,3 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
         f'{path} holds a {type(fields).__name__}, expected a JSON object; copy '
         'or download it again.')
   return fields
-
-
-def save_config(
-    folder: pathlib.Path, config: config_lib.ModelConfig,
-    dtype: jnp.dtype) -> None:
-  """Writes the `config.json` of a folder with weights of `dtype`."""
-  fields = config_lib.to_hf(config, jnp.dtype(dtype).name)
-  (folder / 'config.json').write_text(json.dumps(fields, indent=2) + '\n')

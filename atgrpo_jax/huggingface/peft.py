@@ -8,9 +8,9 @@ A folder holds one adapter: `adapter_config.json` and
 from __future__ import annotations
 
 import json
-import math
 import pathlib
 
+from flax import traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -39,8 +39,8 @@ _SUPPORTED = {
     'init_lora_weights': (True, False, 'gaussian'),  # Others change the base.
 }
 # Fields that are read here, or have no effect on a trained adapter. All other
-# fields belong to features of PEFT and must be off: absent, null, false, 0 or
-# empty. The tensors show which layers are adapted.
+# fields must be absent, null, false, 0 or empty. The names of the tensors tell
+# which layers are adapted.
 _ALLOWED = frozenset({
     'auto_mapping', 'base_model_name_or_path', 'ensure_weight_tying',
     'inference_mode', 'lora_alpha', 'lora_dropout', 'megatron_core',
@@ -53,23 +53,19 @@ def load(
     config: config_lib.ModelConfig) -> tuple[lora.Weights, float]:
   """The adapter in a folder, with A = 1, and its alpha.
 
-  Raises UserError for features or tensors that do not fit the base model.
+  Raises UserError for unsupported features and for tensors that do not fit the
+  base model.
   """
   folder = pathlib.Path(folder)
-  for name in (_CONFIG, _WEIGHTS):
-    if not (folder / name).is_file():
-      raise errors.UserError(
-          f'{folder / name} does not exist: expected a PEFT adapter with '
-          f'{_CONFIG} and {_WEIGHTS}.')
   rank, alpha = _read_config(folder / _CONFIG)
   tensors = safetensors_lib.open_tensors(folder / _WEIGHTS)
   names = [
       name for name in _LINEAR if any(f'.{name}.' in x for x in tensors)]
-  shapes = decoder.param_shapes(config)['layers']
+  shapes = traverse_util.flatten_dict(
+      decoder.param_shapes(config)['layers'], sep='.')
   expected = {}
   for name in names:
-    num_layers, num_in, num_out = families.get(
-        shapes, f'{_LINEAR[name]}.kernel').shape
+    num_layers, num_in, num_out = shapes[f'{_LINEAR[name]}.kernel'].shape
     for i in range(num_layers):
       expected[_tensor(i, name, 'A')] = (rank, num_in)
       expected[_tensor(i, name, 'B')] = (num_out, rank)
@@ -84,9 +80,8 @@ def load(
           for i in range(config.num_layers)])
       safetensors_lib.check_finite(
           folder / _WEIGHTS, f'the adapter of {name}', stacked)
-      families.put(
-          weights, f'{_LINEAR[name]}.{leaf}', jnp.asarray(stacked[None]))
-  return weights, alpha
+      weights[f'{_LINEAR[name]}.{leaf}'] = jnp.asarray(stacked[None])
+  return traverse_util.unflatten_dict(weights, sep='.'), alpha
 
 
 def save(
@@ -106,11 +101,13 @@ def save(
   processes = safetensors_lib.holders(weights)
   if jax.process_index() not in processes:
     return
-  folder, names, tensors = pathlib.Path(folder), _names(weights), {}
+  folder, tensors = pathlib.Path(folder), {}
+  weights = traverse_util.flatten_dict(weights, sep='.')
+  names = [name for name, path in _LINEAR.items() if f'{path}.a' in weights]
   for name in names:
-    adapter = families.get(weights, _LINEAR[name])
     for leaf, letter in (('a', 'A'), ('b', 'B')):
-      stacked = safetensors_lib.fetch(adapter[leaf][0].astype(dtype))
+      stacked = safetensors_lib.fetch(
+          weights[f'{_LINEAR[name]}.{leaf}'][0].astype(dtype))
       for i, layer in enumerate(stacked):
         tensors[_tensor(i, name, letter)] = layer.T
   if jax.process_index() != processes[0]:
@@ -122,7 +119,7 @@ def save(
       'task_type': 'CAUSAL_LM',
       'base_model_name_or_path': str(base_folder),
       'inference_mode': True,
-      'r': adapter['a'].shape[-1],
+      'r': weights[f'{_LINEAR[names[0]]}.a'].shape[-1],
       # PEFT declares an integer.
       'lora_alpha': int(alpha) if alpha == int(alpha) else alpha,
       'target_modules': [name.rpartition('.')[2] for name in names],
@@ -132,14 +129,6 @@ def save(
 
 def _tensor(layer: int, name: str, letter: str) -> str:
   return f'base_model.model.model.layers.{layer}.{name}.lora_{letter}.weight'
-
-
-def _names(weights: lora.Weights) -> list[str]:
-  """The linear layers with an adapter."""
-  adapted = {
-      jax.tree_util.keystr(path[:-1], simple=True, separator='.')
-      for path, _ in jax.tree_util.tree_leaves_with_path(weights)}
-  return [name for name, path in _LINEAR.items() if path in adapted]
 
 
 def _read_config(path: pathlib.Path) -> tuple[int, float]:
@@ -155,10 +144,6 @@ def _read_config(path: pathlib.Path) -> tuple[int, float]:
           f'{path}: {name}={value!r} is not supported; expected null or false, '
           'or an adapter without this feature.')
   rank, alpha = fields.get('r'), fields.get('lora_alpha')
-  if type(rank) is not int or rank < 1:
-    raise errors.UserError(
-        f'{path}: r={rank!r} must be a whole number of at least 1.')
-  if type(alpha) not in (int, float) or not 0 < alpha < math.inf:
-    raise errors.UserError(
-        f'{path}: lora_alpha={alpha!r} must be a finite number above 0.')
-  return rank, float(alpha)
+  errors.check_number(f'{path}: r', rank, min_value=1)
+  errors.check_number(f'{path}: lora_alpha', alpha, greater_than=0)
+  return int(rank), float(alpha)

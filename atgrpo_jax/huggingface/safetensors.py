@@ -17,6 +17,7 @@ import math
 import pathlib
 from typing import Any
 
+from flax import traverse_util
 import huggingface_hub
 import jax
 from jax.experimental import multihost_utils
@@ -61,24 +62,17 @@ def load_params(
   tensors = {}
   for path in _weight_files(folder):
     tensors |= open_tensors(path)
-  head = tensors.pop(families.HEAD, None) if config.tied_head else None
+  if config.tied_head:  # Qwen3-0.6B and 1.7B are tied but store the head.
+    tensors.pop(families.HEAD, None)
   compare(folder, tensors, families.tensor_shapes(config))
-  # Qwen3-0.6B and 1.7B are tied but store the head anyway.
-  if head is not None and not np.array_equal(
-      head[:], tensors[families.EMBEDDING][:]):
-    raise errors.UserError(
-        f'{folder}: config.json has tie_word_embeddings=true, but '
-        f'{families.HEAD} is not {families.EMBEDDING}; set it to false '
-        'to keep both.')
-
-  default = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-  params = {}
-  for leaf in families.leaves(config):
-    sharding = default if shardings is None else families.get(
-        shardings, leaf.path)
-    families.put(
-        params, leaf.path, _load_leaf(folder, leaf, tensors, dtype, sharding))
-  return params
+  if shardings is None:
+    device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    shardings = jax.tree.map(lambda _: device, decoder.param_shapes(config))
+  shardings = traverse_util.flatten_dict(shardings, sep='.')
+  return traverse_util.unflatten_dict({
+      leaf.path: _load_leaf(
+          folder, leaf, tensors, dtype, shardings[leaf.path])
+      for leaf in families.leaves(config)}, sep='.')
 
 
 def save(
@@ -97,7 +91,9 @@ def save(
   folder, dtype = pathlib.Path(folder), jnp.dtype(dtype)
   if is_writer:
     folder.mkdir(parents=True, exist_ok=True)
-    hub.save_config(folder, config, dtype)
+    fields = config_lib.to_hf(config, dtype.name)
+    (folder / 'config.json').write_text(json.dumps(fields, indent=2) + '\n')
+  params = traverse_util.flatten_dict(params, sep='.')
   source = {
       name: (leaf, layer if leaf.stacked else None)
       for leaf in families.leaves(config)
@@ -112,7 +108,7 @@ def save(
     for name in names:
       leaf, layer = source[name]
       tensor = fetch(_take(
-          families.get(params, leaf.path), layer, leaf.transposed, dtype))
+          params[leaf.path], layer, leaf.transposed, dtype))
       if is_writer:
         tensors[name] = tensor
     if is_writer:
@@ -127,7 +123,7 @@ def open_tensors(path: pathlib.Path) -> Tensors:
   """The tensors of a safetensors file."""
   try:
     file = safetensors.safe_open(path, framework='np')
-  except safetensors.SafetensorError as error:
+  except (OSError, safetensors.SafetensorError) as error:
     raise errors.UserError(
         f'{path} is not a complete safetensors file ({error}); copy or '
         'download it again.') from error
@@ -202,12 +198,7 @@ def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
     raise errors.UserError(
         f'{folder / _INDEX} has no weight_map from tensors to files; '
         'download it again.')
-  paths = [folder / name for name in sorted(set(index.values()))]
-  if missing := [path.name for path in paths if not path.is_file()]:
-    raise errors.UserError(
-        f'{folder} lacks {", ".join(missing)}, listed in {_INDEX}; download '
-        'the model again.')
-  return paths
+  return [folder / name for name in sorted(set(index.values()))]
 
 
 def _load_leaf(

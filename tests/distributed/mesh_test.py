@@ -55,27 +55,6 @@ def test_leaves_and_rules_match_one_to_one(shapes):
     _specs(shapes, mesh=AbstractMesh((1, 1, 3), mesh_lib.AXES))
 
 
-@pytest.mark.parametrize('spec, words', [
-    ({'fsdp': 3}, 'mesh.fsdp=3 times mesh.tensor=1 does not divide the 8'),
-    ({'pools': (('a', 0, 4),)}, 'mesh.pools='),
-    ({'pools': (('a', 0, 4), ('b', 4, 9))}, 'mesh.pools=.* 8 devices'),
-    ({'pools': (('a', 0, 5), ('b', 4, 8))}, 'mesh.pools=.*disjoint'),
-])
-def test_indivisible_devices_and_bad_pools_are_refused(spec, words):
-  devices = [object() for _ in range(8)]
-  with pytest.raises(errors.UserError, match=words):
-    mesh_lib.make_meshes(['a', 'b'], devices, mesh_lib.MeshSpec(**spec))
-
-
-def test_policies_of_one_pool_share_a_mesh():
-  devices = jax.devices()[:1]
-  meshes = mesh_lib.make_meshes(
-      ['a', 'b'], devices, mesh_lib.MeshSpec(pools=(('a', 0, 1), ('b', 0, 1))))
-  assert meshes['a'] is meshes['b']
-  assert dict(meshes['a'].shape) == {'data': 1, 'fsdp': 1, 'tensor': 1}
-  assert set(meshes['a'].axis_types) == {jax.sharding.AxisType.Auto}
-
-
 @dataclasses.dataclass(frozen=True)
 class _Device:
   """The attributes that jax reads to build a mesh."""
@@ -84,52 +63,60 @@ class _Device:
   slice_index: int
   platform: str
   coords: tuple[int, int, int]
+  process_index: int = 0
   device_kind: str = 'of some kind'
   core_on_chip: int = 0
-  process_index: int = 0
 
 
 def _slices(num_slices, size, platform='tpu'):
-  """Devices that are not ordered by slice."""
+  """Devices that are not ordered by slice; each slice is a process."""
   return [
-      _Device(index * size + i, index, platform, (i % 2, i // 2, 0))
+      _Device(index * size + i, index, platform, (i % 2, i // 2, 0), index)
       for i in range(size) for index in range(num_slices)]
 
 
-def _mesh(devices, **spec):
-  return mesh_lib.make_meshes(['a'], devices, mesh_lib.MeshSpec(**spec))['a']
+@pytest.mark.parametrize('sizes, words', [
+    ({'fsdp': 3}, 'mesh.fsdp=3 times mesh.tensor=1 does not divide the 8'),
+    ({'pools': (('a', 0, 4),)}, 'mesh.pools='),
+    ({'pools': (('a', 0, 5), ('b', 4, 8))}, 'mesh.pools=.*disjoint'),
+    ({'pools': (('a', 0, 4), ('b', 4, 8))}, 'devices of 1 of 2 processes'),
+    ({'fsdp': 8}, 'devices of each slice, 4, 4')])
+def test_impossible_meshes_are_refused(sizes, words):
+  with pytest.raises(errors.UserError, match=words):
+    mesh_lib.make_meshes(['a', 'b'], _slices(2, 4), **sizes)
 
 
-@pytest.mark.parametrize('platform', ['tpu', 'gpu'])
-@pytest.mark.parametrize('num_slices, spec', [
-    (2, {'fsdp': 2, 'tensor': 2}), (3, {'fsdp': 2}), (2, {})])
-def test_only_data_is_split_over_slices(platform, num_slices, spec):
+def test_policies_of_one_pool_share_a_mesh():
+  meshes = mesh_lib.make_meshes(
+      ['a', 'b'], jax.devices()[:1], pools=(('a', 0, 1), ('b', 0, 1)))
+  assert meshes['a'] is meshes['b']
+  assert dict(meshes['a'].shape) == {'data': 1, 'fsdp': 1, 'tensor': 1}
+  assert set(meshes['a'].axis_types) == {jax.sharding.AxisType.Auto}
+
+
+@pytest.mark.parametrize('platform, num_slices, sizes', [
+    ('tpu', 2, {'fsdp': 2, 'tensor': 2}), ('tpu', 3, {'fsdp': 2}),
+    ('gpu', 2, {})])
+def test_only_data_is_split_over_slices(platform, num_slices, sizes):
   devices = _slices(num_slices, 4, platform)
-  mesh = _mesh(devices, **spec)
+  mesh = mesh_lib.make_meshes(['a'], devices, **sizes)['a']
   inner = mesh.shape['data'] // num_slices, *mesh.devices.shape[1:]
   expected = mesh_utils.create_hybrid_device_mesh(
       inner, (num_slices, 1, 1), devices)
   assert mesh.devices.tolist() == expected.tolist()
-  assert all(
-      len({device.slice_index for device in row.flat}) == 1
-      for row in mesh.devices)
 
 
 def test_pools_number_devices_slice_by_slice():
+  devices = [
+      dataclasses.replace(device, process_index=0) for device in _slices(2, 4)]
   meshes = mesh_lib.make_meshes(
-      ['a', 'b'], _slices(2, 4),
-      mesh_lib.MeshSpec(fsdp=2, pools=(('a', 0, 2), ('b', 2, 8))))
+      ['a', 'b'], devices, fsdp=2, pools=(('a', 0, 2), ('b', 2, 8)))
   assert [
       [row[0, 0].slice_index for row in meshes[name].devices]
       for name in 'ab'] == [[0], [0, 1, 1]]
 
 
-@pytest.mark.parametrize('spec, sizes', [
-    ({'fsdp': 8}, '4, 4'), ({'pools': (('a', 0, 6),), 'fsdp': 3}, '4, 2')])
-def test_only_gpus_share_parameters_across_nodes(spec, sizes):
-  with pytest.raises(
-      errors.UserError, match=f'devices of each slice, {sizes}'):
-    _mesh(_slices(2, 4), **spec)
-  devices = _mesh(_slices(2, 4, 'gpu'), **spec).devices
-  assert [device.slice_index for device in devices[:, 0, 0]] in ([0], [0, 0])
-  assert devices[-1, -1, -1].slice_index == 1
+def test_gpus_share_parameters_across_nodes():
+  devices = mesh_lib.make_meshes(
+      ['a'], _slices(2, 4, 'gpu'), fsdp=8)['a'].devices
+  assert [device.slice_index for device in devices.flat] == [0] * 4 + [1] * 4

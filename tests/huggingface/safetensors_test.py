@@ -4,8 +4,6 @@ transformers wrote the folders in tests/goldens/: a tied model in one file, an
 untied model in one file, and bfloat16 shards with an index.
 """
 
-import dataclasses
-import functools
 import json
 import os
 import pathlib
@@ -20,7 +18,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors import numpy as safetensors_numpy
-import transformers
 
 from atgrpo_jax import errors
 from atgrpo_jax import model
@@ -28,11 +25,6 @@ from atgrpo_jax.huggingface import hub
 from atgrpo_jax.huggingface import safetensors as safetensors_lib
 
 GOLDENS = pathlib.Path(__file__).parents[1] / 'goldens'
-DTYPES = {
-    'qwen3_tied': jnp.float32,
-    'qwen3_untied': jnp.float32,
-    'qwen3_sharded': jnp.bfloat16,
-}
 FIRST_SHARD, SECOND_SHARD = (
     f'model-{i:05}-of-00004.safetensors' for i in (1, 2))
 
@@ -60,67 +52,50 @@ def _edit(folder, edit_fn):
   safetensors_numpy.save_file(tensors, path, metadata={'format': 'pt'})
 
 
-@pytest.mark.parametrize('name', DTYPES)
-def test_export_inverts_import(name, tmp_path):
-  folder, stored = tmp_path / 'new' / 'model', DTYPES[name]
-  for dtype in {jnp.float32, stored}:
-    params, config = _load(GOLDENS / name, dtype)
-    assert jax.tree.structure(params) == jax.tree.structure(
-        model.param_shapes(config))
-    assert {x.dtype for x in jax.tree.leaves(params)} == {jnp.dtype(dtype)}
-    safetensors_lib.save(folder, params, config, stored)
-    exported = _tensors(folder)
-    assert exported == _tensors(GOLDENS / name)
-  assert ('lm_head.weight' in exported) == (not config.tied_head)
+@pytest.mark.parametrize('name, dtype, stored', [
+    ('qwen3_tied', 'float32', 'float32'),
+    ('qwen3_untied', 'float32', 'float32'),
+    ('qwen3_sharded', 'float32', 'bfloat16'),
+    ('qwen3_sharded', 'bfloat16', 'bfloat16')])
+def test_export_inverts_import(name, dtype, stored, tmp_path):
+  folder = tmp_path / 'new' / 'model'
+  params, config = _load(GOLDENS / name, dtype)
+  assert jax.tree.structure(params) == jax.tree.structure(
+      model.param_shapes(config))
+  assert {x.dtype for x in jax.tree.leaves(params)} == {jnp.dtype(dtype)}
+  safetensors_lib.save(folder, params, config, stored)
+  assert _tensors(folder) == _tensors(GOLDENS / name)
   assert hub.load_config(folder) == config
-  # transformers reads an equal config.
-  found, expected = (
-      transformers.AutoConfig.from_pretrained(path).to_dict()
-      for path in (folder, GOLDENS / name))
-  assert {field for field in expected if found[field] != expected[field]} <= {
-      '_name_or_path', 'bos_token_id', 'eos_token_id', 'pad_token_id',
-      'transformers_version'}
 
 
 def _store_head(tensors):
   tensors['lm_head.weight'] = tensors['model.embed_tokens.weight'].copy()
 
 
-def test_redundant_head_and_unlisted_files_are_ignored(tmp_path):
+def test_redundant_heads_and_unlisted_files_are_ignored(tmp_path):
   # The tied models of Qwen3 store their head.
   folder = shutil.copytree(GOLDENS / 'qwen3_tied', tmp_path / 'tied')
-  expected, _ = _load(folder)
   _edit(folder, _store_head)
-  params, _ = _load(folder)
-  assert params.keys() == expected.keys()
-  np.testing.assert_array_equal(params['embedding'], expected['embedding'])
+  jax.tree.map(
+      np.testing.assert_array_equal, _load(folder)[0],
+      _load(GOLDENS / 'qwen3_tied')[0])
   folder = shutil.copytree(GOLDENS / 'qwen3_sharded', tmp_path / 'sharded')
-  (folder / 'adapter.safetensors').write_bytes(b'of something else')
+  (folder / 'adapter.safetensors').write_bytes(b'not listed in the index')
   _load(folder)
 
 
 def _misfit(tensors):
   del tensors['model.layers.1.self_attn.q_norm.weight']
-  del tensors['lm_head.weight']
   tensors['model.layers.0.self_attn.q_proj.bias'] = np.zeros(64, np.float32)
   # The right size, but transposed.
   tensors['model.layers.0.mlp.up_proj.weight'] = np.zeros((32, 48), np.float32)
 
 
-def _change_head(tensors):
-  _store_head(tensors)
-  tensors['lm_head.weight'][3, 4] += 1
-
-
 @pytest.mark.parametrize('name, damage, words', [
     ('untied', lambda folder: _edit(folder, _misfit), [
-        'missing lm_head.weight;',
         'missing model.layers.1.self_attn.q_norm.weight;',
         'surplus model.layers.0.self_attn.q_proj.bias;',
-        'model.layers.0.mlp.up_proj.weight has shape (32, 48), expected '
-        '(48, 32)', 'Take both files from the same model.']),
-    ('tied', lambda folder: _edit(folder, _change_head), [
-        'lm_head.weight is not model.embed_tokens.weight']),
+        'model.layers.0.mlp.up_proj.weight has shape (32, 48)']),
     ('sharded', lambda folder: shutil.copy(
         folder / FIRST_SHARD, folder / SECOND_SHARD), [
             'missing model.layers.'])])
@@ -130,7 +105,7 @@ def test_damaged_folders_are_refused(name, damage, words, tmp_path):
   with pytest.raises(errors.UserError) as error:
     _load(folder)
   for text in (*words, str(folder)):
-    assert text in str(error.value) and '\n' not in str(error.value)
+    assert text in str(error.value)
 
 
 def test_large_models_are_split_into_files(tmp_path, monkeypatch):
@@ -149,29 +124,21 @@ def test_large_models_are_split_into_files(tmp_path, monkeypatch):
   expected = _tensors(GOLDENS / 'qwen3_untied')
   assert _tensors(tmp_path) == expected
   index = json.loads((tmp_path / 'model.safetensors.index.json').read_text())
-  assert set(index['weight_map']) == set(expected)
-  assert index['metadata']['total_size'] == sum(
-      len(data) for _, _, data in expected.values())
-  restored, _ = _load(tmp_path)
-  jax.tree.map(np.testing.assert_array_equal, restored, params)
+  assert index['weight_map'].keys() == expected.keys()
+  jax.tree.map(np.testing.assert_array_equal, _load(tmp_path)[0], params)
 
 
 CONFIG = model.ModelConfig(
-    vocab_size=64, hidden_size=32, intermediate_size=96, num_layers=4,
+    vocab_size=2056, hidden_size=256, intermediate_size=2000, num_layers=4,
     num_heads=4, num_kv_heads=2, head_dim=8, rope_theta=1e4, norm_eps=1e-6,
     tied_head=False, max_positions=16, init_std=0.1)
-LARGE = dataclasses.replace(
-    CONFIG, vocab_size=2056, hidden_size=256, intermediate_size=2000)
-
-# Number of axes of a leaf -> its sharding over a 2 x 4 mesh.
-SPECS = (
-    {3: (None, 'x', 'y'), 2: ('y', 'x')},
-    {3: (None, ('x', 'y')), 2: (None, ('y', 'x'))},
-    {3: ('y', None, 'x'), 2: ('y', 'x'), 1: ('y',)})
 
 
-def _run_in_two_processes(folder):
-  """Runs `_check_process` in two processes with four devices each."""
+def test_processes_read_only_their_shards_and_export_together(tmp_path):
+  init_params = jax.jit(model.init_params, static_argnums=1)
+  safetensors_lib.save(
+      tmp_path / 'model', init_params(jax.random.key(0), CONFIG), CONFIG,
+      jnp.bfloat16)
   with socket.socket() as free:
     free.bind(('localhost', 0))
     address = f'localhost:{free.getsockname()[1]}'
@@ -180,7 +147,7 @@ def _run_in_two_processes(folder):
           [sys.executable, '-c',
            f'import jax; jax.distributed.initialize({address!r}, 2, {i}); '
            'from tests.huggingface import safetensors_test as test; '
-           f'test._check_process({str(folder)!r})'],
+           f'test._check_process({str(tmp_path)!r})'],
           cwd=GOLDENS.parents[1], text=True, stdout=subprocess.PIPE,
           stderr=subprocess.STDOUT, env=os.environ | {
               'JAX_PLATFORMS': 'cpu', 'JAX_NUM_CPU_DEVICES': '4',
@@ -189,87 +156,41 @@ def _run_in_two_processes(folder):
   for process in processes:
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
-
-
-def _write_model(folder, config, dtype):
-  init_params = jax.jit(model.init_params, static_argnums=1)
-  safetensors_lib.save(
-      folder, init_params(jax.random.key(0), config), config, dtype)
-
-
-def _shardings(params, specs, devices=None):
-  mesh = jax.make_mesh(
-      (2, 4) if devices is None else (1, len(devices)), ('x', 'y'),
-      axis_types=(jax.sharding.AxisType.Auto,) * 2, devices=devices)
-  return jax.tree.map(
-      lambda leaf: jax.sharding.NamedSharding(
-          mesh, jax.sharding.PartitionSpec(*specs.get(leaf.ndim, ()))),
-      params)
-
-
-def _check_shards(params, whole, shardings):
-  """Each device holds its shard of `whole`."""
-  def check(leaf, whole_leaf, sharding):
-    assert leaf.sharding == sharding
-    assert leaf.shape == whole_leaf.shape and leaf.dtype == whole_leaf.dtype
-    for shard in leaf.addressable_shards:
-      np.testing.assert_array_equal(shard.data, whole_leaf[shard.index])
-  jax.tree.map(check, params, whole, shardings)
-
-
-def test_processes_read_only_their_shards_and_export_together(tmp_path):
-  _write_model(tmp_path / 'model', CONFIG, jnp.float32)
-  _write_model(tmp_path / 'large', LARGE, jnp.bfloat16)
-  _run_in_two_processes(tmp_path)
   for name in ('all', 'second process'):
     assert _tensors(tmp_path / name) == _tensors(tmp_path / 'model')
 
 
-def _check_peak_memory(folder, config):
-  """The host holds one parameter at a time, not a file."""
-  shapes = model.param_shapes(config)
-  sizes = [4 * x.size for x in jax.tree.leaves(shapes)]
-  tracemalloc.start()
-  params = safetensors_lib.load_params(
-      folder, config, jnp.float32, _shardings(shapes, SPECS[0]))
-  kept, peak = tracemalloc.get_traced_memory()  # numpy's memory only.
-  tracemalloc.stop()
-  del params
-  assert peak < 1.5 * max(sizes) + kept < sum(sizes) + kept
-
-
 def _check_process(root):
+  """Loads shards in one of two processes, and exports them."""
   root = pathlib.Path(root)
   shapes = model.param_shapes(CONFIG)
-  load = functools.partial(
-      safetensors_lib.load_params, root / 'model', CONFIG, jnp.float32)
-  # Unsharded, on one local device.
-  device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-  whole = jax.device_get(load(jax.tree.map(lambda _: device, shapes)))
-  num_read, make_array = [], jax.make_array_from_callback
-
-  def counting(shape, sharding, callback, **kwargs):
-    def read(index):
-      piece = callback(index)
-      num_read.append(piece.size)
-      return piece
-    return make_array(shape, sharding, read, **kwargs)
-
-  jax.make_array_from_callback = counting
-  for specs in SPECS:
-    shardings = _shardings(shapes, specs)
-    _check_shards(load(shardings), whole, shardings)
-  _check_peak_memory(root / 'large', LARGE)
-
-  num_read.clear()
-  for name, devices in (
-      ('all', None),
+  whole, _ = _load(root / 'model')
+  for name, devices, specs in (
+      ('all', jax.devices(), {3: (None, 'x', 'y'), 2: ('y', 'x')}),
+      ('layers', jax.devices(), {3: ('y', None, 'x'), 1: ('y',)}),
       # A pool without a device of the first process.
-      ('second process', jax.devices()[4:])):
-    shardings = _shardings(shapes, SPECS[0], devices)
-    params = load(shardings)
-    _check_shards(params, whole, shardings)
-    if name == 'all':
-      num_params = sum(x.size for x in jax.tree.leaves(whole))
-      assert 0.4 < sum(num_read) / num_params < 0.6
-    safetensors_lib.save(root / name, params, CONFIG, jnp.float32)
+      ('second process', jax.devices()[4:], {3: (None, 'y'), 2: ('y',)})):
+    mesh = jax.make_mesh(
+        (len(devices) // 4, 4), ('x', 'y'), devices=devices,
+        axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    shardings = jax.tree.map(
+        lambda leaf: jax.sharding.NamedSharding(
+            mesh, jax.sharding.PartitionSpec(*specs.get(leaf.ndim, ()))),
+        shapes)
+    tracemalloc.start()
+    params = safetensors_lib.load_params(
+        root / 'model', CONFIG, jnp.float32, shardings)
+    kept, peak = tracemalloc.get_traced_memory()  # numpy's memory only.
+    tracemalloc.stop()
+    jax.tree.map(_check_shards, params, whole, shardings)
+    if name == 'all':  # Each process reads half of one parameter at a time.
+      largest = max(x.nbytes for x in jax.tree.leaves(whole))
+      assert peak - kept < 0.75 * largest
+    safetensors_lib.save(root / name, params, CONFIG, jnp.bfloat16)
+
+
+def _check_shards(leaf, whole, sharding):
+  assert leaf.sharding == sharding
+  assert leaf.shape == whole.shape and leaf.dtype == whole.dtype
+  for shard in leaf.addressable_shards:
+    np.testing.assert_array_equal(shard.data, whole[shard.index])

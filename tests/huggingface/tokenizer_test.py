@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import tokenizers
 
-from atgrpo_jax import errors
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
 from models import pretrain
 from models.nano import recipe
@@ -49,16 +48,9 @@ def _vocab(folder):
       str(folder / 'tokenizer.json')).get_vocab()
 
 
-def _edit(path, **fields):
-  """Sets fields of a JSON file; None removes them."""
-  old = json.loads(path.read_text()) | fields
-  path.write_text(json.dumps({k: v for k, v in old.items() if v is not None}))
-
-
-@pytest.mark.parametrize('name, switches', [
-    ('not_thinking', {}), ('thinking', {'thinking': True})])
-def test_prompts_equal_qwen3(trained, name, switches):
-  tokenizer = tokenizer_lib.Tokenizer(trained, **switches)
+@pytest.mark.parametrize('name', ['not_thinking', 'thinking'])
+def test_prompts_equal_qwen3(trained, name):
+  tokenizer = tokenizer_lib.Tokenizer(trained, thinking=name == 'thinking')
   vocab = _vocab(trained)
   for prompt in PROMPTS:
     ids = tokenizer.encode_prompt(prompt['messages'])
@@ -128,7 +120,6 @@ def test_completion_round_trip(tokenizer, text):
   assert ids[-1] == tokenizer.stop_ids[0]
   assert not np.isin(ids[:-1], tokenizer.stop_ids).any()
   assert tokenizer.decode(ids) == text
-  assert tokenizer.decode(ids[:-1].tolist()) == text
 
 
 def test_only_the_last_stop_token_is_dropped(tokenizer):
@@ -142,22 +133,16 @@ def test_only_the_last_stop_token_is_dropped(tokenizer):
   assert tokenizer.decode(ids[:-2]).startswith('a')
 
 
-def test_stop_ids(trained, copy):
-  vocab = _vocab(trained)
-  turn, text, think = (
-      vocab[token] for token in ('<|im_end|>', '<|endoftext|>', '</think>'))
-  assert tokenizer_lib.Tokenizer(copy).stop_ids == (turn, text)
-  path = copy / 'generation_config.json'
-  # The generation config decides, in its order; it may omit the field.
-  for stated, expected in [
-      ([text, think], (text, think)), (text, (text,)), ([0], (0,)), (0, (0,)),
-      (None, (turn,))]:
-    _edit(path, eos_token_id=stated)
-    assert tokenizer_lib.Tokenizer(copy).stop_ids == expected
-  path.write_text('{"eos_token_id": null}')
-  assert tokenizer_lib.Tokenizer(copy).stop_ids == (turn,)
-  path.unlink()
-  assert tokenizer_lib.Tokenizer(copy).stop_ids == (turn,)
+@pytest.mark.parametrize('tokens', [
+    ['<|endoftext|>', '</think>'], ['<|endoftext|>'], None])
+def test_generation_config_names_the_stop_ids(tokens, copy):
+  vocab = _vocab(copy)
+  ids = tokens and [vocab[token] for token in tokens]
+  stated = ids[0] if ids and len(ids) == 1 else ids
+  (copy / 'generation_config.json').write_text(
+      json.dumps({'eos_token_id': stated}))
+  assert tokenizer_lib.Tokenizer(copy).stop_ids == tuple(
+      ids or [vocab['<|im_end|>']])
 
 
 def test_saved_tokenizers_load_equal(tokenizer, tmp_path):
@@ -169,24 +154,10 @@ def test_saved_tokenizers_load_equal(tokenizer, tmp_path):
     np.testing.assert_array_equal(
         saved.encode_prompt(prompt['messages']),
         tokenizer.encode_prompt(prompt['messages']))
-  fields = json.loads((tmp_path / 'generation_config.json').read_text())
-  assert fields['eos_token_id'] == list(tokenizer.stop_ids)
-  assert fields['pad_token_id'] == tokenizer.stop_ids[1]
 
 
-def test_lossy_tokenizers_are_refused(copy):
-  path = copy / 'tokenizer.json'
-  path.write_text(json.dumps(json.loads(path.read_text()) | {'decoder': None}))
-  with pytest.raises(errors.UserError, match='tokenizer.json does not decode'):
-    tokenizer_lib.Tokenizer(copy)
-
-
-def test_training_is_deterministic_and_encodes_every_text(
-    tokenizer, trained, tmp_path):
-  assert tokenizer.vocab_size == VOCAB_SIZE
-  pretrain.train_tokenizer(TEXTS, VOCAB_SIZE, PIECES, tmp_path)
-  for name in ('tokenizer.json', 'generation_config.json'):
-    assert (tmp_path / name).read_bytes() == (trained / name).read_bytes()
-  pretrain.train_tokenizer(TEXTS, 261, PIECES, tmp_path)  # The smallest size.
+def test_the_smallest_vocabulary_encodes_every_text(tmp_path):
+  pretrain.train_tokenizer(TEXTS, 261, PIECES, tmp_path)
   smallest = tokenizer_lib.Tokenizer(tmp_path)
+  assert smallest.vocab_size == 261
   assert smallest.decode(smallest.encode_completion('ñ\n')) == 'ñ\n'

@@ -144,8 +144,7 @@ def follow_scripts(monkeypatch) -> None:
 
 def one_device() -> jax.sharding.Mesh:
   """A mesh of one device."""
-  return mesh_lib.make_meshes(
-      ['a'], jax.devices()[:1], mesh_lib.MeshSpec())['a']
+  return mesh_lib.make_meshes(['a'], jax.devices()[:1])['a']
 
 
 def make_runner(
