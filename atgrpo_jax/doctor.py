@@ -11,12 +11,9 @@ on the disk.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 import dataclasses
 import pathlib
-import shutil
 import tempfile
-import time
 
 import jax
 import numpy as np
@@ -38,53 +35,51 @@ _NUM_TOKENS = 8  # Decoded tokens.
 def examine(
     experiment: config_lib.Experiment, workdir: pathlib.Path) -> None:
   """Prints a line per check; raises the error that a run would raise."""
-  for check, line in _run_checks(experiment, workdir):
-    print(f'{check:10s} {line}', flush=True)
-
-
-def _run_checks(experiment, workdir) -> Iterator[tuple[str, str]]:
-  """Yields the name and the result of each check."""
   config = experiment.config
-  yield 'devices', (
+  _report('devices', (
       f'{jax.device_count()} x {jax.local_devices()[0].device_kind} in '
-      f'{jax.process_count()} process(es); jax {jax.__version__}')
+      f'{jax.process_count()} process(es); jax {jax.__version__}'))
   for name, policy in experiment.policies.items():
-    yield 'mesh', f'{name}: ' + ', '.join(
-        f'{axis}={size}' for axis, size in policy.mesh.shape.items())
-  yield 'sandbox', config.sandbox.level
+    _report('mesh', f'{name}: ' + ', '.join(
+        f'{axis}={size}' for axis, size in policy.mesh.shape.items()))
+  _report('sandbox', config.sandbox.level)
   workdir_lib.check_config(workdir, config.to_dict())
-  yield 'disk', _check_disk(workdir, experiment.state_template())
+  _report('disk', _check_disk(workdir, experiment.state_template()))
   for name, policy in experiment.policies.items():
-    yield 'tokenizer', (
+    _report('tokenizer', (
         f'{name}: {policy.tokenizer.vocab_size} ids, stops at '
-        f'{" or ".join(map(str, policy.tokenizer.stop_ids))}')
+        f'{" or ".join(map(str, policy.tokenizer.stop_ids))}'))
   states = experiment.initial_states()
-  yield from _check_decode(experiment, config_lib.params_of(states))
+  _check_decode(experiment, config_lib.params_of(states))
   references = train_lib.load_references(experiment)
   for name, policy in experiment.policies.items():
     if policy.trained != 'none':
-      yield 'gradient', _check_gradient(
-          experiment, states, policy, references.get(name))
+      _report('gradient', _check_gradient(
+          experiment, states, policy, references.get(name)))
+
+
+def _report(check: str, result: str) -> None:
+  print(f'{check:10s} {result}', flush=True)
 
 
 def _check_disk(
     workdir: pathlib.Path, template: config_lib.States) -> str:
   """Raises unless the workdir can be written and holds a checkpoint."""
-  size = f'a checkpoint takes {checkpoints.num_bytes(template) / _GIB:.2f} GiB'
+  size = checkpoints.num_bytes(template) / _GIB
   if files.is_remote(workdir):
+    existing = workdir
     probe = workdir / 'doctor'
     probe.write_text('')
     probe.unlink()
-    return f'{workdir} can be written, {size}'
-  existing = next(
-      x for x in (workdir, *workdir.absolute().parents) if x.exists())
-  with tempfile.TemporaryFile(dir=existing):  # Raises if it is read-only.
-    checkpoints.check_space(existing, template)
-  free = shutil.disk_usage(existing).free
-  return f'{free / _GIB:.1f} GiB free in {existing}, {size}'
+  else:
+    existing = next(
+        x for x in (workdir, *workdir.absolute().parents) if x.exists())
+    with tempfile.TemporaryFile(dir=existing):  # Raises if it is read-only.
+      checkpoints.check_space(existing, template)
+  return f'{existing} can be written; a checkpoint takes {size:.2f} GiB'
 
 
-def _check_decode(experiment, params) -> Iterator[tuple[str, str]]:
+def _check_decode(experiment, params) -> None:
   """Decodes greedily for the roles that act first in the first test task."""
   task = experiment.tasks(experiment.config.evaluation.test)[0]
   state = experiment.environment.reset(task)
@@ -101,9 +96,9 @@ def _check_decode(experiment, params) -> Iterator[tuple[str, str]]:
   roles = experiment.environment.phases[0]
   for role, group in zip(roles, runner.play([decode(role) for role in roles])):
     text = runner.policy_of(role).tokenizer.decode(group.completions[0])
-    yield 'decode', (
+    _report('decode', (
         f'{role}: {text!r}, after a prompt of {len(group.request.prompt)} '
-        'tokens')
+        'tokens'))
 
 
 def _check_gradient(
@@ -123,7 +118,6 @@ def _check_gradient(
           types.GroupKey('doctor', 'any', 0, i), policy.name,
           np.zeros(length, np.int32), (candidate,) * group_size)
       for i in range(num_groups)]
-  start = time.perf_counter()
   states[policy.name], updates = update_lib.update_policy(
       policy, states[policy.name], groups, num_updates=1, order='mixed',
       buckets=experiment.buckets, reference=reference,
@@ -131,5 +125,4 @@ def _check_gradient(
   updates.metrics('doctor')  # Raises if a gradient is not finite.
   return (
       f'{policy.name}: {num_groups} group(s) of {group_size} candidates, '
-      f'prompts of {length} and completions of {longest} tokens; '
-      f'{time.perf_counter() - start:.1f} s with compilation')
+      f'prompts of {length} and completions of {longest} tokens')

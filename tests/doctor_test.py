@@ -1,5 +1,7 @@
 """doctor.py: the checks of a run that can start, and of runs that cannot."""
 
+import shutil
+
 import pytest
 
 from atgrpo_jax import doctor
@@ -29,8 +31,7 @@ def test_checks_are_printed_in_order_and_write_nothing(
 def test_full_disk_is_refused_before_weights_are_read(
     echo_folder, tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(
-      doctor.shutil, 'disk_usage',
-      lambda path: doctor.shutil._ntuple_diskusage(1, 1, 0))
+      shutil, 'disk_usage', lambda path: shutil._ntuple_diskusage(1, 1, 0))
   with pytest.raises(errors.UserError, match='0 bytes free'):
     doctor.examine(echo.experiment(echo_folder), tmp_path)
   assert _checks(capsys)[-1] == 'sandbox'

@@ -95,8 +95,8 @@ def from_hf(fields: dict[str, Any]) -> ModelConfig:
   for name, allowed in _REQUIRED.items():
     if name in fields and fields[name] not in allowed:
       raise errors.UserError(
-          f'{name}={fields[name]!r} is not supported; expected '
-          f'{" or ".join(repr(value) for value in allowed)}.')
+          f'{name}={fields[name]!r}: expected '
+          f'{" or ".join(map(repr, allowed))}.')
   fields = fields | {'rope_theta': _rope_theta(fields)}
   if missing := sorted(_FIELDS.keys() - fields.keys()):
     raise errors.UserError(f'lacks {", ".join(missing)}.')
@@ -107,11 +107,9 @@ def from_hf(fields: dict[str, Any]) -> ModelConfig:
         f'has unknown fields: {", ".join(unknown)}. Remove them if they do '
         'not change the model.')
   layer_types = fields.get('layer_types') or []
-  if (not isinstance(layer_types, list)
-      or any(layer != 'full_attention' for layer in layer_types)):
+  if any(layer != 'full_attention' for layer in layer_types):
     raise errors.UserError(
-        f'layer_types={layer_types!r} is not supported; expected '
-        "'full_attention' throughout.")
+        f'layer_types={layer_types!r}: expected only full_attention.')
   return ModelConfig(
       **{ours: fields[theirs] for theirs, ours in _FIELDS.items()})
 

@@ -70,17 +70,15 @@ class Attention(nn.Module):
     Args:
       x: [P, G, X, D] inputs of the queries.
       angles: [P, X, H / 2] float32 rotary angles of the queries.
-      suffix_mask: [X, Y] bool, True if a query sees a suffix key; causal.
-      prefix: keys [P, K, H, S] and values [P, K, S, H], or None.
-      prefix_mask: [P, S] bool, False for padding.
-      cache: earlier keys [N * R, K, H, Y] and values [N * R, K, Y, H], or None,
-        where Y = X.
+      suffix_mask: as in `attention.attend`, like the arguments below.
+      prefix: keys and values, or None.
+      prefix_mask: False for padding.
+      cache: keys [N * R, K, H, Y] and values [N * R, K, Y, H] of earlier
+        tokens, or None for keys and values of the queries alone.
       cache_index: position of the new keys and values in the cache.
-      past: keys [N * R, K, H, Z] and values [N * R, K, Z, H] before the cache,
-        or None.
-      past_mask: [N * R, Z] bool, False for padding.
-      rows: `kv_cache.Rows`, with a cache. All arguments but the prefix then
-        have N * R for P, G = 1 and X = 1.
+      past: keys and values before the cache, or None.
+      past_mask: False for padding.
+      rows: `kv_cache.Rows`, with a cache.
     """
     c = self.config
 

@@ -12,6 +12,7 @@ import dataclasses
 import re
 
 from flax import struct
+from flax import traverse_util
 import jax
 import jax.numpy as jnp
 
@@ -64,11 +65,10 @@ def init_lora(
 
   `a` is uniform within 1 / sqrt(in), as in PEFT.
   """
-  shapes = decoder.param_shapes(config)['layers']
+  shapes = traverse_util.flatten_dict(
+      decoder.param_shapes(config)['layers'], sep='/')
   kernels = {
-      jax.tree_util.keystr(path, simple=True, separator='/'): leaf.shape
-      for path, leaf in jax.tree_util.tree_leaves_with_path(shapes)
-      if leaf.ndim == 3}
+      name: leaf.shape for name, leaf in shapes.items() if leaf.ndim == 3}
   chosen = set()
   for target in spec.targets:
     matches = {name for name in kernels if re.fullmatch(target, name)}
@@ -84,27 +84,21 @@ def init_lora(
   weights = {}
   for index, name in enumerate(sorted(chosen)):
     num_layers, num_in, num_out = kernels[name]
-    *parents, module = name.removesuffix('/kernel').split('/')
-    parent = weights
-    for module_name in parents:
-      parent = parent.setdefault(module_name, {})
-    bound = num_in**-0.5
-    parent[module] = {
-        'a': jax.random.uniform(
-            jax.random.fold_in(rng, index),
-            (1, num_layers, num_in, spec.rank),
-            minval=-bound, maxval=bound),
-        'b': jnp.zeros((1, num_layers, spec.rank, num_out)),
-    }
-  return weights
+    module, bound = name.removesuffix('/kernel'), num_in**-0.5
+    weights[f'{module}/a'] = jax.random.uniform(
+        jax.random.fold_in(rng, index), (1, num_layers, num_in, spec.rank),
+        minval=-bound, maxval=bound)
+    weights[f'{module}/b'] = jnp.zeros((1, num_layers, spec.rank, num_out))
+  return traverse_util.unflatten_dict(weights, sep='/')
 
 
 def describe(weights: Weights) -> tuple[int, tuple[str, ...]]:
   """The rank and the `LoraSpec.targets` of adapters."""
-  names = sorted({
-      jax.tree_util.keystr(path[:-1], simple=True, separator='/') + '/kernel'
-      for path, _ in jax.tree_util.tree_leaves_with_path(weights)})
-  return _leaves(weights, 'a')[0].shape[-1], tuple(names)
+  ranks = {
+      path.removesuffix('/a') + '/kernel': leaf.shape[-1]
+      for path, leaf in traverse_util.flatten_dict(weights, sep='/').items()
+      if path.endswith('/a')}
+  return max(ranks.values()), tuple(sorted(ranks))
 
 
 def stack(
@@ -113,7 +107,7 @@ def stack(
 
   Smaller ranks are padded with zeros, which have no effect.
   """
-  rank = max(leaf.shape[-1] for tree in weights for leaf in _leaves(tree, 'a'))
+  rank = max(describe(tree)[0] for tree in weights)
 
   def fill(path, leaf):
     axis = leaf.ndim - (1 if path[-1].key == 'a' else 2)
@@ -146,9 +140,3 @@ def with_adapters(
 
   return params | {
       'lora': jax.tree_util.tree_map_with_path(select, adapters.weights)}
-
-
-def _leaves(weights: Weights, kind: str) -> list[jax.Array]:
-  return [
-      leaf for path, leaf in jax.tree_util.tree_leaves_with_path(weights)
-      if path[-1].key == kind]

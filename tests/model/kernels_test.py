@@ -17,7 +17,6 @@ from atgrpo_jax.model import decoder
 from atgrpo_jax.model import kv_cache
 from atgrpo_jax.model.kernels import ragged
 from atgrpo_jax.model.kernels import select
-from atgrpo_jax.model.kernels import splash
 from atgrpo_jax.sampling import programs
 from tests.rl import tiny
 
@@ -34,22 +33,18 @@ def _mesh(kind, platform, *sizes):
 
 @pytest.mark.parametrize('device, dtype, changes, expected', [
     # TPUs use splash if lengths and widths are multiples of 128.
-    (TPU, 'float32', {}, splash.attend),
-    (TPU, 'bfloat16', {'prefix': 256}, splash.attend),
+    (TPU, 'float32', {'prefix': 256}, select.attend_with_splash),
     (TPU, 'bfloat16', {'prefix': 7}, None),
     (TPU, 'bfloat16', {'queries': 64}, None),
-    (TPU, 'bfloat16', {'width': 64}, None),
     # NVIDIA GPUs use cuDNN for prompts in half precision.
-    (GPU, 'bfloat16', {}, CUDNN),
     (GPU, 'float16', {'queries': 7, 'width': 64}, CUDNN),
-    (GPU, 'float32', {}, None), (GPU, 'bfloat16', {'width': 12}, None),
-    (GPU, 'bfloat16', {'width': 256}, None),
+    (GPU, 'float32', {}, None), (GPU, 'bfloat16', {'width': 256}, None),
     (GPU, 'bfloat16', {'prefix': 128}, None),
     # The mesh must divide the heads.
     (GPU, 'bfloat16', {'tensor': HEADS}, CUDNN),
     (GPU, 'bfloat16', {'tensor': 2 * HEADS}, None),
     (('AMD Instinct MI300X', 'gpu'), 'bfloat16', {}, None),
-    (('cpu', 'cpu'), 'bfloat16', {}, None), (None, 'bfloat16', {}, None)])
+    (None, 'bfloat16', {}, None)])
 def test_kernel_of_each_device(device, dtype, changes, expected):
   q = jax.ShapeDtypeStruct((
       GROUPS, HEADS, CANDIDATES, changes.get('queries', QUERIES), PER_HEAD,
@@ -63,10 +58,8 @@ def test_kernel_of_each_device(device, dtype, changes, expected):
 
 @pytest.mark.parametrize('kernel, prefix_length', [
     (functools.partial(select.attend_with_cudnn, implementation='xla'), 0),
-    (functools.partial(splash.attend, interpret=True), 0),
-    # The second is a separate sequence per candidate.
-    (functools.partial(splash.attend, interpret=True), 128),
-    (functools.partial(splash.attend, interpret=True), 256)])
+    (functools.partial(select.attend_with_splash, interpret=True), 0),
+    (functools.partial(select.attend_with_splash, interpret=True), 256)])
 def test_kernels_equal_plain_attention(kernel, prefix_length):
   rng = np.random.default_rng(0)
 
@@ -138,38 +131,28 @@ def test_ragged_attention_skips_padding(prefix_lengths, past_lengths):
   np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize('device, changes, expected', [
-    (TPU, {}, True), (TPU, {'past': 64}, True), (TPU, {'past': 200}, False),
-    (TPU, {'width': 64}, False), (TPU, {'tensor': 2 * HEADS}, False),
-    (GPU, {}, False), (None, {}, False)])
-def test_only_tpus_use_ragged_attention(device, changes, expected):
-  q = jax.ShapeDtypeStruct(
-      (4, HEADS, 1, 1, PER_HEAD, changes.get('width', WIDTH)), jnp.bfloat16)
-  mesh = device and _mesh(*device, 1, 1, changes.get('tensor', 1))
-  with jax.sharding.use_abstract_mesh(
-      mesh or jax.sharding.get_abstract_mesh()):
-    assert expected == (
-        select.find_for_rows(q, [512, changes.get('past', 128)]) is not None)
-
-
-def test_decoding_on_four_tpus_lowers_to_ragged_attention():
+@pytest.mark.parametrize('kind, prompt_length, num_kernels', [
+    (TPU, 512, 2), (TPU, 200, 0), (GPU, 512, 0)])
+def test_decoding_on_four_devices_lowers_to_ragged_attention(
+    kind, prompt_length, num_kernels):
   config = dataclasses.replace(tiny.CONFIG, head_dim=128)
   spec = programs.SamplerSpec(2, 1.0, (0,), 'bfloat16')
   static = {'config': config, 'spec': spec}
   slots = jax.eval_shape(functools.partial(
-      programs.empty_slots, num_slots=4, prompt_length=512, **static))
+      programs.empty_slots, num_slots=4, prompt_length=prompt_length, **static))
   past = jax.eval_shape(functools.partial(
       programs.empty_rows, num_rows=4, capacity=256, **static))
-  with jax.sharding.use_abstract_mesh(_mesh(*TPU, 2, 1, 2)):
+  with jax.sharding.use_abstract_mesh(_mesh(*kind, 2, 1, 2)):
     lowered = programs.decode.trace(
         decoder.param_shapes(config), slots, past,
         jax.ShapeDtypeStruct((2, 2), jnp.int32), adapters=None, num_tokens=16,
-        **static).lower(lowering_platforms=('tpu',)).as_text()
-  # Two calls per layer, for prompts and completions, with half of the groups or
-  # rows and half of the heads on each device.
+        **static).lower(lowering_platforms=(
+            'tpu' if kind == TPU else 'cuda',)).as_text()
+  # Two kernels per layer, for prompts and completions. Each device has half of
+  # the groups or rows and half of the heads.
   calls = [x for x in lowered.splitlines() if '@tpu_custom_call(' in x]
-  assert len(calls) == 2 * config.num_layers
+  assert len(calls) == num_kernels * config.num_layers
   heads = config.num_kv_heads // 2
-  assert sum(f'tensor<2x{heads}x128x512xbf16>' in x for x in calls) == (
-      sum(f'tensor<2x{heads}x128x256xbf16>' in x for x in calls)) == (
-          config.num_layers)
+  for capacity in (512, 256) if num_kernels else ():
+    shape = f'tensor<2x{heads}x128x{capacity}xbf16>'
+    assert sum(shape in x for x in calls) == config.num_layers

@@ -11,15 +11,14 @@ Letters as in `atgrpo_jax.model.decoder`.
 from __future__ import annotations
 
 import functools
+import math
 
 import jax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
-import numpy as np
 
-BLOCK = 256  # Positions read in one step.
-
+_BLOCK = 256  # Positions read in one step.
 _LANES = 128  # Width of a TPU register.
 _SUBLANES = 16  # Rows of a bfloat16 register.
 _MASKED = -1e30
@@ -31,11 +30,6 @@ def fits(
   """Whether `attend` supports keys [B, K, H, S] on this device."""
   return device.platform == 'tpu' and not width % _LANES and (
       num_positions < _LANES or not num_positions % _LANES)
-
-
-def block_size(num_positions: int) -> int:
-  """Positions read in one step."""
-  return np.gcd(num_positions, BLOCK).item()
 
 
 def attend(q, k, v, lengths, interpret: bool = False):
@@ -56,7 +50,7 @@ def attend(q, k, v, lengths, interpret: bool = False):
   num_rows, heads, num_queries, width = q.shape
   pad = -num_queries % _SUBLANES
   q = jnp.pad(q, ((0, 0), (0, 0), (0, pad), (0, 0)))
-  block = block_size(k.shape[-1])
+  block = math.gcd(k.shape[-1], _BLOCK)
   num_blocks = -(-lengths // block)
   ends = jnp.cumsum(num_blocks)
   max_steps = num_rows * (k.shape[-1] // block)

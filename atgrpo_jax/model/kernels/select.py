@@ -1,10 +1,10 @@
 """Chooses the attention kernel for a device, and runs it on each one.
 
-TPUs use `splash` and `ragged`. NVIDIA GPUs use cuDNN through `jax.nn`, only for
-sequences without a prefix. Suffixes would need either the log-sum of the scores
-of two calls, which jax rounds to the dtype of the values and whose gradient
-cuDNN's rule drops, or a mask, which jax turns into a bias with a gradient, each
-as large as the scores of a head.
+TPUs use jax's splash kernel in prefill and learner, and `ragged` in decoding.
+NVIDIA GPUs use cuDNN for sequences without a prefix. With a prefix, jax offers
+two ways. One adds the results of two calls, whose log-sums jax rounds and whose
+gradient cuDNN drops. The other passes a mask, which jax turns into a bias as
+large as the scores of a head.
 
 Letters as in `atgrpo_jax.model.decoder`.
 """
@@ -13,14 +13,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 import functools
+import math
 
 import jax
+from jax.experimental.pallas.ops.tpu.splash_attention import (
+  splash_attention_kernel as kernel_lib,
+)
+from jax.experimental.pallas.ops.tpu.splash_attention import (
+  splash_attention_mask as mask_lib,
+)
 import jax.numpy as jnp
 
 from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.model import attention
 from atgrpo_jax.model.kernels import ragged
-from atgrpo_jax.model.kernels import splash
+
+_LANES = 128  # On TPUs, lengths and head widths must be multiples.
+_BLOCK = 512  # Queries or keys of a block of the splash kernel.
 
 
 def find(q: jax.Array, prefix_length: int) -> Callable[..., jax.Array] | None:
@@ -32,8 +41,10 @@ def find(q: jax.Array, prefix_length: int) -> Callable[..., jax.Array] | None:
   device = _device(q)
   if device is None:
     return None
-  if splash.fits(device, q, prefix_length):
-    attend = splash.attend
+  *_, queries, _, width = q.shape
+  if device.platform == 'tpu' and not any(
+      size % _LANES for size in (queries, width, prefix_length)):
+    attend = attend_with_splash
   elif _fits_cudnn(device, q, prefix_length):
     attend = attend_with_cudnn
   else:
@@ -64,20 +75,56 @@ def _fits_cudnn(device, q, prefix_length):
       and width <= 128 and not width % 8)
 
 
+def attend_with_splash(
+    q, k, v, prefix, prefix_mask, interpret: bool = False):
+  """`attention.attend` for causal suffixes without a past.
+
+  Each candidate is a sequence of queries whose keys are a copy of the prefix,
+  followed by its suffix. The kernel skips fully masked blocks and keeps scores
+  in VMEM. `interpret` runs it without a TPU, for tests.
+  """
+  groups, _, candidates, queries, per_head, _ = q.shape
+  q, k = q.swapaxes(3, 4), k.swapaxes(3, 4)
+  # A query sees the keys of its segment; padding of the prefix has another id.
+  query_ids = key_ids = jnp.ones((groups, queries), jnp.int32)
+  prefix_length = 0
+  if prefix is not None:
+    prefix_length = prefix_mask.shape[1]
+    key_ids = jnp.concatenate(
+        [prefix_mask.astype(jnp.int32), query_ids], axis=1)
+    k, v = (
+        jnp.concatenate(
+            [jnp.repeat(shared[:, :, None], candidates, axis=2), private],
+            axis=3)
+        for shared, private in (
+            (prefix[0].swapaxes(2, 3), k), (prefix[1], v)))
+  kernel = _splash_kernel(queries, prefix_length, per_head, interpret)
+  for in_axes in ((0, 0, 0, None), (0, 0, 0, None), 0):
+    kernel = jax.vmap(kernel, in_axes)  # Candidates, heads, groups.
+  ids = kernel_lib.SegmentIds(query_ids, key_ids)
+  return kernel(q, k, v, ids).swapaxes(3, 4)
+
+
+def _splash_kernel(queries, prefix_length, per_head, interpret):
+  """Attention of the M query heads of one key head."""
+  mask = mask_lib.CausalMask(
+      (queries, prefix_length + queries), offset=prefix_length)
+  rows = math.gcd(queries, _BLOCK)
+  columns = math.gcd(rows, prefix_length)
+  blocks = kernel_lib.BlockSizes(
+      block_q=rows, block_kv=columns, block_q_dkv=rows, block_kv_dkv=columns,
+      block_q_dq=rows, block_kv_dq=columns,
+      k_layout=kernel_lib.QKVLayout.SEQ_MINOR)
+  return kernel_lib.make_splash_mqa_single_device(
+      mask_lib.MultiHeadMask([mask] * per_head), block_sizes=blocks,
+      interpret=interpret)
+
+
 def attend_with_cudnn(
     q, k, v, prefix, prefix_mask, implementation: str = 'cudnn'):
   """`attention.attend` for causal suffixes without prefix or past.
 
-  Args:
-    q: [P, K, G, X, M, H] scaled queries.
-    k: [P, K, G, H, X] suffix keys.
-    v: [P, K, G, X, H] suffix values.
-    prefix: None.
-    prefix_mask: None.
-    implementation: for `jax.nn.dot_product_attention`; tests use 'xla'.
-
-  Returns:
-    [P, K, G, X, M, H]
+  Tests replace cuDNN by the `implementation` 'xla' of jax.
   """
   del prefix, prefix_mask
   groups, heads, candidates, queries, per_head, width = q.shape
