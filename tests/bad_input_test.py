@@ -248,6 +248,7 @@ for _statement, _message in {
 for _item, _message in {
     'dataset.config=x': "'x'", 'rollout.num_tasks=41': '40',
     'evaluation.test=test[3:3]': r"'test\[3:3\]'",
+    'evaluation.test=exam': "'exam'.*test \\(",
     'dataset.train=train+train': "'letters/train/0'"}.items():
   case(_message, USE_DATA, config(_item))
 _SET = 'data/echo_letters/1.0.0'

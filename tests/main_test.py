@@ -29,8 +29,6 @@ CASES = [
     (['--config=configs/none.py:debug'], ["'configs/none.py'"]),
     (['--config=configs/plan_path.py:size=3b'], ["size='3b'", '1.7b']),
     ([CONFIG, '--config.environment.program_slots=0'], ['program_slots=0']),
-    # Found when the experiment runs.
-    ([CONFIG, '--config.evaluation.test=exam'], ["'exam'", 'test (48 tasks)']),
 ]
 
 # Imports once and forks for each case.
