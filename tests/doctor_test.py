@@ -35,10 +35,3 @@ def test_full_disk_is_refused_before_weights_are_read(
   with pytest.raises(errors.UserError, match='0 bytes free'):
     doctor.examine(echo.experiment(echo_folder), tmp_path)
   assert _checks(capsys)[-1] == 'sandbox'
-
-
-def test_workdir_below_a_file_is_refused(echo_folder, tmp_path):
-  (tmp_path / 'taken').write_text('')
-  with pytest.raises(errors.UserError, match='taken is a file'):
-    doctor.examine(
-        echo.experiment(echo_folder), tmp_path / 'taken' / 'run')

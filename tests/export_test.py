@@ -6,7 +6,6 @@ import jax
 import numpy as np
 import pytest
 
-from atgrpo_jax import errors
 from atgrpo_jax import export
 from atgrpo_jax import train
 from atgrpo_jax.huggingface import hub
@@ -88,8 +87,3 @@ def _files(folder):
   return {
       path.relative_to(folder).as_posix(): path.read_bytes()
       for path in folder.rglob('*') if path.is_file()}
-
-
-def test_export_without_a_run_is_refused(echo_folder, tmp_path):
-  with pytest.raises(errors.UserError, match='holds no run to export'):
-    export.export_run(echo.experiment(echo_folder), tmp_path / 'none')

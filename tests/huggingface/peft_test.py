@@ -88,8 +88,7 @@ def _damage_tensors(folder):
 @pytest.mark.parametrize('damage, words', [
     *(({name: value}, [f'{name}={value!r} is not supported'])
       for name, value in (
-          ('peft_type', 'LOHA'), ('bias', 'all'), ('use_rslora', True),
-          ('modules_to_save', ['lm_head']), ('rank_pattern', {'q_proj': 8}),
+          ('peft_type', 'LOHA'), ('use_rslora', True),
           ('use_new_feature', True), ('init_lora_weights', 'pissa'))),
     ({'r': 5}, ['has shape (4, 32), expected (5, 32)']),
     (_damage_tensors, [
@@ -108,4 +107,4 @@ def test_unsupported_adapters_are_refused(damage, words, tmp_path):
   with pytest.raises(errors.UserError) as error:
     peft.load(folder, CONFIG)
   for text in (*words, str(folder)):
-    assert text in str(error.value) and '\n' not in str(error.value)
+    assert text in str(error.value)
