@@ -24,8 +24,9 @@ done
 # 42: a signal stopped the trainers. While they start they do not end together,
 # and the later ones lose their peers, which is 3 or 134. Slurm itself queues a
 # job again that it preempts without grace, but takes a job that saved in time
-# for a failed one. A cancelled job is no longer RUNNING.
-if "$signalled" && [[ "$status" =~ ^(3|134)$ ]]; then status=42; fi
+# for a failed one. A cancelled job is no longer RUNNING. -1: bash 5.2 has lost
+# the status, because srun ended at the moment of the signal.
+if "$signalled" && [[ "$status" =~ ^(-1|3|134)$ ]]; then status=42; fi
 if ((status == 42)) && [[ "$(
   squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T)" == RUNNING ]]; then
   echo "out of time or preempted; queueing job $SLURM_JOB_ID again, to resume"
