@@ -35,8 +35,8 @@ from environments import env_api
 # With several processes, chunks between two stop checks: a check waits for the
 # devices. A chunk is 16 tokens, so this is seconds.
 _CHUNKS_PER_STOP_CHECK = 8
-# Few candidates per message, so that one slow program delays few others.
-_STEPS_PER_MESSAGE = 4
+# Few candidates per batch, so that a slow program delays few others.
+_STEPS_PER_BATCH = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,14 +48,14 @@ class PendingSamples:
 
 @dataclasses.dataclass(frozen=True)
 class PendingSteps:
-  """Steps that an episode waits for, split into messages to the workers.
+  """Steps that an episode waits for, split into batches for the workers.
 
   Attributes:
-    parts: messages of a few steps; None if another process computes them.
-    indices: for each requested step, its index among the steps of all parts.
+    batches: a few steps each; None if another process computes them.
+    indices: for each requested step, its index among the steps of all batches.
   """
 
-  parts: list[futures.Future | workers_lib.StepBatch | None]
+  batches: list[futures.Future | workers_lib.StepBatch | None]
   indices: list[int]
 
 
@@ -220,17 +220,17 @@ class EpisodeRunner:
         (id(state), *sorted(texts.items()))
         for state, texts in zip(states, actions)]
     distinct = dict(zip(keys, zip(states, actions)))
-    parts = []
-    for first in range(0, len(distinct), _STEPS_PER_MESSAGE):
+    batches = []
+    for first in range(0, len(distinct), _STEPS_PER_BATCH):
       message = zip(
-          *list(distinct.values())[first:first + _STEPS_PER_MESSAGE])
-      parts.append(
+          *list(distinct.values())[first:first + _STEPS_PER_BATCH])
+      batches.append(
           self.executor.submit(
               env_api.step_all, self.environment, *map(list, message))
           if self._next_process == jax.process_index() else None)
       self._next_process = (self._next_process + 1) % jax.process_count()
     self.usage.environment_steps += len(states)
-    return PendingSteps(parts, list(map(list(distinct).index, keys)))
+    return PendingSteps(batches, list(map(list(distinct).index, keys)))
 
   def expand(
       self, task_id: str, state: env_api.State, position: tuple[int, int], *,
@@ -323,27 +323,27 @@ class EpisodeRunner:
     if not pending:
       return []
     start = time.perf_counter()
-    failure, local_parts = None, None
+    failure, results = None, None
     try:
-      local_parts = [
-          {index: part.result()
-           for index, part in enumerate(steps.parts) if part}
+      results = [
+          {index: batch.result()
+           for index, batch in enumerate(steps.batches) if batch}
           for steps in pending]
     except env_api.ContractError as error:
       raise errors.UserError(str(error)) from error
     except (errors.InfrastructureError, signals.Stopped) as error:
       failure = error
-    failures, all_parts = zip(*hosts.exchange((failure, local_parts)))
+    failures, all_results = zip(*hosts.exchange((failure, results)))
     for failure in filter(None, failures):
       raise failure
     finished = []
-    for number, steps in enumerate(pending):
-      parts = {}
-      for process_parts in all_parts:
-        parts |= process_parts[number]
+    for steps, *results in zip(pending, *all_results):
+      batches = {}
+      for process_batches in results:
+        batches |= process_batches
       distinct = [
-          _mark_failure(step)
-          for index in range(len(steps.parts)) for step in parts[index]]
+          _mark_failure(step) for index in range(len(steps.batches))
+          for step in batches[index]]
       self.usage.program_runs += sum(
           step.program_runs for step in distinct)
       finished.append([distinct[index] for index in steps.indices])

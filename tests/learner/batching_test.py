@@ -1,6 +1,5 @@
 """Every group is in one batch, with masks from its lengths."""
 
-import collections
 import dataclasses
 
 import numpy as np
@@ -18,41 +17,17 @@ BUCKETS = batching.Buckets(
 def _group(prompt_length, completion_lengths, seed=0):
   """A random group; its ids include 0."""
   rng = np.random.default_rng(seed)
+
   def ids(length):
     return rng.integers(0, 3, length).astype(np.int32)
-  return _make(
-      ids(prompt_length), [ids(n) for n in completion_lengths],
-      [rng.normal(size=n).astype(np.float32) for n in completion_lengths],
-      rng.normal(size=len(completion_lengths)).astype(np.float32))
 
-
-def _make(prompt, completions, logprobs, advantages):
   return types.Group(
-      key=types.GroupKey('A', 'a', 0, 0), policy='', prompt=prompt,
+      key=types.GroupKey('A', 'a', 0, 0), policy='', prompt=ids(prompt_length),
       candidates=tuple(
-          types.Candidate(completion, x, advantage=advantage)
-          for completion, x, advantage in zip(
-              completions, logprobs, advantages)))
-
-
-def _content(group):
-  """The content of a group, hashable."""
-  return str([
-      group.prompt.tolist(), group.advantages.tolist(),
-      *((c.completion.tolist(), c.behavior_logprobs.tolist())
-        for c in group.candidates)])
-
-
-def _read_back(batches):
-  """The content of all rows but padding, read by lengths."""
-  return [
-      _content(_make(
-          batch.prompts[row, :batch.prompt_lengths[row]],
-          [ids[:n] for ids, n in zip(batch.completions[row], lengths)],
-          [x[:n] for x, n in zip(batch.behavior_logprobs[row], lengths)],
-          batch.advantages[row]))
-      for batch in batches
-      for row, lengths in enumerate(batch.completion_lengths) if lengths.any()]
+          types.Candidate(
+              ids(length), rng.normal(size=length).astype(np.float32),
+              advantage=rng.normal())
+          for length in completion_lengths))
 
 
 def test_smallest_bucket_that_fits():
@@ -73,32 +48,38 @@ def test_every_group_is_in_one_batch():
   # Duplicates stay.
   groups += [groups[3], groups[3]]
   batches = batching.make_batches(groups, BUCKETS)
-  assert collections.Counter(_read_back(batches)) == collections.Counter(
-      map(_content, groups))
   for batch in batches:
     num_rows, size, length = batch.completions.shape
     assert num_rows == max(1, 20 // (batch.prompts.shape[1] + size * length))
+    for row, lengths in enumerate(batch.completion_lengths):
+      if not lengths.any():  # Padding.
+        assert batch.prompt_lengths[row] == 1
+        assert not batch.advantages[row].any()
+        continue
+      # The group with these advantages is in this row.
+      group = groups.pop(next(
+          i for i, group in enumerate(groups)
+          if np.array_equal(group.advantages, batch.advantages[row])))
+      prompt_length = batch.prompt_lengths[row]
+      np.testing.assert_array_equal(
+          batch.prompts[row, :prompt_length], group.prompt)
+      for column, candidate in enumerate(group.candidates):
+        for padded, expected in (
+            (batch.completions, candidate.completion),
+            (batch.behavior_logprobs, candidate.behavior_logprobs)):
+          np.testing.assert_array_equal(
+              padded[row, column, :lengths[column]], expected)
+  assert not groups
   assert batching.make_batches([], BUCKETS) == []
 
 
-def test_masks_come_from_lengths():
-  group = _make(
-      prompt=np.array([0, 5, 0], np.int32),
-      completions=[
-          np.array(ids, np.int32) for ids in ([0, 7, 0, 0], [0], [], [4, 0])],
-      logprobs=[np.full(n, -1.0, np.float32) for n in (4, 1, 0, 2)],
-      advantages=np.ones(4, np.float32))
+def test_mask_comes_from_lengths():
   batch, = batching.make_batches(
-      [group], dataclasses.replace(BUCKETS, microbatch_tokens=60))
-  mask = np.asarray(gradients.completion_mask(batch))
-  np.testing.assert_array_equal(mask[0], [
+      [_group(3, [4, 1, 0, 2])],
+      dataclasses.replace(BUCKETS, microbatch_tokens=60))
+  np.testing.assert_array_equal(gradients.completion_mask(batch)[0], [
       [1, 1, 1, 1, 0, 0], [1, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0],
       [1, 1, 0, 0, 0, 0]])
-  np.testing.assert_array_equal(
-      batch.behavior_logprobs, np.where(mask, -1.0, 0.0))
-  # The padding row has a prompt of one token and no completion.
-  assert batch.prompt_lengths.tolist() == [3, 1]
-  assert not mask[1].any() and not batch.advantages[1].any()
 
 
 def test_shapes_are_multiples_of_the_shards():

@@ -16,16 +16,6 @@ from environments import env_api
 from tests.rollout import scripted
 
 
-class Names:
-  """A script for any prompt: its first letters, then 0 or 1."""
-
-  def __init__(self, num_letters):
-    self._num_letters = num_letters
-
-  def __getitem__(self, prompt):
-    return [f'{prompt[:self._num_letters]}{i}' for i in range(2)]
-
-
 def make_request(task_id, role='a', branch=0, total=0):
   return (
       types.GroupKey(task_id, role, 0, branch),
@@ -47,7 +37,10 @@ def ids_of(group):
 
 def test_usage_adds_up(monkeypatch):
   scripted.follow_scripts(monkeypatch)
-  runner = scripted.make_runner({'one': Names(3), 'two': Names(99)})
+  runner = scripted.make_runner({
+      'one': {'A/a turn 0 total 0': ('A/a0', 'A/a1'),
+              'C/a turn 0 total 10': ('C/a0', 'C/a1')},
+      'two': {'B/b turn 0 total 0': ('too many letters',) * 2}})
   requests = [
       make_request('A', 'a'), make_request('B', 'b'),
       make_request('C', 'a', total=10)]
@@ -55,7 +48,7 @@ def test_usage_adds_up(monkeypatch):
   for repeat in (1, 2):
     sample(runner, requests)
     assert usage.prompt_tokens == repeat * (18 + 18 + 19)
-    # 'A/a0' and a stop token; two of 18 letters are truncated at 12.
+    # 'A/a0' and a stop token; two of 16 letters are truncated at 12.
     assert usage.completion_tokens == repeat * (2 * 5 + 2 * 12 + 2 * 5)
     assert usage.model_calls == repeat * 6
     assert usage.cut_completions == repeat * 2

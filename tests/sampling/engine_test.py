@@ -66,12 +66,12 @@ def sampled(params):
 
 
 def test_completions_differ_and_end_at_stop_ids(sampled):
-  lengths = [len(ids) for one in sampled for ids in one.completions]
+  lengths = [len(ids) for group in sampled for ids in group.completions]
   # Some need one chunk, some several, some are truncated.
   assert min(lengths) < engine_lib.CHUNK < 4 * engine_lib.CHUNK < max(lengths)
   assert len({tuple(ids) for x in sampled for ids in x.completions}) > 150
-  for one in sampled:
-    for ids, logprobs in zip(one.completions, one.logprobs):
+  for group in sampled:
+    for ids, logprobs in zip(group.completions, group.logprobs):
       assert len(ids) == len(logprobs) <= 100
       ended = np.isin(ids, SPEC.stop_ids)
       assert not ended[:-1].any()
@@ -88,8 +88,8 @@ def test_arrival_of_requests_changes_ties_only(params, sampled):
     for _ in range(min(rng.integers(5), len(requests))):
       engine.add(requests.pop())
     engine.dispatch()
-    for one in engine.collect():
-      found[one.request.tag] = one
+    for group in engine.collect():
+      found[group.request.tag] = group
   assert num_different(found, sampled) <= 1
 
 
