@@ -23,6 +23,7 @@ from atgrpo_jax import evaluate
 from atgrpo_jax import main
 from atgrpo_jax import train
 from atgrpo_jax.io import signals
+from atgrpo_jax.io import workdir as workdir_lib
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from configs import common
@@ -230,6 +231,11 @@ def test_deleted_checkpoints_are_refused(finished, echo_folder, tmp_path):
   with pytest.raises(errors.UserError, match=f"rm -r '{workdir}'"):
     train.train(echo.experiment(echo_folder, **CHANGES), workdir)
   assert fault_injection.steps(workdir) == fault_injection.steps(finished)
+  # A finished run has a checkpoint even if it was shorter than the interval.
+  with pytest.raises(errors.UserError, match='were deleted'):
+    workdir_lib.check_checkpoints(workdir, every=100)
+  (workdir / 'evals/after.json').unlink()
+  workdir_lib.check_checkpoints(workdir, every=100)
 
 
 def test_a_damaged_checkpoint_falls_back_to_the_older_one(

@@ -139,12 +139,13 @@ def check_exists(workdir: pathlib.Path) -> None:
 def check_checkpoints(workdir: pathlib.Path, every: int) -> None:
   """Raises UserError if steps are recorded but their checkpoints are deleted.
 
-  A run killed before its first checkpoint, after `every` steps, starts again
-  from step 0.
+  A run that was killed before its first checkpoint, due after `every` steps,
+  starts again from step 0. A finished run has always saved a checkpoint.
   """
   metrics, folder = workdir / 'metrics.jsonl', workdir / 'checkpoints'
   num_steps = metrics.read_bytes().count(b'\n') if metrics.exists() else 0
-  if num_steps > every and not any(folder.glob('*')):
+  is_finished = (workdir / 'evals/after.json').exists()
+  if (num_steps > every or is_finished) and not any(folder.glob('*')):
     raise errors.UserError(
         f'{metrics} has {num_steps} steps, but their checkpoints in {folder} '
         'were deleted; restore them to resume, or start again after `rm -r '
