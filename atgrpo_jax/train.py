@@ -58,8 +58,8 @@ class LoopState:
   def fraction_done(self, config: ml_collections.ConfigDict) -> float:
     """Returns the finished fraction of the limits in `config.train`.
 
-    The step that ends closest to `train.completion_tokens` is the last one,
-    assuming that the next step generates as many tokens as this one.
+    Training ends at the step closest to `train.completion_tokens`, if the next
+    step generates as many tokens as the last one.
     """
     max_steps, max_tokens = config.num_steps, config.completion_tokens
     fractions = [self.step / max_steps] if max_steps else []

@@ -6,17 +6,18 @@ rewards form one group with the key (task, role, turn). The state of the
 candidate with the largest reward continues, and the next agent acts on it in
 the same turn.
 
-Deviations from the paper:
-1. Ties go to the first candidate.
-2. A candidate that failed for a reason outside the model leaves its group.
+Ties, which the paper leaves open, go to the first candidate.
+
+Deviation from the paper: a candidate that failed for a reason outside the model
+leaves its group.
 
 Deviations from the authors' code, each with a test:
 1. A group never holds candidates of two tasks or roles.
 2. Agents act one after another within a turn.
 3. Every candidate is scored from the same state, and the chosen candidate's
    state is the one that continues.
-4. If one agent ends the episode, the groups of the other agents in that turn
-   are kept.
+4. If an agent ends the episode, the groups of the agents that acted before it
+   in that turn are kept.
 5. Nothing is filtered or duplicated before the group statistics.
 """
 
@@ -69,7 +70,7 @@ def _continuations(
     runner: runner_lib.EpisodeRunner, node: tree_lib.Node, index: int,
     positions: list[tuple[int, int]],
     spec: spec_lib.RolloutSpec) -> runner_lib.EpisodeCoroutine:
-  """Continuations [G] float64 of the candidates, from sampled episodes."""
+  """Discounted team return after each candidate, [G] float64, by sampling."""
   num = spec.num_continuations
   first_branch = 1 + index * spec.group_size * num  # Branch 0 is the spine.
   unfinished = [i for i in range(spec.group_size) if not node.is_leaf(i)]

@@ -74,8 +74,9 @@ def assign_advantages(
   """Adds advantages, weights and baseline ids to the trees of a step.
 
   With `return_type` 'episode_return' all actions of a role in an episode share
-  a return, which has the total weight 1 in each baseline. With the key 'env' an
-  episode therefore counts once for each of its roles, with 'env+agent' once.
+  a return, which has the total weight 1 in each baseline. An episode
+  therefore counts once per role with the key ('env',), and once with ('env',
+  'agent').
   """
   groups = tree_lib.groups_of(trees)
   baseline_ids = _number(

@@ -9,7 +9,7 @@ follow. All agents compare the returns of one state.
 Deviations from the paper:
 1. A role's local reward, if the environment has one, is added to the return of
    its candidate.
-2. Roles that act one after another (a phase each) branch one after another.
+2. If roles act in separate phases, the tree branches at every phase.
 3. The presets keep the loss of AT-GRPO: a ratio clipped at 0.2 and importance
    weights capped at 2. The paper has neither.
 
@@ -75,7 +75,7 @@ def _expand(
   subtrees = yield [
       _expand(
           runner, task_id, node.steps[j].state, later, spec,
-          # With a selection, a turn has one state, like a spine.
+          # With a selection, one state per phase continues: branch 0.
           branch=branch * num_actions + j if spec.selection == 'all' else 0)
       for j in continued]
   nodes, continuations = [node], np.zeros(num_actions)
@@ -97,7 +97,7 @@ def _expand(
 def _attach(
     subtree: Sequence[tree_lib.Node], joint_action: int,
     first: int) -> list[tree_lib.Node]:
-  """A subtree after a joint action of node 0, numbered from `first`."""
+  """Appends a subtree to node 0; its nodes get the indices from `first` on."""
   root, *others = subtree
   return [
       dataclasses.replace(root, parent=0, joint_action=joint_action),

@@ -48,10 +48,10 @@ class RolloutSpec:
     selection: which candidate's state continues. In a tree: 'greedy', the
       largest return (the paper); 'team_greedy', the largest team part of it;
       'softmax', drawn with probability softmax(return /
-      selection_temperature); 'uniform', drawn; 'epsilon_greedy', 'uniform' with
-      probability selection_epsilon, otherwise 'greedy'. For parallel episodes:
-      'all'. For joint actions: 'all' (the paper), 'team_greedy', 'uniform' or
-      'first'.
+      selection_temperature); 'uniform', drawn with equal probability;
+      'epsilon_greedy', like 'uniform' in a fraction selection_epsilon of the
+      cases, otherwise like 'greedy'. For parallel episodes: 'all'. For joint
+      actions: 'all' (the paper), 'team_greedy', 'uniform' or 'first'.
     selection_temperature: temperature of 'softmax'.
     selection_epsilon: probability of a uniform choice in 'epsilon_greedy'.
     return_type: 'immediate' is the reward (AT-GRPO). 'monte_carlo' (tree) adds
@@ -61,7 +61,7 @@ class RolloutSpec:
       a role in an episode (plain GRPO, with advantage.group_key=('env',)).
       'bootstrapped' (joint) adds the prediction of a critic, see `CriticSpec`.
     num_continuations: sampled episodes per candidate, for 'monte_carlo'.
-    alpha: weight of the team reward; each local term has a separate weight.
+    alpha: weight of the team reward; the environment weights local terms.
     discount: factor per later step, for 'return_to_go', 'bootstrapped' and
       'monte_carlo'.
     joint_actions: combinations of the candidates of several roles. 'aligned':

@@ -2,8 +2,8 @@
 
 XLA's own cost analysis counts the body of a loop once and a kernel not at all,
 so matrix products are counted in the jaxpr, loops included. Collectives are
-read from the compiled program's HLO text, together with the loops around them,
-so those that the partitioner adds or the compiler merges are included.
+read from the HLO text of the compiled program, together with the loops around
+them, so collectives that the partitioner adds are counted, too.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def _parse_instruction(line, num_calls):
       for dtype, sizes in re.findall(r'\b([a-z]\w*)\[([\d,]*)\]', shapes)]
   if is_start and kind == 'collective-permute':  # Two flags follow.
     sizes = sizes[:2]
-  if is_start and kind != 'all-reduce':  # Operands precede the results.
+  if is_start and kind != 'all-reduce':  # The operands come first.
     sizes = sizes[len(sizes) // 2:]
   # The result of a reduce-scatter is the shard of a device.
   num_bytes = sum(sizes) * (num_devices if kind == 'reduce-scatter' else 1)

@@ -67,8 +67,8 @@ def initialize(
 class ExitOnError:
   """Reports an error of its block and exits, so that the other processes end.
 
-  Without it a process that fails waits for the others at exit, and they wait
-  for its next collective, until jax's shutdown timeout.
+  Otherwise a failed process would wait at exit for the others, while they wait
+  for it in a collective, until jax's shutdown timeout.
   """
 
   def __init__(self, report_fn: Callable[[BaseException], int]):
@@ -91,8 +91,8 @@ class ExitOnError:
     with contextlib.suppress(OSError):
       sys.stdout.flush()
       sys.stderr.flush()
-    # Time for the others to report the same error, and for a signal to all
-    # processes to arrive here: jax aborts them when process 0 exits.
+    # Gives the others time to report the error, too, and to receive a signal
+    # that was sent to all: jax aborts them when process 0 exits.
     time.sleep(_GRACE_PERIOD)
     os._exit(status)
 

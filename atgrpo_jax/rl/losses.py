@@ -1,27 +1,33 @@
 """Log-probabilities, entropies and losses over arrays.
 
 A loss is a sum over its microbatch. The caller divides once, after all
-microbatches and devices, by `num_units` of all candidates of the step. This
-includes candidates without an advantage; their terms are 0, so the learner
-skips them. With the ratio rho = pi / pi_old of a token,
+microbatches and devices, by `num_units` of all candidates of the step.
+`num_units` includes candidates with a zero advantage, although their terms are
+0 and are skipped. With the ratio rho = pi / pi_old of a token,
 
   surrogate = -w min(rho A, clip(rho, 1 - low, 1 + high) A)
 
-as in Algorithm 1 of arXiv 2510.11062. pi_old is the learner before the first
-update. w = min(pi_old / pi_sampler, cap) corrects the sampler-learner mismatch
-(truncated importance sampling) and is 1 up to rounding in float32.
+is the loss of Algorithm 1 of arXiv 2510.11062 times w. pi_old is the learner
+before the first update. w = min(pi_old / pi_sampler, cap) corrects the
+sampler-learner mismatch (truncated importance sampling) and is 1 up to rounding
+in float32.
 
 A penalty keeps the policy near a reference. It estimates the KL of each sampled
-token given the preceding tokens; its gradient ignores the effect on later
-tokens. Let k3 = ref / pi - 1 - log(ref / pi) (joschu.net/blog/kl-approx.html).
-The penalties, which are neither clipped nor averaged by `ratio_level`, are
+token given the preceding tokens; its gradient ignores how a token changes the
+distribution of later ones. Let k3 = ref / pi - 1 - log(ref / pi)
+(joschu.net/blog/kl-approx.html). The penalties are not clipped and always use
+the ratio of a token:
 
   k3          w rho k3: value and gradient of KL(pi || ref)
-  k3_forward  w rho k3 with constant rho: value of KL(pi || ref), gradient of
+  k3_forward  w stop_gradient(rho) k3: value of KL(pi || ref), gradient of
               KL(ref || pi)
 
 Two estimators are left out: k1, log(pi / ref), has an expected gradient of 0;
-k2, log(pi / ref)^2 / 2 with constant w rho, has the gradient of k3.
+k2, log(pi / ref)^2 / 2 with stop_gradient(w rho), has the gradient of k3.
+
+Deviations from the paper:
+1. The mean is over tokens by default, not over candidates.
+2. The weight w.
 
 Deviations from the authors' code:
 1. The dual clip is off by default.
@@ -57,9 +63,8 @@ class LossSpec:
       completion (GSPO, arXiv 2507.18071).
     aggregation: the unit of the mean. 'token_mean': a token. 'sequence_mean': a
       completion, averaged over its tokens. 'constant': a completion, summed
-      over its tokens (Dr. GRPO, arXiv 2503.20783, up to its constant divisor;
-      the completion axis T cannot serve because it differs between
-      microbatches).
+      over its tokens (Dr. GRPO, arXiv 2503.20783, without its constant divisor;
+      T is not constant, because padding differs between microbatches).
     importance_cap: upper bound of w; 0 for w = 1.
     kl_estimator: penalty towards the reference. 'k3' has the gradient of the
       reverse KL, KL(policy || reference) (DeepSeek-V3.2), 'k3_forward' that of

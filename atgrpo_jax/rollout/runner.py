@@ -32,8 +32,8 @@ from atgrpo_jax.sampling import engine as engine_lib
 from atgrpo_jax.sampling import programs
 from environments import env_api
 
-# With several processes, chunks between two stop checks: a check waits for the
-# devices. A chunk is 16 tokens, so this is seconds.
+# Chunks of 16 tokens between two stop checks of several processes. A check
+# waits for the devices; eight chunks take a few seconds.
 _CHUNKS_PER_STOP_CHECK = 8
 # Few candidates per batch, so that a slow program delays few others.
 _STEPS_PER_BATCH = 4
@@ -188,8 +188,8 @@ class EpisodeRunner:
       group_size: int) -> PendingSamples:
     """Requests `group_size` candidates for the prompt of each key.
 
-    A candidate depends on the seed, the training step, the group's key and its
-    index, not on other requests.
+    A candidate is a function of the seed, the training step, the key of its
+    group and its index in the group. Other requests do not change it.
     """
     groups = [None] * len(states)
     for index, (key, state) in enumerate(states.items()):

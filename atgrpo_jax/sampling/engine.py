@@ -1,14 +1,14 @@
 """Continuous batching whose unit is the group.
 
-Prompts wait until a slot is free. All slots are decoded together, a chunk of
-tokens at a time. After each chunk, finished groups leave and waiting groups
-take their slots. Only unfinished candidates own a row, which holds the keys and
-values of their completion. Attention to the prompt covers whole groups,
-finished candidates included. With adapters, every candidate keeps its row. Each
-shard of the mesh has separate slots and rows.
+A slot holds the keys and values of a prompt, a row those of the completion of
+one unfinished candidate. Prompts wait until a slot is free. All slots are
+decoded together, a chunk of tokens at a time. After each chunk, finished groups
+leave and waiting groups take their slots. Attention to the prompt covers whole
+groups, finished candidates included. With adapters, every candidate keeps its
+row. Each shard of the mesh has separate slots and rows.
 
-The number of slots, the number of rows and the length of rows follow the load.
-A run has an engine for each model, padded prompt length and group size.
+The numbers of slots and rows, and the length of rows, grow and shrink with the
+load. A run has an engine for each model, padded prompt length and group size.
 
 The completions of a group depend only on its prompt, key and budget, up to
 rounding: matrix products of other shapes round differently.
@@ -32,8 +32,8 @@ from atgrpo_jax.sampling import programs
 CHUNK = 16  # Tokens decoded between two checks for finished candidates.
 NO_ROW = -1  # The row of a finished candidate.
 
-# Fewer rows or positions would save little, and XLA's CPU backend rounds
-# products of fewer rows differently.
+# Smallest number of rows, and of positions of a row. Fewer would save little,
+# and XLA's CPU backend rounds products of fewer rows differently.
 _MIN_SIZE = 64
 
 
@@ -232,8 +232,8 @@ class Engine:
     """Moves requests from the queue into free slots.
 
     Returns:
-      The slots [N, B] int32 of each prefill, by shard. A padding row has a slot
-      beyond the last one.
+      The slots [N, B] int32 of each prefill, by shard. Padding has the
+      slot after the last one.
     """
     size, num_slots = self._static['spec'].group_size, self._slots_per_shard
     free = [
@@ -362,7 +362,8 @@ def _candidates_of_rows(
     running: np.ndarray, rows: np.ndarray, num_rows: int) -> np.ndarray:
   """The candidate [N, num_rows] int32 of each row.
 
-  A free row names a finished candidate of its shard; there must be one.
+  An unused row has the index of a finished candidate of its shard, which must
+  exist.
   """
   candidates = np.repeat(
       np.argmin(running, axis=1)[:, None], num_rows, axis=1)

@@ -51,8 +51,8 @@ def read(
   Args:
     workdir: the workdir of a run.
     evaluations: names of evaluations whose results exist.
-    max_bytes: total size of the chunks. Each gets an equal part and leaves out
-      the trees after it is full, but never the first one.
+    max_bytes: total size of the chunks, divided equally. A chunk that is full
+      leaves out further trees, but always holds its first tree.
 
   Raises:
     UserError: a record is damaged.
@@ -91,7 +91,7 @@ def to_json(tree: tree_lib.Tree) -> dict[str, Any]:
 
   Returns:
     `task`, `nodes` as in `Tree.to_json`, and `summary` with the number of
-    `episodes` that no failure ended, how many were `solved`, the `outcomes` of
+    `episodes` without a failure, the number of `solved` ones, the `outcomes` of
     all candidates, and `signal`, whether any advantage is not 0.
   """
   candidates = [
