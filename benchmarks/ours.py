@@ -194,9 +194,11 @@ class Step:
         {'task_id': str(index), 'text': ' '.join(map(str, prompt))}
         for index, prompt in enumerate(workload.prompts(load, config, seed=0))]
     self._load = load
+    num_shards = mesh_lib.num_data_shards(self._policies['agent0'].mesh)
+    prompts_per_shard = -(-load.num_prompts // num_shards)
     self._buckets = batching.Buckets(
         prompt=(load.prompt_length,), completion=(load.new_tokens,),
-        groups=(load.num_prompts,), microbatch_tokens=load.num_prompts * (
+        groups=(load.num_prompts,), microbatch_tokens=prompts_per_shard * (
             load.prompt_length + load.group_size * load.new_tokens))
     self._rollout = dataclasses.replace(
         config_lib.rollout_spec(_CONFIG), group_size=load.group_size)
