@@ -465,7 +465,9 @@ def check_run(config: ml_collections.ConfigDict) -> None:
       ('train', 'num_steps', 0), ('train', 'completion_tokens', 0),
       ('train', 'updates_per_rollout', 1), ('train', 'checkpoint_every', 1),
       ('train', 'groups_every', 1), ('train', 'diagnose_every', 0),
-      ('evaluation', 'validate_every', 1), ('evaluation', 'num_samples', 1)):
+      ('evaluation', 'validate_every', 1), ('evaluation', 'num_samples', 1),
+      ('evaluation', 'num_timed', 0), ('mesh', 'fsdp', 0),
+      ('mesh', 'tensor', 0)):
     errors.check_number(
         f'{section}.{key}', config[section][key], min_value=min_value)
   if not train.num_steps and not train.completion_tokens:

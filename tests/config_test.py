@@ -56,7 +56,8 @@ BAD_VALUES = {
     'train.update_order': ('last',),
     'train.checkpoint_every': (0,),
     'train.diagnose_every': (-1,),
-    'evaluation.validate_every': (0,),
+    'evaluation.validate_every': (0,), 'evaluation.num_timed': (-1,),
+    'mesh.fsdp': (-1,), 'mesh.tensor': (-1,),
     'evaluation.temperature': (-1.0, 1e-9, math.nan),
 }
 
