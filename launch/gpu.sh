@@ -10,8 +10,8 @@ Usage: bash launch/gpu.sh --config CONFIG --workdir DIR [OPTION ...]
 
 Installs atgrpo_jax with its gpu extra into .venv and runs the trainer: one
 process on all GPUs of this machine, or on those in CUDA_VISIBLE_DEVICES. Run it
-again to resume. Needs a driver for CUDA 13 (580 or newer). The exit status is the trainer's; 42 means that a signal
-stopped it after it had saved.
+again to resume. Needs a driver for CUDA 13 (580 or newer). The exit status is
+the trainer's; 42 means that a signal stopped it.
 
   --config CONFIG   config file and its arguments
   --workdir DIR     folder of the run

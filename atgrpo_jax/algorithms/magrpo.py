@@ -97,7 +97,10 @@ def _expand(
 def _attach(
     subtree: Sequence[tree_lib.Node], joint_action: int,
     first: int) -> list[tree_lib.Node]:
-  """Appends a subtree to node 0; its nodes get the indices from `first` on."""
+  """The nodes of a subtree below `joint_action` of node 0.
+
+  Their indices in the whole tree begin at `first`.
+  """
   root, *others = subtree
   return [
       dataclasses.replace(root, parent=0, joint_action=joint_action),
