@@ -39,7 +39,7 @@ tune_for_cpu
 cd "$ROOT"
 command=("$VENV/bin/python" -m atgrpo_jax.main
   --config configs/plan_path.py:size=nano
-  --config.train.diagnose_every=0
+  --config.train.diagnose_every=0 --config.evaluation.validate_every=10
   --workdir "$workdir" --config.seed="$seed" ${rest[@]+"${rest[@]}"})
 say "running $(show "${command[@]}")"
 exec "${command[@]}"
