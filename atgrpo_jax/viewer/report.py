@@ -1,38 +1,45 @@
-"""The report of a run: one HTML file with numbers, curves and trees.
+"""The report of a run: one HTML file with numbers, two curves and the trees.
 
   python -m atgrpo_jax.main --mode report --workdir W
 
-The file needs no network. Sections without data are left out. TensorBoard draws
-all other curves.
+The file needs no network. Text written by a run or a model is never markup:
+`static/page.html` escapes it, and the scripts insert the compressed trees as
+text nodes. The content security policy allows only the scripts of the page, by
+their hashes, and no requests.
 """
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
+import gzip
+import hashlib
+import json
 import math
 import pathlib
 from typing import Any
+
+import jinja2
 
 from atgrpo_jax import errors
 from atgrpo_jax import evaluate
 from atgrpo_jax.io import files
 from atgrpo_jax.io import metrics as metrics_lib
 from atgrpo_jax.io import workdir as workdir_lib
-from atgrpo_jax.viewer import page
 from atgrpo_jax.viewer import trees
 
 # Maximum size of the embedded trees, compressed. Base64 adds a third.
 MAX_BYTES = 12 << 20
 
-# Plot -> whether its axis is a ratio, and label -> metric; `{}` is a role.
+_STATIC = pathlib.Path(__file__).parent / 'static'
+_SCRIPTS = 'dom', 'tree', 'detail', 'browse'  # In the order of their use.
+
+# Plot -> label -> metric.
 _PLOTS = {
-    'Success': (True, {
+    'Success': {
         'rollout (with selection)': 'rollout/success',
-        'validation (one candidate)': 'validation/success'}),
-    'Return': (False, {
-        'all': 'return/mean', '{}': '{}/return',
-        'validation': 'validation/return'}),
-    'Tokens per completion': (False, {'{}': '{}/length'}),
+        'validation (one candidate)': 'validation/success'},
+    'Return': {'rollout': 'return/mean', 'validation': 'validation/return'},
 }
 
 
@@ -49,10 +56,9 @@ def write(
   """
   try:
     run = read_run(workdir)
-    sources = trees.read(
-        workdir, [it['name'] for it in run['evaluations']], max_bytes)
-    text = page.render(run, sources)
-  except (LookupError, TypeError) as error:
+    text = _render(run, trees.read(
+        workdir, [it['name'] for it in run['evaluations']], max_bytes))
+  except (LookupError, TypeError, jinja2.UndefinedError) as error:
     raise errors.UserError(
         f'{workdir} lacks {errors.one_line(error)}, which a report needs: it '
         'was written by another version. Give a workdir of --mode=train or '
@@ -62,17 +68,23 @@ def write(
   return path
 
 
+# ---- Content ----------------------------------------------------------------
+
+
 def read_run(workdir: pathlib.Path) -> dict[str, Any]:
   """Reads the content of a report, except its trees."""
   config = workdir_lib.read_config(workdir)
   has_steps = (workdir / 'metrics.jsonl').exists()
   steps = metrics_lib.read(workdir) if has_steps else []
+  names = sorted(
+      (path.stem for path in (workdir / 'evals').glob('*.json')),
+      key=lambda name: (name != 'before', name != 'after', name))
   evaluations = [
-      {'name': name} | evaluate.read(workdir, name)
-      for name in _evaluation_names(workdir)]
+      {'name': name} | evaluate.read(workdir, name) for name in names]
+  task = config['environment']['module'].removesuffix('.env')
   return {
       'name': workdir.resolve().name,
-      'task': config['environment']['module'],
+      'task': task.rpartition('.')[2].replace('_', ' ').capitalize(),
       'team': config['environment']['team'],
       'algorithm': _algorithm(config),
       'hash': workdir_lib.config_hash(config),
@@ -84,13 +96,9 @@ def read_run(workdir: pathlib.Path) -> dict[str, Any]:
       'config': {
           name: repr(value)
           for name, value in sorted(workdir_lib.flatten(config).items())},
-      'plots': plots(steps)}
-
-
-def _evaluation_names(workdir: pathlib.Path) -> list[str]:
-  """'before', 'after', then other evaluations by name."""
-  names = sorted(path.stem for path in (workdir / 'evals').glob('*.json'))
-  return sorted(names, key=lambda name: (name != 'before', name != 'after'))
+      'plots': [
+          _plot(title, metrics, steps)
+          for title, metrics in _PLOTS.items() if steps]}
 
 
 def _algorithm(config: Mapping[str, Any]) -> str:
@@ -123,22 +131,15 @@ def _state(
   return 'evaluated only' if evaluations else 'nothing recorded yet'
 
 
-def plots(steps: Sequence[Mapping[str, float]]) -> list[dict[str, Any]]:
-  """Plots of the page; a plot without a finite value is left out."""
-  roles = [
-      name.removesuffix('/length') for name in (steps[-1] if steps else ())
-      if name.endswith('/length')]
-  found = []
-  for title, (is_ratio, metrics) in _PLOTS.items():
-    lines = {}
-    for label, metric in metrics.items():
-      for role in roles if '{}' in metric else ['']:
-        line = _line(steps, metric.format(role))
-        if line:
-          lines[label.format(role)] = line
-    if lines:
-      found.append({'title': title, 'is_ratio': is_ratio, 'lines': lines})
-  return found
+def _plot(
+    title: str, metrics: Mapping[str, str],
+    steps: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+  """The lines of metrics over steps, and the limits of the axes."""
+  lines = {label: _line(steps, metric) for label, metric in metrics.items()}
+  values = [value for line in lines.values() for _, value in line]
+  return {
+      'title': title, 'lines': lines, 'last_step': int(steps[-1]['step']),
+      'low': min([0.0, *values]), 'high': max([0.0, *values])}
 
 
 def _line(
@@ -151,6 +152,41 @@ def _line(
   """
   x = 'validation/step' if metric.startswith('validation/') else 'step'
   values = {
-      step[x]: step[metric] for step in steps
-      if metric in step and math.isfinite(step[metric])}
+      step[x]: step[metric] for step in steps if math.isfinite(step[metric])}
   return sorted(values.items())
+
+
+# ---- Page -------------------------------------------------------------------
+
+
+def _render(run: Mapping[str, Any], sources: Sequence[trees.Source]) -> str:
+  """The page of a run, as `read_run` returns it."""
+  index = [
+      {name: value for name, value in vars(source).items() if name != 'chunk'}
+      for source in sources]
+  chunks = {'sources': gzip.compress(json.dumps(index).encode(), mtime=0)}
+  chunks |= {f'trees-{i}': it.chunk for i, it in enumerate(sources)}
+  style = (_STATIC / 'style.css').read_text()
+  scripts = ''.join(
+      (_STATIC / f'{name}.js').read_text() for name in _SCRIPTS)
+  script = f"(() => {{\n'use strict';\n{scripts}}})();\n"
+  environment = jinja2.Environment(
+      autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
+      lstrip_blocks=True)
+  environment.filters |= {'base64': _base64, 'number': _number}
+  template = environment.from_string((_STATIC / 'page.html').read_text())
+  return template.render(
+      run=run, chunks=chunks, style=style, script=script,
+      sandbox_of=evaluate.sandbox_of,
+      style_digest=_base64(hashlib.sha256(style.encode()).digest()),
+      script_digest=_base64(hashlib.sha256(script.encode()).digest()))
+
+
+def _base64(data: bytes) -> str:
+  return base64.b64encode(data).decode()
+
+
+def _number(value: float | None) -> str:
+  if value is None or not math.isfinite(value):
+    return '–'
+  return f'{value:.3g}'.replace('-', '−')

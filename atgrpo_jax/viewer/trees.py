@@ -46,22 +46,22 @@ def read(
     max_bytes: int) -> list[Source]:
   """Reads all records of a workdir.
 
-  Training steps come between the evaluation 'before' and the others.
-
   Args:
     workdir: the workdir of a run.
-    evaluations: names of evaluations whose results exist.
+    evaluations: names of evaluations whose results exist. Training steps come
+      after 'before', if it is the first name, and before the others.
     max_bytes: total size of the chunks, divided equally. A chunk that is full
       leaves out further trees, but always holds its first tree.
 
   Raises:
     UserError: a record is damaged.
   """
-  steps = (workdir / 'groups').glob('*.jsonl.gz')
-  found = [('step', path) for path in sorted(steps)]
-  for name in sorted(evaluations, key=lambda name: name != 'before'):
-    path = workdir / 'evals' / f'{name}.jsonl.gz'
-    found.insert(0 if name == 'before' else len(found), ('evaluation', path))
+  found = [
+      ('evaluation', workdir / 'evals' / f'{name}.jsonl.gz')
+      for name in evaluations]
+  steps = sorted((workdir / 'groups').glob('*.jsonl.gz'))
+  start = int(evaluations[:1] == ['before'])
+  found[start:start] = [('step', path) for path in steps]
   records = [(kind, path) for kind, path in found if path.exists()]
   return [
       _pack(kind, path, max_bytes // len(records)) for kind, path in records]

@@ -47,7 +47,7 @@ def _edit_json(path, function):
 def test_finished_run(finished):
   run = report.read_run(finished)
   assert run['state'] == 'finished after step 4'
-  assert (run['steps'], run['team'], run['task']) == (4, 'pair', 'tests.echo')
+  assert (run['steps'], run['team'], run['task']) == (4, 'pair', 'Echo')
   assert run['algorithm'] == 'AT-GRPO, policies: shared'
   assert run['hash'] == json.loads(
       (finished / 'config.json').read_text())['hash']
@@ -125,7 +125,7 @@ def test_policy_allows_only_the_scripts_of_the_page(workdir):
   text = report.write(workdir).read_text()
   policy, = re.findall(
       r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
-  assert policy.startswith("default-src 'none'; ")
+  assert policy.startswith("default-src 'none';")
   blocks = re.findall(
       r'<(?:script|style)>(.*?)</(?:script|style)>', text, re.DOTALL)
   digests = [

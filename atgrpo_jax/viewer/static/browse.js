@@ -145,6 +145,7 @@ async function main() {
       return figure;
     });
     fill('drawn', drawn);
+    drawn.forEach((it) => it.drawLines?.());
     const current = drawn[both.indexOf(index)];
     current.choose(0, current.first);
   }
