@@ -134,11 +134,10 @@ class Run:
       export_lib.export_run(self.experiment, self.workdir, checkpoint)
       return sorted((self.workdir / 'export').iterdir())
 
-  def replay(self, step: str, task_id: str | None = None) -> bool:
+  def replay(self, step: str) -> bool:
     """Plays a recorded step again; False if it differs from the record."""
     with files.disk_errors_as_user_errors(self.workdir):
-      return replay_lib.replay(
-          self.experiment, self.workdir, step=step, task_id=task_id)
+      return replay_lib.replay(self.experiment, self.workdir, step)
 
   def examine(self) -> None:
     """Prints whether the run can start on this machine."""

@@ -42,8 +42,6 @@ _STEP = flags.DEFINE_string(
     'step', None,
     'With --mode=replay: a recorded training step, counted from 0 as in '
     'groups/, or the name of an evaluation, such as after.')
-_TASK = flags.DEFINE_string(
-    'task', None, 'With --mode=replay: the id of the only task to replay.')
 _DISTRIBUTED = flags.DEFINE_bool(
     'distributed', False,
     'Join a run of several processes. On TPU pods, SLURM and Open MPI they '
@@ -59,8 +57,7 @@ _TRACEBACK = flags.DEFINE_bool(
 
 # Flags that only some modes read.
 _MODE_FLAGS = (
-    (_CHECKPOINT, ('evaluate', 'export')), (_STEP, ('replay',)),
-    (_TASK, ('replay',)))
+    (_CHECKPOINT, ('evaluate', 'export')), (_STEP, ('replay',)))
 
 # Exit statuses besides 0 and those of `errors`.
 DOES_NOT_FIT = 3  # --mode=compile_check.
@@ -108,20 +105,19 @@ def main(argv: list[str]) -> int:
       null = stack.enter_context(open(os.devnull, 'w'))
       stack.enter_context(contextlib.redirect_stdout(null))
     return run_mode(
-        mode, run, checkpoint=_CHECKPOINT.value, step=_STEP.value,
-        task_id=_TASK.value)
+        mode, run, checkpoint=_CHECKPOINT.value, step=_STEP.value)
 
 
 def run_mode(
     mode: str, run: api.Run, *, checkpoint: str = 'latest',
-    step: str | None = None, task_id: str | None = None) -> int:
+    step: str | None = None) -> int:
   """Runs a mode that needs an experiment; returns the exit status."""
   if mode == 'evaluate':
     run.evaluate(checkpoint)
   elif mode == 'export':
     run.export(checkpoint)
   elif mode == 'replay':
-    return 0 if run.replay(step, task_id) else DIFFERS
+    return 0 if run.replay(step) else DIFFERS
   elif mode == 'doctor':
     run.examine()
   elif 'after' not in run.train():

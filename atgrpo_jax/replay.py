@@ -1,6 +1,6 @@
 """Replays a recorded step or evaluation and compares it with the record.
 
-  python -m atgrpo_jax.main --mode replay --workdir W --step 20 --task T
+  python -m atgrpo_jax.main --mode replay --workdir W --step 20
   python -m atgrpo_jax.main --mode replay --workdir W --step after
 
 A replay restores the newest checkpoint before the step and repeats the steps
@@ -11,7 +11,6 @@ and candidate, so on equal devices a replay equals the record.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-import dataclasses
 import json
 import os
 import pathlib
@@ -30,30 +29,26 @@ from atgrpo_jax.rollout import tree as tree_lib
 from environments import datasets
 from environments import env_api
 
-# A single task is computed in smaller matrix products, which round differently.
-# Log-probabilities then differ by less than this.
-_ROUNDING = 1e-4
 # Fields of a node that follow from its other fields are compared last.
 _CONSEQUENCES = ('joint_action', 'chosen')
 _MAX_SHOWN = 80  # Characters of a text that differs.
 
 
 def replay(
-    experiment: config_lib.Experiment, workdir: pathlib.Path, *, step: str,
-    task_id: str | None = None) -> bool:
+    experiment: config_lib.Experiment, workdir: pathlib.Path,
+    step: str) -> bool:
   """Plays a step again and prints whether it equals the record.
 
   Args:
     experiment: the run, perhaps with another mesh or sandbox.
     workdir: the workdir of the run; a trainer may be using it.
     step: a training step, from 0, or the name of an evaluation.
-    task_id: the only task to play; None for all.
 
   Returns:
     False if the replay differs from the record.
 
   Raises:
-    UserError: the workdir holds another config, or no such step or task.
+    UserError: the workdir holds another config, or not this step.
   """
   if not workdir_lib.check_config(workdir, experiment.config.to_dict()):
     raise errors.UserError(
@@ -66,23 +61,14 @@ def replay(
     raise errors.UserError(
         f'--step={step}: {path} does not exist; expected one of '
         f'{_recorded_steps(workdir)}.')
-  recorded = list(tree_lib.read(path))
-  if task_id is not None:
-    known = [tree.task_id for tree in recorded]
-    recorded = [tree for tree in recorded if tree.task_id == task_id]
-    if not recorded:
-      raise errors.UserError(
-          f'--task={task_id} is not in {path}, which has {len(known)} tasks, '
-          f'such as {", ".join(known[:10])}.')
   play = _play_training_step if is_training else _play_evaluation
-  trees = play(
-      experiment, workdir, step, [tree.task_id for tree in recorded])
-  # As written and read again: rounded, with the shown texts as states.
-  replayed = [
-      tree_lib.Tree.from_json(json.loads(json.dumps(tree.to_json(
-          experiment.environment.show, with_tokens=is_training))))
-      for tree in trees]
-  return _compare(recorded, replayed, is_single_task=task_id is not None)
+  trees = play(experiment, workdir, step)
+  # Both as they are written: rounded, with the shown texts as states.
+  return _compare(
+      [tree.to_json(with_tokens=is_training) for tree in tree_lib.read(path)],
+      [json.loads(json.dumps(tree.to_json(
+          experiment.environment.show, with_tokens=is_training)))
+       for tree in trees])
 
 
 def _recorded_steps(workdir: pathlib.Path) -> list[str]:
@@ -97,22 +83,19 @@ def _recorded_steps(workdir: pathlib.Path) -> list[str]:
 
 
 def _play_training_step(
-    experiment: config_lib.Experiment, workdir: pathlib.Path, step: str,
-    task_ids: Sequence[str]) -> list[tree_lib.Tree]:
-  """Plays these tasks of a training step."""
+    experiment: config_lib.Experiment, workdir: pathlib.Path,
+    step: str) -> list[tree_lib.Tree]:
   tasks = experiment.tasks(experiment.config.dataset.train)
   states = _states(experiment, workdir, int(step), tasks)
-  drawn = _find(
-      train_lib.draw_tasks(tasks, int(step), experiment), task_ids, workdir)
   trees, _ = train_lib.rollout(
-      experiment, states, drawn, step=int(step), clock=metrics_lib.StepClock())
+      experiment, states, train_lib.draw_tasks(tasks, int(step), experiment),
+      step=int(step), clock=metrics_lib.StepClock())
   return trees
 
 
 def _play_evaluation(
-    experiment: config_lib.Experiment, workdir: pathlib.Path, name: str,
-    task_ids: Sequence[str]) -> list[tree_lib.Tree]:
-  """Plays these tasks of an evaluation."""
+    experiment: config_lib.Experiment, workdir: pathlib.Path,
+    name: str) -> list[tree_lib.Tree]:
   result = evaluate.read(workdir, name)
   tasks = experiment.tasks(result['split'])
   if datasets.split_hash(tasks) != result['split_hash']:
@@ -127,10 +110,9 @@ def _play_evaluation(
       config_lib.params_of(states), step=result['step'],
       temperature=result['sampling']['temperature'],
       policy_map=result['policy_map'])
-  drawn = _find(tasks, task_ids, workdir)
   return [
       tree_lib.chain(task['task_id'], nodes)
-      for task, nodes in zip(drawn, evaluate.play_episodes(runner, drawn))]
+      for task, nodes in zip(tasks, evaluate.play_episodes(runner, tasks))]
 
 
 def _states(
@@ -157,56 +139,23 @@ def _states(
   return states
 
 
-def _find(
-    tasks: Sequence[env_api.Task], task_ids: Sequence[str],
-    workdir: pathlib.Path) -> list[env_api.Task]:
-  """Returns the tasks with these ids, in their order."""
-  by_id = {task['task_id']: task for task in tasks}
-  missing = [task_id for task_id in task_ids if task_id not in by_id]
-  if missing:
-    raise errors.UserError(
-        f'The data set lacks the task {missing[0]!r} of {workdir}; restore the '
-        'version of the data set that the run used.')
-  return [by_id[task_id] for task_id in task_ids]
-
-
 def _compare(
-    recorded: Sequence[tree_lib.Tree], replayed: Sequence[tree_lib.Tree], *,
-    is_single_task: bool) -> bool:
-  """Prints the first difference; returns True if the trees are equal.
-
-  The log-probabilities of a single task may differ by `_ROUNDING`.
-  """
-  different, distance = [], 0.0
-  for old, new in zip(recorded, replayed):
-    first = ''
-    for path, x, y in _differences(
-        _renumber_baselines(old).to_json(), _renumber_baselines(new).to_json(),
-        path=''):
-      if is_single_task and '/logprobs/' in path and abs(x - y) <= _ROUNDING:
-        distance = max(distance, abs(x - y))
-      else:
-        first = first or f'task {old.task_id}, {_describe(path, x, y)}'
+    recorded: Sequence[tree_lib.Json], replayed: Sequence[tree_lib.Json],
+) -> bool:
+  """Prints the first difference; returns True if the trees are equal."""
+  differing = []
+  for old, new in zip(recorded, replayed, strict=True):
+    first = next(_differences(old, new, path=''), None)
     if first:
-      different.append(first)
-  if different:
+      differing.append(f'task {old["task_id"]}, {_describe(*first)}')
+  if differing:
     devices = jax.devices()
-    print(f'{len(different)} of {len(recorded)} trees differ. First: '
-          f'{different[0]}\nRounding depends on the devices. This machine has '
+    print(f'{len(differing)} of {len(recorded)} trees differ. First: '
+          f'{differing[0]}\nRounding depends on the devices. This machine has '
           f'{len(devices)} x {devices[0].device_kind!r}.')
-  elif distance:
-    print('equal to the record; log-probabilities differ by at most '
-          f'{distance:.0e}')
   else:
     print(f'equal to the record: {len(recorded)} trees')
-  return not different
-
-
-def _renumber_baselines(tree: tree_lib.Tree) -> tree_lib.Tree:
-  """Numbers the baselines within this tree instead of within the step."""
-  ids = {}
-  return tree.map_groups(lambda group: dataclasses.replace(
-      group, baseline_id=ids.setdefault(group.baseline_id, len(ids))))
+  return not differing
 
 
 def _differences(

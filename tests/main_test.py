@@ -22,7 +22,6 @@ CASES = [
     (['--mode=report', '--workdir='], ['--workdir']),
     (['--mode=report'], ['workdir']),
     ([CONFIG, '--checkpoint=best'], ['--checkpoint', '--mode=evaluate']),
-    ([CONFIG, '--task=x'], ['--task', '--mode=replay']),
     ([CONFIG, '--mode=replay'], ['--step']),
     ([CONFIG, '--process_id=0'], ['--process_id', '--distributed']),
     ([CONFIG, '--mode=compile_check'], ['compile_check', 'configs/pod.py']),
