@@ -49,16 +49,21 @@ Params = dict[str, policy_lib.Params]
 ReadModel = Callable[[str, bool], policy_lib.Pretrained]
 
 DTYPES = ('float32', 'bfloat16')
-_TRAINED = ('all', 'lora', 'none')
 # Sections that `per_policy` may change for a single policy.
 _POLICY_SECTIONS = ('model', 'lora', 'optimizer')
-_MAX_TURNS = 10_000
 # Attributes of an `env_api.Environment`.
 _ENVIRONMENT = (
     'roles', 'phases', 'max_turns', 'team_reward_range', 'reset', 'observe',
     'step', 'show')
 # Logits divided by a smaller temperature may overflow.
 _MIN_TEMPERATURE = 1e-6
+_MIN_VALUES = {
+    'rollout.num_tasks': 1, 'rollout.max_new_tokens': 1, 'train.num_steps': 0,
+    'train.completion_tokens': 0, 'train.updates_per_rollout': 1,
+    'train.checkpoint_every': 1, 'train.groups_every': 1,
+    'train.diagnose_every': 0, 'evaluation.validate_every': 1,
+    'evaluation.num_samples': 1, 'evaluation.num_timed': 0, 'mesh.fsdp': 0,
+    'mesh.tensor': 0}
 
 
 # ---- The experiment ---------------------------------------------------------
@@ -226,9 +231,11 @@ def build(
   policy_map = policies_lib.make_policy_map(
       config.policies, environment.roles, config.policy_map)
   names = policies_lib.policy_names(policy_map)
-  devices, read_model_once = jax.devices(), functools.cache(read_model)
-  fitting = choose_mesh(config, names, devices, _chip(), read_model_once)
-  policies = build_policies(fitting, names, devices, read_model_once)
+  chip = fit.chip_of(jax.local_devices()[0])
+  if chip is not None:  # The smallest memory of all processes.
+    chip = dataclasses.replace(chip, memory=min(hosts.exchange(chip.memory)))
+  fitting, policies = build_policies(
+      config, names, jax.devices(), chip, functools.cache(read_model))
   rollout = rollout_spec(config)
   advantage = spec_lib.AdvantageSpec(**config.advantage)
   critic = spec_lib.CriticSpec(**config.critic)
@@ -281,7 +288,7 @@ def make_environment(
         f'{", ".join(missing)}; see environments/env_api.py.')
   errors.check_number(
       f'environment.module={name!r}: max_turns', environment.max_turns,
-      min_value=1, less_than=_MAX_TURNS)
+      min_value=1)
   acting = [role for phase in environment.phases for role in phase]
   if not acting or sorted(acting) != sorted(environment.roles):
     raise errors.UserError(
@@ -307,17 +314,47 @@ def read_model(name: str, thinking: bool) -> policy_lib.Pretrained:
 
 def build_policies(
     config: ml_collections.ConfigDict, names: Sequence[str],
-    devices: Sequence[jax.Device],
-    read_model: ReadModel,
-) -> dict[str, policy_lib.Policy]:
-  """Returns name -> policy, each on its mesh."""
+    devices: Sequence[jax.Device], chip: fit.Chip | None, read_model: ReadModel,
+) -> tuple[ml_collections.ConfigDict, dict[str, policy_lib.Policy]]:
+  """Returns the config with its mesh, and name -> policy on that mesh."""
+  policies = read_policies(config, names, read_model)
+  config = choose_mesh(config, policies, devices, chip)
   meshes = mesh_lib.make_meshes(names, devices, **config.mesh)
+  policies = {
+      name: dataclasses.replace(policy, mesh=meshes[name])
+      for name, policy in policies.items()}
+  for policy in policies.values():
+    if policy.lora is not None:
+      policy.state_template()  # Raises if targets match no kernel.
+  return config, policies
+
+
+def read_policies(
+    config: ml_collections.ConfigDict, names: Sequence[str],
+    read_model: ReadModel) -> dict[str, policy_lib.Policy]:
+  """Returns name -> policy without a mesh."""
   policies = {}
-  for name, policy_config in _policy_configs(config, names).items():
-    pretrained = read_model(
-        policy_config.model.folder, policy_config.model.thinking)
-    policies[name] = _build_policy(
-        name, policy_config, config, pretrained, meshes[name])
+  for name, sections in _policy_configs(config, names).items():
+    pretrained = read_model(sections.model.folder, sections.model.thinking)
+    lora = adapter = None
+    if sections.model.trained == 'lora':
+      given = dict(sections.lora)
+      if given.pop('folder'):
+        adapter, given['alpha'] = peft.load(
+            sections.lora.folder, pretrained.config)
+        given['rank'], given['targets'] = model.describe(adapter)
+      lora = model.LoraSpec(**given)
+      errors.check_number(
+          'lora.rank', lora.rank,
+          less_than=pretrained.config.hidden_size + 1,
+          advice=', the hidden size plus 1; 8 to 64 are common')
+    learner = policy_lib.LearnerSpec(
+        optimizer=policy_lib.OptimizerSpec(**sections.optimizer),
+        loss=losses.LossSpec(**config.loss),
+        temperature=config.rollout.temperature, dtype=sections.model.dtype,
+        remat=sections.model.remat, adapter_scale=lora and lora.scale)
+    policies[name] = policy_lib.Policy(
+        name, pretrained, sections.model.trained, lora, adapter, learner)
   return policies
 
 
@@ -325,66 +362,31 @@ def _policy_configs(
     config: ml_collections.ConfigDict,
     names: Sequence[str]) -> dict[str, ml_collections.ConfigDict]:
   """Returns the sections of each policy, after `per_policy`."""
-  sections = {section: dict(config[section]) for section in _POLICY_SECTIONS}
-  configs = {
-      name: ml_collections.ConfigDict(sections).lock() for name in names}
+  shared = {section: dict(config[section]) for section in _POLICY_SECTIONS}
+  configs = {name: ml_collections.ConfigDict(shared).lock() for name in names}
   if config.policies == 'lora_per_role':
-    for policy_config in configs.values():
-      policy_config.model.trained = 'lora'
-  given = set()
+    for sections in configs.values():
+      sections.model.trained = 'lora'
   for item in config.per_policy:
     try:
       name, key, value = item
-      if (name, key) in given:
-        raise ValueError('it is given twice')
       configs[name].update_from_flattened_dict({key: value})
     except (LookupError, TypeError, ValueError, AttributeError) as error:
       raise errors.UserError(
           f'per_policy: {item!r} ({errors.one_line(error)}): expected (policy, '
           f'key, value) with one of the policies {list(names)} and a key of '
-          f'{", ".join(_POLICY_SECTIONS)}, each pair once.') from error
-    given.add((name, key))
-  for policy_config in configs.values():
-    errors.check_choice('model.trained', policy_config.model.trained, _TRAINED)
-    errors.check_choice('model.dtype', policy_config.model.dtype, DTYPES)
+          f'{", ".join(_POLICY_SECTIONS)}.') from error
+  for sections in configs.values():
+    errors.check_choice(
+        'model.trained', sections.model.trained, ('all', 'lora', 'none'))
+    errors.check_choice('model.dtype', sections.model.dtype, DTYPES)
   return configs
 
 
-def _build_policy(
-    name: str, policy_config: ml_collections.ConfigDict,
-    config: ml_collections.ConfigDict, pretrained: policy_lib.Pretrained,
-    mesh: jax.sharding.Mesh) -> policy_lib.Policy:
-  """Builds one policy from its sections and the shared ones."""
-  lora = adapter = None
-  if policy_config.model.trained == 'lora':
-    given = dict(policy_config.lora)
-    if given.pop('folder'):
-      adapter, given['alpha'] = peft.load(
-          policy_config.lora.folder, pretrained.config)
-      given['rank'], given['targets'] = model.describe(adapter)
-    lora = model.LoraSpec(**given)
-    if lora.rank > pretrained.config.hidden_size:
-      raise errors.UserError(
-          f'lora.rank={lora.rank} exceeds the hidden size of the model, '
-          f'{pretrained.config.hidden_size}; 8 to 64 are common.')
-  learner = policy_lib.LearnerSpec(
-      optimizer=policy_lib.OptimizerSpec(**policy_config.optimizer),
-      loss=losses.LossSpec(**config.loss),
-      temperature=config.rollout.temperature,
-      dtype=policy_config.model.dtype, remat=policy_config.model.remat,
-      adapter_scale=lora and lora.scale)
-  policy = policy_lib.Policy(
-      name=name, pretrained=pretrained, trained=policy_config.model.trained,
-      lora=lora, adapter=adapter, learner=learner, mesh=mesh)
-  if lora is not None:
-    policy.state_template()  # Raises if targets match no kernel.
-  return policy
-
-
 def choose_mesh(
-    config: ml_collections.ConfigDict, names: Sequence[str],
-    devices: Sequence[jax.Device], chip: fit.Chip | None,
-    read_model: ReadModel) -> ml_collections.ConfigDict:
+    config: ml_collections.ConfigDict, policies: dict[str, policy_lib.Policy],
+    devices: Sequence[jax.Device],
+    chip: fit.Chip | None) -> ml_collections.ConfigDict:
   """Returns a config whose mesh fits the devices.
 
   Chooses `mesh.fsdp` and `mesh.tensor` if they are 0, prints the choice, and
@@ -402,7 +404,7 @@ def choose_mesh(
         fsdp=config.mesh.fsdp or 1, tensor=config.mesh.tensor or 1)
     return config
   chosen = fit.choose(
-      _pools(config, names, devices, read_model), fit.Shapes(
+      _pools(config, policies, devices), fit.Shapes(
           config.buckets.prompt[-1], config.buckets.completion[-1],
           config.rollout.group_size, config.buckets.microbatch_tokens,
           config.buckets.groups),
@@ -414,41 +416,34 @@ def choose_mesh(
   return config
 
 
-def _pools(config, names, devices, read_model) -> list[fit.Pool]:
+def _pools(config, policies, devices) -> list[fit.Pool]:
   """Returns the models that each pool of devices must hold."""
   learners, loaded = {}, set()
+  names = list(policies)
   pools = mesh_lib.split_devices(names, devices, config.mesh.pools)
   has_reference = (
       config.loss.kl_estimator != 'none' or config.train.diagnose_every > 0)
   with_critic = {'none': (), 'central': names[:1]}.get(
       config.critic.kind, names)
-  for name, policy_config in _policy_configs(config, names).items():
-    base, pool = policy_config.model, pools[name]
-    dimensions = read_model(base.folder, base.thinking).config
-    itemsize = jnp.dtype(base.dtype).itemsize
-    key = pool, base.folder, base.dtype
-    is_frozen = base.trained != 'all'
+  for name, policy in policies.items():
+    pool, dtype = pools[name], policy.learner.dtype
+    itemsize = jnp.dtype(dtype).itemsize
+    key = pool, policy.pretrained.folder, dtype
+    is_frozen = policy.trained != 'all'
     learners.setdefault(pool, []).append(fit.Learner(
-        dimensions, base.trained, itemsize,
-        model.position_bytes(dimensions, base.dtype),
-        lora_rank=policy_config.lora.rank, has_reference=has_reference,
+        policy.config, policy.trained, itemsize,
+        model.position_bytes(policy.config, dtype),
+        lora_rank=policy.lora.rank if policy.lora else 0,
+        has_reference=has_reference,
         shares_model=is_frozen and key in loaded))
     if is_frozen:
       loaded.add(key)
     if name in with_critic:
       learners[pool].append(
-          fit.Learner(dimensions, 'all', itemsize, kv_bytes=0))
+          fit.Learner(policy.config, 'all', itemsize, kv_bytes=0))
   return [
       fit.Pool(len(pool), mesh_lib.num_slices(pool), pool_learners)
       for pool, pool_learners in learners.items()]
-
-
-def _chip() -> fit.Chip | None:
-  """Returns the chip, with the smallest memory of all processes."""
-  chip = fit.chip_of(jax.local_devices()[0])
-  if chip is None:
-    return None
-  return dataclasses.replace(chip, memory=min(hosts.exchange(chip.memory)))
 
 
 # ---- Checks -----------------------------------------------------------------
@@ -460,22 +455,21 @@ def check_run(config: ml_collections.ConfigDict) -> None:
   errors.check_number(
       'seed', config.seed, min_value=0, less_than=2**32,
       advice='; jax uses seeds modulo 2**32')
-  for section, key, min_value in (
-      ('rollout', 'num_tasks', 1), ('rollout', 'max_new_tokens', 1),
-      ('train', 'num_steps', 0), ('train', 'completion_tokens', 0),
-      ('train', 'updates_per_rollout', 1), ('train', 'checkpoint_every', 1),
-      ('train', 'groups_every', 1), ('train', 'diagnose_every', 0),
-      ('evaluation', 'validate_every', 1), ('evaluation', 'num_samples', 1),
-      ('evaluation', 'num_timed', 0), ('mesh', 'fsdp', 0),
-      ('mesh', 'tensor', 0)):
-    errors.check_number(
-        f'{section}.{key}', config[section][key], min_value=min_value)
+  for name, min_value in _MIN_VALUES.items():
+    section, _, key = name.partition('.')
+    errors.check_number(name, config[section][key], min_value=min_value)
   if not train.num_steps and not train.completion_tokens:
     raise errors.UserError(
         'train.num_steps=0 and train.completion_tokens=0: the run would never '
         'end; set one of them.')
   metrics_lib.check_writers(train.writers)
-  update.check_order(train.update_order, train.updates_per_rollout)
+  errors.check_choice(
+      'train.update_order', train.update_order, update.UPDATE_ORDERS)
+  if train.update_order != 'mixed' and train.updates_per_rollout > 1:
+    raise errors.UserError(
+        f'train.updates_per_rollout={train.updates_per_rollout} with '
+        f'update_order={train.update_order!r}, which makes one update per '
+        "turn; use 1, or update_order='mixed'.")
   errors.check_number(
       'rollout.temperature', rollout.temperature, min_value=_MIN_TEMPERATURE,
       advice='; equal candidates have no advantage')

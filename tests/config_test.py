@@ -87,8 +87,7 @@ def test_bad_value_is_named(name, value, echo_folder):
     (LORA | {'lora.alpha': math.nan}, 'lora.alpha=nan'),
     *(({'per_policy': items}, 'per_policy') for items in (
         ('shared',), (('shared', 'optimizer.colour', 1),),
-        (('other', 'lora.rank', 1),),
-        (('shared', 'lora.rank', 2), ('shared', 'lora.rank', 2)))),
+        (('other', 'lora.rank', 1),))),
     ({'policy_map': ((1, 'a'), ('second', 'b'))}, 'policy_map'),
 ])
 def test_contradiction_is_named(changes, words, echo_folder):

@@ -133,8 +133,8 @@ def build(
   policy_map = policies_lib.make_policy_map(
       config.policies, environment.roles, config.policy_map)
   names = policies_lib.policy_names(policy_map)
-  config = config_lib.choose_mesh(config, names, devices, chip, read_model)
-  policies = config_lib.build_policies(config, names, devices, read_model)
+  config, policies = config_lib.build_policies(
+      config, names, devices, chip, read_model)
   critics = actor_critic.make_critics(
       spec_lib.CriticSpec(**config.critic), policies)
   return Run(config, policy_map, policies, critics)

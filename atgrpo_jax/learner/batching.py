@@ -13,39 +13,30 @@ from atgrpo_jax import types
 
 @dataclasses.dataclass(frozen=True)
 class Buckets:
-  """The static shapes of a run.
+  """The static shapes of a run; sizes ascend."""
 
-  Attributes:
-    prompt: padded prompt lengths, ascending (S).
-    completion: padded completion lengths, ascending (T).
-    groups: numbers of prompts sampled together, ascending (P).
-    microbatch_tokens: tokens of a learner microbatch on each shard of the mesh,
-      padding included. A larger group forms a microbatch alone.
-    num_shards: shards that the mesh splits the groups into.
-  """
-
-  prompt: tuple[int, ...]
-  completion: tuple[int, ...]
-  groups: tuple[int, ...]
+  prompt: tuple[int, ...]  # Padded lengths (S).
+  completion: tuple[int, ...]  # Padded lengths (T).
+  groups: tuple[int, ...]  # Prompts that are sampled together (P).
+  # Of a learner microbatch on each shard, padding included. A larger group
+  # forms a microbatch alone.
   microbatch_tokens: int
-  num_shards: int = 1
+  num_shards: int = 1  # Shards that the mesh splits the groups into.
 
   def __post_init__(self):
     for name in ('prompt', 'completion', 'groups'):
       sizes = getattr(self, name)
       check_sizes(f'buckets.{name}', sizes)
       if not sizes:
-        raise errors.UserError(
-            f'buckets.{name}={sizes} is empty; give at least one size.')
+        raise errors.UserError(f'buckets.{name}={sizes}: give a size.')
     errors.check_number(
         'buckets.microbatch_tokens', self.microbatch_tokens, min_value=1)
 
   def on(self, num_shards: int) -> Buckets:
     """The shapes on a mesh that splits the groups into `num_shards`."""
-    groups = sorted({
-        -(-size // num_shards) * num_shards for size in self.groups})
+    groups = {-(-size // num_shards) * num_shards for size in self.groups}
     return dataclasses.replace(
-        self, groups=tuple(groups), num_shards=num_shards)
+        self, groups=tuple(sorted(groups)), num_shards=num_shards)
 
   def microbatch(
       self, prompt_length: int, completion_length: int = 0,
@@ -77,10 +68,7 @@ def bucket(length: int, sizes: Sequence[int], name: str) -> int:
 def pad_prompts(
     prompts: Sequence[np.ndarray], num_rows: int,
     length: int) -> tuple[np.ndarray, np.ndarray]:
-  """Prompts [num_rows, length] and lengths [num_rows], both int32.
-
-  Padding rows have length 1.
-  """
+  """Prompts [num_rows, length] and lengths, int32; padding has length 1."""
   padded = np.zeros((num_rows, length), np.int32)
   lengths = np.ones(num_rows, np.int32)
   for row, prompt in enumerate(prompts):
@@ -91,10 +79,7 @@ def pad_prompts(
 
 def make_batches(
     groups: Sequence[types.Group], buckets: Buckets) -> list[types.TrainBatch]:
-  """Microbatches of groups with the same padded shape, sorted by shape.
-
-  Each group is padded to the smallest bucket that holds it.
-  """
+  """Microbatches, sorted by shape; the smallest bucket holds each group."""
   by_shape = {}
   for group in groups:
     shape = (

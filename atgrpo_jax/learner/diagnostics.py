@@ -2,8 +2,7 @@
 
 A policy is updated with the sum of its roles' gradients. Their cosine and each
 role's distance from the reference help to choose between shared and separate
-policies. Both are measured on the groups of the next update and do not change
-it.
+policies.
 """
 
 from __future__ import annotations
@@ -33,15 +32,10 @@ def diagnose(
     groups: Sequence[types.Group], *, buckets: batching.Buckets,
     frozen_params: model.Params | None,
     reference: model.Params) -> dict[str, float]:
-  """Gradients, entropy and distance from the reference, for each role.
+  """Measures each role on the groups of the next update.
 
-  Args:
-    policy: the trained policy.
-    params: its trained parameters before the update.
-    groups: the groups of the next update.
-    buckets: static shapes.
-    frozen_params: the model under an adapter, or None.
-    reference: the model before training.
+  Takes the parameters before that update. `frozen_params` is the model under an
+  adapter, and `reference` the model before training.
 
   Returns:
     `diagnosis/{role}/grad_norm` of the role's mean loss, `{role}/entropy` and

@@ -2,16 +2,12 @@
 
 As in the sampler, the prompt (without its last token) is computed once per
 group, and each completion is a private suffix that starts with that last token.
-The cost of a prompt does not depend on the group size. Repeating the prompt for
-each candidate gives the same gradient up to rounding.
+Repeating the prompt for each candidate gives the same gradient up to rounding.
 
 An update calls `zero_sums`, `accumulate` for each microbatch, and
 `update.apply_update`. Each shard of `data` sums losses and gradients over its
 microbatches. The sum over shards is divided once, by a number from the host.
-
-Gradients exist only for the trained parameters: a whole model, an adapter over
-a frozen model, or a critic (see `policy`). The value of an input is
-w . h + b, with the hidden state h of its last token.
+Only the trained parameters have gradients (see `policy`).
 """
 
 from __future__ import annotations
@@ -70,13 +66,7 @@ def accumulate(
     spec: policy_lib.LearnerSpec) -> Sums:
   """Adds the gradient of a microbatch; donates `sums`.
 
-  Args:
-    params: trained parameters.
-    sums: from `zero_sums` or an earlier call.
-    batch: a `ValueBatch` for a critic.
-    frozen_params: the model under an adapter, or None.
-    config: dimensions of the model.
-    spec: static switches.
+  A critic has a `ValueBatch`, an adapter the `frozen_params` of its model.
   """
   def accumulate_shard(whole, split):
     params, frozen_params = whole
@@ -89,9 +79,7 @@ def accumulate(
             batch.targets, batch.weights), {}
       logprobs, entropy = _score(
           _whole(params, frozen_params, spec), config, batch, spec)
-      if spec.loss is None:
-        return _supervised_loss(logprobs, entropy, batch)
-      return _policy_loss(logprobs, entropy, batch, spec.loss)
+      return _loss(logprobs, entropy, batch, spec.loss)
 
     (loss, metrics), grads = jax.value_and_grad(
         loss_fn, has_aux=True)(params)
@@ -214,7 +202,7 @@ def _score(params, config, batch, spec):
 
 
 def _values(params, inputs, lengths, config, spec):
-  """[B] float32."""
+  """w . h + b [B] float32, with the hidden state h of the last token."""
   hidden, _ = model.forward(
       params['model'], config, inputs[:, None], dtype=jnp.dtype(spec.dtype),
       remat=spec.remat)
@@ -224,24 +212,20 @@ def _values(params, inputs, lengths, config, spec):
   return last.astype(jnp.float32) @ head['kernel'] + head['bias']
 
 
-def _policy_loss(logprobs, entropy, batch, spec):
-  """`losses.policy_loss` of a microbatch."""
+def _loss(logprobs, entropy, batch, spec):
+  """Loss and metrics of completions; supervised if `spec` is None."""
   def rows(x):
     return x.reshape(-1, x.shape[-1])
 
+  mask = rows(completion_mask(batch))
+  if spec is None:
+    loss = losses.aggregate(-rows(logprobs), mask, 'token_mean')
+    return loss, {'entropy': jnp.sum(jnp.where(mask, rows(entropy), 0.0))}
   old = batch.old_logprobs
   if old is None:  # Only one update: the old policy is the current one.
     old = jax.lax.stop_gradient(logprobs)
   reference = batch.reference_logprobs
   return losses.policy_loss(
       rows(logprobs), rows(old), rows(batch.behavior_logprobs), rows(entropy),
-      batch.advantages.reshape(-1), rows(completion_mask(batch)),
+      batch.advantages.reshape(-1), mask,
       None if reference is None else rows(reference), spec)
-
-
-def _supervised_loss(logprobs, entropy, batch):
-  """`losses.supervised_loss` of a microbatch."""
-  mask = completion_mask(batch).reshape(-1, logprobs.shape[-1])
-  loss = losses.supervised_loss(logprobs.reshape(mask.shape), mask)
-  entropy = jnp.where(mask, entropy.reshape(mask.shape), 0.0)
-  return loss, {'entropy': jnp.sum(entropy)}

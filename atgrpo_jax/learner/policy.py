@@ -12,6 +12,7 @@ The value head starts at zero, so every initial value is 0.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import pathlib
 import zlib
 
@@ -40,25 +41,16 @@ _NEVER = 1_000_000
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerSpec:
-  """AdamW with gradient clipping.
+  """AdamW with gradient clipping."""
 
-  Attributes:
-    learning_rate: the rate after the warm-up.
-    warmup_updates: updates over which the rate rises linearly from 0.
-    max_grad_norm: bound of the global gradient norm.
-    decay_updates: the update at which a cosine decay of the rate ends; 0 keeps
-      the rate constant.
-    final_lr_ratio: rate after the decay, divided by `learning_rate`.
-  """
-
-  learning_rate: float
-  warmup_updates: int
+  learning_rate: float  # After the warm-up.
+  warmup_updates: int  # The rate rises linearly from 0.
   weight_decay: float
-  max_grad_norm: float
+  max_grad_norm: float  # Of all gradients together.
   b1: float
   b2: float
-  decay_updates: int = 0
-  final_lr_ratio: float = 0.0
+  decay_updates: int = 0  # Where a cosine decay ends; 0 for a constant rate.
+  final_lr_ratio: float = 0.0  # Rate after the decay / learning_rate.
 
   def __post_init__(self):
     for name in (
@@ -115,24 +107,15 @@ class TrainState:
 
 @dataclasses.dataclass(frozen=True)
 class LearnerSpec:
-  """Static switches of the compiled learner.
-
-  Attributes:
-    loss: switches of the policy loss; None for supervised learning and critics.
-    temperature: sampling temperature of the completions.
-    dtype: name of the dtype of the matrix products.
-    remat: recompute each layer in the backward pass.
-    adapter_scale: alpha / rank of the trained adapter; None trains the model.
-    value_head: the policy is a critic; its loss is the squared value error.
-  """
+  """Static switches of the compiled learner."""
 
   optimizer: OptimizerSpec
-  loss: losses.LossSpec | None
-  temperature: float
-  dtype: str
-  remat: bool
-  adapter_scale: float | None
-  value_head: bool = False
+  loss: losses.LossSpec | None  # None for supervised learning and critics.
+  temperature: float  # Sampling temperature of the completions.
+  dtype: str  # Of the matrix products.
+  remat: bool  # Recompute each layer in the backward pass.
+  adapter_scale: float | None  # alpha / rank; None trains the model.
+  value_head: bool = False  # True for a critic.
 
 
 def sharding_rules(
@@ -143,11 +126,6 @@ def sharding_rules(
   if spec.value_head:  # The trunk has no output head.
     return *mesh_lib.param_rules(tied_head=True), _VALUE_HEAD_RULE
   return mesh_lib.param_rules(config.tied_head)
-
-
-def init_value_head(config: model.ModelConfig) -> dict[str, jax.Array]:
-  """A head whose values are all 0."""
-  return {'kernel': jnp.zeros(config.hidden_size), 'bias': jnp.zeros(())}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -161,23 +139,15 @@ class Pretrained:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Policy:
-  """One policy or critic of the config.
+  """One policy or critic of the config."""
 
-  Attributes:
-    name: key of its parameters and metrics.
-    trained: 'all' parameters, 'lora' for an adapter, or 'none'.
-    lora: shape of the adapter, or None.
-    adapter: initial adapter weights; None for an adapter without effect.
-    mesh: the devices of its pool.
-  """
-
-  name: str
+  name: str  # Key of its parameters and metrics.
   pretrained: Pretrained
-  trained: str
+  trained: str  # 'all' parameters, 'lora' for an adapter, or 'none'.
   lora: model.LoraSpec | None
-  adapter: model.LoraWeights | None
+  adapter: model.LoraWeights | None  # Initial weights; None for no effect.
   learner: LearnerSpec
-  mesh: jax.sharding.Mesh
+  mesh: jax.sharding.Mesh | None = None  # The devices of its pool.
 
   @property
   def config(self) -> model.ModelConfig:
@@ -203,31 +173,29 @@ class Policy:
     """Shapes, dtypes and shardings of `initial_state`."""
     if self.lora is not None:
       params = jax.eval_shape(self._init_adapter, None)
-    elif self.learner.value_head:
-      params = jax.eval_shape(
-          self._with_value_head, model.param_shapes(self.config))
     else:
-      params = model.param_shapes(self.config)
+      params = jax.eval_shape(
+          self._with_head, model.param_shapes(self.config))
+    create_state = functools.partial(
+        TrainState.create, spec=self.learner.optimizer)
     return mesh_lib.tree_template(
-        jax.eval_shape(self._create_state, params), self.mesh,
+        jax.eval_shape(create_state, params), self.mesh,
         sharding_rules(self.config, self.learner))
 
   def initial_params(self) -> Params:
     """The trained parameters before the first update; float32."""
+    shardings = self._shardings().params
     if self.lora is not None:
-      return jax.jit(self._init_adapter, out_shardings=self._shardings())(
+      return jax.jit(self._init_adapter, out_shardings=shardings)(
           jax.tree.map(np.asarray, self.adapter))
     params = self.load_params('float32')
-    if self.learner.value_head:
-      params = jax.device_put(
-          self._with_value_head(params), self._shardings())
-    return params
+    return jax.device_put(self._with_head(params), shardings)
 
   def initial_state(self) -> TrainState:
     """The state before the first update; float32."""
     create_state = jax.jit(
-        self._create_state, donate_argnums=0, out_shardings=jax.tree.map(
-            lambda x: x.sharding, self.state_template()))
+        functools.partial(TrainState.create, spec=self.learner.optimizer),
+        donate_argnums=0, out_shardings=self._shardings())
     return create_state(self.initial_params())
 
   def _init_adapter(
@@ -239,12 +207,12 @@ class Policy:
     rng = jax.random.key(zlib.crc32(self.name.encode()))
     return model.init_lora(rng, self.config, self.lora)
 
-  def _with_value_head(self, params: model.Params) -> Params:
+  def _with_head(self, params: model.Params) -> Params:
+    if not self.learner.value_head:
+      return params
     trunk = {name: x for name, x in params.items() if name != 'head'}
-    return {'model': trunk, 'head': init_value_head(self.config)}
+    return {'model': trunk, 'head': {
+        'kernel': jnp.zeros(self.config.hidden_size), 'bias': jnp.zeros(())}}
 
-  def _create_state(self, params: Params) -> TrainState:
-    return TrainState.create(params, self.learner.optimizer)
-
-  def _shardings(self):
-    return jax.tree.map(lambda x: x.sharding, self.state_template().params)
+  def _shardings(self) -> TrainState:
+    return jax.tree.map(lambda x: x.sharding, self.state_template())

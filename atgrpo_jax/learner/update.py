@@ -38,15 +38,10 @@ _STOPPED = (
 
 @dataclasses.dataclass(frozen=True)
 class Updates:
-  """Dispatched updates of one policy or critic in one step.
+  """Dispatched updates of one policy or critic in one step."""
 
-  Attributes:
-    summary: metrics that the host knows.
-    updates: metrics of each update, still on the devices.
-  """
-
-  summary: dict[str, float]
-  updates: list[dict[str, jax.Array]]
+  summary: dict[str, float]  # Metrics that the host knows.
+  updates: list[dict[str, jax.Array]]  # Metrics of each, still on the devices.
 
   def metrics(self, name: str) -> dict[str, float]:
     """Waits for the updates and averages their metrics.
@@ -91,23 +86,15 @@ def update_policy(
   `loss.aggregation` defines it. Groups without an advantage contribute nothing
   to the surrogate, so they are computed only if the loss has a penalty.
 
-  Args:
-    policy: the trained policy.
-    state: its state.
-    groups: the groups of its roles.
-    num_updates: order 'mixed' splits the groups among this many updates.
-    order: 'mixed', or one update per turn, starting with 'first_turn' or
-      'last_turn'.
-    buckets: static shapes.
-    frozen_params: the model under an adapter, or None.
-    reference: the reference model of the KL penalty; None without a penalty.
+  Order 'mixed' splits the groups among `num_updates` updates. The other orders
+  make one update per turn. `frozen_params` is the model under an adapter, and
+  `reference` the model of the KL penalty.
   """
   loss = policy.learner.loss
   throttled = functools.partial(
       mesh_lib.throttle_cpu_dispatch, mesh=policy.mesh)
-  summary = {
-      'groups': len(groups), 'groups_zero_advantage': sum(
-          not np.any(group.advantages) for group in groups)}
+  num_zero = sum(not np.any(group.advantages) for group in groups)
+  summary = {'groups': len(groups), 'groups_zero_advantage': num_zero}
   updates, prepared = [], []
   with jax.set_mesh(policy.mesh):
     dealt = _deal(groups, num_updates, order)
@@ -153,10 +140,8 @@ def update_critic(
   if np.isfinite(explained):
     summary['explained_variance'] = explained
   with jax.set_mesh(critic.mesh):
-    batches = [
-        mesh_lib.put_rows(batch, critic.mesh)
-        for batch in batching.make_value_batches(
-            examples, _on_mesh(critic, buckets))]
+    batches = batching.make_value_batches(examples, _on_mesh(critic, buckets))
+    batches = [mesh_lib.put_rows(batch, critic.mesh) for batch in batches]
     num_examples = np.float32(len(examples))
     state, metrics = _update(
         critic, state, batches, num_examples, num_examples)
@@ -166,10 +151,9 @@ def update_critic(
 def critic_values(
     critic: policy_lib.Policy, params: policy_lib.Params,
     inputs: Sequence[np.ndarray], buckets: batching.Buckets) -> np.ndarray:
-  """A critic's values [N] float32 of token ids of any length.
+  """A critic's values [N] float32 of token ids.
 
-  Raises UserError for an input beyond the largest bucket or the positions of
-  the model.
+  Raises UserError for an input that exceeds the buckets or the model.
   """
   limit = min(buckets.prompt[-1], critic.config.max_positions)
   errors.check_number(
@@ -210,13 +194,8 @@ def apply_update(
 ) -> tuple[policy_lib.TrainState, dict[str, jax.Array]]:
   """One optimizer update; donates `state`.
 
-  Args:
-    state: before the update.
-    sums: over all microbatches.
-    num_units: [] float32, the divisor of the loss (`losses.num_units`).
-    num_tokens: [] float32, the divisor of the metrics.
-    config: dimensions of the model.
-    spec: switches of the learner.
+  `sums` are over all microbatches. `num_units` [] float32 divides the loss (see
+  `losses.num_units`), `num_tokens` [] float32 the metrics.
 
   Returns:
     The new state, and metrics by name, each [] float32. Parameters and
@@ -242,21 +221,10 @@ def apply_update(
   return mesh_lib.constrain_tree(state, rules), metrics
 
 
-def check_order(order: str, num_updates: int) -> None:
-  """Raises UserError unless `update_policy` accepts the arguments."""
-  if order not in UPDATE_ORDERS:
-    raise errors.UserError(
-        f'train.update_order={order!r} is not one of {list(UPDATE_ORDERS)}.')
-  if order != 'mixed' and num_updates > 1:
-    raise errors.UserError(
-        f'train.updates_per_rollout={num_updates} with update_order={order!r}, '
-        "which makes one update per turn; use 1, or update_order='mixed'.")
-
-
 def _deal(
     groups: Sequence[types.Group], num_updates: int,
     order: str) -> list[Sequence[types.Group]]:
-  """The groups of each update."""
+  """Deals the groups to the updates."""
   if order == 'mixed':
     return [groups[i::num_updates] for i in range(num_updates)]
   turns = sorted(

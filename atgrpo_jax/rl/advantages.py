@@ -32,12 +32,9 @@ def group_advantages(
     returns: [N] float32.
     baseline_ids: [N] int, equal for candidates with a common baseline.
     valid: [N] bool; invalid candidates are ignored and have advantage 0.
-    baseline: 'mean' of the group (GRPO); 'leave_one_out', the mean of the
-      others (RLOO, arXiv 2402.14740); 'none' (REINFORCE).
-    scale: 'std' divides by the group's standard deviation (GRPO), 'none' does
-      not (Dr. GRPO, arXiv 2503.20783; MAGRPO).
-    weights: [N] float, weights in the mean and the deviation, see
-      `return_weights`; None for 1.
+    baseline: one of `BASELINES`; docs/algorithms.md defines them.
+    scale: one of `SCALES`.
+    weights: [N] float weights from `return_weights`; None for 1.
     episodes: [N] int, equal for candidates of one episode; 'leave_one_out'
       leaves out the whole episode, because an action affects all its returns.
       None for one episode per candidate.
@@ -76,8 +73,7 @@ def critic_advantages(
     values: [N] float, the critic's value of each prompt.
     baseline_ids: [N] int, equal for candidates with a common scale.
     valid: [N] bool; invalid candidates are ignored and have advantage 0.
-    scale: 'std' divides by the root mean square of return minus value; 'none'
-      does not. No mean is subtracted.
+    scale: 'std' divides by the root mean square of the differences.
   """
   advantages = np.zeros(returns.shape, np.float32)
   advantages[valid] = (returns.astype(np.float64) - values)[valid]
@@ -106,14 +102,10 @@ def _mean_of_others(
 
 
 def return_weights(baseline_ids: np.ndarray, returns: np.ndarray) -> np.ndarray:
-  """Weights [N] float64 with which each return counts once per group.
+  """Weights [N] float64 with which each return counts once per baseline.
 
-  If several actions share a return, longer episodes would otherwise dominate
-  the baseline.
-
-  Args:
-    baseline_ids: [N] int, equal for candidates with a common baseline.
-    returns: [N] int, equal for candidates that share a return.
+  Otherwise, long episodes whose actions share a return would dominate it.
+  `returns` is [N] int, equal for candidates that share a return.
   """
   _, indices, counts = np.unique(
       np.stack([baseline_ids, returns]), axis=1, return_inverse=True,

@@ -1,9 +1,8 @@
 """Log-probabilities, entropies and losses over arrays.
 
 A loss is a sum over its microbatch. The caller divides once, after all
-microbatches and devices, by `num_units` of all candidates of the step.
-`num_units` includes candidates with a zero advantage, although their terms are
-0 and are skipped. With the ratio rho = pi / pi_old of a token,
+microbatches and devices, by `num_units` of all candidates of the step, also
+those with a zero advantage. With the ratio rho = pi / pi_old of a token,
 
   surrogate = -w min(rho A, clip(rho, 1 - low, 1 + high) A)
 
@@ -14,9 +13,8 @@ in float32.
 
 A penalty keeps the policy near a reference. It estimates the KL of each sampled
 token given the preceding tokens; its gradient ignores how a token changes the
-distribution of later ones. Let k3 = ref / pi - 1 - log(ref / pi)
-(joschu.net/blog/kl-approx.html). The penalties are not clipped and always use
-the ratio of a token:
+distribution of later ones. Penalties are not clipped and use the ratio of the
+token. Let k3 = ref / pi - 1 - log(ref / pi) (joschu.net/blog/kl-approx.html):
 
   k3          w rho k3: value and gradient of KL(pi || ref)
   k3_forward  w stop_gradient(rho) k3: value of KL(pi || ref), gradient of
@@ -52,27 +50,7 @@ KL_ESTIMATORS = ('none', 'k3', 'k3_forward')
 
 @dataclasses.dataclass(frozen=True)
 class LossSpec:
-  """The switches of the policy loss.
-
-  Attributes:
-    clip_low: the ratio is clipped to [1 - clip_low, 1 + clip_high].
-    clip_high: see `clip_low`.
-    dual_clip: bounds the loss by -dual_clip * A for negative advantages (arXiv
-      1912.09729); 0 for no bound.
-    ratio_level: 'token', or 'sequence' for the geometric mean over a
-      completion (GSPO, arXiv 2507.18071).
-    aggregation: the unit of the mean. 'token_mean': a token. 'sequence_mean': a
-      completion, averaged over its tokens. 'constant': a completion, summed
-      over its tokens (Dr. GRPO, arXiv 2503.20783, without its constant divisor;
-      T is not constant, because padding differs between microbatches).
-    importance_cap: upper bound of w; 0 for w = 1.
-    kl_estimator: penalty towards the reference. 'k3' has the gradient of the
-      reverse KL, KL(policy || reference) (DeepSeek-V3.2), 'k3_forward' that of
-      the forward KL, KL(reference || policy) (GRPO, arXiv 2402.03300);
-      'none' for no penalty.
-    kl_coefficient: weight of the penalty.
-    entropy_coefficient: weight of the entropy bonus.
-  """
+  """The switches of the policy loss; docs/algorithms.md explains them."""
 
   clip_low: float
   clip_high: float
@@ -194,10 +172,7 @@ def policy_loss(
 
 
 def kl_value(logprobs: jax.Array, other_logprobs: jax.Array) -> jax.Array:
-  """k3, a nonnegative estimate of KL(policy || other) per sampled token.
-
-  Its gradient estimates the gradient of KL(other || policy).
-  """
+  """k3, a nonnegative estimate of KL(policy || other) per sampled token."""
   difference = other_logprobs - logprobs
   return jnp.exp(difference) - 1.0 - difference
 
@@ -225,30 +200,18 @@ def aggregate(
 
 
 def num_units(lengths: np.ndarray, aggregation: str) -> int:
-  """Number of units of `aggregation` in completions of lengths [N].
-
-  Completions without tokens do not count.
-  """
+  """Number of units in completions of lengths [N]; empty ones do not count."""
   if aggregation == 'token_mean':
     return int(np.sum(lengths))
   return int(np.count_nonzero(lengths))
 
 
-def supervised_loss(logprobs: jax.Array, mask: jax.Array) -> jax.Array:
-  """Negative log-likelihood; a sum over tokens."""
-  chex.assert_rank([logprobs, mask], 2)
-  return aggregate(-logprobs, mask, 'token_mean')
-
-
 def value_loss(
     values: jax.Array, targets: jax.Array, weights: jax.Array) -> jax.Array:
-  """Half the squared error of a critic; a sum over inputs.
+  """Half the squared error of a critic, summed over inputs.
 
-  Args:
-    values: [B] float32.
-    targets: [B] float32.
-    weights: [B] float32, 0 for padding.
+  All arrays are [B] float32; the weight of padding is 0.
   """
-  chex.assert_rank([values, targets, weights], 1)
+  chex.assert_rank(values, 1)
   chex.assert_equal_shape([values, targets, weights])
   return 0.5 * jnp.sum(weights * jnp.square(values - targets))

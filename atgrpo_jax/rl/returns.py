@@ -23,14 +23,9 @@ _DECIMALS = 9
 def add_continuations(
     rewards: np.ndarray, continuations: np.ndarray,
     alpha: float) -> np.ndarray:
-  """Returns [N] float64: rewards + alpha * continuations.
+  """Returns rewards + alpha * continuations, [N] float64.
 
-  A reward that nothing follows is not rounded.
-
-  Args:
-    rewards: [N] float64; NaN if unknown.
-    continuations: [N] float64, from `continuation`; 0 if nothing follows.
-    alpha: weight of the team reward.
+  Unknown rewards are NaN. A continuation of 0 leaves its reward unrounded.
   """
   return np.where(
       continuations == 0, rewards,
@@ -69,9 +64,8 @@ def episode_returns(
     rewards: [U] float64, alpha * team reward + local reward of each step.
     team: [U] float64, the team rewards.
     roles: the acting role of each step.
-    return_type: 'immediate': the reward. 'return_to_go': the reward and the
-      later team rewards. 'episode_return': the team rewards of the whole
-      episode and the mean of the role's local rewards.
+    return_type: 'immediate', 'return_to_go' or 'episode_return', as defined in
+      docs/algorithms.md.
     alpha: weight of the team reward.
     discount: factor per step, for 'return_to_go'.
   """
@@ -116,10 +110,8 @@ def lambda_returns(
 
     R_j = r_j + g ((1 - lambda) V(next_j) + lambda mean_k R_k)
 
-  A joint action that is not continued bootstraps: R_j = r_j + g V(next_j). In a
-  tree without branches, R_j - V is generalised advantage estimation (arXiv
-  1506.02438): lambda = 0 gives the one-step TD error, lambda = 1 the Monte
-  Carlo return minus the value.
+  A joint action that is not continued bootstraps: R_j = r_j + g V(next_j). On a
+  chain, R_j - V is generalised advantage estimation (arXiv 1506.02438).
 
   Args:
     rewards: [J] float64; unknown rewards are NaN and stay NaN.

@@ -113,11 +113,12 @@ def test_adapters_over_one_model_hold_it_once():
 def test_config_gets_the_mesh_and_the_groups_that_fit(capsys):
   config = pod.get_config('size=1.7b,policies=per_role,topology=v6e:4x4')
   dimensions = model.ModelConfig(**config.compile_check.dimensions)
-  chosen = config_lib.choose_mesh(
-      config, ['tool', 'planner'], [object()] * 16,
-      fit.TPUS['v6e'],
+  policies = config_lib.read_policies(
+      config, ['tool', 'planner'],
       lambda folder, thinking: policy_lib.Pretrained(
           pathlib.Path(folder), dimensions, tokenizer=None))
+  chosen = config_lib.choose_mesh(
+      config, policies, [object()] * 16, fit.TPUS['v6e'])
   assert (chosen.mesh.fsdp, chosen.mesh.tensor) == (1, 4)
   assert chosen.buckets.groups == (4, 8, 16, 32)
   assert 'mesh.fsdp=1, mesh.tensor=4' in capsys.readouterr().out

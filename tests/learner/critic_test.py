@@ -93,7 +93,7 @@ def test_first_update_by_hand():
   targets = np.array([example.target for example in examples])
   critic = make()
   state = policy_lib.TrainState.create(
-      make_params(policy_lib.init_value_head(CONFIG)),
+      make_params({'kernel': jnp.zeros(16), 'bias': jnp.float32(0)}),
       critic.learner.optimizer)
   state, update = update_lib.update_critic(critic, state, [
       *examples, dataclasses.replace(examples[0], critic='critic/q')], BUCKETS)
