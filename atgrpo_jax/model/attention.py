@@ -5,8 +5,7 @@ its end, so most scores that the causal mask would hide are never computed.
 
 If the scores of all queries would need much memory, each span is processed in
 blocks, and the backward pass recomputes the scores of a block. Memory then
-grows with the sequence length, not with its square. Only the query axis is
-split; groups and key heads may be sharded.
+grows with the sequence length, not with its square.
 
 Keys are stored in columns and values in rows, so that both products of decoding
 read memory sequentially. On a CPU, the scores of 128 pairs of queries and 64
@@ -22,14 +21,15 @@ import functools
 import jax
 import jax.numpy as jnp
 
+# Finite, so that a row without any key has no NaN gradient.
+MASKED = -1e30
+
 # Bound of the float32 scores of one group, over all heads and candidates.
 _MAX_SCORE_BYTES = 256 * 2**20
 
 # With 4 spans, 5/8 of the scores are computed. 8 spans would save another tenth
 # but take longer to compile.
 _MAX_SPANS, _MIN_SPAN = 4, 256
-
-_MASKED = -1e30  # Finite, so that a row without any key has no NaN gradient.
 
 
 def attend(
@@ -124,87 +124,36 @@ def _attend_block(
     return private_rows(x)
 
   # Keys and values of each candidate, with a bias per key.
-  bias = jnp.where(suffix_mask, 0.0, _MASKED)
+  bias = jnp.where(suffix_mask, 0.0, MASKED)
   blocks = [(k, v, jnp.repeat(bias, q.shape[4], axis=0))]
   if past is not None:
-    bias = jnp.where(past_mask, 0.0, _MASKED)
+    bias = jnp.where(past_mask, 0.0, MASKED)
     blocks.append((*past, bias[:, None, None, :]))
   private = [
-      _einsum('...qh,...hy->...qy', private_rows(q), keys) + bias
+      einsum('...qh,...hy->...qy', private_rows(q), keys) + bias
       for keys, _, bias in blocks]
   top = functools.reduce(
       jnp.maximum, [jnp.max(x, axis=-1, keepdims=True) for x in private])
   if prefix is not None:
-    bias = jnp.where(prefix_mask, 0.0, _MASKED)[:, None, None, :]
-    shared = _einsum('pkqh,pkhs->pkqs', shared_rows(q), prefix[0]) + bias
+    bias = jnp.where(prefix_mask, 0.0, MASKED)[:, None, None, :]
+    shared = einsum('pkqh,pkhs->pkqs', shared_rows(q), prefix[0]) + bias
     top = jnp.maximum(
         top, split_rows(jnp.max(shared, axis=-1, keepdims=True)))
   top = jax.lax.stop_gradient(top)
   private = [jnp.exp(x - top) for x in private]
   total = sum(jnp.sum(x, axis=-1, keepdims=True) for x in private)
   mixed = sum(
-      _einsum('...qy,...yh->...qh', x.astype(v.dtype), values)
+      einsum('...qy,...yh->...qh', x.astype(v.dtype), values)
       for x, (_, values, _) in zip(private, blocks))
   if prefix is not None:
     shared = jnp.exp(shared - shared_rows(top))
     total += split_rows(jnp.sum(shared, axis=-1, keepdims=True))
     mixed += split_rows(
-        _einsum('pkqs,pksh->pkqh', shared.astype(v.dtype), prefix[1]))
+        einsum('pkqs,pksh->pkqh', shared.astype(v.dtype), prefix[1]))
   mixed = (mixed / total).astype(q.dtype)
   return mixed.reshape(groups, heads, candidates, queries, -1, width)
 
 
-def attend_ragged(
-    ragged_fn, q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask,
-    rows):
-  """`attend` over a cache, with a kernel for the prefix and the past.
-
-  Args:
-    ragged_fn: such as `kernels.ragged.attend`; skips the padding of prompts and
-      pasts.
-    q: see `attend`, as for the other arguments.
-    k: [N * R, K, H, Y]
-    v: [N * R, K, Y, H]
-    suffix_mask: [1, Y] bool.
-    prefix: keys and values.
-    prefix_mask: [P, S] bool; unmasked positions come first.
-    past: keys and values.
-    past_mask: [N * R, Z] bool; unmasked positions come first.
-    rows: `kv_cache.Rows`.
-
-  Returns:
-    [N * R, K, 1, 1, M, H]
-  """
-  queries = q[:, :, 0, 0]
-  scores = _einsum('rkmh,rkhy->rkmy', queries, k)
-  scores = jnp.where(suffix_mask, scores, _MASKED)
-  top = jnp.max(scores, axis=-1, keepdims=True)
-  weights = jnp.exp(scores - top)
-  partial = [(
-      _einsum('rkmy,rkyh->rkmh', weights.astype(v.dtype), v), top,
-      jnp.sum(weights, axis=-1, keepdims=True))]
-  if past is not None:
-    partial.append(ragged_fn(queries, *past, _count(past_mask)))
-  if prefix is not None:
-    by_group = rows.spread_heads(queries)  # [P, K, G, M, H]
-    groups, heads, *_, width = by_group.shape
-    results = ragged_fn(
-        by_group.reshape(groups, heads, -1, width), *prefix,
-        _count(prefix_mask))
-    partial.append(tuple(
-        rows.take_heads(x.reshape(*by_group.shape[:-1], -1)) for x in results))
-  mixed, tops, totals = zip(*partial)
-  top = functools.reduce(jnp.maximum, tops)
-  scales = [jnp.exp(x - top) for x in tops]
-  total = sum(x * scale for x, scale in zip(totals, scales))
-  mixed = sum(x * scale for x, scale in zip(mixed, scales))
-  return (mixed / total).astype(q.dtype)[:, :, None, None]
-
-
-def _einsum(equation, x, y):
+def einsum(equation, x, y):
   """A matrix product of the dtype of the operands, summed in float32."""
   return jnp.einsum(equation, x, y, preferred_element_type=jnp.float32)
-
-
-def _count(mask):
-  return jnp.sum(mask, axis=-1, dtype=jnp.int32)

@@ -32,16 +32,10 @@ class ModelConfig:
 
   def __post_init__(self):
     for name, ours in _FIELDS.items():
-      value = getattr(self, ours)
-      if name == 'tie_word_embeddings':
-        expected, is_valid = 'true or false', type(value) is bool
-      elif name in _SCALES:
-        expected = 'a finite number above 0'
-        is_valid = type(value) in (int, float) and 0 < value < math.inf
-      else:
-        expected = 'a whole number of at least 1'
-        is_valid = type(value) is int and value >= 1
-      if not is_valid:
+      value, kind = getattr(self, ours), _KINDS.get(name, int)
+      if type(value) is not kind or not (kind is bool or 0 < value < math.inf):
+        expected = {bool: 'true or false', int: 'a whole number above 0'}.get(
+            kind, 'a finite number above 0')
         raise errors.UserError(f'{name}={value!r} must be {expected}.')
     if self.num_heads % self.num_kv_heads:
       raise errors.UserError(
@@ -67,7 +61,9 @@ _FIELDS = {
     'initializer_range': 'init_std',
     'tie_word_embeddings': 'tied_head',
 }
-_SCALES = ('rope_theta', 'rms_norm_eps', 'initializer_range')
+_KINDS = {
+    'rope_theta': float, 'rms_norm_eps': float, 'initializer_range': float,
+    'tie_word_embeddings': bool}
 
 # Fields that must have one of these values if present.
 _REQUIRED = {

@@ -78,8 +78,7 @@ def forward(
     rows: the decoding candidates, with a cache. All arguments but the prefix
       then have N * R for P, G = 1 and X = 1.
     dtype: dtype of the matrix products.
-    remat: recompute each layer in the backward pass instead of storing its
-      activations.
+    remat: recompute each layer in the backward pass.
 
   Returns:
     hidden: [P, G, X, D] in `dtype`, normalised; see `unembed`.
@@ -155,16 +154,7 @@ def prefill(
     params: Params, config: config_lib.ModelConfig, prompts: jax.Array,
     lengths: jax.Array, *, dtype: jnp.dtype = jnp.float32,
     remat: bool = False) -> kv_cache.PromptCache:
-  """Keys and values of P prompts.
-
-  Args:
-    params: see `init_params`.
-    config: dimensions.
-    prompts: [P, S] int32, padded at the end.
-    lengths: [P] int32, number of tokens.
-    dtype: as in `forward`.
-    remat: as in `forward`.
-  """
+  """Keys and values of prompts [P, S] int32 with `lengths` [P] int32."""
   _, kv = forward(
       params, config, prompts[:, None], dtype=dtype, remat=remat)
   keys, values = (
@@ -176,7 +166,7 @@ def prefill(
 
 
 def cast(params: Params, dtype: jnp.dtype) -> Params:
-  """Casts embeddings and kernels to `dtype`, but not the scales of norms.
+  """Casts embeddings and kernels, but not the scales of norms.
 
   All functions cast their parameters; a loop casts them once, beforehand.
   """

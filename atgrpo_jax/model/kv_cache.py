@@ -17,7 +17,6 @@ from atgrpo_jax.model import config as config_lib
 class PromptCache:
   """Keys and values of the prompts of P groups.
 
-  The head axis comes first, so the scores of a head are one matrix product.
   Scanned layers are stacked; unrolled layers have one array each, because
   slicing a stack would copy.
   """
@@ -40,9 +39,8 @@ class RowCache:
 
 @struct.dataclass
 class CompletionCache:
-  """Read-only cache of earlier completion tokens.
+  """Read-only cache of earlier completion tokens, of any length in each row.
 
-  Rows have different lengths, so candidates of different age decode together.
   Tokens of the current chunk go into a short `RowCache`, at the same position
   in all rows, and are appended here after the chunk.
   """

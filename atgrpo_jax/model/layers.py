@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.model import attention
 from atgrpo_jax.model import config as config_lib
-from atgrpo_jax.model.kernels import select
+from atgrpo_jax.model import kernels
 
 
 class Norm(nn.Module):
@@ -67,18 +67,9 @@ class Attention(nn.Module):
       cache_index=None, past=None, past_mask=None, rows=None):
     """Returns the outputs [P, G, X, D] and the suffix's keys and values.
 
-    Args:
-      x: [P, G, X, D] inputs of the queries.
-      angles: [P, X, H / 2] float32 rotary angles of the queries.
-      suffix_mask: as in `attention.attend`, like the arguments below.
-      prefix: keys and values, or None.
-      prefix_mask: False for padding.
-      cache: keys [N * R, K, H, Y] and values [N * R, K, Y, H] of earlier
-        tokens, or None for keys and values of the queries alone.
-      cache_index: position of the new keys and values in the cache.
-      past: keys and values before the cache, or None.
-      past_mask: False for padding.
-      rows: `kv_cache.Rows`, with a cache.
+    `x` is [P, G, X, D] and `angles` [P, X, H / 2] float32. `cache` holds keys
+    and values of earlier tokens, to which the new ones are added at
+    `cache_index`. The other arguments are those of `attention.attend`.
     """
     c = self.config
 
@@ -110,10 +101,10 @@ class Attention(nn.Module):
               old, new[:, :, 0].astype(old.dtype), cache_index, axis)
           for old, new, axis in zip(cache, (k, v), (-1, -2)))
     capacities = [kv[0].shape[-1] for kv in (prefix, past) if kv is not None]
-    if cache is None and (kernel := select.find(q, sum(capacities))):
+    if cache is None and (kernel := kernels.find(q, sum(capacities))):
       mixed = kernel(q, k, v, prefix, prefix_mask)
     else:
-      kernel = None if rows is None else select.find_for_rows(q, capacities)
+      kernel = None if rows is None else kernels.find_for_rows(q, capacities)
       mixed = (kernel or attention.attend)(
           q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask, rows)
     mixed = mixed.transpose(0, 2, 3, 1, 4, 5).reshape(
@@ -149,11 +140,9 @@ def rotary_angles(positions: jax.Array, width: int, theta: float) -> jax.Array:
 
 
 def rotate(x: jax.Array, angles: jax.Array) -> jax.Array:
-  """Rotates the halves of each head, as Qwen3's checkpoints expect.
+  """Rotates the halves of each head of x [P, G, X, heads, H].
 
-  Args:
-    x: [P, G, X, heads, H]
-    angles: [P, X, H / 2] float32
+  `angles` is [P, X, H / 2] float32.
   """
   angles = angles[:, None, :, None, :]
   cos, sin = jnp.cos(angles), jnp.sin(angles)

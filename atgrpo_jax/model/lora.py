@@ -69,20 +69,15 @@ def init_lora(
       decoder.param_shapes(config)['layers'], sep='/')
   kernels = {
       name: leaf.shape for name, leaf in shapes.items() if leaf.ndim == 3}
-  chosen = set()
-  for target in spec.targets:
-    matches = {name for name in kernels if re.fullmatch(target, name)}
-    if not matches:
-      raise errors.UserError(
-          f'lora.targets: {target!r} matches no kernel; expected some of '
-          f'{", ".join(kernels)}.')
-    chosen |= matches
-  if not chosen:
+  matches = {
+      target: [name for name in kernels if re.fullmatch(target, name)]
+      for target in spec.targets}
+  if not matches or not all(matches.values()):
     raise errors.UserError(
-        'lora.targets is empty; name the adapted kernels, such as '
-        'attention/(q|k|v|o)/kernel.')
+        f'lora.targets={spec.targets!r}: expected patterns that each match '
+        f'some of {", ".join(kernels)}.')
   weights = {}
-  for index, name in enumerate(sorted(chosen)):
+  for index, name in enumerate(sorted(set().union(*matches.values()))):
     num_layers, num_in, num_out = kernels[name]
     module, bound = name.removesuffix('/kernel'), num_in**-0.5
     weights[f'{module}/a'] = jax.random.uniform(
@@ -126,10 +121,7 @@ def with_adapters(
     ids: jax.Array | None = None) -> decoder.Params:
   """Adds the adapter of each group to the linear layers.
 
-  Args:
-    params: the frozen model.
-    adapters: adapters of A roles.
-    ids: [P] int32, the adapter of each group; None if there is one adapter.
+  `ids` [P] int32 is the adapter of each group; None if there is one adapter.
   """
   scales = adapters.scales[:, None, None, None]
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from atgrpo_jax.compile_check import costs
-from atgrpo_jax.model.kernels import select
+from atgrpo_jax.model import kernels
 
 # As XLA prints them for CPUs and TPUs, shortened.
 MODULE = """
@@ -107,7 +107,7 @@ def test_masked_blocks_are_not_counted(prefix):
   def layers(q, k, v, past, mask):
     @jax.checkpoint
     def layer(q, _):
-      return select.attend_with_splash(
+      return kernels.attend_with_splash(
           q, k, v, past if prefix else None, mask, interpret=True), None
 
     return jax.lax.scan(layer, q, None, length=3)[0]

@@ -14,14 +14,13 @@ import pytest
 
 from atgrpo_jax.model import attention
 from atgrpo_jax.model import decoder
+from atgrpo_jax.model import kernels
 from atgrpo_jax.model import kv_cache
-from atgrpo_jax.model.kernels import ragged
-from atgrpo_jax.model.kernels import select
 from atgrpo_jax.sampling import programs
 from tests.rl import tiny
 
 GROUPS, HEADS, CANDIDATES, QUERIES, PER_HEAD, WIDTH = 2, 2, 2, 128, 2, 128
-CUDNN = select.attend_with_cudnn
+CUDNN = kernels.attend_with_cudnn
 TPU, GPU = ('TPU v6 lite', 'tpu'), ('NVIDIA H100 80GB HBM3', 'gpu')
 
 
@@ -33,7 +32,7 @@ def _mesh(kind, platform, *sizes):
 
 @pytest.mark.parametrize('device, dtype, changes, expected', [
     # TPUs use splash if lengths and widths are multiples of 128.
-    (TPU, 'float32', {'prefix': 256}, select.attend_with_splash),
+    (TPU, 'float32', {'prefix': 256}, kernels.attend_with_splash),
     (TPU, 'bfloat16', {'prefix': 7}, None),
     (TPU, 'bfloat16', {'queries': 64}, None),
     # NVIDIA GPUs use cuDNN for prompts in half precision.
@@ -52,14 +51,14 @@ def test_kernel_of_each_device(device, dtype, changes, expected):
   mesh = device and _mesh(*device, 1, 1, changes.get('tensor', 1))
   with jax.sharding.use_abstract_mesh(
       mesh or jax.sharding.get_abstract_mesh()):
-    found = select.find(q, changes.get('prefix', 0))
+    found = kernels.find(q, changes.get('prefix', 0))
   assert (found and found.args[0]) == expected
 
 
 @pytest.mark.parametrize('kernel, prefix_length', [
-    (functools.partial(select.attend_with_cudnn, implementation='xla'), 0),
-    (functools.partial(select.attend_with_splash, interpret=True), 0),
-    (functools.partial(select.attend_with_splash, interpret=True), 256)])
+    (functools.partial(kernels.attend_with_cudnn, implementation='xla'), 0),
+    (functools.partial(kernels.attend_with_splash, interpret=True), 0),
+    (functools.partial(kernels.attend_with_splash, interpret=True), 256)])
 def test_kernels_equal_plain_attention(kernel, prefix_length):
   rng = np.random.default_rng(0)
 
@@ -125,8 +124,7 @@ def test_ragged_attention_skips_padding(prefix_lengths, past_lengths):
   args = _rows(np.random.default_rng(0), prefix_lengths, past_lengths)
   expected = attention.attend(*args)
   found = jax.jit(functools.partial(
-      attention.attend_ragged,
-      functools.partial(ragged.attend, interpret=True)))(*args)
+      kernels.attend_with_ragged, interpret=True))(*args)
   assert found.shape == expected.shape and found.dtype == expected.dtype
   np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 

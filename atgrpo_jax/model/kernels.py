@@ -1,0 +1,287 @@
+"""Attention kernels of TPUs and GPUs, and the choice between them.
+
+TPUs use JAX's splash kernel in prefill and learner, and `ragged_attention` in
+decoding. NVIDIA GPUs use cuDNN for sequences without a prefix. With a prefix,
+JAX offers two ways. One adds the results of two calls, whose log-sums JAX
+rounds and whose gradient cuDNN drops. The other passes a mask, which JAX turns
+into a bias as large as the scores of a head.
+
+Letters as in `atgrpo_jax.model.decoder`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+import functools
+import math
+
+import jax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jax.experimental.pallas.ops.tpu.splash_attention import (
+  splash_attention_kernel as kernel_lib,
+)
+from jax.experimental.pallas.ops.tpu.splash_attention import (
+  splash_attention_mask as mask_lib,
+)
+import jax.numpy as jnp
+
+from atgrpo_jax.distributed import mesh as mesh_lib
+from atgrpo_jax.model import attention
+
+_LANES = 128  # Width of a TPU register.
+_SUBLANES = 16  # Rows of a bfloat16 register.
+_SPLASH_BLOCK = 512  # Queries or keys of a block.
+_RAGGED_BLOCK = 256  # Positions read in one step.
+
+
+def find(q: jax.Array, prefix_length: int) -> Callable[..., jax.Array] | None:
+  """The kernel of prefill and learner for queries [P, K, G, X, M, H].
+
+  None stands for `attention.attend`. The device comes from the mesh of
+  `set_mesh`; without a mesh there is no kernel.
+  """
+  device = _device(q)
+  if device is None:
+    return None
+  *_, queries, _, width = q.shape
+  if device.platform == 'tpu' and not any(
+      size % _LANES for size in (queries, width, prefix_length)):
+    attend = attend_with_splash
+  elif (device.device_kind.startswith('NVIDIA') and not prefix_length
+        and q.dtype in (jnp.bfloat16, jnp.float16)
+        and width <= 128 and not width % 8):
+    attend = attend_with_cudnn
+  else:
+    return None
+  return functools.partial(
+      _on_each_device, attend, (True, True, True, True, False))
+
+
+def find_for_rows(
+    q: jax.Array, capacities: Sequence[int]) -> Callable[..., jax.Array] | None:
+  """The kernel of decoding for queries [N * R, K, 1, 1, M, H]."""
+  device = _device(q)
+  if device is None or device.platform != 'tpu' or q.shape[-1] % _LANES or any(
+      size >= _LANES and size % _LANES for size in capacities):
+    return None
+  return functools.partial(
+      _on_each_device, attend_with_ragged,
+      (True, True, True, None, True, False, True, False, False))
+
+
+def _device(q):
+  """The device of the mesh; None if a head would be split."""
+  mesh = jax.sharding.get_abstract_mesh()
+  device = mesh.abstract_device
+  if device is None or q.shape[1] % mesh.shape['tensor']:
+    return None  # The compiler pads a fraction of a head; a kernel cannot.
+  return device
+
+
+def _on_each_device(attend, have_heads, *args):
+  """Runs the kernel on the groups (or rows) and heads of each device.
+
+  `have_heads` has an entry per argument: True if its axes start with groups and
+  heads, False if with groups alone, None if with neither.
+  """
+  axes = mesh_lib.free_axes()
+  # All axes, even of size 1: cuDNN's call cannot be partitioned.
+  if axes and jax.sharding.get_abstract_mesh().size > 1:
+    heads_spec = mesh_lib.free_spec(mesh_lib.ROWS, 'tensor')
+    specs = {
+        True: heads_spec, False: mesh_lib.free_spec(mesh_lib.ROWS),
+        None: mesh_lib.free_spec()}
+    attend = jax.shard_map(
+        attend, in_specs=tuple(specs[has] for has in have_heads),
+        out_specs=heads_spec, axis_names=set(axes),
+        check_vma=False)
+  return attend(*args)
+
+
+def attend_with_splash(
+    q, k, v, prefix, prefix_mask, interpret: bool = False):
+  """`attention.attend` for causal suffixes without a past.
+
+  Each candidate is a sequence of queries whose keys are a copy of the prefix,
+  followed by its suffix. The kernel skips fully masked blocks and keeps scores
+  in VMEM. `interpret` runs it without a TPU, for tests.
+  """
+  groups, _, candidates, queries, per_head, _ = q.shape
+  q, k = q.swapaxes(3, 4), k.swapaxes(3, 4)
+  # A query sees the keys of its segment; padding of the prefix has another id.
+  query_ids = key_ids = jnp.ones((groups, queries), jnp.int32)
+  prefix_length = 0
+  if prefix is not None:
+    prefix_length = prefix_mask.shape[1]
+    key_ids = jnp.concatenate(
+        [prefix_mask.astype(jnp.int32), query_ids], axis=1)
+    k, v = (
+        jnp.concatenate(
+            [jnp.repeat(shared[:, :, None], candidates, axis=2), private],
+            axis=3)
+        for shared, private in (
+            (prefix[0].swapaxes(2, 3), k), (prefix[1], v)))
+  rows = math.gcd(queries, _SPLASH_BLOCK)
+  columns = math.gcd(rows, prefix_length)
+  mask = mask_lib.CausalMask(
+      (queries, prefix_length + queries), offset=prefix_length)
+  kernel = kernel_lib.make_splash_mqa_single_device(
+      mask_lib.MultiHeadMask([mask] * per_head),
+      block_sizes=kernel_lib.BlockSizes(
+          block_q=rows, block_kv=columns, block_q_dkv=rows,
+          block_kv_dkv=columns, block_q_dq=rows, block_kv_dq=columns,
+          k_layout=kernel_lib.QKVLayout.SEQ_MINOR),
+      interpret=interpret)
+  for in_axes in ((0, 0, 0, None), (0, 0, 0, None), 0):
+    kernel = jax.vmap(kernel, in_axes)  # Candidates, heads, groups.
+  ids = kernel_lib.SegmentIds(query_ids, key_ids)
+  return kernel(q, k, v, ids).swapaxes(3, 4)
+
+
+def attend_with_cudnn(
+    q, k, v, prefix, prefix_mask, implementation: str = 'cudnn'):
+  """`attention.attend` for causal suffixes without prefix or past.
+
+  Tests replace cuDNN by the `implementation` 'xla' of JAX.
+  """
+  del prefix, prefix_mask
+  groups, heads, candidates, queries, per_head, width = q.shape
+  rows = groups * candidates
+  # The M queries of a key head are adjacent.
+  q = q.transpose(0, 2, 3, 1, 4, 5).reshape(
+      rows, queries, heads * per_head, width)
+  k = k.transpose(0, 2, 4, 1, 3).reshape(rows, queries, heads, width)
+  v = v.transpose(0, 2, 3, 1, 4).reshape(rows, queries, heads, width)
+  mixed = jax.nn.dot_product_attention(
+      q, k, v, is_causal=True, scale=1.0, implementation=implementation)
+  mixed = mixed.reshape(groups, candidates, queries, heads, per_head, width)
+  return mixed.transpose(0, 3, 1, 2, 4, 5)
+
+
+def attend_with_ragged(
+    q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask, rows,
+    interpret: bool = False):
+  """`attention.attend` over a cache; skips padding of prefix and past.
+
+  Their unmasked positions come first.
+  """
+  ragged = functools.partial(ragged_attention, interpret=interpret)
+  queries = q[:, :, 0, 0]
+  scores = attention.einsum('rkmh,rkhy->rkmy', queries, k)
+  scores = jnp.where(suffix_mask, scores, attention.MASKED)
+  top = jnp.max(scores, axis=-1, keepdims=True)
+  weights = jnp.exp(scores - top)
+  partial = [(
+      attention.einsum('rkmy,rkyh->rkmh', weights.astype(v.dtype), v), top,
+      jnp.sum(weights, axis=-1, keepdims=True))]
+  if past is not None:
+    partial.append(ragged(queries, *past, _count(past_mask)))
+  if prefix is not None:
+    by_group = rows.spread_heads(queries)  # [P, K, G, M, H]
+    groups, heads, *_, width = by_group.shape
+    results = ragged(
+        by_group.reshape(groups, heads, -1, width), *prefix,
+        _count(prefix_mask))
+    partial.append(tuple(
+        rows.take_heads(x.reshape(*by_group.shape[:-1], -1)) for x in results))
+  mixed, tops, totals = zip(*partial)
+  top = functools.reduce(jnp.maximum, tops)
+  scales = [jnp.exp(x - top) for x in tops]
+  total = sum(x * scale for x, scale in zip(totals, scales))
+  mixed = sum(x * scale for x, scale in zip(mixed, scales))
+  return (mixed / total).astype(q.dtype)[:, :, None, None]
+
+
+def _count(mask):
+  return jnp.sum(mask, axis=-1, dtype=jnp.int32)
+
+
+def ragged_attention(q, k, v, lengths, interpret: bool = False):
+  """Unnormalised attention over the first `lengths` positions, on a TPU.
+
+  All rows of a cache have the same capacity, and most of it is padding: a
+  prompt of 900 tokens is stored in a bucket of 8192. The grid has one step for
+  each block with keys, because a step that only skips a block would take as
+  long as reading it.
+
+  Args:
+    q: [B, K, Q, H] scaled queries.
+    k: [B, K, H, S] keys.
+    v: [B, K, S, H] values.
+    lengths: [B] int32, number of unmasked positions.
+    interpret: run without a TPU, for tests.
+
+  Returns:
+    mixed: [B, K, Q, H] float32, the sum of exp(score - top) * value.
+    top: [B, K, Q, 1] float32, the largest score; -1e30 if all are masked.
+    total: [B, K, Q, 1] float32, the sum of exp(score - top).
+  """
+  num_rows, heads, num_queries, width = q.shape
+  pad = -num_queries % _SUBLANES
+  q = jnp.pad(q, ((0, 0), (0, 0), (0, pad), (0, 0)))
+  block = math.gcd(k.shape[-1], _RAGGED_BLOCK)
+  num_blocks = -(-lengths // block)
+  ends = jnp.cumsum(num_blocks)
+  max_steps = num_rows * (k.shape[-1] // block)
+  # The row of each step, and the block of this row.
+  row = jnp.repeat(
+      jnp.arange(num_rows), num_blocks, total_repeat_length=max_steps)
+  index = jnp.arange(max_steps) - (ends - num_blocks)[row]
+
+  def query_block(step, lengths, row, index):
+    return row[step], 0, 0, 0
+
+  def key_block(step, lengths, row, index):
+    return row[step], 0, 0, index[step]
+
+  def value_block(step, lengths, row, index):
+    return row[step], 0, index[step], 0
+
+  query_spec = pl.BlockSpec((1, heads, num_queries + pad, width), query_block)
+  lanes_spec = pl.BlockSpec((1, heads, num_queries + pad, _LANES), query_block)
+  lanes = jax.ShapeDtypeStruct((*q.shape[:-1], _LANES), jnp.float32)
+  mixed, top, total = pl.pallas_call(
+      functools.partial(_add_block, block),
+      grid_spec=pltpu.PrefetchScalarGridSpec(
+          num_scalar_prefetch=3, grid=(jnp.maximum(ends[-1], 1),),
+          in_specs=[
+              query_spec, pl.BlockSpec((1, heads, width, block), key_block),
+              pl.BlockSpec((1, heads, block, width), value_block)],
+          out_specs=[query_spec, lanes_spec, lanes_spec]),
+      out_shape=[jax.ShapeDtypeStruct(q.shape, jnp.float32), lanes, lanes],
+      interpret=interpret, name='ragged_attention',
+  )(lengths, row, index, q, k, v)
+  # The kernel writes nothing for rows without keys.
+  return tuple(
+      jnp.where(lengths[:, None, None, None] > 0, x[:, :, :num_queries], empty)
+      for x, empty in zip(
+          (mixed, top[..., :1], total[..., :1]), (0.0, attention.MASKED, 0.0)))
+
+
+def _add_block(block, lengths, row, index, q, k, v, mixed, top, total):
+  """Adds one block of a row to its results."""
+  step = pl.program_id(0)
+  length, start = lengths[row[step]], index[step] * block
+
+  @pl.when(start == 0)
+  def _():
+    mixed[...] = jnp.zeros_like(mixed)
+    top[...] = jnp.full_like(top, attention.MASKED)
+    total[...] = jnp.zeros_like(total)
+
+  for head in range(q.shape[1]):
+    scores = jnp.dot(
+        q[0, head], k[0, head], preferred_element_type=jnp.float32)
+    positions = start + jax.lax.broadcasted_iota(jnp.int32, scores.shape, 1)
+    scores = jnp.where(positions < length, scores, attention.MASKED)
+    old_top = top[0, head][:, :1]
+    new_top = jnp.maximum(
+        old_top, jnp.max(scores, axis=-1, keepdims=True))
+    shrink, weights = jnp.exp(old_top - new_top), jnp.exp(scores - new_top)
+    total[0, head] = total[0, head] * shrink + jnp.sum(
+        weights, axis=-1, keepdims=True)
+    mixed[0, head] = mixed[0, head] * shrink + jnp.dot(
+        weights.astype(q.dtype), v[0, head],
+        preferred_element_type=jnp.float32)
+    top[0, head] = jnp.broadcast_to(new_top, top.shape[2:])
