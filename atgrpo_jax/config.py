@@ -49,8 +49,7 @@ Params = dict[str, policy_lib.Params]
 ReadModel = Callable[[str, bool], policy_lib.Pretrained]
 
 DTYPES = ('float32', 'bfloat16')
-# Sections that `per_policy` may change for a single policy.
-_POLICY_SECTIONS = ('model', 'lora', 'optimizer')
+_POLICY_SECTIONS = ('model', 'lora', 'optimizer')  # See `per_policy`.
 # Attributes of an `env_api.Environment`.
 _ENVIRONMENT = (
     'roles', 'phases', 'max_turns', 'team_reward_range', 'reset', 'observe',
@@ -64,9 +63,6 @@ _MIN_VALUES = {
     'train.diagnose_every': 0, 'evaluation.validate_every': 1,
     'evaluation.num_samples': 1, 'evaluation.num_timed': 0, 'mesh.fsdp': 0,
     'mesh.tensor': 0}
-
-
-# ---- The experiment ---------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
@@ -254,9 +250,6 @@ def rollout_spec(config: ml_collections.ConfigDict) -> spec_lib.RolloutSpec:
       for field in dataclasses.fields(spec_lib.RolloutSpec)})
 
 
-# ---- Environment and models -------------------------------------------------
-
-
 def make_environment(
     config: ml_collections.ConfigDict,
     sandbox: sandbox_lib.Sandbox | None) -> env_api.Environment:
@@ -307,9 +300,6 @@ def read_model(name: str, thinking: bool) -> policy_lib.Pretrained:
         f'{folder}: the tokenizer has {tokenizer.vocab_size} ids, but the '
         f'model only {config.vocab_size}; use both from the same model.')
   return policy_lib.Pretrained(folder, config, tokenizer)
-
-
-# ---- Policies and meshes ----------------------------------------------------
 
 
 def build_policies(
@@ -391,10 +381,8 @@ def choose_mesh(
 
   Chooses `mesh.fsdp` and `mesh.tensor` if they are 0, prints the choice, and
   drops the sizes of `buckets.groups` that do not fit. CPU devices (`chip` is
-  None) share the memory of the host, so these sizes become 1.
-
-  Raises:
-    fit.DoesNotFit: no mesh fits.
+  None) share the memory of the host, so these sizes become 1. Raises
+  fit.DoesNotFit if no mesh fits.
   """
   if config.mesh.fsdp and config.mesh.tensor:
     return config
@@ -444,9 +432,6 @@ def _pools(config, policies, devices) -> list[fit.Pool]:
   return [
       fit.Pool(len(pool), mesh_lib.num_slices(pool), pool_learners)
       for pool, pool_learners in learners.items()]
-
-
-# ---- Checks -----------------------------------------------------------------
 
 
 def check_run(config: ml_collections.ConfigDict) -> None:

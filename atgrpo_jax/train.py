@@ -27,7 +27,6 @@ from atgrpo_jax.io import checkpoints as checkpoints_lib
 from atgrpo_jax.io import metrics as metrics_lib
 from atgrpo_jax.io import signals
 from atgrpo_jax.io import workdir as workdir_lib
-from atgrpo_jax.learner import diagnostics
 from atgrpo_jax.learner import update as update_lib
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
@@ -283,7 +282,7 @@ def update(
   if every and step % every == 0:
     with clock.part('diagnosis'):
       for name, policy_groups in groups.items():
-        values |= diagnostics.diagnose(
+        values |= update_lib.diagnose(
             experiment.policies[name], states[name].params, policy_groups,
             buckets=experiment.buckets, reference=references[name],
             frozen_params=experiment.frozen_params.get(name))

@@ -1,4 +1,4 @@
-"""Updates of policies and critics.
+"""Updates of policies and critics, and the diagnosis of roles.
 
 `update_policy` and `update_critic` only dispatch programs. Their metrics are
 fetched later, by `Updates.metrics`, so policies on different pools update at
@@ -7,9 +7,11 @@ the same time.
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Sequence
 import dataclasses
 import functools
+import itertools
 
 from absl import logging
 import jax
@@ -99,10 +101,10 @@ def update_policy(
   with jax.set_mesh(policy.mesh):
     dealt = _deal(groups, num_updates, order)
     for update_groups in dealt:
-      scored = scored_groups(loss, update_groups)
+      scored = _scored_groups(loss, update_groups)
       if not scored:
         continue
-      batches = make_batches(policy, scored, buckets)
+      batches = _make_batches(policy, scored, buckets)
       if len(dealt) > 1:
         batches = [
             dataclasses.replace(b, old_logprobs=throttled(gradients.score(
@@ -111,10 +113,10 @@ def update_policy(
       if loss.kl_estimator != 'none':
         batches = [
             dataclasses.replace(b, reference_logprobs=throttled(
-                score_reference(policy, reference, b))) for b in batches]
+                _score_reference(policy, reference, b))) for b in batches]
       prepared.append((
-          batches, num_units(update_groups, loss.aggregation),
-          num_units(scored, 'token_mean')))
+          batches, _num_units(update_groups, loss.aggregation),
+          _num_units(scored, 'token_mean')))
     for batches, units, tokens in prepared:
       state, metrics = _update(
           policy, state, batches, units, tokens, frozen_params)
@@ -221,9 +223,62 @@ def apply_update(
   return mesh_lib.constrain_tree(state, rules), metrics
 
 
-def _deal(
-    groups: Sequence[types.Group], num_updates: int,
-    order: str) -> list[Sequence[types.Group]]:
+def diagnose(
+    policy: policy_lib.Policy, params: policy_lib.Params,
+    groups: Sequence[types.Group], *, buckets: batching.Buckets,
+    frozen_params: model.Params | None,
+    reference: model.Params) -> dict[str, float]:
+  """Compares the roles that share a policy, on the groups of the next update.
+
+  A policy is updated with the sum of its roles' gradients. Their cosine and
+  each role's distance from the `reference` model help to choose between shared
+  and separate policies. `frozen_params` is the model under an adapter.
+
+  Returns:
+    `diagnosis/{role}/grad_norm` of the role's mean loss, `{role}/entropy` and
+    `{role}/kl_to_start`, KL(sampling policy || reference), in nats per token,
+    and `cosine/{role}+{role}` between the gradients of each pair of roles.
+    Roles without a gradient are left out.
+  """
+  loss = policy.learner.loss
+  static = {'config': policy.config, 'spec': policy.learner}
+  throttled = functools.partial(
+      mesh_lib.throttle_cpu_dispatch, mesh=policy.mesh)
+  by_role = collections.defaultdict(list)
+  for group in groups:
+    by_role[group.key.role].append(group)
+  sums = {}
+  with jax.set_mesh(policy.mesh):
+    for role, role_groups in by_role.items():
+      scored = _scored_groups(loss, role_groups)
+      if not scored:
+        continue
+      total = gradients.zero_sums(params, **static)
+      kl = jnp.zeros_like(total.loss)
+      for batch in _make_batches(policy, scored, buckets):
+        logprobs = throttled(_score_reference(policy, reference, batch))
+        kl = throttled(_add_kl(kl, batch, logprobs))
+        if loss.kl_estimator != 'none':
+          batch = batch.replace(reference_logprobs=logprobs)
+        total = throttled(gradients.accumulate(
+            params, total, batch, frozen_params=frozen_params, **static))
+      total.metrics['kl_to_start'] = kl
+      sums[role] = gradients.add_up(total, **static)
+    products = np.asarray(_products([x.grads for x in sums.values()]))
+  norms = np.sqrt(np.diag(products))
+  values = {}
+  for (role, total), norm in zip(sums.items(), norms):
+    values[f'{role}/grad_norm'] = norm / _num_units(
+        by_role[role], loss.aggregation)
+    num_tokens = _num_units(_scored_groups(loss, by_role[role]), 'token_mean')
+    for name in ('entropy', 'kl_to_start'):
+      values[f'{role}/{name}'] = float(total.metrics[name]) / num_tokens
+  for (i, role), (j, other) in itertools.combinations(enumerate(sums), 2):
+    values[f'cosine/{role}+{other}'] = products[i, j] / (norms[i] * norms[j])
+  return {f'diagnosis/{name}': value for name, value in values.items()}
+
+
+def _deal(groups, num_updates, order):
   """Deals the groups to the updates."""
   if order == 'mixed':
     return [groups[i::num_updates] for i in range(num_updates)]
@@ -233,35 +288,28 @@ def _deal(
       [group for group in groups if group.key.turn == turn] for turn in turns]
 
 
-def scored_groups(
-    loss: losses.LossSpec,
-    groups: Sequence[types.Group]) -> list[types.Group]:
+def _scored_groups(loss, groups):
   """The groups with a gradient."""
   return [
       group for group in groups
       if loss.has_penalty or np.any(group.advantages)]
 
 
-def make_batches(
-    policy: policy_lib.Policy, groups: Sequence[types.Group],
-    buckets: batching.Buckets) -> list[types.TrainBatch]:
+def _make_batches(policy, groups, buckets):
   """Microbatches on the devices of the policy."""
   return [
       mesh_lib.put_rows(batch, policy.mesh)
       for batch in batching.make_batches(groups, _on_mesh(policy, buckets))]
 
 
-def score_reference(
-    policy: policy_lib.Policy, reference: model.Params,
-    batch: types.TrainBatch) -> jax.Array:
+def _score_reference(policy, reference, batch):
   """Log-probabilities [P, G, T] float32 of the reference model."""
   return gradients.score(
       reference, batch, config=policy.config,
       spec=dataclasses.replace(policy.learner, adapter_scale=None))
 
 
-def num_units(
-    groups: Sequence[types.Group], aggregation: str) -> np.float32:
+def _num_units(groups, aggregation):
   """`losses.num_units` of the valid candidates."""
   lengths = [
       len(candidate.completion) * candidate.valid
@@ -271,3 +319,22 @@ def num_units(
 
 def _on_mesh(policy, buckets):
   return buckets.on(mesh_lib.num_data_shards(policy.mesh))
+
+
+@jax.jit
+def _add_kl(kl, batch, reference):
+  """Adds KL(sampling policy || reference), summed over tokens, to `kl` [D]."""
+  def add(_, split):
+    kl, batch, reference = split
+    estimates = losses.kl_value(batch.behavior_logprobs, reference)
+    return kl + jnp.sum(jnp.where(
+        gradients.completion_mask(batch), estimates, 0.0))
+
+  return mesh_lib.per_shard(add, ['data'])(None, (kl, batch, reference))
+
+
+@jax.jit
+def _products(grads):
+  """Inner products [R, R] of the gradients of R roles."""
+  return jnp.array([
+      [optax.tree.vdot(x, y) for y in grads] for x in grads])

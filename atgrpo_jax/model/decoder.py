@@ -67,8 +67,7 @@ def forward(
   """Hidden states of suffixes, with their keys and values.
 
   Args:
-    params: see `init_params`; may come from `lora.with_adapters`, and with a
-      cache from `unstack`.
+    params: from `init_params`, `lora.with_adapters` or `unstack`.
     config: dimensions.
     tokens: [P, G, X] int32, padded at the end.
     prefix: the shared prompts, or None.

@@ -61,10 +61,7 @@ class Adapters:
 
 def init_lora(
     rng: jax.Array, config: config_lib.ModelConfig, spec: LoraSpec) -> Weights:
-  """An adapter (A = 1) without effect: `b` is 0.
-
-  `a` is uniform within 1 / sqrt(in), as in PEFT.
-  """
+  """An adapter (A = 1) without effect: b = 0, and a is uniform as in PEFT."""
   shapes = traverse_util.flatten_dict(
       decoder.param_shapes(config)['layers'], sep='/')
   kernels = {

@@ -35,13 +35,9 @@ def add_continuations(
 def continuation(following: np.ndarray, discount: float) -> float:
   """The discounted mean of the team returns that may follow a step.
 
-  For MAGRPO these are the returns of the next joint actions (arXiv 2508.04652,
-  section 4), for AT-GRPO the returns of sampled episodes.
-
-  Args:
-    following: [N] float64; NaN entries are unknown and left out. The result is
-      NaN if all are.
-    discount: factor per step.
+  For MAGRPO `following` [N] float64 are the returns of the next joint actions
+  (arXiv 2508.04652, section 4), for AT-GRPO the returns of sampled episodes.
+  NaN entries are unknown and left out. The result is NaN if all are.
   """
   known = following[np.isfinite(following)]
   return discount * known.mean() if len(known) else math.nan
@@ -84,12 +80,9 @@ def candidate_returns(
     cross_credit: str) -> np.ndarray:
   """Returns [G] float64 of a role's candidates.
 
-  Args:
-    joint_returns: [J] float64 of the joint actions; NaN entries are unknown and
-      left out.
-    candidates: [J] int, the role's candidate in each.
-    group_size: G.
-    cross_credit: 'mean' or 'sum' over the joint actions of a candidate.
+  A candidate's return is the 'mean' or 'sum' (`cross_credit`) over its joint
+  actions. `joint_returns` is [J] float64, NaN where unknown. `candidates` [J]
+  int is the role's candidate in each joint action.
   """
   known = np.isfinite(joint_returns)
   counts = np.bincount(candidates[known], minlength=group_size)

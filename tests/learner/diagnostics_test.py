@@ -10,9 +10,9 @@ import pytest
 
 from atgrpo_jax import types
 from atgrpo_jax.learner import batching
-from atgrpo_jax.learner import diagnostics
 from atgrpo_jax.learner import gradients
 from atgrpo_jax.learner import policy as policy_lib
+from atgrpo_jax.learner import update as update_lib
 from tests import specs
 from tests.rl import tiny
 from tests.rollout import scripted
@@ -68,7 +68,7 @@ def test_values_equal_a_plain_model():
       'p', policy_lib.Pretrained(None, tiny.CONFIG, None), 'all', None, None,
       SPEC, scripted.one_device())
   # Repeating the groups of a role does not change a mean.
-  values = diagnostics.diagnose(
+  values = update_lib.diagnose(
       policy, params, [
           *_groups('a', batch, advantages[0], logprobs),
           *_groups('b', batch, advantages[1], logprobs) * 2],
