@@ -20,9 +20,9 @@ MAGRPO = {
     'loss.aggregation': 'constant', 'optimizer.warmup_updates': 0,
     'optimizer.max_grad_norm': 1e9,  # The gradient is not clipped.
 }
-# Two versions of MAGRPO: arXiv 2508.04652, and the defaults of its released
-# code, CoMLRL 1.4.3, which stops a branch above -0.2 of rewards from -4 to 0.
-# Neither original clips the ratio; both presets do.
+# arXiv 2508.04652, and its released code, CoMLRL 1.4.3, which stops a branch
+# above -0.2 of rewards from -4 to 0. Both presets clip the ratio; the originals
+# do not.
 MAGRPO_PRESETS = {
     'paper': {
         'rollout.discount': 0.9, 'rollout.cross_credit': 'mean',
@@ -85,7 +85,13 @@ MAGRPO_SYSTEMS = {
 
 
 def parse_arg(arg: str, **defaults):
-  """Reads `file.py:a=1,b` into a ConfigDict; a bare name stands for True."""
+  """Reads `file.py:a=1,b` into a ConfigDict; a bare name stands for True.
+
+  `defaults` has the arguments of a config. All configs share these meanings:
+  `size` is the model, one of `SIZES`; `team` a team of the environment;
+  `system` a compared system, such as those of `SYSTEMS`; `topology` a TPU slice
+  or GPU node for --mode compile_check; and `debug` means two small steps.
+  """
   values = config_dict.ConfigDict(defaults)
   for item in filter(None, arg.split(',')):
     name, equals, text = item.partition('=')
@@ -114,8 +120,7 @@ def apply_system(
     system: Mapping[str, Any]) -> None:
   """Sets the team and the overrides of a system.
 
-  Raises:
-    ValueError: `arg.team` is not the team of the system.
+  Raises ValueError if `arg.team` is another team than that of the system.
   """
   c.environment.team = arg.team or 'pair'
   c.update_from_flattened_dict(system)
@@ -166,6 +171,8 @@ def use_small_model(
   c.rollout.group_size = 8
   c.rollout.max_new_tokens = max_new_tokens
   c.optimizer.learning_rate = learning_rate
+  c.optimizer.warmup_updates = 0
+  c.evaluation.temperature = 1.0
   c.buckets.prompt = prompt_buckets
   c.buckets.completion = completion_buckets
   c.buckets.groups = (16, 64)
@@ -188,11 +195,7 @@ def shrink_for_debug(c: config_dict.ConfigDict) -> None:
 
 
 def game_config(name: str, arg: str) -> config_dict.ConfigDict:
-  """A team that plays the game `environments/boards/<name>`.
-
-  Of `arg`, `size` is the model, `team` is one of `board_game.TEAMS`, `system`
-  is one of `SYSTEMS`, and `debug` means two small steps.
-  """
+  """A team of `board_game.TEAMS` that plays `environments/boards/<name>`."""
   arg = parse_arg(arg, size='nano', team='', system='at_grpo', debug=False)
   check_choices(arg, system=SYSTEMS)
   c = base_config(arg.size)
@@ -207,7 +210,6 @@ def game_config(name: str, arg: str) -> config_dict.ConfigDict:
     use_small_model(
         c, 'models/nano', max_new_tokens=144, prompt_buckets=(128, 320, 1904),
         completion_buckets=(40, 104, 144), learning_rate=1e-4)
-    c.optimizer.warmup_updates = 0
     c.optimizer.weight_decay = 0.0
     c.train.num_steps = 30
     c.train.checkpoint_every = 5
@@ -221,10 +223,7 @@ def game_config(name: str, arg: str) -> config_dict.ConfigDict:
 
 
 def base_config(size: str) -> config_dict.ConfigDict:
-  """Returns every key of a run with its default.
-
-  The environment, its team and the data set are set by the config of a task.
-  """
+  """Returns all keys with defaults; a task sets its environment and data."""
   check_choices({'size': size}, size=SIZES)
   is_nano = size == 'nano'
   c = config_dict.ConfigDict()
@@ -259,8 +258,7 @@ def base_config(size: str) -> config_dict.ConfigDict:
 
   c.mesh = config_dict.ConfigDict()
   # Devices that share one copy of the parameters (fsdp), and devices that share
-  # heads, hidden units and vocabulary (tensor);
-  # 0 is chosen by distributed/fit.py.
+  # heads, hidden units and vocabulary (tensor). 0: distributed/fit.py chooses.
   c.mesh.fsdp = c.mesh.tensor = 1 if is_nano else 0
   # Devices of each policy as (policy, first device, end), such as
   # (('tool', 0, 4), ('planner', 4, 8)); () gives every policy all devices.
@@ -310,15 +308,12 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.rollout.return_type = 'immediate'
   c.rollout.num_continuations = 4  # Episodes per candidate, for 'monte_carlo'.
   c.rollout.alpha = 1.0  # Weight of the team reward.
-  # Discount per step in 'return_to_go', 'bootstrapped' and 'monte_carlo'.
-  c.rollout.discount = 1.0
-  # For mode 'joint'. Joint actions are candidates of equal index ('aligned') or
-  # all combinations ('cross'). A candidate's return is the 'mean' or the 'sum'
-  # over its joint actions. A task with more than max_joint_actions is refused.
-  # A state whose mean reward exceeds stop_above is not continued.
+  c.rollout.discount = 1.0  # Per step, of later rewards.
+  # For mode 'joint': candidates of equal index, or 'cross': all combinations.
   c.rollout.joint_actions = 'aligned'
-  c.rollout.cross_credit = 'mean'
-  c.rollout.max_joint_actions = 1000
+  c.rollout.cross_credit = 'mean'  # Or 'sum' over joint actions of a candidate.
+  c.rollout.max_joint_actions = 1000  # Of a task.
+  # A state whose mean reward is larger is not continued.
   c.rollout.stop_above = config_dict.placeholder(float)
   c.rollout.temperature = 1.0
   c.rollout.max_new_tokens = 4096
@@ -327,17 +322,16 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.rollout.keep_truncated = True
 
   c.advantage = config_dict.ConfigDict()
-  # Candidates that agree in these parts share a baseline: some of 'env',
-  # 'agent', 'turn' and 'branch'. ('env',) is plain GRPO, all four are MAGRPO.
+  # Candidates that agree in these parts share a baseline; ('env',) is plain
+  # GRPO, and ('env', 'agent', 'turn', 'branch') MAGRPO.
   c.advantage.group_key = ('env', 'agent', 'turn')
   # 'mean', 'leave_one_out', 'none', or 'critic' (value of the prompt).
   c.advantage.baseline = 'mean'
   c.advantage.scale = 'std'  # Or 'none'.
 
   c.critic = config_dict.ConfigDict()
-  # 'independent': a critic per policy that sees the prompt of the acting role
-  # (IAC); 'central': one critic that sees the prompts of the acting roles and
-  # of those that have acted in this turn (MAAC).
+  # 'independent' (IAC): a critic per policy sees the prompt of the acting role.
+  # 'central' (MAAC): one critic sees the prompts of all roles that have acted.
   c.critic.kind = 'none'
   c.critic.learning_rate = 5e-6  # Otherwise the optimizer of the policy.
   c.critic.gae_lambda = 0.0  # 0: one-step TD; 1: Monte Carlo.
@@ -352,9 +346,8 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.loss.aggregation = 'token_mean'  # Or 'sequence_mean', 'constant'.
   # Cap of the importance weight between sampler and learner; 0 for no weight.
   c.loss.importance_cap = 2.0
-  # KL penalty against the initial model, without an adapter: 'none', 'k3'
-  # (gradient of KL(policy || initial), reverse) or 'k3_forward' (forward, as in
-  # GRPO).
+  # KL penalty against the initial model: 'none', 'k3' (gradient of the reverse
+  # KL, KL(policy || initial)) or 'k3_forward' (forward KL, as in GRPO).
   c.loss.kl_estimator = 'none'
   c.loss.kl_coefficient = 0.0
   c.loss.entropy_coefficient = 0.0
@@ -378,8 +371,7 @@ def base_config(size: str) -> config_dict.ConfigDict:
 
   c.train = config_dict.ConfigDict()
   c.train.num_steps = 150  # 0 for no limit.
-  # The run ends at the step closest to this number of generated tokens; 0 for
-  # no limit.
+  # Ends at the step closest to this number of generated tokens; 0 for no limit.
   c.train.completion_tokens = 0
   c.train.updates_per_rollout = 1
   # 'mixed' splits the groups among these updates; 'first_turn' and 'last_turn'
@@ -391,9 +383,8 @@ def base_config(size: str) -> config_dict.ConfigDict:
   # make_writer(workdir, config, first_step).
   c.train.writers = ('tensorboard',)
   c.train.profile_steps = ()  # Steps, from 0, with an XProf trace.
-  # Steps between diagnoses: gradient norm, entropy and KL to the initial policy
-  # for each role, and the cosine between gradients of roles that share a
-  # policy. 0 for none. Costs another pass over the groups.
+  # Steps between comparisons of the gradients of roles that share a policy; 0
+  # for none. Each costs another pass over the groups.
   c.train.diagnose_every = 0
 
   c.evaluation = config_dict.ConfigDict()
@@ -401,14 +392,11 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.evaluation.validate_every = 10  # Steps.
   c.evaluation.test = 'test'  # Split, evaluated before and after training.
   c.evaluation.temperature = 1.0  # 0 is greedy.
-  # The remaining keys are for --mode evaluate. The name of the file in evals/;
-  # (role, policy) pairs that assign trained policies to other roles; tasks that
-  # are also played one by one, for the response time; and episodes per task,
-  # for avg@k and pass@k.
-  c.evaluation.name = 'evaluation'
-  c.evaluation.policy_map = ()
-  c.evaluation.num_timed = 0
-  c.evaluation.num_samples = 1
+  # For --mode evaluate:
+  c.evaluation.name = 'evaluation'  # Of the file in evals/.
+  c.evaluation.policy_map = ()  # (role, policy) pairs, to swap roles.
+  c.evaluation.num_timed = 0  # Tasks played one by one, for response times.
+  c.evaluation.num_samples = 1  # Episodes per task, for avg@k and pass@k.
 
   c.export = config_dict.ConfigDict()  # For --mode export.
   c.export.dtype = 'bfloat16'  # Or 'float32'.

@@ -9,9 +9,8 @@ trains `models/reckoner` on generated recipes on two CPU cores, and
       --workdir runs/contests-1.7b
 
 trains Qwen3-1.7B on APPS (size=8b: Qwen3-8B on CodeContests). Groups of 4, 4
-turns and a learning rate of 1e-6 come from arXiv 2510.11062. The number of
-problems and steps, the lengths and the temperatures come from a later paper on
-the same tasks. Qwen3 has not been run here.
+turns and a learning rate of 1e-6 come from arXiv 2510.11062, the other numbers
+from a later paper on the same tasks. Qwen3 has not been run here.
 
 With one policy for all roles and with one per role, the first paper reports for
 1.7B 17.6 and 18.6 % on APPS, 4.8 and 7.8 % on CodeContests and 20.9 and 24.0 %
@@ -44,10 +43,7 @@ _SPLITS = {
 def get_config(arg: str = ''):
   """Returns the config of a coder and a tester.
 
-  `arg` sets `size`, the model; `data`, a key of `_SPLITS`, by default what the
-  paper trains this size on; `team`, 'pair' or 'solo'; `system`, one of
-  `common.SYSTEMS`; `topology`, a TPU slice for --mode compile_check; and
-  `debug` for two small steps.
+  `data` is a key of `_SPLITS`, by default the paper's choice for this size.
   """
   arg = common.parse_arg(
       arg, size='1.7b', data='', team='', system='at_grpo', topology='',
@@ -81,16 +77,13 @@ def get_config(arg: str = ''):
     c.environment.program_slots = 2
     c.dataset.builder = 'environments.programming.recipes_dataset_builder'
     c.dataset.config = 'contests'
-    c.evaluation.temperature = 1.0
     c.rollout.keep_truncated = False
-    c.optimizer.warmup_updates = 0
     c.optimizer.weight_decay = 0.0
     c.train.num_steps = 150
 
   if arg.debug:
     common.shrink_for_debug(c)
   common.apply_system(c, arg, common.SYSTEMS[arg.system])
-  if arg.topology:
-    pod.put_on_slice(c, arg.size, arg.topology)
+  pod.put_on_slice(c, arg.size, arg.topology)
   c.lock()
   return c

@@ -12,11 +12,10 @@ CPU cores, and
 trains two Qwen3-1.7B on HumanEval (kind=coop_humaneval: CoopHumanEval,
 kind=mbpp: MBPP) with the settings of arXiv 2508.04652 and its released configs:
 groups of 4, 256 tokens and a learning rate of 2e-5. HumanEval has two turns
-with feedback on the first assert, temperature 0.7, two tasks per update, and 6
-epochs of test[33:163]; it is tested on test[:32]. turns=1 has 10 epochs. The
-paper trains two Qwen2.5-Coder-3B on NCSA's cluster Delta and samples with top-p
-0.9; we do not, because log-probabilities must be those of the sampler. With
-topology=v5e:2x4 each agent has four TPU v5e chips. It has not been run here.
+with feedback on the first assert and 6 epochs; turns=1 has 10 epochs. The paper
+trains two Qwen2.5-Coder-3B and samples with top-p 0.9; we do not, because
+log-probabilities must be those of the sampler. With topology=v5e:2x4 each agent
+has four TPU v5e chips. It has not been run here.
 
 The paper reports a return of 83.7 % on HumanEval with one turn and of 86.7 %
 with two (tests 68.4, cooperation 84.9 %), and on CoopHumanEval of 88.5 % with
@@ -28,10 +27,9 @@ from configs import pod
 
 # Kind -> splits for training, validation and test, tasks per update,
 # temperature, and steps by number of turns. HumanEval and CoopHumanEval have no
-# validation split, so they validate on training problems; validating on test
-# problems would select the checkpoint `best` by them. MBPP has the official
-# splits of its config `sanitized`; the released run has other rows and one
-# turn.
+# validation split. They validate on training problems, because the checkpoint
+# `best` must not depend on the test. The released MBPP run has other rows and
+# one turn.
 _KINDS = {
     'recipes': (
         'train', 'validation[:64]', 'test[:200]', 16, 1.0, {1: 200}),
@@ -46,11 +44,8 @@ _KINDS = {
 def get_config(arg: str = ''):
   """Returns the config of two agents that write a program.
 
-  `arg` sets `kind`, a key of `_KINDS`; `turns`, 1 or 2 (default 2, for recipes
-  1); `system`, one of `common.MAGRPO_SYSTEMS`; `team`, one of
-  `environments.programming.functions.env`; `preset`, one of
-  `common.MAGRPO_PRESETS`; `size`, the model; `topology`, a TPU slice for --mode
-  compile_check; and `debug` for two small steps.
+  `kind` is a key of `_KINDS`; `turns` is 1 or 2, by default 1 for recipes and
+  otherwise 2; `preset` is one of `common.MAGRPO_PRESETS`.
   """
   arg = common.parse_arg(
       arg, kind='', turns=0, system='magrpo', team='', preset='paper',
@@ -79,8 +74,7 @@ def get_config(arg: str = ''):
   c.buckets.completion = (128, 256)
   c.buckets.groups = (1, 4, 32)
   c.train.num_steps = num_steps[arg.turns]
-  c.train.checkpoint_every = 50
-  c.train.groups_every = 50
+  c.train.checkpoint_every = c.train.groups_every = 50
   c.evaluation.validate_every = 50
 
   if is_small:
@@ -98,9 +92,8 @@ def get_config(arg: str = ''):
       c, arg, (160, 320, 4000) if is_small else (1024, 2048, 4096, 32768))
   if arg.debug:
     common.shrink_for_debug(c)
-  if arg.topology:
-    pod.put_on_slice(
-        c, arg.size, arg.topology,
-        () if c.environment.team == 'solo' else ('aux', 'main'))
+  pod.put_on_slice(
+      c, arg.size, arg.topology,
+      () if c.environment.team == 'solo' else ('aux', 'main'))
   c.lock()
   return c

@@ -9,9 +9,8 @@ trains `models/reckoner` on generated word problems on two CPU cores, and
       --config.dataset.data_dir=DATA --workdir runs/maths
 
 trains Qwen3-1.7B (size=8b: Qwen3-8B) on Polaris. Groups of 4, 4 turns, a
-learning rate of 1e-6 and 20 s per program come from arXiv 2510.11062. The
-numbers of problems and steps, the lengths and the temperatures come from a
-later paper on the same tasks. Qwen3 has not been run here.
+learning rate of 1e-6 and 20 s per program come from arXiv 2510.11062, the other
+numbers from a later paper on the same tasks. Qwen3 has not been run here.
 
 With one policy for all roles the paper reports, for 1.7B, 16.7 % on AIME24,
 16.7 % on AIME25 and 39.6 % on OlympiadBench, and for 8B 50.0, 35.2 and 56.8 %.
@@ -33,12 +32,7 @@ SYSTEMS = {**common.SYSTEMS, 'sa_tool_grpo': {
 
 
 def get_config(arg: str = ''):
-  """Returns the config of a team that solves problems.
-
-  `arg` sets `size`, the model; `team`, one of `environments.math_problems.env`;
-  `system`, one of `SYSTEMS`; `topology`, a TPU slice for --mode compile_check;
-  and `debug` for two small steps.
-  """
+  """Returns the config of a team that solves problems."""
   arg = common.parse_arg(
       arg, size='nano', team='', system='at_grpo', topology='', debug=False)
   common.check_choices(arg, system=SYSTEMS)
@@ -61,9 +55,7 @@ def get_config(arg: str = ''):
     c.dataset.builder = (
         'environments.math_problems.stories_dataset_builder')
     c.evaluation.test = 'test[:200]'
-    c.evaluation.temperature = 1.0
     c.rollout.keep_truncated = False
-    c.optimizer.warmup_updates = 0
     c.optimizer.weight_decay = 0.0
     c.train.num_steps = 150
     c.train.diagnose_every = 10
@@ -71,7 +63,6 @@ def get_config(arg: str = ''):
   if arg.debug:
     common.shrink_for_debug(c)
   common.apply_system(c, arg, SYSTEMS[arg.system])
-  if arg.topology:
-    pod.put_on_slice(c, arg.size, arg.topology)
+  pod.put_on_slice(c, arg.size, arg.topology)
   c.lock()
   return c

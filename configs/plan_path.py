@@ -13,7 +13,7 @@ from configs import common
 
 
 def get_config(arg: str = ''):
-  """Returns the config; `common.game_config` documents `arg`."""
+  """Returns the config; `common.parse_arg` documents `arg`."""
   c = common.game_config('plan_path', arg)
   c.lock()
   return c

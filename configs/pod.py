@@ -65,15 +65,13 @@ def dimensions(size: str) -> dict[str, Any]:
 def put_on_slice(
     c: config_dict.ConfigDict, size: str, topology: str,
     roles: tuple[str, ...] = ()) -> None:
-  """Adds `compile_check` to a config.
+  """Adds `compile_check` to a config, unless `topology` is ''.
 
-  Args:
-    c: the config.
-    size: a size of Qwen3.
-    topology: a TPU slice, such as 'v5e:4x4' or gcloud's 'v5litepod-16', or a
-      node of GPUs, such as 'h100:8'.
-    roles: roles that each get a pool with an equal number of chips.
+  `topology` is a TPU slice, such as 'v5e:4x4' or gcloud's 'v5litepod-16', or a
+  node of GPUs, such as 'h100:8'. `roles` each get a pool of equal size.
   """
+  if not topology:
+    return
   topology = _layout(topology)
   if roles:
     chips = math.prod(map(int, topology.partition(':')[2].split('x')))

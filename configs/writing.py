@@ -27,10 +27,8 @@ _ROLES = {
 def get_config(arg: str = ''):
   """Returns the config of a team of writers.
 
-  `arg` sets `kind`, a task of `environments.writing.env`; `system`, one of
-  `common.MAGRPO_SYSTEMS`; `team`, one of the environment's teams; `preset`, one
-  of `common.MAGRPO_PRESETS`; `size`, the model; `topology`, a TPU slice for
-  --mode compile_check; and `debug` for two small steps.
+  `kind` is a task of `environments.writing.env`, and `preset` one of
+  `common.MAGRPO_PRESETS`.
   """
   arg = common.parse_arg(
       arg, kind='posts', system='magrpo', team='', preset='paper', size='nano',
@@ -56,8 +54,7 @@ def get_config(arg: str = ''):
   c.buckets.completion = (128, c.rollout.max_new_tokens)
   c.buckets.groups = (1, 4, 32)
   c.train.num_steps = 2000
-  c.train.checkpoint_every = 100
-  c.train.groups_every = 100
+  c.train.checkpoint_every = c.train.groups_every = 100
   c.evaluation.validate_every = 100
 
   if arg.size == 'nano':
@@ -68,20 +65,17 @@ def get_config(arg: str = ''):
         learning_rate=3e-4)
     c.dataset.train = 'train'
     c.evaluation.test = 'test[:200]'
-    c.evaluation.temperature = 1.0
     c.rollout.temperature = 1.0
     c.train.num_steps = 300
-    c.train.checkpoint_every = 50
-    c.train.groups_every = 50
+    c.train.checkpoint_every = c.train.groups_every = 50
     c.evaluation.validate_every = 20
 
   common.adapt_to_critic(
       c, arg, (208, 304, 512) if arg.size == 'nano' else (1024, 2048, 4096))
   if arg.debug:
     common.shrink_for_debug(c)
-  if arg.topology:
-    pod.put_on_slice(
-        c, arg.size, arg.topology,
-        () if c.environment.team == 'solo' else _ROLES[task])
+  pod.put_on_slice(
+      c, arg.size, arg.topology,
+      () if c.environment.team == 'solo' else _ROLES[task])
   c.lock()
   return c
