@@ -38,8 +38,8 @@ class Candidate:
   Attributes:
     reward: alpha * team reward + local reward, as float64; the mean over its
       joint actions. NaN if every step failed for a reason outside the model.
-    return_: the return that advantages compare, see
-      `algorithms.spec.RolloutSpec`. NaN if it is unknown.
+    return_: the return that advantages compare, see docs/algorithms.md. NaN if
+      it is unknown.
     advantage: return minus baseline, optionally scaled; 0 until it is assigned.
     reward_terms: name -> value before weighting.
   """

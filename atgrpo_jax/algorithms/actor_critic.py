@@ -140,57 +140,77 @@ def with_values(
   Candidates receive their returns, groups the values of their prompts, and
   nodes the examples.
   """
-  queries = _Queries(environment, policy_map, critics)
-  by_tree = [[queries.add_node(node) for node in tree.nodes] for tree in trees]
-  evaluation = _Evaluation(queries.values(), queries.inputs, rollout, critics)
+  evaluation = _Evaluation(environment, policy_map, rollout, critics)
+  queries = [
+      [evaluation.add_node(node) for node in tree.nodes] for tree in trees]
+  evaluation.compute_values()
   return [
-      evaluation.evaluate(tree, nodes) for tree, nodes in zip(trees, by_tree)]
+      evaluation.evaluate(tree, nodes) for tree, nodes in zip(trees, queries)]
 
 
 # A distinct input of a critic: (policy or `CENTRAL`, bytes of its token ids).
 _Input = tuple[str, bytes]
-
-
-@dataclasses.dataclass(frozen=True)
-class NodeQueries:
-  """The critic inputs of a node, by view.
-
-  `successors` [J] holds the prompts after each joint action. It is empty where
-  an episode ends.
-  """
-
-  prompts: Mapping[str, _Input]
-  successors: Sequence[Mapping[str, _Input]]
+_Query = dict[str, _Input]  # View -> input.
 
 
 @dataclasses.dataclass
-class _Queries:
-  """Collects the distinct inputs of all critics, with their token ids."""
+class _Evaluation:
+  """Turns the values of critics into returns, baselines and targets.
+
+  Every distinct input is evaluated once, with one call per critic.
+  """
 
   environment: env_api.Environment
   policy_map: policies_lib.PolicyMap
+  rollout: spec_lib.RolloutSpec
   critics: Critics
   inputs: dict[_Input, np.ndarray] = dataclasses.field(default_factory=dict)
+  values: dict[_Input, float] = dataclasses.field(default_factory=dict)
 
-  def add_node(self, node: tree_lib.Node) -> NodeQueries:
-    """Adds all inputs that a node needs."""
+  def add_node(self, node: tree_lib.Node) -> list[_Query]:
+    """Adds the inputs before a node, and after each of its joint actions.
+
+    The query after a joint action is empty if its episode ends.
+    """
     next_phase = (node.phase + 1) % len(self.environment.phases)
-    return NodeQueries(
+    return [
         self._add(node.state, node.phase),
-        [{} if node.is_leaf(j) else self._add(step.state, next_phase)
-         for j, step in enumerate(node.steps)])
+        *({} if node.is_leaf(j) else self._add(step.state, next_phase)
+          for j, step in enumerate(node.steps))]
 
-  def values(self) -> dict[_Input, float]:
-    """The value of each input, with one call per critic."""
-    values = {}
+  def compute_values(self) -> None:
     for name, critic in self.critics.bound.items():
       inputs = [key for key in self.inputs if key[0] == name]
       if inputs:
-        found = critic.values_fn([self.inputs[key] for key in inputs])
-        values |= zip(inputs, map(float, found))
-    return values
+        values = critic.values_fn([self.inputs[key] for key in inputs])
+        self.values |= zip(inputs, map(float, values))
 
-  def _add(self, state: env_api.State, phase: int) -> dict[str, _Input]:
+  def evaluate(
+      self, tree: tree_lib.Tree,
+      queries: Sequence[list[_Query]]) -> tree_lib.Tree:
+    nodes = list(tree.nodes)
+    # View -> mean of the known lambda-returns that follow a joint action.
+    following: dict[tuple[int, int], dict[str, float]] = {}
+    for index in reversed(range(len(nodes))):  # Children before parents.
+      node, (prompts, *successors) = nodes[index], queries[index]
+      next_values = [self._values_of(query) for query in successors]
+      next_returns = [
+          following.get((index, j), {}) for j in range(len(node.steps))]
+      returns = {
+          view: returns_lib.lambda_returns(
+              self._rewards(node, view),
+              np.array([value_for_role(view, x, 0.0) for x in next_values]),
+              np.array([
+                  value_for_role(view, x, math.nan) for x in next_returns]),
+              discount=self.rollout.discount,
+              gae_lambda=self.critics.spec.gae_lambda)
+          for view in prompts}
+      following[node.parent, node.joint_action] = {
+          view: _finite_mean(x) for view, x in returns.items()}
+      nodes[index] = self._with_returns(node, prompts, returns)
+    return dataclasses.replace(tree, nodes=tuple(nodes))
+
+  def _add(self, state: env_api.State, phase: int) -> _Query:
     kind, query = self.critics.spec.kind, {}
     for view, messages in critic_prompts(
         self.environment, kind, state, phase).items():
@@ -200,70 +220,8 @@ class _Queries:
       self.inputs.setdefault(query[view], ids)
     return query
 
-
-@dataclasses.dataclass(frozen=True)
-class _Evaluation:
-  """Turns the values of critics into returns and targets."""
-
-  values: Mapping[_Input, float]
-  inputs: Mapping[_Input, np.ndarray]
-  rollout: spec_lib.RolloutSpec
-  critics: Critics
-
-  def evaluate(
-      self, tree: tree_lib.Tree,
-      queries: Sequence[NodeQueries]) -> tree_lib.Tree:
-    nodes = list(tree.nodes)
-    # View -> mean of the known lambda-returns that follow a joint action.
-    following: dict[tuple[int, int], dict[str, float]] = {}
-    for index in reversed(range(len(nodes))):  # Children before parents.
-      node = nodes[index]
-      next_returns = [
-          following.get((index, j), {}) for j in range(len(node.steps))]
-      returns = {
-          view: self._lambda_returns(
-              node, view, queries[index].successors, next_returns)
-          for view in queries[index].prompts}
-      following[node.parent, node.joint_action] = {
-          view: _finite_mean(x) for view, x in returns.items()}
-      nodes[index] = self._with_returns(node, queries[index].prompts, returns)
-    return dataclasses.replace(tree, nodes=tuple(nodes))
-
-  def _lambda_returns(
-      self, node: tree_lib.Node, view: str,
-      successors: Sequence[Mapping[str, _Input]],
-      next_returns: Sequence[Mapping[str, float]]) -> np.ndarray:
-    """Lambda-returns [J] of a view; nothing follows an empty mapping."""
-    return returns_lib.lambda_returns(
-        self._rewards(node, view),
-        np.array([
-            value_for_role(view, self._lookup(query)) if query else 0.0
-            for query in successors]),
-        np.array([
-            value_for_role(view, x) if x else math.nan for x in next_returns]),
-        discount=self.rollout.discount,
-        gae_lambda=self.critics.spec.gae_lambda)
-
-  def _with_returns(
-      self, node: tree_lib.Node, prompts: Mapping[str, _Input],
-      returns: Mapping[str, np.ndarray]) -> tree_lib.Node:
-    """The node with returns, values of its groups and critic examples."""
-    joint_actions = np.array(node.joint_actions)
-    node = node.with_returns([
-        returns_lib.candidate_returns(
-            self._returns_of_role(node, group.key.role, returns),
-            joint_actions[:, column], len(group.candidates), 'mean'
-            ).astype(np.float32)
-        for column, group in enumerate(node.groups)])
-    targets = {}  # Roles that share a critic may share an input.
-    for view, view_returns in returns.items():
-      targets.setdefault(prompts[view], []).extend(view_returns)
-    values = self._lookup(prompts)
-    return dataclasses.replace(
-        node, value_examples=self._examples(targets), groups=tuple(
-            dataclasses.replace(group, value=float(
-                value_for_role(group.key.role, values)))
-            for group in node.groups))
+  def _values_of(self, query: _Query) -> dict[str, float]:
+    return {view: self.values[key] for view, key in query.items()}
 
   def _rewards(self, node: tree_lib.Node, view: str) -> np.ndarray:
     """[J] float64 that the critic of a view expects; NaN for failed steps."""
@@ -273,37 +231,52 @@ class _Evaluation:
     return np.mean(
         [node.rewards(role, self.rollout.alpha) for role in roles], axis=0)
 
-  def _returns_of_role(
-      self, node: tree_lib.Node, role: str,
-      returns: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Lambda-returns [J] with the local reward of the role."""
-    if self.critics.spec.kind == 'independent':
-      return returns[role]
-    return returns[CENTRAL] - self._rewards(node, CENTRAL) + node.rewards(
-        role, self.rollout.alpha)
+  def _with_returns(
+      self, node: tree_lib.Node, prompts: _Query,
+      returns: dict[str, np.ndarray]) -> tree_lib.Node:
+    """The node with returns, values of its groups and critic examples.
 
-  def _examples(
-      self, targets: Mapping[_Input, Sequence[float]],
-  ) -> tuple[types.ValueExample, ...]:
-    """One example per input, with the mean of its known targets.
-
-    The squared error of the mean has the mean of the gradients.
+    `returns` maps views to lambda-returns [J].
     """
-    return tuple(
+    candidate_returns = []
+    for column, group in enumerate(node.groups):
+      role = group.key.role
+      if self.critics.spec.kind == 'independent':
+        role_returns = returns[role]
+      else:  # Replaces the mean of the local rewards by that of the role.
+        role_returns = returns[CENTRAL] - self._rewards(
+            node, CENTRAL) + node.rewards(role, self.rollout.alpha)
+      candidate_returns.append(returns_lib.candidate_returns(
+          role_returns, np.array(node.joint_actions)[:, column],
+          len(group.candidates), 'mean').astype(np.float32))
+    targets = {}  # Roles that share a critic may share an input.
+    for view, view_returns in returns.items():
+      targets.setdefault(prompts[view], []).extend(view_returns)
+    # The squared error of the mean target has the mean of the gradients.
+    examples = [
         types.ValueExample(
             self.critics.bound[key[0]].name, self.inputs[key],
-            self.values[key], target)
-        for key, input_targets in targets.items()
-        if np.isfinite(target := _finite_mean(input_targets)))
+            self.values[key], _finite_mean(input_targets))
+        for key, input_targets in targets.items()]
+    values = self._values_of(prompts)
+    node = node.with_returns(candidate_returns)
+    return dataclasses.replace(
+        node, value_examples=tuple(
+            x for x in examples if math.isfinite(x.target)),
+        groups=tuple(
+            dataclasses.replace(
+                group, value=value_for_role(group.key.role, values))
+            for group in node.groups))
 
-  def _lookup(self, query: Mapping[str, _Input]) -> dict[str, float]:
-    return {view: self.values[key] for view, key in query.items()}
 
+def value_for_role(
+    view: str, values: Mapping[str, float], default: float = 0.0) -> float:
+  """The value of a view if it has one, otherwise the mean of all views.
 
-def value_for_role(view: str, values: Mapping[str, float]) -> float:
-  """The value of a view if it has one, otherwise the mean of all views."""
-  if view in values:
-    return values[view]
+  `default` is the value without any views.
+  """
+  if view in values or not values:
+    return values.get(view, default)
   return float(np.mean(list(values.values())))
 
 

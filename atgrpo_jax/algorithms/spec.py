@@ -1,7 +1,7 @@
 """The switches of the algorithms and their selection rules.
 
-The config has the defaults. To add a selection rule, name it in `SELECTIONS`
-and implement it in `RolloutSpec.select`.
+`configs/common.py` has their values and defaults. To add a selection rule, name
+it in `SELECTIONS` and implement it in `RolloutSpec.select`.
 """
 
 from __future__ import annotations
@@ -37,40 +37,9 @@ def _check_fraction(name: str, value: float) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class RolloutSpec:
-  """The switches of the rollout.
+  """The switches of the rollout; docs/algorithms.md explains them.
 
   A reward is alpha * team reward + local reward of the acting role.
-
-  Attributes:
-    mode: 'tree' is AT-GRPO (`at_grpo`); 'parallel' plays independent episodes
-      (`grpo`); 'joint' is MAGRPO (`magrpo`).
-    group_size: candidates of one prompt, or episodes of one task (G).
-    selection: which candidate's state continues. In a tree: 'greedy', the
-      largest return (the paper); 'team_greedy', the largest team part of it;
-      'softmax', drawn with probability softmax(return /
-      selection_temperature); 'uniform', drawn with equal probability;
-      'epsilon_greedy', like 'uniform' in a fraction selection_epsilon of the
-      cases, otherwise like 'greedy'. For parallel episodes: 'all'. For joint
-      actions: 'all' (the paper), 'team_greedy', 'uniform' or 'first'.
-    selection_temperature: temperature of 'softmax'.
-    selection_epsilon: probability of a uniform choice in 'epsilon_greedy'.
-    return_type: 'immediate' is the reward (AT-GRPO). 'monte_carlo' (tree) adds
-      alpha * the mean team return of `num_continuations` episodes sampled from
-      the candidate's state. 'return_to_go' (parallel, joint) adds the later
-      team rewards. 'episode_return' (parallel) is one return for all actions of
-      a role in an episode (plain GRPO, with advantage.group_key=('env',)).
-      'bootstrapped' (joint) adds the prediction of a critic, see `CriticSpec`.
-    num_continuations: sampled episodes per candidate, for 'monte_carlo'.
-    alpha: weight of the team reward; the environment weights local terms.
-    discount: factor per later step, for 'return_to_go', 'bootstrapped' and
-      'monte_carlo'.
-    joint_actions: combinations of the candidates of several roles. 'aligned':
-      candidates of equal index; 'cross': all combinations.
-    cross_credit: the return of a candidate is the 'mean' or the 'sum' over its
-      joint actions.
-    max_joint_actions: limit per task; larger rollouts raise an error.
-    stop_above: a state is not continued if the mean alpha * team reward of its
-      joint actions exceeds this; None continues every state.
   """
 
   mode: str
@@ -97,12 +66,11 @@ class RolloutSpec:
       errors.check_choice(
           f'rollout.mode={self.mode!r} with rollout.{name}',
           getattr(self, name), choices)
-    if self.mode == 'joint' and self.selection != 'all' and (
-        self.return_type == 'return_to_go'):
-      raise errors.UserError(
-          f"rollout.return_type='return_to_go' with selection="
-          f'{self.selection!r}: a joint action that is not selected has no '
-          "continuation; use selection='all' or return_type='immediate'.")
+    if self.mode == 'joint' and self.selection != 'all':
+      # Without 'return_to_go': what is not selected has no continuation.
+      errors.check_choice(
+          f'rollout.selection={self.selection!r} with rollout.return_type',
+          self.return_type, ('immediate', 'bootstrapped'))
     min_size = 1 if self.return_type == 'bootstrapped' else 2
     errors.check_number(
         'rollout.group_size', self.group_size, min_value=min_size,
@@ -165,15 +133,7 @@ GROUP_KEY_PARTS = {
 
 @dataclasses.dataclass(frozen=True)
 class AdvantageSpec:
-  """Which candidates are compared, and how.
-
-  Attributes:
-    group_key: candidates that agree in these parts share a baseline.
-      ('env', 'agent', 'turn') is AT-GRPO, ('env',) plain GRPO on a team, and
-      ('env', 'agent', 'turn', 'branch') MAGRPO.
-    baseline: see `rl.advantages`; 'critic' is the value of the prompt.
-    scale: see `rl.advantages`.
-  """
+  """Which candidates are compared, and how; see `rl.advantages`."""
 
   group_key: tuple[str, ...]
   baseline: str
@@ -202,17 +162,7 @@ class AdvantageSpec:
 
 @dataclasses.dataclass(frozen=True)
 class CriticSpec:
-  """The switches of actor-critic; see `actor_critic`.
-
-  Attributes:
-    kind: 'none'; 'independent' (IAC), a critic per policy that sees the prompt
-      of the acting role; 'central' (MAAC), one critic that sees the prompts of
-      all roles that act or have acted in this turn.
-    learning_rate: the critic shares all other optimizer settings with the
-      policy.
-    gae_lambda: see `returns.lambda_returns`.
-    prompt_buckets: padded input lengths, ascending; () for buckets.prompt.
-  """
+  """The switches of actor-critic; see `actor_critic`."""
 
   kind: str
   learning_rate: float
