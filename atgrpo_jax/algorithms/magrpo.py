@@ -111,10 +111,16 @@ def _attach(
 def check(
     environment: env_api.Environment, spec: spec_lib.RolloutSpec) -> None:
   """Raises UserError if a tree may become too large."""
-  num = spec.num_joint_actions(environment.phases, environment.max_turns)
-  if num > spec.max_joint_actions:
+  total, num_states = 0, 1
+  for roles in environment.phases * environment.max_turns:
+    per_state = spec.group_size**(
+        len(roles) if spec.joint_actions == 'cross' else 1)
+    total += num_states * per_state
+    if spec.selection == 'all':
+      num_states *= per_state
+  if total > spec.max_joint_actions:
     raise errors.UserError(
-        f'A task may have {num} joint actions (group_size={spec.group_size}, '
+        f'A task may have {total} joint actions (group_size={spec.group_size}, '
         f'joint_actions={spec.joint_actions!r}, selection={spec.selection!r}, '
         f'phases {environment.phases}, {environment.max_turns} turns), more '
         f'than rollout.max_joint_actions={spec.max_joint_actions}. Lower the '

@@ -6,7 +6,6 @@ it in `SELECTIONS` and implement it in `RolloutSpec.select`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 import dataclasses
 
 import numpy as np
@@ -67,7 +66,7 @@ class RolloutSpec:
           f'rollout.mode={self.mode!r} with rollout.{name}',
           getattr(self, name), choices)
     if self.mode == 'joint' and self.selection != 'all':
-      # Without 'return_to_go': what is not selected has no continuation.
+      # Other joint actions have no continuation, so no 'return_to_go'.
       errors.check_choice(
           f'rollout.selection={self.selection!r} with rollout.return_type',
           self.return_type, ('immediate', 'bootstrapped'))
@@ -112,18 +111,6 @@ class RolloutSpec:
     if self.selection in ('greedy', 'epsilon_greedy'):
       return int(known[np.argmax(returns[known])])
     raise NotImplementedError(f'No rule for selection={self.selection!r}.')
-
-  def num_joint_actions(
-      self, phases: Sequence[Sequence[str]], turns: int) -> int:
-    """The maximum number of joint actions of a task in mode 'joint'."""
-    total, num_states = 0, 1
-    for _ in range(turns):
-      for roles in phases:
-        per_state = self.group_size**(
-            len(roles) if self.joint_actions == 'cross' else 1)
-        total += num_states * per_state
-        num_states *= per_state if self.selection == 'all' else 1
-    return total
 
 
 # Part of a group key in the config -> field of `GroupKey`.
