@@ -54,7 +54,7 @@ class Run:
 
   A context manager, which starts these processes and ends them on exit. Its
   methods are the modes of `main`. Raises the errors of `atgrpo_jax.errors` for
-  input that a user can fix.
+  input that a user can fix, and OSError if the disk fails.
   """
 
   def __init__(
@@ -109,12 +109,10 @@ class Run:
       'before' and 'after' -> the results of `evaluate.evaluate`; no 'after' if
       a signal stopped the training.
     """
-    with files.disk_errors_as_user_errors(self.workdir):
-      is_finished = train_lib.train(
-          self.experiment, self.workdir, self._stop)
-      return {
-          name: evaluate_lib.read(self.workdir, name)
-          for name in ('before', 'after')[:1 + is_finished]}
+    is_finished = train_lib.train(self.experiment, self.workdir, self._stop)
+    return {
+        name: evaluate_lib.read(self.workdir, name)
+        for name in ('before', 'after')[:1 + is_finished]}
 
   def evaluate(
       self, checkpoint: str = checkpoints_lib.LATEST) -> dict[str, Any]:
@@ -123,26 +121,22 @@ class Run:
     Also writes `evals/<evaluation.name>.json`. `checkpoint` is a step, 'latest'
     or 'best'.
     """
-    with files.disk_errors_as_user_errors(self.workdir):
-      evaluate_lib.evaluate_run(self.experiment, self.workdir, checkpoint)
-      return evaluate_lib.read(self.workdir, self.config.evaluation.name)
+    evaluate_lib.evaluate_run(self.experiment, self.workdir, checkpoint)
+    return evaluate_lib.read(self.workdir, self.config.evaluation.name)
 
   def export(
       self, checkpoint: str = checkpoints_lib.LATEST) -> list[pathlib.Path]:
     """Writes the trained policies of a checkpoint; returns their folders."""
-    with files.disk_errors_as_user_errors(self.workdir):
-      export_lib.export_run(self.experiment, self.workdir, checkpoint)
-      return sorted((self.workdir / 'export').iterdir())
+    export_lib.export_run(self.experiment, self.workdir, checkpoint)
+    return sorted((self.workdir / 'export').iterdir())
 
   def replay(self, step: str) -> bool:
     """Plays a recorded step again; False if it differs from the record."""
-    with files.disk_errors_as_user_errors(self.workdir):
-      return replay_lib.replay(self.experiment, self.workdir, step)
+    return replay_lib.replay(self.experiment, self.workdir, step)
 
   def examine(self) -> None:
     """Prints whether the run can start on this machine."""
-    with files.disk_errors_as_user_errors(self.workdir):
-      doctor_lib.examine(self.experiment, self.workdir)
+    doctor_lib.examine(self.experiment, self.workdir)
 
   def generate(
       self, role: str, messages: Sequence[env_api.Message], *,

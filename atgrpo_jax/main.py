@@ -112,17 +112,18 @@ def run_mode(
     mode: str, run: api.Run, *, checkpoint: str = 'latest',
     step: str | None = None) -> int:
   """Runs a mode that needs an experiment; returns the exit status."""
-  if mode == 'evaluate':
-    run.evaluate(checkpoint)
-  elif mode == 'export':
-    run.export(checkpoint)
-  elif mode == 'replay':
-    return 0 if run.replay(step) else DIFFERS
-  elif mode == 'doctor':
-    run.examine()
-  elif 'after' not in run.train():
-    return STOPPED
-  return 0
+  with files.disk_errors_as_user_errors(run.workdir):
+    if mode == 'evaluate':
+      run.evaluate(checkpoint)
+    elif mode == 'export':
+      run.export(checkpoint)
+    elif mode == 'replay':
+      return 0 if run.replay(step) else DIFFERS
+    elif mode == 'doctor':
+      run.examine()
+    elif 'after' not in run.train():
+      return STOPPED
+    return 0
 
 
 # ---- Checks of the flags ----------------------------------------------------

@@ -200,7 +200,10 @@ def _train(
   lock.close()  # The report states whether the run is active.
   evaluate.print_comparison(before, after)
   if hosts.is_first():
-    _write_report(workdir)
+    try:
+      print(f'report: {report.write(workdir)}')
+    except errors.UserError as error:  # The run is complete nevertheless.
+      print(f'no report was written: {error}')
   return True
 
 
@@ -363,11 +366,3 @@ def _save(
   checkpoints.save(loop.step, states, {
       'loop': dataclasses.asdict(loop), 'metrics_offset': writer.offset(),
       **experiment.identity()}, is_best=is_best)
-
-
-def _write_report(workdir: pathlib.Path) -> None:
-  """Writes the report; the run is complete even if this fails."""
-  try:
-    print(f'report: {report.write(workdir)}')
-  except errors.UserError as error:
-    print(f'no report was written: {error}')

@@ -4,7 +4,7 @@
 missing, surplus or mis-shaped tensor raises an error that lists the names.
 
 A process reads only the shards of its devices, one parameter at a time. Export
-fetches one tensor at a time and holds one file of at most `_MAX_FILE_BYTES`.
+holds one file of at most `_MAX_FILE_BYTES` at a time, with copies.
 All processes call both functions.
 """
 
@@ -35,7 +35,7 @@ from atgrpo_jax.model import decoder
 _WEIGHTS = 'model.safetensors'
 _INDEX = 'model.safetensors.index.json'
 _TYPES = ('F32', 'F16', 'BF16')
-_MAX_FILE_BYTES = 4 * 10**9
+_MAX_FILE_BYTES = 2 * 10**9
 
 # Tensor name -> a lazy tensor, which reads only the elements of a slice. It has
 # `get_shape` and `get_dtype`.
@@ -107,10 +107,8 @@ def save(
     tensors = {}
     for name in names:
       leaf, layer = source[name]
-      tensor = fetch(_take(
+      tensors[name] = fetch(_take(
           params[leaf.path], layer, leaf.transposed, dtype))
-      if is_writer:
-        tensors[name] = tensor
     if is_writer:
       write_tensors(folder / file, tensors)
   if is_writer and files.is_sharded:
@@ -133,13 +131,9 @@ def open_tensors(path: pathlib.Path) -> Tensors:
 def write_tensors(
     path: pathlib.Path, tensors: Mapping[str, np.ndarray]) -> None:
   """Writes a safetensors file as transformers and PEFT do."""
-  path.touch()  # Applies the umask; safetensors would create the file as 0600.
-  mode = path.stat().st_mode
-  # safetensors ignores the strides of an array.
-  safetensors_numpy.save_file(
-      {name: np.ascontiguousarray(x) for name, x in tensors.items()}, path,
-      metadata={'format': 'pt'})
-  path.chmod(mode)
+  # safetensors ignores strides, and its `save_file` sets the mode 0600.
+  tensors = {name: np.ascontiguousarray(x) for name, x in tensors.items()}
+  path.write_bytes(safetensors_numpy.save(tensors, {'format': 'pt'}))
 
 
 def fetch(x: jax.Array) -> np.ndarray:
