@@ -15,15 +15,10 @@ from tests import checkout
 def parse_main(
     args: Sequence[str], monkeypatch: pytest.MonkeyPatch,
     folder: pathlib.Path = checkout.ROOT) -> flags.FlagValues:
-  """The flags of `main` as started in `folder`; the process's own stay.
-
-  Without --config, the workdir is assumed to hold a run of Plan-Path.
-  """
-  if not any(arg.startswith('--config') and arg[8:9] != '.' for arg in args):
-    args = ['--config=configs/plan_path.py', *args]
+  """The flags of `main` as started in `folder`; the process's own stay."""
   values = flags.FlagValues()
   config_flags.DEFINE_config_file('config', flag_values=values)
-  for name in ('workdir', 'checkpoint', 'step', 'task'):
+  for name in ('workdir', 'checkpoint', 'step'):
     flags.DEFINE_string(name, None, '', flag_values=values)
   mode = flags.FLAGS[main._MODE.name]
   flags.DEFINE_enum(

@@ -63,7 +63,6 @@ def test_training_starts_from_an_exported_adapter(adapters, echo_folder):
 
 def test_export_replaces_an_earlier_one_atomically(
     adapters, echo_folder, tmp_path, monkeypatch):
-  # Bite: exporting into the old folder.
   workdir = shutil.copytree(adapters, tmp_path / 'run')
   experiment = echo.experiment(echo_folder, **ADAPTERS)
   before = _files(workdir / 'export')

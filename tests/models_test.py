@@ -24,8 +24,6 @@ from models.reckoner import stories
 RECIPES = {
     name: importlib.import_module(f'models.{name}.recipe').RECIPE
     for name in ('nano', 'reckoner', 'writer')}
-GAMES = (
-    demonstrations.PLAN_PATH, demonstrations.SOKOBAN, demonstrations.SUDOKU)
 
 
 @pytest.fixture(scope='module')
@@ -68,32 +66,17 @@ def test_demonstrations_of_a_seed_do_not_change(name, expected):
   assert digest.hexdigest()[:16] == expected
 
 
-@pytest.mark.parametrize(
-    'task', GAMES, ids=lambda task: type(task.rules).__name__)
-def test_programs_of_games_behave_as_their_kind(task, sandbox):
-  rng = np.random.default_rng(1)
-  environment = board_game.BoardGame(
-      task.rules, board_game.TEAMS['pair'], {}, sandbox, max_turns=1)
-  states = [board_game.State('', task.random_board(rng)) for _ in range(10)]
-  for program in task.programs:
-    num_solved = 0
-    for state in states[:2] if program.kind == 'broken' else states:
-      step = environment.step(state, {'tool': program.reply})
-      proposal, = step.state.proposals
-      assert (proposal.move is None) == (program.kind == 'broken')
-      assert bool(program.undefined) == bool(proposal.error)
-      assert program.undefined in proposal.error
-      num_solved += step.reward_terms['plan_solved']
-      if program.kind in ('right', 'greedy'):
-        assert not step.reward_terms['plan_illegal']
-    if program.kind == 'right':
-      assert num_solved == len(states)
-    else:
-      assert num_solved <= len(states) // 2
-
-
-def test_right_programs_of_the_reckoner_solve_their_tasks(sandbox):
+def test_right_programs_solve_their_tasks(sandbox):
   rng, right = np.random.default_rng(0), {'right': 1.0}
+  for task in (
+      demonstrations.PLAN_PATH, demonstrations.SOKOBAN, demonstrations.SUDOKU):
+    game = board_game.BoardGame(
+        task.rules, board_game.TEAMS['pair'], {}, sandbox, max_turns=1)
+    state = board_game.State('', task.random_board(rng))
+    for program in task.programs:
+      if program.kind == 'right':
+        step = game.step(state, {'tool': program.reply})
+        assert step.reward_terms['plan_solved']
   mathematics = maths.make_environment(
       team='pair', max_turns=2, reward='outcome', sandbox=sandbox)
   contest = contests.make_environment(

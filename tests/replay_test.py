@@ -7,18 +7,15 @@ import functools
 import gzip
 import json
 import shutil
-import sys
 
-from absl import flags
-from ml_collections import config_flags
 import pytest
 
 from atgrpo_jax import api
 from atgrpo_jax import errors
-from atgrpo_jax import main
 from atgrpo_jax import saved_config
 from atgrpo_jax import train
 from atgrpo_jax.rollout import tree as tree_lib
+from tests import command_line
 from tests import echo
 
 # Steps 2 and 4 have checkpoints.
@@ -117,14 +114,7 @@ def test_other_steps_and_configs_are_refused(at_grpo, step, changes, words):
 
 def test_workdir_replaces_the_config_flag(at_grpo, monkeypatch):
   def parse(*args):
-    values = flags.FlagValues()
-    config_flags.DEFINE_config_file('config', flag_values=values)
-    for name in ('workdir', 'mode'):
-      flags.DEFINE_string(name, None, '', flag_values=values)
-    argv = ['main.py', *args]
-    monkeypatch.setattr(sys, 'argv', argv)
-    main.parse_flags(argv, values)
-    return values.config
+    return command_line.parse_main(args, monkeypatch).config
 
   config = parse('--mode=evaluate', f'--workdir={at_grpo}')
   assert config.to_dict() == echo.experiment(

@@ -25,8 +25,6 @@ from atgrpo_jax.huggingface import hub
 from atgrpo_jax.huggingface import safetensors as safetensors_lib
 
 GOLDENS = pathlib.Path(__file__).parents[1] / 'goldens'
-FIRST_SHARD, SECOND_SHARD = (
-    f'model-{i:05}-of-00004.safetensors' for i in (1, 2))
 
 
 def _tensors(folder):
@@ -91,20 +89,15 @@ def _misfit(tensors):
   tensors['model.layers.0.mlp.up_proj.weight'] = np.zeros((32, 48), np.float32)
 
 
-@pytest.mark.parametrize('name, damage, words', [
-    ('untied', lambda folder: _edit(folder, _misfit), [
-        'missing model.layers.1.self_attn.q_norm.weight;',
-        'surplus model.layers.0.self_attn.q_proj.bias;',
-        'model.layers.0.mlp.up_proj.weight has shape (32, 48)']),
-    ('sharded', lambda folder: shutil.copy(
-        folder / FIRST_SHARD, folder / SECOND_SHARD), [
-            'missing model.layers.'])])
-def test_damaged_folders_are_refused(name, damage, words, tmp_path):
-  folder = shutil.copytree(GOLDENS / f'qwen3_{name}', tmp_path / 'model')
-  damage(folder)
+def test_tensors_that_do_not_fit_are_listed(tmp_path):
+  folder = shutil.copytree(GOLDENS / 'qwen3_untied', tmp_path / 'model')
+  _edit(folder, _misfit)
   with pytest.raises(errors.UserError) as error:
     _load(folder)
-  for text in (*words, str(folder)):
+  for text in (
+      'missing model.layers.1.self_attn.q_norm.weight;',
+      'surplus model.layers.0.self_attn.q_proj.bias;',
+      'model.layers.0.mlp.up_proj.weight has shape (32, 48)', str(folder)):
     assert text in str(error.value)
 
 

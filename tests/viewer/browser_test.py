@@ -92,13 +92,6 @@ def test_detail_shows_completion_prompt_and_state(tree):
   assert tree.evaluate('typeof hit') == 'undefined'
 
 
-def test_keyboard_selects_a_candidate(tree):
-  tree.locator('.row').first.focus()
-  for key in ('Tab', 'Tab', 'Enter'):
-    tree.keyboard.press(key)
-  assert 'candidate 3 of 4' in tree.inner_text('#detail h3')
-
-
 def test_slider_goes_through_the_records(tree):
   tree.focus('#source')
   names = [tree.inner_text('#source-name')]

@@ -2,7 +2,6 @@
 
 import base64
 import gzip
-import hashlib
 import json
 import re
 import shutil
@@ -49,28 +48,22 @@ def test_finished_run(finished):
   assert run['state'] == 'finished after step 4'
   assert (run['steps'], run['team'], run['task']) == (4, 'pair', 'Echo')
   assert run['algorithm'] == 'AT-GRPO, policies: shared'
-  assert run['hash'] == json.loads(
-      (finished / 'config.json').read_text())['hash']
   assert run['config']['train.num_steps'] == '4'
-  assert [it['name'] for it in run['evaluations']] == ['before', 'after']
-  tokens = [
-      json.loads(line)['budget/completion_tokens']
-      for line in (finished / 'metrics.jsonl').read_text().splitlines()]
-  assert run['tokens'] == sum(tokens)
   assert run['seconds'] == 4 * 3.0
+  success, _ = run['plots']
+  # A validation is drawn at its step, not at those that repeat it.
+  assert success['lines']['validation (one candidate)'] == [
+      (0, 0.0), (2, 0.2), (4, 0.4)]
+  assert (success['last_step'], success['low']) == (4, 0.0)
 
 
-def test_running_and_stopped(workdir):
+def test_states_of_an_unfinished_run(workdir):
   (workdir / 'evals/after.json').unlink()
   with workdir_lib.lock(workdir):
     assert report.read_run(workdir)['state'] == (
         'still running, after step 4 of 4')
   assert report.read_run(workdir)['state'] == (
       'stopped after step 4 of 4; the same command resumes')
-
-
-def test_run_before_its_first_step(workdir):
-  (workdir / 'evals/after.json').unlink()
   (workdir / 'metrics.jsonl').write_text('')
   shutil.rmtree(workdir / 'groups')
   run = report.read_run(workdir)
@@ -121,18 +114,11 @@ def test_completions_and_config_values_are_no_markup(workdir):
   assert '{{' not in re.sub('<script>.*', '', text, flags=re.DOTALL)
 
 
-def test_policy_allows_only_the_scripts_of_the_page(workdir):
+def test_page_requests_nothing(workdir):
   text = report.write(workdir).read_text()
   policy, = re.findall(
       r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
-  assert policy.startswith("default-src 'none';")
-  blocks = re.findall(
-      r'<(?:script|style)>(.*?)</(?:script|style)>', text, re.DOTALL)
-  digests = [
-      base64.b64encode(hashlib.sha256(it.encode()).digest()).decode()
-      for it in blocks]
-  assert sorted(re.findall(r"'sha256-([^']*)'", policy)) == sorted(digests)
-  assert 'unsafe' not in policy and len(digests) == 2
+  assert policy.startswith("default-src 'none';") and 'unsafe' not in policy
   assert not re.search(r'\b(src|href)="(?!#)|\bstyle="', text)
 
 
