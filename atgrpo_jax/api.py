@@ -161,9 +161,7 @@ class Run:
     if temperature is None:
       temperature = self.config.rollout.temperature
     runner = dataclasses.replace(
-        experiment.runner(
-            params, step=step, temperature=temperature,
-            policy_map=experiment.policy_map),
+        experiment.runner(params, step=step, temperature=temperature),
         environment=_Chat(), seed=seed)
     texts, = runner.play([_completions(runner, role, messages, num_samples)])
     return texts

@@ -175,12 +175,16 @@ class Experiment:
 
   def runner(
       self, params: Params, *, step: int, temperature: float,
-      policy_map: policies_lib.PolicyMap,
+      policy_map: policies_lib.PolicyMap | None = None,
       is_stopped: Callable[[], bool] = lambda: False,
   ) -> runner_lib.EpisodeRunner:
-    """Returns a runner that plays with the policies of a training step."""
+    """Returns a runner that plays with the policies of a training step.
+
+    `policy_map` replaces that of the run.
+    """
     return runner_lib.EpisodeRunner(
-        environment=self.environment, policy_map=policy_map,
+        environment=self.environment,
+        policy_map=policy_map or self.policy_map,
         policies=policies_lib.sampling_policies(
             self.policies, params, self.frozen_params), buckets=self.buckets,
         max_new_tokens=self.config.rollout.max_new_tokens,

@@ -84,8 +84,7 @@ def _check_decode(experiment, params) -> None:
   task = experiment.tasks(experiment.config.evaluation.test)[0]
   state = experiment.environment.reset(task)
   runner = dataclasses.replace(
-      experiment.runner(
-          params, step=0, temperature=0.0, policy_map=experiment.policy_map),
+      experiment.runner(params, step=0, temperature=0.0),
       max_new_tokens=_NUM_TOKENS)
 
   def decode(role):

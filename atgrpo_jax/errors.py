@@ -24,10 +24,6 @@ class UserError(ValueError):
   status = 2  # The exit status.
 
 
-class CheckpointError(UserError):
-  """A checkpoint cannot be written, read or used."""
-
-
 class InfrastructureError(RuntimeError):
   """A service that the run needs, such as the sandbox, stays broken."""
 

@@ -308,7 +308,7 @@ def evaluate_run(
         f'evaluation.num_samples={num_samples} with evaluation.temperature=0 '
         'plays equal episodes; raise the temperature.')
   tasks = experiment.tasks(config.evaluation.test)
-  policy_map = experiment.policy_map
+  policy_map = None
   if config.evaluation.policy_map:
     policy_map = policies_lib.read_policy_map(
         'evaluation.policy_map', config.evaluation.policy_map,

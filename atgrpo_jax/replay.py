@@ -58,9 +58,11 @@ def replay(
   path = (tree_lib.groups_path(workdir, int(step)) if is_training
           else evaluate.transcripts_path(workdir, step))
   if not path.exists():
+    names = [
+        path.name.partition('.')[0] for folder in ('groups', 'evals')
+        for path in sorted((workdir / folder).glob('*.jsonl.gz'))]
     raise errors.UserError(
-        f'--step={step}: {path} does not exist; expected one of '
-        f'{_recorded_steps(workdir)}.')
+        f'--step={step}: {path} does not exist; expected one of {names}.')
   play = _play_training_step if is_training else _play_evaluation
   trees = play(experiment, workdir, step)
   # Both as they are written: rounded, with the shown texts as states.
@@ -69,17 +71,6 @@ def replay(
       [json.loads(json.dumps(tree.to_json(
           experiment.environment.show, with_tokens=is_training)))
        for tree in trees])
-
-
-def _recorded_steps(workdir: pathlib.Path) -> list[str]:
-  """All valid values of `--step`."""
-  steps = [
-      str(int(path.name.partition('.')[0]))
-      for path in sorted((workdir / 'groups').glob('*.jsonl.gz'))]
-  evaluations = [
-      path.name.partition('.')[0]
-      for path in sorted((workdir / 'evals').glob('*.jsonl.gz'))]
-  return steps + evaluations
 
 
 def _play_training_step(

@@ -256,7 +256,7 @@ def rollout(
   params = config_lib.params_of(states)
   runner = experiment.runner(
       params, step=step, temperature=experiment.config.rollout.temperature,
-      policy_map=experiment.policy_map, is_stopped=is_stopped)
+      is_stopped=is_stopped)
   with clock.part('algorithm'):
     trees = credit.collect(
         runner, tasks, experiment.rollout, experiment.advantage,
@@ -321,8 +321,7 @@ def _test(
   """Evaluates the test split and writes `evals/<name>.json`."""
   runner = experiment.runner(
       config_lib.params_of(states), step=step,
-      temperature=experiment.config.evaluation.temperature,
-      policy_map=experiment.policy_map)
+      temperature=experiment.config.evaluation.temperature)
   result = evaluate.describe(experiment) | evaluate.evaluate(
       runner, tasks, evaluate.transcripts_path(workdir, name))
   evaluate.write(workdir, name, result)
@@ -335,8 +334,7 @@ def _validate(
   """Returns metrics of the validation split at the training temperature."""
   runner = experiment.runner(
       config_lib.params_of(states), step=step,
-      temperature=experiment.config.rollout.temperature,
-      policy_map=experiment.policy_map)
+      temperature=experiment.config.rollout.temperature)
   result = evaluate.evaluate(runner, tasks)
   values = {
       'validation/step': step,

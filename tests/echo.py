@@ -15,7 +15,7 @@ workers start quickly.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent import futures
 import dataclasses
 import pathlib
@@ -76,6 +76,21 @@ class Echo:
 
   def show(self, state: State) -> dict[str, str]:
     return {'letter': state.letter, 'said': state.said}
+
+
+@dataclasses.dataclass(frozen=True)
+class Unreliable(Echo):
+  """Fails with an infrastructure error where `fails_fn(state, action)`."""
+
+  fails_fn: Callable[[State, str], bool]
+
+  def step(self, state: State, actions: Mapping[str, str]) -> env_api.Step:
+    result = super().step(state, actions)
+    (role, action), = actions.items()
+    if not self.fails_fn(state, action):
+      return result
+    return dataclasses.replace(
+        result, outcomes={role: env_api.Outcome.INFRASTRUCTURE})
 
 
 def make_environment(

@@ -102,8 +102,8 @@ def test_first_difference_is_named(at_grpo, tmp_path, capsys):
 
 
 @pytest.mark.parametrize('step, changes, words', [
-    ('9', {}, ['--step=9', "'2', '3', 'after', 'before'"]),
-    ('exam', {}, ['--step=exam', "'2', '3', 'after', 'before'"]),
+    ('9', {}, ['--step=9', "'000003', 'after', 'before'"]),
+    ('exam', {}, ['--step=exam', "'000003', 'after', 'before'"]),
     ('2', {'seed': 7}, ['another config', 'seed was 0, is now 7'])])
 def test_other_steps_and_configs_are_refused(at_grpo, step, changes, words):
   with pytest.raises(errors.UserError) as error:

@@ -27,7 +27,6 @@ from atgrpo_jax.io import workdir as workdir_lib
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from configs import common
-from environments import env_api
 from tests import echo
 from tests import fault_injection
 
@@ -167,7 +166,7 @@ def test_the_best_checkpoint_is_kept(
   assert kept == ['2', '3', '4']
   for name, step in (('best', 2), ('3', 3), ('latest', 4)):
     assert experiment.trained_params(tmp_path, name)[1] == step
-  with pytest.raises(errors.CheckpointError, match="'1' .*2, 3, 4"):
+  with pytest.raises(errors.UserError, match="'1' .*2, 3, 4"):
     experiment.trained_params(tmp_path, '1')
 
   # A resumed run remembers the best success.
@@ -270,25 +269,13 @@ def test_a_run_of_another_config_does_not_resume(
 # Failures of the environment.
 
 
-class _Unreliable(echo.Echo):
-  """Fails with an infrastructure error for actions that contain `a`."""
-
-  def step(self, state, actions):
-    result = super().step(state, actions)
-    (role, action), = actions.items()
-    if 'a' in action:
-      return dataclasses.replace(
-          result, outcomes={role: env_api.Outcome.INFRASTRUCTURE})
-    return result
-
-
 def test_infrastructure_failures_are_masked_and_counted(
     echo_folder, tmp_path, monkeypatch):
   monkeypatch.setattr(evaluate, 'MAX_FAILED_FRACTION', 0.9)
   experiment = dataclasses.replace(
       echo.experiment(
           echo_folder, **{'train.num_steps': 1, 'train.groups_every': 1}),
-      environment=_Unreliable(max_turns=1))
+      environment=echo.Unreliable(1, lambda state, action: 'a' in action))
   assert train.train(experiment, tmp_path)
   invalid = [
       candidate for node in _nodes(tmp_path, 0) for group in node.groups
@@ -309,8 +296,8 @@ def test_epochs_visit_tasks_once_in_different_orders(echo_folder):
   tasks = experiment.tasks('train')
 
   def draw(step):
-    drawn = train.draw_tasks(tasks, step, experiment)
-    return [task['task_id'] for task in drawn]
+    return [
+        task['task_id'] for task in train.draw_tasks(tasks, step, experiment)]
 
   epochs = [draw(2 * epoch) + draw(2 * epoch + 1) for epoch in range(4)]
   for epoch in epochs:

@@ -91,12 +91,12 @@ class Checkpoints:
       is_best: keep this step until a better one is saved.
 
     Raises:
-      CheckpointError: a leaf holds NaN or infinity; nothing is written.
+      UserError: a leaf holds NaN or infinity; nothing is written.
     """
     manager = self._writer()
     leaves = _named_leaves(state)
     if bad := _nonfinite_leaves(leaves):
-      raise errors.CheckpointError(
+      raise errors.UserError(
           f'Step {step} is not saved because of NaN or infinity in {len(bad)} '
           f'leaves, such as {", ".join(bad[:_MAX_LISTED])}. {self._directory} '
           'keeps the earlier steps; start again in another directory, with a '
@@ -134,7 +134,7 @@ class Checkpoints:
       part: selects the subtree to read; other leaves are not allocated.
 
     Raises:
-      CheckpointError: all steps are damaged, or the step holds another model.
+      UserError: all steps are damaged, or the step holds another model.
     """
     self.wait()
     wanted = _named_leaves(template)
@@ -163,12 +163,12 @@ class Checkpoints:
 
     if damage:
       lines = [f'  step {s}: {reason}' for s, reason in damage.items()]
-      raise errors.CheckpointError(
+      raise errors.UserError(
           f'No checkpoint in {self._directory} can be read. To start from '
           'step 0, use another directory.\n' + '\n'.join(lines))
     corrupt = sorted(path.name for path in self._directory.glob('*.corrupt'))
     if corrupt:
-      raise errors.CheckpointError(
+      raise errors.UserError(
           f'{self._directory} holds only damaged checkpoints: '
           f'{", ".join(corrupt)}. To start from step 0, use another directory.')
     return None
@@ -181,7 +181,7 @@ class Checkpoints:
   def find(self, name: str | int) -> int | None:
     """Resolves a step, 'latest' or 'best'; None means the latest.
 
-    Raises CheckpointError if there is no such checkpoint.
+    Raises UserError if there is no such checkpoint.
     """
     if name == LATEST:
       return None
@@ -189,7 +189,7 @@ class Checkpoints:
     is_number = str(name).isdecimal()
     step = best if name == BEST else int(name) if is_number else None
     if step is None or step not in steps:
-      raise errors.CheckpointError(
+      raise errors.UserError(
           f'There is no checkpoint {name!r} in {self._directory}; expected '
           f'one of {[LATEST, *([BEST] if best in steps else []), *steps]}.')
     return step
@@ -342,7 +342,7 @@ def _named_leaves(tree: Any) -> dict[str, Any]:
 
 def _check_same_model(
     path: Any, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-  """Raises CheckpointError with the leaves that differ, one per line."""
+  """Raises UserError with the leaves that differ, one per line."""
   in_file = {
       name: f'{shape} {dtype}' for name, (shape, dtype, _) in saved.items()}
   in_model = {
@@ -352,7 +352,7 @@ def _check_same_model(
       f'{in_model.get(name, "missing")} in the model'
       for name in in_file | in_model if in_file.get(name) != in_model.get(name)]
   if lines:
-    raise errors.CheckpointError(
+    raise errors.UserError(
         f'{path} holds another model; nothing was loaded. Resume with the '
         f'config it was saved with. {len(lines)} leaves differ:\n'
         + '\n'.join(lines[:_MAX_LISTED]))

@@ -29,7 +29,7 @@ from atgrpo_jax.io import workdir as workdir_lib
 from atgrpo_jax.viewer import trees
 
 # Maximum size of the embedded trees, compressed. Base64 adds a third.
-MAX_BYTES = 12 << 20
+_MAX_BYTES = 12 << 20
 
 _STATIC = pathlib.Path(__file__).parent / 'static'
 _SCRIPTS = 'dom', 'tree', 'detail', 'browse'  # In the order of their use.
@@ -43,21 +43,15 @@ _PLOTS = {
 }
 
 
-def write(
-    workdir: pathlib.Path, *, max_bytes: int = MAX_BYTES) -> pathlib.Path:
+def write(workdir: pathlib.Path) -> pathlib.Path:
   """Writes the report of a run into its workdir and returns its path.
 
-  Args:
-    workdir: the workdir of the run.
-    max_bytes: see `trees.read`.
-
-  Raises:
-    UserError: a file of the workdir cannot be read.
+  Raises UserError if a file of the workdir cannot be read.
   """
   try:
     run = read_run(workdir)
     text = _render(run, trees.read(
-        workdir, [it['name'] for it in run['evaluations']], max_bytes))
+        workdir, [it['name'] for it in run['evaluations']], _MAX_BYTES))
   except (LookupError, TypeError, jinja2.UndefinedError) as error:
     raise errors.UserError(
         f'{workdir} lacks {errors.one_line(error)}, which a report needs: it '

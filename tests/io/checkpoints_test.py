@@ -240,7 +240,7 @@ def test_step_in_the_folder_of_another_is_damage(run, caplog):
   saved = checkpoints.Checkpoints(run)
   assert saved.restore(_state(0)).step == 5
   assert 'step 12: it is the checkpoint of step 10; using step 5' in caplog.text
-  with pytest.raises(errors.CheckpointError, match='step 12: it is the'):
+  with pytest.raises(errors.UserError, match='step 12: it is the'):
     saved.restore(_state(0), step=12)
 
 
@@ -248,13 +248,13 @@ def test_no_readable_step_is_an_error(run):
   for step in ('5', '10'):
     _flip(run / step / 'meta/metadata', 100)
   for _ in range(2):
-    with pytest.raises(errors.CheckpointError) as error:
+    with pytest.raises(errors.UserError) as error:
       checkpoints.Checkpoints(run).restore(_state(0))
     assert 'step 5: ' in str(error.value) and 'step 10: ' in str(error.value)
     assert _names(run) == ['10', '5']
   shutil.rmtree(run / '5')
   (run / '10').rename(run / '10.corrupt')
-  with pytest.raises(errors.CheckpointError, match='only damaged .*10.corrupt'):
+  with pytest.raises(errors.UserError, match='only damaged .*10.corrupt'):
     checkpoints.Checkpoints(run).restore(_state(0))
 
 
@@ -269,7 +269,7 @@ def test_leaves_of_another_model_are_listed(part, run):
   params['w'] = jnp.zeros((64, 49))
   params['layers'] = [params['layers'][0].astype(jnp.float32), jnp.zeros(2)]
   del params['mask']
-  with pytest.raises(errors.CheckpointError) as error:
+  with pytest.raises(errors.UserError) as error:
     checkpoints.Checkpoints(run).restore(template, part=part)
   first, *lines = str(error.value).splitlines()
   assert f'{run}/10 ' in first and '4 leaves differ:' in first
@@ -289,7 +289,7 @@ def test_nonfinite_state_is_not_saved(value, run):
   params['w'] = params['w'].at[3, 4].set(value)
   saved = checkpoints.Checkpoints(run)
   with pytest.raises(
-      errors.CheckpointError, match='Step 11 .* planner/params/w'):
+      errors.UserError, match='Step 11 .* planner/params/w'):
     saved.save(11, state, {})
   saved.close()
   assert _names(run) == ['10', '5']

@@ -39,8 +39,7 @@ def test_adapters_train_separately_over_one_frozen_model(echo_folder):
   states = experiment.initial_states()
   # One sampling call serves both adapters.
   sampled = experiment.runner(
-      config_lib.params_of(states), step=0, temperature=1.0,
-      policy_map=experiment.policy_map).policies
+      config_lib.params_of(states), step=0, temperature=1.0).policies
   assert sampled['first'].model is sampled['second'].model
   assert (sampled['first'].adapter, sampled['second'].adapter) == (0, 1)
   np.testing.assert_allclose(

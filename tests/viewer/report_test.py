@@ -10,7 +10,6 @@ import pytest
 
 from atgrpo_jax import errors
 from atgrpo_jax.io import workdir as workdir_lib
-from atgrpo_jax.rollout import tree as tree_lib
 from atgrpo_jax.viewer import report
 from atgrpo_jax.viewer import trees
 from tests.rollout import scripted
@@ -94,6 +93,7 @@ def test_page_has_all_records_and_is_reproducible(workdir):
   path = report.write(workdir)
   first = path.read_text()
   found = _embedded(first)
+  assert '"logprobs"' not in json.dumps(found)
   assert found.keys() == {'sources', *(f'trees-{i}' for i in range(4))}
   assert [it['name'] for it in found['sources']] == [
       'before', '000000', '000002', 'after']
@@ -111,7 +111,6 @@ def test_completions_and_config_values_are_no_markup(workdir):
   assert runs.HOSTILE == tree['nodes'][0]['groups'][0]['candidates'][1]['text']
   assert '<script>hit' not in text and '</script><b>' not in text
   assert text.count('<script') == text.count('</script>') == 5 + 1
-  assert '{{' not in re.sub('<script>.*', '', text, flags=re.DOTALL)
 
 
 def test_page_requests_nothing(workdir):
@@ -128,15 +127,6 @@ def _unpack(source):
 
 def _read(workdir, max_bytes=1 << 20):
   return trees.read(workdir, ['before', 'after'], max_bytes)
-
-
-def test_trees_have_everything_but_tokens(finished):
-  step = _read(finished)[1]
-  written = tree_lib.read(finished / step.file)
-  for tree, record in zip(_unpack(step), written, strict=True):
-    assert tree['task'] == record.task_id
-    assert tree['nodes'] == record.to_json(with_tokens=False)['nodes']
-    assert '"ids"' not in json.dumps(tree)
 
 
 def test_summary_counts_each_chain(tmp_path, monkeypatch):

@@ -31,8 +31,8 @@ function drawStates(before, after) {
   const boards = [];
   const texts = [];
   for (const name of new Set([...Object.keys(before), ...Object.keys(after)])) {
-    const [old, fresh] = [before, after].map((state) =>
-      name in state ? boardOf(name, state[name]) : null);
+    const [old, fresh] = [before, after].map(
+        (state) => boardOf(name, state[name] ?? ''));
     const isEqual = before[name] === after[name];
     if (old && fresh) {
       boards.push(...(isEqual ? [drawBoard('Before and after', fresh)]
@@ -40,10 +40,9 @@ function drawStates(before, after) {
     } else if (isEqual) {
       texts.push(entry(`${name} (unchanged)`, after[name], false));
     } else {
-      if (name in before) {
-        texts.push(entry(`${name}, before`, before[name], !(name in after)));
-      }
-      if (name in after) texts.push(entry(`${name}, after`, after[name], true));
+      texts.push(
+          name in before && entry(`${name}, before`, before[name], false),
+          name in after && entry(`${name}, after`, after[name], true));
     }
   }
   return h('section', {}, h('h4', {}, 'State'),
