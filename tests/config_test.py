@@ -22,8 +22,6 @@ BAD_VALUES = {
     'policies': ('one',),
     'policy_map': ((('first', 'a'),),),
     'model.dtype': ('float99',),
-    'environment.module': ('environments.chess', ''),
-    'dataset.builder': ('environments.no_dataset_builder',),
     'rollout.mode': ('bush',),
     'rollout.num_tasks': (0,),
     'rollout.group_size': (1,),

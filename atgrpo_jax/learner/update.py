@@ -27,7 +27,6 @@ from atgrpo_jax.learner import batching
 from atgrpo_jax.learner import gradients
 from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.rl import losses
-from atgrpo_jax.rl import returns as returns_lib
 
 UPDATE_ORDERS = ('mixed', 'first_turn', 'last_turn')
 
@@ -138,9 +137,10 @@ def update_critic(
   summary |= {
       'value_mean': float(np.mean(values)),
       'target_mean': float(np.mean(targets))}
-  explained = returns_lib.explained_variance(values, targets)
-  if np.isfinite(explained):
-    summary['explained_variance'] = explained
+  variance = np.var(targets, dtype=np.float64)
+  if variance:
+    summary['explained_variance'] = float(
+        1 - np.var(targets - values, dtype=np.float64) / variance)
   with jax.set_mesh(critic.mesh):
     batches = batching.make_value_batches(examples, _on_mesh(critic, buckets))
     batches = [mesh_lib.put_rows(batch, critic.mesh) for batch in batches]

@@ -118,11 +118,3 @@ def lambda_returns(
   mixed = (1 - gae_lambda) * next_values + gae_lambda * np.where(
       is_continued, next_returns, 0.0)
   return rewards + discount * np.where(is_continued, mixed, next_values)
-
-
-def explained_variance(values: np.ndarray, targets: np.ndarray) -> float:
-  """1 - Var(targets - values) / Var(targets) of [N]; NaN if constant."""
-  variance = np.var(targets, dtype=np.float64)
-  if variance == 0:
-    return math.nan
-  return float(1 - np.var(targets - values, dtype=np.float64) / variance)

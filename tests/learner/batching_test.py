@@ -1,6 +1,4 @@
-"""Every group is in one batch, with masks from its lengths."""
-
-import dataclasses
+"""Every group is in one batch, padded to static shapes."""
 
 import numpy as np
 import pytest
@@ -8,7 +6,6 @@ import pytest
 from atgrpo_jax import errors
 from atgrpo_jax import types
 from atgrpo_jax.learner import batching
-from atgrpo_jax.learner import gradients
 
 BUCKETS = batching.Buckets(
     prompt=(4, 8), completion=(3, 6), groups=(2, 4), microbatch_tokens=20)
@@ -73,20 +70,9 @@ def test_every_group_is_in_one_batch():
   assert batching.make_batches([], BUCKETS) == []
 
 
-def test_mask_comes_from_lengths():
-  batch, = batching.make_batches(
-      [_group(3, [4, 1, 0, 2])],
-      dataclasses.replace(BUCKETS, microbatch_tokens=60))
-  np.testing.assert_array_equal(gradients.completion_mask(batch)[0], [
-      [1, 1, 1, 1, 0, 0], [1, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0],
-      [1, 1, 0, 0, 0, 0]])
-
-
 def test_shapes_are_multiples_of_the_shards():
   on_three = BUCKETS.on(3)
   assert on_three.groups == (3, 6)
   assert on_three.microbatch(4, 3, 2) == 6
   assert BUCKETS.on(16).groups == (16,)
-  assert (on_three.prompt, on_three.completion) == (
-      BUCKETS.prompt, BUCKETS.completion)
   assert BUCKETS.on(1) == BUCKETS

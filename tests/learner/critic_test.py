@@ -104,6 +104,9 @@ def test_first_update_by_hand():
       np.sqrt(np.sum(kernel**2) + bias**2), rel=1e-5)
   assert metrics['loss'] == pytest.approx(np.mean(targets**2) / 2)
   assert metrics['target_mean'] == targets.mean()
+  residuals = targets - [example.value for example in examples]
+  assert metrics['explained_variance'] == pytest.approx(
+      1 - residuals.var() / targets.var())
   # Adam's first step is one learning rate against the sign of the gradient.
   np.testing.assert_allclose(
       state.params['head']['kernel'], -1e-2 * np.sign(kernel), rtol=1e-3)

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from atgrpo_jax import errors
+from atgrpo_jax.learner import batching
+from atgrpo_jax.learner import gradients
 from atgrpo_jax.learner import update as update_lib
 from tests import echo
 from tests import specs
@@ -131,6 +133,42 @@ def test_one_update_per_turn(echo_folder):
     assert metrics['approx_kl'] > 0  # The second is off policy.
     params.append(jax.tree.leaves(state.params))
   assert any(np.any(x != y) for x, y in zip(*params, strict=True))
+
+
+def test_diagnosis_compares_the_roles_of_a_policy(experiment, groups):
+  policy = experiment.policies['shared']
+  params = experiment.initial_states()['shared'].params
+  reference = jax.tree.map(lambda x: 1.5 * x, policy.load_params('float32'))
+  values = update_lib.diagnose(
+      policy, params, groups, buckets=experiment.buckets, frozen_params=None,
+      reference=reference)
+
+  def sum_norm(groups):
+    _, metrics = _update(experiment, groups)
+    return metrics['grad_norm'] * _tokens(groups), metrics
+
+  norms, expected = [], {}
+  for role in experiment.environment.roles:
+    role_groups = [group for group in groups if group.key.role == role]
+    norm, metrics = sum_norm(role_groups)
+    norms.append(norm)
+    batch, = batching.make_batches(
+        [group for group in role_groups if any(group.advantages)],
+        experiment.buckets)
+    mask = np.asarray(gradients.completion_mask(batch))
+    log_ratio = np.asarray(gradients.score(
+        reference, batch, config=policy.config, spec=policy.learner))[mask]
+    log_ratio -= batch.behavior_logprobs[mask]
+    expected |= {
+        f'diagnosis/{role}/grad_norm': metrics['grad_norm'],
+        f'diagnosis/{role}/entropy': metrics['entropy'],
+        f'diagnosis/{role}/kl_to_start': np.mean(
+            np.exp(log_ratio) - 1 - log_ratio)}
+  # |a + b|^2 = |a|^2 + |b|^2 + 2 |a| |b| cosine.
+  total, _ = sum_norm(groups)
+  expected['diagnosis/cosine/first+second'] = (
+      total**2 - np.sum(np.square(norms))) / (2 * np.prod(norms))
+  assert values == pytest.approx(expected, rel=1e-3)
 
 
 def test_nonfinite_parameters_stop_the_run(groups, echo_folder):

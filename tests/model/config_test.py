@@ -46,22 +46,16 @@ def test_equivalent_files(fields):
   assert config_lib.from_hf(fields) == CONFIG
 
 
-def _refused():
-  """(fields, words of the error)."""
-  for name in ('head_dim', 'rope_theta'):
-    yield {k: v for k, v in FIELDS.items() if k != name}, f'lacks {name}.'
-  for name, value in (
-      ('attention_bias', True), ('sliding_window', 4096),
-      ('rope_scaling', {'rope_type': 'yarn'}),
-      ('layer_types', ['full_attention', 'sliding_attention']),
-      ('head_dim', 7), ('vocab_size', True), ('rope_theta', math.inf)):
-    yield FIELDS | {name: value}, f'{name}={value!r}'
-  rope = ROPE | {'partial_rotary_factor': 0.5}
-  yield WITHOUT_THETA | {'rope_parameters': rope}, f'rope_parameters={rope}'
-  yield FIELDS | {'num_key_value_heads': 3}, 'num_key_value_heads=3'
-
-
-@pytest.mark.parametrize('fields, words', list(_refused()))
+@pytest.mark.parametrize('fields, words', [
+    *(({k: v for k, v in FIELDS.items() if k != name}, f'lacks {name}.')
+      for name in ('head_dim', 'rope_theta')),
+    *((FIELDS | {name: value}, f'{name}={value!r}') for name, value in (
+        ('attention_bias', True), ('sliding_window', 4096),
+        ('rope_scaling', {'rope_type': 'yarn'}),
+        ('layer_types', ['full_attention', 'sliding_attention']),
+        ('head_dim', 7), ('vocab_size', True), ('rope_theta', math.inf),
+        ('num_key_value_heads', 3),
+        ('rope_parameters', ROPE | {'partial_rotary_factor': 0.5})))])
 def test_unsupported_fields_are_refused(fields, words):
   with pytest.raises(errors.UserError) as error:
     config_lib.from_hf(fields)

@@ -141,12 +141,8 @@ def test_initial_parameters():
       jax.random.key(0))
   chex.assert_trees_all_equal_shapes(params, golden)
   layers = params['layers']
-  for scale in (
-      params['norm'], layers['attention']['q_norm'], layers['mlp_norm']):
-    np.testing.assert_array_equal(scale['scale'], 1)
-  for weight in (
-      params['embedding'], params['head'], layers['gate']['kernel'],
-      layers['attention']['q']['kernel']):
+  np.testing.assert_array_equal(layers['attention']['q_norm']['scale'], 1)
+  for weight in params['embedding'], params['head'], layers['gate']['kernel']:
     assert abs(np.std(weight) / config.init_std - 1) < 0.05
   kernel = layers['down']['kernel']
   assert abs(np.corrcoef(kernel[0].ravel(), kernel[1].ravel())[0, 1]) < 0.1

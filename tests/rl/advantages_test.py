@@ -65,24 +65,15 @@ def test_equal_rewards_give_exactly_zero(size, reward, variant):
 
 
 @every_variant
-def test_single_candidate_has_no_advantage(variant):
-  found = _advantages([5, 1, 3, 8], [0, 1, 1, 2], variant=variant)
-  assert found[0] == found[3] == 0
-  assert np.any(found[1:3] != 0)
-  # Also if all other candidates failed.
-  found = _advantages([5, 1], [0, 0], [True, False], variant)
-  np.testing.assert_array_equal(found, [0, 0])
-
-
-@every_variant
 @pytest.mark.parametrize('junk', [np.nan, np.inf, 1e6])
 def test_invalid_candidates_are_ignored(variant, junk):
+  # The second group has a single valid candidate, the third has none.
   found = _advantages(
-      [1, junk, 2, 6, junk], [0, 0, 0, 0, 1],
-      [True, False, True, True, False], variant)
+      [1, junk, 2, 6, 5, junk, junk], [0, 0, 0, 0, 1, 1, 2],
+      [True, False, True, True, True, False, False], variant)
   np.testing.assert_array_equal(
       found[[0, 2, 3]], _advantages([1, 2, 6], [0, 0, 0], None, variant))
-  np.testing.assert_array_equal(found[[1, 4]], [0, 0])
+  np.testing.assert_array_equal(found[[1, 4, 5, 6]], 0)
 
 
 def test_without_baseline_advantages_are_returns():

@@ -46,10 +46,3 @@ def test_chain_equals_generalised_advantage_estimation():
     following = found
     weights = (discount * gae_lambda)**np.arange(3 - step)
     assert found - values[step] == pytest.approx(weights @ errors[step:])
-
-
-def test_explained_variance():
-  targets = np.array([1.0, 2, 3])
-  assert returns.explained_variance(targets + 5, targets) == 1
-  assert returns.explained_variance(np.zeros(3), targets) == 0
-  assert np.isnan(returns.explained_variance(targets, np.ones(3)))

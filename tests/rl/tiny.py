@@ -22,6 +22,7 @@ CONFIG = model.ModelConfig(
     num_heads=4, num_kv_heads=2, head_dim=4, rope_theta=10_000.0, norm_eps=1e-6,
     tied_head=True, max_positions=64, init_std=0.3)
 
+
 def make_params() -> model.Params:
   init = jax.jit(model.init_params, static_argnums=1)
   return init(jax.random.key(0), CONFIG)
