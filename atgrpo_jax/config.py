@@ -45,11 +45,13 @@ from environments import sandbox as sandbox_lib
 # Trained policy or critic -> its state, or its parameters.
 States = dict[str, policy_lib.TrainState]
 Params = dict[str, policy_lib.Params]
-# (model.folder, model.thinking) -> model dimensions and tokenizer.
-ReadModel = Callable[[str, bool], policy_lib.Pretrained]
+# (model.folder, model.thinking) -> folder, dimensions and tokenizer.
+ModelFiles = tuple[
+    pathlib.Path, model.ModelConfig, tokenizer_lib.Tokenizer | None]
+ReadModel = Callable[[str, bool], ModelFiles]
 
 DTYPES = ('float32', 'bfloat16')
-_POLICY_SECTIONS = ('model', 'lora', 'optimizer')  # See `per_policy`.
+_POLICY_SECTIONS = ('model', 'lora', 'optimizer')  # Keys of `per_policy`.
 # Attributes of an `env_api.Environment`.
 _ENVIRONMENT = (
     'roles', 'phases', 'max_turns', 'team_reward_range', 'reset', 'observe',
@@ -87,7 +89,7 @@ class Experiment:
     for name, policy in self.policies.items():
       if policy.trained != 'all':
         dtype = policy.learner.dtype
-        key = policy.pretrained.folder, dtype, policy.mesh
+        key = policy.folder, dtype, policy.mesh
         if key not in loaded:
           loaded[key] = policy.load_params(dtype)
         frozen[name] = loaded[key]
@@ -147,7 +149,7 @@ class Experiment:
       if digest != digests[name]:
         raise errors.UserError(
             f'{prefix} used another frozen model for policy {name!r}: the '
-            f'weights in {self.policies[name].pretrained.folder} have changed. '
+            f'weights in {self.policies[name].folder} have changed. '
             'Restore them, or choose another --workdir.')
     return restored.state, restored.meta
 
@@ -294,7 +296,7 @@ def make_environment(
   return environment
 
 
-def read_model(name: str, thinking: bool) -> policy_lib.Pretrained:
+def read_model(name: str, thinking: bool) -> ModelFiles:
   """Reads the config and tokenizer of a folder or of a model on the hub."""
   folder = hub.resolve_folder(name)
   config = hub.load_config(folder)
@@ -303,7 +305,7 @@ def read_model(name: str, thinking: bool) -> policy_lib.Pretrained:
     raise errors.UserError(
         f'{folder}: the tokenizer has {tokenizer.vocab_size} ids, but the '
         f'model only {config.vocab_size}; use both from the same model.')
-  return policy_lib.Pretrained(folder, config, tokenizer)
+  return folder, config, tokenizer
 
 
 def build_policies(
@@ -329,18 +331,17 @@ def read_policies(
   """Returns name -> policy without a mesh."""
   policies = {}
   for name, sections in _policy_configs(config, names).items():
-    pretrained = read_model(sections.model.folder, sections.model.thinking)
+    folder, dimensions, tokenizer = read_model(
+        sections.model.folder, sections.model.thinking)
     lora = adapter = None
     if sections.model.trained == 'lora':
       given = dict(sections.lora)
       if given.pop('folder'):
-        adapter, given['alpha'] = peft.load(
-            sections.lora.folder, pretrained.config)
+        adapter, given['alpha'] = peft.load(sections.lora.folder, dimensions)
         given['rank'], given['targets'] = model.describe(adapter)
       lora = model.LoraSpec(**given)
       errors.check_number(
-          'lora.rank', lora.rank,
-          less_than=pretrained.config.hidden_size + 1,
+          'lora.rank', lora.rank, less_than=dimensions.hidden_size + 1,
           advice=', the hidden size plus 1; 8 to 64 are common')
     learner = policy_lib.LearnerSpec(
         optimizer=policy_lib.OptimizerSpec(**sections.optimizer),
@@ -348,7 +349,8 @@ def read_policies(
         temperature=config.rollout.temperature, dtype=sections.model.dtype,
         remat=sections.model.remat, adapter_scale=lora and lora.scale)
     policies[name] = policy_lib.Policy(
-        name, pretrained, sections.model.trained, lora, adapter, learner)
+        name, folder, dimensions, tokenizer, sections.model.trained, lora,
+        adapter, learner)
   return policies
 
 
@@ -420,7 +422,7 @@ def _pools(config, policies, devices) -> list[fit.Pool]:
   for name, policy in policies.items():
     pool, dtype = pools[name], policy.learner.dtype
     itemsize = jnp.dtype(dtype).itemsize
-    key = pool, policy.pretrained.folder, dtype
+    key = pool, policy.folder, dtype
     is_frozen = policy.trained != 'all'
     learners.setdefault(pool, []).append(fit.Learner(
         policy.config, policy.trained, itemsize,

@@ -52,7 +52,7 @@ def export_run(
       if kind == 'adapter':
         peft.save(
             new, params, alpha=policy.lora.alpha,
-            base_folder=policy.pretrained.folder, dtype=dtype)
+            base_folder=policy.folder, dtype=dtype)
       else:
         safetensors_lib.save(new, params, policy.config, dtype)
       if writes:

@@ -181,13 +181,13 @@ class Step:
         optimizer=policy_lib.OptimizerSpec(**run_config.optimizer),
         loss=losses.LossSpec(**run_config.loss), temperature=1.0,
         dtype='float32', remat=True, adapter_scale=None)
-    pretrained = policy_lib.Pretrained(pathlib.Path(), config, Ids())
+    tokenizer = Ids()
     self._policies, self._states = {}, {}
     for index, policy in enumerate(make_policies(config, num_agents)):
       name = f'agent{index}'
       self._policies[name] = policy_lib.Policy(
-          name, pretrained, trained='all', lora=None, adapter=None,
-          learner=learner, mesh=policy.mesh)
+          name, pathlib.Path(), config, tokenizer, trained='all', lora=None,
+          adapter=None, learner=learner, mesh=policy.mesh)
       self._states[name] = policy.place(
           policy_lib.TrainState.create(policy.params, learner.optimizer))
     self._tasks = [

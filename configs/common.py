@@ -309,10 +309,10 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.rollout.num_continuations = 4  # Episodes per candidate, for 'monte_carlo'.
   c.rollout.alpha = 1.0  # Weight of the team reward.
   c.rollout.discount = 1.0  # Per step, of later rewards.
-  # For mode 'joint': candidates of equal index, or 'cross': all combinations.
+  # Mode 'joint' combines candidates of equal index, or all of them ('cross').
   c.rollout.joint_actions = 'aligned'
   c.rollout.cross_credit = 'mean'  # Or 'sum' over joint actions of a candidate.
-  c.rollout.max_joint_actions = 1000  # Of a task.
+  c.rollout.max_joint_actions = 1000  # Per task; more are refused.
   # A state whose mean reward is larger is not continued.
   c.rollout.stop_above = config_dict.placeholder(float)
   c.rollout.temperature = 1.0
@@ -331,7 +331,7 @@ def base_config(size: str) -> config_dict.ConfigDict:
 
   c.critic = config_dict.ConfigDict()
   # 'independent' (IAC): a critic per policy sees the prompt of the acting role.
-  # 'central' (MAAC): one critic sees the prompts of all roles that have acted.
+  # 'central' (MAAC): one critic sees all prompts of the turn so far.
   c.critic.kind = 'none'
   c.critic.learning_rate = 5e-6  # Otherwise the optimizer of the policy.
   c.critic.gae_lambda = 0.0  # 0: one-step TD; 1: Monte Carlo.

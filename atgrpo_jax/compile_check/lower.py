@@ -126,8 +126,7 @@ def build(
 
   def read_model(folder, thinking):
     del thinking
-    return policy_lib.Pretrained(
-        pathlib.Path(folder), dimensions, tokenizer=None)
+    return pathlib.Path(folder), dimensions, None
 
   environment = config_lib.make_environment(config, sandbox=None)
   policy_map = policies_lib.make_policy_map(
@@ -166,7 +165,7 @@ def _check_pool(run, mesh, compiled):
     states.append(state)
     if frozen_params is not None:
       frozen_models[
-          learner.pretrained.folder, learner.learner.dtype] = frozen_params
+          learner.folder, learner.learner.dtype] = frozen_params
   if config.loss.kl_estimator != 'none':
     states += [  # The reference models of the KL penalty.
         policy.params_template(policy.learner.dtype) for policy in policies

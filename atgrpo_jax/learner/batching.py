@@ -79,7 +79,7 @@ def pad_prompts(
 
 def make_batches(
     groups: Sequence[types.Group], buckets: Buckets) -> list[types.TrainBatch]:
-  """Microbatches, sorted by shape; the smallest bucket holds each group."""
+  """Microbatches of groups, each padded to the smallest bucket that fits."""
   by_shape = {}
   for group in groups:
     shape = (

@@ -66,7 +66,7 @@ def accumulate(
     spec: policy_lib.LearnerSpec) -> Sums:
   """Adds the gradient of a microbatch; donates `sums`.
 
-  A critic has a `ValueBatch`, an adapter the `frozen_params` of its model.
+  A critic takes a `ValueBatch`. `frozen_params` is the model under an adapter.
   """
   def accumulate_shard(whole, split):
     params, frozen_params = whole

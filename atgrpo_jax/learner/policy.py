@@ -46,10 +46,10 @@ class OptimizerSpec:
   learning_rate: float  # After the warm-up.
   warmup_updates: int  # The rate rises linearly from 0.
   weight_decay: float
-  max_grad_norm: float  # Of all gradients together.
+  max_grad_norm: float  # Bound of the global norm.
   b1: float
   b2: float
-  decay_updates: int = 0  # Where a cosine decay ends; 0 for a constant rate.
+  decay_updates: int = 0  # Update at which a cosine decay ends; 0: none.
   final_lr_ratio: float = 0.0  # Rate after the decay / learning_rate.
 
   def __post_init__(self):
@@ -57,10 +57,6 @@ class OptimizerSpec:
         'learning_rate', 'warmup_updates', 'decay_updates', 'final_lr_ratio',
         'weight_decay'):
       errors.check_number(f'optimizer.{name}', getattr(self, name), min_value=0)
-    if 0 < self.decay_updates <= self.warmup_updates:
-      raise errors.UserError(
-          f'optimizer.decay_updates={self.decay_updates} includes the warm-up; '
-          f'expected more than warmup_updates={self.warmup_updates}.')
     errors.check_number(
         'optimizer.max_grad_norm', self.max_grad_norm, greater_than=0,
         advice='; a large value disables clipping')
@@ -129,33 +125,18 @@ def sharding_rules(
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Pretrained:
-  """A Hugging Face model folder; `tokenizer` is None if nothing is sampled."""
-
-  folder: pathlib.Path
-  config: model.ModelConfig
-  tokenizer: tokenizer_lib.Tokenizer | None
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
 class Policy:
   """One policy or critic of the config."""
 
   name: str  # Key of its parameters and metrics.
-  pretrained: Pretrained
+  folder: pathlib.Path  # Of the Hugging Face model that it starts from.
+  config: model.ModelConfig
+  tokenizer: tokenizer_lib.Tokenizer | None  # None if nothing is sampled.
   trained: str  # 'all' parameters, 'lora' for an adapter, or 'none'.
   lora: model.LoraSpec | None
   adapter: model.LoraWeights | None  # Initial weights; None for no effect.
   learner: LearnerSpec
   mesh: jax.sharding.Mesh | None = None  # The devices of its pool.
-
-  @property
-  def config(self) -> model.ModelConfig:
-    return self.pretrained.config
-
-  @property
-  def tokenizer(self) -> tokenizer_lib.Tokenizer:
-    return self.pretrained.tokenizer
 
   def params_template(self, dtype: str) -> model.Params:
     """Shapes, dtypes and shardings of `load_params`."""
@@ -167,7 +148,7 @@ class Policy:
     """The base model, sharded over the pool."""
     shardings = jax.tree.map(lambda x: x.sharding, self.params_template(dtype))
     return safetensors_lib.load_params(
-        self.pretrained.folder, self.config, jnp.dtype(dtype), shardings)
+        self.folder, self.config, jnp.dtype(dtype), shardings)
 
   def state_template(self) -> TrainState:
     """Shapes, dtypes and shardings of `initial_state`."""

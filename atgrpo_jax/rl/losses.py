@@ -1,8 +1,8 @@
 """Log-probabilities, entropies and losses over arrays.
 
 A loss is a sum over its microbatch. The caller divides once, after all
-microbatches and devices, by `num_units` of all candidates of the step, also
-those with a zero advantage. With the ratio rho = pi / pi_old of a token,
+microbatches and devices, by `num_units` of all candidates of the step,
+including those with a zero advantage. With the ratio rho = pi / pi_old,
 
   surrogate = -w min(rho A, clip(rho, 1 - low, 1 + high) A)
 

@@ -1,7 +1,6 @@
 """The chosen mesh and the estimate behind it."""
 
 import dataclasses
-import pathlib
 
 import jax
 import pytest
@@ -9,7 +8,6 @@ import pytest
 from atgrpo_jax import config as config_lib
 from atgrpo_jax import model
 from atgrpo_jax.distributed import fit
-from atgrpo_jax.learner import policy as policy_lib
 from configs import pod
 
 GIB = 2**30
@@ -115,8 +113,7 @@ def test_config_gets_the_mesh_and_the_groups_that_fit(capsys):
   dimensions = model.ModelConfig(**config.compile_check.dimensions)
   policies = config_lib.read_policies(
       config, ['tool', 'planner'],
-      lambda folder, thinking: policy_lib.Pretrained(
-          pathlib.Path(folder), dimensions, tokenizer=None))
+      lambda folder, thinking: (folder, dimensions, None))
   chosen = config_lib.choose_mesh(
       config, policies, [object()] * 16, fit.TPUS['v6e'])
   assert (chosen.mesh.fsdp, chosen.mesh.tensor) == (1, 4)

@@ -32,7 +32,7 @@ def make(mesh=None, **changes):
   """A critic of the tiny model."""
   learner = specs.learner(loss=None, value_head=True, **changes)
   return policy_lib.Policy(
-      name='critic/p', pretrained=policy_lib.Pretrained(None, CONFIG, None),
+      name='critic/p', folder=None, config=CONFIG, tokenizer=None,
       trained='all', lora=None, adapter=None, learner=learner,
       mesh=mesh or scripted.one_device())
 
