@@ -223,7 +223,8 @@ def test_debug_edition_runs(tmp_path):
   done = subprocess.run(
       [sys.executable, '-m', 'atgrpo_jax.main',
        '--config=configs/plan_path.py:debug', f'--workdir={workdir}',
-       f'--config.model.folder={folder}'],
+       f'--config.model.folder={folder}', '--config.environment.max_turns=1',
+       '--config.rollout.max_new_tokens=32'],
       cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
   assert done.returncode == 0, done.stderr
   assert done.stdout.endswith(f'report: {workdir}/report.html\n')
