@@ -43,7 +43,10 @@ for number, argv in enumerate(cases):
   if not os.fork():
     os.dup2(os.open(f'{folder}/{number}', os.O_CREAT | os.O_WRONLY), 2)
     sys.argv = ['main.py', *argv]
-    main.run()
+    try:
+      main.run()
+    except SystemExit as stopped:
+      os._exit(stopped.code)  # The usual end takes 0.7 s.
   print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
 """
 

@@ -70,6 +70,7 @@ def read_run(workdir: pathlib.Path) -> dict[str, Any]:
   config = workdir_lib.read_config(workdir)
   has_steps = (workdir / 'metrics.jsonl').exists()
   steps = metrics_lib.read(workdir) if has_steps else []
+  num_steps = int(steps[-1]['step']) if steps else 0
   names = sorted(
       (path.stem for path in (workdir / 'evals').glob('*.json')),
       key=lambda name: (name != 'before', name != 'after', name))
@@ -82,8 +83,8 @@ def read_run(workdir: pathlib.Path) -> dict[str, Any]:
       'team': config['environment']['team'],
       'algorithm': _algorithm(config),
       'hash': workdir_lib.config_hash(config),
-      'state': _state(workdir, config, steps, evaluations),
-      'steps': int(steps[-1]['step']) if steps else 0,
+      'state': _state(workdir, num_steps, evaluations),
+      'steps': num_steps,
       'tokens': sum(step['budget/completion_tokens'] for step in steps),
       'seconds': sum(step['time/step'] for step in steps),
       'evaluations': evaluations,
@@ -107,22 +108,17 @@ def _algorithm(config: Mapping[str, Any]) -> str:
 
 
 def _state(
-    workdir: pathlib.Path, config: Mapping[str, Any],
-    steps: Sequence[Mapping[str, float]],
+    workdir: pathlib.Path, num_steps: int,
     evaluations: Sequence[Mapping[str, Any]]) -> str:
-  step = int(steps[-1]['step']) if steps else 0
-  num_steps = config['train']['num_steps']
-  progress = f'step {step} of {num_steps}' if num_steps else f'step {step}'
   done = {evaluation['name']: evaluation['step'] for evaluation in evaluations}
   if workdir_lib.is_in_use(workdir):
-    return f'still running, after {progress}'
-  if done.get('after') == step:
-    return f'finished after step {step}'
-  if steps or 'before' in done:
-    # A bucket has no lock that would tell.
-    state = 'running or stopped' if files.is_remote(workdir) else 'stopped'
-    return f'{state} after {progress}; the same command resumes'
-  return 'evaluated only' if evaluations else 'nothing recorded yet'
+    return 'running'
+  if done.get('after') == num_steps:
+    return 'finished'
+  if 'before' not in done:
+    return 'evaluated only' if evaluations else 'nothing recorded yet'
+  # A bucket has no lock that would tell.
+  return 'running or stopped' if files.is_remote(workdir) else 'stopped'
 
 
 def _plot(
