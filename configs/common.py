@@ -393,7 +393,7 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.evaluation.test = 'test'  # Split, evaluated before and after training.
   c.evaluation.temperature = 1.0  # 0 is greedy.
   # For --mode evaluate:
-  c.evaluation.name = 'evaluation'  # Of the file in evals/.
+  c.evaluation.name = 'evaluation'  # Name of the file in evals/.
   c.evaluation.policy_map = ()  # (role, policy) pairs, to swap roles.
   c.evaluation.num_timed = 0  # Tasks played one by one, for response times.
   c.evaluation.num_samples = 1  # Episodes per task, for avg@k and pass@k.

@@ -18,7 +18,7 @@ class Buckets:
   prompt: tuple[int, ...]  # Padded lengths (S).
   completion: tuple[int, ...]  # Padded lengths (T).
   groups: tuple[int, ...]  # Prompts that are sampled together (P).
-  # Of a learner microbatch on each shard, padding included. A larger group
+  # Tokens of a learner microbatch on each shard, with padding. A larger group
   # forms a microbatch alone.
   microbatch_tokens: int
   num_shards: int = 1  # Shards that the mesh splits the groups into.

@@ -108,7 +108,7 @@ class LearnerSpec:
   optimizer: OptimizerSpec
   loss: losses.LossSpec | None  # None for supervised learning and critics.
   temperature: float  # Sampling temperature of the completions.
-  dtype: str  # Of the matrix products.
+  dtype: str  # Dtype of matrix products.
   remat: bool  # Recompute each layer in the backward pass.
   adapter_scale: float | None  # alpha / rank; None trains the model.
   value_head: bool = False  # True for a critic.
@@ -129,7 +129,7 @@ class Policy:
   """One policy or critic of the config."""
 
   name: str  # Key of its parameters and metrics.
-  folder: pathlib.Path  # Of the Hugging Face model that it starts from.
+  folder: pathlib.Path  # The Hugging Face model that it starts from.
   config: model.ModelConfig
   tokenizer: tokenizer_lib.Tokenizer | None  # None if nothing is sampled.
   trained: str  # 'all' parameters, 'lora' for an adapter, or 'none'.

@@ -101,7 +101,7 @@ def _in_blocks(attend_part, block, q, suffix_mask):
 
 def _attend_block(
     q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask, rows):
-  """`attend` with all scores at once.
+  """`attend` with all scores in memory.
 
   The scores over prefix, past and suffix are never concatenated. They share a
   maximum and a sum, which equals a softmax over their concatenation.

@@ -98,12 +98,12 @@ def _rows(rng, prefix_lengths, past_lengths):
 
   def draw_cache(lengths, size):
     # Padding would dominate if it were read.
-    counts = np.arange(size) < np.array(lengths)[:, None]
+    mask = np.arange(size) < np.array(lengths)[:, None]
     keys = draw(len(lengths), HEADS, WIDTH, size)
     values = draw(len(lengths), HEADS, size, WIDTH)
     return (
-        jnp.where(counts[:, None, None], keys, 100.0),
-        jnp.where(counts[:, None, :, None], values, 100.0)), counts
+        jnp.where(mask[:, None, None], keys, 100.0),
+        jnp.where(mask[:, None, :, None], values, 100.0)), mask
 
   prefix, prefix_mask = draw_cache(prefix_lengths, 512)
   past, past_mask = draw_cache(past_lengths, 128)

@@ -208,7 +208,7 @@ def test_on_policy_gradient_equals_reinforce(ratio_level, aggregation):
 def test_clipped_tokens_have_no_gradient():
   logprobs = jnp.log(jnp.array(RATIOS))
   zeros = jnp.zeros_like(logprobs)
-  # The derivative of -ratio * advantage for log ratio is itself.
+  # d(-ratio * advantage) / d(log ratio) = -ratio * advantage.
   _, (grad, _) = loss_and_grads(
       logprobs, zeros, zeros, zeros, jnp.array(ADVANTAGES), jnp.array(MASK),
       None, SPEC)
