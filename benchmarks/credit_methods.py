@@ -21,23 +21,16 @@ CRITIC_LEARNED = {'baseline': 'critic', 'scale': 'std'}
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-  """A rollout and a baseline.
+  """A rollout and a baseline."""
 
-  Attributes:
-    name: row of the table.
-    rollout: how tasks are played.
-    group_key: which candidates share a baseline.
-    critic: None without a critic.
-    exact: the critic knows the true mean returns instead of learning them.
-    update_order: 'mixed', one gradient of all candidates, or 'last_turn', one
-      gradient per turn.
-  """
-
-  name: str
-  rollout: spec_lib.RolloutSpec
-  group_key: tuple[str, ...]
-  critic: spec_lib.CriticSpec | None = None
+  name: str  # Row of the table.
+  rollout: spec_lib.RolloutSpec  # How tasks are played.
+  group_key: tuple[str, ...]  # Which candidates share a baseline.
+  critic: spec_lib.CriticSpec | None = None  # None without a critic.
+  # The critic knows the true mean returns instead of learning them.
   exact: bool = False
+  # 'mixed', one gradient of all candidates, or 'last_turn', one gradient per
+  # turn.
   update_order: str = 'mixed'
 
   def __post_init__(self):

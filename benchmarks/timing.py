@@ -24,18 +24,14 @@ OURS = 'ours'
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-  """One task.
-
-  Attributes:
-    name: description.
-    contestants: name -> function that does the task and returns its seconds;
-      `OURS` comes first.
-    counts: unit -> number of units that the task produces, or that any program
-      for it must compute or move.
-  """
+  """One task."""
 
   name: str
+  # Name -> function that does the task and returns its seconds; `OURS` comes
+  # first.
   contestants: Mapping[str, Callable[[], float]]
+  # Unit -> number of units that the task produces, or that any program for it
+  # must compute or move.
   counts: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 

@@ -124,12 +124,9 @@ def make_splits(
 
 
 class TaskBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-  """Writes generated tasks. Its docstring becomes the description.
+  """Writes generated tasks. Its docstring becomes the description."""
 
-  Attributes:
-    FEATURES: field -> tensorflow-datasets feature, without 'task_id'.
-  """
-
+  # Field -> tensorflow-datasets feature, without 'task_id'.
   FEATURES: Mapping[str, Any]
 
   @abc.abstractmethod

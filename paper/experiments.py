@@ -142,27 +142,20 @@ _EVALUATED = pathlib.PurePath('evals/evaluation.json')
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-  """One process.
+  """One process."""
 
-  Attributes:
-    path: workdir, relative to OUT.
-    config: value of --config.
-    overrides: config key -> value; `{out}` stands for OUT.
-    mode: value of --mode.
-    result: file in the workdir that marks the job as done.
-    budget_of: path of the training whose generated tokens limit this one; ''
-      if the number of steps does.
-    budget_ratio: fraction of these tokens that this job may generate.
-    needs: keys of the jobs that it starts from or is compared with.
-  """
-
-  path: str
-  config: str
-  overrides: Mapping[str, Any]
-  mode: str = 'train'
+  path: str  # Workdir, relative to OUT.
+  config: str  # Value of --config.
+  overrides: Mapping[str, Any]  # Config key -> value; `{out}` stands for OUT.
+  mode: str = 'train'  # Value of --mode.
+  # File in the workdir that marks the job as done.
   result: pathlib.PurePath = _TRAINED
+  # Path of the training whose generated tokens limit this one; '' if the number
+  # of steps does.
   budget_of: str = ''
+  # Fraction of these tokens that this job may generate.
   budget_ratio: float = 1.0
+  # Keys of the jobs that it starts from or is compared with.
   needs: tuple[Key, ...] = ()
 
   @property

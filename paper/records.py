@@ -50,16 +50,13 @@ _STORED = '|'.join([
 
 @dataclasses.dataclass(frozen=True)
 class Records:
-  """The evaluations and steps behind all tables and curves.
+  """The evaluations and steps behind all tables and curves."""
 
-  Attributes:
-    evaluations: (workdir, name) -> evaluation with its `token_budget`.
-    steps: one row per step of a finished training, indexed by workdir; NaN
-      where a metric was not measured.
-  """
-
+  # (workdir, name) -> evaluation with its `token_budget`.
   evaluations: dict[tuple[str, str], dict[str, Any]] = dataclasses.field(
       default_factory=dict)
+  # One row per step of a finished training, indexed by workdir; NaN where a
+  # metric was not measured.
   steps: pd.DataFrame = dataclasses.field(
       default_factory=lambda: pd.DataFrame(index=pd.Index([], name='workdir')))
 

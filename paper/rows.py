@@ -45,17 +45,13 @@ AT_GRPO = 'Team + AT-GRPO, shared'
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """The seeds of a row, which played the same tasks.
+  """The seeds of a row, which played the same tasks."""
 
-  Attributes:
-    evaluations: one per seed, as `evaluate.evaluate` returns it.
-    timed: the evaluations with a response time.
-    steps: training steps of all seeds, indexed by workdir; empty if nothing was
-      trained.
-  """
-
+  # One per seed, as `evaluate.evaluate` returns it.
   evaluations: Sequence[Mapping[str, Any]]
-  timed: Sequence[Mapping[str, Any]]
+  timed: Sequence[Mapping[str, Any]]  # The evaluations with a response time.
+  # Training steps of all seeds, indexed by workdir; empty if nothing was
+  # trained.
   steps: pd.DataFrame
 
   @property

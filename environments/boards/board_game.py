@@ -64,10 +64,12 @@ Deviations from the authors' code:
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping, Sequence
 import dataclasses
 import json
 from typing import Any, Protocol
+
+import numpy as np
 
 from environments import env_api
 from environments import sandbox as sandbox_lib
@@ -108,33 +110,19 @@ REWARDS = {
 
 @dataclasses.dataclass(frozen=True)
 class Phrases:
-  """The phrases of a game's prompts.
+  """The phrases of a game's prompts."""
 
-  Attributes:
-    rules: first line of every prompt.
-    activity: follows 'a team that'.
-    solo: the task of a single agent, as a sentence.
-    board: the input of a program.
-    schema: the form of `Game.program_input`.
-    move: the form of a move.
-    solution: the output of a program.
-    example: a move as JSON that solves no task.
-    noun: a proposed move.
-    effect: how the decision is used, as a sentence.
-    article: precedes the noun in a sentence.
-  """
-
-  rules: str
-  activity: str
-  solo: str
-  board: str
-  schema: str
-  move: str
-  solution: str
-  example: str
-  noun: str
-  effect: str
-  article: str = ''
+  rules: str  # First line of every prompt.
+  activity: str  # Follows 'a team that'.
+  solo: str  # The task of a single agent, as a sentence.
+  board: str  # The input of a program.
+  schema: str  # The form of `Game.program_input`.
+  move: str  # The form of a move.
+  solution: str  # The output of a program.
+  example: str  # A move as JSON that solves no task.
+  noun: str  # A proposed move.
+  effect: str  # How the decision is used, as a sentence.
+  article: str = ''  # Precedes the noun in a sentence.
 
   def system_message(self, kind: str, deciding_role: str) -> str:
     """The system message of a kind of role ('tool', 'planner', ...)."""
@@ -196,39 +184,62 @@ class Game(Protocol):
     """The decrease of a potential, in [-1, 1]; 0 for equal boards."""
 
 
+Cell = tuple[int, int]  # Row and column, from the top left.
+WALL, FREE = '#', '.'
+# Direction -> change of row and column.
+DELTAS = {'U': (-1, 0), 'D': (1, 0), 'L': (0, -1), 'R': (0, 1)}
+MAX_DIRECTIONS = 100  # A longer list is malformed. A 10x10 grid has 100 cells.
+
+
+class GridGame(Game):
+  """A game on a grid whose moves are lists of directions."""
+
+  def program_input(self, board: Board) -> dict[str, Any]:
+    return dataclasses.asdict(board)
+
+  def parse(self, value: Any) -> tuple[str, ...] | None:
+    if not isinstance(value, list) or len(value) > MAX_DIRECTIONS:
+      return None
+    if not all(isinstance(name, str) and name in DELTAS for name in value):
+      return None
+    return tuple(value)
+
+
+def is_free(grid: Sequence[str], cell: Cell) -> bool:
+  """True for a cell of the grid that is no wall."""
+  row, column = cell
+  return (0 <= row < len(grid) and 0 <= column < len(grid[0])
+          and grid[row][column] == FREE)
+
+
+def random_grid(
+    rng: np.random.Generator, size: int,
+    wall_probability: float) -> tuple[list[str], np.ndarray]:
+  """Draws independent walls; returns the rows and the free cells [N, 2]."""
+  walls = rng.random((size, size)) < wall_probability
+  rows = [''.join(WALL if wall else FREE for wall in row) for row in walls]
+  return rows, np.argwhere(~walls)
+
+
 @dataclasses.dataclass(frozen=True)
 class Proposal:
-  """The proposal of a tool or an advisor in this turn.
-
-  Attributes:
-    role: the role that proposes.
-    move: the proposed move; None without one.
-    program: the source, for a tool that wrote one.
-    output: stdout of the program.
-    error: last line of its stderr if it failed.
-  """
+  """The proposal of a tool or an advisor in this turn."""
 
   role: str
-  move: Move | None
-  program: str | None = None
-  output: str = ''
-  error: str = ''
+  move: Move | None  # The proposed move; None without one.
+  program: str | None = None  # The source, for a tool that wrote one.
+  output: str = ''  # Stdout of the program.
+  error: str = ''  # Last line of its stderr if it failed.
 
 
 @dataclasses.dataclass(frozen=True)
 class State:
-  """A game in progress.
-
-  Attributes:
-    task_id: id of the task.
-    board: the current board.
-    turn: number of completed turns.
-    proposals: proposals of this turn, until a move is played.
-  """
+  """A game in progress."""
 
   task_id: str
   board: Board
-  turn: int = 0
+  turn: int = 0  # Completed turns.
+  # Proposals of this turn, until a move is played.
   proposals: tuple[Proposal, ...] = ()
 
 
@@ -372,28 +383,10 @@ def kind_of(role: str) -> str:
   return role.partition('_')[0]
 
 
-def parse_moves(
-    value: Any, names: Container[str], max_size: int) -> tuple[str, ...] | None:
-  """Returns `value` as a tuple if it is a list of at most `max_size` names."""
-  if not isinstance(value, list) or len(value) > max_size:
-    return None
-  if not all(isinstance(name, str) and name in names for name in value):
-    return None
-  return tuple(value)
-
-
 def make_environment(
     game: Game, *, team: str, max_turns: int, reward: str,
     sandbox: sandbox_lib.Sandbox | None) -> BoardGame:
-  """Builds the environment of a config.
-
-  Args:
-    game: the rules.
-    team: a key of `TEAMS`.
-    max_turns: turns before an episode is truncated.
-    reward: a key of `REWARDS`.
-    sandbox: runs the programs of tools.
-  """
+  """Builds the environment; `team` is in `TEAMS`, `reward` in `REWARDS`."""
   env_api.check_options(
       max_turns, team=(team, TEAMS), reward=(reward, REWARDS))
   return BoardGame(game, TEAMS[team], REWARDS[reward], sandbox, max_turns)

@@ -108,42 +108,25 @@ _VERDICT_OUTCOMES = {
 
 @dataclasses.dataclass(frozen=True)
 class Attempt:
-  """An action of a role.
-
-  Attributes:
-    role: the role that acted.
-    answer: None if there is no box or printed line.
-    quality: the weighted sum of the reward terms.
-    text: the program of a tool; the reply of another role.
-    output: stdout of the program.
-    error: the last line of its stderr, if the program failed.
-  """
+  """An action of a role."""
 
   role: str
-  answer: str | None
-  quality: float = 0.0
-  text: str = ''
-  output: str = ''
-  error: str = ''
+  answer: str | None  # None if there is no box or printed line.
+  quality: float = 0.0  # The weighted sum of the reward terms.
+  text: str = ''  # The program of a tool; the reply of another role.
+  output: str = ''  # Stdout of the program.
+  error: str = ''  # The last line of its stderr, if the program failed.
 
 
 @dataclasses.dataclass(frozen=True)
 class State:
-  """An episode between two steps.
-
-  Attributes:
-    task_id: id of the task.
-    problem: the text that every prompt contains.
-    gold: the correct answer, which no prompt contains.
-    turn: number of completed turns.
-    attempts: the attempts of all turns, in order.
-  """
+  """An episode between two steps."""
 
   task_id: str
-  problem: str
-  gold: str
-  turn: int = 0
-  attempts: tuple[Attempt, ...] = ()
+  problem: str  # The text that every prompt contains.
+  gold: str  # The correct answer, which no prompt contains.
+  turn: int = 0  # Completed turns.
+  attempts: tuple[Attempt, ...] = ()  # The attempts of all turns, in order.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -277,15 +260,10 @@ def make_environment(
     *, team: str, max_turns: int, reward: str,
     sandbox: sandbox_lib.Sandbox | None,
     program_seconds: float = 20.0) -> Mathematics:
-  """Builds the environment of a config.
+  """Builds the environment; `team` is in `TEAMS`, `reward` in `REWARDS`.
 
-  Args:
-    team: a key of `TEAMS`.
-    max_turns: turns before an episode is truncated.
-    reward: a key of `REWARDS`.
-    sandbox: runs the programs of tools.
-    program_seconds: CPU time of a program. The wall-clock limit is 1.5 times
-      as long, for machines under load.
+  `program_seconds` limits the CPU time of a program. The wall-clock limit is
+  1.5 times as long, for machines under load.
   """
   env_api.check_options(
       max_turns, team=(team, TEAMS), reward=(reward, REWARDS))

@@ -82,17 +82,11 @@ class Chain:
 
 @dataclasses.dataclass(frozen=True)
 class Solution:
-  """The answer to a question.
+  """The answer to a question."""
 
-  Attributes:
-    chains: one per person, 1 or 2.
-    operator: between two persons, or ''.
-    reversed: True if the second person comes first.
-  """
-
-  chains: tuple[Chain, ...]
-  operator: str = ''
-  reversed: bool = False
+  chains: tuple[Chain, ...]  # One per person, 1 or 2.
+  operator: str = ''  # Between two persons, or ''.
+  reversed: bool = False  # True if the second person comes first.
 
   @property
   def expression(self) -> str:

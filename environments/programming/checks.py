@@ -117,22 +117,15 @@ def run(check, preamble, name, known):
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-  """Test results of a program.
+  """Test results of a program."""
 
-  Attributes:
-    passed: there are asserts, all held, and `check` ran to its end.
-    asserts: their texts, in order.
-    errors: the error of each assert, '' if it held.
-    status: the first failure of a call, or OK. INFRASTRUCTURE means that the
-      sandbox failed, so the verdict is unknown.
-    program_runs: number of calls of the program.
-  """
-
-  passed: bool
-  asserts: tuple[str, ...]
-  errors: tuple[str, ...]
+  passed: bool  # There are asserts, all held, and `check` ran to its end.
+  asserts: tuple[str, ...]  # Their texts, in order.
+  errors: tuple[str, ...]  # The error of each assert, '' if it held.
+  # The first failure of a call, or OK. INFRASTRUCTURE means that the sandbox
+  # failed, so the verdict is unknown.
   status: _Status
-  program_runs: int
+  program_runs: int  # Number of calls of the program.
 
   @property
   def pass_rate(self) -> float:

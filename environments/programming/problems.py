@@ -31,40 +31,25 @@ _NUM_UNPACKED = 4
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-  """One test of the kinds stdin and call.
+  """One test of the kinds stdin and call."""
 
-  Attributes:
-    input: text for stdin, or a tuple of arguments.
-    answers: texts or values, each of which is correct.
-  """
-
-  input: Any
-  answers: tuple[Any, ...]
+  input: Any  # Text for stdin, or a tuple of arguments.
+  answers: tuple[Any, ...]  # Texts or values, each of which is correct.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Problem:
-  """A task of one of the builders.
-
-  Attributes:
-    comparison: a key of `comparisons.COMPARISONS`, or 'check'.
-    tests: compressed; see `cases` and `check_code`.
-    time_limit: CPU seconds of one test.
-    starter_code: the beginning of a program to complete, or ''.
-    entry_point: the function that is called, or '' for stdin.
-    preamble: text that precedes every program.
-    reference: a correct program, or ''.
-  """
+  """A task of one of the builders."""
 
   task_id: str = ''
   statement: str
-  comparison: str
-  tests: str
-  time_limit: float
-  starter_code: str = ''
-  entry_point: str = ''
-  preamble: str = ''
-  reference: str = ''
+  comparison: str  # A key of `comparisons.COMPARISONS`, or 'check'.
+  tests: str  # Compressed; see `cases` and `check_code`.
+  time_limit: float  # CPU seconds of one test.
+  starter_code: str = ''  # The beginning of a program to complete, or ''.
+  entry_point: str = ''  # The function that is called, or '' for stdin.
+  preamble: str = ''  # Text that precedes every program.
+  reference: str = ''  # A correct program, or ''.
 
   @property
   def cases(self) -> tuple[Case, ...]:

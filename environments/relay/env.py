@@ -49,24 +49,15 @@ TEAMS = {  # Team -> phases.
 
 @dataclasses.dataclass(frozen=True)
 class State:
-  """A relay between two steps.
+  """A relay between two steps."""
 
-  Attributes:
-    task_id: the letters.
-    letters: the letters of all turns.
-    turn: number of completed turns.
-    call: the call that the runner answers; '' without one, '?' for an invalid
-      one.
-    boosted: True after the answer '+'.
-    num_paid: number of turns that have paid.
-  """
-
-  task_id: str
-  letters: str
-  turn: int = 0
+  task_id: str  # The letters.
+  letters: str  # The letters of all turns.
+  turn: int = 0  # Completed turns.
+  # The call that the runner answers; '' without one, '?' for an invalid one.
   call: str = ''
-  boosted: bool = False
-  num_paid: int = 0
+  boosted: bool = False  # True after the answer '+'.
+  num_paid: int = 0  # Number of turns that have paid.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,17 +159,12 @@ class Position(NamedTuple):
 
 
 class Values(NamedTuple):
-  """Exact values of a policy, over all tasks.
+  """Exact values of a policy, over all tasks."""
 
-  Attributes:
-    team_return: expected sum of the team rewards of an episode.
-    visits: prompt -> expected number of visits in an episode.
-    advantages: prompt -> [A], the expected team return after each answer minus
-      the expected return before it; for prompts with visits.
-  """
-
-  team_return: float
-  visits: dict[str, float]
+  team_return: float  # Expected sum of the team rewards of an episode.
+  visits: dict[str, float]  # Prompt -> expected number of visits in an episode.
+  # Prompt -> [A], the expected team return after each answer minus the expected
+  # return before it; for prompts with visits.
   advantages: dict[str, np.ndarray]
 
   def gradient(self, policy: Policy) -> dict[str, np.ndarray]:

@@ -55,34 +55,23 @@ class Limits(NamedTuple):
 
 
 class Request(NamedTuple):
-  """A program to run.
+  """A program to run."""
 
-  Attributes:
-    source: Python text.
-    stdin: text of its input.
-    function: called after the text has run, see `Sandbox.call`; '' for none.
-    arguments: of the function, a tuple encoded by `literals`.
-    limits: resources of the program.
-  """
-
-  source: str
-  stdin: str
+  source: str  # Python text.
+  stdin: str  # Text of its input.
+  # Called after the text has run, see `Sandbox.call`; '' for none.
   function: str
-  arguments: str
-  limits: Limits
+  arguments: str  # A tuple, encoded by `literals`.
+  limits: Limits  # Resources of the program.
 
 
 class ExitReport(NamedTuple):
-  """How a program ended, without its output.
+  """How a program ended, without its output."""
 
-  Attributes:
-    status: how it ended; INFRASTRUCTURE if the supervisor failed.
-    reason: why the sandbox or a signal stopped the program; '' if nothing did.
-    output_sizes: number of bytes of stdout, stderr and value that follow.
-  """
-
-  status: Status
+  status: Status  # How it ended; INFRASTRUCTURE if the supervisor failed.
+  # Why the sandbox or a signal stopped the program; '' if nothing did.
   reason: str
+  # Number of bytes of stdout, stderr and value that follow.
   output_sizes: tuple[int, ...]
 
 

@@ -51,21 +51,13 @@ MARKER = '[PARAGRAPH_SPLIT]'
 
 @dataclasses.dataclass(frozen=True)
 class Phrases:
-  """The phrases of a task's prompts.
+  """The phrases of a task's prompts."""
 
-  Attributes:
-    source: name of the source.
-    roles: the writers of the first and the second text.
-    requests: the request to each role.
-    relation: how the second text should fit the first.
-    solo_request: the request to a writer of both texts.
-  """
-
-  source: str
-  roles: tuple[str, str]
-  requests: tuple[str, str]
-  relation: str
-  solo_request: str
+  source: str  # Name of the source.
+  roles: tuple[str, str]  # The writers of the first and the second text.
+  requests: tuple[str, str]  # The request to each role.
+  relation: str  # How the second text should fit the first.
+  solo_request: str  # The request to a writer of both texts.
 
 
 _SUMMARIES = 'concise', 'detailed'
@@ -116,19 +108,13 @@ PHRASES = {
 
 @dataclasses.dataclass(frozen=True)
 class State:
-  """An episode between two steps.
-
-  Attributes:
-    task_id: id of the task.
-    source: the post or the abstract.
-    turn: number of completed turns.
-    texts: the texts that the next phase sees: the first one for the second
-      writer of a pipeline, both in the second turn of a discussion.
-  """
+  """An episode between two steps."""
 
   task_id: str
-  source: str
-  turn: int = 0
+  source: str  # The post or the abstract.
+  turn: int = 0  # Completed turns.
+  # The texts that the next phase sees: the first one for the second writer of a
+  # pipeline, both in the second turn of a discussion.
   texts: tuple[str, ...] = ()
 
 
@@ -227,16 +213,11 @@ class Writing:
 def make_environment(
     *, team: str, max_turns: int, reward: str,
     sandbox: sandbox_lib.Sandbox | None, kind: str) -> Writing:
-  """Builds the environment of a config.
+  """Builds the environment; `team` is in `TEAMS`, `kind` in `rewards.SPECS`.
 
-  Args:
-    team: one of `TEAMS`.
-    max_turns: 2 for a discussion, otherwise 1.
-    reward: 'outcome'.
-    sandbox: ignored; no role writes programs.
-    kind: a key of `rewards.SPECS`.
+  `max_turns` is 2 for a discussion, otherwise 1.
   """
-  del sandbox
+  del sandbox  # No role writes programs.
   env_api.check_options(
       max_turns, team=(team, TEAMS), reward=(reward, ['outcome']),
       **{'options.kind': (kind, rewards.SPECS)})

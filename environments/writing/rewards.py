@@ -72,25 +72,18 @@ class Window:
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-  """The windows of a task.
+  """The windows of a task."""
 
-  Attributes:
-    first_tokens: minimum and maximum number of tokens of the first text.
-    second_tokens: minimum and maximum for the second text.
-    ratio: window of the ratio of characters.
-    vocabulary: window of the ratio of different words.
-    jaccard_cap: a larger Jaccard index pays no more.
-    transitions_in_both: True if transitions of both texts are scored, False for
-      the second text only.
-    stop_words: words that are not content words.
-  """
-
+  # Minimum and maximum number of tokens of the first text.
   first_tokens: tuple[int, int]
-  second_tokens: tuple[int, int]
-  ratio: Window
-  vocabulary: Window
-  jaccard_cap: float
+  second_tokens: tuple[int, int]  # Minimum and maximum for the second text.
+  ratio: Window  # Window of the ratio of characters.
+  vocabulary: Window  # Window of the ratio of different words.
+  jaccard_cap: float  # A larger Jaccard index pays no more.
+  # True if transitions of both texts are scored, False for the second text
+  # only.
   transitions_in_both: bool
+  # Words that are not content words.
   stop_words: frozenset[str] = transitions.STOP_WORDS
 
 

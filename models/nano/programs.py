@@ -10,20 +10,15 @@ from typing import NamedTuple
 
 
 class Program(NamedTuple):
-  """A program that a tool agent writes.
+  """A program that a tool agent writes."""
 
-  Attributes:
-    kind: 'right', 'greedy', 'wrong' or 'broken'.
-    line: first line of the completion. It differs for each program of a game,
-      so the choice among them is one early token.
-    source: the Python source.
-    undefined: an undefined name in a broken program; '' if the program prints
-      something other than a move instead.
-  """
-
-  kind: str
+  kind: str  # 'right', 'greedy', 'wrong' or 'broken'.
+  # First line of the completion. It differs for each program of a game, so the
+  # choice among them is one early token.
   line: str
-  source: str
+  source: str  # The Python source.
+  # An undefined name in a broken program; '' if the program prints something
+  # other than a move instead.
   undefined: str = ''
 
   @property

@@ -21,35 +21,23 @@ from environments.boards import board_game
 
 SIZE = 10
 WALL_PROBABILITY = 0.22
-WALL, FREE = '#', '.'
 # Twenty random moves reach a goal at distance 2 in 43 % of mazes, at distance 4
 # in 15 % and at distance 6 in 5 %. Shorter tasks would pay a team that cannot
 # plan.
 MIN_SHORTEST_PATH = 6
-DELTAS = {'U': (-1, 0), 'D': (1, 0), 'L': (0, -1), 'R': (0, 1)}
-MAX_MOVES = 100  # A longer list is malformed. The grid has 100 cells.
-
-Cell = tuple[int, int]
-Moves = tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Board:
-  """A walker in a maze.
+  """A walker in a maze."""
 
-  Attributes:
-    grid: rows of '#' (wall) and '.' (free).
-    position: row and column of the walker, from the top left.
-    goal: row and column of the goal.
-  """
-
-  grid: tuple[str, ...]
-  position: Cell
-  goal: Cell
+  grid: tuple[str, ...]  # Rows of '#' (wall) and '.' (free).
+  position: board_game.Cell  # Row and column of the walker, from the top left.
+  goal: board_game.Cell  # Row and column of the goal.
 
 
 @dataclasses.dataclass(frozen=True)
-class PlanPath(board_game.Game):
+class PlanPath(board_game.GridGame):
   """The rules; see `environments.boards.board_game.Game`."""
 
   phrases = board_game.Phrases(
@@ -83,22 +71,16 @@ class PlanPath(board_game.Game):
         f'Position: {json.dumps(board.position)}. '
         f'Goal: {json.dumps(board.goal)}.')
 
-  def program_input(self, board: Board) -> dict[str, Any]:
-    return dataclasses.asdict(board)
-
-  def parse(self, value: Any) -> Moves | None:
-    return board_game.parse_moves(value, DELTAS, MAX_MOVES)
-
-  def play(self, board: Board, move: Moves) -> tuple[Board, float]:
+  def play(self, board: Board, move: Sequence[str]) -> tuple[Board, float]:
     position = board.position
     num_moves = num_illegal = 0
     for direction in move:
       if position == board.goal:
         break
       num_moves += 1
-      down, right = DELTAS[direction]
+      down, right = board_game.DELTAS[direction]
       cell = (position[0] + down, position[1] + right)
-      if _is_free(board.grid, cell):
+      if board_game.is_free(board.grid, cell):
         position = cell
       else:
         num_illegal += 1
@@ -122,9 +104,7 @@ def random_task(rng: np.random.Generator) -> dict[str, Any]:
   Walls are independent. Start and goal are uniform over the free cells.
   """
   while True:
-    walls = rng.random((SIZE, SIZE)) < WALL_PROBABILITY
-    grid = [''.join(WALL if wall else FREE for wall in row) for row in walls]
-    free = np.argwhere(~walls)
+    grid, free = board_game.random_grid(rng, SIZE, WALL_PROBABILITY)
     start, goal = free[rng.integers(len(free), size=2)].tolist()
     length = shortest_path_length(grid, start, goal)
     if length is not None and length >= MIN_SHORTEST_PATH:
@@ -140,18 +120,12 @@ def shortest_path_length(
   for row, column in queue:
     if (row, column) == tuple(goal):
       return lengths[row, column]
-    for down, right in DELTAS.values():
+    for down, right in board_game.DELTAS.values():
       cell = (row + down, column + right)
-      if cell not in lengths and _is_free(grid, cell):
+      if cell not in lengths and board_game.is_free(grid, cell):
         lengths[cell] = lengths[row, column] + 1
         queue.append(cell)
   return None
-
-
-def _is_free(grid: Sequence[str], cell: Cell) -> bool:
-  row, column = cell
-  return (0 <= row < len(grid) and 0 <= column < len(grid[0])
-          and grid[row][column] == FREE)
 
 
 def _distance(board: Board) -> int:

@@ -26,33 +26,20 @@ from environments.boards import board_game
 # solvable rooms would need a single push (now 18 %), and some would repeat.
 SIZE = 6
 WALL_PROBABILITY = 0.2
-WALL, FREE = '#', '.'
-DELTAS = {'U': (-1, 0), 'D': (1, 0), 'L': (0, -1), 'R': (0, 1)}
-MAX_MOVES = 100  # A longer list is malformed.
-
-Cell = tuple[int, int]
-Moves = tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Board:
-  """A room with a player.
+  """A room with a player."""
 
-  Attributes:
-    grid: rows of '#' (wall) and '.' (free).
-    player: row and column, from the top left.
-    boxes: sorted cells.
-    goals: sorted cells, one per box.
-  """
-
-  grid: tuple[str, ...]
-  player: Cell
-  boxes: tuple[Cell, ...]
-  goals: tuple[Cell, ...]
+  grid: tuple[str, ...]  # Rows of '#' (wall) and '.' (free).
+  player: board_game.Cell  # Row and column, from the top left.
+  boxes: tuple[board_game.Cell, ...]  # Sorted cells.
+  goals: tuple[board_game.Cell, ...]  # Sorted cells, one per box.
 
 
 @dataclasses.dataclass(frozen=True)
-class Sokoban(board_game.Game):
+class Sokoban(board_game.GridGame):
   """The rules; see `environments.boards.board_game.Game`."""
 
   phrases = board_game.Phrases(
@@ -93,13 +80,7 @@ class Sokoban(board_game.Game):
         f'Player: {json.dumps(board.player)}. '
         f'Boxes: {json.dumps(board.boxes)}. Goals: {json.dumps(board.goals)}.')
 
-  def program_input(self, board: Board) -> dict[str, Any]:
-    return dataclasses.asdict(board)
-
-  def parse(self, value: Any) -> Moves | None:
-    return board_game.parse_moves(value, DELTAS, MAX_MOVES)
-
-  def play(self, board: Board, move: Moves) -> tuple[Board, float]:
+  def play(self, board: Board, move: Sequence[str]) -> tuple[Board, float]:
     num_moves = num_illegal = 0
     for direction in move:
       if self.solved(board):
@@ -125,23 +106,17 @@ make_environment = functools.partial(board_game.make_environment, Sokoban())
 
 def _push(board: Board, direction: str) -> Board | None:
   """The board after a move of the player; None if the move is illegal."""
-  down, right = DELTAS[direction]
+  down, right = board_game.DELTAS[direction]
   cell = (board.player[0] + down, board.player[1] + right)
   beyond = (cell[0] + down, cell[1] + right)
-  if not _is_free(board.grid, cell):
+  if not board_game.is_free(board.grid, cell):
     return None
   if cell not in board.boxes:
     return dataclasses.replace(board, player=cell)
-  if not _is_free(board.grid, beyond) or beyond in board.boxes:
+  if not board_game.is_free(board.grid, beyond) or beyond in board.boxes:
     return None
   boxes = [beyond if box == cell else box for box in board.boxes]
   return dataclasses.replace(board, player=cell, boxes=tuple(sorted(boxes)))
-
-
-def _is_free(grid: Sequence[str], cell: Cell) -> bool:
-  row, column = cell
-  return (0 <= row < len(grid) and 0 <= column < len(grid[0])
-          and grid[row][column] == FREE)
 
 
 def _distance(board: Board) -> int:
@@ -162,9 +137,7 @@ def random_task(rng: np.random.Generator, num_boxes: int = 1) -> dict[str, Any]:
   Walls are independent. Player, boxes and goals are uniform over free cells.
   """
   while True:
-    walls = rng.random((SIZE, SIZE)) < WALL_PROBABILITY
-    grid = [''.join(WALL if wall else FREE for wall in row) for row in walls]
-    free = np.argwhere(~walls)
+    grid, free = board_game.random_grid(rng, SIZE, WALL_PROBABILITY)
     player, *others = rng.permutation(free)[:2 * num_boxes + 1].tolist()
     task = dict(
         grid=grid, player=player, boxes=sorted(others[:num_boxes]),
@@ -199,11 +172,11 @@ def _has_dead_box(task: env_api.Task) -> bool:
   """True if a box could not reach any goal even if it were alone."""
   grid, alive = task['grid'], [tuple(goal) for goal in task['goals']]
   for row, column in alive:  # Grows during the iteration.
-    for down, right in DELTAS.values():
+    for down, right in board_game.DELTAS.values():
       cell = (row - down, column - right)
       player = (row - 2 * down, column - 2 * right)
-      if (cell not in alive and _is_free(grid, cell)
-          and _is_free(grid, player)):
+      if (cell not in alive and board_game.is_free(grid, cell)
+          and board_game.is_free(grid, player)):
         alive.append(cell)
   return any(tuple(box) not in alive for box in task['boxes'])
 
@@ -262,7 +235,7 @@ class _Search:
     self._strides = [num_cells**digit for digit in digits]
     free = [
         self._cell((row, column)) for row, line in enumerate(grid)
-        for column, content in enumerate(line) if content == FREE]
+        for column, content in enumerate(line) if content == board_game.FREE]
     # Distinct states have distinct numbers, so products of sets never carry.
     on_any_cell = [
         sum(1 << cell * stride for cell in free) for stride in self._strides]

@@ -95,20 +95,13 @@ _DOES_NOT_COMPILE = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class State:
-  """An episode between two steps.
+  """An episode between two steps."""
 
-  Attributes:
-    problem: no prompt shows its golden tests.
-    turn: number of finished turns.
-    program: the coder's last program, or ''.
-    pass_rate: fraction of golden tests that the program passes.
-    report: describes the previous turn, or None in the first.
-  """
-
-  problem: problems.Problem
-  turn: int = 0
-  program: str = ''
-  pass_rate: float = 0.0
+  problem: problems.Problem  # No prompt shows its golden tests.
+  turn: int = 0  # Number of finished turns.
+  program: str = ''  # The coder's last program, or ''.
+  pass_rate: float = 0.0  # Fraction of golden tests that the program passes.
+  # Describes the previous turn, or None in the first.
   report: prompts.Report | None = None
 
   @property
@@ -284,14 +277,7 @@ class Contest:
 def make_environment(
     *, team: str, max_turns: int, reward: str,
     sandbox: sandbox_lib.Sandbox | None) -> Contest:
-  """Builds the environment from `config.environment`.
-
-  Args:
-    team: one of `TEAMS`.
-    max_turns: turns before an episode is truncated.
-    reward: one of `REWARDS`.
-    sandbox: runs programs.
-  """
+  """Builds the environment; `team` is in `TEAMS`, `reward` in `REWARDS`."""
   env_api.check_options(
       max_turns, team=(team, TEAMS), reward=(reward, REWARDS))
   return Contest(TEAMS[team], REWARDS[reward], sandbox, max_turns)

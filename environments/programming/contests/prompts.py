@@ -34,32 +34,20 @@ SHOWN_TEXT = 300
 
 @dataclasses.dataclass(frozen=True)
 class Mismatch:
-  """A case on which coder and tester disagree, with shortened texts.
+  """A case on which coder and tester disagree, with shortened texts."""
 
-  Attributes:
-    given: the input.
-    expected: the output that the tester expects.
-    got: the output of the program, or its error.
-  """
-
-  given: str
-  expected: str
-  got: str
+  given: str  # The input.
+  expected: str  # The output that the tester expects.
+  got: str  # The output of the program, or its error.
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-  """The previous turn, as both roles see it.
+  """The previous turn, as both roles see it."""
 
-  Attributes:
-    program: the coder's program, or ''.
-    num_cases: number of the tester's cases that the program ran on.
-    mismatches: cases on which they disagree.
-  """
-
-  program: str
-  num_cases: int = 0
-  mismatches: tuple[Mismatch, ...] = ()
+  program: str  # The coder's program, or ''.
+  num_cases: int = 0  # Number of the tester's cases that the program ran on.
+  mismatches: tuple[Mismatch, ...] = ()  # Cases on which they disagree.
 
 
 def messages(

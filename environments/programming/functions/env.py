@@ -70,18 +70,14 @@ MAX_POINTS = {'pair': 4.0, 'pipeline': 4.0, 'solo': 2.1}
 
 @dataclasses.dataclass(frozen=True)
 class State:
-  """An episode between two steps.
+  """An episode between two steps."""
 
-  Attributes:
-    problem: prompts show only the tests that feedback reports.
-    turn: number of finished turns.
-    exchanges: replies and feedback of these turns, of all roles.
-    aux: aux's reply between the phases of a pipeline, otherwise None.
-  """
-
+  # Prompts show only the tests that feedback reports.
   problem: problems.Problem
-  turn: int = 0
+  turn: int = 0  # Number of finished turns.
+  # Replies and feedback of these turns, of all roles.
   exchanges: tuple[prompts.Exchange, ...] = ()
+  # The reply of `aux` between the phases of a pipeline, otherwise None.
   aux: str | None = None
 
   @property
@@ -210,14 +206,9 @@ class Functions:
 def make_environment(
     *, team: str, max_turns: int, reward: str,
     sandbox: sandbox_lib.Sandbox | None, feedback_tests: int = 1) -> Functions:
-  """Builds the environment from `config.environment`.
+  """Builds the environment; feedback reports `feedback_tests` asserts.
 
-  Args:
-    team: one of `TEAMS`.
-    max_turns: turns of every episode.
-    reward: 'outcome'.
-    sandbox: runs programs.
-    feedback_tests: number of asserts that feedback reports; 0 reports all.
+  0 reports all asserts. `team` is one of `TEAMS`.
   """
   env_api.check_options(max_turns, team=(team, TEAMS))
   if reward != 'outcome':

@@ -20,24 +20,15 @@ _ECHO = echo_sandbox.Echo()
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-  """A game with a task.
+  """A game with a task."""
 
-  Attributes:
-    module: the module of the environment.
-    task: the fields of a row that the environment reads.
-    unread: its other fields, which no prompt may show.
-    first: a move that makes progress.
-    malformed: JSON values that are not moves.
-    solve: returns a move that solves any task.
-    options: options of the environment.
-  """
-
-  module: Any
-  task: env_api.Task
-  unread: Mapping[str, Any]
-  first: Any
-  malformed: Sequence[str]
-  solve: Callable[[env_api.Task], Any]
+  module: Any  # The module of the environment.
+  task: env_api.Task  # The fields of a row that the environment reads.
+  unread: Mapping[str, Any]  # Its other fields, which no prompt may show.
+  first: Any  # A move that makes progress.
+  malformed: Sequence[str]  # JSON values that are not moves.
+  solve: Callable[[env_api.Task], Any]  # Returns a move that solves any task.
+  # Options of the environment.
   options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   def make(

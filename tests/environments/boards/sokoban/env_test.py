@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from environments import env_api
+from environments.boards import board_game
 from environments.boards.sokoban import env as sokoban
 from tests.environments.boards import games
 
@@ -86,7 +87,7 @@ def _min_cost(task, walking_cost):
     if (player, boxes) in done:
       continue
     done.add((player, boxes))
-    for down, right in sokoban.DELTAS.values():
+    for down, right in board_game.DELTAS.values():
       ahead = (player[0] + down, player[1] + right)
       beyond = (ahead[0] + down, ahead[1] + right)
       if ahead in boxes:
