@@ -159,7 +159,9 @@ def test_the_best_checkpoint_is_kept(
   monkeypatch.setattr(evaluate, 'evaluate', lambda *args: evaluate_(*args) | {
       'success': next(successes), 'mean_turns_to_solve': 1.0})
   changes = CHANGES | {
-      'train.checkpoint_every': 1, 'evaluation.validate_every': 1}
+      'policies': 'shared', 'environment.max_turns': 1,
+      'rollout.num_tasks': 4, 'train.checkpoint_every': 1,
+      'evaluation.validate_every': 1}
   experiment = echo.experiment(echo_folder, **changes)
   assert train.train(experiment, tmp_path)
   kept = sorted(path.name for path in (tmp_path / 'checkpoints').iterdir())
