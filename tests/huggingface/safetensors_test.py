@@ -66,14 +66,11 @@ def test_export_inverts_import(name, dtype, stored, tmp_path):
   assert hub.load_config(folder) == config
 
 
-def _store_head(tensors):
-  tensors['lm_head.weight'] = tensors['model.embed_tokens.weight'].copy()
-
-
 def test_redundant_heads_and_unlisted_files_are_ignored(tmp_path):
   # The tied models of Qwen3 store their head.
   folder = shutil.copytree(GOLDENS / 'qwen3_tied', tmp_path / 'tied')
-  _edit(folder, _store_head)
+  _edit(folder, lambda tensors: tensors.update(
+      {'lm_head.weight': tensors['model.embed_tokens.weight'].copy()}))
   jax.tree.map(
       np.testing.assert_array_equal, _load(folder)[0],
       _load(GOLDENS / 'qwen3_tied')[0])

@@ -13,8 +13,7 @@ function sourceLabel(source) {
 
 /** The evaluation drawn beside another: before and after training. */
 const partnerOf = (source, sources) => sources.findIndex(
-    ({kind, name}) => kind === 'evaluation' && source.kind === 'evaluation'
-      && name === PARTNER[source.name]);
+    ({name}) => name === PARTNER[source.name]);
 
 /** The address of a record in the page's URL. */
 const address = (source) =>
