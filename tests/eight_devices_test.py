@@ -1,12 +1,9 @@
 """One device and eight compute the same step.
 
-The test starts `python -m tests.eight_devices_test FOLDER` with eight devices,
-which writes FOLDER/report.json.
+The test runs this module as a program with eight devices.
 """
 
 import dataclasses
-import functools
-import json
 import os
 import pathlib
 import subprocess
@@ -14,7 +11,6 @@ import sys
 
 import jax
 import numpy as np
-import pytest
 
 from atgrpo_jax import model
 from atgrpo_jax import types
@@ -29,10 +25,6 @@ from tests.learner import critic_test
 from tests.rl import tiny
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-# (fsdp, tensor, trains an adapter); data takes the remaining factor of eight.
-CASES = {
-    'fsdp': (8, 1, False), 'all three': (2, 2, False),
-    'all three, adapter': (2, 2, True)}
 CONFIG = dataclasses.replace(tiny.CONFIG, num_layers=1, tied_head=False)
 LORA = model.LoraSpec(3, 6.0, ('attention/[qo]/kernel', 'down/kernel'))
 SPEC = specs.learner()
@@ -55,48 +47,60 @@ def place(tree, mesh, rules):
   return jax.device_put(tree, mesh_lib.tree_shardings(tree, mesh, rules))
 
 
-def run(mesh: jax.sharding.Mesh, lora: bool):
-  """Samples, gradients and parameters of one step."""
+def make(mesh: jax.sharding.Mesh, lora: bool):
+  """Trained parameters, their rules, and the base and stack of adapters."""
   params = jax.jit(model.init_params, static_argnums=1)(
       jax.random.key(0), CONFIG)
   rules = mesh_lib.param_rules(CONFIG.tied_head)
   params = place(params, mesh, rules)
-  spec, base, adapters, trained = SPEC, None, None, params
-  if lora:
-    spec = dataclasses.replace(SPEC, adapter_scale=LORA.scale)
-    rules = mesh_lib.ADAPTER_RULES
-    trained = jax.tree.map(
-        lambda x: 0.1 * jax.random.normal(jax.random.key(x.size), x.shape),
-        model.init_lora(jax.random.key(1), CONFIG, LORA))
-    trained, base = place(trained, mesh, rules), params
-    other = jax.tree.map(lambda x: 2 * x, trained)
-    adapters = model.stack([trained, other], [LORA.scale, 1.0])
-  # Each slot is filled twice and decoded for two chunks.
+  if not lora:
+    return params, rules, None, None
+  rng = np.random.default_rng(1)
+  trained = jax.tree.map(
+      lambda x: rng.normal(0.0, 0.1, x.shape).astype(np.float32),
+      jax.eval_shape(
+          lambda: model.init_lora(jax.random.key(1), CONFIG, LORA)))
+  trained, other = (
+      place(tree, mesh, mesh_lib.ADAPTER_RULES)
+      for tree in (trained, jax.tree.map(lambda x: 2 * x, trained)))
+  return trained, mesh_lib.ADAPTER_RULES, params, model.stack(
+      [trained, other], [LORA.scale, 1.0])
+
+
+def sample(mesh: jax.sharding.Mesh, lora: bool):
+  """Fills each slot twice and decodes it for two chunks."""
+  trained, _, base, adapters = make(mesh, lora)
   keys = programs.group_keys(jax.random.key(5), np.arange(16)[:, None])
   rows = batch()
-  sample = functools.partial(
-      tiny.sample, params, mesh, num_slots=(8,), adapters=adapters,
-      adapter_ids=[0, 1] * 8, config=CONFIG, spec=programs.SamplerSpec(
+  return tiny.sample(
+      base or trained, mesh, np.tile(rows.prompts, (2, 1)),
+      np.tile(rows.prompt_lengths, 2), keys, budget=20, num_slots=(8,),
+      adapters=adapters, adapter_ids=[0, 1] * 8, config=CONFIG,
+      spec=programs.SamplerSpec(
           group_size=4, temperature=1.0, stop_ids=tuple(range(3, 9)),
           dtype='float32'))
-  samples = sample(
-      np.tile(rows.prompts, (2, 1)), np.tile(rows.prompt_lengths, 2), keys,
-      budget=20)
-  found = {
-      'completions': samples.completions,
-      'decoded_rows': samples.decoded_rows,
-      # Rows decoded if each group stops after its longest candidate.
-      'longest': 4 * int(samples.lengths.max(axis=1).sum())}
-  static = {'config': CONFIG, 'spec': spec}
+
+
+def num_needed_rows(samples) -> int:
+  """Rows decoded if each group stops after its longest candidate."""
+  return 4 * int(samples.lengths.max(axis=1).sum())
+
+
+def train(mesh: jax.sharding.Mesh, lora: bool):
+  """Loss, gradients and parameters of one step."""
+  trained, rules, base, _ = make(mesh, lora)
+  rows = batch()
+  static = {'config': CONFIG, 'spec': dataclasses.replace(
+      SPEC, adapter_scale=LORA.scale if lora else None)}
   state = place(
-      policy_lib.TrainState.create(trained, spec.optimizer), mesh, rules)
+      policy_lib.TrainState.create(trained, SPEC.optimizer), mesh, rules)
   with jax.set_mesh(mesh):
     sums = gradients.accumulate(
         trained, gradients.zero_sums(trained, **static),
         mesh_lib.put_rows(rows, mesh), frozen_params=base, **static)
     num_tokens = np.float32(rows.completion_lengths.sum())
     total = gradients.add_up(sums, **static)
-    found |= jax.device_get(
+    found = jax.device_get(
         {'grads': total.grads, 'loss': total.loss / num_tokens})
     placed = jax.tree.map(lambda x: x.sharding, state)
     state, _ = update_lib.apply_update(
@@ -117,7 +121,7 @@ def update_critic(mesh: jax.sharding.Mesh):
       policy_lib.TrainState.create(
           critic_test.make_params(), critic.learner.optimizer), mesh,
       policy_lib.sharding_rules(critic.config, critic.learner))
-  buckets = critic_test.BUCKETS
+  buckets = dataclasses.replace(critic_test.BUCKETS, prompt=(8,))
   before = update_lib.critic_values(critic, state.params, inputs, buckets)
   state, update = update_lib.update_critic(critic, state, examples, buckets)
   update.metrics('critic/p')
@@ -132,68 +136,50 @@ def relative(tree, other) -> float:
   return float(norm(jax.tree.map(np.subtract, tree, other)) / norm(other))
 
 
-def main(folder: pathlib.Path) -> None:
-  report = {}
-  engine_lib._MIN_SIZE = 4  # Small groups of rows are not padded.
-
-  def one_device():
-    return mesh_lib.make_meshes(['p'], jax.devices()[:1])['p']
-
-  def mesh_of(fsdp, tensor):
-    return mesh_lib.make_meshes(
-        ['p'], jax.devices(), fsdp=fsdp, tensor=tensor)['p']
-
-  single = {lora: run(one_device(), lora) for lora in (False, True)}
-  for name, (fsdp, tensor, lora) in CASES.items():
-    many = run(mesh_of(fsdp, tensor), lora)
-    report[name] = {}
-    for key, value in many.items():
-      expected = single[lora][key]
-      if key == 'completions':
-        value = bool(np.array_equal(value, expected))
-      elif key in ('grads', 'params'):
-        value = relative(value, expected)
-      elif key == 'loss':
-        value = float(abs(value - expected))
-      report[name][key] = value
-  report['critic'] = relative(
-      update_critic(mesh_of(2, 2)), update_critic(one_device()))
-  (folder / 'report.json').write_text(json.dumps(report, indent=2))
-
-
-@pytest.fixture(scope='module')
-def report(tmp_path_factory):
-  folder = tmp_path_factory.mktemp('eight')
-  subprocess.run(
-      [sys.executable, '-m', 'tests.eight_devices_test', folder], cwd=ROOT,
-      check=True, timeout=600, env=os.environ | {
-          'JAX_PLATFORMS': 'cpu', 'JAX_NUM_CPU_DEVICES': '8'})
-  return json.loads((folder / 'report.json').read_text())
-
-
-@pytest.mark.parametrize('name', CASES)
-def test_step_equals_one_device(report, name):
-  found = report[name]
+def check_step(one_device, many, lora: bool) -> None:
+  """Sampling and training agree on both meshes."""
+  expected, found = sample(one_device, lora), sample(many, lora)
+  np.testing.assert_array_equal(found.completions, expected.completions)
+  # Four shards of two groups, whose devices share heads, stop together.
+  assert found.decoded_rows > num_needed_rows(found)
+  expected, found = train(one_device, lora), train(many, lora)
   # Float32 sums in another order differ by about 1e-6.
-  assert found['completions']
-  assert found['loss'] < 1e-6
-  assert found['grads'] < 1e-5
-  assert found['params'] < 1e-5
+  np.testing.assert_allclose(found['loss'], expected['loss'], atol=1e-6)
+  for name in ('grads', 'params'):
+    assert relative(found[name], expected[name]) < 1e-5, (name, lora)
   assert found['sharding_kept']
 
 
-def test_critic_equals_one_device(report):
-  assert report['critic'] < 1e-4
-
-
-def test_finished_candidates_are_not_decoded(report):
+def check_finished_candidates_are_not_decoded(one_device, many) -> None:
   # Each of eight shards has one group at a time and stops after its longest
   # candidate. Bite: shards that stop together.
-  found = report['fsdp']
-  assert found['decoded_rows'] == found['longest']
-  # Four shards of two groups, whose devices share heads, stop together.
-  assert report['all three']['decoded_rows'] > found['longest']
+  expected, found = sample(one_device, False), sample(many, False)
+  np.testing.assert_array_equal(found.completions, expected.completions)
+  assert found.decoded_rows == num_needed_rows(found)
+
+
+def main() -> None:
+  engine_lib._MIN_SIZE = 4  # Small groups of rows are not padded.
+
+  def mesh_of(devices, **sizes):
+    return mesh_lib.make_meshes(['p'], devices, **sizes)['p']
+
+  one_device = mesh_of(jax.devices()[:1])
+  # Two devices each for data, fsdp and tensor.
+  many = mesh_of(jax.devices(), fsdp=2, tensor=2)
+  for lora in (False, True):
+    check_step(one_device, many, lora)
+  check_finished_candidates_are_not_decoded(
+      one_device, mesh_of(jax.devices(), fsdp=8))
+  assert relative(update_critic(many), update_critic(one_device)) < 1e-4
+
+
+def test_eight_devices_compute_what_one_does():
+  subprocess.run(
+      [sys.executable, '-m', 'tests.eight_devices_test'], cwd=ROOT, check=True,
+      timeout=600, env=os.environ | {
+          'JAX_PLATFORMS': 'cpu', 'JAX_NUM_CPU_DEVICES': '8'})
 
 
 if __name__ == '__main__':
-  main(pathlib.Path(sys.argv[1]))
+  main()

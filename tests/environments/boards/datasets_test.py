@@ -35,17 +35,17 @@ DATA_SETS = {
     'plan_path': DataSet(plan_path_dataset_builder, (), {
         'test': (1000, 'b336bb62659de654'),
         'validation': (200, '7df211d64516223c'),
-        'train': (1000, '35f0242bc6b173c5')}),
+        'train': (200, '6f953975ca921030')}),
     'sokoban/1box': DataSet(sokoban_dataset_builder, ('1box',), {
         'test': (1000, '447f4a4302d79ae8'),
         'validation': (200, '662871260e005793'),
-        'train': (1000, 'ad943990f41c3fb4')}),
+        'train': (200, 'aa5c93e1a9e118ff')}),
     'sokoban/2boxes': DataSet(sokoban_dataset_builder, ('2boxes',), {
         'test': (100, '32c576d84b35ad46')}, num_played=5),
     'sudoku/4x4': DataSet(sudoku_dataset_builder, ('4x4',), {
         'test': (1000, 'f2b40db5ac3ddae5'),
         'validation': (200, 'f7bb80a0c8b8c379'),
-        'train': (1000, '40236e19a000f36b')}),
+        'train': (200, '17ddd73f2cc50d40')}),
     'sudoku/9x9': DataSet(sudoku_dataset_builder, ('9x9',), {
         'test': (200, 'bf26f3b1cf0a52b8'),
         'validation': (100, '9b3d85655aa8df05'),
