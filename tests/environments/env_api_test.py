@@ -1,10 +1,17 @@
-"""env_api.py: what an environment may return."""
+"""What an environment may return, and its options."""
 
 import dataclasses
 
 import pytest
 
 from environments import env_api
+from environments.boards.plan_path import env as plan_path
+from environments.boards.sokoban import env as sokoban
+from environments.boards.sudoku import env as sudoku
+from environments.programming.contests import env as contests
+from environments.programming.functions import env as functions
+from environments.relay import env as relay
+from environments.writing import env as writing
 
 GOOD = env_api.Step(
     state=None, team_reward=1.0, local_rewards={'a': 0}, reward_terms={},
@@ -30,3 +37,20 @@ def test_an_invalid_step_is_named(step, words):
     step = dataclasses.replace(GOOD, **step)
   with pytest.raises(env_api.ContractError, match=words):
     env_api.step_all(Returns(), [GOOD, step], [{'a': 'text'}] * 2)
+
+
+@pytest.mark.parametrize('module, options, named', [
+    (plan_path, {}, {'team': 'duo'}), (plan_path, {}, {'reward': 'dense'}),
+    (sokoban, {}, {'max_turns': 0}), (sudoku, {}, {'size': 5}),
+    (contests, {}, {'team': 'trio'}), (contests, {}, {'reward': 'oracle'}),
+    (functions, {}, {'team': 'trio'}), (functions, {}, {'reward': 'mixed'}),
+    (relay, {'team': 'at_once'}, {'max_turns': 1}),
+    (writing, {}, {'team': 'trio'}), (writing, {}, {'kind': 'arxiv'}),
+    (writing, {}, {'reward': 'mixed'}), (writing, {}, {'max_turns': 2}),
+    (writing, {'team': 'discussion'}, {'max_turns': 1})])
+def test_invalid_options_are_named(module, options, named):
+  given = {'team': 'pair', 'max_turns': 1, 'reward': 'outcome', 'sandbox': None}
+  given |= {sudoku: {'size': 4}, writing: {'kind': 'tldr'}}.get(module, {})
+  (key, value), = named.items()
+  with pytest.raises(ValueError, match=f'{key}={value!r}'):
+    module.make_environment(**given | options | named)

@@ -6,9 +6,9 @@ import pytest
 from environments.relay import env as relay
 
 
-def make(max_turns=2, boost=False, reward='mixed', team='pair'):
+def make(max_turns, boost, team):
   return relay.make_environment(
-      team=team, max_turns=max_turns, reward=reward, sandbox=None,
+      team=team, max_turns=max_turns, reward='mixed', sandbox=None,
       boost=boost)
 
 
@@ -39,19 +39,6 @@ def impatient(prompt, answers):
   return honest(prompt, answers)
 
 
-def test_outcome_preset_does_not_pay_for_calls():
-  environment = make(reward='outcome')
-  state = environment.reset({'task_id': 'ab', 'letters': 'ab'})
-  step = environment.step(state, {'caller': 'a'})
-  assert step.local_rewards == {'caller': 0}
-  assert step.reward_terms == {'called': 0.5}
-
-
-def test_a_game_in_which_no_turn_pays_is_refused():
-  with pytest.raises(ValueError, match='max_turns=1.*at least 2'):
-    make(1, team='at_once')
-
-
 @pytest.mark.parametrize('turns, boost, team, choose, expected', [
     (3, False, 'pair', uniform, 1 / 2),
     (3, False, 'pair', honest, 1.0),
@@ -60,7 +47,7 @@ def test_a_game_in_which_no_turn_pays_is_refused():
     (2, True, 'pair', impatient, 1 / 2),
     (2, False, 'at_once', honest, 1 / 2)])
 def test_exact_team_returns(turns, boost, team, choose, expected):
-  environment = make(turns, boost, team=team)
+  environment = make(turns, boost, team)
   values = relay.exact_values(environment, tables(environment, choose))
   assert values.team_return == pytest.approx(expected)
 
@@ -68,7 +55,7 @@ def test_exact_team_returns(turns, boost, team, choose, expected):
 @pytest.mark.parametrize('team', relay.TEAMS)
 @pytest.mark.parametrize('boost', [False, True])
 def test_gradient_agrees_with_finite_differences(boost, team):
-  environment = make(2, boost, team=team)
+  environment = make(2, boost, team)
   rng = np.random.default_rng(0)
   logits = {
       prompt: rng.normal(size=len(answers))

@@ -1,10 +1,9 @@
 """Records of finished runs with chosen results."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 import functools
 import json
 import pathlib
-from typing import Any
 
 import pandas as pd
 
@@ -17,8 +16,7 @@ NUM_TASKS = 50
 def run(
     workdir: str, *, turns_to_solve: float = 1.5, split_hash: str = 'abc',
     num_steps: int = 3, budget: int = 0, sandbox: str = 'kernel',
-    clusters: Sequence[int] = range(NUM_TASKS),
-    extra: Mapping[str, Any] | None = None, **num_solved: int,
+    clusters: Sequence[int] = range(NUM_TASKS), **num_solved: int,
 ) -> records.Records:
   """A run with an evaluation `name=num_solved`; trained if one is `after`."""
   evaluations = {
@@ -29,7 +27,7 @@ def run(
           'mean_turns_to_solve': turns_to_solve if num else None,
           'budget': {'completion_tokens': 1200, 'program_runs': 3},
           'split_hash': split_hash, 'sandbox': sandbox,
-          'step': num_steps, 'token_budget': budget, **(extra or {})}
+          'step': num_steps, 'token_budget': budget}
       for name, num in num_solved.items()}
   if 'after' not in num_solved:
     return records.Records(evaluations)

@@ -43,23 +43,18 @@ def test_workdirs_are_stored_bit_for_bit(tmp_path):
 
 
 @pytest.mark.parametrize('file, old, new', [
-    ('metrics.jsonl', 'time/step', 'x'), ('config.json', '}', ''),
-    ('evals/after.json', 'clusters', 'kinds')])
-def test_damaged_workdir_is_named(tmp_path, file, old, new):
-  finished_runs.write(tmp_path, finished_runs.some())
-  path = tmp_path / WORKDIR / file
-  path.write_text(path.read_text().replace(old, new))
-  with pytest.raises(errors.UserError, match=file):
-    records.read_workdirs(tmp_path)
-
-
-@pytest.mark.parametrize('file, old, new', [
+    (f'{WORKDIR}/metrics.jsonl', 'time/step', 'x'),
+    (f'{WORKDIR}/config.json', '}', ''),
+    (f'{WORKDIR}/evals/after.json', 'clusters', 'kinds'),
     ('evaluations.jsonl', '}', ''), ('evaluations.jsonl', 'name', 'x'),
     ('splits.jsonl', 'clusters', 'x'), ('steps.csv', 'workdir', 'x'),
     ('steps.csv', '400000', 'many')])
-def test_damaged_records_are_named(tmp_path, file, old, new):
-  records.write(tmp_path, finished_runs.some())
+def test_damaged_file_is_named(tmp_path, file, old, new):
+  write, read = records.write, records.read
+  if file.startswith(WORKDIR):
+    write, read = finished_runs.write, records.read_workdirs
+  write(tmp_path, finished_runs.some())
   path = tmp_path / file
   path.write_text(path.read_text().replace(old, new))
   with pytest.raises(errors.UserError, match=file):
-    records.read(tmp_path)
+    read(tmp_path)

@@ -90,35 +90,6 @@ def test_all_games_need_two_seeds_on_each():
       'mean %': '100.0', '95 % of the mean': '', '95 % of the IQM': ''}.items()
 
 
-def test_joint_tasks_beside_the_papers():
-  returns = 0.9 + 0.1 * (-1.0)**np.arange(NUM_TASKS)
-  terms = {
-      'structure': 0.5, 'ratio': 1.0, 'vocabulary': 0.1, 'transitions': 0.2,
-      'jaccard': 0.3}
-  runs = finished_runs.merge(*(
-      _run(f'writing/tldr/{row}/seed-0', extra={
-          'returns': (scale * returns).tolist(), 'reward_terms': terms,
-          'budget': {'completion_tokens': 50 * NUM_TASKS,
-                     'model_calls': 2 * NUM_TASKS, 'program_runs': 0}},
-           after=45)
-      for row, scale in (('magrpo', 1.0), ('sa_grpo', 0.5))))
-  runs.evaluations['writing/tldr/magrpo/seed-0', 'timed'] = {
-      'response_seconds': 0.25, 'tokens_per_second': 200.0, 'num_timed': 5}
-  table, = tables.joint_tables(runs)
-  assert table.title == 'TL;DR: writing'
-  rows = _read(table)
-  assert list(rows) == ['Single agent + GRPO', 'MAGRPO']
-  assert rows['MAGRPO'].items() >= {
-      'return %': '90.0', '95 %': '', 'minus MAGRPO': '', 'structure %': '80.0',
-      'style %': '50.0', 'coherence %': '50.0', 'all levels %': '90.0',
-      'response s': '0.25', 'tokens/s': '200', 'calls a task': '2',
-      'arXiv 2508.04652, return %': '94.5',
-      'arXiv 2601.21972, return %': '93.5',
-      'arXiv 2601.21972, response s': '1.8'}.items()
-  assert rows['Single agent + GRPO'].items() >= {
-      'return %': '45.0', 'minus MAGRPO': '−45.0', 'response s': ''}.items()
-
-
 @pytest.mark.parametrize('row', [
     f'{MAIN}/at_grpo_per_role', 'problems/contests/sa_grpo/apps'])
 @pytest.mark.parametrize('changes, named', [

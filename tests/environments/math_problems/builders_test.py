@@ -1,15 +1,13 @@
 """Published rows of the hub become tasks; training has no test problems."""
 
-import json
 import logging
 
-import pyarrow
-from pyarrow import parquet
 import pytest
 
 from environments import datasets
 from environments.math_problems import maths_dataset_builder as maths
 from environments.math_problems import problems_dataset_builder as problems
+from tests.environments import dataset_files_test
 
 # Data set -> file in its repository, and a published row.
 ROWS = {
@@ -33,12 +31,8 @@ def split_of(name):
 
 
 def write(root, name, rows, file=None):
-  path = root / 'downloads' / 'manual' / name / (file or ROWS[name][0])
-  path.parent.mkdir(parents=True, exist_ok=True)
-  if path.suffix == '.parquet':
-    parquet.write_table(pyarrow.Table.from_pylist(rows), path)
-  else:
-    path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
+  dataset_files_test.write(
+      root / 'downloads' / 'manual' / name / (file or ROWS[name][0]), rows)
 
 
 def load(root, name):

@@ -77,23 +77,23 @@ def test_random_programs_fail_and_one_draft_in_six_is_correct(
 
 
 def test_warm_start_shows_at_most_five_percent_of_held_out_programs():
-  """Draws an eighth of its recipes and allows an eighth of 5 %."""
+  """Draws a sixteenth of its recipes and allows a sixteenth of 5 %."""
   rng, shown = np.random.default_rng(3), set()
   for phase in reckoner.RECIPE.phases.values():
     num_recipes = phase.num_steps * sum(
         lesson.num_groups for task in ('contests', 'functions')
         for role, lesson in phase.lessons.get(task, {}).items()
         if role != 'tester')
-    for _ in range(num_recipes // 8):
+    for _ in range(num_recipes // 16):
       # Without the search for tests, which takes most of the time.
       recipe = recipes.draw_recipe(rng)
       shown.add(recipe.program)
       shown.update(
           recipes.change(rng, recipe, programs.WRONG).program
           for _ in range(phase.group_size))
-  assert len(shown) > 5_000
+  assert len(shown) > 2_500
   held_out = builder.make_splits('contests', {'test': 400})['test']
-  assert sum(task['reference'] in shown for task in held_out) <= 2
+  assert sum(task['reference'] in shown for task in held_out) <= 1
 
 
 def test_splits_are_reproducible_disjoint_and_solved_by_references():

@@ -1,7 +1,5 @@
 """Writers: malformed texts; `transcripts_test.py` plays whole episodes."""
 
-import re
-
 import pytest
 
 from environments import env_api
@@ -91,17 +89,3 @@ def test_single_agent_separates_its_texts_by_a_marker(reply, points, outcome):
   assert '[PARAGRAPH_SPLIT]' in prompt(environment, state, 'solo')
   step = environment.step(state, {'solo': reply})
   check(step, points, {'solo': outcome}, outcome is OK)
-
-
-@pytest.mark.parametrize('wrong, words', [
-    ({'team': 'trio'}, "environment.team='trio'"),
-    ({'kind': 'arxiv'}, "environment.options.kind='arxiv'"),
-    ({'reward': 'mixed'}, "environment.reward='mixed'"),
-    ({'max_turns': 2}, 'environment.max_turns=2'),
-    ({'team': 'discussion'}, 'environment.max_turns=1'),
-])
-def test_invalid_arguments_are_named(wrong, words):
-  arguments = dict(
-      team='pair', max_turns=1, reward='outcome', sandbox=None, kind='tldr')
-  with pytest.raises(ValueError, match=re.escape(words)):
-    writing.make_environment(**arguments | wrong)
