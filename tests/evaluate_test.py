@@ -117,7 +117,7 @@ def test_response_time(monkeypatch):
 def test_pass_at_k():
   # Task 2 failed in one round, task 3 in one.
   rounds = ['0110', '010-', '01-1', '011-']
-  tasks = [{'task_id': f'T{i}'} for i in range(4)]
+  tasks = [{'task_id': f'T{i}', 'goal': 1} for i in range(4)]
 
   class Played:
     def play(self, episodes):
@@ -129,7 +129,6 @@ def test_pass_at_k():
 
     environment = scripted.Counting((('a',),), max_turns=1)
 
-  tasks = [task | {'goal': 1} for task in tasks]
   found = evaluate.pass_at_k(Played(), tasks, rounds[0], [0, 1, 2, 3], 4)
   assert found['num_samples'] == 4 and found['samples'] == rounds
   # Solved of known: 0 of 4, 4 of 4, 2 of 3, 1 of 2.

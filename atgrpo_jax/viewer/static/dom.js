@@ -17,16 +17,6 @@ function h(name, attributes = {}, ...children) {
   return element;
 }
 
-/** Creates an element of SVG. */
-function svg(name, attributes = {}, ...children) {
-  const element = document.createElementNS('http://www.w3.org/2000/svg', name);
-  for (const [key, value] of Object.entries(attributes)) {
-    element.setAttribute(key, value);
-  }
-  element.append(...children);
-  return element;
-}
-
 const byId = (id) => document.getElementById(id);
 
 /** Replaces the children of an element. */

@@ -65,14 +65,15 @@ function drawTree(tree, title, hasCredit, onselect) {
     const children = [...nodes.keys()].filter((j) => j && nodes[j].parent === i)
       .sort((a, b) => nodes[a].joint_action - nodes[b].joint_action);
     return h('div', {class: 'subtree'},
-      h('div', {class: 'node', role: 'group'},
+      h('div', {class: 'node'},
         h('div', {class: 'node-head'}, nodeHead(nodes[i], hasCredit)),
         buttons[i]),
       h('div', {}, children.map(subtree)));
   }
 
   const canvas = h('div', {class: 'canvas'}, subtree(0));
-  canvas.style.setProperty('--roles', nodes[0].groups.length);
+  canvas.style.setProperty(
+      '--roles', Math.max(...nodes.map((node) => node.groups.length)));
 
   let current = null;
   function choose(i, row) {
@@ -87,7 +88,7 @@ function drawTree(tree, title, hasCredit, onselect) {
         [-1, 0, 1].map((part) => heat(part * largest, largest)))),
     h('div', {class: 'scroll'}, canvas));
   drawn.choose = choose;
-  drawn.drawLines = () => canvas.append(drawLines(nodes, buttons));
+  drawn.drawLines = () => drawLines(canvas, nodes, buttons);
   return drawn;
 }
 
@@ -124,17 +125,19 @@ function rowContent(node, row, hasCredit, largest) {
 }
 
 /** Draws lines from joint actions to the nodes that follow them. */
-function drawLines(nodes, buttons) {
+function drawLines(canvas, nodes, buttons) {
   const middle = (button) => button.offsetTop + button.offsetHeight / 2;
-  return svg('svg', {class: 'lines', 'aria-hidden': 'true'},
-    ...nodes.slice(1).map((node, i) => {
-      const from = buttons[node.parent][node.joint_action];
-      const to = buttons[i + 1][node.chosen ?? 0];
-      const x = from.offsetLeft + from.offsetWidth;
-      const bend = (x + to.offsetLeft) / 2;
-      return svg('path', {
-        class: nodes[node.parent].chosen === node.joint_action ? 'chosen' : '',
-        d: `M${x},${middle(from)} C${bend},${middle(from)} `
-          + `${bend},${middle(to)} ${to.offsetLeft},${middle(to)}`});
-    }));
+  const paths = nodes.slice(1).map((node, i) => {
+    const from = buttons[node.parent][node.joint_action];
+    const to = buttons[i + 1][node.chosen ?? 0];
+    const x = from.offsetLeft + from.offsetWidth;
+    const bend = (x + to.offsetLeft) / 2;
+    const isChosen = nodes[node.parent].chosen === node.joint_action;
+    return `<path class="${isChosen ? 'chosen' : ''}" d="M${x},${middle(from)}
+      C${bend},${middle(from)} ${bend},${middle(to)}
+      ${to.offsetLeft},${middle(to)}"/>`;
+  });
+  // This markup contains numbers only.
+  canvas.insertAdjacentHTML('beforeend',
+    `<svg class="lines" aria-hidden="true">${paths.join('')}</svg>`);
 }
