@@ -32,6 +32,7 @@ import collections
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import gc
+import itertools
 import json
 import math
 import pathlib
@@ -39,15 +40,102 @@ import sys
 
 import numpy as np
 
+from atgrpo_jax import config as config_lib
 from atgrpo_jax import errors
 from atgrpo_jax.algorithms import credit as credit_lib
+from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.rollout import tree as tree_lib
-from benchmarks import credit_methods
 from benchmarks import tabular
+from configs import common
 from environments.relay import env as relay
 
-LEARNING_RATE = 1.0  # Of the logits.
+LEARNING_RATE = 1.0  # For the logits.
 COLUMNS = ('bias', 'deviation', 'cosine', 'step', 'learned')
+_CONFIG = common.game_config('plan_path', 'size=nano')
+GAE_LAMBDA = 0.95
+CRITICS = {'IAC': 'independent', 'MAAC': 'central'}
+# Advantages for measuring and for learning, without and with a value critic.
+MEASURED = {'baseline': 'leave_one_out', 'scale': 'none'}
+LEARNED = {'baseline': 'mean', 'scale': 'std'}
+CRITIC_MEASURED = {'baseline': 'critic', 'scale': 'none'}
+CRITIC_LEARNED = {'baseline': 'critic', 'scale': 'std'}
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+  """A rollout and a baseline."""
+
+  name: str  # Row of the table.
+  rollout: spec_lib.RolloutSpec  # How tasks are played.
+  group_key: tuple[str, ...]  # Which candidates share a baseline.
+  critic: spec_lib.CriticSpec | None = None  # None without a critic.
+  # The critic knows the true mean returns instead of learning them.
+  exact: bool = False
+  # 'mixed', one gradient of all candidates, or 'last_turn', one gradient per
+  # turn.
+  update_order: str = 'mixed'
+
+  def __post_init__(self):
+    if self.critic:
+      spec_lib.check_critic(
+          self.critic, self.rollout, self.advantage(measured=True))
+
+  def advantage(self, *, measured: bool) -> spec_lib.AdvantageSpec:
+    if self.critic:
+      kind = CRITIC_MEASURED if measured else CRITIC_LEARNED
+    else:
+      kind = MEASURED if measured else LEARNED
+    return spec_lib.AdvantageSpec(self.group_key, **kind)
+
+
+def rollout_spec(**switches) -> spec_lib.RolloutSpec:
+  """The rollout of the default config, with changes."""
+  return dataclasses.replace(config_lib.rollout_spec(_CONFIG), **switches)
+
+
+def methods(group_size: int) -> list[Method]:
+  """All valid modes, selections, return types and critics."""
+  found = []
+
+  def add(name, group_key, critic=None, exact=False, update_order='mixed',
+          **switches):
+    found.append(Method(
+        name, rollout_spec(group_size=group_size, **switches), group_key,
+        critic, exact, update_order))
+
+  selections = spec_lib.SELECTIONS['tree']
+  for selection in selections:
+    add(f'tree, immediate, {selection}', ('env', 'agent', 'turn'),
+        selection=selection)
+  for selection, num in itertools.product(selections, (1, 4)):
+    add(f'tree, monte_carlo {num}, {selection}', ('env', 'agent', 'turn'),
+        selection=selection, return_type='monte_carlo', num_continuations=num)
+  for return_type, group_key in (
+      ('episode_return', ('env',)), ('immediate', ('env', 'agent', 'turn')),
+      ('return_to_go', ('env', 'agent', 'turn')),
+      ('episode_return', ('env', 'agent', 'turn'))):
+    add(f'parallel, {return_type}, {"+".join(group_key)}', group_key,
+        mode='parallel', selection='all', return_type=return_type)
+  branch = ('env', 'agent', 'turn', 'branch')
+  for update_order, suffix in (
+      ('mixed', ''), ('last_turn', ', an update for each turn')):
+    add(f'joint, return_to_go, all{suffix}', branch, mode='joint',
+        selection='all', return_type='return_to_go', update_order=update_order)
+  for selection in ('team_greedy', 'uniform', 'first'):
+    add(f'joint, immediate, {selection}', branch, mode='joint',
+        selection=selection, return_type='immediate')
+  for name, (gae_lambda, selection), kind in itertools.product(
+      CRITICS, [(0.0, 'first'), (GAE_LAMBDA, 'first'), (GAE_LAMBDA, 'all')],
+      ['exact', 'learned']):
+    critic = dataclasses.replace(
+        spec_lib.CriticSpec(**_CONFIG.critic), kind=CRITICS[name],
+        gae_lambda=gae_lambda)
+    # The group key of a value critic only selects what is scaled together.
+    add(f'{name}, lambda {gae_lambda:g}, {kind}, {selection}',
+        ('agent', 'turn'), critic, kind == 'exact',
+        'last_turn' if selection == 'all' else 'mixed', mode='joint',
+        selection=selection, return_type='bootstrapped')
+  return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +175,7 @@ class Laboratory:
         for prompt, answers in self.prompts.items()}
 
   def rollout(
-      self, method: credit_methods.Method, logits: Mapping[str, np.ndarray], *,
+      self, method: Method, logits: Mapping[str, np.ndarray], *,
       seed: int, step: int, measured: bool,
       critic: tabular.TabularCritic | None = None,
   ) -> tuple[list[tree_lib.Tree], int]:
@@ -100,7 +188,7 @@ class Laboratory:
     return trees, runner.usage.model_calls
 
   def critic(
-      self, method: credit_methods.Method,
+      self, method: Method,
       logits: Mapping[str, np.ndarray]) -> tabular.TabularCritic | None:
     """The critic of a method before the first rollout."""
     if method.critic is None:
@@ -112,7 +200,7 @@ class Laboratory:
     return critic
 
   def trained_critic(
-      self, method: credit_methods.Method, logits: Mapping[str, np.ndarray],
+      self, method: Method, logits: Mapping[str, np.ndarray],
       num_rollouts: int, num_calls: int) -> tabular.TabularCritic | None:
     """A critic that has learned from other rollouts of the same policies."""
     critic, step, used = self.critic(method, logits), 0, 0
@@ -125,7 +213,7 @@ class Laboratory:
     return critic
 
   def measure(
-      self, method: credit_methods.Method, logits: Mapping[str, np.ndarray],
+      self, method: Method, logits: Mapping[str, np.ndarray],
       num_rollouts: int, num_calls: int = 0) -> dict[str, float]:
     """Bias, deviation and cosines with errors; see the module docstring.
 
@@ -173,7 +261,7 @@ class Laboratory:
     return measured
 
   def learn(
-      self, method: credit_methods.Method, *, seed: int,
+      self, method: Method, *, seed: int,
       num_calls: int) -> float:
     """Return of the team after learning from `num_calls` candidates."""
     logits, step, used = self.uniform(), 0, 0
@@ -275,16 +363,16 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
 
 
 def playable(
-    environment: relay.Relay, group_size: int) -> list[credit_methods.Method]:
+    environment: relay.Relay, group_size: int) -> list[Method]:
   """The methods that can play a game; prints why others cannot."""
-  methods = []
-  for method in credit_methods.methods(group_size):
+  found = []
+  for method in methods(group_size):
     try:
       credit_lib.check(environment, method.rollout)
-      methods.append(method)
+      found.append(method)
     except errors.UserError as error:
       print(f'\nNo row: {method.name}. {error}')
-  return methods
+  return found
 
 
 def report(
@@ -373,10 +461,10 @@ def main(argv: Sequence[str]) -> None:
       'settings': {
           **settings, 'learning_rate': LEARNING_RATE,
           'advantage': {
-              'measured': credit_methods.MEASURED,
-              'learned': credit_methods.LEARNED,
-              'measured with a critic': credit_methods.CRITIC_MEASURED,
-              'learned with a critic': credit_methods.CRITIC_LEARNED},
+              'measured': MEASURED,
+              'learned': LEARNED,
+              'measured with a critic': CRITIC_MEASURED,
+              'learned with a critic': CRITIC_LEARNED},
           'critic_step_size': tabular.CRITIC_STEP_SIZE},
       'rows': rows}, indent=2) + '\n')
 

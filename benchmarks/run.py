@@ -27,16 +27,27 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 import contextlib
+import dataclasses
+import datetime
 import json
 import os
 import pathlib
+import re
+import statistics
 import subprocess
 import sys
 import tempfile
+import time
+from typing import Any
+
+import jax
 
 from atgrpo_jax import errors
-from benchmarks import cases as cases_lib
-from benchmarks import timing
+from atgrpo_jax import model
+from benchmarks import ours
+from benchmarks import workload
+from configs import common
+from configs import writing
 
 _RESULTS = pathlib.Path('benchmarks/results')
 _PEERS = pathlib.Path(__file__).resolve().parent / 'peers'
@@ -52,6 +63,210 @@ _VERSIONS = '''
 import importlib.metadata, json, sys
 print(json.dumps({x: importlib.metadata.version(x) for x in sys.argv[1:]}))
 '''
+OURS = 'ours'
+
+
+# Timing.
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+  """One task."""
+
+  name: str
+  # Name -> function that does the task and returns its seconds; `OURS` comes
+  # first.
+  contestants: Mapping[str, Callable[[], float]]
+  # Unit -> number of units that the task produces, or that any program for it
+  # must compute or move.
+  counts: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+
+def timed(function: Callable[[], None]) -> Callable[[], float]:
+  """A contestant that runs in this process."""
+  def contestant() -> float:
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+  return contestant
+
+
+def measure(
+    cases: Sequence[Case], repeats: int) -> list[dict[str, list[float]]]:
+  """Seconds of each contestant of each case, after a call that compiles.
+
+  Other programs slow a shared machine down for a while, so each repeat times
+  every contestant of every case once.
+  """
+  for case in cases:
+    for contestant in case.contestants.values():
+      contestant()
+  seconds = [{name: [] for name in case.contestants} for case in cases]
+  for _ in range(repeats):
+    for case, times in zip(cases, seconds):
+      for name, contestant in case.contestants.items():
+        times[name].append(contestant())
+  return seconds
+
+
+def summarise(
+    case: Case, seconds: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+  """The result of a case."""
+  contestants = {}
+  for name, all_seconds in seconds.items():
+    best, median = min(all_seconds), statistics.median(all_seconds)
+    contestants[name] = {
+        'best': best, 'median': median, 'seconds': list(all_seconds),
+        'per_second': {
+            unit: count / best for unit, count in case.counts.items()}}
+    ours = contestants[OURS]
+    contestants[name]['times_ours'] = {
+        'best': best / ours['best'], 'median': median / ours['median']}
+  return {'name': case.name, 'contestants': contestants}
+
+
+def describe(summary: Mapping[str, Any]) -> str:
+  """The summary of a case as text."""
+  lines = [summary['name']]
+  for name, row in summary['contestants'].items():
+    line = (f'  {name:17s} best {row["best"]:8.4f} s, '
+            f'median {row["median"]:8.4f} s')
+    for unit, rate in row['per_second'].items():
+      line += f'{rate:10.1f} {unit}/s'
+    if name != OURS:
+      times = row['times_ours']
+      line += f'   ours x {times["best"]:.2f} (best), {times["median"]:.2f}'
+    lines.append(line)
+  return '\n'.join(lines)
+
+
+def describe_machine() -> dict[str, Any]:
+  """The provenance that is stored with every result."""
+  device = jax.devices()[0]
+  kind = device.device_kind
+  if device.platform == 'cpu':
+    found = re.search(
+        r'model name\s*:\s*(.+)', pathlib.Path('/proc/cpuinfo').read_text())
+    kind = found[1] if found else kind
+  return {
+      'device': kind, 'num_devices': jax.device_count(),
+      'cores': len(os.sched_getaffinity(0)), 'jax': jax.__version__,
+      'date': datetime.datetime.now(datetime.UTC).isoformat(
+          timespec='seconds'),
+  }
+
+
+# The cases.
+
+
+# Configs with the loss and optimizer of a step.
+_GRPO = common.game_config('plan_path', 'size=nano')
+_MAGRPO = writing.get_config()
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+  """Sizes of the benchmarks; tests use tiny ones."""
+
+  config: model.ModelConfig = workload.MODEL
+  sampling: Sequence[workload.Load] = (
+      workload.Load(8, 8, 128, 64), workload.Load(8, 8, 1024, 128))
+  step: workload.Load = workload.Load(8, 8, 128, 64)
+  agent: workload.Load = workload.Load(1, 8, 128, 64)  # Per agent of MAGRPO.
+  scaling: Sequence[workload.Load] = (
+      workload.Load(8, 1, 1024, 64), workload.Load(8, 8, 1024, 64),
+      *(workload.Load(8, 8, 128, new) for new in (32, 64, 128)))
+  agents: Sequence[int] = (1, 4)  # Each with the load of `step`.
+
+
+# Returns a contestant that does the work of a request.
+AskPeer = Callable[[Mapping], Callable[[], float]]
+
+
+def sampling(sizes: Sizes, peers: Mapping[str, AskPeer]) -> list[Case]:
+  """Prompts to completions and log-probabilities; then decoding alone."""
+  cases = []
+  for load in sizes.sampling:
+    sample = ours.Sampling(sizes.config, load)
+    cases.append(Case(
+        str(load), _contestants(sample, peers, workload.request(
+            'sample', [load], sizes.config)),
+        counts={'tokens': load.completion_tokens,
+                **workload.sampling_work(sizes.config, load)}))
+    new = load.new_tokens - sample.done
+    cases.append(Case(
+        f'decoding alone, the last {new} tokens of {load}',
+        {OURS: sample.decode},
+        counts={'tokens': load.num_prompts * load.group_size * new,
+                **workload.sampling_work(sizes.config, load, sample.done)}))
+  return cases
+
+
+def step(sizes: Sizes, peers: Mapping[str, AskPeer]) -> list[Case]:
+  """A GRPO step: rollout, reward on the host, gradient, Adam."""
+  return [_step('GRPO step', sizes, peers, sizes.step, 1, _GRPO)]
+
+
+def magrpo_step(
+    sizes: Sizes, peers: Mapping[str, AskPeer]) -> list[Case]:
+  """A MAGRPO step of two agents: rollout, reward, gradients, AdamW."""
+  return [_step(
+      'MAGRPO step of 2 agents', sizes, peers, sizes.agent, 2, _MAGRPO)]
+
+
+def update(sizes: Sizes, peers: Mapping[str, AskPeer]) -> list[Case]:
+  """Gradient and Adam of one batch."""
+  del peers
+  trained = ours.Step(sizes.config, sizes.step, 1, _GRPO)
+  groups = trained.rollout()
+  return [Case(
+      f'update, {sizes.step}', _contestants(lambda: trained.update(groups)),
+      counts={'tokens': sizes.step.completion_tokens,
+              **workload.update_work(sizes.config, sizes.step)})]
+
+
+def scaling(sizes: Sizes, peers: Mapping[str, AskPeer]) -> list[Case]:
+  """Sampling over group size, prompt and new tokens; steps over agents.
+
+  Agents share the devices equally, or take turns if there are fewer devices
+  than agents.
+  """
+  del peers
+  return [
+      Case(
+          str(load), _contestants(ours.Sampling(sizes.config, load)),
+          counts={'tokens': load.completion_tokens})
+      for load in sizes.scaling
+  ] + [
+      _step(f'GRPO step, agents: {agents}', sizes, {}, sizes.step, agents,
+            _GRPO)
+      for agents in sizes.agents]
+
+
+# Name -> function that makes its cases.
+BENCHMARKS = {
+    'sampling': sampling, 'step': step, 'magrpo_step': magrpo_step,
+    'update': update, 'scaling': scaling,
+}
+
+
+def _step(name, sizes, peers, load, num_agents, run_config):
+  return Case(
+      f'{name}, {load}',
+      _contestants(
+          ours.Step(sizes.config, load, num_agents, run_config), peers,
+          workload.request('step', [load] * num_agents, sizes.config)),
+      counts={'tokens': num_agents * load.completion_tokens})
+
+
+def _contestants(function, peers=(), request=None):
+  """Our function and the running peers as contestants."""
+  return {OURS: timed(function)} | {
+      name: peers[name](request) for name in peers}
+
+
+# Peers and the command.
 
 
 class Peer(contextlib.AbstractContextManager):
@@ -115,7 +330,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
   parser = argparse.ArgumentParser(
       prog='python -m benchmarks.run', description=__doc__,
       formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument('name', metavar='NAME', choices=cases_lib.BENCHMARKS)
+  parser.add_argument('name', metavar='NAME', choices=BENCHMARKS)
   for peer in PEERS:
     parser.add_argument(f'--{peer}', default='', metavar='PYTHON')
   parser.add_argument('--checkout', type=pathlib.Path, metavar='FOLDER')
@@ -130,30 +345,30 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
   return args
 
 
-def run(args: argparse.Namespace, sizes: cases_lib.Sizes) -> dict:
+def run(args: argparse.Namespace, sizes: Sizes) -> dict:
   """Runs and prints a benchmark and returns its result."""
   load_before = os.getloadavg()[0]
   with contextlib.ExitStack() as stack:
     peers = {
         name: stack.enter_context(Peer(name, os.path.abspath(python)))
         for name in PEERS if (python := getattr(args, name))}
-    cases = cases_lib.BENCHMARKS[args.name](
+    cases = BENCHMARKS[args.name](
         sizes, {name: peer.contestant for name, peer in peers.items()})
-    seconds = timing.run(cases, args.repeats)
+    seconds = measure(cases, args.repeats)
   command = ['python -m benchmarks.run', args.name, f'--repeats {args.repeats}']
   result = {
       'benchmark': args.name,
       'command': ' '.join([*command, *(f'--{name} PYTHON' for name in peers)]),
-      'repeats': args.repeats, 'machine': timing.describe_machine(),
+      'repeats': args.repeats, 'machine': describe_machine(),
       'load_average': [load_before, os.getloadavg()[0]],
       'peers': {name: peer.versions for name, peer in peers.items()},
       'cases': [
-          timing.summarise(case, times)
+          summarise(case, times)
           for case, times in zip(cases, seconds)]}
   print(f'\n{args.name}: {args.repeats} repeats, load average before and after '
         f'{result["load_average"]}')
   for case in result['cases']:
-    print(timing.describe(case))
+    print(describe(case))
   return result
 
 
@@ -171,7 +386,7 @@ def compare(name: str, checkout: pathlib.Path, repeats: int) -> None:
         result = json.loads(pathlib.Path(out, f'{name}.json').read_text())
       for case in result['cases']:
         times = best.setdefault(case['name'], [float('inf'), float('inf')])
-        seconds = case['contestants'][timing.OURS]['best']
+        seconds = case['contestants'][OURS]['best']
         times[index] = min(times[index], seconds)
   for case, (here, there) in best.items():
     if max(here, there) < float('inf'):
@@ -185,7 +400,7 @@ def main(argv: Sequence[str]) -> int:
     if args.checkout:
       compare(args.name, args.checkout, args.repeats)
       return 0
-    result = run(args, cases_lib.Sizes())
+    result = run(args, Sizes())
   except errors.UserError as error:
     print(f'error: {error}', file=sys.stderr)
     return 2

@@ -88,32 +88,23 @@ class Phase:
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-  """Everything that decides the weights of a small model.
-
-  Attributes:
-    phases: name -> phase, in the order of training.
-    token_pattern: a regular expression; no token crosses the ends of a match.
-    num_tokenizer_steps: the tokenizer is trained on this many steps of the last
-      phase.
-    prompt_buckets, completion_buckets: padded lengths in tokens.
-    seed: for the weights and all demonstrations.
-    dims: fields of `model.ModelConfig` except `vocab_size`.
-    optimizer: fields of `OptimizerSpec` except `decay_updates`.
-  """
+  """Everything that decides the weights of a small model."""
 
   tasks: Mapping[str, Demonstrate]
-  phases: Mapping[str, Phase]
+  phases: Mapping[str, Phase]  # In the order of training.
   vocab_size: int
-  token_pattern: str
-  num_tokenizer_steps: int
-  prompt_buckets: tuple[int, ...]
+  token_pattern: str  # A regex; no token crosses the ends of a match.
+  num_tokenizer_steps: int  # Steps of the last phase for the tokenizer.
+  prompt_buckets: tuple[int, ...]  # Padded lengths in tokens.
   completion_buckets: tuple[int, ...]
   groups_per_batch: int
-  seed: int = 0
+  seed: int = 0  # For the weights and all demonstrations.
+  # Fields of `model.ModelConfig` except `vocab_size`.
   dims: Mapping[str, Any] = dataclasses.field(default_factory=lambda: dict(
       hidden_size=128, intermediate_size=384, num_layers=4, num_heads=4,
       num_kv_heads=2, head_dim=32, rope_theta=10000.0, norm_eps=1e-6,
       tied_head=True, max_positions=2048, init_std=0.02))
+  # Fields of `OptimizerSpec` except `decay_updates`.
   optimizer: Mapping[str, float] = dataclasses.field(
       default_factory=lambda: dict(
           learning_rate=2e-3, warmup_updates=30, final_lr_ratio=0.03,

@@ -7,7 +7,6 @@ import sys
 import pytest
 
 from atgrpo_jax import model
-from benchmarks import cases
 from benchmarks import run
 from benchmarks import sandbox
 from benchmarks import workload
@@ -15,7 +14,7 @@ from tests.rl import tiny
 
 _LOAD = workload.Load(2, 2, 5, 3)
 _LONG = workload.Load(2, 2, 5, 18)  # More than a chunk.
-_SIZES = cases.Sizes(
+_SIZES = run.Sizes(
     config=tiny.CONFIG, sampling=(_LONG,), step=_LOAD, agent=_LOAD,
     scaling=(_LOAD,), agents=(1, 2))
 
@@ -31,7 +30,7 @@ for line in sys.stdin:
 
 @pytest.fixture(autouse=True)
 def tiny_sizes(monkeypatch):
-  monkeypatch.setattr(cases, 'Sizes', lambda: _SIZES)
+  monkeypatch.setattr(run, 'Sizes', lambda: _SIZES)
 
 
 def test_lower_bounds_by_hand():
@@ -59,7 +58,7 @@ def test_lower_bounds_by_hand():
     assert found == pytest.approx({'GFLOP': flops / 1e9, 'GB': num_bytes / 1e9})
 
 
-@pytest.mark.parametrize('name', cases.BENCHMARKS)
+@pytest.mark.parametrize('name', run.BENCHMARKS)
 def test_every_benchmark_writes_a_result(name, tmp_path, capsys):
   assert run.main([name, '--repeats', '2', '--out', str(tmp_path)]) == 0
   result = json.loads((tmp_path / f'{name}.json').read_text())

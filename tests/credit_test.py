@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from benchmarks import credit
-from benchmarks import credit_methods
 from environments.relay import env as relay
 
-METHODS = {method.name: method for method in credit_methods.methods(4)}
+METHODS = {method.name: method for method in credit.methods(4)}
 AT_GRPO = METHODS['tree, immediate, greedy']
 GRPO = METHODS['parallel, episode_return, env']
 
@@ -33,7 +32,7 @@ def test_command_writes_a_row_per_method_and_group_size(tmp_path, capsys):
       'turns': [1], 'group_size': [2, 3], 'boost': True}.items()
   assert [(row['group_size'], row['method']) for row in result['rows']] == [
       (group_size, method.name) for group_size in (2, 3)
-      for method in credit_methods.methods(group_size)]
+      for method in credit.methods(group_size)]
   printed = capsys.readouterr().out
   for row in result['rows']:
     assert row['rollouts'] == max(2, math.ceil(20 / row['calls']))
@@ -74,7 +73,7 @@ def test_at_grpo_learns_more_than_grpo_from_equal_budgets():
 @pytest.mark.parametrize('method, calls', [
     (AT_GRPO, 4 * 4 * 4), (GRPO, 4 * 4 * 4),
     # Two continuations of each candidate, of 3, 2, 1 and no steps.
-    (credit_methods.Method('', credit_methods.rollout_spec(
+    (credit.Method('', credit.rollout_spec(
         group_size=4, return_type='monte_carlo', num_continuations=2),
         ('env', 'agent', 'turn')), 4 * 4 * 4 + 4 * 4 * 2 * (3 + 2 + 1))])
 def test_calls_are_counted(method, calls):

@@ -22,7 +22,6 @@ from atgrpo_jax.rl import losses
 from benchmarks import credit
 from benchmarks import run
 from benchmarks import sandbox
-from benchmarks import timing
 from configs import common
 from configs import pod
 from configs import sudoku
@@ -183,7 +182,7 @@ def _case(result, name):
   return case
 
 
-def _best(case, contestant=timing.OURS):
+def _best(case, contestant=run.OURS):
   return case['contestants'][contestant]['best']
 
 

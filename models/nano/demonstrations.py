@@ -33,31 +33,21 @@ _RandomMove = Callable[
 
 @dataclasses.dataclass(frozen=True)
 class Game:
-  """Draws demonstrations of one game.
-
-  Attributes:
-    rules: the game.
-    random_task: draws a task.
-    programs: the programs of tools.
-    ignore_line, invent_line: first lines of completions.
-    simple_move: the move of `ignore`.
-    random_move: the move of `invent`.
-    random_proposal: a move to copy. It is independent of the board, because
-      copying is learned only if the prompt gives no other hint.
-    random_print: what a broken program prints.
-    empty_move: the copy of a proposal without a move.
-  """
+  """Draws demonstrations of one game."""
 
   rules: board_game.Game
   random_task: Callable[[np.random.Generator], Mapping[str, Any]]
   programs: tuple[programs_lib.Program, ...]
-  ignore_line: str
+  ignore_line: str  # First line of completions of the kind `ignore`.
   invent_line: str
-  simple_move: Callable[[board_game.Board], board_game.Move]
-  random_move: _RandomMove
+  simple_move: Callable[[board_game.Board], board_game.Move]  # For `ignore`.
+  random_move: _RandomMove  # For `invent`.
+  # A move to copy. It is independent of the board, because copying is learned
+  # only if the prompt gives no other hint.
   random_proposal: _RandomMove
+  # What a broken program prints.
   random_print: Callable[[np.random.Generator, board_game.Board], str]
-  empty_move: board_game.Move = ()
+  empty_move: board_game.Move = ()  # The copy of a proposal without a move.
 
   def random_board(self, rng: np.random.Generator) -> board_game.Board:
     return self.rules.start(self.random_task(rng))
