@@ -450,14 +450,10 @@ def main(argv: Sequence[str]) -> None:
           laboratory, group_size, num_rollouts=args.rollouts,
           num_calls=args.calls, seeds=range(args.seeds))
   settings = {name: x for name, x in vars(args).items() if name != 'out'}
-  options = [
-      f'--{name} {",".join(map(str, x)) if isinstance(x, list) else x}'
-      for name, x in settings.items() if name != 'boost']
   args.out.parent.mkdir(parents=True, exist_ok=True)
   args.out.write_text(json.dumps({
       'benchmark': 'credit',
-      'command': ' '.join([
-          'python -m benchmarks.credit', *options, *['--boost'] * args.boost]),
+      'command': ' '.join(['python -m benchmarks.credit', *argv]),
       'settings': {
           **settings, 'learning_rate': LEARNING_RATE,
           'advantage': {

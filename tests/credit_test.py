@@ -21,13 +21,10 @@ def make(turns, reward='mixed', boost=False, team='pair'):
 
 def test_command_writes_a_row_per_method_and_group_size(tmp_path, capsys):
   path = tmp_path / 'new' / 'credit.json'
-  credit.main([
-      '--turns=1', '--group_size=2,3', '--reward=outcome', '--boost',
-      '--calls=20', '--rollouts=2', '--out', str(path)])
+  options = '--turns=1 --group_size=2,3 --reward=outcome --boost --calls=20'
+  credit.main([*options.split(), '--rollouts=2', '--out', str(path)])
   result = json.loads(path.read_text())
-  assert result['command'] == (
-      'python -m benchmarks.credit --turns 1 --group_size 2,3 '
-      '--team pair --reward outcome --calls 20 --rollouts 2 --seeds 2 --boost')
+  assert options in result['command']
   assert result['settings'].items() >= {
       'turns': [1], 'group_size': [2, 3], 'boost': True}.items()
   assert [(row['group_size'], row['method']) for row in result['rows']] == [
@@ -64,7 +61,7 @@ def test_jackknife_removes_the_bias_of_a_square():
 def test_at_grpo_learns_more_than_grpo_from_equal_budgets():
   laboratory = make(2)
   at_grpo, grpo = (
-      [laboratory.learn(method, seed=seed, num_calls=3000)
+      [laboratory.learn(method, seed=seed, num_calls=1500)
        for seed in range(2)] for method in (AT_GRPO, GRPO))
   assert min(at_grpo) > max(grpo) + 0.05
   assert min(grpo) > 0.5
@@ -87,7 +84,7 @@ def test_calls_are_counted(method, calls):
 
 def test_bias_of_one_turn_is_the_missing_credit_of_the_caller():
   laboratory = make(1, reward='outcome')
-  measured = laboratory.measure(AT_GRPO, laboratory.halfway(), 400)
+  measured = laboratory.measure(AT_GRPO, laboratory.halfway(), 200)
   policy = credit.probabilities(laboratory.halfway())
   exact = relay.exact_values(laboratory.environment, policy)
   # Only the caller's part of the gradient is missing.
@@ -110,7 +107,7 @@ def test_bias_of_one_turn_is_the_missing_credit_of_the_caller():
 
   # Returns to go include the caller's part.
   method = METHODS['parallel, return_to_go, env+agent+turn']
-  whole = laboratory.measure(method, laboratory.halfway(), 200)
+  whole = laboratory.measure(method, laboratory.halfway(), 100)
   assert whole['cosine'] > 0.97 > measured['cosine']
 
 
@@ -172,7 +169,7 @@ def test_only_a_central_critic_sees_the_value_of_a_call(team, turns):
   laboratory = make(turns, reward='outcome', team=team)
   logits = laboratory.halfway()
   iac, maac, blind = (
-      laboratory.measure(METHODS[name], logits, 60) for name in (
+      laboratory.measure(METHODS[name], logits, 30) for name in (
           'IAC, lambda 0, exact, first', 'MAAC, lambda 0, exact, first',
           'joint, immediate, first'))
   assert maac['cosine'] > 0.97

@@ -1,4 +1,4 @@
-"""Sandboxes without processes, for tests that know what a program prints."""
+"""Sandboxes without processes, and prompts as text."""
 
 import dataclasses
 
@@ -26,3 +26,9 @@ class Constant:
   def run(self, source, stdin=''):
     del source, stdin
     return sandbox.ProgramResult(self.status, self.stdout, self.stderr)
+
+
+def prompt(environment, state, role):
+  """The contents of the messages that a role sees."""
+  return '\n'.join(
+      message['content'] for message in environment.observe(state, role))

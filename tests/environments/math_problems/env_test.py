@@ -10,6 +10,7 @@ from environments.math_problems import env as maths
 from environments.math_problems import grader
 from tests.environments import echo_sandbox
 
+prompt = echo_sandbox.prompt
 Outcome = env_api.Outcome
 OK, PARSE_ERROR = Outcome.OK, Outcome.PARSE_ERROR
 TASK = {'task_id': 'aime24/test/7', 'problem': 'What is six times seven?',
@@ -35,11 +36,6 @@ def play(environment, *actions, task=TASK):
     steps.append(environment.step(state, {role: action}))
     state = steps[-1].state
   return steps
-
-
-def prompt(environment, state, role):
-  return '\n'.join(
-      message['content'] for message in environment.observe(state, role))
 
 
 @pytest.mark.parametrize('action, quality, outcome', [

@@ -4,7 +4,9 @@ import pytest
 
 from environments import env_api
 from environments.writing import env as writing
+from tests.environments import echo_sandbox
 
+prompt = echo_sandbox.prompt
 OK, PARSE_ERROR = env_api.Outcome.OK, env_api.Outcome.PARSE_ERROR
 SOURCE = 'My cat ate the cake and my sister laughs.'
 FIRST = 'The cat of a writer ate the whole cake.'
@@ -26,11 +28,6 @@ def make(team='pair', kind='tldr'):
 
 def reset(environment):
   return environment.reset({'task_id': 'tldr/test/7', 'text': SOURCE})
-
-
-def prompt(environment, state, role):
-  return '\n'.join(
-      message['content'] for message in environment.observe(state, role))
 
 
 @pytest.mark.parametrize('team, kind, phases', [

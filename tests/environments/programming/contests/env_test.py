@@ -6,8 +6,10 @@ from environments import env_api
 from environments import text as text_lib
 from environments.programming.contests import env as contests
 from environments.programming.contests import prompts
+from tests.environments import echo_sandbox
 from tests.environments.programming import examples
 
+prompt = echo_sandbox.prompt
 Outcome = env_api.Outcome
 # The golden numbers occur in no program or case below.
 GOLDEN = [(f'{i} 77001', [f'{i + 77001}']) for i in (1, 2, 3, 4)]
@@ -35,11 +37,6 @@ def written(*pairs):
   return '\n'.join(
       f'```input\n{given}\n```\n```output\n{expected}\n```'
       for given, expected in pairs)
-
-
-def prompt(environment, state, role):
-  return '\n'.join(
-      message['content'] for message in environment.observe(state, role))
 
 
 def code(environment, state, program, role='coder'):
