@@ -43,35 +43,27 @@ from environments import env_api
 _CONFIG = writing.get_config()
 
 
-@dataclasses.dataclass(frozen=True)
-class Policy:
-  """A randomly initialised model on its mesh."""
-
-  params: model.Params
-  config: model.ModelConfig
-  mesh: jax.sharding.Mesh
-
-  def place(self, tree: Any) -> Any:
-    """Shards parameters, or a tree of the same form."""
-    return jax.device_put(tree, mesh_lib.tree_shardings(
-        tree, self.mesh, mesh_lib.param_rules(self.config.tied_head)))
+def place(
+    tree: Any, config: model.ModelConfig, mesh: jax.sharding.Mesh) -> Any:
+  """Shards parameters, or a tree of the same form."""
+  return jax.device_put(tree, mesh_lib.tree_shardings(
+      tree, mesh, mesh_lib.param_rules(config.tied_head)))
 
 
-def make_policies(config: model.ModelConfig, num: int) -> list[Policy]:
-  """Policies on disjoint devices, if there are enough."""
+def make_models(
+    config: model.ModelConfig,
+    num: int) -> list[tuple[model.Params, jax.sharding.Mesh]]:
+  """Random models on disjoint devices, if there are enough."""
   names = [f'policy{i}' for i in range(num)]
   pools = ()
   if each := jax.device_count() // num:
     pools = tuple(
         (name, i * each, (i + 1) * each) for i, name in enumerate(names))
-  meshes = mesh_lib.make_meshes(
-      names, jax.devices(), pools=pools)
+  meshes = mesh_lib.make_meshes(names, jax.devices(), pools=pools)
   init = jax.jit(model.init_params, static_argnums=1)
-  policies = [Policy({}, config, meshes[name]) for name in names]
   return [
-      dataclasses.replace(
-          policy, params=policy.place(init(jax.random.key(i), config)))
-      for i, policy in enumerate(policies)]
+      (place(init(jax.random.key(i), config), config, mesh), mesh)
+      for i, mesh in enumerate(meshes.values())]
 
 
 class Sampling:
@@ -81,7 +73,8 @@ class Sampling:
 
   def __init__(self, config: model.ModelConfig, load: workload.Load):
     self._load = load
-    self._policy, = make_policies(config, 1)
+    (params, mesh), = make_models(config, 1)
+    self._model = engine_lib.SampledModel(params, config, 'float32', mesh)
     self._prompts = workload.prompts(load, config, seed=0)
     self._seeds = itertools.count()
 
@@ -102,11 +95,9 @@ class Sampling:
     return time.perf_counter() - start
 
   def _make_engine(self) -> engine_lib.Engine:
-    policy, load = self._policy, self._load
+    load = self._load
     engine = engine_lib.Engine(
-        engine_lib.SampledModel(
-            policy.params, policy.config, 'float32', policy.mesh),
-        spec=programs.SamplerSpec(
+        self._model, spec=programs.SamplerSpec(
             group_size=load.group_size, temperature=1.0, stop_ids=(),
             dtype='float32'),
         num_slots=(load.num_prompts,), prompt_length=load.prompt_length)
@@ -183,13 +174,13 @@ class Step:
         dtype='float32', remat=True, adapter_scale=None)
     tokenizer = Ids()
     self._policies, self._states = {}, {}
-    for index, policy in enumerate(make_policies(config, num_agents)):
+    for index, (params, mesh) in enumerate(make_models(config, num_agents)):
       name = f'agent{index}'
       self._policies[name] = policy_lib.Policy(
           name, pathlib.Path(), config, tokenizer, trained='all', lora=None,
-          adapter=None, learner=learner, mesh=policy.mesh)
-      self._states[name] = policy.place(
-          policy_lib.TrainState.create(policy.params, learner.optimizer))
+          adapter=None, learner=learner, mesh=mesh)
+      self._states[name] = place(
+          policy_lib.TrainState.create(params, learner.optimizer), config, mesh)
     self._tasks = [
         {'task_id': str(index), 'text': ' '.join(map(str, prompt))}
         for index, prompt in enumerate(workload.prompts(load, config, seed=0))]

@@ -60,16 +60,14 @@ EXAMPLES = {
             '53..7....', '6..195...', '.98....6.', '8...6...3', '4..8.3..1',
             '7...2...6', '.6....28.', '...419..5', '....8..79']}, {'size': 9}),
     'maths': Example(maths, _PROBLEM, {'max_turns': 4}),
-    'maths_wrong_agreement': Example(maths, _PROBLEM),
-    'maths_truncated': Example(maths, _PROBLEM),
+    **dict.fromkeys(
+        ('maths_wrong_agreement', 'maths_truncated'), Example(maths, _PROBLEM)),
     'relay': Example(relay, {'task_id': 'ab', 'letters': 'ab'}),
     'relay_boost': Example(
         relay, {'task_id': 'aab', 'letters': 'aab'},
         {'max_turns': 3, 'boost': True}),
-    'tldr': Example(
-        writing, _POST, {'max_turns': 1, 'reward': 'outcome', 'kind': 'tldr'}),
-    'tldr_no_text': Example(
-        writing, _POST, {'max_turns': 1, 'reward': 'outcome', 'kind': 'tldr'}),
+    **dict.fromkeys(('tldr', 'tldr_no_text'), Example(
+        writing, _POST, {'max_turns': 1, 'reward': 'outcome', 'kind': 'tldr'})),
     'tldr_two_turns': Example(
         writing, _POST, {'reward': 'outcome', 'kind': 'tldr'}),
 }

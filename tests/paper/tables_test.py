@@ -136,14 +136,6 @@ def test_curves_are_drawn(tmp_path):
   assert all(path.stat().st_size > 10_000 for path in paths)
 
 
-def test_latex_is_escaped():
-  table = tables.Table.create('a_b', ['', 'x %'], [{'': '−1 … < 2'}], '#1 & 2')
-  latex = table.latex()
-  assert r'\caption{a\_b. \#1 \& 2}' in latex
-  assert '   & x \\% \\\\\n' in latex
-  assert r'$-$1 \ldots{} $<$ 2 &  \\' in latex
-
-
 def test_finished_runs_are_added_to_records(tmp_path, no_curves):
   first, second, third, kept = (tmp_path / name for name in 'abck')
   shared, grpo = f'{MAIN}/at_grpo', f'{MAIN}/mas_grpo'

@@ -15,6 +15,7 @@ import re
 import pytest
 
 from environments import sandbox as sandbox_lib
+from environments.programming import benchmarks_dataset_builder as benchmarks
 from environments.programming import checks
 from environments.programming import problems
 
@@ -33,12 +34,9 @@ _SWAPS = {
 
 def read_problems():
   rows = map(json.loads, pathlib.Path(_FILE).read_text().splitlines())
-  return [problems.Problem(
-      task_id=row['task_id'], statement=row['prompt'],
-      starter_code=row['prompt'], entry_point=row['entry_point'],
-      preamble=row['prompt'], comparison='check',
-      reference=row['prompt'] + row['canonical_solution'], time_limit=1.0,
-      tests=problems.pack(row['test'])) for row in rows]
+  return [problems.Problem(**benchmarks._humaneval(row) | dict(
+      task_id=row['task_id'], tests=problems.pack(row['test']),
+      time_limit=1.0)) for row in rows]
 
 
 def mutate(problem, rng):

@@ -30,19 +30,6 @@ def reset(environment):
   return environment.reset({'task_id': 'tldr/test/7', 'text': SOURCE})
 
 
-@pytest.mark.parametrize('team, kind, phases', [
-    ('pair', 'tldr', (('concise', 'detailed'),)),
-    ('pair', 'arxiv_a', (('background', 'method'),)),
-    ('pipeline', 'arxiv_b', (('background',), ('method',))),
-    ('discussion', 'posts', (('concise', 'detailed'),)),
-    ('solo', 'tldr', (('solo',),))])
-def test_roles_of_each_team_see_the_source(team, kind, phases):
-  environment = make(team, kind)
-  assert environment.phases == phases
-  for role in environment.roles:
-    assert SOURCE in prompt(environment, reset(environment), role)
-
-
 def check(step, points, outcomes, success):
   """Checks the last step of an episode."""
   assert step.reward_terms == pytest.approx(points)
