@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from environments import sandbox
+from environments import sandbox as sandbox_lib
 from environments.boards.plan_path import env as plan_path
 from environments.boards.sokoban import env as sokoban
 from environments.boards.sudoku import env as sudoku
@@ -75,19 +75,13 @@ NAMES = sorted(
     f'{path.parent.name}/{path.stem}' for path in FOLDER.glob('*/*.txt'))
 
 
-@pytest.fixture(scope='module')
-def programs():
-  with sandbox.SandboxServer(num_slots=1) as server:
-    yield sandbox.Sandbox(server.address)
-
-
-def play_again(programs, name):
+def play_again(sandbox, name):
   """Plays the replies of a transcript and returns the new transcript."""
   folder, team = name.split('/')
   example = EXAMPLES[folder]
   options = {'max_turns': 2, 'reward': 'mixed'} | example.options
   environment = example.module.make_environment(
-      team=team, sandbox=programs, **options)
+      team=team, sandbox=sandbox, **options)
   replies = iter(re.findall(
       rf'^--- (?:{"|".join(environment.roles)})\n(.*?)\n(?=---)',
       (FOLDER / f'{name}.txt').read_text(), re.MULTILINE | re.DOTALL))
@@ -125,12 +119,12 @@ def play_again(programs, name):
 
 
 @pytest.mark.parametrize('name', NAMES)
-def test_golden_transcript(programs, name):
-  assert play_again(programs, name) == (FOLDER / f'{name}.txt').read_text()
+def test_golden_transcript(sandbox, name):
+  assert play_again(sandbox, name) == (FOLDER / f'{name}.txt').read_text()
 
 
 if __name__ == '__main__':
-  with sandbox.SandboxServer(num_slots=1) as running:
+  with sandbox_lib.SandboxServer(num_slots=1) as running:
     for file in NAMES:
       (FOLDER / f'{file}.txt').write_text(
-          play_again(sandbox.Sandbox(running.address), file))
+          play_again(running.sandbox, file))

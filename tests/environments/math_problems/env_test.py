@@ -102,15 +102,9 @@ def test_viewers_see_every_attempt_and_the_gold_answer():
       'turn 1, reasoner: answer': '42'}
 
 
-def test_real_sandbox_with_the_time_limit_of_the_config():
-  with sandbox_lib.SandboxServer(num_slots=1) as server:
-    environment = maths.make_environment(
-        team='pair', max_turns=1, reward='mixed',
-        sandbox=sandbox_lib.Sandbox(server.address), program_seconds=7.0)
-    limits = environment.sandbox.limits
-    assert (limits.cpu_seconds, limits.wall_seconds) == (7.0, 10.5)
-    steps = play(
-        environment, program(
-            'from fractions import Fraction\nprint(str(Fraction(168, 4)))'),
-        r'\boxed{\frac{84}{2}}')
-  assert steps[-1].success
+def test_program_seconds_set_both_time_limits():
+  environment = maths.make_environment(
+      team='pair', max_turns=1, reward='mixed',
+      sandbox=sandbox_lib.Sandbox('/nowhere'), program_seconds=7.0)
+  limits = environment.sandbox.limits
+  assert (limits.cpu_seconds, limits.wall_seconds) == (7.0, 10.5)

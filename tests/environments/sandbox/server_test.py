@@ -16,10 +16,10 @@ from environments import sandbox
 from environments.sandbox import protocol
 from environments.sandbox import Status
 from environments.sandbox.processes import children
+from tests.checkout import wait_until
 from tests.environments.sandbox import servers
 from tests.environments.sandbox.servers import descendants
 from tests.environments.sandbox.servers import exists
-from tests.environments.sandbox.servers import wait_until
 
 FILES = {*protocol.SOCKETS, protocol.WORK_DIRECTORY}  # In a server's folder.
 

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import textwrap
-import time
 
 from environments import sandbox
 from environments.sandbox import processes
@@ -55,13 +54,6 @@ def descendants(pid):
 
 def exists(pid):
   return pathlib.Path(f'/proc/{pid}').exists()
-
-
-def wait_until(condition, seconds=10.0):
-  deadline = time.monotonic() + seconds
-  while not condition():
-    assert time.monotonic() < deadline
-    time.sleep(0.02)
 
 
 def other_python():

@@ -1,4 +1,4 @@
-"""A sandbox for all tests of programming environments."""
+"""A sandbox for all tests of environments."""
 
 import pytest
 
