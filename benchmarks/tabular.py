@@ -22,7 +22,7 @@ from atgrpo_jax.sampling import engine as engine_lib
 from environments import env_api
 from environments.relay import env as relay
 
-CRITIC_STEP_SIZE = 0.5  # Of a table that starts at 0, towards the mean target.
+CRITIC_STEP_SIZE = 0.5  # Moves the table, which starts at 0, to the mean.
 
 
 class InlineExecutor(futures.Executor):

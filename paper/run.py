@@ -91,7 +91,7 @@ async def run_jobs(
     core_sets.put_nowait(all_cores[i::num_parallel])
   trainers: list[asyncio.subprocess.Process] = []
   signals: list[int] = []
-  statuses: list[int] = []  # Of failures.
+  statuses: list[int] = []  # Exit statuses of failed jobs.
 
   def stop(number: int) -> None:
     signals.append(number)

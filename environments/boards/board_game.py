@@ -362,7 +362,7 @@ class BoardGame:
         'malformed': -float(move is None)}, outcome
 
   def _report(self, proposal: Proposal) -> str:
-    """What the planner sees about the tool's program."""
+    """Describes the tool's program to the planner."""
     if proposal.program is None:
       return 'The tool agent wrote no program.'
     program = text.shorten(proposal.program, MAX_PROGRAM_BYTES)

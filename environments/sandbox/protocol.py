@@ -51,7 +51,7 @@ class Limits(NamedTuple):
   cpu_seconds: float = 2.0
   wall_seconds: float = 5.0  # From the program's start, without the queue.
   memory_bytes: int = 256 << 20  # Address space beyond the interpreter's.
-  output_bytes: int = 64 << 10  # Of stdout, of stderr, and of a value.
+  output_bytes: int = 64 << 10  # For each of stdout, stderr and a value.
 
 
 class Request(NamedTuple):

@@ -1,4 +1,4 @@
-"""What an environment may return, and its options."""
+"""Invalid steps and options of environments are named."""
 
 import dataclasses
 

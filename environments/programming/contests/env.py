@@ -118,7 +118,7 @@ class Contest:
   sandbox: sandbox_lib.Sandbox | None
   max_turns: int
 
-  team_reward_range = (-1.0, 1.0)  # Of a step; an episode adds up to 0 to 1.
+  team_reward_range = (-1.0, 1.0)  # Per step; an episode adds up to 0 to 1.
 
   @property
   def phases(self) -> tuple[tuple[str, ...], ...]:
