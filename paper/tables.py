@@ -205,8 +205,8 @@ def _compare(
   """A table of rows that played the same tasks.
 
   Args:
-    title: of the table.
-    columns: the columns to show.
+    title: title of the table.
+    columns: names of the shown columns.
     rows: title -> row, None if only the paper may have it.
     baseline: title of the row that others are compared with, unless
       `experiments.SAME_STEPS` names another.

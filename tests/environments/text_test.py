@@ -117,14 +117,6 @@ def test_last_boxed(given, box):
   assert text.last_boxed(given) == box
 
 
-@pytest.mark.parametrize('given, blocks', [
-    ('```input\n1 2\n```\n```output\n3\n```',
-     [('input', '1 2\n'), ('output', '3\n')]),
-    ('```a\n```b\n```', [('b', '')]), ('```\n1\n```', [])])
-def test_blocks_with_names(given, blocks):
-  assert text.blocks_of(given) == blocks
-
-
 @pytest.mark.parametrize('part', [
     '```python\n', '```python\nx\n', '#### [\n', '#', '\n', '<think>',
     '</think>', '\\boxed{', '{', '}'])

@@ -138,6 +138,7 @@ def test_problems_that_call_a_function(sandbox):
     (written(*((f'{i} 1', f'{i + 1}') for i in range(9))), 1, 1, Outcome.OK),
     ('', 0, 0, Outcome.PARSE_ERROR),
     ('```output\n3\n```\n```input\n1 2\n```', 0, 0, Outcome.PARSE_ERROR),
+    ('```\n1 2\n```\n```\n3\n```', 0, 0, Outcome.PARSE_ERROR),
     ('```input\n1 2\n```\n```output\n3', 0, 0, Outcome.PARSE_ERROR),
     ('```input\n1 2\n```\n' + written(('1 2', '3')), .5, .5, Outcome.OK),
 ])
