@@ -92,14 +92,12 @@ def assign_advantages(
     episodes = _number([key[:2] for key in return_keys])
   returns = np.concatenate([group.returns for group in groups])
   valid = np.concatenate([group.valid for group in groups])
+  values = None
   if spec.baseline == 'critic':
-    advantages = advantages_lib.critic_advantages(
-        returns, np.repeat([group.value for group in groups], sizes), flat_ids,
-        valid, scale=spec.scale)
-  else:
-    advantages = advantages_lib.group_advantages(
-        returns, flat_ids, valid, baseline=spec.baseline, scale=spec.scale,
-        weights=weights, episodes=episodes)
+    values = np.repeat([group.value for group in groups], sizes)
+  advantages = advantages_lib.group_advantages(
+      returns, flat_ids, valid, baseline=spec.baseline, scale=spec.scale,
+      weights=weights, episodes=episodes, values=values)
   ends = np.cumsum(sizes)[:-1]
   compared = {
       group.key: dataclasses.replace(

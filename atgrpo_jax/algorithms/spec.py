@@ -134,7 +134,7 @@ class AdvantageSpec:
           f'advantage.group_key={parts!r}: expected a tuple of some of '
           f'{list(GROUP_KEY_PARTS)}, each at most once.')
     errors.check_choice(
-        'advantage.baseline', self.baseline, (*advantages.BASELINES, 'critic'))
+        'advantage.baseline', self.baseline, advantages.BASELINES)
     errors.check_choice('advantage.scale', self.scale, advantages.SCALES)
     if self.baseline == 'none' and self.scale != 'none':
       raise errors.UserError(

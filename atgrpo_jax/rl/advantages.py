@@ -16,14 +16,15 @@ from __future__ import annotations
 import chex
 import numpy as np
 
-BASELINES = ('mean', 'leave_one_out', 'none')
+BASELINES = ('mean', 'leave_one_out', 'none', 'critic')
 SCALES = ('std', 'none')
 
 
 def group_advantages(
     returns: np.ndarray, baseline_ids: np.ndarray, valid: np.ndarray,
     *, baseline: str, scale: str, weights: np.ndarray | None = None,
-    episodes: np.ndarray | None = None) -> np.ndarray:
+    episodes: np.ndarray | None = None,
+    values: np.ndarray | None = None) -> np.ndarray:
   """Advantages [N] float32.
 
   Runs on the host, because nonzero advantages determine the batch shapes.
@@ -33,57 +34,36 @@ def group_advantages(
     baseline_ids: [N] int, equal for candidates with a common baseline.
     valid: [N] bool; invalid candidates are ignored and have advantage 0.
     baseline: one of `BASELINES`; docs/algorithms.md defines them.
-    scale: one of `SCALES`.
+    scale: 'std', the root mean square of return minus baseline, or 'none'.
     weights: [N] float weights from `return_weights`; None for 1.
     episodes: [N] int, equal for candidates of one episode; 'leave_one_out'
       leaves out the whole episode, because an action affects all its returns.
       None for one episode per candidate.
+    values: [N] float, the critic's values of the prompts for 'critic'.
   """
   chex.assert_equal_shape([returns, baseline_ids, valid])
   if weights is None:
     weights = np.ones(returns.shape)
   if episodes is None:
     episodes = np.arange(len(returns))
+  if baseline == 'critic':
+    returns = (returns.astype(np.float64) - values).astype(np.float32)
   advantages = np.zeros(returns.shape, np.float32)
   for baseline_id in np.unique(baseline_ids[valid]):
     compared = valid & (baseline_ids == baseline_id)
-    group = returns[compared].astype(np.float64)
-    if baseline == 'none':
-      advantages[compared] = group
-    if baseline == 'none' or group.max() == group.min():
-      continue
+    centred = returns[compared].astype(np.float64)
     group_weights = weights[compared]
-    centred = group - np.average(group, weights=group_weights)
+    if baseline in ('mean', 'leave_one_out'):
+      if centred.max() == centred.min():
+        continue
+      centred -= np.average(centred, weights=group_weights)
     deviation = 1.0
     if scale == 'std':
-      deviation = np.sqrt(np.average(centred**2, weights=group_weights))
+      deviation = np.sqrt(
+          np.average(centred**2, weights=group_weights)) or 1.0
     if baseline == 'leave_one_out':
       centred -= _mean_of_others(centred, group_weights, episodes[compared])
     advantages[compared] = centred / deviation
-  return advantages
-
-
-def critic_advantages(
-    returns: np.ndarray, values: np.ndarray, baseline_ids: np.ndarray,
-    valid: np.ndarray, *, scale: str) -> np.ndarray:
-  """Returns minus the values of their prompts, [N] float32.
-
-  Args:
-    returns: [N] float32.
-    values: [N] float, the critic's value of each prompt.
-    baseline_ids: [N] int, equal for candidates with a common scale.
-    valid: [N] bool; invalid candidates are ignored and have advantage 0.
-    scale: 'std' divides by the root mean square of the differences.
-  """
-  advantages = np.zeros(returns.shape, np.float32)
-  advantages[valid] = (returns.astype(np.float64) - values)[valid]
-  if scale == 'std':
-    for baseline_id in np.unique(baseline_ids[valid]):
-      compared = valid & (baseline_ids == baseline_id)
-      deviation = np.sqrt(np.mean(np.square(
-          advantages[compared], dtype=np.float64)))
-      if deviation > 0:
-        advantages[compared] /= deviation
   return advantages
 
 

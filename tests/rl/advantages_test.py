@@ -9,9 +9,9 @@ from atgrpo_jax.rl import advantages
 REWARDS = np.array([1, 0, 2, 0, 6, 3], np.float32)
 IDS = np.array([7, 3, 7, 3, 7, 3])
 
-# (baseline, scale), except without a baseline.
+# (baseline, scale).
 every_variant = pytest.mark.parametrize('variant', [
-    (baseline, scale) for baseline in advantages.BASELINES if baseline != 'none'
+    (baseline, scale) for baseline in ('mean', 'leave_one_out')
     for scale in advantages.SCALES])
 
 
@@ -79,3 +79,15 @@ def test_invalid_candidates_are_ignored(variant, junk):
 def test_without_baseline_advantages_are_returns():
   found = _advantages([3, 3, 2], [0, 0, 1], variant=('none', 'none'))
   np.testing.assert_array_equal(found, [3, 3, 2])
+
+
+@pytest.mark.parametrize('scale, expected', [
+    # Differences 3 and -4, with root mean square 5 / sqrt(2); then 0 and 0.
+    ('none', [3, -4, 0, 0, 0]),
+    ('std', [0.8485281, -1.1313708, 0, 0, 0])])
+def test_critic_is_the_baseline(scale, expected):
+  found = advantages.group_advantages(
+      np.array([5, 1, 2, 2, np.nan], np.float32), np.array([0, 0, 1, 1, 0]),
+      np.array([True, True, True, True, False]), baseline='critic', scale=scale,
+      values=np.array([2.0, 5, 2, 2, 1]))
+  np.testing.assert_allclose(found, expected, rtol=1e-6)
