@@ -101,11 +101,10 @@ class Sampling:
             group_size=load.group_size, temperature=1.0, stop_ids=(),
             dtype='float32'),
         num_slots=(load.num_prompts,), prompt_length=load.prompt_length)
-    ids = np.arange(load.num_prompts, dtype=np.uint32)[:, None]
-    keys = programs.group_keys(jax.random.key(next(self._seeds)), ids)
-    for index, (prompt, key) in enumerate(
-        zip(self._prompts, np.asarray(jax.random.key_data(keys)))):
-      engine.add(engine_lib.Request(index, prompt, key, load.new_tokens))
+    seed = next(self._seeds)
+    for index, prompt in enumerate(self._prompts):
+      engine.add(engine_lib.Request(
+          index, prompt, np.array([seed, index]), load.new_tokens))
     return engine
 
   def _drain(self, engine: engine_lib.Engine) -> None:

@@ -70,11 +70,11 @@ def make(mesh: jax.sharding.Mesh, lora: bool):
 def sample(mesh: jax.sharding.Mesh, lora: bool):
   """Fills each slot twice and decodes it for two chunks."""
   trained, _, base, adapters = make(mesh, lora)
-  keys = programs.group_keys(jax.random.key(5), np.arange(16)[:, None])
+  key_ids = [(5, index) for index in range(16)]
   rows = batch()
   return tiny.sample(
       base or trained, mesh, np.tile(rows.prompts, (2, 1)),
-      np.tile(rows.prompt_lengths, 2), keys, budget=20, num_slots=(8,),
+      np.tile(rows.prompt_lengths, 2), key_ids, budget=20, num_slots=(8,),
       adapters=adapters, adapter_ids=[0, 1] * 8, config=CONFIG,
       spec=programs.SamplerSpec(
           group_size=4, temperature=1.0, stop_ids=tuple(range(3, 9)),

@@ -308,15 +308,13 @@ def _sampler_calls(config, policy, params, adapters):
 
   prompts_per_shard = engine.prefill_size(num_slots // num_shards)
   num_prompts = num_shards * prompts_per_shard
-  keys = jax.eval_shape(
-      lambda: jax.random.split(jax.random.key(0), num_prompts))
   numbers = rows((num_prompts,), 'int32')
   yield AbstractCall(
       'prefill', programs.fill, num_bytes(adapters) - num_bytes(past),
       num_prompts * length,
       (prepared, slots, rows((num_shards, prompts_per_shard), 'int32'),
        rows((num_prompts, length), 'int32'), numbers,
-       rows(keys.shape, keys.dtype), numbers, numbers),
+       rows((num_prompts, 6), 'uint32'), numbers, numbers),
       {'adapters': adapters, **static})
   yield AbstractCall(
       'decode', programs.decode, num_bytes(adapters), num_rows * engine.CHUNK,

@@ -67,7 +67,7 @@ EpisodeCoroutine = Generator[
 
 @dataclasses.dataclass
 class Usage:
-  """The cost of a runner's episodes, logged as `budget/...`."""
+  """The cost of a runner's episodes; counts are logged as `budget/...`."""
 
   prompt_tokens: int = 0  # Counted once for all completions of a prompt.
   completion_tokens: int = 0
@@ -127,8 +127,6 @@ class EpisodeRunner:
   _engines: dict[
       tuple[engine_lib.SampledModel, tuple[int, ...], int, int],
       engine_lib.Engine] = dataclasses.field(default_factory=dict, init=False)
-  _requests: list[tuple[engine_lib.Engine, np.ndarray, engine_lib.Request]] = (
-      dataclasses.field(default_factory=list, init=False))
   _next_process: int = dataclasses.field(default=0, init=False)
 
   def play(self, episodes: Sequence[EpisodeCoroutine]) -> list[Any]:
@@ -164,7 +162,6 @@ class EpisodeRunner:
     while waiting:
       self._check_stopped(next(num_chunks))
       start = time.perf_counter()
-      self._submit_requests()
       for engine in self._engines.values():
         engine.dispatch()
       self.usage.sample_seconds += time.perf_counter() - start
@@ -199,13 +196,12 @@ class EpisodeRunner:
       policies_lib.check_prompt(
           len(prompt), key, buckets=self.buckets,
           max_new_tokens=self.max_new_tokens, config=policy.model.config)
-      key_data = np.array([
-          self.train_step, zlib.crc32(key.task_id.encode()), key.turn,
-          zlib.crc32(key.role.encode()), key.branch], np.uint32)
-      engine = self._engine(policy, len(prompt), group_size)
-      self._requests.append((engine, key_data, engine_lib.Request(
-          tag=(groups, index, policy.tokenizer), prompt=prompt, key=None,
-          budget=self.max_new_tokens, adapter=policy.adapter)))
+      key_ids = np.array([
+          self.seed, self.train_step, zlib.crc32(key.task_id.encode()),
+          key.turn, zlib.crc32(key.role.encode()), key.branch], np.uint32)
+      self._engine(policy, len(prompt), group_size).add(engine_lib.Request(
+          tag=(groups, index, policy.tokenizer), prompt=prompt,
+          key_ids=key_ids, budget=self.max_new_tokens, adapter=policy.adapter))
     return PendingSamples(groups)
 
   def step_environments(
@@ -271,7 +267,6 @@ class EpisodeRunner:
          for role, role_texts, i in zip(roles, texts, joint_action)}
         for joint_action in joint_actions]
     steps = yield self.step_environments([state] * len(actions), actions)
-    self._check_range(steps)
     node = tree_lib.Node(turn, phase, state, (), joint_actions, tuple(steps))
     return dataclasses.replace(node, groups=tuple(
         types.Group(
@@ -342,7 +337,7 @@ class EpisodeRunner:
       for process_batches in results:
         batches |= process_batches
       distinct = [
-          _mark_failure(step) for index in range(len(steps.batches))
+          self._checked(step) for index in range(len(steps.batches))
           for step in batches[index]]
       self.usage.program_runs += sum(
           step.program_runs for step in distinct)
@@ -358,14 +353,23 @@ class EpisodeRunner:
         self.is_stopped()):
       raise signals.Stopped
 
-  def _check_range(self, steps: Sequence[env_api.Step]) -> None:
+  def _checked(self, step: env_api.Step) -> env_api.Step:
+    """Gives a step with an unknown reward the outcome of a failure.
+
+    Raises UserError if the team reward is out of range.
+    """
+    failure = env_api.Outcome.INFRASTRUCTURE
+    if failure in step.outcomes.values():
+      return step
+    if tree_lib.failed(step):
+      return dataclasses.replace(
+          step, outcomes=dict.fromkeys(step.outcomes, failure))
     low, high = self.environment.team_reward_range
-    for step in steps:
-      if not (tree_lib.failed(step) or low <= step.team_reward <= high):
-        raise errors.UserError(
-            f'{type(self.environment).__name__} paid a team reward of '
-            f'{step.team_reward}, outside its team_reward_range '
-            f'({low}, {high}).')
+    if not low <= step.team_reward <= high:
+      raise errors.UserError(
+          f'{type(self.environment).__name__} paid a team reward of '
+          f'{step.team_reward}, outside its team_reward_range ({low}, {high}).')
+    return step
 
   def _engine(
       self, policy: policies_lib.SamplingPolicy, length: int,
@@ -383,22 +387,6 @@ class EpisodeRunner:
               mesh_lib.num_data_shards(sampled.mesh)).groups)
     return self._engines[key]
 
-  def _submit_requests(self) -> None:
-    """Passes the requests since the last chunk to the engines.
-
-    Their keys are computed here, because the devices are idle.
-    """
-    if not self._requests:
-      return
-    # Powers of two, because each shape is compiled.
-    key_data = np.zeros((2**len(self._requests).bit_length(), 5), np.uint32)
-    key_data[:len(self._requests)] = [row for _, row, _ in self._requests]
-    keys = np.asarray(jax.random.key_data(
-        programs.group_keys(jax.random.key(self.seed), key_data)))
-    for (engine, _, request), key in zip(self._requests, keys):
-      engine.add(dataclasses.replace(request, key=key))
-    self._requests.clear()
-
 
 def worker_metrics(workers: workers_lib.Workers) -> dict[str, int]:
   """Restarts and repeated steps of all processes since the last call."""
@@ -406,15 +394,6 @@ def worker_metrics(workers: workers_lib.Workers) -> dict[str, int]:
   return {
       f'workers/{name}': sum(count[name] for count in counts)
       for name in counts[0]}
-
-
-def _mark_failure(step: env_api.Step) -> env_api.Step:
-  """Gives a step with an unknown reward the outcome of a failure."""
-  failure = env_api.Outcome.INFRASTRUCTURE
-  if failure in step.outcomes.values() or not tree_lib.failed(step):
-    return step
-  return dataclasses.replace(
-      step, outcomes=dict.fromkeys(step.outcomes, failure))
 
 
 def _candidate(

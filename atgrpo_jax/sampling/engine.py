@@ -39,21 +39,13 @@ _MIN_SIZE = 64
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-  """A prompt to sample a group of completions for.
+  """A prompt to sample a group of completions for."""
 
-  Attributes:
-    tag: lets the caller recognise the request.
-    prompt: [S] int32.
-    key: key data, uint32.
-    budget: longest completion, stop token included.
-    adapter: index of the adapter in the engine.
-  """
-
-  tag: Any
-  prompt: np.ndarray
-  key: np.ndarray
-  budget: int
-  adapter: int = 0
+  tag: Any  # Lets the caller recognise the request.
+  prompt: np.ndarray  # [S] int32
+  key_ids: np.ndarray  # [K] uint32, see `programs.group_keys`
+  budget: int  # Longest completion, stop token included.
+  adapter: int = 0  # Index in the adapters of the engine.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,12 +67,6 @@ class _HeldGroup:
   running: np.ndarray  # [G] bool
   rows: np.ndarray  # [G] int32, rows of its shard or `NO_ROW`
   age: int = 0  # Tokens of its longest candidate.
-
-  @classmethod
-  def create(cls, request: Request, size: int) -> _HeldGroup:
-    return cls(
-        request, [[] for _ in range(size)], [[] for _ in range(size)],
-        np.ones(size, bool), np.full(size, NO_ROW, np.int32))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -116,14 +102,7 @@ class Engine:
   def __init__(
       self, sampled: SampledModel, *, spec: programs.SamplerSpec,
       num_slots: Sequence[int], prompt_length: int):
-    """Creates an idle engine.
-
-    Args:
-      sampled: the model; other engines may share it.
-      spec: static switches of the sampler.
-      num_slots: allowed numbers of groups in flight, ascending.
-      prompt_length: length that prompts are padded to.
-    """
+    """`num_slots` are the allowed numbers of groups in flight, ascending."""
     self._model = sampled
     self._mesh = sampled.mesh
     self._static = {'config': sampled.config, 'spec': spec}
@@ -250,8 +229,11 @@ class Engine:
         for shard, slots in enumerate(free):
           if slots and self._waiting:
             slot_ids[shard, column] = slot = slots.pop(0)
-            self._held[shard * num_slots + slot] = _HeldGroup.create(
-                self._waiting.pop(0), size)
+            self._held[shard * num_slots + slot] = _HeldGroup(
+                self._waiting.pop(0), tokens=[[] for _ in range(size)],
+                logprobs=[[] for _ in range(size)],
+                running=np.ones(size, bool),
+                rows=np.full(size, NO_ROW, np.int32))
       admitted.append(slot_ids)
     return admitted
 
@@ -267,6 +249,7 @@ class Engine:
     """Gives each running candidate a row with capacity for the next chunk."""
     running = self._per_candidate('running', False)
     old = self._per_candidate('rows', NO_ROW)
+    moved = running & (old != NO_ROW)
     num_rows = padded_size(int(running.sum(axis=1).max()))
     if self._model.adapters is not None or num_rows >= running.shape[1]:
       num_rows = running.shape[1]
@@ -287,8 +270,10 @@ class Engine:
           num_rows=self._num_shards * num_rows, capacity=capacity,
           **self._static)
     elif ((num_rows, capacity) != (self._num_rows, self._capacity)
-          or (rows != old)[running & (old != NO_ROW)].any()):
-      order = _row_moves(running, old, rows, num_rows)
+          or (rows != old)[moved].any()):
+      # The old row of each new row; 0 if it is free.
+      order = _by_row(
+          old, rows, moved, np.zeros((len(rows), num_rows), np.int32))
       self._past = programs.move_rows(
           self._past, self._put(order), capacity=capacity)
     self._num_rows, self._capacity = num_rows, capacity
@@ -303,26 +288,28 @@ class Engine:
     filler = dataclasses.replace(
         next(filter(None, requests)), prompt=np.zeros(1, np.int32), budget=1)
     requests = [request or filler for request in requests]
-    prompts, lengths = batching.pad_prompts(
-        [request.prompt for request in requests], len(requests),
-        self._prompt_length)
-    keys = np.array([request.key for request in requests])
-    budgets = np.array([request.budget for request in requests], np.int32)
-    adapter_ids = np.array([request.adapter for request in requests], np.int32)
-    slot_ids, prompts, lengths, keys, budgets, adapter_ids = self._put(
-        (slot_ids, prompts, lengths, keys, budgets, adapter_ids))
+    arrays = (
+        slot_ids,
+        *batching.pad_prompts(
+            [request.prompt for request in requests], len(requests),
+            self._prompt_length),
+        np.array([request.key_ids for request in requests], np.uint32),
+        np.array([request.budget for request in requests], np.int32),
+        np.array([request.adapter for request in requests], np.int32))
     self._slots = programs.fill(
-        self._model.prepared, self._slots, slot_ids, prompts, lengths,
-        jax.random.wrap_key_data(keys), budgets, adapter_ids,
+        self._model.prepared, self._slots, *self._put(arrays),
         adapters=self._model.adapters, **self._static)
 
   def _decode(self) -> None:
     running = self._per_candidate('running', False)
-    candidate_of_row = None
-    if self._num_rows < running.shape[1]:
-      candidate_of_row = self._put(_candidates_of_rows(
-          running, self._per_candidate('rows', NO_ROW),
-          self._num_rows))
+    candidate_of_row, (_, num_candidates) = None, running.shape
+    if self._num_rows < num_candidates:
+      # A free row names a finished candidate of its shard, which must exist.
+      finished = np.argmin(running, axis=1).astype(np.int32)
+      candidate_of_row = self._put(_by_row(
+          np.broadcast_to(np.arange(num_candidates), running.shape),
+          self._per_candidate('rows', NO_ROW), running,
+          np.repeat(finished[:, None], self._num_rows, axis=1)))
     self._slots, self._past, self._chunk = programs.decode(
         self._model.decoding, self._slots, self._past, candidate_of_row,
         adapters=self._model.adapters, num_tokens=CHUNK, **self._static)
@@ -358,25 +345,13 @@ def _assign_rows(
   return rows
 
 
-def _candidates_of_rows(
-    running: np.ndarray, rows: np.ndarray, num_rows: int) -> np.ndarray:
-  """The candidate [N, num_rows] int32 of each row.
+def _by_row(
+    values: np.ndarray, rows: np.ndarray, mask: np.ndarray,
+    free: np.ndarray) -> np.ndarray:
+  """Arranges values [N, C] of the candidates in `mask` by their rows.
 
-  An unused row has the index of a finished candidate of its shard, which must
-  exist.
+  Returns [N, num_rows], with the values of `free` in the remaining rows.
   """
-  candidates = np.repeat(
-      np.argmin(running, axis=1)[:, None], num_rows, axis=1)
-  shard, candidate = np.nonzero(running)
-  candidates[shard, rows[running]] = candidate
-  return candidates.astype(np.int32)
-
-
-def _row_moves(
-    running: np.ndarray, old: np.ndarray, rows: np.ndarray,
-    num_rows: int) -> np.ndarray:
-  """The old row [N, num_rows] int32 of each new row; 0 if it is free."""
-  moved = running & (old != NO_ROW)
-  order = np.zeros((len(rows), num_rows), np.int32)
-  order[np.nonzero(moved)[0], rows[moved]] = old[moved]
-  return order
+  arranged = free.copy()
+  arranged[np.nonzero(mask)[0], rows[mask]] = values[mask]
+  return arranged

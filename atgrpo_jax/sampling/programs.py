@@ -35,19 +35,12 @@ _NUM_BLOCKS = 128
 
 @dataclasses.dataclass(frozen=True)
 class SamplerSpec:
-  """Static switches of the compiled sampler.
+  """Static switches of the compiled sampler."""
 
-  Attributes:
-    group_size: candidates of a group (G).
-    temperature: 0 for greedy decoding.
-    stop_ids: ids that end a completion.
-    dtype: name of the dtype of matrix products, keys and values.
-  """
-
-  group_size: int
-  temperature: float
-  stop_ids: tuple[int, ...]
-  dtype: str
+  group_size: int  # Candidates of a group (G).
+  temperature: float  # 0 for greedy decoding.
+  stop_ids: tuple[int, ...]  # Ids that end a completion.
+  dtype: str  # Dtype of matrix products, keys and values.
 
 
 @struct.dataclass
@@ -131,7 +124,7 @@ def empty_rows(
     jax.jit, static_argnames=('config', 'spec'), donate_argnames='slots')
 def fill(
     params: model.Params, slots: Slots, slot_ids: jax.Array, prompts: jax.Array,
-    prompt_lengths: jax.Array, keys: jax.Array, budgets: jax.Array,
+    prompt_lengths: jax.Array, key_ids: jax.Array, budgets: jax.Array,
     adapter_ids: jax.Array, *, adapters: model.Adapters | None,
     config: model.ModelConfig, spec: SamplerSpec) -> Slots:
   """Prefills prompts, each once for its group, into free slots.
@@ -143,7 +136,8 @@ def fill(
       padding rows have a number beyond the last slot.
     prompts: [N * B, S] int32, padded at the end.
     prompt_lengths: [N * B] int32, tokens of `prompts`; at least 1.
-    keys: [N * B] typed keys; each candidate folds in its index.
+    key_ids: [N * B, K] uint32, see `group_keys`; each candidate folds its index
+      into the key of its group.
     budgets: [N * B] int32, longest completion, stop token included.
     adapter_ids: [N * B] int32, adapter of each prompt.
     adapters: an adapter per role, or None.
@@ -156,31 +150,19 @@ def fill(
       params, config, prompts, prompt_lengths - 1,
       dtype=jnp.dtype(spec.dtype))
   last = jnp.take_along_axis(prompts, prompt_lengths[:, None] - 1, axis=1)
-  candidates = jnp.arange(spec.group_size)
+  shape = len(prompts), spec.group_size
   candidate_keys = jax.vmap(
       jax.vmap(jax.random.fold_in, in_axes=(None, 0)), in_axes=(0, None))
-
-  def put(x, y):
-    return mesh_lib.scatter_per_shard(x, slot_ids, y)
-
-  shape = len(prompts), spec.group_size
-
-  def put_layers(old, new):
-    return tuple(put(x, new[layer]) for layer, x in enumerate(old))
-
-  return _constrain(slots.replace(
+  filled = Slots(
       prefix=model.PromptCache(
-          put_layers(slots.prefix.keys, prefix.keys),
-          put_layers(slots.prefix.values, prefix.values),
-          put(slots.prefix.lengths, prefix.lengths)),
-      lengths=put(slots.lengths, jnp.zeros_like(prompt_lengths)),
-      last=put(slots.last, jnp.broadcast_to(last, shape)),
-      running=put(slots.running, jnp.ones(shape, bool)),
-      budgets=put(slots.budgets, budgets),
-      keys=jax.random.wrap_key_data(put(
-          jax.random.key_data(slots.keys),
-          jax.random.key_data(candidate_keys(keys, candidates)))),
-      adapter_ids=put(slots.adapter_ids, adapter_ids)))
+          tuple(prefix.keys), tuple(prefix.values), prefix.lengths),
+      lengths=jnp.zeros_like(prompt_lengths),
+      last=jnp.broadcast_to(last, shape), running=jnp.ones(shape, bool),
+      budgets=budgets,
+      keys=candidate_keys(group_keys(key_ids), jnp.arange(spec.group_size)),
+      adapter_ids=adapter_ids)
+  return _constrain(jax.tree.map(
+      lambda x, y: mesh_lib.scatter_per_shard(x, slot_ids, y), slots, filled))
 
 
 @functools.partial(
@@ -393,15 +375,9 @@ def _draw(weights, numbers):
   return jnp.argmax(ends > numbers[:, None] * total, axis=-1)
 
 
-@jax.jit
-def group_keys(seed: jax.Array, ids: jax.Array) -> jax.Array:
-  """Typed keys [P], folded from the key `seed` and the columns of `ids`.
-
-  `ids` [P, N] uint32 are, for example, step, task, turn, role and branch.
-  """
-  def fold_all(row):
-    key = seed
-    for number in row:
-      key = jax.random.fold_in(key, number)
-    return key
-  return jax.vmap(fold_all)(ids)
+def group_keys(ids: jax.Array) -> jax.Array:
+  """Typed keys [P] from `ids` [P, K] uint32: a seed and numbers to fold in."""
+  keys = jax.vmap(jax.random.key)(ids[:, 0])
+  for numbers in ids.T[1:]:
+    keys = jax.vmap(jax.random.fold_in)(keys, numbers)
+  return keys

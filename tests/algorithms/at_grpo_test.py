@@ -190,7 +190,7 @@ def test_returns_of_continuations():
   assert runner.usage.model_calls == 29
   assert runner.usage.environment_steps == 29
   requests = [r for e in scripted.Engine.made for r in e.requests]
-  assert len({tuple(r.key.tolist()) for r in requests}) == len(requests)
+  assert len({tuple(r.key_ids.tolist()) for r in requests}) == len(requests)
 
 
 def test_continuations_are_discounted():

@@ -89,7 +89,7 @@ def drain(engine: engine_lib.Engine) -> list[engine_lib.SampledGroup]:
 
 def sample(
     params: model.Params, mesh: jax.sharding.Mesh, prompts: np.ndarray,
-    lengths: np.ndarray, keys: jax.Array, *, spec: programs.SamplerSpec,
+    lengths: np.ndarray, key_ids: np.ndarray, *, spec: programs.SamplerSpec,
     budget: int, num_slots: Sequence[int], config: model.ModelConfig = CONFIG,
     adapters: model.Adapters | None = None,
     adapter_ids: Sequence[int] | None = None) -> Samples:
@@ -98,11 +98,10 @@ def sample(
       engine_lib.SampledModel(params, config, spec.dtype, mesh, adapters),
       spec=spec,
       num_slots=num_slots, prompt_length=prompts.shape[1])
-  for index, (prompt, length, key, adapter) in enumerate(zip(
-      prompts, lengths, np.asarray(jax.random.key_data(keys)),
-      adapter_ids or [0] * len(prompts))):
+  for index, (prompt, length, row, adapter) in enumerate(zip(
+      prompts, lengths, key_ids, adapter_ids or [0] * len(prompts))):
     engine.add(engine_lib.Request(
-        index, prompt[:length], key, budget, adapter))
+        index, prompt[:length], row, budget, adapter))
   sampled = drain(engine)
 
   def padded(rows):

@@ -36,10 +36,8 @@ def make_engine(
 def make_requests(num=24, budget=100):
   """Distinct prompts of three lengths."""
   prompts = tiny.ids(num, 7)
-  keys = np.asarray(jax.random.key_data(programs.group_keys(
-      jax.random.key(2), np.arange(num, dtype=np.uint32)[:, None])))
   return [
-      engine_lib.Request(i, prompts[i, :(7, 4, 1)[i % 3]], keys[i], budget)
+      engine_lib.Request(i, prompts[i, :(7, 4, 1)[i % 3]], (2, i), budget)
       for i in range(num)]
 
 

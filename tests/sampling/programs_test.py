@@ -27,22 +27,16 @@ def params():
   return tiny.make_params()
 
 
-def _keys(num):
-  return programs.group_keys(
-      jax.random.key(11), np.arange(num, dtype=np.uint32)[:, None])
-
-
 def _sample(
-    params, rows=(0, 1, 2), keys=None, width=7, budget=BUDGET, num_slots=(8,),
-    **changes):
+    params, rows=(0, 1, 2), width=7, budget=BUDGET, num_slots=(8,), **changes):
   """Samples the tiny prompts `rows` with a key each."""
   prompts, lengths = tiny.make_prompts()
   prompts = np.pad(prompts, ((0, 0), (0, width - prompts.shape[1])))
   rows = np.array(rows)
   return tiny.sample(
       params, scripted.one_device(), prompts[rows], lengths[rows],
-      _keys(3)[rows if keys is None else np.array(keys)], budget=budget,
-      num_slots=num_slots, spec=dataclasses.replace(SPEC, **changes))
+      [(11, row) for row in rows], budget=budget, num_slots=num_slots,
+      spec=dataclasses.replace(SPEC, **changes))
 
 
 def _score(params, prompts, prompt_lengths, completions, temperature):
@@ -200,15 +194,14 @@ def test_logprobs_and_entropy(temperature, divisor):
 
 
 def test_ids_determine_the_key_of_a_group():
-  row = [3, 2**32 - 1, 0, 5, 1]
+  row = [7, 3, 2**32 - 1, 0, 5, 1]
   rows = [row, row[1:] + row[:1], row[::-1]]
-  rows += [row[:i] + [2**31] + row[i + 1:] for i in range(5)]
+  rows += [row[:i] + [2**31] + row[i + 1:] for i in range(6)]
 
-  def keys(seed, rows):
+  def keys(rows):
     return [tuple(key) for key in np.asarray(jax.random.key_data(
-        programs.group_keys(jax.random.key(seed), np.array(rows, np.uint32))))]
+        programs.group_keys(np.array(rows, np.uint32))))]
 
-  found = keys(7, rows)
+  found = keys(rows)
   assert len(set(found)) == len(rows)
-  assert keys(7, [rows[2], row]) == [found[2], found[0]]
-  assert not set(found) & set(keys(8, rows))
+  assert keys([rows[2], row]) == [found[2], found[0]]
