@@ -107,16 +107,10 @@ def bind_critics(
 def critic_prompts(
     environment: env_api.Environment, kind: str, state: env_api.State,
     phase: int) -> dict[str, list[env_api.Message]]:
-  """The messages that critics see before a phase of a turn.
+  """The messages that critics see before a phase of a turn, by view.
 
-  Args:
-    environment: defines roles and prompts.
-    kind: 'independent' or 'central'.
-    state: before the roles of the phase act.
-    phase: index into `environment.phases`.
-
-  Returns:
-    View -> messages. The views are the roles of the phase, or `CENTRAL`.
+  The views are the roles of the phase, or `CENTRAL` for a central critic. The
+  roles of `environment.phases[phase]` act next in `state`.
   """
   if kind != 'central':
     return {

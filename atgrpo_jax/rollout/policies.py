@@ -32,14 +32,12 @@ def make_policy_map(
   'shared' is one policy for all roles; 'per_role' and 'lora_per_role' are one
   policy for each role, with its name. (role, policy) `pairs` take precedence.
   """
-  if policies not in ('shared', 'per_role', 'lora_per_role'):
-    raise errors.UserError(
-        f"policies={policies!r}: expected 'shared', 'per_role' or "
-        "'lora_per_role'; any other assignment goes to policy_map.")
+  errors.check_choice(
+      'policies', policies, ('shared', 'per_role', 'lora_per_role'))
   if pairs:
     return read_policy_map('policy_map', pairs, roles)
   if policies == 'shared':
-    return {role: 'shared' for role in roles}
+    return dict.fromkeys(roles, 'shared')
   return read_policy_map('policies', [(role, role) for role in roles], roles)
 
 
@@ -87,12 +85,8 @@ def sampling_policies(
     frozen_params: Mapping[str, model.Params]) -> dict[str, SamplingPolicy]:
   """Policy -> model, tokenizer and adapter for the sampler.
 
-  Adapters over one model are stacked and sampled together.
-
-  Args:
-    policies: all policies of the run.
-    params: trained parameters by policy.
-    frozen_params: frozen models by policy.
+  `params` are the trained parameters of each policy, `frozen_params` the frozen
+  models. Adapters over one model are stacked and sampled together.
   """
   sampled, stacks = {}, {}
   for name, policy in policies.items():

@@ -48,15 +48,11 @@ class PendingSamples:
 
 @dataclasses.dataclass(frozen=True)
 class PendingSteps:
-  """Steps that an episode waits for, split into batches for the workers.
+  """Steps that an episode waits for, split into batches for the workers."""
 
-  Attributes:
-    batches: a few steps each; None if another process computes them.
-    indices: for each requested step, its index among the steps of all batches.
-  """
-
+  # A few steps each; None if another process computes them.
   batches: list[futures.Future | workers_lib.StepBatch | None]
-  indices: list[int]
+  indices: list[int]  # Of each requested step among those of all batches.
 
 
 # Yields requests, receives their results, and returns a result. Episodes that
@@ -96,32 +92,22 @@ def positions(
 
 @dataclasses.dataclass
 class EpisodeRunner:
-  """Plays an environment with a map from roles to policies.
-
-  Attributes:
-    policies: policies by name; policies with one model are sampled together.
-    max_new_tokens: longest completion, stop token included.
-    seed: base of all random keys.
-    train_step: training step of the parameters; part of every random key.
-    executor: steps environments; `workers.Workers` in a training run.
-    alpha: weight of the team reward in a candidate's reward.
-    keep_truncated: if False, the environment reads '' instead of a completion
-      without a stop token.
-    is_stopped: True abandons the episodes; called before every chunk.
-    usage: grows with every call.
-  """
+  """Plays an environment with a map from roles to policies."""
 
   environment: env_api.Environment
   policy_map: policies_lib.PolicyMap
   policies: Mapping[str, policies_lib.SamplingPolicy]
   buckets: batching.Buckets
-  max_new_tokens: int
+  max_new_tokens: int  # Longest completion, stop token included.
   temperature: float
-  seed: int
+  seed: int  # Begins every random key, followed by the training step.
   train_step: int
-  executor: futures.Executor | workers_lib.Workers
-  alpha: float = 1.0
+  executor: futures.Executor | workers_lib.Workers  # Steps environments.
+  alpha: float = 1.0  # Weight of the team reward in a candidate's reward.
+  # If False, the environment reads '' instead of a completion without a stop
+  # token.
   keep_truncated: bool = True
+  # True abandons the episodes; called before every chunk.
   is_stopped: Callable[[], bool] = lambda: False
   usage: Usage = dataclasses.field(default_factory=Usage)
   _engines: dict[

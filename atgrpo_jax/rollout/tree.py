@@ -44,33 +44,23 @@ def failed(step: env_api.Step) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Node:
-  """One turn and phase of a tree, reached by one history.
+  """One turn and phase of a tree, reached by one history."""
 
-  Attributes:
-    turn: turn of the episode, from 0.
-    phase: index in `Environment.phases`.
-    state: the observed state; in a tree read from JSON, its text from
-      `Environment.show`.
-    groups: one for each role of the phase.
-    joint_actions: [J] the candidate of each group in a joint action. Aligned
-      joint action i consists of candidate i of every role.
-    steps: [J] the result of each joint action.
-    parent: index of the preceding node in `Tree.nodes`; None for the root.
-    joint_action: the parent's joint action that led here; None for the root.
-    chosen: the only joint action that continues; None if every one may.
-    value_examples: training examples for critics.
-  """
-
-  turn: int
-  phase: int
-  state: env_api.State
-  groups: tuple[types.Group, ...]
+  turn: int  # Turn of the episode, from 0.
+  phase: int  # Index in `Environment.phases`.
+  state: env_api.State  # From `Environment.show` in a tree read from JSON.
+  groups: tuple[types.Group, ...]  # One for each role of the phase.
+  # [J] the candidate of each group in a joint action. Aligned joint action i
+  # consists of candidate i of every role.
   joint_actions: tuple[tuple[int, ...], ...]
-  steps: tuple[env_api.Step, ...]
+  steps: tuple[env_api.Step, ...]  # [J] the result of each joint action.
+  # Index of the preceding node in `Tree.nodes`, and the joint action that led
+  # from it to this one; None for the root.
   parent: int | None = None
   joint_action: int | None = None
+  # The only joint action that continues; None if every one may.
   chosen: int | None = None
-  value_examples: tuple[types.ValueExample, ...] = ()
+  value_examples: tuple[types.ValueExample, ...] = ()  # For critics.
 
   def failed(self, joint_action: int) -> bool:
     """True if a joint action failed for a reason outside the model."""
@@ -125,13 +115,14 @@ class Node:
   def from_json(cls, task_id: str, record: Json) -> Node:
     """Raises LookupError, TypeError or ValueError for a malformed record."""
     turn = int(record['turn'])
-    groups = tuple(
-        _group_from_json(task_id, turn, x) for x in record['groups'])
-    joint_actions = tuple(map(tuple, record['joint_actions']))
-    steps = tuple(map(_step_from_json, record['steps']))
     return cls(
-        turn, record['phase'], record['state'], groups, joint_actions, steps,
-        record['parent'], record['joint_action'], record['chosen'])
+        turn, record['phase'], record['state'],
+        groups=tuple(
+            _group_from_json(task_id, turn, x) for x in record['groups']),
+        joint_actions=tuple(map(tuple, record['joint_actions'])),
+        steps=tuple(map(_step_from_json, record['steps'])),
+        parent=record['parent'], joint_action=record['joint_action'],
+        chosen=record['chosen'])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -395,12 +386,9 @@ def _step_to_json(
   return {
       'state': dict(show(step.state)),
       'team_reward': _finite_or_none(step.team_reward),
-      'local_rewards': {
-          role: _finite_or_none(x) for role, x in step.local_rewards.items()},
-      'terms': {
-          name: _finite_or_none(x) for name, x in step.reward_terms.items()},
-      'outcomes': {
-          role: outcome.value for role, outcome in step.outcomes.items()},
+      'local_rewards': _map(_finite_or_none, step.local_rewards),
+      'terms': _map(_finite_or_none, step.reward_terms),
+      'outcomes': {role: x.value for role, x in step.outcomes.items()},
       'done': step.done,
       'success': step.success,
       'truncated': step.truncated,
@@ -410,13 +398,15 @@ def _step_to_json(
 def _step_from_json(record: Json) -> env_api.Step:
   return env_api.Step(
       state=record['state'], team_reward=_nan_if_none(record['team_reward']),
-      local_rewards={
-          role: _nan_if_none(x) for role, x in record['local_rewards'].items()},
-      reward_terms={
-          name: _nan_if_none(x) for name, x in record['terms'].items()},
+      local_rewards=_map(_nan_if_none, record['local_rewards']),
+      reward_terms=_map(_nan_if_none, record['terms']),
       done=record['done'], success=record['success'],
-      truncated=record['truncated'], outcomes={
-          role: env_api.Outcome(x) for role, x in record['outcomes'].items()})
+      truncated=record['truncated'],
+      outcomes=_map(env_api.Outcome, record['outcomes']))
+
+
+def _map(function: Callable[[Any], Any], values: Mapping[str, Any]) -> Json:
+  return {name: function(value) for name, value in values.items()}
 
 
 def _finite_or_none(value: float) -> float | None:

@@ -81,28 +81,21 @@ class Workers:
   def __init__(
       self, num_workers: int, program_slots: int, level: str, url: str = '',
       is_stopped: Callable[[], bool] = lambda: False):
-    """Starts nothing yet.
+    """Checks the arguments and starts nothing yet; may raise UserError.
 
     Args:
       num_workers: number of worker processes.
       program_slots: programs that run at a time.
       level: one of `LEVELS`.
       url: http://HOST:PORT of a SandboxFusion service for level 'remote'.
-      is_stopped: if it returns True, waiting for steps raises
-        `signals.Stopped`.
-
-    Raises:
-      UserError: an argument is invalid.
+      is_stopped: if True, waiting for steps raises `signals.Stopped`.
     """
     for name, number in (
         ('num_workers', num_workers), ('program_slots', program_slots)):
       errors.check_number(
           f'environment.{name}', number, min_value=1,
           less_than=sandbox_lib.MAX_SLOTS + 1, advice='; each is a process')
-    if level not in LEVELS:
-      raise errors.UserError(
-          f'sandbox.level={level!r} is unknown; give one of '
-          f'{", ".join(LEVELS)}.')
+    errors.check_choice('sandbox.level', level, LEVELS)
     self._is_stopped = is_stopped
     self._counts = dict.fromkeys(COUNTS, 0)
     self._num_workers = num_workers

@@ -135,12 +135,12 @@ def fill(
     slot_ids: [N, B] int32, slots of the B prompts of each of the N shards;
       padding rows have a number beyond the last slot.
     prompts: [N * B, S] int32, padded at the end.
-    prompt_lengths: [N * B] int32, tokens of `prompts`; at least 1.
+    prompt_lengths: [N * B] int32, at least 1.
     key_ids: [N * B, K] uint32, see `group_keys`; each candidate folds its index
       into the key of its group.
-    budgets: [N * B] int32, longest completion, stop token included.
-    adapter_ids: [N * B] int32, adapter of each prompt.
-    adapters: an adapter per role, or None.
+    budgets: [N * B] int32, see `Slots`.
+    adapter_ids: [N * B] int32, the adapter of each prompt in `adapters`.
+    adapters: stacked adapters, or None.
     config: dimensions of the model.
     spec: static switches.
   """
@@ -186,16 +186,14 @@ def decode(
       P / N * G candidates of its shard. Every unfinished candidate has a row; a
       free row names any finished one. None if the rows are all candidates in
       order.
-    adapters: an adapter per role, or None; needs a row for every candidate.
+    adapters: as in `fill`; needs a row for every candidate.
     config: dimensions of the model.
     spec: static switches.
     num_tokens: longest chunk (T).
 
   Returns:
-    slots: updated.
-    past: updated.
-    chunk: [N * R, 2 T + 2] int32, see `Chunk.read`. One array needs only one
-      transfer.
+    The updated slots and rows, and the chunk [N * R, 2 T + 2] int32, see
+    `Chunk.read`. One array needs only one transfer.
   """
   def decode_shard(whole, split):
     params, adapters = whole
