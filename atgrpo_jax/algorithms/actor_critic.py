@@ -5,16 +5,14 @@ Groups, batches and policy loss are the same as in `magrpo`. Independent critics
 (MAAC) sees the prompts of all acting roles and of the roles that have acted in
 this turn, each after its marker '[Agent k]'. Critics are used only in training.
 
-The value V of a prompt is the baseline of its candidates. Joint action j pays a
-role the reward r_j = alpha * team reward + local reward of the role; its return
-is the lambda-return of `returns.lambda_returns`. The return of a candidate is
-the mean over its joint actions. The target of V is the mean over all joint
-actions of the node.
+The value V of a prompt is the baseline of its candidates. The return of a
+candidate is the mean over its joint actions of `returns.lambda_returns`. The
+target of V is the mean over all joint actions of the node.
 
 A role bootstraps from its critic if it acts in the next phase, otherwise from
 the mean over the roles that do, because they share the team reward. The central
-critic has one value for all roles and expects the mean of r_j; a candidate
-still receives the local reward of its role.
+critic expects the mean local reward of the roles; a candidate still receives
+that of its role.
 
 Deviations from the authors' code, CoMLRL 1.4.3:
 1. Several joint actions of a state may be continued.

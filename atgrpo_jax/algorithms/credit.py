@@ -54,12 +54,10 @@ def collect(
     runner: runner_lib.EpisodeRunner, tasks: Sequence[env_api.Task],
     rollout: spec_lib.RolloutSpec, advantage: spec_lib.AdvantageSpec,
     critics: actor_critic.Critics | None = None) -> list[tree_lib.Tree]:
-  """Plays distinct tasks; returns a tree with advantages for each.
+  """Plays tasks with distinct ids; returns a tree with advantages for each.
 
   `critics` is used by the return type 'bootstrapped' only.
   """
-  if len({task['task_id'] for task in tasks}) != len(tasks):
-    raise ValueError('Two tasks of a rollout have the same task_id.')
   play_task = _PLAY_TASK[rollout.mode]
   trees = runner.play([play_task(runner, task, rollout) for task in tasks])
   if rollout.return_type == 'bootstrapped':

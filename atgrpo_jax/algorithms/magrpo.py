@@ -82,7 +82,12 @@ def _expand(
   for j, (subtree, following) in zip(continued, subtrees):
     if spec.return_type == 'return_to_go':
       continuations[j] = returns_lib.continuation(following, spec.discount)
-    nodes += _attach(subtree, j, len(nodes))
+    # The indices of the subtree's nodes begin at `first` in this tree.
+    first, (root, *others) = len(nodes), subtree
+    nodes.append(dataclasses.replace(root, parent=0, joint_action=j))
+    nodes += [
+        dataclasses.replace(other, parent=other.parent + first)
+        for other in others]
   nodes[0] = node.with_returns([
       returns_lib.candidate_returns(
           returns_lib.add_continuations(
@@ -92,20 +97,6 @@ def _expand(
       for index, role in enumerate(runner.environment.phases[node.phase])])
   return nodes, returns_lib.add_continuations(
       node.team_rewards, continuations, alpha=1.0)
-
-
-def _attach(
-    subtree: Sequence[tree_lib.Node], joint_action: int,
-    first: int) -> list[tree_lib.Node]:
-  """The nodes of a subtree below `joint_action` of node 0.
-
-  Their indices in the whole tree begin at `first`.
-  """
-  root, *others = subtree
-  return [
-      dataclasses.replace(root, parent=0, joint_action=joint_action),
-      *(dataclasses.replace(node, parent=node.parent + first)
-        for node in others)]
 
 
 def check(
@@ -120,8 +111,7 @@ def check(
       num_states *= per_state
   if total > spec.max_joint_actions:
     raise errors.UserError(
-        f'A task may have {total} joint actions (group_size={spec.group_size}, '
-        f'joint_actions={spec.joint_actions!r}, selection={spec.selection!r}, '
-        f'phases {environment.phases}, {environment.max_turns} turns), more '
-        f'than rollout.max_joint_actions={spec.max_joint_actions}. Lower the '
-        'group size or the turns, select one joint action, or raise the limit.')
+        f'A task may have {total} joint actions, more than '
+        f'rollout.max_joint_actions={spec.max_joint_actions}. Lower '
+        f'rollout.group_size={spec.group_size} or the {environment.max_turns} '
+        'turns, select one joint action, or raise the limit.')

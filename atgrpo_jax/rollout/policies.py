@@ -138,25 +138,24 @@ def check_first_prompts(
   Only the longest prompt of each role, by characters, is encoded. The runner
   checks all others, including the prompts that contain completions.
   """
-  longest = {role: (-1, None, None) for role in environment.phases[0]}
+  longest = {role: (-1, '', []) for role in environment.phases[0]}
   for number, task in enumerate(tasks):
     try:
       state = environment.reset(task)
       environment.show(state)
-      for role, (length, *_) in longest.items():
+      for role in longest:
         messages = environment.observe(state, role)
-        num_characters = sum(
-            len(message['role'] + message['content']) for message in messages)
-        if num_characters > length:
-          longest[role] = num_characters, task['task_id'], messages
+        length = sum(len(x['role'] + x['content']) for x in messages)
+        if length > longest[role][0]:
+          longest[role] = length, task['task_id'], messages
     except errors.USER_CODE_ERRORS as error:
       raise errors.UserError(
           f'The environment cannot start task {task["task_id"]!r}, row '
           f'{number} of its split ({errors.one_line(error)}). Check that row, '
           'and that dataset.builder matches environment.module.') from error
   for role, (_, task_id, messages) in longest.items():
-    policy = policies[policy_map[role]]
-    if messages is not None:
+    if task_id:
+      policy = policies[policy_map[role]]
       check_prompt(
           len(policy.tokenizer.encode_prompt(messages)),
           types.GroupKey(task_id, role, turn=0, branch=0),

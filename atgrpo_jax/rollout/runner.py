@@ -8,6 +8,7 @@ This is the only caller of `Environment.step`.
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from concurrent import futures
 import dataclasses
@@ -224,17 +225,16 @@ class EpisodeRunner:
     rewards.
 
     Args:
-      task_id: names the groups.
+      task_id: names the groups, together with `branch`; see `types.GroupKey`.
       state: the state before the phase.
       position: turn and phase.
       group_size: candidates of each role (G).
-      branch: see `types.GroupKey`.
+      branch: see `task_id`.
       cross: if True, all combinations of the roles' candidates are joint
         actions; otherwise only candidates with equal index.
 
     Returns:
-      A `Node` whose returns are the candidates' rewards. The reward of a
-      candidate in several joint actions is the mean over them.
+      A `Node` whose returns are the candidates' rewards.
     """
     turn, phase = position
     roles = self.environment.phases[phase]
@@ -304,27 +304,25 @@ class EpisodeRunner:
     if not pending:
       return []
     start = time.perf_counter()
-    failure, results = None, None
+    failure, computed = None, {}
     try:
-      results = [
-          {index: batch.result()
-           for index, batch in enumerate(steps.batches) if batch}
-          for steps in pending]
+      for i, steps in enumerate(pending):
+        computed |= {
+            (i, j): batch.result()
+            for j, batch in enumerate(steps.batches) if batch}
     except env_api.ContractError as error:
       raise errors.UserError(str(error)) from error
     except (errors.InfrastructureError, signals.Stopped) as error:
       failure = error
-    failures, all_results = zip(*hosts.exchange((failure, results)))
+    failures, all_computed = zip(*hosts.exchange((failure, computed)))
     for failure in filter(None, failures):
       raise failure
+    batches = collections.ChainMap(*all_computed)
     finished = []
-    for steps, *results in zip(pending, *all_results):
-      batches = {}
-      for process_batches in results:
-        batches |= process_batches
+    for i, steps in enumerate(pending):
       distinct = [
-          self._checked(step) for index in range(len(steps.batches))
-          for step in batches[index]]
+          self._checked(step) for j in range(len(steps.batches))
+          for step in batches[i, j]]
       self.usage.program_runs += sum(
           step.program_runs for step in distinct)
       finished.append([distinct[index] for index in steps.indices])

@@ -140,11 +140,10 @@ class Workers:
     batches, self._batches = self._batches, []
     num_restarts = self._counts['server_restarts']
     self._wait(batches)
-    if failed := _failed(batches):
-      if self._counts['server_restarts'] == num_restarts:
-        self._restart_server()
-      self._repeat(failed)
-    for step in _failed(batches):
+    failed = [(batch, i) for batch in batches for i in batch.failed()]
+    if failed and self._counts['server_restarts'] == num_restarts:
+      self._restart_server()
+    for step in self._repeat(failed):
       self._restart_server()
       self._repeat([step])
 
@@ -153,7 +152,10 @@ class Workers:
     counts, self._counts = self._counts, dict.fromkeys(COUNTS, 0)
     return counts
 
-  def _repeat(self, failed: Sequence[tuple[StepBatch, int]]) -> None:
+  def _repeat(
+      self,
+      failed: Sequence[tuple[StepBatch, int]]) -> list[tuple[StepBatch, int]]:
+    """Repeats failed steps and returns those that fail again."""
     self._counts['repeated_steps'] += len(failed)
     repeats = [
         dataclasses.replace(
@@ -164,6 +166,8 @@ class Workers:
     self._wait(repeats)
     for (batch, i), repeated in zip(failed, repeats):
       batch.steps[i], = repeated.steps
+    return [
+        step for step, repeat in zip(failed, repeats) if repeat.failed()]
 
   def _start(self, batch: StepBatch) -> None:
     try:
@@ -191,7 +195,10 @@ class Workers:
             if not batch.failed():
               self._in_a_row = 0
       if is_broken:
-        self._replace_pool()
+        self._counts['pool_restarts'] += 1
+        self._count_in_a_row('worker processes')
+        self._end_pool(seconds=0.0)
+        self._start_pool()
         for batch in unfinished:
           if batch.steps is None:
             self._start(batch)
@@ -208,12 +215,6 @@ class Workers:
         return
       except (RuntimeError, OSError) as error:
         logging.warning('%s', error)
-
-  def _replace_pool(self) -> None:
-    self._counts['pool_restarts'] += 1
-    self._count_in_a_row('worker processes')
-    self._end_pool(seconds=0.0)
-    self._start_pool()
 
   def _count_in_a_row(self, name: str) -> None:
     self._in_a_row += 1
@@ -265,7 +266,3 @@ class _Context(context.SpawnContext):
   def Process(self, *args, **kwargs) -> multiprocessing.Process:
     self.started.append(super().Process(*args, **kwargs))
     return self.started[-1]
-
-
-def _failed(batches: Sequence[StepBatch]) -> list[tuple[StepBatch, int]]:
-  return [(batch, index) for batch in batches for index in batch.failed()]

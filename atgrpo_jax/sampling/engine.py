@@ -116,7 +116,6 @@ class Engine:
     self._num_rows = 0  # Rows per shard.
     self._capacity = 0  # Positions per row.
     self._chunk: jax.Array | None = None
-    self.decoded_rows = 0  # Rows times decoded tokens, padding included.
 
   def add(self, request: Request) -> None:
     """Queues a prompt."""
@@ -134,10 +133,12 @@ class Engine:
     with jax.set_mesh(self._mesh):
       self._resize_slots()
       admitted = self._admit()
-      self._resize_rows()
+      candidate_of_row = self._resize_rows()
       for slot_ids in admitted:
         self._prefill(slot_ids)
-      self._decode()
+      self._slots, self._past, self._chunk = programs.decode(
+          self._model.decoding, self._slots, self._past, candidate_of_row,
+          adapters=self._model.adapters, num_tokens=CHUNK, **self._static)
 
   def collect(self) -> list[SampledGroup]:
     """Waits for the chunk and returns the groups that have finished."""
@@ -145,19 +146,12 @@ class Engine:
       return []
     chunk = programs.Chunk.read(self._chunk)
     self._chunk = None
-    longest = int(chunk.lengths.max())
-    # A shard stops after its longest candidate. If a shard has several devices,
-    # all shards stop together.
-    tokens = chunk.lengths.reshape(self._num_shards, -1).max(axis=1)
-    if self._mesh.shape['tensor'] > 1:
-      tokens[:] = longest
     slots_per_shard = self._slots_per_shard
-    self.decoded_rows += int(tokens.sum()) * self._num_rows
     finished = []
     for slot, group in enumerate(self._held):
       if group is None:
         continue
-      group.age += longest
+      group.age += int(chunk.lengths.max())
       for candidate in np.flatnonzero(group.running):
         row = slot // slots_per_shard * self._num_rows + group.rows[candidate]
         length = chunk.lengths[row]
@@ -245,8 +239,11 @@ class Engine:
         np.full(size, default) if group is None else getattr(group, name)
         for group in self._held]).reshape(self._num_shards, -1)
 
-  def _resize_rows(self) -> None:
-    """Gives each running candidate a row with capacity for the next chunk."""
+  def _resize_rows(self) -> jax.Array | None:
+    """Gives each running candidate a row with capacity for the next chunk.
+
+    Returns `candidate_of_row` for `programs.decode`.
+    """
     running = self._per_candidate('running', False)
     old = self._per_candidate('rows', NO_ROW)
     moved = running & (old != NO_ROW)
@@ -255,10 +252,16 @@ class Engine:
       num_rows = running.shape[1]
       rows = np.tile(
           np.arange(num_rows, dtype=np.int32), (self._num_shards, 1))
+      candidate_of_row = None
     else:
       keep = old if num_rows == self._num_rows else np.full_like(
           old, NO_ROW)
       rows = _assign_rows(running, keep, num_rows)
+      # A free row names a finished candidate of its shard, which must exist.
+      finished = np.argmin(running, axis=1).astype(np.int32)
+      candidate_of_row = self._put(_by_row(
+          np.broadcast_to(np.arange(running.shape[1]), running.shape), rows,
+          running, np.repeat(finished[:, None], num_rows, axis=1)))
     for group, group_rows in zip(
         self._held, rows.reshape(len(self._held), -1)):
       if group is not None:
@@ -277,6 +280,7 @@ class Engine:
       self._past = programs.move_rows(
           self._past, self._put(order), capacity=capacity)
     self._num_rows, self._capacity = num_rows, capacity
+    return candidate_of_row
 
   def _prefill(self, slot_ids: np.ndarray) -> None:
     """Prefills the prompts that `_admit` has placed in slots."""
@@ -300,20 +304,6 @@ class Engine:
         self._model.prepared, self._slots, *self._put(arrays),
         adapters=self._model.adapters, **self._static)
 
-  def _decode(self) -> None:
-    running = self._per_candidate('running', False)
-    candidate_of_row, (_, num_candidates) = None, running.shape
-    if self._num_rows < num_candidates:
-      # A free row names a finished candidate of its shard, which must exist.
-      finished = np.argmin(running, axis=1).astype(np.int32)
-      candidate_of_row = self._put(_by_row(
-          np.broadcast_to(np.arange(num_candidates), running.shape),
-          self._per_candidate('rows', NO_ROW), running,
-          np.repeat(finished[:, None], self._num_rows, axis=1)))
-    self._slots, self._past, self._chunk = programs.decode(
-        self._model.decoding, self._slots, self._past, candidate_of_row,
-        adapters=self._model.adapters, num_tokens=CHUNK, **self._static)
-
 
 # ---- Rows -------------------------------------------------------------------
 
@@ -332,11 +322,8 @@ def _assign_rows(
     running: np.ndarray, old: np.ndarray, num_rows: int) -> np.ndarray:
   """The row [N, C] int32 of each candidate; `NO_ROW` if it has finished.
 
-  Args:
-    running: [N, C] bool, in the order of slots and candidates.
-    old: [N, C] int32, the rows that running candidates keep; `NO_ROW` for
-      candidates that need a new one.
-    num_rows: number of rows per shard.
+  `running` [N, C] bool and `old` [N, C] int32 are in the order of slots and
+  candidates. A running candidate keeps its old row unless it is `NO_ROW`.
   """
   rows = np.where(running, old, NO_ROW)
   for shard, row_of in zip(running, rows):

@@ -75,7 +75,6 @@ class Samples:
   completions: np.ndarray  # [P, G, T] int32
   lengths: np.ndarray  # [P, G] int32
   logprobs: np.ndarray  # [P, G, T] float32
-  decoded_rows: int
 
 
 def drain(engine: engine_lib.Engine) -> list[engine_lib.SampledGroup]:
@@ -111,4 +110,4 @@ def sample(
   return Samples(
       padded([group.completions for group in sampled]),
       np.array([[len(x) for x in group.completions] for group in sampled]),
-      padded([group.logprobs for group in sampled]), engine.decoded_rows)
+      padded([group.logprobs for group in sampled]))

