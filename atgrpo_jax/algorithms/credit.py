@@ -2,15 +2,7 @@
 
 AT-GRPO and MAGRPO compare the candidates of one prompt; plain GRPO on a team
 compares all actions of a task (arXiv 2510.11062, sections 4.1 and 5.1). The
-group key decides which candidates share a baseline. Without 'agent' in the key
-all roles share a baseline, and a role with larger rewards gets larger
-advantages.
-
-With episode returns, two different keys may give equal advantages:
-- 'agent' has no effect if there is one agent, or if there are no local rewards
-  and every episode ends after a whole turn;
-- 'turn' has no effect if all episodes of a task end in the same turn with the
-  same role.
+group key decides which candidates share a baseline.
 """
 
 from __future__ import annotations
@@ -77,8 +69,9 @@ def assign_advantages(
   'agent').
   """
   groups = tree_lib.groups_of(trees)
+  names = [spec_lib.GROUP_KEY_PARTS[part] for part in spec.group_key]
   baseline_ids = _number(
-      [[getattr(group.key, name) for name in spec.fields] for group in groups])
+      [[getattr(group.key, name) for name in names] for group in groups])
   sizes = [len(group.candidates) for group in groups]
   flat_ids = np.repeat(baseline_ids, sizes)
   weights, episodes = np.ones(len(flat_ids)), None

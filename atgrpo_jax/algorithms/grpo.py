@@ -38,7 +38,12 @@ def play_task(
        for node, j in (episode[-1] for episode in episodes)], root)
   root_returns, nodes = [], []
   for i, episode in enumerate(episodes):
-    first, *later = _returns(episode, spec)
+    first, *later = returns_lib.episode_returns(
+        np.array([node.groups[0].candidates[j].reward for node, j in episode]),
+        np.array([node.team_rewards[j] for node, j in episode]),
+        [node.groups[0].key.role for node, _ in episode],
+        return_type=spec.return_type, alpha=spec.alpha,
+        discount=spec.discount).astype(np.float32)
     root_returns.append(first)
     parent, joint_action = 0, i
     for (node, _), value in zip(episode[1:], later, strict=True):
@@ -80,11 +85,7 @@ def play_episode(
     runner: runner_lib.EpisodeRunner, task_id: str, state: env_api.State,
     positions: Sequence[tuple[int, int]], *,
     branch: int) -> runner_lib.EpisodeCoroutine:
-  """Plays one episode from `state` to its end.
-
-  Returns:
-    Its nodes, with one candidate of each role.
-  """
+  """Plays one episode; returns its nodes, with one candidate of each role."""
   nodes = []
   for position in positions:
     node = yield from runner.expand(
@@ -94,13 +95,3 @@ def play_episode(
       break
     state = node.steps[0].state
   return nodes
-
-
-def _returns(episode: Episode, spec: spec_lib.RolloutSpec) -> np.ndarray:
-  """Returns [U] float32 of the actions of one episode."""
-  return returns_lib.episode_returns(
-      np.array([node.groups[0].candidates[i].reward for node, i in episode]),
-      np.array([node.team_rewards[i] for node, i in episode]),
-      [node.groups[0].key.role for node, _ in episode],
-      return_type=spec.return_type, alpha=spec.alpha,
-      discount=spec.discount).astype(np.float32)

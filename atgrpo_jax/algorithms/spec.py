@@ -136,15 +136,10 @@ class AdvantageSpec:
     errors.check_choice(
         'advantage.baseline', self.baseline, advantages.BASELINES)
     errors.check_choice('advantage.scale', self.scale, advantages.SCALES)
-    if self.baseline == 'none' and self.scale != 'none':
-      raise errors.UserError(
-          f"advantage.baseline='none' with scale={self.scale!r}: equal returns "
-          "have no deviation to divide by; use scale='none'.")
-
-  @property
-  def fields(self) -> tuple[str, ...]:
-    """The fields of `GroupKey` that candidates of one baseline share."""
-    return tuple(GROUP_KEY_PARTS[part] for part in self.group_key)
+    if self.baseline == 'none':  # Equal returns have no deviation.
+      errors.check_choice(
+          "advantage.baseline='none' with advantage.scale", self.scale,
+          ('none',))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,12 +167,9 @@ def check_critic(
   if not (has_critic == (rollout.return_type == 'bootstrapped')
           == (advantage.baseline == 'critic')):
     raise errors.UserError(
-        f'critic.kind={critic.kind!r} with rollout.return_type='
-        f'{rollout.return_type!r} and advantage.baseline='
-        f"{advantage.baseline!r}: a critic needs return_type='bootstrapped' "
-        "(with rollout.mode='joint') and baseline='critic', which need a "
-        'critic; set all three or none.')
-  if has_critic and rollout.cross_credit != 'mean':
-    raise errors.UserError(
-        f'rollout.cross_credit={rollout.cross_credit!r} with critic.kind='
-        f"{critic.kind!r}: critics predict means; use cross_credit='mean'.")
+        f'critic.kind={critic.kind!r}, rollout.return_type='
+        f'{rollout.return_type!r}, advantage.baseline={advantage.baseline!r}: '
+        "expected a critic with 'bootstrapped' and 'critic', or none of them.")
+  if has_critic:  # It predicts the mean.
+    errors.check_choice(
+        'rollout.cross_credit with a critic', rollout.cross_credit, ('mean',))

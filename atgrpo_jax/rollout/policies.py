@@ -88,27 +88,25 @@ def sampling_policies(
   `params` are the trained parameters of each policy, `frozen_params` the frozen
   models. Adapters over one model are stacked and sampled together.
   """
-  sampled, stacks = {}, {}
+  names_of_model, sampled = {}, {}
   for name, policy in policies.items():
+    key = name
     if policy.trained == 'lora':
       key = id(frozen_params[name]), jax.tree.structure(params[name])
-      stacks.setdefault(key, []).append(name)
-    else:
-      source = params if policy.trained == 'all' else frozen_params
-      sampled[name] = SamplingPolicy(engine_lib.SampledModel(
-          source[name], policy.config, policy.learner.dtype, policy.mesh,
-      ), policy.tokenizer)
-  for names in stacks.values():
-    policy = policies[names[0]]
-    with jax.set_mesh(policy.mesh):
-      adapters = model.stack(
-          [params[name] for name in names],
-          [policies[name].lora.scale for name in names])
-    stacked = engine_lib.SampledModel(
-        frozen_params[names[0]], policy.config, policy.learner.dtype,
-        policy.mesh, adapters)
+    names_of_model.setdefault(key, []).append(name)
+  for names in names_of_model.values():
+    policy, adapters = policies[names[0]], None
+    if policy.trained == 'lora':
+      with jax.set_mesh(policy.mesh):
+        adapters = model.stack(
+            [params[name] for name in names],
+            [policies[name].lora.scale for name in names])
+    source = params if policy.trained == 'all' else frozen_params
+    shared = engine_lib.SampledModel(
+        source[names[0]], policy.config, policy.learner.dtype, policy.mesh,
+        adapters)
     for index, name in enumerate(names):
-      sampled[name] = SamplingPolicy(stacked, policies[name].tokenizer, index)
+      sampled[name] = SamplingPolicy(shared, policies[name].tokenizer, index)
   return sampled
 
 

@@ -38,6 +38,7 @@ from environments import env_api
 _CHUNKS_PER_STOP_CHECK = 8
 # Few candidates per batch, so that a slow program delays few others.
 _STEPS_PER_BATCH = 4
+_MAX_REWARD = float(np.finfo(np.float32).max)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,9 +112,8 @@ class EpisodeRunner:
   # True abandons the episodes; called before every chunk.
   is_stopped: Callable[[], bool] = lambda: False
   usage: Usage = dataclasses.field(default_factory=Usage)
-  _engines: dict[
-      tuple[engine_lib.SampledModel, tuple[int, ...], int, int],
-      engine_lib.Engine] = dataclasses.field(default_factory=dict, init=False)
+  _engines: dict[tuple, engine_lib.Engine] = dataclasses.field(
+      default_factory=dict, init=False)
   _next_process: int = dataclasses.field(default=0, init=False)
 
   def play(self, episodes: Sequence[EpisodeCoroutine]) -> list[Any]:
@@ -338,16 +338,16 @@ class EpisodeRunner:
       raise signals.Stopped
 
   def _checked(self, step: env_api.Step) -> env_api.Step:
-    """Gives a step with an unknown reward the outcome of a failure.
+    """Gives a step with a reward that float32 cannot represent a failure.
 
     Raises UserError if the team reward is out of range.
     """
-    failure = env_api.Outcome.INFRASTRUCTURE
-    if failure in step.outcomes.values():
-      return step
     if tree_lib.failed(step):
-      return dataclasses.replace(
-          step, outcomes=dict.fromkeys(step.outcomes, failure))
+      return step
+    rewards = step.team_reward, *step.local_rewards.values()
+    if not all(abs(reward) <= _MAX_REWARD for reward in rewards):
+      return dataclasses.replace(step, outcomes=dict.fromkeys(
+          step.outcomes, env_api.Outcome.INFRASTRUCTURE))
     low, high = self.environment.team_reward_range
     if not low <= step.team_reward <= high:
       raise errors.UserError(

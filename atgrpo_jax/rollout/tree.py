@@ -26,20 +26,13 @@ from environments import env_api
 
 Json = dict[str, Any]
 
-_MAX_REWARD = float(np.finfo(np.float32).max)
 _GZIP_LEVEL = 6
 _LOGPROB_DECIMALS = 6  # In JSON.
 
 
 def failed(step: env_api.Step) -> bool:
-  """True if a step failed for a reason outside the model.
-
-  A reward that float32 cannot represent is a failure of the environment.
-  """
-  rewards = step.team_reward, *step.local_rewards.values()
-  return (
-      env_api.Outcome.INFRASTRUCTURE in step.outcomes.values()
-      or not all(abs(reward) <= _MAX_REWARD for reward in rewards))
+  """True if a step failed for a reason outside the model."""
+  return env_api.Outcome.INFRASTRUCTURE in step.outcomes.values()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,21 +1,11 @@
 """Steps environments in worker processes, with a sandbox for their programs.
 
-`Workers` owns the worker processes and the sandbox server. It replaces them
-after a fault and repeats the failed steps. A step is a function of its state
-and actions, so repeating it gives the same bits.
-
-  worker process  If one is dead or stopped, all are replaced and their
-                  unfinished steps are repeated.
-  server          If it is dead or stopped, a new one starts at its address.
-                  Failed steps are repeated together on a new server, then one
-                  by one, each on a new server. A program that kills the server
-                  therefore harms no other step.
-  remote service  The run waits for it, a minute at a time, then repeats steps
-                  in the same way.
-  supervisor      The server replaces it, and `Sandbox.run` tries again.
-
-The run stops after `MAX_IN_A_ROW` replacements without a successful step. A
-slow step is not a failure.
+`Workers` owns the worker processes and the sandbox server. It replaces those
+that are dead or stopped; a slow step is not a fault. Failed steps are repeated
+together on a new server, then one by one, each on a new server. A program that
+kills the server therefore harms no other step. A step is a function of its
+state and actions, so repeating it gives the same bits. docs/sandbox.md lists
+the faults.
 
 This module starts processes before jax is imported, so it must not import jax.
 """

@@ -1,10 +1,8 @@
 """The compiled programs of the sampler.
 
-A slot holds the keys and values of a prompt, once for its G candidates. Only
-unfinished candidates own a row, which holds the keys and values of a
-completion; `engine` keeps the map. `fill` prefills prompts into free slots,
-`decode` samples a few tokens for all rows, and `move_slots` and `move_rows`
-change the number of slots and rows.
+`fill` prefills prompts into free slots, `decode` samples a few tokens for all
+rows, and `move_slots` and `move_rows` change the number of slots and rows.
+`engine` defines slots and rows, and keeps the map from candidates to rows.
 
 The last prompt token is the first token of every private suffix, so the
 prefill needs no logits and the learner's forward pass (`learner.gradients`) has
