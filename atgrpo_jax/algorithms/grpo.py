@@ -62,10 +62,7 @@ def play_episodes(
   """Plays independent episodes from `state` to their ends.
 
   All episodes share the first prompt, so it is sampled as one group; its
-  candidate i continues as episode branch + i.
-
-  Returns:
-    A list of `Episode`s that start at the same node.
+  candidate i continues as episode branch + i. Returns a list of `Episode`s.
   """
   first, *later = positions
   root = yield from runner.expand(

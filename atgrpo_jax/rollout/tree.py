@@ -106,7 +106,6 @@ class Node:
 
   @classmethod
   def from_json(cls, task_id: str, record: Json) -> Node:
-    """Raises LookupError, TypeError or ValueError for a malformed record."""
     turn = int(record['turn'])
     return cls(
         turn, record['phase'], record['state'],
@@ -119,33 +118,20 @@ class Node:
 
 
 @dataclasses.dataclass(frozen=True)
-class EpisodeResult:
-  """How one episode of a tree ended."""
-
-  task_id: str
-  turns: int
-  success: bool
-  truncated: bool
-
-
-@dataclasses.dataclass(frozen=True)
 class Tree:
   """The nodes of one task, parents before their children."""
 
   task_id: str
   nodes: tuple[Node, ...]
 
-  def episodes(self) -> Iterator[EpisodeResult]:
-    """Yields the episodes that did not end in a failure."""
+  def ends(self) -> Iterator[tuple[Node, env_api.Step]]:
+    """Yields the last node and step of each episode that did not fail."""
     continued = {(node.parent, node.joint_action) for node in self.nodes}
     for index, node in enumerate(self.nodes):
       ends = range(len(node.steps)) if node.chosen is None else [node.chosen]
-      for joint_action in ends:
-        if (index, joint_action) in continued or node.failed(joint_action):
-          continue
-        step = node.steps[joint_action]
-        yield EpisodeResult(
-            self.task_id, node.turn + 1, step.success, step.truncated)
+      for j in ends:
+        if (index, j) not in continued and not node.failed(j):
+          yield node, node.steps[j]
 
   def groups(self) -> Iterator[types.Group]:
     """All groups, node by node."""
@@ -231,13 +217,13 @@ def metrics(trees: Sequence[Tree]) -> dict[str, float]:
   GRPO) without a nonzero advantage.
   """
   groups = groups_of(trees)
-  episodes = [episode for tree in trees for episode in tree.episodes()]
+  ends = [end for tree in trees for end in tree.ends()]
   returns = np.concatenate([group.returns for group in groups])
   valid = np.concatenate([group.valid for group in groups])
   values = {
-      'rollout/success': np.mean([e.success for e in episodes]),
-      'rollout/turns': np.mean([e.turns for e in episodes]),
-      'rollout/truncated': np.mean([e.truncated for e in episodes]),
+      'rollout/success': np.mean([step.success for _, step in ends]),
+      'rollout/turns': np.mean([node.turn + 1 for node, _ in ends]),
+      'rollout/truncated': np.mean([step.truncated for _, step in ends]),
       'return/mean': np.mean(returns[valid]),
       'return/invalid': np.sum(~valid),
   }

@@ -190,12 +190,11 @@ class Engine:
           **self._static)
       self._held = [None] * num_slots
     elif num_slots != len(self._held):
-      old = self._slots_per_shard
-      # Held groups move to the first slots; free slots have the number `old`.
-      order = np.full(
-          (self._num_shards, num_slots // self._num_shards), old, np.int32)
-      for shard, row in zip(held, order):
-        row[:shard.sum()] = np.flatnonzero(shard)
+      old, new = self._slots_per_shard, num_slots // self._num_shards
+      # Held groups move to the first slots; added slots have the number `old`.
+      order = np.argsort(~held, axis=1, kind='stable').astype(np.int32)[:, :new]
+      order = np.pad(
+          order, ((0, 0), (0, max(new - old, 0))), constant_values=old)
       self._held = [
           self._held[shard * old + slot] if slot < old else None
           for shard, row in enumerate(order) for slot in row]

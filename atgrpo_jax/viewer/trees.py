@@ -96,12 +96,12 @@ def to_json(tree: tree_lib.Tree) -> dict[str, Any]:
   """
   candidates = [
       candidate for group in tree.groups() for candidate in group.candidates]
-  episodes = list(tree.episodes())
+  last_steps = [step for _, step in tree.ends()]
   return {
       'task': tree.task_id,
       'nodes': tree.to_json(with_tokens=False)['nodes'],
       'summary': {
-          'episodes': len(episodes),
-          'solved': sum(episode.success for episode in episodes),
+          'episodes': len(last_steps),
+          'solved': sum(step.success for step in last_steps),
           'outcomes': sorted({x.outcome.value for x in candidates}),
           'signal': any(bool(x.advantage) for x in candidates)}}

@@ -3,7 +3,6 @@
 Advantages amplify differences between returns, so these are compared exactly.
 """
 
-import dataclasses
 import math
 
 import numpy as np
@@ -84,10 +83,9 @@ def test_exact_table():
     np.testing.assert_array_equal(group.returns, np.float32(returns))
     np.testing.assert_allclose(group.advantages, advantages, atol=1e-4)
     assert nodes[group.key].chosen == chosen
-  assert [
-      dataclasses.astuple(e) for tree in trees for e in tree.episodes()] == [
-          # task, turns, success, truncated
-          ('A', 1, True, False), ('B', 2, True, False), ('C', 2, False, True)]
+  assert [e for tree in trees for e in scripted.episodes(tree)] == [
+      # task, turns, success, truncated
+      ('A', 1, True, False), ('B', 2, True, False), ('C', 2, False, True)]
   assert runner.usage.model_calls == 3 * len(TABLE)
   assert runner.usage.environment_steps == 3 * len(TABLE)
 
@@ -183,8 +181,7 @@ def test_returns_of_continuations():
     assert group.key == types.GroupKey('A', role, turn, 0)
     np.testing.assert_array_equal(group.returns, np.float32(returns))
     assert node.chosen == chosen
-  assert list(tree.episodes()) == [
-      tree_lib.EpisodeResult('A', turns=2, success=True, truncated=False)]
+  assert scripted.episodes(tree) == [('A', 2, True, False)]
   # 8 candidates are trained on; 10 + 7 + 4 + 0 samples continue them.
   assert sum(len(node.steps) for node in tree.nodes) == 8
   assert runner.usage.model_calls == 29

@@ -1,7 +1,5 @@
 """Plain GRPO on a team: exact episodes of a scripted team."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -62,7 +60,7 @@ def test_exact_table(return_type):
   np.testing.assert_allclose(
       np.concatenate([group.advantages for group in groups]),
       np.subtract(RETURNS[return_type], MEANS[return_type]), atol=1e-6)
-  assert sorted(map(dataclasses.astuple, tree.episodes())) == [
+  assert sorted(scripted.episodes(tree)) == [
       ('A', 1, True, False), ('A', 2, False, True), ('A', 2, True, False)]
   assert runner.usage.model_calls == 9
   assert runner.usage.environment_steps == 9
@@ -83,5 +81,5 @@ def test_failure_ends_only_its_episode(return_type, valid):
   np.testing.assert_array_equal(found, np.array(valid, bool))
   returns = np.concatenate([group.returns for group in groups])
   np.testing.assert_array_equal(np.isnan(returns), ~found)
-  assert [episode.success for episode in tree.episodes()] == [False]
+  assert [step.success for _, step in tree.ends()] == [False]
   assert runner.usage.model_calls == 8

@@ -200,7 +200,6 @@ def test_no_bit_depends_on_the_duration_of_steps(mode, monkeypatch):
   # The episodes differ.
   groups = tree_lib.groups_of(expected)
   assert {
-      episode.turns for tree in expected
-      for episode in tree.episodes()} == {1, 2, 3}
+      node.turn for tree in expected for node, _ in tree.ends()} == {0, 1, 2}
   lengths = {len(c.completion) for group in groups for c in group.candidates}
   assert min(lengths) == 1 and max(lengths) == 12

@@ -192,6 +192,13 @@ def task(task_id: str, goal: int) -> env_api.Task:
   return {'task_id': task_id, 'goal': goal}
 
 
+def episodes(tree: tree_lib.Tree) -> list[tuple[str, int, bool, bool]]:
+  """Task, number of turns, success and truncated of each episode."""
+  return [
+      (tree.task_id, node.turn + 1, step.success, step.truncated)
+      for node, step in tree.ends()]
+
+
 def prompt_of(group: types.Group) -> str:
   return Bytes().decode(group.prompt)
 
