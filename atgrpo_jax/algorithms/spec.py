@@ -138,8 +138,7 @@ class AdvantageSpec:
     errors.check_choice('advantage.scale', self.scale, advantages.SCALES)
     if self.baseline == 'none':  # Equal returns have no deviation.
       errors.check_choice(
-          "advantage.baseline='none' with advantage.scale", self.scale,
-          ('none',))
+          "advantage.baseline='none' with scale", self.scale, ('none',))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,4 +171,5 @@ def check_critic(
         "expected a critic with 'bootstrapped' and 'critic', or none of them.")
   if has_critic:  # It predicts the mean.
     errors.check_choice(
-        'rollout.cross_credit with a critic', rollout.cross_credit, ('mean',))
+        f'critic.kind={critic.kind!r} with rollout.cross_credit',
+        rollout.cross_credit, ('mean',))
