@@ -95,13 +95,13 @@ class Checkpoints:
     """
     manager = self._writer()
     leaves = _named_leaves(state)
-    if bad := _nonfinite_leaves(leaves):
+    digests, bad = _examine(leaves)
+    if bad:
       raise errors.UserError(
           f'Step {step} is not saved because of NaN or infinity in {len(bad)} '
           f'leaves, such as {", ".join(bad[:_MAX_LISTED])}. {self._directory} '
           'keeps the earlier steps; start again in another directory, with a '
           'smaller learning_rate or max_grad_norm.')
-    digests = _leaf_digests(leaves)
     if is_best:
       self._kept.best_step = step
     record = {
@@ -234,8 +234,8 @@ class Checkpoints:
     for name, leaf in leaves.items():
       if not isinstance(leaf, jax.Array):
         raise _Unreadable(f'state: {name} is missing')
-    for name, digest_ in _leaf_digests(leaves).items():
-      if digest_ != record['leaves'][name][-1]:
+    for name, found in _examine(leaves)[0].items():
+      if found != record['leaves'][name][-1]:
         raise _Unreadable(f'digest of {name} differs')
     return record, leaves
 
@@ -365,20 +365,30 @@ def _sha256(record: Mapping[str, Any]) -> str:
 
 def digest(tree: Any) -> str:
   """16 hex digits that depend on the names and bytes of a tree of arrays."""
-  return _sha256(_leaf_digests(_named_leaves(tree)))[:16]
+  return _sha256(_examine(_named_leaves(tree))[0])[:16]
 
 
-def _leaf_digests(leaves: Mapping[str, jax.Array]) -> dict[str, str]:
-  """Name -> digest, 16 hex digits."""
-  # One at a time on all devices: hundreds of small programs that wait for each
-  # other's devices deadlock a host with fewer threads than virtual devices.
-  return {
-      name: '%08x%08x' % jax.device_get(
-          jax.block_until_ready(array_digest(leaf)))
-      for name, leaf in leaves.items()}
+def _examine(
+    leaves: Mapping[str, jax.Array]) -> tuple[dict[str, str], list[str]]:
+  """The digest of each leaf, and the names of leaves with NaN or infinity."""
+  digests, nonfinite = {}, []
+  for name, leaf in leaves.items():
+    # One at a time on all devices: hundreds of small programs that wait for
+    # each other's devices deadlock a host with fewer threads than virtual
+    # devices.
+    first, second, is_finite = jax.device_get(
+        jax.block_until_ready(_digest_and_check(leaf)))
+    digests[name] = f'{first:08x}{second:08x}'
+    if not is_finite:
+      nonfinite.append(name)
+  return digests, nonfinite
 
 
 @jax.jit
+def _digest_and_check(array: jax.Array) -> tuple[jax.Array, ...]:
+  return *array_digest(array), jnp.all(jnp.isfinite(array))
+
+
 def array_digest(array: jax.Array) -> tuple[jax.Array, jax.Array]:
   """Two uint32 sums over the words of `array`, equal for every sharding."""
   if array.dtype == jnp.bool_:
@@ -405,20 +415,3 @@ def array_digest(array: jax.Array) -> tuple[jax.Array, jax.Array]:
 
   return (mixed_sum(jnp.uint32(0x9E3779B1)),
           mixed_sum(jnp.uint32(0x85EBCA77)))
-
-
-def _nonfinite_leaves(leaves: Mapping[str, jax.Array]) -> list[str]:
-  """Names of the leaves with NaN or infinity.
-
-  Skips leaves without a shard on this process.
-  """
-  # One at a time, as in `_leaf_digests`.
-  return [
-      name for name, leaf in leaves.items()
-      if leaf.addressable_shards
-      and not jax.device_get(jax.block_until_ready(_is_finite(leaf)))]
-
-
-@jax.jit
-def _is_finite(x: jax.Array) -> jax.Array:
-  return jnp.all(jnp.isfinite(x))
