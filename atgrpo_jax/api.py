@@ -1,15 +1,4 @@
-"""The modes of a run, and sampling, from Python or a notebook.
-
-  from atgrpo_jax import api
-  from configs import plan_path
-
-  with api.Run(plan_path.get_config('debug'), 'runs/x') as run:
-    print(run.train()['after']['success'])
-    print(run.generate('planner', [{'role': 'user', 'content': 'Hello.'}]))
-
-A program needs `if __name__ == '__main__':` around this code, because the
-processes that step environments import the main module.
-"""
+"""The modes of a run, and sampling, from Python; see docs/library.md."""
 
 from __future__ import annotations
 
@@ -39,14 +28,6 @@ from atgrpo_jax.io import signals
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import workers as workers_lib
 from environments import env_api
-
-
-def train(
-    config: ml_collections.ConfigDict,
-    workdir: str | os.PathLike) -> dict[str, dict[str, Any]]:
-  """Trains a team and returns its evaluations; see `Run.train`."""
-  with Run(config, workdir) as run:
-    return run.train()
 
 
 class Run:

@@ -426,7 +426,6 @@ def _pools(config, policies, devices) -> list[fit.Pool]:
     is_frozen = policy.trained != 'all'
     learners.setdefault(pool, []).append(fit.Learner(
         policy.config, policy.trained, itemsize,
-        model.position_bytes(policy.config, dtype),
         lora_rank=policy.lora.rank if policy.lora else 0,
         has_reference=has_reference,
         shares_model=is_frozen and key in loaded))
@@ -434,7 +433,7 @@ def _pools(config, policies, devices) -> list[fit.Pool]:
       loaded.add(key)
     if name in with_critic:
       learners[pool].append(
-          fit.Learner(policy.config, 'all', itemsize, kv_bytes=0))
+          fit.Learner(policy.config, 'all', itemsize, is_critic=True))
   return [
       fit.Pool(len(pool), mesh_lib.num_slices(pool), pool_learners)
       for pool, pool_learners in learners.items()]

@@ -321,7 +321,6 @@ def evaluate_run(
           f'{sorted(unknown)}, but the run trains {sorted(trained)}.')
   if not workdir_lib.check_config(workdir, config.to_dict()):
     workdir_lib.write_config(workdir, config.to_dict())
-  workdir_lib.check_checkpoints(workdir, config.train.checkpoint_every)
   params, step = experiment.trained_params(workdir, checkpoint)
   print(f'sandbox level {config.sandbox.level}')
 

@@ -37,8 +37,6 @@ def export_run(
     raise errors.UserError(
         f'--workdir={workdir} holds no run to export; give the workdir of a '
         'training run.')
-  workdir_lib.check_checkpoints(
-      workdir, experiment.config.train.checkpoint_every)
   trained, step = experiment.trained_params(workdir, checkpoint)
   dtype = jnp.dtype(config.dtype)
   for name, params in trained.items():

@@ -33,24 +33,19 @@ class GroupKey(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-  """A sampled completion and the result of its step.
-
-  Attributes:
-    reward: alpha * team reward + local reward, as float64; the mean over its
-      joint actions. NaN if every step failed for a reason outside the model.
-    return_: the return that advantages compare, see docs/algorithms.md. NaN if
-      it is unknown.
-    advantage: return minus baseline, optionally scaled; 0 until it is assigned.
-    reward_terms: name -> value before weighting.
-  """
+  """A sampled completion and the result of its step."""
 
   completion: np.ndarray  # [T] int32, with the stop token if there is one
   behavior_logprobs: np.ndarray  # [T] float32 from the sampler
   text: str = ''  # The text that the environment reads.
+  # alpha * team reward + local reward, as float64; the mean over its joint
+  # actions. NaN if every step failed for a reason outside the model.
   reward: float = 0.0
-  return_: float = 0.0
+  return_: float = 0.0  # See docs/algorithms.md; NaN if it is unknown.
+  # Return minus baseline, optionally scaled; 0 until it is assigned.
   advantage: float = 0.0
   weight: float = 1.0  # Weight of the return in its baseline.
+  # Name -> value before weighting.
   reward_terms: Mapping[str, float] = dataclasses.field(default_factory=dict)
   outcome: enum.Enum | None = None
 

@@ -17,7 +17,7 @@ config.evaluation.validate_every = 1
 config.evaluation.validation = 'validation[:2]'
 config.evaluation.test = 'test[:2]'
 '''
-TRAIN = 'results = api.train('
+TRAIN = 'with api.Run(config, workdir)'
 
 
 def run(name, capsys):

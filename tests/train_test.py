@@ -233,10 +233,13 @@ def test_deleted_checkpoints_are_refused(finished, echo_folder, tmp_path):
     train.train(echo.experiment(echo_folder, **CHANGES), workdir)
   assert fault_injection.steps(workdir) == fault_injection.steps(finished)
   # A finished run has a checkpoint even if it was shorter than the interval.
+  config = echo.experiment(
+      echo_folder, **CHANGES | {'train.checkpoint_every': 100}).config.to_dict()
+  workdir_lib.write_config(workdir, config)
   with pytest.raises(errors.UserError, match='were deleted'):
-    workdir_lib.check_checkpoints(workdir, every=100)
+    workdir_lib.check_config(workdir, config)
   (workdir / 'evals/after.json').unlink()
-  workdir_lib.check_checkpoints(workdir, every=100)
+  assert workdir_lib.check_config(workdir, config)
 
 
 def test_a_damaged_checkpoint_falls_back_to_the_older_one(

@@ -89,7 +89,7 @@ class Learner:
   dimensions: Any  # A `ModelConfig`, which lies above this layer.
   trained: str  # 'all', 'lora' or 'none'.
   itemsize: int  # Bytes of a number in matrix products.
-  kv_bytes: int  # Keys and values of one token; 0 for a critic.
+  is_critic: bool = False
   lora_rank: int = 0
   has_reference: bool = False  # Keeps a copy of the initial model.
   # An earlier learner of the pool holds the same frozen model. Adapters over
@@ -98,7 +98,13 @@ class Learner:
 
   @property
   def is_sampled(self) -> bool:
-    return self.kv_bytes > 0 and not self.shares_model
+    return not (self.is_critic or self.shares_model)
+
+  @property
+  def kv_bytes(self) -> int:
+    """Bytes of the keys and values of one token."""
+    d = self.dimensions
+    return 2 * d.num_layers * d.num_kv_heads * d.head_dim * self.itemsize
 
   @property
   def state_bytes(self) -> int:

@@ -115,11 +115,6 @@ def exchange(value: Any) -> list[Any]:
       for row, size in zip(multihost_utils.process_allgather(padded), sizes)]
 
 
-def any_process(flag: bool) -> bool:
-  """True if `flag` is true in any process; every process must call it."""
-  return any(exchange(flag))
-
-
 def barrier() -> None:
   """Waits until every process has called it."""
   exchange(None)

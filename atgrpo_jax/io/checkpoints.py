@@ -304,7 +304,7 @@ def _reading(item: str) -> Iterator[None]:
     if not isinstance(failure, _READ_ERRORS):
       raise
   # All hosts must continue with the same step.
-  anywhere = hosts.any_process(failure is not None)
+  anywhere = any(hosts.exchange(failure is not None))
   if failure is not None:
     # The first line is the reason; tensorstore appends its whole spec.
     reason = str(failure).partition('\n')[0].partition(' [tensorstore_spec')[0]

@@ -11,6 +11,7 @@ repeats the steps after its checkpoint. Only the first process writes.
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 import contextlib
 import datetime
@@ -231,7 +232,7 @@ class StepClock:
 
   def __init__(self):
     self._start = time.perf_counter()
-    self._parts: dict[str, float] = {}
+    self._parts = collections.Counter()
 
   @contextlib.contextmanager
   def part(self, name: str) -> Iterator[None]:
@@ -239,36 +240,26 @@ class StepClock:
     start = time.perf_counter()
     with jax.profiler.TraceAnnotation(name):
       yield
-    self.add(name, time.perf_counter() - start)
-
-  def add(self, name: str, seconds: float) -> None:
-    """Adds seconds that were measured elsewhere."""
-    self._parts[name] = self._parts.get(name, 0.0) + seconds
+    self._parts[name] += time.perf_counter() - start
 
   def move(self, source: str, name: str, seconds: float) -> None:
     """Moves seconds from one part to another."""
-    self.add(source, -seconds)
-    self.add(name, seconds)
+    self._parts[source] -= seconds
+    self._parts[name] += seconds
 
   def lap(self) -> dict[str, float]:
-    """Ends a step and returns its metrics in seconds.
-
-    `time/step` is the time since the previous call.
-    """
+    """Returns seconds by part, and `time/step` since the previous call."""
     now = time.perf_counter()
     parts = {f'time/{name}': x for name, x in self._parts.items()}
     parts['time/step'] = now - self._start
-    self._start, self._parts = now, {}
+    self._start, self._parts = now, collections.Counter()
     return parts
 
 
 @contextlib.contextmanager
 def profile(
     folder: pathlib.Path, step: int, steps: Collection[int]) -> Iterator[None]:
-  """Writes a trace for XProf if `step` is in `steps`, one per process.
-
-  The trace names the parts of a `StepClock`.
-  """
+  """Writes a trace for XProf if `step` is in `steps`, one per process."""
   if step not in steps:
     yield
     return

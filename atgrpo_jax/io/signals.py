@@ -32,13 +32,10 @@ class StopFlag:
   Stopped. Between `hold` and `release` it only sets the name of the signal, and
   the run saves a checkpoint. Python runs handlers between two bytecodes of the
   main thread: during a compilation, the handler waits for its end.
-
-  Attributes:
-    name: the signal, such as 'SIGTERM', or ''.
   """
 
   def __init__(self):
-    self.name = ''
+    self.name = ''  # The signal, such as 'SIGTERM'.
     self._is_held = False
     self._is_deferred = False
 

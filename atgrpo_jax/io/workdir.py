@@ -77,7 +77,8 @@ def check_config(
     workdir: pathlib.Path, config: Mapping[str, Any]) -> bool:
   """True if the workdir holds a run of this config, False if it is empty.
 
-  Raises UserError if it holds anything else.
+  Raises UserError if it holds anything else, or a run whose checkpoints were
+  deleted.
   """
   path = workdir / 'config.json'
   if not path.exists():
@@ -102,6 +103,18 @@ def check_config(
     raise errors.UserError(
         f'{workdir} holds a run of another config ({listed}). Choose another '
         '--workdir, or resume it with that config.')
+  # A run that was killed before its first checkpoint starts again from step 0.
+  # A finished run has always saved a checkpoint.
+  metrics, folder = workdir / 'metrics.jsonl', workdir / 'checkpoints'
+  num_steps = metrics.read_bytes().count(b'\n') if metrics.exists() else 0
+  had_checkpoint = (
+      num_steps > config['train']['checkpoint_every']
+      or (workdir / 'evals/after.json').exists())
+  if had_checkpoint and not any(folder.glob('*')):
+    raise errors.UserError(
+        f'{metrics} has {num_steps} steps, but their checkpoints in {folder} '
+        'were deleted; restore them to resume, or start again after `rm -r '
+        f'{shlex.quote(str(workdir))}`.')
   return True
 
 
@@ -134,22 +147,6 @@ def check_exists(workdir: pathlib.Path) -> None:
       raise errors.LostWorkdirError(
           f'{workdir / name} was deleted during the run, which cannot '
           'continue; the rest of the workdir is untouched.')
-
-
-def check_checkpoints(workdir: pathlib.Path, every: int) -> None:
-  """Raises UserError if steps are recorded but their checkpoints are deleted.
-
-  A run that was killed before its first checkpoint, due after `every` steps,
-  starts again from step 0. A finished run has always saved a checkpoint.
-  """
-  metrics, folder = workdir / 'metrics.jsonl', workdir / 'checkpoints'
-  num_steps = metrics.read_bytes().count(b'\n') if metrics.exists() else 0
-  is_finished = (workdir / 'evals/after.json').exists()
-  if (num_steps > every or is_finished) and not any(folder.glob('*')):
-    raise errors.UserError(
-        f'{metrics} has {num_steps} steps, but their checkpoints in {folder} '
-        'were deleted; restore them to resume, or start again after `rm -r '
-        f'{shlex.quote(str(workdir))}`.')
 
 
 def lock(workdir: pathlib.Path) -> contextlib.ExitStack:

@@ -13,7 +13,6 @@ from atgrpo_jax.model.decoder import unstack
 from atgrpo_jax.model.kv_cache import along_positions
 from atgrpo_jax.model.kv_cache import CompletionCache
 from atgrpo_jax.model.kv_cache import init_cache
-from atgrpo_jax.model.kv_cache import position_bytes
 from atgrpo_jax.model.kv_cache import PromptCache
 from atgrpo_jax.model.kv_cache import RowCache
 from atgrpo_jax.model.kv_cache import Rows

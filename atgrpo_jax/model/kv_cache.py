@@ -118,14 +118,6 @@ def init_cache(
       values=tuple(zeros(length, config.head_dim) for _ in layers))
 
 
-def position_bytes(
-    config: config_lib.ModelConfig, dtype: jnp.dtype | str) -> int:
-  """Bytes of the keys and values of one position, over layers and heads."""
-  return (
-      2 * config.num_layers * config.num_kv_heads * config.head_dim
-      * jnp.dtype(dtype).itemsize)
-
-
 def along_positions(
     function: Callable[..., jax.Array], *caches: RowCache) -> RowCache:
   """Maps `function(axis, *arrays)` over the arrays of caches.

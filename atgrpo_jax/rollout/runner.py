@@ -333,8 +333,8 @@ class EpisodeRunner:
 
   def _check_stopped(self, num_chunks: int) -> None:
     is_due = num_chunks % _CHUNKS_PER_STOP_CHECK == 0
-    if (is_due or jax.process_count() == 1) and hosts.any_process(
-        self.is_stopped()):
+    if (is_due or jax.process_count() == 1) and any(
+        hosts.exchange(self.is_stopped())):
       raise signals.Stopped
 
   def _checked(self, step: env_api.Step) -> env_api.Step:

@@ -22,23 +22,14 @@ _GZIP_FORMAT = 31  # zlib's number for a gzip header.
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-  """The trees of a recorded step or of an evaluation.
+  """The trees of a recorded step or of an evaluation."""
 
-  Attributes:
-    name: name of the evaluation, or a step such as '000010'.
-    kind: 'step' or 'evaluation'.
-    file: path in the workdir, with all trees.
-    num_trees: number of trees in the file.
-    num_packed: number of leading trees in `chunk`.
-    chunk: gzipped JSON list of trees.
-  """
-
-  name: str
-  kind: str
-  file: str
-  num_trees: int
-  num_packed: int
-  chunk: bytes
+  name: str  # Of the evaluation, or a step such as '000010'.
+  kind: str  # 'step' or 'evaluation'.
+  file: str  # Path in the workdir, with all trees.
+  num_trees: int  # Number of trees in the file.
+  num_packed: int  # Number of leading trees in `chunk`.
+  chunk: bytes  # Gzipped JSON list of trees.
 
 
 def read(

@@ -18,8 +18,7 @@ SHAPES = fit.Shapes(
 
 def _learner(size, trained='all', **changes):
   config = model.ModelConfig(**pod.dimensions(size))
-  return fit.Learner(config, trained, itemsize=2, **{
-      'kv_bytes': model.position_bytes(config, 'bfloat16'), **changes})
+  return fit.Learner(config, trained, itemsize=2, **changes)
 
 
 def _choose(learners, chip, num_devices, num_slices=1, **kwargs):
