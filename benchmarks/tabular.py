@@ -65,7 +65,7 @@ class TabularRunner(runner_lib.EpisodeRunner):
       groups.append(engine_lib.SampledGroup(
           engine_lib.Request(
               tag=None, prompt=np.frombuffer(prompt.encode(), np.uint8),
-              key=None, budget=1),
+              key_ids=None, budget=1),
           completions=tuple(drawn[:, None]),
           logprobs=tuple(np.log(probability[drawn])[:, None])))
     return runner_lib.PendingSamples(groups)

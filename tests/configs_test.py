@@ -125,11 +125,11 @@ def test_every_leaf_of_a_training_config_is_read(
 
   with echo.Thread(1) as executor, api.Run(
       config, tmp_path, executor=executor) as run:
-    leaves = _leaves(run.config)
+    leaves, stored = _leaves(run.config), run.config.to_dict()
     monkeypatch.setattr(config_dict.ConfigDict, '__getitem__', record_get)
     # Storing the whole config reads no leaf.
     monkeypatch.setattr(
-        config_dict.ConfigDict, 'to_dict', lambda self, *args: {})
+        config_dict.ConfigDict, 'to_dict', lambda self, *args: stored)
     for mode in ('train', 'evaluate', 'export'):
       assert main.run_mode(mode, run) == 0
   # `main` starts the sandbox and the workers.
