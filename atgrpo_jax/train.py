@@ -51,8 +51,8 @@ class LoopState:
   def fraction_done(self, config: ml_collections.ConfigDict) -> float:
     """Returns the finished fraction of the limits in `config.train`.
 
-    Training ends at the step closest to `train.completion_tokens`, if the next
-    step generates as many tokens as the last one.
+    Training ends after the step whose total is closest to
+    `train.completion_tokens`, assuming that steps generate equally many tokens.
     """
     max_steps, max_tokens = config.num_steps, config.completion_tokens
     fractions = [self.step / max_steps] if max_steps else []
@@ -190,7 +190,7 @@ def _train(
     return False
   stop.release()
   after = _test(experiment, states, test_tasks, loop.step, workdir, 'after')
-  lock.close()  # The report states whether the run is active.
+  lock.close()  # Otherwise the report would call the run 'running'.
   evaluate.print_comparison(before, after)
   if hosts.is_first():
     try:

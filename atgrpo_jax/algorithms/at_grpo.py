@@ -1,4 +1,4 @@
-"""AT-GRPO: agent- and turn-wise groups on a greedy spine.
+"""AT-GRPO: a group per agent and turn, on the chain of chosen candidates.
 
 Algorithm 1 of arXiv 2510.11062. For every environment, turn and agent in order,
 G candidates are sampled from one prompt and stepped from the same state. Their

@@ -63,10 +63,10 @@ def assign_advantages(
     return_type: str) -> list[tree_lib.Tree]:
   """Adds advantages, weights and baseline ids to the trees of a step.
 
-  With `return_type` 'episode_return' all actions of a role in an episode share
-  a return, which has the total weight 1 in each baseline. An episode
-  therefore counts once per role with the key ('env',), and once with ('env',
-  'agent').
+  With `return_type` 'episode_return', all actions of a role in an episode have
+  the same return, and their weights in a baseline add up to 1. With the key
+  ('env',) a baseline therefore counts an episode once per role, and with
+  ('env', 'agent') once.
   """
   groups = tree_lib.groups_of(trees)
   names = [spec_lib.GROUP_KEY_PARTS[part] for part in spec.group_key]

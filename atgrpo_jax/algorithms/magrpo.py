@@ -4,7 +4,7 @@ Multi-agent GRPO on a Dec-POMDP (arXiv 2508.04652). In every turn each agent
 samples G candidates from its history. Candidates of all agents form joint
 actions, each with one team reward and one branch. The return of a joint action
 is its reward plus the discounted mean return of the joint actions that
-follow. All agents compare the returns of one state.
+follow. Every agent compares the returns of joint actions from the same state.
 
 Deviations from the paper:
 1. A role's local reward, if the environment has one, is added to the return of

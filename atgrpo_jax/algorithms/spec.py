@@ -16,7 +16,7 @@ from atgrpo_jax.rl import advantages
 
 # Mode -> return types of a candidate.
 RETURN_TYPES = {
-    # Candidates that are not selected have no continuation.
+    # No 'return_to_go': only the selected candidate has later steps.
     'tree': ('immediate', 'monte_carlo'),
     'parallel': ('immediate', 'return_to_go', 'episode_return'),
     'joint': ('immediate', 'return_to_go', 'bootstrapped'),
@@ -92,7 +92,7 @@ class RolloutSpec:
     Args:
       returns: [J] float, returns of the acting agent or the team; non-finite
         ones are never selected.
-      team_returns: [J] float, the team part of `returns`.
+      team_returns: [J] float, the team part of `returns`, up to a factor.
       rng: for random rules.
     """
     known = np.flatnonzero(np.isfinite(returns))
@@ -136,7 +136,7 @@ class AdvantageSpec:
     errors.check_choice(
         'advantage.baseline', self.baseline, advantages.BASELINES)
     errors.check_choice('advantage.scale', self.scale, advantages.SCALES)
-    if self.baseline == 'none':  # Equal returns have no deviation.
+    if self.baseline == 'none':  # 'std' would be the RMS of the returns.
       errors.check_choice(
           "advantage.baseline='none' with scale", self.scale, ('none',))
 
@@ -169,7 +169,7 @@ def check_critic(
         f'critic.kind={critic.kind!r}, rollout.return_type='
         f'{rollout.return_type!r}, advantage.baseline={advantage.baseline!r}: '
         "expected a critic with 'bootstrapped' and 'critic', or none of them.")
-  if has_critic:  # It predicts the mean.
+  if has_critic:  # A critic predicts a mean, not a sum.
     errors.check_choice(
         f'critic.kind={critic.kind!r} with rollout.cross_credit',
         rollout.cross_credit, ('mean',))

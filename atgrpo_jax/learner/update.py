@@ -52,7 +52,7 @@ class Updates:
     """
     if not self.updates:
       logging.warning(
-          '%s: no group has an advantage; skipping the update', name)
+          '%s: nothing has a gradient; skipping the update', name)
       return self.summary
     fetched = jax.device_get(self.updates)
     for metrics in fetched:
@@ -83,9 +83,9 @@ def update_policy(
     reference: model.Params | None) -> tuple[policy_lib.TrainState, Updates]:
   """Dispatches the updates of a policy in one step; donates `state`.
 
-  The loss is the mean over all candidates (Algorithm 1 of arXiv 2510.11062), as
-  `loss.aggregation` defines it. Groups without an advantage contribute nothing
-  to the surrogate, so they are computed only if the loss has a penalty.
+  The loss is the mean over the valid candidates of an update (Algorithm 1 of
+  arXiv 2510.11062), as `loss.aggregation` defines it. Groups without an
+  advantage are computed only if the loss has a penalty.
 
   Order 'mixed' splits the groups among `num_updates` updates. The other orders
   make one update per turn. `frozen_params` is the model under an adapter, and
@@ -235,10 +235,11 @@ def diagnose(
   and separate policies. `frozen_params` is the model under an adapter.
 
   Returns:
-    `diagnosis/{role}/grad_norm` of the role's mean loss, `{role}/entropy` and
-    `{role}/kl_to_start`, KL(sampling policy || reference), in nats per token,
-    and `cosine/{role}+{role}` between the gradients of each pair of roles.
-    Roles without a gradient are left out.
+    Metrics with the prefix `diagnosis/`; roles without a gradient have none.
+    `{role}/grad_norm`: norm of the gradient of the role's mean loss.
+    `{role}/entropy`: nats per token.
+    `{role}/kl_to_start`: KL(sampling policy || reference), nats per token.
+    `cosine/{role}+{other}`: cosine between the gradients of two roles.
   """
   loss = policy.learner.loss
   static = {'config': policy.config, 'spec': policy.learner}

@@ -1,27 +1,28 @@
 """Log-probabilities, entropies and losses over arrays.
 
-A loss is a sum over its microbatch. The caller divides once, after all
-microbatches and devices, by `num_units` of all candidates of the step,
+A loss is a sum over its microbatch. The caller adds up all microbatches and
+devices, then divides once by `num_units` of all valid candidates of the update,
 including those with a zero advantage. With the ratio rho = pi / pi_old,
 
   surrogate = -w min(rho A, clip(rho, 1 - low, 1 + high) A)
 
 is the loss of Algorithm 1 of arXiv 2510.11062 times w. pi_old is the learner
 before the first update. w = min(pi_old / pi_sampler, cap) corrects the
-sampler-learner mismatch (truncated importance sampling) and is 1 up to rounding
-in float32.
+sampler-learner mismatch (truncated importance sampling). If both compute in
+float32, w is 1 up to rounding.
 
 A penalty keeps the policy near a reference. It estimates the KL of each sampled
 token given the preceding tokens; its gradient ignores how a token changes the
-distribution of later ones. Penalties are not clipped and use the ratio of the
-token. Let k3 = ref / pi - 1 - log(ref / pi) (joschu.net/blog/kl-approx.html):
+distribution of later ones. Penalties are not clipped. Their rho is the ratio of
+the token, even if the surrogate uses the ratio of the sequence. Let
+k3 = ref / pi - 1 - log(ref / pi) (joschu.net/blog/kl-approx.html):
 
   k3          w rho k3: value and gradient of KL(pi || ref)
   k3_forward  w stop_gradient(rho) k3: value of KL(pi || ref), gradient of
               KL(ref || pi)
 
 Two estimators are left out: k1, log(pi / ref), has an expected gradient of 0;
-k2, log(pi / ref)^2 / 2 with stop_gradient(w rho), has the gradient of k3.
+k2, stop_gradient(w rho) log(pi / ref)^2 / 2, has the gradient of the row k3.
 
 Deviations from the paper:
 1. The mean is over tokens by default, not over candidates.
@@ -29,7 +30,7 @@ Deviations from the paper:
 
 Deviations from the authors' code:
 1. The dual clip is off by default.
-2. The log-probabilities of the sampler are used.
+2. The log-probabilities of the sampler are used, in w.
 """
 
 from __future__ import annotations
@@ -192,7 +193,7 @@ def _kl_penalty(
 
 def aggregate(
     loss: jax.Array, mask: jax.Array, aggregation: str) -> jax.Array:
-  """Sum of `loss` [B, T] over the units of `aggregation`."""
+  """Sum of `loss` [B, T]; 'sequence_mean' averages each row first."""
   loss = jnp.where(mask, loss, 0.0)
   if aggregation == 'sequence_mean':
     loss /= jnp.maximum(jnp.sum(mask, axis=1, keepdims=True), 1)

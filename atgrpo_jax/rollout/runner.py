@@ -54,7 +54,7 @@ class PendingSteps:
 
   # A few steps each; None if another process computes them.
   batches: list[futures.Future | workers_lib.StepBatch | None]
-  indices: list[int]  # Of each requested step among those of all batches.
+  indices: list[int]  # Of each requested step in the joined batches.
 
 
 # Yields requests, receives their results, and returns a result. Episodes that
@@ -109,7 +109,7 @@ class EpisodeRunner:
   # If False, the environment reads '' instead of a completion without a stop
   # token.
   keep_truncated: bool = True
-  # True abandons the episodes; called before every chunk.
+  # True abandons the episodes; checked between chunks.
   is_stopped: Callable[[], bool] = lambda: False
   usage: Usage = dataclasses.field(default_factory=Usage)
   _engines: dict[tuple, engine_lib.Engine] = dataclasses.field(
@@ -120,9 +120,9 @@ class EpisodeRunner:
     """Plays all episodes to their ends and returns their results.
 
     While the devices sample a chunk for some episodes, the workers step the
-    environments of others. The next chunk waits for both. No bit of the result
-    therefore depends on how long programs take, and all processes of a run
-    sample the same batches.
+    environments of others. The next chunk waits for both. The duration of
+    environment steps therefore changes no bit of the result, and all processes
+    of a run sample the same batches.
 
     Raises Stopped in all processes if `is_stopped` returns True in one.
     """
@@ -196,8 +196,8 @@ class EpisodeRunner:
       actions: Sequence[Mapping[str, str]]) -> PendingSteps:
     """Steps each state with its actions in worker processes.
 
-    Equal steps are computed once, because a step is a function of its state and
-    actions. The processes of a run take turns.
+    Equal actions on one state are stepped once. The batches are dealt to the
+    processes of a run in turn.
     """
     keys = [
         (id(state), *sorted(texts.items()))
@@ -221,8 +221,7 @@ class EpisodeRunner:
       cross: bool = False) -> EpisodeCoroutine:
     """Samples a group for each role of a phase and steps each joint action.
 
-    This is where a step becomes a candidate's reward; no other code computes
-    rewards.
+    This is where `Node.rewards` become the rewards of candidates.
 
     Args:
       task_id: names the groups, together with `branch`; see `types.GroupKey`.
@@ -266,7 +265,7 @@ class EpisodeRunner:
         for index, (key, group) in enumerate(zip(keys, sampled))))
 
   def node_rng(self, key: types.GroupKey) -> np.random.Generator:
-    """A generator for choices at a node, from the seed, step and key."""
+    """A generator that depends on the seed, step, task, turn and role."""
     return np.random.default_rng([
         self.seed, self.train_step, key.turn,
         zlib.crc32(key.task_id.encode()), zlib.crc32(key.role.encode())])
@@ -338,7 +337,7 @@ class EpisodeRunner:
       raise signals.Stopped
 
   def _checked(self, step: env_api.Step) -> env_api.Step:
-    """Gives a step with a reward that float32 cannot represent a failure.
+    """Marks a step as failed if float32 cannot represent one of its rewards.
 
     Raises UserError if the team reward is out of range.
     """
@@ -383,7 +382,7 @@ def worker_metrics(workers: workers_lib.Workers) -> dict[str, int]:
 def _candidate(
     node: tree_lib.Node, group: int, candidate: int, role: str, alpha: float,
     completion: np.ndarray, logprobs: np.ndarray, text: str) -> types.Candidate:
-  """A candidate from the steps of its joint actions, except failed ones."""
+  """A candidate from its joint actions; its reward excludes failed ones."""
   joint_actions = [
       j for j, action in enumerate(node.joint_actions)
       if action[group] == candidate]

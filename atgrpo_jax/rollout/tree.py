@@ -1,8 +1,8 @@
 """The tree of one task's rollout, and its JSON form.
 
 The tree of AT-GRPO is a spine, the tree of plain GRPO is a root with G chains,
-and the tree of MAGRPO branches at every joint action. Like `mctx.Tree`, it
-stores nodes with their parent and the action that led to them.
+and the tree of MAGRPO branches at every joint action that continues. Like
+`mctx.Tree`, it stores nodes with their parent and the action that led to them.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class Tree:
 
   @classmethod
   def from_json(cls, record: Json) -> Tree:
-    """The inverse of `to_json`; omitted tokens become empty arrays.
+    """Reads a record of `to_json`; what it omits becomes empty.
 
     Raises LookupError, TypeError, ValueError or AttributeError for a malformed
     record.
@@ -171,7 +171,8 @@ class Tree:
 def chain(task_id: str, nodes: Sequence[Node]) -> Tree:
   """A tree without branches: every node follows the one before it.
 
-  A node follows the chosen joint action of its parent, or the only one.
+  A node follows the chosen joint action of its parent; if none was chosen, its
+  parent has only one.
   """
   return Tree(task_id, tuple(
       dataclasses.replace(

@@ -1,11 +1,12 @@
 """Continuous batching whose unit is the group.
 
-A slot holds the keys and values of a prompt, a row those of the completion of
-one unfinished candidate. Prompts wait until a slot is free. All slots are
-decoded together, a chunk of tokens at a time. After each chunk, finished groups
-leave and waiting groups take their slots. Attention to the prompt covers whole
-groups, finished candidates included. With adapters, every candidate keeps its
-row. Each shard of the mesh has separate slots and rows.
+A slot holds the keys and values of a prompt. A row holds the keys and values of
+the completion of one unfinished candidate. Prompts wait until a slot is free.
+All slots are decoded together, a chunk of tokens at a time. After each chunk,
+finished groups leave and waiting groups take their slots. Attention to a prompt
+is computed for all G candidates of its group, even for finished ones. They keep
+their rows if there are adapters, or if freeing them would not lower the number
+of rows. Each shard of the mesh has separate slots and rows.
 
 The numbers of slots and rows, and the length of rows, grow and shrink with the
 load. A run has an engine for each model, padded prompt length and group size.
@@ -30,7 +31,7 @@ from atgrpo_jax.learner import batching
 from atgrpo_jax.sampling import programs
 
 CHUNK = 16  # Tokens decoded between two checks for finished candidates.
-NO_ROW = -1  # The row of a finished candidate.
+NO_ROW = -1  # For a candidate without a row.
 
 # Smallest number of rows, and of positions of a row. Fewer would save little,
 # and XLA's CPU backend rounds products of fewer rows differently.
@@ -191,7 +192,7 @@ class Engine:
       self._held = [None] * num_slots
     elif num_slots != len(self._held):
       old, new = self._slots_per_shard, num_slots // self._num_shards
-      # Held groups move to the first slots; added slots have the number `old`.
+      # Held groups move to the first slots; `old` in `order` is an added slot.
       order = np.argsort(~held, axis=1, kind='stable').astype(np.int32)[:, :new]
       order = np.pad(
           order, ((0, 0), (0, max(new - old, 0))), constant_values=old)
@@ -231,8 +232,7 @@ class Engine:
     return admitted
 
   def _per_candidate(self, name: str, default: Any) -> np.ndarray:
-    """Attribute `name` of the groups, [N, P / N * G]; `default` in free slots.
-    """
+    """Attribute `name` of each candidate [N, C]; `default` in free slots."""
     size = self._static['spec'].group_size
     return np.array([
         np.full(size, default) if group is None else getattr(group, name)
@@ -256,7 +256,8 @@ class Engine:
       keep = old if num_rows == self._num_rows else np.full_like(
           old, NO_ROW)
       rows = _assign_rows(running, keep, num_rows)
-      # A free row names a finished candidate of its shard, which must exist.
+      # Free rows get the index of a candidate of the shard that has finished;
+      # there is one, because the rows are fewer than the candidates.
       finished = np.argmin(running, axis=1).astype(np.int32)
       candidate_of_row = self._put(_by_row(
           np.broadcast_to(np.arange(running.shape[1]), running.shape), rows,
