@@ -33,7 +33,9 @@ class ModelConfig:
   def __post_init__(self):
     for name, ours in _FIELDS.items():
       value, kind = getattr(self, ours), _KINDS.get(name, int)
-      if type(value) is not kind or not (kind is bool or 0 < value < math.inf):
+      kinds = (int, float) if kind is float else (kind,)  # JSON: 1 for 1.0.
+      if type(value) not in kinds or not (
+          kind is bool or 0 < value < math.inf):
         expected = {bool: 'true or false', int: 'a whole number above 0'}.get(
             kind, 'a finite number above 0')
         raise errors.UserError(f'{name}={value!r} must be {expected}.')

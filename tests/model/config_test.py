@@ -32,6 +32,8 @@ CONFIG = config_lib.ModelConfig(
 
 def test_all_numbers_are_read():
   assert config_lib.from_hf(FIELDS) == CONFIG
+  whole = config_lib.from_hf(FIELDS | {'rms_norm_eps': 1})
+  assert whole == dataclasses.replace(CONFIG, norm_eps=1.0)
   # Distinct, so that no two fields can be swapped unnoticed.
   values = dataclasses.astuple(CONFIG)
   assert len(set(values)) == len(values)
