@@ -64,13 +64,14 @@ def replay(
     raise errors.UserError(
         f'--step={step}: {path} does not exist; expected one of {names}.')
   play = _play_training_step if is_training else _play_evaluation
-  trees = play(experiment, workdir, step)
-  # Both as they are written: rounded, with the shown texts as states.
-  return _compare(
-      [tree.to_json(with_tokens=is_training) for tree in tree_lib.read(path)],
-      [json.loads(json.dumps(tree.to_json(
+  # Read first: a damaged record is reported before anything is played.
+  recorded = [
+      tree.to_json(with_tokens=is_training) for tree in tree_lib.read(path)]
+  # As they are written: rounded, with the shown texts as states.
+  return _compare(recorded, [
+      json.loads(json.dumps(tree.to_json(
           experiment.environment.show, with_tokens=is_training)))
-       for tree in trees])
+      for tree in play(experiment, workdir, step)])
 
 
 def _play_training_step(
