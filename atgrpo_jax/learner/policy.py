@@ -12,7 +12,6 @@ The value head starts at zero, so every initial value is 0.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import pathlib
 import zlib
 
@@ -157,10 +156,8 @@ class Policy:
     else:
       params = jax.eval_shape(
           self._with_head, model.param_shapes(self.config))
-    create_state = functools.partial(
-        TrainState.create, spec=self.learner.optimizer)
     return mesh_lib.tree_template(
-        jax.eval_shape(create_state, params), self.mesh,
+        jax.eval_shape(self._create_state, params), self.mesh,
         sharding_rules(self.config, self.learner))
 
   def initial_params(self) -> Params:
@@ -175,9 +172,11 @@ class Policy:
   def initial_state(self) -> TrainState:
     """The state before the first update; float32."""
     create_state = jax.jit(
-        functools.partial(TrainState.create, spec=self.learner.optimizer),
-        donate_argnums=0, out_shardings=self._shardings())
+        self._create_state, donate_argnums=0, out_shardings=self._shardings())
     return create_state(self.initial_params())
+
+  def _create_state(self, params: Params) -> TrainState:
+    return TrainState.create(params, self.learner.optimizer)
 
   def _init_adapter(
       self, given: model.LoraWeights | None) -> model.LoraWeights:

@@ -248,15 +248,15 @@ def diagnose(
   by_role = collections.defaultdict(list)
   for group in groups:
     by_role[group.key.role].append(group)
+  scored = {
+      role: found for role, role_groups in by_role.items()
+      if (found := _scored_groups(loss, role_groups))}
   sums = {}
   with jax.set_mesh(policy.mesh):
-    for role, role_groups in by_role.items():
-      scored = _scored_groups(loss, role_groups)
-      if not scored:
-        continue
+    for role, role_groups in scored.items():
       total = gradients.zero_sums(params, **static)
       kl = jnp.zeros_like(total.loss)
-      for batch in _make_batches(policy, scored, buckets):
+      for batch in _make_batches(policy, role_groups, buckets):
         logprobs = throttled(_score_reference(policy, reference, batch))
         kl = throttled(_add_kl(kl, batch, logprobs))
         if loss.kl_estimator != 'none':
@@ -271,7 +271,7 @@ def diagnose(
   for (role, total), norm in zip(sums.items(), norms):
     values[f'{role}/grad_norm'] = norm / _num_units(
         by_role[role], loss.aggregation)
-    num_tokens = _num_units(_scored_groups(loss, by_role[role]), 'token_mean')
+    num_tokens = _num_units(scored[role], 'token_mean')
     for name in ('entropy', 'kl_to_start'):
       values[f'{role}/{name}'] = float(total.metrics[name]) / num_tokens
   for (i, role), (j, other) in itertools.combinations(enumerate(sums), 2):
