@@ -107,8 +107,10 @@ def save(
     tensors = {}
     for name in names:
       leaf, layer = source[name]
-      tensors[name] = fetch(_take(
+      tensor = fetch(_take(
           params[leaf.path], layer, leaf.transposed, dtype))
+      if is_writer:
+        tensors[name] = tensor
     if is_writer:
       write_tensors(folder / file, tensors)
   if is_writer and files.is_sharded:
