@@ -33,6 +33,7 @@ from atgrpo_jax.learner import gradients
 from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.learner import update as update_lib
 from atgrpo_jax.rollout import policies as policies_lib
+from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.sampling import engine
 from atgrpo_jax.sampling import programs
 
@@ -314,7 +315,7 @@ def _sampler_calls(config, policy, params, adapters):
       num_prompts * length,
       (prepared, slots, rows((num_shards, prompts_per_shard), 'int32'),
        rows((num_prompts, length), 'int32'), numbers,
-       rows((num_prompts, 6), 'uint32'), numbers, numbers),
+       rows((num_prompts, runner_lib.NUM_KEY_IDS), 'uint32'), numbers, numbers),
       {'adapters': adapters, **static})
   yield AbstractCall(
       'decode', programs.decode, num_bytes(adapters), num_rows * engine.CHUNK,

@@ -39,6 +39,7 @@ _CHUNKS_PER_STOP_CHECK = 8
 # Few candidates per batch, so that a slow program delays few others.
 _STEPS_PER_BATCH = 4
 _MAX_REWARD = float(np.finfo(np.float32).max)
+NUM_KEY_IDS = 2 + len(types.GroupKey._fields)  # With the seed and the step.
 
 
 @dataclasses.dataclass(frozen=True)
