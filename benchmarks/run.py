@@ -120,9 +120,9 @@ def summarise(
         'best': best, 'median': median, 'seconds': list(all_seconds),
         'per_second': {
             unit: count / best for unit, count in case.counts.items()}}
-    ours = contestants[OURS]
+    first = contestants[OURS]
     contestants[name]['times_ours'] = {
-        'best': best / ours['best'], 'median': median / ours['median']}
+        'best': best / first['best'], 'median': median / first['median']}
   return {'name': case.name, 'contestants': contestants}
 
 

@@ -373,9 +373,8 @@ def _examine(
   """The digest of each leaf, and the names of leaves with NaN or infinity."""
   digests, nonfinite = {}, []
   for name, leaf in leaves.items():
-    # One at a time on all devices: hundreds of small programs that wait for
-    # each other's devices deadlock a host with fewer threads than virtual
-    # devices.
+    # One at a time: hundreds of small programs that wait for each other's
+    # devices deadlock a host with fewer threads than virtual devices.
     first, second, is_finite = jax.device_get(
         jax.block_until_ready(_digest_and_check(leaf)))
     digests[name] = f'{first:08x}{second:08x}'

@@ -34,8 +34,7 @@ class ModelConfig:
     for name, ours in _FIELDS.items():
       value, kind = getattr(self, ours), _KINDS.get(name, int)
       kinds = (int, float) if kind is float else (kind,)  # JSON: 1 for 1.0.
-      if type(value) not in kinds or not (
-          kind is bool or 0 < value < math.inf):
+      if type(value) not in kinds or not (kind is bool or 0 < value < math.inf):
         expected = {bool: 'true or false', int: 'a whole number above 0'}.get(
             kind, 'a finite number above 0')
         raise errors.UserError(f'{name}={value!r} must be {expected}.')

@@ -94,13 +94,11 @@ def _on_each_device(attend, have_heads, *args):
         None: mesh_lib.free_spec()}
     attend = jax.shard_map(
         attend, in_specs=tuple(specs[has] for has in have_heads),
-        out_specs=heads_spec, axis_names=set(axes),
-        check_vma=False)
+        out_specs=heads_spec, axis_names=set(axes), check_vma=False)
   return attend(*args)
 
 
-def attend_with_splash(
-    q, k, v, prefix, prefix_mask, interpret: bool = False):
+def attend_with_splash(q, k, v, prefix, prefix_mask, interpret: bool = False):
   """`attention.attend` for causal suffixes without a past.
 
   Each candidate is a sequence of queries whose keys are a copy of the prefix,
@@ -276,8 +274,7 @@ def _add_block(block, lengths, row, index, q, k, v, mixed, top, total):
     positions = start + jax.lax.broadcasted_iota(jnp.int32, scores.shape, 1)
     scores = jnp.where(positions < length, scores, attention.MASKED)
     old_top = top[0, head][:, :1]
-    new_top = jnp.maximum(
-        old_top, jnp.max(scores, axis=-1, keepdims=True))
+    new_top = jnp.maximum(old_top, jnp.max(scores, axis=-1, keepdims=True))
     shrink, weights = jnp.exp(old_top - new_top), jnp.exp(scores - new_top)
     total[0, head] = total[0, head] * shrink + jnp.sum(
         weights, axis=-1, keepdims=True)
