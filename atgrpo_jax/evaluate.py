@@ -339,8 +339,7 @@ def evaluate_run(
         sum(x.count(FAILED) for x in result['samples']),
         num_samples * len(tasks), 'episodes')
   if config.evaluation.num_timed:
-    result |= response_time(
-        make_runner(), tasks[:config.evaluation.num_timed])
+    result |= response_time(make_runner(), tasks[:config.evaluation.num_timed])
   path = write(workdir, name, result)
   print_table({name: result})
   _print_extras(result)
@@ -391,6 +390,10 @@ def read(workdir: pathlib.Path, name: str) -> dict[str, Any]:
     for field in ('successes', 'clusters'):
       if len(result[field]) != result['num_tasks']:
         raise ValueError(f'{field} does not have one value per task')
+    num_finished = result['num_tasks'] - result.get('num_left_out', 0)
+    if result['successes'].count('1') != round(
+        result['success'] * num_finished):
+      raise ValueError('successes do not match success')
   return result
 
 

@@ -202,7 +202,9 @@ def test_too_many_failed_tasks_write_no_evaluation(
     (None, 'No such file.*after.json'),
     *((text, 'after.json is missing or damaged') for text in (
         '', '[]',
-        '{"successes": "01", "num_tasks": 3, "clusters": [0, 1, 2]}'))])
+        '{"successes": "01", "num_tasks": 3, "clusters": [0, 1, 2]}',
+        '{"successes": "011", "num_tasks": 3, "clusters": [0, 1, 2], '
+        '"success": 0.3}'))])
 def test_damaged_evaluation_is_refused(text, words, tmp_path):
   (tmp_path / 'evals').mkdir()
   if text is not None:

@@ -107,8 +107,7 @@ def save(
     tensors = {}
     for name in names:
       leaf, layer = source[name]
-      tensor = fetch(_take(
-          params[leaf.path], layer, leaf.transposed, dtype))
+      tensor = fetch(_take(params[leaf.path], layer, leaf.transposed, dtype))
       if is_writer:
         tensors[name] = tensor
     if is_writer:

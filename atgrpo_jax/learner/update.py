@@ -51,8 +51,7 @@ class Updates:
     finite, or after `MAX_NONFINITE` consecutive non-finite gradients.
     """
     if not self.updates:
-      logging.warning(
-          '%s: nothing has a gradient; skipping the update', name)
+      logging.warning('%s: nothing has a gradient; skipping the update', name)
       return self.summary
     fetched = jax.device_get(self.updates)
     for metrics in fetched:

@@ -262,8 +262,7 @@ class Engine:
       candidate_of_row = self._put(_by_row(
           np.broadcast_to(np.arange(running.shape[1]), running.shape), rows,
           running, np.repeat(finished[:, None], num_rows, axis=1)))
-    for group, group_rows in zip(
-        self._held, rows.reshape(len(self._held), -1)):
+    for group, group_rows in zip(self._held, rows.reshape(len(self._held), -1)):
       if group is not None:
         group.rows = group_rows
     oldest = max(group.age for group in self._held if group is not None)
