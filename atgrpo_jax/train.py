@@ -51,7 +51,7 @@ class LoopState:
   def fraction_done(self, config: ml_collections.ConfigDict) -> float:
     """Returns the finished fraction of the limits in `config.train`.
 
-    Training ends after the step whose total is closest to
+    Training stops after the step that ends closest to the budget
     `train.completion_tokens`, assuming that steps generate equally many tokens.
     """
     max_steps, max_tokens = config.num_steps, config.completion_tokens

@@ -65,8 +65,8 @@ def assign_advantages(
 
   With `return_type` 'episode_return', all actions of a role in an episode have
   the same return, and their weights in a baseline add up to 1. With the key
-  ('env',) a baseline therefore counts an episode once per role, and with
-  ('env', 'agent') once.
+  ('env',) a baseline therefore counts an episode once for each role; with
+  ('env', 'agent') it counts it only once.
   """
   groups = tree_lib.groups_of(trees)
   names = [spec_lib.GROUP_KEY_PARTS[part] for part in spec.group_key]

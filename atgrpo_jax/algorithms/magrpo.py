@@ -15,9 +15,9 @@ Deviations from the paper:
 
 Deviations from the authors' code, CoMLRL 1.4.3, each with a test:
 1. The discount is not ignored.
-2. The return of a candidate in several joint actions is their mean;
-   `cross_credit='sum'` restores their sum.
-3. A joint action with an unknown reward leaves its group.
+2. A candidate in several joint actions gets the mean of their returns;
+   `cross_credit='sum'` restores the sum.
+3. A joint action with an unknown reward is left out.
 """
 
 from __future__ import annotations

@@ -90,8 +90,8 @@ class RolloutSpec:
     """Index of the candidate, or joint action, whose state continues.
 
     Args:
-      returns: [J] float, returns of the acting agent or the team; non-finite
-        ones are never selected.
+      returns: [J] float, returns or rewards of the acting agent or the team;
+        non-finite ones are never selected.
       team_returns: [J] float, the team part of `returns`, up to a factor.
       rng: for random rules.
     """
@@ -136,7 +136,7 @@ class AdvantageSpec:
     errors.check_choice(
         'advantage.baseline', self.baseline, advantages.BASELINES)
     errors.check_choice('advantage.scale', self.scale, advantages.SCALES)
-    if self.baseline == 'none':  # 'std' would be the RMS of the returns.
+    if self.baseline == 'none':  # Scale 'std' would be an RMS of returns.
       errors.check_choice(
           "advantage.baseline='none' with scale", self.scale, ('none',))
 
@@ -168,7 +168,7 @@ def check_critic(
     raise errors.UserError(
         f'critic.kind={critic.kind!r}, rollout.return_type='
         f'{rollout.return_type!r}, advantage.baseline={advantage.baseline!r}: '
-        "expected a critic with 'bootstrapped' and 'critic', or none of them.")
+        "use a critic, 'bootstrapped' and 'critic' together, or not at all.")
   if has_critic:  # A critic predicts a mean, not a sum.
     errors.check_choice(
         f'critic.kind={critic.kind!r} with rollout.cross_credit',

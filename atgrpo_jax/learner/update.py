@@ -196,7 +196,7 @@ def apply_update(
   """One optimizer update; donates `state`.
 
   `sums` are over all microbatches. `num_units` [] float32 divides the loss (see
-  `losses.num_units`), `num_tokens` [] float32 the metrics.
+  `losses.num_units`); `num_tokens`, or a critic's examples, the metrics.
 
   Returns:
     The new state, and metrics by name, each [] float32. Parameters and

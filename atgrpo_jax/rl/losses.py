@@ -22,7 +22,7 @@ k3 = ref / pi - 1 - log(ref / pi) (joschu.net/blog/kl-approx.html):
               KL(ref || pi)
 
 Two estimators are left out: k1, log(pi / ref), has an expected gradient of 0;
-k2, stop_gradient(w rho) log(pi / ref)^2 / 2, has the gradient of the row k3.
+k2, stop_gradient(w rho) log(pi / ref)^2 / 2, has the gradient of w rho k3.
 
 Deviations from the paper:
 1. The mean is over tokens by default, not over candidates.

@@ -33,8 +33,8 @@ from atgrpo_jax.sampling import engine as engine_lib
 from atgrpo_jax.sampling import programs
 from environments import env_api
 
-# Chunks of 16 tokens between two stop checks of several processes. A check
-# waits for the devices; eight chunks take a few seconds.
+# Chunks between two stop checks if there are several processes. A check waits
+# for the devices; eight chunks take a few seconds.
 _CHUNKS_PER_STOP_CHECK = 8
 # Few candidates per batch, so that a slow program delays few others.
 _STEPS_PER_BATCH = 4
@@ -162,7 +162,7 @@ class EpisodeRunner:
       for index, pending in sorted(waiting.items()):
         if isinstance(pending, PendingSamples) and None not in pending.groups:
           resume(index, pending.groups)
-      # Nested episodes finish before the episodes that wait for them.
+      # Nested episodes, which have larger indices, finish first.
       for index, pending in sorted(waiting.items(), reverse=True):
         if isinstance(pending, range) and results.keys() >= set(pending):
           resume(index, [results.pop(i) for i in pending])
@@ -174,7 +174,7 @@ class EpisodeRunner:
     """Requests `group_size` candidates for the prompt of each key.
 
     A candidate is a function of the seed, the training step, the key of its
-    group and its index in the group. Other requests do not change it.
+    group and its index in the group, up to rounding.
     """
     groups = [None] * len(states)
     for index, (key, state) in enumerate(states.items()):

@@ -41,7 +41,7 @@ class Node:
 
   turn: int  # Turn of the episode, from 0.
   phase: int  # Index in `Environment.phases`.
-  state: env_api.State  # From `Environment.show` in a tree read from JSON.
+  state: env_api.State  # If read from JSON, a dict of `Environment.show`.
   groups: tuple[types.Group, ...]  # One for each role of the phase.
   # [J] the candidate of each group in a joint action. Aligned joint action i
   # consists of candidate i of every role.
@@ -77,7 +77,7 @@ class Node:
 
   @property
   def team_rewards(self) -> np.ndarray:
-    """Team rewards [J] float64 of the joint actions; NaN if one failed."""
+    """Team rewards [J] float64 of joint actions; NaN for failed ones."""
     return np.array([
         math.nan if failed(step) else step.team_reward for step in self.steps])
 
@@ -185,8 +185,7 @@ def check_any_known(returns: Sequence[float], node: Node) -> None:
   if not np.isfinite(returns).any():
     group, *_ = node.groups
     raise errors.InfrastructureError(
-        f'All {len(returns)} candidates of {group.key} failed for reasons '
-        'outside the model: '
+        f'All candidates at {group.key} failed for reasons outside the model: '
         f'{[candidate.outcome.value for candidate in group.candidates]}.')
 
 

@@ -4,9 +4,10 @@ A slot holds the keys and values of a prompt. A row holds the keys and values of
 the completion of one unfinished candidate. Prompts wait until a slot is free.
 All slots are decoded together, a chunk of tokens at a time. After each chunk,
 finished groups leave and waiting groups take their slots. Attention to a prompt
-is computed for all G candidates of its group, even for finished ones. They keep
-their rows if there are adapters, or if freeing them would not lower the number
-of rows. Each shard of the mesh has separate slots and rows.
+is computed for all G candidates of its group, even for finished ones. Finished
+candidates keep their rows if there are adapters, or if freeing the rows would
+save none. Each of the N shards of the mesh has separate slots and rows. Arrays
+[N, C] hold a value for each of the C candidates of each shard.
 
 The numbers of slots and rows, and the length of rows, grow and shrink with the
 load. A run has an engine for each model, padded prompt length and group size.
@@ -192,7 +193,7 @@ class Engine:
       self._held = [None] * num_slots
     elif num_slots != len(self._held):
       old, new = self._slots_per_shard, num_slots // self._num_shards
-      # Held groups move to the first slots; `old` in `order` is an added slot.
+      # Held groups move to the first slots; in `order`, `old` marks a new one.
       order = np.argsort(~held, axis=1, kind='stable').astype(np.int32)[:, :new]
       order = np.pad(
           order, ((0, 0), (0, max(new - old, 0))), constant_values=old)
@@ -256,8 +257,8 @@ class Engine:
       keep = old if num_rows == self._num_rows else np.full_like(
           old, NO_ROW)
       rows = _assign_rows(running, keep, num_rows)
-      # Free rows get the index of a candidate of the shard that has finished;
-      # there is one, because the rows are fewer than the candidates.
+      # Free rows get the index of an idle candidate of their shard; there is
+      # one, because the rows are fewer than the candidates.
       finished = np.argmin(running, axis=1).astype(np.int32)
       candidate_of_row = self._put(_by_row(
           np.broadcast_to(np.arange(running.shape[1]), running.shape), rows,
@@ -273,7 +274,7 @@ class Engine:
           **self._static)
     elif ((num_rows, capacity) != (self._num_rows, self._capacity)
           or (rows != old)[moved].any()):
-      # The old row of each new row; 0 if it is free.
+      # The old row of each new row; 0 if it had none.
       order = _by_row(
           old, rows, moved, np.zeros((len(rows), num_rows), np.int32))
       self._past = programs.move_rows(

@@ -141,7 +141,7 @@ def test_failed_candidate_leaves_its_group(failing, selection):
 
 
 def test_group_of_failures_stops_the_run():
-  with pytest.raises(errors.InfrastructureError, match='All 3 candidates'):
+  with pytest.raises(errors.InfrastructureError, match='All candidates'):
     play_once(('5 broken', '1 nan', '2 broken'))
 
 

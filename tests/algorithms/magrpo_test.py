@@ -155,7 +155,7 @@ def test_unknown_returns_leave_their_group():
   # All continuations of the first joint action are unknown.
   groups, _ = play(Table(rewards | {'00 11': math.nan}, max_turns=2))
   np.testing.assert_array_equal(groups['a', 0, 0].returns, [np.nan, 1])
-  with pytest.raises(RuntimeError, match='All 2 candidates'):
+  with pytest.raises(RuntimeError, match='All candidates'):
     play(Table({'00': math.nan, '11': math.nan}))
   groups, _ = play(
       Table(CROSS | {'00': math.nan}), joint_actions='cross')
