@@ -6,7 +6,15 @@ from typing import Any
 
 from ml_collections import config_dict
 
-SIZES = ('nano', '0.6b', '1.7b', '4b', '8b')
+# Size -> model folder or hub name.
+MODELS = {
+    'nano': 'models/nano',
+    '0.6b': 'Qwen/Qwen3-0.6B',
+    '1.7b': 'Qwen/Qwen3-1.7B',
+    '4b': 'Qwen/Qwen3-4B',
+    '8b': 'Qwen/Qwen3-8B',
+    'coder-3b': 'Qwen/Qwen2.5-Coder-3B',
+}
 
 _EPISODES = {
     'rollout.mode': 'parallel', 'rollout.selection': 'all',
@@ -88,7 +96,7 @@ def parse_arg(arg: str, **defaults):
   """Reads `file.py:a=1,b` into a ConfigDict; a bare name stands for True.
 
   `defaults` has the arguments of a config. All configs share these meanings:
-  `size` is the model, one of `SIZES`; `team` a team of the environment;
+  `size` is the model, a key of `MODELS`; `team` a team of the environment;
   `system` a compared system, such as those of `SYSTEMS`; `topology` a TPU slice
   or GPU node for --mode compile_check; and `debug` means two small steps.
   """
@@ -224,7 +232,7 @@ def game_config(name: str, arg: str) -> config_dict.ConfigDict:
 
 def base_config(size: str) -> config_dict.ConfigDict:
   """Returns all keys with defaults; a task sets its environment and data."""
-  check_choices({'size': size}, size=SIZES)
+  check_choices({'size': size}, size=MODELS)
   is_nano = size == 'nano'
   c = config_dict.ConfigDict()
   c.seed = 0
@@ -239,7 +247,7 @@ def base_config(size: str) -> config_dict.ConfigDict:
 
   c.model = config_dict.ConfigDict()
   # A Hugging Face folder, or the name of a model on the hub.
-  c.model.folder = 'models/nano' if is_nano else f'Qwen/Qwen3-{size.upper()}'
+  c.model.folder = MODELS[size]
   c.model.trained = 'all'  # All parameters; or 'lora', or 'none'.
   # Dtype of matrix products, 'float32' or 'bfloat16'.
   c.model.dtype = 'float32' if is_nano else 'bfloat16'

@@ -6,15 +6,15 @@
 trains two copies of `models/reckoner` on generated recipes in one turn on two
 CPU cores, and
 
-  python -m atgrpo_jax.main --config configs/functions.py:size=1.7b \
-      --workdir runs/functions-1.7b
+  python -m atgrpo_jax.main --config configs/functions.py:size=coder-3b \
+      --workdir runs/functions-coder
 
-trains two Qwen3-1.7B on HumanEval (kind=coop_humaneval: CoopHumanEval,
+trains two Qwen2.5-Coder-3B on HumanEval (kind=coop_humaneval: CoopHumanEval,
 kind=mbpp: MBPP) with the settings of arXiv 2508.04652 and its released configs:
 groups of 4, 256 tokens and a learning rate of 2e-5. HumanEval has two turns
 with feedback on the first assert and 6 epochs; turns=1 has 10 epochs. The paper
-trains two Qwen2.5-Coder-3B and samples with top-p 0.9; we do not, because
-log-probabilities must be those of the sampler. With topology=v5e:2x4 each agent
+samples with top-p 0.9; we do not, because log-probabilities must be those of
+the sampler. With topology=v5e:2x4 each agent
 has four TPU v5e chips. It has not been run here.
 
 The paper reports a return of 83.7 % on HumanEval with one turn and of 86.7 %
@@ -49,7 +49,7 @@ def get_config(arg: str = ''):
   """
   arg = common.parse_arg(
       arg, kind='', turns=0, system='magrpo', team='', preset='paper',
-      size='1.7b', topology='', debug=False)
+      size='coder-3b', topology='', debug=False)
   is_small = arg.size == 'nano'
   arg.kind = arg.kind or ('recipes' if is_small else 'humaneval')
   arg.turns = arg.turns or (1 if is_small else 2)
@@ -69,8 +69,9 @@ def get_config(arg: str = ''):
   c.rollout.temperature = temperature
   c.rollout.max_new_tokens = 256
   c.optimizer.learning_rate = 2e-5
-  # The last bucket holds the longest prompt in tokens of one byte.
-  c.buckets.prompt = (512, 1024, 2048, 32768)
+  # The last bucket holds the longest prompt in tokens of one byte, and leaves
+  # 256 of the positions of Qwen2.5-Coder-3B.
+  c.buckets.prompt = (512, 1024, 2048, 32512)
   c.buckets.completion = (128, 256)
   c.buckets.groups = (1, 4, 32)
   c.train.num_steps = num_steps[arg.turns]

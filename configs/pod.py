@@ -1,4 +1,4 @@
-"""Qwen3 on a TPU slice or GPUs: Plan-Path with the shapes of AT-GRPO's paper.
+"""Models on a TPU slice or GPUs: Plan-Path with the shapes of AT-GRPO's paper.
 
   python -m atgrpo_jax.main --mode compile_check \
       --config configs/pod.py:size=1.7b,topology=v5e:4x4
@@ -17,12 +17,14 @@ from ml_collections import config_dict
 from configs import common
 from configs import plan_path
 
-# Qwen3: hidden size, intermediate size, layers, query heads, tied head.
-_QWEN3 = {
-    '0.6b': (1024, 3072, 28, 16, True),
-    '1.7b': (2048, 6144, 28, 16, True),
-    '4b': (2560, 9728, 36, 32, True),
-    '8b': (4096, 12288, 36, 32, False),
+# Hidden size, intermediate size, layers, query heads, key/value heads,
+# positions and tied head.
+_DIMENSIONS = {
+    '0.6b': (1024, 3072, 28, 16, 8, 40960, True),
+    '1.7b': (2048, 6144, 28, 16, 8, 40960, True),
+    '4b': (2560, 9728, 36, 32, 8, 40960, True),
+    '8b': (4096, 12288, 36, 32, 8, 40960, False),
+    'coder-3b': (2048, 11008, 36, 16, 2, 32768, True),
 }
 # Layouts of slices that gcloud names by their number of chips (v5e, v6e), or by
 # their number of cores, two per chip (v4, v5p).
@@ -50,16 +52,18 @@ def get_config(arg: str = ''):
 
 
 def dimensions(size: str) -> dict[str, Any]:
-  """Fields of the `ModelConfig` of a Qwen3."""
-  common.check_choices({'size': size}, size=_QWEN3)
-  hidden_size, intermediate_size, num_layers, num_heads, tied_head = (
-      _QWEN3[size])
+  """Fields of the `ModelConfig` of a size of `common.MODELS`."""
+  common.check_choices({'size': size}, size=_DIMENSIONS)
+  (hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads,
+   max_positions, tied_head) = _DIMENSIONS[size]
   return {
       'vocab_size': 151936, 'hidden_size': hidden_size,
       'intermediate_size': intermediate_size, 'num_layers': num_layers,
-      'num_heads': num_heads, 'num_kv_heads': 8, 'head_dim': 128,
+      'num_heads': num_heads, 'num_kv_heads': num_kv_heads,
+      'head_dim': 128,
       'rope_theta': 1e6, 'norm_eps': 1e-6, 'tied_head': tied_head,
-      'max_positions': 40960, 'init_std': 0.02}
+      'max_positions': max_positions, 'init_std': 0.02,
+      'model_type': 'qwen2' if size == 'coder-3b' else 'qwen3'}
 
 
 def put_on_slice(

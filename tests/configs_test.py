@@ -50,7 +50,7 @@ def _get_config(name, arg=''):
 @pytest.mark.parametrize('name, arg', [
     *((name, '') for name in NAMES),
     *((name, arg) for name in TRAINING
-      for arg in ('debug', *(f'size={size}' for size in common.SIZES)))])
+      for arg in ('debug', *(f'size={size}' for size in common.MODELS)))])
 def test_config_is_built_and_locked(name, arg):
   config = _get_config(name, arg)
   assert config.is_locked

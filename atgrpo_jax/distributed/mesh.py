@@ -48,7 +48,7 @@ _PARAM_RULES = (
     (r'layers/attention/o/kernel', PartitionSpec(None, 'tensor', 'fsdp')),
     (r'layers/(gate|up)/kernel', PartitionSpec(None, 'fsdp', 'tensor')),
     (r'layers/down/kernel', PartitionSpec(None, 'tensor', 'fsdp')),
-    (r'(layers/.*)?norm/scale', PartitionSpec()),
+    (r'(layers/.*)?norm/scale|layers/.*/bias', PartitionSpec()),
 )
 # An adapter is small: `a` [A, L, in, R] and `b` [A, L, R, out].
 ADAPTER_RULES = (

@@ -1,8 +1,8 @@
-"""Names and shapes of the tensors of each model family.
+"""Names and shapes of the tensors of a model folder.
 
-One table serves import and export, so they are inverse. A parameter of the
-layers stacks all layers in one leaf, [L, ...]; a tensor belongs to one layer.
-The tensor of a linear layer is [out, in], its kernel is [in, out].
+One table serves all families, import and export. A parameter of the layers
+stacks all layers in one leaf, [L, ...]; a tensor belongs to one layer. The
+tensor of a linear layer is [out, in], its kernel is [in, out].
 """
 
 from __future__ import annotations
@@ -10,25 +10,30 @@ from __future__ import annotations
 import dataclasses
 
 from flax import traverse_util
+import jax
 
 from atgrpo_jax.model import config as config_lib
 from atgrpo_jax.model import decoder
 
 HEAD = 'lm_head.weight'
 
-# Module of a layer -> (path of the leaf below `layers`, transposed).
+# Tensor of a layer -> (path of the leaf below `layers`, transposed). Only some
+# families have biases, or norms of q and k.
 LAYER = {
-    'self_attn.q_proj': ('attention.q.kernel', True),
-    'self_attn.k_proj': ('attention.k.kernel', True),
-    'self_attn.v_proj': ('attention.v.kernel', True),
-    'self_attn.o_proj': ('attention.o.kernel', True),
-    'self_attn.q_norm': ('attention.q_norm.scale', False),
-    'self_attn.k_norm': ('attention.k_norm.scale', False),
-    'input_layernorm': ('attention_norm.scale', False),
-    'post_attention_layernorm': ('mlp_norm.scale', False),
-    'mlp.gate_proj': ('gate.kernel', True),
-    'mlp.up_proj': ('up.kernel', True),
-    'mlp.down_proj': ('down.kernel', True),
+    'self_attn.q_proj.weight': ('attention.q.kernel', True),
+    'self_attn.k_proj.weight': ('attention.k.kernel', True),
+    'self_attn.v_proj.weight': ('attention.v.kernel', True),
+    'self_attn.q_proj.bias': ('attention.q.bias', False),
+    'self_attn.k_proj.bias': ('attention.k.bias', False),
+    'self_attn.v_proj.bias': ('attention.v.bias', False),
+    'self_attn.o_proj.weight': ('attention.o.kernel', True),
+    'self_attn.q_norm.weight': ('attention.q_norm.scale', False),
+    'self_attn.k_norm.weight': ('attention.k_norm.scale', False),
+    'input_layernorm.weight': ('attention_norm.scale', False),
+    'post_attention_layernorm.weight': ('mlp_norm.scale', False),
+    'mlp.gate_proj.weight': ('gate.kernel', True),
+    'mlp.up_proj.weight': ('up.kernel', True),
+    'mlp.down_proj.weight': ('down.kernel', True),
 }
 
 
@@ -44,25 +49,30 @@ class Leaf:
 
 def leaves(config: config_lib.ModelConfig) -> list[Leaf]:
   """All leaves of the parameters."""
+  params = _param_shapes(config)
   head = [] if config.tied_head else [Leaf('head', (HEAD,), transposed=True)]
   return [
       Leaf('embedding', ('model.embed_tokens.weight',)),
       Leaf('norm.scale', ('model.norm.weight',)),
       *head,
       *(Leaf(f'layers.{path}', tuple(
-          f'model.layers.{i}.{module}.weight'
-          for i in range(config.num_layers)), transposed, stacked=True)
-        for module, (path, transposed) in LAYER.items())]
+          f'model.layers.{i}.{tensor}' for i in range(config.num_layers)),
+             transposed, stacked=True)
+        for tensor, (path, transposed) in LAYER.items()
+        if f'layers.{path}' in params)]
 
 
 def tensor_shapes(
     config: config_lib.ModelConfig) -> dict[str, tuple[int, ...]]:
   """The shape of every tensor of a model folder."""
-  params = traverse_util.flatten_dict(decoder.param_shapes(config), sep='.')
-  shapes = {}
+  params, shapes = _param_shapes(config), {}
   for leaf in leaves(config):
     shape = params[leaf.path].shape
     shape = shape[1:] if leaf.stacked else shape
     shapes |= dict.fromkeys(
         leaf.tensors, shape[::-1] if leaf.transposed else shape)
   return shapes
+
+
+def _param_shapes(config: config_lib.ModelConfig) -> dict[str, jax.Array]:
+  return traverse_util.flatten_dict(decoder.param_shapes(config), sep='.')

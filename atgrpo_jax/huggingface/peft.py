@@ -28,7 +28,7 @@ _WEIGHTS = 'adapter_model.safetensors'
 
 # Name of a linear layer -> path of its adapter, as in `attention.q`.
 _LINEAR = {
-    name: path.removesuffix('.kernel')
+    name.removesuffix('.weight'): path.removesuffix('.kernel')
     for name, (path, transposed) in families.LAYER.items()
     if transposed}
 

@@ -18,6 +18,10 @@ import transformers
 from atgrpo_jax import errors
 from atgrpo_jax.huggingface import hub
 
+_PROBE = 'probe'
+# Llama 3 writes the date into its prompts. Today's would change with each run.
+_DATE = '26 Jul 2024'
+
 
 class Tokenizer:
   """A Hugging Face tokenizer with a chat template.
@@ -36,6 +40,11 @@ class Tokenizer:
       raise errors.UserError(
           f'{self._folder}: tokenizer_config.json has no chat_template, which '
           'writes the prompts; add one.')
+    if thinking and 'enable_thinking' not in str(self._hf.chat_template):
+      raise errors.UserError(
+          f'{self._folder}: model.thinking=True has no effect, because the '
+          'chat template does not read enable_thinking; set it to False.')
+    self._has_system_role = self._find_system_role()
     self.stop_ids = self._find_stop_ids()
     # Matches the first character of a control token. All added tokens count,
     # because Qwen3 marks most of its control tokens as not special.
@@ -54,29 +63,27 @@ class Tokenizer:
     Only the chat template writes control tokens. A message that spells one,
     such as a program that prints `<|im_end|>` or `</think>`, must not end its
     turn or a thought. A zero-width space after the first character turns it
-    into ordinary text for the template and the tokenizer.
+    into ordinary text for the template and the tokenizer. If the template has
+    no system role, a system message is put before the user's first.
 
     Raises UserError if the template cannot render the messages or drops one.
     """
     messages = [
         {**message, 'content': self._defuse(message['content'])}
         for message in messages]
-    roles = [message['role'] for message in messages]
-    try:
-      text = self._hf.apply_chat_template(
-          messages, tokenize=False, add_generation_prompt=True,
-          enable_thinking=self._thinking)
-    except (jinja2.TemplateError, *errors.USER_CODE_ERRORS) as error:
-      raise errors.UserError(
-          f'{self._folder}: the chat template cannot render the roles {roles} '
-          f"({errors.one_line(error)}); use Qwen3's.") from error
+    if not self._has_system_role and messages[0]['role'] == 'system':
+      system, user, *rest = messages
+      content = f'{system["content"]}\n\n{user["content"]}'
+      messages = [{**user, 'content': content}, *rest]
+    text = self._render(messages)
     for message in messages:
       # Templates may drop the thoughts of assistant messages.
       if (message['role'] != 'assistant'
           and message['content'].strip() not in text):
         raise errors.UserError(
             f'{self._folder}: the chat template drops or changes a message of '
-            f"the role {message['role']!r}; use Qwen3's.")
+            f"the role {message['role']!r}; use the template of an instruct "
+            'model of the same family.')
     return self._encode(text)
 
   def encode_completion(self, text: str) -> np.ndarray:
@@ -106,22 +113,61 @@ class Tokenizer:
     ids = self._hf.encode(text, add_special_tokens=False)
     return np.asarray(ids, np.int32)
 
+  def _render(
+      self, messages: Sequence[dict[str, str]], **options: bool) -> str:
+    """The text of chat messages; UserError if the template refuses them."""
+    roles = [message['role'] for message in messages]
+    options = {'add_generation_prompt': True, **options}
+    try:
+      return self._hf.apply_chat_template(
+          messages, tokenize=False, enable_thinking=self._thinking,
+          date_string=_DATE, **options)
+    except (jinja2.TemplateError, *errors.USER_CODE_ERRORS) as error:
+      raise errors.UserError(
+          f'{self._folder}: the chat template cannot render the roles {roles} '
+          f'({errors.one_line(error)}); use the template of an instruct model '
+          'of the same family.') from error
+
+  def _find_system_role(self) -> bool:
+    """Whether the template shows system messages."""
+    try:
+      return _PROBE in self._render([
+          {'role': 'system', 'content': _PROBE},
+          {'role': 'user', 'content': ''}])
+    except errors.UserError:
+      return False
+
   def _find_stop_ids(self) -> tuple[int, ...]:
-    """The ids that end a completion; the end of a turn comes first."""
+    """The ids that end a completion; the end of a turn comes first.
+
+    Base models name only the end of a document, but their chat template may
+    end turns with another token.
+    """
     path = self._folder / 'generation_config.json'
     stated = hub.read_json(path).get('eos_token_id') if path.exists() else None
     if stated in (None, []):
       stated = self._hf.eos_token_id
-    if stated is None:
-      raise errors.UserError(
-          f'{self._folder}: neither generation_config.json nor the tokenizer '
-          'names an eos token, so completions would never stop; add one.')
     ids = stated if isinstance(stated, list) else [stated]
-    if not all(type(i) is int and 0 <= i < self.vocab_size for i in ids):
+    if stated is not None and not all(
+        type(i) is int and 0 <= i < self.vocab_size for i in ids):
       raise errors.UserError(
           f'{path}: eos_token_id={stated!r} must be ids of the tokenizer, from '
           f'0 to {self.vocab_size - 1}.')
-    return tuple(ids)
+    chat = self._render([
+        {'role': 'user', 'content': ''},
+        {'role': 'assistant', 'content': _PROBE}], add_generation_prompt=False)
+    controls = self._hf.added_tokens_decoder
+    turn_end = [
+        i for i in self._encode(chat.rpartition(_PROBE)[2]).tolist()
+        if i in controls][:1]
+    stop_ids = tuple(dict.fromkeys(
+        turn_end + [i for i in ids if i is not None]))
+    if not stop_ids:
+      raise errors.UserError(
+          f'{self._folder}: neither generation_config.json, the tokenizer nor '
+          'the chat template names an eos token, so completions would never '
+          'stop; add one.')
+    return stop_ids
 
 
 class _UnreadableAsUserError:

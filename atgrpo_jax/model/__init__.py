@@ -1,4 +1,4 @@
-"""Qwen3 as pure functions over plain parameter dicts."""
+"""Decoders as pure functions over plain parameter dicts."""
 
 from atgrpo_jax.model.config import ModelConfig
 from atgrpo_jax.model.decoder import cast

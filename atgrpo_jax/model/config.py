@@ -1,4 +1,4 @@
-"""Dimensions of a Qwen3 model, from a Hugging Face `config.json`.
+"""Dimensions and family of a model, from a Hugging Face `config.json`.
 
 Each field is used, or refused if it asks for an unsupported feature. Unknown
 fields are refused too, because ignoring one may change the model silently.
@@ -14,8 +14,44 @@ from atgrpo_jax import errors
 
 
 @dataclasses.dataclass(frozen=True)
+class Family:
+  """What distinguishes the models of one `model_type`."""
+
+  architecture: str
+  qkv_bias: bool = False  # The projections of q, k and v have a bias.
+  qk_norm: bool = False  # Queries and keys are normalised.
+
+
+FAMILIES = {
+    'llama': Family('LlamaForCausalLM'),
+    'mistral': Family('MistralForCausalLM'),
+    'qwen2': Family('Qwen2ForCausalLM', qkv_bias=True),
+    'qwen3': Family('Qwen3ForCausalLM', qk_norm=True),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Llama3Rope:
+  """Longer wavelengths for the rotary embeddings of Llama 3.1 and later."""
+
+  factor: float
+  low_freq_factor: float
+  high_freq_factor: float
+  original_max_position_embeddings: int
+
+  def __post_init__(self):
+    for field in dataclasses.fields(self):
+      value = getattr(self, field.name)
+      errors.check_number(f'rope_scaling.{field.name}', value, greater_than=0)
+    if self.low_freq_factor >= self.high_freq_factor:
+      raise errors.UserError(
+          f'rope_scaling.low_freq_factor={self.low_freq_factor} must be below '
+          f'high_freq_factor={self.high_freq_factor}.')
+
+
+@dataclasses.dataclass(frozen=True)
 class ModelConfig:
-  """Dimensions of Qwen3; letters as in `atgrpo_jax.model.decoder`."""
+  """Dimensions of a model; letters as in `atgrpo_jax.model.decoder`."""
 
   vocab_size: int  # V
   hidden_size: int  # D
@@ -29,6 +65,12 @@ class ModelConfig:
   tied_head: bool  # The output head is the embedding.
   max_positions: int  # Longest prompt plus completion, in tokens.
   init_std: float  # Standard deviation of random weights.
+  model_type: str = 'qwen3'  # A key of `FAMILIES`.
+  rope_scaling: Llama3Rope | None = None
+
+  @property
+  def family(self) -> Family:
+    return FAMILIES[self.model_type]
 
   def __post_init__(self):
     for name, ours in _FIELDS.items():
@@ -68,72 +110,103 @@ _KINDS = {
 
 # Fields that must have one of these values if present.
 _REQUIRED = {
-    'model_type': ('qwen3',),
-    'architectures': (['Qwen3ForCausalLM'], None),
     'hidden_act': ('silu',),
     'attention_bias': (False,),
     'attention_dropout': (0.0, 0),
-    'use_sliding_window': (False,),
+    'mlp_bias': (False,),
+    'rope_interleaved': (False,),
     'sliding_window': (None,),
-    'rope_scaling': (None,),
+    'use_mrope': (False,),
+    'use_sliding_window': (False,),
 }
 
-# Fields without effect: bookkeeping, special tokens (see the tokenizer) and
-# parameters of an unused sliding window.
+# Fields without effect: bookkeeping and special tokens (see the tokenizer).
 _WITHOUT_EFFECT = frozenset({
-    '_name_or_path', 'bos_token_id', 'dtype', 'eos_token_id',
-    'max_window_layers', 'pad_token_id', 'torch_dtype',
-    'transformers_version', 'use_cache',
+    '_name_or_path', 'bos_token_id', 'dtype', 'eos_token_id', 'is_llama_config',
+    'max_window_layers', 'pad_token_id', 'pretraining_tp', 'torch_dtype',
+    'transformers.js_config', 'transformers_version', 'unk_token_id',
+    'use_cache',
 })
 
 
 def from_hf(fields: dict[str, Any]) -> ModelConfig:
   """Converts the content of a `config.json`."""
-  for name, allowed in _REQUIRED.items():
+  model_type = fields.get('model_type')
+  if str(model_type) not in FAMILIES:
+    raise errors.UserError(
+        f'model_type={model_type!r}: expected {" or ".join(FAMILIES)}.')
+  required = _REQUIRED | {
+      'architectures': ([FAMILIES[model_type].architecture], None)}
+  if model_type.startswith('qwen'):  # `use_sliding_window` turns it off.
+    del required['sliding_window']
+  for name, allowed in required.items():
     if name in fields and fields[name] not in allowed:
       raise errors.UserError(
           f'{name}={fields[name]!r}: expected '
           f'{" or ".join(map(repr, allowed))}.')
-  fields = fields | {'rope_theta': _rope_theta(fields)}
-  if missing := sorted(_FIELDS.keys() - fields.keys()):
-    raise errors.UserError(f'lacks {", ".join(missing)}.')
-  known = _FIELDS.keys() | _REQUIRED.keys() | _WITHOUT_EFFECT
-  known |= {'rope_parameters', 'layer_types'}
-  if unknown := sorted(fields.keys() - known):
-    raise errors.UserError(
-        f'has unknown fields: {", ".join(unknown)}. Remove them if they do '
-        'not change the model.')
   layer_types = fields.get('layer_types') or []
   if any(layer != 'full_attention' for layer in layer_types):
     raise errors.UserError(
         f'layer_types={layer_types!r}: expected only full_attention.')
+  theta, scaling = _rope(fields)
+  fields = fields | {'rope_theta': theta}
+  if model_type != 'qwen3' and fields.get('head_dim') is None:
+    fields.pop('head_dim', None)
+    if {'hidden_size', 'num_attention_heads'} <= fields.keys():
+      fields['head_dim'] = (
+          fields['hidden_size'] // fields['num_attention_heads'])
+  if missing := sorted(_FIELDS.keys() - fields.keys()):
+    raise errors.UserError(f'lacks {", ".join(missing)}.')
+  known = _FIELDS.keys() | required.keys() | _WITHOUT_EFFECT | {
+      'layer_types', 'model_type', 'rope_parameters', 'rope_scaling',
+      'sliding_window'}
+  if unknown := sorted(fields.keys() - known):
+    raise errors.UserError(
+        f'has unknown fields: {", ".join(unknown)}. Remove them if they do '
+        'not change the model.')
   return ModelConfig(
+      model_type=model_type, rope_scaling=scaling,
       **{ours: fields[theirs] for theirs, ours in _FIELDS.items()})
 
 
 def to_hf(config: ModelConfig, dtype: str) -> dict[str, Any]:
   """The content of a `config.json` for weights stored as `dtype`."""
-  return {
-      'architectures': ['Qwen3ForCausalLM'],
-      'model_type': 'qwen3',
+  fields = {
+      'architectures': [config.family.architecture],
+      'model_type': config.model_type,
       'hidden_act': 'silu',
       'attention_bias': False,
       'attention_dropout': 0.0,
       'torch_dtype': dtype,
       **{theirs: getattr(config, ours) for theirs, ours in _FIELDS.items()},
   }
+  if config.model_type == 'mistral':
+    fields['sliding_window'] = None  # transformers has a window by default.
+  if config.rope_scaling:
+    fields['rope_scaling'] = {
+        'rope_type': 'llama3', **dataclasses.asdict(config.rope_scaling)}
+  return fields
 
 
-def _rope_theta(fields: dict[str, Any]) -> float:
-  """The base of the rotary angles, which newer files nest."""
-  rope = fields.get('rope_parameters') or {}
-  supported = {'rope_theta', 'rope_type'}
-  if (not isinstance(rope, dict) or rope.keys() - supported
-      or rope.get('rope_type', 'default') != 'default'):
+def _rope(fields: dict[str, Any]) -> tuple[float, Llama3Rope | None]:
+  """The base of the rotary angles and their scaling.
+
+  Older files have `rope_theta` and `rope_scaling`, newer ones both in
+  `rope_parameters`.
+  """
+  name = 'rope_parameters' if fields.get('rope_parameters') else 'rope_scaling'
+  rope = fields.get(name) or {}
+  scaled = {field.name for field in dataclasses.fields(Llama3Rope)}
+  if isinstance(rope, dict):
+    rope_type = rope.get('rope_type', rope.get('type', 'default'))
+    needed = {'default': set(), 'llama3': scaled}.get(str(rope_type))
+    given = rope.keys() - {'rope_theta', 'rope_type', 'type'}
+  if not isinstance(rope, dict) or given != needed:
     raise errors.UserError(
-        f'rope_parameters={rope!r} is not supported; expected only rope_theta '
-        "and rope_type 'default'.")
+        f"{name}={rope!r}: expected rope_type 'default', or 'llama3' with "
+        f'{", ".join(sorted(scaled))}.')
   theta = rope.get('rope_theta', fields.get('rope_theta'))
   if theta is None:
     raise errors.UserError('lacks rope_theta.')
-  return float(theta) if type(theta) is int else theta
+  scaling = Llama3Rope(**{key: rope[key] for key in needed}) if needed else None
+  return float(theta) if type(theta) is int else theta, scaling

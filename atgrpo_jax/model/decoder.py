@@ -1,4 +1,4 @@
-"""Qwen3 as pure functions over plain parameter dicts.
+"""Decoders as pure functions over plain parameter dicts.
 
 The unit is the group: P prompts, each with G private suffixes that see the
 shared prompt. A prompt is a suffix without a prefix (G = 1), and its keys and
@@ -98,8 +98,7 @@ def forward(
   positions = jnp.broadcast_to(
       start[:, None] + jnp.arange(num_queries),
       (tokens.shape[0], num_queries))
-  angles = layers.rotary_angles(
-      positions, config.head_dim, config.rope_theta)
+  angles = layers.rotary_angles(positions, config)
   num_keys = num_queries if cache is None else cache.keys[0].shape[-1]
   mask = (
       jnp.arange(num_keys) <= (jnp.arange(num_queries) + cache_index)[:, None])

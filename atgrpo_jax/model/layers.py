@@ -1,6 +1,8 @@
-"""The layers of Qwen3. Letters as in `atgrpo_jax.model.decoder`."""
+"""The layers of a decoder. Letters as in `atgrpo_jax.model.decoder`."""
 
 from __future__ import annotations
+
+import math
 
 from flax import linen as nn
 import jax
@@ -28,7 +30,7 @@ class Norm(nn.Module):
 
 
 class Linear(nn.Module):
-  """A matrix product without bias; the kernel is [in, out].
+  """A matrix product; the kernel is [in, out].
 
   The collection `lora` may hold adapters `a` [P, in, R] and `b` [P, R, out],
   one per group or one for all groups (P = 1).
@@ -36,6 +38,7 @@ class Linear(nn.Module):
 
   features: int
   init_std: float
+  use_bias: bool = False
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
@@ -45,6 +48,9 @@ class Linear(nn.Module):
     # With several row axes, the gradient is five times slower on XLA's CPU
     # backend.
     y = x.reshape(-1, x.shape[-1]) @ kernel.astype(x.dtype)
+    if self.use_bias:
+      bias = self.param('bias', nn.initializers.zeros, self.features)
+      y += bias.astype(x.dtype)
     if self.has_variable('lora', 'a'):
       a = self.get_variable('lora', 'a').astype(x.dtype)
       b = self.get_variable('lora', 'b').astype(x.dtype)
@@ -74,14 +80,17 @@ class Attention(nn.Module):
     c = self.config
 
     def project(name, num_heads):
-      y = Linear(num_heads * c.head_dim, c.init_std, name=name)(x)
+      y = Linear(
+          num_heads * c.head_dim, c.init_std, c.family.qkv_bias, name=name)(x)
       return y.reshape(*x.shape[:3], num_heads, c.head_dim)
 
     q = project('q', c.num_heads)
     k = project('k', c.num_kv_heads)
     v = project('v', c.num_kv_heads)
-    q = rotate(Norm(c.norm_eps, name='q_norm')(q), angles)
-    k = rotate(Norm(c.norm_eps, name='k_norm')(k), angles)
+    if c.family.qk_norm:
+      q = Norm(c.norm_eps, name='q_norm')(q)
+      k = Norm(c.norm_eps, name='k_norm')(k)
+    q, k = rotate(q, angles), rotate(k, angles)
 
     groups, candidates, queries, *_ = q.shape
     q, k, v = (
@@ -133,10 +142,22 @@ class Block(nn.Module):
     return mesh_lib.constrain(x, mesh_lib.ROWS), kv
 
 
-def rotary_angles(positions: jax.Array, width: int, theta: float) -> jax.Array:
-  """Angles [..., width / 2] in float32 for integer positions [...]."""
+def rotary_angles(
+    positions: jax.Array, config: config_lib.ModelConfig) -> jax.Array:
+  """Angles [..., H / 2] in float32 for integer positions [...]."""
+  width = config.head_dim
   exponents = jnp.arange(0, width, 2, dtype=jnp.float32) / width
-  return positions[..., None].astype(jnp.float32) * theta**-exponents
+  frequencies = config.rope_theta**-exponents
+  if (scaling := config.rope_scaling) is not None:
+    # Rotations over the original context. Below `low_freq_factor` frequencies
+    # are divided by `factor`, above `high_freq_factor` they stay.
+    rotations = (
+        frequencies * scaling.original_max_position_embeddings / (2 * math.pi))
+    kept = jnp.clip(
+        (rotations - scaling.low_freq_factor)
+        / (scaling.high_freq_factor - scaling.low_freq_factor), 0, 1)
+    frequencies *= kept + (1 - kept) / scaling.factor
+  return positions[..., None].astype(jnp.float32) * frequencies
 
 
 def rotate(x: jax.Array, angles: jax.Array) -> jax.Array:

@@ -12,6 +12,7 @@ from atgrpo_jax import errors
 from atgrpo_jax import model
 from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.learner import policy as policy_lib
+from atgrpo_jax.model import config as config_lib
 from tests import specs
 from tests.rl import tiny
 
@@ -43,6 +44,13 @@ def test_decoding_gathers_no_parameters(shapes):
   specs = jax.tree.leaves(_specs(shapes, mesh_lib.decoding_rules(True)))
   assert not any('fsdp' in spec for spec in specs)
   assert any('tensor' in spec for spec in specs)
+
+
+@pytest.mark.parametrize('model_type', config_lib.FAMILIES)
+def test_rules_cover_all_families(model_type):
+  config = dataclasses.replace(tiny.CONFIG, model_type=model_type)
+  attention = _specs(model.param_shapes(config))['layers']['attention']
+  assert ('bias' in attention['q']) == (model_type == 'qwen2')
 
 
 def test_leaves_and_rules_match_one_to_one(shapes):

@@ -54,7 +54,10 @@ def _edit(folder, edit_fn):
     ('qwen3_tied', 'float32', 'float32'),
     ('qwen3_untied', 'float32', 'float32'),
     ('qwen3_sharded', 'float32', 'bfloat16'),
-    ('qwen3_sharded', 'bfloat16', 'bfloat16')])
+    ('qwen3_sharded', 'bfloat16', 'bfloat16'),
+    ('qwen2_untied', 'float32', 'float32'),
+    ('llama_tied', 'float32', 'float32'),
+    ('mistral_untied', 'float32', 'float32')])
 def test_export_inverts_import(name, dtype, stored, tmp_path):
   folder = tmp_path / 'new' / 'model'
   params, config = _load(GOLDENS / name, dtype)

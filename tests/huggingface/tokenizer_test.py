@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tokenizers
 
+from atgrpo_jax import errors
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
 from models import pretrain
 from models.nano import recipe
@@ -106,6 +107,51 @@ def test_messages_cannot_spell_control_tokens(copy):
           '<|im_start|>assistant\n<think>\n\n</think>\n\n')
 
 
+NO_SYSTEM = (
+    "{%- for message in messages %}"
+    "{%- if message.role == 'system' %}{{ raise_exception('no') }}{% endif %}"
+    "{{- '[' + message.role + ']' + message.content + '<|im_end|>' }}"
+    "{%- endfor %}")
+LLAMA_3 = (
+    "{{- '<|begin|>Today: ' + (date_string or strftime_now('%d')) + '\n' }}"
+    "{%- for message in messages %}"
+    "{{- '<|head|>' + message.role + '\n\n' + message.content | trim }}"
+    "{{- '<|eot|>' }}{%- endfor %}"
+    "{{- '<|head|>assistant\n\n' if add_generation_prompt }}")
+
+
+def test_system_message_joins_the_user_message_if_there_is_no_role(copy):
+  (copy / 'chat_template.jinja').write_text(NO_SYSTEM)
+  tokenizer = tokenizer_lib.Tokenizer(copy)
+  chat = [{'role': 'system', 'content': 'S'}, {'role': 'user', 'content': 'a'},
+          {'role': 'assistant', 'content': 'b'}]
+  ids = tokenizer.encode_prompt(chat)
+  assert tokenizer.decode([*ids, 0]) == (
+      '[user]S\n\na<|im_end|>[assistant]b<|im_end|>')
+
+
+def test_llama_3_prompts_have_a_fixed_date_and_end_turns(copy):
+  bpe = tokenizers.Tokenizer.from_file(str(copy / 'tokenizer.json'))
+  bpe.add_tokens([
+      tokenizers.AddedToken(token, special=True)
+      for token in ('<|begin|>', '<|head|>', '<|eot|>')])
+  bpe.save(str(copy / 'tokenizer.json'))
+  (copy / 'chat_template.jinja').write_text(LLAMA_3)
+  tokenizer, vocab = tokenizer_lib.Tokenizer(copy), _vocab(copy)
+  assert tokenizer.stop_ids == (
+      vocab['<|eot|>'], vocab['<|im_end|>'], vocab['<|endoftext|>'])
+  ids = tokenizer.encode_prompt([{'role': 'user', 'content': ' a '}])
+  assert tokenizer.decode(ids) == (
+      '<|begin|>Today: 26 Jul 2024\n<|head|>user\n\na<|eot|>'
+      '<|head|>assistant\n\n')
+
+
+def test_thinking_needs_a_template_that_reads_it(copy):
+  (copy / 'chat_template.jinja').write_text(NO_SYSTEM)
+  with pytest.raises(errors.UserError, match='model.thinking=True'):
+    tokenizer_lib.Tokenizer(copy, thinking=True)
+
+
 @pytest.mark.parametrize('text', [
     '#### ["U", "R", "R", "D"]',
     '\n\n    four spaces in\n',
@@ -133,10 +179,10 @@ def test_only_the_last_stop_token_is_dropped(tokenizer):
   assert tokenizer.decode(ids[:-2]).startswith('a')
 
 
-def test_generation_config_names_the_stop_ids(copy):
+def test_chat_template_and_generation_config_name_the_stop_ids(copy):
   vocab = _vocab(copy)
   pad, end = vocab['<|endoftext|>'], vocab['<|im_end|>']
-  for stated, expected in (([pad, end], (pad, end)), (pad, (pad,)),
+  for stated, expected in (([pad, end], (end, pad)), (pad, (end, pad)),
                            (None, (end,))):
     (copy / 'generation_config.json').write_text(
         json.dumps({'eos_token_id': stated}))

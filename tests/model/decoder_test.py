@@ -1,6 +1,6 @@
 """Parity with transformers, and causality.
 
-tests/goldens/make_qwen3_goldens.py made the goldens. tests/learner/
+tests/goldens/make_model_goldens.py made the goldens. tests/learner/
 gradients_test.py compares groups with repeated prompts, tests/sampling/
 programs_test.py compares decoding with one forward pass.
 """
@@ -20,7 +20,9 @@ from atgrpo_jax.huggingface import hub
 from atgrpo_jax.huggingface import safetensors as safetensors_lib
 
 GOLDENS = pathlib.Path(__file__).parents[1] / 'goldens'
-NAMES = ('qwen3_tied', 'qwen3_untied', 'qwen3_sharded')
+NAMES = (
+    'qwen3_tied', 'qwen3_untied', 'qwen3_sharded', 'qwen2_untied', 'llama_tied',
+    'mistral_untied')
 
 
 @functools.cache
@@ -28,7 +30,7 @@ def _golden(name):
   """(config, params, reference) of a golden model."""
   config = hub.load_config(GOLDENS / name)
   params = safetensors_lib.load_params(GOLDENS / name, config)
-  with np.load(GOLDENS / 'qwen3_reference.npz') as file:
+  with np.load(GOLDENS / 'model_reference.npz') as file:
     reference = {
         key.removeprefix(f'{name}/'): value for key, value in file.items()
         if key.startswith(f'{name}/')}

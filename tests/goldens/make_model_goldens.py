@@ -1,19 +1,19 @@
-"""Makes the goldens of the Qwen3 tests with torch and transformers.
+"""Makes the goldens of the model tests with torch and transformers.
 
 It writes next to itself:
 
-  qwen3_tied, qwen3_untied, qwen3_sharded
+  one folder for each of `MODELS`
       tiny random models, saved by transformers
-  qwen3_reference.npz
+  model_reference.npz
       their float32 logits and greedy continuations; see `_reference`
   qwen3_prompts.json
       chats and their prompts from Qwen3's chat template
 
 Tests only read these files. To regenerate them in a separate environment:
 
-  pip install torch==2.13.0 transformers==5.23.0 jinja2 numpy
+  pip install torch==2.13.0 transformers==5.24.0 jinja2 numpy
   pip install --no-deps trl==1.16.0  # It carries Qwen3's chat template.
-  python tests/goldens/make_qwen3_goldens.py
+  python tests/goldens/make_model_goldens.py
 """
 
 import importlib.metadata
@@ -51,6 +51,33 @@ MODELS = {
         rms_norm_eps=1e-5,
         rope_parameters={'rope_type': 'default', 'rope_theta': 1e4},
         dtype='bfloat16'),
+    'qwen2_untied': dict(
+        num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        intermediate_size=48, tie_word_embeddings=False, rms_norm_eps=1e-5,
+        rope_parameters={'rope_type': 'default', 'rope_theta': 1e6},
+        dtype='float32'),
+    # Its four frequencies are kept, mixed, divided and divided.
+    'llama_tied': dict(
+        num_hidden_layers=2, num_attention_heads=8, num_key_value_heads=2,
+        head_dim=8, intermediate_size=48, tie_word_embeddings=True,
+        rms_norm_eps=1e-5,
+        rope_parameters={
+            'rope_type': 'llama3', 'rope_theta': 500.0, 'factor': 8.0,
+            'low_freq_factor': 1.0, 'high_freq_factor': 4.0,
+            'original_max_position_embeddings': 64},
+        dtype='float32'),
+    'mistral_untied': dict(
+        num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=1,
+        head_dim=16, intermediate_size=48, tie_word_embeddings=False,
+        rms_norm_eps=1e-6, sliding_window=None,
+        rope_parameters={'rope_type': 'default', 'rope_theta': 1e4},
+        dtype='float32'),
+}
+CLASSES = {
+    'qwen3': (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
+    'qwen2': (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
+    'llama': (transformers.LlamaConfig, transformers.LlamaForCausalLM),
+    'mistral': (transformers.MistralConfig, transformers.MistralForCausalLM),
 }
 
 CHATS = [
@@ -72,7 +99,7 @@ def main():
   for name in MODELS:
     for key, value in make_model(name).items():
       reference[f'{name}/{key}'] = value
-  np.savez_compressed(FOLDER / 'qwen3_reference.npz', **reference)
+  np.savez_compressed(FOLDER / 'model_reference.npz', **reference)
   make_prompts()
 
 
@@ -90,7 +117,8 @@ def make_model(name: str) -> dict[str, np.ndarray]:
   shards = {'max_shard_size': '20KB'} if name == 'qwen3_sharded' else {}
   for seed in itertools.count():
     torch.manual_seed(seed)
-    model = transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**fields))
+    make_config, make = CLASSES[name.partition('_')[0]]
+    model = make(make_config(**fields))
     _draw_weights(model)
     model.to(dtype).save_pretrained(FOLDER / name, **shards)
     reference, margin = _reference(_load(FOLDER / name), seed)
@@ -105,7 +133,7 @@ def make_model(name: str) -> dict[str, np.ndarray]:
 
 def _load(folder):
   """The model of a folder, computed in float32."""
-  model, problems = transformers.Qwen3ForCausalLM.from_pretrained(
+  model, problems = transformers.AutoModelForCausalLM.from_pretrained(
       folder, dtype=torch.float32, output_loading_info=True)
   assert not any(problems.values()), problems
   return model.eval()
