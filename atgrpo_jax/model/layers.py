@@ -32,8 +32,8 @@ class Norm(nn.Module):
 class Linear(nn.Module):
   """A matrix product; the kernel is [in, out].
 
-  The collection `lora` may hold adapters `a` [P, in, R] and `b` [P, R, out],
-  one per group or one for all groups (P = 1).
+  The collection `lora` may hold A adapters side by side, `a` [in, A * R] and
+  `b` [A * R, out], and the weight of each adapter for each group, `use` [P, A].
   """
 
   features: int
@@ -54,7 +54,13 @@ class Linear(nn.Module):
     if self.has_variable('lora', 'a'):
       a = self.get_variable('lora', 'a').astype(x.dtype)
       b = self.get_variable('lora', 'b').astype(x.dtype)
-      y += (x.reshape(a.shape[0], -1, x.shape[-1]) @ a @ b).reshape(y.shape)
+      low = x.reshape(-1, x.shape[-1]) @ a
+      if self.has_variable('lora', 'use'):
+        use = self.get_variable('lora', 'use').astype(x.dtype)
+        groups, num_adapters = use.shape
+        low = low.reshape(groups, -1, num_adapters, a.shape[-1] // num_adapters)
+        low = (low * use[:, None, :, None]).reshape(-1, a.shape[-1])
+      y += low @ b
     return y.reshape(*x.shape[:-1], self.features)
 
 

@@ -5,9 +5,9 @@ the completion of one unfinished candidate. Prompts wait until a slot is free.
 All slots are decoded together, a chunk of tokens at a time. After each chunk,
 finished groups leave and waiting groups take their slots. Attention to a prompt
 is computed for all G candidates of its group, even for finished ones. Finished
-candidates keep their rows if there are adapters, or if freeing the rows would
-save none. Each of the N shards of the mesh has separate slots and rows. Arrays
-[N, C] hold a value for each of the C candidates of each shard.
+candidates keep their rows if freeing the rows would save none. Each of the N
+shards of the mesh has separate slots and rows. Arrays [N, C] hold a value for
+each of the C candidates of each shard.
 
 The numbers of slots and rows, and the length of rows, grow and shrink with the
 load. A run has an engine for each model, padded prompt length and group size.
@@ -248,7 +248,7 @@ class Engine:
     old = self._per_candidate('rows', NO_ROW)
     moved = running & (old != NO_ROW)
     num_rows = padded_size(int(running.sum(axis=1).max()))
-    if self._model.adapters is not None or num_rows >= running.shape[1]:
+    if num_rows >= running.shape[1]:
       num_rows = running.shape[1]
       rows = np.tile(
           np.arange(num_rows, dtype=np.int32), (self._num_shards, 1))

@@ -184,7 +184,7 @@ def decode(
       P / N * G candidates of its shard. Every unfinished candidate has a row; a
       free row names any finished one. None if the rows are all candidates in
       order.
-    adapters: as in `fill`; needs a row for every candidate.
+    adapters: as in `fill`.
     config: dimensions of the model.
     spec: static switches.
     num_tokens: longest chunk (T).
@@ -201,7 +201,8 @@ def decode(
         rows.take(x.ravel()) for x in (slots.last, slots.running, slots.keys))
     ages, budgets = map(rows.take_groups, (slots.lengths, slots.budgets))
     if adapters is not None:
-      params = model.with_adapters(params, adapters, slots.adapter_ids)
+      params = model.with_adapters(
+          params, adapters, rows.take_groups(slots.adapter_ids))
     if isinstance(params['layers'], tuple):  # Unstacks the adapters, too.
       params = model.unstack(params, config)
     fold = jax.vmap(jax.random.fold_in)

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from atgrpo_jax import model
 from atgrpo_jax.sampling import engine as engine_lib
 from atgrpo_jax.sampling import programs
 from tests.rl import tiny
@@ -25,10 +26,10 @@ def params():
 
 
 def make_engine(
-    params, num_slots=(8,), prompt_length=7, **changes):
+    params, num_slots=(8,), prompt_length=7, adapters=None, **changes):
   return engine_lib.Engine(
       engine_lib.SampledModel(
-          params, CONFIG, SPEC.dtype, scripted.one_device()),
+          params, CONFIG, SPEC.dtype, scripted.one_device(), adapters),
       spec=dataclasses.replace(SPEC, **changes),
       num_slots=num_slots, prompt_length=prompt_length)
 
@@ -89,6 +90,25 @@ def test_arrival_of_requests_changes_ties_only(params, sampled):
     for group in engine.collect():
       found[group.request.tag] = group
   assert num_different(found, sampled) <= 1
+
+
+def test_rows_that_move_keep_their_adapter(params):
+  spec = model.LoraSpec(rank=3, alpha=3.0, targets=('.*kernel',))
+  weights = [
+      jax.tree.map(lambda x: x + 0.1 * sign, model.init_lora(
+          jax.random.key(sign), CONFIG, spec)) for sign in (1, -1)]
+  requests = make_requests(16)
+  found = drain(
+      make_engine(params, (16,), adapters=model.stack(weights, [1.0, 1.0])),
+      [dataclasses.replace(x, adapter=x.tag % 2) for x in requests])
+  # 128 candidates begin, and at most 64 rows are left for the last ones.
+  lengths = np.sort([len(ids) for x in found for ids in x.completions])
+  assert lengths[-64] < lengths[-1] - engine_lib.CHUNK
+  for adapter in (0, 1):
+    alone = drain(
+        make_engine(params, adapters=model.stack([weights[adapter]], [1.0])),
+        requests[adapter::2])
+    assert num_different(found[adapter::2], alone) <= 1
 
 
 def test_waiting_groups_reuse_free_slots(params):
