@@ -10,7 +10,7 @@ All processes call both functions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import functools
 import json
 import math
@@ -87,17 +87,35 @@ def save(
   processes = holders(params)
   if jax.process_index() not in processes:
     return
-  is_writer = jax.process_index() == processes[0]
-  folder, dtype = pathlib.Path(folder), jnp.dtype(dtype)
-  if is_writer:
-    folder.mkdir(parents=True, exist_ok=True)
-    fields = config_lib.to_hf(config, dtype.name)
-    (folder / 'config.json').write_text(json.dumps(fields, indent=2) + '\n')
-  params = traverse_util.flatten_dict(params, sep='.')
+  dtype, params = jnp.dtype(dtype), traverse_util.flatten_dict(params, sep='.')
   source = {
       name: (leaf, layer if leaf.stacked else None)
       for leaf in families.leaves(config)
       for layer, name in enumerate(leaf.tensors)}
+
+  def read_tensor(name):
+    leaf, layer = source[name]
+    return fetch(_take(params[leaf.path], layer, leaf.transposed, dtype))
+
+  write_model(
+      folder, config, dtype, read_tensor,
+      is_writer=jax.process_index() == processes[0])
+
+
+def write_model(
+    folder: str | pathlib.Path, config: config_lib.ModelConfig,
+    dtype: np.dtype, read_tensor: Callable[[str], np.ndarray],
+    is_writer: bool = True) -> None:
+  """Writes `config.json` and the weights in files of limited size.
+
+  `read_tensor` returns the tensor of a name as `dtype`. A process that is not
+  the writer only calls it.
+  """
+  folder = pathlib.Path(folder)
+  if is_writer:
+    folder.mkdir(parents=True, exist_ok=True)
+    fields = config_lib.to_hf(config, dtype.name)
+    (folder / 'config.json').write_text(json.dumps(fields, indent=2) + '\n')
   files = huggingface_hub.split_state_dict_into_shards_factory(
       families.tensor_shapes(config),
       get_storage_size=lambda shape: math.prod(shape) * dtype.itemsize,
@@ -106,8 +124,7 @@ def save(
   for file, names in files.filename_to_tensors.items():
     tensors = {}
     for name in names:
-      leaf, layer = source[name]
-      tensor = fetch(_take(params[leaf.path], layer, leaf.transposed, dtype))
+      tensor = read_tensor(name)
       if is_writer:
         tensors[name] = tensor
     if is_writer:

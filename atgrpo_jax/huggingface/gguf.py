@@ -1,0 +1,281 @@
+"""Converts GGUF files, the format of llama.cpp, into Hugging Face folders.
+
+  from atgrpo_jax.huggingface import gguf
+  gguf.convert('SmolLM2-135M-Instruct.Q4_1.gguf', 'runs/smollm2')
+
+Supports the architectures `llama` (such as Llama 3 and SmolLM2), `qwen2` and
+`qwen3` with byte-level BPE tokenizers. A file that cannot be converted exactly
+raises UserError. The package `gguf` parses files and dequantises weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import dataclasses
+import importlib.util
+import os
+import pathlib
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import tokenizers
+from tokenizers import pre_tokenizers
+import transformers
+
+from atgrpo_jax import errors
+from atgrpo_jax.huggingface import families
+from atgrpo_jax.huggingface import safetensors as safetensors_lib
+from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
+from atgrpo_jax.io import files
+from atgrpo_jax.model import config as config_lib
+from atgrpo_jax.model import layers
+
+# Key below the architecture -> field of config.json.
+_FIELDS = {
+    'block_count': 'num_hidden_layers',
+    'context_length': 'max_position_embeddings',
+    'embedding_length': 'hidden_size',
+    'feed_forward_length': 'intermediate_size',
+    'attention.head_count': 'num_attention_heads',
+    'attention.layer_norm_rms_epsilon': 'rms_norm_eps',
+}
+_OPTIONAL_FIELDS = {
+    'attention.head_count_kv': 'num_key_value_heads',
+    'attention.key_length': 'head_dim',
+    'rope.freq_base': 'rope_theta',
+}
+# Other keys below the architecture -> the field with the same value.
+_REDUNDANT = {
+    'attention.value_length': 'head_dim',
+    'rope.dimension_count': 'head_dim',
+    'vocab_size': 'vocab_size',
+}
+# llama.cpp stores only the factor of each frequency. Llama 3.1, 3.2 and 3.3
+# compute it with these values.
+_LLAMA3_ROPE = {
+    'low_freq_factor': 1.0, 'high_freq_factor': 4.0,
+    'original_max_position_embeddings': 8192}
+
+# Qwen2 splits numbers into digits, Llama 3 into groups of up to three.
+_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s|"
+    r' ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+')
+# Value of `tokenizer.ggml.pre` -> what splits text before merges apply.
+_SPLITS = {
+    'llama-bpe': pre_tokenizers.Split(
+        tokenizers.Regex(_SPLIT % '{1,3}'), 'isolated'),
+    'qwen2': pre_tokenizers.Split(tokenizers.Regex(_SPLIT % ''), 'isolated'),
+    'smollm': pre_tokenizers.Digits(individual_digits=True),
+}
+_CONTROL, _USER_DEFINED, _UNUSED = 3, 4, 5  # In `tokenizer.ggml.token_type`.
+
+# Supported values; `{}` is the architecture. Keys without a value must exist.
+_SUPPORTED = {
+    'general.architecture': ('llama', 'qwen2', 'qwen3'),
+    'tokenizer.ggml.model': ('gpt2',),
+    'tokenizer.ggml.pre': tuple(_SPLITS),
+    'general.type': ('model', None),
+    'split.count': (0, 1, None),
+    'tokenizer.ggml.add_eos_token': (False, None),
+    'tokenizer.ggml.add_space_prefix': (False, None),
+    '{}.attention.causal': (True, None),
+    '{}.attention.sliding_window': (0, None),
+    '{}.expert_count': (0, None),
+    '{}.expert_used_count': (0, None),
+    '{}.rope.scaling.type': ('none', None),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Tensor:
+  """A tensor as `safetensors_lib.compare` expects it."""
+
+  source: Any  # A gguf.ReaderTensor.
+
+  def get_shape(self) -> list[int]:
+    return self.source.shape[::-1].tolist()
+
+  def get_dtype(self) -> str:
+    return 'F32'  # After dequantisation.
+
+
+def convert(
+    file: str | os.PathLike, folder: str | os.PathLike,
+    dtype: str = 'bfloat16') -> None:
+  """Writes a Hugging Face folder with the model and tokenizer of a GGUF file.
+
+  Args:
+    file: a GGUF file that holds a whole model.
+    folder: a new or empty folder. It appears when it is complete.
+    dtype: dtype of the stored weights. float32 stores the dequantised weights
+      exactly, bfloat16 rounds them to 8 significant bits.
+
+  Raises:
+    UserError: the file is damaged or needs a feature that is not supported.
+  """
+  if importlib.util.find_spec('gguf') is None:
+    raise errors.UserError(
+        "Reading GGUF files needs gguf; run pip install -e '.[gguf]'.")
+  import gguf
+
+  file, folder = pathlib.Path(file), pathlib.Path(folder)
+  if folder.exists() and any(folder.iterdir()):
+    raise errors.UserError(
+        f'{folder} is not empty; remove it or name another folder.')
+  with files.read_errors_as_user_errors(file, 'copy or download it again'):
+    reader = gguf.GGUFReader(file)
+    metadata = {key: field.contents() for key, field in reader.fields.items()}
+  sources = {tensor.name: tensor for tensor in reader.tensors}
+  try:
+    for source in sources.values():
+      try:
+        gguf.dequantize(source.data[:1], source.tensor_type)
+      except NotImplementedError as error:
+        raise errors.UserError(
+            f'{source.name} has type {source.tensor_type.name}: expected F32, '
+            'F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, a K-quant or an IQ-quant.'
+        ) from error
+    _check(metadata)
+    tokenizer = _tokenizer(metadata)
+    factors = sources.pop('rope_freqs.weight', None)
+    config = _config(
+        metadata, tied_head='output.weight' not in sources,
+        rope_factors=None if factors is None else factors.data)
+  except errors.UserError as error:
+    raise errors.UserError(f'{file}: {error}') from error
+
+  names = gguf.get_tensor_name_map(
+      gguf.MODEL_ARCH[config.model_type.upper()], config.num_layers)
+  shapes, tensors = families.tensor_shapes(config), {}
+  for name in shapes:
+    source = names.get_name(name, try_suffixes=('.weight', '.bias'))
+    if source in sources:
+      tensors[name] = _Tensor(sources.pop(source))
+  safetensors_lib.compare(file, tensors | sources, shapes, fit='metadata')
+
+  def read_tensor(name):
+    source = tensors[name].source
+    x = gguf.dequantize(source.data, source.tensor_type)
+    if config.model_type == 'llama' and name.endswith(
+        ('q_proj.weight', 'k_proj.weight')):
+      # llama.cpp stores the two halves of a head interleaved.
+      halves = x.reshape(-1, config.head_dim // 2, 2, x.shape[-1])
+      x = halves.swapaxes(1, 2).reshape(x.shape)
+    x = x.astype(jnp.dtype(dtype))
+    safetensors_lib.check_finite(file, name, x)
+    return x
+
+  with files.whole_folder(folder) as new:
+    safetensors_lib.write_model(new, config, jnp.dtype(dtype), read_tensor)
+    tokenizer.save_pretrained(new)
+    # Llama 3 ends turns and texts with different tokens.
+    stop_ids = [metadata.get(f'tokenizer.ggml.{key}_token_id') for key in (
+        'eot', 'eos')]
+    tokenizer_lib.write_generation_config(
+        new, [i for i in dict.fromkeys(stop_ids) if i is not None],
+        tokenizer.pad_token_id)
+
+
+def _check(metadata: Mapping[str, Any]) -> None:
+  """Raises UserError for unsupported values and for missing or unknown keys."""
+  architecture = metadata.get('general.architecture')
+  supported = {key.format(architecture): x for key, x in _SUPPORTED.items()}
+  for key, choices in supported.items():
+    errors.check_choice(key, metadata.get(key), choices)
+  needed = {f'{architecture}.{key}' for key in _FIELDS} | {
+      f'tokenizer.ggml.{key}' for key in ('tokens', 'token_type', 'merges')}
+  if missing := sorted(needed - metadata.keys()):
+    raise errors.UserError(f'lacks {", ".join(missing)}.')
+  known = needed | supported.keys() | {
+      f'{architecture}.{key}' for key in _OPTIONAL_FIELDS | _REDUNDANT}
+  for key in sorted(metadata.keys() - known):
+    if key.startswith(f'{architecture}.'):
+      raise errors.UserError(
+          f'{key}={metadata[key]!r} is not supported; supported are '
+          f'{", ".join(sorted(known))}.')
+
+
+def _config(
+    metadata: Mapping[str, Any], *, tied_head: bool,
+    rope_factors: np.ndarray | None) -> config_lib.ModelConfig:
+  architecture = metadata['general.architecture']
+  fields = {
+      'model_type': architecture, 'tie_word_embeddings': tied_head,
+      'vocab_size': len(metadata['tokenizer.ggml.tokens']),
+      'rope_theta': 1e4,  # The default of llama.cpp.
+      'initializer_range': 0.02}  # Only random weights depend on it.
+  for key, field in (_FIELDS | _OPTIONAL_FIELDS).items():
+    value = metadata.get(f'{architecture}.{key}')
+    if type(value) is float:  # 1e-5, not the digits of the nearest float32.
+      value = float(str(np.float32(value)))
+    if value is not None:
+      fields[field] = value
+  num_heads = fields['num_attention_heads']
+  fields.setdefault('num_key_value_heads', num_heads)
+  fields.setdefault('head_dim', fields['hidden_size'] // num_heads)
+  for key, field in _REDUNDANT.items():
+    key = f'{architecture}.{key}'
+    errors.check_choice(key, metadata.get(key), (fields[field], None))
+  config = config_lib.from_hf(fields)
+  if rope_factors is None:
+    return config
+  scaled = dataclasses.replace(
+      config, rope_scaling=config_lib.Llama3Rope(
+          float(rope_factors.max()), **_LLAMA3_ROPE))
+  plain, divided = (
+      layers.rotary_angles(jnp.ones(()), c) for c in (config, scaled))
+  if rope_factors.shape != plain.shape or not np.allclose(
+      rope_factors, plain / divided, rtol=1e-5):
+    raise errors.UserError(
+        f'rope_freqs.weight={rope_factors.tolist()}: expected the factors of '
+        f'{scaled.rope_scaling}.')
+  return scaled
+
+
+def _tokenizer(
+    metadata: Mapping[str, Any]) -> transformers.PreTrainedTokenizerFast:
+  """The tokenizer; its ids are positions in `tokenizer.ggml.tokens`."""
+  pre = metadata['tokenizer.ggml.pre']
+  tokens = metadata['tokenizer.ggml.tokens']
+  kinds = metadata['tokenizer.ggml.token_type']
+  # Unused ids only pad the embedding.
+  vocab = {
+      token: i for i, (token, kind) in enumerate(zip(tokens, kinds))
+      if kind != _UNUSED}
+  merges = [tuple(x.split(' ')) for x in metadata['tokenizer.ggml.merges']]
+  if (len(kinds) != len(tokens)
+      or len(vocab) != sum(kind != _UNUSED for kind in kinds)
+      or not all(
+          len(pair) == 2 and {*pair, ''.join(pair)} <= vocab.keys()
+          for pair in merges)):
+    raise errors.UserError(
+        'tokenizer.ggml.tokens, token_type and merges do not fit each other; '
+        'copy or download the file again.')
+  bpe = tokenizers.Tokenizer(tokenizers.models.BPE(
+      vocab, merges, ignore_merges=pre == 'llama-bpe'))
+  if pre == 'qwen2':
+    bpe.normalizer = tokenizers.normalizers.NFC()
+  bpe.pre_tokenizer = pre_tokenizers.Sequence([
+      _SPLITS[pre], pre_tokenizers.ByteLevel(
+          add_prefix_space=False, use_regex=pre == 'smollm')])
+  bpe.decoder = tokenizers.decoders.ByteLevel()
+  bpe.add_tokens([
+      tokenizers.AddedToken(token, normalized=False, special=kind == _CONTROL)
+      for token, kind in zip(tokens, kinds)
+      if kind in (_CONTROL, _USER_DEFINED)])
+  ids = {
+      name: metadata.get(f'tokenizer.ggml.{key}_token_id') for name, key in (
+          ('bos', 'bos'), ('eos', 'eos'), ('pad', 'padding'),
+          ('unk', 'unknown'))}
+  special = {
+      f'{name}_token': tokens[i] for name, i in ids.items() if i is not None}
+  if metadata.get('tokenizer.ggml.add_bos_token', pre == 'llama-bpe'):
+    bos = special['bos_token']
+    bpe.post_processor = tokenizers.processors.TemplateProcessing(
+        single=f'{bos} $A', pair=f'{bos} $A {bos} $B',
+        special_tokens=[(bos, ids['bos'])])
+  tokenizer = transformers.PreTrainedTokenizerFast(
+      tokenizer_object=bpe, **special)
+  tokenizer.chat_template = metadata.get('tokenizer.chat_template')
+  return tokenizer
