@@ -70,20 +70,20 @@ _SPLITS = {
 }
 _CONTROL, _USER_DEFINED, _UNUSED = 3, 4, 5  # In `tokenizer.ggml.token_type`.
 
-# Supported values; `{}` is the architecture. Keys without a value must exist.
+# Key -> supported values; `{}` is the architecture.
 _SUPPORTED = {
     'general.architecture': ('llama', 'qwen2', 'qwen3'),
     'tokenizer.ggml.model': ('gpt2',),
     'tokenizer.ggml.pre': tuple(_SPLITS),
-    'general.type': ('model', None),
-    'split.count': (0, 1, None),
-    'tokenizer.ggml.add_eos_token': (False, None),
-    'tokenizer.ggml.add_space_prefix': (False, None),
-    '{}.attention.causal': (True, None),
-    '{}.attention.sliding_window': (0, None),
-    '{}.expert_count': (0, None),
-    '{}.expert_used_count': (0, None),
-    '{}.rope.scaling.type': ('none', None),
+    'general.type': ('model',),
+    'split.count': (0, 1),
+    'tokenizer.ggml.add_eos_token': (False,),
+    'tokenizer.ggml.add_space_prefix': (False,),
+    '{}.attention.causal': (True,),
+    '{}.attention.sliding_window': (0,),
+    '{}.expert_count': (0,),
+    '{}.expert_used_count': (0,),
+    '{}.rope.scaling.type': ('none',),
 }
 
 
@@ -169,30 +169,31 @@ def convert(
   with files.whole_folder(folder) as new:
     safetensors_lib.write_model(new, config, jnp.dtype(dtype), read_tensor)
     tokenizer.save_pretrained(new)
-    # Llama 3 ends turns and texts with different tokens.
-    stop_ids = [metadata.get(f'tokenizer.ggml.{key}_token_id') for key in (
-        'eot', 'eos')]
+    # `eot`, the end of a turn, may differ from the end of a text.
+    stop_ids = {metadata.get(f'tokenizer.ggml.{x}_token_id') for x in (
+        'eos', 'eot')}
     tokenizer_lib.write_generation_config(
-        new, [i for i in dict.fromkeys(stop_ids) if i is not None],
-        tokenizer.pad_token_id)
+        new, sorted(stop_ids - {None}), tokenizer.pad_token_id)
 
 
 def _check(metadata: Mapping[str, Any]) -> None:
   """Raises UserError for unsupported values and for missing or unknown keys."""
   architecture = metadata.get('general.architecture')
   supported = {key.format(architecture): x for key, x in _SUPPORTED.items()}
-  for key, choices in supported.items():
-    errors.check_choice(key, metadata.get(key), choices)
-  needed = {f'{architecture}.{key}' for key in _FIELDS} | {
-      f'tokenizer.ggml.{key}' for key in ('tokens', 'token_type', 'merges')}
+  for key in supported.keys() & metadata.keys():
+    errors.check_choice(key, metadata[key], supported[key])
+  fields = {f'{architecture}.{key}' for key in _FIELDS}
+  needed = fields | {'general.architecture'} | {
+      f'tokenizer.ggml.{key}' for key in (
+          'model', 'pre', 'tokens', 'token_type', 'merges')}
   if missing := sorted(needed - metadata.keys()):
     raise errors.UserError(f'lacks {", ".join(missing)}.')
-  known = needed | supported.keys() | {
+  known = fields | supported.keys() | {
       f'{architecture}.{key}' for key in _OPTIONAL_FIELDS | _REDUNDANT}
-  for key in sorted(metadata.keys() - known):
+  for key in metadata.keys() - known:
     if key.startswith(f'{architecture}.'):
       raise errors.UserError(
-          f'{key}={metadata[key]!r} is not supported; supported are '
+          f'{key}={metadata[key]!r} is not supported; expected only '
           f'{", ".join(sorted(known))}.')
 
 
@@ -216,7 +217,8 @@ def _config(
   fields.setdefault('head_dim', fields['hidden_size'] // num_heads)
   for key, field in _REDUNDANT.items():
     key = f'{architecture}.{key}'
-    errors.check_choice(key, metadata.get(key), (fields[field], None))
+    if key in metadata:
+      errors.check_choice(key, metadata[key], [fields[field]])
   config = config_lib.from_hf(fields)
   if rope_factors is None:
     return config

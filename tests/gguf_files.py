@@ -1,0 +1,140 @@
+"""Tiny GGUF files, written as llama.cpp's converter does."""
+
+import pathlib
+
+import gguf
+import numpy as np
+from tokenizers import pre_tokenizers
+
+from atgrpo_jax import model
+from atgrpo_jax.huggingface import families
+
+CONFIGS = {
+    architecture: model.ModelConfig(
+        model_type=architecture, vocab_size=288, hidden_size=64,
+        intermediate_size=96, num_layers=2, num_heads=4, num_kv_heads=2,
+        head_dim=16, rope_theta=5e5, norm_eps=1e-6, tied_head=tied_head,
+        max_positions=512, init_std=0.02)
+    for architecture, tied_head in (
+        ('llama', True), ('qwen2', False), ('qwen3', True))}
+
+# Tensor of a Hugging Face layer -> tensor of a llama.cpp layer.
+_LAYER = {
+    'self_attn.q_proj': 'attn_q', 'self_attn.k_proj': 'attn_k',
+    'self_attn.v_proj': 'attn_v', 'self_attn.o_proj': 'attn_output',
+    'self_attn.q_norm': 'attn_q_norm', 'self_attn.k_norm': 'attn_k_norm',
+    'input_layernorm': 'attn_norm', 'post_attention_layernorm': 'ffn_norm',
+    'mlp.gate_proj': 'ffn_gate', 'mlp.up_proj': 'ffn_up',
+    'mlp.down_proj': 'ffn_down'}
+_OTHERS = {
+    'model.embed_tokens': 'token_embd', 'model.norm': 'output_norm',
+    'lm_head': 'output'}
+
+MERGES = [
+    'h e', 'l l', 'he ll', 'hell o', 'Ġ Ġ', 'ĠĠ Ġ', '1 2', "' M", 'Ã ©']
+CONTROL = ['<|endoftext|>', '<|im_start|>', '<|im_end|>']
+# `zq` is no product of merges.
+TOKENS = [
+    *CONTROL, *sorted(pre_tokenizers.ByteLevel.alphabet()),
+    *(merge.replace(' ', '') for merge in MERGES), 'zq', '<think>']
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    '{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}')
+
+
+def make_tensors(
+    config: model.ModelConfig, kind: str = 'F32') -> dict[str, np.ndarray]:
+  """Random weights of a folder that the type `kind` stores exactly."""
+  rng = np.random.default_rng(0)
+  return {
+      name: gguf.dequantize(*_encode(
+          rng.normal(size=shape).astype(np.float32), kind))
+      for name, shape in families.tensor_shapes(config).items()}
+
+
+def write(
+    path: pathlib.Path, architecture: str = 'llama', kind: str = 'F32',
+    pre: str = 'smollm', metadata: dict | None = None,
+    tensors: dict[str, np.ndarray] | None = None) -> pathlib.Path:
+  """Writes a GGUF file.
+
+  Args:
+    path: its path, which is returned.
+    architecture: a key of `CONFIGS`.
+    kind: type of all matrices, such as Q4_1.
+    pre: the pre-tokenizer.
+    metadata: changed keys; None removes one.
+    tensors: changed tensors; None removes one.
+  """
+  config = CONFIGS[architecture]
+  num_unused = config.vocab_size - len(TOKENS)
+  values = {
+      f'{architecture}.block_count': config.num_layers,
+      f'{architecture}.context_length': config.max_positions,
+      f'{architecture}.embedding_length': config.hidden_size,
+      f'{architecture}.feed_forward_length': config.intermediate_size,
+      f'{architecture}.attention.head_count': config.num_heads,
+      f'{architecture}.attention.head_count_kv': config.num_kv_heads,
+      f'{architecture}.attention.layer_norm_rms_epsilon': config.norm_eps,
+      f'{architecture}.rope.freq_base': config.rope_theta,
+      f'{architecture}.rope.dimension_count': config.head_dim,
+      'tokenizer.ggml.model': 'gpt2',
+      'tokenizer.ggml.pre': pre,
+      'tokenizer.ggml.tokens': [
+          *TOKENS, *(f'[PAD{i}]' for i in range(num_unused))],
+      # Normal tokens are 1, control tokens 3, user-defined 4 and unused 5.
+      'tokenizer.ggml.token_type': [
+          *(3 if x in CONTROL else 4 if x == '<think>' else 1 for x in TOKENS),
+          *[5] * num_unused],
+      'tokenizer.ggml.merges': MERGES,
+      'tokenizer.ggml.bos_token_id': 1,
+      'tokenizer.ggml.eos_token_id': 2,
+      'tokenizer.ggml.padding_token_id': 0,
+      'tokenizer.chat_template': CHAT_TEMPLATE,
+      **(metadata or {})}
+  writer = gguf.GGUFWriter(path, architecture)
+  for key, value in values.items():
+    if value is not None:
+      add = {
+          bool: writer.add_bool, int: writer.add_uint32, str: writer.add_string,
+          float: writer.add_float32, list: writer.add_array}[type(value)]
+      add(key, value)
+  sources = {
+      _name(name): _permute(name, x, config)
+      for name, x in make_tensors(config, kind).items()}
+  for name, x in (sources | (tensors or {})).items():
+    if x is not None:
+      data, raw_type = _encode(x, kind)
+      writer.add_tensor(name, data, raw_dtype=raw_type)
+  writer.write_header_to_file()
+  writer.write_kv_data_to_file()
+  writer.write_tensors_to_file()
+  writer.close()
+  return path
+
+
+def _encode(x, kind):
+  """(data, type) of a tensor. Vectors and float64 stay as they are."""
+  if x.dtype == np.float64:
+    return x, gguf.GGMLQuantizationType.F64
+  raw_type = gguf.GGMLQuantizationType['F32' if x.ndim == 1 else kind]
+  return gguf.quantize(x, raw_type), raw_type
+
+
+def _name(name):
+  """'model.layers.1.mlp.up_proj.weight' -> 'blk.1.ffn_up.weight'."""
+  stem, _, suffix = name.rpartition('.')
+  if stem in _OTHERS:
+    return f'{_OTHERS[stem]}.{suffix}'
+  _, _, layer, module = stem.split('.', 3)
+  return f'blk.{layer}.{_LAYER[module]}.{suffix}'
+
+
+def _permute(name, x, config):
+  """What llama.cpp does to the queries and keys of its architecture llama."""
+  if config.model_type != 'llama' or not name.endswith(
+      ('q_proj.weight', 'k_proj.weight')):
+    return x
+  return x.reshape(-1, 2, config.head_dim // 2, x.shape[-1]).swapaxes(
+      1, 2).reshape(x.shape)
