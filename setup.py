@@ -8,6 +8,7 @@ upper bound the next release that is free to break us. The extras:
            `jax[cuda12]` instead). To compile for them alone, none is needed
   tpu      TPU virtual machines
   gcs      workdirs and models in Google Cloud Storage; part of tpu and gpu
+  gguf     to convert GGUF files and to make SmolLM2
   paper    to make the paper's tables and curves: `bash launch/paper.sh`
            installs it
   docs     to build the documentation site: `python -m mkdocs build`
@@ -49,6 +50,7 @@ INSTALL_REQUIRES = [
 ]
 
 _GCS = ['gcsfs>=2026.10.1,<2027']
+_GGUF = ['gguf>=0.19,<0.20']
 
 EXTRAS_REQUIRE = {
     'maths': ['math-verify>=0.9,<0.10'],
@@ -65,6 +67,7 @@ EXTRAS_REQUIRE = {
         'ipywidgets>=8.1,<9', 'jupyterlab>=4.6,<5', 'matplotlib>=3.11.2,<4'],
     'test': [
         *_GCS,
+        *_GGUF,
         'math-verify>=0.9,<0.10',
         'matplotlib>=3.11.2,<4',
         'mkdocs-api-autonav>=0.4,<0.5',
@@ -80,6 +83,7 @@ EXTRAS_REQUIRE = {
     ],
     'gpu': ['jax[cuda13]', *_GCS],
     'gcs': _GCS,
+    'gguf': _GGUF,
     'tpu': ['jax[tpu]', *_GCS],
     # The build of libtpu that jax[tpu] pins in jax 0.10.2.
     'compile': ['libtpu==0.0.42.*'],

@@ -7,11 +7,8 @@ torch.
 """
 
 import hashlib
-import os
 import pathlib
-import resource
 import subprocess
-import sys
 import types
 import zipfile
 
@@ -148,11 +145,3 @@ def test_logits_and_greedy_texts_equal_transformers(folder, tmp_path):
     expected = hf.generate(
         torch.tensor(prompt[None]), max_new_tokens=48, do_sample=False)
     assert group.completions[0].tolist() == expected[0, prompt.size:].tolist()
-
-
-@pytest.mark.long
-def test_adapters_train_within_6_gib(folder, tmp_path):
-  # Tests compile with fewer optimisations, which needs more memory.
-  env = {
-      key: value for key, value in os.environ.items()
-      if key not in ('JAX_DISABLE_MOST_OPTIMIZATIONS', 'XLA_FLAGS')}
