@@ -127,21 +127,20 @@ def convert(
     reader = gguf.GGUFReader(file)
     metadata = {key: field.contents() for key, field in reader.fields.items()}
   sources = {tensor.name: tensor for tensor in reader.tensors}
+  factors = sources.pop('rope_freqs.weight', None)
   try:
-    for source in sources.values():
-      try:
-        gguf.dequantize(source.data[:1], source.tensor_type)
-      except NotImplementedError as error:
-        raise errors.UserError(
-            f'{source.name} has type {source.tensor_type.name}: expected F32, '
-            'F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, a K-quant or an IQ-quant.'
-        ) from error
     _check(metadata)
     tokenizer = _tokenizer(metadata)
-    factors = sources.pop('rope_freqs.weight', None)
     config = _config(
         metadata, tied_head='output.weight' not in sources,
         rope_factors=None if factors is None else factors.data)
+    for source in sources.values():
+      gguf.dequantize(source.data[:1], source.tensor_type)
+  except NotImplementedError as error:
+    raise errors.UserError(
+        f'{file}: {source.name} has type {source.tensor_type.name}: expected '
+        'F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, a K-quant or an '
+        'IQ-quant.') from error
   except errors.UserError as error:
     raise errors.UserError(f'{file}: {error}') from error
 
@@ -180,21 +179,22 @@ def _check(metadata: Mapping[str, Any]) -> None:
   """Raises UserError for unsupported values and for missing or unknown keys."""
   architecture = metadata.get('general.architecture')
   supported = {key.format(architecture): x for key, x in _SUPPORTED.items()}
-  for key in supported.keys() & metadata.keys():
-    errors.check_choice(key, metadata[key], supported[key])
-  fields = {f'{architecture}.{key}' for key in _FIELDS}
-  needed = fields | {'general.architecture'} | {
+  for key, choices in supported.items():
+    if key in metadata:
+      errors.check_choice(key, metadata[key], choices)
+  needed = {'general.architecture'} | {
+      f'{architecture}.{key}' for key in _FIELDS} | {
       f'tokenizer.ggml.{key}' for key in (
           'model', 'pre', 'tokens', 'token_type', 'merges')}
   if missing := sorted(needed - metadata.keys()):
     raise errors.UserError(f'lacks {", ".join(missing)}.')
-  known = fields | supported.keys() | {
+  known = needed | supported.keys() | {
       f'{architecture}.{key}' for key in _OPTIONAL_FIELDS | _REDUNDANT}
-  for key in metadata.keys() - known:
+  for key in sorted(metadata.keys() - known):
     if key.startswith(f'{architecture}.'):
       raise errors.UserError(
-          f'{key}={metadata[key]!r} is not supported; expected only '
-          f'{", ".join(sorted(known))}.')
+          f'{key}={metadata[key]!r} is not supported; expected a model without '
+          'this key.')
 
 
 def _config(
