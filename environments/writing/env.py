@@ -3,6 +3,7 @@
 `kind` names the task and its reward (see `rewards.py`):
 
   tldr               a concise and a detailed summary of a Reddit post
+  factbook           tldr on passages about the history of a country
   arxiv_a, arxiv_b   the background and the methods in an introduction to a
                      paper; two versions of the released reward
   posts              tldr for a model of a million parameters, on generated
@@ -61,23 +62,30 @@ class Phrases:
 
 
 _SUMMARIES = 'concise', 'detailed'
+
+
+def _summary_phrases(source: str) -> Phrases:
+  return Phrases(
+      source=source.capitalize(), roles=_SUMMARIES,
+      requests=(
+          f'Write a concise summary of the {source}: one or a few sentences '
+          'that keep to its facts. Answer with the summary alone.',
+          f'Write a detailed summary of the {source}. Use many different '
+          'words, and join the sentences with transition words. Answer with '
+          'the summary alone.'),
+      relation=(
+          'The detailed summary is two to three times as long as the concise '
+          'one and agrees with it in style.'),
+      solo_request=(
+          f'Write two summaries of the {source}: first a concise one of one or '
+          'a few sentences that keep to its facts, then a detailed one with '
+          'many different words and with transition words between the '
+          'sentences.'))
+
+
 PHRASES = {
-    'tldr': Phrases(
-        source='Post', roles=_SUMMARIES,
-        requests=(
-            'Write a concise summary of the post: one or a few sentences that '
-            'keep to its facts. Answer with the summary alone.',
-            'Write a detailed summary of the post. Use many different words, '
-            'and join the sentences with transition words. Answer with the '
-            'summary alone.'),
-        relation=(
-            'The detailed summary is two to three times as long as the concise '
-            'one and agrees with it in style.'),
-        solo_request=(
-            'Write two summaries of the post: first a concise one of one or a '
-            'few sentences that keep to its facts, then a detailed one with '
-            'many different words and with transition words between the '
-            'sentences.')),
+    'tldr': _summary_phrases('post'),
+    'factbook': _summary_phrases('passage'),
     'arxiv': Phrases(
         source='Abstract', roles=('background', 'method'),
         requests=(

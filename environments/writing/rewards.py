@@ -109,11 +109,14 @@ _ARXIV_A = Spec(
     ratio=Window(0.8, 1.0, 1.3, 1.5), vocabulary=Window(0.5, 0.7, 1.3, 1.7),
     jaccard_cap=0.23, transitions_in_both=True)
 
+_TLDR = Spec(
+    first_tokens=(8, 256), second_tokens=(8, 256),
+    ratio=Window(1.1, 1.6, 3.2, 5.0), vocabulary=Window(1.3, 2.0),
+    jaccard_cap=0.03, transitions_in_both=False)
+
 SPECS = {
-    'tldr': Spec(
-        first_tokens=(8, 256), second_tokens=(8, 256),
-        ratio=Window(1.1, 1.6, 3.2, 5.0), vocabulary=Window(1.3, 2.0),
-        jaccard_cap=0.03, transitions_in_both=False),
+    'tldr': _TLDR,
+    'factbook': _TLDR,
     'arxiv_a': _ARXIV_A,
     'arxiv_b': dataclasses.replace(
         _ARXIV_A, ratio=Window(0.8, 1.3, 1.6, 2.0)),

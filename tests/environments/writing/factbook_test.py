@@ -1,0 +1,74 @@
+"""Passages of the World Factbook: their splits and their texts."""
+
+from importlib import metadata
+import itertools
+import re
+import types
+
+import pytest
+
+from environments import datasets
+from environments.writing import env
+from environments.writing.factbook import factbook_dataset_builder
+
+
+@pytest.fixture(scope='module')
+def splits():
+  return factbook_dataset_builder.make_splits()
+
+
+def test_splits_have_the_published_hashes(splits):
+  # Results name these hashes. Change them only together with VERSION.
+  assert {
+      split: (len(tasks), datasets.split_hash(tasks))
+      for split, tasks in splits.items()} == {
+          'test': (152, 'be547ee88a4761d6'),
+          'validation': (79, 'e0f75ec4dabecb79'),
+          'train': (500, '911e0f0fa80864c3')}
+
+
+def test_a_country_is_in_one_split(splits):
+  countries = [
+      {task['task_id'].split('/')[2].partition('-')[0] for task in tasks}
+      for tasks in splits.values()]
+  assert len(set.union(*countries)) == sum(map(len, countries)) == 242
+
+
+def test_splits_share_no_sentence(splits):
+  sentences = [
+      {sentence.lower() for task in tasks
+       for sentence in re.split(r'[.;] |\n\n', task['text'])
+       if len(sentence.split()) > 8}
+      for tasks in splits.values()]
+  for first, second in itertools.combinations(sentences, 2):
+    assert not first & second
+
+
+def test_passages_are_plain_sentences(splits):
+  for task in itertools.chain(*splits.values()):
+    country, passage = task['text'].split('\n\n')
+    assert country and 45 <= len(passage.split()) <= 140
+    assert re.fullmatch(r'[A-Z“"][^<>&\n]*[.][)”"]?', passage), passage
+    assert '  ' not in passage
+
+
+@pytest.mark.parametrize('version', [None, '0.1.3'])
+def test_another_version_of_the_package_is_refused(version, monkeypatch):
+  def find(name):
+    if version is None:
+      raise metadata.PackageNotFoundError(name)
+    return types.SimpleNamespace(version=version)
+
+  monkeypatch.setattr(metadata, 'distribution', find)
+  found = version or 'is not installed'
+  with pytest.raises(
+      ValueError, match=rf"{found}: .* 0\.1\.2; .*'\.\[factbook\]'"):
+    factbook_dataset_builder.make_splits()
+
+
+def test_prompts_ask_for_summaries_of_the_passage(splits):
+  writers = env.Writing('pair', 'factbook')
+  task = splits['test'][0]
+  system, user = writers.observe(writers.reset(task), 'detailed')
+  assert 'detailed summary of the passage' in system['content']
+  assert user['content'] == f'Passage:\n{task["text"]}'
