@@ -9,6 +9,7 @@ from ml_collections import config_dict
 # Size -> model folder or hub name.
 MODELS = {
     'nano': 'models/nano',
+    '135m': '.cache/smollm2',  # Made by python -m models.smollm2.
     '0.6b': 'Qwen/Qwen3-0.6B',
     '1.7b': 'Qwen/Qwen3-1.7B',
     '4b': 'Qwen/Qwen3-4B',
@@ -173,7 +174,7 @@ def use_small_model(
     c: config_dict.ConfigDict, folder: str, *, max_new_tokens: int,
     prompt_buckets: tuple[int, ...], completion_buckets: tuple[int, ...],
     learning_rate: float) -> None:
-  """Adapts a config to a stored model of one million parameters."""
+  """Adapts a config to a model that two CPU cores can train."""
   c.model.folder = folder
   c.rollout.num_tasks = 16
   c.rollout.group_size = 8
@@ -233,7 +234,7 @@ def game_config(name: str, arg: str) -> config_dict.ConfigDict:
 def base_config(size: str) -> config_dict.ConfigDict:
   """Returns all keys with defaults; a task sets its environment and data."""
   check_choices({'size': size}, size=MODELS)
-  is_nano = size == 'nano'
+  is_small = size in ('nano', '135m')
   c = config_dict.ConfigDict()
   c.seed = 0
   # Policies of the roles: one for all ('shared'), one for each ('per_role'), or
@@ -250,7 +251,7 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.model.folder = MODELS[size]
   c.model.trained = 'all'  # All parameters; or 'lora', or 'none'.
   # Dtype of matrix products, 'float32' or 'bfloat16'.
-  c.model.dtype = 'float32' if is_nano else 'bfloat16'
+  c.model.dtype = 'float32' if is_small else 'bfloat16'
   c.model.remat = True  # Recompute each layer in the backward pass.
   c.model.thinking = False  # `enable_thinking` of the chat template.
 
@@ -267,7 +268,7 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.mesh = config_dict.ConfigDict()
   # Devices that share one copy of the parameters (fsdp), and devices that share
   # heads, hidden units and vocabulary (tensor). 0: distributed/fit.py chooses.
-  c.mesh.fsdp = c.mesh.tensor = 1 if is_nano else 0
+  c.mesh.fsdp = c.mesh.tensor = 1 if is_small else 0
   # Devices of each policy as (policy, first device, end), such as
   # (('tool', 0, 4), ('planner', 4, 8)); () gives every policy all devices.
   c.mesh.pools = ()

@@ -3,7 +3,13 @@
   python -m atgrpo_jax.main --config configs/writing.py:kind=posts,size=nano \
       --workdir runs/writing
 
-trains two copies of `models/writer` on two CPU cores, and
+trains two copies of `models/writer` on two CPU cores,
+
+  python -m atgrpo_jax.main --workdir runs/factbook \
+      --config configs/writing.py:kind=factbook,size=135m
+
+trains two adapters of SmolLM2-135M there (`bash launch/real.sh` downloads it),
+and
 
   python -m atgrpo_jax.main --config configs/writing.py:kind=tldr,size=1.7b \
       --config.dataset.data_dir=DATA --workdir runs/tldr
@@ -21,7 +27,7 @@ from configs import pod
 
 _ROLES = {
     'posts': ('concise', 'detailed'), 'tldr': ('concise', 'detailed'),
-    'arxiv': ('background', 'method')}
+    'factbook': ('concise', 'detailed'), 'arxiv': ('background', 'method')}
 
 
 def get_config(arg: str = ''):
@@ -42,6 +48,8 @@ def get_config(arg: str = ''):
   c.dataset.train = 'train[:1000]'
   c.evaluation.validation = 'validation[:64]'
   c.evaluation.test = 'test[:1000]'
+  if task == 'factbook':  # Has 500 training passages.
+    c.dataset.train, c.evaluation.test = 'train', 'test'
   if task == 'arxiv':  # The only other split is `val`.
     c.evaluation.validation, c.evaluation.test = 'val[1000:1064]', 'val[:1000]'
   c.evaluation.temperature = 0.7
@@ -70,8 +78,25 @@ def get_config(arg: str = ''):
     c.train.checkpoint_every = c.train.groups_every = 50
     c.evaluation.validate_every = 20
 
+  if arg.size == '135m':
+    common.use_small_model(
+        c, c.model.folder,
+        max_new_tokens=192 if c.environment.team == 'solo' else 96,
+        prompt_buckets=(192, 288, 576), completion_buckets=(48, 96, 192),
+        learning_rate=2e-4)
+    c.policies = 'lora_per_role'
+    c.rollout.num_tasks = 2
+    c.evaluation.temperature = 0.7
+    c.evaluation.validation = 'validation[:16]'
+    c.evaluation.test = 'test[:100]'
+    c.buckets.groups = (4, 16, 64)
+    c.train.num_steps = 40
+    c.train.checkpoint_every = c.train.groups_every = 10
+    c.evaluation.validate_every = 20
+
   common.adapt_to_critic(
-      c, arg, (208, 304, 512) if arg.size == 'nano' else (1024, 2048, 4096))
+      c, arg, {'nano': (208, 304, 512), '135m': (384, 576, 1152)}.get(
+          arg.size, (1024, 2048, 4096)))
   if arg.debug:
     common.shrink_for_debug(c)
   pod.put_on_slice(

@@ -204,3 +204,30 @@ print(hashlib.sha256("\0".join([setup, *sys.argv[1:]]).encode()).hexdigest())
   # Every extra includes the plain installation.
   printf '%s\n' "$wanted" | tee "$VENV/installed-$extra" > "$VENV/installed-"
 }
+
+# prepare_cpu_run NAME EXTRA ARGUMENT ...: parses the options --seed and
+# --workdir, installs this checkout with the extra, and changes to its root.
+prepare_cpu_run() {
+  seed=0 workdir=''
+  parse_options 'seed workdir' '' "${@:3}"
+  [[ "$seed" =~ ^[0-9]+$ ]] ||
+    stop "--seed is '$seed', but must be a whole number, such as 0"
+  workdir="${workdir:-$ROOT/runs/$1-seed-$seed}"
+  workdir="${workdir%/}"
+  resolve_workdir
+  ensure_installed "$2"
+  if [[ -e "$workdir" ]]; then
+    say "resuming the run in $workdir; delete the folder to start afresh"
+  fi
+  tune_for_cpu
+  cd "$ROOT" || exit
+}
+
+# train_on_cpu ARGUMENT ...: becomes the trainer, with these arguments, the
+# options of prepare_cpu_run and the overrides of the user.
+train_on_cpu() {
+  local command=("$VENV/bin/python" -m atgrpo_jax.main "$@"
+    --workdir "$workdir" --config.seed="$seed" ${rest[@]+"${rest[@]}"})
+  say "running $(show "${command[@]}")"
+  exec "${command[@]}"
+}

