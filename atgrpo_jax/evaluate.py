@@ -424,10 +424,12 @@ def sandbox_of(result: Mapping[str, Any]) -> str:
 
 def print_comparison(
     before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-  """Prints both evaluations."""
+  """Prints both evaluations, with 95 % intervals."""
   print_table({'before': before, 'after': after})
   print(f'held-out success: before {100 * before["success"]:.1f} %, after '
         f'{100 * after["success"]:.1f} % ({after["num_tasks"]} tasks)')
+  print(f'held-out return: before {_format_return(before)}, after '
+        f'{_format_return(after)}')
 
 
 def print_table(results: Mapping[str, Mapping[str, Any]]) -> None:
@@ -443,6 +445,13 @@ def print_table(results: Mapping[str, Mapping[str, Any]]) -> None:
           f'{result["mean_turns"]:11.2f} '
           f'{math.nan if to_solve is None else to_solve:9.2f} '
           f'{result["step"]:5d}')
+
+
+def _format_return(result: Mapping[str, Any]) -> str:
+  """Formats the mean return with an interval from a bootstrap over clusters."""
+  low, high = _bootstrap(
+      np.array(result['returns'], float), np.array(result['clusters']))
+  return f'{result["mean_return"]:.3f} ({low:.3f} … {high:.3f})'
 
 
 def _print_extras(result: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import types
 
 import pytest
@@ -82,6 +83,20 @@ def test_exact_result(monkeypatch, capsys):
   monkeypatch.setattr(evaluate, 'MAX_FAILED_FRACTION', 0.24)
   with pytest.raises(errors.InfrastructureError, match='1 of 4 tasks .* 24%'):
     evaluate.evaluate(runner, TASKS)
+
+
+def test_comparison_prints_intervals_of_the_return(capsys):
+  result = {
+      'success': 0.5, 'interval': (0.4, 0.6), 'mean_return': 0.5,
+      'returns': [0.0, 1.0] * 50 + [None], 'clusters': list(range(101)),
+      'mean_turns': 1.0, 'mean_turns_to_solve': None, 'num_tasks': 101,
+      'step': 0}
+  after = result | {'mean_return': 0.25, 'returns': [0.25] * 100 + [None]}
+  evaluate.print_comparison(result, after)
+  assert re.search(
+      r'return: before 0\.500 \(0\.4[01]\d … 0\.(59|60)\d\), '
+      r'after 0\.250 \(0\.250 … 0\.250\)$',
+      capsys.readouterr().out, re.MULTILINE)
 
 
 def test_response_time(monkeypatch):

@@ -106,6 +106,7 @@ def test_a_killed_and_then_stopped_run_resumes_bit_for_bit(
     out = capsys.readouterr().out
     assert f'resumes after step {step}' in out
     assert 'held-out success: before' in out
+    assert 'held-out return: before' in out
     assert f'report: {workdir}/report.html' in out
     assert fault_injection.results(workdir) == fault_injection.results(finished)
 
