@@ -22,6 +22,7 @@ from atgrpo_jax.huggingface import hub
 from atgrpo_jax.huggingface import safetensors as safetensors_lib
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
 from configs import common
+from environments import datasets
 from environments import sandbox
 from environments.boards.plan_path import env as plan_path
 from environments.boards.sokoban import env as sokoban
@@ -210,23 +211,55 @@ def test_longest_prompts_of_programming_fit(name):
           state, {role: actions[role] for role in phase}).state
 
 
-def test_debug_edition_runs(tmp_path):
+@pytest.fixture(scope='module')
+def small_folder(tmp_path_factory):
+  """A model with the tokenizer of nano and random weights."""
   config = dataclasses.replace(
       hub.load_config('models/nano'), hidden_size=16, intermediate_size=16,
       num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8)
-  folder, workdir = tmp_path / 'model', tmp_path / 'run'
-  folder.mkdir()
+  folder = tmp_path_factory.mktemp('small')
   safetensors_lib.save(
       folder, model.init_params(jax.random.key(0), config), config,
       np.dtype('float32'))
   tokenizer_lib.Tokenizer('models/nano').save(folder)
+  return folder
+
+
+def test_debug_edition_runs(small_folder, tmp_path):
+  workdir = tmp_path / 'run'
   done = subprocess.run(
       [sys.executable, '-m', 'atgrpo_jax.main',
        '--config=configs/plan_path.py:debug', f'--workdir={workdir}',
-       f'--config.model.folder={folder}', '--config.environment.max_turns=1',
+       f'--config.model.folder={small_folder}',
+       '--config.environment.max_turns=1',
        '--config.rollout.max_new_tokens=32'],
       cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
   assert done.returncode == 0, done.stderr
   assert done.stdout.endswith(f'report: {workdir}/report.html\n')
   log = (workdir / 'metrics.jsonl').read_text().splitlines()
   assert [json.loads(line)['step'] for line in log] == [1, 2]
+
+
+@pytest.mark.parametrize('size', ['135m', '1.7b'])
+def test_splits_of_the_factbook_exist(size):
+  config = _get_config('writing', f'kind=factbook,size={size}')
+  for split in (
+      config.dataset.train, config.evaluation.validation,
+      config.evaluation.test):
+    assert len(datasets.load(config.dataset.builder, split)) >= 16
+
+
+def test_writers_of_passages_have_an_adapter_each(small_folder, tmp_path):
+  config = _get_config('writing', 'kind=factbook,size=135m,debug')
+  config.update_from_flattened_dict({
+      'model.folder': str(small_folder), 'rollout.max_new_tokens': 16,
+      'buckets.prompt': (768,), 'buckets.completion': (16,)})
+  with echo.Thread(1) as executor, api.Run(
+      config, tmp_path, executor=executor) as run:
+    results = run.train()
+    folders = run.export()
+  assert results['after']['step'] == 2
+  assert 0 <= results['after']['mean_return'] <= 1
+  assert [folder.name for folder in folders] == ['concise', 'detailed']
+  for folder in folders:
+    assert (folder / 'adapter_config.json').is_file()
