@@ -89,7 +89,7 @@ def get_config(arg: str = ''):
     c.evaluation.temperature = 0.7
     c.evaluation.validation = 'validation[:16]'
     c.evaluation.test = 'test[:100]'
-    c.buckets.groups = (4, 16, 64)
+    c.buckets.groups = (4, 32)
     c.train.num_steps = 40
     c.train.checkpoint_every = c.train.groups_every = 10
     c.evaluation.validate_every = 20
