@@ -78,13 +78,20 @@ def _count(jaxpr, constants, while_length):
 def _inner_constants(equation, inner, constants):
   """The constants that an equation passes to the function that it calls."""
   outside = equation.invars
-  if equation.primitive.name == 'scan':  # Carries and slices are not constant.
-    outside = outside[:equation.params['num_consts']]
+  if equation.primitive.name == 'scan':
+    # Slices have an axis less inside; of the others, carries are also results.
+    outside = outside[:(
+        _num_whole(outside, inner.invars)
+        - _num_whole(equation.outvars, inner.outvars))]
   elif len(outside) != len(inner.invars):
     return {}
   return {
       inside: constants[x] for inside, x in zip(inner.invars, outside)
       if isinstance(x, core.Var) and x in constants}
+
+
+def _num_whole(outside, inside):
+  return sum(x.aval.ndim == y.aval.ndim for x, y in zip(outside, inside))
 
 
 def _num_blocks(equation, constants):

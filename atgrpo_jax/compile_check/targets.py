@@ -85,8 +85,8 @@ def devices_of(topology: str) -> tuple[Sequence[jax.Device], fit.Chip]:
 
 def _tpu_arguments(topology, generation, layout):
   os.environ.update(_WITHOUT_TPU)
-  jax.config.update('jax_exec_time_optimization_effort', -1.0)
-  jax.config.update('jax_memory_fitting_effort', -1.0)
+  jax.config.update('jax_optimization_level', 'O0')
+  jax.config.update('jax_memory_fitting_level', 'O0')
   options, sides = {}, layout.split('x')
   num_axes = 2 if generation in ('v5e', 'v6e') else 3
   if len(sides) != num_axes and set(sides) != {'1'}:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.model import attention
 from atgrpo_jax.model import decoder
 from atgrpo_jax.model import kernels
@@ -27,7 +28,8 @@ TPU, GPU = ('TPU v6 lite', 'tpu'), ('NVIDIA H100 80GB HBM3', 'gpu')
 def _mesh(kind, platform, *sizes):
   device = jax.sharding.AbstractDevice(kind, None, platform)
   return jax.sharding.AbstractMesh(
-      sizes, ('data', 'fsdp', 'tensor'), abstract_device=device)
+      sizes, mesh_lib.AXES, (jax.sharding.AxisType.Auto,) * len(sizes),
+      abstract_device=device)
 
 
 @pytest.mark.parametrize('device, dtype, changes, expected', [
@@ -154,3 +156,20 @@ def test_decoding_on_four_devices_lowers_to_ragged_attention(
   for capacity in (512, 256) if num_kernels else ():
     shape = f'tensor<2x{heads}x128x{capacity}xbf16>'
     assert sum(shape in x for x in calls) == config.num_layers
+
+
+def test_gradient_on_four_devices_lowers_to_splash_attention():
+  config = dataclasses.replace(tiny.CONFIG, head_dim=128)
+
+  def loss(params, tokens):
+    hidden, _ = decoder.forward(params, config, tokens, dtype=jnp.bfloat16)
+    return jnp.sum(hidden.astype(jnp.float32))
+
+  with jax.sharding.use_abstract_mesh(_mesh(*TPU, 2, 1, 2)):
+    lowered = jax.jit(jax.grad(loss)).trace(
+        decoder.param_shapes(config), jax.ShapeDtypeStruct((4, 1, 256), 'int32')
+    ).lower(lowering_platforms=('tpu',)).as_text()
+  calls = [x for x in lowered.splitlines() if '@tpu_custom_call(' in x]
+  # The forward pass, the gradient of queries, and that of keys and values. Each
+  # device has two groups and one of two key heads, with two query heads.
+  assert len(calls) == 3 and all('tensor<2x2x256x128xbf16>' in x for x in calls)
