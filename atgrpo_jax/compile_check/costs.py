@@ -31,8 +31,8 @@ def count_work(
 
   The numbers are totals over all devices: within a `shard_map` a program has
   the shapes of one shard and is counted once per shard. A kernel reads its
-  operands and writes its results once. Blocks that splash attention masks
-  completely are not counted.
+  operands and writes its results once. FLOPs of a kernel are its cost estimate,
+  or else those of its grid, without blocks that splash attention masks.
 
   Args:
     jaxpr: the program.
@@ -61,6 +61,9 @@ def _count(jaxpr, constants, while_length):
         'scan': equation.params.get('length'), 'while': while_length,
     }.get(name, 1)
     if is_kernel:
+      if cost := equation.params['cost_estimate']:
+        flops += cost.flops
+        continue
       repeats = _num_blocks(equation, constants)
     if name == 'shard_map':
       mesh = equation.params['mesh']
@@ -95,15 +98,10 @@ def _num_whole(outside, inside):
 
 
 def _num_blocks(equation, constants):
-  """An upper bound on the blocks of its grid that a kernel computes."""
-  mapping = equation.params['grid_mapping']
-  first = mapping.num_dynamic_grid_bounds
-  prefetched = equation.invars[first:first + mapping.num_index_operands]
-  if first:  # A dynamic grid has one prefetched number per block.
-    return max(x.aval.size for x in prefetched)
-  num_blocks = math.prod(mapping.grid)
+  """The blocks of its grid that a kernel computes."""
+  num_blocks = math.prod(equation.params['grid_mapping'].grid)
   if 'splash' in (equation.params['name'] or ''):
-    mask = constants.get(prefetched[1])  # 0 for a block that is masked.
+    mask = constants.get(equation.invars[1])  # 0 for a block that is masked.
     if mask is not None:
       num_blocks *= np.count_nonzero(mask) / np.size(mask)
   return num_blocks

@@ -1,10 +1,13 @@
 """Attention kernels of TPUs and GPUs, and the choice between them.
 
-TPUs use JAX's splash kernel in prefill and learner, and `ragged_attention` in
-decoding. NVIDIA GPUs use cuDNN for sequences without a prefix. With a prefix,
-JAX offers two ways. One adds the results of two calls, whose log-sums JAX
-rounds and whose gradient cuDNN drops. The other passes a mask, which JAX turns
-into a bias as large as the scores of a head.
+TPUs use JAX's splash kernel in prefill and learner. NVIDIA GPUs use cuDNN for
+sequences without a prefix. With a prefix, JAX offers two ways. One adds the
+results of two calls, whose log-sums JAX rounds and whose gradient cuDNN drops.
+The other passes a mask, which JAX turns into a bias as large as the scores of a
+head.
+
+Decoding uses `ragged_on_tpu` or `ragged_on_gpu`. GPU kernels of JAX, cuDNN and
+tokamax expect keys in rows, so XLA would copy all keys for each token.
 
 Letters as in `atgrpo_jax.model.decoder`.
 """
@@ -18,6 +21,7 @@ import math
 import jax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from jax.experimental.pallas import triton
 from jax.experimental.pallas.ops.tpu.splash_attention import (
   splash_attention_kernel as kernel_lib,
 )
@@ -32,7 +36,11 @@ from atgrpo_jax.model import attention
 _LANES = 128  # Width of a TPU register.
 _SUBLANES = 16  # Rows of a bfloat16 register.
 _SPLASH_BLOCK = 512  # Queries or keys of a block.
-_RAGGED_BLOCK = 256  # Positions read in one step.
+_TPU_BLOCK = 256  # Positions that `ragged_on_tpu` reads in one step.
+_GPU_BLOCK = 64  # Positions that `ragged_on_gpu` reads in one step.
+_MIN_GPU_BLOCK = 16  # Smallest axis of a product on tensor cores.
+_MAX_GPU_QUERIES = 64  # Queries of a GPU program; 128 spill registers.
+_MIN_GPU_PROGRAMS = 264  # Two for each multiprocessor of an H100.
 
 
 def find(q: jax.Array, prefix_length: int) -> Callable[..., jax.Array] | None:
@@ -48,9 +56,8 @@ def find(q: jax.Array, prefix_length: int) -> Callable[..., jax.Array] | None:
   if device.platform == 'tpu' and not any(
       size % _LANES for size in (queries, width, prefix_length)):
     attend = attend_with_splash
-  elif (device.device_kind.startswith('NVIDIA') and not prefix_length
-        and q.dtype in (jnp.bfloat16, jnp.float16)
-        and width <= 128 and not width % 8):
+  elif (_has_tensor_cores(device, q) and not prefix_length
+        and not width % 8):
     attend = attend_with_cudnn
   else:
     return None
@@ -61,12 +68,20 @@ def find(q: jax.Array, prefix_length: int) -> Callable[..., jax.Array] | None:
 def find_for_rows(
     q: jax.Array, capacities: Sequence[int]) -> Callable[..., jax.Array] | None:
   """The kernel of decoding for queries [N * R, K, 1, 1, M, H]."""
-  device = _device(q)
-  if device is None or device.platform != 'tpu' or q.shape[-1] % _LANES or any(
+  device, width = _device(q), q.shape[-1]
+  if device is None:
+    return None
+  if device.platform == 'tpu' and not width % _LANES and not any(
       size >= _LANES and size % _LANES for size in capacities):
+    ragged = ragged_on_tpu
+  elif (_has_tensor_cores(device, q) and width >= _MIN_GPU_BLOCK
+        and width.bit_count() == 1
+        and not any(size % _MIN_GPU_BLOCK for size in capacities)):
+    ragged = ragged_on_gpu
+  else:
     return None
   return functools.partial(
-      _on_each_device, attend_with_ragged,
+      _on_each_device, functools.partial(attend_with_ragged, ragged),
       (True, True, True, None, True, False, True, False, False))
 
 
@@ -77,6 +92,13 @@ def _device(q):
   if device is None or q.shape[1] % mesh.shape['tensor']:
     return None  # The compiler pads a fraction of a head; a kernel cannot.
   return device
+
+
+def _has_tensor_cores(device, q):
+  """Whether a GPU's kernels support the dtype and width of the queries."""
+  return (
+      device.device_kind.startswith('NVIDIA') and q.shape[-1] <= 128
+      and q.dtype in (jnp.bfloat16, jnp.float16))
 
 
 def _on_each_device(attend, have_heads, *args):
@@ -158,13 +180,12 @@ def attend_with_cudnn(
 
 
 def attend_with_ragged(
-    q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask, rows,
-    interpret: bool = False):
+    ragged, q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask, rows):
   """`attention.attend` over a cache; skips padding of prefix and past.
 
-  Their unmasked positions come first.
+  Their unmasked positions come first. `ragged` is `ragged_on_tpu` or
+  `ragged_on_gpu`.
   """
-  ragged = functools.partial(ragged_attention, interpret=interpret)
   queries = q[:, :, 0, 0]
   scores = attention.einsum('rkmh,rkhy->rkmy', queries, k)
   scores = jnp.where(suffix_mask, scores, attention.MASKED)
@@ -174,15 +195,17 @@ def attend_with_ragged(
       attention.einsum('rkmy,rkyh->rkmh', weights.astype(v.dtype), v), top,
       jnp.sum(weights, axis=-1, keepdims=True))]
   if past is not None:
-    partial.append(ragged(queries, *past, _count(past_mask)))
+    partial += ragged(queries, *past, _count(past_mask))
   if prefix is not None:
     by_group = rows.spread_heads(queries)  # [P, K, G, M, H]
     groups, heads, *_, width = by_group.shape
-    results = ragged(
-        by_group.reshape(groups, heads, -1, width), *prefix,
-        _count(prefix_mask))
-    partial.append(tuple(
-        rows.take_heads(x.reshape(*by_group.shape[:-1], -1)) for x in results))
+    partial += [
+        tuple(
+            rows.take_heads(x.reshape(*by_group.shape[:-1], -1))
+            for x in results)
+        for results in ragged(
+            by_group.reshape(groups, heads, -1, width), *prefix,
+            _count(prefix_mask))]
   mixed, tops, totals = zip(*partial)
   top = functools.reduce(jnp.maximum, tops)
   scales = [jnp.exp(x - top) for x in tops]
@@ -195,7 +218,7 @@ def _count(mask):
   return jnp.sum(mask, axis=-1, dtype=jnp.int32)
 
 
-def ragged_attention(q, k, v, lengths, interpret: bool = False):
+def ragged_on_tpu(q, k, v, lengths, interpret: bool = False):
   """Unnormalised attention over the first `lengths` positions, on a TPU.
 
   All rows of a cache have the same capacity, and most of it is padding: a
@@ -211,6 +234,7 @@ def ragged_attention(q, k, v, lengths, interpret: bool = False):
     interpret: run without a TPU, for tests.
 
   Returns:
+    A list of partial results over disjoint positions, here a single one:
     mixed: [B, K, Q, H] float32, the sum of exp(score - top) * value.
     top: [B, K, Q, 1] float32, the largest score; -1e30 if all are masked.
     total: [B, K, Q, 1] float32, the sum of exp(score - top).
@@ -218,7 +242,7 @@ def ragged_attention(q, k, v, lengths, interpret: bool = False):
   num_rows, heads, num_queries, width = q.shape
   pad = -num_queries % _SUBLANES
   q = jnp.pad(q, ((0, 0), (0, 0), (0, pad), (0, 0)))
-  block = math.gcd(k.shape[-1], _RAGGED_BLOCK)
+  block = math.gcd(k.shape[-1], _TPU_BLOCK)
   num_blocks = -(-lengths // block)
   ends = jnp.cumsum(num_blocks)
   max_steps = num_rows * (k.shape[-1] // block)
@@ -240,7 +264,7 @@ def ragged_attention(q, k, v, lengths, interpret: bool = False):
   lanes_spec = pl.BlockSpec((1, heads, num_queries + pad, _LANES), query_block)
   lanes = jax.ShapeDtypeStruct((*q.shape[:-1], _LANES), jnp.float32)
   mixed, top, total = pl.pallas_call(
-      functools.partial(_add_block, block),
+      functools.partial(_tpu_step, block),
       grid_spec=pltpu.PrefetchScalarGridSpec(
           num_scalar_prefetch=3, grid=(jnp.maximum(ends[-1], 1),),
           in_specs=[
@@ -248,16 +272,17 @@ def ragged_attention(q, k, v, lengths, interpret: bool = False):
               pl.BlockSpec((1, heads, block, width), value_block)],
           out_specs=[query_spec, lanes_spec, lanes_spec]),
       out_shape=[jax.ShapeDtypeStruct(q.shape, jnp.float32), lanes, lanes],
-      interpret=interpret, name='ragged_attention',
+      cost_estimate=_max_cost(q, k), interpret=interpret,
+      name='ragged_attention',
   )(lengths, row, index, q, k, v)
   # The kernel writes nothing for rows without keys.
-  return tuple(
+  return [tuple(
       jnp.where(lengths[:, None, None, None] > 0, x[:, :, :num_queries], empty)
       for x, empty in zip(
-          (mixed, top[..., :1], total[..., :1]), (0.0, attention.MASKED, 0.0)))
+          (mixed, top[..., :1], total[..., :1]), (0.0, attention.MASKED, 0.0)))]
 
 
-def _add_block(block, lengths, row, index, q, k, v, mixed, top, total):
+def _tpu_step(block, lengths, row, index, q, k, v, mixed, top, total):
   """Adds one block of a row to its results."""
   step = pl.program_id(0)
   length, start = lengths[row[step]], index[step] * block
@@ -269,16 +294,100 @@ def _add_block(block, lengths, row, index, q, k, v, mixed, top, total):
     total[...] = jnp.zeros_like(total)
 
   for head in range(q.shape[1]):
-    scores = jnp.dot(
-        q[0, head], k[0, head], preferred_element_type=jnp.float32)
-    positions = start + jax.lax.broadcasted_iota(jnp.int32, scores.shape, 1)
-    scores = jnp.where(positions < length, scores, attention.MASKED)
-    old_top = top[0, head][:, :1]
-    new_top = jnp.maximum(old_top, jnp.max(scores, axis=-1, keepdims=True))
-    shrink, weights = jnp.exp(old_top - new_top), jnp.exp(scores - new_top)
-    total[0, head] = total[0, head] * shrink + jnp.sum(
-        weights, axis=-1, keepdims=True)
-    mixed[0, head] = mixed[0, head] * shrink + jnp.dot(
-        weights.astype(q.dtype), v[0, head],
-        preferred_element_type=jnp.float32)
-    top[0, head] = jnp.broadcast_to(new_top, top.shape[2:])
+    results = _add_block(
+        q[0, head], k[0, head], v[0, head], start, length,
+        mixed[0, head], top[0, head][:, :1], total[0, head][:, :1])
+    for ref, result in zip((mixed, top, total), results):
+      ref[0, head] = jnp.broadcast_to(result, ref.shape[2:])
+
+
+def _add_block(q, k, v, start, length, mixed, top, total):
+  """Adds keys [H, B] and values [B, H] from position `start` to results."""
+  scores = jnp.dot(q, k, preferred_element_type=jnp.float32)
+  positions = start + jax.lax.broadcasted_iota(jnp.int32, scores.shape, 1)
+  scores = jnp.where(positions < length, scores, attention.MASKED)
+  new_top = jnp.maximum(top, jnp.max(scores, axis=-1, keepdims=True))
+  shrink, weights = jnp.exp(top - new_top), jnp.exp(scores - new_top)
+  mixed = mixed * shrink + jnp.dot(
+      weights.astype(q.dtype), v, preferred_element_type=jnp.float32)
+  total = total * shrink + jnp.sum(weights, axis=-1, keepdims=True)
+  return mixed, new_top, total
+
+
+def _max_cost(q, k):
+  """The cost of a kernel if no position is masked."""
+  scores = q.size // q.shape[-1] * k.shape[-1]
+  return pl.CostEstimate(
+      flops=4 * scores * q.shape[-1], transcendentals=scores,
+      bytes_accessed=q.nbytes + 2 * k.nbytes)
+
+
+def ragged_on_gpu(q, k, v, lengths, interpret: bool = False):
+  """`ragged_on_tpu` for NVIDIA GPUs, with a result for each split of a row.
+
+  A program attends to the keys of one split, row and head. Rows are split only
+  if there are too few programs to occupy the GPU.
+  """
+  num_rows, heads, num_queries, width = q.shape
+  capacity = k.shape[-1]
+  block = math.gcd(capacity, _GPU_BLOCK)
+  max_queries = min(
+      max(pl.next_power_of_2(num_queries), _MIN_GPU_BLOCK), _MAX_GPU_QUERIES)
+  grid = num_rows, heads, pl.cdiv(num_queries, max_queries)
+  num_splits = min(
+      pl.cdiv(_MIN_GPU_PROGRAMS, math.prod(grid)), capacity // block)
+
+  def row_block(row, head, index, split):
+    return row, head, 0, 0
+
+  def query_block(row, head, index, split):
+    return row, head, index, 0
+
+  def result_block(row, head, index, split):
+    return split, row, head, index, 0
+
+  widths = width, 1, 1
+  results = pl.pallas_call(
+      functools.partial(_gpu_program, block, num_queries),
+      grid=(*grid, num_splits),
+      in_specs=[
+          pl.BlockSpec((None,), lambda row, head, index, split: (row,)),
+          pl.BlockSpec((None, None, max_queries, width), query_block),
+          pl.BlockSpec((None, None, width, capacity), row_block),
+          pl.BlockSpec((None, None, capacity, width), row_block)],
+      out_specs=[
+          pl.BlockSpec((None, None, None, max_queries, x), result_block)
+          for x in widths],
+      out_shape=[
+          jax.ShapeDtypeStruct((num_splits, *q.shape[:-1], x), jnp.float32)
+          for x in widths],
+      compiler_params=triton.CompilerParams(num_warps=4, num_stages=3),
+      cost_estimate=_max_cost(q, k), interpret=interpret,
+      name='ragged_attention',
+  )(lengths, q, k, v)
+  return list(zip(*results))
+
+
+def _gpu_program(block, num_queries, lengths, q, k, v, mixed, top, total):
+  """Attends to the blocks of one split of a row."""
+  length, split = lengths[...], pl.program_id(3)
+  num_blocks = pl.cdiv(length, block)
+  split_size = pl.cdiv(num_blocks, pl.num_programs(3))
+  # The block of the last queries extends beyond the array.
+  index = pl.program_id(2) * len(q) + jnp.arange(len(q))[:, None]
+  is_query = index < num_queries
+  queries = triton.load(q, mask=is_query, other=0.0)
+
+  def add_block(index, results):
+    start = index * block
+    span = pl.ds(start, block)
+    return _add_block(queries, k[:, span], v[span], start, length, *results)
+
+  results = jax.lax.fori_loop(
+      split * split_size, jnp.minimum((split + 1) * split_size, num_blocks),
+      add_block, (
+          jnp.zeros(mixed.shape, jnp.float32),
+          jnp.full(top.shape, attention.MASKED),
+          jnp.zeros(total.shape, jnp.float32)))
+  for ref, result in zip((mixed, top, total), results):
+    triton.store(ref, result, mask=is_query)

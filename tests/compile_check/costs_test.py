@@ -122,3 +122,18 @@ def test_masked_blocks_are_not_counted(prefix):
           jax.ShapeDtypeStruct((groups, prefix), bool)).jaxpr, while_length=1)
   seen = 512**2 * (1 + 2 + 3 + 4) + queries * prefix
   assert flops == 3 * groups * heads * per_head * seen * 4 * width
+
+
+def test_ragged_attention_counts_its_capacity():
+  spec = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.bfloat16)
+  rows, heads, queries, width, capacity = 256, 8, 2, 128, 512
+  flops, traffic = costs.count_work(
+      jax.jit(kernels.ragged_on_gpu).trace(
+          spec((rows, heads, queries, width)),
+          spec((rows, heads, width, capacity)),
+          spec((rows, heads, capacity, width)),
+          jax.ShapeDtypeStruct((rows,), jnp.int32)).jaxpr, while_length=1)
+  assert flops == rows * heads * queries * capacity * 4 * width
+  assert traffic == 4 * rows + rows * heads * (
+      2 * queries * width + 2 * 2 * capacity * width
+      + 4 * queries * (width + 2))

@@ -118,23 +118,51 @@ def _rows(rng, prefix_lengths, past_lengths):
       jnp.array(past_mask), rows)
 
 
+@pytest.mark.parametrize('kernel, block', [
+    (kernels.ragged_on_tpu, 256), (kernels.ragged_on_gpu, 64)])
 @pytest.mark.parametrize('prefix_lengths, past_lengths', [
     ((300, 512, 1), (128, 1, 77, 0)),
     # Empty prefixes and empty pasts.
     ((0, 0, 256), (0, 0, 3, 0))])
-def test_ragged_attention_skips_padding(prefix_lengths, past_lengths):
-  args = _rows(np.random.default_rng(0), prefix_lengths, past_lengths)
-  expected = attention.attend(*args)
+def test_ragged_attention_reads_occupied_blocks_only(
+    kernel, block, prefix_lengths, past_lengths):
+  *args, prefix, prefix_mask, past, past_mask, rows = _rows(
+      np.random.default_rng(0), prefix_lengths, past_lengths)
+  expected = attention.attend(
+      *args, prefix, prefix_mask, past, past_mask, rows)
+
+  def poison(kv, lengths):
+    """NaN in blocks without keys: any sum over them would be NaN."""
+    used = -(-np.array(lengths) // block) * block
+    is_used = np.arange(kv[0].shape[-1]) < used[:, None]
+    return (
+        jnp.where(is_used[:, None, None], kv[0], jnp.nan),
+        jnp.where(is_used[:, None, :, None], kv[1], jnp.nan))
+
   found = jax.jit(functools.partial(
-      kernels.attend_with_ragged, interpret=True))(*args)
+      kernels.attend_with_ragged, functools.partial(kernel, interpret=True)))(
+          *args, poison(prefix, prefix_lengths), prefix_mask,
+          poison(past, past_lengths), past_mask, rows)
   assert found.shape == expected.shape and found.dtype == expected.dtype
   np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize('kind, prompt_length, num_kernels', [
-    (TPU, 512, 2), (TPU, 200, 0), (GPU, 512, 0)])
+def test_a_gpu_program_attends_to_64_queries_of_many():
+  rng = np.random.default_rng(0)
+  q, k, v = (
+      jnp.array(rng.normal(size=(1, 1, *shape)), jnp.float32)
+      for shape in ((70, 16), (16, 32), (32, 16)))
+  (mixed, _, total), = kernels.ragged_on_gpu(
+      q, k, v, jnp.array([5]), interpret=True)
+  weights = jax.nn.softmax(q @ k[..., :5])
+  np.testing.assert_allclose(
+      mixed / total, weights @ v[:, :, :5], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize('device, prompt_length, num_kernels', [
+    (TPU, 512, 2), (TPU, 200, 0), (GPU, 512, 2), (GPU, 200, 0)])
 def test_decoding_on_four_devices_lowers_to_ragged_attention(
-    kind, prompt_length, num_kernels):
+    device, prompt_length, num_kernels):
   config = dataclasses.replace(tiny.CONFIG, head_dim=128)
   spec = programs.SamplerSpec(2, 1.0, (0,), 'bfloat16')
   static = {'config': config, 'spec': spec}
@@ -142,15 +170,17 @@ def test_decoding_on_four_devices_lowers_to_ragged_attention(
       programs.empty_slots, num_slots=4, prompt_length=prompt_length, **static))
   past = jax.eval_shape(functools.partial(
       programs.empty_rows, num_rows=4, capacity=256, **static))
-  with jax.sharding.use_abstract_mesh(_mesh(*kind, 2, 1, 2)):
+  platform, target = {
+      TPU: ('tpu', 'tpu_custom_call'), GPU: ('cuda', '__gpu$xla.gpu.triton'),
+  }[device]
+  with jax.sharding.use_abstract_mesh(_mesh(*device, 2, 1, 2)):
     lowered = programs.decode.trace(
         decoder.param_shapes(config), slots, past,
         jax.ShapeDtypeStruct((2, 2), jnp.int32), adapters=None, num_tokens=16,
-        **static).lower(lowering_platforms=(
-            'tpu' if kind == TPU else 'cuda',)).as_text()
+        **static).lower(lowering_platforms=(platform,)).as_text()
   # Two kernels per layer, for prompts and completions. Each device has half of
   # the groups or rows and half of the heads.
-  calls = [x for x in lowered.splitlines() if '@tpu_custom_call(' in x]
+  calls = [x for x in lowered.splitlines() if f'@{target}(' in x]
   assert len(calls) == num_kernels * config.num_layers
   heads = config.num_kv_heads // 2
   for capacity in (512, 256) if num_kernels else ():
