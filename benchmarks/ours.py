@@ -17,6 +17,7 @@ import time
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
@@ -51,19 +52,45 @@ def place(
 
 
 def make_models(
-    config: model.ModelConfig,
-    num: int) -> list[tuple[model.Params, jax.sharding.Mesh]]:
-  """Random models on disjoint devices, if there are enough."""
+    config: model.ModelConfig, num: int, dtype: str = 'float32',
+    devices: Sequence[jax.Device] = (),
+) -> list[tuple[model.Params, jax.sharding.Mesh]]:
+  """Random models on disjoint devices, if there are enough.
+
+  `devices` is () for all devices.
+  """
   names = [f'policy{i}' for i in range(num)]
-  pools = ()
-  if each := jax.device_count() // num:
+  devices, pools = devices or jax.devices(), ()
+  if each := len(devices) // num:
     pools = tuple(
         (name, i * each, (i + 1) * each) for i, name in enumerate(names))
-  meshes = mesh_lib.make_meshes(names, jax.devices(), pools=pools)
-  init = jax.jit(model.init_params, static_argnums=1)
+  meshes = mesh_lib.make_meshes(names, devices, pools=pools)
+
+  @jax.jit
+  def init(key):
+    return model.cast(model.init_params(key, config), jnp.dtype(dtype))
+
   return [
-      (place(init(jax.random.key(i), config), config, mesh), mesh)
+      (place(init(jax.random.key(i)), config, mesh), mesh)
       for i, mesh in enumerate(meshes.values())]
+
+
+def learner_spec(
+    run_config: ml_collections.ConfigDict,
+    dtype: str) -> policy_lib.LearnerSpec:
+  """A learner of all parameters, with the loss and optimizer of a config."""
+  return policy_lib.LearnerSpec(
+      optimizer=policy_lib.OptimizerSpec(**run_config.optimizer),
+      loss=losses.LossSpec(**run_config.loss), temperature=1.0, dtype=dtype,
+      remat=True, adapter_scale=None)
+
+
+def sampled_model(
+    config: model.ModelConfig, dtype: str = 'float32',
+    devices: Sequence[jax.Device] = ()) -> engine_lib.SampledModel:
+  """A random model in the sampler."""
+  (params, mesh), = make_models(config, 1, dtype, devices)
+  return engine_lib.SampledModel(params, config, dtype, mesh)
 
 
 class Sampling:
@@ -71,15 +98,14 @@ class Sampling:
 
   done = engine_lib.CHUNK  # Tokens of each candidate before `decode`.
 
-  def __init__(self, config: model.ModelConfig, load: workload.Load):
+  def __init__(self, sampled: engine_lib.SampledModel, load: workload.Load):
     self._load = load
-    (params, mesh), = make_models(config, 1)
-    self._model = engine_lib.SampledModel(params, config, 'float32', mesh)
-    self._prompts = workload.prompts(load, config, seed=0)
+    self._model = sampled
+    self._prompts = workload.prompts(load, sampled.config, seed=0)
     self._seeds = itertools.count()
 
-  def __call__(self) -> None:
-    self._drain(self._make_engine())
+  def __call__(self) -> list[engine_lib.SampledGroup]:
+    return self._drain(self._make_engine())
 
   def decode(self) -> float:
     """Samples and returns the seconds after the first chunk, without prefill.
@@ -99,7 +125,7 @@ class Sampling:
     engine = engine_lib.Engine(
         self._model, spec=programs.SamplerSpec(
             group_size=load.group_size, temperature=1.0, stop_ids=(),
-            dtype='float32'),
+            dtype=self._model.dtype),
         num_slots=(load.num_prompts,), prompt_length=load.prompt_length)
     seed = next(self._seeds)
     for index, prompt in enumerate(self._prompts):
@@ -107,12 +133,14 @@ class Sampling:
           index, prompt, np.array([seed, index]), load.new_tokens))
     return engine
 
-  def _drain(self, engine: engine_lib.Engine) -> None:
+  def _drain(self, engine: engine_lib.Engine) -> list[engine_lib.SampledGroup]:
+    groups = []
     while engine.busy:
       engine.dispatch()
-      for group in engine.collect():
-        assert {len(ids) for ids in group.completions} == {
-            self._load.new_tokens}
+      groups += engine.collect()
+    assert {len(ids) for group in groups for ids in group.completions} == {
+        self._load.new_tokens}
+    return groups
 
 
 class Ids:
@@ -167,10 +195,7 @@ class Step:
       self, config: model.ModelConfig, load: workload.Load, num_agents: int,
       run_config: ml_collections.ConfigDict):
     """`run_config` has the loss and the optimizer."""
-    learner = policy_lib.LearnerSpec(
-        optimizer=policy_lib.OptimizerSpec(**run_config.optimizer),
-        loss=losses.LossSpec(**run_config.loss), temperature=1.0,
-        dtype='float32', remat=True, adapter_scale=None)
+    learner = learner_spec(run_config, 'float32')
     tokenizer = Ids()
     self._policies, self._states = {}, {}
     for index, (params, mesh) in enumerate(make_models(config, num_agents)):

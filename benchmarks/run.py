@@ -82,7 +82,7 @@ class Case:
   counts: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
-def timed(function: Callable[[], None]) -> Callable[[], float]:
+def timed(function: Callable[[], Any]) -> Callable[[], float]:
   """A contestant that runs in this process."""
   def contestant() -> float:
     start = time.perf_counter()
@@ -188,7 +188,7 @@ def sampling(sizes: Sizes, peers: Mapping[str, AskPeer]) -> list[Case]:
   """Prompts to completions and log-probabilities; then decoding alone."""
   cases = []
   for load in sizes.sampling:
-    sample = ours.Sampling(sizes.config, load)
+    sample = ours.Sampling(ours.sampled_model(sizes.config), load)
     cases.append(Case(
         str(load), _contestants(sample, peers, workload.request(
             'sample', [load], sizes.config)),
@@ -235,7 +235,8 @@ def scaling(sizes: Sizes, peers: Mapping[str, AskPeer]) -> list[Case]:
   del peers
   return [
       Case(
-          str(load), _contestants(ours.Sampling(sizes.config, load)),
+          str(load), _contestants(
+              ours.Sampling(ours.sampled_model(sizes.config), load)),
           counts={'tokens': load.completion_tokens})
       for load in sizes.scaling
   ] + [

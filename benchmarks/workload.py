@@ -79,15 +79,18 @@ def forward_flops(config: model.ModelConfig, load: Load) -> float:
 
 
 def sampling_work(
-    config: model.ModelConfig, load: Load, done: int = 0) -> dict[str, float]:
+    config: model.ModelConfig, load: Load, done: int = 0,
+    itemsize: int = 4) -> dict[str, float]:
   """The work after the first `done` tokens of each candidate.
 
   Each new token reads the weights and the cache once. The group shares one read
-  of its prompt's keys and values.
+  of its prompt's keys and values. A number has `itemsize` bytes.
   """
   if done:
     total, before = (
-        sampling_work(config, dataclasses.replace(load, new_tokens=new))
+        sampling_work(
+            config, dataclasses.replace(load, new_tokens=new),
+            itemsize=itemsize)
         for new in (load.new_tokens, done))
     return {unit: total[unit] - before[unit] for unit in total}
   prefix, new = load.prompt_length - 1, load.new_tokens
@@ -95,17 +98,17 @@ def sampling_work(
   cached = load.num_prompts * (
       new * prefix + load.group_size * new * (new + 1) / 2)
   num_floats = new * num_weights(config) + position * cached
-  return _work(forward_flops(config, load), num_floats)
+  return _work(forward_flops(config, load), itemsize * num_floats)
 
 
 def update_work(config: model.ModelConfig, load: Load) -> dict[str, float]:
   """Forward and backward pass; reads and writes weights and moments."""
-  return _work(3 * forward_flops(config, load), 2 * 3 * num_weights(config))
+  return _work(3 * forward_flops(config, load), 4 * 2 * 3 * num_weights(config))
 
 
 def num_weights(config: model.ModelConfig) -> int:
   return kernel_size(config) + config.hidden_size * config.vocab_size
 
 
-def _work(flops: float, num_floats: float) -> dict[str, float]:
-  return {'GFLOP': flops / 1e9, 'GB': 4 * num_floats / 1e9}
+def _work(flops: float, num_bytes: float) -> dict[str, float]:
+  return {'GFLOP': flops / 1e9, 'GB': num_bytes / 1e9}

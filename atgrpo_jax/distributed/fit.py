@@ -67,6 +67,13 @@ _KINDS = {
     'NVIDIA H100': 'h100', 'NVIDIA H200': 'h200'}
 
 
+def published_chip(device: jax.Device) -> Chip | None:
+  """The published limits of a device; None if it is unknown."""
+  return next((
+      (TPUS | GPUS)[name] for kind, name in _KINDS.items()
+      if device.device_kind.startswith(kind)), None)
+
+
 def chip_of(device: jax.Device) -> Chip | None:
   """The chip of a device, with the memory that the device reports.
 
@@ -75,9 +82,7 @@ def chip_of(device: jax.Device) -> Chip | None:
   """
   if device.platform == 'cpu':
     return None
-  chip = next((
-      (TPUS | GPUS)[name] for kind, name in _KINDS.items()
-      if device.device_kind.startswith(kind)), TPUS['v5e'])
+  chip = published_chip(device) or TPUS['v5e']
   memory = (device.memory_stats() or {}).get('bytes_limit', chip.memory)
   return dataclasses.replace(chip, memory=memory)
 
