@@ -14,8 +14,11 @@ On a CPU all sizes are tiny, and the rates say nothing about the project.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+import collections
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import contextlib
+import dataclasses
+import faulthandler
 import json
 import os
 import pathlib
@@ -44,7 +47,7 @@ ANCHORS = (
      '87,978 tokens/s', '', 'JAX, SkyRL PR #674'),
     ('16 x H100', 'GRPO step, Llama-3.1-8B', '1,581 tokens/s/device', '',
      'NeMo-RL v0.5'))
-_POLL_SECONDS = 0.1
+_POLL_SECONDS = 0.2
 # As in launch/_common.sh.
 _ENVIRONMENT = {
     'TFDS_DATA_DIR': str(ROOT / '.cache/datasets'),
@@ -52,6 +55,75 @@ _ENVIRONMENT = {
     'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0'}
 
 Record = dict[str, Any]
+
+
+class Skipped(Exception):
+  """A cell cannot be measured here; the message says why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+  """The arguments of a child process."""
+
+  record: str  # File of the part's record.
+  seconds: float  # Time limit.
+  folder: str  # For temporary files.
+  smollm2: str  # Folder of the model.
+  sandbox: str  # `sandbox.level` of the runs.
+
+
+# The child process.
+
+
+def run_cells(
+    parts: Mapping[str, Callable[[Options], Iterable]], argv: Sequence[str],
+    describe_machine: Callable[[], Record],
+    describe_memory: Callable[[], Record]) -> None:
+  """Measures the cells of a part that are not in its record yet.
+
+  `parts` has a function for each part, which returns pairs of the name of a
+  cell and the function that measures it.
+  """
+  part, options = argv
+  options = Options(**json.loads(options))
+  deadline = time.monotonic() + options.seconds
+  path, cells = pathlib.Path(options.record), dict(parts[part](options))
+  record = json.loads(path.read_text()) if path.exists() else {
+      'machine': describe_machine(),
+      'cells': {cell: {'status': 'waiting'} for cell in cells}}
+
+  def write(cell, **values):
+    record['cells'][cell] = values
+    write_json(path, record)
+
+  waiting = [
+      cell for cell in cells if record['cells'][cell]['status'] == 'waiting']
+  seconds = 0.0
+  for cell in waiting:
+    left = deadline - time.monotonic()
+    if left < seconds:
+      write(cell, status='skipped', reason=(
+          f'{left:.0f} s are left, and the cell before took {seconds:.0f} s'))
+      continue
+    # A compilation that hangs must leave time for the other cells.
+    faulthandler.dump_traceback_later(
+        left if cell == waiting[-1] else left / 2, exit=True)
+    write(cell, status='running')
+    start = time.monotonic()
+    try:
+      values = {'status': 'measured', **cells[cell]()}
+    except Skipped as reason:
+      values = {'status': 'skipped', 'reason': str(reason)}
+    except Exception as error:  # The parent starts a new process.
+      write(cell, status='failed', reason=(
+          f'{type(error).__name__}: {str(error)[:500]}'))
+      raise
+    faulthandler.cancel_dump_traceback_later()
+    seconds = time.monotonic() - start
+    write(cell, **values, **describe_memory(), cell_seconds=round(seconds, 1))
+
+
+# The parent process, which never touches the accelerator.
 
 
 def run_part(
@@ -85,12 +157,14 @@ def run_part(
         break
       num_waiting = len(waiting)
   for cell in waiting:
-    cell |= {'status': 'skipped', 'reason': reason}
+    cell |= {'status': 'skipped', 'reason': (
+        'the time of the part was over' if left() <= 0 else reason)}
   statuses = {cell['status'] for cell in record['cells'].values()} or {'failed'}
   record |= {
       'status': next(
           x for x in ('failed', 'measured', 'skipped') if x in statuses),
-      'reason': reason, 'seconds': round(time.monotonic() - start, 1),
+      'reason': reason if 'failed' in statuses else None,
+      'seconds': round(time.monotonic() - start, 1),
       'limit_seconds': round(seconds, 1)}
   save(record)
   return record
@@ -137,20 +211,30 @@ def table(results: Sequence[Record]) -> str:
       ('device', 'work', 'result', 'share of the peak', 'source'),
       ('---',) * 5, *ANCHORS]
   for result in results:
+    machine = result['machine']
+    device = f'{machine["num_devices"]} x {machine["device"]}'
+    if machine['sizes'] == 'tiny':
+      counts = collections.Counter(
+          record['status'] for record in result['parts'].values())
+      text = ', '.join(f'{num} {status}' for status, num in counts.items())
+      rows.append((
+          device, 'all parts, with tiny models', text, '', _source(machine)))
+      continue
     for part, record in result['parts'].items():
-      machine = record.get('machine', result['machine'])
-      device = f'{machine["num_devices"]} x {machine["device"]}'
-      size = ', tiny model' * (machine['sizes'] == 'tiny')
-      source = f'jax {machine["jax"]}, {machine["date"][:10]}'
+      source = _source(record.get('machine', machine))
       if not record['cells']:
         rows.append((device, part, f'failed: {record["reason"]}', '', source))
       for name, cell in record['cells'].items():
         if part != 'device':
           rows.append((
-              device, f'{part.replace("_", " ")}, {name}{size}',
-              *_describe(cell), source))
+              device, f'{part.replace("_", " ")}, {name}', *_describe(cell),
+              source))
   return '\n'.join(
       f'| {" | ".join(x.replace("|", "/") for x in row)} |' for row in rows)
+
+
+def _source(machine: Record) -> str:
+  return f'jax {machine["jax"]}, {machine["date"][:10]}'
 
 
 def _describe(cell: Record) -> tuple[str, str]:
@@ -162,7 +246,10 @@ def _describe(cell: Record) -> tuple[str, str]:
       for key, value in cell.items() if key.endswith(' share') and value)
   for unit in ('tokens/s/device', 'tokens/s'):
     if unit in cell:
-      return f'{cell[unit]:,.0f} {unit}', share
+      text = f'{cell[unit]:,.0f} {unit}'
+      if whole := cell.get('tokens/s with prefill'):
+        text += f', {whole:,.0f} with prefill'
+      return text, share
   if 'seconds' in cell:
     changes = ', '.join(
         f'{name} {cell[f"{name} before"]:.2f} -> {cell[f"{name} after"]:.2f}'
@@ -207,7 +294,7 @@ def main(argv: Sequence[str]) -> int:
   signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
   deadline = time.monotonic() + 60 * args.minutes
   options = {
-      'smollm2': os.path.abspath(args.smollm2), 'sandbox': args.sandbox}
+      'smollm2': os.path.relpath(args.smollm2, ROOT), 'sandbox': args.sandbox}
   result, path = {'parts': {}}, args.out
   parts = [x for x in WEIGHTS if x in args.parts or x == 'device']
   for index, part in enumerate(parts):
@@ -216,7 +303,7 @@ def main(argv: Sequence[str]) -> int:
 
     def save(record, part=part):
       result['parts'][part] = record
-      if path is not None:
+      if 'machine' in result:
         write_json(path, result)
 
     record = run_part(part, seconds, options, save)

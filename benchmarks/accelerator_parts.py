@@ -2,9 +2,8 @@
 
   python -m benchmarks.accelerator_parts PART OPTIONS
 
-A part is a list of cells. OPTIONS is the JSON of `Options`. The record of the
-part is written before and after each cell. A child that finds a record measures
-only the cells that are still waiting.
+A part is a list of cells, which `accelerator.run_cells` measures. OPTIONS is
+the JSON of `accelerator.Options`.
 
 Kernels, log-probabilities, decoding, prefill and gradient use one device; runs
 use all devices. On a CPU all sizes are tiny.
@@ -12,9 +11,8 @@ use all devices. On a CPU all sizes are tiny.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 import dataclasses
-import faulthandler
 import functools
 import json
 import pathlib
@@ -38,8 +36,6 @@ from atgrpo_jax.distributed import fit
 from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.huggingface import safetensors as safetensors_lib
 from atgrpo_jax.io import metrics as metrics_lib
-from atgrpo_jax.learner import batching
-from atgrpo_jax.learner import gradients
 from atgrpo_jax.model import attention
 from atgrpo_jax.model import kernels
 from atgrpo_jax.rollout import tree as tree_lib
@@ -57,22 +53,7 @@ _NANO = pathlib.Path(__file__).parents[1] / 'models/nano'
 _REPEATS = 3
 _GROUP_SIZE = 8  # Candidates of a prompt in decoding.
 
-Cell = tuple[str, Callable[[], dict[str, Any]]]
-
-
-class Skipped(Exception):
-  """The cell cannot run here; the message says why."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-  """The arguments of a child process."""
-
-  record: str  # File of the part's record.
-  seconds: float  # Time limit.
-  folder: str  # For temporary files.
-  smollm2: str  # Folder of the model.
-  sandbox: str  # `sandbox.level` of the runs.
+Cell = tuple[str, Callable[[], dict[str, Any]]]  # Name and measurement.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,69 +71,36 @@ class Sizes:
   num_tasks: int = 32  # Of a step.
   step_tokens: int = 512  # Longest completion of a step.
   num_steps: int = 3
-  debug: str = ''  # Argument of the configs.
-  smollm2_steps: int = 10
+  max_turns: int = 2
+  smollm2_steps: int = 10  # And test tasks.
+  run_arg: str = ''  # Argument of the config of the quickstart, and overrides.
+  overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 _FULL = Sizes({})
 _TINY = Sizes(
     {'vocab_size': 2048, 'hidden_size': 64, 'intermediate_size': 128,
-     'num_layers': 2, 'num_heads': 4, 'num_kv_heads': 2, 'head_dim': 16},
+     'num_layers': 1, 'num_heads': 4, 'num_kv_heads': 2, 'head_dim': 16},
     batches=(8, 16), prompts=(16,), new_tokens=24, attention=(32, 16),
     prefill=workload.Load(2, 1, 32, 0), gradient=workload.Load(2, 2, 16, 8),
     scored=workload.Load(2, 2, 16, 8), num_tasks=2, step_tokens=8, num_steps=2,
-    debug=',debug', smollm2_steps=2)
+    max_turns=1, smollm2_steps=1,
+    run_arg=',debug', overrides={
+        'environment.max_turns': 1, 'rollout.max_new_tokens': 16,
+        'buckets.prompt': (1904,), 'buckets.completion': (16,),
+        'buckets.groups': (16,)})
 
 
 def _sizes() -> Sizes:
-  return _TINY if jax.default_backend() == 'cpu' else _FULL
+  if jax.default_backend() != 'cpu':
+    return _FULL
+  # Compiling would take nearly all of the time.
+  jax.config.update('jax_disable_most_optimizations', True)
+  return _TINY
 
 
 def _dimensions(size: str) -> model.ModelConfig:
   return model.ModelConfig(**pod.dimensions(size) | _sizes().dimensions)
-
-
-# The record.
-
-
-def run_part(name: str, options: Options) -> None:
-  """Measures the waiting cells of a part."""
-  deadline = time.monotonic() + options.seconds
-  path, cells = pathlib.Path(options.record), dict(PARTS[name](options))
-  record = json.loads(path.read_text()) if path.exists() else {
-      'machine': describe_machine(),
-      'cells': {cell: {'status': 'waiting'} for cell in cells}}
-
-  def write(cell, **values):
-    record['cells'][cell] = values
-    accelerator.write_json(path, record)
-
-  waiting = [
-      cell for cell in cells if record['cells'][cell]['status'] == 'waiting']
-  seconds = 0.0
-  for cell in waiting:
-    left = deadline - time.monotonic()
-    if left < seconds:
-      write(cell, status='skipped', reason=(
-          f'{left:.0f} s are left, and the cell before took {seconds:.0f} s'))
-      continue
-    # A compilation that hangs must leave time for the other cells.
-    faulthandler.dump_traceback_later(
-        left if cell == waiting[-1] else left / 2, exit=True)
-    write(cell, status='running')
-    start = time.monotonic()
-    try:
-      values = {'status': 'measured', **cells[cell]()}
-    except Skipped as reason:
-      values = {'status': 'skipped', 'reason': str(reason)}
-    except Exception as error:  # The parent starts a new process.
-      write(cell, status='failed', reason=(
-          f'{type(error).__name__}: {str(error)[:500]}'))
-      raise
-    faulthandler.cancel_dump_traceback_later()
-    seconds = time.monotonic() - start
-    record['memory'] = metrics_lib.peak_memory()
-    write(cell, **values, cell_seconds=round(seconds, 1))
 
 
 def describe_machine() -> dict[str, Any]:
@@ -202,7 +150,7 @@ def _mesh() -> jax.sharding.Mesh:
 # The parts.
 
 
-def device(options: Options) -> Iterator[Cell]:
+def device(options: accelerator.Options) -> Iterator[Cell]:
   """The devices and their published limits."""
   del options
 
@@ -217,7 +165,7 @@ def device(options: Options) -> Iterator[Cell]:
   yield 'devices', cell
 
 
-def attention_kernels(options: Options) -> Iterator[Cell]:
+def attention_kernels(options: accelerator.Options) -> Iterator[Cell]:
   """Errors of the kernels, and of plain attention in the same dtype."""
   del options
   for dtype in ('bfloat16', 'float32'):
@@ -301,51 +249,21 @@ def _kernel_errors(work, dtype):
       for name, result in results.items() for direction in exact}
 
 
-def logprobs(options: Options) -> Iterator[Cell]:
+def logprobs(options: accelerator.Options) -> Iterator[Cell]:
   """Sampled log-probabilities minus those of the learner."""
   del options
 
   def cell(dtype):
-    load = _sizes().scored
-    sampled = dataclasses.replace(
-        ours.sampled_model(_dimensions('0.6b'), devices=jax.devices()[:1]),
-        dtype=dtype)
-    batch = _batch(load, sampled.mesh, [
-        (group.request.prompt, [*zip(group.completions, group.logprobs)])
-        for group in ours.Sampling(sampled, load)()])
-    with jax.set_mesh(sampled.mesh):
-      found = gradients.score(
-          sampled.params, batch, config=sampled.config,
-          spec=ours.learner_spec(plan_path.get_config(), dtype))
-    difference = np.abs(np.asarray(found) - np.asarray(batch.behavior_logprobs))
-    return {
-        'largest error': float(difference.max()),
-        'mean error': float(difference.mean())}
+    largest, mean = ours.Step(
+        _dimensions('0.6b'), _sizes().scored, 1, plan_path.get_config(), dtype,
+        jax.devices()[:1]).mismatch()
+    return {'largest error': largest, 'mean error': mean}
 
   for dtype in ('bfloat16', 'float32'):
     yield dtype, functools.partial(cell, dtype)
 
 
-def _batch(
-    load: workload.Load, mesh: jax.sharding.Mesh,
-    prompts: Iterable[tuple[np.ndarray, Iterable[tuple[np.ndarray, ...]]]],
-) -> types.TrainBatch:
-  """A microbatch of (prompt, [(completion, log-probabilities), ...])."""
-  groups = [
-      types.Group(
-          types.GroupKey(str(index), 'any', 0, 0), 'model', prompt, tuple(
-              types.Candidate(ids, scores, advantage=(-1.0)**i)
-              for i, (ids, scores) in enumerate(candidates)))
-      for index, (prompt, candidates) in enumerate(prompts)]
-  buckets = batching.Buckets(
-      (load.prompt_length,), (load.new_tokens,), (load.num_prompts,),
-      load.num_prompts * (
-          load.prompt_length + load.group_size * load.new_tokens))
-  batch, = batching.make_batches(groups, buckets)
-  return mesh_lib.put_rows(batch, mesh)
-
-
-def decode(options: Options, size: str) -> Iterator[Cell]:
+def decode(options: accelerator.Options, size: str) -> Iterator[Cell]:
   """Decoding with random weights, from short to long prompts."""
   del options
   sizes = _sizes()
@@ -369,9 +287,9 @@ def _decode(get_model, load):
     try:
       fit.choose([pool], shapes, chip, fsdp=1, tensor=1)
     except fit.DoesNotFit as error:
-      raise Skipped(str(error)) from error
+      raise accelerator.Skipped(str(error)) from error
   sampling = ours.Sampling(sampled, load)
-  whole = _best(lambda: len(sampling()))
+  whole = _best(sampling)
   seconds = min(sampling.decode() for _ in range(_REPEATS))
   num_bytes = 1e9 * workload.sampling_work(
       sampled.config, load, sampling.done, itemsize=2)['GB']
@@ -382,8 +300,8 @@ def _decode(get_model, load):
       'tokens/s with prefill': load.completion_tokens / whole}
 
 
-def compute(options: Options, size: str) -> Iterator[Cell]:
-  """Prefill and gradient; recomputation does not count as FLOPs."""
+def compute(options: accelerator.Options, size: str) -> Iterator[Cell]:
+  """Prefill, and gradient with Adam; recomputation does not count."""
   del options
   yield 'prefill', functools.partial(_prefill, size)
   yield 'gradient', functools.partial(_gradient, size)
@@ -417,29 +335,23 @@ def _prefill(size):
 
 def _gradient(size):
   load, config = _sizes().gradient, _dimensions(size)
-  (params, mesh), = ours.make_models(config, 1, devices=jax.devices()[:1])
-  prompts = workload.prompts(load, config, seed=0)
-  completion = np.arange(load.new_tokens, dtype=np.int32)
-  batch = _batch(load, mesh, [
-      (prompt, [(completion, np.zeros(load.new_tokens, np.float32))]
-       * load.group_size) for prompt in prompts])
-  static = {'config': config, 'spec': ours.learner_spec(
-      plan_path.get_config(), 'bfloat16')}
-  with jax.set_mesh(mesh):
-    sums = gradients.zero_sums(params, **static)
-
-    def accumulate():
-      nonlocal sums
-      sums = gradients.accumulate(params, sums, batch, **static)
-      return sums
-
-    seconds = _best(accumulate)
+  trained = ours.Step(
+      config, load, 1, plan_path.get_config(), 'bfloat16', jax.devices()[:1])
+  ids = np.arange(load.new_tokens, dtype=np.int32)
+  candidates = tuple(
+      types.Candidate(ids, np.zeros(len(ids), np.float32), advantage=(-1.0)**i)
+      for i in range(load.group_size))
+  groups = [
+      types.Group(
+          types.GroupKey(str(i), 'agent0', 0, 0), 'agent0', prompt, candidates)
+      for i, prompt in enumerate(workload.prompts(load, config, seed=0))]
+  seconds = _best(lambda: trained.update(groups))
   num_tokens = load.num_prompts * load.prompt_length + load.completion_tokens
   return _rates(seconds, num_tokens, flops=(
       3 * workload.forward_flops(config, load) / seconds))
 
 
-def step(options: Options) -> Iterator[Cell]:
+def step(options: accelerator.Options) -> Iterator[Cell]:
   """AT-GRPO steps of Plan-Path with random weights, on all devices."""
   yield 'step', functools.partial(_step, options)
 
@@ -458,9 +370,10 @@ def _step(options):
   # Random weights solve nothing, so a baseline would leave no gradient.
   config.update_from_flattened_dict({
       'model.folder': str(folder / 'model'), 'sandbox.level': options.sandbox,
-      'environment.max_turns': 2, 'rollout.num_tasks': sizes.num_tasks,
+      'environment.max_turns': sizes.max_turns,
+      'rollout.num_tasks': sizes.num_tasks,
       'rollout.max_new_tokens': sizes.step_tokens,
-      'buckets.prompt': (1024, 2048),
+      'buckets.prompt': (1024, 2048)[:sizes.max_turns],
       'buckets.completion': (sizes.step_tokens,),
       'buckets.groups': (sizes.num_tasks,), 'advantage.baseline': 'none',
       'advantage.scale': 'none'})
@@ -483,38 +396,44 @@ def _step(options):
       for group in tree_lib.groups_of(trees) for candidate in group.candidates)
   return {
       'tokens/s/device': num_tokens / seconds[-1] / jax.device_count(),
-      'tokens': num_tokens, 'seconds of steps': seconds, **usage.counts(),
-      **clock.lap()}
+      'tokens': num_tokens, 'seconds of steps': seconds,
+      'trained groups': (
+          metrics['shared/groups'] - metrics['shared/groups_zero_advantage']),
+      **usage.counts(), **clock.lap()}
 
 
-def quickstart(options: Options) -> Iterator[Cell]:
+def quickstart(options: accelerator.Options) -> Iterator[Cell]:
   """The training of launch/quickstart.sh."""
-  config = plan_path.get_config(f'size=nano{_sizes().debug}')
+  sizes = _sizes()
+  config = plan_path.get_config(f'size=nano{sizes.run_arg}')
   config.update_from_flattened_dict({
-      'train.diagnose_every': 0, 'evaluation.validate_every': 10})
+      'train.diagnose_every': 0, 'evaluation.validate_every': 10,
+      **sizes.overrides})
   yield 'training', functools.partial(_train, config, options)
 
 
-def smollm2(options: Options) -> Iterator[Cell]:
+def smollm2(options: accelerator.Options) -> Iterator[Cell]:
   """MAGRPO with a pair of writers, an adapter per role."""
-  config = writing.get_config(f'kind=posts,size=0.6b{_sizes().debug}')
+  sizes = _sizes()
+  config = writing.get_config('kind=posts,size=0.6b')
   config.update_from_flattened_dict({
       'model.folder': options.smollm2, 'policies': 'lora_per_role',
       'optimizer.learning_rate': 2e-4, 'rollout.num_tasks': 2,
       'rollout.group_size': 8, 'rollout.max_new_tokens': 96,
-      'buckets.completion': (96,), 'train.num_steps': _sizes().smollm2_steps,
-      'evaluation.test': 'test[:16]', 'evaluation.validation': 'validation[:2]',
+      'buckets.completion': (96,), 'train.num_steps': sizes.smollm2_steps,
+      'evaluation.test': f'test[:{sizes.smollm2_steps}]',
+      'evaluation.validation': 'validation[:2]',
       'evaluation.validate_every': 1000})
   yield 'training', functools.partial(
       _train, config, options, options.smollm2)
 
 
 def _train(
-    config: ml_collections.ConfigDict, options: Options,
+    config: ml_collections.ConfigDict, options: accelerator.Options,
     needed: str | None = None) -> dict[str, Any]:
   """Trains to the end."""
   if needed and not pathlib.Path(needed).exists():
-    raise Skipped(f'the folder {needed} does not exist')
+    raise accelerator.Skipped(f'the folder {needed} does not exist')
   config.sandbox.level = options.sandbox
   workdir = pathlib.Path(options.folder, 'run')
   start = time.monotonic()
@@ -530,7 +449,7 @@ def _train(
          for name, key in (('success', 'success'), ('return', 'mean_return'))}}
 
 
-PARTS: dict[str, Callable[[Options], Iterator[Cell]]] = {
+PARTS = {
     'device': device, 'kernels': attention_kernels, 'logprobs': logprobs,
     'decode_0.6b': functools.partial(decode, size='0.6b'),
     'compute_0.6b': functools.partial(compute, size='0.6b'),
@@ -542,4 +461,5 @@ PARTS: dict[str, Callable[[Options], Iterator[Cell]]] = {
 
 
 if __name__ == '__main__':
-  run_part(sys.argv[1], Options(**json.loads(sys.argv[2])))
+  accelerator.run_cells(
+      PARTS, sys.argv[1:], describe_machine, metrics_lib.peak_memory)

@@ -28,6 +28,7 @@ from atgrpo_jax.algorithms import credit as credit_lib
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.learner import batching
+from atgrpo_jax.learner import gradients
 from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.learner import update as update_lib
 from atgrpo_jax.rl import losses
@@ -75,16 +76,6 @@ def make_models(
       for i, mesh in enumerate(meshes.values())]
 
 
-def learner_spec(
-    run_config: ml_collections.ConfigDict,
-    dtype: str) -> policy_lib.LearnerSpec:
-  """A learner of all parameters, with the loss and optimizer of a config."""
-  return policy_lib.LearnerSpec(
-      optimizer=policy_lib.OptimizerSpec(**run_config.optimizer),
-      loss=losses.LossSpec(**run_config.loss), temperature=1.0, dtype=dtype,
-      remat=True, adapter_scale=None)
-
-
 def sampled_model(
     config: model.ModelConfig, dtype: str = 'float32',
     devices: Sequence[jax.Device] = ()) -> engine_lib.SampledModel:
@@ -104,8 +95,8 @@ class Sampling:
     self._prompts = workload.prompts(load, sampled.config, seed=0)
     self._seeds = itertools.count()
 
-  def __call__(self) -> list[engine_lib.SampledGroup]:
-    return self._drain(self._make_engine())
+  def __call__(self) -> None:
+    self._drain(self._make_engine())
 
   def decode(self) -> float:
     """Samples and returns the seconds after the first chunk, without prefill.
@@ -133,14 +124,12 @@ class Sampling:
           index, prompt, np.array([seed, index]), load.new_tokens))
     return engine
 
-  def _drain(self, engine: engine_lib.Engine) -> list[engine_lib.SampledGroup]:
-    groups = []
+  def _drain(self, engine: engine_lib.Engine) -> None:
     while engine.busy:
       engine.dispatch()
-      groups += engine.collect()
-    assert {len(ids) for group in groups for ids in group.completions} == {
-        self._load.new_tokens}
-    return groups
+      for group in engine.collect():
+        assert {len(ids) for ids in group.completions} == {
+            self._load.new_tokens}
 
 
 class Ids:
@@ -193,12 +182,17 @@ class Step:
 
   def __init__(
       self, config: model.ModelConfig, load: workload.Load, num_agents: int,
-      run_config: ml_collections.ConfigDict):
+      run_config: ml_collections.ConfigDict, dtype: str = 'float32',
+      devices: Sequence[jax.Device] = ()):
     """`run_config` has the loss and the optimizer."""
-    learner = learner_spec(run_config, 'float32')
+    learner = policy_lib.LearnerSpec(
+        optimizer=policy_lib.OptimizerSpec(**run_config.optimizer),
+        loss=losses.LossSpec(**run_config.loss), temperature=1.0, dtype=dtype,
+        remat=True, adapter_scale=None)
     tokenizer = Ids()
     self._policies, self._states = {}, {}
-    for index, (params, mesh) in enumerate(make_models(config, num_agents)):
+    for index, (params, mesh) in enumerate(
+        make_models(config, num_agents, devices=devices)):
       name = f'agent{index}'
       self._policies[name] = policy_lib.Policy(
           name, pathlib.Path(), config, tokenizer, trained='all', lora=None,
@@ -243,6 +237,19 @@ class Step:
     assert runner.usage.completion_tokens == (
         len(self._policies) * self._load.completion_tokens)
     return list(tree_lib.groups_of(trees))
+
+  def mismatch(self) -> tuple[float, float]:
+    """Largest and mean difference of sampled and learner log-probabilities."""
+    policy, = self._policies.values()
+    batch, = batching.make_batches(self.rollout(), self._buckets.on(
+        mesh_lib.num_data_shards(policy.mesh)))
+    with jax.set_mesh(policy.mesh):
+      found = gradients.score(
+          self._states[policy.name].params,
+          mesh_lib.put_rows(batch, policy.mesh), config=policy.config,
+          spec=policy.learner)
+    differences = np.abs(np.asarray(found) - batch.behavior_logprobs)
+    return float(differences.max()), float(differences.mean())
 
   def update(self, groups: Sequence[types.Group]) -> None:
     """Gradient and optimizer of each policy."""

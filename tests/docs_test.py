@@ -19,6 +19,7 @@ import pytest
 
 from atgrpo_jax.rl import advantages
 from atgrpo_jax.rl import losses
+from benchmarks import accelerator
 from benchmarks import credit
 from benchmarks import run
 from benchmarks import sandbox
@@ -271,6 +272,7 @@ def commands() -> Iterator[tuple[str, list[str]]]:
 
 def test_commands_can_be_parsed(monkeypatch):
   parsers = {
+      'benchmarks.accelerator': accelerator.parse,
       'benchmarks.credit': credit.parse, 'benchmarks.sandbox': sandbox.parse,
       'benchmarks.run': lambda args: run.parse(
           ['step' if word == 'NAME' else word for word in args])}
