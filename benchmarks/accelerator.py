@@ -192,8 +192,11 @@ def _run_child(
     lines = [line.strip() for line in log if line.strip()] or ['nothing']
   if status == 0:
     return None
-  if status is None or any('Timeout (' in line for line in lines):
+  if status is None:
     return f'no result in time; the last output was: {lines[-1]}'
+  for line, frame in zip(lines, lines[1:]):
+    if line.endswith('(most recent call first):'):  # From faulthandler.
+      return f'no result in time; it hung in {frame}'
   return f'exit status {status}; the last output was: {lines[-1]}'
 
 
