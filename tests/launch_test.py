@@ -28,6 +28,8 @@ def checkout(tmp_path):
     ('quickstart.sh', '--sed 1', ['--sed', '--help']),
     ('quickstart.sh', '--seed --workdir', ['--seed']),
     ('real.sh', '--seed -1', ["'-1'"]),
+    ('test.sh', '--python', ["''", '3.12']),
+    ('test.sh', '--python 3.1', ["'3.1'", 'python3.12']),
     ('slurm.sh', '--workdir w', ['--config']),
     ('gpu.sh', '--config configs/no.py:a --workdir w', ["'configs/no.py'"]),
     ('gpu.sh', f'--config {CONFIG} --workdir w --mode replay', ["'replay'"]),
@@ -80,6 +82,15 @@ def test_real_run_downloads_the_model_before_training(checkout):
   assert training.startswith('-m atgrpo_jax.main --config configs/writing.py:')
   assert f'--workdir {checkout.root}/runs/real-seed-7 ' in training
   assert training.endswith(f' --config.seed=7 {OVERRIDE}')
+
+
+def test_another_python_gets_an_environment_next_to_the_default(checkout):
+  # `test.sh` asks it for the path of its executable.
+  checkout.write_program('python3.12', f'print({str(checkout.python)!r})')
+  result = checkout.run('test.sh', '--python', '3.12', '-k', 'a', PYTHON='')
+  assert result.returncode == 0, result.stderr
+  assert checkout.calls()[0] == f'-m venv --clear {checkout.root}/.venv-3.12'
+  assert not (checkout.root / '.venv').exists()
 
 
 @pytest.mark.parametrize('script', [
