@@ -113,7 +113,7 @@ def forward(
 
   # The hidden axis is replicated.
   table = mesh_lib.constrain(params['embedding'].astype(dtype), 'tensor')
-  x = mesh_lib.constrain(table[tokens], mesh_lib.ROWS)
+  x = mesh_lib.constrain(_look_up(table, tokens), mesh_lib.ROWS)
   if cache is None:
     prefix_kv = None if prefix is None else (prefix.keys, prefix.values)
 
@@ -192,6 +192,24 @@ def head_params(params: Params, config: config_lib.ModelConfig) -> Params:
   """The parameters that `unembed` reads."""
   name = 'embedding' if config.tied_head else 'head'
   return {name: params[name]}
+
+
+def _look_up(table, tokens):
+  """`table[tokens]`, with `table` [V, D] sharded over `tensor`.
+
+  XLA aborts on this gather in jax 0.11 and 0.12 if `fsdp` shards `tokens`.
+  """
+  if mesh_lib.free_axes().get('tensor', 1) == 1:
+    return table[tokens]
+
+  def look_up(tokens, split):
+    table, ids = split
+    at = tokens - ids[0]
+    is_here = (at >= 0) & (at < len(ids))
+    return jnp.where(is_here[..., None], table.at[at].get(mode='clip'), 0)[None]
+
+  return mesh_lib.per_shard(look_up, ['tensor'])(
+      tokens, (table, jnp.arange(len(table)))).sum(axis=0)
 
 
 def unembed(
