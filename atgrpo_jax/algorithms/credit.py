@@ -64,9 +64,9 @@ def assign_advantages(
   """Adds advantages, weights and baseline ids to the trees of a step.
 
   With `return_type` 'episode_return', all actions of a role in an episode have
-  the same return, and their weights in a baseline add up to 1. With the key
-  ('env',) a baseline therefore counts an episode once for each role; with
-  ('env', 'agent') it counts it only once.
+  the same return, and their weights in a baseline add up to 1. So a baseline
+  counts an episode once per role that it covers: all roles with the key
+  ('env',), one with ('env', 'agent').
   """
   groups = tree_lib.groups_of(trees)
   names = [spec_lib.GROUP_KEY_PARTS[part] for part in spec.group_key]

@@ -195,8 +195,8 @@ def apply_update(
 ) -> tuple[policy_lib.TrainState, dict[str, jax.Array]]:
   """One optimizer update; donates `state`.
 
-  `sums` are over all microbatches. `num_units` [] float32 divides the loss (see
-  `losses.num_units`); `num_tokens`, or a critic's examples, the metrics.
+  `sums` are over all microbatches. The loss is divided by `num_units` [] (see
+  `losses.num_units`), its metrics by `num_tokens` [] (a critic's examples).
 
   Returns:
     The new state, and metrics by name, each [] float32. Parameters and

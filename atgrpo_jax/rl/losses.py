@@ -124,7 +124,7 @@ def policy_loss(
     spec: the switches.
 
   Returns:
-    loss: [] float32, sum over the units of `spec.aggregation`.
+    loss: [] float32, `aggregate` of the losses of tokens.
     sums: name -> [] float32, sum over tokens, for the log.
   """
   chex.assert_rank([logprobs, advantages], [2, 1])

@@ -185,7 +185,8 @@ def check_any_known(returns: Sequence[float], node: Node) -> None:
   if not np.isfinite(returns).any():
     group, *_ = node.groups
     raise errors.InfrastructureError(
-        f'All candidates at {group.key} failed for reasons outside the model: '
+        f'All candidates at {group.key}, or all that follow them, failed for '
+        'reasons outside the model: '
         f'{[candidate.outcome.value for candidate in group.candidates]}.')
 
 

@@ -10,9 +10,9 @@ shards of the mesh has separate slots and rows. Arrays [N, C] hold a value for
 each of the C candidates of each shard.
 
 The numbers of slots and rows, and the length of rows, grow and shrink with the
-load. A run has an engine for each model, padded prompt length and group size.
+load. A runner has one engine per model, padded prompt length and group size.
 
-The completions of a group depend only on its prompt, key and budget, up to
+The completions of a request depend only on it and the weights, up to
 rounding: matrix products of other shapes round differently.
 """
 
@@ -193,7 +193,7 @@ class Engine:
       self._held = [None] * num_slots
     elif num_slots != len(self._held):
       old, new = self._slots_per_shard, num_slots // self._num_shards
-      # Held groups move to the first slots; in `order`, `old` marks a new one.
+      # Held groups move to the first slots; `old` in `order` is a new slot.
       order = np.argsort(~held, axis=1, kind='stable').astype(np.int32)[:, :new]
       order = np.pad(
           order, ((0, 0), (0, max(new - old, 0))), constant_values=old)
