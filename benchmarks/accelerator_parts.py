@@ -73,7 +73,8 @@ class Sizes:
   num_steps: int = 3
   max_turns: int = 2
   smollm2_steps: int = 10  # And test tasks.
-  run_arg: str = ''  # Argument of the config of the quickstart, and overrides.
+  # Of the quickstart's config: argument and overrides.
+  run_arg: str = ''
   overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -84,8 +85,7 @@ _TINY = Sizes(
     batches=(8, 16), prompts=(16,), new_tokens=24, attention=(32, 16),
     prefill=workload.Load(2, 1, 32, 0), gradient=workload.Load(2, 2, 16, 8),
     scored=workload.Load(2, 2, 16, 8), num_tasks=2, step_tokens=8, num_steps=2,
-    max_turns=1, smollm2_steps=1,
-    run_arg=',debug', overrides={
+    max_turns=1, smollm2_steps=1, run_arg=',debug', overrides={
         'environment.max_turns': 1, 'rollout.max_new_tokens': 16,
         'buckets.prompt': (1904,), 'buckets.completion': (16,),
         'buckets.groups': (16,)})
@@ -301,7 +301,7 @@ def _decode(get_model, load):
 
 
 def compute(options: accelerator.Options, size: str) -> Iterator[Cell]:
-  """Prefill, and gradient with Adam; recomputation does not count."""
+  """Prefill, and gradient with Adam; FLOPs exclude recomputation."""
   del options
   yield 'prefill', functools.partial(_prefill, size)
   yield 'gradient', functools.partial(_gradient, size)
@@ -364,7 +364,7 @@ def _step(options):
   safetensors_lib.save(folder / 'model', params, dimensions, jnp.bfloat16)
   del params
   for path in _NANO.iterdir():  # The tokenizer.
-    if not (folder / 'model' / path.name).exists():
+    if path.is_file() and not (folder / 'model' / path.name).exists():
       shutil.copy(path, folder / 'model')
   config = plan_path.get_config('size=0.6b')
   # Random weights solve nothing, so a baseline would leave no gradient.
@@ -431,7 +431,7 @@ def smollm2(options: accelerator.Options) -> Iterator[Cell]:
 def _train(
     config: ml_collections.ConfigDict, options: accelerator.Options,
     needed: str | None = None) -> dict[str, Any]:
-  """Trains to the end."""
+  """Trains to the end; skipped if the folder `needed` does not exist."""
   if needed and not pathlib.Path(needed).exists():
     raise accelerator.Skipped(f'the folder {needed} does not exist')
   config.sandbox.level = options.sandbox
