@@ -5,9 +5,9 @@ the completion of one unfinished candidate. Prompts wait until a slot is free.
 All slots are decoded together, a chunk of tokens at a time. After each chunk,
 finished groups leave and waiting groups take their slots. Attention to a prompt
 is computed for all G candidates of its group, even for finished ones. Finished
-candidates keep their rows if freeing the rows would save none. Each of the N
-shards of the mesh has separate slots and rows. Arrays [N, C] hold a value for
-each of the C candidates of each shard.
+candidates lose their rows if fewer rows then suffice. Each of the N shards of
+the mesh has separate slots and rows. Arrays [N, C] hold a value for each of the
+C candidates of each shard.
 
 The numbers of slots and rows, and the length of rows, grow and shrink with the
 load. A runner has one engine per model, padded prompt length and group size.
@@ -193,7 +193,7 @@ class Engine:
       self._held = [None] * num_slots
     elif num_slots != len(self._held):
       old, new = self._slots_per_shard, num_slots // self._num_shards
-      # Held groups move to the first slots; `old` in `order` is a new slot.
+      # Held groups move to the first slots; index `old` is a new, empty slot.
       order = np.argsort(~held, axis=1, kind='stable').astype(np.int32)[:, :new]
       order = np.pad(
           order, ((0, 0), (0, max(new - old, 0))), constant_values=old)
@@ -206,8 +206,8 @@ class Engine:
     """Moves requests from the queue into free slots.
 
     Returns:
-      The slots [N, B] int32 of each prefill, by shard. Padding has the
-      slot after the last one.
+      The slots [N, B] int32 of each prefill, by shard. Padding is the number
+      of slots, which is out of range.
     """
     size, num_slots = self._static['spec'].group_size, self._slots_per_shard
     free = [
