@@ -43,8 +43,8 @@ class Node:
   phase: int  # Index in `Environment.phases`.
   state: env_api.State  # If read from JSON, a dict of `Environment.show`.
   groups: tuple[types.Group, ...]  # One for each role of the phase.
-  # [J] the candidate of each group in a joint action: candidate i of every role
-  # in joint action i, unless all combinations are joint actions.
+  # [J] the candidate of each group that a joint action takes: (i, ..., i) for
+  # joint action i, unless all combinations are joint actions.
   joint_actions: tuple[tuple[int, ...], ...]
   steps: tuple[env_api.Step, ...]  # [J] the result of each joint action.
   # Index of the preceding node in `Tree.nodes`, and the joint action that led
