@@ -124,8 +124,8 @@ _PROBLEM_CONFIGS = {'maths': maths_config, 'contests': contests_config}
 # Config of a joint task -> its kind -> name in tables.
 JOINT_TASKS = {
     'writing': {
-        'posts': 'Posts', 'tldr': 'TL;DR', 'arxiv_a': 'arXiv, window to 1.3',
-        'arxiv_b': 'arXiv, window to 1.6'},
+        'posts': 'Posts', 'tldr': 'TL;DR', 'factbook': 'World Factbook',
+        'arxiv_a': 'arXiv, window to 1.3', 'arxiv_b': 'arXiv, window to 1.6'},
     'functions': {
         'recipes': 'Recipes', 'humaneval': 'HumanEval',
         'coop_humaneval': 'CoopHumanEval', 'mbpp': 'MBPP'},
