@@ -84,8 +84,7 @@ def get_config(arg: str = ''):
         max_new_tokens=192 if c.environment.team == 'solo' else 96,
         prompt_buckets=(288, 576), completion_buckets=(96, 192),
         learning_rate=2e-4)
-    # One group. A policy updates on two, and a CPU run has two devices, so none
-    # computes padding.
+    # One group without padding.
     c.buckets.microbatch_tokens = 1056
     c.policies = 'lora_per_role'
     c.rollout.num_tasks = 2

@@ -66,7 +66,7 @@ class RolloutSpec:
           f'rollout.mode={self.mode!r} with rollout.{name}',
           getattr(self, name), choices)
     if self.mode == 'joint' and self.selection != 'all':
-      # Other joint actions have no continuation, so no 'return_to_go'.
+      # Unselected actions have no continuation, so no 'return_to_go'.
       errors.check_choice(
           f'rollout.selection={self.selection!r} with rollout.return_type',
           self.return_type, ('immediate', 'bootstrapped'))
