@@ -114,7 +114,7 @@ def run_cells(
       values = {'status': 'measured', **cells[cell]()}
     except Skipped as reason:
       values = {'status': 'skipped', 'reason': str(reason)}
-    except Exception as error:  # The parent starts a new process.
+    except Exception as error:  # Recorded and raised: the process ends.
       write(cell, status='failed', reason=(
           f'{type(error).__name__}: {str(error)[:500]}'))
       raise

@@ -14,8 +14,8 @@ kind=mbpp: MBPP) with the settings of arXiv 2508.04652 and its released configs:
 groups of 4, 256 tokens and a learning rate of 2e-5. HumanEval has two turns
 with feedback on the first assert and 6 epochs; turns=1 has 10 epochs. The paper
 samples with top-p 0.9; we do not, because log-probabilities must be those of
-the sampler. With topology=v5e:2x4 each agent
-has four TPU v5e chips. It has not been run here.
+the sampler. With topology=v5e:2x4 each agent has four TPU v5e chips. It has not
+been run here.
 
 The paper reports a return of 83.7 % on HumanEval with one turn and of 86.7 %
 with two (tests 68.4, cooperation 84.9 %), and on CoopHumanEval of 88.5 % with

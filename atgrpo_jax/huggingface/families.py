@@ -8,6 +8,7 @@ tensor of a linear layer is [out, in], its kernel is [in, out].
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 from flax import traverse_util
 import jax
@@ -74,5 +75,7 @@ def tensor_shapes(
   return shapes
 
 
-def _param_shapes(config: config_lib.ModelConfig) -> dict[str, jax.Array]:
+@functools.cache
+def _param_shapes(
+    config: config_lib.ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
   return traverse_util.flatten_dict(decoder.param_shapes(config), sep='.')

@@ -71,7 +71,8 @@ class Tokenizer:
     messages = [
         {**message, 'content': self._defuse(message['content'])}
         for message in messages]
-    if not self._has_system_role and messages[0]['role'] == 'system':
+    starts = [message['role'] for message in messages[:2]]
+    if not self._has_system_role and starts == ['system', 'user']:
       system, user, *rest = messages
       content = f'{system["content"]}\n\n{user["content"]}'
       messages = [{**user, 'content': content}, *rest]
@@ -114,14 +115,14 @@ class Tokenizer:
     return np.asarray(ids, np.int32)
 
   def _render(
-      self, messages: Sequence[dict[str, str]], **options: bool) -> str:
+      self, messages: Sequence[dict[str, str]], for_completion: bool = True,
+  ) -> str:
     """The text of chat messages; UserError if the template refuses them."""
     roles = [message['role'] for message in messages]
-    options = {'add_generation_prompt': True, **options}
     try:
       return self._hf.apply_chat_template(
-          messages, tokenize=False, enable_thinking=self._thinking,
-          date_string=_DATE, **options)
+          messages, tokenize=False, add_generation_prompt=for_completion,
+          enable_thinking=self._thinking, date_string=_DATE)
     except (jinja2.TemplateError, *errors.USER_CODE_ERRORS) as error:
       raise errors.UserError(
           f'{self._folder}: the chat template cannot render the roles {roles} '
@@ -148,20 +149,20 @@ class Tokenizer:
     if stated in (None, []):
       stated = self._hf.eos_token_id
     ids = stated if isinstance(stated, list) else [stated]
-    if stated is not None and not all(
-        type(i) is int and 0 <= i < self.vocab_size for i in ids):
+    if stated is None:
+      ids = []
+    if not all(type(i) is int and 0 <= i < self.vocab_size for i in ids):
       raise errors.UserError(
           f'{path}: eos_token_id={stated!r} must be ids of the tokenizer, from '
           f'0 to {self.vocab_size - 1}.')
     chat = self._render([
         {'role': 'user', 'content': ''},
-        {'role': 'assistant', 'content': _PROBE}], add_generation_prompt=False)
+        {'role': 'assistant', 'content': _PROBE}], for_completion=False)
     controls = self._hf.added_tokens_decoder
     turn_end = [
         i for i in self._encode(chat.rpartition(_PROBE)[2]).tolist()
         if i in controls][:1]
-    stop_ids = tuple(dict.fromkeys(
-        turn_end + [i for i in ids if i is not None]))
+    stop_ids = tuple(dict.fromkeys(turn_end + ids))
     if not stop_ids:
       raise errors.UserError(
           f'{self._folder}: neither generation_config.json, the tokenizer nor '

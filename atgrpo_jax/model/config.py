@@ -151,10 +151,10 @@ def from_hf(fields: dict[str, Any]) -> ModelConfig:
   theta, scaling = _rope(fields)
   fields = fields | {'rope_theta': theta}
   if model_type != 'qwen3' and fields.get('head_dim') is None:
-    fields.pop('head_dim', None)
-    if {'hidden_size', 'num_attention_heads'} <= fields.keys():
-      fields['head_dim'] = (
-          fields['hidden_size'] // fields['num_attention_heads'])
+    size, heads = fields.get('hidden_size'), fields.get('num_attention_heads')
+    is_valid = type(size) is type(heads) is int and heads > 0
+    # Otherwise the message below names the wrong field.
+    fields['head_dim'] = size // heads if is_valid else None
   if missing := sorted(_FIELDS.keys() - fields.keys()):
     raise errors.UserError(f'lacks {", ".join(missing)}.')
   known = _FIELDS.keys() | required.keys() | _WITHOUT_EFFECT | {

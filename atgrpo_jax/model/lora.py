@@ -119,10 +119,9 @@ def with_adapters(
   """Adds the adapter of each group to the linear layers.
 
   `ids` [P] int32 is the adapter of each group; None if there is one adapter.
-  Every group is multiplied by all adapters, and the results of the others by 0:
-  the adapters are small, and one large product is faster than one per group.
+  Every group is multiplied by all adapters, and the results of the others by 0.
+  The adapters are small, and groups with different ones may be in any order.
   """
-  num_adapters = len(adapters.scales)
   scales = adapters.scales[:, None, None, None]
   flat, bound = traverse_util.flatten_dict(adapters.weights), {}
   for path, leaf in flat.items():
@@ -130,7 +129,7 @@ def with_adapters(
       leaf = jnp.moveaxis(leaf, 0, 2)
       bound[path] = leaf.reshape(*leaf.shape[:2], -1)
       if ids is not None:
-        use = jax.nn.one_hot(ids, num_adapters)
+        use = jax.nn.one_hot(ids, len(adapters.scales))
         bound[*path[:-1], 'use'] = jnp.broadcast_to(
             use, (len(leaf), *use.shape))
     else:  # [A, L, R, out] -> [L, A * R, out]

@@ -128,6 +128,8 @@ def test_system_message_joins_the_user_message_if_there_is_no_role(copy):
   ids = tokenizer.encode_prompt(chat)
   assert tokenizer.decode([*ids, 0]) == (
       '[user]S\n\na<|im_end|>[assistant]b<|im_end|>')
+  with pytest.raises(errors.UserError, match=r"roles \['system'\]"):
+    tokenizer.encode_prompt(chat[:1])
 
 
 def test_llama_3_prompts_have_a_fixed_date_and_end_turns(copy):

@@ -120,7 +120,11 @@ def test_llama3_rope_is_read():
      'low_freq_factor=4.0'),
     (LLAMA | {'rope_scaling': {**LLAMA3_ROPE, 'factor': 0}}, 'factor=0'),
     (LLAMA | {'attention_bias': True}, 'attention_bias=True: expected False'),
-    (LLAMA | {'mlp_bias': True}, 'mlp_bias=True')])
+    (LLAMA | {'mlp_bias': True}, 'mlp_bias=True'),
+    (LLAMA | {'num_attention_heads': 0}, 'num_attention_heads=0 must be'),
+    (LLAMA | {'hidden_size': '20'}, "hidden_size='20' must be"),
+    ({name: LLAMA[name] for name in LLAMA if name != 'hidden_size'},
+     'lacks hidden_size.')])
 def test_unsupported_models_are_refused(fields, words):
   with pytest.raises(errors.UserError) as error:
     config_lib.from_hf(fields)
