@@ -415,10 +415,12 @@ def quickstart(options: accelerator.Options) -> Iterator[Cell]:
 def smollm2(options: accelerator.Options) -> Iterator[Cell]:
   """MAGRPO with a pair of writers, an adapter per role."""
   sizes = _sizes()
-  # The passages of launch/real.sh need a package, these posts do not.
+  # The passages of launch/real.sh need a package, these posts do not. Their own
+  # reward would be 0 for SmolLM2, which leaves nothing to update.
   config = writing.get_config('kind=posts,size=135m')
   config.update_from_flattened_dict({
       'model.folder': options.smollm2, 'model.dtype': 'bfloat16',
+      'environment.options.kind': 'tldr',
       'train.num_steps': sizes.smollm2_steps,
       'evaluation.test': f'test[:{sizes.smollm2_steps}]',
       'evaluation.validation': 'validation[:2]',
