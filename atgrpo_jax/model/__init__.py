@@ -8,6 +8,7 @@ from atgrpo_jax.model.decoder import init_params
 from atgrpo_jax.model.decoder import param_shapes
 from atgrpo_jax.model.decoder import Params
 from atgrpo_jax.model.decoder import prefill
+from atgrpo_jax.model.decoder import transpose_layers
 from atgrpo_jax.model.decoder import unembed
 from atgrpo_jax.model.decoder import unstack
 from atgrpo_jax.model.kv_cache import along_positions
@@ -16,6 +17,7 @@ from atgrpo_jax.model.kv_cache import init_cache
 from atgrpo_jax.model.kv_cache import PromptCache
 from atgrpo_jax.model.kv_cache import RowCache
 from atgrpo_jax.model.kv_cache import Rows
+from atgrpo_jax.model.layers import TRANSPOSED
 from atgrpo_jax.model.lora import Adapters
 from atgrpo_jax.model.lora import describe
 from atgrpo_jax.model.lora import init_lora

@@ -18,6 +18,7 @@ unrolls them, because a scan would copy the cache at every token.
 
 from __future__ import annotations
 
+from flax import traverse_util
 import jax
 import jax.numpy as jnp
 
@@ -188,6 +189,21 @@ def unstack(params: Params, config: config_lib.ModelConfig) -> Params:
       if name in params and not isinstance(params[name], tuple)}
 
 
+def transpose_layers(
+    params: Params, config: config_lib.ModelConfig) -> tuple[Params, ...]:
+  """The unstacked layers with kernels [out, in], which decode faster on CPUs.
+
+  A head [V, D] under the same name, `layers.TRANSPOSED`, belongs to them.
+  """
+  def transpose(layer):
+    return traverse_util.unflatten_dict({
+        (*path[:-1], layers.TRANSPOSED) if path[-1] == 'kernel' else path:
+            leaf.T if path[-1] == 'kernel' else leaf
+        for path, leaf in traverse_util.flatten_dict(layer).items()})
+
+  return tuple(map(transpose, unstack(params, config)['layers']))
+
+
 def head_params(params: Params, config: config_lib.ModelConfig) -> Params:
   """The parameters that `unembed` reads."""
   name = 'embedding' if config.tied_head else 'head'
@@ -216,6 +232,9 @@ def unembed(
     params: Params, config: config_lib.ModelConfig,
     hidden: jax.Array) -> jax.Array:
   """Logits [..., V] float32 of hidden states [..., D]."""
+  if layers.TRANSPOSED in params:
+    return layers.multiply_few_rows(
+        hidden, params[layers.TRANSPOSED], jnp.float32)
   head = params['embedding'].T if config.tied_head else params['head']
   head = mesh_lib.constrain(head.astype(hidden.dtype), None, 'tensor')
   return jnp.matmul(hidden, head, preferred_element_type=jnp.float32)

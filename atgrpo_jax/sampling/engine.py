@@ -94,7 +94,7 @@ class SampledModel:
   def decoding(self) -> model.Params:
     """Parameters for the decoding loop."""
     if self.mesh.devices.flat[0].platform == 'cpu':
-      return programs.unstack(self.prepared, config=self.config)
+      return programs.prepare_for_cpu(self.prepared, config=self.config)
     return self.prepared
 
 

@@ -88,7 +88,15 @@ def prepare(
       params, mesh_lib.decoding_rules(config.tied_head))
 
 
-unstack = jax.jit(model.unstack, static_argnames='config')
+def prepare_for_cpu(
+    params: model.Params, *, config: model.ModelConfig) -> model.Params:
+  """The parameters of `prepare` with transposed layers and head."""
+  head = params['embedding'] if config.tied_head else params['head'].T
+  return params | {
+      'layers': _transpose_layers(params, config), model.TRANSPOSED: head}
+
+
+_transpose_layers = jax.jit(model.transpose_layers, static_argnames='config')
 
 
 @functools.partial(jax.jit, static_argnames=(
@@ -176,7 +184,7 @@ def decode(
   A shard on a single device stops as soon as its candidates have finished.
 
   Args:
-    params: from `prepare`, or from `unstack` after it.
+    params: from `prepare`, or from `prepare_for_cpu` after it.
     slots: current slots; donated.
     past: earlier tokens of N * R rows, with capacity for `num_tokens` more;
       donated.
