@@ -6,10 +6,9 @@
 trains two copies of `models/writer` on two CPU cores,
 
   python -m atgrpo_jax.main --workdir runs/factbook \
-      --config configs/writing.py:kind=factbook,size=135m
+      --config configs/writing.py:kind=factbook,size=135m,system=magrpo_cross
 
-trains two adapters of SmolLM2-135M there (`bash launch/real.sh` downloads it),
-and
+trains two adapters of SmolLM2-135M there, as `bash launch/real.sh` does, and
 
   python -m atgrpo_jax.main --config configs/writing.py:kind=tldr,size=1.7b \
       --config.dataset.data_dir=DATA --workdir runs/tldr
@@ -83,7 +82,7 @@ def get_config(arg: str = ''):
         c, c.model.folder,
         max_new_tokens=192 if c.environment.team == 'solo' else 96,
         prompt_buckets=(288, 576), completion_buckets=(96, 192),
-        learning_rate=2e-4)
+        learning_rate=1e-3)
     # One group without padding.
     c.buckets.microbatch_tokens = 1056
     c.policies = 'lora_per_role'
@@ -92,9 +91,9 @@ def get_config(arg: str = ''):
     c.evaluation.validation = 'validation[:16]'
     c.evaluation.test = 'test[:100]'
     c.buckets.groups = (4, 32)
-    c.train.num_steps = 40
-    c.train.checkpoint_every = c.train.groups_every = 10
-    c.evaluation.validate_every = 20
+    c.train.num_steps = 20
+    c.train.checkpoint_every = c.train.groups_every = 5
+    c.evaluation.validate_every = 10
 
   common.adapt_to_critic(
       c, arg, {'nano': (208, 304, 512), '135m': (384, 576, 1152)}.get(

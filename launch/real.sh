@@ -29,4 +29,5 @@ EOF
 export JAX_NUM_CPU_DEVICES="${JAX_NUM_CPU_DEVICES:-1}"
 prepare_cpu_run real gguf,factbook "$@"
 "$VENV/bin/python" -m models.smollm2 --out .cache/smollm2
-train_on_cpu --config configs/writing.py:kind=factbook,size=135m
+train_on_cpu \
+  --config configs/writing.py:kind=factbook,size=135m,system=magrpo_cross
