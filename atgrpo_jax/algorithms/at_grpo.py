@@ -6,7 +6,8 @@ rewards form one group with the key (task, role, turn). The state of the
 candidate with the largest reward continues, and the next agent acts on it in
 the same turn.
 
-Ties, which the paper leaves open, go to the first candidate.
+Ties, which the paper leaves open, go to the first candidate. Rewards that
+differ by rounding only are tied.
 
 Deviation from the paper: a candidate that failed for a reason outside the model
 leaves its group.
@@ -51,8 +52,7 @@ def play_task(
       continuations = yield from _continuations(
           runner, node, index, positions, spec)
       team_returns = team_returns + continuations
-      returns = returns_lib.add_continuations(
-          group.rewards, continuations, spec.alpha).astype(np.float32)
+      returns = (group.rewards + spec.alpha * continuations).astype(np.float32)
     # Select the candidate that continues.
     tree_lib.check_any_known(returns, node)
     chosen = spec.select(

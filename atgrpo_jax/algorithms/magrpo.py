@@ -90,13 +90,11 @@ def _expand(
         for other in others]
   nodes[0] = node.with_returns([
       returns_lib.candidate_returns(
-          returns_lib.add_continuations(
-              node.rewards(role, spec.alpha), continuations, spec.alpha),
+          node.rewards(role, spec.alpha) + spec.alpha * continuations,
           np.array(node.joint_actions)[:, index], spec.group_size,
           spec.cross_credit).astype(np.float32)
       for index, role in enumerate(runner.environment.phases[node.phase])])
-  return nodes, returns_lib.add_continuations(
-      node.team_rewards, continuations, alpha=1.0)
+  return nodes, node.team_rewards + continuations
 
 
 def check(

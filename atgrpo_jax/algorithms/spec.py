@@ -99,7 +99,7 @@ class RolloutSpec:
     if self.selection == 'first':
       return int(known[0])
     if self.selection == 'team_greedy':
-      return int(known[np.argmax(team_returns[known])])
+      return int(known[_first_largest(team_returns[known])])
     if self.selection == 'uniform' or (
         self.selection == 'epsilon_greedy'
         and rng.random() < self.selection_epsilon):
@@ -109,8 +109,15 @@ class RolloutSpec:
       weights = np.exp(scaled - scaled.max())
       return int(rng.choice(known, p=weights / weights.sum()))
     if self.selection in ('greedy', 'epsilon_greedy'):
-      return int(known[np.argmax(returns[known])])
+      return int(known[_first_largest(returns[known])])
     raise NotImplementedError(f'No rule for selection={self.selection!r}.')
+
+
+def _first_largest(returns: np.ndarray) -> int:
+  """Index of the first return [N] that is the largest up to rounding."""
+  returns = returns.astype(np.float64)
+  smallest = returns.max() - advantages.rounding_noise(returns)
+  return int(np.argmax(returns > smallest))
 
 
 # Part of a group key in the config -> field of `GroupKey`.

@@ -5,8 +5,8 @@ AT-GRPO compares the G candidates of one prompt (arXiv 2510.11062, Algorithm
 baseline; plain GRPO on a team has one id per task.
 
 Deviations from the authors' code:
-1. Equal returns give advantages of exactly 0, tested by max == min. Otherwise
-   rounding alone can cause advantages near 1.
+1. Returns that differ by rounding only (`rounding_noise`) give advantages of
+   exactly 0. Otherwise the scale 'std' would turn 1e-17 into 1.
 2. The standard deviation divides by N, not N - 1.
 3. A single candidate has advantage 0 instead of its return.
 """
@@ -18,6 +18,15 @@ import numpy as np
 
 BASELINES = ('mean', 'leave_one_out', 'none', 'critic')
 SCALES = ('std', 'none')
+
+
+def rounding_noise(returns: np.ndarray) -> float:
+  """Returns [N] that differ by less than this are equal up to rounding.
+
+  Rewards are sums of decimals, so 0.1 + 0.2 - 0.3 is 6e-17. The noise is 1e-6
+  of the largest absolute return, and at least 1e-9.
+  """
+  return max(1e-9, 1e-6 * float(np.max(np.abs(returns))))
 
 
 def group_advantages(
@@ -46,17 +55,21 @@ def group_advantages(
     weights = np.ones(returns.shape)
   if episodes is None:
     episodes = np.arange(len(returns))
-  if baseline == 'critic':
-    returns = (returns.astype(np.float64) - values).astype(np.float32)
   advantages = np.zeros(returns.shape, np.float32)
   for baseline_id in np.unique(baseline_ids[valid]):
     compared = valid & (baseline_ids == baseline_id)
     centred = returns[compared].astype(np.float64)
     group_weights = weights[compared]
+    noise = rounding_noise(centred)
+    if baseline == 'critic':
+      centred = (centred - values[compared]).astype(np.float32)
+      centred = centred.astype(np.float64)
     if baseline in ('mean', 'leave_one_out'):
-      if centred.max() == centred.min():
+      if np.ptp(centred) < noise:
         continue
       centred -= np.average(centred, weights=group_weights)
+    elif np.abs(centred).max() < noise:
+      continue
     deviation = 1.0
     if scale == 'std':
       deviation = np.sqrt(

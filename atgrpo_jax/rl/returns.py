@@ -4,10 +4,6 @@ Except for 'episode_return', a return is `reward + alpha * continuation`. The
 continuation is the expected discounted team reward of later steps. Local
 rewards judge single actions and are not summed over turns, because that would
 reward delay. Only the lambda-returns of a critic sum them.
-
-Sums are rounded to 1e-9. Otherwise rewards that add up to 0 in one order and to
-1e-17 in another would differ, and dividing by their standard deviation would
-turn the difference into advantages near 1.
 """
 
 from __future__ import annotations
@@ -16,20 +12,6 @@ from collections.abc import Sequence
 import math
 
 import numpy as np
-
-_DECIMALS = 9
-
-
-def add_continuations(
-    rewards: np.ndarray, continuations: np.ndarray,
-    alpha: float) -> np.ndarray:
-  """Returns rewards + alpha * continuations, [N] float64.
-
-  Unknown rewards are NaN. A continuation of 0 leaves its reward unrounded.
-  """
-  return np.where(
-      continuations == 0, rewards,
-      np.round(rewards + alpha * continuations, _DECIMALS))
 
 
 def continuation(following: np.ndarray, discount: float) -> float:
@@ -48,7 +30,7 @@ def returns_to_go(rewards: np.ndarray, discount: float) -> np.ndarray:
   sums = np.array(rewards, np.float64)
   for step in reversed(range(len(sums) - 1)):
     sums[step] += discount * sums[step + 1]
-  return np.round(sums, _DECIMALS)
+  return sums
 
 
 def episode_returns(
@@ -69,10 +51,10 @@ def episode_returns(
     return rewards
   if return_type == 'return_to_go':
     later = discount * returns_to_go(team, discount)[1:]
-    return add_continuations(rewards, np.append(later, 0.0), alpha)
+    return rewards + alpha * np.append(later, 0.0)
   roles, local = np.array(roles), rewards - alpha * team
   means = np.array([local[roles == role].mean() for role in roles])
-  return np.round(alpha * team.sum() + means, _DECIMALS)
+  return alpha * team.sum() + means
 
 
 def candidate_returns(

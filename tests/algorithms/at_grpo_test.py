@@ -100,9 +100,11 @@ def test_alpha_weighs_the_team_reward():
     assert play_once(texts, alpha=alpha, selection='team_greedy').chosen == 1
 
 
-# Candidate 1 failed; the acting agent prefers 3 or 4, the team 2 or 4.
-RETURNS = np.array([0.5, np.nan, 1.0, 2.0, 2.0], np.float32)
-TEAM_RETURNS = np.array([0.0, 9.0, 1.0, 0.0, 1.0], np.float32)
+# Candidate 1 failed; the acting agent prefers 3 or 4, the team 2 or 4. The
+# returns of candidate 4 are larger by rounding.
+RETURNS = np.array([0.5, np.nan, 1.0, 2.0, 2 + 3e-7], np.float32)
+TEAM_RETURNS = np.array([0.0, 9.0, 1.0, 0.0, 1 + 2e-7], np.float32)
+assert RETURNS[4] > 2 and TEAM_RETURNS[4] > 1
 SOFTMAX = np.exp([0.5 / 0.7, -np.inf, 1 / 0.7, 2 / 0.7, 2 / 0.7])
 
 

@@ -1,5 +1,7 @@
 """Hand-worked baselines for every group key."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -136,3 +138,31 @@ def test_groups_do_not_depend_on_other_tasks(kind):
   draws = kind.get('selection') in ('softmax', 'uniform', 'epsilon_greedy')
   assert (play('ABCDEFGHIJ', seed=1) != many) == draws
   assert (play('ABCDEFGHIJ', train_step=6) != many) == draws
+
+
+class Noisy(scripted.Counting):
+  """Pays 0 to the team and to each role, in ways that round differently."""
+
+  team_reward_range = (-1.0, 1.0)
+
+  def step(self, state, actions):
+    noise = [0.0, 0.1 + 0.2 - 0.3, -1.4e-17, 0.7 - 0.1 * 7]
+    values = {role: noise[int(text) % 4] for role, text in actions.items()}
+    return dataclasses.replace(
+        super().step(state, actions), team_reward=sum(values.values()),
+        local_rewards=values)
+
+
+@pytest.mark.parametrize('alpha', [0.0, 1.0])
+@pytest.mark.parametrize('kind', [
+    *KINDS, {'mode': 'parallel'}, {'mode': 'joint', 'return_type': 'immediate'},
+    {'mode': 'parallel', 'return_type': 'episode_return',
+     'group_key': ('env',)}])
+def test_rounding_has_no_advantage_in_any_mode(kind, alpha):
+  runner = scripted.make_runner(
+      dict.fromkeys(('one', 'two'), scripted.Dice()), environment=Noisy())
+  trees = scripted.collect(
+      runner, {'A': 99}, group_size=4, alpha=alpha, **kind)
+  groups = tree_lib.groups_of(trees)
+  assert len({value for group in groups for value in group.returns}) > 1
+  assert not any(np.any(group.advantages) for group in groups)

@@ -64,6 +64,44 @@ def test_equal_rewards_give_exactly_zero(size, reward, variant):
   np.testing.assert_array_equal(found, np.zeros(size))
 
 
+# Returns that are equal up to rounding.
+NOISE = [
+    [0.0, 0.1 + 0.2 - 0.3], [0.0, -1.4e-17], [0.0, -0.0], [1e-18, 2e-18],
+    [-1e-18, 1e-18, 0.0], [0.0, 9e-10], [1.0, 1 + 1e-7], [-1.0, -1 - 9e-7],
+    [0.7, 0.1 * 7], [0.3, 0.1 + 0.2, 0.6 - 0.3], [1e6, 1e6 + 0.5],
+    [1e30, 1e30 * (1 + 3e-7)], [0.15 - 0.08 - 0.07, 0.15 - 0.07 - 0.08],
+    [2e-3, 2e-3 + 1e-9], [0.1 * 3 - 0.3, 0.0, 0.3 - 0.1 * 3]]
+# Returns that differ, as little as possible.
+SIGNALS = [
+    [1e6, 1e6 - 1], [0.0, 1e-8], [1.0, 1 + 2e-6], [0.0, 1e-6], [2e-3, 2.01e-3],
+    [-1e30, 1e30], [1e-7, 2e-7], [0.5, 0.5, 0.500002]]
+
+
+@every_variant
+def test_rounding_is_no_signal(variant):
+  for returns in NOISE:
+    found = _advantages(returns, [0] * len(returns), variant=variant)
+    np.testing.assert_array_equal(found, 0, err_msg=str(returns))
+    # Neither in a larger step, nor beside an invalid candidate.
+    found = _advantages(
+        [*returns, 0.0, 1.0, np.nan], [0] * len(returns) + [1, 1, 0],
+        [True] * (len(returns) + 2) + [False], variant)
+    np.testing.assert_array_equal(found[:len(returns)], 0)
+    assert found[-3] == -found[-2] != 0
+  for returns in SIGNALS:
+    found = _advantages(returns, [0] * len(returns), variant=variant)
+    assert np.all(found != 0), returns
+
+
+def test_rounding_beside_a_critic_is_no_signal():
+  for returns in NOISE:
+    found = advantages.group_advantages(
+        np.array(returns, np.float32), np.zeros(len(returns), int),
+        np.ones(len(returns), bool), baseline='critic', scale='std',
+        values=np.full(len(returns), np.float32(returns[0])))
+    np.testing.assert_array_equal(found, 0, err_msg=str(returns))
+
+
 @every_variant
 @pytest.mark.parametrize('junk', [np.nan, np.inf, 1e6])
 def test_invalid_candidates_are_ignored(variant, junk):
