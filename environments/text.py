@@ -28,7 +28,7 @@ from typing import Any
 
 ANSWER_MARKER = '####'
 THINK_START, THINK_END = '<think>', '</think>'
-_BOX_OR_BRACE = re.compile(r'\\boxed\{|\\.|[{}]', re.DOTALL)
+_BOX_OR_BRACE = re.compile(r'\\boxed\s*\{|\\.|[{}]', re.DOTALL)
 _BLOCK = re.compile(
     r'^```(\w+)[ \t\r]*\n((?:(?!```).*\n)*)```[ \t\r]*$', re.MULTILINE)
 
@@ -70,7 +70,7 @@ def last_boxed(text: str) -> str | None:
       start = open_braces.pop() if open_braces else None
       if start is not None and start > last_start:
         last_start, last = start, text[start:match.start()]
-    elif match[0] == r'\boxed{':
+    elif match[0].startswith(r'\boxed'):
       open_braces.append(match.end())
     elif match[0] == '{':
       open_braces.append(None)

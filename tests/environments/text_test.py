@@ -111,6 +111,7 @@ def test_last_json_line(given, value):
     (r'\boxed{\{1,2\}}', r'\{1,2\}'), (r'\boxed{\{1}', r'\{1'),
     ('\\boxed{a\nb}', 'a\nb'), (r'} \boxed{1} }', '1'),
     (r'{ { \boxed{1}', '1'), (r'<think>\boxed{1}</think> \boxed{2}', '2'),
+    (r'\boxed {5}', '5'), ('\\boxed\n {\\frac {1} {2}}', r'\frac {1} {2}'),
     (r'\boxed 1', None), (r'\boxed{1', None), ('boxed{1}', None),
     (r'\\boxed{1}', None), (r'\boxed{1} <think>', None)])
 def test_last_boxed(given, box):
