@@ -40,8 +40,8 @@ ALLOWED = {
     'environments/datasets.py': {'tensorflow_datasets', 'google'},
     'environments/dataset_files.py': {
         'tensorflow_datasets', 'huggingface_hub', 'pyarrow'},
-    'environments/math_problems/equivalence.py': {
-        'latex2sympy2_extended', 'math_verify'},
+    'environments/math_problems/formulas.py': {
+        'latex2sympy2_extended', 'math_verify', 'sympy'},
 }
 # Package -> the lowest layer that may import it.
 VISIBLE_FROM = {

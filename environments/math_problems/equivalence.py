@@ -1,38 +1,46 @@
 """Decides whether an answer equals the gold answer.
 
-math-verify compares formulas, tuples, intervals, sets and words. This module
-handles the notations for which math-verify accepts wrong answers or refuses
-correct ones: numbers with units, percent signs and thousands separators
-(`notation.py`), lists with repeated items, `R` and `r` as different variables,
-and definitions such as f(x) = 2x.
+This module reads lists, tuples, intervals, sets and equations, whose members
+`notation.py` compares as numbers with units, or `formulas.py` as formulas:
+
+  lists and sets   in any order, with repetitions
+  tuples           in order; brackets may be missing but not differ
+  name = value     the name may be missing on one side but not differ; several
+                   names give their values an order
+  other equations  equal another equation, not their right side
 
 `grader.py` limits time and memory.
 """
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Sequence
 import re
 
-from latex2sympy2_extended import latex2sympy2
-import math_verify
-
+from environments.math_problems import formulas
 from environments.math_problems import notation
 
-# math-verify warns that its own time limits are off.
-logging.getLogger('math_verify').setLevel(logging.ERROR)
-
-_EXTRACTION = (math_verify.LatexExtractionConfig(
-    normalization_config=latex2sympy2.NormalizationConfig(
-        basic_latex=True, malformed_operators=True, nits=True, boxed='none',
-        equations=False,
-        units=False)),)  # `notation` reads units; here `6m` is a product.
 # A text, a word or a command, which are longer than one letter; or a variable.
 _LETTER = re.compile(
     r'\\text\s*\{[^{}]*\}|[A-Za-z]{3,}|\\[A-Za-z]+|[A-Za-z]')
 _FREE_LETTERS = 'qkhwvuzjpgtsrlcbanmxy'  # None is a constant such as e or i.
-_EQUALS = re.compile(r'(?<![<>!\\])=')
-_NAME = re.compile(r'[^-+*/=<>]+')  # The left side of a definition.
+_EQUALS = r'(?<![<>!\\]):?=|\\in(?![a-z])'
+_SUBSCRIPT = r"(?:\s*_\s*(?:\w|\\[a-z]+|\{[^{}]*\}))?'*"
+_POINTS = rf'(?:[A-Z]{_SUBSCRIPT}\s*)+'
+_LETTERS = (
+    rf'(?:{_POINTS}|(?:[a-z]|\\text\s*\{{[^{{}}]*\}}'
+    r'|\\(?i:(?:var)?(?:epsilon|phi|theta)|alpha|beta|gamma|delta|zeta|eta'
+    r'|kappa|lambda|mu|nu|xi|rho|sigma|tau|chi|psi|omega)(?![a-z])|\\ell'
+    r'|(?i:answer|area|distance|height|length|max|min|perimeter|probability'
+    rf'|product|radius|ratio|sum|total|value|volume|width)){_SUBSCRIPT})')
+# The left side of a definition: a letter, the points of a segment or angle, a
+# word, a function of something, or a tuple of letters.
+_NAME = re.compile(
+    r'(?:\\(?:angle|triangle|arg|cos|cot|deg|det|dim|gcd|lcm|max|min|sin|tan)'
+    rf'\s*)*(?:\\(?:overline|overrightarrow|vec|hat|bar)\s*\{{{_LETTERS}\}}'
+    rf'|\|[A-Z]\s*[A-Z]\||\[{_POINTS}\]|\({_LETTERS}(?:,\s*{_LETTERS})+\)'
+    rf'|{_LETTERS}(?:\^\s*\{{-1\}})?)'
+    r'\s*(?:\((?:[^()]|\([^()]*\))*\)|\[[^][]*\])?')
 _FUNCTION = re.compile(r'[A-Za-z]\s*\(\s*([a-z])\s*\)')
 
 
@@ -41,18 +49,8 @@ def equivalent(answer: str, gold: str) -> bool:
   answer, gold = notation.clean(answer), notation.clean(gold)
   if not answer or not gold:
     return False
-  if notation.same_text(answer, gold):
-    return True
-  answer, gold = _rename_capitals(answer, gold)
-  numbers = notation.number_of(answer), notation.number_of(gold)
-  if all(numbers) and notation.same_number(*numbers):
-    return True  # Before lists, because 1,000 may be read as one.
-  answers, golds = notation.items(answer), notation.items(gold)
-  if len(answers) == len(golds):
-    return _same_items(answers, golds)
-  # A tuple without its brackets, or a solution set in another form.
-  return 1 in (len(answers), len(golds)) and not any(numbers) and (
-      _same_formula(answer, gold))
+  return notation.same_text(answer, gold) or _same_lists(
+      *_rename_capitals(answer, gold))
 
 
 def _rename_capitals(answer: str, gold: str) -> tuple[str, str]:
@@ -60,9 +58,7 @@ def _rename_capitals(answer: str, gold: str) -> tuple[str, str]:
 
   math-verify reads `R` and `r` as the same variable.
   """
-  letters = [
-      {x for x in _LETTER.findall(text) if len(x) == 1}
-      for text in (answer, gold)]
+  letters = [_letters(text) for text in (answer, gold)]
   capitals = sorted({
       x for text_letters in letters for x in text_letters
       if x.isupper() and x.lower() in text_letters})
@@ -73,18 +69,66 @@ def _rename_capitals(answer: str, gold: str) -> tuple[str, str]:
       for text in (answer, gold))
 
 
-def _same_items(answers: list[str], golds: list[str]) -> bool:
-  """True if every gold item equals another answer, in any order."""
-  unmatched = list(answers)
-  for gold in golds:
+def _same_lists(answer: str, gold: str) -> bool:
+  """Compares two texts of one or several items."""
+  numbers = notation.number_of(answer), notation.number_of(gold)
+  if all(numbers) and notation.same_number(*numbers):
+    return True  # Before lists, because 1,000 may be read as one.
+  answers, golds = _items(answer), _items(gold)
+  if len(answers) == len(golds):
+    return _same_items(answers, golds)
+  if any(numbers) or 1 not in (len(answers), len(golds)):
+    return False
+  single, others = (
+      (answers[0], golds) if len(answers) == 1 else (golds[0], answers))
+  name, values = _definition(single)
+  if name and {_definition(x)[0] for x in others} <= {'', name}:
+    single, = values[-1:]
+    return _same_lists(single, gold) if len(answers) == 1 else (
+        _same_lists(answer, single))
+  brackets = notation.brackets(single)
+  if brackets != ('(', ')'):
+    # A solution set in another form.
+    return formulas.same_formula(answer, gold)
+  # A tuple without its brackets; a set has no order.
+  members = notation.split(single[1:-1], '[,;]')
+  is_set = notation.brackets(gold if len(answers) == 1 else answer)[0] == '\\{'
+  if is_set or len(members) != len(others):
+    return False
+  return _same_items(members, golds) if len(answers) == 1 else (
+      all(map(_same_item, answers, members)))
+
+
+def _items(text: str) -> list[str]:
+  """Splits a list, and `(a, b) = (1, 2)` into `a = 1` and `b = 2`."""
+  items = notation.items(text)
+  tuples = [
+      notation.split(side[1:-1], '[,;]') for side in notation.split(text, '=')
+      if notation.brackets(side) == ('(', ')')]
+  if len(tuples) == 2 and len(tuples[0]) == len(tuples[1]) > len(items):
+    return [f'{name}={value}' for name, value in zip(*tuples)]
+  return items
+
+
+def _same_items(answers: Sequence[str], golds: Sequence[str]) -> bool:
+  """True if every gold item equals another answer.
+
+  The order matters for answers without a name if the gold answer has several
+  names.
+  """
+  names = {_definition(x)[0] for x in golds} - {''}
+  unmatched = list(golds)
+  for answer in sorted(answers, key=lambda x: not _definition(x)[0]):
     # Equal texts first, because formulas are slow to compare.
-    ordered = sorted(
-        unmatched, key=lambda x: not notation.same_text(x, gold))
-    match = next((x for x in ordered if _same_item(x, gold)), None)
+    candidates = sorted(
+        unmatched, key=lambda x: not notation.same_text(answer, x))
+    if len(names) > 1 and not _definition(answer)[0]:
+      candidates = unmatched[:1]
+    match = next((x for x in candidates if _same_item(answer, x)), None)
     if match is None:
       return False
     unmatched.remove(match)
-  return True
+  return not unmatched
 
 
 def _same_item(answer: str, gold: str) -> bool:
@@ -93,37 +137,60 @@ def _same_item(answer: str, gold: str) -> bool:
   numbers = notation.number_of(answer), notation.number_of(gold)
   if all(numbers):
     return notation.same_number(*numbers)
-  definitions = _definition(answer), _definition(gold)
-  if all(definitions):
-    (name, value), (gold_name, gold_value) = definitions
-    functions = _FUNCTION.fullmatch(name), _FUNCTION.fullmatch(gold_name)
-    if all(functions):  # f(x) = x + 1 equals f(n) = n + 1.
-      value = re.sub(
-          rf'(?<![A-Za-z\\]){functions[0][1]}(?![A-Za-z])', functions[1][1],
-          value)
-      name = name[0] + gold_name[1:]
-    if notation.same_text(name, gold_name):
-      return _same_item(value, gold_value)
-  elif any(definitions):  # The name may be missing on one side.
-    return _same_item(*(
-        text if definition is None else definition[1]
-        for text, definition in zip((answer, gold), definitions)))
-  if _EQUALS.search(gold) and not _EQUALS.search(answer):
-    return False  # math-verify would accept 5 for x + y = 5.
-  return _same_formula(answer, gold)
+  (name, values), (gold_name, gold_values) = (
+      _definition(answer), _definition(gold))
+  functions = _FUNCTION.fullmatch(name), _FUNCTION.fullmatch(gold_name)
+  if all(functions):  # f(x) = x + 1 equals f(n) = n + 1.
+    values = [
+        re.sub(rf'(?<![A-Za-z\\]){functions[0][1]}(?![A-Za-z])',
+               functions[1][1], x) for x in values]
+    name = name[0] + gold_name[1:]
+  if name and gold_name and notation.same_text(name, gold_name) or (
+      name and not gold_name and len(gold_values) == 1):
+    return _same_chain(values, gold_values[-1])
+  if len(values) == 1 and not name:
+    if gold_name:
+      return _same_item(answer, gold_values[-1])
+    return len(gold_values) == 1 and _same_form(answer, gold)
+  if len(gold_values) == 1 and not gold_name:
+    return all(_same_item(x, gold) for x in values)
+  # Points commute in a formula: the angles ABC and CAB would be equal.
+  return not any(re.search(r'[A-Z].*[A-Z]', x) for x in (name, gold_name)) and (
+      formulas.same_formula(answer, gold))
 
 
-def _definition(text: str) -> tuple[str, str] | None:
-  """Splits `name = value`; None for other texts."""
-  sides = [side.strip() for side in _EQUALS.split(text)]
-  if len(sides) != 2 or not sides[1] or not _NAME.fullmatch(sides[0]):
-    return None
-  return sides[0], sides[1]
+def _definition(text: str) -> tuple[str, list[str]]:
+  """Returns a name, or '', and all sides of an equation without the name."""
+  sides = notation.split(text, _EQUALS)
+  if len(sides) > 1 and all(sides):
+    if _NAME.fullmatch(sides[0]):
+      return sides[0], sides[1:]
+    if len(sides) == 2 and _NAME.fullmatch(sides[1]):
+      return sides[1], sides[:1]
+  return '', sides
 
 
-def _same_formula(answer: str, gold: str) -> bool:
-  """Returns math-verify's verdict. It depends on the order: gold first."""
-  parsed = [
-      math_verify.parse(f'${text}$', _EXTRACTION, parsing_timeout=None)
-      for text in (gold, answer)]
-  return math_verify.verify(*parsed, timeout_seconds=None)
+def _same_chain(sides: Sequence[str], gold: str) -> bool:
+  """Compares `x = a + b = 5`; sides with other letters are not checked."""
+  *sides, value = sides
+  return _same_item(value, gold) and all(
+      _same_item(x, gold) for x in sides if _letters(x) <= _letters(gold))
+
+
+def _letters(text: str) -> set[str]:
+  return {x for x in _LETTER.findall(text) if len(x) == 1}
+
+
+def _same_form(answer: str, gold: str) -> bool:
+  """Compares two tuples, intervals, sets or formulas."""
+  brackets = notation.brackets(answer), notation.brackets(gold)
+  members = [
+      notation.split(text[len(left):-len(right)], '[,;]') if left else [text]
+      for text, (left, right) in zip((answer, gold), brackets)]
+  if not all(x[0] for x in brackets) or max(map(len, members)) == 1:
+    return formulas.same_formula(answer, gold)
+  if brackets[0] != brackets[1] or len(members[0]) != len(members[1]):
+    return False
+  if brackets[0][0] == r'\{':
+    return _same_items(*members)
+  return all(map(_same_item, *members))

@@ -33,7 +33,7 @@ from typing import NoReturn
 from environments.sandbox import processes
 
 MAX_LETTERS = 2000  # Longer answers are CUT_OFF.
-# For one pair. The slowest of 1005 gold and 1005 wrong answers takes 0.4 s.
+# For one pair. The slowest of 1005 gold and 1005 wrong answers takes 0.5 s.
 CPU_SECONDS = 3
 MEMORY_BYTES = 1 << 30  # Address space; imports take a third.
 # Only a grader that hangs takes longer than these.
