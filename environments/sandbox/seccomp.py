@@ -22,32 +22,29 @@ _PR_SET_SECCOMP, _MODE_FILTER = 22, 2
 
 # Name, number on x86-64, number on aarch64; - for none.
 _CALLS = '''
-read 0 63, write 1 64, readv 19 65, writev 20 66, pread64 17 67,
-pwrite64 18 68, preadv 295 69, pwritev 296 70, lseek 8 62, close 3 57,
-close_range 436 436, dup 32 23, dup2 33 -, dup3 292 24, open 2 -,
-openat 257 56, fcntl 72 25, ioctl 16 29, fstat 5 80, stat 4 -, lstat 6 -,
-newfstatat 262 79, statx 332 291, access 21 -, faccessat 269 48,
-faccessat2 439 439, readlink 89 -, readlinkat 267 78, getcwd 79 17,
+read 0 63, write 1 64, readv 19 65, writev 20 66, pread64 17 67, pwrite64 18 68,
+preadv 295 69, pwritev 296 70, lseek 8 62, close 3 57, close_range 436 436,
+dup 32 23, dup2 33 -, dup3 292 24, open 2 -, openat 257 56, fcntl 72 25,
+ioctl 16 29, fstat 5 80, stat 4 -, lstat 6 -, newfstatat 262 79, statx 332 291,
+access 21 -, faccessat 269 48, faccessat2 439 439, getcwd 79 17,
 getdents64 217 61, umask 95 166, pipe 22 -, pipe2 293 59, poll 7 -,
 ppoll 271 73, select 23 -, pselect6 270 72, epoll_create1 291 20,
 epoll_ctl 233 21, epoll_wait 232 -, epoll_pwait 281 22, eventfd2 290 19,
-socketpair 53 199, sendto 44 206, recvfrom 45 207,
-mmap 9 222, munmap 11 215, mremap 25 216, mprotect 10 226, madvise 28 233,
-brk 12 214, futex 202 98, set_robust_list 273 99,
-rseq 334 293, membarrier 324 283, set_tid_address 218 96, clone 56 220,
+socketpair 53 199, sendto 44 206, recvfrom 45 207, mmap 9 222, munmap 11 215,
+mremap 25 216, mprotect 10 226, madvise 28 233, brk 12 214, futex 202 98,
+set_robust_list 273 99, rseq 334 293, set_tid_address 218 96, clone 56 220,
 clone3 435 435, exit 60 93, exit_group 231 94, rt_sigaction 13 134,
 rt_sigprocmask 14 135, rt_sigreturn 15 139, rt_sigpending 127 136,
-rt_sigtimedwait 128 137, rt_sigsuspend 130 133, sigaltstack 131 132,
-pause 34 -, restart_syscall 219 128, kill 62 129, tgkill 234 131,
-setitimer 38 103, getitimer 36 102, alarm 37 -, nanosleep 35 101,
-clock_nanosleep 230 115, clock_gettime 228 113, clock_getres 229 114,
-gettimeofday 96 169, time 201 -, times 100 153, getrusage 98 165,
-getcpu 309 168, sched_yield 24 124, sched_getaffinity 204 123, getpid 39 172,
-gettid 186 178, getppid 110 173, getpgrp 111 -, getuid 102 174,
-geteuid 107 175, getgid 104 176, getegid 108 177, getresuid 118 148,
-getresgid 120 150, getgroups 115 158, prlimit64 302 261, getrlimit 97 163,
-setrlimit 160 164, prctl 157 167, uname 63 160, sysinfo 99 179,
-getrandom 318 278
+rt_sigtimedwait 128 137, rt_sigsuspend 130 133, sigaltstack 131 132, pause 34 -,
+restart_syscall 219 128, kill 62 129, tgkill 234 131, setitimer 38 103,
+getitimer 36 102, alarm 37 -, nanosleep 35 101, clock_nanosleep 230 115,
+clock_gettime 228 113, clock_getres 229 114, gettimeofday 96 169, time 201 -,
+times 100 153, getrusage 98 165, getcpu 309 168, sched_yield 24 124,
+sched_getaffinity 204 123, getpid 39 172, gettid 186 178, getppid 110 173,
+getpgrp 111 -, getuid 102 174, geteuid 107 175, getgid 104 176, getegid 108 177,
+getresuid 118 148, getresgid 120 150, getgroups 115 158, prlimit64 302 261,
+getrlimit 97 163, setrlimit 160 164, prctl 157 167, uname 63 160,
+sysinfo 99 179, getrandom 318 278
 '''
 # Machine (`os.uname`) -> column above, and AUDIT_ARCH_*.
 _MACHINES = {'x86_64': (1, 0xC000003E), 'aarch64': (2, 0xC00000B7)}
@@ -55,16 +52,29 @@ _MACHINES = {'x86_64': (1, 0xC000003E), 'aarch64': (2, 0xC00000B7)}
 _ALL = 0xFFFFFFFF
 _NEGATIVE = 0x80000000
 _SELF_PID = object()  # Placeholder for the id of the program's process.
-_CLONE_THREAD = 0x10000
-# The flags of pthread_create only: no process, no namespace.
-_CLONE_FLAGS = 0x3D0F00 | 0x400000
+# Flags of `clone` that pthread_create sets: shared memory, folder, files and
+# signals, in the same process. The others are flags that it may set.
+_THREAD_FLAGS, _OTHER_FLAGS = 0x10F00, 0x7C0000
 _O_TRUNC = 0o1000
 _TRUNC = (_O_TRUNC | 3, (0, 1, 2, _O_TRUNC | 1, _O_TRUNC | 2))
 # Name -> checks, all of which must hold: a word of the arguments (2 * i is the
 # lower half of argument i), a mask, and the allowed values.
 _CHECKS = {
-    'clone': [
-        (0, _ALL & ~_CLONE_FLAGS, (0,)), (0, _CLONE_THREAD, (_CLONE_THREAD,))],
+    # Only a thread that counts as one and shares its table of files.
+    'clone': [(0, _ALL & ~_OTHER_FLAGS, (_THREAD_FLAGS,))],
+    # CLOSE_RANGE_UNSHARE would give each thread its own limit of open files.
+    'close_range': [(4, _ALL, (0,))],
+    # MAP_SHARED, MAP_PRIVATE or MAP_SHARED_VALIDATE of a file, or MAP_PRIVATE
+    # with MAP_ANONYMOUS; without MAP_LOCKED and MAP_HUGETLB. Shared anonymous
+    # memory is kept while one page is mapped, and only mapped pages count
+    # towards the limit.
+    'mmap': [(6, 0x4202F, (1, 2, 3, 0x22))],
+    # No advice on memory that other processes use, such as MADV_PAGEOUT.
+    'madvise': [(4, _ALL, (
+        0, 1, 2, 3, 4, 8,  # Expected use; MADV_DONTNEED and MADV_FREE
+        14, 15, 16, 17,  # Huge pages and core dumps
+        102, 103))],  # Guard pages of stacks
+    'pipe2': [(2, _ALL & ~0x80800, (0,))],  # O_CLOEXEC and O_NONBLOCK
     # Only to itself.
     'kill': [(0, _ALL, (_SELF_PID,))],
     'tgkill': [(0, _ALL, (_SELF_PID,))],
@@ -89,9 +99,14 @@ _CHECKS = {
     'futex': [(2, 0x7F, (0, 1, 3, 4, 5, 9, 10))],
     'prctl': [(0, _ALL, (15,))],  # PR_SET_NAME, of a thread
     # Only pairs of stream sockets, which asyncio needs. The address of `sendto`
-    # must be NULL.
+    # must be NULL. Neither MSG_OOB, a source of faults in the kernel, nor other
+    # rare flags.
     'socketpair': [(0, _ALL, (1,)), (2, 0xF, (1,))],
-    'sendto': [(8, _ALL, (0,)), (9, _ALL, (0,))],
+    'sendto': [
+        (6, _ALL & ~0x4040, (0,)),  # MSG_DONTWAIT and MSG_NOSIGNAL
+        (8, _ALL, (0,)), (9, _ALL, (0,))],
+    # MSG_PEEK, MSG_TRUNC, MSG_DONTWAIT and MSG_WAITALL
+    'recvfrom': [(6, _ALL & ~0x162, (0,))],
 }
 # Fails with ENOSYS: glibc then calls `clone`, whose flags can be checked.
 _ABSENT = 'clone3'

@@ -7,7 +7,7 @@ like precede each line.
 import textwrap
 
 PRELUDE = '''
-import ctypes, errno, os, socket, struct, sys
+import ctypes, errno, mmap, os, socket, struct, sys
 libc = ctypes.CDLL(None, use_errno=True)
 NUMBERS = dict(
     x86_64=dict(
@@ -22,7 +22,7 @@ NUMBERS = dict(
         process_madvise=440, memfd_secret=447, mlock=149, fanotify_init=300,
         inotify_init1=294, timer_create=222, add_key=248, syslog=103,
         openat2=437, splice=275, setuid=105, futex=202,
-        prlimit64=302, openat=257),
+        prlimit64=302, openat=257, close_range=436, membarrier=324),
     aarch64=dict(
         clone=220, execve=221, ptrace=117, kill=129, tkill=130,
         process_vm_readv=270, memfd_create=279, bpf=280, userfaultfd=282,
@@ -35,7 +35,7 @@ NUMBERS = dict(
         process_madvise=440, memfd_secret=447, mlock=228, fanotify_init=262,
         inotify_init1=26, timer_create=107, add_key=217, syslog=116,
         openat2=437, splice=76, setuid=146, futex=98,
-        prlimit64=261, openat=56),
+        prlimit64=261, openat=56, close_range=436, membarrier=283),
     )[os.uname().machine]
 
 def raw(name, *arguments):
@@ -64,6 +64,9 @@ FILES = {
     'read through a path handle': (
         'fd = os.open(CANARY, os.O_PATH); '
         'print(open(f"/proc/self/fd/{fd}").read())'),
+    'read a link': 'os.readlink("/proc/self/exe")',
+    'read a link in a folder': (
+        'os.readlink("exe", dir_fd=os.open("/proc/self", os.O_PATH))'),
     'list the root': 'os.listdir("/")',
     'list the temporary files': 'os.listdir(os.path.dirname(CANARY))',
     'read the sandbox itself': 'open(SOURCE).read()',
@@ -99,11 +102,20 @@ FILES = {
     'pivot the root': 'raw("pivot_root", b".", b".")',
     'memory file': 'raw("memfd_create", b"x", 0)',
     'secret memory': 'raw("memfd_secret", 0)',
+    'shared anonymous memory': 'mmap.mmap(-1, 4096)',
+    'shared memory of a device': (
+        'mmap.mmap(os.open("/dev/zero", os.O_RDWR), 4096)'),
     'shared memory': 'raw("shmget", 0, 1 << 20, 0o1600)',
     'semaphores': 'raw("semget", 0, 1, 0o1600)',
     'message queue': 'raw("msgget", 0, 0o1600)',
     'posix message queue': 'raw("mq_open", b"forged", 0o102, 0o600, 0)',
     'locked memory': 'raw("mlock", 0, 4096)',
+    'a locked mapping': 'mmap.mmap(-1, 4096, flags=0x2022)',
+    'huge pages': 'mmap.mmap(-1, 1 << 21, flags=0x40022)',
+    'merged pages': 'mmap.mmap(-1, 4096, flags=0x22).madvise(12)',
+    'page out the standard library': (
+        'mmap.mmap(os.open(os.__file__, 0), 4096, prot=1).madvise(21)'),
+    'a pipe of notifications': 'ok(libc.pipe2(bytes(8), 0x80))',
     'grow its input': 'os.write(0, b"x")',
     'larger pipes': '__import__("fcntl").fcntl(1, 1031, 1 << 20)',
     'splice': 'raw("splice", 0, 0, 1, 0, 1, 0)',
@@ -125,6 +137,7 @@ NETWORK = {
         'socket.socketpair()[0].sendmsg([b"x"], [], 0, SERVER)'),
     'a datagram through a pair': (
         'socket.socketpair()[0].sendto(b"x", SERVER)'),
+    'urgent data': 'socket.socketpair()[0].send(b"x", socket.MSG_OOB)',
     'io_uring': 'raw("io_uring_setup", 8, bytes(120))',
 }
 
@@ -137,6 +150,12 @@ PROCESSES = {
         'raw("clone", 0x10000000 | 17, 0, 0, 0, 0) or os._exit(0)'),
     'clone that shares memory': (
         'raw("clone", 0x4000 | 0x100 | 17, 0, 0, 0, 0) or os._exit(0)'),
+    'a thread with its own files': 'raw("clone", 0x10B00, 0, 0, 0, 0)',
+    'a thread with its own folder': 'raw("clone", 0x10D00, 0, 0, 0, 0)',
+    'files that a thread does not share': (
+        'raw("close_range", 3, 0xffffffff, 2)'),
+    'files closed by an exec': 'raw("close_range", 3, 0xffffffff, 4)',
+    'interrupt every core': 'raw("membarrier", 2, 0)',
     'clone3': 'raw("clone3", struct.pack("=11Q", *[0] * 4, 17, *[0] * 6), 88)',
     'exec': 'os.execv("/bin/sh", ["sh", "-c", "echo ESCAPED"])',
     'exec python': 'os.execv(sys.executable, [sys.executable, "-c", "1"])',

@@ -17,7 +17,7 @@ from tests.environments.sandbox import attacks
 from tests.environments.sandbox import servers
 from tests.environments.sandbox.servers import CANARY
 
-NUM_ATTACKS = 139
+NUM_ATTACKS = 154
 _OTHER_PYTHON = servers.other_python() if os.getuid() == 0 else None
 _USERS = ['self'] + ['ordinary'] * (_OTHER_PYTHON is not None)
 
@@ -82,7 +82,7 @@ def test_attack_is_refused(results, name):
 
 _MACHINE_CODE = '''
     import ctypes, mmap, os
-    page = mmap.mmap(-1, 4096, prot=7)
+    page = mmap.mmap(-1, 4096, flags=34, prot=7)
     page.write(bytes.fromhex({code!r}))
     call = ctypes.CFUNCTYPE(ctypes.c_long)(
         ctypes.addressof(ctypes.c_char.from_buffer(page)))
@@ -122,7 +122,7 @@ THREADS = 'stopped: more than 64 threads', "can't start new thread\n"
      'while True: time.sleep(1)', WALL_CLOCK),
     ('[0] * 10**9', MEMORY),
     ('x = []\nwhile True: x.append(bytes(1 << 20))', MEMORY),
-    ('import mmap\nx = []\nwhile True: x.append(mmap.mmap(-1, 1 << 22))',
+    ('import mmap\nx = []\nwhile True: x.append(mmap.mmap(-1, 1 << 22, 34))',
      MEMORY),
     ('import resource\nresource.setrlimit(9, (200 << 20, 200 << 20))\n'
      '[0] * 10**9', MEMORY),
@@ -155,15 +155,14 @@ def test_nothing_of_the_trainer_is_inherited(address, package):
       print(dict(os.environ), ctypes.CDLL(None).getenv(b'HF_TOKEN'))
       for fd in range(1024):
         try:
-          print(fd, os.readlink(f'/proc/self/fd/{{fd}}'))
+          print(fd, os.fstat(fd).st_size)
         except OSError:
           pass
       print({{name for name in sys.modules if 'environments' in name}})
       print(sys.path == [p for p in sys.path if 'site-packages' not in p])
       import environments''')
   assert result.stdout == (
-      '{} 0\n0 /memfd:stdin (deleted)\n1 /memfd:stdout (deleted)\n'
-      '2 /memfd:stderr (deleted)\nset()\nTrue\n'), result
+      '{} 0\n0 0\n1 0\n2 0\nset()\nTrue\n'), result
   assert result.stderr.endswith("No module named 'environments'\n"), result
 
 

@@ -43,6 +43,13 @@ ORDINARY = [
     ('import signal, time\nsignal.signal(signal.SIGALRM, lambda *_: '
      'print("rang"))\nsignal.setitimer(signal.ITIMER_REAL, 0.01)\n'
      'time.sleep(0.1)', '', 'rang\n'),
+    ('import mmap\nprint(mmap.mmap(0, 0, prot=mmap.PROT_READ)[:],'
+     'len(mmap.mmap(-1, 1 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)))',
+     'x', "b'x' 1048576\n"),
+    ('import os, socket\na, b = socket.socketpair()\na.sendall(b"x" * 9)\n'
+     'print(b.recv(4, socket.MSG_PEEK), b.recv(9, socket.MSG_WAITALL))\n'
+     'os.closerange(3, 100)\nprint(os.path.realpath("/dev/null"))', '',
+     "b'xxxx' b'xxxxxxxxx'\n/dev/null\n"),
     ('import numpy as np\na = np.random.rand(100, 100)\n'
      'print((a @ a).shape, np.fft.fft(np.ones(4))[0], np.testing is not None)',
      '', '(100, 100) (4+0j) True\n'),
@@ -82,7 +89,7 @@ FAILING = [
     ('import pytest', "No module named 'pytest'\n"),
     ('import numpy, pytest', "No module named 'pytest'\n"),
     # Refused by the system.
-    ('import mmap; mmap.mmap(-1, 1 << 30)', 'Cannot allocate memory\n'),
+    ('import mmap; mmap.mmap(-1, 1 << 30, 34)', 'Cannot allocate memory\n'),
     ('x = [open("/dev/null") for _ in range(1000)]',
      "Too many open files: '/dev/null'\n"),
     ('import ctypes; ctypes.string_at(0)', 'killed by SIGSEGV'),

@@ -66,13 +66,31 @@ def test_only_listed_calls_of_the_machine_are_allowed(machine):
 
 
 _THREAD = 0x3D0F00  # The flags of glibc's pthread_create.
+_BIG = 1 << 28  # Number of bytes
 # Name of a call -> allowed arguments, refused arguments.
 CASES = {
     'clone': (
         # The kernel drops the upper half.
         [(_THREAD,), (_THREAD | 0x400000,), (_THREAD | 1 << 40,)],
         [(17,), (0x4111,), (_THREAD & ~0x10000,), (_THREAD | 0x10000000,),
-         (_THREAD | 0x20000,)]),
+         (_THREAD | 0x20000,),
+         # Each thread with its own memory, folder, files or signals.
+         *((_THREAD & ~(0x100 << i),) for i in range(4))]),
+    'close_range': (
+        [(3, 0xFFFFFFFF, 0), (3, 9, 1 << 32)],
+        [(3, 0xFFFFFFFF, flags) for flags in (2, 4, 6, -1)]),
+    'mmap': (
+        [(0, _BIG, 3, flags, fd, 0) for flags, fd in (
+            (0x22, -1), (0x32, -1), (0x20022, -1), (0x4022, -1), (1, 0),
+            (2, 0), (0x812, 0))],
+        # Shared or locked memory, and huge pages.
+        [(0, _BIG, 3, flags, -1, 0) for flags in (
+            0x21, 0x23, 0x2022, 0x2001, 0x40022, 0x40002, 0x28)]),
+    'madvise': (
+        [(0, _BIG, advice) for advice in (0, 4, 8, 14)],
+        [(0, _BIG, advice) for advice in (9, 12, 20, 21, 25, 100, 101)]),
+    'pipe2': (
+        [(0, 0), (0, 0x80000), (0, 0x80800)], [(0, 0x80), (0, 0x4000)]),
     'kill': (
         [(PID, 9), (PID | 1 << 32, 9)],
         [(PID + 1, 9), (0, 9), (-1, 9), (-PID, 9)]),
@@ -93,7 +111,12 @@ CASES = {
     'socketpair': (
         [(1, 1, 0), (1, 0o2004001, 0)], [(1, 2, 0), (2, 1, 0), (1, 5, 0)]),
     'sendto': (
-        [(0, 1, 1, 0, 0, 0)], [(0, 1, 1, 0, 8, 0), (0, 1, 1, 0, 1 << 32, 0)]),
+        [(0, 1, 1, 0, 0, 0), (0, 1, 1, 0x4040, 0, 0)],
+        [(0, 1, 1, 0, 8, 0), (0, 1, 1, 0, 1 << 32, 0),
+         *((0, 1, 1, flags, 0, 0) for flags in (1, 0x800, 0x4000000))]),
+    'recvfrom': (
+        [(0, 1, 1, flags, 0, 0) for flags in (0, 2, 0x20, 0x40, 0x100)],
+        [(0, 1, 1, flags, 0, 0) for flags in (1, 0x2000, 0x40000000)]),
 }
 
 
