@@ -27,9 +27,10 @@ from environments.sandbox import protocol
 from environments.sandbox import seccomp
 
 MAX_OPEN_FILES = 64
-# Added to the number of tasks of the whole machine: the kernel counts all
-# processes and threads of the user, so a fixed number cannot serve.
-EXTRA_PROCESSES = 64
+MAX_THREADS = 64
+# Real user of a program of root: the first of a range that no system assigns,
+# plus the process id.
+_FIRST_USER = 0x70000000
 _MAX_PENDING_SIGNALS = 64
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
@@ -71,14 +72,14 @@ class Isolation:
     processes.set_option(processes.PR_SET_CHILD_SUBREAPER, 0)
     processes.set_option(processes.PR_SET_NO_NEW_PRIVS, 1)
     os.chdir(self._work_directory)
-    cpu_limit = math.ceil(limits.cpu_seconds)
-    _set_limit(resource.RLIMIT_CPU, cpu_limit, cpu_limit + 1)
+    # The supervisor ends the program sooner, unless it is killed or stopped.
+    _set_limit(resource.RLIMIT_CPU, math.ceil(limits.cpu_seconds) + 1)
     _set_limit(
         resource.RLIMIT_AS, self._interpreter_bytes + limits.memory_bytes)
     # One byte more shows that the output was longer.
     _set_limit(resource.RLIMIT_FSIZE, int(limits.output_bytes) + 1)
     _set_limit(resource.RLIMIT_NOFILE, MAX_OPEN_FILES)
-    _set_limit(resource.RLIMIT_NPROC, _num_tasks() + EXTRA_PROCESSES)
+    _set_limit(resource.RLIMIT_NPROC, self._max_tasks())
     _set_limit(resource.RLIMIT_SIGPENDING, _MAX_PENDING_SIGNALS)
     # 1, not 0: the kernel starts a core-dump program even at 0.
     _set_limit(resource.RLIMIT_CORE, 1)
@@ -88,13 +89,26 @@ class Isolation:
       self._filter.install()
 
 
-def _set_limit(kind: int, soft: int, hard: int | None = None) -> None:
+  def _max_tasks(self) -> int:
+    """Limit of the processes and threads of the program's user.
+
+    The kernel exempts root. If root may change its real user, each program gets
+    a user with the exact limit; files are opened with the effective user, which
+    stays root. Otherwise the user may have many other tasks.
+    """
+    if self._ruleset is not None:
+      with contextlib.suppress(OSError):
+        os.setreuid(_FIRST_USER + os.getpid(), -1)
+        return MAX_THREADS
+    return _num_tasks() + MAX_THREADS
+
+
+def _set_limit(kind: int, value: int) -> None:
   """Lowers a limit for good; a lower limit stays."""
   _, present = resource.getrlimit(kind)
-  hard = soft if hard is None else hard
   if present != resource.RLIM_INFINITY:
-    soft, hard = min(soft, present), min(hard, present)
-  resource.setrlimit(kind, (soft, hard))
+    value = min(value, present)
+  resource.setrlimit(kind, (value, value))
 
 
 def _num_tasks() -> int:

@@ -56,9 +56,11 @@ def is_stopped(pid: int) -> bool:
   return _stat(pid)[0] == b'T'
 
 
-def num_threads(pid: int) -> int:
-  """Number of threads of a process; 0 if it is gone."""
-  return int(_stat(pid)[17])
+def usage(pid: int) -> tuple[int, float]:
+  """Number of threads and CPU seconds of a process; zeros if it is gone."""
+  fields = _stat(pid)
+  ticks = int(fields[11]) + int(fields[12])
+  return int(fields[17]), ticks / os.sysconf('SC_CLK_TCK')
 
 
 def kill_descendants() -> None:

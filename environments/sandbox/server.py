@@ -40,7 +40,6 @@ from environments.sandbox import processes
 from environments.sandbox import program
 from environments.sandbox import protocol
 
-MAX_THREADS = 64
 # Modules that programs import most, besides those of the server.
 _PRELOADED = (
     'bisect', 'collections', 'functools', 'heapq', 'operator', 're', 'string',
@@ -51,7 +50,7 @@ _ONE_THREAD = dict.fromkeys(
 _WAKEUPS = {signal.SIGCHLD, signal.SIGTERM}
 _SERVER_TICK = 1.0  # Seconds between checks of the parent and of `packages`.
 _FORK_SECONDS = 10.0  # A server that cannot fork for so long ends.
-_PROGRAM_TICK = 0.01  # Seconds between two counts of threads.
+_PROGRAM_TICK = 0.01  # Seconds between two looks at a program.
 _CLIENT_SECONDS = 60  # Timeout of the client's side of a connection.
 _START_SECONDS = 2 * _CLIENT_SECONDS  # The program waits for the client too.
 
@@ -221,7 +220,7 @@ def _supervise(
         raise RuntimeError('a process died before its program started')
       return  # The client has gone.
     limits = protocol.unpack_limits(packed_limits)
-    end = _watch(pid, time.monotonic() + limits.wall_seconds)
+    end = _watch(pid, limits)
     os.killpg(pid, signal.SIGKILL)  # The whole group: none can fork away.
     _, wait_status, usage = os.wait4(pid, 0)
     processes.kill_descendants()  # They could still write.
@@ -242,22 +241,28 @@ def _supervise(
 class _End(enum.Enum):
   """Why a supervisor stopped watching."""
 
+  CPU = enum.auto()
   EXIT = enum.auto()
   THREADS = enum.auto()
   WALL_CLOCK = enum.auto()
 
 
-def _watch(pid: int, deadline: float) -> _End:
+def _watch(pid: int, limits: protocol.Limits) -> _End:
   """Waits until the program ends or must be ended.
 
-  Counts threads because the kernel does not limit those of root.
+  The kernel limits CPU time less precisely, and does not limit the threads of
+  every program.
   """
+  deadline = time.monotonic() + limits.wall_seconds
   with open(os.pidfd_open(pid), 'rb', 0) as process:
     while not select.select([process], [], [], _PROGRAM_TICK)[0]:
       if time.monotonic() >= deadline:
         return _End.WALL_CLOCK
-      if processes.num_threads(pid) > MAX_THREADS:
+      num_threads, cpu_seconds = processes.usage(pid)
+      if num_threads > isolation_lib.MAX_THREADS:
         return _End.THREADS
+      if cpu_seconds > limits.cpu_seconds:
+        return _End.CPU
   return _End.EXIT
 
 
@@ -270,11 +275,12 @@ def _classify(
     return status.RESOURCE_LIMIT, (
         f'stopped: more than {limits.output_bytes} bytes of output')
   if end is _End.THREADS:
-    return status.RESOURCE_LIMIT, f'stopped: more than {MAX_THREADS} threads'
+    return status.RESOURCE_LIMIT, (
+        f'stopped: more than {isolation_lib.MAX_THREADS} threads')
   if end is _End.WALL_CLOCK:
     return status.TIMEOUT, (
         f'stopped: wall-clock limit of {limits.wall_seconds} s')
-  if cpu_seconds > limits.cpu_seconds or exit_code == -signal.SIGXCPU:
+  if end is _End.CPU or cpu_seconds > limits.cpu_seconds:
     return status.TIMEOUT, f'stopped: CPU limit of {limits.cpu_seconds} s'
   if exit_code == -program.OUT_OF_MEMORY:
     return status.RESOURCE_LIMIT, (

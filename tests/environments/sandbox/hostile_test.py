@@ -104,6 +104,33 @@ def test_calls_of_other_instruction_sets_are_refused(address, code, end):
   assert (result.stdout + result.stderr).strip().endswith(end), result
 
 
+@pytest.mark.skipif(
+    os.uname().machine != 'x86_64' or os.getuid() != 0
+    or 'kernel' not in servers.CONFINED, reason='x86-64 code, run by root')
+def test_kernel_refuses_more_threads_of_a_program_of_root(server_at):
+  # A thousand calls of `clone`, faster than threads are counted.
+  result = servers.run(server_at('kernel').address, '''
+      import ctypes, mmap
+      page = mmap.mmap(-1, 4096, flags=34, prot=7)
+      page.write(bytes.fromhex(
+          '5331dbb838000000bf000f010031f60f0585c07410780affc381fb'
+          'e803000072e289d85bc3b8220000000f05ebf7'))
+      print(ctypes.CFUNCTYPE(ctypes.c_int)(
+          ctypes.addressof(ctypes.c_char.from_buffer(page)))())''')
+  assert (result.status, result.stdout) == (Status.OK, '63\n'), result
+
+
+@pytest.mark.parametrize('reaction', ['signal.SIG_IGN', 'print'])
+def test_cpu_limit_is_exact_if_its_signal_is_ignored(address, reaction):
+  result = servers.run(address, f'''
+      import os, signal, time
+      signal.signal(signal.SIGXCPU, {reaction})
+      while True: os.pwrite(1, b"%.3f" % time.process_time(), 0)''',
+      cpu_seconds=0.5, wall_seconds=20.0)
+  assert (result.status, result.stderr) == (Status.TIMEOUT, CPU)
+  assert 0.4 < float(result.stdout) < 0.8
+
+
 CPU = 'stopped: CPU limit of 0.5 s'
 WALL_CLOCK = 'stopped: wall-clock limit of 0.3 s'
 MEMORY = (
