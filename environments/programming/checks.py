@@ -2,7 +2,7 @@
 
 The program and the asserts never share a process, so a program cannot forge the
 result of an assert by changing `==`, the interpreter or its process. Values
-pass between them as literals:
+pass between them as text, see `environments.sandbox.literals`:
 
   1. `check` runs with a stand-in candidate that records the arguments of each
      call and returns an unknown value. Failing asserts are skipped.
@@ -10,13 +10,24 @@ pass between them as literals:
   3. `check` runs with a candidate that returns the recorded values, or raises
      if the program raised, exited or timed out. New calls repeat 2 and 3.
 
+The candidate also changes its arguments as the program did. If the program
+returned a function, the candidate returns a stand-in for it. A call of the
+stand-in is run in one process after the calls that led to it.
+
 Asserts are counted by their text, without constants such as `assert True`. An
 assert in a loop holds if it holds every time. Each call has the CPU time that
 the official graders give to all calls together. The tests' random numbers have
 a fixed seed.
 
-Arguments must be positional and plain (`Sandbox.call`); other calls raise
-TypeError in the tests.
+Differences from running the asserts and the program in one process:
+
+1. Instances of a program's classes have a truth but no attributes. They equal
+   nothing, whatever their `==` says.
+2. Arguments must have types of Python or its module `collections`, or be
+   Fractions or Decimals. Functions, iterators, arrays and instances of the
+   tests' classes raise TypeError in the tests.
+3. A returned function must be the value itself, not a part of it.
+4. Calls do not see global variables that earlier calls changed.
 """
 
 from __future__ import annotations
@@ -38,15 +49,19 @@ _ERROR_CHARS = 200
 _Status = sandbox_lib.Status
 
 # The program that runs the asserts. `run` returns
-#   calls   (key, arguments) of calls without a known result
+#   calls   (key, session) of calls without a known result
 #   held    index of an assert -> its error, '' if it held
 #   error   the error that ended `check` early, or ''
-# `known` is key -> (False, value), or (True, (name, message)) of an error.
+# A session is a list of `literals.Call`. `known` is the key of a session
+# -> (False, (value, arguments, keywords)) with the arguments after the last
+# call, or (True, (name, message)) of an error.
 _REPLAY = '''
 import builtins
 import copy
 
-PLAIN = (type(None), bool, int, float, complex, str, bytes)
+PLAIN = {
+    type(None), bool, int, float, complex, str, bytes, bytearray, range, list,
+    tuple, set, frozenset, dict}
 
 
 class NotKnown:
@@ -55,11 +70,27 @@ class NotKnown:
 
 def is_plain(value):
   kind = type(value)
-  if kind in (list, tuple, set, frozenset):
-    return all(map(is_plain, value))
-  if kind is dict:
-    return all(is_plain(k) and is_plain(v) for k, v in value.items())
-  return kind in PLAIN
+  if kind not in PLAIN and kind.__module__ not in (
+      'collections', 'fractions', 'decimal'):
+    return False
+  if isinstance(value, dict):
+    return is_plain(list(value.items()))
+  return isinstance(value, (str, bytes, bytearray, range)) or not hasattr(
+      kind, '__iter__') or all(map(is_plain, value))
+
+
+def replace(given, after):
+  for old, new in zip(given, after):
+    if hasattr(old, 'clear') and old != new:
+      old.clear()
+      getattr(old, 'extend', getattr(old, 'update', None))(new)
+
+
+def fresh(value):
+  try:
+    return copy.deepcopy(value)
+  except TypeError:  # A view of a dictionary.
+    return value
 
 
 def make_error(name, message):
@@ -78,19 +109,29 @@ def describe(error):
 
 
 def run(check, preamble, name, known):
-  calls, held = {}, {}
+  sessions, held = {}, {}
 
   def candidate(*args, **kwargs):
-    key = repr((args, kwargs))
-    if key in known:
-      raised, value = known[key]
-      if raised:
-        raise make_error(*value)
-      return copy.deepcopy(value)
-    if kwargs or not is_plain(args):
+    return call([], None, args, kwargs)
+
+  def call(session, target, args, kwargs):
+    if not is_plain((args, kwargs)):
       raise TypeError('arguments that are not plain')
-    calls.setdefault(key, copy.deepcopy(args))
-    return NotKnown()
+    index = len(session)
+    session.append(copy.deepcopy((args, kwargs, target)))
+    key = repr(session)
+    if key not in known:
+      sessions.setdefault(key, list(session))
+      return NotKnown()
+    raised, result = known[key]
+    if raised:
+      raise make_error(*result)
+    value, after, keywords = fresh(result)
+    replace(args, after)
+    replace(kwargs.values(), keywords.values())
+    if type(value).__name__ == 'Opaque' and value.is_callable:
+      return lambda *args, **kwargs: call(session, index, args, kwargs)
+    return value
 
   def report(index, condition, error=None):
     if condition:
@@ -111,7 +152,7 @@ def run(check, preamble, name, known):
     names['check'](candidate)
   except Exception as raised:
     error = describe(raised)
-  return list(calls.items()), held, error
+  return list(sessions.items()), held, error
 '''
 
 
@@ -151,7 +192,7 @@ def check(
       if not calls:
         break
       found = grading.run(
-          sandbox, problem, program, [arguments for _, arguments in calls],
+          sandbox, problem, program, [session for _, session in calls],
           _LIMITS.output_bytes // 4)
       results += found
       if grading.any_failed(found):

@@ -10,16 +10,21 @@
                                                        as decimals
 
 Values of functions are compared by `==`, tuples as lists, as in the graders of
-APPS and LiveCodeBench. `Sandbox.call` returns built-in types, so no method of a
-program takes part.
+APPS and LiveCodeBench. `Sandbox.call` returns types of Python and arrays, so no
+method of a program takes part.
 
-Deviations from the official graders, all stricter:
+Deviations from the official graders, all stricter but the last:
 
 1. The grader of APPS also accepts lines that are correct as sets of words, such
    as `1 1 2` for `2 1`. Here order and number must match.
 2. It accepts 1000001 for 1000000, as close floats, and the grader of
    CodeContests accepts `10**17 + 1` for `10**17`. Here ints are exact.
 3. `True` is not 1. In the graders of APPS and LiveCodeBench it is.
+4. An instance of a program's class that defines `==` equals nothing.
+5. An array that equals an answer in its first element fails. The grader of APPS
+   accepts it. As in LiveCodeBench's, only an array of one element can be equal.
+6. Tuples are lists at every depth. In the grader of LiveCodeBench only the
+   value itself may be a tuple, and in that of APPS also its elements.
 """
 
 from __future__ import annotations
@@ -68,7 +73,10 @@ COMPARISONS = {
 
 def same_value(value: Any, expected: Any) -> bool:
   """Compares a returned value with the expected one."""
-  return _plain(value) == _plain(expected)
+  try:
+    return bool(_plain(value) == _plain(expected))
+  except (ArithmeticError, ValueError):  # Of a signalling NaN, or of arrays.
+    return False
 
 
 def _plain(value: Any) -> Any:

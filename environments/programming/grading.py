@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import dataclasses
-import re
 from typing import Any
 
 from environments import sandbox as sandbox_lib
@@ -24,7 +23,6 @@ Status = sandbox_lib.Status
 MAX_TIMEOUTS = 3
 _MEMORY_BYTES = 512 << 20
 _MIN_OUTPUT_BYTES = 64 << 10
-_CLASS_SOLUTION = re.compile(r'^class Solution\b', re.MULTILINE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +66,8 @@ def run(
     sandbox: its limits are replaced by those of the problem.
     problem: its tests are not used.
     program: source code.
-    inputs: texts for stdin, or arguments of the function.
+    inputs: texts for stdin, arguments of the function, or for tests that are
+      code the calls to make in turn.
     output_bytes: size of a correct output; a program may print twice as much.
   """
   seconds = problem.time_limit
@@ -78,16 +77,17 @@ def run(
       output_bytes=max(_MIN_OUTPUT_BYTES, 2 * output_bytes)))
   source = f'{problem.preamble}\n{program}' if problem.preamble else program
   function = problem.entry_point
-  if problem.comparison != 'check' and _CLASS_SOLUTION.search(program):
-    function = f'Solution().{function}'  # LeetCode's form.
   results, size = [], 1
   while len(results) < len(inputs) and not _is_hopeless(results):
     batch = inputs[len(results):len(results) + size]
     size *= 2
-    if problem.entry_point:
-      results += sandbox.call(source, function, batch)
-    else:
+    if not function:
       results += sandbox.run_tests(source, batch)
+    elif problem.comparison == 'check':
+      results += sandbox.call_in_turn(source, function, batch)
+    else:  # LeetCode's form first.
+      results += sandbox.call(
+          source, f'Solution().{function}|{function}', batch)
   return results
 
 

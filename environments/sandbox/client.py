@@ -46,8 +46,8 @@ class ProgramResult:
     status: how the program ended.
     stdout: at most `output_bytes`; undecodable bytes are replaced.
     stderr: as `stdout`; the last line says why the sandbox stopped the program.
-    value: returned by the function of `Sandbox.call`, built from Python's own
-      types only; None otherwise, and unless the status is OK.
+    value: returned by the function of `Sandbox.call`, built by `literals`
+      without code of the program; None otherwise, and unless the status is OK.
   """
 
   status: protocol.Status
@@ -101,30 +101,46 @@ class Sandbox:
       source: runs as a module whose `__name__` is 'program', with empty stdin.
       function: a name, or names joined by dots. A name that ends in `()` is
         called without arguments: 'solve', 'Solution().solve', or
-        'Solution.solve' for a static method.
-      calls: positional arguments of each call. Arguments and values are None,
-        bool, int, float, complex, str, bytes, and lists, tuples, dicts, sets
-        and frozensets of these; `literals` has the limits.
+        'Solution.solve' for a static method. Of alternatives separated by `|`,
+        the first that exists is called.
+      calls: positional arguments of each call, values as in `literals`.
 
-    A call that returns a value of another type, or ends the program, has the
-    status ERROR.
+    A call that returns no value, or ends the program, has the status ERROR.
+    Objects of the program's classes and functions are returned as
+    `literals.Opaque`.
 
     Raises ValueError for other functions or arguments.
     """
-    if not _FUNCTION.fullmatch(function):
+    return self._call(source, function, [
+        ([literals.Call(tuple(arguments), {})], False) for arguments in calls])
+
+  def call_in_turn(
+      self, source: str, function: str,
+      sessions: Sequence[Sequence[literals.Call]]) -> list[ProgramResult]:
+    """As `call`, with several calls in each process.
+
+    A result has a tuple of the value of the last call and of its positional and
+    keyword arguments, which the call may have changed.
+    """
+    return self._call(source, function, [(calls, True) for calls in sessions])
+
+  def _call(
+      self, source: str, function: str,
+      requests: Sequence[tuple]) -> list[ProgramResult]:
+    if not all(map(_FUNCTION.fullmatch, function.split('|'))):
       raise ValueError(
           f'function={function!r} cannot be called; give a name such as '
           "'solve' or 'Solution().solve'.")
-    requests = []
-    for arguments in calls:
+    packed = []
+    for request in requests:
       try:
-        text = literals.encode(tuple(arguments))
+        text = literals.encode(request, is_request=True)
       except ValueError as error:
         raise ValueError(
             f'{function} cannot be called with these arguments: '
             f'{error}.') from error
-      requests.append(protocol.Request(source, '', function, text, self.limits))
-    return _side_by_side(self._execute, requests)
+      packed.append(protocol.Request(source, '', function, text, self.limits))
+    return _side_by_side(self._execute, packed)
 
   def _execute(
       self, request: protocol.Request,
@@ -189,8 +205,8 @@ class Sandbox:
 
     Raises OSError or ValueError if the sandbox fails.
     """
-    needs_packages = any(
-        package in request.source for package in protocol.PACKAGES)
+    text = request.source + request.arguments
+    needs_packages = any(package in text for package in protocol.PACKAGES)
     server_start = os.stat(self.address).st_mtime_ns
     with self._connect(protocol.SOCKETS[needs_packages]) as connection:
       try:

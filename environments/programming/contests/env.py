@@ -69,6 +69,7 @@ import re
 from environments import env_api
 from environments import sandbox as sandbox_lib
 from environments import text as text_lib
+from environments.programming import comparisons
 from environments.programming import grading
 from environments.programming import problems
 from environments.programming.contests import prompts
@@ -248,7 +249,8 @@ class Contest:
         for _ in range(2))
     is_valid = [
         a.status is b.status is _OK
-        and grading.output(problem, a) == grading.output(problem, b)
+        and comparisons.same_value(
+            grading.output(problem, a), grading.output(problem, b))
         for a, b in zip(first.results, second.results)]
     num_correct = sum(
         valid and passed for valid, passed in zip(is_valid, first.passed))

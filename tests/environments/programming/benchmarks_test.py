@@ -164,7 +164,7 @@ BAD_ROWS = {
         ({'input_output': '{"inputs": [1], "outputs": ["1"]}'}, 'int found'),
         ({'input_output': '{"fn_name": "f", "inputs": [1], "outputs": [1]}'},
          'the arguments of a test'),
-        ({'input_output': f'{{"inputs": [{"9" * 9000}]}}'}, 'Exceeds'),
+        ({'input_output': f'{{"inputs": [{"9" * 60_000}]}}'}, 'Exceeds'),
         ({'solutions': '[1]'}, 'a string'),
         ({'question': 'a' * 30_000}, '30000 bytes')]),
     'code_contests': (CODE_CONTESTS, [

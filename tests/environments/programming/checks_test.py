@@ -81,8 +81,9 @@ OTHER_ARGUMENTS = '''
 class Node: pass
 def check(candidate):
     assert candidate(1, 2) == 3
-    assert candidate(x=1, y=2) == 3
     assert candidate(Node(), 2) == 3
+    assert candidate(abs, 2) == 3
+    assert candidate([iter([])], 2) == 3
 '''
 NOT_PLAIN = 'TypeError: arguments that are not plain'
 
@@ -93,8 +94,9 @@ NOT_PLAIN = 'TypeError: arguments that are not plain'
      ['not reached']),
     (DEPENDS_ON_VALUES.format(3), examples.ADD, ['', '']),
     (DEPENDS_ON_VALUES.format(30), examples.ADD, ['not reached'] * 2),
-    (MUTATES, 'def add(x, y):\n  x += y\n  return x', ['', '']),
-    (OTHER_ARGUMENTS, examples.ADD, ['', NOT_PLAIN, NOT_PLAIN]),
+    (MUTATES, examples.ADD, ['', '']),
+    (MUTATES, 'def add(x, y):\n  x += y\n  return x', ['', 'AssertionError']),
+    (OTHER_ARGUMENTS, examples.ADD, ['', *[NOT_PLAIN] * 3]),
     ('def check(candidate):\n  pass', examples.ADD, []),
     ('def check(candidate):\n  assert True', examples.ADD, []),
     ('def check(candidate):\n  candidate(1, 2)', examples.ADD, [])])
@@ -104,6 +106,108 @@ def test_other_forms_of_tests(sandbox, check, program, errors):
   verdict = checks.check(sandbox, problem, program)
   assert list(verdict.errors) == errors
   assert verdict.passed is (bool(errors) and not any(errors))
+  assert verdict.status is not Status.INFRASTRUCTURE
+
+
+# Programs, and asserts that hold for them in one process.
+VALUES = {
+    'namedtuple': (
+        'import collections\nP = collections.namedtuple("P", "x y")\n'
+        'def f(x): return P(x, 2)', 'f(1) == (1, 2)'),
+    'IntEnum': (
+        'import enum\nclass E(enum.IntEnum): A = 1\ndef f(x): return E.A',
+        'f(1) == 1'),
+    'enum of strings': (
+        'import enum\nclass E(str, enum.Enum): A = "a"\ndef f(x): return E.A',
+        'f(1) == "a"'),
+    'str subclass': (
+        'class S(str): pass\ndef f(x): return S(x)', 'f("a").upper() == "A"'),
+    'list subclass': (
+        'class L(list): pass\ndef f(x): return L(x)', 'f([1]) == [1]'),
+    'deque': (
+        'import collections\ndef f(x): return collections.deque(x)',
+        'f([1, 2]) != [1, 2] and f([1, 2]).pop() == 2'),
+    'range': ('f = range', 'f(3) != [0, 1, 2] and f(3)[-1] == len(f(2)) == 2'),
+    'generator': (
+        'def f(x): yield from x', 'f([1]) != [1] and next(f([1])) == 1'),
+    'map': ('def f(x): return map(str, x)', 'list(f([1, 2])) == ["1", "2"]'),
+    'iterator read twice': (
+        'def f(x): return iter(x)',
+        '(lambda i: list(i) == [1] and list(i) == [])(f([1]))'),
+    'keys': (
+        'def f(x): return x.keys()', 'f({1: 2}) == {1} and f({1: 2}) != [1]'),
+    'values': ('def f(x): return x.values()', 'list(f({1: 2})) == [2]'),
+    'items': ('def f(x): return x.items()', 'f({1: 2}) == {(1, 2)}'),
+    'Fraction': (
+        'from fractions import Fraction as f',
+        'f(1, 2) == 0.5 and f(4, 2) == 2'),
+    'Decimal': ('from decimal import Decimal as f', 'f("0.50") == 0.5'),
+    'Counter': (
+        'from collections import Counter as f',
+        'f("aab") == {"a": 2, "b": 1} and f("aab").most_common(1)[0][1] == 2'),
+    'OrderedDict': (
+        'from collections import OrderedDict as f',
+        'f([(1, 2)]) == {1: 2} and list(f([(1, 2)])) == [1]'),
+    'bytearray': ('f = bytearray', 'f(b"ab") == b"ab"'),
+    'UserList': ('from collections import UserList as f', 'f([1]) == [1]'),
+    'ChainMap': (
+        'from collections import ChainMap as f', 'f({1: 2}) == {1: 2}'),
+    'array': (
+        'import numpy\nf = numpy.array',
+        'f([1, 2]).tolist() == [1, 2] and (f([1, 2]) == [1, 2]).all()'),
+    'numpy scalar': ('import numpy\nf = numpy.sum', 'f([1, 2]) == 3'),
+    'match': (
+        'import re\ndef f(x): return re.match("a", x)',
+        'f("a") and not f("b") and f("a") is not None and f("a") != "a"'),
+    'object': (
+        'class A:\n  def __bool__(self): return False\ndef f(x): return A()',
+        'not f(1) and f(1) is not None and f(1) != 0'),
+    'large int': ('def f(x): return 10 ** x', 'f(6000) == 10 ** 6000'),
+    'argument': (
+        'def f(x):\n  x.sort()\n  x.append(9)',
+        '(lambda x: f(x) is None and x == [1, 2, 9])([2, 1])'),
+    'keyword argument': (
+        'def f(x, *, y): x[1] = y.pop()',
+        '(lambda x, y: f(y=y, x=x) or (x, y) == ({1: 3}, [2]))({}, [2, 3])'),
+    'function': (
+        'def f(x): return lambda y, z=1: x + y + z',
+        'f(1)(2) == 4 and f(1)(2, z=3) == 6 and callable(f(1))'),
+    'function of functions': (
+        'def f(x): return lambda y: lambda z: x + y + z', 'f(1)(2)(3) == 6'),
+    'function with a state': (
+        'def f(x):\n  def g():\n    nonlocal x\n    x += 1\n    return x\n'
+        '  return g', '(lambda g: [g(), g(), g()] == [2, 3, 4])(f(1))'),
+    'class': ('class f:\n  pass', 'f() and f() != f()'),
+}
+
+
+def test_values_compare_as_in_one_process(sandbox):
+  # Bite: any other type of value.
+  for name, (program, condition) in VALUES.items():
+    check = (
+        f'def check(f):\n  assert {condition}\n  assert not ({condition})')
+    problem = examples.make_check(check, entry_point='f', preamble='')
+    verdict = checks.check(sandbox, problem, program)
+    assert verdict.errors == ('', 'AssertionError'), (name, verdict)
+  direct = sandbox.run('\n'.join(
+      f'names = {{}}\nexec({program!r}, names)\n'
+      f'assert eval({condition!r}, names), {name!r}  # numpy'
+      for name, (program, condition) in VALUES.items()))
+  assert direct.status is Status.OK, direct
+
+
+@pytest.mark.parametrize('value', [
+    'nested(99)', '{-1: 2, -2: 3}', '"\\ud800"', 'float("nan")', 'nested(500)',
+    'type("T", (), {"__eq__": None})()', 'iter(int, 1)'])
+def test_unusual_values_fail_and_stop_nothing(sandbox, value):
+  verdict = checks.check(sandbox, examples.make_check(), f"""
+def nested(n):
+  value = 0
+  for _ in range(n): value = [value]
+  return value
+def add(x, y): return {value}
+""")
+  assert not verdict.passed
   assert verdict.status is not Status.INFRASTRUCTURE
 
 

@@ -40,13 +40,32 @@ def test_stdin_programs_pass_with_equal_output(sandbox, program, passed):
     ('class Solution:\n  def f(self, a, b): return (*a, *b)', [1, 0]),
     ('def f(a, b): return sorted(a + b)', [1, 0]),
     ('def g(a, b): return a + b', [0, 0]),
+    # A class Solution without the function.
+    ('class Solution: pass\ndef f(a, b): return a + b', [1, 1]),
+    ('class Solution:\n  def g(self): pass\ndef f(a, b): return a + b', [1, 1]),
+    ('Solution = type("S", (), {"f": lambda self, a, b: a + b})', [1, 1]),
+    ('class A:\n  def f(self, a, b): return a + b\nclass Solution(A): pass',
+     [1, 1]),
+    ('class Solution:\n  def __init__(self): self.f = lambda a, b: a + b',
+     [1, 1]),
+    ('class Solution:\n  def f(self, a, b): return a + b\ndef f(a, b): 1 / 0',
+     [1, 1]),
+    ('if 1:\n  class Solution:\n    def f(self, a, b): return a + b', [1, 1]),
+    # Equal by `==`, or not.
+    ('import enum\nclass S(str, enum.Enum): AB = "ab"\n'
+     'def f(a, b): return S.AB if a == "a" else (1, 2)', [1, 1]),
+    ('def f(a, b): return map(int, a + b)', [0, 0]),
+    ('def f(a, b): return deque(a + b)', [0, 0]),
+    ('import numpy\ndef f(a, b): return numpy.array([*a, *b])', [0, 0]),
+    ('def f(a, b): return dict.fromkeys([*a, *b]).keys()', [0, 0]),
     ('def f(a: List[int], b): return list(chain(a, b)) if a[0] == 1 else "ab"',
      [1, 1]),
 ])
 def test_functions_pass_with_equal_values(sandbox, program, passed):
   problem = examples.make(
       [(([1], [2]), [[1, 2]]), (('a', 'b'), ['ab'])], entry_point='f',
-      preamble='from itertools import *\nfrom typing import *\n')
+      preamble='from collections import *\nfrom itertools import *\n'
+      'from typing import *\n')
   assert grade(sandbox, problem, program).passed == tuple(map(bool, passed))
 
 

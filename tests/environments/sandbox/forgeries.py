@@ -63,6 +63,68 @@ import json
 json.dumps = lambda *_, **__: '{"Equal": []}'
 def add(x, y): return 1
 ''',
+    'equal namedtuple': _equal(
+        'Equal(1, 2)', base='__import__("collections").namedtuple("P", "x y")'),
+    'equal member': '''
+import enum
+class Equal(enum.IntEnum):
+  A = 1
+  def __eq__(self, other): return True
+  __hash__ = int.__hash__
+def add(x, y): return Equal.A
+''',
+    'equal Fraction': _equal(base='__import__("fractions").Fraction'),
+    'equal Decimal': _equal(base='__import__("decimal").Decimal'),
+    'equal deque': _equal(base='__import__("collections").deque'),
+    'equal key in a view': _equal('{Equal(1): 2}.keys()', base='int'),
+    'equal iterator': _equal('Equal()', base='__import__("itertools").count'),
+    'class that equals everything': _equal('Meta("A", (), {})') + '''
+class Meta(type):
+  __eq__ = Equal.__eq__
+  __hash__ = Equal.__hash__
+''',
+    'metaclass lies about equality': _equal('Lie()') + '''
+class Meta(type):
+  def __getattribute__(self, name):
+    return int.__eq__ if name == '__eq__' else type.__getattribute__(self, name)
+class Lie(Equal, metaclass=Meta): pass
+''',
+    'equal array': '''
+import numpy
+class Equal(numpy.ndarray):
+  def __eq__(self, other): return True
+  def __bool__(self): return True
+def add(x, y): return numpy.zeros(2).view(Equal)
+''',
+    'array of equal objects': 'import numpy' + _equal(
+        'numpy.array([Equal()], dtype=object)'),
+    'empty array': 'import numpy\ndef add(x, y): return numpy.zeros((0, 2))',
+    'signalling NaN': '''
+import decimal
+def add(x, y): return decimal.Decimal('sNaN')
+''',
+    'function that returns equal objects': _equal('lambda *args: Equal()'),
+    'arguments that become what is returned': '''
+def add(x, y):
+  if isinstance(x, list):
+    x += [0, 2]
+    y += [0, 2]
+  return x
+''',
+    'patched encoding': '''
+import sys
+def add(x, y):
+  sys._getframe(1).f_globals['encode'] = lambda *args: (
+      '{"tuple": [{"object": ["int", true, true]}, [[3], [3]], {"dict": []}]}')
+  return 3
+''',
+    'texts of odd values': '''
+import os
+def add(x, y):
+  os.write(3, b'{"tuple": [{"numpy": ["bool", [1], [true]]},'
+              b' {"tuple": [[1, 2], [1, 2]]}, {"dict": [["x", 1]]}]}')
+  os._exit(0)
+''',
     'frame walk': '''
 import sys
 def add(x, y):
