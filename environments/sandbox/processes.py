@@ -13,9 +13,15 @@ PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
 
 libc = ctypes.CDLL(None, use_errno=True)
+libc.__errno_location.restype = ctypes.c_void_p
 # Arguments of capset(2): version 3 and the calling process; two words each of
 # effective, permitted and inheritable capabilities, all zero.
 _CAPABILITIES = struct.pack('=Ii', 0x20080522, 0), bytes(24)
+
+
+def errno_address() -> int:
+  """Address of the error number that C functions set in this thread."""
+  return libc.__errno_location()
 
 
 def set_option(option: int, value: int) -> None:

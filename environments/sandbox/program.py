@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+import ctypes
+import errno
 import fcntl
 import gc
+import io
 import linecache
 import os
+import random
 import signal
 import socket
 import sys
@@ -17,6 +21,7 @@ from typing import NoReturn
 
 from environments.sandbox import isolation as isolation_lib
 from environments.sandbox import literals
+from environments.sandbox import processes
 from environments.sandbox import protocol
 
 TRACEBACK_CHARS = 4000
@@ -25,6 +30,7 @@ VALUE_FD = 3
 # A program that ran out of memory ends by this signal.
 OUT_OF_MEMORY = signal.SIGUSR1
 _OWN_FILES = __file__, literals.__file__
+_FILE = io.IOBase.__base__  # The base of all files, without a metaclass.
 
 
 def main(
@@ -71,9 +77,25 @@ def _set_up(stdin: str) -> int:
   # Python ignores it; a limit that is hit should stop the program.
   signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
   signal.signal(signal.SIGINT, signal.default_int_handler)  # As in any Python.
-  if 'numpy' in sys.modules:  # `random` reseeds itself.
-    sys.modules['numpy'].random.seed()
+  _seed_random_numbers()
   return stdin_fd
+
+
+def _seed_random_numbers() -> None:
+  """Gives generators without a seed the same numbers in every run."""
+  entropy = random.Random(0)
+  seed_with = random.Random.seed
+
+  def seed(self, a=None, version=2):
+    seed_with(self, entropy.getrandbits(128) if a is None else a, version)
+
+  random.Random.seed = seed
+  random.seed = random._inst.seed
+  for name in ('random', 'numpy.random', 'sympy.core.random'):
+    if name in sys.modules:
+      sys.modules[name].seed(0)
+  if 'numpy.random' in sys.modules:  # For `default_rng()`.
+    sys.modules['numpy.random.bit_generator'].randbits = entropy.getrandbits
 
 
 def _run(request: protocol.Request) -> int:
@@ -97,6 +119,9 @@ def _run(request: protocol.Request) -> int:
   sys.modules['__main__'] = sys.modules[module.__name__] = module
   gc.enable()
   exit_code = 0
+  # `raise MemoryError` and a text that is too complex leave no error number.
+  error_number = ctypes.c_int.from_address(processes.errno_address())
+  error_number.value = 0
   try:
     # A file may begin with a byte-order mark.
     text = source.removeprefix('\ufeff')
@@ -109,10 +134,10 @@ def _run(request: protocol.Request) -> int:
   except SystemExit as error:
     exit_code = _exit_code_of(error)
   except MemoryError as error:
+    exit_code = -OUT_OF_MEMORY if error_number.value == errno.ENOMEM else 1
     traceback.clear_frames(error.__traceback__)  # Frees memory for the message.
     module.__dict__.clear()
     _report(error)
-    exit_code = -OUT_OF_MEMORY
   except BaseException as error:
     _report(error)
     exit_code = 1
@@ -124,14 +149,27 @@ def _run(request: protocol.Request) -> int:
 
 def _leave(exit_code: int) -> NoReturn:
   """Ends the process without the interpreter's slow finalization."""
-  for name in ('stdout', '__stdout__', 'stderr'):
+  for file in _open_files():
     try:
-      vars(sys)[name].flush()
-    except Exception:  # The program may have closed or replaced it.
+      file.flush()
+    except BaseException:  # The program may have closed or replaced it.
       pass
   if exit_code < 0:
     os.kill(os.getpid(), -exit_code)
   os._exit(abs(exit_code))
+
+
+def _open_files() -> Iterator[io.IOBase]:
+  """The standard streams, then all other files of the program."""
+  for name in ('stdout', '__stdout__', 'stderr'):
+    yield vars(sys).get(name)
+  try:
+    objects = gc.get_objects()
+  except BaseException:  # Out of memory, or replaced.
+    return
+  for value in objects:
+    if issubclass(type(value), _FILE):
+      yield value
 
 
 def _report(error: BaseException) -> None:

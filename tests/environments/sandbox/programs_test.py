@@ -28,6 +28,7 @@ ORDINARY = [
      'def f(n): return n and 1 + f(n - 1)\nprint(f(10_000))', '', '10000\n'),
     ('import atexit; atexit.register(print, "bye")', '', 'bye\n'),
     ('print("x", end=""); exit()', '', 'x'),
+    ('print(len(str(int(input()) + 10**5000)))', '9' * 5001, '5002\n'),
     ('\ufeffprint(1)', '', '1\n'),
     pytest.param(f'text = {"x" * 1_000_000!r}\nprint(len(text))', '',
                  '1000000\n', id='a megabyte'),
@@ -58,6 +59,40 @@ ORDINARY = [
 ]
 
 
+# Left open, or closed by the program's end. Each writes `text` to stdout.
+OPEN_FILES = [
+    'out = open(1, "w"); out.write("text")',
+    'out = open(1, "wb", buffering=99); out.write(b"text"); exit()',
+    'out = open("/dev/stdout", "w"); out.write("text")',
+    'import os; out = os.fdopen(os.dup(1), "w"); out.write("text")',
+    'import io, sys; out = io.TextIOWrapper(sys.stdout.detach())\n'
+    'out.write("text")',
+    'import io, sys; sys.stdout = io.TextIOWrapper(sys.stdout.detach())\n'
+    'print("text", end="")',
+    'import codecs, sys\nsys.stdout = codecs.getwriter("utf8")('
+    'sys.stdout.detach())\nprint("text", end="")',
+    'import io; out = io.BufferedWriter(io.FileIO(1, "w")); out.write(b"text")',
+    'import functools; write = functools.partial(print, file=open(1, "w"))\n'
+    'write("text", end="")',
+    'class A:\n  def __init__(self):\n    self.me = self\n'
+    '    self.out = open(1, "w")\n    self.out.write("text")\nA()',
+    'def write():\n  out = open(1, "w")\n  out.write("text")\n  yield\n'
+    'generator = write(); next(generator)',
+    'import contextlib; stack = contextlib.ExitStack()\n'
+    'stack.enter_context(open(1, "w")).write("text")',
+    'import io, os\nclass Out(io.IOBase):\n'
+    '  def flush(self): os.write(1, b"text"); Out.flush = print\nout = Out()',
+    'import sys; sys.stdout.write("te"); out = open(1, "w"); out.write("xt")',
+]
+
+
+def test_open_files_are_flushed_at_the_end(server_at):
+  for level in servers.LEVELS:
+    results = servers.run_all(server_at(level).sandbox, OPEN_FILES)
+    for program, result in zip(OPEN_FILES, results, strict=True):
+      assert result == sandbox.ProgramResult(Status.OK, 'text', ''), program
+
+
 @pytest.mark.parametrize('program, stdin, stdout', ORDINARY)
 def test_ordinary_program_runs(programs, program, stdin, stdout):
   result = programs.run(program, stdin)
@@ -78,6 +113,15 @@ FAILING = [
     ('import os; os._exit(4)', ''),
     ('1 / 0', '\nZeroDivisionError: division by zero\n'),
     ('raise KeyboardInterrupt', '\nKeyboardInterrupt\n'),
+    # The memory suffices.
+    ('raise MemoryError', '\nMemoryError\n'),
+    ('class E(MemoryError): pass\nraise E("a") from ValueError()', 'E: a\n'),
+    (f'x = {"-" * 500_000}1', 'MemoryError\n'),
+    ('eval("-" * 500_000 + "1")', '\nMemoryError\n'),
+    ('import ast; ast.parse("~" * 500_000 + "1")', '\nMemoryError\n'),
+    ('compile("not " * 500_000 + "1", "", "eval")', '\nMemoryError\n'),
+    ('exec("x = " + "-" * 500_000 + "1")', '\nMemoryError\n'),
+    ('int("9" * 50_001)', 'increase the limit\n'),
     # Not Python, or not Unicode.
     ('f(', "\nSyntaxError: '(' was never closed\n"),
     ('(' * 100_000, 'too many nested parentheses\n'),
@@ -99,7 +143,7 @@ FAILING = [
 ]
 
 
-@pytest.mark.parametrize('program, stderr', FAILING)
+@pytest.mark.parametrize('program, stderr', FAILING, ids=range(len(FAILING)))
 def test_failing_program_says_why(programs, program, stderr):
   result = programs.run(program, '\ud800')
   assert result.status is Status.ERROR, result
@@ -128,18 +172,47 @@ def test_traceback_shows_only_the_program(programs):
   assert result.stderr.count('File "') == 2
 
 
-@pytest.mark.parametrize('package', ['', ', numpy'])
-def test_sets_are_reproducible_and_random_numbers_are_not(programs, package):
-  program = (
-      f'import os{package}\nprint(list({{str(i) for i in range(50)}}))')
-  results = programs.run_tests(program, [''] * 3)
-  assert len({result.stdout for result in results}) == 1, results
-  for numbers in (
-      'random.random()', 'os.urandom(4)',
-      'numpy.random.rand()' if package else 'random.getrandbits(64)'):
-    results = programs.run_tests(
-        f'import os, random{package}\nprint({numbers})', [''] * 3)
-    assert len({result.stdout for result in results}) == 3, results
+RANDOM = """
+import random, statistics
+def draw():
+  yield [random.random(), random.getrandbits(64), random.choice(range(99))]
+  yield [random.Random().random(), random.Random().random()]
+  random.seed()
+  yield [random.random(), statistics.NormalDist().samples(2)]
+  yield list({str(i) for i in range(50)})
+"""
+RANDOM_NUMPY = """
+import numpy as np
+import sympy
+from sympy.core import random as sympy_random
+def draw():
+  yield [np.random.rand(), np.random.permutation(9), sympy_random.random()]
+  yield [np.random.default_rng().random(), np.random.default_rng().random()]
+  np.random.seed()
+  yield [np.random.rand(), np.random.RandomState().rand()]
+  yield [np.random.Generator(np.random.PCG64()).random()]
+  yield [sympy.randprime(9, 9999)]
+"""
+
+
+@pytest.mark.parametrize('program', [RANDOM, RANDOM_NUMPY])
+def test_runs_draw_the_same_random_numbers(server_at, program):
+  program += (
+      'numbers = list(draw())\nprint(numbers)\n'
+      'assert numbers[1][0] != numbers[1][1]')
+  printed = []
+  for level in ('unsafe_rlimit', servers.LEVELS[0]):
+    results = server_at(level).sandbox.run_tests(program, ['', ''])
+    assert {result.status for result in results} == {Status.OK}, results
+    printed += [result.stdout for result in results]
+  assert len(set(printed)) == 1, printed
+
+
+def test_numbers_of_the_system_are_random(programs):
+  results = programs.run_tests(
+      'import os, secrets\nprint(os.urandom(4), secrets.randbits(64))',
+      [''] * 3)
+  assert len({result.stdout for result in results}) == 3, results
 
 
 def test_waiting_for_a_slot_costs_no_time(server):
