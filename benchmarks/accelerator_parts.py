@@ -305,7 +305,8 @@ def _step(sandbox: str) -> dict[str, float]:
       config.rollout.group_size * usage.prompt_tokens + usage.completion_tokens)
   return {
       'tokens/s/device': num_tokens / times['time/step'] / jax.device_count(),
-      **{f's {name}': seconds for name, seconds in times.items()}}
+      **{f's of {name.removeprefix("time/")}': seconds
+         for name, seconds in times.items()}}
 
 
 def _quickstart_config() -> ml_collections.ConfigDict:
