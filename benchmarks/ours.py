@@ -183,22 +183,31 @@ class Step:
   def __init__(
       self, config: model.ModelConfig, load: workload.Load, num_agents: int,
       run_config: ml_collections.ConfigDict, dtype: str = 'float32',
-      devices: Sequence[jax.Device] = ()):
-    """`run_config` has the loss and the optimizer."""
+      devices: Sequence[jax.Device] = (), lora: model.LoraSpec | None = None):
+    """`run_config` has the loss and the optimizer.
+
+    With `lora`, each agent trains an adapter of its model.
+    """
     learner = policy_lib.LearnerSpec(
         optimizer=policy_lib.OptimizerSpec(**run_config.optimizer),
         loss=losses.LossSpec(**run_config.loss), temperature=1.0, dtype=dtype,
-        remat=True, adapter_scale=None)
+        remat=True, adapter_scale=lora and lora.scale)
     tokenizer = Ids()
-    self._policies, self._states = {}, {}
+    self._policies, self._states, self._frozen = {}, {}, {}
     for index, (params, mesh) in enumerate(
         make_models(config, num_agents, devices=devices)):
       name = f'agent{index}'
       self._policies[name] = policy_lib.Policy(
-          name, pathlib.Path(), config, tokenizer, trained='all', lora=None,
-          adapter=None, learner=learner, mesh=mesh)
-      self._states[name] = place(
-          policy_lib.TrainState.create(params, learner.optimizer), config, mesh)
+          name, pathlib.Path(), config, tokenizer,
+          trained='lora' if lora else 'all', lora=lora, adapter=None,
+          learner=learner, mesh=mesh)
+      if lora:
+        self._frozen[name] = params
+        self._states[name] = self._policies[name].initial_state()
+      else:
+        self._states[name] = place(
+            policy_lib.TrainState.create(params, learner.optimizer), config,
+            mesh)
     self._tasks = [
         {'task_id': str(index), 'text': ' '.join(map(str, prompt))}
         for index, prompt in enumerate(workload.prompts(load, config, seed=0))]
@@ -224,9 +233,7 @@ class Step:
         policy_map={name: name for name in self._policies},
         policies={
             name: policies_lib.SamplingPolicy(
-                engine_lib.SampledModel(
-                    self._states[name].params, policy.config,
-                    policy.learner.dtype, policy.mesh), policy.tokenizer)
+                self._sampled(policy), policy.tokenizer)
             for name, policy in self._policies.items()},
         buckets=self._buckets, max_new_tokens=self._load.new_tokens,
         temperature=1.0, seed=0, train_step=next(self._steps),
@@ -237,6 +244,14 @@ class Step:
     assert runner.usage.completion_tokens == (
         len(self._policies) * self._load.completion_tokens)
     return list(tree_lib.groups_of(trees))
+
+  def _sampled(self, policy: policy_lib.Policy) -> engine_lib.SampledModel:
+    params, adapters = self._states[policy.name].params, None
+    if policy.lora:
+      adapters = model.stack([params], [policy.lora.scale])
+      params = self._frozen[policy.name]
+    return engine_lib.SampledModel(
+        params, policy.config, policy.learner.dtype, policy.mesh, adapters)
 
   def mismatch(self) -> tuple[float, float]:
     """Largest and mean difference of sampled and learner log-probabilities."""
@@ -259,7 +274,8 @@ class Step:
           self._policies[name], state,
           [group for group in groups if group.policy == name],
           num_updates=1, order=_CONFIG.train.update_order,
-          buckets=self._buckets, frozen_params=None, reference=None)
+          buckets=self._buckets, frozen_params=self._frozen.get(name),
+          reference=None)
     for name, update in updates.items():
       update.metrics(name)
     jax.block_until_ready(self._states)

@@ -1,7 +1,7 @@
 """Times atgrpo_jax against other libraries or another checkout.
 
   python -m benchmarks.run NAME [--tunix PYTHON] [--comlrl PYTHON]
-      [--repeats N] [--out FOLDER]
+      [--peft PYTHON] [--repeats N] [--out FOLDER]
   python -m benchmarks.run NAME --checkout FOLDER [--repeats N]
 
 NAME is one of (with its peer)
@@ -11,6 +11,8 @@ NAME is one of (with its peer)
   step         GRPO step: rollout, gradient, Adam              tunix
   magrpo_step  MAGRPO step of two agents with one model each   comlrl
   update       gradient and Adam alone
+  real_size    sampling, and the update of an adapter, with       peft
+               the dimensions of SmolLM2-135M
   scaling      sampling over group size, prompt and new tokens;
                steps over agents
 
@@ -58,6 +60,8 @@ PEERS = {
         'google-tunix': '0.1.7', 'jax': '', 'flax': ''}),
     'comlrl': (('magrpo_step',), {
         'comlrl': '1.4.3', 'torch': '2.13.0', 'transformers': ''}),
+    'peft': (('real_size',), {
+        'peft': '', 'torch': '2.13.0', 'transformers': ''}),
 }
 _VERSIONS = '''
 import importlib.metadata, json, sys
@@ -163,6 +167,8 @@ def describe_machine() -> dict[str, Any]:
 # Configs with the loss and optimizer of a step.
 _GRPO = common.game_config('plan_path', 'size=nano')
 _MAGRPO = writing.get_config()
+_ADAPTER = model.LoraSpec(**{
+    name: value for name, value in _MAGRPO.lora.items() if name != 'folder'})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,6 +184,8 @@ class Sizes:
       workload.Load(8, 1, 1024, 64), workload.Load(8, 8, 1024, 64),
       *(workload.Load(8, 8, 128, new) for new in (32, 64, 128)))
   agents: Sequence[int] = (1, 4)  # Each with the load of `step`.
+  real_config: model.ModelConfig = workload.SMOLLM2
+  real_size: workload.Load = workload.Load(4, 8, 150, 96)
 
 
 # Returns a contestant that does the work of a request.
@@ -226,6 +234,25 @@ def update(sizes: Sizes, peers: Mapping[str, AskPeer]) -> list[Case]:
               **workload.update_work(sizes.config, sizes.step)})]
 
 
+def real_size(sizes: Sizes, peers: Mapping[str, AskPeer]) -> list[Case]:
+  """Sampling, and gradient and Adam of an adapter."""
+  config, load = sizes.real_config, sizes.real_size
+  counts = {'tokens': load.completion_tokens}
+
+  def contestants(function, what):
+    return _contestants(
+        function, peers, workload.request(what, [load], config))
+
+  trained = ours.Step(config, load, 1, _MAGRPO, lora=_ADAPTER)
+  groups = trained.rollout()
+  return [
+      Case(f'sampling, {load}', contestants(
+          ours.Sampling(ours.sampled_model(config), load), 'sample'),
+          counts=counts | workload.sampling_work(config, load)),
+      Case(f'update of an adapter, {load}', contestants(
+          lambda: trained.update(groups), 'update'), counts=counts)]
+
+
 def scaling(sizes: Sizes, peers: Mapping[str, AskPeer]) -> list[Case]:
   """Sampling over group size, prompt and new tokens; steps over agents.
 
@@ -248,7 +275,7 @@ def scaling(sizes: Sizes, peers: Mapping[str, AskPeer]) -> list[Case]:
 # Name -> function that makes its cases.
 BENCHMARKS = {
     'sampling': sampling, 'step': step, 'magrpo_step': magrpo_step,
-    'update': update, 'scaling': scaling,
+    'update': update, 'scaling': scaling, 'real_size': real_size,
 }
 
 

@@ -19,6 +19,13 @@ MODEL = model.ModelConfig(
     norm_eps=1e-6,
     tied_head=True, max_positions=8192, init_std=0.02)
 
+# The dimensions of SmolLM2-135M.
+SMOLLM2 = model.ModelConfig(
+    vocab_size=49152, hidden_size=576, intermediate_size=1536, num_layers=30,
+    num_heads=9, num_kv_heads=3, head_dim=64, rope_theta=100_000.0,
+    norm_eps=1e-5, tied_head=True, max_positions=8192, init_std=0.02,
+    model_type='llama')
+
 
 @dataclasses.dataclass(frozen=True)
 class Load:
