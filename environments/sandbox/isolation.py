@@ -28,6 +28,12 @@ from environments.sandbox import seccomp
 
 MAX_OPEN_FILES = 64
 MAX_THREADS = 64
+# Stack of a program's main thread, for deep recursion through C. Only the used
+# part takes memory.
+STACK_BYTES = 512 << 20
+# Address space for the stacks of other threads. Contest programs often ask for
+# one of 512 MiB.
+_STACKS_BYTES = 1 << 30
 # Real user of a program of root: the first of a range that no system assigns,
 # plus the process id.
 _FIRST_USER = 0x70000000
@@ -55,6 +61,8 @@ class Isolation:
   def __init__(self, level: protocol.Level, work_directory: str):
     """Construct it after importing everything that programs may use.
 
+    The calling thread has a stack of STACK_BYTES.
+
     Raises OSError if the kernel lacks a part of the level.
     """
     self._work_directory = work_directory
@@ -66,6 +74,10 @@ class Isolation:
       self._ruleset = Ruleset(readable_paths())
       self._filter = seccomp.Filter()
 
+  def max_resident_bytes(self, limits: protocol.Limits) -> int:
+    """Maximum memory of a program, including that of the interpreter."""
+    return self._interpreter_bytes - STACK_BYTES + limits.memory_bytes
+
   def enter(self, limits: protocol.Limits) -> None:
     """Confines the calling process for good."""
     os.setsid()
@@ -75,7 +87,8 @@ class Isolation:
     # The supervisor ends the program sooner, unless it is killed or stopped.
     _set_limit(resource.RLIMIT_CPU, math.ceil(limits.cpu_seconds) + 1)
     _set_limit(
-        resource.RLIMIT_AS, self._interpreter_bytes + limits.memory_bytes)
+        resource.RLIMIT_AS,
+        self._interpreter_bytes + limits.memory_bytes + _STACKS_BYTES)
     # One byte more shows that the output was longer.
     _set_limit(resource.RLIMIT_FSIZE, int(limits.output_bytes) + 1)
     _set_limit(resource.RLIMIT_NOFILE, MAX_OPEN_FILES)

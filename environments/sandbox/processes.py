@@ -62,11 +62,16 @@ def is_stopped(pid: int) -> bool:
   return _stat(pid)[0] == b'T'
 
 
-def usage(pid: int) -> tuple[int, float]:
-  """Number of threads and CPU seconds of a process; zeros if it is gone."""
+def usage(pid: int) -> tuple[int, float, int]:
+  """Number of threads, CPU seconds and resident bytes of a process.
+
+  Zeros if it is gone.
+  """
   fields = _stat(pid)
   ticks = int(fields[11]) + int(fields[12])
-  return int(fields[17]), ticks / os.sysconf('SC_CLK_TCK')
+  return (
+      int(fields[17]), ticks / os.sysconf('SC_CLK_TCK'),
+      int(fields[21]) * os.sysconf('SC_PAGESIZE'))
 
 
 def kill_descendants() -> None:
@@ -106,7 +111,7 @@ def _stat(pid: int) -> list[bytes]:
     finally:
       os.close(fd)
   except OSError:
-    return [b'0'] * 20
+    return [b'0'] * 22
 
 
 def _check(result: int, name: str) -> None:

@@ -50,7 +50,7 @@ class Limits(NamedTuple):
 
   cpu_seconds: float = 2.0
   wall_seconds: float = 5.0  # From the program's start, without the queue.
-  memory_bytes: int = 256 << 20  # Address space beyond the interpreter's.
+  memory_bytes: int = 256 << 20  # Beyond the interpreter's.
   output_bytes: int = 64 << 10  # For each of stdout, stderr and a value.
 
 

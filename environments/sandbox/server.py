@@ -21,6 +21,7 @@ or output in inherited memory.
 
 from __future__ import annotations
 
+import _thread
 from collections.abc import Callable, Sequence
 import contextlib
 import enum
@@ -47,6 +48,9 @@ _PRELOADED = (
 _PRELOADED_PACKAGES = (*protocol.PACKAGES, 'numpy.random')
 _ONE_THREAD = dict.fromkeys(
     ('OPENBLAS_NUM_THREADS', 'OMP_NUM_THREADS', 'MKL_NUM_THREADS'), '1')
+# Stack of the threads that programs start, whatever the caller's limit is.
+_THREAD_STACK_BYTES = 8 << 20
+_exit = os._exit  # A program may replace it, and may fail to end itself.
 _WAKEUPS = {signal.SIGCHLD, signal.SIGTERM}
 _SERVER_TICK = 1.0  # Seconds between checks of the parent and of `packages`.
 _FORK_SECONDS = 10.0  # A server that cannot fork for so long ends.
@@ -55,7 +59,31 @@ _CLIENT_SECONDS = 60  # Timeout of the client's side of a connection.
 _START_SECONDS = 2 * _CLIENT_SECONDS  # The program waits for the client too.
 
 
-def main(
+def main(**settings) -> None:
+  """Runs `_main` in a thread with a large stack.
+
+  Programs are forks of this thread. So they run on its stack, whatever limit of
+  stacks the caller of the server has.
+  """
+  signal.pthread_sigmask(signal.SIG_BLOCK, _WAKEUPS)
+  is_running = _thread.allocate_lock()
+
+  def run() -> None:
+    try:
+      _main(**settings)
+    except BaseException:
+      traceback.print_exc()
+    finally:
+      is_running.release()
+
+  is_running.acquire()
+  _thread.stack_size(isolation_lib.STACK_BYTES)
+  _thread.start_new_thread(run, ())
+  _thread.stack_size(_THREAD_STACK_BYTES)
+  is_running.acquire()
+
+
+def _main(
     socket_fds: Sequence[int], num_slots: int, level: str, directory: str,
     package_folders: Sequence[str]) -> None:
   """Serves until SIGTERM, or until the parent is gone.
@@ -108,7 +136,6 @@ def _serve(
   clients report INFRASTRUCTURE.
   """
   processes.set_option(processes.PR_SET_CHILD_SUBREAPER, 1)
-  signal.pthread_sigmask(signal.SIG_BLOCK, _WAKEUPS)
   supervisors, packages_pid = set(), None
   last_success = time.monotonic()
   while not _is_readable(0):  # Readable once the parent's end is closed.
@@ -143,7 +170,7 @@ def _fork(function: Callable[..., None], *arguments) -> int:
   except BaseException:
     traceback.print_exc()
   finally:
-    os._exit(1)
+    _exit(1)
 
 
 def _is_readable(stream: socket.socket | int) -> bool:
@@ -220,11 +247,14 @@ def _supervise(
         raise RuntimeError('a process died before its program started')
       return  # The client has gone.
     limits = protocol.unpack_limits(packed_limits)
-    end = _watch(pid, limits)
+    max_bytes = isolation.max_resident_bytes(limits)
+    end = _watch(pid, limits, max_bytes)
     os.killpg(pid, signal.SIGKILL)  # The whole group: none can fork away.
     _, wait_status, usage = os.wait4(pid, 0)
     processes.kill_descendants()  # They could still write.
 
+    if usage.ru_maxrss << 10 > max_bytes:  # For less than a tick.
+      end = _End.MEMORY
     sizes = [os.fstat(file.fileno()).st_size for file in outputs]
     status, reason = _classify(
         limits, end, is_flooded=max(sizes) > limits.output_bytes,
@@ -243,24 +273,27 @@ class _End(enum.Enum):
 
   CPU = enum.auto()
   EXIT = enum.auto()
+  MEMORY = enum.auto()
   THREADS = enum.auto()
   WALL_CLOCK = enum.auto()
 
 
-def _watch(pid: int, limits: protocol.Limits) -> _End:
+def _watch(pid: int, limits: protocol.Limits, max_bytes: int) -> _End:
   """Waits until the program ends or must be ended.
 
-  The kernel limits CPU time less precisely, and does not limit the threads of
-  every program.
+  The kernel limits CPU time less precisely, address space instead of memory,
+  and not the threads of every program.
   """
   deadline = time.monotonic() + limits.wall_seconds
   with open(os.pidfd_open(pid), 'rb', 0) as process:
     while not select.select([process], [], [], _PROGRAM_TICK)[0]:
       if time.monotonic() >= deadline:
         return _End.WALL_CLOCK
-      num_threads, cpu_seconds = processes.usage(pid)
+      num_threads, cpu_seconds, num_bytes = processes.usage(pid)
       if num_threads > isolation_lib.MAX_THREADS:
         return _End.THREADS
+      if num_bytes > max_bytes:
+        return _End.MEMORY
       if cpu_seconds > limits.cpu_seconds:
         return _End.CPU
   return _End.EXIT
@@ -277,14 +310,14 @@ def _classify(
   if end is _End.THREADS:
     return status.RESOURCE_LIMIT, (
         f'stopped: more than {isolation_lib.MAX_THREADS} threads')
+  if end is _End.MEMORY or exit_code == -program.OUT_OF_MEMORY:
+    return status.RESOURCE_LIMIT, (
+        f'stopped: memory limit of {limits.memory_bytes} bytes')
   if end is _End.WALL_CLOCK:
     return status.TIMEOUT, (
         f'stopped: wall-clock limit of {limits.wall_seconds} s')
   if end is _End.CPU or cpu_seconds > limits.cpu_seconds:
     return status.TIMEOUT, f'stopped: CPU limit of {limits.cpu_seconds} s'
-  if exit_code == -program.OUT_OF_MEMORY:
-    return status.RESOURCE_LIMIT, (
-        f'stopped: memory limit of {limits.memory_bytes} bytes')
   if exit_code < 0:
     # Most real-time signals have no name.
     names = {signal.value: signal.name for signal in signal.Signals}

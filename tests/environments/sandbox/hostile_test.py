@@ -134,7 +134,7 @@ def test_cpu_limit_is_exact_if_its_signal_is_ignored(address, reaction):
 CPU = 'stopped: CPU limit of 0.5 s'
 WALL_CLOCK = 'stopped: wall-clock limit of 0.3 s'
 MEMORY = (
-    'MemoryError\nstopped: memory limit of 134217728 bytes',
+    'stopped: memory limit of 134217728 bytes',
     'Cannot allocate memory\n', 'not allowed to raise maximum limit\n')
 OUTPUT = 'stopped: more than 10000 bytes of output'
 THREADS = 'stopped: more than 64 threads', "can't start new thread\n"
@@ -148,6 +148,13 @@ THREADS = 'stopped: more than 64 threads', "can't start new thread\n"
     ('import signal, time\nfor s in (1, 2, 3, 15): signal.signal(s, print)\n'
      'while True: time.sleep(1)', WALL_CLOCK),
     ('[0] * 10**9', MEMORY),
+    ('x = []\nwhile True: x.append(b"x" * (1 << 20))', MEMORY),
+    ('x = b"x" * (160 << 20); del x', MEMORY),
+    ('import sys\nsys.setrecursionlimit(10**6)\ndef f(n):\n  x = [n] * 1000\n'
+     '  return max(map(f, [n + 1]))\nf(0)', MEMORY),
+    ('import threading\nthreading.stack_size(512 << 20)\n'
+     'def f():\n  x = []\n  while True: x.append(b"x" * 4096)\n'
+     't = threading.Thread(target=f); t.start(); t.join()', MEMORY),
     ('x = []\nwhile True: x.append(bytes(1 << 20))', MEMORY),
     ('import mmap\nx = []\nwhile True: x.append(mmap.mmap(-1, 1 << 22, 34))',
      MEMORY),

@@ -1,5 +1,7 @@
 """Ordinary programs run at every level, and failing programs say why."""
 
+import resource
+import sys
 import time
 
 import pytest
@@ -39,6 +41,15 @@ ORDINARY = [
     ('import threading, time\nthreading.Thread(target=lambda: ('
      'time.sleep(0.1), print("late"))).start()\nprint("early")', '',
      'early\nlate\n'),
+    # The main thread runs on the stack of a thread of the server.
+    ('import signal, threading\nsignal.signal(signal.SIGUSR2, print)\n'
+     'print(threading.current_thread() is threading.main_thread(),\n'
+     '      threading.active_count(), threading.stack_size())', '',
+     'True 1 8388608\n'),
+    # Address space is not memory.
+    ('import threading\nthreading.stack_size(256 << 20)\n'
+     'threads = [threading.Thread(target=print) for _ in range(3)]\n'
+     'for t in threads: t.start()', '', '\n\n\n'),
     ('import asyncio\nasync def main():\n  await asyncio.sleep(0.01)\n'
      '  print("slept")\nasyncio.run(main())', '', 'slept\n'),
     ('import signal, time\nsignal.signal(signal.SIGALRM, lambda *_: '
@@ -57,6 +68,53 @@ ORDINARY = [
     ('import sympy\nx = sympy.symbols("x")\nprint(sympy.solve(x**2 - 2))', '',
      '[-sqrt(2), sqrt(2)]\n'),
 ]
+
+
+# Recursive functions. The depth of the first is 200,000, that of the others,
+# which recurse through C, is 50,000.
+RECURSIVE = [
+    'def f(n): return n and 1 + f(n - 1)',
+    '@functools.lru_cache(None)\ndef f(n): return n and 1 + f(n - 1)',
+    'def f(n): return n and 1 + next(map(f, [n - 1]))',
+    'def f(n): return n and 1 + max(map(f, [n - 1]))',
+    'def f(n): return n and max([n - 1], key=f) and n',
+    'def f(n): return n and 1 + sum(f(n - 1) for _ in [0])',
+    'def f(n): return n and 1 + functools.reduce(lambda *_: f(n - 1), [0, 1])',
+    'f = functools.partial(lambda n: n and 1 + f(n - 1))',
+    'class A:\n  def __call__(self, n): return n and 1 + self(n - 1)\nf = A()',
+    'class A(dict):\n  def __missing__(self, n): return n and 1 + self[n - 1]\n'
+    'f = A().__getitem__',
+    'class A:\n  def __init__(self, n): self.n = n\n'
+    '  def __abs__(self): return self.n and 1 + abs(A(self.n - 1))\n'
+    'f = lambda n: abs(A(n))',
+    'import threading\nthreading.stack_size(512 << 20)\n'
+    '@functools.cache\ndef g(n): return n and 1 + g(n - 1)\n'
+    'def f(n):\n  found = []\n'
+    '  t = threading.Thread(target=lambda: found.append(g(n)))\n'
+    '  t.start(); t.join()\n  return found[0]']
+
+
+@pytest.mark.parametrize('stack_bytes', [1 << 20, resource.RLIM_INFINITY])
+def test_recursion_is_deep_whatever_the_limit_of_the_caller(stack_bytes):
+  recursive = RECURSIVE
+  if sys.version_info[:2] in ((3, 12), (3, 13)):
+    recursive = RECURSIVE[:1]  # They limit recursion through C themselves.
+  soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
+  if stack_bytes > hard != resource.RLIM_INFINITY:
+    pytest.skip('the hard limit of stacks is lower')
+  resource.setrlimit(resource.RLIMIT_STACK, (stack_bytes, hard))
+  try:
+    with sandbox.SandboxServer(2) as server:
+      limits = sandbox.Limits(cpu_seconds=10.0, wall_seconds=30.0)
+      results = servers.run_all(sandbox.Sandbox(server.address, limits), [
+          'import functools, sys\nsys.setrecursionlimit(10**6)\n'
+          f'{text}\nprint(f({(200_000, 50_000)[i > 0]}))'
+          for i, text in enumerate(recursive)])
+  finally:
+    resource.setrlimit(resource.RLIMIT_STACK, (soft, hard))
+  for text, result in zip(recursive, results):
+    assert result.status is Status.OK, (text, result)
+    assert result.stdout in ('200000\n', '50000\n')
 
 
 # Left open, or closed by the program's end. Each writes `text` to stdout.
@@ -133,7 +191,7 @@ FAILING = [
     ('import pytest', "No module named 'pytest'\n"),
     ('import numpy, pytest', "No module named 'pytest'\n"),
     # Refused by the system.
-    ('import mmap; mmap.mmap(-1, 1 << 30, 34)', 'Cannot allocate memory\n'),
+    ('import mmap; mmap.mmap(-1, 1 << 32, 34)', 'Cannot allocate memory\n'),
     ('x = [open("/dev/null") for _ in range(1000)]',
      "Too many open files: '/dev/null'\n"),
     ('import ctypes; ctypes.string_at(0)', 'killed by SIGSEGV'),

@@ -67,7 +67,8 @@ def test_no_text_of_another_program_is_in_memory(unsafe):
             for i in range(3):
               found[i] += data.count(words[i])
             del data
-      print(found)''', words[2], memory_bytes=256 << 20)
+      print(found)''', words[2], memory_bytes=1 << 30, cpu_seconds=10.0,
+               wall_seconds=30.0)
   earlier, nobody, present = json.loads(result.stdout)
   assert earlier == nobody < present
 
