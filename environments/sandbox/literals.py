@@ -161,10 +161,9 @@ def call(module: types.ModuleType, names: str, request: str) -> str:
 
   Args:
     module: the program.
-    names: names of the function, separated by `|`; the first that exists is
-      called. A name is a name, or names joined by dots.
-    request: text of `Call`s, which are made in order, and of whether the
-      arguments are returned.
+    names: alternative names of the function, separated by `|`.
+    request: text of a list of `Call`s, which are made in order, and of whether
+      the arguments are returned.
 
   Returns the text of the last value, or of a tuple of this value and the
   positional and keyword arguments after the call. Raises SystemExit if there is

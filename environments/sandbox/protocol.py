@@ -61,7 +61,7 @@ class Request(NamedTuple):
   stdin: str  # Text of its input.
   # Called after the text has run, see `Sandbox.call`; '' for none.
   function: str
-  arguments: str  # A tuple, encoded by `literals`.
+  arguments: str  # Calls, see `literals.call`.
   limits: Limits  # Resources of the program.
 
 

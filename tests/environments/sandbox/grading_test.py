@@ -11,6 +11,7 @@ import pytest
 
 from environments import sandbox
 from environments.programming import comparisons
+from environments.sandbox import literals
 from environments.sandbox import Status
 from tests.environments.sandbox import forgeries
 from tests.environments.sandbox import fusion
@@ -56,6 +57,17 @@ def test_arguments_and_values_keep_their_types(programs):
   assert list(map(type, result.value)) == list(map(type, given))
   assert math.isnan(call(programs, 'def f(x): return x', math.nan).value)
   assert call(programs, 'def f(x): return x', np.int64(3)).value == 3
+
+
+def test_calls_in_turn_share_a_process(programs):
+  calls = [
+      literals.Call(([2],), {}), literals.Call(([3],), {'z': {4}}, 0),
+      literals.Call(([5],), {'z': {6}}, 0)]
+  results = programs.call_in_turn(
+      'def f(x):\n  def g(y, z):\n    x.extend(y)\n    y.clear()\n'
+      '    z.add(7)\n    return x\n  return g', 'f', [calls, calls[:2]])
+  assert [result.value for result in results] == [
+      ([2, 3, 5], ([],), {'z': {6, 7}}), ([2, 3], ([],), {'z': {4, 7}})]
 
 
 SOLUTION = '''

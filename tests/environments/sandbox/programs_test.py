@@ -165,6 +165,9 @@ def test_packages_are_loaded_already(server):
   assert result.stdout == 'True\n', result
 
 
+TOO_COMPLEX = 'MemoryError\n'  # From the parser, whose stack is limited.
+if sys.version_info >= (3, 12):
+  TOO_COMPLEX = 'Python source too complex to parse\n'
 FAILING = [
     ('import sys; sys.exit(3)', ''),
     ('exit("no")', 'no\n'), ('exit(10**30)', ''),
@@ -174,11 +177,11 @@ FAILING = [
     # The memory suffices.
     ('raise MemoryError', '\nMemoryError\n'),
     ('class E(MemoryError): pass\nraise E("a") from ValueError()', 'E: a\n'),
-    (f'x = {"-" * 500_000}1', 'MemoryError\n'),
-    ('eval("-" * 500_000 + "1")', '\nMemoryError\n'),
-    ('import ast; ast.parse("~" * 500_000 + "1")', '\nMemoryError\n'),
-    ('compile("not " * 500_000 + "1", "", "eval")', '\nMemoryError\n'),
-    ('exec("x = " + "-" * 500_000 + "1")', '\nMemoryError\n'),
+    (f'x = {"-" * 500_000}1', TOO_COMPLEX),
+    ('eval("-" * 500_000 + "1")', TOO_COMPLEX),
+    ('import ast; ast.parse("~" * 500_000 + "1")', TOO_COMPLEX),
+    ('compile("not " * 500_000 + "1", "", "eval")', TOO_COMPLEX),
+    ('exec("x = " + "-" * 500_000 + "1")', TOO_COMPLEX),
     ('int("9" * 50_001)', 'increase the limit\n'),
     # Not Python, or not Unicode.
     ('f(', "\nSyntaxError: '(' was never closed\n"),
