@@ -82,10 +82,11 @@ def _check_disk(
 def _check_decode(experiment, params) -> None:
   """Decodes greedily for the roles that act first in the first test task."""
   task = experiment.tasks(experiment.config.evaluation.test)[0]
-  state = experiment.environment.reset(task)
   runner = dataclasses.replace(
       experiment.runner(params, step=0, temperature=0.0),
       max_new_tokens=_NUM_TOKENS)
+
+  state = runner.reset(task)
 
   def decode(role):
     key = types.GroupKey(task['task_id'], role, 0, 0)

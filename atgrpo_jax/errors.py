@@ -22,6 +22,7 @@ class UserError(ValueError):
   """The user's input cannot be used."""
 
   status = 2  # The exit status.
+  user_traceback = ''  # Printed before the message.
 
 
 class InfrastructureError(RuntimeError):

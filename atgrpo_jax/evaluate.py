@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Mapping, Sequence
+import functools
 import itertools
 import json
 import math
@@ -26,6 +27,7 @@ from atgrpo_jax.distributed import hosts
 from atgrpo_jax.io import checkpoints as checkpoints_lib
 from atgrpo_jax.io import files
 from atgrpo_jax.io import workdir as workdir_lib
+from atgrpo_jax.rollout import contract
 from atgrpo_jax.rollout import policies as policies_lib
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
@@ -70,7 +72,7 @@ def evaluate(
         transcripts, [
             tree_lib.chain(task['task_id'], nodes)
             for task, nodes in zip(tasks, episodes)],
-        environment.show, with_tokens=False)
+        functools.partial(contract.show, environment), with_tokens=False)
 
   last_steps = [nodes[-1].steps[0] for nodes in finished]
   num_turns = [nodes[-1].turn + 1 for nodes in finished]
@@ -124,7 +126,7 @@ def play_episodes(
   environment = runner.environment
   return runner.play([
       grpo.play_episode(
-          runner, task['task_id'], environment.reset(task),
+          runner, task['task_id'], runner.reset(task),
           runner_lib.positions(environment), branch=branch)
       for branch in branches for task in tasks])
 
@@ -263,7 +265,7 @@ def _timed_episode(
     task: env_api.Task) -> runner_lib.EpisodeCoroutine:
   """Returns seconds and generated tokens of one episode."""
   environment = runner.environment
-  state, seconds, tokens = environment.reset(task), 0.0, 0
+  state, seconds, tokens = runner.reset(task), 0.0, 0
   for turn, phase in runner_lib.positions(environment):
     actions, role_seconds = {}, []
     for role in environment.phases[phase]:
@@ -275,7 +277,8 @@ def _timed_episode(
       tokens += len(ids)
       actions[role] = runner.text_of(role, ids)
     seconds += max(role_seconds)
-    step, = yield runner.step_environments([state], [actions])
+    step, = yield runner.step_environments(
+        [state], [actions], task_id=task['task_id'], turn=turn)
     if tree_lib.failed(step):
       raise errors.InfrastructureError(
           f'Task {task["task_id"]!r} failed for a reason outside the model. '

@@ -172,7 +172,8 @@ def _report(error: BaseException) -> int:
     return error.status
   wants_traceback = flags.FLAGS.is_parsed() and _TRACEBACK.value
   if isinstance(error, errors.REPORTED_ERRORS) and not wants_traceback:
-    print(f'error: {error}', file=sys.stderr)
+    user_traceback = getattr(error, 'user_traceback', '')
+    print(f'{user_traceback}error: {error}', file=sys.stderr)
   else:
     traceback.print_exception(error)
   return getattr(error, 'status', 1)

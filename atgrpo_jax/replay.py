@@ -11,6 +11,7 @@ and candidate, so on equal devices a replay equals the record.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+import functools
 import json
 import os
 import pathlib
@@ -25,6 +26,7 @@ from atgrpo_jax import train as train_lib
 from atgrpo_jax.io import checkpoints as checkpoints_lib
 from atgrpo_jax.io import metrics as metrics_lib
 from atgrpo_jax.io import workdir as workdir_lib
+from atgrpo_jax.rollout import contract
 from atgrpo_jax.rollout import tree as tree_lib
 from environments import datasets
 from environments import env_api
@@ -70,7 +72,8 @@ def replay(
   # As they are written: rounded, with the shown texts as states.
   return _compare(recorded, [
       json.loads(json.dumps(tree.to_json(
-          experiment.environment.show, with_tokens=is_training)))
+          functools.partial(contract.show, experiment.environment),
+          with_tokens=is_training)))
       for tree in play(experiment, workdir, step)])
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 import contextlib
 import dataclasses
+import functools
 import pathlib
 from typing import Any
 
@@ -28,6 +29,7 @@ from atgrpo_jax.io import metrics as metrics_lib
 from atgrpo_jax.io import signals
 from atgrpo_jax.io import workdir as workdir_lib
 from atgrpo_jax.learner import update as update_lib
+from atgrpo_jax.rollout import contract
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from atgrpo_jax.viewer import report
@@ -147,7 +149,8 @@ def _train(
         if step % config.train.groups_every == 0 or is_last:
           tree_lib.write(
               tree_lib.groups_path(workdir, step), trees,
-              experiment.environment.show, with_tokens=True)
+              functools.partial(contract.show, experiment.environment),
+              with_tokens=True)
       # Gradient and update.
       values |= update(
           experiment, states, trees, step=step, references=references,

@@ -56,7 +56,7 @@ class TabularRunner(runner_lib.EpisodeRunner):
       group_size: int) -> runner_lib.PendingSamples:
     groups = []
     for key, state in states.items():
-      message, = self.environment.observe(state, key.role)
+      message, = self.observe(state, key)
       prompt = message['content']
       probability = self.table[prompt]
       drawn = self.table_rng.choice(
@@ -136,7 +136,8 @@ class TabularCritic:
       for indices, step in position.steps.items():
         after = {} if step.done else expected[step.state]
         for view, messages in actor_critic.critic_prompts(
-            environment, self.spec.kind, position.state, phase).items():
+            environment, self.spec.kind, position.state, phase,
+            task_id=position.state.task_id, turn=position.state.turn).items():
           return_ = self._reward(step, view) + self.rollout.discount * (
               after[view] if view in after
               else np.mean(list(after.values()) or [0.0]))

@@ -9,10 +9,9 @@ step of a phase is one micro-transition, and the next phase sees its result.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 import dataclasses
 import enum
-import numbers
 from typing import Any, Protocol
 
 from environments import sandbox as sandbox_lib
@@ -53,6 +52,8 @@ STATUS_TO_OUTCOME = {
 @dataclasses.dataclass(frozen=True)
 class Step:
   """The result of one micro-transition.
+
+  Numbers and truth values may be those of Python, numpy or jax.
 
   Attributes:
     state: the state after the actions.
@@ -128,43 +129,3 @@ def check_options(
   if max_turns < 1:
     raise ValueError(
         f'environment.max_turns={max_turns}: an episode needs at least 1.')
-
-
-def step_all(
-    environment: Environment, states: Sequence[State],
-    actions: Sequence[Mapping[str, str]]) -> list[Step]:
-  """Steps each state with its actions, in a worker process.
-
-  Raises:
-    ContractError: an environment returned something other than a valid Step.
-  """
-  steps = []
-  for state, texts in zip(states, actions):
-    step = environment.step(state, texts)
-    if problem := _find_problem(step, texts):
-      raise ContractError(
-          f'{type(environment).__name__}.step {problem}; see '
-          'environments/env_api.py.')
-    steps.append(step)
-  return steps
-
-
-class ContractError(ValueError):
-  """An environment violates the contract of `Environment`."""
-
-
-def _find_problem(step: Any, actions: Mapping[str, str]) -> str:
-  """Describes how a step violates the contract; '' if it does not."""
-  if not isinstance(step, Step):
-    return f'returned {step!r:.100}, which is not a Step'
-  for name, by_role in (
-      ('local_rewards', step.local_rewards), ('outcomes', step.outcomes)):
-    if by_role.keys() != actions.keys():
-      return (f'returned {name} of {sorted(by_role)}, but {sorted(actions)} '
-              'acted')
-  for reward in (step.team_reward, *step.local_rewards.values()):
-    if not isinstance(reward, numbers.Real):
-      return f'returned the reward {reward!r:.100}, which is not a number'
-  if step.success and not step.done:
-    return 'returned success=True with done=False'
-  return ''

@@ -49,7 +49,7 @@ VISIBLE_FROM = {
 # Source text -> the only file that may contain it.
 OWNERS = {
     r'\bMesh\(': 'atgrpo_jax/distributed/mesh.py',
-    r'(?<!`)\benv\w*\.step(_all)?\b': 'atgrpo_jax/rollout/runner.py'}
+    r'(?<!`)\benv\w*\.step\b': 'atgrpo_jax/rollout/contract.py'}
 
 
 def _sources(*folders: str) -> dict[str, str]:

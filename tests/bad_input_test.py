@@ -227,9 +227,18 @@ for _content, _message in {
 }.items():
   case(f'{_ENV}.*{_message}', module(_ENV, _content))
 case(f'{_ENV}.*phases', environment('phases = (("third",),)'))
-for _messages in ("'text'", "[{'content': 'a'}]"):
-  case("'echo/train/0'", environment(
-      f'def observe(self, state, role): return {_messages}'))
+for _function, _problem in {
+    "observe(self, state, role): return 'text'": "returned the text 'text'",
+    "observe(self, state, role): return [{'content': 'a'}]":
+        "returned dict {'content': 'a'}",
+    'observe(self, state, role): return state.missing': 'AttributeError',
+    'observe(self, state): return 3': 'positional argument',
+    "reset(self, task): return task['missing']": "KeyError: 'missing'",
+    'reset(self, task): raise SystemExit(3)': 'SystemExit: 3',
+    'reset(self, task): return lambda: 3': 'pickle',
+    'show(self, state): return 3': "'int' object"}.items():
+  case(f'Env.{_function.partition("(")[0]}.*{re.escape(_problem)}',
+       environment(f'def {_function}'))
 _PLAN = f'{_ENV}=environments.boards.plan_path.env'
 case("environment.team='crowd'", config(_PLAN, 'environment.team=crowd'))
 case('sandbox', config(_PLAN))

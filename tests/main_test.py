@@ -7,6 +7,9 @@ import sys
 
 import pytest
 
+from atgrpo_jax import errors
+from atgrpo_jax import main
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CONFIG = '--config=tests/echo.py'
 
@@ -99,3 +102,11 @@ def test_traceback_is_printed_on_request(results):
   assert (status, status_with) == (2, 2)
   assert '--workdir is missing' in _error(stderr)
   assert 'in main' in stderr_with and 'UserError: --workdir' in stderr_with
+
+
+def test_traceback_of_user_code_precedes_the_message(capsys):
+  error = errors.UserError('Env.step failed.')
+  error.user_traceback = 'Traceback:\n  line 3\n'
+  assert main._report(error) == 2
+  assert capsys.readouterr().err == (
+      'Traceback:\n  line 3\nerror: Env.step failed.\n')

@@ -39,6 +39,7 @@ from atgrpo_jax.learner import batching
 from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.learner import update as update_lib
 from atgrpo_jax.rl import returns as returns_lib
+from atgrpo_jax.rollout import contract
 from atgrpo_jax.rollout import policies as policies_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from environments import env_api
@@ -104,19 +105,19 @@ def bind_critics(
 
 def critic_prompts(
     environment: env_api.Environment, kind: str, state: env_api.State,
-    phase: int) -> dict[str, list[env_api.Message]]:
+    phase: int, *, task_id: str, turn: int) -> dict[str, list[env_api.Message]]:
   """The messages that critics see before a phase of a turn, by view.
 
   The views are the roles of the phase, or `CENTRAL` for a central critic. The
   roles of `environment.phases[phase]` act next in `state`.
   """
+  observe = functools.partial(
+      contract.observe, environment, state, task_id=task_id, turn=turn)
   if kind != 'central':
-    return {
-        role: [*environment.observe(state, role)]
-        for role in environment.phases[phase]}
+    return {role: [*observe(role)] for role in environment.phases[phase]}
   lines = []
   for role in itertools.chain(*environment.phases[:phase + 1]):
-    messages = environment.observe(state, role)
+    messages = observe(role)
     lines += [
         f'[Agent {environment.roles.index(role) + 1}]',
         *(message['content'] for message in messages)]
@@ -164,10 +165,13 @@ class _Evaluation:
 
     The query after a joint action is empty if its episode ends.
     """
+    task_id = node.groups[0].key.task_id
     next_phase = (node.phase + 1) % len(self.environment.phases)
+    next_turn = node.turn + (next_phase == 0)
     return [
-        self._add(node.state, node.phase),
-        *({} if node.is_leaf(j) else self._add(step.state, next_phase)
+        self._add(node.state, node.phase, task_id, node.turn),
+        *({} if node.is_leaf(j)
+          else self._add(step.state, next_phase, task_id, next_turn)
           for j, step in enumerate(node.steps))]
 
   def compute_values(self) -> None:
@@ -202,10 +206,13 @@ class _Evaluation:
       nodes[index] = self._with_returns(node, prompts, returns)
     return dataclasses.replace(tree, nodes=tuple(nodes))
 
-  def _add(self, state: env_api.State, phase: int) -> _Query:
+  def _add(
+      self, state: env_api.State, phase: int, task_id: str,
+      turn: int) -> _Query:
     kind, query = self.critics.spec.kind, {}
     for view, messages in critic_prompts(
-        self.environment, kind, state, phase).items():
+        self.environment, kind, state, phase, task_id=task_id,
+        turn=turn).items():
       name = CENTRAL if kind == 'central' else self.policy_map[view]
       ids = self.critics.bound[name].tokenizer.encode_prompt(messages)
       query[view] = name, ids.tobytes()

@@ -40,7 +40,7 @@ def play_task(
     runner: runner_lib.EpisodeRunner, task: env_api.Task,
     spec: spec_lib.RolloutSpec) -> runner_lib.EpisodeCoroutine:
   """Runs Algorithm 1 on one task; returns its `Tree`, a spine."""
-  state, nodes = runner.environment.reset(task), []
+  state, nodes = runner.reset(task), []
   positions = runner_lib.positions(runner.environment)
   for index, position in enumerate(positions):
     # Sample G candidates and step each of them from the state of the spine.

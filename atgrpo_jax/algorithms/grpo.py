@@ -29,7 +29,7 @@ def play_task(
     spec: spec_lib.RolloutSpec) -> runner_lib.EpisodeCoroutine:
   """G episodes of one task; returns their `Tree`, a root with G chains."""
   episodes = yield from play_episodes(
-      runner, task['task_id'], runner.environment.reset(task),
+      runner, task['task_id'], runner.reset(task),
       runner_lib.positions(runner.environment), num_episodes=spec.group_size,
       branch=0)
   root = episodes[0][0][0]

@@ -40,7 +40,7 @@ def play_task(
     spec: spec_lib.RolloutSpec) -> runner_lib.EpisodeCoroutine:
   """All branches of one task; returns its `Tree`."""
   nodes, team_returns = yield from _expand(
-      runner, task['task_id'], runner.environment.reset(task),
+      runner, task['task_id'], runner.reset(task),
       runner_lib.positions(runner.environment), spec, branch=0)
   tree_lib.check_any_known(team_returns, nodes[0])
   return tree_lib.Tree(task['task_id'], tuple(nodes))

@@ -18,6 +18,7 @@ from atgrpo_jax import types
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
 from atgrpo_jax.learner import batching
 from atgrpo_jax.learner import policy as policy_lib
+from atgrpo_jax.rollout import contract
 from atgrpo_jax.sampling import engine as engine_lib
 from environments import env_api
 
@@ -137,20 +138,15 @@ def check_first_prompts(
   checks all others, including the prompts that contain completions.
   """
   longest = {role: (-1, '', []) for role in environment.phases[0]}
-  for number, task in enumerate(tasks):
-    try:
-      state = environment.reset(task)
-      environment.show(state)
-      for role in longest:
-        messages = environment.observe(state, role)
-        length = sum(len(x['role'] + x['content']) for x in messages)
-        if length > longest[role][0]:
-          longest[role] = length, task['task_id'], messages
-    except errors.USER_CODE_ERRORS as error:
-      raise errors.UserError(
-          f'The environment cannot start task {task["task_id"]!r}, row '
-          f'{number} of its split ({errors.one_line(error)}). Check that row, '
-          'and that dataset.builder matches environment.module.') from error
+  for task in tasks:
+    state = contract.reset(environment, task)
+    contract.show(environment, state)
+    for role in longest:
+      messages = contract.observe(
+          environment, state, role, task_id=task['task_id'], turn=0)
+      length = sum(len(x['role'] + x['content']) for x in messages)
+      if length > longest[role][0]:
+        longest[role] = length, task['task_id'], messages
   for role, (_, task_id, messages) in longest.items():
     if task_id:
       policy = policies[policy_map[role]]

@@ -3,7 +3,7 @@
 An episode is a coroutine. It yields requests for candidates, environment steps,
 or other episodes, and is sent the results. One engine per model and shape
 samples the prompts of all episodes; worker processes step the environments.
-This is the only caller of `Environment.step`.
+`contract` calls the functions of the environments.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import collections
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from concurrent import futures
 import dataclasses
+import functools
 import itertools
 import time
 from typing import Any
@@ -26,6 +27,7 @@ from atgrpo_jax.distributed import hosts
 from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.io import signals
 from atgrpo_jax.learner import batching
+from atgrpo_jax.rollout import contract
 from atgrpo_jax.rollout import policies as policies_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from atgrpo_jax.rollout import workers as workers_lib
@@ -168,6 +170,15 @@ class EpisodeRunner:
           resume(index, [results.pop(i) for i in pending])
     return [results[index] for index in indices]
 
+  def reset(self, task: env_api.Task) -> env_api.State:
+    return contract.reset(self.environment, task)
+
+  def observe(
+      self, state: env_api.State,
+      key: types.GroupKey) -> Sequence[env_api.Message]:
+    return contract.observe(
+        self.environment, state, key.role, task_id=key.task_id, turn=key.turn)
+
   def sample(
       self, states: Mapping[types.GroupKey, env_api.State], *,
       group_size: int) -> PendingSamples:
@@ -179,8 +190,7 @@ class EpisodeRunner:
     groups = [None] * len(states)
     for index, (key, state) in enumerate(states.items()):
       policy = self.policy_of(key.role)
-      prompt = policy.tokenizer.encode_prompt(
-          self.environment.observe(state, key.role))
+      prompt = policy.tokenizer.encode_prompt(self.observe(state, key))
       policies_lib.check_prompt(
           len(prompt), key, buckets=self.buckets,
           max_new_tokens=self.max_new_tokens, config=policy.model.config)
@@ -194,8 +204,9 @@ class EpisodeRunner:
 
   def step_environments(
       self, states: Sequence[env_api.State],
-      actions: Sequence[Mapping[str, str]]) -> PendingSteps:
-    """Steps each state with its actions in worker processes.
+      actions: Sequence[Mapping[str, str]], *, task_id: str,
+      turn: int) -> PendingSteps:
+    """Steps each state of a task and turn with its actions, in workers.
 
     Equal actions on one state are stepped once. The batches are dealt to the
     processes of a run in turn.
@@ -204,13 +215,15 @@ class EpisodeRunner:
         (id(state), *sorted(texts.items()))
         for state, texts in zip(states, actions)]
     distinct = dict(zip(keys, zip(states, actions)))
+    step_all = functools.partial(
+        contract.step_all, task_id=task_id, turn=turn)
     batches = []
     for first in range(0, len(distinct), _STEPS_PER_BATCH):
       message = zip(
           *list(distinct.values())[first:first + _STEPS_PER_BATCH])
       batches.append(
           self.executor.submit(
-              env_api.step_all, self.environment, *map(list, message))
+              step_all, self.environment, *map(list, message))
           if self._next_process == jax.process_index() else None)
       self._next_process = (self._next_process + 1) % jax.process_count()
     self.usage.environment_steps += len(states)
@@ -252,13 +265,14 @@ class EpisodeRunner:
         {role: role_texts[i]
          for role, role_texts, i in zip(roles, texts, joint_action)}
         for joint_action in joint_actions]
-    steps = yield self.step_environments([state] * len(actions), actions)
+    steps = yield self.step_environments(
+        [state] * len(actions), actions, task_id=task_id, turn=turn)
     node = tree_lib.Node(turn, phase, state, (), joint_actions, tuple(steps))
     return dataclasses.replace(node, groups=tuple(
         types.Group(
             key=key, policy=self.policy_map[key.role],
             prompt=group.request.prompt,
-            messages=self.environment.observe(state, key.role),
+            messages=self.observe(state, key),
             candidates=tuple(
                 _candidate(node, index, i, key.role, self.alpha, *sample)
                 for i, sample in enumerate(zip(
@@ -310,8 +324,6 @@ class EpisodeRunner:
         computed |= {
             (i, j): batch.result()
             for j, batch in enumerate(steps.batches) if batch}
-    except env_api.ContractError as error:
-      raise errors.UserError(str(error)) from error
     except (errors.InfrastructureError, signals.Stopped) as error:
       failure = error
     failures, all_computed = zip(*hosts.exchange((failure, computed)))
@@ -321,7 +333,7 @@ class EpisodeRunner:
     finished = []
     for i, steps in enumerate(pending):
       distinct = [
-          self._checked(step) for j in range(len(steps.batches))
+          _with_failure(step) for j in range(len(steps.batches))
           for step in batches[i, j]]
       self.usage.program_runs += sum(
           step.program_runs for step in distinct)
@@ -336,24 +348,6 @@ class EpisodeRunner:
     if (is_due or jax.process_count() == 1) and any(
         hosts.exchange(self.is_stopped())):
       raise signals.Stopped
-
-  def _checked(self, step: env_api.Step) -> env_api.Step:
-    """Marks a step as failed if float32 cannot represent one of its rewards.
-
-    Raises UserError if the team reward is out of range.
-    """
-    if tree_lib.failed(step):
-      return step
-    rewards = step.team_reward, *step.local_rewards.values()
-    if not all(abs(reward) <= _MAX_REWARD for reward in rewards):
-      return dataclasses.replace(step, outcomes=dict.fromkeys(
-          step.outcomes, env_api.Outcome.INFRASTRUCTURE))
-    low, high = self.environment.team_reward_range
-    if not low <= step.team_reward <= high:
-      raise errors.UserError(
-          f'{type(self.environment).__name__} paid a team reward of '
-          f'{step.team_reward}, outside its team_reward_range ({low}, {high}).')
-    return step
 
   def _engine(
       self, policy: policies_lib.SamplingPolicy, length: int,
@@ -378,6 +372,15 @@ def worker_metrics(workers: workers_lib.Workers) -> dict[str, int]:
   return {
       f'workers/{name}': sum(count[name] for count in counts)
       for name in counts[0]}
+
+
+def _with_failure(step: env_api.Step) -> env_api.Step:
+  """Marks a step as failed if float32 cannot represent one of its rewards."""
+  rewards = step.team_reward, *step.local_rewards.values()
+  if all(abs(reward) <= _MAX_REWARD for reward in rewards):
+    return step
+  return dataclasses.replace(step, outcomes=dict.fromkeys(
+      step.outcomes, env_api.Outcome.INFRASTRUCTURE))
 
 
 def _candidate(

@@ -199,5 +199,5 @@ def test_roles_that_act_together_need_mode_joint():
 
 
 def test_reward_outside_its_range_is_refused():
-  with pytest.raises(errors.UserError, match=r'Table paid .* 9.5, outside'):
+  with pytest.raises(errors.UserError, match='team_reward=9.5, outside'):
     play(Table({'00': 9.5}))

@@ -28,7 +28,8 @@ def sample(runner, requests, group_size=2):
 
 
 def step(runner, states, actions):
-  return scripted.wait_for(runner, runner.step_environments(states, actions))
+  return scripted.wait_for(runner, runner.step_environments(
+      states, actions, task_id='A', turn=0))
 
 
 def ids_of(group):

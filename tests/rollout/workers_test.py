@@ -2,6 +2,7 @@
 
 from concurrent import futures
 import dataclasses
+import functools
 import os
 import pathlib
 import signal
@@ -12,6 +13,7 @@ import pytest
 
 from atgrpo_jax import errors
 from atgrpo_jax import evaluate
+from atgrpo_jax.rollout import contract
 from atgrpo_jax.rollout import workers as workers_lib
 from environments import env_api
 from environments.sandbox import launcher
@@ -60,6 +62,9 @@ def play(workers, tmp_path, monkeypatch):
   return make
 
 
+_STEP_ALL = functools.partial(contract.step_all, task_id='A', turn=0)
+
+
 def _wait_until(condition_fn):
   deadline = time.monotonic() + 60
   while not condition_fn():
@@ -70,7 +75,8 @@ def _wait_until(condition_fn):
 def _step(runner, *texts):
   state = runner.environment.reset(scripted.task('A', 3))
   return scripted.wait_for(runner, runner.step_environments(
-      [state] * len(texts), [{'a': text} for text in texts]))
+      [state] * len(texts), [{'a': text} for text in texts], task_id='A',
+      turn=0))
 
 
 def _server(workers):
@@ -180,7 +186,7 @@ def test_step_is_repeated_after_an_outage_of_the_service(
 
     def step():
       return running.submit(
-          env_api.step_all, environment, [programs.State('A', 3)],
+          _STEP_ALL, environment, [programs.State('A', 3)],
           [{'a': 'one'}]).result()
 
     expected = step()
@@ -199,7 +205,7 @@ def test_step_is_repeated_after_an_outage_of_the_service(
 def test_stopped_processes_do_not_block_the_exit(monkeypatch):
   monkeypatch.setattr(workers_lib, '_END_SECONDS', 0.5)
   with workers_lib.Workers(1, 1, 'auto') as running:
-    running.submit(env_api.step_all, None, [], []).result()
+    running.submit(_STEP_ALL, None, [], []).result()
     pids = _server(running) + _processes(running)
     for pid in pids:
       os.kill(pid, signal.SIGSTOP)

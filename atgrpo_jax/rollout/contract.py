@@ -1,0 +1,188 @@
+"""Calls environments and checks what they return.
+
+A fault of an environment becomes a UserError that names the function, the role,
+the turn and the task. It carries the traceback of the user's code.
+
+Worker processes import this module, so it must not import jax.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+import contextlib
+import dataclasses
+import math
+import pickle
+import traceback
+from typing import Any
+
+import numpy as np
+
+from atgrpo_jax import errors
+from environments import env_api
+
+_PICKLABLE = 'return a state that can be pickled'
+
+
+def reset(
+    environment: env_api.Environment, task: env_api.Task) -> env_api.State:
+  """The first state of a task."""
+  where = f'for task {task["task_id"]!r}'
+  with _Call(environment, 'reset', where, (
+      'fix the task or the code in the traceback above, and check that '
+      'dataset.builder matches environment.module')):
+    state = environment.reset(task)
+  with _Call(environment, 'reset', where, _PICKLABLE):
+    pickle.dumps(state)
+  return state
+
+
+def observe(
+    environment: env_api.Environment, state: env_api.State, role: str, *,
+    task_id: str, turn: int) -> Sequence[env_api.Message]:
+  """The prompt of a role; `turn` counts from 0."""
+  call = _Call(environment, 'observe', _where([role], task_id, turn))
+  with call:
+    messages = environment.observe(state, role)
+  if not isinstance(messages, (list, tuple)) or not messages:
+    raise call.problem(messages)
+  for message in messages:
+    if not isinstance(message, Mapping) or not all(
+        isinstance(message.get(name), str) for name in ('role', 'content')):
+      raise call.problem(message)
+  return messages
+
+
+def show(
+    environment: env_api.Environment, state: env_api.State) -> dict[str, str]:
+  """`Environment.show`, with all values as texts."""
+  with _Call(environment, 'show', f'for the state {state!r:.100}'):
+    return {
+        str(name): str(value)
+        for name, value in environment.show(state).items()}
+
+
+def step_all(
+    environment: env_api.Environment, states: Sequence[env_api.State],
+    actions: Sequence[Mapping[str, str]], *, task_id: str,
+    turn: int) -> list[env_api.Step]:
+  """Steps each state with its actions, in a worker process."""
+  steps = []
+  for state, texts in zip(states, actions):
+    where = _where(texts, task_id, turn)
+    with _Call(environment, 'step', where):
+      step = environment.step(state, texts)
+    try:
+      step = _checked(step, texts, environment.team_reward_range)
+    except ValueError as error:
+      raise errors.UserError(
+          f'{type(environment).__name__}.step returned {error}, {where}; see '
+          'Step in environments/env_api.py.') from error
+    with _Call(environment, 'step', where, _PICKLABLE):
+      pickle.dumps(step)
+    steps.append(step)
+  return steps
+
+
+class _Call(contextlib.AbstractContextManager):
+  """Raises an exception of a function of an environment as UserError."""
+
+  def __init__(
+      self, environment: env_api.Environment, function: str, where: str,
+      advice: str = 'fix the code in the traceback above'):
+    self._function = f'{type(environment).__name__}.{function}'
+    self._where, self._advice = where, advice
+
+  def __exit__(self, kind, error, frames) -> None:
+    if not isinstance(error, (Exception, SystemExit)):
+      return
+    reported = errors.UserError(
+        f'{self._function} failed {self._where} ({errors.one_line(error)}); '
+        f'{self._advice}.')
+    # The first frame is in this module.
+    reported.user_traceback = ''.join(
+        traceback.format_exception(kind, error, frames.tb_next))
+    raise reported from error
+
+  def problem(self, messages: Any) -> errors.UserError:
+    """Describes a value that is not a prompt, or not a message of one."""
+    kind = 'the text' if isinstance(messages, str) else type(messages).__name__
+    return errors.UserError(
+        f'{self._function} returned {kind} {messages!r:.100} {self._where}; '
+        "expected a list of messages such as {'role': 'user', 'content': "
+        "'a text'}.")
+
+
+def _where(roles: Sequence[str], task_id: str, turn: int) -> str:
+  names = ' and '.join(map(repr, roles))
+  kind = 'role' if len(roles) == 1 else 'roles'
+  return f'for {kind} {names} in turn {turn + 1} of task {task_id!r}'
+
+
+def _checked(
+    step: Any, actions: Mapping[str, str],
+    team_reward_range: tuple[float, float]) -> env_api.Step:
+  """A step with Python's numbers and truth values.
+
+  Raises ValueError with a description of the field that violates the contract.
+  """
+  if not isinstance(step, env_api.Step):
+    raise ValueError(f'{step!r:.100}, which is not a Step')
+  maps = {}
+  for name in ('local_rewards', 'outcomes', 'reward_terms'):
+    maps[name] = by_name = getattr(step, name)
+    if not isinstance(by_name, Mapping):
+      raise ValueError(f'{name}={by_name!r:.100}, which is not a dict')
+    if name != 'reward_terms' and by_name.keys() != actions.keys():
+      raise ValueError(f'{name} of {[*by_name]}, but {[*actions]} acted')
+  for role, outcome in maps['outcomes'].items():
+    if not isinstance(outcome, env_api.Outcome):
+      raise ValueError(
+          f'outcomes[{role!r}]={outcome!r:.100}, which is not an Outcome')
+  team_reward = _number('team_reward', step.team_reward)
+  low, high = team_reward_range
+  slack = 1e-6 * max(abs(low), abs(high))  # For rounding.
+  is_known = math.isfinite(team_reward) and (
+      env_api.Outcome.INFRASTRUCTURE not in step.outcomes.values())
+  if is_known and not low - slack <= team_reward <= high + slack:
+    raise ValueError(
+        f'team_reward={team_reward}, outside its team_reward_range ({low}, '
+        f'{high})')
+  flags = {
+      name: _flag(name, getattr(step, name))
+      for name in ('done', 'success', 'truncated')}
+  if flags['success'] and not flags['done']:
+    raise ValueError('success=True with done=False')
+  program_runs = _number('program_runs', step.program_runs)
+  if program_runs < 0 or program_runs % 1:
+    raise ValueError(
+        f'program_runs={step.program_runs!r:.100}, which is not a count')
+  numbers = {
+      name: {
+          key: _number(f'{name}[{key!r}]', value)
+          for key, value in maps[name].items()}
+      for name in ('local_rewards', 'reward_terms')}
+  return dataclasses.replace(
+      step, team_reward=team_reward, program_runs=int(program_runs), **flags,
+      **numbers)
+
+
+def _number(field: str, value: Any) -> float:
+  """A number or truth value of Python, numpy or jax as a float."""
+  try:
+    if (isinstance(value, (str, bytes, bytearray)) or np.shape(value)
+        or np.iscomplexobj(value)):
+      raise TypeError('not a real number')
+    return float(value)
+  except (TypeError, ValueError, OverflowError) as error:
+    raise ValueError(
+        f'{field}={value!r:.100}, which is not a number') from error
+
+
+def _flag(field: str, value: Any) -> bool:
+  """A truth value of Python, numpy or jax, or 0 or 1, as a bool."""
+  try:
+    return {0.0: False, 1.0: True}[_number(field, value)]
+  except (KeyError, ValueError) as error:
+    raise ValueError(
+        f'{field}={value!r:.100}, which is not a truth value') from error

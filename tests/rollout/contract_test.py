@@ -1,0 +1,191 @@
+"""Faults of environments are named, with the traceback of the user's code."""
+
+import dataclasses
+import decimal
+import fractions
+import functools
+import json
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from atgrpo_jax import errors
+from atgrpo_jax.rollout import contract
+from atgrpo_jax.rollout import tree as tree_lib
+from atgrpo_jax.rollout import workers as workers_lib
+from environments import env_api
+
+GOOD = env_api.Step(
+    state=None, team_reward=1.0, local_rewards={'a': 0.5},
+    reward_terms={'near': 0.25}, done=True, success=True, truncated=False,
+    outcomes={'a': env_api.Outcome.OK})
+LIMITED = env_api.Outcome.INFRASTRUCTURE
+WHERE = "for role 'a' in turn 3 of task 'T'"
+
+
+class HasArguments(Exception):
+  """Cannot be unpickled."""
+
+  def __init__(self, number, text):
+    super().__init__(f'{number} {text}')
+
+
+def divide_in_user_code(number):
+  return 1 / number
+
+
+class Given:
+  """Returns a state as the step, or calls it."""
+
+  team_reward_range = (0.0, 1.0)
+
+  def step(self, state, actions):
+    del actions
+    return state() if callable(state) else state
+
+  def raise_arguments(self):
+    raise HasArguments(3, 'words')
+
+  def reset(self, task):
+    return divide_in_user_code(task['number'])
+
+  def observe(self, state, role):
+    del role
+    return state() if callable(state) else state
+
+  def show(self, state):
+    return {'turn': np.int64(state), 3: None}
+
+
+STEP_ALL = functools.partial(contract.step_all, task_id='T', turn=2)
+
+
+def _step(state):
+  step, = STEP_ALL(Given(), [state], [{'a': 'text'}])
+  return step
+
+
+def _observe(state):
+  return contract.observe(Given(), state, 'a', task_id='T', turn=2)
+
+
+NUMBERS = (
+    1, True, np.bool_(True), np.int64(1), np.uint8(1), np.float16(1),
+    np.float32(1), np.array(1.0), np.array(True), jnp.float32(1),
+    jnp.bfloat16(1), jnp.bool_(True), jnp.array(1), fractions.Fraction(1),
+    decimal.Decimal(1))
+
+
+def test_numbers_and_truth_values_of_any_library_are_accepted():
+  for one in NUMBERS:
+    step = _step(dataclasses.replace(
+        GOOD, team_reward=one, local_rewards={'a': one},
+        reward_terms={'near': one}, done=one, success=one, truncated=one,
+        program_runs=one))
+    assert step == dataclasses.replace(
+        GOOD, local_rewards={'a': 1.0}, reward_terms={'near': 1.0},
+        truncated=True, program_runs=1)
+    json.dumps(tree_lib.Node(0, 0, None, (), ((0,),), (step,)).to_json(
+        lambda state: {}, with_tokens=True))
+    assert type(step.program_runs) is int and step.done is True
+  assert math.isnan(_step(dataclasses.replace(
+      GOOD, local_rewards={'a': np.float32('nan')})).local_rewards['a'])
+
+
+def test_team_reward_may_exceed_its_range_by_rounding():
+  for reward in (1 + 2e-16, np.float32(0.7) + np.float32(0.3), -1.4e-17):
+    _step(dataclasses.replace(GOOD, team_reward=reward))
+  for reward in (math.inf, math.nan):  # The candidate leaves its group.
+    _step(dataclasses.replace(GOOD, team_reward=reward))
+  _step(dataclasses.replace(GOOD, team_reward=7, outcomes={'a': LIMITED}))
+
+
+@pytest.mark.parametrize('changes, words', [
+    (None, 'None, which is not a Step'),
+    ({'local_rewards': {'b': 1}}, "local_rewards of ['b'], but ['a'] acted"),
+    ({'local_rewards': {}}, 'local_rewards of []'),
+    ({'local_rewards': 0.5}, 'local_rewards=0.5, which is not a dict'),
+    ({'local_rewards': {'a': None}}, "local_rewards['a']=None, which"),
+    ({'local_rewards': {'a': np.ones(1)}}, "local_rewards['a']=array([1.])"),
+    ({'outcomes': {}}, 'outcomes of []'),
+    ({'outcomes': {'a': 'ok'}}, "outcomes['a']='ok', which is not an Outcome"),
+    ({'team_reward': '1'}, "team_reward='1', which is not a number"),
+    ({'team_reward': b'1'}, "team_reward=b'1'"),
+    ({'team_reward': 1j}, 'team_reward=1j'),
+    ({'team_reward': np.complex64(1)}, 'team_reward=np.complex64(1+0j)'),
+    ({'team_reward': 10**400}, 'team_reward=1000'),
+    ({'team_reward': [1.0]}, 'team_reward=[1.0]'),
+    ({'team_reward': 2}, 'team_reward=2.0, outside its team_reward_range (0.0'),
+    ({'team_reward': -0.01}, 'team_reward=-0.01'),
+    ({'reward_terms': None}, 'reward_terms=None, which is not a dict'),
+    ({'reward_terms': {'near': 'far'}}, "reward_terms['near']='far'"),
+    ({'done': None}, 'done=None, which is not a truth value'),
+    ({'done': 'False'}, "done='False'"), ({'success': 2}, 'success=2'),
+    ({'truncated': math.nan}, 'truncated=nan'),
+    ({'program_runs': 1.5}, 'program_runs=1.5, which is not a count'),
+    ({'program_runs': -1}, 'program_runs=-1'),
+    ({'done': False}, 'success=True with done=False')])
+def test_field_that_violates_the_contract_is_named(changes, words):
+  step = changes if changes is None else dataclasses.replace(GOOD, **changes)
+  with pytest.raises(errors.UserError) as error:
+    _step(step)
+  assert f'Given.step returned {words}' in str(error.value)
+  assert WHERE in str(error.value)
+
+
+@pytest.mark.parametrize('messages, words', [
+    ('Add.', "the text 'Add.'"), ('', "the text ''"), (None, 'NoneType None'),
+    ([], 'list []'), ({'role': 'user', 'content': 'x'}, 'dict {'),
+    (['Add.'], "the text 'Add.'"), ([{'content': 'x'}], "dict {'content'"),
+    ([{'role': 'user'}], "dict {'role'"),
+    ([{'role': 'user', 'content': None}], 'dict'),
+    ([{'role': 'user', 'content': 3}], 'dict'),
+    ([{'role': 'user', 'content': ['x']}], 'dict'),
+    ([{'role': 3, 'content': 'x'}], 'dict'),
+    (iter([{'role': 'user', 'content': 'x'}]), 'list_iterator')])
+def test_prompt_that_is_no_chat_is_named(messages, words):
+  with pytest.raises(errors.UserError) as error:
+    _observe(messages)
+  assert f'Given.observe returned {words}' in str(error.value)
+  assert WHERE in str(error.value)
+  assert _observe(({'role': 'user', 'content': 'x'},))[0]['content'] == 'x'
+
+
+@pytest.mark.parametrize('call_fn, words', [
+    (lambda: contract.reset(Given(), {'task_id': 'T', 'number': 0}),
+     "Given.reset failed for task 'T' (ZeroDivisionError: division by zero)"),
+    (lambda: _observe(lambda: divide_in_user_code(0)),
+     f'Given.observe failed {WHERE} (ZeroDivisionError: division by zero)'),
+    (lambda: _step(lambda: divide_in_user_code(0)),
+     f'Given.step failed {WHERE} (ZeroDivisionError: division by zero)')])
+def test_exception_shows_only_the_code_of_the_user(call_fn, words):
+  with pytest.raises(errors.UserError) as error:
+    call_fn()
+  shown = error.value.user_traceback
+  assert str(error.value).startswith(words) and '\n' not in str(error.value)
+  assert 'in divide_in_user_code' in shown and 'contract.py' not in shown
+  assert shown.endswith('ZeroDivisionError: division by zero\n')
+
+
+def test_exception_of_any_kind_survives_the_way_from_the_worker():
+  """Otherwise the pool would count as broken and be replaced."""
+  with workers_lib.Workers(1, 1, 'none') as running:
+    batch = running.submit(
+        STEP_ALL, Given(), [Given().raise_arguments], [{'a': 'text'}])
+    with pytest.raises(errors.UserError, match='HasArguments: 3') as error:
+      batch.result()
+  assert 'in raise_arguments' in error.value.user_traceback
+
+
+def test_exit_and_states_that_cannot_be_pickled_are_named():
+  for state, words in (
+      (lambda: exit(3), 'SystemExit: 3'),
+      (lambda: dataclasses.replace(GOOD, state=lambda: 3), 'pickle')):
+    with pytest.raises(errors.UserError, match=words):
+      _step(state)
+
+
+def test_shown_values_are_texts():
+  assert contract.show(Given(), 3) == {'turn': '3', '3': 'None'}
