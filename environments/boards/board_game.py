@@ -168,8 +168,8 @@ class Game(Protocol):
   def program_input(self, board: Board) -> Any:
     """The JSON value that a program reads from stdin."""
 
-  def parse(self, value: Any) -> Move | None:
-    """Converts a JSON value to a move; None if it is not one."""
+  def parse(self, value: Any, board: Board) -> Move | None:
+    """Converts a JSON value to a move on a board; None if it is not one."""
 
   def play(self, board: Board, move: Move) -> tuple[Board, float]:
     """Returns the board after a move and the ratio of illegal parts.
@@ -188,21 +188,52 @@ Cell = tuple[int, int]  # Row and column, from the top left.
 WALL, FREE = '#', '.'
 # Direction -> change of row and column.
 DELTAS = {'U': (-1, 0), 'D': (1, 0), 'L': (0, -1), 'R': (0, 1)}
-MAX_DIRECTIONS = 100  # A longer list is malformed. A 10x10 grid has 100 cells.
 
 
 class GridGame(Game):
   """A game on a grid whose moves are lists of directions."""
 
+  def max_moves(self, board: Board) -> int:
+    """A longer list is malformed, because random walks solve any board."""
+
   def program_input(self, board: Board) -> dict[str, Any]:
     return dataclasses.asdict(board)
 
-  def parse(self, value: Any) -> tuple[str, ...] | None:
-    if not isinstance(value, list) or len(value) > MAX_DIRECTIONS:
+  def parse(self, value: Any, board: Board) -> tuple[str, ...] | None:
+    if not isinstance(value, list) or len(value) > self.max_moves(board):
       return None
     if not all(isinstance(name, str) and name in DELTAS for name in value):
       return None
     return tuple(value)
+
+
+def check_grid(
+    grid: Sequence[str], cells: Mapping[str, Sequence[Cell]]) -> None:
+  """Raises ValueError for a bad grid, or for cells that no piece can be on.
+
+  `cells` maps the name of a field of the task to the cells of one kind, which
+  must differ.
+  """
+  if not grid or not all(
+      isinstance(row, str) and 0 < len(row) == len(grid[0])
+      and set(row) <= {WALL, FREE} for row in grid):
+    raise ValueError(
+        f'grid={grid!r:.100}: expected rows of equal length that consist of '
+        f'{WALL!r} (wall) and {FREE!r} (free)')
+  for name, named in cells.items():
+    for cell in named:
+      if [*map(type, cell)] != [int, int] or not is_free(grid, cell):
+        raise ValueError(
+            f'{name}={named!r:.100}: {cell!r} is not a free cell of the '
+            f'{len(grid)}x{len(grid[0])} grid; expected [row, column], from 0')
+    if len(set(named)) < len(named):
+      raise ValueError(f'{name}={named!r:.100}: a cell is named twice')
+
+
+def check_unsolved(game: Game, board: Board) -> None:
+  """Raises ValueError for a solved board, which would pay any answer."""
+  if game.solved(board):
+    raise ValueError(f'the board {board!r:.200} is already solved')
 
 
 def is_free(grid: Sequence[str], cell: Cell) -> bool:
@@ -286,7 +317,8 @@ class BoardGame:
     if kind_of(role) == 'tool':
       proposal, outcome = self._run_program(state, role, action)
     else:
-      proposal = Proposal(role, self.game.parse(text.last_answer(action)))
+      proposal = Proposal(
+          role, self.game.parse(text.last_answer(action), state.board))
       outcome = env_api.Outcome.OK
     after, terms, outcome = self._try_move(state.board, proposal.move, outcome)
     solved = self.game.solved(after)
@@ -333,7 +365,8 @@ class BoardGame:
         program, stdin=json.dumps(self.game.program_input(state.board)))
     move, error = None, ''
     if result.status is sandbox_lib.Status.OK:
-      move = self.game.parse(text.last_json_line(result.stdout))
+      move = self.game.parse(
+          text.last_json_line(result.stdout), state.board)
     else:
       error = result.stderr.strip().rsplit('\n', 1)[-1]
     return (

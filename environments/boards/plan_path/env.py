@@ -1,9 +1,11 @@
-"""Plan-Path: a team walks through a 10x10 maze (arXiv 2510.11062, section 5).
+"""Plan-Path: a team walks through a maze (arXiv 2510.11062, section 5).
 
 Moves are made one by one until the goal is reached. The rest of the list is
 ignored. A move into a wall or off the grid does nothing and is illegal. The
 potential of `progress` is the Manhattan distance to the goal, divided by the
-maximum. `environments.boards.board_game` describes teams and reward terms.
+maximum. A list with more moves than the maze has cells is malformed. Mazes may
+have any size; those of the paper are 10x10.
+`environments.boards.board_game` describes teams and reward terms.
 """
 
 from __future__ import annotations
@@ -57,8 +59,15 @@ class PlanPath(board_game.GridGame):
       effect='Your moves are walked.')
 
   def start(self, task: env_api.Task) -> Board:
-    return Board(
+    board = Board(
         tuple(task['grid']), tuple(task['start']), tuple(task['goal']))
+    board_game.check_grid(
+        board.grid, {'start': [board.position], 'goal': [board.goal]})
+    board_game.check_unsolved(self, board)
+    return board
+
+  def max_moves(self, board: Board) -> int:
+    return len(board.grid) * len(board.grid[0])
 
   def show(self, board: Board) -> str:
     rows = [list(row) for row in board.grid]
@@ -92,7 +101,8 @@ class PlanPath(board_game.GridGame):
     return board.position == board.goal
 
   def progress(self, before: Board, after: Board) -> float:
-    return (_distance(before) - _distance(after)) / (2 * (SIZE - 1))
+    max_distance = len(before.grid) + len(before.grid[0]) - 2
+    return (_distance(before) - _distance(after)) / max_distance
 
 
 make_environment = functools.partial(board_game.make_environment, PlanPath())

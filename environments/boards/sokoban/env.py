@@ -1,9 +1,10 @@
-"""Sokoban: a team pushes boxes onto goals in a 6x6 room (arXiv 2510.11062).
+"""Sokoban: a team pushes boxes onto goals in a room (arXiv 2510.11062).
 
 Moves are made one by one until every box is on a goal. The rest of the list is
 ignored. A move into a wall, off the grid, or of a box that cannot be pushed
 does nothing and is illegal. The potential of `progress` is the Manhattan
-distance of the boxes to the goals under the best assignment.
+distance of the boxes to the goals under the best assignment, divided by the
+maximum. Rooms may have any size; the generated ones have 6x6 cells.
 `environments.boards.board_game` describes teams and reward terms.
 """
 
@@ -63,7 +64,22 @@ class Sokoban(board_game.GridGame):
   def start(self, task: env_api.Task) -> Board:
     boxes, goals = (
         tuple(sorted(map(tuple, task[name]))) for name in ('boxes', 'goals'))
-    return Board(tuple(task['grid']), tuple(task['player']), boxes, goals)
+    board = Board(tuple(task['grid']), tuple(task['player']), boxes, goals)
+    board_game.check_grid(board.grid, {
+        'player': [board.player], 'boxes': boxes, 'goals': goals})
+    if len(boxes) != len(goals):
+      raise ValueError(
+          f'{len(boxes)} boxes and {len(goals)} goals; expected as many goals '
+          'as boxes')
+    if board.player in boxes:
+      raise ValueError(
+          f'player={board.player!r} is on a box; expected a free cell')
+    board_game.check_unsolved(self, board)
+    return board
+
+  def max_moves(self, board: Board) -> int:
+    # A push may need a walk through the room, so the limit is quadratic.
+    return max(100, (len(board.grid) * len(board.grid[0]))**2 // 16)
 
   def show(self, board: Board) -> str:
     rows = [list(row) for row in board.grid]
@@ -97,7 +113,8 @@ class Sokoban(board_game.GridGame):
     return board.boxes == board.goals
 
   def progress(self, before: Board, after: Board) -> float:
-    max_distance = 2 * (SIZE - 1) * len(after.boxes)
+    size = len(before.grid) + len(before.grid[0]) - 2
+    max_distance = size * len(before.boxes)
     return (_distance(before) - _distance(after)) / max_distance
 
 
@@ -121,10 +138,44 @@ def _push(board: Board, direction: str) -> Board | None:
 
 def _distance(board: Board) -> int:
   """Minimum sum of Manhattan distances, over assignments of boxes to goals."""
-  return min(
-      sum(abs(box[0] - goal[0]) + abs(box[1] - goal[1])
-          for box, goal in zip(board.boxes, order))
-      for order in itertools.permutations(board.goals))
+  return _min_assignment([
+      [abs(box[0] - goal[0]) + abs(box[1] - goal[1]) for goal in board.goals]
+      for box in board.boxes])
+
+
+def _min_assignment(costs: Sequence[Sequence[int]]) -> int:
+  """Minimum sum of costs [N][N] with one of each row and column.
+
+  Adds one row after another along a shortest augmenting path (the Hungarian
+  algorithm), which takes N**3 steps.
+  """
+  size = len(costs)
+  # Column -> row; the last column holds the row that is added.
+  row_of = [-1] * (size + 1)
+  row_prices, column_prices = [0] * size, [0] * (size + 1)
+  for added in range(size):
+    column, row_of[size] = size, added
+    distances, previous = [math.inf] * size, [size] * size
+    reached = [size]
+    while row_of[column] >= 0:
+      row, open_columns = row_of[column], set(range(size)) - set(reached)
+      for other in open_columns:
+        distance = costs[row][other] - row_prices[row] - column_prices[other]
+        if distance < distances[other]:
+          distances[other], previous[other] = distance, column
+      nearest = min(open_columns, key=distances.__getitem__)
+      step = distances[nearest]
+      for other in reached:
+        row_prices[row_of[other]] += step
+        column_prices[other] -= step
+      for other in open_columns:
+        distances[other] -= step
+      column = nearest
+      reached.append(column)
+    while column != size:
+      row_of[column] = row_of[previous[column]]
+      column = previous[column]
+  return sum(costs[row_of[column]][column] for column in range(size))
 
 
 # Tasks.

@@ -77,7 +77,21 @@ class Sudoku(board_game.Game):
       raise ValueError(
           f'environment.options.size={self.size}, but the task '
           f'{task["task_id"]!r} has {len(clues)} rows; make both equal.')
-    return Board(clues, clues)
+    cells = ''.join(clues)
+    digits = ''.join(map(str, range(1, self.size + 1)))
+    if (any(len(row) != self.size for row in clues)
+        or set(cells) - {*digits, BLANK}):
+      raise ValueError(
+          f'board={clues!r:.200}: expected {self.size} rows of {self.size} '
+          f'digits from {digits}, or {BLANK!r} for a blank cell')
+    for cell, (digit, peers) in enumerate(zip(cells, _peers(self.size))):
+      if digit != BLANK and digit in [cells[i] for i in peers]:
+        raise ValueError(
+            f'board={clues!r:.200}: the clue {digit} in row '
+            f'{cell // self.size + 1} contradicts another clue')
+    board = Board(clues, clues)
+    board_game.check_unsolved(self, board)
+    return board
 
   def show(self, board: Board) -> str:
     return '\n'.join(board.clues)
@@ -92,7 +106,8 @@ class Sudoku(board_game.Game):
         [0 if cell == BLANK else int(cell) for cell in row]
         for row in board.clues]}
 
-  def parse(self, value: Any) -> Digits | None:
+  def parse(self, value: Any, board: Board) -> Digits | None:
+    del board  # All boards have one size.
     if not isinstance(value, list) or len(value) != self.size:
       return None
     for row in value:

@@ -67,6 +67,59 @@ def test_prompts_do_not_leak_the_solution_or_the_task_id(case):
   assert seen[0] == seen[1]
 
 
+ROOM = games.CASES['sokoban'].task
+GRID = games.CASES['sudoku'].task
+
+
+@pytest.mark.parametrize('name, task', [
+    *(('plan_path', MAZE.task | changes) for changes in (
+        {'start': [0, 10]}, {'start': [-1, 0]}, {'start': [10, 0]},
+        {'goal': [0, 99]}, {'goal': [1]}, {'goal': [1.0, 1]}, {'goal': 'ab'},
+        {'start': [1, 1]}, {'grid': []}, {'grid': [''] * 3},
+        {'grid': ['..', '.']}, {'grid': ['.', '..']}, {'grid': ['.x', '..']},
+        {'grid': ['..', '.#'], 'start': [0, 0]}, {'grid': ['. ', '..']})),
+    *(('sokoban', ROOM | changes) for changes in (
+        {'player': [6, 0]}, {'player': [1, 1]}, {'player': [0, -1]},
+        {'boxes': [[1, 1], [2, 2]]}, {'goals': [[3, 1], [2, 2]]},
+        {'boxes': [[1, 1]] * 2, 'goals': [[3, 1], [3, 2]]},
+        {'boxes': [[1, 1], [2, 2]], 'goals': [[3, 1]] * 2},
+        {'boxes': [], 'goals': []}, {'boxes': [[3, 1]]}, {'boxes': [[9, 9]]},
+        {'goals': [[0, 6]]}, {'grid': ['......'] * 5 + ['.....']},
+        {'grid': ['......', '.#....'] * 3}, {'grid': ['@.....'] * 6})),
+    *(('sudoku', GRID | {'board': board}) for board in (
+        ['1.3.', '..12', '2.4.'], ['1.3.', '..12', '2.4.', '..1'],
+        ['1.3.', '..12', '2.4.', '...15'], ['1.3.', '..12', '2.4.', '...5'],
+        ['1.3.', '..12', '2.4.', '...0'], ['1.1.', '..12', '2.4.', '...1'],
+        ['1.3.', '..12', '1.4.', '...1'], ['12..', '...1', '....', '.1.1'],
+        ['1234', '3412', '2143', '4321'], ['1 3.', '..12', '2.4.', '...1']))])
+def test_a_board_that_cannot_be_played_is_refused(name, task):
+  environment = games.CASES[name].make('solo')
+  with pytest.raises(ValueError):
+    environment.reset(task)
+
+
+@pytest.mark.parametrize('size', [2, 5, 10, 20, 60])
+def test_progress_and_moves_follow_the_size_of_the_board(size):
+  game = MAZE.make('solo').game
+  board = game.start({
+      'grid': ['.' * size] * size, 'start': [0, 0],
+      'goal': [size - 1, size - 1]})
+  moves = ('R', 'D') * (size - 1)
+  assert game.parse([*moves], board) == moves
+  after, illegal = game.play(board, moves)
+  assert (game.progress(board, after), illegal) == (1, 0)
+  assert game.progress(after, board) == -1
+  assert game.parse(['U'] * size**2, board)
+  assert game.parse(['U'] * (size**2 + 1), board) is None
+  game = games.CASES['sokoban'].make('solo').game
+  board = game.start({
+      'grid': ['.' * (size + 1)] * (size + 1), 'player': [0, 0],
+      'boxes': [[0, size]], 'goals': [[size, 0]]})
+  after = dataclasses.replace(board, boxes=board.goals)
+  assert game.progress(board, after) == 1
+  assert game.max_moves(board) == max(100, (size + 1)**4 // 16)
+
+
 def test_a_task_of_another_size_is_refused():
   case = games.CASES['sudoku']
   environment = dataclasses.replace(case, options={'size': 9}).make('solo')

@@ -89,9 +89,9 @@ def test_tasks_can_be_solved_and_no_example_solves_one(name, splits):
   environment = dataclasses.replace(
       case, options=case.options | data_set.options).make('solo')
   rules = environment.game
-  example = rules.parse(json.loads(rules.phrases.example))
   for task in splits['test']:
     board = rules.start(task)
+    example = rules.parse(json.loads(rules.phrases.example), board)
     assert not rules.solved(rules.play(board, example)[0])
   for task in splits['test'][:data_set.num_played]:
     move = case.solve(task)

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -48,6 +49,15 @@ def test_progress_assigns_boxes_to_goals_with_the_minimum_distance():
   after = dataclasses.replace(before, boxes=before.goals)
   assert RULES.solved(after)
   assert RULES.progress(before, after) == 7 / 20
+
+
+def test_assignment_agrees_with_all_permutations():
+  rng = np.random.default_rng(0)
+  for size in (1, 2, 3, 4, 5) * 10:
+    costs = rng.integers(0, 12, (size, size)).tolist()
+    assert sokoban._min_assignment(costs) == min(
+        sum(costs[i][j] for i, j in enumerate(order))
+        for order in itertools.permutations(range(size)))
 
 
 def test_pictures_show_boxes_and_player_on_goals():
