@@ -67,7 +67,8 @@ def _signalled(condition_fn, number, command):
       assert child.poll() is None and time.monotonic() < deadline
       time.sleep(0.01)
     # Ctrl-C and timeout(1) signal the whole process group, too.
-    os.killpg(child.pid, number)
+    for _ in range(3):  # As Slurm and Kubernetes do.
+      os.killpg(child.pid, number)
     out, _ = child.communicate(timeout=300)
   finally:
     child.kill()

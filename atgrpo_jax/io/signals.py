@@ -1,8 +1,9 @@
 """SIGINT and SIGTERM end a run after the current update.
 
 jax and orbax handle neither in a single process: without this module, a
-preempted run would lose everything since its last checkpoint. A second signal
-kills the process.
+preempted run would lose everything since its last checkpoint. Schedulers repeat
+their signals, so repeats are ignored. Only a second Ctrl-C in a terminal ends
+the process at once.
 """
 
 from __future__ import annotations
@@ -26,29 +27,44 @@ class Stopped(BaseException):
 
 
 class StopFlag:
-  """Handles the first SIGINT or SIGTERM within `listen`.
+  """Handles SIGINT and SIGTERM within `listen`.
 
   A run that starts or evaluates has nothing to save, so the handler raises
   Stopped. Between `hold` and `release` it only sets the name of the signal, and
   the run saves a checkpoint. Python runs handlers between two bytecodes of the
-  main thread: during a compilation, the handler waits for its end.
+  main thread: during a compilation, the handler waits for its end. A thread
+  answers at once: it says that the run stops, and ends it at a second Ctrl-C.
   """
 
   def __init__(self):
-    self.name = ''  # The signal, such as 'SIGTERM'.
+    self.name = ''  # The first signal, such as 'SIGTERM'.
     self._is_held = False
     self._is_deferred = False
 
   @contextlib.contextmanager
   def listen(self) -> Iterator[None]:
-    """Handles the signals during the block; main thread only."""
+    """Handles the signals during the block; main thread only.
+
+    After a signal, the caller should exit. Repeats remain ignored, so that they
+    do not change the exit status.
+    """
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    thread = threading.Thread(target=self._answer, args=[reader], daemon=True)
+    thread.start()
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     before = {
         number: signal.signal(number, self._handle) for number in _NUMBERS}
     try:
       yield
     finally:
       for number, handler in before.items():
-        signal.signal(number, handler)
+        is_ignored = self.name and not _is_ctrl_c(number)
+        signal.signal(number, signal.SIG_IGN if is_ignored else handler)
+      signal.set_wakeup_fd(-1)
+      os.close(writer)
+      thread.join()
+      os.close(reader)
 
   def is_set(self) -> bool:
     """True if a signal has arrived and the run should save and stop."""
@@ -75,15 +91,35 @@ class StopFlag:
 
   def _handle(self, number: int, frame: FrameType | None) -> None:
     del frame
+    if self.name:
+      return
     self.name = signal.Signals(number).name
-    for each in _NUMBERS:
-      signal.signal(each, signal.SIG_DFL)
     if not self._is_held:
       raise Stopped(self._message())
+
+  def _answer(self, reader: int) -> None:
+    """Reads the numbers of arriving signals until the pipe is closed."""
+    seen = set()
+    while byte := os.read(reader, 1):
+      number = byte[0]
+      if number in seen:
+        if _is_ctrl_c(number):
+          os._exit(128 + number)
+      elif number in _NUMBERS:
+        seen.add(number)
+        print(
+            f'{signal.Signals(number).name}: stopping'
+            + ' after this update' * self._is_held
+            + '; press again to end now' * _is_ctrl_c(number), flush=True)
 
   def _message(self) -> str:
     return (f'stopped by {self.name}, with nothing to save; the same command '
             'resumes')
+
+
+def _is_ctrl_c(number: int) -> bool:
+  """Whether a user at a terminal can have sent the signal."""
+  return number == signal.SIGINT and os.isatty(0)
 
 
 def begin_worker() -> None:

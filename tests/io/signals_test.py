@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import pty
 import signal
 import subprocess
 import sys
@@ -46,23 +47,30 @@ with signals.StopFlag().listen():
     raise SystemExit(error.status)
 """
 _HELD = """
+import ctypes
 import sys
 import time
 from atgrpo_jax.io import signals
 
+libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
 stop = signals.StopFlag()
-with stop.listen():
-  stop.hold()
-  print('works', flush=True)
-  while not stop.is_set():
-    time.sleep(0.01)
-  print('saves', flush=True)
-  sys.stdin.readline()
-  try:
+try:
+  with stop.listen():
+    stop.hold()
+    print('works', flush=True)
+    # Like a compilation, the second call runs no handler before it returns.
+    for _ in range(2 * ('compiles' in sys.argv)):
+      libc.pthread_mutex_lock(mutex)
+    while not stop.is_set():
+      time.sleep(0.01)
+    sys.stdin.readline()
+    print('saves', flush=True)
     stop.release()
-  except signals.Stopped as error:
-    raise SystemExit(error.status)
-  print('evaluates', flush=True)
+    print('evaluates', flush=True)
+except signals.Stopped as error:
+  print('exits', flush=True)
+  sys.stdin.readline()
+  raise SystemExit(error.status)
 """
 
 
@@ -74,11 +82,11 @@ def _is_running(pid):
   return stat.rpartition(') ')[2][0] != 'Z'
 
 
-def _start(script, tmp_path):
+def _start(script, tmp_path, *args, stdin=subprocess.PIPE):
   path = tmp_path / 'trainer.py'
   path.write_text(script)
   return subprocess.Popen(
-      [sys.executable, path], text=True, stdin=subprocess.PIPE,
+      [sys.executable, path, *args], text=True, stdin=stdin,
       stdout=subprocess.PIPE, start_new_session=True,
       env=os.environ | {'PYTHONPATH': str(ROOT)})
 
@@ -93,17 +101,52 @@ def test_signal_with_nothing_to_save_ends_the_run(number, tmp_path):
   assert f'stopped by {signal.Signals(number).name}' in out
 
 
-@pytest.mark.parametrize('num_signals, status', [(2, -signal.SIGINT), (1, 42)])
-def test_first_signal_saves_and_second_kills(num_signals, status, tmp_path):
-  trainer = _start(_HELD, tmp_path)
+TERM, INT = signal.SIGTERM, signal.SIGINT
+
+
+def _send(trainer, numbers, is_terminal):
+  """Sends signals one by one and checks the answers."""
   assert trainer.stdout.readline() == 'works\n'
-  os.kill(trainer.pid, signal.SIGINT)
+  for index, number in enumerate(numbers):
+    os.kill(trainer.pid, number)
+    if number not in numbers[:index]:
+      advice = '; press again to end now' * (is_terminal and number == INT)
+      assert trainer.stdout.readline() == (
+          f'{number.name}: stopping after this update{advice}\n')
+
+
+@pytest.mark.parametrize('numbers', [
+    (TERM,), (INT,), (TERM,) * 5, (TERM, INT, TERM), (INT, TERM, TERM),
+    (INT, INT), (TERM, INT, INT)], ids=str)
+def test_repeated_signals_are_ignored(numbers, tmp_path):
+  trainer = _start(_HELD, tmp_path)
+  _send(trainer, numbers, is_terminal=False)
+  trainer.stdin.write('\n')
+  trainer.stdin.flush()
   assert trainer.stdout.readline() == 'saves\n'
-  if num_signals == 2:
-    os.kill(trainer.pid, signal.SIGINT)
+  assert trainer.stdout.readline() == 'exits\n'
+  for number in numbers:
+    os.kill(trainer.pid, number)
   out, _ = trainer.communicate('\n', timeout=300)
+  assert (trainer.returncode, out) == (signals.STOPPED, '')
+
+
+@pytest.mark.parametrize('state, numbers, status', [
+    ('steps', (INT,), 42), ('steps', (INT, TERM, TERM), 42),
+    ('steps', (TERM, INT, TERM), 42), ('steps', (INT, INT), 130),
+    ('steps', (TERM, INT, INT), 130), ('compiles', (INT, INT), 130),
+    ('compiles', (INT, TERM, INT), 130)], ids=str)
+def test_second_ctrl_c_in_a_terminal_ends_the_run(
+    state, numbers, status, tmp_path):
+  terminal, stdin = pty.openpty()
+  trainer = _start(_HELD, tmp_path, state, stdin=stdin)
+  _send(trainer, numbers, is_terminal=True)
+  os.write(terminal, b'\n\n')
+  out, _ = trainer.communicate(timeout=300)
+  os.close(terminal)
+  os.close(stdin)
   assert trainer.returncode == status
-  assert 'evaluates' not in out
+  assert out == ('saves\nexits\n' if status == 42 else '')
 
 
 def test_worker_ignores_signals_and_exits_with_its_parent(tmp_path):
@@ -112,6 +155,7 @@ def test_worker_ignores_signals_and_exits_with_its_parent(tmp_path):
   os.killpg(trainer.pid, signal.SIGTERM)
   trainer.stdin.write('\n')
   trainer.stdin.flush()
+  assert 'SIGTERM: stopping' in trainer.stdout.readline()
   assert trainer.stdout.readline() == 'SIGTERM 0\n'
 
   trainer.kill()
