@@ -8,19 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import json
+import os
 import pathlib
 import re
 
 import jinja2
 import numpy as np
+
+# Otherwise its import reports that PyTorch is not installed.
+os.environ.setdefault('TRANSFORMERS_VERBOSITY', 'error')
 import transformers
 
 from atgrpo_jax import errors
 from atgrpo_jax.huggingface import hub
 
-_PROBE = 'probe'
-# Llama 3 writes the date into its prompts. Today's would change with each run.
-_DATE = '26 Jul 2024'
+# A private character, which no template writes and no message needs.
+_MARK = '\ue000'
+# Precedes a template, so that it does not write today's date into the prompts,
+# which would change every day. The date is the default of Llama 3's template.
+_FIXED_DATE = (
+    "{% macro strftime_now(format) %}26 Jul 2024{% endmacro %}{{ '' }}")
+_END_OF_THOUGHTS = '</think>'
+_ADVICE = 'use the template of an instruct model of the same family'
 
 
 class Tokenizer:
@@ -45,7 +54,12 @@ class Tokenizer:
           f'{self._folder}: model.thinking=True has no effect, because the '
           'chat template does not read enable_thinking; set it to False.')
     self._has_system_role = self._find_system_role()
-    self.stop_ids = self._find_stop_ids()
+    start, _, end = self._render([
+        {'role': 'user', 'content': ''},
+        {'role': 'assistant', 'content': _MARK}],
+        for_completion=False).partition(_MARK)
+    self._check_generation_prompt(start)
+    self.stop_ids = self._find_stop_ids(end)
     # Matches the first character of a control token. All added tokens count,
     # because Qwen3 marks most of its control tokens as not special.
     self._control_start = re.compile('(?=%s).' % ('|'.join(
@@ -60,32 +74,37 @@ class Tokenizer:
   def encode_prompt(self, messages: Sequence[dict[str, str]]) -> np.ndarray:
     """Ids [S] int32 of chat messages, up to the start of the completion.
 
+    Drops the thoughts of assistant messages, up to the last `</think>`, as
+    Qwen3's template does before the last user message. Dates are fixed. If the
+    template has no system role, a system message is put before the user's
+    first.
+
     Only the chat template writes control tokens. A message that spells one,
     such as a program that prints `<|im_end|>` or `</think>`, must not end its
     turn or a thought. A zero-width space after the first character turns it
-    into ordinary text for the template and the tokenizer. If the template has
-    no system role, a system message is put before the user's first.
+    into ordinary text for the template and the tokenizer.
 
     Raises UserError if the template cannot render the messages or drops one.
     """
     messages = [
-        {**message, 'content': self._defuse(message['content'])}
+        {**message, 'content': self._defuse(_without_thoughts(message))}
         for message in messages]
     starts = [message['role'] for message in messages[:2]]
     if not self._has_system_role and starts == ['system', 'user']:
       system, user, *rest = messages
       content = f'{system["content"]}\n\n{user["content"]}'
       messages = [{**user, 'content': content}, *rest]
-    text = self._render(messages)
-    for message in messages:
-      # Templates may drop the thoughts of assistant messages.
-      if (message['role'] != 'assistant'
-          and message['content'].strip() not in text):
+    # A message may contain another one, so each is marked by its number.
+    marked = [
+        {**message, 'content': f'{_MARK}{i}{_MARK}{message["content"]}{_MARK}'}
+        for i, message in enumerate(messages)]
+    text = self._render(marked)
+    for message in marked:
+      if message['content'] not in text:
         raise errors.UserError(
             f'{self._folder}: the chat template drops or changes a message of '
-            f"the role {message['role']!r}; use the template of an instruct "
-            'model of the same family.')
-    return self._encode(text)
+            f"the role {message['role']!r}; {_ADVICE}.")
+    return self._encode(self._render(messages))
 
   def encode_completion(self, text: str) -> np.ndarray:
     """Ids [T] int32 of a demonstration, with a stop token.
@@ -108,6 +127,8 @@ class Tokenizer:
         pathlib.Path(folder), self.stop_ids, self._hf.pad_token_id)
 
   def _defuse(self, text: str) -> str:
+    # JSON may hold half of a surrogate pair, which has no UTF-8.
+    text = text.encode('utf-16', 'surrogatepass').decode('utf-16', 'replace')
     return self._control_start.sub('\\g<0>\u200b', text)
 
   def _encode(self, text: str) -> np.ndarray:
@@ -122,24 +143,40 @@ class Tokenizer:
     try:
       return self._hf.apply_chat_template(
           messages, tokenize=False, add_generation_prompt=for_completion,
-          enable_thinking=self._thinking, date_string=_DATE)
+          enable_thinking=self._thinking,
+          chat_template=_FIXED_DATE + self._hf.get_chat_template())
     except (jinja2.TemplateError, *errors.USER_CODE_ERRORS) as error:
       raise errors.UserError(
           f'{self._folder}: the chat template cannot render the roles {roles} '
-          f'({errors.one_line(error)}); use the template of an instruct model '
-          'of the same family.') from error
+          f'({errors.one_line(error)}); {_ADVICE}.') from error
 
   def _find_system_role(self) -> bool:
     """Whether the template shows system messages."""
     try:
-      return _PROBE in self._render([
-          {'role': 'system', 'content': _PROBE},
+      return _MARK in self._render([
+          {'role': 'system', 'content': _MARK},
           {'role': 'user', 'content': ''}])
     except errors.UserError:
       return False
 
-  def _find_stop_ids(self) -> tuple[int, ...]:
-    """The ids that end a completion; the end of a turn comes first.
+  def _check_generation_prompt(self, assistant_start: str) -> None:
+    """Raises UserError if prompts do not start an assistant message.
+
+    A template may ignore `add_generation_prompt` if it always writes such a
+    start, or has none, as in `[INST] ... [/INST]`. `assistant_start` is a chat
+    up to the text of an assistant message.
+    """
+    with_prompt, without = (
+        self._render([{'role': 'user', 'content': ''}], for_completion)
+        for for_completion in (True, False))
+    if with_prompt == without and not with_prompt.startswith(
+        assistant_start.rstrip()):
+      raise errors.UserError(
+          f'{self._folder}: the chat template ignores add_generation_prompt, '
+          f'so prompts would not start an assistant message; {_ADVICE}.')
+
+  def _find_stop_ids(self, turn_end: str) -> tuple[int, ...]:
+    """The ids that end a completion; the first one in `turn_end` comes first.
 
     Base models name only the end of a document, but their chat template may
     end turns with another token.
@@ -155,20 +192,23 @@ class Tokenizer:
       raise errors.UserError(
           f'{path}: eos_token_id={stated!r} must be ids of the tokenizer, from '
           f'0 to {self.vocab_size - 1}.')
-    chat = self._render([
-        {'role': 'user', 'content': ''},
-        {'role': 'assistant', 'content': _PROBE}], for_completion=False)
     controls = self._hf.added_tokens_decoder
-    turn_end = [
-        i for i in self._encode(chat.rpartition(_PROBE)[2]).tolist()
-        if i in controls][:1]
-    stop_ids = tuple(dict.fromkeys(turn_end + ids))
+    first = [i for i in self._encode(turn_end).tolist() if i in controls][:1]
+    stop_ids = tuple(dict.fromkeys(first + ids))
     if not stop_ids:
       raise errors.UserError(
           f'{self._folder}: neither generation_config.json, the tokenizer nor '
           'the chat template names an eos token, so completions would never '
           'stop; add one.')
     return stop_ids
+
+
+def _without_thoughts(message: dict[str, str]) -> str:
+  """The content of a message, without thoughts if it is an assistant's."""
+  content = message['content']
+  if message['role'] != 'assistant' or _END_OF_THOUGHTS not in content:
+    return content
+  return content.rpartition(_END_OF_THOUGHTS)[2].lstrip('\n')
 
 
 class _UnreadableAsUserError:

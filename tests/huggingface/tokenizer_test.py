@@ -101,8 +101,11 @@ def test_messages_cannot_spell_control_tokens(copy):
       # Only the template's control tokens remain.
       assert {x: ids.count(i) for x, i in added.items() if i in ids} == {
           '<|im_start|>': 3, '<|im_end|>': 2, '<think>': 1, '</think>': 1}
+      shown = content
+      if role == 'assistant':
+        shown = content.rpartition('</think>')[2].lstrip('\n')
       assert tokenizer.decode(ids).replace('\u200b', '') == (
-          f'<|im_start|>{role}\n{content}<|im_end|>\n'
+          f'<|im_start|>{role}\n{shown}<|im_end|>\n'
           f'<|im_start|>user\n{content}<|im_end|>\n'
           '<|im_start|>assistant\n<think>\n\n</think>\n\n')
 
@@ -111,9 +114,9 @@ NO_SYSTEM = (
     "{%- for message in messages %}"
     "{%- if message.role == 'system' %}{{ raise_exception('no') }}{% endif %}"
     "{{- '[' + message.role + ']' + message.content + '<|im_end|>' }}"
-    "{%- endfor %}")
+    "{%- endfor %}{{- '[assistant]' if add_generation_prompt }}")
 LLAMA_3 = (
-    "{{- '<|begin|>Today: ' + (date_string or strftime_now('%d')) + '\n' }}"
+    "{{- '<|begin|>Today: ' + strftime_now('%d %b %Y') + '\n' }}"
     "{%- for message in messages %}"
     "{{- '<|head|>' + message.role + '\n\n' + message.content | trim }}"
     "{{- '<|eot|>' }}{%- endfor %}"
@@ -127,7 +130,7 @@ def test_system_message_joins_the_user_message_if_there_is_no_role(copy):
           {'role': 'assistant', 'content': 'b'}]
   ids = tokenizer.encode_prompt(chat)
   assert tokenizer.decode([*ids, 0]) == (
-      '[user]S\n\na<|im_end|>[assistant]b<|im_end|>')
+      '[user]S\n\na<|im_end|>[assistant]b<|im_end|>[assistant]')
   with pytest.raises(errors.UserError, match=r"roles \['system'\]"):
     tokenizer.encode_prompt(chat[:1])
 
@@ -146,6 +149,81 @@ def test_llama_3_prompts_have_a_fixed_date_and_end_turns(copy):
   assert tokenizer.decode(ids) == (
       '<|begin|>Today: 26 Jul 2024\n<|head|>user\n\na<|eot|>'
       '<|head|>assistant\n\n')
+
+
+_SHOW = "{{- '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}"
+_PROMPT = (
+    "{%- endfor %}"
+    "{{- '<|im_start|>assistant\n' if add_generation_prompt }}")
+CHAT = [
+    {'role': 'system', 'content': 'a text'},
+    {'role': 'user', 'content': 'a text'},
+    {'role': 'assistant', 'content': 'text'},
+    {'role': 'critic', 'content': 'text'},
+    {'role': 'user', 'content': 'a text and more'}]
+
+
+def test_templates_that_drop_or_change_a_message_are_refused(copy):
+  path = copy / 'chat_template.jinja'
+  path.write_text('{%- for m in messages %}' + _SHOW + _PROMPT)
+  tokenizer = tokenizer_lib.Tokenizer(copy)
+  assert tokenizer.decode(tokenizer.encode_prompt(CHAT)).count('text') == 5
+  refused = {
+      '{%- if ' + condition + ' %}' + _SHOW + '{%- endif %}': role
+      for condition, role in {
+          "m.role != 'critic'": 'critic', "m.role != 'assistant'": 'assistant',
+          "m.role in ['system', 'user']": 'assistant', 'loop.first': 'user',
+          'loop.last': 'user', 'not loop.last': 'user',
+          'loop.index < 4': 'critic', 'loop.index0 % 2 == 0': 'user',
+          "m.role != 'user' or loop.last": 'user',
+          'loop.index != 4': 'critic'}.items()}
+  refused |= {
+      _SHOW.replace('m.content', change): role for change, role in {
+          'm.content | upper': 'system', 'm.content[:4]': 'system',
+          "''": 'user'}.items()}
+  for template, role in refused.items():
+    path.write_text('{%- for m in messages %}' + template + _PROMPT)
+    tokenizer = tokenizer_lib.Tokenizer(copy)
+    with pytest.raises(errors.UserError, match=f'drops or changes.*{role!r}'):
+      tokenizer.encode_prompt(CHAT)
+
+
+def test_prompts_must_start_an_assistant_message(copy):
+  path = copy / 'chat_template.jinja'
+  for template in (
+      # Either the start is always written, or a message has none.
+      '{%- for m in messages %}' + _SHOW + '{%- endfor %}<|im_start|>assistant',
+      "{%- for m in messages %}{{- '[INST] ' + m.content + ' [/INST]' "
+      "if m.role == 'user' else ' ' + m.content + '<|im_end|>' }}"
+      '{%- endfor %}'):
+    path.write_text(template)
+    tokenizer_lib.Tokenizer(copy)
+  for template in (
+      '{%- for m in messages %}' + _SHOW + '{%- endfor %}', NO_SYSTEM.replace(
+          'add_generation_prompt', 'add_prompt')):
+    path.write_text(template)
+    with pytest.raises(errors.UserError, match='ignores add_generation_prompt'):
+      tokenizer_lib.Tokenizer(copy)
+
+
+def test_thoughts_of_assistant_messages_are_dropped(tokenizer):
+  def shown(content):
+    ids = tokenizer.encode_prompt([
+        {'role': 'assistant', 'content': content},
+        {'role': 'user', 'content': 'go'}])
+    return tokenizer.decode(ids).partition('\n')[2].partition('<|im_end|>')[0]
+
+  for content in (
+      'yes', '<think>\nhm\n</think>\n\nyes', 'hm</think>yes',
+      '<think></think>yes', '<think>a</think>no<think>b</think>\nyes'):
+    assert shown(content) == 'yes'
+  assert shown('<think>hm</think>') == ''
+  assert shown('<think>hm') == '<\u200bthink>hm'  # As Qwen3 shows it.
+
+
+def test_half_of_a_surrogate_pair_is_replaced(tokenizer):
+  ids = tokenizer.encode_prompt([{'role': 'user', 'content': 'a\ud800b'}])
+  assert 'a\ufffdb' in tokenizer.decode(ids)
 
 
 def test_thinking_needs_a_template_that_reads_it(copy):
