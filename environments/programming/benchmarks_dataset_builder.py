@@ -299,7 +299,7 @@ _BENCHMARKS = [
 class Builder(dataset_files.FilesBuilder):
   """Programming problems; see `environments.programming.problems.Problem`."""
 
-  VERSION = tfds.core.Version('1.0.0')
+  VERSION = tfds.core.Version('1.1.0')
   FEATURES = FEATURES
   BUILDER_CONFIGS = _BENCHMARKS
 
