@@ -188,7 +188,10 @@ def _same_form(answer: str, gold: str) -> bool:
       notation.split(text[len(left):-len(right)], '[,;]') if left else [text]
       for text, (left, right) in zip((answer, gold), brackets)]
   if not all(x[0] for x in brackets) or max(map(len, members)) == 1:
-    return formulas.same_formula(answer, gold)
+    (answer, unit), (gold, gold_unit) = (
+        notation.split_unit(answer), notation.split_unit(gold))
+    return (not unit or gold_unit in ('', unit)) and (
+        formulas.same_formula(answer, gold))
   if brackets[0] != brackets[1] or len(members[0]) != len(members[1]):
     return False
   if brackets[0][0] == r'\{':

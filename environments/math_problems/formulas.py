@@ -28,9 +28,11 @@ _EXTRACTION = (math_verify.LatexExtractionConfig(
         equations=False,
         units=False)),)  # `notation` reads units; here `6m` is a product.
 _MAX_DIGITS = 1000  # Irrational numbers that agree in so many are equal.
-# math-verify reads `1 2` and `\frac{1}{1} 2` as 3, and `1_2` as 1.
+# math-verify reads `1 2` and `\frac{1}{1} 2` as 3, `1_2` as 1, and 0 before a
+# text as a factor.
 _MALFORMED = re.compile(
     r'(?<![\w^.])\d[\d.]*(?:\s+\.?\d|\s*_)'
+    r'|(?<![\w.])0[.0]*\s*(?:\\text|[a-z]{3})'
     r'|\\frac\s*\{[^{}]*\}\s*\{[^{}]*\}\s*\d')
 _RELATIONS = sympy.Rel, sympy.And
 _POWER_OF_TEN = re.compile(r'(?<=\d)[eE](?=[-+]?\d)([-+]?\d+)')
@@ -135,7 +137,7 @@ def _same_value(gold: sympy.Expr, answer: sympy.Expr) -> bool:
     return False
   if not difference.is_number:
     return difference.equals(0) is True
-  if is_exact:
+  if is_exact or not gold.is_number:
     return not difference.is_Rational and _is_zero(difference)
   return bool(abs(difference.evalf()) <= notation.tolerance(abs(gold.evalf())))
 

@@ -55,7 +55,9 @@ _REWRITES = tuple((re.compile(pattern, re.DOTALL), new) for pattern, new in (
     (r',?\s*\\text\s*\{\s*(?:where|for)\b.*|,?\s*\b(?:where|for all)\b.*', ''),
     (r'\\not\s*=', r'\\ne '),
     (r'\s+', ' '),
-    (r'(?<![\d.,])\d{1,3}(?: \d{3})+(?!\d)', lambda x: x[0].replace(' ', '')),
+    # A list would not contain 000.
+    (r'(?<![\d.,])\d{1,3}(?:(?: \d{3})+(?!\d)|(?:,\d{3})*,0\d\d(?:,\d{3})*'
+     r'(?!,?\d))', lambda match: re.sub('[, ]', '', match[0])),
     (r'^ ?\{([^{}]*)\} ?$', r'\1'),
 ))
 
@@ -190,6 +192,16 @@ def number_of(text: str) -> Number | None:
   if match['sign']:
     value = -value
   return Number(value, is_exact, bool(match['percent']), unit)
+
+
+def split_unit(text: str) -> tuple[str, str]:
+  """Splits a formula and the unit in `\\text` after it, or ''.
+
+  Degrees stay, because they change the value of an angle.
+  """
+  formula, command, unit = text.rpartition(r'\text')
+  name = _unit_of(command + unit) if formula.strip() else ''
+  return (formula, name) if name and name != 'degree' else (text, '')
 
 
 def is_number(text: str) -> bool:
