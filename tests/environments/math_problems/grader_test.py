@@ -73,5 +73,7 @@ def test_measure_prints_every_exception(tmp_path, capsys):
   measure.main(str(tmp_path), 'aime25')
   lines = capsys.readouterr().out.splitlines()
   assert lines[-1] == (
-      'aime25: 2 of 2 gold answers accepted, 1 wrong answers refused')
+      'aime25: 2 of 2 gold answers accepted; wrong answers refused: digit 1 of '
+      '2, text 2 of 2, unit 2 of 2, equation 2 of 2, unknowns 2 of 2, blank 1 '
+      'of 1, size 2 of 2')
   assert "wrong answer '$x+y$, where $y>4$'" in lines[-2]
