@@ -18,6 +18,7 @@ import ctypes
 import errno
 import math
 import os
+import re
 import resource
 import struct
 import sys
@@ -53,6 +54,7 @@ _DEVICES = {
     '/dev/random': READ_FILE, '/dev/urandom': READ_FILE}
 _PUBLIC = ('/etc/ld.so.cache', '/usr/share/zoneinfo')
 _INSTALLED = ('site-packages', 'dist-packages')  # Not the standard library.
+_LIBRARY = re.compile(r'.+\.so(\.\d\w*)*')  # libz.so, libz.so.1.2.13
 
 
 class Isolation:
@@ -189,10 +191,10 @@ def readable_paths() -> list[tuple[str, int]]:
     loaded = [line.split(None, 5)[-1].strip() for line in file]
   for folder in {
       os.path.dirname(path) for path in loaded
-      if path.startswith('/') and '.so' in os.path.basename(path)}:
+      if path.startswith('/') and _LIBRARY.fullmatch(path)}:
     rules += [
         (os.path.join(folder, name), READ_FILE) for name in os.listdir(folder)
-        if '.so' in name]
+        if _LIBRARY.fullmatch(name)]
   return rules
 
 

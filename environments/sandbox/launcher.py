@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 
 from environments.sandbox import client
 from environments.sandbox import isolation
@@ -31,9 +32,11 @@ MAX_SLOTS = 1024  # A process waits in each.
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 _PYTHON = os.path.realpath(sys.executable)
+_PREFIX = 'atgrpo-sandbox-'  # Of the name of a server's folder.
 _BACKLOG = 4096
 _START_SECONDS = 60.0  # Timeout of the trial program.
 _END_SECONDS = 10.0  # Timeout of the server's end.
+_NEW_SECONDS = 60.0  # The server of a younger folder may be starting.
 
 # Visible inside bubblewrap besides the interpreter. Programs may read less, see
 # `isolation`.
@@ -122,7 +125,8 @@ class SandboxServer:
       raise NoSandboxError(
           f'The sandbox needs Linux, not {sys.platform!r}; run tasks whose '
           'agents write programs on a Linux machine.')
-    directory = tempfile.mkdtemp(prefix='atgrpo-sandbox-')  # Mode 0700.
+    _remove_abandoned_folders()
+    directory = tempfile.mkdtemp(prefix=_PREFIX)  # Mode 0700.
     self.address = os.path.join(directory, protocol.SOCKETS[0])
     try:
       self._choose_level()
@@ -247,6 +251,20 @@ class SandboxServer:
 
   def __exit__(self, *exception) -> None:
     self.close()
+
+
+def _remove_abandoned_folders() -> None:
+  """Removes the folders that this user's killed servers left behind."""
+  for folder in pathlib.Path(tempfile.gettempdir()).glob(f'{_PREFIX}*'):
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as client:
+      status = folder.lstat()
+      if (status.st_uid == os.getuid()
+          and time.time() - status.st_mtime > _NEW_SECONDS):
+        client.setblocking(False)
+        try:
+          client.connect(str(folder / protocol.SOCKETS[0]))
+        except (FileNotFoundError, ConnectionRefusedError):  # No server.
+          shutil.rmtree(folder)
 
 
 def _missing(level: protocol.Level) -> str:

@@ -91,6 +91,15 @@ def test_trial_finds_a_missing_wall(
   assert f'kernel: a trial program could use {walls}' in start('kernel')
 
 
+def test_readable_files_beside_libraries_are_libraries():
+  names = ['libz.so', 'libz.so.1.2.13', 'libstemmer.so.0d.0.0', 'libc-2.31.so',
+           '_x.cpython-311-x86_64-linux-gnu.so']
+  others = ['notes.some.txt', 'server.sock', 'my.source', 'x.so.txt', '.so',
+            'x.so.conf.d', 'song', 'libz.so.', 'x.so~', 'x.SO.KEY']
+  assert [name for name in names + others
+          if isolation._LIBRARY.fullmatch(name)] == names
+
+
 def test_server_that_cannot_fork_ends_and_leaves_nothing(
     monkeypatch, capfd, tmp_path):
   without_fork = """

@@ -1,6 +1,7 @@
 """The server and its supervisors survive what dies, stops or is left behind."""
 
 from concurrent import futures
+import contextlib
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ import textwrap
 import pytest
 
 from environments import sandbox
+from environments.sandbox import launcher
 from environments.sandbox import protocol
 from environments.sandbox import Status
 from environments.sandbox.processes import children
@@ -114,7 +116,41 @@ def test_server_ends_with_its_parent(level):
   wait_until(lambda: not exists(int(pid)))
   # The server cannot remove the folder that bubblewrap mounted.
   wait_until(lambda: not os.path.exists(address))
-  assert level == 'bwrap' or not os.path.exists(os.path.dirname(address))
+  folder = os.path.dirname(address)
+  assert os.path.exists(folder) == (level == 'bwrap')
+
+
+def test_start_removes_folders_of_killed_servers(monkeypatch, tmp_path):
+  monkeypatch.setattr(launcher.tempfile, 'tempdir', str(tmp_path))
+  folders = {
+      name: tmp_path / f'{launcher._PREFIX}{name}' for name in (
+          'live', 'stopped', 'killed', 'emptied', 'new', 'file', 'link')}
+  kept = {'live', 'stopped', 'new', 'file', 'link'}
+  (tmp_path / 'other').mkdir()
+  (tmp_path / 'other' / 'file').touch()
+  with contextlib.ExitStack() as stack:
+    for name, folder in folders.items():
+      if name == 'file':
+        folder.touch()
+      elif name == 'link':
+        folder.symlink_to(tmp_path / 'other')
+      else:
+        (folder / protocol.WORK_DIRECTORY).mkdir(0o500, parents=True)
+      if name in ('live', 'stopped', 'killed'):
+        listener = socket.socket(socket.AF_UNIX)
+        stack.enter_context(listener).bind(str(folder / protocol.SOCKETS[0]))
+        listener.listen(0)
+        if name == 'killed':
+          listener.close()
+        if name == 'stopped':  # Its queue is full.
+          client = stack.enter_context(socket.socket(socket.AF_UNIX))
+          client.connect(listener.getsockname())
+      if name != 'new':
+        os.utime(folder, (0, 0), follow_symlinks=False)
+    with sandbox.SandboxServer(1, 'unsafe_rlimit'):
+      pass
+  assert {name for name, folder in folders.items() if folder.exists()} == kept
+  assert (tmp_path / 'other' / 'file').exists()
 
 
 @pytest.mark.parametrize('attack', [
