@@ -95,9 +95,10 @@ def main(argv: list[str]) -> int:
     # jax is imported here, so that mistakes in the flags are reported sooner.
     from atgrpo_jax import api
     from atgrpo_jax.distributed import hosts
+    workdir = files.as_path(_WORKDIR.value)
+    stack.enter_context(files.disk_errors_as_user_errors(workdir))
     # The processes of the run start before jax has threads.
-    run = stack.enter_context(api.Run(
-        _CONFIG.value, files.as_path(_WORKDIR.value), stop=stop))
+    run = stack.enter_context(api.Run(_CONFIG.value, workdir, stop=stop))
     if _DISTRIBUTED.value:
       stack.enter_context(hosts.ExitOnError(_report))
       hosts.initialize(**process)

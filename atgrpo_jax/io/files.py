@@ -36,6 +36,7 @@ _READ_ERRORS = (
     AttributeError, EOFError, LookupError, OSError, RecursionError, TypeError,
     ValueError, zlib.error)
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_MIN_FREE_BYTES = 1 << 20  # A disk with less is full.
 _UNUSABLE = (
     errno.EROFS, errno.EACCES, errno.EPERM, errno.EEXIST, errno.ENOTDIR,
     errno.EISDIR, errno.ENAMETOOLONG)
@@ -85,6 +86,13 @@ class disk_errors_as_user_errors(contextlib.AbstractContextManager):
     absl_logging.get_absl_logger().removeFilter(_is_not_raised_later)
     if error is None or isinstance(error, errors.UserError):
       return
+    if isinstance(error, OSError) and error.filename is None:
+      if error.errno in _DISK_FULL and not _is_full(self._workdir):
+        for folder in '/dev/shm', os.environ.get('TMPDIR', '/tmp'):
+          if _is_full(folder):
+            raise errors.UserError(
+                f'The disk of {folder} is full ({errors.one_line(error)}); '
+                'free some space there.') from error
     if is_remote(self._workdir):
       concerns_workdir = self._concerns_bucket(error)
       advice = (
@@ -120,6 +128,18 @@ class disk_errors_as_user_errors(contextlib.AbstractContextManager):
           f'{self._workdir} was deleted during the run, which cannot continue.'
       ) from error
     return is_here and is_unusable
+
+
+def _is_full(folder: str | os.PathLike) -> bool:
+  """True if no file can be added to a folder; False if it does not exist."""
+  try:
+    status = os.statvfs(folder)
+  except OSError:
+    return False
+  # Some file systems have no number of files.
+  return (
+      status.f_bavail * status.f_frsize < _MIN_FREE_BYTES
+      or 0 == status.f_favail < status.f_files)
 
 
 def _is_not_raised_later(record: logging.LogRecord) -> bool:

@@ -4,6 +4,7 @@ import errno
 import itertools
 import os
 import pathlib
+import types
 
 import pytest
 
@@ -93,6 +94,38 @@ def test_full_disk_is_one_sentence(error, tmp_path):
   message = str(raised.value)
   assert f'--workdir={tmp_path} cannot be used' in message
   assert 'free some space' in message and '\n' not in message
+
+
+@pytest.mark.parametrize('number', [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize('full, named', [
+    (['/dev/shm'], 'The disk of /dev/shm is full'),
+    (['/tmp'], 'The disk of /tmp is full'),
+    (['/dev/shm', '/tmp'], 'The disk of /dev/shm is full'),
+    (['WORKDIR'], '--workdir=WORKDIR cannot be used'),
+    (['WORKDIR', '/dev/shm'], '--workdir=WORKDIR cannot be used'),
+    ([], '--workdir=WORKDIR cannot be used')])
+def test_full_disk_is_named(number, full, named, monkeypatch, tmp_path):
+  # Shared locks of processes are files in /dev/shm, whose errors name no file.
+  folders = [folder.replace('WORKDIR', str(tmp_path)) for folder in full]
+  monkeypatch.setattr(
+      files, '_is_full', lambda folder: os.fspath(folder) in folders)
+  monkeypatch.delenv('TMPDIR', raising=False)
+  with pytest.raises(errors.UserError) as raised:
+    with files.disk_errors_as_user_errors(tmp_path):
+      raise _os_error(number)
+  assert str(raised.value).startswith(named.replace('WORKDIR', str(tmp_path)))
+  assert 'free some space' in str(raised.value)
+
+
+@pytest.mark.parametrize('num_blocks, num_files, max_files, is_full', [
+    (0, 9, 9, True), (255, 9, 9, True), (256, 9, 9, False), (256, 0, 9, True),
+    (256, 0, 0, False)])
+def test_disk_is_full_without_blocks_or_files(
+    num_blocks, num_files, max_files, is_full, monkeypatch):
+  monkeypatch.setattr(os, 'statvfs', lambda folder: types.SimpleNamespace(
+      f_bavail=num_blocks, f_frsize=4096, f_favail=num_files,
+      f_files=max_files))
+  assert files._is_full('/') == is_full
 
 
 @pytest.mark.parametrize('number', [errno.EROFS, errno.EACCES, errno.EPERM])
