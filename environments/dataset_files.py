@@ -79,7 +79,7 @@ class FilesBuilder(datasets.TaskBuilder, skip_registration=True):
   def splits(self) -> dict[str, list[pathlib.Path]]:
     """Returns the files of each split."""
     files = self.builder_config
-    folder = pathlib.Path(self.data_dir_root, 'downloads', 'manual', files.name)
+    folder = datasets.manual_folder(self.data_dir_root, files.name)
     patterns = files.split_files
     if folder.is_dir():
       patterns = {

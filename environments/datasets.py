@@ -6,19 +6,28 @@ TensorFlow is needed only for a feature with two axes of unknown length (a list
 of lists). Use a list of dicts, which is read as a dict of lists, or fix one
 length. Builders of generated tasks inherit from `TaskBuilder` and call
 `make_splits`.
+
+The name of a data set on disk ends with a digest of the code that makes its
+rows and of the state of its manual files. After a change of either, the data
+set is made again.
 """
 
 from __future__ import annotations
 
 import abc
+import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import fcntl
 import hashlib
 import importlib
+import itertools
 import json
 import os
+import pathlib
+import sys
 import textwrap
+import types
 from typing import Any
 
 from google.protobuf import json_format
@@ -155,6 +164,11 @@ class TaskBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     yield from enumerate(tasks)
 
 
+def manual_folder(data_dir: str | os.PathLike, name: str) -> pathlib.Path:
+  """Folder for the files of a data set that users copy there."""
+  return pathlib.Path(data_dir, 'downloads', 'manual', name)
+
+
 def split_hash(tasks: Sequence[Task]) -> str:
   """First 16 hex digits of the SHA-256 of the tasks as JSON, in order."""
   text = json.dumps(list(tasks), sort_keys=True, separators=(',', ':'))
@@ -180,15 +194,26 @@ def _prepared_builder(
           f'dataset.config={builder_config!r} is not a config of '
           f'{builder_module}; it has {list(module.Builder.builder_configs)}.')
     options['config'] = builder_config
-  root = data_dir or os.environ.get('TFDS_DATA_DIR', '~/tensorflow_datasets')
+  root = os.path.expanduser(
+      data_dir or os.environ.get('TFDS_DATA_DIR', '~/tensorflow_datasets'))
   name = module.Builder.name
+  digest = hashlib.sha256()
+  for source in _sources(module):
+    digest.update(source.encode())
+  for folder in sorted({name, builder_config or name}):
+    for path in sorted(manual_folder(root, folder).rglob('*')):
+      status = path.stat()
+      digest.update(f'{path} {status.st_size} {status.st_mtime_ns}'.encode())
 
   def open_builder():
     with _errors_as_value_error(
         f'the data set {name} in {root}: its dataset_info.json, or the '
         'builder, cannot be used',
         'delete the folder of the data set to make it again'):
-      return module.Builder(**options)
+      builder = module.Builder.__new__(module.Builder)
+      builder.name = f'{name}_{digest.hexdigest()[:8]}'  # Names the folder.
+      builder.__init__(**options)
+      return builder
 
   builder = open_builder()
   if builder.info.splits:
@@ -211,6 +236,68 @@ def _prepared_builder(
         f'{builder.data_dir} has no complete data set; delete the folder to '
         'make it again.')
   return builder
+
+
+def _sources(builder_module: types.ModuleType) -> Iterator[str]:
+  """Yields the statements that define the Builder and all that it refers to.
+
+  Follows names into `environments`, the package of the builder, and modules in
+  the same folder. A name that is an attribute of an imported module is taken
+  for a reference to it.
+  """
+  folder = os.path.dirname(builder_module.__file__)
+  packages = {
+      name.partition('.')[0] for name in (__name__, builder_module.__name__)}
+
+  def follow(value: Any, attributes: Sequence[str]) -> list[tuple]:
+    """(module, name) of what an imported value may stand for."""
+    names = attributes
+    if not isinstance(value, types.ModuleType):
+      names = [getattr(value, '__name__', None)]
+      value = sys.modules.get(getattr(value, '__module__', None))
+    file = getattr(value, '__file__', None)
+    if file and (value.__name__.partition('.')[0] in packages
+                 or os.path.dirname(file) == folder):
+      return [(value, name) for name in names]
+    return []
+
+  definitions = {}  # Of each module.
+  references = [(builder_module, 'Builder')]
+  seen = {*references}
+  for module, name in references:  # Grows during the iteration.
+    if module not in definitions:
+      definitions[module] = _definitions(module)
+    for statement in definitions[module].get(name, ()):
+      yield f'{module.__name__}.{name}: {ast.unparse(statement)}\n'
+      nodes = [*ast.walk(statement)]
+      names = sorted({x.id for x in nodes if isinstance(x, ast.Name)})
+      attributes = sorted({
+          x.attr for x in nodes if isinstance(x, ast.Attribute)})
+      for reference in itertools.chain(
+          ((module, x) for x in names),
+          *(follow(vars(module).get(x), attributes) for x in names)):
+        if reference not in seen:
+          seen.add(reference)
+          references.append(reference)
+
+
+def _definitions(module: types.ModuleType) -> dict[str, list[ast.stmt]]:
+  """The statements at the top level of a module, by the names they define."""
+  definitions = {}
+  source = pathlib.Path(module.__file__).read_text('utf-8')
+  for statement in ast.parse(source).body:
+    nodes = [statement]
+    if not isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
+      nodes = [*ast.walk(statement)]
+    for node in nodes:
+      name = None
+      if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        name = node.name
+      elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        name = node.id
+      if name and statement not in definitions.setdefault(name, []):
+        definitions[name].append(statement)
+  return definitions
 
 
 @contextlib.contextmanager

@@ -260,13 +260,27 @@ for _item, _message in {
     'evaluation.test=exam': "'exam'.*test \\(",
     'dataset.train=train+train': "'letters/train/0'"}.items():
   case(_message, USE_DATA, config(_item))
-_SET = 'data/echo_letters/1.0.0'
-_RECORDS = f'{_SET}/echo_letters-train.array_record-00000-of-00001'
-case(_RECORDS, USE_DATA, remove(_RECORDS))
-case(_SET, USE_DATA, truncate(_RECORDS, 100))
-case(_SET, USE_DATA, change(_RECORDS, lambda path: path.write_bytes(
-    path.read_bytes()[:65600] + b'x' + path.read_bytes()[65601:])))
-case('dataset_info.json', USE_DATA, write(f'{_SET}/dataset_info.json', '[]'))
+
+
+def data_set(file: str, change_fn: Callable[[pathlib.Path], Any]) -> Damage:
+  """Applies `change_fn` to the file of the prepared data set."""
+  def damage(root):
+    path, = root.glob(f'data/echo_letters_*/1.0.0/{file}')
+    change_fn(path)
+    return []
+  return damage
+
+
+_RECORDS = '*-train.array_record-00000-of-00001'
+case('echo_letters_.*train.array_record', USE_DATA,
+     data_set(_RECORDS, pathlib.Path.unlink))
+case('echo_letters_.*/1.0.0', USE_DATA, data_set(
+    _RECORDS, lambda path: path.write_bytes(path.read_bytes()[:100])))
+case('echo_letters_.*/1.0.0', USE_DATA, data_set(
+    _RECORDS, lambda path: path.write_bytes(
+        path.read_bytes()[:65600] + b'x' + path.read_bytes()[65601:])))
+case('dataset_info.json', USE_DATA, data_set(
+    'dataset_info.json', lambda path: path.write_text('[]')))
 
 # ---- Workdirs ---------------------------------------------------------------
 

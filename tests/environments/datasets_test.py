@@ -5,10 +5,12 @@ This file is also the builder module of a small data set, `letters`.
 
 from __future__ import annotations
 
+import importlib
 import json
 import multiprocessing
 import os
 import random
+import sys
 import time
 
 import numpy as np
@@ -105,7 +107,8 @@ def test_two_processes_prepare_a_data_set_once(tmp_path):
         _load_with_seeded_random, [str(tmp_path)] * 2, chunksize=1)
   assert loaded == [_ROWS, _ROWS]
   assert (tmp_path / 'preparations').read_text() == 'once\n'
-  assert os.listdir(tmp_path / 'letters') == ['1.0.0']
+  folder, = tmp_path.glob('letters_????????')
+  assert os.listdir(folder) == ['1.0.0']
 
 
 def test_split_hash_ignores_only_the_order_of_keys():
@@ -114,3 +117,65 @@ def test_split_hash_ignores_only_the_order_of_keys():
   #   sha256sum | cut -c -16
   assert datasets.split_hash(tasks) == '52a480a16b55e507'
   assert datasets.split_hash(tasks[::-1]) != datasets.split_hash(tasks)
+
+
+_BUILDER = '''
+import tensorflow_datasets as tfds
+import {0}_words as words
+from {0}_more import ending
+from environments import datasets
+
+SIZE = 2
+UNUSED = 3
+
+def text(number):  # A comment.
+  return f'{{words.WORDS[number]}}{{ending(number)}}'
+
+class Builder(datasets.TaskBuilder, skip_registration=True):
+  name = __name__
+  VERSION = tfds.core.Version('1.0.0')
+  FEATURES = {{'text': tfds.features.Text()}}
+
+  def splits(self):
+    return {{'test': [
+        {{'task_id': str(i), 'text': text(i)}} for i in range(SIZE)]}}
+'''
+
+
+@pytest.mark.parametrize('file, old, new, expected', [
+    ('', 'SIZE = 2', 'SIZE = 1', ['a!']),
+    ('', "f'{words", "f'<{words", ['<a!', '<b!']),
+    ('', 'ending(number)', 'SIZE', ['a2', 'b2']),
+    ('', 'range(SIZE)', '(1, 0)', ['b!', 'a!']),
+    ('_words', "'b'", "'B'", ['a!', 'B!']),
+    ('_words', "('a', 'b')", "tuple(map(other, 'ab'))", ['aa!', 'bb!']),
+    ('_more', "'!'", "'.'", ['a.', 'b.']),
+    ('_more', 'return MARK', 'return f"{number}"', ['a0', 'b1']),
+    ('', 'UNUSED = 3', 'UNUSED = 4', None),
+    ('', '# A comment.', '# Another.', None),
+    ('_words', 'def unused(): pass', 'def unused(): return 3', None)])
+def test_changed_code_makes_the_data_set_again(
+    file, old, new, expected, tmp_path, monkeypatch):
+  monkeypatch.syspath_prepend(tmp_path)
+  monkeypatch.setattr(sys, 'dont_write_bytecode', True)
+  name = f'user_{len(sys.modules)}'
+  sources = {
+      '': _BUILDER.format(name),
+      '_words': "def other(x): return 2 * x\nWORDS = ('a', 'b')\n"
+                'def unused(): pass\n',
+      '_more': "MARK = '!'\ndef ending(number): return MARK\n"}
+
+  def load():
+    for suffix in ('_words', '_more', ''):
+      (tmp_path / f'{name}{suffix}.py').write_text(sources[suffix])
+      sys.modules.pop(f'{name}{suffix}', None)
+    importlib.invalidate_caches()
+    rows = datasets.load(name, 'test', str(tmp_path / 'data'))
+    return [row['text'] for row in rows]
+
+  assert load() == ['a!', 'b!']
+  assert old in sources[file]
+  sources[file] = sources[file].replace(old, new)
+  assert load() == (expected or ['a!', 'b!'])
+  folders = [*(tmp_path / 'data').glob('*/1.0.0')]
+  assert len(folders) == (2 if expected else 1)
