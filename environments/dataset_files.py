@@ -4,14 +4,15 @@ A builder inherits from `FilesBuilder`. Each of its configs names a repository
 and files, which are read from the first source that exists:
 
 1. `<data_dir>/downloads/manual/<name>/`, the manual directory of
-   tensorflow-datasets: a copy of the repository, or one file `<split>.jsonl` or
-   `<split>.parquet` per split.
+   tensorflow-datasets: a copy of the repository, or one file `<split>.jsonl`,
+   `<split>.jsonl.gz` or `<split>.parquet` per split.
 2. The hub, through the cache of huggingface_hub.
 
-Files are parquet or JSON lines and are read a few rows at a time. A missing
-field, a field of the wrong type, a truncated line and a split without rows
-raise ValueError with the file and the row number, from 1. A row that cannot be
-used as a task is skipped, and the log names it.
+Files are parquet or JSON lines, which may be compressed by gzip and contain
+blank lines. They are read a few rows at a time. A missing field, a field of the
+wrong type, a truncated line and a split without rows raise ValueError with the
+file and the row number, from 1, without blank lines. A row that cannot be used
+as a task is skipped, and the log names it.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 import dataclasses
 import fnmatch
+import gzip
 import itertools
 import json
 import logging
 import pathlib
 import types
 from typing import Any
+import zlib
 
 import huggingface_hub
 import pyarrow
@@ -37,6 +40,7 @@ from environments import text
 Row = Mapping[str, Any]
 FieldType = type | types.GenericAlias  # str, list[str], ...
 
+_GZIP_START = b'\x1f\x8b'
 _BATCH_ROWS = 16  # Rows of a parquet file in memory at the same time.
 
 
@@ -83,7 +87,8 @@ class FilesBuilder(datasets.TaskBuilder, skip_registration=True):
     patterns = files.split_files
     if folder.is_dir():
       patterns = {
-          split: (f'{split}.jsonl', f'{split}.parquet', *names)
+          split: (
+              f'{split}.jsonl', f'{split}.jsonl.gz', f'{split}.parquet', *names)
           for split, names in patterns.items()}
     else:
       folder = self._download(folder)
@@ -135,10 +140,10 @@ def read_rows(
   """Yields (file and row number, fields) of each row, with checked types."""
   if path.suffix == '.parquet':
     rows = _read_parquet(path, fields)
-  elif path.suffix == '.jsonl':
+  elif path.name.endswith(('.jsonl', '.jsonl.gz')):
     rows = _read_json_lines(path)
   else:
-    raise ValueError(f'{path}: expected a .parquet or .jsonl file.')
+    raise ValueError(f'{path}: expected a .parquet, .jsonl or .jsonl.gz file.')
   for number, row in enumerate(rows, 1):
     location = f'{path}, row {number}'
     _check_fields(location, row, fields)
@@ -167,24 +172,34 @@ def _find_files(
     if not found[split]:
       raise ValueError(
           f'{folder} has no files of the split {split!r}; expected '
-          f'{" or ".join(patterns)}')
+          f'{" or ".join(patterns)}, but it has {", ".join(names[:10])}')
   return found
 
 
 def _read_json_lines(path: pathlib.Path) -> Iterator[Row]:
-  with open(path, 'rb') as file:
-    for number, line in enumerate(file, 1):
-      try:
-        row = json.loads(line)
-        json.dumps(row, ensure_ascii=False).encode()  # No lone surrogates.
-      except ValueError as error:
-        raise ValueError(
-            f'{path}, row {number}: the line is not JSON in UTF-8 ({error}); '
-            'is the file truncated?') from error
-      if not isinstance(row, dict):
-        raise ValueError(
-            f'{path}, row {number}: the line is not a JSON object.')
-      yield row
+  for number, line in enumerate(filter(bytes.strip, _lines(path)), 1):
+    try:
+      row = json.loads(line)
+      json.dumps(row, ensure_ascii=False).encode()  # No lone surrogates.
+    except ValueError as error:
+      raise ValueError(
+          f'{path}, row {number}: the line is not JSON in UTF-8 ({error}); '
+          'is the file truncated?') from error
+    if not isinstance(row, dict):
+      raise ValueError(
+          f'{path}, row {number}: the line is not a JSON object.')
+    yield row
+
+
+def _lines(path: pathlib.Path) -> Iterator[bytes]:
+  """Yields the lines of a file, which is decompressed if it begins as gzip."""
+  try:
+    with open(path, 'rb') as file:
+      is_packed = file.peek(2).startswith(_GZIP_START)
+      yield from gzip.GzipFile(fileobj=file) if is_packed else file
+  except (EOFError, OSError, zlib.error) as error:
+    raise ValueError(
+        f'{path} cannot be read ({error}); is the file truncated?') from error
 
 
 def _read_parquet(path: pathlib.Path, fields: Collection[str]) -> Iterator[Row]:

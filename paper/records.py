@@ -161,4 +161,5 @@ def _write_lines(path: pathlib.Path, lines: list[dict[str, Any]]) -> None:
 
 
 def _read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
-  return [json.loads(line) for line in path.read_text().splitlines()]
+  lines = path.read_text().splitlines()
+  return [json.loads(line) for line in lines if line.strip()]

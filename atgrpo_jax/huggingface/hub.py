@@ -16,6 +16,8 @@ from atgrpo_jax import errors
 from atgrpo_jax.io import files
 from atgrpo_jax.model import config as config_lib
 
+# Prefix of a repository's folder in the cache of huggingface_hub.
+_CACHED = 'models--'
 # Repositories may hold the same weights in other formats.
 _DOWNLOADED = ('*.json', '*.safetensors', '*.txt', '*.jinja', '*.model')
 
@@ -43,6 +45,15 @@ def resolve_folder(name: str) -> pathlib.Path:
     raise errors.UserError(
         f'{name!r} is not a folder and cannot be downloaded ({reason}); '
         f'{expected}, and a network or a filled cache.') from error
+
+
+def base_name(folder: pathlib.Path) -> str:
+  """The hub name of a downloaded model, or the absolute path of its folder."""
+  folder = folder.absolute()
+  repository = folder.parent.parent.name
+  if folder.parent.name == 'snapshots' and repository.startswith(_CACHED):
+    return repository.removeprefix(_CACHED).replace('--', '/', 1)
+  return str(folder)
 
 
 def load_config(folder: str | pathlib.Path) -> config_lib.ModelConfig:

@@ -95,7 +95,7 @@ def save(
     folder: created if needed.
     weights: leaves [1, L, in, R] and [1, L, R, out].
     alpha: scale of the adapter times R.
-    base_folder: folder or hub name of the base model, stored for PEFT.
+    base_folder: folder of the base model, whose name is stored for PEFT.
     dtype: dtype of the stored tensors.
   """
   processes = safetensors_lib.holders(weights)
@@ -117,7 +117,7 @@ def save(
   fields = {
       'peft_type': 'LORA',
       'task_type': 'CAUSAL_LM',
-      'base_model_name_or_path': str(base_folder),
+      'base_model_name_or_path': hub.base_name(pathlib.Path(base_folder)),
       'inference_mode': True,
       'r': weights[f'{_LINEAR[names[0]]}.a'].shape[-1],
       # PEFT declares an integer.

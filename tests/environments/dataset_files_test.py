@@ -1,5 +1,6 @@
 """Rows from files of the hub: their sources, and errors of damaged files."""
 
+import gzip
 import json
 import tracemalloc
 
@@ -75,7 +76,7 @@ def test_files_are_downloaded_from_the_hub(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize('splits, words', [
     ((), 'hf download trl-lib/tldr --repo-type dataset --revision main'),
-    (('train', 'test'), "no files of the split 'validation'"),
+    (('train', 'test'), "split 'validation'.* it has test.jsonl, train.jsonl"),
     (('train', 'test', 'validation'), "split 'test' has no rows")])
 def test_missing_and_empty_splits_are_named(
     tmp_path, no_network, splits, words):
@@ -102,7 +103,13 @@ GOOD = {'text': 'a', 'level': 1, 'unread': None}
     ('rows.parquet', [{'text': 'a'}], ": field 'level' is missing"),
     ('rows.parquet', [GOOD, GOOD | {'level': None}], "2: field 'level'"),
     ('rows.parquet', b'PAR1', 'row 0: .*truncated'),
-    ('rows.csv', b'', 'expected a .parquet or .jsonl')])
+    ('rows.jsonl', b'\n\n{"text": "a", "level": 1}\n\n{"te', '2: .*truncated'),
+    ('rows.jsonl.gz', gzip.compress(b'{}')[:-9], 'cannot be read.*truncated'),
+    ('rows.jsonl.gz', gzip.compress(b'{}')[:8] + b'xyz', 'cannot be read'),
+    ('rows.jsonl', gzip.compress(b'{}') + b'x', 'cannot be read'),
+    *((name, b'', 'expected a .parquet, .jsonl or .jsonl.gz')
+      for name in ('rows.csv', 'rows.json', 'rows.gz', 'rows.jsonl.zst',
+                   'rows.jsonl.bz2', 'rows.parquet.gz'))])
 def test_damaged_files_and_rows_are_named(tmp_path, name, content, words):
   path = tmp_path / name
   if isinstance(content, bytes):
@@ -111,6 +118,25 @@ def test_damaged_files_and_rows_are_named(tmp_path, name, content, words):
     write(path, content)
   with pytest.raises(ValueError, match=f'{path}.*{words}'):
     list(dataset_files.read_rows(path, FIELDS))
+
+
+def test_blank_lines_and_gzip_are_no_damage(tmp_path):
+  row = json.dumps(GOOD).encode()
+  for content in (
+      row, row + b'\n\n', b'\n' + row, b'\r\n' + row + b'\r\n\r\n',
+      row + b'\n \t\n\n' + row, b' ' + row + b' \n', b'\xef\xbb\xbf' + row):
+    read = []
+    for name, data in (
+        ('rows.jsonl', content), ('rows.jsonl.gz', gzip.compress(content)),
+        ('packed.jsonl', gzip.compress(content)), ('plain.jsonl.gz', content),
+        ('members.jsonl', gzip.compress(content) + gzip.compress(b'\n'))):
+      path = tmp_path / name
+      path.write_bytes(data)
+      rows = list(dataset_files.read_rows(path, FIELDS))
+      assert [location for location, _ in rows] == [
+          f'{path}, row {number}' for number in range(1, len(rows) + 1)]
+      read.append([values for _, values in rows])
+    assert read == [[{'text': 'a', 'level': 1}] * content.count(b'unread')] * 5
 
 
 @pytest.mark.parametrize('name', ['rows.jsonl', 'rows.parquet'])

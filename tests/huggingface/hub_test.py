@@ -23,6 +23,19 @@ def test_folders_and_cached_hub_names_resolve(
   (repository / 'refs').mkdir()
   (repository / 'refs' / 'main').write_text('0' * 40)
   assert hub.resolve_folder('Qwen/Qwen3-0.6B') == snapshot
+  assert hub.base_name(snapshot) == 'Qwen/Qwen3-0.6B'
+
+
+@pytest.mark.parametrize('folder, expected', [
+    ('/models/x', '/models/x'), ('/snapshots/x', '/snapshots/x'),
+    ('/c/models--gpt2/snapshots/0', 'gpt2'),
+    ('/c/models--a--b--c/snapshots/0', 'a/b--c'),
+    ('/c/models--a--b/copies/0', '/c/models--a--b/copies/0'),
+    ('x', str(pathlib.Path.cwd() / 'x')),
+    ('./x/y', str(pathlib.Path.cwd() / 'x/y')),
+    ('.', str(pathlib.Path.cwd()))])
+def test_base_models_have_a_hub_name_or_an_absolute_path(folder, expected):
+  assert hub.base_name(pathlib.Path(folder)) == expected
 
 
 @pytest.mark.parametrize('name, words', [

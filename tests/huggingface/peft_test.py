@@ -65,6 +65,8 @@ def test_export_equals_the_files_of_peft(name, tmp_path):
   targets = {
       module.rpartition('.')[2] for module in expected.pop('target_modules')}
   assert set(fields.pop('target_modules')) == targets
+  assert fields.pop('base_model_name_or_path') == str(
+      pathlib.Path.cwd() / 'qwen3_tied')
   assert fields == {field: expected[field] for field in fields}
   assert type(fields['lora_alpha']) is int
 
