@@ -95,6 +95,8 @@ def main(argv: list[str]) -> int:
     # jax is imported here, so that mistakes in the flags are reported sooner.
     from atgrpo_jax import api
     from atgrpo_jax.distributed import hosts
+    from atgrpo_jax.io import metrics
+    metrics.report_compilations()
     workdir = files.as_path(_WORKDIR.value)
     stack.enter_context(files.disk_errors_as_user_errors(workdir))
     # The processes of the run start before jax has threads.
@@ -158,8 +160,6 @@ def _check_flags(mode: str, process: dict[str, str | int | None]) -> None:
 def run() -> None:
   """Parses the flags and exits; a user error is printed as one line."""
   logging.set_verbosity(logging.WARNING)
-  # transformers would report at every start that PyTorch is not installed.
-  os.environ.setdefault('TRANSFORMERS_VERBOSITY', 'error')
   try:
     app.run(main, flags_parser=parse_flags)
   except (*errors.REPORTED_ERRORS, signals.Stopped) as error:

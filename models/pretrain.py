@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable, Iterator, Mapping
 import dataclasses
+import os
 import pathlib
 import tempfile
 from typing import Any, NamedTuple
@@ -23,6 +24,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import tokenizers
+
+# Otherwise its import reports that PyTorch is not installed.
+os.environ.setdefault('TRANSFORMERS_VERBOSITY', 'error')
 import transformers
 
 from atgrpo_jax import model

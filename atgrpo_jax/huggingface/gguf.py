@@ -21,6 +21,9 @@ import jax.numpy as jnp
 import numpy as np
 import tokenizers
 from tokenizers import pre_tokenizers
+
+# Otherwise its import reports that PyTorch is not installed.
+os.environ.setdefault('TRANSFORMERS_VERBOSITY', 'error')
 import transformers
 
 from atgrpo_jax import errors

@@ -62,6 +62,16 @@ def as_path(name: str | os.PathLike, flag: str = '--workdir') -> pathlib.Path:
   return epath.Path(text)
 
 
+def make_folder(workdir: pathlib.Path) -> None:
+  """Makes a workdir and its parents; UserError if that is impossible."""
+  try:
+    workdir.mkdir(parents=True, exist_ok=True)
+  except OSError as error:
+    raise errors.UserError(
+        f'--workdir={workdir} cannot be made ({errors.one_line(error)}); '
+        'choose a folder that you can write to.') from error
+
+
 def is_remote(path: pathlib.Path) -> bool:
   """True for a path in a bucket."""
   return os.fspath(path).startswith(_SCHEME)
@@ -120,10 +130,11 @@ class disk_errors_as_user_errors(contextlib.AbstractContextManager):
     is_here = prefix in text
     if isinstance(error, OSError):
       is_here = (
-          is_full if filename is None
-          else os.path.abspath(filename).startswith(prefix))
+          is_full if filename is None else pathlib.Path(
+              os.path.abspath(filename)).is_relative_to(prefix))
     is_unusable = is_full or getattr(error, 'errno', None) in _UNUSABLE
-    if is_here and not is_unusable and not self._workdir.exists():
+    # Unlike pathlib, os.path raises nothing if a folder above is unreadable.
+    if is_here and not is_unusable and not os.path.exists(self._workdir):
       raise errors.LostWorkdirError(
           f'{self._workdir} was deleted during the run, which cannot continue.'
       ) from error

@@ -22,6 +22,7 @@ import math
 import os
 import pathlib
 import resource
+import threading
 import time
 from typing import Any
 
@@ -33,6 +34,10 @@ from tensorboardX.proto import summary_pb2
 from atgrpo_jax import errors
 from atgrpo_jax.distributed import hosts
 from atgrpo_jax.io import files
+
+# jax records its start and its duration.
+_COMPILE = '/jax/core/compile/backend_compile_duration'
+_SILENT_SECONDS = 5.0
 
 
 class MetricsWriter:
@@ -54,7 +59,7 @@ class MetricsWriter:
     self._writers: list[Any] = []
     if not hosts.is_first():
       return
-    workdir.mkdir(parents=True, exist_ok=True)
+    files.make_folder(workdir)
     content = self._path.read_bytes() if self._path.exists() else b''
     if offset is None and content:
       raise errors.UserError(
@@ -128,7 +133,7 @@ def read(workdir: pathlib.Path) -> list[dict[str, float]]:
     return [
         {name: float('nan' if value is None else value)
          for name, value in json.loads(line).items()}
-        for line in path.read_text().splitlines()]
+        for line in path.read_text().splitlines() if line.strip()]
 
 
 # Writers beside the record have two methods of clu's MetricWriter,
@@ -271,6 +276,28 @@ def profile(
     yield
 
 
+def report_compilations() -> None:
+  """Names each program that compiles for more than `_SILENT_SECONDS`."""
+  timers = {}  # Thread -> the timer of its compilation.
+
+  def start(event: str, value: float, *, fun_name: str = '', **kwargs) -> None:
+    del value, kwargs
+    if event == _COMPILE:
+      name = fun_name.removeprefix('jit(').removesuffix(')')
+      timers[threading.get_ident()] = timer = threading.Timer(
+          _SILENT_SECONDS, print, [f'compiling {name} …'], {'flush': True})
+      timer.daemon = True
+      timer.start()
+
+  def end(event: str, seconds: float, **kwargs) -> None:
+    del seconds, kwargs
+    if event == _COMPILE:
+      timers.pop(threading.get_ident()).cancel()
+
+  jax.monitoring.register_scalar_listener(start)
+  jax.monitoring.register_event_duration_secs_listener(end)
+
+
 class CompileCounter:
   """Counts the programs that jax compiles or loads from its cache."""
 
@@ -292,7 +319,7 @@ class CompileCounter:
 
   def _on_duration(self, event: str, seconds: float, **kwargs) -> None:
     del kwargs
-    if event == '/jax/core/compile/backend_compile_duration':
+    if event == _COMPILE:
       self._requested += 1
       self._seconds += seconds
 

@@ -134,7 +134,7 @@ def write_config(
   hosts.barrier()  # All processes check the old file before it is replaced.
   if not hosts.is_first():
     return
-  workdir.mkdir(parents=True, exist_ok=True)
+  files.make_folder(workdir)
   record = {'hash': config_hash(config), 'config': dict(config)}
   files.write_whole(
       workdir / 'config.json', json.dumps(record, indent=2) + '\n')
@@ -161,7 +161,7 @@ def lock(workdir: pathlib.Path) -> contextlib.ExitStack:
   """
   held = contextlib.ExitStack()
   if hosts.is_first():
-    workdir.mkdir(parents=True, exist_ok=True)
+    files.make_folder(workdir)
     if not files.is_remote(workdir):
       held = files.try_lock(workdir)
   if not all(hosts.exchange(held is not None)):

@@ -135,6 +135,22 @@ def test_read_only_disk_is_one_sentence(number, tmp_path):
       raise _os_error(number, tmp_path / 'config.unfinished')
 
 
+@pytest.mark.parametrize('error', [
+    None, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR,
+    errno.ELOOP, errno.ENAMETOOLONG, errno.EIO, errno.ESTALE, errno.ENOSPC,
+    errno.EDQUOT, errno.EINVAL])
+def test_workdir_that_cannot_be_made_is_unusable(error, tmp_path, monkeypatch):
+  workdir = tmp_path / 'file' / 'above' / 'run'
+  (tmp_path / 'file').write_text('')
+  if error is not None:  # The folder above is named, not the workdir.
+    def mkdir(self, **unused_kwargs):
+      raise _os_error(error, self.parent)
+    monkeypatch.setattr(pathlib.Path, 'mkdir', mkdir)
+  with pytest.raises(errors.UserError, match=f'{workdir} cannot be made'):
+    with files.disk_errors_as_user_errors(workdir):
+      files.make_folder(workdir)
+
+
 def test_deleted_workdir_is_a_lost_workdir(tmp_path):
   workdir = tmp_path / 'run'
   with pytest.raises(errors.LostWorkdirError, match=str(workdir)):
@@ -146,8 +162,12 @@ def test_deleted_workdir_is_a_lost_workdir(tmp_path):
     ValueError('shapes differ'), errors.InfrastructureError('broken'),
     _os_error(errno.EACCES, '/elsewhere/x'), _os_error(errno.ENOENT, '/no/x'),
     _os_error(errno.ENOSPC, '/elsewhere/x'), KeyboardInterrupt(),
+    _os_error(errno.EACCES, '{workdir}2/x'),
+    _os_error(errno.ENOENT, '{workdir}-old'),
     errors.UserError('No space left on device')])
 def test_unrelated_errors_pass_unchanged(error, tmp_path):
+  if isinstance(error, OSError):
+    error.filename = error.filename.format(workdir=tmp_path)
   with pytest.raises(type(error)) as raised:
     with files.disk_errors_as_user_errors(tmp_path):
       raise error

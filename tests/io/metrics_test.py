@@ -69,6 +69,32 @@ def test_unreadable_metrics_are_a_user_error(text, tmp_path):
     metrics.read(tmp_path)
 
 
+def test_blank_lines_in_the_record_are_no_damage(tmp_path):
+  (tmp_path / 'metrics.jsonl').write_text('\n{"step": 1}\n \n{"step": 2}\n\n')
+  assert [values['step'] for values in metrics.read(tmp_path)] == [1, 2]
+
+
+@pytest.mark.parametrize('fun_name, seconds, printed', [
+    ('jit(decode)', 0.2, 'compiling decode …\n'),
+    ('step', 0.2, 'compiling step …\n'), ('jit(decode)', 0, '')])
+def test_long_compilations_are_named(
+    fun_name, seconds, printed, monkeypatch, capsys):
+  listeners = []
+  for kind in ('scalar', 'event_duration_secs'):
+    monkeypatch.setattr(
+        jax.monitoring, f'register_{kind}_listener', listeners.append)
+  monkeypatch.setattr(metrics, '_SILENT_SECONDS', 0.05)
+  metrics.report_compilations()
+  start, end = listeners
+  for event in (metrics._COMPILE, '/jax/another'):
+    start(event, 0.0, fun_name=fun_name)
+  time.sleep(seconds)
+  for event in (metrics._COMPILE, '/jax/another'):
+    end(event, 1.0, fun_name=fun_name)
+  time.sleep(0.1)
+  assert capsys.readouterr().out == printed
+
+
 def test_resume_writes_no_line_twice(tmp_path):
   writer = metrics.MetricsWriter(tmp_path, writers=('tensorboard',))
   for step in range(3):
