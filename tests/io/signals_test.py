@@ -141,7 +141,8 @@ def test_second_ctrl_c_in_a_terminal_ends_the_run(
   terminal, stdin = pty.openpty()
   trainer = _start(_HELD, tmp_path, state, stdin=stdin)
   _send(trainer, numbers, is_terminal=True)
-  os.write(terminal, b'\n\n')
+  if status == 42:
+    os.write(terminal, b'\n\n')
   out, _ = trainer.communicate(timeout=300)
   os.close(terminal)
   os.close(stdin)
