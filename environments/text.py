@@ -27,6 +27,7 @@ import re
 from typing import Any
 
 ANSWER_MARKER = '####'
+MAX_DIGITS = 4300  # Python's default, which the sandbox raises.
 THINK_START, THINK_END = '<think>', '</think>'
 _BOX_OR_BRACE = re.compile(r'\\boxed\s*\{|\\.|[{}]', re.DOTALL)
 _BLOCK = re.compile(
@@ -84,10 +85,14 @@ def last_json_line(text: str) -> Any | None:
 
 
 def parse_json(text: str) -> Any | None:
-  """Returns one JSON value; None for anything else or a non-finite number."""
+  """Returns one JSON value; None for anything else.
+
+  Numbers must be finite, and integers have at most `MAX_DIGITS` digits.
+  """
   try:
     return json.loads(
-        text, parse_constant=_refuse_constant, parse_float=_finite_float)
+        text, parse_constant=_refuse_constant, parse_float=_finite_float,
+        parse_int=_short_int)
   except (ValueError, RecursionError):
     return None
 
@@ -110,6 +115,12 @@ def shorten(text: str, limit: int) -> str:
 
 def _refuse_constant(name: str) -> None:
   raise ValueError(f'{name} is not JSON')
+
+
+def _short_int(digits: str) -> int:
+  if len(digits) > MAX_DIGITS:
+    raise ValueError(f'an integer of {len(digits)} digits is too large')
+  return int(digits)
 
 
 def _finite_float(digits: str) -> float:

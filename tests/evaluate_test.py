@@ -155,6 +155,11 @@ def test_pass_at_k():
   tasks = [{'task_id': f'T{i}', 'goal': 1} for i in range(4)]
 
   class Played:
+    usage = None
+
+    def reset(self, task):
+      return task
+
     def play(self, episodes):
       return [
           [types.SimpleNamespace(
