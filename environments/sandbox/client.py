@@ -101,8 +101,8 @@ class Sandbox:
       source: runs as a module whose `__name__` is 'program', with empty stdin.
       function: a name, or names joined by dots. A name that ends in `()` is
         called without arguments: 'solve', 'Solution().solve', or
-        'Solution.solve' for a static method. Of alternatives separated by `|`,
-        the first that exists is called.
+        'Solution.solve' for a static method. The first alternative that exists
+        is called; `|` separates alternatives.
       calls: positional arguments of each call, values as in `literals`.
 
     A call that returns no value, or ends the program, has the status ERROR.
