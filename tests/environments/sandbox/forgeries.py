@@ -96,8 +96,11 @@ class Equal(numpy.ndarray):
   def __bool__(self): return True
 def add(x, y): return numpy.zeros(2).view(Equal)
 ''',
-    'array of equal objects': 'import numpy' + _equal(
-        'numpy.array([Equal()], dtype=object)'),
+    # numpy.array([Equal()]) would collect the items of an endless sequence.
+    'array of equal objects': 'import numpy' + _equal('array') + '''
+array = numpy.empty(1, dtype=object)
+array[0] = Equal()
+''',
     'empty array': 'import numpy\ndef add(x, y): return numpy.zeros((0, 2))',
     'signalling NaN': '''
 import decimal
