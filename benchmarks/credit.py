@@ -2,7 +2,7 @@
 
   python -m benchmarks.credit [--turns T,T] [--group_size K,K]
       [--team at_once] [--reward outcome] [--boost] [--calls N]
-      [--rollouts N] [--seeds N] [--out FILE]
+      [--rollouts N] [--out FILE]
 
 The game is `environments.relay`, where every true value is known. Policies are
 tables; rollouts and advantages are those of training. For each number of turns
@@ -16,8 +16,6 @@ FILE (benchmarks/results/credit.json):
   cosine      of the mean gradient with the exact one; 1 is an unbiased
               direction
   step        mean cosine of a single rollout's gradient with the exact one
-  learned     return of the team, as a fraction of the maximum, after the same
-              number of sampled candidates for every method
 
 A standard error follows each number. The noise of few rollouts raises the bias
 and lowers deviation and cosine; a jackknife over rollouts removes it. An
@@ -49,16 +47,12 @@ from benchmarks import tabular
 from configs import common
 from environments.relay import env as relay
 
-LEARNING_RATE = 1.0  # For the logits.
-COLUMNS = ('bias', 'deviation', 'cosine', 'step', 'learned')
+COLUMNS = ('bias', 'deviation', 'cosine', 'step')
 _CONFIG = common.game_config('plan_path', 'size=nano')
 GAE_LAMBDA = 0.95
 CRITICS = {'IAC': 'independent', 'MAAC': 'central'}
-# Advantages for measuring and for learning, without and with a value critic.
-MEASURED = {'baseline': 'leave_one_out', 'scale': 'none'}
-LEARNED = {'baseline': 'mean', 'scale': 'std'}
-CRITIC_MEASURED = {'baseline': 'critic', 'scale': 'none'}
-CRITIC_LEARNED = {'baseline': 'critic', 'scale': 'std'}
+# Baseline without and with a value critic.
+BASELINE, CRITIC_BASELINE = 'leave_one_out', 'critic'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,15 +71,13 @@ class Method:
 
   def __post_init__(self):
     if self.critic:
-      spec_lib.check_critic(
-          self.critic, self.rollout, self.advantage(measured=True))
+      spec_lib.check_critic(self.critic, self.rollout, self.advantage)
 
-  def advantage(self, *, measured: bool) -> spec_lib.AdvantageSpec:
-    if self.critic:
-      kind = CRITIC_MEASURED if measured else CRITIC_LEARNED
-    else:
-      kind = MEASURED if measured else LEARNED
-    return spec_lib.AdvantageSpec(self.group_key, **kind)
+  @property
+  def advantage(self) -> spec_lib.AdvantageSpec:
+    return spec_lib.AdvantageSpec(
+        self.group_key, scale='none',
+        baseline=CRITIC_BASELINE if self.critic else BASELINE)
 
 
 def rollout_spec(**switches) -> spec_lib.RolloutSpec:
@@ -162,10 +154,6 @@ class Laboratory:
             (prompt, answer) for prompt, answers in self.prompts.items()
             for answer in range(len(answers)))}
 
-  def uniform(self) -> dict[str, np.ndarray]:
-    """Logits of uniform policies."""
-    return {prompt: np.zeros(len(a)) for prompt, a in self.prompts.items()}
-
   def halfway(self) -> dict[str, np.ndarray]:
     """Logits that prefer the letter of the prompt with odds of 2 to 1."""
     return {
@@ -176,15 +164,15 @@ class Laboratory:
 
   def rollout(
       self, method: Method, logits: Mapping[str, np.ndarray], *,
-      seed: int, step: int, measured: bool,
+      seed: int, step: int,
       critic: tabular.TabularCritic | None = None,
   ) -> tuple[list[tree_lib.Tree], int]:
     """A tree per task with advantages, and the number of candidates."""
     runner = tabular.make_runner(
         self.environment, probabilities(logits), seed=seed, step=step)
     trees = credit_lib.collect(
-        runner, self.tasks, method.rollout,
-        method.advantage(measured=measured), critic and critic.bind())
+        runner, self.tasks, method.rollout, method.advantage,
+        critic and critic.bind())
     return trees, runner.usage.model_calls
 
   def critic(
@@ -207,7 +195,7 @@ class Laboratory:
     while critic and not method.exact and (
         step < num_rollouts or used < num_calls):
       trees, calls = self.rollout(
-          method, logits, seed=1, step=step, measured=True, critic=critic)
+          method, logits, seed=1, step=step, critic=critic)
       critic.learn(trees)
       step, used = step + 1, used + calls
     return critic
@@ -228,8 +216,7 @@ class Laboratory:
     used = 0
     while len(rollouts) < num_rollouts or used < num_calls:
       trees, calls = self.rollout(
-          method, logits, seed=0, step=len(rollouts), measured=True,
-          critic=critic)
+          method, logits, seed=0, step=len(rollouts), critic=critic)
       credits = credits_of(trees)
       used += calls
       indices = [self.indices[x.prompt, x.answer] for x in credits]
@@ -259,35 +246,6 @@ class Laboratory:
         'step': mean_and_error(cosine(rollouts[:, 3], exact))}.items():
       measured |= {name: value, f'{name}_error': error}
     return measured
-
-  def learn(
-      self, method: Method, *, seed: int,
-      num_calls: int) -> float:
-    """Return of the team after learning from `num_calls` candidates."""
-    logits, step, used = self.uniform(), 0, 0
-    critic = self.critic(method, logits)
-    while used < num_calls:
-      trees, calls = self.rollout(
-          method, logits, seed=seed, step=step, measured=False, critic=critic)
-      slopes = gradient(
-          credits_of(trees), probabilities(logits), method.update_order)
-      for prompt, slope in slopes.items():
-        logits[prompt] = logits[prompt] + LEARNING_RATE * slope
-      if critic and method.exact:
-        critic.set_exact(probabilities(logits))
-      elif critic:
-        critic.learn(trees)
-      step, used = step + 1, used + calls
-    return relay.exact_values(
-        self.environment, probabilities(logits)).team_return
-
-  def max_return(self) -> float:
-    turns = self.environment.max_turns
-    if self.environment.delay:
-      return 1 - 1 / turns  # Without a '+', or with one in the first turn.
-    if not self.environment.boost:
-      return 1.0
-    return max(turns / 2, turns - 1) / turns
 
   def _flat(self, tree: Mapping[str, np.ndarray]) -> np.ndarray:
     return np.concatenate([
@@ -377,7 +335,7 @@ def playable(
 
 def report(
     laboratory: Laboratory, group_size: int, *, num_rollouts: int,
-    num_calls: int, seeds: Sequence[int]) -> list[dict]:
+    num_calls: int) -> list[dict]:
   """Measures and prints a row for each method."""
   turns = laboratory.environment.max_turns
   compared = playable(laboratory.environment, group_size)
@@ -389,9 +347,6 @@ def report(
     row = {'method': method.name, 'turns': turns, 'group_size': group_size}
     row |= laboratory.measure(
         method, laboratory.halfway(), num_rollouts, num_calls)
-    row['learned'], row['learned_error'] = mean_and_error([
-        laboratory.learn(method, seed=seed, num_calls=num_calls)
-        / laboratory.max_return() for seed in seeds])
     print(f'| {method.name} | {row["calls"]} |', *(
         f'{row[name]:.3f} ± {row[f"{name}_error"]:.3f} |' for name in COLUMNS),
           flush=True)
@@ -419,19 +374,17 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
       '--boost', action='store_true', help='whether runners may say +')
   parser.add_argument(
       '--calls', type=int, default=10_000, metavar='N',
-      help='sampled candidates for measuring and for learning')
+      help='minimum number of sampled candidates')
   parser.add_argument(
       '--rollouts', type=int, default=8, metavar='N',
       help='minimum number of measured rollouts')
-  parser.add_argument(
-      '--seeds', type=int, default=2, metavar='N', help='seeds of learning')
   parser.add_argument(
       '--out', type=pathlib.Path, metavar='FILE',
       default=pathlib.Path('benchmarks/results/credit.json'))
   args = parser.parse_args(argv)
   for name, min_value in (
       ('turns', 2 if args.team == 'at_once' else 1), ('group_size', 2),
-      ('rollouts', 2), ('seeds', 2)):
+      ('rollouts', 2)):
     value = getattr(args, name)
     if np.min(value) < min_value:
       parser.error(f'--{name}={value}: expected at least {min_value}.')
@@ -448,19 +401,15 @@ def main(argv: Sequence[str]) -> None:
     for group_size in args.group_size:
       rows += report(
           laboratory, group_size, num_rollouts=args.rollouts,
-          num_calls=args.calls, seeds=range(args.seeds))
+          num_calls=args.calls)
   settings = {name: x for name, x in vars(args).items() if name != 'out'}
   args.out.parent.mkdir(parents=True, exist_ok=True)
   args.out.write_text(json.dumps({
       'benchmark': 'credit',
       'command': ' '.join(['python -m benchmarks.credit', *argv]),
       'settings': {
-          **settings, 'learning_rate': LEARNING_RATE,
-          'advantage': {
-              'measured': MEASURED,
-              'learned': LEARNED,
-              'measured with a critic': CRITIC_MEASURED,
-              'learned with a critic': CRITIC_LEARNED},
+          **settings, 'baseline': BASELINE,
+          'baseline with a critic': CRITIC_BASELINE,
           'critic_step_size': tabular.CRITIC_STEP_SIZE},
       'rows': rows}, indent=2) + '\n')
 

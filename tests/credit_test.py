@@ -56,15 +56,6 @@ def test_jackknife_removes_the_bias_of_a_square():
   assert credit.root(-1.0, 9.0) == (0.0, 3.0)
 
 
-def test_at_grpo_learns_more_than_grpo_from_equal_budgets():
-  laboratory = make(2)
-  at_grpo, grpo = (
-      [laboratory.learn(method, seed=seed, num_calls=1500)
-       for seed in range(2)] for method in (AT_GRPO, GRPO))
-  assert min(at_grpo) > max(grpo) + 0.05
-  assert min(grpo) > 0.5
-
-
 @pytest.mark.parametrize('method, calls', [
     (AT_GRPO, 4 * 4 * 4), (GRPO, 4 * 4 * 4),
     # Two continuations of each candidate, of 3, 2, 1 and no steps.
@@ -74,7 +65,7 @@ def test_at_grpo_learns_more_than_grpo_from_equal_budgets():
 def test_calls_are_counted(method, calls):
   laboratory = make(2)  # Four tasks, two roles, two turns.
   trees, counted = laboratory.rollout(
-      method, laboratory.uniform(), seed=0, step=0, measured=False)
+      method, laboratory.halfway(), seed=0, step=0)
   assert counted == calls
   # Continuations are not trained on.
   assert len(credit.credits_of(trees)) == 4 * 4 * 4
