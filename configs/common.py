@@ -26,12 +26,13 @@ MAGRPO = {
     'policies': 'per_role', 'rollout.mode': 'joint', 'rollout.selection': 'all',
     'rollout.return_type': 'return_to_go',
     'advantage.group_key': ('env', 'agent', 'turn', 'branch'),
-    'loss.aggregation': 'constant', 'optimizer.warmup_updates': 0,
+    'loss.surrogate': 'unclipped', 'loss.aggregation': 'constant',
+    'optimizer.warmup_updates': 0,
     'optimizer.max_grad_norm': 1e9,  # The gradient is not clipped.
 }
 # arXiv 2508.04652, and its released code, CoMLRL 1.4.3, which stops a branch
-# above -0.2 of rewards from -4 to 0. Both presets clip the ratio; the originals
-# do not.
+# above -0.2 of rewards from -4 to 0. Neither clips the ratio, although every
+# turn after the first to be updated is off policy.
 MAGRPO_PRESETS = {
     'paper': {
         'rollout.discount': 0.9, 'rollout.cross_credit': 'mean',
@@ -88,7 +89,8 @@ MAGRPO_SYSTEMS = {
         'rollout.return_type': 'monte_carlo', 'rollout.num_continuations': 1,
         'rollout.discount': 1.0,
         'advantage.group_key': ('env', 'agent', 'turn'),
-        'advantage.scale': 'std', 'loss.aggregation': 'token_mean',
+        'advantage.scale': 'std', 'loss.surrogate': 'clip',
+        'loss.aggregation': 'token_mean',
         'optimizer.max_grad_norm': 1.0, 'train.update_order': 'mixed'},
 }
 
@@ -347,10 +349,13 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.critic.prompt_buckets = ()  # Padded input lengths; () is buckets.prompt.
 
   c.loss = config_dict.ConfigDict()
-  # The ratio is clipped to [1 - clip_low, 1 + clip_high].
+  # 'clip' (PPO), 'unclipped' (ratio x advantage), or 'cispo'. All but
+  # 'unclipped' clip the ratio to [1 - clip_low, 1 + clip_high].
+  c.loss.surrogate = 'clip'
   c.loss.clip_low = 0.2
   c.loss.clip_high = 0.2
-  c.loss.dual_clip = 0.0  # Bound for negative advantages; 0 for none.
+  # For 'clip': bound for negative advantages; 0 for none.
+  c.loss.dual_clip = 0.0
   c.loss.ratio_level = 'token'  # Or 'sequence'.
   c.loss.aggregation = 'token_mean'  # Or 'sequence_mean', 'constant'.
   # Cap of the importance weight between sampler and learner; 0 for no weight.

@@ -38,6 +38,7 @@ BAD_VALUES = {
     'advantage.baseline': ('median', 'critic'),
     'advantage.scale': ('range',),
     'critic.kind': ('one', 'central'),
+    'loss.surrogate': ('ppo',),
     'loss.clip_low': (-0.1, math.inf, math.nan),
     'loss.dual_clip': (-1.0, 0.5),
     'loss.aggregation': ('mean',),
@@ -82,6 +83,8 @@ def test_bad_value_is_named(name, value, echo_folder):
     (IAC | {'rollout.cross_credit': 'sum'}, "cross_credit='sum'"),
     (IAC | {'critic.gae_lambda': 1.5}, 'gae_lambda=1.5'),
     (IAC | {'critic.prompt_buckets': (8, 4)}, 'critic.prompt_buckets'),
+    ({'loss.surrogate': 'cispo', 'loss.dual_clip': 3.0},
+     "dual_clip=3.0.*surrogate='cispo'"),
     (LORA | {'lora.alpha': math.nan}, 'lora.alpha=nan'),
     *(({'per_policy': items}, 'per_policy') for items in (
         ('shared',), (('shared', 'optimizer.colour', 1),),

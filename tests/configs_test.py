@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 import jax
+import jax.numpy as jnp
 from ml_collections import config_dict
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from atgrpo_jax import model
 from atgrpo_jax.huggingface import hub
 from atgrpo_jax.huggingface import safetensors as safetensors_lib
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
+from atgrpo_jax.rl import losses
 from configs import common
 from environments import datasets
 from environments import sandbox
@@ -69,6 +71,27 @@ def test_config_is_built_and_locked(name, arg):
 def test_bad_config_arguments_are_named(name, arg, message):
   with pytest.raises(ValueError, match=message):
     _get_config(name, arg)
+
+
+@pytest.mark.parametrize('name, arg', [
+    *((name, f'system={system}') for name in ('plan_path', 'sokoban', 'sudoku')
+      for system in ('magrpo', 'iac', 'maac')),
+    *((name, f'system={system},preset={preset}')
+      for name in ('writing', 'functions')
+      for system in ('magrpo', 'magrpo_cross', 'iac', 'maac')
+      for preset in common.MAGRPO_PRESETS)])
+def test_presets_of_magrpo_and_actor_critic_do_not_clip(name, arg):
+  spec = losses.LossSpec(**_get_config(name, arg).loss)
+  one, none = jnp.ones((2, 1)), jnp.zeros((2, 1))
+  ratios, advantages = jnp.array([[2.0], [0.3]]), jnp.array([1.5, -1.0])
+
+  def loss(logprobs):
+    return losses.policy_loss(
+        logprobs, none, none, none, advantages, one > 0, None, spec)[0]
+
+  # d(-ratio * advantage) / d(log ratio) = -ratio * advantage.
+  np.testing.assert_allclose(
+      jax.grad(loss)(jnp.log(ratios)), [[-3.0], [0.3]], rtol=1e-6)
 
 
 @pytest.mark.parametrize('name, layout', [

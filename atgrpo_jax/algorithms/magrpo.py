@@ -10,8 +10,10 @@ Deviations from the paper:
 1. A role's local reward, if the environment has one, is added to the return of
    its candidate.
 2. If roles act in separate phases, the tree branches at every phase.
-3. The presets keep the loss of AT-GRPO: a ratio clipped at 0.2 and importance
-   weights capped at 2. The paper has neither.
+3. The presets weight the loss by the ratio to the policy before the first
+   update of a step, which differs from 1 after an update of another turn. Like
+   the paper, they do not clip it. They also keep AT-GRPO's importance weights
+   between sampler and learner.
 
 Deviations from the authors' code, CoMLRL 1.4.3, each with a test:
 1. The discount is not ignored.

@@ -2,14 +2,16 @@
 
 A loss is a sum over its microbatch. The caller adds up all microbatches and
 devices, then divides once by `num_units` of all valid candidates of the update,
-including those with a zero advantage. With the ratio rho = pi / pi_old,
+including those with a zero advantage. With the ratio rho = pi / pi_old and
+clipped = clip(rho, 1 - low, 1 + high), the loss of a token is -w times
 
-  surrogate = -w min(rho A, clip(rho, 1 - low, 1 + high) A)
+  clip       min(rho A, clipped A): Algorithm 1 of arXiv 2510.11062
+  unclipped  rho A
+  cispo      stop_gradient(clipped) A log(pi) (arXiv 2506.13585, equation 4)
 
-is the loss of Algorithm 1 of arXiv 2510.11062 times w. pi_old is the learner
-before the first update. w = min(pi_old / pi_sampler, cap) corrects the
-sampler-learner mismatch (truncated importance sampling). If both compute in
-float32, w is 1 up to rounding.
+pi_old is the learner before the first update. w = min(pi_old / pi_sampler, cap)
+corrects the sampler-learner mismatch (truncated importance sampling). If both
+compute in float32, w is 1 up to rounding.
 
 A penalty keeps the policy near a reference. It estimates the KL of each sampled
 token given the preceding tokens; its gradient ignores how a token changes the
@@ -44,6 +46,7 @@ import numpy as np
 
 from atgrpo_jax import errors
 
+SURROGATES = ('clip', 'unclipped', 'cispo')
 RATIO_LEVELS = ('token', 'sequence')
 AGGREGATIONS = ('token_mean', 'sequence_mean', 'constant')
 KL_ESTIMATORS = ('none', 'k3', 'k3_forward')
@@ -53,6 +56,7 @@ KL_ESTIMATORS = ('none', 'k3', 'k3_forward')
 class LossSpec:
   """The switches of the policy loss; docs/algorithms.md explains them."""
 
+  surrogate: str
   clip_low: float
   clip_high: float
   dual_clip: float
@@ -70,8 +74,8 @@ class LossSpec:
 
   def __post_init__(self):
     for name, choices in (
-        ('ratio_level', RATIO_LEVELS), ('aggregation', AGGREGATIONS),
-        ('kl_estimator', KL_ESTIMATORS)):
+        ('surrogate', SURROGATES), ('ratio_level', RATIO_LEVELS),
+        ('aggregation', AGGREGATIONS), ('kl_estimator', KL_ESTIMATORS)):
       errors.check_choice(f'loss.{name}', getattr(self, name), choices)
     for name in (
         'clip_low', 'clip_high', 'dual_clip', 'importance_cap',
@@ -82,6 +86,10 @@ class LossSpec:
       raise errors.UserError(
           f'loss.dual_clip={self.dual_clip} would clip tokens with a ratio '
           'of 1; use more than 1, such as 3, or 0 for none.')
+    if self.dual_clip:
+      errors.check_choice(
+          f'loss.dual_clip={self.dual_clip} with loss.surrogate',
+          self.surrogate, ('clip',))
     if (self.kl_estimator == 'none') != (self.kl_coefficient == 0.0):
       raise errors.UserError(
           f'loss.kl_estimator={self.kl_estimator!r} and kl_coefficient='
@@ -111,7 +119,7 @@ def policy_loss(
     logprobs: jax.Array, old_logprobs: jax.Array, behavior_logprobs: jax.Array,
     entropy: jax.Array, advantages: jax.Array, mask: jax.Array,
     reference_logprobs: jax.Array | None, spec: LossSpec):
-  """The clipped surrogate with penalties.
+  """The surrogate with penalties.
 
   Args:
     logprobs: [B, T] float32 of the policy.
@@ -147,12 +155,16 @@ def policy_loss(
     log_ratio = jnp.broadcast_to(mean, log_ratio.shape)
   ratio = jnp.exp(log_ratio)
   clipped = jnp.clip(ratio, 1.0 - spec.clip_low, 1.0 + spec.clip_high)
-  unclipped_gain = ratio * advantages
-  gain = jnp.minimum(unclipped_gain, clipped * advantages)
-  if spec.dual_clip:
-    floor = spec.dual_clip * advantages
-    gain = jnp.where(advantages < 0, jnp.maximum(gain, floor), gain)
+  gain = unclipped_gain = ratio * advantages
+  if spec.surrogate == 'clip':
+    gain = jnp.minimum(gain, clipped * advantages)
+    if spec.dual_clip:
+      floor = spec.dual_clip * advantages
+      gain = jnp.where(advantages < 0, jnp.maximum(gain, floor), gain)
   was_clipped = gain != unclipped_gain
+  if spec.surrogate == 'cispo':
+    was_clipped = clipped != ratio
+    gain = jax.lax.stop_gradient(clipped) * advantages * logprobs
   mismatch = old_logprobs - behavior_logprobs
   weight = jnp.ones_like(mismatch)
   if spec.importance_cap:

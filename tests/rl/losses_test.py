@@ -20,12 +20,14 @@ SPEC = specs.loss(clip_low=0.2, clip_high=0.3)
 # All values of all switches.
 SPECS = [
     specs.loss(
-        ratio_level=ratio_level, aggregation=aggregation, dual_clip=3.0,
-        kl_estimator=estimator, kl_coefficient=0.1, entropy_coefficient=0.01)
-    for ratio_level, aggregation, estimator in (
-        ('token', 'token_mean', 'k3'), ('token', 'constant', 'k3_forward'),
-        ('sequence', 'sequence_mean', 'k3_forward'),
-        ('sequence', 'token_mean', 'k3'))]
+        surrogate=surrogate, dual_clip=dual_clip, ratio_level=ratio_level,
+        aggregation=aggregation, kl_estimator=estimator, kl_coefficient=0.1,
+        entropy_coefficient=0.01)
+    for surrogate, dual_clip, ratio_level, aggregation, estimator in (
+        ('clip', 3.0, 'token', 'token_mean', 'k3'),
+        ('unclipped', 0.0, 'token', 'constant', 'k3_forward'),
+        ('clip', 3.0, 'sequence', 'sequence_mean', 'k3_forward'),
+        ('cispo', 0.0, 'sequence', 'token_mean', 'k3'))]
 
 
 @pytest.fixture(autouse=True)
@@ -183,11 +185,14 @@ def test_microbatches_of_any_length_sum_to_the_batch(spec):
       lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), added, whole)
 
 
+@pytest.mark.parametrize('surrogate', losses.SURROGATES)
 @pytest.mark.parametrize('ratio_level', losses.RATIO_LEVELS)
 @pytest.mark.parametrize('aggregation', losses.AGGREGATIONS)
-def test_on_policy_gradient_equals_reinforce(ratio_level, aggregation):
+def test_on_policy_gradient_equals_reinforce(
+    surrogate, ratio_level, aggregation):
   logprobs, _, _, entropy, advantages, mask, _ = _arrays()
-  spec = specs.loss(ratio_level=ratio_level, aggregation=aggregation)
+  spec = specs.loss(
+      surrogate=surrogate, ratio_level=ratio_level, aggregation=aggregation)
 
   def reinforce(logprobs):
     terms = jnp.where(mask, -advantages[:, None] * logprobs, 0.0)
@@ -205,12 +210,20 @@ def test_on_policy_gradient_equals_reinforce(ratio_level, aggregation):
       grad / num_units, jax.grad(reinforce)(logprobs), rtol=1e-5)
 
 
-def test_clipped_tokens_have_no_gradient():
+@pytest.mark.parametrize('surrogate, expected', [
+    # d(-ratio * advantage) / d(log ratio) = -ratio * advantage; the ratios 1.5
+    # and 0.5 are clipped.
+    ('clip', [[0, -1.8, 0], [0, 1.2, 1.4]]),
+    ('unclipped', [[-3, -1.8, 0], [0.5, 1.2, 1.4]]),
+    # The weights are 1.3, 0.9 and 0.8, 1.2, 1.3.
+    ('cispo', [[-2.6, -1.8, 0], [0.8, 1.2, 1.3]])])
+def test_gradient_of_each_surrogate(surrogate, expected):
   logprobs = jnp.log(jnp.array(RATIOS))
   zeros = jnp.zeros_like(logprobs)
-  # d(-ratio * advantage) / d(log ratio) = -ratio * advantage.
   _, (grad, _) = loss_and_grads(
       logprobs, zeros, zeros, zeros, jnp.array(ADVANTAGES), jnp.array(MASK),
-      None, SPEC)
-  np.testing.assert_allclose(
-      grad, [[0, -1.8, 0], [0, 1.2, 1.4]], rtol=1e-6)
+      None, dataclasses.replace(SPEC, surrogate=surrogate))
+  np.testing.assert_allclose(grad, expected, rtol=1e-6)
+  # 'clip' counts 1.5 and 0.5; 'cispo' also 1.4, whose weight it bounds.
+  _, sums = policy_loss(surrogate=surrogate)
+  assert sums['clipped'] == {'clip': 2, 'unclipped': 0, 'cispo': 3}[surrogate]
