@@ -31,9 +31,16 @@ def reset(
   with _Call(environment, 'reset', where, (
       'fix the task or the code in the traceback above, and check that '
       'dataset.builder matches environment.module')):
-    state = environment.reset(task)
-  with _Call(environment, 'reset', where, _PICKLABLE):
+    return environment.reset(task)
+
+
+def check_start(
+    environment: env_api.Environment, task: env_api.Task) -> env_api.State:
+  """The first state of a task; UserError if it cannot be pickled or shown."""
+  state = reset(environment, task)
+  with _Call(environment, 'reset', f'for task {task["task_id"]!r}', _PICKLABLE):
     pickle.dumps(state)
+  show(environment, state)
   return state
 
 
@@ -66,22 +73,31 @@ def step_all(
     environment: env_api.Environment, states: Sequence[env_api.State],
     actions: Sequence[Mapping[str, str]], *, task_id: str,
     turn: int) -> list[env_api.Step]:
-  """Steps each state with its actions, in a worker process."""
-  steps = []
+  """Steps each state with the actions of the same roles, in a worker process.
+
+  The executor's pickling of the result may raise UserError, too.
+  """
+  where = _where(actions[0], task_id, turn) if actions else ''
+  steps = _Steps()
+  steps.pickling = _Call(environment, 'step', where, _PICKLABLE)
   for state, texts in zip(states, actions):
-    where = _where(texts, task_id, turn)
     with _Call(environment, 'step', where):
       step = environment.step(state, texts)
     try:
-      step = _checked(step, texts, environment.team_reward_range)
+      steps.append(_checked(step, texts, environment.team_reward_range))
     except ValueError as error:
       raise errors.UserError(
           f'{type(environment).__name__}.step returned {error}, {where}; see '
           'Step in environments/env_api.py.') from error
-    with _Call(environment, 'step', where, _PICKLABLE):
-      pickle.dumps(step)
-    steps.append(step)
   return steps
+
+
+class _Steps(list):
+  """A list whose pickling is a call of the environment."""
+
+  def __reduce__(self):
+    with self.pickling:
+      return pickle.loads, (pickle.dumps([*self]),)
 
 
 class _Call(contextlib.AbstractContextManager):

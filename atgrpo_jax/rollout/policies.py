@@ -139,8 +139,7 @@ def check_first_prompts(
   """
   longest = {role: (-1, '', []) for role in environment.phases[0]}
   for task in tasks:
-    state = contract.reset(environment, task)
-    contract.show(environment, state)
+    state = contract.check_start(environment, task)
     for role in longest:
       messages = contract.observe(
           environment, state, role, task_id=task['task_id'], turn=0)

@@ -36,6 +36,12 @@ def divide_in_user_code(number):
   return 1 / number
 
 
+class HasState:
+
+  def __getstate__(self):
+    Given().raise_arguments()
+
+
 class Given:
   """Returns a state as the step, or calls it."""
 
@@ -47,6 +53,9 @@ class Given:
 
   def raise_arguments(self):
     raise HasArguments(3, 'words')
+
+  def raise_when_pickled(self):
+    return dataclasses.replace(GOOD, state=HasState())
 
   def reset(self, task):
     return divide_in_user_code(task['number'])
@@ -171,20 +180,23 @@ def test_exception_shows_only_the_code_of_the_user(call_fn, words):
 
 def test_exception_of_any_kind_survives_the_way_from_the_worker():
   """Otherwise the pool would count as broken and be replaced."""
+  given = Given()
   with workers_lib.Workers(1, 1, 'none') as running:
-    batch = running.submit(
-        STEP_ALL, Given(), [Given().raise_arguments], [{'a': 'text'}])
-    with pytest.raises(errors.UserError, match='HasArguments: 3') as error:
-      batch.result()
-  assert 'in raise_arguments' in error.value.user_traceback
+    for step_fn, advice in (
+        (given.raise_arguments, 'fix the code in the traceback above'),
+        (given.raise_when_pickled, 'return a state that can be pickled')):
+      batch = running.submit(STEP_ALL, given, [step_fn], [{'a': 'text'}])
+      with pytest.raises(errors.UserError) as error:
+        batch.result()
+      assert str(error.value) == (
+          f'Given.step failed {WHERE} (HasArguments: 3 words); {advice}.')
+      assert 'in raise_arguments' in error.value.user_traceback
+      assert 'contract.py' not in error.value.user_traceback
 
 
-def test_exit_and_states_that_cannot_be_pickled_are_named():
-  for state, words in (
-      (lambda: exit(3), 'SystemExit: 3'),
-      (lambda: dataclasses.replace(GOOD, state=lambda: 3), 'pickle')):
-    with pytest.raises(errors.UserError, match=words):
-      _step(state)
+def test_exit_is_named():
+  with pytest.raises(errors.UserError, match='SystemExit: 3'):
+    _step(lambda: exit(3))
 
 
 def test_shown_values_are_texts():
