@@ -53,6 +53,7 @@ class Tokenizer:
       raise errors.UserError(
           f'{self._folder}: model.thinking=True has no effect, because the '
           'chat template does not read enable_thinking; set it to False.')
+    self._checked_roles = set()  # Sequences that lose no message.
     self._has_system_role = self._find_system_role()
     start, _, end = self._render([
         {'role': 'user', 'content': ''},
@@ -94,17 +95,13 @@ class Tokenizer:
       system, user, *rest = messages
       content = f'{system["content"]}\n\n{user["content"]}'
       messages = [{**user, 'content': content}, *rest]
-    # A message may contain another one, so each is marked by its number.
-    marked = [
-        {**message, 'content': f'{_MARK}{i}{_MARK}{message["content"]}{_MARK}'}
-        for i, message in enumerate(messages)]
-    text = self._render(marked)
-    for message in marked:
-      if message['content'] not in text:
-        raise errors.UserError(
-            f'{self._folder}: the chat template drops or changes a message of '
-            f"the role {message['role']!r}; {_ADVICE}.")
-    return self._encode(self._render(messages))
+    roles = tuple(message['role'] for message in messages)
+    if roles not in self._checked_roles:  # With contents that differ.
+      self._render_all([
+          {'role': role, 'content': f'{_MARK}{i} Aa{_MARK}'}
+          for i, role in enumerate(roles)])
+      self._checked_roles.add(roles)
+    return self._encode(self._render_all(messages))
 
   def encode_completion(self, text: str) -> np.ndarray:
     """Ids [T] int32 of a demonstration, with a stop token.
@@ -149,6 +146,18 @@ class Tokenizer:
       raise errors.UserError(
           f'{self._folder}: the chat template cannot render the roles {roles} '
           f'({errors.one_line(error)}); {_ADVICE}.') from error
+
+  def _render_all(self, messages: Sequence[dict[str, str]]) -> str:
+    """The text up to a completion; UserError if it lacks a message."""
+    text = self._render(messages)
+    contents = [message['content'].strip() for message in messages]
+    for message, content in zip(messages, contents):
+      # Other messages may contain this one.
+      if text.count(content) < sum(x.count(content) for x in contents):
+        raise errors.UserError(
+            f'{self._folder}: the chat template drops or changes a message of '
+            f"the role {message['role']!r}; {_ADVICE}.")
+    return text
 
   def _find_system_role(self) -> bool:
     """Whether the template shows system messages."""

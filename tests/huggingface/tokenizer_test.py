@@ -188,6 +188,19 @@ def test_templates_that_drop_or_change_a_message_are_refused(copy):
       tokenizer.encode_prompt(CHAT)
 
 
+@pytest.mark.parametrize('shown', [
+    "m.content | replace('a ', 'the ')",
+    "'' if m.content == 'a text' and loop.first else m.content"])
+def test_templates_that_change_some_contents_are_refused(copy, shown):
+  (copy / 'chat_template.jinja').write_text(
+      '{%- for m in messages %}' + _SHOW.replace('m.content', f'({shown})')
+      + _PROMPT)
+  tokenizer = tokenizer_lib.Tokenizer(copy)
+  tokenizer.encode_prompt([{**message, 'content': 'x'} for message in CHAT])
+  with pytest.raises(errors.UserError, match="drops or changes.*'system'"):
+    tokenizer.encode_prompt(CHAT)
+
+
 def test_prompts_must_start_an_assistant_message(copy):
   path = copy / 'chat_template.jinja'
   for template in (
