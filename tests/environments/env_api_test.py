@@ -5,6 +5,7 @@ import pytest
 from environments.boards.plan_path import env as plan_path
 from environments.boards.sokoban import env as sokoban
 from environments.boards.sudoku import env as sudoku
+from environments.depot import env as depot
 from environments.programming.contests import env as contests
 from environments.programming.functions import env as functions
 from environments.relay import env as relay
@@ -17,6 +18,10 @@ from environments.writing import env as writing
     (contests, {}, {'team': 'trio'}), (contests, {}, {'reward': 'oracle'}),
     (functions, {}, {'team': 'trio'}), (functions, {}, {'reward': 'mixed'}),
     (relay, {'team': 'at_once'}, {'max_turns': 1}),
+    (depot, {}, {'team': 'duo'}), (depot, {}, {'reward': 'dense'}),
+    (depot, {}, {'max_turns': 1}), (depot, {}, {'num_items': 1}),
+    (depot, {}, {'num_orders': 0}), (depot, {}, {'prompt_limit': -1}),
+    (depot, {}, {'code': -1}), (depot, {'team': 'solo'}, {'max_turns': 2}),
     (writing, {}, {'team': 'trio'}), (writing, {}, {'kind': 'arxiv'}),
     (writing, {}, {'reward': 'mixed'}), (writing, {}, {'max_turns': 2}),
     (writing, {'team': 'discussion'}, {'max_turns': 1})])

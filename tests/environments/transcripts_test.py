@@ -8,7 +8,7 @@ of them.
   python -m tests.environments.transcripts_test
 
 plays the replies again and rewrites the files. Do so only to change the
-prompts, and then train models/nano, models/reckoner or models/writer again.
+prompts, and then train the models of `models/` again.
 """
 
 import dataclasses
@@ -23,6 +23,7 @@ from environments import sandbox as sandbox_lib
 from environments.boards.plan_path import env as plan_path
 from environments.boards.sokoban import env as sokoban
 from environments.boards.sudoku import env as sudoku
+from environments.depot import env as depot
 from environments.math_problems import env as maths
 from environments.relay import env as relay
 from environments.writing import env as writing
@@ -44,6 +45,7 @@ _POST = {
 _PROBLEM = {
     'task_id': 'problem 7', 'problem': 'What is six times seven?',
     'answer': '42'}
+_ORDERS = {'task_id': 'orders 7', 'orders': [1000, 6000, 9000]}
 EXAMPLES = {
     'plan_path': Example(plan_path, {
         'task_id': 'maze 7', 'start': [0, 0], 'goal': [0, 4],
@@ -66,6 +68,13 @@ EXAMPLES = {
     'relay_boost': Example(
         relay, {'task_id': 'aab', 'letters': 'aab'},
         {'max_turns': 3, 'boost': True}),
+    'depot': Example(depot, _ORDERS, {'num_orders': 2}),
+    'depot_boost': Example(
+        depot, _ORDERS,
+        {'max_turns': 3, 'reward': 'boost', 'num_orders': 3,
+         'prompt_limit': 2}),
+    'depot_at_once': Example(
+        depot, _ORDERS, {'max_turns': 1, 'reward': 'boost', 'num_orders': 3}),
     **dict.fromkeys(('tldr', 'tldr_no_text'), Example(
         writing, _POST, {'max_turns': 1, 'reward': 'outcome', 'kind': 'tldr'})),
     'tldr_two_turns': Example(

@@ -1,0 +1,239 @@
+"""Depot: returns of scripted teams, and what their prompts reveal."""
+
+import dataclasses
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from environments import datasets
+from environments import env_api
+from environments.depot import depot_dataset_builder
+from environments.depot import env as depot
+
+ORDERS = np.random.default_rng(0).integers(
+    depot.ORDER_RANGE, size=depot.MAX_ORDERS).tolist()
+TASK = {'task_id': 'depot', 'orders': ORDERS}
+
+
+def make(team='pair', reward='mixed', num_orders=6, at_once=False, **options):
+  return depot.make_environment(
+      team=team, max_turns=1 if at_once else num_orders, reward=reward,
+      sandbox=None, num_orders=num_orders, **options)
+
+
+def play(environment, act_fn, task=TASK):
+  """Returns the team return, the sum of local rewards, and the last step."""
+  state, team, local = environment.reset(task), 0.0, 0.0
+  for role, in environment.phases * environment.max_turns:
+    prompt = environment.observe(state, role)[0]['content']
+    step = environment.step(state, {role: act_fn(environment, role, prompt)})
+    assert step.outcomes == {role: env_api.Outcome.OK}
+    state = step.state
+    team += step.team_reward
+    local += step.local_rewards[role]
+  assert step.done and step.truncated != step.success
+  return team, local, step
+
+
+def best(environment, role, prompt):
+  """The best answer that the prompt of a role allows."""
+  _, turn, *rest = prompt.split()
+  flag = rest.pop(0) if role in ('picker', 'solo') else depot.PLAIN
+  seen = rest if turn == depot.ALL_TURNS else rest[:1]
+  items = depot.names('i', len(environment.words))
+  word_of = dict(zip(items, environment.words))
+  shelf_of = dict(zip(environment.words, environment.shelves))
+  words = [word_of.get(x, x if x in shelf_of else 'w1') for x in seen]
+  picks = [shelf_of[word] for word in words]
+  if (flag == depot.SINGLE and turn in ('t1', depot.ALL_TURNS)
+      and environment.num_orders > 2):
+    picks[0] = depot.BOOST
+  return ' '.join(words * (role != 'picker') + picks * (
+      role in ('picker', 'solo')))
+
+
+def patient(environment, role, prompt):
+  """As `best`, but never says '+'."""
+  return best(environment, role, prompt.replace(depot.SINGLE, depot.PLAIN))
+
+
+@pytest.mark.parametrize('reward', depot.REWARDS)
+@pytest.mark.parametrize('team, at_once', [
+    *((team, False) for team in depot.TEAMS), ('solo', True)])
+def test_best_return_is_one(team, at_once, reward):
+  for num_orders, num_items in ((6, 8), (1, 2), (2, 8), (3, 100), (24, 8)):
+    environment = make(
+        team, reward, num_orders, at_once, num_items=num_items, code=3)
+    assert len(environment.roles) == [*depot.TEAMS].index(team) + 1
+    team_return, local, step = play(environment, best)
+    assert team_return == pytest.approx(1) and step.success
+    num_scouts = max(1, len(environment.roles) - 1)
+    assert local == pytest.approx(num_scouts * (reward != 'outcome'))
+
+
+@pytest.mark.parametrize('team, at_once', [
+    ('pair', False), ('solo', False), ('solo', True)])
+def test_boost_without_plus_earns_at_most_sixty_percent(team, at_once):
+  team_return, _, step = play(make(team, 'boost', at_once=at_once), patient)
+  assert team_return == pytest.approx(0.6) and not step.success
+
+
+def test_returns_of_all_turns_of_the_plus():
+  """One '+' in turn t is followed by T - t picks of 2 points."""
+  for turn in range(1, 7):
+    def act(environment, role, prompt, turn=turn):
+      if prompt.startswith(f'picker t{turn} '):
+        return depot.BOOST
+      return patient(environment, role, prompt)
+    assert play(make(reward='boost'), act)[0] == pytest.approx(
+        (turn - 1 + 2 * (6 - turn)) / 10)
+
+
+def untrained_return(environment, p_right):
+  """Exact return of a pair with this probability of each right choice.
+
+  The scout prefers the right word, and the picker the shelf of its word.
+  """
+  m = len(environment.words)
+  shelf_of = dict(zip(environment.words, environment.shelves))
+  wrong = (1 - p_right) / (m - 1)
+  total = 0.0
+  for item in range(m):
+    state = dataclasses.replace(environment.reset(TASK), orders=(item,) * 6)
+    for word, pick in itertools.product(
+        environment.answers('scout'), environment.answers('picker')):
+      after = environment.step(state, {'scout': word}).state
+      reward = environment.step(after, {'picker': pick}).team_reward
+      p_word = p_right if word == environment.words[item] else wrong
+      p_pick = p_right if pick == shelf_of[word] else wrong
+      total += p_word * p_pick * reward / m
+  return total * environment.num_orders
+
+
+@pytest.mark.parametrize('code', range(6))
+def test_untrained_return_of_a_pair(code):
+  environment = make(code=code)
+  assert untrained_return(environment, math.e / (math.e + 7)) == pytest.approx(
+      0.152, abs=5e-4)
+  assert untrained_return(environment, 1 / 8) == pytest.approx(1 / 8)
+  assert untrained_return(environment, 1.0) == pytest.approx(1.0)
+
+
+def test_picker_without_the_word_stays_at_chance():
+  """Its prompt does not depend on the order, and orders are equally likely."""
+  environment = make()
+  state = environment.reset(TASK)
+  for word in environment.answers('scout'):
+    prompts, rewards = set(), []
+    for item in range(8):
+      after = environment.step(dataclasses.replace(
+          state, orders=(item,) * 6), {'scout': word}).state
+      prompts.add(environment.observe(after, 'picker')[0]['content'])
+      rewards.append([
+          environment.step(after, {'picker': pick}).team_reward
+          for pick in environment.answers('picker')])
+    assert len(prompts) == 1
+    np.testing.assert_allclose(np.mean(rewards, axis=0), 1 / 8 / 6)
+
+
+@pytest.mark.parametrize('team, at_once', [
+    ('pair', False), ('trio', False), ('solo', True)])
+def test_permuted_words_give_equal_rewards(team, at_once):
+  first, second = (make(team, at_once=at_once, code=code) for code in (0, 1))
+  rename = dict(zip(first.words, second.words))
+  assert any(word != name for word, name in rename.items())
+  rng = np.random.default_rng(0)
+
+  def translate(text):
+    return ' '.join(rename.get(token, token) for token in text.split())
+
+  states = [environment.reset(TASK) for environment in (first, second)]
+  for role, in first.phases * first.max_turns:
+    prompts = [
+        environment.observe(state, role)[0]['content']
+        for environment, state in zip((first, second), states)]
+    assert translate(prompts[0]) == prompts[1]
+    answers = first.answers('scout') + first.answers('picker')
+    action = best(first, role, prompts[0])
+    if rng.random() < 0.5:
+      action = ' '.join(rng.choice(answers, size=len(action.split())))
+    steps = [
+        environment.step(state, {role: text}) for environment, state, text in
+        zip((first, second), states, (action, translate(action)))]
+    for field in ('team_reward', 'local_rewards', 'reward_terms', 'outcomes'):
+      assert getattr(steps[0], field) == getattr(steps[1], field)
+    states = [step.state for step in steps]
+
+
+def test_orders_beyond_the_prompt_limit_are_hidden_from_a_single_agent():
+  hidden = [*ORDERS[:3], *(depot.ORDER_RANGE - 1 - x for x in ORDERS[3:])]
+  for at_once in (False, True):
+    environment = make('solo', at_once=at_once, prompt_limit=3)
+    seen = []
+    for orders in (ORDERS, hidden):
+      prompts = []
+
+      def act(environment, role, prompt, prompts=prompts):
+        prompts.append(prompt)
+        return best(environment, role, prompt)
+
+      play(environment, act, {'task_id': '', 'orders': orders})
+      seen.append(prompts)
+    assert seen[0] == seen[1]
+  tasks = depot_dataset_builder.make_splits({'test': 1000})['test']
+  returns = [play(environment, best, task)[0] for task in tasks]
+  assert np.mean(returns) == pytest.approx((3 + 3 / 8) / 6, abs=0.01)
+  assert play(make(prompt_limit=1), best)[0] == pytest.approx(1)
+
+
+@pytest.mark.parametrize('team, role, action, rewards', [
+    ('pair', 'scout', '', (0, 0)), ('pair', 'scout', 's1', (0, 0)),
+    ('pair', 'scout', 'RIGHT RIGHT', (0, 1)), ('solo', 'solo', '', (0, 0)),
+    ('solo', 'solo', 'RIGHT', (0, 1)), ('solo', 'solo', 'w0 RIGHT', (1, 0)),
+    ('solo', 'solo', 'RIGHT +', (0, 1))])
+def test_bad_tokens_are_parse_errors_and_pay_nothing(
+    team, role, action, rewards):
+  environment = make(team)
+  state = environment.reset(TASK)
+  item = state.orders[0]
+  right = iter([environment.words[item]] * 2)
+  if action == 'w0 RIGHT':
+    right = iter([environment.shelves[item]])
+  step = environment.step(state, {role: ' '.join(
+      next(right) if token == 'RIGHT' else token for token in action.split())})
+  assert step.outcomes == {role: env_api.Outcome.PARSE_ERROR}
+  assert (step.team_reward, step.local_rewards[role]) == (
+      rewards[0] / 6, rewards[1] / 6)
+
+
+def test_state_is_drawn_with_a_row_for_each_order():
+  environment = make('solo', 'boost', num_orders=4, num_items=4)
+  state = environment.reset({'task_id': '', 'orders': [0, 3000, 6000, 9999]})
+  shelves = environment.shelves
+  wrong = next(x for x in environment.answers('picker') if x != shelves[2])
+  state = dataclasses.replace(state, picks=(depot.BOOST, shelves[1], wrong))
+  rows = environment.show(state)['board'].split('\n')
+  for row, shelf, mark in zip(rows, shelves, '+*oo', strict=True):
+    assert row[int(shelf[1:]) - 1] == mark
+  assert rows[2].count('x') == 1
+  assert [row.count('.') for row in rows] == [3, 3, 2, 3]
+  assert environment.show(state)['points'] == '2'
+
+
+def test_splits_are_disjoint_and_do_not_change(tmp_path, monkeypatch):
+  splits = depot_dataset_builder.make_splits({'test': 1000, 'validation': 200})
+  environment = make()
+  orders = {
+      environment.reset(task).orders for tasks in splits.values()
+      for task in tasks}
+  assert len(orders) == 1200
+  counts = np.bincount(np.ravel([*orders]), minlength=8)
+  assert np.abs(counts / 900 - 1).max() < 0.15
+  assert datasets.split_hash(splits['test']) == 'cc6ea474107761ba'
+  small = {split: tasks[:3] for split, tasks in splits.items()}
+  monkeypatch.setattr(depot_dataset_builder, 'make_splits', lambda _: small)
+  for split, tasks in small.items():
+    assert tasks == datasets.load(
+        depot_dataset_builder.__name__, split, str(tmp_path))
