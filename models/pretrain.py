@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable, Iterator, Mapping
 import dataclasses
-import os
 import pathlib
 import tempfile
 from typing import Any, NamedTuple
@@ -24,10 +23,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import tokenizers
-
-# Otherwise its import reports that PyTorch is not installed.
-os.environ.setdefault('TRANSFORMERS_VERBOSITY', 'error')
-import transformers
 
 from atgrpo_jax import model
 from atgrpo_jax import types
@@ -230,12 +225,10 @@ def train_tokenizer(
           end_of_text, '<|im_start|>', turn_end, '<think>', '</think>'],
       initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
       max_token_length=16))  # Bytes.
-  fast = transformers.PreTrainedTokenizerFast(
-      tokenizer_object=bpe, eos_token=turn_end, pad_token=end_of_text)
-  fast.chat_template = _CHAT_TEMPLATE
-  fast.save_pretrained(folder)
   stop_ids = bpe.token_to_id(turn_end), bpe.token_to_id(end_of_text)
-  tokenizer_lib.write_generation_config(folder, stop_ids, stop_ids[1])
+  tokenizer_lib.write(
+      folder, bpe, _CHAT_TEMPLATE, stop_ids, eos_token=turn_end,
+      pad_token=end_of_text)
 
 
 def _encode(

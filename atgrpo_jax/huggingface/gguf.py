@@ -22,10 +22,6 @@ import numpy as np
 import tokenizers
 from tokenizers import pre_tokenizers
 
-# Otherwise its import reports that PyTorch is not installed.
-os.environ.setdefault('TRANSFORMERS_VERBOSITY', 'error')
-import transformers
-
 from atgrpo_jax import errors
 from atgrpo_jax.huggingface import families
 from atgrpo_jax.huggingface import safetensors as safetensors_lib
@@ -133,7 +129,7 @@ def convert(
   factors = sources.pop('rope_freqs.weight', None)
   try:
     _check(metadata)
-    tokenizer = _tokenizer(metadata)
+    bpe, special_tokens = _tokenizer(metadata)
     config = _config(
         metadata, tied_head='output.weight' not in sources,
         rope_factors=None if factors is None else factors.data)
@@ -170,12 +166,12 @@ def convert(
 
   with files.whole_folder(folder) as new:
     safetensors_lib.write_model(new, config, jnp.dtype(dtype), read_tensor)
-    tokenizer.save_pretrained(new)
     # `eot`, the end of a turn, may differ from the end of a text.
     stop_ids = {metadata.get(f'tokenizer.ggml.{x}_token_id') for x in (
         'eos', 'eot')}
-    tokenizer_lib.write_generation_config(
-        new, sorted(stop_ids - {None}), tokenizer.pad_token_id)
+    tokenizer_lib.write(
+        new, bpe, metadata.get('tokenizer.chat_template'),
+        sorted(stop_ids - {None}), **special_tokens)
 
 
 def _check(metadata: Mapping[str, Any]) -> None:
@@ -239,8 +235,11 @@ def _config(
 
 
 def _tokenizer(
-    metadata: Mapping[str, Any]) -> transformers.PreTrainedTokenizerFast:
-  """The tokenizer; its ids are positions in `tokenizer.ggml.tokens`."""
+    metadata: Mapping[str, Any]) -> tuple[tokenizers.Tokenizer, dict[str, str]]:
+  """The tokenizer and the names of its special tokens, such as `eos_token`.
+
+  Its ids are positions in `tokenizer.ggml.tokens`.
+  """
   pre = metadata['tokenizer.ggml.pre']
   tokens = metadata['tokenizer.ggml.tokens']
   kinds = metadata['tokenizer.ggml.token_type']
@@ -280,7 +279,4 @@ def _tokenizer(
     bpe.post_processor = tokenizers.processors.TemplateProcessing(
         single=f'{bos} $A', pair=f'{bos} $A {bos} $B',
         special_tokens=[(bos, ids['bos'])])
-  tokenizer = transformers.PreTrainedTokenizerFast(
-      tokenizer_object=bpe, **special)
-  tokenizer.chat_template = metadata.get('tokenizer.chat_template')
-  return tokenizer
+  return bpe, special

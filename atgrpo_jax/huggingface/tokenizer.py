@@ -14,6 +14,7 @@ import re
 
 import jinja2
 import numpy as np
+import tokenizers
 
 # Otherwise its import reports that PyTorch is not installed.
 os.environ.setdefault('TRANSFORMERS_VERBOSITY', 'error')
@@ -119,9 +120,7 @@ class Tokenizer:
 
   def save(self, folder: str | pathlib.Path) -> None:
     """Writes the tokenizer into a model folder."""
-    self._hf.save_pretrained(folder)
-    write_generation_config(
-        pathlib.Path(folder), self.stop_ids, self._hf.pad_token_id)
+    _save(self._hf, folder, self.stop_ids)
 
   def _defuse(self, text: str) -> str:
     # JSON may hold half of a surrogate pair, which has no UTF-8.
@@ -239,11 +238,24 @@ class _UnreadableAsUserError:
           'copy or download them again.') from error
 
 
-def write_generation_config(
-    folder: pathlib.Path, stop_ids: Sequence[int], pad_id: int | None) -> None:
-  """Writes the stop ids for other users of a model folder."""
+def write(
+    folder: str | pathlib.Path, tokenizer: tokenizers.Tokenizer,
+    chat_template: str | None, stop_ids: Sequence[int],
+    **special_tokens: str) -> None:
+  """Writes a new tokenizer with special tokens such as eos_token='</s>'."""
+  fast = transformers.PreTrainedTokenizerFast(
+      tokenizer_object=tokenizer, **special_tokens)
+  fast.chat_template = chat_template
+  _save(fast, folder, stop_ids)
+
+
+def _save(
+    tokenizer: transformers.PreTrainedTokenizerBase,
+    folder: str | pathlib.Path, stop_ids: Sequence[int]) -> None:
+  """Writes a tokenizer, and its stop ids for other users of the folder."""
+  tokenizer.save_pretrained(folder)
   fields = {
-      'eos_token_id': list(stop_ids), 'pad_token_id': pad_id,
+      'eos_token_id': list(stop_ids), 'pad_token_id': tokenizer.pad_token_id,
       'do_sample': True, 'temperature': 1.0}
-  (folder / 'generation_config.json').write_text(
+  pathlib.Path(folder, 'generation_config.json').write_text(
       json.dumps(fields, indent=2) + '\n')
