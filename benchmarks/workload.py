@@ -11,6 +11,7 @@ import dataclasses
 import numpy as np
 
 from atgrpo_jax import model
+from atgrpo_jax.model import config as config_lib
 
 # 3.3 million float32 parameters: fits a laptop, yet matrix products dominate.
 MODEL = model.ModelConfig(
@@ -53,9 +54,9 @@ def prompts(load: Load, config: model.ModelConfig, seed: int) -> np.ndarray:
 
 def request(
     what: str, loads: Sequence[Load], config: model.ModelConfig) -> dict:
-  """A request to a peer, with one load per agent."""
+  """A request to a peer, with a `config.json` and one load per agent."""
   return {
-      'work': what, 'model': dataclasses.asdict(config),
+      'work': what, 'model': config_lib.to_hf(config, 'float32'),
       'loads': [dataclasses.asdict(load) for load in loads]}
 
 

@@ -29,19 +29,6 @@ def make_tokenizer(
       padding_side='left')
 
 
-def make_model(fields: dict) -> transformers.Qwen3ForCausalLM:
-  return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(
-      vocab_size=fields['vocab_size'], hidden_size=fields['hidden_size'],
-      intermediate_size=fields['intermediate_size'],
-      num_hidden_layers=fields['num_layers'],
-      num_attention_heads=fields['num_heads'],
-      num_key_value_heads=fields['num_kv_heads'],
-      head_dim=fields['head_dim'], rms_norm_eps=fields['norm_eps'],
-      max_position_embeddings=fields['max_positions'],
-      tie_word_embeddings=fields['tied_head'], pad_token_id=0,
-      eos_token_id=1)).float()
-
-
 def reward(*completions, **_) -> list[float]:
   """The fraction of odd ids of each joint action."""
   return [
@@ -52,13 +39,16 @@ def reward(*completions, **_) -> list[float]:
 def make_step(request: dict) -> Callable[[], float]:
   """A step of all agents, as one epoch over one example."""
   load = request['loads'][0]
-  vocab_size = request['model']['vocab_size']
+  config = transformers.AutoConfig.for_model(
+      **request['model'], pad_token_id=0, eos_token_id=1)
   ids = np.random.default_rng(0).integers(
-      3, vocab_size, load['prompt_length'])
+      3, config.vocab_size, load['prompt_length'])
   num_agents = len(request['loads'])
   trainer = MAGRPOTrainer(
-      agents=[make_model(request['model']) for _ in range(num_agents)],
-      num_agents=num_agents, tokenizer=make_tokenizer(vocab_size),
+      agents=[
+          transformers.AutoModelForCausalLM.from_config(config)
+          for _ in range(num_agents)],
+      num_agents=num_agents, tokenizer=make_tokenizer(config.vocab_size),
       train_dataset=[{'prompt': ' '.join(map(str, ids))}],
       reward_func=reward,
       args=MAGRPOConfig(

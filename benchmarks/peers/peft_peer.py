@@ -19,20 +19,6 @@ import torch
 import transformers
 
 
-def make_model(fields: dict) -> transformers.LlamaForCausalLM:
-  assert fields['model_type'] == 'llama'
-  return transformers.LlamaForCausalLM(transformers.LlamaConfig(
-      vocab_size=fields['vocab_size'], hidden_size=fields['hidden_size'],
-      intermediate_size=fields['intermediate_size'],
-      num_hidden_layers=fields['num_layers'],
-      num_attention_heads=fields['num_heads'],
-      num_key_value_heads=fields['num_kv_heads'],
-      head_dim=fields['head_dim'], rms_norm_eps=fields['norm_eps'],
-      rope_theta=fields['rope_theta'],
-      max_position_embeddings=fields['max_positions'],
-      tie_word_embeddings=fields['tied_head'])).float()
-
-
 def random_ids(*shape: int, vocab_size: int) -> torch.Tensor:
   return torch.tensor(np.random.default_rng(0).integers(3, vocab_size, shape))
 
@@ -88,7 +74,9 @@ def main() -> None:
     if line not in work:
       request = json.loads(line)
       work[line] = make[request['work']](
-          make_model(request['model']), *request['loads'])
+          transformers.AutoModelForCausalLM.from_config(
+              transformers.AutoConfig.for_model(**request['model'])),
+          *request['loads'])
     start = time.perf_counter()
     work[line]()
     print(json.dumps({'seconds': time.perf_counter() - start}), flush=True)

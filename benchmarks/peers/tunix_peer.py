@@ -45,13 +45,13 @@ class IdTokenizer:
 
 def make_model(fields: dict) -> tuple[qwen3.ModelConfig, qwen3.Qwen3]:
   config = qwen3.ModelConfig(
-      num_layers=fields['num_layers'], vocab_size=fields['vocab_size'],
+      num_layers=fields['num_hidden_layers'], vocab_size=fields['vocab_size'],
       embed_dim=fields['hidden_size'], hidden_dim=fields['intermediate_size'],
-      num_heads=fields['num_heads'], head_dim=fields['head_dim'],
-      num_kv_heads=fields['num_kv_heads'], norm_eps=fields['norm_eps'],
-      rope_theta=int(fields['rope_theta']),
-      use_tied_embedding=fields['tied_head'], dtype=jax.numpy.float32,
-      param_dtype=jax.numpy.float32)
+      num_heads=fields['num_attention_heads'], head_dim=fields['head_dim'],
+      num_kv_heads=fields['num_key_value_heads'],
+      norm_eps=fields['rms_norm_eps'], rope_theta=int(fields['rope_theta']),
+      use_tied_embedding=fields['tie_word_embeddings'],
+      dtype=jax.numpy.float32, param_dtype=jax.numpy.float32)
   return config, qwen3.Qwen3(config, rngs=nnx.Rngs(0))
 
 
