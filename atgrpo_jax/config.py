@@ -240,6 +240,7 @@ def build(
       config, names, jax.devices(), chip, functools.cache(read_model))
   rollout = rollout_spec(config)
   advantage = spec_lib.AdvantageSpec(**config.advantage)
+  spec_lib.check_terms(rollout, advantage)
   critic = spec_lib.CriticSpec(**config.critic)
   spec_lib.check_critic(critic, rollout, advantage)
   return Experiment(

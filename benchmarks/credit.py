@@ -50,6 +50,7 @@ from environments.relay import env as relay
 COLUMNS = ('bias', 'deviation', 'cosine', 'step')
 _CONFIG = common.game_config('plan_path', 'size=nano')
 GAE_LAMBDA = 0.95
+RIVALS = {'GiGPO': 'gigpo'}  # Row -> key of `common.SYSTEMS`.
 CRITICS = {'IAC': 'independent', 'MAAC': 'central'}
 # Baseline without and with a value critic.
 BASELINE, CRITIC_BASELINE = 'leave_one_out', 'critic'
@@ -68,6 +69,7 @@ class Method:
   # 'mixed', one gradient of all candidates, or 'last_turn', one gradient per
   # turn.
   update_order: str = 'mixed'
+  extra_terms: tuple = ()  # Of `AdvantageSpec`.
 
   def __post_init__(self):
     if self.critic:
@@ -77,7 +79,13 @@ class Method:
   def advantage(self) -> spec_lib.AdvantageSpec:
     return spec_lib.AdvantageSpec(
         self.group_key, scale='none',
-        baseline=CRITIC_BASELINE if self.critic else BASELINE)
+        baseline=CRITIC_BASELINE if self.critic else BASELINE,
+        extra_terms=self.extra_terms)
+
+  @property
+  def num_estimates(self) -> float:
+    """Sum of the weights of the terms, each an estimate of the advantage."""
+    return 1.0 + sum(weight for _, _, weight in self.extra_terms)
 
 
 def rollout_spec(**switches) -> spec_lib.RolloutSpec:
@@ -108,6 +116,14 @@ def methods(group_size: int) -> list[Method]:
       ('episode_return', ('env', 'agent', 'turn'))):
     add(f'parallel, {return_type}, {"+".join(group_key)}', group_key,
         mode='parallel', selection='all', return_type=return_type)
+  for name, system in RIVALS.items():
+    switches = common.SYSTEMS[system]
+    found.append(Method(
+        name, rollout_spec(group_size=group_size, **{
+            key.removeprefix('rollout.'): value
+            for key, value in switches.items() if key.startswith('rollout.')}),
+        switches['advantage.group_key'],
+        extra_terms=switches['advantage.extra_terms']))
   branch = ('env', 'agent', 'turn', 'branch')
   for update_order, suffix in (
       ('mixed', ''), ('last_turn', ', an update for each turn')):
@@ -220,7 +236,8 @@ class Laboratory:
       credits = credits_of(trees)
       used += calls
       indices = [self.indices[x.prompt, x.answer] for x in credits]
-      advantages = np.array([x.advantage for x in credits])
+      advantages = np.array(
+          [x.advantage for x in credits]) / method.num_estimates
       rollouts.append([
           *(np.bincount(indices, advantages**power, len(self.indices))
             for power in range(3)),

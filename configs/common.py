@@ -64,6 +64,11 @@ SYSTEMS = {
     'mas_grpo_turn': {'advantage.group_key': ('env', 'turn'), **_EPISODES},
     'mas_grpo_agent_turn': {
         'advantage.group_key': ('env', 'agent', 'turn'), **_EPISODES},
+    # GiGPO (arXiv 2505.10978) with omega = 1.
+    'gigpo': {
+        **_EPISODES, 'rollout.discount': 0.95,
+        'advantage.group_key': ('env', 'agent'), 'advantage.extra_terms': (
+            ('return_to_go', ('env', 'agent', 'state'), 1.0),)},
     'at_grpo': {},
     'at_grpo_per_role': {'policies': 'per_role'},
     'at_grpo_lora': {'policies': 'lora_per_role'},
@@ -334,11 +339,14 @@ def base_config(size: str) -> config_dict.ConfigDict:
 
   c.advantage = config_dict.ConfigDict()
   # Candidates that agree in these parts share a baseline; ('env',) is plain
-  # GRPO, and ('env', 'agent', 'turn', 'branch') MAGRPO.
+  # GRPO, and ('env', 'agent', 'turn', 'branch') MAGRPO. 'state' is the prompt.
   c.advantage.group_key = ('env', 'agent', 'turn')
   # 'mean', 'leave_one_out', 'none', or 'critic' (value of the prompt).
   c.advantage.baseline = 'mean'
   c.advantage.scale = 'std'  # Or 'none'.
+  # (return type, group key, weight) triples whose advantages are added to that
+  # of `rollout.return_type` and `group_key`, which has the weight 1.
+  c.advantage.extra_terms = ()
 
   c.critic = config_dict.ConfigDict()
   # 'independent' (IAC): a critic per policy sees the prompt of the acting role.

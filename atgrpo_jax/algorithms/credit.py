@@ -13,6 +13,7 @@ import dataclasses
 import numpy as np
 
 from atgrpo_jax import errors
+from atgrpo_jax import types
 from atgrpo_jax.algorithms import actor_critic
 from atgrpo_jax.algorithms import at_grpo
 from atgrpo_jax.algorithms import grpo
@@ -55,41 +56,36 @@ def collect(
   if rollout.return_type == 'bootstrapped':
     trees = actor_critic.with_values(
         trees, runner.environment, runner.policy_map, rollout, critics)
-  return assign_advantages(trees, advantage, return_type=rollout.return_type)
+  return assign_advantages(trees, advantage, rollout)
 
 
 def assign_advantages(
-    trees: Sequence[tree_lib.Tree], spec: spec_lib.AdvantageSpec, *,
-    return_type: str) -> list[tree_lib.Tree]:
+    trees: Sequence[tree_lib.Tree], spec: spec_lib.AdvantageSpec,
+    rollout: spec_lib.RolloutSpec) -> list[tree_lib.Tree]:
   """Adds advantages, weights and baseline ids to the trees of a step.
 
-  With `return_type` 'episode_return', all actions of a role in an episode have
-  the same return, and their weights in a baseline add up to 1. So a baseline
-  counts an episode once per role that it covers: all roles with the key
-  ('env',), one with ('env', 'agent').
+  An advantage is the weighted sum of the terms of `spec`. Weights of returns
+  and baseline ids are those of the first term. A term whose return is unknown
+  is 0.
   """
   groups = tree_lib.groups_of(trees)
-  names = [spec_lib.GROUP_KEY_PARTS[part] for part in spec.group_key]
-  baseline_ids = _number(
-      [[getattr(group.key, name) for name in names] for group in groups])
-  sizes = [len(group.candidates) for group in groups]
-  flat_ids = np.repeat(baseline_ids, sizes)
-  weights, episodes = np.ones(len(flat_ids)), None
-  if return_type == 'episode_return':
-    return_keys = [
-        (group.key.task_id, group.key.branch + i, group.key.role)
-        for group in groups for i in range(len(group.candidates))]
-    weights = advantages_lib.return_weights(flat_ids, _number(return_keys))
-    episodes = _number([key[:2] for key in return_keys])
-  returns = np.concatenate([group.returns for group in groups])
+  terms = []
+  for return_type, group_key, weight in (
+      (rollout.return_type, spec.group_key, 1.0), *spec.extra_terms):
+    term_groups = groups
+    if return_type != rollout.return_type:
+      term_groups = tree_lib.groups_of([
+          grpo.with_returns(tree, rollout, return_type) for tree in trees])
+    baseline_ids = _number([
+        [_key_part(group, part) for part in group_key]
+        for group in term_groups])
+    terms.append((weight, baseline_ids, *_term(
+        term_groups, baseline_ids, spec, return_type)))
+  _, baseline_ids, _, return_weights = terms[0]
+  advantages = sum(weight * found for weight, _, found, _ in terms)
   valid = np.concatenate([group.valid for group in groups])
-  values = None
-  if spec.baseline == 'critic':
-    values = np.repeat([group.value for group in groups], sizes)
-  advantages = advantages_lib.group_advantages(
-      returns, flat_ids, valid, baseline=spec.baseline, scale=spec.scale,
-      weights=weights, episodes=episodes, values=values)
-  ends = np.cumsum(sizes)[:-1]
+  advantages = np.where(valid, advantages, 0.0).astype(np.float32)
+  ends = np.cumsum([len(group.candidates) for group in groups])[:-1]
   compared = {
       group.key: dataclasses.replace(
           group, baseline_id=int(baseline_id), candidates=tuple(
@@ -98,9 +94,45 @@ def assign_advantages(
                   group.candidates, group_advantages, group_weights)))
       for group, baseline_id, group_advantages, group_weights in zip(
           groups, baseline_ids, np.split(advantages, ends),
-          np.split(weights, ends))}
+          np.split(return_weights, ends))}
   return [
       tree.map_groups(lambda group: compared[group.key]) for tree in trees]
+
+
+def _term(
+    groups: Sequence[types.Group], baseline_ids: np.ndarray,
+    spec: spec_lib.AdvantageSpec,
+    return_type: str) -> tuple[np.ndarray, np.ndarray]:
+  """Advantages [N] of one return type, and weights [N] of the returns.
+
+  With 'episode_return', all actions of a role in an episode have the same
+  return, and their weights in a baseline add up to 1. So a baseline counts an
+  episode once per role that it covers: all roles with the key ('env',), one
+  with ('env', 'agent').
+  """
+  sizes = [len(group.candidates) for group in groups]
+  flat_ids = np.repeat(baseline_ids, sizes)
+  weights, episodes, values = np.ones(len(flat_ids)), None, None
+  if return_type == 'episode_return':
+    return_keys = [
+        (group.key.task_id, group.key.branch + i, group.key.role)
+        for group in groups for i in range(len(group.candidates))]
+    weights = advantages_lib.return_weights(flat_ids, _number(return_keys))
+    episodes = _number([key[:2] for key in return_keys])
+  if spec.baseline == 'critic':
+    values = np.repeat([group.value for group in groups], sizes)
+  advantages = advantages_lib.group_advantages(
+      np.concatenate([group.returns for group in groups]), flat_ids,
+      np.concatenate([group.valid for group in groups]),
+      baseline=spec.baseline, scale=spec.scale, weights=weights,
+      episodes=episodes, values=values)
+  return advantages, weights
+
+
+def _key_part(group: types.Group, part: str) -> Hashable:
+  if part == spec_lib.STATE:
+    return tuple((x['role'], x['content']) for x in group.messages)
+  return getattr(group.key, spec_lib.GROUP_KEY_PARTS[part])
 
 
 def _number(items: Sequence[Sequence[Hashable]]) -> np.ndarray:

@@ -36,23 +36,38 @@ def play_task(
   tree_lib.check_any_known(
       [np.nan if node.failed(j) else 0.0
        for node, j in (episode[-1] for episode in episodes)], root)
-  root_returns, nodes = [], []
+  nodes = [root]
   for i, episode in enumerate(episodes):
-    first, *later = returns_lib.episode_returns(
-        np.array([node.groups[0].candidates[j].reward for node, j in episode]),
-        np.array([node.team_rewards[j] for node, j in episode]),
-        [node.groups[0].key.role for node, _ in episode],
-        return_type=spec.return_type, alpha=spec.alpha,
-        discount=spec.discount).astype(np.float32)
-    root_returns.append(first)
     parent, joint_action = 0, i
-    for (node, _), value in zip(episode[1:], later, strict=True):
+    for node, _ in episode[1:]:
       nodes.append(dataclasses.replace(
-          node.with_returns([[value]]), parent=parent,
-          joint_action=joint_action))
-      parent, joint_action = len(nodes), 0
-  return tree_lib.Tree(
-      task['task_id'], (root.with_returns([root_returns]), *nodes))
+          node, parent=parent, joint_action=joint_action))
+      parent, joint_action = len(nodes) - 1, 0
+  return with_returns(
+      tree_lib.Tree(task['task_id'], tuple(nodes)), spec, spec.return_type)
+
+
+def with_returns(
+    tree: tree_lib.Tree, spec: spec_lib.RolloutSpec,
+    return_type: str) -> tree_lib.Tree:
+  """Replaces the returns of a tree of independent episodes."""
+  root, *later = tree.nodes
+  episodes = [[(0, i)] for i in range(len(root.steps))]
+  for index, node in enumerate(later, 1):
+    episodes[node.groups[0].key.branch].append((index, 0))
+  returns = [np.zeros(len(node.steps)) for node in tree.nodes]
+  for episode in episodes:
+    nodes = [(tree.nodes[index], j) for index, j in episode]
+    values = returns_lib.episode_returns(
+        np.array([node.groups[0].candidates[j].reward for node, j in nodes]),
+        np.array([node.team_rewards[j] for node, j in nodes]),
+        [node.groups[0].key.role for node, _ in nodes],
+        return_type=return_type, alpha=spec.alpha, discount=spec.discount)
+    for (index, j), value in zip(episode, values, strict=True):
+      returns[index][j] = value
+  return dataclasses.replace(tree, nodes=tuple(
+      node.with_returns([values.astype(np.float32)])
+      for node, values in zip(tree.nodes, returns)))
 
 
 def play_episodes(

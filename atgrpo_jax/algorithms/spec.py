@@ -7,6 +7,8 @@ it in `SELECTIONS` and implement it in `RolloutSpec.select`.
 from __future__ import annotations
 
 import dataclasses
+import math
+from typing import Any
 
 import numpy as np
 
@@ -123,6 +125,7 @@ def _first_largest(returns: np.ndarray) -> int:
 # Part of a group key in the config -> field of `GroupKey`.
 GROUP_KEY_PARTS = {
     'env': 'task_id', 'agent': 'role', 'turn': 'turn', 'branch': 'branch'}
+STATE = 'state'  # Another part: the prompt.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,20 +135,55 @@ class AdvantageSpec:
   group_key: tuple[str, ...]
   baseline: str
   scale: str
+  # (return type, group key, weight) of each term besides the first, whose
+  # weight is 1.
+  extra_terms: tuple[tuple[str, tuple[str, ...], float], ...]
 
   def __post_init__(self):
-    parts = self.group_key
-    if (not parts or any(part not in [*GROUP_KEY_PARTS] for part in parts)
-        or len(set(parts)) < len(parts)):
+    if not _is_group_key(self.group_key):
       raise errors.UserError(
-          f'advantage.group_key={parts!r}: expected a tuple of some of '
-          f'{list(GROUP_KEY_PARTS)}, each at most once.')
+          f'advantage.group_key={self.group_key!r}: expected a tuple of some '
+          f'of {[*GROUP_KEY_PARTS, STATE]}, each at most once.')
+    if not all(map(_is_term, self.extra_terms)):
+      raise errors.UserError(
+          f'advantage.extra_terms={self.extra_terms!r}: expected (return type, '
+          'group key, weight) triples with weights of at least 0, such as '
+          "(('return_to_go', ('env', 'agent', 'state'), 1.0),).")
     errors.check_choice(
         'advantage.baseline', self.baseline, advantages.BASELINES)
     errors.check_choice('advantage.scale', self.scale, advantages.SCALES)
     if self.baseline == 'none':  # Scale 'std' would be an RMS of returns.
       errors.check_choice(
           "advantage.baseline='none' with scale", self.scale, ('none',))
+
+
+def _is_group_key(parts: Any) -> bool:
+  return (
+      isinstance(parts, tuple) and 0 < len(parts)
+      and all(part in [*GROUP_KEY_PARTS, STATE] for part in parts)
+      and len(set(parts)) == len(parts))
+
+
+def _is_term(term: Any) -> bool:
+  return (
+      isinstance(term, tuple) and len(term) == 3 and _is_group_key(term[1])
+      and isinstance(term[2], (int, float)) and 0 <= term[2] < math.inf)
+
+
+def check_terms(rollout: RolloutSpec, advantage: AdvantageSpec) -> None:
+  """Raises UserError unless the rollout gives every term a return."""
+  if not advantage.extra_terms:
+    return
+  errors.check_choice(
+      'advantage.extra_terms with advantage.baseline', advantage.baseline,
+      ('mean', 'leave_one_out', 'none'))
+  return_types = [rollout.return_type]
+  if rollout.mode == 'parallel':  # Other trees have no complete episodes.
+    return_types = RETURN_TYPES['parallel']
+  for return_type, _, _ in advantage.extra_terms:
+    errors.check_choice(
+        f'rollout.mode={rollout.mode!r} with advantage.extra_terms: '
+        'return_type', return_type, return_types)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -36,7 +36,7 @@ def assign(
   return tree_lib.groups_of(credit.assign_advantages(
       trees, specs.advantage(
           group_key=group_key, baseline=baseline, scale=scale),
-      return_type=return_type))
+      specs.rollout('parallel', return_type=return_type)))
 
 
 @pytest.mark.parametrize('group_key, expected', [

@@ -33,9 +33,10 @@ def test_jobs_are_valid_configs(scale):
     # Raises for an unknown key and for a value of another type.
     config.update_from_flattened_dict(dict(job.overrides))
     rollout = config_lib.rollout_spec(config)
+    advantage = spec_lib.AdvantageSpec(**config.advantage)
+    spec_lib.check_terms(rollout, advantage)
     spec_lib.check_critic(
-        spec_lib.CriticSpec(**config.critic), rollout,
-        spec_lib.AdvantageSpec(**config.advantage))
+        spec_lib.CriticSpec(**config.critic), rollout, advantage)
     credit.check(config_lib.make_environment(config, None), rollout)
 
 

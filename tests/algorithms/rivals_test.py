@@ -1,0 +1,125 @@
+"""Rivals of AT-GRPO, worked out by hand on one scripted tree of four episodes.
+
+The goal is 5 and alpha is 1, so an action pays a tenth of its number, and 1 if
+the total is 5. Later rewards are discounted by a half.
+
+  episode   a, turn 0    b, turn 0    a, turn 1    b, turn 1
+  0         1            1            3: success
+  1         1            2            0            1
+  2         2            0            1            2: success
+  3         2            1            0            0
+
+A role sees the turn and the total only. In turn 0 `a` sees 0 in all episodes,
+and `b` sees 1 in episodes 0 and 1, and 2 in the others. In turn 1 `a` sees 2 in
+episodes 0 and 2, and 3 in the others, and `b` sees 3 in episodes 1, 2 and 3.
+"""
+
+import numpy as np
+import pytest
+
+from atgrpo_jax.algorithms import credit
+from atgrpo_jax.rollout import tree as tree_lib
+from configs import common
+from tests import specs
+from tests.rollout import scripted
+
+
+class Script:
+  """The texts of each prompt, in the order of the episodes."""
+
+  def __init__(self):
+    self.texts = {
+        'A/a turn 0 total 0': ['1122'],
+        'A/b turn 0 total 1': ['1', '2'], 'A/b turn 0 total 2': ['0', '1'],
+        'A/a turn 1 total 2': ['3', '1'], 'A/a turn 1 total 3': ['0', '0'],
+        'A/b turn 1 total 3': ['1', '2', '0']}
+
+  def __getitem__(self, prompt):
+    return self.texts[prompt].pop(0)
+
+
+# Actions of `a` and `b` in turn 0, then in turn 1, each in the order of the
+# episodes. The team is paid two steps after the first action of episode 0 and
+# three steps after that of episode 2.
+RETURNS_TO_GO = (
+    .1 + .25, .1, .2 + .125, .2, .1 + .5, .2, 0 + .25, .1,
+    1.3, 0, .1 + .5, 0, .1, 1.2, 0)
+# 1 for success and the mean of the role's local rewards: a gets 1 + (.1 + .3) /
+# 2, (.1 + 0) / 2, 1 + (.2 + .1) / 2 and (.2 + 0) / 2; b gets 1 + .1,
+# (.2 + .1) / 2, 1 + (0 + .2) / 2 and (.1 + 0) / 2.
+A, B = (1.2, .05, 1.15, .1), (1.1, .15, 1.1, .05)
+EPISODE_RETURNS = (*A, *B, *A, *B[1:])
+# Minus the means of each role, 2.5 / 4 = .625 and 2.4 / 4 = .6.
+EPISODES = np.subtract(
+    EPISODE_RETURNS, 4 * [.625] + 4 * [.6] + 4 * [.625] + 3 * [.6])
+# Means of the returns to go of equal prompts.
+STEPS = np.subtract(RETURNS_TO_GO, (
+    4 * [.975 / 4] + 2 * [.8 / 2] + 2 * [.35 / 2]
+    + [1.9 / 2, 0, 1.9 / 2, 0] + 3 * [1.3 / 3]))
+
+
+def play(system, scale='none', **changes):
+  """Advantages [15] of a system of `common.SYSTEMS`, with changes."""
+  switches = {'rollout.discount': 0.5, 'rollout.group_size': 4}
+  switches = common.SYSTEMS[system] | switches | changes
+  sections = {'rollout': {}, 'advantage': {'scale': scale}}
+  for name, value in switches.items():
+    section, _, key = name.partition('.')
+    sections[section][key] = value
+  runner = scripted.make_runner(dict.fromkeys(('one', 'two'), Script()))
+  trees = credit.collect(
+      runner, [scripted.task('A', 5)], specs.rollout(**sections['rollout']),
+      specs.advantage(**sections['advantage']))
+  groups = tree_lib.groups_of(trees)
+  texts = ''.join(''.join(scripted.texts_of(group)) for group in groups)
+  assert texts == '1122' '1201' '3010' '120'
+  return np.concatenate([group.advantages for group in groups])
+
+
+@pytest.mark.parametrize('omega', [0.0, 0.5, 2.0])
+def test_gigpo(omega):
+  (return_type, group_key, _), = common.SYSTEMS['gigpo'][
+      'advantage.extra_terms']
+  found = play('gigpo', **{
+      'advantage.extra_terms': ((return_type, group_key, omega),)})
+  np.testing.assert_allclose(found, EPISODES + omega * STEPS, atol=1e-6)
+
+
+def test_each_term_has_a_separate_scale():
+  found, episodes = (
+      play('gigpo', 'std', **changes)
+      for changes in ({}, {'advantage.extra_terms': ()}))
+  # Episode returns of a: the squares of .575, .575, .525 and .525 have the mean
+  # .303125; of b: those of .5, .45, .5 and .55 have the mean .25125.
+  deviations = np.sqrt(
+      4 * [.303125] + 4 * [.25125] + 4 * [.303125] + 3 * [.25125])
+  np.testing.assert_allclose(episodes, EPISODES / deviations, atol=1e-5)
+  # Two returns differ by two deviations. Equal ones have none.
+  np.testing.assert_allclose(
+      (found - episodes)[4:12], [1, -1, 1, -1, 1, 0, -1, 0], atol=1e-5)
+
+
+class Blind(scripted.Counting):
+  """A role sees the turn only."""
+
+  def observe(self, state, role):
+    text = f'{state.task_id}/{role} turn {state.turn}'
+    return [{'role': 'user', 'content': text}]
+
+
+@pytest.mark.parametrize('mode, environment, num_groups', [
+    ('tree', scripted.Counting(), 4), ('parallel', Blind(), 1 + 3 * 4)])
+def test_one_state_per_turn_gives_the_groups_of_at_grpo(
+    mode, environment, num_groups):
+  def collect(part):
+    runner = scripted.make_runner(
+        dict.fromkeys(('one', 'two'), scripted.Dice()),
+        environment=environment)
+    return scripted.collect(
+        runner, {'A': 99, 'B': 99}, group_size=4, mode=mode,
+        group_key=('env', 'agent', part))
+
+  states, turns = collect('state'), collect('turn')
+  assert len(tree_lib.groups_of(states)) == 2 * num_groups
+  assert [tree.to_json(environment.show) for tree in states] == [
+      tree.to_json(environment.show) for tree in turns]
