@@ -50,7 +50,8 @@ from environments.relay import env as relay
 COLUMNS = ('bias', 'deviation', 'cosine', 'step')
 _CONFIG = common.game_config('plan_path', 'size=nano')
 GAE_LAMBDA = 0.95
-RIVALS = {'GiGPO': 'gigpo'}  # Row -> key of `common.SYSTEMS`.
+# Row -> key of `common.SYSTEMS`.
+RIVALS = {'GiGPO': 'gigpo', 'HGPO': 'hgpo'}
 CRITICS = {'IAC': 'independent', 'MAAC': 'central'}
 # Baseline without and with a value critic.
 BASELINE, CRITIC_BASELINE = 'leave_one_out', 'critic'
@@ -70,6 +71,7 @@ class Method:
   # turn.
   update_order: str = 'mixed'
   extra_terms: tuple = ()  # Of `AdvantageSpec`.
+  combination: str = 'sum'
 
   def __post_init__(self):
     if self.critic:
@@ -80,11 +82,13 @@ class Method:
     return spec_lib.AdvantageSpec(
         self.group_key, scale='none',
         baseline=CRITIC_BASELINE if self.critic else BASELINE,
-        extra_terms=self.extra_terms)
+        extra_terms=self.extra_terms, combination=self.combination)
 
   @property
   def num_estimates(self) -> float:
-    """Sum of the weights of the terms, each an estimate of the advantage."""
+    """Number of estimates of the advantage that are added up."""
+    if self.combination == 'mean':
+      return 1.0
     return 1.0 + sum(weight for _, _, weight in self.extra_terms)
 
 
@@ -123,7 +127,8 @@ def methods(group_size: int) -> list[Method]:
             key.removeprefix('rollout.'): value
             for key, value in switches.items() if key.startswith('rollout.')}),
         switches['advantage.group_key'],
-        extra_terms=switches['advantage.extra_terms']))
+        extra_terms=switches['advantage.extra_terms'],
+        combination=switches.get('advantage.combination', 'sum')))
   branch = ('env', 'agent', 'turn', 'branch')
   for update_order, suffix in (
       ('mixed', ''), ('last_turn', ', an update for each turn')):

@@ -69,6 +69,15 @@ SYSTEMS = {
         **_EPISODES, 'rollout.discount': 0.95,
         'advantage.group_key': ('env', 'agent'), 'advantage.extra_terms': (
             ('return_to_go', ('env', 'agent', 'state'), 1.0),)},
+    # HGPO (arXiv 2602.22817) with K = 2 and alpha = 1.
+    'hgpo': {
+        **_EPISODES, 'rollout.return_type': 'return_to_go',
+        'rollout.discount': 0.95,
+        'advantage.group_key': ('env', 'agent', 'state'),
+        'advantage.extra_terms': (
+            ('return_to_go', ('env', 'agent', 'history_1'), 2.0),
+            ('return_to_go', ('env', 'agent', 'history_2'), 3.0)),
+        'advantage.combination': 'mean'},
     'at_grpo': {},
     'at_grpo_per_role': {'policies': 'per_role'},
     'at_grpo_lora': {'policies': 'lora_per_role'},
@@ -339,7 +348,8 @@ def base_config(size: str) -> config_dict.ConfigDict:
 
   c.advantage = config_dict.ConfigDict()
   # Candidates that agree in these parts share a baseline; ('env',) is plain
-  # GRPO, and ('env', 'agent', 'turn', 'branch') MAGRPO. 'state' is the prompt.
+  # GRPO, and ('env', 'agent', 'turn', 'branch') MAGRPO. 'state' is the prompt;
+  # 'history_1' and 'history_2' hold also one and two preceding ones.
   c.advantage.group_key = ('env', 'agent', 'turn')
   # 'mean', 'leave_one_out', 'none', or 'critic' (value of the prompt).
   c.advantage.baseline = 'mean'
@@ -347,6 +357,8 @@ def base_config(size: str) -> config_dict.ConfigDict:
   # (return type, group key, weight) triples whose advantages are added to that
   # of `rollout.return_type` and `group_key`, which has the weight 1.
   c.advantage.extra_terms = ()
+  # 'sum', or 'mean' over the terms that are not 0, with these weights.
+  c.advantage.combination = 'sum'
 
   c.critic = config_dict.ConfigDict()
   # 'independent' (IAC): a critic per policy sees the prompt of the acting role.

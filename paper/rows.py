@@ -33,6 +33,7 @@ SYSTEMS = {
     'Team + GRPO, by task, agent and turn':
         ('mas_grpo_agent_turn', 'after', ''),
     'Team + GiGPO': ('gigpo', 'after', ''),
+    'Team + HGPO': ('hgpo', 'after', ''),
     'Team + IAC': ('iac', 'after', ''),
     'Team + MAAC': ('maac', 'after', ''),
     'Team + MAGRPO': ('magrpo', 'after', ''),

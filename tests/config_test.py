@@ -38,6 +38,7 @@ BAD_VALUES = {
     'advantage.extra_terms': (
         ('immediate',), (('immediate', ('env',)),),
         (('immediate', ('task',), 1.0),), (('immediate', ('env',), -1.0),)),
+    'advantage.combination': ('max',),
     'advantage.baseline': ('median', 'critic'),
     'advantage.scale': ('range',),
     'critic.kind': ('one', 'central'),

@@ -7,7 +7,7 @@ group key decides which candidates share a baseline.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 import dataclasses
 
 import numpy as np
@@ -64,12 +64,14 @@ def assign_advantages(
     rollout: spec_lib.RolloutSpec) -> list[tree_lib.Tree]:
   """Adds advantages, weights and baseline ids to the trees of a step.
 
-  An advantage is the weighted sum of the terms of `spec`. Weights of returns
-  and baseline ids are those of the first term. A term whose return is unknown
-  is 0.
+  An advantage is the weighted sum of the terms of `spec`, or the weighted mean
+  of those that are not 0. Weights of returns and baseline ids are those of the
+  first term. A term whose return is unknown is 0.
   """
   groups = tree_lib.groups_of(trees)
-  terms = []
+  terms, prompts = [], {}
+  for tree in trees:
+    prompts |= _prompts(tree)
   for return_type, group_key, weight in (
       (rollout.return_type, spec.group_key, 1.0), *spec.extra_terms):
     term_groups = groups
@@ -77,12 +79,15 @@ def assign_advantages(
       term_groups = tree_lib.groups_of([
           grpo.with_returns(tree, rollout, return_type) for tree in trees])
     baseline_ids = _number([
-        [_key_part(group, part) for part in group_key]
+        [_key_part(group, part, prompts) for part in group_key]
         for group in term_groups])
     terms.append((weight, baseline_ids, *_term(
         term_groups, baseline_ids, spec, return_type)))
   _, baseline_ids, _, return_weights = terms[0]
   advantages = sum(weight * found for weight, _, found, _ in terms)
+  if spec.combination == 'mean':
+    total = sum(weight * (found != 0) for weight, _, found, _ in terms)
+    advantages = advantages / np.where(total, total, 1.0)
   valid = np.concatenate([group.valid for group in groups])
   advantages = np.where(valid, advantages, 0.0).astype(np.float32)
   ends = np.cumsum([len(group.candidates) for group in groups])[:-1]
@@ -129,9 +134,28 @@ def _term(
   return advantages, weights
 
 
-def _key_part(group: types.Group, part: str) -> Hashable:
-  if part == spec_lib.STATE:
-    return tuple((x['role'], x['content']) for x in group.messages)
+_Prompt = tuple[tuple[str, str], ...]  # Author and text of each message.
+
+
+def _prompts(
+    tree: tree_lib.Tree) -> dict[types.GroupKey, tuple[_Prompt, ...]]:
+  """The prompt of each group and the role's preceding ones, the last first."""
+  prompts, by_node = {}, []
+  for node in tree.nodes:
+    seen = {} if node.parent is None else dict(by_node[node.parent])
+    for group in node.groups:
+      prompt = tuple((x['role'], x['content']) for x in group.messages)
+      seen[group.key.role] = prompt, *seen.get(group.key.role, ())
+      prompts[group.key] = seen[group.key.role]
+    by_node.append(seen)
+  return prompts
+
+
+def _key_part(
+    group: types.Group, part: str,
+    prompts: Mapping[types.GroupKey, tuple[_Prompt, ...]]) -> Hashable:
+  if part in spec_lib.STATE_PARTS:
+    return prompts[group.key][:1 + spec_lib.STATE_PARTS[part]]
   return getattr(group.key, spec_lib.GROUP_KEY_PARTS[part])
 
 

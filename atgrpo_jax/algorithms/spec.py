@@ -125,7 +125,10 @@ def _first_largest(returns: np.ndarray) -> int:
 # Part of a group key in the config -> field of `GroupKey`.
 GROUP_KEY_PARTS = {
     'env': 'task_id', 'agent': 'role', 'turn': 'turn', 'branch': 'branch'}
-STATE = 'state'  # Another part: the prompt.
+# Other parts: the prompt -> number of the role's preceding prompts in the
+# episode that the part also holds.
+STATE_PARTS = {'state': 0, 'history_1': 1, 'history_2': 2}
+COMBINATIONS = ('sum', 'mean')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,17 +141,20 @@ class AdvantageSpec:
   # (return type, group key, weight) of each term besides the first, whose
   # weight is 1.
   extra_terms: tuple[tuple[str, tuple[str, ...], float], ...]
+  combination: str
 
   def __post_init__(self):
     if not _is_group_key(self.group_key):
       raise errors.UserError(
           f'advantage.group_key={self.group_key!r}: expected a tuple of some '
-          f'of {[*GROUP_KEY_PARTS, STATE]}, each at most once.')
+          f'of {[*GROUP_KEY_PARTS, *STATE_PARTS]}, each at most once.')
     if not all(map(_is_term, self.extra_terms)):
       raise errors.UserError(
           f'advantage.extra_terms={self.extra_terms!r}: expected (return type, '
           'group key, weight) triples with weights of at least 0, such as '
           "(('return_to_go', ('env', 'agent', 'state'), 1.0),).")
+    errors.check_choice(
+        'advantage.combination', self.combination, COMBINATIONS)
     errors.check_choice(
         'advantage.baseline', self.baseline, advantages.BASELINES)
     errors.check_choice('advantage.scale', self.scale, advantages.SCALES)
@@ -160,7 +166,7 @@ class AdvantageSpec:
 def _is_group_key(parts: Any) -> bool:
   return (
       isinstance(parts, tuple) and 0 < len(parts)
-      and all(part in [*GROUP_KEY_PARTS, STATE] for part in parts)
+      and all(part in [*GROUP_KEY_PARTS, *STATE_PARTS] for part in parts)
       and len(set(parts)) == len(parts))
 
 

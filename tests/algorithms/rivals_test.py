@@ -99,6 +99,23 @@ def test_each_term_has_a_separate_scale():
       (found - episodes)[4:12], [1, -1, 1, -1, 1, 0, -1, 0], atol=1e-5)
 
 
+@pytest.mark.parametrize('weight', [0.0, 2.0])
+def test_hgpo(weight):
+  # Before its prompt with total 3 in turn 1, `b` saw total 1 in episode 1, and
+  # total 2 in episodes 2 and 3, whose returns 1.2 and 0 have the mean .6. All
+  # other prompts with equal histories are those that are equal. No role acts
+  # more than twice, so the two histories are the same.
+  *others, first, second, third = STEPS
+  expected = [
+      *others, first,
+      (second + weight * .6 + 3 * .6) / (4 + weight),
+      (third - weight * .6 - 3 * .6) / (4 + weight)]
+  (_, group_key, _), last = common.SYSTEMS['hgpo']['advantage.extra_terms']
+  found = play('hgpo', **{'advantage.extra_terms': (
+      ('return_to_go', group_key, weight), last)})
+  np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
 class Blind(scripted.Counting):
   """A role sees the turn only."""
 
