@@ -150,7 +150,7 @@ THREADS = 'stopped: more than 64 threads', "can't start new thread\n"
     ('[0] * 10**9', MEMORY),
     ('x = []\nwhile True: x.append(b"x" * (1 << 20))', MEMORY),
     ('x = b"x" * (160 << 20); del x', MEMORY),
-    ('import sys\nsys.setrecursionlimit(10**6)\ndef f(n):\n  x = [n] * 1000\n'
+    ('import sys\nsys.setrecursionlimit(10**6)\ndef f(n):\n  x = [n] * 10**5\n'
      '  return max(map(f, [n + 1]))\nf(0)', MEMORY),
     ('import threading\nthreading.stack_size(512 << 20)\n'
      'def f():\n  x = []\n  while True: x.append(b"x" * 4096)\n'
