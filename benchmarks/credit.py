@@ -51,7 +51,7 @@ COLUMNS = ('bias', 'deviation', 'cosine', 'step')
 _CONFIG = common.game_config('plan_path', 'size=nano')
 GAE_LAMBDA = 0.95
 # Row -> key of `common.SYSTEMS`.
-RIVALS = {'GiGPO': 'gigpo', 'HGPO': 'hgpo'}
+RIVALS = {'GiGPO': 'gigpo', 'HGPO': 'hgpo', 'MT-GRPO': 'mt_grpo'}
 CRITICS = {'IAC': 'independent', 'MAAC': 'central'}
 # Baseline without and with a value critic.
 BASELINE, CRITIC_BASELINE = 'leave_one_out', 'critic'
@@ -126,7 +126,7 @@ def methods(group_size: int) -> list[Method]:
         name, rollout_spec(group_size=group_size, **{
             key.removeprefix('rollout.'): value
             for key, value in switches.items() if key.startswith('rollout.')}),
-        switches['advantage.group_key'],
+        switches.get('advantage.group_key', _CONFIG.advantage.group_key),
         extra_terms=switches['advantage.extra_terms'],
         combination=switches.get('advantage.combination', 'sum')))
   branch = ('env', 'agent', 'turn', 'branch')

@@ -78,6 +78,11 @@ SYSTEMS = {
             ('return_to_go', ('env', 'agent', 'history_1'), 2.0),
             ('return_to_go', ('env', 'agent', 'history_2'), 3.0)),
         'advantage.combination': 'mean'},
+    # MT-GRPO (arXiv 2505.11821) with lambda = 1.
+    'mt_grpo': {
+        **_EPISODES, 'rollout.return_type': 'immediate',
+        'advantage.extra_terms': (
+            ('episode_return', ('env', 'agent'), 1.0),)},
     'at_grpo': {},
     'at_grpo_per_role': {'policies': 'per_role'},
     'at_grpo_lora': {'policies': 'lora_per_role'},

@@ -34,6 +34,7 @@ SYSTEMS = {
         ('mas_grpo_agent_turn', 'after', ''),
     'Team + GiGPO': ('gigpo', 'after', ''),
     'Team + HGPO': ('hgpo', 'after', ''),
+    'Team + MT-GRPO': ('mt_grpo', 'after', ''),
     'Team + IAC': ('iac', 'after', ''),
     'Team + MAAC': ('maac', 'after', ''),
     'Team + MAGRPO': ('magrpo', 'after', ''),

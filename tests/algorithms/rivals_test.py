@@ -52,28 +52,39 @@ EPISODE_RETURNS = (*A, *B, *A, *B[1:])
 # Minus the means of each role, 2.5 / 4 = .625 and 2.4 / 4 = .6.
 EPISODES = np.subtract(
     EPISODE_RETURNS, 4 * [.625] + 4 * [.6] + 4 * [.625] + 3 * [.6])
+# For a, the squares of .575, .575, .525 and .525 have the mean .303125; for b,
+# those of .5, .45, .5 and .55 have the mean .25125.
+DEVIATIONS = np.sqrt(
+    4 * [.303125] + 4 * [.25125] + 4 * [.303125] + 3 * [.25125])
 # Means of the returns to go of equal prompts.
 STEPS = np.subtract(RETURNS_TO_GO, (
     4 * [.975 / 4] + 2 * [.8 / 2] + 2 * [.35 / 2]
     + [1.9 / 2, 0, 1.9 / 2, 0] + 3 * [1.3 / 3]))
 
 
-def play(system, scale='none', **changes):
-  """Advantages [15] of a system of `common.SYSTEMS`, with changes."""
-  switches = {'rollout.discount': 0.5, 'rollout.group_size': 4}
-  switches = common.SYSTEMS[system] | switches | changes
-  sections = {'rollout': {}, 'advantage': {'scale': scale}}
-  for name, value in switches.items():
+def collect(runner, tasks, system, scale, **changes):
+  """Advantages [N] of a system of `common.SYSTEMS`, with changes, and texts."""
+  sections = {
+      'rollout': {'group_size': 4, 'discount': 0.5},
+      'advantage': {'scale': scale}}
+  for name, value in (common.SYSTEMS[system] | changes).items():
     section, _, key = name.partition('.')
-    sections[section][key] = value
+    sections[section].setdefault(key, value)
+  groups = tree_lib.groups_of(credit.collect(
+      runner, tasks, specs.rollout(**sections['rollout']),
+      specs.advantage(**sections['advantage'])))
+  return (
+      np.concatenate([group.advantages for group in groups]),
+      [''.join(scripted.texts_of(group)) for group in groups])
+
+
+def play(system, scale='none', **changes):
+  """Advantages [15] on the tree above."""
   runner = scripted.make_runner(dict.fromkeys(('one', 'two'), Script()))
-  trees = credit.collect(
-      runner, [scripted.task('A', 5)], specs.rollout(**sections['rollout']),
-      specs.advantage(**sections['advantage']))
-  groups = tree_lib.groups_of(trees)
-  texts = ''.join(''.join(scripted.texts_of(group)) for group in groups)
-  assert texts == '1122' '1201' '3010' '120'
-  return np.concatenate([group.advantages for group in groups])
+  advantages, texts = collect(
+      runner, [scripted.task('A', 5)], system, scale, **changes)
+  assert ''.join(texts) == '1122' '1201' '3010' '120'
+  return advantages
 
 
 @pytest.mark.parametrize('omega', [0.0, 0.5, 2.0])
@@ -89,11 +100,7 @@ def test_each_term_has_a_separate_scale():
   found, episodes = (
       play('gigpo', 'std', **changes)
       for changes in ({}, {'advantage.extra_terms': ()}))
-  # Episode returns of a: the squares of .575, .575, .525 and .525 have the mean
-  # .303125; of b: those of .5, .45, .5 and .55 have the mean .25125.
-  deviations = np.sqrt(
-      4 * [.303125] + 4 * [.25125] + 4 * [.303125] + 3 * [.25125])
-  np.testing.assert_allclose(episodes, EPISODES / deviations, atol=1e-5)
+  np.testing.assert_allclose(episodes, EPISODES / DEVIATIONS, atol=1e-5)
   # Two returns differ by two deviations. Equal ones have none.
   np.testing.assert_allclose(
       (found - episodes)[4:12], [1, -1, 1, -1, 1, 0, -1, 0], atol=1e-5)
@@ -113,6 +120,38 @@ def test_hgpo(weight):
   (_, group_key, _), last = common.SYSTEMS['hgpo']['advantage.extra_terms']
   found = play('hgpo', **{'advantage.extra_terms': (
       ('return_to_go', group_key, weight), last)})
+  np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize('lambda_', [0.5, 2.0])
+def test_mt_grpo(lambda_):
+  # Rewards of a in turn 0: .1, .1, .2, .2; of b: .1, .2, 0, .1, with mean .1
+  # and variance .02 / 4; of a in turn 1: 1.3, 0, .1, 0, with mean .35 and
+  # variance 1.21 / 4 = .55^2; of b: .1, 1.2, 0, with mean 1.3 / 3 and variance
+  # (1.45 - 1.69 / 3) / 3 = .295556.
+  turns = np.array([
+      -1, -1, 1, 1, 0, .1 / .0707107, -.1 / .0707107, 0,
+      .95 / .55, -.35 / .55, -.25 / .55, -.35 / .55,
+      -.333333 / .543650, .766667 / .543650, -.433333 / .543650])
+  (*term, _), = common.SYSTEMS['mt_grpo']['advantage.extra_terms']
+  found = play('mt_grpo', 'std', **{
+      'advantage.extra_terms': ((*term, lambda_),)})
+  np.testing.assert_allclose(
+      found, turns + lambda_ * EPISODES / DEVIATIONS, atol=1e-5)
+
+
+def test_mt_grpo_of_one_turn_without_the_outcome_is_grpo():
+  (*term, _), = common.SYSTEMS['mt_grpo']['advantage.extra_terms']
+  (expected, _), (found, _) = (
+      collect(
+          scripted.make_runner(
+              {'one': scripted.Dice()}, {'a': 'one'},
+              scripted.Counting((('a',),), max_turns=1)),
+          [scripted.task(name, 2) for name in 'ABC'], system, 'std', **changes)
+      for system, changes in (
+          ('mas_grpo', {}),
+          ('mt_grpo', {'advantage.extra_terms': ((*term, 0.0),)})))
+  assert found.any()
   np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
