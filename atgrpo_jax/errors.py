@@ -7,6 +7,7 @@ and the fix.
 from collections.abc import Collection, Iterator, Sequence
 import contextlib
 import math
+import traceback
 from typing import Any
 
 from absl import flags
@@ -73,7 +74,9 @@ def check_number(
 
 def one_line(error: BaseException) -> str:
   """The type of an error and the first line of its message."""
-  text = str(error).strip().partition('\n')[0].rstrip('.')
+  # Also if the error cannot be printed.
+  text = str(traceback.TracebackException(type(error), error, None))
+  text = text.strip().partition('\n')[0].rstrip('.')
   return f'{type(error).__name__}: {text}' if text else type(error).__name__
 
 

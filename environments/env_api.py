@@ -53,7 +53,8 @@ STATUS_TO_OUTCOME = {
 class Step:
   """The result of one micro-transition.
 
-  Numbers and truth values may be those of Python, numpy or jax.
+  Numbers and truth values may be those of Python, numpy or jax. Numbers in
+  single precision are rounded to six decimals.
 
   Attributes:
     state: the state after the actions.

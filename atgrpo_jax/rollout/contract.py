@@ -22,6 +22,9 @@ from atgrpo_jax import errors
 from environments import env_api
 
 _PICKLABLE = 'return a state that can be pickled'
+_MESSAGES = (
+    "a list of messages such as {'role': 'user', 'content': 'a text'}")
+_FLOAT32_DECIMALS = 6
 
 
 def reset(
@@ -52,21 +55,23 @@ def observe(
   with call:
     messages = environment.observe(state, role)
   if not isinstance(messages, (list, tuple)) or not messages:
-    raise call.problem(messages)
+    raise call.problem(messages, _MESSAGES)
   for message in messages:
     if not isinstance(message, Mapping) or not all(
         isinstance(message.get(name), str) for name in ('role', 'content')):
-      raise call.problem(message)
+      raise call.problem(message, _MESSAGES)
   return messages
 
 
 def show(
     environment: env_api.Environment, state: env_api.State) -> dict[str, str]:
   """`Environment.show`, with all values as texts."""
-  with _Call(environment, 'show', f'for the state {state!r:.100}'):
-    return {
-        str(name): str(value)
-        for name, value in environment.show(state).items()}
+  call = _Call(environment, 'show', f'for the state {state!r:.100}')
+  with call:
+    texts = environment.show(state)
+  if not isinstance(texts, Mapping):
+    raise call.problem(texts, 'a dict of texts')
+  return {str(name): str(value) for name, value in texts.items()}
 
 
 def step_all(
@@ -100,6 +105,20 @@ class _Steps(list):
       return pickle.loads, (pickle.dumps([*self]),)
 
 
+def check_ended(
+    environment: env_api.Environment, steps: Sequence[env_api.Step],
+    roles: Sequence[str], *, task_id: str, turn: int) -> None:
+  """Raises UserError if an episode goes on after its last phase."""
+  if not all(
+      step.done or env_api.Outcome.INFRASTRUCTURE in step.outcomes.values()
+      for step in steps):
+    raise errors.UserError(
+        f'{type(environment).__name__}.step returned done=False '
+        f'{_where(roles, task_id, turn)}, the last phase of the last turn; '
+        'there, return done=True, with truncated=True if the task is not '
+        'solved.')
+
+
 class _Call(contextlib.AbstractContextManager):
   """Raises an exception of a function of an environment as UserError."""
 
@@ -120,13 +139,12 @@ class _Call(contextlib.AbstractContextManager):
         traceback.format_exception(kind, error, frames.tb_next))
     raise reported from error
 
-  def problem(self, messages: Any) -> errors.UserError:
-    """Describes a value that is not a prompt, or not a message of one."""
-    kind = 'the text' if isinstance(messages, str) else type(messages).__name__
+  def problem(self, value: Any, expected: str) -> errors.UserError:
+    """Describes a value of another type."""
+    kind = 'the text' if isinstance(value, str) else type(value).__name__
     return errors.UserError(
-        f'{self._function} returned {kind} {messages!r:.100} {self._where}; '
-        "expected a list of messages such as {'role': 'user', 'content': "
-        "'a text'}.")
+        f'{self._function} returned {kind} {value!r:.100} {self._where}; '
+        f'expected {expected}.')
 
 
 def _where(roles: Sequence[str], task_id: str, turn: int) -> str:
@@ -167,8 +185,9 @@ def _checked(
   flags = {
       name: _flag(name, getattr(step, name))
       for name in ('done', 'success', 'truncated')}
-  if flags['success'] and not flags['done']:
-    raise ValueError('success=True with done=False')
+  for name in ('success', 'truncated'):
+    if flags[name] and not flags['done']:
+      raise ValueError(f'{name}=True with done=False')
   program_runs = _number('program_runs', step.program_runs)
   if program_runs < 0 or program_runs % 1:
     raise ValueError(
@@ -184,11 +203,17 @@ def _checked(
 
 
 def _number(field: str, value: Any) -> float:
-  """A number or truth value of Python, numpy or jax as a float."""
+  """A number or truth value of Python, numpy or jax as a float.
+
+  Sums in single precision are wrong in the seventh decimal, and the float64 of
+  0.1 in single precision is not 0.1, so such numbers are rounded.
+  """
   try:
     if (isinstance(value, (str, bytes, bytearray)) or np.shape(value)
         or np.iscomplexobj(value)):
       raise TypeError('not a real number')
+    if getattr(value, 'dtype', None) == np.float32:
+      return round(float(str(value)), _FLOAT32_DECIMALS)
     return float(value)
   except (TypeError, ValueError, OverflowError) as error:
     raise ValueError(

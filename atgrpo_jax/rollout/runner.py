@@ -267,6 +267,9 @@ class EpisodeRunner:
         for joint_action in joint_actions]
     steps = yield self.step_environments(
         [state] * len(actions), actions, task_id=task_id, turn=turn)
+    if position == positions(self.environment)[-1]:
+      contract.check_ended(
+          self.environment, steps, roles, task_id=task_id, turn=turn)
     node = tree_lib.Node(turn, phase, state, (), joint_actions, tuple(steps))
     return dataclasses.replace(node, groups=tuple(
         types.Group(
@@ -394,9 +397,12 @@ def _candidate(
   rewards = node.rewards(role, alpha)[known]
   reward = float(np.mean(rewards)) if known else np.nan
   steps = [node.steps[j] for j in known or joint_actions]
+  terms = collections.defaultdict(list)  # Not every step has all terms.
+  for step in steps:
+    for name, value in step.reward_terms.items():
+      terms[name].append(value)
   return types.Candidate(
       completion=completion, behavior_logprobs=logprobs, text=text,
       reward=reward, return_=np.float32(reward), reward_terms={
-          name: float(np.mean([step.reward_terms[name] for step in steps]))
-          for name in steps[0].reward_terms},
+          name: float(np.mean(values)) for name, values in terms.items()},
       outcome=steps[0].outcomes[role])

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from atgrpo_jax import errors
 from atgrpo_jax import types
 from atgrpo_jax.algorithms import credit
 from atgrpo_jax.algorithms import spec as spec_lib
@@ -146,11 +147,23 @@ class Noisy(scripted.Counting):
   team_reward_range = (-1.0, 1.0)
 
   def step(self, state, actions):
-    noise = [0.0, 0.1 + 0.2 - 0.3, -1.4e-17, 0.7 - 0.1 * 7]
+    single = np.float32([0.1, 0.6, 0.7])
+    noise = [0.0, 0.1 + 0.2 - 0.3, single[0] + single[1] - single[2],
+             0.7 - 0.1 * 7]
     values = {role: noise[int(text) % 4] for role, text in actions.items()}
     return dataclasses.replace(
         super().step(state, actions), team_reward=sum(values.values()),
         local_rewards=values)
+
+
+class Cancelling(scripted.Counting):
+  """Pays the team in single precision what it takes from each role."""
+
+  def step(self, state, actions):
+    reward = 0.1 * sum(map(int, actions.values()))
+    return dataclasses.replace(
+        super().step(state, actions), team_reward=np.float32(reward % 1),
+        local_rewards=dict.fromkeys(actions, -(reward % 1)))
 
 
 @pytest.mark.parametrize('alpha', [0.0, 1.0])
@@ -166,3 +179,58 @@ def test_rounding_has_no_advantage_in_any_mode(kind, alpha):
   groups = tree_lib.groups_of(trees)
   assert len({value for group in groups for value in group.returns}) > 1
   assert not any(np.any(group.advantages) for group in groups)
+
+
+@pytest.mark.parametrize('kind', [
+    {}, {'mode': 'parallel'}, {'mode': 'joint', 'return_type': 'immediate'}])
+def test_rewards_of_two_precisions_may_cancel(kind):
+  runner = scripted.make_runner(
+      dict.fromkeys(('one', 'two'), scripted.Dice()), environment=Cancelling())
+  trees = scripted.collect(runner, {'A': 99}, group_size=4, **kind)
+  groups = tree_lib.groups_of(trees)
+  assert {step.team_reward for tree in trees for node in tree.nodes
+          for step in node.steps} > {0.1}
+  assert not any(np.any(group.advantages) for group in groups)
+
+
+class Endless(scripted.Counting):
+  """Never ends an episode."""
+
+  def step(self, state, actions):
+    step = super().step(state, actions)
+    return dataclasses.replace(
+        step, done=False, success=False, truncated=False)
+
+
+@pytest.mark.parametrize('kind', [
+    {}, {'return_type': 'monte_carlo'}, {'mode': 'parallel'},
+    {'mode': 'joint', 'return_type': 'return_to_go'},
+    {'mode': 'joint', 'return_type': 'immediate', 'selection': 'uniform'}])
+def test_environment_without_end_is_named(kind):
+  runner = scripted.make_runner(
+      dict.fromkeys(('one', 'two'), scripted.Dice()), environment=Endless())
+  with pytest.raises(errors.UserError, match=(
+      r"Endless\.step returned done=False for role 'b' in turn 2 of task 'A',"
+      ' the last phase of the last turn; there, return done=True')):
+    scripted.collect(runner, {'A': 99}, group_size=2, **kind)
+
+
+class Terms(scripted.Counting):
+  """Pays a term named after the last digit of the total."""
+
+  def step(self, state, actions):
+    step = super().step(state, actions)
+    return dataclasses.replace(
+        step, reward_terms={str(step.state.total % 10): 1.0})
+
+
+def test_terms_of_joint_actions_may_differ():
+  runner = scripted.make_runner(
+      dict.fromkeys(('one', 'two'), scripted.Dice()),
+      environment=Terms((('a', 'b'),), 1))
+  tree, = scripted.collect(
+      runner, {'A': 99}, group_size=4, mode='joint', joint_actions='cross',
+      return_type='immediate')
+  terms = [c.reward_terms for group in tree.groups() for c in group.candidates]
+  assert max(map(len, terms)) > 1
+  assert all(set(by_name.values()) == {1.0} for by_name in terms)

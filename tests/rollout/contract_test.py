@@ -103,6 +103,19 @@ def test_numbers_and_truth_values_of_any_library_are_accepted():
       GOOD, local_rewards={'a': np.float32('nan')})).local_rewards['a'])
 
 
+@pytest.mark.parametrize('value, number', [
+    (np.float32(0.3), 0.3), (jnp.float32(-100.3), -100.3),
+    (np.array(0.7, np.float32), 0.7), (np.float32(1 / 3), 0.333333),
+    (sum(np.float32([0.1, 0.6, -0.7])), 0.0), (np.float32(1e30), 1e30),
+    (np.float32(-math.inf), -math.inf), (np.float64(1e-8), 1e-8), (1e-8, 1e-8)])
+def test_single_precision_is_rounded(value, number):
+  step = _step(dataclasses.replace(
+      GOOD, team_reward=math.nan, local_rewards={'a': value},
+      reward_terms={'near': value}))
+  assert step.local_rewards == {'a': number}
+  assert step.reward_terms == {'near': number}
+
+
 def test_team_reward_may_exceed_its_range_by_rounding():
   for reward in (1 + 2e-16, np.float32(0.7) + np.float32(0.3), -1.4e-17):
     _step(dataclasses.replace(GOOD, team_reward=reward))
@@ -135,7 +148,9 @@ def test_team_reward_may_exceed_its_range_by_rounding():
     ({'truncated': math.nan}, 'truncated=nan'),
     ({'program_runs': 1.5}, 'program_runs=1.5, which is not a count'),
     ({'program_runs': -1}, 'program_runs=-1'),
-    ({'done': False}, 'success=True with done=False')])
+    ({'done': False}, 'success=True with done=False'),
+    ({'done': False, 'success': False, 'truncated': True},
+     'truncated=True with done=False')])
 def test_field_that_violates_the_contract_is_named(changes, words):
   step = changes if changes is None else dataclasses.replace(GOOD, **changes)
   with pytest.raises(errors.UserError) as error:
@@ -201,3 +216,24 @@ def test_exit_is_named():
 
 def test_shown_values_are_texts():
   assert contract.show(Given(), 3) == {'turn': '3', '3': 'None'}
+
+
+@pytest.mark.parametrize('shown', [None, 'text', ['text'], 3])
+def test_shown_value_that_is_no_dict_is_named(shown):
+  with pytest.raises(errors.UserError, match=(
+      r'Shown\.show returned .* for the state 3; expected a dict')):
+    contract.show(type('Shown', (), {'show': lambda *_: shown})(), 3)
+
+
+class Unprintable(Exception):
+
+  def __str__(self):
+    raise LookupError
+
+
+def test_exception_that_cannot_be_printed_is_named():
+  def fail():
+    raise Unprintable
+
+  with pytest.raises(errors.UserError, match=f'failed {WHERE} .Unprintable: '):
+    _step(fail)
