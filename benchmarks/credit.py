@@ -115,7 +115,8 @@ def methods(group_size: int) -> list[Method]:
     add(f'tree, monte_carlo {num}, {selection}', ('env', 'agent', 'turn'),
         selection=selection, return_type='monte_carlo', num_continuations=num)
   for return_type, group_key in (
-      ('episode_return', ('env',)), ('immediate', ('env', 'agent', 'turn')),
+      ('episode_return', ('env',)), ('episode_return', ('env', 'agent')),
+      ('immediate', ('env', 'agent', 'turn')),
       ('return_to_go', ('env', 'agent', 'turn')),
       ('episode_return', ('env', 'agent', 'turn'))):
     add(f'parallel, {return_type}, {"+".join(group_key)}', group_key,

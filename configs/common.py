@@ -83,6 +83,10 @@ SYSTEMS = {
         **_EPISODES, 'rollout.return_type': 'immediate',
         'advantage.extra_terms': (
             ('episode_return', ('env', 'agent'), 1.0),)},
+    # REINFORCE++ with the baseline of a task (arXiv 2501.03262).
+    'reinforce_pp': {
+        **_EPISODES, 'advantage.group_key': ('env', 'agent'),
+        'advantage.scale': 'batch_std'},
     'at_grpo': {},
     'at_grpo_per_role': {'policies': 'per_role'},
     'at_grpo_lora': {'policies': 'lora_per_role'},
@@ -358,7 +362,8 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.advantage.group_key = ('env', 'agent', 'turn')
   # 'mean', 'leave_one_out', 'none', or 'critic' (value of the prompt).
   c.advantage.baseline = 'mean'
-  c.advantage.scale = 'std'  # Or 'none'.
+  # 'std' of the candidates that are compared, 'batch_std' of all, or 'none'.
+  c.advantage.scale = 'std'
   # (return type, group key, weight) triples whose advantages are added to that
   # of `rollout.return_type` and `group_key`, which has the weight 1.
   c.advantage.extra_terms = ()

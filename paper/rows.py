@@ -35,6 +35,7 @@ SYSTEMS = {
     'Team + GiGPO': ('gigpo', 'after', ''),
     'Team + HGPO': ('hgpo', 'after', ''),
     'Team + MT-GRPO': ('mt_grpo', 'after', ''),
+    'Team + REINFORCE++': ('reinforce_pp', 'after', ''),
     'Team + IAC': ('iac', 'after', ''),
     'Team + MAAC': ('maac', 'after', ''),
     'Team + MAGRPO': ('magrpo', 'after', ''),

@@ -17,7 +17,7 @@ import chex
 import numpy as np
 
 BASELINES = ('mean', 'leave_one_out', 'none', 'critic')
-SCALES = ('std', 'none')
+SCALES = ('std', 'batch_std', 'none')
 
 
 def rounding_noise(returns: np.ndarray) -> float:
@@ -43,7 +43,9 @@ def group_advantages(
     baseline_ids: [N] int, equal for candidates with a common baseline.
     valid: [N] bool; invalid candidates are ignored and have advantage 0.
     baseline: one of `BASELINES`; docs/algorithms.md defines them.
-    scale: 'std', the root mean square of return minus baseline, or 'none'.
+    scale: 'std', the root mean square of return minus mean, or minus the
+      critic's value, over the candidates of a baseline; 'batch_std', the same
+      over all valid candidates; or 'none'.
     weights: [N] float weights from `return_weights`; None for 1.
     episodes: [N] int, equal for candidates of one episode; 'leave_one_out'
       leaves out the whole episode, because an action affects all its returns.
@@ -56,6 +58,7 @@ def group_advantages(
   if episodes is None:
     episodes = np.arange(len(returns))
   advantages = np.zeros(returns.shape, np.float32)
+  batch_square = 0.0
   for baseline_id in np.unique(baseline_ids[valid]):
     compared = valid & (baseline_ids == baseline_id)
     centred = returns[compared].astype(np.float64)
@@ -70,13 +73,15 @@ def group_advantages(
       centred -= np.average(centred, weights=group_weights)
     elif np.abs(centred).max() < noise:
       continue
-    deviation = 1.0
+    deviation, square = 1.0, np.sum(group_weights * centred**2)
+    batch_square += square
     if scale == 'std':
-      deviation = np.sqrt(
-          np.average(centred**2, weights=group_weights)) or 1.0
+      deviation = np.sqrt(square / np.sum(group_weights)) or 1.0
     if baseline == 'leave_one_out':
       centred -= _mean_of_others(centred, group_weights, episodes[compared])
     advantages[compared] = centred / deviation
+  if scale == 'batch_std' and batch_square:
+    advantages /= np.sqrt(batch_square / np.sum(weights[valid]))
   return advantages
 
 

@@ -29,6 +29,9 @@ def _advantages(rewards, ids, valid=None, variant=('mean', 'std')):
     # Variances (4 + 1 + 9) / 3 = 14 / 3 and (1 + 1 + 4) / 3 = 2.
     (('mean', 'std'), [-0.9258201, -0.4629100, 1.3887301],
      [-0.7071068, -0.7071068, 1.4142136], 1),
+    # Over both groups, (14 + 6) / 6 = 10 / 3.
+    (('mean', 'batch_std'), [-1.0954451, -0.5477226, 1.6431677],
+     [-0.5477226, -0.5477226, 1.0954451], 1),
     # 1 - (2 + 6) / 2, 2 - (1 + 6) / 2, 6 - (1 + 2) / 2;
     # 0 - (0 + 3) / 2 twice, 3 - (0 + 0) / 2.
     (('leave_one_out', 'none'), [-3, -1.5, 4.5], [-1.5, -1.5, 3], 4),
@@ -38,7 +41,7 @@ def test_table(variant, first, second, factor):
   assert found.dtype == np.float32
   np.testing.assert_allclose(found[IDS == 7], first, rtol=1e-6)
   np.testing.assert_allclose(found[IDS == 3], second, rtol=1e-6)
-  # 'std' is invariant to scale, all variants to a shift of a group.
+  # Scales are invariant to a factor, all variants to a shift of a group.
   np.testing.assert_allclose(
       _advantages(4 * REWARDS, IDS, variant=variant), factor * found,
       rtol=1e-6)
@@ -110,7 +113,8 @@ def test_invalid_candidates_are_ignored(variant, junk):
       [1, junk, 2, 6, 5, junk, junk], [0, 0, 0, 0, 1, 1, 2],
       [True, False, True, True, True, False, False], variant)
   np.testing.assert_array_equal(
-      found[[0, 2, 3]], _advantages([1, 2, 6], [0, 0, 0], None, variant))
+      found[[0, 2, 3, 4]],
+      _advantages([1, 2, 6, 5], [0, 0, 0, 1], None, variant))
   np.testing.assert_array_equal(found[[1, 4, 5, 6]], 0)
 
 
