@@ -16,18 +16,19 @@ from __future__ import annotations
 
 import abc
 import ast
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import collections
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 import contextlib
+import dataclasses
 import fcntl
 import hashlib
 import importlib
-import itertools
+import importlib.util
 import json
 import os
 import pathlib
-import sys
+import sysconfig
 import textwrap
-import types
 from typing import Any
 
 from google.protobuf import json_format
@@ -198,7 +199,7 @@ def _prepared_builder(
       data_dir or os.environ.get('TFDS_DATA_DIR', '~/tensorflow_datasets'))
   name = module.Builder.name
   digest = hashlib.sha256()
-  for source in _sources(module):
+  for source in _sources(module.__name__):
     digest.update(source.encode())
   for folder in sorted({name, builder_config or name}):
     for path in sorted(manual_folder(root, folder).rglob('*')):
@@ -238,66 +239,111 @@ def _prepared_builder(
   return builder
 
 
-def _sources(builder_module: types.ModuleType) -> Iterator[str]:
+def _sources(builder_module: str) -> Iterator[str]:
   """Yields the statements that define the Builder and all that it refers to.
 
-  Follows names into `environments`, the package of the builder, and modules in
-  the same folder. A name that is an attribute of an imported module is taken
-  for a reference to it.
+  Follows names and imports, also those in functions, into `environments`, the
+  package of the builder and every module that is not installed. A name that is
+  an attribute of an imported module is taken for a reference to it.
   """
-  folder = os.path.dirname(builder_module.__file__)
-  packages = {
-      name.partition('.')[0] for name in (__name__, builder_module.__name__)}
+  packages = {name.partition('.')[0] for name in (__name__, builder_module)}
+  modules = {}
 
-  def follow(value: Any, attributes: Sequence[str]) -> list[tuple]:
-    """(module, name) of what an imported value may stand for."""
-    names = attributes
-    if not isinstance(value, types.ModuleType):
-      names = [getattr(value, '__name__', None)]
-      value = sys.modules.get(getattr(value, '__module__', None))
-    file = getattr(value, '__file__', None)
-    if file and (value.__name__.partition('.')[0] in packages
-                 or os.path.dirname(file) == folder):
-      return [(value, name) for name in names]
-    return []
+  def module_of(name: str) -> _Module:
+    if name not in modules:
+      modules[name] = _parse(name, packages)
+    return modules[name]
 
-  definitions = {}  # Of each module.
   references = [(builder_module, 'Builder')]
   seen = {*references}
   for module, name in references:  # Grows during the iteration.
-    if module not in definitions:
-      definitions[module] = _definitions(module)
-    for statement in definitions[module].get(name, ()):
-      yield f'{module.__name__}.{name}: {ast.unparse(statement)}\n'
+    for statement in module_of(module).definitions.get(name, ()):
+      yield f'{module}.{name}: {ast.unparse(statement)}\n'
       nodes = [*ast.walk(statement)]
       names = sorted({x.id for x in nodes if isinstance(x, ast.Name)})
       attributes = sorted({
           x.attr for x in nodes if isinstance(x, ast.Attribute)})
-      for reference in itertools.chain(
-          ((module, x) for x in names),
-          *(follow(vars(module).get(x), attributes) for x in names)):
-        if reference not in seen:
-          seen.add(reference)
-          references.append(reference)
+      found = dict.fromkeys((module, x) for x in names)
+      pending = [*found]
+      for source, used in pending:  # Grows during the iteration.
+        imports = module_of(source).imports
+        targets = [
+            (target, used if imported == '*' else imported)
+            for target, imported in (
+                *imports.get(used, ()), *imports.get('*', ()))]
+        # A name in a module, or a module of a package.
+        targets += [
+            (f'{target}.{imported}'.rstrip('.'), x)
+            for target, imported in imports.get(used, ()) for x in attributes]
+        pending += [x for x in dict.fromkeys(targets) if x not in found]
+        found |= dict.fromkeys(targets)
+      references += [x for x in found if x not in seen]
+      seen |= found.keys()
 
 
-def _definitions(module: types.ModuleType) -> dict[str, list[ast.stmt]]:
-  """The statements at the top level of a module, by the names they define."""
-  definitions = {}
-  source = pathlib.Path(module.__file__).read_text('utf-8')
-  for statement in ast.parse(source).body:
-    nodes = [statement]
-    if not isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
-      nodes = [*ast.walk(statement)]
-    for node in nodes:
-      name = None
-      if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-        name = node.name
-      elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-        name = node.id
-      if name and statement not in definitions.setdefault(name, []):
-        definitions[name].append(statement)
-  return definitions
+@dataclasses.dataclass(frozen=True)
+class _Module:
+  """What the names of a module stand for."""
+
+  definitions: dict[str, list[ast.stmt]]
+  # Name, or '*' -> (module, name in it; '' for the module itself).
+  imports: dict[str, list[tuple[str, str]]]
+
+
+def _parse(module: str, packages: Collection[str]) -> _Module:
+  """Reads a module; one that is installed or not Python has no names."""
+  parsed = _Module(collections.defaultdict(list), collections.defaultdict(list))
+  path = _source_of(module, packages)
+  if path is None:
+    return parsed
+  tree = ast.parse(path.read_text('utf-8'))
+  for statement in tree.body:
+    nodes = [*ast.walk(statement)]
+    if isinstance(statement, (ast.Import, ast.ImportFrom)):
+      names = set()
+    elif isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
+      names = {statement.name}
+    elif isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
+      names = {
+          x.id for target in getattr(statement, 'targets', nodes[1:2])
+          for x in ast.walk(target) if isinstance(x, ast.Name)}
+    else:  # It may change any object that it names.
+      names = {getattr(x, 'id', getattr(x, 'name', None)) for x in nodes}
+    for name in names:
+      parsed.definitions[name].append(statement)
+  package = module if path.name == '__init__.py' else module.rpartition('.')[0]
+  for node in ast.walk(tree):
+    if isinstance(node, ast.Import):
+      for alias in node.names:
+        parts = alias.name.split('.')
+        for end in range(1, 1 + len(parts)):
+          name = '.'.join(parts[:end])
+          if not alias.asname or name == alias.name:
+            parsed.imports[alias.asname or parts[0]].append((name, ''))
+    elif isinstance(node, ast.ImportFrom):
+      parents = package.split('.')[:len(package.split('.')) - node.level + 1]
+      target = '.'.join(
+          [*(parents if node.level else ()), *filter(None, [node.module])])
+      for alias in node.names:
+        parsed.imports[alias.asname or alias.name].append((target, alias.name))
+  return parsed
+
+
+def _source_of(module: str, packages: Collection[str]) -> pathlib.Path | None:
+  """The file of a module; None if it is installed, or not written in Python."""
+  top, *parts = module.split('.')
+  spec = importlib.util.find_spec(top)
+  if spec is None:
+    return None
+  folders = spec.submodule_search_locations
+  path = pathlib.Path(folders[0] if folders else spec.origin)
+  is_installed = any(
+      path.is_relative_to(folder) for folder in sysconfig.get_paths().values())
+  if is_installed and top not in packages:
+    return None
+  path = path.joinpath(*parts)
+  files = path, path.with_suffix('.py'), path / '__init__.py'
+  return next((file for file in files if file.is_file()), None)
 
 
 @contextlib.contextmanager

@@ -179,3 +179,70 @@ def test_changed_code_makes_the_data_set_again(
   assert load() == (expected or ['a!', 'b!'])
   folders = [*(tmp_path / 'data').glob('*/1.0.0')]
   assert len(folders) == (2 if expected else 1)
+
+
+_IMPORTING_BUILDER = '''
+import used
+import used.inside
+import used.alias as short
+from used import exported, module as renamed
+from used.star import *
+from base import Base
+TABLE = {}
+TABLE['key'] = 'MUTATED'
+try:
+  from used.guarded import GUARDED
+except ImportError:
+  GUARDED = ''
+
+class Builder(Base, skip_registration=True):
+  name = __name__
+
+  def splits(self):
+    from used.lazy import LAZY as lazy
+    return {'test': [{'task_id': '0', 'text': ' '.join([
+        used.PACKAGE, used.inside.INSIDE, short.ALIAS, exported, renamed.MODULE,
+        STAR, TABLE['key'], GUARDED, lazy, self.inherited()])}]}
+'''
+_BASE = '''
+import tensorflow_datasets as tfds
+from environments import datasets
+
+class Base(datasets.TaskBuilder, skip_registration=True):
+  VERSION = tfds.core.Version('1.0.0')
+  FEATURES = {'text': tfds.features.Text()}
+
+  def inherited(self):
+    return 'INHERITED'
+'''
+
+
+def test_imports_of_every_form_are_followed(tmp_path, monkeypatch):
+  monkeypatch.syspath_prepend(tmp_path)
+  monkeypatch.setattr(sys, 'dont_write_bytecode', True)
+  (tmp_path / 'used').mkdir()
+  sources = {
+      'importing.py': _IMPORTING_BUILDER, 'base.py': _BASE,
+      'used/__init__.py': (
+          "from .hidden import exported\nPACKAGE = 'PACKAGE'\n"),
+      'used/hidden.py': "exported = 'EXPORTED'\n"} | {
+          f'used/{name}.py': f"{name.upper()} = '{name.upper()}'\n"
+          for name in ('inside', 'alias', 'module', 'star', 'guarded', 'lazy')}
+
+  def load():
+    for path, source in sources.items():
+      (tmp_path / path).write_text(source)
+    for name in [*sys.modules]:
+      if name.partition('.')[0] in ('importing', 'base', 'used'):
+        del sys.modules[name]
+    importlib.invalidate_caches()
+    row, = datasets.load('importing', 'test', str(tmp_path / 'data'))
+    return row['text'].split()
+
+  expected = load()
+  assert len(expected) == 10
+  for path, source in sources.items():
+    word, = (x for x in expected if f"'{x}'" in source)
+    sources[path] = source.replace(f"'{word}'", f"'{word}2'")
+    expected[expected.index(word)] = f'{word}2'
+    assert load() == expected
