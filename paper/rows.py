@@ -5,7 +5,7 @@ Also formats the cells of a row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
 from typing import Any
 
@@ -85,15 +85,13 @@ class Row:
     totals = [evaluation['budget'][cost] for evaluation in self.evaluations]
     return float(np.mean(totals)) / len(self.clusters)
 
-  def score_cells(
-      self, title: str, values: np.ndarray,
-      interval: Callable[..., tuple[float, float]]) -> dict[str, str]:
+  def score_cells(self, title: str, values: np.ndarray) -> dict[str, str]:
     """Mean of [seeds, tasks] values in percent, its interval, the seeds."""
     return {
         f'{title} %': percent(values.mean()),
         '95 %': '' if len(values) < 2 else between(
-            *interval(values, self.clusters)),
-        'seeds': str(len(values))}
+            *statistics.interval(values, self.clusters)),
+        'seeds': seeds(len(values))}
 
   def training_cells(self) -> dict[str, str]:
     """Cost of the training; empty if nothing was trained."""
@@ -176,15 +174,14 @@ def check_comparable(title: str, rows: Iterable[Row]) -> None:
         'config.sandbox.level.')
 
 
-def comparison(
-    values: np.ndarray, others: np.ndarray,
-    clusters: Sequence[int]) -> tuple[str, str]:
-  """Difference of two [seeds, tasks] in points; p unless a row has one seed."""
-  difference = signed(f'{100 * (values.mean() - others.mean()):+.1f}')
-  if min(len(values), len(others)) < 2:
-    return difference, ''
-  p = statistics.p_value(values, others, clusters)
-  return difference, f'{p:.4f}' if p >= 1e-4 else '< 0.0001'
+def seeds(*nums: int) -> str:
+  """Numbers of seeds, marked if they make a row a pilot."""
+  marks = ['pilot'] if min(nums) < statistics.MIN_SEEDS else []
+  return ', '.join([*map(str, nums), *marks])
+
+
+def p_text(p: float) -> str:
+  return f'{p:.4f}' if p >= 1e-4 else '< 0.0001'
 
 
 def percent(mean: float) -> str:

@@ -13,7 +13,8 @@ all records there. The third writes the tables of existing records again.
 
 Success is the mean over seeds and held-out tasks, with one candidate per prompt
 and no selection. Intervals and p treat seeds and tasks as random, and tasks of
-one kind as one cluster (`paper/statistics.py`). One seed has neither.
+one kind as one cluster (`paper/statistics.py`). One seed has neither. A row
+with fewer than five seeds is marked as a pilot.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ JOINT_ROWS = {
     'Sequential pipeline': ('untrained_pipeline', 'evaluation'),
     'One-round discussion': ('untrained_discussion', 'evaluation'),
     'Single agent + GRPO': ('sa_grpo', 'after'),
-    'Pipeline + AT-GRPO': ('at_grpo', 'after'),
+    'Pipeline + AT-GRPO, Monte-Carlo returns': ('at_grpo', 'after'),
     'IAC': ('iac', 'after'),
     'MAAC': ('maac', 'after'),
     'MAGRPO, all combinations': ('magrpo_cross', 'after'),
@@ -92,14 +93,15 @@ _CURVES = {
         {'validation/success': '-', 'rollout/success': ':'}),
 }
 
+_HOLM = 'p (Holm)'
 _COST_COLUMNS = ('updates', 'budget used', *records_lib.COSTS, 'minutes')
 _PUBLISHED_COLUMNS = ('paper, 1.7B', 'paper, 8B')
 _GAME_COLUMNS = (
     '', 'success %', '95 %', 'seeds', 'compared with', 'minus that', 'p',
-    'turns an episode', 'turns to solve', 'tokens a task', *_COST_COLUMNS,
-    'peak GiB', *_PUBLISHED_COLUMNS)
+    _HOLM, 'turns an episode', 'turns to solve', 'tokens a task',
+    *_COST_COLUMNS, 'peak GiB', *_PUBLISHED_COLUMNS)
 _PROBLEM_COLUMNS = (
-    '', 'success %', '95 %', 'seeds', 'minus AT-GRPO', 'p', 'turns',
+    '', 'success %', '95 %', 'seeds', 'minus AT-GRPO', 'p', _HOLM, 'turns',
     'tokens a task', *_COST_COLUMNS, *_PUBLISHED_COLUMNS)
 _JOINT_COSTS = (
     'response s', 'tokens/s', 'tokens a task', 'calls a task', 'updates',
@@ -108,9 +110,10 @@ _JOINT_COSTS = (
 # Notes below the tables. The stored tables contain them, so a new wording
 # changes paper/results.
 _INTERVAL_NOTE = (
-    '95 %: interval of the {score} of new seeds on new tasks. p: two-sided t '
-    'test of the difference on the same tasks, not corrected for the number of '
-    'rows. Both count seeds and tasks as drawn at random')
+    'pilot: fewer than five seeds. 95 %: interval of the {score} of new seeds '
+    "on new tasks. p: Welch's two-sided t test of the difference on the same "
+    'tasks. p (Holm): adjusted for the number of comparisons in this table. '
+    'All count seeds and tasks as drawn at random')
 _GAME_NOTE = (
     ': the seeds that a row has, and {tasks} tasks in {clusters} clusters, '
     'since copies of a task, turned or renamed, are one cluster. One seed '
@@ -142,13 +145,14 @@ _ROLES_NOTE = (
     "Here the other role is played by the untrained model, and the row's "
     'budget, half of the tokens, counts what it says as well.')
 _ALL_GAMES_NOTE = (
-    'Systems with at least two seeds on each game. IQM: interquartile mean, '
-    'that of the middle half of the scores of all seeds on all games. 95 %: '
-    'percentiles of a bootstrap that draws seeds anew within each game, as in '
-    'rliable (arXiv 2108.13264), and leaves the tasks as they are. With few '
-    'seeds it is too narrow: in simulations with 3 seeds on each of three '
-    'games it covered the truth in 85 % instead of 95 %, and with 2 in 74 to '
-    '78 %. It is left out where no seed differs from another.')
+    'Systems with at least two seeds on each game; pilot: fewer than five. '
+    'IQM: interquartile mean, that of the middle half of the scores of all '
+    'seeds on all games. 95 %: percentiles of a bootstrap that draws seeds '
+    'anew within each game, as in rliable (arXiv 2108.13264), and leaves the '
+    'tasks as they are. With few seeds it is too narrow: in simulations with 3 '
+    'seeds on each of three games it covered the truth in 85 % instead of '
+    '95 %, and with 2 in 74 to 78 %. It is left out where no seed differs '
+    'from another.')
 _CREDIT_NOTE = (
     'Gradients, entropy and KL are over groups with a signal, in the steps '
     'that were diagnosed. GRPO weighs an episode once, however many answers it '
@@ -217,7 +221,7 @@ def _compare(
   """
   rows_lib.check_comparable(
       f'{title}: rows', [row for row in rows.values() if row is not None])
-  lines = []
+  lines, p_values = [], {}  # p_values: index of a line -> p.
   for name, row in rows.items():
     cells = dict(published_fn(name))
     if row is not None:
@@ -227,12 +231,19 @@ def _compare(
       other_name = experiments.SAME_STEPS.get(name, baseline)
       other = rows.get(other_name)
       if name != baseline and other is not None:
-        difference, cells['p'] = rows_lib.comparison(
-            values_fn(row), values_fn(other), row.clusters)
+        values, others = values_fn(row), values_fn(other)
         cells |= {'compared with': other_name} | dict.fromkeys(
-            ('minus that', 'minus AT-GRPO', f'minus {MAGRPO}'), difference)
+            ('minus that', 'minus AT-GRPO', f'minus {MAGRPO}'),
+            rows_lib.signed(f'{100 * (values.mean() - others.mean()):+.1f}'))
+        if min(len(values), len(others)) > 1:
+          p_values[len(lines)] = statistics.p_value(
+              values, others, row.clusters)
     if any(cells.values()):
       lines.append({'': name, **cells})
+  adjusted = statistics.holm(list(p_values.values()))
+  for (index, p), p_adjusted in zip(p_values.items(), adjusted):
+    lines[index] |= {
+        'p': rows_lib.p_text(p), _HOLM: rows_lib.p_text(p_adjusted)}
   return Table.create(title, columns, lines, note)
 
 
@@ -247,8 +258,7 @@ def _success_table(
   def cells(row):
     turns, to_solve = row.mean('mean_turns'), row.mean('mean_turns_to_solve')
     return {
-        **row.score_cells(
-            'success', row.successes, statistics.success_interval),
+        **row.score_cells('success', row.successes),
         'turns': f'{turns:.2f}', 'turns an episode': f'{turns:.2f}',
         'turns to solve': '' if math.isnan(to_solve) else f'{to_solve:.2f}'}
 
@@ -290,8 +300,8 @@ def all_games_table(systems: rows_lib.SystemRows) -> list[Table]:
     if any(row is None or len(row.evaluations) < 2 for row in rows):
       continue
     scores = [row.successes.mean(axis=1) for row in rows]
-    cells = {'': title, 'seeds of each game': ', '.join(
-        str(len(game)) for game in scores)}
+    cells = {
+        '': title, 'seeds of each game': rows_lib.seeds(*map(len, scores))}
     for name, statistic in (('mean', statistics.mean_over_games),
                             ('IQM', statistics.interquartile_mean)):
       low, high = statistics.bootstrap_interval(scores, statistic)
@@ -380,7 +390,7 @@ def joint_tables(records: records_lib.Records) -> list[Table]:
               records, f'{task}/{kind}/{folder}', evaluation)) is not None}
       reported = published.JOINT[task]
       columns = [
-          '', 'return %', '95 %', 'seeds', f'minus {MAGRPO}', 'p',
+          '', 'return %', '95 %', 'seeds', f'minus {MAGRPO}', 'p', _HOLM,
           *(f'{name} %' for name in _QUALITY[task]), *_JOINT_COSTS, *reported]
       note = (_INTERVAL_NOTE + _JOINT_NOTE).format(
           score='return', success=_SUCCESS_NOTE[task])
@@ -411,8 +421,7 @@ def _joint_cells(row: rows_lib.Row, task: str) -> dict[str, str]:
       for x in row.evaluations]).mean()
   *terms, success = _QUALITY[task]
   cells = {
-      **row.score_cells(
-          'return', _returns(row, task), statistics.mean_interval),
+      **row.score_cells('return', _returns(row, task)),
       **{f'{name} %': rows_lib.percent(metrics[name]) for name in terms},
       f'{success} %': rows_lib.percent(row.successes.mean()),
       'calls a task': f'{row.mean_per_task("model_calls"):g}'}

@@ -2,7 +2,7 @@
 
   python -m tests.docs_test
 
-prints all rows of the table under Results in README.md.
+prints the rows of the tables of results in README.md and docs/results.md.
 """
 
 from collections.abc import Iterator
@@ -26,10 +26,6 @@ from benchmarks import sandbox
 from configs import common
 from configs import pod
 from configs import sudoku
-from paper import experiments
-from paper import records
-from paper import rows as paper_rows
-from paper import tables as paper_tables
 from tests import checkout
 from tests import command_line
 from tests import specs
@@ -43,8 +39,19 @@ PAGES = {
 ALGORITHMS, CREDIT, SPEED = (
     PAGES[f'docs/{name}.md'] for name in (
         'algorithms', 'credit_laboratory', 'speed'))
-RESULTS = ROOT / 'paper/results/nano'
-GAMES = ('Plan-Path', 'Sokoban', 'Sudoku 4x4')  # As in experiments.GAMES.
+RESULTS = PAGES['docs/results.md']
+TABLES = '\n' + (ROOT / 'paper/results/nano/tables.md').read_text()
+GAMES = ('Plan-Path', 'Sokoban', 'Sudoku')
+# First cell of a table in docs/results.md -> title of the stored table and its
+# columns in the other cells.
+_COMPARED = {
+    'Word problems': ('Word problems: problems', 'success %', 'minus AT-GRPO'),
+    'Recipes of `contests`': (
+        'Recipes: problems', 'success %', 'minus AT-GRPO'),
+    'Recipes of `functions`': (
+        'Recipes: functions', 'return %', 'minus MAGRPO', 'all tests %'),
+    'Posts': ('Posts: writing', 'return %', 'minus MAGRPO'),
+}
 
 # Contestant -> its name in docs/speed.md.
 _OTHERS = {'tunix': 'tunix', 'comlrl': 'CoMLRL'}
@@ -229,28 +236,59 @@ def test_credit_equals_the_stored_records(columns):
       assert cell == rounded(row[column], cell), (method, column)
 
 
-def results_table() -> str:
+def stored_rows(title: str) -> list[dict[str, str]]:
+  """The rows of a stored table: column -> text."""
+  header, _, *lines = [
+      [cell.strip() for cell in line.split('|')[1:-1]]
+      for line in section(TABLES, f'## {title}').splitlines()
+      if line.startswith('|')]
+  return [dict(zip(header, line, strict=True)) for line in lines]
+
+
+def readme_lines() -> list[str]:
   """The table in README.md: success in percent, interval, number of seeds."""
-  tables = paper_tables.main_tables(paper_rows.read_systems(
-      records.read(RESULTS), experiments.GAMES))
-  lines = [f'| system | {" | ".join(GAMES)} |', '|---' * (1 + len(GAMES)) + '|']
+  lines = []
   for rows_of_games in zip(
-      *(table.frame.to_dict('records') for table in tables), strict=True):
-    if rows_of_games[0]['success %']:
-      cells = [
-          f'{row["success %"]} ({row["95 %"]}; {row["seeds"]})'
-          for row in rows_of_games]
-      lines.append(f'| {rows_of_games[0][""]} | {" | ".join(cells)} |')
-  return '\n'.join(lines)
+      *(stored_rows(f'{game}: systems') for game in GAMES), strict=True):
+    cells = [
+        f'{row["success %"]} ({row["95 %"]}; {row["seeds"]})'
+        for row in rows_of_games if row['success %']]
+    lines.append(f'| {" | ".join([rows_of_games[0][""], *cells])} |')
+  return lines
 
 
-def test_results_equal_the_stored_records():
-  header, rule, *lines = table(
+def compared_lines(name: str) -> list[str]:
+  """A table in docs/results.md: score, interval, seeds, difference and p."""
+  title, score, difference, *others = _COMPARED[name]
+  return [
+      f'| {" | ".join(cells)} |' for cells in (
+          (row[''], f'{row[score]} ({row["95 %"]})', row['seeds'],
+           row[difference], row['p (Holm)'], *(row[x] for x in others))
+          for row in stored_rows(title))]
+
+
+def test_results_equal_the_stored_tables():
+  _, _, *lines = table(
       section(PAGES['README.md'], '## Results'), '| system |').splitlines()
-  expected = results_table().splitlines()
-  assert [header, rule] == expected[:2] and len(lines) == 5
-  assert set(lines) <= set(expected), (
+  assert len(lines) == 5
+  assert set(lines) <= set(readme_lines()), (
       'Copy the rows that `python -m tests.docs_test` prints.')
+  for name in _COMPARED:
+    _, _, *lines = table(RESULTS, f'| {name} |').splitlines()
+    assert lines and set(lines) <= set(compared_lines(name)), (
+        f'{name}: copy the rows that `python -m tests.docs_test` prints.')
+
+
+def test_quoted_p_are_adjusted():
+  titles = [f'{game}: systems' for game in GAMES]
+  titles += [title for title, *_ in _COMPARED.values()]
+  adjusted = [
+      float(row['p (Holm)']) for title in titles for row in stored_rows(title)
+      if row['p (Holm)'] and '<' not in row['p (Holm)']]
+  quoted = re.findall(r'\bp (\d\.\d+)', ' '.join(RESULTS.split()))
+  assert quoted
+  for shown in quoted:
+    assert shown in {rounded(p, shown) for p in adjusted}, shown
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:
@@ -297,4 +335,6 @@ def test_commands_can_be_parsed(monkeypatch):
 
 
 if __name__ == '__main__':
-  print(results_table())
+  print(*readme_lines(), sep='\n')
+  for printed in _COMPARED:
+    print('', printed, *compared_lines(printed), sep='\n')

@@ -6,122 +6,147 @@ and the difficulty of tasks are normal, and outcomes are sampled.
 
 import numpy as np
 import pytest
+from scipy import special
 from scipy import stats
 
 from atgrpo_jax import evaluate
 from paper import statistics
 
 
-def _clusters_of_different_sizes():
-  """1000 tasks of 509 kinds of very different frequency, as in Sudoku."""
-  rng = np.random.default_rng(0)
-  weights = rng.gamma(1.0, size=509)
-  more = rng.choice(509, size=1000 - 509, p=weights / weights.sum())
-  return np.concatenate([np.arange(509), more])
+def _normal(mean, spread):
+  """Success of seeds that deviate by `spread`."""
+  return lambda rng, shape: mean + spread * rng.normal(size=shape)
 
 
-# Name -> clusters, seeds of both rows, and the weight of the difficulty of a
-# cluster that is specific to a seed and to a row.
-SETTINGS = {
-    '200 tasks': (np.arange(200), (3, 3), 0.0, 0.0),
-    '1000 tasks': (np.arange(1000), (3, 3), 0.0, 0.0),
-    '1000 tasks in 509 clusters': (
-        _clusters_of_different_sizes(), (3, 3), 0.5, 0.0),
-    'each row fails in other clusters': (
-        np.arange(1000) % 100, (3, 3), 0.0, 1.0),
-    '3 and 5 seeds': (np.arange(1000), (3, 5), 0.0, 0.0),
-}
+def _collapsing(rng, shape):
+  """Every third seed has 23 instead of 82 %."""
+  return np.where(rng.random(shape) < 1 / 3, 0.23, 0.82) + (
+      0.01 * rng.normal(size=shape))
 
 
-def simulate(rng, means, setting, *, spread=0.02):
-  """Outcomes of two rows on the same tasks.
+def _simulate(draws, nums_seeds, clusters=None, *, row_weight=0.0, num=800,
+              graded=False):
+  """Outcomes [num, seeds, tasks] of rows on the same tasks.
 
-  `means` are the mean success of each row, `spread` the standard deviation of
-  the success of their seeds, and `setting` a value of SETTINGS.
+  `draws` sample the success of the seeds of each row. `row_weight` is the
+  weight of a difficulty of clusters that is specific to a row. Outcomes are
+  bool, or floats from 0 to 1 if `graded`.
   """
-  clusters, nums_seeds, seed_weight, row_weight = setting
-  difficulty = rng.normal(size=clusters.max() + 1)
-  scale = np.sqrt(2 + seed_weight**2 + row_weight**2)
+  rng = np.random.default_rng(0)
+  clusters = np.arange(200) if clusters is None else clusters
+  num_clusters = clusters.max() + 1
+  difficulty = rng.normal(size=(num, 1, num_clusters))
+  scale = np.sqrt(2 + row_weight**2 + graded)
   rows = []
-  for mean, num in zip(means, nums_seeds):
-    success = np.clip(mean + spread * rng.normal(size=(num, 1)), 0.001, 0.999)
-    hard = (
-        difficulty + seed_weight * rng.normal(size=(num, len(difficulty)))
-        + row_weight * rng.normal(size=len(difficulty)))
-    luck = rng.normal(size=(num, len(clusters)))
-    # The sum has the variance scale**2, so a fraction `success` is solved.
-    ease = scale * stats.norm.ppf(success)
-    rows.append(ease - hard[:, clusters] + luck > 0)
+  for draw, num_seeds in zip(draws, nums_seeds):
+    success = np.clip(draw(rng, (num, num_seeds, 1)), 0.001, 0.999)
+    hard = difficulty + row_weight * rng.normal(size=difficulty.shape)
+    luck = rng.normal(size=(num, num_seeds, len(clusters)))
+    # The sum has the variance scale**2, so the mean is `success`.
+    ease = scale * special.ndtri(success) - hard[..., clusters] + luck
+    rows.append(special.ndtr(ease) if graded else ease > 0)
   return rows
 
 
-def _rejection_rate(means, setting, num):
-  rng = np.random.default_rng(0)
-  return np.mean([
-      statistics.p_value(*simulate(rng, means, setting), setting[0]) < 0.05
-      for _ in range(num)])
+_CLUSTERS = np.random.default_rng(0).geometric(0.01, 400)
+_EVEN, _WIDE, _NARROW = (
+    _normal(*x) for x in ((0.93, 0.02), (0.8, 0.053), (0.8, 0.003)))
 
 
-@pytest.mark.parametrize('name', SETTINGS)
-def test_equal_algorithms_are_rejected_in_5_percent(name):
-  assert 0.03 <= _rejection_rate((0.93, 0.93), SETTINGS[name], 500) <= 0.08
+@pytest.mark.parametrize('draws, options', [
+    ((_EVEN, _EVEN), {}),
+    ((_EVEN, _EVEN), {'clusters': _CLUSTERS}),
+    ((_EVEN, _EVEN), {'clusters': np.arange(500) % 100, 'row_weight': 1.0}),
+    ((_WIDE, _NARROW), {'clusters': np.arange(500)}),
+    ((_normal(0.9, 0.03), _normal(0.9, 0.01)), {})])
+@pytest.mark.parametrize('nums_seeds', [(3, 3), (5, 5), (3, 5)])
+def test_equal_algorithms_are_rejected_in_5_percent(
+    draws, options, nums_seeds):
+  first, second = _simulate(draws, nums_seeds, **options)
+  clusters = options.get('clusters', np.arange(200))
+  p = statistics.p_value(first, second, clusters)
+  assert 0.03 <= np.mean(p < 0.05) <= 0.08
 
 
-def test_six_points_are_found_in_most_comparisons():
-  assert _rejection_rate((0.93, 0.87), SETTINGS['1000 tasks'], 300) > 0.6
+@pytest.mark.parametrize('num_seeds', [3, 5])
+def test_collapsed_seeds_are_rejected_in_at_most_5_percent(num_seeds):
+  first, second = _simulate(
+      (_collapsing, _collapsing), (num_seeds, num_seeds))
+  p = statistics.p_value(first, second, np.arange(200))
+  assert 0.01 <= np.mean(p < 0.05) <= 0.05
 
 
-@pytest.mark.parametrize('name, mean, spread, min_coverage', [
-    *((name, 0.93, 0.02, 0.92) for name in SETTINGS),
-    ('1000 tasks', 0.5, 0.02, 0.92),
+@pytest.mark.parametrize('num_seeds, min_found', [(3, 0.5), (5, 0.9)])
+def test_six_points_are_found(num_seeds, min_found):
+  first, second = _simulate(
+      (_EVEN, _normal(0.87, 0.02)), (num_seeds, num_seeds),
+      np.arange(500), num=300)
+  p = statistics.p_value(first, second, np.arange(500))
+  assert np.mean(p < 0.05) > min_found
+
+
+@pytest.mark.parametrize('draw, mean, options, min_coverage', [
+    (_EVEN, 0.93, {}, 0.92),
+    (_EVEN, 0.93, {'clusters': _CLUSTERS}, 0.92),
+    (_EVEN, 0.93, {'clusters': np.arange(500), 'graded': True}, 0.92),
+    (_normal(0.5, 0.02), 0.5, {}, 0.92),
+    (_WIDE, 0.8, {'clusters': np.arange(500)}, 0.92),
+    (_normal(0.8, 0.1), 0.8, {'graded': True}, 0.92),
     # A hundred clusters have few failures.
-    ('each row fails in other clusters', 0.99, 0.005, 0.9)])
-def test_intervals_cover_the_truth(name, mean, spread, min_coverage):
-  rng = np.random.default_rng(0)
-  setting = SETTINGS[name]
-  covered = []
-  for _ in range(500):
-    row, _ = simulate(rng, (mean, mean), setting, spread=spread)
-    low, high = statistics.success_interval(row, setting[0])
-    covered.append(low <= mean <= high)
-  assert min_coverage <= np.mean(covered) <= 0.985
+    (_normal(0.99, 0.005), 0.99,
+     {'clusters': np.arange(500) % 100, 'row_weight': 1.0}, 0.9),
+    # Without a collapsed seed, nothing tells that seeds collapse.
+    (_collapsing, 0.82 * 2 / 3 + 0.23 / 3, {}, 0.6)])
+def test_intervals_cover_the_truth(draw, mean, options, min_coverage):
+  row, = _simulate((draw,), (3,), **options)
+  low, high = statistics.interval(
+      row, options.get('clusters', np.arange(200)))
+  assert low.min() >= 0 and high.max() <= 1
+  assert min_coverage <= np.mean((low <= mean) & (mean <= high)) <= 0.985
 
 
 def test_variance_by_hand():
-  """Two seeds, three tasks, the last two in one cluster."""
-  row = np.array([[1, 1, 0], [1, 0, 0]], bool)
+  """Two seeds, and three tasks four times, two of the three in one cluster."""
+  row = np.tile(np.array([[1, 1, 0], [1, 0, 0]], bool), 4)
+  kinds = [7, 4, 4, 8, 5, 5, 9, 6, 6, 1, 0, 0]
   # Seeds: means 2/3 and 1/3. Tasks less the mean 1/2: 1/2, 0, -1/2; so the
-  # clusters' sums are 1/2 and -1/2. The residuals are -1/6, 1/3, -1/6 and their
-  # negatives, so 1/6 for each cluster.
+  # sums of the 8 clusters are 1/2 or -1/2. The residuals are -1/6, 1/3, -1/6
+  # and their negatives, so 1/6 for each cluster.
   seeds = (2 * (1 / 6)**2 / 1) / 2
-  clusters = 2 * (2 * (1 / 2)**2 / 1) / 3**2
-  both = 2 * (4 * (1 / 6)**2 / 1) / 3**2 / 2
+  clusters = 8 * (8 * (1 / 2)**2 / 7) / 12**2
+  both = 8 * (16 * (1 / 6)**2 / 7) / 12**2 / 2
   variance = seeds + clusters - both
-  freedom = variance**2 / (seeds**2 + clusters**2 + both**2)
-  t = stats.t.ppf(0.975, freedom)
-  assert statistics.success_interval(row, [7, 4, 4]) == pytest.approx(
+  noise = seeds**2 + clusters**2 / 7 + both**2 / 7
+  t = stats.t.ppf(0.975, variance**2 / noise)
+  assert statistics.interval(row, kinds) == pytest.approx(
       evaluate.wilson_interval(0.125 / variance, 0.25 / variance, t))
-  # The interval of returns is symmetric.
-  spread = 3 * t * variance**0.5
-  assert statistics.mean_interval(3.0 * row, [7, 4, 4]) == pytest.approx(
-      (1.5 - spread, 1.5 + spread))
-  # Against a constant row, V(seeds) is the mean of 2 * (1 / 6)**2 and 0, for
-  # twice as many seeds.
-  none = np.zeros((2, 3), bool)
-  freedom = variance**2 / (seeds**2 / 2 + clusters**2 + both**2 / 2)
-  error = max(variance**0.5, 1 / 2)
-  assert statistics.p_value(row, none, [7, 4, 4]) == pytest.approx(
-      2 * stats.t.sf(0.5 / error, freedom))
+  # A constant row adds neither variance nor noise.
+  none = np.zeros((2, 12), bool)
+  assert statistics.p_value(row, none, kinds) == pytest.approx(
+      2 * stats.t.sf(0.5 / variance**0.5, variance**2 / noise))
+
+
+def test_holm_by_hand():
+  # The smallest of four p counts four times, the next three times, and so on,
+  # but none falls below a smaller one.
+  np.testing.assert_allclose(
+      statistics.holm([0.5, 0.01, 0.03, 0.02]), [0.5, 0.04, 0.06, 0.06])
+  np.testing.assert_allclose(statistics.holm([0.9, 0.8]), [1, 1])
+  assert not statistics.holm([]).size
+
+
+@pytest.mark.parametrize('value', [0.0, 1e-18, 1.0, 1 - 1e-12])
+def test_equal_outcomes_are_no_proof_of_certainty(value):
+  clusters = np.arange(1000) % 50
+  low, high = statistics.interval(np.full((3, 1000), value), clusters)
+  assert (low, high) == pytest.approx(evaluate.wilson_interval(
+      50 * value, 50, stats.t.ppf(0.975, 49)))
+  assert 0 <= low <= value <= high <= 1 and high - low > 0.05
 
 
 def test_equal_seeds_are_no_proof_of_certainty():
   solved = np.ones((3, 1000), bool)
   clusters = np.arange(1000) % 50
-  t = stats.t.ppf(0.975, 49)
-  for row, num in ((solved, 50), (~solved, 0)):
-    low, high = statistics.success_interval(row, clusters)
-    assert (low, high) == pytest.approx(evaluate.wilson_interval(num, 50, t))
-    assert high - low > 0.05
   assert statistics.p_value(solved, solved[:2], clusters) == 1
   assert statistics.p_value(solved, ~solved, clusters) < 1e-10
   # With one cluster nothing is certain.

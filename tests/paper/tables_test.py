@@ -29,11 +29,11 @@ def _systems(runs):
 def test_systems_beside_the_paper():
   table, = tables.main_tables(_systems(finished_runs.some()))
   rows = _read(table)
-  low, high = statistics.success_interval(
+  low, high = statistics.interval(
       np.arange(NUM_TASKS) < np.array([[48], [46]]), range(NUM_TASKS))
   assert rows['Team + AT-GRPO, shared'].items() >= {
       'success %': '94.0', '95 %': f'{100 * low:.1f} … {100 * high:.1f}',
-      'seeds': '2', 'compared with': '', 'minus that': '', 'p': '',
+      'seeds': '2, pilot', 'compared with': '', 'minus that': '', 'p': '',
       'turns an episode': '2.50', 'turns to solve': '1.50',
       'tokens a task': '24', 'updates': '3', 'budget used': '',
       'generated tokens': '1.2 M', 'prompt tokens': '3 k',
@@ -41,7 +41,7 @@ def test_systems_beside_the_paper():
       'paper, 1.7B': '96', 'paper, 8B': '93'}.items()
   assert rows['Team + GRPO, by task'].items() >= {
       'compared with': 'Team + AT-GRPO, shared', 'minus that': '−70.0',
-      'p': '< 0.0001'}.items()
+      'p': '< 0.0001', 'p (Holm)': '< 0.0001'}.items()
   assert rows['Team'].items() >= {'success %': '10.0', 'minutes': ''}.items()
   # A row with published numbers only is shown, a row without numbers is not.
   assert rows['Single agent'].items() >= {
@@ -63,7 +63,7 @@ def test_ablations():
   # One seed has no interval and no p.
   assert reward['outcome'].items() >= {
       'success %': '0.0', 'turns to solve': '', 'turns an episode': '2.50',
-      'seeds': '1', '95 %': '', 'p': ''}.items()
+      'seeds': '1, pilot', '95 %': '', 'p': '', 'p (Holm)': ''}.items()
   assert roles['swapped'].items() >= {
       'success %': '6.0', 'minus that': '−92.0', 'paper, 1.7B': '6'}.items()
 
@@ -84,7 +84,7 @@ def test_all_games_need_two_seeds_on_each():
   assert rows['Team + AT-GRPO, shared'].items() >= {
       'mean %': f'{(94 + 70 + 298 / 3) / 3:.1f}',
       'IQM %': f'{(92 + 96 + 98 + 100 + 80) / 5:.1f}',
-      'seeds of each game': '2, 2, 3'}.items()
+      'seeds of each game': '2, 2, 3, pilot'}.items()
   # Equal seeds say nothing about the spread.
   assert rows['Team + AT-GRPO, adapter per role'].items() >= {
       'mean %': '100.0', '95 % of the mean': '', '95 % of the IQM': ''}.items()
