@@ -43,8 +43,11 @@ def test_plain_value_comes_back(value):
 
 
 Point = collections.namedtuple('Point', 'x y')
-# An instance of a subclass that inherits `==`.
-inherit = lambda base, *args: type('Sub', (base,), {})(*args)  # noqa: E731
+
+
+def inherit(base, *args):
+  """An instance of a subclass that inherits `==`."""
+  return type('Sub', (base,), {})(*args)
 
 
 class Number(enum.IntEnum):
