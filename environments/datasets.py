@@ -204,7 +204,9 @@ def _prepared_builder(
   for folder in sorted({name, builder_config or name}):
     for path in sorted(manual_folder(root, folder).rglob('*')):
       status = path.stat()
-      digest.update(f'{path} {status.st_size} {status.st_mtime_ns}'.encode())
+      digest.update(
+          f'{path.relative_to(root)} {status.st_size} {status.st_mtime_ns}'
+          .encode())
 
   def open_builder():
     with _errors_as_value_error(

@@ -1,6 +1,8 @@
 """Text levels of Boxoban and Microban, and levels that cannot be read."""
 
 import json
+import pathlib
+import shutil
 
 import pytest
 
@@ -72,6 +74,10 @@ def test_files_and_folders_become_splits(tmp_path):
   # A changed file is read again.
   _copy(tmp_path, {'Microban-1.txt': BOXOBAN})
   assert len(_load(tmp_path, 'Microban_1')[0]['grid']) == 10
+  # A copy of the folder keeps its data sets.
+  copy = pathlib.Path(shutil.copytree(tmp_path, tmp_path / 'copy'))
+  _load(copy, 'train')
+  assert len([*copy.glob('sokoban_levels_????????')]) == 2
 
 
 @pytest.mark.parametrize('rows, words', [
