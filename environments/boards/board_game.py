@@ -194,7 +194,7 @@ class GridGame(Game):
   """A game on a grid whose moves are lists of directions."""
 
   def max_moves(self, board: Board) -> int:
-    """A longer list is malformed, because random walks solve any board."""
+    """Maximum length of a move; a long random walk would solve any board."""
 
   def program_input(self, board: Board) -> dict[str, Any]:
     return dataclasses.asdict(board)

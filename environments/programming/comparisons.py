@@ -75,7 +75,7 @@ def same_value(value: Any, expected: Any) -> bool:
   """Compares a returned value with the expected one."""
   try:
     return bool(_plain(value) == _plain(expected))
-  except (ArithmeticError, ValueError):  # Of a signalling NaN, or of arrays.
+  except (ArithmeticError, ValueError):  # A signalling NaN, or arrays.
     return False
 
 

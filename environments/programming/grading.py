@@ -66,8 +66,8 @@ def run(
     sandbox: its limits are replaced by those of the problem.
     problem: its tests are not used.
     program: source code.
-    inputs: texts for stdin, arguments of the function, or for tests that are
-      code the calls to make in turn.
+    inputs: texts for stdin, arguments of the function, or calls to make in
+      turn if the tests are code.
     output_bytes: size of a correct output; a program may print twice as much.
   """
   seconds = problem.time_limit

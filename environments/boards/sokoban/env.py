@@ -276,10 +276,6 @@ class _Search:
 
   def __init__(self, task: env_api.Task):
     grid, boxes = task['grid'], task['boxes']
-    if len(boxes) != len(task['goals']):
-      raise ValueError(
-          f'{len(boxes)} boxes and {len(task["goals"])} goals; expected as '
-          'many goals as boxes.')
     self._width = len(grid[0]) + 1
     num_cells = (len(grid) + 1) * self._width
     digits = range(len(boxes) + 1)

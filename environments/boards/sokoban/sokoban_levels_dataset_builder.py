@@ -16,7 +16,7 @@ boxes, become walls.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 import pathlib
 import re
 from typing import Any
@@ -94,7 +94,7 @@ class Builder(datasets.TaskBuilder):
       'goals': tfds.features.Tensor(shape=(None, 2), dtype=np.int32),
   }
 
-  def splits(self) -> Mapping[str, list[pathlib.Path]]:
+  def splits(self) -> dict[str, list[pathlib.Path]]:
     """Returns the files of each split."""
     folder = datasets.manual_folder(self.data_dir_root, 'sokoban_levels')
     splits = {}
@@ -112,8 +112,8 @@ class Builder(datasets.TaskBuilder):
     return splits
 
   def _generate_examples(
-      self, split: str, tasks: Sequence[pathlib.Path]
+      self, split: str, paths: Sequence[pathlib.Path]
   ) -> Iterator[tuple[int, dict[str, Any]]]:
-    levels = (level for path in tasks for level in read_levels(path))
+    levels = (level for path in paths for level in read_levels(path))
     for index, level in enumerate(levels):
       yield index, level | {'task_id': f'sokoban_levels/{split}/{index}'}
