@@ -40,7 +40,9 @@ ALGORITHMS, CREDIT, SPEED = (
     PAGES[f'docs/{name}.md'] for name in (
         'algorithms', 'credit_laboratory', 'speed'))
 RESULTS = PAGES['docs/results.md']
-TABLES = '\n' + (ROOT / 'paper/results/nano/tables.md').read_text()
+TABLES = ''.join(
+    '\n' + (ROOT / f'paper/results/{scale}/tables.md').read_text()
+    for scale in ('nano', '135m'))
 GAMES = ('Plan-Path', 'Sokoban', 'Sudoku')
 # First cell of a table in docs/results.md -> title of the stored table and its
 # columns in the other cells.
@@ -277,6 +279,8 @@ def test_results_equal_the_stored_tables():
     _, _, *lines = table(RESULTS, f'| {name} |').splitlines()
     assert lines and set(lines) <= set(compared_lines(name)), (
         f'{name}: copy the rows that `python -m tests.docs_test` prints.')
+  pretrained, = stored_rows('World Factbook: writing')
+  assert f'{pretrained["return %"]} ({pretrained["95 %"]}) %' in RESULTS
 
 
 def test_quoted_p_are_adjusted():

@@ -22,10 +22,7 @@ import numpy as np
 
 from atgrpo_jax import errors
 
-# Seconds after which a silent process counts as dead. Measured with two
-# processes in training (docs/reliability.md): the other one ended 19 s after a
-# SIGSTOP, and within 4 s after a SIGKILL. jax's default is 100.
-_HEARTBEAT_TIMEOUT = 20
+_HEARTBEAT_TIMEOUT = 20  # Seconds of silence; jax's default is 100.
 _SHUTDOWN_TIMEOUT = 3600  # Seconds that processes wait for each other at exit.
 _GRACE_PERIOD = 3.0  # Seconds between reporting an error and exiting.
 _PEER_ERRORS = re.compile('Gloo|NCCL|CoordinationService|[Hh]eartbeat')
