@@ -81,7 +81,7 @@ NUM_TASKS_RATIO = {
     'sa_grpo': 5, 'sa_grpo_turns': 2, 'mas_grpo': 1 / 2,
     'mas_grpo_agent': 1 / 2, 'mas_grpo_turn': 1 / 2,
     'mas_grpo_agent_turn': 1 / 2, 'gigpo': 1 / 2,
-    'hgpo': 1 / 2, 'mt_grpo': 1 / 2, 'reinforce_pp': 1 / 2,
+    'hgpo': 1 / 2, 'mt_grpo': 1 / 2, 'reinforce_pp': 1 / 2, 'dapo': 1 / 2,
     # Every branch is played, with up to 510 candidates per task.
     'magrpo': 1 / 8,
     'tree_immediate': 1 / 3, 'parallel_immediate': 1 / 3,

@@ -36,6 +36,7 @@ SYSTEMS = {
     'Team + HGPO': ('hgpo', 'after', ''),
     'Team + MT-GRPO': ('mt_grpo', 'after', ''),
     'Team + REINFORCE++': ('reinforce_pp', 'after', ''),
+    'Team + DAPO': ('dapo', 'after', ''),
     'Team + IAC': ('iac', 'after', ''),
     'Team + MAAC': ('maac', 'after', ''),
     'Team + MAGRPO': ('magrpo', 'after', ''),

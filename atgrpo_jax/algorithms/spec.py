@@ -31,7 +31,8 @@ SELECTIONS = {
 }
 
 
-def _check_fraction(name: str, value: float) -> None:
+def check_fraction(name: str, value: float) -> None:
+  """Raises UserError unless a value is from 0 to 1."""
   if not 0 <= value <= 1:
     raise errors.UserError(f'{name}={value}: expected a number from 0 to 1.')
 
@@ -56,6 +57,7 @@ class RolloutSpec:
   cross_credit: str
   max_joint_actions: int
   stop_above: float | None
+  max_resamplings: int
 
   def __post_init__(self):
     errors.check_choice('rollout.mode', self.mode, [*RETURN_TYPES])
@@ -76,8 +78,8 @@ class RolloutSpec:
     errors.check_number(
         'rollout.group_size', self.group_size, min_value=min_size,
         advice='; a single candidate has no advantage without a critic')
-    _check_fraction('rollout.discount', self.discount)
-    _check_fraction('rollout.selection_epsilon', self.selection_epsilon)
+    check_fraction('rollout.discount', self.discount)
+    check_fraction('rollout.selection_epsilon', self.selection_epsilon)
     errors.check_number('rollout.alpha', self.alpha, min_value=0)
     errors.check_number(
         'rollout.selection_temperature', self.selection_temperature,
@@ -85,6 +87,8 @@ class RolloutSpec:
         advice="; for the largest return use selection='greedy'")
     errors.check_number(
         'rollout.num_continuations', self.num_continuations, min_value=1)
+    errors.check_number(
+        'rollout.max_resamplings', self.max_resamplings, min_value=0)
 
   def select(
       self, returns: np.ndarray, team_returns: np.ndarray,
@@ -177,7 +181,14 @@ def _is_term(term: Any) -> bool:
 
 
 def check_terms(rollout: RolloutSpec, advantage: AdvantageSpec) -> None:
-  """Raises UserError unless the rollout gives every term a return."""
+  """Raises UserError unless rollout and terms of the advantage fit."""
+  keys = [advantage.group_key, *(key for _, key, _ in advantage.extra_terms)]
+  if rollout.max_resamplings and not all('env' in key for key in keys):
+    raise errors.UserError(
+        f'rollout.max_resamplings={rollout.max_resamplings} with '
+        f'advantage.group_key={advantage.group_key!r} and extra_terms='
+        f"{advantage.extra_terms!r}: replacing tasks needs 'env' in every key, "
+        'or it would change the advantages of other tasks.')
   if not advantage.extra_terms:
     return
   errors.check_choice(
@@ -206,7 +217,7 @@ class CriticSpec:
         'critic.kind', self.kind, ('none', 'independent', 'central'))
     errors.check_number(
         'critic.learning_rate', self.learning_rate, min_value=0)
-    _check_fraction('critic.gae_lambda', self.gae_lambda)
+    check_fraction('critic.gae_lambda', self.gae_lambda)
     batching.check_sizes('critic.prompt_buckets', self.prompt_buckets)
 
 

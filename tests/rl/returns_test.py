@@ -19,3 +19,13 @@ def test_chain_equals_generalised_advantage_estimation():
     following = found
     weights = (discount * gae_lambda)**np.arange(3 - step)
     assert found - values[step] == pytest.approx(weights @ errors[step:])
+
+
+@pytest.mark.parametrize('length, fraction, expected', [
+    # The last 20 of 100 tokens, each of which costs a twentieth.
+    (0, 0.2, 0.0), (80, 0.2, 0.0), (81, 0.2, -0.05), (90, 0.2, -0.5),
+    (100, 0.2, -1.0),
+    (0, 1.0, 0.0), (1, 1.0, -0.01), (100, 1.0, -1.0)])
+def test_overlong_penalty(length, fraction, expected):
+  found = returns.overlong_penalty(length, 100, fraction)
+  assert found == pytest.approx(expected, abs=1e-12)
