@@ -160,12 +160,14 @@ class Sandbox:
       return result
     try:
       return dataclasses.replace(result, value=literals.decode(value))
-    except ValueError:
+    except ValueError as error:
       # The program ended inside the function, or wrote to the value's file.
+      reason = (
+          f'the value of {request.function} cannot be read: {error}' if value
+          else f'no value of {request.function} came back')
       return dataclasses.replace(
-          result, status=protocol.Status.ERROR, stderr=join_lines(
-              result.stderr,
-              f'stopped: no value of {request.function} came back'))
+          result, status=protocol.Status.ERROR,
+          stderr=join_lines(result.stderr, f'stopped: {reason}'))
 
   def _failed(self, failures: Sequence[Exception]) -> ProgramResult:
     if all(

@@ -18,8 +18,8 @@ runs, and `==`, `repr` and UTF-8 work on the result. A text can crash
   of an IntEnum, becomes an instance of the base.
 - Other instances, functions and classes become `Opaque`.
 
-Mappings become dictionaries, numbers of numpy and sympy become Python's, and
-iterators become iterators over lists.
+Mappings become dictionaries, and iterators become iterators over lists. Numbers
+of sympy become Python's, and so do those of numpy that are no less precise.
 
 Importing this module raises the number of digits that Python converts between
 ints and text to MAX_DIGITS.
@@ -104,7 +104,7 @@ _CONTENTS = {
     tuple.__eq__: ('tuple', tuple.__iter__),
     set.__eq__: ('set', set.__iter__),
     frozenset.__eq__: ('frozenset', frozenset.__iter__),
-    collections.deque.__eq__: ('deque', collections.deque.__iter__),
+    collections.deque.__eq__: ('deque', lambda x: (list(x), x.maxlen)),
     range.__eq__: ('range', lambda x: (x.start, x.stop, x.step)),
     dict.__eq__: ('dict', dict.items),
     collections.Counter.__eq__: ('Counter', dict.items),
@@ -122,7 +122,7 @@ _SIMPLER = {
 # Name in a text -> function from the list of decoded values.
 _FROM_VALUES = {
     'tuple': tuple, 'set': set, 'frozenset': frozenset,
-    'deque': collections.deque, 'dict': dict,
+    'deque': lambda values: collections.deque(*values), 'dict': dict,
     'Counter': lambda pairs: collections.Counter(dict(pairs)),
     'OrderedDict': collections.OrderedDict,
     'keys': lambda keys: dict.fromkeys(keys).keys(),
@@ -250,11 +250,18 @@ def _describe(value: Any, kind: type) -> tuple[str, Any]:
   # A program that never imported a module has no value of it.
   decimal, fractions, numpy, sympy = map(
       sys.modules.get, ('decimal', 'fractions', 'numpy', 'sympy'))
-  if numpy and isinstance(value, numpy.generic):
-    return 'number', value.item()
-  if numpy and isinstance(value, numpy.ndarray):
+  # 0.1 equals float32(0.1), but not float(float32(0.1)).
+  if numpy and isinstance(value, (
+      numpy.ndarray, numpy.float16, numpy.float32, numpy.complex64)):
+    value = numpy.asarray(value)  # Without a mask, and not a matrix.
     name = value.dtype.name if value.dtype.kind in 'biufc' else 'object'
     return 'numpy', (name, list(value.shape), value.ravel().tolist())
+  if numpy and isinstance(value, numpy.floating):
+    return 'number', float(value)
+  if numpy and isinstance(value, numpy.complexfloating):
+    return 'number', complex(value)
+  if numpy and isinstance(value, numpy.generic):
+    return 'number', value.item()
   if sympy and isinstance(value, (sympy.Integer, sympy.Float)):
     return 'number', (int if value.is_Integer else float)(value)
   if sympy and isinstance(value, sympy.logic.boolalg.BooleanAtom):
@@ -316,14 +323,14 @@ class _Decoder:
 
 
 def _array(name: str, shape: Sequence[int], values: Sequence) -> Any:
-  """An array of numpy, which is loaded only now."""
+  """An array or number of numpy, which is loaded only now."""
   import numpy as np
   if not _ARRAY.fullmatch(name):
     raise ValueError(f'not a value: unknown array of {name!r}')
   array = np.empty(len(values), name)
   for index, value in enumerate(values):
     array[index] = value
-  return array.reshape(shape)
+  return array.reshape(shape)[()]  # A number if there are no dimensions.
 
 
 def _complex(content: Any) -> complex:

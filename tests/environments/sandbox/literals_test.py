@@ -36,7 +36,8 @@ def same(a, b):
     {'dict': 1}, {1: {2: {3}}, (1, 2): [], None: b'', 'tuple': ()},
     {(), (1,), frozenset({2})}, {1.5: [{'set': [1]}]},
     list(range(20_000)), NESTED[0], bytearray(b'x'), range(1, 9, 2),
-    collections.deque([1]), decimal.Decimal('0.50'),
+    collections.deque([1]), collections.deque([1], 2), np.float32(0.1),
+    decimal.Decimal('0.50'),
     fractions.Fraction(1, 3), {1: 2}.keys(), {1: 2}.items()])
 def test_plain_value_comes_back(value):
   assert same(literals.decode(literals.encode(value)), value)
@@ -63,8 +64,8 @@ class Letter(str, enum.Enum):
 
 
 @pytest.mark.parametrize('value, plain', [
-    (np.int64(3), 3), (np.float32(0.5), 0.5), (np.bool_(True), True),
-    (np.str_('a'), 'a'), (np.complex128(1j), 1j), ([np.float64(2)], [2.0]),
+    (np.int64(3), 3), (np.longdouble(0.1), 0.1), (np.bool_(True), True),
+    (np.str_('a'), 'a'), (np.clongdouble(1j), 1j), ([np.float64(2)], [2.0]),
     (sympy.Integer(3), 3), (sympy.Float(0.5), 0.5), (sympy.true, True),
     (sympy.Rational(1, 2), fractions.Fraction(1, 2)),
     (collections.Counter('aab'), collections.Counter('aab')),
@@ -160,7 +161,9 @@ def test_values_without_a_text_are_refused(value, words):
     '{"numpy": ["int64", [2], [1]]}', '{"numpy": ["int64", [1], ["a"]]}',
     '{"numpy": ["S9999999999", [1], ["a"]]}', '{"numpy": ["V9", [0], []]}',
     '{"numpy": ["float64", [0, 99999999999999999999], []]}',
-    '{"numpy": ["object", "ab", [1]]}', '{"keys": [[1]]}', '{"items": [1]}'])
+    '{"numpy": ["object", "ab", [1]]}', '{"deque": [[], "a"]}',
+    '{"deque": [[], -1]}', '{"deque": [1]}', '{"keys": [[1]]}',
+    '{"items": [1]}'])
 def test_forged_text_is_refused(text):
   with pytest.raises(ValueError):
     literals.decode(text)
