@@ -14,20 +14,31 @@ The candidate also changes its arguments as the program did. If the program
 returned a function, the candidate returns a stand-in for it. A call of the
 stand-in is run in one process after the calls that led to it.
 
-Asserts are counted by their text, without constants such as `assert True`. An
-assert in a loop holds if it holds every time. Each call has the CPU time that
-the official graders give to all calls together. The tests' random numbers have
-a fixed seed.
+Asserts are counted by their text, without constants: `assert True` does
+nothing, and `assert False` ends the tests. An assert in a loop holds if it
+holds every time. Each call has the CPU time that the official graders give to
+all calls together. The tests' random numbers have a fixed seed.
 
 Differences from running the asserts and the program in one process:
 
-1. Instances of a program's classes have a truth but no attributes. They equal
-   nothing, whatever their `==` says.
+1. Values are of the types in `environments.sandbox.literals`. Instances of a
+   program's classes have a truth but no attributes, and equal nothing, whatever
+   their `==` says. A namedtuple is a tuple, a defaultdict a dictionary, and an
+   iterator ends within 100,000 values.
 2. Arguments must have types of Python or its module `collections`, or be
    Fractions or Decimals. Functions, iterators, arrays and instances of the
    tests' classes raise TypeError in the tests.
-3. A returned function must be the value itself, not a part of it.
-4. Calls do not see global variables that earlier calls changed.
+3. Values and arguments are copies: `f(x) is x` is false, and no object is in a
+   value twice. A value and its arguments have at most 1 MiB as text.
+4. A returned function must be the value itself, not a part of it. It has no
+   attributes, and coroutines cannot be awaited.
+5. Errors have the name and the message of the program's. Those of its own
+   classes and StopIteration become RuntimeError.
+6. Calls do not see global variables that earlier calls changed, nor the tests'
+   variables and standard input. Tests see neither the program's output nor its
+   other names.
+7. Tests fail if their calls depend on earlier values in more than MAX_ROUNDS
+   steps, or if they have no asserts.
 """
 
 from __future__ import annotations
@@ -44,6 +55,7 @@ MAX_ROUNDS = 8  # Maximum repetitions of steps 2 and 3.
 _LIMITS = sandbox_lib.Limits(
     cpu_seconds=10.0, wall_seconds=30.0, memory_bytes=512 << 20,
     output_bytes=16 << 20)
+_VALUE_BYTES = 512 << 10  # Half the limit of a value with its arguments.
 _ERROR_CHARS = 200
 
 _Status = sandbox_lib.Status
@@ -95,7 +107,9 @@ def fresh(value):
 
 def make_error(name, message):
   kind = getattr(builtins, name, None)
-  if isinstance(kind, type) and issubclass(kind, Exception):
+  # StopIteration would silently end a `map` over the tests.
+  if (isinstance(kind, type) and issubclass(kind, Exception)
+      and kind is not StopIteration):
     try:
       return kind(message) if message else kind()
     except TypeError:
@@ -139,6 +153,10 @@ def run(check, preamble, name, known):
     elif not held.get(index):  # Keep the first error.
       held[index] = describe(error or AssertionError())
 
+  def fail():
+    if not sessions:  # Otherwise it may depend on an unknown value.
+      raise AssertionError
+
   if 'random' in preamble + check:  # Importing it doubles the run time.
     import random
     random.seed(0)
@@ -148,6 +166,7 @@ def run(check, preamble, name, known):
     exec(preamble, names)
     names[name] = candidate
     names['__report__'] = report
+    names['__fail__'] = fail
     exec(check, names)
     names['check'](candidate)
   except Exception as raised:
@@ -193,7 +212,7 @@ def check(
         break
       found = grading.run(
           sandbox, problem, program, [session for _, session in calls],
-          _LIMITS.output_bytes // 4)
+          _VALUE_BYTES)
       results += found
       if grading.any_failed(found):
         raise _SandboxError
@@ -222,14 +241,18 @@ def soften(check_code: str) -> tuple[str, tuple[str, ...]]:
 
 
 class _Softener(ast.NodeTransformer):
-  """Replaces `assert x` by a call of `report` that never raises."""
+  """Replaces `assert x` by a call of `report` that never raises.
+
+  `assert False` ends the tests, as after a call that should have raised.
+  """
 
   def __init__(self):
     self.asserts: list[str] = []
 
   def visit_Assert(self, node: ast.Assert) -> ast.AST:
     if isinstance(node.test, ast.Constant):
-      return ast.Pass()
+      code = 'pass' if node.test.value else '__fail__()'
+      return ast.parse(code).body[0]
     text = f'assert {ast.unparse(node.test)}'
     if text not in self.asserts:
       self.asserts.append(text)

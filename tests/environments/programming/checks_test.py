@@ -61,6 +61,16 @@ def check(candidate):
         assert False  # A constant is not counted.
     assert candidate(1, 1) == 2
 '''
+EXPECTS_ERRORS = '''
+def check(candidate):
+    for i in range(20):
+        try:
+            candidate(i, 'a')
+            assert 0, 'no error'
+        except TypeError:
+            pass
+    assert candidate(1, 1) == 2
+'''
 DEPENDS_ON_VALUES = '''
 import random
 def check(candidate):
@@ -92,6 +102,16 @@ NOT_PLAIN = 'TypeError: arguments that are not plain'
     (EXPECTS_ERROR, examples.ADD, ['']),
     (EXPECTS_ERROR, 'def add(x, y):\n  return x + y if x == y else 1 / 0',
      ['not reached']),
+    (EXPECTS_ERROR, 'def add(x, y): return 2', ['not reached']),
+    (EXPECTS_ERRORS, examples.ADD, ['']),
+    (EXPECTS_ERRORS, 'def add(x, y): return 2 if x != 19 else x + y',
+     ['not reached']),
+    ('def check(candidate):\n'
+     '  assert all(map(lambda i: candidate(i, 0) == i, [1, 2]))',
+     'def add(x, y): raise StopIteration', ['RuntimeError: StopIteration']),
+    # A value that would take the trainer seconds to decode.
+    (f'{examples.CHECK.partition("    assert candidate(0")[0]}',
+     'def add(x, y): return [[]] * 400_000', ['MemoryError']),
     (DEPENDS_ON_VALUES.format(3), examples.ADD, ['', '']),
     (DEPENDS_ON_VALUES.format(30), examples.ADD, ['not reached'] * 2),
     (MUTATES, examples.ADD, ['', '']),
@@ -127,6 +147,10 @@ VALUES = {
     'deque': (
         'import collections\ndef f(x): return collections.deque(x)',
         'f([1, 2]) != [1, 2] and f([1, 2]).pop() == 2'),
+    'bounded deque': (
+        'def f(x):\n  x.append(3)\n  return x',
+        '(lambda d: f(d) == d == D([2, 3]) and f(d).maxlen == 2)('
+        '(D := __import__("collections").deque)([1, 2], 2))'),
     'range': ('f = range', 'f(3) != [0, 1, 2] and f(3)[-1] == len(f(2)) == 2'),
     'generator': (
         'def f(x): yield from x', 'f([1]) != [1] and next(f([1])) == 1'),
@@ -156,6 +180,13 @@ VALUES = {
         'import numpy\nf = numpy.array',
         'f([1, 2]).tolist() == [1, 2] and (f([1, 2]) == [1, 2]).all()'),
     'numpy scalar': ('import numpy\nf = numpy.sum', 'f([1, 2]) == 3'),
+    'numpy float': (
+        'import numpy\nf = numpy.float32',
+        'f(0.1) == 0.1 and round(f(0.5)) == 0 and f"{f(0.1):.1f}" == "0.1"'),
+    'numpy long double': (
+        'import numpy\nf = numpy.longdouble', 'f(0.1) == 0.1'),
+    'numpy matrix': (
+        'import numpy\nf = numpy.matrix', '(f([[1, 2]]) == [[1, 2]]).all()'),
     'match': (
         'import re\ndef f(x): return re.match("a", x)',
         'f("a") and not f("b") and f("a") is not None and f("a") != "a"'),
