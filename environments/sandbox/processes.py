@@ -62,12 +62,15 @@ def is_stopped(pid: int) -> bool:
   return _stat(pid)[0] == b'T'
 
 
-def usage(pid: int) -> tuple[int, float, int]:
+def usage(pid: int) -> tuple[int, float, int] | None:
   """Number of threads, CPU seconds and resident bytes of a process.
 
-  Zeros if it is gone.
+  None if its main thread has ended: the kernel then reports no memory, although
+  other threads may go on.
   """
   fields = _stat(pid)
+  if fields[0] == b'Z':
+    return None
   ticks = int(fields[11]) + int(fields[12])
   return (
       int(fields[17]), ticks / os.sysconf('SC_CLK_TCK'),

@@ -282,14 +282,17 @@ def _watch(pid: int, limits: protocol.Limits, max_bytes: int) -> _End:
   """Waits until the program ends or must be ended.
 
   The kernel limits CPU time less precisely, address space instead of memory,
-  and not the threads of every program.
+  and not the threads of every program. A program ends with its main thread.
   """
   deadline = time.monotonic() + limits.wall_seconds
   with open(os.pidfd_open(pid), 'rb', 0) as process:
     while not select.select([process], [], [], _PROGRAM_TICK)[0]:
       if time.monotonic() >= deadline:
         return _End.WALL_CLOCK
-      num_threads, cpu_seconds, num_bytes = processes.usage(pid)
+      usage = processes.usage(pid)
+      if usage is None:
+        return _End.EXIT
+      num_threads, cpu_seconds, num_bytes = usage
       if num_threads > isolation_lib.MAX_THREADS:
         return _End.THREADS
       if num_bytes > max_bytes:

@@ -163,6 +163,11 @@ THREADS = 'stopped: more than 64 threads', "can't start new thread\n"
     ('import threading, time\nthreading.stack_size(65536)\nwhile True:\n'
      '  threading.Thread(target=time.sleep, args=(60,), daemon=True).start()',
      THREADS),
+    # The kernel reports no memory of a process whose main thread has ended.
+    ('import ctypes, os, threading, time\n'
+     'threading.Thread(target=time.sleep, args=(60,)).start()\n'
+     'ctypes.CDLL(None).syscall(60 if os.uname().machine == "x86_64" else 93)',
+     'killed by SIGKILL'),
     ('print("x" * 20_000)', OUTPUT),
     ('import sys\nwhile True: print("x" * 99, file=sys.stderr)', OUTPUT),
     # They ignore the signal, or take space in other ways.
