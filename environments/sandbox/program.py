@@ -154,6 +154,7 @@ def _leave(exit_code: int) -> NoReturn:
       file.flush()
     except BaseException:  # The program may have closed or replaced it.
       pass
+  processes.libc.fflush(None)  # Of C code.
   if exit_code < 0:
     os.kill(os.getpid(), -exit_code)
   os._exit(abs(exit_code))

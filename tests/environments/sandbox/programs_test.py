@@ -141,6 +141,7 @@ OPEN_FILES = [
     'stack.enter_context(open(1, "w")).write("text")',
     'import io, os\nclass Out(io.IOBase):\n'
     '  def flush(self): os.write(1, b"text"); Out.flush = print\nout = Out()',
+    'import ctypes; ctypes.CDLL(None).printf(b"text")',
     'import sys; sys.stdout.write("te"); out = open(1, "w"); out.write("xt")',
 ]
 
