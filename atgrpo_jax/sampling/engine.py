@@ -87,15 +87,27 @@ class SampledModel:
 
   @functools.cached_property
   def prepared(self) -> model.Params:
-    """Parameters for prefill."""
+    """Parameters for prefill; on CPUs the given ones if they can be used."""
+    shardings = mesh_lib.tree_shardings(
+        self.params, self.mesh, mesh_lib.decoding_rules(self.config.tied_head))
+    if self._is_on_cpu and jax.tree.all(jax.tree.map(
+        lambda x, sharding: (
+            x.dtype == self.dtype
+            and x.sharding.is_equivalent_to(sharding, x.ndim)),
+        self.params, shardings)):
+      return self.params
     return programs.prepare(self.params, config=self.config, dtype=self.dtype)
 
   @functools.cached_property
   def decoding(self) -> model.Params:
     """Parameters for the decoding loop."""
-    if self.mesh.devices.flat[0].platform == 'cpu':
+    if self._is_on_cpu:
       return programs.prepare_for_cpu(self.prepared, config=self.config)
     return self.prepared
+
+  @property
+  def _is_on_cpu(self) -> bool:
+    return self.mesh.devices.flat[0].platform == 'cpu'
 
 
 class Engine:

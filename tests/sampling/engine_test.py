@@ -77,6 +77,14 @@ def test_completions_differ_and_end_at_stop_ids(sampled):
       assert ended[-1] or len(ids) == 100
 
 
+def test_parameters_are_copied_only_into_another_dtype(params):
+  for dtype in ('float32', 'bfloat16'):
+    prepared = engine_lib.SampledModel(
+        params, CONFIG, dtype, scripted.one_device()).prepared
+    assert (prepared is params) == (dtype == 'float32')
+    assert prepared['embedding'].dtype == dtype
+
+
 def test_arrival_of_requests_changes_ties_only(params, sampled):
   rng = np.random.default_rng(0)
   engine = make_engine(params)
