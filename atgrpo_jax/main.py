@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import os
 import pathlib
+import signal
 import sys
 import traceback
 import typing
@@ -160,6 +161,8 @@ def _check_flags(mode: str, process: dict[str, str | int | None]) -> None:
 def run() -> None:
   """Parses the flags and exits; a user error is printed as one line."""
   logging.set_verbosity(logging.WARNING)
+  # A caller that ignores it would hide the ends of this process's children.
+  signal.signal(signal.SIGCHLD, signal.SIG_DFL)
   try:
     app.run(main, flags_parser=parse_flags)
   except (*errors.REPORTED_ERRORS, signals.Stopped) as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 import contextlib
 import dataclasses
+import fcntl
 import importlib.util
 import json
 import logging
@@ -33,6 +34,7 @@ MAX_SLOTS = 1024  # A process waits in each.
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 _PYTHON = os.path.realpath(sys.executable)
 _PREFIX = 'atgrpo-sandbox-'  # Of the name of a server's folder.
+_MAX_ADDRESS = 107  # Bytes of the path of a socket.
 _BACKLOG = 4096
 _START_SECONDS = 60.0  # Timeout of the trial program.
 _END_SECONDS = 10.0  # Timeout of the server's end.
@@ -125,10 +127,20 @@ class SandboxServer:
       raise NoSandboxError(
           f'The sandbox needs Linux, not {sys.platform!r}; run tasks whose '
           'agents write programs on a Linux machine.')
+    if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
+      raise NoSandboxError(
+          'SIGCHLD is ignored, which hides the ends of programs; call '
+          'signal.signal(signal.SIGCHLD, signal.SIG_DFL) first.')
     _remove_abandoned_folders()
     directory = tempfile.mkdtemp(prefix=_PREFIX)  # Mode 0700.
     self.address = os.path.join(directory, protocol.SOCKETS[0])
     try:
+      longest = os.path.join(directory, max(protocol.SOCKETS, key=len))
+      excess = len(os.fsencode(longest)) - _MAX_ADDRESS
+      if excess > 0:
+        raise NoSandboxError(
+            f'The path of a socket in {tempfile.gettempdir()!r} is {excess} '
+            'bytes too long; set TMPDIR to a shorter folder.')
       self._choose_level()
     except BaseException:
       self.close()
@@ -204,7 +216,9 @@ class SandboxServer:
         listener = stack.enter_context(socket.socket(socket.AF_UNIX))
         listener.bind(str(path))
         listener.listen(_BACKLOG)
-        fds.append(listener.fileno())
+        # The standard streams, which the caller may have closed, stay free.
+        fds.append(fcntl.fcntl(listener, fcntl.F_DUPFD_CLOEXEC, 3))
+        stack.callback(os.close, fds[-1])
       settings = {
           'socket_fds': fds, 'num_slots': self.num_slots,
           'level': self.level.value, 'directory': directory,

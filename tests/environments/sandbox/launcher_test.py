@@ -1,7 +1,10 @@
 """The strongest level that works is chosen, and nothing weaker than kernel."""
 
 import shutil
+import signal
+import subprocess
 import sys
+import textwrap
 import time
 import types
 
@@ -140,3 +143,30 @@ def test_unsafe_level_warns_and_is_no_boundary(caplog):
 def test_impossible_arguments_are_refused(make, words):
   with pytest.raises(ValueError, match=words):
     make()
+
+
+def test_start_explains_what_the_caller_must_change(monkeypatch, tmp_path):
+  folder = tmp_path / ('x' * 99)
+  folder.mkdir()
+  with monkeypatch.context() as patch:
+    patch.setattr(launcher.tempfile, 'tempdir', str(folder))
+    assert 'set TMPDIR to a shorter folder' in start()
+  assert not list(folder.iterdir())
+  handler = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+  try:
+    assert 'SIGCHLD is ignored' in start()
+  finally:
+    signal.signal(signal.SIGCHLD, handler)
+
+
+def test_server_starts_without_standard_streams():
+  program = f'''
+      import os, sys
+      os.closerange(0, 3)
+      from environments import sandbox
+      with sandbox.SandboxServer(1, {servers.LEVELS[0]!r}) as server:
+        result = server.sandbox.run('print(input())', 'text')
+      sys.exit(result.stdout != 'text\\n')'''
+  subprocess.run(
+      [sys.executable, '-c', textwrap.dedent(program)], check=True,
+      cwd=servers.ROOT)
