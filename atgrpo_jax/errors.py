@@ -6,6 +6,7 @@ and the fix.
 
 from collections.abc import Collection, Iterator, Sequence
 import contextlib
+import json
 import math
 import traceback
 from typing import Any
@@ -70,6 +71,34 @@ def check_number(
       f', {words} {x}' for words, x in bounds.items() if math.isfinite(x)]
   raise UserError(
       f'{name}={value!r}: expected a finite number{"".join(given)}{advice}.')
+
+
+# Kind of a value in a JSON file -> what a message calls it.
+JSON_KINDS = {
+    bool: 'true or false', int: 'a whole number from 1 to 2147483647',
+    float: 'a number above 0 that float32 can hold'}
+
+
+def json_value(name: str, value: Any, kind: type) -> Any:
+  """A value of a JSON file as `kind`; UserError unless it is in `JSON_KINDS`.
+
+  Whole numbers count as float.
+  """
+  if kind is float:
+    is_valid = type(value) in (int, float) and 1.2e-38 < value < 3.4e38
+  elif kind is int:
+    is_valid = type(value) is int and 0 < value < 2**31
+  else:
+    is_valid = type(value) is kind
+  if not is_valid:
+    raise UserError(f'{name}={as_json(value)} must be {JSON_KINDS[kind]}.')
+  return kind(value)
+
+
+def as_json(value: Any) -> str:
+  """A value in the words of JSON, shortened if it is long."""
+  text = json.dumps(value)
+  return text if len(text) <= 100 else f'{text[:100]}...'
 
 
 def one_line(error: BaseException) -> str:

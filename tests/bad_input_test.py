@@ -140,13 +140,13 @@ case(r'model: tokenizer\.json',
 for _key, _value in (
     ('hidden_size', '32'), ('rms_norm_eps', math.nan),
     ('rope_parameters', 'default'), ('model_type', 'unknown')):
-  case(f'model/config.json.*{_key}.*{_value!r}',
+  case(f'model/config.json.*{_key}.*{json.dumps(_value)}',
        edit('model/config.json', **{_key: _value}))
-case('config.json.*num_experts', edit('model/config.json', num_experts=8))
+case('config.json.*num_experts=8', edit('model/config.json', num_experts=8))
 case('16 .* 15', edit('model/config.json', vocab_size=15))
 case(r'model\.layers\.2\.', edit('model/config.json', num_hidden_layers=3))
 for _value in ('<end>', [0, 99]):
-  case(re.escape(f'eos_token_id={_value!r}'),
+  case(re.escape(f'eos_token_id={json.dumps(_value)}'),
        edit(_GENERATION, eos_token_id=_value))
 for _template, _message in {
     '{% for m in messages %}': 'TemplateSyntaxError',
@@ -166,14 +166,18 @@ case('model.norm.weight.*NaN or infinity.*bfloat16',
      set_weight(_WEIGHTS, 'model.norm.weight', 3.4e38), LORA,
      config('model.dtype=bfloat16'))
 case(_INDEX, remove(_WEIGHTS), write(_INDEX, '{"weight_map": {"a": 3}}'))
-case('x.safetensors', remove(_WEIGHTS),
+case('lacks x.safetensors', remove(_WEIGHTS),
      write(_INDEX, '{"weight_map": {"a": "x.safetensors"}}'))
 case('model/config.json', config('model.folder={root}/model/config.json'))
 case("''", config('model.folder='))
 
 _ADAPTER = 'adapter/adapter_config.json'
 _ADAPTER_WEIGHTS = 'adapter/adapter_model.safetensors'
-case(f'{_ADAPTER}.*lora_alpha', edit(_ADAPTER, lora_alpha='x'), USE_ADAPTER)
+for _key, _value in (
+    ('lora_alpha', 'x'), ('lora_alpha', None), ('lora_alpha', 10**400),
+    ('r', 1.5), ('r', True), ('r', 0), ('bias', None), ('use_dora', True)):
+  case(f'{_ADAPTER}.*{_key}={json.dumps(_value)[:99]}',
+       edit(_ADAPTER, **{_key: _value}), USE_ADAPTER)
 case('no/such/adapter_config.json', LORA, config('lora.folder=no/such'))
 case(_ADAPTER_WEIGHTS, truncate(_ADAPTER_WEIGHTS, 99), USE_ADAPTER)
 case(f'{_ADAPTER_WEIGHTS}.*self_attn.q_proj.*NaN', USE_ADAPTER, set_weight(

@@ -68,6 +68,12 @@ _SPLITS = {
     'smollm': pre_tokenizers.Digits(individual_digits=True),
 }
 _CONTROL, _USER_DEFINED, _UNUSED = 3, 4, 5  # In `tokenizer.ggml.token_type`.
+# Keys below `tokenizer.ggml` -> type of their elements.
+_LISTS = {'tokens': str, 'token_type': int, 'merges': str}
+_SPECIAL = {
+    'bos': 'bos', 'eos': 'eos', 'pad': 'padding', 'unk': 'unknown'}
+_TOKEN_ID = '_token_id'  # Suffix of keys; most of them have no effect.
+_TEMPLATE = 'tokenizer.chat_template'
 
 # Key -> supported values; `{}` is the architecture.
 _SUPPORTED = {
@@ -76,8 +82,11 @@ _SUPPORTED = {
     'tokenizer.ggml.pre': tuple(_SPLITS),
     'general.type': ('model',),
     'split.count': (0, 1),
+    'tokenizer.ggml.add_bos_token': (False, True),
     'tokenizer.ggml.add_eos_token': (False,),
+    'tokenizer.ggml.add_sep_token': (False,),
     'tokenizer.ggml.add_space_prefix': (False,),
+    'tokenizer.ggml.remove_extra_whitespaces': (False,),
     '{}.attention.causal': (True,),
     '{}.attention.sliding_window': (0,),
     '{}.expert_count': (0,),
@@ -122,6 +131,8 @@ def convert(
   if folder.exists() and any(folder.iterdir()):
     raise errors.UserError(
         f'{folder} is not empty; remove it or name another folder.')
+  if not file.is_file():
+    raise errors.UserError(f'{file} is not a file: expected a GGUF file.')
   with files.read_errors_as_user_errors(file, 'copy or download it again'):
     reader = gguf.GGUFReader(file)
     metadata = {key: field.contents() for key, field in reader.fields.items()}
@@ -150,7 +161,9 @@ def convert(
     source = names.get_name(name, try_suffixes=('.weight', '.bias'))
     if source in sources:
       tensors[name] = _Tensor(sources.pop(source))
-  safetensors_lib.compare(file, tensors | sources, shapes, fit='metadata')
+  safetensors_lib.compare(
+      file, tensors | sources, shapes, fit='metadata',
+      advice='copy or download it again, or use another file of the model')
 
   def read_tensor(name):
     source = tensors[name].source
@@ -167,15 +180,15 @@ def convert(
   with files.whole_folder(folder) as new:
     safetensors_lib.write_model(new, config, jnp.dtype(dtype), read_tensor)
     # `eot`, the end of a turn, may differ from the end of a text.
-    stop_ids = {metadata.get(f'tokenizer.ggml.{x}_token_id') for x in (
-        'eos', 'eot')}
+    stop_ids = {
+        metadata.get(f'tokenizer.ggml.{x}{_TOKEN_ID}') for x in ('eos', 'eot')}
     tokenizer_lib.write(
-        new, bpe, metadata.get('tokenizer.chat_template'),
+        new, bpe, metadata.get(_TEMPLATE),
         sorted(stop_ids - {None}), **special_tokens)
 
 
 def _check(metadata: Mapping[str, Any]) -> None:
-  """Raises UserError for unsupported values and for missing or unknown keys."""
+  """Raises UserError for values of wrong types, and for unsupported keys."""
   architecture = metadata.get('general.architecture')
   supported = {key.format(architecture): x for key, x in _SUPPORTED.items()}
   for key, choices in supported.items():
@@ -183,17 +196,31 @@ def _check(metadata: Mapping[str, Any]) -> None:
       errors.check_choice(key, metadata[key], choices)
   needed = {'general.architecture'} | {
       f'{architecture}.{key}' for key in _FIELDS} | {
-      f'tokenizer.ggml.{key}' for key in (
-          'model', 'pre', 'tokens', 'token_type', 'merges')}
+      f'tokenizer.ggml.{key}' for key in ('model', 'pre', *_LISTS)}
   if missing := sorted(needed - metadata.keys()):
     raise errors.UserError(f'lacks {", ".join(missing)}.')
   known = needed | supported.keys() | {
-      f'{architecture}.{key}' for key in _OPTIONAL_FIELDS | _REDUNDANT}
-  for key in sorted(metadata.keys() - known):
-    if key.startswith(f'{architecture}.'):
+      f'{architecture}.{key}' for key in _OPTIONAL_FIELDS | _REDUNDANT} | {
+      'tokenizer.ggml.scores'}  # For other kinds of tokenizers.
+  for key, kind in _LISTS.items():
+    values = metadata[f'tokenizer.ggml.{key}']
+    if type(values) is not list or {*map(type, values)} != {kind}:
       raise errors.UserError(
-          f'{key}={metadata[key]!r} is not supported; expected a model without '
-          'this key.')
+          f'tokenizer.ggml.{key} is not a list of type {kind.__name__}; copy '
+          'or download the file again.')
+  num_tokens = len(metadata['tokenizer.ggml.tokens'])
+  for key, value in sorted(metadata.items()):
+    if key.startswith('tokenizer.ggml.') and key.endswith(_TOKEN_ID):
+      if type(value) is not int or not 0 <= value < num_tokens:
+        raise errors.UserError(
+            f'{key}={value!r}: expected an id from 0 to {num_tokens - 1}.')
+    elif key == _TEMPLATE and type(value) is not str:
+      raise errors.UserError(f'{key}={value!r}: expected a text.')
+    elif key not in known and key.startswith(
+        (f'{architecture}.', 'tokenizer.ggml.')):
+      raise errors.UserError(
+          f'{key}={value!r} is not supported; expected a model without this '
+          'key.')
 
 
 def _config(
@@ -203,17 +230,18 @@ def _config(
   fields = {
       'model_type': architecture, 'tie_word_embeddings': tied_head,
       'vocab_size': len(metadata['tokenizer.ggml.tokens']),
-      'rope_theta': 1e4,  # The default of llama.cpp.
-      'initializer_range': 0.02}  # Only random weights depend on it.
+      'rope_theta': 1e4}  # The default of llama.cpp.
   for key, field in (_FIELDS | _OPTIONAL_FIELDS).items():
     value = metadata.get(f'{architecture}.{key}')
     if type(value) is float:  # 1e-5, not the digits of the nearest float32.
       value = float(str(np.float32(value)))
     if value is not None:
       fields[field] = value
-  num_heads = fields['num_attention_heads']
+  size, num_heads = (
+      errors.json_value(name, fields[name], int)
+      for name in ('hidden_size', 'num_attention_heads'))
   fields.setdefault('num_key_value_heads', num_heads)
-  fields.setdefault('head_dim', fields['hidden_size'] // num_heads)
+  fields.setdefault('head_dim', size // num_heads)
   for key, field in _REDUNDANT.items():
     key = f'{architecture}.{key}'
     if key in metadata:
@@ -229,8 +257,9 @@ def _config(
   if rope_factors.shape != plain.shape or not np.allclose(
       rope_factors, plain / divided, rtol=1e-5):
     raise errors.UserError(
-        f'rope_freqs.weight={rope_factors.tolist()}: expected the factors of '
-        f'{scaled.rope_scaling}.')
+        f'rope_freqs.weight={errors.as_json(rope_factors.tolist())}: expected '
+        f'{plain.size} factors up to {scaled.rope_scaling.factor:.7g}, as in '
+        'Llama 3.1 to 3.3.')
   return scaled
 
 
@@ -269,12 +298,14 @@ def _tokenizer(
       for token, kind in zip(tokens, kinds)
       if kind in (_CONTROL, _USER_DEFINED)])
   ids = {
-      name: metadata.get(f'tokenizer.ggml.{key}_token_id') for name, key in (
-          ('bos', 'bos'), ('eos', 'eos'), ('pad', 'padding'),
-          ('unk', 'unknown'))}
+      name: metadata.get(f'tokenizer.ggml.{key}{_TOKEN_ID}')
+      for name, key in _SPECIAL.items()}
   special = {
       f'{name}_token': tokens[i] for name, i in ids.items() if i is not None}
   if metadata.get('tokenizer.ggml.add_bos_token', pre == 'llama-bpe'):
+    if ids['bos'] is None:
+      raise errors.UserError(
+          f'lacks tokenizer.ggml.bos{_TOKEN_ID}, which begins every text.')
     bos = special['bos_token']
     bpe.post_processor = tokenizers.processors.TemplateProcessing(
         single=f'{bos} $A', pair=f'{bos} $A {bos} $B',

@@ -23,7 +23,7 @@ _DOWNLOADED = ('*.json', '*.safetensors', '*.txt', '*.jinja', '*.model')
 
 
 def resolve_folder(name: str) -> pathlib.Path:
-  """The local folder of a model, which is downloaded if needed.
+  """The absolute path of a model folder, which is downloaded if needed.
 
   Args:
     name: a folder, or a hub repository `owner/name`.
@@ -33,9 +33,11 @@ def resolve_folder(name: str) -> pathlib.Path:
   """
   folder = pathlib.Path(name)
   if name and folder.is_dir():
-    return folder
+    return folder.absolute()
   expected = 'expected a model folder or a hub name such as Qwen/Qwen3-0.6B'
-  if folder.exists() or not re.fullmatch(r'[\w.-]+/[\w.-]+', name):
+  if folder.name == 'smollm2':
+    expected = '`python -m models.smollm2` makes .cache/smollm2'
+  if folder.exists() or not re.fullmatch(r'\w[\w.-]*/[\w.-]+', name):
     raise errors.UserError(f'{name!r} is not a folder; {expected}.')
   try:
     return pathlib.Path(huggingface_hub.snapshot_download(
@@ -76,6 +78,6 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
     fields = json.loads(path.read_text('utf-8'))
   if not isinstance(fields, dict):
     raise errors.UserError(
-        f'{path} holds a {type(fields).__name__}, expected a JSON object; copy '
+        f'{path} holds {errors.as_json(fields)}, expected a JSON object; copy '
         'or download it again.')
   return fields

@@ -56,7 +56,7 @@ def load(
   Raises UserError for unsupported features and for tensors that do not fit the
   base model.
   """
-  folder = pathlib.Path(folder)
+  folder = pathlib.Path(folder).absolute()
   rank, alpha = _read_config(folder / _CONFIG)
   tensors = safetensors_lib.open_tensors(folder / _WEIGHTS)
   names = [
@@ -137,13 +137,13 @@ def _read_config(path: pathlib.Path) -> tuple[int, float]:
   for name, value in fields.items():
     if name in _SUPPORTED and value not in _SUPPORTED[name]:
       raise errors.UserError(
-          f'{path}: {name}={value!r} is not supported; expected '
-          f'{" or ".join(map(repr, _SUPPORTED[name]))}.')
+          f'{path}: {name}={errors.as_json(value)} is not supported; expected '
+          f'{" or ".join(map(errors.as_json, _SUPPORTED[name]))}.')
     if value and name not in _ALLOWED | _SUPPORTED.keys():
       raise errors.UserError(
-          f'{path}: {name}={value!r} is not supported; expected null or false, '
-          'or an adapter without this feature.')
-  rank, alpha = fields.get('r'), fields.get('lora_alpha')
-  errors.check_number(f'{path}: r', rank, min_value=1)
-  errors.check_number(f'{path}: lora_alpha', alpha, greater_than=0)
-  return int(rank), float(alpha)
+          f'{path}: {name}={errors.as_json(value)} is not supported; expected '
+          'null or false, or an adapter without this feature.')
+  rank, alpha = (
+      errors.json_value(f'{path}: {name}', fields.get(name), kind)
+      for name, kind in (('r', int), ('lora_alpha', float)))
+  return rank, alpha

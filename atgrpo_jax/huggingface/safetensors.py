@@ -178,7 +178,8 @@ def check_finite(
 
 def compare(
     folder: pathlib.Path, actual: Tensors,
-    expected: Mapping[str, tuple[int, ...]], fit: str = 'config.json') -> None:
+    expected: Mapping[str, tuple[int, ...]], fit: str = 'config.json',
+    advice: str = 'take both files from the same model') -> None:
   """Raises UserError, which lists the tensors that differ from `expected`."""
   problems = [f'missing {name}' for name in sorted(expected.keys() - actual)]
   problems += [f'surplus {name}' for name in sorted(actual.keys() - expected)]
@@ -193,8 +194,8 @@ def compare(
     shown = '; '.join(problems[:10])
     more = f'; and {len(problems) - 10} more' if len(problems) > 10 else ''
     raise errors.UserError(
-        f'The weights in {folder} do not fit its {fit}: {shown}{more}. '
-        'Take both files from the same model.')
+        f'The weights in {folder} do not fit its {fit}: {shown}{more}; '
+        f'{advice}.')
 
 
 def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -210,7 +211,12 @@ def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
     raise errors.UserError(
         f'{folder / _INDEX} has no weight_map from tensors to files; '
         'download it again.')
-  return [folder / name for name in sorted(set(index.values()))]
+  paths = [folder / name for name in sorted(set(index.values()))]
+  if missing := [path.name for path in paths if not path.is_file()]:
+    raise errors.UserError(
+        f'{folder} lacks {", ".join(missing)}, which {_INDEX} names; copy or '
+        'download the folder again.')
+  return paths
 
 
 def _load_leaf(

@@ -198,8 +198,8 @@ class Tokenizer:
       ids = []
     if not all(type(i) is int and 0 <= i < self.vocab_size for i in ids):
       raise errors.UserError(
-          f'{path}: eos_token_id={stated!r} must be ids of the tokenizer, from '
-          f'0 to {self.vocab_size - 1}.')
+          f'{path}: eos_token_id={errors.as_json(stated)} must be ids of the '
+          f'tokenizer, from 0 to {self.vocab_size - 1}.')
     controls = self._hf.added_tokens_decoder
     first = [i for i in self._encode(turn_end).tolist() if i in controls][:1]
     stop_ids = tuple(dict.fromkeys(first + ids))

@@ -1,13 +1,14 @@
 """Dimensions and family of a model, from a Hugging Face `config.json`.
 
-Each field is used, or refused if it asks for an unsupported feature. Unknown
-fields are refused too, because ignoring one may change the model silently.
+Each field is used, or refused if it asks for an unsupported feature or
+contradicts another field. Unknown fields are refused too, because ignoring one
+may change the model silently.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 import dataclasses
-import math
 from typing import Any
 
 from atgrpo_jax import errors
@@ -40,12 +41,9 @@ class Llama3Rope:
   original_max_position_embeddings: int
 
   def __post_init__(self):
-    for field in dataclasses.fields(self):
-      value = getattr(self, field.name)
-      errors.check_number(f'rope_scaling.{field.name}', value, greater_than=0)
     if self.low_freq_factor >= self.high_freq_factor:
       raise errors.UserError(
-          f'rope_scaling.low_freq_factor={self.low_freq_factor} must be below '
+          f'low_freq_factor={self.low_freq_factor} must be below '
           f'high_freq_factor={self.high_freq_factor}.')
 
 
@@ -73,13 +71,6 @@ class ModelConfig:
     return FAMILIES[self.model_type]
 
   def __post_init__(self):
-    for name, ours in _FIELDS.items():
-      value, kind = getattr(self, ours), _KINDS.get(name, int)
-      kinds = (int, float) if kind is float else (kind,)  # JSON: 1 for 1.0.
-      if type(value) not in kinds or not (kind is bool or 0 < value < math.inf):
-        expected = {bool: 'true or false', int: 'a whole number above 0'}.get(
-            kind, 'a finite number above 0')
-        raise errors.UserError(f'{name}={value!r} must be {expected}.')
     if self.num_heads % self.num_kv_heads:
       raise errors.UserError(
           f'num_attention_heads={self.num_heads} is not a multiple of '
@@ -87,37 +78,48 @@ class ModelConfig:
     if self.head_dim % 2:
       raise errors.UserError(
           f'head_dim={self.head_dim} is odd; rotary embeddings need pairs.')
+    if self.num_layers > _MAX_LAYERS:
+      raise errors.UserError(
+          f'num_hidden_layers={self.num_layers}: expected at most '
+          f'{_MAX_LAYERS}.')
 
 
-# Name in the file -> name here.
+_MAX_LAYERS = 10_000  # Every layer has a dozen named tensors.
+
+# Name in the file -> (name here, kind).
 _FIELDS = {
-    'vocab_size': 'vocab_size',
-    'hidden_size': 'hidden_size',
-    'intermediate_size': 'intermediate_size',
-    'num_hidden_layers': 'num_layers',
-    'num_attention_heads': 'num_heads',
-    'num_key_value_heads': 'num_kv_heads',
-    'head_dim': 'head_dim',
-    'max_position_embeddings': 'max_positions',
-    'rope_theta': 'rope_theta',
-    'rms_norm_eps': 'norm_eps',
-    'initializer_range': 'init_std',
-    'tie_word_embeddings': 'tied_head',
+    'vocab_size': ('vocab_size', int),
+    'hidden_size': ('hidden_size', int),
+    'intermediate_size': ('intermediate_size', int),
+    'num_hidden_layers': ('num_layers', int),
+    'num_attention_heads': ('num_heads', int),
+    'num_key_value_heads': ('num_kv_heads', int),
+    'head_dim': ('head_dim', int),
+    'max_position_embeddings': ('max_positions', int),
+    'rope_theta': ('rope_theta', float),
+    'rms_norm_eps': ('norm_eps', float),
+    'initializer_range': ('init_std', float),
+    'tie_word_embeddings': ('tied_head', bool),
 }
-_KINDS = {
-    'rope_theta': float, 'rms_norm_eps': float, 'initializer_range': float,
-    'tie_word_embeddings': bool}
 
-# Fields that must have one of these values if present.
+# `rope_type` -> the kinds of the fields beside it.
+_ROPES = {
+    'default': {},
+    'llama3': {
+        'factor': float, 'low_freq_factor': float, 'high_freq_factor': float,
+        'original_max_position_embeddings': int}}
+
+# Fields that must have this value if present.
 _REQUIRED = {
-    'hidden_act': ('silu',),
-    'attention_bias': (False,),
-    'attention_dropout': (0.0, 0),
-    'mlp_bias': (False,),
-    'rope_interleaved': (False,),
-    'sliding_window': (None,),
-    'use_mrope': (False,),
-    'use_sliding_window': (False,),
+    'hidden_act': 'silu',
+    'attention_bias': False,
+    'attention_dropout': 0,
+    'mlp_bias': False,
+    'quantization_config': None,
+    'rope_interleaved': False,
+    'sliding_window': None,
+    'use_mrope': False,
+    'use_sliding_window': False,
 }
 
 # Fields without effect: bookkeeping and special tokens (see the tokenizer).
@@ -133,40 +135,40 @@ def from_hf(fields: dict[str, Any]) -> ModelConfig:
   """Converts the content of a `config.json`."""
   model_type = fields.get('model_type')
   if str(model_type) not in FAMILIES:
+    given = f'model_type={errors.as_json(model_type)}'
     raise errors.UserError(
-        f'model_type={model_type!r}: expected {" or ".join(FAMILIES)}.')
-  required = _REQUIRED | {
-      'architectures': ([FAMILIES[model_type].architecture], None)}
-  if model_type.startswith('qwen'):  # `use_sliding_window` turns it off.
-    del required['sliding_window']
-  for name, allowed in required.items():
-    if name in fields and fields[name] not in allowed:
-      raise errors.UserError(
-          f'{name}={fields[name]!r}: expected '
-          f'{" or ".join(map(repr, allowed))}.')
-  layer_types = fields.get('layer_types') or []
-  if any(layer != 'full_attention' for layer in layer_types):
-    raise errors.UserError(
-        f'layer_types={layer_types!r}: expected only full_attention.')
+        f'{"lacks model_type" if model_type is None else given}: expected '
+        f'{" or ".join(map(errors.as_json, FAMILIES))}.')
+  known = _FIELDS.keys() | _REQUIRED.keys() | _WITHOUT_EFFECT | {
+      'architectures', 'layer_types', 'model_type', 'rope_parameters',
+      'rope_scaling'}
+  _check_values(fields, model_type)
+  _refuse_unknown(fields, known)
+
+  values = {
+      name: errors.json_value(name, fields[name], kind)
+      for name, (_, kind) in _FIELDS.items() if fields.get(name) is not None}
+  values.setdefault('initializer_range', 0.02)  # Only for random weights.
   theta, scaling = _rope(fields)
-  fields = fields | {'rope_theta': theta}
-  if model_type != 'qwen3' and fields.get('head_dim') is None:
-    size, heads = fields.get('hidden_size'), fields.get('num_attention_heads')
-    is_valid = type(size) is type(heads) is int and heads > 0
-    # Otherwise the message below names the wrong field.
-    fields['head_dim'] = size // heads if is_valid else None
-  if missing := sorted(_FIELDS.keys() - fields.keys()):
-    raise errors.UserError(f'lacks {", ".join(missing)}.')
-  known = _FIELDS.keys() | required.keys() | _WITHOUT_EFFECT | {
-      'layer_types', 'model_type', 'rope_parameters', 'rope_scaling',
-      'sliding_window'}
-  if unknown := sorted(fields.keys() - known):
+  if theta is not None:
+    values['rope_theta'] = theta
+  size, heads = map(values.get, ('hidden_size', 'num_attention_heads'))
+  if model_type != 'qwen3' and 'head_dim' not in values and size and heads:
+    if size % heads:
+      raise errors.UserError(
+          f'hidden_size={size} is not a multiple of num_attention_heads='
+          f'{heads}, and head_dim is missing.')
+    values['head_dim'] = size // heads
+  _refuse_missing(
+      values, {name: kind for name, (_, kind) in _FIELDS.items()})
+  config = ModelConfig(model_type=model_type, rope_scaling=scaling, **{
+      ours: values[name] for name, (ours, _) in _FIELDS.items()})
+  layer_types = fields.get('layer_types')
+  if layer_types not in (None, ['full_attention'] * config.num_layers):
     raise errors.UserError(
-        f'has unknown fields: {", ".join(unknown)}. Remove them if they do '
-        'not change the model.')
-  return ModelConfig(
-      model_type=model_type, rope_scaling=scaling,
-      **{ours: fields[theirs] for theirs, ours in _FIELDS.items()})
+        f'layer_types={errors.as_json(layer_types)}: expected "full_attention" '
+        f'for each of the {config.num_layers} layers.')
+  return config
 
 
 def to_hf(config: ModelConfig, dtype: str) -> dict[str, Any]:
@@ -178,7 +180,7 @@ def to_hf(config: ModelConfig, dtype: str) -> dict[str, Any]:
       'attention_bias': False,
       'attention_dropout': 0.0,
       'torch_dtype': dtype,
-      **{theirs: getattr(config, ours) for theirs, ours in _FIELDS.items()},
+      **{name: getattr(config, ours) for name, (ours, _) in _FIELDS.items()},
   }
   if config.model_type == 'mistral':
     fields['sliding_window'] = None  # transformers has a window by default.
@@ -188,25 +190,91 @@ def to_hf(config: ModelConfig, dtype: str) -> dict[str, Any]:
   return fields
 
 
-def _rope(fields: dict[str, Any]) -> tuple[float, Llama3Rope | None]:
-  """The base of the rotary angles and their scaling.
+def _check_values(fields: dict[str, Any], model_type: str) -> None:
+  """Raises UserError for fields with an unsupported value."""
+  required = dict(_REQUIRED)
+  if fields.get('architectures') is not None:
+    required['architectures'] = [FAMILIES[model_type].architecture]
+  if model_type.startswith('qwen'):  # `use_sliding_window` turns it off.
+    del required['sliding_window']
+  if model_type == 'mistral' and 'sliding_window' not in fields:
+    raise errors.UserError(
+        'lacks sliding_window, for which transformers assumes 4096: expected '
+        'null.')
+  for name, expected in required.items():
+    value = fields.get(name, expected)
+    # In Python False equals 0.
+    if value != expected or isinstance(value, bool) != (
+        isinstance(expected, bool)):
+      raise errors.UserError(
+          f'{name}={errors.as_json(value)}: expected '
+          f'{errors.as_json(expected)}.')
+
+
+def _refuse_unknown(
+    fields: dict[str, Any], known: Collection[str], prefix: str = '') -> None:
+  if unknown := sorted(fields.keys() - known):
+    given = ', '.join(
+        f'{prefix}{name}={errors.as_json(fields[name])}' for name in unknown)
+    raise errors.UserError(
+        f'unknown fields {given}: expected a model without them; remove only '
+        'fields that do not change the model.')
+
+
+def _refuse_missing(
+    fields: dict[str, Any], kinds: dict[str, type], prefix: str = '') -> None:
+  if missing := sorted(kinds.keys() - fields.keys()):
+    expected = ', '.join(
+        f'{prefix}{name} ({errors.JSON_KINDS[kinds[name]]})'
+        for name in missing)
+    raise errors.UserError(
+        f'lacks {expected}; copy the file from the source of the model.')
+
+
+def _single(values: dict[str, Any], default: Any = None) -> Any:
+  """The value that all fields have; UserError if they differ."""
+  if len(set(values.values())) > 1:
+    raise errors.UserError(
+        f'{" and ".join(values)} contradict each other; copy the file from the '
+        'source of the model.')
+  return next(iter(values.values()), default)
+
+
+def _rope(fields: dict[str, Any]) -> tuple[float | None, Llama3Rope | None]:
+  """The base of the rotary angles, None if missing, and their scaling.
 
   Older files have `rope_theta` and `rope_scaling`, newer ones both in
   `rope_parameters`.
   """
-  name = 'rope_parameters' if fields.get('rope_parameters') else 'rope_scaling'
-  rope = fields.get(name) or {}
-  scaled = {field.name for field in dataclasses.fields(Llama3Rope)}
-  if isinstance(rope, dict):
-    rope_type = rope.get('rope_type', rope.get('type', 'default'))
-    needed = {'default': set(), 'llama3': scaled}.get(str(rope_type))
-    given = rope.keys() - {'rope_theta', 'rope_type', 'type'}
-  if not isinstance(rope, dict) or given != needed:
+  thetas, scalings = {'rope_theta': fields.get('rope_theta')}, {}
+  for name in ('rope_parameters', 'rope_scaling'):
+    if (rope := fields.get(name)) is not None:
+      scalings[name] = _rope_scaling(name, rope)
+      thetas[f'{name}.rope_theta'] = rope.get('rope_theta')
+  thetas = {
+      name: errors.json_value(name, theta, float)
+      for name, theta in thetas.items() if theta is not None}
+  return _single(thetas), _single(scalings)
+
+
+def _rope_scaling(name: str, rope: Any) -> Llama3Rope | None:
+  """The scaling that the field `name` asks for."""
+  if not isinstance(rope, dict):
     raise errors.UserError(
-        f"{name}={rope!r}: expected rope_type 'default', or 'llama3' with "
-        f'{", ".join(sorted(scaled))}.')
-  theta = rope.get('rope_theta', fields.get('rope_theta'))
-  if theta is None:
-    raise errors.UserError('lacks rope_theta.')
-  scaling = Llama3Rope(**{key: rope[key] for key in needed}) if needed else None
-  return float(theta) if type(theta) is int else theta, scaling
+        f'{name}={errors.as_json(rope)}: expected null or an object.')
+  types = {
+      f'{name}.{key}': rope[key]
+      for key in ('rope_type', 'type') if key in rope}  # `type` is older.
+  for key, value in types.items():
+    if value not in (*_ROPES,):
+      raise errors.UserError(
+          f'{key}={errors.as_json(value)}: expected '
+          f'{" or ".join(map(errors.as_json, _ROPES))}.')
+  kinds = _ROPES[_single(types, 'default')]
+  _refuse_unknown(
+      rope, kinds.keys() | {'rope_theta', 'rope_type', 'type'}, f'{name}.')
+  _refuse_missing(rope, kinds, f'{name}.')
+  values = {
+      key: errors.json_value(f'{name}.{key}', rope[key], kinds[key])
+      for key in kinds}
+  return Llama3Rope(**values) if values else None

@@ -132,10 +132,26 @@ def test_tokenizer_has_the_ids_of_the_file(tmp_path):
     ({'llama.attention.head_count_kv': 3}, {}, 'num_key_value_heads=3'),
     ({'tokenizer.ggml.merges': ['z q', 'q z']}, {}, 'merges do not fit'),
     ({'split.count': 2}, {}, 'split.count=2'),
-    ({}, {'rope_freqs.weight': _rope_factors(8) * 1.01}, 'rope_freqs.weight='),
+    # Wrong types and values, which damaged files may have.
+    ({'llama.attention.head_count': 0}, {}, 'num_attention_heads=0'),
+    ({'llama.embedding_length': 64.0}, {}, 'hidden_size=64.0'),
+    ({'llama.rope.freq_base': -1.0}, {}, 'rope_theta=-1.0'),
+    ({'tokenizer.ggml.tokens': 5}, {}, 'tokenizer.ggml.tokens list str'),
+    ({'tokenizer.ggml.merges': [1, 2]}, {}, 'tokenizer.ggml.merges list str'),
+    ({'tokenizer.ggml.token_type': ['a']}, {}, 'token_type list int'),
+    ({'tokenizer.ggml.eos_token_id': 288}, {},
+     'tokenizer.ggml.eos_token_id=288 0 to 287'),
+    ({'tokenizer.ggml.fim_pre_token_id': 'x'}, {}, "fim_pre_token_id='x'"),
+    ({'tokenizer.ggml.bos_token_id': None,
+      'tokenizer.ggml.add_bos_token': True}, {},
+     'lacks tokenizer.ggml.bos_token_id'),
+    ({'tokenizer.chat_template': 3}, {}, 'tokenizer.chat_template=3'),
+    ({'tokenizer.ggml.brand_new': True}, {}, 'tokenizer.ggml.brand_new=True'),
+    ({}, {'rope_freqs.weight': _rope_factors(8) * 1.01},
+     'rope_freqs.weight= 8 factors up to 8.08'),
     ({}, {'output_norm.weight': np.ones(64)}, 'type F64 expected F32, F16'),
     ({}, {'blk.1.ffn_up.weight': None},
-     'missing model.layers.1.mlp.up_proj.weight'),
+     'missing model.layers.1.mlp.up_proj.weight; download it again'),
     ({}, {'blk.1.attn_q.bias': np.ones(64, np.float32)},
      'surplus blk.1.attn_q.bias'),
     ({}, {'token_embd.weight': np.ones((2, 64), np.float32)},
@@ -156,6 +172,9 @@ def test_damaged_file_is_refused(tmp_path):
   os.truncate(file, file.stat().st_size // 2)
   with pytest.raises(errors.UserError, match='download it again'):
     gguf.convert(file, tmp_path / 'model')
+  for path in tmp_path, tmp_path / 'no.gguf':
+    with pytest.raises(errors.UserError, match=f'{path} is not a file'):
+      gguf.convert(path, tmp_path / 'model')
 
 
 def test_other_files_in_the_folder_are_kept(tmp_path):

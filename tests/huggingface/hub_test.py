@@ -15,6 +15,8 @@ GOLDENS = pathlib.Path(__file__).parents[1] / 'goldens'
 def test_folders_and_cached_hub_names_resolve(
     tmp_path, monkeypatch):
   assert hub.resolve_folder(str(tmp_path)) == tmp_path
+  monkeypatch.chdir(tmp_path)  # Messages name the folder.
+  assert hub.resolve_folder('.') == tmp_path
   monkeypatch.setattr(constants, 'HF_HUB_CACHE', str(tmp_path))
   monkeypatch.setattr(constants, 'HF_HUB_OFFLINE', True)
   repository = tmp_path / 'models--Qwen--Qwen3-0.6B'
@@ -40,9 +42,20 @@ def test_base_models_have_a_hub_name_or_an_absolute_path(folder, expected):
 
 @pytest.mark.parametrize('name, words', [
     ('Qwen/Qwen3-0.7B', 'cannot be downloaded'), ('nano', 'expected'),
-    ('models/na no', 'expected')])
+    ('models/na no', 'expected'), ('.cache/x', 'expected a model folder'),
+    ('.cache/smollm2', 'python -m models.smollm2')])
 def test_other_names_are_refused(name, words, monkeypatch):
   monkeypatch.setattr(constants, 'HF_HUB_OFFLINE', True)
   with pytest.raises(errors.UserError) as error:
     hub.resolve_folder(name)
   assert repr(name) in str(error.value) and words in str(error.value)
+
+
+@pytest.mark.parametrize('content', ['null', '5', '"x"', '[true]', '[' * 9])
+def test_other_json_is_refused(content, tmp_path):
+  path = tmp_path / 'config.json'
+  path.write_text(content)
+  with pytest.raises(errors.UserError) as error:
+    hub.read_json(path)
+  assert str(path) in str(error.value)
+  assert ('damaged' if content == '[' * 9 else content) in str(error.value)

@@ -88,7 +88,7 @@ def _damage_tensors(folder):
 
 
 @pytest.mark.parametrize('damage, words', [
-    *(({name: value}, [f'{name}={value!r} is not supported'])
+    *(({name: value}, [f'{name}={json.dumps(value)} is not supported'])
       for name, value in (
           ('peft_type', 'LOHA'), ('use_rslora', True),
           ('use_new_feature', True), ('init_lora_weights', 'pissa'))),

@@ -4,6 +4,7 @@ import dataclasses
 import math
 
 import pytest
+import transformers
 
 from atgrpo_jax import errors
 from atgrpo_jax.model import config as config_lib
@@ -12,7 +13,7 @@ from atgrpo_jax.model import config as config_lib
 FIELDS = {
     'architectures': ['Qwen3ForCausalLM'], 'attention_bias': False,
     'attention_dropout': 0.0, 'bos_token_id': 151643, 'eos_token_id': 151645,
-    'head_dim': 6, 'hidden_act': 'silu', 'hidden_size': 20,
+    'head_dim': 6, 'hidden_act': 'silu', 'hidden_size': 32,
     'initializer_range': 0.03, 'intermediate_size': 44,
     'max_position_embeddings': 512, 'max_window_layers': 28,
     'model_type': 'qwen3', 'num_attention_heads': 8, 'num_hidden_layers': 3,
@@ -25,7 +26,7 @@ WITHOUT_THETA = {
     name: value for name, value in FIELDS.items() if name != 'rope_theta'}
 ROPE = {'rope_type': 'default', 'rope_theta': 5e5}
 CONFIG = config_lib.ModelConfig(
-    vocab_size=97, hidden_size=20, intermediate_size=44, num_layers=3,
+    vocab_size=97, hidden_size=32, intermediate_size=44, num_layers=3,
     num_heads=8, num_kv_heads=2, head_dim=6, rope_theta=500000.0, norm_eps=1e-5,
     tied_head=True, max_positions=512, init_std=0.03)
 
@@ -43,26 +44,12 @@ def test_all_numbers_are_read():
     WITHOUT_THETA | {'rope_parameters': ROPE},
     FIELDS | {'rope_parameters': None},
     FIELDS | {'layer_types': ['full_attention'] * 3},
+    FIELDS | {'rope_parameters': ROPE, 'rope_scaling': {'type': 'default'}},
+    FIELDS | {'rope_parameters': {}},
     FIELDS | {'sliding_window': 4096},  # `use_sliding_window` turns it off.
     {name: FIELDS[name] for name in FIELDS if name != 'sliding_window'}])
 def test_equivalent_files(fields):
   assert config_lib.from_hf(fields) == CONFIG
-
-
-@pytest.mark.parametrize('fields, words', [
-    *(({k: v for k, v in FIELDS.items() if k != name}, f'lacks {name}.')
-      for name in ('head_dim', 'rope_theta')),
-    *((FIELDS | {name: value}, f'{name}={value!r}') for name, value in (
-        ('attention_bias', True), ('use_sliding_window', True),
-        ('rope_scaling', {'rope_type': 'yarn'}), ('rope_scaling', 'yarn'),
-        ('layer_types', ['full_attention', 'sliding_attention']),
-        ('head_dim', 7), ('vocab_size', True), ('rope_theta', math.inf),
-        ('num_key_value_heads', 3),
-        ('rope_parameters', ROPE | {'partial_rotary_factor': 0.5})))])
-def test_unsupported_fields_are_refused(fields, words):
-  with pytest.raises(errors.UserError) as error:
-    config_lib.from_hf(fields)
-  assert words in str(error.value)
 
 
 # The fields of Qwen2.5, SmolLM2, Llama 3.2 and Mistral that Qwen3 lacks.
@@ -89,7 +76,7 @@ MISTRAL = SHARED | {
 @pytest.mark.parametrize('fields', [
     FIELDS, QWEN2, LLAMA, MISTRAL, LLAMA | {'rope_scaling': LLAMA3_ROPE}])
 def test_families_are_read_and_written(fields):
-  head_dim = 6 if fields is FIELDS else 2  # hidden_size / num_attention_heads
+  head_dim = 6 if fields is FIELDS else 4  # hidden_size / num_attention_heads
   config = config_lib.from_hf(fields)
   assert config == dataclasses.replace(
       CONFIG, model_type=fields['model_type'], head_dim=head_dim,
@@ -108,24 +95,128 @@ def test_llama3_rope_is_read():
   assert old == new and old.rope_scaling == scaling
 
 
-@pytest.mark.parametrize('fields, words', [
-    ({'model_type': 'gemma2'}, "model_type='gemma2': expected llama or"),
-    ({'model_type': 'qwen3_moe', 'num_experts': 8}, "model_type='qwen3_moe'"),
-    ({'model_type': 'gpt2', 'n_embd': 8}, "model_type='gpt2'"),
-    ({'vocab_size': 9}, 'model_type=None'),
-    (MISTRAL | {'sliding_window': 4096}, 'sliding_window=4096: expected None'),
-    (LLAMA | {'rope_scaling': {'type': 'linear', 'factor': 2.0}},
-     "rope_scaling={'type': 'linear', 'factor': 2.0}: expected rope_type"),
-    (LLAMA | {'rope_scaling': {**LLAMA3_ROPE, 'low_freq_factor': 4.0}},
-     'low_freq_factor=4.0'),
-    (LLAMA | {'rope_scaling': {**LLAMA3_ROPE, 'factor': 0}}, 'factor=0'),
-    (LLAMA | {'attention_bias': True}, 'attention_bias=True: expected False'),
-    (LLAMA | {'mlp_bias': True}, 'mlp_bias=True'),
-    (LLAMA | {'num_attention_heads': 0}, 'num_attention_heads=0 must be'),
-    (LLAMA | {'hidden_size': '20'}, "hidden_size='20' must be"),
-    ({name: LLAMA[name] for name in LLAMA if name != 'hidden_size'},
-     'lacks hidden_size.')])
-def test_unsupported_models_are_refused(fields, words):
+def _without(fields, *names):
+  return {name: fields[name] for name in fields if name not in names}
+
+
+def _message(fields):
   with pytest.raises(errors.UserError) as error:
     config_lib.from_hf(fields)
-  assert words in str(error.value)
+  return str(error.value)
+
+
+@pytest.mark.parametrize('fields, message', [
+    (_without(FIELDS, 'model_type'), 'lacks model_type: expected "llama" or'),
+    ({'model_type': 'gemma2'}, 'model_type="gemma2": expected "llama" or'),
+    ({'model_type': 'qwen3_moe', 'num_experts': 8}, 'model_type="qwen3_moe"'),
+    (FIELDS | {'use_sliding_window': True}, 'use_sliding_window=true'),
+    (LLAMA | {'attention_bias': True}, 'attention_bias=true: expected false.'),
+    (LLAMA | {'attention_bias': 0}, 'attention_bias=0: expected false.'),
+    (LLAMA | {'mlp_bias': 'false'}, 'mlp_bias="false": expected false.'),
+    (LLAMA | {'hidden_act': None}, 'hidden_act=null: expected "silu".'),
+    (LLAMA | {'attention_dropout': 1e-18},
+     'attention_dropout=1e-18: expected 0.'),
+    (LLAMA | {'quantization_config': {'bits': 4}},
+     'quantization_config={"bits": 4}: expected null.'),
+    (LLAMA | {'final_logit_softcapping': 30.0, 'use_qk_norm': True},
+     'unknown fields final_logit_softcapping=30.0, use_qk_norm=true:'),
+    (MISTRAL | {'sliding_window': 4096},
+     'sliding_window=4096: expected null.'),
+    # transformers reads such a file with a window.
+    (_without(MISTRAL, 'sliding_window'), 'lacks sliding_window'),
+    (FIELDS | {'head_dim': 7}, 'head_dim=7 is odd'),
+    (FIELDS | {'num_key_value_heads': 3}, 'num_key_value_heads=3'),
+    (LLAMA | {'hidden_size': 21}, 'hidden_size=21 is not a multiple of'),
+    (LLAMA | {'hidden_size': 4}, 'hidden_size=4 is not a multiple of'),
+    (FIELDS | {'num_hidden_layers': 10**9}, 'num_hidden_layers=1000000000')])
+def test_unsupported_model_is_refused(fields, message):
+  assert message in _message(fields)
+
+
+@pytest.mark.parametrize('scaling, message', [
+    ('yarn', 'rope_scaling="yarn": expected null or an object.'),
+    (False, 'rope_scaling=false: expected null or an object.'),
+    ({'rope_type': ['default']}, 'rope_scaling.rope_type=["default"]'),
+    ({'type': 'linear', 'factor': 2.0},
+     'rope_scaling.type="linear": expected "default" or "llama3".'),
+    (LLAMA3_ROPE | {'type': 'default'},
+     'rope_scaling.rope_type and rope_scaling.type contradict each other'),
+    (ROPE | {'partial_rotary_factor': 0.5},
+     'unknown fields rope_scaling.partial_rotary_factor=0.5'),
+    (_without(LLAMA3_ROPE, 'factor'), 'lacks rope_scaling.factor (a number'),
+    (LLAMA3_ROPE | {'factor': 0}, 'rope_scaling.factor=0 must be'),
+    (LLAMA3_ROPE | {'factor': True}, 'rope_scaling.factor=true must be'),
+    (LLAMA3_ROPE | {'original_max_position_embeddings': 8192.0},
+     'original_max_position_embeddings=8192.0 must be a whole number'),
+    (LLAMA3_ROPE | {'low_freq_factor': 4.0}, 'low_freq_factor=4.0 must be')])
+def test_unsupported_rope_scaling_is_refused(scaling, message):
+  assert message in _message(LLAMA | {'rope_scaling': scaling})
+
+
+WRONG = (None, '20', [20], {}, -1, 0, True, 2.5, 10**400, math.nan, math.inf)
+SUPPORTED = {
+    'initializer_range': (None, 2.5), 'layer_types': (None,),
+    'rms_norm_eps': (2.5,), 'rope_parameters': (None, {}), 'rope_theta': (2.5,),
+    'tie_word_embeddings': (True,)}
+
+
+@pytest.mark.parametrize('name', [
+    'head_dim', 'hidden_size', 'intermediate_size', 'max_position_embeddings',
+    'num_attention_heads', 'num_hidden_layers', 'num_key_value_heads',
+    'vocab_size', *SUPPORTED])
+def test_wrong_types_and_absurd_values_are_refused(name):
+  for value in WRONG:
+    if value not in SUPPORTED.get(name, ()):
+      message = _message(FIELDS | {name: value})
+      assert name in message and len(message) < 250, value
+
+
+@pytest.mark.parametrize('name', ['rope_theta', 'rms_norm_eps'])
+def test_tiny_and_huge_floats_are_refused_where_float32_ends(name):
+  for value in (1e-37, 1e-18, 3e38):
+    config_lib.from_hf(FIELDS | {name: value})
+  for value in (1e-38, 3.5e38, 10**39):
+    assert f'{name}=' in _message(FIELDS | {name: value})
+
+
+@pytest.mark.parametrize('fields, names', [
+    ({'rope_parameters': ROPE | {'rope_theta': 5e5 + 1e-9}},
+     ['rope_theta', 'rope_parameters.rope_theta']),
+    ({'rope_parameters': ROPE, 'rope_scaling': LLAMA3_ROPE},
+     ['rope_parameters', 'rope_scaling']),
+    ({'rope_parameters': ROPE, 'rope_scaling': {'type': 'yarn'}}, ['yarn']),
+    ({'rope_parameters': LLAMA3_ROPE, 'rope_scaling': LLAMA3_ROPE | {
+        'factor': 8}}, ['rope_parameters', 'rope_scaling']),
+    ({'layer_types': ['full_attention'] * 2}, ['layer_types', '3 layers']),
+    ({'layer_types': ['full_attention'] * 2 + ['sliding_attention']},
+     ['layer_types', 'sliding_attention']),
+    ({'architectures': ['LlamaForCausalLM']},
+     ['architectures=["LlamaForCausalLM"]', '["Qwen3ForCausalLM"]'])])
+def test_fields_that_contradict_each_other_are_refused(fields, names):
+  message = _message(FIELDS | fields)
+  for name in names:
+    assert name in message
+
+
+def test_missing_fields_are_listed_with_their_kind():
+  names = 'vocab_size', 'rope_theta', 'tie_word_embeddings', 'head_dim'
+  assert _message(_without(FIELDS, *names)) == (
+      'lacks head_dim (a whole number from 1 to 2147483647), rope_theta (a '
+      'number above 0 that float32 can hold), tie_word_embeddings (true or '
+      'false), vocab_size (a whole number from 1 to 2147483647); copy the file '
+      'from the source of the model.')
+  # It only sets random weights.
+  config = config_lib.from_hf(_without(FIELDS, 'initializer_range'))
+  assert config == dataclasses.replace(CONFIG, init_std=0.02)
+
+
+@pytest.mark.parametrize('fields', [FIELDS, QWEN2, LLAMA, MISTRAL])
+def test_missing_fields_mean_what_transformers_assumes(fields):
+  assumed = transformers.AutoConfig.for_model(fields['model_type']).to_dict()
+  for name in (
+      'attention_bias', 'attention_dropout', 'hidden_act', 'mlp_bias',
+      'sliding_window', 'use_sliding_window'):
+    rest = _without(fields, name)
+    if name in assumed and (fields, name) != (MISTRAL, 'sliding_window'):
+      assert config_lib.from_hf(rest) == config_lib.from_hf(
+          rest | {name: assumed[name]}), name
