@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import os
 import pathlib
+import re
 import signal
 import sys
 import traceback
@@ -237,8 +238,10 @@ def _describe(path: str, error: BaseException) -> str:
   if isinstance(error, AttributeError) and isinstance(error.args[0], KeyError):
     error = error.args[0]
   if isinstance(error, KeyError):
-    # The nearest valid key is on a second line.
-    return f'{path} has no key {" ".join(error.args[0].split())}'
+    key, _, advice = error.args[0].partition('\n')
+    nearest = re.match('Did you mean (".+") instead', advice)
+    end = f'; did you mean {nearest[1]}?' if nearest else '.'
+    return f'{path} has no key {key}{end}'
   if isinstance(error, flags.Error):
     # ml_collections puts the traceback of the config file into the message.
     first, *others = str(error).strip().splitlines()
