@@ -133,7 +133,9 @@ _SIMPLE = {type(None), bool, float}
 _NUMBERS = {int, *_SIMPLE}
 _HASHED = ('set', 'frozenset', 'keys')
 _PAIRS = ('dict', 'Counter', 'OrderedDict', 'items')
-_ARRAY = re.compile(r'bool|object|(u?int|float|complex)\d{1,3}')
+_ROUNDED = {'float32': 'float64', 'complex64': 'complex128'}
+_ARRAY = re.compile(
+    r'bool|object|u?int\d{1,2}|float(32|64)|complex(64|128)')
 
 
 def encode(value: Any, is_request: bool = False) -> str:
@@ -251,10 +253,12 @@ def _describe(value: Any, kind: type) -> tuple[str, Any]:
   decimal, fractions, numpy, sympy = map(
       sys.modules.get, ('decimal', 'fractions', 'numpy', 'sympy'))
   # 0.1 equals float32(0.1), but not float(float32(0.1)).
-  if numpy and isinstance(value, (
-      numpy.ndarray, numpy.float16, numpy.float32, numpy.complex64)):
+  if numpy and isinstance(
+      value, (numpy.ndarray, numpy.float32, numpy.complex64)):
     value = numpy.asarray(value)  # Without a mask, and not a matrix.
     name = value.dtype.name if value.dtype.kind in 'biufc' else 'object'
+    if not _ARRAY.fullmatch(name):  # Half or long double.
+      name = 'complex128' if value.dtype.kind == 'c' else 'float64'
     return 'numpy', (name, list(value.shape), value.ravel().tolist())
   if numpy and isinstance(value, numpy.floating):
     return 'number', float(value)
@@ -330,6 +334,10 @@ def _array(name: str, shape: Sequence[int], values: Sequence) -> Any:
   array = np.empty(len(values), name)
   for index, value in enumerate(values):
     array[index] = value
+  # Comparing a float32 with a number of Python rounds the number. All numbers
+  # above the largest float32 would equal infinity.
+  if array.dtype.name in _ROUNDED and not np.isfinite(array).all():
+    array = array.astype(_ROUNDED[array.dtype.name])
   return array.reshape(shape)[()]  # A number if there are no dimensions.
 
 

@@ -107,6 +107,19 @@ def test_arrays_come_back(array):
   assert (value.dtype, value.shape) == (array.dtype, array.shape)
 
 
+@pytest.mark.parametrize('name, number', [
+    ('float16', 70_000), ('float32', 10**39), ('longdouble', 10**5000),
+    ('complex64', 10**39)], ids=range(4))
+@pytest.mark.filterwarnings('ignore:overflow')
+def test_infinity_of_numpy_equals_no_large_number(name, number):
+  infinite = np.array([np.inf], name)
+  assert infinite == number  # Bite: numpy rounds the number to this type.
+  for value in (infinite, infinite[0]):
+    decoded = literals.decode(literals.encode(value))
+    assert decoded == np.inf and np.asarray(decoded).itemsize in (8, 16)
+    assert number == 10**5000 or decoded != number
+
+
 class Equal(int):
   """Equal to everything."""
 
@@ -162,7 +175,9 @@ def test_values_without_a_text_are_refused(value, words):
     '{"numpy": ["S9999999999", [1], ["a"]]}', '{"numpy": ["V9", [0], []]}',
     '{"numpy": ["float64", [0, 99999999999999999999], []]}',
     '{"numpy": ["object", "ab", [1]]}', '{"deque": [[], "a"]}',
-    '{"deque": [[], -1]}', '{"deque": [1]}', '{"keys": [[1]]}',
+    '{"deque": [[], -1]}', '{"deque": [1]}',
+    '{"numpy": ["float16", [1], [1]]}', '{"numpy": ["float128", [1], [1]]}',
+    '{"keys": [[1]]}',
     '{"items": [1]}'])
 def test_forged_text_is_refused(text):
   with pytest.raises(ValueError):
