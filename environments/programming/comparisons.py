@@ -18,7 +18,8 @@ Deviations from the official graders, all stricter but the last:
 1. The grader of APPS also accepts lines that are correct as sets of words, such
    as `1 1 2` for `2 1`. Here order and number must match.
 2. It accepts 1000001 for 1000000, as close floats, and the grader of
-   CodeContests accepts `10**17 + 1` for `10**17`. Here ints are exact.
+   CodeContests accepts `10**17 + 1` for `10**17`. Here ints are exact, and a
+   float may differ from an int by less than 1e-5.
 3. `True` is not 1. In the graders of APPS and LiveCodeBench it is.
 4. An instance of a program's class that defines `==` equals nothing.
 5. An array that equals an answer in its first element fails. The grader of APPS
@@ -31,6 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 import decimal
+import fractions
 import math
 import re
 from typing import Any
@@ -123,14 +125,18 @@ def _same_number(
     word: str, want: str, same_float: Callable[[float, float], bool]) -> bool:
   if _INT.fullmatch(word) and _INT.fullmatch(want):
     return int(word) == int(want)
-  if _FLOAT.fullmatch(word) and _FLOAT.fullmatch(want):
-    return same_float(float(word), float(want))
-  return False
+  if not (_FLOAT.fullmatch(word) and _FLOAT.fullmatch(want)):
+    return False
+  if _INT.fullmatch(want) and not _is_near(
+      fractions.Fraction(word), int(want)):
+    return False
+  return same_float(float(word), float(want))
 
 
 def _is_close(number: float, wanted: float) -> bool:
   return abs(number - wanted) <= 1e-8 + 1e-5 * abs(wanted) < math.inf
 
 
-def _is_near(number: float, wanted: float) -> bool:
+def _is_near(
+    number: float | fractions.Fraction, wanted: float | int) -> bool:
   return abs(number - wanted) < 1e-5
