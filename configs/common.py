@@ -56,6 +56,9 @@ _MAGRPO_OF_A_PAIR = {
 # Overrides of each system relative to AT-GRPO with one policy for a pair.
 SYSTEMS = {
     'sa_grpo': {'environment.team': 'solo', 'environment.max_turns': 1},
+    # Controls: the tree of AT-GRPO without a team.
+    'sa_at_grpo': {'environment.team': 'solo'},
+    'sa_tool_at_grpo': {'environment.team': 'tool'},
     'sa_grpo_turns': {
         'environment.team': 'solo', 'advantage.group_key': ('env',),
         **_EPISODES},

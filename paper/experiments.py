@@ -78,7 +78,8 @@ SWITCHES = {
 NUM_TASKS_RATIO = {
     # An episode that every candidate plays to its end takes more tokens than a
     # tree, an episode of a single agent fewer.
-    'sa_grpo': 5, 'sa_grpo_turns': 2, 'mas_grpo': 1 / 2,
+    'sa_grpo': 5, 'sa_grpo_turns': 2, 'sa_at_grpo': 2, 'sa_tool_at_grpo': 2,
+    'mas_grpo': 1 / 2,
     'mas_grpo_agent': 1 / 2, 'mas_grpo_turn': 1 / 2,
     'mas_grpo_agent_turn': 1 / 2, 'gigpo': 1 / 2,
     'hgpo': 1 / 2, 'mt_grpo': 1 / 2, 'reinforce_pp': 1 / 2, 'dapo': 1 / 2,
@@ -275,7 +276,7 @@ def _ablations(scale: str, seed: int) -> Iterator[Job]:
         yield _train_game(
             f'{table}/{ABLATED}/{row}', scale, seed, changes, 1 / 3)
   for team, roles in board_game.TEAMS.items():
-    if team != 'pair':
+    if team not in ('pair', 'tool'):  # 'solo' is the team of one agent.
       yield _train_game(
           f'agents/{ABLATED}/{len(roles)}', scale, seed, team=team)
 

@@ -6,7 +6,9 @@ A *move* is a list of steps or a filled grid.
 Teams:
 
   solo     One agent answers with a move.
-  pair     A *tool* agent writes a program that proposes a move. Then a
+  tool     A *tool* agent writes a program, and the move that it prints is
+           played.
+  pair     A tool agent writes a program that proposes a move. Then a
            *planner* sees the program, its output and the proposal, and decides.
   trio, quintet, septet
            One, two or three tools and as many *advisors*, which propose a
@@ -87,6 +89,7 @@ MAX_PROGRAM_BYTES = 6000
 TEAMS = {
     'solo': ('solo',),
     'pair': ('tool', 'planner'),
+    'tool': ('tool',),
 } | {
     name: (*(f'tool_{i}' for i in range(1, num + 1)),
            *(f'advisor_{i}' for i in range(1, num + 1)), 'judge')
@@ -136,7 +139,9 @@ class Phrases:
             f'You are the tool agent {team} Write one Python program in a '
             f'```python block. It reads {self.board} as JSON from stdin, '
             f'{self.schema}, and prints {self.solution}, such as '
-            f'{self.example}. The {deciding_role} sees its output.'),
+            f'{self.example}. ' + (
+                self.effect if deciding_role == 'tool'
+                else f'The {deciding_role} sees its output.')),
         'advisor': (
             f'You are an advisor {team} Propose {proposal}; the '
             f'{deciding_role} decides. {answer}'),

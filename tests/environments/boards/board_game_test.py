@@ -9,6 +9,7 @@ import pytest
 
 from environments import env_api
 from environments import sandbox
+from environments.boards import board_game
 from tests.environments import echo_sandbox
 from tests.environments.boards import games
 
@@ -52,6 +53,23 @@ def test_status_of_a_program_decides_the_outcome(
   prompt = environment.observe(step.state, 'planner')[1]['content']
   assert ('It failed' in prompt) == bool(error)
   assert max(len(prompt), len(str(environment.show(step.state)))) < 2500
+
+
+@each_game
+def test_a_tool_alone_plays_what_its_program_prints(case):
+  environment = case.make('tool')
+  start = environment.reset(case.task)
+  system, _ = environment.observe(start, 'tool')
+  assert system['content'].endswith(environment.game.phrases.effect)
+  move = case.solve(case.task | case.unread)
+  _, (step,) = games.play(environment, start, [move])
+  assert (step.team_reward, step.success, step.done) == (1.0, True, True)
+  assert step.program_runs == step.reward_terms['solved'] == 1
+  # As with a single agent, a turn passes whatever the program does.
+  _, (step,) = games.play(environment, start, [None])
+  assert step.state == dataclasses.replace(start, turn=1)
+  assert step.local_rewards == {'tool': -board_game.REWARDS['mixed'][
+      'malformed']}
 
 
 @each_game
