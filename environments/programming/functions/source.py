@@ -2,7 +2,7 @@
 
 A function may be surrounded by fences and prose. It begins at a line
 `def NAME(` and continues while lines are empty, indented deeper than that line,
-or inside its brackets or a triple-quoted string.
+or among the first 100 others inside its brackets or a triple-quoted string.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import warnings
 from environments import text as text_lib
 
 AUX = 'aux'
+_MAX_OPEN = 100  # Lines of a function that are not indented; each is parsed.
 _FENCE = re.compile(r'^[ \t]*```.*$', re.MULTILINE)
 _IMPORT = re.compile(
     r'(from\s+[\w.]+\s+import\s+\S.*|import\s+[\w.,\s]+)', re.ASCII)
@@ -30,10 +31,12 @@ def find_function(reply: str, name: str) -> str:
   indent = found[1]
   lines = text[found.start():].split('\n')
   size = 1
-  while size < len(lines) and (
-      not lines[size].strip()
-      or re.match(rf'{indent}[ \t]', lines[size])
-      or _is_open('\n'.join(lines[:size]))):
+  num_open = 0
+  while size < len(lines):
+    if lines[size].strip() and not re.match(rf'{indent}[ \t]', lines[size]):
+      num_open += 1
+      if num_open > _MAX_OPEN or not _is_open('\n'.join(lines[:size])):
+        break
     size += 1
   return textwrap.dedent('\n'.join(lines[:size])).strip()
 
@@ -89,8 +92,8 @@ def is_wrapper(main: str) -> bool:
   return (
       len(body) == 2 and isinstance(first, ast.Assign)
       and len(first.targets) == 1
-      and ast.unparse(first.value).startswith(f'{AUX}(')
-      and ast.unparse(first.targets[0]) == ast.unparse(last.value))
+      and _unparse(first.value).startswith(f'{AUX}(')
+      and _unparse(first.targets[0]) == _unparse(last.value))
 
 
 def ignores_aux(main: str) -> bool:
@@ -113,6 +116,14 @@ def ignores_aux(main: str) -> bool:
 
 def _parse(text: str) -> ast.Module | None:
   return None if syntax_error(text) else ast.parse(text)
+
+
+def _unparse(node: ast.expr) -> str:
+  """Returns source, or '' if it is nested too deep or has too many digits."""
+  try:
+    return ast.unparse(node)
+  except (ValueError, RecursionError):
+    return ''
 
 
 def _body(function: str) -> list[ast.stmt]:

@@ -30,6 +30,13 @@ def test_find_function(reply, function):
   assert source.find_function(reply, 'f') == function
 
 
+@pytest.mark.parametrize('begin', ['def f(', 'def f():\n  """'])
+def test_an_unclosed_function_ends_soon(begin):
+  # Every further line would parse the function again.
+  function = source.find_function(begin + '\nx,' * 10_000, 'f')
+  assert 100 < len(function.split('\n')) < 105
+
+
 def test_find_imports():
   assert source.find_imports(
       'from typing import List, Dict\nimport math\n\ndef f():\n'
@@ -63,6 +70,10 @@ def test_has_return(function, has):
     ('return x', 0, 0, 0),
     ('return "aux(x)"', 0, 0, 0),
     ('pass', 0, 1, 0),
+    # Too deep for `ast.unparse`, and an int of too many digits.
+    (f'y = aux(x){" + 1" * 1000}\n  return y', 1, 0, 0),
+    (f'y = aux(x)\n  return y{".a" * 900}', 1, 0, 0),
+    (f'y = aux(0x{"f" * 60_000})\n  return y', 1, 0, 0),
 ])
 def test_use_of_aux(body, calls, wraps, ignores):
   main = f'def f(x):\n  {body}'
