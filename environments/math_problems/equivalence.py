@@ -8,6 +8,7 @@ This module reads lists, tuples, intervals, sets and equations, whose members
   name = value     the name may be missing on one side but not differ; several
                    names give their values an order
   other equations  equal another equation, not their right side
+  x < 1 or x > 2   equals the union of two intervals
 
 `grader.py` limits time and memory.
 """
@@ -24,11 +25,12 @@ from environments.math_problems import notation
 _LETTER = re.compile(
     r'\\text\s*\{[^{}]*\}|[A-Za-z]{3,}|\\[A-Za-z]+|[A-Za-z]')
 _FREE_LETTERS = 'qkhwvuzjpgtsrlcbanmxy'  # None is a constant such as e or i.
-_EQUALS = r'(?<![<>!\\]):?=|\\in(?![a-z])'
+_MEMBER = r'\\in(?![a-z])'
+_EQUALS = rf'(?<![<>!\\]):?=|{_MEMBER}'
 _SUBSCRIPT = r"(?:\s*_\s*(?:\w|\\[a-z]+|\{[^{}]*\}))?'*"
 _POINTS = rf'(?:[A-Z]{_SUBSCRIPT}\s*)+'
 _LETTERS = (
-    rf'(?:{_POINTS}|(?:[a-z]|\\text\s*\{{[^{{}}]*\}}'
+    rf'(?:{_POINTS}|(?:[a-z]|\\(?:text|mathbb)\s*\{{[^{{}}]*\}}'
     r'|\\(?i:(?:var)?(?:epsilon|phi|theta)|alpha|beta|gamma|delta|zeta|eta'
     r'|kappa|lambda|mu|nu|xi|rho|sigma|tau|chi|psi|omega)(?![a-z])|\\ell'
     r'|(?i:answer|area|distance|height|length|max|min|perimeter|probability'
@@ -75,6 +77,15 @@ def _same_lists(answer: str, gold: str) -> bool:
   if all(numbers) and notation.same_number(*numbers):
     return True  # Before lists, because 1,000 may be read as one.
   answers, golds = _items(answer), _items(gold)
+  if len(answers) != len(golds):
+    answers, golds = map(_expand_chain, (answers, golds))
+  connectives = [formulas.connectives(x) for x in (answer, gold)]
+  if any(connectives) and (
+      len(answers) != len(golds)
+      or all(connectives) and connectives[0] != connectives[1]):
+    named = [(text, *_definition(text)) for text in (answer, gold)]
+    return formulas.same_formula(*(
+        values[-1] if name else text for text, name, values in named))
   if len(answers) == len(golds):
     return _same_items(answers, golds)
   if any(numbers) or 1 not in (len(answers), len(golds)):
@@ -110,6 +121,14 @@ def _items(text: str) -> list[str]:
   return items
 
 
+def _expand_chain(items: Sequence[str]) -> Sequence[str]:
+  """Splits `x = y = 5` into `x = 5` and `y = 5`."""
+  *names, value = notation.split(items[0], _EQUALS) if len(items) == 1 else ['']
+  if len(names) < 2 or not all(map(_NAME.fullmatch, names)):
+    return items
+  return [f'{name}={value}' for name in names]
+
+
 def _same_items(answers: Sequence[str], golds: Sequence[str]) -> bool:
   """True if every gold item equals another answer.
 
@@ -141,9 +160,12 @@ def _same_item(answer: str, gold: str) -> bool:
       _definition(answer), _definition(gold))
   functions = _FUNCTION.fullmatch(name), _FUNCTION.fullmatch(gold_name)
   if all(functions):  # f(x) = x + 1 equals f(n) = n + 1.
+    letter, gold_letter = functions[0][1], functions[1][1]
+    if letter != gold_letter and gold_letter in _letters(' '.join(values)):
+      return False
     values = [
-        re.sub(rf'(?<![A-Za-z\\]){functions[0][1]}(?![A-Za-z])',
-               functions[1][1], x) for x in values]
+        _LETTER.sub(lambda match: gold_letter if match[0] == letter
+                    else match[0], x) for x in values]
     name = name[0] + gold_name[1:]
   if name and gold_name and notation.same_text(name, gold_name) or (
       name and not gold_name and len(gold_values) == 1):
@@ -162,10 +184,12 @@ def _same_item(answer: str, gold: str) -> bool:
 def _definition(text: str) -> tuple[str, list[str]]:
   """Returns a name, or '', and all sides of an equation without the name."""
   sides = notation.split(text, _EQUALS)
+  is_member = re.search(_MEMBER, text) is not None
   if len(sides) > 1 and all(sides):
     if _NAME.fullmatch(sides[0]):
-      return sides[0], sides[1:]
-    if len(sides) == 2 and _NAME.fullmatch(sides[1]):
+      if not is_member or not notation.number_of(sides[1]):
+        return sides[0], sides[1:]
+    elif len(sides) == 2 and not is_member and _NAME.fullmatch(sides[1]):
       return sides[1], sides[:1]
   return '', sides
 

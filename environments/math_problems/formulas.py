@@ -9,6 +9,7 @@ others as `notation.tolerance` says.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import logging
 import re
 from typing import Any
@@ -34,26 +35,64 @@ _MALFORMED = re.compile(
     r'(?<![\w^.])\d[\d.]*(?:\s+\.?\d|\s*_)'
     r'|(?<![\w.])0[.0]*\s*(?:\\text|[a-z]{3})'
     r'|\\frac\s*\{[^{}]*\}\s*\{[^{}]*\}\s*\d')
-_RELATIONS = sympy.Rel, sympy.And
+_RELATIONS = sympy.Rel, sympy.And, sympy.Or
+_INEQUALITY = re.compile(r'[<>]|\\(?:[lg]e|[lg]eq|[lg]eqslant|[lg]t)(?![a-z])')
+_PRIMED = re.compile(r"[A-Za-z]'+")
+_TRIGONOMETRIC = re.compile(r'\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])')
+_DEGREES = re.compile(
+    r'((?<=\^\d)\d+|(?<![\d^.])\d+(?:\.\d+)?|\b[A-Za-z]|\\[a-z]+)'
+    r'\s*\\text\{degrees\}')
 _POWER_OF_TEN = re.compile(r'(?<=\d)[eE](?=[-+]?\d)([-+]?\d+)')
 
 
 def same_formula(answer: str, gold: str) -> bool:
   """Compares two clean texts, each with one value or relation."""
-  if _MALFORMED.search(answer):
+  if _MALFORMED.search(answer) or (
+      _PRIMED.findall(answer) != _PRIMED.findall(gold)):
     return False
-  parsed = [
-      math_verify.parse(
-          '$' + _POWER_OF_TEN.sub(r'\\cdot 10^{\1}', text) + '$', _EXTRACTION,
-          parsing_timeout=None) for text in (gold, answer)]
-  return all(parsed) and _same(*(x[0] for x in parsed))
+  parsed = [_parse(text) for text in (gold, answer)]
+  return None not in parsed and _same(*parsed)
+
+
+def connectives(text: str) -> set[str]:
+  """The commands that join inequalities; empty for other texts."""
+  return set(re.findall(notation.CONNECTIVE, text)) if (
+      _INEQUALITY.search(text)) else set()
+
+
+def _parse(text: str) -> Any:
+  """A SymPy object, or a text that is no formula; None without content."""
+  for command, join_fn in ((r'\lor', sympy.Or), (r'\land', sympy.And)):
+    if command in connectives(text):
+      parts = [_parse(x) for x in notation.split(
+          text, re.escape(command) + '(?![a-z])')]
+      if not all(isinstance(x, _RELATIONS) for x in parts):
+        return None
+      return join_fn(*parts)
+  text = _POWER_OF_TEN.sub(r'\\cdot 10^{\1}', text)
+  if _TRIGONOMETRIC.search(text):
+    text = _DEGREES.sub(r'(\1\\pi/180)', text)
+  parsed = math_verify.parse(f'${text}$', _EXTRACTION, parsing_timeout=None)
+  if not parsed or isinstance(parsed[0], str):
+    return parsed[0] if parsed else None
+  # Beside an i, math-verify reads other letters than without it.
+  return parsed[0].xreplace({
+      x: sympy.Symbol(x.name, real=True)
+      for x in parsed[0].atoms(sympy.Symbol) if not x.is_real})
 
 
 def _same(gold: Any, answer: Any) -> bool:
   """Compares SymPy objects, or texts that are no formula."""
   if isinstance(gold, str) or isinstance(answer, str):
     return gold == answer
-  pair = gold, answer
+  pair = gold, answer = [
+      x.doit() if isinstance(x, (sympy.MatrixExpr, sympy.Complement)) else x
+      for x in (gold, answer)]
+  if _are(pair, _RELATIONS) and any(
+      isinstance(x, sympy.Or) or _is_absolute(x) for x in pair):
+    sets = [_solutions(x) for x in pair]
+    return gold.free_symbols == answer.free_symbols and (
+        _are(sets, sympy.Set) and _same(*sets))
   if _are(pair, sympy.Rel):
     return _same_relation(gold, answer)
   if any(isinstance(x, sympy.Eq) for x in pair):
@@ -63,9 +102,8 @@ def _same(gold: Any, answer: Any) -> bool:
   if isinstance(answer, sympy.Set) and isinstance(gold, _RELATIONS):
     return _same(_solutions(gold), answer)
   if _are(pair, sympy.And):
-    return len(gold.args) == len(answer.args) and any(
-        all(map(_same, gold._unsorted_args, args))
-        for args in (answer._unsorted_args, answer._unsorted_args[::-1]))
+    return len(gold.args) == len(answer.args) and all(
+        any(_same(x, y) for y in answer.args) for x in gold.args)
   if _are(pair, sympy.Interval):
     return (gold.left_open, gold.right_open) == (
         answer.left_open, answer.right_open) and all(
@@ -73,8 +111,9 @@ def _same(gold: Any, answer: Any) -> bool:
   if _are(pair, sympy.FiniteSet):
     return len(gold) == len(answer) and all(
         any(_same(x, y) for y in answer) for x in gold)
-  if _are(pair, sympy.MatrixBase):
-    return gold.shape == answer.shape and all(map(_same, gold, answer))
+  if any(isinstance(x, sympy.MatrixBase) for x in pair):
+    return _are(pair, sympy.MatrixBase) and gold.shape == answer.shape and (
+        all(map(_same, gold, answer)))
   if _are(pair, sympy.Expr):
     if _same_value(gold, answer):
       return True
@@ -83,8 +122,14 @@ def _same(gold: Any, answer: Any) -> bool:
   return math_verify.verify(gold, answer, timeout_seconds=None)
 
 
-def _are(pair: tuple[Any, Any], kind: type) -> bool:
+def _are(pair: Sequence[Any], kind: type | tuple[type, ...]) -> bool:
   return all(isinstance(x, kind) for x in pair)
+
+
+def _is_absolute(relation: Any) -> bool:
+  """True for an inequality such as |x| < 2."""
+  return isinstance(relation, sympy.Rel) and any(
+      isinstance(x, sympy.Abs) and x.args[0].is_Symbol for x in relation.args)
 
 
 def _solutions(relation: Any) -> sympy.Set | str:
@@ -152,6 +197,19 @@ def _is_zero(number: sympy.Expr) -> bool:
 
 
 def _exact(value: sympy.Expr) -> sympy.Expr:
-  """Makes the decimals of an expression fractions, and evaluates it."""
-  return value.xreplace({
+  """Makes the decimals of an expression fractions, and evaluates it.
+
+  The letter i is the imaginary unit, and odd roots of negative numbers are
+  real.
+  """
+  value = value.xreplace({
       x: sympy.Rational(str(x)) for x in value.atoms(sympy.Float)}).doit()
+  value = value.xreplace({
+      x: sympy.I for x in value.free_symbols if x.name == 'i'})
+  return value.replace(
+      _is_odd_root, lambda x: (-1)**x.exp.p * (-x.base)**x.exp)
+
+
+def _is_odd_root(value: sympy.Expr) -> bool:
+  return (value.is_Pow and value.base.is_negative and value.exp.is_Rational
+          and not value.exp.is_Integer and value.exp.q % 2 == 1)

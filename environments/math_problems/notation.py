@@ -11,13 +11,23 @@ import dataclasses
 import fractions
 import re
 from typing import Any
+import unicodedata
 
 # Tolerances for decimals; integers and fractions must be equal.
 _RELATIVE_TOLERANCE = fractions.Fraction(1, 10**6)
 _ROUNDING = fractions.Fraction(5, 10**6)  # To six significant digits.
 _MAX_TOLERANCE = fractions.Fraction(1, 10**3)
 
+# `clean` writes `and` and `or` as these; they separate the items of a list.
+CONNECTIVE = r'\\l(?:or|and)(?![a-z])'
+_SCALES = {
+    'hundred': 100, 'thousand': 10**3, 'million': 10**6, 'billion': 10**9,
+    'trillion': 10**12}
+_SCALE = rf'(?P<scale>{"|".join(_SCALES)})s?\b'
 _BRACED = r'\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}'
+
+_SYMBOL = (  # A command without arguments.
+    r'\\(?!sqrt|text|frac|binom|bar|hat|vec|overline|math)[a-z]+(?![a-z])')
 
 
 def _unwrap(match: re.Match) -> str:
@@ -26,17 +36,40 @@ def _unwrap(match: re.Match) -> str:
   return f' {match[1]} ' if is_formula else match[0]
 
 
+def _repeat(match: re.Match) -> str:
+  """Writes a decimal with repeated digits as a fraction."""
+  whole, fixed, *repeated = (x or '' for x in match.groups())
+  repeated = re.sub(r'\D', '', ''.join(repeated))
+  top = int(whole + fixed + repeated) - int(f'0{whole}{fixed}')
+  return rf'\frac{{{top}}}{{{"9" * len(repeated)}{"0" * len(fixed)}}}'
+
+
+def _unpack_fraction(match: re.Match) -> str:
+  """Writes a character such as one half as a fraction."""
+  digits = unicodedata.normalize('NFKC', match[0])
+  return r'\frac{{{}}}{{{}}}'.format(*digits.split('\N{FRACTION SLASH}'))
+
+
 _REWRITES = tuple((re.compile(pattern, re.DOTALL), new) for pattern, new in (
     (r'\\\(|\\\)|\\\[|\\\]|(?<!\\)\$|\\displaystyle|\\left(?![a-z])'
      r'|\\right(?![a-z])|\\[bB]igg?[lr]?(?![a-z])|\\!'
      r'|\\(?:text)?color\s*\{[^{}]*\}', ''),
-    (r'\\[,;: ]|\\q?quad\b|~|\\thinspace', ' '),
+    (r'(?<!\\)\\[,;: ]|\\q?quad\b|~|\\thinspace', ' '),
+    (r'\\begin\s*\{cases\}([^&]*?)\\end\s*\{cases\}',
+     lambda match: match[1].replace(r'\\', ',')),
+    (r'\\lbrace(?![a-z])', r'\\{'),
+    (r'\\rbrace(?![a-z])', r'\\}'),
     (r'\\(?:math(?:rm|bf|it|sf|tt)|text(?:bf|it|rm|sf|tt|normal)|mbox|pmb'
      r'|boldsymbol|bm|operatorname|boxed|fbox|underline)(?![a-z])', r'\\text'),
     (rf'\\text\s*{_BRACED}', _unwrap),
     (r'\\text\s*\{\s*\}', ' '),
     ('[\N{MINUS SIGN}\N{EN DASH}]', '-'),
-    ('\N{SQUARE ROOT}\\s*(\\d+|[a-z])', r'\\sqrt{\1}'),
+    ('\N{SQUARE ROOT}\\s*(?:(\\d+|[a-z])|\\(([^()]*)\\))', r'\\sqrt{\1\2}'),
+    ('[\N{VULGAR FRACTION ONE QUARTER}-\N{VULGAR FRACTION THREE QUARTERS}'
+     '\N{VULGAR FRACTION ONE THIRD}-\N{VULGAR FRACTION SEVEN EIGHTHS}]',
+     _unpack_fraction),
+    (r'(?<![\d.,])(\d*)\.(\d*)\s*(?:\\(?:overline|bar)\s*(?:\{(\d+)\}|(\d))'
+     r'|(\\dot\s*(?:\{\d\}|\d)(?:\d*\\dot\s*(?:\{\d\}|\d))?))', _repeat),
     ('\N{MULTIPLICATION SIGN}', r'\\times '),
     ('[\N{MIDDLE DOT}\N{DOT OPERATOR}]', r'\\cdot '),
     ('\N{INFINITY}', r'\\infty '),
@@ -45,14 +78,37 @@ _REWRITES = tuple((re.compile(pattern, re.DOTALL), new) for pattern, new in (
     ('\N{SUPERSCRIPT TWO}', '^2'),
     (r'(?<![A-Za-z\\])pi(?![A-Za-z])', r'\\pi '),
     (r'\\varnothing|\\\{\s*\\\}|\N{EMPTY SET}', r'\\emptyset '),
-    (r'\\[dtc]frac', r'\\frac'),
-    (r'\\(frac|binom)\s*(\d)\s*(\d)', r'\\\1{\2}{\3}'),
+    (r'\\[dtc](frac|binom)', r'\\\1'),
+    (r'\{([^{}]*)\\choose(?![a-z])([^{}]*)\}', r'\\binom{\1}{\2}'),
+    (rf'\\(frac|binom)\s*(\d|(?<=\s)[a-zA-Z]|{_SYMBOL})', r'\\\1{\2}'),
+    (rf'(\\(?:frac|binom)\s*{_BRACED})\s*([\da-zA-Z]|{_SYMBOL})', r'\1{\3}'),
+    (r'\\lg(?![a-z])', r'\\log_{10}'),
+    (r'(?<=[\w)}])\s*\*\*\s*(?=[\w({\\-])', '^'),
+    (r'((?<!\d)\d+|[a-zA-Z])!\s*\^', r'(\1!)^'),
+    (r'\\equiv(?!.*mod)', '='),
+    (r'^\s*\\approx(?![a-z])', ''),
+    (r'^\s*(?:negative|minus)\s+(?=[\d\\])', '-'),
+    (rf'\\text\s*\{{\s*({_SCALE}[^{{}}]*)\}}', r' \1 '),
     (r'\{,\}', ','),
-    (r'\\%|\\text\s*\{\s*percent\s*\}|\bpercent\b', '%'),
-    (r'\^\s*\{?\s*\\circ\s*\}?|\\degree\b|°', r'\\text{degrees}'),
-    (r'\\text\s*\{\s*(?:and|or)\s*\}|\b(?:and|or)\b', ','),
+    (r'\\%|\\text\s*\{\s*per ?cent\s*\}|\bper ?cent\b', '%'),
+    (r'\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-z]))|\\degree\b|°',
+     r'\\text{degrees}'),
+    (r'\\text\{degrees\}\s*(?:\\text\s*\{\s*([CF])\s*\}|([CF])\b)',
+     r'\\text{degrees \1\2}'),
+    (r'\^\s*(\{\s*(?:\\prime\s*)+\}|\\prime(?![a-z]))',
+     lambda match: "'" * match[1].count('p')),
+    # In formulas of logic these are no lists.
+    (r'\\(?:lor|vee)(?![a-z])(?=.*(?:[=<>]|\\[lg]eq?))', ' or '),
+    (r'\\(?:land|wedge)(?![a-z])(?=.*(?:[=<>]|\\[lg]eq?))', ' and '),
+    (r'\\lor(?![a-z])', r'\\vee'),
+    (r'\\land(?![a-z])', r'\\wedge'),
+    (r'\\text\s*\{\s*,?\s*(and|or)\s*\}', r' \1 '),
+    (r'\b(and|or)\b', r'\\l\1 '),
+    (r'\\text\s*\{\s*,\s*\}', ','),
+    (r',\s*(?:\.{3}|\\[lc]?dots(?![a-z]))', r',\\ldots '),
     # Conditions on the letters of a formula are not graded.
-    (r',?\s*\\text\s*\{\s*(?:where|for)\b.*|,?\s*\b(?:where|for all)\b.*', ''),
+    (r',?\s*(?:\\text\s*\{\s*(?:where|for)\b|\b(?:where|for all)\b|\\forall).*',
+     ''),
     (r'\\not\s*=', r'\\ne '),
     (r'\s+', ' '),
     # A list would not contain 000.
@@ -61,38 +117,49 @@ _REWRITES = tuple((re.compile(pattern, re.DOTALL), new) for pattern, new in (
     (r'^ ?\{([^{}]*)\} ?$', r'\1'),
 ))
 
+_CURRENCIES = '\N{CENT SIGN}\N{EURO SIGN}\N{POUND SIGN}'
 _DIGITS = r'(?:\d{1,3}(?:,\d{3})+|\d+)'
 _NUMBER = re.compile(
-    rf'(?P<sign>-?)\s*(?P<dollar>\\?\$)?\s*'
+    rf'(?P<sign>-?)\s*(?P<currency>\\?\$|[{_CURRENCIES}])?\s*'
     rf'(?:(?:(?P<whole>\d+) +)?(?P<numerator>{_DIGITS})\s*/\s*'
     rf'(?P<denominator>{_DIGITS})|(?P<factor>\d*)\s*'
     r'\\frac\s*\{\s*(?P<top>-?\d+)\s*\}\s*\{\s*(?P<bottom>-?\d+)\s*\}'
     rf'|(?P<decimal>{_DIGITS}(?:\.\d*)?|\.\d+)'
     r'(?:[eE](?P<power>[-+]?\d{1,3}))?)'
-    r'\s*(?P<percent>%?)(?P<unit>.*)', re.DOTALL)
+    rf'\s*(?:{_SCALE})?\s*(?P<percent>%?)(?P<unit>.*)', re.DOTALL)
 _UNITS = {
     name: names.split()[0] for names in (
-        'degree degrees deg', '$ dollar dollars usd', 'cent cents',
+        'degree degrees deg', 'celsius C', 'fahrenheit F',
+        '$ dollar dollars usd', 'cent cents \N{CENT SIGN}',
         'm meter meters metre metres', 'cm centimeter centimeters',
         'mm millimeter millimeters', 'km kilometer kilometers',
         'ft foot feet', 'in inch inches', 'mile miles', 'yard yards yd',
-        's sec second seconds', 'min minute minutes mins',
+        's sec secs second seconds', 'min minute minutes mins',
         'h hour hours hr hrs', 'day days', 'week weeks', 'month months',
-        'year years', 'kg kilogram kilograms', 'g gram grams', 'mg',
-        'lb pound pounds lbs', 'oz ounce ounces', 'ton tons', 'ml',
-        'gallon gallons', 'euro euros', 'liter liters litre litres l',
+        'year years yr yrs', 'kg kilogram kilograms', 'g gram grams', 'mg',
+        'lb pound pounds lbs \N{POUND SIGN}', 'oz ounce ounces', 'ton tons',
+        'ml', 'gallon gallons', 'euro euros \N{EURO SIGN}',
+        'liter liters litre litres l L',
         'km/h kmph kph', 'mile/h mph', 'unit units', 'radian radians rad',
         'person persons people', 'child children', 'man men', 'woman women',
         'path paths', 'way ways')
     for name in names.split()}
 _UNIT = re.compile(
-    r'(?:\\text\s*\{(?P<text>[^{}]*)\}|(?P<word>[a-zA-Z][a-zA-Z/ ]*|\\?\$))'
+    r'(?:\\text\s*\{(?P<text>[^{}]*)\}'
+    rf'|(?P<word>/?[a-zA-Z][a-zA-Z/ ]*|\\?\$|[{_CURRENCIES}]))'
     r'\s*(?P<power>\^\s*\{?[23]\}?)?')
-_POWERS = {'square': '2', 'sq': '2', 'cubic': '3'}
-# Counted things, without words that change the number.
+_POWERS = {
+    'square': '2', 'sq': '2', 'cubic': '3', 'degree': '', 'degrees': ''}
+_ATTRIBUTE = re.compile(r'(?<=\w) (?:away|deep|high|left|long|old|tall|wide)$')
+# Counted things, without words that change the number or count nothing.
 _PLURAL = re.compile(
-    r'(?!hundred|thousand|lakh|crore|dozen|score|pairs|tens|half|halve|third'
-    r'|quarter|times|minus|[a-z]*illion)[a-z]{3,}(?<!th)(?<!s)s(?<!plus)')
+    r'(?!hundred|thousand|lakh|crore|dozen|half|halve|third|quarter|[a-z]*illion'
+    r'|(?:scores|grosses|pairs|doubles|triples|times|minus|plus'
+    r'|(?:one|two|three|four|five|sixe|seven|eight|nine|ten|eleven|twelve'
+    r'|[a-z]*teen|(?:twen|thir|for|fif|six|seven|eigh|nine)tie)s'
+    r'|(?:cosine|factorial|inverse|log|negative|reciprocal|sine|tangent)s'
+    r'|alas|always|besides|does|equals|gives|has|implies|its|lies|means|perhaps'
+    r'|sometimes|this|thus|versus|was|yes)\b)[a-z]{3,}(?<!th)(?<!s)s')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,7 +226,7 @@ def items(text: str) -> list[str]:
   text = text.strip()
   if brackets(text) == (r'\{', r'\}'):
     text = text[2:-2]
-  parts = split(text, '[,;]')
+  parts = split(text, rf'[,;]|{CONNECTIVE}')
   signed = [
       part.replace(r'\pm', sign, 1) for part in parts
       for sign in ('+-' if r'\pm' in part else '+')]
@@ -172,8 +239,8 @@ def number_of(text: str) -> Number | None:
   unit = None if match is None else _unit_of(match['unit'].strip())
   if unit is None:
     return None
-  if match['dollar'] and not unit:
-    unit = '$'
+  if match['currency'] and (not unit or unit.startswith('/')):
+    unit = _UNITS[match['currency'].removeprefix('\\')] + unit
   is_exact = True
   if match['decimal'] is not None:
     digits = match['decimal'].replace(',', '')
@@ -189,6 +256,7 @@ def number_of(text: str) -> Number | None:
       return None
     value = fractions.Fraction(numerator, denominator) + int(
         match['whole'] or match['factor'] or 0)
+  value *= _SCALES.get(match['scale'], 1)
   if match['sign']:
     value = -value
   return Number(value, is_exact, bool(match['percent']), unit)
@@ -251,14 +319,16 @@ def _unit_of(text: str) -> str | None:
   if match is None:
     return None
   is_text = match['text'] is not None
-  names = (match['text'] if is_text else match['word']).lower()
-  names = names.strip().removeprefix('\\')
-  names = re.split(r'/| per ', names)
-  if len(names[0]) == 1 and not is_text and names != ['$']:
+  names = (match['text'] if is_text else match['word'])
+  names = _ATTRIBUTE.sub('', names.strip().removeprefix('\\'))
+  names = [name.strip() for name in re.split(r'/|\bper\b', names)]
+  if len(names[0]) == 1 and not is_text and names[0].isalpha():
     return None
-  canonical = []
-  for name in names:
-    prefix, _, last = name.strip().rpartition(' ')
+  canonical = [] if names[0] else ['']
+  for name in names[len(canonical):]:
+    prefix, _, last = name.rpartition(' ')
+    if len(last) > 1:
+      prefix, last = prefix.lower(), last.lower()  # M is not a metre.
     name = _UNITS.get(last) or (last if _PLURAL.fullmatch(last) else None)
     if name is None or prefix and prefix not in _POWERS:
       return None
