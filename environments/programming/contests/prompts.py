@@ -25,6 +25,7 @@ from environments import env_api
 from environments import text as text_lib
 from environments.programming import comparisons
 from environments.programming import problems
+from environments.sandbox import literals
 
 MAX_CASES = 5  # Later cases are ignored.
 # Maximum bytes of a program, and of each text of a mismatch, in a prompt.
@@ -146,6 +147,10 @@ def _make_case(
   # In brackets, because the parser returns None for null and for other text.
   values = [text_lib.parse_json(f'[{line}]') for line in (*lines, expected)]
   if any(value is None or len(value) != 1 for value in values):
+    return None
+  try:
+    literals.encode(values)
+  except ValueError:  # Nested too deep, or a lone surrogate.
     return None
   *arguments, answer = (value for value, in values)
   return problems.Case(tuple(arguments), (answer,))

@@ -100,6 +100,18 @@ def test_outcome_preset_pays_only_golden_tests(sandbox):
   assert (step.team_reward, step.local_rewards) == (.5, {'coder': 0})
 
 
+@pytest.mark.parametrize('value', [
+    '[' * 101 + ']' * 101, '{"a": ' * 200 + '1' + '}' * 200, '"\\ud83d"',
+    '{"\\ud83d": 1}'])
+def test_cases_that_cannot_enter_the_sandbox_are_malformed(sandbox, value):
+  problem = examples.make(
+      [((1, 2), [3])], entry_point='add', reference=examples.ADD)
+  step = code(make(sandbox), start(problem), examples.ADD)
+  for case in ((f'{value}\n1', '2'), ('1\n1', value)):
+    tested = run_cases(make(sandbox), step.state, case)
+    assert tested.outcomes == {'tester': Outcome.PARSE_ERROR}
+
+
 def test_problems_that_call_a_function(sandbox):
   problem = examples.make(
       [((1, 2), [3]), ((2, 2), [4])], entry_point='add',
