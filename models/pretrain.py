@@ -14,7 +14,7 @@ model.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import pathlib
 import tempfile
@@ -86,14 +86,32 @@ class Phase:
 
 
 @dataclasses.dataclass(frozen=True)
+class BytePairs:
+  """A byte-level BPE tokenizer that is trained on demonstrations."""
+
+  vocab_size: int
+  token_pattern: str  # A regex; no token crosses the ends of a match.
+  num_steps: int  # Steps of the last phase whose texts are used.
+
+
+@dataclasses.dataclass(frozen=True)
+class Words:
+  """A tokenizer that splits texts at blanks. Its prompts have no markup."""
+
+  words: tuple[str, ...]
+
+  @property
+  def vocab_size(self) -> int:
+    return 1 + len(self.words)
+
+
+@dataclasses.dataclass(frozen=True)
 class Recipe:
   """Everything that decides the weights of a small model."""
 
   tasks: Mapping[str, Demonstrate]
   phases: Mapping[str, Phase]  # In the order of training.
-  vocab_size: int
-  token_pattern: str  # A regex; no token crosses the ends of a match.
-  num_tokenizer_steps: int  # Steps of the last phase for the tokenizer.
+  tokenizer: BytePairs | Words
   prompt_buckets: tuple[int, ...]  # Padded lengths in tokens.
   completion_buckets: tuple[int, ...]
   groups_per_batch: int
@@ -132,13 +150,14 @@ def train(recipe: Recipe, folder: pathlib.Path) -> None:
       optimizer=policy_lib.OptimizerSpec(
           decay_updates=len(steps), **recipe.optimizer), loss=None,
       temperature=1.0, dtype='float32', remat=False, adapter_scale=None)
-  config = model.ModelConfig(vocab_size=recipe.vocab_size, **recipe.dims)
+  config = model.ModelConfig(
+      vocab_size=recipe.tokenizer.vocab_size, **recipe.dims)
   mesh, = mesh_lib.make_meshes(['all'], jax.devices()).values()
   buckets = batching.Buckets(
       prompt=recipe.prompt_buckets, completion=recipe.completion_buckets,
       groups=(recipe.groups_per_batch,), microbatch_tokens=1024,
   ).on(mesh_lib.num_data_shards(mesh))
-  tokenizer = _train_tokenizer(recipe)
+  tokenizer = _make_tokenizer(recipe)
   params = model.init_params(jax.random.key(recipe.seed), config)
   state = policy_lib.TrainState.create(params, spec.optimizer)
   state = jax.device_put(state, mesh_lib.tree_shardings(
@@ -188,20 +207,43 @@ def draw(
         yield recipe.tasks[task](rng, role, lesson.kinds, group_size)
 
 
-def _train_tokenizer(recipe: Recipe) -> tokenizer_lib.Tokenizer:
+def _make_tokenizer(recipe: Recipe) -> tokenizer_lib.Tokenizer:
+  spec = recipe.tokenizer
+  with tempfile.TemporaryDirectory() as name:
+    folder = pathlib.Path(name)
+    if isinstance(spec, Words):
+      _write_word_tokenizer(spec.words, folder)
+    else:
+      train_tokenizer(
+          _texts(recipe, spec.num_steps), spec.vocab_size, spec.token_pattern,
+          folder)
+    return tokenizer_lib.Tokenizer(folder)
+
+
+def _texts(recipe: Recipe, num_steps: int) -> list[str]:
+  """Texts of the demonstrations of the last phase."""
   rng = np.random.default_rng([recipe.seed, 1])
   *_, phase = recipe.phases
   texts = []
-  for _ in range(recipe.num_tokenizer_steps):
+  for _ in range(num_steps):
     for demonstration in draw(recipe, phase, rng):
       texts += [
           f'{message["role"]}\n{message["content"]}\n'
           for message in demonstration.messages]
       texts += ['assistant\n', *demonstration.completions]
-  with tempfile.TemporaryDirectory() as folder:
-    train_tokenizer(
-        texts, recipe.vocab_size, recipe.token_pattern, pathlib.Path(folder))
-    return tokenizer_lib.Tokenizer(folder)
+  return texts
+
+
+def _write_word_tokenizer(
+    words: Sequence[str], folder: pathlib.Path) -> None:
+  end = '<end>'
+  word_level = tokenizers.Tokenizer(tokenizers.models.WordLevel(
+      {word: i for i, word in enumerate((end, *words))}, unk_token=end))
+  word_level.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+  tokenizer_lib.write(
+      folder, word_level,
+      '{% for message in messages %}{{ message.content }} {% endfor %}', (0,),
+      eos_token=end, pad_token=end)
 
 
 def train_tokenizer(

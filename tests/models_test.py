@@ -36,7 +36,8 @@ def test_recipe_trains_a_model_that_loads(tmp_path):
   recipe = RECIPES['writer']
   lessons = {'posts': {'concise': pretrain.Lesson(1, {'text': 1.0})}}
   recipe = dataclasses.replace(
-      recipe, num_tokenizer_steps=5, prompt_buckets=(768,),
+      recipe, tokenizer=dataclasses.replace(recipe.tokenizer, num_steps=5),
+      prompt_buckets=(768,),
       completion_buckets=(256,), groups_per_batch=4, dims=dict(
           recipe.dims, hidden_size=16, intermediate_size=16, num_layers=1,
           num_heads=2, num_kv_heads=1, head_dim=8),

@@ -45,13 +45,12 @@ RECIPE = pretrain.Recipe(
         'plan_path': demonstrations.PLAN_PATH.demonstrate,
         'sokoban': demonstrations.SOKOBAN.demonstrate,
         'sudoku': demonstrations.SUDOKU.demonstrate},
-    vocab_size=2048,
     # No token crosses a newline and its indentation, a quoted move and its
     # comma, a digit, or five cells of a grid. Tokens may cross word boundaries,
     # which keeps prompts short.
-    token_pattern=(
-        r'\n *|"[UDLR]"(?:, )?|\d|(?<=[#.AG\n])[#.AG]{5}(?=[#.AG\n])'),
-    num_tokenizer_steps=100,
+    tokenizer=pretrain.BytePairs(
+        2048, r'\n *|"[UDLR]"(?:, )?|\d|(?<=[#.AG\n])[#.AG]{5}(?=[#.AG\n])',
+        num_steps=100),
     phases={
         'drill': _drill(600, 1, num_tools=2, copyist_ratio=1),
         'choice': _drill(400, 4, 1, copyist_ratio=2, chooser='chooser'),

@@ -41,13 +41,12 @@ RECIPE = pretrain.Recipe(
         'contests': programs.demonstrate_contest,
         'functions': programs.demonstrate_function,
         'stories': stories.demonstrate},
-    vocab_size=1536,
     # A number is one token, and so are an operator and the question about a
     # list, so that each is a choice. A bracket after a letter is a call.
-    token_pattern=(
+    tokenizer=pretrain.BytePairs(
+        1536,
         r'\n *|(?:print\(|return )(?:sum|len|min|max)|\d\d?|//|[-+*/<>%]|'
-        r'(?<![a-z])[()]'),
-    num_tokenizer_steps=200,
+        r'(?<![a-z])[()]', num_steps=200),
     phases={
         'copying': _phase(500, 1, stories=dict(copyist=(64, _COPY))),
         'solving': _phase(

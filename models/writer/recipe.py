@@ -67,11 +67,9 @@ def _phase(num_steps, group_size, **num_groups):
 
 RECIPE = pretrain.Recipe(
     tasks={'posts': demonstrate},
-    vocab_size=1024,
     # A token is a word with the blank before it, or a part of a word, so each
     # word is a choice.
-    token_pattern=r' ?\w+|[^\w ]',
-    num_tokenizer_steps=200,
+    tokenizer=pretrain.BytePairs(1024, r' ?\w+|[^\w ]', num_steps=200),
     phases={
         'drill': _phase(250, 1, copyist=48),
         'practice': _phase(450, 4, reporter=16),
