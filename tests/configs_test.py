@@ -24,6 +24,7 @@ from atgrpo_jax.huggingface import safetensors as safetensors_lib
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
 from atgrpo_jax.rl import losses
 from configs import common
+from configs import depot
 from environments import datasets
 from environments import sandbox
 from environments.boards.plan_path import env as plan_path
@@ -92,6 +93,18 @@ def test_presets_of_magrpo_and_actor_critic_do_not_clip(name, arg):
   # d(-ratio * advantage) / d(log ratio) = -ratio * advantage.
   np.testing.assert_allclose(
       jax.grad(loss)(jnp.log(ratios)), [[-3.0], [0.3]], rtol=1e-6)
+
+
+def test_episodes_of_depot_have_two_tokens_for_each_order():
+  for system in depot.SYSTEMS:
+    for num_orders in (1, 6):
+      config = depot.get_config(f'system={system},T={num_orders}')
+      environment = config_lib.make_environment(config, None)
+      num_tokens = config.rollout.max_new_tokens * len(
+          environment.phases) * environment.max_turns
+      assert num_tokens == 2 * num_orders, system
+      assert config.rollout.keep_truncated
+      assert config.buckets.prompt[-1] == max(4, 3 + num_orders)
 
 
 @pytest.mark.parametrize('name, layout', [

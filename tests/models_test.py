@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import importlib
 import json
+import math
 
 import jax
 import numpy as np
@@ -14,16 +15,20 @@ from atgrpo_jax.huggingface import safetensors as safetensors_lib
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
 from environments import sandbox as sandbox_lib
 from environments.boards import board_game
+from environments.depot import env as depot
 from environments.math_problems import env as maths
 from environments.programming.contests import env as contests
 from models import pretrain
+from models.depot import __main__ as depot_model
+from models.depot import measure
 from models.nano import demonstrations
 from models.reckoner import programs
 from models.reckoner import stories
 
 RECIPES = {
     name: importlib.import_module(f'models.{name}.recipe').RECIPE
-    for name in ('nano', 'reckoner', 'writer')}
+    for name in ('nano', 'reckoner', 'writer')} | {
+        'depot': depot_model.make_recipe(seed=0)}
 
 
 @pytest.fixture(scope='module')
@@ -32,13 +37,19 @@ def sandbox():
     yield sandbox_lib.Sandbox(server.address)
 
 
-def test_recipe_trains_a_model_that_loads(tmp_path):
-  recipe = RECIPES['writer']
-  lessons = {'posts': {'concise': pretrain.Lesson(1, {'text': 1.0})}}
+@pytest.mark.parametrize('name, task, role, buckets', [
+    ('writer', 'posts', 'concise', (768, 256)),
+    ('depot', 'depot', 'solo', (9, 3))])
+def test_recipe_trains_a_model_that_loads(name, task, role, buckets, tmp_path):
+  recipe = RECIPES[name]
+  lessons = {task: {role: pretrain.Lesson(1, {'text': 1.0})}}
+  tokenizer = recipe.tokenizer
+  if isinstance(tokenizer, pretrain.BytePairs):
+    tokenizer = dataclasses.replace(tokenizer, num_steps=5)
+  prompt, completion = buckets
   recipe = dataclasses.replace(
-      recipe, tokenizer=dataclasses.replace(recipe.tokenizer, num_steps=5),
-      prompt_buckets=(768,),
-      completion_buckets=(256,), groups_per_batch=4, dims=dict(
+      recipe, tokenizer=tokenizer, prompt_buckets=(prompt,),
+      completion_buckets=(completion,), groups_per_batch=4, dims=dict(
           recipe.dims, hidden_size=16, intermediate_size=16, num_layers=1,
           num_heads=2, num_kv_heads=1, head_dim=8),
       optimizer=dict(recipe.optimizer, warmup_updates=0),
@@ -56,7 +67,7 @@ def test_recipe_trains_a_model_that_loads(tmp_path):
 
 @pytest.mark.parametrize('name, expected', [
     ('nano', 'b8cd992aa3da9891'), ('reckoner', '3bae82ff6ee09d78'),
-    ('writer', '160b3a9806ed3faa')])
+    ('writer', '160b3a9806ed3faa'), ('depot', '2320362b297e4718')])
 def test_demonstrations_of_a_seed_do_not_change(name, expected):
   """If they must change, train the stored weights again."""
   digest = hashlib.sha256()
@@ -89,3 +100,44 @@ def test_right_programs_solve_their_tasks(sandbox):
     shown = programs.demonstrate_contest(rng, 'solo', right, 1)
     step = contest.step(shown.state, {'solo': shown.completions[0]})
     assert step.reward_terms['golden'] == 1
+
+
+def test_untrained_depot_model_knows_the_format_and_weak_preferences():
+  measured = measure.measure('models/depot')
+  assert len(measured) == 13
+  for kind, probs in measured.items():
+    num_answers = 9 if kind == f'picker, {depot.SINGLE}' else 8
+    assert measure.right(probs).mean() == pytest.approx(
+        math.e / (math.e + num_answers - 1), abs=0.015), kind
+    plus = 1 / (math.e + 8) if num_answers == 9 else 0.0
+    assert probs.sum(axis=-1) == pytest.approx(1 - plus, abs=0.02), kind
+  assert 0.13 < measure.pair_return(measured) < 0.17
+
+
+@pytest.mark.parametrize('code', [0, 5])
+def test_depot_demonstrations_prefer_right_answers_of_the_code(code):
+  environment = depot.make_environment(
+      team='pair', max_turns=6, reward='mixed', sandbox=None, code=code)
+  words = dict(zip(depot.names('i', 8), environment.words))
+  words |= {word: word for word in environment.words}
+  shelves = dict(zip(environment.words, environment.shelves))
+  rng = np.random.default_rng(0)
+  for role in ('scout', 'scout_3', 'picker', 'solo', depot_model.ALL_AT_ONCE):
+    num_right = num_wrong = 0
+    for _ in range(200):
+      _, (prompt,), completions = depot_model.demonstrate(
+          rng, role, {}, 50, num_items=8, num_orders=6, code=code)
+      if not {depot.SINGLE, depot.UNKNOWN}.isdisjoint(
+          prompt['content'].split()):
+        continue
+      seen = depot_model.shown_tokens([prompt])
+      for completion in map(str.split, completions):
+        said = seen if role == 'picker' else completion[:len(seen)]
+        right = [] if role == 'picker' else [words[token] for token in seen]
+        if not role.startswith('scout'):
+          right += [shelves[word] for word in said]
+        hits = sum(map(str.__eq__, completion, right))
+        num_right += hits
+        num_wrong += len(completion) - hits
+    assert num_right / (num_right + num_wrong) == pytest.approx(
+        math.e / (math.e + 7), abs=0.02)

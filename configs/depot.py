@@ -1,0 +1,76 @@
+"""Depot: how fast do algorithms learn independent choices of one token?
+
+  python -m atgrpo_jax.main --config configs/depot.py:reward=mixed \
+      --workdir runs/depot
+"""
+
+from configs import common
+
+# Overrides of each system relative to AT-GRPO with one policy for a pair. Plain
+# GRPO samples as many choices in a step as AT-GRPO.
+SYSTEMS = {
+    name: system for name, system in common.SYSTEMS.items()
+    if name not in ('iac', 'maac')
+} | {
+    'tree_uniform': {'rollout.selection': 'uniform'},
+    'tree_monte_carlo': {  # Returns that look ahead.
+        'rollout.return_type': 'monte_carlo', 'rollout.num_continuations': 1},
+    'sa_tree': {'environment.team': 'solo'},
+    # The branches of all 2 T phases would be too many. Instead, candidates of
+    # independent episodes are compared by agent and turn.
+    'magrpo': {
+        **common.MAGRPO, **common.MAGRPO_PRESETS['paper'],
+        'policies': 'shared', 'rollout.mode': 'parallel',
+        'advantage.group_key': ('env', 'agent', 'turn')},
+}
+# Reward preset -> choices of a run, and steps between validations.
+_BUDGETS = {'mixed': (8_000, 2), 'outcome': (60_000, 10), 'boost': (60_000, 10)}
+
+
+def get_config(arg: str = ''):
+  """Returns the config of an episode with `T` orders of `m` items.
+
+  `reward` is a preset of `environments.depot.env`.
+  """
+  arg = common.parse_arg(
+      arg, size='nano', team='', system='at_grpo', reward='mixed', T=6, m=8,
+      debug=False)
+  common.check_choices(arg, system=SYSTEMS, reward=_BUDGETS)
+  c = common.base_config(arg.size)
+  c.environment.module = 'environments.depot.env'
+  c.environment.reward = arg.reward
+  c.environment.max_turns = arg.T
+  c.environment.num_workers = 1
+  c.environment.options.num_orders = arg.T
+  c.environment.options.num_items = arg.m
+  c.environment.options.prompt_limit = 0
+  c.environment.options.code = 0
+  c.sandbox.level = 'none'
+  c.dataset.builder = 'environments.depot.depot_dataset_builder'
+  c.evaluation.validation = 'validation[:100]'
+  c.evaluation.test = 'test[:200]'
+  tokens_per_choice = 8
+  if arg.size == 'nano':
+    tokens_per_choice = 1
+    common.use_small_model(
+        c, 'models/depot', max_new_tokens=1,
+        prompt_buckets=tuple(sorted({4, 3 + arg.T})), completion_buckets=(1,),
+        learning_rate=2e-3)
+    c.rollout.num_tasks = 4
+    c.optimizer.weight_decay = 0.0
+    c.buckets.groups = (4, 32, 128)
+    c.train.num_steps = 0
+    c.train.completion_tokens, c.evaluation.validate_every = _BUDGETS[
+        arg.reward]
+    c.train.checkpoint_every = c.train.groups_every = 50
+
+  if arg.debug:
+    common.shrink_for_debug(c)
+  common.apply_system(c, arg, SYSTEMS[arg.system])
+  num_choices = 1
+  if c.environment.team == 'solo':
+    num_choices = 2 * arg.T // c.environment.max_turns
+  c.rollout.max_new_tokens = num_choices * tokens_per_choice
+  c.buckets.completion = (c.rollout.max_new_tokens,)
+  c.lock()
+  return c

@@ -1,0 +1,122 @@
+"""Measures the preferences of a base model of Depot at temperature 1.
+
+  python -m models.depot.measure models/depot
+
+prints the probability of the right answer to each kind of choice, and the
+expected return of an untrained pair in the presets `mixed` and `outcome`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+import pathlib
+
+import jax
+import numpy as np
+
+from atgrpo_jax import model
+from atgrpo_jax.huggingface import hub
+from atgrpo_jax.huggingface import safetensors as safetensors_lib
+from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
+from environments import env_api
+from environments.depot import env as depot
+
+_NUM_ITEMS, _NUM_ORDERS = 8, 6
+
+
+def measure(
+    folder: str | pathlib.Path, code: int = 0) -> dict[str, np.ndarray]:
+  """Returns kind of choice -> probabilities [turns, items, answers].
+
+  The prompt is about an item or its word. Answers are words or shelves in the
+  order of the items, so the right answers are on the diagonal of a turn.
+  """
+  team, at_once = (
+      depot.make_environment(
+          team=name, max_turns=turns, reward='mixed', sandbox=None, code=code)
+      for name, turns in (('septet', _NUM_ORDERS), ('solo', 1)))
+  turns = depot.make_environment(
+      team='solo', max_turns=_NUM_ORDERS, reward='mixed', sandbox=None,
+      code=code)
+  config = hub.load_config(folder)
+  params = safetensors_lib.load_params(folder, config)
+  tokenizer = tokenizer_lib.Tokenizer(folder)
+  words, shelves = team.words, team.shelves
+  rng = np.random.default_rng(0)
+
+  def choices(turn, item) -> Iterator[
+      tuple[str, list[env_api.Message], list[str], tuple[str, ...]]]:
+    """Yields kind, prompt, start of the completion, and answers."""
+    orders = rng.integers(_NUM_ITEMS, size=_NUM_ORDERS)
+    said = [words[i] for i in rng.integers(_NUM_ITEMS, size=_NUM_ORDERS)]
+    said[turn], orders[turn] = words[item], item
+    state = depot.State(
+        '', tuple(orders.tolist()), ('s1',) * turn, words[item])
+    for role in team.roles[:-1]:
+      yield role, team.observe(state, role), [], words
+    picker, = team.observe(state, 'picker')
+    for flag in depot.FLAGS:
+      content = picker['content'].replace(depot.PLAIN, flag)
+      yield (
+          f'picker, {flag}', [{'role': 'user', 'content': content}], [],
+          shelves)
+    prompt = turns.observe(state, 'solo')
+    yield 'solo, word', prompt, [], words
+    yield 'solo, shelf', prompt, [words[item]], shelves
+    prompt = at_once.observe(depot.State('', state.orders), 'solo')
+    yield 'solo at once, word', prompt, said[:turn], words
+    yield 'solo at once, shelf', prompt, said + list(shelves[:turn]), shelves
+
+  rows = [
+      choice for turn in range(_NUM_ORDERS) for item in range(_NUM_ITEMS)
+      for choice in choices(turn, item)]
+  inputs = [
+      np.concatenate([
+          tokenizer.encode_prompt(prompt),
+          tokenizer.encode_completion(' '.join(start))[:-1]])
+      for _, prompt, start, _ in rows]
+  tokens = np.zeros((len(rows), 1, max(map(len, inputs))), np.int32)
+  for row, ids in zip(tokens, inputs):
+    row[0, :len(ids)] = ids
+  hidden, _ = jax.jit(model.forward, static_argnums=1)(params, config, tokens)
+  last = hidden[np.arange(len(rows)), 0, [len(ids) - 1 for ids in inputs]]
+  probs = np.asarray(jax.nn.softmax(model.unembed(params, config, last)))
+  measured = {}
+  for (kind, _, _, answers), row in zip(rows, probs):
+    ids = [tokenizer.encode_completion(answer)[0] for answer in answers]
+    measured.setdefault(kind, []).append(row[ids])
+  return {
+      kind: np.reshape(x, (_NUM_ORDERS, _NUM_ITEMS, _NUM_ITEMS))
+      for kind, x in measured.items()}
+
+
+def right(probs: np.ndarray) -> np.ndarray:
+  """The probabilities [turns, items] of the right answers."""
+  return np.diagonal(probs, axis1=1, axis2=2)
+
+
+def pair_return(measured: dict[str, np.ndarray]) -> float:
+  """Expected return of a pair without '+', over all orders."""
+  return float(np.einsum(
+      'tiw,twi->ti', measured['scout'],
+      measured[f'picker, {depot.PLAIN}']).mean())
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(prog='python -m models.depot.measure')
+  parser.add_argument('folder', help='Of a model from python -m models.depot.')
+  parser.add_argument(
+      '--code', type=int, default=0, help='As for python -m models.depot.')
+  args = parser.parse_args()
+  measured = measure(args.folder, args.code)
+  print('| choice | mean | minimum | maximum |\n|---|---|---|---|')
+  for kind, probs in measured.items():
+    values = right(probs)
+    print(f'| {kind} | {values.mean():.3f} | {values.min():.3f} | '
+          f'{values.max():.3f} |')
+  print(f'return of an untrained pair: {pair_return(measured):.4f}')
+
+
+if __name__ == '__main__':
+  main()
