@@ -240,7 +240,7 @@ for _function, _problem in {
     "reset(self, task): return task['missing']": "KeyError: 'missing'",
     'reset(self, task): raise SystemExit(3)': 'SystemExit: 3',
     'reset(self, task): return lambda: 3': 'pickle',
-    'show(self, state): return 3': "'int' object"}.items():
+    'show(self, state): return 3': 'returned int 3'}.items():
   case(f'Env.{_function.partition("(")[0]}.*{re.escape(_problem)}',
        environment(f'def {_function}'))
 _PLAN = f'{_ENV}=environments.boards.plan_path.env'
