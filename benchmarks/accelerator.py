@@ -126,7 +126,7 @@ def _count(cells: Iterable[Record]) -> str:
 
 def table(results: Sequence[Record]) -> str:
   """All results, in Markdown."""
-  rows = [('device', 'work', 'result', 'source'), ('---',) * 4]
+  rows = [('device', 'work', 'result', 'measured with'), ('---',) * 4]
   for result in results:
     machine = result['machine']
     device = f'{machine["num_devices"]} x {machine["device"]}'
@@ -136,8 +136,9 @@ def table(results: Sequence[Record]) -> str:
         for name, cell in record['cells'].items()]
     if machine['sizes'] == 'tiny':
       rows.append((
-          device, 'all parts, with tiny models',
-          _count(cell for _, cell, _ in cells), _source(machine)))
+          device, f'{len(result["parts"])} parts, with tiny models',
+          f'{len(cells)} cells: {_count(cell for _, cell, _ in cells)}',
+          _source(machine)))
     else:
       rows += [
           (device, work, _describe(cell), source)

@@ -24,8 +24,7 @@ Example:
 EOF
 }
 
-# A second device holds another copy of the model and is not faster: 6.9 GiB
-# instead of 4.8, at 34 seconds per step.
+# A second device would hold another copy of the model.
 export JAX_NUM_CPU_DEVICES="${JAX_NUM_CPU_DEVICES:-1}"
 prepare_cpu_run real gguf,factbook "$@"
 "$VENV/bin/python" -m models.smollm2 --out .cache/smollm2
