@@ -47,6 +47,9 @@ _UNCHANGED = {
     'roles': 'trained together',
     **dict.fromkeys(experiments.SWITCHES, 'unchanged')}
 
+# The rows that others are compared with; the second if there is no first.
+MAGRPO, MAGRPO_CROSS = 'MAGRPO', 'MAGRPO, all combinations'
+
 # Title of a row of MAGRPO's tasks -> its folder and evaluation.
 JOINT_ROWS = {
     'Single agent': ('untrained_solo', 'evaluation'),
@@ -57,11 +60,9 @@ JOINT_ROWS = {
     'Pipeline + AT-GRPO, Monte-Carlo returns': ('at_grpo', 'after'),
     'IAC': ('iac', 'after'),
     'MAAC': ('maac', 'after'),
-    'MAGRPO, all combinations': ('magrpo_cross', 'after'),
-    'MAGRPO': (experiments.MAGRPO, 'after'),
+    MAGRPO_CROSS: ('magrpo_cross', 'after'),
+    MAGRPO: (experiments.MAGRPO, 'after'),
 }
-MAGRPO = 'MAGRPO'  # The row that the others of its tasks are compared with.
-
 # Task of MAGRPO -> columns of quality; the last one is the success.
 _QUALITY = {
     'writing': ('structure', 'style', 'coherence', 'all levels'),
@@ -233,7 +234,7 @@ def _compare(
       if name != baseline and other is not None:
         values, others = values_fn(row), values_fn(other)
         cells |= {'compared with': other_name} | dict.fromkeys(
-            ('minus that', 'minus AT-GRPO', f'minus {MAGRPO}'),
+            ('minus that', 'minus AT-GRPO', f'minus {other_name}'),
             rows_lib.signed(f'{100 * (values.mean() - others.mean()):+.1f}'))
         if min(len(values), len(others)) > 1:
           p_values[len(lines)] = statistics.p_value(
@@ -389,14 +390,15 @@ def joint_tables(records: records_lib.Records) -> list[Table]:
           if (row := rows_lib.read_row(
               records, f'{task}/{kind}/{folder}', evaluation)) is not None}
       reported = published.JOINT[task]
+      baseline = MAGRPO if MAGRPO in rows else MAGRPO_CROSS
       columns = [
-          '', 'return %', '95 %', 'seeds', f'minus {MAGRPO}', 'p', _HOLM,
+          '', 'return %', '95 %', 'seeds', f'minus {baseline}', 'p', _HOLM,
           *(f'{name} %' for name in _QUALITY[task]), *_JOINT_COSTS, *reported]
       note = (_INTERVAL_NOTE + _JOINT_NOTE).format(
           score='return', success=_SUCCESS_NOTE[task])
       if rows:
         tables.append(_compare(
-            f'{title}: {task}', columns, rows, MAGRPO, note,
+            f'{title}: {task}', columns, rows, baseline, note,
             values_fn=functools.partial(_returns, task=task),
             cells_fn=functools.partial(_joint_cells, task=task),
             published_fn=lambda name, kind=kind, reported=reported: {

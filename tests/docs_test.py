@@ -53,6 +53,9 @@ _COMPARED = {
     'Recipes of `functions`': (
         'Recipes: functions', 'return %', 'minus MAGRPO', 'all tests %'),
     'Posts': ('Posts: writing', 'return %', 'minus MAGRPO'),
+    'Passages': (
+        'World Factbook: writing', 'return %',
+        'minus MAGRPO, all combinations'),
 }
 
 # Contestant -> its name in docs/speed.md.
@@ -279,8 +282,6 @@ def test_results_equal_the_stored_tables():
     _, _, *lines = table(RESULTS, f'| {name} |').splitlines()
     assert lines and set(lines) <= set(compared_lines(name)), (
         f'{name}: copy the rows that `python -m tests.docs_test` prints.')
-  pretrained, = stored_rows('World Factbook: writing')
-  assert f'{pretrained["return %"]} ({pretrained["95 %"]}) %' in RESULTS
 
 
 def test_quoted_p_are_adjusted():
@@ -320,7 +321,9 @@ def test_commands_can_be_parsed(monkeypatch):
   for page, (program, *words) in commands():
     if program == 'bash':
       for path in words:
-        assert '/' not in path or '*' in path or (ROOT / path).exists(), path
+        assert (
+            '/' not in path or '*' in path or path.startswith('runs/')
+            or (ROOT / path).exists()), path
       continue
     _, module, *args = words
     assert importlib.util.find_spec(module), module
