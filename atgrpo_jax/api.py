@@ -138,6 +138,9 @@ class Run:
     if role not in experiment.environment.roles:
       raise errors.UserError(
           f'role={role!r}: expected one of {experiment.environment.roles}.')
+    if type(num_samples) is not int or num_samples < 1:
+      raise errors.UserError(
+          f'num_samples={num_samples!r}: expected a positive integer.')
     params, step = experiment.trained_params(self.workdir, checkpoint)
     if temperature is None:
       temperature = self.config.rollout.temperature

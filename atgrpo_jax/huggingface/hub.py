@@ -51,7 +51,7 @@ def resolve_folder(name: str) -> pathlib.Path:
 
 def base_name(folder: pathlib.Path) -> str:
   """The hub name of a downloaded model, or the absolute path of its folder."""
-  folder = folder.absolute()
+  folder = folder.resolve()  # A link may lead into the cache.
   repository = folder.parent.parent.name
   if folder.parent.name == 'snapshots' and repository.startswith(_CACHED):
     return repository.removeprefix(_CACHED).replace('--', '/', 1)

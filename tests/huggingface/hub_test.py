@@ -26,6 +26,8 @@ def test_folders_and_cached_hub_names_resolve(
   (repository / 'refs' / 'main').write_text('0' * 40)
   assert hub.resolve_folder('Qwen/Qwen3-0.6B') == snapshot
   assert hub.base_name(snapshot) == 'Qwen/Qwen3-0.6B'
+  (tmp_path / 'link').symlink_to(snapshot)
+  assert hub.base_name(tmp_path / 'link') == 'Qwen/Qwen3-0.6B'
 
 
 @pytest.mark.parametrize('folder, expected', [
