@@ -41,6 +41,7 @@ class Llama3Rope:
   original_max_position_embeddings: int
 
   def __post_init__(self):
+    errors.check_number('factor', self.factor, min_value=1)
     if self.low_freq_factor >= self.high_freq_factor:
       raise errors.UserError(
           f'low_freq_factor={self.low_freq_factor} must be below '
@@ -78,6 +79,7 @@ class ModelConfig:
     if self.head_dim % 2:
       raise errors.UserError(
           f'head_dim={self.head_dim} is odd; rotary embeddings need pairs.')
+    errors.check_number('rope_theta', self.rope_theta, min_value=1)
     if self.num_layers > _MAX_LAYERS:
       raise errors.UserError(
           f'num_hidden_layers={self.num_layers}: expected at most '

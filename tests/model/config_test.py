@@ -171,12 +171,17 @@ def test_wrong_types_and_absurd_values_are_refused(name):
       assert name in message and len(message) < 250, value
 
 
-@pytest.mark.parametrize('name', ['rope_theta', 'rms_norm_eps'])
-def test_tiny_and_huge_floats_are_refused_where_float32_ends(name):
-  for value in (1e-37, 1e-18, 3e38):
-    config_lib.from_hf(FIELDS | {name: value})
-  for value in (1e-38, 3.5e38, 10**39):
-    assert f'{name}=' in _message(FIELDS | {name: value})
+def test_floats_are_refused_where_float32_or_the_rotation_ends():
+  for name, low, below in (
+      ('rms_norm_eps', 1e-37, 1e-38), ('rope_theta', 1.0, 1 - 1e-9)):
+    for value in (low, 1e18, 3e38):
+      config_lib.from_hf(FIELDS | {name: value})
+    for value in (below, -1e-18, 3.5e38, 10**39):
+      assert f'{name}=' in _message(FIELDS | {name: value})
+  for factor in (1e-18, 1 - 1e-9):
+    assert 'factor=' in _message(
+        LLAMA | {'rope_scaling': LLAMA3_ROPE | {'factor': factor}})
+  config_lib.from_hf(LLAMA | {'rope_scaling': LLAMA3_ROPE | {'factor': 1}})
 
 
 @pytest.mark.parametrize('fields, names', [
