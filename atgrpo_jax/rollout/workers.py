@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import process
+import contextlib
 import dataclasses
 import logging
 import multiprocessing
@@ -232,13 +233,16 @@ class Workers:
         worker.join()
 
   def __enter__(self) -> Workers:
-    if self._server is not None:
-      try:
-        self._server.start()
-      except sandbox_lib.NoSandboxError as error:
-        raise errors.UserError(str(error)) from error
-    self._start_pool()
-    self._pool.submit(int)  # Starts a worker while jax is imported.
+    with contextlib.ExitStack() as stack:
+      if self._server is not None:
+        try:
+          self._server.start()
+        except sandbox_lib.NoSandboxError as error:
+          raise errors.UserError(str(error)) from error
+        stack.callback(self._server.close)
+      self._start_pool()
+      self._pool.submit(int)  # Starts a worker while jax is imported.
+      stack.pop_all()
     return self
 
   def __exit__(self, *exception) -> None:

@@ -18,7 +18,9 @@ from atgrpo_jax.rollout import workers as workers_lib
 from environments import env_api
 from environments.sandbox import launcher
 from environments.sandbox import remote
+from tests.checkout import wait_until
 from tests.environments.sandbox import fusion
+from tests.environments.sandbox import servers
 from tests.rollout import programs
 from tests.rollout import scripted
 
@@ -209,6 +211,14 @@ def test_stopped_processes_do_not_block_the_exit(monkeypatch):
     pids = _server(running) + _processes(running)
     for pid in pids:
       os.kill(pid, signal.SIGSTOP)
-  for pid in pids:
-    with pytest.raises(ProcessLookupError):
-      os.kill(pid, 0)
+  # Another process reaps the server inside bubblewrap.
+  wait_until(lambda: not any(map(servers.exists, pids)))
+
+
+def test_failed_start_of_the_workers_closes_the_sandbox(monkeypatch):
+  running = workers_lib.Workers(1, 1, UNSAFE)
+  monkeypatch.setattr(  # As with a full /dev/shm.
+      workers_lib.futures, 'ProcessPoolExecutor', lambda *_, **__: 1 / 0)
+  with pytest.raises(ZeroDivisionError):
+    running.__enter__()
+  assert not os.path.exists(os.path.dirname(running.sandbox.address))
