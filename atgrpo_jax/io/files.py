@@ -36,6 +36,7 @@ _READ_ERRORS = (
     AttributeError, EOFError, LookupError, OSError, RecursionError, TypeError,
     ValueError, zlib.error)
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_NO_SHM = (errno.EROFS, errno.EACCES, errno.ENOENT)
 _MIN_FREE_BYTES = 1 << 20  # A disk with less is full.
 _UNUSABLE = (
     errno.EROFS, errno.EACCES, errno.EPERM, errno.EEXIST, errno.ENOTDIR,
@@ -82,7 +83,7 @@ class disk_errors_as_user_errors(contextlib.AbstractContextManager):
 
   A disk that is full or read-only and a bucket that cannot be reached become a
   UserError, a deleted workdir a LostWorkdirError. Errors of other files pass
-  unchanged.
+  unchanged, but for /dev/shm and TMPDIR, whose errors may name no file.
   """
 
   def __init__(self, workdir: pathlib.Path):
@@ -103,6 +104,10 @@ class disk_errors_as_user_errors(contextlib.AbstractContextManager):
             raise errors.UserError(
                 f'The disk of {folder} is full ({errors.one_line(error)}); '
                 'free some space there.') from error
+      if error.errno in _NO_SHM and not os.access('/dev/shm', os.W_OK):
+        raise errors.UserError(
+            f'/dev/shm is not writable ({errors.one_line(error)}); processes '
+            'need it for their locks.') from error
     if is_remote(self._workdir):
       concerns_workdir = self._concerns_bucket(error)
       advice = (

@@ -117,6 +117,14 @@ def test_full_disk_is_named(number, full, named, monkeypatch, tmp_path):
   assert 'free some space' in str(raised.value)
 
 
+@pytest.mark.parametrize('number', [errno.EROFS, errno.EACCES, errno.ENOENT])
+def test_unwritable_shared_memory_is_named(number, monkeypatch, tmp_path):
+  monkeypatch.setattr(os, 'access', lambda path, mode: path != '/dev/shm')
+  with pytest.raises(errors.UserError, match='^/dev/shm is not writable'):
+    with files.disk_errors_as_user_errors(tmp_path):
+      raise _os_error(number)
+
+
 @pytest.mark.parametrize('num_blocks, num_files, max_files, is_full', [
     (0, 9, 9, True), (255, 9, 9, True), (256, 9, 9, False), (256, 0, 9, True),
     (256, 0, 0, False)])
