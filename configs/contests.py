@@ -53,8 +53,8 @@ def get_config(arg: str = ''):
   common.check_choices(arg, data=_SPLITS, system=common.SYSTEMS)
   if (arg.size == 'nano') != (arg.data == 'recipes'):
     raise ValueError(
-        f"size={arg.size!r}, data={arg.data!r}: expected 'recipes' for nano, "
-        'and another data set for other sizes.')
+        f"size={arg.size!r} and data={arg.data!r}: expected 'recipes' for "
+        'nano, and another data set for other sizes.')
   c = common.base_config(arg.size)
   c.environment.module = 'environments.programming.contests.env'
   c.environment.num_workers = 8

@@ -16,7 +16,7 @@ from models.nano import recipe
 GOLDENS = pathlib.Path(__file__).parents[1] / 'goldens'
 PROMPTS = json.loads((GOLDENS / 'qwen3_prompts.json').read_text('utf-8'))
 VOCAB_SIZE = 320
-PIECES = recipe.RECIPE.token_pattern
+PIECES = recipe.RECIPE.tokenizer.token_pattern
 TEXTS = [
     'U is one row up, D down, L one column left, R right.',
     '#.##.\n.A..#\n#..G.\n##...',
