@@ -32,8 +32,8 @@ Differences from running the asserts and the program in one process:
    value twice. A value and its arguments have at most 1 MiB as text.
 4. A returned function must be the value itself, not a part of it. It has no
    attributes, and coroutines cannot be awaited.
-5. Errors have the name and the message of the program's. Those of its own
-   classes and StopIteration become RuntimeError.
+5. Errors have the type and the message of the program's. Those of its own
+   classes and StopIteration become instances of Exception.
 6. Calls do not see global variables that earlier calls changed, nor the tests'
    variables and standard input. Tests see neither the program's output nor its
    other names.
@@ -114,7 +114,7 @@ def make_error(name, message):
       return kind(message) if message else kind()
     except TypeError:
       pass
-  return RuntimeError(name + (': ' + message if message else ''))
+  return Exception(name + (': ' + message if message else ''))
 
 
 def describe(error):

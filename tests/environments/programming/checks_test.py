@@ -46,8 +46,8 @@ def add(x, y):
 """
   verdict = checks.check(sandbox, examples.make_check(), program)
   assert verdict.errors == (
-      'ZeroDivisionError: a: b', 'KeyError', 'RuntimeError: program.Own: no',
-      "RuntimeError: UnicodeDecodeError: 'utf-8' codec can't decode bytes in "
+      'ZeroDivisionError: a: b', 'KeyError', 'Exception: program.Own: no',
+      "Exception: UnicodeDecodeError: 'utf-8' codec can't decode bytes in "
       'position 0--1: odd', 'not reached')
 
 
@@ -108,7 +108,10 @@ NOT_PLAIN = 'TypeError: arguments that are not plain'
      ['not reached']),
     ('def check(candidate):\n'
      '  assert all(map(lambda i: candidate(i, 0) == i, [1, 2]))',
-     'def add(x, y): raise StopIteration', ['RuntimeError: StopIteration']),
+     'def add(x, y): raise StopIteration', ['Exception: StopIteration']),
+    (EXPECTS_ERROR.replace('TypeError', 'RuntimeError'),
+     'class Own(Exception): pass\n'
+     'def add(x, y):\n  if x != y: raise Own\n  return 2', ['not reached']),
     # A value that would take the trainer seconds to decode.
     (f'{examples.CHECK.partition("    assert candidate(0")[0]}',
      'def add(x, y): return [[]] * 400_000', ['MemoryError']),
