@@ -21,10 +21,10 @@ all calls together. The tests' random numbers have a fixed seed.
 
 Differences from running the asserts and the program in one process:
 
-1. Values are of the types in `environments.sandbox.literals`. Instances of a
-   program's classes have a truth but no attributes, and equal nothing, whatever
-   their `==` says. A namedtuple is a tuple, a defaultdict a dictionary, and an
-   iterator ends within 100,000 values.
+1. Values and arguments are of the types in `environments.sandbox.literals`.
+   Instances of a program's classes have a truth but no attributes, and equal
+   nothing, whatever their `==` says. A namedtuple is a tuple, a defaultdict a
+   dictionary, and an iterator ends within 100,000 values.
 2. Arguments must have types of Python or its module `collections`, or be
    Fractions or Decimals. Functions, iterators, arrays and instances of the
    tests' classes raise TypeError in the tests.
@@ -93,7 +93,8 @@ def is_plain(value):
 
 def replace(given, after):
   for old, new in zip(given, after):
-    if hasattr(old, 'clear') and old != new:
+    # Equal values may differ in their order or in the types of elements.
+    if hasattr(old, 'clear') and repr(old) != repr(new):
       old.clear()
       getattr(old, 'extend', getattr(old, 'update', None))(new)
 

@@ -200,6 +200,12 @@ VALUES = {
     'argument': (
         'def f(x):\n  x.sort()\n  x.append(9)',
         '(lambda x: f(x) is None and x == [1, 2, 9])([2, 1])'),
+    'order of an argument': (
+        'def f(x): x[1] = x.pop(1)',
+        '(lambda x: f(x) is None and list(x) == [3, 1])({1: 2, 3: 4})'),
+    'type in an argument': (
+        'def f(x): x[0] = True',
+        '(lambda x: f(x) is None and x[0] is True)([1])'),
     'keyword argument': (
         'def f(x, *, y): x[1] = y.pop()',
         '(lambda x, y: f(y=y, x=x) or (x, y) == ({1: 3}, [2]))({}, [2, 3])'),
