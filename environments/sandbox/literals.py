@@ -108,7 +108,8 @@ _CONTENTS = {
     range.__eq__: ('range', lambda x: (x.start, x.stop, x.step)),
     dict.__eq__: ('dict', dict.items),
     collections.Counter.__eq__: ('Counter', dict.items),
-    collections.OrderedDict.__eq__: ('OrderedDict', dict.items),
+    collections.OrderedDict.__eq__: (  # `dict.items` has another order.
+        'OrderedDict', collections.OrderedDict.items),
     type({}.keys()).__eq__: ('keys', iter),
     type({}.items()).__eq__: ('items', iter)}
 # `__eq__` of a type -> function from a value to an equal one of another type.

@@ -175,6 +175,10 @@ VALUES = {
     'OrderedDict': (
         'from collections import OrderedDict as f',
         'f([(1, 2)]) == {1: 2} and list(f([(1, 2)])) == [1]'),
+    'order of an OrderedDict': (
+        'def f(x):\n  x.move_to_end(1)\n  return x',
+        '(lambda d: list(f(d)) == list(d) == [3, 1])('
+        '__import__("collections").OrderedDict({1: 2, 3: 4}))'),
     'bytearray': ('f = bytearray', 'f(b"ab") == b"ab"'),
     'UserList': ('from collections import UserList as f', 'f([1]) == [1]'),
     'ChainMap': (
