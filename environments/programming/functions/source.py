@@ -15,6 +15,7 @@ import warnings
 from environments import text as text_lib
 
 AUX = 'aux'
+_CALL = re.compile(rf'{AUX}\s*\(')
 _MAX_OPEN = 100  # Lines of a function that are not indented; each is parsed.
 _FENCE = re.compile(r'^[ \t]*```.*$', re.MULTILINE)
 _IMPORT = re.compile(
@@ -92,8 +93,9 @@ def is_wrapper(main: str) -> bool:
   return (
       len(body) == 2 and isinstance(first, ast.Assign)
       and len(first.targets) == 1
-      and _unparse(first.value).startswith(f'{AUX}(')
-      and _unparse(first.targets[0]) == _unparse(last.value))
+      and not isinstance(first.value, ast.Tuple)
+      and _CALL.match(ast.get_source_segment(main, first.value)) is not None
+      and _shape(first.targets[0]) == _shape(last.value))
 
 
 def ignores_aux(main: str) -> bool:
@@ -118,12 +120,13 @@ def _parse(text: str) -> ast.Module | None:
   return None if syntax_error(text) else ast.parse(text)
 
 
-def _unparse(node: ast.expr) -> str:
-  """Returns source, or '' if it is nested too deep or has too many digits."""
-  try:
-    return ast.unparse(node)
-  except (ValueError, RecursionError):
-    return ''
+def _shape(tree: ast.expr) -> list[tuple]:
+  """Returns types and names of the nodes; without recursion, at any depth."""
+  return [
+      (type(node), *(
+          value for _, value in ast.iter_fields(node)
+          if not isinstance(value, (ast.AST, list))))
+      for node in ast.walk(tree) if not isinstance(node, ast.expr_context)]
 
 
 def _body(function: str) -> list[ast.stmt]:

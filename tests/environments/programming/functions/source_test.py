@@ -70,10 +70,15 @@ def test_has_return(function, has):
     ('return x', 0, 0, 0),
     ('return "aux(x)"', 0, 0, 0),
     ('pass', 0, 1, 0),
+    ('y = aux (x)\n  return (y)', 1, 1, 0),
+    ('y = aux(x), 1\n  return y', 1, 0, 0),
+    ('y, z = aux(x)\n  return (y, z)', 1, 1, 0),
+    ('y, z = aux(x)\n  return z, y', 1, 0, 0),
+    ('y[0] = aux(x)\n  return y[1]', 1, 0, 0),
     # Too deep for `ast.unparse`, and an int of too many digits.
-    (f'y = aux(x){" + 1" * 1000}\n  return y', 1, 0, 0),
+    (f'y = aux(x){" + 1" * 1000}\n  return y', 1, 1, 0),
     (f'y = aux(x)\n  return y{".a" * 900}', 1, 0, 0),
-    (f'y = aux(0x{"f" * 60_000})\n  return y', 1, 0, 0),
+    (f'y = aux(0x{"f" * 60_000})\n  return y', 1, 1, 0),
 ])
 def test_use_of_aux(body, calls, wraps, ignores):
   main = f'def f(x):\n  {body}'
