@@ -10,12 +10,13 @@ from configs import common
 # GRPO samples as many choices in a step as AT-GRPO.
 SYSTEMS = {
     name: system for name, system in common.SYSTEMS.items()
-    if name not in ('iac', 'maac')
+    if name not in ('iac', 'maac', 'sa_tool_at_grpo')
 } | {
     'tree_uniform': {'rollout.selection': 'uniform'},
     'tree_monte_carlo': {  # Returns that look ahead.
         'rollout.return_type': 'monte_carlo', 'rollout.num_continuations': 1},
-    'sa_tree': {'environment.team': 'solo'},
+    # All completions have one length.
+    'dapo': {**common.SYSTEMS['dapo'], 'rollout.overlong_fraction': 0.0},
     # The branches of all 2 T phases would be too many. Instead, candidates of
     # independent episodes are compared by agent and turn.
     'magrpo': {
@@ -24,7 +25,7 @@ SYSTEMS = {
         'advantage.group_key': ('env', 'agent', 'turn')},
 }
 # Reward preset -> choices of a run, and steps between validations.
-_BUDGETS = {'mixed': (8_000, 2), 'outcome': (60_000, 10), 'boost': (60_000, 10)}
+_BUDGETS = {'mixed': (8_000, 4), 'outcome': (60_000, 20), 'boost': (60_000, 20)}
 
 
 def get_config(arg: str = ''):
@@ -55,10 +56,10 @@ def get_config(arg: str = ''):
     common.use_small_model(
         c, 'models/depot', max_new_tokens=1,
         prompt_buckets=tuple(sorted({4, 3 + arg.T})), completion_buckets=(1,),
-        learning_rate=2e-3)
-    c.rollout.num_tasks = 4
+        learning_rate=1e-3)
+    c.rollout.num_tasks = 2
     c.optimizer.weight_decay = 0.0
-    c.buckets.groups = (4, 32, 128)
+    c.buckets.groups = (2, 16, 128)
     c.train.num_steps = 0
     c.train.completion_tokens, c.evaluation.validate_every = _BUDGETS[
         arg.reward]

@@ -12,7 +12,8 @@ Teams have one to seven agents. In each turn they serve one order:
                   word, the turn and the flag, and names a shelf
   trio, ..., septet
                   two to six scouts; each scout after the first sees the word
-                  of the scout before it and passes a word on
+                  of the scout before it and passes a word on, and the right
+                  word is the same for all
 
 With `max_turns=1` the single agent serves all orders in one completion of
 2 T tokens: first all words, then all shelves.
@@ -33,7 +34,8 @@ of a shelf. It has no points and sets the flag: each later right pick has two.
 A second '+' only loses a pick. Presets (`REWARDS`):
 
   mixed    picked and told
-  outcome  picked; any one-to-one use of the words is as good as the code
+  outcome  picked; any one-to-one use of the words is as good as the code, so
+           teams that learned different ones do not understand each other
   boost    mixed, with '+'
 
 The maximum is T without '+'. With '+' in the first turn it is 2 (T - 1), so the

@@ -167,6 +167,22 @@ def test_permuted_words_give_equal_rewards(team, at_once):
     states = [step.state for step in steps]
 
 
+def test_scout_and_picker_with_different_codes_are_at_chance():
+  """In `outcome` each code is as good as another, but they must agree."""
+  returns = []
+  for code in range(300):
+    sides = [make(reward='outcome', code=code + i) for i in range(2)]
+
+    def act(environment, role, prompt, sides=sides):
+      del environment
+      return best(sides[role == 'picker'], role, prompt)
+
+    first, second = (play(side, act)[0] for side in sides)
+    assert first == second  # The code does not change rewards.
+    returns.append(first)
+  assert np.mean(returns) == pytest.approx(1 / 8, abs=0.03)
+
+
 def test_orders_beyond_the_prompt_limit_are_hidden_from_a_single_agent():
   hidden = [*ORDERS[:3], *(depot.ORDER_RANGE - 1 - x for x in ORDERS[3:])]
   for at_once in (False, True):
