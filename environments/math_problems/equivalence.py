@@ -16,6 +16,7 @@ This module reads lists, tuples, intervals, sets and equations, whose members
 from __future__ import annotations
 
 from collections.abc import Sequence
+import itertools
 import re
 
 from environments.math_problems import formulas
@@ -41,6 +42,7 @@ _NAME = re.compile(
     r'(?:\\(?:angle|triangle|arg|cos|cot|deg|det|dim|gcd|lcm|max|min|sin|tan)'
     rf'\s*)*(?:\\(?:overline|overrightarrow|vec|hat|bar)\s*\{{{_LETTERS}\}}'
     rf'|\|[A-Z]\s*[A-Z]\||\[{_POINTS}\]|\({_LETTERS}(?:,\s*{_LETTERS})+\)'
+    rf'|{_LETTERS}(?:\s*:\s*{_LETTERS})+'
     rf'|{_LETTERS}(?:\^\s*\{{-1\}})?)'
     r'\s*(?:\((?:[^()]|\([^()]*\))*\)|\[[^][]*\])?')
 _FUNCTION = re.compile(r'[A-Za-z]\s*\(\s*([a-z])\s*\)')
@@ -177,8 +179,9 @@ def _same_item(answer: str, gold: str) -> bool:
   if len(gold_values) == 1 and not gold_name:
     return all(_same_item(x, gold) for x in values)
   # Points commute in a formula: the angles ABC and CAB would be equal.
-  return not any(re.search(r'[A-Z].*[A-Z]', x) for x in (name, gold_name)) and (
-      formulas.same_formula(answer, gold))
+  if any(re.search('[A-Z].*[A-Z]|:', x) for x in (name, gold_name)):
+    return False
+  return formulas.same_formula(answer, gold)
 
 
 def _definition(text: str) -> tuple[str, list[str]]:
@@ -206,7 +209,13 @@ def _letters(text: str) -> set[str]:
 
 
 def _same_form(answer: str, gold: str) -> bool:
-  """Compares two tuples, intervals, sets or formulas."""
+  """Compares two tuples, intervals, sets, ratios or formulas."""
+  if any(re.fullmatch('[A-Z]{3,}', x) for x in (answer, gold)):
+    return False  # An order of letters; formulas would commute.
+  ratio, gold_ratio = (notation.split(x, ':') for x in (answer, gold))
+  if max(len(ratio), len(gold_ratio)) > 2:
+    return len(ratio) == len(gold_ratio) and _is_proportional(
+        ratio, gold_ratio)
   brackets = notation.brackets(answer), notation.brackets(gold)
   members = [
       notation.split(text[len(left):-len(right)], '[,;]') if left else [text]
@@ -221,3 +230,11 @@ def _same_form(answer: str, gold: str) -> bool:
   if brackets[0][0] == r'\{':
     return _same_items(*members)
   return all(map(_same_item, *members))
+
+
+def _is_proportional(ratio: Sequence[str], gold: Sequence[str]) -> bool:
+  """Compares ratios such as 1:2:3, which are equal up to a factor."""
+  return not all(formulas.same_formula(x, '0') for x in ratio) and all(
+      formulas.same_formula(rf'({x})\cdot({gold_y})', rf'({y})\cdot({gold_x})')
+      for (x, gold_x), (y, gold_y) in itertools.combinations(
+          zip(ratio, gold), 2))

@@ -32,12 +32,15 @@ _MAX_DIGITS = 1000  # Irrational numbers that agree in so many are equal.
 # math-verify reads `1 2` and `\frac{1}{1} 2` as 3, `1_2` as 1, and 0 before a
 # text as a factor.
 _MALFORMED = re.compile(
-    r'(?<![\w^.])\d[\d.]*(?:\s+\.?\d|\s*_)'
+    r'(?<![\w^.])\d[\d.]*(?:\s+\.?\d|\s*_)|(?<![\w.])0\d'
     r'|(?<![\w.])0[.0]*\s*(?:\\text|[a-z]{3})'
     r'|\\frac\s*\{[^{}]*\}\s*\{[^{}]*\}\s*\d')
 _RELATIONS = sympy.Rel, sympy.And, sympy.Or
 _INEQUALITY = re.compile(r'[<>]|\\(?:[lg]e|[lg]eq|[lg]eqslant|[lg]t)(?![a-z])')
-_PRIMED = re.compile(r"[A-Za-z]'+")
+# math-verify ignores primes and transposition, and takes derivatives for 0.
+_IGNORED = re.compile(
+    r"[A-Za-z]'+|\^\s*(?:T|\{\s*T\s*\})"
+    r'|\\frac\s*\{\s*d[^{}]*\}\s*\{\s*d\s*[a-z][^{}]*\}')
 _TRIGONOMETRIC = re.compile(r'\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])')
 _DEGREES = re.compile(
     r'((?<=\^\d)\d+|(?<![\d^.])\d+(?:\.\d+)?|\b[A-Za-z]|\\[a-z]+)'
@@ -48,7 +51,7 @@ _POWER_OF_TEN = re.compile(r'(?<=\d)[eE](?=[-+]?\d)([-+]?\d+)')
 def same_formula(answer: str, gold: str) -> bool:
   """Compares two clean texts, each with one value or relation."""
   if _MALFORMED.search(answer) or (
-      _PRIMED.findall(answer) != _PRIMED.findall(gold)):
+      _IGNORED.findall(answer) != _IGNORED.findall(gold)):
     return False
   parsed = [_parse(text) for text in (gold, answer)]
   return None not in parsed and _same(*parsed)

@@ -59,6 +59,10 @@ _REWRITES = tuple((re.compile(pattern, re.DOTALL), new) for pattern, new in (
      lambda match: match[1].replace(r'\\', ',')),
     (r'\\lbrace(?![a-z])', r'\\{'),
     (r'\\rbrace(?![a-z])', r'\\}'),
+    # A set of real numbers with a property; conditions on a letter.
+    (r'^\s*\\\{\s*([a-z])\s*(?:\\in\s*\\mathbb\s*\{?R\}?)?\s*'
+     r'(?:\\(?:middle\s*)?\||\\mid(?![a-z])|[|:])(.*\1.*)\\\}\s*$', r'\2'),
+    (r'\(\s*([a-z]\s*\\in\s*\\mathbb[^()]*)\)\s*$', r', \1'),
     (r'\\(?:math(?:rm|bf|it|sf|tt)|text(?:bf|it|rm|sf|tt|normal)|mbox|pmb'
      r'|boldsymbol|bm|operatorname|boxed|fbox|underline)(?![a-z])', r'\\text'),
     (rf'\\text\s*{_BRACED}', _unwrap),
@@ -82,7 +86,11 @@ _REWRITES = tuple((re.compile(pattern, re.DOTALL), new) for pattern, new in (
     (r'\{([^{}]*)\\choose(?![a-z])([^{}]*)\}', r'\\binom{\1}{\2}'),
     (rf'\\(frac|binom)\s*(\d|(?<=\s)[a-zA-Z]|{_SYMBOL})', r'\\\1{\2}'),
     (rf'(\\(?:frac|binom)\s*{_BRACED})\s*([\da-zA-Z]|{_SYMBOL})', r'\1{\3}'),
+    (rf'(\\binom\s*{_BRACED}\s*{_BRACED})\s*(?=\\binom|\\frac|[\w(])',
+     r'\1 \\cdot '),
+    (r'(?<=[\d)])(?<!\^.)\s*(?=\\binom)', r' \\cdot '),
     (r'\\lg(?![a-z])', r'\\log_{10}'),
+    (r'\\log\s*_\s*(?:e(?![a-z])|\{\s*e\s*\})', r'\\ln '),
     (r'(?<=[\w)}])\s*\*\*\s*(?=[\w({\\-])', '^'),
     (r'((?<!\d)\d+|[a-zA-Z])!\s*\^', r'(\1!)^'),
     (r'\\equiv(?!.*mod)', '='),
