@@ -65,6 +65,8 @@ _REWRITES = tuple((re.compile(pattern, re.DOTALL), new) for pattern, new in (
     (r'\(\s*([a-z]\s*\\in\s*\\mathbb[^()]*)\)\s*$', r', \1'),
     (r'\\(?:math(?:rm|bf|it|sf|tt)|text(?:bf|it|rm|sf|tt|normal)|mbox|pmb'
      r'|boldsymbol|bm|operatorname|boxed|fbox|underline)(?![a-z])', r'\\text'),
+    (r'\\(text|vec|hat|bar|overline|mathbb)(?:\s+([a-zA-Z\d])|(\d))(?![a-zA-Z])',
+     r'\\\1{\2\3}'),
     (rf'\\text\s*{_BRACED}', _unwrap),
     (r'\\text\s*\{\s*\}', ' '),
     ('[\N{MINUS SIGN}\N{EN DASH}]', '-'),

@@ -315,6 +315,9 @@ PAIRS = (
     # More notations.
     ('30', [r'\binom{5}{2}\binom{3}{1}', r'3\binom52', r'\binom52(3)'],
      [r'\binom{5}{3}\binom{3}{2}+1']),
+    (r'\vec{a}+2\vec{b}', [r'2\vec b+\vec a'], [r'\vec b+2\vec a', 'a+2b']),
+    (r'2\mathbf{i}+3\mathbf{j}', [r'3\mathbf j+2\mathbf i'],
+     [r'2\mathbf j+3\mathbf i']),
     (r'\ln 2', [r'\log_e 2', r'\log_{e}2'], [r'\log_2 2']),
     (r'\frac{7}{2}', ['3\N{VULGAR FRACTION ONE HALF}', r'\frac72',
                       r'\frac 7 2'],
