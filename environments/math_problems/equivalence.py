@@ -89,7 +89,7 @@ def _same_lists(answer: str, gold: str) -> bool:
     return formulas.same_formula(*(
         values[-1] if name else text for text, name, values in named))
   if len(answers) == len(golds):
-    return _same_items(answers, golds)
+    return bool(golds) and _same_items(answers, golds)
   if any(numbers) or 1 not in (len(answers), len(golds)):
     return False
   single, others = (

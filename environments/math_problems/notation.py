@@ -100,7 +100,7 @@ _REWRITES = tuple((re.compile(pattern, re.DOTALL), new) for pattern, new in (
     (r'^\s*(?:negative|minus)\s+(?=[\d\\])', '-'),
     (rf'\\text\s*\{{\s*({_SCALE}[^{{}}]*)\}}', r' \1 '),
     (r'\{,\}', ','),
-    (r'\\%|\\text\s*\{\s*per ?cent\s*\}|\bper ?cent\b', '%'),
+    (r'\\%|\\text\s*\{\s*per ?cents?\s*\}|\bper ?cents?\b', '%'),
     (r'\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-z]))|\\degree\b|°',
      r'\\text{degrees}'),
     (r'\\text\{degrees\}\s*(?:\\text\s*\{\s*([CF])\s*\}|([CF])\b)',

@@ -335,7 +335,7 @@ PAIRS = (
       r'\frac12\begin{pmatrix}2&4\\6&8\end{pmatrix}'],
      [r'\begin{pmatrix} 1 & 2 \\ 3 & 5 \end{pmatrix}', '1', '1,2,3,4']),
     ('5', [r'\approx 5'],
-     [r'5\begin{pmatrix}1&0\\0&1\end{pmatrix}', '5 per cent']),
+     [r'5\begin{pmatrix}1&0\\0&1\end{pmatrix}', '5 per cent', '5 per cents']),
     # Words.
     (r'\text{Yes}', ['yes', r'\textbf{Yes}'], ['no', 'sey', '1']),
 )
@@ -348,11 +348,12 @@ def test_equal_answers_are_accepted_and_others_refused(gold, equal, different):
   assert [x for x in different if equivalence.equivalent(x, gold)] == []
 
 
-@pytest.mark.parametrize('text', ['', '$$', '.', ' ', r'\ '])
+@pytest.mark.parametrize('text', ['', '$$', '.', ' ', r'\ ', ';'])
 def test_empty_answers_equal_nothing(text):
   assert not equivalence.equivalent(text, text)
   assert not equivalence.equivalent(text, '0')
   assert not equivalence.equivalent('0', text)
+  assert not equivalence.equivalent('and', 'or')
 
 
 @pytest.mark.parametrize('text, is_number', [
