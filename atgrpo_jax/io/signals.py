@@ -12,12 +12,15 @@ from collections.abc import Iterator
 import contextlib
 import multiprocessing
 import os
+import select
 import signal
+import sys
 import threading
 from types import FrameType
 
 STOPPED = 42  # Exit status; the same command resumes.
 _NUMBERS = (signal.SIGINT, signal.SIGTERM)
+_RETRY_SECONDS = 0.05  # Until a signal is repeated whose exception was ignored.
 
 
 class Stopped(BaseException):
@@ -34,12 +37,15 @@ class StopFlag:
   the run saves a checkpoint. Python runs handlers between two bytecodes of the
   main thread: during a compilation, the handler waits for its end. A thread
   answers at once: it says that the run stops, and ends it at a second Ctrl-C.
+  Python ignores exceptions in finalizers and in callbacks of the garbage
+  collector, such as jax's. The thread then repeats the signal.
   """
 
   def __init__(self):
     self.name = ''  # The first signal, such as 'SIGTERM'.
     self._is_held = False
     self._is_deferred = False
+    self._ignored = 0  # Number of the signal whose exception was ignored.
 
   @contextlib.contextmanager
   def listen(self) -> Iterator[None]:
@@ -55,9 +61,11 @@ class StopFlag:
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     before = {
         number: signal.signal(number, self._handle) for number in _NUMBERS}
+    hook, sys.unraisablehook = sys.unraisablehook, self._on_unraisable
     try:
       yield
     finally:
+      sys.unraisablehook = hook
       for number, handler in before.items():
         is_ignored = self.name and not _is_ctrl_c(number)
         signal.signal(number, signal.SIG_IGN if is_ignored else handler)
@@ -97,12 +105,29 @@ class StopFlag:
     if not self._is_held:
       raise Stopped(self._message())
 
+  def _on_unraisable(self, unraisable: sys.UnraisableHookArgs) -> None:
+    if isinstance(unraisable.exc_value, Stopped):
+      self._ignored, self.name = signal.Signals[self.name].value, ''
+    else:
+      sys.__unraisablehook__(unraisable)
+
   def _answer(self, reader: int) -> None:
     """Reads the numbers of arriving signals until the pipe is closed."""
-    seen = set()
-    while byte := os.read(reader, 1):
+    seen, repeated = set(), 0
+    while True:
+      seconds = _RETRY_SECONDS if seen else None
+      if not select.select([reader], (), (), seconds)[0]:
+        if self._ignored:
+          repeated, self._ignored = self._ignored, 0
+          signal.pthread_kill(threading.main_thread().ident, repeated)
+        continue
+      byte = os.read(reader, 1)
+      if not byte:
+        return
       number = byte[0]
-      if number in seen:
+      if number == repeated:
+        repeated = 0
+      elif number in seen:
         if _is_ctrl_c(number):
           os._exit(128 + number)
       elif number in _NUMBERS:

@@ -46,6 +46,26 @@ with signals.StopFlag().listen():
     print(error)
     raise SystemExit(error.status)
 """
+# Python ignores exceptions in the callback, and the collection goes on.
+_COLLECTING = """
+import gc
+import time
+from atgrpo_jax.io import signals
+
+def on_collection(phase, info):
+  gc.callbacks.clear()
+  print('starts', flush=True)
+  time.sleep(60)
+
+with signals.StopFlag().listen():
+  try:
+    gc.callbacks[:] = [on_collection]
+    gc.collect()
+    time.sleep(60)
+  except signals.Stopped as error:
+    print(error)
+    raise SystemExit(error.status)
+"""
 _HELD = """
 import ctypes
 import sys
@@ -91,9 +111,10 @@ def _start(script, tmp_path, *args, stdin=subprocess.PIPE):
       env=os.environ | {'PYTHONPATH': str(ROOT)})
 
 
+@pytest.mark.parametrize('script', [_STARTING, _COLLECTING], ids=range(2))
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
-def test_signal_with_nothing_to_save_ends_the_run(number, tmp_path):
-  trainer = _start(_STARTING, tmp_path)
+def test_signal_with_nothing_to_save_ends_the_run(number, script, tmp_path):
+  trainer = _start(script, tmp_path)
   assert trainer.stdout.readline() == 'starts\n'
   os.kill(trainer.pid, number)
   out, _ = trainer.communicate(timeout=300)
