@@ -67,7 +67,7 @@ def test_recipe_trains_a_model_that_loads(name, task, role, buckets, tmp_path):
 
 @pytest.mark.parametrize('name, expected', [
     ('nano', 'b8cd992aa3da9891'), ('reckoner', '3bae82ff6ee09d78'),
-    ('writer', '160b3a9806ed3faa'), ('depot', '2320362b297e4718')])
+    ('writer', '160b3a9806ed3faa'), ('depot', '498a1f4f67af53da')])
 def test_demonstrations_of_a_seed_do_not_change(name, expected):
   """If they must change, train the stored weights again."""
   digest = hashlib.sha256()
@@ -108,9 +108,9 @@ def test_untrained_depot_model_knows_the_format_and_weak_preferences():
   for kind, probs in measured.items():
     num_answers = 9 if kind == f'picker, {depot.SINGLE}' else 8
     assert measure.right(probs).mean() == pytest.approx(
-        math.e / (math.e + num_answers - 1), abs=0.015), kind
+        math.e / (math.e + num_answers - 1), abs=0.01), kind
     plus = 1 / (math.e + 8) if num_answers == 9 else 0.0
-    assert probs.sum(axis=-1) == pytest.approx(1 - plus, abs=0.02), kind
+    assert probs.sum(axis=-1) == pytest.approx(1 - plus, abs=0.01), kind
   assert 0.13 < measure.pair_return(measured) < 0.17
 
 

@@ -24,7 +24,7 @@ from models import pretrain
 
 ALL_AT_ONCE = 'solo_all'  # The single agent that serves all orders at once.
 _NUM_GROUPS = {  # Role -> prompts in each step.
-    'scout': 8, 'picker': 16, 'solo': 8, ALL_AT_ONCE: 8,
+    'scout': 8, 'picker': 16, 'solo': 16, ALL_AT_ONCE: 8,
     **dict.fromkeys(depot.TEAMS['septet'][1:-1], 2)}
 _UNKNOWN = -1  # Index of an unknown right answer.
 
@@ -111,7 +111,7 @@ def make_recipe(
           depot.SERVED, depot.UNKNOWN, depot.BOOST,
           *depot.names('i', num_items), *depot.names('w', num_items),
           *depot.names('s', num_items))),
-      phases={'preferences': pretrain.Phase(1000, 16, {'depot': {
+      phases={'preferences': pretrain.Phase(1500, 16, {'depot': {
           role: pretrain.Lesson(num, {})
           for role, num in _NUM_GROUPS.items()}})},
       prompt_buckets=tuple(sorted({4, 3 + num_orders})),
