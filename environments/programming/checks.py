@@ -29,7 +29,7 @@ Differences from running the asserts and the program in one process:
    Fractions or Decimals. Functions, iterators, arrays and instances of the
    tests' classes raise TypeError in the tests.
 3. Values and arguments are copies: `f(x) is x` is false, and no object is in a
-   value twice. A value and its arguments have at most 1 MiB as text.
+   value twice. A value and its arguments have at most 512 KiB as text.
 4. A returned function must be the value itself, not a part of it. It has no
    attributes, and coroutines cannot be awaited.
 5. Errors have the type and the message of the program's. Those of its own
@@ -55,7 +55,7 @@ MAX_ROUNDS = 8  # Maximum repetitions of steps 2 and 3.
 _LIMITS = sandbox_lib.Limits(
     cpu_seconds=10.0, wall_seconds=30.0, memory_bytes=512 << 20,
     output_bytes=16 << 20)
-_VALUE_BYTES = 512 << 10  # Half the limit of a value with its arguments.
+_VALUE_BYTES = 256 << 10  # Half the limit of a value with its arguments.
 _ERROR_CHARS = 200
 
 _Status = sandbox_lib.Status
