@@ -95,18 +95,23 @@ def _same_lists(answer: str, gold: str) -> bool:
   single, others = (
       (answers[0], golds) if len(answers) == 1 else (golds[0], answers))
   name, values = _definition(single)
-  if name and {_definition(x)[0] for x in others} <= {'', name}:
+  names = [_definition(x)[0] for x in others]
+  if name and {*names} <= {'', name}:
     single, = values[-1:]
     return _same_lists(single, gold) if len(answers) == 1 else (
         _same_lists(answer, single))
   brackets = notation.brackets(single)
   if brackets != ('(', ')'):
-    # A solution set in another form.
-    return formulas.same_formula(answer, gold)
+    # A set in another form.
+    listed = ', '.join(_definition(x)[1][-1] for x in others)
+    texts = single, rf'\{{{listed}\}}'
+    return len({*names} - {''}) < 2 and formulas.same_formula(
+        *texts if len(answers) == 1 else texts[::-1])
   # A tuple without its brackets; a set has no order.
   members = notation.split(single[1:-1], '[,;]')
   is_set = notation.brackets(gold if len(answers) == 1 else answer)[0] == '\\{'
-  if is_set or len(members) != len(others):
+  if is_set or len(members) != len(others) or any(
+      x and names.count(x) > 1 for x in names):
     return False
   return _same_items(members, golds) if len(answers) == 1 else (
       all(map(_same_item, answers, members)))

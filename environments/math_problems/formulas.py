@@ -89,7 +89,7 @@ def _same(gold: Any, answer: Any) -> bool:
   if isinstance(gold, str) or isinstance(answer, str):
     return gold == answer
   pair = gold, answer = [
-      x.doit() if isinstance(x, (sympy.MatrixExpr, sympy.Complement)) else x
+      x.doit() if isinstance(x, (sympy.MatrixExpr, sympy.Set)) else x
       for x in (gold, answer)]
   if _are(pair, _RELATIONS) and any(
       isinstance(x, sympy.Or) or _is_absolute(x) for x in pair):
@@ -114,6 +114,9 @@ def _same(gold: Any, answer: Any) -> bool:
   if _are(pair, sympy.FiniteSet):
     return len(gold) == len(answer) and all(
         any(_same(x, y) for y in answer) for x in gold)
+  if _are(pair, sympy.Set) and any(
+      isinstance(x, sympy.FiniteSet) for x in pair):
+    return False  # math-verify takes {2, 3} for the interval (2, 3).
   if any(isinstance(x, sympy.MatrixBase) for x in pair):
     return _are(pair, sympy.MatrixBase) and gold.shape == answer.shape and (
         all(map(_same, gold, answer)))
@@ -131,7 +134,7 @@ def _are(pair: Sequence[Any], kind: type | tuple[type, ...]) -> bool:
 
 def _is_absolute(relation: Any) -> bool:
   """True for an inequality such as |x| < 2."""
-  return isinstance(relation, sympy.Rel) and any(
+  return isinstance(relation, (sympy.Lt, sympy.Le, sympy.Gt, sympy.Ge)) and any(
       isinstance(x, sympy.Abs) and x.args[0].is_Symbol for x in relation.args)
 
 

@@ -281,6 +281,15 @@ PAIRS = (
     (r'p\lor q', [r'p\vee q'], [r'p\land q', 'p,q']),
     ('x=1,y=2', [r'x=1\land y=2', r'\begin{cases}x=1\\y=2\end{cases}'],
      [r'x=2\land y=1', r'\begin{cases}x=2\\y=1\end{cases}']),
+    # A finite set is no interval, tuple, or other set.
+    (r'\{2,3\}', ['2,3', r'\{2\}\cup\{3\}', 'x=2 or x=3'],
+     ['2<x<3', '(2,3)', '[2,3]', r'2\le x\le3', r'x>2\text{ and }x<3', '3']),
+    ('2<x<3', ['(2,3)', r'(2,3)\cap(2,5)'], [r'\{2,3\}', '2,3', '[2,3]']),
+    ('x=2,x=3', ['2,3', r'\{3,2\}', r'\{2\}\cup\{3\}'],
+     ['(2,3)', '(3,2)', '3', r'\{3\}', '2<x<3', 'x=2,y=3']),
+    ('(2,3)', ['x=2,y=3', '2<x<3'], ['x=2 or x=3', r'\{2,3\}']),
+    (r'\{3\}', ['3', r'[2,3]\cap[3,4]', '[3,3]'], ['x=2 or x=3', '2,3']),
+    ('|x|=2', [], ['x^2=4', '2']),
     # Names that differ in primes, arguments and membership.
     ('f(x)=x', ['f(y)=y', r'f(x)=x\ \forall x'],
      ["f'(x)=x", 'f(y)=x', "f''(x)=x", r'f^{\prime}(x)=x']),
