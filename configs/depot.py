@@ -2,6 +2,10 @@
 
   python -m atgrpo_jax.main --config configs/depot.py:reward=mixed \
       --workdir runs/depot
+
+A pilot with one seed (`--config.seed=100`, from a model with `--seed 100`): in
+8000 choices the return on held-out tasks rises from 0.16 to 0.93, and from 0.16
+to 0.33 with `system=mas_grpo_agent_turn`. A run takes 30 seconds of CPU time.
 """
 
 from configs import common
@@ -56,7 +60,7 @@ def get_config(arg: str = ''):
     common.use_small_model(
         c, 'models/depot', max_new_tokens=1,
         prompt_buckets=tuple(sorted({4, 3 + arg.T})), completion_buckets=(1,),
-        learning_rate=1e-3)
+        learning_rate=2e-3)
     c.rollout.num_tasks = 2
     c.optimizer.weight_decay = 0.0
     c.buckets.groups = (2, 16, 128)
