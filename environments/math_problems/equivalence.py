@@ -97,6 +97,9 @@ def _same_lists(answer: str, gold: str) -> bool:
   name, values = _definition(single)
   names = [_definition(x)[0] for x in others]
   if name and {*names} <= {'', name}:
+    if re.search(_MEMBER, single) and (
+        notation.brackets(values[-1])[0] in ('(', '[')):
+      return False  # An interval is no list.
     single, = values[-1:]
     return _same_lists(single, gold) if len(answers) == 1 else (
         _same_lists(answer, single))
