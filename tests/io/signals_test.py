@@ -175,9 +175,9 @@ def test_worker_ignores_signals_and_exits_with_its_parent(tmp_path):
   trainer = _start(_TRAINER, tmp_path)
   worker = int(trainer.stdout.readline())
   os.killpg(trainer.pid, signal.SIGTERM)
+  assert 'SIGTERM: stopping' in trainer.stdout.readline()
   trainer.stdin.write('\n')
   trainer.stdin.flush()
-  assert 'SIGTERM: stopping' in trainer.stdout.readline()
   assert trainer.stdout.readline() == 'SIGTERM 0\n'
 
   trainer.kill()
