@@ -348,7 +348,9 @@ def base_config(size: str) -> config_dict.ConfigDict:
   # 'immediate', 'monte_carlo' (tree), 'return_to_go' (parallel, joint),
   # 'episode_return' (parallel), 'bootstrapped' (joint, with a critic).
   c.rollout.return_type = 'immediate'
-  c.rollout.num_continuations = 4  # Episodes per candidate, for 'monte_carlo'.
+  # For 'monte_carlo': episodes per candidate, and their phases; 0 for all.
+  c.rollout.num_continuations = 4
+  c.rollout.continuation_phases = 0
   c.rollout.alpha = 1.0  # Weight of the team reward.
   c.rollout.discount = 1.0  # Per step, of later rewards.
   # Mode 'joint' combines candidates of equal index, or all of them ('cross').

@@ -10,15 +10,21 @@ to 0.33 with `system=mas_grpo_agent_turn`. A run takes 30 seconds of CPU time.
 
 from configs import common
 
+_MONTE_CARLO = {
+    'rollout.return_type': 'monte_carlo', 'rollout.num_continuations': 1}
 # Overrides of each system relative to AT-GRPO with one policy for a pair. Plain
 # GRPO samples as many choices in a step as AT-GRPO.
 SYSTEMS = {
     name: system for name, system in common.SYSTEMS.items()
-    if name not in ('iac', 'maac', 'sa_tool_at_grpo')
+    if name not in ('iac', 'sa_tool_at_grpo')
 } | {
     'tree_uniform': {'rollout.selection': 'uniform'},
-    'tree_monte_carlo': {  # Returns that look ahead.
-        'rollout.return_type': 'monte_carlo', 'rollout.num_continuations': 1},
+    # Returns that look ahead.
+    'tree_monte_carlo': _MONTE_CARLO,
+    'tree_next_phase': {**_MONTE_CARLO, 'rollout.continuation_phases': 1},
+    'mas_grpo_to_go': {
+        **common.SYSTEMS['mas_grpo_agent_turn'],
+        'rollout.return_type': 'return_to_go'},
     # All completions have one length.
     'dapo': {**common.SYSTEMS['dapo'], 'rollout.overlong_fraction': 0.0},
     # The branches of all 2 T phases would be too many. Instead, candidates of
@@ -29,7 +35,7 @@ SYSTEMS = {
         'advantage.group_key': ('env', 'agent', 'turn')},
 }
 # Reward preset -> choices of a run, and steps between validations.
-_BUDGETS = {'mixed': (8_000, 4), 'outcome': (60_000, 20), 'boost': (60_000, 20)}
+BUDGETS = {'mixed': (8_000, 4), 'outcome': (60_000, 20), 'boost': (60_000, 20)}
 
 
 def get_config(arg: str = ''):
@@ -40,7 +46,7 @@ def get_config(arg: str = ''):
   arg = common.parse_arg(
       arg, size='nano', team='', system='at_grpo', reward='mixed', T=6, m=8,
       debug=False)
-  common.check_choices(arg, system=SYSTEMS, reward=_BUDGETS)
+  common.check_choices(arg, system=SYSTEMS, reward=BUDGETS)
   c = common.base_config(arg.size)
   c.environment.module = 'environments.depot.env'
   c.environment.reward = arg.reward
@@ -61,17 +67,19 @@ def get_config(arg: str = ''):
         c, 'models/depot', max_new_tokens=1,
         prompt_buckets=tuple(sorted({4, 3 + arg.T})), completion_buckets=(1,),
         learning_rate=2e-3)
-    c.rollout.num_tasks = 2
+    # Continuations to the end take most of the choices.
+    c.rollout.num_tasks = 1 if arg.system == 'tree_monte_carlo' else 2
     c.optimizer.weight_decay = 0.0
     c.buckets.groups = (2, 16, 128)
     c.train.num_steps = 0
-    c.train.completion_tokens, c.evaluation.validate_every = _BUDGETS[
+    c.train.completion_tokens, c.evaluation.validate_every = BUDGETS[
         arg.reward]
     c.train.checkpoint_every = c.train.groups_every = 50
 
   if arg.debug:
     common.shrink_for_debug(c)
   common.apply_system(c, arg, SYSTEMS[arg.system])
+  common.adapt_to_critic(c, arg, (16,))
   num_choices = 1
   if c.environment.team == 'solo':
     num_choices = 2 * arg.T // c.environment.max_turns

@@ -33,6 +33,7 @@ BAD_VALUES = {
     'rollout.discount': (1.5, math.nan),
     'rollout.cross_credit': ('max',),
     'rollout.max_resamplings': (-1,),
+    'rollout.continuation_phases': (-1,),
     'rollout.overlong_fraction': (-0.1, 1.5, math.nan),
     'rollout.temperature': (0.0, 1e-9, math.nan),
     'rollout.max_new_tokens': (0, 3),

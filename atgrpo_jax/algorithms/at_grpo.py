@@ -70,20 +70,22 @@ def _continuations(
     runner: runner_lib.EpisodeRunner, node: tree_lib.Node, index: int,
     positions: list[tuple[int, int]],
     spec: spec_lib.RolloutSpec) -> runner_lib.EpisodeCoroutine:
-  """Discounted team return after each candidate, [G] float64, by sampling."""
+  """Sampled discounted team return after each candidate, [G] float64."""
   num = spec.num_continuations
+  later = positions[index + 1:]
+  if spec.continuation_phases:
+    later = later[:spec.continuation_phases]
   first_branch = 1 + index * spec.group_size * num  # Branch 0 is the spine.
   unfinished = [i for i in range(spec.group_size) if not node.is_leaf(i)]
   sampled = yield [
       grpo.play_episodes(
           runner, node.groups[0].key.task_id, node.steps[i].state,
-          positions[index + 1:], num_episodes=num,
-          branch=first_branch + i * num)
+          later, num_episodes=num, branch=first_branch + i * num)
       for i in unfinished]
   continuations = np.zeros(spec.group_size)
   for i, episodes in zip(unfinished, sampled):
     continuations[i] = returns_lib.continuation(np.array([
         returns_lib.returns_to_go(
-            [later.team_rewards[j] for later, j in episode], spec.discount)[0]
+            [node.team_rewards[j] for node, j in episode], spec.discount)[0]
         for episode in episodes]), spec.discount)
   return continuations

@@ -51,6 +51,7 @@ class RolloutSpec:
   selection_epsilon: float
   return_type: str
   num_continuations: int
+  continuation_phases: int
   alpha: float
   discount: float
   joint_actions: str
@@ -87,6 +88,8 @@ class RolloutSpec:
         advice="; for the largest return use selection='greedy'")
     errors.check_number(
         'rollout.num_continuations', self.num_continuations, min_value=1)
+    errors.check_number(
+        'rollout.continuation_phases', self.continuation_phases, min_value=0)
     errors.check_number(
         'rollout.max_resamplings', self.max_resamplings, min_value=0)
 
