@@ -18,33 +18,22 @@ from paper import records as records_lib
 from paper import statistics
 
 # Title -> system, evaluation, and row of the paper's tables 1 and 2. The
-# systems are `configs.common.SYSTEMS` and `sa_tool_grpo` of configs/maths.py.
+# systems are `experiments.GAME_SYSTEMS` and `experiments.PROBLEM_SYSTEMS`.
 SYSTEMS = {
     'Single agent': ('sa_grpo', 'before', 'SA'),
     'Single agent, several turns': ('sa_grpo_turns', 'before', ''),
     'Single agent + GRPO': ('sa_grpo', 'after', 'SA+GRPO'),
     'Single agent + GRPO, several turns': ('sa_grpo_turns', 'after', ''),
-    'Single agent + AT-GRPO': ('sa_at_grpo', 'after', ''),
     'Single agent with the tool': ('sa_tool_grpo', 'before', ''),
     'Single agent with the tool + GRPO': ('sa_tool_grpo', 'after', ''),
-    'Single agent with the tool + AT-GRPO': ('sa_tool_at_grpo', 'after', ''),
     'Team': ('at_grpo', 'before', 'MAS'),
     'Team + GRPO, by task': ('mas_grpo', 'after', 'MAS+GRPO'),
     'Team + GRPO, by task and agent': ('mas_grpo_agent', 'after', ''),
     'Team + GRPO, by task and turn': ('mas_grpo_turn', 'after', ''),
     'Team + GRPO, by task, agent and turn':
         ('mas_grpo_agent_turn', 'after', ''),
-    'Team + GiGPO': ('gigpo', 'after', ''),
-    'Team + HGPO': ('hgpo', 'after', ''),
-    'Team + MT-GRPO': ('mt_grpo', 'after', ''),
-    'Team + REINFORCE++': ('reinforce_pp', 'after', ''),
-    'Team + DAPO': ('dapo', 'after', ''),
-    'Team + IAC': ('iac', 'after', ''),
-    'Team + MAAC': ('maac', 'after', ''),
-    'Team + MAGRPO': ('magrpo', 'after', ''),
     'Team + AT-GRPO, shared': ('at_grpo', 'after', 'shared'),
     'Team + AT-GRPO, per role': ('at_grpo_per_role', 'after', 'per role'),
-    'Team + AT-GRPO, adapter per role': ('at_grpo_lora', 'after', ''),
 }
 # The system that all others are compared with.
 AT_GRPO = 'Team + AT-GRPO, shared'
@@ -177,10 +166,9 @@ def check_comparable(title: str, rows: Iterable[Row]) -> None:
         'config.sandbox.level.')
 
 
-def seeds(*nums: int) -> str:
-  """Numbers of seeds, marked if they make a row a pilot."""
-  marks = ['pilot'] if min(nums) < statistics.MIN_SEEDS else []
-  return ', '.join([*map(str, nums), *marks])
+def seeds(num: int) -> str:
+  """The number of seeds, marked if it makes a row a pilot."""
+  return f'{num}, pilot' if num < statistics.MIN_SEEDS else str(num)
 
 
 def p_text(p: float) -> str:

@@ -39,22 +39,16 @@ Alternatives are worse. Pooled deviations reject 11 % (3 and 3 seeds) and 21 %
 give p < 0.1 with three seeds per row, and rejects 10 % with five at 5.3 and 0.3
 points. A t interval cut off at the bounds covers the truth in 88 % where seeds
 deviate by 10 points around 90 %, Wilson's in 93 to 94 %.
-
-The mean and the interquartile mean over games follow rliable (Agarwal et al.,
-2021, arXiv 2108.13264): a percentile bootstrap that resamples seeds within each
-game. Over three games it covers the truth in 74, 85, 89 and 93 % with 2, 3, 5
-and 10 seeds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from scipy import stats
 
 MIN_SEEDS = 5  # A row with fewer is a pilot.
-_NUM_DRAWS = 10_000
 
 
 def interval(
@@ -142,26 +136,3 @@ def _variance(
   variance = np.maximum(variance, num_clusters**-2)
   freedom = variance**2 / np.maximum(noise, variance**2 / cluster_freedom)
   return variance, freedom, num_clusters
-
-
-def mean_over_games(games: Sequence[np.ndarray]) -> np.ndarray:
-  """Mean over games of the mean over scores [..., seeds]."""
-  return np.mean([scores.mean(axis=-1) for scores in games], axis=0)
-
-
-def interquartile_mean(games: Sequence[np.ndarray]) -> np.ndarray:
-  """Interquartile mean of all scores, [..., seeds] for each game."""
-  return stats.trim_mean(np.concatenate(games, axis=-1), 0.25, axis=-1)
-
-
-def bootstrap_interval(
-    games: Sequence[np.ndarray],
-    statistic: Callable[[Sequence[np.ndarray]], np.ndarray],
-) -> tuple[float, float]:
-  """95 % interval of a statistic of the scores [seeds] of each game."""
-  rng = np.random.default_rng(0)
-  drawn = [
-      scores[rng.integers(len(scores), size=(_NUM_DRAWS, len(scores)))]
-      for scores in games]
-  low, high = np.percentile(statistic(drawn), (2.5, 97.5))
-  return float(low), float(high)

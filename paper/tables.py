@@ -145,15 +145,6 @@ _ROLES_NOTE = (
     " The paper's only_tool and only_planner were trained and played alone. "
     "Here the other role is played by the untrained model, and the row's "
     'budget, half of the tokens, counts what it says as well.')
-_ALL_GAMES_NOTE = (
-    'Systems with at least two seeds on each game; pilot: fewer than five. '
-    'IQM: interquartile mean, that of the middle half of the scores of all '
-    'seeds on all games. 95 %: percentiles of a bootstrap that draws seeds '
-    'anew within each game, as in rliable (arXiv 2108.13264), and leaves the '
-    'tasks as they are. With few seeds it is too narrow: in simulations with 3 '
-    'seeds on each of three games it covered the truth in 85 % instead of '
-    '95 %, and with 2 in 74 to 78 %. It is left out where no seed differs '
-    'from another.')
 _CREDIT_NOTE = (
     'Gradients, entropy and KL are over groups with a signal, in the steps '
     'that were diagnosed. GRPO weighs an episode once, however many answers it '
@@ -291,31 +282,6 @@ def main_tables(systems: rows_lib.SystemRows) -> list[Table]:
   return [
       _game_table(task, 'systems', rows, rows_lib.AT_GRPO)
       for task, rows in systems.items() if any(rows.values())]
-
-
-def all_games_table(systems: rows_lib.SystemRows) -> list[Table]:
-  """Systems with several seeds on each game, aggregated over games."""
-  lines = []
-  for title in rows_lib.SYSTEMS:
-    rows = [systems[task][title] for task in experiments.GAMES]
-    if any(row is None or len(row.evaluations) < 2 for row in rows):
-      continue
-    scores = [row.successes.mean(axis=1) for row in rows]
-    cells = {
-        '': title, 'seeds of each game': rows_lib.seeds(*map(len, scores))}
-    for name, statistic in (('mean', statistics.mean_over_games),
-                            ('IQM', statistics.interquartile_mean)):
-      low, high = statistics.bootstrap_interval(scores, statistic)
-      cells[f'{name} %'] = rows_lib.percent(statistic(scores))
-      if low < high:
-        cells[f'95 % of the {name}'] = rows_lib.between(low, high)
-    lines.append(cells)
-  if not lines:
-    return []
-  return [Table.create(
-      f'All games ({", ".join(experiments.GAMES.values())}): systems',
-      ['', 'mean %', '95 % of the mean', 'IQM %', '95 % of the IQM',
-       'seeds of each game'], lines, _ALL_GAMES_NOTE)]
 
 
 def ablation_tables(records: records_lib.Records) -> list[Table]:
@@ -486,7 +452,7 @@ def draw_curves(
     trained = {
         title: row for title, row in systems[task].items()
         if row is not None and not row.steps.empty}
-    colors = dict(zip(trained, colormaps['tab20'].colors, strict=False))
+    colors = dict(zip(trained, colormaps['tab10'].colors, strict=False))
     for file, (label, styles) in _CURVES.items():
       titles = [
           title for title in trained
@@ -519,9 +485,9 @@ def write_tables(
   """Writes tables and curves to `folder`; returns the files."""
   systems = rows_lib.read_systems(records, experiments.GAMES)
   tables = [
-      *main_tables(systems), *all_games_table(systems),
-      *ablation_tables(records), *problem_tables(records),
-      *joint_tables(records), *credit_tables(systems)]
+      *main_tables(systems), *ablation_tables(records),
+      *problem_tables(records), *joint_tables(records),
+      *credit_tables(systems)]
   folder.mkdir(parents=True, exist_ok=True)
   markdown, latex = folder / 'tables.md', folder / 'tables.tex'
   markdown.write_text('\n'.join(table.markdown() for table in tables))

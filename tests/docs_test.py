@@ -2,7 +2,7 @@
 
   python -m tests.docs_test
 
-prints the rows of the tables of results in README.md and docs/results.md.
+prints the rows of the tables of docs/results.md.
 """
 
 from collections.abc import Iterator
@@ -26,6 +26,9 @@ from benchmarks import sandbox
 from configs import common
 from configs import pod
 from configs import sudoku
+from paper import experiments
+from paper import records as records_lib
+from paper import rows as rows_lib
 from tests import checkout
 from tests import command_line
 from tests import specs
@@ -250,8 +253,8 @@ def stored_rows(title: str) -> list[dict[str, str]]:
   return [dict(zip(header, line, strict=True)) for line in lines]
 
 
-def readme_lines() -> list[str]:
-  """The table in README.md: success in percent, intervals, number of seeds."""
+def game_lines() -> list[str]:
+  """The table of games: success in percent, intervals, number of seeds."""
   lines = []
   for rows_of_games in zip(
       *(stored_rows(f'{game}: systems') for game in GAMES), strict=True):
@@ -274,15 +277,24 @@ def compared_lines(name: str) -> list[str]:
 
 
 def test_results_equal_the_stored_tables():
-  _, _, *lines = table(
-      section(PAGES['README.md'], '## Results'), '| system |').splitlines()
-  assert len(lines) == 5
-  assert set(lines) <= set(readme_lines()), (
-      'Copy the rows that `python -m tests.docs_test` prints.')
-  for name in _COMPARED:
+  stored_lines = {'Games': game_lines()} | {
+      name: compared_lines(name) for name in _COMPARED}
+  for name, known in stored_lines.items():
     _, _, *lines = table(RESULTS, f'| {name} |').splitlines()
-    assert lines and set(lines) <= set(compared_lines(name)), (
+    assert lines and set(lines) <= set(known), (
         f'{name}: copy the rows that `python -m tests.docs_test` prints.')
+
+
+def test_solved_games_hardly_correlate_between_seeds():
+  records = records_lib.read(ROOT / 'paper/results/nano')
+  correlations = []
+  for game in experiments.GAMES:
+    team = rows_lib.read_row(records, f'main/{game}/at_grpo', 'before')
+    pairs = np.corrcoef(team.successes)
+    correlations += [*pairs[np.triu_indices(len(pairs), 1)]]
+  low, high = (rows_lib.signed(f'{x:.2f}') for x in (
+      min(correlations), max(correlations)))
+  assert f'correlates at {low} to {high}' in ' '.join(RESULTS.split())
 
 
 def test_quoted_p_are_adjusted():
@@ -343,6 +355,6 @@ def test_commands_can_be_parsed(monkeypatch):
 
 
 if __name__ == '__main__':
-  print(*readme_lines(), sep='\n')
+  print(*game_lines(), sep='\n')
   for printed in _COMPARED:
     print('', printed, *compared_lines(printed), sep='\n')

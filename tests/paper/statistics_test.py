@@ -163,28 +163,3 @@ def test_comparison_is_paired_by_task():
   assert paired < 0.01 < 0.02 < unpaired
   with pytest.raises(ValueError, match=r'\[3, 1\] seeds'):
     statistics.p_value(first, second[:1], clusters)
-
-
-# Over games.
-
-
-def test_interquartile_mean_by_hand():
-  games = [np.array([0.1, 0.9, 0.5]), np.array([0.2, 0.6, 0.7]),
-           np.array([0.0, 1.0, 0.3])]
-  # rliable drops two of nine scores on either side.
-  assert statistics.interquartile_mean(games) == pytest.approx(
-      (0.2 + 0.3 + 0.5 + 0.6 + 0.7) / 5)
-  assert statistics.mean_over_games(games) == pytest.approx(4.3 / 9)
-  # Games have equal weight, whatever their number of seeds.
-  assert statistics.mean_over_games(
-      [np.array([0.0, 0.0, 0.0]), np.array([1.0])]) == 0.5
-
-
-def test_bootstrap_resamples_within_each_game():
-  equal = [np.full(3, 0.2), np.full(3, 0.9)]
-  assert statistics.bootstrap_interval(
-      equal, statistics.interquartile_mean) == pytest.approx((0.55, 0.55))
-  # Two seeds: the means of a game are 0, 1/2, 1/2 and 1.
-  low, high = statistics.bootstrap_interval(
-      [np.array([0.0, 1.0])], statistics.mean_over_games)
-  assert (low, high) == (0, 1)

@@ -1,5 +1,7 @@
 """Content of each table, and the runs that tables and records are made of."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -49,6 +51,13 @@ def test_systems_beside_the_paper():
   assert 'Team + GRPO, by task and turn' not in rows
 
 
+def test_every_trained_system_has_a_row():
+  experiments = tables.experiments
+  assert {system for system, _, _ in rows_lib.SYSTEMS.values()} == {
+      *experiments.GAME_SYSTEMS,
+      *itertools.chain(*experiments.PROBLEM_SYSTEMS.values())}
+
+
 def test_ablations():
   found = {
       table.title.removeprefix('Plan-Path: '): table
@@ -66,28 +75,6 @@ def test_ablations():
       'seeds': '1, pilot', '95 %': '', 'p': '', 'p (Holm)': ''}.items()
   assert roles['swapped'].items() >= {
       'success %': '6.0', 'minus that': '−92.0', 'paper, 1.7B': '6'}.items()
-
-
-def test_all_games_need_two_seeds_on_each():
-  assert not tables.all_games_table(_systems(finished_runs.some()))
-  solved = {'plan_path': (48, 46), 'sokoban': (30, 40), 'sudoku': (50, 49, 50)}
-  runs = []
-  for task, nums in solved.items():
-    runs.append(finished_runs.seeds(f'main/{task}/at_grpo', *nums))
-    runs.append(finished_runs.seeds(f'main/{task}/at_grpo_lora', 50, 50))
-    runs.append(finished_runs.seeds(
-        f'main/{task}/mas_grpo', *((50,) if task == 'sokoban' else (50, 50))))
-  table, = tables.all_games_table(_systems(finished_runs.merge(*runs)))
-  rows = _read(table)
-  assert rows.keys() == {
-      'Team + AT-GRPO, shared', 'Team + AT-GRPO, adapter per role'}
-  assert rows['Team + AT-GRPO, shared'].items() >= {
-      'mean %': f'{(94 + 70 + 298 / 3) / 3:.1f}',
-      'IQM %': f'{(92 + 96 + 98 + 100 + 80) / 5:.1f}',
-      'seeds of each game': '2, 2, 3, pilot'}.items()
-  # Equal seeds say nothing about the spread.
-  assert rows['Team + AT-GRPO, adapter per role'].items() >= {
-      'mean %': '100.0', '95 % of the mean': '', '95 % of the IQM': ''}.items()
 
 
 @pytest.mark.parametrize('row', [
@@ -127,6 +114,14 @@ def no_curves(monkeypatch):
 def test_stored_tables_are_reproduced(tmp_path, no_curves):
   for path in tables.write_tables(records_lib.read(STORED), tmp_path):
     assert path.read_text() == (STORED / path.name).read_text()
+
+
+def test_every_stored_row_has_jobs():
+  rows, jobs = (
+      {path.rpartition('/')[0] for path in paths} for paths in (
+          records_lib.read(STORED).workdirs(),
+          [job.path for job in tables.experiments.make_jobs('nano', 1)]))
+  assert rows <= jobs, rows - jobs
 
 
 def test_curves_are_drawn(tmp_path):
