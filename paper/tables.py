@@ -365,7 +365,7 @@ def joint_tables(records: records_lib.Records) -> list[Table]:
       if rows:
         tables.append(_compare(
             f'{title}: {task}', columns, rows, baseline, note,
-            values_fn=functools.partial(_returns, task=task),
+            values_fn=functools.partial(returns, task=task),
             cells_fn=functools.partial(_joint_cells, task=task),
             published_fn=lambda name, kind=kind, reported=reported: {
                 column: numbers.get(kind, {}).get(name, '')
@@ -373,7 +373,7 @@ def joint_tables(records: records_lib.Records) -> list[Table]:
   return tables
 
 
-def _returns(row: rows_lib.Row, task: str) -> np.ndarray:
+def returns(row: rows_lib.Row, task: str) -> np.ndarray:
   """[seeds, tasks] float, 0 to 1."""
   returns = np.array([x['returns'] for x in row.evaluations], np.float64)
   if task == 'functions':  # Each turn is rewarded.
@@ -389,7 +389,7 @@ def _joint_cells(row: rows_lib.Row, task: str) -> dict[str, str]:
       for x in row.evaluations]).mean()
   *terms, success = _QUALITY[task]
   cells = {
-      **row.score_cells('return', _returns(row, task)),
+      **row.score_cells('return', returns(row, task)),
       **{f'{name} %': rows_lib.percent(metrics[name]) for name in terms},
       f'{success} %': rows_lib.percent(row.successes.mean()),
       'calls a task': f'{row.mean_per_task("model_calls"):g}'}

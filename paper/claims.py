@@ -1,0 +1,414 @@
+"""Writes docs/claims.md: the claims of both papers, reviews, and our records.
+
+  python -m paper.claims
+
+The page states the rule that gives a verdict. To add a line, add a `Claim`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+import textwrap
+
+from paper import evidence
+from paper import experiments
+from paper import published
+from paper import records as records_lib
+from paper import tables
+from paper.evidence import Claim
+from paper.evidence import Laboratory
+from paper.evidence import Rows
+from paper.evidence import Untestable
+
+PAGE = evidence.ROOT / 'docs/claims.md'
+_SCALES = ('nano', '135m')
+_COLUMNS = (
+    'claim', 'source', 'published', 'ours (95 %)', 'seeds', 'p (Holm)',
+    'verdict', 'command')
+
+
+# AT-GRPO (arXiv 2510.11062).
+
+_GRPO, _AT_GRPO, _LOOK_AHEAD, _BY_TURN = (
+    'parallel, episode_return, env', 'tree, immediate, greedy',
+    'tree, monte_carlo 4, greedy',
+    'parallel, episode_return, env+agent+turn')
+_NO_WEIGHTS = Untestable('Qwen3 weights out of reach')
+_NO_CODER = Untestable('Qwen2.5-Coder weights out of reach')
+_TIMED = Untestable('timed beside other programs')
+_TEXT = Untestable('concerns the text, not results')
+
+
+def _numbers(second: str, first: str, task: str) -> str:
+  """Success of two rows of the paper's tables, where both are known."""
+  benchmark = next((
+      f'{names[task]}, ' for names in experiments.BENCHMARKS.values()
+      if task in names), '')
+  pairs = zip(('1.7B', '8B'), published.qwen3_success(second, task),
+              published.qwen3_success(first, task))
+  return benchmark + ', '.join(
+      f'{size}: {x} → {y}' for size, x, y in pairs if x and y)
+
+
+def _at_grpo_claims() -> Iterator[Claim]:
+  """The claims of the paper."""
+  maths, code = 'problems/maths', 'problems/contests'
+  plan = f'main/{experiments.ABLATED}'
+  per_role = f'{plan}/at_grpo_per_role'
+  domains = [
+      (game, 'Tables 1, 2', f'main/{task}', task)
+      for task, game in experiments.GAMES.items()]
+  problems = [
+      ('Code', 'Tables 1, 2', code, 'code_contests'),
+      ('Math', 'Tables 1, 2', maths, 'aime24')]
+  for game, source, folder, task in domains:
+    yield Claim(
+        f'{game}: a team with AT-GRPO beats one agent with GRPO', source,
+        _numbers('SA+GRPO', 'shared', task),
+        Rows(f'{folder}/at_grpo', f'{folder}/sa_grpo'))
+  yield Claim(
+      'Code: a team with AT-GRPO beats one agent with GRPO', 'abstract',
+      '1.7B: +3.87, 8B: +7.62', Rows(f'{code}/at_grpo', f'{code}/sa_grpo'))
+  yield Claim(
+      'Math: a team with AT-GRPO beats one agent with GRPO', 'abstract',
+      '1.7B: +9.0, 8B: +17.93', Rows(f'{maths}/at_grpo', f'{maths}/sa_grpo'))
+  for domain, source, folder, task in domains + problems:
+    yield Claim(
+        f'{domain}: AT-GRPO beats plain GRPO on the same team', source,
+        _numbers('MAS+GRPO', 'shared', task),
+        Rows(f'{folder}/at_grpo', f'{folder}/mas_grpo'))
+  for domain, source, folder, task in domains + problems:
+    yield Claim(
+        f'{domain}: AT-GRPO improves the untrained team', source,
+        _numbers('MAS', 'shared', task),
+        Rows(f'{folder}/at_grpo', f'{folder}/at_grpo before'))
+  yield Claim(
+      'Code: plain GRPO makes the untrained team worse', 'Table 2',
+      _numbers('MAS', 'MAS+GRPO', 'code_contests'),
+      Rows(f'{code}/mas_grpo before', f'{code}/mas_grpo'))
+  yield Claim(
+      'Math: plain GRPO makes the untrained team worse', 'Table 2',
+      _numbers('MAS', 'MAS+GRPO', 'aime24'),
+      Rows(f'{maths}/mas_grpo before', f'{maths}/mas_grpo'))
+  for task, game in experiments.GAMES.items():
+    folder = f'main/{task}'
+    yield Claim(
+        f'{game}: groups by agent and turn beat groups by task', 'Algorithm 1',
+        '', Rows(f'{folder}/mas_grpo_agent_turn', f'{folder}/mas_grpo'))
+    yield Claim(
+        f'{game}: the tree beats parallel episodes with equal groups',
+        'Algorithm 1', '',
+        Rows(f'{folder}/at_grpo', f'{folder}/mas_grpo_agent_turn'))
+  yield Claim(
+      'The tree beats parallel episodes with equal groups and rewards',
+      'Algorithm 1', '', Rows(
+          f'rollout/{experiments.ABLATED}/tree_immediate',
+          f'rollout/{experiments.ABLATED}/parallel_immediate'))
+  yield Claim(
+      "A rollout of AT-GRPO estimates the gradient better than plain GRPO's",
+      'Algorithm 1', '', Laboratory('credit', _AT_GRPO, _GRPO, 'step'))
+  yield Claim(
+      'A prompted team beats a prompted agent', 'Tables 1, 2',
+      _numbers('SA', 'MAS', 'plan_path'),
+      Untestable('our demonstrations decide it'))
+  yield Claim(
+      'Code: a policy per role beats a shared policy', 'Tables 1, 2',
+      _numbers('shared', 'per role', 'code_contests'),
+      Rows(f'{code}/at_grpo_per_role', f'{code}/at_grpo'))
+  yield Claim(
+      'Math: a shared policy beats a policy per role', 'Table 1',
+      _numbers('per role', 'shared', 'olympiadbench'),
+      Rows(f'{maths}/at_grpo', f'{maths}/at_grpo_per_role'))
+  for task, game in experiments.GAMES.items():
+    yield Claim(
+        f'{game}: a policy per role loses less than 3 points', 'Tables 1, 2',
+        _numbers('shared', 'per role', task), Rows(
+            f'main/{task}/at_grpo_per_role', f'main/{task}/at_grpo', -0.03))
+  for row, text in (
+      ('only_tool', 'the tool agent trained alone'),
+      ('only_planner', 'the planner trained alone'),
+      ('combined', 'roles trained apart and combined'),
+      ('swapped', 'the same team with swapped policies')):
+    yield Claim(
+        f'A team trained together beats {text}', 'Table 4',
+        f'1.7B: {published.QWEN3_1_7B[row]["plan_path"]:g} → 96',
+        Rows(per_role, f'roles/{experiments.ABLATED}/{row}'))
+  for task, game in experiments.GAMES.items():
+    yield Claim(
+        f'{game}: outcome rewards alone lose less than 5 points', 'Table 6',
+        _numbers('shared', 'outcome', task), Rows(
+            f'reward/{task}/outcome', f'main/{task}/at_grpo', -0.05))
+  yield Claim(
+      'A trained single agent is worse with several turns', 'Tables 7, 8',
+      'LiveCodeBench, 1.7B: 18.8 → 10.4',
+      Rows(f'{plan}/sa_grpo', f'{plan}/sa_grpo_turns'))
+  yield Claim(
+      'Seven agents beat three', 'ablation', 'AIME24, 8B: 18.2 → 47.7', Rows(
+          f'agents/{experiments.ABLATED}/7', f'agents/{experiments.ABLATED}/3'))
+  for rival, numbers, reason in (
+      ('MAPoRL', 'GSM8K: 81.0 → 88.7', 'Phi-3 weights out of reach'),
+      ('MARFT', 'math: 78.7 → 87.1', _NO_CODER.reason),
+      ('CURE', 'CodeContests: 25.9 → 34.2', '7B weights out of reach')):
+    yield Claim(
+        f'AT-GRPO beats {rival}', 'ablation', numbers, Untestable(reason))
+  yield Claim(
+      'The rewards of both roles rise together', 'Figure 6', '',
+      Untestable('records lack rewards by role'))
+  yield Claim(
+      'Games: a step of a team takes less time than of one agent',
+      'cost section', '2.8 → 1.5 minutes', _TIMED)
+  yield Claim(
+      'Code: a team doubles the minutes of a step', 'cost section',
+      '4 + 1 → 8 + 2 minutes', _TIMED)
+  yield Claim(
+      'AIME24 and AIME25 reach 57 and 40 %', 'Table 2', '8B, per role',
+      _NO_WEIGHTS)
+
+
+def _at_grpo_objections() -> Iterator[Claim]:
+  """The reviews R1 to R4 and the meta-review of the paper."""
+  maths, code = 'problems/maths', 'problems/contests'
+  ablated = experiments.ABLATED
+  plan = f'main/{ablated}'
+  for domain, folder in (('Math', maths), ('Code', code)):
+    yield Claim(
+        f'{domain}: with equal tokens plain GRPO loses less than 5 points',
+        'R1, R3', '', Rows(f'{folder}/mas_grpo', f'{folder}/at_grpo', -0.05))
+  yield Claim(
+      "AT-GRPO's advantages are more biased than plain GRPO's by turn",
+      'R1, meta', '', Laboratory('credit', _AT_GRPO, _BY_TURN, 'bias'))
+  yield Claim(
+      "AT-GRPO's advantages vary more than plain GRPO's by turn", 'R1, meta',
+      '', Laboratory('credit', _AT_GRPO, _BY_TURN, 'deviation'))
+  yield Claim(
+      'Seven agents gain less than 5 points over two', 'R1', '', Rows(
+          f'{plan}/at_grpo', f'agents/{ablated}/7', -0.05))
+  yield Claim(
+      'Eight turns cost more than 5 points against four', 'R1', '', Rows(
+          f'unchanged/{ablated}/at_grpo', f'turns/{ablated}/8', 0.05))
+  yield Claim(
+      'MAPoRL and CURE would match AT-GRPO', 'R1', '',
+      Untestable('their weights out of reach'))
+  yield Claim(
+      'An agent with the tool loses less than 5 points to the team', 'R2, R3',
+      '', Rows(f'{maths}/sa_tool_grpo', f'{maths}/at_grpo', -0.05))
+  yield Claim(
+      'A coder alone loses less than 5 points to the team', 'R2, R3', '',
+      Rows(f'{code}/sa_grpo', f'{code}/at_grpo', -0.05))
+  yield Claim(
+      'Several turns would help the single agent', 'R2, R3', '',
+      Rows(f'{plan}/sa_grpo_turns', f'{plan}/sa_grpo'))
+  yield Claim(
+      'Without oracle rewards AT-GRPO loses more than 5 points', 'R2, R3', '',
+      Rows(f'{plan}/at_grpo', f'reward/{ablated}/outcome', 0.05))
+  yield Claim(
+      "Without local rewards plain GRPO's gradient points better", 'R2, R3', '',
+      Laboratory('credit_outcome', _GRPO, _AT_GRPO, 'cosine'))
+  yield Claim(
+      'The team reward has two contradictory weights', 'R2', '', _TEXT)
+  yield Claim(
+      'A rollout of GiGPO estimates the gradient better', 'R3', '',
+      Laboratory('credit', 'GiGPO', _AT_GRPO, 'step'))
+  yield Claim(
+      'Posts: a central critic loses less than 5 points to AT-GRPO', 'R3', '',
+      Rows('writing/posts/maac', 'writing/posts/at_grpo', -0.05, 'return'))
+  for text, file in (
+      ('With immediate rewards', 'credit'),
+      ('Without local rewards', 'credit_outcome')):
+    yield Claim(
+        f'{text} a rollout with a central critic estimates the gradient better',
+        'R3', '', Laboratory(
+            file, 'MAAC, lambda 0.95, learned, first', _AT_GRPO, 'step'))
+  yield Claim('A team costs too much time', 'R3', '', _TIMED)
+  yield Claim(
+      "If a choice pays later, plain GRPO's gradient points better", 'R4, meta',
+      '', Laboratory('credit_boost', _GRPO, _AT_GRPO, 'cosine'))
+  yield Claim(
+      'If a choice pays later, continuations mend the gradient', 'R4, meta', '',
+      Laboratory('credit_boost', _LOOK_AHEAD, _AT_GRPO, 'cosine'))
+  yield Claim(
+      'Uniform selection loses less than 5 points to greedy selection', 'R4',
+      '', Rows(f'selection/{ablated}/uniform',
+               f'unchanged/{ablated}/at_grpo', -0.05))
+  yield Claim(
+      'The loss needs a clip', 'R4', '',
+      Untestable('one update, ratio always one'))
+  yield Claim('Notation and figures are unclear', 'R4', '', _TEXT)
+
+
+# MAGRPO (arXiv 2508.04652).
+
+
+def _magrpo_claims() -> Iterator[Claim]:
+  """The claims of the paper."""
+  posts, recipes = 'writing/posts', 'functions/recipes'
+  critics = published.JOINT['writing']['arXiv 2601.21972, return %']['tldr']
+  yield Claim(
+      'Summaries: MAGRPO beats one larger untrained agent', 'TL;DR table',
+      '36.7 → 94.5',
+      Rows(f'{posts}/magrpo', f'{posts}/untrained_solo', measure='return'))
+  for row, title in (
+      ('untrained_pair', 'Parallel generation'),
+      ('untrained_pipeline', 'Sequential pipeline'),
+      ('untrained_discussion', 'One-round discussion')):
+    yield Claim(
+        f'Summaries: MAGRPO beats the untrained {title.lower()}',
+        'arXiv 2601.21972', f'{critics[title]} → {critics["MAGRPO"]}',
+        Rows(f'{posts}/magrpo', f'{posts}/{row}', measure='return'))
+  yield Claim(
+      'A pretrained pair: MAGRPO beats parallel generation',
+      'arXiv 2601.21972',
+      f'{critics["Parallel generation"]} → {critics["MAGRPO"]}',
+      Rows('writing/factbook/magrpo_cross',
+           'writing/factbook/magrpo_cross before', measure='return',
+           scale='135m'))
+  yield Claim(
+      'Introductions: MAGRPO beats one agent and parallel generation',
+      'arXiv table', '44.9, 59.6 → 93.1', _NO_WEIGHTS)
+  yield Claim(
+      'MAGRPO answers three times as fast as one larger agent',
+      'TL;DR table', '202.3 tokens/s', _TIMED)
+  yield Claim(
+      'Structure, style and coherence reach 98.7, 95 and 78.5 %',
+      'TL;DR table', '', _NO_WEIGHTS)
+  yield Claim(
+      'Functions: MAGRPO beats naive concatenation', 'coding table',
+      'HumanEval: 53.9 → 83.7',
+      Rows(f'{recipes}/magrpo', f'{recipes}/untrained_pair', measure='return'))
+  yield Claim(
+      'Functions: MAGRPO passes more tests than one untrained agent',
+      'version 1', '63.4 → 74.6',
+      Rows(f'{recipes}/magrpo', f'{recipes}/untrained_solo'))
+  yield Claim(
+      'Two turns beat one', 'coding table', 'HumanEval: 83.7 → 86.7',
+      Untestable('recipes have one turn'))
+  yield Claim(
+      'CoopHumanEval gives a higher return than HumanEval', 'coding table',
+      '86.7 → 88.5, two turns', _NO_CODER)
+  yield Claim(
+      'The agents invent schemes such as a fallback around the helper',
+      'discussion', '', _NO_CODER)
+
+
+def _magrpo_objections() -> Iterator[Claim]:
+  """The follow-up paper, and what a reading of the released code suggests."""
+  posts, recipes = 'writing/posts', 'functions/recipes'
+  follow_up, code = 'arXiv 2601.21972', 'released code'
+  critics = published.JOINT['writing'][f'{follow_up}, return %']['tldr']
+  magrpo = critics['MAGRPO']
+  yield Claim(
+      'Summaries: a trained single agent loses less than 5 points', follow_up,
+      f'{critics["Single agent + GRPO"]} against {magrpo}',
+      Rows(f'{posts}/sa_grpo', f'{posts}/magrpo', -0.05, 'return'))
+  yield Claim(
+      'Functions: a trained single agent loses less than 5 points', follow_up,
+      '', Rows(f'{recipes}/sa_grpo', f'{recipes}/magrpo', -0.05))
+  yield Claim(
+      'The baselines are untrained: training one agent beats them too',
+      follow_up,
+      f'{critics["Parallel generation"]} → {critics["Single agent + GRPO"]}',
+      Rows(f'{posts}/sa_grpo', f'{posts}/untrained_pair', measure='return'))
+  for row in ('IAC', 'MAAC'):
+    yield Claim(
+        f'Summaries: {row} beats MAGRPO', follow_up,
+        f'{magrpo} → {critics[row]}',
+        Rows(f'{posts}/{row.lower()}', f'{posts}/magrpo', measure='return'))
+  yield Claim(
+      'Formulas with transition words earn coherence', code, '',
+      Untestable('records hold no texts'))
+  yield Claim(
+      'The evaluation repeats the first four items', code, '',
+      Untestable('their records out of reach'))
+  yield Claim(
+      'The loss skips the last token and counts padding', code, '',
+      Untestable('our loss does neither'))
+
+
+# Title -> claims, and a note on their sources.
+LEDGER: Mapping[str, tuple[Sequence[Claim], str]] = {
+    'Claims of AT-GRPO': (
+        list(_at_grpo_claims()),
+        'Sources are parts of arXiv 2510.11062. Published: success in %, '
+        'second row → first row. 1.7B and 8B are sizes of Qwen3.'),
+    'Objections to AT-GRPO': (
+        list(_at_grpo_objections()),
+        'R1 to R4 are the reviewers of ICLR 2026, in the order of their '
+        'scores 6, 2, 4 and 4; *meta* is the meta-review.'),
+    'Claims of MAGRPO': (
+        list(_magrpo_claims()),
+        'Sources are parts of arXiv 2508.04652, or its authors\' paper on '
+        'critics. Published: return in %, second row → first row.'),
+    'Objections to MAGRPO': (
+        list(_magrpo_objections()),
+        'No reviews are public. The objections follow from its authors\' paper '
+        'on critics and from the code, CoMLRL.'),
+}
+
+_HEAD = """\
+# Which claims of the papers hold here?
+
+{nums}
+
+This command writes the page from `paper/results` and `benchmarks/results`:
+
+    python -m paper.claims
+
+A line says that something exceeds something else. It compares two rows of our
+records by a test that treats seeds and tasks as drawn at random
+([statistics.py](../paper/statistics.py)), or two methods of the
+[credit laboratory](credit_laboratory.md). Every p is adjusted for all {num_p}
+comparisons of this page (Holm).
+
+| verdict | rule |
+|---|---|
+{rules}
+
+- A verdict is about a direction in models of one million parameters (135
+  million for the pretrained pair), not about Qwen3.
+- An objection is *reproduced* if our records agree with it.
+- To lose less than 5 points means that the difference exceeds −5 points. If
+  both rows are above 95 %, no loss could show, and the claim is *not visible at
+  this scale*.
+- A row *finds no reward* if it is below 5 % before and after training. It is no
+  opponent.
+- *ours*: success in %, or the return in % for posts, passages and recipes of
+  `functions`. Columns of the laboratory are for T = 4 and K = 4; cosines above
+  1 are shown as 1. A *pilot* has fewer than five seeds.
+"""
+
+
+def page() -> str:
+  """The text of docs/claims.md."""
+  records = {
+      scale: records_lib.read(evidence.ROOT / f'paper/results/{scale}')
+      for scale in _SCALES}
+  lines = evidence.judge(
+      [claim for claims, _ in LEDGER.values() for claim in claims], records)
+  verdicts = [line.verdict.partition(':')[0] for line in lines]
+  nums = ', '.join(
+      f'{verdicts.count(verdict)} are {verdict}'
+      for verdict in evidence.VERDICTS)
+  head = _HEAD.format(
+      nums=textwrap.fill(
+          f'The ledger has {len(lines)} claims and objections: {nums}.', 80),
+      num_p=sum(line.p != '' for line in lines),
+      rules='\n'.join(
+          f'| {verdict} | {rule} |'
+          for verdict, rule in evidence.VERDICTS.items()))
+  rest = iter(lines)
+  return '\n'.join([head, *(
+      tables.Table.create(
+          title, _COLUMNS, [_cells(next(rest)) for _ in claims], note
+      ).markdown() for title, (claims, note) in LEDGER.items())])
+
+
+def _cells(line: evidence.Line) -> dict[str, str]:
+  claim, command = line.claim, line.claim.evidence.command()
+  return dict(zip(_COLUMNS, (
+      claim.text, claim.source, claim.published, line.outcome.ours,
+      line.outcome.seeds, line.p, line.verdict,
+      f'`{command}`' if command else '')))
+
+
+if __name__ == '__main__':
+  PAGE.write_text(page())
