@@ -39,15 +39,15 @@ _TIMED = Untestable('timed beside other programs')
 _TEXT = Untestable('concerns the text, not results')
 
 
-def _numbers(second: str, first: str, task: str) -> str:
+def _numbers(first: str, second: str, task: str) -> str:
   """Success of two rows of the paper's tables, where both are known."""
   benchmark = next((
       f'{names[task]}, ' for names in experiments.BENCHMARKS.values()
       if task in names), '')
-  pairs = zip(('1.7B', '8B'), published.qwen3_success(second, task),
-              published.qwen3_success(first, task))
+  pairs = zip(('1.7B', '8B'), published.qwen3_success(first, task),
+              published.qwen3_success(second, task))
   return benchmark + ', '.join(
-      f'{size}: {x} → {y}' for size, x, y in pairs if x and y)
+      f'{size}: {x} against {y}' for size, x, y in pairs if x and y)
 
 
 def _at_grpo_claims() -> Iterator[Claim]:
@@ -64,7 +64,7 @@ def _at_grpo_claims() -> Iterator[Claim]:
   for game, source, folder, task in domains:
     yield Claim(
         f'{game}: a team with AT-GRPO beats one agent with GRPO', source,
-        _numbers('SA+GRPO', 'shared', task),
+        _numbers('shared', 'SA+GRPO', task),
         Rows(f'{folder}/at_grpo', f'{folder}/sa_grpo'))
   yield Claim(
       'Code: a team with AT-GRPO beats one agent with GRPO', 'abstract',
@@ -75,12 +75,12 @@ def _at_grpo_claims() -> Iterator[Claim]:
   for domain, source, folder, task in domains + problems:
     yield Claim(
         f'{domain}: AT-GRPO beats plain GRPO on the same team', source,
-        _numbers('MAS+GRPO', 'shared', task),
+        _numbers('shared', 'MAS+GRPO', task),
         Rows(f'{folder}/at_grpo', f'{folder}/mas_grpo'))
   for domain, source, folder, task in domains + problems:
     yield Claim(
         f'{domain}: AT-GRPO improves the untrained team', source,
-        _numbers('MAS', 'shared', task),
+        _numbers('shared', 'MAS', task),
         Rows(f'{folder}/at_grpo', f'{folder}/at_grpo before'))
   yield Claim(
       'Code: plain GRPO makes the untrained team worse', 'Table 2',
@@ -104,20 +104,20 @@ def _at_grpo_claims() -> Iterator[Claim]:
       'Algorithm 1', '', Laboratory('credit', _AT_GRPO, _GRPO, 'step'))
   yield Claim(
       'A prompted team beats a prompted agent', 'Tables 1, 2',
-      _numbers('SA', 'MAS', 'plan_path'),
+      _numbers('MAS', 'SA', 'plan_path'),
       Untestable('our demonstrations decide it'))
   yield Claim(
       'Code: a policy per role beats a shared policy', 'Tables 1, 2',
-      _numbers('shared', 'per role', 'code_contests'),
+      _numbers('per role', 'shared', 'code_contests'),
       Rows(f'{code}/at_grpo_per_role', f'{code}/at_grpo'))
   yield Claim(
       'Math: a shared policy beats a policy per role', 'Table 1',
-      _numbers('per role', 'shared', 'olympiadbench'),
+      _numbers('shared', 'per role', 'olympiadbench'),
       Rows(f'{maths}/at_grpo', f'{maths}/at_grpo_per_role'))
   for task, game in experiments.GAMES.items():
     yield Claim(
         f'{game}: a policy per role loses less than 3 points', 'Tables 1, 2',
-        _numbers('shared', 'per role', task), Rows(
+        _numbers('per role', 'shared', task), Rows(
             f'main/{task}/at_grpo_per_role', f'main/{task}/at_grpo', -0.03))
   for row, text in (
       ('only_tool', 'the tool agent trained alone'),
@@ -126,24 +126,25 @@ def _at_grpo_claims() -> Iterator[Claim]:
       ('swapped', 'the same team with swapped policies')):
     yield Claim(
         f'A team trained together beats {text}', 'Table 4',
-        f'1.7B: {published.QWEN3_1_7B[row]["plan_path"]:g} → 96',
+        f'1.7B: 96 against {published.QWEN3_1_7B[row]["plan_path"]:g}',
         Rows(per_role, f'roles/{experiments.ABLATED}/{row}'))
   for task, game in experiments.GAMES.items():
     yield Claim(
         f'{game}: outcome rewards alone lose less than 5 points', 'Table 6',
-        _numbers('shared', 'outcome', task), Rows(
+        _numbers('outcome', 'shared', task), Rows(
             f'reward/{task}/outcome', f'main/{task}/at_grpo', -0.05))
   yield Claim(
       'A trained single agent is worse with several turns', 'Tables 7, 8',
-      'LiveCodeBench, 1.7B: 18.8 → 10.4',
+      'LiveCodeBench, 1.7B: 18.8 against 10.4',
       Rows(f'{plan}/sa_grpo', f'{plan}/sa_grpo_turns'))
   yield Claim(
-      'Seven agents beat three', 'ablation', 'AIME24, 8B: 18.2 → 47.7', Rows(
-          f'agents/{experiments.ABLATED}/7', f'agents/{experiments.ABLATED}/3'))
+      'Seven agents beat three', 'ablation', 'AIME24, 8B: 47.7 against 18.2',
+      Rows(f'agents/{experiments.ABLATED}/7',
+           f'agents/{experiments.ABLATED}/3'))
   for rival, numbers, reason in (
-      ('MAPoRL', 'GSM8K: 81.0 → 88.7', 'Phi-3 weights out of reach'),
-      ('MARFT', 'math: 78.7 → 87.1', _NO_CODER.reason),
-      ('CURE', 'CodeContests: 25.9 → 34.2', '7B weights out of reach')):
+      ('MAPoRL', 'GSM8K: 88.7 against 81.0', 'Phi-3 weights out of reach'),
+      ('MARFT', 'math: 87.1 against 78.7', _NO_CODER.reason),
+      ('CURE', 'CodeContests: 34.2 against 25.9', '7B weights out of reach')):
     yield Claim(
         f'AT-GRPO beats {rival}', 'ablation', numbers, Untestable(reason))
   yield Claim(
@@ -151,10 +152,10 @@ def _at_grpo_claims() -> Iterator[Claim]:
       Untestable('records lack rewards by role'))
   yield Claim(
       'Games: a step of a team takes less time than of one agent',
-      'cost section', '2.8 → 1.5 minutes', _TIMED)
+      'cost section', '1.5 against 2.8 minutes', _TIMED)
   yield Claim(
       'Code: a team doubles the minutes of a step', 'cost section',
-      '4 + 1 → 8 + 2 minutes', _TIMED)
+      '8 + 2 against 4 + 1 minutes', _TIMED)
   yield Claim(
       'AIME24 and AIME25 reach 57 and 40 %', 'Table 2', '8B, per role',
       _NO_WEIGHTS)
@@ -233,7 +234,7 @@ def _magrpo_claims() -> Iterator[Claim]:
   critics = published.JOINT['writing']['arXiv 2601.21972, return %']['tldr']
   yield Claim(
       'Summaries: MAGRPO beats one untrained agent', 'TL;DR table',
-      '36.7 → 94.5',
+      '94.5 against 36.7',
       Rows(f'{posts}/magrpo', f'{posts}/untrained_solo', measure='return'))
   for row, title in (
       ('untrained_pair', 'Parallel generation'),
@@ -241,18 +242,18 @@ def _magrpo_claims() -> Iterator[Claim]:
       ('untrained_discussion', 'One-round discussion')):
     yield Claim(
         f'Summaries: MAGRPO beats the untrained {title.lower()}',
-        'arXiv 2601.21972', f'{critics[title]} → {critics["MAGRPO"]}',
+        'arXiv 2601.21972', f'{critics["MAGRPO"]} against {critics[title]}',
         Rows(f'{posts}/magrpo', f'{posts}/{row}', measure='return'))
   yield Claim(
       'A pretrained pair: MAGRPO beats parallel generation',
       'arXiv 2601.21972',
-      f'{critics["Parallel generation"]} → {critics["MAGRPO"]}',
+      f'{critics["MAGRPO"]} against {critics["Parallel generation"]}',
       Rows('writing/factbook/magrpo_cross',
            'writing/factbook/magrpo_cross before', measure='return',
            scale='135m'))
   yield Claim(
       'Introductions: MAGRPO beats one agent and parallel generation',
-      'arXiv table', '44.9, 59.6 → 93.1', _NO_WEIGHTS)
+      'arXiv table', '93.1 against 44.9 and 59.6', _NO_WEIGHTS)
   yield Claim(
       'MAGRPO answers three times as fast as one larger agent',
       'TL;DR table', '202.3 tokens/s', _TIMED)
@@ -261,18 +262,18 @@ def _magrpo_claims() -> Iterator[Claim]:
       'TL;DR table', '', _NO_WEIGHTS)
   yield Claim(
       'Functions: MAGRPO beats naive concatenation', 'coding table',
-      'HumanEval: 53.9 → 83.7',
+      'HumanEval: 83.7 against 53.9',
       Rows(f'{recipes}/magrpo', f'{recipes}/untrained_pair', measure='return'))
   yield Claim(
       'Functions: MAGRPO passes all tests more often than one untrained agent',
-      'version 1', '63.4 → 74.6',
+      'version 1', '74.6 against 63.4',
       Rows(f'{recipes}/magrpo', f'{recipes}/untrained_solo'))
   yield Claim(
-      'Two turns beat one', 'coding table', 'HumanEval: 83.7 → 86.7',
+      'Two turns beat one', 'coding table', 'HumanEval: 86.7 against 83.7',
       Untestable('recipes have one turn'))
   yield Claim(
       'CoopHumanEval gives a higher return than HumanEval', 'coding table',
-      '86.7 → 88.5, two turns', _NO_CODER)
+      '88.5 against 86.7, two turns', _NO_CODER)
   yield Claim(
       'The agents invent schemes such as a fallback around the helper',
       'discussion', '', _NO_CODER)
@@ -294,12 +295,13 @@ def _magrpo_objections() -> Iterator[Claim]:
   yield Claim(
       'The baselines are untrained: training one agent beats them too',
       follow_up,
-      f'{critics["Parallel generation"]} → {critics["Single agent + GRPO"]}',
+      f'{critics["Single agent + GRPO"]} against '
+      f'{critics["Parallel generation"]}',
       Rows(f'{posts}/sa_grpo', f'{posts}/untrained_pair', measure='return'))
   for row in ('IAC', 'MAAC'):
     yield Claim(
         f'Summaries: {row} beats MAGRPO', follow_up,
-        f'{magrpo} → {critics[row]}',
+        f'{critics[row]} against {magrpo}',
         Rows(f'{posts}/{row.lower()}', f'{posts}/magrpo', measure='return'))
   yield Claim(
       'Formulas with transition words earn coherence', code, '',
@@ -316,8 +318,8 @@ def _magrpo_objections() -> Iterator[Claim]:
 LEDGER: Mapping[str, tuple[Sequence[Claim], str]] = {
     'Claims of AT-GRPO': (
         list(_at_grpo_claims()),
-        'Sources are parts of arXiv 2510.11062. Published: success in %, '
-        'second row → first row. 1.7B and 8B are sizes of Qwen3.'),
+        'Sources are parts of arXiv 2510.11062. Published: success in %. '
+        '1.7B and 8B are sizes of Qwen3.'),
     'Objections to AT-GRPO': (
         list(_at_grpo_objections()),
         'R1 to R4 are the reviewers of ICLR 2026, in the order of their '
@@ -325,7 +327,7 @@ LEDGER: Mapping[str, tuple[Sequence[Claim], str]] = {
     'Claims of MAGRPO': (
         list(_magrpo_claims()),
         'Sources are parts of arXiv 2508.04652, or its authors\' paper on '
-        'critics. Published: return in %, second row → first row.'),
+        'critics. Published: return in %.'),
     'Objections to MAGRPO': (
         list(_magrpo_objections()),
         'No reviews are public. The objections follow from its authors\' paper '
