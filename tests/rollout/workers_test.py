@@ -177,12 +177,12 @@ def test_persistent_faults_stop_the_run(
 
 
 def test_step_is_repeated_after_an_outage_of_the_service(
-    tmp_path, monkeypatch):
+    workers, tmp_path, monkeypatch):
   monkeypatch.setattr(remote, '_PAUSES', ())
   monkeypatch.setattr(remote, '_RESTART_SECONDS', 0.2)
   monkeypatch.setattr(remote, '_RESTART_PAUSE', 0.1)
   monkeypatch.setattr(workers_lib, 'MAX_IN_A_ROW', 2)
-  with (fusion.running() as service,
+  with (fusion.running(workers.sandbox) as service,
         workers_lib.Workers(1, 1, 'remote', service.url) as running):
     environment = programs.Programs(running.sandbox, str(tmp_path / 'mark'))
 

@@ -1,12 +1,16 @@
-"""A stand-in for a SandboxFusion service; it runs programs unconfined."""
+"""A stand-in for a SandboxFusion service."""
 
 import contextlib
+import dataclasses
 import http.server
 import json
-import subprocess
-import sys
 import threading
 import time
+
+from environments import sandbox
+from environments.sandbox import Status
+
+_OUTPUT_BYTES = 4 << 20
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -21,7 +25,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     elif self.server.failures:
       status, reply = self.server.failures.pop(0)
     if reply is None:
-      reply = _run(self.server.requests[-1])
+      reply = _run(self.server.programs, self.server.requests[-1])
     data = reply if isinstance(reply, bytes) else json.dumps(reply).encode()
     self.send_response(status)
     self.end_headers()
@@ -32,30 +36,33 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     """Prints nothing."""
 
 
-def _run(request):
+def _run(programs, request):
   start = time.monotonic()
-  try:
-    done = subprocess.run(
-        [sys.executable, '-I', '-c', request['code']], capture_output=True,
-        input=request['stdin'].encode(), timeout=request['run_timeout'])
-    status, code = 'Finished', done.returncode
-  except subprocess.TimeoutExpired as error:
-    status, code, done = 'TimeLimitExceeded', None, error
-  stdout, stderr = (
-      (data or b'').decode(errors='replace')
-      for data in (done.stdout, done.stderr))
+  seconds = request['run_timeout']
+  result = dataclasses.replace(programs, limits=sandbox.Limits(
+      cpu_seconds=seconds + 1.0, wall_seconds=seconds,
+      output_bytes=_OUTPUT_BYTES)).run(request['code'], request['stdin'])
+  status, code, stderr = {
+      Status.OK: ('Finished', 0, result.stderr),
+      Status.ERROR: ('Finished', 1, result.stderr),
+      Status.TIMEOUT: ('TimeLimitExceeded', None, ''),
+  }[result.status]
   return {
       'status': 'Failed' if code != 0 else 'Success', 'message': '',
       'run_result': {
           'status': status, 'execution_time': time.monotonic() - start,
-          'return_code': code, 'stdout': stdout, 'stderr': stderr}}
+          'return_code': code, 'stdout': result.stdout, 'stderr': stderr}}
 
 
 @contextlib.contextmanager
-def running(port=0):
-  """A server with `url`, `requests` and `failures`."""
+def running(programs, port=0):
+  """A server with `url`, `requests` and `failures`.
+
+  It runs each program in the sandbox `programs`, which should be unconfined.
+  """
   with http.server.ThreadingHTTPServer(('127.0.0.1', port), _Handler) as server:
     server.url = f'http://127.0.0.1:{server.server_port}'
+    server.programs = programs
     server.requests, server.failures = [], []
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()

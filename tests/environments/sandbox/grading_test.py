@@ -24,11 +24,11 @@ def local(server_at):
 
 
 @pytest.fixture(scope='module', params=['local', 'remote'])
-def programs(request, local):
+def programs(request, local, unsafe):
   if request.param == 'local':
     yield local
   else:
-    with fusion.running() as service:
+    with fusion.running(unsafe.sandbox) as service:
       yield sandbox.RemoteSandbox(service.url)
 
 

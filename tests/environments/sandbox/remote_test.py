@@ -13,8 +13,8 @@ SANDBOX_ERROR = {
 
 
 @pytest.fixture(scope='module')
-def service():
-  with fusion.running() as server:
+def service(unsafe):
+  with fusion.running(unsafe.sandbox) as server:
     yield server
 
 
@@ -73,8 +73,8 @@ def test_failing_service_is_retried_and_never_blamed_on_the_program(
   assert (result.status, result.value) == (Status.INFRASTRUCTURE, None)
 
 
-def test_server_that_comes_back_is_used_again():
-  with fusion.running() as service:
+def test_server_that_comes_back_is_used_again(unsafe):
+  with fusion.running(unsafe.sandbox) as service:
     server = sandbox.RemoteServer(service.url)
     server.start()
     assert server.level.value == 'remote' and server.is_running()
@@ -82,7 +82,7 @@ def test_server_that_comes_back_is_used_again():
     server.restart()
   with pytest.raises(sandbox.NoSandboxError, match=service.url):
     server.start()
-  with fusion.running(service.server_port):
+  with fusion.running(unsafe.sandbox, service.server_port):
     server.restart()
     assert server.sandbox.run('print(1)').stdout == '1\n'
 
