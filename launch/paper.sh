@@ -14,7 +14,7 @@ jobs. Folders are relative to the checkout.
 
   --scale SIZE    nano (default), 1.7b or 8b; for 1.7b and 8b the commands are
                   printed, not run
-  --seeds N       seeds per job (default 3)
+  --seeds N       seeds per job (default 5)
   --only PATTERNS
                   paths of jobs, separated by commas, such as
                   'main/sokoban/*,agents/*' (default: all); jobs that these

@@ -14,7 +14,7 @@ from paper import evidence
 from paper import experiments
 from paper import published
 from paper import records as records_lib
-from paper import tables
+from paper import table as table_lib
 from paper.evidence import Claim
 from paper.evidence import Laboratory
 from paper.evidence import Rows
@@ -387,7 +387,7 @@ def page() -> str:
           for verdict, rule in evidence.VERDICTS.items()))
   rest = iter(lines)
   return '\n'.join([head, *(
-      tables.Table.create(
+      table_lib.Table.create(
           title, _COLUMNS, [_cells(next(rest)) for _ in claims], note
       ).markdown() for title, (claims, note) in LEDGER.items())])
 

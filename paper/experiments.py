@@ -13,12 +13,17 @@ Games (arXiv 2510.11062, sections 5.2 and 5.3):
   roles        each role trained beside the untrained other role, with half of
                the tokens each; both combined; policies of roles swapped
   agents       1, 3, 5 and 7 agents; `main` has 2
-  rollout      AT-GRPO without its tree: independent episodes that compare the
-               prompts of one agent and turn
-  selection, return_type, group_size, turns
-               other values of these switches
-  unchanged    AT-GRPO with a third of its tokens, like `rollout` and the
-               switches, so that no row is fully trained
+
+Depot, in `OUT/<table>/<preset>/<row>/seed-<n>` (`paper.depot`):
+
+  depot_search  learning rates, on seeds and tasks that are not reported
+  depot         algorithms, and single agents
+  depot_agents, depot_policies, depot_selection, depot_group_size, depot_turns,
+  depot_prompt_limit
+                AT-GRPO with other values of these switches
+  depot_roles   in the preset `outcome`: roles trained apart and combined,
+                swapped, and crossed with the next seed
+  depot_models  the base models, which are made for jobs that need them
 
 Mathematics and code (arXiv 2510.11062, section 5.2) are in `problems`. Beyond
 nano the trained policies are exported and evaluated on each benchmark, in
@@ -37,12 +42,14 @@ from typing import Any
 
 from configs import common
 from configs import contests as contests_config
+from configs import depot as depot_config
 from configs import maths as maths_config
 from environments.boards import board_game
 from environments.math_problems import env as maths
 from environments.programming.contests import env as contests
 from environments.programming.functions import env as functions
 from environments.writing import env as writing
+from paper import depot
 
 AT_GRPO = 'at_grpo'
 # Config and folder of a game -> its name in tables.
@@ -56,48 +63,13 @@ GAME_SYSTEMS = (
 ABLATED = 'plan_path'
 _PER_ROLE = f'main/{ABLATED}/at_grpo_per_role'
 
-# Table -> row -> overrides of AT-GRPO.
-SWITCHES = {
-    'rollout': {
-        'tree_immediate': {},
-        'parallel_immediate': {
-            'rollout.mode': 'parallel', 'rollout.selection': 'all'},
-        'parallel_return_to_go': {
-            'rollout.mode': 'parallel', 'rollout.selection': 'all',
-            'rollout.return_type': 'return_to_go'}},
-    'selection': {
-        name: {'rollout.selection': name}
-        for name in ('team_greedy', 'softmax', 'uniform', 'epsilon_greedy')},
-    'return_type': {
-        'immediate_small_steps': {},
-        'monte_carlo_small_steps': {
-            'rollout.return_type': 'monte_carlo',
-            'rollout.num_continuations': 1}},
-    'group_size': {
-        str(size): {'rollout.group_size': size} for size in (2, 4, 8, 16)},
-    'turns': {
-        str(turns): {'environment.max_turns': turns} for turns in (1, 2, 4, 8)},
-}
-
-# Row -> tasks per step relative to AT-GRPO, where it is not 1.
+# Row -> tasks per step relative to AT-GRPO, where it is not 1. An episode that
+# every candidate plays to its end takes more tokens than a tree, an episode of
+# a single agent fewer.
 NUM_TASKS_RATIO = {
-    # An episode that every candidate plays to its end takes more tokens than a
-    # tree, an episode of a single agent fewer.
     'sa_grpo': 5, 'sa_grpo_turns': 2, 'mas_grpo': 1 / 2,
     'mas_grpo_agent': 1 / 2, 'mas_grpo_turn': 1 / 2,
-    'mas_grpo_agent_turn': 1 / 2,
-    'tree_immediate': 1 / 3, 'parallel_immediate': 1 / 3,
-    'parallel_return_to_go': 1 / 3,
-    # Continuations cost tokens; smaller steps keep the number of updates.
-    'immediate_small_steps': 1 / 8, 'monte_carlo_small_steps': 1 / 8}
-
-# Row -> the AT-GRPO row with as many tasks per step, which it is compared with.
-# Other rows are compared with the AT-GRPO of their table.
-SAME_STEPS = {
-    'parallel_immediate': 'tree_immediate',
-    'parallel_return_to_go': 'tree_immediate',
-    'monte_carlo_small_steps': 'immediate_small_steps',
-}
+    'mas_grpo_agent_turn': 1 / 2}
 
 # Config of a problem -> benchmark -> its name in tables.
 BENCHMARKS = {
@@ -150,7 +122,8 @@ class Job:
   path: str  # Workdir, relative to OUT.
   config: str  # Value of --config.
   overrides: Mapping[str, Any]  # Config key -> value; `{out}` stands for OUT.
-  mode: str = 'train'  # Value of --mode.
+  # Value of --mode, or `pretrain`: config is a module that trains a base model.
+  mode: str = 'train'
   # File in the workdir that marks the job as done.
   result: pathlib.PurePath = _TRAINED
   # Path of the training whose generated tokens limit this one; '' if the number
@@ -173,10 +146,9 @@ class Job:
 def make_jobs(
     scale: str, num_seeds: int, sandbox_level: str = 'auto') -> list[Job]:
   """All jobs, each after the jobs it needs."""
-  jobs = []
+  jobs = _depot(num_seeds) if scale == 'nano' else []
   for seed in range(num_seeds):
     jobs += _main(scale, seed)
-    jobs += _ablations(scale, seed)
     jobs += _roles(scale, seed)
     jobs += _problems(scale, seed)
     jobs += _joint(scale, seed)
@@ -215,6 +187,103 @@ def _export(job: Job, last_policy: str) -> Job:
       needs=(job.key,))
 
 
+# Depot.
+
+
+def _depot(num_seeds: int) -> list[Job]:
+  """All jobs of Depot, and before them the base models that they start from."""
+  jobs = [
+      _train_depot(
+          f'depot_search/{reward}/{system}_{rate}', seed, {
+              'optimizer.learning_rate': float(rate),
+              'train.completion_tokens': depot.SEARCH_BUDGETS[reward],
+              **depot.SEARCHED}, system=system, reward=reward)
+      for reward in depot.REPORTED_AT for system in depot.ARMS.values()
+      for rate in depot.SEARCH for seed in depot.SEARCH_SEEDS]
+  for seed in range(num_seeds):
+    jobs += [
+        _train_depot(
+            f'depot/{reward}/{system}', seed, depot.EVALUATED, system=system,
+            reward=reward)
+        for reward in depot.REPORTED_AT for system in depot.ARMS.values()]
+    jobs += [
+        _train_depot(
+            f'depot_{table}/mixed/{row}', seed, changes | depot.EVALUATED,
+            **arguments)
+        for table, rows in depot.VARIANTS.items()
+        for row, (arguments, changes) in rows.items()]
+  jobs += _depot_roles(num_seeds)
+  models = {key: _base_model(key) for job in jobs for key in job.needs
+            if key[0] == 'pretrain'}
+  return [*models.values(), *jobs]
+
+
+def _train_depot(
+    row: str, seed: int, changes: Mapping[str, Any],
+    model: Mapping[str, Any] | None = None, **arguments: str) -> Job:
+  """Trains from a base model: its options besides the seed are in `model`."""
+  model = {**(model or {}), 'seed': seed}
+  if 'T' in arguments:
+    model['num_orders'] = arguments['T']
+  folder = 'depot_models/' + '/'.join(
+      f'{name}-{value}' for name, value in sorted(model.items()))
+  return Job(
+      f'{row}/seed-{seed}', _config('depot', 'nano', **arguments),
+      {'seed': seed, 'model.folder': f'{{out}}/{folder}', **changes},
+      needs=(('pretrain', folder),))
+
+
+def _base_model(key: Key) -> Job:
+  mode, folder = key
+  return Job(
+      folder, 'models.depot',
+      dict(item.split('-') for item in folder.split('/')[1:]), mode=mode,
+      result=pathlib.PurePath('model.safetensors'))
+
+
+def _depot_roles(num_seeds: int) -> Iterator[Job]:
+  """Roles that were trained apart, swapped, and crossed with the next seed.
+
+  The right words of each seed are another code. In `outcome`, any code that
+  scout and picker agree on is as good.
+  """
+  row = 'depot_roles/outcome'
+  arguments = {'system': 'tree_next_phase', 'reward': 'outcome'}
+  changes = {'policies': 'per_role', **depot.EVALUATED}
+  trained = {  # Row -> overrides.
+      'together': {},
+      'only_scout': {'per_policy': (('picker', 'model.trained', 'none'),)},
+      'only_picker': {'per_policy': (('scout', 'model.trained', 'none'),)}}
+  budget, _ = depot_config.BUDGETS['outcome']
+  for seed in range(num_seeds):
+    for name, more in trained.items():
+      if more:
+        more = {**more, 'train.completion_tokens': budget // 2}
+      job = _train_depot(
+          f'{row}/{name}', seed, {**changes, **more}, {'code': seed},
+          **arguments)
+      yield job
+      yield _export(job, 'scout' if name == 'only_scout' else 'picker')
+  for seed in range(num_seeds):
+    for name, scout, picker, picker_seed in (
+        ('combined', 'only_scout/scout', 'only_picker/picker', seed),
+        ('swapped', 'together/picker', 'together/scout', seed),
+        ('crossed', 'together/scout', 'together/picker',
+         (seed + 1) % num_seeds)):
+      folders, needs = [], []
+      for role, source, role_seed in (
+          ('scout', scout, seed), ('picker', picker, picker_seed)):
+        source_row, policy = source.split('/')
+        path = f'{row}/{source_row}/seed-{role_seed}'
+        folders.append(
+            (role, 'model.folder', f'{{out}}/{path}/export/{policy}'))
+        needs.append(('export', path))
+      yield Job(
+          f'{row}/{name}/seed-{seed}', _config('depot', 'nano', **arguments),
+          {**changes, 'seed': seed, 'per_policy': tuple(folders)},
+          mode='evaluate', result=_EVALUATED, needs=tuple(needs))
+
+
 # The games.
 
 
@@ -232,15 +301,10 @@ def _train_game(
   job = _train_after(
       f'main/{task}/{AT_GRPO}/seed-{seed}', f'{row_path}/seed-{seed}',
       _config(task, scale, **arguments), overrides, budget_ratio)
-  compared_with = []
-  if table in SWITCHES:
-    compared_with.append(f'unchanged/{task}/{AT_GRPO}')
-  if table == 'roles':
-    compared_with.append(_PER_ROLE)
-  if row in SAME_STEPS:
-    compared_with.append(f'{table}/{task}/{SAME_STEPS[row]}')
-  return dataclasses.replace(job, needs=job.needs + tuple(
-      ('train', f'{path}/seed-{seed}') for path in compared_with))
+  if table != 'roles':
+    return job
+  return dataclasses.replace(
+      job, needs=(*job.needs, ('train', f'{_PER_ROLE}/seed-{seed}')))
 
 
 def _main(scale: str, seed: int) -> Iterator[Job]:
@@ -251,21 +315,6 @@ def _main(scale: str, seed: int) -> Iterator[Job]:
       yield _train_game(
           f'reward/{task}/{reward}', scale, seed,
           {'environment.reward': reward})
-
-
-def _ablations(scale: str, seed: int) -> Iterator[Job]:
-  """Switches and numbers of agents."""
-  yield _train_game(
-      f'unchanged/{ABLATED}/{AT_GRPO}', scale, seed, budget_ratio=1 / 3)
-  config = common.game_config(ABLATED, f'size={scale}')
-  for table, rows in SWITCHES.items():
-    for row, changes in rows.items():
-      changed = config.copy_and_resolve_references()
-      changed.update_from_flattened_dict(changes)
-      # A row that changes nothing would repeat `unchanged`.
-      if changed != config or row in NUM_TASKS_RATIO:
-        yield _train_game(
-            f'{table}/{ABLATED}/{row}', scale, seed, changes, 1 / 3)
   for team, roles in board_game.TEAMS.items():
     if team not in ('pair', 'tool'):  # 'solo' is the team of one agent.
       yield _train_game(

@@ -1,6 +1,6 @@
 """Evaluations and training steps behind the tables, from workdirs or stored.
 
-A folder of records holds three files, sorted by workdir:
+A folder of records holds four files, sorted by workdir:
 
   evaluations.jsonl  one evaluation per line: `workdir` relative to OUT, `name`
                      (before, after, ...), the content of `evals/<name>.json`,
@@ -8,12 +8,15 @@ A folder of records holds three files, sorted by workdir:
   splits.jsonl       the cluster of each task, by `split_hash`
   steps.csv          one step of a finished training per line, with the metrics
                      that tables and curves read
+  curves.jsonl       the learning curve of a finished training on Depot per
+                     line, instead of all the above (`paper.depot`)
 
 Numbers survive writing and reading bit for bit.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 import dataclasses
 import json
 import pathlib
@@ -28,6 +31,8 @@ from atgrpo_jax.io import metrics
 from atgrpo_jax.io import workdir as workdir_lib
 
 EVALUATIONS, SPLITS, STEPS = 'evaluations.jsonl', 'splits.jsonl', 'steps.csv'
+CURVES = 'curves.jsonl'
+_DEPOT = 'depot'  # Start of the tables with curves.
 
 # Cost of a run: title -> metric of a step.
 COSTS = {
@@ -59,6 +64,8 @@ class Records:
   # metric was not measured.
   steps: pd.DataFrame = dataclasses.field(
       default_factory=lambda: pd.DataFrame(index=pd.Index([], name='workdir')))
+  # Workdir -> learning curve.
+  curves: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
 
   def workdirs(self) -> set[str]:
     return {workdir for workdir, _ in self.evaluations}
@@ -71,7 +78,8 @@ class Records:
         if key[0] not in new}
     old_steps = self.steps[~self.steps.index.isin(new)]
     return Records(
-        evaluations | other.evaluations, pd.concat([old_steps, other.steps]))
+        evaluations | other.evaluations, pd.concat([old_steps, other.steps]),
+        self.curves | other.curves)
 
   def finished(self) -> Records:
     """Without workdirs that only have the evaluation before training."""
@@ -79,18 +87,22 @@ class Records:
         workdir for workdir, name in self.evaluations if name != 'before'}
     return Records(
         {key: evaluation for key, evaluation in self.evaluations.items()
-         if key[0] in finished}, self.steps)
+         if key[0] in finished}, self.steps, self.curves)
 
 
 def read_workdirs(out: pathlib.Path) -> Records:
   """Reads all workdirs below OUT; UserError names a damaged file."""
-  evaluations, steps = {}, [Records().steps]
+  evaluations, steps, curves = {}, [Records().steps], {}
   # Benchmarks have a folder between row and seed.
   for folder in sorted([*out.glob('*/*/*/*/evals'),
                         *out.glob('*/*/*/*/*/evals')]):
     workdir = folder.parent
     names = sorted(path.stem for path in folder.glob('*.json'))
     path = workdir.relative_to(out).as_posix()
+    if path.startswith(_DEPOT):
+      if set(names) - {'before'}:
+        curves[path] = _read_curve(workdir)
+      continue
     budget = workdir_lib.read_config(workdir)['train']['completion_tokens']
     for name in names:
       evaluations[path, name] = evaluate.read(workdir, name) | {
@@ -106,11 +118,42 @@ def read_workdirs(out: pathlib.Path) -> Records:
             f'{workdir}/metrics.jsonl has no {", ".join(sorted(missing))}: '
             f'another version wrote it; delete {workdir} and run it again.')
       steps.append(frame.assign(workdir=path).set_index('workdir'))
-  return Records(evaluations, pd.concat(steps))
+  return Records(evaluations, pd.concat(steps), curves)
+
+
+def _read_curve(workdir: pathlib.Path) -> dict[str, Any]:
+  """The return in each evaluation, and costs; one return if none was trained.
+  """
+  if (workdir / 'evals/evaluation.json').exists():
+    evaluation = evaluate.read(workdir, 'evaluation')
+    return {'choices': [0.0], 'returns': [evaluation['mean_return']],
+            'invalid': _invalid(evaluation)}
+  steps = pd.DataFrame(metrics.read(workdir))
+  after = evaluate.read(workdir, 'after')
+  choices = steps.set_index('step')[COSTS['generated tokens']].cumsum()
+  # A step repeats the last validation.
+  validated = steps.drop_duplicates('validation/step')
+  return {
+      'choices': [
+          *choices.reindex(validated['validation/step']).fillna(0),
+          choices.iloc[-1]],
+      'returns': [*validated['validation/return'], after['mean_return']],
+      'invalid': _invalid(after),
+      'learning_rate': workdir_lib.read_config(workdir)['optimizer'][
+          'learning_rate'],
+      'num_updates': steps.filter(regex=f'{UPDATES}$').iloc[-1].max(),
+      'minutes': steps['time/step'].sum() / 60,
+      'peak_gib': steps['memory/host_peak_gib'].max()}
+
+
+def _invalid(evaluation: Mapping[str, Any]) -> float:
+  """Share of the completions that could not be parsed."""
+  outcomes = pd.DataFrame(evaluation['outcomes'].values()).sum()
+  return outcomes.get('parse_error', 0) / outcomes.sum()
 
 
 def write(folder: pathlib.Path, records: Records) -> None:
-  """Writes the three files."""
+  """Writes the four files."""
   splits, lines = {}, []
   for (workdir, name), evaluation in sorted(
       records.evaluations.items(), key=lambda item: item[0]):
@@ -127,6 +170,9 @@ def write(folder: pathlib.Path, records: Records) -> None:
   _write_lines(folder / SPLITS, [
       {'split_hash': split, 'clusters': clusters}
       for split, clusters in sorted(splits.items())])
+  _write_lines(folder / CURVES, [
+      {'workdir': workdir, **curve}
+      for workdir, curve in sorted(records.curves.items())])
   files.write_whole(
       folder / STEPS, records.steps.sort_index(kind='stable').to_csv(
           columns=['step', *metric_names], lineterminator='\n',
@@ -144,6 +190,8 @@ def read(folder: pathlib.Path) -> Records:
     for line in _read_lines(path):
       line['clusters'] = clusters[line['split_hash']]
       evaluations[line.pop('workdir'), line.pop('name')] = line
+    path = folder / CURVES
+    curves = {line.pop('workdir'): line for line in _read_lines(path)}
     path = folder / STEPS
     steps = pd.read_csv(
         path, index_col='workdir', dtype={'workdir': str}).astype(float)
@@ -153,7 +201,7 @@ def read(folder: pathlib.Path) -> Records:
     raise errors.UserError(
         f'{path} is damaged ({error!r}); restore the file, or write it again '
         'from the workdirs with --keep.') from error
-  return Records(evaluations, steps)
+  return Records(evaluations, steps, curves)
 
 
 def _write_lines(path: pathlib.Path, lines: list[dict[str, Any]]) -> None:

@@ -57,10 +57,13 @@ def with_needs(
   workdir are needed.
   """
   def is_kept(job):
-    return (job.path, job.result.stem) in records.evaluations
+    return job.path in records.curves or (
+        job.path, job.result.stem) in records.evaluations
 
   by_key = {job.key: job for job in jobs}
-  wanted = {job.key for job in chosen if not is_kept(job)}
+  # A base model is made only for other jobs.
+  wanted = {
+      job.key for job in chosen if not is_kept(job) and job.mode != 'pretrain'}
   stack = [by_key[key] for key in wanted if not by_key[key].is_done(out)]
   while stack:
     job = stack.pop()
@@ -148,6 +151,9 @@ def _command(
     job: experiments.Job, out: pathlib.Path, max_tokens: int | str,
 ) -> list[str]:
   """The command of a job; `max_tokens` applies if it has a budget."""
+  if job.mode == 'pretrain':
+    return ['python', '-m', job.config, '--out', str(out / job.path), *(
+        f'--{key}={value}' for key, value in job.overrides.items())]
   overrides = dict(job.overrides)
   if job.budget_of:
     overrides |= {'train.num_steps': 0, 'train.completion_tokens': max_tokens}
@@ -221,7 +227,7 @@ if __name__ == '__main__':
   flags.DEFINE_enum(
       'scale', 'nano', ['nano', '1.7b', '8b'],
       'Model size. Commands of 1.7b and 8b are printed, not run.')
-  flags.DEFINE_integer('seeds', 3, 'Seeds per job.', lower_bound=1)
+  flags.DEFINE_integer('seeds', 5, 'Seeds per job.', lower_bound=1)
   flags.DEFINE_list(
       'only', ['*'], 'Patterns of paths, such as "main/sokoban/*" or '
       '"roles/*". Jobs that these need run as well.')

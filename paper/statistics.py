@@ -64,7 +64,18 @@ def interval(
     Lower and upper bounds [...].
   """
   mean = values.mean(axis=(-2, -1))
-  variance, freedom, num_clusters = _variance([values], clusters)
+  return _wilson(mean, *_variance([values], clusters))
+
+
+def interval_of_seeds(
+    values: np.ndarray, num_tasks: int) -> tuple[np.ndarray, np.ndarray]:
+  """As `interval`, for one value [seeds] each, from `num_tasks` tasks."""
+  return _wilson(values.mean(), *_variance_of_seeds([values], num_tasks))
+
+
+def _wilson(
+    mean: np.ndarray, variance: np.ndarray, freedom: np.ndarray,
+    num_clusters: int) -> tuple[np.ndarray, np.ndarray]:
   num_trials = np.maximum(mean * (1 - mean), 1 / num_clusters) / variance
   z = stats.t.ppf(0.975, freedom)
   centre = mean + z**2 / (2 * num_trials)
@@ -88,6 +99,18 @@ def p_value(
   return 2 * stats.t.sf(abs(difference) / np.sqrt(variance), freedom)
 
 
+def p_value_of_seeds(
+    first: np.ndarray, second: np.ndarray, num_tasks: int) -> float:
+  """p of Welch's test of two rows of one value [seeds] each.
+
+  For values such as the area under a curve, which have no value for each task.
+  Tasks do not count as random.
+  """
+  variance, freedom, _ = _variance_of_seeds([first, second], num_tasks)
+  difference = first.mean() - second.mean()
+  return float(2 * stats.t.sf(abs(difference) / np.sqrt(variance), freedom))
+
+
 def holm(p_values: Sequence[float]) -> np.ndarray:
   """p adjusted for the number of comparisons (Holm, 1979)."""
   p_values = np.asarray(p_values, float)
@@ -96,6 +119,17 @@ def holm(p_values: Sequence[float]) -> np.ndarray:
   adjusted = np.empty_like(p_values)
   adjusted[order] = np.minimum(np.maximum.accumulate(weighted), 1)
   return adjusted
+
+
+def _variance_of_seeds(
+    rows: Sequence[np.ndarray], num_tasks: int) -> tuple[float, float, int]:
+  """As `_variance`, of rows [seeds]."""
+  variances = np.array([row.var(ddof=1) / len(row) for row in rows])
+  variance = np.maximum(variances.sum(), num_tasks**-2)
+  freedoms = np.array([len(row) - 1 for row in rows])
+  noise = np.maximum(
+      (variances**2 / freedoms).sum(), variance**2 / freedoms.sum())
+  return variance, variance**2 / noise, num_tasks
 
 
 def _variance(

@@ -20,7 +20,6 @@ with fewer than five seeds is marked as a pilot.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-import dataclasses
 import functools
 import math
 import pathlib
@@ -35,17 +34,18 @@ import pandas as pd
 
 from atgrpo_jax import errors
 from environments.writing import rewards
+from paper import depot_tables
 from paper import experiments
 from paper import published
 from paper import records as records_lib
 from paper import rows as rows_lib
 from paper import statistics
+from paper import table as table_lib
 
 # Table of an ablation -> title of its AT-GRPO row.
 _UNCHANGED = {
     'reward': 'as in the first table', 'agents': '2',
-    'roles': 'trained together',
-    **dict.fromkeys(experiments.SWITCHES, 'unchanged')}
+    'roles': 'trained together'}
 
 # The rows that others are compared with; the second if there is no first.
 MAGRPO, MAGRPO_CROSS = 'MAGRPO', 'MAGRPO, all combinations'
@@ -151,61 +151,19 @@ _CREDIT_NOTE = (
     'has; the mean of its advantages here weighs answers.')
 
 
-@dataclasses.dataclass(frozen=True)
-class Table:
-  """A titled table of text with a note below it."""
-
-  title: str
-  frame: pd.DataFrame
-  note: str
-
-  @classmethod
-  def create(
-      cls, title: str, columns: Sequence[str],
-      rows: Sequence[Mapping[str, str]], note: str) -> Table:
-    """A table of rows {column: text}; a missing column is left empty."""
-    frame = pd.DataFrame(rows, columns=list(columns), dtype=object)
-    return cls(title, frame.fillna(''), note)
-
-  def markdown(self) -> str:
-    header = list(self.frame.columns)
-    lines = [header, ['---'] * len(header), *self.frame.itertuples(index=False)]
-    table = ''.join(f'| {" | ".join(line)} |\n' for line in lines)
-    return f'## {self.title}\n\n{table}\n{self.note}\n'
-
-  def latex(self) -> str:
-    escaped = str.maketrans({
-        '\\': r'\textbackslash{}', '%': r'\%', '_': r'\_', '&': r'\&',
-        '#': r'\#', '…': r'\ldots{}', '−': '$-$', '<': '$<$'})
-
-    def line(texts):
-      cells = [text.translate(escaped) for text in texts]
-      return f'  {" & ".join(cells)} \\\\\n'
-
-    caption = f'{self.title}. {self.note}'.translate(escaped)
-    return (
-        '\\begin{table}\n'
-        f'  \\caption{{{caption}}}\n'
-        f'  \\begin{{tabular}}{{l{"r" * (self.frame.shape[1] - 1)}}}\n'
-        '  \\toprule\n' + line(self.frame.columns) + '  \\midrule\n'
-        + ''.join(map(line, self.frame.itertuples(index=False)))
-        + '  \\bottomrule\n  \\end{tabular}\n\\end{table}\n')
-
-
 def _compare(
     title: str, columns: Sequence[str],
     rows: Mapping[str, rows_lib.Row | None], baseline: str, note: str,
     *, values_fn: Callable[[rows_lib.Row], np.ndarray],
     cells_fn: Callable[[rows_lib.Row], Mapping[str, str]],
-    published_fn: Callable[[str], Mapping[str, str]]) -> Table:
+    published_fn: Callable[[str], Mapping[str, str]]) -> table_lib.Table:
   """A table of rows that played the same tasks.
 
   Args:
     title: title of the table.
     columns: names of the shown columns.
     rows: title -> row, None if only the paper may have it.
-    baseline: title of the row that others are compared with, unless
-      `experiments.SAME_STEPS` names another.
+    baseline: title of the row that others are compared with.
     note: below the table.
     values_fn: row -> [seeds, tasks], the compared values.
     cells_fn: row -> {column: text} of its scores.
@@ -220,12 +178,11 @@ def _compare(
       cells |= {
           **cells_fn(row), **row.training_cells(),
           'tokens a task': f'{row.mean_per_task("completion_tokens"):.0f}'}
-      other_name = experiments.SAME_STEPS.get(name, baseline)
-      other = rows.get(other_name)
+      other = rows.get(baseline)
       if name != baseline and other is not None:
         values, others = values_fn(row), values_fn(other)
-        cells |= {'compared with': other_name} | dict.fromkeys(
-            ('minus that', 'minus AT-GRPO', f'minus {other_name}'),
+        cells |= {'compared with': baseline} | dict.fromkeys(
+            ('minus that', 'minus AT-GRPO', f'minus {baseline}'),
             rows_lib.signed(f'{100 * (values.mean() - others.mean()):+.1f}'))
         if min(len(values), len(others)) > 1:
           p_values[len(lines)] = statistics.p_value(
@@ -236,7 +193,7 @@ def _compare(
   for (index, p), p_adjusted in zip(p_values.items(), adjusted):
     lines[index] |= {
         'p': rows_lib.p_text(p), _HOLM: rows_lib.p_text(p_adjusted)}
-  return Table.create(title, columns, lines, note)
+  return table_lib.Table.create(title, columns, lines, note)
 
 
 # Games and problems.
@@ -245,7 +202,7 @@ def _compare(
 def _success_table(
     title: str, columns: Sequence[str],
     rows: Mapping[str, rows_lib.Row | None], baseline: str, task: str,
-    note: str) -> Table:
+    note: str) -> table_lib.Table:
   """A table of success; `task` is its name in `published`."""
   def cells(row):
     turns, to_solve = row.mean('mean_turns'), row.mean('mean_turns_to_solve')
@@ -267,7 +224,7 @@ def _success_table(
 
 def _game_table(
     task: str, name: str, rows: Mapping[str, rows_lib.Row | None],
-    baseline: str) -> Table:
+    baseline: str) -> table_lib.Table:
   clusters = next(
       row.clusters for row in rows.values() if row is not None)
   note = _GAME_NOTE.format(
@@ -277,14 +234,14 @@ def _game_table(
       note + _ROLES_NOTE * (name == 'roles'))
 
 
-def main_tables(systems: rows_lib.SystemRows) -> list[Table]:
+def main_tables(systems: rows_lib.SystemRows) -> list[table_lib.Table]:
   """The compared systems, one table per game."""
   return [
       _game_table(task, 'systems', rows, rows_lib.AT_GRPO)
       for task, rows in systems.items() if any(rows.values())]
 
 
-def ablation_tables(records: records_lib.Records) -> list[Table]:
+def ablation_tables(records: records_lib.Records) -> list[table_lib.Table]:
   """The other tables of games, beside AT-GRPO."""
   tables = []
   for table, unchanged in _UNCHANGED.items():
@@ -305,15 +262,14 @@ def ablation_tables(records: records_lib.Records) -> list[Table]:
         raise errors.UserError(
             f'{table}/{task}/{unchanged} has the name of the row that others '
             'are compared with; rename the folder.')
-      other = 'unchanged' if table in experiments.SWITCHES else 'main'
       system = 'at_grpo_per_role' if table == 'roles' else 'at_grpo'
-      baseline = rows_lib.read_row(records, f'{other}/{task}/{system}', 'after')
+      baseline = rows_lib.read_row(records, f'main/{task}/{system}', 'after')
       tables.append(
           _game_table(task, table, {unchanged: baseline, **rows}, unchanged))
   return tables
 
 
-def problem_tables(records: records_lib.Records) -> list[Table]:
+def problem_tables(records: records_lib.Records) -> list[table_lib.Table]:
   """Success on each benchmark of mathematics and code."""
   found = []  # (benchmark, title, rows)
   for task, benchmarks in experiments.BENCHMARKS.items():
@@ -341,7 +297,7 @@ def problem_tables(records: records_lib.Records) -> list[Table]:
 # MAGRPO's tasks (arXiv 2508.04652).
 
 
-def joint_tables(records: records_lib.Records) -> list[Table]:
+def joint_tables(records: records_lib.Records) -> list[table_lib.Table]:
   """Quality and cost, one table for each task with a finished run.
 
   Quality has the paper's columns: `environments.writing.rewards.paper_metrics`
@@ -403,7 +359,7 @@ def _joint_cells(row: rows_lib.Row, task: str) -> dict[str, str]:
 # Credit.
 
 
-def credit_tables(systems: rows_lib.SystemRows) -> list[Table]:
+def credit_tables(systems: rows_lib.SystemRows) -> list[table_lib.Table]:
   """Groups, advantages and gradients of each role, one table per game."""
   tables = []
   for task, rows in systems.items():
@@ -424,7 +380,7 @@ def credit_tables(systems: rows_lib.SystemRows) -> list[Table]:
                for column, (metric, unit, is_last) in _CREDIT.items()},
             _COSINE_COLUMN: _logged(steps, cosines, 1, False)})
     if lines:
-      tables.append(Table.create(
+      tables.append(table_lib.Table.create(
           f'{experiments.GAMES[task]}: credit, mean over the steps that tell '
           'it', ['', *_CREDIT, _COSINE_COLUMN], lines, _CREDIT_NOTE))
   return tables
@@ -485,14 +441,16 @@ def write_tables(
   """Writes tables and curves to `folder`; returns the files."""
   systems = rows_lib.read_systems(records, experiments.GAMES)
   tables = [
-      *main_tables(systems), *ablation_tables(records),
-      *problem_tables(records), *joint_tables(records),
-      *credit_tables(systems)]
+      *depot_tables.make(records), *main_tables(systems),
+      *ablation_tables(records), *problem_tables(records),
+      *joint_tables(records), *credit_tables(systems)]
   folder.mkdir(parents=True, exist_ok=True)
   markdown, latex = folder / 'tables.md', folder / 'tables.tex'
   markdown.write_text('\n'.join(table.markdown() for table in tables))
   latex.write_text('\n'.join(table.latex() for table in tables))
-  return [markdown, latex, *draw_curves(systems, folder)]
+  return [
+      markdown, latex, *depot_tables.draw(records, folder / 'depot.png'),
+      *draw_curves(systems, folder)]
 
 
 def make(out: str, keep: str, results: str) -> list[pathlib.Path]:
@@ -509,7 +467,7 @@ def make(out: str, keep: str, results: str) -> list[pathlib.Path]:
   records = records_lib.read_workdirs(pathlib.Path(out))
   if keep:
     records = records.finished()
-  if not records.evaluations:
+  if not records.evaluations and not records.curves:
     raise errors.UserError(
         f'--out={out} has no finished run; run launch/paper.sh first, or give '
         'the folder of its workdirs.')

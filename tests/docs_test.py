@@ -61,6 +61,11 @@ _COMPARED = {
         'minus MAGRPO, all combinations'),
 }
 
+# Page -> titles of its tables of Depot.
+_DEPOT = {
+    'docs/when_at_grpo.md': ('Depot: `mixed`, 8k choices',),
+    'README.md': ('Depot: `mixed`, 8k choices',)}
+
 # Contestant -> its name in docs/speed.md.
 _OTHERS = {'tunix': 'tunix', 'comlrl': 'CoMLRL'}
 # Unit of a change in docs/speed.md -> case of `scaling`.
@@ -276,11 +281,34 @@ def compared_lines(name: str) -> list[str]:
           for row in stored_rows(title))]
 
 
-def test_results_equal_the_stored_tables():
-  stored_lines = {'Games': game_lines()} | {
-      name: compared_lines(name) for name in _COMPARED}
-  for name, known in stored_lines.items():
-    _, _, *lines = table(RESULTS, f'| {name} |').splitlines()
+def depot_lines(title: str) -> list[str]:
+  """A table of Depot: seeds, and both measures with intervals and p."""
+  lines = []
+  for row in stored_rows(title):
+    cells = [row[''], row['seeds']]
+    for measure in (
+        name.removesuffix(' %') for name in row
+        if re.fullmatch('(area|return at .*) %', name)):
+      interval = row[f'95 % of the {measure}']
+      cells += [f'{row[f"{measure} %"]} ({interval})',
+                row[f'p (Holm) of the {measure}']]
+    lines.append(f'| {" | ".join(cells)} |')
+  return lines
+
+
+def stored_tables() -> dict[tuple[str, str], list[str]]:
+  """(page, first cell of a table) -> lines that it may have."""
+  results, depot_page = 'docs/results.md', 'docs/when_at_grpo.md'
+  return {(results, 'Games'): game_lines()} | {
+      (results, name): compared_lines(name) for name in _COMPARED} | {
+          (page, title.split(',')[0]): depot_lines(title)
+          for page in ('README.md', depot_page)
+          for title in _DEPOT[page]}
+
+
+def test_tables_equal_the_stored_ones():
+  for (page, name), known in stored_tables().items():
+    _, _, *lines = table(PAGES[page], f'| {name} |').splitlines()
     assert lines and set(lines) <= set(known), (
         f'{name}: copy the rows that `python -m tests.docs_test` prints.')
 
@@ -298,15 +326,19 @@ def test_solved_games_hardly_correlate_between_seeds():
 
 
 def test_quoted_p_are_adjusted():
-  titles = [f'{game}: systems' for game in GAMES]
-  titles += [title for title, *_ in _COMPARED.values()]
-  adjusted = [
-      float(row['p (Holm)']) for title in titles for row in stored_rows(title)
-      if row['p (Holm)'] and '<' not in row['p (Holm)']]
-  quoted = re.findall(r'\bp (\d\.\d+)', ' '.join(RESULTS.split()))
-  assert quoted
-  for shown in quoted:
-    assert shown in {rounded(p, shown) for p in adjusted}, shown
+  titles = {
+      'docs/results.md': [f'{game}: systems' for game in GAMES] + [
+          title for title, *_ in _COMPARED.values()],
+      'docs/when_at_grpo.md': _DEPOT['docs/when_at_grpo.md']}
+  for page, titles_of_page in titles.items():
+    adjusted = [
+        float(p) for title in titles_of_page for row in stored_rows(title)
+        for name, p in row.items()
+        if name.startswith('p (Holm)') and p and '<' not in p]
+    quoted = re.findall(r'\bp (\d\.\d+)', ' '.join(PAGES[page].split()))
+    assert quoted
+    for shown in quoted:
+      assert shown in {rounded(p, shown) for p in adjusted}, (page, shown)
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:
@@ -355,6 +387,5 @@ def test_commands_can_be_parsed(monkeypatch):
 
 
 if __name__ == '__main__':
-  print(*game_lines(), sep='\n')
-  for printed in _COMPARED:
-    print('', printed, *compared_lines(printed), sep='\n')
+  for (page_name, first_cell), lines_of_table in stored_tables().items():
+    print('', f'{page_name}: {first_cell}', *lines_of_table, sep='\n')

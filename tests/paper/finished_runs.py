@@ -67,9 +67,7 @@ def some() -> records.Records:
       seeds('main/plan_path/at_grpo_per_role', 49),
       run('roles/plan_path/swapped/seed-0', evaluation=3),
       seeds('reward/plan_path/outcome', 0),
-      seeds('group_size/plan_path/16', 40),
-      seeds('group_size/plan_path/2', 40),
-      seeds('unchanged/plan_path/at_grpo', 42))
+      seeds('agents/plan_path/16', 40), seeds('agents/plan_path/3', 40))
 
 
 def write(out: pathlib.Path, runs: records.Records) -> None:

@@ -163,3 +163,31 @@ def test_comparison_is_paired_by_task():
   assert paired < 0.01 < 0.02 < unpaired
   with pytest.raises(ValueError, match=r'\[3, 1\] seeds'):
     statistics.p_value(first, second[:1], clusters)
+
+
+# One value per seed.
+
+
+@pytest.mark.parametrize('deviations', [(0.02, 0.02), (0.053, 0.003)])
+def test_equal_seeds_are_rejected_in_5_percent(deviations):
+  rng = np.random.default_rng(0)
+  rejected = [
+      statistics.p_value_of_seeds(
+          *(rng.normal(0.8, x, size=5) for x in deviations), 100) < 0.05
+      for _ in range(2000)]
+  assert 0.03 < np.mean(rejected) < 0.08
+
+
+def test_p_of_seeds_is_welchs():
+  first, second = np.array([0.5, 0.6, 0.8]), np.array([0.2, 0.3])
+  expected = stats.ttest_ind(first, second, equal_var=False).pvalue
+  assert statistics.p_value_of_seeds(first, second, 100) == (
+      pytest.approx(expected))
+
+
+@pytest.mark.parametrize('value', [0.0, 0.5, 1.0])
+def test_equal_values_of_seeds_are_no_proof_of_certainty(value):
+  seeds = np.full(5, value)
+  low, high = statistics.interval_of_seeds(seeds, 100)
+  assert 0 <= low <= value <= high <= 1 and high - low > 0.01
+  assert statistics.p_value_of_seeds(seeds, seeds, 100) == 1

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from atgrpo_jax import errors
+from paper import depot_tables
 from paper import records as records_lib
 from paper import rows as rows_lib
 from paper import statistics
@@ -62,13 +63,12 @@ def test_ablations():
   found = {
       table.title.removeprefix('Plan-Path: '): table
       for table in tables.ablation_tables(finished_runs.some())}
-  assert found.keys() == {'reward', 'roles', 'group_size'}
-  reward, roles = _read(found['reward']), _read(found['roles'])
-  sizes = _read(found['group_size'])
+  assert found.keys() == {'reward', 'roles', 'agents'}
+  reward, roles, agents = (
+      _read(found[name]) for name in ('reward', 'roles', 'agents'))
   assert reward['as in the first table']['success %'] == '94.0'
   assert roles['trained together']['success %'] == '98.0'
-  assert sizes['unchanged']['success %'] == '84.0'
-  assert list(sizes) == ['unchanged', '2', '16']
+  assert list(agents) == ['2', '3', '16']
   # One seed has no interval and no p.
   assert reward['outcome'].items() >= {
       'success %': '0.0', 'turns to solve': '', 'turns an episode': '2.50',
@@ -108,7 +108,8 @@ def test_tasks_without_a_result_are_refused(name, remedy):
 
 @pytest.fixture
 def no_curves(monkeypatch):
-  monkeypatch.setattr(tables, 'draw_curves', lambda *args: [])
+  for module, name in ((tables, 'draw_curves'), (depot_tables, 'draw')):
+    monkeypatch.setattr(module, name, lambda *args: [])
 
 
 def test_stored_tables_are_reproduced(tmp_path, no_curves):
@@ -122,6 +123,13 @@ def test_every_stored_row_has_jobs():
           records_lib.read(STORED).workdirs(),
           [job.path for job in tables.experiments.make_jobs('nano', 1)]))
   assert rows <= jobs, rows - jobs
+
+
+def test_curves_of_depot_are_drawn(tmp_path):
+  path = tmp_path / 'depot.png'
+  assert depot_tables.draw(records_lib.read(STORED), path) == [path]
+  assert path.stat().st_size > 10_000
+  assert not depot_tables.draw(finished_runs.some(), path)
 
 
 def test_curves_are_drawn(tmp_path):

@@ -1,0 +1,142 @@
+"""Depot: compared systems and measures.
+
+Each run starts from a base model of its own seed (`models.depot`). Its learning
+curve is the return on held-out tasks against the choices that it has sampled in
+training. Runs are compared by the area under the curve, the mean of the return
+over the budget, and by the return at `REPORTED_AT` choices.
+
+The learning rates in configs/depot.py are those of `SEARCH` with the largest
+area. The search uses other seeds and tasks than the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+# Title -> system of configs/depot.py. The others are compared with the first.
+ARMS = {
+    'AT-GRPO': 'at_grpo',
+    'AT-GRPO, uniform selection': 'tree_uniform',
+    'AT-GRPO, continued to the next phase': 'tree_next_phase',
+    'AT-GRPO, continued to the end': 'tree_monte_carlo',
+    'GRPO, by task': 'mas_grpo',
+    'GRPO, by task, agent and turn': 'mas_grpo_agent_turn',
+    'GRPO, by task, agent and turn, return-to-go': 'mas_grpo_to_go',
+    'GiGPO': 'gigpo',
+    'MT-GRPO': 'mt_grpo',
+    'MAGRPO': 'magrpo',
+    'MAAC': 'maac',
+    'Single agent, one answer + GRPO': 'sa_grpo',
+    'Single agent, several turns + GRPO': 'sa_grpo_turns',
+    'Single agent + AT-GRPO': 'sa_at_grpo',
+}
+DRAWN = (
+    'AT-GRPO', 'AT-GRPO, continued to the next phase',
+    'AT-GRPO, continued to the end', 'GRPO, by task',
+    'GRPO, by task, agent and turn', 'Single agent, one answer + GRPO',
+    'Single agent + AT-GRPO')
+# Preset -> choices at which the return is compared.
+REPORTED_AT = {'mixed': 4_000, 'outcome': 60_000, 'boost': 60_000}
+SEARCH = ('5e-4', '1e-3', '2e-3', '4e-3', '8e-3')  # Learning rates.
+SEARCH_SEEDS = (100, 101)
+# Preset -> choices of a run of the search.
+SEARCH_BUDGETS = {'mixed': 8_000, 'outcome': 12_000, 'boost': 12_000}
+SEARCHED = {
+    'evaluation.validation': 'validation[:100]',
+    'evaluation.test': 'validation[:200]'}
+EVALUATED = {'evaluation.validation': 'test[:100]'}
+NUM_TASKS = 100  # Held-out tasks of a point of a curve.
+
+# Table -> row -> arguments of configs/depot.py and overrides. All train AT-GRPO
+# in the preset `mixed`, with as many choices per step.
+VARIANTS = {
+    'agents': {
+        '3': ({'team': 'trio'}, {}), '5': ({'team': 'quintet'}, {}),
+        '7': ({'team': 'septet'}, {})},
+    'policies': {
+        'per role': ({'system': 'at_grpo_per_role'}, {}),
+        'adapter per role': ({'system': 'at_grpo_lora'}, {})},
+    'selection': {
+        'team_greedy': ({}, {'rollout.selection': 'team_greedy'}),
+        'epsilon_greedy': ({}, {'rollout.selection': 'epsilon_greedy'}),
+        # A right answer pays 1/6.
+        'softmax': ({}, {
+            'rollout.selection': 'softmax',
+            'rollout.selection_temperature': 0.1})},
+    'group_size': {
+        str(size): ({}, {
+            'rollout.group_size': size, 'rollout.num_tasks': 16 // size})
+        for size in (2, 4, 16)},
+    'turns': {
+        str(turns): ({'T': str(turns)}, {'rollout.num_tasks': 12 // turns})
+        for turns in (3, 12)},
+    # Orders that a prompt shows.
+    'prompt_limit': {
+        f'{name}, 3 orders': (
+            arguments, {'environment.options.prompt_limit': 3})
+        for name, arguments in (
+            ('pair', {}), ('single agent', {'system': 'sa_at_grpo'}))},
+}
+# Table -> title of a row -> system of `ARMS` in `mixed`. The others are
+# compared with the first.
+UNCHANGED = {
+    'agents': {'2': 'at_grpo', '1': 'sa_at_grpo'},
+    'policies': {'shared': 'at_grpo'},
+    'selection': {'greedy': 'at_grpo', 'uniform': 'tree_uniform'},
+    'group_size': {'8': 'at_grpo'},
+    'turns': {'6': 'at_grpo'},
+    'prompt_limit': {'pair': 'at_grpo', 'single agent': 'sa_at_grpo'},
+}
+
+# Rows of `experiments._depot_roles`.
+ROLES = (
+    'together', 'only_scout', 'only_picker', 'combined', 'swapped', 'crossed')
+
+# A curve: `choices` and `returns` of each evaluation, the last one after
+# training, and other numbers of the run.
+Curve = Mapping[str, Any]
+
+
+def return_at(curve: Curve, num_choices: int) -> float:
+  """Return after this many choices, interpolated between evaluations."""
+  return float(np.interp(num_choices, curve['choices'], curve['returns']))
+
+
+def area(curve: Curve, budget: int) -> float:
+  """Mean of the return over the first `budget` choices."""
+  choices = np.unique(np.minimum([*curve['choices'], budget], budget))
+  returns = np.interp(choices, curve['choices'], curve['returns'])
+  return float(np.trapezoid(returns, choices)) / budget
+
+
+def choices_until(curve: Curve, threshold: float) -> float:
+  """Choices of the first evaluation with this return; NaN if there is none."""
+  reached = np.array(curve['returns']) >= threshold
+  return curve['choices'][reached.argmax()] if reached.any() else float('nan')
+
+
+def seeds_of(curves: Mapping[str, Curve], row: str) -> list[Curve]:
+  """The curves `row/seed-<n>`, by workdir."""
+  return [curves[path] for path in sorted(curves)
+          if path.rpartition('/')[0] == row]
+
+
+def best_rates(curves: Mapping[str, Curve]) -> dict[tuple[str, str], str]:
+  """(preset, system) -> rate of the search with the largest mean area.
+
+  Only searches that are complete.
+  """
+  rates = {}
+  for reward, budget in SEARCH_BUDGETS.items():
+    for system in ARMS.values():
+      areas = {
+          rate: [area(curve, budget) for curve in seeds_of(
+              curves, f'depot_search/{reward}/{system}_{rate}')]
+          for rate in SEARCH}
+      if all(len(found) == len(SEARCH_SEEDS) for found in areas.values()):
+        rates[reward, system] = max(
+            areas, key=lambda rate: float(np.mean(areas[rate])))
+  return rates

@@ -1,0 +1,125 @@
+"""Depot's measures are right, and its records follow from its jobs."""
+
+import math
+
+import numpy as np
+import pytest
+
+from atgrpo_jax import api
+from configs import depot as depot_config
+from paper import depot
+from paper import depot_tables
+from paper import experiments
+from paper import records
+from paper import run
+from paper import statistics
+from tests import checkout
+
+CURVE = {'choices': [0, 100, 300], 'returns': [0.2, 0.4, 0.8]}
+STORED = records.read(checkout.ROOT / 'paper/results/nano').curves
+
+
+@pytest.mark.parametrize('num_choices, value', [
+    (0, 0.2), (50, 0.3), (100, 0.4), (200, 0.6), (300, 0.8), (900, 0.8)])
+def test_return_is_interpolated(num_choices, value):
+  assert depot.return_at(CURVE, num_choices) == pytest.approx(value)
+
+
+@pytest.mark.parametrize('budget, value', [
+    (100, 0.3), (200, (0.3 + 0.5) / 2), (300, (0.3 + 2 * 0.6) / 3),
+    # The last return holds until the budget is used.
+    (400, (0.3 + 2 * 0.6 + 0.8) / 4)])
+def test_area_is_the_mean_return(budget, value):
+  assert depot.area(CURVE, budget) == pytest.approx(value)
+
+
+def test_choices_until_a_return():
+  assert depot.choices_until(CURVE, 0.4) == 100
+  assert depot.choices_until(CURVE, 0.41) == 300
+  assert math.isnan(depot.choices_until(CURVE, 0.9))
+
+
+def test_search_chooses_the_largest_mean_area():
+  row = 'depot_search/mixed/at_grpo_'
+  means = dict(zip(depot.SEARCH, (0.1, 0.3, 0.5, 0.7, 0.6)))
+  curves = {
+      f'{row}{rate}/seed-{seed}': {
+          'choices': [0, 9000], 'returns': [mean + sign / 5] * 2}
+      for rate, mean in means.items()
+      for seed, sign in zip(depot.SEARCH_SEEDS, (-1, 1))}
+  assert depot.best_rates(curves) == {('mixed', 'at_grpo'): '4e-3'}
+  curves.popitem()
+  assert not depot.best_rates(curves)  # The search is incomplete.
+
+
+def test_rows_are_compared_with_the_first():
+  numbers = {'invalid': 0.25, 'learning_rate': 0.004, 'num_updates': 40.0,
+             'minutes': 0.5, 'peak_gib': 0.6}
+  returns = {
+      'depot/mixed/at_grpo': (0.8, 0.9), 'depot/mixed/gigpo': (0.4, 0.5)}
+  curves = {
+      f'{row}/seed-{seed}': {
+          'choices': [0, 8000], 'returns': [0, mean]} | numbers
+      for row, means in returns.items() for seed, mean in enumerate(means)}
+  table, = depot_tables.make(records.Records(curves=curves))
+  assert table.title == 'Depot: `mixed`, 8k choices'
+  first, second = table.frame.to_dict('records')
+  assert first.items() >= {
+      '': 'AT-GRPO', 'seeds': '2, pilot', 'area %': '42.5',
+      'return at 4k %': '42.5', 'area minus AT-GRPO': '',
+      'p (Holm) of the area': '', 'choices until 90 %': ''}.items()
+  p = 2 * statistics.p_value_of_seeds(
+      np.array([0.4, 0.45]), np.array([0.2, 0.25]), depot.NUM_TASKS)
+  assert second.items() >= {
+      '': 'GiGPO', 'area %': '22.5', 'area minus AT-GRPO': '−20.0',
+      'p (Holm) of the area': f'{p:.4f}', 'invalid answers %': '25.0',
+      'learning rate': '0.004', 'updates': '40', 'minutes': '0.5'}.items()
+
+
+def test_evaluated_teams_have_no_area():
+  curves = {'depot_roles/outcome/swapped/seed-0': {
+      'choices': [0], 'returns': [0.125], 'invalid': 0.0}}
+  table, = depot_tables.make(records.Records(curves=curves))
+  row, = table.frame.to_dict('records')
+  assert row['return at 60k %'] == '12.5' and row['area %'] == ''
+
+
+def test_learning_rates_are_those_of_the_search():
+  best = depot.best_rates(STORED)
+  assert best
+  for (reward, system), rate in best.items():
+    config = depot_config.get_config(f'system={system},reward={reward}')
+    assert config.optimizer.learning_rate == float(rate), (reward, system)
+
+
+def test_every_record_has_a_job_and_its_learning_rate():
+  paths = {
+      job.path for job in experiments.make_jobs('nano', 5)
+      if job.path.startswith('depot')}
+  assert STORED and set(STORED) <= paths
+  for path, curve in STORED.items():
+    table, reward, row, _ = path.split('/')
+    if table == 'depot':
+      config = depot_config.get_config(f'system={row},reward={reward}')
+      assert curve['learning_rate'] == config.optimizer.learning_rate
+    # No model knows more than the format.
+    assert 0.1 < curve['returns'][0] < 0.2
+
+
+def test_a_cell_is_reproduced(tmp_path):
+  """The first steps of a training, from the base model in models/."""
+  path = 'depot/mixed/at_grpo/seed-0'
+  job, = run.choose(experiments.make_jobs('nano', 1), [path])
+  config = depot_config.get_config(job.config.partition(':')[2])
+  config.update_from_flattened_dict(job.overrides | {
+      'model.folder': str(checkout.ROOT / 'models/depot'),
+      'train.completion_tokens': 900, 'evaluation.test': 'test[:2]'})
+  with api.Run(config, tmp_path / path) as training:
+    training.train()
+  curve = records.read_workdirs(tmp_path).curves[path]
+  recorded = STORED[path]
+  # Before training, and at the first validation.
+  assert curve['choices'][:2] == recorded['choices'][:2] == [0, 768]
+  # Another processor may round differently.
+  np.testing.assert_allclose(
+      curve['returns'][:2], recorded['returns'][:2], atol=0.05)
