@@ -16,6 +16,7 @@ from paper import published
 from paper import records as records_lib
 from paper import table as table_lib
 from paper.evidence import Claim
+from paper.evidence import Curves
 from paper.evidence import Laboratory
 from paper.evidence import Rows
 from paper.evidence import Untestable
@@ -33,6 +34,7 @@ _GRPO, _AT_GRPO, _LOOK_AHEAD, _BY_TURN = (
     'parallel, episode_return, env', 'tree, immediate, greedy',
     'tree, monte_carlo 4, greedy',
     'parallel, episode_return, env+agent+turn')
+_MIXED = 'depot/mixed'
 _NO_WEIGHTS = Untestable('Qwen3 weights out of reach')
 _NO_CODER = Untestable('Qwen2.5-Coder weights out of reach')
 _TIMED = Untestable('timed beside other programs')
@@ -161,6 +163,42 @@ def _at_grpo_claims() -> Iterator[Claim]:
       _NO_WEIGHTS)
 
 
+  for text, source, first, second, margin in (
+      ('a team with AT-GRPO beats one agent with GRPO', 'Tables 1, 2',
+       'at_grpo', 'sa_grpo', 0.0),
+      ('AT-GRPO beats plain GRPO on the same team', 'Tables 1, 2', 'at_grpo',
+       'mas_grpo', 0.0),
+      ('groups by agent and turn beat groups by task', 'Algorithm 1',
+       'mas_grpo_agent_turn', 'mas_grpo', 0.0),
+      ('the tree beats parallel episodes with equal groups', 'Algorithm 1',
+       'at_grpo', 'mas_grpo_agent_turn', 0.0),
+      ('greedy selection beats uniform selection', 'Algorithm 1', 'at_grpo',
+       'tree_uniform', 0.0),
+      ('a trained single agent is worse with several turns', 'Tables 7, 8',
+       'sa_grpo', 'sa_grpo_turns', 0.0)):
+    yield Claim(
+        f'Depot: {text}', source, '',
+        Curves(f'{_MIXED}/{first}', f'{_MIXED}/{second}', margin))
+  yield Claim(
+      'Depot: outcome rewards alone lose less than 5 points', 'Table 6', '',
+      Curves('depot/outcome/at_grpo', f'{_MIXED}/at_grpo', -0.05))
+  yield Claim(
+      'Depot: seven agents beat three', 'ablation', '',
+      Curves('depot_agents/mixed/7', 'depot_agents/mixed/3'))
+  yield Claim(
+      'Depot: a policy per role loses less than 3 points', 'Tables 1, 2', '',
+      Curves('depot_policies/mixed/per role', f'{_MIXED}/at_grpo', -0.03))
+  for row, text in (
+      ('only_scout', 'a scout trained alone'),
+      ('only_picker', 'a picker trained alone'),
+      ('combined', 'roles trained apart and combined'),
+      ('swapped', 'the same team with swapped policies')):
+    yield Claim(
+        f'Depot: a team trained together beats {text}', 'Table 4', '', Curves(
+            'depot_roles/outcome/together', f'depot_roles/outcome/{row}',
+            is_last=True))
+
+
 def _at_grpo_objections() -> Iterator[Claim]:
   """The reviews R1 to R4 and the meta-review of the paper."""
   maths, code = 'problems/maths', 'problems/contests'
@@ -222,6 +260,38 @@ def _at_grpo_objections() -> Iterator[Claim]:
   yield Claim(
       'The loss needs a clip', 'R4', '',
       Untestable('one update, ratio always one'))
+  for text, source, first, second, margin in (
+      ('with equal choices plain GRPO loses less than 5 points', 'R1, R3',
+       'mixed/mas_grpo_agent_turn', 'mixed/at_grpo', -0.05),
+      ('the tree without a team loses less than 5 points', 'R2, R3',
+       'mixed/sa_at_grpo', 'mixed/at_grpo', -0.05),
+      ('a single agent with several turns loses less than 5 points', 'R2, R3',
+       'mixed/sa_grpo_turns', 'mixed/at_grpo', -0.05),
+      ('GiGPO loses less than 5 points', 'R3', 'mixed/gigpo', 'mixed/at_grpo',
+       -0.05),
+      ('a central critic loses less than 5 points', 'R3', 'mixed/maac',
+       'mixed/at_grpo', -0.05),
+      ('uniform selection loses less than 5 points', 'R4',
+       'mixed/tree_uniform', 'mixed/at_grpo', -0.05),
+      ('without local rewards plain GRPO beats AT-GRPO', 'R2, R3',
+       'outcome/mas_grpo_agent_turn', 'outcome/at_grpo', 0.0),
+      ('without local rewards a central critic beats AT-GRPO', 'R3',
+       'outcome/maac', 'outcome/at_grpo', 0.0),
+      ('if a choice pays later, plain GRPO beats AT-GRPO', 'R4, meta',
+       'boost/mas_grpo_agent_turn', 'boost/at_grpo', 0.0),
+      ('without local rewards looking ahead improves AT-GRPO', 'R4, meta',
+       'outcome/tree_next_phase', 'outcome/at_grpo', 0.0),
+      ('if a choice pays later, looking ahead improves AT-GRPO', 'R4, meta',
+       'boost/tree_monte_carlo', 'boost/at_grpo', 0.0)):
+    yield Claim(
+        f'Depot: {text}', source, '',
+        Curves(f'depot/{first}', f'depot/{second}', margin))
+  yield Claim(
+      'Depot: seven agents gain less than 5 points over two', 'R1', '',
+      Curves(f'{_MIXED}/at_grpo', 'depot_agents/mixed/7', -0.05))
+  yield Claim(
+      'Depot: twelve turns cost more than 5 points', 'R1', '',
+      Curves(f'{_MIXED}/at_grpo', 'depot_turns/mixed/12', 0.05))
   yield Claim('Notation and figures are unclear', 'R4', '', _TEXT)
 
 
@@ -304,6 +374,9 @@ def _magrpo_objections() -> Iterator[Claim]:
         f'{critics[row]} against {magrpo}',
         Rows(f'{posts}/{row.lower()}', f'{posts}/magrpo', measure='return'))
   yield Claim(
+      'Depot: a trained single agent loses less than 5 points', follow_up, '',
+      Curves(f'{_MIXED}/sa_grpo', f'{_MIXED}/magrpo', -0.05))
+  yield Claim(
       'Formulas with transition words earn coherence', code, '',
       Untestable('records hold no texts'))
   yield Claim(
@@ -353,8 +426,8 @@ comparisons of this page (Holm).
 |---|---|
 {rules}
 
-- A verdict is about a direction in models of one million parameters (135
-  million for the pretrained pair), not about Qwen3.
+- A verdict is about a direction in models of at most one million parameters
+  (135 million for the pretrained pair), not about Qwen3.
 - An objection is *reproduced* if our records agree with it.
 - To lose less than 5 points means that the difference exceeds −5 points. If
   both rows are above 95 %, no loss could show, and the claim is *not visible at
@@ -363,7 +436,9 @@ comparisons of this page (Holm).
   opponent.
 - *ours*: success in %, or the return in % for posts, passages and recipes of
   `functions`. Columns of the laboratory are for T = 4 and K = 4; cosines above
-  1 are shown as 1. A *pilot* has fewer than five seeds.
+  1 are shown as 1. Depot: the mean of the return over the training, in % of the
+  maximum, or the last return for roles trained apart; the test treats seeds as
+  drawn at random. A *pilot* has fewer than five seeds.
 """
 
 

@@ -10,6 +10,8 @@ import pathlib
 import numpy as np
 from scipy import stats
 
+from configs import depot as depot_config
+from paper import depot
 from paper import experiments
 from paper import records as records_lib
 from paper import rows as rows_lib
@@ -68,8 +70,7 @@ class Rows:
     clusters = rows[0].clusters
     values = [_MEASURES[self.measure](row, task) for row in rows]
     ours = ' against '.join(
-        f'{rows_lib.percent(value.mean())} '
-        f'({rows_lib.between(*statistics.interval(value, clusters))})'
+        _with_interval(value, *statistics.interval(value, clusters))
         for value in values)
     outcome = Outcome(
         f'{_task_title(self.first)}: {ours}',
@@ -91,10 +92,41 @@ class Rows:
   def command(self) -> str:
     if self.scale == '135m':
       return 'bash launch/real.sh --seed 0'
-    patterns = dict.fromkeys(
-        f'{path.removesuffix(" before")}/*'
-        for path in (self.first, self.second))
-    return f"bash launch/paper.sh --only '{','.join(patterns)}'"
+    return _command(self.first, self.second)
+
+
+@dataclasses.dataclass(frozen=True)
+class Curves:
+  """As `Rows`, about the learning curves on Depot."""
+
+  first: str  # <table>/<preset>/<row>.
+  second: str
+  margin: float = 0.0
+  is_last: bool = False  # Compares returns after training instead of areas.
+
+  def compare(self, records: Records) -> Outcome:
+    rows = [depot.seeds_of(records['nano'].curves, path)
+            for path in (self.first, self.second)]
+    if min(map(len, rows)) < 2:
+      return Outcome(verdict=NOT_RUN)
+    presets = [path.split('/')[1] for path in (self.first, self.second)]
+    budget = min(depot_config.BUDGETS[preset][0] for preset in presets)
+    first, second = (
+        np.array([
+            curve['returns'][-1] if self.is_last else depot.area(curve, budget)
+            for curve in curves]) for curves in rows)
+    ours = ' against '.join(
+        _with_interval(values, *statistics.interval_of_seeds(
+            values, depot.NUM_TASKS)) for values in (first, second))
+    title = ', '.join(dict.fromkeys(f'`{preset}`' for preset in presets))
+    return Outcome(
+        f'Depot, {title}: {ours}', rows_lib.seeds(min(map(len, rows))),
+        excess=first.mean() - second.mean() - self.margin,
+        p=statistics.p_value_of_seeds(
+            first - self.margin, second, depot.NUM_TASKS))
+
+  def command(self) -> str:
+    return _command(self.first, self.second)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,7 +191,7 @@ class Claim:
   text: str  # At most 15 words.
   source: str
   published: str  # '' if the source has no number.
-  evidence: Rows | Laboratory | Untestable
+  evidence: Rows | Curves | Laboratory | Untestable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,6 +229,16 @@ def _read(
     return rows_lib.read_row(records, path.removesuffix(' before'), 'before')
   return (rows_lib.read_row(records, path, 'after')
           or rows_lib.read_row(records, path, 'evaluation'))
+
+
+def _command(*paths: str) -> str:
+  patterns = dict.fromkeys(
+      f'{path.removesuffix(" before")}/*' for path in paths)
+  return f"bash launch/paper.sh --only '{','.join(patterns)}'"
+
+
+def _with_interval(values: np.ndarray, low: float, high: float) -> str:
+  return f'{rows_lib.percent(values.mean())} ({rows_lib.between(low, high)})'
 
 
 def _task_title(path: str) -> str:

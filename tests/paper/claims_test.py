@@ -56,6 +56,26 @@ def test_verdicts_follow_from_records(first, second, margin, verdict):
   assert line.verdict == verdict
 
 
+def test_areas_on_depot_are_compared_over_the_smaller_budget():
+  records = {'nano': records_lib.Records(curves={
+      f'depot/{preset}/{system}/seed-{seed}': {
+          # Equal up to 8000 choices, the budget of `mixed`.
+          'choices': [0, 8_000, 60_000],
+          'returns': [0.2, 0.4 + seed / 100, last]}
+      for preset, system, last in (
+          ('mixed', 'at_grpo', 0.4), ('outcome', 'at_grpo', 0.9),
+          ('outcome', 'gigpo', 0.2))
+      for seed in range(3)})}
+  equal, better, missing = (
+      evidence.Curves('depot/outcome/at_grpo', other).compare(records)
+      for other in (
+          'depot/mixed/at_grpo', 'depot/outcome/gigpo', 'depot/boost/gigpo'))
+  assert equal.excess == pytest.approx(0) and equal.p == pytest.approx(1)
+  assert '30.5' in equal.ours and equal.seeds == '3, pilot'
+  assert better.excess > 0.2 and better.p < 0.01
+  assert missing.verdict == evidence.NOT_RUN
+
+
 def test_p_is_adjusted_for_all_claims():
   records = {'nano': finished_runs.merge(
       finished_runs.seeds(AT_GRPO, 40, 42),
