@@ -124,19 +124,22 @@ def seeds_of(curves: Mapping[str, Curve], row: str) -> list[Curve]:
           if path.rpartition('/')[0] == row]
 
 
-def best_rates(curves: Mapping[str, Curve]) -> dict[tuple[str, str], str]:
-  """(preset, system) -> rate of the search with the largest mean area.
+def search_areas(
+    curves: Mapping[str, Curve], reward: str, system: str) -> dict[str, float]:
+  """Learning rate -> mean area; empty if the search is incomplete."""
+  areas = {}
+  for rate in SEARCH:
+    found = seeds_of(curves, f'depot_search/{reward}/{system}_{rate}')
+    if len(found) < len(SEARCH_SEEDS):
+      return {}
+    areas[rate] = float(np.mean([
+        area(curve, SEARCH_BUDGETS[reward]) for curve in found]))
+  return areas
 
-  Only searches that are complete.
-  """
-  rates = {}
-  for reward, budget in SEARCH_BUDGETS.items():
-    for system in ARMS.values():
-      areas = {
-          rate: [area(curve, budget) for curve in seeds_of(
-              curves, f'depot_search/{reward}/{system}_{rate}')]
-          for rate in SEARCH}
-      if all(len(found) == len(SEARCH_SEEDS) for found in areas.values()):
-        rates[reward, system] = max(
-            areas, key=lambda rate: float(np.mean(areas[rate])))
-  return rates
+
+def best_rates(curves: Mapping[str, Curve]) -> dict[tuple[str, str], str]:
+  """(preset, system) -> the learning rate with the largest mean area."""
+  return {
+      (reward, system): max(areas, key=areas.__getitem__)
+      for reward in SEARCH_BUDGETS for system in ARMS.values()
+      if (areas := search_areas(curves, reward, system))}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import functools
 import pathlib
 
@@ -26,6 +26,7 @@ _NOTE = (
     'seeds; empty if a seed never reached it. invalid answers: of all agents, '
     'after training. The learning rate has the largest area in a search over '
     '{rates} on two other seeds and other tasks.')
+_SEARCH_SEEDS = ' and '.join(map(str, depot.SEARCH_SEEDS))
 
 
 def make(records: records_lib.Records) -> list[table_lib.Table]:
@@ -49,7 +50,24 @@ def make(records: records_lib.Records) -> list[table_lib.Table]:
          for name, path in found.items()} for found in (paths, unchanged))
     if any(rows.values()):
       made.append(_table(title, reward, others | rows))
-  return made
+  return [*made, *_searches(records)]
+
+
+def _searches(records: records_lib.Records) -> Iterator[table_lib.Table]:
+  """Areas at each learning rate, one table per preset."""
+  for reward, budget in depot.SEARCH_BUDGETS.items():
+    lines = []
+    for title, system in depot.ARMS.items():
+      areas = depot.search_areas(records.curves, reward, system)
+      if areas:
+        lines.append({'': title} | {
+            f'{rate} %': rows_lib.percent(mean)
+            for rate, mean in areas.items()})
+    if lines:
+      yield table_lib.Table.create(
+          f'Depot: learning rates, `{reward}`, {budget // 1000}k choices',
+          ['', *(f'{rate} %' for rate in depot.SEARCH)], lines,
+          f'area on validation tasks, mean of seeds {_SEARCH_SEEDS}.')
 
 
 def _table(

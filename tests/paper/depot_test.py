@@ -48,6 +48,10 @@ def test_search_chooses_the_largest_mean_area():
       for rate, mean in means.items()
       for seed, sign in zip(depot.SEARCH_SEEDS, (-1, 1))}
   assert depot.best_rates(curves) == {('mixed', 'at_grpo'): '4e-3'}
+  table, = depot_tables.make(records.Records(curves=curves))
+  assert table.frame.to_dict('records') == [{
+      '': 'AT-GRPO', '5e-4 %': '10.0', '1e-3 %': '30.0', '2e-3 %': '50.0',
+      '4e-3 %': '70.0', '8e-3 %': '60.0'}]
   curves.popitem()
   assert not depot.best_rates(curves)  # The search is incomplete.
 
