@@ -6,10 +6,11 @@ something. Python 3.11 gets jax 0.10.2, because later releases of jax need
 Python 3.12. docs/development.md lists the versions that were tested.
 
   test     what `bash launch/test.sh` needs
-  gpu      NVIDIA GPUs; needs a CUDA 13 driver (with an older one, install
+  gpu      NVIDIA GPUs with the driver 580 or newer (with an older one, install
            `jax[cuda12]` instead). Compiling for GPUs needs no driver
   tpu      TPU virtual machines
   gcs      workdirs and models in Google Cloud Storage; part of tpu and gpu
+  wandb    the writer 'wandb' of metrics, for Weights & Biases
   maths    grades answers to mathematical problems
   gguf     converts GGUF files, and makes the folder of SmolLM2
   factbook the passages that launch/real.sh trains on
@@ -92,6 +93,7 @@ EXTRAS_REQUIRE = {
     ],
     'gpu': ['jax[cuda13]', *_GCS],
     'gcs': _GCS,
+    'wandb': ['wandb>=0.31'],
     'gguf': _GGUF,
     'tpu': ['jax[tpu]', *_GCS],
     'compile': ['jax[tpu]'],

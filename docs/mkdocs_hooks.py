@@ -30,7 +30,7 @@ def on_files(
 ) -> files_lib.Files:
   """Replaces the files of docs/ by all pages and the files they link to."""
   paths = [
-      ROOT / 'README.md', ROOT / 'CHANGELOG.md',
+      *(ROOT / f'{x}.md' for x in ('README', 'CONTRIBUTING', 'CHANGELOG')),
       *sorted(ROOT.glob('docs/*.md')),
       *sorted(ROOT.glob('models/*/README.md'))]
   found = [file for file in files if file.src_dir != config.docs_dir]

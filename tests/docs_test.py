@@ -1,4 +1,4 @@
-"""Numbers, commands, keys and files in README.md and docs/ are correct.
+"""Numbers, commands, keys and files in the pages are correct.
 
   python -m tests.docs_test
 
@@ -37,7 +37,8 @@ ROOT = checkout.ROOT
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text()
     for path in [
-        ROOT / 'README.md', *sorted((ROOT / 'models').glob('*/README.md')),
+        ROOT / 'README.md', ROOT / 'CONTRIBUTING.md',
+        *sorted((ROOT / 'models').glob('*/README.md')),
         *sorted((ROOT / 'docs').glob('*.md'))]}
 ALGORITHMS, CREDIT, SPEED = (
     PAGES[f'docs/{name}.md'] for name in (

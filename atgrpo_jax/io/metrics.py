@@ -183,8 +183,8 @@ class WandB:
       import wandb
     except ImportError as error:
       raise errors.UserError(
-          "train.writers names 'wandb', which is not installed; `pip install "
-          'wandb`, or remove it.') from error
+          "train.writers names 'wandb', which is not installed; install the "
+          'extra `wandb` of setup.py, or remove it.') from error
     del first_step  # wandb keeps the first value of a repeated step.
     is_remote = files.is_remote(workdir)
     folder = workdir if is_remote else workdir.resolve()
