@@ -94,7 +94,7 @@ def grade(answer: str, gold: str) -> Verdict:
 def _grade(answer: str, gold: str) -> Verdict:
   """Asks the grader; raises _FailedError so that failures are not cached."""
   global _grader
-  request = json.dumps([answer, gold]).encode() + b'\n'
+  request = json.dumps([answer, gold, CPU_SECONDS]).encode() + b'\n'
   with _lock:
     for _ in range(2):
       try:
@@ -164,17 +164,21 @@ _lock = threading.Lock()
 
 
 def serve(fd: int) -> None:
-  """Answers each line, a JSON list of answer and gold, with a verdict."""
+  """Answers each line with a verdict.
+
+  A line is a JSON list of answer, gold and the limit of CPU seconds.
+  """
   from environments.math_problems import equivalence  # Takes 100 MB.
 
   def grade_and_exit(line: bytes) -> NoReturn:
     code = 2
     try:
       processes.set_option(processes.PR_SET_PDEATHSIG, signal.SIGKILL)
-      resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 1))
+      *pair, seconds = json.loads(line)
+      resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
       resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
       resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-      code = int(not equivalence.equivalent(*json.loads(line)))
+      code = int(not equivalence.equivalent(*pair))
     finally:
       os._exit(code)
 
