@@ -78,7 +78,7 @@ class Sudoku(board_game.Game):
           f'environment.options.size={self.size}, but the task '
           f'{task["task_id"]!r} has {len(clues)} rows; make both equal.')
     cells = ''.join(clues)
-    digits = ''.join(map(str, range(1, self.size + 1)))
+    digits = _digits(self.size)
     if (any(len(row) != self.size for row in clues)
         or set(cells) - {*digits, BLANK}):
       raise ValueError(
@@ -173,15 +173,20 @@ def random_task(rng: np.random.Generator, size: int) -> dict[str, Any]:
     `board` (the clues), its only `solution`, and `num_clues`.
   """
   min_blanks, max_blanks = NUM_BLANKS[size]
+  digits, peers = _digits(size), _peers(size)
   while True:
     solution = next(completions([BLANK * size] * size, rng))
     num_blanks = int(rng.integers(min_blanks, max_blanks, endpoint=True))
     cells = list(''.join(solution))
     for cell in rng.permutation(len(cells)).tolist():
-      clue, cells[cell] = cells[cell], BLANK
-      if len(list(itertools.islice(completions(_rows(cells)), 2))) > 1:
-        cells[cell] = clue
-      elif cells.count(BLANK) == num_blanks:
+      # There is one completion, so a second one has another digit here.
+      taken = {cells[cell], *(cells[peer] for peer in peers[cell])}
+      if any(
+          any(completions(_rows([*cells[:cell], digit, *cells[cell + 1:]])))
+          for digit in digits if digit not in taken):
+        continue
+      cells[cell] = BLANK
+      if cells.count(BLANK) == num_blanks:
         return dict(
             board=_rows(cells), solution=solution,
             num_clues=len(cells) - num_blanks)
@@ -270,6 +275,10 @@ def _rename_digits(cells: Sequence[str]) -> str:
   """Renames digits to 1, 2, ... in the order of their first occurrence."""
   names = {BLANK: BLANK}
   return ''.join(names.setdefault(cell, str(len(names))) for cell in cells)
+
+
+def _digits(size: int) -> str:
+  return ''.join(map(str, range(1, size + 1)))
 
 
 @functools.cache
