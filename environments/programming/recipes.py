@@ -234,8 +234,9 @@ def _needs_all_steps(recipe: Recipe, test: Sequence[int]) -> bool:
   """True if 0 and recipes that lack one or all steps fail the test."""
   steps = recipe.steps
   shorter = (), *itertools.combinations(steps, len(steps) - 1)
-  return recipe.solve(test) not in (
-      0, *(Recipe(x, recipe.question).solve(test) for x in shorter))
+  answer = recipe.solve(test)
+  return answer != 0 and all(
+      Recipe(x, recipe.question).solve(test) != answer for x in shorter)
 
 
 def _differs_from_all(recipe: Recipe, tests: Sequence[Sequence[int]]) -> bool:
