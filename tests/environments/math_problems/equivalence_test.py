@@ -1,6 +1,7 @@
 """Equal and different answers: pairs worked out by hand."""
 
 import pytest
+import sympy
 
 from environments.math_problems import equivalence
 from environments.math_problems import notation
@@ -358,6 +359,23 @@ def test_equal_answers_are_accepted_and_others_refused(gold, equal, different):
   assert equivalence.equivalent(gold, gold)
   assert [x for x in equal if not equivalence.equivalent(x, gold)] == []
   assert [x for x in different if equivalence.equivalent(x, gold)] == []
+
+
+def test_values_at_a_point_tell_most_different_formulas(monkeypatch):
+  asked = []
+  monkeypatch.setattr(sympy.Expr, 'equals', lambda *pair: asked.append(pair))
+  for answer, gold in (
+      ('x-y', 'y-x'), ('2x', 'x^2'), (r'2^{-99}x', r'2^{-98}x'),
+      (r'\sin x', r'\cos x'), ('ix', 'x'), ('x', 'x+10^{-30}')):
+    assert not equivalence.equivalent(answer, gold)
+  assert not asked
+  # Equal at the point, infinite there, or a sum of unknown length.
+  for answer, gold in (
+      ('(x+1)^2', 'x^2+2x+1'), (r'\frac{1}{7x-8}', r'\frac{2}{7x-8}'),
+      (r'\sum_{k=1}^{n} k^k', 'n+1')):
+    equivalence.equivalent(answer, gold)
+    assert asked, answer
+    asked.clear()
 
 
 @pytest.mark.parametrize('text', ['', '$$', '.', ' ', r'\ ', ';'])
