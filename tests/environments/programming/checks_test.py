@@ -256,11 +256,11 @@ def add(x, y): return {value}
 
 
 def test_third_timeout_ends_the_calls(sandbox):
-  problem = examples.make_check(time_limit=0.2)
+  problem = examples.make_check(time_limit=0.1)
   verdict = checks.check(sandbox, problem, '''
 import time
 def add(x, y):
-  while x in (0.1, 'a', 0) and time.process_time() < 0.3: pass
+  while x in (0.1, 'a', 0) and time.process_time() < 0.2: pass
   return x + y
 ''')
   # Batches of one, two and four calls; three of them time out.

@@ -126,7 +126,7 @@ def test_calls_that_fail(programs, source, function, stderr):
     ('import threading\ndef f(x):\n  threading.Thread(target=g).start()\n'
      '  return 5\ndef g():\n  while True: pass', Status.TIMEOUT)])
 def test_a_value_needs_a_program_that_ends_well(local, source, status):
-  limits = servers.LIMITS._replace(wall_seconds=0.5)
+  limits = servers.LIMITS._replace(cpu_seconds=0.1)
   result = call(sandbox.Sandbox(local.address, limits), source, 5)
   assert (result.status, result.value) == (status, None), result
 

@@ -132,7 +132,7 @@ def test_cpu_limit_is_exact_if_its_signal_is_ignored(address, reaction):
 
 
 CPU = 'stopped: CPU limit of 0.2 s'
-WALL_CLOCK = 'stopped: wall-clock limit of 0.3 s'
+WALL_CLOCK = 'stopped: wall-clock limit of 0.1 s'
 MEMORY = (
     'stopped: memory limit of 134217728 bytes',
     'Cannot allocate memory\n', 'not allowed to raise maximum limit\n')
@@ -181,7 +181,7 @@ def test_limits_hold(address, program, stderr):
   result = servers.run(
       address, program,
       cpu_seconds={THREADS: 5.0, CPU: 0.2}.get(stderr, 0.5),
-      wall_seconds=0.3 if stderr is WALL_CLOCK else 20.0)
+      wall_seconds=0.1 if stderr is WALL_CLOCK else 20.0)
   assert result.status is not Status.OK
   assert result.stderr.endswith(stderr), result
   assert len(result.stdout) in (0, 10_000)

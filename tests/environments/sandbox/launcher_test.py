@@ -108,7 +108,8 @@ def test_server_that_cannot_fork_ends_and_leaves_nothing(
   without_fork = """
 def fork():
   raise BlockingIOError('out of processes')
-server.os.fork, server._FORK_SECONDS = fork, 0.5
+server.os.fork = fork
+server._FORK_SECONDS = server._SERVER_TICK = 0.1
 server.main"""
   monkeypatch.setattr(
       launcher, '_START_SERVER',

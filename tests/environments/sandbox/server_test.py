@@ -104,6 +104,9 @@ def test_server_ends_with_its_parent(level):
   program = f'''
       import os
       from environments import sandbox
+      from environments.sandbox import launcher
+      launcher._START_SERVER = launcher._START_SERVER.replace(
+          'server.main', 'server._SERVER_TICK = 0.1; server.main')
       server = sandbox.SandboxServer(num_slots=1, level={level!r})
       server.start()
       print(server.address, server.pid, flush=True)
