@@ -186,7 +186,7 @@ def random_post(rng: np.random.Generator) -> str:
       _POST_SENTENCES[i] for i in rng.permutation(len(_POST_SENTENCES))[
           :num_sentences - 1]]
   unused = {
-      kind: iter(rng.permutation(words).tolist())
+      kind: map(words.__getitem__, rng.permutation(len(words)))
       for kind, words in WORDS.items()}
   return re.sub(
       r'\{(\w+)\}', lambda match: next(unused[match[1]]), ' '.join(templates))
