@@ -212,7 +212,7 @@ def test_stopped_processes_do_not_block_the_exit(monkeypatch):
     for pid in pids:
       os.kill(pid, signal.SIGSTOP)
   # Another process reaps the server inside bubblewrap.
-  wait_until(lambda: not any(map(servers.exists, pids)))
+  wait_until(lambda: not any(map(servers.is_running, pids)))
 
 
 def test_failed_start_of_the_workers_closes_the_sandbox(monkeypatch):
