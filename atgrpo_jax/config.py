@@ -229,26 +229,51 @@ def build(
     config: ml_collections.ConfigDict, *, sandbox: sandbox_lib.Sandbox | None,
     executor: workers_lib.Workers) -> Experiment:
   """Builds the experiment; raises UserError if it cannot work."""
-  check_run(config)
-  environment = make_environment(config, sandbox)
-  policy_map = policies_lib.make_policy_map(
-      config.policies, environment.roles, config.policy_map)
+  environment, policy_map, rollout, advantage, critic = _read(config, sandbox)
   names = policies_lib.policy_names(policy_map)
   chip = fit.chip_of(jax.local_devices()[0])
   if chip is not None:  # The smallest memory of all processes.
     chip = dataclasses.replace(chip, memory=min(hosts.exchange(chip.memory)))
   fitting, policies = build_policies(
       config, names, jax.devices(), chip, functools.cache(read_model))
-  rollout = rollout_spec(config)
-  advantage = spec_lib.AdvantageSpec(**config.advantage)
-  spec_lib.check_terms(rollout, advantage)
-  critic = spec_lib.CriticSpec(**config.critic)
-  spec_lib.check_critic(critic, rollout, advantage)
   return Experiment(
       config=config, environment=environment, policy_map=policy_map,
       policies=policies, buckets=batching.Buckets(**fitting.buckets),
       rollout=rollout, advantage=advantage, critic=critic,
       critics=actor_critic.make_critics(critic, policies), executor=executor)
+
+
+def check(config: ml_collections.ConfigDict) -> None:
+  """Raises UserError for mistakes that show without devices and models."""
+  workers_lib.Workers(
+      config.environment.num_workers, config.environment.program_slots,
+      config.sandbox.level, config.sandbox.url)
+  _, policy_map, *_ = _read(config, None)
+  names = policies_lib.policy_names(policy_map)
+  for sections in _policy_configs(config, names).values():
+    if sections.model.trained == 'lora':
+      model.LoraSpec(**{
+          key: value for key, value in sections.lora.items()
+          if key != 'folder'})
+    _learner_spec(config, sections, None)
+
+
+def _read(
+    config: ml_collections.ConfigDict, sandbox: sandbox_lib.Sandbox | None,
+) -> tuple[
+    env_api.Environment, policies_lib.PolicyMap, spec_lib.RolloutSpec,
+    spec_lib.AdvantageSpec, spec_lib.CriticSpec]:
+  """Returns the parts of an experiment that need no devices and no models."""
+  check_run(config)
+  environment = make_environment(config, sandbox)
+  policy_map = policies_lib.make_policy_map(
+      config.policies, environment.roles, config.policy_map)
+  rollout = rollout_spec(config)
+  advantage = spec_lib.AdvantageSpec(**config.advantage)
+  spec_lib.check_terms(rollout, advantage)
+  critic = spec_lib.CriticSpec(**config.critic)
+  spec_lib.check_critic(critic, rollout, advantage)
+  return environment, policy_map, rollout, advantage, critic
 
 
 def rollout_spec(config: ml_collections.ConfigDict) -> spec_lib.RolloutSpec:
@@ -345,15 +370,21 @@ def read_policies(
       errors.check_number(
           'lora.rank', lora.rank, less_than=dimensions.hidden_size + 1,
           advice=', the hidden size plus 1; 8 to 64 are common')
-    learner = policy_lib.LearnerSpec(
-        optimizer=policy_lib.OptimizerSpec(**sections.optimizer),
-        loss=losses.LossSpec(**config.loss),
-        temperature=config.rollout.temperature, dtype=sections.model.dtype,
-        remat=sections.model.remat, adapter_scale=lora and lora.scale)
     policies[name] = policy_lib.Policy(
         name, folder, dimensions, tokenizer, sections.model.trained, lora,
-        adapter, learner)
+        adapter, _learner_spec(config, sections, lora))
   return policies
+
+
+def _learner_spec(
+    config: ml_collections.ConfigDict, sections: ml_collections.ConfigDict,
+    lora: model.LoraSpec | None) -> policy_lib.LearnerSpec:
+  """Returns the learner of a policy with these sections."""
+  return policy_lib.LearnerSpec(
+      optimizer=policy_lib.OptimizerSpec(**sections.optimizer),
+      loss=losses.LossSpec(**config.loss),
+      temperature=config.rollout.temperature, dtype=sections.model.dtype,
+      remat=sections.model.remat, adapter_scale=lora and lora.scale)
 
 
 def _policy_configs(

@@ -44,6 +44,9 @@ _STEP = flags.DEFINE_string(
     'step', None,
     'With --mode=replay: a recorded training step, counted from 0 as in '
     'groups/, or the name of an evaluation, such as after.')
+_CHECK = flags.DEFINE_bool(
+    'check', False,
+    'Only check the flags and the config, which needs no device and no model.')
 _DISTRIBUTED = flags.DEFINE_bool(
     'distributed', False,
     'Join a run of several processes. On TPU pods, SLURM and Open MPI they '
@@ -59,7 +62,8 @@ _TRACEBACK = flags.DEFINE_bool(
 
 # Flags that only some modes read.
 _MODE_FLAGS = (
-    (_CHECKPOINT, ('evaluate', 'export')), (_STEP, ('replay',)))
+    (_CHECKPOINT, ('evaluate', 'export')), (_STEP, ('replay',)),
+    (_CHECK, ('train', 'evaluate', 'export', 'doctor')))
 
 # Exit statuses besides 0 and those of `errors`.
 DOES_NOT_FIT = 3  # --mode=compile_check.
@@ -75,6 +79,10 @@ def main(argv: list[str]) -> int:
       'coordinator_address': _COORDINATOR.value,
       'num_processes': _NUM_PROCESSES.value, 'process_id': _PROCESS_ID.value}
   _check_flags(mode, process)
+  if _CHECK.value:
+    from atgrpo_jax import config as config_lib
+    config_lib.check(_CONFIG.value)
+    return 0
   if mode == 'report':
     from atgrpo_jax.viewer import report as report_lib
     workdir = files.as_path(_WORKDIR.value)

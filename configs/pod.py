@@ -26,19 +26,20 @@ _DIMENSIONS = {
     '8b': (4096, 12288, 36, 32, 8, 40960, False),
     'coder-3b': (2048, 11008, 36, 16, 2, 32768, True),
 }
-# Layouts of slices that gcloud names by their number of chips (v5e, v6e), or by
-# their number of cores, two per chip (v4, v5p).
-_LAYOUTS = {
-    'v5e': {
-        1: '1x1', 4: '2x2', 8: '2x4', 16: '4x4', 32: '4x8', 64: '8x8',
-        128: '8x16', 256: '16x16'},
-    'v5p': {
-        8: '2x2x1', 16: '2x2x2', 32: '2x2x4', 64: '2x4x4', 128: '4x4x4',
-        256: '4x4x8'},
-}
-_LAYOUTS |= {
-    'v5litepod': _LAYOUTS['v5e'], 'v6e': _LAYOUTS['v5e'],
-    'v4': _LAYOUTS['v5p']}
+# Chips, or cores (two per chip), of a slice -> its layout.
+_CHIPS = {
+    1: '1x1', 4: '2x2', 8: '2x4', 16: '4x4', 32: '4x8', 64: '8x8',
+    128: '8x16', 256: '16x16'}
+_CORES = {
+    8: '2x2x1', 16: '2x2x2', 32: '2x2x4', 64: '2x4x4', 128: '4x4x4',
+    256: '4x4x8'}
+# gcloud's name of a slice -> its topology.
+_SLICES = {
+    f'{name}-{size}': f'{generation}:{layout}'
+    for name, generation, layouts in (
+        ('v5litepod', 'v5e', _CHIPS), ('v6e', 'v6e', _CHIPS),
+        ('v5p', 'v5p', _CORES), ('v4', 'v4', _CORES))
+    for size, layout in layouts.items()}
 
 
 def get_config(arg: str = ''):
@@ -97,10 +98,10 @@ def _layout(topology: str) -> str:
   """Converts gcloud's 'v5litepod-16' into 'v5e:4x4'."""
   if re.fullmatch(r'\w+:\d+(x\d+)*', topology):
     return topology
-  generation, _, size = topology.partition('-')
-  layouts = _LAYOUTS.get(generation, {})
-  if not size.isdigit() or int(size) not in layouts:
-    raise ValueError(
-        f'topology={topology!r} is unknown; give a TPU slice, such as '
-        'v5litepod-16 or v5e:4x4, or a node of GPUs, such as h100:8.')
-  return f'{generation.replace("litepod", "e")}:{layouts[int(size)]}'
+  if topology not in _SLICES:
+    name = topology.replace('v5e-', 'v5litepod-')
+    raise ValueError(f'topology={topology!r} is unknown; ' + (
+        f'did you mean {name!r}?' if name in _SLICES else
+        'give a TPU slice, such as v5litepod-16 or v5e:4x4, or a node of GPUs, '
+        'such as h100:8.'))
+  return _SLICES[topology]

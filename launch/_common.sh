@@ -81,7 +81,7 @@ parse_trainer_options() {
       'such as configs/plan_path.py:size=nano'
   [[ -n "$workdir" ]] ||
     stop '--workdir is missing; give the folder of the run, such as runs/x'
-  [[ "$workdir" != *://* || "$workdir" =~ ^gs://[^/]+/. ]] ||
+  [[ "$workdir" != *:/* || "$workdir" =~ ^gs://[^/]+/. ]] ||
     stop "--workdir is '$workdir'; give a folder, or one in a bucket, such as" \
       'gs://bucket/folder'
   workdir="${workdir%/}"
@@ -94,6 +94,25 @@ parse_trainer_options() {
 check_positive() {
   [[ "$2" =~ ^[1-9][0-9]*$ ]] ||
     stop "$1 is '$2', but must be a whole number above 0, such as 2"
+}
+
+# check_shared FOLDER ...: stops if the workdir is in one of these folders, which
+# the machines of the run do not share.
+check_shared() {
+  local folder
+  for folder in "$@"; do
+    [[ "$workdir/" != "$folder"/* ]] ||
+      stop "--workdir is '$workdir', but every machine of the run has its own" \
+        "$folder; give gs://BUCKET/DIR, or a folder that they share"
+  done
+}
+
+# Stops if the config or the flags of the trainer are wrong. The checkout must be
+# installed, which --dry-run does not do.
+check_trainer() {
+  if "$dry_run" && [[ ! -x "$VENV/bin/python" ]]; then return; fi
+  (cd "$ROOT" && "$VENV/bin/python" -m atgrpo_jax.main --check \
+    --workdir "$workdir" "${trainer[@]}") || exit
 }
 
 # Makes `workdir` absolute, because the trainers start in the checkout. Sets

@@ -29,6 +29,7 @@ EOF
 parse_trainer_options '' '' "$@"
 resolve_workdir
 ensure_installed gpu
+check_trainer
 trainer_command cuda,cpu
 run cd "$ROOT"
 "$dry_run" || say "running $(show "${command[@]}")"

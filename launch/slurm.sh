@@ -43,10 +43,12 @@ resolve_workdir
 check_positive --nodes "$nodes"
 check_positive --gpus-per-node "$gpus_per_node"
 check_positive --cpus-per-task "$cpus_per_task"
+check_shared /tmp /var/tmp /dev/shm
 "$dry_run" || command -v sbatch > /dev/null ||
   stop 'sbatch is not on the PATH; run this on a login node of the cluster'
 
 ensure_installed gpu
+check_trainer
 trainer_command cuda,cpu
 submit=(sbatch --parsable --job-name="atgrpo_jax-$(basename "$workdir")"
   --nodes="$nodes" --ntasks=$((nodes * gpus_per_node))

@@ -11,17 +11,19 @@ Usage: bash launch/tpu_pod.sh --name NAME --zone ZONE --config CONFIG
        bash launch/tpu_pod.sh --name NAME --zone ZONE --follow
        bash launch/tpu_pod.sh --name NAME --zone ZONE --stop
 
-Copies this checkout to all workers of a TPU VM or pod that exists, installs
-atgrpo_jax with its tpu extra there, starts the trainer in the background, and
-follows its log. Ctrl-C ends the following, not the run. Needs gcloud, logged
-in. launch/sky_tpu.yaml creates a TPU and survives preemption.
+Installs atgrpo_jax into .venv and checks the config, copies this checkout to all
+workers of a TPU VM or pod that exists, installs atgrpo_jax with its tpu extra
+there, starts the trainer in the background, and follows its log. Ctrl-C ends the
+following, not the run. Needs gcloud, logged in. launch/sky_tpu.yaml creates a
+TPU and survives preemption.
 
   --name NAME         name of the TPU
   --zone ZONE         its zone, such as us-west4-a
   --project PROJECT   its project (default: gcloud's)
   --config CONFIG     config file and its arguments
   --workdir DIR       folder of the run: in a bucket, as gs://BUCKET/DIR, or the
-                      absolute path of a folder that all workers share
+                      absolute path of a folder that all workers share, which
+                      is not in your home folder
   --mode MODE         train (default), evaluate, export or doctor
   --follow            follow the log of a run that was started before
   --stop              ask the trainers to save and stop
@@ -48,6 +50,7 @@ else
   [[ "$config" != /* ]] ||
     stop "--config is '$config', but must be a file of the checkout, which is" \
       'copied to the workers'
+  check_shared /tmp /var/tmp /dev/shm "$HOME" "$ROOT"
 fi
 [[ -n "$name" ]] || stop '--name is missing; give the name of the TPU'
 [[ -n "$zone" ]] || stop '--zone is missing; give one such as us-west4-a'
@@ -67,6 +70,8 @@ if "$stop"; then
   exit
 fi
 if ! "$follow"; then
+  ensure_installed ''
+  check_trainer
   archive="$ROOT/.cache/atgrpo_jax.tgz"
   run mkdir -p "$ROOT/.cache"
   run tar -czf "$archive" -C "$ROOT" --exclude=./.git --exclude=./.venv \

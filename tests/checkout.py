@@ -25,7 +25,7 @@ echo "$*" >> {calls}
 case "$2" in
   ruff|pytest|mkdocs|atgrpo_jax.main) [ -f setup.py ] || exit 9 ;;
 esac
-if [ "$2" = atgrpo_jax.main ] && [ -e {trainer} ]; then
+if [ "$2" = atgrpo_jax.main ] && [ "$3" != --check ] && [ -e {trainer} ]; then
   shift 2
   exec {trainer} "$@"
 fi

@@ -1,16 +1,11 @@
 """A wrong command line ends with one line, exit status 2, and no workdir."""
 
-import json
-import pathlib
-import subprocess
-import sys
-
 import pytest
 
 from atgrpo_jax import errors
 from atgrpo_jax import main
+from tests import command_line
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
 CONFIG = '--config=tests/echo.py'
 
 # Arguments (a workdir is added) -> words of the message.
@@ -33,26 +28,6 @@ CASES = [
     ([CONFIG, '--config.environment.program_slots=0'], ['program_slots=0']),
 ]
 
-# Imports once and forks for each case.
-_PROGRAM = """
-import json
-import os
-import sys
-from atgrpo_jax import main
-from atgrpo_jax import train
-
-folder, cases = sys.argv[1], json.loads(sys.argv[2])
-for number, argv in enumerate(cases):
-  if not os.fork():
-    os.dup2(os.open(f'{folder}/{number}', os.O_CREAT | os.O_WRONLY), 2)
-    sys.argv = ['main.py', *argv]
-    try:
-      main.run()
-    except SystemExit as stopped:
-      os._exit(stopped.code)  # The usual end takes 0.7 s.
-  print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
-"""
-
 
 @pytest.fixture(scope='module')
 def results(echo_folder, tmp_path_factory):
@@ -68,12 +43,7 @@ def results(echo_folder, tmp_path_factory):
       argv.insert(0, f'--workdir={workdirs / str(number)}')
     cases.append(argv)
   cases += [[CONFIG], [CONFIG, '--traceback']]  # Without a workdir.
-  done = subprocess.run(
-      [sys.executable, '-c', _PROGRAM, folder, json.dumps(cases)], cwd=ROOT,
-      text=True, stdout=subprocess.PIPE, check=True, timeout=300)
-  return [
-      (int(status), (folder / str(number)).read_text())
-      for number, status in enumerate(done.stdout.split())], workdirs
+  return command_line.run_main(cases, folder), workdirs
 
 
 def _error(stderr):
