@@ -138,8 +138,8 @@ def draw(
     arms = {title: depot.seeds_of(
         records.curves, f'depot/{reward}/{depot.ARMS[title]}')
             for title in depot.DRAWN}
-    if all(arms.values()):
-      presets[reward] = arms
+    if any(arms.values()):
+      presets[reward] = {title: arms[title] for title in arms if arms[title]}
   if not presets:
     return []
   drawing = figure.Figure(

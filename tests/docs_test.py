@@ -64,7 +64,8 @@ _COMPARED = {
 
 # Page -> titles of its tables of Depot.
 _DEPOT = {
-    'docs/when_at_grpo.md': ('Depot: `mixed`, 8k choices',),
+    'docs/when_at_grpo.md': (
+        'Depot: `mixed`, 8k choices', 'Depot: `outcome`, 60k choices'),
     'README.md': ('Depot: `mixed`, 8k choices',)}
 
 # Contestant -> its name in docs/speed.md.
