@@ -58,14 +58,13 @@ def _at_grpo_claims() -> Iterator[Claim]:
   plan = f'main/{experiments.ABLATED}'
   per_role = f'{plan}/at_grpo_per_role'
   domains = [
-      (game, 'Tables 1, 2', f'main/{task}', task)
+      (game, f'main/{task}', task)
       for task, game in experiments.GAMES.items()]
   problems = [
-      ('Code', 'Tables 1, 2', code, 'code_contests'),
-      ('Math', 'Tables 1, 2', maths, 'aime24')]
-  for game, source, folder, task in domains:
+      ('Code', code, 'code_contests'), ('Math', maths, 'aime24')]
+  for game, folder, task in domains:
     yield Claim(
-        f'{game}: a team with AT-GRPO beats one agent with GRPO', source,
+        f'{game}: a team with AT-GRPO beats one agent with GRPO', 'Tables 1, 2',
         _numbers('shared', 'SA+GRPO', task),
         Rows(f'{folder}/at_grpo', f'{folder}/sa_grpo'))
   yield Claim(
@@ -74,14 +73,14 @@ def _at_grpo_claims() -> Iterator[Claim]:
   yield Claim(
       'Math: a team with AT-GRPO beats one agent with GRPO', 'abstract',
       '1.7B: +9.0, 8B: +17.93', Rows(f'{maths}/at_grpo', f'{maths}/sa_grpo'))
-  for domain, source, folder, task in domains + problems:
+  for domain, folder, task in domains + problems:
     yield Claim(
-        f'{domain}: AT-GRPO beats plain GRPO on the same team', source,
+        f'{domain}: AT-GRPO beats plain GRPO on the same team', 'Tables 1, 2',
         _numbers('shared', 'MAS+GRPO', task),
         Rows(f'{folder}/at_grpo', f'{folder}/mas_grpo'))
-  for domain, source, folder, task in domains + problems:
+  for domain, folder, task in domains + problems:
     yield Claim(
-        f'{domain}: AT-GRPO improves the untrained team', source,
+        f'{domain}: AT-GRPO improves the untrained team', 'Tables 1, 2',
         _numbers('shared', 'MAS', task),
         Rows(f'{folder}/at_grpo', f'{folder}/at_grpo before'))
   yield Claim(
@@ -162,23 +161,22 @@ def _at_grpo_claims() -> Iterator[Claim]:
       'AIME24 and AIME25 reach 57 and 40 %', 'Table 2', '8B, per role',
       _NO_WEIGHTS)
 
-
-  for text, source, first, second, margin in (
+  for text, source, first, second in (
       ('a team with AT-GRPO beats one agent with GRPO', 'Tables 1, 2',
-       'at_grpo', 'sa_grpo', 0.0),
+       'at_grpo', 'sa_grpo'),
       ('AT-GRPO beats plain GRPO on the same team', 'Tables 1, 2', 'at_grpo',
-       'mas_grpo', 0.0),
+       'mas_grpo'),
       ('groups by agent and turn beat groups by task', 'Algorithm 1',
-       'mas_grpo_agent_turn', 'mas_grpo', 0.0),
+       'mas_grpo_agent_turn', 'mas_grpo'),
       ('the tree beats parallel episodes with equal groups', 'Algorithm 1',
-       'at_grpo', 'mas_grpo_agent_turn', 0.0),
+       'at_grpo', 'mas_grpo_agent_turn'),
       ('greedy selection beats uniform selection', 'Algorithm 1', 'at_grpo',
-       'tree_uniform', 0.0),
+       'tree_uniform'),
       ('a trained single agent is worse with several turns', 'Tables 7, 8',
-       'sa_grpo', 'sa_grpo_turns', 0.0)):
+       'sa_grpo', 'sa_grpo_turns')):
     yield Claim(
         f'Depot: {text}', source, '',
-        Curves(f'{_MIXED}/{first}', f'{_MIXED}/{second}', margin))
+        Curves(f'{_MIXED}/{first}', f'{_MIXED}/{second}'))
   yield Claim(
       'Depot: outcome rewards alone lose less than 5 points', 'Table 6', '',
       Curves('depot/outcome/at_grpo', f'{_MIXED}/at_grpo', -0.05))

@@ -26,7 +26,6 @@ _NOTE = (
     'seeds; empty if a seed never reached it. invalid answers: of all agents, '
     'after training. The learning rate has the largest area in a search over '
     '{rates} on two other seeds and other tasks.')
-_SEARCH_SEEDS = ' and '.join(map(str, depot.SEARCH_SEEDS))
 
 
 def make(records: records_lib.Records) -> list[table_lib.Table]:
@@ -67,7 +66,8 @@ def _searches(records: records_lib.Records) -> Iterator[table_lib.Table]:
       yield table_lib.Table.create(
           f'Depot: learning rates, `{reward}`, {budget // 1000}k choices',
           ['', *(f'{rate} %' for rate in depot.SEARCH)], lines,
-          f'area on validation tasks, mean of seeds {_SEARCH_SEEDS}.')
+          'area on validation tasks, mean of seeds {} and {}.'.format(
+              *depot.SEARCH_SEEDS))
 
 
 def _table(
