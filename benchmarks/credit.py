@@ -114,6 +114,9 @@ def methods(group_size: int) -> list[Method]:
   for selection, num in itertools.product(selections, (1, 4)):
     add(f'tree, monte_carlo {num}, {selection}', ('env', 'agent', 'turn'),
         selection=selection, return_type='monte_carlo', num_continuations=num)
+  add('tree, monte_carlo 1 to the next phase, greedy',
+      ('env', 'agent', 'turn'), selection='greedy', return_type='monte_carlo',
+      num_continuations=1, continuation_phases=1)
   for return_type, group_key in (
       ('episode_return', ('env',)), ('episode_return', ('env', 'agent')),
       ('immediate', ('env', 'agent', 'turn')),
