@@ -35,6 +35,9 @@ from atgrpo_jax.rollout import tree as tree_lib
 from atgrpo_jax.viewer import report
 from environments import env_api
 
+# Roles without any advantage are reported after this many steps.
+_CHECKED_STEPS = 10
+
 
 @dataclasses.dataclass
 class LoopState:
@@ -170,6 +173,8 @@ def _train(
       progress.update(
           loop.step, fraction_done=loop.fraction_done(config.train),
           values=values)
+    if loop.step == _CHECKED_STEPS:
+      _warn_without_advantages(experiment, workdir)
 
     # Checkpoint.
     if loop.step % config.train.checkpoint_every == 0 or is_last:
@@ -313,6 +318,24 @@ def update(
 
 
 # ---- Parts of the loop ------------------------------------------------------
+
+
+def _warn_without_advantages(
+    experiment: config_lib.Experiment, workdir: pathlib.Path) -> None:
+  """Names trained roles whose advantages were 0 in all steps so far."""
+  if not hosts.is_first():  # It has the record.
+    return
+  steps = metrics_lib.read(workdir)
+  roles = [
+      role for role, policy in experiment.policy_map.items()
+      if experiment.policies[policy].trained != 'none'
+      and all(step.get(f'{role}/zero_advantage') == 1 for step in steps)]
+  if roles:
+    print(
+        f'warning: {", ".join(roles)} had no advantage in {len(steps)} steps, '
+        'because all compared returns were equal, so nothing trains these '
+        'answers. If they are rewarded only later, set '
+        'rollout.return_type=monte_carlo; see docs/when_at_grpo.md.')
 
 
 def _test(

@@ -295,6 +295,32 @@ def test_infrastructure_failures_are_masked_and_counted(
   assert 0 <= metrics['return/mean'] <= 2
 
 
+@dataclasses.dataclass(frozen=True)
+class _Delayed(echo.Echo):
+  """`first` earns nothing at once."""
+
+  def step(self, state, actions):
+    result = super().step(state, actions)
+    if 'first' not in actions:
+      return result
+    return dataclasses.replace(result, local_rewards={'first': 0.0})
+
+
+@pytest.mark.parametrize('changes, warned', [
+    ({}, True), ({'rollout.return_type': 'monte_carlo'}, False),
+    ({'policies': 'per_role',
+      'per_policy': (('first', 'model.trained', 'none'),)}, False)])
+def test_a_role_without_any_advantage_is_named(
+    echo_folder, tmp_path, monkeypatch, capsys, changes, warned):
+  monkeypatch.setattr(train, '_CHECKED_STEPS', 2)
+  experiment = dataclasses.replace(
+      echo.experiment(echo_folder, **{'train.num_steps': 2} | changes),
+      environment=_Delayed(1))
+  assert train.train(experiment, tmp_path)
+  message = 'warning: first had no advantage in 2 steps'
+  assert (message in capsys.readouterr().out) == warned
+
+
 # Tasks and records.
 
 
