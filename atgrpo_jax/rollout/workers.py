@@ -102,6 +102,7 @@ class Workers:
       self._server = sandbox_lib.SandboxServer(program_slots, level)
     self._batches: list[StepBatch] = []  # Since the last `finish`.
     self._in_a_row = 0
+    self._first: futures.Future | None = None  # Of the first pool.
 
   @property
   def sandbox(self) -> sandbox_lib.Sandbox | None:
@@ -126,7 +127,8 @@ class Workers:
   def finish(self) -> None:
     """Waits for all batches and repeats failed steps; see the module.
 
-    Raises InfrastructureError if the failures persist, or Stopped.
+    Raises InfrastructureError if the failures persist, UserError if the first
+    worker process cannot start, or Stopped.
     """
     batches, self._batches = self._batches, []
     num_restarts = self._counts['server_restarts']
@@ -186,6 +188,7 @@ class Workers:
             if not batch.failed():
               self._in_a_row = 0
       if is_broken:
+        self._check_start()
         self._counts['pool_restarts'] += 1
         self._count_in_a_row('worker processes')
         self._end_pool(seconds=0.0)
@@ -216,6 +219,16 @@ class Workers:
           'in the log above, then run the same command again.')
     logging.warning('The %s failed and will be replaced.', name)
 
+  def _check_start(self) -> None:
+    """Raises UserError if the first pool broke before it did anything."""
+    is_known = self._first.done() and not self._first.cancelled()
+    if is_known and isinstance(
+        self._first.exception(), process.BrokenProcessPool):
+      raise errors.UserError(
+          'A worker process could not start; its error is in the log above. '
+          "Workers import the main script, so a script must use a run below "
+          "`if __name__ == '__main__':`.")
+
   def _start_pool(self) -> None:
     self._context = _Context()
     self._pool = futures.ProcessPoolExecutor(
@@ -241,7 +254,8 @@ class Workers:
           raise errors.UserError(str(error)) from error
         stack.callback(self._server.close)
       self._start_pool()
-      self._pool.submit(int)  # Starts a worker while jax is imported.
+      # Starts a worker while jax is imported.
+      self._first = self._pool.submit(int)
       stack.pop_all()
     return self
 

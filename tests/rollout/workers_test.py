@@ -6,6 +6,8 @@ import functools
 import os
 import pathlib
 import signal
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -18,6 +20,7 @@ from atgrpo_jax.rollout import workers as workers_lib
 from environments import env_api
 from environments.sandbox import launcher
 from environments.sandbox import remote
+from tests import checkout
 from tests.checkout import wait_until
 from tests.environments.sandbox import fusion
 from tests.environments.sandbox import servers
@@ -222,3 +225,19 @@ def test_failed_start_of_the_workers_closes_the_sandbox(monkeypatch):
   with pytest.raises(ZeroDivisionError):
     running.__enter__()
   assert not os.path.exists(os.path.dirname(running.sandbox.address))
+
+
+def test_a_script_without_a_guard_is_told_at_once(tmp_path):
+  script = tmp_path / 'script.py'
+  script.write_text("""
+from atgrpo_jax.rollout import contract, workers
+
+with workers.Workers(1, 1, 'none') as running:
+  running.submit(contract.step_all, None, [], []).result()
+""")
+  result = subprocess.run(
+      [sys.executable, script], capture_output=True, text=True, timeout=120,
+      env=os.environ | {'PYTHONPATH': str(checkout.ROOT)})
+  assert result.returncode
+  assert "below `if __name__ == '__main__':`" in result.stderr
+  assert 'will be replaced' not in result.stderr
