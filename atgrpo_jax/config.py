@@ -52,10 +52,10 @@ ReadModel = Callable[[str, bool], ModelFiles]
 
 DTYPES = ('float32', 'bfloat16')
 _POLICY_SECTIONS = ('model', 'lora', 'optimizer')  # Keys of `per_policy`.
-# Attributes of an `env_api.Environment`.
+# Required attributes of an `env_api.Environment`.
 _ENVIRONMENT = (
     'roles', 'phases', 'max_turns', 'team_reward_range', 'reset', 'observe',
-    'step', 'show')
+    'step')
 # Logits divided by a smaller temperature may overflow.
 _MIN_TEMPERATURE = 1e-6
 _MIN_VALUES = {

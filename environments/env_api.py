@@ -53,30 +53,31 @@ STATUS_TO_OUTCOME = {
 class Step:
   """The result of one micro-transition.
 
-  Numbers and truth values may be those of Python, numpy or jax. Numbers in
-  single precision are rounded to six decimals.
+  Only `state`, `team_reward` and `done` are required. Numbers and truth values
+  may be those of Python, numpy or jax. Numbers in single precision are rounded
+  to six decimals.
 
   Attributes:
     state: the state after the actions.
     team_reward: the reward that all roles share.
-    local_rewards: role -> weighted sum of its reward terms, for the roles that
-      acted.
-    reward_terms: name -> value before weighting, bounded; for the log.
     done: the episode is over.
     success: the task's checker accepts the final state; nothing else sets it.
     truncated: the episode is over because its turns ran out.
-    outcomes: role -> outcome, for the roles that acted.
+    local_rewards: role -> weighted sum of its reward terms. A role that acted
+      and has no entry earns 0.
+    reward_terms: name -> value before weighting, bounded; for the log.
+    outcomes: role -> outcome. A role that acted and has no entry has `OK`.
     program_runs: number of programs that the step ran.
   """
 
   state: State
   team_reward: float
-  local_rewards: Mapping[str, float]
-  reward_terms: Mapping[str, float]
   done: bool
-  success: bool
-  truncated: bool
-  outcomes: Mapping[str, Outcome]
+  success: bool = False
+  truncated: bool = False
+  local_rewards: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  reward_terms: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  outcomes: Mapping[str, Outcome] = dataclasses.field(default_factory=dict)
   program_runs: int = 0
 
 
@@ -112,7 +113,7 @@ class Environment(Protocol):
   def show(self, state: State) -> Mapping[str, str]:
     """Describes `state` as name -> text, for records and the report.
 
-    No agent sees it.
+    No agent sees it. Without this method, records have `str(state)`.
     """
 
 

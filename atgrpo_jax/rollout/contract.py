@@ -65,7 +65,9 @@ def observe(
 
 def show(
     environment: env_api.Environment, state: env_api.State) -> dict[str, str]:
-  """`Environment.show`, with all values as texts."""
+  """`Environment.show`, with all values as texts; by default the state."""
+  if not hasattr(environment, 'show'):
+    return {'state': str(state)}
   call = _Call(environment, 'show', f'for the state {state!r:.100}')
   with call:
     texts = environment.show(state)
@@ -156,19 +158,24 @@ def _where(roles: Sequence[str], task_id: str, turn: int) -> str:
 def _checked(
     step: Any, actions: Mapping[str, str],
     team_reward_range: tuple[float, float]) -> env_api.Step:
-  """A step with Python's numbers and truth values.
+  """A step with Python's numbers and truth values, and an entry for each role.
 
   Raises ValueError with a description of the field that violates the contract.
   """
   if not isinstance(step, env_api.Step):
     raise ValueError(f'{step!r:.100}, which is not a Step')
+  defaults = {
+      'local_rewards': dict.fromkeys(actions, 0.0),
+      'outcomes': dict.fromkeys(actions, env_api.Outcome.OK),
+      'reward_terms': {}}
   maps = {}
-  for name in ('local_rewards', 'outcomes', 'reward_terms'):
-    maps[name] = by_name = getattr(step, name)
+  for name, default in defaults.items():
+    by_name = getattr(step, name)
     if not isinstance(by_name, Mapping):
       raise ValueError(f'{name}={by_name!r:.100}, which is not a dict')
-    if name != 'reward_terms' and by_name.keys() != actions.keys():
+    if default and not by_name.keys() <= default.keys():
       raise ValueError(f'{name} of {[*by_name]}, but {[*actions]} acted')
+    maps[name] = default | dict(by_name)
   for role, outcome in maps['outcomes'].items():
     if not isinstance(outcome, env_api.Outcome):
       raise ValueError(
@@ -177,7 +184,7 @@ def _checked(
   low, high = team_reward_range
   slack = 1e-6 * max(abs(low), abs(high))  # For rounding.
   is_known = math.isfinite(team_reward) and (
-      env_api.Outcome.INFRASTRUCTURE not in step.outcomes.values())
+      env_api.Outcome.INFRASTRUCTURE not in maps['outcomes'].values())
   if is_known and not low - slack <= team_reward <= high + slack:
     raise ValueError(
         f'team_reward={team_reward}, outside its team_reward_range ({low}, '
@@ -198,8 +205,8 @@ def _checked(
           for key, value in maps[name].items()}
       for name in ('local_rewards', 'reward_terms')}
   return dataclasses.replace(
-      step, team_reward=team_reward, program_runs=int(program_runs), **flags,
-      **numbers)
+      step, team_reward=team_reward, program_runs=int(program_runs),
+      outcomes=maps['outcomes'], **flags, **numbers)
 
 
 def _number(field: str, value: Any) -> float:

@@ -116,6 +116,17 @@ def test_single_precision_is_rounded(value, number):
   assert step.reward_terms == {'near': number}
 
 
+def test_optional_fields_have_values_for_every_role():
+  step, = STEP_ALL(
+      Given(),
+      [env_api.Step(state=3, team_reward=1, done=True, local_rewards={'a': 2})],
+      [{'a': 'text', 'b': 'text'}])
+  assert step == env_api.Step(
+      state=3, team_reward=1.0, done=True, success=False, truncated=False,
+      local_rewards={'a': 2.0, 'b': 0.0}, reward_terms={},
+      outcomes=dict.fromkeys('ab', env_api.Outcome.OK), program_runs=0)
+
+
 def test_team_reward_may_exceed_its_range_by_rounding():
   for reward in (1 + 2e-16, np.float32(0.7) + np.float32(0.3), -1.4e-17):
     _step(dataclasses.replace(GOOD, team_reward=reward))
@@ -127,11 +138,10 @@ def test_team_reward_may_exceed_its_range_by_rounding():
 @pytest.mark.parametrize('changes, words', [
     (None, 'None, which is not a Step'),
     ({'local_rewards': {'b': 1}}, "local_rewards of ['b'], but ['a'] acted"),
-    ({'local_rewards': {}}, 'local_rewards of []'),
     ({'local_rewards': 0.5}, 'local_rewards=0.5, which is not a dict'),
     ({'local_rewards': {'a': None}}, "local_rewards['a']=None, which"),
     ({'local_rewards': {'a': np.ones(1)}}, "local_rewards['a']=array([1.])"),
-    ({'outcomes': {}}, 'outcomes of []'),
+    ({'outcomes': {'b': env_api.Outcome.OK}}, "outcomes of ['b'], but ['a']"),
     ({'outcomes': {'a': 'ok'}}, "outcomes['a']='ok', which is not an Outcome"),
     ({'team_reward': '1'}, "team_reward='1', which is not a number"),
     ({'team_reward': b'1'}, "team_reward=b'1'"),
@@ -216,6 +226,7 @@ def test_exit_is_named():
 
 def test_shown_values_are_texts():
   assert contract.show(Given(), 3) == {'turn': '3', '3': 'None'}
+  assert contract.show(object(), 3) == {'state': '3'}
 
 
 @pytest.mark.parametrize('shown', [None, 'text', ['text'], 3])
