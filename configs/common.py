@@ -234,6 +234,7 @@ def shrink_for_debug(c: config_dict.ConfigDict) -> None:
   c.rollout.group_size = min(2, c.rollout.group_size)
   c.train.num_steps = 2
   c.train.groups_every = 1
+  c.train.diagnose_every = 0  # Its programs take long to compile.
 
 
 def game_config(name: str, arg: str) -> config_dict.ConfigDict:
