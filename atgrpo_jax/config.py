@@ -211,9 +211,13 @@ class Experiment:
     """Loads the tasks of a split and checks that their prompts fit."""
     with errors.as_user_error():
       tasks = datasets.load(
-          self.config.dataset.builder, split,
+          self.config.dataset.builder or self.config.environment.module, split,
           self.config.dataset.data_dir or None,
           self.config.dataset.config or None)
+    if len({*hosts.exchange(datasets.split_hash(tasks))}) > 1:
+      raise errors.UserError(
+          f'The processes of the run have different tasks in split {split!r}; '
+          'give every host the same files, and draw tasks with a fixed seed.')
     policies_lib.check_first_prompts(
         self.environment, tasks, self.policies, self.policy_map,
         buckets=self.buckets, max_new_tokens=self.config.rollout.max_new_tokens)

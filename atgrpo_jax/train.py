@@ -33,6 +33,7 @@ from atgrpo_jax.rollout import contract
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from atgrpo_jax.viewer import report
+from environments import datasets
 from environments import env_api
 
 # Roles without any advantage are reported after this many steps.
@@ -94,6 +95,9 @@ def _train(
         "model.trained='none' for every policy, so there is nothing to train; "
         'train at least one, or use --mode=evaluate.')
   credit.check(experiment.environment, experiment.rollout)
+  _warn_of_overlap(config, train_tasks, {
+      'evaluation.validation': validation_tasks, 'evaluation.test': test_tasks})
+  split_hash = datasets.split_hash(train_tasks)
 
   # ---- Workdir --------------------------------------------------------------
   is_resumed = workdir_lib.check_config(workdir, config.to_dict())
@@ -107,6 +111,10 @@ def _train(
       field.name: meta['loop'][field.name]
       for field in dataclasses.fields(LoopState)}) if meta else LoopState()
   print(f'resumes after step {loop.step}' if loop.step else 'starts afresh')
+  if meta.get('split_hash', split_hash) != split_hash:
+    raise errors.UserError(
+        f'dataset.train={config.dataset.train!r} has other tasks than when the '
+        f'run in {workdir} started; restore them, or choose another --workdir.')
   if loop.step:
     before = evaluate.read(workdir, 'before')
     evaluate.check_comparable(
@@ -180,14 +188,14 @@ def _train(
     if loop.step % config.train.checkpoint_every == 0 or is_last:
       with clock.part('checkpoint'):
         _save(
-            experiment, checkpoints, states, loop, writer, workdir,
+            experiment, checkpoints, states, loop, writer, workdir, split_hash,
             is_scheduled=True)
       saved_step = loop.step
 
   # ---- End ------------------------------------------------------------------
   if loop.step > saved_step:
     _save(
-        experiment, checkpoints, states, loop, writer, workdir,
+        experiment, checkpoints, states, loop, writer, workdir, split_hash,
         is_scheduled=False)
   checkpoints.close()
   writer.close()
@@ -320,6 +328,20 @@ def update(
 # ---- Parts of the loop ------------------------------------------------------
 
 
+def _warn_of_overlap(
+    config: ml_collections.ConfigDict, train_tasks: Sequence[env_api.Task],
+    held_out: Mapping[str, Sequence[env_api.Task]]) -> None:
+  """Names splits for evaluation, by their key, that hold training tasks."""
+  for key, tasks in held_out.items():
+    num_common = datasets.num_common(tasks, train_tasks)
+    if num_common:
+      split = config.evaluation[key.partition('.')[2]]
+      print(
+          f'warning: {num_common} of {len(tasks)} tasks of {key}={split!r} are '
+          f'also in dataset.train={config.dataset.train!r}, so they are not '
+          'held out.')
+
+
 def _warn_without_advantages(
     experiment: config_lib.Experiment, workdir: pathlib.Path) -> None:
   """Names trained roles whose advantages were 0 in all steps so far."""
@@ -373,7 +395,7 @@ def _save(
     experiment: config_lib.Experiment,
     checkpoints: checkpoints_lib.Checkpoints, states: config_lib.States,
     loop: LoopState, writer: metrics_lib.MetricsWriter, workdir: pathlib.Path,
-    is_scheduled: bool) -> None:
+    split_hash: str, is_scheduled: bool) -> None:
   """Starts to write a checkpoint with everything that resuming needs.
 
   Only scheduled checkpoints can be the best, so that a run that was stopped and
@@ -387,4 +409,4 @@ def _save(
   checkpoints_lib.check_space(workdir, states)
   checkpoints.save(loop.step, states, {
       'loop': dataclasses.asdict(loop), 'metrics_offset': writer.offset(),
-      **experiment.identity()}, is_best=is_best)
+      'split_hash': split_hash, **experiment.identity()}, is_best=is_best)

@@ -326,6 +326,8 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.sandbox.url = ''  # The service of 'remote', 'http://HOST:PORT'.
 
   c.dataset = config_dict.ConfigDict()
+  # Module with a class Builder or a function tasks(split); by default
+  # environment.module.
   c.dataset.builder = config_dict.placeholder(str)
   c.dataset.config = ''  # A config of the builder, such as '2boxes'.
   c.dataset.train = 'train'

@@ -8,40 +8,27 @@ and files, which are read from the first source that exists:
    `<split>.jsonl.gz` or `<split>.parquet` per split.
 2. The hub, through the cache of huggingface_hub.
 
-Files are parquet or JSON lines, which may be compressed by gzip and contain
-blank lines. They are read a few rows at a time. A missing field, a field of the
-wrong type, a truncated line and a split without rows raise ValueError with the
-file and the row number, from 1, without blank lines. A row that cannot be used
-as a task is skipped, and the log names it.
+`row_files` reads them. A row that cannot be used as a task is skipped, and the
+log names it. A split without rows raises ValueError.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import fnmatch
-import gzip
 import itertools
-import json
 import logging
 import pathlib
-import types
 from typing import Any
-import zlib
 
 import huggingface_hub
-import pyarrow
-from pyarrow import parquet
 import tensorflow_datasets as tfds
 
 from environments import datasets
-from environments import text
+from environments import row_files
 
-Row = Mapping[str, Any]
-FieldType = type | types.GenericAlias  # str, list[str], ...
-
-_GZIP_START = b'\x1f\x8b'
-_BATCH_ROWS = 16  # Rows of a parquet file in memory at the same time.
+Row = row_files.Row
 
 
 class UnusableRowError(Exception):
@@ -66,7 +53,7 @@ class Files(tfds.core.BuilderConfig):
   hub_repo: str
   hub_revision: str = 'main'
   split_files: Mapping[str, Sequence[str]]
-  fields: Mapping[str, tuple[FieldType, ...]]
+  fields: Mapping[str, tuple[row_files.FieldType, ...]]
   parse: Callable[[Row], dict[str, Any]]
 
 
@@ -98,7 +85,9 @@ class FilesBuilder(datasets.TaskBuilder, skip_registration=True):
       self, split: str, paths: Sequence[pathlib.Path]
   ) -> Iterator[tuple[int, dict[str, Any]]]:
     index, files = -1, self.builder_config
-    rows = (row for path in paths for row in read_rows(path, files.fields))
+    rows = (
+        row for path in paths
+        for row in row_files.read_rows(path, files.fields))
     for index, (location, row) in enumerate(rows):
       task_id = f'{files.name}/{split}/{index}'
       try:
@@ -134,30 +123,6 @@ class FilesBuilder(datasets.TaskBuilder, skip_registration=True):
       ) from error
 
 
-def read_rows(
-    path: pathlib.Path, fields: Mapping[str, tuple[FieldType, ...]]
-) -> Iterator[tuple[str, dict[str, Any]]]:
-  """Yields (file and row number, fields) of each row, with checked types."""
-  if path.suffix == '.parquet':
-    rows = _read_parquet(path, fields)
-  elif path.name.endswith(('.jsonl', '.jsonl.gz')):
-    rows = _read_json_lines(path)
-  else:
-    raise ValueError(f'{path}: expected a .parquet, .jsonl or .jsonl.gz file.')
-  for number, row in enumerate(rows, 1):
-    location = f'{path}, row {number}'
-    _check_fields(location, row, fields)
-    for field, kinds in fields.items():
-      if not any(_has_type(row[field], kind) for kind in kinds):
-        expected = ' or '.join(
-            str(kind) if isinstance(kind, types.GenericAlias) else kind.__name__
-            for kind in kinds)
-        raise ValueError(
-            f'{location}: field {field!r} is {type(row[field]).__name__} '
-            f'{text.shorten(repr(row[field]), 80)}; expected {expected}.')
-    yield location, {field: row[field] for field in fields}
-
-
 def _find_files(
     folder: pathlib.Path, split_files: Mapping[str, Sequence[str]]
 ) -> dict[str, list[pathlib.Path]]:
@@ -174,62 +139,3 @@ def _find_files(
           f'{folder} has no files of the split {split!r}; expected '
           f'{" or ".join(patterns)}, but it has {", ".join(names[:10])}')
   return found
-
-
-def _read_json_lines(path: pathlib.Path) -> Iterator[Row]:
-  for number, line in enumerate(filter(bytes.strip, _lines(path)), 1):
-    try:
-      row = json.loads(line)
-      json.dumps(row, ensure_ascii=False).encode()  # No lone surrogates.
-    except ValueError as error:
-      raise ValueError(
-          f'{path}, row {number}: the line is not JSON in UTF-8 ({error}); '
-          'is the file truncated?') from error
-    if not isinstance(row, dict):
-      raise ValueError(
-          f'{path}, row {number}: the line is not a JSON object.')
-    yield row
-
-
-def _lines(path: pathlib.Path) -> Iterator[bytes]:
-  """Yields the lines of a file, which is decompressed if it begins as gzip."""
-  try:
-    with open(path, 'rb') as file:
-      is_packed = file.peek(2).startswith(_GZIP_START)
-      yield from gzip.GzipFile(fileobj=file) if is_packed else file
-  except (EOFError, OSError, zlib.error) as error:
-    raise ValueError(
-        f'{path} cannot be read ({error}); is the file truncated?') from error
-
-
-def _read_parquet(path: pathlib.Path, fields: Collection[str]) -> Iterator[Row]:
-  num_rows = 0
-  try:
-    # Pre-buffering would hold these columns of the whole file in memory.
-    with parquet.ParquetFile(path, memory_map=True, pre_buffer=False) as file:
-      _check_fields(f'{path}', file.schema_arrow.names, fields)
-      for batch in file.iter_batches(_BATCH_ROWS, columns=list(fields)):
-        num_rows += len(batch)
-        yield from batch.to_pylist()
-  except (pyarrow.ArrowException, OSError) as error:
-    raise ValueError(
-        f'{path}, after row {num_rows}: cannot be read ({error}); is the file '
-        'truncated?') from error
-
-
-def _check_fields(
-    location: str, found: Collection[str], fields: Collection[str]) -> None:
-  for field in fields:
-    if field not in found:
-      raise ValueError(
-          f'{location}: field {field!r} is missing; the file has '
-          f'{sorted(found)}.')
-
-
-def _has_type(value: Any, kind: FieldType) -> bool:
-  """True if a value has exactly this type; a bool is not an int."""
-  if isinstance(kind, types.GenericAlias):
-    item_kind, = kind.__args__
-    return type(value) is list and all(
-        _has_type(item, item_kind) for item in value)
-  return type(value) is kind

@@ -1,11 +1,14 @@
-"""Loads the tasks of an environment from its tensorflow-datasets builder.
+"""Loads the tasks of an environment from a function or a data set builder.
 
-A builder is a module `<name>_dataset_builder.py` with a class `Builder`. Its
-rows are written once as array_record and read as plain Python values.
-TensorFlow is needed only for a feature with two axes of unknown length (a list
-of lists). Use a list of dicts, which is read as a dict of lists, or fix one
-length. Builders of generated tasks inherit from `TaskBuilder` and call
-`make_splits`.
+The simplest source is a function `tasks(split)` in a module. It returns the
+tasks of a split as dicts, or a file with them, and is called at every start.
+
+A builder of tensorflow-datasets is a module `<name>_dataset_builder.py` with a
+class `Builder`. Its rows are written once as array_record and read as plain
+Python values. TensorFlow is needed only for a feature with two axes of unknown
+length (a list of lists). Use a list of dicts, which is read as a dict of lists,
+or fix one length. Builders of generated tasks inherit from `TaskBuilder` and
+call `make_splits`.
 
 The name of a data set on disk ends with a digest of the code that makes its
 rows and of the state of its manual files. After a change of either, the data
@@ -27,19 +30,29 @@ import importlib.util
 import json
 import os
 import pathlib
+import re
 import sysconfig
 import textwrap
+import types
 from typing import Any
 
 from google.protobuf import json_format
 import numpy as np
 import tensorflow_datasets as tfds
 
+from environments import row_files
 from environments.env_api import Task
 
 # Splits are drawn in this order. Each skips the tasks of earlier splits, so the
 # test tasks do not depend on the sizes of other splits.
 SPLIT_SIZES = {'test': 1_000, 'validation': 200, 'train': 10_000}
+
+_MODULE_HINT = (
+    'expected a module with a function tasks(split), or with a class Builder, '
+    "such as 'environments.boards.plan_path.plan_path_dataset_builder'")
+_ROWS_HINT = (
+    'expected a list of dicts, a Hugging Face data set, or the path of a '
+    '.jsonl, .jsonl.gz or .parquet file')
 
 # Errors of a builder or of the libraries that read its files.
 _USER_CODE_ERRORS = (
@@ -49,53 +62,49 @@ _USER_CODE_ERRORS = (
 
 
 def load(
-    builder_module: str,
+    module_name: str,
     split: str,
     data_dir: str | None = None,
     builder_config: str | None = None,
 ) -> list[dict[str, Any]]:
-  """Returns the tasks of a split in their fixed order, made on first use.
+  """Returns the tasks of a split in their fixed order.
 
   Args:
-    builder_module: dotted path of the builder's module, such as
-      'environments.boards.plan_path.plan_path_dataset_builder'.
+    module_name: dotted path of a module with a class `Builder`, such as
+      'environments.boards.plan_path.plan_path_dataset_builder', or with a
+      function `tasks`. `Builder` takes precedence, and writes its data set on
+      first use.
     split: a name, a slice or a sum in the syntax of tensorflow-datasets:
-      'train', 'test[:200]', 'train[:10%]+validation'.
-    data_dir: local folder of all data sets; by default $TFDS_DATA_DIR or
-      ~/tensorflow_datasets.
+      'train', 'test[:200]', 'train[:10%]+validation'. `tasks` is called with
+      the name alone.
+    data_dir: local folder of all data sets of builders; by default
+      $TFDS_DATA_DIR or ~/tensorflow_datasets.
     builder_config: a config of the builder; by default its
       DEFAULT_BUILDER_CONFIG_NAME.
 
   Raises:
-    ValueError: the split, the builder or its files cannot be used.
+    ValueError: the split, the module or its files cannot be used.
   """
-  data_dir = data_dir and os.path.expanduser(data_dir)
-  if data_dir and '://' in data_dir:
+  key = f'dataset.builder={module_name!r}'
+  with _errors_as_value_error(f'{key} cannot be imported', _MODULE_HINT):
+    module = importlib.import_module(module_name)
+  if isinstance(getattr(module, 'Builder', None), type):
+    name, tasks = _read_builder(module, split, data_dir, builder_config)
+  elif not hasattr(module, 'tasks'):
     raise ValueError(
-        f'dataset.data_dir={data_dir!r} is remote, but array_record needs a '
-        'local folder; each host can make its copy.')
-  tfds.disable_progress_bar()
-  builder = _prepared_builder(builder_module, data_dir, builder_config)
-  sizes = ', '.join(
-      f'{name} ({info.num_examples} tasks)'
-      for name, info in builder.info.splits.items())
-  hint = f"; choose from {sizes}, or a slice such as 'test[:200]'."
-  try:
-    num_tasks = builder.info.splits[split].num_examples
-  except (ValueError, NotImplementedError) as error:
-    raise ValueError(f'{builder.name} has no split {split!r}{hint}') from error
-  if not num_tasks:
-    raise ValueError(f'split {split!r} of {builder.name} has no tasks{hint}')
-  with _errors_as_value_error(
-      f'the split {split!r} of {builder.data_dir} cannot be read',
-      'delete the folder to make it again'):
-    tasks = [_to_plain(row) for row in builder.as_data_source(split)]
+        f'{key} has no class Builder and no function tasks; {_MODULE_HINT}.')
+  elif builder_config is not None:
+    raise ValueError(
+        f'dataset.config={builder_config!r}, but {module_name}.tasks has no '
+        'configs; leave it empty.')
+  else:
+    name, tasks = module_name, _call_tasks(module, split)
   seen = set()
   for number, task in enumerate(tasks):
     task_id = task.get('task_id')
     if not isinstance(task_id, str) or not task_id or task_id in seen:
       raise ValueError(
-          f'split {split!r} of {builder.name}, row {number}: '
+          f'split {split!r} of {name}, row {number}: '
           f'task_id={task_id!r}; expected a unique text that is not empty.')
     seen.add(task_id)
   return tasks
@@ -172,28 +181,149 @@ def manual_folder(data_dir: str | os.PathLike, name: str) -> pathlib.Path:
 
 def split_hash(tasks: Sequence[Task]) -> str:
   """First 16 hex digits of the SHA-256 of the tasks as JSON, in order."""
-  text = json.dumps(list(tasks), sort_keys=True, separators=(',', ':'))
-  return hashlib.sha256(text.encode()).hexdigest()[:16]
+  digest = hashlib.sha256(b'[')
+  for number, task in enumerate(tasks):  # Large tasks fit into memory once.
+    digest.update(b',' * bool(number) + _as_json(task).encode())
+  digest.update(b']')
+  return digest.hexdigest()[:16]
+
+
+def num_common(tasks: Sequence[Task], others: Sequence[Task]) -> int:
+  """Number of `tasks` that equal one of `others`, except for the task_id."""
+  known = {_content_hash(task) for task in others}
+  return sum(_content_hash(task) in known for task in tasks)
+
+
+def _content_hash(task: Task) -> str:
+  return split_hash([{**task, 'task_id': ''}])
+
+
+def _as_json(task: Task) -> str:
+  return json.dumps(task, sort_keys=True, separators=(',', ':'))
+
+
+# ---- Functions ---------------------------------------------------------------
+
+
+def _call_tasks(
+    module: types.ModuleType, split: str) -> list[dict[str, Any]]:
+  """Returns the tasks of a split, a slice or a sum from `module.tasks`."""
+  names = re.findall(r'(?:^|\+)\s*([\w-]+)', split)
+  rows = {name: _rows_of(module, name) for name in names}
+  sizes = {
+      name: types.SimpleNamespace(num_examples=len(rows[name]))
+      for name in rows}
+  try:
+    parts = tfds.core.ReadInstruction.from_spec(split).to_absolute(sizes)
+  except (AttributeError, ValueError, RuntimeError) as error:
+    raise _unknown_split(module.__name__, split, sizes) from error
+  tasks = [
+      task for part in parts
+      for task in rows[part.splitname][part.from_:part.to]]
+  if not tasks:
+    raise _empty_split(module.__name__, split, sizes)
+  return tasks
+
+
+def _rows_of(module: types.ModuleType, name: str) -> list[dict[str, Any]]:
+  """Returns all tasks of a split with their task_ids."""
+  call = f'{module.__name__}.tasks({name!r})'
+
+  def rows_of_call() -> Any:
+    with _errors_as_value_error(
+        f'{call} failed', 'fix the function, or choose another split'):
+      rows = module.tasks(name)
+      if hasattr(rows, '__iter__') and not isinstance(rows, (str, Mapping)):
+        rows = list(rows)
+      return rows
+
+  def to_tasks(rows: list[Any]) -> list[dict[str, Any]]:
+    return [_to_task(f'{call}, row {i}', f'{name}/{i}', row)
+            for i, row in enumerate(rows)]
+
+  rows = rows_of_call()
+  if isinstance(rows, (str, os.PathLike)):
+    path = pathlib.Path(module.__file__).parent / rows
+    return to_tasks([row for _, row in row_files.read_rows(path)])
+  if not isinstance(rows, list):
+    raise ValueError(
+        f'{call} returned {type(rows).__name__} {rows!r:.100}; {_ROWS_HINT}.')
+  tasks = to_tasks(rows)
+  if split_hash(tasks) != split_hash(to_tasks(rows_of_call())):
+    raise ValueError(
+        f'{call} returned other tasks when it was called again, so a resumed '
+        'run would not find its tasks; draw them with a fixed seed.')
+  return tasks
+
+
+def _to_task(where: str, task_id: str, row: Any) -> dict[str, Any]:
+  """Returns a row as a task of plain values, with `task_id` if it has none."""
+  if not isinstance(row, Mapping):
+    raise ValueError(f'{where} is {row!r:.100}, which is not a dict.')
+  try:
+    task = {'task_id': task_id} | _to_plain(dict(row))
+    _as_json(task)
+  except (TypeError, ValueError, RecursionError) as error:
+    raise ValueError(
+        f'{where} has a value that JSON cannot hold ({error}); use texts, '
+        'numbers, lists and dicts with texts as keys.') from error
+  return task
+
+
+# ---- Builders ----------------------------------------------------------------
+
+
+def _read_builder(
+    module: types.ModuleType, split: str, data_dir: str | None,
+    builder_config: str | None) -> tuple[str, list[dict[str, Any]]]:
+  """Returns the name of the data set and the tasks of a split."""
+  data_dir = data_dir and os.path.expanduser(data_dir)
+  if data_dir and '://' in data_dir:
+    raise ValueError(
+        f'dataset.data_dir={data_dir!r} is remote, but array_record needs a '
+        'local folder; each host can make its copy.')
+  tfds.disable_progress_bar()
+  builder = _prepared_builder(module, data_dir, builder_config)
+  try:
+    num_tasks = builder.info.splits[split].num_examples
+  except (ValueError, NotImplementedError) as error:
+    raise _unknown_split(builder.name, split, builder.info.splits) from error
+  if not num_tasks:
+    raise _empty_split(builder.name, split, builder.info.splits)
+  with _errors_as_value_error(
+      f'the split {split!r} of {builder.data_dir} cannot be read',
+      'delete the folder to make it again'):
+    return builder.name, [
+        _to_plain(row) for row in builder.as_data_source(split)]
+
+
+def _unknown_split(
+    name: str, split: str, sizes: Mapping[str, Any]) -> ValueError:
+  return ValueError(f'{name} has no split {split!r}{_split_hint(sizes)}')
+
+
+def _empty_split(
+    name: str, split: str, sizes: Mapping[str, Any]) -> ValueError:
+  return ValueError(
+      f'split {split!r} of {name} has no tasks{_split_hint(sizes)}')
+
+
+def _split_hint(sizes: Mapping[str, Any]) -> str:
+  listed = ', '.join(
+      f'{name} ({info.num_examples} tasks)' for name, info in sizes.items())
+  return f"; choose from {listed}, or a slice such as 'test[:200]'."
 
 
 def _prepared_builder(
-    builder_module: str, data_dir: str | None, builder_config: str | None
+    module: types.ModuleType, data_dir: str | None, builder_config: str | None
 ) -> tfds.core.DatasetBuilder:
   """Opens the builder and writes its data set on first use."""
-  key = f'dataset.builder={builder_module!r}'
-  hint = (
-      'expected a module with a class Builder, such as '
-      "'environments.boards.plan_path.plan_path_dataset_builder'")
-  with _errors_as_value_error(f'{key} cannot be imported', hint):
-    module = importlib.import_module(builder_module)
-  if not isinstance(getattr(module, 'Builder', None), type):
-    raise ValueError(f'{key} has no class Builder; {hint}.')
   options = {'data_dir': data_dir, 'file_format': 'array_record'}
   if builder_config is not None:
     if builder_config not in module.Builder.builder_configs:
       raise ValueError(
           f'dataset.config={builder_config!r} is not a config of '
-          f'{builder_module}; it has {list(module.Builder.builder_configs)}.')
+          f'{module.__name__}; it has {list(module.Builder.builder_configs)}.')
     options['config'] = builder_config
   root = os.path.expanduser(
       data_dir or os.environ.get('TFDS_DATA_DIR', '~/tensorflow_datasets'))
@@ -222,7 +352,8 @@ def _prepared_builder(
   if builder.info.splits:
     return builder
   with _errors_as_value_error(
-      f'the data set {name} of {key} cannot be made in {root}',
+      f'the data set {name} of dataset.builder={module.__name__!r} cannot be '
+      f'made in {root}',
       'fix the builder or its input files, or choose another dataset.data_dir',
       _USER_CODE_ERRORS):  # The builder's own ValueErrors name their file.
     os.makedirs(builder.data_dir_root, exist_ok=True)

@@ -39,7 +39,8 @@ ALLOWED = {
     'configs/': {'configs', 'ml_collections'},
     'environments/datasets.py': {'tensorflow_datasets', 'google'},
     'environments/dataset_files.py': {
-        'tensorflow_datasets', 'huggingface_hub', 'pyarrow'},
+        'tensorflow_datasets', 'huggingface_hub'},
+    'environments/row_files.py': {'pyarrow'},
     'environments/math_problems/formulas.py': {
         'latex2sympy2_extended', 'math_verify', 'sympy'},
 }

@@ -22,6 +22,7 @@ from atgrpo_jax import errors
 from atgrpo_jax import evaluate
 from atgrpo_jax import main
 from atgrpo_jax import train
+from atgrpo_jax.distributed import hosts
 from atgrpo_jax.io import signals
 from atgrpo_jax.io import workdir as workdir_lib
 from atgrpo_jax.rollout import runner as runner_lib
@@ -191,6 +192,36 @@ def test_the_token_limit_ends_a_run(echo_folder, tmp_path):
         'train.num_steps': 0,
         'train.completion_tokens': int(fraction * step_tokens)}), tmp_path)
     assert len(fault_injection.steps(tmp_path)) == num_steps
+
+
+# Tasks of a function.
+
+
+def test_tasks_of_a_function_resume_and_must_not_change(
+    echo_folder, tmp_path, monkeypatch, capsys):
+  given = types.ModuleType('given')
+  given.tasks = lambda split: [
+      {'letter': letter} for letter in echo.LETTERS[:4 + (split == 'test')]]
+  monkeypatch.setitem(sys.modules, 'given', given)
+  changes = CHANGES | {
+      'dataset.builder': 'given', 'dataset.train': 'train[:3]',
+      'rollout.num_tasks': 2, 'train.checkpoint_every': 1}
+  finished, stopped = tmp_path / 'finished', tmp_path / 'stopped'
+  for workdir, num_steps in ((finished, 2), (stopped, 1), (stopped, 2)):
+    assert train.train(echo.experiment(
+        echo_folder, **changes | {'train.num_steps': num_steps}), workdir)
+  assert fault_injection.results(stopped) == fault_injection.results(finished)
+  out = capsys.readouterr().out
+  assert "3 of 4 tasks of evaluation.validation='validation' are also in" in out
+  assert "warning: 3 of 5 tasks of evaluation.test='test' are also in" in out
+
+  monkeypatch.setattr(given, 'tasks', lambda split: [
+      {'letter': x} for x in (echo.LETTERS[::-1], 'abcde')[split == 'test']])
+  with pytest.raises(errors.UserError, match="dataset.train='train.:3.' has "):
+    train.train(echo.experiment(echo_folder, **changes), stopped)
+  monkeypatch.setattr(hosts, 'exchange', lambda value: [value, 'another'])
+  with pytest.raises(errors.UserError, match="different tasks .*'train.:3.'"):
+    train.train(echo.experiment(echo_folder, **changes), tmp_path / 'new')
 
 
 # Disk and workdir.

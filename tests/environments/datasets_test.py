@@ -5,6 +5,7 @@ This file is also the builder module of a small data set, `letters`.
 
 from __future__ import annotations
 
+import gzip
 import importlib
 import json
 import multiprocessing
@@ -12,12 +13,14 @@ import os
 import random
 import sys
 import time
+import types
 
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
 from environments import datasets
+from tests.environments import dataset_files_test
 
 _ROWS = [
     {
@@ -117,6 +120,13 @@ def test_split_hash_ignores_only_the_order_of_keys():
   #   sha256sum | cut -c -16
   assert datasets.split_hash(tasks) == '52a480a16b55e507'
   assert datasets.split_hash(tasks[::-1]) != datasets.split_hash(tasks)
+
+
+def test_common_tasks_are_counted_without_their_ids():
+  tasks = [{'task_id': str(i), 'pair': [i % 3, 2]} for i in range(4)]
+  others = [{'pair': [0, 2], 'task_id': 'other'}, {'pair': [5, 2]}]
+  assert datasets.num_common(tasks, others) == 2
+  assert datasets.num_common(others, tasks) == 1
 
 
 _BUILDER = '''
@@ -246,3 +256,98 @@ def test_imports_of_every_form_are_followed(tmp_path, monkeypatch):
     sources[path] = source.replace(f"'{word}'", f"'{word}2'")
     expected[expected.index(word)] = f'{word}2'
     assert load() == expected
+
+
+# ---- Functions ---------------------------------------------------------------
+
+
+class _HubDataset:
+  """Iterated like a `datasets.Dataset` of the Hugging Face hub."""
+
+  def __iter__(self):
+    return iter([{'text': np.str_('a'), 'size': np.int64(3)}])
+
+
+def _function(monkeypatch, tmp_path, tasks_fn):
+  """Makes a module with the function `tasks`, and returns its name."""
+  module = types.ModuleType('given')
+  module.tasks, module.__file__ = tasks_fn, str(tmp_path / 'given.py')
+  monkeypatch.setitem(sys.modules, 'given', module)
+  return 'given'
+
+
+def _numbers(split):
+  return [{'split': split, 'number': i} for i in range(10)]
+
+
+@pytest.mark.parametrize('split, expected', [
+    ('test', [f'test/{i}' for i in range(10)]),
+    ('test[:2]', ['test/0', 'test/1']), ('test[-1:]', ['test/9']),
+    ('test[:20%]', ['test/0', 'test/1']),
+    ('train[:1] + test[8:]', ['train/0', 'test/8', 'test/9'])])
+def test_function_has_splits_slices_and_sums(
+    split, expected, monkeypatch, tmp_path):
+  tasks = datasets.load(_function(monkeypatch, tmp_path, _numbers), split)
+  assert [task['task_id'] for task in tasks] == expected
+  assert [f'{task["split"]}/{task["number"]}' for task in tasks] == expected
+
+
+def test_function_may_return_rows_of_any_source(monkeypatch, tmp_path):
+  rows = [{'text': 'naïve', 'cases': [{'in': [1, 2]}]}, {'task_id': 'mine'}]
+  dataset_files_test.write(tmp_path / 'a.jsonl', rows)
+  (tmp_path / 'a.jsonl.gz').write_bytes(
+      gzip.compress((tmp_path / 'a.jsonl').read_bytes()))
+  dataset_files_test.write(tmp_path / 'a.parquet', rows[:1])
+  for source in (rows, tuple(rows), 'a.jsonl', 'a.jsonl.gz',
+                 tmp_path / 'a.jsonl'):
+    assert datasets.load(
+        _function(monkeypatch, tmp_path, lambda _: source), 'train') == [
+            {'task_id': 'train/0'} | rows[0], {'task_id': 'mine'}], source
+  assert datasets.load(
+      _function(monkeypatch, tmp_path, lambda _: 'a.parquet'), 'train') == [
+          {'task_id': 'train/0'} | rows[0]]
+  assert datasets.load(
+      _function(monkeypatch, tmp_path, lambda _: _HubDataset()), 'x') == [
+          {'task_id': 'x/0', 'text': 'a', 'size': 3}]
+  assert datasets.load(
+      _function(monkeypatch, tmp_path, lambda _: iter(rows)), 'x[1:]') == [
+          {'task_id': 'mine'}]
+
+
+@pytest.mark.parametrize('tasks_fn, words', [
+    (lambda split: {'train': []}[split],
+     r"given\.tasks\('test'\) failed \(KeyError: 'test'\)"),
+    (lambda split: [], "split 'test' of given has no tasks"),
+    (lambda split: None, 'returned NoneType None; expected a list of dicts'),
+    (lambda split: {'test': []}, "returned dict {'test'"),
+    (lambda split: ['a'], "row 0 is 'a', which is not a dict"),
+    (lambda split: [{'x': {1}}], 'row 0 .*set is not JSON'),
+    (lambda split: [{'x': b'\xff'}], 'row 0 .*utf-8'),
+    (lambda split: [{'task_id': 'a'}] * 2, "row 1: task_id='a'"),
+    (lambda split: [{'task_id': 3}], 'row 0: task_id=3'),
+    (lambda split: [{'x': random.random()}], 'other tasks when .* fixed seed'),
+    (lambda split: 'none.jsonl', 'none.jsonl cannot be read'),
+    (lambda split: 'rows.csv', 'rows.csv: expected a .parquet'),
+    (3, "'int' object is not callable")])
+def test_bad_function_gives_one_sentence(
+    tasks_fn, words, monkeypatch, tmp_path):
+  name = _function(monkeypatch, tmp_path, tasks_fn)
+  with pytest.raises(ValueError, match=words) as error:
+    datasets.load(name, 'test')
+  assert '\n' not in str(error.value)
+
+
+@pytest.mark.parametrize('split', [
+    'test[:11]', 'test[:x]', 'test[2:2]', 'test[:1shard]', 'test[', '', 'all'])
+def test_slice_without_tasks_names_the_sizes(split, monkeypatch, tmp_path):
+  name = _function(monkeypatch, tmp_path, _numbers)
+  with pytest.raises(ValueError, match='split.*choose from') as error:
+    datasets.load(name, split)
+  assert repr(split) in str(error.value)
+  assert ('test (10 tasks)' in str(error.value)) == ('test' in split)
+
+
+def test_function_has_no_configs(monkeypatch, tmp_path):
+  name = _function(monkeypatch, tmp_path, _numbers)
+  with pytest.raises(ValueError, match="dataset.config='2boxes', but given"):
+    datasets.load(name, 'test', builder_config='2boxes')

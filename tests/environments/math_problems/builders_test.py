@@ -100,7 +100,7 @@ def test_joined_data_set_trains_on_no_test_problem(
   assert len(validation) == 2
   tests = load_split('+'.join(maths.TESTS))
   assert [x['task_id'] for x in tests] == [f'{x}/test/0' for x in maths.TESTS]
-  builder = datasets._prepared_builder(maths.__name__, str(tmp_path), None)
+  builder = datasets._prepared_builder(maths, str(tmp_path), None)
   removed = builder.info.metadata['removed']
   assert removed[0] == {
       'task_id': 'polaris/train/7', 'overlaps': 'aime24/test/0', 'ratio': 1.0}

@@ -1,0 +1,89 @@
+"""Rows of parquet and JSON-lines files, and errors of damaged files."""
+
+import gzip
+import json
+import tracemalloc
+
+import pyarrow
+from pyarrow import parquet
+import pytest
+
+from environments import row_files
+from tests.environments import dataset_files_test
+
+FIELDS = {'text': (str, list[str]), 'level': (int,)}
+GOOD = {'text': 'a', 'level': 1, 'unread': None}
+
+
+@pytest.mark.parametrize('name, content, words', [
+    ('rows.jsonl', b'{"text": "a", "level": true}\n', "1: .*'level' is bool"),
+    ('rows.jsonl', b'{"text": ["a", 1], "level": 1}\n', '1: .*str or list'),
+    ('rows.jsonl', b'{"text": "a", "level": 1}\n{"text": "b"}\n',
+     "2: .*'level' is missing"),
+    ('rows.jsonl', b'{"text": "a", "level": 1}\n{"te', '2: .*truncated'),
+    ('rows.jsonl', b'{"text": "a\\ud800", "level": 1}\n', '1: .*surrogate'),
+    ('rows.jsonl', b'{"text": "\xff", "level": 1}\n', '1: .*UTF-8'),
+    ('rows.jsonl', b'[1]\n', '1: .*not a JSON object'),
+    ('rows.parquet', [{'text': 'a'}], ": field 'level' is missing"),
+    ('rows.parquet', [GOOD, GOOD | {'level': None}], "2: field 'level'"),
+    ('rows.parquet', b'PAR1', 'row 0: .*truncated'),
+    ('rows.jsonl', b'\n\n{"text": "a", "level": 1}\n\n{"te', '2: .*truncated'),
+    ('rows.jsonl.gz', gzip.compress(b'{}')[:-9], 'cannot be read.*truncated'),
+    ('rows.jsonl.gz', gzip.compress(b'{}')[:8] + b'xyz', 'cannot be read'),
+    ('rows.jsonl', gzip.compress(b'{}') + b'x', 'cannot be read'),
+    *((name, b'', 'expected a .parquet, .jsonl or .jsonl.gz')
+      for name in ('rows.csv', 'rows.json', 'rows.gz', 'rows.jsonl.zst',
+                   'rows.jsonl.bz2', 'rows.parquet.gz'))])
+def test_damaged_files_and_rows_are_named(tmp_path, name, content, words):
+  path = tmp_path / name
+  if isinstance(content, bytes):
+    path.write_bytes(content)
+  else:
+    dataset_files_test.write(path, content)
+  with pytest.raises(ValueError, match=f'{path}.*{words}'):
+    list(row_files.read_rows(path, FIELDS))
+
+
+def test_blank_lines_and_gzip_are_no_damage(tmp_path):
+  row = json.dumps(GOOD).encode()
+  for content in (
+      row, row + b'\n\n', b'\n' + row, b'\r\n' + row + b'\r\n\r\n',
+      row + b'\n \t\n\n' + row, b' ' + row + b' \n', b'\xef\xbb\xbf' + row):
+    read = []
+    for name, data in (
+        ('rows.jsonl', content), ('rows.jsonl.gz', gzip.compress(content)),
+        ('packed.jsonl', gzip.compress(content)), ('plain.jsonl.gz', content),
+        ('members.jsonl', gzip.compress(content) + gzip.compress(b'\n'))):
+      path = tmp_path / name
+      path.write_bytes(data)
+      rows = list(row_files.read_rows(path, FIELDS))
+      assert [location for location, _ in rows] == [
+          f'{path}, row {number}' for number in range(1, len(rows) + 1)]
+      read.append([values for _, values in rows])
+    assert read == [[{'text': 'a', 'level': 1}] * content.count(b'unread')] * 5
+
+
+@pytest.mark.parametrize('name', ['rows.jsonl', 'rows.parquet'])
+def test_a_large_file_is_read_in_little_memory(tmp_path, name):
+  """Reads 3000 rows of 10 KB (30 MB) in a fraction of that memory."""
+  rows = [{'prompt': f'{i:05}' * 2000} for i in range(10)]
+  path = dataset_files_test.write(tmp_path / name, rows)
+  if path.suffix == '.parquet':
+    table = pyarrow.concat_tables([parquet.read_table(path)] * 300)
+    parquet.write_table(
+        table, path, row_group_size=1000, compression='none',
+        use_dictionary=False)
+    del table
+  else:
+    path.write_text(path.read_text() * 300)
+  before, num_rows, held = pyarrow.total_allocated_bytes(), 0, 0
+  tracemalloc.start()
+  for _, row in row_files.read_rows(path, {'prompt': (str,)}):
+    assert len(row['prompt']) == 10_000
+    num_rows += 1
+    held = max(held, pyarrow.total_allocated_bytes() - before)
+  _, peak = tracemalloc.get_traced_memory()
+  tracemalloc.stop()
+  assert num_rows == 3000
+  assert peak < 2e6
+  assert held < 16e6
