@@ -49,9 +49,3 @@ def test_notebooks_run(tmp_path, monkeypatch, capsys):
   assert (tmp_path / 'runs/notebook/report.html').exists()
   *_, tree = run('write_an_environment', capsys)
   assert 'turn 1, advisor: You are the advisor.' in tree
-
-
-def test_the_page_shows_the_environment_of_the_example():
-  page = (checkout.ROOT / 'docs/environments.md').read_text()
-  example = checkout.ROOT / 'docs/examples/guess_number/env.py'
-  assert f'```python\n{example.read_text()}```' in page

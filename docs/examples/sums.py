@@ -1,0 +1,53 @@
+"""Sums: a solver adds two numbers; a checker sees the sum and decides."""
+
+import random
+
+from configs import common
+from environments import env_api
+from environments import text
+
+
+def tasks(split):
+  pairs = [(a, b) for a in range(10, 50) for b in range(10, 50)]
+  random.Random(0).shuffle(pairs)  # The order is equal at every start.
+  parts = {'train': pairs[:1200], 'validation': pairs[1200:1300]}
+  parts['test'] = pairs[1300:]
+  return [{'a': a, 'b': b} for a, b in parts[split]]
+
+
+class Sums:
+  roles = ('solver', 'checker')
+  phases = (('solver',), ('checker',))  # One after the other.
+  max_turns = 1
+  team_reward_range = (0.0, 1.0)
+
+  def reset(self, task):
+    return task | {'proposal': 'none'}
+
+  def observe(self, state, role):
+    return [{'role': 'user', 'content': (
+        f'You are the {role}. What is {state["a"]} + {state["b"]}? '
+        f'Proposal: {state["proposal"]}. End with the line #### NUMBER')}]
+
+  def step(self, state, actions):
+    (role, reply), = actions.items()
+    answer, done = text.last_answer(reply), role == 'checker'
+    valid, right = answer is not None, answer == state['a'] + state['b']
+    outcome = env_api.Outcome.OK if valid else env_api.Outcome.PARSE_ERROR
+    return env_api.Step(
+        state=state | {'proposal': answer}, team_reward=float(right), done=done,
+        success=done and right, outcomes={role: outcome})
+
+
+def make_environment(**_):
+  return Sums()
+
+
+def get_config():
+  c = common.base_config('135m')
+  common.use_small_model(
+      c, c.model.folder, max_new_tokens=64, prompt_buckets=(128,),
+      completion_buckets=(64,), learning_rate=1e-5)
+  c.environment.module = 'sums'
+  c.train.num_steps = 20
+  return c.lock()

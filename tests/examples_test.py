@@ -1,0 +1,68 @@
+"""The example that docs/environments.md opens with."""
+
+import importlib
+import json
+
+import pytest
+
+from atgrpo_jax import api
+from atgrpo_jax import main
+from atgrpo_jax.rollout import tree as tree_lib
+from environments import datasets
+from environments import env_api
+from tests import checkout
+from tests import command_line
+from tests import echo
+
+EXAMPLE = checkout.ROOT / 'docs/examples/sums.py'
+# Of the command in the page.
+SMALLER = (
+    'model.folder=models/nano', 'environment.num_workers=1',
+    'sandbox.level=none', 'rollout.num_tasks=1', 'rollout.group_size=2',
+    'rollout.max_new_tokens=16', 'buckets.completion=(16,)',
+    'buckets.groups=(4,)', 'train.num_steps=1',
+    'evaluation.validation=validation[:2]', 'evaluation.test=test[:4]')
+
+
+@pytest.fixture
+def sums(monkeypatch):
+  monkeypatch.syspath_prepend(EXAMPLE.parent)
+  return importlib.import_module('sums')
+
+
+def test_the_page_opens_with_the_example():
+  page = (checkout.ROOT / 'docs/environments.md').read_text()
+  _, first, _ = page.split('```', 2)
+  assert first == f'python\n{EXAMPLE.read_text()}'
+
+
+def test_a_right_sum_of_the_checker_solves_the_task(sums):
+  assert datasets.load('sums', 'test[:1]') == [
+      datasets.load('sums', 'test')[0]]
+  splits = [datasets.load('sums', name) for name in (
+      'train', 'validation', 'test')]
+  assert [len(tasks) for tasks in splits] == [1200, 100, 300]
+  assert not datasets.num_common(splits[1] + splits[2], splits[0])
+  environment = sums.make_environment()
+  start = environment.reset({'task_id': 'a', 'a': 12, 'b': 30})
+  wrong = environment.step(start, {'solver': 'I guess\n#### 41'})
+  assert (wrong.team_reward, wrong.done, wrong.success) == (0.0, False, False)
+  prompt, = environment.observe(wrong.state, 'checker')
+  assert 'What is 12 + 30? Proposal: 41.' in prompt['content']
+  right = environment.step(wrong.state, {'checker': '#### 42'})
+  assert (right.team_reward, right.done, right.success) == (1.0, True, True)
+  unread = environment.step(start, {'solver': 'It is 42.'})
+  assert unread.outcomes == {'solver': env_api.Outcome.PARSE_ERROR}
+
+
+def test_the_example_trains(sums, tmp_path, monkeypatch):
+  values = command_line.parse_main([
+      f'--config={EXAMPLE}', f'--workdir={tmp_path}/run',
+      *(f'--config.{item}' for item in SMALLER)], monkeypatch)
+  with echo.Thread(1) as executor, api.Run(
+      values.config, values.workdir, executor=executor) as run:
+    assert main.run_mode(values.mode, run) == 0
+  tree, = tree_lib.read(tree_lib.groups_path(tmp_path / 'run', 0))
+  assert [group.key.role for group in tree.groups()] == ['solver', 'checker']
+  result = json.loads((tmp_path / 'run/evals/after.json').read_text())
+  assert (result['num_tasks'], result['step']) == (4, 1)
