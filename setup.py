@@ -86,6 +86,7 @@ EXTRAS_REQUIRE = {
         'pandas>=3.1',
         'playwright>=1.65',
         'scipy>=1.15',
+        'setuptools>=77',
         'pytest>=9.2',
         'pytest-xdist>=3.8',
         'ruff>=0.17.6,<0.18',
@@ -106,9 +107,11 @@ setuptools.setup(
     description='Reinforcement learning of teams of language models, in JAX',
     license='Apache-2.0',
     python_requires='>=3.11',
+    # With this line an editable install adds the whole checkout to sys.path,
+    # and so configs, models and paper. These are too general for site-packages.
+    package_dir={'': '.'},
     packages=setuptools.find_packages(
-        include=['atgrpo_jax*', 'environments*', 'configs*', 'paper*']
-    ),
+        include=['atgrpo_jax*', 'environments*']),
     package_data={'atgrpo_jax.viewer': ['static/*']},
     install_requires=INSTALL_REQUIRES,
     extras_require=EXTRAS_REQUIRE,

@@ -204,9 +204,12 @@ def parse_flags(
   given, _ = parser.parse_known_args(argv)
   path = (given.config or '').partition(':')[0]
   if path and not pathlib.Path(path).is_file():
+    example = pathlib.Path(__file__).parents[1] / path
+    if not example.is_file():
+      example = 'configs/plan_path.py:size=nano'
     raise errors.UserError(
         f'--config: there is no file {path!r} in {os.getcwd()}; give a config '
-        'such as configs/plan_path.py:size=nano.')
+        f'such as {example}.')
   if (given.workdir and not path
       and given.mode not in ('compile_check', 'report')):
     argv = _add_saved_config(argv, given.workdir)

@@ -4,6 +4,7 @@ import pytest
 
 from atgrpo_jax import errors
 from atgrpo_jax import main
+from tests import checkout
 from tests import command_line
 
 CONFIG = '--config=tests/echo.py'
@@ -65,6 +66,14 @@ def test_mistake_is_one_line(number, results):
     assert words in message
   assert '\\n' not in message
   assert not (workdirs / str(number)).exists()
+
+
+def test_config_of_the_checkout_is_named_in_other_folders(
+    tmp_path, monkeypatch):
+  path = 'configs/plan_path.py'
+  with pytest.raises(errors.UserError) as error:
+    command_line.parse_main([f'--config={path}'], monkeypatch, tmp_path)
+  assert str(checkout.ROOT / path) in str(error.value)
 
 
 def test_traceback_is_printed_on_request(results):

@@ -34,8 +34,6 @@ def run(name, capsys):
 
 
 def test_notebooks_run(tmp_path, monkeypatch, capsys):
-  for name in ('models', 'docs'):
-    (tmp_path / name).symlink_to(checkout.ROOT / name)
   monkeypatch.chdir(tmp_path)
   monkeypatch.setenv('MPLBACKEND', 'agg')
   monkeypatch.setattr(sys, 'path', sys.path.copy())
@@ -47,5 +45,7 @@ def test_notebooks_run(tmp_path, monkeypatch, capsys):
   assert 'turn 1, tool' in tree
   assert report == 'runs/notebook/report.html\n'
   assert (tmp_path / 'runs/notebook/report.html').exists()
+  saved = (tmp_path / 'runs/notebook/config.json').read_text()
+  assert '"models/nano"' in saved and str(checkout.ROOT) not in saved
   *_, tree = run('write_an_environment', capsys)
   assert 'turn 1, advisor: You are the advisor.' in tree

@@ -18,6 +18,8 @@ from atgrpo_jax.model import config as config_lib
 
 # Prefix of a repository's folder in the cache of huggingface_hub.
 _CACHED = 'models--'
+# With a checkout or an editable install, the folder that contains models/.
+_CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
 # Repositories may hold the same weights in other formats.
 _DOWNLOADED = ('*.json', '*.safetensors', '*.txt', '*.jinja', '*.model')
 
@@ -26,14 +28,17 @@ def resolve_folder(name: str) -> pathlib.Path:
   """The absolute path of a model folder, which is downloaded if needed.
 
   Args:
-    name: a folder, or a hub repository `owner/name`.
+    name: a folder, or a hub repository `owner/name`. A relative folder is
+      looked up in the working directory, and then in the checkout that this
+      package is in.
 
   Raises:
     UserError: for other names and failed downloads.
   """
   folder = pathlib.Path(name)
-  if name and folder.is_dir():
-    return folder.absolute()
+  for parent in pathlib.Path.cwd(), _CHECKOUT:
+    if name and (parent / folder).is_dir():
+      return parent / folder
   expected = 'expected a model folder or a hub name such as Qwen/Qwen3-0.6B'
   if folder.name == 'smollm2':
     expected = '`python -m models.smollm2` makes .cache/smollm2'

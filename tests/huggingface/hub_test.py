@@ -9,14 +9,18 @@ import pytest
 from atgrpo_jax import errors
 from atgrpo_jax.huggingface import hub
 
-GOLDENS = pathlib.Path(__file__).parents[1] / 'goldens'
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+GOLDENS = ROOT / 'tests' / 'goldens'
 
 
-def test_folders_and_cached_hub_names_resolve(
-    tmp_path, monkeypatch):
+def test_folders_and_cached_hub_names_resolve(tmp_path, monkeypatch):
   assert hub.resolve_folder(str(tmp_path)) == tmp_path
   monkeypatch.chdir(tmp_path)  # Messages name the folder.
   assert hub.resolve_folder('.') == tmp_path
+  assert hub.resolve_folder('models/nano') == ROOT / 'models/nano'
+  own = tmp_path / 'models' / 'nano'
+  own.mkdir(parents=True)
+  assert hub.resolve_folder('models/nano') == own
   monkeypatch.setattr(constants, 'HF_HUB_CACHE', str(tmp_path))
   monkeypatch.setattr(constants, 'HF_HUB_OFFLINE', True)
   repository = tmp_path / 'models--Qwen--Qwen3-0.6B'

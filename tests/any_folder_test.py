@@ -1,0 +1,76 @@
+"""Programs run outside the checkout, and a plain install has few names."""
+
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+import zipfile
+
+import pytest
+
+from tests import checkout
+
+ROOT = checkout.ROOT
+_MODELS = """
+from atgrpo_jax.huggingface import hub
+from configs import contests, depot, functions, maths, plan_path, writing
+
+for task in contests, depot, functions, maths, plan_path, writing:
+  folder = task.get_config('size=nano').model.folder
+  print(folder, hub.resolve_folder(folder))
+"""
+_BUILD = """
+import sys
+from setuptools import build_meta
+folder = sys.argv[1]  # Each build changes sys.argv.
+build_meta.build_wheel(folder + '/plain')
+build_meta.build_editable(folder + '/editable')
+"""
+
+
+def run(folder, *args):
+  """Runs Python in `folder`, with the path that an editable install makes."""
+  return subprocess.run(
+      [sys.executable, *args], cwd=folder, text=True, check=True,
+      stdout=subprocess.PIPE, env=os.environ | {'PYTHONPATH': str(ROOT)}).stdout
+
+
+def test_shipped_models_are_found(tmp_path):
+  lines = run(tmp_path, '-c', _MODELS).splitlines()
+  assert len(lines) == 6
+  for line in lines:
+    folder, found = line.split()
+    assert folder.startswith('models/') and found == str(ROOT / folder)
+
+
+def test_example_of_the_library_page_runs(tmp_path):
+  page = (ROOT / 'docs/library.md').read_text()
+  start = page.index('    from atgrpo_jax import api\n')
+  program = textwrap.dedent(page[start:page.index('\n|', start)])
+  head, found, _ = program.partition('results = run.train()')
+  assert found
+  (tmp_path / 'program.py').write_text(
+      f"{head}print(run.experiment.policies['shared'].folder)\n")
+  assert run(tmp_path, 'program.py').strip() == str(ROOT / 'models/nano')
+
+
+def test_only_an_editable_install_adds_configs(tmp_path):
+  pytest.importorskip('setuptools', minversion='77')
+  copy = tmp_path / 'checkout'
+  for name in 'atgrpo_jax', 'environments', 'configs', 'paper', 'models':
+    shutil.copytree(
+        ROOT / name, copy / name,
+        ignore=shutil.ignore_patterns('results', '*.safetensors'))
+  for name in 'setup.py', 'pyproject.toml':
+    shutil.copy(ROOT / name, copy)
+  subprocess.run([sys.executable, '-c', _BUILD, tmp_path], cwd=copy, check=True)
+  wheel, = (tmp_path / 'plain').glob('*.whl')
+  names = zipfile.ZipFile(wheel).namelist()
+  assert {name.partition('/')[0] for name in names} == {
+      'atgrpo_jax', 'environments', 'atgrpo_jax-0.1.0.dist-info'}
+  assert 'atgrpo_jax/viewer/static/style.css' in names
+  wheel, = (tmp_path / 'editable').glob('*.whl')
+  with zipfile.ZipFile(wheel) as file:
+    path, = (name for name in file.namelist() if name.endswith('.pth'))
+    assert file.read(path).decode().strip() == str(copy)
