@@ -27,7 +27,7 @@ ARMS = {
     'GRPO, by task, agent and turn, return-to-go': 'mas_grpo_to_go',
     'GiGPO': 'gigpo',
     'MT-GRPO': 'mt_grpo',
-    'MAGRPO': 'magrpo',
+    'MAGRPO, independent episodes': 'magrpo',
     'MAAC': 'maac',
     'Single agent, one answer + GRPO': 'sa_grpo',
     'Single agent, several turns + GRPO': 'sa_grpo_turns',
