@@ -11,6 +11,7 @@ from tests.viewer import browser as browser_lib
 from tests.viewer import runs
 
 PROGRAM = browser_lib.find()
+STEP = '#tree/step/000000/0'
 
 pytestmark = pytest.mark.skipif(
     PROGRAM is None,
@@ -50,8 +51,8 @@ def open_page(browser):
 
 @pytest.fixture
 def tree(open_page, reports):
-  """The page at task T4 of step 0."""
-  page = open_page(reports['tree'])
+  """The page at task T4 of the first step."""
+  page = open_page(reports['tree'], STEP)
   _choose_task(page, 'T4')
   return page
 
@@ -70,6 +71,17 @@ def _tasks(page):
       '#tasks button', 'found => found.map((it) => it.dataset.task)')
 
 
+def test_page_opens_with_a_task_that_training_changed(
+    open_page, reports, tmp_path):
+  workdir = shutil.copytree(reports['tree'].parent, tmp_path / 'run')
+  # Training episodes also solve T4.
+  shutil.copy(
+      workdir / 'groups/000000.jsonl.gz', workdir / 'evals/after.jsonl.gz')
+  page = open_page(report.write(workdir))
+  assert _texts(page, '.tree figcaption') == [
+      'T4, before training: not solved', 'T4, after training: solved']
+
+
 def test_tree_shows_rewards_advantages_and_the_chosen_path(tree):
   # Local rewards are a tenth of a number, and the goal pays 1.
   assert _texts(tree, '.row .reward') == [
@@ -78,6 +90,20 @@ def test_tree_shows_rewards_advantages_and_the_chosen_path(tree):
   assert _texts(tree, '.row .chip') == ['−0.76', '+1.72', '−0.57', '−0.38']
   chosen, = _texts(tree, '.row.chosen')
   assert 'solved' in chosen and 'chosen' in chosen
+  assert 'chosen: largest reward' in tree.inner_text('#detail h3')
+
+
+def test_choice_without_signal_has_no_color(tree):
+  def color(selector):
+    return tree.locator(selector).first.evaluate(
+        'it => getComputedStyle(it).borderTopColor')
+
+  with_signal = color('.row.chosen')
+  _choose_task(tree, 'T9')
+  assert 'all advantages zero' in tree.inner_text('.node-head >> nth=0')
+  assert color('.row.chosen') != with_signal
+  assert 'chosen: largest reward, first of 4 equals' in (
+      tree.inner_text('#detail h3'))
 
 
 def test_detail_shows_completion_prompt_and_state(tree):
@@ -98,7 +124,7 @@ def test_slider_goes_through_the_records(tree):
   for _ in range(2):
     tree.keyboard.press('ArrowRight')
     names.append(tree.inner_text('#source-name'))
-  assert names == ['step 0', 'step 2', 'after training']
+  assert names == ['step 1', 'step 3', 'after training']
   # The task is kept, and both evaluations are drawn.
   sync_api.expect(tree.locator('.tree')).to_have_count(2)
   assert _texts(tree, '.tree figcaption') == [
@@ -106,7 +132,7 @@ def test_slider_goes_through_the_records(tree):
   assert tree.url.endswith('#tree/evaluation/after/1')
   assert _texts(tree, '.chip') == []
   tree.keyboard.press('ArrowLeft')
-  assert tree.inner_text('#source-name') == 'step 2'
+  assert tree.inner_text('#source-name') == 'step 3'
 
 
 def test_filters(tree):
@@ -127,7 +153,7 @@ def test_filters(tree):
     ('chains', 4, 4), ('joint', 2, 2)])
 def test_chains_and_joint_actions(
     name, num_rows, min_lines, open_page, reports):
-  page = open_page(reports[name])
+  page = open_page(reports[name], STEP)
   _choose_task(page, 'T9')
   node = page.locator('.node').first
   assert node.locator('.row').count() == num_rows
@@ -142,7 +168,7 @@ def test_chains_and_joint_actions(
     assert page.inner_text('#detail h3') == 'Turn 1, a + b, joint action 1 of 2'
 
 
-@pytest.mark.parametrize('damaged', ['sources', 'trees-1'])
+@pytest.mark.parametrize('damaged', ['sources', 'trees-0'])
 def test_damaged_trees_are_reported(damaged, open_page, reports, tmp_path):
   path = tmp_path / 'report.html'
   path.write_text(reports['tree'].read_text().replace(

@@ -12,6 +12,7 @@ from atgrpo_jax import errors
 from atgrpo_jax.io import workdir as workdir_lib
 from atgrpo_jax.viewer import report
 from atgrpo_jax.viewer import trees
+from tests import specs
 from tests.rollout import scripted
 from tests.viewer import runs
 
@@ -135,6 +136,27 @@ def test_summary_counts_each_chain(tmp_path, monkeypatch):
       step for node in tree['nodes'] for step in node['steps'] if step['done']]
   assert tree['summary']['solved'] == sum(end['success'] for end in ends) >= 1
   assert tree['summary']['signal'] and 'ok' in tree['summary']['outcomes']
+
+
+def test_choices_have_reasons(finished, monkeypatch):
+  nodes = {
+      tree['task']: tree['nodes'] for tree in _unpack(_read(finished)[1])}
+  assert nodes['T4'][0]['reason'] == 'largest reward'
+  # All candidates of a are equal, but not those of b.
+  assert [node['reason'] for node in nodes['T9'][:2]] == [
+      'largest reward, first of 4 equals', 'largest reward']
+  scripted.follow_scripts(monkeypatch)
+  for switches, expected in (
+      ({'selection': 'team_greedy'},
+       'largest team reward, first of 4 equals'),
+      ({'selection': 'softmax'}, 'by the rule softmax'),
+      ({'mode': 'joint', 'selection': 'team_greedy'},
+       'largest team reward, first of 4 equals')):
+    runner = scripted.make_runner(
+        {'one': runs.COMPLETIONS, 'two': runs.COMPLETIONS})
+    tree, = scripted.collect(runner, {'T9': 9}, group_size=4, **switches)
+    rollout = vars(specs.rollout(**switches))
+    assert trees.reason(tree.nodes[0], rollout) == expected
 
 
 def test_trees_beyond_the_size_limit_are_counted(finished):

@@ -5,8 +5,9 @@ const PARTNER = {before: 'after', after: 'before'};
 /** Whether candidates have advantages, as in a training step. */
 const hasAdvantages = (source) => source.kind === 'step';
 
+/** The name of a record, with the step as in the terminal: from 1. */
 function sourceLabel(source) {
-  if (source.kind === 'step') return `step ${Number(source.name)}`;
+  if (source.kind === 'step') return `step ${Number(source.name) + 1}`;
   return source.name in PARTNER ? `${source.name} training`
     : `evaluation ${source.name}`;
 }
@@ -25,6 +26,13 @@ function result({episodes, solved}) {
   if (!episodes) return 'no result';
   if (episodes > 1) return `${solved} of ${episodes} solved`;
   return solved ? 'solved' : 'not solved';
+}
+
+/** The first task that is solved in one of two records only, if any. */
+function firstChanged(before, after) {
+  const solved = new Map(after.map((tree) => [tree.task, isSolved(tree)]));
+  return before.find((tree) => solved.has(tree.task)
+    && solved.get(tree.task) !== isSolved(tree))?.task;
 }
 
 /** The trees that pass the filters of the page. */
@@ -154,9 +162,16 @@ async function main() {
   // The URL may name a tree of this page.
   const [, name, position] = location.hash.match(/^#(.+)\/(\d+)$/) || [];
   const known = sources.findIndex((source) => address(source) === name);
-  const trained = sources.findIndex((source) => source.kind === 'step');
-  const start = Math.max(known < 0 ? trained : known, 0);
-  await show(start, known < 0 ? null : (await load(start))[position]?.task);
+  const before = sources.findIndex((source) => source.name === 'before');
+  const after = sources.findIndex((source) => source.name === 'after');
+  if (known >= 0) {
+    await show(known, (await load(known))[position]?.task);
+  } else if (before >= 0 && after >= 0) {
+    await show(before, firstChanged(await load(before), await load(after)));
+  } else {
+    await show(Math.max(
+        sources.findIndex((source) => source.kind === 'step'), 0));
+  }
 }
 
 function fail(error) {

@@ -101,7 +101,8 @@ function drawDetail(tree, index, row, hasCredit) {
   const largest = largestAdvantage(tree);
   return h('article', {class: 'detail'},
     h('h3', {}, rowName(node, row),
-      node.chosen === row && h('span', {class: 'tag'}, 'chosen'),
+      node.chosen === row && h('span', {class: `tag ${chosenClass(node)}`},
+          node.reason ? `chosen: ${node.reason}` : 'chosen'),
       end && h('span', {class: `end ${end.replaceAll(' ', '-')}`}, end)),
     h('div', {class: 'columns'},
       h('div', {}, joined(node, row).map((part) => drawCandidate(

@@ -21,6 +21,13 @@ const rewardOf = (node, row) => node.groups.length > 1
 
 const rolesOf = (node) => node.groups.map((group) => group.role).join(' + ');
 
+/** Whether a candidate of a node has an advantage. */
+const hasSignal = (node) => node.groups.some((group) =>
+  group.candidates.some((candidate) => candidate.advantage));
+
+/** The classes of a choice, which has no color without a signal. */
+const chosenClass = (node) => hasSignal(node) ? 'chosen' : 'chosen plain';
+
 /** 'Turn 1, tool, candidate 3 of 8'. */
 function rowName(node, row) {
   const noun = node.groups.length > 1 ? 'joint action' : 'candidate';
@@ -56,7 +63,8 @@ function drawTree(tree, title, hasCredit, onselect) {
   const largest = largestAdvantage(tree);
   const buttons = nodes.map((node, i) => node.steps.map((_, row) => h(
       'button', {
-        type: 'button', class: node.chosen === row ? 'row chosen' : 'row',
+        type: 'button',
+        class: node.chosen === row ? `row ${chosenClass(node)}` : 'row',
         onclick: () => choose(i, row),
       }, rowContent(node, row, hasCredit, largest))));
 
@@ -96,12 +104,11 @@ function nodeHead(node, hasCredit) {
   const noun = node.groups.length > 1 ? 'joint action' : 'candidate';
   const values = node.groups.filter((group) => isNumber(group.value)).map(
       (group) => `value ${number(group.value)}`);
-  const isZero = hasCredit && node.groups.every((group) =>
-    group.candidates.every((candidate) => !candidate.advantage));
   return [
     h('strong', {}, `Turn ${node.turn + 1}`), ` ${rolesOf(node)}`,
     node.steps.length > 1 && ` · ${count(node.steps.length, noun)}`,
-    values.map((value) => ` · ${value}`), isZero && ' · all advantages zero'];
+    values.map((value) => ` · ${value}`),
+    hasCredit && !hasSignal(node) && ' · all advantages zero'];
 }
 
 function rowContent(node, row, hasCredit, largest) {
@@ -121,7 +128,8 @@ function rowContent(node, row, hasCredit, largest) {
           words(candidate.outcome))),
       h('span', {class: 'snippet'},
         String(parts[0].candidate.text).trim().split('\n')[0]),
-      node.chosen === row && h('span', {class: 'tag'}, 'chosen'))];
+      node.chosen === row && h('span', {
+        class: `tag ${chosenClass(node)}`, title: node.reason}, 'chosen'))];
 }
 
 /** Draws lines from joint actions to the nodes that follow them. */
@@ -132,8 +140,9 @@ function drawLines(canvas, nodes, buttons) {
     const to = buttons[i + 1][node.chosen ?? 0];
     const x = from.offsetLeft + from.offsetWidth;
     const bend = (x + to.offsetLeft) / 2;
-    const isChosen = nodes[node.parent].chosen === node.joint_action;
-    return `<path class="${isChosen ? 'chosen' : ''}" d="M${x},${middle(from)}
+    const parent = nodes[node.parent];
+    const isChosen = parent.chosen === node.joint_action;
+    return `<path class="${isChosen ? chosenClass(parent) : ''}" d="M${x},${middle(from)}
       C${bend},${middle(from)} ${bend},${middle(to)}
       ${to.offsetLeft},${middle(to)}"/>`;
   });
