@@ -37,6 +37,8 @@ from environments import env_api
 # Failed tasks are excluded from all means. Above this fraction the other tasks
 # no longer represent the split, so the evaluation fails.
 MAX_FAILED_FRACTION = 0.01
+# From this fraction of parse errors on, a role does not follow its prompt.
+MIN_PARSE_ERRORS = 0.95
 # Marks a failed task in `successes`.
 FAILED = '-'
 _NUM_BOOTSTRAP_DRAWS = 2000
@@ -453,6 +455,21 @@ def sandbox_of(result: Mapping[str, Any]) -> str:
   return result.get('sandbox', 'unsafe_rlimit')
 
 
+def parse_problems(result: Mapping[str, Any]) -> list[str]:
+  """Returns a sentence for each role whose answers can hardly be parsed."""
+  when = f'after step {result["step"]}' if result['step'] else 'before training'
+  problems = []
+  for role, outcomes in result['outcomes'].items():
+    num_errors = outcomes.get(env_api.Outcome.PARSE_ERROR.value, 0)
+    num_answers = sum(outcomes.values())
+    if num_errors and num_errors >= MIN_PARSE_ERRORS * num_answers:
+      problems.append(
+          f'{num_errors} of {num_answers} answers of {role} {when} are parse '
+          'errors: the model does not answer in the form that the prompt asks '
+          'for.')
+  return problems
+
+
 def print_comparison(
     before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
   """Prints both evaluations, with 95 % intervals."""
@@ -486,7 +503,9 @@ def _format_return(result: Mapping[str, Any]) -> str:
 
 
 def _print_extras(result: Mapping[str, Any]) -> None:
-  """Prints pass@k and the response time, if the evaluation has them."""
+  """Prints parse problems, pass@k and response time, where there are any."""
+  for problem in parse_problems(result):
+    print(f'warning: {problem}')
   for k, value in result.get('pass_at_k', {}).items():
     low, high = result['pass_at_k_interval'][k]
     name = f'avg@{result["num_samples"]}' if k == '1' else f'pass@{k}'

@@ -130,6 +130,8 @@ def _train(
   if not loop.step:
     before = _test(experiment, states, test_tasks, 0, workdir, 'before')
     print(f'held-out success before: {100 * before["success"]:.1f} %')
+    for problem in evaluate.parse_problems(before):
+      print(f'warning: {problem}')
     loop.validation = _validate(experiment, states, validation_tasks, 0)
 
   # ---- Loop -----------------------------------------------------------------

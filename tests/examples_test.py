@@ -55,7 +55,7 @@ def test_a_right_sum_of_the_checker_solves_the_task(sums):
   assert unread.outcomes == {'solver': env_api.Outcome.PARSE_ERROR}
 
 
-def test_the_example_trains(sums, tmp_path, monkeypatch):
+def test_the_example_trains(sums, tmp_path, monkeypatch, capsys):
   values = command_line.parse_main([
       f'--config={EXAMPLE}', f'--workdir={tmp_path}/run',
       *(f'--config.{item}' for item in SMALLER)], monkeypatch)
@@ -66,3 +66,9 @@ def test_the_example_trains(sums, tmp_path, monkeypatch):
   assert [group.key.role for group in tree.groups()] == ['solver', 'checker']
   result = json.loads((tmp_path / 'run/evals/after.json').read_text())
   assert (result['num_tasks'], result['step']) == (4, 1)
+  # models/nano has learned other prompts.
+  printed = capsys.readouterr().out
+  page = (tmp_path / 'run/report.html').read_text()
+  for role in ('solver', 'checker'):
+    assert f'warning: 4 of 4 answers of {role} before training are' in printed
+    assert f'4 of 4 answers of {role} after step 1 are parse errors' in page

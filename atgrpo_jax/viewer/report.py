@@ -88,6 +88,9 @@ def read_run(workdir: pathlib.Path) -> dict[str, Any]:
       'tokens': sum(step['budget/completion_tokens'] for step in steps),
       'seconds': sum(step['time/step'] for step in steps),
       'evaluations': evaluations,
+      # Of the newest evaluation.
+      'problems': evaluate.parse_problems(
+          max(evaluations, key=lambda it: it['step'])) if evaluations else [],
       'config': {
           name: repr(value)
           for name, value in sorted(workdir_lib.flatten(config).items())},

@@ -53,6 +53,18 @@ def test_finished_run(finished):
   assert (success['last_step'], success['low']) == (4, 0.0)
 
 
+def test_role_with_hardly_any_parsed_answer_is_named(workdir):
+  sentence = '95 of 100 answers of a after step 4 are parse errors'
+  for num_errors in (94, 95):
+    path = workdir / 'evals/after.json'
+    path.write_text(json.dumps(json.loads(path.read_text()) | {'outcomes': {
+        'a': {'parse_error': num_errors, 'ok': 100 - num_errors},
+        'b': {'ok': 3}, 'c': {}}}))
+    page = report.write(workdir).read_text()
+    assert (sentence in page) == (num_errors == 95)
+    assert ('class="problem"' in page) == (num_errors == 95)
+
+
 def test_states_of_an_unfinished_run(workdir):
   (workdir / 'evals/after.json').unlink()
   with workdir_lib.lock(workdir):
