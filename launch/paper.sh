@@ -30,7 +30,8 @@ jobs. Folders are relative to the checkout.
                   bwrap, kernel or unsafe_rlimit (see docs/sandbox.md) for all
                   jobs; default: the strongest that works here. A table refuses
                   rows of different levels
-  --dry-run       print the commands, which name all paths, but run none
+  --dry-run       print the commands, which name all paths, but run none; for
+                  nano with the minutes of the recorded trainings
   --help          print this
 EOF
 }

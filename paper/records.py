@@ -70,6 +70,13 @@ class Records:
   def workdirs(self) -> set[str]:
     return {workdir for workdir, _ in self.evaluations}
 
+  def minutes(self) -> dict[str, float]:
+    """Workdir of a training -> minutes of its steps."""
+    steps = {} if self.steps.empty else (
+        self.steps['time/step'].groupby(level=0).sum() / 60).to_dict()
+    return steps | {
+        workdir: curve['minutes'] for workdir, curve in self.curves.items()}
+
   def updated(self, other: Records) -> Records:
     """These records, with the workdirs of `other` replaced or added."""
     new = other.workdirs()

@@ -12,7 +12,7 @@ starts from their checkpoints), and finished runs are added to the records.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import fnmatch
 import os
 import pathlib
@@ -29,6 +29,8 @@ from atgrpo_jax.io import metrics
 from paper import experiments
 from paper import records as records_lib
 
+# Records in this repository.
+_RESULTS = pathlib.Path(__file__).parent / 'results'
 # The policy of each role fits as well: docs/hardware.md.
 _HARDWARE = '16 TPU v6e chips (4x4), or with 1.7b also v5e'
 
@@ -179,15 +181,26 @@ def _max_tokens(
 
 
 def print_jobs(
-    jobs: Sequence[experiments.Job], out: pathlib.Path, scale: str) -> None:
-  """Prints the commands instead of running them."""
+    jobs: Sequence[experiments.Job], out: pathlib.Path, scale: str,
+    minutes: Mapping[str, float]) -> None:
+  """Prints the commands; `minutes` of earlier trainings follow as comments."""
   if scale != 'nano':
     print(f'Each of these {len(jobs)} jobs needs {_HARDWARE}; docs/hardware.md '
           'says how to start one.')
+  num_known, total = 0, 0.0
   for job in jobs:
     ratio = '' if job.budget_ratio == 1 else f'{job.budget_ratio:.2g} x the '
     line = shlex.join(_command(job, out, f'<{ratio}tokens of {job.budget_of}>'))
-    print(line + ('  # done' if job.is_done(out) else ''))
+    note = ''
+    if job.is_done(out):
+      note = '  # done'
+    elif job.mode == 'train' and job.path in minutes:
+      note = f'  # {minutes[job.path]:.1f} min'
+      num_known, total = num_known + 1, total + minutes[job.path]
+    print(line + note)
+  if num_known:
+    print(f'# The training steps of {num_known} of these {len(jobs)} jobs took '
+          f'{total / 60:.1f} hours in paper/results/{scale}.')
 
 
 def main(argv: list[str]) -> int:
@@ -206,7 +219,10 @@ def main(argv: list[str]) -> int:
         else records_lib.Records())
     jobs = with_needs(chosen, jobs, out, records)
     if given.dry_run or given.scale != 'nano':
-      print_jobs(jobs, out, given.scale)
+      known = (
+          records_lib.read(_RESULTS / given.scale) if given.scale == 'nano'
+          else records_lib.Records())
+      print_jobs(jobs, out, given.scale, known.minutes())
       return 0
     num_cores = len(os.sched_getaffinity(0))
     if given.jobs > num_cores:

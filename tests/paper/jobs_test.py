@@ -95,6 +95,21 @@ def test_base_models_are_made_only_for_missing_runs(tmp_path):
             *(f'{row}/seed-{seed}' for seed in missing)]
 
 
+def test_dry_run_prints_recorded_minutes(tmp_path, capsys):
+  rows = 'main/plan_path/at_grpo', 'depot/mixed/at_grpo'
+  jobs = run.choose(JOBS, [f'{row}/*' for row in rows])
+  # A run has three steps of 40 seconds.
+  known = finished_runs.run(f'{rows[0]}/seed-0', after=1).updated(
+      records.Records(curves={f'{rows[1]}/seed-1': {'minutes': 16.0}}))
+  run.print_jobs(jobs, tmp_path, 'nano', known.minutes())
+  *lines, total = capsys.readouterr().out.splitlines()
+  assert {
+      job.path: line.rpartition('  # ')[2]
+      for job, line in zip(jobs, lines) if '  # ' in line} == {
+          f'{rows[0]}/seed-0': '2.0 min', f'{rows[1]}/seed-1': '16.0 min'}
+  assert total.startswith('#') and '2 of these 4 jobs took 0.3 hours' in total
+
+
 # The pool.
 
 # Writes the files that a trainer would, or fails, or waits for SIGTERM.
