@@ -25,7 +25,8 @@ LAYERS = (
     *(f'atgrpo_jax.{name}' for name in (
         'train', 'viewer', 'evaluate', 'saved_config', 'config',
         'algorithms', 'rollout', 'sampling', 'learner',
-        'huggingface', 'model', 'rl', 'io', 'distributed')),
+        'huggingface', 'model', 'rl', 'io', 'distributed',
+        'rules')),
     'atgrpo_jax.types atgrpo_jax.errors',
 )
 _HEIGHTS = {

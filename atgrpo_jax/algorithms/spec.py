@@ -1,7 +1,6 @@
-"""The switches of the algorithms and their selection rules.
+"""The switches of the algorithms.
 
-`configs/common.py` has their values and defaults. To add a selection rule, name
-it in `SELECTIONS` and implement it in `RolloutSpec.select`.
+`configs/common.py` has their values and defaults.
 """
 
 from __future__ import annotations
@@ -13,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from atgrpo_jax import errors
+from atgrpo_jax import rules
+from atgrpo_jax.algorithms import selection as selection_lib
 from atgrpo_jax.learner import batching
 from atgrpo_jax.rl import advantages
 
@@ -23,7 +24,8 @@ RETURN_TYPES = {
     'parallel': ('immediate', 'return_to_go', 'episode_return'),
     'joint': ('immediate', 'return_to_go', 'bootstrapped'),
 }
-# Mode -> rules for the candidate, or joint action, that continues.
+# Mode -> built-in rules for the candidate, or joint action, that continues.
+# All but 'all', which selects nothing, are in `selection.RULES`.
 SELECTIONS = {
     'tree': ('greedy', 'team_greedy', 'softmax', 'uniform', 'epsilon_greedy'),
     'parallel': ('all',),
@@ -63,13 +65,17 @@ class RolloutSpec:
   def __post_init__(self):
     errors.check_choice('rollout.mode', self.mode, [*RETURN_TYPES])
     for name, choices in (
-        ('selection', SELECTIONS[self.mode]),
         ('return_type', RETURN_TYPES[self.mode]),
         ('joint_actions', ('aligned', 'cross')),
         ('cross_credit', ('mean', 'sum'))):
       errors.check_choice(
           f'rollout.mode={self.mode!r} with rollout.{name}',
           getattr(self, name), choices)
+    check_selection = (
+        errors.check_choice if self.mode == 'parallel' else rules.check)
+    check_selection(
+        f'rollout.mode={self.mode!r} with rollout.selection', self.selection,
+        SELECTIONS[self.mode])
     if self.mode == 'joint' and self.selection != 'all':
       # Unselected actions have no continuation, so no 'return_to_go'.
       errors.check_choice(
@@ -105,28 +111,14 @@ class RolloutSpec:
       rng: for random rules.
     """
     known = np.flatnonzero(np.isfinite(returns))
-    if self.selection == 'first':
-      return int(known[0])
-    if self.selection == 'team_greedy':
-      return int(known[_first_largest(team_returns[known])])
-    if self.selection == 'uniform' or (
-        self.selection == 'epsilon_greedy'
-        and rng.random() < self.selection_epsilon):
-      return int(rng.choice(known))
-    if self.selection == 'softmax':
-      scaled = returns[known] / self.selection_temperature
-      weights = np.exp(scaled - scaled.max())
-      return int(rng.choice(known, p=weights / weights.sum()))
-    if self.selection in ('greedy', 'epsilon_greedy'):
-      return int(known[_first_largest(returns[known])])
-    raise NotImplementedError(f'No rule for selection={self.selection!r}.')
-
-
-def _first_largest(returns: np.ndarray) -> int:
-  """Index of the first return [N] that is the largest up to rounding."""
-  returns = returns.astype(np.float64)
-  smallest = returns.max() - advantages.rounding_noise(returns)
-  return int(np.argmax(returns > smallest))
+    index = rules.call(
+        'rollout.selection', self.selection, selection_lib.RULES,
+        returns[known], team_returns[known], self, rng)
+    if not isinstance(index, (int, np.integer)) or not 0 <= index < len(known):
+      raise errors.UserError(
+          f'rollout.selection={self.selection!r} returned {index!r}; expected '
+          f'an index from 0 to {len(known) - 1}.')
+    return int(known[index])
 
 
 # Part of a group key in the config -> field of `GroupKey`.

@@ -1,0 +1,60 @@
+"""Rules: plain functions that a value of the config names.
+
+A built-in rule is named by its key in a registry, and a rule of the user by
+'module:function'. The module is imported as environment.module is, so it may
+lie in the working directory. Both have the same signature.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+import importlib
+from typing import Any
+
+from atgrpo_jax import errors
+
+
+def is_custom(name: Any) -> bool:
+  """True for 'module:function'."""
+  return isinstance(name, str) and ':' in name
+
+
+def check(key: str, name: Any, choices: Collection[str]) -> None:
+  """Raises UserError unless `name` is a choice or a function of the user.
+
+  `key` is the key of the config, for the message.
+  """
+  if is_custom(name):
+    _load(key, name)
+  elif name not in choices:
+    raise errors.UserError(
+        f'{key}={name!r}: expected one of {list(choices)}, or '
+        "'module:function'.")
+
+
+def call(
+    key: str, name: str, built_in: Mapping[str, Callable[..., Any]],
+    *args: Any) -> Any:
+  """Calls a rule; an exception in a function of the user is a UserError."""
+  if name in built_in:
+    return built_in[name](*args)
+  rule = _load(key, name)
+  try:
+    return rule(*args)
+  except errors.USER_CODE_ERRORS as error:
+    raise errors.UserError(
+        f'{key}={name!r} raised {errors.one_line(error)}.') from error
+
+
+def _load(key: str, name: str) -> Callable[..., Any]:
+  module, _, function = name.partition(':')
+  try:
+    rule = getattr(importlib.import_module(module), function)
+  except (SystemExit, *errors.USER_CODE_ERRORS) as error:
+    raise errors.UserError(
+        f'{key}={name!r} cannot be used ({errors.one_line(error)}); expected '
+        'module:function, with a module that Python can import.') from error
+  if not callable(rule):
+    raise errors.UserError(
+        f'{key}={name!r} is not a function but {rule!r}.')
+  return rule
