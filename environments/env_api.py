@@ -81,6 +81,36 @@ class Step:
   program_runs: int = 0
 
 
+@dataclasses.dataclass(frozen=True)
+class History:
+  """The chat of each role, for environments whose conversations grow.
+
+  It belongs into the state. `observe` returns `messages(role)`.
+
+  Attributes:
+    chats: role -> messages, in order.
+  """
+
+  chats: Mapping[str, tuple[Message, ...]] = dataclasses.field(
+      default_factory=dict)
+
+  def messages(self, role: str) -> list[Message]:
+    """Returns the chat of a role, as the prompt of its next answer."""
+    return list(self.chats.get(role, ()))
+
+  def add(self, role: str, **contents: str) -> History:
+    """Returns a history with more messages in the chat of a role.
+
+    Args:
+      role: the role of the environment.
+      **contents: role in the chat template, such as system, user, assistant or
+        tool -> text of a message, in order.
+    """
+    added = [
+        {'role': name, 'content': text} for name, text in contents.items()]
+    return History({**self.chats, role: (*self.messages(role), *added)})
+
+
 class Environment(Protocol):
   """A task for a team of language models.
 

@@ -1,7 +1,10 @@
-"""Invalid options of environments are named."""
+"""Histories, and invalid options of environments."""
+
+import pickle
 
 import pytest
 
+from environments import env_api
 from environments.boards.plan_path import env as plan_path
 from environments.boards.sokoban import env as sokoban
 from environments.boards.sudoku import env as sudoku
@@ -31,3 +34,20 @@ def test_invalid_options_are_named(module, options, named):
   (key, value), = named.items()
   with pytest.raises(ValueError, match=f'{key}={value!r}'):
     module.make_environment(**given | options | named)
+
+
+def test_history_grows_without_changing_earlier_states():
+  start = env_api.History().add('solver', system='Count.', user='1?')
+  first, second = (
+      start.add('solver', assistant=answer, tool='wrong') for answer in 'ab')
+  assert start.messages('checker') == []
+  assert start.messages('solver') == [
+      {'role': 'system', 'content': 'Count.'},
+      {'role': 'user', 'content': '1?'}]
+  second = pickle.loads(pickle.dumps(second))
+  for history, answer in ((first, 'a'), (second, 'b')):
+    assert history.messages('solver') == [
+        *start.messages('solver'), {'role': 'assistant', 'content': answer},
+        {'role': 'tool', 'content': 'wrong'}]
+  assert first.add('checker', user='2?').chats == {
+      **first.chats, 'checker': ({'role': 'user', 'content': '2?'},)}
