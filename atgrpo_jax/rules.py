@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Mapping
 import importlib
 from typing import Any
 
+import numpy as np
+
 from atgrpo_jax import errors
 
 
@@ -44,6 +46,24 @@ def call(
   except errors.USER_CODE_ERRORS as error:
     raise errors.UserError(
         f'{key}={name!r} raised {errors.one_line(error)}.') from error
+
+
+def call_array(
+    key: str, name: str, built_in: Mapping[str, Callable[..., np.ndarray]],
+    *args: Any, shape: tuple[int, ...]) -> np.ndarray:
+  """Like `call`; the array of a user's rule must be finite and have a shape."""
+  found = call(key, name, built_in, *args)
+  if not is_custom(name):
+    return found
+  expected = f'expected an array of {shape} finite numbers.'
+  if np.shape(found) != shape:
+    raise errors.UserError(
+        f'{key}={name!r} returned the shape {np.shape(found)}; {expected}')
+  found = np.asarray(found)
+  if found.dtype.kind not in 'fiu' or not np.all(
+      np.abs(found) < np.finfo(np.float32).max):
+    raise errors.UserError(f'{key}={name!r} returned {found}; {expected}')
+  return found
 
 
 def _load(key: str, name: str) -> Callable[..., Any]:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from atgrpo_jax import errors
+from atgrpo_jax.rl import advantages
 from tests import specs
 
 _PAGE = pathlib.Path(__file__).parents[1] / 'docs' / 'algorithms.md'
@@ -24,6 +25,9 @@ def none(*args):
 
 def large(*args):
   return 3
+
+def nan(returns, *args):
+  return returns * float('nan')
 '''
 
 
@@ -77,3 +81,30 @@ def test_bad_selection_is_named(rule, words):
 def test_parallel_episodes_have_no_selection():
   with pytest.raises(errors.UserError, match='my_rules'):
     specs.rollout(mode='parallel', selection='my_rules:second_best')
+
+
+def _advantages(baseline='mean', scale='none'):
+  spec = specs.advantage(baseline=baseline, scale=scale)
+  return advantages.group_advantages(
+      np.array([1, 2, 6, 4, 8, 9], np.float32), np.array([0, 0, 0, 1, 1, 1]),
+      np.array([True] * 5 + [False]), baseline=spec.baseline, scale=spec.scale)
+
+
+def test_baseline_and_scale():
+  np.testing.assert_array_equal(
+      _advantages('my_rules:median'), [-1, 0, 4, -2, 2, 0])
+  np.testing.assert_array_equal(
+      _advantages('my_rules:median', 'my_rules:largest_one'),
+      [-.25, 0, 1, -.5, .5, 0])
+
+
+@pytest.mark.parametrize('key', ['baseline', 'scale'])
+@pytest.mark.parametrize('rule, words', [
+    ('bad_rules:fails', "raised KeyError: 'lost'"),
+    ('bad_rules:none', 'returned the shape ()'),
+    ('bad_rules:large', 'returned the shape ()'),
+    ('bad_rules:nan', 'returned [nan nan nan')])
+def test_bad_baseline_or_scale_is_named(key, rule, words):
+  with pytest.raises(errors.UserError, match=re.escape(words)) as error:
+    _advantages(**{key: rule})
+  assert f'advantage.{key}={rule!r}' in str(error.value)

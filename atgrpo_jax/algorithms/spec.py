@@ -154,9 +154,8 @@ class AdvantageSpec:
           "(('return_to_go', ('env', 'agent', 'state'), 1.0),).")
     errors.check_choice(
         'advantage.combination', self.combination, COMBINATIONS)
-    errors.check_choice(
-        'advantage.baseline', self.baseline, advantages.BASELINES)
-    errors.check_choice('advantage.scale', self.scale, advantages.SCALES)
+    rules.check('advantage.baseline', self.baseline, advantages.BASELINES)
+    rules.check('advantage.scale', self.scale, advantages.SCALES)
     if self.baseline == 'none':  # Scale 'std' would be an RMS of returns.
       errors.check_choice(
           "advantage.baseline='none' with scale", self.scale, ('none',))
@@ -186,7 +185,7 @@ def check_terms(rollout: RolloutSpec, advantage: AdvantageSpec) -> None:
         'or it would change the advantages of other tasks.')
   if not advantage.extra_terms:
     return
-  errors.check_choice(
+  rules.check(
       'advantage.extra_terms with advantage.baseline', advantage.baseline,
       ('mean', 'leave_one_out', 'none'))
   return_types = [rollout.return_type]

@@ -9,6 +9,23 @@ Deviations from the authors' code:
    exactly 0. Otherwise the scale 'std' would turn 1e-17 into 1.
 2. The standard deviation divides by N, not N - 1.
 3. A single candidate has advantage 0 instead of its return.
+
+A baseline is a function of the candidates of one baseline,
+(returns, weights, episodes, values) -> differences:
+
+  returns: [N] float64.
+  weights, episodes, values: [N], see `group_advantages`; `values` is None
+    without a critic.
+  differences: [N], return minus baseline.
+
+A scale is a function of all valid candidates of the step,
+(differences, deviations, baseline_ids, weights) -> advantages:
+
+  differences: [M] float64, from the baseline; not all are 0.
+  deviations: [M] float64, the same, but return minus mean for 'leave_one_out'.
+  baseline_ids: [M] int, equal for candidates with a common baseline.
+  weights: [M] float64.
+  advantages: [M].
 """
 
 from __future__ import annotations
@@ -16,8 +33,7 @@ from __future__ import annotations
 import chex
 import numpy as np
 
-BASELINES = ('mean', 'leave_one_out', 'none', 'critic')
-SCALES = ('std', 'batch_std', 'none')
+from atgrpo_jax import rules
 
 
 def rounding_noise(returns: np.ndarray) -> float:
@@ -42,10 +58,8 @@ def group_advantages(
     returns: [N] float32.
     baseline_ids: [N] int, equal for candidates with a common baseline.
     valid: [N] bool; invalid candidates are ignored and have advantage 0.
-    baseline: one of `BASELINES`; docs/algorithms.md defines them.
-    scale: 'std', the root mean square of return minus mean, or minus the
-      critic's value, over the candidates of a baseline; 'batch_std', the same
-      over all valid candidates; or 'none'.
+    baseline: one of `BASELINES`, or a function of the user.
+    scale: one of `SCALES`, or a function of the user.
     weights: [N] float weights from `return_weights`; None for 1.
     episodes: [N] int, equal for candidates of one episode; 'leave_one_out'
       leaves out the whole episode, because an action affects all its returns.
@@ -57,32 +71,86 @@ def group_advantages(
     weights = np.ones(returns.shape)
   if episodes is None:
     episodes = np.arange(len(returns))
-  advantages = np.zeros(returns.shape, np.float32)
-  batch_square = 0.0
+  differences, deviations = np.zeros((2, *returns.shape))
   for baseline_id in np.unique(baseline_ids[valid]):
     compared = valid & (baseline_ids == baseline_id)
-    centred = returns[compared].astype(np.float64)
-    group_weights = weights[compared]
-    noise = rounding_noise(centred)
-    if baseline == 'critic':
-      centred = (centred - values[compared]).astype(np.float32)
-      centred = centred.astype(np.float64)
+    group_returns = returns[compared].astype(np.float64)
+    group = (
+        group_returns, weights[compared], episodes[compared],
+        None if values is None else values[compared])
+    found = rules.call_array(
+        'advantage.baseline', baseline, BASELINES, *group,
+        shape=group_returns.shape)
+    noise = rounding_noise(group_returns)
     if baseline in ('mean', 'leave_one_out'):
-      if np.ptp(centred) < noise:
+      if np.ptp(group_returns) < noise:
         continue
-      centred -= np.average(centred, weights=group_weights)
-    elif np.abs(centred).max() < noise:
+    elif np.abs(found).max() < noise:
       continue
-    deviation, square = 1.0, np.sum(group_weights * centred**2)
-    batch_square += square
-    if scale == 'std':
-      deviation = np.sqrt(square / np.sum(group_weights)) or 1.0
+    differences[compared] = deviations[compared] = found
     if baseline == 'leave_one_out':
-      centred -= _mean_of_others(centred, group_weights, episodes[compared])
-    advantages[compared] = centred / deviation
-  if scale == 'batch_std' and batch_square:
-    advantages /= np.sqrt(batch_square / np.sum(weights[valid]))
+      deviations[compared] = _minus_mean(*group)
+  advantages = np.zeros(returns.shape, np.float32)
+  if np.any(differences):
+    advantages[valid] = rules.call_array(
+        'advantage.scale', scale, SCALES, differences[valid],
+        deviations[valid], baseline_ids[valid], weights[valid],
+        shape=differences[valid].shape)
   return advantages
+
+
+def _minus_mean(returns, weights, episodes, values):
+  del episodes, values
+  return returns - np.average(returns, weights=weights)
+
+
+def _minus_mean_of_others(returns, weights, episodes, values):
+  centred = _minus_mean(returns, weights, episodes, values)
+  return centred - _mean_of_others(centred, weights, episodes)
+
+
+def _minus_nothing(returns, weights, episodes, values):
+  del weights, episodes, values
+  return returns
+
+
+def _minus_value(returns, weights, episodes, values):
+  del weights, episodes
+  return (returns - values).astype(np.float32).astype(np.float64)
+
+
+BASELINES = {
+    'mean': _minus_mean, 'leave_one_out': _minus_mean_of_others,
+    'none': _minus_nothing, 'critic': _minus_value}
+
+
+def _by_std(differences, deviations, baseline_ids, weights):
+  """Divides by the root mean square over the candidates of a baseline."""
+  advantages = np.zeros(differences.shape)
+  for baseline_id in np.unique(baseline_ids):
+    compared = baseline_ids == baseline_id
+    square = np.sum(weights[compared] * deviations[compared]**2)
+    deviation = np.sqrt(square / np.sum(weights[compared])) or 1.0
+    advantages[compared] = differences[compared] / deviation
+  return advantages
+
+
+def _by_batch_std(differences, deviations, baseline_ids, weights):
+  """Divides by the root mean square over all valid candidates."""
+  square = 0.0
+  for baseline_id in np.unique(baseline_ids):
+    compared = baseline_ids == baseline_id
+    square += np.sum(weights[compared] * deviations[compared]**2)
+  # Differences are rounded first, as advantages are.
+  return differences.astype(np.float32) / np.sqrt(square / np.sum(weights))
+
+
+def _by_one(differences, deviations, baseline_ids, weights):
+  del deviations, baseline_ids, weights
+  return differences
+
+
+SCALES = {'std': _by_std, 'batch_std': _by_batch_std, 'none': _by_one}
 
 
 def _mean_of_others(
