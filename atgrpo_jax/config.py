@@ -20,6 +20,7 @@ import ml_collections
 
 from atgrpo_jax import errors
 from atgrpo_jax import model
+from atgrpo_jax import rules
 from atgrpo_jax.algorithms import actor_critic
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.distributed import fit
@@ -114,10 +115,21 @@ class Experiment:
         if policy.trained != 'none'} | self.critics
 
   def identity(self) -> dict[str, Any]:
-    """Returns what a checkpoint must match: config and frozen models."""
+    """Returns what a checkpoint must match: config, models and rules."""
     return {
         'config_hash': workdir_lib.config_hash(self.config.to_dict()),
-        'frozen': self._frozen_digests}
+        'frozen': self._frozen_digests, 'rules': self._rule_digests}
+
+  @property
+  def _rule_digests(self) -> dict[str, str]:
+    """Key of the config -> digest of the user's rule that it names."""
+    names = {
+        'rollout.selection': self.rollout.selection,
+        'advantage.baseline': self.advantage.baseline,
+        'advantage.scale': self.advantage.scale}
+    return {
+        key: rules.source_digest(key, name) for key, name in names.items()
+        if rules.is_custom(name)}
 
   @functools.cached_property
   def _frozen_digests(self) -> dict[str, str]:
@@ -151,6 +163,11 @@ class Experiment:
             f'{prefix} used another frozen model for policy {name!r}: the '
             f'weights in {self.policies[name].folder} have changed. '
             'Restore them, or choose another --workdir.')
+    for key, digest in self._rule_digests.items():
+      if digest != restored.meta['rules'][key]:
+        raise errors.UserError(
+            f'{prefix} used another {key}: the module of the function has '
+            'changed. Restore it, or choose another --workdir.')
     return restored.state, restored.meta
 
   def trained_params(

@@ -8,7 +8,9 @@ lie in the working directory. Both have the same signature.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+import hashlib
 import importlib
+import inspect
 from typing import Any
 
 import numpy as np
@@ -64,6 +66,12 @@ def call_array(
       np.abs(found) < np.finfo(np.float32).max):
     raise errors.UserError(f'{key}={name!r} returned {found}; {expected}')
   return found
+
+
+def source_digest(key: str, name: str) -> str:
+  """Digest of the module of a user's rule, without the modules it imports."""
+  source = inspect.getsource(inspect.getmodule(_load(key, name)))
+  return hashlib.sha256(source.encode()).hexdigest()[:16]
 
 
 def _load(key: str, name: str) -> Callable[..., Any]:

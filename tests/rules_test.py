@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from atgrpo_jax import errors
+from atgrpo_jax import rules
 from atgrpo_jax.rl import advantages
 from tests import specs
 
@@ -108,3 +109,10 @@ def test_bad_baseline_or_scale_is_named(key, rule, words):
   with pytest.raises(errors.UserError, match=re.escape(words)) as error:
     _advantages(**{key: rule})
   assert f'advantage.{key}={rule!r}' in str(error.value)
+
+
+def test_digest_is_that_of_the_source():
+  digests = {
+      rules.source_digest('key', name) for name in (
+          'my_rules:median', 'my_rules:second_best', 'bad_rules:nan')}
+  assert len(digests) == 2

@@ -21,6 +21,7 @@ from atgrpo_jax import config as config_lib
 from atgrpo_jax import errors
 from atgrpo_jax import evaluate
 from atgrpo_jax import main
+from atgrpo_jax import rules
 from atgrpo_jax import train
 from atgrpo_jax.distributed import hosts
 from atgrpo_jax.io import signals
@@ -222,6 +223,22 @@ def test_tasks_of_a_function_resume_and_must_not_change(
   monkeypatch.setattr(hosts, 'exchange', lambda value: [value, 'another'])
   with pytest.raises(errors.UserError, match="different tasks .*'train.:3.'"):
     train.train(echo.experiment(echo_folder, **changes), tmp_path / 'new')
+
+
+def test_a_run_resumes_only_with_the_same_rule(
+    echo_folder, tmp_path, monkeypatch):
+  module = tmp_path / 'changing_rules.py'
+  module.write_text('def last(returns, *_):\n  return len(returns) - 1\n')
+  monkeypatch.syspath_prepend(tmp_path)
+  changes = CHANGES | {
+      'rollout.selection': 'changing_rules:last', 'train.checkpoint_every': 1}
+  for num_steps in (1, 2):
+    assert train.train(echo.experiment(
+        echo_folder, **changes | {'train.num_steps': num_steps}),
+                       tmp_path / 'run')
+  monkeypatch.setattr(rules, 'source_digest', lambda key, name: 'another')
+  with pytest.raises(errors.UserError, match='another rollout.selection'):
+    train.train(echo.experiment(echo_folder, **changes), tmp_path / 'run')
 
 
 # Disk and workdir.
