@@ -70,7 +70,13 @@ def call_array(
 
 def source_digest(key: str, name: str) -> str:
   """Digest of the module of a user's rule, without the modules it imports."""
-  source = inspect.getsource(inspect.getmodule(_load(key, name)))
+  rule = _load(key, name)
+  try:
+    source = inspect.getsource(inspect.getmodule(rule))
+  except (OSError, TypeError) as error:
+    raise errors.UserError(
+        f'{key}={name!r} has no Python source, so a resumed run could not '
+        'notice a change; call it from a function in a file.') from error
   return hashlib.sha256(source.encode()).hexdigest()[:16]
 
 

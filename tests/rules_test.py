@@ -116,3 +116,8 @@ def test_digest_is_that_of_the_source():
       rules.source_digest('key', name) for name in (
           'my_rules:median', 'my_rules:second_best', 'bad_rules:nan')}
   assert len(digests) == 2
+
+
+def test_a_rule_without_source_is_refused():
+  with pytest.raises(errors.UserError, match='no Python source'):
+    rules.source_digest('rollout.selection', 'math:floor')
