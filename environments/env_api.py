@@ -85,7 +85,7 @@ class Step:
 class History:
   """The chat of each role, for environments whose conversations grow.
 
-  It belongs into the state. `observe` returns `messages(role)`.
+  It is part of the state. `observe` returns `messages(role)`.
 
   Attributes:
     chats: role -> messages, in order.
