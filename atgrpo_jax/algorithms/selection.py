@@ -49,10 +49,7 @@ def _first(returns, team_returns, spec, rng):
 
 
 def _first_largest(returns: np.ndarray) -> int:
-  """Index of the first return [N] that is the largest up to rounding."""
-  returns = returns.astype(np.float64)
-  smallest = returns.max() - advantages.rounding_noise(returns)
-  return int(np.argmax(returns > smallest))
+  return int(np.argmax(advantages.are_largest(returns)))
 
 
 RULES = {

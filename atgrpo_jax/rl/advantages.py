@@ -45,6 +45,12 @@ def rounding_noise(returns: np.ndarray) -> float:
   return max(1e-9, 1e-6 * float(np.max(np.abs(returns))))
 
 
+def are_largest(returns: np.ndarray) -> np.ndarray:
+  """Which returns [N] are the largest up to rounding; [N] bool."""
+  returns = returns.astype(np.float64)
+  return returns > returns.max() - rounding_noise(returns)
+
+
 def group_advantages(
     returns: np.ndarray, baseline_ids: np.ndarray, valid: np.ndarray,
     *, baseline: str, scale: str, weights: np.ndarray | None = None,

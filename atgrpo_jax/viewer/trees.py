@@ -133,8 +133,6 @@ def reason(node: tree_lib.Node, rollout: Mapping[str, Any]) -> str:
     name, values = 'team reward', node.team_rewards
   else:
     return 'largest team return'  # It is recorded only with local rewards.
-  known = values[np.isfinite(values)].astype(np.float64)
-  smallest = known.max() - advantages.rounding_noise(known)
-  num_equal = np.sum(known > smallest)
+  num_equal = np.sum(advantages.are_largest(values[np.isfinite(values)]))
   equals = f', first of {num_equal} equals' if num_equal > 1 else ''
   return f'largest {name}{equals}'
