@@ -120,7 +120,7 @@ class Experiment:
         'config_hash': workdir_lib.config_hash(self.config.to_dict()),
         'frozen': self._frozen_digests, 'rules': self._rule_digests}
 
-  @property
+  @functools.cached_property
   def _rule_digests(self) -> dict[str, str]:
     """Key of the config -> digest of the user's rule that it names."""
     names = {
@@ -148,7 +148,8 @@ class Experiment:
 
     Without a checkpoint these are the initial states and an empty dict.
     """
-    digests = self._frozen_digests
+    # Files may change later, so their digests are taken now.
+    digests, rule_digests = self._frozen_digests, self._rule_digests
     restored = checkpoints.restore(self.state_template(), step=step)
     if restored is None:
       return self.initial_states(), {}
@@ -163,7 +164,7 @@ class Experiment:
             f'{prefix} used another frozen model for policy {name!r}: the '
             f'weights in {self.policies[name].folder} have changed. '
             'Restore them, or choose another --workdir.')
-    for key, digest in self._rule_digests.items():
+    for key, digest in rule_digests.items():
       if digest != restored.meta['rules'][key]:
         raise errors.UserError(
             f'{prefix} used another {key}: the module of the function has '
