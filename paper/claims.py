@@ -254,8 +254,7 @@ def _at_grpo_objections() -> Iterator[Claim]:
       '', Laboratory('credit_boost', _GRPO, _AT_GRPO, 'cosine'))
   yield Claim(
       'If a choice pays later, continuations improve the gradient', 'R4, meta',
-      '',
-      Laboratory('credit_boost', _LOOK_AHEAD, _AT_GRPO, 'cosine'))
+      '', Laboratory('credit_boost', _LOOK_AHEAD, _AT_GRPO, 'cosine'))
   yield Claim(
       'The loss needs a clip', 'R4', '',
       Untestable('one update, ratio always one'))
@@ -416,8 +415,8 @@ This command writes the page from `paper/results` and `benchmarks/results`:
 Each line states that one row of our records exceeds another, or that one
 method of the [credit laboratory](credit_laboratory.md) exceeds another. The
 test treats seeds and tasks as drawn at random
-([statistics.py](../paper/statistics.py)).
-Every p is adjusted for all {num_p} comparisons of this page (Holm).
+([statistics.py](../paper/statistics.py)). Every p is adjusted for all {num_p}
+comparisons of this page (Holm).
 
 | verdict | rule |
 |---|---|

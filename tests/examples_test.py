@@ -15,7 +15,7 @@ from tests import command_line
 from tests import echo
 
 EXAMPLE = checkout.ROOT / 'docs/examples/sums.py'
-# Of the command in the page.
+# These overrides make the page's command small enough for a test.
 SMALLER = (
     'model.folder=models/nano', 'environment.num_workers=1',
     'sandbox.level=none', 'rollout.num_tasks=1', 'rollout.group_size=2',

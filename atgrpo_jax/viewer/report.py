@@ -88,7 +88,7 @@ def read_run(workdir: pathlib.Path) -> dict[str, Any]:
       'tokens': sum(step['budget/completion_tokens'] for step in steps),
       'seconds': sum(step['time/step'] for step in steps),
       'evaluations': evaluations,
-      # Of the newest evaluation.
+      # The newest evaluation shows the state of the run.
       'problems': evaluate.parse_problems(
           max(evaluations, key=lambda it: it['step'])) if evaluations else [],
       'config': {
