@@ -7,6 +7,7 @@ and never encoded again.
 from __future__ import annotations
 
 from collections.abc import Sequence
+import functools
 import json
 import os
 import pathlib
@@ -30,6 +31,7 @@ _MARK = '\ue000'
 _FIXED_DATE = (
     "{% macro strftime_now(format) %}26 Jul 2024{% endmacro %}{{ '' }}")
 _END_OF_THOUGHTS = '</think>'
+_CACHED_PROMPTS = 4096
 _ADVICE = 'use the template of an instruct model of the same family'
 
 
@@ -55,6 +57,9 @@ class Tokenizer:
           f'{self._folder}: model.thinking=True has no effect, because the '
           'chat template does not read enable_thinking; set it to False.')
     self._checked_roles = set()  # Sequences that lose no message.
+    # Independent episodes of a task often have equal prompts.
+    self._encode_prompt = functools.lru_cache(_CACHED_PROMPTS)(
+        self._encode_prompt)
     self._has_system_role = self._find_system_role()
     start, _, end = self._render([
         {'role': 'user', 'content': ''},
@@ -88,9 +93,12 @@ class Tokenizer:
 
     Raises UserError if the template cannot render the messages or drops one.
     """
+    return self._encode_prompt(json.dumps([*map(dict, messages)]))
+
+  def _encode_prompt(self, messages_json: str) -> np.ndarray:
     messages = [
         {**message, 'content': self._defuse(_without_thoughts(message))}
-        for message in messages]
+        for message in json.loads(messages_json)]
     starts = [message['role'] for message in messages[:2]]
     if not self._has_system_role and starts == ['system', 'user']:
       system, user, *rest = messages
@@ -102,7 +110,9 @@ class Tokenizer:
           {'role': role, 'content': f'{_MARK}{i} Aa{_MARK}'}
           for i, role in enumerate(roles)])
       self._checked_roles.add(roles)
-    return self._encode(self._render_all(messages))
+    ids = self._encode(self._render_all(messages))
+    ids.flags.writeable = False
+    return ids
 
   def encode_completion(self, text: str) -> np.ndarray:
     """Ids [T] int32 of a demonstration, with a stop token.

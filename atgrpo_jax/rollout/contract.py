@@ -14,7 +14,7 @@ import dataclasses
 import math
 import pickle
 import traceback
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,15 @@ _PICKLABLE = 'return a state that can be pickled'
 _MESSAGES = (
     "a list of messages such as {'role': 'user', 'content': 'a text'}")
 _FLOAT32_DECIMALS = 6
+
+
+class StepRequest(NamedTuple):
+  """A state, and the text of each role that acts on it."""
+
+  state: env_api.State
+  actions: Mapping[str, str]
+  task_id: str
+  turn: int  # From 0.
 
 
 def reset(
@@ -77,34 +86,44 @@ def show(
 
 
 def step_all(
-    environment: env_api.Environment, states: Sequence[env_api.State],
-    actions: Sequence[Mapping[str, str]], *, task_id: str,
-    turn: int) -> list[env_api.Step]:
-  """Steps each state with the actions of the same roles, in a worker process.
+    environment: env_api.Environment,
+    requests: Sequence[StepRequest]) -> list[env_api.Step]:
+  """Steps each state with its actions, in a worker process.
 
   The executor's pickling of the result may raise UserError, too.
   """
-  where = _where(actions[0], task_id, turn) if actions else ''
   steps = _Steps()
-  steps.pickling = _Call(environment, 'step', where, _PICKLABLE)
-  for state, texts in zip(states, actions):
+  for request in requests:
+    where = _where(request.actions, request.task_id, request.turn)
     with _Call(environment, 'step', where):
-      step = environment.step(state, texts)
+      step = environment.step(request.state, request.actions)
     try:
-      steps.append(_checked(step, texts, environment.team_reward_range))
+      steps.append(
+          _checked(step, request.actions, environment.team_reward_range))
     except ValueError as error:
       raise errors.UserError(
           f'{type(environment).__name__}.step returned {error}, {where}; see '
           'Step in environments/env_api.py.') from error
+    steps.pickling.append(_Call(environment, 'step', where, _PICKLABLE))
   return steps
 
 
 class _Steps(list):
-  """A list whose pickling is a call of the environment."""
+  """A list; pickling an element is a call of the environment."""
+
+  def __init__(self):
+    self.pickling: list[_Call] = []
 
   def __reduce__(self):
-    with self.pickling:
-      return pickle.loads, (pickle.dumps([*self]),)
+    pickled = []
+    for step, call in zip(self, self.pickling, strict=True):
+      with call:
+        pickled.append(pickle.dumps(step))
+    return _unpickle_all, (pickled,)
+
+
+def _unpickle_all(pickled: Sequence[bytes]) -> list[env_api.Step]:
+  return [*map(pickle.loads, pickled)]
 
 
 def check_ended(

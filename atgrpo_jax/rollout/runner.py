@@ -9,10 +9,9 @@ samples the prompts of all episodes; worker processes step the environments.
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent import futures
 import dataclasses
-import functools
 import itertools
 import time
 from typing import Any
@@ -39,7 +38,7 @@ from environments import env_api
 # Chunks between two stop checks if there are several processes. A check waits
 # for the devices; eight chunks take a few seconds.
 _CHUNKS_PER_STOP_CHECK = 8
-# Few candidates per batch, so that a slow program delays few others.
+# Few per message to a worker, so that a slow program delays few others.
 _STEPS_PER_BATCH = 4
 _MAX_REWARD = float(np.finfo(np.float32).max)
 NUM_KEY_IDS = 2 + len(types.GroupKey._fields)  # With the seed and the step.
@@ -54,11 +53,9 @@ class PendingSamples:
 
 @dataclasses.dataclass(frozen=True)
 class PendingSteps:
-  """Steps that an episode waits for, split into batches for the workers."""
+  """Steps that an episode waits for."""
 
-  # A few steps each; None if another process computes them.
-  batches: list[futures.Future | workers_lib.StepBatch | None]
-  indices: list[int]  # Of each requested step in the joined batches.
+  indices: list[int]  # Of each step among the requests of all episodes.
 
 
 # Yields requests, receives their results, and returns a result. Episodes that
@@ -120,7 +117,9 @@ class EpisodeRunner:
   usage: Usage = dataclasses.field(default_factory=Usage)
   _engines: dict[tuple, engine_lib.Engine] = dataclasses.field(
       default_factory=dict, init=False)
-  _next_process: int = dataclasses.field(default=0, init=False)
+  # Not yet sent to the workers.
+  _step_requests: list[contract.StepRequest] = dataclasses.field(
+      default_factory=list, init=False)
 
   def play(self, episodes: Sequence[EpisodeCoroutine]) -> list[Any]:
     """Plays all episodes to their ends and returns their results.
@@ -154,15 +153,18 @@ class EpisodeRunner:
     indices, num_chunks = begin(episodes), itertools.count()
     while waiting:
       self._check_stopped(next(num_chunks))
+      batches = self._start_steps()
       start = time.perf_counter()
       for engine in self._engines.values():
         engine.dispatch()
       self.usage.sample_seconds += time.perf_counter() - start
-      steps = {
-          index: pending for index, pending in sorted(waiting.items())
-          if isinstance(pending, PendingSteps)}
-      for index, finished in zip(steps, self._finish_steps(steps.values())):
-        resume(index, finished)
+      steps = self._finish_steps(batches)
+      for index, pending in sorted(waiting.items()):
+        if isinstance(pending, PendingSteps):
+          finished = [steps[i] for i in pending.indices]
+          self.usage.infrastructure_failures += sum(
+              map(tree_lib.failed, finished))
+          resume(index, finished)
       self._collect_samples()
       for index, pending in sorted(waiting.items()):
         if isinstance(pending, PendingSamples) and None not in pending.groups:
@@ -211,26 +213,18 @@ class EpisodeRunner:
       turn: int) -> PendingSteps:
     """Steps each state of a task and turn with its actions, in workers.
 
-    Equal actions on one state are stepped once. The batches are dealt to the
-    processes of a run in turn.
+    Equal actions on one state are stepped once.
     """
-    keys = [
-        (id(state), *sorted(texts.items()))
-        for state, texts in zip(states, actions)]
-    distinct = dict(zip(keys, zip(states, actions)))
-    step_all = functools.partial(
-        contract.step_all, task_id=task_id, turn=turn)
-    batches = []
-    for first in range(0, len(distinct), _STEPS_PER_BATCH):
-      message = zip(
-          *list(distinct.values())[first:first + _STEPS_PER_BATCH])
-      batches.append(
-          self.executor.submit(
-              step_all, self.environment, *map(list, message))
-          if self._next_process == jax.process_index() else None)
-      self._next_process = (self._next_process + 1) % jax.process_count()
+    places, indices = {}, []  # `places` has the index of each distinct request.
+    for state, texts in zip(states, actions, strict=True):
+      key = id(state), *sorted(texts.items())
+      if key not in places:
+        places[key] = len(self._step_requests)
+        self._step_requests.append(
+            contract.StepRequest(state, texts, task_id, turn))
+      indices.append(places[key])
     self.usage.environment_steps += len(states)
-    return PendingSteps(batches, list(map(list(distinct).index, keys)))
+    return PendingSteps(indices)
 
   def expand(
       self, task_id: str, state: env_api.State, position: tuple[int, int], *,
@@ -282,16 +276,18 @@ class EpisodeRunner:
               for role, group, i in zip(roles, sampled, joint_action)})
           for step, joint_action in zip(steps, joint_actions)]
     node = tree_lib.Node(turn, phase, state, (), joint_actions, tuple(steps))
-    return dataclasses.replace(node, groups=tuple(
-        types.Group(
-            key=key, policy=self.policy_map[key.role],
-            prompt=group.request.prompt,
-            messages=self.observe(state, key),
-            candidates=tuple(
-                _candidate(node, index, i, key.role, self.alpha, *sample)
-                for i, sample in enumerate(zip(
-                    group.completions, group.logprobs, texts[index]))))
-        for index, (key, group) in enumerate(zip(keys, sampled))))
+    groups = []
+    for index, (key, group) in enumerate(zip(keys, sampled)):
+      rewards = node.rewards(key.role, self.alpha)
+      groups.append(types.Group(
+          key=key, policy=self.policy_map[key.role],
+          prompt=group.request.prompt,
+          messages=self.observe(state, key),
+          candidates=tuple(
+              _candidate(node, index, i, key.role, rewards, *sample)
+              for i, sample in enumerate(zip(
+                  group.completions, group.logprobs, texts[index])))))
+    return dataclasses.replace(node, groups=tuple(groups))
 
   def node_rng(self, key: types.GroupKey) -> np.random.Generator:
     """A generator that depends on the seed, step, task, turn and role."""
@@ -323,39 +319,46 @@ class EpisodeRunner:
             ids[-1] not in tokenizer.stop_ids for ids in sampled.completions)
     self.usage.sample_seconds += time.perf_counter() - start
 
+  def _start_steps(self) -> list[futures.Future | workers_lib.StepBatch | None]:
+    """Sends the requested steps to the workers, a few in each message.
+
+    The messages are dealt to the processes of a run in turn; those of other
+    processes are None.
+    """
+    requests, self._step_requests = self._step_requests, []
+    return [
+        self.executor.submit(
+            contract.step_all, self.environment,
+            requests[first:first + _STEPS_PER_BATCH])
+        if i % jax.process_count() == jax.process_index() else None
+        for i, first in enumerate(range(0, len(requests), _STEPS_PER_BATCH))]
+
   def _finish_steps(
-      self, pending: Collection[PendingSteps]) -> list[list[env_api.Step]]:
+      self, batches: Sequence[futures.Future | workers_lib.StepBatch | None],
+  ) -> list[env_api.Step]:
     """Waits for environments and exchanges their steps between processes.
 
     A failure in one process stops every process.
     """
-    if not pending:
+    if not batches:
       return []
     start = time.perf_counter()
     failure, computed = None, {}
     try:
-      for i, steps in enumerate(pending):
-        computed |= {
-            (i, j): batch.result()
-            for j, batch in enumerate(steps.batches) if batch}
+      computed = {
+          i: batch.result() for i, batch in enumerate(batches) if batch}
     except (errors.InfrastructureError, signals.Stopped) as error:
       failure = error
     failures, all_computed = zip(*hosts.exchange((failure, computed)))
     for failure in filter(None, failures):
       raise failure
-    batches = collections.ChainMap(*all_computed)
-    finished = []
-    for i, steps in enumerate(pending):
-      distinct = [
-          _with_failure(step) for j in range(len(steps.batches))
-          for step in batches[i, j]]
-      self.usage.program_runs += sum(
-          step.program_runs for step in distinct)
-      finished.append([distinct[index] for index in steps.indices])
-    self.usage.infrastructure_failures += sum(
-        tree_lib.failed(step) for steps in finished for step in steps)
+    by_batch = collections.ChainMap(*all_computed)
+    steps = [
+        _with_failure(step) for i in range(len(batches))
+        for step in by_batch[i]]
+    self.usage.program_runs += sum(step.program_runs for step in steps)
     self.usage.environment_seconds += time.perf_counter() - start
-    return finished
+    return steps
 
   def _check_stopped(self, num_chunks: int) -> None:
     is_due = num_chunks % _CHUNKS_PER_STOP_CHECK == 0
@@ -398,15 +401,18 @@ def _with_failure(step: env_api.Step) -> env_api.Step:
 
 
 def _candidate(
-    node: tree_lib.Node, group: int, candidate: int, role: str, alpha: float,
+    node: tree_lib.Node, group: int, candidate: int, role: str,
+    rewards: np.ndarray,
     completion: np.ndarray, logprobs: np.ndarray, text: str) -> types.Candidate:
-  """A candidate from its joint actions; its reward excludes failed ones."""
+  """A candidate from its joint actions, whose `rewards` for the role are [J].
+
+  Its reward is the mean of its joint actions that did not fail.
+  """
   joint_actions = [
       j for j, action in enumerate(node.joint_actions)
       if action[group] == candidate]
   known = [j for j in joint_actions if not node.failed(j)]
-  rewards = node.rewards(role, alpha)[known]
-  reward = float(np.mean(rewards)) if known else np.nan
+  reward = float(np.mean(rewards[known])) if known else np.nan
   steps = [node.steps[j] for j in known or joint_actions]
   terms = collections.defaultdict(list)  # Not every step has all terms.
   for step in steps:

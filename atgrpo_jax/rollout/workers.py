@@ -12,7 +12,7 @@ This module starts processes before jax is imported, so it must not import jax.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent import futures
 from concurrent.futures import process
 import contextlib
@@ -24,6 +24,7 @@ import time
 
 from atgrpo_jax import errors
 from atgrpo_jax.io import signals
+from atgrpo_jax.rollout import contract
 from environments import env_api
 from environments import sandbox as sandbox_lib
 from environments.sandbox import processes
@@ -45,8 +46,7 @@ class StepBatch:
   workers: Workers
   step_all: Callable[..., list[env_api.Step]]
   environment: env_api.Environment
-  states: Sequence[env_api.State]
-  actions: Sequence[Mapping[str, str]]
+  requests: Sequence[contract.StepRequest]
   future: futures.Future | None = None
   steps: list[env_api.Step] | None = None
 
@@ -116,10 +116,10 @@ class Workers:
 
   def submit(
       self, step_all: Callable[..., list[env_api.Step]],
-      environment: env_api.Environment, states: Sequence[env_api.State],
-      actions: Sequence[Mapping[str, str]]) -> StepBatch:
+      environment: env_api.Environment,
+      requests: Sequence[contract.StepRequest]) -> StepBatch:
     """Starts to step each state with its actions, by `step_all`."""
-    batch = StepBatch(self, step_all, environment, states, actions)
+    batch = StepBatch(self, step_all, environment, requests)
     self._start(batch)
     self._batches.append(batch)
     return batch
@@ -152,8 +152,8 @@ class Workers:
     self._counts['repeated_steps'] += len(failed)
     repeats = [
         dataclasses.replace(
-            batch, states=[batch.states[i]], actions=[batch.actions[i]],
-            steps=None) for batch, i in failed]
+            batch, requests=[batch.requests[i]], steps=None)
+        for batch, i in failed]
     for batch in repeats:
       self._start(batch)
     self._wait(repeats)
@@ -165,7 +165,7 @@ class Workers:
   def _start(self, batch: StepBatch) -> None:
     try:
       batch.future = self._pool.submit(
-          batch.step_all, batch.environment, batch.states, batch.actions)
+          batch.step_all, batch.environment, batch.requests)
     except process.BrokenProcessPool as error:  # `_wait` handles it.
       batch.future = futures.Future()
       batch.future.set_exception(error)

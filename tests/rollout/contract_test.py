@@ -3,7 +3,6 @@
 import dataclasses
 import decimal
 import fractions
-import functools
 import json
 import math
 
@@ -68,11 +67,12 @@ class Given:
     return {'turn': np.int64(state), 3: None}
 
 
-STEP_ALL = functools.partial(contract.step_all, task_id='T', turn=2)
+def _request(state, actions=(('a', 'text'),)):
+  return contract.StepRequest(state, dict(actions), task_id='T', turn=2)
 
 
 def _step(state):
-  step, = STEP_ALL(Given(), [state], [{'a': 'text'}])
+  step, = contract.step_all(Given(), [_request(state)])
   return step
 
 
@@ -117,10 +117,9 @@ def test_single_precision_is_rounded(value, number):
 
 
 def test_optional_fields_have_values_for_every_role():
-  step, = STEP_ALL(
-      Given(),
-      [env_api.Step(state=3, team_reward=1, done=True, local_rewards={'a': 2})],
-      [{'a': 'text', 'b': 'text'}])
+  step, = contract.step_all(Given(), [_request(
+      env_api.Step(state=3, team_reward=1, done=True, local_rewards={'a': 2}),
+      {'a': 'text', 'b': 'text'}.items())])
   assert step == env_api.Step(
       state=3, team_reward=1.0, done=True, success=False, truncated=False,
       local_rewards={'a': 2.0, 'b': 0.0}, reward_terms={},
@@ -210,7 +209,8 @@ def test_exception_of_any_kind_survives_the_way_from_the_worker():
     for step_fn, advice in (
         (given.raise_arguments, 'fix the code in the traceback above'),
         (given.raise_when_pickled, 'return a state that can be pickled')):
-      batch = running.submit(STEP_ALL, given, [step_fn], [{'a': 'text'}])
+      batch = running.submit(
+          contract.step_all, given, [_request(GOOD), _request(step_fn)])
       with pytest.raises(errors.UserError) as error:
         batch.result()
       assert str(error.value) == (

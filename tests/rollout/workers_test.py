@@ -2,7 +2,6 @@
 
 from concurrent import futures
 import dataclasses
-import functools
 import os
 import pathlib
 import signal
@@ -65,9 +64,6 @@ def play(workers, tmp_path, monkeypatch):
 
   make.mark = tmp_path / 'mark'
   return make
-
-
-_STEP_ALL = functools.partial(contract.step_all, task_id='A', turn=0)
 
 
 def _wait_until(condition_fn):
@@ -191,8 +187,9 @@ def test_step_is_repeated_after_an_outage_of_the_service(
 
     def step():
       return running.submit(
-          _STEP_ALL, environment, [programs.State('A', 3)],
-          [{'a': 'one'}]).result()
+          contract.step_all, environment, [contract.StepRequest(
+              programs.State('A', 3), {'a': 'one'}, task_id='A', turn=0)],
+      ).result()
 
     expected = step()
     assert expected[0].state.total == 1
@@ -210,7 +207,7 @@ def test_step_is_repeated_after_an_outage_of_the_service(
 def test_stopped_processes_do_not_block_the_exit(monkeypatch):
   monkeypatch.setattr(workers_lib, '_END_SECONDS', 0.5)
   with workers_lib.Workers(1, 1, 'auto') as running:
-    running.submit(_STEP_ALL, None, [], []).result()
+    running.submit(contract.step_all, None, []).result()
     pids = _server(running) + _processes(running)
     for pid in pids:
       os.kill(pid, signal.SIGSTOP)
@@ -233,7 +230,7 @@ def test_a_script_without_a_guard_is_told_at_once(tmp_path):
 from atgrpo_jax.rollout import contract, workers
 
 with workers.Workers(1, 1, 'none') as running:
-  running.submit(contract.step_all, None, [], []).result()
+  running.submit(contract.step_all, None, []).result()
 """)
   result = subprocess.run(
       [sys.executable, script], capture_output=True, text=True, timeout=120,
