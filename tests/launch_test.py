@@ -107,9 +107,13 @@ def test_dry_run_can_be_pasted(checkout):
   assert dry.returncode == 0, dry.stderr
   assert not any(checkout.calls())
   assert not (checkout.root / '.venv').exists()
+  assert 'not checked' in dry.stderr
   assert checkout.paste(dry.stdout).returncode == 0
   pasted = sorted(checkout.calls())
   assert any(call.endswith(OVERRIDE) for call in pasted)
+  # Now the config can be checked.
+  assert not checkout.run(*run, '--dry-run', '--', OVERRIDE).stderr
+  assert any('--check' in call for call in checkout.calls())
   shutil.rmtree(checkout.root / '.venv')
   assert checkout.run(*run, '--', OVERRIDE).returncode == 0
   assert sorted(
