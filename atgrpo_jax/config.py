@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import dataclasses
 import functools
 import importlib
+import itertools
 import pathlib
 from typing import Any
 
@@ -122,13 +123,15 @@ class Experiment:
 
   @functools.cached_property
   def _rule_digests(self) -> dict[str, str]:
-    """Key of the config -> digest of the user's rule that it names."""
-    names = {
-        'rollout.selection': self.rollout.selection,
-        'advantage.baseline': self.advantage.baseline,
-        'advantage.scale': self.advantage.scale}
+    """User's rule that the config names -> its digest."""
+    names = [
+        ('rollout.selection', self.rollout.selection),
+        ('advantage.baseline', self.advantage.baseline),
+        ('advantage.scale', self.advantage.scale),
+        *(('advantage.group_key', part)
+          for part in itertools.chain(*self.advantage.group_keys))]
     return {
-        key: rules.source_digest(key, name) for key, name in names.items()
+        name: rules.source_digest(key, name) for key, name in names
         if rules.is_custom(name)}
 
   @functools.cached_property
@@ -164,10 +167,10 @@ class Experiment:
             f'{prefix} used another frozen model for policy {name!r}: the '
             f'weights in {self.policies[name].folder} have changed. '
             'Restore them, or choose another --workdir.')
-    for key, digest in rule_digests.items():
-      if digest != restored.meta['rules'][key]:
+    for name, digest in rule_digests.items():
+      if digest != restored.meta['rules'][name]:
         raise errors.UserError(
-            f'{prefix} used another {key}: the module of the function has '
+            f'{prefix} used another {name!r}: the module of the function has '
             'changed. Restore it, or choose another --workdir.')
     return restored.state, restored.meta
 

@@ -1,6 +1,5 @@
 """Rules of the user: the examples of the docs, and what is refused."""
 
-import pathlib
 import re
 import textwrap
 
@@ -9,13 +8,17 @@ import pytest
 
 from atgrpo_jax import errors
 from atgrpo_jax import rules
+from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.rl import advantages
+from tests import docs_test
 from tests import specs
+from tests.algorithms import credit_test
+from tests.algorithms import rivals_test
+from tests.rollout import scripted
 
-_PAGE = pathlib.Path(__file__).parents[1] / 'docs' / 'algorithms.md'
 RETURNS = np.array([3, 1, np.nan, 2], np.float32)
 
-BAD_RULES = '''
+OTHER_RULES = '''
 number = 1
 
 def fails(*args):
@@ -29,12 +32,17 @@ def large(*args):
 
 def nan(returns, *args):
   return returns * float('nan')
+
+def fraction(*args):
+  return 'a', (1, 0.5)
+
+def mean(returns, weights, *args):
+  return returns - returns @ weights / weights.sum()
 '''
 
 
 def _examples() -> list[str]:
-  section, = re.findall(
-      r'^## Add a rule$(.*?)^## ', _PAGE.read_text('utf-8'), re.S | re.M)
+  section = docs_test.section(docs_test.ALGORITHMS, '## Add a rule')
   return [
       textwrap.dedent(block)
       for block in re.findall(r'(?:^(?: {4}.*)?\n)+', section, re.M)
@@ -43,10 +51,14 @@ def _examples() -> list[str]:
 
 @pytest.fixture(autouse=True)
 def modules(tmp_path, monkeypatch):
-  """Makes `my_rules`, of the docs, and `bad_rules` importable."""
+  """Makes `my_rules`, of the docs, and `other_rules` importable.
+
+  Policies follow scripts.
+  """
   (tmp_path / 'my_rules.py').write_text('\n'.join(_examples()), 'utf-8')
-  (tmp_path / 'bad_rules.py').write_text(BAD_RULES, 'utf-8')
+  (tmp_path / 'other_rules.py').write_text(OTHER_RULES, 'utf-8')
   monkeypatch.syspath_prepend(tmp_path)
+  scripted.follow_scripts(monkeypatch)
 
 
 def test_examples_have_at_most_ten_lines():
@@ -69,10 +81,10 @@ def test_selection(mode):
 @pytest.mark.parametrize('rule, words', [
     ('lost_rules:best', "No module named 'lost_rules'"),
     ('my_rules:lost', 'lost'),
-    ('bad_rules:number', 'not a function but 1'),
-    ('bad_rules:fails', "raised KeyError: 'lost'"),
-    ('bad_rules:none', 'returned None'),
-    ('bad_rules:large', 'returned 3; expected an index from 0 to 2')])
+    ('other_rules:number', 'not a function but 1'),
+    ('other_rules:fails', "raised KeyError: 'lost'"),
+    ('other_rules:none', 'returned None'),
+    ('other_rules:large', 'returned 3; expected an index from 0 to 2')])
 def test_bad_selection_is_named(rule, words):
   with pytest.raises(errors.UserError, match=re.escape(words)) as error:
     _select(rule)
@@ -101,20 +113,75 @@ def test_baseline_and_scale():
 
 @pytest.mark.parametrize('key', ['baseline', 'scale'])
 @pytest.mark.parametrize('rule, words', [
-    ('bad_rules:fails', "raised KeyError: 'lost'"),
-    ('bad_rules:none', 'returned the shape ()'),
-    ('bad_rules:large', 'returned the shape ()'),
-    ('bad_rules:nan', 'returned [nan nan nan')])
+    ('other_rules:fails', "raised KeyError: 'lost'"),
+    ('other_rules:none', 'returned the shape ()'),
+    ('other_rules:large', 'returned the shape ()'),
+    ('other_rules:nan', 'returned [nan nan nan')])
 def test_bad_baseline_or_scale_is_named(key, rule, words):
   with pytest.raises(errors.UserError, match=re.escape(words)) as error:
     _advantages(**{key: rule})
   assert f'advantage.{key}={rule!r}' in str(error.value)
 
 
+def test_terms_of_an_advantage_share_a_baseline():
+  expected = rivals_test.play('mt_grpo')
+  assert expected.any()
+  np.testing.assert_allclose(
+      rivals_test.play('mt_grpo', **{'advantage.baseline': 'other_rules:mean'}),
+      expected, atol=1e-6)
+
+
+def test_group_key():
+  trees = [
+      credit_test.make_tree(task, {
+          ('a', turn, 0): (0,) for turn in range(6)}) for task in 'xy']
+  groups = credit_test.assign(trees, ('env', 'my_rules:late'))
+  ids = {group.key[::2]: group.baseline_id for group in groups}
+  assert [ids['x', turn] for turn in range(6)] == [0, 2, 4, 6, 6, 6]
+  assert [ids['y', turn] for turn in range(6)] == [1, 3, 5, 7, 7, 7]
+
+
+def test_a_group_key_sees_the_prompts():
+  # Each role acts twice, so the prompts are those of 'history_1'.
+  for part in ('state', 'history_1'):
+    key = ('env', 'agent', part)
+    assert rivals_test.play('mas_grpo', **{'advantage.group_key': key}).any()
+    np.testing.assert_array_equal(*(
+        rivals_test.play('mas_grpo', **{'advantage.group_key': key})
+        for key in (key, (*key[:2], f'{__name__}:{part}'))))
+
+
+def state(key, prompts):
+  return prompts[0]
+
+
+def history_1(key, prompts):
+  return prompts
+
+
+@pytest.mark.parametrize('rule, words', [
+    ('other_rules:fails', "raised KeyError: 'lost'"),
+    ('other_rules:none', 'returned None'),
+    ('other_rules:fraction', "returned ('a', (1, 0.5))")])
+def test_bad_group_key_is_named(rule, words):
+  tree = credit_test.make_tree('x', {('a', 0, 0): (0,)})
+  with pytest.raises(errors.UserError, match=re.escape(words)) as error:
+    credit_test.assign([tree], ('env', rule))
+  assert f'advantage.group_key={rule!r}' in str(error.value)
+
+
+def test_replaced_tasks_need_a_group_key_with_the_task():
+  with pytest.raises(
+      errors.UserError, match="'my_rules:late'.*needs 'env'"):
+    spec_lib.check_terms(
+        specs.rollout(max_resamplings=1),
+        specs.advantage(group_key=('my_rules:late',)))
+
+
 def test_digest_is_that_of_the_source():
   digests = {
       rules.source_digest('key', name) for name in (
-          'my_rules:median', 'my_rules:second_best', 'bad_rules:nan')}
+          'my_rules:median', 'my_rules:second_best', 'other_rules:nan')}
   assert len(digests) == 2
 
 

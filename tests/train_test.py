@@ -237,7 +237,7 @@ def test_a_run_resumes_only_with_the_same_rule(
         echo_folder, **changes | {'train.num_steps': num_steps}),
                        tmp_path / 'run')
   monkeypatch.setattr(rules, 'source_digest', lambda key, name: 'another')
-  with pytest.raises(errors.UserError, match='another rollout.selection'):
+  with pytest.raises(errors.UserError, match="another 'changing_rules:last'"):
     train.train(echo.experiment(echo_folder, **changes), tmp_path / 'run')
 
 

@@ -7,12 +7,14 @@ group key decides which candidates share a baseline.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 import dataclasses
+from typing import Any
 
 import numpy as np
 
 from atgrpo_jax import errors
+from atgrpo_jax import rules
 from atgrpo_jax import types
 from atgrpo_jax.algorithms import actor_critic
 from atgrpo_jax.algorithms import at_grpo
@@ -101,7 +103,7 @@ def assign_advantages(
       term_groups = tree_lib.groups_of([
           grpo.with_returns(tree, rollout, return_type) for tree in trees])
     baseline_ids = _number([
-        [_key_part(group, part, prompts) for part in group_key]
+        [_key_part(group.key, part, prompts[group.key]) for part in group_key]
         for group in term_groups])
     terms.append((weight, baseline_ids, *_term(
         term_groups, baseline_ids, spec, return_type)))
@@ -174,11 +176,22 @@ def _prompts(
 
 
 def _key_part(
-    group: types.Group, part: str,
-    prompts: Mapping[types.GroupKey, tuple[_Prompt, ...]]) -> Hashable:
-  if part in spec_lib.STATE_PARTS:
-    return prompts[group.key][:1 + spec_lib.STATE_PARTS[part]]
-  return getattr(group.key, spec_lib.GROUP_KEY_PARTS[part])
+    key: types.GroupKey, part: str, prompts: tuple[_Prompt, ...]) -> Hashable:
+  """The value of a part of a group key."""
+  value = rules.call(
+      'advantage.group_key', part, spec_lib.GROUP_KEY_PARTS, key, prompts)
+  if rules.is_custom(part) and not _is_value(value):
+    raise errors.UserError(
+        f'advantage.group_key={part!r} returned {value!r:.100}; expected text, '
+        'a whole number, or a tuple of them.')
+  return value
+
+
+def _is_value(value: Any) -> bool:
+  """Excludes None, floats, whose equality is fragile, and other objects."""
+  if isinstance(value, tuple):
+    return all(map(_is_value, value))
+  return isinstance(value, (str, int, np.integer))
 
 
 def _number(items: Sequence[Sequence[Hashable]]) -> np.ndarray:

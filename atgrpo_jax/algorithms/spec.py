@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from typing import Any
 
@@ -121,12 +122,21 @@ class RolloutSpec:
     return int(known[index])
 
 
-# Part of a group key in the config -> field of `GroupKey`.
+# Part of a group key -> function (key, prompts) -> value. Candidates with equal
+# values share a baseline.
+#   key: the `types.GroupKey`.
+#   prompts: the prompt and the role's preceding ones in the episode, the last
+#     first; each is a tuple of messages (author, text).
+#   value: text, a whole number, or a tuple of them.
 GROUP_KEY_PARTS = {
-    'env': 'task_id', 'agent': 'role', 'turn': 'turn', 'branch': 'branch'}
-# Other parts: the prompt -> number of the role's preceding prompts in the
-# episode that the part also holds.
-STATE_PARTS = {'state': 0, 'history_1': 1, 'history_2': 2}
+    'env': lambda key, prompts: key.task_id,
+    'agent': lambda key, prompts: key.role,
+    'turn': lambda key, prompts: key.turn,
+    'branch': lambda key, prompts: key.branch,
+    'state': lambda key, prompts: prompts[:1],
+    'history_1': lambda key, prompts: prompts[:2],
+    'history_2': lambda key, prompts: prompts[:3],
+}
 COMBINATIONS = ('sum', 'mean')
 
 
@@ -146,12 +156,14 @@ class AdvantageSpec:
     if not _is_group_key(self.group_key):
       raise errors.UserError(
           f'advantage.group_key={self.group_key!r}: expected a tuple of some '
-          f'of {[*GROUP_KEY_PARTS, *STATE_PARTS]}, each at most once.')
+          f"of {[*GROUP_KEY_PARTS]} and 'module:function', each at most once.")
     if not all(map(_is_term, self.extra_terms)):
       raise errors.UserError(
           f'advantage.extra_terms={self.extra_terms!r}: expected (return type, '
           'group key, weight) triples with weights of at least 0, such as '
           "(('return_to_go', ('env', 'agent', 'state'), 1.0),).")
+    for part in itertools.chain(*self.group_keys):
+      rules.check('advantage.group_key', part, GROUP_KEY_PARTS)
     errors.check_choice(
         'advantage.combination', self.combination, COMBINATIONS)
     rules.check('advantage.baseline', self.baseline, advantages.BASELINES)
@@ -160,11 +172,17 @@ class AdvantageSpec:
       errors.check_choice(
           "advantage.baseline='none' with scale", self.scale, ('none',))
 
+  @property
+  def group_keys(self) -> list[tuple[str, ...]]:
+    """The group key of each term."""
+    return [self.group_key, *(key for _, key, _ in self.extra_terms)]
+
 
 def _is_group_key(parts: Any) -> bool:
   return (
       isinstance(parts, tuple) and 0 < len(parts)
-      and all(part in [*GROUP_KEY_PARTS, *STATE_PARTS] for part in parts)
+      and all(part in [*GROUP_KEY_PARTS] or rules.is_custom(part)
+              for part in parts)
       and len(set(parts)) == len(parts))
 
 
@@ -176,8 +194,8 @@ def _is_term(term: Any) -> bool:
 
 def check_terms(rollout: RolloutSpec, advantage: AdvantageSpec) -> None:
   """Raises UserError unless rollout and terms of the advantage fit."""
-  keys = [advantage.group_key, *(key for _, key, _ in advantage.extra_terms)]
-  if rollout.max_resamplings and not all('env' in key for key in keys):
+  if rollout.max_resamplings and not all(
+      'env' in key for key in advantage.group_keys):
     raise errors.UserError(
         f'rollout.max_resamplings={rollout.max_resamplings} with '
         f'advantage.group_key={advantage.group_key!r} and extra_terms='
