@@ -12,11 +12,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 import dataclasses
 import enum
+import json
 from typing import Any, Protocol
 
 from environments import sandbox as sandbox_lib
 
-Message = dict[str, str]  # {'role': 'system' | 'user' | ..., 'content': text}
+# {'role': 'system' | 'user' | 'assistant' | 'tool' | ..., 'content': text}. The
+# keys 'tools' and 'tool_calls' are optional and have the form of transformers:
+# [{'type': 'function', 'function': {'name': text, ...}}, ...].
+Message = dict[str, Any]
 State = Any  # Frozen and picklable; each environment has another type.
 # One row of a data set. 'task_id' is unique. If rows have the field 'kind',
 # tasks that are equal up to symmetry or names share it.
@@ -98,17 +102,24 @@ class History:
     """Returns the chat of a role, as the prompt of its next answer."""
     return list(self.chats.get(role, ()))
 
-  def add(self, role: str, **contents: str) -> History:
+  def add(self, role: str, **contents: str | Message) -> History:
     """Returns a history with more messages in the chat of a role.
 
     Args:
       role: the role of the environment.
       **contents: role in the chat template, such as system, user, assistant or
-        tool -> text of a message, in order.
+        tool -> text of a message, or its fields besides the role, in order.
     """
     added = [
-        {'role': name, 'content': text} for name, text in contents.items()]
+        {'role': name, **({'content': x} if isinstance(x, str) else x)}
+        for name, x in contents.items()]
     return History({**self.chats, role: (*self.messages(role), *added)})
+
+
+def text_of(message: Message) -> str:
+  """Returns the content of a message, followed by its tool calls as JSON."""
+  calls = [json.dumps(x['function']) for x in message.get('tool_calls', ())]
+  return '\n'.join([*filter(None, [message['content']]), *calls])
 
 
 class Environment(Protocol):

@@ -1,6 +1,6 @@
 """Strict parsing of the texts of agents and of the output of their programs.
 
-Three grammars, parsed by `json` and plain string search, never `eval`:
+Four grammars, parsed by `json` and plain string search, never `eval`:
 
   program  The last fenced block of the reply: a line "```python", lines that
            do not start with "```", and a line "```". An unclosed block is not a
@@ -10,6 +10,8 @@ Three grammars, parsed by `json` and plain string search, never `eval`:
            skipped, and text after the answer is allowed.
   box      The content of the last closed "\\boxed{...}" of the reply. Braces
            nest; "\\{" and "\\}" are not braces.
+  calls    Every "<tool_call>" of the reply, up to "</tool_call>", is a JSON
+           object with a name and an object of arguments, as Qwen writes them.
 
 The reply is the text after the last `</think>`, or the whole text without that
 tag. An unclosed `<think>` leaves no reply. Thinking does not nest, and tags are
@@ -29,6 +31,7 @@ from typing import Any
 ANSWER_MARKER = '####'
 MAX_DIGITS = 4300  # Python's default, which the sandbox raises.
 THINK_START, THINK_END = '<think>', '</think>'
+CALL_START, CALL_END = '<tool_call>', '</tool_call>'
 _BOX_OR_BRACE = re.compile(r'\\boxed\s*\{|\\.|[{}]', re.DOTALL)
 _BLOCK = re.compile(
     r'^```(\w+)[ \t\r]*\n((?:(?!```).*\n)*)```[ \t\r]*$', re.MULTILINE)
@@ -76,6 +79,23 @@ def last_boxed(text: str) -> str | None:
     elif match[0] == '{':
       open_braces.append(None)
   return last
+
+
+def tool_calls(text: str) -> list[dict[str, Any]] | None:
+  """Returns all calls as `tool_calls` of a message; None if one is malformed.
+
+  Without any call the result is None, too.
+  """
+  found = []
+  for part in reply(text).split(CALL_START)[1:]:
+    body, end, _ = part.partition(CALL_END)
+    call = parse_json(body) if end else None
+    if not isinstance(call, dict) or {
+        name: type(value) for name, value in call.items()} != {
+            'name': str, 'arguments': dict}:
+      return None
+    found.append({'type': 'function', 'function': call})
+  return found or None
 
 
 def last_json_line(text: str) -> Any | None:

@@ -10,6 +10,7 @@ from atgrpo_jax import main
 from atgrpo_jax.rollout import tree as tree_lib
 from environments import datasets
 from environments import env_api
+from environments import text
 from tests import checkout
 from tests import command_line
 from tests import echo
@@ -34,6 +35,21 @@ def test_the_page_opens_with_the_example():
   page = (checkout.ROOT / 'docs/environments.md').read_text()
   _, first, _ = page.split('```', 2)
   assert first == f'python\n{EXAMPLE.read_text()}'
+
+
+def test_the_history_of_the_page_has_calls_and_results():
+  page = (checkout.ROOT / 'docs/environments.md').read_text()
+  example, = [x for x in page.split('```') if x.startswith('python\nADD')]
+  code = {'env_api': env_api, 'text': text}
+  exec(example.removeprefix('python\n'), code)
+  history = code['call_tools'](
+      code['start']('What is 2 + 3?'), 'I add.\n<tool_call>\n{"name": "add", '
+      '"arguments": {"numbers": [2, 3]}}\n</tool_call>')
+  system, _, reply, result = history.messages('solver')
+  assert system['tools'] == [code['ADD']]
+  assert reply['content'] == 'I add.'
+  assert [x['function']['name'] for x in reply['tool_calls']] == ['add']
+  assert result == {'role': 'tool', 'content': '5'}
 
 
 def test_a_right_sum_of_the_checker_solves_the_task(sums):

@@ -120,7 +120,7 @@ def critic_prompts(
     messages = observe(role)
     lines += [
         f'[Agent {environment.roles.index(role) + 1}]',
-        *(message['content'] for message in messages)]
+        *map(env_api.text_of, messages)]
   return {CENTRAL: [{'role': 'user', 'content': '\n'.join(lines)}]}
 
 

@@ -168,7 +168,7 @@ def _prompts(
   for node in tree.nodes:
     seen = {} if node.parent is None else dict(by_node[node.parent])
     for group in node.groups:
-      prompt = tuple((x['role'], x['content']) for x in group.messages)
+      prompt = tuple((x['role'], env_api.text_of(x)) for x in group.messages)
       seen[group.key.role] = prompt, *seen.get(group.key.role, ())
       prompts[group.key] = seen[group.key.role]
     by_node.append(seen)

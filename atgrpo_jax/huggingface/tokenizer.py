@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import functools
+import itertools
 import json
 import os
 import pathlib
 import re
+from typing import Any
 
 import jinja2
 import numpy as np
@@ -56,7 +58,7 @@ class Tokenizer:
       raise errors.UserError(
           f'{self._folder}: model.thinking=True has no effect, because the '
           'chat template does not read enable_thinking; set it to False.')
-    self._checked_roles = set()  # Sequences that lose no message.
+    self._checked_forms = set()  # Of chats that lose no message.
     # Independent episodes of a task often have equal prompts.
     self._encode_prompt = functools.lru_cache(_CACHED_PROMPTS)(
         self._encode_prompt)
@@ -78,39 +80,41 @@ class Tokenizer:
     """The largest id plus 1."""
     return max(self._hf.get_vocab().values()) + 1
 
-  def encode_prompt(self, messages: Sequence[dict[str, str]]) -> np.ndarray:
+  def encode_prompt(self, messages: Sequence[dict[str, Any]]) -> np.ndarray:
     """Ids [S] int32 of chat messages, up to the start of the completion.
 
-    Drops the thoughts of assistant messages, up to the last `</think>`, as
-    Qwen3's template does before the last user message. Dates are fixed. If the
-    template has no system role, a system message is put before the user's
-    first.
+    Messages may have `tool_calls`, and may offer `tools`, both in the form of
+    transformers. Drops the thoughts of assistant messages, up to the last
+    `</think>`, as Qwen3's template does before the last user message. Dates are
+    fixed. If the template has no system role, a system message is put before
+    the user's first.
 
     Only the chat template writes control tokens. A message that spells one,
     such as a program that prints `<|im_end|>` or `</think>`, must not end its
     turn or a thought. A zero-width space after the first character turns it
     into ordinary text for the template and the tokenizer.
 
-    Raises UserError if the template cannot render the messages or drops one.
+    Raises UserError if the template cannot render the messages, or drops a
+    message, a tool call or a tool.
     """
     return self._encode_prompt(json.dumps([*map(dict, messages)]))
 
   def _encode_prompt(self, messages_json: str) -> np.ndarray:
     messages = [
-        {**message, 'content': self._defuse(_without_thoughts(message))}
+        self._defuse({**message, 'content': _without_thoughts(message)})
         for message in json.loads(messages_json)]
+    tools = [tool for x in messages for tool in x.pop('tools', ())]
     starts = [message['role'] for message in messages[:2]]
     if not self._has_system_role and starts == ['system', 'user']:
       system, user, *rest = messages
       content = f'{system["content"]}\n\n{user["content"]}'
       messages = [{**user, 'content': content}, *rest]
-    roles = tuple(message['role'] for message in messages)
-    if roles not in self._checked_roles:  # With contents that differ.
-      self._render_all([
-          {'role': role, 'content': f'{_MARK}{i} Aa{_MARK}'}
-          for i, role in enumerate(roles)])
-      self._checked_roles.add(roles)
-    ids = self._encode(self._render_all(messages))
+    form = len(tools), *(
+        (x['role'], len(x.get('tool_calls', ()))) for x in messages)
+    if form not in self._checked_forms:  # With texts that differ.
+      self._render_all(*_with_marks(messages, tools))
+      self._checked_forms.add(form)
+    ids = self._encode(self._render_all(messages, tools))
     ids.flags.writeable = False
     return ids
 
@@ -132,9 +136,16 @@ class Tokenizer:
     """Writes the tokenizer into a model folder."""
     _save(self._hf, folder, self.stop_ids)
 
-  def _defuse(self, text: str) -> str:
+  def _defuse(self, value: Any) -> Any:
+    """Makes control tokens in the texts of a JSON value ordinary text."""
+    if isinstance(value, list):
+      return [*map(self._defuse, value)]
+    if isinstance(value, dict):
+      return {self._defuse(x): self._defuse(y) for x, y in value.items()}
+    if not isinstance(value, str):
+      return value
     # JSON may hold half of a surrogate pair, which has no UTF-8.
-    text = text.encode('utf-16', 'surrogatepass').decode('utf-16', 'replace')
+    text = value.encode('utf-16', 'surrogatepass').decode('utf-16', 'replace')
     return self._control_start.sub('\\g<0>\u200b', text)
 
   def _encode(self, text: str) -> np.ndarray:
@@ -142,30 +153,38 @@ class Tokenizer:
     return np.asarray(ids, np.int32)
 
   def _render(
-      self, messages: Sequence[dict[str, str]], for_completion: bool = True,
-  ) -> str:
+      self, messages: Sequence[dict[str, Any]], for_completion: bool = True,
+      tools: Sequence[dict[str, Any]] = ()) -> str:
     """The text of chat messages; UserError if the template refuses them."""
     roles = [message['role'] for message in messages]
     try:
       return self._hf.apply_chat_template(
           messages, tokenize=False, add_generation_prompt=for_completion,
-          enable_thinking=self._thinking,
+          enable_thinking=self._thinking, tools=[*tools] or None,
           chat_template=_FIXED_DATE + self._hf.get_chat_template())
     except (jinja2.TemplateError, *errors.USER_CODE_ERRORS) as error:
       raise errors.UserError(
           f'{self._folder}: the chat template cannot render the roles {roles} '
           f'({errors.one_line(error)}); {_ADVICE}.') from error
 
-  def _render_all(self, messages: Sequence[dict[str, str]]) -> str:
+  def _render_all(
+      self, messages: Sequence[dict[str, Any]],
+      tools: Sequence[dict[str, Any]]) -> str:
     """The text up to a completion; UserError if it lacks a message."""
-    text = self._render(messages)
-    contents = [message['content'].strip() for message in messages]
-    for message, content in zip(messages, contents):
+    text = self._render(messages, tools=tools)
+    parts = [('a tool', tool['function']['name']) for tool in tools]
+    for message in messages:
+      of_role = f"of the role {message['role']!r}"
+      parts.append((f'a message {of_role}', message['content'].strip()))
+      parts += [
+          (f'a tool call {of_role}', call['function']['name'])
+          for call in message.get('tool_calls', ())]
+    for name, part in parts:
       # Other messages may contain this one.
-      if text.count(content) < sum(x.count(content) for x in contents):
+      if text.count(part) < sum(x.count(part) for _, x in parts):
         raise errors.UserError(
-            f'{self._folder}: the chat template drops or changes a message of '
-            f"the role {message['role']!r}; {_ADVICE}.")
+            f'{self._folder}: the chat template drops or changes {name}; '
+            f'{_ADVICE}.')
     return text
 
   def _find_system_role(self) -> bool:
@@ -221,7 +240,25 @@ class Tokenizer:
     return stop_ids
 
 
-def _without_thoughts(message: dict[str, str]) -> str:
+def _with_marks(
+    messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]],
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+  """The chat with contents and names that no template contains."""
+  marks = (f'{_MARK}{i} Aa{_MARK}' for i in itertools.count())
+
+  def mark_all(functions):
+    return [
+        {**x, 'function': {**x['function'], 'name': next(marks)}}
+        for x in functions]
+
+  return [
+      {**message, 'content': next(marks), **(
+          {'tool_calls': mark_all(message['tool_calls'])}
+          if 'tool_calls' in message else {})}
+      for message in messages], mark_all(tools)
+
+
+def _without_thoughts(message: dict[str, Any]) -> str:
   """The content of a message, without thoughts if it is an assistant's."""
   content = message['content']
   if message['role'] != 'assistant' or _END_OF_THOUGHTS not in content:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 import contextlib
 import dataclasses
+import json
 import math
 import pickle
 import traceback
@@ -24,6 +25,7 @@ from environments import env_api
 _PICKLABLE = 'return a state that can be pickled'
 _MESSAGES = (
     "a list of messages such as {'role': 'user', 'content': 'a text'}")
+_FUNCTIONS = "[{'type': 'function', 'function': {'name': 'add'}}]"
 _FLOAT32_DECIMALS = 6
 
 
@@ -69,7 +71,19 @@ def observe(
     if not isinstance(message, Mapping) or not all(
         isinstance(message.get(name), str) for name in ('role', 'content')):
       raise call.problem(message, _MESSAGES)
+    for name in {'tools', 'tool_calls'} & message.keys():
+      if not _are_functions(message[name]):
+        raise call.problem(message[name], f'{name!r} such as {_FUNCTIONS}')
   return messages
+
+
+def _are_functions(value: Any) -> bool:
+  """Whether `tools` or `tool_calls` have the form that templates read."""
+  try:
+    return all(isinstance(x['function']['name'], str) for x in json.loads(
+        json.dumps(value)))
+  except (LookupError, TypeError, ValueError):
+    return False
 
 
 def show(

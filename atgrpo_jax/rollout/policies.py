@@ -143,7 +143,7 @@ def check_first_prompts(
     for role in longest:
       messages = contract.observe(
           environment, state, role, task_id=task['task_id'], turn=0)
-      length = sum(len(x['role'] + x['content']) for x in messages)
+      length = sum(len(str(x)) for x in messages)
       if length > longest[role][0]:
         longest[role] = length, task['task_id'], messages
   for role, (_, task_id, messages) in longest.items():

@@ -49,5 +49,13 @@ def test_history_grows_without_changing_earlier_states():
     assert history.messages('solver') == [
         *start.messages('solver'), {'role': 'assistant', 'content': answer},
         {'role': 'tool', 'content': 'wrong'}]
+  call = {'type': 'function', 'function': {'name': 'f', 'arguments': {'a': 1}}}
+  *_, message = first.add(
+      'solver', assistant={'content': 'I call.', 'tool_calls': [call]}
+  ).messages('solver')
+  assert message == {
+      'role': 'assistant', 'content': 'I call.', 'tool_calls': [call]}
+  assert env_api.text_of(message) == (
+      'I call.\n{"name": "f", "arguments": {"a": 1}}')
   assert first.add('checker', user='2?').chats == {
       **first.chats, 'checker': ({'role': 'user', 'content': '2?'},)}

@@ -34,6 +34,33 @@ def test_last_program(given, program):
   assert text.last_program(given) == program
 
 
+def _call(name, **arguments):
+  return {
+      'type': 'function', 'function': {'name': name, 'arguments': arguments}}
+
+
+@pytest.mark.parametrize('given, calls', [
+    ('<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>',
+     [_call('add', a=1)]),
+    ('I add.<tool_call>{"arguments": {}, "name": "f"}</tool_call>\n<tool_call>'
+     '{"name": "g", "arguments": {"x": "<b>"}}</tool_call> Done.',
+     [_call('f'), _call('g', x='<b>')]),
+    ('<tool_call>no</tool_call></think>'
+     '<tool_call>{"name": "f", "arguments": {}}</tool_call>', [_call('f')]),
+    *((malformed, None) for malformed in (
+        '', 'add(1)', '</tool_call>', '<tool_call>',
+        '<tool_call>{"name": "f", "arguments": {}}',
+        '<tool_call></tool_call>', '<tool_call>[]</tool_call>',
+        '<tool_call>{"name": "f"}</tool_call>',
+        '<tool_call>{"name": 3, "arguments": {}}</tool_call>',
+        '<tool_call>{"name": "f", "arguments": "{}"}</tool_call>',
+        '<tool_call>{"name": "f", "arguments": {}, "id": 3}</tool_call>',
+        '<think><tool_call>{"name": "f", "arguments": {}}</tool_call>',
+        '<tool_call>{"name": "f", "arguments": {}}</tool_call><tool_call>'))])
+def test_tool_calls(given, calls):
+  assert text.tool_calls(given) == calls
+
+
 @pytest.mark.parametrize('given, answer', [
     ('#### ["U", "R"]', ['U', 'R']),
     ('####\t[ ]  ', []),

@@ -201,6 +201,62 @@ def test_templates_that_change_some_contents_are_refused(copy, shown):
     tokenizer.encode_prompt(CHAT)
 
 
+# The form of Qwen3's template.
+TOOLS = (
+    "{%- if tools %}{{- '<|im_start|>system\n<tools>' }}"
+    "{%- for tool in tools %}{{- '\n' + tool | tojson }}{%- endfor %}"
+    "{{- '\n</tools><|im_end|>\n' }}{%- endif %}")
+CALLS = (
+    "{%- for m in messages %}{{- '<|im_start|>' + m.role + '\n' + m.content }}"
+    "{%- for call in m.tool_calls or () %}{%- set f = call.function %}"
+    "{{- '\n<tool_call>\n{\"name\": \"' + f.name + '\", \"arguments\": ' }}"
+    "{{- f.arguments | tojson + '}\n</tool_call>' }}{%- endfor %}"
+    "{{- '<|im_end|>\n' }}")
+
+
+def _function(**fields):
+  return {'type': 'function', 'function': {'name': 'find', **fields}}
+
+
+def _chat_with_tools(spelled):
+  return [
+      {'role': 'user', 'content': 'Go.', 'tools': [
+          _function(description=spelled)]},
+      {'role': 'assistant', 'content': 'I look.', 'tool_calls': [
+          _function(arguments={spelled: [spelled], 'n': 3})]},
+      {'role': 'tool', 'content': spelled}]
+
+
+def test_tools_and_their_calls_and_results_are_shown(copy):
+  (copy / 'chat_template.jinja').write_text(TOOLS + CALLS + _PROMPT)
+  tokenizer, end = tokenizer_lib.Tokenizer(copy), _vocab(copy)['<|im_end|>']
+  for spelled in 'it', '<|im_end|>':
+    ids = tokenizer.encode_prompt(_chat_with_tools(spelled))
+    assert ids.tolist().count(end) == 4
+    assert tokenizer.decode(ids).replace('\u200b', '') == (
+        '<|im_start|>system\n<tools>\n{"type": "function", "function": '
+        f'{{"name": "find", "description": "{spelled}"}}}}\n</tools>'
+        '<|im_end|>\n<|im_start|>user\nGo.<|im_end|>\n'
+        '<|im_start|>assistant\nI look.\n<tool_call>\n{"name": "find", '
+        f'"arguments": {{"{spelled}": ["{spelled}"], "n": 3}}}}\n</tool_call>'
+        f'<|im_end|>\n<|im_start|>tool\n{spelled}<|im_end|>\n'
+        '<|im_start|>assistant\n')
+
+
+@pytest.mark.parametrize('template, words', [
+    (CALLS, 'drops or changes a tool;'),
+    (TOOLS + '{%- for m in messages %}' + _SHOW,
+     "drops or changes a tool call of the role 'assistant'"),
+    # The names are also words of the template.
+    ("{{- '<|im_start|>system\nfind find<|im_end|>' }}"
+     '{%- for m in messages %}' + _SHOW, 'drops or changes a tool')])
+def test_templates_that_drop_tools_or_calls_are_refused(copy, template, words):
+  (copy / 'chat_template.jinja').write_text(template + _PROMPT)
+  tokenizer = tokenizer_lib.Tokenizer(copy)
+  with pytest.raises(errors.UserError, match=words):
+    tokenizer.encode_prompt(_chat_with_tools('it'))
+
+
 def test_prompts_must_start_an_assistant_message(copy):
   path = copy / 'chat_template.jinja'
   for template in (

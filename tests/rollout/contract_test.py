@@ -186,6 +186,18 @@ def test_prompt_that_is_no_chat_is_named(messages, words):
   assert _observe(({'role': 'user', 'content': 'x'},))[0]['content'] == 'x'
 
 
+@pytest.mark.parametrize('calls', [
+    None, {'function': {'name': 'add'}}, ['add'], [{'name': 'add'}],
+    [{'function': {'name': 3}}],
+    [{'function': {'name': 'add', 'arguments': {'a': {3}}}}]])
+def test_functions_of_another_form_are_named(calls):
+  message = {'role': 'assistant', 'content': ''}
+  for name in ('tools', 'tool_calls'):
+    with pytest.raises(errors.UserError, match=f'expected {name!r} such as'):
+      _observe([message | {name: calls}])
+    _observe([message | {name: [{'function': {'name': 'add'}}]}])
+
+
 @pytest.mark.parametrize('call_fn, words', [
     (lambda: contract.reset(Given(), {'task_id': 'T', 'number': 0}),
      "Given.reset failed for task 'T' (ZeroDivisionError: division by zero)"),

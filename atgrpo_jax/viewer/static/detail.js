@@ -88,9 +88,12 @@ function drawCandidate(node, part, hasCredit, largest) {
     h('pre', {class: 'completion'}, String(candidate.text)),
     h('details', {open: true, class: 'prompt'},
       h('summary', {}, `Prompt of ${role}`),
-      group.messages.map((message) => h('div', {class: 'message'},
-        h('div', {class: 'speaker'}, message.role),
-        h('pre', {}, String(message.content))))));
+      group.messages.map(({role: speaker, content, ...functions}) => h(
+        'div', {class: 'message'},
+        h('div', {class: 'speaker'}, speaker),
+        h('pre', {}, String(content)),
+        Object.entries(functions).map(([name, value]) => h(
+          'pre', {}, `${name}: ${JSON.stringify(value, null, 1)}`))))));
 }
 
 /** Everything recorded about one row of a tree. */
