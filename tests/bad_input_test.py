@@ -8,6 +8,7 @@ workers or a sandbox; `main_test` covers the exit status and the printed line.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent import futures
 import itertools
 import json
 import math
@@ -31,7 +32,6 @@ from atgrpo_jax.huggingface import peft
 from atgrpo_jax.io import metrics as metrics_lib
 from environments import datasets
 from tests import command_line
-from tests import echo
 
 _module_ids = itertools.count()
 
@@ -337,7 +337,7 @@ def _run_program(root, arguments, monkeypatch):
     defaults += [
         '--config=tests/echo.py', f'--config.model.folder={root}/model']
   values = command_line.parse_main([*defaults, *arguments], monkeypatch)
-  with echo.Thread(1) as executor, api.Run(
+  with futures.ThreadPoolExecutor(1) as executor, api.Run(
       values.config, values.workdir, executor=executor) as run:
     return main.run_mode(values.mode, run)
 

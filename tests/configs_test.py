@@ -1,5 +1,6 @@
 """Every config builds and locks, and training reads every leaf."""
 
+from concurrent import futures
 import dataclasses
 import importlib
 import json
@@ -160,7 +161,7 @@ def test_every_leaf_of_a_training_config_is_read(
     read.add((id(self), name))
     return get(self, name)
 
-  with echo.Thread(1) as executor, api.Run(
+  with futures.ThreadPoolExecutor(1) as executor, api.Run(
       config, tmp_path, executor=executor) as run:
     leaves, stored = _leaves(run.config), run.config.to_dict()
     monkeypatch.setattr(config_dict.ConfigDict, '__getitem__', record_get)
@@ -290,7 +291,7 @@ def test_writers_of_passages_have_an_adapter_each(small_folder, tmp_path):
   config.update_from_flattened_dict({
       'model.folder': str(small_folder), 'rollout.max_new_tokens': 16,
       'buckets.prompt': (768,), 'buckets.completion': (16,)})
-  with echo.Thread(1) as executor, api.Run(
+  with futures.ThreadPoolExecutor(1) as executor, api.Run(
       config, tmp_path, executor=executor) as run:
     results = run.train()
     folders = run.export()

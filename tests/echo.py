@@ -99,15 +99,6 @@ def make_environment(
   return Echo(max_turns)
 
 
-class Thread(futures.ThreadPoolExecutor):
-  """Replaces `rollout.workers.Workers`; it never restarts anything."""
-
-  def take_counts(self) -> dict[str, int]:
-    from atgrpo_jax.rollout import workers
-
-    return dict.fromkeys(workers.COUNTS, 0)
-
-
 class _Splits(dict):
 
   def __missing__(self, split: str):
@@ -169,7 +160,7 @@ def experiment(folder: pathlib.Path, **changes: Any):
   config = get_config()
   config.update_from_flattened_dict({'model.folder': str(folder)} | changes)
   return config_lib.build(
-      config, sandbox=None, executor=Thread(1))
+      config, sandbox=None, executor=futures.ThreadPoolExecutor(1))
 
 
 def groups(experiment, states, step: int = 0):

@@ -1,5 +1,6 @@
 """The example that docs/environments.md opens with."""
 
+from concurrent import futures
 import importlib
 import json
 
@@ -13,7 +14,6 @@ from environments import env_api
 from environments import text
 from tests import checkout
 from tests import command_line
-from tests import echo
 
 EXAMPLE = checkout.ROOT / 'docs/examples/sums.py'
 # These overrides make the page's command small enough for a test.
@@ -75,7 +75,7 @@ def test_the_example_trains(sums, tmp_path, monkeypatch, capsys):
   values = command_line.parse_main([
       f'--config={EXAMPLE}', f'--workdir={tmp_path}/run',
       *(f'--config.{item}' for item in SMALLER)], monkeypatch)
-  with echo.Thread(1) as executor, api.Run(
+  with futures.ThreadPoolExecutor(1) as executor, api.Run(
       values.config, values.workdir, executor=executor) as run:
     assert main.run_mode(values.mode, run) == 0
   tree, = tree_lib.read(tree_lib.groups_path(tmp_path / 'run', 0))

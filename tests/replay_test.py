@@ -3,6 +3,7 @@
 Most tests replay one finished run and do not write to it.
 """
 
+from concurrent import futures
 import functools
 import gzip
 import json
@@ -56,7 +57,7 @@ def at_grpo(finished):
 def _replay(workdir, step, **changes):
   config = saved_config.get_config(str(workdir))
   config.update_from_flattened_dict(changes)
-  with api.Run(config, workdir, executor=echo.Thread(1)) as run:
+  with api.Run(config, workdir, executor=futures.ThreadPoolExecutor(1)) as run:
     return run.replay(step)
 
 

@@ -383,9 +383,15 @@ class EpisodeRunner:
     return self._engines[key]
 
 
-def worker_metrics(workers: workers_lib.Workers) -> dict[str, int]:
-  """Restarts and repeated steps of all processes since the last call."""
-  counts = hosts.exchange(workers.take_counts())
+def worker_metrics(
+    executor: futures.Executor | workers_lib.Workers) -> dict[str, int]:
+  """Restarts and repeated steps of all processes since the last call.
+
+  Empty for an executor of the caller, which restarts nothing.
+  """
+  if isinstance(executor, futures.Executor):
+    return {}
+  counts = hosts.exchange(executor.take_counts())
   return {
       f'workers/{name}': sum(count[name] for count in counts)
       for name in counts[0]}

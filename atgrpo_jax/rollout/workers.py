@@ -36,7 +36,7 @@ LEVELS = (*sandbox_lib.LEVELS, REMOTE, NO_PROGRAMS)
 MAX_IN_A_ROW = 8
 _TICK = 1.0  # Seconds between two checks of the server and the processes.
 _END_SECONDS = 10.0  # Time for the processes to exit before they are killed.
-COUNTS = 'server_restarts', 'pool_restarts', 'repeated_steps'
+_COUNTS = 'server_restarts', 'pool_restarts', 'repeated_steps'
 
 
 @dataclasses.dataclass(eq=False)
@@ -88,7 +88,7 @@ class Workers:
           less_than=sandbox_lib.MAX_SLOTS + 1, advice='; each is a process')
     errors.check_choice('sandbox.level', level, LEVELS)
     self._is_stopped = is_stopped
-    self._counts = dict.fromkeys(COUNTS, 0)
+    self._counts = dict.fromkeys(_COUNTS, 0)
     self._num_workers = num_workers
     self._server = None
     if level == REMOTE:
@@ -142,7 +142,7 @@ class Workers:
 
   def take_counts(self) -> dict[str, int]:
     """Restarts and repeated steps since the last call, by name."""
-    counts, self._counts = self._counts, dict.fromkeys(COUNTS, 0)
+    counts, self._counts = self._counts, dict.fromkeys(_COUNTS, 0)
     return counts
 
   def _repeat(
