@@ -23,6 +23,10 @@ SYSTEMS = {
     'mas_grpo_to_go': {
         **common.SYSTEMS['mas_grpo_agent_turn'],
         'rollout.return_type': 'return_to_go'},
+    # The control of the tree: the rewards and groups of AT-GRPO.
+    'mas_grpo_immediate': {
+        **common.SYSTEMS['mas_grpo_agent_turn'],
+        'rollout.return_type': 'immediate'},
     # All completions have one length.
     'dapo': {**common.SYSTEMS['dapo'], 'rollout.overlong_fraction': 0.0},
     # The branches of all 2 T phases would be too many. Instead, candidates of
@@ -38,20 +42,21 @@ BUDGETS = {'mixed': (8_000, 4), 'outcome': (60_000, 20), 'boost': (60_000, 20)}
 # chosen; other systems have those of AT-GRPO.
 _LEARNING_RATES = {
     system: dict(zip(BUDGETS, rates)) for system, rates in {
-        'at_grpo': (8e-3, 2e-3, 2e-3),
+        'at_grpo': (8e-3, 2e-3, 4e-3),
         'tree_uniform': (4e-3, 2e-3, 2e-3),
-        'tree_next_phase': (8e-3, 4e-3, 2e-3),
+        'tree_next_phase': (8e-3, 4e-3, 4e-3),
         'tree_monte_carlo': (8e-3, 1e-3, 2e-3),
         'mas_grpo': (1e-3, 2e-3, 2e-3),
         'mas_grpo_agent_turn': (1e-3, 2e-3, 2e-3),
         'mas_grpo_to_go': (4e-3, 2e-3, 2e-3),
-        'gigpo': (4e-3, 2e-3, 2e-3),
-        'mt_grpo': (4e-3, 2e-3, 2e-3),
+        'mas_grpo_immediate': (4e-3, 2e-3, 4e-3),
+        'gigpo': (4e-3, 2e-3, 4e-3),
+        'mt_grpo': (4e-3, 2e-3, 8e-3),
         'magrpo': (1e-3, 1e-3, 2e-3),
         'maac': (1e-3, 2e-3, 2e-3),
         'sa_grpo': (1e-3, 2e-3, 2e-3),
         'sa_grpo_turns': (2e-3, 2e-3, 2e-3),
-        'sa_at_grpo': (4e-3, 2e-3, 2e-3),
+        'sa_at_grpo': (4e-3, 2e-3, 4e-3),
     }.items()}
 
 

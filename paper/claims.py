@@ -170,6 +170,8 @@ def _at_grpo_claims() -> Iterator[Claim]:
        'mas_grpo_agent_turn', 'mas_grpo'),
       ('AT-GRPO beats plain GRPO with groups by agent and turn', 'Algorithm 1',
        'at_grpo', 'mas_grpo_agent_turn'),
+      ('the tree beats independent episodes with its rewards and groups',
+       'Algorithm 1', 'at_grpo', 'mas_grpo_immediate'),
       ('greedy selection beats uniform selection', 'Algorithm 1', 'at_grpo',
        'tree_uniform'),
       ('a trained single agent is worse with several turns', 'Tables 7, 8',

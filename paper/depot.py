@@ -25,6 +25,7 @@ ARMS = {
     'GRPO, by task': 'mas_grpo',
     'GRPO, by task, agent and turn': 'mas_grpo_agent_turn',
     'GRPO, by task, agent and turn, return-to-go': 'mas_grpo_to_go',
+    'GRPO, by task, agent and turn, immediate': 'mas_grpo_immediate',
     'GiGPO': 'gigpo',
     'MT-GRPO': 'mt_grpo',
     'MAGRPO, independent episodes': 'magrpo',
@@ -36,8 +37,8 @@ ARMS = {
 DRAWN = (
     'AT-GRPO', 'AT-GRPO, continued to the next phase',
     'AT-GRPO, continued to the end', 'GRPO, by task',
-    'GRPO, by task, agent and turn', 'Single agent, one answer + GRPO',
-    'Single agent + AT-GRPO')
+    'GRPO, by task, agent and turn, immediate',
+    'Single agent, one answer + GRPO', 'Single agent + AT-GRPO')
 # Preset -> choices at which the return is compared.
 REPORTED_AT = {'mixed': 4_000, 'outcome': 60_000, 'boost': 60_000}
 SEARCH = ('5e-4', '1e-3', '2e-3', '4e-3', '8e-3')  # Learning rates.
