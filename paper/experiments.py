@@ -110,6 +110,9 @@ _JOINT_TEAMS = {'writing': writing.TEAMS, 'functions': functions.TEAMS}
 MAGRPO = 'magrpo'
 _NUM_TIMED = 50  # Tasks.
 
+# Tables of variants of AT-GRPO. On Depot these are all tables but `depot`.
+_ABLATIONS = ('reward', 'roles', 'agents')
+
 Key = tuple[str, str]  # (mode, path)
 _TRAINED = pathlib.PurePath('evals/after.json')
 _EVALUATED = pathlib.PurePath('evals/evaluation.json')
@@ -145,19 +148,27 @@ class Job:
 
 def make_jobs(
     scale: str, num_seeds: int, sandbox_level: str = 'auto') -> list[Job]:
-  """All jobs, each after the jobs it needs."""
+  """All jobs, each after the jobs it needs; all ablations come last."""
   jobs = _depot(num_seeds) if scale == 'nano' else []
   for seed in range(num_seeds):
     jobs += _main(scale, seed)
     jobs += _roles(scale, seed)
     jobs += _problems(scale, seed)
     jobs += _joint(scale, seed)
+  jobs.sort(key=_is_ablation)
   if sandbox_level == 'auto':
     return jobs
   return [
       dataclasses.replace(
           job, overrides={**job.overrides, 'sandbox.level': sandbox_level})
       for job in jobs]
+
+
+def _is_ablation(job: Job) -> bool:
+  """Whether the job belongs to no comparison of algorithms."""
+  table, _, _ = job.path.partition('/')
+  return table in _ABLATIONS or (
+      table.startswith('depot_') and job.mode != 'pretrain')
 
 
 def _config(file: str, scale: str, **arguments: str) -> str:

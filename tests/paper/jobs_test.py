@@ -42,6 +42,17 @@ def test_jobs_are_valid_configs(scale):
     credit.check(config_lib.make_environment(config, None), rollout)
 
 
+@pytest.mark.parametrize('scale', ['nano', '8b'])
+def test_main_comparisons_come_before_ablations(scale):
+  tables = [
+      job.path.split('/')[0] for job in experiments.make_jobs(scale, 2)
+      if job.mode != 'pretrain']
+  main = {'main', 'problems', 'writing', 'functions', 'depot'}
+  first_ablation = next(i for i, x in enumerate(tables) if x not in main)
+  assert not main & set(tables[first_ablation:])
+  assert {'reward', 'roles', 'agents'} <= set(tables[first_ablation:])
+
+
 def test_jobs_follow_their_needs_and_have_equal_budgets():
   before = set()
   for job in JOBS:
