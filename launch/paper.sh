@@ -22,7 +22,8 @@ jobs. Folders are relative to the checkout.
   --jobs N        jobs at a time, which divide the cores (default 1). One core
                   per job has the highest throughput, but the minutes in the
                   tables are then minutes of one core
-  --out DIR       folder of all workdirs (default runs/paper)
+  --out DIR       folder of all workdirs (default runs/paper); for 1.7b and 8b
+                  also in a bucket, as gs://BUCKET/DIR
   --keep DIR      folder of records, such as paper/results/nano: their results
                   are not computed again unless their checkpoints are needed,
                   and finished runs are added

@@ -40,6 +40,7 @@ import dataclasses
 import pathlib
 from typing import Any
 
+from atgrpo_jax.io import files
 from configs import common
 from configs import contests as contests_config
 from configs import depot as depot_config
@@ -143,7 +144,9 @@ class Job:
     return self.mode, self.path
 
   def is_done(self, out: pathlib.Path) -> bool:
-    return (out / self.path / self.result).exists()
+    """Whether its result exists in a local folder; a bucket is not read."""
+    return not files.is_remote(out) and (
+        out / self.path / self.result).exists()
 
 
 def make_jobs(

@@ -23,8 +23,10 @@ import sys
 
 from absl import app
 from absl import flags
+from etils import epath
 
 from atgrpo_jax import errors
+from atgrpo_jax.io import files
 from atgrpo_jax.io import metrics
 from paper import experiments
 from paper import records as records_lib
@@ -205,9 +207,14 @@ def print_jobs(
 
 def main(argv: list[str]) -> int:
   given = flags.FLAGS
-  out = pathlib.Path(given.out) / given.scale
+  make_path = epath.Path if files.is_remote(given.out) else pathlib.Path
+  out = make_path(given.out) / given.scale
   try:
     errors.refuse_arguments(argv)
+    if files.is_remote(out) and given.scale == 'nano':
+      raise errors.UserError(
+          f'--out={given.out} is in a bucket, but jobs of nano run on this '
+          'machine, and their tables read local files; give a folder.')
     jobs = experiments.make_jobs(given.scale, given.seeds, given.sandbox)
     chosen = choose(jobs, given.only)
     if given.keep and given.scale != 'nano':
@@ -239,7 +246,9 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == '__main__':
-  flags.DEFINE_string('out', 'runs/paper', 'Folder of all workdirs.')
+  flags.DEFINE_string(
+      'out', 'runs/paper', 'Folder of all workdirs. For 1.7b and 8b it may be '
+      'in a bucket, gs://BUCKET/DIR.')
   flags.DEFINE_enum(
       'scale', 'nano', ['nano', '1.7b', '8b'],
       'Model size. Commands of 1.7b and 8b are printed, not run.')

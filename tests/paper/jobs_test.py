@@ -6,8 +6,11 @@ import os
 import pathlib
 import re
 import signal
+import subprocess
+import sys
 import threading
 
+from etils import epath
 import pytest
 
 from atgrpo_jax import config as config_lib
@@ -119,6 +122,21 @@ def test_dry_run_prints_recorded_minutes(tmp_path, capsys):
       for job, line in zip(jobs, lines) if '  # ' in line} == {
           f'{rows[0]}/seed-0': '2.0 min', f'{rows[1]}/seed-1': '16.0 min'}
   assert total.startswith('#') and '2 of these 4 jobs took 0.3 hours' in total
+
+
+def test_workdirs_beyond_nano_may_be_in_a_bucket(tmp_path, capsys):
+  jobs = run.choose(experiments.make_jobs('8b', 1), ['roles/*/combined/*'])
+  jobs += run.choose(experiments.make_jobs('8b', 1), ['main/sudoku/*'])
+  run.print_jobs(jobs, epath.Path('gs://bucket/runs'), '8b', {})
+  printed = capsys.readouterr().out
+  assert 'gs://bucket/runs/roles/plan_path/only_tool/seed-0/export/tool' in (
+      printed)
+  assert '--workdir gs://bucket/runs/main/sudoku/mas_grpo/seed-0 ' in printed
+  refused = subprocess.run(
+      [sys.executable, '-m', 'paper.run', '--out=gs://bucket/runs'],
+      cwd=checkout.ROOT, capture_output=True, text=True)
+  assert refused.returncode == 2
+  assert refused.stderr.startswith('error: --out=gs://bucket/runs is in a ')
 
 
 # The pool.
