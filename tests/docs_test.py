@@ -65,7 +65,8 @@ _COMPARED = {
 # Page -> titles of its tables of Depot.
 _DEPOT = {
     'docs/when_at_grpo.md': (
-        'Depot: `mixed`, 8k choices', 'Depot: `outcome`, 60k choices'),
+        'Depot: `mixed`, 8k choices', 'Depot: `outcome`, 60k choices',
+        'Depot: `boost`, 60k choices'),
     'README.md': ('Depot: `mixed`, 8k choices',)}
 
 # Contestant -> its name in docs/speed.md.
