@@ -125,6 +125,7 @@ class Experiment:
   def _rule_digests(self) -> dict[str, str]:
     """User's rule that the config names -> its digest."""
     names = [
+        ('loss.surrogate', self.config.loss.surrogate),
         ('rollout.selection', self.rollout.selection),
         ('advantage.baseline', self.advantage.baseline),
         ('advantage.scale', self.advantage.scale),

@@ -36,15 +36,29 @@ def check(key: str, name: Any, choices: Collection[str]) -> None:
         "'module:function'.")
 
 
+def find(
+    key: str, name: str,
+    built_in: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
+  """The function with a name that passed `check`."""
+  return built_in[name] if name in built_in else _load(key, name)
+
+
 def call(
     key: str, name: str, built_in: Mapping[str, Callable[..., Any]],
     *args: Any) -> Any:
   """Calls a rule; an exception in a function of the user is a UserError."""
-  if name in built_in:
-    return built_in[name](*args)
-  rule = _load(key, name)
+  return call_found(key, name, find(key, name, built_in), *args)
+
+
+def call_found(
+    key: str, name: str, rule: Callable[..., Any], *args: Any) -> Any:
+  """Like `call`, for a rule that was found before."""
+  if not is_custom(name):
+    return rule(*args)
   try:
     return rule(*args)
+  except errors.UserError:
+    raise
   except errors.USER_CODE_ERRORS as error:
     raise errors.UserError(
         f'{key}={name!r} raised {errors.one_line(error)}.') from error

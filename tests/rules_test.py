@@ -1,5 +1,6 @@
 """Rules of the user: the examples of the docs, and what is refused."""
 
+import math
 import re
 import textwrap
 
@@ -14,11 +15,14 @@ from tests import docs_test
 from tests import specs
 from tests.algorithms import credit_test
 from tests.algorithms import rivals_test
+from tests.rl import losses_test
 from tests.rollout import scripted
 
 RETURNS = np.array([3, 1, np.nan, 2], np.float32)
 
 OTHER_RULES = '''
+import jax
+
 number = 1
 
 def fails(*args):
@@ -35,6 +39,21 @@ def nan(returns, *args):
 
 def fraction(*args):
   return 'a', (1, 0.5)
+
+def row(ratio, logprobs, advantages, spec):
+  return 2 * advantages
+
+def whole(ratio, *args):
+  return ratio.astype(int)
+
+def branch(ratio, *args):
+  return ratio if ratio.max() > 1 else -ratio
+
+def loop(ratio, *args):
+  return jax.lax.while_loop(lambda x: x.max() > 1, lambda x: x - 1, ratio)
+
+def double(ratio, *args):
+  return 2 * ratio
 
 def mean(returns, weights, *args):
   return returns - returns @ weights / weights.sum()
@@ -168,6 +187,55 @@ def test_bad_group_key_is_named(rule, words):
   with pytest.raises(errors.UserError, match=re.escape(words)) as error:
     credit_test.assign([tree], ('env', rule))
   assert f'advantage.group_key={rule!r}' in str(error.value)
+
+
+def test_surrogate():
+  def gain(ratio):
+    return 1 / (1 + math.exp(-4 * (ratio - 1)))
+
+  loss, sums = losses_test.policy_loss(surrogate='my_rules:soft_clip')
+  assert loss == pytest.approx(
+      -2 * sum(map(gain, (1.5, 0.9))) + sum(map(gain, (0.5, 1.2, 1.4))))
+  assert sums['clipped'] == 3  # 1.5, 0.5 and 1.4 are not in [0.8, 1.3].
+  losses_test.test_on_policy_gradient_equals_reinforce(
+      'my_rules:soft_clip', 'token', 'token_mean')
+  losses_test.test_padding_has_no_effect_and_no_gradient(
+      specs.loss(surrogate='my_rules:soft_clip', entropy_coefficient=0.01))
+
+
+@pytest.mark.parametrize('rule, words', [
+    ('lost_rules:best', "No module named 'lost_rules'"),
+    ('other_rules:fails', "raised KeyError: 'lost'"),
+    ('other_rules:none', 'returned None'),
+    ('other_rules:large', 'returned 3; expected a float array of shape (2, 3)'),
+    ('other_rules:row', 'float32[2,1]'),
+    ('other_rules:whole', 'int32[2,3]'),
+    ('other_rules:branch', 'raised TracerBoolConversionError: Attempted bool'),
+    ('other_rules:loop', 'raised ValueError: Reverse-mode differentiation')])
+def test_bad_surrogate_is_named(rule, words):
+  with pytest.raises(errors.UserError, match=re.escape(words)) as error:
+    specs.loss(surrogate=rule)
+  assert str(error.value).startswith(f'loss.surrogate={rule!r} ')
+
+
+def test_a_reloaded_surrogate_is_compiled_again(monkeypatch):
+  import other_rules  # From the fixture.
+
+  ones = np.ones((2, 3), np.float32)
+
+  def loss():
+    value, _ = losses_test.loss_and_grads(
+        ones, ones, ones, ones, ones[:, 0], ones.astype(bool), None,
+        specs.loss(surrogate='other_rules:double'))
+    return float(value)
+
+  assert loss() == -12
+  num_compiled = losses_test.loss_and_grads._cache_size()
+  assert loss() == -12
+  assert losses_test.loss_and_grads._cache_size() == num_compiled
+  monkeypatch.setattr(
+      other_rules, 'double', lambda ratio, *args: 3 * ratio)
+  assert loss() == -18
 
 
 def test_replaced_tasks_need_a_group_key_with_the_task():

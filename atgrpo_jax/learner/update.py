@@ -21,6 +21,7 @@ import optax
 
 from atgrpo_jax import errors
 from atgrpo_jax import model
+from atgrpo_jax import rules
 from atgrpo_jax import types
 from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.learner import batching
@@ -43,6 +44,7 @@ class Updates:
 
   summary: dict[str, float]  # Metrics that the host knows.
   updates: list[dict[str, jax.Array]]  # Metrics of each, still on the devices.
+  surrogate: str = ''  # Messages name a function of the user.
 
   def metrics(self, name: str) -> dict[str, float]:
     """Waits for the updates and averages their metrics.
@@ -53,6 +55,8 @@ class Updates:
     if not self.updates:
       logging.warning('%s: nothing has a gradient; skipping the update', name)
       return self.summary
+    if rules.is_custom(self.surrogate):
+      name += f' with loss.surrogate={self.surrogate!r}'
     fetched = jax.device_get(self.updates)
     for metrics in fetched:
       if not np.isfinite(metrics['param_norm']):
@@ -119,7 +123,7 @@ def update_policy(
       state, metrics = _update(
           policy, state, batches, units, tokens, frozen_params)
       updates.append(metrics | {'tokens': tokens})
-  return state, Updates(summary, updates)
+  return state, Updates(summary, updates, loss.surrogate)
 
 
 def update_critic(
@@ -200,11 +204,13 @@ def apply_update(
 
   Returns:
     The new state, and metrics by name, each [] float32. Parameters and
-    optimizer stay as they are if a gradient is not finite.
+    optimizer stay as they are if the loss or a gradient is not finite.
   """
-  rules = policy_lib.sharding_rules(config, spec)
-  sums = mesh_lib.sum_over_data(sums, rules)
-  grads = jax.tree.map(lambda g: g / num_units, sums.grads)
+  shardings = policy_lib.sharding_rules(config, spec)
+  sums = mesh_lib.sum_over_data(sums, shardings)
+  # A loss of NaN may have finite gradients.
+  divisor = jnp.where(jnp.isfinite(sums.loss), num_units, jnp.nan)
+  grads = jax.tree.map(lambda g: g / divisor, sums.grads)
   updates, opt_state = policy_lib.make_optimizer(spec.optimizer).update(
       grads, state.opt_state, state.params)
   params = optax.apply_updates(state.params, updates)
@@ -219,7 +225,7 @@ def apply_update(
   metrics['loss'] = sums.loss / num_units
   state = policy_lib.TrainState(
       params, opt_state, state.num_updates + opt_state.last_finite)
-  return mesh_lib.constrain_tree(state, rules), metrics
+  return mesh_lib.constrain_tree(state, shardings), metrics
 
 
 def diagnose(

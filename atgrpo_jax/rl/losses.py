@@ -2,12 +2,22 @@
 
 A loss is a sum over its microbatch. The caller adds up all microbatches and
 devices, then divides once by `num_units` of all valid candidates of the update,
-including those with a zero advantage. With the ratio rho = pi / pi_old and
-clipped = clip(rho, 1 - low, 1 + high), the loss of a token is -w times
+including those with a zero advantage. The loss of a token is -w times its gain.
+With the ratio rho = pi / pi_old and clipped = clip(rho, 1 - low, 1 + high), the
+built-in gains are
 
   clip       min(rho A, clipped A): Algorithm 1 of arXiv 2510.11062
   unclipped  rho A
   cispo      stop_gradient(clipped) A log(pi) (arXiv 2506.13585, equation 4)
+
+A surrogate is a function (ratio, logprobs, advantages, spec) -> gain that jit
+can trace:
+
+  ratio: [B, T] float32, rho.
+  logprobs: [B, T] float32, log(pi); 0 for padding.
+  advantages: [B, 1] float32.
+  spec: the `LossSpec`, for surrogates with a parameter.
+  gain: [B, T] float.
 
 pi_old is the learner before the first update. w = min(pi_old / pi_sampler, cap)
 corrects the sampler-learner mismatch (truncated importance sampling). If both
@@ -37,6 +47,7 @@ Deviations from the authors' code:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import dataclasses
 
 import chex
@@ -45,8 +56,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from atgrpo_jax import errors
+from atgrpo_jax import rules
 
-SURROGATES = ('clip', 'unclipped', 'cispo')
 RATIO_LEVELS = ('token', 'sequence')
 AGGREGATIONS = ('token_mean', 'sequence_mean', 'constant')
 KL_ESTIMATORS = ('none', 'k3', 'k3_forward')
@@ -66,6 +77,9 @@ class LossSpec:
   kl_estimator: str
   kl_coefficient: float
   entropy_coefficient: float
+  # The function of `surrogate`. Because it is compared, jit compiles again
+  # after the user's module was reloaded.
+  rule: Callable[..., jax.Array] = dataclasses.field(init=False, repr=False)
 
   @property
   def has_penalty(self) -> bool:
@@ -74,9 +88,12 @@ class LossSpec:
 
   def __post_init__(self):
     for name, choices in (
-        ('surrogate', SURROGATES), ('ratio_level', RATIO_LEVELS),
-        ('aggregation', AGGREGATIONS), ('kl_estimator', KL_ESTIMATORS)):
+        ('ratio_level', RATIO_LEVELS), ('aggregation', AGGREGATIONS),
+        ('kl_estimator', KL_ESTIMATORS)):
       errors.check_choice(f'loss.{name}', getattr(self, name), choices)
+    rules.check('loss.surrogate', self.surrogate, SURROGATES)
+    object.__setattr__(
+        self, 'rule', rules.find('loss.surrogate', self.surrogate, SURROGATES))
     for name in (
         'clip_low', 'clip_high', 'dual_clip', 'importance_cap',
         'kl_coefficient'):
@@ -94,6 +111,56 @@ class LossSpec:
       raise errors.UserError(
           f'loss.kl_estimator={self.kl_estimator!r} and kl_coefficient='
           f'{self.kl_coefficient}: set both or neither.')
+    if rules.is_custom(self.surrogate):
+      self._check_surrogate()
+
+  def gain(
+      self, ratio: jax.Array, logprobs: jax.Array,
+      advantages: jax.Array) -> jax.Array:
+    """The gain [B, T] of the surrogate, from the arrays in the module."""
+    gain = rules.call_found(
+        'loss.surrogate', self.surrogate, self.rule, ratio, logprobs,
+        advantages, self)
+    if getattr(gain, 'shape', None) != ratio.shape or not jnp.issubdtype(
+        gain.dtype, jnp.floating):
+      raise errors.UserError(
+          f'loss.surrogate={self.surrogate!r} returned {gain!r:.100}; expected '
+          f'a float array of shape {ratio.shape}.')
+    return gain
+
+  def _check_surrogate(self):
+    """Traces the gradient, so that mistakes show before any work."""
+    tokens, row = (
+        jax.ShapeDtypeStruct((2, length), jnp.float32) for length in (3, 1))
+    gradient = jax.grad(lambda *args: jnp.sum(self.gain(*args)), argnums=(0, 1))
+    rules.call_found(
+        'loss.surrogate', self.surrogate, jax.eval_shape, gradient, tokens,
+        tokens, row)
+
+
+def _clipped(ratio, spec):
+  return jnp.clip(ratio, 1.0 - spec.clip_low, 1.0 + spec.clip_high)
+
+
+def _clip(ratio, logprobs, advantages, spec):
+  del logprobs
+  gain = jnp.minimum(ratio * advantages, _clipped(ratio, spec) * advantages)
+  if spec.dual_clip:
+    floor = spec.dual_clip * advantages
+    gain = jnp.where(advantages < 0, jnp.maximum(gain, floor), gain)
+  return gain
+
+
+def _unclipped(ratio, logprobs, advantages, spec):
+  del logprobs, spec
+  return ratio * advantages
+
+
+def _cispo(ratio, logprobs, advantages, spec):
+  return jax.lax.stop_gradient(_clipped(ratio, spec)) * advantages * logprobs
+
+
+SURROGATES = {'clip': _clip, 'unclipped': _unclipped, 'cispo': _cispo}
 
 
 def token_logprobs(
@@ -154,17 +221,10 @@ def policy_loss(
     mean = jnp.sum(log_ratio, axis=1, keepdims=True) / lengths
     log_ratio = jnp.broadcast_to(mean, log_ratio.shape)
   ratio = jnp.exp(log_ratio)
-  clipped = jnp.clip(ratio, 1.0 - spec.clip_low, 1.0 + spec.clip_high)
-  gain = unclipped_gain = ratio * advantages
-  if spec.surrogate == 'clip':
-    gain = jnp.minimum(gain, clipped * advantages)
-    if spec.dual_clip:
-      floor = spec.dual_clip * advantages
-      gain = jnp.where(advantages < 0, jnp.maximum(gain, floor), gain)
-  was_clipped = gain != unclipped_gain
-  if spec.surrogate == 'cispo':
-    was_clipped = clipped != ratio
-    gain = jax.lax.stop_gradient(clipped) * advantages * logprobs
+  gain = spec.gain(ratio, logprobs, advantages)
+  was_clipped = _clipped(ratio, spec) != ratio
+  if spec.surrogate in ('clip', 'unclipped'):
+    was_clipped = gain != ratio * advantages
   mismatch = old_logprobs - behavior_logprobs
   weight = jnp.ones_like(mismatch)
   if spec.importance_cap:

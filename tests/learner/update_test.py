@@ -178,11 +178,22 @@ def test_nonfinite_parameters_stop_the_run(groups, echo_folder):
     _update(experiment, groups)
 
 
-def test_repeated_nonfinite_gradients_stop_the_run(
-    experiment, groups, caplog):
+def nan(ratio, logprobs, advantages, spec):
+  """A surrogate whose gradient is finite."""
+  return ratio * advantages + np.nan
+
+
+@pytest.mark.parametrize('surrogate, advantage, name', [
+    ('clip', np.inf, 'shared: '),
+    (f'{__name__}:nan', 1.0,
+     f"shared with loss.surrogate='{__name__}:nan': ")])
+def test_repeated_nonfinite_updates_stop_the_run(
+    groups, caplog, echo_folder, surrogate, advantage, name):
+  experiment = echo.experiment(echo_folder, **{'loss.surrogate': surrogate})
   state = experiment.initial_states()['shared']
+  before = jax.device_get(state.params)
   broken = [
-      _with_first_candidate(group, advantage=np.inf) for group in groups]
+      _with_first_candidate(group, advantage=advantage) for group in groups]
 
   def update():
     nonlocal state
@@ -194,6 +205,8 @@ def test_repeated_nonfinite_gradients_stop_the_run(
 
   for in_a_row in range(1, update_lib.MAX_NONFINITE):
     assert update()['nonfinite_in_a_row'] == in_a_row
+    assert caplog.messages[-1].startswith(name)
   assert len(caplog.messages) == in_a_row
-  with pytest.raises(errors.UserError, match='shared: gradients were not'):
+  jax.tree.map(np.testing.assert_array_equal, state.params, before)
+  with pytest.raises(errors.UserError, match=f'{name}gradients were not'):
     update()
