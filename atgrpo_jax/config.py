@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 import dataclasses
 import functools
 import importlib
-import itertools
 import pathlib
 from typing import Any
 
@@ -123,17 +122,10 @@ class Experiment:
 
   @functools.cached_property
   def _rule_digests(self) -> dict[str, str]:
-    """User's rule that the config names -> its digest."""
-    names = [
+    """Function of the user that the config names -> its digest."""
+    return rules.digests([
         ('loss.surrogate', self.config.loss.surrogate),
-        ('rollout.selection', self.rollout.selection),
-        ('advantage.baseline', self.advantage.baseline),
-        ('advantage.scale', self.advantage.scale),
-        *(('advantage.group_key', part)
-          for part in itertools.chain(*self.advantage.group_keys))]
-    return {
-        name: rules.source_digest(key, name) for key, name in names
-        if rules.is_custom(name)}
+        *spec_lib.rule_names(self.rollout, self.advantage)])
 
   @functools.cached_property
   def _frozen_digests(self) -> dict[str, str]:

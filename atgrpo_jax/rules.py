@@ -7,7 +7,7 @@ lie in the working directory. Both have the same signature.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 import hashlib
 import importlib
 import inspect
@@ -82,8 +82,17 @@ def call_array(
   return found
 
 
-def source_digest(key: str, name: str) -> str:
-  """Digest of the module of a user's rule, without the modules it imports."""
+def digests(names: Iterable[tuple[str, str]]) -> dict[str, str]:
+  """Name of each function of the user -> digest of its module.
+
+  `names` are (key, name) of all rules. The digest does not cover the modules
+  that the module imports.
+  """
+  return {
+      name: _source_digest(key, name) for key, name in names if is_custom(name)}
+
+
+def _source_digest(key: str, name: str) -> str:
   rule = _load(key, name)
   try:
     source = inspect.getsource(inspect.getmodule(rule))

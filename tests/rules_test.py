@@ -11,9 +11,11 @@ from atgrpo_jax import errors
 from atgrpo_jax import rules
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.rl import advantages
+from atgrpo_jax.rl import returns
 from tests import docs_test
 from tests import specs
 from tests.algorithms import credit_test
+from tests.algorithms import grpo_test
 from tests.algorithms import rivals_test
 from tests.rl import losses_test
 from tests.rollout import scripted
@@ -189,6 +191,52 @@ def test_bad_group_key_is_named(rule, words):
   assert f'advantage.group_key={rule!r}' in str(error.value)
 
 
+def _returns(rule):
+  _, groups, _ = grpo_test.play(rule)
+  return np.concatenate([group.returns for group in groups])
+
+
+def test_return_type():
+  # The team is paid 1/2 for the last of the four actions of episode 0.
+  np.testing.assert_allclose(
+      _returns('my_rules:with_outcome') - _returns('immediate'),
+      (.5, 0, 0, .5, 0, .5, 0, 0, 0), atol=1e-6)
+  grpo_test.test_failure_ends_only_its_episode(
+      'my_rules:with_outcome', (0, 0, 1, 0, 1, 0, 1, 1))
+
+
+def test_a_term_has_a_return_type_and_a_group_key_of_the_user():
+  rule = ('return_to_go', ('env', 'agent', 'turn'), 1.0)
+  expected, found = (
+      rivals_test.play('gigpo', **{'advantage.extra_terms': (term,)})
+      for term in (rule, (
+          f'{__name__}:to_go', ('env', 'agent', f'{__name__}:turn'), 1.0)))
+  np.testing.assert_array_equal(found, expected)
+
+
+def to_go(rewards, *args):
+  return returns.EPISODE_RETURNS['return_to_go'](rewards, *args)
+
+
+def turn(key, prompts):
+  return key.turn
+
+
+@pytest.mark.parametrize('rule, words', [
+    ('other_rules:fails', "raised KeyError: 'lost'"),
+    ('other_rules:none', 'returned the shape ()'),
+    ('other_rules:nan', 'returned [nan')])
+def test_bad_return_type_is_named(rule, words):
+  with pytest.raises(errors.UserError, match=re.escape(words)) as error:
+    _returns(rule)
+  assert f'rollout.return_type={rule!r}' in str(error.value)
+
+
+def test_a_tree_has_no_return_type_of_the_user():
+  with pytest.raises(errors.UserError, match='my_rules'):
+    specs.rollout(mode='tree', return_type='my_rules:with_outcome')
+
+
 def test_surrogate():
   def gain(ratio):
     return 1 / (1 + math.exp(-4 * (ratio - 1)))
@@ -247,12 +295,12 @@ def test_replaced_tasks_need_a_group_key_with_the_task():
 
 
 def test_digest_is_that_of_the_source():
-  digests = {
-      rules.source_digest('key', name) for name in (
-          'my_rules:median', 'my_rules:second_best', 'other_rules:nan')}
-  assert len(digests) == 2
+  digests = rules.digests(('key', name) for name in (
+      'my_rules:median', 'my_rules:second_best', 'other_rules:nan', 'mean'))
+  assert len(digests) == 3
+  assert len({*digests.values()}) == 2
 
 
 def test_a_rule_without_source_is_refused():
   with pytest.raises(errors.UserError, match='no Python source'):
-    rules.source_digest('rollout.selection', 'math:floor')
+    rules.digests([('rollout.selection', 'math:floor')])

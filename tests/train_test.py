@@ -236,7 +236,8 @@ def test_a_run_resumes_only_with_the_same_rule(
     assert train.train(echo.experiment(
         echo_folder, **changes | {'train.num_steps': num_steps}),
                        tmp_path / 'run')
-  monkeypatch.setattr(rules, 'source_digest', lambda key, name: 'another')
+  monkeypatch.setattr(
+      rules, 'digests', lambda names: {'changing_rules:last': 'another'})
   with pytest.raises(errors.UserError, match="another 'changing_rules:last'"):
     train.train(echo.experiment(echo_folder, **changes), tmp_path / 'run')
 

@@ -17,12 +17,13 @@ from atgrpo_jax import rules
 from atgrpo_jax.algorithms import selection as selection_lib
 from atgrpo_jax.learner import batching
 from atgrpo_jax.rl import advantages
+from atgrpo_jax.rl import returns as returns_lib
 
 # Mode -> return types of a candidate.
 RETURN_TYPES = {
     # No 'return_to_go': only the selected candidate has later steps.
     'tree': ('immediate', 'monte_carlo'),
-    'parallel': ('immediate', 'return_to_go', 'episode_return'),
+    'parallel': tuple(returns_lib.EPISODE_RETURNS),
     'joint': ('immediate', 'return_to_go', 'bootstrapped'),
 }
 # Mode -> built-in rules for the candidate, or joint action, that continues.
@@ -66,17 +67,20 @@ class RolloutSpec:
   def __post_init__(self):
     errors.check_choice('rollout.mode', self.mode, [*RETURN_TYPES])
     for name, choices in (
-        ('return_type', RETURN_TYPES[self.mode]),
         ('joint_actions', ('aligned', 'cross')),
         ('cross_credit', ('mean', 'sum'))):
       errors.check_choice(
           f'rollout.mode={self.mode!r} with rollout.{name}',
           getattr(self, name), choices)
-    check_selection = (
-        errors.check_choice if self.mode == 'parallel' else rules.check)
+    # Only parallel episodes have return types, and no selections, of the user.
+    check_return_type, check_selection = errors.check_choice, rules.check
+    if self.mode == 'parallel':
+      check_return_type, check_selection = rules.check, errors.check_choice
+    prefix = f'rollout.mode={self.mode!r} with rollout.'
+    check_return_type(
+        prefix + 'return_type', self.return_type, RETURN_TYPES[self.mode])
     check_selection(
-        f'rollout.mode={self.mode!r} with rollout.selection', self.selection,
-        SELECTIONS[self.mode])
+        prefix + 'selection', self.selection, SELECTIONS[self.mode])
     if self.mode == 'joint' and self.selection != 'all':
       # Unselected actions have no continuation, so no 'return_to_go'.
       errors.check_choice(
@@ -206,13 +210,25 @@ def check_terms(rollout: RolloutSpec, advantage: AdvantageSpec) -> None:
   rules.check(
       'advantage.extra_terms with advantage.baseline', advantage.baseline,
       ('mean', 'leave_one_out', 'none'))
-  return_types = [rollout.return_type]
+  check, return_types = errors.check_choice, [rollout.return_type]
   if rollout.mode == 'parallel':  # Other trees have no complete episodes.
-    return_types = RETURN_TYPES['parallel']
+    check, return_types = rules.check, RETURN_TYPES['parallel']
   for return_type, _, _ in advantage.extra_terms:
-    errors.check_choice(
-        f'rollout.mode={rollout.mode!r} with advantage.extra_terms: '
-        'return_type', return_type, return_types)
+    check(f'rollout.mode={rollout.mode!r} with advantage.extra_terms: '
+          'return_type', return_type, return_types)
+
+
+def rule_names(
+    rollout: RolloutSpec, advantage: AdvantageSpec) -> list[tuple[str, str]]:
+  """(key of the config, name) of all rules that the user may write."""
+  return [
+      ('rollout.selection', rollout.selection),
+      ('advantage.baseline', advantage.baseline),
+      ('advantage.scale', advantage.scale),
+      *(('rollout.return_type', name) for name in (
+          rollout.return_type, *(term[0] for term in advantage.extra_terms))),
+      *(('advantage.group_key', part)
+        for part in itertools.chain(*advantage.group_keys))]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,6 +13,8 @@ import math
 
 import numpy as np
 
+from atgrpo_jax import rules
+
 
 def continuation(following: np.ndarray, discount: float) -> float:
   """The discounted mean of the team returns that may follow a step.
@@ -49,23 +51,47 @@ def episode_returns(
     return_type: str, alpha: float, discount: float) -> np.ndarray:
   """Returns [U] float64 of the actions of one episode.
 
+  Rewards of a failed step are NaN. A function of the user is not called for an
+  episode with one; its returns are NaN.
+
   Args:
     rewards: [U] float64, alpha * team reward + local reward of each step.
     team: [U] float64, the team rewards.
     roles: the acting role of each step.
-    return_type: 'immediate', 'return_to_go' or 'episode_return', as defined in
-      docs/algorithms.md.
+    return_type: one of `EPISODE_RETURNS`, or a function of the user.
     alpha: weight of the team reward.
     discount: factor per step, for 'return_to_go'.
   """
-  if return_type == 'immediate':
-    return rewards
-  if return_type == 'return_to_go':
-    later = discount * returns_to_go(team, discount)[1:]
-    return rewards + alpha * np.append(later, 0.0)
+  if rules.is_custom(return_type) and not np.all(np.isfinite(rewards)):
+    return np.full(len(rewards), np.nan)
+  return rules.call_array(
+      'rollout.return_type', return_type, EPISODE_RETURNS, rewards, team,
+      roles, alpha, discount, shape=rewards.shape)
+
+
+def _rewards(rewards, team, roles, alpha, discount):
+  del team, roles, alpha, discount
+  return rewards
+
+
+def _to_go(rewards, team, roles, alpha, discount):
+  del roles
+  later = discount * returns_to_go(team, discount)[1:]
+  return rewards + alpha * np.append(later, 0.0)
+
+
+def _of_episode(rewards, team, roles, alpha, discount):
+  del discount
   roles, local = np.array(roles), rewards - alpha * team
   means = np.array([local[roles == role].mean() for role in roles])
   return alpha * team.sum() + means
+
+
+# Return type, as defined in docs/algorithms.md -> function (rewards, team,
+# roles, alpha, discount) -> returns; see `episode_returns`.
+EPISODE_RETURNS = {
+    'immediate': _rewards, 'return_to_go': _to_go,
+    'episode_return': _of_episode}
 
 
 def candidate_returns(
