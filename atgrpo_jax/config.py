@@ -118,10 +118,10 @@ class Experiment:
     """Returns what a checkpoint must match: config, models and rules."""
     return {
         'config_hash': workdir_lib.config_hash(self.config.to_dict()),
-        'frozen': self._frozen_digests, 'rules': self._rule_digests}
+        'frozen': self._frozen_digests, 'rules': self.rule_digests}
 
   @functools.cached_property
-  def _rule_digests(self) -> dict[str, str]:
+  def rule_digests(self) -> dict[str, str]:
     """Function of the user that the config names -> its digest."""
     return rules.digests([
         ('loss.surrogate', self.config.loss.surrogate),
@@ -145,7 +145,7 @@ class Experiment:
     Without a checkpoint these are the initial states and an empty dict.
     """
     # Files may change later, so their digests are taken now.
-    digests, rule_digests = self._frozen_digests, self._rule_digests
+    digests, rule_digests = self._frozen_digests, self.rule_digests
     restored = checkpoints.restore(self.state_template(), step=step)
     if restored is None:
       return self.initial_states(), {}

@@ -353,7 +353,8 @@ def evaluate_run(
           f'evaluation.policy_map={config.evaluation.policy_map!r} names '
           f'{sorted(unknown)}, but the run trains {sorted(trained)}.')
   if not workdir_lib.check_config(workdir, config.to_dict()):
-    workdir_lib.write_config(workdir, config.to_dict())
+    workdir_lib.write_config(
+        workdir, config.to_dict(), experiment.rule_digests)
   params, step = experiment.trained_params(workdir, checkpoint)
   print(f'sandbox level {config.sandbox.level}')
 

@@ -119,7 +119,8 @@ def _train(
     before = evaluate.read(workdir, 'before')
     evaluate.check_comparable(
         before, test_tasks, temperature=config.evaluation.temperature)
-  workdir_lib.write_config(workdir, config.to_dict())
+  workdir_lib.write_config(
+      workdir, config.to_dict(), experiment.rule_digests)
   references = load_references(experiment)
   checkpoints_lib.check_space(workdir, experiment.state_template())
   writer = metrics_lib.MetricsWriter(

@@ -136,7 +136,7 @@ def test_workdir_has_one_config_and_one_trainer(tmp_path):
     # A kill may leave this file behind.
     (tmp_path / 'config.unfinished').touch()
     assert not workdir_lib.check_config(tmp_path, config.to_dict())
-    workdir_lib.write_config(tmp_path, config.to_dict())
+    workdir_lib.write_config(tmp_path, config.to_dict(), {})
     with pytest.raises(errors.UserError, match='Another process trains'):
       workdir_lib.lock(tmp_path)
   assert [path.name for path in tmp_path.iterdir()] == ['config.json']

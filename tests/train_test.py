@@ -236,6 +236,8 @@ def test_a_run_resumes_only_with_the_same_rule(
     assert train.train(echo.experiment(
         echo_folder, **changes | {'train.num_steps': num_steps}),
                        tmp_path / 'run')
+  recorded = json.loads((tmp_path / 'run/config.json').read_text())['rules']
+  assert recorded == rules.digests([('key', 'changing_rules:last')])
   monkeypatch.setattr(
       rules, 'digests', lambda names: {'changing_rules:last': 'another'})
   with pytest.raises(errors.UserError, match="another 'changing_rules:last'"):
@@ -286,7 +288,7 @@ def test_deleted_checkpoints_are_refused(finished, echo_folder, tmp_path):
   # A finished run has a checkpoint even if it was shorter than the interval.
   config = echo.experiment(
       echo_folder, **CHANGES | {'train.checkpoint_every': 100}).config.to_dict()
-  workdir_lib.write_config(workdir, config)
+  workdir_lib.write_config(workdir, config, {})
   with pytest.raises(errors.UserError, match='were deleted'):
     workdir_lib.check_config(workdir, config)
   (workdir / 'evals/after.json').unlink()

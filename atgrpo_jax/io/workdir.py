@@ -129,13 +129,19 @@ def read_config(workdir: pathlib.Path) -> dict[str, Any]:
 
 
 def write_config(
-    workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
-  """Writes the resolved config and its hash to `config.json`."""
+    workdir: pathlib.Path, config: Mapping[str, Any],
+    digests: Mapping[str, str]) -> None:
+  """Writes `config.json`: the resolved config, its hash, and the rules.
+
+  `digests` are those of the user's functions; see `rules.digests`.
+  """
   hosts.barrier()  # All processes check the old file before it is replaced.
   if not hosts.is_first():
     return
   files.make_folder(workdir)
-  record = {'hash': config_hash(config), 'config': dict(config)}
+  record = {
+      'hash': config_hash(config), 'rules': dict(digests),
+      'config': dict(config)}
   files.write_whole(
       workdir / 'config.json', json.dumps(record, indent=2) + '\n')
 

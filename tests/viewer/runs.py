@@ -67,7 +67,7 @@ def make(
   config = echo.get_config()
   config.update_from_flattened_dict({
       'train.num_steps': num_steps, 'evaluation.validate_every': 2})
-  workdir_lib.write_config(workdir, config.to_dict())
+  workdir_lib.write_config(workdir, config.to_dict(), {})
 
   def runner():
     return scripted.make_runner(
