@@ -2,7 +2,7 @@
 
   python -m benchmarks.credit [--turns T,T] [--group_size K,K]
       [--team at_once] [--reward outcome] [--boost] [--calls N]
-      [--rollouts N] [--out FILE]
+      [--rollouts N] [--switch KEY=VALUE ...] [--out FILE]
 
 The game is `environments.relay`, where every true value is known. Policies are
 tables; rollouts and advantages are those of training. For each number of turns
@@ -20,14 +20,18 @@ FILE (benchmarks/results/credit.json):
 A standard error follows each number. The noise of few rollouts raises the bias
 and lowers deviation and cosine; a jackknife over rollouts removes it. An
 estimated cosine can therefore exceed 1, and a negative squared bias counts as
-0. docs/credit_laboratory.md explains the game, the methods and the numbers.
+0. With --switch the only rows are AT-GRPO and AT-GRPO with these switches, such
+as functions of the user. docs/credit_laboratory.md explains the game, the
+methods and the numbers.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import collections
 from collections.abc import Callable, Mapping, Sequence
+import contextlib
 import dataclasses
 import gc
 import itertools
@@ -35,11 +39,13 @@ import json
 import math
 import pathlib
 import sys
+from typing import Any
 
 import numpy as np
 
 from atgrpo_jax import config as config_lib
 from atgrpo_jax import errors
+from atgrpo_jax import rules
 from atgrpo_jax.algorithms import credit as credit_lib
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.rollout import tree as tree_lib
@@ -50,6 +56,12 @@ from environments.relay import env as relay
 COLUMNS = ('bias', 'deviation', 'cosine', 'step')
 _CONFIG = common.game_config('plan_path', 'size=nano')
 GAE_LAMBDA = 0.95
+# Keys of the config for --switch.
+SWITCHES = [
+    f'{section}.{field.name}' for section, spec in {
+        'rollout': spec_lib.RolloutSpec, 'advantage': spec_lib.AdvantageSpec,
+    }.items() for field in dataclasses.fields(spec)
+    if field.name != 'group_size']
 # Row -> key of `common.SYSTEMS`.
 RIVALS = {'GiGPO': 'gigpo', 'HGPO': 'hgpo', 'MT-GRPO': 'mt_grpo'}
 CRITICS = {'IAC': 'independent', 'MAAC': 'central'}
@@ -72,6 +84,8 @@ class Method:
   update_order: str = 'mixed'
   extra_terms: tuple = ()  # Of `AdvantageSpec`.
   combination: str = 'sum'
+  baseline: str = BASELINE  # Without a critic.
+  scale: str = 'none'
 
   def __post_init__(self):
     if self.critic:
@@ -80,8 +94,8 @@ class Method:
   @property
   def advantage(self) -> spec_lib.AdvantageSpec:
     return spec_lib.AdvantageSpec(
-        self.group_key, scale='none',
-        baseline=CRITIC_BASELINE if self.critic else BASELINE,
+        self.group_key, scale=self.scale,
+        baseline=CRITIC_BASELINE if self.critic else self.baseline,
         extra_terms=self.extra_terms, combination=self.combination)
 
   @property
@@ -95,6 +109,16 @@ class Method:
 def rollout_spec(**switches) -> spec_lib.RolloutSpec:
   """The rollout of the default config, with changes."""
   return dataclasses.replace(config_lib.rollout_spec(_CONFIG), **switches)
+
+
+def switched(
+    name: str, group_size: int, switches: Mapping[str, Any]) -> Method:
+  """AT-GRPO with keys of the config changed."""
+  config = _CONFIG.copy_and_resolve_references()
+  config.update_from_flattened_dict({
+      'advantage.baseline': BASELINE, 'advantage.scale': 'none',
+      **switches, 'rollout.group_size': group_size})
+  return Method(name, config_lib.rollout_spec(config), **config.advantage)
 
 
 def methods(group_size: int) -> list[Method]:
@@ -125,14 +149,7 @@ def methods(group_size: int) -> list[Method]:
     add(f'parallel, {return_type}, {"+".join(group_key)}', group_key,
         mode='parallel', selection='all', return_type=return_type)
   for name, system in RIVALS.items():
-    switches = common.SYSTEMS[system]
-    found.append(Method(
-        name, rollout_spec(group_size=group_size, **{
-            key.removeprefix('rollout.'): value
-            for key, value in switches.items() if key.startswith('rollout.')}),
-        switches.get('advantage.group_key', _CONFIG.advantage.group_key),
-        extra_terms=switches['advantage.extra_terms'],
-        combination=switches.get('advantage.combination', 'sum')))
+    found.append(switched(name, group_size, common.SYSTEMS[system]))
   branch = ('env', 'agent', 'turn', 'branch')
   for update_order, suffix in (
       ('mixed', ''), ('last_turn', ', an update for each turn')):
@@ -347,10 +364,10 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
 
 
 def playable(
-    environment: relay.Relay, group_size: int) -> list[Method]:
+    environment: relay.Relay, compared: Sequence[Method]) -> list[Method]:
   """The methods that can play a game; prints why others cannot."""
   found = []
-  for method in methods(group_size):
+  for method in compared:
     try:
       credit_lib.check(environment, method.rollout)
       found.append(method)
@@ -360,11 +377,11 @@ def playable(
 
 
 def report(
-    laboratory: Laboratory, group_size: int, *, num_rollouts: int,
-    num_calls: int) -> list[dict]:
+    laboratory: Laboratory, group_size: int, compared: Sequence[Method], *,
+    num_rollouts: int, num_calls: int) -> list[dict]:
   """Measures and prints a row for each method."""
   turns = laboratory.environment.max_turns
-  compared = playable(laboratory.environment, group_size)
+  compared = playable(laboratory.environment, compared)
   print(f'\nK = {group_size}, {laboratory.environment}\n\n'
         f'| credit | calls | {" | ".join(COLUMNS)} |\n'
         f'|---|---|{"---|" * len(COLUMNS)}')
@@ -378,6 +395,22 @@ def report(
           flush=True)
     rows.append(row)
   return rows
+
+
+def switch(text: str) -> tuple[str, Any]:
+  """The key and value of 'key=value'."""
+  key, _, value = text.partition('=')
+  with contextlib.suppress(ValueError, SyntaxError):  # Other text is a name.
+    value = ast.literal_eval(value)
+  if key not in SWITCHES:
+    raise argparse.ArgumentTypeError(
+        f'{key!r}: expected one of {SWITCHES}.')
+  try:
+    _CONFIG.copy_and_resolve_references().update_from_flattened_dict(
+        {key: value})
+  except TypeError as error:
+    raise argparse.ArgumentTypeError(errors.one_line(error)) from error
+  return key, value
 
 
 def integers(text: str) -> list[int]:
@@ -405,9 +438,14 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
       '--rollouts', type=int, default=8, metavar='N',
       help='minimum number of measured rollouts')
   parser.add_argument(
+      '--switch', type=switch, action='append', default=[],
+      metavar='KEY=VALUE', help='of the config, without --config.')
+  parser.add_argument(
       '--out', type=pathlib.Path, metavar='FILE',
-      default=pathlib.Path('benchmarks/results/credit.json'))
+      help='default: benchmarks/results/credit.json; none with --switch')
   args = parser.parse_args(argv)
+  if not args.out and not args.switch:
+    args.out = pathlib.Path('benchmarks/results/credit.json')
   for name, min_value in (
       ('turns', 2 if args.team == 'at_once' else 1), ('group_size', 2),
       ('rollouts', 2)):
@@ -417,18 +455,31 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
   return args
 
 
+def chosen(switches: Mapping[str, Any], group_size: int) -> list[Method]:
+  """All methods, or AT-GRPO without and with the switches."""
+  if not switches:
+    return methods(group_size)
+  return [
+      switched('AT-GRPO', group_size, {}), switched(
+          ' '.join(f'{key}={value}' for key, value in switches.items()),
+          group_size, switches)]
+
+
 def main(argv: Sequence[str]) -> None:
   args = parse(argv)
-  rows = []
+  switches, rows = dict(args.switch), []
   for turns in args.turns:
     laboratory = Laboratory(relay.make_environment(
         team=args.team, max_turns=turns, reward=args.reward, sandbox=None,
         boost=args.boost))
     for group_size in args.group_size:
       rows += report(
-          laboratory, group_size, num_rollouts=args.rollouts,
-          num_calls=args.calls)
+          laboratory, group_size, chosen(switches, group_size),
+          num_rollouts=args.rollouts, num_calls=args.calls)
+  if not args.out:
+    return
   settings = {name: x for name, x in vars(args).items() if name != 'out'}
+  method = chosen(switches, args.group_size[0])[-1]
   args.out.parent.mkdir(parents=True, exist_ok=True)
   args.out.write_text(json.dumps({
       'benchmark': 'credit',
@@ -436,7 +487,9 @@ def main(argv: Sequence[str]) -> None:
       'settings': {
           **settings, 'baseline': BASELINE,
           'baseline with a critic': CRITIC_BASELINE,
-          'critic_step_size': tabular.CRITIC_STEP_SIZE},
+          'critic_step_size': tabular.CRITIC_STEP_SIZE,
+          'rules': rules.digests(
+              spec_lib.rule_names(method.rollout, method.advantage))},
       'rows': rows}, indent=2) + '\n')
 
 

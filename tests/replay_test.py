@@ -9,6 +9,8 @@ import gzip
 import json
 import shutil
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from atgrpo_jax import api
@@ -34,7 +36,32 @@ ALGORITHMS = {
         'rollout.mode': 'joint', 'rollout.selection': 'all',
         'rollout.return_type': 'return_to_go',
         'advantage.group_key': ('env', 'agent', 'turn', 'branch'),
-        'rollout.group_size': 2}}
+        'rollout.group_size': 2},
+    'rules': {
+        key: f'{__name__}:{key.partition(".")[2]}' for key in (
+            'rollout.selection', 'advantage.baseline', 'advantage.scale',
+            'loss.surrogate')} | {
+                'advantage.group_key': ('env', f'{__name__}:group_key')}}
+
+
+def selection(returns, team_returns, spec, rng):
+  return rng.choice(len(returns))
+
+
+def baseline(returns, weights, episodes, values):
+  return returns - np.median(returns)
+
+
+def scale(differences, deviations, baseline_ids, weights):
+  return differences / np.abs(differences).max()
+
+
+def group_key(key, prompts):
+  return key.role, prompts[0]
+
+
+def surrogate(ratio, logprobs, advantages, spec):
+  return advantages * jnp.tanh(ratio)
 
 
 @pytest.fixture(scope='module')

@@ -1,5 +1,6 @@
 """Rules of the user: the examples of the docs, and what is refused."""
 
+import json
 import math
 import re
 import textwrap
@@ -12,6 +13,7 @@ from atgrpo_jax import rules
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.rl import advantages
 from atgrpo_jax.rl import returns
+from benchmarks import credit
 from tests import docs_test
 from tests import specs
 from tests.algorithms import credit_test
@@ -292,6 +294,34 @@ def test_replaced_tasks_need_a_group_key_with_the_task():
     spec_lib.check_terms(
         specs.rollout(max_resamplings=1),
         specs.advantage(group_key=('my_rules:late',)))
+
+
+@pytest.mark.parametrize('switches, used', [
+    (['rollout.selection=my_rules:second_best',
+      'advantage.baseline=my_rules:median',
+      'advantage.scale=my_rules:largest_one',
+      "advantage.group_key=('env','agent','my_rules:late')"],
+     ['second_best', 'median', 'largest_one', 'late']),
+    (['rollout.mode=parallel', 'rollout.selection=all',
+      'rollout.return_type=my_rules:with_outcome'], ['with_outcome'])])
+def test_laboratory(switches, used, tmp_path):
+  path = tmp_path / 'credit.json'
+  credit.main([
+      '--turns=1', '--group_size=3', '--calls=1', '--rollouts=2',
+      *(f'--switch={switch}' for switch in switches), f'--out={path}'])
+  result = json.loads(path.read_text())
+  assert [row['method'] for row in result['rows']] == [
+      'AT-GRPO', ' '.join(switches).replace("','", "', '")]
+  assert list(result['settings']['rules']) == [f'my_rules:{x}' for x in used]
+
+
+@pytest.mark.parametrize('switch', [
+    'loss.surrogate=clip', 'rollout.selektion=greedy',
+    'advantage.group_key=my_rules:late'])
+def test_the_laboratory_refuses_a_switch(switch, capsys):
+  with pytest.raises(SystemExit):
+    credit.parse(['--switch', switch])
+  assert '--switch: ' in capsys.readouterr().err
 
 
 def test_digest_is_that_of_the_source():
