@@ -32,7 +32,8 @@ jobs. Folders are relative to the checkout.
                   jobs; default: the strongest that works here. A table refuses
                   rows of different levels
   --dry-run       print the commands, which name all paths, but run none; for
-                  nano with the minutes of the recorded trainings
+                  nano with the minutes of the recorded trainings, otherwise
+                  with estimates, which take minutes to compute
   --help          print this
 EOF
 }

@@ -13,7 +13,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+import contextlib
 import fnmatch
+import importlib
+import io
 import os
 import pathlib
 import shlex
@@ -24,10 +27,14 @@ import sys
 from absl import app
 from absl import flags
 from etils import epath
+import jax
 
 from atgrpo_jax import errors
+from atgrpo_jax.compile_check import report
+from atgrpo_jax.distributed import fit
 from atgrpo_jax.io import files
 from atgrpo_jax.io import metrics
+from configs import pod
 from paper import experiments
 from paper import records as records_lib
 
@@ -35,6 +42,7 @@ from paper import records as records_lib
 _RESULTS = pathlib.Path(__file__).parent / 'results'
 # The policy of each role fits as well: docs/hardware.md.
 _HARDWARE = '16 TPU v6e chips (4x4), or with 1.7b also v5e'
+_CHIP, _NUM_CHIPS, _TOPOLOGY = fit.TPUS['v6e'], 16, 'v6e:4x4'
 
 
 def choose(
@@ -182,10 +190,43 @@ def _max_tokens(
   return int(job.budget_ratio * int(generated))
 
 
+def estimate_minutes(
+    chosen: Sequence[experiments.Job], jobs: Sequence[experiments.Job],
+    scale: str) -> dict[str, float]:
+  """Path of each chosen training -> estimated minutes of its steps.
+
+  A training with the tokens of another, in `jobs`, is given its minutes.
+  """
+  # The programs are traced for as many devices as the slice has.
+  jax.config.update('jax_platforms', 'cpu')
+  jax.config.update('jax_num_cpu_devices', _NUM_CHIPS)
+  trainings = {job.path: job for job in jobs if job.mode == 'train'}
+  minutes, by_row = {}, {}
+  for job in chosen:
+    if job.mode == 'train':
+      first = trainings[job.budget_of or job.path]
+      row = first.path.rpartition('/')[0]  # Seeds take equally long.
+      if row not in by_row:
+        by_row[row] = 60 * _estimate_hours(first, scale)
+      minutes[job.path] = job.budget_ratio * by_row[row]
+  return minutes
+
+
+def _estimate_hours(job: experiments.Job, scale: str) -> float:
+  file, _, argument = job.config.partition(':')
+  module = importlib.import_module(
+      file.removesuffix('.py').replace('/', '.'))
+  config = module.get_config(argument)
+  config.update_from_flattened_dict(dict(job.overrides))
+  pod.put_on_slice(config, scale, _TOPOLOGY)
+  with contextlib.redirect_stdout(io.StringIO()):  # It prints the mesh.
+    return report.estimate_hours(config, jax.devices(), _CHIP)
+
+
 def print_jobs(
     jobs: Sequence[experiments.Job], out: pathlib.Path, scale: str,
     minutes: Mapping[str, float]) -> None:
-  """Prints the commands; `minutes` of earlier trainings follow as comments."""
+  """Prints the commands; `minutes` of trainings follow as comments."""
   if scale != 'nano':
     print(f'Each of these {len(jobs)} jobs needs {_HARDWARE}; docs/hardware.md '
           'says how to start one.')
@@ -197,12 +238,19 @@ def print_jobs(
     if job.is_done(out):
       note = '  # done'
     elif job.mode == 'train' and job.path in minutes:
-      note = f'  # {minutes[job.path]:.1f} min'
-      num_known, total = num_known + 1, total + minutes[job.path]
+      known = minutes[job.path]
+      note = f'  # {known:.1f} min' if known < 60 else f'  # {known / 60:.1f} h'
+      num_known, total = num_known + 1, total + known
     print(line + note)
-  if num_known:
-    print(f'# The training steps of {num_known} of these {len(jobs)} jobs took '
-          f'{total / 60:.1f} hours in paper/results/{scale}.')
+  if not num_known:
+    return
+  steps = f'# The training steps of {num_known} of these {len(jobs)} jobs'
+  hours = f'{total / 60:.1f} hours'
+  if scale == 'nano':
+    print(f'{steps} took {hours} in paper/results/{scale}.')
+  else:
+    print(f'{steps} would take {hours} on {_TOPOLOGY}. This is an estimate; '
+          'nothing was measured, and docs/results.md says what it leaves out.')
 
 
 def main(argv: list[str]) -> int:
@@ -224,12 +272,13 @@ def main(argv: list[str]) -> int:
     records = (
         records_lib.read(pathlib.Path(given.keep)) if given.keep
         else records_lib.Records())
-    jobs = with_needs(chosen, jobs, out, records)
+    all_jobs, jobs = jobs, with_needs(chosen, jobs, out, records)
     if given.dry_run or given.scale != 'nano':
-      known = (
-          records_lib.read(_RESULTS / given.scale) if given.scale == 'nano'
-          else records_lib.Records())
-      print_jobs(jobs, out, given.scale, known.minutes())
+      minutes = (
+          records_lib.read(_RESULTS / given.scale).minutes()
+          if given.scale == 'nano'
+          else estimate_minutes(jobs, all_jobs, given.scale))
+      print_jobs(jobs, out, given.scale, minutes)
       return 0
     num_cores = len(os.sched_getaffinity(0))
     if given.jobs > num_cores:

@@ -140,11 +140,15 @@ def build(
   return Run(config, policy_map, policies, critics)
 
 
-def check(run: Run) -> list[Pool]:
-  """Compiles every program of every pool."""
+def check(run: Run, *, compiles: bool = True) -> list[Pool]:
+  """Compiles every program of every pool.
+
+  With `compiles=False` the programs are only traced. They have no memory and no
+  collectives.
+  """
   meshes = dict.fromkeys(policy.mesh for policy in run.policies.values())
   compiled = {}
-  return [_check_pool(run, mesh, compiled) for mesh in meshes]
+  return [_check_pool(run, mesh, compiled, compiles) for mesh in meshes]
 
 
 def largest(pools: Iterable[Pool]) -> Program:
@@ -154,7 +158,7 @@ def largest(pools: Iterable[Pool]) -> Program:
       key=lambda program: (bool(program.refusal), program.total))
 
 
-def _check_pool(run, mesh, compiled):
+def _check_pool(run, mesh, compiled, compiles):
   config = run.config
   learners = [
       learner for learner in (run.policies | run.critics).values()
@@ -182,7 +186,7 @@ def _check_pool(run, mesh, compiled):
       key = call.function, treedef, tuple(leaves)
       if key not in compiled:  # Policies of one kind share their programs.
         with jax.set_mesh(mesh):
-          compiled[key] = _compile(call, mesh.size)
+          compiled[key] = _cost(call, mesh.size, compiles)
       compiled_programs.append(dataclasses.replace(
           compiled[key], name=f'{call.name} {learner.name}',
           kept=resident - call.held))
@@ -192,12 +196,14 @@ def _check_pool(run, mesh, compiled):
       tuple(compiled_programs))
 
 
-def _compile(call, num_devices):
+def _cost(call, num_devices, compiles):
   traced = call.function.trace(*call.args, **call.kwargs)
   flops, traffic = costs.count_work(traced.jaxpr, engine.CHUNK)
   program = Program(
       num_tokens=call.num_tokens, flops=flops / num_devices,
       traffic=traffic / num_devices)
+  if not compiles:
+    return program
   try:
     compiled = traced.lower().compile()
   except jax.errors.JaxRuntimeError as error:
