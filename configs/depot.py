@@ -54,7 +54,7 @@ _LEARNING_RATES = {
         'mt_grpo': (4e-3, 2e-3, 8e-3),
         'magrpo': (1e-3, 1e-3, 2e-3),
         'maac': (1e-3, 2e-3, 2e-3),
-        'sa_grpo': (1e-3, 2e-3, 2e-3),
+        'sa_grpo': (1e-3, 2e-3, 1e-3),
         'sa_grpo_turns': (2e-3, 2e-3, 2e-3),
         'sa_at_grpo': (4e-3, 2e-3, 4e-3),
     }.items()}

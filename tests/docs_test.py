@@ -332,7 +332,10 @@ def test_quoted_p_are_adjusted():
   titles = {
       'docs/results.md': [f'{game}: systems' for game in GAMES] + [
           title for title, *_ in _COMPARED.values()],
-      'docs/when_at_grpo.md': _DEPOT['docs/when_at_grpo.md']}
+      'docs/when_at_grpo.md': (
+          *_DEPOT['docs/when_at_grpo.md'],
+          'Depot: policies, `mixed`, 8k choices',
+          'Depot: selection, `mixed`, 8k choices')}
   for page, titles_of_page in titles.items():
     adjusted = [
         float(p) for title in titles_of_page for row in stored_rows(title)
