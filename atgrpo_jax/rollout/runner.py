@@ -38,7 +38,7 @@ from environments import env_api
 # Chunks between two stop checks if there are several processes. A check waits
 # for the devices; eight chunks take a few seconds.
 _CHUNKS_PER_STOP_CHECK = 8
-# Few per message to a worker, so that a slow program delays few others.
+# At most so many per message to a worker: a slow program delays few others.
 _STEPS_PER_BATCH = 4
 _MAX_REWARD = float(np.finfo(np.float32).max)
 NUM_KEY_IDS = 2 + len(types.GroupKey._fields)  # With the seed and the step.
@@ -326,12 +326,16 @@ class EpisodeRunner:
     processes are None.
     """
     requests, self._step_requests = self._step_requests, []
+    num_workers = jax.process_count()
+    if isinstance(self.executor, workers_lib.Workers):
+      num_workers *= self.executor.num_workers
+    # No worker is idle while another has several steps.
+    size = max(1, min(_STEPS_PER_BATCH, len(requests) // num_workers))
     return [
         self.executor.submit(
-            contract.step_all, self.environment,
-            requests[first:first + _STEPS_PER_BATCH])
+            contract.step_all, self.environment, requests[first:first + size])
         if i % jax.process_count() == jax.process_index() else None
-        for i, first in enumerate(range(0, len(requests), _STEPS_PER_BATCH))]
+        for i, first in enumerate(range(0, len(requests), size))]
 
   def _finish_steps(
       self, batches: Sequence[futures.Future | workers_lib.StepBatch | None],

@@ -89,7 +89,7 @@ class Workers:
     errors.check_choice('sandbox.level', level, LEVELS)
     self._is_stopped = is_stopped
     self._counts = dict.fromkeys(_COUNTS, 0)
-    self._num_workers = num_workers
+    self.num_workers = num_workers
     self._server = None
     if level == REMOTE:
       with errors.as_user_error():
@@ -232,7 +232,7 @@ class Workers:
   def _start_pool(self) -> None:
     self._context = _Context()
     self._pool = futures.ProcessPoolExecutor(
-        self._num_workers, mp_context=self._context,
+        self.num_workers, mp_context=self._context,
         initializer=signals.begin_worker)
 
   def _end_pool(self, seconds: float) -> None:

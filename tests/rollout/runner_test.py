@@ -11,6 +11,7 @@ import pytest
 from atgrpo_jax import model
 from atgrpo_jax import types
 from atgrpo_jax.rollout import tree as tree_lib
+from atgrpo_jax.rollout import workers as workers_lib
 from atgrpo_jax.sampling import engine as engine_lib
 from environments import env_api
 from tests.rollout import scripted
@@ -65,6 +66,31 @@ def test_usage_adds_up(monkeypatch):
   assert usage.infrastructure_failures == 2
   assert usage.environment_seconds > 0
   assert step(runner, [], []) == []
+
+
+@pytest.mark.parametrize('num_workers, sizes', [
+    (1, [4, 4, 1]), (2, [4, 4, 1]), (4, [2, 2, 2, 2, 1]), (9, [1] * 9),
+    (16, [1] * 9)])
+def test_steps_of_all_episodes_are_spread_over_the_workers(num_workers, sizes):
+  workers = workers_lib.Workers(num_workers, 1, workers_lib.NO_PROGRAMS)
+  messages = []
+
+  def submit(step_all, environment, requests):
+    messages.append(len(requests))
+    step = futures.Future()
+    step.set_result(step_all(environment, requests))
+    return step
+
+  workers.submit = submit
+  runner = scripted.make_runner({'one': {}, 'two': {}}, executor=workers)
+
+  def episode(name):
+    return (yield runner.step_environments(
+        [scripted.State(name, goal=5)], [{'a': '2'}], task_id=name, turn=0))
+
+  steps = runner.play([episode(name) for name in 'ABCDEFGHI'])
+  assert [step.state.task_id for step, in steps] == [*'ABCDEFGHI']
+  assert messages == sizes
 
 
 @pytest.mark.parametrize('keep_truncated', [True, False])
