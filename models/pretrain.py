@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import dataclasses
+import functools
 import pathlib
 import tempfile
 from typing import Any, NamedTuple
@@ -38,6 +39,7 @@ from environments import env_api
 
 _SAVE_DTYPE = 'bfloat16'
 _LOG_EVERY = 20  # Steps.
+_CACHED_COMPLETIONS = 4096
 
 # Qwen3's ChatML without tools. `enable_thinking=False` closes the thinking part
 # before the completion starts.
@@ -163,9 +165,13 @@ def train(recipe: Recipe, folder: pathlib.Path) -> None:
   state = jax.device_put(state, mesh_lib.tree_shardings(
       state, mesh, mesh_lib.param_rules(config.tied_head)))
   rng = np.random.default_rng([recipe.seed, 2])
+  encode_completion = functools.lru_cache(_CACHED_COMPLETIONS)(
+      tokenizer.encode_completion)
   for step, phase in enumerate(steps):
     groups = [
-        _encode(tokenizer, demonstration)
+        _make_group(
+            tokenizer.encode_prompt(demonstration.messages),
+            map(encode_completion, demonstration.completions))
         for demonstration in draw(recipe, phase, rng)]
     with jax.set_mesh(mesh):
       sums = gradients.zero_sums(state.params, config=config, spec=spec)
@@ -273,14 +279,10 @@ def train_tokenizer(
       pad_token=end_of_text)
 
 
-def _encode(
-    tokenizer: tokenizer_lib.Tokenizer,
-    demonstration: Demonstration) -> types.Group:
-  completions = [
-      tokenizer.encode_completion(text) for text in demonstration.completions]
+def _make_group(
+    prompt: np.ndarray, completions: Iterable[np.ndarray]) -> types.Group:
   return types.Group(
-      key=types.GroupKey('', '', 0, 0), policy='',
-      prompt=tokenizer.encode_prompt(demonstration.messages),
+      key=types.GroupKey('', '', 0, 0), policy='', prompt=prompt,
       candidates=tuple(
           types.Candidate(ids, np.zeros(len(ids)), advantage=1.0)
           for ids in completions))
