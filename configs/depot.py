@@ -43,12 +43,12 @@ BUDGETS = {'mixed': (8_000, 4), 'outcome': (60_000, 20), 'boost': (60_000, 20)}
 _LEARNING_RATES = {
     system: dict(zip(BUDGETS, rates)) for system, rates in {
         'at_grpo': (8e-3, 2e-3, 4e-3),
-        'tree_uniform': (4e-3, 2e-3, 2e-3),
+        'tree_uniform': (4e-3, 2e-3, 4e-3),
         'tree_next_phase': (8e-3, 4e-3, 4e-3),
         'tree_monte_carlo': (8e-3, 1e-3, 2e-3),
         'mas_grpo': (1e-3, 2e-3, 2e-3),
-        'mas_grpo_agent_turn': (1e-3, 2e-3, 2e-3),
-        'mas_grpo_to_go': (4e-3, 2e-3, 2e-3),
+        'mas_grpo_agent_turn': (1e-3, 2e-3, 4e-3),
+        'mas_grpo_to_go': (4e-3, 2e-3, 4e-3),
         'mas_grpo_immediate': (4e-3, 2e-3, 4e-3),
         'gigpo': (4e-3, 2e-3, 4e-3),
         'mt_grpo': (4e-3, 2e-3, 8e-3),

@@ -334,6 +334,7 @@ def test_quoted_p_are_adjusted():
           title for title, *_ in _COMPARED.values()],
       'docs/when_at_grpo.md': (
           *_DEPOT['docs/when_at_grpo.md'],
+          'Depot: agents, `mixed`, 8k choices',
           'Depot: policies, `mixed`, 8k choices',
           'Depot: selection, `mixed`, 8k choices')}
   for page, titles_of_page in titles.items():
