@@ -42,7 +42,7 @@ MIN_PARSE_ERRORS = 0.95
 # Marks a failed task in `successes`.
 FAILED = '-'
 _NUM_BOOTSTRAP_DRAWS = 2000
-_PROGRESS_SECONDS = 10.0
+_PROGRESS_SECONDS = 4.0
 
 
 # ---- One evaluation ---------------------------------------------------------
@@ -141,7 +141,8 @@ class _Progress:
   def __init__(self, num_episodes: int, usage: runner_lib.Usage):
     self._num_episodes, self._num_finished = num_episodes, 0
     self._usage = usage
-    self._last = time.monotonic()
+    # The first line comes sooner, because a training step may precede it.
+    self._last = time.monotonic() - _PROGRESS_SECONDS / 2
 
   def watch(
       self,

@@ -37,7 +37,7 @@ from atgrpo_jax.io import files
 
 # jax records its start and its duration.
 _COMPILE = '/jax/core/compile/backend_compile_duration'
-_SILENT_SECONDS = 5.0
+_SILENT_SECONDS = 4.0
 
 
 class MetricsWriter:
@@ -277,25 +277,32 @@ def profile(
 
 
 def report_compilations() -> None:
-  """Names each program that compiles for more than `_SILENT_SECONDS`."""
-  timers = {}  # Thread -> the timer of its compilation.
+  """Names a program that is compiling, once in `_SILENT_SECONDS`."""
+  names = {}  # Thread -> the program that it compiles.
 
   def start(event: str, value: float, *, fun_name: str = '', **kwargs) -> None:
     del value, kwargs
     if event == _COMPILE:
       name = fun_name.removeprefix('jit(').removesuffix(')')
-      timers[threading.get_ident()] = timer = threading.Timer(
-          _SILENT_SECONDS, print, [f'compiling {name} …'], {'flush': True})
-      timer.daemon = True
-      timer.start()
+      names[threading.get_ident()] = name
 
   def end(event: str, seconds: float, **kwargs) -> None:
     del seconds, kwargs
     if event == _COMPILE:
-      timers.pop(threading.get_ident()).cancel()
+      names.pop(threading.get_ident())
+
+  def watch() -> None:
+    printed = time.monotonic()
+    while True:
+      time.sleep(_SILENT_SECONDS / 8)
+      now, compiling = time.monotonic(), list(names.values())
+      if compiling and now >= printed + _SILENT_SECONDS:
+        printed = now
+        print(f'compiling {compiling[0]} …', flush=True)
 
   jax.monitoring.register_scalar_listener(start)
   jax.monitoring.register_event_duration_secs_listener(end)
+  threading.Thread(target=watch, daemon=True).start()
 
 
 class CompileCounter:
