@@ -232,9 +232,12 @@ def shrink_for_debug(c: config_dict.ConfigDict) -> None:
   c.evaluation.test = first(c.evaluation.test, 2)
   c.rollout.num_tasks = 2
   c.rollout.group_size = min(2, c.rollout.group_size)
+  # Most of the time is compilation, so use few shapes and skip the diagnosis.
+  c.buckets.prompt = c.buckets.prompt[-2:]
+  c.buckets.completion = c.buckets.completion[-2:]
   c.train.num_steps = 2
   c.train.groups_every = 1
-  c.train.diagnose_every = 0  # Its programs take long to compile.
+  c.train.diagnose_every = 0
 
 
 def game_config(name: str, arg: str) -> config_dict.ConfigDict:
