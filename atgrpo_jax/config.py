@@ -115,17 +115,23 @@ class Experiment:
         if policy.trained != 'none'} | self.critics
 
   def identity(self) -> dict[str, Any]:
-    """Returns what a checkpoint must match: config, models and rules."""
+    """Returns what a checkpoint must match: config, models and code."""
     return {
         'config_hash': workdir_lib.config_hash(self.config.to_dict()),
-        'frozen': self._frozen_digests, 'rules': self.rule_digests}
+        'frozen': self._frozen_digests, 'code': self.code_digests}
 
   @functools.cached_property
-  def rule_digests(self) -> dict[str, str]:
-    """Function of the user that the config names -> its digest."""
+  def code_digests(self) -> dict[str, str]:
+    """Function or module of the user that the config names -> its digest."""
+    modules = {
+        'environment.module': self.config.environment.module,
+        'dataset.builder': self.config.dataset.builder}
     return rules.digests([
         ('loss.surrogate', self.config.loss.surrogate),
-        *spec_lib.rule_names(self.rollout, self.advantage)])
+        *spec_lib.rule_names(self.rollout, self.advantage)]) | {
+            name: rules.module_digest(key, name)
+            for key, name in modules.items()
+            if name and name.partition('.')[0] != 'environments'}
 
   @functools.cached_property
   def _frozen_digests(self) -> dict[str, str]:
@@ -145,7 +151,7 @@ class Experiment:
     Without a checkpoint these are the initial states and an empty dict.
     """
     # Files may change later, so their digests are taken now.
-    digests, rule_digests = self._frozen_digests, self.rule_digests
+    digests, code_digests = self._frozen_digests, self.code_digests
     restored = checkpoints.restore(self.state_template(), step=step)
     if restored is None:
       return self.initial_states(), {}
@@ -160,10 +166,10 @@ class Experiment:
             f'{prefix} used another frozen model for policy {name!r}: the '
             f'weights in {self.policies[name].folder} have changed. '
             'Restore them, or choose another --workdir.')
-    for name, digest in rule_digests.items():
-      if digest != restored.meta['rules'][name]:
+    for name, digest in code_digests.items():
+      if digest != restored.meta['code'][name]:
         raise errors.UserError(
-            f'{prefix} used another {name!r}: the module of the function has '
+            f'{prefix} used another {name!r}: the file of the module has '
             'changed. Restore it, or choose another --workdir.')
     return restored.state, restored.meta
 

@@ -355,7 +355,7 @@ def evaluate_run(
           f'{sorted(unknown)}, but the run trains {sorted(trained)}.')
   if not workdir_lib.check_config(workdir, config.to_dict()):
     workdir_lib.write_config(
-        workdir, config.to_dict(), experiment.rule_digests)
+        workdir, config.to_dict(), experiment.code_digests)
   params, step = experiment.trained_params(workdir, checkpoint)
   print(f'sandbox level {config.sandbox.level}')
 
@@ -393,7 +393,8 @@ def describe(experiment: config_lib.Experiment) -> dict[str, Any]:
       'split': config.evaluation.test,
       'max_turns': config.environment.max_turns,
       'sandbox': config.sandbox.level,
-      'config_hash': workdir_lib.config_hash(config.to_dict())}
+      'config_hash': workdir_lib.config_hash(config.to_dict()),
+      'code': experiment.code_digests}
 
 
 def transcripts_path(workdir: pathlib.Path, name: str) -> pathlib.Path:

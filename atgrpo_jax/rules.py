@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 import hashlib
 import importlib
-import inspect
+import pathlib
 from typing import Any
 
 import numpy as np
@@ -83,24 +83,27 @@ def call_array(
 
 
 def digests(names: Iterable[tuple[str, str]]) -> dict[str, str]:
-  """Name of each function of the user -> digest of its module.
+  """Name of each function of the user -> digest of the module in its name.
 
-  `names` are (key, name) of all rules. The digest does not cover the modules
-  that the module imports.
+  `names` are (key, name) of all rules.
   """
   return {
-      name: _source_digest(key, name) for key, name in names if is_custom(name)}
+      name: module_digest(key, name.partition(':')[0])
+      for key, name in names if is_custom(name)}
 
 
-def _source_digest(key: str, name: str) -> str:
-  rule = _load(key, name)
+def module_digest(key: str, name: str) -> str:
+  """Digest of the file of a module, without the modules that it imports.
+
+  `key` is the key of the config that names the module, for the message.
+  """
   try:
-    source = inspect.getsource(inspect.getmodule(rule))
-  except (OSError, TypeError) as error:
+    content = pathlib.Path(importlib.import_module(name).__file__).read_bytes()
+  except (AttributeError, OSError, TypeError) as error:
     raise errors.UserError(
-        f'{key}={name!r} has no Python source, so a resumed run could not '
-        'notice a change; call it from a function in a file.') from error
-  return hashlib.sha256(source.encode()).hexdigest()[:16]
+        f'{key}: the module {name!r} has no file, so a resumed run could not '
+        'notice a change; put it into a file.') from error
+  return hashlib.sha256(content).hexdigest()[:16]
 
 
 def _load(key: str, name: str) -> Callable[..., Any]:

@@ -120,7 +120,7 @@ def _train(
     evaluate.check_comparable(
         before, test_tasks, temperature=config.evaluation.temperature)
   workdir_lib.write_config(
-      workdir, config.to_dict(), experiment.rule_digests)
+      workdir, config.to_dict(), experiment.code_digests)
   references = load_references(experiment)
   checkpoints_lib.check_space(workdir, experiment.state_template())
   writer = metrics_lib.MetricsWriter(

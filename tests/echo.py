@@ -15,7 +15,7 @@ workers start quickly.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 import dataclasses
 import pathlib
@@ -105,6 +105,12 @@ class _Splits(dict):
     raise ValueError(f'Unknown split {split!r}.')
 
 
+class _Rows(list):
+
+  def __getitems__(self, indices: Sequence[int]) -> list[dict[str, str]]:
+    return [self[i] for i in indices]
+
+
 class Builder:
   """A dataset builder without files."""
 
@@ -116,10 +122,10 @@ class Builder:
         split: types.SimpleNamespace(num_examples=size)
         for split, size in _SPLIT_SIZES.items()}))
 
-  def as_data_source(self, split: str) -> list[dict[str, str]]:
-    return [
+  def as_data_source(self, split: str) -> _Rows:
+    return _Rows(
         {'task_id': f'echo/{split}/{i}', 'letter': LETTERS[i % len(LETTERS)]}
-        for i in range(_SPLIT_SIZES[split])]
+        for i in range(_SPLIT_SIZES[split]))
 
 
 def get_config():

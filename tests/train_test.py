@@ -29,6 +29,7 @@ from atgrpo_jax.io import workdir as workdir_lib
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from configs import common
+from configs import plan_path
 from tests import echo
 from tests import fault_injection
 
@@ -200,10 +201,10 @@ def test_the_token_limit_ends_a_run(echo_folder, tmp_path):
 
 def test_tasks_of_a_function_resume_and_must_not_change(
     echo_folder, tmp_path, monkeypatch, capsys):
-  given = types.ModuleType('given')
-  given.tasks = lambda split: [
-      {'letter': letter} for letter in echo.LETTERS[:4 + (split == 'test')]]
-  monkeypatch.setitem(sys.modules, 'given', given)
+  (tmp_path / 'given.py').write_text(
+      'def tasks(split):\n'
+      "  return [{'letter': x} for x in 'abcde'[:4 + (split == 'test')]]\n")
+  monkeypatch.syspath_prepend(tmp_path)
   changes = CHANGES | {
       'dataset.builder': 'given', 'dataset.train': 'train[:3]',
       'rollout.num_tasks': 2, 'train.checkpoint_every': 1}
@@ -216,7 +217,7 @@ def test_tasks_of_a_function_resume_and_must_not_change(
   assert "3 of 4 tasks of evaluation.validation='validation' are also in" in out
   assert "warning: 3 of 5 tasks of evaluation.test='test' are also in" in out
 
-  monkeypatch.setattr(given, 'tasks', lambda split: [
+  monkeypatch.setattr('given.tasks', lambda split: [
       {'letter': x} for x in (echo.LETTERS[::-1], 'abcde')[split == 'test']])
   with pytest.raises(errors.UserError, match="dataset.train='train.:3.' has "):
     train.train(echo.experiment(echo_folder, **changes), stopped)
@@ -225,23 +226,36 @@ def test_tasks_of_a_function_resume_and_must_not_change(
     train.train(echo.experiment(echo_folder, **changes), tmp_path / 'new')
 
 
-def test_a_run_resumes_only_with_the_same_rule(
-    echo_folder, tmp_path, monkeypatch):
-  module = tmp_path / 'changing_rules.py'
-  module.write_text('def last(returns, *_):\n  return len(returns) - 1\n')
+@pytest.mark.parametrize('key, value', [
+    ('rollout.selection', 'own_code:last'),
+    ('environment.module', 'own_code'), ('dataset.builder', 'own_code')])
+def test_a_run_resumes_only_with_the_same_code(
+    key, value, echo_folder, tmp_path, monkeypatch):
+  module = tmp_path / 'own_code.py'
+  module.write_text(
+      'from tests.echo import Builder, make_environment\n\n'
+      'def last(returns, *_):\n  return len(returns) - 1\n')
   monkeypatch.syspath_prepend(tmp_path)
-  changes = CHANGES | {
-      'rollout.selection': 'changing_rules:last', 'train.checkpoint_every': 1}
+  monkeypatch.delitem(sys.modules, 'own_code', raising=False)
+  changes = CHANGES | {key: value, 'train.checkpoint_every': 1}
   for num_steps in (1, 2):
     assert train.train(echo.experiment(
         echo_folder, **changes | {'train.num_steps': num_steps}),
                        tmp_path / 'run')
-  recorded = json.loads((tmp_path / 'run/config.json').read_text())['rules']
-  assert recorded == rules.digests([('key', 'changing_rules:last')])
-  monkeypatch.setattr(
-      rules, 'digests', lambda names: {'changing_rules:last': 'another'})
-  with pytest.raises(errors.UserError, match="another 'changing_rules:last'"):
+  digest = rules.module_digest(key, 'own_code')
+  for name in ('config.json', 'evals/after.json'):
+    recorded = json.loads((tmp_path / 'run' / name).read_text())['code']
+    assert recorded[value] == digest
+  module.write_text(module.read_text().replace('- 1', '- 2'))
+  with pytest.raises(errors.UserError, match=f"used another '{value}': "):
     train.train(echo.experiment(echo_folder, **changes), tmp_path / 'run')
+
+
+def test_own_code_is_outside_of_environments(echo_folder):
+  experiment = echo.experiment(echo_folder)
+  assert list(experiment.code_digests) == ['tests.echo']
+  config = plan_path.get_config('size=nano')
+  assert not dataclasses.replace(experiment, config=config).code_digests
 
 
 # Disk and workdir.

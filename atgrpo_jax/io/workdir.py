@@ -131,16 +131,16 @@ def read_config(workdir: pathlib.Path) -> dict[str, Any]:
 def write_config(
     workdir: pathlib.Path, config: Mapping[str, Any],
     digests: Mapping[str, str]) -> None:
-  """Writes `config.json`: the resolved config, its hash, and the rules.
+  """Writes `config.json`: the resolved config, its hash, and `digests`.
 
-  `digests` are those of the user's functions; see `rules.digests`.
+  The digests are those of the user's code; see `rules.digests`.
   """
   hosts.barrier()  # All processes check the old file before it is replaced.
   if not hosts.is_first():
     return
   files.make_folder(workdir)
   record = {
-      'hash': config_hash(config), 'rules': dict(digests),
+      'hash': config_hash(config), 'code': dict(digests),
       'config': dict(config)}
   files.write_whole(
       workdir / 'config.json', json.dumps(record, indent=2) + '\n')
