@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 import dataclasses
 import functools
-import importlib
+import inspect
 import pathlib
 from typing import Any
 
@@ -312,37 +312,38 @@ def make_environment(
     sandbox: sandbox_lib.Sandbox | None) -> env_api.Environment:
   """Returns the environment; it cannot be stepped without a sandbox."""
   name = config.environment.module
+  given = f'environment.module={name!r}'
+  make = rules.load(given, name, 'make_environment')
+  section = config.environment
+  arguments = {
+      'team': section.team, 'max_turns': section.max_turns,
+      'reward': section.reward, 'sandbox': sandbox, **section.options}
   try:
-    make = importlib.import_module(name).make_environment
-  except (SystemExit, *errors.USER_CODE_ERRORS) as error:
+    inspect.signature(make).bind(**arguments)
+  except TypeError as error:
     raise errors.UserError(
-        f'environment.module={name!r} cannot be used '
-        f'({errors.one_line(error)}); it must be a module with '
-        'make_environment, such as environments.boards.plan_path.env.'
-        ) from error
+        f'{given}: make_environment cannot be called with '
+        f'{", ".join(arguments)} ({error}); give it these parameters, or **_ '
+        'for those that it ignores. environment.options sets all after '
+        'sandbox.') from error
   with errors.as_user_error():
     try:
-      environment = make(
-          team=config.environment.team, max_turns=config.environment.max_turns,
-          reward=config.environment.reward, sandbox=sandbox,
-          **config.environment.options)
+      environment = make(**arguments)
     except (LookupError, TypeError) as error:
       raise errors.UserError(
-          f'environment.module={name!r}: make_environment cannot be called '
-          'with team, max_turns, reward, sandbox and environment.options '
-          f'({errors.one_line(error)}).') from error
+          f'{given}: make_environment failed ({errors.one_line(error)}); '
+          'check the section environment of the config.') from error
   missing = [x for x in _ENVIRONMENT if not hasattr(environment, x)]
   if missing:
     raise errors.UserError(
-        f'environment.module={name!r}: the environment lacks '
+        f'{given}: the environment lacks '
         f'{", ".join(missing)}; see environments/env_api.py.')
   errors.check_number(
-      f'environment.module={name!r}: max_turns', environment.max_turns,
-      min_value=1)
+      f'{given}: max_turns', environment.max_turns, min_value=1)
   acting = [role for phase in environment.phases for role in phase]
   if not acting or sorted(acting) != sorted(environment.roles):
     raise errors.UserError(
-        f'environment.module={name!r}: each of the roles {environment.roles} '
+        f'{given}: each of the roles {environment.roles} '
         f'must act in exactly one of the phases {environment.phases}.')
   return environment
 

@@ -8,14 +8,29 @@ lie in the working directory. Both have the same signature.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+import difflib
 import hashlib
 import importlib
+import inspect
+import os
 import pathlib
+import pkgutil
+import sys
+import sysconfig
 from typing import Any
 
 import numpy as np
 
 from atgrpo_jax import errors
+
+# Mistakes in a function that it makes with any arguments.
+_CODE_ERRORS = AttributeError, ImportError, NameError, TypeError
+_INSTALLED = tuple(map(sysconfig.get_path, (
+    'stdlib', 'platstdlib', 'purelib', 'platlib')))
+
+
+class ValueDependentError(errors.UserError):
+  """A rule fails with these arguments, and perhaps not with others."""
 
 
 def is_custom(name: Any) -> bool:
@@ -23,17 +38,36 @@ def is_custom(name: Any) -> bool:
   return isinstance(name, str) and ':' in name
 
 
-def check(key: str, name: Any, choices: Collection[str]) -> None:
+def check(
+    key: str, name: Any, built_in: Mapping[str, Callable[..., Any]],
+    choices: Collection[str] | None = None) -> None:
   """Raises UserError unless `name` is a choice or a function of the user.
 
-  `key` is the key of the config, for the message.
+  Args:
+    key: the key of the config, for the message.
+    name: the value of the config.
+    built_in: a function of the user takes the arguments of these.
+    choices: the valid ones of `built_in`; None for all.
   """
-  if is_custom(name):
-    _load(key, name)
-  elif name not in choices:
+  choices = built_in if choices is None else choices
+  if not is_custom(name):
+    if name not in choices:
+      raise errors.UserError(
+          f'{key}={name!r}: expected one of {list(choices)}, or '
+          "'module:function'.")
+    return
+  rule = _load(key, name)
+  expected = inspect.signature(next(iter(built_in.values()))).parameters
+  try:
+    signature = inspect.signature(rule)
+  except ValueError:  # Some functions in C have none.
+    return
+  try:
+    signature.bind(*expected)
+  except TypeError as error:
     raise errors.UserError(
-        f'{key}={name!r}: expected one of {list(choices)}, or '
-        "'module:function'.")
+        f'{key}={name!r} takes {signature}; expected a function of '
+        f'({", ".join(expected)}).') from error
 
 
 def find(
@@ -60,8 +94,10 @@ def call_found(
   except errors.UserError:
     raise
   except errors.USER_CODE_ERRORS as error:
-    raise errors.UserError(
-        f'{key}={name!r} raised {errors.one_line(error)}.') from error
+    kind = (
+        errors.UserError if isinstance(error, _CODE_ERRORS)
+        else ValueDependentError)
+    raise kind(f'{key}={name!r} raised {errors.one_line(error)}.') from error
 
 
 def call_array(
@@ -76,9 +112,11 @@ def call_array(
     raise errors.UserError(
         f'{key}={name!r} returned the shape {np.shape(found)}; {expected}')
   found = np.asarray(found)
-  if found.dtype.kind not in 'fiu' or not np.all(
-      np.abs(found) < np.finfo(np.float32).max):
-    raise errors.UserError(f'{key}={name!r} returned {found}; {expected}')
+  message = f'{key}={name!r} returned {found}; {expected}'
+  if found.dtype.kind not in 'fiu':
+    raise errors.UserError(message)
+  if not np.all(np.abs(found) < np.finfo(np.float32).max):
+    raise ValueDependentError(message)
   return found
 
 
@@ -106,15 +144,54 @@ def module_digest(key: str, name: str) -> str:
   return hashlib.sha256(content).hexdigest()[:16]
 
 
-def _load(key: str, name: str) -> Callable[..., Any]:
-  module, _, function = name.partition(':')
+def load(given: str, module_name: str, function: str) -> Any:
+  """A function of a module of the user; UserError if there is none.
+
+  `given` is the key of the config and its value, for the message.
+  """
   try:
-    rule = getattr(importlib.import_module(module), function)
+    module = importlib.import_module(module_name)
   except (SystemExit, *errors.USER_CODE_ERRORS) as error:
     raise errors.UserError(
-        f'{key}={name!r} cannot be used ({errors.one_line(error)}); expected '
-        'module:function, with a module that Python can import.') from error
-  if not callable(rule):
+        f'{given}: {module_name!r} cannot be imported '
+        f'({errors.one_line(error)}); {_advice(module_name, error)}'
+        ) from error
+  if not hasattr(module, function):
+    names = [name for name, value in vars(module).items() if callable(value)]
     raise errors.UserError(
-        f'{key}={name!r} is not a function but {rule!r}.')
+        f'{given}: {module.__name__} has no function {function!r}'
+        f'{_end(function, names)}')
+  return getattr(module, function)
+
+
+def _load(key: str, name: str) -> Callable[..., Any]:
+  given = f'{key}={name!r}'
+  rule = load(given, *name.split(':', 1))
+  if not callable(rule):
+    raise errors.UserError(f'{given} is not a function but {rule!r}.')
   return rule
+
+
+def _advice(module_name: str, error: BaseException) -> str:
+  """The fix for a module that cannot be imported."""
+  missing = getattr(error, 'name', None)
+  if not isinstance(error, ModuleNotFoundError) or not (
+      f'{module_name}.'.startswith(f'{missing}.')):
+    return 'fix it, or name another module.'
+  parent, _, last = missing.rpartition('.')
+  if parent:
+    found = getattr(importlib.import_module(parent), '__path__', ())
+    where = f'the package {parent!r}'
+  else:
+    found, where = None, ', '.join(
+        os.path.abspath(folder) for folder in sys.path
+        if os.path.isdir(folder or '.') and not folder.startswith(_INSTALLED))
+    where += ' and the installed packages'
+  names = [module.name for module in pkgutil.iter_modules(found)]
+  return f'Python searched {where}{_end(last, names)}'
+
+
+def _end(name: str, names: Iterable[str]) -> str:
+  """The end of a message: suggests a similar name, if there is one."""
+  nearest = difflib.get_close_matches(name, names, n=1)
+  return f'; did you mean {nearest[0]!r}?' if nearest else '.'

@@ -95,6 +95,9 @@ def _train(
         "model.trained='none' for every policy, so there is nothing to train; "
         'train at least one, or use --mode=evaluate.')
   credit.check(experiment.environment, experiment.rollout)
+  credit.try_rules(
+      experiment.environment, experiment.rollout, experiment.advantage,
+      train_tasks[0])
   _warn_of_overlap(config, train_tasks, {
       'evaluation.validation': validation_tasks, 'evaluation.test': test_tasks})
   split_hash = datasets.split_hash(train_tasks)

@@ -8,12 +8,15 @@ import textwrap
 import numpy as np
 import pytest
 
+from atgrpo_jax import config as config_lib
 from atgrpo_jax import errors
 from atgrpo_jax import rules
+from atgrpo_jax.algorithms import credit as credit_lib
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.rl import advantages
 from atgrpo_jax.rl import returns
 from benchmarks import credit
+from configs import plan_path
 from tests import docs_test
 from tests import specs
 from tests.algorithms import credit_test
@@ -24,6 +27,7 @@ from tests.rollout import scripted
 
 RETURNS = np.array([3, 1, np.nan, 2], np.float32)
 
+_EPISODES = {'rollout.mode': 'parallel', 'rollout.selection': 'all'}
 OTHER_RULES = '''
 import jax
 
@@ -43,6 +47,15 @@ def nan(returns, *args):
 
 def fraction(*args):
   return 'a', (1, 0.5)
+
+def three(a, b, c):
+  pass
+
+def binary(returns, *args):
+  assert set(returns) <= {0, 1}
+
+def known_role(key, prompts):
+  return {'a': prompts[0][0][1]}[key.role]
 
 def row(ratio, logprobs, advantages, spec):
   return 2 * advantages
@@ -103,7 +116,12 @@ def test_selection(mode):
 
 @pytest.mark.parametrize('rule, words', [
     ('lost_rules:best', "No module named 'lost_rules'"),
-    ('my_rules:lost', 'lost'),
+    ('my_rule:best', "packages; did you mean 'my_rules'?"),
+    ('tests.speks:best', "the package 'tests'; did you mean 'specs'?"),
+    ('my_rules:secnd_best', "did you mean 'second_best'?"),
+    ('my_rules:qqq', "my_rules has no function 'qqq'."),
+    ('other_rules:three', 'takes (a, b, c); expected a function of '
+     '(returns, team_returns, spec, rng)'),
     ('other_rules:number', 'not a function but 1'),
     ('other_rules:fails', "raised KeyError: 'lost'"),
     ('other_rules:none', 'returned None'),
@@ -160,8 +178,8 @@ def test_group_key():
           ('a', turn, 0): (0,) for turn in range(6)}) for task in 'xy']
   groups = credit_test.assign(trees, ('env', 'my_rules:late'))
   ids = {group.key[::2]: group.baseline_id for group in groups}
-  assert [ids['x', turn] for turn in range(6)] == [0, 2, 4, 6, 6, 6]
-  assert [ids['y', turn] for turn in range(6)] == [1, 3, 5, 7, 7, 7]
+  assert [ids['x', turn] for turn in range(6)] == [0, 2, 4, 4, 4, 4]
+  assert [ids['y', turn] for turn in range(6)] == [1, 3, 5, 5, 5, 5]
 
 
 def test_a_group_key_sees_the_prompts():
@@ -234,6 +252,42 @@ def test_bad_return_type_is_named(rule, words):
   assert f'rollout.return_type={rule!r}' in str(error.value)
 
 
+def _try_rules(changes):
+  config = plan_path.get_config('size=nano')
+  config.update_from_flattened_dict(changes)
+  credit_lib.try_rules(
+      scripted.Counting(), config_lib.rollout_spec(config),
+      spec_lib.AdvantageSpec(**config.advantage), {'task_id': 'x', 'goal': 1})
+
+
+@pytest.mark.parametrize('changes, words', [
+    ({'rollout.selection': 'other_rules:none'}, 'returned None'),
+    ({'advantage.baseline': 'other_rules:large'}, 'returned the shape ()'),
+    ({'advantage.scale': 'other_rules:none'}, 'returned the shape ()'),
+    ({'advantage.group_key': ('other_rules:fails',)}, "KeyError: 'lost'"),
+    (_EPISODES | {'rollout.return_type': 'other_rules:large'},
+     'returned the shape ()')])
+def test_a_mistake_of_a_rule_shows_before_the_first_evaluation(changes, words):
+  *_, (key, rule) = changes.items()
+  with pytest.raises(errors.UserError, match=re.escape(words)) as error:
+    _try_rules(changes)
+  assert str(rule).strip('(,)') in str(error.value)
+
+
+@pytest.mark.parametrize('changes', [
+    {'advantage.baseline': 'other_rules:nan'},
+    {'advantage.baseline': 'other_rules:binary'},
+    {'advantage.scale': 'other_rules:fails'},
+    {'advantage.group_key': ('other_rules:known_role',)},
+    {'rollout.selection': 'my_rules:second_best',
+     'advantage.baseline': 'my_rules:median',
+     'advantage.scale': 'my_rules:largest_one',
+     'advantage.group_key': ('env', 'my_rules:late')},
+    _EPISODES | {'rollout.return_type': 'my_rules:with_outcome'}])
+def test_a_rule_that_may_suit_other_returns_is_not_refused(changes):
+  _try_rules(changes)
+
+
 def test_a_tree_has_no_return_type_of_the_user():
   with pytest.raises(errors.UserError, match='my_rules'):
     specs.rollout(mode='tree', return_type='my_rules:with_outcome')
@@ -265,7 +319,7 @@ def test_surrogate():
 def test_bad_surrogate_is_named(rule, words):
   with pytest.raises(errors.UserError, match=re.escape(words)) as error:
     specs.loss(surrogate=rule)
-  assert str(error.value).startswith(f'loss.surrogate={rule!r} ')
+  assert str(error.value).startswith(f'loss.surrogate={rule!r}')
 
 
 def test_a_reloaded_surrogate_is_compiled_again(monkeypatch):

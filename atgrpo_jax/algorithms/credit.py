@@ -8,7 +8,10 @@ group key decides which candidates share a baseline.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+import contextlib
 import dataclasses
+import functools
+import itertools
 from typing import Any
 
 import numpy as np
@@ -22,6 +25,8 @@ from atgrpo_jax.algorithms import grpo
 from atgrpo_jax.algorithms import magrpo
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.rl import advantages as advantages_lib
+from atgrpo_jax.rl import returns as returns_lib
+from atgrpo_jax.rollout import contract
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from environments import env_api
@@ -43,6 +48,43 @@ def check(
           f'The roles {phase} act together, but rollout.mode={rollout.mode!r} '
           'compares the candidates of one role at a time. Give each role a '
           "separate phase, or use mode='joint'.")
+
+
+def try_rules(
+    environment: env_api.Environment, rollout: spec_lib.RolloutSpec,
+    advantage: spec_lib.AdvantageSpec, task: env_api.Task) -> None:
+  """Calls the functions of the user once, so that mistakes show early.
+
+  Group keys get the first prompts of `task`, and the other functions made-up
+  returns. Raises UserError for a mistake that any arguments would show.
+  """
+  for role in environment.phases[0]:
+    key = types.GroupKey(task['task_id'], role, turn=0, branch=0)
+    messages = contract.observe(
+        environment, contract.reset(environment, task), role,
+        task_id=key.task_id, turn=key.turn)
+    for part in itertools.chain(*advantage.group_keys):
+      _key_part(key, part, (_prompt(messages),))
+  may_fail = functools.partial(contextlib.suppress, rules.ValueDependentError)
+  returns = np.linspace(0.1, 0.9, rollout.group_size, dtype=np.float32)
+  if rules.is_custom(rollout.selection) and rollout.joint_actions == 'aligned':
+    with may_fail():
+      rollout.select(returns, returns, np.random.default_rng(0))
+  roles = [*itertools.chain(*environment.phases)]
+  rewards = np.linspace(0.1, 0.9, len(roles))
+  for return_type in (
+      rollout.return_type, *(term[0] for term in advantage.extra_terms)):
+    if rules.is_custom(return_type):
+      with may_fail():
+        returns_lib.episode_returns(
+            rewards, rewards, roles, return_type=return_type,
+            alpha=rollout.alpha, discount=rollout.discount)
+  if advantage.baseline != 'critic':
+    with may_fail():
+      advantages_lib.group_advantages(
+          np.tile(returns, 2), np.repeat([0, 1], len(returns)),
+          np.full(2 * len(returns), True), baseline=advantage.baseline,
+          scale=advantage.scale)
 
 
 def collect(
@@ -168,11 +210,15 @@ def _prompts(
   for node in tree.nodes:
     seen = {} if node.parent is None else dict(by_node[node.parent])
     for group in node.groups:
-      prompt = tuple((x['role'], env_api.text_of(x)) for x in group.messages)
-      seen[group.key.role] = prompt, *seen.get(group.key.role, ())
+      seen[group.key.role] = (
+          _prompt(group.messages), *seen.get(group.key.role, ()))
       prompts[group.key] = seen[group.key.role]
     by_node.append(seen)
   return prompts
+
+
+def _prompt(messages: Sequence[env_api.Message]) -> _Prompt:
+  return tuple((x['role'], env_api.text_of(x)) for x in messages)
 
 
 def _key_part(

@@ -73,14 +73,18 @@ class RolloutSpec:
           f'rollout.mode={self.mode!r} with rollout.{name}',
           getattr(self, name), choices)
     # Only parallel episodes have return types, and no selections, of the user.
-    check_return_type, check_selection = errors.check_choice, rules.check
-    if self.mode == 'parallel':
-      check_return_type, check_selection = rules.check, errors.check_choice
     prefix = f'rollout.mode={self.mode!r} with rollout.'
-    check_return_type(
-        prefix + 'return_type', self.return_type, RETURN_TYPES[self.mode])
-    check_selection(
-        prefix + 'selection', self.selection, SELECTIONS[self.mode])
+    if self.mode == 'parallel':
+      rules.check(
+          prefix + 'return_type', self.return_type, returns_lib.EPISODE_RETURNS)
+      errors.check_choice(
+          prefix + 'selection', self.selection, SELECTIONS[self.mode])
+    else:
+      errors.check_choice(
+          prefix + 'return_type', self.return_type, RETURN_TYPES[self.mode])
+      rules.check(
+          prefix + 'selection', self.selection, selection_lib.RULES,
+          SELECTIONS[self.mode])
     if self.mode == 'joint' and self.selection != 'all':
       # Unselected actions have no continuation, so no 'return_to_go'.
       errors.check_choice(
@@ -209,13 +213,14 @@ def check_terms(rollout: RolloutSpec, advantage: AdvantageSpec) -> None:
     return
   rules.check(
       'advantage.extra_terms with advantage.baseline', advantage.baseline,
-      ('mean', 'leave_one_out', 'none'))
-  check, return_types = errors.check_choice, [rollout.return_type]
-  if rollout.mode == 'parallel':  # Other trees have no complete episodes.
-    check, return_types = rules.check, RETURN_TYPES['parallel']
+      advantages.BASELINES, ('mean', 'leave_one_out', 'none'))
+  key = (
+      f'rollout.mode={rollout.mode!r} with advantage.extra_terms: return_type')
   for return_type, _, _ in advantage.extra_terms:
-    check(f'rollout.mode={rollout.mode!r} with advantage.extra_terms: '
-          'return_type', return_type, return_types)
+    if rollout.mode == 'parallel':  # Other trees have no complete episodes.
+      rules.check(key, return_type, returns_lib.EPISODE_RETURNS)
+    else:
+      errors.check_choice(key, return_type, [rollout.return_type])
 
 
 def rule_names(
