@@ -29,7 +29,7 @@ from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.learner import update as update_lib
 
 _GIB = 2**30
-_NUM_TOKENS = 8  # Decoded tokens.
+_NUM_TOKENS = 8  # Decoded tokens, at most.
 
 
 def examine(
@@ -83,9 +83,8 @@ def _check_decode(experiment, params) -> None:
   """Decodes greedily for the roles that act first in the first test task."""
   task = experiment.tasks(experiment.config.evaluation.test)[0]
   runner = dataclasses.replace(
-      experiment.runner(params, step=0, temperature=0.0),
-      max_new_tokens=_NUM_TOKENS)
-
+      experiment.runner(params, step=0, temperature=0.0), max_new_tokens=min(
+          _NUM_TOKENS, experiment.config.rollout.max_new_tokens))
   state = runner.reset(task)
 
   def decode(role):

@@ -85,8 +85,11 @@ def evaluate(
   returns = [
       float(sum(node.team_rewards[0] for node in nodes)) for nodes in episodes]
   terms = collections.defaultdict(list)
-  for step in last_steps:
-    for name, value in step.reward_terms.items():
+  for nodes in finished:
+    last_values = {}  # Of each term: not every role has all terms.
+    for node in nodes:
+      last_values |= node.steps[0].reward_terms
+    for name, value in last_values.items():
       terms[name].append(value)
 
   return {
@@ -97,8 +100,8 @@ def evaluate(
       'successes': successes(episodes),
       'clusters': clusters(tasks),
       'interval': wilson_interval(num_success, len(finished)),
-      # Undiscounted team returns, None for failed tasks. The reward terms are
-      # those of the last step.
+      # Undiscounted team returns, None for failed tasks. Reward terms are means
+      # of the last value in each episode.
       'mean_return': statistics.fmean(filter(math.isfinite, returns)),
       'returns': [x if math.isfinite(x) else None for x in returns],
       'reward_terms': {
@@ -391,7 +394,7 @@ def describe(experiment: config_lib.Experiment) -> dict[str, Any]:
       'task': config.environment.module,
       'team': config.environment.team,
       'split': config.evaluation.test,
-      'max_turns': config.environment.max_turns,
+      'max_turns': experiment.environment.max_turns,
       'sandbox': config.sandbox.level,
       'config_hash': workdir_lib.config_hash(config.to_dict()),
       'code': experiment.code_digests}
@@ -509,6 +512,9 @@ def _print_extras(result: Mapping[str, Any]) -> None:
   """Prints parse problems, pass@k and response time, where there are any."""
   for problem in parse_problems(result):
     print(f'warning: {problem}')
+  if 'num_samples' in result:
+    print(f'The numbers above are those of the first of '
+          f'{result["num_samples"]} episodes of each task; over all of them:')
   for k, value in result.get('pass_at_k', {}).items():
     low, high = result['pass_at_k_interval'][k]
     name = f'avg@{result["num_samples"]}' if k == '1' else f'pass@{k}'

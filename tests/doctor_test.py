@@ -1,5 +1,6 @@
 """doctor.py: the checks of a run that can start, and of runs that cannot."""
 
+import re
 import shutil
 
 import pytest
@@ -12,9 +13,9 @@ CHECKS = [
     'devices', 'mesh', 'sandbox', 'disk', 'tokenizer', 'decode', 'gradient']
 
 
-def _checks(capsys):
+def _checks(printed):
   """The name of each printed check, in order."""
-  return [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+  return [line.split()[0] for line in printed.out.splitlines()]
 
 
 def test_checks_are_printed_in_order_and_write_nothing(
@@ -22,10 +23,14 @@ def test_checks_are_printed_in_order_and_write_nothing(
   experiment = echo.experiment(echo_folder, policies='lora_per_role')
   doctor.examine(experiment, tmp_path / 'new' / 'run')
   assert not list(tmp_path.iterdir())
-  checks = _checks(capsys)
+  printed = capsys.readouterr()
+  checks = _checks(printed)
   assert list(dict.fromkeys(checks)) == CHECKS
   # The second role waits for the first; each role has an adapter.
   assert checks.count('decode') == 1 and checks.count('gradient') == 2
+  assert experiment.config.rollout.max_new_tokens == 2
+  words, = re.findall("decode +first: '(.*)', after", printed.out)
+  assert len(words.split()) <= 2
 
 
 def test_full_disk_is_refused_before_weights_are_read(
@@ -34,4 +39,4 @@ def test_full_disk_is_refused_before_weights_are_read(
       shutil, 'disk_usage', lambda path: shutil._ntuple_diskusage(1, 1, 0))
   with pytest.raises(errors.UserError, match='0 bytes free'):
     doctor.examine(echo.experiment(echo_folder), tmp_path)
-  assert _checks(capsys)[-1] == 'sandbox'
+  assert _checks(capsys.readouterr())[-1] == 'sandbox'

@@ -105,6 +105,25 @@ def test_exact_result(monkeypatch, capsys):
     evaluate.evaluate(runner, TASKS)
 
 
+class _TermsOfA(scripted.Counting):
+  """Counts; only the steps of role a have terms."""
+
+  def step(self, state, actions):
+    step = super().step(state, actions)
+    return step if 'a' in actions else dataclasses.replace(
+        step, reward_terms={})
+
+
+def test_the_last_value_of_a_term_may_come_before_the_last_step(monkeypatch):
+  scripted.follow_scripts(monkeypatch)
+  runner = scripted.make_runner(
+      {'one': {'E/a turn 0 total 0': ['1'], 'E/a turn 1 total 2': ['3']},
+       'two': {'E/b turn 0 total 1': ['1'], 'E/b turn 1 total 5': ['1']}},
+      environment=_TermsOfA())
+  result = evaluate.evaluate(runner, [{'task_id': 'E', 'goal': 6}])
+  assert (result['mean_turns'], result['reward_terms']) == (2, {'total': 5.0})
+
+
 def test_comparison_prints_intervals_of_the_return(capsys):
   result = {
       'success': 0.5, 'interval': (0.4, 0.6), 'mean_return': 0.5,
@@ -210,6 +229,7 @@ def test_evaluate_run_writes_its_result(echo_folder, tmp_path, capsys):
   assert 'swapped' in printed and '0.0 %' in printed
   assert 0 < result['response_seconds'] < 60
   assert '(3 tasks, one at a time)' in printed
+  assert 'those of the first of 3 episodes of each task' in printed
   assert 'avg@3 ' in printed and 'pass@3 ' in printed
   first, *others = result['samples']
   assert first == result['successes'] and len(others) == 2

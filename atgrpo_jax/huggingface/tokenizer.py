@@ -52,8 +52,9 @@ class Tokenizer:
       self._hf = transformers.AutoTokenizer.from_pretrained(self._folder)
     if self._hf.chat_template is None:
       raise errors.UserError(
-          f'{self._folder}: tokenizer_config.json has no chat_template, which '
-          'writes the prompts; add one.')
+          f'{self._folder}: there is no chat template, which writes the '
+          'prompts; add chat_template.jinja, or chat_template in '
+          'tokenizer_config.json.')
     if thinking and 'enable_thinking' not in str(self._hf.chat_template):
       raise errors.UserError(
           f'{self._folder}: model.thinking=True has no effect, because the '
