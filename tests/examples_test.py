@@ -1,6 +1,7 @@
-"""The example that docs/environments.md opens with."""
+"""The examples in docs/environments.md."""
 
 from concurrent import futures
+import dataclasses
 import importlib
 import json
 
@@ -12,13 +13,14 @@ from atgrpo_jax.rollout import tree as tree_lib
 from environments import datasets
 from environments import env_api
 from environments import text
+from models import pretrain
 from tests import checkout
 from tests import command_line
 
 EXAMPLE = checkout.ROOT / 'docs/examples/sums.py'
 # These overrides make the page's command small enough for a test.
 SMALLER = (
-    'model.folder=models/nano', 'environment.num_workers=1',
+    'environment.num_workers=1',
     'sandbox.level=none', 'rollout.num_tasks=1', 'rollout.group_size=2',
     'rollout.max_new_tokens=16', 'buckets.completion=(16,)',
     'buckets.groups=(4,)', 'train.num_steps=1',
@@ -31,10 +33,27 @@ def sums(monkeypatch):
   return importlib.import_module('sums')
 
 
-def test_the_page_opens_with_the_example():
+@pytest.fixture
+def folder(sums, tmp_path):
+  """The model of the page after one step of training."""
+  del sums  # It puts the examples on the path.
+  recipe = importlib.import_module('sums_model').RECIPE
+  phases = {
+      name: dataclasses.replace(phase, num_steps=1)
+      for name, phase in recipe.phases.items()}
+  pretrain.train(
+      dataclasses.replace(recipe, phases=phases, optimizer={
+          **recipe.optimizer, 'warmup_updates': 0}), tmp_path / 'model')
+  return tmp_path / 'model'
+
+
+def test_the_page_opens_with_the_examples():
   page = (checkout.ROOT / 'docs/environments.md').read_text()
-  _, first, _ = page.split('```', 2)
-  assert first == f'python\n{EXAMPLE.read_text()}'
+  _, first, _, second, _ = page.split('```', 4)
+  model = EXAMPLE.with_name('sums_model.py').read_text()
+  assert (first, second) == tuple(
+      f'python\n{code}' for code in (EXAMPLE.read_text(), model))
+  assert len(model.splitlines()) <= 30
 
 
 def test_the_history_of_the_page_has_calls_and_results():
@@ -71,9 +90,10 @@ def test_a_right_sum_of_the_checker_solves_the_task(sums):
   assert unread.outcomes == {'solver': env_api.Outcome.PARSE_ERROR}
 
 
-def test_the_example_trains(sums, tmp_path, monkeypatch, capsys):
+def test_the_examples_train(folder, tmp_path, monkeypatch, capsys):
   values = command_line.parse_main([
       f'--config={EXAMPLE}', f'--workdir={tmp_path}/run',
+      f'--config.model.folder={folder}',
       *(f'--config.{item}' for item in SMALLER)], monkeypatch)
   with futures.ThreadPoolExecutor(1) as executor, api.Run(
       values.config, values.workdir, executor=executor) as run:
@@ -82,7 +102,8 @@ def test_the_example_trains(sums, tmp_path, monkeypatch, capsys):
   assert [group.key.role for group in tree.groups()] == ['solver', 'checker']
   result = json.loads((tmp_path / 'run/evals/after.json').read_text())
   assert (result['num_tasks'], result['step']) == (4, 1)
-  # models/nano has learned other prompts.
+  assert values.config.environment.max_turns == 4
+  assert result['max_turns'] == 1  # That of the environment.
   printed = capsys.readouterr().out
   page = (tmp_path / 'run/report.html').read_text()
   for role in ('solver', 'checker'):

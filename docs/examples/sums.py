@@ -18,7 +18,7 @@ def tasks(split):
 class Sums:
   roles = ('solver', 'checker')
   phases = (('solver',), ('checker',))  # One after the other.
-  max_turns = 1
+  max_turns = 1  # The config's environment.max_turns is not used.
   team_reward_range = (0.0, 1.0)
 
   def reset(self, task):
