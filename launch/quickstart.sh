@@ -23,7 +23,7 @@ EOF
 }
 
 prepare_cpu_run quickstart '' "$@"
-# A third of the time was compilation, so use few shapes.
+# Every shape takes seconds to compile, so use few.
 train_on_cpu --config configs/plan_path.py:size=nano \
   --config.train.diagnose_every=0 --config.evaluation.validate_every=15 \
   --config.buckets.prompt='(320,1904)' --config.buckets.completion='(104,144)'
