@@ -327,7 +327,8 @@ def update(
     for name, pending in updates.items():
       metrics = pending.metrics(f'Step {step + 1}, {name}')
       values |= {f'{name}/{metric}': x for metric, x in metrics.items()}
-      values[f'{name}/num_updates'] = int(states[name].num_updates)
+      values[f'{name}/num_updates'] = int(
+          hosts.fetch(states[name].num_updates))
   return values
 
 

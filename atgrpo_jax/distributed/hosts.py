@@ -2,11 +2,14 @@
 
 Every process runs the same program, holds the same groups and dispatches the
 same computations in the same order; only the environments are divided among
-them. The first process prints and writes files. All share the workdir.
+them. jax skips a computation in a process without any of its devices, and its
+results are arrays without data there; `fetch` brings their values to all
+processes. The first process prints and writes files. All share the workdir.
 """
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable
 import contextlib
 import os
@@ -110,6 +113,29 @@ def exchange(value: Any) -> list[Any]:
   return [
       pickle.loads(row[:size].tobytes())
       for row, size in zip(multihost_utils.process_allgather(padded), sizes)]
+
+
+def fetch(tree: Any) -> Any:
+  """The values of arrays on the host, in every process.
+
+  A process without devices of an array receives its value from the first
+  process that has some. All processes call this with the same tree.
+
+  Args:
+    tree: replicated jax arrays; other leaves must be equal in all processes.
+  """
+  leaves, structure = jax.tree.flatten(tree)
+  holders = {
+      i: {device.process_index for device in leaf.sharding.device_set}
+      for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)}
+  if all(len(found) == jax.process_count() for found in holders.values()):
+    return jax.device_get(tree)
+  fetched = {
+      i: np.asarray(leaves[i]) for i, found in holders.items()
+      if min(found) == jax.process_index()}
+  fetched = collections.ChainMap(*exchange(fetched))
+  return structure.unflatten(
+      fetched.get(i, leaf) for i, leaf in enumerate(leaves))
 
 
 def barrier() -> None:

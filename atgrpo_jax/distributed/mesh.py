@@ -100,14 +100,6 @@ def make_meshes(
     meshes[pool] = Mesh(
         _arrange(pool, fsdp, tensor), AXES,
         axis_types=(jax.sharding.AxisType.Auto,) * len(AXES))
-    num_processes, num_in_pool = (
-        len({device.process_index for device in x}) for x in (devices, pool))
-    if num_in_pool < num_processes:
-      # orbax cannot save an array of which a process holds no shard.
-      raise errors.UserError(
-          f'mesh.pools: policy {policy!r} has devices of {num_in_pool} of '
-          f'{num_processes} processes, but a checkpoint needs devices of each; '
-          'use mesh.pools=(), which gives every policy all devices.')
   return {policy: meshes[pool] for policy, pool in devices_of.items()}
 
 
@@ -273,7 +265,7 @@ def put_rows(tree: Any, mesh: Mesh) -> Any:
   sharding = NamedSharding(mesh, PartitionSpec(ROWS))
   return jax.tree.map(
       lambda x: jax.make_array_from_callback(
-          x.shape, sharding, x.__getitem__), tree)
+          x.shape, sharding, x.__getitem__, dtype=x.dtype), tree)
 
 
 def throttle_cpu_dispatch(result: Any, mesh: Mesh) -> Any:

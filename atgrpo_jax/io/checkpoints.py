@@ -6,6 +6,10 @@ A step is one orbax composite, written under a temporary name and then renamed:
   meta   JSON: the step, the caller's `meta`, and shape, dtype and digest of
          every leaf
 
+If pools have devices of different processes, each pool's processes write an
+item of their own, `state_0`, `state_1`, ..., and `meta` lists its leaves. orbax
+renames the step after all processes have written.
+
 orbax loads a file with a flipped bit as wrong numbers and casts a changed dtype
 without an error. Therefore `meta` contains a SHA-256 of itself, the table of
 leaves is compared with the model before anything is loaded, and the digest of
@@ -48,6 +52,10 @@ _READ_ERRORS = (AttributeError, LookupError, OSError, TypeError, ValueError)
 _SAVE_TIMEOUT_SECONDS = 100 * 365 * 24 * 60 * 60
 _FORMAT_BYTES = 1 << 20  # Tables of a checkpoint beside its arrays.
 _MAX_LISTED = 10  # Leaves in an error message.
+
+# orbax item -> the processes that write it, and the names of its leaves.
+_Items = dict[str, tuple[tuple[int, ...], list[str]]]
+_STATE = 'state'
 
 
 class _Unreadable(Exception):
@@ -93,8 +101,8 @@ class Checkpoints:
     Raises:
       UserError: a leaf holds NaN or infinity; nothing is written.
     """
-    manager = self._writer()
     leaves = _named_leaves(state)
+    items = _items(leaves)
     digests, bad = _examine(leaves)
     if bad:
       raise errors.UserError(
@@ -112,12 +120,14 @@ class Checkpoints:
             name: [list(leaf.shape), str(leaf.dtype), digests[name]]
             for name, leaf in leaves.items()},
     }
+    if len(items) > 1:
+      record['items'] = {item: names for item, (_, names) in items.items()}
     record['sha256'] = _sha256(record)
-    manager.save(
+    self._writer(items).save(
         step,
-        args=ocp.args.Composite(
-            state=ocp.args.StandardSave(leaves),
-            meta=ocp.args.JsonSave(record)),
+        args=ocp.args.Composite(meta=ocp.args.JsonSave(record), **{
+            item: ocp.args.PyTreeSave({name: leaves[name] for name in names})
+            for item, (_, names) in items.items()}),
         force=True)  # Otherwise orbax may skip a save silently.
 
   def restore(
@@ -222,18 +232,23 @@ class Checkpoints:
     path = self._directory / str(step)
     record = self._read_record(step)
     _check_same_model(path, record['leaves'], template)
-    wanted = {name: template[name] for name in names}
-    with _reading('state'):
-      leaves = ocp.PyTreeCheckpointHandler().restore(
-          path / 'state',
-          args=ocp.args.PyTreeRestore(
-              wanted,
-              ocp.checkpoint_utils.construct_restore_args(wanted),
-              partial_restore=True))
-    # orbax returns the template of a leaf that it does not find.
-    for name, leaf in leaves.items():
-      if not isinstance(leaf, jax.Array):
-        raise _Unreadable(f'state: {name} is missing')
+    leaves = {name: _without_data(template[name]) for name in names}
+    with _reading(_STATE):
+      for item, leaves_of_item in record.get('items', {_STATE: names}).items():
+        wanted = {
+            name: template[name] for name in leaves_of_item
+            if name in leaves and _is_here(template[name])}
+        if wanted:
+          leaves |= ocp.PyTreeCheckpointHandler().restore(
+              path / item,
+              args=ocp.args.PyTreeRestore(
+                  wanted,
+                  ocp.checkpoint_utils.construct_restore_args(wanted),
+                  partial_restore=True))
+      for name, leaf in leaves.items():
+        # orbax returns the template of a leaf that it does not find.
+        if not isinstance(leaf, jax.Array):
+          raise ValueError(f'{name} is missing')
     for name, found in _examine(leaves)[0].items():
       if found != record['leaves'][name][-1]:
         raise _Unreadable(f'digest of {name} differs')
@@ -251,7 +266,7 @@ class Checkpoints:
       raise _Unreadable(f'it is the checkpoint of step {saved_step}')
     return record
 
-  def _writer(self) -> ocp.CheckpointManager:
+  def _writer(self, items: _Items) -> ocp.CheckpointManager:
     """The manager, opened or reloaded after damaged steps were renamed."""
     for step in sorted(self._damaged_steps):
       if hosts.is_first():
@@ -261,8 +276,12 @@ class Checkpoints:
         (self._directory / str(step)).rename(aside)
       hosts.barrier()
     if self._manager is None:
+      handlers = ocp.handlers.DefaultCheckpointHandlerRegistry()
+      for item, (processes, _) in items.items():
+        handlers.add(item, ocp.args.PyTreeSave, _Handler(processes))
       self._manager = ocp.CheckpointManager(
           self._directory,
+          handler_registry=handlers,
           options=ocp.CheckpointManagerOptions(
               preservation_policy=self._kept,
               cleanup_tmp_directories=True,
@@ -275,6 +294,62 @@ class Checkpoints:
       self._manager.reload()
     self._damaged_steps = set()
     return self._manager
+
+
+def _items(leaves: Mapping[str, jax.Array]) -> _Items:
+  """An item for each set of processes that hold leaves."""
+  names = {}
+  for name, leaf in leaves.items():
+    processes = sorted({x.process_index for x in leaf.sharding.device_set})
+    names.setdefault(tuple(processes), []).append(name)
+  if len(names) == 1:
+    (found,) = names.items()
+    return {_STATE: found}
+  return {f'{_STATE}_{i}': x for i, x in enumerate(names.items())}
+
+
+class _Handler(ocp.PyTreeCheckpointHandler):
+  """Saves leaves that only some processes hold; all processes call it."""
+
+  def __init__(self, processes: Sequence[int]):
+    self._processes = processes
+    arrays = ocp.type_handlers.ArrayHandler(primary_host=processes[0])
+    super().__init__(
+        multiprocessing_options=ocp.options.MultiprocessingOptions(
+            primary_host=processes[0], active_processes=set(processes)),
+        type_handler_registry=ocp.type_handlers.create_type_handler_registry(
+            (jax.Array, arrays), (_Local, arrays)))
+
+  async def async_save(self, directory: Any, args: Any) -> list[Any]:
+    if jax.process_index() not in self._processes:
+      return []
+    is_local = jax.process_count() > 1 and len(self._processes) == 1
+    leaves = jax.tree.map(_Local, args.item) if is_local else args.item
+    return await super().async_save(
+        directory, args=ocp.args.PyTreeSave(leaves))
+
+
+class _Local:
+  """An array of one process, among several; orbax refuses it as jax.Array."""
+
+  def __init__(self, array: jax.Array):
+    self._array = array
+
+  def __getattr__(self, name: str) -> Any:
+    return getattr(self._array, name)
+
+
+def _is_here(leaf: Any) -> bool:
+  """True if this process has devices of an array or its template."""
+  return bool(leaf.sharding.addressable_devices)
+
+
+def _without_data(leaf: Any) -> Any:
+  """The array of a process without its devices; other templates unchanged."""
+  if _is_here(leaf):
+    return leaf
+  return jax.make_array_from_single_device_arrays(
+      leaf.shape, leaf.sharding, [], dtype=leaf.dtype)
 
 
 class _NewestAndBest:
@@ -371,16 +446,16 @@ def digest(tree: Any) -> str:
 def _examine(
     leaves: Mapping[str, jax.Array]) -> tuple[dict[str, str], list[str]]:
   """The digest of each leaf, and the names of leaves with NaN or infinity."""
-  digests, nonfinite = {}, []
-  for name, leaf in leaves.items():
-    # One at a time: hundreds of small programs that wait for each other's
-    # devices deadlock a host with fewer threads than virtual devices.
-    first, second, is_finite = jax.device_get(
-        jax.block_until_ready(_digest_and_check(leaf)))
-    digests[name] = f'{first:08x}{second:08x}'
-    if not is_finite:
-      nonfinite.append(name)
-  return digests, nonfinite
+  # One at a time: hundreds of small programs that wait for each other's
+  # devices deadlock a host with fewer threads than virtual devices.
+  examined = hosts.fetch({
+      name: jax.block_until_ready(_digest_and_check(leaf))
+      for name, leaf in leaves.items()})
+  digests = {
+      name: f'{first:08x}{second:08x}'
+      for name, (first, second, _) in examined.items()}
+  return digests, [
+      name for name, (*_, is_finite) in examined.items() if not is_finite]
 
 
 @jax.jit

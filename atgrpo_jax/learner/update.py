@@ -23,6 +23,7 @@ from atgrpo_jax import errors
 from atgrpo_jax import model
 from atgrpo_jax import rules
 from atgrpo_jax import types
+from atgrpo_jax.distributed import hosts
 from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.learner import batching
 from atgrpo_jax.learner import gradients
@@ -57,7 +58,7 @@ class Updates:
       return self.summary
     if rules.is_custom(self.surrogate):
       name += f' with loss.surrogate={self.surrogate!r}'
-    fetched = jax.device_get(self.updates)
+    fetched = hosts.fetch(self.updates)
     for metrics in fetched:
       if not np.isfinite(metrics['param_norm']):
         raise errors.UserError(
@@ -165,17 +166,18 @@ def critic_values(
       f'{critic.name}: tokens of an input', max(map(len, inputs), default=0),
       less_than=limit + 1, advice='; raise critic.prompt_buckets')
   values = np.zeros(len(inputs), np.float32)
-  dispatched = []
+  rows, dispatched = [], []
   with jax.set_mesh(critic.mesh):
     for indices, tokens, lengths in batching.pad_inputs(
         inputs, _on_mesh(critic, buckets)):
       tokens, lengths = mesh_lib.put_rows((tokens, lengths), critic.mesh)
-      dispatched.append((indices, mesh_lib.throttle_cpu_dispatch(
+      rows.append(indices)
+      dispatched.append(mesh_lib.throttle_cpu_dispatch(
           gradients.values(
               params, tokens, lengths, config=critic.config,
-              spec=critic.learner), critic.mesh)))
-  for indices, batch_values in dispatched:
-    values[indices] = np.asarray(batch_values)[:len(indices)]
+              spec=critic.learner), critic.mesh))
+  for indices, batch_values in zip(rows, hosts.fetch(dispatched)):
+    values[indices] = batch_values[:len(indices)]
   return values
 
 
@@ -260,7 +262,8 @@ def diagnose(
   with jax.set_mesh(policy.mesh):
     for role, role_groups in scored.items():
       total = gradients.zero_sums(params, **static)
-      kl = jnp.zeros_like(total.loss)
+      # `jnp.zeros_like` fails in a process without devices of the pool.
+      kl = 0 * total.loss
       for batch in _make_batches(policy, role_groups, buckets):
         logprobs = throttled(_score_reference(policy, reference, batch))
         kl = throttled(_add_kl(kl, batch, logprobs))
@@ -270,15 +273,17 @@ def diagnose(
             params, total, batch, frozen_params=frozen_params, **static))
       total.metrics['kl_to_start'] = kl
       sums[role] = gradients.add_up(total, **static)
-    products = np.asarray(_products([x.grads for x in sums.values()]))
+    products, totals = hosts.fetch((
+        _products([x.grads for x in sums.values()]),
+        {role: total.metrics for role, total in sums.items()}))
   norms = np.sqrt(np.diag(products))
   values = {}
-  for (role, total), norm in zip(sums.items(), norms):
+  for role, norm in zip(sums, norms):
     values[f'{role}/grad_norm'] = norm / _num_units(
         by_role[role], loss.aggregation)
     num_tokens = _num_units(scored[role], 'token_mean')
     for name in ('entropy', 'kl_to_start'):
-      values[f'{role}/{name}'] = float(total.metrics[name]) / num_tokens
+      values[f'{role}/{name}'] = float(totals[role][name]) / num_tokens
   for (i, role), (j, other) in itertools.combinations(enumerate(sums), 2):
     values[f'cosine/{role}+{other}'] = products[i, j] / (norms[i] * norms[j])
   return {f'diagnosis/{name}': value for name, value in values.items()}

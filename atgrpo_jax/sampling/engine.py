@@ -27,6 +27,7 @@ import jax
 import numpy as np
 
 from atgrpo_jax import model
+from atgrpo_jax.distributed import hosts
 from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.learner import batching
 from atgrpo_jax.sampling import programs
@@ -158,7 +159,7 @@ class Engine:
     """Waits for the chunk and returns the groups that have finished."""
     if self._chunk is None:
       return []
-    chunk = programs.Chunk.read(self._chunk)
+    chunk = programs.Chunk.split(hosts.fetch(self._chunk))
     self._chunk = None
     slots_per_shard = self._slots_per_shard
     finished = []

@@ -63,9 +63,8 @@ class Chunk(NamedTuple):
   running: np.ndarray  # [N * R] bool, False if finished
 
   @classmethod
-  def read(cls, chunk: jax.Array) -> Chunk:
-    """Waits for the chunk of `decode` and splits it."""
-    chunk = np.asarray(jax.device_get(chunk))
+  def split(cls, chunk: np.ndarray) -> Chunk:
+    """Splits the chunk of `decode`."""
     tokens, logprobs = np.split(chunk[:, :-2], 2, axis=1)
     return cls(
         tokens, np.ascontiguousarray(logprobs).view(np.float32),
@@ -199,7 +198,7 @@ def decode(
 
   Returns:
     The updated slots and rows, and the chunk [N * R, 2 T + 2] int32, see
-    `Chunk.read`. One array needs only one transfer.
+    `Chunk.split`. One array needs only one transfer.
   """
   def decode_shard(whole, split):
     params, adapters = whole
