@@ -352,11 +352,17 @@ def _arrange(devices, fsdp, tensor):
   slices = [
       list(each) for _, each in itertools.groupby(devices, _slice_of)]
   if all(len(each) % (fsdp * tensor) == 0 for each in slices):
-    # Splitting a physical axis allows 2 and 4 on 4x4 chips.
-    return np.concatenate([
-        mesh_utils.create_device_mesh(
-            (len(each) // (fsdp * tensor), fsdp, tensor), each,
-            allow_split_physical_axes=True) for each in slices])
+    try:
+      # Splitting a physical axis allows 2 and 4 on 4x4 chips.
+      return np.concatenate([
+          mesh_utils.create_device_mesh(
+              (len(each) // (fsdp * tensor), fsdp, tensor), each,
+              allow_split_physical_axes=True) for each in slices])
+    except AssertionError as error:  # jax asserts that there is no gap.
+      raise errors.UserError(
+          f'mesh.pools: a pool has {", ".join(str(len(x)) for x in slices)} '
+          'chips of a TPU slice that form no rectangle or cuboid; choose '
+          'other ranges of devices.') from error
   if devices[0].platform == 'tpu':
     raise errors.UserError(
         f'mesh.fsdp={fsdp} times mesh.tensor={tensor} does not divide the '

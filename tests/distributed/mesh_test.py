@@ -87,6 +87,7 @@ def _slices(num_slices, size, platform='tpu'):
     ({'fsdp': 3}, 'mesh.fsdp=3 times mesh.tensor=1 does not divide the 8'),
     ({'pools': (('a', 0, 4),)}, 'mesh.pools='),
     ({'pools': (('a', 0, 5), ('b', 4, 8))}, 'mesh.pools=.*disjoint'),
+    ({'pools': (('a', 0, 3), ('b', 3, 8))}, 'mesh.pools: .* 3 chips'),
     ({'fsdp': 8}, 'devices of each slice, 4, 4')])
 def test_impossible_meshes_are_refused(sizes, words):
   with pytest.raises(errors.UserError, match=words):
