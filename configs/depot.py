@@ -43,6 +43,7 @@ BUDGETS = {'mixed': (8_000, 4), 'outcome': (60_000, 20), 'boost': (60_000, 20)}
 _LEARNING_RATES = {
     system: dict(zip(BUDGETS, rates)) for system, rates in {
         'at_grpo': (8e-3, 2e-3, 4e-3),
+        'at_grpo_lora': (4e-4, 2e-3, 4e-3),  # Times 10 for adapters.
         'tree_uniform': (4e-3, 2e-3, 4e-3),
         'tree_next_phase': (8e-3, 4e-3, 4e-3),
         'tree_monte_carlo': (8e-3, 1e-3, 2e-3),
@@ -52,8 +53,8 @@ _LEARNING_RATES = {
         'mas_grpo_immediate': (4e-3, 2e-3, 4e-3),
         'gigpo': (4e-3, 2e-3, 4e-3),
         'mt_grpo': (4e-3, 2e-3, 8e-3),
-        'magrpo': (1e-3, 1e-3, 2e-3),
-        'maac': (1e-3, 2e-3, 2e-3),
+        'magrpo': (1e-3, 1e-3, 1e-3),
+        'maac': (1e-3, 2e-3, 1e-3),
         'sa_grpo': (1e-3, 2e-3, 1e-3),
         'sa_grpo_turns': (2e-3, 2e-3, 2e-3),
         'sa_at_grpo': (4e-3, 2e-3, 4e-3),

@@ -41,6 +41,9 @@ DRAWN = (
     'Single agent, one answer + GRPO', 'Single agent + AT-GRPO')
 # Preset -> choices at which the return is compared.
 REPORTED_AT = {'mixed': 4_000, 'outcome': 60_000, 'boost': 60_000}
+# Preset -> title -> system with a learning rate of its own.
+SEARCHED_SYSTEMS = dict.fromkeys(REPORTED_AT, ARMS) | {
+    'mixed': ARMS | {'AT-GRPO, adapter per role': 'at_grpo_lora'}}
 SEARCH = ('5e-4', '1e-3', '2e-3', '4e-3', '8e-3')  # Learning rates.
 SEARCH_SEEDS = (100, 101)
 # Preset -> choices of a run of the search.
@@ -142,5 +145,6 @@ def best_rates(curves: Mapping[str, Curve]) -> dict[tuple[str, str], str]:
   """(preset, system) -> the learning rate with the largest mean area."""
   return {
       (reward, system): max(areas, key=areas.__getitem__)
-      for reward in SEARCH_BUDGETS for system in ARMS.values()
+      for reward, systems in SEARCHED_SYSTEMS.items()
+      for system in systems.values()
       if (areas := search_areas(curves, reward, system))}

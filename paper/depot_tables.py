@@ -56,7 +56,7 @@ def _searches(records: records_lib.Records) -> Iterator[table_lib.Table]:
   """Areas at each learning rate, one table per preset."""
   for reward, budget in depot.SEARCH_BUDGETS.items():
     lines = []
-    for title, system in depot.ARMS.items():
+    for title, system in depot.SEARCHED_SYSTEMS[reward].items():
       areas = depot.search_areas(records.curves, reward, system)
       if areas:
         lines.append({'': title} | {

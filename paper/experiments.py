@@ -212,8 +212,9 @@ def _depot(num_seeds: int) -> list[Job]:
               'optimizer.learning_rate': float(rate),
               'train.completion_tokens': depot.SEARCH_BUDGETS[reward],
               **depot.SEARCHED}, system=system, reward=reward)
-      for reward in depot.REPORTED_AT for system in depot.ARMS.values()
-      for rate in depot.SEARCH for seed in depot.SEARCH_SEEDS]
+      for reward, systems in depot.SEARCHED_SYSTEMS.items()
+      for system in systems.values() for rate in depot.SEARCH
+      for seed in depot.SEARCH_SEEDS]
   for seed in range(num_seeds):
     jobs += [
         _train_depot(

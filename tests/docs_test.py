@@ -336,6 +336,7 @@ def test_quoted_p_are_adjusted():
           *_DEPOT['docs/when_at_grpo.md'],
           'Depot: agents, `mixed`, 8k choices',
           'Depot: policies, `mixed`, 8k choices',
+          'Depot: prompt_limit, `mixed`, 8k choices',
           'Depot: selection, `mixed`, 8k choices')}
   for page, titles_of_page in titles.items():
     adjusted = [
