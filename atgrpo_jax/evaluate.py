@@ -513,7 +513,7 @@ def _print_extras(result: Mapping[str, Any]) -> None:
   for problem in parse_problems(result):
     print(f'warning: {problem}')
   if 'num_samples' in result:
-    print(f'The numbers above are those of the first of '
+    print('The numbers above are those of the first of '
           f'{result["num_samples"]} episodes of each task; over all of them:')
   for k, value in result.get('pass_at_k', {}).items():
     low, high = result['pass_at_k_interval'][k]
