@@ -279,10 +279,10 @@ def _at_grpo_objections() -> Iterator[Claim]:
        'outcome/maac', 'outcome/at_grpo', 0.0),
       ('if a choice pays later, plain GRPO beats AT-GRPO', 'R4, meta',
        'boost/mas_grpo_agent_turn', 'boost/at_grpo', 0.0),
-      ('without local rewards looking ahead improves AT-GRPO', 'R4, meta',
-       'outcome/tree_next_phase', 'outcome/at_grpo', 0.0),
-      ('if a choice pays later, looking ahead improves AT-GRPO', 'R4, meta',
-       'boost/tree_monte_carlo', 'boost/at_grpo', 0.0)):
+      ('without local rewards looking one phase ahead improves AT-GRPO',
+       'R4, meta', 'outcome/tree_next_phase', 'outcome/at_grpo', 0.0),
+      ('if a choice pays later, continuing to the end improves AT-GRPO',
+       'R4, meta', 'boost/tree_monte_carlo', 'boost/at_grpo', 0.0)):
     yield Claim(
         f'Depot: {text}', source, '',
         Curves(f'depot/{first}', f'depot/{second}', margin))

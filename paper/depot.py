@@ -77,12 +77,13 @@ VARIANTS = {
     'turns': {
         str(turns): ({'T': str(turns)}, {'rollout.num_tasks': 12 // turns})
         for turns in (3, 12)},
-    # Orders that a prompt shows.
+    'learning_rate': {
+        rate: ({}, {'optimizer.learning_rate': float(rate)})
+        for rate in ('2e-3', '4e-3')},
+    # Orders that a prompt shows. The limit changes no prompt of a pair.
     'prompt_limit': {
-        f'{name}, 3 orders': (
-            arguments, {'environment.options.prompt_limit': 3})
-        for name, arguments in (
-            ('pair', {}), ('single agent', {'system': 'sa_at_grpo'}))},
+        'single agent, 3 orders': (
+            {'system': 'sa_at_grpo'}, {'environment.options.prompt_limit': 3})},
 }
 # Table -> title of a row -> system of `ARMS` in `mixed`. The others are
 # compared with the first.
@@ -91,6 +92,7 @@ UNCHANGED = {
     'policies': {'shared': 'at_grpo'},
     'selection': {'greedy': 'at_grpo', 'uniform': 'tree_uniform'},
     'group_size': {'8': 'at_grpo'},
+    'learning_rate': {'8e-3': 'at_grpo'},
     'turns': {'6': 'at_grpo'},
     'prompt_limit': {'pair': 'at_grpo', 'single agent': 'sa_at_grpo'},
 }

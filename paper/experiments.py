@@ -19,7 +19,7 @@ Depot, in `OUT/<table>/<preset>/<row>/seed-<n>` (`paper.depot`):
   depot_search  learning rates, on seeds and tasks that are not reported
   depot         algorithms, and single agents
   depot_agents, depot_policies, depot_selection, depot_group_size, depot_turns,
-  depot_prompt_limit
+  depot_learning_rate, depot_prompt_limit
                 AT-GRPO with other values of these switches
   depot_roles   in the preset `outcome`: roles trained apart and combined,
                 swapped, and crossed with the next seed

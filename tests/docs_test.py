@@ -335,6 +335,8 @@ def test_quoted_p_are_adjusted():
       'docs/when_at_grpo.md': (
           *_DEPOT['docs/when_at_grpo.md'],
           'Depot: agents, `mixed`, 8k choices',
+          'Depot: group_size, `mixed`, 8k choices',
+          'Depot: learning_rate, `mixed`, 8k choices',
           'Depot: policies, `mixed`, 8k choices',
           'Depot: prompt_limit, `mixed`, 8k choices',
           'Depot: selection, `mixed`, 8k choices')}

@@ -1,5 +1,7 @@
 """Depot's measures are right, and its records follow from its jobs."""
 
+import collections
+import functools
 import math
 
 import numpy as np
@@ -98,7 +100,7 @@ def test_learning_rates_are_those_of_the_search():
 
 def test_every_record_has_a_job_and_its_learning_rate():
   paths = {
-      job.path for job in experiments.make_jobs('nano', 5)
+      job.path for job in experiments.make_jobs('nano', 10)
       if job.path.startswith('depot')}
   assert STORED and set(STORED) <= paths
   for path, curve in STORED.items():
@@ -109,6 +111,33 @@ def test_every_record_has_a_job_and_its_learning_rate():
     # No model knows more than the format. The maximum of `boost` is larger.
     maximum = 10 / 6 if reward == 'boost' else 1
     assert 0.1 < curve['returns'][0] * maximum < 0.22
+
+
+def test_rows_of_a_seed_start_from_one_base_model():
+  """Equal teams with equal tasks have equal returns before training."""
+  returns = collections.defaultdict(set)
+  environment = functools.cache(lambda arg: depot_config.get_config(
+      arg.partition(':')[2]).environment.to_json())
+  for job in experiments.make_jobs('nano', 10):
+    table, *_ = job.path.split('/')
+    if job.path in STORED and table not in ('depot_search', 'depot_roles'):
+      changes = [(key, value) for key, value in job.overrides.items()
+                 if key.startswith('environment.')]
+      returns[
+          job.overrides['model.folder'], environment(job.config), str(changes),
+      ].add(STORED[job.path]['returns'][0])
+  assert returns
+  for key, values in returns.items():
+    assert len(values) == 1, (key, values)
+
+
+def test_team_rewards_make_both_group_keys_of_grpo_equal():
+  """All actions of an episode have its return, in every group."""
+  by_task, by_turn = (
+      [curve['returns'] for curve in depot.seeds_of(
+          STORED, f'depot/outcome/{system}')]
+      for system in ('mas_grpo', 'mas_grpo_agent_turn'))
+  assert by_task and by_task == by_turn
 
 
 def test_a_cell_is_reproduced(tmp_path):
