@@ -69,10 +69,12 @@ def _at_grpo_claims() -> Iterator[Claim]:
         Rows(f'{folder}/at_grpo', f'{folder}/sa_grpo'))
   yield Claim(
       'Code: a team with AT-GRPO beats one agent with GRPO', 'abstract',
-      '1.7B: +3.87, 8B: +7.62', Rows(f'{code}/at_grpo', f'{code}/sa_grpo'))
+      'per role, 1.7B: +3.87, 8B: +7.62',
+      Rows(f'{code}/at_grpo', f'{code}/sa_grpo'))
   yield Claim(
       'Math: a team with AT-GRPO beats one agent with GRPO', 'abstract',
-      '1.7B: +9.0, 8B: +17.93', Rows(f'{maths}/at_grpo', f'{maths}/sa_grpo'))
+      'per role, 1.7B: +9.0, 8B: +17.93',
+      Rows(f'{maths}/at_grpo', f'{maths}/sa_grpo'))
   for domain, folder, task in domains + problems:
     yield Claim(
         f'{domain}: AT-GRPO beats plain GRPO on the same team', 'Tables 1, 2',
@@ -335,8 +337,8 @@ def _magrpo_claims() -> Iterator[Claim]:
       'HumanEval: 83.7 against 53.9',
       Rows(f'{recipes}/magrpo', f'{recipes}/untrained_pair', measure='return'))
   yield Claim(
-      'Functions: MAGRPO passes more tests than one untrained agent',
-      'version 1', '74.6 against 63.4 % of the tests',
+      'Functions: MAGRPO passes all tests of more tasks than one agent',
+      'version 1', '74.6 against 63.4 % of single tests',
       Rows(f'{recipes}/magrpo', f'{recipes}/untrained_solo'))
   yield Claim(
       'Two turns beat one', 'coding table', 'HumanEval: 86.7 against 83.7',
@@ -390,11 +392,12 @@ LEDGER: Mapping[str, tuple[Sequence[Claim], str]] = {
         list(_at_grpo_claims()),
         'Sources are parts of arXiv 2510.11062. Published: success in %. '
         '1.7B and 8B are sizes of Qwen3. AT-GRPO has one shared policy unless '
-        'the claim says otherwise.'),
+        'the line says otherwise.'),
     'Objections to AT-GRPO': (
         list(_at_grpo_objections()),
         'R1 to R4 are the reviewers of ICLR 2026, in the order of their '
-        'scores 6, 2, 4 and 4; *meta* is the meta-review.'),
+        'scores 6, 2, 4 and 4; *meta* is the meta-review. The reviews ask for '
+        'comparisons; the claims of these lines are ours.'),
     'Claims of MAGRPO': (
         list(_magrpo_claims()),
         'Sources are parts of arXiv 2508.04652, or its authors\' paper on '
@@ -414,7 +417,7 @@ This command writes the page from `paper/results` and `benchmarks/results`:
 
     python -m paper.claims
 
-Each line states that one row of our records exceeds another, or that one
+Each tested line states that one row of our records exceeds another, or that one
 method of the [credit laboratory](credit_laboratory.md) exceeds another. The
 test treats seeds and tasks as drawn at random
 ([statistics.py](../paper/statistics.py)). Every p is adjusted for all {num_p}
@@ -436,8 +439,8 @@ comparisons of this page (Holm).
   return in % for posts, passages and recipes. Columns of the laboratory are
   for T = 4 and K = 4; cosines above 1 are shown as 1. Depot: the mean of the
   return over the training, in % of the maximum, or the last return for roles
-  trained apart. If two presets have different budgets, it is the mean over the
-  smaller one. The test treats only seeds as drawn at random. A *pilot* has
+  trained apart. Rows with different budgets are compared over the smaller
+  budget. The test treats only seeds as drawn at random. A *pilot* has
   fewer than five seeds.
 """
 

@@ -120,7 +120,8 @@ class Curves:
             values, depot.NUM_TASKS)) for values in (first, second))
     title = ', '.join(dict.fromkeys(f'`{preset}`' for preset in presets))
     return Outcome(
-        f'Depot, {title}: {ours}', rows_lib.seeds(min(map(len, rows))),
+        f'Depot, {title}: {ours}', ' and '.join(dict.fromkeys(
+            rows_lib.seeds(len(curves)) for curves in rows)),
         excess=first.mean() - second.mean() - self.margin,
         p=statistics.p_value_of_seeds(
             first - self.margin, second, depot.NUM_TASKS))

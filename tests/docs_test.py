@@ -40,9 +40,8 @@ PAGES = {
         ROOT / 'README.md', ROOT / 'CONTRIBUTING.md',
         *sorted((ROOT / 'models').glob('*/README.md')),
         *sorted((ROOT / 'docs').glob('*.md'))]}
-ALGORITHMS, CREDIT, SPEED = (
-    PAGES[f'docs/{name}.md'] for name in (
-        'algorithms', 'credit_laboratory', 'speed'))
+ALGORITHMS, SPEED = (
+    PAGES[f'docs/{name}.md'] for name in ('algorithms', 'speed'))
 RESULTS = PAGES['docs/results.md']
 TABLES = ''.join(
     '\n' + (ROOT / f'paper/results/{scale}/tables.md').read_text()
@@ -93,6 +92,10 @@ _CREDIT = {
 _CREDIT_AT_ONCE = {
     column: ('credit_at_once', name)
     for column, (file, name) in _CREDIT.items() if file == 'credit'}
+_CREDIT_DEPOT = {
+    f'`{reward}`': (file, 'step') for reward, file in {
+        'mixed': 'credit', 'outcome': 'credit_outcome',
+        'boost': 'credit_boost'}.items()}
 
 
 def section(page: str, title: str) -> str:
@@ -240,9 +243,11 @@ def test_growth():
   assert shown == list(_GROWS)
 
 
-@pytest.mark.parametrize('columns', [_CREDIT, _CREDIT_AT_ONCE])
-def test_credit_equals_the_stored_records(columns):
-  for name, *cells in rows(CREDIT, 'credit', *columns):
+@pytest.mark.parametrize('page, columns', [
+    ('credit_laboratory', _CREDIT), ('credit_laboratory', _CREDIT_AT_ONCE),
+    ('when_at_grpo', _CREDIT_DEPOT)])
+def test_credit_equals_the_stored_records(page, columns):
+  for name, *cells in rows(PAGES[f'docs/{page}.md'], 'credit', *columns):
     method = re.sub(r'`| \(.*\)', '', name)
     for (file, column), cell in zip(columns.values(), cells):
       row, = [
