@@ -292,8 +292,8 @@ def _at_grpo_objections() -> Iterator[Claim]:
       'Depot: seven agents gain less than 5 points over two', 'R1', '',
       Curves(f'{_MIXED}/at_grpo', 'depot_agents/mixed/7', -0.05))
   yield Claim(
-      'Depot: twelve turns cost more than 5 points', 'R1', '',
-      Curves(f'{_MIXED}/at_grpo', 'depot_turns/mixed/12', 0.05))
+      'Depot: six turns cost more than 5 points over three', 'R1', '',
+      Curves('depot_turns/mixed/3', f'{_MIXED}/at_grpo', 0.05))
   yield Claim('Notation and figures are unclear', 'R4', '', _TEXT)
 
 

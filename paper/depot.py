@@ -74,9 +74,7 @@ VARIANTS = {
         str(size): ({}, {
             'rollout.group_size': size, 'rollout.num_tasks': 16 // size})
         for size in (2, 4, 16)},
-    'turns': {
-        str(turns): ({'T': str(turns)}, {'rollout.num_tasks': 12 // turns})
-        for turns in (3, 12)},
+    'turns': {'3': ({'T': '3'}, {'rollout.num_tasks': 4})},
     'learning_rate': {
         rate: ({}, {'optimizer.learning_rate': float(rate)})
         for rate in ('2e-3', '4e-3')},

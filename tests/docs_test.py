@@ -344,7 +344,9 @@ def test_quoted_p_are_adjusted():
           'Depot: learning_rate, `mixed`, 8k choices',
           'Depot: policies, `mixed`, 8k choices',
           'Depot: prompt_limit, `mixed`, 8k choices',
-          'Depot: selection, `mixed`, 8k choices')}
+          'Depot: selection, `mixed`, 8k choices',
+          'Depot: turns, `mixed`, 8k choices',
+          'Depot: roles, `outcome`, 60k choices')}
   for page, titles_of_page in titles.items():
     adjusted = [
         float(p) for title in titles_of_page for row in stored_rows(title)
