@@ -108,9 +108,10 @@ def test_every_record_has_a_job_and_its_learning_rate():
     if table == 'depot':
       config = depot_config.get_config(f'system={row},reward={reward}')
       assert curve['learning_rate'] == config.optimizer.learning_rate
-    # No model knows more than the format. The maximum of `boost` is larger.
-    maximum = 10 / 6 if reward == 'boost' else 1
-    assert 0.1 < curve['returns'][0] * maximum < 0.22
+    if 'num_updates' in curve:  # The others are teams of trained policies.
+      # No model knows more than the format. The maximum of `boost` is larger.
+      maximum = 10 / 6 if reward == 'boost' else 1
+      assert 0.1 < curve['returns'][0] * maximum < 0.22
 
 
 def test_rows_of_a_seed_start_from_one_base_model():
