@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 import dataclasses
 import json
 import pathlib
@@ -74,7 +74,7 @@ class Rows:
         for value in values)
     outcome = Outcome(
         f'{_task_title(self.first)}: {ours}',
-        rows_lib.seeds(min(map(len, values))))
+        _seeds(values))
     for path, value in zip(paths, values):
       before = _read(records[self.scale], f'{path} before')
       if before is not None and max(
@@ -120,8 +120,7 @@ class Curves:
             values, depot.NUM_TASKS)) for values in (first, second))
     title = ', '.join(dict.fromkeys(f'`{preset}`' for preset in presets))
     return Outcome(
-        f'Depot, {title}: {ours}', ' and '.join(dict.fromkeys(
-            rows_lib.seeds(len(curves)) for curves in rows)),
+        f'Depot, {title}: {ours}', _seeds(rows),
         excess=first.mean() - second.mean() - self.margin,
         p=statistics.p_value_of_seeds(
             first - self.margin, second, depot.NUM_TASKS))
@@ -230,6 +229,11 @@ def _read(
     return rows_lib.read_row(records, path.removesuffix(' before'), 'before')
   return (rows_lib.read_row(records, path, 'after')
           or rows_lib.read_row(records, path, 'evaluation'))
+
+
+def _seeds(rows: Iterable[Sized]) -> str:
+  """The number of seeds, or both numbers if rows differ."""
+  return ' and '.join(dict.fromkeys(rows_lib.seeds(len(row)) for row in rows))
 
 
 def _command(*paths: str) -> str:

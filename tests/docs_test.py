@@ -26,6 +26,7 @@ from benchmarks import sandbox
 from configs import common
 from configs import pod
 from configs import sudoku
+from paper import depot
 from paper import experiments
 from paper import records as records_lib
 from paper import rows as rows_lib
@@ -339,13 +340,7 @@ def test_quoted_p_are_adjusted():
           title for title, *_ in _COMPARED.values()],
       'docs/when_at_grpo.md': (
           *_DEPOT['docs/when_at_grpo.md'],
-          'Depot: agents, `mixed`, 8k choices',
-          'Depot: group_size, `mixed`, 8k choices',
-          'Depot: learning_rate, `mixed`, 8k choices',
-          'Depot: policies, `mixed`, 8k choices',
-          'Depot: prompt_limit, `mixed`, 8k choices',
-          'Depot: selection, `mixed`, 8k choices',
-          'Depot: turns, `mixed`, 8k choices',
+          *(f'Depot: {table}, `mixed`, 8k choices' for table in depot.VARIANTS),
           'Depot: roles, `outcome`, 60k choices')}
   for page, titles_of_page in titles.items():
     adjusted = [
