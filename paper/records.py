@@ -75,7 +75,8 @@ class Records:
     steps = {} if self.steps.empty else (
         self.steps['time/step'].groupby(level=0).sum() / 60).to_dict()
     return steps | {
-        workdir: curve['minutes'] for workdir, curve in self.curves.items()}
+        workdir: curve['minutes'] for workdir, curve in self.curves.items()
+        if 'minutes' in curve}  # An evaluation has none.
 
   def updated(self, other: Records) -> Records:
     """These records, with the workdirs of `other` replaced or added."""

@@ -114,7 +114,9 @@ def test_dry_run_prints_recorded_minutes(tmp_path, capsys):
   jobs = run.choose(JOBS, [f'{row}/*' for row in rows])
   # A run has three steps of 40 seconds.
   known = finished_runs.run(f'{rows[0]}/seed-0', after=1).updated(
-      records.Records(curves={f'{rows[1]}/seed-1': {'minutes': 16.0}}))
+      records.Records(curves={
+          f'{rows[1]}/seed-1': {'minutes': 16.0},
+          'depot_roles/scout/seed-0': {'returns': [0.16]}}))
   run.print_jobs(jobs, tmp_path, 'nano', known.minutes())
   *lines, total = capsys.readouterr().out.splitlines()
   assert {

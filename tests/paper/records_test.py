@@ -14,7 +14,8 @@ WORKDIR = 'main/plan_path/at_grpo/seed-1'
 
 def test_stored_results_are_written_as_they_were_read(tmp_path):
   records.write(tmp_path, records.read(STORED))
-  for name in (records.EVALUATIONS, records.SPLITS, records.STEPS):
+  for name in (
+      records.EVALUATIONS, records.SPLITS, records.CURVES, records.STEPS):
     assert (tmp_path / name).read_bytes() == (STORED / name).read_bytes()
 
 
