@@ -42,7 +42,6 @@ MIN_PARSE_ERRORS = 0.95
 # Marks a failed task in `successes`.
 FAILED = '-'
 _NUM_BOOTSTRAP_DRAWS = 2000
-_PROGRESS_SECONDS = 4.0
 
 
 # ---- One evaluation ---------------------------------------------------------
@@ -130,39 +129,11 @@ def play_episodes(
   each episode, ordered by branch, then by task.
   """
   environment = runner.environment
-  progress = _Progress(len(branches) * len(tasks), runner.usage)
   return runner.play([
-      progress.watch(grpo.play_episode(
+      grpo.play_episode(
           runner, task['task_id'], runner.reset(task),
-          runner_lib.positions(environment), branch=branch))
+          runner_lib.positions(environment), branch=branch)
       for branch in branches for task in tasks])
-
-
-class _Progress:
-  """Prints how far an evaluation is, at most every `_PROGRESS_SECONDS`."""
-
-  def __init__(self, num_episodes: int, usage: runner_lib.Usage):
-    self._num_episodes, self._num_finished = num_episodes, 0
-    self._usage = usage
-    # The first line comes sooner, because a training step may precede it.
-    self._last = time.monotonic() - _PROGRESS_SECONDS / 2
-
-  def watch(
-      self,
-      episode: runner_lib.EpisodeCoroutine) -> runner_lib.EpisodeCoroutine:
-    """The same episode; prints when it requests something."""
-    result = None
-    while True:
-      try:
-        request = episode.send(result)
-      except StopIteration as end:
-        self._num_finished += 1
-        return end.value
-      if time.monotonic() > self._last + _PROGRESS_SECONDS:
-        self._last = time.monotonic()
-        print(f'evaluating: {self._num_finished} of {self._num_episodes} '
-              f'episodes, {self._usage.completion_tokens:,} tokens', flush=True)
-      result = yield request
 
 
 def successes(episodes: Sequence[Sequence[tree_lib.Node]]) -> str:

@@ -43,6 +43,7 @@ from benchmarks import run
 from benchmarks import workload
 from configs import plan_path
 from configs import pod
+from configs import quickstart
 from configs import writing
 
 _NANO = accelerator.ROOT / 'models/nano'
@@ -311,10 +312,8 @@ def _step(sandbox: str) -> dict[str, float]:
 
 def _quickstart_config() -> ml_collections.ConfigDict:
   """The config of launch/quickstart.sh."""
-  config = plan_path.get_config('size=nano')
-  config.update_from_flattened_dict({
-      'train.diagnose_every': 0, 'evaluation.validate_every': 10,
-      **_pick({}, cpu=_TINY_RUN)})
+  config = quickstart.get_config()
+  config.update_from_flattened_dict(_pick({}, cpu=_TINY_RUN))
   return config
 
 

@@ -23,6 +23,4 @@ EOF
 }
 
 prepare_cpu_run quickstart '' "$@"
-train_on_cpu --config configs/plan_path.py:size=nano \
-  --config.rollout.num_tasks=8 --config.train.diagnose_every=0 \
-  --config.evaluation.validate_every=15
+train_on_cpu --config configs/quickstart.py

@@ -143,7 +143,7 @@ def check_step(one_device, many, lora: bool) -> None:
 
 
 def main() -> None:
-  engine_lib._MIN_SIZE = 4  # Small groups of rows are not padded.
+  engine_lib._MIN_ROWS = 4  # Small groups of rows are not padded.
 
   def mesh_of(devices, **sizes):
     return mesh_lib.make_meshes(['p'], devices, **sizes)['p']

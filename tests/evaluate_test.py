@@ -31,26 +31,6 @@ def test_wilson_interval(num_success, num_trials, low, high):
   assert 0 <= found[0] <= num_success / num_trials <= found[1] <= 1
 
 
-def test_progress_is_printed(monkeypatch, capsys):
-  monkeypatch.setattr(evaluate, '_PROGRESS_SECONDS', -1.0)
-
-  def episode(number):
-    answer = yield number
-    return answer + 1
-
-  usage = types.SimpleNamespace(completion_tokens=1234)
-  progress = evaluate._Progress(2, usage)
-  for number in (5, 7):
-    watched = progress.watch(episode(number))
-    assert next(watched) == number
-    with pytest.raises(StopIteration) as end:
-      watched.send(10 * number)
-    assert end.value.value == 10 * number + 1
-  assert capsys.readouterr().out == (
-      'evaluating: 0 of 2 episodes, 1,234 tokens\n'
-      'evaluating: 1 of 2 episodes, 1,234 tokens\n')
-
-
 TASKS = [{'task_id': name, 'goal': goal} for name, goal in (
     ('A', 5), ('B', 2), ('C', 9), ('D', 1))]
 

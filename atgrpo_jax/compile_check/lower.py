@@ -288,7 +288,7 @@ def _sampler_calls(config, policy, params, adapters):
   group_size, length = config.rollout.group_size, config.buckets.prompt[-1]
   num_slots = buckets_of(config, mesh).groups[-1]
   num_rows = num_slots * group_size
-  capacity = engine.padded_size(config.rollout.max_new_tokens)
+  capacity = engine.row_capacity(config.rollout.max_new_tokens)
   static = {'config': policy.config, 'spec': programs.SamplerSpec(
       group_size=group_size, temperature=config.rollout.temperature,
       stop_ids=(0,), dtype=policy.learner.dtype)}

@@ -38,6 +38,9 @@ from environments import env_api
 # Chunks between two stop checks if there are several processes. A check waits
 # for the devices; eight chunks take a few seconds.
 _CHUNKS_PER_STOP_CHECK = 8
+# Silence before a line of progress. The first comes after half of it, because
+# an update may precede it; long plays print one in a tenth of their duration.
+_SILENT_SECONDS = 4.0
 # At most so many per message to a worker: a slow program delays few others.
 _STEPS_PER_BATCH = 4
 _MAX_REWARD = float(np.finfo(np.float32).max)
@@ -127,7 +130,7 @@ class EpisodeRunner:
     While the devices sample a chunk for some episodes, the workers step the
     environments of others. The next chunk waits for both. The duration of
     environment steps therefore changes no bit of the result, and all processes
-    of a run sample the same batches.
+    of a run sample the same batches. Long plays print their progress.
 
     Raises Stopped in all processes if `is_stopped` returns True in one.
     """
@@ -150,9 +153,17 @@ class EpisodeRunner:
         waiting[index] = (
             begin(pending) if isinstance(pending, list) else pending)
 
+    begun = time.monotonic()
+    printed = begun - _SILENT_SECONDS / 2
     indices, num_chunks = begin(episodes), itertools.count()
     while waiting:
       self._check_stopped(next(num_chunks))
+      now = time.monotonic()
+      if now > printed + max(_SILENT_SECONDS, (now - begun) / 10):
+        printed = now
+        print(f'sampling: {sum(i in results for i in indices)} of '
+              f'{len(indices)} episodes, '
+              f'{self.usage.completion_tokens:,} tokens', flush=True)
       batches = self._start_steps()
       start = time.perf_counter()
       for engine in self._engines.values():

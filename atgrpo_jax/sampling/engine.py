@@ -35,9 +35,12 @@ from atgrpo_jax.sampling import programs
 CHUNK = 16  # Tokens decoded between two checks for finished candidates.
 NO_ROW = -1  # For a candidate without a row.
 
-# Smallest number of rows, and of positions of a row. Fewer would save little,
-# and XLA's CPU backend rounds products of fewer rows differently.
-_MIN_SIZE = 64
+# Smallest number of rows. Fewer would save little, and XLA's CPU backend rounds
+# products of fewer rows differently.
+_MIN_ROWS = 64
+# Smallest number of positions of a row. Each power of two is compiled, and TPUs
+# pad fewer positions to this number.
+_MIN_CAPACITY = 128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -260,7 +263,7 @@ class Engine:
     running = self._per_candidate('running', False)
     old = self._per_candidate('rows', NO_ROW)
     moved = running & (old != NO_ROW)
-    num_rows = padded_size(int(running.sum(axis=1).max()))
+    num_rows = _padded_size(int(running.sum(axis=1).max()), _MIN_ROWS)
     if num_rows >= running.shape[1]:
       num_rows = running.shape[1]
       rows = np.tile(
@@ -280,7 +283,7 @@ class Engine:
       if group is not None:
         group.rows = group_rows
     oldest = max(group.age for group in self._held if group is not None)
-    capacity = padded_size(oldest + CHUNK)
+    capacity = row_capacity(oldest + CHUNK)
     if self._past is None:
       self._past = programs.empty_rows(
           num_rows=self._num_shards * num_rows, capacity=capacity,
@@ -321,9 +324,14 @@ class Engine:
 # ---- Rows -------------------------------------------------------------------
 
 
-def padded_size(count: int) -> int:
-  """`count` rows, or positions of a row, rounded up to a static shape."""
-  return max(_MIN_SIZE, 2**(count - 1).bit_length())
+def row_capacity(num_tokens: int) -> int:
+  """Positions of a row for `num_tokens`, of which few numbers are compiled."""
+  return _padded_size(num_tokens, _MIN_CAPACITY)
+
+
+def _padded_size(count: int, smallest: int) -> int:
+  """The next power of two, at least `smallest`."""
+  return max(smallest, 2**(count - 1).bit_length())
 
 
 def prefill_size(num_prompts: int) -> int:

@@ -152,7 +152,7 @@ def test_flops_match_a_hand_count(found):
       'decode': engine.CHUNK * (
           forward(
               0, num_slots * size,
-              prompt + engine.padded_size(completion) + engine.CHUNK)
+              prompt + engine.row_capacity(completion) + engine.CHUNK)
           + unembedding * num_slots * size),
       'gradient': (
           4 * forward(num_prompts, tokens, prompt + completion)
