@@ -341,6 +341,7 @@ def test_quoted_p_are_adjusted():
       'docs/when_at_grpo.md': (
           *_DEPOT['docs/when_at_grpo.md'],
           *(f'Depot: {table}, `mixed`, 8k choices' for table in depot.VARIANTS),
+          'Depot: `mixed` against AT-GRPO at 4e-3, 8k choices',
           'Depot: roles, `outcome`, 60k choices')}
   for page, titles_of_page in titles.items():
     adjusted = [
